@@ -156,9 +156,20 @@ def block_axis(axis: Axis, beside: int, aligned: bool = False) -> BlockAxis:
     )
 
 
-def plain_axis(axis: Axis) -> BlockAxis:
-    """The Axis of rows whose sums are of elements of x: each output is a block of its own."""
-    return BlockAxis(1, axis.size, axis.out, 1, 1, 1, 0, axis.out, (((0, 0),),), 0, 0)
+def plain_axis(size: int, out: int, apart: int = 1, images: int = 1, turns: int = 1) -> BlockAxis:
+    """An axis of blocks of so many outputs in turn, each `apart` elements behind the one before."""
+    return BlockAxis(images, size, out, 1, turns, apart, 0, out // turns, (((0, 0),),), 0, 0)
+
+
+def planes_of(part: Part) -> tuple[int, int]:
+    """(first of all images, how many) of a Part's outputs."""
+    return part.image * part.axis.out + part.q0, part.qn
+
+
+def part_at(axis: BlockAxis, b0: int, bn: int, x0: int, xn: int, image: int = 0) -> Part:
+    """A Part of an axis whose blocks begin with output 0, of these elements."""
+    q0, qn = b0 * axis.step, bn * axis.step
+    return Part(axis=axis, image=image, b0=b0, bn=bn, q0=q0, qn=qn, x0=x0, xn=xn, y0=q0, yn=qn)
 
 
 def _taps_met(axis: Axis, output: int) -> tuple[tuple[int, int], ...]:

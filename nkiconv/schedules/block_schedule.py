@@ -9,11 +9,14 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .block_axes import BlockAxis, Part
 from .geometry import Axis
 from .tiles import BANK_COLUMNS, cut, share
+
+if TYPE_CHECKING:
+    from .stacked_schedule import Stack
 
 #: One output tile: a Part of each axis for each segment, or each set of row tiles with images or rows of its own.
 Lanes = tuple[tuple[Part, Part, Part], ...]
@@ -96,18 +99,20 @@ class Schedule:
     chunks: tuple[tuple[int, int, int, int], ...]
     rows: int
     slot: int
-    segments: int
-    extents: tuple[int, int, int]
-    packs: bool
-    gathers: bool
-    by_channels: bool
     buffers: int
-    together: int
     warmup: int
-    #: M packing with shift-and-add, or None
-    shift: Shift | None = None
     #: of the matmuls on zeros those that follow the first stationaries
     late_warmup: int = 0
+    segments: int = 1
+    extents: tuple[int, int, int] = (1, 1, 1)
+    packs: bool = False
+    gathers: bool = False
+    by_channels: bool = False
+    together: int = 1
+    #: M packing with shift-and-add, or None
+    shift: Shift | None = None
+    #: K packing, or None
+    stack: Stack | None = None
 
     @property
     def together_rows(self) -> int:
@@ -145,8 +150,11 @@ class Bank:
     done: bool
 
 
-def banks_of(schedule: Schedule, lanes: Lanes) -> Iterator[Bank]:
-    """Banks of an output tile in order: all turns of some blocks, then of the next ones."""
+def banks_of(schedule: Schedule, lanes: Lanes, k0: int = 0) -> Iterator[Bank]:
+    """Banks of an output tile, and M tile from k0 on, in order: all turns of some blocks, then of the next ones."""
+    if schedule.stack is not None:
+        yield from schedule.stack.banks(lanes, k0)
+        return
     counts = [max(lane[axis].bn for lane in lanes) for axis in range(3)]
     whole = tuple((0, count) for count in counts)
     every = [blocks_in(turn, lane, whole) for turn in schedule.turns for lane in lanes]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -133,27 +132,6 @@ def blocks_of_taps(R: int, S: int, most: int) -> list[tuple[int, int, int, int]]
     return [
         (r0, min(height, R - r0), s0, min(width, S - s0)) for r0 in range(0, R, height) for s0 in range(0, S, width)
     ]
-
-
-@dataclass(frozen=True)
-class BlockBand:
-    """Blocks of neighbouring rows of outputs j0 .. j0+jn-1 of planes z0 .. z0+zn-1."""
-
-    z0: int
-    zn: int
-    j0: int
-    jn: int
-
-
-def block_bands(planes: Axis, blocks: int, parts: Part) -> list[BlockBand]:
-    """BlockBands of all planes and blocks, as even as can be; parts: that planes, and blocks of each, are cut into."""
-    pairs = itertools.product(cut_planes(planes, parts[0]), cut_into(blocks, parts[1]))
-    return [BlockBand(z0=image[0], zn=image[1], j0=block[0], jn=block[1]) for image, block in pairs]
-
-
-def largest_band(bands: Sequence[BlockBand]) -> tuple[int, int]:
-    """(images, blocks) of the largest of some BlockBands."""
-    return max((band.zn for band in bands), default=1), max((band.jn for band in bands), default=1)
 
 
 def parts_for_cores(planes: Axis, most_planes: int, blocks: int, most_blocks: int) -> tuple[int, int]:

@@ -122,8 +122,8 @@ def build_packed(geometry: Geometry, config: PackedSettings) -> Schedule | None:
     chunks = chunks_of_windows(geometry)
     row_tile = slot_for(geometry.C) if L > 1 else P_MAX
     part = ShiftedPart(
-        axis=plain_axis(columns), image=0, b0=0, bn=sums.size, q0=0, qn=columns.out, x0=w0, xn=wn, y0=0,
-        yn=columns.out, shift=shift, pad=pad, tiles=tiles,
+        axis=plain_axis(columns.size, columns.out), image=0, b0=0, bn=sums.size, q0=0, qn=columns.out, x0=w0, xn=wn,
+        y0=0, yn=columns.out, shift=shift, pad=pad, tiles=tiles,
     )  # fmt: skip
     cuts = _cuts(geometry, (planes, rows, part), config, len(chunks))
     if cuts[1] * cuts[2] > ITEMS_MOST:
@@ -145,13 +145,8 @@ def build_packed(geometry: Geometry, config: PackedSettings) -> Schedule | None:
         chunks=tuple((*one, 0, 1) for one in chunks),
         rows=row_tile,
         slot=slot,
-        segments=1,
-        extents=(1, 1, 1),
         packs=True,
-        gathers=False,
-        by_channels=False,
         buffers=config.buffers,
-        together=1,
         warmup=config.warmup,
         late_warmup=min(config.late_warmup, config.warmup),
         shift=Shift(T, V, U, groups, sums, tiles, depth, L, each, config.shared == 1),

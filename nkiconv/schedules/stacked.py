@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from .block_schedule import Resident, RowTile, Schedule
 from .cuts import axis_elements, num_plane_parts, window_of
 from .geometry import Geometry, instructions_unsupported
 from .options import Options, one_group_unsupported, taken_unsupported
@@ -40,7 +41,7 @@ from .stacked_schedule import (
     PADDED_BYTES,
     X_BYTES,
     Y_BYTES,
-    Schedule,
+    Stack,
     phases_of,
     runs_of,
     taps_of_window,
@@ -48,7 +49,7 @@ from .stacked_schedule import (
     whole_group,
     x_width,
 )
-from .tiles import BANK_COLUMNS, P_MAX, PARTS, QUADRANT, SBUF_BYTES, Part, cut, cut_at, div_ceil
+from .tiles import BANK_COLUMNS, P_MAX, PARTS, QUADRANT, SBUF_BYTES, Part, cut, cut_at, div_ceil, slot_for
 
 ALGORITHM = "stacked"
 #: How filters come to the partitions of (u, k), shifted down for each u: by DMAs of their own, as they are and then
@@ -125,8 +126,8 @@ def plan(geometry: Geometry, options: Options, config: Config, cores: int) -> tu
     reason = sizes_reason(geometry, settings)
     if reason != "":
         return None, reason
-    schedule = build(geometry, settings, options.residual)
-    if schedule is None:
+    stack = build(geometry, settings, options.residual)
+    if stack is None:
         what = f"W={geometry.columns.size}, R={geometry.rows.taps}, S={geometry.columns.taps}: stacked rows and filters"
         if isinstance(settings, DepthwiseSettings):
             what = (
@@ -134,8 +135,8 @@ def plan(geometry: Geometry, options: Options, config: Config, cores: int) -> tu
                 f"and the stationaries of {settings.channels} channels"
             )
         return None, f"{what} must fit SBUF, {SBUF_BYTES} bytes per partition; use implicit_gemm"
-    reason = instructions_unsupported(geometry, ALGORITHM, schedule.most_instructions(cores))
-    return (schedule, "") if reason == "" else (None, reason)
+    reason = instructions_unsupported(geometry, ALGORITHM, stack.most_instructions(cores))
+    return (scheduled(stack), "") if reason == "" else (None, reason)
 
 
 def unsupported_reason(geometry: Geometry, options: Options, config: Config) -> str:
@@ -289,8 +290,8 @@ def _depthwise_x_bytes(geometry: Geometry) -> int:
     return axis_elements(planes, planes.out // planes.images) * width * geometry.itemsize
 
 
-def build(geometry: Geometry, settings: StackedSettings | DepthwiseSettings, residual: bool) -> Schedule | None:
-    """The Schedule of settings without a reason against them, or None where memory does not hold it."""
+def build(geometry: Geometry, settings: StackedSettings | DepthwiseSettings, residual: bool) -> Stack | None:
+    """The Stack of settings without a reason against them, or None where memory does not hold it."""
     if isinstance(settings, DepthwiseSettings):
         made = _depthwise(geometry, settings)
     else:
@@ -298,13 +299,13 @@ def build(geometry: Geometry, settings: StackedSettings | DepthwiseSettings, res
     return made if made is not None and made.sbuf_bytes(residual) <= SBUF_BYTES else None
 
 
-def _one_group(geometry: Geometry, settings: StackedSettings, residual: bool) -> Schedule | None:
+def _one_group(geometry: Geometry, settings: StackedSettings, residual: bool) -> Stack | None:
     planes, rows, columns, item = geometry.planes, geometry.rows, geometry.columns, geometry.itemsize
     B, D, U, V, G = settings.rows, settings.shifts, settings.outputs, settings.beside, settings.apart
     most = P_MAX // U
     unit = QUADRANT if _by_quadrants(geometry.K, most) else 1
     jobs = tuple((first * unit, n * unit) for first, n in cut(geometry.K // unit, most // unit))
-    made = Schedule(
+    made = Stack(
         geometry=geometry,
         B=B,
         D=D,
@@ -341,7 +342,7 @@ def _one_group(geometry: Geometry, settings: StackedSettings, residual: bool) ->
     return replace(made, images=images, blocks=min(blocks, settings.blocks), ring=ring)
 
 
-def _blocks_together(geometry: Geometry, made: Schedule, room: int, most_blocks: int) -> Part:
+def _blocks_together(geometry: Geometry, made: Stack, room: int, most_blocks: int) -> Part:
     """(planes of outputs, blocks) of a band that loads each plane of x least often: planes whose sums of a block share
     a bank, as many blocks as there is room for then, and several bands for each core. room: blocks of results."""
     planes = geometry.planes
@@ -359,7 +360,7 @@ def _blocks_together(geometry: Geometry, made: Schedule, room: int, most_blocks:
     return found
 
 
-def _depthwise(geometry: Geometry, settings: DepthwiseSettings) -> Schedule | None:
+def _depthwise(geometry: Geometry, settings: DepthwiseSettings) -> Stack | None:
     planes, rows, columns, A = geometry.planes, geometry.rows, geometry.columns, settings.channels
     each = tile_bytes(geometry, A)
     if each > ROUND_BYTES or 2 * _depthwise_x_bytes(geometry) > DEPTHWISE_X_BYTES:
@@ -369,7 +370,7 @@ def _depthwise(geometry: Geometry, settings: DepthwiseSettings) -> Schedule | No
     share_jobs = div_ceil(len(jobs), PARTS)
     rounds = div_ceil(share_jobs, min(settings.together, share_jobs, ROUND_BYTES // each))
     together = div_ceil(share_jobs, rounds)
-    return Schedule(
+    return Stack(
         geometry=geometry,
         B=rows.size,
         D=1,
@@ -390,8 +391,25 @@ def _depthwise(geometry: Geometry, settings: DepthwiseSettings) -> Schedule | No
     )
 
 
-def num_bands(geometry: Geometry, schedule: Schedule) -> int:
-    """Pieces of work of all cores: bands, of depthwise problems M tiles."""
-    if schedule.diagonal:
-        return len(schedule.jobs)
-    return num_plane_parts(geometry.planes, schedule.images) * div_ceil(schedule.num_blocks, schedule.blocks)
+def scheduled(stack: Stack) -> Schedule:
+    """The Schedule of a Stack: its x serves all M tiles, of depthwise problems each has x of its own."""
+    C = stack.geometry.C
+    tiles = [
+        RowTile(0, 0, k0 if stack.diagonal else 0, n if stack.diagonal else C, k0, stack.U * n) for k0, n in stack.jobs
+    ]
+    every = tuple((one,) for one in tiles)
+    return Schedule(
+        axes=stack.axes,
+        turns=stack.turns,
+        residents=tuple(Resident((one,), stack.items) for one in every)
+        if stack.diagonal
+        else (Resident(every, stack.items),),
+        chunks=((0, C, 0, 1),),
+        rows=P_MAX,
+        slot=slot_for(stack.U * stack.kn),
+        by_channels=stack.diagonal,
+        buffers=stack.ring,
+        warmup=stack.warmup,
+        late_warmup=stack.late_warmup,
+        stack=stack,
+    )

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from .cuts import BlockBand, axis_elements, block_bands, parts_for_cores, window_of
-from .geometry import Axis, Geometry, Met, filter_rows, span, valid_range
-from .tiles import BANK_COLUMNS, P_MAX, PARTS, Part, cut, div_ceil, share, whole_words
+from .block_axes import BlockAxis, part_at, plain_axis
+from .block_axes import Part as BlockPart
+from .block_schedule import Bank, Lanes, Place, Turn
+from .cuts import axis_elements, cut_planes, parts_for_cores, window_of
+from .geometry import Axis, Geometry, filter_rows, span, valid_range
+from .products import home_tap
+from .tiles import BANK_COLUMNS, P_MAX, PARTS, Part, cut, cut_into, div_ceil, share, whole_words
 
 #: Bytes per partition of x of one band, of results in fp32 of one band and M tile (half with a residual), of filters of
 #: all M tiles, of zero-padded filters that are loaded at a time.
@@ -33,16 +38,6 @@ ROUND_BUFFERS = 2
 
 
 @dataclass(frozen=True)
-class Step:
-    """An M tile of a band: index of the core's M tile, the band, index of its load of x, whether nothing follows."""
-
-    job: int
-    band: BlockBand
-    load: int
-    last: bool
-
-
-@dataclass(frozen=True)
 class XBox:
     """Rows b .. b+bn-1 of blocks m .. m+mn-1 of X at shift d, columns low .. high-1; x's column is `moved` further."""
 
@@ -57,18 +52,8 @@ class XBox:
 
 
 @dataclass(frozen=True)
-class FilterBank:
-    """Filters that are evacuated together: the first, how many columns of taps each has, (plane of taps, first row of
-    Z, first column of taps) of each transpose."""
-
-    first: int
-    columns: int
-    sources: tuple[tuple[int, int, int], ...]
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """B to G are of the formula in `stacked`."""
+class Stack:
+    """K packing of a block_schedule.Schedule; B to G are of the formula in `stacked`."""
 
     geometry: Geometry
     B: int
@@ -177,65 +162,77 @@ class Schedule:
         )
 
     @cached_property
-    def bands(self) -> tuple[BlockBand, ...]:
-        """All bands, as even as can be."""
-        return tuple(block_bands(self.geometry.planes, self.num_blocks, self.band_parts))
+    def items(self) -> tuple[Lanes, ...]:
+        """Bands, as even as can be, as output tiles of one lane."""
+        (z_axis, p_axis, q_axis), (parts, cuts), found = self.axes, self.band_parts, []
+        bands = itertools.product(cut_planes(self.geometry.planes, parts), cut_into(self.num_blocks, cuts))
+        for (first, zn), (j0, jn) in bands:
+            image, z0 = divmod(first, z_axis.out)
+            d0, dn = span(self.geometry.planes, first, zn)
+            z = part_at(z_axis, z0, zn, d0 - image * z_axis.size, dn, image)
+            p = part_at(p_axis, j0, jn, j0 * self.step, self.block_rows(jn))
+            found.append(((z, p, part_at(q_axis, 0, q_axis.out, 0, self.width)),))
+        return tuple(found)
 
-    def share_of(self, core: int, cores: int) -> tuple[tuple[Part, ...], list[tuple[Part, BlockBand]], list[Step]]:
-        """(M tiles, (input channels, band) of each load of x, steps) of a core: all M tiles of its bands, or all bands
-        of its M tiles."""
-        if self.diagonal:
-            first, n = share(len(self.jobs), cores, core)
-            jobs = self.jobs[first : first + n]
-            loads = list(itertools.product(jobs, self.bands))
-            return jobs, loads, [Step(i // len(self.bands), one[1], i, False) for i, one in enumerate(loads)]
-        first, n = share(len(self.bands), cores, core)
-        # of each core's bands, whether there are two or not: sums of other banks round in another order
-        ends = share(len(self.bands), PARTS, 0)[1], len(self.bands)
-        steps = [
-            Step(job, self.bands[first + i], i, job + 1 == len(self.jobs) and first + i + 1 in ends)
-            for i in range(n)
-            for job in range(len(self.jobs))
-        ]
-        return self.jobs, [((0, self.geometry.C), band) for band in self.bands[first : first + n]], steps
+    @cached_property
+    def axes(self) -> tuple[BlockAxis, BlockAxis, BlockAxis]:
+        """Axes of planes, of output blocks of V rows each, and of columns."""
+        planes, columns = self.geometry.planes, self.geometry.columns
+        images = planes.images
+        return (
+            plain_axis(planes.size // images, planes.out // images, planes.stride, images),
+            plain_axis(self.block_rows(self.num_blocks), self.num_blocks * self.V, self.step, turns=self.V),
+            plain_axis(self.width, columns.out, columns.stride),
+        )
 
-    def tiles(self, band: BlockBand, last: bool) -> tuple[list[Part], list[Part]]:
-        """((first block, how many), ..), ((first column, how many), ..) of the sums of a band that share a bank.
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        """Products of row v of blocks, by plane of taps, group of columns of taps and block of rows: those first that
+        meet all outputs."""
+        planes, rows, columns, found = self.geometry.planes, self.geometry.rows, self.geometry.columns, []
+        home = home_tap(planes)
+        for v in range(self.V):
+            products, place = [], v % len(self.phases) * self.num_taps
+            for plane, (at, g), t in itertools.product(
+                sorted(range(planes.taps), key=lambda plane: plane != home), enumerate(self.order), range(self.num_taps)
+            ):
+                index = (plane * self.groups + at) * len(self.phases) * self.num_taps + place + t
+                element = g * self.D * columns.dilation - (columns.before if self.whole >= 0 else 0)
+                row = v * rows.stride // self.G + t * self.B // self.G
+                products.append(Place((plane * planes.dilation - planes.before, row, element), index, ()))
+            found.append(Turn(((0, v, 0),), tuple(products), self.num_filters))
+        return tuple(found)
 
-        last: whether nothing follows, so that the last evacuation and store should be short.
+    def parts_of(self, zn: int, jn: int) -> list[Part]:
+        """(first, how many) of the blocks of a band whose sums share a bank."""
+        widest = cut(self.geometry.columns.out, BANK_COLUMNS)[-1][1]
+        return cut(jn, max(1, BANK_COLUMNS // (zn * widest)))
+
+    def banks(self, lanes: Lanes, k0: int) -> Iterator[Bank]:
+        """Banks of an M tile of an output tile in order, those that are stored together one after the other.
+
+        The last evacuation and store of each core's part of the bands are short, be there two cores or not: sums of
+        other banks round in another order.
         """
-        columns = cut(self.geometry.columns.out, BANK_COLUMNS)
+        ((z, p, q),) = lanes
+        columns = cut(q.bn, BANK_COLUMNS)
         widest = columns[-1][1]
-        parts = cut(band.jn, max(1, BANK_COLUMNS // (band.zn * widest)))
+        parts = self.parts_of(z.bn, p.bn)
+        ends = () if self.diagonal else (share(len(self.items), PARTS, 0)[1] - 1, len(self.items) - 1)
         first, count = parts[-1]
-        if last and count // 2 * band.zn * widest >= BUSY_COLUMNS:
+        is_last = k0 == self.jobs[-1][0] and any(lanes == self.items[end] for end in ends)
+        if is_last and count // 2 * z.bn * widest >= BUSY_COLUMNS:
             parts[-1:] = [(first, count - count // 2), (first + count - count // 2, count // 2)]
-        return parts, columns
-
-    def planes_of_tiles(self, zn: int) -> list[Part]:
-        """(first plane, how many) of those of a band whose sums share a bank."""
-        return cut(zn, max(1, BANK_COLUMNS // cut(self.geometry.columns.out, BANK_COLUMNS)[-1][1]))
-
-    def columns_met(self, g: int, q: int, qn: int) -> Met:
-        """What a group of columns of taps meets, as `geometry.valid_range`; zeros in X count as met."""
-        columns = self.geometry.columns
-        if self.whole >= 0:
-            return valid_range(columns, g, q, qn)
-        return q, 1, qn, q * columns.stride + g * self.D * columns.dilation, columns.stride
+        planes = cut(z.bn, max(1, BANK_COLUMNS // widest))
+        for part in parts:
+            for v, n, across in itertools.product(range(self.V), planes, columns):
+                yield Bank(v, (n, part, across), (v, n, across) == (self.V - 1, planes[-1], columns[-1]))
 
     # x
 
     def block_rows(self, blocks: int) -> int:
         """Blocks of X that so many output blocks meet."""
         return (blocks - 1) * self.step + self.reach
-
-    def planes_of(self, band: BlockBand) -> Part:
-        """(first, how many) planes of x that a band needs."""
-        return span(self.geometry.planes, band.z0, band.zn)
-
-    def zeros_of(self, band: BlockBand) -> tuple[int, int, int]:
-        """Equal for bands with zeros at the same places of X."""
-        return self.planes_of(band)[1], band.j0, band.jn
 
     def whole_blocks(self, m0: int, mn: int) -> Part:
         """(first, end) of the blocks of X, among mn from m0 on, all of whose rows are x's."""
@@ -257,10 +254,10 @@ class Schedule:
             found.append((low, max(low, min(self.width, columns.size - moved)), moved))
         return found
 
-    def first_pieces(self, band: BlockBand) -> list[int]:
+    def first_pieces(self, zn: int, jn: int) -> list[int]:
         """Blocks of X at which the loads of the first band end: each is for twice as many tiles of sums as the one
         before, but for no more than a share of all, as the last sums begin when all is there."""
-        parts = self.tiles(band, False)[0]
+        parts = self.parts_of(zn, jn)
         found, index, step = [], 0, 1
         while index < len(parts):
             index += step
@@ -268,10 +265,10 @@ class Schedule:
             found.append(self.block_rows(sum(parts[min(index, len(parts)) - 1])))
         return found
 
-    def x_regions(self, band: BlockBand, is_first: bool) -> list[XBox]:
+    def x_regions(self, lane: tuple[BlockPart, BlockPart, BlockPart], is_first: bool) -> list[XBox]:
         """Loads of X of a band: blocks with all rows in one for each shift, others by themselves."""
-        m0, begin, found = band.j0 * self.step, 0, []
-        for end in self.first_pieces(band) if is_first else [self.block_rows(band.jn)]:
+        m0, begin, found = lane[1].x0, 0, []
+        for end in self.first_pieces(lane[0].bn, lane[1].bn) if is_first else [lane[1].xn]:
             first, last = self.whole_blocks(m0 + begin, end - begin)
             for d, (low, high, moved) in enumerate(self.spans):
                 if low >= high:
@@ -354,9 +351,10 @@ class Schedule:
         each = len(self.phases) * self.num_taps
         return [(t, g) for t in range(self.geometry.planes.taps) for g in self.order for _ in range(each)]
 
-    def filter_banks(self, per_bank: int) -> list[FilterBank]:
-        """The filters of an M tile in the order of their evacuation; per_bank: transposes that fit a bank."""
-        groups, each, found = self.filter_groups(), len(self.phases) * self.num_taps, []
+    def filter_banks(self, per_bank: int) -> Iterator[tuple[int, int, list[tuple[int, int, int]]]]:
+        """Filters of an M tile that are evacuated together, in order: the first, how many columns of taps each has,
+        (plane of taps, first row of Z, first column of taps) of each transpose; per_bank: of these that fit a bank."""
+        groups, each = self.filter_groups(), len(self.phases) * self.num_taps
         most = min(max(1, per_bank // self.filter_slots), div_ceil(len(groups), FILTER_PARTS))
         first = 0
         while first < len(groups):
@@ -369,9 +367,8 @@ class Schedule:
                 row = index % self.num_taps * self.B + self.lead - self.phases[index % each // self.num_taps]
                 for u in range(self.filter_slots):
                     sources.append((t, row - u * self.V * self.geometry.rows.stride, g * self.D))
-            found.append(FilterBank(first, dn, tuple(sources)))
+            yield first, dn, sources
             first += num
-        return found
 
     # filters of depthwise problems
 
@@ -419,7 +416,8 @@ class Schedule:
             made = rounds * (len(self.runs) * self.kn + self.together)
             taps = T * geometry.columns.taps
             made += (div_ceil(geometry.C, P_MAX) + 1) * (max(filter_rows(geometry), taps) + 4)
-            banks = len(self.planes_of_tiles(self.images)) * div_ceil(Q, BANK_COLUMNS)
+            # all rows of a volume are one block
+            banks = sum(1 for _ in self.banks(self.items[0], 0))
             return 96 + self.warmup + jobs * planes.images * (banks * (taps + 4) + 16) + made
         # two blocks or columns more than fill a bank are halved, and so is the last bank
         halves = div_ceil(self.blocks * Q, BANK_COLUMNS // 2)
@@ -431,7 +429,7 @@ class Schedule:
         copies = len(self.phases) * taps * (1 + self.U) + 4 * self.U + 9
         copies += filter_rows(geometry) * geometry.columns.taps if geometry.flipped else 0
         pieces = self.U * (filter_rows(geometry) if rows.dilation > 1 else 3 * T)
-        bands = div_ceil(len(self.bands), cores)
+        bands = div_ceil(len(self.items), cores)
         return 404 + self.warmup + bands * (loads + len(self.jobs) * job) + len(self.jobs) * (copies + pieces)
 
 

@@ -321,13 +321,10 @@ def _of_groups(geometry: Geometry, settings: GroupsSettings) -> Schedule | None:
         chunks=((0, G * per_c, 0, 1),),
         rows=T,
         slot=Kt,
-        segments=1,
         extents=_extents(residents),
         packs=True,
         gathers=True,
-        by_channels=False,
         buffers=settings.buffers,
-        together=1,
         warmup=settings.warmup,
     )
 
@@ -361,7 +358,6 @@ def _of_phases(geometry: Geometry, settings: PhasesSettings) -> Schedule:
         segments=settings.segments,
         extents=_extents(residents[:1]),
         packs=packs,
-        gathers=False,
         by_channels=by_channels,
         buffers=X_BUFFERS,
         together=settings.together,

@@ -17,7 +17,7 @@ from nkiconv.kernels._epilogue import read_epilogue
 from nkiconv.planner import Request, cost
 from nkiconv.planner.cost.algorithm import Shape
 from nkiconv.planner.cost.conv import stacked as host
-from nkiconv.planner.cost.conv.stacked_bound import Bound
+from nkiconv.planner.cost.conv.stacked import Bound
 from nkiconv.planner.operations import operation_for
 from nkiconv.problem import ConvProblem
 from nkiconv.schedules.stacked import WAYS, StackedSettings
@@ -125,12 +125,12 @@ def test_epilogue_of_every_row_of_a_block(row):
 @pytest.mark.parametrize("row", SHAPES, ids=IDS)
 def test_it_needs_no_more_than_it_says(row, lnc):
     problem, config = row[0], stacked(*row[1:])
-    stack, _ = planned(problem, "stacked", config[1:], lnc)
-    assert (stack.B, stack.D, stack.U, stack.V, stack.G) == row[1:]
+    schedule, _ = planned(problem, "stacked", config[1:], lnc)
+    assert (schedule.stack.B, schedule.stack.D, schedule.stack.U, schedule.stack.V, schedule.stack.G) == row[1:]
     execution = trace(problem, lnc, config=config)
     most = max(len(program.instructions) for program in execution.programs)
-    assert most <= stack.most_instructions(lnc)
-    assert execution.sbuf_peak_bytes <= stack.sbuf_bytes(False)
+    assert most <= schedule.stack.most_instructions(lnc)
+    assert execution.sbuf_peak_bytes <= schedule.stack.sbuf_bytes(False)
 
 
 @pytest.mark.parametrize(
@@ -162,8 +162,8 @@ def test_few_channels_are_stacked(name, taken):
     ],
 )
 def test_sizes_that_do_not_fit_each_other(problem, settings, message):
-    stack, reason = planned(problem, "stacked", tuple(settings.items()))
-    assert stack is None
+    schedule, reason = planned(problem, "stacked", tuple(settings.items()))
+    assert schedule is None
     assert re.search(message, reason)
     assert completed(problem, settings) == tuple(settings.items())
 
@@ -183,19 +183,19 @@ LAYER = ConvProblem(N=1, C=3, H=40, W=40, K=16, R=5, S=5, padding=((2, 2), (2, 2
 )
 def test_what_is_not_stacked(problem, changes, message):
     assert planned(LAYER, "stacked")[1] == ""
-    stack, reason = planned(problem, "stacked", **changes)
-    assert stack is None
+    schedule, reason = planned(problem, "stacked", **changes)
+    assert schedule is None
     assert re.search(message, reason)
 
 
 def test_bands_cover_every_row_once():
     for problem, B, D, U, V, G in SHAPES:
-        stack, _ = planned(problem, "stacked", stacked(B, D, U, V, G)[1:])
+        schedule, _ = planned(problem, "stacked", stacked(B, D, U, V, G)[1:])
         seen = [
             (n, (j * U + u) * V + v)
-            for band in stack.bands
-            for n in range(band.z0, band.z0 + band.zn)
-            for j in range(band.j0, band.j0 + band.jn)
+            for ((planes, rows, _),) in schedule.residents[0].items
+            for n in range(planes.b0, planes.b0 + planes.bn)
+            for j in range(rows.b0, rows.b0 + rows.bn)
             for u in range(U)
             for v in range(V)
         ]
@@ -231,8 +231,8 @@ def test_bound_is_near_the_model(problem):
     execution = trace(problem, 2, config=(("algorithm", "stacked"), *settings))
     tasks, prices = build(execution.programs, PriceList(rates))
     modelled_ns = run_line(tasks, prices, rates).total_ns
-    stack, _ = planned(problem, "stacked", settings)
-    bound = Bound(TARGET, geometry_of(problem), options_of(), stack)
+    schedule, _ = planned(problem, "stacked", settings)
+    bound = Bound(TARGET, geometry_of(problem), options_of(), schedule.stack)
     assert bound.total_ns() == pytest.approx(modelled_ns, rel=0.2)
 
 
@@ -328,12 +328,12 @@ def test_it_needs_no_more_than_it_says_with_a_residual(problem, config):
     epilogue = read_epilogue("relu", bias, residual, "pre_activation", 4)
     options = {"epilogue": epilogue, "residual": True, "scaled": True}
     config = config or (("algorithm", "stacked"), *completed(problem, **options))
-    stack, reason = planned(problem, "stacked", config[1:], **options)
+    schedule, reason = planned(problem, "stacked", config[1:], **options)
     assert reason == ""
     execution = trace(problem, 2, config=config, bias=bias, residual=residual, beta=2.0, activation="relu")
     most = max(len(program.instructions) for program in execution.programs)
-    assert most <= stack.most_instructions(2)
-    assert execution.sbuf_peak_bytes <= stack.sbuf_bytes(True)
+    assert most <= schedule.stack.most_instructions(2)
+    assert execution.sbuf_peak_bytes <= schedule.stack.sbuf_bytes(True)
 
 
 @pytest.mark.parametrize("lnc", [1, 2])

@@ -15,7 +15,7 @@ from volumes import VOLUMES, check_volume, volumes
 from nkiconv import cases
 from nkiconv.planner import Request, cost
 from nkiconv.planner.cost.algorithm import Shape
-from nkiconv.planner.cost.conv.stacked_bound import Bound
+from nkiconv.planner.cost.conv.stacked import Bound
 from nkiconv.planner.operations import operation_for
 from nkiconv.schedules.stacked import DepthwiseSettings
 from nkiconv.simulator.profiling import in_time
@@ -94,11 +94,11 @@ def test_epilogue(name):
 @pytest.mark.parametrize("name", ROWS)
 def test_it_needs_no_more_than_it_says(name, lnc):
     problem = ROWS[name]
-    bands, _ = planned(problem, "stacked", lnc=lnc)
+    schedule, _ = planned(problem, "stacked", lnc=lnc)
     execution = trace(problem, lnc, config=BANDS)
     most = max(len(program.instructions) for program in execution.programs)
-    assert most <= bands.most_instructions(lnc)
-    assert execution.sbuf_peak_bytes <= bands.sbuf_bytes(False)
+    assert most <= schedule.stack.most_instructions(lnc)
+    assert execution.sbuf_peak_bytes <= schedule.stack.sbuf_bytes(False)
 
 
 CONVNEXT = cases.get("convnext_dw7").problem
@@ -163,8 +163,8 @@ def test_the_bound_is_near_the_modelled_time(N, C, size, taps, stride, dtype):
     padding = ((taps // 2, taps // 2),) * 2
     problem = depthwise(C, N=N, H=size, W=size, R=taps, S=taps, stride=(stride, stride), padding=padding, dtype=dtype)
     settings = completed(problem)
-    bands, _ = planned(problem, "stacked", settings)
-    ns = Bound(Target.of(Rates()), geometry_of(problem), options_of(), bands).total_ns()
+    schedule, _ = planned(problem, "stacked", settings)
+    ns = Bound(Target.of(Rates()), geometry_of(problem), options_of(), schedule.stack).total_ns()
     execution = trace(problem, 2, config=(("algorithm", "stacked"), *settings))
     assert ns == pytest.approx(in_time(execution, Rates()).line.total_ns, rel=0.17)
 

@@ -14,16 +14,14 @@ from .activation_stationary import run_activation_stationary
 from .implicit_gemm.loop import run_implicit_gemm
 from .relayout import plain_of, relayout_unsupported
 from .rule import wanted_algorithms
-from .stacked.loop import run_stacked
 from .weight_stationary.loop import run_weight_stationary
 
 #: Precisions that one algorithm takes.
 ONLY_IMPLICIT_GEMM = ("fp16x3", "winograd")
-#: The algorithms that can be asked for by name: what plans each, and what issues its plan. Each is a package beside
-#: this file.
+#: The algorithms that can be asked for by name: what plans each, and what issues its plan.
 TABLE = {
     "implicit_gemm": (plan_implicit_gemm, run_implicit_gemm),
-    "stacked": (stacked.plan, run_stacked),
+    "stacked": (stacked.plan, run_weight_stationary),
     "activation_stationary": (activation_stationary.plan, run_activation_stationary),
     "weight_stationary": (weight_stationary.plan, run_weight_stationary),
 }

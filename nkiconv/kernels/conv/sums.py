@@ -4,7 +4,6 @@ from ..._nki import nisa
 from ...schedules.geometry import valid_range
 from ...schedules.products import Product as Product
 from ...schedules.products import covering_first as covering_first
-from ...schedules.products import home_tap as home_tap
 from ...schedules.products import is_whole as is_whole
 
 
@@ -40,19 +39,6 @@ def places_of_outputs(found, first):
 def places_of_elements(found, first):
     """(first, how many, step) of the elements of x that it meets there, counted from element `first`."""
     return found[3] - first, found[2], found[4]
-
-
-def planes_in_order(axis, first, count):
-    """As `taps_by_cover`, the home tap first; where there is none, the order is that of what they cover."""
-    home = home_tap(axis)
-    if home < 0:
-        return taps_by_cover(axis, first, count)
-    found = [(home, valid_range(axis, home, first, count))]
-    for tap in range(axis.taps):
-        one = valid_range(axis, tap, first, count)
-        if tap != home and one[2] > 0:
-            found.append((tap, one))
-    return found
 
 
 def taps_by_cover(axis, first, count):

@@ -1,10 +1,14 @@
 """x of output tiles on its way in: [(row tile, c) or (segment, c), planes, rows, columns] of each K tile."""
 
+import math
+
 from ...._nki import nisa, nl
+from ....schedules.block_axes import planes_of
 from ....schedules.block_schedule import banks_of
 from ....schedules.planes import misses_planes
-from ..._prologue import load_x
-from ..filter_feed import clear_tile
+from ....schedules.regions import regions_of_x
+from ..._prologue import load_region_of_x, load_x
+from ..filter_feed import clear_tile, tiles_in_turn
 from ..regions import clear_window
 from ..sums import spaced
 
@@ -147,3 +151,92 @@ class Inputs(nl.NKIObject):
                     if min(size for _, size, _ in places) > 0:
                         zeros = spaced(x_sbuf, (first, cn), *places)
                         nisa.memset(dst=zeros, value=0.0, engine=nisa.engine.gpsimd)
+
+
+class StackedInputs(nl.NKIObject):
+    """Of K packing X [(d, b, c), planes, blocks, columns] of each step, zeros where a window meets no x, in tiles that
+    they take in turn, planes below each other."""
+
+    def __init__(self, operands, geometry, schedule, steps):
+        residents, stack = schedule.residents, schedule.stack
+        #: (a row tile that has its channels, lane) of each
+        self.loads = [(residents[b].tiles[0][0], residents[b].items[i][0]) for b, i in steps]
+        self.operands, self.geometry, self.stack, self.issued = operands, geometry, stack, 0
+        self.height = max(rows.xn for _, (_, rows, _) in self.loads)
+        shape = (stack.parts, max(1, *[planes.xn for _, (planes, _, _) in self.loads]) * self.height, stack.width)
+        self.tiles = tiles_in_turn(min(stack.ring, len(self.loads)), shape, operands.x_dtype)
+
+    def load(self, count):
+        """Issue loads until `count` of them are, or all; of the first, `clear` comes before.
+
+        Each of a band waits for columns that are cleared although x comes there, as loads that have no other reason to
+        wait would overtake what is wanted before them: the second band for the triggers of the filters, others for the
+        band before.
+        """
+        stack = self.stack
+        while self.issued < min(count, len(self.loads)):
+            index, (one, lane) = self.issued, self.loads[self.issued]
+            if index > 0:
+                hold = stack.hold // (lane[0].bn * lane[1].xn) if index == 1 else 0
+                self.clear(index, 0 if stack.diagonal else 1 + hold)
+            for region in stack.x_regions(lane, index == 0):
+                self._load_region(self._tile(index), (one.c0, one.cn), lane, region)
+            self.issued += 1
+
+    def take(self, index):
+        """X of a step, of one K tile."""
+        tile, (planes, rows, columns) = self._tile(index), self.loads[index][1]
+        whole = tile.reshape((tile.shape[0], tile.shape[1] // self.height, self.height, columns.xn))
+        return [whole[0 : tile.shape[0], 0 : max(1, planes.xn), 0 : rows.xn, 0 : columns.xn]]
+
+    def copy_held(self, step):
+        """Nothing: each step loads all of its x."""
+
+    def clear(self, index, hold):
+        """Zeros where not all partitions of a load hold x, and in `hold` columns beside them, unless they are there
+        already; those of the first come first."""
+        stack, count, lane = self.stack, len(self.tiles), self.loads[index][1]
+        missing = misses_planes(self.geometry, *planes_of(lane[0]))
+        if index >= count and not missing:
+            planes, rows, _ = self.loads[index - count][1]
+            if (planes.xn, rows) == (lane[0].xn, lane[1]):
+                return
+        engine = nisa.engine.vector if index == 0 else nisa.engine.gpsimd
+        if missing:
+            nisa.memset(dst=self._tile(index), value=0.0, engine=engine)
+            return
+        (x_sbuf,), m0, width = self.take(index), lane[1].x0, stack.width
+        left, right = max(one[0] for one in stack.spans), min(one[1] for one in stack.spans)
+        mn = x_sbuf.shape[2]
+        first, last = (m - m0 for m in stack.whole_blocks(m0, mn))
+        clear_window(x_sbuf, 0, first, 0, width, engine)
+        clear_window(x_sbuf, last, mn, 0, width, engine)
+        clear_window(x_sbuf, first, last, max(left, right), width, engine)
+        clear_window(x_sbuf, first, last, 0, min(width, left + hold), engine)
+
+    def _tile(self, index):
+        return self.tiles[index % len(self.tiles)]
+
+    def _load_region(self, tile, channels, lane, region):
+        """An XBox of some channels, plane by plane; of depthwise problems one block of all planes together."""
+        geometry, stack, by_h = self.geometry, self.stack, self.geometry.x_strides[2]
+        d0, dn = plane_span(lane[0])
+        each = max(1, dn) if stack.diagonal else 1
+        first = (region.m * stack.G + region.b - stack.top, region.low + region.moved)
+        columns = [geometry.x_strides[3], region.high - region.low]
+        for plane in range(0, dn, each):
+            for place, pattern, offset, framed in regions_of_x(
+                geometry, channels, (d0 + plane, each), first, (region.mn, columns[1])
+            ):
+                # all channels of planes that see x alike: all rows together; else a row at a time
+                ahead = pattern[:-3]
+                together = math.prod(count for _, count in ahead) == channels[1]
+                rows = [[by_h, region.bn]] if together else []
+                blocks = [stack.G * by_h, region.mn]
+                own = [*ahead, *rows, pattern[-3]] if stack.diagonal else [*rows, *ahead, blocks]
+                for b in range(1 if together else region.bn):
+                    part = (region.d * stack.B + region.b + b) * channels[1] + place[0]
+                    row = (plane + place[1]) * self.height + region.m - lane[1].x0
+                    load_region_of_x(
+                        tile, self.operands, (part, row, region.low), [*own, columns], offset + b * by_h, framed
+                    )

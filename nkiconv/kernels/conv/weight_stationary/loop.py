@@ -5,8 +5,10 @@
     | groups      | w placed, on row tiles | c of each row tile | columns, rows, k     | z, m, j | interleave    |
     | transposed  | w as torch has it      | segment, c         | phase, segment, k    | z, m, j | interleave    |
     | few outputs | w placed               | c                  | s, rows p, planes, k | z, m, w | shift-and-add |
+    | few inputs  | w placed               | s, rows of x, c    | rows p, k            | z, m, q | plain         |
+    | depthwise   | Toeplitz matrices of w | c, all H rows      | c, all P             | z, q    | plain         |
 
-Pseudocode, of one core; `schedules/weight_stationary.py` has the formula:
+Pseudocode, of one core; `schedules/weight_stationary.py` has the formula, of few inputs `schedules/stacked.py`:
 
     for (weight-resident group, output tile):
         load x of the next output tiles; make the stationaries of the next group
@@ -29,11 +31,11 @@ from ....schedules.planes import with_windows
 from ....schedules.tiles import cut_at
 from ..._engines import Ledger, new_ledger
 from ..._epilogue import evacuate
-from ..._warm import accumulator, warm_up, warm_zeros
+from ..._warm import accumulator, warm_up
 from ..call import Operands, of_array
 from ..sums import Product, covering_first, elements_met, is_whole, spaced, sums_met, zero_sums
-from .load import Inputs
-from .residents import Residents
+from .load import Inputs, StackedInputs
+from .residents import Residents, StackedResidents
 from .results import results_of
 from .shift_and_add import PartsAhead, add_shifted
 
@@ -47,8 +49,8 @@ class Work(nl.NKIObject):
     schedule: Schedule
     zeros_sbuf: object
     ledger: Ledger
-    residents: Residents
-    inputs: Inputs
+    residents: object
+    inputs: object
     results: object
     #: WarmBanks
     warm: list
@@ -75,33 +77,36 @@ def run_weight_stationary(operands, geometry, options, schedule):
     if len(steps) == 0:
         return
     ledger, chunks = new_ledger(), len(schedule.chunks)
-    residents = Residents(operands, geometry, schedule, steps, ledger)
-    inputs = Inputs(operands, geometry, schedule, steps)
-    residents.start(inputs)
-    zeros_sbuf = warm_zeros()
-    warm = warm_up(zeros_sbuf, schedule.warmup - schedule.late_warmup, 1)
+    results = results_of(operands, geometry, schedule, steps, ledger)
+    if schedule.stack != None:
+        residents = StackedResidents(operands, geometry, schedule, steps, ledger, results)
+        inputs = StackedInputs(operands, geometry, schedule, steps)
+    else:
+        residents = Residents(operands, geometry, schedule, steps, ledger)
+        inputs = Inputs(operands, geometry, schedule, steps)
+    zeros_sbuf = residents.start(inputs)
+    warm = warm_up(zeros_sbuf, schedule.warmup - schedule.late_warmup, residents.warm_blocks)
     residents.make_first()
-    warm += warm_up(zeros_sbuf, schedule.late_warmup, 1)
-    results = results_of(operands, geometry, schedule, ledger)
+    warm += warm_up(zeros_sbuf, schedule.late_warmup, residents.warm_blocks)
     work = Work(operands, options, schedule, zeros_sbuf, ledger, residents, inputs, results, warm)
     if schedule.shift != None:
         work.ahead = PartsAhead(schedule, steps)
     for index, (b, i) in enumerate(steps):
         inputs.load((index + schedule.buffers) * chunks)
-        residents.make_until(index)
         x, resident = inputs.take(index), schedule.residents[b]
-        for tile in resident.tiles:
+        for place, tile in enumerate(resident.tiles):
+            residents.make_until(index, place)
             together = schedule.together if index == 0 and tile == resident.tiles[0] else 1
             work_tile(work, tile, resident.items[i], x, together, index)
 
 
 def work_tile(work, tile, lanes, x, together, index):
     """Results of an M tile for the output tile of a step, so many banks together."""
-    last = index + 1 == len(work.inputs.steps)  # nothing hides the stores
+    last = index + 1 == len(work.residents.steps)  # nothing hides the stores
     schedule, results, bias_sbuf = work.schedule, work.results, work.residents.biases[tile]
     tile = [one for one in tile if one.lane < len(lanes)]
     results.start(tile, lanes)
-    banks = list(banks_of(schedule, lanes))
+    banks = list(banks_of(schedule, lanes, tile[0].k0))
     for first, n in cut_at(len(banks), together):
         # two banks before the Tensor Engine needs them, so that evacuation waits for no loads of later rows
         work.inputs.copy_held(index + (2 if len(banks) == 1 else 1 if first + 2 >= len(banks) else 0))

@@ -6,8 +6,11 @@ convolutions a group is loaded at its first output tile: it takes most of what S
 """
 
 from ...._nki import nl
+from ..._warm import warm_zeros
 from .filters import filters_of
-from .results import load_bias
+from .results import load_bias, load_bias_rows, transpose_biases
+from .stacked_filters import TransposedFilters
+from .toeplitz_filters import ToeplitzFilters
 
 #: Output tiles before the first of an M tile of groups, at most, that its stationaries are made at.
 AHEAD = 2
@@ -15,6 +18,9 @@ AHEAD = 2
 
 class Residents(nl.NKIObject):
     """Stationaries and biases of the M tiles of a core's steps, (weight-resident group, output tile)."""
+
+    #: times 128 columns of a matmul on zeros
+    warm_blocks = 1
 
     def __init__(self, operands, geometry, schedule, steps, ledger):
         self.operands, self.schedule, self.steps = operands, schedule, steps
@@ -24,7 +30,7 @@ class Residents(nl.NKIObject):
         self.biases, self.made = {}, 0
 
     def start(self, inputs):
-        """Load filters and x of the first sums, K tile by K tile."""
+        """Load filters and x of the first sums, K tile by K tile; return zeros of `warm_zeros`."""
         tile = self.schedule.residents[self.order[0]].tiles[0]
         for chunk in range(len(self.schedule.chunks)):
             self.filters.load(tile, chunk)
@@ -33,13 +39,14 @@ class Residents(nl.NKIObject):
             inputs.load(chunk + 1)
         if self.ahead > 0:
             self._load(1 + self.ahead)
+        return warm_zeros()
 
     def make_first(self):
         """Make the stationaries of the first group."""
         self.filters.start(len(self.order))
         self._make(1)
 
-    def make_until(self, index):
+    def make_until(self, index, place):
         """Make those that are due at a step; no further than one group ahead: the one after it has the buffers of this
         one."""
         at = self.order.index(self.steps[index][0])
@@ -63,3 +70,46 @@ class Residents(nl.NKIObject):
             self.made += 1
             self._load(self.made + self.ahead)
             self.filters.prepare()
+
+
+class StackedResidents(nl.NKIObject):
+    """The same of K packing, whose filters come M tile by M tile, a few ahead; `results` loads residuals."""
+
+    def __init__(self, operands, geometry, schedule, steps, ledger, results):
+        self.operands, self.schedule, self.results = operands, schedule, results
+        self.order = sorted({b for b, _ in steps})
+        self.tiles = [tile for b in self.order for tile in schedule.residents[b].tiles]
+        jobs = [(tile[0].k0, tile[0].kn // schedule.stack.U) for tile in self.tiles]
+        self.jobs, self.steps, self.diagonal = jobs, steps, schedule.stack.diagonal
+        self.warm_blocks = 4 if self.diagonal else 1
+        own = ToeplitzFilters if self.diagonal else TransposedFilters
+        self.filters, self.biases = own(operands, geometry, schedule.stack, jobs, ledger), {}
+
+    def start(self, inputs):
+        """Load filters, x, a residual and biases of the first sums, then what there is room for."""
+        # filters that wait for zeros must not come after all rows
+        late = self.schedule.stack.filters == "straight" and not self.schedule.stack.fits_window
+        if not late:
+            inputs.clear(0, 0)
+        zeros_sbuf = warm_zeros()
+        self.filters.start()
+        if late:
+            inputs.clear(0, 1)
+        inputs.load(1)
+        self.results.load(1)
+        self.bias_rows = load_bias_rows(self.operands.bias, self.jobs)
+        self.filters.load(0)
+        inputs.load(len(inputs.tiles))
+        return zeros_sbuf
+
+    def make_first(self):
+        """Make the stationaries of the first M tile."""
+        self.filters.place(0)
+
+    def make_until(self, index, place):
+        """Load and make those that are due at an M tile of a step."""
+        if len(self.biases) == 0:
+            self.biases = transpose_biases(self.bias_rows, self.schedule.stack, self.tiles)
+        job = self.order.index(self.steps[index][0]) + place
+        self.filters.load(job + 1)
+        self.filters.place(job)

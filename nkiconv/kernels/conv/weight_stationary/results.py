@@ -1,14 +1,20 @@
 """Results of output tiles on their way out, residuals and biases in."""
 
+import itertools
+
 from ...._nki import nisa, nl
+from ....schedules.block_axes import planes_of
 from ....schedules.block_schedule import places_of
+from ....schedules.tiles import slot_for
 from ....schedules.weight_stationary import pages
 from ..._engines import START_WORK, copy_work
+from ..call import scale_residual
 from ..filter_feed import tiles_in_turn
 from ..regions import (
     block_pieces,
     load_bias_as,
     load_region,
+    load_regions,
     offset_at,
     pattern_of,
     region_at,
@@ -36,6 +42,47 @@ def load_bias(operands, schedule, tile):
         for which in range(times):
             load_region(bias_sbuf, operands.bias, (which * slot, index), [[1, one.kn], [1, 1]], one.k0)
     return bias_sbuf
+
+
+def load_bias_rows(bias_hbm, jobs):
+    """Of K packing rows [M tiles, k] fp32 of up to 128 M tiles each; none without a bias.
+
+    A DMA of single numbers takes an engine 55 ns for each, so that biases, one a partition, come as rows, and are
+    transposed on the array."""
+    found = []
+    for first in range(0, len(jobs) if bias_hbm != None else 0, nl.tile_size.pmax):
+        some = jobs[first : first + nl.tile_size.pmax]
+        sizes = [one[1] for one in some]
+        rows_sbuf = nl.ndarray((len(some), max(sizes)), dtype=nl.float32, buffer=nl.sbuf)
+        if min(sizes) < max(sizes):
+            nisa.memset(dst=rows_sbuf, value=0.0, engine=nisa.engine.gpsimd)
+        # M tiles of as many channels by one DMA
+        at = 0
+        while at < len(some):
+            together = 1
+            while at + together < len(some) and sizes[at + together] == sizes[at]:
+                together += 1
+            load_region(rows_sbuf, bias_hbm, (at, 0), [[sizes[at], together], [1, sizes[at]]], some[at][0])
+            at += together
+        found.append(rows_sbuf)
+    return found
+
+
+def transpose_biases(rows, stack, tiles):
+    """[(u, k) or (k, u), 1] fp32 by M tile, None without a bias."""
+    found, axis = [None] * (0 if rows else len(tiles)), 2 if stack.diagonal else 1
+    for rows_sbuf in rows:
+        n, by_size = rows_sbuf.shape[0], {}
+        for index, (one,) in enumerate(tiles[len(found) : len(found) + n]):
+            size = one.kn
+            if size not in by_size:
+                by_size[size] = nl.ndarray((size, n), dtype=nl.float32, buffer=nl.sbuf)
+                biases_psum = nl.ndarray((size, n), dtype=nl.float32, buffer=nl.psum)
+                outputs = rows_sbuf[0:n, 0 : size // stack.U].expand_dim(axis).broadcast(axis, stack.U)
+                nisa.nc_transpose(dst=biases_psum, data=outputs, engine=nisa.engine.tensor)
+                nisa.tensor_copy(dst=by_size[size], src=biases_psum, engine=nisa.engine.vector)
+            found.append(by_size[size][0:size, index : index + 1])
+    return dict(zip(tiles, found, strict=True))
 
 
 class Results(nl.NKIObject):
@@ -158,8 +205,10 @@ class Results(nl.NKIObject):
         return found
 
 
-def results_of(operands, geometry, schedule, ledger):
+def results_of(operands, geometry, schedule, steps, ledger):
     """Tiles of results of a Schedule."""
+    if schedule.stack != None:
+        return StackedResults(operands, geometry, schedule, steps)
     own = PackedResults if schedule.shift != None else Results
     return own(operands, geometry, schedule, ledger)
 
@@ -222,3 +271,88 @@ class PackedResults(nl.NKIObject):
                     place = (base + u * geometry.K, planes[0] + z, blocks[0] + j, columns[0])
                     found.append((place, pattern, offset_at(geometry.y_strides, there)))
         return found
+
+
+class StackedResults(nl.NKIObject):
+    """The same of K packing: an M tile's results [(u, k), planes, blocks of V rows, columns] of an output tile. What is
+    stored together is on partitions that rotate, as a DMA engine serves eight of them."""
+
+    def __init__(self, operands, geometry, schedule, steps):
+        self.operands, self.geometry, self.stack = operands, geometry, schedule.stack
+        #: (row tile, lane) of all M tiles of the steps
+        self.wanted = [
+            (tile[0], schedule.residents[b].items[i][0]) for b, i in steps for tile in schedule.residents[b].tiles
+        ]
+        planes, blocks = (max((lane[axis].bn for _, lane in self.wanted), default=1) for axis in range(2))
+        shape = (self.stack.U * self.stack.kn, planes, blocks, self.stack.V, geometry.columns.out)
+        count = 0 if operands.residual == None else self.stack.residual_depth
+        self.tiles = tiles_in_turn(count, shape, operands.residual.dtype if count > 0 else None)
+        self.loaded, self.turn = [], 0
+
+    def load(self, count):
+        """Load residuals until there are so many, or all; none without one."""
+        while len(self.loaded) < min(count, len(self.wanted)) and len(self.tiles) > 0:
+            (one, lane), tile = self.wanted[len(self.loaded)], self.tiles[len(self.loaded) % len(self.tiles)]
+            (z, p, _), parts = lane, one.kn
+            residual_sbuf = tile[0:parts, 0 : z.bn, 0 : p.bn]
+            if (p.b0 + p.bn) * self.stack.U * self.stack.V > self.geometry.rows.out:
+                last_sbuf = residual_sbuf[0:parts, 0 : z.bn, p.bn - 1]
+                nisa.memset(dst=last_sbuf, value=0.0, engine=nisa.engine.gpsimd)
+            for dst_sbuf, region in self._regions(residual_sbuf, one, lane, (0, p.bn), 0):
+                load_regions(dst_sbuf, self.operands.residual, [region])
+            self.loaded.append(rows_of_blocks(residual_sbuf))
+
+    def start(self, tile, lanes):
+        """Room for results, and residuals on their way."""
+        self.load(self.turn + len(self.tiles))
+        self.residual_sbuf = scale_residual(self.loaded[self.turn], self.operands.beta) if self.tiles else None
+        (z, p, q), slot = lanes[0], slot_for(tile[0].kn)
+        slots = nl.tile_size.pmax // slot
+        shape = (nl.tile_size.pmax if slots > 1 else tile[0].kn, z.bn, p.bn, self.stack.V, q.yn)
+        self.y_sbuf = nl.ndarray(shape, dtype=self.operands.y.dtype, buffer=nl.sbuf)
+        first = self.turn * sum(bank.done for bank in self.stack.banks(lanes, tile[0].k0))
+        self.bases = (index % slots * slot for index in itertools.count(first))
+        self.base, self.turn = next(self.bases), self.turn + 1
+
+    def place(self, row_tile):
+        """(tile, first partition, 0) of a row tile's results."""
+        return rows_of_blocks(self.y_sbuf), self.base, 0
+
+    def residual_at(self, index, size, places, block):
+        """The residual at places."""
+        return None if self.residual_sbuf == None else spaced(self.residual_sbuf, (0, size), *places)
+
+    def finish(self, tile, lanes, blocks, last):
+        """Store some blocks."""
+        for source_sbuf, region in self._regions(self.y_sbuf, tile[0], lanes[0], blocks[1], self.base):
+            store_regions(self.operands.y, source_sbuf, [region])
+        self.base = next(self.bases)
+
+    def end(self, tile, lanes, last):
+        """Nothing is left."""
+
+    def _regions(self, tile_sbuf, row_tile, lane, part, base):
+        """(view of a tile, region) of blocks (first, how many) of a lane, as far as there are rows, on the partitions
+        from `base` on: as few as an access pattern has dims for."""
+        (z, p, q), (j, jn), (parts, planes, most, V, _) = lane, part, tile_sbuf.shape
+        kn, U, (by_k, by_n, by_p, by_q) = row_tile.kn // self.stack.U, self.stack.U, self.geometry.y_strides[:4]
+        for first, count, u, un, height in block_pieces(self.geometry.rows.out, U, V, p.b0 + j, jn):
+            outputs = [[V * by_p, un], [by_k, kn]]
+            if self.stack.diagonal:
+                outputs = [[by_k, kn], [V * by_p, un]]
+            blocks, columns, own = [U * V * by_p, count], [by_q, q.yn], (base + u * kn, j + first, 0, 0)
+            there = row_tile.k0, planes_of(z)[0], (p.b0 + j + first) * U * V + u * V, 0
+            if V == 1:
+                pattern, at = [*outputs, [by_n, z.bn], blocks, columns], (own[0], 0, own[1], 0)
+                view_sbuf = tile_sbuf[0:parts, 0:planes, 0:most, 0, 0 : q.yn]
+                yield view_sbuf, (at, pattern, offset_at(self.geometry.y_strides, there))
+                continue
+            for n in range(z.bn):
+                offset = offset_at(self.geometry.y_strides, there) + n * by_n
+                yield tile_sbuf[0:parts, n], (own, [*outputs, blocks, [by_p, height], columns], offset)
+
+
+def rows_of_blocks(tile):
+    """[partitions, planes, rows, columns] of a tile [partitions, planes, blocks, rows of each, columns]."""
+    parts, planes, blocks, rows, columns = tile.shape
+    return tile.reshape((parts, planes, blocks * rows, columns))

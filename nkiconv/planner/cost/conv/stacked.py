@@ -1,39 +1,52 @@
-"""`stacked` on the host: the sizes that take least, and what goes with them."""
+"""`stacked` on the host: the sizes that take least, and what a Schedule takes at least: what comes before the first
+sums, the busiest engine, the last store."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 from ....kernels.conv.relayout import plain_of
 from ....schedules.cuts import window_of
+from ....schedules.geometry import num_taps
+from ....schedules.options import either_reads
+from ....schedules.settings import WARM_UP_MAX
 from ....schedules.stacked import (
     DepthwiseSettings,
     StackedSettings,
     build,
     default_filters,
     default_settings,
-    num_bands,
     settings_class,
     sized,
     sizes_reason,
     unsupported_reason,
 )
-from ....schedules.stacked_schedule import phases_of, taps_of_window
-from ....schedules.tiles import PARTS, div_ceil
+from ....schedules.stacked_schedule import FILTER_PARTS, Stack, met_counts, phases_of, taps_of_window, tile_bytes
+from ....schedules.tiles import BANK_BYTES, BANK_COLUMNS, PARTS, cut, div_ceil, slot_for
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ...request import Config
 from ..algorithm import Guess, Shape, with_settings
-from .common import Completed, matmul_rates, planes_met
-from .stacked_bound import Bound, start_ns
+from ..clock import Clock, skew
+from .common import Completed, matmul_ns, matmul_rates, planes_met, planes_seen
 
 #: Rows of y side by side that are tried.
 BESIDE = (1, 2, 4)
 #: How many of the settings are sizes; sizes that are built, those of least work of the Tensor Engine; candidates that
 #: are timed, at most, and how far above the least bound they may be.
 SIZES, BUILT, GUESSES, NEAR = 5, 100, 2, 1.1
+#: Share of the DMAs' time that others wait for although they take longer.
+CONTENTION = 0.05
+#: ns of an M tile that transposes filters and takes sums, with their evacuation, at least.
+JOB_NS = 550.0
+#: ns until the first matmul on zeros, and as their numbers are counted from.
+WARM_UP_START_NS, ZEROS_NS = 300.0, 400.0
+#: Of depthwise problems, ns until w has come, from the last trigger of the first stationaries to the first sums, and
+#: share of the zeros that Vector writes; GpSimd has the others.
+W_NS, FIRST_NS, ZEROED_BY_VECTOR = 3_000.0, 1_300.0, 2 / 3
 
 
 class Stacked(Completed):
@@ -52,6 +65,10 @@ class Stacked(Completed):
         found = self._least(shape, geometry)
         near = [one.pairs[:SIZES] for ns, one in found[:GUESSES] if ns <= NEAR * found[0][0]]
         return [guess for config in near if (guess := self.guess(shape, config)) is not None]
+
+    def plan(self, shape: Shape, config: Config) -> Any:
+        plan = super().plan(shape, config)
+        return plan and plan.stack
 
     def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
         return Bound(shape.target, geometry, shape.options, plan).total_ns()
@@ -112,7 +129,7 @@ class Stacked(Completed):
         return sorted(found, key=lambda one: sum(one[name] != value for name, value in now.items()))
 
     def tiles(self, shape: Shape, plan: Any) -> int:
-        return num_bands(shape.geometry, plan)
+        return len(plan.jobs if plan.diagonal else plan.items)
 
 
 def candidates(target: Target, geometry: Any, options: Any) -> list[tuple[float, StackedSettings]]:
@@ -188,6 +205,225 @@ def outputs_tried(geometry: Any) -> Iterator[int]:
     for U in range(1, most + 1):
         if U == most or U <= 8 or U % 8 == 0 or jobs[U - 1] < jobs[U]:
             yield U
+
+
+def start_ns(target: Target) -> float:
+    """Until the first filters are there and transposed, at least."""
+    there_ns = target.first_packet_ns + target.dma_end_ns + target.dma_done_ns
+    return there_ns + target.matmul_done_ns + target.hop_ns + target.hop_tensor_ns + target.vector_done_ns
+
+
+class Bound:
+    """Times in ns of both cores."""
+
+    def __init__(self, target: Target, geometry: Any, options: Any, schedule: Stack) -> None:
+        self.target, self.geometry, self.options, self.schedule = target, geometry, options, schedule
+        planes, rows = schedule.band_parts
+        #: a band of as many images and blocks as any, and bands of a core, as many of these as come to the same
+        self.zn, self.jn = div_ceil(geometry.planes.out, planes), div_ceil(schedule.num_blocks, rows)
+        evenly = geometry.planes.out * schedule.num_blocks / (planes * rows * self.zn * self.jn)
+        self.times: float = div_ceil(planes * rows, PARTS) * evenly
+        self.tiles = schedule.parts_of(self.zn, self.jn)
+        self.across = cut(geometry.columns.out, BANK_COLUMNS)
+
+    def total_ns(self, most_ns: float = float("inf")) -> float:
+        """From the first DMA to the last; where that is more than `most_ns`, some ns between the two."""
+        if self.schedule.diagonal:
+            return self._depthwise_ns()
+        target, schedule, times, jobs = self.target, self.schedule, self.times, len(self.schedule.jobs)
+        matmuls = jobs * schedule.V * schedule.num_taps * schedule.groups * planes_met(self.geometry)
+        sizes = [self.zn * j[1] * q[1] for j in self.tiles for q in self.across]
+        sums_ns = times * matmuls * sum(matmul_ns(target, self.geometry, size) for size in sizes)
+        array_ns = sums_ns + (jobs - self.first_share) * self.transposes_ns
+        vector_ns = len(sizes) * target.vector_fixed_psum_ns + sum(sizes) * target.vector_ns
+        scalar_ns = len(sizes) * target.scalar_fixed_psum_ns + sum(sizes) * target.scalar_ns
+        read_ns = vector_ns if self.options.residual else scalar_ns
+        if either_reads(self.options.epilogue, self.options.strict_nonfinite) and not self.options.residual:
+            read_ns = vector_ns * scalar_ns / (vector_ns + scalar_ns)
+        read_ns *= times * jobs * schedule.V
+        x_ns, y_ns, band_bytes = self._moves_ns()
+        moved_ns = jobs * self.filters_ns + times * (x_ns + y_ns)
+        moved_ns = max(moved_ns, (jobs * self.filter_bytes + times * band_bytes) * target.hbm_byte_ns)
+        last_ns = self._last_ns(vector_ns / len(sizes), y_ns / jobs) + CONTENTION * moved_ns
+        least_ns = max(array_ns, read_ns, moved_ns - start_ns(target)) + start_ns(target) + last_ns
+        if least_ns > most_ns:
+            return least_ns
+        begin = self.begin_ns
+        columns = self.geometry.columns
+        valid_range = sum(met_counts(columns)) / (columns.taps * columns.out) if schedule.whole >= 0 else 1.0
+        work_ns = times * matmuls * sum(sizes) * matmul_rates(target, self.geometry)[0] * valid_range
+        work_ns += jobs * self.transposes_ns * min(1.0, schedule.U * schedule.kn / target.matmul_columns_min)
+        clock = Clock(target)
+        # zeros keep the Tensor Engine at work until the first sums
+        clock.stream(WARM_UP_START_NS, (begin - WARM_UP_START_NS) * target.half_rate)
+        array_ns = clock.sums_end(begin, array_ns, work_ns) - begin
+        if jobs > 1:
+            array_ns = max(array_ns, jobs * JOB_NS + (times - 1.0) * sums_ns / times)
+        return max(array_ns, read_ns, moved_ns - begin) + begin + last_ns
+
+    def _dma_ns(self, elements: float, run: float, partitions: int, strided: bool = False) -> float:
+        """Of a DMA engine for so many elements of each partition, in runs."""
+        run = 1.0 if strided else max(1.0, run)
+        each_ns = elements / run * self.target.run_ns(run * self.geometry.itemsize)
+        return float(min(self.target.rows_an_engine, partitions) * each_ns)
+
+    def _x_ns(self, blocks: int) -> float:
+        geometry, schedule = self.geometry, self.schedule
+        run = min(schedule.width, geometry.columns.size)
+        size = planes_seen(geometry, self.zn) * blocks * run
+        # blocks of neighbouring rows are one run
+        together = blocks if schedule.G == 1 and schedule.whole >= 0 else 1
+        return self._dma_ns(size, run * together, PARTITIONS, geometry.x_strides[3] > 1 and run > 1)
+
+    def _moves_ns(self) -> tuple[float, float, float]:
+        """(ns for x, ns for results and residuals, bytes) of a band."""
+        geometry, schedule, jobs, Q = self.geometry, self.schedule, len(self.schedule.jobs), self.geometry.columns.out
+        blocks, parts = schedule.block_rows(self.jn), schedule.U * schedule.kn
+        size = self.zn * self.jn * schedule.V * Q
+        run = size / self.zn / (len(self.tiles) if schedule.U == 1 else self.jn)
+        y_ns = jobs * self._dma_ns(size, run, parts, geometry.y_strides[3] > 1 and Q > 1)
+        x_size = planes_seen(geometry, self.zn) * blocks * min(schedule.width, geometry.columns.size)
+        residual = 1 if self.options.residual else 0
+        elements = schedule.parts * x_size + jobs * parts * size * (1 + residual)
+        # banks leave from parts of the partitions in turn, which have different engines
+        slots = min(len(self.tiles), PARTITIONS // slot_for(parts))
+        return self._x_ns(blocks), y_ns * (residual + 1 / slots), elements * geometry.itemsize
+
+    def _last_ns(self, read_ns: float, y_ns: float) -> float:
+        """From the last sums to the end."""
+        target = self.target
+        store_ns = target.first_packet_ns + target.hop_dma_ns + target.static_issue_ns + target.dma_end_ns
+        read_ns += target.matmul_done_ns + target.hop_ns + target.vector_done_ns
+        return read_ns + store_ns + y_ns / len(self.tiles)
+
+    # filters
+
+    def is_straight(self) -> bool:
+        """Whether filters that engines cannot shift are sooner straight at their places than transposed apart."""
+        target, geometry, schedule = self.target, self.geometry, self.schedule
+        if schedule.fits_window or schedule.filters != "apart":
+            return schedule.fits_window
+        size, rows = geometry.C * num_taps(geometry), geometry.rows
+        run, loads = (
+            (geometry.columns.taps * rows.taps, 1) if rows.dilation == 1 else (geometry.columns.taps, rows.taps)
+        )
+        straight_ns = self._dma_ns(size, run, schedule.U * schedule.kn)
+        straight_ns += (schedule.U * loads - 1) * target.static_issue_ns
+        apart_ns = (1 - 1 / schedule.U) * self.transposes_ns / target.half_rate
+        return straight_ns <= apart_ns + self._dma_ns(size, size, schedule.kn)
+
+    @cached_property
+    def filter_parts(self) -> int:
+        """Partitions that the filters of an M tile come to."""
+        return self.schedule.kn * (self.schedule.U if self.schedule.filters == "straight" else 1)
+
+    @property
+    def filter_bytes(self) -> int:
+        return int(self.filter_parts * self.geometry.C * num_taps(self.geometry) * self.geometry.itemsize)
+
+    @property
+    def triggers(self) -> int:
+        """DMAs of the filters of an M tile."""
+        rows, schedule = self.geometry.rows, self.schedule
+        return schedule.U * (rows.taps if rows.dilation > 1 else 1) if schedule.filters == "straight" else 1
+
+    @cached_property
+    def filters_ns(self) -> float:
+        """Of a DMA engine for the filters of an M tile."""
+        geometry, schedule = self.geometry, self.schedule
+        size, runs = geometry.C * num_taps(geometry), 1
+        if schedule.filters == "straight" and not schedule.fits_window:
+            runs = geometry.C * geometry.planes.taps * (1 if geometry.rows.dilation == 1 else geometry.rows.taps)
+        elif geometry.flipped:
+            runs = geometry.C
+        strided = geometry.w_strides[3] > 1 and geometry.columns.taps > 1
+        return self._dma_ns(size, size // runs, self.filter_parts, strided)
+
+    @cached_property
+    def transposes_ns(self) -> float:
+        """Of the Tensor Engine for the filters of an M tile."""
+        target, schedule = self.target, self.schedule
+        passes = target.transpose_passes_fp32 if self.geometry.itemsize == 4 else 1
+        columns = max(schedule.U * schedule.kn // schedule.filter_slots, target.matmul_columns_min)
+        each_ns = columns * target.tensor_column_ns + target.matmul_ns
+        return float(schedule.filter_slots * schedule.num_filters * passes * each_ns)
+
+    @cached_property
+    def first_share(self) -> float:
+        """Share of the filters of an M tile that are evacuated first."""
+        schedule = self.schedule
+        bank = BANK_BYTES // (schedule.U * schedule.kn * self.geometry.itemsize)
+        return float(max(1, min(bank, div_ceil(schedule.num_filters, FILTER_PARTS))) / schedule.num_filters)
+
+    @cached_property
+    def there_ns(self) -> float:
+        """Until the first filters may be transposed."""
+        target, geometry, schedule = self.target, self.geometry, self.schedule
+        found = target.first_packet_ns + skew(target, self.filter_parts, target.load_skew_ns)
+        found += target.dma_end_ns + target.dma_done_ns + (self.triggers - 1) * target.static_issue_ns
+        found += max(self.filters_ns, self.filter_bytes * target.hbm_byte_ns)
+        if schedule.filters != "straight":
+            size = geometry.C * num_taps(geometry) * (schedule.U // schedule.filter_slots)
+            found += target.vector_done_ns + target.hop_tensor_ns + size * target.vector_4x_ns
+        elif not schedule.fits_window and schedule.common_rows[1] == 0:
+            found += target.vector_done_ns + schedule.z_elements * geometry.itemsize // 4 * target.vector_memset_ns
+        return found
+
+    @cached_property
+    def begin_ns(self) -> float:
+        """Until the first sums begin: filters are transposed, and the first rows of x are there."""
+        target, geometry, schedule = self.target, self.geometry, self.schedule
+        rate = target.half_rate if self.there_ns < target.window_ns else 1.0
+        filters_ns = self.there_ns + self.first_share * self.transposes_ns / rate
+        filters_ns += target.matmul_done_ns + target.hop_ns + target.hop_tensor_ns + target.vector_done_ns
+        filters_ns += self.first_share * schedule.num_filters * schedule.U * schedule.kn * target.vector_16bit_ns
+        blocks = schedule.block_rows(self.tiles[0][1])
+        first, last = schedule.whole_blocks(0, blocks)
+        triggers = self.triggers + schedule.D * planes_seen(geometry, self.zn) * (1 + blocks - (last - first))
+        x_ns = target.first_packet_ns + skew(target, schedule.B * geometry.C, target.load_skew_ns)
+        x_ns += target.dma_end_ns + target.dma_done_ns
+        x_ns += triggers * target.static_issue_ns + self.filters_ns + self._x_ns(blocks)
+        return max(filters_ns, x_ns)
+
+    def warm_ups(self) -> tuple[int, int]:
+        """Matmuls on zeros until the first filters are there, and from their transposes to the first sums, about."""
+        target, rate = self.target, self.target.half_rate if self.there_ns < self.target.window_ns else 1.0
+
+        def zeros(begin: float, end: float) -> int:
+            each_ns, line = PARTITIONS * target.tensor_column_ns, target.window_ns
+            slow_ns, fast_ns = max(0.0, min(end, line) - begin), max(0.0, end - max(begin, line))
+            count = slow_ns * target.half_rate / each_ns + fast_ns / (each_ns + target.matmul_ns)
+            return min(WARM_UP_MAX, int(count))
+
+        return zeros(ZEROS_NS, self.there_ns), zeros(self.there_ns + self.transposes_ns / rate, self.begin_ns)
+
+    def _depthwise_ns(self) -> float:
+        """The slowest of the Tensor Engine, after the first stationaries are there, of their triggers, of DMA engines,
+        and of the stores alone, which begin with the first sums."""
+        target, geometry, schedule = self.target, self.geometry, self.schedule
+        Q, out, jobs = geometry.columns.out, geometry.planes.out, div_ceil(len(schedule.jobs), PARTS)
+        rounds = div_ceil(jobs, schedule.together)
+        words = (schedule.together - schedule.early) * tile_bytes(geometry, schedule.kn) / 4
+        triggers_ns = schedule.kn * len(schedule.runs) * target.static_issue_ns
+        first_ns = W_NS + words * target.vector_memset_ns * ZEROED_BY_VECTOR + triggers_ns + FIRST_NS
+        images = max(1, BANK_COLUMNS // Q)
+        columns = [min(images, out - n) * Q for n in range(0, out, images)]
+        # few columns leave the Tensor Engine idle, and what is idle falls back to half of its rate
+        array_ns = sum(
+            matmul_ns(target, geometry, one) / (1.0 if one >= target.matmul_columns_min else target.half_rate)
+            for one in columns
+        )
+        array_ns *= planes_met(geometry) * geometry.columns.taps
+        x_ns = self._dma_ns(geometry.planes.size * geometry.columns.size, geometry.columns.size, PARTITIONS)
+        slots = PARTITIONS // slot_for(schedule.kn * geometry.rows.out)
+        y_ns = self._dma_ns(out * Q, Q, PARTITIONS) / slots
+        taps_ns = self._dma_ns(num_taps(geometry), num_taps(geometry), PARTITIONS)
+        last = jobs - (rounds - 1) * schedule.together
+        slowest_ns: float = max(
+            first_ns + max(jobs * array_ns, (rounds - 1) * triggers_ns + last * array_ns, array_ns + jobs * y_ns),
+            W_NS + jobs * (x_ns + y_ns + taps_ns),
+        )
+        return slowest_ns + self._last_ns(0.0, 0.0)
 
 
 ALGORITHM = Stacked()

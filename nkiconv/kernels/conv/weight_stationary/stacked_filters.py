@@ -10,7 +10,6 @@ than D columns of taps, the partitions of the others are left out.
 
 from ...._nki import nisa, nl
 from ....schedules.tiles import cut_into
-from ..call import of_array
 from ..filter_feed import clear_words, transpose_together, transposes_of_bank, turn_into
 from ..regions import clear_window, load_region, offset_at
 
@@ -25,6 +24,7 @@ class TransposedFilters(nl.NKIObject):
     def __init__(self, operands, geometry, schedule, jobs, ledger):
         self.operands, self.geometry, self.schedule, self.jobs = operands, geometry, schedule, jobs
         self.ledger, self.padded, self.ready = ledger, [], []
+        self.tiles = {job[0]: index for index, job in enumerate(jobs)}
 
     def start(self):
         """Load the first."""
@@ -47,9 +47,10 @@ class TransposedFilters(nl.NKIObject):
             if index + 1 < len(jobs):
                 self._shift(index + 1)
 
-    def of_job(self, job):
-        """Stationaries [(d, b, c), (u, k)] of an M tile, by plane, group of columns of taps, phase, block of rows."""
-        return self.ready[job]
+    def stationary(self, tile, chunk, turn, row_tile, product):
+        """The stationary [(d, b, c), (u, k)] of a product of an M tile: plane, group of columns of taps, phase, block
+        of rows."""
+        return self.ready[self.tiles[row_tile.k0]][product.index]
 
     def _load(self, count):
         """Load the filters of M tiles until there are `count`, or all. Z lacks what is to be shifted on chip."""
@@ -110,14 +111,13 @@ class TransposedFilters(nl.NKIObject):
         B, C, T, item, slots = schedule.B, geometry.C, geometry.planes.taps, geometry.itemsize, schedule.filter_slots
         width, count = schedule.U * kn // slots, schedule.num_filters
         filters_sbuf = nl.ndarray((schedule.parts, count * slots, width), dtype=z_sbuf.dtype, buffer=nl.sbuf)
-        for bank in schedule.filter_banks(transposes_of_bank(width, item)):
-            dn, first = bank.columns, bank.first * slots
+        for first, dn, transposes in schedule.filter_banks(transposes_of_bank(width, item)):
             sources = []
-            for t, row, s in bank.sources:
+            for t, row, s in transposes:
                 channels = z_sbuf[0:width, t : (C - 1) * T + t + 1 : T]
                 sources.append(channels[0:width, 0:C, row : row + B, s : s + dn].permute((0, 3, 2, 1)))
-            own_sbuf = filters_sbuf[0 : dn * B * C, first : first + len(sources), 0:width]
+            own_sbuf = filters_sbuf[0 : dn * B * C, first * slots : first * slots + len(sources), 0:width]
             transpose_together(own_sbuf, sources, item, self.ledger)
-        filters_sbuf = of_array(filters_sbuf.reshape((schedule.parts, count, slots * width)), self.operands)
+        filters_sbuf = filters_sbuf.reshape((schedule.parts, count, slots * width))
         parts = [schedule.columns_of(g) * B * C for _, g in schedule.filter_groups()]
         return [filters_sbuf[0:size, index, 0 : slots * width] for index, size in enumerate(parts)]

@@ -15,15 +15,14 @@ from ....schedules.cuts import window_of
 from ....schedules.stacked_schedule import ROUND_BUFFERS, matrix_elements
 from ....schedules.tiles import div_ceil
 from ..._dma import copy
-from ..call import of_array
 from ..filter_feed import clear_words, tiles_in_turn
 
 
-class RunFilters(nl.NKIObject):
+class ToeplitzFilters(nl.NKIObject):
     """Stationaries of a core's M tiles, a round of them in a buffer; z of their channels in HBM; rounds that are
     loaded."""
 
-    def __init__(self, operands, geometry, schedule, jobs):
+    def __init__(self, operands, geometry, schedule, jobs, ledger):
         self.operands, self.geometry, self.schedule, self.jobs = operands, geometry, schedule, jobs
         self.buffers, self.rounds = [], 0
         #: elements of z of a plane of taps
@@ -47,17 +46,15 @@ class RunFilters(nl.NKIObject):
                 self._add_buffer(together)
             self._load_round()
 
-    def of_job(self, job):
-        """Stationaries [(a, h), (a', p)] of an M tile, by plane of taps and column of taps in order of work."""
-        geometry, schedule, count = self.geometry, self.schedule, self.jobs[job][1]
+    def stationary(self, tile, chunk, turn, row_tile, product):
+        """The stationary [(a, h), (a', p)] of a plane and column of taps of an M tile."""
+        geometry, schedule, count = self.geometry, self.schedule, row_tile.cn
+        job = self.jobs.index((row_tile.c0, count))
+        step, (t, place) = geometry.rows.stride * geometry.columns.taps, divmod(product.index, schedule.groups)
+        s = schedule.order[place]
+        end = (geometry.rows.out - 1) * step + s + 1
         buffer_sbuf = self.buffers[job // schedule.together % len(self.buffers)]
-        step, slot = geometry.rows.stride * geometry.columns.taps, job % schedule.together
-        parts, found = count * geometry.rows.size, []
-        for t in range(geometry.planes.taps):
-            for s in schedule.order:
-                end = (geometry.rows.out - 1) * step + s + 1
-                found.append(of_array(buffer_sbuf[0:parts, slot, 0:count, t, s:end:step], self.operands))
-        return found
+        return buffer_sbuf[0 : count * geometry.rows.size, job % schedule.together, 0:count, t, s:end:step]
 
     def _add_buffer(self, cleared):
         """One more buffer [(a, h), M tile, a', plane of taps, window * columns of taps], zeros in so many M tiles."""
