@@ -23,82 +23,71 @@ from ..regions import load_packed, offset_at, pattern_of
 @dataclass
 class Filters(nl.NKIObject):
     """Filters of output channels k0 .. k0+kn-1 on their way. loads: (K tiles of the same channels, block of taps,
-    (first output channel from k0, how many)) in order; ends: by K tile, loads until it is complete."""
+    (first output channel from k0, how many)) in order; ends: by K tile, loads until it is complete; tiles: by K tile,
+    [c, places, kn]; raws: blocks that wait to be transposed; done: loads that are in place."""
 
     k0: int
     kn: int
     plan: object
-    loads: list
-    ends: list
-    #: by K tile, [c, places, kn]
-    tiles: list
-    #: blocks that wait to be transposed
+    loads: list = field(default_factory=list)
+    ends: list = field(default_factory=list)
+    tiles: list = field(default_factory=list)
     raws: list = field(default_factory=list)
     folded: bool = False
-    #: loads that are in place
     done: int = 0
 
 
-def start_filters(operands, geometry, plan, k0, kn):
-    """Filters of which nothing is loaded yet."""
-    loads, ends, tiles = [], [], []
+def start_filters(work, k0, kn):
+    """Go on to the filters of output channels k0 .. k0+kn-1, of which nothing is loaded yet."""
+    geometry, plan, is_raw = work.geometry, work.plan, comes_raw(work.plan.way)
+    work.filters = found = Filters(k0, kn, plan)
     for pieces, places in zip(plan.chunks, plan.places):
         shape = (parts_of(pieces, len(pieces)), len(places), kn)
-        tiles.append(nl.ndarray(shape, dtype=operands.w_dtype, buffer=nl.sbuf))
+        found.tiles.append(nl.ndarray(shape, dtype=work.operands.w_dtype, buffer=nl.sbuf))
     for chunks in alike(plan):
-        blocks = raw_blocks(geometry, plan, chunks[0]) if comes_raw(plan.way) else [None]
-        parts = cut(kn, nl.tile_size.pmax) if comes_raw(plan.way) else [(0, kn)]
-        loads += [(chunks, block, part) for block in blocks for part in parts]
-        ends += [len(loads)] * len(chunks)
-    return Filters(k0=k0, kn=kn, plan=plan, loads=loads, ends=ends, tiles=tiles)
+        blocks = raw_blocks(geometry, plan, chunks[0]) if is_raw else [None]
+        parts = cut(kn, nl.tile_size.pmax) if is_raw else [(0, kn)]
+        found.loads += [(chunks, block, part) for block in blocks for part in parts]
+        found.ends += [len(found.loads)] * len(chunks)
 
 
-def load_filters(operands, geometry, filters, chunk, ledger):
+def load_filters(work, chunk):
     """Load what there is room for, up to a K tile."""
-    waiting_bytes = 0
+    filters, waiting_bytes = work.filters, 0
     for index in range(filters.done, len(filters.loads)):
-        load = filters.loads[index]
+        chunks, block, part = filters.loads[index]
         if comes_raw(filters.plan.way):
-            waiting_bytes += raw_block_bytes(geometry, filters.plan, load[0][0], load[1], load[2][1])
+            waiting_bytes += raw_block_bytes(work.geometry, filters.plan, chunks[0], block, part[1])
         if index >= filters.done + len(filters.raws):
-            if load[0][0] > chunk or waiting_bytes > AHEAD_BYTES:
+            if chunks[0] > chunk or waiting_bytes > AHEAD_BYTES:
                 return
-            load_next(operands, geometry, filters, ledger)
+            load_next(work)
 
 
-def load_next(operands, geometry, filters, ledger):
+def load_next(work):
     """The next load: a block of taps [kn, channels, rows, columns] in SBUF, or all of a K tile to its place."""
+    operands, geometry, filters, way = work.operands, work.geometry, work.filters, work.plan.way
     (chunk, *_), block, part = filters.loads[filters.done + len(filters.raws)]
-    own, way, strides = filters.plan.chunks[chunk][0], filters.plan.way, geometry.w_strides
-    if not comes_raw(way):
-        load_straight(operands, geometry, filters, chunk, ledger)
+    own, strides, (by_k, by_c, by_r, by_s) = filters.plan.chunks[chunk][0], geometry.w_strides, geometry.w_strides
+    if comes_raw(way):
+        r0, rn, s0, sn = block
+        shape, first = (part[1], own.count, rn, sn), (filters.k0 + part[0], own.c0, r0, s0)
+        if way == "backwards":
+            shape, strides = (own.count, part[1], rn, sn), (by_c, by_k, by_r, by_s)
+            first = (own.c0, filters.k0 + part[0], r0, s0)
+        raw_sbuf = nl.ndarray(shape, dtype=operands.w_dtype, buffer=nl.sbuf)
+        copy(raw_sbuf, operands.w.ap(pattern=pattern_of(strides, shape), offset=offset_at(strides, first)))
+        filters.raws.append(raw_sbuf)
         return
-    r0, rn, s0, sn = block
-    shape, first = (part[1], own.count, rn, sn), (filters.k0 + part[0], own.c0, r0, s0)
-    if way == "backwards":
-        shape, strides = (own.count, part[1], rn, sn), (strides[1], strides[0], strides[2], strides[3])
-        first = (own.c0, filters.k0 + part[0], r0, s0)
-    raw_sbuf = nl.ndarray(shape, dtype=operands.w_dtype, buffer=nl.sbuf)
-    copy(raw_sbuf, operands.w.ap(pattern=pattern_of(strides, shape), offset=offset_at(strides, first)))
-    filters.raws.append(raw_sbuf)
-
-
-def load_straight(operands, geometry, filters, chunk, ledger):
-    """A K tile straight from HBM."""
-    kn, R, S, own = filters.kn, filter_rows(geometry), geometry.columns.taps, filters.plan.chunks[chunk][0]
-    filters.done = filters.done + 1
-    tile_sbuf = filters.tiles[chunk]
+    filters.done += 1
+    offset, strides = filters.k0 * by_k + own.c0 * by_c, (by_c, by_r, by_s, by_k)
+    shape = (own.count, filter_rows(geometry), geometry.columns.taps, filters.kn)
     if geometry.packed > 0:
-        load_packed(tile_sbuf, operands.w, geometry, own.c0, own.count, filters.k0, kn)
-        return
-    by_k, by_c, by_r, by_s = geometry.w_strides
-    offset = filters.k0 * by_k + own.c0 * by_c
-    if filters.plan.way == "copy":
-        pattern = [[by_c, own.count], [by_r, R], [by_s, S], [1, kn]]
-        copy(tile_sbuf, operands.w.ap(pattern=pattern, offset=offset))
+        load_packed(filters.tiles[chunk], operands.w, geometry, own.c0, own.count, filters.k0, filters.kn)
+    elif way == "copy":
+        copy(filters.tiles[chunk], operands.w.ap(pattern=pattern_of(strides, shape), offset=offset))
     else:
-        dst_sbuf = tile_sbuf.reshape((own.count, R, S, kn))
-        load_transposed(dst_sbuf, operands.w, (by_c, by_r, by_s, by_k), offset, False, ledger)
+        load_transposed(filters.tiles[chunk].reshape(shape), operands.w, strides, offset, False, work.ledger)
 
 
 def waiting_to(filters, chunk):
@@ -106,27 +95,28 @@ def waiting_to(filters, chunk):
     return max(0, filters.ends[min(chunk, len(filters.ends) - 1)] - filters.done)
 
 
-def filters_until(operands, geometry, filters, chunk, ledger):
+def filters_until(work, chunk):
     """Have all of a K tile in its place, and later ones on their way."""
-    load_filters(operands, geometry, filters, chunk, ledger)
-    while waiting_to(filters, chunk) > 0:
-        place_next(operands, geometry, filters, ledger)
-    load_filters(operands, geometry, filters, len(filters.ends) - 1, ledger)
+    load_filters(work, chunk)
+    while waiting_to(work.filters, chunk) > 0:
+        place_next(work)
+    load_filters(work, len(work.filters.ends) - 1)
 
 
-def place_next(operands, geometry, filters, ledger):
+def place_next(work):
     """Transpose the taps of the next load, or copy them into place, and load ahead."""
+    geometry, filters = work.geometry, work.filters
     if len(filters.raws) == 0:
-        load_next(operands, geometry, filters, ledger)
+        load_next(work)
     chunks, block, part = filters.loads[filters.done]
     raw_sbuf, filters.raws = filters.raws[0], filters.raws[1:]
     for chunk in chunks:
         if filters.plan.way == "backwards":
-            copy_backwards(filters, chunk, raw_sbuf, ledger)
+            copy_backwards(filters, chunk, raw_sbuf, work.ledger)
         else:
-            transpose_block(geometry, filters, chunk, block, part, raw_sbuf, ledger)
-    filters.done = filters.done + 1
-    load_filters(operands, geometry, filters, len(filters.ends) - 1, ledger)
+            transpose_block(geometry, filters, chunk, block, part, raw_sbuf, work.ledger)
+    filters.done += 1
+    load_filters(work, len(filters.ends) - 1)
 
 
 def copy_backwards(filters, chunk, raw_sbuf, ledger):

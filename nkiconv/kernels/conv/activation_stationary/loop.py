@@ -48,7 +48,7 @@ def work_tiles(work, tiles):
         filters, lead = work.filters, div_ceil(LEAD_MATMULS, count)
         for chunk in range(1 if filters == None else len(plan.chunks)):
             if filters != None:
-                filters_until(operands, geometry, filters, chunk, work.ledger)
+                filters_until(work, chunk)
                 if not plan.by_rows and plan.source.fold > 1 and not filters.folded:
                     fold_filters(geometry, plan.source, filters)
             for dst, stationary, moving, adds in products(chunk):
@@ -59,7 +59,7 @@ def work_tiles(work, tiles):
                     accumulate=adds,
                 )
                 if filters != None and waiting_to(filters, chunk + lead) > 0:
-                    place_next(operands, geometry, filters, work.ledger)
+                    place_next(work)
         leave()
 
 

@@ -47,7 +47,7 @@ def pixel_tiles(work, items):
         fresh = item.batch != batch
         if fresh:
             batch = item.batch
-            work.filters = start_filters(work.operands, work.geometry, plan, *plan.batches[batch])
+            start_filters(work, *plan.batches[batch])
         if now_sbuf == None:
             now_sbuf = load_band(work, item.band, True)
         if fresh:
@@ -73,7 +73,7 @@ def load_band(work, band, start):
         for chunk in range(len(plan.chunks)):
             load_part(work, band, x_sbuf, chunk, part)
             if start and index == 0:
-                load_filters(work.operands, work.geometry, work.filters, chunk, work.ledger)
+                load_filters(work, chunk)
     return x_sbuf
 
 

@@ -58,8 +58,8 @@ class Results(nl.NKIObject):
 def row_tiles(work, items):
     """Output tiles of items of a core; the first rows of the next one are loaded before the last step of one."""
     geometry, plan = work.geometry, work.plan
-    work.filters = start_filters(work.operands, geometry, plan, 0, geometry.K)
-    load_filters(work.operands, geometry, work.filters, len(plan.chunks) - 1, work.ledger)
+    start_filters(work, 0, geometry.K)
+    load_filters(work, len(plan.chunks) - 1)
     load_bias(work, 0, geometry.K)
     ring = start_ring(work)
     tiles = start_tiles(work, ring, items[0], geometry.rows.taps)

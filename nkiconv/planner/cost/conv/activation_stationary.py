@@ -92,8 +92,8 @@ class ActivationStationary(Conv2dAlgorithm):
         if unsupported_reason(geometry, shape.options, None):
             return [None]
         kinds: dict[Any, tuple[str, Any]] = {PixelSettings: ("shard", SHARDS), DepthwiseSettings: ("disjoint", (0, 1))}
-        name, values = kinds.get(settings_of(geometry), ("loop", (None,)))
-        each = (candidates(shape, geometry, {} if one is None else {name: one}) for one in values)
+        name, values = kinds.get(settings_of(geometry), ("copies", (1, COPIES)))
+        each = (candidates(shape, geometry, {name: one}) for one in values)
         return [one for found in each for one in itertools.islice(found, STARTS[wide])] or [None]
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
