@@ -109,7 +109,7 @@ def test_the_planner_takes_them_for_small_planes(layout):
     problem = cases.get("rn50_c5_train").problem.replace(layout=layout)
     plan = nkiconv.plan(problem, direction="wgrad", use_cache=False)
     assert dict(plan.config)["side"] == 4
-    assert "row tiles of the array side by side" in plan.explain()
+    assert "row tiles of the array in parallel" in plan.explain()
 
 
 #: Of few chunks of channels, of which tiles would have none; of no position that sees all taps; whose plan needs room.
