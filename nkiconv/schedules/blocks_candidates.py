@@ -9,7 +9,6 @@ import heapq
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple, fields, replace
-from functools import lru_cache
 from itertools import islice, product
 from typing import Any
 
@@ -39,11 +38,11 @@ from .blocks import (
     units_in,
     units_of_tile,
 )
-from .blocks_schedule import SCHEDULES_KEPT, build, clipped_first
+from .blocks_schedule import build, clipped_first
 from .blocks_transposes import RUN_BYTES, gang_of, grid_of
 from .cuts import window_of
 from .geometry import Axis, Geometry, num_taps, valid_range
-from .settings import Config, is_hashable
+from .settings import Config, once_a_config
 from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, div_ceil
 
 #: Rows and columns of a block that are tried, beside all of them.
@@ -60,14 +59,9 @@ WARM_UP = 28
 SPARE = 6
 
 
+@once_a_config
 def chosen(geometry: Geometry, config: Config, bias: bool, cores: int) -> Config:
     """A config with all settings: those that it leaves open as candidates have them best; itself where none fits."""
-    once = _chosen if is_hashable(config) else _chosen.__wrapped__  # what cannot be hashed is refused
-    return once(geometry, config, repr(config), bias, cores)
-
-
-@lru_cache(maxsize=SCHEDULES_KEPT)
-def _chosen(geometry: Geometry, config: Config, written: str, bias: bool, cores: int) -> Config:
     if config_unsupported(geometry, config) or len(config or ()) == len(fields(BlocksSettings)):
         return config
     given = {"warmup": 0, **dict(config or ())}

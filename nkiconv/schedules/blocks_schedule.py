@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import chain
 
 from . import blocks_transposes as transposes
@@ -48,7 +47,7 @@ from .blocks import (
     units_of_tile,
 )
 from .geometry import Geometry, instructions_unsupported
-from .settings import Config, is_hashable
+from .settings import Config, once_a_config
 from .tiles import (
     BANK_BYTES,
     BANK_COLUMNS,
@@ -72,8 +71,6 @@ ROWS_REGIONS = 24
 SUMS_BYTES = 4 * 3 * BANK_BYTES
 #: Matmuls that an accumulator adds before it is added to others, about: rounding errors grow with their number.
 CHAIN = 4096
-#: Schedules that are kept.
-SCHEDULES_KEPT = 256
 
 
 @dataclass(frozen=True)
@@ -129,17 +126,10 @@ class BlocksSchedule:
         return sum_banks(self.transposes is not None)
 
 
+@once_a_config
 def build(geometry: Geometry, config: Config, bias: bool, cores: int) -> tuple[BlocksSchedule | None, str]:
     """(Schedule on `cores` cores, "") or (None, why not), built once. geometry: of x and gy in memory; bias: whether
     its gradient is wanted. Settings that a config leaves open take least room; see `blocks_candidates.chosen`."""
-    once = _built if is_hashable(config) else _built.__wrapped__  # what cannot be hashed is refused
-    return once(geometry, config, repr(config), bias, cores)
-
-
-@lru_cache(maxsize=SCHEDULES_KEPT)
-def _built(
-    geometry: Geometry, config: Config, written: str, bias: bool, cores: int
-) -> tuple[BlocksSchedule | None, str]:
     reason = config_unsupported(geometry, config) or gradient_unsupported(geometry)
     if not reason and is_transposed(geometry, config):
         reason = spread_unsupported(geometry, "pixels=2", "pixels=0")

@@ -19,13 +19,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from .blocks import Run, Tile, planes_of, runs_of, tiles_of_units, units_in
-from .blocks_schedule import SCHEDULES_KEPT, gradient_unsupported, spread_unsupported
+from .blocks_schedule import gradient_unsupported, spread_unsupported
 from .cuts import window_of
 from .geometry import Geometry, instructions_unsupported, num_taps
-from .settings import Config, Settings, count, double, half, is_hashable, less, more, setting, warm_up
+from .settings import Config, Settings, count, double, half, less, more, once_a_config, setting, warm_up
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, QUADRANT, SBUF_BYTES, Part, cut_at, div_ceil, fits_sbuf
 
 #: Tiles of units that are loaded at once where nobody says.
@@ -233,16 +232,9 @@ class DiagonalsSchedule:
         return div_ceil(part[1], self.settings.below) * self.geometry.planes.taps
 
 
+@once_a_config
 def build(geometry: Geometry, config: Config, bias: bool, cores: int) -> tuple[DiagonalsSchedule | None, str]:
     """(Schedule on `cores` cores, "") or (None, why not), built once. bias: whether its gradient is wanted too."""
-    once = _built if is_hashable(config) else _built.__wrapped__  # what cannot be hashed is refused
-    return once(geometry, config, repr(config), bias, cores)
-
-
-@lru_cache(maxsize=SCHEDULES_KEPT)
-def _built(
-    geometry: Geometry, config: Config, written: str, bias: bool, cores: int
-) -> tuple[DiagonalsSchedule | None, str]:
     reason = gradient_unsupported(geometry) or diagonals_unsupported(geometry) or config_unsupported(geometry, config)
     if reason:
         return None, reason

@@ -13,15 +13,18 @@ it (`near`) and what documents say of a setting (`Setting.range_text`, `Setting.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, ParamSpec, TypeVar
 
 from ..errors import shown
 
 #: None, or (name, value) pairs, as `Plan.config` is.
 Config = tuple[tuple[str, Any], ...] | None
 Own = TypeVar("Own", bound="Settings")
+Made = TypeVar("Made")
+P = ParamSpec("P")
 
 #: Of a default, or neighbours, that the algorithm finds by the shape and passes to `read` or `near`.
 BY_SHAPE = "by shape"
@@ -31,6 +34,8 @@ ALL = "all"
 WARM_UP_MAX = 256
 #: Their numbers that a search tries.
 WARM_UPS = (0, 12, 20, 28, 40)
+#: What `once_a_config` keeps.
+KEPT = 256
 #: How much less settings must take than the best so far, and a whole round for another one; rounds.
 BETTER, WORTHWHILE, ROUNDS = 0.999, 0.99, 2
 
@@ -217,6 +222,24 @@ def is_hashable(config: object) -> bool:
     return True
 
 
+def once_a_config(made: Callable[P, Made]) -> Callable[P, Made]:
+    """A function of (geometry, config, ...) that keeps what it made; a config that cannot be hashed is refused anew."""
+
+    once: Callable[..., Made] = made
+
+    @functools.lru_cache(maxsize=KEPT)
+    def kept(written: str, *arguments: Any) -> Made:
+        return once(*arguments)
+
+    @functools.wraps(made)
+    def found(*arguments: P.args, **named: P.kwargs) -> Made:
+        if named or not is_hashable(arguments[1]):
+            return made(*arguments, **named)
+        return kept(repr(arguments[1]), *arguments)  # 1 and True are equal, and not the same
+
+    return found
+
+
 def declarations(settings: type[Settings]) -> dict[str, Setting]:
     """The settings of a class by name, in the order of a config."""
     return {field.name: field.metadata["setting"] for field in dataclasses.fields(settings)}
@@ -238,18 +261,10 @@ def form_unsupported(config: Any) -> str:
     for index, entry in enumerate(config):
         if not isinstance(entry, tuple) or len(entry) != 2 or not isinstance(entry[0], str):
             return f"config={shown(config)}: {rule}; entry {index} is {shown(entry)}, pass a pair (name, value)"
-        if not _is_hashable(entry[1]):
+        if not is_hashable(entry[1]):
             text = "a kernel is specialised for its settings, which must be hashable; write tuples in place of lists"
             return f"config {entry[0]}={shown(entry[1])}: {text}"
     return ""
-
-
-def _is_hashable(value: Any) -> bool:
-    try:
-        hash(value)
-    except TypeError:
-        return False
-    return True
 
 
 def config_unsupported(config: Any, names: tuple[str, ...], algorithm: str) -> str:

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from .channels import ChannelBlock, channel_block
 from .depthwise import RowGeometry, instructions_unsupported
-from .settings import Config, Settings, count, double, half, is_hashable, setting
+from .settings import Config, Settings, count, double, half, once_a_config, setting
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, QUADRANT, SBUF_BYTES, cut_into, div_ceil, fits_sbuf
 
 #: Channels that may share a matmul.
@@ -46,8 +45,6 @@ SHIFT_TAPS, SHIFTS = 512, 8
 CHANNEL_COLUMNS = 192
 #: Taps of several units of a bank: positions that share it with them take at most half of it.
 POSITIONS_COLUMNS = BANK_COLUMNS // 2
-#: Schedules that are kept.
-SCHEDULES_KEPT = 256
 
 
 @dataclass(frozen=True)
@@ -114,14 +111,9 @@ class SkewedSchedule:
         return 8 * self.chunks * (self.columns + 3 * self.taps)
 
 
+@once_a_config
 def build(geometry: RowGeometry, config: Config, cores: int) -> tuple[SkewedSchedule | None, str]:
     """(Schedule, "") or (None, why not on `cores` cores), built once."""
-    once = _built if is_hashable(config) else _built.__wrapped__  # what cannot be hashed is refused
-    return once(geometry, config, repr(config), cores)
-
-
-@lru_cache(maxsize=SCHEDULES_KEPT)
-def _built(geometry: RowGeometry, config: Config, written: str, cores: int) -> tuple[SkewedSchedule | None, str]:
     reason = config_unsupported(geometry, config)
     if not reason and geometry.lhs_dilation > 1:
         reason = f"lhs_dilation={geometry.lhs_dilation}: skewed takes 1; use mixed or vector"

@@ -57,7 +57,7 @@ def test_parts_of_taps(name, shifts):
 @pytest.mark.parametrize("name", [*FEW, "parts of positions"])
 def test_batches(name, groups, buffers, monkeypatch):
     monkeypatch.setattr(skewed, "BUFFERS", buffers)
-    monkeypatch.setattr(skewed, "_built", skewed._built.__wrapped__)
+    monkeypatch.setattr(skewed, "build", skewed.build.__wrapped__)
     config = (("beside", 2), ("groups", groups))
     check(*{**PROBLEMS, **MORE}[name], algorithm=SKEWED, config=config, bias_gradient=True)
 
