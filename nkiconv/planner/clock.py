@@ -213,7 +213,6 @@ class Probe:
     def filled(self) -> Counts:
         """None, as many as fill the waits, or as many as are enough: what takes least."""
         bare = self.timed((0, 0))
-        self.known[(0, 0), 0.0] = self.us_of(bare)
         fill = self.fill(bare, 0)
         counts = [(fill, 0)]
         if len(self.places) > 1:
@@ -242,16 +241,18 @@ class Probe:
     def at(self, counts: Counts, phase: float = 0.0) -> float:
         """Modelled us with so many, at a phase of the throttle's grid."""
         if (counts, phase) not in self.known:
-            self.known[counts, phase] = self.us_of(self.timed(counts, phase))
+            self.timed(counts, phase)
         return self.known[counts, phase]
 
     def timed(self, counts: Counts, phase: float = 0.0) -> Timeline:
-        """The timeline of these counts."""
+        """The timeline of these counts, which are known from then on."""
         prices = list(self.prices)
         for place, count in zip(self.places, counts, strict=False):
             for task in place:
                 prices[task] = _times(prices[task], count / PROBE)
-        return run(self.tasks, prices, self.rates, Options(phase=phase))
+        line = run(self.tasks, prices, self.rates, Options(phase=phase))
+        self.known[counts, phase] = self.us_of(line)
+        return line
 
     def us_of(self, line: Timeline) -> float:
         """Modelled us of a timeline."""

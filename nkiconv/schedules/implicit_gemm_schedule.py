@@ -227,12 +227,16 @@ class Schedule:
             index = repeat.first + repeat.count * repeat.bands
         return [*found, *range(index, first + count)]
 
+    @cached_property
+    def _loops(self) -> _Loops:
+        return _Loops(self)
+
     def repeats(self, first: int, count: int) -> list[Repeat]:
         """The Repeats among items first .. first + count - 1, which are a core's; x of the item after each comes in
         it."""
         bands, index, end = 2 * self.loop, first + 1, first + count
         found: list[Repeat] = []
-        looped = _Loops(self)
+        looped = self._loops
         while bands > 0 and index + bands < end:
             times, register = looped.times(index, bands, end), None
             if times > 1:

@@ -326,6 +326,8 @@ def packed_settings(geometry: Geometry, config: Config) -> PackedSettings:
     every = [PackedSettings.read(config, geometry, depth=V, outputs=U, taps=T, lanes=L) for V, U, T, L in sizes]
     if not every:
         return PackedSettings.read(config, geometry, outputs=1, taps=1)
+    if len(every) == 1:
+        return every[0]
     return next((one for one in every if build_packed(geometry, one) is not None), every[0])
 
 

@@ -55,6 +55,14 @@ def last_ns(target: Target, times: int = 1) -> float:
     return float(evacuated_ns + target.first_packet_ns + target.store_skew_ns + target.dma_end_ns)
 
 
+def dma_ns(
+    target: Target, each: int, partitions: int, elements: float, run: float, itemsize: int, times: float = 1.0
+) -> float:
+    """ns of a core's DMA engines, or HBM, for so many elements of each of some partitions in runs."""
+    engine_ns = min(target.rows_an_engine, each) * elements / run * target.run_ns(run * itemsize)
+    return float(max(engine_ns * times, target.hbm_ns(partitions * elements * itemsize, run * itemsize)))
+
+
 class Conv2dAlgorithm(Algorithm):
     """An algorithm whose own plan says what settings come to."""
 

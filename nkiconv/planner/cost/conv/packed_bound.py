@@ -14,7 +14,7 @@ from ....schedules.tiles import BANK_BYTES, PARTS, div_ceil
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ..clock import Clock, skew
-from .common import matmul_rates
+from .common import dma_ns, matmul_rates
 
 #: ns until the first matmul on zeros.
 WARM_UP_START_NS = 260.0
@@ -128,14 +128,14 @@ class PackedBound:
         rows = p.xn if p.b0 == 0 else min(p.xn, p.bn * p.axis.apart)  # the others are copied
         x_run = float(max(1, q.xn) * (max(1, rows) if q.xn == geometry.columns.size else 1))
         channels = schedule.chunks[-1][1]
-        x_ns = chunks * self._dma_ns(channels, len(lanes) * channels, z.xn * rows * q.xn, x_run, item)
+        x_ns = chunks * dma_ns(self.target, channels, len(lanes) * channels, z.xn * rows * q.xn, x_run, item)
         row_bytes = z.xn * q.xn * geometry.itemsize
         pieces = 1 if chunks * p.xn * row_bytes <= WHOLE_BYTES else div_ceil(rows, max(1, PIECE_BYTES // row_bytes))
         regions = dmas_of_piece(geometry) if misses else chunks
         kn, y_run = shift.U * geometry.K, float(q.yn)
         if shift.U == 1 and q.yn == geometry.columns.out:
             y_run *= p.bn
-        one_ns = self._dma_ns(kn, kn, z.yn * p.bn * q.yn, y_run, y_item)
+        one_ns = dma_ns(self.target, kn, kn, z.yn * p.bn * q.yn, y_run, y_item)
         slots = min(PARTITIONS // schedule.slot, len(schedule.residents[0].items) * len(lanes) / PARTS)
         hbm_ns = target.hbm_ns(kn * len(lanes) * z.yn * p.bn * q.yn * y_item, y_run * y_item)
         y_ns = max(one_ns * len(lanes) / slots, hbm_ns)
@@ -156,12 +156,6 @@ class PackedBound:
             busy_ns = max(apart * copied_ns, adds_ns) + 0.15 * apart * copied_ns
         done_ns = target.scalar_done_ns + (shift.T // apart - 1) * target.vector_done_ns
         return busy_ns, apart * copied_ns + adds_ns + done_ns
-
-    def _dma_ns(self, each: int, partitions: int, elements: float, run: float, itemsize: int) -> float:
-        """Of a core's DMA engines, or HBM, for so many elements of each of some partitions in runs."""
-        target = self.target
-        engine_ns = min(target.rows_an_engine, each) * elements / run * target.run_ns(run * itemsize)
-        return float(max(engine_ns, target.hbm_ns(partitions * elements * itemsize, run * itemsize)))
 
     def _filters(self) -> tuple[float, int, int]:
         """(ns of DMA for all filters, DMAs, K tiles whose filters are loaded and transposed together)."""

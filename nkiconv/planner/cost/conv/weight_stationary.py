@@ -38,7 +38,7 @@ from ....simulator.timing.target import Target
 from ...request import Config
 from ..algorithm import Guess, Shape, config_of, with_settings
 from ..clock import Clock
-from .common import Completed, matmul_rates
+from .common import Completed, dma_ns, matmul_rates
 from .packed_bound import WARM_UP_START_NS, PackedBound
 from .relayout import relayout_ns
 
@@ -333,7 +333,7 @@ class Bound:
         rows = x_rows = min(len(lanes), held) * channels
         if schedule.gathers:
             rows, x_rows = tile[0].cn, sum(one.cn for one in tile if one.lane < len(lanes))
-        x_ns = len(schedule.chunks) * self._dma_ns(rows, x_rows, x_elements, x_run, geometry.hbm_itemsize)
+        x_ns = len(schedule.chunks) * dma_ns(self.target, rows, x_rows, x_elements, x_run, geometry.hbm_itemsize)
         # results packed along the partitions have DMA engines of their own
         beside, kn = PARTITIONS // schedule.slot, tile[0].kn
         one = schedule.residents[0]
@@ -343,16 +343,8 @@ class Bound:
         rows = y_rows = kn * len(lanes)
         if schedule.gathers:
             rows, y_rows = kn, sum(one.kn for one in tile if one.lane < len(lanes))
-        y_ns = self._dma_ns(rows, y_rows, y_elements, y_run, self.options.epilogue.y_itemsize, times)
+        y_ns = dma_ns(self.target, rows, y_rows, y_elements, y_run, self.options.epilogue.y_itemsize, times)
         return x_ns, y_ns
-
-    def _dma_ns(
-        self, each: int, partitions: int, elements: float, run: float, itemsize: int, times: float = 1.0
-    ) -> float:
-        """Of a core's DMA engines, or HBM, for so many elements of each of some partitions in runs."""
-        target = self.target
-        engine_ns = min(target.rows_an_engine, each) * elements / run * target.run_ns(run * itemsize)
-        return float(max(engine_ns * times, target.hbm_ns(partitions * elements * itemsize, run * itemsize)))
 
     def _filters_ns(self, tile: Any) -> tuple[float, float, float]:
         """ns of DMA for the filters of an M tile, and of what comes before the first sums: zeros between groups or
@@ -361,7 +353,7 @@ class Bound:
         if not schedule.gathers:
             run = float(tile[0].kn * taps)
             _, channels, _, held = schedule.chunks[0]
-            w_ns = self._dma_ns(held * channels, held * channels, run, run, geometry.hbm_itemsize)
+            w_ns = dma_ns(self.target, held * channels, held * channels, run, run, geometry.hbm_itemsize)
             copies = sum(tap >= 0 for turn in schedule.turns for one in turn.products for tap in one.taps)
             copy_ns = target.vector_fixed_ns + tile[0].kn * self._copy_ns
             # two engines share them
