@@ -22,7 +22,6 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections import Counter
 from dataclasses import dataclass, replace
 
 from ..simulator.hardware import PARTITIONS, SBUF_USABLE_BYTES_PER_PARTITION
@@ -459,12 +458,12 @@ def most_instructions(geometry: Geometry, schedule: Schedule, cores: int) -> int
     beside = len(schedule.turns) * (2 * outputs + (2 * schedule.together_rows + 6 if schedule.gathers else 1)) + 4
     for core in range(cores):
         total = 404 + schedule.warmup
-        for resident, steps in Counter(b for b, _ in schedule.steps(core, cores)).items():
-            one = schedule.residents[resident]
+        for resident, steps in itertools.groupby(b for b, _ in schedule.steps(core, cores)):
+            one, times = schedule.residents[resident], len([*steps])
             lanes = largest[id(one.items)]
             n, tiles = _most_banks(schedule, lanes), len(one.tiles[0])
             evacuated = n * tiles * (chunks * products + beside)
-            total += steps * (len(one.tiles) * (evacuated + 8 * tiles + 8) + chunks * (9 * tiles * len(lanes) + 8))
+            total += times * (len(one.tiles) * (evacuated + 8 * tiles + 8) + chunks * (9 * tiles * len(lanes) + 8))
             total += len(one.tiles) * tiles * (chunks * (taps + 2) * (2 * outputs * schedule.segments + 4) + 32)
         most = max(most, total)
     return most
@@ -481,9 +480,8 @@ def sbuf_bytes(geometry: Geometry, schedule: Schedule, residual: bool) -> int:
     """Bytes per partition, at most: x of output tiles, filters as loaded and as stationaries, results."""
     item, taps, z, p, q = geometry.itemsize, num_taps(geometry), *schedule.extents
     lanes = [lane for one in schedule.residents[-2:] for i in one.items for lane in i]
-    x_bytes = (
-        max(math.prod(part.xn for part in lane) for lane in lanes) * item * schedule.buffers * len(schedule.chunks)
-    )
+    widest = max(math.prod(part.xn for part in lane) for lane in lanes)
+    x_bytes = widest * item * schedule.buffers * len(schedule.chunks)
     if schedule.gathers:
         places = schedule.turns[0].size
         each = max(geometry.C, geometry.K) // geometry.groups * taps
