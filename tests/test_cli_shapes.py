@@ -29,14 +29,10 @@ IMAGES = [
 UP, UP_IS = "--transposed --C 16 --W 64 --S 4", {"N": 1, "C": 16, "W": 64, "taps": (1, 4)}
 UPS = [
     ("--stride 2 --padding 1", {"K": 16, "stride": (1, 2), "padding": ((0, 0), (1, 1))}),
-    (
-        "--K 6 --groups 2 --dilation 3 --padding 2,1",
-        {"K": 6, "groups": 2, "dilation": (1, 3), "padding": ((0, 0), (2, 1))},
-    ),
-    (
-        "--H 8 --R 2 --stride 3,2 --output-padding 2,1 --layout NHWC",
-        {"H": 8, "taps": (2, 4), "stride": (3, 2), "output_padding": (2, 1), "layout": "NHWC"},
-    ),
+    ("--K 6 --groups 2 --dilation 3 --padding 2,1",
+     {"K": 6, "groups": 2, "dilation": (1, 3), "padding": ((0, 0), (2, 1))}),
+    ("--H 8 --R 2 --stride 3,2 --output-padding 2,1 --layout NHWC",
+     {"H": 8, "taps": (2, 4), "stride": (3, 2), "output_padding": (2, 1), "layout": "NHWC"}),
     (
         "--D 3 --H 8 --T 2 --R 2 --stride 2 --output-padding 1 --padding 1,0,0",
         {"D": 3, "H": 8, "taps": (2, 2, 4), "stride": (2,) * 3, "output_padding": (1,) * 3,

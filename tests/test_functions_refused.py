@@ -53,11 +53,9 @@ def diagonals(C, K, size, taps, **more):
 
 # function, arguments, class, message or a pattern of it
 REFUSED = {
-    "conv1d": [
-        ({"residual": zeros(2, 5, 9, 8)}, LayoutError, r"residual.shape=.*must have 3 axes, \[N, K, Q\]"),
-        ({"groups": 4}, GeometryError, "groups=4"),
-        ({"groups": 1}, GeometryError, r"w.shape=\(\d+, \d+, \d+\): has . input channels per group.* in .*'KCS'"),
-    ],
+    "conv1d": [({"residual": zeros(2, 5, 9, 8)}, LayoutError, r"residual.shape=.*must have 3 axes, \[N, K, Q\]"),
+     ({"groups": 4}, GeometryError, "groups=4"),
+     ({"groups": 1}, GeometryError, r"w.shape=\(\d+, \d+, \d+\): has . input channels per group.* in .*'KCS'")],
     "conv2d": [
         ({"x": X.tolist()}, DtypeError, "x: must be a NumPy array, not list; convert it"),
         ({"w": W[:0]}, GeometryError, "w.shape=.*: every extent of .* must be at least 1"),
@@ -144,10 +142,8 @@ REFUSED = {
         ({"algorithm": "banded", "dilation": 2, "stride": 2}, UnsupportedError, "rhs_dilation=2, stride=2"),
         ({"algorithm": "banded", "strict_nonfinite": True}, UnsupportedError, "strict_nonfinite=True"),
     ],
-    "depthwise_conv2d": [
-        ({"w": zeros(9, 1, 3, 2)}, GeometryError, r"must be \[C \* multiplier, 1, R, S\] for C=5"),
-        ({"w": zeros(10, 5, 3, 2)}, GeometryError, "use conv2d for filters over several channels"),
-    ],
+    "depthwise_conv2d": [({"w": zeros(9, 1, 3, 2)}, GeometryError, r"must be \[C \* multiplier, 1, R, S\] for C=5"),
+     ({"w": zeros(10, 5, 3, 2)}, GeometryError, "use conv2d for filters over several channels")],
     "conv1d_weight": [
         (APART | {"algorithm": "diagonals"}, UnsupportedError, "lhs_dilation=(1, 1, 2): diagonals takes 1"),
     ],
@@ -183,9 +179,7 @@ REFUSED = {
         (diagonals(64, 64, 20, 5, config=(("beside", 64),)), UnsupportedError,
          "config rows=1 columns=1 beside=64 below=1: 64 rows and 1600 columns of sums, of 128 and 512; use fewer"),
     ],
-    "conv2d_input": [
-        ({"input_size": (1, 3, 7, 5)}, GeometryError, "3 outputs on axis 2 come of 5 to 5 elements"),
-    ],
+    "conv2d_input": [({"input_size": (1, 3, 7, 5)}, GeometryError, "3 outputs on axis 2 come of 5 to 5 elements")],
     "conv_transpose2d_weight": [
         ({"stride": 2, "gy": zeros(1, 3, 11, 10)}, GeometryError,
          "gy.shape=(1, 3, 11, 10): 10 elements on axis 3, a transposed convolution of 5 has 11"),
@@ -203,10 +197,8 @@ REFUSED = {
         (SKEWED | APART | {"gy": zeros(2, 3, 7)}, UnsupportedError,
          "lhs_dilation=2: skewed takes 1; use mixed or vector"),
     ],
-    "depthwise_conv1d_input": [
-        ({"gy": [1, 2]}, DtypeError, "gy: must be a NumPy array, not list"),
-        ({"gy": zeros(1, 4)}, LayoutError, "gy.shape=(1, 4): must have 3 axes"),
-    ],
+    "depthwise_conv1d_input": [({"gy": [1, 2]}, DtypeError, "gy: must be a NumPy array, not list"),
+     ({"gy": zeros(1, 4)}, LayoutError, "gy.shape=(1, 4): must have 3 axes")],
     "pack_filter": [
         ({"w": zeros(2, 3, 3)}, LayoutError, "w.shape=.*must have 4 axes"),
         ({"w": zeros(2, 3, 3, 1, dtype=np.int32)}, DtypeError, "w.dtype=int32"),

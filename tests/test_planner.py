@@ -98,14 +98,11 @@ BOUNDED = ["kda_fp32", "short", "odd_c", "nkl_st2_p5_c256_w512_s64_bf16", "nkl_p
 
 
 @pytest.mark.cover(3)
-@pytest.mark.parametrize(
-    ("name", "dtype"),
-    [
-        *((name, None) for name in BOUNDED),
-        pytest.param("nkl_fs_asr", None, marks=pytest.mark.slow),
-        pytest.param("conformer", "fp32", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize(("name", "dtype"), [
+    *((name, None) for name in BOUNDED),
+    pytest.param("nkl_fs_asr", None, marks=pytest.mark.slow),
+    pytest.param("conformer", "fp32", marks=pytest.mark.slow),
+])  # fmt: skip
 def test_no_timeline_beats_its_lower_bounds(name, dtype):
     problem = cases.get(name).problem
     wanted = Request(problem=problem if dtype is None else problem.replace(dtype=dtype))
@@ -131,7 +128,7 @@ def test_a_plan_says_what_a_profile_says():
     assert found.roofline_fraction == pytest.approx(found.roofline_us / found.modelled_us)
 
 
-@pytest.mark.cover(3)
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("name", ["kda_fp32", "short", "c1", "nkl_st2_p10_c256_w512_s64_bf16"])
 def test_the_plan_is_the_fastest_of_its_alternatives(name):
     found = planned(cases.get(name).problem)
@@ -387,19 +384,10 @@ REFUSED = [
     ("no precision", {"dtype": "fp32"}, {"precision": "fp8"}, "precision='fp8': accepted are None, bf16"),
     ("packed groups", {}, {"packed": True}, "packed=True: groups=130"),
     ("scaled nothing", {}, {"scaled": True}, "scaled=True: beta is the factor of a residual"),
-    (
-        "another's algorithm",
-        {"H": 3},
-        {"algorithms": ("dot",)},
-        "algorithms='dot': accepted for conv2d are implicit_gemm",
-    ),
+    ("another's algorithm", {"H": 3}, {"algorithms": ("dot",)},
+     "algorithms='dot': accepted for conv2d are implicit_gemm"),
     ("a removed one", {"H": 3}, {"algorithms": ("toeplitz_rows",)}, "'toeplitz_rows': was removed, stacked"),
-    (
-        "another's removed one",
-        {},
-        {"algorithms": ("toeplitz_rows",)},
-        "'toeplitz_rows': accepted for depthwise_conv1d",
-    ),
+    ("another's removed one", {}, {"algorithms": ("toeplitz_rows",)}, "'toeplitz_rows': accepted for depthwise_conv1d"),
     ("fp8", {"dtype": "fp8_e4m3"}, {"operation": "depthwise_conv1d"}, "accepted are bf16, fp16, fp32; use conv2d"),
     ("cores", {}, {"lnc": 3}, "lnc=3: must be 1 or 2"),
     ("half cores", {}, {"lnc": 2.0}, "lnc=2.0: must be 1 or 2"),
@@ -417,7 +405,7 @@ REFUSED = [
     ("no algorithm", {}, {"algorithms": ()}, "must name at least one"),
     ("constant", {}, {"constants": {"vector.speed": 1.0}}, "unknown name"),
     ("both", {"H": 3}, {"activation": "nonesuch", "lnc": 3}, "2 reasons"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("changes", "arguments", "pattern"), [row[1:] for row in REFUSED], ids=[r[0] for r in REFUSED])

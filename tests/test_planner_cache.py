@@ -56,12 +56,9 @@ def test_a_wide_plan_replaces_the_quick_one_and_stays():
 
 
 OTHERS = [
-    {"lnc": 1},
-    {"bias": True},
-    {"strict_nonfinite": True},
-    {"constants": {"scalar.ns_per_elem": 1.0}},
+    {"lnc": 1}, {"bias": True}, {"strict_nonfinite": True}, {"constants": {"scalar.ns_per_elem": 1.0}},
     {"algorithms": ("banded",)},
-]
+]  # fmt: skip
 
 
 @pytest.mark.cover(3)

@@ -67,17 +67,14 @@ OPERATION = [
     (DILATED_ROWS.toward("wgrad"), Asked(), "conv2d_weight"),
     (DILATED_ROWS.replace(rhs_dilation=(1, 32)).toward("wgrad"), Asked(), "depthwise_conv1d_weight"),
     (DILATED_ROWS.replace(rhs_dilation=(1, 32), layout="NHWC").toward("wgrad"), Asked(), "depthwise_conv1d_weight"),
-    (
-        DILATED_ROWS.replace(N=1, stride=(1, 16), rhs_dilation=(1, 1)).toward("wgrad"),
-        Asked(),
-        "depthwise_conv1d_weight",
-    ),
+    (DILATED_ROWS.replace(N=1, stride=(1, 16), rhs_dilation=(1, 1)).toward("wgrad"), Asked(),
+     "depthwise_conv1d_weight"),
     (cases.get("kda_train").problem.toward("wgrad"), Asked(), "depthwise_conv1d_weight"),
     (cases.get("whisper_conv1").problem, Asked(), "conv2d"),
     (cases.get("kda_bf16").problem.replace(dtype="fp8_e5m2"), Asked(), "conv2d"),
     (SMALL, Asked(), "conv2d"),
     (DEPTHWISE, Asked(), "conv2d"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("problem", "asked", "name"), OPERATION)

@@ -80,13 +80,10 @@ def test_bytes_of_filter_gradients_are_those_of_x_and_gy_and_fp32_filters():
     assert IMAGES.toward("wgrad").flops == IMAGES.flops
 
 
-@pytest.mark.parametrize(
-    ("problem", "direction", "message"),
-    [
-        (IMAGES, "backward", "direction='backward': accepted are forward, dgrad, wgrad"),
-        (IMAGES.toward("wgrad"), "dgrad", "the problem is a gradient itself"),
-    ],
-)
+@pytest.mark.parametrize(("problem", "direction", "message"), [
+    (IMAGES, "backward", "direction='backward': accepted are forward, dgrad, wgrad"),
+    (IMAGES.toward("wgrad"), "dgrad", "the problem is a gradient itself"),
+])  # fmt: skip
 def test_refused_directions(problem, direction, message):
     with pytest.raises(UnsupportedError, match=message):
         problem.toward(direction)

@@ -98,19 +98,11 @@ def test_is_depthwise(fields, expected):
 
 
 NAMES = [
-    ("bf16", "bf16"),
-    ("BF16", "bf16"),
-    ("bfloat16", "bf16"),
-    (ml_dtypes.bfloat16, "bf16"),
-    (np.dtype(ml_dtypes.bfloat16), "bf16"),
-    ("Float16", "fp16"),
-    (np.float16, "fp16"),
-    ("float32", "fp32"),
-    (np.dtype(np.float32), "fp32"),
-    ("fp8_e4m3", "fp8_e4m3"),
-    (ml_dtypes.float8_e4m3, "fp8_e4m3"),
+    ("bf16", "bf16"), ("BF16", "bf16"), ("bfloat16", "bf16"), (ml_dtypes.bfloat16, "bf16"),
+    (np.dtype(ml_dtypes.bfloat16), "bf16"), ("Float16", "fp16"), (np.float16, "fp16"), ("float32", "fp32"),
+    (np.dtype(np.float32), "fp32"), ("fp8_e4m3", "fp8_e4m3"), (ml_dtypes.float8_e4m3, "fp8_e4m3"),
     ("float8_e5m2", "fp8_e5m2"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("dtype", "name"), NAMES)

@@ -174,35 +174,25 @@ def y_of(e: Entry) -> str:
 FLOATS, NL_FLOATS = rules.KERNEL_DTYPES, (nl.bfloat16, nl.float16, nl.float32)
 #: Each argument of functions of arrays, wrong values, and the rule that they break.
 ARGUMENTS: dict[str, list[Wrong]] = {
-    "x": [
-        *other_dtype("x"),
-        (lambda e: e.given["x"][0], lambda e, v: rules.rank("x", v.shape, ", ".join(LAYOUTS[e.axes][0]))),
-    ],
+    "x": [*other_dtype("x"),
+     (lambda e: e.given["x"][0], lambda e, v: rules.rank("x", v.shape, ", ".join(LAYOUTS[e.axes][0])))],
     "w": [
         *other_dtype("w"),
-        (
-            lambda e: e.given["w"].astype(np.float16),
-            lambda e, v: "" if "x" not in e.given else rules.dtypes_together("float32", "float16"),
-        ),
+        (lambda e: e.given["w"].astype(np.float16),
+         lambda e, v: "" if "x" not in e.given else rules.dtypes_together("float32", "float16")),
     ],
     "bias": [*other_shape("bias", lambda e: f"[{e.letters}]"), *other_dtype("bias", lambda e: FLOATS)],
     "residual": [*other_shape("residual", y_of), *other_dtype("residual", lambda e: FLOATS)],
     "img_ref": [
         (lambda e: e.given["img_ref"].astype(np.int32), lambda e, v: rules.array_dtype("img_ref", v.dtype, e.dtypes)),
-        (
-            lambda e: e.given["img_ref"].astype(BF16),
-            lambda e, v: rules.dtypes_together(v.dtype, "float32", ("img_ref", "filter_ref")),
-        ),
+        (lambda e: e.given["img_ref"].astype(BF16),
+         lambda e, v: rules.dtypes_together(v.dtype, "float32", ("img_ref", "filter_ref"))),
     ],
     "filter_ref": [
-        (
-            lambda e: e.given["filter_ref"].astype(np.int8),
-            lambda e, v: rules.array_dtype("filter_ref", v.dtype, e.dtypes),
-        ),
-        (
-            lambda e: e.given["filter_ref"].astype(np.float16),
-            lambda e, v: rules.dtypes_together("float32", v.dtype, ("img_ref", "filter_ref")),
-        ),
+        (lambda e: e.given["filter_ref"].astype(np.int8),
+         lambda e, v: rules.array_dtype("filter_ref", v.dtype, e.dtypes)),
+        (lambda e: e.given["filter_ref"].astype(np.float16),
+         lambda e, v: rules.dtypes_together("float32", v.dtype, ("img_ref", "filter_ref"))),
     ],
     **{
         name: each(
@@ -280,18 +270,14 @@ ARGUMENTS: dict[str, list[Wrong]] = {
         for dtype, more in ((np.float32, 1), (np.float16, 0))
     ],
     "initial_frames": [
-        (
-            lambda e: e.given[e.names[0]][:, 1:],
-            lambda e, v: rules.frames(v.shape, (2, C, *[SIZE] * 3), 2, x=e.names[0]),
-        ),
-        (
-            lambda e: e.given[e.names[0]].astype(BF16),
-            lambda e, v: rules.same("initial_frames", "dtype", v.dtype, e.names[0], "float32"),
-        ),
+        (lambda e: e.given[e.names[0]][:, 1:],
+         lambda e, v: rules.frames(v.shape, (2, C, *[SIZE] * 3), 2, x=e.names[0])),
+        (lambda e: e.given[e.names[0]].astype(BF16),
+         lambda e, v: rules.same("initial_frames", "dtype", v.dtype, e.names[0], "float32")),
     ],
     "return_final_frames": each([-1, "all", None, 1.5], lambda _, v: rules.frame_count(v))
     + each([SIZE + 1], lambda _, v: rules.frame_count(v, SIZE)),
-}
+}  # fmt: skip
 CASES = [pytest.param(e, name, id=f"{of}-{name}") for of, e in ENTRIES.items() for name in sorted(e.arguments)]
 OF_KERNELS = [pytest.param(e, name, id=f"{of}-{name}") for of, e in KERNELS.items() for name in sorted(e.arguments)]
 

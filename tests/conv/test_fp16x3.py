@@ -167,15 +167,9 @@ def test_nothing_of_another_group_is_met():
 
 BATCHES = ConvProblem(N=1, C=530, H=6, W=7, K=200, R=3, S=3, padding=((1, 1), (1, 1)), dtype="fp32")
 SETTINGS = [
-    {},
-    {"shard": "channels"},
-    {"shard": "images"},
-    {"x_bytes": 512},
-    {"x_bytes": 65_536},
-    {"shard": "channels", "warmup": 0},
-    {"warmup": 256, "x_bytes": 1000},
-    {"fold": "none"},
-]
+    {}, {"shard": "channels"}, {"shard": "images"}, {"x_bytes": 512}, {"x_bytes": 65_536},
+    {"shard": "channels", "warmup": 0}, {"warmup": 256, "x_bytes": 1000}, {"fold": "none"},
+]  # fmt: skip
 PROBLEMS = {
     "layer": LAYER,
     "batches": BATCHES,
@@ -270,17 +264,14 @@ def test_other_algorithms_refuse_it():
     assert planned(LAYER, "implicit_gemm", precision="fp16x3")[1] == ""
 
 
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        ((("shard", "rows"),), "config shard=rows: must be one of"),
-        ((("x_bytes", 255),), "config x_bytes=255: must be an int from 256"),
-        ((("warmup", -1),), "config warmup=-1: must be an int from 0"),
-        ((("ahead", 1),), "implicit_gemm has no setting ahead"),
-        ((("moved", 1),), "config moved=1: DMA transposes plain filters of 16 bits"),
-        ((("taps", 1),), "implicit_gemm has no setting taps"),
-    ],
-)
+@pytest.mark.parametrize(("config", "message"), [
+    ((("shard", "rows"),), "config shard=rows: must be one of"),
+    ((("x_bytes", 255),), "config x_bytes=255: must be an int from 256"),
+    ((("warmup", -1),), "config warmup=-1: must be an int from 0"),
+    ((("ahead", 1),), "implicit_gemm has no setting ahead"),
+    ((("moved", 1),), "config moved=1: DMA transposes plain filters of 16 bits"),
+    ((("taps", 1),), "implicit_gemm has no setting taps"),
+])  # fmt: skip
 def test_refused_settings(config, message):
     assert re.search(message, planned(LAYER, "implicit_gemm", config, precision="fp16x3")[1])
 

@@ -283,16 +283,13 @@ def test_not_taken_for_other_dtypes():
 LAYER = ROWS["two chunks"].replace(dtype="fp8_e4m3")
 
 
-@pytest.mark.parametrize(
-    ("problem", "changes", "message"),
-    [
-        (LAYER.replace(dtype="bf16"), {}, "product=fp8_pairs: takes float8_e4m3 and float8_e5m2; use 'single'"),
-        (LAYER, {"strict_nonfinite": True}, "product=fp8_pairs: multiplies stored zeros"),
-        (LAYER.replace(lhs_dilation=(2, 1)), {}, r"product=fp8_pairs: takes lhs_dilation=\(1, 1\)"),
-        (LAYER.replace(groups=2), {}, "product=fp8_pairs: needs one group and several channels, not C=256"),
-        (LAYER.replace(C=1), {}, "product=fp8_pairs: needs one group and several channels, not C=1"),
-    ],
-)
+@pytest.mark.parametrize(("problem", "changes", "message"), [
+    (LAYER.replace(dtype="bf16"), {}, "product=fp8_pairs: takes float8_e4m3 and float8_e5m2; use 'single'"),
+    (LAYER, {"strict_nonfinite": True}, "product=fp8_pairs: multiplies stored zeros"),
+    (LAYER.replace(lhs_dilation=(2, 1)), {}, r"product=fp8_pairs: takes lhs_dilation=\(1, 1\)"),
+    (LAYER.replace(groups=2), {}, "product=fp8_pairs: needs one group and several channels, not C=256"),
+    (LAYER.replace(C=1), {}, "product=fp8_pairs: needs one group and several channels, not C=1"),
+])  # fmt: skip
 def test_what_pairs_do_not_do(problem, changes, message):
     assert planned(LAYER, "implicit_gemm", PAIRS)[1] == ""
     found, reason = planned(problem, "implicit_gemm", PAIRS, **changes)
@@ -318,16 +315,13 @@ def test_there_are_none_that_lie_too_far_apart():
     assert dict(CONV2D.complete("implicit_gemm", shape_of(wide), given))["product"] == "single"
 
 
-@pytest.mark.parametrize(
-    ("dtype", "precision", "product"),
-    [
-        ("fp8_e4m3", None, "two"),
-        ("fp8_e4m3", None, "fp16x3"),
-        ("fp32", None, "fp16x3"),
-        ("fp32", "fp16x3", "single"),
-        ("bf16", None, "fp8_staged"),
-    ],
-)
+@pytest.mark.parametrize(("dtype", "precision", "product"), [
+    ("fp8_e4m3", None, "two"),
+    ("fp8_e4m3", None, "fp16x3"),
+    ("fp32", None, "fp16x3"),
+    ("fp32", "fp16x3", "single"),
+    ("bf16", None, "fp8_staged"),
+])  # fmt: skip
 def test_products_are_checked(dtype, precision, product):
     found = planned(LAYER.replace(dtype=dtype), "implicit_gemm", (("product", product),), precision=precision)[1]
     assert f"config product={product}: " in found
@@ -346,13 +340,10 @@ def test_the_host_names_every_setting_and_keeps_those_given(name, which):
     assert CONV2D.unsupported_reason("implicit_gemm", shape, found) == ""
 
 
-@pytest.mark.parametrize(
-    ("name", "constants", "usual"),
-    [
-        ("vae_128", {"dma.element_overhead_ns": 500.0, "dma.hbm_shared_gbps": 10.0}, "fp8_halves"),
-        ("rn50_c2", {"dma.small_element_ns": 0.1, "dma.element_overhead_ns": 0.1}, "fp8_staged"),
-    ],
-)
+@pytest.mark.parametrize(("name", "constants", "usual"), [
+    ("vae_128", {"dma.element_overhead_ns": 500.0, "dma.hbm_shared_gbps": 10.0}, "fp8_halves"),
+    ("rn50_c2", {"dma.small_element_ns": 0.1, "dma.element_overhead_ns": 0.1}, "fp8_staged"),
+])  # fmt: skip
 def test_products_follow_the_constants(name, constants, usual):
     problem = cases.get(name).problem.replace(dtype="fp8_e4m3")
     found = [
@@ -374,10 +365,8 @@ def test_a_kernel_without_settings_is_nearly_as_fast(name):
 
 #: For each algorithm, problems that it is made for.
 OTHERS = {
-    "implicit_gemm": [
-        ConvProblem(N=2, C=12, H=9, W=10, K=9, R=3, S=3, groups=3, lhs_dilation=(2, 1), padding=SAME),
-        ConvProblem(N=1, C=130, H=6, W=7, K=33, R=2, S=3),
-    ],
+    "implicit_gemm": [ConvProblem(N=2, C=12, H=9, W=10, K=9, R=3, S=3, groups=3, lhs_dilation=(2, 1), padding=SAME),
+     ConvProblem(N=1, C=130, H=6, W=7, K=33, R=2, S=3)],
     "stacked": [
         ConvProblem(N=2, C=3, H=21, W=30, K=17, R=7, S=5, stride=(2, 2), padding=((3, 2), (2, 2))),
         ConvProblem(N=2, C=3, H=24, W=40, K=50, R=8, S=8, stride=(8, 8)),
@@ -390,7 +379,7 @@ OTHERS = {
         ConvProblem(N=1, C=70, H=14, W=23, K=3, R=3, S=3, padding=SAME),
         ConvProblem(N=2, C=5, H=9, W=40, K=2, R=2, S=9),
     ],
-}
+}  # fmt: skip
 
 
 def test_every_other_algorithm_is_here():

@@ -25,15 +25,9 @@ from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
 
 SETTINGS = [
-    {},
-    {"moved": 0},
-    {"moved": 1},
-    {"moved": 9},
-    {"moved": 9, "shard": "channels"},
-    {"moved": 2, "shard": "images"},
-    {"shard": "channels", "x_bytes": 1024},
-    {"shard": "images", "x_bytes": 600, "warmup": 0},
-]
+    {}, {"moved": 0}, {"moved": 1}, {"moved": 9}, {"moved": 9, "shard": "channels"}, {"moved": 2, "shard": "images"},
+    {"shard": "channels", "x_bytes": 1024}, {"shard": "images", "x_bytes": 600, "warmup": 0},
+]  # fmt: skip
 
 
 @pytest.mark.cover(10)
@@ -126,19 +120,16 @@ def test_folded_rows_of_channels_beside_each_other():
     np.testing.assert_array_equal(y, expected.transpose(0, 2, 1, 3))
 
 
-@pytest.mark.parametrize(
-    ("problem", "changes", "fold", "message"),
-    [
-        (JOBS.replace(C=256), {}, "inputs", "config fold=inputs: needs C=256 with 1 to 64 channels"),
-        (JOBS, {}, "inputs", None),
-        (JOBS.replace(S=1), {}, "inputs", "several columns of taps"),
-        (JOBS.replace(lhs_dilation=(1, 2)), {}, "both", "no lhs_dilation of columns"),
-        (JOBS.replace(K=256), {}, "outputs", "config fold=outputs: needs K=256 with 1 to 64 channels"),
-        (JOBS.replace(R=1), {}, "outputs", "that share rows of x"),
-        (JOBS, {"strict_nonfinite": True}, "inputs", "config fold=inputs: multiplies by zeros, which strict_nonfinite"),
-        (JOBS, {}, "all", r"config fold=all: must be one of \('none', 'inputs', 'outputs', 'both'\)"),
-    ],
-)
+@pytest.mark.parametrize(("problem", "changes", "fold", "message"), [
+    (JOBS.replace(C=256), {}, "inputs", "config fold=inputs: needs C=256 with 1 to 64 channels"),
+    (JOBS, {}, "inputs", None),
+    (JOBS.replace(S=1), {}, "inputs", "several columns of taps"),
+    (JOBS.replace(lhs_dilation=(1, 2)), {}, "both", "no lhs_dilation of columns"),
+    (JOBS.replace(K=256), {}, "outputs", "config fold=outputs: needs K=256 with 1 to 64 channels"),
+    (JOBS.replace(R=1), {}, "outputs", "that share rows of x"),
+    (JOBS, {"strict_nonfinite": True}, "inputs", "config fold=inputs: multiplies by zeros, which strict_nonfinite"),
+    (JOBS, {}, "all", r"config fold=all: must be one of \('none', 'inputs', 'outputs', 'both'\)"),
+])  # fmt: skip
 def test_what_cannot_be_folded(problem, changes, fold, message):
     found, reason = planned(problem, "implicit_gemm", (("fold", fold),), **changes)
     if message is None:
@@ -310,16 +301,12 @@ def test_price_of_short_kernels_is_near_the_time(why):
 LARGE = ConvProblem(N=1, C=128, H=256, W=512, K=128, R=3, S=3, padding=((1, 1), (1, 1)), dtype="fp32")
 
 
-@pytest.mark.parametrize(
-    ("problem", "whole"),
-    [
-        (LARGE, True),
-        (LARGE.replace(H=64), False),
-        (LARGE.replace(R=1, S=1, padding=((0, 0), (0, 0))), True),
-        (LARGE.replace(C=144, K=128), False),
-    ],
-    ids=["no room", "room", "DMA takes longer", "a folded chunk with another"],
-)
+@pytest.mark.parametrize(("problem", "whole"), [
+    (LARGE, True),
+    (LARGE.replace(H=64), False),
+    (LARGE.replace(R=1, S=1, padding=((0, 0), (0, 0))), True),
+    (LARGE.replace(C=144, K=128), False),
+], ids=["no room", "room", "DMA takes longer", "a folded chunk with another"])  # fmt: skip
 def test_bands_that_wait_for_room_come_whole(problem, whole):
     assert chosen(problem, "tf32").comes_whole == whole
 

@@ -179,14 +179,11 @@ def test_it_needs_no_more_than_it_says(name, lnc):
 LAYER = ConvProblem(N=1, C=200, H=40, W=40, K=3, R=3, S=3, padding=SAME)
 
 
-@pytest.mark.parametrize(
-    ("problem", "changes", "message"),
-    [
-        (LAYER, {"strict_nonfinite": True}, "strict_nonfinite=True: weight_stationary multiplies"),
-        (LAYER.replace(K=129), {}, "K=129: weight_stationary takes at most 128"),
-        (LAYER.replace(W=200_000), {}, "W=200000, R=3, S=3: weight_stationary keeps rows of x and all filters"),
-    ],
-)
+@pytest.mark.parametrize(("problem", "changes", "message"), [
+    (LAYER, {"strict_nonfinite": True}, "strict_nonfinite=True: weight_stationary multiplies"),
+    (LAYER.replace(K=129), {}, "K=129: weight_stationary takes at most 128"),
+    (LAYER.replace(W=200_000), {}, "W=200000, R=3, S=3: weight_stationary keeps rows of x and all filters"),
+])  # fmt: skip
 def test_what_is_refused(problem, changes, message):
     assert planned(LAYER, "weight_stationary")[1] == ""
     found, reason = planned(problem, "weight_stationary", **changes)
@@ -194,20 +191,17 @@ def test_what_is_refused(problem, changes, message):
     assert re.search(message, reason)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"outputs": 2}, "outputs and taps are given together or not at all"),
-        ({"outputs": 11, "taps": 3}, "config outputs=11 taps=3, K=3, S=3: at most 3 taps, each with"),
-        ({"outputs": 1, "taps": 4}, "config outputs=1 taps=4, K=3, S=3: at most 3 taps"),
-        ({"outputs": 43, "taps": 1}, "config outputs=43 taps=1"),
-        ({"outputs": 129, "taps": 1}, "config outputs=129: must be an int from 1 to 128"),
-        ({"buffers": 1}, "config buffers=1: must be an int from 2"),
-        ({"lanes": 2}, "config lanes=2, N=1, C=200: weight_stationary puts at most N images on row tiles"),
-        ({"shared": 2}, "config shared=2: must be an int from 0 to 1"),
-        ({"rows": 1, "shared": 0}, "has no setting rows"),
-    ],
-)
+@pytest.mark.parametrize(("settings", "message"), [
+    ({"outputs": 2}, "outputs and taps are given together or not at all"),
+    ({"outputs": 11, "taps": 3}, "config outputs=11 taps=3, K=3, S=3: at most 3 taps, each with"),
+    ({"outputs": 1, "taps": 4}, "config outputs=1 taps=4, K=3, S=3: at most 3 taps"),
+    ({"outputs": 43, "taps": 1}, "config outputs=43 taps=1"),
+    ({"outputs": 129, "taps": 1}, "config outputs=129: must be an int from 1 to 128"),
+    ({"buffers": 1}, "config buffers=1: must be an int from 2"),
+    ({"lanes": 2}, "config lanes=2, N=1, C=200: weight_stationary puts at most N images on row tiles"),
+    ({"shared": 2}, "config shared=2: must be an int from 0 to 1"),
+    ({"rows": 1, "shared": 0}, "has no setting rows"),
+])  # fmt: skip
 def test_settings_that_are_refused(settings, message):
     found, reason = planned(LAYER, "weight_stationary", tuple(settings.items()))
     assert found is None

@@ -43,12 +43,8 @@ ROWS = [
     Row("as many columns as there may be", 1, 9, 860, 200, 1, (0, 0), 4),
 ]
 CONFIGS = [
-    None,
-    (("block", 16),),
-    (("block", 4), ("slots", 1)),
-    (("block", 1),),
-    (("warmup", 0),),
-]
+    None, (("block", 16),), (("block", 4), ("slots", 1)), (("block", 1),), (("warmup", 0),),
+]  # fmt: skip
 
 row = functools.partial(row_of, ROWS)
 

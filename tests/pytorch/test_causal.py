@@ -45,7 +45,7 @@ def drawn(data, rows, length, states):
     return x, integers(channels, width, seed=1, dtype=dtype), bias, initial
 
 
-@draws(140)
+@draws(80)
 @given(st.data())
 def test_integers_are_exact(data):
     """Of rows, or of packed sequences, each on its own: any width, rows shorter than it; derivatives too."""

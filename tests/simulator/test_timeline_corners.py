@@ -73,10 +73,8 @@ def test_sendrecv_ends_a_seam_and_a_transfer_after_the_later_core():
 
 # what takes long: an instruction behind another, ns from its start to its end
 SLOW = {
-    "a reduction over partitions": (
-        lambda: nisa.tensor_partition_reduce(tile(16, rows=1), nl.add, filled(ENGINE.gpsimd)[:, 0:16]),
-        176.9 + 16 * 213.3,
-    ),
+    "a reduction over partitions": (lambda: nisa.tensor_partition_reduce(tile(16, rows=1), nl.add,
+     filled(ENGINE.gpsimd)[:, 0:16]), 176.9 + 16 * 213.3),
     "13 cycles for a triple of bn_aggr": (
         lambda: (nisa.memset(stats := tile(12), 0.0), nisa.bn_aggr(tile(2), stats)), 153 + 4 * 13 / 0.96
     ),
