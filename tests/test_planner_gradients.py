@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 import nkiconv
 from nkiconv import ConvProblem, UnsupportedError, cases
 from nkiconv.planner import Asked, Request
+from nkiconv.planner.candidates import Candidate, field_of
 from nkiconv.planner.estimate import estimate
 from nkiconv.planner.operations import operation_of
 from nkiconv.reference import conv_ref
+from nkiconv.simulator.timing import Rates
 
 pytestmark = pytest.mark.simulator_only
 IMAGES = ConvProblem(N=2, C=8, H=9, W=11, K=16, R=3, S=3, stride=(2, 1), padding=((1, 1), (0, 2)))
@@ -125,3 +127,11 @@ def test_cases_have_gradients():
     assert case.toward("forward") == case
     assert case.toward("wgrad").name == "rn50_c3_s2 wgrad"
     assert operation_of(case.toward("dgrad").problem).name == "conv_transpose2d"
+
+
+def test_settings_that_only_the_default_rule_completes_have_no_neighbours():
+    big = ConvProblem(N=2, C=384, H=120, W=208, K=192, R=3, S=3, padding=((1, 1), (1, 1)), direction="wgrad")
+    field = field_of(Request(problem=big, asked=Asked(bias=True)), Rates())
+    partial = field.check("blocks", (("pixels", 0),))
+    assert isinstance(partial, Candidate)
+    assert field.near(partial) == []

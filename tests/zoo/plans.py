@@ -80,6 +80,9 @@ def planned(request: Request) -> Shipped | None:
         plan = answer(request, use_cache=False)
     except NkiconvError:
         return None
+    except Exception as error:  # a fault of the planner's, which must not end a run of hours
+        print(f"{key_of(request)}: {type(error).__name__}: {error}")
+        return None
     return Shipped(request, plan.algorithm, plan.config, round(plan.phase0_us, 3))
 
 

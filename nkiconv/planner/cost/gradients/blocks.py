@@ -33,6 +33,8 @@ class Blocks(ByBound):
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         now = dict(config or ())
+        if "rows" not in now:  # no schedule completes them: the kernel's default rule does
+            return []
         P, Q = shape.geometry.rows.out, shape.geometry.columns.out
         rows = [one for one in _around(now["rows"], P) if one <= P]
         columns = [one for one in _around(now["columns"], Q) if now["beside"] <= one <= Q]
