@@ -1,7 +1,7 @@
 """DMAs as the kernels issue them: static descriptors, made by the compiler because every address is known to it.
 
 Sync issues static loads and GpSimd static stores in a ninth of the time that Sync or Scalar take where hardware makes
-the descriptors (trn2.toml, dma), so that read-outs on Scalar and loads do not wait for each other.
+the descriptors (trn2.toml, dma), so that evacuations on Scalar and loads do not wait for each other.
 """
 
 from .._nki import nisa, nl
@@ -51,7 +51,7 @@ def load_region(tile, hbm, first, pattern, offset, moved=None):
 
 
 def load_transposed(dst, hbm, strides, offset, alone, ledger):
-    """dst [c, n, h, w] in SBUF from an HBM tensor whose channels lie side by side; strides along c, n, h, w there.
+    """dst [c, n, h, w] in SBUF from an HBM tensor whose channels are neighbours; strides along c, n, h, w there.
 
     alone: whether no other load goes with it. Of one image it is cut in two then, by rows: the first is worked on while
     the second comes.

@@ -16,7 +16,7 @@ VECTOR_WORK_COPY_16BIT = 5
 VECTOR_WORK_MEMSET = 16
 SCALAR_WORK = 16
 GPSIMD_WORK = 32
-#: Work of an instruction beside its elements, as of so many of them; of those on PSUM that do more than copy.
+#: Work of an instruction besides its elements, as of so many of them; of those on PSUM that do more than copy.
 START_WORK = 1152
 VECTOR_START_WORK_PSUM = 1248
 SCALAR_START_WORK_PSUM = 2752
@@ -48,7 +48,7 @@ def book_vector(ledger, elements):
 
 
 def pick(ledger, elements, fast):
-    """The engine that would be done first with a read-out of that many elements a partition, and book it there.
+    """The engine that would be done first with the evacuation of that many elements a partition, and book it there.
 
     fast: whether all operands have 16 bits.
     """

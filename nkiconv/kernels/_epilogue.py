@@ -3,7 +3,7 @@
     y = act(conv + bias + residual)    residual "pre_activation"
     y = act(conv + bias) + residual    residual "post_activation"
 
-All in fp32; the cast to y's dtype is the only other rounding. Bias, residual and activation belong to the read-out of
+All in fp32; the cast to y's dtype is the only other rounding. Bias, residual and activation belong to the evacuation of
 PSUM, so an epilogue without a residual costs no pass of its own: Scalar's activation takes scale, bias and function in
 one instruction, Vector adds a bias while it copies.
 """
@@ -62,7 +62,7 @@ def evacuate(y_sbuf, acc, bias, residual, epilogue, by, strict=False, rest=None,
     """
     apart, last = bias != None and tuple(bias.shape[1:]) != (1,), adds_last(epilogue)
     fused = None if apart else bias
-    # what is added in turn; None: the activation
+    # what is added, one after the other; None: the activation
     steps = [bias] if apart else []
     if rest != None:
         steps.append(rest)

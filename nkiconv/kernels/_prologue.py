@@ -22,7 +22,7 @@ from ._dma import load, load_region, load_transposed, spot
 def load_x(dst, operands, geometry, first, counts=None, order="cnhw", row_step=1, ledger=None, alone=False):
     """Load what there is of x, from (channel, plane, row, column) `first` on, into a view of SBUF.
 
-    counts: of channels, planes, rows and columns; None: dst's. Rows and columns may begin before x and end behind it.
+    counts: of channels, planes, rows and columns; None: dst's. Rows and columns may begin before x and end after it.
     order: what dst's axes are, above; row_step: rows of x from one of dst to the next. ledger, alone: as of
     `load_transposed`, which takes channels that are neighbours in HBM to partitions.
     """

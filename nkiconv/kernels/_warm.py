@@ -31,7 +31,7 @@ class WarmBank(nl.NKIObject):
 def warm_up(zeros_sbuf, count, blocks):
     """`count` matmuls of `blocks` times 128 columns of zeros, blocks 1, 2 or 4; returns [WarmBank], [] without any.
 
-    Products that are added to these zeros (`accumulator`) keep the matmuls from a compiler that drops what nobody
+    Products that are added to these zeros (`accumulator`) keep the matmuls from a compiler that drops what no one
     reads.
     """
     if count <= 0:

@@ -71,7 +71,7 @@ class BandedSchedule:
     """Sizes of one problem; the same on every core."""
 
     settings: BandedSettings
-    #: positions of a channel that lie on partitions side by side, and output columns of such a block
+    #: positions of a channel on neighbouring partitions, and output columns of such a block
     block: int
     out_block: int
     #: channels that share the partitions, and channels of the last group
@@ -83,7 +83,7 @@ class BandedSchedule:
     num_groups: int
     #: output blocks of a row
     num_columns: int
-    #: first block that holds data, and the first behind
+    #: first block that holds data, and the first after
     first_data: int
     end_data: int
     #: groups of a band buffer at most
@@ -377,7 +377,7 @@ def outs_a_bank(blocks: BandedSchedule, tile: BandedTile) -> int:
     """Block columns of rows that fit one PSUM bank, or half of them all where Vector and Scalar are to share those."""
     most, apart = max(1, BANK_COLUMNS // (blocks.per_group * blocks.out_block)), blocks.apart
     most = min(most, div_ceil(tile.blocks_out, 2)) if tile.ends else most
-    # read-outs have three free dims, so that they stay within a set
+    # evacuations have three free dims, so that they stay within a set
     return most if apart == 1 else max(some for some in range(1, most + 1) if apart % some == 0)
 
 

@@ -47,12 +47,12 @@ RUN_BYTES, RUN_BYTES_MIN, TILES = 1024, 256, 4
 STREAMED, STREAMED_LONG, STREAMED_NS = 64, 96, 15000.0
 #: Matmuls of 512 columns of zeros while the array waits for the first rows: it runs at half rate until it has been busy
 #: for 3/8 of its full capacity in a window of 3.4 us (trn2.toml, throttle.*), and 6 of them are 1.3 us of it. Then, at
-#: full rate, some while the first blocks are read out. A core whose bands take less than WARM_UP_NS is done before that
-#: pays.
+#: full rate, some while the first blocks are evacuated. A core whose bands take less than WARM_UP_NS is done before
+#: that pays.
 WARM_UP, REWARM, WARM_UP_NS = 6, 4, 2500.0
 #: Groups of the first and the last tile.
 EDGE = 4
-#: Band buffers in turn, groups of a buffer at most, and ns that all of them together should last: a DMA's way from the
+#: Band buffers, groups of a buffer at most, and ns that all of them together should last: a DMA's way from the
 #: last use of a buffer to its next (dma.static_first_packet_ns, dma.receipt_ns and the transfer).
 BUFFERS, BUFFER_GROUPS, BUFFERED_NS = 4, 8, 2500.0
 #: Bytes a partition of all band buffers together, twice as many where the bands of one group are large.
@@ -239,7 +239,7 @@ class _Work(NamedTuple):
     stall: float  # for sums to leave PSUM, before they are transposed
     read_in: float  # the last transposes of x, and of sums, out of PSUM
     read_out: float
-    vector: float  # all read-outs, if Vector or Scalar did them
+    vector: float  # all evacuations, if Vector or Scalar did them
     scalar: float
     load: float
     store: float
@@ -279,7 +279,7 @@ def bound_ns(geometry: RowGeometry, options: Options, blocks: BandedSchedule, ta
     start_ns = max(x_ns, bands_ns, second_ns)
     end_ns = last.rows_out + last.read_out + stage_ns + target.hop_ns + target.matmul_done_ns + target.hop_dma_ns
     end_ns += target.static_issue_ns + target.first_packet_ns + last.store + target.dma_end_ns
-    # what keeps the array waiting: read-outs, triggers, the way of bands and of rows to their buffers, all DMA
+    # what keeps the array waiting: evacuations, triggers, the way of bands and of rows to their buffers, all DMA
     vector_ns = total.vector + all_zeros_ns
     read_ns = max(all_zeros_ns, vector_ns * total.scalar / (vector_ns + total.scalar))
     if options.epilogue.activation:

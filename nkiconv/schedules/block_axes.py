@@ -45,7 +45,7 @@ class BlockAxis:
         return self.high - self.low + 1
 
     def outputs(self, v: int) -> range:
-        """The outputs of a block that are packed in turn v."""
+        """The outputs of a block that are packed in step v."""
         return range(v, self.step, self.turns)
 
     def elements(self, v: int) -> list[int]:
@@ -105,7 +105,7 @@ class ShiftedPart(Part):
     """Whole rows whose sums are of elements of x, not of outputs, in place of blocks: an accumulator of several columns
     of taps, whose sums are added, shifted, as they leave.
 
-    Element e is a group of columns of taps, each `shift` elements of x behind the one before; sums of the first begin
+    Element e is a group of columns of taps, each `shift` elements of x after the one before; sums of the first begin
     at column `pad`. tiles: (first output, how many, first sum, how many) of parts of a row.
     """
 
@@ -173,7 +173,7 @@ def part_at(axis: BlockAxis, b0: int, bn: int, x0: int, xn: int, image: int = 0)
 
 
 def _taps_met(axis: Axis, output: int) -> tuple[tuple[int, int], ...]:
-    """(tap, element of x that it meets, perhaps one outside) of the taps that meet no gap at an output, forwards."""
+    """(tap, element of x that it meets, perhaps one outside) of the taps that meet no gap at an output, in order."""
     places = ((tap, output * axis.stride + tap * axis.dilation - axis.before) for tap in range(axis.taps))
     return tuple((tap, at // axis.lhs_dilation) for tap, at in places if at % axis.lhs_dilation == 0)
 

@@ -87,7 +87,7 @@ class Shift:
 class Schedule:
     """All work.
 
-    chunks: K tiles, (first channel, how many, first segment, how many segments). rows: of a row tile. slot: columns of
+    k_tiles: K tiles, (first channel, how many, first segment, how many segments). rows: of a row tile. slot: columns of
     a stationary, and partitions of results, from one output to the next. extents: of a tile of results. packs: whether
     stationaries are put together on chip, not views of what was loaded. gathers: whether the rows of a block leave PSUM
     together, and are then brought to the partitions of one of them.
@@ -96,7 +96,7 @@ class Schedule:
     axes: tuple[BlockAxis, BlockAxis, BlockAxis]
     turns: tuple[Turn, ...]
     residents: tuple[Resident, ...]
-    chunks: tuple[tuple[int, int, int, int], ...]
+    k_tiles: tuple[tuple[int, int, int, int], ...]
     rows: int
     slot: int
     buffers: int

@@ -219,11 +219,11 @@ def buffers_needed(
     """Tiles (of up to `most` blocks) that must be there together: two, or all of a core's for several rounds."""
     units = units_in(geometry, block[0], block[1])
     mine = div_ceil(div_ceil(units, PARTS) if sizes[2] == 1 else units, most)
-    is_all = jobs_of_pass(geometry, channels, sizes) > banks and sizes[0] * sizes[1] > 1
+    is_all = accumulators_of_pass(geometry, channels, sizes) > banks and sizes[0] * sizes[1] > 1
     return min(BUFFERS_MAX, mine) if is_all else min(2, mine)
 
 
-def jobs_of_pass(geometry: Geometry, channels: int, sizes: Sequence[int]) -> int:
+def accumulators_of_pass(geometry: Geometry, channels: int, sizes: Sequence[int]) -> int:
     """Accumulators of a pass, at most. sizes: (outputs, inputs, ...)."""
     K, C = geometry.K // geometry.groups, geometry.C // geometry.groups
     outputs, inputs = min(sizes[0], div_ceil(K, P_MAX)), min(sizes[1], div_ceil(C, channels))
@@ -269,7 +269,7 @@ Tile = tuple[Region, ...]
 
 
 @dataclass(frozen=True)
-class Job:
+class Accumulator:
     """An accumulator: (first, how many) output and input channels, rows and columns of taps of plane t; -1 where x is
     ones, so that the sums are the bias's. beside: columns of gy that share a matmul, each with its own output channels
     in the accumulator's rows; part: number of the row tile."""
@@ -285,12 +285,13 @@ class Job:
 
 @dataclass(frozen=True)
 class Pass:
-    """Rounds of Jobs that pass over x and gy together, of which all tiles stay where there are several rounds; and what
-    of x and gy they need: (first, how many) of channels, of x on each row tile, of rows and columns of taps, and of a
-    window's rows and columns; planes of taps; tiles; how many tiles have the first half of the units; (row, column) of
-    gy whose products write all sums, where zeros around whole planes are left out; whether a core begins with it."""
+    """Rounds of Accumulators that pass over x and gy together, of which all tiles stay where there are several rounds;
+    and what of x and gy they need: (first, how many) of channels, of x on each row tile, of rows and columns of taps,
+    and of a window's rows and columns; planes of taps; tiles; how many tiles have the first half of the units; (row,
+    column) of gy whose products write all sums, where zeros around whole planes are left out; whether a core begins
+    with it."""
 
-    rounds: tuple[tuple[Job, ...], ...]
+    rounds: tuple[tuple[Accumulator, ...], ...]
     k: Part
     c: tuple[Part, ...]
     r: Part

@@ -21,12 +21,12 @@ from .blocks import (
     LINES,
     TRANSPOSED,
     BlocksSettings,
+    accumulators_of_pass,
     block_bytes,
     blocks_geometry,
     buffers_needed,
     config_unsupported,
     is_transposed,
-    jobs_of_pass,
     max_channels,
     most_beside,
     outputs_beside,
@@ -45,9 +45,9 @@ from .geometry import Axis, Geometry, num_taps, valid_range
 from .settings import Config, once_a_config
 from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, div_ceil
 
-#: Rows and columns of a block that are tried, beside all of them.
+#: Rows and columns of a block that are tried, besides all of them.
 EXTENTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 32)
-#: Accumulators of a pass along output and input channels that are tried, beside half of them and all.
+#: Accumulators of a pass along output and input channels that are tried, besides half of them and all.
 OUTPUTS, INPUTS = (1, 2, 4, 8), (1, 2, 3, 4, 6)
 #: Row tiles that are tried.
 SIDES = (1, 2, 4)
@@ -177,29 +177,32 @@ class BlocksBound:
         self.planes = [count for _, count in planes_of(geometry.planes)] if pixels == TRANSPOSED else []
         self.start_ns = target.first_packet_ns + target.load_skew_ns + target.dma_end_ns + target.dma_done_ns
         self.clips = _clips(geometry)
-        self.jobs = functools.cache(self._jobs)
+        self.accumulators = functools.cache(self._accumulators)
         self.grid = functools.cache(functools.partial(grid_of, source))
         self._bank_ns, self._moved_ns = functools.cache(self._bank_ns_of), functools.cache(self._moved_ns_of)
         self._transposed_ns = functools.cache(self._transposed_ns_of)
 
     def ns(self, one: BlocksSettings) -> float:
         """From the first load to the last store."""
-        jobs, count = self.jobs(one.channels, one.outputs, one.inputs)[0], self.tiles(one) * self.turns(one)
+        accumulators, count = (
+            self.accumulators(one.channels, one.outputs, one.inputs)[0],
+            self.tiles(one) * self.turns(one),
+        )
         array_ns, moved_ns, first_ns = self.engines(one)
         if self.pixels == TRANSPOSED:
             last_ns, turn_ns = array_ns / 2 if count == 1 else 0.0, 0.0
         else:
             # after the last loads: a row of the last tile, or all of it but for one accumulator
-            last_ns = array_ns * (1 / one.rows if one.split else 1 - (1 - 1 / one.rows) / jobs)
+            last_ns = array_ns * (1 / one.rows if one.split else 1 - (1 - 1 / one.rows) / accumulators)
             turn_ns = self._turn_ns(array_ns, moved_ns) / one.buffers
         array_ns, moved_ns, turn_ns = count * array_ns, count * moved_ns, count * turn_ns
-        if jobs > self.banks:
+        if accumulators > self.banks:
             # all tiles of a pass are loaded before its first accumulators leave, the next pass's meanwhile, or later
-            passes, rounds, turn_ns = self.turns(one), div_ceil(jobs, self.banks), 0.0
+            passes, rounds, turn_ns = self.turns(one), div_ceil(accumulators, self.banks), 0.0
             waits_ns = moved_ns / (1 if one.buffers < 2 * self.tiles(one) else passes)
             array_ns = max(array_ns, waits_ns + array_ns * (1 - 1 / (rounds * passes)))
         busiest_ns = max(first_ns + array_ns, moved_ns + last_ns, first_ns + turn_ns)
-        return self.start_ns + busiest_ns + EXPOSED * min(array_ns, moved_ns) + self._end_ns(one, jobs)
+        return self.start_ns + busiest_ns + EXPOSED * min(array_ns, moved_ns) + self._end_ns(one, accumulators)
 
     def array_ns(self, one: BlocksSettings) -> float:
         """Of the Tensor Engine alone."""
@@ -207,7 +210,7 @@ class BlocksBound:
 
     def turns(self, one: BlocksSettings) -> int:
         """Passes of a core."""
-        passes = self.jobs(one.channels, one.outputs, one.inputs)[1]
+        passes = self.accumulators(one.channels, one.outputs, one.inputs)[1]
         return passes if one.split else div_ceil(passes, PARTS)
 
     def tiles(self, one: BlocksSettings) -> int:
@@ -222,18 +225,21 @@ class BlocksBound:
 
     def buffers(self, one: BlocksSettings) -> int:
         """Tiles that are loaded at once: so many that the Tensor Engine does not wait, or as fit; 0 if too few do."""
-        jobs, sizes = self.jobs(one.channels, one.outputs, one.inputs)[0], (one.outputs, one.inputs, one.split)
+        accumulators, sizes = (
+            self.accumulators(one.channels, one.outputs, one.inputs)[0],
+            (one.outputs, one.inputs, one.split),
+        )
         size = block_bytes(self.geometry, (one.rows, one.columns), one.channels, sizes, one.side)
         if self.pixels == TRANSPOSED:
             size *= self._gang(one.rows, one.columns, *self._channels(one))
             fit, tiles = TRANSPOSED_BYTES // size, self.tiles(one)
-            needed, wanted = (tiles, 2 * tiles) if jobs > self.banks else (1, min(2, tiles))
+            needed, wanted = (tiles, 2 * tiles) if accumulators > self.banks else (1, min(2, tiles))
         else:
             fit, most = min(BUFFERS_MAX, BLOCK_BYTES // size), self.most // one.side
             needed = buffers_needed(self.geometry, (one.rows, one.columns), one.channels, sizes, self.banks, most)
             array_ns, moved_ns, _ = self.engines(one)
             again = math.ceil(self._turn_ns(array_ns, moved_ns) / max(array_ns, moved_ns))
-            wanted = 2 * needed if jobs > self.banks else max(2, again)
+            wanted = 2 * needed if accumulators > self.banks else max(2, again)
         return min(wanted, fit) if needed <= fit else 0
 
     def engines(self, one: BlocksSettings) -> tuple[float, float, float]:
@@ -242,7 +248,7 @@ class BlocksBound:
         chunks = min(one.inputs, div_ceil(geometry.C // geometry.groups, one.channels))
         at_once = chunks / div_ceil(chunks, one.side)
         array_ns = self._bank_ns(one.rows, one.columns, one.beside, one.channels, at_once)
-        array_ns *= self.jobs(one.channels, one.outputs, one.inputs)[0]
+        array_ns *= self.accumulators(one.channels, one.outputs, one.inputs)[0]
         c, k = self._channels(one)
         if self.pixels == TRANSPOSED:
             transposes_ns, moved_ns, first_ns = self._transposed_ns(one.rows, one.columns, c, k)
@@ -263,15 +269,15 @@ class BlocksBound:
         """Blocks of other planes in a unit that is transposed."""
         return int(gang_of(self.source, self.grid(rows, columns)[0], max(c, k)))
 
-    def _jobs(self, channels: int, outputs: int, inputs: int) -> tuple[int, int]:
+    def _accumulators(self, channels: int, outputs: int, inputs: int) -> tuple[int, int]:
         """Accumulators of a pass, and passes."""
         geometry = self.geometry
         ks, cs = div_ceil(geometry.K // geometry.groups, P_MAX), div_ceil(geometry.C // geometry.groups, channels)
-        jobs = int(jobs_of_pass(geometry, channels, (outputs, inputs)))
+        accumulators = int(accumulators_of_pass(geometry, channels, (outputs, inputs)))
         if ks == cs == 1:
-            together = max(1, min(geometry.groups, self.banks // jobs))
-            return together * jobs, div_ceil(geometry.groups, together)
-        return jobs, geometry.groups * div_ceil(ks, outputs) * div_ceil(cs, inputs)
+            together = max(1, min(geometry.groups, self.banks // accumulators))
+            return together * accumulators, div_ceil(geometry.groups, together)
+        return accumulators, geometry.groups * div_ceil(ks, outputs) * div_ceil(cs, inputs)
 
     def _turn_ns(self, array_ns: float, moved_ns: float) -> float:
         """From a load into a buffer to the next one."""
@@ -361,7 +367,7 @@ class BlocksBound:
         last_ns = places * max(vector_ns, scalar_ns) + target.matmul_done_ns + target.hop_ns + target.hop_tensor_ns
         return max(array_ns, vector_ns * scalar_ns / (vector_ns + scalar_ns)), last_ns
 
-    def _end_ns(self, one: BlocksSettings, jobs: int) -> float:
+    def _end_ns(self, one: BlocksSettings, accumulators: int) -> float:
         """The last accumulator's evacuation and store; the sums of both cores' halves, which nothing hides."""
         target, geometry = self.target, self.geometry
         width = min(BANK_COLUMNS, taps_beside(geometry, one.beside) * one.channels)
@@ -369,9 +375,9 @@ class BlocksBound:
         if not one.split:
             return float(end_ns)
         filters = 4 * geometry.K * (geometry.C // geometry.groups) * num_taps(geometry)
-        last = min(filters, min(jobs, self.banks) * BANK_BYTES * P_MAX)
+        last = min(filters, min(accumulators, self.banks) * BANK_BYTES * P_MAX)
         exchanged_ns = target.exchange_ns + max(0.0, last - target.exchange_bytes) * target.exchange_byte_ns
-        added_ns = min(jobs, self.banks) * width * target.vector_ns
+        added_ns = min(accumulators, self.banks) * width * target.vector_ns
         return float(end_ns + exchanged_ns + added_ns + target.hbm_ns(last / PARTS, 4.0 * width))
 
 

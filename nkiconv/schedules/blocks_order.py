@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from .blocks import Job, Pass, Tile, first_seen
+from .blocks import Accumulator, Pass, Tile, first_seen
 from .blocks_schedule import BlocksSchedule, chains_of
 from .tiles import Part, cut_at
 
@@ -36,7 +36,7 @@ class Products:
     """Products of a row of all blocks of a tile, of one of its gang, for some accumulators of a round.
 
     Attributes:
-        index: of the tile; member: of its gang; jobs: of the round; banks: (first, how many) of them.
+        index: of the tile; member: of its gang; accumulators: of the round; banks: (first, how many) of them.
         adds: whether other products of this order write the accumulators.
         starts, ends: whether they are the first of the round, the last of the accumulators' chain.
         chain, last: number of the chain whose sums are added in SBUF, and whether it is the last of the pass.
@@ -46,7 +46,7 @@ class Products:
     index: int
     row: int
     member: int
-    jobs: tuple[Job, ...]
+    accumulators: tuple[Accumulator, ...]
     banks: Part
     adds: bool
     stays: int
@@ -89,21 +89,21 @@ def _chain(plan: BlocksSchedule, tiles: Sequence[TileOf], part: Part, shared: bo
     """Products of tiles (first, how many) of a pass. shared: whether they are a half, whose sums the cores exchange."""
     (first, count), rounds, rows = part, tiles[part[0]].one.rounds, range(plan.settings.rows)
     end, some = first + count, len(rounds) > 1
-    for number, jobs in enumerate(rounds):
-        every, done, rest = (0, len(jobs)), first if number > 0 else end - 1, rows
+    for number, accumulators in enumerate(rounds):
+        every, done, rest = (0, len(accumulators)), first if number > 0 else end - 1, rows
         found: list[Products] = []
         for index in range(first, done):
-            found += _rows(plan, tiles, index, rows, jobs, every, first, some)
+            found += _rows(plan, tiles, index, rows, accumulators, every, first, some)
         if number == 0 and shared and plan.transposes is None:
             # rows of the last tile as they come, but for the last one
-            found += _rows(plan, tiles, done, rows[:-1], jobs, every, first, some)
+            found += _rows(plan, tiles, done, rows[:-1], accumulators, every, first, some)
             rest = rows[-1:]
         # accumulator by accumulator, or one for each row tile
-        for banks in cut_at(len(jobs), plan.settings.side):
+        for banks in cut_at(len(accumulators), plan.settings.side):
             # tiles of several rounds stay until the last accumulator
-            stay = some and (number < len(rounds) - 1 or sum(banks) < len(jobs))
+            stay = some and (number < len(rounds) - 1 or sum(banks) < len(accumulators))
             for index in range(done, end):
-                found += _rows(plan, tiles, index, rest, jobs, banks, first, stay)
+                found += _rows(plan, tiles, index, rest, accumulators, banks, first, stay)
             found[-1] = replace(found[-1], ends=True)
         found[0] = replace(found[0], starts=True)
         yield from found
@@ -114,7 +114,7 @@ def _rows(
     tiles: Sequence[TileOf],
     index: int,
     rows: range,
-    jobs: tuple[Job, ...],
+    accumulators: tuple[Accumulator, ...],
     banks: Part,
     start: int,
     stay: bool,
@@ -124,7 +124,7 @@ def _rows(
     first = _first_row(plan, tiles[index]) if index == start else -1
     order = sorted(rows, key=lambda row: row != first)
     return [
-        Products(index, row, member, jobs, banks, row != first or member > 0, start if stay else index)
+        Products(index, row, member, accumulators, banks, row != first or member > 0, start if stay else index)
         for row in order
         for member in range(members)
     ]

@@ -25,8 +25,8 @@ from itertools import chain
 from . import blocks_transposes as transposes
 from .blocks import (
     BLOCK_BYTES,
+    Accumulator,
     BlocksSettings,
-    Job,
     Pass,
     Run,
     Tile,
@@ -88,7 +88,7 @@ class Transposes:
 
 @dataclass(frozen=True)
 class BlocksSchedule:
-    """Passes of all jobs, shared by the cores, or with split tiles of each.
+    """Passes of all accumulators, shared by the cores, or with split tiles of each.
 
     Attributes:
         geometry: that blocks are of, whose channels may have been made neighbours; source: of x and gy in memory.
@@ -174,10 +174,16 @@ def _scheduled(
     half = div_ceil(units_in(geometry, config.rows, config.columns), PARTS)
     known: dict[tuple[Part, Part], tuple[tuple[Tile, ...], tuple[int, int] | None, Part, Part]] = {}
     passes: list[Pass] = []
-    for jobs in batches_of(geometry, config, bias, min(banks, together)):
-        of_taps = [job for job in jobs if job.t >= 0]
-        r, s = _hull([job.r for job in of_taps], (0, 1)), _hull([job.s for job in of_taps], (0, 1))
-        c = [_hull([job.c for job in of_taps if job.part == part], (geometry.C, 0)) for part in range(config.side)]
+    for accumulators in batches_of(geometry, config, bias, min(banks, together)):
+        of_taps = [accumulator for accumulator in accumulators if accumulator.t >= 0]
+        r, s = (
+            _hull([accumulator.r for accumulator in of_taps], (0, 1)),
+            _hull([accumulator.s for accumulator in of_taps], (0, 1)),
+        )
+        c = [
+            _hull([accumulator.c for accumulator in of_taps if accumulator.part == part], (geometry.C, 0))
+            for part in range(config.side)
+        ]
         if (r, s) not in known:
             rows, columns = runs_of(geometry.rows, config.rows, r), runs_of(geometry.columns, config.columns, s)
             tiles = tiles_of_units(planes, rows, columns, most, half if config.split == 1 else 0)
@@ -187,10 +193,10 @@ def _scheduled(
                 h, w = (rows[0].low, rows[0].high - rows[0].low), (columns[0].low, columns[0].high - columns[0].low)
             known[r, s] = tiles, clips, h, w
         tiles, clips, h, w = known[r, s]
-        each = cut(div_ceil(len(jobs), config.side), banks // config.side)
-        rounds = tuple(tuple(some_of(jobs, (at * config.side, count * config.side))) for at, count in each)
-        seen = tuple(dict.fromkeys(job.t for job in of_taps))
-        k = _hull([job.k for job in jobs], (0, 0))
+        each = cut(div_ceil(len(accumulators), config.side), banks // config.side)
+        rounds = tuple(tuple(some_of(accumulators, (at * config.side, count * config.side))) for at, count in each)
+        seen = tuple(dict.fromkeys(accumulator.t for accumulator in of_taps))
+        k = _hull([accumulator.k for accumulator in accumulators], (0, 0))
         passes.append(Pass(rounds, k, tuple(c), r, s, h, w, seen, tiles, div_ceil(half, most), clips))
     plan = BlocksSchedule(
         settings=config,
@@ -239,7 +245,7 @@ def _with_transposes(plan: BlocksSchedule, planes: Sequence[Part]) -> BlocksSche
     found = Transposes(
         gang=gang,
         raws=transposes.RAWS,
-        banks=min(PSUM_BANKS - len(jobs) for one in passes for jobs in one.rounds),
+        banks=min(PSUM_BANKS - len(accumulators) for one in passes for accumulators in one.rounds),
         raw_shapes=raw_shapes,
         slab_shape=slab_shape,
         bank_shape=transposes.bank_shape(plan.source, passes, gang),
@@ -272,41 +278,43 @@ def _hull(parts: Sequence[Part], nothing: Part) -> Part:
     return low, max(first + count for first, count in parts) - low
 
 
-def batches_of(geometry: Geometry, config: BlocksSettings, bias: bool, banks: int) -> list[tuple[Job, ...]]:
-    """Jobs of each pass, of biases alone if these are more than the banks of PSUM that others leave."""
-    found: list[tuple[Job, ...]] = []
+def batches_of(geometry: Geometry, config: BlocksSettings, bias: bool, banks: int) -> list[tuple[Accumulator, ...]]:
+    """Accumulators of each pass, of biases alone if these are more than the banks of PSUM that others leave."""
+    found: list[tuple[Accumulator, ...]] = []
     ks, cs = outputs_beside(geometry, config.beside), cut(geometry.C // geometry.groups, config.channels)
     taps = _taps_of(geometry)
     for group in range(geometry.groups):
         for c in cut_at(len(cs), config.inputs):
             for some in cut_at(len(ks), config.outputs):
-                jobs, biases = _jobs_of(geometry, config, group, some_of(ks, some), some_of(cs, c), taps)
+                accumulators, biases = _accumulators_of(
+                    geometry, config, group, some_of(ks, some), some_of(cs, c), taps
+                )
                 biases = biases if bias and c[0] == 0 else ()
-                if biases and len(jobs) <= banks < len(jobs) + len(biases):
+                if biases and len(accumulators) <= banks < len(accumulators) + len(biases):
                     found.append(biases)
                 else:
-                    jobs = jobs + biases
+                    accumulators = accumulators + biases
                 before = len(found[-1]) if found else banks
-                if len(ks) == 1 and len(cs) == 1 and before + len(jobs) <= banks:
-                    found[-1] = found[-1] + jobs
+                if len(ks) == 1 and len(cs) == 1 and before + len(accumulators) <= banks:
+                    found[-1] = found[-1] + accumulators
                 elif config.outputs * config.inputs > 1:
-                    found.append(jobs)
+                    found.append(accumulators)
                 else:
-                    found += [jobs[at : at + count] for at, count in cut(len(jobs), banks)]
+                    found += [accumulators[at : at + count] for at, count in cut(len(accumulators), banks)]
     return found
 
 
-def _jobs_of(
+def _accumulators_of(
     geometry: Geometry,
     config: BlocksSettings,
     group: int,
     ks: Sequence[tuple[Part, int]],
     cs: Sequence[Part],
     taps: Sequence[tuple[int, Part, Part]],
-) -> tuple[tuple[Job, ...], tuple[Job, ...]]:
-    """(Jobs of some channels of a group, those of their biases)."""
-    jobs: list[Job] = []
-    biases: list[Job] = []
+) -> tuple[tuple[Accumulator, ...], tuple[Accumulator, ...]]:
+    """(Accumulators of some channels of a group, those of their biases)."""
+    accumulators: list[Accumulator] = []
+    biases: list[Accumulator] = []
     parts = cut(len(cs), div_ceil(len(cs), config.side))
     for (first, count), beside in ks:
         k = first + group * (geometry.K // geometry.groups), count
@@ -315,9 +323,9 @@ def _jobs_of(
             for part, (at, chunks) in enumerate(parts):
                 if index < chunks:
                     c = cs[at + index][0] + group * (geometry.C // geometry.groups), cs[at + index][1]
-                    jobs += [Job(k, c, t, r, s, beside, part) for t, r, s in taps]
-        biases.append(Job(k, (0, 1), -1, (0, 1), (0, 1), beside, 0))
-    return tuple(jobs), tuple(biases)
+                    accumulators += [Accumulator(k, c, t, r, s, beside, part) for t, r, s in taps]
+        biases.append(Accumulator(k, (0, 1), -1, (0, 1), (0, 1), beside, 0))
+    return tuple(accumulators), tuple(biases)
 
 
 def _taps_of(geometry: Geometry) -> list[tuple[int, Part, Part]]:
@@ -329,7 +337,7 @@ def _taps_of(geometry: Geometry) -> list[tuple[int, Part, Part]]:
 
 def chains_of(plan: BlocksSchedule, one: Pass, count: int) -> list[Part]:
     """(first, how many) of so many tiles of a pass that are summed up in a chain each; all if they pass in rounds."""
-    beside = min(job.beside for job in one.rounds[0])
+    beside = min(accumulator.beside for accumulator in one.rounds[0])
     matmuls = count * plan.gang * plan.settings.rows * div_ceil(plan.settings.columns, beside)
     return cut_into(count, min(count, div_ceil(matmuls, CHAIN)) if len(one.rounds) == 1 else 1)
 
@@ -369,8 +377,8 @@ def instructions(plan: BlocksSchedule, cores: int) -> int:
             places = plan.transposes.bank_shape[1]
             total += transposes.transpose_instructions(plan.source, settings, one, plan.gang, places)
         chains = len(chains_of(plan, one, count)) + PARTS
-        for job in chain.from_iterable(one.rounds):
-            total += count * settings.rows * div_ceil(settings.columns, job.beside) * plan.gang + 4 + chains
+        for accumulator in chain.from_iterable(one.rounds):
+            total += count * settings.rows * div_ceil(settings.columns, accumulator.beside) * plan.gang + 4 + chains
         each.append(div_ceil(total * one.half, count) + 64 if plan.split and cores == PARTS else total)
     parts = 1 if plan.split else cores
     most = max(sum(some_of(each, share(len(each), parts, core))) for core in range(parts))

@@ -168,7 +168,7 @@ def buffer_shapes(
 
 
 def transpose_bytes(geometry: Geometry, shapes: tuple[tuple[tuple[int, ...], ...], tuple[int, ...]], raws: int) -> int:
-    """Bytes a partition that transposes need beside the blocks. shapes: of `buffer_shapes`; raws: pieces of each."""
+    """Bytes a partition that transposes need besides the blocks. shapes: of `buffer_shapes`; raws: pieces of each."""
     (x, y), slab = shapes
     return (raws * (size_of(x[1:]) + size_of(y[1:])) + SLABS * size_of(slab[1:])) * geometry.itemsize
 

@@ -16,7 +16,7 @@ from .tiles import P_MAX
 
 
 @dataclass(frozen=True)
-class ChunkPiece:
+class KTilePiece:
     """Channels c0 .. c0+count-1 on partitions from `part` on, r rows and s columns of taps from a product's own."""
 
     part: int
@@ -28,9 +28,9 @@ class ChunkPiece:
 
 @dataclass(frozen=True)
 class Product:
-    """A tap of a K tile (its index), which is a list of ChunkPieces, with the first so many of these."""
+    """A tap of a K tile (its index), which is a list of KTilePieces, with the first so many of these."""
 
-    chunk: int
+    k_tile: int
     r: int
     s: int
     pieces: int
@@ -38,7 +38,7 @@ class Product:
 
 @dataclass(frozen=True)
 class Place:
-    """A tap of a K tile's filters in SBUF, for its first so many ChunkPieces."""
+    """A tap of a K tile's filters in SBUF, for its first so many KTilePieces."""
 
     t: int
     r: int
@@ -46,82 +46,82 @@ class Place:
     pieces: int
 
 
-def own_piece(c0: int, count: int) -> ChunkPiece:
-    """The first ChunkPiece of a chunk; riders are behind it."""
-    return ChunkPiece(part=0, c0=c0, count=count, r=0, s=0)
+def own_piece(c0: int, count: int) -> KTilePiece:
+    """The first KTilePiece of a K tile; riders follow it."""
+    return KTilePiece(part=0, c0=c0, count=count, r=0, s=0)
 
 
-def parts_of(chunk: Sequence[ChunkPiece], pieces: int) -> int:
-    """Partitions of a chunk's first so many pieces."""
-    last = chunk[pieces - 1]
+def parts_of(k_tile: Sequence[KTilePiece], pieces: int) -> int:
+    """Partitions of a K tile's first so many pieces."""
+    last = k_tile[pieces - 1]
     return last.part + last.count
 
 
-def products_of(geometry: Geometry, copies: int) -> tuple[list[list[ChunkPiece]], list[Product]]:
-    """(chunks, Products) of all channels of x; copies: of the channels left over, at most."""
-    chunks: list[list[ChunkPiece]] = []
+def products_of(geometry: Geometry, copies: int) -> tuple[list[list[KTilePiece]], list[Product]]:
+    """(K tiles, Products) of all channels of x; copies: of the channels left over, at most."""
+    k_tiles: list[list[KTilePiece]] = []
     products: list[Product] = []
     R, S = geometry.rows.taps, geometry.columns.taps
     rest = geometry.C % P_MAX
     whole = geometry.C - rest
     for c0 in range(0, whole, P_MAX):
         for tap in range(R * S):
-            products.append(Product(chunk=len(chunks), r=tap // S, s=tap % S, pieces=1))
-        chunks.append([own_piece(c0, P_MAX)])
+            products.append(Product(k_tile=len(k_tiles), r=tap // S, s=tap % S, pieces=1))
+        k_tiles.append([own_piece(c0, P_MAX)])
     if rest == 0:
-        return chunks, products
+        return k_tiles, products
     depth = min(P_MAX // rest, S) if copies > 1 else 1
     if depth == 1 and copies > 1 and rest % (P_MAX - rest) == 0:
-        own, more = ridden(own_piece(whole, rest), len(chunks), (R, S), copies)
-        return chunks + own, products + more
+        own, more = ridden(own_piece(whole, rest), len(k_tiles), (R, S), copies)
+        return k_tiles + own, products + more
     for r in range(R):
         for s in range(0, S, depth):
-            products.append(Product(chunk=len(chunks), r=r, s=s, pieces=min(depth, S - s)))
+            products.append(Product(k_tile=len(k_tiles), r=r, s=s, pieces=min(depth, S - s)))
     pieces = [own_piece(whole, rest)]
     for behind in range(1, depth):
-        pieces.append(ChunkPiece(part=behind * rest, c0=whole, count=rest, r=0, s=behind))
-    return [*chunks, pieces], products
+        pieces.append(KTilePiece(part=behind * rest, c0=whole, count=rest, r=0, s=behind))
+    return [*k_tiles, pieces], products
 
 
 def ridden(
-    own: ChunkPiece, first: int, taps: tuple[int, int], copies: int
-) -> tuple[list[list[ChunkPiece]], list[Product]]:
-    """(chunks, products) of channels, which get at most so many copies, with riders; first: number of their chunk."""
+    own: KTilePiece, first: int, taps: tuple[int, int], copies: int
+) -> tuple[list[list[KTilePiece]], list[Product]]:
+    """(K tiles, products) of channels, which get at most so many copies, with riders; first: number of their K tile."""
     R, S = taps
     room = P_MAX - own.count
     shares = own.count // room
     # the first so many taps have no product where riders take all of their channels
     apart, found = R * S // (shares + 1), []
-    riders: list[ChunkPiece] = []
+    riders: list[KTilePiece] = []
     used: list[int] = []
     for tap in range(apart):
         tried, hosts = riders[:], []
         places: list[int] = []
         for share in range(shares):
-            rider = ChunkPiece(part=own.count, c0=own.c0 + share * room, count=room, r=0, s=0)
+            rider = KTilePiece(part=own.count, c0=own.c0 + share * room, count=room, r=0, s=0)
             host = host_of(rider, tap, apart, taps, tried, copies, used + places)
             if host is not None:
                 hosts.append(host)
                 places.append(host[1])
         if len(hosts) < shares:
-            found.append(Product(chunk=first, r=tap // S, s=tap % S, pieces=1))
+            found.append(Product(k_tile=first, r=tap // S, s=tap % S, pieces=1))
             continue
         riders, used = tried, used + places
         for host in hosts:
             copy, place = host
-            found.append(Product(chunk=first + copy, r=place // S, s=place % S, pieces=2))
+            found.append(Product(k_tile=first + copy, r=place // S, s=place % S, pieces=2))
     for tap in range(apart, R * S):
         if tap not in used:
-            found.append(Product(chunk=first, r=tap // S, s=tap % S, pieces=1))
+            found.append(Product(k_tile=first, r=tap // S, s=tap % S, pieces=1))
     return [[own, rider] for rider in riders] or [[own]], found
 
 
 def host_of(
-    rider: ChunkPiece,
+    rider: KTilePiece,
     tap: int,
     apart: int,
     taps: tuple[int, int],
-    riders: list[ChunkPiece],
+    riders: list[KTilePiece],
     copies: int,
     used: Sequence[int],
 ) -> tuple[int, int] | None:

@@ -1,4 +1,5 @@
-"""What several algorithms cut alike: jobs into batches, outputs into bands and banks, filters into blocks of taps."""
+"""What several algorithms cut alike: M tiles into batches, outputs into output tiles and banks, filters into blocks of
+taps."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ class Outputs:
 
 
 @dataclass(frozen=True)
-class Band(Outputs):
+class OutTile(Outputs):
     """Outputs, and the elements d, h, w of x that they need."""
 
     d0: int
@@ -38,7 +39,7 @@ class Band(Outputs):
 
 @dataclass(frozen=True)
 class Bank:
-    """One bank of sums: planes, rows and columns from the first of its band."""
+    """One bank of sums: planes, rows and columns from the first of its output tile."""
 
     z: int
     zn: int
@@ -48,15 +49,15 @@ class Bank:
     qn: int
 
 
-class HasChunks(Protocol):
-    """A job: output channels, and the chunks of input channels that they need."""
+class HasKTiles(Protocol):
+    """An M tile: output channels, and the K tiles of input channels that they need."""
 
     @property
-    def chunks(self) -> Any: ...
+    def k_tiles(self) -> Any: ...
 
 
 def same_place(one: Outputs, other: Outputs) -> bool:
-    """Whether two bands are outputs of the same planes, rows and columns."""
+    """Whether two output tiles are outputs of the same planes, rows and columns."""
     return (one.z0, one.zn, one.p0, one.pn, one.q0, one.qn) == (
         other.z0,
         other.zn,
@@ -96,20 +97,20 @@ def bank_unit(images: int, pn: int, qn: int, step: int) -> int:
     return max(step, rows // step * step)
 
 
-def in_batches(jobs: Sequence[Thing], most: int, halves: int) -> list[list[Thing]]:
-    """Jobs in batches of at most `most`, as even as can be; as many of the first of two halves as of the other, so that
-    two cores can share them, where halves is 2."""
+def in_batches(m_tiles: Sequence[Thing], most: int, halves: int) -> list[list[Thing]]:
+    """M tiles in batches of at most `most`, as even as can be; as many of the first of two halves as of the other, so
+    that two cores can share them, where halves is 2."""
     found = []
-    count = div_ceil(div_ceil(len(jobs), halves), most)
+    count = div_ceil(div_ceil(len(m_tiles), halves), most)
     for half in range(halves):
-        first, mine = share(len(jobs), halves, half)
-        found += [some_of(jobs, (first + part[0], part[1])) for part in cut_into(mine, min(count, mine))]
+        first, mine = share(len(m_tiles), halves, half)
+        found += [some_of(m_tiles, (first + part[0], part[1])) for part in cut_into(mine, min(count, mine))]
     return found
 
 
-def chunks_of(batch: Sequence[HasChunks]) -> list[Any]:
-    """Chunks of input channels that a batch's jobs need, each once, in order."""
-    return list(dict.fromkeys(chunk for job in batch for chunk in job.chunks))
+def k_tiles_of(batch: Sequence[HasKTiles]) -> list[Any]:
+    """K tiles of input channels that a batch's M tiles need, each once, in order."""
+    return list(dict.fromkeys(k_tile for m_tile in batch for k_tile in m_tile.k_tiles))
 
 
 def tap_blocks(geometry: Geometry, elements: int, most_bytes: int) -> list[tuple[int, int, int, int]]:

@@ -8,7 +8,7 @@ from .options import Epilogue
 from .settings import SHARDS
 from .tiles import INSTRUCTIONS_MAX, PARTS, div_ceil, share
 
-#: Taps that run backwards: up to which copying each is the less work; of a filter that is copied in HBM, at most.
+#: Taps in reverse order: up to which copying each is the less work; of a filter that is copied in HBM, at most.
 FEW_TAPS, COPIED_TAPS = 16, 8192
 #: Columns of an image below which two cores do not share them.
 COLUMNS_TO_SHARE = 64
@@ -47,7 +47,7 @@ class RowGeometry:
     summed: int = 1
     x_image: int = 0
     w_image: int = 0
-    #: whether taps run backwards: y is the sum over s of w[c, S - 1 - s] * ...
+    #: whether taps are in reverse order: y is the sum over s of w[c, S - 1 - s] * ...
     flipped: bool = False
     #: how many times the work of this the problem has that the host plans by it: instructions are counted of all
     times: int = 1
@@ -55,7 +55,7 @@ class RowGeometry:
 
 @dataclass(frozen=True)
 class Options:
-    """Everything asked for beside the geometry that changes what an algorithm does."""
+    """Everything asked for besides the geometry that changes what an algorithm does."""
 
     epilogue: Epilogue
     #: whether the left padding holds an initial state instead of zeros
@@ -67,8 +67,8 @@ class Options:
 def part_span(count: int, is_shared: bool, part: int) -> tuple[int, int]:
     """(first, how many) of an axis in one of the PARTS: a share of it, or all.
 
-    One core does both parts in turn, two cores one each: every output meets the same instructions, and has the same
-    bits, on 1 and on 2 cores.
+    One core does both parts one after the other, two cores one each: every output meets the same instructions, and has
+    the same bits, on 1 and on 2 cores.
     """
     return share(count, PARTS, part) if is_shared else (0, count)
 
@@ -104,7 +104,7 @@ def instructions_unsupported(geometry: RowGeometry, name: str, count: int) -> st
 
 
 def flips(algorithm: str, geometry: RowGeometry) -> bool:
-    """Whether an algorithm gets a copy of the filters, with taps forwards."""
+    """Whether an algorithm gets a copy of the filters, with taps in order."""
     return geometry.flipped and algorithm not in ("mixed", "vector", "banded")
 
 

@@ -27,7 +27,7 @@ from .geometry import Geometry, instructions_unsupported, num_taps
 from .settings import Config, Settings, count, double, half, less, more, once_a_config, setting, warm_up
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, QUADRANT, SBUF_BYTES, Part, cut_at, div_ceil, fits_sbuf
 
-#: Tiles of units that are loaded at once where nobody says.
+#: Tiles of units that are loaded at once by default.
 BUFFERS = 3
 _BANK = BANK_COLUMNS
 
@@ -174,7 +174,7 @@ def _block_of(geometry: Geometry, config: Config, beside: int) -> tuple[int, int
 
 #: Channels of each of several groups, and of a dense filter, up to which a bare kernel takes diagonals.
 FEW_CHANNELS, FEW_DENSE = 16, 8
-#: Tiles of sums as evacuated, of a row tile, that are filled in turn.
+#: Tiles of sums as evacuated, of a row tile, that are filled in rotation.
 READS = 2
 #: Sets of groups from which they are the partitions of what is stored, if no fewer than taps, each a matmul then.
 MANY_SETS = 32
@@ -190,7 +190,8 @@ class DiagonalsSchedule:
         window: (rows, columns) of x of a block; shared: rows of a unit's window that are those of the unit above it.
         h, w: (first, how many) of the rows and columns of a unit's window that are inside x for any unit; seen: the
             same of a block's window.
-        columns: of sums of a set; each: of them that are gathered; per_bank: jobs of a bank; per_gather: of a gather.
+        columns: of sums of a set; each: of them that are gathered; per_bank: accumulators of a bank; per_gather: of a
+        gather.
         transposed: whether sets are the partitions of what is stored.
         strips: of each tile (number of its strip, or its own, whether its units are below those of the tile before).
         passes: groups (first, how many) of each row tile.
@@ -227,8 +228,8 @@ class DiagonalsSchedule:
         """Partitions of sums: of one set, or of those below each other."""
         return self.positions if self.settings.below == 1 else P_MAX
 
-    def jobs_of(self, part: Part) -> int:
-        """Jobs of a row tile: of sets below each other, and a plane of taps."""
+    def accumulators_of(self, part: Part) -> int:
+        """Accumulators of a row tile: of sets below each other, and a plane of taps."""
         return div_ceil(part[1], self.settings.below) * self.geometry.planes.taps
 
 
@@ -291,9 +292,9 @@ def _scheduled(geometry: Geometry, config: DiagonalsSettings, bias: bool) -> Dia
         _seen_of_blocks(config.columns * Q.stride, config.across, window[1], w),
     )
     total, sets = c * seen[0][1] * seen[1][1], div_ceil(config.groups, config.below)
-    jobs, each = sets * geometry.planes.taps, own * P.taps * Q.taps
-    per_bank = min(max(1, BANK_COLUMNS // total), jobs)
-    banks = min(div_ceil(jobs, per_bank), max(1, READ_MOST // (c * window[0] * window[1] * per_bank)))
+    accumulators, each = sets * geometry.planes.taps, own * P.taps * Q.taps
+    per_bank = min(max(1, BANK_COLUMNS // total), accumulators)
+    banks = min(div_ceil(accumulators, per_bank), max(1, READ_MOST // (c * window[0] * window[1] * per_bank)))
     return DiagonalsSchedule(
         geometry=geometry,
         settings=config,
@@ -364,10 +365,10 @@ def needed_bytes(plan: DiagonalsSchedule) -> int:
     x_size = geometry.planes.taps * plan.h[1] * plan.w[1] * plan.c
     y_size = settings.rows * settings.down * settings.columns * settings.across * plan.k
     units = settings.buffers * (x_size + y_size) * settings.groups * geometry.itemsize
-    jobs = div_ceil(settings.groups, settings.below) * geometry.planes.taps
+    accumulators = div_ceil(settings.groups, settings.below) * geometry.planes.taps
     # as evacuated; as gathered, of two passes, and to be added; what is stored
     reads = READS * plan.per_gather * plan.c * plan.window[0] * plan.window[1]
-    sums = reads + plan.per_gather * plan.each + 2 * jobs * plan.each
+    sums = reads + plan.per_gather * plan.each + 2 * accumulators * plan.each
     # indices, as fp32 too; which positions and channels are a partition's; zeros
     constants = 2 * plan.per_gather * plan.each + 5 * P_MAX
     # of biases, of two passes, and to be added
@@ -378,13 +379,13 @@ def needed_bytes(plan: DiagonalsSchedule) -> int:
 def instructions(plan: DiagonalsSchedule, cores: int) -> int:
     """Instructions of the busiest core, at most."""
     settings, regions, count = plan.settings, sum(map(len, plan.tiles)), len(plan.tiles)
-    parts, T, jobs = settings.side, plan.geometry.planes.taps, settings.groups * plan.geometry.planes.taps
+    parts, T, accumulators = settings.side, plan.geometry.planes.taps, settings.groups * plan.geometry.planes.taps
     # zeros first, where not all sums are a product's
-    products = count * (settings.down * settings.across + 1) * jobs * parts
-    reads = count * jobs * parts * 4
+    products = count * (settings.down * settings.across + 1) * accumulators * parts
+    reads = count * accumulators * parts * 4
     # rows of blocks of the first and the last step may come one by one
     loads = (regions * parts * (settings.down if settings.groups == 1 else 1) + 4 * count) * (T + 1)
-    stores = 8 * jobs + (plan.each * T * div_ceil(settings.groups, P_MAX) if plan.transposed else 0)
+    stores = 8 * accumulators + (plan.each * T * div_ceil(settings.groups, P_MAX) if plan.transposed else 0)
     total = products + reads + loads + stores * parts + 8 * count
     passes = len(plan.passes) if plan.split else div_ceil(len(plan.passes), cores)
     return (div_ceil(total, cores) + stores * parts if plan.split else total) * passes + settings.warmup + 128

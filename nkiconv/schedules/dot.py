@@ -150,12 +150,12 @@ def unsupported(geometry: RowGeometry, options: Options, config: Config, cores: 
 
 
 def count_dot_instructions(geometry: RowGeometry, plan: DotSchedule, warmup: int, cores: int) -> int:
-    """Instructions of the busiest core, at most: loads, transposes and read-outs, matmuls, tails."""
+    """Instructions of the busiest core, at most: loads, transposes and evacuations, matmuls, tails."""
     phases = plan.members * plan.tap_phases
     slots = phases * (plan.slots + plan.column_phases * x_slots(plan))
     blocks = plan.lag_blocks * plan.column_phases
     matmuls = plan.taps * blocks * phases * div_ceil(plan.slots, plan.taps)
-    # of a unit beside these: masks and sums; loads and zeros
+    # of a unit besides these: masks and sums; loads and zeros
     unit = 2 * slots + matmuls + blocks * (4 * plan.taps + 3) + 16 * plan.members
     results = 15 + 4 * div_ceil(plan.tiles * plan.taps * padded_columns(plan), 512)
     batch = plan.images * (plan.tiles * plan.chunks * unit + results)

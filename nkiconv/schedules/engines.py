@@ -17,7 +17,7 @@ class Engines:
 
     def load(self, rows: int, row_ns: float, num_bytes: float, triggers: int = 1, after: float = 0.0) -> float:
         """DMAs to so many partitions, row_ns of a DMA engine each; returns when what waits for them may start. after:
-        when the columns that they overwrite are written, which keeps nobody else waiting, 0 where none are."""
+        when the columns that they overwrite are written, which keeps no other load waiting, 0 where none are."""
         issue_ns = self.target.static_issue_ns
         begin = max(self.sync + (triggers - 1) * issue_ns, after) + self.target.first_packet_ns
         begin, self.sync = begin + self.target.load_skew_ns * self.skew(rows), self.sync + triggers * issue_ns

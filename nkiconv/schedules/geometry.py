@@ -40,7 +40,7 @@ class Geometry:
     is x with lhs_dilation - 1 zeros between neighbours, and zeros outside. The images of a 2-d problem are planes with
     one tap, each an output of its own, and so are those of volumes that one tap sees, if they are evenly spaced; rows
     of taps of several planes follow each other. Strides are in elements of the HBM tensors as stored, so permuted
-    layouts need no copy; where channels lie side by side, elements that no tap meets are left out.
+    layouts need no copy; in NHWC, elements that no tap meets are left out.
     """
 
     C: int
@@ -51,7 +51,7 @@ class Geometry:
     columns: Axis
     #: elements between neighbours in x along channels, planes, rows and columns; in w along k, c, rows and columns of
     #: taps; in y and the residual along k, planes, rows and columns. Where planes of several volumes are not evenly
-    #: spaced, x and y have those between volumes behind them, and the planes of one
+    #: spaced, x and y also have those between volumes, last, and the planes of one
     x_strides: tuple[int, ...]
     w_strides: tuple[int, ...]
     y_strides: tuple[int, ...]
@@ -64,7 +64,7 @@ class Geometry:
     fast: bool
     #: how products are taken: None, or one of PRECISIONS
     precision: str | None
-    #: whether the filter is one of a transposed convolution: taps backwards, and where there are several groups
+    #: whether the filter is one of a transposed convolution: taps in reverse order, and where there are several groups
     #: [C, K / groups, ...], its strides those along a group's k and along all c (see `flip`)
     flipped: bool
     #: Frames that precede the planes of x's tensor, counted in planes.size, or None

@@ -16,7 +16,7 @@ from .implicit_gemm_channels import (
     rows_of,
     stores_channels,
 )
-from .implicit_gemm_outputs import chunk_window, x_elements
+from .implicit_gemm_outputs import k_tile_window, x_elements
 from .implicit_gemm_products import RAW_BYTES
 from .implicit_gemm_schedule import Schedule, build
 from .options import Options
@@ -77,11 +77,11 @@ def _slots_unsupported(geometry: Geometry, schedule: Schedule) -> str:
     """Why what pairs lies too far apart; "" if it does not."""
     rows, most = geometry.rows, 0
     for item in schedule.items if geometry.itemsize == 1 else ():
-        for chunk in schedule.chunks[item.batch]:
-            if chunk.slots > 1:
-                most = max(most, x_elements(geometry, chunk, item.band) // chunk.slots)
-            elif chunk.pairing != ALONE:
-                most = max(most, (rows.taps - 1) * rows.dilation * chunk_window(geometry, chunk, item.band)[1])
+        for k_tile in schedule.k_tiles[item.batch]:
+            if k_tile.slots > 1:
+                most = max(most, x_elements(geometry, k_tile, item.out_tile) // k_tile.slots)
+            elif k_tile.pairing != ALONE:
+                most = max(most, (rows.taps - 1) * rows.dilation * k_tile_window(geometry, k_tile, item.out_tile)[1])
     if most <= SLOT_MAX:
         return ""
     return (
@@ -95,13 +95,13 @@ def _order_unsupported(geometry: Geometry, schedule: Schedule) -> str:
     for index, batch in enumerate(schedule.batches if schedule.together else ()):
         if not can_together(geometry, batch):
             return (
-                f"config order=chunks, C={geometry.C}, K={geometry.K}: needs jobs that take the same several chunks of "
+                f"config order=chunks, C={geometry.C}, K={geometry.K}: needs M tiles with the same several K tiles of "
                 f"128 channels, no folded outputs, and rows of x and y in HBM, not channels side by side; use 'banks'"
             )
         needed = schedule.banks_together(index) + 1  # the last bank of all may be cut in two
         if needed > PSUM_BANKS:
             return (
-                f"config order=chunks: the sums of a band and filters take {needed} banks of PSUM, there are "
+                f"config order=chunks: sums of an output tile and filters take {needed} banks of PSUM, there are "
                 f"{PSUM_BANKS}; use 'banks', or a smaller x_bytes"
             )
     return ""
@@ -131,9 +131,9 @@ def loop_unsupported(geometry: Geometry, options: Options, loop: int, product: s
     """Why output tiles cannot be worked on in a loop on the device; "" if they can."""
     reason = ""
     if geometry.direct is not None:
-        reason = "precision=winograd adds frames of a band between the matmuls of another"
+        reason = "precision=winograd adds frames of an output tile between the matmuls of another"
     elif product != "single":
-        reason = f"product={product} prepares x of a band between the matmuls of another"
+        reason = f"product={product} prepares x of an output tile between the matmuls of another"
     elif is_transposed(geometry) or stores_channels(geometry):
         reason = "needs rows of x and y in HBM, not channels side by side"
     return reason and f"config loop={loop}: {reason}; use 0"

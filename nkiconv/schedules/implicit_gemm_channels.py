@@ -42,7 +42,7 @@ ROWS = 2
 FILTER_BYTES = 90_112
 
 
-class Chunk(NamedTuple):
+class KTile(NamedTuple):
     """A K tile: channels c0 .. c0+cn-1, at most 128 on each of its slots."""
 
     c0: int
@@ -76,19 +76,19 @@ class Chunk(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Job:
+class MTile:
     """An M tile: output channels k0 .. k0+kn-1, all of one group or of `pack` whole groups, their K tiles, and the rows
     of outputs made at once."""
 
     k0: int
     kn: int
     pack: int
-    chunks: tuple[Chunk, ...]
+    k_tiles: tuple[KTile, ...]
     rows: int
 
 
 #: M tiles whose filters are in SBUF together
-Batch = tuple[Job, ...]
+Batch = tuple[MTile, ...]
 
 
 def stores_channels(geometry: Geometry) -> bool:
@@ -97,7 +97,7 @@ def stores_channels(geometry: Geometry) -> bool:
 
 
 def left_over(count: int) -> int:
-    """How many of `count` channels are left over beside whole 128s, if two copies fit; else 0."""
+    """How many of `count` channels are left over after whole 128s, if two copies fit; else 0."""
     rest = count % P_MAX
     return rest if ROWS * rest <= P_MAX else 0
 
@@ -120,28 +120,28 @@ def rows_of(geometry: Geometry) -> int:
     return 1 if rows.out < ROWS or apart else ROWS
 
 
-def job_axis(geometry: Geometry, job: Job) -> Axis:
+def m_tile_axis(geometry: Geometry, m_tile: MTile) -> Axis:
     """The rows' Axis of an M tile: where it makes two rows of outputs at once, of pairs of rows."""
     rows = geometry.rows
-    if job.rows == 1:
+    if m_tile.rows == 1:
         return rows
     taps, stride = rows.taps + rows.stride // rows.dilation, ROWS * rows.stride
     return Axis(rows.size, taps, div_ceil(rows.out, ROWS), stride, rows.dilation, before=rows.before)
 
 
-def tap_groups(geometry: Geometry, chunk: Chunk) -> int:
+def tap_groups(geometry: Geometry, k_tile: KTile) -> int:
     """Groups of columns of taps that one matmul of a K tile takes at once."""
-    return div_ceil(geometry.columns.taps, chunk.depth)
+    return div_ceil(geometry.columns.taps, k_tile.depth)
 
 
-def group_depth(geometry: Geometry, chunk: Chunk, group: int) -> int:
+def group_depth(geometry: Geometry, k_tile: KTile, group: int) -> int:
     """Columns of taps of a group; the last one may have fewer."""
-    return min(chunk.depth, geometry.columns.taps - group * chunk.depth)
+    return min(k_tile.depth, geometry.columns.taps - group * k_tile.depth)
 
 
-def jobs_of(
+def m_tiles_of(
     geometry: Geometry, settings: ImplicitGemmSettings, apart: bool, filter_bytes: int = FILTER_BYTES
-) -> list[Job]:
+) -> list[MTile]:
     """M tiles whose filters take so many bytes at most. apart: whether groups must not share one."""
     per_c, per_k, fold = geometry.C // geometry.groups, geometry.K // geometry.groups, settings.fold
     pack = 1
@@ -162,20 +162,20 @@ def jobs_of(
             outputs = [(b0 * each, bn * each) for b0, bn in cut(per_k // each, max(1, most_k // each))]
         elif gn == 1:
             outputs = cut(per_k, most_k)
-        chunks = (Chunk(g0 * per_c, gn * per_c),) if gn > 1 else _chunks_of_group(geometry, g0, settings)
-        found += [Job(g0 * per_k + k0, kn, gn, chunks, 1) for k0, kn in outputs[:-1]]
-        found.append(Job(g0 * per_k + outputs[-1][0], outputs[-1][1], gn, chunks, rows))
+        k_tiles = (KTile(g0 * per_c, gn * per_c),) if gn > 1 else _k_tiles_of_group(geometry, g0, settings)
+        found += [MTile(g0 * per_k + k0, kn, gn, k_tiles, 1) for k0, kn in outputs[:-1]]
+        found.append(MTile(g0 * per_k + outputs[-1][0], outputs[-1][1], gn, k_tiles, rows))
     return found
 
 
-def _chunks_of_group(geometry: Geometry, group: int, settings: ImplicitGemmSettings) -> tuple[Chunk, ...]:
+def _k_tiles_of_group(geometry: Geometry, group: int, settings: ImplicitGemmSettings) -> tuple[KTile, ...]:
     """K tiles of a group that has an M tile of its own."""
     per_c = geometry.C // geometry.groups
     depth = depth_of(geometry) if settings.fold in ("inputs", "both") else 1
     if settings.product in FP8_PRODUCTS:
-        return paired_chunks(geometry, settings.product, left_over(geometry.C) if depth > 1 else 0, depth)
+        return paired_k_tiles(geometry, settings.product, left_over(geometry.C) if depth > 1 else 0, depth)
     parts = cut(per_c, P_MAX) if depth == 1 else cut_at(per_c, P_MAX)
-    whole = [Chunk(group * per_c + c0, cn) for c0, cn in parts]
+    whole = [KTile(group * per_c + c0, cn) for c0, cn in parts]
     return (*whole[:-1], whole[-1]._replace(depth=depth))
 
 
@@ -191,7 +191,7 @@ def packed_channels(K: int, C: int, taps: int, itemsize: int) -> int:
     return min(reversed(divisors), key=lambda count: div_ceil(K // count, most // count))
 
 
-def paired_chunks(geometry: Geometry, product: str, rest: int, depth: int) -> tuple[Chunk, ...]:
+def paired_k_tiles(geometry: Geometry, product: str, rest: int, depth: int) -> tuple[KTile, ...]:
     """K tiles of channels that pair; the last `rest` of them are folded `depth` times, where that is not 0."""
     columns, taps, whole = geometry.columns, num_taps(geometry), geometry.C - rest
     in_line = geometry.x_strides[3] == 1 and geometry.x_strides[2] == columns.size and geometry.frames is None
@@ -202,19 +202,19 @@ def paired_chunks(geometry: Geometry, product: str, rest: int, depth: int) -> tu
     found = []
     for c0, cn in cut(paired, 2 * P_MAX):
         each = div_ceil(cn, 2)
-        found.append(Chunk(c0, each, 1, CHUNKS, 2 * each - cn))
+        found.append(KTile(c0, each, 1, CHUNKS, 2 * each - cn))
     if paired < whole:
         how = ALONE if taps == 1 else STAGED if staged else TAPS
         if how == TAPS and product == "fp8_halves" and whole - paired == P_MAX and taps % 2 == 1 and rest == 0:
             how = HALVES
-        found.append(Chunk(paired, whole - paired, 1, how))
+        found.append(KTile(paired, whole - paired, 1, how))
     if rest > 0:
         # partitions of a copy, some of which are in the K tile before too
         of = next((some for some in FOLDED if rest <= some), FOLDED[-1])
         of = of if geometry.C >= of else rest
         deep = min(depth, P_MAX // of)
         within = of in FOLDED and (deep - 1) * columns.dilation <= columns.size
-        found.append(Chunk(geometry.C - of, of, deep, STAGED if staged and within else TAPS, of - rest))
+        found.append(KTile(geometry.C - of, of, deep, STAGED if staged and within else TAPS, of - rest))
     return tuple(found)
 
 
@@ -223,10 +223,10 @@ def word_of(geometry: Geometry) -> int:
     return next(word for word in (WORD_BYTES, 2, 1) if geometry.columns.size % word == 0)
 
 
-def sums_pitch(geometry: Geometry, chunks: Sequence[Chunk], images: int, own: int) -> int:
+def sums_pitch(geometry: Geometry, k_tiles: Sequence[KTile], images: int, own: int) -> int:
     """Rows of sums from one image of a bank to the next: more than its own where zeros lie between them, which both
     share, as rows of all images are one dimension of a pair's access pattern."""
-    if images == 1 or all(chunk.pairing == ALONE for chunk in chunks):
+    if images == 1 or all(k_tile.pairing == ALONE for k_tile in k_tiles):
         return own
     extent, above, below = extent_of(geometry, geometry.rows.out)
     return max(own, div_ceil(extent - min(above, below), geometry.rows.stride))
@@ -239,38 +239,38 @@ def extent_of(geometry: Geometry, count: int) -> tuple[int, int, int]:
     return extent, above, extent - above - rows
 
 
-def counted(chunks: Sequence[Chunk]) -> list[tuple[Chunk, int]]:
+def counted(k_tiles: Sequence[KTile]) -> list[tuple[KTile, int]]:
     """(K tile, how many are alike) of those of x: only the last two may differ from the first."""
-    alike = max(1, len(chunks) - 2)
-    return [(chunks[0], alike), *((chunk, 1) for chunk in chunks[alike:])]
+    alike = max(1, len(k_tiles) - 2)
+    return [(k_tiles[0], alike), *((k_tile, 1) for k_tile in k_tiles[alike:])]
 
 
-def job_bytes(geometry: Geometry, job: Job) -> int:
+def m_tile_bytes(geometry: Geometry, m_tile: MTile) -> int:
     """Bytes a partition of an M tile's stationaries."""
-    taps = sum(many * chunk.slots * tap_groups(geometry, chunk) for chunk, many in counted(job.chunks))
-    rows = geometry.planes.taps * job_axis(geometry, job).taps * job.rows
-    return rows * taps * stationary_columns(geometry, job) * geometry.itemsize
+    taps = sum(many * k_tile.slots * tap_groups(geometry, k_tile) for k_tile, many in counted(m_tile.k_tiles))
+    rows = geometry.planes.taps * m_tile_axis(geometry, m_tile).taps * m_tile.rows
+    return rows * taps * stationary_columns(geometry, m_tile) * geometry.itemsize
 
 
-def stationary_columns(geometry: Geometry, job: Job) -> int:
+def stationary_columns(geometry: Geometry, m_tile: MTile) -> int:
     """Columns of a stationary, and a few more of fp8, so that what is transposed is copied by whole words."""
-    plain = geometry.itemsize == 1 and job.pack == 1 and geometry.packed == 0 and geometry.C > 1
-    return whole_words(job.kn, geometry.itemsize) if plain else job.kn
+    plain = geometry.itemsize == 1 and m_tile.pack == 1 and geometry.packed == 0 and geometry.C > 1
+    return whole_words(m_tile.kn, geometry.itemsize) if plain else m_tile.kn
 
 
-def is_depthwise_job(geometry: Geometry, job: Job) -> bool:
+def is_depthwise_m_tile(geometry: Geometry, m_tile: MTile) -> bool:
     """Whether each channel has its own filters, and the M tile all of them; a packed filter is in its place as it
     is."""
     own = geometry.groups == geometry.C and geometry.packed == 0 and geometry.direct is None
-    return own and job.kn == job.chunks[0].cn * (geometry.K // geometry.C)
+    return own and m_tile.kn == m_tile.k_tiles[0].cn * (geometry.K // geometry.C)
 
 
-def batches_of(geometry: Geometry, jobs: Sequence[Job], by_channels: bool, filter_bytes: int) -> tuple[Batch, ...]:
+def batches_of(geometry: Geometry, m_tiles: Sequence[MTile], by_channels: bool, filter_bytes: int) -> tuple[Batch, ...]:
     """M tiles in groups whose filters take so many bytes together; where there are several, as many for one half of the
     M tiles as for the other, so that two cores can share them: several even if one would do by_channels."""
-    most = min(len(jobs), *(max(1, filter_bytes // job_bytes(geometry, job)) for job in jobs))
-    by_channels = by_channels or most < len(jobs)
-    return tuple(map(tuple, in_batches(jobs, most, PARTS if len(jobs) > 1 and by_channels else 1)))
+    most = min(len(m_tiles), *(max(1, filter_bytes // m_tile_bytes(geometry, m_tile)) for m_tile in m_tiles))
+    by_channels = by_channels or most < len(m_tiles)
+    return tuple(map(tuple, in_batches(m_tiles, most, PARTS if len(m_tiles) > 1 and by_channels else 1)))
 
 
 def moved_from(batches: Sequence[Batch], count: int) -> tuple[int, ...]:
@@ -297,13 +297,13 @@ def by_input(geometry: Geometry) -> bool:
     return geometry.flipped and geometry.groups == 1
 
 
-def lies_ready(geometry: Geometry, job: Job, chunk: Chunk) -> bool:
+def lies_ready(geometry: Geometry, m_tile: MTile, k_tile: KTile) -> bool:
     """Whether the filters of a transposed convolution are stationaries as they come: [c, k, taps reversed]."""
-    return by_input(geometry) and job.rows == 1 and chunk.depth == 1
+    return by_input(geometry) and m_tile.rows == 1 and k_tile.depth == 1
 
 
 def can_together(geometry: Geometry, batch: Batch) -> bool:
     """Whether a group's M tiles need the same of x, several K tiles of it; not where x or results are transposed, which
     takes banks of its own."""
-    several = len(batch[0].chunks) > 1 and not is_transposed(geometry) and not stores_channels(geometry)
-    return several and all(job.chunks == batch[0].chunks and job.rows == 1 for job in batch)
+    several = len(batch[0].k_tiles) > 1 and not is_transposed(geometry) and not stores_channels(geometry)
+    return several and all(m_tile.k_tiles == batch[0].k_tiles and m_tile.rows == 1 for m_tile in batch)

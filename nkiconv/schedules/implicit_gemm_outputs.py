@@ -6,10 +6,10 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from .cuts import Band, Bank, axis_elements, bank_unit, cut_planes, most_of, num_plane_parts, window_of
+from .cuts import Bank, OutTile, axis_elements, bank_unit, cut_planes, most_of, num_plane_parts, window_of
 from .geometry import Geometry, Met, num_taps, span, valid_range
 from .implicit_gemm import ImplicitGemmSettings
-from .implicit_gemm_channels import ALONE, STAGED, Chunk, Job, sums_pitch, tap_groups, word_of
+from .implicit_gemm_channels import ALONE, STAGED, KTile, MTile, sums_pitch, tap_groups, word_of
 from .tiles import BANK_COLUMNS, PARTS, Part, cut, cut_at, div_ceil, share
 
 #: Elements a partition of results of one output tile and M tile.
@@ -24,54 +24,54 @@ COLUMNS_MIN = 128
 LEAD_MATMULS = 4
 
 
-def lead_chunks(geometry: Geometry) -> int:
+def lead_k_tiles(geometry: Geometry) -> int:
     """K tiles whose filters are transposed before one is worked on."""
     return div_ceil(LEAD_MATMULS * (2 if geometry.precision == "fp16x3" else 1), num_taps(geometry))
 
 
-def group_met(geometry: Geometry, chunk: Chunk, group: int, q0: int, qn: int) -> Met:
-    """Outputs that a group of taps meets, as `valid_range`; zeros beside x are there too where it is folded."""
+def group_met(geometry: Geometry, k_tile: KTile, group: int, q0: int, qn: int) -> Met:
+    """Outputs that a group of taps meets, as `valid_range`; zeros next to x are there too where it is folded."""
     columns = geometry.columns
-    if chunk.depth == 1:
+    if k_tile.depth == 1:
         return valid_range(columns, group, q0, qn)
-    first = q0 * columns.stride + group * chunk.depth * columns.dilation - columns.before
+    first = q0 * columns.stride + group * k_tile.depth * columns.dilation - columns.before
     return q0, 1, qn, first, columns.stride
 
 
-def chunk_window(geometry: Geometry, chunk: Chunk, band: Band) -> Part:
+def k_tile_window(geometry: Geometry, k_tile: KTile, out_tile: OutTile) -> Part:
     """(first column, columns) of x that a K tile's tile holds for an output tile; from left of x where zeros are
     stored there."""
-    if chunk.depth == 1 and not chunk.stores_zeros:
-        return band.w0, band.wn
+    if k_tile.depth == 1 and not k_tile.stores_zeros:
+        return out_tile.w0, out_tile.wn
     columns = geometry.columns
-    first, width = band.q0 * columns.stride - columns.before, folded_width(geometry, chunk, band.qn)
-    if comes_staged(geometry, chunk, band):  # whole rows of whole words
+    first, width = out_tile.q0 * columns.stride - columns.before, folded_width(geometry, k_tile, out_tile.qn)
+    if comes_staged(geometry, k_tile, out_tile):  # whole rows of whole words
         word = word_of(geometry)
         left = div_ceil(columns.before, word) * word
         return -left, div_ceil(left + max(columns.size, first + width), word) * word
-    if chunk.stores_zeros and first == 0 and band.wn == columns.size:
-        width = max(width, band.wn)  # rows that come as one run
+    if k_tile.stores_zeros and first == 0 and out_tile.wn == columns.size:
+        width = max(width, out_tile.wn)  # rows that come as one run
     return first, width
 
 
-def comes_staged(geometry: Geometry, chunk: Chunk, band: Band) -> bool:
+def comes_staged(geometry: Geometry, k_tile: KTile, out_tile: OutTile) -> bool:
     """Whether rows of x of a K tile are put between zeros on chip."""
-    return chunk.pairing == STAGED and band.qn == geometry.columns.out
+    return k_tile.pairing == STAGED and out_tile.qn == geometry.columns.out
 
 
-def folded_width(geometry: Geometry, chunk: Chunk, qn: int) -> int:
+def folded_width(geometry: Geometry, k_tile: KTile, qn: int) -> int:
     """Columns of x that each copy of a folded K tile holds for `qn` outputs of a row."""
     columns = geometry.columns
-    last = (tap_groups(geometry, chunk) - 1) * chunk.depth * columns.dilation
+    last = (tap_groups(geometry, k_tile) - 1) * k_tile.depth * columns.dilation
     return (qn - 1) * columns.stride + last + 1
 
 
-def x_elements(geometry: Geometry, chunk: Chunk, band: Band) -> int:
+def x_elements(geometry: Geometry, k_tile: KTile, out_tile: OutTile) -> int:
     """Elements a partition of a K tile's x for an output tile."""
-    if chunk.pairing == ALONE:
-        return band.dn * band.hn * chunk_window(geometry, chunk, band)[1]
-    place = paired_place(geometry, chunk, band)
-    return chunk.slots * place.images * place.pitch * place.columns
+    if k_tile.pairing == ALONE:
+        return out_tile.dn * out_tile.hn * k_tile_window(geometry, k_tile, out_tile)[1]
+    place = paired_place(geometry, k_tile, out_tile)
+    return k_tile.slots * place.images * place.pitch * place.columns
 
 
 @dataclass(frozen=True)
@@ -86,50 +86,56 @@ class PairedPlace:
     columns: int
 
 
-def paired_place(geometry: Geometry, chunk: Chunk, band: Band) -> PairedPlace:
+def paired_place(geometry: Geometry, k_tile: KTile, out_tile: OutTile) -> PairedPlace:
     """The PairedPlace of a K tile's x for an output tile."""
-    rows, images = geometry.rows, band.zn
-    pitch = extent = window_of(rows, band.pn)
-    if band.zn > 1:
-        pitch = sums_pitch(geometry, [chunk], band.zn, band.pn) * rows.stride
+    rows, images = geometry.rows, out_tile.zn
+    pitch = extent = window_of(rows, out_tile.pn)
+    if out_tile.zn > 1:
+        pitch = sums_pitch(geometry, [k_tile], out_tile.zn, out_tile.pn) * rows.stride
         images += extent > pitch
-    row = band.p0 * rows.stride - rows.before
-    return PairedPlace(images, row, pitch, *chunk_window(geometry, chunk, band))
+    row = out_tile.p0 * rows.stride - rows.before
+    return PairedPlace(images, row, pitch, *k_tile_window(geometry, k_tile, out_tile))
 
 
-def job_band(band: Band, job: Job) -> Band:
+def m_tile_out_tile(out_tile: OutTile, m_tile: MTile) -> OutTile:
     """An output tile in an M tile's own rows, pairs of rows where it makes two at once."""
-    return band if job.rows == 1 else replace(band, p0=band.p0 // job.rows, pn=div_ceil(band.pn, job.rows))
+    return (
+        out_tile
+        if m_tile.rows == 1
+        else replace(out_tile, p0=out_tile.p0 // m_tile.rows, pn=div_ceil(out_tile.pn, m_tile.rows))
+    )
 
 
-def band_elements(geometry: Geometry, zn: int, pn: int, qn: int) -> int:
+def out_tile_elements(geometry: Geometry, zn: int, pn: int, qn: int) -> int:
     """Most elements that outputs zn x pn x qn need."""
     plane = axis_elements(geometry.rows, pn) * axis_elements(geometry.columns, qn)
     return axis_elements(geometry.planes, zn) * plane
 
 
-def bands_of(
-    geometry: Geometry, chunks: Sequence[Chunk], step: int, halves: int, settings: ImplicitGemmSettings
-) -> list[Band]:
+def out_tiles_of(
+    geometry: Geometry, k_tiles: Sequence[KTile], step: int, halves: int, settings: ImplicitGemmSettings
+) -> list[OutTile]:
     """Output tiles of all images; at least `halves` of them. step: rows of outputs that an M tile makes at once."""
     P, Q, planes = geometry.rows.out, geometry.columns.out, geometry.planes
-    most = settings.x_bytes // (sum(chunk.slots for chunk in chunks) * geometry.itemsize)
+    most = settings.x_bytes // (sum(k_tile.slots for k_tile in k_tiles) * geometry.itemsize)
     pn, qn = step, Q
-    while qn > 1 and (band_elements(geometry, 1, pn, qn) > most or pn * qn > Y_ELEMENTS):
+    while qn > 1 and (out_tile_elements(geometry, 1, pn, qn) > most or pn * qn > Y_ELEMENTS):
         qn = div_ceil(qn, 2)
     # of pairs of planes whose rows of taps are channels as many planes as fit, each with banks of its own: they share
     # frames, and rows of an output tile share none
     apart = 1
     while geometry.direct is not None and geometry.depth is not None and apart < planes.out // planes.images:
-        if band_elements(geometry, apart + 1, 1, qn) > most:
+        if out_tile_elements(geometry, apart + 1, 1, qn) > most:
             break
         apart += 1
-    while pn < P and band_elements(geometry, apart, pn + step, qn) <= most and apart * (pn + step) * qn <= Y_ELEMENTS:
+    while (
+        pn < P and out_tile_elements(geometry, apart, pn + step, qn) <= most and apart * (pn + step) * qn <= Y_ELEMENTS
+    ):
         pn += step
     images = apart
     if pn >= P and qn >= Q and apart == 1:
-        images = images_together(geometry, chunks)
-        while images > 1 and band_elements(geometry, images, P, Q) > most:
+        images = images_together(geometry, k_tiles)
+        while images > 1 and out_tile_elements(geometry, images, P, Q) > most:
             images -= 1
     num_parts = num_plane_parts(planes, images)
     if halves > 1 and num_parts % 2 == 1 and num_parts < planes.out and (apart == 1 or P == 1):
@@ -155,33 +161,33 @@ def bands_of(
         columns.append((q0, min(qn, Q - q0), *((0, size) if wide else (w0, wn))))
     depths = [(z0, zn, *span(planes, z0, zn)) for z0, zn in parts_of_planes]
     return [
-        Band(z0, zn, p0, n, q0, qn, d0, dn, h0, hn, w0, wn)
+        OutTile(z0, zn, p0, n, q0, qn, d0, dn, h0, hn, w0, wn)
         for (z0, zn, d0, dn), (p0, n, h0, hn), (q0, qn, w0, wn) in itertools.product(depths, rows, columns)
     ]
 
 
-def images_together(geometry: Geometry, chunks: Sequence[Chunk]) -> int:
+def images_together(geometry: Geometry, k_tiles: Sequence[KTile]) -> int:
     """Whole images that one bank of sums holds, one at least; one too where zeros would lie between them, and each
     has enough columns."""
     P, Q = geometry.rows.out, geometry.columns.out
     each = geometry.planes.out // geometry.planes.images
-    apart = sums_pitch(geometry, chunks, each, P)
+    apart = sums_pitch(geometry, k_tiles, each, P)
     if apart > P and P * Q >= COLUMNS_MIN:
         return 1
     return max(1, min(each, BANK_COLUMNS // (apart * Q)))
 
 
-def bank_rows(band: Band) -> int:
+def bank_rows(out_tile: OutTile) -> int:
     """Rows of outputs that one bank of sums holds."""
-    planes = min(band.zn, max(1, BANK_COLUMNS // (band.pn * band.qn)))
-    return max(1, min(band.pn, BANK_COLUMNS // (planes * min(band.qn, BANK_COLUMNS))))
+    planes = min(out_tile.zn, max(1, BANK_COLUMNS // (out_tile.pn * out_tile.qn)))
+    return max(1, min(out_tile.pn, BANK_COLUMNS // (planes * min(out_tile.qn, BANK_COLUMNS))))
 
 
-def banks_of(band: Band, last: bool) -> list[Bank]:
+def banks_of(out_tile: OutTile, last: bool) -> list[Bank]:
     """Banks of sums of an output tile; last: the last one is small, as nothing hides what follows it."""
-    qt, pt = min(band.qn, BANK_COLUMNS), bank_rows(band)
-    zt = min(band.zn, max(1, BANK_COLUMNS // (band.pn * band.qn)))
-    parts = itertools.product(cut_at(band.pn, pt), cut_at(band.zn, zt), cut_at(band.qn, qt))
+    qt, pt = min(out_tile.qn, BANK_COLUMNS), bank_rows(out_tile)
+    zt = min(out_tile.zn, max(1, BANK_COLUMNS // (out_tile.pn * out_tile.qn)))
+    parts = itertools.product(cut_at(out_tile.pn, pt), cut_at(out_tile.zn, zt), cut_at(out_tile.qn, qt))
     found = [Bank(z, zn, p, pn, q, qn) for (p, pn), (z, zn), (q, qn) in parts]
     return _split_last(found) if last else found
 
@@ -203,22 +209,22 @@ def _split_last(banks: list[Bank]) -> list[Bank]:
     return banks
 
 
-def row_parts(geometry: Geometry, band: Band, start: bool, pairs: int) -> list[Part]:
+def row_parts(geometry: Geometry, out_tile: OutTile, start: bool, pairs: int) -> list[Part]:
     """(first row, rows) of the loads of an output tile's rows, none where it meets none; start: rows of the first bank
     first, then of another bank, then growing parts, each as much as what came before, up to PART_BYTES: the next rows
     must not wait for more than that. pairs: rows of outputs that the first M tile makes at once, so that a bank needs
     more of x."""
-    if band.dn == 0 or band.hn == 0 or band.wn == 0:
+    if out_tile.dn == 0 or out_tile.hn == 0 or out_tile.wn == 0:
         return []
-    rows, unit = geometry.rows, bank_rows(band) * pairs
-    most = max(1, PART_BYTES // (unit * rows.stride * band.dn * band.wn * geometry.itemsize))
+    rows, unit = geometry.rows, bank_rows(out_tile) * pairs
+    most = max(1, PART_BYTES // (unit * rows.stride * out_tile.dn * out_tile.wn * geometry.itemsize))
     found: list[Part] = []
     first, outputs, banks = 0, 0, 1 if start else most
-    while first < band.hn:
-        outputs, end = min(band.pn, outputs + banks * unit), band.hn
-        if outputs < band.pn:
-            h0, hn = span(rows, band.p0, outputs)
-            end = min(band.hn, max(first + 1, h0 + hn - band.h0))
+    while first < out_tile.hn:
+        outputs, end = min(out_tile.pn, outputs + banks * unit), out_tile.hn
+        if outputs < out_tile.pn:
+            h0, hn = span(rows, out_tile.p0, outputs)
+            end = min(out_tile.hn, max(first + 1, h0 + hn - out_tile.h0))
         found.append((first, end - first))
         first, banks = end, banks if len(found) == 1 else min(most, 2 * banks)
     return found

@@ -6,18 +6,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from .cuts import Band, Bank, put_first, tap_blocks
+from .cuts import Bank, OutTile, put_first, tap_blocks
 from .geometry import Axis, Geometry, filter_rows, num_taps, valid_range
 from .implicit_gemm_channels import (
     ALONE,
     HALVES,
     Batch,
-    Chunk,
-    Job,
+    KTile,
+    MTile,
     group_depth,
-    is_depthwise_job,
-    job_axis,
+    is_depthwise_m_tile,
     lies_ready,
+    m_tile_axis,
     tap_groups,
 )
 from .implicit_gemm_outputs import group_met
@@ -41,23 +41,23 @@ def home_row(geometry: Geometry, rows: Axis) -> tuple[int, bool]:
     return first, plane >= 0 and row >= 0
 
 
-def products(geometry: Geometry, job: Job, chunk: Chunk, band: Band, bank: Bank) -> list[Product]:
+def products(geometry: Geometry, m_tile: MTile, k_tile: KTile, out_tile: OutTile, bank: Bank) -> list[Product]:
     """Matmuls of a K tile for a bank of outputs, in the order in which taps are transposed; one that meets all of them
     first."""
-    axis, whole = job_axis(geometry, job), -1
+    axis, whole = m_tile_axis(geometry, m_tile), -1
     found: list[Product] = []
     first, meets_all = home_row(geometry, axis)
-    home = home_tap(geometry.columns) if chunk.depth == 1 else 0
+    home = home_tap(geometry.columns) if k_tile.depth == 1 else 0
     # planes of taps whose sums stay apart meet the same
     rows = (geometry.planes.taps if geometry.direct is None else 1) * axis.taps
     for row in in_order(rows, first):
-        on_planes = valid_range(geometry.planes, row // axis.taps, band.z0 + bank.z, bank.zn)
-        on_rows = valid_range(axis, row % axis.taps, band.p0 + bank.p, bank.pn)
-        for group in range(tap_groups(geometry, chunk) if on_planes[2] > 0 and on_rows[2] > 0 else 0):
-            on_columns = group_met(geometry, chunk, group, band.q0 + bank.q, bank.qn)
+        on_planes = valid_range(geometry.planes, row // axis.taps, out_tile.z0 + bank.z, bank.zn)
+        on_rows = valid_range(axis, row % axis.taps, out_tile.p0 + bank.p, bank.pn)
+        for group in range(tap_groups(geometry, k_tile) if on_planes[2] > 0 and on_rows[2] > 0 else 0):
+            on_columns = group_met(geometry, k_tile, group, out_tile.q0 + bank.q, bank.qn)
             if on_columns[2] == 0:
                 continue
-            parts = group_depth(geometry, chunk, group) * chunk.cn
+            parts = group_depth(geometry, k_tile, group) * k_tile.cn
             product = Product(on_planes, on_rows, on_columns, row, group, parts)
             if meets_all and home >= 0:
                 is_first = (row, group) == (first, home)
@@ -84,22 +84,22 @@ class TapPair:
 
 
 def matmuls_of(
-    geometry: Geometry, job: Job, chunk: Chunk, band: Band, bank: Bank, which: int
+    geometry: Geometry, m_tile: MTile, k_tile: KTile, out_tile: OutTile, bank: Bank, which: int
 ) -> Sequence[Product | TapPair]:
     """Matmuls of a K tile for a bank, `which` of its output tile: Products, or pairs of them."""
-    every = products(geometry, job, chunk, band, bank)
-    return every if chunk.pairing == ALONE else _pairs_of(geometry, chunk, every, band, bank, which)
+    every = products(geometry, m_tile, k_tile, out_tile, bank)
+    return every if k_tile.pairing == ALONE else _pairs_of(geometry, k_tile, every, out_tile, bank, which)
 
 
 def _pairs_of(
-    geometry: Geometry, chunk: Chunk, every: list[Product], band: Band, bank: Bank, which: int
+    geometry: Geometry, k_tile: KTile, every: list[Product], out_tile: OutTile, bank: Bank, which: int
 ) -> list[TapPair]:
-    p0, q0 = band.p0 + bank.p, band.q0 + bank.q
+    p0, q0 = out_tile.p0 + bank.p, out_tile.q0 + bank.q
     found: list[TapPair] = []
-    step = 2 if chunk.stores_zeros else 1
-    halves = chunk.pairing == HALVES and len(every) == num_taps(geometry)
+    step = 2 if k_tile.stores_zeros else 1
+    halves = k_tile.pairing == HALVES and len(every) == num_taps(geometry)
     if halves and geometry.packed == 0:
-        # the last tap behind the others: a plain filter has no other in the second slot
+        # the last tap after the others: a plain filter has no other in the second slot
         last = (filter_rows(geometry) - 1, geometry.columns.taps - 1)
         every = sorted(every, key=lambda one: (one.row, one.group) == last)
     for index in range(0, len(every), step):
@@ -133,10 +133,12 @@ def _joined(one: Sequence[int], other: Sequence[int]) -> tuple[int, int, int]:
     return first, 1, max(one[0] + one[2], other[0] + other[2]) - first
 
 
-def num_matmuls(geometry: Geometry, job: Job) -> int:
+def num_matmuls(geometry: Geometry, m_tile: MTile) -> int:
     """Matmuls of all K tiles of an M tile for a bank, or as many for one of a few rows more."""
     taps, rows = num_taps(geometry), filter_rows(geometry)
-    return sum(div_ceil(rows * tap_groups(geometry, chunk), 2) if chunk.stores_zeros else taps for chunk in job.chunks)
+    return sum(
+        div_ceil(rows * tap_groups(geometry, k_tile), 2) if k_tile.stores_zeros else taps for k_tile in m_tile.k_tiles
+    )
 
 
 @dataclass(frozen=True)
@@ -170,8 +172,8 @@ class KFilters:
     """Filters of one of an M tile's K tiles, `place` in the order of the work. end: (blocks, pieces, moves) from the
     first of all on until they are complete."""
 
-    job: Job
-    chunk: Chunk
+    m_tile: MTile
+    k_tile: KTile
     place: int
     end: tuple[int, int, int] = (0, 0, 0)
 
@@ -191,24 +193,24 @@ class FilterOrder:
         """(blocks, pieces, moves) until K tile `last` of all is complete."""
         return self.order[min(last, len(self.order) - 1)].end
 
-    def after_job(self, index: int) -> int:
+    def after_m_tile(self, index: int) -> int:
         """How many K tiles of all there are until an M tile's last one."""
         return self.places[index][-1] + 1
 
 
-def filter_order(geometry: Geometry, jobs: Batch, moved_from: int, together: bool) -> FilterOrder:
+def filter_order(geometry: Geometry, m_tiles: Batch, moved_from: int, together: bool) -> FilterOrder:
     """The FilterOrder of a group whose filters DMA transposes from M tile `moved_from` on. together: filters of all M
     tiles for a K tile come before those for the next one."""
     blocks: list[FilterBlock] = []
     pieces: list[Piece] = []
     moves: list[int] = []
     order: list[KFilters] = []
-    places = [[0] * len(job.chunks) for job in jobs]
-    every = [(index, which) for index, job in enumerate(jobs) for which in range(len(job.chunks))]
+    places = [[0] * len(m_tile.k_tiles) for m_tile in m_tiles]
+    every = [(index, which) for index, m_tile in enumerate(m_tiles) for which in range(len(m_tile.k_tiles))]
     for index, which in sorted(every, key=lambda one: one[1]) if together else every:
-        of, by_dma = KFilters(jobs[index], jobs[index].chunks[which], len(order)), index >= moved_from
+        of, by_dma = KFilters(m_tiles[index], m_tiles[index].k_tiles[which], len(order)), index >= moved_from
         places[index][which] = of.place
-        if by_dma and of.job.rows == 1 and of.chunk.depth == 1:
+        if by_dma and of.m_tile.rows == 1 and of.k_tile.depth == 1:
             first = len(blocks)
             blocks += (block for block, _ in _blocks_of(geometry, of, False))
             moves += range(first, len(blocks))
@@ -223,33 +225,35 @@ def filter_order(geometry: Geometry, jobs: Batch, moved_from: int, together: boo
 def _blocks_of(geometry: Geometry, of: KFilters, begins: bool) -> Iterator[tuple[FilterBlock, bool]]:
     """(block, whether it is the last tap alone) of a K tile; a depthwise filter is one block, and so is a packed one
     but for the first: x is waited for with the taps that come first in the work, not with all. begins: of all."""
-    R, S, job, chunk = filter_rows(geometry), geometry.columns.taps, of.job, of.chunk
+    R, S, m_tile, k_tile = filter_rows(geometry), geometry.columns.taps, of.m_tile, of.k_tile
     per_c = geometry.C // geometry.groups
-    c0, own = (0, per_c) if job.pack > 1 else (chunk.c0 % per_c, chunk.cn)
+    c0, own = (0, per_c) if m_tile.pack > 1 else (k_tile.c0 % per_c, k_tile.cn)
     if geometry.packed > 0 and begins and geometry.precision != "fp16x3":
         parts = first_rows(home_row(geometry, geometry.rows)[0], R, S)
-    elif geometry.packed > 0 or geometry.direct is not None or geometry.flipped or is_depthwise_job(geometry, job):
+    elif (
+        geometry.packed > 0 or geometry.direct is not None or geometry.flipped or is_depthwise_m_tile(geometry, m_tile)
+    ):
         parts = [(0, R, 0, S)]
     else:
         parts = tap_blocks(geometry, own, RAW_BYTES)
-    for slot in range(chunk.slots):
+    for slot in range(k_tile.slots):
         # the second slot of HALVES has one tap
-        last_tap = slot > 0 and chunk.pairing == HALVES and geometry.packed == 0
+        last_tap = slot > 0 and k_tile.pairing == HALVES and geometry.packed == 0
         for part in parts[-1:] if last_tap else parts:
             yield FilterBlock(of.place, c0, own, *part, slot), last_tap
 
 
 def _pieces_of(geometry: Geometry, of: KFilters, block: FilterBlock, last_tap: bool, index: int) -> Iterator[Piece]:
     """Pieces of a block: of each row groups of taps of one depth, as many as a bank holds transposed."""
-    job, chunk, paired = of.job, of.chunk, geometry.precision == "fp16x3" and geometry.packed > 0
+    m_tile, k_tile, paired = of.m_tile, of.k_tile, geometry.precision == "fp16x3" and geometry.packed > 0
     if last_tap:
         yield Piece(index, block.rn - 1, geometry.columns.taps - 1, 1, 1)
-    elif is_depthwise_job(geometry, job) or paired:
+    elif is_depthwise_m_tile(geometry, m_tile) or paired:
         yield Piece(index, 0, 0, geometry.columns.taps, 1)
-    elif geometry.packed == 0 and not lies_ready(geometry, job, chunk):
-        most, depth = transposes_of_bank(job.kn, geometry.itemsize), chunk.depth
+    elif geometry.packed == 0 and not lies_ready(geometry, m_tile, k_tile):
+        most, depth = transposes_of_bank(m_tile.kn, geometry.itemsize), k_tile.depth
         first, end = block.s0 // depth, div_ceil(block.s0 + block.sn, depth)
-        rest = group_depth(geometry, chunk, end - 1)
+        rest = group_depth(geometry, k_tile, end - 1)
         whole = end if rest == depth else end - 1
         for row in in_order(block.rn, home_row(geometry, geometry.rows)[0] - block.r0):
             for group in range(first, whole, most):

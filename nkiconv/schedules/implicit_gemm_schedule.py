@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from .cuts import Band, chunks_of
+from .cuts import OutTile, k_tiles_of
 from .device_loops import Register, register_of
 from .frames import is_transposed
 from .geometry import Axis, Geometry, num_taps, valid_range
@@ -14,17 +14,17 @@ from .implicit_gemm import ImplicitGemmSettings
 from .implicit_gemm_channels import (
     FILTER_BYTES,
     Batch,
-    Chunk,
+    KTile,
     batches_of,
     by_input,
     counted,
-    job_axis,
-    job_bytes,
-    jobs_of,
+    m_tile_axis,
+    m_tile_bytes,
+    m_tiles_of,
     moved_from,
     stores_channels,
 )
-from .implicit_gemm_outputs import bands_of, banks_of, x_elements
+from .implicit_gemm_outputs import banks_of, out_tiles_of, x_elements
 from .implicit_gemm_products import RAW_BYTES, needs_order
 from .options import Options
 from .pairs_of_planes import PRODUCTS_OF_PAIR, frames_seen, planes_at_once
@@ -52,16 +52,16 @@ class Item:
     """One output tile for one group; last: whether it is the last of a core, of two."""
 
     batch: int
-    band: Band
+    out_tile: OutTile
     last: bool = False
 
 
 @dataclass(frozen=True)
 class Repeat:
-    """Output tiles as `count` iterations of a body of `bands` of them, from item `first` on."""
+    """Output tiles as `count` iterations of a body of `out_tiles` of them, from item `first` on."""
 
     first: int
-    bands: int
+    out_tiles: int
     count: int
     register: Register
 
@@ -103,17 +103,17 @@ class Schedule:
         return AHEAD_BYTES if self.geometry.direct is not None else FIRST_BYTES + self.spare_bytes
 
     @cached_property
-    def chunks(self) -> tuple[list[Chunk], ...]:
+    def k_tiles(self) -> tuple[list[KTile], ...]:
         """K tiles of x by group."""
-        return tuple(map(chunks_of, self.batches))
+        return tuple(map(k_tiles_of, self.batches))
 
     @cached_property
     def comes_whole(self) -> bool:
         """Whether x of an output tile that is not a core's first comes in one load a K tile: SBUF does not hold all x
         of a core, so that the first load of an output tile waits until another is done with, and parts that come behind
         those of later ones would keep the Tensor Engine waiting. Not where a folded K tile comes with others: its loads
-        wait for zeros beside x, and long loads of the others would come before them."""
-        if len(self.chunks[0]) > 1 and self.chunks[0][-1].depth > 1:
+        wait for zeros next to x, and long loads of the others would come before them."""
+        if len(self.k_tiles[0]) > 1 and self.k_tiles[0][-1].depth > 1:
             return False
         sizes = [self.x_bytes(item) for item in self.items]
         parts = [share(len(sizes), PARTS, half) for half in range(PARTS)]
@@ -121,13 +121,15 @@ class Schedule:
 
     def x_bytes(self, item: Item) -> int:
         """Bytes a partition of x of an item."""
-        elements = sum(n * x_elements(self.geometry, one, item.band) for one, n in counted(self.chunks[item.batch]))
+        elements = sum(
+            n * x_elements(self.geometry, one, item.out_tile) for one, n in counted(self.k_tiles[item.batch])
+        )
         return elements * self.geometry.itemsize
 
     def banks_together(self, index: int) -> int:
         """Banks of the sums of a group's M tiles for an output tile, whole ones, and one for filters that are
         transposed, at most."""
-        most = max((len(banks_of(item.band, False)) for item in self.items if item.batch == index), default=0)
+        most = max((len(banks_of(item.out_tile, False)) for item in self.items if item.batch == index), default=0)
         return len(self.batches[index]) * most * sums_of(self.geometry) + 1
 
     @property
@@ -139,23 +141,23 @@ class Schedule:
     def sbuf_bytes(self) -> int:
         """Bytes a partition, at most: x of two output tiles, filters, blocks of taps, results."""
         geometry, options, item, taps = self.geometry, self.options, self.geometry.itemsize, num_taps(self.geometry)
-        sizes = [(one.band, self.x_bytes(one)) for one in self.items]
+        sizes = [(one.out_tile, self.x_bytes(one)) for one in self.items]
         x_bytes = max(num_bytes for _, num_bytes in sizes)
-        row_bytes = max(num_bytes // max(1, band.hn) for band, num_bytes in sizes)
-        y_elements = max(planes_at_once(geometry) * band.zn * band.pn * band.qn for band, _ in sizes)
+        row_bytes = max(num_bytes // max(1, out_tile.hn) for out_tile, num_bytes in sizes)
+        y_elements = max(planes_at_once(geometry) * out_tile.zn * out_tile.pn * out_tile.qn for out_tile, _ in sizes)
         y_item = 4 if geometry.direct is None or options.residual else options.epilogue.y_itemsize
-        jobs = [job for batch in self.batches for job in batch]
-        channels = [job.chunks[0].cn // job.pack for job in jobs]
+        m_tiles = [m_tile for batch in self.batches for m_tile in batch]
+        channels = [m_tile.k_tiles[0].cn // m_tile.pack for m_tile in m_tiles]
         blocks = [max(cn * item, min(RAW_BYTES, cn * taps * item)) for cn in channels]
         if by_input(geometry):
-            blocks = [job.kn * taps * item for job in jobs]
+            blocks = [m_tile.kn * taps * item for m_tile in m_tiles]
         # a block in the order of x on the partitions too
         own = 2 if needs_order(geometry) else 1
         raw_bytes = 2 * (max(max(AHEAD_BYTES, block) + own * block for block in blocks) + P_MAX * item)
-        filters = max(sum(job_bytes(geometry, job) for job in batch) for batch in self.batches)
+        filters = max(sum(m_tile_bytes(geometry, m_tile) for m_tile in batch) for batch in self.batches)
         if len(self.batches) > 1:
             # stationaries of a K tile of the next group's first M tile
-            filters += max(div_ceil(job_bytes(geometry, batch[0]), len(batch[0].chunks)) for batch in self.batches)
+            filters += max(div_ceil(m_tile_bytes(geometry, batch[0]), len(batch[0].k_tiles)) for batch in self.batches)
         beside = 0
         if stores_channels(geometry):
             # two tiles of results are counted for rows, of four bytes an element: of two bytes, one that waits fits
@@ -164,14 +166,14 @@ class Schedule:
             waiting = WAITING_MAX * min(tile, BANK_COLUMNS) + (tile if y == 4 else 0)
             beside += y * (waiting + ON_THE_WAY * BANK_COLUMNS)
         if is_transposed(geometry) and geometry.hbm_itemsize != item:
-            beside += 2 * geometry.hbm_itemsize * max(band.dn * band.hn * band.wn for band, _ in sizes)
+            beside += 2 * geometry.hbm_itemsize * max(out_tile.dn * out_tile.hn * out_tile.wn for out_tile, _ in sizes)
         if geometry.precision == "fp16x3":
             beside += min(2 * x_bytes, STAGE_BYTES) + max(row_bytes, STAGE_PART_BYTES) + (PAIRS_MAX + 5) * BANK_BYTES
-            raws = sum(len(job.chunks) * cn for job, cn in zip(jobs, channels, strict=True)) * taps * item
+            raws = sum(len(m_tile.k_tiles) * cn for m_tile, cn in zip(m_tiles, channels, strict=True)) * taps * item
             raw_bytes = min(raw_bytes, raws + 2 * filters + 2 * BANK_BYTES)
         if geometry.direct is not None:
-            most = max(len(self.chunks[one.batch]) for one in self.items) * FRAMES_PART_BYTES
-            pairs = min(geometry.planes.out, *(band.zn for band, _ in sizes))
+            most = max(len(self.k_tiles[one.batch]) for one in self.items) * FRAMES_PART_BYTES
+            pairs = min(geometry.planes.out, *(out_tile.zn for out_tile, _ in sizes))
             frames_bytes = min(x_bytes, max(row_bytes, most))
             if row_bytes >= most:
                 frames_bytes = frames_bytes * frames_seen(pairs) // (PRODUCTS_OF_PAIR * pairs)
@@ -190,32 +192,32 @@ class Schedule:
             first, count = share(len(self.items), cores, core)
             total = 64
             for index in self._unrolled(first, count):
-                item, band = self.items[index], self.items[index].band
-                pixels = band.zn * band.pn * band.qn
-                banks = pixels // 256 + 2 + band.pn
+                item, out_tile = self.items[index], self.items[index].out_tile
+                pixels = out_tile.zn * out_tile.pn * out_tile.qn
+                banks = pixels // 256 + 2 + out_tile.pn
                 begins = index == first or self.items[index - 1].batch != item.batch
-                for job in self.batches[item.batch]:
-                    chunks = len(job.chunks)
-                    total += banks * (kinds_of(geometry) * taps * chunks + 3 * sums_of(geometry)) + 12
+                for m_tile in self.batches[item.batch]:
+                    k_tiles = len(m_tile.k_tiles)
+                    total += banks * (kinds_of(geometry) * taps * k_tiles + 3 * sums_of(geometry)) + 12
                     if geometry.direct is not None:
-                        total += chunks * ((band.hn + 4) * (PRODUCTS_OF_PAIR + 4) + 5)
+                        total += k_tiles * ((out_tile.hn + 4) * (PRODUCTS_OF_PAIR + 4) + 5)
                     if stores_channels(geometry):
-                        total += self._transposed_out(band, banks, pixels)
+                        total += self._transposed_out(out_tile, banks, pixels)
                     elif is_transposed(geometry):
                         total += banks
                     if begins:
                         # of channels by plane copies of runs, or DMAs of those of each block of a packed filter
-                        runs = window_channels(geometry) * (1 if geometry.packed == 0 else job.kn)
+                        runs = window_channels(geometry) * (1 if geometry.packed == 0 else m_tile.kn)
                         by_plane = geometry.by_plane and geometry.depth is not None and geometry.direct is None
-                        total += chunks * (taps * 5 + 8 + (runs if by_plane else 0)) + 8
+                        total += k_tiles * (taps * 5 + 8 + (runs if by_plane else 0)) + 8
             most = max(most, total)
         return most
 
-    def _transposed_out(self, band: Band, banks: int, pixels: int) -> int:
+    def _transposed_out(self, out_tile: OutTile, banks: int, pixels: int) -> int:
         """Instructions for the results of an M tile as NHWC, at most."""
         Q, strides = self.geometry.columns.out, self.geometry.y_strides
-        together = strides[2] == Q * strides[3] and band.qn == Q
-        runs = banks * band.zn if together else band.zn * band.pn + banks
+        together = strides[2] == Q * strides[3] and out_tile.qn == Q
+        runs = banks * out_tile.zn if together else out_tile.zn * out_tile.pn + banks
         return banks + div_ceil(pixels, P_MAX) + runs + 4 * (runs + div_ceil(pixels, BANK_COLUMNS))
 
     def _unrolled(self, first: int, count: int) -> list[int]:
@@ -223,8 +225,8 @@ class Schedule:
         found: list[int] = []
         index = first
         for repeat in self.repeats(first, count):
-            found += range(index, repeat.first + repeat.bands)
-            index = repeat.first + repeat.count * repeat.bands
+            found += range(index, repeat.first + repeat.out_tiles)
+            index = repeat.first + repeat.count * repeat.out_tiles
         return [*found, *range(index, first + count)]
 
     @cached_property
@@ -234,16 +236,16 @@ class Schedule:
     def repeats(self, first: int, count: int) -> list[Repeat]:
         """The Repeats among items first .. first + count - 1, which are a core's; x of the item after each comes in
         it."""
-        bands, index, end = 2 * self.loop, first + 1, first + count
+        out_tiles, index, end = 2 * self.loop, first + 1, first + count
         found: list[Repeat] = []
         looped = self._loops
-        while bands > 0 and index + bands < end:
-            times, register = looped.times(index, bands, end), None
+        while out_tiles > 0 and index + out_tiles < end:
+            times, register = looped.times(index, out_tiles, end), None
             if times > 1:
-                register = register_of(self.geometry, looped.apart(index, index + bands))
+                register = register_of(self.geometry, looped.apart(index, index + out_tiles))
             if register is not None:
-                found.append(Repeat(index, bands, times, register))
-            index += 1 if register is None else times * bands
+                found.append(Repeat(index, out_tiles, times, register))
+            index += 1 if register is None else times * out_tiles
         return found
 
 
@@ -257,12 +259,12 @@ def build(geometry: Geometry, options: Options, settings: ImplicitGemmSettings) 
 
 
 def _cut(geometry: Geometry, options: Options, settings: ImplicitGemmSettings, filter_bytes: int) -> Schedule:
-    jobs = jobs_of(geometry, settings, options.strict_nonfinite, filter_bytes)
-    batches = batches_of(geometry, jobs, settings.shard == "channels", filter_bytes)
+    m_tiles = m_tiles_of(geometry, settings, options.strict_nonfinite, filter_bytes)
+    batches = batches_of(geometry, m_tiles, settings.shard == "channels", filter_bytes)
     halves, items = 1 if len(batches) > 1 else PARTS, []
     for index, batch in enumerate(batches):
-        bands = bands_of(geometry, chunks_of(batch), jobs[-1].rows, halves, settings)
-        items += [Item(index, band) for band in bands]
+        out_tiles = out_tiles_of(geometry, k_tiles_of(batch), m_tiles[-1].rows, halves, settings)
+        items += [Item(index, out_tile) for out_tile in out_tiles]
     for first, count in (share(len(items), PARTS, half) for half in range(PARTS)):
         items[first + count - 1] = replace(items[first + count - 1], last=True)
     moved = moved_from(batches, settings.moved)
@@ -290,37 +292,39 @@ class _Loops:
         self.schedule, self.geometry, self.items = schedule, schedule.geometry, schedule.items
         self._regions: dict[int, list[Region]] = {}
 
-    def times(self, first: int, bands: int, end: int) -> int:
+    def times(self, first: int, out_tiles: int, end: int) -> int:
         """How often a body of so many items repeats from item `first` on: all are of one group, not its first, and the
         item behind them is alike too."""
         one, index = self.items[first], first
-        others = self.items[first + 1 : first + bands + 1]
-        if self.items[first - 1].batch != one.batch or any(_sizes(one.band) != _sizes(two.band) for two in others):
+        others = self.items[first + 1 : first + out_tiles + 1]
+        if self.items[first - 1].batch != one.batch or any(
+            _sizes(one.out_tile) != _sizes(two.out_tile) for two in others
+        ):
             return 0
-        while index + bands < end and self._is_alike(index, index + bands):
-            if self.apart(index, index + bands) != self.apart(first, first + bands):
+        while index + out_tiles < end and self._is_alike(index, index + out_tiles):
+            if self.apart(index, index + out_tiles) != self.apart(first, first + out_tiles):
                 break
             index += 1
-        return (index - first + bands - 1) // bands
+        return (index - first + out_tiles - 1) // out_tiles
 
     def apart(self, first: int, second: int) -> tuple[int, int]:
         """Elements of HBM from an item's x and y to another's, by index."""
         y = []
-        for band in (self.items[first].band, self.items[second].band):
-            y.append(offset_at(self.geometry.y_strides, (0, band.z0, band.p0, band.q0)))
+        for out_tile in (self.items[first].out_tile, self.items[second].out_tile):
+            y.append(offset_at(self.geometry.y_strides, (0, out_tile.z0, out_tile.p0, out_tile.q0)))
         return self._regions_of(second)[0][2] - self._regions_of(first)[0][2], y[1] - y[0]
 
     def _regions_of(self, index: int) -> list[Region]:
         """Regions of x of an item, of all channels, each found once."""
         if index not in self._regions:
-            band, channels = self.items[index].band, (0, self.geometry.C)
-            first, extents = (band.h0, band.w0), (band.hn, band.wn)
-            self._regions[index] = regions_of_x(self.geometry, channels, (band.d0, band.dn), first, extents)
+            out_tile, channels = self.items[index].out_tile, (0, self.geometry.C)
+            first, extents = (out_tile.h0, out_tile.w0), (out_tile.hn, out_tile.wn)
+            self._regions[index] = regions_of_x(self.geometry, channels, (out_tile.d0, out_tile.dn), first, extents)
         return self._regions[index]
 
     def _is_alike(self, first: int, second: int) -> bool:
         geometry, one, other = self.geometry, self.items[first], self.items[second]
-        a, b = one.band, other.band
+        a, b = one.out_tile, other.out_tile
         same = (one.batch, one.last, _sizes(a), a.zn, a.pn, a.q0, a.w0) == (
             (other.batch, other.last, _sizes(b), b.zn, b.pn, b.q0, b.w0)
         )
@@ -330,8 +334,8 @@ class _Loops:
             return False
         if not _sees_alike(geometry.planes, a.zn, (a.z0, a.d0), (b.z0, b.d0)):
             return False
-        for job in {job.rows: job for job in self.schedule.batches[one.batch]}.values():
-            rows, axis = job.rows, job_axis(geometry, job)
+        for m_tile in {m_tile.rows: m_tile for m_tile in self.schedule.batches[one.batch]}.values():
+            rows, axis = m_tile.rows, m_tile_axis(geometry, m_tile)
             here, there = (a.p0 // rows, a.h0), (b.p0 // rows, b.h0)
             if a.p0 % rows != b.p0 % rows or not _sees_alike(axis, div_ceil(a.pn, rows), here, there):
                 return False
@@ -344,9 +348,9 @@ class _Loops:
         return all(q[2] - p[2] == far and (p[0], p[1], p[3]) == (q[0], q[1], q[3]) for p, q in pairs)
 
 
-def _sizes(band: Band) -> tuple[int, ...]:
+def _sizes(out_tile: OutTile) -> tuple[int, ...]:
     """Sizes of x of an output tile, and its columns of outputs: those of one fill tiles of one shape."""
-    return band.dn, band.hn, band.wn, band.qn
+    return out_tile.dn, out_tile.hn, out_tile.wn, out_tile.qn
 
 
 def _sees_alike(axis: Axis, count: int, one: Part, other: Part) -> bool:

@@ -10,7 +10,7 @@ from .block_schedule import Lanes, Place, Resident, RowTile, Schedule, Shift, Tu
 from .cuts import axis_elements, cut_volumes
 from .geometry import Axis, Geometry, images_axis, is_of_planes, num_taps, sees_itself, span, valid_range
 from .options import Options, taken_unsupported
-from .planes import chunks_of_windows, window_channels, with_windows
+from .planes import k_tiles_of_windows, window_channels, with_windows
 from .settings import (
     WARM_UP_MAX,
     WARM_UPS,
@@ -119,13 +119,13 @@ def build_packed(geometry: Geometry, config: PackedSettings) -> Schedule | None:
     tiles = tiles_of(sums)
     if not tiles:
         return None
-    chunks = chunks_of_windows(geometry)
+    k_tiles = k_tiles_of_windows(geometry)
     row_tile = slot_for(geometry.C) if L > 1 else P_MAX
     part = ShiftedPart(
         axis=plain_axis(columns.size, columns.out), image=0, b0=0, bn=sums.size, q0=0, qn=columns.out, x0=w0, xn=wn,
         y0=0, yn=columns.out, shift=shift, pad=pad, tiles=tiles,
     )  # fmt: skip
-    cuts = _cuts(geometry, (planes, rows, part), config, len(chunks))
+    cuts = _cuts(geometry, (planes, rows, part), config, len(k_tiles))
     if cuts[1] * cuts[2] > ITEMS_MOST:
         return None
     items = _items((planes, rows, part), L, cuts)
@@ -142,7 +142,7 @@ def build_packed(geometry: Geometry, config: PackedSettings) -> Schedule | None:
         axes=(planes, rows, part.axis),
         turns=tuple(turns),
         residents=(Resident((lanes,), items),),
-        chunks=tuple((*one, 0, 1) for one in chunks),
+        k_tiles=tuple((*one, 0, 1) for one in k_tiles),
         rows=row_tile,
         slot=slot,
         packs=True,
@@ -164,7 +164,7 @@ def _home_first(geometry: Geometry, axes: tuple[BlockAxis, BlockAxis], found: li
 Axes = tuple[BlockAxis, BlockAxis, ShiftedPart]
 
 
-def _cuts(geometry: Geometry, axes: Axes, config: PackedSettings, chunks: int) -> tuple[Axis, int, int]:
+def _cuts(geometry: Geometry, axes: Axes, config: PackedSettings, k_tiles: int) -> tuple[Axis, int, int]:
     """(planes' Axis of a row tile, parts of its planes, parts of the blocks of rows) of output tiles: of as many
     accumulators as x has room for, as many for one core as for the other."""
     planes, rows, part = axes
@@ -174,7 +174,7 @@ def _cuts(geometry: Geometry, axes: Axes, config: PackedSettings, chunks: int) -
     volume, images = own.out // own.images, 1
     if blocks == rows.blocks and len(part.tiles) == 1:
         images = min(volume, max(1, BANK_COLUMNS // (blocks * widest)), config.images)
-    row_bytes = axis_elements(own, images) * part.xn * geometry.itemsize * chunks
+    row_bytes = axis_elements(own, images) * part.xn * geometry.itemsize * k_tiles
     most = max(0, config.x_bytes // row_bytes - rows.window) // rows.apart + 1
     share = div_ceil(rows.blocks * div_ceil(own.out, images), blocks * PARTS * ITEMS)
     n_planes = own.images * div_ceil(volume, images)
@@ -301,7 +301,7 @@ def packed_sizes(geometry: Geometry, given: dict[str, int]) -> list[tuple[int, i
         seen = with_windows(geometry, V)
         if window_channels(seen) > P_MAX:
             continue
-        chunks, slots = len(chunks_of_windows(seen)), min(seen.columns.taps, P_MAX // QUADRANT)
+        k_tiles, slots = len(k_tiles_of_windows(seen)), min(seen.columns.taps, P_MAX // QUADRANT)
         for U in [given["outputs"]] if "outputs" in given else range(1, min(P_MAX // seen.K, seen.rows.out + 1) + 1):
             for T in [given["taps"]] if "taps" in given else range(1, slots + 1):
                 if not is_legal(seen, U, T):
@@ -312,10 +312,10 @@ def packed_sizes(geometry: Geometry, given: dict[str, int]) -> list[tuple[int, i
                         rows = len(block_axis(seen.rows, U, True).elements(0)) * seen.planes.taps
                         groups = div_ceil(seen.columns.taps, T)
                         each = max(COLUMNS_MIN, blocks * seen.columns.size / PARTS)
-                        passed = PARTS * each * rows * groups * chunks / L
+                        passed = PARTS * each * rows * groups * k_tiles / L
                         left = blocks * max(0.6, T / seen.columns.lhs_dilation) * seen.columns.out * LEAVES
-                        placed = U * chunks * (groups * seen.planes.taps * PLACED + num_taps(seen) * seen.K / 2)
-                        loaded = chunks * V * ISSUED if V > 1 else 0
+                        placed = U * k_tiles * (groups * seen.planes.taps * PLACED + num_taps(seen) * seen.K / 2)
+                        loaded = k_tiles * V * ISSUED if V > 1 else 0
                         found.append((max(passed, left) + 0.1 * min(passed, left) + placed + loaded, (V, U, T, L)))
     return [sizes for _, sizes in sorted(found)]
 
@@ -336,11 +336,11 @@ def packed_bytes(geometry: Geometry, schedule: Schedule, residual: bool) -> int:
     shift = schedule.shift
     assert shift is not None
     geometry = with_windows(geometry, shift.V)
-    item, taps, chunks = geometry.itemsize, num_taps(geometry), len(schedule.chunks)
+    item, taps, k_tiles = geometry.itemsize, num_taps(geometry), len(schedule.k_tiles)
     (resident,) = schedule.residents
     x_bytes = max(lane[0].xn * lane[1].xn * lane[2].xn for lanes in resident.items for lane in lanes) * item
     raw = min(shift.lanes * geometry.C, P_MAX) * taps + taps * geometry.K
     placed = sum(len(turn.products) for turn in schedule.turns) * shift.T * schedule.slot
     most = max(lane[0].bn * lane[1].bn for lanes in resident.items for lane in lanes)
     results = 4 * most * ((4 if residual else 2) * geometry.columns.out) + 6 * 4 * BANK_COLUMNS
-    return chunks * (schedule.buffers * x_bytes + (raw + placed) * item) + shift.lanes * results + 4096
+    return k_tiles * (schedule.buffers * x_bytes + (raw + placed) * item) + shift.lanes * results + 4096

@@ -224,7 +224,7 @@ def build(geometry: RowGeometry, options: Options, settings: MixedSettings) -> M
         rows=rows,
         piece=min(settings.piece, max(1, rows.columns)),
         states=state_block(geometry, options, rows),
-        # GpSimd makes diagonals; Vector that has taps beside none of them is the busier one
+        # GpSimd makes diagonals; Vector that has taps besides none of them is the busier one
         vector_fills=rows.columns > 0 and (taps > 0 or geometry.S == 1) and tile_count(geometry, rows) >= MANY_TILES,
         taps=taps,
         phases=max(map(len, phases)),

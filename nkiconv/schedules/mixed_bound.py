@@ -27,7 +27,7 @@ from .recipes import vector_steps
 from .rows import RowTile, held_by_all, positions_of, run_length, tile_count, tile_list
 from .tiles import BANK_COLUMNS, PARTS, div_ceil
 
-#: Taps above which recipes are all alike: the engines beside Tensor take a small part of them.
+#: Taps above which recipes are all alike: the other engines take a small part of them.
 MANY_TAPS = 64
 #: Tiles that are looked at; the others go on at the rate of the second half of these.
 LOOKED_AT = 24
@@ -134,7 +134,7 @@ def _loads(
 
 
 def _sums(piece: MixedPiece, epilogue: Epilogue, engines: Engines, there: float) -> float:
-    """When a piece's y is there, behind the array's taps."""
+    """When a piece's y is there, after the array's taps."""
     target, (taps, chain, head, second), qn = engines.target, piece.recipe, piece.qn
     chains = [engines.tensor + target.matmul_done_ns + target.hop_ns] if taps else []
     product_ns = target.scalar_fixed_operand_ns + qn * target.scalar_ns

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from .channel_pieces import ChunkPiece, Place
+from .channel_pieces import KTilePiece, Place
 from .cuts import tap_blocks
 from .geometry import Geometry, filter_rows
 from .tiles import P_MAX, div_ceil
@@ -24,7 +24,7 @@ class FilterSchedule:
 
     by_rows: ClassVar[bool]
 
-    chunks: list[list[ChunkPiece]]
+    k_tiles: list[list[KTilePiece]]
     places: list[list[Place]]
     way: str
     warmup: int
@@ -48,36 +48,36 @@ def comes_raw(way: str) -> bool:
     return way in ("array", "backwards")
 
 
-def raw_blocks(geometry: Geometry, plan: FilterSchedule, chunk: int) -> list[TapBlock]:
+def raw_blocks(geometry: Geometry, plan: FilterSchedule, k_tile: int) -> list[TapBlock]:
     """(first row, rows, first column, columns) of blocks of taps that come together: all where pieces of channels see
     different ones."""
     if plan.way == "backwards" or plan.by_rows:
         return [(0, filter_rows(geometry), 0, geometry.columns.taps)]
-    return tap_blocks(geometry, plan.chunks[chunk][0].count, RAW_BYTES)
+    return tap_blocks(geometry, plan.k_tiles[k_tile][0].count, RAW_BYTES)
 
 
-def raw_block_bytes(geometry: Geometry, plan: FilterSchedule, chunk: int, block: TapBlock, kn: int) -> int:
+def raw_block_bytes(geometry: Geometry, plan: FilterSchedule, k_tile: int, block: TapBlock, kn: int) -> int:
     """Bytes a partition of a block in memory order."""
-    return (kn if plan.way == "backwards" else plan.chunks[chunk][0].count) * block[1] * block[3] * geometry.itemsize
+    return (kn if plan.way == "backwards" else plan.k_tiles[k_tile][0].count) * block[1] * block[3] * geometry.itemsize
 
 
 def alike(plan: FilterSchedule) -> list[list[int]]:
     """Neighbouring K tiles whose filters are of the same channels, and are loaded once."""
     found: list[list[int]] = []
-    for chunk, pieces in enumerate(plan.chunks):
-        if found and plan.chunks[found[-1][0]][0].c0 == pieces[0].c0:
-            found[-1].append(chunk)
+    for k_tile, pieces in enumerate(plan.k_tiles):
+        if found and plan.k_tiles[found[-1][0]][0].c0 == pieces[0].c0:
+            found[-1].append(k_tile)
         else:
-            found.append([chunk])
+            found.append([k_tile])
     return found
 
 
 def raw_bytes(geometry: Geometry, plan: FilterSchedule) -> int:
     """Bytes a partition of all loads that are there together, at most."""
     one = total = 0
-    for chunk, *_ in alike(plan):
-        for block in raw_blocks(geometry, plan, chunk):
-            each = raw_block_bytes(geometry, plan, chunk, block, min(geometry.K, P_MAX))
+    for k_tile, *_ in alike(plan):
+        for block in raw_blocks(geometry, plan, k_tile):
+            each = raw_block_bytes(geometry, plan, k_tile, block, min(geometry.K, P_MAX))
             one, total = max(one, each), total + each * div_ceil(geometry.K, P_MAX)
     return min(total, max(AHEAD_BYTES, one) + one)
 

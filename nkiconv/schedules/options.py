@@ -1,4 +1,4 @@
-"""What a convolution is asked for beside its geometry: the epilogue of its sums, and what must not reach them.
+"""What a convolution is asked for besides its geometry: the epilogue of its sums, and what must not reach them.
 
 y = act(conv + bias + residual)    residual "pre_activation"
 y = act(conv + bias) + residual    residual "post_activation"
@@ -26,7 +26,7 @@ class Epilogue:
 
 @dataclass(frozen=True)
 class Options:
-    """Everything asked for beside the geometry that changes what an algorithm does."""
+    """Everything asked for besides the geometry that changes what an algorithm does."""
 
     epilogue: Epilogue
     residual: bool
@@ -37,7 +37,7 @@ class Options:
 
 
 def adds_last(epilogue: Epilogue) -> bool:
-    """Whether a residual is added behind an activation."""
+    """Whether a residual is added after an activation."""
     return epilogue.residual == "post_activation" and epilogue.activation != ""
 
 

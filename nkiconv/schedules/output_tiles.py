@@ -82,11 +82,11 @@ def _part_lists(axis: BlockAxis, blocks: int, segments: int, alike: bool) -> lis
 
 
 def item_sizes(
-    geometry: Geometry, axes: tuple[BlockAxis, ...], segments: Sequence[int], y_bytes: int, chunks: int, cores: int
+    geometry: Geometry, axes: tuple[BlockAxis, ...], segments: Sequence[int], y_bytes: int, k_tiles: int, cores: int
 ) -> list[int]:
     """Blocks of an output tile along each axis: as many as x, in so many K tiles, and results have room for, and output
     tiles for as many cores as share them."""
-    most_x, most_y = X_BYTES // (chunks * geometry.itemsize), y_bytes // 4
+    most_x, most_y = X_BYTES // (k_tiles * geometry.itemsize), y_bytes // 4
     most = [div_ceil(axis.blocks, n) for axis, n in zip(axes, segments, strict=True)]
     sizes = [1, 1, most[2]]
     room = _blocks_with_room(axes, sizes, 2, most_x, most_y)

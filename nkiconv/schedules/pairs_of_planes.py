@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .cuts import Band, Bank
+from .cuts import Bank, OutTile
 from .geometry import Axis, Geometry, images_axis
 from .options import Options
 from .tiles import Part, div_ceil
@@ -96,21 +96,22 @@ def planes_at_once(geometry: Geometry) -> int:
     return 1 if geometry.direct is None else PAIR
 
 
-def planes_of_y(geometry: Geometry, band: Band) -> Part:
-    """(first, how many) planes of y that a band's planes of outputs are; an odd last one has no other beside it."""
+def planes_of_y(geometry: Geometry, out_tile: OutTile) -> Part:
+    """(first, how many) planes of y that an output tile's planes of outputs are; an odd last one has no other beside
+    it."""
     if geometry.direct is None:
-        return band.z0, band.zn
-    volume, pair, of_volume = place_of_pair(geometry, band.z0)
+        return out_tile.z0, out_tile.zn
+    volume, pair, of_volume = place_of_pair(geometry, out_tile.z0)
     first = PAIR * pair
-    return volume * of_volume + first, min(PAIR * band.zn, of_volume - first)
+    return volume * of_volume + first, min(PAIR * out_tile.zn, of_volume - first)
 
 
-def frames_of_x(geometry: Geometry, band: Band) -> tuple[int, int, int]:
-    """(first plane of x, how many, zeros before it) of the 2 zn + 2 frames that a band's pairs see."""
+def frames_of_x(geometry: Geometry, out_tile: OutTile) -> tuple[int, int, int]:
+    """(first plane of x, how many, zeros before it) of the 2 zn + 2 frames that an output tile's pairs see."""
     planes = geometry.direct_planes
-    volume, pair, _ = place_of_pair(geometry, band.z0)
+    volume, pair, _ = place_of_pair(geometry, out_tile.z0)
     size, first = planes.size // planes.images, PAIR * pair - planes.before
-    low, high = max(0, first), min(size, first + frames_seen(band.zn))
+    low, high = max(0, first), min(size, first + frames_seen(out_tile.zn))
     if high <= low:
         return 0, 0, 0
     return volume * size + low, high - low, low - first
@@ -128,17 +129,17 @@ def place_of_pair(geometry: Geometry, z: int) -> tuple[int, int, int]:
     return z // each, z % each, planes.out // planes.images
 
 
-def band_of_y(geometry: Geometry, band: Band) -> Band:
-    """A band with the planes of y that it makes."""
+def out_tile_of_y(geometry: Geometry, out_tile: OutTile) -> OutTile:
+    """An output tile with the planes of y that it makes."""
     if geometry.direct is None:
-        return band
-    z0, zn = planes_of_y(geometry, band)
-    return replace(band, z0=z0, zn=zn)
+        return out_tile
+    z0, zn = planes_of_y(geometry, out_tile)
+    return replace(out_tile, z0=z0, zn=zn)
 
 
-def bank_of_y(geometry: Geometry, band: Band, bank: Bank) -> Bank:
-    """What a bank of a band's outputs holds of y."""
+def bank_of_y(geometry: Geometry, out_tile: OutTile, bank: Bank) -> Bank:
+    """What a bank of an output tile's outputs holds of y."""
     if geometry.direct is None:
         return bank
-    first, count = PAIR * bank.z, planes_of_y(geometry, band)[1]
+    first, count = PAIR * bank.z, planes_of_y(geometry, out_tile)[1]
     return Bank(z=first, zn=min(PAIR * bank.zn, count - first), p=bank.p, pn=bank.pn, q=bank.q, qn=bank.qn)

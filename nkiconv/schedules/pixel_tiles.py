@@ -1,4 +1,5 @@
-"""How the pixels of y are cut: bands that share a load of x, blocks whose results leave together, tiles of the array.
+"""How the pixels of y are cut: output tiles that share a load of x, blocks whose results leave together, tiles of the
+array.
 
 A block is some rows of some images, its pixels in the order of memory: partition m of the results holds the `side`
 neighbours m * side .. m * side + side - 1 of a row, side of Q's divisors, so that they leave as one run of side * K
@@ -99,8 +100,8 @@ class Source:
 
 @dataclass(frozen=True)
 class Block:
-    """Images and rows, each so many `apart`, from the first of its band, all of its columns; units: partitions of a
-    row."""
+    """Images and rows, each so many `apart`, from the first of its output tile, all of its columns; units: partitions
+    of a row."""
 
     z: int
     zn: int
@@ -147,10 +148,10 @@ def can_fold(geometry: Geometry, fold: int) -> bool:
     return fold == 1 or (fits and whole and not casts_x(geometry))
 
 
-def window_shape(source: Source, band: Outputs) -> tuple[int, int, int]:
-    """Planes, rows and columns of padded x that a band (Outputs) sees; of folded rows those of a slot."""
-    rows, columns = held(source.rows, band.pn, source.dense), held(source.columns, band.qn, source.dense)
-    return window_of(source.planes, band.zn), rows, columns
+def window_shape(source: Source, out_tile: Outputs) -> tuple[int, int, int]:
+    """Planes, rows and columns of padded x that an output tile (Outputs) sees; of folded rows those of a slot."""
+    rows, columns = held(source.rows, out_tile.pn, source.dense), held(source.columns, out_tile.qn, source.dense)
+    return window_of(source.planes, out_tile.zn), rows, columns
 
 
 def held(axis: Axis, outputs: int, dense: bool) -> int:
@@ -237,9 +238,9 @@ def sees_x(axis: Axis, output: int, apart: int, tap: int) -> bool:
     return place % axis.lhs_dilation == 0
 
 
-def pixel_bands(source: Source, geometry: Geometry, sizes: Cut, most_elements: int, halves: int) -> list[Outputs]:
-    """Bands (Outputs) of all planes, at least `halves` where that shares the work: blocks of whole images, or of rows
-    of one; most_elements: of x on one partition."""
+def pixel_out_tiles(source: Source, geometry: Geometry, sizes: Cut, most_elements: int, halves: int) -> list[Outputs]:
+    """Output tiles (Outputs) of all planes, at least `halves` where that shares the work: blocks of whole images, or of
+    rows of one; most_elements: of x on one partition."""
     each, P = geometry.planes.out // geometry.planes.images, source.rows.out
     row_blocks, image_blocks = cut(P, sizes.rows * sizes.apart), cut(each, sizes.images)
     columns, height = held(source.columns, most_of(sizes.parts), source.dense), held(source.rows, P, source.dense)
@@ -249,7 +250,7 @@ def pixel_bands(source: Source, geometry: Geometry, sizes: Cut, most_elements: i
         shares = [share(len(image_blocks), halves, half) for half in range(halves)]
         groups = [(first + at, count) for first, mine in shares for at, count in cut(mine, images)]
         some = [joined(image_blocks, group) for group in groups]
-        bands = [((z0 + z, zn), (0, P)) for z0 in range(0, geometry.planes.out, each) for z, zn in some]
+        out_tiles = [((z0 + z, zn), (0, P)) for z0 in range(0, geometry.planes.out, each) for z, zn in some]
     else:
         step = source.rows.lhs_dilation if source.dense else 1
         most = most_elements // (window_of(source.planes, 1) * columns) * step
@@ -258,8 +259,8 @@ def pixel_bands(source: Source, geometry: Geometry, sizes: Cut, most_elements: i
         if odd and count % PARTS == 1 and count < len(row_blocks):
             count += 1
         some = [joined(row_blocks, mine) for mine in cut_into(len(row_blocks), count)]
-        bands = [((image, 1), rows) for image in range(geometry.planes.out) for rows in some]
-    return [Outputs(*images, *rows, *part) for images, rows in bands for part in sizes.parts]
+        out_tiles = [((image, 1), rows) for image in range(geometry.planes.out) for rows in some]
+    return [Outputs(*images, *rows, *part) for images, rows in out_tiles for part in sizes.parts]
 
 
 def most_blocks(axis: Axis, size: int, elements: int) -> int:
@@ -274,14 +275,14 @@ def joined(blocks: Sequence[Part], part: Part) -> Part:
     return first, sum(last) - first
 
 
-def blocks_of(sizes: Cut, band: Outputs) -> list[Block]:
-    """Blocks of a band, in the order of the work."""
+def blocks_of(sizes: Cut, out_tile: Outputs) -> list[Block]:
+    """Blocks of an output tile, in the order of the work."""
     found = []
-    for image in cut(band.zn, sizes.images):
-        for row in cut(band.pn, sizes.rows * sizes.apart):
+    for image in cut(out_tile.zn, sizes.images):
+        for row in cut(out_tile.pn, sizes.rows * sizes.apart):
             for first in range(min(row[1], sizes.apart)):
                 pn = div_ceil(row[1] - first, sizes.apart)
-                units = band.qn // sizes.side
+                units = out_tile.qn // sizes.side
                 found.append(Block(z=image[0], zn=image[1], p=row[0] + first, pn=pn, apart=sizes.apart, units=units))
     return found
 
@@ -300,7 +301,7 @@ class PixelItem:
     """One output tile for the output channels of one group."""
 
     batch: int
-    band: Outputs
+    out_tile: Outputs
 
 
 @dataclass(frozen=True)
@@ -314,7 +315,7 @@ class PixelSchedule(FilterSchedule):
     sizes: Cut
     batches: list[Part]
     #: most output channels of a matmul
-    k_tile: int
+    most_k: int
     items: list[PixelItem]
     #: of sums that go through a group's filters together as these come
     banks: int
@@ -325,8 +326,8 @@ def make_pixels(geometry: Geometry, config: PixelSettings) -> PixelSchedule | No
     cores share channels, or filters are not there at once, and rows of y are folded."""
     fold, item = config.fold, geometry.itemsize
     source = source_of(geometry, fold, config.side)
-    chunks = [[own_piece(first, count)] for first, count in cut(geometry.C, P_MAX)]
-    k_bytes = len(chunks) * num_taps(geometry) * item
+    k_tiles = [[own_piece(first, count)] for first, count in cut(geometry.C, P_MAX)]
+    k_bytes = len(k_tiles) * num_taps(geometry) * item
     if not fits_sbuf(k_bytes):
         return None
     most_k = min(geometry.K, max(1, config.filter_bytes // k_bytes))
@@ -336,34 +337,34 @@ def make_pixels(geometry: Geometry, config: PixelSettings) -> PixelSchedule | No
     if count > 1 or config.shard == "channels":
         count = min(geometry.K, div_ceil(count, PARTS) * PARTS)
     batches = cut_into(geometry.K, count)
-    most_elements = config.x_bytes // (len(chunks) * item)
+    most_elements = config.x_bytes // (len(k_tiles) * item)
     sizes = cut_of(source, geometry, config.side, most_elements)
     q0, qn = sizes.parts[0]
-    if widest_step(source, sizes, Outputs(z0=0, zn=1, p0=0, pn=1, q0=q0, qn=qn), len(chunks)) > STEP_MAX:
+    if widest_step(source, sizes, Outputs(z0=0, zn=1, p0=0, pn=1, q0=q0, qn=qn), len(k_tiles)) > STEP_MAX:
         return None
-    bands = pixel_bands(source, geometry, sizes, most_elements, PARTS if count == 1 else 1)
-    if max(widest_step(source, sizes, band, len(chunks)) for band in bands) > STEP_MAX:
+    out_tiles = pixel_out_tiles(source, geometry, sizes, most_elements, PARTS if count == 1 else 1)
+    if max(widest_step(source, sizes, out_tile, len(k_tiles)) for out_tile in out_tiles) > STEP_MAX:
         return None
     return PixelSchedule(
         source=source,
         sizes=sizes,
-        chunks=chunks,
-        places=[all_places(geometry)] * len(chunks),
+        k_tiles=k_tiles,
+        places=[all_places(geometry)] * len(k_tiles),
         batches=batches,
-        k_tile=most_of(cut(fold * most_of(batches), BANK_COLUMNS)),
-        items=[PixelItem(batch, band) for batch in range(count) for band in bands],
+        most_k=most_of(cut(fold * most_of(batches), BANK_COLUMNS)),
+        items=[PixelItem(batch, out_tile) for batch in range(count) for out_tile in out_tiles],
         way=way_of(geometry, False),
         warmup=config.warmup,
         banks=FIRST_BANKS if num_taps(geometry) == 1 else 1,
     )
 
 
-def widest_step(source: Source, sizes: Cut, band: Outputs, num_chunks: int) -> int:
+def widest_step(source: Source, sizes: Cut, out_tile: Outputs, num_k_tiles: int) -> int:
     """Elements between neighbours of an axis, at most, in what the engines see of a window."""
-    dn, hn, wn = window_shape(source, band)
+    dn, hn, wn = window_shape(source, out_tile)
     row = sizes.apart * source.rows.stride * wn if hn > 1 else 1
-    image = source.planes.stride * hn * wn if dn * num_chunks > 1 else 1
-    return max(max(row, image), sizes.side * source.columns.stride if band.qn > sizes.side else 1)
+    image = source.planes.stride * hn * wn if dn * num_k_tiles > 1 else 1
+    return max(max(row, image), sizes.side * source.columns.stride if out_tile.qn > sizes.side else 1)
 
 
 def pixel_bytes(geometry: Geometry, plan: PixelSchedule, options: Options) -> int:
@@ -371,12 +372,12 @@ def pixel_bytes(geometry: Geometry, plan: PixelSchedule, options: Options) -> in
     item, y_item = geometry.itemsize, options.epilogue.y_itemsize
     x_bytes = 0
     for one in plan.items:
-        dn, hn, wn = window_shape(plan.source, one.band)
+        dn, hn, wn = window_shape(plan.source, one.out_tile)
         elements = dn * hn * wn
         staged = 2 * elements * geometry.hbm_itemsize if casts_x(geometry) else 0
-        x_bytes = max(x_bytes, 2 * len(plan.chunks) * elements * item + staged)
+        x_bytes = max(x_bytes, 2 * len(plan.k_tiles) * elements * item + staged)
     kn = most_of(plan.batches)
-    filters = len(plan.chunks) * num_taps(geometry) * kn * item
+    filters = len(plan.k_tiles) * num_taps(geometry) * kn * item
     if comes_raw(plan.way):
         filters += raw_bytes(geometry, plan)
     fold = plan.source.fold
@@ -396,9 +397,9 @@ def pixels_fit(geometry: Geometry, options: Options, plan: PixelSchedule | None)
 
 def pixel_instructions(geometry: Geometry, plan: PixelSchedule, cores: int) -> int:
     """Instructions of the busiest core, at most."""
-    chunks, source, windows, most = len(plan.chunks), plan.source, plan.source.taps, 0
-    parts_of = {kn: div_ceil(source.fold * kn, plan.k_tile) for _, kn in plan.batches}
-    groups = div_ceil(plan.sizes.side, max(1, BANK_COLUMNS // plan.k_tile))
+    k_tiles, source, windows, most = len(plan.k_tiles), plan.source, plan.source.taps, 0
+    parts_of = {kn: div_ceil(source.fold * kn, plan.most_k) for _, kn in plan.batches}
+    groups = div_ceil(plan.sizes.side, max(1, BANK_COLUMNS // plan.most_k))
     for core in range(cores):
         first, count = share(len(plan.items), cores, core)
         total, before = 8 + plan.warmup, -1
@@ -406,28 +407,35 @@ def pixel_instructions(geometry: Geometry, plan: PixelSchedule, cores: int) -> i
             kn = plan.batches[item.batch][1]
             if item.batch != before:
                 before = item.batch
-                total += 3 * num_transposes(kn, plan) + chunks * num_taps(geometry) + 4
+                total += 3 * num_transposes(kn, plan) + k_tiles * num_taps(geometry) + 4
                 total += source.fold * geometry.rows.taps
-            blocks = len(blocks_of(plan.sizes, item.band))
-            total += 4 + chunks * (2 * source.slots * (blocks + 1) + 2)
-            banks = parts_of[kn] * (plan.sizes.side * chunks * windows + 5 * groups)
+            blocks = len(blocks_of(plan.sizes, item.out_tile))
+            total += 4 + k_tiles * (2 * source.slots * (blocks + 1) + 2)
+            banks = parts_of[kn] * (plan.sizes.side * k_tiles * windows + 5 * groups)
             total += blocks * (banks + 4 * source.fold + 2)
         most = max(most, total)
     return most
 
 
-def load_parts(geometry: Geometry, plan: PixelSchedule, band: Outputs, start: bool) -> list[tuple[int, int, int, int]]:
-    """(first plane, planes, first row, rows of the window) of the loads of a band, in whole blocks; start: what the
-    first block needs first, then each time as much as is there, as nothing goes on meanwhile, or several times that
+def load_parts(
+    geometry: Geometry, plan: PixelSchedule, out_tile: Outputs, start: bool
+) -> list[tuple[int, int, int, int]]:
+    """(first plane, planes, first row, rows of the window) of the loads of an output tile, in whole blocks; start: what
+    the first block needs first, then each time as much as is there, as nothing goes on meanwhile, or several times that
     where many K tiles make many loads of a part."""
-    source, block, num_chunks = plan.source, blocks_of(plan.sizes, band)[0], len(plan.chunks)
-    planes, rows, columns = window_shape(source, band)
-    axis, most, each, height = source.rows, band.pn, block.pn * block.apart, block.pn * block.apart * source.rows.stride
-    several = band.zn > 1
+    source, block, num_k_tiles = plan.source, blocks_of(plan.sizes, out_tile)[0], len(plan.k_tiles)
+    planes, rows, columns = window_shape(source, out_tile)
+    axis, most, each, height = (
+        source.rows,
+        out_tile.pn,
+        block.pn * block.apart,
+        block.pn * block.apart * source.rows.stride,
+    )
+    several = out_tile.zn > 1
     if several:
-        axis, most, each, height = source.planes, band.zn, block.zn, window_of(source.rows, block.pn * block.apart)
+        axis, most, each, height = source.planes, out_tile.zn, block.zn, window_of(source.rows, block.pn * block.apart)
     at_once = each * div_ceil(LOAD_BYTES, block.zn * height * columns * geometry.itemsize)
-    found, outputs, first, growth = [], 0, 0, max(1, num_chunks // 4)
+    found, outputs, first, growth = [], 0, 0, max(1, num_k_tiles // 4)
     while outputs < most:
         outputs = min(most, outputs + (max(each, growth * outputs) if start else at_once))
         end = held(axis, outputs, source.dense and not several)

@@ -1,4 +1,4 @@
-"""Planes of taps of volumes: products of their own (taps), or channels beside others on the partitions (channels).
+"""Planes of taps of volumes: products of their own (taps), or input channels (channels).
 
 A convolution of C channels with T planes of taps is one of images with C * T channels, channel c * T + t of image z
 being plane z * stride + t * dilation - before of x: where C fills too few partitions, T times as many do better, and
@@ -7,7 +7,7 @@ So do windows of several planes of y, whose output channels are those of all of 
 Where planes of taps are added (`pairs_of_planes`), it is rows of taps that are channels.
 
 On the partitions the T planes of a channel of x are neighbours. But a window may be in two tensors, x and the frames in
-front of it, and a DMA fills neighbouring partitions only. So channels of a chunk are plane by plane where volumes may
+front of it, and a DMA fills neighbouring partitions only. So channels of a K tile are plane by plane where volumes may
 come in chunks (`Geometry.by_plane`), as sums of these and of the whole must round alike: a window takes a DMA of
 each tensor then, not one of each channel. In `stacked`, which has few channels, they stay neighbours.
 """
@@ -146,9 +146,9 @@ def window_channels(geometry: Geometry) -> int:
     return 1 if geometry.depth is None else geometry.depth.taps
 
 
-def chunks_of_windows(geometry: Geometry) -> list[Part]:
+def k_tiles_of_windows(geometry: Geometry) -> list[Part]:
     """(first, how many) of at most 128 channels, all of those that a channel of x is, as even as can be; plane by plane
-    those of fewer channels first, as filters of chunks that have as many are loaded together."""
+    those of fewer channels first, as filters of K tiles that have as many are loaded together."""
     each, found = window_channels(geometry), []
     channels = geometry.C // each
     parts = cut(channels, P_MAX // each)
@@ -199,7 +199,7 @@ def dmas_of_piece(geometry: Geometry) -> int:
 
 
 def is_by_plane(geometry: Geometry) -> bool:
-    """Whether planes of taps are channels, and those of a chunk plane by plane."""
+    """Whether planes of taps are channels, and those of a K tile plane by plane."""
     return geometry.by_plane and geometry.depth is not None and geometry.direct is None
 
 

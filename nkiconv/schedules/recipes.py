@@ -3,11 +3,11 @@
 A recipe (tensor, vector_a, head, vector_b) shares out the S taps of a piece of columns, in this order:
 
     A = taps on Tensor, one diagonal matmul each, accumulated in PSUM (a product on Scalar if there is none on Tensor),
-        then vector_a taps by Vector: A = x_s * w_s + A; the first of them is PSUM's read-out
+        then vector_a taps by Vector: A = x_s * w_s + A; the first of them evacuates PSUM
     B = with head = 1: a product on Scalar, then vector_b taps by Vector, added to A by GpSimd, for the last
         piece by Vector
 
-All in fp32 until y. The steps of a piece fall into phases; those of neighbouring pieces are issued in turn, so that an
+All in fp32 until y. The steps of a piece fall into phases; those of neighbouring pieces alternate, so that an
 engine need not wait for its own last result. Which list of recipes is best follows from what an engine takes for a
 column.
 """
@@ -45,7 +45,7 @@ FREE_TAPS_MAX = 16
 CYCLE_MAX = 3
 #: How much faster than HBM an engine must be for its pauses not to show.
 ENGINE_MARGIN = 1.015
-#: Weights beside the bound: of the busiest engine's time where HBM is slower still, of the work of all (of two equal
+#: Weights besides the bound: of the busiest engine's time where HBM is slower still, of the work of all (of two equal
 #: bounds the one with less wins), of the difference of two recipes in Tensor's time (the less alike, the more one
 #: engine waits for another), of the last sums of a piece, one after the other.
 BUSY_WEIGHT, WORK_WEIGHT, UNLIKE_WEIGHT, CHAIN_WEIGHT = 1.0, 0.05, 0.1, 0.5
@@ -190,7 +190,7 @@ class Balance:
 def ranked_recipes(
     geometry: RowGeometry, epilogue: Epilogue, target: Target, piece: int, on_tensor: bool
 ) -> Iterator[Recipes]:
-    """Lists of recipes in turn, one or two kinds in any proportion; the one that balances the engines best first."""
+    """Lists of recipes, one or two kinds in any proportion; the one that balances the engines best first."""
     proportions = [(times, of) for of in range(2, CYCLE_MAX + 1) for times in range(1, of) if gcd(times, of) == 1]
     balance = Balance(geometry, epilogue, target, piece)
     known = [
@@ -240,7 +240,7 @@ def first_recipes(geometry: RowGeometry) -> Recipes:
 
 
 def last_recipes(geometry: RowGeometry) -> Recipes:
-    """Recipes of the last pieces where Tensor has taps: few steps, one after the other, are behind its sums."""
+    """Recipes of the last pieces where Tensor has taps: few steps, one after the other, follow its sums."""
     return ((geometry.S - 1, 0, 1, 0),) if geometry.S >= 2 else ()
 
 

@@ -70,13 +70,13 @@ class RowTile:
     P: int
     rows: int
     groups: tuple[Group, ...]
-    #: columns of a group, and where columns end; what is behind is computed and not stored
+    #: columns of a group, and where columns end; what follows is computed and not stored
     qn: int
     end_q: int
 
 
 def channels_of(C: int, T: int, t: int) -> int:
-    """Channels of tile t, those p * T + t below C: partitions, also of the tiles behind it, which have no more."""
+    """Channels of tile t, those p * T + t below C: partitions, also of the tiles after it, which have no more."""
     return div_ceil(max(0, C - t), T)
 
 

@@ -63,7 +63,7 @@ class Setting:
         return value_unsupported(name, value, self.accepted)
 
     def default_for(self, geometry: Any) -> Any:
-        """Its value where nobody gives one."""
+        """Its value where none is given."""
         return self.default(geometry) if callable(self.default) else self.default
 
     def range_text(self) -> str:

@@ -62,7 +62,7 @@ class SkewedSchedule:
         folds: parts of a pass's positions whose products are added before they are put in step; part: positions of one.
         taps: of a chunk; chunks: how many; step: elements of x between columns of a matmul; columns: of a matmul;
             part_columns: of a part.
-        window: elements of x of a unit; padded: of gy with zeros behind them; both even.
+        window: elements of x of a unit; padded: of gy with zeros after them; both even.
         batches: of channels; groups: of the largest, of which `stacks` parts have sums on partitions of their own.
     """
 

@@ -65,8 +65,8 @@ ROWS = 32
 #: Bytes per partition of all buffers of x, and how many there are at most.
 RING_BYTES = 65_536
 RING = 4
-#: Bands of a core, if there are images for so many: loads of one overlap the sums of another.
-BANDS = 4
+#: Output tiles of a core, if there are images for so many: loads of one overlap the sums of another.
+OUT_TILES = 4
 #: Of depthwise problems, bytes per partition of the stationaries that are loaded together, of all buffers of x, and of
 #: the stationaries that are zeroed before w is loaded.
 ROUND_BYTES = 40_960
@@ -91,7 +91,7 @@ class StackedSettings(Settings):
     outputs: int = count("rows of y packed along the columns of the array (U)", 1, P_MAX)
     beside: int = count("rows of y that follow each other on a partition (V)", 1, MOST)
     apart: int = count("rows of x from one block of rows to the next (G)", 1, MOST)
-    blocks: int = count("blocks of outputs of a band, at most", 1, MOST, default=MOST, near=(half, less))
+    blocks: int = count("blocks of an output tile, at most", 1, MOST, default=MOST, near=(half, less))
     filters: str = choice("how filters come to their places", WAYS)
     warmup: int = warm_up(10, most=WARM_UP_MOST)
     late_warmup: int = count(
@@ -264,7 +264,7 @@ def depthwise_settings(geometry: Geometry, config: Config) -> DepthwiseSettings:
     columns of the array, hides the triggers of the next one's stationaries."""
     planes, columns = geometry.planes, geometry.columns
     A = channels_most(geometry)
-    share_jobs = div_ceil(div_ceil(geometry.C, A), PARTS)
+    share_m_tiles = div_ceil(div_ceil(geometry.C, A), PARTS)
     taps = planes.taps * columns.taps * (1 if geometry.fast else 4)
     work = max(taps * max(P_MAX, planes.out * columns.out), planes.out * DMA_COLUMNS)
     needed = RUN_COLUMNS * A * len(runs_of(geometry.rows)) // work + 1
@@ -273,7 +273,7 @@ def depthwise_settings(geometry: Geometry, config: Config) -> DepthwiseSettings:
     ahead = max(AHEAD_LEAST, min(AHEAD_MOST, AHEAD_PLANES // planes.out)) * planes.images
     each = planes.images * _depthwise_x_bytes(geometry)
     room = max(2, min(P_MAX, DEPTHWISE_X_BYTES // max(1, each) * planes.images))
-    together = min(P_MAX, div_ceil(share_jobs, max(1, share_jobs // needed)))
+    together = min(P_MAX, div_ceil(share_m_tiles, max(1, share_m_tiles // needed)))
     return DepthwiseSettings.read(config, channels=A, together=together, buffers=min(ahead, room))
 
 
@@ -304,7 +304,7 @@ def _one_group(geometry: Geometry, settings: StackedSettings, residual: bool) ->
     B, D, U, V, G = settings.rows, settings.shifts, settings.outputs, settings.beside, settings.apart
     most = P_MAX // U
     unit = QUADRANT if _by_quadrants(geometry.K, most) else 1
-    jobs = tuple((first * unit, n * unit) for first, n in cut(geometry.K // unit, most // unit))
+    m_tiles = tuple((first * unit, n * unit) for first, n in cut(geometry.K // unit, most // unit))
     made = Stack(
         geometry=geometry,
         B=B,
@@ -313,7 +313,7 @@ def _one_group(geometry: Geometry, settings: StackedSettings, residual: bool) ->
         V=V,
         G=G,
         filters=settings.filters,
-        jobs=jobs,
+        m_tiles=m_tiles,
         images=1,
         blocks=1,
         whole=whole_group(columns, div_ceil(rows.out, U * V)) if D == 1 else -1,
@@ -323,7 +323,7 @@ def _one_group(geometry: Geometry, settings: StackedSettings, residual: bool) ->
     )
     height = max(made.phases) + (U - 1) * V * rows.stride + made.num_taps * B
     padded = planes.taps * geometry.C * height * columns.taps * item
-    filters = len(jobs) * made.kn * made.num_filters * U * item
+    filters = len(m_tiles) * made.kn * made.num_filters * U * item
     row_bytes = made.width * item
     plane_bytes = axis_elements(planes, 1) * row_bytes
     if padded > PADDED_BYTES or filters > FILTER_BYTES or plane_bytes * made.reach > X_BYTES:
@@ -334,7 +334,7 @@ def _one_group(geometry: Geometry, settings: StackedSettings, residual: bool) ->
     if planes.taps > 1:
         images, blocks = _blocks_together(geometry, made, room, min(blocks, settings.blocks))
     elif blocks == made.num_blocks:
-        images = max(1, min(div_ceil(planes.out, PARTS * BANDS), BANK_COLUMNS // (blocks * columns.out)))
+        images = max(1, min(div_ceil(planes.out, PARTS * OUT_TILES), BANK_COLUMNS // (blocks * columns.out)))
         images = min(images, planes.out // planes.images)
         while images > 1 and axis_elements(planes, images) * row_bytes * made.block_rows(blocks) > X_BYTES:
             images -= 1
@@ -343,8 +343,9 @@ def _one_group(geometry: Geometry, settings: StackedSettings, residual: bool) ->
 
 
 def _blocks_together(geometry: Geometry, made: Stack, room: int, most_blocks: int) -> Part:
-    """(planes of outputs, blocks) of a band that loads each plane of x least often: planes whose sums of a block share
-    a bank, as many blocks as there is room for then, and several bands for each core. room: blocks of results."""
+    """(planes of outputs, blocks) of an output tile that loads each plane of x least often: planes whose sums of a
+    block share a bank, as many blocks as there is room for then, and several output tiles for each core. room: blocks
+    of results."""
     planes = geometry.planes
     found, least = (1, most_blocks), 0
     for images in range(1, min(planes.out // planes.images, max(1, BANK_COLUMNS // geometry.columns.out)) + 1):
@@ -352,7 +353,7 @@ def _blocks_together(geometry: Geometry, made: Stack, room: int, most_blocks: in
         x_most = (X_BYTES // (seen * made.width * geometry.itemsize) - made.reach) // made.step + 1
         blocks = min(most_blocks, room // images, x_most)
         count = num_plane_parts(planes, images) * div_ceil(made.num_blocks, max(1, blocks))
-        if blocks >= 1 and (images == 1 or count >= PARTS * BANDS):
+        if blocks >= 1 and (images == 1 or count >= PARTS * OUT_TILES):
             # rows of x for a row of outputs, in thousandths
             loaded = 1000 * seen * made.block_rows(blocks) // (images * blocks * made.step)
             if least == 0 or loaded < least:
@@ -365,11 +366,11 @@ def _depthwise(geometry: Geometry, settings: DepthwiseSettings) -> Stack | None:
     each = tile_bytes(geometry, A)
     if each > ROUND_BYTES or 2 * _depthwise_x_bytes(geometry) > DEPTHWISE_X_BYTES:
         return None
-    jobs = tuple(cut_at(geometry.C, A))
+    m_tiles = tuple(cut_at(geometry.C, A))
     # rounds as even as can be
-    share_jobs = div_ceil(len(jobs), PARTS)
-    rounds = div_ceil(share_jobs, min(settings.together, share_jobs, ROUND_BYTES // each))
-    together = div_ceil(share_jobs, rounds)
+    share_m_tiles = div_ceil(len(m_tiles), PARTS)
+    rounds = div_ceil(share_m_tiles, min(settings.together, share_m_tiles, ROUND_BYTES // each))
+    together = div_ceil(share_m_tiles, rounds)
     return Stack(
         geometry=geometry,
         B=rows.size,
@@ -378,7 +379,7 @@ def _depthwise(geometry: Geometry, settings: DepthwiseSettings) -> Stack | None:
         V=1,
         G=rows.out * rows.stride,
         filters="runs",
-        jobs=jobs,
+        m_tiles=m_tiles,
         images=planes.out // planes.images,
         blocks=1,
         # how sums begin must not depend on the number of planes: a video may come in chunks
@@ -395,7 +396,8 @@ def scheduled(stack: Stack) -> Schedule:
     """The Schedule of a Stack: its x serves all M tiles, of depthwise problems each has x of its own."""
     C = stack.geometry.C
     tiles = [
-        RowTile(0, 0, k0 if stack.diagonal else 0, n if stack.diagonal else C, k0, stack.U * n) for k0, n in stack.jobs
+        RowTile(0, 0, k0 if stack.diagonal else 0, n if stack.diagonal else C, k0, stack.U * n)
+        for k0, n in stack.m_tiles
     ]
     every = tuple((one,) for one in tiles)
     return Schedule(
@@ -404,7 +406,7 @@ def scheduled(stack: Stack) -> Schedule:
         residents=tuple(Resident((one,), stack.items) for one in every)
         if stack.diagonal
         else (Resident(every, stack.items),),
-        chunks=((0, C, 0, 1),),
+        k_tiles=((0, C, 0, 1),),
         rows=P_MAX,
         slot=slot_for(stack.U * stack.kn),
         by_channels=stack.diagonal,

@@ -1,4 +1,4 @@
-"""What `stacked` does: bands, tiles of sums, loads of x, places of filters; see `stacked` for the formula."""
+"""What `stacked` does: output tiles, tiles of sums, loads of x, places of filters; see `stacked` for the formula."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from .geometry import Axis, Geometry, filter_rows, span, valid_range
 from .products import home_tap
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, Part, cut, cut_into, div_ceil, share, whole_words
 
-#: Bytes per partition of x of one band, of results in fp32 of one band and M tile (half with a residual), of filters of
-#: all M tiles, of zero-padded filters that are loaded at a time.
+#: Bytes per partition of x of one output tile, of results in fp32 of one output tile and M tile (half with a residual),
+#: of filters of all M tiles, of zero-padded filters that are loaded at a time.
 X_BYTES = 32_768
 Y_BYTES = 32_768
 FILTER_BYTES = 65_536
 PADDED_BYTES = 49_152
-#: Bytes per partition of residuals, unless those of two bands and M tiles take more.
+#: Bytes per partition of residuals, unless those of two output tiles and M tiles take more.
 RESIDUAL_BYTES = 32_768
 #: Elements per partition that GpSimd clears while the filters of several M tiles are triggered, and those of each.
-HOLD, HOLD_JOB = 180, 35
+HOLD, HOLD_M_TILE = 180, 35
 #: Columns of a matmul that keep the Tensor Engine busy until the next one.
 BUSY_COLUMNS = 128
 #: Evacuations of the transposed filters of an M tile, at least: the first sums need not wait for the last.
 FILTER_PARTS = 3
-#: Pieces that the first band is loaded in, if it has so many tiles of sums.
+#: Pieces that the first output tile is loaded in, if it has so many tiles of sums.
 FIRST_PIECES = 6
 #: Bytes of w that are neighbours in HBM from which on it is loaded straight to its places.
 LONG_RUN_BYTES = 512
@@ -64,11 +64,11 @@ class Stack:
     #: how filters come to their places, one of `stacked.WAYS`, or "runs"
     filters: str
     #: output channels of the M tiles, (first, how many)
-    jobs: tuple[Part, ...]
-    #: images and output blocks of a band, at most
+    m_tiles: tuple[Part, ...]
+    #: images and output blocks of an output tile, at most
     images: int
     blocks: int
-    #: the column of taps that meets x at all outputs, which comes first, where X is without zeros beside x; else -1
+    #: the column of taps that meets x at all outputs, which comes first, where X is without zeros next to x; else -1
     whole: int
     #: buffers of x, at most
     ring: int
@@ -83,13 +83,13 @@ class Stack:
     @property
     def diagonal(self) -> bool:
         """Whether stationaries are block-diagonal: each M tile has x of its own, (c, b) on the partitions and (k, u) in
-        the columns; the cores share M tiles then, else bands."""
+        the columns; the cores share M tiles then, else output tiles."""
         return self.together > 0
 
     @property
     def kn(self) -> int:
         """Output channels of an M tile, at most."""
-        return self.jobs[0][1] if self.diagonal else self.jobs[-1][1]
+        return self.m_tiles[0][1] if self.diagonal else self.m_tiles[-1][1]
 
     @property
     def parts(self) -> int:
@@ -138,15 +138,16 @@ class Stack:
 
     @property
     def hold(self) -> int:
-        """Elements per partition that GpSimd clears before the second band is loaded, so that filters come first."""
-        return HOLD + HOLD_JOB * len(self.jobs) if len(self.jobs) > 1 else 0
+        """Elements per partition that GpSimd clears before the second output tile is loaded, so that filters come
+        first."""
+        return HOLD + HOLD_M_TILE * len(self.m_tiles) if len(self.m_tiles) > 1 else 0
 
     @property
     def num_filters(self) -> int:
         """Stationaries of an M tile of one group."""
         return self.geometry.planes.taps * len(self.phases) * self.num_taps * self.groups
 
-    # bands and tiles of sums
+    # output tiles and tiles of sums
 
     @property
     def num_blocks(self) -> int:
@@ -154,7 +155,7 @@ class Stack:
         return div_ceil(self.geometry.rows.out, self.U * self.V)
 
     @property
-    def band_parts(self) -> Part:
+    def out_tile_parts(self) -> Part:
         """Parts that the images, and the blocks of each, are cut into; of depthwise problems the volumes."""
         planes = self.geometry.planes
         return (
@@ -163,10 +164,10 @@ class Stack:
 
     @cached_property
     def items(self) -> tuple[Lanes, ...]:
-        """Bands, as even as can be, as output tiles of one lane."""
-        (z_axis, p_axis, q_axis), (parts, cuts), found = self.axes, self.band_parts, []
-        bands = itertools.product(cut_planes(self.geometry.planes, parts), cut_into(self.num_blocks, cuts))
-        for (first, zn), (j0, jn) in bands:
+        """Output tiles, as even as can be, as output tiles of one lane."""
+        (z_axis, p_axis, q_axis), (parts, cuts), found = self.axes, self.out_tile_parts, []
+        out_tiles = itertools.product(cut_planes(self.geometry.planes, parts), cut_into(self.num_blocks, cuts))
+        for (first, zn), (j0, jn) in out_tiles:
             image, z0 = divmod(first, z_axis.out)
             d0, dn = span(self.geometry.planes, first, zn)
             z = part_at(z_axis, z0, zn, d0 - image * z_axis.size, dn, image)
@@ -204,15 +205,15 @@ class Stack:
         return tuple(found)
 
     def parts_of(self, zn: int, jn: int) -> list[Part]:
-        """(first, how many) of the blocks of a band whose sums share a bank."""
+        """(first, how many) of the blocks of an output tile whose sums share a bank."""
         widest = cut(self.geometry.columns.out, BANK_COLUMNS)[-1][1]
         return cut(jn, max(1, BANK_COLUMNS // (zn * widest)))
 
     def banks(self, lanes: Lanes, k0: int) -> Iterator[Bank]:
         """Banks of an M tile of an output tile in order, those that are stored together one after the other.
 
-        The last evacuation and store of each core's part of the bands are short, be there two cores or not: sums of
-        other banks round in another order.
+        The last evacuation and store of each core's part of the output tiles are short, be there two cores or not: sums
+        of other banks round in another order.
         """
         ((z, p, q),) = lanes
         columns = cut(q.bn, BANK_COLUMNS)
@@ -220,7 +221,7 @@ class Stack:
         parts = self.parts_of(z.bn, p.bn)
         ends = () if self.diagonal else (share(len(self.items), PARTS, 0)[1] - 1, len(self.items) - 1)
         first, count = parts[-1]
-        is_last = k0 == self.jobs[-1][0] and any(lanes == self.items[end] for end in ends)
+        is_last = k0 == self.m_tiles[-1][0] and any(lanes == self.items[end] for end in ends)
         if is_last and count // 2 * z.bn * widest >= BUSY_COLUMNS:
             parts[-1:] = [(first, count - count // 2), (first + count - count // 2, count // 2)]
         planes = cut(z.bn, max(1, BANK_COLUMNS // widest))
@@ -255,8 +256,8 @@ class Stack:
         return found
 
     def first_pieces(self, zn: int, jn: int) -> list[int]:
-        """Blocks of X at which the loads of the first band end: each is for twice as many tiles of sums as the one
-        before, but for no more than a share of all, as the last sums begin when all is there."""
+        """Blocks of X at which the loads of the first output tile end: each is for twice as many tiles of sums as the
+        one before, but for no more than a share of all, as the last sums begin when all is there."""
         parts = self.parts_of(zn, jn)
         found, index, step = [], 0, 1
         while index < len(parts):
@@ -266,7 +267,7 @@ class Stack:
         return found
 
     def x_regions(self, lane: tuple[BlockPart, BlockPart, BlockPart], is_first: bool) -> list[XBox]:
-        """Loads of X of a band: blocks with all rows in one for each shift, others by themselves."""
+        """Loads of X of an output tile: blocks with all rows in one for each shift, others by themselves."""
         m0, begin, found = lane[1].x0, 0, []
         for end in self.first_pieces(lane[0].bn, lane[1].bn) if is_first else [lane[1].xn]:
             first, last = self.whole_blocks(m0 + begin, end - begin)
@@ -311,7 +312,7 @@ class Stack:
         return whole_words(geometry.planes.taps * geometry.C * self.z_rows * geometry.columns.taps, geometry.itemsize)
 
     @property
-    def jobs_ahead(self) -> int:
+    def m_tiles_ahead(self) -> int:
         """M tiles whose filters may be loaded ahead."""
         return max(2, PADDED_BYTES // (self.z_elements * self.geometry.itemsize))
 
@@ -381,13 +382,14 @@ class Stack:
 
     @property
     def result_bytes(self) -> int:
-        """Bytes per partition of the results of a band and M tile, or of a residual, at most."""
+        """Bytes per partition of the results of an output tile and M tile, or of a residual, at most."""
         return 4 * self.images * self.blocks * self.V * self.geometry.columns.out
 
     @property
     def residual_depth(self) -> int:
-        """Residuals of bands and M tiles that are loaded or used at a time: of two bands, if there is room."""
-        return max(2, min(2 * len(self.jobs), RESIDUAL_BYTES // self.result_bytes))
+        """Residuals of output tiles and M tiles that are loaded or used at a time: of two output tiles, if there is
+        room."""
+        return max(2, min(2 * len(self.m_tiles), RESIDUAL_BYTES // self.result_bytes))
 
     @property
     def filter_bytes(self) -> int:
@@ -397,8 +399,8 @@ class Stack:
             reversed_taps = geometry.planes.taps * (window_of(geometry.rows, 1) + geometry.rows.taps)
             reversed_bytes = 4 * reversed_taps * geometry.columns.taps * item
             return ROUND_BUFFERS * self.together * tile_bytes(geometry, self.kn) + reversed_bytes
-        padded = 2 * min(len(self.jobs), self.jobs_ahead) * self.z_elements * item
-        return padded + len(self.jobs) * self.num_filters * self.U * self.kn * item
+        padded = 2 * min(len(self.m_tiles), self.m_tiles_ahead) * self.z_elements * item
+        return padded + len(self.m_tiles) * self.num_filters * self.U * self.kn * item
 
     def sbuf_bytes(self, residual: bool) -> int:
         """Bytes per partition, at most."""
@@ -411,26 +413,28 @@ class Stack:
         geometry = self.geometry
         planes, rows, Q, T = geometry.planes, geometry.rows, geometry.columns.out, geometry.planes.taps
         if self.diagonal:
-            jobs = div_ceil(len(self.jobs), cores)
-            rounds = div_ceil(jobs, self.together) + ROUND_BUFFERS
+            m_tiles = div_ceil(len(self.m_tiles), cores)
+            rounds = div_ceil(m_tiles, self.together) + ROUND_BUFFERS
             made = rounds * (len(self.runs) * self.kn + self.together)
             taps = T * geometry.columns.taps
             made += (div_ceil(geometry.C, P_MAX) + 1) * (max(filter_rows(geometry), taps) + 4)
             # all rows of a volume are one block
             banks = sum(1 for _ in self.banks(self.items[0], 0))
-            return 96 + self.warmup + jobs * planes.images * (banks * (taps + 4) + 16) + made
+            return 96 + self.warmup + m_tiles * planes.images * (banks * (taps + 4) + 16) + made
         # two blocks or columns more than fill a bank are halved, and so is the last bank
         halves = div_ceil(self.blocks * Q, BANK_COLUMNS // 2)
         banks = self.V * self.images * (2 * halves + 4)
         taps = T * self.num_taps * self.groups
-        job = banks * (taps + 3) + 2 * (self.U + self.images) * (2 + halves) + 3 * self.U + self.U * self.V + 4
+        m_tile = banks * (taps + 3) + 2 * (self.U + self.images) * (2 + halves) + 3 * self.U + self.U * self.V + 4
         plane = 2 * self.num_taps * max(1, self.B // self.G) + self.step + 16
         loads = self.D * axis_elements(planes, self.images) * plane + 8
         copies = len(self.phases) * taps * (1 + self.U) + 4 * self.U + 9
         copies += filter_rows(geometry) * geometry.columns.taps if geometry.flipped else 0
         pieces = self.U * (filter_rows(geometry) if rows.dilation > 1 else 3 * T)
-        bands = div_ceil(len(self.items), cores)
-        return 404 + self.warmup + bands * (loads + len(self.jobs) * job) + len(self.jobs) * (copies + pieces)
+        out_tiles = div_ceil(len(self.items), cores)
+        return (
+            404 + self.warmup + out_tiles * (loads + len(self.m_tiles) * m_tile) + len(self.m_tiles) * (copies + pieces)
+        )
 
 
 @lru_cache(maxsize=4096)

@@ -41,8 +41,8 @@ UPDATE_VECTOR_FILTER_BYTES = 49_152
 TENSOR_ENDS_NS = 2550.0
 FP32_NS = 500.0
 VECTOR_ENDS_NS = 2150.0
-#: Instructions of Vector that a part takes beside products and sums, with what it waits for; that a chunk takes beside
-#: one a column for its bands.
+#: Instructions of Vector that a part takes besides products and sums, with what it waits for; that a chunk takes
+#: besides one a column for its bands.
 PART_INSTRUCTIONS = 4
 CHUNK_INSTRUCTIONS = 3
 
@@ -73,7 +73,7 @@ class UpdateSchedule:
 
     #: positions of an initial state in front of each row, 0 without one
     state: int
-    #: ranges of a block's channels side by side on the partitions, and partitions from one to the next
+    #: ranges of a block's channels on neighbouring partitions, and partitions from one to the next
     pieces: int
     pitch: int
     #: images of a tile, and image tiles
@@ -181,7 +181,7 @@ def unsupported(geometry: RowGeometry, options: Options, config: Config, cores: 
 
 
 def count_update_instructions(geometry: RowGeometry, plan: UpdateSchedule, warmup: int, cores: int) -> int:
-    """Instructions of the busiest core, at most: loads, transposes, bands, matmuls, read-outs, stores."""
+    """Instructions of the busiest core, at most: loads, transposes, bands, matmuls, evacuations, stores."""
     kinds = 2 if plan.state > 0 else 1
     chunk = 15 * plan.pieces + kinds * (3 * plan.groups + 4 + geometry.Q)
     filters = 2 + 2 * plan.pieces + 4 * geometry.Q * kinds

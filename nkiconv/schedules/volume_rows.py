@@ -95,8 +95,8 @@ def row_schedules(geometry: Geometry, settings: RowSettings) -> Iterator[RowSche
     planes, K, P, Q = geometry.planes, geometry.K, geometry.rows.out, geometry.columns.out
     volume, segments = planes.out // planes.images, fewest_tiles(geometry)
     width = min(Q, P_MAX // segments)
-    chunks, every = products_of(geometry, settings.copies)
-    products = [[one for one in every if one.chunk == chunk] for chunk in range(len(chunks))]
+    k_tiles, every = products_of(geometry, settings.copies)
+    products = [[one for one in every if one.k_tile == k_tile] for k_tile in range(len(k_tiles))]
     groups = cut_volumes(planes.out, planes.images, planes.images * div_ceil(volume, min(settings.depth, volume)))
     tiles, zn = div_ceil(Q, width), most_of(groups)
     for parts in PARTS_TRIED:
@@ -108,7 +108,7 @@ def row_schedules(geometry: Geometry, settings: RowSettings) -> Iterator[RowSche
                     qn = min(Q - q0, part[1] * width)
                     items.append(Outputs(z0=group[0], zn=group[1], p0=rows[0], pn=rows[1], q0=q0, qn=qn))
         found = RowSchedule(
-            chunks=chunks,
+            k_tiles=k_tiles,
             products=products,
             places=[places_of(geometry, one) for one in products],
             way=way_of(geometry, True),
@@ -209,7 +209,7 @@ def row_bytes(geometry: Geometry, plan: RowSchedule, options: Options) -> int:
     """Bytes a partition, at most: rows of x, filters in memory order and in place, results."""
     item, y_item, K = geometry.itemsize, options.epilogue.y_itemsize, geometry.K
     columns, (planes, width) = max(one.qn for one in plan.items), rows_window(geometry, plan)
-    x_bytes = plan.ring * len(plan.chunks) * planes * plan.segments * (width + 1) * item
+    x_bytes = plan.ring * len(plan.k_tiles) * planes * plan.segments * (width + 1) * item
     filters = sum(len(one) for one in plan.places) * K * item
     raw = raw_bytes(geometry, plan) + 4 * P_MAX * geometry.planes.taps * item
     results = 2 * plan.blocks * plan.segments * columns * y_item
@@ -226,7 +226,7 @@ def tile_instructions(geometry: Geometry, plan: RowSchedule, item: Outputs) -> i
 
 def row_instructions(geometry: Geometry, plan: RowSchedule, cores: int) -> int:
     """Instructions of the busiest core, at most, as the compiler sees them: the body of a loop once."""
-    T, loads, total, known = geometry.planes.taps, sum(5 * len(chunk) for chunk in plan.chunks), 0, {}
+    T, loads, total, known = geometry.planes.taps, sum(5 * len(k_tile) for k_tile in plan.k_tiles), 0, {}
     for item in plan.items:
         key = item.z0, item.zn
         if key not in known:
@@ -270,7 +270,7 @@ def inner_steps(geometry: Geometry, plan: RowSchedule, item: Outputs, tap: int) 
     step after, all of them inside x."""
     axis, apart = geometry.rows, segment_rows(plan, item)
     behind = (div_ceil(item.pn, apart) - 1) * apart
-    further = [piece.r for chunk in plan.chunks for piece in chunk]
+    further = [piece.r for k_tile in plan.k_tiles for piece in k_tile]
     nearest, farthest = tap + min(0, *further), axis.taps - 1 + max(0, *further)
     # a step loads rows from top + step * stride to bottom + step * stride
     top = (item.p0 + 1) * axis.stride - axis.before + nearest * axis.dilation

@@ -61,7 +61,7 @@ SHARDS = ("channels", "outputs")
 Y_BYTES = 16_384
 #: Banks that accumulate together, at most, so that two are left for what follows.
 TOGETHER_MAX = 7
-#: Matmuls on zeros that a search tries beside WARM_UPS.
+#: Matmuls on zeros that a search tries besides WARM_UPS.
 WARM_UP = 30
 #: Phases of outputs, at most: each has filters and evacuations of its own.
 PHASES_MAX = 65_536
@@ -317,7 +317,7 @@ def _of_groups(geometry: Geometry, settings: GroupsSettings) -> Schedule | None:
         axes=axes,
         turns=_turns(geometry, axes, True),
         residents=tuple(residents),
-        chunks=((0, G * per_c, 0, 1),),
+        k_tiles=((0, G * per_c, 0, 1),),
         rows=T,
         slot=Kt,
         extents=_extents(residents),
@@ -334,13 +334,13 @@ def _of_phases(geometry: Geometry, settings: PhasesSettings) -> Schedule:
     packs = math.prod(beside) > 1 or settings.segments > 1
     held = max(1, min(settings.segments, PARTITIONS // geometry.C))
     parts = cut(geometry.C, PARTITIONS)
-    chunks = tuple((*part, first, held) for part in parts for first in range(0, settings.segments, held))
+    k_tiles = tuple((*part, first, held) for part in parts for first in range(0, settings.segments, held))
     by_channels = settings.shard == "channels" and geometry.K > settings.channels
     blocks = cut(geometry.K, settings.channels)
     widest = blocks[-1][1]
-    most = max(1, FILTER_BYTES // (len(chunks) * widest * num_taps(geometry) * geometry.itemsize))
+    most = max(1, FILTER_BYTES // (len(k_tiles) * widest * num_taps(geometry) * geometry.itemsize))
     segments = [settings.segments if name == settings.along else 1 for name in ALONG]
-    sizes = item_sizes(geometry, axes, segments, settings.y_bytes, len(chunks), 1 if by_channels else PARTS)
+    sizes = item_sizes(geometry, axes, segments, settings.y_bytes, len(k_tiles), 1 if by_channels else PARTS)
     items = tuple(items_of_phases(axes, sizes, segments))
     residents = []
     for first, n in cut_into(len(blocks), PARTS if by_channels else 1):
@@ -351,7 +351,7 @@ def _of_phases(geometry: Geometry, settings: PhasesSettings) -> Schedule:
         axes=axes,
         turns=_turns(geometry, axes, packs),
         residents=tuple(residents),
-        chunks=chunks,
+        k_tiles=k_tiles,
         rows=PARTITIONS,
         slot=slot_for(settings.segments * widest),
         segments=settings.segments,
@@ -444,14 +444,14 @@ def _least_instructions(geometry: Geometry, settings: PhasesSettings, cores: int
     axes = _axes(geometry, _beside(geometry, settings.beside))
     segments = [settings.segments if name == settings.along else 1 for name in ALONG]
     by_channels = settings.shard == "channels" and geometry.K > settings.channels
-    chunks = div_ceil(geometry.C, PARTITIONS) * div_ceil(settings.segments * min(geometry.C, PARTITIONS), PARTITIONS)
-    sizes = item_sizes(geometry, axes, segments, settings.y_bytes, chunks, 1 if by_channels else PARTS)
+    k_tiles = div_ceil(geometry.C, PARTITIONS) * div_ceil(settings.segments * min(geometry.C, PARTITIONS), PARTITIONS)
+    sizes = item_sizes(geometry, axes, segments, settings.y_bytes, k_tiles, 1 if by_channels else PARTS)
     return ITEM_INSTRUCTIONS * div_ceil(count_items(axes, sizes, segments), 1 if by_channels else cores)
 
 
 def most_instructions(geometry: Geometry, schedule: Schedule, cores: int) -> int:
     """Instructions of a core, at most."""
-    chunks, taps, outputs = len(schedule.chunks), num_taps(geometry), len(schedule.turns[0].outputs)
+    k_tiles, taps, outputs = len(schedule.k_tiles), num_taps(geometry), len(schedule.turns[0].outputs)
     products, most = sum(len(turn.products) for turn in schedule.turns), 0
     distinct = {id(one.items): one.items for one in schedule.residents}  # residents may share them
     largest = {at: max(one, key=lambda item: math.prod(part.bn for part in item[0])) for at, one in distinct.items()}
@@ -462,9 +462,9 @@ def most_instructions(geometry: Geometry, schedule: Schedule, cores: int) -> int
             one, times = schedule.residents[resident], len([*steps])
             lanes = largest[id(one.items)]
             n, tiles = _most_banks(schedule, lanes), len(one.tiles[0])
-            evacuated = n * tiles * (chunks * products + beside)
-            total += times * (len(one.tiles) * (evacuated + 8 * tiles + 8) + chunks * (9 * tiles * len(lanes) + 8))
-            total += len(one.tiles) * tiles * (chunks * (taps + 2) * (2 * outputs * schedule.segments + 4) + 32)
+            evacuated = n * tiles * (k_tiles * products + beside)
+            total += times * (len(one.tiles) * (evacuated + 8 * tiles + 8) + k_tiles * (9 * tiles * len(lanes) + 8))
+            total += len(one.tiles) * tiles * (k_tiles * (taps + 2) * (2 * outputs * schedule.segments + 4) + 32)
         most = max(most, total)
     return most
 
@@ -481,7 +481,7 @@ def sbuf_bytes(geometry: Geometry, schedule: Schedule, residual: bool) -> int:
     item, taps, z, p, q = geometry.itemsize, num_taps(geometry), *schedule.extents
     lanes = [lane for one in schedule.residents[-2:] for i in one.items for lane in i]
     widest = max(math.prod(part.xn for part in lane) for lane in lanes)
-    x_bytes = widest * item * schedule.buffers * len(schedule.chunks)
+    x_bytes = widest * item * schedule.buffers * len(schedule.k_tiles)
     if schedule.gathers:
         places = schedule.turns[0].size
         each = max(geometry.C, geometry.K) // geometry.groups * taps
@@ -491,6 +491,6 @@ def sbuf_bytes(geometry: Geometry, schedule: Schedule, residual: bool) -> int:
     else:
         most = max(sum(tile[0].kn for tile in one.tiles) for one in schedule.residents)
         made = sum(turn.size for turn in schedule.turns) * schedule.width(1) if schedule.packs else 0
-        filters = len(schedule.chunks) * (most * taps + made * max(len(one.tiles) for one in schedule.residents))
+        filters = len(schedule.k_tiles) * (most * taps + made * max(len(one.tiles) for one in schedule.residents))
         y_tiles = 6 if residual else 2
     return x_bytes + filters * item + y_tiles * 4 * z * p * q + 4096

@@ -217,21 +217,21 @@ def test_epilogues_are_exact(problem, activation, position, beta):
 
 
 def test_pixels_of_a_partition_are_neighbours():
-    """Blocks of a band cover every output once, each partition's results one run."""
+    """Blocks of an output tile cover every output once, each partition's results one run."""
     for problem, named in itertools.product(PROBLEMS.values(), (1, FEWEST, MOST)):
         side = side_of(problem, named)
         found, _ = planned(problem, NAME, completed(problem, side=side)[1:])
         for batch in range(len(found.batches)):
             seen = []
             for item in (item for item in found.items if item.batch == batch):
-                band = item.band
-                for block in pixel_tiles.blocks_of(found.sizes, band):
+                out_tile = item.out_tile
+                for block in pixel_tiles.blocks_of(found.sizes, out_tile):
                     assert block.zn * block.pn * block.units <= 128
                     for tile in range(side):
                         seen += itertools.product(
-                            range(band.z0 + block.z, band.z0 + block.z + block.zn),
-                            range(band.p0 + block.p, band.p0 + block.p + block.pn * block.apart, block.apart),
-                            range(band.q0 + tile, band.q0 + tile + side * block.units, side),
+                            range(out_tile.z0 + block.z, out_tile.z0 + block.z + block.zn),
+                            range(out_tile.p0 + block.p, out_tile.p0 + block.p + block.pn * block.apart, block.apart),
+                            range(out_tile.q0 + tile, out_tile.q0 + tile + side * block.units, side),
                         )
             assert len(seen) == len(set(seen)) == problem.N * problem.P // found.source.fold * problem.Q
             assert max(q for _, _, q in seen) == problem.Q - 1
@@ -396,7 +396,7 @@ def test_volumes_by_settings(settings):
         check_volume(VOLUMES[name], algorithm=NAME, last=True, config=tuple(settings.items()))
 
 
-def test_many_small_planes_share_a_band():
+def test_many_small_planes_share_a_out_tile():
     small = ((11, 3, 1, 1, 1, 1, 1), (3, 3, 1, 1, 1, 1, 1), (4, 3, 1, 1, 1, 1, 1))
     check_volume((20, 30, 1, *small), algorithm=NAME, last=True)
 
@@ -438,7 +438,7 @@ def test_zeros_between_elements_are_not_multiplied(name):
     config = completed(problem, side=math.gcd(problem.lhs_dilation[1], problem.Q))
     check_exact(problem, config=config)
     found, _ = planned(problem, NAME, config[1:])
-    tiles = sum(len(pixel_tiles.blocks_of(found.sizes, item.band)) for item in found.items) * found.sizes.side
+    tiles = sum(len(pixel_tiles.blocks_of(found.sizes, item.out_tile)) for item in found.items) * found.sizes.side
     matmuls = [
         one
         for program in trace(problem, 2, config=config).programs

@@ -95,20 +95,20 @@ def test_epilogue(activation):
 def test_products_take_every_channel_at_every_tap_once(C, R, S, copies):
     shape = ConvProblem(N=1, C=C, K=1, H=R, W=S, R=R, S=S)
     geometry = OPERATIONS["conv2d"].shape(Request(problem=shape), Rates()).geometry
-    chunks, products = products_of(geometry, copies)
+    k_tiles, products = products_of(geometry, copies)
     found = []
     for one in products:
-        chunk = chunks[one.chunk]
-        assert parts_of(chunk, one.pieces) <= 128
-        pieces = chunk[: one.pieces]
+        k_tile = k_tiles[one.k_tile]
+        assert parts_of(k_tile, one.pieces) <= 128
+        pieces = k_tile[: one.pieces]
         found += [(own.c0 + c, one.r + own.r, one.s + own.s) for own in pieces for c in range(own.count)]
     assert sorted(found) == list(product(range(C), range(R), range(S)))
 
 
 def test_nine_taps_of_96_channels_take_seven_products():
     shape = Request(problem=cases.get("wan_96").problem)
-    chunks, products = products_of(CONV3D.shape(shape, Rates()).geometry, 4)
-    assert (len(chunks), len(products)) == (4, 7)
+    k_tiles, products = products_of(CONV3D.shape(shape, Rates()).geometry, 4)
+    assert (len(k_tiles), len(products)) == (4, 7)
 
 
 PLAIN_CASE = ConvProblem(N=1, C=8, D=5, H=6, W=7, K=4, T=3, R=3, S=3)

@@ -1,4 +1,5 @@
-"""Bands that are alike, worked on in a loop on the device: the same bits, fewer instructions, about the same time."""
+"""Output tiles that are alike, worked on in a loop on the device: the same bits, fewer instructions, about the same
+time."""
 
 import ml_dtypes
 import numpy as np
@@ -141,7 +142,7 @@ def an_axis_of(least, most):
 @given(an_axis_of(1, 3), an_axis_of(30, 44), an_axis_of(16, 20), volumes(groups=(1, 2)), st.data())
 @example((1, 2, 1, 1, 1, 0, 2), (30, 1, 1, 1, 1, 0, 0), (16, 1, 1, 1, 1, 0, 0), (1, 1, 1), None)
 def test_any_volume_is_exact(planes, rows, columns, shape, data):
-    """Many bands of rows, whatever else; planes of taps as channels too, where no plane of x may be seen."""
+    """Many output tiles of rows, whatever else; planes of taps as channels too, where no plane of x may be seen."""
     C, K, groups, *_ = shape
     more = {"x_bytes": 256, "loop": 1}
     if planes[1] > 1 and groups == planes[4] == 1 and (data is None or data.draw(st.booleans())):
@@ -152,7 +153,7 @@ def test_any_volume_is_exact(planes, rows, columns, shape, data):
 
 #: What is asked for, and why that takes no loop.
 REFUSED = [
-    ({"dtype": "fp32", "precision": "fp16x3"}, "config loop=1: product=fp16x3 prepares x of a band .*; use 0"),
+    ({"dtype": "fp32", "precision": "fp16x3"}, "config loop=1: product=fp16x3 prepares x of an output tile .*; use 0"),
     ({"in_perm": (0, 3, 1, 2)}, "config loop=1: needs rows of x and y in HBM, not channels side by side; use 0"),
     ({"out_perm": (0, 2, 3, 1)}, "config loop=1: needs rows of x and y in HBM, not channels side by side; use 0"),
     ({"loop": -1}, "config loop=-1: must be an int from 0 to 64"),
@@ -212,7 +213,7 @@ def test_a_bare_kernel_loops_where_the_compiler_would_refuse_it(change):
     assert "the compiler takes 100000" in planned(LONG, "implicit_gemm", (("loop", 0),))[1]
 
 
-#: Problems of a few dozen bands.
+#: Problems of a few dozen output tiles.
 TIMED = {
     "image": ConvProblem(N=1, C=128, H=360, W=256, K=128, R=3, S=3, padding=((1, 1), (1, 1))),
     "volume": ConvProblem(N=1, C=128, D=4, H=120, W=128, K=128, T=3, R=3, S=3, padding=ONE),

@@ -210,7 +210,7 @@ def test_it_needs_no_more_than_it_says(name, more, lnc):
 
 
 @pytest.mark.simulator_only
-def test_bands_get_smaller_until_everything_fits():
+def test_out_tiles_get_smaller_until_everything_fits():
     problem = ConvProblem(N=1, C=128, H=169, W=169, K=2432, R=3, S=3, stride=(2, 2), dtype="fp32")
     asked = {"residual": True, "scaled": True}
     own, reason = planned(problem, "implicit_gemm", None, 2, "fp16x3", **asked)
@@ -319,5 +319,5 @@ def test_long_kernels_take_three_passes_and_little_more(name):
     us = time(traced(request, candidate, rates), rates).us
     shape = CONV2D.shape(request, rates)
     plan = CONV2D.algorithm("implicit_gemm").plan(shape, None)
-    array_us = Work(shape.target, shape.geometry).array_ns([job for batch in plan.batches for job in batch]) / 1e3
+    array_us = Work(shape.target, shape.geometry).array_ns([m_tile for batch in plan.batches for m_tile in batch]) / 1e3
     assert 0.95 * array_us <= us <= 1.05 * array_us

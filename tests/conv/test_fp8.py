@@ -22,7 +22,7 @@ from nkiconv.planner.request import Request
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import apply_out_perm, conv_ref
 from nkiconv.schedules.implicit_gemm import FP8_PRODUCTS, ImplicitGemmSettings
-from nkiconv.schedules.implicit_gemm_channels import extent_of, left_over, paired_chunks
+from nkiconv.schedules.implicit_gemm_channels import extent_of, left_over, paired_k_tiles
 from nkiconv.schedules.implicit_gemm_outputs import banks_of
 from nkiconv.schedules.implicit_gemm_products import matmuls_of, products
 from nkiconv.schedules.settings import declarations
@@ -210,7 +210,7 @@ def test_it_needs_no_more_than_it_says(name, which, residual, lnc):
 
 @pytest.mark.simulator_only
 def test_the_array_works_in_pairs():
-    """Matmuls of a chunk of 128 channels and nine taps: four pairs a bank, and singles of two banks side by side."""
+    """Matmuls of a K tile of 128 channels and nine taps: four pairs a bank, and singles of two banks side by side."""
     problem = ConvProblem(N=1, C=128, H=12, W=512, K=128, R=3, S=3, padding=SAME, dtype="fp8_e4m3")
     execution = trace(problem, 1, config=pairs({"product": "fp8_halves", "warmup": 0}))
     matmuls = [i for i in execution.instructions if i.op == "nc_matmul"]
@@ -224,10 +224,10 @@ def test_the_array_works_in_pairs():
 def test_windows_of_a_pair_hold_both_taps():
     problem = ConvProblem(N=1, C=128, H=6, W=8, K=4, R=3, S=3, padding=SAME, dtype="fp8_e4m3")
     geometry, found = geometry_of(problem), planned(problem, "implicit_gemm", (("product", "fp8_pairs"),))[0]
-    band, job = found.items[0].band, found.batches[0][0]
-    bank = banks_of(band, False)[0]
-    each = {(one.row, one.group): one for one in products(geometry, job, job.chunks[0], band, bank)}
-    every = matmuls_of(geometry, job, job.chunks[0], band, bank, 0)
+    out_tile, m_tile = found.items[0].out_tile, found.batches[0][0]
+    bank = banks_of(out_tile, False)[0]
+    each = {(one.row, one.group): one for one in products(geometry, m_tile, m_tile.k_tiles[0], out_tile, bank)}
+    every = matmuls_of(geometry, m_tile, m_tile.k_tiles[0], out_tile, bank, 0)
     assert (every[0].rows, every[0].columns) == ((0, 1, bank.pn), (0, 1, bank.qn))
     for pair in every:
         for tap in (pair.first, *([pair.second] if pair.second else [])):
@@ -255,13 +255,13 @@ def test_what_outputs_need_of_rows(count):
 def test_every_channel_is_in_one_slot(channels, product, folded):
     geometry = geometry_of(ConvProblem(N=1, C=channels, H=9, W=8, K=8, R=3, S=3, padding=SAME, dtype="fp8_e4m3"))
     rest = left_over(channels) if folded else 0
-    found, parts = [], paired_chunks(geometry, product, rest, 2 if rest else 1)
-    for chunk in parts:
-        again = 0 if chunk[3] == "halves" else chunk.slots - 1
+    found, parts = [], paired_k_tiles(geometry, product, rest, 2 if rest else 1)
+    for k_tile in parts:
+        again = 0 if k_tile[3] == "halves" else k_tile.slots - 1
         for slot in range(again + 1):
-            (_, first, count), *_ = chunk.slot_channels(slot)
-            found += range(chunk[0] + first + chunk.again_of(slot), chunk[0] + first + count)
-        assert chunk[1] * chunk[2] <= 128
+            (_, first, count), *_ = k_tile.slot_channels(slot)
+            found += range(k_tile[0] + first + k_tile.again_of(slot), k_tile[0] + first + count)
+        assert k_tile[1] * k_tile[2] <= 128
     assert sorted(found) == list(range(channels))
 
 

@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 from conv_calls import EDGE, check_exact, config_of, geometry_of, integers, options_of, planned, run, trace
-from implicit_gemm_calls import FOLDED, JOBS, PROBLEMS, chosen, completed, needs, shape_of, timeline
+from implicit_gemm_calls import FOLDED, M_TILES, PROBLEMS, chosen, completed, needs, shape_of, timeline
 
 import nkiconv
 from nkiconv import cases
@@ -121,14 +121,14 @@ def test_folded_rows_of_channels_beside_each_other():
 
 
 @pytest.mark.parametrize(("problem", "changes", "fold", "message"), [
-    (JOBS.replace(C=256), {}, "inputs", "config fold=inputs: needs C=256 with 1 to 64 channels"),
-    (JOBS, {}, "inputs", None),
-    (JOBS.replace(S=1), {}, "inputs", "several columns of taps"),
-    (JOBS.replace(lhs_dilation=(1, 2)), {}, "both", "no lhs_dilation of columns"),
-    (JOBS.replace(K=256), {}, "outputs", "config fold=outputs: needs K=256 with 1 to 64 channels"),
-    (JOBS.replace(R=1), {}, "outputs", "that share rows of x"),
-    (JOBS, {"strict_nonfinite": True}, "inputs", "config fold=inputs: multiplies by zeros, which strict_nonfinite"),
-    (JOBS, {}, "all", r"config fold=all: must be one of \('none', 'inputs', 'outputs', 'both'\)"),
+    (M_TILES.replace(C=256), {}, "inputs", "config fold=inputs: needs C=256 with 1 to 64 channels"),
+    (M_TILES, {}, "inputs", None),
+    (M_TILES.replace(S=1), {}, "inputs", "several columns of taps"),
+    (M_TILES.replace(lhs_dilation=(1, 2)), {}, "both", "no lhs_dilation of columns"),
+    (M_TILES.replace(K=256), {}, "outputs", "config fold=outputs: needs K=256 with 1 to 64 channels"),
+    (M_TILES.replace(R=1), {}, "outputs", "that share rows of x"),
+    (M_TILES, {"strict_nonfinite": True}, "inputs", "config fold=inputs: multiplies by zeros, which strict_nonfinite"),
+    (M_TILES, {}, "all", r"config fold=all: must be one of \('none', 'inputs', 'outputs', 'both'\)"),
 ])  # fmt: skip
 def test_what_cannot_be_folded(problem, changes, fold, message):
     found, reason = planned(problem, "implicit_gemm", (("fold", fold),), **changes)
@@ -169,32 +169,32 @@ def test_filters_of_very_many_channels_come_as_there_is_room(shard):
     assert size <= SBUF_USABLE_BYTES_PER_PARTITION
 
 
-def outputs_of(band):
-    images, rows, columns = ((band.z0, band.zn), (band.p0, band.pn), (band.q0, band.qn))
+def outputs_of(out_tile):
+    images, rows, columns = ((out_tile.z0, out_tile.zn), (out_tile.p0, out_tile.pn), (out_tile.q0, out_tile.qn))
     return set(itertools.product(*(range(first, first + count) for first, count in (images, rows, columns))))
 
 
 @pytest.mark.parametrize("why", [why for why, problem in EDGE.items() if problem.P * problem.Q < 5000])
-def test_banks_of_all_bands_cover_every_output_once(why):
+def test_banks_of_all_out_tiles_cover_every_output_once(why):
     problem = EDGE[why]
     found, _ = planned(problem, "implicit_gemm")
     for batch in range(len(found.batches)):
         seen = []
         for item in (item for item in found.items if item.batch == batch):
             inner = []
-            for bank in banks_of(item.band, item.last):
-                first = (item.band.z0 + bank.z, item.band.p0 + bank.p, item.band.q0 + bank.q)
+            for bank in banks_of(item.out_tile, item.last):
+                first = (item.out_tile.z0 + bank.z, item.out_tile.p0 + bank.p, item.out_tile.q0 + bank.q)
                 counts = (bank.zn, bank.pn, bank.qn)
                 assert bank.zn * bank.pn * bank.qn <= 512
                 inner += itertools.product(*(range(f, f + c) for f, c in zip(first, counts, strict=True)))
             assert len(inner) == len(set(inner))
-            assert set(inner) == outputs_of(item.band)
+            assert set(inner) == outputs_of(item.out_tile)
             seen += inner
         assert len(seen) == len(set(seen)) == problem.N * problem.P * problem.Q
 
 
 def test_a_single_row_is_shared_by_both_cores():
-    """A row of outputs was one band, and a core had nothing to do."""
+    """A row of outputs was one output tile, and a core had nothing to do."""
     found = chosen(cases.get("whisper_conv2_s2").problem)
     assert len(found.items) % 2 == 0
 
@@ -208,15 +208,15 @@ def test_rows_are_shared_evenly(problem):
     found, _ = planned(problem, "implicit_gemm")
     half = len(found.items) // 2
     mine, other = (
-        sum(item.band.zn * item.band.pn * item.band.qn for item in items)
+        sum(item.out_tile.zn * item.out_tile.pn * item.out_tile.qn for item in items)
         for items in (found.items[:half], found.items[half:])
     )
     assert half > 0
     assert 0 <= other - mine <= problem.P * problem.Q if problem.N > 1 else abs(other - mine) <= problem.Q
 
 
-def test_jobs_of_unequal_work_are_not_shared():
-    """A folded job takes less than another: a core each would leave one of them idle."""
+def test_m_tiles_of_unequal_work_are_not_shared():
+    """A folded M tile takes less than another: a core each would leave one of them idle."""
     found = chosen(FOLDED["both"].replace(N=4, H=100, W=56, dtype="bf16"))
     assert len(found.batches) == 1
 
@@ -232,7 +232,7 @@ def test_rows_that_are_all_but_whole_come_whole():
     """A load of 55 of 56 columns was a run of 110 bytes a row."""
     problem = cases.get("rn50_proj_s2").problem
     for found in (chosen(problem), planned(problem, "implicit_gemm")[0]):
-        assert {item.band.wn for item in found.items} == {56}
+        assert {item.out_tile.wn for item in found.items} == {56}
 
 
 def test_x_of_another_batch_is_not_loaded_again():
@@ -307,13 +307,13 @@ LARGE = ConvProblem(N=1, C=128, H=256, W=512, K=128, R=3, S=3, padding=((1, 1), 
     (LARGE.replace(R=1, S=1, padding=((0, 0), (0, 0))), True),
     (LARGE.replace(C=144, K=128), False),
 ], ids=["no room", "room", "DMA takes longer", "a folded chunk with another"])  # fmt: skip
-def test_bands_that_wait_for_room_come_whole(problem, whole):
+def test_out_tiles_that_wait_for_room_come_whole(problem, whole):
     assert chosen(problem, "tf32").comes_whole == whole
 
 
 @pytest.mark.simulator_only
-def test_the_array_does_not_wait_for_bands_that_wait_for_room():
-    """A second load of each band would come behind those of the bands after it."""
+def test_the_array_does_not_wait_for_out_tiles_that_wait_for_room():
+    """A second load of each output tile would come after those of the output tiles after it."""
     timed, array = timeline(LARGE, 2, precision="tf32")
     line, half = timed.line, len(array) // 2
     for before, after in itertools.pairwise(array[half // 4 :]):
@@ -324,20 +324,20 @@ def test_rows_of_a_first_bank_of_pairs_come_together():
     """Two rows of outputs at once: a bank is pairs of rows, and the first load is all that it needs."""
     problem = SHORT["pairs of rows"]
     found, _ = planned(problem, "implicit_gemm")
-    job, band = found.batches[0][0], found.items[0].band
-    assert job.rows == 2
-    first = row_parts(geometry_of(problem), band, True, job.rows)[0]
-    assert first == (0, min(band.hn, 2 * bank_rows(band) + 1))
+    m_tile, out_tile = found.batches[0][0], found.items[0].out_tile
+    assert m_tile.rows == 2
+    first = row_parts(geometry_of(problem), out_tile, True, m_tile.rows)[0]
+    assert first == (0, min(out_tile.hn, 2 * bank_rows(out_tile) + 1))
 
 
 @pytest.mark.parametrize("value", [-1, 4097, 1.0, True])
 def test_moved_is_checked(value):
-    found, reason = planned(JOBS, "implicit_gemm", (("moved", value),))
+    found, reason = planned(M_TILES, "implicit_gemm", (("moved", value),))
     assert found is None
     assert re.search(r"config moved=.*must be an int from 0 to 4096", reason)
 
 
-@pytest.mark.parametrize("problem", [JOBS.replace(dtype="fp32"), EDGE["groups"]])
+@pytest.mark.parametrize("problem", [M_TILES.replace(dtype="fp32"), EDGE["groups"]])
 def test_dma_transposes_only_what_it_can(problem):
     found, reason = planned(problem, "implicit_gemm", (("moved", 1),))
     assert found is None
@@ -367,7 +367,7 @@ def test_relu_is_read_out_by_both_engines_and_keeps_nan(bias, strict):
 
 @pytest.mark.slow
 def test_filters_of_the_next_batch_fit_beside_those_of_one():
-    """7 chunks of inputs and 49 taps: a job's filters fill 88 kB, and so do those that are transposed ahead."""
+    """7 K tiles of inputs and 49 taps: an M tile's filters fill 88 kB, and so do those that are transposed ahead."""
     problem = ConvProblem(N=1, C=829, H=37, W=56, K=773, R=7, S=7, padding=((3, 3), (3, 3)))
     for settings in ({}, completed(problem)):
         found, reason = planned(problem, "implicit_gemm", tuple(settings.items()))
@@ -394,7 +394,7 @@ def test_the_host_settles_everything_once(why):
 
 
 def test_settings_follow_the_constants():
-    """With matmuls at a third of their price, the array waits for DMA, and so do jobs for x."""
+    """With matmuls at a third of their price, the array waits for DMA, and so do M tiles for x."""
     problem, rates = cases.get("rn50_c5").problem, Rates({"pe.cyc_per_row_16bit": 0.3})
     shape = Shape(geometry_of(problem), options_of(), 2, rates)
     assert dict(ALGORITHM.complete(shape, None)) != completed(problem)
@@ -418,5 +418,5 @@ def test_the_default_rule_is_near_the_hosts_settings():
 
 @pytest.mark.parametrize("name", ["filter_bytes", "channels", "wide", "whole"])
 def test_settings_that_were_removed_are_refused_by_name(name):
-    found, reason = planned(JOBS, "implicit_gemm", ((name, 64),))
+    found, reason = planned(M_TILES, "implicit_gemm", ((name, 64),))
     assert (found, reason) == (None, f"config {name}: was removed from implicit_gemm; leave it out")

@@ -8,7 +8,7 @@ from nkiconv import cases
 from nkiconv.planner.cost.conv.implicit_gemm_bound import bound_ns
 from nkiconv.problem import ConvProblem
 
-JOBS = ConvProblem(N=2, C=300, H=9, W=11, K=290, R=3, S=2, padding=((1, 1), (0, 1)), layout="NHWC")
+M_TILES = ConvProblem(N=2, C=300, H=9, W=11, K=290, R=3, S=2, padding=((1, 1), (0, 1)), layout="NHWC")
 LINE = ConvProblem(N=1, C=20, H=1, W=2100, K=150, S=3, stride=(1, 2), padding=((0, 0), (1, 1)), layout="NHWC")
 WIDE = ConvProblem(N=2, C=20, H=5, W=1100, K=33, R=1, S=1, layout="NHWC")
 GROUPS = ConvProblem(N=2, C=64, H=12, W=14, K=96, R=3, S=3, groups=4, padding=((1, 1), (1, 1)), layout="NHWC")
@@ -18,7 +18,7 @@ CROPPED = ConvProblem(
     N=2, C=20, H=11, W=13, K=9, R=1, S=1, stride=(2, 3), padding=((-2, 4), (3, -3)), layout="NHWC"
 )  # fmt: skip
 PROBLEMS = {
-    "jobs": JOBS, "line": LINE, "wide": WIDE, "groups": GROUPS, "depthwise": DEPTHWISE, "points": POINTS,
+    "jobs": M_TILES, "line": LINE, "wide": WIDE, "groups": GROUPS, "depthwise": DEPTHWISE, "points": POINTS,
     "cropped": CROPPED,
 }  # fmt: skip
 SETTINGS = [{}, {"shard": "channels", "x_bytes": 1024}, {"shard": "images", "x_bytes": 600}]
@@ -52,12 +52,12 @@ def test_one_side_alone(name, side):
     ("outputs", {"in_perm": (0, 3, 1, 2)}), ("inputs", {"out_perm": (0, 2, 3, 1)}),
 ])  # fmt: skip
 def test_the_other_side_may_be_folded(fold, perms, dtype):
-    check_exact(JOBS.replace(layout="NCHW", dtype=dtype), config=config_of("implicit_gemm", fold=fold), **perms)
+    check_exact(M_TILES.replace(layout="NCHW", dtype=dtype), config=config_of("implicit_gemm", fold=fold), **perms)
 
 
 @pytest.mark.parametrize("fold", ["inputs", "outputs", "both"])
 def test_what_is_turned_is_not_folded(fold):
-    found, reason = planned(JOBS, "implicit_gemm", (("fold", fold),))
+    found, reason = planned(M_TILES, "implicit_gemm", (("fold", fold),))
     assert found is None
     assert f"config fold={fold}: needs" in reason
     assert "not channels side by side" in reason
@@ -85,7 +85,7 @@ def test_epilogues_are_exact(name):
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_bf16_products_of_fp32(layout):
     """DMA casts no rows that it turns."""
-    check_exact(JOBS.replace(dtype="fp32", layout=layout), precision="bf16", config=config_of("implicit_gemm"))
+    check_exact(M_TILES.replace(dtype="fp32", layout=layout), precision="bf16", config=config_of("implicit_gemm"))
 
 
 @pytest.mark.cover(24)

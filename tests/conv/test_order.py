@@ -1,11 +1,12 @@
-"""The order of taps' loop over a band, and the banks that it stores together: the same sums, or refused by name."""
+"""The order of taps' loop over an output tile, and the banks that it stores together: the same sums, or refused by
+name."""
 
 import re
 
 import numpy as np
 import pytest
 from conv_calls import config_of, integers, planned, run, trace
-from implicit_gemm_calls import FOLDED, JOBS, LINE, PROBLEMS, chosen, needs, timeline
+from implicit_gemm_calls import FOLDED, LINE, M_TILES, PROBLEMS, chosen, needs, timeline
 
 from nkiconv import cases
 from nkiconv.problem import ConvProblem
@@ -19,7 +20,7 @@ from nkiconv.simulator.timeline.tasks import ENGINES
     {"bias": True, "residual": True, "beta": 3.0},
 ], ids=str)  # fmt: skip
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_sums_are_made_bank_by_bank_or_chunk_by_chunk(name, more):
+def test_sums_are_made_bank_by_bank_or_k_tile_by_k_tile(name, more):
     problem = PROBLEMS[name].replace(dtype="fp32", H=1 if name == "line" else 9)
     rng = np.random.default_rng(9)
     x, w = integers(rng, problem)
@@ -53,12 +54,12 @@ def test_sums_are_made_bank_by_bank_or_chunk_by_chunk(name, more):
 
 
 @pytest.mark.parametrize(("problem", "settings", "message"), [
-    (JOBS, {"order": "taps"}, r"config order=taps: must be one of \('banks', 'chunks'\)"),
-    (LINE, {"order": "chunks"}, "config order=chunks, C=20, K=150: needs jobs that take the same several chunks"),
-    (FOLDED["both"], {"order": "chunks", "fold": "both"}, "config order=chunks, C=192, K=160: needs jobs"),
-    (JOBS.replace(layout="NHWC"), {"order": "chunks"}, "not channels side by side; use 'banks'"),
-    (JOBS.replace(H=200, W=40), {"order": "chunks", "fold": "none"},
-     r"config order=chunks: the sums of a band and filters take \d+ banks of PSUM, there are 8; use 'banks', or"),
+    (M_TILES, {"order": "taps"}, r"config order=taps: must be one of \('banks', 'chunks'\)"),
+    (LINE, {"order": "chunks"}, "config order=chunks, C=20, K=150: needs M tiles with the same several K tiles"),
+    (FOLDED["both"], {"order": "chunks", "fold": "both"}, "config order=chunks, C=192, K=160: needs M tiles"),
+    (M_TILES.replace(layout="NHWC"), {"order": "chunks"}, "not channels side by side; use 'banks'"),
+    (M_TILES.replace(H=200, W=40), {"order": "chunks", "fold": "none"},
+     r"config order=chunks: sums of an output tile and filters take \d+ banks of PSUM, there are 8; use 'banks', or"),
 ])  # fmt: skip
 def test_orders_that_cannot_be(problem, settings, message):
     found, reason = planned(problem, "implicit_gemm", config_of("implicit_gemm", **settings)[1:])
@@ -67,7 +68,7 @@ def test_orders_that_cannot_be(problem, settings, message):
 
 
 def test_several_banks_leave_together(monkeypatch):
-    """Of two bands of four banks, whose last is cut in two, one core stores those of the first so many at a
+    """Of two output tiles of four banks, whose last is cut in two, one core stores those of the first so many at a
     time, and those of the last one by one."""
     wide = ConvProblem(N=1, C=128, H=64, W=64, K=128, R=1, S=1)
     stores = []
@@ -79,8 +80,8 @@ def test_several_banks_leave_together(monkeypatch):
 
 
 @pytest.mark.simulator_only
-def test_jobs_are_made_together_where_x_is_waited_for():
-    """The second job began when x was all there: 1.3 us of the array behind the last load."""
+def test_m_tiles_are_made_together_where_x_is_waited_for():
+    """The second M tile began when x was all there: 1.3 us of the array after the last load."""
     assert chosen(cases.get("rn50_1x1").problem).together
     assert not chosen(cases.get("rn50_c5").problem).together
     timed, array = timeline(cases.get("rn50_1x1").problem, 2)

@@ -76,8 +76,8 @@ def stacked(B, D, U, V, G):
     return config_of("stacked", rows=B, shifts=D, outputs=U, beside=V, apart=G)
 
 
-def test_jobs_need_not_all_be_of_whole_quadrants():
-    """126 channels of 4 rows each: jobs of 31 and of 32, of which engines may address only the second."""
+def test_m_tiles_need_not_all_be_of_whole_quadrants():
+    """126 channels of 4 rows each: M tiles of 31 and of 32, of which engines may address only the second."""
     problem = ConvProblem(N=1, C=1, H=12, W=9, K=126, R=3, S=3, padding=((1, 1), (1, 1)))
     config = stacked(6, 1, 4, 1, 4)
     check_exact(problem, config=config)
@@ -188,7 +188,7 @@ def test_what_is_not_stacked(problem, changes, message):
     assert re.search(message, reason)
 
 
-def test_bands_cover_every_row_once():
+def test_out_tiles_cover_every_row_once():
     for problem, B, D, U, V, G in SHAPES:
         schedule, _ = planned(problem, "stacked", stacked(B, D, U, V, G)[1:])
         seen = [
@@ -303,7 +303,7 @@ def test_every_way_of_filters_is_exact(problem, filters):
 
 @pytest.mark.parametrize("K", [5, 150, 256])
 @pytest.mark.parametrize("outputs", [1, 3])
-def test_biases_of_jobs(K, outputs):
+def test_biases_of_m_tiles(K, outputs):
     problem = MANY.replace(K=K, dtype="fp32")
     rng = np.random.default_rng(3)
     x, w = integers(rng, problem)
@@ -358,7 +358,7 @@ def test_any_volume(shape):
     check_volume(shape, algorithm="stacked")
 
 
-def test_several_planes_share_a_band():
+def test_several_planes_share_a_out_tile():
     check_volume((4, 8, 1, (9, 3, 1, 1, 1, 1, 1), (4, 3, 1, 1, 1, 1, 1), (5, 3, 1, 1, 1, 1, 1)), algorithm="stacked")
 
 

@@ -34,7 +34,7 @@ ROWS = {
 }
 
 
-BANDS = config_of("stacked")
+OUT_TILES = config_of("stacked")
 
 
 def completed(problem, settings=None, **changes):
@@ -48,13 +48,13 @@ def completed(problem, settings=None, **changes):
 @pytest.mark.parametrize("name", ROWS)
 def test_exact(name, dtype):
     problem = ROWS[name].replace(dtype=dtype)
-    check_exact(problem, config=BANDS)
+    check_exact(problem, config=OUT_TILES)
 
 
 def test_layouts():
     problem = ROWS["both strides"]
     x, w = integers(np.random.default_rng(3), problem)
-    expected = run(x, w, problem, 2, config=BANDS)
+    expected = run(x, w, problem, 2, config=OUT_TILES)
     y = run(
         np.ascontiguousarray(x.transpose(0, 2, 3, 1)),
         w,
@@ -62,7 +62,7 @@ def test_layouts():
         2,
         in_perm=(0, 3, 1, 2),
         out_perm=(0, 2, 3, 1),
-        config=BANDS,
+        config=OUT_TILES,
     )
     np.testing.assert_array_equal(y.transpose(0, 3, 1, 2), expected)
 
@@ -74,7 +74,7 @@ def test_epilogue(name):
     x, w = integers(rng, problem)
     bias = rng.integers(-3, 4, problem.K).astype(np.float32)
     residual = rng.integers(-3, 4, problem.output_shape).astype(np.float32)
-    expected = np.maximum(run(x, w, problem, 2, config=BANDS) + bias[:, None, None] - residual, 0)
+    expected = np.maximum(run(x, w, problem, 2, config=OUT_TILES) + bias[:, None, None] - residual, 0)
     y = run(
         x,
         w,
@@ -84,7 +84,7 @@ def test_epilogue(name):
         residual=residual,
         beta=-1.0,
         activation="relu",
-        config=BANDS,
+        config=OUT_TILES,
     )
     np.testing.assert_array_equal(y, expected)
 
@@ -95,7 +95,7 @@ def test_epilogue(name):
 def test_it_needs_no_more_than_it_says(name, lnc):
     problem = ROWS[name]
     schedule, _ = planned(problem, "stacked", lnc=lnc)
-    execution = trace(problem, lnc, config=BANDS)
+    execution = trace(problem, lnc, config=OUT_TILES)
     most = max(len(program.instructions) for program in execution.programs)
     assert most <= schedule.stack.most_instructions(lnc)
     assert execution.sbuf_peak_bytes <= schedule.stack.sbuf_bytes(False)

@@ -169,7 +169,7 @@ def test_beyond_fp16_planes_that_see_it_and_no_others_are_not_finite():
     assert np.isfinite(nkiconv.conv3d(x, w, padding=1).astype(np.float32)).all()
 
 
-def test_chunks_of_pairs_of_planes_are_the_whole_to_the_bit():
+def test_k_tiles_of_pairs_of_planes_are_the_whole_to_the_bit():
     problem = LAYER.replace(D=8, padding=((2, 0), (1, 1), (1, 1)))
     x, w = normals(problem)
     whole = nkiconv.conv3d(x, w, padding=problem.padding, **FIXED, **WINOGRAD)

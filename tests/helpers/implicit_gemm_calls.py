@@ -9,10 +9,10 @@ from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timeline.tasks import ENGINES
 from nkiconv.simulator.timing import Rates
 
-JOBS = ConvProblem(N=2, C=300, H=9, W=11, K=290, R=3, S=2, padding=((1, 1), (0, 1)))
+M_TILES = ConvProblem(N=2, C=300, H=9, W=11, K=290, R=3, S=2, padding=((1, 1), (0, 1)))
 LINE = ConvProblem(N=1, C=20, H=1, W=2100, K=150, R=1, S=3, stride=(1, 2), padding=((0, 0), (1, 1)))
 STRIDED = ConvProblem(N=3, C=140, H=28, W=28, K=40, R=1, S=1, stride=(2, 2))
-PROBLEMS = {"jobs": JOBS, "line": LINE, "strided": STRIDED}
+PROBLEMS = {"jobs": M_TILES, "line": LINE, "strided": STRIDED}
 #: What is folded, by why it is here: channels left over beside whole 128s.
 FOLDED = {
     "both": ConvProblem(N=2, C=192, H=9, W=11, K=160, R=3, S=3, padding=((1, 1), (1, 1))),

@@ -3,7 +3,8 @@
     y[n, k, p, q] = sum over r, s, c of  w[k, c, r, s] * x[n, c, p * stride + r * dilation - pad, ...]
 
     implicit_gemm  input channels on the partitions, one matmul a tap and 128 channels on the window of x that the tap
-                   meets; of fp8 two taps, or two chunks of 128 channels, a matmul, which takes the array as long as one
+                   meets; of fp8 two taps, or two K tiles of 128 channels, a matmul, which takes the array as long as
+                   one
     stacked        few channels: rows and shifted columns of x share the partitions, rows of y the columns; depthwise:
                    whole columns of x, a block-diagonal Toeplitz matrix for each column of taps
     activation_stationary

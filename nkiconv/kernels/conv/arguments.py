@@ -32,7 +32,8 @@ def read_geometry(
 
     places: (padding, stride, rhs_dilation, lhs_dilation), whose tuples have an entry an axis, two or three;
     group_counts: (feature_group_count, batch_group_count); perms: (in_perm, kern_perm, out_perm); packed: whether the
-    filter of volumes is; of images its shape says so; flipped: whether it is [C, K / groups, ...], taps backwards;
+    filter of volumes is; of images its shape says so; flipped: whether it is [C, K / groups, ...], taps in reverse
+    order;
     frames_ref: planes in front of x's, or None.
     """
     axes = len(places[1])
@@ -120,7 +121,7 @@ def filter_as_stored(w_shape, packed, axes, C):
 
 
 def by_channel(apart, planes):
-    """Strides along channels, planes, rows and columns, of canonical ones; behind them those between volumes of so many
+    """Strides along channels, planes, rows and columns, of canonical ones; after them those between volumes of so many
     `planes`, if there are any."""
     if len(apart) == 4:
         return (apart[1], apart[0], apart[2], apart[3])

@@ -1,7 +1,7 @@
-"""What a conv2d is asked for beside its geometry: `Extras` (known from names and shapes) and `Operands`.
+"""What a conv2d is asked for besides its geometry: tensors and what they are on chip.
 
-An algorithm gets (operands, geometry, options, config) and writes operands.y; whatever it does not support, its
-`refusal` says by name before any instruction, to the kernel and to the planner alike.
+An algorithm gets (operands, geometry, options, config) and writes operands.y; what it does not support, its
+unsupported reason names before any instruction, to the kernel and to the planner alike.
 """
 
 from dataclasses import dataclass

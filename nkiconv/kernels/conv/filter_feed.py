@@ -1,4 +1,4 @@
-"""Filters on their way to the array: tiles of zeros that they are put into, transposes, and buffers taken in turn."""
+"""Filters on their way to the array: tiles of zeros for placement, transposes, and circular buffers."""
 
 from ..._nki import nisa, nl
 from ...schedules.tiles import WORD_BYTES, size_of, whole_words
@@ -7,7 +7,7 @@ from .._engines import is_16bit, pick
 
 
 def tiles_in_turn(count, shape, dtype):
-    """So many tiles of a shape in SBUF, which loads take in turn: they cap how far those run ahead."""
+    """A circular buffer of so many tiles of a shape in SBUF: it caps how far loads run ahead."""
     found = []
     for _ in range(count):
         found.append(nl.ndarray(shape, dtype=dtype, buffer=nl.sbuf))
@@ -40,7 +40,7 @@ def transposed_bank(sources, parts, pitch):
 
 
 def transpose_together(dst_sbuf, sources, itemsize, ledger):
-    """Views [w, p] of filters, as many as one bank holds, transposed into [p, view, w] in SBUF by one read-out."""
+    """Views [w, p] of filters, as many as one bank holds, transposed into [p, view, w] in SBUF by one evacuation."""
     parts, count, width = dst_sbuf.shape
     bank_psum = transposed_bank(sources, parts, whole_words(width, itemsize))
     engine = pick(ledger, count * width, is_16bit(dst_sbuf.dtype))
@@ -48,7 +48,7 @@ def transpose_together(dst_sbuf, sources, itemsize, ledger):
 
 
 def turn_forwards(raw_sbuf):
-    """[partitions, n, ...] with all behind n in reverse order: filters whose taps run backwards."""
+    """[partitions, n, ...] with the axes after n reversed: filters whose taps are in reverse order."""
     flat_sbuf = raw_sbuf.reshape((raw_sbuf.shape[0], raw_sbuf.shape[1], 1, size_of(raw_sbuf.shape[2:])))
     found_sbuf = nl.ndarray(flat_sbuf.shape, dtype=raw_sbuf.dtype, buffer=nl.sbuf)
     turn_into(found_sbuf, flat_sbuf)
@@ -56,7 +56,7 @@ def turn_forwards(raw_sbuf):
 
 
 def turn_into(dst_sbuf, raw_sbuf):
-    """Filters [partitions, n, r, s] whose taps run backwards, tap by tap, into their place."""
+    """Filters [partitions, n, r, s] whose taps are in reverse order, tap by tap, into their place."""
     parts, count, R, S = raw_sbuf.shape
     for tap in range(R * S):
         dst = dst_sbuf[0:parts, 0:count, tap // S, tap % S]

@@ -1,4 +1,5 @@
-"""Filters of transposed convolutions, [C, K / groups, ...] with taps backwards, for algorithms that read them forwards.
+"""Filters of transposed convolutions, [C, K / groups, ...] with taps in reverse order, for algorithms that read them in
+order.
 
 A transposed convolution is one of x with lhs_dilation, whose filter has its taps in reverse order and its channels
 swapped. Some algorithms read such filters as they are; the others get a copy in HBM, which each core makes for itself.
@@ -78,7 +79,7 @@ def flip_instructions(algorithm, geometry):
 
 
 def copy_forwards(algorithm, operands, geometry):
-    """Have operands.w be a copy with taps forwards where the algorithm needs one."""
+    """Make operands.w a copy with taps in order where the algorithm needs one."""
     if not flips(algorithm, geometry):
         return
     rows, columns, strides = filter_rows(geometry), geometry.columns.taps, geometry.w_strides

@@ -19,7 +19,7 @@ from .call import part_of_core
 from .flip import flip_instructions, forwards_of
 from .regions import offset_at, pattern_of
 
-#: Algorithms that take channels side by side as they are, but for x of single bytes.
+#: Algorithms that take NHWC without a copy, but for x of single bytes.
 OWN = ("implicit_gemm", "activation_stationary")
 #: Up to so many channels, if there are as many columns, an engine sorts the pixels of rows.
 FEW = 64
@@ -29,7 +29,7 @@ PIECE_BYTES = 16_384
 
 @dataclass
 class Transposed(nl.NKIObject):
-    """Elements [a, n, h, b] of two tensors in HBM, their bytes, and their strides in both: a is side by side in the
+    """Elements [a, n, h, b] of two tensors in HBM, their bytes, and their strides in both: a has stride 1 in the
     source, b in the target."""
 
     shape: tuple
@@ -95,7 +95,7 @@ def copy_out(algorithm, y_hbm, operands, geometry, options):
 
 
 def rows_copy(sources, parts):
-    """A copy [n, c, h, w] in HBM of tensors whose channels lie side by side, a Transposed each."""
+    """A copy [n, c, h, w] in HBM of NHWC tensors, a Transposed each."""
     elements = 0
     for part in parts:
         elements += size_of(part.shape)
@@ -129,7 +129,7 @@ def residual_to_rows(geometry):
 
 
 def to_rows(shape, item, strides, volumes, planes, first):
-    """Channels that lie side by side, [c, n, h, w], as rows: planes from `first` on of each volume of a copy that has
+    """Channels of NHWC, [c, n, h, w], as rows: planes from `first` on of each volume of a copy that has
     so many of all volumes."""
     target = dense(shape[0], shape[2], shape[3])
     by_plane = target[1]

@@ -15,7 +15,7 @@ RULE_TAPS_BLOCKS = 25
 
 
 def wanted_algorithms(geometry):
-    """Names in the order in which they are asked whether they run this; behind all comes `implicit_gemm`."""
+    """Names in the order in which they are asked whether they run this; `implicit_gemm` comes last."""
     pixels, last = geometry.planes.out * geometry.rows.out * geometry.columns.out, geometry.x_strides[0] == 1
     contraction = geometry.C * geometry.rows.taps * geometry.columns.taps
     apart = geometry.planes.lhs_dilation * geometry.rows.lhs_dilation * geometry.columns.lhs_dilation > 1
@@ -38,7 +38,7 @@ def wanted_algorithms(geometry):
 
 
 def wanted_side_by_side(geometry):
-    """The same of channels side by side in HBM (NHWC)."""
+    """The same of NHWC."""
     if geometry.K <= RULE_FEW:
         return [] if geometry.C < RULE_INPUTS else ["weight_stationary"]
     whole = geometry.C >= RULE_SIDE_BY_SIDE and geometry.C % nl.tile_size.pmax == 0

@@ -12,7 +12,7 @@ from .._engines import is_16bit, pick
 
 
 def store_transposed(hbm, strides, data_sbuf, offset, ledger):
-    """[c, n, h, w] in SBUF to an HBM tensor whose channels lie side by side; strides along c, n, h, w there."""
+    """[c, n, h, w] in SBUF to an HBM tensor whose channels are neighbours; strides along c, n, h, w there."""
     cn, nn, hn, wn = data_sbuf.shape
     step, outer = spacing(strides[1:], (nn, hn, wn))
     if outer == 0:

@@ -1,4 +1,4 @@
-"""Depthwise conv1d: the public kernel. One file or package beside this for each algorithm."""
+"""Depthwise conv1d: the public kernel. One file or package next to this for each algorithm."""
 
 from ..._nki import nki, nl
 from ...schedules.depthwise import Options

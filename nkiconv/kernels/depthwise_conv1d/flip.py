@@ -1,7 +1,7 @@
-"""Filters whose taps run backwards, as the gradient by x reads them, for algorithms that read them forwards.
+"""Filters whose taps are in reverse order, as the gradient by x reads them, for algorithms that read them in order.
 
-`mixed` and `vector` number taps as they lie, `banded` turns them on their way; the others get a copy in HBM, which each
-core makes for itself.
+`mixed` and `vector` number taps in memory order, `banded` reverses them on their way; the others get a copy in HBM,
+which each core makes for itself.
 """
 
 from dataclasses import replace
@@ -14,7 +14,7 @@ from .._masks import select_ones
 
 
 def copy_forwards(algorithm, operands, geometry, exact):
-    """(operands, geometry), where an algorithm needs it those of a copy [C, S] with taps forwards; exact: see
+    """(operands, geometry), where an algorithm needs it those of a copy [C, S] with taps in order; exact: see
     `taps_mirror`."""
     if not flips(algorithm, geometry):
         return operands, geometry

@@ -20,7 +20,7 @@ from .._arguments import refuse
 from .._dma import copy
 from .._engines import is_16bit, new_ledger, pick
 
-#: Columns of the tile of zeros that fills a state: 16 KiB a partition in fp32, beside whatever the algorithm holds.
+#: Columns of the tile of zeros that fills a state: 16 KiB a partition in fp32, besides whatever the algorithm holds.
 ZERO_COLUMNS = 4096
 #: Bytes from which a run is long: a DMA engine is at four fifths of its rate.
 LONG_RUN_BYTES = 512

@@ -82,7 +82,7 @@ def clear_x(geometry, piece, tile, x_sbuf, t, holds, beside=True):
 
 
 def hold_loads(tile, strides, rows, columns):
-    """Have loads of a tile of units, of these rows and columns (first, end), come behind those that wait for zeros."""
+    """Have loads of a tile of units, of these rows and columns (first, end), come after those that wait for zeros."""
     row, column = (rows[0], rows[1], 1), (columns[0], columns[0] + 1, 1)
     for engine in (nisa.engine.vector, nisa.engine.gpsimd) if rows[0] < rows[1] and columns[0] < columns[1] else ():
         nisa.memset(dst=part_of(tile, strides, (0, tile.shape[0]), row, column, (0, 1)), value=0.0, engine=engine)

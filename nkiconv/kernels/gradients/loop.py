@@ -21,9 +21,9 @@ AHEAD = 2048
 
 @dataclass
 class Blocks(nl.NKIObject):
-    """A buffer in SBUF of a tile of units: of x by plane of taps (None where no job has it) [units, rows, columns, c],
-    or with c first, and gy [units, rows, columns, k], or with k first; either may be None. zeros: for each plane of
-    taps, or for gy, which tile with which taps the zeros around blocks are there for."""
+    """A buffer in SBUF of a tile of units: of x by plane of taps (None where no accumulator has it) [units, rows,
+    columns, c], or with c first, and gy [units, rows, columns, k], or with k first; either may be None. zeros: for each
+    plane of taps, or for gy, which tile with which taps the zeros around blocks are there for."""
 
     x: list
     y: object
@@ -32,7 +32,7 @@ class Blocks(nl.NKIObject):
 
 @dataclass
 class Feed(nl.NKIObject):
-    """Tiles in the order of need, whose gy takes buffers in turn, and whose x windows; how many are loaded, or on their
+    """Tiles in the order of need, whose gy has a circular buffer, and whose x windows; how many are loaded, or on their
     way."""
 
     tiles: tuple
@@ -66,8 +66,8 @@ def run_passes(work, order, buffers):
         if ahead == None:
             load_until(work, feed, some.stays + len(feed.buffers))
         if some.starts:
-            sums = [start_sums(work, job) for job in some.jobs]
-            joint = None if work.half < 0 else start_joint(work, some.jobs)
+            sums = [start_sums(work, accumulator) for accumulator in some.accumulators]
+            joint = None if work.half < 0 else start_joint(work, some.accumulators)
         clips, banks = feed.tiles[some.index].one.clips, range(some.banks[0], some.banks[0] + some.banks[1])
         begin = 0 if clips == None else clips[1]
         for column in range(settings.columns):
@@ -75,15 +75,15 @@ def run_passes(work, order, buffers):
             if ahead != None:
                 transpose_ahead(work, ahead, feed, order.products, at, q)
             for bank in banks:
-                if q % some.jobs[bank].beside == 0:
-                    add_products(work, some.jobs[bank], sums[bank], feed, some, q, some.adds or column > 0)
+                if q % some.accumulators[bank].beside == 0:
+                    add_products(work, some.accumulators[bank], sums[bank], feed, some, q, some.adds or column > 0)
         for bank in banks if some.ends else ():
             end_chain(work, some, bank, sums[bank], held, joint)
 
 
 def end_chain(work, some, bank, acc_psum, held, joint):
     """Sums of a bank's chain: added in SBUF to those before; the last one's leave, or wait for the round's."""
-    number, is_last, sums, job = some.chain, some.last, acc_psum, some.jobs[bank]
+    number, is_last, sums, accumulator = some.chain, some.last, acc_psum, some.accumulators[bank]
     if number > 0 or not is_last:
         sums = nl.ndarray(acc_psum.shape, dtype=nl.float32, buffer=nl.sbuf)
         if number == 0:
@@ -92,11 +92,11 @@ def end_chain(work, some, bank, acc_psum, held, joint):
             nisa.tensor_tensor(dst=sums, data1=acc_psum, data2=held[bank], op=nl.add)
         held[bank] = sums
     if is_last and joint == None:
-        store_sums(work, job, sums)
+        store_sums(work, accumulator, sums)
     elif is_last:
-        add_beside(work, job, sums, part_of_joint(work, job, joint[0], joint[1][bank]), None)
-        if bank == len(some.jobs) - 1:
-            store_joint(work, some.jobs, joint)
+        add_beside(work, accumulator, sums, part_of_joint(work, accumulator, joint[0], joint[1][bank]), None)
+        if bank == len(some.accumulators) - 1:
+            store_joint(work, some.accumulators, joint)
 
 
 def transpose_ahead(work, ahead, feed, products, at, q):
@@ -106,17 +106,19 @@ def transpose_ahead(work, ahead, feed, products, at, q):
         some = products[ahead.done]
         if some.index >= products[at].oldest + len(feed.buffers):
             return
-        place, jobs = (some.index, some.row), some_of(some.jobs, some.banks)
-        transpose_for(work, ahead, feed, blocks_of(feed, some.index), place, jobs)
+        place, accumulators = (some.index, some.row), some_of(some.accumulators, some.banks)
+        transpose_for(work, ahead, feed, blocks_of(feed, some.index), place, accumulators)
         left += columns_in(work, some, 0)
         ahead.done += 1
 
 
 def columns_in(work, some, q):
     """Columns of matmuls of Products from column q of gy on."""
-    job = some.jobs[some.banks[0]]
-    each = max(nl.tile_size.pmax, job.c[1] * job.r[1] * columns_of(work, job, job.beside))
-    return div_ceil(work.plan.settings.columns - q, job.beside) * some.banks[1] * each
+    accumulator = some.accumulators[some.banks[0]]
+    each = max(
+        nl.tile_size.pmax, accumulator.c[1] * accumulator.r[1] * columns_of(work, accumulator, accumulator.beside)
+    )
+    return div_ceil(work.plan.settings.columns - q, accumulator.beside) * some.banks[1] * each
 
 
 def load_until(work, feed, end):
@@ -126,11 +128,15 @@ def load_until(work, feed, end):
     feed.loaded = max(feed.loaded, min(end, len(feed.tiles)))
 
 
-def start_sums(work, job):
-    """A bank of sums for a job."""
-    outputs, columns = job.beside * job.k[1], columns_of(work, job, job.beside)
+def start_sums(work, accumulator):
+    """A bank of sums for an accumulator."""
+    outputs, columns = accumulator.beside * accumulator.k[1], columns_of(work, accumulator, accumulator.beside)
     last = is_channels_last(work.geometry.x_strides)
-    shape = (outputs, job.r[1], columns, job.c[1]) if last else (outputs, job.c[1], job.r[1], columns)
+    shape = (
+        (outputs, accumulator.r[1], columns, accumulator.c[1])
+        if last
+        else (outputs, accumulator.c[1], accumulator.r[1], columns)
+    )
     return nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum)
 
 
@@ -159,7 +165,7 @@ def blocks_of(feed, index):
 
 
 def load_blocks(work, feed, index):
-    """A Feed's tile into its buffers. Loads into new ones come behind those of the first tile, which wait for zeros."""
+    """A Feed's tile into its buffers. Loads into new ones come after those of the first tile, which wait for zeros."""
     of_pass, blocks = feed.tiles[index], blocks_of(feed, index)
     one, tile = of_pass.one, of_pass.tile
     plan, geometry, settings, pieces = work.plan, work.geometry, work.plan.settings, []
@@ -186,44 +192,54 @@ def load_blocks(work, feed, index):
     load_units(work, pieces, tile, blocks, one.planes, 0, settings.rows if by_rows else 1)
 
 
-def columns_of(work, job, count):
+def columns_of(work, accumulator, count):
     """Columns of taps of so many columns of gy that share a matmul."""
-    return job.s[1] if job.t < 0 else job.s[1] + (count - 1) * work.plan.further
+    return accumulator.s[1] if accumulator.t < 0 else accumulator.s[1] + (count - 1) * work.plan.further
 
 
-def add_products(work, job, acc_psum, feed, some, q, adds):
-    """Products of a row and a column of all blocks, and of those beside it, added to a job's sums; all taps of
+def add_products(work, accumulator, acc_psum, feed, some, q, adds):
+    """Products of a row and a column of all blocks, and of those beside it, added to an accumulator's sums; all taps of
     the first, then those that meet x in any block."""
     tile, one, blocks = feed.tiles[some.index], feed.tiles[some.index].one, blocks_of(feed, some.index)
-    first = job.part * (nl.tile_size.pmax // work.plan.settings.side)
+    first = accumulator.part * (nl.tile_size.pmax // work.plan.settings.side)
     units = first, first + units_of(tile.tile)
-    k, p = job.k[0] - one.k[0], some.member * work.plan.settings.rows + some.row
-    count, rows, columns = min(job.beside, work.plan.settings.columns - q), work.geometry.rows, work.geometry.columns
+    k, p = accumulator.k[0] - one.k[0], some.member * work.plan.settings.rows + some.row
+    count, rows, columns = (
+        min(accumulator.beside, work.plan.settings.columns - q),
+        work.geometry.rows,
+        work.geometry.columns,
+    )
     y_sbuf = of_array(blocks.y, work.operands)
-    stationary = part_of(y_sbuf, work.geometry.y_strides, units, (p, p + 1, 1), (q, q + count, 1), (k, k + job.k[1]))
+    stationary = part_of(
+        y_sbuf, work.geometry.y_strides, units, (p, p + 1, 1), (q, q + count, 1), (k, k + accumulator.k[1])
+    )
     if not is_channels_last(work.geometry.y_strides):
         stationary = stationary.permute((0, 2, 3, 1))
-    h = some.row * rows.stride + (job.r[0] - one.r[0]) * rows.dilation
-    w = q * columns.stride + (job.s[0] - one.s[0]) * columns.dilation
-    r, s = (0, job.r[1]), (0, columns_of(work, job, count))
-    if adds and job.t >= 0:
+    h = some.row * rows.stride + (accumulator.r[0] - one.r[0]) * rows.dilation
+    w = q * columns.stride + (accumulator.s[0] - one.s[0]) * columns.dilation
+    r, s = (0, accumulator.r[1]), (0, columns_of(work, accumulator, count))
+    if adds and accumulator.t >= 0:
         seen = tile.inside[some.member]
         r, s = taps_seen(h, r[1], rows.dilation, seen[0]), taps_seen(w, s[1], columns.dilation, seen[1])
     if r[0] == r[1] or s[0] == s[1]:
         return
-    sums = part_of(acc_psum, work.geometry.x_strides, (0, count * job.k[1]), r + (1,), s + (1,), (0, job.c[1]))
+    sums = part_of(
+        acc_psum, work.geometry.x_strides, (0, count * accumulator.k[1]), r + (1,), s + (1,), (0, accumulator.c[1])
+    )
     h += some.member * one.h[1] - one.h[0]
-    moving = moving_of(work, job, (blocks, units, job.c[0] - one.c[job.part][0]), (h, w - one.w[0]), r, s)
-    multiply(sums, stationary, moving, adds, (job.part, work.plan.settings.side))
+    moving = moving_of(
+        work, accumulator, (blocks, units, accumulator.c[0] - one.c[accumulator.part][0]), (h, w - one.w[0]), r, s
+    )
+    multiply(sums, stationary, moving, adds, (accumulator.part, work.plan.settings.side))
 
 
-def moving_of(work, job, some, place, r, s):
-    """The window of x of a job, which begins at a row and column of blocks (Blocks, partitions, first channel), at rows
-    and columns of taps (first, end); or ones."""
+def moving_of(work, accumulator, some, place, r, s):
+    """The window of x of an accumulator, which begins at a row and column of blocks (Blocks, partitions, first
+    channel), at rows and columns of taps (first, end); or ones."""
     (blocks, units, c), rows, columns = some, work.geometry.rows.dilation, work.geometry.columns.dilation
-    if job.t < 0:
+    if accumulator.t < 0:
         return of_array(work.ones_sbuf, work.operands)[units[0] : units[1], 0:1, 0:1, 0:1]
-    x_sbuf = of_array(blocks.x[job.t], work.operands)
+    x_sbuf = of_array(blocks.x[accumulator.t], work.operands)
     h, h1 = place[0] + r[0] * rows, place[0] + (r[1] - 1) * rows + 1
     w, w1 = place[1] + s[0] * columns, place[1] + (s[1] - 1) * columns + 1
-    return part_of(x_sbuf, work.geometry.x_strides, units, (h, h1, rows), (w, w1, columns), (c, c + job.c[1]))
+    return part_of(x_sbuf, work.geometry.x_strides, units, (h, h1, rows), (w, w1, columns), (c, c + accumulator.c[1]))

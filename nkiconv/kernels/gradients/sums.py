@@ -24,16 +24,19 @@ def multiply(dst, stationary, moving, adds, side, below=(0, 1)):
     )
 
 
-def place_of_sums(work, job):
-    """(tensor in HBM, pattern, offset) of a job's sums there, channels last or first, as in the filter."""
+def place_of_sums(work, accumulator):
+    """(tensor in HBM, pattern, offset) of an accumulator's sums there, channels last or first, as in the filter."""
     strides = work.geometry.w_strides
-    if job.t < 0:
-        return work.bias, [[1, job.k[1]], [1, 1], [1, 1], [1, 1]], job.k[0]
+    if accumulator.t < 0:
+        return work.bias, [[1, accumulator.k[1]], [1, 1], [1, 1], [1, 1]], accumulator.k[0]
     # channels of a group are counted from its first one
-    c, row = job.c[0] % (work.geometry.C // work.geometry.groups), job.t * work.geometry.rows.taps + job.r[0]
-    channels, taps = [strides[1], job.c[1]], [[strides[2], job.r[1]], [strides[3], job.s[1]]]
-    pattern = [[strides[0], job.k[1]]] + (taps + [channels] if filters_last(work) else [channels] + taps)
-    offset = job.k[0] * strides[0] + c * strides[1] + row * strides[2] + job.s[0] * strides[3]
+    c, row = (
+        accumulator.c[0] % (work.geometry.C // work.geometry.groups),
+        accumulator.t * work.geometry.rows.taps + accumulator.r[0],
+    )
+    channels, taps = [strides[1], accumulator.c[1]], [[strides[2], accumulator.r[1]], [strides[3], accumulator.s[1]]]
+    pattern = [[strides[0], accumulator.k[1]]] + (taps + [channels] if filters_last(work) else [channels] + taps)
+    offset = accumulator.k[0] * strides[0] + c * strides[1] + row * strides[2] + accumulator.s[0] * strides[3]
     return work.operands.y, pattern, offset
 
 
@@ -42,9 +45,9 @@ def filters_last(work):
     return work.geometry.w_strides[1] < work.geometry.w_strides[3]
 
 
-def added_sums(work, job, pattern, offset):
-    """What a job's sums are added to, None if nothing is."""
-    if job.t < 0 or work.added == None:
+def added_sums(work, accumulator, pattern, offset):
+    """What an accumulator's sums are added to, None if nothing is."""
+    if accumulator.t < 0 or work.added == None:
         return None
     shape = (pattern[0][1], pattern[1][1], pattern[2][1], pattern[3][1])
     added_sbuf = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
@@ -52,41 +55,41 @@ def added_sums(work, job, pattern, offset):
     return added_sbuf
 
 
-def store_sums(work, job, acc_psum):
-    """A job's sums, in the order of the filter, to HBM."""
-    into, pattern, offset = place_of_sums(work, job)
+def store_sums(work, accumulator, acc_psum):
+    """An accumulator's sums, in the order of the filter, to HBM."""
+    into, pattern, offset = place_of_sums(work, accumulator)
     shape = (pattern[0][1], pattern[1][1], pattern[2][1], pattern[3][1])
     found_sbuf = nl.ndarray(shape, dtype=into.dtype, buffer=nl.sbuf)
-    add_beside(work, job, acc_psum, found_sbuf, added_sums(work, job, pattern, offset))
+    add_beside(work, accumulator, acc_psum, found_sbuf, added_sums(work, accumulator, pattern, offset))
     copy(into.ap(pattern=pattern, offset=offset), found_sbuf)
 
 
-def start_joint(work, jobs):
-    """Room for sums of a round's jobs over a half of the units, which leave for the other core together: (tiles
-    [k, columns] in SBUF, of each job (its tile's number, first column, columns))."""
+def start_joint(work, accumulators):
+    """Room for sums of a round's accumulators over a half of the units, which leave for the other core together: (tiles
+    [k, columns] in SBUF, of each accumulator (its tile's number, first column, columns))."""
     sizes, places = [], []
-    for job in jobs:
-        columns, at = 1 if job.t < 0 else job.c[1] * job.r[1] * job.s[1], 0
-        while at < len(sizes) and sizes[at][0] != job.k[1]:
+    for accumulator in accumulators:
+        columns, at = 1 if accumulator.t < 0 else accumulator.c[1] * accumulator.r[1] * accumulator.s[1], 0
+        while at < len(sizes) and sizes[at][0] != accumulator.k[1]:
             at += 1
         if at == len(sizes):
-            sizes.append((job.k[1], 0))
+            sizes.append((accumulator.k[1], 0))
         places.append((at, sizes[at][1], columns))
-        sizes[at] = (job.k[1], sizes[at][1] + columns)
+        sizes[at] = (accumulator.k[1], sizes[at][1] + columns)
     tiles = []
     for size in sizes:
         tiles.append(nl.ndarray(size, dtype=nl.float32, buffer=nl.sbuf))
     return tiles, places
 
 
-def part_of_joint(work, job, tiles, place):
-    """A job's sums among those of a round."""
-    pattern = place_of_sums(work, job)[1]
-    part = tiles[place[0]][0 : job.k[1], place[1] : place[1] + place[2]]
-    return part.reshape((job.k[1], pattern[1][1], pattern[2][1], pattern[3][1]))
+def part_of_joint(work, accumulator, tiles, place):
+    """An accumulator's sums among those of a round."""
+    pattern = place_of_sums(work, accumulator)[1]
+    part = tiles[place[0]][0 : accumulator.k[1], place[1] : place[1] + place[2]]
+    return part.reshape((accumulator.k[1], pattern[1][1], pattern[2][1], pattern[3][1]))
 
 
-def store_joint(work, jobs, joint):
+def store_joint(work, accumulators, joint):
     """Sums of a round over a half of the units, with the other's, to HBM; or to where they wait for it."""
     (tiles, places), others = joint, []
     for tile in tiles:
@@ -94,26 +97,26 @@ def store_joint(work, jobs, joint):
             keep_sums(work, tile)
         else:
             others.append(other_sums(work, tile))
-    for index in range(0 if waits(work) else len(jobs)):
-        job, place = jobs[index], places[index]
-        into, pattern, offset = place_of_sums(work, job)
-        mine, other = part_of_joint(work, job, tiles, place), part_of_joint(work, job, others, place)
-        added = added_sums(work, job, pattern, offset)
+    for index in range(0 if waits(work) else len(accumulators)):
+        accumulator, place = accumulators[index], places[index]
+        into, pattern, offset = place_of_sums(work, accumulator)
+        mine, other = part_of_joint(work, accumulator, tiles, place), part_of_joint(work, accumulator, others, place)
+        added = added_sums(work, accumulator, pattern, offset)
         if added != None:
             nisa.tensor_tensor(dst=mine, data1=mine, data2=other, op=nl.add)
             other = added
         found_sbuf = nl.ndarray(mine.shape, dtype=into.dtype, buffer=nl.sbuf)
         nisa.tensor_tensor(dst=found_sbuf, data1=mine, data2=other, op=nl.add)
-        k = own_part(work, job.k[1])
+        k = own_part(work, accumulator.k[1])
         if k[1] > 0:
             part = found_sbuf[k[0] : k[0] + k[1], 0 : mine.shape[1], 0 : mine.shape[2], 0 : mine.shape[3]]
             copy(into.ap(pattern=[[pattern[0][0], k[1]]] + pattern[1:], offset=offset + k[0] * pattern[0][0]), part)
 
 
-def add_beside(work, job, acc_psum, into_sbuf, added):
-    """A job's sums of the columns of gy that share its matmuls, and what is added, or None, added up."""
-    for index in range(job.beside):
-        sums, end = sums_beside(work, job, acc_psum, index), index + 1 == job.beside
+def add_beside(work, accumulator, acc_psum, into_sbuf, added):
+    """An accumulator's sums of the columns of gy that share its matmuls, and what is added, or None, added up."""
+    for index in range(accumulator.beside):
+        sums, end = sums_beside(work, accumulator, acc_psum, index), index + 1 == accumulator.beside
         found_sbuf = into_sbuf if end else nl.ndarray(into_sbuf.shape, dtype=nl.float32, buffer=nl.sbuf)
         if added == None:
             nisa.tensor_copy(dst=found_sbuf, src=sums, engine=pick(work.ledger, size_of(into_sbuf.shape[1:]), False))
@@ -122,12 +125,14 @@ def add_beside(work, job, acc_psum, into_sbuf, added):
         added = found_sbuf
 
 
-def sums_beside(work, job, acc_psum, index):
-    """A job's sums of the index-th of the columns of gy that share its matmuls, in the order of the filter."""
-    k, far = index * job.k[1], 0 if job.t < 0 else index * work.plan.further
-    last = job.t >= 0 and filters_last(work)
+def sums_beside(work, accumulator, acc_psum, index):
+    """An accumulator's sums of the index-th of the columns of gy that share its matmuls, in the order of the filter."""
+    k, far = index * accumulator.k[1], 0 if accumulator.t < 0 else index * work.plan.further
+    last = accumulator.t >= 0 and filters_last(work)
     if is_channels_last(work.geometry.x_strides):
-        sums = acc_psum[k : k + job.k[1], 0 : job.r[1], far : far + job.s[1], 0 : job.c[1]]
+        sums = acc_psum[
+            k : k + accumulator.k[1], 0 : accumulator.r[1], far : far + accumulator.s[1], 0 : accumulator.c[1]
+        ]
         return sums if last else sums.permute((0, 3, 1, 2))
-    sums = acc_psum[k : k + job.k[1], 0 : job.c[1], 0 : job.r[1], far : far + job.s[1]]
+    sums = acc_psum[k : k + accumulator.k[1], 0 : accumulator.c[1], 0 : accumulator.r[1], far : far + accumulator.s[1]]
     return sums.permute((0, 2, 3, 1)) if last else sums

@@ -11,7 +11,7 @@ from ..conv.regions import load_region, offset_at
 
 @dataclass
 class Ahead(nl.NKIObject):
-    """Buffers that tiles take in turn, and how often: pieces of x and of gy as loaded, rows with zeros, banks; which
+    """Circular buffers of tiles, and their sizes: pieces of x and of gy as loaded, rows with zeros, banks; which
     zeros a row's buffer has; of each tile's buffer which pieces are there; how many products have theirs."""
 
     raws: list
@@ -56,21 +56,22 @@ def next_of(ahead, kind, buffers):
     return found
 
 
-def transpose_for(work, ahead, feed, blocks, place, jobs):
-    """Have be there, in Blocks of a Feed's tile, what some jobs need for a row of gy. place: (the tile, the row)."""
+def transpose_for(work, ahead, feed, blocks, place, accumulators):
+    """Have be there, in Blocks of a Feed's tile, what some accumulators need for a row of gy. place: (the tile, the
+    row)."""
     index, row = place
     one, tile = feed.tiles[index].one, feed.tiles[index].tile
     slot, rows = index % len(feed.buffers), work.geometry.rows
     if ahead.there[slot][0] != index:
         ahead.there[slot] = (index, [])
     done = ahead.there[slot][1]
-    for job in jobs:
-        if job.t >= 0:
-            end = row * rows.stride + (job.r[0] - one.r[0] + job.r[1] - 1) * rows.dilation + 1
-            side = side_of(work.plan.source, work.plan.settings, one, tile, job.t)
-            transpose_pieces(work, ahead, side, one.c[0], job.c, end, done, blocks.x[job.t])
+    for accumulator in accumulators:
+        if accumulator.t >= 0:
+            end = row * rows.stride + (accumulator.r[0] - one.r[0] + accumulator.r[1] - 1) * rows.dilation + 1
+            side = side_of(work.plan.source, work.plan.settings, one, tile, accumulator.t)
+            transpose_pieces(work, ahead, side, one.c[0], accumulator.c, end, done, blocks.x[accumulator.t])
         side = side_of(work.plan.source, work.plan.settings, one, tile, -1)
-        transpose_pieces(work, ahead, side, one.k, job.k, row + 1, done, blocks.y)
+        transpose_pieces(work, ahead, side, one.k, accumulator.k, row + 1, done, blocks.y)
 
 
 def transpose_pieces(work, ahead, side, channels, needed, end, done, tile_sbuf):

@@ -42,11 +42,11 @@ class Buffer(nl.NKIObject):
 
 @dataclass
 class Blocks(nl.NKIObject):
-    """What one core has at hand beside a Work: buffers, matrices by round, planes by item."""
+    """What one core has at hand besides a Work: buffers, matrices by round, planes by item."""
 
     items: list
     tiles: list
-    #: filters in memory order, their sequences backwards; (first channel, how many) of each round of matrices
+    #: filters in memory order, their sequences reversed; (first channel, how many) of each round of matrices
     taps: list
     rounds: list
     matrix_tiles: list
@@ -420,7 +420,7 @@ def load_taps(operands, geometry, c0, cn):
 
 
 def copy_backwards(work, w_sbuf):
-    """The sequence of each channel backwards, in SBUF: zeros but for taps; as many as a matrix has follow g[0]."""
+    """The sequence of each channel reversed, in SBUF: zeros but for taps; as many as a matrix has follow g[0]."""
     geometry, plan, cn = work.geometry, work.plan, w_sbuf.shape[0]
     R, S, down, on = geometry.rows.taps, geometry.columns.taps, geometry.rows.dilation, geometry.columns.dilation
     engines = (nisa.engine.vector, nisa.engine.scalar, nisa.engine.gpsimd)
@@ -442,7 +442,7 @@ def copy_backwards(work, w_sbuf):
 
 def load_matrices(work, tile_sbuf, lines, channels):
     """Matrices of channels (first among those of `lines`, how many) on their way to a tile [places, c, run]; returns
-    them as [places, (c, k backwards), rows, width]."""
+    them as [places, (c, k reversed), rows, width]."""
     plan, (at, cn), most, length = work.plan, channels, nl.tile_size.pmax, work.plan.line_length
     run = plan.matrix_size
     for place in range(plan.size):

@@ -41,25 +41,25 @@ def start_filters(work, k0, kn):
     """Go on to the filters of output channels k0 .. k0+kn-1, of which nothing is loaded yet."""
     geometry, plan, is_raw = work.geometry, work.plan, comes_raw(work.plan.way)
     work.filters = found = Filters(k0, kn, plan)
-    for pieces, places in zip(plan.chunks, plan.places):
+    for pieces, places in zip(plan.k_tiles, plan.places):
         shape = (parts_of(pieces, len(pieces)), len(places), kn)
         found.tiles.append(nl.ndarray(shape, dtype=work.operands.w_dtype, buffer=nl.sbuf))
-    for chunks in alike(plan):
-        blocks = raw_blocks(geometry, plan, chunks[0]) if is_raw else [None]
+    for k_tiles in alike(plan):
+        blocks = raw_blocks(geometry, plan, k_tiles[0]) if is_raw else [None]
         parts = cut(kn, nl.tile_size.pmax) if is_raw else [(0, kn)]
-        found.loads += [(chunks, block, part) for block in blocks for part in parts]
-        found.ends += [len(found.loads)] * len(chunks)
+        found.loads += [(k_tiles, block, part) for block in blocks for part in parts]
+        found.ends += [len(found.loads)] * len(k_tiles)
 
 
-def load_filters(work, chunk):
+def load_filters(work, k_tile):
     """Load what there is room for, up to a K tile."""
     filters, waiting_bytes = work.filters, 0
     for index in range(filters.done, len(filters.loads)):
-        chunks, block, part = filters.loads[index]
+        k_tiles, block, part = filters.loads[index]
         if comes_raw(filters.plan.way):
-            waiting_bytes += raw_block_bytes(work.geometry, filters.plan, chunks[0], block, part[1])
+            waiting_bytes += raw_block_bytes(work.geometry, filters.plan, k_tiles[0], block, part[1])
         if index >= filters.done + len(filters.raws):
-            if chunks[0] > chunk or waiting_bytes > AHEAD_BYTES:
+            if k_tiles[0] > k_tile or waiting_bytes > AHEAD_BYTES:
                 return
             load_next(work)
 
@@ -67,8 +67,8 @@ def load_filters(work, chunk):
 def load_next(work):
     """The next load: a block of taps [kn, channels, rows, columns] in SBUF, or all of a K tile to its place."""
     operands, geometry, filters, way = work.operands, work.geometry, work.filters, work.plan.way
-    (chunk, *_), block, part = filters.loads[filters.done + len(filters.raws)]
-    own, strides, (by_k, by_c, by_r, by_s) = filters.plan.chunks[chunk][0], geometry.w_strides, geometry.w_strides
+    (k_tile, *_), block, part = filters.loads[filters.done + len(filters.raws)]
+    own, strides, (by_k, by_c, by_r, by_s) = filters.plan.k_tiles[k_tile][0], geometry.w_strides, geometry.w_strides
     if comes_raw(way):
         r0, rn, s0, sn = block
         shape, first = (part[1], own.count, rn, sn), (filters.k0 + part[0], own.c0, r0, s0)
@@ -83,22 +83,22 @@ def load_next(work):
     offset, strides = filters.k0 * by_k + own.c0 * by_c, (by_c, by_r, by_s, by_k)
     shape = (own.count, filter_rows(geometry), geometry.columns.taps, filters.kn)
     if geometry.packed > 0:
-        load_packed(filters.tiles[chunk], operands.w, geometry, own.c0, own.count, filters.k0, filters.kn)
+        load_packed(filters.tiles[k_tile], operands.w, geometry, own.c0, own.count, filters.k0, filters.kn)
     elif way == "copy":
-        copy(filters.tiles[chunk], operands.w.ap(pattern=pattern_of(strides, shape), offset=offset))
+        copy(filters.tiles[k_tile], operands.w.ap(pattern=pattern_of(strides, shape), offset=offset))
     else:
-        load_transposed(filters.tiles[chunk].reshape(shape), operands.w, strides, offset, False, work.ledger)
+        load_transposed(filters.tiles[k_tile].reshape(shape), operands.w, strides, offset, False, work.ledger)
 
 
-def waiting_to(filters, chunk):
+def waiting_to(filters, k_tile):
     """Loads that are not in place yet of K tiles up to one."""
-    return max(0, filters.ends[min(chunk, len(filters.ends) - 1)] - filters.done)
+    return max(0, filters.ends[min(k_tile, len(filters.ends) - 1)] - filters.done)
 
 
-def filters_until(work, chunk):
+def filters_until(work, k_tile):
     """Have all of a K tile in its place, and later ones on their way."""
-    load_filters(work, chunk)
-    while waiting_to(work.filters, chunk) > 0:
+    load_filters(work, k_tile)
+    while waiting_to(work.filters, k_tile) > 0:
         place_next(work)
     load_filters(work, len(work.filters.ends) - 1)
 
@@ -108,41 +108,41 @@ def place_next(work):
     geometry, filters = work.geometry, work.filters
     if len(filters.raws) == 0:
         load_next(work)
-    chunks, block, part = filters.loads[filters.done]
+    k_tiles, block, part = filters.loads[filters.done]
     raw_sbuf, filters.raws = filters.raws[0], filters.raws[1:]
-    for chunk in chunks:
+    for k_tile in k_tiles:
         if filters.plan.way == "backwards":
-            copy_backwards(filters, chunk, raw_sbuf, work.ledger)
+            copy_backwards(filters, k_tile, raw_sbuf, work.ledger)
         else:
-            transpose_block(geometry, filters, chunk, block, part, raw_sbuf, work.ledger)
+            transpose_block(geometry, filters, k_tile, block, part, raw_sbuf, work.ledger)
     filters.done += 1
     load_filters(work, len(filters.ends) - 1)
 
 
-def copy_backwards(filters, chunk, raw_sbuf, ledger):
+def copy_backwards(filters, k_tile, raw_sbuf, ledger):
     """Taps of a block [c, k, rows, columns] in reverse order to their places."""
     count, kn, rn, sn = raw_sbuf.shape
     k0 = filters.loads[filters.done][2][0]
     for tap in range(rn * sn):
         at = rn * sn - 1 - tap
-        src, dst = raw_sbuf[0:count, 0:kn, at // sn, at % sn], filters.tiles[chunk][0:count, tap, k0 : k0 + kn]
+        src, dst = raw_sbuf[0:count, 0:kn, at // sn, at % sn], filters.tiles[k_tile][0:count, tap, k0 : k0 + kn]
         nisa.tensor_copy(dst=dst, src=src, engine=pick(ledger, kn, is_16bit(raw_sbuf.dtype)))
 
 
-def transpose_block(geometry, filters, chunk, block, part, raw_sbuf, ledger):
+def transpose_block(geometry, filters, k_tile, block, part, raw_sbuf, ledger):
     """The places of a block, transposed, as many together as a bank holds of one row of taps, or of one product."""
     (r0, rn, s0, sn), (k0, kn) = block, part
-    plan, tile_sbuf = filters.plan, filters.tiles[chunk]
+    plan, tile_sbuf = filters.plan, filters.tiles[k_tile]
     # taps of fp32 too begin at even columns of a bank
     most = BANK_BYTES // (whole_words(kn, 2) * geometry.itemsize)
     if plan.by_rows:
-        rows = [(first, geometry.planes.taps) for first in range(0, len(plan.places[chunk]), geometry.planes.taps)]
+        rows = [(first, geometry.planes.taps) for first in range(0, len(plan.places[k_tile]), geometry.planes.taps)]
     else:
         rows = [((r0 + r) * geometry.columns.taps + s0, sn) for r in range(rn)]
     for first, count in rows:
-        pieces = plan.chunks[chunk][: plan.places[chunk][first].pieces]
+        pieces = plan.k_tiles[k_tile][: plan.places[k_tile][first].pieces]
         for at, num in cut(count, most):
-            places = plan.places[chunk][first + at : first + at + num]
+            places = plan.places[k_tile][first + at : first + at + num]
             into = tile_sbuf[0 : parts_of(pieces, len(pieces)), first + at : first + at + num, k0 : k0 + kn]
             transpose_together(into, views_of(geometry, raw_sbuf, pieces, places, block, ledger), 2, ledger)
 

@@ -46,19 +46,19 @@ def work_tiles(work, tiles):
     operands, geometry, plan = work.operands, work.geometry, work.plan
     for products, count, leave in tiles:
         filters, lead = work.filters, div_ceil(LEAD_MATMULS, count)
-        for chunk in range(1 if filters == None else len(plan.chunks)):
+        for k_tile in range(1 if filters == None else len(plan.k_tiles)):
             if filters != None:
-                filters_until(work, chunk)
+                filters_until(work, k_tile)
                 if not plan.by_rows and plan.source.fold > 1 and not filters.folded:
                     fold_filters(geometry, plan.source, filters)
-            for dst, stationary, moving, adds in products(chunk):
+            for dst, stationary, moving, adds in products(k_tile):
                 nisa.nc_matmul(
                     dst=dst,
                     stationary=of_array(stationary, operands),
                     moving=of_array(moving, operands),
                     accumulate=adds,
                 )
-                if filters != None and waiting_to(filters, chunk + lead) > 0:
+                if filters != None and waiting_to(filters, k_tile + lead) > 0:
                     place_next(work)
         leave()
 

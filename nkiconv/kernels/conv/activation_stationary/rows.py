@@ -59,7 +59,7 @@ def row_tiles(work, items):
     """Output tiles of items of a core; the first rows of the next one are loaded before the last step of one."""
     geometry, plan = work.geometry, work.plan
     start_filters(work, 0, geometry.K)
-    load_filters(work, len(plan.chunks) - 1)
+    load_filters(work, len(plan.k_tiles) - 1)
     load_bias(work, 0, geometry.K)
     ring = start_ring(work)
     tiles = start_tiles(work, ring, items[0], geometry.rows.taps)
@@ -73,9 +73,9 @@ def start_ring(work):
     """A Ring of which no tile is taken."""
     geometry, plan = work.geometry, work.plan
     segments = max(div_ceil(item.pn, segment_rows(plan, item)) for item in plan.items)
-    parts = max(parts_of(chunk, len(chunk)) for chunk in plan.chunks)
+    parts = max(parts_of(k_tile, len(k_tile)) for k_tile in plan.k_tiles)
     planes, width = rows_window(geometry, plan)
-    shape = (parts, len(plan.chunks) * max(1, planes), segments, whole_words(width, geometry.itemsize))
+    shape = (parts, len(plan.k_tiles) * max(1, planes), segments, whole_words(width, geometry.itemsize))
     return Ring(tiles_in_turn(plan.ring, shape, work.operands.x_dtype), 0, filled(plan.ring, (-1, -1, -1)))
 
 
@@ -104,9 +104,9 @@ def load_row(work, ring, item, row):
     width, step = window_of(columns, item.qn), apart * axis.stride
     h, w = item.p0 * axis.stride - axis.before + row, item.q0 * columns.stride - columns.before
     whose = (item.z0, item.p0, item.q0)
-    for index in range(len(plan.chunks) if dn > 0 else 0):
+    for index in range(len(plan.k_tiles) if dn > 0 else 0):
         corners, inside = [], (0, segments, 0, width)
-        for piece in plan.chunks[index]:
+        for piece in plan.k_tiles[index]:
             corners.append((h + piece.r * axis.dilation, w + piece.s * columns.dilation))
             first, end = places_inside(corners[-1][0], step, segments, axis.size)
             low, high = places_inside(corners[-1][1], 1, width, columns.size)
@@ -115,7 +115,7 @@ def load_row(work, ring, item, row):
         planes_sbuf = tile_sbuf[0:parts, index * dn : (index + 1) * dn, 0:segments, 0:whole]
         engine = nisa.engine.vector if index % 2 == 0 else nisa.engine.gpsimd
         clear_around(planes_sbuf, inside, ring.cleared[which] != whose, engine)
-        for piece, (top, left) in zip(plan.chunks[index], corners):
+        for piece, (top, left) in zip(plan.k_tiles[index], corners):
             dst = planes_sbuf[piece.part : piece.part + piece.count, 0:dn, 0:segments, 0:width]
             load_x(dst, work.operands, geometry, (piece.c0, d0, top, left), row_step=step)
     ring.cleared[which] = whose
@@ -136,7 +136,7 @@ def clear_around(planes_sbuf, inside, fresh, engine):
 
 def item_tiles(work, ring, item, tiles, after):
     """Tiles of an item, of whose first step rows of x are there, perhaps not all; returns those of the one
-    after it, for which there is room beside this one's."""
+    after it, for which there is room next to this one's."""
     geometry, plan, axis = work.geometry, work.plan, work.geometry.rows
     load_step(work, ring, item, tiles, 0, axis.taps)
     moves, apart, coming, row = moves_of(geometry, plan, item), segment_rows(plan, item), [], 0
@@ -147,7 +147,7 @@ def item_tiles(work, ring, item, tiles, after):
         if row + 1 < apart:
             load_step(work, ring, item, tiles, row + 1, axis.taps)
         elif after != None:
-            # those of its rows for which there are tiles beside the rows of this step
+            # those of its rows for which there are tiles besides the rows of this step
             ring.first = ring.first + row * axis.stride + window_of(axis, 1)
             coming = start_tiles(work, ring, after, min(axis.taps, div_ceil(axis.stride, axis.dilation)))
         yield from step_tiles(work, item, moves, tiles, row, None)
@@ -202,20 +202,20 @@ def tile_of(work, step, moves, tiles, part, into_sbuf):
     counts = [min(count, item.zn - first) for first, count in plan.banks if first < item.zn]
     sums = [nl.ndarray((positions, count, K), dtype=nl.float32, buffer=nl.psum) for count in counts]
 
-    def products(chunk):
-        for index, product in enumerate(plan.products[chunk]):
+    def products(k_tile):
+        for index, product in enumerate(plan.products[k_tile]):
             x_sbuf = tiles[step.row * rows.stride + product.r * rows.dilation]
-            parts = parts_of(plan.chunks[chunk], product.pieces)
+            parts = parts_of(plan.k_tiles[k_tile], product.pieces)
             w = part[0] * columns.stride + product.s * columns.dilation
             end = w + (part[1] - 1) * columns.stride + 1
-            for move in moves[0 if chunk + index == 0 else 1]:
+            for move in moves[0 if k_tile + index == 0 else 1]:
                 acc_psum = sums[move.bank][0:positions, move.z : move.z + move.count, 0:K]
                 if move.plane < 0:
                     zero_sums(acc_psum, work.zeros_sbuf)
                     continue
                 tap = index * geometry.planes.taps + move.tau
-                x = x_sbuf[0:parts, chunk * dn + move.plane, 0 : step.count, w : end : columns.stride]
-                yield acc_psum, x, work.filters.tiles[chunk][0:parts, tap : tap + move.count, 0:K], move.adds
+                x = x_sbuf[0:parts, k_tile * dn + move.plane, 0 : step.count, w : end : columns.stride]
+                yield acc_psum, x, work.filters.tiles[k_tile][0:parts, tap : tap + move.count, 0:K], move.adds
 
     def leave():
         transpose_waiting(work)

@@ -6,7 +6,13 @@ Filters of all M tiles of a group come in blocks and are transposed in pieces, i
 
 from ...._nki import nisa, nl
 from ....schedules.geometry import num_taps
-from ....schedules.implicit_gemm_channels import by_input, is_depthwise_job, job_axis, lies_ready, stationary_columns
+from ....schedules.implicit_gemm_channels import (
+    by_input,
+    is_depthwise_m_tile,
+    lies_ready,
+    m_tile_axis,
+    stationary_columns,
+)
 from ....schedules.implicit_gemm_products import home_row, needs_order
 from ....schedules.implicit_gemm_schedule import AHEAD_BYTES
 from ....schedules.planes import channel_runs
@@ -86,8 +92,8 @@ class Filters:
         if geometry.direct is not None:
             return block.channels * num_taps(geometry.direct) * geometry.itemsize
         if by_input(geometry):
-            ready = lies_ready(geometry, of.job, of.chunk)
-            return 0 if ready else of.job.kn * num_taps(geometry) * geometry.itemsize
+            ready = lies_ready(geometry, of.m_tile, of.k_tile)
+            return 0 if ready else of.m_tile.kn * num_taps(geometry) * geometry.itemsize
         in_place = geometry.packed > 0 and geometry.precision != "fp16x3"
         return 0 if in_place else block.channels * block.rn * block.sn * geometry.itemsize
 
@@ -97,14 +103,14 @@ class Filters:
         of = self.plan.order[block.of]
         if geometry.packed > 0:
             raw_sbuf = self._load_stationaries(of, block)
-        elif is_depthwise_job(geometry, of.job):
-            raw_sbuf = load_channels(operands, geometry, of.job)
+        elif is_depthwise_m_tile(geometry, of.m_tile):
+            raw_sbuf = load_channels(operands, geometry, of.m_tile)
         elif by_input(geometry):
             raw_sbuf = load_backwards(operands, geometry, of)
-            if lies_ready(geometry, of.job, of.chunk):
+            if lies_ready(geometry, of.m_tile, of.k_tile):
                 self.tiles[of.place], raw_sbuf = raw_sbuf, None
         elif geometry.direct is not None:
-            raw_sbuf = load_planes_of_taps(operands, geometry, of.job, block)
+            raw_sbuf = load_planes_of_taps(operands, geometry, of.m_tile, block)
         else:
             raw_sbuf = load_taps(operands, geometry, of, block)
         self.raws.append(raw_sbuf)
@@ -112,32 +118,35 @@ class Filters:
     def _load_stationaries(self, of, block):
         """Load the stationaries of a block of rows of taps from the blocks of a packed filter: runs of a channel's
         taps, or of one tap where they are folded. What becomes pairs has a tile of its own, which is returned."""
-        geometry, (job, chunk) = self.geometry, (of.job, of.chunk)
-        taps, each, S, depth = num_taps(geometry), geometry.packed, geometry.columns.taps, chunk.depth
+        geometry, (m_tile, k_tile) = self.geometry, (of.m_tile, of.k_tile)
+        taps, each, S, depth = num_taps(geometry), geometry.packed, geometry.columns.taps, k_tile.depth
         if self.pairing is not None:
             tile_sbuf = new_tile(geometry, of, self.operands.w_dtype, True)
         else:
             tile_sbuf = slot_of(self._tile_of(of, self.operands.w_dtype), geometry, block.slot)
-        shift, (_, height, groups, _, columns) = job_axis(geometry, job).taps - geometry.rows.taps, tile_sbuf.shape
+        shift, (_, height, groups, _, columns) = (
+            m_tile_axis(geometry, m_tile).taps - geometry.rows.taps,
+            tile_sbuf.shape,
+        )
         runs = [
             (at + run[0], *run[1:])
-            for at, channel, count in chunk.slot_channels(block.slot)
-            for run in channel_runs(geometry, chunk.c0 + channel, count)
+            for at, channel, count in k_tile.slot_channels(block.slot)
+            for run in channel_runs(geometry, k_tile.c0 + channel, count)
         ]
         for partition, channel, step, count in runs:
-            for u in range(job.rows):
+            for u in range(m_tile.rows):
                 for d in range(depth):
-                    p = partition + d * chunk.cn
+                    p = partition + d * k_tile.cn
                     strides = (step * taps * each, S * each, depth * each, 1)
                     pattern = pattern_of(strides, (count, block.rn, div_ceil(S - d, depth), each))
-                    for part in range(job.kn // each):
-                        tap = ((job.k0 // each + part) * geometry.C + channel) * taps + block.r0 * S + d
+                    for part in range(m_tile.kn // each):
+                        tap = ((m_tile.k0 // each + part) * geometry.C + channel) * taps + block.r0 * S + d
                         place = (0, block.r0 + u * shift, 0, part * each)
                         own_sbuf = tile_sbuf[p : p + count, 0:height, 0:groups, u, 0:columns]
                         load_region(own_sbuf, self.operands.w, place, pattern, tap * each)
-        again = chunk.again_of(block.slot)
-        for p in range(0, depth * chunk.cn if again > 0 else 0, chunk.cn):
-            zeros = tile_sbuf[p : p + again, block.r0 : block.r0 + block.rn, 0:groups, 0, 0 : job.kn]
+        again = k_tile.again_of(block.slot)
+        for p in range(0, depth * k_tile.cn if again > 0 else 0, k_tile.cn):
+            zeros = tile_sbuf[p : p + again, block.r0 : block.r0 + block.rn, 0:groups, 0, 0 : m_tile.kn]
             nisa.memset(dst=zeros, value=0.0, engine=nisa.engine.gpsimd)
         return tile_sbuf if self.pairing is not None else None
 
@@ -166,13 +175,13 @@ class Filters:
         while len(self.raws) <= piece.block:
             self.load_block()
         raw_sbuf = self._raw(piece.block)
-        if self.pairing is not None and (geometry.packed > 0 or is_depthwise_job(geometry, of.job)):
-            self._pair_chunk(of, raw_sbuf if geometry.packed > 0 else make_diagonals(raw_sbuf, geometry))
-        elif is_depthwise_job(geometry, of.job):
+        if self.pairing is not None and (geometry.packed > 0 or is_depthwise_m_tile(geometry, of.m_tile)):
+            self._pair_k_tile(of, raw_sbuf if geometry.packed > 0 else make_diagonals(raw_sbuf, geometry))
+        elif is_depthwise_m_tile(geometry, of.m_tile):
             self.tiles[of.place] = make_diagonals(raw_sbuf, geometry)
         else:
-            if of.job.pack > 1 and of.place not in self.masks:
-                self.masks[of.place] = group_mask(of.job, geometry, raw_sbuf.dtype)
+            if of.m_tile.pack > 1 and of.place not in self.masks:
+                self.masks[of.place] = group_mask(of.m_tile, geometry, raw_sbuf.dtype)
             dtype = raw_sbuf.dtype if self.pairing is None else nl.float16
             tile_sbuf = slot_of(self._tile_of(of, dtype), geometry, block.slot)
             if by_input(geometry):
@@ -186,7 +195,7 @@ class Filters:
             self._raw(soon.block)
         if self.transposed == len(pieces) or pieces[self.transposed].block != piece.block:
             self.raws[piece.block] = None
-            self.load_first(self.plan.after_job(0) - 1)
+            self.load_first(self.plan.after_m_tile(0) - 1)
             self.load_ahead()
 
     def _raw(self, index):
@@ -199,27 +208,27 @@ class Filters:
         return self.raws[index]
 
     def _transpose_taps(self, filters_sbuf, raw_sbuf, of, block, piece):
-        """Transposes of a piece's taps, all in one PSUM bank, then a read-out for each row of outputs."""
-        geometry, job, depth, mask_sbuf = self.geometry, of.job, of.chunk.depth, self.masks.get(of.place)
-        channels, kn, num = raw_sbuf.shape[1], stationary_columns(geometry, job), piece.count
+        """Transposes of a piece's taps, all in one PSUM bank, then an evacuation for each row of outputs."""
+        geometry, m_tile, depth, mask_sbuf = self.geometry, of.m_tile, of.k_tile.depth, self.masks.get(of.place)
+        channels, kn, num = raw_sbuf.shape[1], stationary_columns(geometry, m_tile), piece.count
         count = piece.depth * channels if mask_sbuf is None else filters_sbuf.shape[0]
         shape = (count, num, whole_words(kn, geometry.itemsize))
         transposed_psum = nl.ndarray(shape, dtype=raw_sbuf.dtype, buffer=nl.psum)
         for index in range(num):
             s = (piece.first + index) * depth - block.s0
             if mask_sbuf is not None:
-                taps = spread_groups(raw_sbuf[0:kn, 0:channels, piece.row, s], mask_sbuf, job)
+                taps = spread_groups(raw_sbuf[0:kn, 0:channels, piece.row, s], mask_sbuf, m_tile)
             else:
                 taps = raw_sbuf[0:kn, 0:channels, piece.row, s : s + piece.depth].permute((0, 2, 1))
             nisa.nc_transpose(dst=transposed_psum[0:count, index, 0:kn], data=taps, engine=nisa.engine.tensor)
-        shift, row = job_axis(geometry, job).taps - geometry.rows.taps, block.r0 + piece.row
+        shift, row = m_tile_axis(geometry, m_tile).taps - geometry.rows.taps, block.r0 + piece.row
         data = transposed_psum[0:count, 0:num, 0:kn]
-        for u in range(job.rows):
+        for u in range(m_tile.rows):
             r = row + (row // geometry.rows.taps + u) * shift
             dst = filters_sbuf[0:count, r, piece.first : piece.first + num, u, 0:kn]
             if self.pairing is not None:
                 low = self.lows[of.place][0:count, r, piece.first : piece.first + num, u, 0:kn]
-                start_pair_of_filters(self, data, True, dst, low, u + 1 == job.rows)
+                start_pair_of_filters(self, data, True, dst, low, u + 1 == m_tile.rows)
             elif geometry.itemsize == 1 and kn % WORD_BYTES == 0:
                 # four bytes at a time; not by Scalar, which computes
                 self.ledger.vector += START_WORK + num * kn // WORD_BYTES * VECTOR_WORK
@@ -228,7 +237,7 @@ class Filters:
             else:
                 nisa.tensor_copy(dst=dst, src=data, engine=pick(self.ledger, num * kn, is_16bit(raw_sbuf.dtype)))
 
-    def _pair_chunk(self, of, whole_sbuf):
+    def _pair_k_tile(self, of, whole_sbuf):
         """Pairs of a K tile's stationaries that need no transposes, row by row of taps."""
         high_sbuf = self._tile_of(of, nl.float16)
         low_sbuf, (count, height, groups, rows, kn) = self.lows[of.place], whole_sbuf.shape

@@ -6,7 +6,7 @@ What is left of v below its 11 bits, v - high, is exact in fp32 and at most 2^-1
 itself and is as far from fp16's subnormal numbers. `nkiconv.bounds` derives what products of pairs lose.
 
 Rows of x come in as fp32 parts that wait to become pairs; transposed filters become pairs on their way out of PSUM;
-products are summed in two banks, of high parts and of the rest, 2^11 too large, which the read-out joins.
+products are summed in two banks, of high parts and of the rest, 2^11 too large, which the evacuation joins.
 """
 
 from dataclasses import dataclass
@@ -94,9 +94,9 @@ class Pairs(Preparing):
     def __init__(self, core):
         super().__init__(core, STAGE_PART_BYTES, STAGE_BYTES)
 
-    def planes(self, band):
+    def planes(self, out_tile):
         """Planes of an output tile that come."""
-        return band.dn
+        return out_tile.dn
 
     def least(self, part):
         """Parts that come whatever room there is."""
@@ -104,9 +104,9 @@ class Pairs(Preparing):
 
     def load(self, part):
         """A part as it comes."""
-        shape = (part.chunk.depth * part.chunk.cn, part.band.dn, part.hn, part.tile.tiles[0].shape[3])
+        shape = (part.k_tile.depth * part.k_tile.cn, part.out_tile.dn, part.hn, part.tile.tiles[0].shape[3])
         raw_sbuf = nl.ndarray(shape, dtype=self.operands.x_dtype, buffer=nl.sbuf)
-        load_rows(self, part.chunk, raw_sbuf, part.band, part.band.h0 + part.h0, part.chunks == 1)
+        load_rows(self, part.k_tile, raw_sbuf, part.out_tile, part.out_tile.h0 + part.h0, part.k_tiles == 1)
         return raw_sbuf
 
     def begin(self, part, tiles):
@@ -137,7 +137,7 @@ class Pairs(Preparing):
         self.prepare_due()
 
     def factors(self, banks, w_sbuf, low_sbuf, tile, parts, ends):
-        """Factors of a K tile, high parts first; where it ends the sums last, as the rest has one read-out more to go
+        """Factors of a K tile, high parts first; where it ends the sums last, as the rest has one evacuation more to go
         through."""
         high, low = tile.tiles
         main = Factor(banks[0], w_sbuf, high, parts=parts)

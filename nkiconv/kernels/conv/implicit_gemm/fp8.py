@@ -11,67 +11,67 @@ from ....schedules.tiles import WORD_BYTES, size_of
 from ..._prologue import load_x
 
 
-def load_paired(operands, geometry, chunk, x_sbuf, band, part):
+def load_paired(operands, geometry, k_tile, x_sbuf, out_tile, part):
     """A part (first row, rows) of an output tile of a K tile that pairs, into a tile of `new_rows`."""
-    place = paired_place(geometry, chunk, band)
-    if comes_staged(geometry, chunk, band):
-        load_staged(operands, geometry, chunk, x_sbuf, band, place, part)
+    place = paired_place(geometry, k_tile, out_tile)
+    if comes_staged(geometry, k_tile, out_tile):
+        load_staged(operands, geometry, k_tile, x_sbuf, out_tile, place, part)
         return
-    top = band.h0 - place.row + part[0]
-    for slot in range(chunk.slots):
-        for at, c0, count in chunk.slot_channels(slot):
-            for copy_index in range(chunk.depth):
-                p = at + copy_index * chunk.cn
-                dst = x_sbuf[p : p + count, slot, 0 : band.zn, top : top + part[1], 0 : place.columns]
+    top = out_tile.h0 - place.row + part[0]
+    for slot in range(k_tile.slots):
+        for at, c0, count in k_tile.slot_channels(slot):
+            for copy_index in range(k_tile.depth):
+                p = at + copy_index * k_tile.cn
+                dst = x_sbuf[p : p + count, slot, 0 : out_tile.zn, top : top + part[1], 0 : place.columns]
                 first = place.column + copy_index * geometry.columns.dilation
-                load_x(dst, operands, geometry, (chunk.c0 + c0, band.d0, band.h0 + part[0], first))
+                load_x(dst, operands, geometry, (k_tile.c0 + c0, out_tile.d0, out_tile.h0 + part[0], first))
 
 
-def load_staged(operands, geometry, chunk, x_sbuf, band, place, part):
+def load_staged(operands, geometry, k_tile, x_sbuf, out_tile, place, part):
     """The same of a K tile whose rows come as one run, copies a few elements further: GpSimd, for which no read-out
     waits, puts them in place by whole words, and then what of a copy's row lies at the end of the row before."""
-    count, width, dilation = chunk.cn, geometry.columns.size, geometry.columns.dilation
-    parts, top, left = count * chunk.depth, band.h0 - place.row + part[0], -place.column
+    count, width, dilation = k_tile.cn, geometry.columns.size, geometry.columns.dilation
+    parts, top, left = count * k_tile.depth, out_tile.h0 - place.row + part[0], -place.column
     bottom, size = top + part[1], part[1] * width
-    raw_sbuf = nl.ndarray((parts, band.zn, size + width), dtype=operands.x_dtype, buffer=nl.sbuf)
-    for copy_index in range(chunk.depth):
+    raw_sbuf = nl.ndarray((parts, out_tile.zn, size + width), dtype=operands.x_dtype, buffer=nl.sbuf)
+    for copy_index in range(k_tile.depth):
         p, first = copy_index * count, width - copy_index * dilation
-        zero(raw_sbuf[p : p + count, 0 : band.zn, first + size : width + size])
-        dst = raw_sbuf[p : p + count, 0 : band.zn, first : first + size]
-        start = (chunk.c0, band.d0, band.h0 + part[0], 0)
-        load_x(dst, operands, geometry, start, (count, band.zn, 1, size), "cnw")
-    rows_sbuf = raw_sbuf.reshape((parts, band.zn, part[1] + 1, width))
+        zero(raw_sbuf[p : p + count, 0 : out_tile.zn, first + size : width + size])
+        dst = raw_sbuf[p : p + count, 0 : out_tile.zn, first : first + size]
+        start = (k_tile.c0, out_tile.d0, out_tile.h0 + part[0], 0)
+        load_x(dst, operands, geometry, start, (count, out_tile.zn, 1, size), "cnw")
+    rows_sbuf = raw_sbuf.reshape((parts, out_tile.zn, part[1] + 1, width))
     nisa.tensor_copy(
-        dst=in_words(geometry, x_sbuf[0:parts, 0, 0 : band.zn, top:bottom, left : left + width]),
-        src=in_words(geometry, rows_sbuf[0:parts, 0 : band.zn, 1 : part[1] + 1, 0:width]),
+        dst=in_words(geometry, x_sbuf[0:parts, 0, 0 : out_tile.zn, top:bottom, left : left + width]),
+        src=in_words(geometry, rows_sbuf[0:parts, 0 : out_tile.zn, 1 : part[1] + 1, 0:width]),
         engine=nisa.engine.gpsimd,
     )
-    for copy_index in range(1, chunk.depth):
+    for copy_index in range(1, k_tile.depth):
         p, shift = copy_index * count, copy_index * dilation
         edge = min(shift, left)
         if edge > 0:
             nisa.tensor_copy(
-                dst=x_sbuf[p : p + count, 0, 0 : band.zn, top:bottom, left - edge : left],
-                src=rows_sbuf[p : p + count, 0 : band.zn, 0 : part[1], width - edge : width],
+                dst=x_sbuf[p : p + count, 0, 0 : out_tile.zn, top:bottom, left - edge : left],
+                src=rows_sbuf[p : p + count, 0 : out_tile.zn, 0 : part[1], width - edge : width],
                 engine=nisa.engine.gpsimd,
             )
-        zero(x_sbuf[p : p + count, 0, 0 : band.zn, top:bottom, left + width - shift : left + width])
+        zero(x_sbuf[p : p + count, 0, 0 : out_tile.zn, top:bottom, left + width - shift : left + width])
 
 
-def new_rows(operands, geometry, chunk, band):
+def new_rows(operands, geometry, k_tile, out_tile):
     """Room for x of a K tile that pairs, and zeros around it."""
-    place = paired_place(geometry, chunk, band)
-    parts, slots = chunk.cn * chunk.depth, chunk.slots
+    place = paired_place(geometry, k_tile, out_tile)
+    parts, slots = k_tile.cn * k_tile.depth, k_tile.slots
     shape = (parts, slots, place.images, place.pitch, place.columns)
     x_sbuf = nl.ndarray(shape, dtype=operands.x_dtype, buffer=nl.sbuf)
-    top = band.h0 - place.row
-    if band.zn > 1 or chunk.stores_zeros:
+    top = out_tile.h0 - place.row
+    if out_tile.zn > 1 or k_tile.stores_zeros:
         zero(x_sbuf[0:parts, 0:slots, 0 : place.images, 0:top, 0 : place.columns])
-        zero(x_sbuf[0:parts, 0:slots, 0 : band.zn, top + band.hn : place.pitch, 0 : place.columns])
-    if chunk.stores_zeros:
-        word, shift = 1, (chunk.depth - 1) * geometry.columns.dilation
+        zero(x_sbuf[0:parts, 0:slots, 0 : out_tile.zn, top + out_tile.hn : place.pitch, 0 : place.columns])
+    if k_tile.stores_zeros:
+        word, shift = 1, (k_tile.depth - 1) * geometry.columns.dilation
         rows_sbuf = x_sbuf.reshape((parts, slots * place.images * place.pitch, place.columns))
-        if comes_staged(geometry, chunk, band):
+        if comes_staged(geometry, k_tile, out_tile):
             word, shift, rows_sbuf = word_of(geometry), 0, in_words(geometry, rows_sbuf)
         left = min(place.columns, max(0, -place.column))
         right = max(left, min(place.columns, geometry.columns.size - place.column - shift))
@@ -92,13 +92,19 @@ def zero(x_sbuf):
         nisa.memset(dst=x_sbuf, value=0.0, engine=nisa.engine.gpsimd)
 
 
-def multiply_pair(geometry, one, chunk, factor, pair, accumulate):
+def multiply_pair(geometry, one, k_tile, factor, pair, accumulate):
     """One matmul of a K tile that pairs: its access patterns walk from one slot to the next, or from one tap to the
     other."""
-    band, bank, job, x_sbuf, w_sbuf = one.results.band, one.bank, one.results.job, factor.x_sbuf, factor.stationaries
+    out_tile, bank, m_tile, x_sbuf, w_sbuf = (
+        one.results.out_tile,
+        one.bank,
+        one.results.m_tile,
+        factor.x_sbuf,
+        factor.stationaries,
+    )
     place, kn, (rows, columns) = (
-        paired_place(geometry, chunk, band),
-        stationary_columns(geometry, job),
+        paired_place(geometry, k_tile, out_tile),
+        stationary_columns(geometry, m_tile),
         (pair.rows, pair.columns),
     )
     apart = one.banks[0].shape[2]
@@ -108,30 +114,30 @@ def multiply_pair(geometry, one, chunk, factor, pair, accumulate):
 
     def tap_place(tap):
         """(elements of x, of stationaries) from the first tap to this one."""
-        x = tap[0] * geometry.rows.dilation * place.columns + tap[1] * chunk.depth * geometry.columns.dilation
-        return x, (tap[0] * tap_groups(geometry, chunk) + tap[1]) * kn
+        x = tap[0] * geometry.rows.dilation * place.columns + tap[1] * k_tile.depth * geometry.columns.dilation
+        return x, (tap[0] * tap_groups(geometry, k_tile) + tap[1]) * kn
 
     at, w_at = tap_place(pair.first)
-    slot, w_slot = place.images * place.pitch * place.columns, w_sbuf.shape[1] // chunk.slots * w_sbuf.shape[2] * kn
+    slot, w_slot = place.images * place.pitch * place.columns, w_sbuf.shape[1] // k_tile.slots * w_sbuf.shape[2] * kn
     step, w_step = slot, w_slot
     if pair.second is not None:
         step, w_step = tap_place(pair.second)
         step, w_step = step - at, w_step - w_at
-    halved, double = pair.half >= 0, pair.half >= 0 or pair.second is not None or chunk.pairing == CHUNKS
+    halved, double = pair.half >= 0, pair.half >= 0 or pair.second is not None or k_tile.pairing == CHUNKS
     parts = x_sbuf.shape[0] // 2 if halved else x_sbuf.shape[0]
     first = max(0, pair.half) * parts
     window = [[place.columns * geometry.rows.stride, count], [geometry.columns.stride, columns[2]]]
-    p, q = rows[0] - band.p0 - bank.p, columns[0] - band.q0 - bank.q
-    sums = one.banks[0].reshape((job.kn, bank.zn * apart, bank.qn))
+    p, q = rows[0] - out_tile.p0 - bank.p, columns[0] - out_tile.q0 - bank.q
+    sums = one.banks[0].reshape((m_tile.kn, bank.zn * apart, bank.qn))
     nisa.nc_matmul(
-        dst=sums[0 : job.kn, p : p + count, q : q + columns[2]],
+        dst=sums[0 : m_tile.kn, p : p + count, q : q + columns[2]],
         stationary=w_sbuf.ap(
-            pattern=[[chunk.slots * w_slot, parts]] + ([[w_step, 2]] if double else []) + [[1, job.kn]],
-            offset=first * chunk.slots * w_slot + w_at,
+            pattern=[[k_tile.slots * w_slot, parts]] + ([[w_step, 2]] if double else []) + [[1, m_tile.kn]],
+            offset=first * k_tile.slots * w_slot + w_at,
         ),
         moving=x_sbuf.ap(
-            pattern=[[chunk.slots * slot, parts]] + ([[step, 2]] if double else []) + window,
-            offset=first * chunk.slots * slot + row * place.columns + column + at,
+            pattern=[[k_tile.slots * slot, parts]] + ([[step, 2]] if double else []) + window,
+            offset=first * k_tile.slots * slot + row * place.columns + column + at,
         ),
         accumulate=accumulate,
         tile_position=(first, 0) if halved else (),

@@ -16,7 +16,7 @@ Pseudocode, of one core:
         store y
 
 Filters are transposed just before their first sums, K tile by K tile, and those that are needed next between the
-matmuls of what goes before, so that the array neither waits for them nor for their read-outs. Of output tiles that are
+matmuls of what goes before, so that the array neither waits for them nor for their evacuation. Of output tiles that are
 alike one body is issued, in a loop on the device, which two sets of tiles of x outside of it rotate through.
 """
 
@@ -24,12 +24,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...._nki import nisa, nl
-from ....schedules.cuts import Band, Bank, same_place
-from ....schedules.implicit_gemm_channels import ALONE, Job, stores_channels, sums_pitch
-from ....schedules.implicit_gemm_outputs import banks_of, chunk_window, job_band, lead_chunks, row_parts
+from ....schedules.cuts import Bank, OutTile, same_place
+from ....schedules.implicit_gemm_channels import ALONE, MTile, stores_channels, sums_pitch
+from ....schedules.implicit_gemm_outputs import banks_of, k_tile_window, lead_k_tiles, m_tile_out_tile, row_parts
 from ....schedules.implicit_gemm_products import TapPair, filter_order, matmuls_of, num_matmuls
 from ....schedules.implicit_gemm_schedule import kinds_of, sums_of
-from ....schedules.pairs_of_planes import band_of_y, bank_of_y, planes_at_once
+from ....schedules.pairs_of_planes import bank_of_y, out_tile_of_y, planes_at_once
 from ....schedules.tiles import share
 from ..._engines import new_ledger
 from ..._epilogue import evacuate, load_bias
@@ -59,8 +59,8 @@ class Results(nl.NKIObject):
     images, rows, columns] or None, and banks that are not stored yet."""
 
     index: int
-    job: Job
-    band: Band
+    m_tile: MTile
+    out_tile: OutTile
     banks: list
     y_sbuf: object
     residual_sbuf: object
@@ -69,7 +69,7 @@ class Results(nl.NKIObject):
 
 @dataclass
 class Sums(nl.NKIObject):
-    """A bank of sums of Results (`which` of them), in as many banks of PSUM as are read out together, and whether a
+    """A bank of sums of Results (`which` of them), in as many banks of PSUM as are evacuated together, and whether a
     product is there yet."""
 
     results: Results
@@ -85,11 +85,11 @@ class Group:
 
     def __init__(self, core, index, first):
         schedule, geometry = core.schedule, core.geometry
-        self.index, self.jobs, self.chunks = index, schedule.batches[index], schedule.chunks[index]
-        every = list(range(len(self.jobs)))
-        self.at_once = [every] if schedule.together else [[job] for job in every]
+        self.index, self.m_tiles, self.k_tiles = index, schedule.batches[index], schedule.k_tiles[index]
+        every = list(range(len(self.m_tiles)))
+        self.at_once = [every] if schedule.together else [[m_tile] for m_tile in every]
         # the first filters of all are waited for: too long by DMA
-        plan = filter_order(geometry, self.jobs, max(first, schedule.moved[index]), schedule.together)
+        plan = filter_order(geometry, self.m_tiles, max(first, schedule.moved[index]), schedule.together)
         pairing = core.preparing if geometry.direct is None else None
         first_bytes = schedule.first_bytes if first else 0
         self.filters = Filters(core.operands, geometry, core.ledger, pairing, plan, first_bytes)
@@ -97,8 +97,8 @@ class Group:
 
     def load_biases(self, last):
         """Load the biases of M tiles up to `last`."""
-        for job in self.jobs[len(self.biases) : last + 1]:
-            self.biases.append(load_bias(self.operands.bias, job.k0, job.kn, job.rows))
+        for m_tile in self.m_tiles[len(self.biases) : last + 1]:
+            self.biases.append(load_bias(self.operands.bias, m_tile.k0, m_tile.kn, m_tile.rows))
 
 
 class Core:
@@ -126,9 +126,13 @@ class Core:
             self.preparing = Pairs(self)
         self.group = group = Group(self, item.batch, 1)
         self.warm = warm_up(self.zeros_sbuf, schedule.warmup, 1)
-        filters, tiles, job, band = group.filters, [None] * len(group.chunks), group.jobs[0], item.band
-        parts, lead, places = row_parts(geometry, band, True, job.rows), lead_chunks(geometry), filters.plan.places
-        for which, chunk in enumerate(job.chunks):
+        filters, tiles, m_tile, out_tile = group.filters, [None] * len(group.k_tiles), group.m_tiles[0], item.out_tile
+        parts, lead, places = (
+            row_parts(geometry, out_tile, True, m_tile.rows),
+            lead_k_tiles(geometry),
+            filters.plan.places,
+        )
+        for which, k_tile in enumerate(m_tile.k_tiles):
             last = max(places[0][which] + lead - 1, places[group.at_once[0][-1]][which])
             packed = geometry.packed > 0 and which == 0
             if packed:
@@ -136,16 +140,16 @@ class Core:
             else:
                 filters.load_first(last)
             if parts:
-                self.bring_rows(group.chunks, tiles, group.chunks.index(chunk), band, parts[0])
+                self.bring_rows(group.k_tiles, tiles, group.k_tiles.index(k_tile), out_tile, parts[0])
             if packed:
                 filters.load_first(last)
         for index, tile in enumerate(tiles):
             if parts and tile is None:
-                self.bring_rows(group.chunks, tiles, index, band, parts[0])
+                self.bring_rows(group.k_tiles, tiles, index, out_tile, parts[0])
         group.load_biases(0)
         for part in parts[1:]:
             for index in range(len(tiles)):
-                self.bring_rows(group.chunks, tiles, index, band, part)
+                self.bring_rows(group.k_tiles, tiles, index, out_tile, part)
         return tiles
 
     def load_next(self, index, now):
@@ -157,32 +161,32 @@ class Core:
             self.following = group = Group(self, coming.batch, 0)
             group.filters.load_ahead()
             group.load_biases(0)
-        if group.chunks == self.group.chunks and same_place(coming.band, item.band):
+        if group.k_tiles == self.group.k_tiles and same_place(coming.out_tile, item.out_tile):
             return now
-        tiles, parts = [None] * len(group.chunks), row_parts(self.geometry, coming.band, False, 1)
+        tiles, parts = [None] * len(group.k_tiles), row_parts(self.geometry, coming.out_tile, False, 1)
         if self.schedule.comes_whole and parts:
-            parts = [(0, coming.band.hn)]
+            parts = [(0, coming.out_tile.hn)]
         for part in parts:
-            for chunk in range(len(tiles)):
-                self.bring_rows(group.chunks, tiles, chunk, coming.band, part, True)
+            for k_tile in range(len(tiles)):
+                self.bring_rows(group.k_tiles, tiles, k_tile, coming.out_tile, part, True)
         return tiles
 
-    def bring_rows(self, chunks, tiles, index, band, part, held=False):
+    def bring_rows(self, k_tiles, tiles, index, out_tile, part, held=False):
         """x of a K tile in a part (first row, rows) of an output tile, into its tile; held: as of `load_rows`."""
-        operands, geometry, chunk = self.operands, self.geometry, chunks[index]
-        if chunk.pairing != ALONE:
+        operands, geometry, k_tile = self.operands, self.geometry, k_tiles[index]
+        if k_tile.pairing != ALONE:
             if tiles[index] is None:
-                tiles[index] = new_rows(operands, geometry, chunk, band)
-            load_paired(operands, geometry, chunk, tiles[index], band, part)
+                tiles[index] = new_rows(operands, geometry, k_tile, out_tile)
+            load_paired(operands, geometry, k_tile, tiles[index], out_tile, part)
         elif self.preparing is None:
             if tiles[index] is None:
-                tiles[index] = rows_tile(operands, geometry, chunk, band)
+                tiles[index] = rows_tile(operands, geometry, k_tile, out_tile)
             rows_sbuf = rows_in(tiles[index], part[0], part[1])
-            load_rows(self, chunk, rows_sbuf, band, band.h0 + part[0], len(chunks) == 1, held)
+            load_rows(self, k_tile, rows_sbuf, out_tile, out_tile.h0 + part[0], len(k_tiles) == 1, held)
         else:
             if tiles[index] is None:
-                tiles[index] = self.preparing.new_tile(chunk, band)
-            self.preparing.add(chunks, index, tiles[index], band, part)
+                tiles[index] = self.preparing.new_tile(k_tile, out_tile)
+            self.preparing.add(k_tiles, index, tiles[index], out_tile, part)
 
     def steps(self, first, stop, end):
         """(M tiles that are summed together, item, x, whether it is a core's last) of items first .. stop - 1, of which
@@ -192,26 +196,26 @@ class Core:
             if self.group.index != item.batch:
                 self.group, self.following = self.following, None
             group = self.group
-            for which, jobs in enumerate(group.at_once):
-                group.load_biases(jobs[-1] + 1)
+            for which, m_tiles in enumerate(group.at_once):
+                group.load_biases(m_tiles[-1] + 1)
                 group.filters.load_ahead()
                 if index + 1 < end and which == (len(group.at_once) - 1 if coming.batch != item.batch else 0):
                     after = self.load_next(index, self.now)
-                self.set_rate(jobs, item.band)
-                yield jobs, item, self.now, index + 1 == end
+                self.set_rate(m_tiles, item.out_tile)
+                yield m_tiles, item, self.now, index + 1 == end
             self.now = after
 
-    def set_rate(self, jobs, band):
+    def set_rate(self, m_tiles, out_tile):
         """Transpose the filters of the next M tile, or the first of the following group, during the matmuls of
-        `jobs`."""
-        geometry, group, filters, last = self.geometry, self.group, self.group.filters, jobs[-1]
-        banks = len(banks_of(job_band(band, group.jobs[last]), False))
-        matmuls, coming = len(jobs) * banks * num_matmuls(geometry, group.jobs[last]) * kinds_of(geometry), 0
+        `m_tiles`."""
+        geometry, group, filters, last = self.geometry, self.group, self.group.filters, m_tiles[-1]
+        banks = len(banks_of(m_tile_out_tile(out_tile, group.m_tiles[last]), False))
+        matmuls, coming = len(m_tiles) * banks * num_matmuls(geometry, group.m_tiles[last]) * kinds_of(geometry), 0
         if self.preparing is not None:
             self.preparing.set_pace(matmuls)
-        if last + 1 < len(group.jobs):
-            coming = filters.left_to(filters.plan.after_job(last + 1) - 1)
-            coming -= filters.pieces_to(filters.plan.after_job(last) - 1)
+        if last + 1 < len(group.m_tiles):
+            coming = filters.left_to(filters.plan.after_m_tile(last + 1) - 1)
+            coming -= filters.pieces_to(filters.plan.after_m_tile(last) - 1)
         elif self.following is not None:
             coming = self.following.filters.left_to(0)
         self.pace = Pace(coming, matmuls, TRANSPOSE_FROM, TRANSPOSE_UNTIL)
@@ -229,40 +233,40 @@ class Core:
             elif pieces and filters.pieces_to(last) > 0:
                 filters.transpose_piece()
 
-    def work_band(self, jobs, item, tiles, last):
+    def work_out_tile(self, m_tiles, item, tiles, last):
         """Results of some M tiles for one output tile: their PSUM banks one after the other, or together, K tile by K
         tile of x.
 
         last: whether nothing hides the stores, so that each bank's results leave at once.
         """
-        every = [self.start_results(index, item) for index in jobs]
+        every = [self.start_results(index, item) for index in m_tiles]
         places = [(results, which) for results in every for which in range(len(results.banks))]
         at_once = len(places) if self.schedule.together else 1
         for first in range(0, len(places), at_once):
             sums = [self.start_sums(*place) for place in places[first : first + at_once]]
-            for chunk in range(len(sums[0].results.job.chunks)):
+            for k_tile in range(len(sums[0].results.m_tile.k_tiles)):
                 for one in sums:
-                    self.add_chunk(one, chunk, tiles)
+                    self.add_k_tile(one, k_tile, tiles)
             for one in sums:
                 self.finish_sums(one, item, last)
 
     def start_results(self, index, item):
         """Results of an M tile for an item, of which nothing is there yet but the residual."""
-        operands, geometry, job = self.operands, self.geometry, self.group.jobs[index]
-        band = job_band(item.band, job)
-        shape = (job.rows * job.kn, planes_at_once(geometry) * band.zn, band.pn, band.qn)
-        banks = banks_of(band, item.last and index == len(self.group.jobs) - 1)
+        operands, geometry, m_tile = self.operands, self.geometry, self.group.m_tiles[index]
+        out_tile = m_tile_out_tile(item.out_tile, m_tile)
+        shape = (m_tile.rows * m_tile.kn, planes_at_once(geometry) * out_tile.zn, out_tile.pn, out_tile.qn)
+        banks = banks_of(out_tile, item.last and index == len(self.group.m_tiles) - 1)
         y_sbuf = nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf)
-        residual_sbuf = load_residual(operands, geometry, job, band_of_y(geometry, item.band), self.ledger)
-        return Results(index, job, band, banks, y_sbuf, residual_sbuf, [])
+        residual_sbuf = load_residual(operands, geometry, m_tile, out_tile_of_y(geometry, item.out_tile), self.ledger)
+        return Results(index, m_tile, out_tile, banks, y_sbuf, residual_sbuf, [])
 
     def start_sums(self, results, which):
         """A bank of results, of which no product is there yet."""
-        bank, job, geometry = results.banks[which], results.job, self.geometry
-        apart = sums_pitch(geometry, job.chunks, bank.zn, bank.pn)
-        shape = (job.rows * job.kn, bank.zn, apart, bank.qn)
+        bank, m_tile, geometry = results.banks[which], results.m_tile, self.geometry
+        apart = sums_pitch(geometry, m_tile.k_tiles, bank.zn, bank.pn)
+        shape = (m_tile.rows * m_tile.kn, bank.zn, apart, bank.qn)
         # a last plane of a volume is none that the last bank of pairs of planes is for
-        alone = bank_of_y(geometry, results.band, bank).zn < planes_at_once(geometry)
+        alone = bank_of_y(geometry, results.out_tile, bank).zn < planes_at_once(geometry)
         count = sums_of(geometry) - (1 if alone else 0)
         if count == 1:
             first_psum, started = accumulator(self.warm, shape)
@@ -270,31 +274,31 @@ class Core:
         banks = [nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum) for _ in range(count)]
         return Sums(results, which, bank, banks, False)
 
-    def add_chunk(self, one, chunk, tiles):
+    def add_k_tile(self, one, k_tile, tiles):
         """Products of all taps of a K tile of x, added to a bank of Sums.
 
         A tap that meets all of the bank comes first, so that the others add to what is there; where none does, a
         product of zeros does.
         """
         geometry, group, results = self.geometry, self.group, one.results
-        filters, own, bank = group.filters, results.job.chunks[chunk], one.bank
-        tile = tiles[group.chunks.index(own)]
-        every = [] if tile is None else matmuls_of(geometry, results.job, own, results.band, bank, one.which)
+        filters, own, bank = group.filters, results.m_tile.k_tiles[k_tile], one.bank
+        tile = tiles[group.k_tiles.index(own)]
+        every = [] if tile is None else matmuls_of(geometry, results.m_tile, own, results.out_tile, bank, one.which)
         if not one.started and not (every and is_whole(every[0], bank.zn, bank.pn, bank.qn)):
             for acc_psum in one.banks:
                 zero_sums(acc_psum, self.zeros_sbuf)
             one.started = True
         if not every:
             return
-        plan, place, lead = filters.plan, filters.plan.places[results.index][chunk], lead_chunks(geometry)
+        plan, place, lead = filters.plan, filters.plan.places[results.index][k_tile], lead_k_tiles(geometry)
         last_bank = self.schedule.together or one.which + 1 == len(results.banks)
-        end = len(plan.order) if last_bank else plan.after_job(results.index)
+        end = len(plan.order) if last_bank else plan.after_m_tile(results.index)
         filters.transpose_until(min(place + lead, end) - 1)
         soon = filters.pieces_to(min(place + lead, end - 1))
-        factors = self.factors(one, chunk, place, tile, every)
-        pace, band = Pace(soon, len(every) * len(factors), LEAD_FROM, LEAD_UNTIL), results.band
-        outputs = (band.z0 + bank.z, band.p0 + bank.p, band.q0 + bank.q)
-        elements = (band.d0, band.h0, chunk_window(geometry, own, band)[0])
+        factors = self.factors(one, k_tile, place, tile, every)
+        pace, out_tile = Pace(soon, len(every) * len(factors), LEAD_FROM, LEAD_UNTIL), results.out_tile
+        outputs = (out_tile.z0 + bank.z, out_tile.p0 + bank.p, out_tile.q0 + bank.q)
+        elements = (out_tile.d0, out_tile.h0, k_tile_window(geometry, own, out_tile)[0])
         for kind, factor in enumerate(factors):
             if factor.low:
                 self.preparing.end(filters, plan.order[place].end[1], factor.parts)
@@ -305,7 +309,7 @@ class Core:
                 else:
                     nisa.nc_matmul(
                         dst=sums_met(factor.acc_psum, product, outputs),
-                        stationary=stationary_of_product(factor.stationaries, geometry, results.job, own, product),
+                        stationary=stationary_of_product(factor.stationaries, geometry, results.m_tile, own, product),
                         moving=elements_met(factor.x_sbuf, (0, product.parts), product, elements),
                         accumulate=adds,
                     )
@@ -318,22 +322,22 @@ class Core:
                     self.preparing.after_matmul(kind * len(every) + which, len(factors))
         one.started = True
 
-    def factors(self, one, chunk, place, tile, every):
+    def factors(self, one, k_tile, place, tile, every):
         """Factors of a K tile: one, or those of x that is prepared until the last row that products meet."""
         filters, preparing, results = self.group.filters, self.preparing, one.results
         w_sbuf = filters.tiles[place]
         if preparing is None:
             return [Factor(one.banks[0], of_array(w_sbuf, self.operands), of_array(tile, self.operands))]
         end = max(product.rows[3] + (product.rows[2] - 1) * product.rows[4] + 1 for product in every)
-        parts = tile.parts_to(end - results.band.h0)
+        parts = tile.parts_to(end - results.out_tile.h0)
         preparing.prepare_to(parts)
-        ends = 0 < chunk == len(results.job.chunks) - 1
+        ends = 0 < k_tile == len(results.m_tile.k_tiles) - 1
         return preparing.factors(one.banks, w_sbuf, filters.lows.get(place), tile, parts, ends)
 
     def finish_sums(self, one, item, last):
-        """Read a bank of sums out, and store what waits for that, as `last` has it in `work_band`."""
+        """Read a bank of sums out, and store what waits for that, as `last` has it in `work_out_tile`."""
         results, geometry, epilogue = one.results, self.geometry, self.options.epilogue
-        bank, band = bank_of_y(geometry, item.band, one.bank), band_of_y(geometry, item.band)
+        bank, out_tile = bank_of_y(geometry, item.out_tile, one.bank), out_tile_of_y(geometry, item.out_tile)
         residual = None if results.residual_sbuf is None else window(results.residual_sbuf, bank)
         y_sbuf, bias_sbuf = window(results.y_sbuf, bank), self.group.biases[results.index]
         if geometry.direct is not None:
@@ -345,30 +349,33 @@ class Core:
             strict = self.options.strict_nonfinite
             evacuate(y_sbuf, acc_psum, bias_sbuf, residual, epilogue, self.ledger, strict)
         if stores_channels(geometry):
-            self.late.add(window(results.y_sbuf, bank), results.job, band, bank)
+            self.late.add(window(results.y_sbuf, bank), results.m_tile, out_tile, bank)
             return
         results.waiting.append(bank)
         if last or one.which + 1 == len(results.banks) or len(results.waiting) >= STORE_BANKS:
-            store_banks(self.operands, results.y_sbuf, geometry, results.job, band, results.waiting)
+            store_banks(self.operands, results.y_sbuf, geometry, results.m_tile, out_tile, results.waiting)
             results.waiting = []
 
     def run_repeat(self, repeat):
-        """A Repeat, of which x of the first item is there; x of the item behind it is in the same tiles then."""
-        filters, items, chunks = self.group.filters, self.schedule.items, self.group.chunks
+        """A Repeat, of which x of the first item is there; x of the next item is in the same tiles then."""
+        filters, items, k_tiles = self.group.filters, self.schedule.items, self.group.k_tiles
         filters.transpose_until(len(filters.plan.order) - 1)
-        sets = self.now, [rows_tile(self.operands, self.geometry, chunk, items[repeat.first].band) for chunk in chunks]
+        sets = (
+            self.now,
+            [rows_tile(self.operands, self.geometry, k_tile, items[repeat.first].out_tile) for k_tile in k_tiles],
+        )
 
         def body(at):
             # a register moves x, y and residual; what engines have had to do starts anew
             moved = moved_operands(self.operands, self.geometry.precision, repeat.register, at)
             core = Core(moved, self.geometry, self.options, self.schedule, self.zeros_sbuf)
             core.group = self.group
-            for which in range(repeat.bands):
+            for which in range(repeat.out_tiles):
                 item, coming = items[repeat.first + which], items[repeat.first + which + 1]
-                for chunk, tile in zip(chunks, sets[(which + 1) % 2], strict=True):
-                    load_rows(core, chunk, tile, coming.band, coming.band.h0, len(chunks) == 1)
-                for jobs in core.group.at_once:
-                    core.work_band(jobs, item, sets[which % 2], False)
+                for k_tile, tile in zip(k_tiles, sets[(which + 1) % 2], strict=True):
+                    load_rows(core, k_tile, tile, coming.out_tile, coming.out_tile.h0, len(k_tiles) == 1)
+                for m_tiles in core.group.at_once:
+                    core.work_out_tile(m_tiles, item, sets[which % 2], False)
 
         by = repeat.register.by
         nl.fori_loop(0, repeat.count * by, body, by)
@@ -383,9 +390,9 @@ def run_implicit_gemm(operands, geometry, options, schedule):
     core.now = core.start(schedule.items[index])
     for repeat in schedule.repeats(index, count):
         for step in core.steps(index, repeat.first, end):
-            core.work_band(*step)
+            core.work_out_tile(*step)
         core.run_repeat(repeat)
-        index = repeat.first + repeat.count * repeat.bands
+        index = repeat.first + repeat.count * repeat.out_tiles
     for step in core.steps(index, end, end):
-        core.work_band(*step)
+        core.work_out_tile(*step)
     core.late.finish()

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...._nki import nl
-from ....schedules.cuts import Band
-from ....schedules.implicit_gemm_outputs import chunk_window
+from ....schedules.cuts import OutTile
+from ....schedules.implicit_gemm_outputs import k_tile_window
 from ..filter_feed import tiles_in_turn
 from .rows import rows_in, rows_shape
 
@@ -48,10 +48,10 @@ class RowPart(nl.NKIObject):
     """Rows of an output tile, from its first, of a K tile (its index, of so many): what they are prepared for, and x as
     it came, or None."""
 
-    chunk: tuple
+    k_tile: tuple
     index: int
-    chunks: int
-    band: Band
+    k_tiles: int
+    out_tile: OutTile
     h0: int
     hn: int
     tile: object
@@ -91,22 +91,22 @@ class Preparing:
         self.parts, self.pairs, self.pace = [], [], Pace()
         self.come = self.started = self.ended = 0
 
-    def new_tile(self, chunk, band):
+    def new_tile(self, k_tile, out_tile):
         """A PreparedTile of a K tile in an output tile, of which no part is there."""
-        return PreparedTile(tiles_in_turn(self.num_tiles, rows_shape(self.geometry, chunk, band), nl.float16), [])
+        return PreparedTile(tiles_in_turn(self.num_tiles, rows_shape(self.geometry, k_tile, out_tile), nl.float16), [])
 
-    def row_bytes(self, chunk, band):
+    def row_bytes(self, k_tile, out_tile):
         """Bytes a partition of a row of an output tile as it comes."""
-        return self.planes(band) * chunk_window(self.geometry, chunk, band)[1] * self.geometry.itemsize
+        return self.planes(out_tile) * k_tile_window(self.geometry, k_tile, out_tile)[1] * self.geometry.itemsize
 
-    def add(self, chunks, index, tile, band, part):
+    def add(self, k_tiles, index, tile, out_tile, part):
         """RowParts of rows (first, how many) of an output tile, for a PreparedTile; they come in as far as there is
         room."""
-        most = max(1, self.part_bytes // self.row_bytes(chunks[index], band))
+        most = max(1, self.part_bytes // self.row_bytes(k_tiles[index], out_tile))
         for h0 in range(part[0], part[0] + part[1], most):
             tile.parts.append((h0, len(self.parts)))
             hn = min(most, part[0] + part[1] - h0)
-            self.parts.append(RowPart(chunks[index], index, len(chunks), band, h0, hn, tile))
+            self.parts.append(RowPart(k_tiles[index], index, len(k_tiles), out_tile, h0, hn, tile))
         self.bring()
 
     def bring(self):
@@ -114,7 +114,7 @@ class Preparing:
         waiting_bytes = 0
         for number in range(self.ended, len(self.parts)):
             part = self.parts[number]
-            waiting_bytes += part.hn * self.row_bytes(part.chunk, part.band)
+            waiting_bytes += part.hn * self.row_bytes(part.k_tile, part.out_tile)
             if number >= self.come:
                 if waiting_bytes > self.most_bytes and number >= self.ended + self.least(part):
                     return

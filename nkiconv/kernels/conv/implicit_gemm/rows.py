@@ -1,7 +1,7 @@
 """Rows of x and of residuals on their way in, results on their way out.
 
-Results as NHWC wait until the array has some matmuls behind their read-out, and then pass it in tiles of 128 pixels, to
-leave as rows of channels.
+Results as NHWC wait until the array has some matmuls after their evacuation, and then pass it in tiles of 128 pixels,
+to leave as rows of channels.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ...._nki import nisa, nl
 from ....schedules.cuts import Bank
 from ....schedules.implicit_gemm_channels import stores_channels
-from ....schedules.implicit_gemm_outputs import chunk_window
+from ....schedules.implicit_gemm_outputs import k_tile_window
 from ....schedules.implicit_gemm_schedule import WAITING_MAX
 from ....schedules.pairs_of_planes import row_pieces
 from ....schedules.planes import misses_planes
@@ -21,11 +21,11 @@ from ..call import scale_residual
 from ..regions import clear_window, load_regions, store_regions
 from ..transposes import is_transposed, store_transposed
 
-#: Matmuls between a bank's sums and the transposes of its results, at least: they hide the read-out.
+#: Matmuls between a bank's sums and the transposes of its results, at least: they hide the evacuation.
 WAIT_MATMULS = 6
 
 
-def load_rows(core, chunk, x_sbuf, band, h0, alone, held=False):
+def load_rows(core, k_tile, x_sbuf, out_tile, h0, alone, held=False):
     """x of a K tile in an output tile's planes and columns, rows from h0 on, into [cn, images, rows, columns].
 
     core: what has operands, geometry and ledger. alone: whether no other K tile's goes with it; held: whether nothing
@@ -33,42 +33,42 @@ def load_rows(core, chunk, x_sbuf, band, h0, alone, held=False):
     """
     operands, geometry, wn = core.operands, core.geometry, x_sbuf.shape[3]
     if is_transposed(geometry):
-        first = (chunk.c0, band.d0, h0, band.w0)
+        first = (k_tile.c0, out_tile.d0, h0, out_tile.w0)
         load_x(x_sbuf, operands, geometry, first, ledger=core.ledger, alone=alone)
         return
-    if misses_planes(geometry, band.z0, band.zn):
+    if misses_planes(geometry, out_tile.z0, out_tile.zn):
         clear(x_sbuf, 0, wn)
-    elif chunk.depth > 1:
-        clear_beside(x_sbuf, geometry, chunk, band)
+    elif k_tile.depth > 1:
+        clear_beside(x_sbuf, geometry, k_tile, out_tile)
     if held and geometry.depth is not None:
         # a column of all regions: those that wait for nothing would overtake what is wanted before
         clear(x_sbuf, wn // 2, wn // 2 + 1)
-    load_copies(operands, geometry, chunk, x_sbuf, band, band.d0, h0)
+    load_copies(operands, geometry, k_tile, x_sbuf, out_tile, out_tile.d0, h0)
 
 
-def load_copies(operands, geometry, chunk, x_sbuf, band, d0, h0):
+def load_copies(operands, geometry, k_tile, x_sbuf, out_tile, d0, h0):
     """Copies of a K tile, a column of taps further each, of planes from d0 and rows from h0 on: of x or, where rows of
     taps are channels, of the rows of x that there are for each."""
     own, rows, (_, dn, hn, wn) = geometry, None, x_sbuf.shape
     if geometry.direct is not None:
         own, rows = geometry.direct, geometry.depth
-    w0 = chunk_window(geometry, chunk, band)[0]
-    for copy_index in range(chunk.depth):
-        for at, row, c, count in row_pieces(geometry, chunk.c0, chunk.cn):
-            at += copy_index * chunk.cn
+    w0 = k_tile_window(geometry, k_tile, out_tile)[0]
+    for copy_index in range(k_tile.depth):
+        for at, row, c, count in row_pieces(geometry, k_tile.c0, k_tile.cn):
+            at += copy_index * k_tile.cn
             h = h0 if rows is None else h0 + row * rows.dilation - rows.before
             dst = x_sbuf[at : at + count, 0:dn, 0:hn, 0:wn]
             load_x(dst, operands, own, (c, d0, h, w0 + copy_index * geometry.columns.dilation))
 
 
-def rows_tile(operands, geometry, chunk, band):
+def rows_tile(operands, geometry, k_tile, out_tile):
     """A tile for x of a K tile in an output tile."""
-    return nl.ndarray(rows_shape(geometry, chunk, band), dtype=operands.x_dtype, buffer=nl.sbuf)
+    return nl.ndarray(rows_shape(geometry, k_tile, out_tile), dtype=operands.x_dtype, buffer=nl.sbuf)
 
 
-def rows_shape(geometry, chunk, band):
+def rows_shape(geometry, k_tile, out_tile):
     """Its shape."""
-    return chunk.depth * chunk.cn, band.dn, band.hn, chunk_window(geometry, chunk, band)[1]
+    return k_tile.depth * k_tile.cn, out_tile.dn, out_tile.hn, k_tile_window(geometry, k_tile, out_tile)[1]
 
 
 def rows_in(tile_sbuf, first, count):
@@ -82,43 +82,43 @@ def clear(x_sbuf, w0, w1):
     clear_window(x_sbuf, 0, x_sbuf.shape[2], w0, w1, nisa.engine.gpsimd)
 
 
-def clear_beside(x_sbuf, geometry, chunk, band):
-    """Zeros in the columns beside x that copies of a K tile's channels lack."""
+def clear_beside(x_sbuf, geometry, k_tile, out_tile):
+    """Zeros in the columns next to x that copies of a K tile's channels lack."""
     columns = geometry.columns
-    w0, wn = chunk_window(geometry, chunk, band)
+    w0, wn = k_tile_window(geometry, k_tile, out_tile)
     left = min(wn, max(0, -w0))
     clear(x_sbuf, 0, left)
-    clear(x_sbuf, max(left, min(wn, columns.size - w0 - (chunk.depth - 1) * columns.dilation)), wn)
+    clear(x_sbuf, max(left, min(wn, columns.size - w0 - (k_tile.depth - 1) * columns.dilation)), wn)
 
 
-def load_residual(operands, geometry, job, band, ledger):
+def load_residual(operands, geometry, m_tile, out_tile, ledger):
     """The residual of an output tile times beta, fp32 if it was multiplied, or None."""
     if operands.residual is None:
         return None
-    pairs, strides = div_ceil(band.pn, job.rows), geometry.y_strides
-    shape = (job.rows * job.kn, band.zn, pairs, band.qn)
+    pairs, strides = div_ceil(out_tile.pn, m_tile.rows), geometry.y_strides
+    shape = (m_tile.rows * m_tile.kn, out_tile.zn, pairs, out_tile.qn)
     residual_sbuf = nl.ndarray(shape, dtype=operands.residual.dtype, buffer=nl.sbuf)
     if stores_channels(geometry):
-        offset = offset_at(strides, (job.k0, band.z0, band.p0, band.q0))
+        offset = offset_at(strides, (m_tile.k0, out_tile.z0, out_tile.p0, out_tile.q0))
         load_transposed(residual_sbuf, operands.residual, strides, offset, False, ledger)
         return scale_residual(residual_sbuf, operands.beta)
-    if pairs * job.rows > band.pn:
-        nisa.memset(dst=residual_sbuf[0 : shape[0], 0 : band.zn, pairs - 1, 0 : band.qn], value=0.0)
-    every = Bank(z=0, zn=band.zn, p=0, pn=pairs, q=0, qn=band.qn)
-    load_regions(residual_sbuf, operands.residual, regions_of_bank(strides, job, band, every), operands.moved)
+    if pairs * m_tile.rows > out_tile.pn:
+        nisa.memset(dst=residual_sbuf[0 : shape[0], 0 : out_tile.zn, pairs - 1, 0 : out_tile.qn], value=0.0)
+    every = Bank(z=0, zn=out_tile.zn, p=0, pn=pairs, q=0, qn=out_tile.qn)
+    load_regions(residual_sbuf, operands.residual, regions_of_bank(strides, m_tile, out_tile, every), operands.moved)
     return scale_residual(residual_sbuf, operands.beta)
 
 
-def regions_of_bank(strides, job, band, bank):
+def regions_of_bank(strides, m_tile, out_tile, bank):
     """Regions of a result with these strides that a bank of an M tile's output tile has: one for each of the rows of
     outputs that the M tile makes at once."""
-    found, by = [], (strides[0], strides[1], job.rows * strides[2], strides[3])
-    for u in range(job.rows):
-        count = min(bank.pn, div_ceil(max(0, band.pn - u), job.rows) - bank.p)
+    found, by = [], (strides[0], strides[1], m_tile.rows * strides[2], strides[3])
+    for u in range(m_tile.rows):
+        count = min(bank.pn, div_ceil(max(0, out_tile.pn - u), m_tile.rows) - bank.p)
         if count > 0:
-            first = (job.k0, band.z0 + bank.z, band.p0 + bank.p * job.rows + u, band.q0 + bank.q)
-            pattern = pattern_of(by, (job.kn, bank.zn, count, bank.qn))
-            found.append(((u * job.kn, bank.z, bank.p, bank.q), pattern, offset_at(strides, first)))
+            first = (m_tile.k0, out_tile.z0 + bank.z, out_tile.p0 + bank.p * m_tile.rows + u, out_tile.q0 + bank.q)
+            pattern = pattern_of(by, (m_tile.kn, bank.zn, count, bank.qn))
+            found.append(((u * m_tile.kn, bank.z, bank.p, bank.q), pattern, offset_at(strides, first)))
     return found
 
 
@@ -128,13 +128,13 @@ def window(tile_sbuf, bank):
     return tile_sbuf[0 : tile_sbuf.shape[0], n : n + bank.zn, p : p + bank.pn, q : q + bank.qn]
 
 
-def store_banks(operands, y_sbuf, geometry, job, band, banks):
+def store_banks(operands, y_sbuf, geometry, m_tile, out_tile, banks):
     """Stores of some banks of an M tile's output tile: one DMA where they are whole rows, next to each other."""
-    if all(bank.zn == band.zn and bank.qn == band.qn for bank in banks):
+    if all(bank.zn == out_tile.zn and bank.qn == out_tile.qn for bank in banks):
         first, end = banks[0], banks[-1]
-        banks = [Bank(z=0, zn=band.zn, p=first.p, pn=end.p + end.pn - first.p, q=0, qn=band.qn)]
+        banks = [Bank(z=0, zn=out_tile.zn, p=first.p, pn=end.p + end.pn - first.p, q=0, qn=out_tile.qn)]
     for bank in banks:
-        store_regions(operands.y, y_sbuf, regions_of_bank(geometry.y_strides, job, band, bank), operands.moved)
+        store_regions(operands.y, y_sbuf, regions_of_bank(geometry.y_strides, m_tile, out_tile, bank), operands.moved)
 
 
 @dataclass
@@ -153,10 +153,10 @@ class Late:
     def __init__(self, operands, geometry, ledger):
         self.operands, self.geometry, self.ledger, self.waiting = operands, geometry, ledger, []
 
-    def add(self, y_sbuf, job, band, bank):
+    def add(self, y_sbuf, m_tile, out_tile, bank):
         """Results from the first of a bank on, [k, images, rows, columns] in SBUF."""
         self.finish(WAITING_MAX - 1)
-        first = (job.k0, band.z0 + bank.z, band.p0 + bank.p, band.q0 + bank.q)
+        first = (m_tile.k0, out_tile.z0 + bank.z, out_tile.p0 + bank.p, out_tile.q0 + bank.q)
         self.waiting.append(Waiting(y_sbuf, offset_at(self.geometry.y_strides, first), WAIT_MATMULS))
 
     def after_matmul(self):

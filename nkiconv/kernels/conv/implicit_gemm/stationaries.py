@@ -10,8 +10,8 @@ from ....schedules.geometry import filter_rows
 from ....schedules.implicit_gemm_channels import (
     ALONE,
     group_depth,
-    job_axis,
     lies_ready,
+    m_tile_axis,
     stationary_columns,
     tap_groups,
 )
@@ -23,25 +23,25 @@ from ..filter_feed import turn_forwards
 from ..regions import load_region
 from ..transposes import is_transposed
 
-#: Taps that run backwards whose diagonals GpSimd makes one by one.
+#: Taps in reverse order whose diagonals GpSimd makes one by one.
 SELECTED_TAPS = 16
 
 
 def new_tile(geometry, of, dtype, whole=False):
     """Room for stationaries, slot by slot; zeros are there where a row of outputs has no tap and, of pairs or where the
     whole tile is read, in the last group of columns."""
-    job, chunk = of.job, of.chunk
-    each, groups = job_axis(geometry, job).taps, tap_groups(geometry, chunk)
+    m_tile, k_tile = of.m_tile, of.k_tile
+    each, groups = m_tile_axis(geometry, m_tile).taps, tap_groups(geometry, k_tile)
     height = geometry.planes.taps * each
-    parts, shift = chunk.cn * chunk.depth, each - geometry.rows.taps
-    shape = (parts, chunk.slots * height, groups, job.rows, stationary_columns(geometry, job))
+    parts, shift = k_tile.cn * k_tile.depth, each - geometry.rows.taps
+    shape = (parts, k_tile.slots * height, groups, m_tile.rows, stationary_columns(geometry, m_tile))
     tile_sbuf = nl.ndarray(shape, dtype=dtype, buffer=nl.sbuf)
     lacking = []
-    for u in range(job.rows if job.rows > 1 else 0):
+    for u in range(m_tile.rows if m_tile.rows > 1 else 0):
         without = [r for r in range(height) if not 0 <= r % each - u * shift < geometry.rows.taps]
-        lacking += [tile_sbuf[0:parts, r, 0:groups, u, 0 : job.kn] for r in without]
-    if (whole or chunk.pairing != ALONE) and group_depth(geometry, chunk, groups - 1) < chunk.depth:
-        lacking += [tile_sbuf[0:parts, 0:height, groups - 1, u, 0 : job.kn] for u in range(job.rows)]
+        lacking += [tile_sbuf[0:parts, r, 0:groups, u, 0 : m_tile.kn] for r in without]
+    if (whole or k_tile.pairing != ALONE) and group_depth(geometry, k_tile, groups - 1) < k_tile.depth:
+        lacking += [tile_sbuf[0:parts, 0:height, groups - 1, u, 0 : m_tile.kn] for u in range(m_tile.rows)]
     for zeros in lacking:
         nisa.memset(dst=zeros, value=0.0, engine=nisa.engine.vector)
     return tile_sbuf
@@ -54,10 +54,10 @@ def slot_of(tile_sbuf, geometry, slot):
     return tile_sbuf if slot == 0 else tile_sbuf[0:parts, first:end, 0:groups, 0:rows, 0:columns]
 
 
-def load_channels(operands, geometry, job):
+def load_channels(operands, geometry, m_tile):
     """Filters of a depthwise M tile by channel of x: [cn, multiplier, taps] in SBUF."""
     each, R, S = geometry.K // geometry.C, filter_rows(geometry), geometry.columns.taps
-    c0, count = job.chunks[0][:2]
+    c0, count = m_tile.k_tiles[0][:2]
     raw_sbuf = nl.ndarray((count, each, R, S), dtype=operands.w_dtype, buffer=nl.sbuf)
     by_k, _, by_r, by_s = geometry.w_strides
     pattern = pattern_of((each * by_k, by_k, by_r, by_s), (count, each, R, S))
@@ -67,7 +67,7 @@ def load_channels(operands, geometry, job):
 
 def make_diagonals(raw_sbuf, geometry):
     """[cn, rows, columns, 1, kn] in SBUF: filters of channel c in the columns of its outputs, zero elsewhere, by one
-    select. Taps that run backwards are turned first, or, a few where Vector and Scalar have x to read out, have each
+    select. Taps in reverse order are reversed first, or, a few where Vector and Scalar have x to evacuate, have each
     its own.
     """
     tap_by_tap = geometry.flipped and is_transposed(geometry) and raw_sbuf.shape[2] <= SELECTED_TAPS
@@ -87,16 +87,16 @@ def make_diagonals(raw_sbuf, geometry):
 
 def load_taps(operands, geometry, of, block):
     """Taps of a block: [kn, channels, rows, columns] in SBUF."""
-    job, chunk, strides = of.job, of.chunk, geometry.w_strides
-    kn, columns, rn, sn = job.kn, stationary_columns(geometry, job), block.rn, block.sn
+    m_tile, k_tile, strides = of.m_tile, of.k_tile, geometry.w_strides
+    kn, columns, rn, sn = m_tile.kn, stationary_columns(geometry, m_tile), block.rn, block.sn
     raw_sbuf = nl.ndarray((columns, block.channels, rn, sn), dtype=operands.w_dtype, buffer=nl.sbuf)
-    for at, channel, count in chunk.slot_channels(block.slot) if block.slot > 0 else [(0, 0, block.channels)]:
-        offset = offset_at(strides, (job.k0, block.c0 + channel, block.r0, block.s0))
+    for at, channel, count in k_tile.slot_channels(block.slot) if block.slot > 0 else [(0, 0, block.channels)]:
+        offset = offset_at(strides, (m_tile.k0, block.c0 + channel, block.r0, block.s0))
         pattern = pattern_of(strides, (kn, count, rn, sn))
         load_region(raw_sbuf, operands.w, (0, at, 0, 0), pattern, offset)
         if columns > kn:  # any numbers do
             load_region(raw_sbuf, operands.w, (kn, at, 0, 0), [[0, columns - kn], *pattern[1:]], offset)
-    again = chunk.again_of(block.slot)
+    again = k_tile.again_of(block.slot)
     if again > 0:
         nisa.memset(dst=raw_sbuf[0:kn, 0:again, 0:rn, 0:sn], value=0.0, engine=nisa.engine.gpsimd)
     return raw_sbuf
@@ -125,23 +125,23 @@ def in_order(raw_sbuf, geometry, c0, ledger, by_tap=False):
 def load_backwards(operands, geometry, of):
     """All taps of a K tile of a transposed convolution's filter: [depth * channels, kn, rows, columns] in SBUF, once
     for each tap of a group of folded ones."""
-    (c0, count, depth, *_), kn = of.chunk, of.job.kn
+    (c0, count, depth, *_), kn = of.k_tile, of.m_tile.kn
     R, S, strides = geometry.rows.taps, geometry.columns.taps, geometry.w_strides
     raw_sbuf = nl.ndarray((depth * count, kn, R, S), dtype=operands.w_dtype, buffer=nl.sbuf)
     pattern = pattern_of((strides[1], strides[0], strides[2], strides[3]), (count, kn, R, S))
     for d in range(depth):
-        load_region(raw_sbuf, operands.w, (d * count, 0, 0, 0), pattern, c0 * strides[1] + of.job.k0 * strides[0])
+        load_region(raw_sbuf, operands.w, (d * count, 0, 0, 0), pattern, c0 * strides[1] + of.m_tile.k0 * strides[0])
     return raw_sbuf
 
 
 def place_backwards(filters_sbuf, raw_sbuf, geometry, of, piece, ledger):
     """Copies of a piece's taps, where folded channels leave filters no place as they come."""
-    job, chunk, count, kn = of.job, of.chunk, of.chunk.cn, of.job.kn
-    R, S, shift = geometry.rows.taps, geometry.columns.taps, job_axis(geometry, job).taps - geometry.rows.taps
+    m_tile, k_tile, count, kn = of.m_tile, of.k_tile, of.k_tile.cn, of.m_tile.kn
+    R, S, shift = geometry.rows.taps, geometry.columns.taps, m_tile_axis(geometry, m_tile).taps - geometry.rows.taps
     for group in range(piece.first, piece.first + piece.count):
         for p in range(0, piece.depth * count, count):
-            s = S - 1 - group * chunk.depth - p // count
-            for u in range(job.rows):
+            s = S - 1 - group * k_tile.depth - p // count
+            for u in range(m_tile.rows):
                 nisa.tensor_copy(
                     dst=filters_sbuf[p : p + count, piece.row + u * shift, group, u, 0:kn],
                     src=raw_sbuf[p : p + count, 0:kn, R - 1 - piece.row, s],
@@ -149,30 +149,30 @@ def place_backwards(filters_sbuf, raw_sbuf, geometry, of, piece, ledger):
                 )
 
 
-def stationary_of_product(filters_sbuf, geometry, job, chunk, product):
+def stationary_of_product(filters_sbuf, geometry, m_tile, k_tile, product):
     """The stationary of a product: [partitions, k], or [partitions, rows of outputs, k]."""
     parts, row, group = product.parts, product.row, product.group
-    if lies_ready(geometry, job, chunk):
-        return filters_sbuf[0:parts, 0 : job.kn, geometry.rows.taps - 1 - row, geometry.columns.taps - 1 - group]
-    return filters_sbuf[0:parts, row, group, 0 : job.rows, 0 : job.kn]
+    if lies_ready(geometry, m_tile, k_tile):
+        return filters_sbuf[0:parts, 0 : m_tile.kn, geometry.rows.taps - 1 - row, geometry.columns.taps - 1 - group]
+    return filters_sbuf[0:parts, row, group, 0 : m_tile.rows, 0 : m_tile.kn]
 
 
-def group_mask(job, geometry, dtype):
+def group_mask(m_tile, geometry, dtype):
     """[kn, pack] in SBUF: 1 where output channel k belongs to the group."""
     per_k = geometry.K // geometry.groups
-    mask_sbuf = nl.ndarray((job.kn, job.pack), dtype=dtype, buffer=nl.sbuf)
+    mask_sbuf = nl.ndarray((m_tile.kn, m_tile.pack), dtype=dtype, buffer=nl.sbuf)
     nisa.memset(dst=mask_sbuf, value=1.0, engine=nisa.engine.gpsimd)
-    keep_between(mask_sbuf, [[-per_k, job.pack]], per_k, mask_sbuf)
+    keep_between(mask_sbuf, [[-per_k, m_tile.pack]], per_k, mask_sbuf)
     return mask_sbuf
 
 
-def spread_groups(taps, mask_sbuf, job):
+def spread_groups(taps, mask_sbuf, m_tile):
     """[kn, pack * channels of a group] in SBUF: each row at its group's channels, zeros at the others'."""
     kn, channels = taps.shape[0], taps.shape[1]
-    wide_sbuf = nl.ndarray((kn, job.pack, channels), dtype=mask_sbuf.dtype, buffer=nl.sbuf)
+    wide_sbuf = nl.ndarray((kn, m_tile.pack, channels), dtype=mask_sbuf.dtype, buffer=nl.sbuf)
     nisa.tensor_tensor(
         dst=wide_sbuf,
-        data1=taps.expand_dim(1).broadcast(1, job.pack),
+        data1=taps.expand_dim(1).broadcast(1, m_tile.pack),
         data2=mask_sbuf.expand_dim(2).broadcast(2, channels),
         op=nl.multiply,
     )

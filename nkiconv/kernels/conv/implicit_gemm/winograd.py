@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ....schedules.geometry import filter_rows
-from ....schedules.implicit_gemm_outputs import chunk_window
+from ....schedules.implicit_gemm_outputs import k_tile_window
 from ....schedules.implicit_gemm_schedule import FRAMES_PART_BYTES, TURNS_MIN
 from ....schedules.options import adds_last
 from ....schedules.pairs_of_planes import PRODUCTS_OF_PAIR, TAPS_OF_PLANES, frames_of_x, frames_seen, row_pieces
@@ -22,7 +22,7 @@ from ..transposes import is_transposed
 from .preparing import Factor, Pace, Preparing
 from .rows import clear, clear_beside, load_copies
 
-#: Products in the order of the work: those that both planes of a pair take first, as they are read out first.
+#: Products in the order of the work: those that both planes of a pair take first, as they are evacuated first.
 ORDER_OF_SUMS = (1, 2, 0, 3)
 #: Tiles that frames of a K tile rotate through, at most.
 TURNS_MAX = 4
@@ -51,14 +51,14 @@ class FrameTurns(nl.NKIObject):
     taken: int = 0
 
 
-def load_planes_of_taps(operands, geometry, job, block):
-    """Taps of a block as they lie, in runs of channels: a PlanesOfTaps."""
+def load_planes_of_taps(operands, geometry, m_tile, block):
+    """Taps of a block in memory order, in runs of channels: a PlanesOfTaps."""
     own, pieces = geometry.direct, []
     for piece in row_pieces(geometry, block.c0, block.channels):
         c, count = piece[2:]
-        shape = (job.kn, count, filter_rows(own), own.columns.taps)
+        shape = (m_tile.kn, count, filter_rows(own), own.columns.taps)
         raw_sbuf = nl.ndarray(shape, dtype=operands.w_dtype, buffer=nl.sbuf)
-        offset = offset_at(own.w_strides, (job.k0, c, 0, 0))
+        offset = offset_at(own.w_strides, (m_tile.k0, c, 0, 0))
         load_region(raw_sbuf, operands.w, (0, 0, 0, 0), pattern_of(own.w_strides, shape), offset)
         pieces.append(raw_sbuf)
     return PlanesOfTaps(c0=block.c0, channels=block.channels, pieces=pieces, sums_sbuf=None)
@@ -96,21 +96,21 @@ class Frames(Preparing):
         super().__init__(core, FRAMES_PART_BYTES, most_bytes)
         self.turns = {}
 
-    def planes(self, band):
+    def planes(self, out_tile):
         """Frames of an output tile that come."""
-        return frames_seen(band.zn)
+        return frames_seen(out_tile.zn)
 
     def least(self, part):
         """Parts that come whatever room there is: one of each K tile."""
-        return part.chunks
+        return part.k_tiles
 
     def load(self, part):
         """A part's frames, zeros where there are none: copies of x or, where rows of taps are channels, of the rows of
         x that there are for each."""
-        geometry, band, chunk = self.geometry, part.band, part.chunk
-        first, count, before = frames_of_x(geometry, band)
-        w0, width = chunk_window(geometry, chunk, band)
-        frames_sbuf = self._next_tile(part, (chunk.depth * chunk.cn, frames_seen(band.zn), part.hn, width), w0)
+        geometry, out_tile, k_tile = self.geometry, part.out_tile, part.k_tile
+        first, count, before = frames_of_x(geometry, out_tile)
+        w0, width = k_tile_window(geometry, k_tile, out_tile)
+        frames_sbuf = self._next_tile(part, (k_tile.depth * k_tile.cn, frames_seen(out_tile.zn), part.hn, width), w0)
         parts, seen, hn, _ = frames_sbuf.shape
         for low, high in ((0, before), (before + count, seen)):
             if low < high:
@@ -118,31 +118,31 @@ class Frames(Preparing):
         if count == 0:
             return frames_sbuf
         found_sbuf = frames_sbuf[0:parts, before : before + count, 0:hn, 0:width]
-        h0, rows = band.h0 + part.h0, geometry.depth
+        h0, rows = out_tile.h0 + part.h0, geometry.depth
         if is_transposed(geometry):
-            start = (chunk.c0, first, h0, w0)
+            start = (k_tile.c0, first, h0, w0)
             load_x(found_sbuf, self.operands, geometry.direct, start, ledger=self.ledger, alone=True)
             return frames_sbuf
         if rows is not None:
             reach = (rows.taps - 1) * rows.dilation
             if h0 < rows.before or h0 + hn - 1 + reach - rows.before >= rows.size:
                 clear(found_sbuf, 0, width)
-        load_copies(self.operands, geometry, chunk, found_sbuf, band, first, h0)
+        load_copies(self.operands, geometry, k_tile, found_sbuf, out_tile, first, h0)
         return frames_sbuf
 
     def _next_tile(self, part, shape, w0):
         """The next of the tiles that frames of a K tile rotate through, so that loads do not run further ahead; zeros
-        are in the columns beside x that copies of channels lack, once for all loads."""
+        are in the columns next to x that copies of channels lack, once for all loads."""
         turns = self.turns.setdefault(part.index, FrameTurns())
         if turns.key != (*shape, w0):
             turns.key, turns.tiles, turns.taken = (*shape, w0), [], 0
-        most = self.most_bytes // (part.chunks * part.hn * self.row_bytes(part.chunk, part.band))
+        most = self.most_bytes // (part.k_tiles * part.hn * self.row_bytes(part.k_tile, part.out_tile))
         turn = turns.taken % min(TURNS_MAX, max(TURNS_MIN, most))
         turns.taken += 1
         if turn == len(turns.tiles):
             tile_sbuf = nl.ndarray(shape, dtype=self.operands.x_dtype, buffer=nl.sbuf)
-            if part.chunk.depth > 1:
-                clear_beside(tile_sbuf, self.geometry, part.chunk, part.band)
+            if part.k_tile.depth > 1:
+                clear_beside(tile_sbuf, self.geometry, part.k_tile, part.out_tile)
             turns.tiles.append(tile_sbuf)
         return turns.tiles[turn]
 

@@ -40,17 +40,17 @@ class PhaseFilters(nl.NKIObject):
     ledger: Ledger
     made: dict
 
-    def load(self, tile, chunk):
+    def load(self, tile, k_tile):
         """Load the filters of an M tile for a K tile: [(segment, c), k, tap]."""
         geometry, own = self.geometry, tile[0]
-        c0, cn, _, held = self.schedule.chunks[chunk]
+        c0, cn, _, held = self.schedule.k_tiles[k_tile]
         rows, columns = filter_rows(geometry), geometry.columns.taps
         by_k, by_c, by_r, by_s = geometry.w_strides
         raw_sbuf = nl.ndarray((held * cn, own.kn, rows, columns), dtype=self.operands.w_dtype, buffer=nl.sbuf)
         pattern = [[by_c, cn], [by_k, own.kn], [by_r, rows], [by_s, columns]]
         for segment in range(held):
             load_region(raw_sbuf, self.operands.w, (segment * cn, 0, 0, 0), pattern, c0 * by_c + own.k0 * by_k)
-        self.made[tile[0], chunk] = [raw_sbuf.reshape((held * cn, own.kn, num_taps(geometry)))]
+        self.made[tile[0], k_tile] = [raw_sbuf.reshape((held * cn, own.kn, num_taps(geometry)))]
 
     def _packed(self, raw_sbuf, turn, first, held):
         """Stationaries of a turn for some segments, block-diagonal over these and zero for the others."""
@@ -70,12 +70,12 @@ class PhaseFilters(nl.NKIObject):
                     )
         return packed_sbuf
 
-    def stationary(self, tile, chunk, turn, row_tile, product):
+    def stationary(self, tile, k_tile, turn, row_tile, product):
         """The stationary of a product: [(segment, c), columns]."""
         if self.schedule.packs:
-            packed_sbuf = self.made[tile[0], chunk][turn]
+            packed_sbuf = self.made[tile[0], k_tile][turn]
             return packed_sbuf[0 : packed_sbuf.shape[0], product.index, 0 : packed_sbuf.shape[2]]
-        raw_sbuf = self.made[tile[0], chunk][0]
+        raw_sbuf = self.made[tile[0], k_tile][0]
         return raw_sbuf[0 : raw_sbuf.shape[0], 0 : raw_sbuf.shape[1], product.index]
 
     def start(self, residents):
@@ -87,9 +87,9 @@ class PhaseFilters(nl.NKIObject):
     def make(self, tiles):
         """Put filters of a weight-resident group that share a stationary together: [(segment, c), place, columns]."""
         for tile in tiles if self.schedule.packs else []:
-            for chunk, (_, _, first, held) in enumerate(self.schedule.chunks):
-                (raw_sbuf,) = self.made[tile[0], chunk]
-                self.made[tile[0], chunk] = [self._packed(raw_sbuf, turn, first, held) for turn in self.schedule.turns]
+            for k_tile, (_, _, first, held) in enumerate(self.schedule.k_tiles):
+                (raw_sbuf,) = self.made[tile[0], k_tile]
+                self.made[tile[0], k_tile] = [self._packed(raw_sbuf, turn, first, held) for turn in self.schedule.turns]
 
 
 @dataclass
@@ -114,7 +114,7 @@ class GroupFilters(nl.NKIObject):
     mask_sbuf: Any = None
     ones_sbuf: Any = None
 
-    def load(self, tile, chunk):
+    def load(self, tile, k_tile):
         """Load the filters of an M tile, [(row tile, k), c, r, s], of each `together` row tiles, zeros where there is
         none; by input [(row tile, c), k, r, s], of a transposed convolution with their taps reversed."""
         geometry, schedule = self.geometry, self.schedule
@@ -146,7 +146,7 @@ class GroupFilters(nl.NKIObject):
         weight-resident groups."""
         geometry, schedule = self.geometry, self.schedule
         T, Kt = schedule.rows, schedule.slot
-        groups = schedule.chunks[0][1] // (geometry.C // geometry.groups)
+        groups = schedule.k_tiles[0][1] // (geometry.C // geometry.groups)
         if is_by_input(geometry):
             self.mask_sbuf = inputs_of_groups(self.operands, geometry, self.together, T, groups).expand_dim(1)
         else:
@@ -186,7 +186,7 @@ class GroupFilters(nl.NKIObject):
         shape = (nl.tile_size.pmax, self.schedule.turns[0].size, filters_sbuf.shape[3])
         self.made[tile[0]] = filters_sbuf.reshape(shape)
 
-    def stationary(self, tile, chunk, turn, row_tile, product):
+    def stationary(self, tile, k_tile, turn, row_tile, product):
         """The stationary of a product of a row tile: [c, (uw, uh, k)]."""
         filters_sbuf, first = self.made[tile[0]], row_tile.first
         return filters_sbuf[first : first + row_tile.cn, product.index, 0 : filters_sbuf.shape[2]]

@@ -32,32 +32,32 @@ class Inputs(nl.NKIObject):
 
     def load(self, count):
         """Issue loads until there are `count`, or all."""
-        chunks = len(self.schedule.chunks)
-        while len(self.tiles) < min(count, len(self.steps) * chunks):
-            b, i = self.steps[len(self.tiles) // chunks]
+        k_tiles = len(self.schedule.k_tiles)
+        while len(self.tiles) < min(count, len(self.steps) * k_tiles):
+            b, i = self.steps[len(self.tiles) // k_tiles]
             resident = self.schedule.residents[b]
             index = len(self.tiles)
             x_sbuf = self._load(resident.tiles[0], resident.items[i], index)
             self.tiles.append(x_sbuf)
-            self.before[index % chunks] = resident.items[i], x_sbuf
+            self.before[index % k_tiles] = resident.items[i], x_sbuf
 
     def take(self, index):
         """x of a step, by K tile."""
-        chunks = len(self.schedule.chunks)
-        found = self.tiles[index * chunks : (index + 1) * chunks]
-        self.tiles[index * chunks : (index + 1) * chunks] = [None] * chunks
+        k_tiles = len(self.schedule.k_tiles)
+        found = self.tiles[index * k_tiles : (index + 1) * k_tiles]
+        self.tiles[index * k_tiles : (index + 1) * k_tiles] = [None] * k_tiles
         return found
 
     def _load(self, tile, lanes, index):
         """One K tile of an output tile; of the first, the rows of its first bank before the others."""
-        schedule, chunk = self.schedule, index % len(self.schedule.chunks)
-        sources = self._sources(tile, lanes, chunk)
+        schedule, k_tile = self.schedule, index % len(self.schedule.k_tiles)
+        sources = self._sources(tile, lanes, k_tile)
         extents = [max(lane[axis].xn for lane in lanes) for axis in range(3)]
         if min(extents) == 0:
             return None
-        parts = nl.tile_size.pmax if schedule.gathers else schedule.chunks[chunk][1] * schedule.chunks[chunk][3]
+        parts = nl.tile_size.pmax if schedule.gathers else schedule.k_tiles[k_tile][1] * schedule.k_tiles[k_tile][3]
         if schedule.shift != None:
-            parts = (schedule.shift.lanes - 1) * schedule.rows + schedule.chunks[chunk][1]
+            parts = (schedule.shift.lanes - 1) * schedule.rows + schedule.k_tiles[k_tile][1]
         x_sbuf = nl.ndarray((parts, *extents), dtype=self.operands.x_dtype, buffer=nl.sbuf)
         split = 0
         if index == 0 and schedule.gathers:
@@ -67,7 +67,7 @@ class Inputs(nl.NKIObject):
         if schedule.shift != None:
             row_bytes = extents[0] * extents[2] * self.geometry.itemsize
             each = max(1, PIECE_BYTES // row_bytes)
-            if len(schedule.chunks) * extents[1] * row_bytes <= WHOLE_BYTES:
+            if len(schedule.k_tiles) * extents[1] * row_bytes <= WHOLE_BYTES:
                 each = extents[1]
             if any(misses_planes(self.geometry, *plane_span(lane[0])) for lane in lanes):
                 clear_tile(x_sbuf, self.geometry.itemsize, nisa.engine.vector)
@@ -87,8 +87,8 @@ class Inputs(nl.NKIObject):
 
     def _rows_held(self, x_sbuf, lanes, index):
         """How many rows the output tile before this one has of its x: `copy_held` copies them."""
-        chunks = len(self.schedule.chunks)
-        others, other_sbuf = self.before.get(index % chunks, ((), None))
+        k_tiles = len(self.schedule.k_tiles)
+        others, other_sbuf = self.before.get(index % k_tiles, ((), None))
         if other_sbuf == None or len(lanes) != len(others):
             return 0
         held = []
@@ -97,24 +97,24 @@ class Inputs(nl.NKIObject):
             held.append(min(p.xn, other_p.x0 + other_p.xn - p.x0) if same else 0)
         count = max(0, min(held))
         for lane in range(len(lanes) if count > 0 else 0):
-            parts = (lane * self.schedule.rows, self.schedule.chunks[index % chunks][1])
+            parts = (lane * self.schedule.rows, self.schedule.k_tiles[index % k_tiles][1])
             planes, columns = (0, lanes[lane][0].xn, 1), (0, x_sbuf.shape[3], 1)
             row = lanes[lane][1].x0 - others[lane][1].x0
             dst = spaced(x_sbuf, parts, planes, (0, count, 1), columns)
             src = spaced(other_sbuf, parts, planes, (row, count, 1), columns)
-            self.held.setdefault(index // chunks, []).append((dst, src))
+            self.held.setdefault(index // k_tiles, []).append((dst, src))
         return count
 
     def copy_held(self, step):
         """Copy what steps until this one, as far as they are loaded, have of the x of the steps before them."""
-        while self.copied <= min(step, len(self.tiles) // len(self.schedule.chunks) - 1):
+        while self.copied <= min(step, len(self.tiles) // len(self.schedule.k_tiles) - 1):
             for dst, src in self.held.pop(self.copied, []):
                 nisa.tensor_copy(dst=dst, src=src, engine=nisa.engine.vector)
             self.copied += 1
 
-    def _sources(self, tile, lanes, chunk):
+    def _sources(self, tile, lanes, k_tile):
         """(first partition, lane, first channel, how many) of what comes by a DMA."""
-        c0, cn, segment, held = self.schedule.chunks[chunk]
+        c0, cn, segment, held = self.schedule.k_tiles[k_tile]
         if self.schedule.shift != None:
             return [(lane * self.schedule.rows, lane, c0, cn) for lane in range(len(lanes))]
         if not self.schedule.gathers:
@@ -169,9 +169,9 @@ class StackedInputs(nl.NKIObject):
     def load(self, count):
         """Issue loads until `count` of them are, or all; of the first, `clear` comes before.
 
-        Each of a band waits for columns that are cleared although x comes there, as loads that have no other reason to
-        wait would overtake what is wanted before them: the second band for the triggers of the filters, others for the
-        band before.
+        Each of an output tile waits for columns that are cleared although x comes there, as loads that have no other
+        reason to wait would overtake what is wanted before them: the second output tile for the triggers of the
+        filters, others for the output tile before.
         """
         stack = self.stack
         while self.issued < min(count, len(self.loads)):
@@ -193,7 +193,7 @@ class StackedInputs(nl.NKIObject):
         """Nothing: each step loads all of its x."""
 
     def clear(self, index, hold):
-        """Zeros where not all partitions of a load hold x, and in `hold` columns beside them, unless they are there
+        """Zeros where not all partitions of a load hold x, and in `hold` columns next to them, unless they are there
         already; those of the first come first."""
         stack, count, lane = self.stack, len(self.tiles), self.loads[index][1]
         missing = misses_planes(self.geometry, *planes_of(lane[0]))

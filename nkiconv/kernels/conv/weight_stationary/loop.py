@@ -76,7 +76,7 @@ def run_weight_stationary(operands, geometry, options, schedule):
     steps = schedule.steps(nl.program_id(0), nl.num_programs())
     if len(steps) == 0:
         return
-    ledger, chunks = new_ledger(), len(schedule.chunks)
+    ledger, k_tiles = new_ledger(), len(schedule.k_tiles)
     results = results_of(operands, geometry, schedule, steps, ledger)
     if schedule.stack != None:
         residents = StackedResidents(operands, geometry, schedule, steps, ledger, results)
@@ -92,7 +92,7 @@ def run_weight_stationary(operands, geometry, options, schedule):
     if schedule.shift != None:
         work.ahead = PartsAhead(schedule, steps)
     for index, (b, i) in enumerate(steps):
-        inputs.load((index + schedule.buffers) * chunks)
+        inputs.load((index + schedule.buffers) * k_tiles)
         x, resident = inputs.take(index), schedule.residents[b]
         for place, tile in enumerate(resident.tiles):
             residents.make_until(index, place)
@@ -112,9 +112,9 @@ def work_tile(work, tile, lanes, x, together, index):
         work.inputs.copy_held(index + (2 if len(banks) == 1 else 1 if first + 2 >= len(banks) else 0))
         some = banks[first : first + n]
         every = [[new_sums(work, tile, one, lanes, bank) for one in tile] for bank in some]
-        for chunk in range(len(schedule.chunks)):
+        for k_tile in range(len(schedule.k_tiles)):
             for bank, sums in zip(some, every, strict=True):
-                add_products(work, tile, lanes, bank.turn, x, sums, chunk)
+                add_products(work, tile, lanes, bank.turn, x, sums, k_tile)
         for bank, sums in zip(some, every, strict=True):
             for place, one in enumerate(sums):
                 if one != None:
@@ -175,25 +175,25 @@ def fresh_first(products, blocks, groups):
     return products, 0
 
 
-def add_products(work, tile, lanes, turn, x, every, chunk):
+def add_products(work, tile, lanes, turn, x, every, k_tile):
     """Products of a K tile, added to the sums of each row tile of a bank; the row tiles work in parallel."""
     schedule = work.schedule
     longest = max(len(sums.products) if sums != None else 0 for sums in every)
-    x_sbuf = of_array(x[chunk], work.operands) if longest > 0 else None
+    x_sbuf = of_array(x[k_tile], work.operands) if longest > 0 else None
     for which in range(longest):
         for row_tile, sums in zip(tile, every, strict=True):
             if sums == None or which >= len(sums.products):
                 continue
             product, lane = sums.products[which], lanes[row_tile.lane]
             place = schedule.turns[turn].products[product.group]
-            stationary = work.residents.filters.stationary(tile, chunk, turn, row_tile, place)
+            stationary = work.residents.filters.stationary(tile, k_tile, turn, row_tile, place)
             parts = (row_tile.first, stationary.shape[0])
             tiled = schedule.rows < nl.tile_size.pmax
             nisa.nc_matmul(
                 dst=sums_met(sums.psum, product, [first for first, _ in sums.blocks]),
                 stationary=of_array(stationary, work.operands),
                 moving=elements_met(x_sbuf, parts, product, [part.x0 for part in lane]),
-                accumulate=sums.started and (chunk > 0 or which >= sums.fresh),
+                accumulate=sums.started and (k_tile > 0 or which >= sums.fresh),
                 tile_position=(row_tile.first, 0) if tiled else (),
                 tile_size=(schedule.rows, nl.tile_size.pmax) if tiled else (),
             )

@@ -23,19 +23,19 @@ class PackedFilters(nl.NKIObject):
         self.operands, self.geometry, self.schedule, self.ledger = operands, geometry, schedule, ledger
         self.loaded, self.made = [], []
 
-    def load(self, tile, chunk):
+    def load(self, tile, k_tile):
         """Load all filters, as many K tiles together as fit the partitions."""
-        if chunk == 0:
+        if k_tile == 0:
             self.loaded = load_all(self.operands, self.geometry, self.schedule)
 
     def start(self, residents):
         """Zeroed stationaries [c, (plane, row of x), g, t, slot] for each K tile."""
         geometry, schedule, shift = self.geometry, self.schedule, self.schedule.shift
         rows = geometry.planes.taps * len(schedule.axes[1].elements(0))
-        for chunk in range(len(schedule.chunks)):
-            shape = (lane_parts(schedule, chunk), rows, shift.groups, shift.T, schedule.slot)
+        for k_tile in range(len(schedule.k_tiles)):
+            shape = (lane_parts(schedule, k_tile), rows, shift.groups, shift.T, schedule.slot)
             self.made.append(nl.ndarray(shape, dtype=self.operands.w_dtype, buffer=nl.sbuf))
-            clear_words(self.made[-1], nisa.engine.vector if chunk % 2 == 0 else nisa.engine.gpsimd)
+            clear_words(self.made[-1], nisa.engine.vector if k_tile % 2 == 0 else nisa.engine.gpsimd)
 
     def prepare(self):
         """Nothing is loaded ahead."""
@@ -46,24 +46,24 @@ class PackedFilters(nl.NKIObject):
             taps_sbuf = transpose_loaded(raw_sbuf, self.geometry, self.ledger)
             K = self.geometry.K
             for part in range(together):
-                chunk = first + part
-                count = lane_parts(self.schedule, chunk)
+                k_tile = first + part
+                count = lane_parts(self.schedule, k_tile)
                 own_sbuf = taps_sbuf[0:count, 0 : taps_sbuf.shape[1], part * K : (part + 1) * K]
                 for u in range(self.schedule.shift.U):
-                    place_row(self.made[chunk], own_sbuf, self.geometry, self.schedule, u, self.ledger)
-        for chunk, made_sbuf in enumerate(self.made):
+                    place_row(self.made[k_tile], own_sbuf, self.geometry, self.schedule, u, self.ledger)
+        for k_tile, made_sbuf in enumerate(self.made):
             parts, rows, groups, T, slot = made_sbuf.shape
-            self.made[chunk] = made_sbuf.reshape((parts, rows * groups, T * slot))
+            self.made[k_tile] = made_sbuf.reshape((parts, rows * groups, T * slot))
 
-    def stationary(self, tile, chunk, turn, row_tile, product):
+    def stationary(self, tile, k_tile, turn, row_tile, product):
         """The stationary of a product of a row tile: [c, (t, u, k)]."""
-        first, cn = row_tile.first, self.schedule.chunks[chunk][1]
-        return self.made[chunk][first : first + cn, product.index, 0 : self.schedule.width(row_tile.kn)]
+        first, cn = row_tile.first, self.schedule.k_tiles[k_tile][1]
+        return self.made[k_tile][first : first + cn, product.index, 0 : self.schedule.width(row_tile.kn)]
 
 
-def lane_parts(schedule, chunk):
+def lane_parts(schedule, k_tile):
     """Partitions of a K tile of all row tiles."""
-    return (schedule.shift.lanes - 1) * schedule.rows + schedule.chunks[chunk][1]
+    return (schedule.shift.lanes - 1) * schedule.rows + schedule.k_tiles[k_tile][1]
 
 
 def load_all(operands, geometry, schedule):
@@ -75,9 +75,9 @@ def load_all(operands, geometry, schedule):
     K, R, S, lanes = geometry.K, filter_rows(geometry), geometry.columns.taps, schedule.shift.lanes
     found = []
     for first, count in loaded_together(geometry, schedule):
-        last = first + count - 1 if is_by_plane(geometry) else len(schedule.chunks) - 1
-        channels, parts = schedule.chunks[last][1], lane_parts(schedule, last)
-        c0, cn, *_ = schedule.chunks[first]
+        last = first + count - 1 if is_by_plane(geometry) else len(schedule.k_tiles) - 1
+        channels, parts = schedule.k_tiles[last][1], lane_parts(schedule, last)
+        c0, cn, *_ = schedule.k_tiles[first]
         if geometry.packed > 0:
             tile_sbuf = nl.ndarray((lane_parts(schedule, first), R * S, K), dtype=operands.w_dtype, buffer=nl.sbuf)
             if lanes > 1 and cn < schedule.rows:
@@ -95,22 +95,22 @@ def load_all(operands, geometry, schedule):
             load_windows(tile_sbuf, operands.w, geometry, schedule, first)
         for index, lane in itertools.product(range(count if schedule.shift.V == 1 else 0), range(lanes)):
             pattern = pattern_of(geometry.w_strides, (K, channels, R, S))
-            offset = schedule.chunks[first + index][0] * geometry.w_strides[1]
+            offset = schedule.k_tiles[first + index][0] * geometry.w_strides[1]
             load_region(tile_sbuf, operands.w, (index * K, lane * schedule.rows, 0, 0), pattern, offset)
         found.append((first, count, tile_sbuf))
     return found
 
 
 def loaded_together(geometry, schedule):
-    """(first, how many) chunks whose filters are loaded together: where channels are plane by plane, chunks of as
+    """(first, how many) K tiles whose filters are loaded together: where channels are plane by plane, K tiles of as
     many channels, as each plane's begin there."""
     most = 1 if geometry.packed > 0 else nl.tile_size.pmax // geometry.K
     if not is_by_plane(geometry):
-        return cut_at(len(schedule.chunks), most)
+        return cut_at(len(schedule.k_tiles), most)
     found = []
-    for index in range(len(schedule.chunks)):
+    for index in range(len(schedule.k_tiles)):
         first, count = found[-1] if len(found) > 0 else (0, most)
-        if count < most and schedule.chunks[index][1] == schedule.chunks[first][1]:
+        if count < most and schedule.k_tiles[index][1] == schedule.k_tiles[first][1]:
             found[-1] = (first, count + 1)
         else:
             found.append((index, 1))
@@ -120,20 +120,20 @@ def loaded_together(geometry, schedule):
 def load_reversed(operands, geometry, schedule):
     """The same of the filter of a transposed convolution of images: [c, k, taps reversed], a channel's in a run."""
     K, R, S, strides, found = geometry.K, filter_rows(geometry), geometry.columns.taps, geometry.w_strides, []
-    for chunk, (c0, cn, *_) in enumerate(schedule.chunks):
-        tile_sbuf = nl.ndarray((lane_parts(schedule, chunk), K, R, S), dtype=operands.w_dtype, buffer=nl.sbuf)
+    for k_tile, (c0, cn, *_) in enumerate(schedule.k_tiles):
+        tile_sbuf = nl.ndarray((lane_parts(schedule, k_tile), K, R, S), dtype=operands.w_dtype, buffer=nl.sbuf)
         if schedule.shift.lanes > 1 and cn < schedule.rows:
             nisa.memset(dst=tile_sbuf, value=0.0, engine=nisa.engine.gpsimd)
         pattern = pattern_of((strides[1], strides[0], strides[2], strides[3]), (cn, K, R, S))
         for lane in range(schedule.shift.lanes):
             load_region(tile_sbuf, operands.w, (lane * schedule.rows, 0, 0, 0), pattern, c0 * strides[1])
-        found.append((chunk, 1, tile_sbuf))
+        found.append((k_tile, 1, tile_sbuf))
     return found
 
 
 def load_windows(tile_sbuf, w_hbm, geometry, schedule, first):
-    """Filters of chunks from `first` on into a tile [(chunk, plane, k), c, r, s] for each plane of y of a window: c has
-    all planes of x that the window sees, and zeros where it does not look at them."""
+    """Filters of K tiles from `first` on into a tile [(K tile, plane, k), c, r, s] for each plane of y of a window: c
+    has all planes of x that the window sees, and zeros where it does not look at them."""
     rows, channels, R, S = tile_sbuf.shape
     each, depth, apart = geometry.depth.taps, schedule.shift.depth, geometry.w_strides
     K, C = geometry.K // schedule.shift.V, channels // each
@@ -143,12 +143,13 @@ def load_windows(tile_sbuf, w_hbm, geometry, schedule, first):
     for part in range(rows // K):
         d = part % schedule.shift.V * depth.stride
         seen = planes_sbuf[0:rows, 0:C, d : d + (depth.taps - 1) * depth.dilation + 1 : depth.dilation, 0:R, 0:S]
-        offset = schedule.chunks[first + part // schedule.shift.V][0] // each * apart[1]
+        offset = schedule.k_tiles[first + part // schedule.shift.V][0] // each * apart[1]
         load_region(seen, w_hbm, (part * K, 0, 0, 0, 0), pattern, offset)
 
 
 def transpose_loaded(raw_sbuf, geometry, ledger):
-    """Loaded filters as [c, taps, (chunk, k)] in SBUF: as many transposes to a PSUM bank as fit, then one read-out."""
+    """Loaded filters as [c, taps, (K tile, k)] in SBUF: as many transposes to a PSUM bank as fit, then one
+    evacuation."""
     if geometry.packed > 0:
         return raw_sbuf
     rows, channels, R, S = raw_sbuf.shape

@@ -32,11 +32,11 @@ class Residents(nl.NKIObject):
     def start(self, inputs):
         """Load filters and x of the first sums, K tile by K tile; return zeros of `warm_zeros`."""
         tile = self.schedule.residents[self.order[0]].tiles[0]
-        for chunk in range(len(self.schedule.chunks)):
-            self.filters.load(tile, chunk)
-            if chunk == 0:
+        for k_tile in range(len(self.schedule.k_tiles)):
+            self.filters.load(tile, k_tile)
+            if k_tile == 0:
                 self.biases[tile] = load_bias(self.operands, self.schedule, tile)
-            inputs.load(chunk + 1)
+            inputs.load(k_tile + 1)
         if self.ahead > 0:
             self._load(1 + self.ahead)
         return warm_zeros()
@@ -58,8 +58,8 @@ class Residents(nl.NKIObject):
         for b in self.order[:count]:
             for tile in self.schedule.residents[b].tiles:
                 if tile not in self.biases:
-                    for chunk in range(len(self.schedule.chunks)):
-                        self.filters.load(tile, chunk)
+                    for k_tile in range(len(self.schedule.k_tiles)):
+                        self.filters.load(tile, k_tile)
                     self.biases[tile] = load_bias(self.operands, self.schedule, tile)
 
     def _make(self, count):
@@ -79,11 +79,11 @@ class StackedResidents(nl.NKIObject):
         self.operands, self.schedule, self.results = operands, schedule, results
         self.order = sorted({b for b, _ in steps})
         self.tiles = [tile for b in self.order for tile in schedule.residents[b].tiles]
-        jobs = [(tile[0].k0, tile[0].kn // schedule.stack.U) for tile in self.tiles]
-        self.jobs, self.steps, self.diagonal = jobs, steps, schedule.stack.diagonal
+        m_tiles = [(tile[0].k0, tile[0].kn // schedule.stack.U) for tile in self.tiles]
+        self.m_tiles, self.steps, self.diagonal = m_tiles, steps, schedule.stack.diagonal
         self.warm_blocks = 4 if self.diagonal else 1
         own = ToeplitzFilters if self.diagonal else TransposedFilters
-        self.filters, self.biases = own(operands, geometry, schedule.stack, jobs, ledger), {}
+        self.filters, self.biases = own(operands, geometry, schedule.stack, m_tiles, ledger), {}
 
     def start(self, inputs):
         """Load filters, x, a residual and biases of the first sums, then what there is room for."""
@@ -97,7 +97,7 @@ class StackedResidents(nl.NKIObject):
             inputs.clear(0, 1)
         inputs.load(1)
         self.results.load(1)
-        self.bias_rows = load_bias_rows(self.operands.bias, self.jobs)
+        self.bias_rows = load_bias_rows(self.operands.bias, self.m_tiles)
         self.filters.load(0)
         inputs.load(len(inputs.tiles))
         return zeros_sbuf
@@ -110,6 +110,6 @@ class StackedResidents(nl.NKIObject):
         """Load and make those that are due at an M tile of a step."""
         if len(self.biases) == 0:
             self.biases = transpose_biases(self.bias_rows, self.schedule.stack, self.tiles)
-        job = self.order.index(self.steps[index][0]) + place
-        self.filters.load(job + 1)
-        self.filters.place(job)
+        m_tile = self.order.index(self.steps[index][0]) + place
+        self.filters.load(m_tile + 1)
+        self.filters.place(m_tile)

@@ -44,14 +44,14 @@ def load_bias(operands, schedule, tile):
     return bias_sbuf
 
 
-def load_bias_rows(bias_hbm, jobs):
+def load_bias_rows(bias_hbm, m_tiles):
     """Of K packing rows [M tiles, k] fp32 of up to 128 M tiles each; none without a bias.
 
     A DMA of single numbers takes an engine 55 ns for each, so that biases, one a partition, come as rows, and are
     transposed on the array."""
     found = []
-    for first in range(0, len(jobs) if bias_hbm != None else 0, nl.tile_size.pmax):
-        some = jobs[first : first + nl.tile_size.pmax]
+    for first in range(0, len(m_tiles) if bias_hbm != None else 0, nl.tile_size.pmax):
+        some = m_tiles[first : first + nl.tile_size.pmax]
         sizes = [one[1] for one in some]
         rows_sbuf = nl.ndarray((len(some), max(sizes)), dtype=nl.float32, buffer=nl.sbuf)
         if min(sizes) < max(sizes):

@@ -21,33 +21,33 @@ class TransposedFilters(nl.NKIObject):
     """Stationaries of all M tiles that are there, and padded filters of those that are on their way: (w as loaded [k,
     (c, plane), r, s] or None, Z [(u, k), (c, plane), rows of the window, columns of taps])."""
 
-    def __init__(self, operands, geometry, schedule, jobs, ledger):
-        self.operands, self.geometry, self.schedule, self.jobs = operands, geometry, schedule, jobs
+    def __init__(self, operands, geometry, schedule, m_tiles, ledger):
+        self.operands, self.geometry, self.schedule, self.m_tiles = operands, geometry, schedule, m_tiles
         self.ledger, self.padded, self.ready = ledger, [], []
-        self.tiles = {job[0]: index for index, job in enumerate(jobs)}
+        self.tiles = {m_tile[0]: index for index, m_tile in enumerate(m_tiles)}
 
     def start(self):
         """Load the first."""
         self._load(1)
 
-    def load(self, job):
-        """Load those before `job`, and what there is room for behind them."""
-        self._load(job + self.schedule.jobs_ahead)
+    def load(self, m_tile):
+        """Load those before `m_tile`, and what there is room for after them."""
+        self._load(m_tile + self.schedule.m_tiles_ahead)
 
-    def place(self, job):
+    def place(self, m_tile):
         """Stationaries of this M tile and the next one, which is transposed before this one's sums and evacuated during
-        them; the second and third M tile's come after the first rows. Rows of the M tile behind them are shifted, so
+        them; the second and third M tile's come after the first rows. Rows of the M tile after them are shifted, so
         that they do not wait for evacuations of sums."""
-        jobs = self.jobs
-        while len(self.ready) < min(len(jobs), 1 if job == 0 else job + 2):
+        m_tiles = self.m_tiles
+        while len(self.ready) < min(len(m_tiles), 1 if m_tile == 0 else m_tile + 2):
             index = len(self.ready)
             self._shift(index)
-            self.ready.append(self._transpose(self.padded[index][1], jobs[index][1]))
+            self.ready.append(self._transpose(self.padded[index][1], m_tiles[index][1]))
             self.padded[index] = None
-            if index + 1 < len(jobs):
+            if index + 1 < len(m_tiles):
                 self._shift(index + 1)
 
-    def stationary(self, tile, chunk, turn, row_tile, product):
+    def stationary(self, tile, k_tile, turn, row_tile, product):
         """The stationary [(d, b, c), (u, k)] of a product of an M tile: plane, group of columns of taps, phase, block
         of rows."""
         return self.ready[self.tiles[row_tile.k0]][product.index]
@@ -56,10 +56,10 @@ class TransposedFilters(nl.NKIObject):
         """Load the filters of M tiles until there are `count`, or all. Z lacks what is to be shifted on chip."""
         schedule, geometry, w_dtype = self.schedule, self.geometry, self.operands.w_dtype
         C, rows, taps, height = geometry.planes.taps * geometry.C, geometry.rows, geometry.columns.taps, schedule.z_rows
-        while len(self.padded) < min(count, len(self.jobs)):
-            job = self.jobs[len(self.padded)]
-            dmas = FIRST_DMAS if len(self.padded) == 0 and job[1] > nl.tile_size.pmax // FIRST_DMAS else 1
-            parts = job[1] if schedule.filters == "apart" else schedule.U * job[1]
+        while len(self.padded) < min(count, len(self.m_tiles)):
+            m_tile = self.m_tiles[len(self.padded)]
+            dmas = FIRST_DMAS if len(self.padded) == 0 and m_tile[1] > nl.tile_size.pmax // FIRST_DMAS else 1
+            parts = m_tile[1] if schedule.filters == "apart" else schedule.U * m_tile[1]
             flat_sbuf = nl.ndarray((parts, schedule.z_elements), dtype=w_dtype, buffer=nl.sbuf)
             z_sbuf = flat_sbuf[0:parts, 0 : C * height * taps].reshape((parts, C, height, taps))
             first, common = schedule.common_rows
@@ -73,27 +73,27 @@ class TransposedFilters(nl.NKIObject):
             if schedule.filters == "straight":
                 for u, r, rn in schedule.z_loads:
                     row = schedule.z_row(u) + r * rows.dilation
-                    self._load_taps(z_sbuf, job, u * job[1], row, (r, rn), dmas)
+                    self._load_taps(z_sbuf, m_tile, u * m_tile[1], row, (r, rn), dmas)
             else:
-                raw_sbuf = nl.ndarray((job[1], C, rows.taps, taps), dtype=w_dtype, buffer=nl.sbuf)
-                self._load_taps(raw_sbuf, job, 0, 0, (0, rows.taps), dmas)
+                raw_sbuf = nl.ndarray((m_tile[1], C, rows.taps, taps), dtype=w_dtype, buffer=nl.sbuf)
+                self._load_taps(raw_sbuf, m_tile, 0, 0, (0, rows.taps), dmas)
             self.padded.append((raw_sbuf, z_sbuf))
 
-    def _load_taps(self, tile, job, partition, row, taps, dmas):
+    def _load_taps(self, tile, m_tile, partition, row, taps, dmas):
         """Rows of taps (first, how many) of an M tile to a partition and row of a tile, by so many DMAs."""
         geometry, strides = self.geometry, self.geometry.w_strides
         planes_sbuf = tile.reshape((tile.shape[0], geometry.C, geometry.planes.taps, tile.shape[2], tile.shape[3]))
         planes = [strides[2] * geometry.rows.taps, geometry.planes.taps]
-        for first, n in cut_into(job[1], min(dmas, job[1]) if taps[1] > 0 else 0):
+        for first, n in cut_into(m_tile[1], min(dmas, m_tile[1]) if taps[1] > 0 else 0):
             channels = [[strides[0], n], [strides[1], geometry.C]]
             pattern = [*channels, planes, [strides[2], taps[1]], [strides[3], geometry.columns.taps]]
-            offset = offset_at(strides, (job[0] + first, 0, taps[0], 0))
+            offset = offset_at(strides, (m_tile[0] + first, 0, taps[0], 0))
             load_region(planes_sbuf, self.operands.w, (partition + first, 0, 0, row, 0), pattern, offset)
 
-    def _shift(self, job):
+    def _shift(self, m_tile):
         """Complete Z of an M tile."""
-        schedule, rows, kn = self.schedule, self.geometry.rows, self.jobs[job][1]
-        raw_sbuf, z_sbuf = self.padded[job]
+        schedule, rows, kn = self.schedule, self.geometry.rows, self.m_tiles[m_tile][1]
+        raw_sbuf, z_sbuf = self.padded[m_tile]
         for u in range(0 if raw_sbuf == None else schedule.U // schedule.filter_slots):
             first = schedule.z_row(u)
             last = first + (rows.taps - 1) * rows.dilation
@@ -103,7 +103,7 @@ class TransposedFilters(nl.NKIObject):
                 raw_sbuf = place
             else:
                 nisa.tensor_copy(dst=place, src=raw_sbuf, engine=nisa.engine.vector)
-        self.padded[job] = (None, z_sbuf)
+        self.padded[m_tile] = (None, z_sbuf)
 
     def _transpose(self, z_sbuf, kn):
         """Stationaries [(d, b, c), (u, k)] of an M tile from its Z."""

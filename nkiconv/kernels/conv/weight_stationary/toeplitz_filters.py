@@ -22,8 +22,8 @@ class ToeplitzFilters(nl.NKIObject):
     """Stationaries of a core's M tiles, a round of them in a buffer; z of their channels in HBM; rounds that are
     loaded."""
 
-    def __init__(self, operands, geometry, schedule, jobs, ledger):
-        self.operands, self.geometry, self.schedule, self.jobs = operands, geometry, schedule, jobs
+    def __init__(self, operands, geometry, schedule, m_tiles, ledger):
+        self.operands, self.geometry, self.schedule, self.m_tiles = operands, geometry, schedule, m_tiles
         self.buffers, self.rounds = [], 0
         #: elements of z of a plane of taps
         self.plane = window_of(geometry.rows, 1) * geometry.columns.taps
@@ -34,27 +34,27 @@ class ToeplitzFilters(nl.NKIObject):
         self.reversed_hbm = self._reverse()
         self._clear(0, self.schedule.early, self.schedule.together)
 
-    def load(self, job):
+    def load(self, m_tile):
         """Nothing: all filters are in HBM as runs."""
 
-    def place(self, job):
+    def place(self, m_tile):
         """Matrices of an M tile's round and of the next one, whose buffer was last used by the M tile before."""
         together = self.schedule.together
-        rounds = min(job // together + ROUND_BUFFERS, div_ceil(len(self.jobs), together))
+        rounds = min(m_tile // together + ROUND_BUFFERS, div_ceil(len(self.m_tiles), together))
         while self.rounds < rounds:
             if 0 < self.rounds < ROUND_BUFFERS:
                 self._add_buffer(together)
             self._load_round()
 
-    def stationary(self, tile, chunk, turn, row_tile, product):
+    def stationary(self, tile, k_tile, turn, row_tile, product):
         """The stationary [(a, h), (a', p)] of a plane and column of taps of an M tile."""
         geometry, schedule, count = self.geometry, self.schedule, row_tile.cn
-        job = self.jobs.index((row_tile.c0, count))
+        m_tile = self.m_tiles.index((row_tile.c0, count))
         step, (t, place) = geometry.rows.stride * geometry.columns.taps, divmod(product.index, schedule.groups)
         s = schedule.order[place]
         end = (geometry.rows.out - 1) * step + s + 1
-        buffer_sbuf = self.buffers[job // schedule.together % len(self.buffers)]
-        return buffer_sbuf[0 : count * geometry.rows.size, job % schedule.together, 0:count, t, s:end:step]
+        buffer_sbuf = self.buffers[m_tile // schedule.together % len(self.buffers)]
+        return buffer_sbuf[0 : count * geometry.rows.size, m_tile % schedule.together, 0:count, t, s:end:step]
 
     def _add_buffer(self, cleared):
         """One more buffer [(a, h), M tile, a', plane of taps, window * columns of taps], zeros in so many M tiles."""
@@ -64,7 +64,7 @@ class ToeplitzFilters(nl.NKIObject):
         self._clear(len(self.buffers) - 1, 0, cleared)
 
     def _clear(self, buffer, first, end):
-        """Zeros in M tiles first .. end-1 of a buffer, Vector and GpSimd in turn."""
+        """Zeros in M tiles first .. end-1 of a buffer, Vector and GpSimd alternately."""
         for tile in range(first, end):
             engine = nisa.engine.gpsimd if tile % 3 == 2 else nisa.engine.vector
             clear_words(self.buffers[buffer][0 : self.schedule.parts, tile], engine)
@@ -73,8 +73,8 @@ class ToeplitzFilters(nl.NKIObject):
         """Matrices of the next round into the buffer that it takes."""
         geometry, schedule, S = self.geometry, self.schedule, self.geometry.columns.taps
         A, planes, first = schedule.kn, geometry.planes.taps, self.rounds * schedule.together
-        jobs = self.jobs[first : first + schedule.together]
-        c0, cn = jobs[0][0] - self.jobs[0][0], jobs[-1][0] + jobs[-1][1] - jobs[0][0]
+        m_tiles = self.m_tiles[first : first + schedule.together]
+        c0, cn = m_tiles[0][0] - self.m_tiles[0][0], m_tiles[-1][0] + m_tiles[-1][1] - m_tiles[0][0]
         buffer_sbuf = self.buffers[self.rounds % len(self.buffers)]
         for a in range(min(A, cn)):
             tiles = div_ceil(cn - a, A)
@@ -91,7 +91,7 @@ class ToeplitzFilters(nl.NKIObject):
         """z of the core's channels in HBM: [channels, planes of taps * rows of z * columns of taps]."""
         geometry, dtype, pmax = self.geometry, self.operands.w_dtype, nl.tile_size.pmax
         rows, planes, S, depth = geometry.rows, geometry.planes.taps, geometry.columns.taps, window_of(geometry.rows, 1)
-        c0, cn = self.jobs[0][0], self.jobs[-1][0] + self.jobs[-1][1] - self.jobs[0][0]
+        c0, cn = self.m_tiles[0][0], self.m_tiles[-1][0] + self.m_tiles[-1][1] - self.m_tiles[0][0]
         found_hbm = nl.ndarray((cn, planes * self.plane), dtype=dtype, buffer=nl.private_hbm)
         by_k, by_c, by_r, by_s = geometry.w_strides
         by_k = by_c if geometry.flipped else by_k

@@ -33,12 +33,12 @@ SOON = 1
 class Filters:
     """Zero-padded filters of a core's channels c0 .. c0+cn-1."""
 
-    #: buffers [128 channels, width] in SBUF that they take in turn; which 128 are in each, -1: none
+    #: circular buffer of [128 channels, width] in SBUF; which 128 are in each, -1: none
     ring: list
     held: list
     #: [channels, width] in HBM, or None
     scratch: object
-    #: of `taps_mirror`, of taps that run backwards
+    #: of `taps_mirror`, of taps in reverse order
     mirror: object
     c0: int
     cn: int
@@ -76,7 +76,7 @@ def ensure_filters(run, c0, cn):
 
 
 def load_banded_filters(run, z_sbuf, row0):
-    """z of up to 128 channels: the filters, zeros in front and behind, and the copy in HBM."""
+    """z of up to 128 channels: the filters, zeros before and after, and the copy in HBM."""
     geometry, filters = run.geometry, run.filters
     front, rows = run.blocks.block - geometry.stride, z_sbuf.shape[0]
     pattern = [[geometry.w_c, rows], [geometry.w_s, geometry.S]]
@@ -107,7 +107,7 @@ def prefetch_bands(run, position):
 
 
 def zero_bands(run, buffer_sbuf):
-    """Zeros off the diagonal, two of 16 bits at a time, group by group, Vector and GpSimd in turn."""
+    """Zeros off the diagonal, two of 16 bits at a time, group by group, Vector and GpSimd alternately."""
     if run.blocks.per_group == 1:
         return
     words = as_words(buffer_sbuf)

@@ -10,7 +10,7 @@ channels, large B short ones for many; below 128 columns a matmul gets no cheape
 stride the block has B / stride outputs and the bands slope accordingly. With a dilation D, D blocks are interleaved,
 block J D + r of positions J B D + r + i D, and tap block k meets X[:, k D : k D + columns].
 
-Three stages, one tile apart, whose pieces alternate on the array so that it never waits for a read-out:
+Three stages, one tile apart, whose pieces alternate on the array so that it never waits for an evacuation:
 
 - in: rows come from HBM as [(chunk, group, image), a, columns], runs of a KiB where rows are that long; each block
   column is transposed on the array, several to a PSUM bank, and copied to X;
@@ -19,7 +19,7 @@ Three stages, one tile apart, whose pieces alternate on the array so that it nev
   transposes them back to rows, in fp32 at twice the rate, as the matrix has only ones and zeros; then the store, the
   same shape as the load.
 
-Engine plan: Sync issues loads, Tensor transposes and multiplies, Vector and Scalar share the read-outs by a ledger,
+Engine plan: Sync issues loads, Tensor transposes and multiplies, Vector and Scalar share evacuations by a ledger,
 GpSimd zeroes and issues stores. Bound by the array for long filters. Zeros are multiplied: a NaN or Inf reaches the
 other channels of its group, in the blocks of columns that its own channel's sums meet it in. Y has y's dtype, so that
 y is rounded once; it is fp32 where a residual is yet to be added, and for fp16, where a sum may overflow to an Inf that
@@ -42,10 +42,10 @@ from .stages import load_banded_rows, multiply_group, start_results, transpose_i
 
 #: Blocks of 128 columns of a matmul on zeros.
 WARM_BLOCKS = 4
-#: Buffers of rows that tiles take in turn: one is being transposed while the next but one comes in.
+#: Circular buffer of rows of tiles: one is being transposed while the next but one comes in.
 ROWS_RING = 2
 #: Groups at a tile's end in which nothing of the next is transposed in, and at its start nothing of the one before
-#: out, so that read-outs are done when their results are needed.
+#: out, so that evacuations are done when their results are needed.
 LAG = 2
 #: Band buffers that are filled before the first rows are transposed; zeros of the others must not keep Vector from it.
 AT_START = 2

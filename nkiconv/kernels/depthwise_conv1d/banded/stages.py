@@ -12,8 +12,8 @@ from .bands import as_words
 
 
 def load_banded_rows(run, index):
-    """rows_in [(chunk, group, image), a, columns] of a tile, in a buffer of the ring: data where there is any, zeros
-    elsewhere. The ring caps how far loads run ahead; they would keep bands from coming."""
+    """rows_in [(chunk, group, image), a, columns] of a tile, in the circular buffer: data where there is any, zeros
+    elsewhere. The circular buffer caps how far loads run ahead; they would keep bands from coming."""
     if index >= len(run.tiles):
         return
     geometry, blocks, tile, held = run.geometry, run.blocks, run.tiles[index], run.held[index]
@@ -147,7 +147,7 @@ def start_blocks(tile, size, dtype):
 
 
 def start_results(run, tile):
-    """Y [(a, o'), row, j], and zeros behind each row's blocks."""
+    """Y [(a, o'), row, j], and zeros after each row's blocks."""
     size = run.blocks.per_group * run.blocks.out_block
     y_sbuf = nl.ndarray((size, tile.rows, tile.y_width), dtype=run.sum_dtype, buffer=nl.sbuf)
     if tile.jn < tile.y_width:
@@ -213,7 +213,7 @@ def read_sums(run, index, sums_psum, group, groups, span):
 
 
 def reader(run, epilogue, elements):
-    """The engine of a read-out; an activation is Scalar's, a residual without one Vector's."""
+    """The engine that evacuates; an activation is Scalar's, a residual without one Vector's."""
     ledger = run.ledger
     if epilogue.activation != "":
         ledger.scalar = ledger.scalar + elements * SCALAR_WORK

@@ -19,7 +19,7 @@ class DotRun:
     options: object
     plan: object
     units: list
-    #: SBUF [128, length] for rows of x and of w in flight, which take turns
+    #: SBUF [128, length] for rows of x and of w in flight, a circular buffer
     x_tiles: list
     w_tiles: list
     #: (x, w) of each unit that was loaded and is not yet at work, w None where its filter is kept

@@ -76,7 +76,7 @@ def load_tile_x(run, tile, cuts, with_state):
 
 
 def load_dilated(run, tile, x_sbuf):
-    """A run of x with gaps of zeros: its elements side by side, then their copy to where they belong."""
+    """A run of x with gaps of zeros: its elements as neighbours, then their copy to where they belong."""
     geometry = run.geometry
     step, before = geometry.lhs_dilation, max(0, geometry.pad_left)
     fill_zeros(run, x_sbuf)

@@ -4,7 +4,7 @@
 
 A tile holds 128 rows of x with their halo, each element of x loaded once. Tensor multiplies a tap by a diagonal matrix
 of 128 channels' filters, a shifted view of the tile as the moving operand, and accumulates its taps in PSUM; Vector
-adds a tap while it reads PSUM out (y = x_s * w_s + psum), so that the read-out costs no pass of its own; Scalar can
+adds a tap while it reads PSUM out (y = x_s * w_s + psum), so that the evacuation costs no pass of its own; Scalar can
 head a second chain with a product, and GpSimd add the chains. `schedules.mixed` has the recipes, `schedules.rows` how
 rows are tiled. `vector` is the same loop without taps on Tensor.
 

@@ -47,7 +47,7 @@ def run_diagonals(work):
 
 
 def start_reads(plan):
-    """Tiles of sums as read out, READS for each tile of rows; zeros where a block's window never sees x."""
+    """Tiles of sums as evacuated, READS for each tile of rows; zeros where a block's window never sees x."""
     rows, height, width, found = plan.rows_of_sums, plan.window[0], plan.window[1], []
     h, w, count = plan.seen[0], plan.seen[1], plan.per_gather * plan.c
     for _ in range(READS * plan.settings.side):
@@ -125,13 +125,13 @@ def piece_of(plan, part, group):
 
 def load_step(work, steps, index, buffers):
     """What a step needs of x and gy, but for what it shares with the step before. Rows of blocks of the first and the
-    last come one by one, if each tile of rows has one group; loads into new buffers come behind those of the first."""
+    last come one by one, if each tile of rows has one group; loads into new buffers come after those of the first."""
     geometry, settings, taps = work.geometry, work.plan.settings, work.geometry.planes.taps
     step, into = steps[index], buffers[index % len(buffers)]
     by_rows = settings.groups == 1 and (index == 0 or index + 1 == len(steps))
     bands, holds = settings.down if by_rows else 1, 0 < index and index < len(buffers)
     whole = piece_of(work.plan, 0, step.parts[0])
-    # zeros beside planes stay in a buffer, which knows the number of their strip, while that is the same
+    # zeros around planes stay in a buffer, which knows the number of their strip, while that is the same
     beside = settings.strips == 0 or into.zeros[0] != step.strip
     into.zeros[0] = step.strip
     for t in range(taps):
@@ -171,7 +171,7 @@ def start_taps(work, step):
     """Sums of taps [(p, q, k), groups, gathered] of a pass, for each tile of rows."""
     plan, found = work.plan, []
     for part in step.parts:
-        shape = (plan.rows_of_sums, work.plan.jobs_of(part), plan.each)
+        shape = (plan.rows_of_sums, work.plan.accumulators_of(part), plan.each)
         found.append(nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf))
     return found
 
@@ -206,26 +206,27 @@ def clipped(first, count, there, seen):
 def run_products(work, constants, step, there, sums, turn):
     """Sums of taps of a step: written, or added to those before. Returns how many sets of `reads` have been in use."""
     plan, products = work.plan, products_of(work.plan, step.tile)
-    for some in cut_at(plan.jobs_of(step.parts[0]), plan.per_gather):
+    for some in cut_at(plan.accumulators_of(step.parts[0]), plan.per_gather):
         first = turn % READS * plan.settings.side
         reads = constants.reads[first : first + plan.settings.side]
         for bank in cut_at(some[1], plan.per_bank):
             fill_banks(work, constants, step, there, (some[0] + bank[0], bank[1]), products, reads, bank[0])
         for part in range(len(step.parts)):
-            count = some_jobs(work, step.parts[part], some)
+            count = some_accumulators(work, step.parts[part], some)
             if count > 0:
                 gather_taps(work, constants, reads[part], sums[part], (some[0], count), step.first)
         turn += 1
     return turn
 
 
-def some_jobs(work, part, some):
-    """How many of jobs (first, how many) a tile of rows has."""
-    return max(0, min(some[1], work.plan.jobs_of(part) - some[0]))
+def some_accumulators(work, part, some):
+    """How many of accumulators (first, how many) a tile of rows has."""
+    return max(0, min(some[1], work.plan.accumulators_of(part) - some[0]))
 
 
 def fill_banks(work, constants, step, there, some, products, reads, into):
-    """Sums of jobs (first, how many), groups and their planes of taps, of each tile of rows; read out, `into` on."""
+    """Sums of accumulators (first, how many), groups and their planes of taps, of each tile of rows; evacuated, `into`
+    on."""
     plan, banks, below, T = work.plan, [], work.plan.settings.below, work.geometry.planes.taps
     covers = products[1] and (below == 1 or below * plan.positions == nl.tile_size.pmax)
     for _ in step.parts:
@@ -235,7 +236,7 @@ def fill_banks(work, constants, step, there, some, products, reads, into):
         # each after the other on other row tiles, which work at once then
         for part in range(len(step.parts)):
             whole = covers and first + below <= step.parts[part][1]
-            if index < some_jobs(work, step.parts[part], some) and not whole:
+            if index < some_accumulators(work, step.parts[part], some) and not whole:
                 add_zeros(plan, constants, banks[part], part, index)
         for number in range(len(products[0])):
             for group in range(first, first + below):
@@ -246,13 +247,13 @@ def fill_banks(work, constants, step, there, some, products, reads, into):
                         adds = number > 0 or not covers or first + below > groups
                         add_product(work, step, there, products[0][number], banks[part], place, adds)
     for part in range(len(step.parts)):
-        count = some_jobs(work, step.parts[part], some)
+        count = some_accumulators(work, step.parts[part], some)
         if count > 0:
             read_bank(work, banks[part], reads[part], count, into)
 
 
 def read_bank(work, bank_psum, read_sbuf, count, into):
-    """A bank of so many jobs, read out from the `into`-th on."""
+    """A bank of so many accumulators, evacuated from the `into`-th on."""
     plan, rows = work.plan, work.plan.rows_of_sums
     hs, ws, size, width = plan.seen[0], plan.seen[1], plan.window[0] * plan.window[1], plan.window[1]
     pattern = [[read_sbuf.shape[1], rows], [size, count * plan.c], [width, hs[1]], [1, ws[1]]]
@@ -293,7 +294,7 @@ def add_product(work, step, there, product, bank_psum, place, adds):
 
 
 def gather_taps(work, constants, read_sbuf, sums_sbuf, some, writes):
-    """Diagonals of jobs (first, how many) of a tile of rows, written to its sums of taps, or added."""
+    """Diagonals of accumulators (first, how many) of a tile of rows, written to its sums of taps, or added."""
     plan, rows, count = work.plan, work.plan.rows_of_sums, some[1]
     into = sums_sbuf[0:rows, some[0] : some[0] + count, 0 : plan.each]
     target = into if writes else nl.ndarray((rows, count, plan.each), dtype=nl.float32, buffer=nl.sbuf)
@@ -303,5 +304,5 @@ def gather_taps(work, constants, read_sbuf, sums_sbuf, some, writes):
         indices=constants.indices_sbuf[0:rows, 0:count, 0 : plan.each],
     )
     if not writes:
-        # behind the gather, where nothing waits for the sums of biases
+        # after the gather, where nothing waits for the sums of biases
         nisa.tensor_tensor(dst=into, data1=into, data2=target, op=nl.add, engine=nisa.engine.gpsimd)

@@ -15,8 +15,8 @@ Where 32 rows of T are all channels (or parts of taps) at as many positions, qua
 read out, and a matmul with ones adds them; those of four groups share a bank. T goes to HBM and comes back in step, row
 p read p strides further on, and another such matmul adds its rows: all images in one sum, rounded once.
 
-Engine plan: DMA loads runs of a unit, stores T and loads it in step, batches behind the products; Tensor multiplies;
-Vector and Scalar share the read-outs by a ledger. Bound by DMA, whose runs are short, or by Tensor, whose matmuls take
+Engine plan: DMA loads runs of a unit, stores T and loads it in step, batches after the products; Tensor multiplies;
+Vector and Scalar share evacuations by a ledger. Bound by DMA, whose runs are short, or by Tensor, whose matmuls take
 the time of 128 columns at least. Zeros are multiplied: a NaN or Inf reaches the channels beside its own.
 """
 
@@ -33,11 +33,11 @@ from ..._warm import warm_up, warm_zeros
 from ...depthwise_conv1d.free_channels import move_free
 from .loads import load_batch, skewed_tiles
 
-#: Pieces of HBM that products of batches take in turn.
+#: Pieces of HBM through which products of batches rotate.
 SKEW_SCRATCH = 6
 #: Banks on their way before the parts of the oldest are added.
 LATE_BANKS = 3
-#: Batches behind that of the products are put in step, and stored.
+#: Batches after that of the products are put in step, and stored.
 STEP_LATE, STORE_LATE = 3, 4
 
 

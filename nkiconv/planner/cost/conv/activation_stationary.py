@@ -174,7 +174,7 @@ def steady_warm_up(target: Target, columns: int) -> int:
     slow, zeros, enough = target.half_rate * work, target.half_rate, target.window_work
     if not slow < enough <= work:
         return 0
-    # the grid cuts them in two: either what is in the first window is enough, or, with sums behind it, in the second
+    # the grid cuts them in two: either what is in the first window is enough, or, with sums after it, in the second
     windows = enough / zeros + (enough - slow) / (zeros - slow)
     return math.ceil(windows * target.window_ns * target.half_rate / (PARTITIONS * target.tensor_column_ns))
 
@@ -292,51 +292,57 @@ class Bound:
 
     def pixels(self) -> tuple[float, ...]:
         """ns of the Tensor Engine, which waits for the first block's x, of DMA, of evacuation by Vector and Scalar."""
-        plan, band, most = self.plan, self.plan.items[0].band, (0.0, 0.0, 0.0)
-        block, rows = blocks_of(plan.sizes, band)[0], plan.source.rows
-        first = block.zn * window_of(rows, min(band.pn, block.pn * block.apart)) / window_of(rows, band.pn)
-        start_ns = self.window_ns(band) * first / (band.zn * len(plan.chunks))
+        plan, out_tile, most = self.plan, self.plan.items[0].out_tile, (0.0, 0.0, 0.0)
+        block, rows = blocks_of(plan.sizes, out_tile)[0], plan.source.rows
+        first = block.zn * window_of(rows, min(out_tile.pn, block.pn * block.apart)) / window_of(rows, out_tile.pn)
+        start_ns = self.window_ns(out_tile) * first / (out_tile.zn * len(plan.k_tiles))
         known: dict[Any, tuple[float, float, float]] = {}
         for half in range(PARTS):
             at, count = share(len(plan.items), PARTS, half)
             array_ns, moved_ns, read_ns, batch = start_ns, 0.0, 0.0, -1
             for item in plan.items[at : at + count]:
-                key = item.batch != batch, plan.batches[item.batch][1], item.band.zn, item.band.pn, item.band.qn
-                own = known.get(key) or known.setdefault(key, self.band_ns(*key[:2], item.band))
+                key = (
+                    item.batch != batch,
+                    plan.batches[item.batch][1],
+                    item.out_tile.zn,
+                    item.out_tile.pn,
+                    item.out_tile.qn,
+                )
+                own = known.get(key) or known.setdefault(key, self.out_tile_ns(*key[:2], item.out_tile))
                 array_ns, moved_ns, read_ns = array_ns + own[0], moved_ns + own[1], read_ns + own[2]
                 batch = item.batch
             most = max(most, (array_ns, moved_ns, read_ns), key=max)
         return most
 
-    def band_ns(self, fresh: bool, kn: int, band: Any) -> tuple[float, float, float]:
+    def out_tile_ns(self, fresh: bool, kn: int, out_tile: Any) -> tuple[float, float, float]:
         """(ns of the Tensor Engine, of DMA, of evacuation by Vector and Scalar) of an output tile; fresh: with the
         filters of its output channels."""
         target, geometry, plan, source = self.target, self.geometry, self.plan, self.plan.source
-        tiles, taps = len(blocks_of(plan.sizes, band)) * plan.sizes.side, float(source.taps)
-        item, parts = geometry.hbm_itemsize, cut(kn * source.fold, plan.k_tile)
+        tiles, taps = len(blocks_of(plan.sizes, out_tile)) * plan.sizes.side, float(source.taps)
+        item, parts = geometry.hbm_itemsize, cut(kn * source.fold, plan.most_k)
         for axis, apart in ((source.rows, plan.sizes.apart), (source.columns, plan.sizes.side)):
             # taps that see nothing but zeros between elements of x are left out
             taps /= axis.lhs_dilation if apart % outputs_apart(axis) == 0 else 1
-        matmuls, transposes = [(tiles * taps * len(plan.chunks), columns) for _, columns in parts], 0
+        matmuls, transposes = [(tiles * taps * len(plan.k_tiles), columns) for _, columns in parts], 0
         read_ns = tiles * (kn * source.fold * target.vector_ns + len(parts) * target.vector_fixed_psum_ns) / 2
         run_bytes = kn * item * (plan.sizes.side if kn == geometry.K else 1)
-        moved_ns = self.window_ns(band)
-        moved_ns += self.moved_ns(band.zn * band.pn * band.qn * source.fold * kn * item, run_bytes)
+        moved_ns = self.window_ns(out_tile)
+        moved_ns += self.moved_ns(out_tile.zn * out_tile.pn * out_tile.qn * source.fold * kn * item, run_bytes)
         if fresh:
             transposes = num_transposes(kn, plan) if plan.way == "array" else 0
             filter_bytes = kn * geometry.C * len(plan.places[0]) * item
             moved_ns += self.transposed_ns(filter_bytes) if plan.way == "dma" else filter_bytes * target.hbm_byte_ns
         return self.tensor_ns(matmuls, transposes), moved_ns, read_ns
 
-    def window_ns(self, band: Any) -> float:
-        """DMA, or HBM, for the window of a band: its rows of x, all columns."""
+    def window_ns(self, out_tile: Any) -> float:
+        """DMA, or HBM, for the window of an output tile: its rows of x, all columns."""
         geometry, source = self.geometry, self.plan.source
-        _, hn, wn = window_shape(source, band)
+        _, hn, wn = window_shape(source, out_tile)
         columns = min(wn, source.columns.size)
-        elements = planes_seen(geometry, band.zn) * min(hn * source.slots, source.rows.size) * columns
+        elements = planes_seen(geometry, out_tile.zn) * min(hn * source.slots, source.rows.size) * columns
         num_bytes = elements * geometry.C * geometry.hbm_itemsize
         if is_transposed(geometry):
-            return max(self.transposed_ns(num_bytes), len(self.plan.chunks) * self.target.hwdge_again_ns)
+            return max(self.transposed_ns(num_bytes), len(self.plan.k_tiles) * self.target.hwdge_again_ns)
         run = columns if geometry.x_strides[3] == 1 else 1
         return self.moved_ns(num_bytes, run * geometry.hbm_itemsize, geometry.C)
 
@@ -353,7 +359,7 @@ class Bound:
             array_ns += steps * (known.get(key) or known.setdefault(key, self.step_ns(item)))
             run_bytes = window_of(geometry.columns, item.qn) * geometry.hbm_itemsize
             runs = planes_seen(geometry, item.zn) * min(plan.segments, item.pn)
-            parts = sum(parts_of(chunk, len(chunk)) for chunk in plan.chunks)
+            parts = sum(parts_of(k_tile, len(k_tile)) for k_tile in plan.k_tiles)
             each_ns = self.moved_ns(runs * parts * run_bytes, run_bytes)
             waits_ns += max(1, rows.taps - rows.stride) * each_ns
             moved_ns += each_ns * (rows.stride * (steps - 1) + rows.taps)
@@ -380,12 +386,12 @@ class Bound:
         target, geometry, plan, settings = self.target, self.geometry, self.plan, self.plan.settings
         N, P, Q, C, W = geometry.planes.out, geometry.rows.out, geometry.columns.out, geometry.C, geometry.columns.size
         item, channels, epilogue = geometry.hbm_itemsize, settings.channels, self.options.epilogue
-        bands, together = (
+        out_tiles, together = (
             div_ceil(div_ceil(P, plan.out_rows), settings.below),
             min(len(plan.windows), plan.windows_together),
         )
         # items of a K tile, their steps, K tiles of a core
-        items, tiles = bands * div_ceil(N, settings.images), C / PARTS / channels
+        items, tiles = out_tiles * div_ceil(N, settings.images), C / PARTS / channels
         steps = items * div_ceil(len(plan.windows), together)
         matmuls, columns, sums = plan.depth, plan.bank[0] * plan.bank[1], plan.out_rows * settings.columns
         if plan.disjoint:
@@ -395,8 +401,8 @@ class Bound:
         own_ns = tiles * channels * steps * sums * target.vector_ns + banks * target.vector_fixed_psum_ns
         added = int(epilogue.bias) + int(epilogue.residual != "")
         vector_ns, both_ns, transposes = added * own_ns, own_ns if added == 0 else 0.0, 0.0
-        # rows that two bands see are loaded for both
-        seen = geometry.rows.size + (bands - 1) * (plan.rows + (plan.depth - 2) * plan.apart)
+        # rows that two output tiles see are loaded for both
+        seen = geometry.rows.size + (out_tiles - 1) * (plan.rows + (plan.depth - 2) * plan.apart)
         x_bytes, parts = N * seen * W * C * item / PARTS, plan.size
         if plan.by_pixels:
             between = max(0, plan.width - settings.columns * geometry.columns.stride // geometry.columns.lhs_dilation)
@@ -410,7 +416,7 @@ class Bound:
             if not plan.has_own_columns:
                 framed = tiles * items * groups * geometry.rows.size * W
                 vector_ns += framed * (target.vector_4x_ns if item == 2 else target.vector_16bit_ns)
-            x_run, y_run = seen * W / bands * item, min(P, plan.out_rows) * Q
+            x_run, y_run = seen * W / out_tiles * item, min(P, plan.out_rows) * Q
         array_ns = self.tensor_ns([(tiles * channels * steps * matmuls, columns)], transposes, parts)
         moved_ns, y_item = self.moved_ns(x_bytes, x_run, parts), epilogue.y_itemsize
         y_bytes = N * P * Q * C * y_item / PARTS * (2 if self.options.residual else 1)

@@ -36,7 +36,7 @@ def planes_seen(geometry: Any, count: float = 1.0) -> float:
 
 
 def matmul_rates(target: Target, geometry: Any) -> tuple[float, float]:
-    """ns of the array at its full rate for (a column of a matmul, a matmul beside its columns)."""
+    """ns of the array at its full rate for (a column of a matmul, a matmul besides its columns)."""
     if geometry.fast:
         return target.tensor_column_ns, target.matmul_ns
     return target.tensor_column_fp32_ns, 2 * target.matmul_fp32_ns
@@ -138,22 +138,22 @@ class Completed(Conv2dAlgorithm):
 
 
 class ByTap(Conv2dAlgorithm):
-    """One tap after the other: jobs of output channels, bands of outputs."""
+    """One tap after the other: M tiles of output channels, output tiles."""
 
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
         plan = self.plan(shape, config)
-        jobs = [job for batch in plan.batches for job in batch]
-        bands = [item.band for item in plan.items]
+        m_tiles = [m_tile for batch in plan.batches for m_tile in batch]
+        out_tiles = [item.out_tile for item in plan.items]
         return {
             "tiles": len(plan.items),
             "batches": len(plan.batches),
-            "jobs": len(jobs),
-            "k_tile": max(job.kn for job in jobs),
-            "c_tile": max(chunk[1] for job in jobs for chunk in job.chunks),
-            "c_tiles": max(len(job.chunks) for job in jobs),
-            "groups_per_job": max(job.pack for job in jobs),
-            "n_band": max(band.zn for band in bands),
-            "p_band": max(band.pn for band in bands),
-            "q_band": max(band.qn for band in bands),
+            "jobs": len(m_tiles),
+            "k_tile": max(m_tile.kn for m_tile in m_tiles),
+            "c_tile": max(k_tile[1] for m_tile in m_tiles for k_tile in m_tile.k_tiles),
+            "c_tiles": max(len(m_tile.k_tiles) for m_tile in m_tiles),
+            "groups_per_job": max(m_tile.pack for m_tile in m_tiles),
+            "n_band": max(out_tile.zn for out_tile in out_tiles),
+            "p_band": max(out_tile.pn for out_tile in out_tiles),
+            "q_band": max(out_tile.qn for out_tile in out_tiles),
             "warmup": plan.warmup,
         }

@@ -19,7 +19,7 @@ from ....schedules.implicit_gemm_build import (
     products_unsupported,
     read_settings,
 )
-from ....schedules.implicit_gemm_channels import ALONE, FILTER_BYTES, Job, can_together, jobs_of
+from ....schedules.implicit_gemm_channels import ALONE, FILTER_BYTES, MTile, can_together, m_tiles_of
 from ....schedules.implicit_gemm_schedule import Schedule, build
 from ....schedules.settings import declarations
 from ....schedules.tiles import PARTS
@@ -30,21 +30,22 @@ from .implicit_gemm_bound import Work, bound_ns
 
 #: How much less folded channels must take.
 WORTHWHILE = 0.98
-#: Of pairs, whose filters take long to transpose beside their matmuls, what may be longer where cores share channels.
+#: Of pairs, whose filters take long to transpose next to their matmuls, what may be longer where cores share channels.
 TIE = 1.001
 #: Matmuls that warm the array up, at most.
 WARM_UP_MOST = 64
 #: And while the first filters become pairs.
 WARM_UP_PAIRS = 8
-#: Instructions of a core, at most, above which bands that are alike are worked on in a loop on the device: the bound is
-#: two to four times what there are, and a video decoder's graph has dozens of such kernels.
+#: Instructions of a core, at most, above which output tiles that are alike are worked on in a loop on the device: the
+#: bound is two to four times what there are, and a video decoder's graph has dozens of such kernels.
 LOOP_FROM = 20_000
 #: The least of that, where cores share images; where they share channels it may be all.
 BOUND_OVER_COUNT = 2
-#: Of pairs of planes, bytes per partition of SBUF for sums of frames of a band that are tried, for each of filters.
+#: Of pairs of planes, bytes per partition of SBUF for sums of frames of an output tile that are tried, for each of
+#: filters.
 PAIRS_X_BYTES = (49_152, 40_960, 32_768, 24_576, 16_384, 8192)
-#: Banks of sums of jobs that are made together, at most: the next ones' begin in others, and filters are transposed in
-#: one.
+#: Banks of sums of M tiles that are made together, at most: the next ones' begin in others, and filters are transposed
+#: in one.
 TOGETHER_BANKS = 5
 
 
@@ -87,7 +88,7 @@ class Taps(ByTap):
     def _chosen(self, shape: Shape, given: Mapping[str, Any]) -> ImplicitGemmSettings:
         if plain(shape).direct is None or "x_bytes" in given:
             return _Choice(shape, given).settings()[0]
-        # the longest filters that SBUF holds beside some sums of frames
+        # the longest filters that SBUF holds next to some sums of frames
         best, longest = None, -1
         for x_bytes in PAIRS_X_BYTES:
             found, schedule = _Choice(shape, {"x_bytes": x_bytes, **given}).settings()
@@ -146,27 +147,27 @@ class _Choice:
         geometry, options = self.geometry, self.options
         defaults = read_settings(geometry, options, None, self.given["product"])
         fold = self.given.get("fold") or self._fold(defaults)
-        by_channels = self._by_channels(self._jobs(defaults, fold))
+        by_channels = self._by_channels(self._m_tiles(defaults, fold))
         shard = "channels" if by_channels else "images"
         draft = dataclasses.replace(defaults, **{"shard": shard, "fold": fold, "order": "banks", **self.given})
         schedule = build(geometry, options, draft)
-        jobs = [job for batch in schedule.batches for job in batch]
+        m_tiles = [m_tile for batch in schedule.batches for m_tile in batch]
         found: dict[str, Any] = {}
         if geometry.packed == 0:
-            least = WARM_UP if jobs[0].chunks[0].pairing == ALONE else 0
-            found["warmup"] = max(least, self.work.warm_count(jobs[0], WARM_UP_MOST))
+            least = WARM_UP if m_tiles[0].k_tiles[0].pairing == ALONE else 0
+            found["warmup"] = max(least, self.work.warm_count(m_tiles[0], WARM_UP_MOST))
         if geometry.precision == "fp16x3":
             found["warmup"] = found.get("warmup", defaults.warmup) + WARM_UP_PAIRS
-        found["moved"] = self.work.moved_jobs(jobs, schedule.items[0].band, by_channels)
-        together = self.work.waits_for_dma(jobs, by_channels) and self._few_banks(schedule)
+        found["moved"] = self.work.moved_m_tiles(m_tiles, schedule.items[0].out_tile, by_channels)
+        together = self.work.waits_for_dma(m_tiles, by_channels) and self._few_banks(schedule)
         found["order"] = "chunks" if together else "banks"
         chosen = dataclasses.replace(draft, **{**found, **self.given})
         chosen = dataclasses.replace(chosen, loop=self.given.get("loop", self._loop(chosen)))
         return chosen, dataclasses.replace(schedule, settings=dataclasses.replace(draft, order=chosen.order))
 
     def _loop(self, chosen: ImplicitGemmSettings) -> int:
-        """Pairs of bands that the body of a loop on the device holds: one where a core takes many instructions without
-        and fewer with it."""
+        """Pairs of output tiles that the body of a loop on the device holds: one where a core takes many instructions
+        without and fewer with it."""
         if loop_unsupported(self.geometry, self.options, 1, chosen.product):
             return 0
         unrolled = self._instructions(dataclasses.replace(chosen, loop=0))
@@ -178,29 +179,29 @@ class _Choice:
         plan = build(self.geometry, self.options, chosen)
         return _scaled(self.geometry, plan, PARTS)
 
-    def _jobs(self, defaults: ImplicitGemmSettings, fold: str) -> list[Job]:
-        return jobs_of(self.geometry, dataclasses.replace(defaults, fold=fold), self.options.strict_nonfinite)
+    def _m_tiles(self, defaults: ImplicitGemmSettings, fold: str) -> list[MTile]:
+        return m_tiles_of(self.geometry, dataclasses.replace(defaults, fold=fold), self.options.strict_nonfinite)
 
     def _fold(self, defaults: ImplicitGemmSettings) -> str:
         """What is best folded."""
         found, found_ns = FOLDS[0], math.inf
         for fold in FOLDS:
             if not fold_unsupported(self.geometry, self.options, fold, defaults.product):
-                jobs = self._jobs(defaults, fold)
-                ns = self.work.core_ns(jobs, self._by_channels(jobs))
+                m_tiles = self._m_tiles(defaults, fold)
+                ns = self.work.core_ns(m_tiles, self._by_channels(m_tiles))
                 if ns < WORTHWHILE * found_ns:
                     found, found_ns = fold, ns
         return str(found)
 
-    def _by_channels(self, jobs: Sequence[Any]) -> bool:
+    def _by_channels(self, m_tiles: Sequence[Any]) -> bool:
         """Whether the cores share output channels, and each takes all of x, or images and rows of them."""
-        if "shard" in self.given or len(jobs) == 1:
-            return self.given.get("shard") == "channels" and len(jobs) > 1
-        more = TIE if jobs[0].chunks[0][3] != ALONE else 1.0
-        return self.work.core_ns(jobs, True) <= more * self.work.core_ns(jobs, False)
+        if "shard" in self.given or len(m_tiles) == 1:
+            return self.given.get("shard") == "channels" and len(m_tiles) > 1
+        more = TIE if m_tiles[0].k_tiles[0][3] != ALONE else 1.0
+        return self.work.core_ns(m_tiles, True) <= more * self.work.core_ns(m_tiles, False)
 
     def _few_banks(self, plan: Any) -> bool:
-        """Whether the sums of all jobs of each batch for a band can be made together, and need few banks."""
+        """Whether the sums of all M tiles of each batch for an output tile can be made together, and need few banks."""
         return all(
             len(batch) > 1 and can_together(self.geometry, batch) and plan.banks_together(index) <= TOGETHER_BANKS
             for index, batch in enumerate(plan.batches)

@@ -107,31 +107,31 @@ class PackedBound:
 
     def _made(self, lanes: Any, misses: bool) -> _Work:
         target, schedule, shift, geometry = self.target, self.schedule, self.shift, self.geometry
-        chunks, array_ns, work_ns, read_ns, chain_ns, banks = len(schedule.chunks), 0.0, 0.0, 0.0, 0.0, 0
+        k_tiles, array_ns, work_ns, read_ns, chain_ns, banks = len(schedule.k_tiles), 0.0, 0.0, 0.0, 0.0, 0
         turn_ns = len(lanes) * (target.row_tile_columns * self.column_ns + self.matmul_ns) if len(lanes) > 1 else 0.0
         for bank in banks_of(schedule, lanes):
             turn, banks = schedule.turns[bank.turn], banks + 1
             blocks = blocks_in(turn, lanes[0], bank.blocks)
             met = [one for one in blocks_met(turn, lanes[0], blocks) if one]
             columns_ns = [max(target.matmul_columns_min, one) * self.column_ns + self.matmul_ns for one in met]
-            array_ns += chunks * sum(max(one, turn_ns) for one in columns_ns)
-            work_ns += chunks * sum(met) * self.column_ns
+            array_ns += k_tiles * sum(max(one, turn_ns) for one in columns_ns)
+            work_ns += k_tiles * sum(met) * self.column_ns
             busy_ns, chain_ns = self._read_ns(blocks[0][1] * blocks[1][1] * lanes[0][2].places(blocks[2])[1])
             read_ns, chain_ns = read_ns + len(lanes) * busy_ns, chain_ns + (len(lanes) - 1) * busy_ns
         z, p, q = lanes[0]
         held = z.xn * q.xn * (p.xn - min(p.xn, p.bn * p.axis.apart)) if p.b0 > 0 else 0
         copy_ns = {1: target.vector_ns, 2: target.vector_4x_ns}.get(geometry.hbm_itemsize, target.vector_16bit_ns)
-        self_ns = chunks * len(lanes) * (target.vector_fixed_ns + held * copy_ns) if held else 0.0
+        self_ns = k_tiles * len(lanes) * (target.vector_fixed_ns + held * copy_ns) if held else 0.0
         if misses:
-            self_ns += chunks * z.xn * p.xn * q.xn * geometry.itemsize / 4 * target.vector_memset_ns
+            self_ns += k_tiles * z.xn * p.xn * q.xn * geometry.itemsize / 4 * target.vector_memset_ns
         item, y_item = geometry.hbm_itemsize, self.options.epilogue.y_itemsize
         rows = p.xn if p.b0 == 0 else min(p.xn, p.bn * p.axis.apart)  # the others are copied
         x_run = float(max(1, q.xn) * (max(1, rows) if q.xn == geometry.columns.size else 1))
-        channels = schedule.chunks[-1][1]
-        x_ns = chunks * dma_ns(self.target, channels, len(lanes) * channels, z.xn * rows * q.xn, x_run, item)
+        channels = schedule.k_tiles[-1][1]
+        x_ns = k_tiles * dma_ns(self.target, channels, len(lanes) * channels, z.xn * rows * q.xn, x_run, item)
         row_bytes = z.xn * q.xn * geometry.itemsize
-        pieces = 1 if chunks * p.xn * row_bytes <= WHOLE_BYTES else div_ceil(rows, max(1, PIECE_BYTES // row_bytes))
-        regions = dmas_of_piece(geometry) if misses else chunks
+        pieces = 1 if k_tiles * p.xn * row_bytes <= WHOLE_BYTES else div_ceil(rows, max(1, PIECE_BYTES // row_bytes))
+        regions = dmas_of_piece(geometry) if misses else k_tiles
         kn, y_run = shift.U * geometry.K, float(q.yn)
         if shift.U == 1 and q.yn == geometry.columns.out:
             y_run *= p.bn
@@ -159,31 +159,31 @@ class PackedBound:
 
     def _filters(self) -> tuple[float, int, int]:
         """(ns of DMA for all filters, DMAs, K tiles whose filters are loaded and transposed together)."""
-        target, geometry, chunks, shift = self.target, self.geometry, self.schedule.chunks, self.shift
-        K, taps, channels, item = geometry.K, num_taps(self.geometry), chunks[-1][1], geometry.hbm_itemsize
+        target, geometry, k_tiles, shift = self.target, self.geometry, self.schedule.k_tiles, self.shift
+        K, taps, channels, item = geometry.K, num_taps(self.geometry), k_tiles[-1][1], geometry.hbm_itemsize
         if geometry.packed > 0 or geometry.flipped:
-            ns = len(chunks) * target.rows_an_engine * target.run_ns(K * taps * item)
-            return ns, len(chunks) * shift.lanes, 1
-        together = min(len(chunks), PARTITIONS // K)
-        rows, times = min(target.rows_an_engine, together * K), div_ceil(len(chunks), together)
+            ns = len(k_tiles) * target.rows_an_engine * target.run_ns(K * taps * item)
+            return ns, len(k_tiles) * shift.lanes, 1
+        together = min(len(k_tiles), PARTITIONS // K)
+        rows, times = min(target.rows_an_engine, together * K), div_ceil(len(k_tiles), together)
         if shift.V == 1:
-            return times * rows * target.run_ns(channels * taps * item), len(chunks) * shift.lanes, together
+            return times * rows * target.run_ns(channels * taps * item), len(k_tiles) * shift.lanes, together
         # a run for the planes of taps of a channel
         each = channels // geometry.depth_axis.taps
         run_ns = target.run_ns(shift.depth.taps * taps * item)
-        return times * rows * each * run_ns, len(chunks) * shift.V, together
+        return times * rows * each * run_ns, len(k_tiles) * shift.V, together
 
     def _started(self, first: _Work) -> tuple[Clock, float, int, int]:
         """(the Tensor Engine's clock, ns until the first sums begin, matmuls on zeros before filters come and before
         they are placed): filters have come, are transposed and placed, and x of the first bank has come."""
         target, geometry, schedule, shift = self.target, self.geometry, self.schedule, self.shift
-        chunks, taps, K = len(schedule.chunks), num_taps(geometry), geometry.K
+        k_tiles, taps, K = len(schedule.k_tiles), num_taps(geometry), geometry.K
         w_ns, w_loads, together = self._filters()
-        loads, width = div_ceil(chunks, together), together * K
+        loads, width = div_ceil(k_tiles, together), together * K
         clock, come_ns = Clock(target), self.there_ns + skew(target, width, target.load_skew_ns)
         vector_ns = 0.0
         if shift.V > 1:
-            words = schedule.chunks[-1][1] * taps * geometry.itemsize / 4
+            words = schedule.k_tiles[-1][1] * taps * geometry.itemsize / 4
             vector_ns += loads * (target.vector_fixed_memset_ns + words * target.vector_memset_ns)
             come_ns += vector_ns
         come_ns += (w_loads - 1) * target.static_issue_ns
@@ -204,17 +204,17 @@ class PackedBound:
             time += target.matmul_done_half_ns + target.hop_ns + last * target.vector_16bit_ns
         time += target.vector_done_ns
         words = len(schedule.turns[0].products) * shift.T * schedule.slot * geometry.itemsize / 4
-        vector_ns += div_ceil(chunks, 2) * (target.vector_fixed_memset_ns + words * target.vector_memset_ns)
+        vector_ns += div_ceil(k_tiles, 2) * (target.vector_fixed_memset_ns + words * target.vector_memset_ns)
         copies = shift.U * shift.groups * geometry.planes.taps
         elements = taps * K / (shift.groups * geometry.planes.taps)
         vector_copy_ns = target.vector_fixed_ns + elements * target.vector_16bit_ns
         scalar_copy_ns = target.scalar_fixed_ns + elements * target.scalar_ns
         copies_ns = copies * max(vector_copy_ns * scalar_copy_ns / (vector_copy_ns + scalar_copy_ns),
                                  vector_copy_ns / copies)  # fmt: skip
-        hidden_ns = first.array_ns / first.banks / target.half_rate * (chunks - 1) / chunks
-        time = max(time, vector_ns) + max(copies_ns, chunks * copies_ns - hidden_ns) + target.vector_done_ns
+        hidden_ns = first.array_ns / first.banks / target.half_rate * (k_tiles - 1) / k_tiles
+        time = max(time, vector_ns) + max(copies_ns, k_tiles * copies_ns - hidden_ns) + target.vector_done_ns
         x_ns = max(w_ns + first.x_ns / first.banks, (w_loads + first.loads / first.banks) * target.static_issue_ns)
-        x_ns += self.there_ns + skew(target, schedule.chunks[-1][1], target.load_skew_ns)
+        x_ns += self.there_ns + skew(target, schedule.k_tiles[-1][1], target.load_skew_ns)
         start_ns = max(time + target.hop_tensor_ns, x_ns)
         late, _ = self._filled(clock, transposed_ns, start_ns)
         if clock.work >= CLOSE * target.window_work * target.window_ns:

@@ -70,7 +70,7 @@ class OfVolumes(Algorithm):
         return float(pieces_ns + self._order_ns(folded))
 
     def _order_ns(self, folded: Shape) -> float:
-        """ns of two engines that put the plain filters of a first job in the order of x, block by block."""
+        """ns of two engines that put the plain filters of a first M tile in the order of x, block by block."""
         geometry, target = folded.geometry, folded.target
         if geometry.packed or not is_by_plane(geometry):
             return 0.0

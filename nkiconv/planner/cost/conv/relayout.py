@@ -1,5 +1,5 @@
 """What copies take: of NHWC tensors, for algorithms that read rows of x and write rows of y, and of filters of
-transposed convolutions, for those that read taps forwards."""
+transposed convolutions, for those that read taps in order."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def relayout_ns(algorithm: str, shape: Shape) -> float:
 
 
 def _flip_ns(target: Target, geometry: Any) -> float:
-    """ns of a core for its copy of the filter with taps forwards. Of one group the copy has each output channel's taps
+    """ns of a core for its copy of the filter with taps in order. Of one group the copy has each output channel's taps
     in a run of their own, which its load pays for."""
     taps, item, pieces = num_taps(geometry), geometry.hbm_itemsize, flip_pieces(geometry)
     per_group = geometry.K // geometry.groups

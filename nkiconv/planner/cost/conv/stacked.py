@@ -33,7 +33,7 @@ from ..algorithm import Guess, Shape, with_settings
 from ..clock import Clock, skew
 from .common import Completed, matmul_ns, matmul_rates, planes_met, planes_seen
 
-#: Rows of y side by side that are tried.
+#: Rows of y on a partition that are tried.
 BESIDE = (1, 2, 4)
 #: How many of the settings are sizes; sizes that are built, those of least work of the Tensor Engine; candidates that
 #: are timed, at most, and how far above the least bound they may be.
@@ -41,7 +41,7 @@ SIZES, BUILT, GUESSES, NEAR = 5, 100, 2, 1.1
 #: Share of the DMAs' time that others wait for although they take longer.
 CONTENTION = 0.05
 #: ns of an M tile that transposes filters and takes sums, with their evacuation, at least.
-JOB_NS = 550.0
+M_TILE_NS = 550.0
 #: ns until the first matmul on zeros, and as their numbers are counted from.
 WARM_UP_START_NS, ZEROS_NS = 300.0, 400.0
 #: Of depthwise problems, ns until w has come, from the last trigger of the first stationaries to the first sums, and
@@ -129,7 +129,7 @@ class Stacked(Completed):
         return sorted(found, key=lambda one: sum(one[name] != value for name, value in now.items()))
 
     def tiles(self, shape: Shape, plan: Any) -> int:
-        return len(plan.jobs if plan.diagonal else plan.items)
+        return len(plan.m_tiles if plan.diagonal else plan.items)
 
 
 def candidates(target: Target, geometry: Any, options: Any) -> list[tuple[float, StackedSettings]]:
@@ -170,14 +170,14 @@ def tensor_ns(target: Target, geometry: Any) -> Iterator[tuple[float, int, tuple
     # filters come, and results leave
     both_ns = 2 * start_ns(target) - target.dma_done_ns
     for place, (B, D, U, V, G) in enumerate(sizes_tried(geometry)):
-        jobs = div_ceil(geometry.K, PARTITIONS // U)
+        m_tiles = div_ceil(geometry.K, PARTITIONS // U)
         blocks = div_ceil(geometry.planes.out * div_ceil(rows.out, U * V), PARTS)
         taps = taps_of_window(rows, B, U, V, max(phases_of(rows.stride, V, G))) * div_ceil(columns.taps, D)
-        yield both_ns + jobs * blocks * V * columns.out * taps * column_ns, place, (B, D, U, V, G)
+        yield both_ns + m_tiles * blocks * V * columns.out * taps * column_ns, place, (B, D, U, V, G)
 
 
 def sizes_tried(geometry: Any) -> Iterator[tuple[int, int, int, int, int]]:
-    """Rows, shifts, outputs, rows of y side by side, rows from block to block."""
+    """Rows, shifts, outputs, rows of y on a partition, rows from block to block."""
     rows, taps, most = geometry.rows, geometry.columns.taps, PARTITIONS // geometry.C
     # fewer columns of taps a group than needed for as many groups only leave partitions idle
     shifts = [D for D in dict.fromkeys(-(-taps // groups) for groups in range(1, taps + 1)) if D <= most]
@@ -199,11 +199,11 @@ def sizes_tried(geometry: Any) -> Iterator[tuple[int, int, int, int, int]]:
 
 
 def outputs_tried(geometry: Any) -> Iterator[int]:
-    """Outputs of a block: for each number of jobs the most, all that are few, and multiples of 8."""
+    """Outputs of a block: for each number of M tiles the most, all that are few, and multiples of 8."""
     most = min(PARTITIONS, geometry.rows.out + geometry.rows.size)
-    jobs = [-(-geometry.K // (PARTITIONS // U)) for U in range(1, most + 1)]
+    m_tiles = [-(-geometry.K // (PARTITIONS // U)) for U in range(1, most + 1)]
     for U in range(1, most + 1):
-        if U == most or U <= 8 or U % 8 == 0 or jobs[U - 1] < jobs[U]:
+        if U == most or U <= 8 or U % 8 == 0 or m_tiles[U - 1] < m_tiles[U]:
             yield U
 
 
@@ -218,8 +218,9 @@ class Bound:
 
     def __init__(self, target: Target, geometry: Any, options: Any, schedule: Stack) -> None:
         self.target, self.geometry, self.options, self.schedule = target, geometry, options, schedule
-        planes, rows = schedule.band_parts
-        #: a band of as many images and blocks as any, and bands of a core, as many of these as come to the same
+        planes, rows = schedule.out_tile_parts
+        #: an output tile of as many images and blocks as any, and output tiles of a core, as many of these as come to
+        #: the same
         self.zn, self.jn = div_ceil(geometry.planes.out, planes), div_ceil(schedule.num_blocks, rows)
         evenly = geometry.planes.out * schedule.num_blocks / (planes * rows * self.zn * self.jn)
         self.times: float = div_ceil(planes * rows, PARTS) * evenly
@@ -230,21 +231,21 @@ class Bound:
         """From the first DMA to the last; where that is more than `most_ns`, some ns between the two."""
         if self.schedule.diagonal:
             return self._depthwise_ns()
-        target, schedule, times, jobs = self.target, self.schedule, self.times, len(self.schedule.jobs)
-        matmuls = jobs * schedule.V * schedule.num_taps * schedule.groups * planes_met(self.geometry)
+        target, schedule, times, m_tiles = self.target, self.schedule, self.times, len(self.schedule.m_tiles)
+        matmuls = m_tiles * schedule.V * schedule.num_taps * schedule.groups * planes_met(self.geometry)
         sizes = [self.zn * j[1] * q[1] for j in self.tiles for q in self.across]
         sums_ns = times * matmuls * sum(matmul_ns(target, self.geometry, size) for size in sizes)
-        array_ns = sums_ns + (jobs - self.first_share) * self.transposes_ns
+        array_ns = sums_ns + (m_tiles - self.first_share) * self.transposes_ns
         vector_ns = len(sizes) * target.vector_fixed_psum_ns + sum(sizes) * target.vector_ns
         scalar_ns = len(sizes) * target.scalar_fixed_psum_ns + sum(sizes) * target.scalar_ns
         read_ns = vector_ns if self.options.residual else scalar_ns
         if either_reads(self.options.epilogue, self.options.strict_nonfinite) and not self.options.residual:
             read_ns = vector_ns * scalar_ns / (vector_ns + scalar_ns)
-        read_ns *= times * jobs * schedule.V
-        x_ns, y_ns, band_bytes = self._moves_ns()
-        moved_ns = jobs * self.filters_ns + times * (x_ns + y_ns)
-        moved_ns = max(moved_ns, (jobs * self.filter_bytes + times * band_bytes) * target.hbm_byte_ns)
-        last_ns = self._last_ns(vector_ns / len(sizes), y_ns / jobs) + CONTENTION * moved_ns
+        read_ns *= times * m_tiles * schedule.V
+        x_ns, y_ns, out_tile_bytes = self._moves_ns()
+        moved_ns = m_tiles * self.filters_ns + times * (x_ns + y_ns)
+        moved_ns = max(moved_ns, (m_tiles * self.filter_bytes + times * out_tile_bytes) * target.hbm_byte_ns)
+        last_ns = self._last_ns(vector_ns / len(sizes), y_ns / m_tiles) + CONTENTION * moved_ns
         least_ns = max(array_ns, read_ns, moved_ns - start_ns(target)) + start_ns(target) + last_ns
         if least_ns > most_ns:
             return least_ns
@@ -252,13 +253,13 @@ class Bound:
         columns = self.geometry.columns
         valid_range = sum(met_counts(columns)) / (columns.taps * columns.out) if schedule.whole >= 0 else 1.0
         work_ns = times * matmuls * sum(sizes) * matmul_rates(target, self.geometry)[0] * valid_range
-        work_ns += jobs * self.transposes_ns * min(1.0, schedule.U * schedule.kn / target.matmul_columns_min)
+        work_ns += m_tiles * self.transposes_ns * min(1.0, schedule.U * schedule.kn / target.matmul_columns_min)
         clock = Clock(target)
         # zeros keep the Tensor Engine at work until the first sums
         clock.stream(WARM_UP_START_NS, (begin - WARM_UP_START_NS) * target.half_rate)
         array_ns = clock.sums_end(begin, array_ns, work_ns) - begin
-        if jobs > 1:
-            array_ns = max(array_ns, jobs * JOB_NS + (times - 1.0) * sums_ns / times)
+        if m_tiles > 1:
+            array_ns = max(array_ns, m_tiles * M_TILE_NS + (times - 1.0) * sums_ns / times)
         return max(array_ns, read_ns, moved_ns - begin) + begin + last_ns
 
     def _dma_ns(self, elements: float, run: float, partitions: int, strided: bool = False) -> float:
@@ -276,16 +277,21 @@ class Bound:
         return self._dma_ns(size, run * together, PARTITIONS, geometry.x_strides[3] > 1 and run > 1)
 
     def _moves_ns(self) -> tuple[float, float, float]:
-        """(ns for x, ns for results and residuals, bytes) of a band."""
-        geometry, schedule, jobs, Q = self.geometry, self.schedule, len(self.schedule.jobs), self.geometry.columns.out
+        """(ns for x, ns for results and residuals, bytes) of an output tile."""
+        geometry, schedule, m_tiles, Q = (
+            self.geometry,
+            self.schedule,
+            len(self.schedule.m_tiles),
+            self.geometry.columns.out,
+        )
         blocks, parts = schedule.block_rows(self.jn), schedule.U * schedule.kn
         size = self.zn * self.jn * schedule.V * Q
         run = size / self.zn / (len(self.tiles) if schedule.U == 1 else self.jn)
-        y_ns = jobs * self._dma_ns(size, run, parts, geometry.y_strides[3] > 1 and Q > 1)
+        y_ns = m_tiles * self._dma_ns(size, run, parts, geometry.y_strides[3] > 1 and Q > 1)
         x_size = planes_seen(geometry, self.zn) * blocks * min(schedule.width, geometry.columns.size)
         residual = 1 if self.options.residual else 0
-        elements = schedule.parts * x_size + jobs * parts * size * (1 + residual)
-        # banks leave from parts of the partitions in turn, which have different engines
+        elements = schedule.parts * x_size + m_tiles * parts * size * (1 + residual)
+        # banks leave from alternating parts of the partitions, which have different engines
         slots = min(len(self.tiles), PARTITIONS // slot_for(parts))
         return self._x_ns(blocks), y_ns * (residual + 1 / slots), elements * geometry.itemsize
 
@@ -299,7 +305,7 @@ class Bound:
     # filters
 
     def is_straight(self) -> bool:
-        """Whether filters that engines cannot shift are sooner straight at their places than transposed apart."""
+        """Whether filters that engines cannot shift are sooner straight at their places than transposed separately."""
         target, geometry, schedule = self.target, self.geometry, self.schedule
         if schedule.fits_window or schedule.filters != "apart":
             return schedule.fits_window
@@ -401,8 +407,8 @@ class Bound:
         """The slowest of the Tensor Engine, after the first stationaries are there, of their triggers, of DMA engines,
         and of the stores alone, which begin with the first sums."""
         target, geometry, schedule = self.target, self.geometry, self.schedule
-        Q, out, jobs = geometry.columns.out, geometry.planes.out, div_ceil(len(schedule.jobs), PARTS)
-        rounds = div_ceil(jobs, schedule.together)
+        Q, out, m_tiles = geometry.columns.out, geometry.planes.out, div_ceil(len(schedule.m_tiles), PARTS)
+        rounds = div_ceil(m_tiles, schedule.together)
         words = (schedule.together - schedule.early) * tile_bytes(geometry, schedule.kn) / 4
         triggers_ns = schedule.kn * len(schedule.runs) * target.static_issue_ns
         first_ns = W_NS + words * target.vector_memset_ns * ZEROED_BY_VECTOR + triggers_ns + FIRST_NS
@@ -418,10 +424,10 @@ class Bound:
         slots = PARTITIONS // slot_for(schedule.kn * geometry.rows.out)
         y_ns = self._dma_ns(out * Q, Q, PARTITIONS) / slots
         taps_ns = self._dma_ns(num_taps(geometry), num_taps(geometry), PARTITIONS)
-        last = jobs - (rounds - 1) * schedule.together
+        last = m_tiles - (rounds - 1) * schedule.together
         slowest_ns: float = max(
-            first_ns + max(jobs * array_ns, (rounds - 1) * triggers_ns + last * array_ns, array_ns + jobs * y_ns),
-            W_NS + jobs * (x_ns + y_ns + taps_ns),
+            first_ns + max(m_tiles * array_ns, (rounds - 1) * triggers_ns + last * array_ns, array_ns + m_tiles * y_ns),
+            W_NS + m_tiles * (x_ns + y_ns + taps_ns),
         )
         return slowest_ns + self._last_ns(0.0, 0.0)
 

@@ -274,9 +274,9 @@ class Bound:
         return self.seen[key]
 
     def _total_ns(self, core: _Core, warmup: int) -> float:
-        target, chunks, clock = self.target, len(self.schedule.chunks), Clock(self.target)
+        target, k_tiles, clock = self.target, len(self.schedule.k_tiles), Clock(self.target)
         # with several banks together the first K tile is enough to begin
-        parts = chunks if 1 < self.schedule.together >= chunks else 1
+        parts = k_tiles if 1 < self.schedule.together >= k_tiles else 1
         start_ns = target.first_packet_ns + target.load_skew_ns + target.dma_end_ns + target.dma_done_ns
         start_ns += max(core.w_ns / parts + core.build_ns, (core.w_ns + core.x_ns) / parts)
         clock.stream(WARM_UP_START_NS, warmup * target.matmul_columns_min * target.tensor_column_ns)
@@ -308,7 +308,7 @@ class Bound:
             else:
                 seen = blocks_met(turn, lanes[0], blocks)
                 columns = sum(max(target.matmul_columns_min, one) for one in seen if one) or size
-                array_ns += len(schedule.chunks) * (columns * self.column_ns + len(seen) * self.matmul_ns)
+                array_ns += len(schedule.k_tiles) * (columns * self.column_ns + len(seen) * self.matmul_ns)
             vector_ns = size * target.vector_ns + target.vector_fixed_psum_ns
             scalar_ns = size * target.scalar_ns + target.scalar_fixed_psum_ns
             each_ns = scalar_ns * vector_ns / (scalar_ns + vector_ns) if shared else scalar_ns
@@ -329,11 +329,11 @@ class Bound:
             y_run *= max(1.0, p.qn / (1 if schedule.gathers else max(1, banks // len(schedule.turns))))
         x_elements, y_elements = float(z.xn * p.xn * q.xn), float(z.qn * p.qn * q.qn)
         tiles = sum(one.lane < len(lanes) for one in tile)
-        _, channels, _, held = schedule.chunks[0]
+        _, channels, _, held = schedule.k_tiles[0]
         rows = x_rows = min(len(lanes), held) * channels
         if schedule.gathers:
             rows, x_rows = tile[0].cn, sum(one.cn for one in tile if one.lane < len(lanes))
-        x_ns = len(schedule.chunks) * dma_ns(self.target, rows, x_rows, x_elements, x_run, geometry.hbm_itemsize)
+        x_ns = len(schedule.k_tiles) * dma_ns(self.target, rows, x_rows, x_elements, x_run, geometry.hbm_itemsize)
         # results packed along the partitions have DMA engines of their own
         beside, kn = PARTITIONS // schedule.slot, tile[0].kn
         one = schedule.residents[0]
@@ -352,7 +352,7 @@ class Bound:
         target, geometry, schedule, taps = self.target, self.geometry, self.schedule, num_taps(self.geometry)
         if not schedule.gathers:
             run = float(tile[0].kn * taps)
-            _, channels, _, held = schedule.chunks[0]
+            _, channels, _, held = schedule.k_tiles[0]
             w_ns = dma_ns(self.target, held * channels, held * channels, run, run, geometry.hbm_itemsize)
             copies = sum(tap >= 0 for turn in schedule.turns for one in turn.products for tap in one.taps)
             copy_ns = target.vector_fixed_ns + tile[0].kn * self._copy_ns
@@ -360,7 +360,7 @@ class Bound:
             packed_ns = copies * held * copy_ns / 2
             words = sum(turn.size for turn in schedule.turns) * schedule.width(1) * geometry.itemsize / 4
             packed_ns = max(packed_ns, words * target.gpsimd_ns) if schedule.packs else 0.0
-            return len(schedule.chunks) * w_ns, packed_ns, 0.0
+            return len(schedule.k_tiles) * w_ns, packed_ns, 0.0
         outputs, Kt, by_input = len(schedule.turns[0].outputs), schedule.slot, geometry.groups == geometry.C
         w_ns = target.rows_an_engine * target.run_ns(geometry.C // geometry.groups * taps * geometry.itemsize)
         product_ns = target.vector_16bit_ns if geometry.itemsize == 2 else target.vector_ns

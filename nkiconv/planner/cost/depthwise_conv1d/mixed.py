@@ -30,7 +30,7 @@ from .common import OfSchedule, timed
 
 #: Pieces of a core's work up to which each of the first and last ones matters.
 SHORT = 12
-#: Lists of recipes that are tried beside others, and that a search starts from.
+#: Lists of recipes that are tried besides others, and that a search starts from.
 RECIPES, START = 8, 2
 #: First and last pieces of short work, and more that a search tries.
 FIRST, MORE_FIRST = ((256, 384, 512), (256, 256), (128, 256)), ((256, 512), (256, 96, 512), (256,))

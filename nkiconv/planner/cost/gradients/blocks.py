@@ -45,7 +45,7 @@ class Blocks(ByBound):
         return {
             "passes": len(plan.passes),
             "tiles": sum(len(one.tiles) for one in plan.passes),
-            "banks": sum(len(jobs) for one in plan.passes for jobs in one.rounds),
+            "banks": sum(len(accumulators) for one in plan.passes for accumulators in one.rounds),
             **ints(plan),
         }
 

@@ -203,8 +203,8 @@ class DiagonalsBound:
         """A partition's, about."""
         rows, columns = t["rows"] * t["down"], t["columns"] * t["across"]
         size = (self.T * self.sums(rows, columns) + rows * columns * self.k) * t["groups"] * t["beside"]
-        jobs = ceil(t["groups"], t["below"]) * self.T
-        return size * self.geometry.itemsize * buffers + 8 * t["side"] * (jobs * self.taps + 2 * READ_MOST)
+        accumulators = ceil(t["groups"], t["below"]) * self.T
+        return size * self.geometry.itemsize * buffers + 8 * t["side"] * (accumulators * self.taps + 2 * READ_MOST)
 
     def ns(self, t: Table) -> Any:
         """From the first load to the last store."""
@@ -217,12 +217,12 @@ class DiagonalsBound:
         passes = ceil(geometry.groups // t["beside"], t["side"] * t["groups"])
         steps = np.where(t["split"] > 0, ceil(steps, PARTS), steps)
         passes = np.where(t["split"] > 0, passes, ceil(passes, PARTS))
-        jobs = ceil(t["groups"], t["below"]) * T
+        accumulators = ceil(t["groups"], t["below"]) * T
         whole = t["below"] * t["rows"] * t["columns"] * t["beside"] * self.k == PARTITIONS
-        products = t["groups"] * T * t["down"] * t["across"] + np.where((t["below"] > 1) & ~whole, jobs, 0)
+        products = t["groups"] * T * t["down"] * t["across"] + np.where((t["below"] > 1) & ~whole, accumulators, 0)
         array_ns = products * self.product_ns(t) + t["side"] * END_NS
         moving_ns = self.moving_ns(t, rows, columns)
-        reads_ns = t["side"] * (jobs * self.read_ns(t) + END_NS) + self.shared_ns(t, rows, columns)
+        reads_ns = t["side"] * (accumulators * self.read_ns(t) + END_NS) + self.shared_ns(t, rows, columns)
         streamed_ns = products * t["beside"] * t["sums"] * self.column_ns
         # short products at half rate never bring the Tensor Engine back to the full one
         short = target.half_rate * streamed_ns < target.window_work * array_ns
@@ -231,7 +231,7 @@ class DiagonalsBound:
         step_ns = np.maximum(np.maximum(array_ns, moving_ns), reads_ns)
         start_ns = target.first_packet_ns + target.load_skew_ns + target.dma_end_ns + target.dma_done_ns
         # of both cores' sums: a pass's are exchanged by row tiles
-        sums = jobs * self.taps * t["rows"] * t["columns"] * t["beside"] * self.k * t["below"]
+        sums = accumulators * self.taps * t["rows"] * t["columns"] * t["beside"] * self.k * t["below"]
         shared_ns = t["side"] * (target.exchange_ns + 4 * sums * target.exchange_byte_ns) * passes
         shared_ns = np.where(t["split"] > 0, shared_ns, 0)
         return step_ns * (steps * passes - 1) + array_ns + moving_ns + reads_ns + start_ns + shared_ns
