@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 #: Seconds between two states of the file.
 EVERY = 60
 #: What a plan's time may differ from the file's, and instructions of one that is timed again at most.
-ALIKE, MOST = 5e-3, 40_000
+ALIKE, MOST = 5e-3, 4_000
 
 
 def requests_of(model: Model) -> list[Request]:
@@ -87,7 +87,7 @@ def planned(request: Request) -> Shipped | None:
 
 
 def holds(plan: Shipped) -> bool:
-    """Whether the kernel takes a plan and, unless it is very long, as much time as the file says."""
+    """Whether the kernel takes a plan and, unless it is long, as much time as the file says."""
     operation, rates = operation_for(plan.request), Rates()
     if plan.algorithm not in operation.algorithms:
         return False
