@@ -149,3 +149,12 @@ def test_nhwc_is_not_much_slower(name):
 def test_the_estimate_is_near_the_time(name):
     said, timed = estimated(cases.get(name).problem.replace(layout="NHWC"))
     assert said == pytest.approx(timed, rel=0.16)
+
+
+@pytest.mark.parametrize("lnc", [1, 2])
+def test_single_pixels_are_loaded_not_transposed(lnc):
+    """Channels of one pixel are neighbours in HBM in either layout; a DMA that transposes them takes longer."""
+    problem = ConvProblem(N=1, C=300, H=1, W=1, K=40, R=1, S=1)
+    args, kwargs = OPERATIONS["conv2d"].arguments(Request(problem=problem, lnc=lnc), "weight_stationary", None)
+    execution = execute(OPERATIONS["conv2d"].kernel[lnc], args, kwargs, trace_only=True)
+    assert "dma_transpose" not in {one.op for one in execution.instructions}

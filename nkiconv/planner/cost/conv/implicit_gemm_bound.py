@@ -35,6 +35,8 @@ from ....simulator.timing.target import Target
 from ..clock import Clock
 from .common import last_ns, matmul_rates, met_outputs, planes_seen
 
+#: ns until the first x that DMA transposes is there, besides its trigger's and its bytes' time: filters come between.
+TRANSPOSED_NS = 2200.0
 #: ns until DMA has transposed the first block of an M tile's filters: an engine's copy, the trigger, the first packet,
 #: the end (trn2.toml, dma.hwdge_*).
 MOVE_NS = 4000.0
@@ -87,7 +89,7 @@ def _start_ns(work: Work, m_tile: Any, item: Any) -> float:
         each_ns += k_tile.slots * work.rows_ns(item.out_tile, k_tile, parts[0][1])
     done_ns = (1 - 1 / k_tiles) * work.part_ns([m_tile], bank.zn * bank.pn * bank.qn, 1)[0]
     done_ns += work.transposing_ns([m_tile])[0]
-    come_ns = target.hwdge_issue_ns if is_transposed(geometry) else 0.0
+    come_ns = TRANSPOSED_NS if is_transposed(geometry) else 0.0
     come_ns += target.first_packet_ns + target.load_skew_ns + target.dma_end_ns + target.dma_done_ns
     return float(max(work.stationaries_there_ns(m_tile), come_ns + k_tiles * each_ns - done_ns))
 
@@ -226,14 +228,12 @@ class Work:
         busy_ns = all_ns * min(1.0, m_tiles[0].kn / target.matmul_columns_min)
         if m_tiles[0].pack > 1:
             # Vector spreads filters of several groups by pieces of a bank, and every other piece waits for the array
-            kn, itemsize, slow_ns = m_tiles[0].kn, geometry.itemsize, self.transpose_ns / target.half_rate
-            taps = min(
-                tap_groups(geometry, m_tiles[0].k_tiles[0]), BANK_BYTES // (whole_words(kn, itemsize) * itemsize)
-            )
-            each_ns = m_tiles[0].k_tiles[0].cn * (target.vector_16bit_ns if itemsize == 2 else target.vector_ns)
+            taps, slow_ns = self.piece_taps(m_tiles[0]), self.transpose_ns / target.half_rate
+            vector_ns = target.vector_16bit_ns if geometry.itemsize == 2 else target.vector_ns
+            each_ns = m_tiles[0].k_tiles[0].cn * vector_ns
             spread_ns, hops_ns = target.vector_fixed_ns + each_ns, target.vector_done_ns + target.hop_tensor_ns
             hops_ns += each_ns + slow_ns + target.matmul_done_half_ns + target.hop_ns
-            read_ns = target.vector_fixed_psum_ns + taps * kn * target.vector_16bit_ns
+            read_ns = target.vector_fixed_psum_ns + taps * m_tiles[0].kn * target.vector_16bit_ns
             piece_ns = (hops_ns + read_ns + (2 * taps - 1) * spread_ns) / 2
             all_ns += count / taps * max(0.0, piece_ns - taps * slow_ns) * target.half_rate
         return all_ns, busy_ns
@@ -352,13 +352,20 @@ class Work:
         first_ns = target.static_issue_ns + target.first_packet_ns + target.load_skew_ns
         return float(first_ns + target.rows_an_engine * load_ns + target.dma_done_ns)
 
+    def piece_taps(self, m_tile: Any) -> int:
+        """Taps, or groups of folded ones, whose filters are transposed together: of a row, in one bank."""
+        item = self.geometry.itemsize
+        bank = max(1, BANK_BYTES // (whole_words(m_tile.kn, item) * item))
+        return int(min(bank, tap_groups(self.geometry, m_tile.k_tiles[0])))
+
     def stationaries_there_ns(self, m_tile: Any) -> float:
         """ns from a core's start until the first filters of an M tile are stationaries."""
         geometry, target, there_ns = self.geometry, self.target, self.filters_there_ns(m_tile)
         if geometry.packed > 0 or geometry.flipped or is_depthwise_m_tile(geometry, m_tile):
             return there_ns
-        passed_ns = self.transpose_ns / target.half_rate + target.matmul_done_half_ns + target.hop_ns
-        read_ns = m_tile.kn * target.vector_16bit_ns + target.vector_fixed_psum_ns + target.vector_done_ns
+        taps = self.piece_taps(m_tile)
+        passed_ns = taps * self.transpose_ns / target.half_rate + target.matmul_done_half_ns + target.hop_ns
+        read_ns = taps * m_tile.kn * target.vector_16bit_ns + target.vector_fixed_psum_ns + target.vector_done_ns
         return float(there_ns + passed_ns + read_ns + target.hop_tensor_ns)
 
     def transposed_ns(self, elements: float) -> float:
