@@ -26,8 +26,8 @@ def load_x(
 
     counts: of channels, planes, rows and columns; None: dst's. Rows and columns may begin before x and end after it.
     order: what dst's axes are, above; row_step: rows of x from one of dst to the next. ledger, alone: as of
-    `load_transposed`, which takes channels that are neighbours in HBM to partitions. is_copied: not where NHWC is copied
-    to rows first, so that only single pixels look like that.
+    `load_transposed`, which takes channels that are neighbours in HBM to partitions; is_copied: none of a kernel that
+    works on copies of NHWC, where only those of a single pixel are.
     """
     (c0, d0, h0, w0), (cn, dn, hn, wn) = first, counts or dst.shape
     top, bottom = places_inside(h0, row_step, hn, geometry.rows.size)
