@@ -54,6 +54,11 @@ def command(measure, monkeypatch):
     return module_of(FOLDER, "__main__", monkeypatch)
 
 
+@pytest.fixture
+def everything(command):
+    return sys.modules[command.models.__module__]
+
+
 def test_a_model_s_rest_is_told_with_its_reason(zoo, measure):
     found = measure.measure(zoo.Model("tiny", "none", built, {"input": (1, 3, 8, 8)}))
     assert (found.error, found.ran_on, found.kernels) == ("", "meta tensors", 1)
@@ -116,17 +121,17 @@ def test_the_page(zoo, measure, command):
     assert command.shown(0.999999) == "99.99 %"
 
 
-def test_the_zoo_s_names(command):
-    everything = command.models([])
-    assert len({(one.package, one.name) for one in everything}) == len(everything) > 100
-    assert {one.package for one in everything} == set(command.PACKAGES)
+def test_the_zoo_s_names(command, everything):
+    models = command.models([])
+    assert len({(one.package, one.name) for one in models}) == len(models) > 100
+    assert {one.package for one in models} == set(everything.PACKAGES)
     assert [one.name for one in command.models(["wan 2.1 vae"])] == ["Wan 2.1 VAE"]
 
 
-def test_one_model_by_the_command(command, monkeypatch, tmp_path):
+def test_one_model_by_the_command(command, everything, monkeypatch, tmp_path):
     pytest.importorskip("transformers")
-    monkeypatch.setattr(command, "models", lambda _only: [one for one in everything if one.name == "ViTModel"])
-    everything = [*command.of_transformers.models()]
+    models = [one for one in everything.of_transformers.models() if one.name == "ViTModel"]
+    monkeypatch.setattr(command, "models", lambda _only: models)
     out = tmp_path / "zoo.md"
     monkeypatch.setattr(sys, "argv", ["zoo", "--require", "--out", str(out)])
     with pytest.raises(SystemExit) as stop:

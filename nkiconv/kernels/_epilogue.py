@@ -48,7 +48,7 @@ def load_bias(bias_hbm, k0, kn, times=1):
     return bias_sbuf
 
 
-def evacuate(y_sbuf, acc, bias, residual, epilogue, by, strict=False, rest=None, adder=nisa.engine.unknown, row=0):
+def evacuate(y_sbuf, acc, bias, residual, epilogue, by, strict=False, rest=None, adder=None, row=0):
     """Sums into y_sbuf, with everything that the epilogue asks for.
 
     Args:
@@ -58,7 +58,7 @@ def evacuate(y_sbuf, acc, bias, residual, epilogue, by, strict=False, rest=None,
         by: the engine of what Vector and Scalar can both do, or a Ledger, whichever has had less to do.
         strict: as of `options.either_reads`. rest: None, or the other part of the sums, fp32 in SBUF, with a residual
             that is added before an activation; by Scalar, acc is copied before. adder: the engine that adds what is all
-            in SBUF. row: first partition of all operands.
+            in SBUF; None: as the compiler chooses. row: first partition of all operands.
     """
     apart, last = bias != None and tuple(bias.shape[1:]) != (1,), adds_last(epilogue)
     fused = None if apart else bias
@@ -91,7 +91,7 @@ def evacuate(y_sbuf, acc, bias, residual, epilogue, by, strict=False, rest=None,
         elif fused != None:
             nisa.scalar_tensor_tensor(dst=into, data=sums, op0=nl.add, operand0=fused, op1=nl.add, operand1=step)
         else:
-            in_sbuf = adder if sums is not acc else nisa.engine.unknown
+            in_sbuf = nisa.engine.unknown if adder == None or sums is acc else adder
             nisa.tensor_tensor(dst=into, data1=sums, data2=step, op=nl.add, engine=in_sbuf)
         sums, fused = into, None
 

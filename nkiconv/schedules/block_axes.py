@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
+from .axis import outputs_met
 from .geometry import Axis
 
 
@@ -19,7 +20,8 @@ class BlockAxis:
     """An axis of a Geometry in blocks; size, out and blocks are of one of its images.
 
     origin: first output of block 0, which is 0 or does not exist. taps: by output of a block (tap, e) of those that
-    meet it, forwards. low, high: least and most e.
+    meet it, forwards. low, high: least and most e. gaps: lhs_dilation that blocks do not take up, as outputs that meet
+    the same taps are apart.
     """
 
     images: int
@@ -33,6 +35,7 @@ class BlockAxis:
     taps: tuple[tuple[tuple[int, int], ...], ...]
     low: int
     high: int
+    gaps: int = 1
 
     @property
     def step(self) -> int:
@@ -88,6 +91,8 @@ class Part:
 
     def valid_range(self, e: int, blocks: tuple[int, int]) -> tuple[int, int, int, int, int]:
         """Where (first, how many) blocks meet element e: what `geometry.valid_range` returns of outputs."""
+        if self.axis.gaps > 1:
+            return outputs_met(self.axis.size, self.axis.apart, self.axis.gaps, e, *blocks)
         apart, m0, end = self.axis.apart, blocks[0], blocks[0] + blocks[1]
         first = max(m0, -(-max(0, self.x0 - e) // apart))
         last = min(end, -(-max(0, self.x0 + self.xn - e) // apart))
@@ -156,9 +161,9 @@ def block_axis(axis: Axis, beside: int, aligned: bool = False) -> BlockAxis:
     )
 
 
-def plain_axis(size: int, out: int, apart: int = 1, images: int = 1, turns: int = 1) -> BlockAxis:
+def plain_axis(size: int, out: int, apart: int = 1, images: int = 1, turns: int = 1, gaps: int = 1) -> BlockAxis:
     """An axis of blocks of so many outputs in turn, each `apart` elements behind the one before."""
-    return BlockAxis(images, size, out, 1, turns, apart, 0, out // turns, (((0, 0),),), 0, 0)
+    return BlockAxis(images, size, out, 1, turns, apart, 0, out // turns, (((0, 0),),), 0, 0, gaps)
 
 
 def planes_of(part: Part) -> tuple[int, int]:

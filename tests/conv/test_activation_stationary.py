@@ -319,7 +319,7 @@ def test_refusals(problem, settings, changes, why):
 
 
 def test_windows_that_engines_do_not_see_are_refused_before_they_are_cut(change):
-    change(pixel_tiles, "pixel_bands", None)
+    change(pixel_tiles, "pixel_out_tiles", None)
     found, reason = planned(WIDE_STEPS, NAME)
     assert found is None
     assert re.search(f"{NAME} keeps padded windows", reason)

@@ -91,8 +91,8 @@ def test_a_stack_needs_no_more_than_it_says(K, C, taps):
         operation.kernel[2], *operation.arguments(request, "stacked", None), trace_only=True
     )
     most = max(len(program.instructions) for program in execution.programs)
-    assert most <= stack.most_instructions(2)
-    assert execution.sbuf_peak_bytes <= stack.sbuf_bytes(False)
+    assert most <= stack.stack.most_instructions(2)
+    assert execution.sbuf_peak_bytes <= stack.stack.sbuf_bytes(False)
 
 
 @pytest.mark.cover(3)

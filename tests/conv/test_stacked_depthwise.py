@@ -185,10 +185,12 @@ def test_what_the_host_settles_is_exact(name):
 
 
 PLANES = (4, 4, 4, *VOLUMES["same"][3:])
+#: Zeros between planes of x: (size, taps, stride, dilation, lhs_dilation, before, after) of planes.
+GAPS = [(4, 4, 4, planes, *VOLUMES["same"][4:]) for planes in ((5, 4, 1, 1, 3, 0, 0), (6, 3, 2, 2, 3, 2, 1))]
 
 
 @pytest.mark.parametrize("lnc", [1, 2])
-@pytest.mark.parametrize("shape", [VOLUMES["depthwise"], PLANES, (6, 6, 6, *VOLUMES["causal"][3:])])
+@pytest.mark.parametrize("shape", [VOLUMES["depthwise"], PLANES, (6, 6, 6, *VOLUMES["causal"][3:]), *GAPS])
 def test_volumes(shape, lnc):
     check_volume(shape, lnc=lnc, algorithm="stacked")
 

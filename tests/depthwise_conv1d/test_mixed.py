@@ -79,7 +79,7 @@ def test_staged_states_are_exact_in_any_block(row, block_bytes, columns, monkeyp
         monkeypatch.setattr(name, build)
     monkeypatch.setattr(mixed, "BLOCK_BYTES", block_bytes)
     monkeypatch.setattr(mixed, "DIRECT_COLUMNS", 4)
-    for name in (schedules, f"{kernel}.states"):
+    for name in (schedules, f"{kernel}.dma"):
         monkeypatch.setattr(f"{name}.IMAGES", 2)
     config = (("columns", columns),)
     check(row.problem("bf16"), Request(state=True, final=True), 6, whole=True, algorithm="mixed", config=config)
