@@ -1,7 +1,7 @@
 """`dot`: dot products of whole rows. Settings, schedule, what it does not run.
 
-Its cuts are phases of taps and columns, chunks of taps, blocks of lags, tiles and batches. None of it depends on the
-number of cores.
+Its cuts are phases of taps and columns, chunks of taps, blocks of lags, tiles and batches. Many lags (`wide`) come in
+blocks that are batches of their own. None of it depends on the number of cores.
 
 With g = gcd(stride, dilation), R = stride / g and D = dilation / g, tap s = R s' + r and column q = D q' + m meet at
 position stride * (D (s' + q') + m) + dilation * r of the padded row. For each of the R tap phases and D column phases
@@ -12,6 +12,7 @@ partition p, slot t; lag q' of slot t is slot t + q'.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,12 +21,18 @@ from ..simulator.timing import Rates
 from ..simulator.timing.target import Target
 from .channels import ChannelBlock, channel_block, channel_halves
 from .depthwise import Options, RowGeometry, instructions_unsupported
-from .settings import Config, Settings, count, double, half, setting, warm_up
+from .settings import Config, Settings, count, double, flag, half, setting, warm_up
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, SBUF_BYTES, div_ceil
 
-#: Slots of a stationary that a config can ask for; most columns of a row, and rows that are on their way.
-BLOCKS, COLUMNS_MOST, BUFFERS = (1, 2, 4, 8, 16), 64, 4
-#: Matmuls on zeros that a search tries, and rows from which they pay.
+#: Slots of a stationary that a config can ask for, and lags of a block with `wide`: a bank holds 128 slots of x of 4
+#: channels, 31 of which are beyond the lags.
+BLOCKS, LAGS_MOST = (1, 2, 4, 8, 16), 97
+#: Most columns with masks; and lags beyond which `wide` is faster, more for few slots, as its blocks of lags are
+#: large, and where a core has less than a tile and waits for HBM.
+COLUMNS_MIN = 64
+WIDE_FROM, WIDE_FROM_SLOTS = 10, 32
+WIDE_FROM_FEW, WIDE_FROM_FEW_SLOTS = 12, 320
+#: Matmuls on zeros that a search tries, and with masks rows from which they pay.
 WARM_UP, MANY_ROWS = 24, 1024
 #: Bytes a partition of SBUF for rows as loaded, transposed slots and kept filters; sums and products take the rest.
 DOT_SBUF_BYTES = 180_000
@@ -33,10 +40,26 @@ DOT_SBUF_BYTES = 180_000
 KEPT_BYTES = 65_536
 #: Channel tiles, or images, that leave together.
 LEAVE_TOGETHER = 4
-#: ns from the first load to the first sums and from the last sums to the end of the last store.
-ENDS_NS = 5000.0
+#: With wide, slots and channels of a stationary: channels start at partitions 0, 32, 64 and 96, as engines address
+#: them; and bytes per partition that products on their way through HBM take, and results.
+WIDE_TAPS = 32
+WIDE_BYTES = 44_000
+#: Columns for each tap from which `banded` is at least as fast, for the taps that it always takes.
+COLUMNS_PER_TAP = 0.5
+BANDED_TAPS = 8192
+
+
+#: ns from the first load to the first sums and from the last sums to the end of the last store, with masks and with the
+#: way through HBM.
+MASKED_ENDS_NS = 5000.0
+WIDE_ENDS_NS = 11000.0
 #: Share of the masks and sums that Vector is left with, a column of lags and channels.
 MASKED_VECTOR = 0.75
+#: How much more work than it takes a unit should have for the array to be at full rate in all windows.
+SURE = 1.3
+#: Most blocks of slots in a chunk of `wide`, and from one number of lags that is tried to the next.
+WIDE_BLOCKS = 2
+WIDE_STEP = 8
 
 
 @dataclass(frozen=True)
@@ -45,21 +68,36 @@ class DotSettings(Settings):
 
     algorithm = "dot"
     tried = ("block", "slots", "warmup")
-    removed = tuple((name, "it takes at most 64 columns a row; use banded for more") for name in ("wide", "lags"))
 
+    wide: bool = flag(
+        "whether lags are put in step by a way through HBM, not by masks", default=lambda geometry: is_wide(geometry)
+    )
     slots: int = count("slots of a chunk of taps, at most; fewer where they do not fit", 1, 128, near=(half, double))
-    block: int = count("slots of a stationary: 1, 2, 4, 8 or 16", 1, 16, default=8, near=(2, 4, 8, 16))
+    lags: int = count("lags of a block with wide, at most; fewer if they do not fit", 1, LAGS_MOST, default=LAGS_MOST)
+    block: int = count("slots of a stationary with masks: 1, 2, 4, 8 or 16", 1, 16, default=8, near=(2, 4, 8, 16))
     warmup: int = warm_up("by shape", near=(0, WARM_UP))
 
 
 def dot_settings(geometry: RowGeometry, config: Config, target: Target | None = None) -> DotSettings:
-    """All settings of a config: as many slots as fit. target: other prices than those of trn2.toml."""
-    warmup = warm_up_of(target or Target.of(Rates())) if geometry.N * geometry.C >= MANY_ROWS else 0
-    found = DotSettings.read(config, geometry, slots=32, warmup=warmup)
-    plan = build(geometry, found)
-    # without slots nothing fits, which `unsupported` says
-    slots = plan.slots * plan.members or found.slots
-    return found if "slots" in dict(config or ()) else replace(found, slots=slots)
+    """All settings of a config: as many slots as fit, of `wide` slots and lags with the fewest columns.
+
+    target: other prices than those of trn2.toml.
+    """
+    given, wide = dict(config or ()), setting(config, "wide", is_wide(geometry))
+    is_warm = wide or geometry.N * geometry.C >= MANY_ROWS
+    warmup = warm_up_of(target or Target.of(Rates())) if is_warm else 0
+    best = DotSettings.read(config, geometry, slots=64 if wide else 32, warmup=warmup)
+    tried = [best]
+    if wide:
+        slots = [given.get("slots", WIDE_TAPS * blocks) for blocks in range(1, WIDE_BLOCKS + 1)]
+        lags = [given.get("lags", lags) for lags in range(1, LAGS_MOST + 1, WIDE_STEP)]
+        tried = [replace(best, slots=some, lags=few) for some, few in dict.fromkeys(itertools.product(slots, lags))]
+    plans = [plan for plan in (build(geometry, one) for one in tried) if plan.slots]
+    if not plans:
+        return best
+    plan = min(plans, key=wide_columns) if wide else plans[0]
+    of_plan = {"slots": plan.slots * plan.members, "lags": plan.lags if wide else best.lags}
+    return replace(best, **{**of_plan, **given})
 
 
 def dot_config_unsupported(config: Config) -> str:
@@ -69,6 +107,17 @@ def dot_config_unsupported(config: Config) -> str:
         return reason
     block = setting(config, "block", 1)
     return "" if block in BLOCKS else f"config block={block}: must be 1, 2, 4, 8 or 16 slots of a stationary"
+
+
+def is_wide(geometry: RowGeometry) -> bool:
+    """Whether there are so many lags that `wide` is faster, or more columns than there may be without it."""
+    common = math.gcd(geometry.stride, geometry.dilation)
+    slots = -(-geometry.S // (geometry.stride // common * P_MAX))
+    lags = -(-geometry.Q // (geometry.dilation // common))
+    fewest = WIDE_FROM + WIDE_FROM_SLOTS // slots
+    if geometry.N * geometry.C < PARTS * P_MAX:
+        fewest = WIDE_FROM_FEW + WIDE_FROM_FEW_SLOTS // slots
+    return bool(geometry.Q > COLUMNS_MIN or lags > fewest)
 
 
 @dataclass(frozen=True)
@@ -82,8 +131,14 @@ class DotSchedule:
     #: taps (slots) and channels of a stationary
     taps: int
     channels: int
-    #: slots (0 if not even the fewest fit SBUF) of 128 taps, of each phase, and chunks
+    #: rows in flight
+    buffers: int
+    #: whether a batch has one block of lags, and wide.py takes it from products to results
+    wide: bool
+    #: slots (0 if not even the fewest fit SBUF) and chunks, and partitions that taps are spread over: a chunk has
+    #: depth * slots taps of each phase
     slots: int = 0
+    depth: int = 0
     chunks: int = 1
     #: lags of a block and blocks: lags >= ceil(Q / D)
     lags: int = 1
@@ -105,7 +160,8 @@ class DotSchedule:
 class DotBatch:
     """Tiles k0 .. k0+kn-1 of a channel block and images n0 .. n0+nn-1; kn or nn is 1. They leave in one store each.
 
-    width: channels that a row of results has in one image.
+    l0: first lag; a wide plan's batch has plan.lags from there on, any other all lags. width: channels that a row of
+    results has in one image.
     """
 
     block: ChannelBlock
@@ -113,6 +169,7 @@ class DotBatch:
     kn: int
     n0: int
     nn: int
+    l0: int
     width: int
 
 
@@ -137,9 +194,16 @@ def unsupported(geometry: RowGeometry, options: Options, config: Config, cores: 
         return "strict_nonfinite=True: dot sums channels together under a mask; use vector"
     if geometry.lhs_dilation > 1:
         return f"lhs_dilation={geometry.lhs_dilation}: dot takes 1; use mixed or vector"
-    if geometry.Q > COLUMNS_MOST:
-        return f"Q={geometry.Q}: dot computes at most {COLUMNS_MOST} columns a row; use banded or vector"
+    columns_max = max(COLUMNS_MIN, int(geometry.S * COLUMNS_PER_TAP))
+    if geometry.dilation == 1 and geometry.S <= BANDED_TAPS and geometry.Q > columns_max:
+        return (
+            f"Q={geometry.Q}: dot computes at most {columns_max} columns a row for S={geometry.S}; use banded or vector"
+        )
     settings = dot_settings(geometry, config)
+    if settings.wide and geometry.summed > 1:
+        return "config wide=True: sums over images need masks; use wide=False, or dot"
+    if not settings.wide and geometry.Q > COLUMNS_MIN:
+        return f"config wide=False, Q={geometry.Q}: at most {COLUMNS_MIN} columns; leave it out"
     plan = build(geometry, settings)
     if plan.slots == 0:
         return (
@@ -150,13 +214,14 @@ def unsupported(geometry: RowGeometry, options: Options, config: Config, cores: 
 
 
 def count_dot_instructions(geometry: RowGeometry, plan: DotSchedule, warmup: int, cores: int) -> int:
-    """Instructions of the busiest core, at most: loads, transposes and evacuations, matmuls, tails."""
+    """Instructions of the busiest core, at most: loads, transposes and read-outs, matmuls, tails."""
     phases = plan.members * plan.tap_phases
     slots = phases * (plan.slots + plan.column_phases * x_slots(plan))
     blocks = plan.lag_blocks * plan.column_phases
     matmuls = plan.taps * blocks * phases * div_ceil(plan.slots, plan.taps)
-    # of a unit besides these: masks and sums; loads and zeros
-    unit = 2 * slots + matmuls + blocks * (4 * plan.taps + 3) + 16 * plan.members
+    # of a unit beside these: read-outs of products, ways through HBM, or masks and sums; loads and zeros
+    tails = plan.column_phases * plan.taps * (15 + 2 * plan.channels) if plan.wide else blocks * (4 * plan.taps + 3)
+    unit = 2 * slots + matmuls + tails + 16 * plan.members
     results = 15 + 4 * div_ceil(plan.tiles * plan.taps * padded_columns(plan), 512)
     batch = plan.images * (plan.tiles * plan.chunks * unit + results)
     return div_ceil(count_batches(geometry, plan), cores) * batch + 32 + warmup
@@ -188,44 +253,51 @@ def build(geometry: RowGeometry, settings: DotSettings) -> DotSchedule:
     """The schedule of all settings."""
     common = math.gcd(geometry.stride, geometry.dilation)
     spread = geometry.dilation // common
-    plan = DotSchedule(
+    found = DotSchedule(
         tap_phases=geometry.stride // common,
         spread=spread,
         column_phases=min(spread, geometry.Q),
-        taps=1,
-        channels=P_MAX,
+        taps=WIDE_TAPS,
+        channels=P_MAX // WIDE_TAPS,
+        buffers=2 if settings.wide else 4,
+        wide=settings.wide,
+        depth=P_MAX,
     )
-    plan = _sized(plan, geometry, settings, div_ceil(geometry.S, plan.tap_phases), div_ceil(geometry.Q, spread))
-    x_length, w_length = lengths_of(geometry, plan, max(1, plan.slots))
-    return replace(plan, x_length=x_length, w_length=w_length)
+    size = _sized_wide if settings.wide else _sized_masked
+    found = size(found, geometry, settings, div_ceil(geometry.S, found.tap_phases), div_ceil(geometry.Q, spread))
+    x_length, w_length = lengths_of(geometry, found, max(1, found.slots), found.lag_blocks * found.lags)
+    return replace(found, x_length=x_length, w_length=w_length)
 
 
-def lengths_of(geometry: RowGeometry, plan: DotSchedule, slots: int) -> tuple[int, int]:
+def lengths_of(geometry: RowGeometry, plan: DotSchedule, slots: int, lags: int) -> tuple[int, int]:
     """(positions of x, taps of w) that the slots of a chunk reach."""
-    reach = geometry.stride * plan.spread * (P_MAX * slots + plan.lag_blocks * plan.lags - 2)
+    reach = geometry.stride * plan.spread * (plan.depth * slots + lags - 2)
     reach += geometry.stride * (plan.column_phases - 1) + geometry.dilation * (plan.tap_phases - 1)
-    return reach + 1, plan.tap_phases * P_MAX * slots
+    return reach + 1, plan.tap_phases * plan.depth * slots
 
 
-def held_bytes(geometry: RowGeometry, plan: DotSchedule, slots: int, filters: int) -> int:
+def held_bytes(geometry: RowGeometry, plan: DotSchedule, slots: int, lags: int, rows: int, filters: int) -> int:
     """Bytes a partition of rows as loaded, transposed slots of x and as many transposed filters."""
-    of_slot = plan.members * plan.tap_phases * P_MAX * geometry.itemsize
-    moved = (slots + plan.lag_blocks * plan.lags) * plan.column_phases * of_slot
-    loaded = BUFFERS * plan.members * sum(lengths_of(geometry, plan, slots)) * geometry.itemsize
-    return loaded + 3 * moved + filters * slots * of_slot
+    lengths = lengths_of(geometry, plan, slots, lags)
+    of_slot = plan.members * plan.tap_phases * rows * geometry.itemsize
+    copies = 2 if plan.wide else 3
+    moved = (slots + lags) * plan.column_phases * of_slot
+    loaded = plan.buffers * plan.members * (lengths[0] + lengths[1]) * geometry.itemsize
+    return loaded + copies * moved + filters * slots * of_slot
 
 
-def _sized(
+def _sized_masked(
     plan: DotSchedule, geometry: RowGeometry, settings: DotSettings, phase_taps: int, phase_lags: int
 ) -> DotSchedule:
-    """Slots, as many a chunk as asked for that fit; lags, all of them; tiles and images that leave."""
+    """Slots with masks, as many a chunk as asked for that fit; lags, all of them; tiles and images that leave."""
     most = div_ceil(phase_taps, P_MAX)
     plan = _with_block(plan, min(settings.block, most), phase_lags)
+    lags = plan.lag_blocks * plan.lags
     slots = min(most, settings.slots)
     # either three filters are under way, or, with several images, others are kept
     for filters, room in ((3, DOT_SBUF_BYTES), (0, DOT_SBUF_BYTES - KEPT_BYTES))[: 1 + (geometry.N > 1)]:
-        fixed = held_bytes(geometry, plan, 0, filters)
-        slots = min(slots, (room - fixed) // (held_bytes(geometry, plan, 1, filters) - fixed))
+        fixed = held_bytes(geometry, plan, 0, lags, P_MAX, filters)
+        slots = min(slots, (room - fixed) // (held_bytes(geometry, plan, 1, lags, P_MAX, filters) - fixed))
     if slots > 0:
         chunks = div_ceil(most, slots)
         slots = div_ceil(most, chunks)
@@ -233,7 +305,7 @@ def _sized(
         members = max(1, min(geometry.summed, settings.slots // slots)) if chunks == 1 else 1
         # the first whose rows fit
         more = (replace(plan, members=count) for count in range(members, 1, -1))
-        fitting = (one for one in more if held_bytes(geometry, one, slots, 3) <= DOT_SBUF_BYTES)
+        fitting = (one for one in more if held_bytes(geometry, one, slots, lags, P_MAX, 3) <= DOT_SBUF_BYTES)
         plan = next(fitting, plan)
         plan = replace(
             plan,
@@ -253,6 +325,31 @@ def _with_block(plan: DotSchedule, most: int, phase_lags: int) -> DotSchedule:
     return replace(plan, taps=taps, channels=channels, lag_blocks=lag_blocks, lags=div_ceil(phase_lags, lag_blocks))
 
 
+def _sized_wide(
+    plan: DotSchedule, geometry: RowGeometry, settings: DotSettings, phase_taps: int, phase_lags: int
+) -> DotSchedule:
+    """Slots of `wide`, in blocks, and as many lags as asked for that fit; if not even one does, fewer slots."""
+    blocks = div_ceil(div_ceil(phase_taps, P_MAX), plan.taps)
+    half_channels = geometry.C if one_block(geometry) else div_ceil(geometry.C, 2)
+    rows = plan.channels * min(plan.taps, div_ceil(half_channels, plan.channels))
+    # of one row at least two blocks of lags, for two cores
+    least = 2 if geometry.N * geometry.C == 1 else 1
+    for asked in range(min(blocks, div_ceil(settings.slots, plan.taps)), 0, -1):
+        chunks = div_ceil(blocks, asked)
+        slots = plan.taps * div_ceil(blocks, chunks)
+        plan = replace(plan, chunks=chunks, tap_chunks=chunks, depth=min(P_MAX, div_ceil(phase_taps, slots)))
+        summed = plan.column_phases * div_ceil(rows, plan.channels) * 4 if chunks > 1 else 0
+        room = SBUF_BYTES - WIDE_BYTES - held_bytes(geometry, plan, slots, 0, rows, 2)
+        each = held_bytes(geometry, plan, 0, 1, rows, 2) - held_bytes(geometry, plan, 0, 0, rows, 2) + summed
+        most = min(settings.lags, room // each)
+        if most > 0:
+            lags = div_ceil(phase_lags, max(least, div_ceil(phase_lags, most)))
+            filters = slots * rows * plan.tap_phases * geometry.itemsize
+            fits = 2 * filters * (chunks - 1) <= room - lags * each
+            return replace(plan, slots=slots, lags=lags, keep=chunks * filters <= KEPT_BYTES and fits)
+    return plan
+
+
 def one_block(geometry: RowGeometry) -> bool:
     """Whether the channels are one block, and images are shared out instead."""
     return geometry.C == 1 or (geometry.N > 1 and geometry.C <= P_MAX)
@@ -268,6 +365,7 @@ def channel_blocks(geometry: RowGeometry, plan: DotSchedule) -> list[ChannelBloc
 def batches(geometry: RowGeometry, plan: DotSchedule) -> list[DotBatch]:
     """All batches, in order; cores take contiguous shares."""
     found = []
+    lags = div_ceil(geometry.Q, plan.spread)
     for block in channel_blocks(geometry, plan):
         num_tiles = div_ceil(block.length, plan.taps)
         for k0 in range(0, num_tiles, plan.tiles):
@@ -275,14 +373,18 @@ def batches(geometry: RowGeometry, plan: DotSchedule) -> list[DotBatch]:
             width = min(kn * plan.taps, block.length - k0 * plan.taps)
             for n0 in range(0, geometry.N, plan.images):
                 nn = min(plan.images, geometry.N - n0)
-                found.append(DotBatch(block=block, k0=k0, kn=kn, n0=n0, nn=nn, width=width))
+                for l0 in range(0, lags, plan.lags if plan.wide else lags):
+                    found.append(DotBatch(block=block, k0=k0, kn=kn, n0=n0, nn=nn, l0=l0, width=width))
     return found
 
 
 def count_batches(geometry: RowGeometry, plan: DotSchedule) -> int:
     """How many `batches` finds."""
-    tiles = (div_ceil(block.length, plan.taps) for block in channel_blocks(geometry, plan))
-    return sum(div_ceil(some, plan.tiles) for some in tiles) * div_ceil(geometry.N, plan.images)
+    lags = div_ceil(geometry.Q, plan.spread)
+    count = 0
+    for block in channel_blocks(geometry, plan):
+        count += div_ceil(div_ceil(block.length, plan.taps), plan.tiles)
+    return count * div_ceil(geometry.N, plan.images) * (div_ceil(lags, plan.lags) if plan.wide else 1)
 
 
 def dot_units(geometry: RowGeometry, plan: DotSchedule, first: int, count: int) -> list[DotUnit]:
@@ -301,8 +403,10 @@ def dot_units(geometry: RowGeometry, plan: DotSchedule, first: int, count: int) 
 
 
 def needs_filter(plan: DotSchedule, units: Sequence[DotUnit], index: int) -> bool:
-    """Whether a unit loads and transposes its filter: not if the image before it did, and filters are kept."""
-    return units[index].n == 0 or index < plan.chunks or not plan.keep
+    """Whether a unit loads and transposes its filter: not if the image or lags before it did, and filters are kept."""
+    unit = units[index]
+    first = unit.n == 0 and unit.batch.l0 == 0
+    return first or index < plan.chunks or not plan.keep
 
 
 def steps_of(plan: DotSchedule, unit: DotUnit) -> list[tuple[int, int, int, int]]:
@@ -322,7 +426,8 @@ def guess(geometry: RowGeometry, options: Options, cores: int, target: Target) -
     if unsupported(geometry, options, None, cores):
         return []
     settings = dot_settings(geometry, None, target)
-    return [(settings, ns_of(geometry, target, build(geometry, settings)))]
+    plan = build(geometry, settings)
+    return [(settings, (wide_ns if plan.wide else masked_ns)(geometry, target, plan))]
 
 
 def warm_up_of(target: Target) -> int:
@@ -330,8 +435,35 @@ def warm_up_of(target: Target) -> int:
     return math.ceil(target.window_work * target.window_ns / (P_MAX * target.tensor_column_ns))
 
 
-def ns_of(geometry: RowGeometry, target: Target, plan: DotSchedule) -> float:
-    """ns of a core: transposes and products of slots, or masks and sums on Vector, or HBM."""
+def wide_columns(plan: DotSchedule) -> float:
+    """Columns of the array a lag and channel: transposes, products, sums."""
+    columns = plan.slots + plan.lags + plan.slots // plan.taps * (plan.lags + plan.taps) + plan.lags / 2
+    return float(plan.chunks * (columns + (0 if plan.keep else plan.slots)) / plan.lags)
+
+
+def wide_ns(geometry: RowGeometry, target: Target, plan: DotSchedule) -> float:
+    """ns of a core with the way through HBM: the array's transposes, products and sums over slots of all units."""
+    column_ns, fp32 = target.tensor_column_ns, geometry.itemsize == 4
+    first = batches(geometry, plan)[0]
+    groups = first.width
+    transposes = plan.lags * plan.tap_phases + plan.slots * plan.tap_phases * (1 if plan.keep else 2)
+    products = groups * div_ceil(plan.slots, plan.taps) * plan.tap_phases
+    columns_ns = plan.channels * (plan.lags + plan.taps - 1) * (target.tensor_column_fp32_ns if fp32 else column_ns)
+    sums_ns = 2 * groups * plan.lags * column_ns
+    passes = target.transpose_passes_fp32 if fp32 else 1
+    transpose_ns = (P_MAX * column_ns + target.matmul_ns) * passes
+    unit_ns = transposes * transpose_ns + products * (columns_ns + target.matmul_ns) + sums_ns
+    # a transpose streams as many columns as there are channels, and keeps the array waiting for the rest of its time
+    streamed_ns = transposes * min(first.block.count, P_MAX) * passes * column_ns + products * columns_ns + sums_ns
+    if streamed_ns < SURE * target.window_work * unit_ns:
+        unit_ns = 2 * unit_ns
+    units = div_ceil(count_batches(geometry, plan), PARTS) * plan.chunks * plan.column_phases
+    kept_ns = transpose_ns * plan.slots * plan.tap_phases * plan.chunks if plan.keep else 0.0
+    return float(WIDE_ENDS_NS + kept_ns + units * unit_ns)
+
+
+def masked_ns(geometry: RowGeometry, target: Target, plan: DotSchedule) -> float:
+    """ns of a core with masks: transposes and products of slots, or masks and sums on Vector, or HBM."""
     column_ns = target.tensor_column_ns
     slots = div_ceil((geometry.S - 1) * geometry.dilation + 1, P_MAX)
     lags = 7 + geometry.Q * max(1, geometry.stride // geometry.dilation)
@@ -347,4 +479,4 @@ def ns_of(geometry: RowGeometry, target: Target, plan: DotSchedule) -> float:
     # images that are summed on the array have masks and sums in common
     images, summed = geometry.summed, div_ceil(geometry.summed, plan.members)
     tile_ns = max(images * tensor_ns, summed * vector_ns, images * moved_ns)
-    return float(ENDS_NS + tiles * tile_ns + filters_ns)
+    return float(MASKED_ENDS_NS + tiles * tile_ns + filters_ns)

@@ -71,16 +71,19 @@ def test_images_summed_on_the_array(name, slots):
     on_both(check, *IMAGES[name], bias_gradient=True, adds=True, **settings)
 
 
-@pytest.mark.parametrize(
-    ("name", "algorithm", "copies"), [("all", "dot_images", 1), ("causal", "dot", 1), ("all", "dot", 2)]
-)
-def test_biases_come_along(name, algorithm, copies):
+@pytest.mark.parametrize(("name", "algorithm", "wide", "copies"), [
+    ("all", "dot_images", False, 1),
+    ("causal", "dot", False, 1),
+    ("causal", "dot", True, 2),
+    ("all", "dot", False, 2),
+])  # fmt: skip
+def test_biases_come_along(name, algorithm, wide, copies):
     """gy is read once where its rows are summed as they come; twice where that is a pass of its own."""
     (N, C), axis = IMAGES.get(name) or PROBLEMS[name]
     x, gy = (one[:, :, None] for one in problem_of((N, C), axis))
     run = execute(depthwise_conv1d_weight_gradient[1], (x, gy, (C, 1, 1, axis[1])), {
         "padding": ((0, 0), axis[4:]), "stride": (1, axis[2]), "rhs_dilation": (1, axis[3]), "feature_group_count": C,
-        "bias_gradient": True, "algorithm": algorithm,
+        "bias_gradient": True, "algorithm": algorithm, "config": (("wide", wide),),
     })  # fmt: skip
     read = sum(
         one.writes[0].num_elems
@@ -110,6 +113,11 @@ def test_the_host_sums_images_on_the_array():
 @pytest.mark.parametrize("dtype", ["fp16", "fp32"])
 def test_images_of_other_dtypes(dtype):
     check(*IMAGES["all"], dtype=dtype, algorithm="dot_images", bias_gradient=True)
+
+
+def test_sums_over_images_need_masks():
+    with pytest.raises(nkiconv.UnsupportedError, match="config wide=True: sums over images need masks"):
+        check(*IMAGES["all"], algorithm="dot_images", config=(("wide", True),))
 
 
 @pytest.mark.parametrize("algorithm", [None, "dot", "dot_images", "skewed"])

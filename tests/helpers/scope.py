@@ -9,8 +9,9 @@ from nkiconv.problem import ConvProblem
 
 #: What a call is to an algorithm. MEMORY: it lies in its scope if what it needs fits SBUF or PSUM.
 RUNS, REFUSES, MEMORY = "runs", "refuses", "memory decides"
-#: Most columns of `dot`, and most elements of a row (or a state) of `update`.
-DOT_COLUMNS, UPDATE_ROW = 64, 128
+#: Columns that `dot` takes of any filter, and taps up to which it takes no more than half as many columns where there
+#: are more of them; most elements of a row (or a state) of `update`.
+DOT_COLUMNS, DOT_TAPS, UPDATE_ROW = 64, 8192, 128
 #: Taps whose diagonals, 128 columns each, `mixed` holds whatever else a row needs.
 MIXED_TAPS = 64
 #: Largest block of `banded`, which its stride must fit.
@@ -30,7 +31,8 @@ def scope(algorithm: str | None, problem: ConvProblem, request: Request = PLAIN,
             return REFUSES
         return MEMORY if dilation > 1 else RUNS
     if algorithm == "dot":
-        if strict or gaps > 1 or problem.Q > DOT_COLUMNS:
+        many = dilation == 1 and problem.S <= DOT_TAPS and problem.Q > max(DOT_COLUMNS, problem.S // 2)
+        if strict or gaps > 1 or many:
             return REFUSES
         return MEMORY if stride > 1 or dilation > 1 else RUNS
     if algorithm == "update":

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ....schedules.channels import full_rows, row_runs
-from ....schedules.dot import BUFFERS, images_of, needs_filter, x_slots
+from ....schedules.dot import images_of, needs_filter, x_slots
 from ....schedules.tiles import BANK_BYTES, cut, filled, some_of
 from ..._dma import copy, load
 from ..._prologue import load_rows
@@ -19,7 +19,7 @@ class DotRun:
     options: object
     plan: object
     units: list
-    #: SBUF [128, length] for rows of x and of w in flight, a circular buffer
+    #: SBUF [128, length] for rows of x and of w in flight, which take turns
     x_tiles: list
     w_tiles: list
     #: (x, w) of each unit that was loaded and is not yet at work, w None where its filter is kept
@@ -31,7 +31,7 @@ class DotRun:
 def start_dot(operands, geometry, options, plan, units):
     """A DotRun, and loads of the first units, all but the last of those in flight."""
     x_tiles, w_tiles, P_MAX = [], [], nl.tile_size.pmax
-    for _ in range(min(BUFFERS, len(units))):
+    for _ in range(min(plan.buffers, len(units))):
         x_shape, w_shape = (P_MAX, plan.members * plan.x_length), (P_MAX, plan.members * plan.w_length)
         x_tiles.append(nl.ndarray(x_shape, dtype=operands.x.dtype, buffer=nl.sbuf))
         w_tiles.append(nl.ndarray(w_shape, dtype=operands.w.dtype, buffer=nl.sbuf))
@@ -72,7 +72,7 @@ def load_ahead(run):
 def load_dot_taps(run, unit, w_sbuf, image):
     """A unit's taps of w, of one of the images that are summed."""
     geometry, plan, block = run.geometry, run.plan, unit.batch.block
-    first = unit.chunk % plan.tap_chunks * plan.slots * nl.tile_size.pmax * plan.tap_phases
+    first = unit.chunk % plan.tap_chunks * plan.slots * plan.depth * plan.tap_phases
     taps = min(plan.w_length, geometry.S - first)
     clear_dot_rows(plan, block, w_sbuf, 0, taps)
     offset = image * geometry.w_image + block.c0 * geometry.w_c + first * geometry.w_s
@@ -82,8 +82,9 @@ def load_dot_taps(run, unit, w_sbuf, image):
 def load_dot_x(run, unit, x_sbuf, image):
     """What a unit's taps meet of x and of the initial state, of one of the images that are summed."""
     geometry, plan, operands, block = run.geometry, run.plan, run.operands, unit.batch.block
-    # in the padded row, 0 being its first element
-    start = geometry.stride * plan.spread * (unit.chunk % plan.tap_chunks * plan.slots * nl.tile_size.pmax)
+    # in the padded row, 0 being its first element, for lags from l0 on
+    chunk = unit.chunk % plan.tap_chunks
+    start = geometry.stride * plan.spread * (chunk * plan.slots * plan.depth + unit.batch.l0)
     used = (geometry.Q - 1) * geometry.stride + (geometry.S - 1) * geometry.dilation + 1
     length = min(plan.x_length, used - start)
     from_x = min(length, max(0, geometry.pad_left - start))
@@ -187,7 +188,7 @@ def sum_taps(run, unit, w_rows, parts_sbuf):
 
 @dataclass
 class Move:
-    """Slots that go through a PSUM bank: slots first .. of slots_sbuf [128, slots, rows] from rows_sbuf [rows, ...].
+    """Slots that go through a PSUM bank: slots first .. of slots_sbuf [depth, slots, rows] from rows_sbuf [rows, ...].
 
     Entry p of a slot is element start + p * step.
     """
@@ -200,7 +201,7 @@ class Move:
 
 
 def slot_moves(moves, plan, unit, rows_sbuf, firsts, count, step):
-    """A tile for transposed slots, [128, slots, rows], and the Moves that fill it appended.
+    """A tile for transposed slots, [depth, slots, rows], and the Moves that fill it appended.
 
     `count` slots of each phase, whose first begins at one of `firsts`, the others `step` elements apart.
     """
@@ -209,7 +210,7 @@ def slot_moves(moves, plan, unit, rows_sbuf, firsts, count, step):
         for t in range(count):
             starts = starts + (first + step * t,)
     rows = unit.groups * plan.channels
-    slots_sbuf = nl.ndarray((nl.tile_size.pmax, len(starts), rows), dtype=rows_sbuf.dtype, buffer=nl.sbuf)
+    slots_sbuf = nl.ndarray((plan.depth, len(starts), rows), dtype=rows_sbuf.dtype, buffer=nl.sbuf)
     itemsize = 4 if rows_sbuf.dtype == nl.float32 else 2
     for part in cut(len(starts), BANK_BYTES // (rows * itemsize)):
         first, some = part[0], some_of(starts, part)
@@ -236,18 +237,22 @@ def move_slots(move, engine):
 
 
 def multiply_slots(dst_psum, x_sbuf, w_sbuf, plan, unit, g, phase, lag_block, images):
-    """dst [(slot, channel), window, channels of x]: products of group g over all blocks of slots of some images."""
-    P_MAX, columns = nl.tile_size.pmax, plan.channels * unit.groups
+    """dst [stationary's columns, window, channels of x]: products of group g over all blocks of slots of some images.
+
+    The stationary's columns are (slot, channel), or (channel, slot) with wide.
+    """
+    columns = plan.channels * unit.groups
     matmuls, phases = 0, images * plan.tap_phases
     for r in range(phases):
         x0 = (phase * phases + r) * x_slots(plan) + lag_block * plan.lags
         for t0 in range(0, plan.slots, plan.taps):
             tn = min(plan.taps, plan.slots - t0)
             xn, w0 = tn + plan.lags - 1, r * plan.slots + t0
+            stationary = w_sbuf[0 : plan.depth, w0 : w0 + tn, g : columns : unit.groups]
             nisa.nc_matmul(
                 dst=dst_psum[0 : tn * plan.channels, 0:xn, 0 : plan.channels],
-                stationary=w_sbuf[0:P_MAX, w0 : w0 + tn, g : columns : unit.groups],
-                moving=x_sbuf[0:P_MAX, x0 + t0 : x0 + t0 + xn, g : columns : unit.groups],
+                stationary=stationary.permute((0, 2, 1)) if plan.wide else stationary,
+                moving=x_sbuf[0 : plan.depth, x0 + t0 : x0 + t0 + xn, g : columns : unit.groups],
                 accumulate=matmuls > 0,
             )
             matmuls += 1

@@ -26,12 +26,11 @@ class Dot(OfSchedule):
         return [self.complete(shape, config_of(block=size)) for size in ((8, 16, 4, 2) if wide else (8, 16))]
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
-        settings, plan, warmups = (
-            self.settings_of(shape, config),
-            self.plan(shape, config),
-            (0, warm_up_of(shape.target)),
-        )
-        return list(DotSettings.near(settings.pairs, {"slots": plan.slots * plan.members}, warmup=warmups))
+        settings, plan = self.settings_of(shape, config), self.plan(shape, config)
+        if settings.wide:
+            return []
+        known = {"slots": plan.slots * plan.members}
+        return list(DotSettings.near(settings.pairs, known, warmup=(0, warm_up_of(shape.target))))
 
     def completed(self, shape: Shape, config: Config) -> Any:
         return self.plan(shape, config), self.settings_of(shape, config).warmup

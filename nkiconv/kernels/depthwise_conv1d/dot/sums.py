@@ -1,0 +1,177 @@
+"""From transposed slots to results, for `dot`: products, the masks that keep what is wanted of them, sums, stores."""
+
+from dataclasses import dataclass
+
+from ...._nki import nisa, nl
+from ....schedules.dot import padded_columns, window_of
+from ....schedules.tiles import BANK_COLUMNS
+from ..._dma import load, store
+from ..._engines import pick
+from ..._epilogue import evacuate
+from ..._masks import keep_equal
+from ..free_channels import move_free
+from .rows import multiply_slots
+
+
+@dataclass
+class Masks:
+    """fp32 ones and zeros; partition t * channels + c stands for slot t and channel c of a stationary.
+
+    same_channel: [128, channels], c' == c. same_lag: [128, lags, taps + lags - 1], t' == t + lag.
+    """
+
+    same_channel: object
+    same_lag: object
+
+
+def make_masks(plan):
+    """Masks from the identity matrix [(t, c), (t', c')]."""
+    P_MAX, taps, channels = nl.tile_size.pmax, plan.taps, plan.channels
+    window = window_of(plan)
+    identity_sbuf = nl.ndarray((P_MAX, taps, channels), dtype=nl.float32, buffer=nl.sbuf)
+    ones_sbuf = nl.ndarray((P_MAX, 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.memset(dst=ones_sbuf, value=1.0)
+    source_sbuf = ones_sbuf.expand_dim(1).broadcast(1, taps).broadcast(2, channels)
+    keep_equal(identity_sbuf, [[-channels, taps], [-1, channels]], source_sbuf)
+    same_channel_sbuf = nl.ndarray((P_MAX, channels), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_reduce(dst=same_channel_sbuf, op=nl.add, data=identity_sbuf.permute((0, 2, 1)), axis=2)
+    slot_sbuf = nl.ndarray((P_MAX, 1, taps), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_reduce(dst=slot_sbuf, op=nl.add, data=identity_sbuf, axis=2)
+    same_lag_sbuf = nl.ndarray((P_MAX, plan.lags, window), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.memset(dst=same_lag_sbuf, value=0.0)
+    nisa.tensor_copy(
+        dst=same_lag_sbuf.ap(pattern=[[plan.lags * window, P_MAX], [window + 1, plan.lags], [1, taps]], offset=0),
+        src=slot_sbuf.broadcast(1, plan.lags),
+    )
+    return Masks(same_channel=same_channel_sbuf, same_lag=same_lag_sbuf)
+
+
+def new_partials(plan, unit):
+    """For each block of lags, [(t, c), g, t']: the sums over p of w[p, t, c] * x[p, t', c] of a unit."""
+    found = []
+    for _ in range(plan.column_phases * plan.lag_blocks):
+        found.append(nl.ndarray((nl.tile_size.pmax, unit.groups, window_of(plan)), dtype=nl.float32, buffer=nl.sbuf))
+    return found
+
+
+def multiply_step(x_sbuf, w_sbuf, plan, masks, unit, step, images):
+    """Matmuls of a step over all slots; of [(t, c), (g, t'), c'] only a channel's products with itself are kept."""
+    P_MAX, channels, window = nl.tile_size.pmax, plan.channels, window_of(plan)
+    g0, gn, phase, lag_block = step
+    products_psum = nl.ndarray((P_MAX, gn * window, channels), dtype=nl.float32, buffer=nl.psum)
+    for index in range(gn):
+        of_group = products_psum[0:P_MAX, index * window : (index + 1) * window, 0:channels]
+        multiply_slots(of_group, x_sbuf, w_sbuf, plan, unit, g0 + index, phase, lag_block, images)
+    kept_sbuf = nl.ndarray((P_MAX, gn * window, channels), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_tensor(
+        dst=kept_sbuf,
+        data1=products_psum,
+        data2=masks.same_channel.expand_dim(1).broadcast(1, gn * window),
+        op=nl.multiply,
+    )
+    return kept_sbuf
+
+
+def sum_channels(partials, plan, step, kept_sbuf):
+    """Sum a step's products over c'."""
+    g0, gn, phase, lag_block = step
+    into = partials[phase * plan.lag_blocks + lag_block]
+    of_step = into[0 : nl.tile_size.pmax, g0 : g0 + gn, 0 : window_of(plan)]
+    nisa.tensor_reduce(dst=of_step, op=nl.add, data=kept_sbuf, axis=2)
+
+
+def mask_lags(groups, partials, plan, masks):
+    """For each block of lags [(t, c), g, lag, t']: partials where t' = t + lag, else zeros."""
+    P_MAX, lags = nl.tile_size.pmax, plan.lags
+    found = []
+    for partial in partials:
+        kept_sbuf = nl.ndarray((P_MAX, groups, lags, window_of(plan)), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_tensor(
+            dst=kept_sbuf,
+            data1=partial.expand_dim(2).broadcast(2, lags),
+            data2=masks.same_lag.expand_dim(1).broadcast(1, groups),
+            op=nl.multiply,
+            engine=nisa.engine.gpsimd,
+        )
+        found.append(kept_sbuf)
+    return found
+
+
+def sum_lags(sums, column, groups, kept, plan, accumulate):
+    """sums[(t, c), column + g, q] = (or += for a later chunk) masked lags summed over t', for every q."""
+    P_MAX, lags = nl.tile_size.pmax, plan.lags
+    for phase in range(plan.column_phases):
+        for lag_block in range(plan.lag_blocks):
+            kept_sbuf = kept[phase * plan.lag_blocks + lag_block]
+            q0 = lag_block * lags * plan.column_phases + phase
+            end = q0 + (lags - 1) * plan.column_phases + 1
+            into = sums[0:P_MAX, column : column + groups, q0 : end : plan.column_phases]
+            if accumulate:
+                more_sbuf = nl.ndarray((P_MAX, groups, lags), dtype=nl.float32, buffer=nl.sbuf)
+                nisa.tensor_reduce(dst=more_sbuf, op=nl.add, data=kept_sbuf, axis=3)
+                nisa.tensor_tensor(dst=into, data1=into, data2=more_sbuf, op=nl.add)
+            else:
+                nisa.tensor_reduce(dst=into, op=nl.add, data=kept_sbuf, axis=3)
+
+
+def dot_places(run, batch, n):
+    """(columns of a batch, HBM elements of y between channels and columns, and where the batch begins in image n)."""
+    geometry, plan = run.geometry, run.plan
+    q0 = batch.l0 * plan.spread
+    places = (geometry.y_c, geometry.y_q, n * geometry.y_n + q0 * geometry.y_q)
+    return min(padded_columns(plan), geometry.Q - q0), places
+
+
+def load_epilogue(run, batch, n, r0, width):
+    """(bias [rows, width, 1], residual [rows, width, columns]) of channels r0 .. of each row, in SBUF, or None."""
+    epilogue, operands = run.options.epilogue, run.operands
+    rows, bias_sbuf, residual_sbuf = run.plan.channels, None, None
+    if epilogue.bias:
+        bias_sbuf = nl.ndarray((rows, width, 1), dtype=nl.float32, buffer=nl.sbuf)
+        move_free(bias_sbuf, operands.bias, batch.block, r0, (1, 0, 0), load)
+    if epilogue.residual != "":
+        qn, places = dot_places(run, batch, n)
+        residual_sbuf = nl.ndarray((rows, width, qn), dtype=operands.residual.dtype, buffer=nl.sbuf)
+        move_free(residual_sbuf, operands.residual, batch.block, r0, places, load)
+    return bias_sbuf, residual_sbuf
+
+
+def leave(run, batch, n, r0, sums, stationary, extra, ledger):
+    """Results of channels r0 .. of each row of a batch's block in image n: sums over slots, epilogue, store.
+
+    sums: for each column phase, fp32 [(slot, channel), channels of a row, lags] in SBUF, of columns from batch.l0 on.
+    stationary: ones where a partition belongs to a row. extra: of `load_epilogue`. ledger: who reads out, or None:
+    Vector.
+    """
+    rows, phases, width, lags = run.plan.channels, len(sums), sums[0].shape[1], sums[0].shape[2]
+    qn, places = dot_places(run, batch, n)
+    bias_sbuf, residual_sbuf = extra
+    y_sbuf = nl.ndarray((rows, width, qn), dtype=run.operands.y.dtype, buffer=nl.sbuf)
+    most = BANK_COLUMNS // lags
+    for phase in range(phases):
+        # the last columns may leave none to a phase
+        count = (qn - phase + phases - 1) // phases
+        for a in range(0, width if count > 0 else 0, most):
+            an = min(most, width - a)
+            acc_psum = nl.ndarray((rows, an, lags), dtype=nl.float32, buffer=nl.psum)
+            nisa.nc_matmul(
+                dst=acc_psum,
+                stationary=stationary,
+                moving=sums[phase][0 : nl.tile_size.pmax, a : a + an, 0:lags],
+                is_stationary_onezero=True,
+                accumulate=False,
+            )
+            bias, residual = None, None
+            if bias_sbuf != None:
+                bias = bias_sbuf[0:rows, a : a + an, 0:1].broadcast(2, count)
+            if residual_sbuf != None:
+                residual = residual_sbuf[0:rows, a : a + an, phase:qn:phases]
+            evacuate(
+                y_sbuf[0:rows, a : a + an, phase:qn:phases],
+                acc_psum[0:rows, 0:an, 0:count],
+                bias,
+                residual,
+                run.options.epilogue,
+                nisa.engine.vector if ledger == None else pick(ledger, an * count, False),
+            )
+    move_free(y_sbuf, run.operands.y, batch.block, r0, places, store)
