@@ -1,5 +1,6 @@
 """The command that measures a zoo of models: its parts, on models of a few layers; `make zoo` runs all."""
 
+import importlib
 import sys
 from pathlib import Path
 
@@ -9,9 +10,13 @@ from commands import module_of
 from torch import nn
 from torch.nn import functional as F
 
+import nkiconv
+from nkiconv.planner import Request
+
 FOLDER = Path(__file__).resolve().parent / "zoo"
 #: 2 flops for each of 8 x 8 outputs, 4 filters and 3 x 3 x 3 taps.
 FLOPS = 2 * 64 * 4 * 27
+CONVOLVED = Request(problem=nkiconv.ConvProblem(N=1, C=3, H=8, W=8, K=4, R=3, S=3))
 
 
 class Padding(nn.Conv2d):
@@ -144,3 +149,52 @@ def test_the_pinned_packages(monkeypatch):
     found = module_of(FOLDER, "packages", monkeypatch).requirements(FOLDER.parents[1] / "pyproject.toml")
     assert [one.partition("==")[0] for one in found] == ["diffusers", "timm", "torchvision", "torchaudio"]
     assert all("==" in one for one in found)
+
+
+@pytest.fixture
+def plans(monkeypatch, tmp_path):
+    """`make plans` over one convolution, searched for in this process, to a file of its own."""
+    found = module_of(FOLDER, "plans", monkeypatch)
+    monkeypatch.setattr(found, "each", lambda work, given, jobs, what: ((one, work(one)) for one in given))
+    monkeypatch.setattr(found, "distinct", lambda only: ({found.key_of(CONVOLVED): CONVOLVED}, []))
+    monkeypatch.setattr(sys, "argv", ["plans", "--out", str(tmp_path / "shipped.tsv")])
+    return found
+
+
+def searching(plans, monkeypatch, error):
+    def answer(request, use_cache):
+        raise error
+
+    monkeypatch.setattr(plans, "answer", answer)
+
+
+def test_plans_of_what_runs_are_written(plans, tmp_path):
+    plans.main()
+    (found,) = plans.shipped.read(tmp_path / "shipped.tsv").plans()
+    assert (found.request.problem, found.us > 0) == (CONVOLVED.problem, True)
+
+
+def test_what_nothing_runs_is_left_out(plans, monkeypatch, tmp_path):
+    searching(plans, monkeypatch, nkiconv.UnsupportedError("no algorithm runs it"))
+    plans.main()
+    assert plans.shipped.read(tmp_path / "shipped.tsv").plans() == []
+
+
+def test_a_fault_of_a_search_fails_the_run_when_the_rest_is_written(plans, monkeypatch, tmp_path):
+    searching(plans, monkeypatch, KeyError("rows"))
+    with pytest.raises(SystemExit, match=r"(?s)1 faults:.*KeyError: 'rows'"):
+        plans.main()
+    assert (tmp_path / "shipped.tsv").exists()
+
+
+def test_a_model_that_does_not_run_fails_the_run(zoo, measure, monkeypatch):
+    class Raises(torch.nn.Module):
+        def forward(self, input):
+            raise RuntimeError("no such device")
+
+    found = module_of(FOLDER, "plans", monkeypatch)
+    everything = importlib.import_module("everything")
+    broken = zoo.Model("broken", "none", Raises, {"input": (1, 3, 8, 8)})
+    monkeypatch.setattr(everything, "models", lambda only: [broken])
+    monkeypatch.setattr(everything, "importable", lambda wanted: [])
+    assert found.distinct([]) == ({}, ["none broken: the model does not run"])

@@ -45,8 +45,8 @@ EVERY = 60
 ALIKE, MOST = 5e-3, 4_000
 
 
-def requests_of(model: Model) -> list[Request]:
-    """Distinct convolutions of a run of a model, and of its gradients where it has them; none of one that raises."""
+def requests_of(model: Model) -> list[Request] | None:
+    """Distinct convolutions of a run of a model, and of its gradients where it has them; None where neither runs."""
     from nkiconv.pytorch.models.recording import record
 
     made, inputs = model.made(), model.given()
@@ -58,7 +58,7 @@ def requests_of(model: Model) -> list[Request]:
             continue
         found = [Request(problem=one.problem, asked=one.asked, operation=one.operation) for one in convolved]
         return [one for one in map(in_bf16, found) if takes(one)]
-    return []
+    return None
 
 
 def in_bf16(request: Request) -> Request:
@@ -74,15 +74,14 @@ def takes(request: Request) -> bool:
     return not list(violations(request)) and not operation_for(request).shape(request, Rates()).by_rule
 
 
-def planned(request: Request) -> Shipped | None:
-    """The plan of a request; None where nothing runs it."""
+def planned(request: Request) -> Shipped | str | None:
+    """The plan of a request; None where nothing runs it; of a fault of the planner what it says."""
     try:
         plan = answer(request, use_cache=False)
     except NkiconvError:
         return None
-    except Exception as error:  # a fault of the planner's, which must not end a run of hours
-        print(f"{key_of(request)}: {type(error).__name__}: {error}")
-        return None
+    except Exception as error:  # the rest of a run of hours goes on; `main` then fails
+        return f"{key_of(request)}: {type(error).__name__}: {error}"
     return Shipped(request, plan.algorithm, plan.config, round(plan.phase0_us, 3))
 
 
@@ -130,22 +129,27 @@ def main() -> None:
         for plan, still in list(each(holds, list(kept.values()), asked.jobs, "checked")):
             if not still:
                 del kept[key_of(plan.request)]
-    wanted = {} if asked.most == 0 else distinct(asked.only)
+    wanted, faults = ({}, []) if asked.most == 0 else distinct(asked.only)
     new = [one for key, one in wanted.items() if asked.fresh or key not in kept][: asked.most]
     print(f"{len(wanted):,} distinct convolutions, {len(kept):,} plans kept, {len(new):,} to search for")
     written = time.monotonic()
     for request, found in each(planned, new, asked.jobs, "plans"):
-        if found is not None:
+        if isinstance(found, str):
+            faults.append(found)
+        elif found is not None:
             kept[key_of(request)] = found
         if time.monotonic() - written > EVERY:
             write(kept, asked.out)
             written = time.monotonic()
     write(kept, asked.out)
     print(f"{asked.out}: {len(kept):,} plans, {asked.out.stat().st_size / 1024:,.0f} KiB")
+    if faults:
+        raise SystemExit("\n".join([f"{len(faults)} faults:", *faults]))
 
 
-def distinct(only: Sequence[str]) -> dict[str, Request]:
-    """What the models with one of these words in their names convolve, all models' without any, by key."""
+def distinct(only: Sequence[str]) -> tuple[dict[str, Request], list[str]]:
+    """What the models with one of these words in their names convolve, all models' without any, by key; which do not
+    run."""
     from everything import importable, models, quiet
 
     every = models(only)
@@ -153,7 +157,9 @@ def distinct(only: Sequence[str]) -> dict[str, Request]:
     quiet()
     print(*(f"{name} is not installed: its models are left out" for name in missing), sep="\n")
     built = [one for one in track(every, description="models") if one.package not in missing]
-    return {key_of(request): request for one in built for request in requests_of(one)}
+    found = {f"{one.package} {one.name}": requests_of(one) for one in built}
+    faults = [f"{name}: the model does not run" for name, requests in found.items() if requests is None]
+    return {key_of(request): request for requests in found.values() for request in requests or ()}, faults
 
 
 def write(plans: Mapping[str, Shipped], file: Path) -> None:
