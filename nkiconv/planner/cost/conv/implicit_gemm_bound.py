@@ -35,8 +35,9 @@ from ....simulator.timing.target import Target
 from ..clock import Clock
 from .common import last_ns, matmul_rates, met_outputs, planes_seen
 
-#: ns until the first x that DMA transposes is there, besides its trigger's and its bytes' time: filters come between.
-TRANSPOSED_NS = 2200.0
+#: ns until the first x that DMA transposes is there, besides its bytes' time: its trigger, and filters that come
+#: between. Calibrated on the golden table's rows of NHWC (whisper_conv2_s2, rn50_proj_s2, rn50_c5).
+TRANSPOSED_NS = 1000.0
 #: ns until DMA has transposed the first block of an M tile's filters: an engine's copy, the trigger, the first packet,
 #: the end (trn2.toml, dma.hwdge_*).
 MOVE_NS = 4000.0
@@ -209,13 +210,11 @@ class Work:
     def transposes_ns(self, m_tiles: Sequence[Any], by_channels: bool) -> float:
         """ns of the array to transpose a core's filters: all, or the first M tile's where DMA may do the others."""
         geometry = self.geometry
-        if geometry.packed > 0 or geometry.flipped or geometry.groups == geometry.C:
-            return 0.0
         count = div_ceil(len(m_tiles), PARTS) if by_channels else len(m_tiles)
         if can_move(geometry):
             idle_ns = max(0.0, self._dma_idle_ns(m_tiles, by_channels))
             count = max(1, count - int(idle_ns / self.move_ns(m_tiles[0])))
-        return float(count * sum(k_tile.slots for k_tile in m_tiles[0].k_tiles) * self.taps * self.transpose_ns)
+        return self.transposing_ns(m_tiles[:count])[0]
 
     def transposing_ns(self, m_tiles: Sequence[Any]) -> tuple[float, float]:
         """(ns of the array to transpose the filters of M tiles, those of them in which it works)."""
