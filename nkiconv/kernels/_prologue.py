@@ -20,14 +20,14 @@ from ._dma import load, load_region, load_transposed, spot
 
 
 def load_x(
-    dst, operands, geometry, first, counts=None, order="cnhw", row_step=1, ledger=None, alone=False, is_copied=False
+    dst, operands, geometry, first, counts=None, order="cnhw", row_step=1, ledger=None, alone=False, transposes=True
 ):
     """Load what there is of x, from (channel, plane, row, column) `first` on, into a view of SBUF.
 
     counts: of channels, planes, rows and columns; None: dst's. Rows and columns may begin before x and end after it.
     order: what dst's axes are, above; row_step: rows of x from one of dst to the next. ledger, alone: as of
-    `load_transposed`, which takes channels that are neighbours in HBM to partitions; is_copied: none of a kernel that
-    works on copies of NHWC, where only those of a single pixel are.
+    `load_transposed`, which takes channels that are neighbours in HBM to partitions. transposes: False of kernels that
+    work on copies of NHWC: single pixels, whose channels are neighbours too, then come by plain loads.
     """
     (c0, d0, h0, w0), (cn, dn, hn, wn) = first, counts or dst.shape
     top, bottom = places_inside(h0, row_step, hn, geometry.rows.size)
@@ -40,7 +40,7 @@ def load_x(
         axes = {"c": channels, "n": [planes], "h": [[by_row * row_step, extents[0]]], "w": [columns]}
         at, pattern = {"c": place[0], "n": place[1], "h": top, "w": left}, [one for axis in order for one in axes[axis]]
         into = [at[axis] for axis in order[-len(dst.shape) :]]
-        if order == "cnhw" and is_transposed(geometry) and not is_copied:
+        if order == "cnhw" and transposes and is_transposed(geometry):
             x_hbm, strides = operands.frames if framed else operands.x, [step for step, _ in pattern]
             load_transposed(spot(dst, into, pattern), x_hbm, strides, offset, alone, ledger)
         else:

@@ -20,8 +20,8 @@ class BlockAxis:
     """An axis of a Geometry in blocks; size, out and blocks are of one of its images.
 
     origin: first output of block 0, which is 0 or does not exist. taps: by output of a block (tap, e) of those that
-    meet it, forwards. low, high: least and most e. gaps: lhs_dilation that blocks do not take up, as outputs that meet
-    the same taps are apart.
+    meet it, forwards. low, high: least and most e. gaps: lhs_dilation where blocks are
+    single outputs, which then meet every gaps-th tap; 1 where blocks span it.
     """
 
     images: int
@@ -162,7 +162,7 @@ def block_axis(axis: Axis, beside: int, aligned: bool = False) -> BlockAxis:
 
 
 def plain_axis(size: int, out: int, apart: int = 1, images: int = 1, turns: int = 1, gaps: int = 1) -> BlockAxis:
-    """An axis of blocks of so many outputs in turn, each `apart` elements behind the one before."""
+    """An axis of blocks of so many outputs in turn, the first elements of two neighbours `apart` from each other."""
     return BlockAxis(images, size, out, 1, turns, apart, 0, out // turns, (((0, 0),),), 0, 0, gaps)
 
 

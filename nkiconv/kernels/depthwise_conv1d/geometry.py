@@ -1,5 +1,5 @@
-"""Arguments of the public kernel, checked and turned into the letters that the algorithms use; its tensors; what a
-core does. Nothing below the public kernel sees nki-library's argument names.
+"""Checks the public kernel's arguments and names them N, C, W, S, Q as the algorithms do; its tensors; what a core
+does. Nothing below the public kernel sees nki-library's argument names.
 """
 
 from dataclasses import dataclass

@@ -57,8 +57,8 @@ def next_of(ahead, kind, buffers):
 
 
 def transpose_for(work, ahead, feed, blocks, place, accumulators):
-    """Have be there, in Blocks of a Feed's tile, what some accumulators need for a row of gy. place: (the tile, the
-    row)."""
+    """Transpose the Blocks of a Feed's tile that some accumulators need for a row of gy and that are not there yet.
+    place: (the tile, the row)."""
     index, row = place
     one, tile = feed.tiles[index].one, feed.tiles[index].tile
     slot, rows = index % len(feed.buffers), work.geometry.rows

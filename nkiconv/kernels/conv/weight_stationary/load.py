@@ -136,7 +136,7 @@ class Inputs(nl.NKIObject):
         (z, d0, dn), rows, columns = lane[0].inside(), lane[1], lane[2]
         if dn > 0 and low < rows.xn:
             dst = x_sbuf[first : first + channels[1], z : z + dn, low : min(high, rows.xn), 0 : columns.xn]
-            load_x(dst, self.operands, self.geometry, (channels[0], d0, rows.x0 + low, columns.x0), is_copied=True)
+            load_x(dst, self.operands, self.geometry, (channels[0], d0, rows.x0 + low, columns.x0), transposes=False)
 
     def _clear(self, x_sbuf, lane, first, cn):
         """Zeros in the elements of a lane that x does not have."""
