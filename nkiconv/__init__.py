@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         conv3d_weight,
     )
     from .api.pack_filter import pack_filter
+    from .api.statistics import ScaleShift, channel_stats, norm_scale_shift
     from .api.transposed_gradients import (
         conv_transpose1d_weight,
         conv_transpose2d_weight,
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from .kernels.depthwise_conv1d import depthwise_conv1d_implicit_gemm
     from .kernels.gradients import conv_weight_gradient
     from .kernels.gradients.depthwise_conv1d import depthwise_conv1d_weight_gradient
+    from .kernels.statistics import channel_statistics, norm_scale_and_shift
     from .planner import Plan
     from .planner.entry import plan
     from .problem import ConvProblem
@@ -78,7 +80,10 @@ __all__ = [
     "PlanWarning",
     "PlanningError",
     "Profile",
+    "ScaleShift",
     "UnsupportedError",
+    "channel_statistics",
+    "channel_stats",
     "conv1d",
     "conv1d_input",
     "conv1d_weight",
@@ -105,6 +110,8 @@ __all__ = [
     "depthwise_conv1d_weight",
     "depthwise_conv1d_weight_gradient",
     "depthwise_conv2d",
+    "norm_scale_and_shift",
+    "norm_scale_shift",
     "pack_filter",
     "plan",
     "profile",
@@ -123,6 +130,9 @@ _HOMES = {
     "ConvProblem": "problem",
     "Plan": "planner",
     "Profile": "simulator.profiling",
+    "ScaleShift": "api.statistics",
+    "channel_statistics": "kernels.statistics",
+    "channel_stats": "api.statistics",
     "conv1d": "api.conv1d",
     "conv2d": "api.conv",
     "conv3d": "api.conv",
@@ -149,6 +159,8 @@ _HOMES = {
     "depthwise_conv1d_weight": "api.depthwise_gradients",
     "depthwise_conv1d_weight_gradient": "kernels.gradients.depthwise_conv1d",
     "depthwise_conv2d": "api.conv1d",
+    "norm_scale_and_shift": "kernels.statistics",
+    "norm_scale_shift": "api.statistics",
     "pack_filter": "api.pack_filter",
     "plan": "planner.entry",
     "profile": "simulator.profiling",

@@ -188,7 +188,7 @@ def pairs_magnitude(x: AnyArray, w: AnyArray, problem: ConvProblem) -> Float64Ar
 
 def _accumulation(terms: int, abs_sum: Float64Array, additions: int | None = None) -> Float64Array:
     depth = terms if additions is None else min(terms, additions)
-    return min(depth, 4 * math.sqrt(terms)) * EPS32 * abs_sum
+    return min(depth, _random_walk(terms)) * EPS32 * abs_sum
 
 
 def _rounding(y: Float64Array, out_dtype: str) -> Float64Array:
@@ -208,3 +208,66 @@ def _evaluation(argument: Float64Array, activation: str) -> Float64Array:
 
 def _magnitude(values: AnyArray | None) -> Float64Array | None:
     return None if values is None else np.abs(np.asarray(values, np.float64))
+
+
+#: Values of one part of a bn_stats, whose even and odd ones are summed apart (nl.tile_size.bn_stats_fmax / 2).
+STATS_VALUES = 256
+
+
+def moments_bound(mean: Float64Array, variance: Float64Array, triples: int) -> tuple[Float64Array, Float64Array]:
+    """Return how far a mean and a biased variance of several (count, mean, variance) may be, for each element.
+
+        a = f(256) + f(triples) + 4, f(n) = min(n, 4 sqrt(n))     D = a * eps32 * sqrt(mean^2 + variance)
+        mean: D     variance: V + (a + 4) * eps32 * (variance + V), V = 2 D sqrt(variance) + 5 D^2
+
+    A value passes the sum of at most 256 of a bn_stats, in any order, and that of the triples; a quotient each, a
+    product with a count and the last rounding make four more. Part j's mean m_j so errs by d_j, |d_j| <= a * eps32 *
+    mean of |x| over it, which is at most that of its root mean square: the mean of d_j^2, weighted by counts n_j, is at
+    most D^2, and the whole mean errs by |d| <= D. Squares about m_j + d_j exceed those about m_j by n_j d_j^2 exactly.
+    Of the squares between parts, n_j (m_j + d_j - m - d)^2, the sum of n_j (m_j - m) d is 0, that of 2 n_j (m_j - m)
+    d_j at most 2 n D sqrt(variance) (Cauchy and Schwarz), and that of n_j (d_j - d)^2 at most 4 n D^2. Every
+    difference, square, product and sum of them rounds once more, relative to terms that are all positive. The squares
+    of the mean themselves do not occur.
+
+    Args:
+        mean, variance: float64, the truth. triples: how many are combined, of all pieces and parts.
+    """
+    a = _random_walk(STATS_VALUES) + _random_walk(triples) + 4
+    of_mean = a * EPS32 * np.hypot(mean, np.sqrt(variance))
+    of_squares = 2 * of_mean * np.sqrt(variance) + 5 * of_mean**2
+    return of_mean, of_squares + (a + 4) * EPS32 * (variance + of_squares)
+
+
+#: Roundings of weight * (variance + eps)^-1/2: half that of the sum, 4 of the power, one of the product; and one more.
+SCALE_ROUNDINGS = 6.5
+
+
+def scale_shift_bound(
+    mean: Float64Array,
+    variance: Float64Array,
+    errors: tuple[Float64Array, Float64Array],
+    weight: AnyArray | float = 1.0,
+    bias: AnyArray | float = 0.0,
+    eps: float = 1e-5,
+) -> tuple[Float64Array, Float64Array]:
+    """Return how far scale = weight / sqrt(variance + eps) and shift = bias - mean * scale may be, for each element.
+
+    The power grows as its argument falls, so that the smallest variance within its error bounds what that makes. AWS
+    states no accuracy of a power; 4 eps32 are taken, and a device may make more.
+
+    Args:
+        mean, variance: float64, the truth. errors: of both, as from `moments_bound`. weight, bias: as they are.
+        eps: added to the variance.
+    """
+    weight, bias = np.asarray(weight, np.float64), np.asarray(bias, np.float64)
+    scale = weight / np.sqrt(variance + eps)
+    least = np.maximum(variance - errors[1], 0.0) + eps
+    of_scale = np.abs(weight) / np.sqrt(least) - np.abs(scale)
+    of_scale = of_scale + SCALE_ROUNDINGS * EPS32 * (np.abs(scale) + of_scale)
+    of_product = np.abs(mean) * of_scale + errors[0] * (np.abs(scale) + of_scale)
+    return of_scale, of_product + 3 * EPS32 * (np.abs(bias) + np.abs(mean * scale) + of_product)
+
+
+def _random_walk(count: int) -> float:
+    """Roundings of a sum of so many terms: all of them, or 4 standard deviations; see `error_bound`."""
+    return min(count, 4 * math.sqrt(count))

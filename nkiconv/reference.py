@@ -242,3 +242,36 @@ def _add_grouped_tap(y: Float64Array, window: Float64Array, w_tap: Float64Array)
     groups = C // depth
     columns = window.reshape(N, groups, depth, -1)
     y += (w_tap.reshape(groups, K // groups, depth) @ columns).reshape(y.shape)
+
+
+def channel_stats_ref(x: AnyArray) -> Float64Array:
+    """Return [N, C, 3], count, mean and biased variance of each image and channel of x [N, C, ...], in float64."""
+    values = np.asarray(x, np.float64).reshape(*x.shape[:2], -1)
+    count = np.full(x.shape[:2], float(values.shape[2]))
+    return np.stack([count, values.mean(2), values.var(2)], 2)
+
+
+def norm_scale_shift_ref(
+    x: AnyArray,
+    weight: AnyArray | None = None,
+    bias: AnyArray | None = None,
+    norm: str = "group",
+    num_groups: int = 32,
+    eps: float = 1e-5,
+) -> tuple[Float64Array, Float64Array, Float64Array, Float64Array]:
+    """Return scale, shift, mean and biased variance of a norm of x [N, C, ...], in float64, from x itself.
+
+    Args: as of `nkiconv.norm_scale_shift`. Returns: of its shapes.
+    """
+    N, C = x.shape[:2]
+    values = np.asarray(x, np.float64).reshape(N, C, -1)
+    if norm == "batch":
+        mean, variance = values.mean((0, 2)), values.var((0, 2))
+    else:
+        grouped = values.reshape(N, num_groups if norm == "group" else C, -1)
+        mean, variance = grouped.mean(2), grouped.var(2)
+    times = C // mean.shape[-1]
+    scale = np.repeat(1 / np.sqrt(variance + eps), times, -1)
+    scale = scale if weight is None else scale * np.asarray(weight, np.float64)
+    shift = -np.repeat(mean, times, -1) * scale
+    return scale, shift if bias is None else shift + np.asarray(bias, np.float64), mean, variance

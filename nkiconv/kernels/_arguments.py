@@ -43,10 +43,10 @@ def check_tensors(img_ref, filter_ref, dtypes, perms, axes):
     refuse(*(rules.permutation(name, perm, axes) for name, perm in zip(("in_perm", "kern_perm", "out_perm"), perms)))
 
 
-def check_bias(bias, letter, count):
+def check_bias(bias, letter, count, name="bias"):
     """Refuse a bias that is not [count] (K, or C of a depthwise kernel) of a float dtype; None is none."""
     if bias != None:
-        refuse(rules.shape("bias", bias.shape, (count,), f"[{letter}]"), rules.array_dtype("bias", bias.dtype))
+        refuse(rules.shape(name, bias.shape, (count,), f"[{letter}]"), rules.array_dtype(name, bias.dtype))
 
 
 def check_residual(residual, y_shape):

@@ -1,0 +1,114 @@
+"""Statistics of the channels of x: rows of one image and channel are rows of SBUF, or pixels are transposed to them."""
+
+from ..._nki import nisa, nl
+from ...schedules.tiles import PARTS, cut, cut_at, div_ceil, share, size_of, transposes_of_bank, whole_words
+from .._dma import load, store
+from .._statistics import add_values, finish, new_statistics
+
+#: Bytes a partition of a tile of x.
+TILE_BYTES = 16_384
+#: Bytes of elements of x.
+BYTES = {nl.float32: 4, nl.bfloat16: 2, nl.float16: 2}
+
+
+def stats_of_rows(x_hbm, stats_hbm):
+    """This core's part of the statistics of x [N, C, ...], channels first.
+
+    The cores share the columns of all rows where each has a whole bn_stats of a row, else the rows.
+    """
+    rows, columns = size_of(x_hbm.shape[0:2]), size_of(x_hbm.shape[2:])
+    cores, core, most = nl.num_programs(), nl.program_id(0), TILE_BYTES // BYTES[x_hbm.dtype]
+    if columns >= PARTS * nl.tile_size.bn_stats_fmax:
+        for first, count in cut(rows, nl.tile_size.pmax):
+            rows_tile(x_hbm, stats_hbm, (first, count, 1), share(columns, cores, core), columns)
+        return
+    # neighbours on a partition, as many as fit, and as leave each core a tile
+    each = max(1, min(most // columns, div_ceil(rows, PARTS * nl.tile_size.pmax)))
+    tiles = [(first * each, count, each) for first, count in cut_at(rows // each, nl.tile_size.pmax)]
+    if rows % each > 0:
+        tiles.append((rows // each * each, 1, rows % each))
+    mine = share(len(tiles), cores, core)
+    for index in range(len(tiles)):
+        if mine[0] <= index < mine[0] + mine[1]:
+            rows_tile(x_hbm, stats_hbm, tiles[index], (0, columns), columns)
+        else:
+            nothing(stats_hbm, tiles[index])
+
+
+def rows_tile(x_hbm, stats_hbm, tile, part, row):
+    """Statistics of columns (first, how many) of rows (first row, partitions, rows of each) of `row` elements."""
+    (first, count, each), (column, columns) = tile, part
+    found = [new_statistics(count) for _ in range(each)]
+    for start, size in cut_at(columns, TILE_BYTES // BYTES[x_hbm.dtype]):
+        x_sbuf = nl.ndarray((count, each, size), dtype=x_hbm.dtype, buffer=nl.sbuf)
+        load(x_sbuf, x_hbm, [[each * row, count], [row, each], [1, size]], first * row + column + start)
+        for index in range(each):
+            for piece, n in cut(size, nl.tile_size.bn_stats_fmax):
+                add_values(found[index], x_sbuf[0:count, index, piece : piece + n])
+    store_stats(stats_hbm, found, tile)
+
+
+def store_stats(stats_hbm, found, tile):
+    """Store this core's part of the statistics of rows (first, partitions, rows of each)."""
+    first, count, each = tile
+    stats_sbuf = nl.ndarray((count, each, 3), dtype=nl.float32, buffer=nl.sbuf)
+    for index in range(each):
+        finish(found[index], stats_sbuf[0:count, index, 0:3])
+    store(stats_sbuf, stats_hbm, [[3 * each, count], [3, each], [1, 3]], offset_of(stats_hbm, first))
+
+
+def nothing(stats_hbm, tile):
+    """Store that this core's part has no elements of rows (first, partitions, rows of each)."""
+    first, count, each = tile
+    zeros_sbuf = nl.ndarray((count, each, 3), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.memset(dst=zeros_sbuf, value=0.0, engine=nisa.engine.gpsimd)
+    store(zeros_sbuf, stats_hbm, [[3 * each, count], [3, each], [1, 3]], offset_of(stats_hbm, first))
+
+
+def offset_of(stats_hbm, row):
+    """Where this core's part of the statistics of a row, which is an image and channel, begins."""
+    return nl.program_id(0) * size_of(stats_hbm.shape[1:]) + 3 * row
+
+
+def stats_of_pixels(x_hbm, stats_hbm):
+    """This core's part of the statistics of x [N, ..., C], channels last: its share of the pixels of each image."""
+    images, C, pixels = x_hbm.shape[0], x_hbm.shape[-1], size_of(x_hbm.shape[1:-1])
+    first, count = share(pixels, nl.num_programs(), nl.program_id(0))
+    most = TILE_BYTES // BYTES[x_hbm.dtype]
+    for n in range(images):
+        for c0, cn in cut_at(C, most):
+            tiles = cut(cn, nl.tile_size.pmax)
+            if count == 0:
+                for c, size in tiles:
+                    nothing(stats_hbm, (n * C + c0 + c, size, 1))
+                continue
+            found = [new_statistics(size) for _, size in tiles]
+            # neighbours on a partition: one run of HBM where it has all channels
+            side = max(1, min(most // cn, div_ceil(count, nl.tile_size.pmax)))
+            for start, size in cut_at(count, side * nl.tile_size.pmax):
+                for spot, partitions, each in ((0, size // side, side), (size // side * side, size % side, 1)):
+                    if partitions > 0:
+                        pixel = n * pixels + first + start + spot
+                        x_sbuf = nl.ndarray((partitions, each, cn), dtype=x_hbm.dtype, buffer=nl.sbuf)
+                        load(x_sbuf, x_hbm, [[each * C, partitions], [C, each], [1, cn]], pixel * C + c0)
+                        for index in range(len(tiles)):
+                            add_pixels(found[index], x_sbuf, tiles[index])
+            for index in range(len(tiles)):
+                c, size = tiles[index]
+                store_stats(stats_hbm, [found[index]], (n * C + c0 + c, size, 1))
+
+
+def add_pixels(statistics, x_sbuf, tile):
+    """Take in channels (first, how many) of pixels [partition, pixels of each, channels], transposed by the array."""
+    (partitions, each, _), (c, cn) = x_sbuf.shape, tile
+    itemsize = BYTES[x_sbuf.dtype]
+    together = min(transposes_of_bank(partitions, itemsize), nl.tile_size.bn_stats_fmax // partitions)
+    for start, count in cut(each, together):
+        x_psum = nl.ndarray((cn, count, whole_words(partitions, itemsize)), dtype=x_sbuf.dtype, buffer=nl.psum)
+        for index in range(count):
+            nisa.nc_transpose(
+                dst=x_psum[0:cn, index, 0:partitions],
+                data=x_sbuf[0:partitions, start + index, c : c + cn],
+                engine=nisa.engine.tensor,
+            )
+        add_values(statistics, x_psum[0:cn, 0:count, 0:partitions])

@@ -1,0 +1,121 @@
+"""Scale and shift of a norm by statistics of channels: what shares a mean shares a partition.
+
+    tile [partitions, parts, means of each, channels of a mean, (count, mean, variance)]
+
+is one access pattern of statistics [P, N, C, 3]: groups of an image's channels, and channels of all images, follow each
+other in HBM. bn_aggr takes the triples of a mean as one run, so nothing is added across partitions.
+"""
+
+from ..._nki import nisa, nl
+from ...norms import SHARED_MAX
+from ...schedules.tiles import cut_at, div_ceil, share, size_of
+from .._dma import load, store
+
+#: The means of a core, at most so many (count, mean, variance) a partition at once.
+TOGETHER = SHARED_MAX
+
+
+def write_norm(stats, means, row, eps, weight, bias, outputs):
+    """This core's share of the means.
+
+    stats: tensors in HBM. means: (their number, channels of each), as (count, mean, variance) follow each other.
+    row: means of an image, or of all, after which weight and bias begin anew. outputs: scale and shift
+    [means * channels of each], mean and variance [means], fp32 in HBM.
+    """
+    number, channels = means
+    parts = [size_of(one.shape) // (3 * channels * number) for one in stats]
+    first, count = share(number, nl.num_programs(), nl.program_id(0))
+    # means of a partition follow each other: as few as leave none without a partition, as many as SBUF holds
+    most = max(1, TOGETHER // (sum(parts) * channels))
+    each = min(most, div_ceil(count, nl.tile_size.pmax))
+    for start, several in cut_at(count, max(1, each) * nl.tile_size.pmax):
+        whole, rest = several // each, several % each
+        if whole > 0:
+            write_tile(stats, parts, (first + start, whole, each), means, row, eps, (weight, bias), outputs)
+        if rest > 0:
+            spot = (first + start + whole * each, 1, rest)
+            write_tile(stats, parts, spot, means, row, eps, (weight, bias), outputs)
+
+
+def write_tile(stats, parts, spot, means, row, eps, affine, outputs):
+    """Scale, shift, mean and variance of means (first, partitions, means of each)."""
+    (first, rows, each), (number, channels) = spot, means
+    of_row, whole = each * channels, sum(parts)
+    stats_sbuf = nl.ndarray((rows, whole, of_row, 3), dtype=nl.float32, buffer=nl.sbuf)
+    part = 0
+    for index in range(len(stats)):
+        pattern = [[3 * of_row, rows], [3 * number * channels, parts[index]], [3, of_row], [1, 3]]
+        load(stats_sbuf[0:rows, part : part + parts[index]], stats[index], pattern, 3 * first * channels)
+        part = part + parts[index]
+    weight_sbuf, bias_sbuf = (load_affine(one, spot, channels, row) for one in affine)
+    counts, squares = stats_sbuf[0:rows, 0:whole, 0:of_row, 0], stats_sbuf[0:rows, 0:whole, 0:of_row, 2]
+    nisa.tensor_tensor(dst=squares, data1=squares, data2=counts, op=nl.multiply)
+    moments_sbuf = nl.ndarray((rows, each, 2), dtype=nl.float32, buffer=nl.sbuf)
+    for index in range(each):
+        triples = stats_sbuf[0:rows, 0:whole, index * channels : (index + 1) * channels, 0:3]
+        nisa.bn_aggr(dst=moments_sbuf[0:rows, index, 0:2], data=triples)
+    mean_sbuf, variance_sbuf = moments_sbuf[0:rows, 0:each, 0:1], moments_sbuf[0:rows, 0:each, 1:2]
+    inverse_sbuf = nl.ndarray((rows, each, 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_scalar(
+        dst=inverse_sbuf, data=variance_sbuf, op0=nl.add, operand0=float(eps), op1=nl.power, operand1=-0.5
+    )
+    scale_sbuf = nl.ndarray((rows, each, channels), dtype=nl.float32, buffer=nl.sbuf)
+    shift_sbuf = nl.ndarray((rows, each, channels), dtype=nl.float32, buffer=nl.sbuf)
+    inverse, mean = inverse_sbuf.broadcast(2, channels), mean_sbuf.broadcast(2, channels)
+    if weight_sbuf == None:
+        nisa.tensor_copy(dst=scale_sbuf, src=inverse)
+    else:
+        nisa.tensor_tensor(dst=scale_sbuf, data1=weight_sbuf, data2=inverse, op=nl.multiply)
+    nisa.scalar_tensor_tensor(
+        dst=shift_sbuf, data=mean, op0=nl.multiply, operand0=-1.0, op1=nl.multiply, operand1=scale_sbuf
+    )
+    if bias_sbuf != None:
+        nisa.tensor_tensor(dst=shift_sbuf, data1=shift_sbuf, data2=bias_sbuf, op=nl.add)
+    if each > 1:
+        # numbers that follow each other leave in one run
+        mean_sbuf, variance_sbuf = dense(mean_sbuf), dense(variance_sbuf)
+    for one, hbm in zip((scale_sbuf, shift_sbuf, mean_sbuf, variance_sbuf), outputs, strict=True):
+        size = one.shape[2]
+        store(one, hbm, [[each * size, rows], [size, each], [1, size]], first * size)
+
+
+def dense(view):
+    """A copy of a view of SBUF whose elements follow each other."""
+    copy_sbuf = nl.ndarray(view.shape, dtype=view.dtype, buffer=nl.sbuf)
+    nisa.tensor_copy(dst=copy_sbuf, src=view, engine=nisa.engine.scalar)
+    return copy_sbuf
+
+
+def load_affine(hbm, spot, channels, row):
+    """[rows, means of each, channels] of a weight or bias [row * channels], which begins anew after `row` means; or
+    None."""
+    if hbm == None:
+        return None
+    first, rows, each = spot
+    found_sbuf = nl.ndarray((rows, each, channels), dtype=nl.float32, buffer=nl.sbuf)
+    for partition, mean, count, size, start in runs_of(first, rows, each, row):
+        pattern = [[size * channels, count], [channels, size], [1, channels]]
+        into = found_sbuf[partition : partition + count, mean : mean + size, 0:channels]
+        load(into, hbm, pattern, start * channels)
+    return found_sbuf
+
+
+def runs_of(first, rows, each, row):
+    """Where means first .. first + rows * each - 1, `each` to a partition, are in runs of `row`.
+
+    A list of (partition, its first mean, partitions, means of each, place in the run): whole partitions of a run
+    together, and the parts of those that runs share.
+    """
+    found, done, total = [], 0, rows * each
+    while done < total:
+        start = (first + done) % row
+        count = min(row - start, total - done)
+        partition, mean = done // each, done % each
+        if mean == 0 and count >= each:
+            found.append((partition, 0, count // each, each, start))
+            done = done + count // each * each
+        else:
+            size = min(count, each - mean)
+            found.append((partition, mean, 1, size, start))
+            done = done + size
+    return found

@@ -1,0 +1,72 @@
+"""Norms by statistics of channels: what shares a mean and a variance, and what their arguments must be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from . import rules
+from .errors import shown
+
+#: What shares a mean and a variance: the channels of a group of an image; a channel of all images; one of an image.
+NORMS = ("group", "batch", "instance")
+#: Groups of a group norm that names none, as most models with them have.
+NUM_GROUPS = 32
+#: Numbers of a part of the statistics of a channel: count, mean, biased variance.
+STATS = 3
+#: Most (count, mean, variance) that share a mean: one partition of SBUF holds all of them, 12 bytes each.
+SHARED_MAX = 4096
+
+
+def norm(value: Any) -> str:
+    """What shares a mean and a variance."""
+    return rules.accepted("norm", value, NORMS)
+
+
+def eps(value: Any) -> str:
+    """What is added to a variance."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= 0:
+        return ""
+    return f"eps={shown(value)}: must be a finite number of at least 0; pass one, as 1e-5"
+
+
+def num_groups(value: Any, norm: str, C: int) -> list[str]:
+    """None, or a number of groups of a group norm that divides C."""
+    if norm != "group":
+        text = f"num_groups={shown(value)}: norm={norm!r} has no groups; leave it out, or pass norm='group'"
+        return [] if value is None else [text]
+    wrong = [] if value is None else [rules.number("num_groups", value)]
+    return [one for one in wrong if one] or [
+        one for one in [rules.divides("num_groups", value or NUM_GROUPS, C=C)] if one
+    ]
+
+
+def stats(name: str, given: Sequence[int], dtype: Any, images_and_channels: Sequence[int] | None = None) -> list[str]:
+    """Statistics of channels, [P, N, C, 3] in fp32; images_and_channels: (N, C) of those that they go with, or None."""
+    wrong = [rules.rank(name, given, "P, N, C, 3"), rules.array_dtype(name, dtype, ("fp32",))]
+    if not wrong[0]:
+        wanted = (given[0], *(images_and_channels or given[1:3]), STATS)
+        wrong.append(rules.shape(name, given, wanted, "[P, N, C, 3]"))
+        if min(given) < 1:
+            wrong.append(f"{name}.shape={tuple(given)}: every extent must be at least 1; pass statistics of data")
+    return [one for one in wrong if one]
+
+
+def shared(norm: str, parts: int, N: int, C: int, groups: int | None = None) -> tuple[int, int]:
+    """(means of all images and channels, (count, mean, variance) that share each), of so many parts."""
+    if norm == "group":
+        groups = groups or NUM_GROUPS
+        return N * groups, parts * (C // groups)
+    return (C, parts * N) if norm == "batch" else (N * C, parts)
+
+
+def too_many(norm: str, parts: int, N: int, C: int, groups: int | None = None) -> str:
+    """As many numbers as SBUF holds of what shares a mean."""
+    _, each = shared(norm, parts, N, C, groups)
+    if each <= SHARED_MAX:
+        return ""
+    return (
+        f"stats: {each:,} parts of images and channels share a mean (P={parts}, N={N}, C={C}, norm={norm!r}), at most "
+        f"{SHARED_MAX:,} may; pass fewer launches or images at a time"
+    )

@@ -1,0 +1,276 @@
+"""Statistics of channels and the norms of them against float64, in any parts, and where fp32 would cancel."""
+
+import hypothesis
+import ml_dtypes
+import numpy as np
+import pytest
+from draws import draws
+from hypothesis import strategies as st
+
+import nkiconv
+from nkiconv import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, norms
+from nkiconv.bounds import EPS32, moments_bound, scale_shift_bound
+from nkiconv.kernels._statistics import TRIPLES, add_values, finish, new_statistics
+from nkiconv.kernels.statistics import channel_statistics, norm_scale_and_shift
+from nkiconv.reference import channel_stats_ref, norm_scale_shift_ref
+from nkiconv.simulator import isa as nisa
+from nkiconv.simulator import jit, simulate
+from nkiconv.simulator import language as nl
+
+BF16 = ml_dtypes.bfloat16
+#: x's shape, channels first.
+SHAPES = {
+    "one element": (1, 2, 1),
+    "few columns": (2, 6, 7, 5),
+    "rows of several tiles": (3, 180, 4, 3),
+    "rest of rows": (2, 259, 2, 3),
+    "columns are shared": (1, 3, 41, 50),
+    "several tiles of columns": (1, 130, 2, 5, 930),
+    "most channels": (1, 4100, 2),
+}
+
+
+def data(shape, dtype=np.float32, mean=0.0, seed=0):
+    """Normal numbers of this mean and a standard deviation of 1."""
+    return (np.random.default_rng(seed).standard_normal(shape) + mean).astype(dtype)
+
+
+def last(x):
+    """Channels last, and the layout's name."""
+    return np.ascontiguousarray(np.moveaxis(x, 1, -1)), {3: "NWC", 4: "NHWC", 5: "NDHWC"}[x.ndim]
+
+
+def combined(stats):
+    """Count, mean and variance of all parts, in float64."""
+    count, mean, variance = np.moveaxis(stats.astype(np.float64), -1, 0)
+    whole = count.sum(0)
+    average = (count * mean).sum(0) / whole
+    return whole, average, (count * (variance + (mean - average) ** 2)).sum(0) / whole
+
+
+def triples_of(x):
+    """At least as many as a kernel makes of an image and channel: two a bn_stats of at least 100 values, and the ends
+    of 2 parts."""
+    return 2 * (x[0, 0].size // 100 + 2 * norms.STATS)
+
+
+def check_stats(stats, x):
+    """Statistics of channels first x are right."""
+    count, mean, variance = combined(stats)
+    truth = channel_stats_ref(x)
+    bounds = moments_bound(truth[..., 1], truth[..., 2], triples_of(x))
+    assert np.array_equal(count, truth[..., 0])
+    assert np.all(np.abs(mean - truth[..., 1]) <= bounds[0])
+    assert np.all(np.abs(variance - truth[..., 2]) <= bounds[1])
+
+
+def check_norm(found, x, weight=None, bias=None, norm="group", num_groups=32, eps=1e-5):
+    """A norm's scale, shift, mean and variance are right."""
+    truth = norm_scale_shift_ref(x, weight, bias, norm, num_groups, eps)
+    share_a_mean = x.shape[0] if norm == "batch" else x.shape[1] // num_groups if norm == "group" else 1
+    errors = moments_bound(truth[2], truth[3], triples_of(x) * share_a_mean)
+    times = truth[0].shape[-1] // truth[2].shape[-1]
+    spread = [np.repeat(one, times, -1) for one in (*truth[2:], *errors)]
+    affine = (1.0 if weight is None else weight, 0.0 if bias is None else bias, eps)
+    bounds = (*scale_shift_bound(*spread[:2], tuple(spread[2:]), *affine), *errors)
+    for name, one, right, bound in zip(found._fields, found, truth, bounds, strict=True):
+        assert one.shape == right.shape
+        assert one.dtype == np.float32
+        assert np.all(np.abs(one - right) <= bound), name
+
+
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize("dtype", [np.float32, BF16, np.float16])
+@pytest.mark.parametrize("name", SHAPES)
+def test_statistics_of_channels(name, dtype, lnc):
+    x = data(SHAPES[name], dtype)
+    for one, layout in ((x, None), last(x)):
+        stats = nkiconv.channel_stats(one, layout=layout, lnc=lnc)
+        assert stats.shape == (lnc, *x.shape[:2], 3)
+        assert stats.dtype == np.float32
+        check_stats(stats, x)
+
+
+NORMS = [("group", 1), ("group", 3), ("group", 12), ("batch", None), ("instance", None)]
+
+
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize(("norm", "num_groups"), NORMS)
+def test_norms_of_a_thousand_standard_deviations(norm, num_groups, lnc):
+    """Where the squares of x are a million times its variance, which fp32's difference of them loses."""
+    x = data((3, 12, 50, 60), mean=1000.0)
+    weight, bias = data(12, seed=1), data(12, BF16, seed=2)
+    stats = nkiconv.channel_stats(x, lnc=lnc)
+    check_stats(stats, x)
+    found = nkiconv.norm_scale_shift(stats, weight, bias, norm=norm, num_groups=num_groups, lnc=lnc)
+    check_norm(found, x, weight, bias, norm, num_groups)
+    cancelled = np.float32(np.square(x).mean((2, 3), dtype=np.float32) - np.square(x.mean((2, 3), dtype=np.float32)))
+    truth = channel_stats_ref(x)
+    _, bound = moments_bound(truth[..., 1], truth[..., 2], triples_of(x))
+    assert np.any(np.abs(cancelled - truth[..., 2]) > bound)
+
+
+@pytest.mark.parametrize(("norm", "num_groups"), NORMS)
+def test_parts_of_launches_and_none(norm, num_groups):
+    """Pieces of x of several launches are those of all of it, and parts without elements count for nothing."""
+    x = data((2, 12, 9, 31), mean=3.0)
+    pieces = [nkiconv.channel_stats(one, lnc=lnc) for one, lnc in ((x[..., :5], 2), (x[..., 5:6], 1), (x[..., 6:], 2))]
+    found = nkiconv.norm_scale_shift(pieces, norm=norm, num_groups=num_groups)
+    check_norm(found, x, norm=norm, num_groups=num_groups)
+    empty = np.zeros((3, 2, 12, 3), np.float32)
+    with_none = nkiconv.norm_scale_shift([empty, *pieces, empty], norm=norm, num_groups=num_groups)
+    check_norm(with_none, x, norm=norm, num_groups=num_groups)
+    one, two = (nkiconv.norm_scale_shift(pieces, norm=norm, num_groups=num_groups, lnc=lnc) for lnc in (1, 2))
+    assert all(np.array_equal(a, b) for a, b in zip(one, two, strict=True))
+
+
+@pytest.mark.parametrize("affine", [(True, False), (False, True), (False, False)])
+@pytest.mark.parametrize(
+    ("N", "C", "norm", "num_groups"),
+    [(5, 64, "group", None), (1, 300, "batch", None), (7, 70, "instance", None), (9, 42, "group", 21)],
+)
+def test_many_means_of_a_core(N, C, norm, num_groups, affine):
+    """Several means on a partition, images that share tiles and partitions, and any of weight and bias."""
+    x = data((N, C, 3))
+    weight, bias = (data(C, seed=seed) if given else None for given, seed in zip(affine, (1, 2), strict=True))
+    found = nkiconv.norm_scale_shift(nkiconv.channel_stats(x), weight, bias, norm=norm, num_groups=num_groups, eps=0.5)
+    check_norm(found, x, weight, bias, norm, num_groups or norms.NUM_GROUPS, eps=0.5)
+
+
+@draws(12)
+@hypothesis.given(
+    st.integers(1, 4), st.integers(1, 6), st.integers(1, 6), st.integers(1, 40), st.sampled_from(norms.NORMS),
+    st.booleans(), st.sampled_from([1, 2]), st.sampled_from([0.0, 1.0, -1000.0]), st.integers(0, 2**16),
+)  # fmt: skip
+def test_random_norms(N, num_groups, each, size, norm, is_last, lnc, mean, seed):
+    x = data((N, num_groups * each, 3, size), mean=mean, seed=seed)
+    given, layout = last(x) if is_last else (x, "NCHW")
+    stats = nkiconv.channel_stats(given, layout=layout, lnc=lnc)
+    check_stats(stats, x)
+    groups = num_groups if norm == "group" else None
+    found = nkiconv.norm_scale_shift(stats, norm=norm, num_groups=groups, lnc=lnc, eps=1e-3)
+    check_norm(found, x, norm=norm, num_groups=num_groups, eps=1e-3)
+
+
+def test_exact_statistics_of_small_integers():
+    """Means and variances that fp32 holds are exact, whatever the parts."""
+    x = np.tile(np.array([-1.0, 3.0], BF16), (2, 3, 4, 16))
+    stats = nkiconv.channel_stats(x)
+    some = stats[..., 0] > 0
+    assert np.all(stats[some][:, 1:] == [1, 4])
+    assert np.all(stats[~some] == 0)
+    found = nkiconv.norm_scale_shift(stats, norm="instance", eps=0)
+    assert np.all(found.scale == 0.5)
+    assert np.all(found.shift == -0.5)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("is_last", [False, True])
+def test_non_finite_numbers_stay_in_their_channel(bad, is_last):
+    x = data((2, 4, 5, 6))
+    x[1, 2, 3, 4] = bad
+    given, layout = last(x) if is_last else (x, "NCHW")
+    with np.errstate(invalid="ignore"):
+        stats = nkiconv.channel_stats(given, layout=layout)
+        finite = np.isfinite(combined(stats)[2])
+        of_instance = nkiconv.norm_scale_shift(stats, norm="instance")
+        of_group = nkiconv.norm_scale_shift(stats, num_groups=2)
+    wanted = np.ones((2, 4), bool)
+    wanted[1, 2] = False
+    assert np.array_equal(finite, wanted)
+    assert np.array_equal(np.isfinite(of_instance.shift), wanted)
+    assert np.array_equal(np.isfinite(of_group.mean), [[True, True], [True, False]])
+
+
+@pytest.mark.parametrize("pieces", [1, TRIPLES // 2, TRIPLES // 2 + 1, 3 * TRIPLES])
+def test_triples_become_one_as_they_become_many(pieces):
+    """As many bn_stats as there may be, of pieces of different sizes, in as much SBUF."""
+    sizes = [1 + (7 * index) % 5 for index in range(pieces)]
+    x = data((4, sum(sizes)), mean=50.0)
+
+    @jit
+    def kernel(x_ref):
+        out = nl.ndarray((4, 3), dtype=nl.float32, buffer=nl.shared_hbm)
+        x_sbuf, found = nl.ndarray(x_ref.shape, dtype=nl.float32, buffer=nl.sbuf), nl.ndarray((4, 3), dtype=nl.float32)
+        nisa.dma_copy(dst=x_sbuf, src=x_ref)
+        statistics, first = new_statistics(4), 0
+        for size in sizes:
+            add_values(statistics, x_sbuf[0:4, first : first + size])
+            first += size
+        assert statistics.used <= TRIPLES
+        finish(statistics, found)
+        nisa.dma_copy(dst=out, src=found)
+        return out
+
+    found = simulate(kernel)(x).astype(np.float64)
+    truth = channel_stats_ref(x[None])[0]
+    bounds = moments_bound(truth[:, 1], truth[:, 2], 2 * pieces)
+    assert np.array_equal(found[:, 0], truth[:, 0])
+    assert np.all(np.abs(found[:, 1:] - truth[:, 1:]) <= np.stack(bounds, 1))
+
+
+STATS, ROWS = np.ones((2, 3, 4, 3), np.float32), np.ones((2, 3, 4), np.float32)
+CHANNEL_STATS, NORM = nkiconv.channel_stats, nkiconv.norm_scale_shift
+REFUSED = [
+    ("rank of x", CHANNEL_STATS, (np.ones((2, 3), np.float32),), {}, LayoutError, "x.shape"),
+    ("no pixels", CHANNEL_STATS, (np.ones((2, 3, 0), np.float32),), {}, GeometryError, "W"),
+    ("dtype of x", CHANNEL_STATS, (np.ones((2, 3, 4)),), {}, DtypeError, "x.dtype=float64"),
+    ("x", CHANNEL_STATS, ([[[1.0]]],), {}, DtypeError, "x"),
+    ("layout", CHANNEL_STATS, (ROWS,), {"layout": "NHWC"}, LayoutError, "layout='NHWC'"),
+    ("cores", CHANNEL_STATS, (ROWS,), {"lnc": 3}, UnsupportedError, "lnc=3"),
+    ("no stats", NORM, ([],), {}, GeometryError, r"stats=\(\)"),
+    ("rank of stats", NORM, (STATS[0],), {}, LayoutError, "stats.shape"),
+    ("last axis", NORM, (STATS[..., :2],), {"num_groups": 2}, GeometryError, r"\[P, N, C, 3\]"),
+    ("dtype of stats", NORM, (STATS.astype(BF16),), {}, DtypeError, "accepted are float32"),
+    ("other images", NORM, ([STATS, STATS[:, :2]],), {"num_groups": 2}, GeometryError, r"stats\[1\].shape"),
+    ("norm", NORM, (STATS,), {"norm": "layer"}, UnsupportedError, "norm='layer'"),
+    ("groups of channels", NORM, (STATS,), {}, GeometryError, "num_groups=32: must divide C=4"),
+    ("groups that are none", NORM, (STATS,), {"num_groups": 0}, GeometryError, "num_groups=0"),
+    ("groups of a batch", NORM, (STATS,), {"norm": "batch", "num_groups": 2}, GeometryError, "has no groups"),
+    ("eps", NORM, (STATS,), {"num_groups": 2, "eps": -1.0}, UnsupportedError, "eps=-1.0"),
+    ("weight", NORM, (STATS, np.ones(3, np.float32)), {"num_groups": 2}, GeometryError, "weight.shape"),
+    ("bias", NORM, (STATS, None, np.ones(4)), {"num_groups": 2}, DtypeError, "bias.dtype"),
+    ("too many", NORM, (np.ones((4097, 1, 1, 3), np.float32),), {"norm": "batch"}, UnsupportedError, "4,097 parts"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "kwargs", "error", "text"), [pytest.param(*one[1:], id=one[0]) for one in REFUSED]
+)
+def test_refused(function, args, kwargs, error, text):
+    with pytest.raises(NkiconvError, match=text) as caught:
+        function(*args, **kwargs)
+    assert isinstance(caught.value, error) or len(caught.value.violations) > 1
+
+
+@pytest.mark.parametrize(("args", "kwargs", "text"), [
+    (((STATS,),), {"norm": "batch", "num_groups": 2}, "has no groups"),
+    (((STATS,),), {"num_groups": 3}, "must divide C=4"),
+    (((STATS, STATS[:, :1]),), {}, "stats.shape"),
+    (((STATS,), np.ones(3, np.float32)), {"num_groups": 2}, "weight.shape"),
+])  # fmt: skip
+def test_kernels_refuse_too(args, kwargs, text):
+    with pytest.raises(AssertionError, match=text):
+        simulate(norm_scale_and_shift)(*args, **kwargs)
+
+
+def test_modelled_time_between_two_convolutions():
+    """A group norm's scale and shift take a load, a store and two microseconds."""
+    for C in (128, 512):
+        modelled = nkiconv.profile(norm_scale_and_shift[2])((nkiconv.spec((2, 1, C, 3), "fp32"),))
+        assert modelled.modelled_us < 5
+
+
+def test_most_parts_fit():
+    """What shares a mean may be as many as are accepted, of one channel or of as many as there are."""
+    most = norms.SHARED_MAX
+    for shape, norm, num_groups in (((1, most, 1, 3), "batch", None), ((2, 1, most // 2, 3), "group", 1)):
+        stats = np.broadcast_to(np.array([4.0, 2.0, 9.0], np.float32), shape)
+        found = nkiconv.norm_scale_shift(np.ascontiguousarray(stats), norm=norm, num_groups=num_groups, eps=0.0)
+        assert np.all(found.variance == 9)
+        assert np.all(np.abs(found.scale - 1 / 3) <= EPS32)
+
+
+def test_kernel_takes_channels_last_as_a_flag():
+    with pytest.raises(AssertionError, match="channels_last=1"):
+        simulate(channel_statistics)(np.ones((1, 2, 3), np.float32), 1)
