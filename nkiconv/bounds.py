@@ -9,7 +9,7 @@ import numpy as np
 
 from .activations import ACTIVATIONS
 from .problem import DTYPES, ConvProblem
-from .reference import AnyArray, Float64Array, abs_sum_ref, epilogue_ref, num_terms
+from .reference import AnyArray, Float64Array, abs_sum_ref, epilogue_ref, num_terms, prologue_ref
 
 #: Unit roundoff of fp32, in which every engine accumulates.
 EPS32 = 2.0**-24
@@ -90,6 +90,37 @@ def epilogue_bound(
     if after is not None:
         error = error + EPS32 * np.abs(y)
     return error + _rounding(y, out_dtype)
+
+
+def prologue_bound(
+    x: AnyArray,
+    dtype: str,
+    x_scale: AnyArray | None = None,
+    x_shift: AnyArray | None = None,
+    x_activation: str | None = None,
+) -> Float64Array:
+    """Return how far what a kernel with a prologue convolves may be from `prologue_ref`, for each element of x.
+
+        z     = x * x_scale + x_shift
+        bound = slope * (eps32 (|x * x_scale| + |z|) + 2^-149) + (roundings eps32 |act| + ...) + eps |x'| + subnormal
+
+    A product and a sum, each rounded to fp32 (the last term is their underflow), the activation in fp32 as
+    `epilogue_bound` has it, and one rounding to what the array takes. What that adds to sums, for the `inexact` of
+    `epilogue_bound`, is `abs_sum_ref(bound, w, problem)`. On trn2 numbers of partitions are said to act at some 2^-18
+    relative, not 2^-24 (nki-library, experimental batch norm): a device may err by so much more of |x * x_scale|.
+
+    Args:
+        x, x_scale, x_shift, x_activation: as for `prologue_ref`.
+        dtype: that the array takes, a key of `EPS`; "fp32" where `products_bound` says what a precision rounds.
+    """
+    product, argument = (prologue_ref(x, x_scale, shift) for shift in (None, x_shift))
+    found = prologue_ref(x, x_scale, x_shift, x_activation)
+    error: Float64Array = np.full(found.shape, 2.0**-149)
+    error += EPS32 * np.abs(product) if x_scale is not None else 0.0
+    error += EPS32 * np.abs(argument) if x_shift is not None else 0.0
+    if x_activation is not None:
+        error = ACTIVATIONS[x_activation].steepest * error + _evaluation(argument, x_activation)
+    return error + _rounding(found, dtype)
 
 
 #: Error of a product over |w| |x| where both fp32 factors are rounded to bf16, or to tf32 by the array: twice a unit

@@ -68,6 +68,39 @@ def abs_sum_ref(x: AnyArray, w: AnyArray, problem: ConvProblem, channels: Sequen
     return conv_ref(np.abs(x), np.abs(w), problem, channels)
 
 
+def prologue_ref(
+    x: AnyArray, x_scale: AnyArray | None = None, x_shift: AnyArray | None = None, x_activation: str | None = None
+) -> Float64Array:
+    """What a convolution with a prologue convolves, in float64: act(x * x_scale + x_shift).
+
+    Args:
+        x: [N, C, ...], canonical. x_scale, x_shift: [C] or [N, C], or None. All of any dtype that converts to float64.
+        x_activation: None or one of `rules.ACTIVATIONS`.
+
+    Raises:
+        UnsupportedError: x_activation has another name.
+        GeometryError: x_scale or x_shift has another shape.
+    """
+    errors = list(refused(UnsupportedError, rules.activation(x_activation, "x_activation", "x")))
+    for name, numbers in (("x_scale", x_scale), ("x_shift", x_shift)):
+        if numbers is not None:
+            errors += refused(GeometryError, rules.of_channels(name, np.shape(numbers), *x.shape[:2]))
+    raise_all("the reference has no such prologue", errors)
+    found = np.array(x, np.float64)
+    with np.errstate(invalid="ignore", over="ignore", under="ignore"):  # Inf - Inf, 0 * Inf, exp of large numbers
+        if x_scale is not None:
+            found *= _by_channel(x_scale, x.ndim)
+        if x_shift is not None:
+            found += _by_channel(x_shift, x.ndim)
+        return _activate(found, x_activation)
+
+
+def _by_channel(numbers: AnyArray, ndim: int) -> Float64Array:
+    """[C] or [N, C] to go with [N, C, ...] of so many axes."""
+    found = np.asarray(numbers, np.float64)
+    return found.reshape(*found.shape, *[1] * (ndim - 2))
+
+
 def epilogue_ref(
     sums: AnyArray,
     bias: AnyArray | None = None,

@@ -17,12 +17,8 @@ from .errors import shown
 
 #: Data types by nkiconv's name, and NumPy's, torch's and NKI's name of them; those that every kernel takes and returns.
 DTYPE_NAMES = {
-    "bf16": "bfloat16",
-    "fp16": "float16",
-    "fp32": "float32",
-    "fp8_e4m3": "float8_e4m3",
-    "fp8_e5m2": "float8_e5m2",
-}
+    "bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp8_e4m3": "float8_e4m3", "fp8_e5m2": "float8_e5m2",
+}  # fmt: skip
 KERNEL_DTYPES, CONV2D_DTYPES = tuple(DTYPE_NAMES)[:3], tuple(DTYPE_NAMES)
 #: What to do with float8_e4m3fn: its bits are those of NKI's float8_e4m3 up to 240, where that has infinities.
 E4M3FN_REMEDY = (
@@ -42,6 +38,8 @@ FILTER_PERMS = FILTER_LAYOUTS | VOLUME_FILTER_LAYOUTS
 DIRECTIONS = ("forward", "dgrad", "wgrad")
 #: Names of the activations that a kernel takes.
 ACTIVATIONS = tuple(activations.ACTIVATIONS)
+#: What x may be scaled and shifted by: a number for each channel, [C], or for each of each image, [N, C].
+SCALE_FORMS = ("channel", "image")
 #: Where a residual is added.
 RESIDUAL_POSITIONS = ("pre_activation", "post_activation")
 #: How fp32 products may be taken: both factors rounded to bf16, or to tf32 by the array, or as pairs of fp16; and how
@@ -51,23 +49,16 @@ PRECISIONS = ("bf16", "tf32", "fp16x3", "winograd")
 LNC_DEGREES = (1, 2)
 #: (algorithm that was removed, the one that takes its problems now).
 REMOVED = (
-    ("toeplitz_rows", "stacked"),
-    ("taps_on_partition", "vector"),
-    ("swapped", "activation_stationary"),
-    ("turned", "activation_stationary"),
-    ("toeplitz_blocks", "activation_stationary"),
-    ("grouped", "weight_stationary"),
-    ("phases", "weight_stationary"),
-    ("narrow", "weight_stationary"),
-)
+    ("toeplitz_rows", "stacked"), ("taps_on_partition", "vector"), ("swapped", "activation_stationary"),
+    ("turned", "activation_stationary"), ("toeplitz_blocks", "activation_stationary"), ("grouped", "weight_stationary"),
+    ("phases", "weight_stationary"), ("narrow", "weight_stationary"),
+)  # fmt: skip
 
 #: A number an axis, and a pair of padding, in words, by how many axes there are.
 EACH = {2: "(height, width)", 3: "(depth, height, width)"}
 SIDES = {
-    1: "(left, right)",
-    2: "((top, bottom), (left, right))",
-    3: "((front, back), (top, bottom), (left, right))",
-}
+    1: "(left, right)", 2: "((top, bottom), (left, right))", 3: "((front, back), (top, bottom), (left, right))",
+}  # fmt: skip
 #: Paddings by name; the last is of rows alone.
 PADDINGS = ("same", "valid", "causal")
 _LISTED = "write a tuple, NKI kernels cannot take lists"
@@ -271,6 +262,12 @@ def dtypes_together(of_x: Any, of_w: Any, names: tuple[str, str] = ("x", "w")) -
     return f"{w}.dtype={of_w}: must be {kind} exactly when {x}'s is (it is {of_x}; the Tensor Engine {why}); cast {w}"
 
 
+def prologue_fits(dtype: Any, name: str) -> str:
+    """A dtype to which values of a prologue are rounded."""
+    short = dtype if dtype in DTYPE_NAMES else short_dtype(dtype)
+    return accepted(f"{name}.dtype", short, KERNEL_DTYPES, f"cast {name}", of="x_scale, x_shift and x_activation")
+
+
 def precision_fits(precision: str | None, dtype: Any, names: str = "x and w") -> str:
     """A precision that says something of products of this dtype."""
     short = dtype if dtype in DTYPE_NAMES else short_dtype(dtype)
@@ -295,9 +292,16 @@ def accepted(
     return f"{name}={shown(value)}: {text}; {remedy}"
 
 
-def activation(value: Any) -> str:
+def activation(value: Any, name: str = "activation", of: str = "the result") -> str:
     """None, or an activation's name."""
-    return accepted("activation", value, (None, *ACTIVATIONS), "use one of them, or apply it to the result")
+    return accepted(name, value, (None, *ACTIVATIONS), f"use one of them, or apply it to {of}")
+
+
+def of_channels(name: str, given: Sequence[int], N: int, C: int) -> str:
+    """A number for each channel of x, or for each of each image."""
+    if tuple(given) in ((C,), (N, C)):
+        return ""
+    return f"{name}.shape={tuple(given)}: must be [C] = {(C,)} or [N, C] = {(N, C)}; pass one of these"
 
 
 def residual_position(value: Any) -> str:

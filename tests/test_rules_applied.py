@@ -275,6 +275,15 @@ ARGUMENTS: dict[str, list[Wrong]] = {
         (lambda e: e.given[e.names[0]].astype(BF16),
          lambda e, v: rules.same("initial_frames", "dtype", v.dtype, e.names[0], "float32")),
     ],
+    **{
+        name: [
+            (lambda e, shape=shape, dtype=dtype: ones(*shape, dtype=dtype),
+             lambda e, v, n=name: rules.of_channels(n, v.shape, 2, C) or rules.array_dtype(n, v.dtype, ("fp32",)))
+            for shape, dtype in (((C + 1,), np.float32), ((C, 2), np.float32), ((C,), np.float16))
+        ]
+        for name in ("x_scale", "x_shift")
+    },
+    "x_activation": of_choice("x_activation", lambda v: rules.activation(v, "x_activation", "x")),
     "return_final_frames": each([-1, "all", None, 1.5], lambda _, v: rules.frame_count(v))
     + each([SIZE + 1], lambda _, v: rules.frame_count(v, SIZE)),
 }  # fmt: skip
@@ -293,7 +302,9 @@ def test_every_argument_has_a_rule():
 #: The class of an error, by the argument, of those that are no numbers; of arrays by what is wrong with them.
 CLASSES = {
     **dict.fromkeys(("layout", "filter_layout", "residual_position"), LayoutError),
-    **dict.fromkeys(("activation", "beta", "precision", "lnc", "algorithm", "config"), UnsupportedError),
+    **dict.fromkeys(
+        ("activation", "x_activation", "beta", "precision", "lnc", "algorithm", "config"), UnsupportedError
+    ),
     **dict.fromkeys(("strict_nonfinite", "flipped", "bias_gradient", "return_final_state"), UnsupportedError),
     **dict.fromkeys(("out_dtype", "dtype"), DtypeError),
 }

@@ -25,7 +25,7 @@ from .calls import (
     one_image,
     with_extents,
 )
-from .conv_problem import IMAGES, VOLUMES, Kind, array_violations, checked_conv, is_packed, other_layout
+from .conv_problem import IMAGES, VOLUMES, Kind, array_violations, check_numbers, checked_conv, is_packed, other_layout
 from .epilogue import Epilogue
 from .frames import Frames
 
@@ -54,6 +54,9 @@ def conv2d(
     strict_nonfinite: bool = False,
     algorithm: str | None = None,
     config: Config = None,
+    x_scale: AnyArray | None = None,
+    x_shift: AnyArray | None = None,
+    x_activation: str | None = None,
 ) -> Any:
     """Convolve images with filters.
 
@@ -91,6 +94,11 @@ def conv2d(
         strict_nonfinite: keep groups and windows apart (see the kernel), so that NaN and Inf reach no output that the
             definition keeps them from.
         algorithm, config: as in a `Plan`; None: the estimate.
+        x_scale, x_shift: [C], or [N, C], fp32: x * x_scale + x_shift is convolved, with 1 and 0 for None; zeros of
+            padding and lhs_dilation stay zeros. x_activation: as activation, of what is convolved. All of that is
+            computed in fp32 as x arrives, NaN and Inf as fp32 has them, and rounded once to x's dtype, or to bf16 with
+            precision="bf16"; not of fp8. Normalisations have these: of GroupNorm, x_scale = weight * rstd and x_shift =
+            bias - mean * x_scale.
 
     Returns: [N, K, P, Q], or [N, P, Q, K] with layout="NHWC", sums in fp32, rounded once.
 
@@ -125,6 +133,9 @@ def conv3d(
     config: Config = None,
     initial_frames: AnyArray | None = None,
     return_final_frames: bool | int = False,
+    x_scale: AnyArray | None = None,
+    x_shift: AnyArray | None = None,
+    x_activation: str | None = None,
 ) -> Any:
     """Convolve volumes with filters: `conv2d` with an axis of planes (depth, or frames of a video) before the rows.
 
@@ -179,10 +190,11 @@ def _convolved(
         frames.check(x, layout, batch_group_count)
         epilogue = dataclasses.replace(epilogue, num_frames=frames.count(layout))
     if batch_group_count != 1:
-        x = _batch_groups(kind, x, w, batch_group_count, groups, layout, filter_layout)
-        groups = batch_group_count
+        whole, x = x, _batch_groups(kind, x, w, batch_group_count, groups, layout, filter_layout)
+        check_numbers(kind, whole, layout, epilogue)
+        epilogue, groups = epilogue.of_groups(batch_group_count), batch_group_count
     bare = _has_no_channels(kind, x, w, layout, filter_layout)
-    checked, w_checked, with_residual = _with_data(x, w, epilogue, bare, layout, filter_layout, groups)
+    checked, w_checked, with_residual = _with_data(kind, x, w, epilogue, bare, layout, filter_layout, groups)
     problem = checked_conv(
         kind,
         frames.whole(checked, layout),
@@ -231,7 +243,7 @@ def _batch_groups(kind: Kind, x: Any, w: Any, count: Any, groups: Any, layout: s
 
 
 def _with_data(
-    x: Any, w: Any, epilogue: Epilogue, bare: bool, layout: str, filter_layout: str, groups: Any
+    kind: Kind, x: Any, w: Any, epilogue: Epilogue, bare: bool, layout: str, filter_layout: str, groups: Any
 ) -> tuple[Any, Any, Epilogue]:
     """The same, to be checked: one image instead of none and, where arrays are bare, one channel a group."""
     extents = {}
@@ -239,6 +251,9 @@ def _with_data(
         extents[0] = 1
         if isinstance(epilogue.residual, np.ndarray) and epilogue.residual.ndim:
             epilogue = dataclasses.replace(epilogue, residual=one_image("residual", epilogue.residual))
+    if bare or extents:
+        check_numbers(kind, x, layout, epilogue)
+        epilogue = dataclasses.replace(epilogue, x_scale=None, x_shift=None)
     if bare:
         extents[X_PERMS[layout][1]] = groups if type(groups) is int and groups > 0 else 1
         w = with_extents(w, {FILTER_PERMS[filter_layout][1]: 1})

@@ -49,6 +49,9 @@ def conv1d(
     strict_nonfinite: bool = False,
     algorithm: str | None = None,
     config: Config = None,
+    x_scale: AnyArray | None = None,
+    x_shift: AnyArray | None = None,
+    x_activation: str | None = None,
 ) -> Any:
     """Convolve sequences with filters: `conv2d` of rows of height 1. For one filter a channel, `depthwise_conv1d`.
 
@@ -153,6 +156,9 @@ def depthwise_conv2d(
     strict_nonfinite: bool = False,
     algorithm: str | None = None,
     config: Config = None,
+    x_scale: AnyArray | None = None,
+    x_shift: AnyArray | None = None,
+    x_activation: str | None = None,
 ) -> Any:
     """Convolve each channel of images with its own filters: `conv2d` with as many groups as channels.
 

@@ -112,8 +112,11 @@ def checked_conv(
     problem = problem_of(kind, x, w, layout=layout, filter_layout=filter_layout, **geometry)
     residual = f"y's in layout {layout}", problem.output_shape
     wrong = [*epilogue.shape_violations({"bias": ("[K]", (problem.K,)), "residual": residual})]
-    raise_all(kind.cannot, [*wrong, *problem.launch_violations()])
+    wrong += epilogue.number_violations(problem.N, problem.C)
     asked = epilogue.asked(is_packed(kind, w), other_layout(kind, filter_layout))
+    if asked.has_prologue:
+        wrong += refused(DtypeError, rules.prologue_fits(problem.dtype, "x"))
+    raise_all(kind.cannot, [*wrong, *problem.launch_violations()])
     raise_all(kind.cannot, list(precision_violations(problem, asked)))
     raise_all(kind.cannot, list(choice_refusals(operation, problem, asked, algorithm, config, lnc)))
     return problem
@@ -170,6 +173,13 @@ def problem_of(
     fields |= zip("TRS"[-kind.axes :], taps, strict=True)
     spread = per_axis(lhs_dilation, kind.axes)
     return ConvProblem(**fields, stride=strides, rhs_dilation=dilations, lhs_dilation=spread)
+
+
+def check_numbers(kind: Kind, x: Any, layout: str, epilogue: Epilogue) -> None:
+    """Raise errors of what x is scaled and shifted by; x's rank and layout are refused elsewhere."""
+    if layout in kind.layouts and x.ndim == kind.axes + 2:
+        N, C = (x.shape[axis] for axis in X_PERMS[layout][:2])
+        raise_all(kind.cannot, [*epilogue.violations({}), *epilogue.number_violations(N, C)])
 
 
 def check_channels(kind: Kind, w: Any, C: int, groups: Any, filter_layout: str | None = None) -> None:

@@ -22,6 +22,7 @@ from .conv_problem import (
     Kind,
     array_violations,
     check_channels,
+    check_numbers,
     checked_conv,
     number_violations,
 )
@@ -50,6 +51,9 @@ def conv_transpose1d(
     strict_nonfinite: bool = False,
     algorithm: str | None = None,
     config: Config = None,
+    x_scale: AnyArray | None = None,
+    x_shift: AnyArray | None = None,
+    x_activation: str | None = None,
 ) -> Any:
     """Transposed convolution of sequences: `conv_transpose2d` of rows of height 1.
 
@@ -87,6 +91,9 @@ def conv_transpose2d(
     strict_nonfinite: bool = False,
     algorithm: str | None = None,
     config: Config = None,
+    x_scale: AnyArray | None = None,
+    x_shift: AnyArray | None = None,
+    x_activation: str | None = None,
 ) -> Any:
     """Transposed convolution of images, as ``torch.nn.functional.conv_transpose2d`` has it; the gradient of `conv2d`.
 
@@ -99,8 +106,8 @@ def conv_transpose2d(
         output_padding: rows and columns more at the bottom and on the right; below stride or dilation.
         groups: divides C.
         precision: as in `conv2d`; "fp16x3" is taken by implicit_gemm, of zeros between the inputs too.
-        layout, activation, residual, residual_position, beta, out_dtype, lnc, strict_nonfinite, algorithm, config: as
-            in `conv2d`.
+        layout, activation, residual, residual_position, beta, out_dtype, lnc, strict_nonfinite, algorithm, config,
+            x_scale, x_shift, x_activation: as in `conv2d`.
 
     Returns: [N, K, P, Q], or [N, P, Q, K] with layout="NHWC"; sums in fp32, rounded once;
         P = (H - 1) * stride + (R - 1) * dilation + 1 - top - bottom + output_padding, and Q alike.
@@ -132,6 +139,9 @@ def conv_transpose3d(
     strict_nonfinite: bool = False,
     algorithm: str | None = None,
     config: Config = None,
+    x_scale: AnyArray | None = None,
+    x_shift: AnyArray | None = None,
+    x_activation: str | None = None,
 ) -> Any:
     """Transposed convolution of volumes, as ``torch.nn.functional.conv_transpose3d`` has it.
 
@@ -192,9 +202,10 @@ def _transposed(kind: Kind, x: Any, w: Any, **call: Any) -> Any:
     empty = has_no_images(x)
     of_one, checked = x, epilogue
     if empty:
-        of_one = with_extents(x, {0: 1})
+        check_numbers(kind, x, more["layout"], epilogue)
+        of_one, checked = with_extents(x, {0: 1}), dataclasses.replace(epilogue, x_scale=None, x_shift=None)
         if isinstance(epilogue.residual, np.ndarray) and epilogue.residual.ndim:
-            checked = dataclasses.replace(epilogue, residual=one_image("residual", epilogue.residual))
+            checked = dataclasses.replace(checked, residual=one_image("residual", epilogue.residual))
     problem = checked_conv(kind, of_one, w, checked, **more)
     if empty:
         dtype = dtype_name(epilogue.out_dtype or problem.out_dtype)

@@ -7,11 +7,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from .. import rules
 from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, refused
 from ..planner.request import Asked, asked_violations
 from ..problem import dtype_name
 from .calls import nl_dtype, one_array, out_dtype_unsupported
+
+#: Arguments of a prologue.
+OF_X = ("x_scale", "x_shift", "x_activation")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +36,9 @@ class Epilogue:
     num_frames: int = 0  # planes of initial_frames
     return_final_frames: int = 0
     strict_nonfinite: bool = False
+    x_scale: Any = None
+    x_shift: Any = None
+    x_activation: str | None = None
 
     @staticmethod
     def taken_from(arguments: dict[str, Any]) -> tuple[Epilogue, dict[str, Any]]:
@@ -55,11 +63,14 @@ class Epilogue:
             filter_layout=filter_layout,
             initial_frames=self.num_frames,
             return_final_frames=self.return_final_frames,
+            x_scale=_form_of(self.x_scale),
+            x_shift=_form_of(self.x_shift),
+            x_activation=self.x_activation,
         )
 
     def arguments(self) -> dict[str, Any]:
         """The kernel's arguments; nothing for what is not asked for."""
-        names = ("bias", "activation", "residual", "precision", "initial_state", "initial_frames")
+        names = ("bias", "activation", "residual", "precision", "initial_state", "initial_frames", *OF_X)
         found = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         if self.residual is not None:
             found["residual_position"] = self.residual_position
@@ -81,6 +92,31 @@ class Epilogue:
         for name, letters in axes.items():
             if getattr(self, name) is not None:
                 yield from one_array(name, getattr(self, name), letters)
+        for name, numbers in self.numbers.items():
+            letters = "C" if _form_of(numbers) == "channel" else "N, C"
+            yield from one_array(name, numbers, letters, ("fp32",), "NC")
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """What x is scaled and shifted by, by name."""
+        every = {name: getattr(self, name) for name in OF_X[:2]}
+        return {name: numbers for name, numbers in every.items() if numbers is not None}
+
+    def number_violations(self, N: int, C: int) -> Iterator[NkiconvError]:
+        """Errors of their shapes."""
+        reasons = (rules.of_channels(name, numbers.shape, N, C) for name, numbers in self.numbers.items())
+        yield from refused(GeometryError, *reasons)
+
+    def of_groups(self, count: int) -> Epilogue:
+        """The same of x as `batch_group_count` has it: [N, C] as [N / count, count C]."""
+
+        def shares(numbers: Any) -> Any:
+            if numbers.ndim == 1:
+                return np.tile(numbers, count)
+            N, C = numbers.shape
+            return numbers.reshape(count, N // count, C).swapaxes(0, 1).reshape(N // count, count * C)
+
+        return dataclasses.replace(self, **{name: shares(numbers) for name, numbers in self.numbers.items()})
 
     def shape_violations(self, wanted: dict[str, tuple[str, tuple[int, ...]]]) -> Iterator[NkiconvError]:
         """Errors of the tensors' shapes; wanted: of each, its axes in words and what they must be."""
@@ -88,3 +124,11 @@ class Epilogue:
             array = getattr(self, name)
             if array is not None:
                 yield from refused(GeometryError, rules.shape(name, array.shape, shape, axes))
+
+
+def _form_of(numbers: Any) -> str | None:
+    """Whether numbers are [C] or [N, C], in `rules.SCALE_FORMS`; None of None."""
+    if numbers is None:
+        return None
+    channel, image = rules.SCALE_FORMS
+    return channel if len(getattr(numbers, "shape", ())) == 1 else image

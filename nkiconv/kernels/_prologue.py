@@ -10,13 +10,115 @@ A tile holds x in one of these orders, its first letters on the partitions:
     | cnw   | channels         | planes, rows as a run  | fp8 pairs, which GpSimd puts in place         |
 
 Of padding nothing is loaded: what a view has beside x keeps the zeros that the kernel stored. What each DMA fills is x
-alone, so that a fused prologue has its place behind it, here (docs/architecture.md).
+alone, so that a fused prologue has its place behind it, here (docs/architecture.md):
+
+    x' = act(x * scale + shift)    scale, shift: a number for each channel, or for each of each image
+
+One instruction for all images or, where their numbers differ, for each; in fp32, rounded once to what the array takes.
+Where x changes its dtype on the way, that instruction is the cast.
 """
 
+from dataclasses import dataclass, field
+
+from .. import rules
+from .._nki import nisa, nl
 from ..schedules.cuts import places_inside
 from ..schedules.frames import is_transposed
+from ..schedules.options import NUMBER_BYTES, NUMBERS_BYTES, Prologue
 from ..schedules.regions import regions_of_x
-from ._dma import load, load_region, load_transposed, spot
+from ..schedules.tiles import size_of
+from ._arguments import refuse
+from ._dma import copy, load, load_region, load_transposed, spot
+from ._engines import SCALAR_WORK, START_WORK, is_16bit, pick
+from ._epilogue import FUNCTIONS
+
+
+@dataclass
+class PrologueOperands(nl.NKIObject):
+    """A prologue, its numbers in HBM, None where there are none, planes of x of an image, and numbers in SBUF by what
+    they are of. strict: as of `options.either_reads`."""
+
+    asked: Prologue
+    scale: object
+    shift: object
+    image_planes: int
+    strict: bool
+    kept: dict = field(default_factory=dict)
+    kept_bytes: int = 0
+
+    def numbers(self, name, hbm, form, c0, cn, first, count):
+        """[cn, 1] or [cn, images] fp32 in SBUF of channels from c0 on, images from `first` on; None of what is not."""
+        if form == "":
+            return None
+        by_image = form == "image"
+        key = (name, c0, cn) + ((first, count) if by_image else ())
+        if key not in self.kept:
+            channels, images = hbm.shape[-1], count if by_image else 1
+            self.kept_bytes += NUMBER_BYTES * images
+            while self.kept_bytes > NUMBERS_BYTES and self.kept:
+                self.kept_bytes -= NUMBER_BYTES * self.kept.pop(next(iter(self.kept))).shape[1]
+            tile_sbuf = nl.ndarray((cn, images), dtype=nl.float32, buffer=nl.sbuf)
+            offset = c0 + (first * channels if by_image else 0)
+            copy(tile_sbuf, hbm.ap(pattern=[[1, cn], [channels, images]], offset=offset))
+            self.kept[key] = tile_sbuf
+        return self.kept[key]
+
+    def apply(self, dst, src, c0, d0, ledger):
+        """dst = act(src * scale + shift) of [c, planes, rows, columns] in SBUF, from channel c0 and plane d0 on."""
+        (cn, dn), each = dst.shape[:2], self.image_planes
+        first = d0 // each
+        images = (d0 + dn - 1) // each - first + 1
+        scale_sbuf = self.numbers("scale", self.scale, self.asked.scale, c0, cn, first, images)
+        shift_sbuf = self.numbers("shift", self.shift, self.asked.shift, c0, cn, first, images)
+        parts = [(max(d0, image * each), min(d0 + dn, (image + 1) * each)) for image in range(first, first + images)]
+        for low, high in parts if self.asked.by_image else [(d0, d0 + dn)]:
+            image = low // each - first
+            into, out_of = planes_of(dst, low - d0, high - d0), planes_of(src, low - d0, high - d0)
+            self.issue(into, out_of, number_of(scale_sbuf, image), number_of(shift_sbuf, image), ledger)
+
+    def issue(self, dst, src, scale, shift, ledger):
+        """The instruction, by Vector where it can and would be done first; scale, shift: [c, 1], or None."""
+        elements, activation = size_of(dst.shape[1:]), self.asked.activation
+        steps = [(nl.multiply, scale), (nl.add, shift), (nl.maximum, 0.0 if activation == "relu" else None)]
+        steps = [one for one in steps if one[1] is not None]
+        vector = activation == "" or (activation == "relu" and len(steps) < 3 and not self.strict)
+        engine = nisa.engine.scalar
+        if ledger is not None and vector:
+            engine = pick(ledger, elements, is_16bit(src.dtype) and is_16bit(dst.dtype))
+        elif ledger is not None:
+            ledger.scalar = ledger.scalar + START_WORK + elements * SCALAR_WORK
+        if engine == nisa.engine.vector:
+            more = {} if len(steps) == 1 else {"op1": steps[1][0], "operand1": steps[1][1]}
+            nisa.tensor_scalar(dst=dst, data=src, op0=steps[0][0], operand0=steps[0][1], engine=engine, **more)
+        else:
+            op = FUNCTIONS[activation] if activation != "" else nl.copy
+            nisa.activation(dst=dst, op=op, data=src, scale=1.0 if scale is None else scale, bias=shift)
+
+
+def read_prologue(arguments, img_ref, N, C):
+    """Check (x_scale, x_shift, x_activation), each of which may be None, and return a Prologue."""
+    x_scale, x_shift, x_activation = arguments
+    refuse(rules.activation(x_activation, "x_activation", "x"))
+    forms = []
+    for name, numbers in (("x_scale", x_scale), ("x_shift", x_shift)):
+        if numbers is not None:
+            refuse(rules.of_channels(name, numbers.shape, N, C), rules.array_dtype(name, numbers.dtype, ("fp32",)))
+        forms.append("" if numbers is None else "channel" if len(numbers.shape) == 1 else "image")
+    found = Prologue(forms[0], forms[1], "" if x_activation is None else x_activation)
+    refuse(rules.prologue_fits(img_ref.dtype, "img_ref") if found.asked else "")
+    return found
+
+
+def planes_of(view, first, end):
+    """Some planes of a view [c, planes, rows, columns]."""
+    return view[0 : view.shape[0], first:end, 0 : view.shape[2], 0 : view.shape[3]]
+
+
+def number_of(numbers_sbuf, image):
+    """[c, 1] of an image, of numbers of all or of each; None of none."""
+    if numbers_sbuf is None or numbers_sbuf.shape[1] == 1:
+        return numbers_sbuf
+    return numbers_sbuf[0 : numbers_sbuf.shape[0], image : image + 1]
 
 
 def load_x(
@@ -40,11 +142,18 @@ def load_x(
         axes = {"c": channels, "n": [planes], "h": [[by_row * row_step, extents[0]]], "w": [columns]}
         at, pattern = {"c": place[0], "n": place[1], "h": top, "w": left}, [one for axis in order for one in axes[axis]]
         into = [at[axis] for axis in order[-len(dst.shape) :]]
+        x_hbm, prologue = operands.frames if framed else operands.x, operands.prologue
+        come, where = dst, into
+        if prologue is not None and dst.dtype != x_hbm.dtype:
+            come, where = nl.ndarray(spot(dst, into, pattern).shape, dtype=x_hbm.dtype, buffer=nl.sbuf), [0] * len(into)
         if order == "cnhw" and transposes and is_transposed(geometry):
-            x_hbm, strides = operands.frames if framed else operands.x, [step for step, _ in pattern]
-            load_transposed(spot(dst, into, pattern), x_hbm, strides, offset, alone, ledger)
+            strides = [step for step, _ in pattern]
+            load_transposed(spot(come, where, pattern), x_hbm, strides, offset, alone, ledger)
         else:
-            load_region_of_x(dst, operands, into, pattern, offset, framed)
+            load_region_of_x(come, operands, where, pattern, offset, framed)
+        if prologue is not None:
+            there = spot(come, where, pattern)
+            prologue.apply(spot(dst, into, pattern), there, c0 + place[0], d0 + place[1], ledger)
 
 
 def load_region_of_x(tile, operands, first, pattern, offset, framed):

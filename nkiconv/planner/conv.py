@@ -22,7 +22,7 @@ from ..problem import ConvProblem
 from ..rules import CONV2D_DTYPES, FILTER_PERMS
 from ..schedules.geometry import Geometry, num_taps
 from ..schedules.implicit_gemm_channels import packed_channels
-from ..schedules.options import Options
+from ..schedules.options import Options, Prologue, prologue_unsupported
 from ..schedules.pairs_of_planes import beside_pairs_unsupported, pairs_unsupported, with_pairs
 from ..simulator import ArraySpec
 from ..simulator.timing import Rates
@@ -57,6 +57,8 @@ class Conv(Operation):
         for name in ("initial_state", "return_final_state"):
             if getattr(asked, name):
                 yield UnsupportedError(f"{name}=True: {self.name} has no state; drop it")
+        if asked.has_prologue:
+            yield from refused(DtypeError, rules.prologue_fits(problem.dtype, "x"))
         errors = list(asked_against_problem(problem, asked))
         yield from errors or precision_violations(problem, asked)
 
@@ -78,7 +80,8 @@ class Conv(Operation):
         return str(default_of(shape.geometry, shape.options, shape.cores))
 
     def excludes(self, algorithm: str, shape: Shape) -> bool:
-        return bool(precision_unsupported(algorithm, shape.geometry))
+        unsupported = precision_unsupported(algorithm, shape.geometry)
+        return bool(unsupported or prologue_unsupported(shape.options, algorithm))
 
     def kernel_reason(self, algorithm: str, shape: Shape, config: Config) -> str:
         return str(plan_of(algorithm, shape.geometry, shape.options, config, shape.cores)[1])
@@ -102,6 +105,7 @@ class Conv(Operation):
             kwargs["return_final_frames"] = asked.return_final_frames
         if asked.filter_layout is not None:
             kwargs["kern_perm"] = FILTER_PERMS[asked.filter_layout]
+        kwargs |= prologue_arguments(problem, asked)
         return (ArraySpec(x_shape(problem, asked), dtype), ArraySpec(filter_shape(problem, asked), dtype)), kwargs
 
     def letters(self, shape: Shape) -> dict[str, int]:
@@ -217,7 +221,19 @@ def options_of(problem: ConvProblem, asked: Asked) -> Options:
         residual=asked.residual is not None,
         scaled=asked.scaled,
         strict_nonfinite=asked.strict_nonfinite,
+        prologue=Prologue(asked.x_scale or "", asked.x_shift or "", asked.x_activation or ""),
     )
+
+
+def prologue_arguments(problem: ConvProblem, asked: Asked) -> dict[str, Any]:
+    """A kernel's arguments of a prologue, without data; nothing for what is not asked for."""
+    found: dict[str, Any] = {} if asked.x_activation is None else {"x_activation": asked.x_activation}
+    for name in ("x_scale", "x_shift"):
+        form = getattr(asked, name)
+        if form is not None:
+            shape = (problem.C,) if form == "channel" else (problem.N, problem.C)
+            found[name] = ArraySpec(shape, "float32")
+    return found
 
 
 def asked_against_problem(problem: ConvProblem, asked: Asked) -> Iterator[NkiconvError]:

@@ -45,7 +45,8 @@ class DepthwiseConv1d(Operation):
         if asked.needs_depthwise_conv1d:
             yield from refused(GeometryError, *rules.state(problem.width))
         lacking = ("precision", None), ("scaled", False), ("packed", False)
-        for name, plain in (*lacking, ("initial_frames", 0), ("return_final_frames", 0)):
+        on_x = (("x_scale", None), ("x_shift", None), ("x_activation", None))
+        for name, plain in (*lacking, ("initial_frames", 0), ("return_final_frames", 0), *on_x):
             value = getattr(asked, name)
             if value != plain:
                 yield UnsupportedError(f"{name}={value!r}: depthwise_conv1d has none; drop it")

@@ -45,6 +45,9 @@ def plan(
     packed: bool = False,
     initial_frames: int = 0,
     return_final_frames: int = 0,
+    x_scale: str | None = None,
+    x_shift: str | None = None,
+    x_activation: str | None = None,
     operation: str | None = None,
     algorithms: Sequence[str] | None = None,
     constants: Mapping[str, float] | None = None,
@@ -68,6 +71,8 @@ def plan(
             products are taken, whether the filter comes from `pack_filter`.
         initial_frames, return_final_frames: of conv3d: how many of the problem's D planes come as initial_frames, and
             how many are returned.
+        x_scale, x_shift: of convolutions: None, or what x is scaled and shifted by as it arrives, "channel" of [C] or
+            "image" of [N, C]. x_activation: as the function's.
         operation: "depthwise_conv1d", "conv2d" or "conv3d", instead of the one that the problem is for.
         algorithms: names to choose from; None: all.
         constants: modelling constants by name, instead of trn2.toml's.
@@ -95,6 +100,9 @@ def plan(
         packed=packed,
         initial_frames=initial_frames,
         return_final_frames=return_final_frames,
+        x_scale=x_scale,
+        x_shift=x_shift,
+        x_activation=x_activation,
     )
     wanted = Request(
         problem=problem.toward(direction) if isinstance(problem, ConvProblem) else problem,

@@ -35,17 +35,25 @@ class Asked:
     initial_frames: int = 0  # of conv3d: how many of the problem's D planes come in a tensor of their own, the first
     return_final_frames: int = 0  # how many of the last planes are returned
     filter_layout: str | None = None  # of a plain filter, a key of `FILTER_PERMS`; None: KCRS, or KCTRS of volumes
+    x_scale: str | None = None  # "channel" of [C], "image" of [N, C]; None without one
+    x_shift: str | None = None  # the same
+    x_activation: str | None = None
 
     @property
     def needs_conv2d(self) -> bool:
         """Whether depthwise_conv1d lacks any of this."""
         other = self.scaled or self.packed or self.precision is not None
-        return other or self.has_frames or self.filter_layout is not None
+        return other or self.has_frames or self.filter_layout is not None or self.has_prologue
 
     @property
     def needs_depthwise_conv1d(self) -> bool:
         """Whether conv2d lacks any of this."""
         return self.initial_state or self.return_final_state
+
+    @property
+    def has_prologue(self) -> bool:
+        """Whether something happens to x before it is convolved."""
+        return (self.x_scale, self.x_shift, self.x_activation) != (None, None, None)
 
     @property
     def has_frames(self) -> bool:
@@ -126,6 +134,8 @@ def asked_violations(asked: Asked) -> Iterator[NkiconvError]:
     yield from refused(UnsupportedError, *(rules.flag(name, getattr(asked, name)) for name in flags))
     yield from refused(GeometryError, *(rules.number(name, getattr(asked, name), least=0) for name in planes))
     yield from refused(UnsupportedError, rules.activation(asked.activation))
+    forms = (rules.accepted(name, getattr(asked, name), (None, *rules.SCALE_FORMS)) for name in ("x_scale", "x_shift"))
+    yield from refused(UnsupportedError, *forms, rules.activation(asked.x_activation, "x_activation", "x"))
     if asked.residual is not None:
         yield from refused(LayoutError, rules.residual_position(asked.residual))
     if asked.scaled is True and asked.residual is None:

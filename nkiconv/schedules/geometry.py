@@ -76,6 +76,8 @@ class Geometry:
     depth: Axis | None = None
     #: the Geometry of what is asked for, where the planes' Axis is that of pairs of planes of y, or None
     direct: Geometry | None = None
+    #: planes of x, frames among them, that an image or a volume has
+    image_planes: int = 1
     #: how many times the work of this the problem has that the host plans by it: instructions are counted of all
     times: int = 1
 

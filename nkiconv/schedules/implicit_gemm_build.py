@@ -19,7 +19,7 @@ from .implicit_gemm_channels import (
 from .implicit_gemm_outputs import k_tile_window, x_elements
 from .implicit_gemm_products import RAW_BYTES
 from .implicit_gemm_schedule import Schedule, build
-from .options import Options
+from .options import PROLOGUE_ARGUMENTS, Options
 from .settings import Config, setting
 from .tiles import INSTRUCTIONS_MAX, P_MAX, PARTS, PSUM_BANKS, SBUF_BYTES, div_ceil
 
@@ -143,6 +143,8 @@ def fold_unsupported(geometry: Geometry, options: Options, fold: str, product: s
     """Why these channels cannot be folded; "" if they can."""
     if fold != "none" and options.strict_nonfinite:
         return f"config fold={fold}: multiplies by zeros, which strict_nonfinite=True forbids; use 'none'"
+    if fold in ("inputs", "both") and options.prologue.asked:
+        return f"config fold={fold}: copies of x have no prologue ({PROLOGUE_ARGUMENTS}); use 'none' or 'outputs'"
     if fold in ("inputs", "both") and depth_of(geometry) == 1:
         return (
             f"config fold={fold}: needs C={geometry.C} with 1 to 64 channels beyond a multiple of 128, several "

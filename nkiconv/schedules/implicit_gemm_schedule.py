@@ -26,7 +26,7 @@ from .implicit_gemm_channels import (
 )
 from .implicit_gemm_outputs import banks_of, out_tiles_of, x_elements
 from .implicit_gemm_products import RAW_BYTES, needs_order
-from .options import Options
+from .options import Options, prologue_bytes
 from .pairs_of_planes import PRODUCTS_OF_PAIR, frames_seen, planes_at_once
 from .planes import misses_planes, window_channels
 from .regions import Region, offset_at, regions_of_x
@@ -165,8 +165,11 @@ class Schedule:
             tile = y_elements * y_item // 4
             waiting = WAITING_MAX * min(tile, BANK_COLUMNS) + (tile if y == 4 else 0)
             beside += y * (waiting + ON_THE_WAY * BANK_COLUMNS)
-        if is_transposed(geometry) and geometry.hbm_itemsize != item:
+        prologue = options.prologue
+        if (is_transposed(geometry) or prologue.asked) and geometry.hbm_itemsize != item:
             beside += 2 * geometry.hbm_itemsize * max(out_tile.dn * out_tile.hn * out_tile.wn for out_tile, _ in sizes)
+        if prologue.asked:
+            beside += prologue_bytes(prologue, geometry, max(out_tile.dn for out_tile, _ in sizes))
         if geometry.precision == "fp16x3":
             beside += min(2 * x_bytes, STAGE_BYTES) + max(row_bytes, STAGE_PART_BYTES) + (PAIRS_MAX + 5) * BANK_BYTES
             raws = sum(len(m_tile.k_tiles) * cn for m_tile, cn in zip(m_tiles, channels, strict=True)) * taps * item
@@ -329,6 +332,9 @@ class _Loops:
             (other.batch, other.last, _sizes(b), b.zn, b.pn, b.q0, b.w0)
         )
         if not same or a.dn * a.hn * a.wn == 0:
+            return False
+        # numbers of a prologue that each image has do not move with x
+        if self.schedule.options.prologue.by_image and a.d0 // geometry.image_planes != b.d0 // geometry.image_planes:
             return False
         if misses_planes(geometry, a.z0, a.zn) != misses_planes(geometry, b.z0, b.zn):
             return False

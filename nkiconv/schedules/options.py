@@ -1,7 +1,9 @@
-"""What a convolution is asked for besides its geometry: the epilogue of its sums, and what must not reach them.
+"""What a convolution is asked for besides its geometry: the prologue of x, the epilogue of its sums, and what must not
+reach them.
 
-y = act(conv + bias + residual)    residual "pre_activation"
-y = act(conv + bias) + residual    residual "post_activation"
+y = act(conv(x') + bias + residual)    residual "pre_activation"
+y = act(conv(x') + bias) + residual    residual "post_activation"
+x' = x_act(x * x_scale + x_shift), zeros where x is padded
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .geometry import Geometry
+from .tiles import div_ceil
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,33 @@ class Epilogue:
 
 
 @dataclass(frozen=True)
+class Prologue:
+    """What happens to x as it arrives, apart from the data: x * scale + shift, and an activation of it."""
+
+    #: "" without one, "channel" where it is [C], "image" where it is [N, C]
+    scale: str = ""
+    shift: str = ""
+    activation: str = ""
+
+    @property
+    def asked(self) -> bool:
+        """Whether anything happens."""
+        return self != NO_PROLOGUE
+
+    @property
+    def by_image(self) -> bool:
+        """Whether images have numbers of their own."""
+        return "image" in (self.scale, self.shift)
+
+
+NO_PROLOGUE = Prologue()
+#: Bytes of a number of a prologue on a partition, and of those that are kept in SBUF for the next loads, at most.
+NUMBER_BYTES, NUMBERS_BYTES = 4, 4096
+#: Arguments of a prologue, as refusals name them; algorithms that take one.
+PROLOGUE_ARGUMENTS, TAKE_PROLOGUE = "x_scale, x_shift, x_activation", ("implicit_gemm",)
+
+
+@dataclass(frozen=True)
 class Options:
     """Everything asked for besides the geometry that changes what an algorithm does."""
 
@@ -34,6 +64,17 @@ class Options:
     scaled: bool
     #: whether NaN and Inf must stay in their group and window
     strict_nonfinite: bool
+    prologue: Prologue = NO_PROLOGUE
+
+
+def images_met(geometry: Geometry, planes: int) -> int:
+    """Images that so many neighbouring planes of x are of, at most."""
+    return div_ceil(planes - 1, geometry.image_planes) + 1
+
+
+def prologue_bytes(prologue: Prologue, geometry: Geometry, planes: int) -> int:
+    """Bytes a partition of the numbers of a prologue that are in SBUF, at most, of loads of so many planes of x."""
+    return NUMBERS_BYTES + 2 * NUMBER_BYTES * (images_met(geometry, planes) if prologue.by_image else 1)
 
 
 def adds_last(epilogue: Epilogue) -> bool:
@@ -53,6 +94,13 @@ def either_reads(epilogue: Epilogue, strict_nonfinite: bool) -> bool:
     """
     as_maximum = epilogue.activation == "relu" and epilogue.residual == "" and not strict_nonfinite
     return epilogue.activation == "" or as_maximum
+
+
+def prologue_unsupported(options: Options, algorithm: str) -> str:
+    """Why an algorithm does not take a prologue, or ""."""
+    if not options.prologue.asked or algorithm in TAKE_PROLOGUE:
+        return ""
+    return f"{PROLOGUE_ARGUMENTS}: {algorithm} takes none; use {' or '.join(TAKE_PROLOGUE)}"
 
 
 def one_group_unsupported(geometry: Geometry, algorithm: str, single_bytes: bool) -> str:

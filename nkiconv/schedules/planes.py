@@ -20,7 +20,7 @@ from typing import Any
 from .cuts import window_of
 from .frames import parts_of_x
 from .geometry import Axis, Geometry, filter_rows, images_axis
-from .options import Options
+from .options import PROLOGUE_ARGUMENTS, Options
 from .pairs_of_planes import rows_of_taps_unsupported, with_rows_of_taps
 from .settings import Config
 from .tiles import P_MAX, Part, cut, div_ceil
@@ -54,7 +54,9 @@ def planes_unsupported(algorithm: str, geometry: Geometry, options: Options) -> 
     """Why the planes of taps cannot be channels; "" if they can."""
     planes, reason = geometry.planes, ""
     of_taps = geometry.planes.taps * geometry.w_strides[1]
-    if algorithm not in BY_CHANNELS:
+    if options.prologue.asked:
+        reason = f"copies of x have no prologue ({PROLOGUE_ARGUMENTS})"
+    elif algorithm not in BY_CHANNELS:
         reason = f"{algorithm} takes them as taps"
     elif geometry.direct is not None:
         reason = rows_of_taps_unsupported(geometry)

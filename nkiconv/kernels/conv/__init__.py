@@ -33,6 +33,7 @@ from ...schedules.options import Options
 from ...schedules.pairs_of_planes import pairs_unsupported, with_pairs
 from .._arguments import check_bias, check_choice, check_flags, check_residual, read_out_dtype, refuse
 from .._epilogue import read_epilogue
+from .._prologue import PrologueOperands, read_prologue
 from .arguments import read_geometry
 from .call import operands_of
 from .checks import check_axes, places_of_transposed
@@ -65,6 +66,9 @@ def conv2d_implicit_gemm(
     algorithm=None,
     config=None,
     strict_nonfinite=False,
+    x_scale=None,
+    x_shift=None,
+    x_activation=None,
 ):
     """Convolve images [N, C, H, W] with filters [K, C / groups, R, S]. Launch on one or two cores: kernel[lnc](...).
 
@@ -93,6 +97,9 @@ def conv2d_implicit_gemm(
             of (name, value) pairs as in `Plan.config`; None, or what it leaves open: its defaults.
         strict_nonfinite: whether NaN and Inf must stay in their group and windows: only algorithms that never multiply
             what is not theirs by zero.
+        x_scale, x_shift: [N, C] or [C] in HBM, fp32, and x_activation, as activation: x is act(x * x_scale + x_shift),
+            with 1 and 0 for None, zeros of padding and of lhs_dilation stay zeros. In fp32, rounded once to x's dtype,
+            or to bf16 with precision="bf16"; x of 16 or 32 bits.
 
     Returns: [N, K, P, Q] in HBM (transposed by out_perm), of out_dtype. Sums, bias, activation
         and residual are fp32.
@@ -104,8 +111,8 @@ def conv2d_implicit_gemm(
     check_axes(img_ref, places, 2)
     perms, choice = (in_perm, kern_perm, out_perm), (algorithm, config)
     after = (activation, beta, residual_position, out_dtype, strict_nonfinite)
-    tensors = (img_ref, filter_ref, bias, residual)
-    return convolved(tensors, places, groups, perms, after, precision, choice)
+    tensors, before = (img_ref, filter_ref, bias, residual), (x_scale, x_shift, x_activation)
+    return convolved(tensors, before, places, groups, perms, after, precision, choice)
 
 
 @nki.jit
@@ -134,6 +141,9 @@ def conv3d_implicit_gemm(
     packed=False,
     initial_frames=None,
     return_final_frames=False,
+    x_scale=None,
+    x_shift=None,
+    x_activation=None,
 ):
     """Convolve volumes [N, C, D, H, W] with filters [K, C / groups, T, R, S]. Launch as `conv2d_implicit_gemm`.
 
@@ -142,8 +152,8 @@ def conv3d_implicit_gemm(
         filter_ref: 5-d in HBM, canonical [K, C / groups, T, R, S] after kern_perm, which has T outside R; dtypes as
             there. packed: whether it is one of pack_filter, [K / kn, C, T, R, S, kn], as [K / kn * C, T, R, S, kn];
             without groups.
-        bias, residual, activation, beta, residual_position, out_dtype, algorithm, config, strict_nonfinite: as there;
-            residual of y's shape.
+        bias, residual, activation, beta, residual_position, out_dtype, algorithm, config, strict_nonfinite, x_scale,
+            x_shift, x_activation: as there; residual of y's shape.
         precision: as there, or of bf16 and fp16 "winograd": T = 3, stride, rhs_dilation and lhs_dilation of planes 1,
             one group, plain filters, no strict_nonfinite. Two planes of y of four products of sums of frames
             and of planes of taps (see pairs_of_planes), rounded to fp16, instead of six; Inf and NaN where such a sum
@@ -166,9 +176,9 @@ def conv3d_implicit_gemm(
     check_axes(img_ref, places, 3)
     perms, choice = (in_perm, kern_perm, out_perm), (algorithm, config)
     after = (activation, beta, residual_position, out_dtype, strict_nonfinite)
-    tensors = (img_ref, filter_ref, bias, residual)
+    tensors, before = (img_ref, filter_ref, bias, residual), (x_scale, x_shift, x_activation)
     frames = (initial_frames, return_final_frames)
-    return convolved(tensors, places, groups, perms, after, precision, choice, packed, frames)
+    return convolved(tensors, before, places, groups, perms, after, precision, choice, packed, frames)
 
 
 @nki.jit
@@ -193,12 +203,15 @@ def conv_transpose2d_implicit_gemm(
     algorithm=None,
     config=None,
     strict_nonfinite=False,
+    x_scale=None,
+    x_shift=None,
+    x_activation=None,
 ):
     """Transposed convolution of images [N, C, H, W] with filters [C, K / groups, R, S], as torch stores them.
 
     Args:
         img_ref, bias, residual, in_perm, out_perm, activation, beta, residual_position, precision, out_dtype,
-            algorithm, config, strict_nonfinite: as in `conv2d_implicit_gemm`.
+            algorithm, config, strict_nonfinite, x_scale, x_shift, x_activation: as in `conv2d_implicit_gemm`.
         filter_ref: 4-d in HBM, canonical [C, K / groups, R, S] after kern_perm; dtypes as there.
         stride, dilation: (height, width). padding: ((top, bottom), (left, right)), rows and columns that are taken off
             the result; negative ones are zeros around it. output_padding: (bottom, right), rows and columns more.
@@ -212,8 +225,8 @@ def conv_transpose2d_implicit_gemm(
     places = places_of_transposed(img_ref, filter_ref, (stride, padding, output_padding, dilation), kern_perm, 2)
     groups, perms, choice = (feature_group_count, 1), (in_perm, kern_perm, out_perm), (algorithm, config)
     after = (activation, beta, residual_position, out_dtype, strict_nonfinite)
-    tensors = (img_ref, filter_ref, bias, residual)
-    return convolved(tensors, places, groups, perms, after, precision, choice, flipped=True)
+    tensors, before = (img_ref, filter_ref, bias, residual), (x_scale, x_shift, x_activation)
+    return convolved(tensors, before, places, groups, perms, after, precision, choice, flipped=True)
 
 
 @nki.jit
@@ -238,6 +251,9 @@ def conv_transpose3d_implicit_gemm(
     algorithm=None,
     config=None,
     strict_nonfinite=False,
+    x_scale=None,
+    x_shift=None,
+    x_activation=None,
 ):
     """Transposed convolution of volumes [N, C, D, H, W] with filters [C, K / groups, T, R, S], as torch stores them.
 
@@ -251,18 +267,18 @@ def conv_transpose3d_implicit_gemm(
     places = places_of_transposed(img_ref, filter_ref, (stride, padding, output_padding, dilation), kern_perm, 3)
     groups, perms, choice = (feature_group_count, 1), (in_perm, kern_perm, out_perm), (algorithm, config)
     after = (activation, beta, residual_position, out_dtype, strict_nonfinite)
-    tensors = (img_ref, filter_ref, bias, residual)
-    return convolved(tensors, places, groups, perms, after, precision, choice, flipped=True)
+    tensors, before = (img_ref, filter_ref, bias, residual), (x_scale, x_shift, x_activation)
+    return convolved(tensors, before, places, groups, perms, after, precision, choice, flipped=True)
 
 
 def convolved(
-    tensors, places, groups, perms, after, precision, choice, packed=False, frames=(None, False), flipped=False
+    tensors, before, places, groups, perms, after, precision, choice, packed=False, frames=(None, False), flipped=False
 ):
     """y of a public kernel's arguments, or the pair of it and the final frames.
 
-    tensors: x, w, bias, residual; places, groups, perms: see `geometry.read_geometry`; after: (activation, beta,
-    residual_position, out_dtype, strict_nonfinite); choice: (algorithm, config); packed, flipped: see there;
-    frames: (initial_frames, return_final_frames).
+    tensors: x, w, bias, residual; before: (x_scale, x_shift, x_activation); places, groups, perms: see
+    `geometry.read_geometry`; after: (activation, beta, residual_position, out_dtype, strict_nonfinite); choice:
+    (algorithm, config); packed, flipped: see there; frames: (initial_frames, return_final_frames).
     """
     img_ref, filter_ref, bias, residual = tensors
     activation, beta, residual_position, out_dtype, strict_nonfinite = after
@@ -273,6 +289,7 @@ def convolved(
     geometry, y_shape = read_geometry(
         img_ref, filter_ref, places, groups, perms, precision, packed, flipped, frames_ref
     )
+    prologue = read_prologue(before, img_ref, geometry.planes.size // geometry.image_planes, geometry.C)
     refuse(pairs_unsupported(geometry, len(places[1])) if precision == "winograd" else "")
     depth = 2 if perms[0] == None else perms[0][2]
     final_shape = final_shape_of(geometry, img_ref, depth, wanted)
@@ -286,9 +303,13 @@ def convolved(
         residual=residual != None,
         scaled=residual != None and beta != 1.0,
         strict_nonfinite=strict_nonfinite,
+        prologue=prologue,
     )
     y_hbm = nl.ndarray(y_shape, dtype=y_dtype, buffer=nl.shared_hbm)
-    operands = operands_of(img_ref, filter_ref, y_hbm, bias, residual, beta, precision, frames_ref)
+    on_x = None
+    if prologue.asked:
+        on_x = PrologueOperands(prologue, before[0], before[1], geometry.image_planes, strict_nonfinite)
+    operands = operands_of(img_ref, filter_ref, y_hbm, bias, residual, beta, precision, frames_ref, on_x)
     final_hbm = None
     if len(final_shape) > 0:
         final_hbm = nl.ndarray(final_shape, dtype=img_ref.dtype, buffer=nl.shared_hbm)

@@ -95,6 +95,7 @@ def read_geometry(
         flipped=flipped,
         frames=frames,
         by_plane=axes == 3 and (held > 0 or places[0][0][1] <= 0),
+        image_planes=planes.size // N,
     )
     return geometry, y_shape
 

@@ -26,11 +26,13 @@ class Operands(nl.NKIObject):
     tf32: bool
     #: planes in front of x's
     frames: object
+    #: None, or what happens to x as it arrives
+    prologue: object = None
     #: None, or in a loop on the device the register that moves x, y and residual, which are [rows, what it counts] then
     moved: object = None
 
 
-def operands_of(x_hbm, w_hbm, y_hbm, bias_hbm, residual_hbm, beta, precision, frames_hbm):
+def operands_of(x_hbm, w_hbm, y_hbm, bias_hbm, residual_hbm, beta, precision, frames_hbm, prologue=None):
     """Operands of these tensors at a precision."""
     return Operands(
         x=x_hbm,
@@ -43,6 +45,7 @@ def operands_of(x_hbm, w_hbm, y_hbm, bias_hbm, residual_hbm, beta, precision, fr
         w_dtype=nl.bfloat16 if precision == "bf16" else w_hbm.dtype,
         tf32=precision == "tf32",
         frames=frames_hbm,
+        prologue=prologue,
     )
 
 

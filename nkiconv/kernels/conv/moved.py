@@ -10,7 +10,8 @@ def moved_operands(operands, precision, register, at):
     """Operands whose x, frames, y and residual the register `at` moves."""
     x, frames = in_rows(operands.x, register.x), in_rows(operands.frames, register.x)
     y, residual = in_rows(operands.y, register.y), in_rows(operands.residual, register.y)
-    found = operands_of(x, operands.w, y, operands.bias, residual, operands.beta, precision, frames)
+    prologue = operands.prologue
+    found = operands_of(x, operands.w, y, operands.bias, residual, operands.beta, precision, frames, prologue)
     found.moved = at
     return found
 

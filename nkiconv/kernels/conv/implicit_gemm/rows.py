@@ -43,10 +43,10 @@ def load_rows(core, k_tile, x_sbuf, out_tile, h0, alone, held=False):
     if held and geometry.depth is not None:
         # a column of all regions: those that wait for nothing would overtake what is wanted before
         clear(x_sbuf, wn // 2, wn // 2 + 1)
-    load_copies(operands, geometry, k_tile, x_sbuf, out_tile, out_tile.d0, h0)
+    load_copies(operands, geometry, k_tile, x_sbuf, out_tile, out_tile.d0, h0, core.ledger)
 
 
-def load_copies(operands, geometry, k_tile, x_sbuf, out_tile, d0, h0):
+def load_copies(operands, geometry, k_tile, x_sbuf, out_tile, d0, h0, ledger):
     """Copies of a K tile, a column of taps further each, of planes from d0 and rows from h0 on: of x or, where rows of
     taps are channels, of the rows of x that there are for each."""
     own, rows, (_, dn, hn, wn) = geometry, None, x_sbuf.shape
@@ -58,7 +58,7 @@ def load_copies(operands, geometry, k_tile, x_sbuf, out_tile, d0, h0):
             at += copy_index * k_tile.cn
             h = h0 if rows is None else h0 + row * rows.dilation - rows.before
             dst = x_sbuf[at : at + count, 0:dn, 0:hn, 0:wn]
-            load_x(dst, operands, own, (c, d0, h, w0 + copy_index * geometry.columns.dilation))
+            load_x(dst, operands, own, (c, d0, h, w0 + copy_index * geometry.columns.dilation), ledger=ledger)
 
 
 def rows_tile(operands, geometry, k_tile, out_tile):

@@ -127,7 +127,7 @@ class Frames(Preparing):
             reach = (rows.taps - 1) * rows.dilation
             if h0 < rows.before or h0 + hn - 1 + reach - rows.before >= rows.size:
                 clear(found_sbuf, 0, width)
-        load_copies(self.operands, geometry, k_tile, found_sbuf, out_tile, first, h0)
+        load_copies(self.operands, geometry, k_tile, found_sbuf, out_tile, first, h0, self.ledger)
         return frames_sbuf
 
     def _next_tile(self, part, shape, w0):

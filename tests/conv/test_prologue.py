@@ -1,0 +1,313 @@
+"""x_scale, x_shift and x_activation: y = conv(act(x * x_scale + x_shift)), zeros of padding untouched."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+from conv_calls import FLOATS
+from depthwise import same_bits
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tolerances import assert_exact, assert_within_limit, integer_inputs
+
+import nkiconv
+from nkiconv import ConvProblem
+from nkiconv.bounds import epilogue_bound, products_bound, prologue_bound
+from nkiconv.errors import NkiconvError
+from nkiconv.kernels.conv.dispatch import plan_of
+from nkiconv.planner.conv import geometry_of, options_of
+from nkiconv.planner.estimate import estimate
+from nkiconv.planner.request import Asked, Request
+from nkiconv.problem import DTYPES
+from nkiconv.reference import abs_sum_ref, conv_ref, num_terms, prologue_ref
+from nkiconv.schedules.options import TAKE_PROLOGUE
+
+pytestmark = pytest.mark.simulator_only
+
+PADDED = ((1, 1), (1, 1))
+#: Functions, by their rank, with what a problem of each is called there.
+FUNCTIONS = {2: nkiconv.conv2d, 3: nkiconv.conv3d}
+TRANSPOSED = {2: nkiconv.conv_transpose2d, 3: nkiconv.conv_transpose3d}
+
+
+def image(**fields):
+    return ConvProblem(**({"N": 2, "C": 20, "K": 12, "H": 7, "W": 9, "R": 3, "S": 3, "padding": PADDED} | fields))
+
+
+def volume(**fields):
+    return image(**({"D": 4, "T": 3, "padding": ((2, 0), *PADDED)} | fields))
+
+
+PROBLEMS = {
+    "images": image(),
+    "few channels": image(C=3),
+    "channels beyond 128": image(C=130, H=4, W=5),
+    "outputs beyond 128": image(K=150, H=4, W=5),
+    "many small images": image(N=9, H=3, W=3),
+    "channels last": image(layout="NHWC"),
+    "stride and dilation": image(stride=(2, 1), rhs_dilation=(1, 2)),
+    "crop": image(padding=((-1, 2), (3, -2))),
+    "one tap, stride": image(R=1, S=1, stride=(2, 2), padding=((0, 0), (0, 0)), layout="NHWC"),
+    "lhs_dilation": image(lhs_dilation=(2, 3), padding=((2, 1), (0, 3))),
+    "groups": image(C=24, K=24, groups=4),
+    "groups beyond 128": image(C=140, K=20, groups=20, H=4, W=5),
+    "depthwise": image(C=20, K=20, groups=20),
+    "one row": image(H=1, R=1, W=40, padding=((0, 0), (2, 0))),
+    "volumes": volume(),
+    "volumes, one": volume(N=1),
+    "volumes, channels last": volume(layout="NDHWC"),
+    "volumes of images": volume(T=1, padding=((0, 0), *PADDED)),
+    "volumes, stride": volume(stride=(2, 1, 1), C=3),
+}
+
+
+def numbers(rng, problem, form, low=-2, high=3):
+    """Integers [C] or [N, C] in fp32; None of None."""
+    shape = {"channel": (problem.C,), "image": (problem.N, problem.C)}.get(form)
+    return None if shape is None else rng.integers(low, high, shape).astype(np.float32)
+
+
+def called(problem, x, w, **more):
+    """y of the public function, as [N, K, ...]."""
+    axes = len(problem.axes)
+    arguments = {"stride": problem.stride, "padding": problem.padding, "dilation": problem.rhs_dilation}
+    arguments |= {"lhs_dilation": problem.lhs_dilation, "groups": problem.groups, "layout": problem.layout}
+    if problem.channels_first:
+        return FUNCTIONS[axes](x, w, **arguments, **more)
+    last = np.ascontiguousarray(np.moveaxis(x, 1, -1))
+    return np.moveaxis(FUNCTIONS[axes](last, w, **arguments, **more), -1, 1)
+
+
+def check_exact(problem, scale, shift, activation, algorithm, **more):
+    """Integers, a shift far from 0, exactly, the same bits on one and two cores."""
+    rng = np.random.default_rng(3)
+    first = problem.replace(layout="NCDHW" if problem.is_volume else "NCHW")
+    x = integer_inputs(rng, first.input_shape, problem.dtype)
+    w = integer_inputs(rng, problem.filter_shape, problem.dtype)
+    on_x = {"x_scale": numbers(rng, problem, scale), "x_shift": numbers(rng, problem, shift, 50, 60)}
+    on_x["x_activation"] = activation
+    one, two = (called(problem, x, w, **on_x, algorithm=algorithm, lnc=lnc, out_dtype="fp32", **more) for lnc in (1, 2))
+    assert_exact(one, conv_ref(prologue_ref(x, **on_x), w, problem), "fp32")
+    assert same_bits(one, two)
+
+
+@pytest.mark.cover(60)
+@pytest.mark.parametrize("activation", [None, "relu"])
+@pytest.mark.parametrize("scale", [None, "channel", "image"])
+@pytest.mark.parametrize("shift", [None, "channel", "image"])
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize("algorithm", TAKE_PROLOGUE)
+def test_integers_are_exact(algorithm, name, dtype, shift, scale, activation):
+    check_exact(PROBLEMS[name].replace(dtype=dtype), scale, shift, activation, algorithm)
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_the_planner_takes_an_algorithm_that_can(name):
+    """Whatever runs without a prologue runs with one, and the plan sees it."""
+    problem = PROBLEMS[name]
+    asked = Asked(x_scale="image", x_shift="channel", x_activation="silu")
+    found = estimate(Request(problem=problem, asked=asked), use_cache=False)
+    assert found.algorithm in TAKE_PROLOGUE
+    check_exact(problem, "image", "channel", "relu", None)
+
+
+@pytest.mark.parametrize(("precision", "dtype", "layout"), [
+    ("bf16", "fp32", "NCHW"), ("bf16", "fp32", "NHWC"), ("tf32", "fp32", "NCHW"), ("fp16x3", "fp32", "NCHW"),
+    ("fp16x3", "fp32", "NHWC"), (None, "fp32", "NHWC"), (None, "bf16", "NCHW"), (None, "fp16", "NHWC"),
+])  # fmt: skip
+@pytest.mark.parametrize("activation", nkiconv.rules.ACTIVATIONS)
+def test_real_data_is_within_its_bound(precision, dtype, layout, activation):
+    problem = image(dtype=dtype, layout=layout)
+    check_within(problem, np.random.default_rng(4), activation, precision)
+
+
+@pytest.mark.parametrize("layout", ["NCDHW", "NDHWC"])
+def test_pairs_of_planes_are_within_their_bound(layout):
+    check_within(volume(layout=layout, C=40), np.random.default_rng(5), "silu", "winograd")
+
+
+def check_within(problem, rng, activation, precision, algorithm=None):
+    """Random numbers whose mean is far from 0, which a prologue takes away."""
+    first = problem.replace(layout="NCDHW" if problem.is_volume else "NCHW")
+    x = (rng.standard_normal(first.input_shape) + 7).astype(DTYPES[problem.dtype])
+    w = rng.standard_normal(problem.filter_shape).astype(DTYPES[problem.dtype])
+    scale = rng.standard_normal((problem.N, problem.C)).astype(np.float32)
+    on_x = {"x_scale": scale, "x_shift": -7 * scale, "x_activation": activation}
+    y = called(problem, x, w, **on_x, precision=precision, algorithm=algorithm, out_dtype="fp32")
+    prepared = prologue_ref(x, **on_x)
+    rounded = problem.dtype if precision != "winograd" else "bf16"
+    off = prologue_bound(x, rounded, **on_x)
+    sums, magnitude = conv_ref(prepared, w, problem), abs_sum_ref(np.abs(prepared) + off, w, problem)
+    inexact = abs_sum_ref(off, w, problem) + products_bound(precision, np.abs(prepared) + off, w, problem)
+    limit = epilogue_bound(num_terms(problem), magnitude, sums, "fp32", inexact=inexact)
+    assert_within_limit(y, sums, limit)
+
+
+@pytest.mark.parametrize("mean", [0.0, 1000.0])
+def test_fp32_is_scaled_before_it_is_rounded(mean):
+    """precision="bf16": a mean of 1000 standard deviations that the shift takes away costs fp32's accuracy, not
+    bf16's, by plain loads and by those that transpose."""
+    rng = np.random.default_rng(6)
+    for layout in ("NCHW", "NHWC"):
+        problem = image(dtype="fp32", layout=layout)
+        x = (rng.standard_normal(problem.replace(layout="NCHW").input_shape) + mean).astype(np.float32)
+        w = rng.standard_normal(problem.filter_shape).astype(np.float32)
+        shift = np.full(problem.C, -mean, np.float32)
+        y = called(problem, x, w, x_shift=shift, precision="bf16")
+        prepared = prologue_ref(x, None, shift)
+        limit = products_bound("bf16", prepared, w, problem) + abs_sum_ref(
+            prologue_bound(x, "fp32", None, shift), w, problem
+        )
+        assert np.all(np.abs(y - conv_ref(prepared, w, problem)) <= 1.01 * limit)
+
+
+@pytest.mark.parametrize("axes", [1, 2, 3])
+@pytest.mark.parametrize("layout", ["first", "last"])
+def test_transposed_convolutions(axes, layout):
+    rng = np.random.default_rng(7)
+    x, w = integer_inputs(rng, (2, 6, *[5] * axes), "bf16"), integer_inputs(rng, (6, 4, *[3] * axes), "bf16")
+    scale, shift = (rng.integers(low, low + 5, (2, 6)).astype(np.float32) for low in (-2, 50))
+    on_x = {"x_scale": scale, "x_shift": shift, "x_activation": "relu"}
+    function = getattr(nkiconv, f"conv_transpose{axes}d")
+    first, name = layout == "first", {1: "NWC", 2: "NHWC", 3: "NDHWC"}[axes]
+    given = x if first else np.ascontiguousarray(np.moveaxis(x, 1, -1))
+    more = {} if first else {"layout": name}
+    y = function(given, w, stride=2, padding=1, out_dtype="fp32", **on_x, **more)
+    prepared = prologue_ref(x, **on_x).astype(np.float32)
+    plain = function(prepared, w.astype(np.float32), stride=2, padding=1)
+    assert_exact(y if first else np.moveaxis(y, -1, 1), plain.astype(float), "fp32")
+
+
+@pytest.mark.parametrize("layout", ["NCW", "NWC"])
+def test_rows(layout):
+    rng = np.random.default_rng(8)
+    x, w = integer_inputs(rng, (2, 6, 30), "bf16"), integer_inputs(rng, (4, 6, 3), "bf16")
+    shift = rng.integers(40, 50, 6).astype(np.float32)
+    given = x if layout == "NCW" else np.ascontiguousarray(np.moveaxis(x, 1, -1))
+    y = nkiconv.conv1d(given, w, padding="causal", layout=layout, x_shift=shift, out_dtype="fp32")
+    problem = ConvProblem(N=2, C=6, K=4, W=30, S=3, padding=((0, 0), (2, 0)))
+    truth = conv_ref(prologue_ref(x, None, shift)[:, :, None], w[:, :, None], problem)[:, :, 0]
+    assert_exact(y if layout == "NCW" else np.moveaxis(y, -1, 1), truth, "fp32")
+
+
+def test_frames_have_the_prologue_too():
+    """initial_frames are x that came before: y is that of both together."""
+    rng, problem = np.random.default_rng(9), volume(padding=((0, 0), *PADDED), D=6)
+    x, w = integer_inputs(rng, problem.input_shape, "bf16"), integer_inputs(rng, problem.filter_shape, "bf16")
+    on_x = {"x_scale": numbers(rng, problem, "image"), "x_shift": numbers(rng, problem, "image", 50, 60)}
+    y, final = nkiconv.conv3d(
+        x[:, :, 2:], w, padding=problem.padding, initial_frames=x[:, :, :2], return_final_frames=True,
+        out_dtype="fp32", x_activation="relu", **on_x,
+    )  # fmt: skip
+    assert_exact(y, conv_ref(prologue_ref(x, **on_x, x_activation="relu"), w, problem), "fp32")
+    assert same_bits(final, np.ascontiguousarray(x[:, :, -2:]))  # as they came: the next call's prologue is its own
+
+
+@pytest.mark.parametrize("form", ["channel", "image"])
+def test_batch_groups_share_numbers_as_x(form):
+    rng, problem = np.random.default_rng(10), image(N=4, C=6, K=8)
+    x, w = integer_inputs(rng, problem.input_shape, "bf16"), integer_inputs(rng, (8, 6, 3, 3), "bf16")
+    scale = numbers(rng, problem, form)
+    y = nkiconv.conv2d(x, w, padding=1, batch_group_count=2, x_scale=scale, out_dtype="fp32")
+    prepared = prologue_ref(x, scale).astype(np.float32)
+    assert_exact(
+        y, nkiconv.conv2d(prepared, w.astype(np.float32), padding=1, batch_group_count=2).astype(float), "fp32"
+    )
+
+
+@pytest.mark.parametrize(("form", "loops"), [("channel", 2), ("image", 0)])
+@pytest.mark.parametrize(("H", "of_image"), [(16, False), (64, True)])
+def test_a_loop_on_the_device_keeps_to_the_numbers_of_an_image(form, loops, H, of_image):
+    """Output tiles of one image are alike, and those of several only where images share numbers."""
+    problem = image(N=2 if of_image else 24, C=16, K=16, H=H, W=32 if of_image else 16, dtype="bf16")
+    config, asked = (("loop", 1), ("x_bytes", 512)), Asked(x_scale=form, x_shift=form)
+    geometry, options = geometry_of(problem, asked), options_of(problem, asked)
+    schedule, reason = plan_of("implicit_gemm", geometry, options, config, 1)
+    assert reason == ""
+    assert len(schedule.repeats(0, len(schedule.items))) == (2 if of_image else loops)
+    check_exact(problem, form, form, "relu", "implicit_gemm", config=config)
+
+
+def test_nan_and_inf_are_those_of_fp32():
+    """Each element by itself: what is not finite reaches only the windows that it is in."""
+    x, w = np.ones((1, 2, 6, 6), np.float32), np.ones((3, 2, 3, 3), np.float32)
+    x[0, 0, 1, 1], x[0, 1, 5, 5] = np.nan, np.inf
+    shift = np.array([1, 2], np.float32)
+    y = nkiconv.conv2d(x, w, padding=1, x_shift=shift, x_activation="relu", strict_nonfinite=True)
+    truth = conv_ref(prologue_ref(x, None, shift, "relu"), w, ConvProblem(N=1, C=2, K=3, H=6, W=6, R=3, S=3,
+                                                                          padding=PADDED))  # fmt: skip
+    assert np.array_equal(y, truth, equal_nan=True)
+
+
+def test_empty_arrays():
+    x, w = np.zeros((0, 4, 6, 6), np.float32), np.zeros((8, 4, 3, 3), np.float32)
+    scale = np.zeros((0, 4), np.float32)
+    assert nkiconv.conv2d(x, w, x_scale=scale).shape == (0, 8, 4, 4)
+    assert nkiconv.conv_transpose2d(x, w.transpose(1, 0, 2, 3), x_scale=scale).shape == (0, 8, 8, 8)
+    assert nkiconv.conv2d(x[:, :0], w[:, :0], x_scale=scale[:, :0]).shape == (0, 0, 4, 4)
+    with pytest.raises(NkiconvError, match=r"x_scale.shape=\(1, 4\): must be \[C\] = \(4,\) or \[N, C\] = \(0, 4\)"):
+        nkiconv.conv2d(x, w, x_scale=np.zeros((1, 4), np.float32))
+
+
+@pytest.mark.parametrize(("more", "text"), [
+    ({"x_scale": np.ones(5, np.float32)}, r"x_scale.shape=\(5,\): must be \[C\] = \(4,\) or \[N, C\] = \(2, 4\)"),
+    ({"x_shift": np.ones((4, 2), np.float32)}, r"x_shift.shape=\(4, 2\): must be \[C\]"),
+    ({"x_shift": np.ones((1, 2, 4), np.float32)}, r"x_shift.shape=\(1, 2, 4\): must have 2 axes"),
+    ({"x_scale": np.ones(4)}, r"x_scale.dtype=float64: accepted are float32; cast x_scale"),
+    ({"x_scale": np.ones(4, ml_dtypes.bfloat16)}, r"x_scale.dtype=bfloat16: accepted are float32"),
+    ({"x_shift": [1.0] * 4}, r"x_shift: must be a NumPy array, not list"),
+    ({"x_activation": "swish"}, r"x_activation='swish': accepted are None, relu.*or apply it to x"),
+    ({"x_activation": "relu", "algorithm": "stacked"}, r"x_activation: stacked takes none; use implicit_gemm"),
+    ({"x_activation": "relu", "algorithm": "implicit_gemm", "config": (("fold", "inputs"),)}, r"fold=inputs: copies"),
+    ({"x_scale": np.ones(4, np.float32), "batch_group_count": 2, "K": 6, "x_shift": np.ones(8, np.float32)},
+     r"x_shift.shape=\(8,\)"),
+])  # fmt: skip
+def test_what_is_refused(more, text):
+    x, w = np.zeros((2, 4, 6, 6), np.float32), np.zeros((more.pop("K", 6), 4, 3, 3), np.float32)
+    with pytest.raises(NkiconvError, match=text):
+        nkiconv.conv2d(x, w, **more)
+
+
+def test_fp8_is_refused():
+    x, w = (np.zeros(shape, ml_dtypes.float8_e4m3) for shape in ((2, 4, 6, 6), (6, 4, 3, 3)))
+    with pytest.raises(NkiconvError, match=r"x.dtype='fp8_e4m3': accepted for x_scale, x_shift and x_activation are"):
+        nkiconv.conv2d(x, w, x_activation="relu")
+    problem = image(dtype="fp8_e4m3")
+    with pytest.raises(NkiconvError, match="cast x"):
+        nkiconv.plan(problem, x_scale="channel")
+
+
+@pytest.mark.parametrize("name", ["x_scale", "x_shift", "x_activation"])
+def test_plans_of_depthwise_rows_go_to_conv2d(name):
+    problem = ConvProblem(N=1, C=8, W=30, S=3, groups=8)
+    value = "relu" if name == "x_activation" else "channel"
+    assert nkiconv.plan(problem, **{name: value}, use_cache=False).operation == "conv2d"
+    with pytest.raises(NkiconvError, match=f"{name}='{value}': depthwise_conv1d has none"):
+        nkiconv.plan(problem, **{name: value}, operation="depthwise_conv1d")
+    with pytest.raises(NkiconvError, match=f"{name}='{value}': a filter gradient has none"):
+        nkiconv.plan(problem, direction="wgrad", **{name: value})
+
+
+@settings(max_examples=25)
+@given(st.data())
+def test_any_shape(data):
+    """Random problems, exactly."""
+
+    def draw(low, high):
+        return data.draw(st.integers(low, high))
+
+    axes = draw(2, 3)
+    groups = data.draw(st.sampled_from([1, 1, 2, 3]))
+    sizes = dict(zip("DHW"[-axes:], (draw(1, 7) for _ in range(axes)), strict=True))
+    taps = dict(zip("TRS"[-axes:], (draw(1, 3) for _ in range(axes)), strict=True))
+    pads = tuple((draw(0, 2), draw(0, 2)) for _ in range(axes))
+    ones = {name: tuple(draw(1, 2) for _ in range(axes)) for name in ("stride", "rhs_dilation", "lhs_dilation")}
+    layouts = ("NCDHW", "NDHWC") if axes == 3 else ("NCHW", "NHWC")
+    fields = {"N": draw(1, 3), "C": groups * draw(1, 9), "K": groups * draw(1, 9), "groups": groups}
+    problem = {**fields, **sizes, **taps, **ones, "padding": pads, "layout": data.draw(st.sampled_from(layouts))}
+    try:
+        problem = ConvProblem(**problem, dtype=data.draw(st.sampled_from(FLOATS)))
+    except NkiconvError:
+        return
+    forms = [data.draw(st.sampled_from([None, "channel", "image"])) for _ in range(2)]
+    check_exact(problem, *forms, data.draw(st.sampled_from([None, "relu"])), None)
