@@ -26,7 +26,7 @@ from ..schedules.cuts import places_inside
 from ..schedules.frames import is_transposed
 from ..schedules.options import NUMBER_BYTES, NUMBERS_BYTES, Prologue
 from ..schedules.regions import regions_of_x
-from ..schedules.tiles import size_of
+from ..schedules.tiles import engine_parts, size_of
 from ._arguments import refuse
 from ._dma import copy, load, load_region, load_transposed, spot
 from ._engines import SCALAR_WORK, START_WORK, is_16bit, pick
@@ -46,35 +46,40 @@ class PrologueOperands(nl.NKIObject):
     kept: dict = field(default_factory=dict)
     kept_bytes: int = 0
 
-    def numbers(self, name, hbm, form, c0, cn, first, count):
-        """[cn, 1] or [cn, images] fp32 in SBUF of channels from c0 on, images from `first` on; None of what is not."""
+    def numbers(self, name, hbm, form, row, c0, cn, first, count):
+        """[row + cn, 1] or [row + cn, images] fp32 in SBUF, of channels from c0 on from partition `row` on, of images
+        from `first` on; None of what is not."""
         if form == "":
             return None
         by_image = form == "image"
-        key = (name, c0, cn) + ((first, count) if by_image else ())
+        key = (name, row, c0, cn) + ((first, count) if by_image else ())
         if key not in self.kept:
             channels, images = hbm.shape[-1], count if by_image else 1
             self.kept_bytes += NUMBER_BYTES * images
             while self.kept_bytes > NUMBERS_BYTES and self.kept:
                 self.kept_bytes -= NUMBER_BYTES * self.kept.pop(next(iter(self.kept))).shape[1]
-            tile_sbuf = nl.ndarray((cn, images), dtype=nl.float32, buffer=nl.sbuf)
+            tile_sbuf = nl.ndarray((row + cn, images), dtype=nl.float32, buffer=nl.sbuf)
             offset = c0 + (first * channels if by_image else 0)
-            copy(tile_sbuf, hbm.ap(pattern=[[1, cn], [channels, images]], offset=offset))
+            copy(tile_sbuf[row : row + cn, 0:images], hbm.ap(pattern=[[1, cn], [channels, images]], offset=offset))
             self.kept[key] = tile_sbuf
         return self.kept[key]
 
-    def apply(self, dst, src, c0, d0, ledger):
-        """dst = act(src * scale + shift) of [c, planes, rows, columns] in SBUF, from channel c0 and plane d0 on."""
+    def apply(self, dst, src, row, c0, d0, ledger):
+        """dst = act(src * scale + shift) of [c, planes, rows, columns] in SBUF, from partition `row`, a multiple of 32,
+        channel c0 and plane d0 on."""
         (cn, dn), each = dst.shape[:2], self.image_planes
         first = d0 // each
         images = (d0 + dn - 1) // each - first + 1
-        scale_sbuf = self.numbers("scale", self.scale, self.asked.scale, c0, cn, first, images)
-        shift_sbuf = self.numbers("shift", self.shift, self.asked.shift, c0, cn, first, images)
+        scale_sbuf = self.numbers("scale", self.scale, self.asked.scale, row, c0, cn, first, images)
+        shift_sbuf = self.numbers("shift", self.shift, self.asked.shift, row, c0, cn, first, images)
         parts = [(max(d0, image * each), min(d0 + dn, (image + 1) * each)) for image in range(first, first + images)]
         for low, high in parts if self.asked.by_image else [(d0, d0 + dn)]:
-            image = low // each - first
-            into, out_of = planes_of(dst, low - d0, high - d0), planes_of(src, low - d0, high - d0)
-            self.issue(into, out_of, number_of(scale_sbuf, image), number_of(shift_sbuf, image), ledger)
+            image, planes = low // each - first, (low - d0, high - d0)
+            for part in engine_parts(row, cn):
+                into, out_of = part_of(dst, row, part, planes), part_of(src, row, part, planes)
+                self.issue(
+                    into, out_of, numbers_of(scale_sbuf, part, image), numbers_of(shift_sbuf, part, image), ledger
+                )
 
     def issue(self, dst, src, scale, shift, ledger):
         """The instruction, by Vector where it can and would be done first; scale, shift: [c, 1], or None."""
@@ -109,27 +114,42 @@ def read_prologue(arguments, img_ref, N, C):
     return found
 
 
-def planes_of(view, first, end):
-    """Some planes of a view [c, planes, rows, columns]."""
-    return view[0 : view.shape[0], first:end, 0 : view.shape[2], 0 : view.shape[3]]
+def part_of(view, row, part, planes):
+    """Partitions (first, how many) and planes (first, end) of a view [c, planes, rows, columns] from partition `row`
+    on."""
+    first, count = part
+    c = first - row
+    return view[c : c + count, planes[0] : planes[1], 0 : view.shape[2], 0 : view.shape[3]]
 
 
-def number_of(numbers_sbuf, image):
-    """[c, 1] of an image, of numbers of all or of each; None of none."""
-    if numbers_sbuf is None or numbers_sbuf.shape[1] == 1:
-        return numbers_sbuf
-    return numbers_sbuf[0 : numbers_sbuf.shape[0], image : image + 1]
+def numbers_of(numbers_sbuf, part, image):
+    """[c, 1] of partitions (first, how many) of an image, of numbers of all or of each; None of none."""
+    if numbers_sbuf is None:
+        return None
+    (first, count), column = part, image if numbers_sbuf.shape[1] > 1 else 0
+    return numbers_sbuf[first : first + count, column : column + 1]
 
 
 def load_x(
-    dst, operands, geometry, first, counts=None, order="cnhw", row_step=1, ledger=None, alone=False, transposes=True
+    dst,
+    operands,
+    geometry,
+    first,
+    counts=None,
+    order="cnhw",
+    row_step=1,
+    ledger=None,
+    alone=False,
+    transposes=True,
+    row=0,
 ):
     """Load what there is of x, from (channel, plane, row, column) `first` on, into a view of SBUF.
 
     counts: of channels, planes, rows and columns; None: dst's. Rows and columns may begin before x and end after it.
     order: what dst's axes are, above; row_step: rows of x from one of dst to the next. ledger, alone: as of
     `load_transposed`, which takes channels that are neighbours in HBM to partitions. transposes: False of kernels that
-    work on copies of NHWC: single pixels, whose channels are neighbours too, then come by plain loads.
+    work on copies of NHWC: single pixels, whose channels are neighbours too, then come by plain loads. row: dst's
+    first partition.
     """
     (c0, d0, h0, w0), (cn, dn, hn, wn) = first, counts or dst.shape
     top, bottom = places_inside(h0, row_step, hn, geometry.rows.size)
@@ -153,7 +173,7 @@ def load_x(
             load_region_of_x(come, operands, where, pattern, offset, framed)
         if prologue is not None:
             there = spot(come, where, pattern)
-            prologue.apply(spot(dst, into, pattern), there, c0 + place[0], d0 + place[1], ledger)
+            prologue.apply(spot(dst, into, pattern), there, row + place[0], c0 + place[0], d0 + place[1], ledger)
 
 
 def load_region_of_x(tile, operands, first, pattern, offset, framed):

@@ -81,7 +81,7 @@ class Conv(Operation):
 
     def excludes(self, algorithm: str, shape: Shape) -> bool:
         unsupported = precision_unsupported(algorithm, shape.geometry)
-        return bool(unsupported or prologue_unsupported(shape.options, algorithm))
+        return bool(unsupported or prologue_unsupported(shape.options, algorithm, shape.geometry))
 
     def kernel_reason(self, algorithm: str, shape: Shape, config: Config) -> str:
         return str(plan_of(algorithm, shape.geometry, shape.options, config, shape.cores)[1])

@@ -17,7 +17,7 @@ from .depthwise_blocks import (
 )
 from .frames import is_transposed
 from .geometry import Geometry, images_unsupported, instructions_unsupported, writes_rows
-from .options import Options, one_group_unsupported, taken_unsupported
+from .options import PROLOGUE_ARGUMENTS, Options, one_group_unsupported, taken_unsupported
 from .pixel_tiles import (
     STEP_MAX,
     PixelSchedule,
@@ -32,7 +32,7 @@ from .pixel_tiles import (
 )
 from .planes import taps_are_inside
 from .settings import Config, Settings
-from .tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, P_MAX, SBUF_BYTES, fits_sbuf
+from .tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, P_MAX, QUADRANT, SBUF_BYTES, fits_sbuf
 from .volume_rows import RowSchedule, RowSettings, make_rows, row_instructions, row_settings, steps_alike
 
 NAME = "activation_stationary"
@@ -71,7 +71,7 @@ def _pixels(geometry: Geometry, options: Options, config: Config, cores: int) ->
             f"filters of all input channels in SBUF, {SBUF_BYTES} bytes per partition, in "
             f"steps of at most {STEP_MAX} elements; use implicit_gemm"
         )
-    return found, pixel_instructions(geometry, found, cores)
+    return found, pixel_instructions(geometry, found, cores, options.prologue)
 
 
 def _rows(geometry: Geometry, options: Options, config: Config, cores: int) -> Found:
@@ -113,15 +113,19 @@ def unsupported_reason(geometry: Geometry, options: Options, config: Config) -> 
     """Why not, from settings and letters alone; "" for nothing."""
     reason = settings_of(geometry).unsupported_reason(config)
     if reason == "" and geometry.groups > 1:
-        return depthwise_unsupported(geometry, options)
+        return depthwise_unsupported(geometry, options) or _no_prologue(options, "of depthwise problems")
     if reason == "":
         reason = one_group_unsupported(geometry, NAME, False)
     if reason == "" and writes_rows(geometry):
-        return rows_unsupported(geometry, options)
+        return rows_unsupported(geometry, options) or _no_prologue(options, "where y is NCDHW")
     if reason == "":
         whole = not (is_padded(geometry.planes) or is_padded(geometry.rows) or is_padded(geometry.columns))
         reason = taken_unsupported(geometry, options, NAME, True, "filters around x and between", whole)
     return reason
+
+
+def _no_prologue(options: Options, where: str) -> str:
+    return f"{PROLOGUE_ARGUMENTS}: {NAME} takes none {where}; use implicit_gemm" if options.prologue.asked else ""
 
 
 def rows_unsupported(geometry: Geometry, options: Options) -> str:
@@ -174,7 +178,9 @@ def together_unsupported(geometry: Geometry, options: Options, side: int, fold: 
         return f"config side={side}: must divide Q={geometry.columns.out}; use 1"
     if fold > 1 and options.strict_nonfinite:
         return f"strict_nonfinite=True, config fold={fold}: rows outside a window are multiplied by zero; use fold 1"
-    if not can_fold(geometry, fold):
+    if fold > 1 and options.prologue.asked and geometry.C % QUADRANT > 0:
+        return f"config fold={fold}, C={geometry.C}: copies of x have no prologue ({PROLOGUE_ARGUMENTS}); use 1"
+    if not can_fold(geometry, fold, options.prologue):
         return (
             f"config fold={fold}, C={geometry.C}, K={geometry.K}, P={geometry.rows.out}: must divide P, with fold * "
             f"stride * C <= {P_MAX}, fold * K <= {BANK_COLUMNS}, no crop at the top, one plane of "

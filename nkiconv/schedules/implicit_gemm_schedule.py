@@ -24,9 +24,9 @@ from .implicit_gemm_channels import (
     moved_from,
     stores_channels,
 )
-from .implicit_gemm_outputs import banks_of, out_tiles_of, x_elements
+from .implicit_gemm_outputs import banks_of, out_tiles_of, row_parts, x_elements
 from .implicit_gemm_products import RAW_BYTES, needs_order
-from .options import Options, prologue_bytes
+from .options import Options, prologue_bytes, prologue_instructions
 from .pairs_of_planes import PRODUCTS_OF_PAIR, frames_seen, planes_at_once
 from .planes import misses_planes, window_channels
 from .regions import Region, offset_at, regions_of_x
@@ -168,8 +168,7 @@ class Schedule:
         prologue = options.prologue
         if (is_transposed(geometry) or prologue.asked) and geometry.hbm_itemsize != item:
             beside += 2 * geometry.hbm_itemsize * max(out_tile.dn * out_tile.hn * out_tile.wn for out_tile, _ in sizes)
-        if prologue.asked:
-            beside += prologue_bytes(prologue, geometry, max(out_tile.dn for out_tile, _ in sizes))
+        beside += prologue_bytes(prologue, geometry, max(out_tile.dn for out_tile, _ in sizes))
         if geometry.precision == "fp16x3":
             beside += min(2 * x_bytes, STAGE_BYTES) + max(row_bytes, STAGE_PART_BYTES) + (PAIRS_MAX + 5) * BANK_BYTES
             raws = sum(len(m_tile.k_tiles) * cn for m_tile, cn in zip(m_tiles, channels, strict=True)) * taps * item
@@ -199,6 +198,9 @@ class Schedule:
                 pixels = out_tile.zn * out_tile.pn * out_tile.qn
                 banks = pixels // 256 + 2 + out_tile.pn
                 begins = index == first or self.items[index - 1].batch != item.batch
+                if self.options.prologue.asked:
+                    loads = len(self.k_tiles[item.batch]) * len(row_parts(geometry, out_tile, index == first, 1))
+                    total += prologue_instructions(self.options.prologue, geometry, out_tile.dn, loads)
                 for m_tile in self.batches[item.batch]:
                     k_tiles = len(m_tile.k_tiles)
                     total += banks * (kinds_of(geometry) * taps * k_tiles + 3 * sums_of(geometry)) + 12

@@ -9,7 +9,7 @@ from .block_axes import BlockAxis, ShiftedPart, block_axis, home_element, num_st
 from .block_schedule import Lanes, Place, Resident, RowTile, Schedule, Shift, Turn
 from .cuts import axis_elements, cut_volumes
 from .geometry import Axis, Geometry, images_axis, is_of_planes, num_taps, sees_itself, span, valid_range
-from .options import Options, taken_unsupported
+from .options import PROLOGUE_ARGUMENTS, Options, taken_unsupported
 from .planes import k_tiles_of_windows, window_channels, with_windows
 from .settings import (
     WARM_UP_MAX,
@@ -258,6 +258,8 @@ def packed_reason(geometry: Geometry, options: Options, config: Config) -> str:
             f"lhs_dilation={planes.lhs_dilation} of planes and, with one plane of taps, at most "
             f"Z={planes.out // planes.images}; use 1"
         )
+    if depth > 1 and options.prologue.asked:
+        return f"config depth={depth}, {PROLOGUE_ARGUMENTS}: planes of x that are channels have no prologue; use 1"
     if lanes > 1 and (depth > 1 or not takes_lanes(geometry, lanes)):
         return (
             f"config lanes={lanes}, N={planes.out}, C={geometry.C}: {NAME} puts at most N images on row tiles, each of "

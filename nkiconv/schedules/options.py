@@ -51,7 +51,8 @@ NO_PROLOGUE = Prologue()
 #: Bytes of a number of a prologue on a partition, and of those that are kept in SBUF for the next loads, at most.
 NUMBER_BYTES, NUMBERS_BYTES = 4, 4096
 #: Arguments of a prologue, as refusals name them; algorithms that take one.
-PROLOGUE_ARGUMENTS, TAKE_PROLOGUE = "x_scale, x_shift, x_activation", ("implicit_gemm",)
+PROLOGUE_ARGUMENTS = "x_scale, x_shift, x_activation"
+TAKE_PROLOGUE = ("implicit_gemm", "weight_stationary", "activation_stationary")
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,16 @@ def images_met(geometry: Geometry, planes: int) -> int:
 
 def prologue_bytes(prologue: Prologue, geometry: Geometry, planes: int) -> int:
     """Bytes a partition of the numbers of a prologue that are in SBUF, at most, of loads of so many planes of x."""
+    if not prologue.asked:
+        return 0
     return NUMBERS_BYTES + 2 * NUMBER_BYTES * (images_met(geometry, planes) if prologue.by_image else 1)
+
+
+def prologue_instructions(prologue: Prologue, geometry: Geometry, planes: int, loads: int = 1) -> int:
+    """Instructions of a prologue of so many loads of some planes of x, at most."""
+    if not prologue.asked:
+        return 0
+    return loads * (3 * (images_met(geometry, planes) if prologue.by_image else 1) + 2)
 
 
 def adds_last(epilogue: Epilogue) -> bool:
@@ -96,11 +106,15 @@ def either_reads(epilogue: Epilogue, strict_nonfinite: bool) -> bool:
     return epilogue.activation == "" or as_maximum
 
 
-def prologue_unsupported(options: Options, algorithm: str) -> str:
-    """Why an algorithm does not take a prologue, or ""."""
-    if not options.prologue.asked or algorithm in TAKE_PROLOGUE:
+def prologue_unsupported(options: Options, algorithm: str, geometry: Geometry) -> str:
+    """Why an algorithm does not take a prologue, whatever its settings, or ""."""
+    if not options.prologue.asked or algorithm == TAKE_PROLOGUE[0]:
         return ""
-    return f"{PROLOGUE_ARGUMENTS}: {algorithm} takes none; use {' or '.join(TAKE_PROLOGUE)}"
+    if algorithm not in TAKE_PROLOGUE:
+        return f"{PROLOGUE_ARGUMENTS}: {algorithm} takes none; use {' or '.join(TAKE_PROLOGUE)}"
+    if geometry.itemsize != geometry.hbm_itemsize:
+        return f"{PROLOGUE_ARGUMENTS}, precision={geometry.precision}: {algorithm} does not cast x; use implicit_gemm"
+    return ""
 
 
 def one_group_unsupported(geometry: Geometry, algorithm: str, single_bytes: bool) -> str:

@@ -18,9 +18,9 @@ from .cuts import Outputs, most_of, window_of
 from .frames import is_transposed
 from .geometry import Axis, Geometry, num_taps
 from .moving_filters import FilterSchedule, comes_raw, num_transposes, raw_bytes, way_of
-from .options import Options
+from .options import NO_PROLOGUE, Options, Prologue, prologue_bytes, prologue_instructions
 from .settings import BY_SHAPE, WARM_UPS, Config, Settings, choice, count, declarations, double, half, setting, warm_up
-from .tiles import BANK_COLUMNS, P_MAX, PARTS, SBUF_BYTES, Part, cut, cut_into, div_ceil, fits_sbuf, share
+from .tiles import BANK_COLUMNS, P_MAX, PARTS, QUADRANT, SBUF_BYTES, Part, cut, cut_into, div_ceil, fits_sbuf, share
 
 #: Bytes a partition of one load of a later output tile, if it has as many.
 LOAD_BYTES = 8192
@@ -140,12 +140,14 @@ def casts_x(geometry: Geometry) -> bool:
     return geometry.itemsize != geometry.hbm_itemsize and is_transposed(geometry)
 
 
-def can_fold(geometry: Geometry, fold: int) -> bool:
-    """Whether `fold` output rows fit in the array's columns. (Engines cannot cast across partitions.)"""
+def can_fold(geometry: Geometry, fold: int, prologue: Prologue = NO_PROLOGUE) -> bool:
+    """Whether `fold` output rows fit in the array's columns. (Engines cannot cast across partitions, and address slots
+    from multiples of 32 on.)"""
     rows = geometry.rows
     fits = fold * rows.stride * geometry.C <= P_MAX and fold * geometry.K <= BANK_COLUMNS
     whole = rows.out % fold == 0 and geometry.planes.taps == 1 and rows.before >= 0 and rows.lhs_dilation == 1
-    return fold == 1 or (fits and whole and not casts_x(geometry))
+    addressed = geometry.C % QUADRANT == 0 or not prologue.asked
+    return fold == 1 or (fits and whole and addressed and not casts_x(geometry))
 
 
 def window_shape(source: Source, out_tile: Outputs) -> tuple[int, int, int]:
@@ -387,7 +389,8 @@ def pixel_bytes(geometry: Geometry, plan: PixelSchedule, options: Options) -> in
     sums = 3 * 4 * BANK_COLUMNS
     bias = 2 * 4 * fold * kn if options.epilogue.bias else 0
     zeros = P_MAX * 2
-    return x_bytes + filters + results + sums + bias + zeros
+    numbers = prologue_bytes(options.prologue, geometry, geometry.planes.size)
+    return x_bytes + filters + results + sums + bias + zeros + numbers
 
 
 def pixels_fit(geometry: Geometry, options: Options, plan: PixelSchedule | None) -> bool:
@@ -395,7 +398,7 @@ def pixels_fit(geometry: Geometry, options: Options, plan: PixelSchedule | None)
     return plan is not None and fits_sbuf(pixel_bytes(geometry, plan, options))
 
 
-def pixel_instructions(geometry: Geometry, plan: PixelSchedule, cores: int) -> int:
+def pixel_instructions(geometry: Geometry, plan: PixelSchedule, cores: int, prologue: Prologue = NO_PROLOGUE) -> int:
     """Instructions of the busiest core, at most."""
     k_tiles, source, windows, most = len(plan.k_tiles), plan.source, plan.source.taps, 0
     parts_of = {kn: div_ceil(source.fold * kn, plan.most_k) for _, kn in plan.batches}
@@ -411,6 +414,8 @@ def pixel_instructions(geometry: Geometry, plan: PixelSchedule, cores: int) -> i
                 total += source.fold * geometry.rows.taps
             blocks = len(blocks_of(plan.sizes, item.out_tile))
             total += 4 + k_tiles * (2 * source.slots * (blocks + 1) + 2)
+            planes = window_of(source.planes, item.out_tile.zn)
+            total += prologue_instructions(prologue, geometry, planes, k_tiles * source.slots * (blocks + 1))
             banks = parts_of[kn] * (plan.sizes.side * k_tiles * windows + 5 * groups)
             total += blocks * (banks + 4 * source.fold + 2)
         most = max(most, total)
@@ -456,7 +461,11 @@ def pixel_settings(geometry: Geometry, options: Options, config: Config) -> Pixe
         shard, other = "channels", "images"
     elif not options.strict_nonfinite:
         for rows in (2, 4):
-            if rows * K <= MANY_COLUMNS and pixels >= PIXELS_A_ROW * rows and can_fold(geometry, rows):
+            if (
+                rows * K <= MANY_COLUMNS
+                and pixels >= PIXELS_A_ROW * rows
+                and can_fold(geometry, rows, options.prologue)
+            ):
                 fold = rows
     for pixels_together in (2, 3, 4, 6, 8):
         long = pixels >= PIXELS_A_SIDE * pixels_together and Q % pixels_together == 0

@@ -47,6 +47,16 @@ def slot_for(size: int) -> int:
     return slot
 
 
+def engine_parts(first: int, count: int) -> list[Part]:
+    """(first, how many) of parts of partitions that engines may address each, of `count` from a multiple of 32 on."""
+    found = []
+    while count > 0:
+        most = P_MAX if first % P_MAX == 0 else first % P_MAX & -(first % P_MAX)
+        found.append((first, min(count, most)))
+        first, count = first + found[-1][1], count - found[-1][1]
+    return found
+
+
 def require(condition: object, message: str) -> None:
     """Refuse a kernel's arguments while it is built. The simulator turns this into KernelAssertionError."""
     assert condition, message

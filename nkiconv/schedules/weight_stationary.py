@@ -30,7 +30,7 @@ from .block_axes import BlockAxis, block_axis, home_element, num_steps
 from .block_schedule import Lanes, Place, Resident, RowTile, Schedule, Turn
 from .geometry import Geometry, instructions_unsupported, is_of_planes, num_taps
 from .m_packing import PackedSettings
-from .options import Options, taken_unsupported
+from .options import NO_PROLOGUE, Options, Prologue, prologue_bytes, prologue_instructions, taken_unsupported
 from .output_tiles import count_items, item_sizes, items_of_groups, items_of_phases
 from .settings import (
     ALL,
@@ -67,14 +67,12 @@ WARM_UP = 30
 PHASES_MAX = 65_536
 #: Of groups, bytes per partition of the stationaries of an M tile.
 GROUPS_FILTER_BYTES = 40_960
-#: Buffers of stationaries of groups.
-FILTER_BUFFERS = 2
+#: Buffers of stationaries of groups; output tiles of x in SBUF.
+FILTER_BUFFERS, X_BUFFERS = 2, 2
 #: Of transposed convolutions, bytes per partition of filters of a weight-resident group.
 FILTER_BYTES = 90_112
 #: Instructions of an output tile, at least.
 ITEM_INSTRUCTIONS = 14
-#: Output tiles of x in SBUF.
-X_BUFFERS = 2
 #: Outputs of a channel from which on fewer elements of x an output are worth larger stationaries.
 MANY_OUTPUTS = 8192
 #: Outputs from which on few channels of a transposed convolution take several at once, and so few.
@@ -141,7 +139,10 @@ def plan(geometry: Geometry, options: Options, config: Config, cores: int) -> tu
     """(Schedule, "") of this on `cores` cores, or (None, why not)."""
     if reason := unsupported_reason(geometry, options, config):
         return None, reason
-    settings = default_settings(geometry, options.residual, config)
+    reserved = prologue_bytes(options.prologue, geometry, geometry.planes.size)
+    if options.prologue.asked and settings_class(geometry, config) is PackedSettings:
+        config = tuple({"depth": 1, **dict(config or ())}.items())
+    settings = default_settings(geometry, options.residual, config, reserved)
     if isinstance(settings, PhasesSettings):
         if not {"channels", "beside", "segments", "along"} & set(dict(config or ())):
             settings = _packed(geometry, options, settings)
@@ -149,10 +150,12 @@ def plan(geometry: Geometry, options: Options, config: Config, cores: int) -> tu
         reason = reason or instructions_unsupported(geometry, ALGORITHM, _least_instructions(geometry, settings, cores))
         if reason:
             return None, reason
-    schedule = build(geometry, settings, options.residual)
+    schedule = build(geometry, settings, options.residual, reserved)
     if schedule is None:
         return None, _memory_reason(geometry, config)
-    reason = instructions_unsupported(geometry, ALGORITHM, most_instructions(geometry, schedule, cores))
+    reason = instructions_unsupported(
+        geometry, ALGORITHM, most_instructions(geometry, schedule, cores, options.prologue)
+    )
     return (schedule, "") if reason == "" else (None, reason)
 
 
@@ -256,7 +259,7 @@ def settings_class(geometry: Geometry, config: Config = None) -> type[Settings]:
 
 
 def default_settings(
-    geometry: Geometry, residual: bool, config: Config
+    geometry: Geometry, residual: bool, config: Config, reserved: int = 0
 ) -> GroupsSettings | PhasesSettings | PackedSettings:
     """All settings; of sizes that a config leaves open, of groups large blocks where there are many outputs, and the
     first that fits."""
@@ -275,13 +278,13 @@ def default_settings(
     every = [GroupsSettings.read(config, rows=T, height=Uh, width=Uw) for T, Uh, Uw in sizes]
     if setting(config, "rows", 0) > 0:
         return every[0]
-    return next((one for one in every if build(geometry, one, residual) is not None), every[-1])
+    return next((one for one in every if build(geometry, one, residual, reserved) is not None), every[-1])
 
 
 def build(
-    geometry: Geometry, settings: GroupsSettings | PhasesSettings | PackedSettings, residual: bool
+    geometry: Geometry, settings: GroupsSettings | PhasesSettings | PackedSettings, residual: bool, reserved: int = 0
 ) -> Schedule | None:
-    """The Schedule of settings without a reason against them, or None where memory does not hold it."""
+    """The Schedule of settings without a reason against them, or None where SBUF, less so many bytes, is too small."""
     num_bytes = sbuf_bytes
     if isinstance(settings, PackedSettings):
         made, num_bytes = m_packing.build_packed(geometry, settings), m_packing.packed_bytes
@@ -289,7 +292,7 @@ def build(
         made = _of_groups(geometry, settings)
     else:
         made = _of_phases(geometry, settings)
-    return made if made is not None and num_bytes(geometry, made, residual) <= _ROOM else None
+    return made if made is not None and num_bytes(geometry, made, residual) + reserved <= _ROOM else None
 
 
 def _of_groups(geometry: Geometry, settings: GroupsSettings) -> Schedule | None:
@@ -449,7 +452,7 @@ def _least_instructions(geometry: Geometry, settings: PhasesSettings, cores: int
     return ITEM_INSTRUCTIONS * div_ceil(count_items(axes, sizes, segments), 1 if by_channels else cores)
 
 
-def most_instructions(geometry: Geometry, schedule: Schedule, cores: int) -> int:
+def most_instructions(geometry: Geometry, schedule: Schedule, cores: int, prologue: Prologue = NO_PROLOGUE) -> int:
     """Instructions of a core, at most."""
     k_tiles, taps, outputs = len(schedule.k_tiles), num_taps(geometry), len(schedule.turns[0].outputs)
     products, most = sum(len(turn.products) for turn in schedule.turns), 0
@@ -463,6 +466,7 @@ def most_instructions(geometry: Geometry, schedule: Schedule, cores: int) -> int
             lanes = largest[id(one.items)]
             n, tiles = _most_banks(schedule, lanes), len(one.tiles[0])
             evacuated = n * tiles * (k_tiles * products + beside)
+            total += times * prologue_instructions(prologue, geometry, lanes[0][0].xn, 9 * k_tiles * tiles * len(lanes))
             total += times * (len(one.tiles) * (evacuated + 8 * tiles + 8) + k_tiles * (9 * tiles * len(lanes) + 8))
             total += len(one.tiles) * tiles * (k_tiles * (taps + 2) * (2 * outputs * schedule.segments + 4) + 32)
         most = max(most, total)

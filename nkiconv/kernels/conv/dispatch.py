@@ -43,7 +43,7 @@ def plan_of(algorithm, geometry, options, config, cores):
 @lru_cache(maxsize=PLANS_KEPT)
 def built(algorithm, geometry, options, config, written, cores):
     """The same of a config that can be hashed. written: its repr, as True and 1 are equal."""
-    reason = precision_unsupported(algorithm, geometry) or prologue_unsupported(options, algorithm)
+    reason = precision_unsupported(algorithm, geometry) or prologue_unsupported(options, algorithm, geometry)
     if not reason and geometry.direct is not None:
         reason = beside_pairs_unsupported(geometry, options)
     reason = reason or relayout_unsupported(algorithm, geometry, options)

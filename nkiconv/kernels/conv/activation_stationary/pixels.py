@@ -121,7 +121,9 @@ def load_part(work, out_tile, x_sbuf, k_tile, part):
         dst = spaced(x_sbuf, (slot * cn, cn), (image, nn, 1), (top, hn, h_step), (left, wn, w_step))
         row = (h0 + skip) * source.slots + (slot - source.rows.before if source.slots > 1 else 0)
         first = (own.c0, d0 + n - before, row, w0)
-        load_x(dst, work.operands, geometry, first, row_step=source.slots, ledger=work.ledger, alone=alone)
+        load_x(
+            dst, work.operands, geometry, first, row_step=source.slots, ledger=work.ledger, alone=alone, row=slot * cn
+        )
 
 
 def units_of(plan, item):

@@ -24,8 +24,9 @@ def plane_span(part):
 class Inputs(nl.NKIObject):
     """x of each step, K tile by K tile: tiles that are loaded and not taken yet, None where a step sees no x."""
 
-    def __init__(self, operands, geometry, schedule, steps):
+    def __init__(self, operands, geometry, schedule, steps, ledger):
         self.operands, self.geometry, self.schedule, self.steps = operands, geometry, schedule, steps
+        self.ledger = ledger
         self.tiles = []
         #: by K tile the last output tile and its x; rows that a tile has of the one before it, by step: (to, from)
         self.before, self.held, self.copied = {}, {}, 0
@@ -136,7 +137,8 @@ class Inputs(nl.NKIObject):
         (z, d0, dn), rows, columns = lane[0].inside(), lane[1], lane[2]
         if dn > 0 and low < rows.xn:
             dst = x_sbuf[first : first + channels[1], z : z + dn, low : min(high, rows.xn), 0 : columns.xn]
-            load_x(dst, self.operands, self.geometry, (channels[0], d0, rows.x0 + low, columns.x0), transposes=False)
+            place, more = (channels[0], d0, rows.x0 + low, columns.x0), {"ledger": self.ledger, "row": first}
+            load_x(dst, self.operands, self.geometry, place, transposes=False, **more)
 
     def _clear(self, x_sbuf, lane, first, cn):
         """Zeros in the elements of a lane that x does not have."""

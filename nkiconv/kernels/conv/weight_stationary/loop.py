@@ -83,7 +83,7 @@ def run_weight_stationary(operands, geometry, options, schedule):
         inputs = StackedInputs(operands, geometry, schedule, steps)
     else:
         residents = Residents(operands, geometry, schedule, steps, ledger)
-        inputs = Inputs(operands, geometry, schedule, steps)
+        inputs = Inputs(operands, geometry, schedule, steps, ledger)
     zeros_sbuf = residents.start(inputs)
     warm = warm_up(zeros_sbuf, schedule.warmup - schedule.late_warmup, residents.warm_blocks)
     residents.make_first()
