@@ -24,11 +24,11 @@ from .. import rules
 from .._nki import nisa, nl
 from ..schedules.cuts import places_inside
 from ..schedules.frames import is_transposed
-from ..schedules.options import NUMBER_BYTES, NUMBERS_BYTES, Prologue
+from ..schedules.options import NUMBER_BYTES, NUMBERS_BYTES, RUN_NUMBERS, Prologue
 from ..schedules.regions import regions_of_x
-from ..schedules.tiles import engine_parts, size_of
+from ..schedules.tiles import QUADRANT, engine_parts, size_of
 from ._arguments import refuse
-from ._dma import copy, load, load_region, load_transposed, spot
+from ._dma import load, load_region, load_transposed, spot
 from ._engines import SCALAR_WORK, START_WORK, is_16bit, pick
 from ._epilogue import FUNCTIONS
 
@@ -45,6 +45,8 @@ class PrologueOperands(nl.NKIObject):
     strict: bool
     kept: dict = field(default_factory=dict)
     kept_bytes: int = 0
+    #: the last runs of channels, by name: (first channel, how many, images, [images, channels] in SBUF)
+    last: dict = field(default_factory=dict)
 
     def numbers(self, name, hbm, form, row, c0, cn, first, count):
         """[row + cn, 1] or [row + cn, images] fp32 in SBUF, of channels from c0 on from partition `row` on, of images
@@ -54,15 +56,28 @@ class PrologueOperands(nl.NKIObject):
         by_image = form == "image"
         key = (name, row, c0, cn) + ((first, count) if by_image else ())
         if key not in self.kept:
-            channels, images = hbm.shape[-1], count if by_image else 1
+            images = count if by_image else 1
             self.kept_bytes += NUMBER_BYTES * images
             while self.kept_bytes > NUMBERS_BYTES and self.kept:
                 self.kept_bytes -= NUMBER_BYTES * self.kept.pop(next(iter(self.kept))).shape[1]
-            tile_sbuf = nl.ndarray((row + cn, images), dtype=nl.float32, buffer=nl.sbuf)
-            offset = c0 + (first * channels if by_image else 0)
-            copy(tile_sbuf[row : row + cn, 0:images], hbm.ap(pattern=[[1, cn], [channels, images]], offset=offset))
-            self.kept[key] = tile_sbuf
+            self.kept[key] = nl.ndarray((row + cn, images), dtype=nl.float32, buffer=nl.sbuf)
+            for begin in range(0, images, QUADRANT):
+                some = (first + begin, min(QUADRANT, images - begin)) if by_image else (0, 1)
+                part_sbuf = self.kept[key][0 : row + cn, begin : begin + some[1]]
+                transpose_numbers(part_sbuf, row, self.runs(name, hbm, c0, cn, some))
         return self.kept[key]
+
+    def runs(self, name, hbm, c0, cn, images):
+        """[images, cn] in SBUF, of some images (first, how many): in runs of channels, with those of the next K tiles,
+        as each single number would take a DMA engine longer than a run does."""
+        begin, held, of, runs_sbuf = self.last.get(name, (0, 0, (0, 0), None))
+        if of != images or c0 < begin or c0 + cn > begin + held:
+            channels = hbm.shape[-1]
+            begin, held = c0, min(RUN_NUMBERS, channels - c0)
+            runs_sbuf = nl.ndarray((images[1], held), dtype=nl.float32, buffer=nl.sbuf)
+            load(runs_sbuf, hbm, [[channels, images[1]], [1, held]], images[0] * channels + c0)
+            self.last[name] = (begin, held, images, runs_sbuf)
+        return runs_sbuf[0 : images[1], c0 - begin : c0 - begin + cn]
 
     def apply(self, dst, src, row, c0, d0, ledger):
         """dst = act(src * scale + shift) of [c, planes, rows, columns] in SBUF, from partition `row`, a multiple of 32,
@@ -112,6 +127,15 @@ def read_prologue(arguments, img_ref, N, C):
     found = Prologue(forms[0], forms[1], "" if x_activation is None else x_activation)
     refuse(rules.prologue_fits(img_ref.dtype, "img_ref") if found.asked else "")
     return found
+
+
+def transpose_numbers(numbers_sbuf, row, runs_sbuf):
+    """[images, c] of at most 32 images to partitions from `row` on of [.., images], by squares on Vector."""
+    images, cn = runs_sbuf.shape
+    for c in range(0, cn, QUADRANT):
+        some = min(QUADRANT, cn - c)
+        square_sbuf = numbers_sbuf[row + c : row + c + some, 0:images]
+        nisa.nc_transpose(dst=square_sbuf, data=runs_sbuf[0:images, c : c + some], engine=nisa.engine.vector)
 
 
 def part_of(view, row, part, planes):

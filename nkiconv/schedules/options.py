@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .geometry import Geometry
-from .tiles import div_ceil
+from .tiles import P_MAX, QUADRANT, div_ceil
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,9 @@ class Prologue:
 
 
 NO_PROLOGUE = Prologue()
-#: Bytes of a number of a prologue on a partition, and of those that are kept in SBUF for the next loads, at most.
-NUMBER_BYTES, NUMBERS_BYTES = 4, 4096
+#: Bytes of a number of a prologue on a partition, and of those that are kept in SBUF for the next loads, at most;
+#: numbers of a run of channels that is loaded.
+NUMBER_BYTES, NUMBERS_BYTES, RUN_NUMBERS = 4, 2048, 512
 #: Arguments of a prologue, as refusals name them; algorithms that take one.
 PROLOGUE_ARGUMENTS = "x_scale, x_shift, x_activation"
 TAKE_PROLOGUE = ("implicit_gemm", "weight_stationary", "activation_stationary")
@@ -77,14 +78,16 @@ def prologue_bytes(prologue: Prologue, geometry: Geometry, planes: int) -> int:
     """Bytes a partition of the numbers of a prologue that are in SBUF, at most, of loads of so many planes of x."""
     if not prologue.asked:
         return 0
-    return NUMBERS_BYTES + 2 * NUMBER_BYTES * (images_met(geometry, planes) if prologue.by_image else 1)
+    images = images_met(geometry, planes) if prologue.by_image else 1
+    return NUMBERS_BYTES + NUMBER_BYTES * (2 * images + 4 * RUN_NUMBERS)
 
 
 def prologue_instructions(prologue: Prologue, geometry: Geometry, planes: int, loads: int = 1) -> int:
     """Instructions of a prologue of so many loads of some planes of x, at most."""
     if not prologue.asked:
         return 0
-    return loads * (3 * (images_met(geometry, planes) if prologue.by_image else 1) + 2)
+    images = images_met(geometry, planes) if prologue.by_image else 1
+    return loads * (3 * images + 2 * (1 + P_MAX // QUADRANT) * div_ceil(images, QUADRANT))
 
 
 def adds_last(epilogue: Epilogue) -> bool:
