@@ -24,60 +24,51 @@ from .. import rules
 from .._nki import nisa, nl
 from ..schedules.cuts import places_inside
 from ..schedules.frames import is_transposed
-from ..schedules.options import NUMBER_BYTES, NUMBERS_BYTES, RUN_NUMBERS, Prologue
+from ..schedules.options import NUMBER_BYTES, NUMBERS_BYTES, Prologue
 from ..schedules.regions import regions_of_x
 from ..schedules.tiles import QUADRANT, engine_parts, size_of
 from ._arguments import refuse
 from ._dma import load, load_region, load_transposed, spot
-from ._engines import SCALAR_WORK, START_WORK, is_16bit, pick
+from ._engines import SCALAR_WORK, START_WORK
 from ._epilogue import FUNCTIONS
 
 
 @dataclass
 class PrologueOperands(nl.NKIObject):
     """A prologue, its numbers in HBM, None where there are none, planes of x of an image, and numbers in SBUF by what
-    they are of. strict: as of `options.either_reads`."""
+    they are of."""
 
     asked: Prologue
     scale: object
     shift: object
     image_planes: int
-    strict: bool
     kept: dict = field(default_factory=dict)
     kept_bytes: int = 0
-    #: the last runs of channels, by name: (first channel, how many, images, [images, channels] in SBUF)
-    last: dict = field(default_factory=dict)
 
-    def numbers(self, name, hbm, form, row, c0, cn, first, count):
-        """[row + cn, 1] or [row + cn, images] fp32 in SBUF, of channels from c0 on from partition `row` on, of images
-        from `first` on; None of what is not."""
-        if form == "":
-            return None
-        by_image = form == "image"
-        key = (name, row, c0, cn) + ((first, count) if by_image else ())
-        if key not in self.kept:
-            images = count if by_image else 1
-            self.kept_bytes += NUMBER_BYTES * images
-            while self.kept_bytes > NUMBERS_BYTES and self.kept:
-                self.kept_bytes -= NUMBER_BYTES * self.kept.pop(next(iter(self.kept))).shape[1]
-            self.kept[key] = nl.ndarray((row + cn, images), dtype=nl.float32, buffer=nl.sbuf)
-            for begin in range(0, images, QUADRANT):
-                some = (first + begin, min(QUADRANT, images - begin)) if by_image else (0, 1)
-                part_sbuf = self.kept[key][0 : row + cn, begin : begin + some[1]]
-                transpose_numbers(part_sbuf, row, self.runs(name, hbm, c0, cn, some))
-        return self.kept[key]
-
-    def runs(self, name, hbm, c0, cn, images):
-        """[images, cn] in SBUF, of some images (first, how many): in runs of channels, with those of the next K tiles,
-        as each single number would take a DMA engine longer than a run does."""
-        begin, held, of, runs_sbuf = self.last.get(name, (0, 0, (0, 0), None))
-        if of != images or c0 < begin or c0 + cn > begin + held:
+    def numbers(self, name, row, c0, cn, images):
+        """fp32 in SBUF of channels from c0 on, from partition `row` on: [.., 1], or a column for each of some images
+        (first, how many); None of what is not. With them come those of the next K tiles."""
+        form, hbm = getattr(self.asked, name), getattr(self, name)
+        first, count = images if form == "image" else (0, 1)
+        key = (name, row, c0, cn, first, count)
+        if form != "" and key not in self.kept:
             channels = hbm.shape[-1]
-            begin, held = c0, min(RUN_NUMBERS, channels - c0)
-            runs_sbuf = nl.ndarray((images[1], held), dtype=nl.float32, buffer=nl.sbuf)
-            load(runs_sbuf, hbm, [[channels, images[1]], [1, held]], images[0] * channels + c0)
-            self.last[name] = (begin, held, images, runs_sbuf)
-        return runs_sbuf[0 : images[1], c0 - begin : c0 - begin + cn]
+            k_tiles = min((channels - c0) // cn, max(1, QUADRANT // count))
+            tile_sbuf = nl.ndarray((row + cn, k_tiles * count), dtype=nl.float32, buffer=nl.sbuf)
+            load_numbers(tile_sbuf, row, hbm, [[cn, k_tiles], [channels, count], [1, cn]], first * channels + c0)
+            for k_tile in range(k_tiles):
+                self.keep((name, row, c0 + k_tile * cn, cn, first, count), tile_sbuf, k_tile * count)
+        return self.kept.get(key)
+
+    def keep(self, key, tile_sbuf, column):
+        """Numbers from a column of a tile on, instead of those that have been kept longest."""
+        count = key[-1]
+        self.kept_bytes += NUMBER_BYTES * count
+        while self.kept_bytes > NUMBERS_BYTES and self.kept:
+            oldest = next(iter(self.kept))
+            del self.kept[oldest]
+            self.kept_bytes -= NUMBER_BYTES * oldest[-1]
+        self.kept[key] = tile_sbuf[0 : tile_sbuf.shape[0], column : column + count]
 
     def apply(self, dst, src, row, c0, d0, ledger):
         """dst = act(src * scale + shift) of [c, planes, rows, columns] in SBUF, from partition `row`, a multiple of 32,
@@ -85,8 +76,7 @@ class PrologueOperands(nl.NKIObject):
         (cn, dn), each = dst.shape[:2], self.image_planes
         first = d0 // each
         images = (d0 + dn - 1) // each - first + 1
-        scale_sbuf = self.numbers("scale", self.scale, self.asked.scale, row, c0, cn, first, images)
-        shift_sbuf = self.numbers("shift", self.shift, self.asked.shift, row, c0, cn, first, images)
+        scale_sbuf, shift_sbuf = (self.numbers(name, row, c0, cn, (first, images)) for name in ("scale", "shift"))
         parts = [(max(d0, image * each), min(d0 + dn, (image + 1) * each)) for image in range(first, first + images)]
         for low, high in parts if self.asked.by_image else [(d0, d0 + dn)]:
             image, planes = low // each - first, (low - d0, high - d0)
@@ -97,22 +87,12 @@ class PrologueOperands(nl.NKIObject):
                 )
 
     def issue(self, dst, src, scale, shift, ledger):
-        """The instruction, by Vector where it can and would be done first; scale, shift: [c, 1], or None."""
-        elements, activation = size_of(dst.shape[1:]), self.asked.activation
-        steps = [(nl.multiply, scale), (nl.add, shift), (nl.maximum, 0.0 if activation == "relu" else None)]
-        steps = [one for one in steps if one[1] is not None]
-        vector = activation == "" or (activation == "relu" and len(steps) < 3 and not self.strict)
-        engine = nisa.engine.scalar
-        if ledger is not None and vector:
-            engine = pick(ledger, elements, is_16bit(src.dtype) and is_16bit(dst.dtype))
-        elif ledger is not None:
-            ledger.scalar = ledger.scalar + START_WORK + elements * SCALAR_WORK
-        if engine == nisa.engine.vector:
-            more = {} if len(steps) == 1 else {"op1": steps[1][0], "operand1": steps[1][1]}
-            nisa.tensor_scalar(dst=dst, data=src, op0=steps[0][0], operand0=steps[0][1], engine=engine, **more)
-        else:
-            op = FUNCTIONS[activation] if activation != "" else nl.copy
-            nisa.activation(dst=dst, op=op, data=src, scale=1.0 if scale is None else scale, bias=shift)
+        """The instruction; scale, shift: [c, 1], or None. All are Scalar's: each waits for a load, and so does what is
+        behind it, so that evacuations are Vector's."""
+        if ledger is not None:
+            ledger.scalar = ledger.scalar + START_WORK + size_of(dst.shape[1:]) * SCALAR_WORK
+        op = FUNCTIONS[self.asked.activation] if self.asked.activation != "" else nl.copy
+        nisa.activation(dst=dst, op=op, data=src, scale=1.0 if scale is None else scale, bias=shift)
 
 
 def read_prologue(arguments, img_ref, N, C):
@@ -129,13 +109,23 @@ def read_prologue(arguments, img_ref, N, C):
     return found
 
 
-def transpose_numbers(numbers_sbuf, row, runs_sbuf):
-    """[images, c] of at most 32 images to partitions from `row` on of [.., images], by squares on Vector."""
-    images, cn = runs_sbuf.shape
-    for c in range(0, cn, QUADRANT):
-        some = min(QUADRANT, cn - c)
-        square_sbuf = numbers_sbuf[row + c : row + c + some, 0:images]
-        nisa.nc_transpose(dst=square_sbuf, data=runs_sbuf[0:images, c : c + some], engine=nisa.engine.vector)
+def load_numbers(numbers_sbuf, row, hbm, pattern, offset):
+    """Numbers in HBM, [K tiles, images, channels], to partitions from `row` on of [.., (K tile, image)] in SBUF.
+
+    They come in runs of channels, which Vector transposes by squares: each single number would take a DMA engine longer
+    than a run does.
+    """
+    (_, k_tiles), (by_image, images), (_, cn) = pattern
+    for begin in range(0, images, QUADRANT):
+        count = min(QUADRANT, images - begin)
+        runs_sbuf = nl.ndarray((k_tiles * count, cn), dtype=nl.float32, buffer=nl.sbuf)
+        load(runs_sbuf, hbm, [pattern[0], [by_image, count], pattern[2]], offset + begin * by_image)
+        for c in range(0, cn, QUADRANT):
+            some = min(QUADRANT, cn - c)
+            square_sbuf = numbers_sbuf[row + c : row + c + some, begin : begin + k_tiles * count]
+            nisa.nc_transpose(
+                dst=square_sbuf, data=runs_sbuf[0 : k_tiles * count, c : c + some], engine=nisa.engine.vector
+            )
 
 
 def part_of(view, row, part, planes):

@@ -48,9 +48,8 @@ class Prologue:
 
 
 NO_PROLOGUE = Prologue()
-#: Bytes of a number of a prologue on a partition, and of those that are kept in SBUF for the next loads, at most;
-#: numbers of a run of channels that is loaded.
-NUMBER_BYTES, NUMBERS_BYTES, RUN_NUMBERS = 4, 2048, 512
+#: Bytes of a number of a prologue on a partition, and of those that are kept in SBUF for the next loads, at most.
+NUMBER_BYTES, NUMBERS_BYTES = 4, 4096
 #: Arguments of a prologue, as refusals name them; algorithms that take one.
 PROLOGUE_ARGUMENTS = "x_scale, x_shift, x_activation"
 TAKE_PROLOGUE = ("implicit_gemm", "weight_stationary", "activation_stationary")
@@ -79,7 +78,7 @@ def prologue_bytes(prologue: Prologue, geometry: Geometry, planes: int) -> int:
     if not prologue.asked:
         return 0
     images = images_met(geometry, planes) if prologue.by_image else 1
-    return NUMBERS_BYTES + NUMBER_BYTES * (2 * images + 4 * RUN_NUMBERS)
+    return NUMBERS_BYTES + NUMBER_BYTES * (2 * max(images, QUADRANT) + P_MAX)
 
 
 def prologue_instructions(prologue: Prologue, geometry: Geometry, planes: int, loads: int = 1) -> int:

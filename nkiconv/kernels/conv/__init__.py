@@ -308,7 +308,7 @@ def convolved(
     y_hbm = nl.ndarray(y_shape, dtype=y_dtype, buffer=nl.shared_hbm)
     on_x = None
     if prologue.asked:
-        on_x = PrologueOperands(prologue, before[0], before[1], geometry.image_planes, strict_nonfinite)
+        on_x = PrologueOperands(prologue, before[0], before[1], geometry.image_planes)
     operands = operands_of(img_ref, filter_ref, y_hbm, bias, residual, beta, precision, frames_ref, on_x)
     final_hbm = None
     if len(final_shape) > 0:

@@ -44,7 +44,7 @@ from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ...request import Config
 from ..algorithm import MOST_INSTRUCTIONS, Shape, config_of
-from .common import Conv2dAlgorithm, matmul_ns, planes_seen
+from .common import Conv2dAlgorithm, matmul_ns, planes_seen, prologue_ns
 
 #: ns from a core's start to its first matmul, and from its last one to the end of the last store. These, EXPOSED,
 #: FREELY and STORE_NS are calibrated on the golden table's estimates; the clock ranks what they order.
@@ -333,7 +333,11 @@ class Bound:
             transposes = num_transposes(kn, plan) if plan.way == "array" else 0
             filter_bytes = kn * geometry.C * len(plan.places[0]) * item
             moved_ns += self.transposed_ns(filter_bytes) if plan.way == "dma" else filter_bytes * target.hbm_byte_ns
-        return self.tensor_ns(matmuls, transposes), moved_ns, read_ns
+        dn, hn, wn = window_shape(source, out_tile)
+        k_tiles, images = len(plan.k_tiles), dn / geometry.image_planes
+        elements = k_tiles * source.slots * dn * hn * wn
+        taken_ns = prologue_ns(target, self.options.prologue, elements, k_tiles * source.slots, images)
+        return self.tensor_ns(matmuls, transposes), moved_ns, max(read_ns, taken_ns, (read_ns + taken_ns) / 2)
 
     def window_ns(self, out_tile: Any) -> float:
         """DMA, or HBM, for the window of an output tile: its rows of x, all columns."""

@@ -9,6 +9,7 @@ from typing import Any
 from ....kernels.conv.dispatch import plan_of
 from ....kernels.conv.relayout import plain_of
 from ....schedules.geometry import valid_range
+from ....schedules.options import Prologue
 from ....simulator.timing.target import Target
 from ...request import Config
 from ..algorithm import Algorithm, Guess, Shape, ints, pairs_of
@@ -53,6 +54,17 @@ def last_ns(target: Target, times: int = 1) -> float:
     so often."""
     evacuated_ns = times * (target.matmul_done_ns + target.scalar_done_ns + 2 * target.hop_ns)
     return float(evacuated_ns + target.first_packet_ns + target.store_skew_ns + target.dma_end_ns)
+
+
+def prologue_ns(target: Target, prologue: Prologue, elements: float, loads: float, images: float = 1.0) -> float:
+    """ns of Scalar for so many elements of x a partition in so many loads, each of as many images."""
+    if not prologue.asked:
+        return 0.0
+    operands = (prologue.scale != "") + (prologue.shift != "")
+    fixed_ns = target.scalar_fixed_ns
+    if operands > 0:
+        fixed_ns = target.scalar_fixed_operand_ns + (operands - 1) * target.scalar_operand_done_ns
+    return float(elements * target.scalar_ns + loads * (images if prologue.by_image else 1.0) * fixed_ns)
 
 
 def dma_ns(

@@ -140,7 +140,7 @@ class _Choice:
 
     def __init__(self, shape: Shape, given: Mapping[str, Any]) -> None:
         self.geometry, self.options, self.given = plain(shape), shape.options, given
-        self.work = Work(shape.target, plain(shape))
+        self.work = Work(shape.target, plain(shape), shape.options.prologue)
 
     def settings(self) -> tuple[ImplicitGemmSettings, Schedule]:
         """(all settings, a Schedule that takes as much of SBUF)."""

@@ -28,12 +28,13 @@ from ....schedules.implicit_gemm_channels import (
 from ....schedules.implicit_gemm_outputs import banks_of, folded_width, images_together, row_parts
 from ....schedules.implicit_gemm_products import RAW_BYTES
 from ....schedules.implicit_gemm_schedule import kinds_of
+from ....schedules.options import NO_PROLOGUE, Prologue
 from ....schedules.pairs_of_planes import planes_at_once
 from ....schedules.tiles import BANK_BYTES, BANK_COLUMNS, PARTS, div_ceil, share, whole_words
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ..clock import Clock
-from .common import last_ns, matmul_rates, met_outputs, planes_seen
+from .common import last_ns, matmul_rates, met_outputs, planes_seen, prologue_ns
 
 #: ns until the first x that DMA transposes is there, besides its bytes' time: its trigger, and filters that come
 #: between. Calibrated on the golden table's rows of NHWC (whisper_conv2_s2, rn50_proj_s2, rn50_c5).
@@ -50,9 +51,16 @@ DMA_SHARE = 0.9
 def bound_ns(target: Target, geometry: Any, plan: Any) -> float:
     """ns of the busier of two cores."""
     parts = [share(len(plan.items), PARTS, half) for half in range(PARTS)]
-    work, m_tiles = Work(target, geometry), [m_tile for batch in plan.batches for m_tile in batch]
+    work, m_tiles = (
+        Work(target, geometry, plan.options.prologue),
+        [m_tile for batch in plan.batches for m_tile in batch],
+    )
     by_channels = plan.settings.shard == "channels" and len(m_tiles) > 1
-    others_ns = max(work.dma_ns(m_tiles, by_channels, len(plan.batches)), work.gpsimd_ns(m_tiles, by_channels))
+    others_ns = max(
+        work.dma_ns(m_tiles, by_channels, len(plan.batches)),
+        work.gpsimd_ns(m_tiles, by_channels),
+        work.prologue_ns(by_channels, len(plan.batches)),
+    )
     return max(_core_ns(work, plan, plan.items[first : first + count], others_ns) for first, count in parts if count)
 
 
@@ -98,9 +106,10 @@ def _start_ns(work: Work, m_tile: Any, item: Any) -> float:
 class Work:
     """What the array and the DMA engines of two cores are given by the M tiles of a problem."""
 
-    def __init__(self, target: Target, geometry: Any) -> None:
+    def __init__(self, target: Target, geometry: Any, prologue: Prologue = NO_PROLOGUE) -> None:
         self.target = target
         self.geometry = geometry
+        self.prologue = prologue
         self.taps: int = num_taps(geometry)
         #: those that a filter has in HBM for an input channel
         self.hbm_taps: int = num_taps(geometry.direct or geometry)
@@ -185,8 +194,19 @@ class Work:
     def core_ns(self, m_tiles: Sequence[Any], by_channels: bool) -> float:
         """ns of the busier of two cores that share output channels, or images and rows, from the first filters on."""
         return max(
-            self.sums_ns(m_tiles, by_channels), self.dma_ns(m_tiles, by_channels), self.gpsimd_ns(m_tiles, by_channels)
+            self.sums_ns(m_tiles, by_channels),
+            self.dma_ns(m_tiles, by_channels),
+            self.gpsimd_ns(m_tiles, by_channels),
+            self.prologue_ns(by_channels),
         )
+
+    def prologue_ns(self, by_channels: bool, groups: int = 1) -> float:
+        """ns of Scalar of a core for all x, of each group of M tiles anew."""
+        geometry, k_tiles = self.geometry, div_ceil(self.geometry.C, PARTITIONS)
+        images = geometry.planes.size / geometry.image_planes
+        elements = k_tiles * self.planes * geometry.rows.size * geometry.columns.size
+        all_ns = groups * prologue_ns(self.target, self.prologue, elements, k_tiles, images)
+        return all_ns / PARTS if groups > 1 or not by_channels else all_ns
 
     def gpsimd_ns(self, m_tiles: Sequence[Any], by_channels: bool) -> float:
         """ns of GpSimd of a core: diagonals of depthwise filters, or words of x of fp8 that it puts between zeros."""

@@ -14,7 +14,7 @@ from ....schedules.tiles import BANK_BYTES, PARTS, div_ceil
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ..clock import Clock, skew
-from .common import dma_ns, matmul_rates
+from .common import dma_ns, matmul_rates, prologue_ns
 
 #: ns until the first matmul on zeros.
 WARM_UP_START_NS = 260.0
@@ -122,6 +122,8 @@ class PackedBound:
         held = z.xn * q.xn * (p.xn - min(p.xn, p.bn * p.axis.apart)) if p.b0 > 0 else 0
         copy_ns = {1: target.vector_ns, 2: target.vector_4x_ns}.get(geometry.hbm_itemsize, target.vector_16bit_ns)
         self_ns = k_tiles * len(lanes) * (target.vector_fixed_ns + held * copy_ns) if held else 0.0
+        each = z.xn / geometry.image_planes
+        self_ns += k_tiles * len(lanes) * prologue_ns(target, self.options.prologue, z.xn * p.xn * q.xn, 1, each)
         if misses:
             self_ns += k_tiles * z.xn * p.xn * q.xn * geometry.itemsize / 4 * target.vector_memset_ns
         item, y_item = geometry.hbm_itemsize, self.options.epilogue.y_itemsize

@@ -38,7 +38,7 @@ from ....simulator.timing.target import Target
 from ...request import Config
 from ..algorithm import Guess, Shape, config_of, with_settings
 from ..clock import Clock
-from .common import Completed, dma_ns, matmul_rates
+from .common import Completed, dma_ns, matmul_rates, prologue_ns
 from .packed_bound import WARM_UP_START_NS, PackedBound
 from .relayout import relayout_ns
 
@@ -216,6 +216,7 @@ class _Core:
     steps: int = 0
     array_ns: float = 0.0
     read_ns: float = 0.0
+    prologue_ns: float = 0.0
     moved_ns: float = 0.0
     last_ns: float = 0.0
     store_ns: float = 0.0
@@ -260,6 +261,7 @@ class Bound:
             found.array_ns += tiles * array_ns
             found.read_ns += tiles * read_ns
             found.moved_ns += x_ns + tiles * y_ns
+            found.prologue_ns += self._prologue_ns(first, lanes)
             found.last_ns, found.store_ns = read_ns / banks, y_ns / banks
         return found
 
@@ -291,7 +293,16 @@ class Bound:
             end_ns += target.hop_ns + target.vector_done_ns
         end_ns += target.first_packet_ns + target.store_skew_ns + target.dma_end_ns + core.store_ns
         rest_ns = core.moved_ns - (core.x_ns + core.w_ns) - core.store_ns
-        return float(max(summed_ns, start_ns + max(filled_ns, core.read_ns, rest_ns)) + end_ns)
+        return float(max(summed_ns, start_ns + max(filled_ns, core.read_ns, core.prologue_ns, rest_ns)) + end_ns)
+
+    def _prologue_ns(self, tile: Any, lanes: Any) -> float:
+        """ns of Scalar for x of an output tile: of each of the segments or row tiles that come by themselves."""
+        k_tiles, prologue = self.schedule.k_tiles, self.options.prologue
+        loads = k_tiles[0][3] if not self.schedule.gathers else len(lanes)
+        elements = float(math.prod(part.xn for part in lanes[0])) * loads
+        return len(k_tiles) * prologue_ns(
+            self.target, prologue, elements, loads, lanes[0][0].xn / self.geometry.image_planes
+        )
 
     def _work_ns(self, tile: Any, lanes: Any) -> tuple[float, float, int]:
         """(ns of the Tensor Engine, of evacuation, banks) of an M tile for an output tile."""
