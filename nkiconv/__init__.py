@@ -28,6 +28,7 @@ from .errors import (
 if TYPE_CHECKING:
     from . import pytorch, simulator
     from ._nki import simulate
+    from .api.causal_conv1d_split import causal_conv1d_split
     from .api.conv import conv2d, conv3d
     from .api.conv1d import conv1d, depthwise_conv2d
     from .api.conv_transpose import conv_transpose1d, conv_transpose2d, conv_transpose3d
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
         conv_transpose2d_weight,
         conv_transpose3d_weight,
     )
+    from .kernels.blocks.causal_conv1d_split import causal_conv1d_split_heads
     from .kernels.conv import (
         conv2d_implicit_gemm,
         conv3d_implicit_gemm,
@@ -82,6 +84,8 @@ __all__ = [
     "Profile",
     "ScaleShift",
     "UnsupportedError",
+    "causal_conv1d_split",
+    "causal_conv1d_split_heads",
     "channel_statistics",
     "channel_stats",
     "conv1d",
@@ -131,6 +135,8 @@ _HOMES = {
     "Plan": "planner",
     "Profile": "simulator.profiling",
     "ScaleShift": "api.statistics",
+    "causal_conv1d_split": "api.causal_conv1d_split",
+    "causal_conv1d_split_heads": "kernels.blocks.causal_conv1d_split",
     "channel_statistics": "kernels.statistics",
     "channel_stats": "api.statistics",
     "conv1d": "api.conv1d",

@@ -299,6 +299,38 @@ def scale_shift_bound(
     return of_scale, of_product + 3 * EPS32 * (np.abs(bias) + np.abs(mean * scale) + of_product)
 
 
+#: Roundings of (sum + eps)^-1/2: half that of the sum, 4 of the power, and one more.
+ROOT_ROUNDINGS = 5.5
+
+
+def l2norm_bound(z: Float64Array, z_error: Float64Array, eps: float, out_dtype: str) -> Float64Array:
+    """Return how far y = z / sqrt(sum of z^2 + eps) over the last axis may be, for each element.
+
+        a = f(ceil(dim / 2)) + 2, f(n) = min(n, 4 sqrt(n))
+        E = sum of (2 |z| e + e^2) + (3 a + 6) * eps32 * sum of (|z| + e)^2
+
+    e is the error of z, which changes the sum of squares by at most the first term. That is taken, by even and by odd
+    elements, as squares about a mean and count * mean^2: a mean of n elements errs by d <= a * eps32 * their root mean
+    square, which changes the two together by at most 2 n |mean d| + 2 n d^2, and squares about a mean pass as many
+    additions; every other step rounds terms that are all positive. The root grows as its argument falls. AWS states no
+    accuracy of a power; 4 eps32 are taken, and a device may make more.
+
+    Args:
+        z: float64, the truth. z_error: of z, as from `epilogue_bound` of fp32. eps: added to the sum of squares.
+        out_dtype: a key of `EPS`.
+    """
+    most = np.abs(z) + z_error
+    a = _random_walk(-(-z.shape[-1] // 2)) + 2
+    squares, largest = np.square(z).sum(-1, keepdims=True), np.square(most).sum(-1, keepdims=True)
+    error = largest - squares + (3 * a + 6) * EPS32 * largest
+    factor = 1 / np.sqrt(squares + eps)
+    of_factor = 1 / np.sqrt(np.maximum(squares - error, 0.0) + eps) - factor
+    of_factor = of_factor + ROOT_ROUNDINGS * EPS32 * (factor + of_factor)
+    y, largest_y = z * factor, most * (factor + of_factor)
+    error = largest_y * (1 + EPS32) - np.abs(y)
+    return np.asarray(error + _rounding(y, out_dtype), np.float64)
+
+
 def _random_walk(count: int) -> float:
     """Roundings of a sum of so many terms: all of them, or 4 standard deviations; see `error_bound`."""
     return min(count, 4 * math.sqrt(count))

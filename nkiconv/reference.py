@@ -308,3 +308,20 @@ def norm_scale_shift_ref(
     scale = scale if weight is None else scale * np.asarray(weight, np.float64)
     shift = -np.repeat(mean, times, -1) * scale
     return scale, shift if bias is None else shift + np.asarray(bias, np.float64), mean, variance
+
+
+def split_heads_ref(z: AnyArray, splits: Sequence[tuple[int, int, bool]], eps: float = 1e-6) -> list[Float64Array]:
+    """Split z [N, C, T] into parts [N, T, heads, dim], in float64; heads of normalised ones are v / sqrt(v.v + eps).
+
+    splits: (heads, dim, normalised) of each part, in order of the channels.
+    """
+    found, first = [], 0
+    for heads, dim, normalised in splits:
+        part = np.asarray(z[:, first : first + heads * dim], np.float64).transpose(0, 2, 1)
+        part = part.reshape(*part.shape[:2], heads, dim)
+        if normalised:
+            with np.errstate(invalid="ignore", divide="ignore"):
+                part = part / np.sqrt(np.square(part).sum(-1, keepdims=True) + eps)
+        found.append(part)
+        first += heads * dim
+    return found

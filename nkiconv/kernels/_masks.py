@@ -40,3 +40,11 @@ def select_ones(rows, pattern, offset, dtype):
     nisa.memset(dst=ones_sbuf, value=1.0, engine=nisa.engine.gpsimd)
     keep_equal(selected_sbuf, pattern, ones_sbuf, offset)
     return selected_sbuf
+
+
+def make_diagonals(w_sbuf, dtype):
+    """[rows, taps, rows]: row p of block s is w[p, s] in column p and zero elsewhere, by one select."""
+    rows, taps = w_sbuf.shape
+    diagonals_sbuf = nl.ndarray((rows, taps, rows), dtype=dtype, buffer=nl.sbuf)
+    keep_equal(diagonals_sbuf, [[0, taps], [-1, rows]], w_sbuf.expand_dim(2).broadcast(2, rows))
+    return diagonals_sbuf

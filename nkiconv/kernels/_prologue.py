@@ -198,3 +198,10 @@ def load_region_of_x(tile, operands, first, pattern, offset, framed):
 def load_rows(dst, x_hbm, pattern, offset):
     """Load an access pattern of rows [N, C, W], of x or of the state in front of it, into a view of SBUF."""
     load(dst, x_hbm, pattern, offset)
+
+
+def load_tokens(dst, x_hbm, strides, offset):
+    """Load channels of token-major x into a view [channels, tokens] of SBUF; strides of x along tokens and channels,
+    which are neighbours."""
+    into = dst.expand_dim(1).expand_dim(1)
+    load_transposed(into, x_hbm, (strides[1], 0, 0, strides[0]), offset, False, None)

@@ -36,7 +36,7 @@ from ....schedules.mixed import (
     widths_of,
 )
 from ....schedules.rows import tile_list
-from ..._masks import keep_equal
+from ..._masks import make_diagonals
 from ..._warm import warm_up, warm_zeros
 from ..geometry import Operands, parts_of_core
 from .chains import run_step
@@ -179,11 +179,3 @@ def prepare_tile(run, i):
     elif taps > 0:
         first = S - taps if run.geometry.flipped else 0
         held.diagonals = make_diagonals(held.w[0 : tile.rows, first : first + taps], run.operands.w.dtype)
-
-
-def make_diagonals(w_sbuf, dtype):
-    """[rows, taps, rows]: row p of block s is w[p, s] in column p and zero elsewhere, by one select."""
-    rows, taps = w_sbuf.shape
-    diagonals_sbuf = nl.ndarray((rows, taps, rows), dtype=dtype, buffer=nl.sbuf)
-    keep_equal(diagonals_sbuf, [[0, taps], [-1, rows]], w_sbuf.expand_dim(2).broadcast(2, rows))
-    return diagonals_sbuf

@@ -1,0 +1,126 @@
+"""The convolution stage of linear-attention and state-space layers on arrays: check the call, launch the kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from .. import norms, rules
+from ..axis import Axis
+from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all, refused
+from ..integers import takes_ints
+from ..kernels.blocks.causal_conv1d_split import causal_conv1d_split_heads
+from ..problem import DTYPES, dtype_name
+from ..reference import AnyArray
+from ..schedules.split import LAYOUTS, Split, splits_unsupported, taps_unsupported
+from .calls import has_no_images, launch, one_array, one_image
+
+_CANNOT = "causal_conv1d_split cannot run this call"
+
+
+@takes_ints
+def causal_conv1d_split(
+    x: AnyArray,
+    w: AnyArray,
+    bias: AnyArray | None = None,
+    *,
+    splits: tuple[Split, ...],
+    activation: str | None = "silu",
+    eps: float = 1e-6,
+    layout: str = "NCW",
+    initial_state: AnyArray | None = None,
+    return_final_state: bool = False,
+    lnc: int = 2,
+) -> Any:
+    """Convolve each channel with its own causal filter, apply SiLU, split the channels into parts of heads, l2norm.
+
+        z[n, t, c] = act(sum over s of w[c, s] * x[n, c, t - (S - 1) + s] + bias[c])
+        part i: the heads * dim channels after those of part i - 1, as [N, W, heads, dim]
+        of a normalised part each head is z / sqrt(sum of z^2 + eps)
+
+    The convolution stage of Gated DeltaNet (Qwen3-Next) and KDA (Kimi Linear), q, k and v of one x, with fla's l2norm;
+    of Mamba2 x, B and C, none of them normalised. One kernel: x is read once, y written once, where what comes next
+    wants it.
+
+    Args:
+        x: [N, C, W], or token-major [N, W, C] with layout="NWC"; bf16 (ml_dtypes), fp16 or fp32. N may be 0.
+        w: [C, S], S at most 16; fp32 with fp32 x, bf16 or fp16 with either of them.
+        bias: [C]; bf16, fp16 or fp32.
+        splits: ((heads, dim, normalised), ...) in order of the channels, all of them; normalised heads have 2 to 512
+            channels.
+        activation: None or a name of `nkiconv.rules.ACTIVATIONS`, as torch defines it.
+        eps: added to the sum of squares; with 0 a head of zeros is NaN.
+        layout: "NCW" or "NWC".
+        initial_state: [N, C, S - 1], x's dtype: what precedes the tokens, instead of zeros.
+        return_final_state: also return the state that the next tokens need.
+        lnc: cores that share the work, 1 or 2.
+
+    Returns: a tuple of [N, W, heads, dim], one a part, x's dtype; sums, activation and norm are fp32, rounded once.
+        With return_final_state the pair of it and the state, [N, C, S - 1]. NaN or Inf in x reaches the channels of
+        its tile, at most 128, at the tokens that it meets, and of a normalised head all.
+
+    Raises: GeometryError, DtypeError, LayoutError, UnsupportedError, before any work, naming every violated rule.
+    """
+    empty, one, state = has_no_images(x), x, initial_state
+    if empty:
+        one = one_image("x", x)
+        state = one_image("initial_state", state) if isinstance(state, np.ndarray) and state.ndim else state
+    names = {"layout": layout, "activation": activation, "eps": eps, "lnc": lnc}
+    raise_all(_CANNOT, list(_violations(one, w, bias, state, **names, return_final_state=return_final_state)))
+    N, C, W = (x.shape[layout.index(axis)] for axis in "NCW")
+    raise_all(_CANNOT, list(_shape_violations(one, w, bias, state, splits, return_final_state, C, W)))
+    S = w.shape[1]
+    if empty:
+        dtype = DTYPES[dtype_name(x.dtype)]
+        parts = tuple(np.empty((N, W, heads, dim), dtype) for heads, dim, _ in splits)
+        return (parts, np.empty((N, C, S - 1), dtype)) if return_final_state else parts
+    kwargs: dict[str, Any] = {"activation": activation, "eps": float(eps), "layout": layout}
+    asked = {"bias": bias, "initial_state": initial_state, "return_final_state": return_final_state or None}
+    kwargs |= {name: value for name, value in asked.items() if value is not None}
+    found = tuple(launch(causal_conv1d_split_heads, (x, w, splits), kwargs, lnc, False).y)
+    return (found[:-1], found[-1]) if return_final_state else found
+
+
+def _violations(
+    x: Any,
+    w: Any,
+    bias: Any,
+    state: Any,
+    *,
+    layout: Any,
+    activation: Any,
+    eps: Any,
+    return_final_state: Any,
+    lnc: Any,
+) -> Iterator[NkiconvError]:
+    """Errors of the arrays and of the other arguments, each by itself."""
+    yield from refused(LayoutError, rules.layout("layout", layout, LAYOUTS))
+    of_x = layout if layout in LAYOUTS else LAYOUTS[0]
+    wrong = [*one_array("x", x, ", ".join(of_x)), *one_array("w", w, "C, S")]
+    yield from wrong
+    if not wrong:
+        yield from refused(DtypeError, rules.dtypes_together(x.dtype, w.dtype))
+    for name, array, letters in (("bias", bias, "C"), ("initial_state", state, "N, C, S - 1")):
+        if array is not None:
+            yield from one_array(name, array, letters)
+    yield from refused(UnsupportedError, rules.activation(activation), norms.eps(eps))
+    yield from refused(UnsupportedError, rules.flag("return_final_state", return_final_state), rules.lnc(lnc))
+
+
+def _shape_violations(
+    x: Any, w: Any, bias: Any, state: Any, splits: Any, return_final_state: bool, C: int, W: int
+) -> Iterator[NkiconvError]:
+    """Errors of shapes and dtypes that do not go together."""
+    S = w.shape[1]
+    yield from refused(GeometryError, rules.shape("w", w.shape, (C, S), "[C, S]"), splits_unsupported(splits, C))
+    yield from refused(UnsupportedError, taps_unsupported(S))
+    if bias is not None:
+        yield from refused(GeometryError, rules.shape("bias", bias.shape, (C,), "[C]"))
+    if state is not None:
+        wanted = (x.shape[0], C, S - 1)
+        yield from refused(GeometryError, rules.shape("initial_state", state.shape, wanted, "[N, C, S - 1]"))
+        yield from refused(DtypeError, rules.same("initial_state", "dtype", state.dtype, "x", x.dtype))
+    if state is not None or return_final_state:
+        yield from refused(GeometryError, *rules.state(Axis(W, S, 1, S - 1, 0, 1, 1)))

@@ -1,0 +1,67 @@
+"""Causal depthwise conv1d, SiLU, split into parts of heads, l2norm: the public kernel.
+
+kernel.py says how and what bounds it; heads.py normalises; loads.py brings x, the states and the filters.
+"""
+
+from .... import norms
+from ...._nki import nki, nl
+from ..._arguments import check_bias, check_flags, refuse
+from ..._epilogue import read_epilogue
+from ...depthwise_conv1d.state import store_final_state
+from .geometry import Operands, read_geometry, row_geometry
+from .kernel import convolve_heads
+
+
+@nki.jit
+def causal_conv1d_split_heads(
+    x_ref,
+    w_ref,
+    splits,
+    bias=None,
+    activation="silu",
+    eps=1e-6,
+    layout="NCW",
+    initial_state=None,
+    return_final_state=False,
+):
+    """Convolve each channel with its own causal filter, apply an activation, split the channels into parts of heads.
+
+        z[n, t, c] = act(sum over s of w[c, s] * x[n, c, t - (S - 1) + s] + bias[c])
+        part i: heads * dim channels after those of part i - 1, as y_i[n, t, h, d]
+        of a normalised part: y_i[n, t, h, :] = z / sqrt(sum over d of z^2 + eps)
+
+    The convolution stage of Gated DeltaNet (Qwen3-Next), KDA (Kimi Linear) and Mamba2. Call as ``kernel[2](...)`` on
+    Neuron, ``nkiconv.simulate(kernel[2])(...)`` anywhere; one core gives the bits that two give.
+
+    Dimensions: N images, C channels, T tokens, S taps.
+
+    Args:
+        x_ref: [N, C, T] in HBM, or [N, T, C] with layout="NWC"; bf16, fp16 or fp32.
+        w_ref: [C, S] in HBM; fp32 with fp32 x, bf16 or fp16 with either of them; at most 16 taps.
+        splits: ((heads, dim, normalised), ...) in order of the channels, all of them; normalised heads have 2 to 512.
+        bias: [C] in HBM, fp32, bf16 or fp16. activation: None or a name of `nkiconv.rules.ACTIVATIONS`.
+        eps: added to the sum of squares; with 0 a head of zeros is NaN.
+        initial_state: [N, C, S - 1] in HBM, x's dtype: what precedes the tokens, instead of zeros.
+        return_final_state: also return the next initial_state.
+
+    Returns: a tuple of [N, T, heads, dim] in HBM, one a part, x's dtype; with return_final_state then [N, C, S - 1].
+        Sums, activation and norm are fp32, rounded once.
+
+    Raises: before any instruction an assertion of argument, value, rule and remedy; simulated, KernelAssertionError.
+    """
+    check_flags((("return_final_state", return_final_state),))
+    geometry = read_geometry(x_ref, w_ref, splits, layout, initial_state, return_final_state)
+    check_bias(bias, "C", geometry.C)
+    refuse(norms.eps(eps))
+    itemsize = 4 if x_ref.dtype == nl.float32 else 2
+    epilogue = read_epilogue(activation, bias, None, "pre_activation", itemsize)
+    shapes = [(geometry.N, geometry.T, heads, dim) for heads, dim, _ in geometry.splits]
+    parts = tuple(nl.ndarray(shape, dtype=x_ref.dtype, buffer=nl.shared_hbm) for shape in shapes)
+    operands = Operands(x=x_ref, w=w_ref, parts=parts, bias=bias, state=initial_state)
+    final = ()
+    if return_final_state:
+        final_hbm = nl.ndarray((geometry.N, geometry.C, geometry.S - 1), dtype=x_ref.dtype, buffer=nl.shared_hbm)
+        store_final_state(x_ref, initial_state, final_hbm, row_geometry(geometry))
+        final = (final_hbm,)
+    convolve_heads(operands, geometry, epilogue, eps)
+    return parts + final

@@ -1,0 +1,230 @@
+"""Causal depthwise conv1d whose channels are split into parts of heads: what a core does, in which order.
+
+    part i of `splits`: (heads, dim, normalised); its channels follow those of the parts before it
+
+The sums of 128 tokens and up to 512 channels, a `HeadGroup`, fill a bank of PSUM: one step. Heads that are normalised
+are whole in a group. Steps of normalised parts, which keep Vector busy, alternate with those of the others. The cores
+share each kind of steps, in order: by groups, and where these do not divide evenly, by tokens.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ..errors import shown
+from .tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, P_MAX, cut, cut_at, div_ceil, share, some_of
+
+#: (heads, dim, whether they are normalised)
+Split = tuple[int, int, bool]
+#: Orders of x in memory.
+LAYOUTS = ("NCW", "NWC")
+#: Taps of a filter, at most: each is a matmul, and its stationary diagonals take SBUF.
+TAPS_MAX = 16
+#: Bytes a partition of the x of a group that is loaded at once, about: five such are there at a time.
+SPAN_BYTES = 16384
+#: Tokens of the first loads of a core, in tiles of 128: work begins when the first is there.
+FIRST_TILES = (1, 3)
+
+
+def splits_unsupported(splits: object, C: int) -> str:
+    """Why this is no way to split C channels; "" if it is."""
+    if not isinstance(splits, tuple) or not splits or not all(map(_is_split, splits)):
+        return (
+            f"splits={shown(splits)}: must be a tuple of (heads, dim, normalised), ints of at least 1 and a flag; "
+            f"write ((16, 128, True), (16, 128, True), (32, 128, False))"
+        )
+    total = sum(heads * dim for heads, dim, _ in splits)
+    if total != C:
+        return f"splits={splits}: has {total} channels, x has C={C}; name all of them, in order"
+    long = [dim for _, dim, normalised in splits if normalised and not 2 <= dim <= BANK_COLUMNS]
+    if long:
+        return (
+            f"splits={splits}: normalised heads have 2 to {BANK_COLUMNS} channels (one bank of PSUM), not {long[0]}; "
+            f"normalise longer ones after the call"
+        )
+    return ""
+
+
+def _is_split(one: object) -> bool:
+    if not isinstance(one, tuple) or len(one) != 3:
+        return False
+    return all(type(size) is int and size >= 1 for size in one[:2]) and isinstance(one[2], bool)
+
+
+def taps_unsupported(S: int) -> str:
+    """Why a filter of so many taps is not taken; "" if it is."""
+    return "" if S <= TAPS_MAX else f"S={S}: must be at most {TAPS_MAX} taps; use depthwise_conv1d, which takes more"
+
+
+@dataclass(frozen=True)
+class TokenRow:
+    """Tokens of an image that a convolution sees alone: what precedes the first is zeros, or state `number`."""
+
+    number: int
+    image: int
+    first: int
+    count: int
+
+
+@dataclass(frozen=True)
+class SplitGeometry:
+    """One call. Strides are in elements of HBM: of x along n, c, t; of w along c, s."""
+
+    N: int
+    C: int
+    T: int
+    S: int
+    splits: tuple[Split, ...]
+    x_n: int
+    x_c: int
+    x_t: int
+    w_c: int
+    w_s: int
+    itemsize: int
+    rows: tuple[TokenRow, ...]
+
+
+def whole_rows(N: int, T: int) -> tuple[TokenRow, ...]:
+    """One row an image."""
+    return tuple(TokenRow(number=n, image=n, first=0, count=T) for n in range(N))
+
+
+@dataclass(frozen=True)
+class TileRun:
+    """Channel tiles of a group that have as many partitions: tile t, partition p has channel
+    c0 + p * row_step + (t - tile0) * tile_step."""
+
+    tile0: int
+    tiles: int
+    rows: int
+    c0: int
+    row_step: int
+    tile_step: int
+
+
+@dataclass(frozen=True)
+class HeadGroup:
+    """Up to 512 neighbouring channels of a part: `count` from `first` of the part on, channel c0 of x.
+
+    heads: of those that are normalised, 0 of others. strided: whether partition p has the neighbours
+    c0 + p * tiles .. of all tiles, which are one run in HBM; otherwise tile t has c0 + 128 t .. c0 + 128 t + 127.
+    """
+
+    part: int
+    first: int
+    c0: int
+    count: int
+    heads: int
+    tiles: int
+    strided: bool
+    runs: tuple[TileRun, ...]
+
+
+@dataclass(frozen=True)
+class Span:
+    """x of a group that is loaded at once: tokens first .. first+count-1 of a row, and those that taps see before."""
+
+    group: HeadGroup
+    row: TokenRow
+    first: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """Sums of one bank: up to 128 tokens from `first` of a span on. span: its number in `SplitSchedule.spans`."""
+
+    span: int
+    first: int
+    count: int
+
+
+@dataclass(frozen=True)
+class SplitSchedule:
+    """What one core does: spans in order of their first use, steps in order."""
+
+    spans: tuple[Span, ...]
+    steps: tuple[Step, ...]
+
+
+def head_groups(geometry: SplitGeometry) -> Iterator[HeadGroup]:
+    """The groups of all parts, in order of their channels."""
+    c0 = 0
+    for part, (heads, dim, normalised) in enumerate(geometry.splits):
+        if normalised:
+            cuts = [(head * dim, some * dim, some) for head, some in cut(heads, BANK_COLUMNS // dim)]
+        else:
+            cuts = [(first, count, 0) for first, count in cut_at(heads * dim, BANK_COLUMNS)]
+        for first, count, some in cuts:
+            yield _head_group(part, first, c0 + first, count, some, geometry.x_t == 1)
+        c0 += heads * dim
+
+
+def _head_group(part: int, first: int, c0: int, count: int, heads: int, by_rows: bool) -> HeadGroup:
+    """by_rows: whether tokens, not channels, are neighbours in HBM: then any channels can share a tile."""
+    tiles = div_ceil(count, P_MAX)
+    strided = by_rows and count % tiles == 0
+    if strided:
+        runs = [TileRun(tile0=0, tiles=tiles, rows=count // tiles, c0=c0, row_step=tiles, tile_step=1)]
+    else:
+        full, rest = divmod(count, P_MAX)
+        sizes = [(0, full, P_MAX), (full, 1 if rest else 0, rest)]
+        runs = [TileRun(t, some, rows, c0 + t * P_MAX, 1, P_MAX) for t, some, rows in sizes if some]
+    return HeadGroup(part, first, c0, count, heads, tiles, strided, tuple(runs))
+
+
+def instructions_unsupported(geometry: SplitGeometry) -> str:
+    """Why the compiler would not take this many tokens; "" if it does."""
+    tiles = sum(div_ceil(row.count, P_MAX) for row in geometry.rows)
+    each = sum(group.tiles * geometry.S + group.heads + 12 for group in head_groups(geometry))
+    if tiles * each <= INSTRUCTIONS_MAX:
+        return ""
+    return (
+        f"N={geometry.N}, T={geometry.T}: needs up to {tiles * each} instructions on a core, the compiler takes "
+        f"{INSTRUCTIONS_MAX}; split the tokens over several calls, with states"
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def build(geometry: SplitGeometry, cores: int, core: int) -> SplitSchedule:
+    """The work of one core. Every step is the same whatever the cores: so are the bits of y."""
+    groups = list(head_groups(geometry))
+    kinds = []
+    for normalised in (True, False):
+        every = [
+            Span(group, row, first, count)
+            for group in groups
+            for row in geometry.rows
+            for first, count in cut_at(row.count, P_MAX)
+            if (group.heads > 0) == normalised
+        ]
+        kinds.append(_spans_of(geometry, some_of(every, share(len(every), cores, core))))
+    order = sorted(
+        ((place + 1) / len(tiles), kind, place) for kind, tiles in enumerate(kinds) for place in range(len(tiles))
+    )
+    spans: dict[Span, int] = {}
+    steps = []
+    for _, kind, place in order:
+        span, tile = kinds[kind][place]
+        number = spans.setdefault(span, len(spans))
+        steps.append(Step(span=number, first=tile.first - span.first, count=tile.count))
+    return SplitSchedule(spans=tuple(spans), steps=tuple(steps))
+
+
+def _spans_of(geometry: SplitGeometry, tiles: Sequence[Span]) -> list[tuple[Span, Span]]:
+    """(span that is loaded, tile of 128 tokens) of each of these tiles, which are neighbours where they can be."""
+    found: list[tuple[Span, Span]] = []
+    firsts = list(FIRST_TILES)
+    for _, alike in itertools.groupby(tiles, key=lambda tile: (tile.group, tile.row)):
+        left = list(alike)
+        most = max(1, SPAN_BYTES // (left[0].group.tiles * geometry.itemsize * P_MAX))
+        while left:
+            some = left[: min(most, firsts.pop(0) if firsts else most)]
+            left = left[len(some) :]
+            span = dataclasses.replace(some[0], count=sum(tile.count for tile in some))
+            found += [(span, tile) for tile in some]
+    return found

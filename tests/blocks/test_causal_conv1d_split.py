@@ -1,0 +1,274 @@
+"""Causal convolution, activation, split into heads and l2norm against float64: heads, layouts, states, refusals."""
+
+import hypothesis
+import ml_dtypes
+import numpy as np
+import pytest
+from draws import draws
+from hypothesis import strategies as st
+from tolerances import assert_exact, assert_within_limit
+
+import nkiconv
+from nkiconv import ConvProblem, DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError
+from nkiconv.bounds import epilogue_bound, l2norm_bound
+from nkiconv.problem import dtype_name
+from nkiconv.reference import abs_sum_ref, conv_ref, epilogue_ref, split_heads_ref
+from nkiconv.schedules.split import BANK_COLUMNS, SplitGeometry, build, head_groups, whole_rows
+from nkiconv.simulator import simulate
+
+BF16 = ml_dtypes.bfloat16
+GDN = ((16, 128, True), (16, 128, True), (32, 128, False))
+#: Parts of several kinds, each with channels that fill no tile evenly.
+SPLITS = {
+    "gated delta net": ((1, 128, True), (1, 128, True), (2, 128, False)),
+    "mamba2": ((3, 64, False), (2, 48, False), (2, 48, False)),
+    "many heads of a tile": ((9, 32, True), (5, 16, True), (1, 7, False)),
+    "heads over tiles": ((3, 256, True), (1, 512, True)),
+    "odd dims": ((3, 129, True), (2, 131, True), (1, 519, False)),
+    "two channels": ((1, 2, True),),
+    "one channel": ((1, 1, False),),
+}
+
+
+def data(splits, N, T, S=4, dtype=np.float32, layout="NCW", state=False, seed=0):
+    """(x, w, bias, state or None) of normal numbers."""
+    rng = np.random.default_rng(seed)
+    C = sum(heads * dim for heads, dim, _ in splits)
+    shape = (N, C, T) if layout == "NCW" else (N, T, C)
+    before = rng.standard_normal((N, C, S - 1)).astype(dtype) if state else None
+    x, w = rng.standard_normal(shape).astype(dtype), rng.standard_normal((C, S)).astype(dtype)
+    return x, w, rng.standard_normal(C).astype(np.float32), before
+
+
+def truth(x, w, splits, bias=None, activation="silu", eps=1e-6, layout="NCW", initial_state=None):
+    """(parts, bounds) of a call, in float64."""
+    rows = np.asarray(x if layout == "NCW" else x.transpose(0, 2, 1), np.float64)
+    (N, C, T), S = rows.shape, w.shape[1]
+    before = np.zeros((N, C, S - 1)) if initial_state is None else np.asarray(initial_state, np.float64)
+    padded = np.concatenate([before, rows], 2)[:, :, None]
+    problem = ConvProblem(N=N, C=C, W=T + S - 1, S=S, groups=C)
+    filters = np.asarray(w, np.float64)[:, None, None]
+    sums = conv_ref(padded, filters, problem)
+    args = (S, abs_sum_ref(padded, filters, problem), sums)
+    z = epilogue_ref(sums, bias, activation)[:, :, 0]
+    kind = dtype_name(x.dtype)
+    errors = [epilogue_bound(*args, one, bias, activation)[:, :, 0] for one in (kind, "fp32")]
+    rounded, exact = ([*split_heads_ref(one, [(*split[:2], False) for split in splits])] for one in errors)
+    raw = split_heads_ref(z, [(*split[:2], False) for split in splits])
+    limits = [
+        l2norm_bound(raw[i], exact[i], eps, kind) if normalised else rounded[i]
+        for i, (_, _, normalised) in enumerate(splits)
+    ]
+    return split_heads_ref(z, splits, eps), limits
+
+
+def check(found, x, w, splits, **more):
+    parts, limits = truth(x, w, splits, **more)
+    assert isinstance(found, tuple)
+    for one, right, limit in zip(found, parts, limits, strict=True):
+        assert one.dtype == x.dtype
+        assert_within_limit(one, right, limit)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, BF16, np.float16])
+@pytest.mark.parametrize("layout", ["NCW", "NWC"])
+@pytest.mark.parametrize("name", SPLITS)
+def test_heads(name, layout, dtype):
+    """Several tiles of tokens, the last one of few, and bits that do not depend on the cores."""
+    splits = SPLITS[name]
+    x, w, _, _ = data(splits, 1, 150, dtype=dtype, layout=layout)
+    two = nkiconv.causal_conv1d_split(x, w, splits=splits, layout=layout)
+    check(two, x, w, splits, layout=layout)
+    one = nkiconv.causal_conv1d_split(x, w, splits=splits, layout=layout, lnc=1)
+    assert all(a.tobytes() == b.tobytes() for a, b in zip(one, two, strict=True))
+
+
+@draws(16)
+@hypothesis.given(
+    st.lists(st.tuples(st.integers(1, 5), st.integers(2, 140), st.booleans()), min_size=1, max_size=3),
+    st.integers(1, 2), st.integers(1, 270), st.integers(1, 5), st.sampled_from(["NCW", "NWC"]),
+    st.sampled_from([None, "silu", "relu", "tanh"]), st.booleans(), st.booleans(), st.sampled_from([1, 2]),
+    st.sampled_from([np.float32, BF16]), st.integers(0, 2**16),
+)  # fmt: skip
+def test_random_calls(splits, N, T, S, layout, activation, biased, state, lnc, dtype, seed):
+    splits = tuple(splits)
+    x, w, bias, before = data(splits, N, T, S, dtype, layout, state and S > 1, seed)
+    more = {"bias": bias if biased else None, "activation": activation, "initial_state": before, "eps": 1e-3}
+    found = nkiconv.causal_conv1d_split(x, w, splits=splits, layout=layout, lnc=lnc, **more)
+    check(found, x, w, splits, layout=layout, **more)
+
+
+@pytest.mark.parametrize("layout", ["NCW", "NWC"])
+@pytest.mark.parametrize("dtype", [np.float32, BF16])
+def test_exact_sums_of_integers(layout, dtype):
+    rng, splits = np.random.default_rng(0), ((2, 70, False), (1, 33, False))
+    rows = rng.integers(-4, 5, (2, 173, 200)).astype(dtype)
+    w, bias = rng.integers(-4, 5, (173, 4)).astype(dtype), rng.integers(-4, 5, 173).astype(np.float32)
+    x = rows if layout == "NCW" else np.ascontiguousarray(rows.transpose(0, 2, 1))
+    found = nkiconv.causal_conv1d_split(x, w, bias, splits=splits, layout=layout, activation=None)
+    wanted, _ = truth(x, w, splits, bias, None, layout=layout)
+    for one, right in zip(found, wanted, strict=True):
+        assert_exact(one, right, dtype_name(dtype))
+
+
+@pytest.mark.parametrize("layout", ["NCW", "NWC"])
+@pytest.mark.parametrize("pieces", [(1, 1, 1, 199), (130, 72), (2, 128, 72)])
+def test_resumed_prefill_is_one_run(layout, pieces):
+    """Pieces with states between them, some shorter than a state, have the bits of one run."""
+    splits = ((2, 64, True), (1, 90, False))
+    x, w, bias, state = data(splits, 2, 202, dtype=BF16, layout=layout, state=True)
+    whole, final = nkiconv.causal_conv1d_split(
+        x, w, bias, splits=splits, layout=layout, initial_state=state, return_final_state=True
+    )
+    rows = x if layout == "NCW" else x.transpose(0, 2, 1)
+    assert final.tobytes() == np.ascontiguousarray(rows[:, :, -3:]).tobytes()
+    found, first, axis = [], 0, layout.index("W")
+    for size in pieces:
+        piece = np.ascontiguousarray(np.take(x, range(first, first + size), axis))
+        parts, state = nkiconv.causal_conv1d_split(
+            piece, w, bias, splits=splits, layout=layout, initial_state=state, return_final_state=True
+        )
+        found.append(parts)
+        first += size
+    assert state.tobytes() == final.tobytes()
+    for part, several in zip(whole, zip(*found, strict=True), strict=True):
+        assert np.concatenate(several, 1).tobytes() == part.tobytes()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_non_finite_numbers_stay_in_their_tile_and_tokens(bad):
+    splits = ((2, 128, True), (2, 128, False))
+    x, w, _, _ = data(splits, 1, 40)
+    x[0, 5, 10] = bad
+    with np.errstate(invalid="ignore", over="ignore"):
+        q, v = nkiconv.causal_conv1d_split(x, w, splits=splits)
+        x[0, 5, 10], x[0, 300, 10] = 0, bad
+        q_of_v, v_of_v = nkiconv.causal_conv1d_split(x, w, splits=splits)
+    finite = np.isfinite(q[0]).all((1, 2))
+    assert list(np.flatnonzero(~finite)) == [10, 11, 12, 13]
+    assert np.isfinite(v).all()
+    assert np.isfinite(q_of_v).all()
+    assert list(np.flatnonzero(~np.isfinite(v_of_v[0]).all((1, 2)))) == [10, 11, 12, 13]
+
+
+def test_heads_of_zeros():
+    """eps keeps them zero; without one they are 0 / 0."""
+    splits = ((1, 4, True),)
+    x, w = np.zeros((1, 4, 5), np.float32), np.ones((4, 4), np.float32)
+    assert np.all(nkiconv.causal_conv1d_split(x, w, splits=splits)[0] == 0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        assert np.all(np.isnan(nkiconv.causal_conv1d_split(x, w, splits=splits, eps=0)[0]))
+
+
+def test_mean_far_from_zero():
+    """The sum of squares is no difference of large ones: heads whose elements are all alike keep their norm."""
+    splits, rng = ((3, 128, True),), np.random.default_rng(0)
+    x = (1000 + rng.standard_normal((1, 384, 130))).astype(np.float32)
+    w = np.ones((384, 4), np.float32)
+    found = nkiconv.causal_conv1d_split(x, w, splits=splits, activation=None)
+    check(found, x, w, splits, activation=None)
+    assert np.all(truth(x, w, splits, activation=None)[1][0] < 1e-5)
+
+
+def test_no_images():
+    splits = ((2, 4, True), (1, 3, False))
+    x, w = np.zeros((0, 11, 5), BF16), np.ones((11, 4), BF16)
+    (q, v), state = nkiconv.causal_conv1d_split(x, w, splits=splits, return_final_state=True)
+    assert (q.shape, v.shape, state.shape) == ((0, 5, 2, 4), (0, 5, 1, 3), (0, 11, 3))
+    assert {q.dtype, v.dtype, state.dtype} == {np.dtype(BF16)}
+
+
+X, W = np.ones((1, 8, 5), np.float32), np.ones((8, 4), np.float32)
+TWO = ((2, 2, True), (1, 4, False))
+REFUSED = [
+    ("rank of x", (X[0], W), {}, LayoutError, "x.shape"),
+    ("layout", (X, W), {"layout": "NCT"}, LayoutError, "layout='NCT'"),
+    ("dtype of x", (X.astype(np.float64), W), {}, DtypeError, "x.dtype=float64"),
+    ("dtypes", (X, W.astype(BF16)), {}, DtypeError, "w.dtype=bfloat16"),
+    ("no tokens", (X[:, :, :0], W), {}, GeometryError, "W"),
+    ("filters", (X, W[:7]), {}, GeometryError, "w.shape"),
+    ("taps", (X, np.ones((8, 17), np.float32)), {}, UnsupportedError, "S=17"),
+    ("bias", (X, W, np.ones(7, np.float32)), {}, GeometryError, "bias.shape"),
+    ("splits", (X, W), {"splits": [(2, 4, True)]}, GeometryError, "must be a tuple of"),
+    ("no splits", (X, W), {"splits": ()}, GeometryError, "must be a tuple of"),
+    ("normalised", (X, W), {"splits": ((2, 4, 1),)}, GeometryError, "must be a tuple of"),
+    ("no head", (X, W), {"splits": ((0, 4, True), (2, 4, True))}, GeometryError, "at least 1"),
+    ("channels", (X, W), {"splits": ((2, 3, True),)}, GeometryError, "has 6 channels, x has C=8"),
+    ("one channel", (X, W), {"splits": ((8, 1, True),)}, GeometryError, "2 to 512 channels"),
+    ("activation", (X, W), {"activation": "swish"}, UnsupportedError, "activation='swish'"),
+    ("eps", (X, W), {"eps": -1.0}, UnsupportedError, "eps=-1.0"),
+    ("cores", (X, W), {"lnc": 4}, UnsupportedError, "lnc=4"),
+    ("flag", (X, W), {"return_final_state": 1}, UnsupportedError, "return_final_state=1"),
+    ("state", (X, W), {"initial_state": np.ones((1, 8, 4), np.float32)}, GeometryError, r"\[N, C, S - 1\]"),
+    ("dtype of state", (X, W), {"initial_state": np.ones((1, 8, 3), BF16)}, DtypeError, "initial_state.dtype"),
+    ("state of one tap", (X, W[:, :1]), {"return_final_state": True}, GeometryError, "S=1"),
+]
+
+
+@pytest.mark.parametrize(("args", "kwargs", "error", "text"), [pytest.param(*one[1:], id=one[0]) for one in REFUSED])
+def test_refused(args, kwargs, error, text):
+    with pytest.raises(NkiconvError, match=text) as caught:
+        nkiconv.causal_conv1d_split(*args, **{"splits": TWO, **kwargs})
+    assert isinstance(caught.value, error)
+
+
+@pytest.mark.parametrize(("args", "kwargs", "text"), [
+    ((X, W, ((2, 3, True),)), {}, "has 6 channels"),
+    ((X, W[:7], TWO), {}, "w_ref.shape"),
+    ((X, np.ones((8, 17), np.float32), TWO), {}, "S=17"),
+    ((X, W, TWO), {"eps": np.nan}, "eps=nan"),
+    ((X, W, TWO), {"bias": np.ones(7, np.float32)}, "bias.shape"),
+    ((X, W, TWO), {"initial_state": np.ones((1, 8, 2), np.float32)}, "initial_state.shape"),
+])  # fmt: skip
+def test_kernel_refuses_too(args, kwargs, text):
+    with pytest.raises(AssertionError, match=text):
+        simulate(nkiconv.causal_conv1d_split_heads)(*args, **kwargs)
+
+
+def geometry_of(splits, N, T, layout="NCW"):
+    C = sum(heads * dim for heads, dim, _ in splits)
+    steps = (C * T, T, 1) if layout == "NCW" else (C * T, 1, C)
+    return SplitGeometry(
+        N=N, C=C, T=T, S=4, splits=splits, x_n=steps[0], x_c=steps[1], x_t=steps[2], w_c=4, w_s=1, itemsize=2,
+        rows=whole_rows(N, T),
+    )  # fmt: skip
+
+
+@draws(100)
+@hypothesis.given(
+    st.lists(st.tuples(st.integers(1, 20), st.integers(2, 512), st.booleans()), min_size=1, max_size=4),
+    st.integers(1, 3), st.integers(1, 5000), st.sampled_from(["NCW", "NWC"]), st.sampled_from([1, 2]),
+)  # fmt: skip
+def test_schedule_covers_each_token_and_channel_once(splits, N, T, layout, cores):
+    geometry = geometry_of(tuple(splits), N, T, layout)
+    channels = [
+        run.c0 + p * run.row_step + t * run.tile_step
+        for group in head_groups(geometry)
+        for run in group.runs
+        for p in range(run.rows)
+        for t in range(run.tiles)
+    ]
+    assert sorted(channels) == list(range(geometry.C))
+    for group in head_groups(geometry):
+        _, dim, normalised = splits[group.part]
+        assert group.count <= BANK_COLUMNS
+        assert group.count == group.heads * dim if normalised else group.heads == 0
+    met = {}
+    for core in range(cores):
+        plan = build(geometry, cores, core)
+        for step in plan.steps:
+            span = plan.spans[step.span]
+            assert step.first + step.count <= span.count
+            key = (span.group.c0, span.row.image)
+            met.setdefault(key, []).append((span.first + step.first, step.count))
+    assert set(met) == {(group.c0, n) for group in head_groups(geometry) for n in range(N)}
+    for tiles in met.values():
+        assert sorted(tiles) == [(first, min(128, T - first)) for first in range(0, T, 128)]
+
+
+@pytest.mark.parametrize(("T", "most_us"), [(512, 42), pytest.param(2048, 135, marks=pytest.mark.slow),
+                                           pytest.param(4096, 250, marks=pytest.mark.slow)])  # fmt: skip
+def test_modelled_time_of_qwen3_next(T, most_us):
+    args = nkiconv.spec((1, 8192, T), "bf16"), nkiconv.spec((8192, 4), "bf16"), GDN
+    profile = nkiconv.profile(nkiconv.causal_conv1d_split_heads[2])(*args)
+    assert profile.modelled_us < most_us
