@@ -9,13 +9,15 @@ from dataclasses import dataclass
 
 from .._nki import nisa, nl
 
-#: Work of an element: Vector's, with operands of 16 bits, with copies of 16 bits inside SBUF; Scalar's and GpSimd's.
+#: Work of an element: Vector's, with operands of 16 bits, with copies of 16 bits inside SBUF; Scalar's and GpSimd's,
+#: and GpSimd's of selects.
 VECTOR_WORK = 20
 VECTOR_WORK_16BIT = 10
 VECTOR_WORK_COPY_16BIT = 5
 VECTOR_WORK_MEMSET = 16
 SCALAR_WORK = 16
 GPSIMD_WORK = 32
+GPSIMD_WORK_SELECT = 16
 #: Work of an instruction besides its elements, as of so many of them; of those on PSUM that do more than copy.
 START_WORK = 1152
 VECTOR_START_WORK_PSUM = 1248
@@ -45,6 +47,11 @@ def is_16bit(dtype):
 def book_vector(ledger, elements):
     """Book work of that many elements a partition that only Vector does."""
     ledger.vector = ledger.vector + START_WORK + elements * VECTOR_WORK
+
+
+def book_select(ledger, elements):
+    """Book work of a select of that many elements a partition, which GpSimd does."""
+    ledger.gpsimd = ledger.gpsimd + GPSIMD_START_WORK + elements * GPSIMD_WORK_SELECT
 
 
 def pick(ledger, elements, fast):

@@ -24,8 +24,8 @@ Split = tuple[int, int, bool]
 LAYOUTS = ("NCW", "NWC")
 #: Taps of a filter, at most: each is a matmul, and its stationary diagonals take SBUF.
 TAPS_MAX = 16
-#: Bytes a partition of the x of a group that is loaded at once, about: five such are there at a time.
-SPAN_BYTES = 16384
+#: Bytes a partition of the x of a group that is loaded at once, about: loads of more keep stores waiting.
+SPAN_BYTES = 4096
 #: Tokens of the first loads of a core, in tiles of 128: work begins when the first is there.
 FIRST_TILES = (1, 3)
 

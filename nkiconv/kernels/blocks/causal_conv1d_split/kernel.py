@@ -9,9 +9,9 @@ A window of x is the stationary and a diagonal matrix of filters the moving oper
 partitions and channels along the free axis, which is how y lies in HBM, and the dim of a head is an axis to reduce.
 
 Engine plan: Sync issues loads, SPANS_AHEAD spans ahead; GpSimd makes the diagonals of the next span, and issues stores;
-Tensor sums, 128 columns a matmul, S matmuls a channel tile; Scalar reads a bank out through the activation; Vector
-normalises (heads.py), stages of steps before. Bound by Tensor with S = 4 (893 ns a step against HBM's 733 in bf16);
-with fewer taps by HBM.
+Tensor sums, 128 columns a matmul, S matmuls a channel tile; Scalar reads a bank out through the activation; Vector and
+GpSimd normalise (heads.py), stages of steps before. Bound by Tensor with S = 4 (893 ns a step against HBM's 733 in
+bf16); with fewer taps by HBM.
 
 Zeros of the diagonals are multiplied: a NaN or Inf in x reaches the channels of its tile, at most 128, at the tokens
 that it meets.
@@ -97,7 +97,7 @@ def fetch(run, number):
     """Load a span; filters too, unless those of its group are there."""
     held, group = run.held[number], run.plan.spans[number].group
     if group not in run.filters:
-        diagonals = load_diagonals(run.operands, run.geometry, group, number == 0)
+        diagonals = load_diagonals(run.operands, run.geometry, group, number == 0, run.ledger)
         run.filters = {**dict(list(run.filters.items())[-1:]), group: (diagonals, load_head_bias(run.operands, group))}
     held.diagonals, held.bias = run.filters[group]
     held.x = load_span(run.operands, run.geometry, run.plan.spans[number])
@@ -149,7 +149,7 @@ def finish(run, step, sums_psum):
         return
     by_head = (group.heads, group.count // group.heads)
     z, y = (one.reshape_dim(1, by_head) for one in (z_sbuf, y_sbuf))
-    run.jobs.append(NormJob(z=z, y_sbuf=y, eps=run.eps, store=leave))
+    run.jobs.append(NormJob(z=z, y_sbuf=y, eps=run.eps, ledger=run.ledger, store=leave))
 
 
 def advance_all(run):

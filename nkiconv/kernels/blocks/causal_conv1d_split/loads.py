@@ -2,6 +2,7 @@
 
 from ...._nki import nisa, nl
 from ..._dma import copy, load
+from ..._engines import book_select
 from ..._masks import make_diagonals
 from ..._prologue import load_rows, load_tokens
 
@@ -38,7 +39,7 @@ def load_halo(dst, operands, geometry, run, row, present):
     load_rows(dst, operands.state, pattern, (row.number * geometry.C + run.c0) * size + present)
 
 
-def load_diagonals(operands, geometry, group, first):
+def load_diagonals(operands, geometry, group, first, ledger):
     """The filters of a group: for each tile [partitions, S, partitions] in SBUF, those of tap s on its diagonal.
 
     first: whether it is the core's first: then tiles are made one by one, and the first is soon there.
@@ -52,6 +53,7 @@ def load_diagonals(operands, geometry, group, first):
         each = 1 if first else run.tiles
         for tile in range(0, run.tiles, each):
             taps = w_sbuf[0 : run.rows, tile : tile + each, 0:S].reshape((run.rows, each * S))
+            book_select(ledger, each * S * run.rows)
             diagonals = make_diagonals(taps, operands.w.dtype)
             for one in range(each):
                 found.append(diagonals[0 : run.rows, one * S : (one + 1) * S, 0 : run.rows])
