@@ -14,7 +14,15 @@ from ..integers import takes_ints
 from ..kernels.blocks.causal_conv1d_split import causal_conv1d_split_heads
 from ..problem import DTYPES, dtype_name
 from ..reference import AnyArray
-from ..schedules.split import LAYOUTS, Split, splits_unsupported, taps_unsupported
+from ..schedules.split import (
+    LAYOUTS,
+    Split,
+    positions_unsupported,
+    rows_of,
+    sequences_unsupported,
+    splits_unsupported,
+    taps_unsupported,
+)
 from .calls import has_no_images, launch, one_array, one_image
 
 _CANNOT = "causal_conv1d_split cannot run this call"
@@ -32,6 +40,8 @@ def causal_conv1d_split(
     layout: str = "NCW",
     initial_state: AnyArray | None = None,
     return_final_state: bool = False,
+    cu_seqlens: tuple[int, ...] | None = None,
+    state_positions: tuple[int, ...] | None = None,
     lnc: int = 2,
 ) -> Any:
     """Convolve each channel with its own causal filter, apply SiLU, split the channels into parts of heads, l2norm.
@@ -55,11 +65,17 @@ def causal_conv1d_split(
         layout: "NCW" or "NWC".
         initial_state: [N, C, S - 1], x's dtype: what precedes the tokens, instead of zeros.
         return_final_state: also return the state that the next tokens need.
+        cu_seqlens: packed sequences: x has one row, N = 1, of several, the k-th from token cu_seqlens[k] up to
+            cu_seqlens[k + 1]; nothing passes between them, not even NaN. States are [sequences, C, S - 1] then. Each
+            cu_seqlens is a kernel of its own.
+        state_positions: also return the states after so many tokens of x's rows, 1 to W each: what prefix caches keep,
+            and what a speculative decoder goes back to.
         lnc: cores that share the work, 1 or 2.
 
     Returns: a tuple of [N, W, heads, dim], one a part, x's dtype; sums, activation and norm are fp32, rounded once.
-        With return_final_state the pair of it and the state, [N, C, S - 1]. NaN or Inf in x reaches the channels of
-        its tile, at most 128, at the tokens that it meets, and of a normalised head all.
+        With return_final_state a tuple of it and the state, [N, C, S - 1]; with state_positions a last member is
+        [N, positions, C, S - 1]. NaN or Inf in x reaches the channels of its tile, at most 128, at the tokens that it
+        meets, and of a normalised head all.
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError, before any work, naming every violated rule.
     """
@@ -70,17 +86,32 @@ def causal_conv1d_split(
     names = {"layout": layout, "activation": activation, "eps": eps, "lnc": lnc}
     raise_all(_CANNOT, list(_violations(one, w, bias, state, **names, return_final_state=return_final_state)))
     N, C, W = (x.shape[layout.index(axis)] for axis in "NCW")
-    raise_all(_CANNOT, list(_shape_violations(one, w, bias, state, splits, return_final_state, C, W)))
-    S = w.shape[1]
+    has_states = state is not None or return_final_state or state_positions is not None
+    wrong = [*_shape_violations(w, bias, splits, C), *refused(UnsupportedError, taps_unsupported(w.shape[1]))]
+    wrong += refused(GeometryError, sequences_unsupported(cu_seqlens, N, W), positions_unsupported(state_positions, W))
+    raise_all(_CANNOT, wrong)
+    rows = len(rows_of(one.shape[0], W, cu_seqlens))
+    raise_all(_CANNOT, list(_state_violations(one, state, (rows, C, w.shape[1] - 1), W) if has_states else ()))
     if empty:
-        dtype = DTYPES[dtype_name(x.dtype)]
-        parts = tuple(np.empty((N, W, heads, dim), dtype) for heads, dim, _ in splits)
-        return (parts, np.empty((N, C, S - 1), dtype)) if return_final_state else parts
+        return _without_images(x, splits, (C, w.shape[1] - 1), W, return_final_state, state_positions)
     kwargs: dict[str, Any] = {"activation": activation, "eps": float(eps), "layout": layout}
-    asked = {"bias": bias, "initial_state": initial_state, "return_final_state": return_final_state or None}
+    asked: dict[str, Any] = {"bias": bias, "initial_state": initial_state, "cu_seqlens": cu_seqlens}
+    asked |= {"return_final_state": return_final_state or None, "state_positions": state_positions}
     kwargs |= {name: value for name, value in asked.items() if value is not None}
     found = tuple(launch(causal_conv1d_split_heads, (x, w, splits), kwargs, lnc, False).y)
-    return (found[:-1], found[-1]) if return_final_state else found
+    more = found[len(splits) :]
+    return (found[: len(splits)], *more) if more else found
+
+
+def _without_images(
+    x: Any, splits: tuple[Split, ...], state: tuple[int, int], W: int, final: bool, positions: tuple[int, ...] | None
+) -> Any:
+    """What a call of N = 0 returns; state: (C, S - 1)."""
+    dtype = DTYPES[dtype_name(x.dtype)]
+    parts = tuple(np.empty((0, W, heads, dim), dtype) for heads, dim, _ in splits)
+    more = [np.empty((0, *state), dtype)] if final else []
+    more += [] if positions is None else [np.empty((0, len(positions), *state), dtype)]
+    return (parts, *more) if more else parts
 
 
 def _violations(
@@ -109,18 +140,19 @@ def _violations(
     yield from refused(UnsupportedError, rules.flag("return_final_state", return_final_state), rules.lnc(lnc))
 
 
-def _shape_violations(
-    x: Any, w: Any, bias: Any, state: Any, splits: Any, return_final_state: bool, C: int, W: int
-) -> Iterator[NkiconvError]:
-    """Errors of shapes and dtypes that do not go together."""
-    S = w.shape[1]
-    yield from refused(GeometryError, rules.shape("w", w.shape, (C, S), "[C, S]"), splits_unsupported(splits, C))
-    yield from refused(UnsupportedError, taps_unsupported(S))
+def _shape_violations(w: Any, bias: Any, splits: Any, C: int) -> Iterator[NkiconvError]:
+    """Errors of channels that do not go together."""
+    wanted = (C, w.shape[1])
+    yield from refused(GeometryError, rules.shape("w", w.shape, wanted, "[C, S]"), splits_unsupported(splits, C))
     if bias is not None:
         yield from refused(GeometryError, rules.shape("bias", bias.shape, (C,), "[C]"))
+
+
+def _state_violations(x: Any, state: Any, wanted: tuple[int, int, int], W: int) -> Iterator[NkiconvError]:
+    """Errors of states, where there are some."""
+    size = wanted[2]
+    yield from refused(GeometryError, *rules.state(Axis(W, size + 1, 1, size, 0, 1, 1)))
     if state is not None:
-        wanted = (x.shape[0], C, S - 1)
-        yield from refused(GeometryError, rules.shape("initial_state", state.shape, wanted, "[N, C, S - 1]"))
+        words = "[N, C, S - 1], or of N sequences"
+        yield from refused(GeometryError, rules.shape("initial_state", state.shape, wanted, words))
         yield from refused(DtypeError, rules.same("initial_state", "dtype", state.dtype, "x", x.dtype))
-    if state is not None or return_final_state:
-        yield from refused(GeometryError, *rules.state(Axis(W, S, 1, S - 1, 0, 1, 1)))

@@ -60,6 +60,31 @@ def taps_unsupported(S: int) -> str:
     return "" if S <= TAPS_MAX else f"S={S}: must be at most {TAPS_MAX} taps; use depthwise_conv1d, which takes more"
 
 
+def sequences_unsupported(cu_seqlens: object, N: int, T: int) -> str:
+    """Why these are no offsets of the sequences in a row of T tokens; "" if they are, or None."""
+    if cu_seqlens is None:
+        return ""
+    text = f"cu_seqlens={shown(cu_seqlens)}: must"
+    if not isinstance(cu_seqlens, tuple) or len(cu_seqlens) < 2 or not all(type(one) is int for one in cu_seqlens):
+        return f"{text} be a tuple of ints, (0, ..., {T}); pass the cumulated lengths of the sequences"
+    rises = all(one <= other for one, other in itertools.pairwise(cu_seqlens))
+    if (cu_seqlens[0], cu_seqlens[-1]) != (0, T) or not rises:
+        return (
+            f"{text} begin with 0, never fall, and end with x's {T} tokens; pass the cumulated lengths of the sequences"
+        )
+    return "" if N == 1 else f"{text} be of one row, x has N={N}; put the sequences one after the other"
+
+
+def positions_unsupported(state_positions: object, T: int) -> str:
+    """Why states are not returned after so many tokens; "" if they are, or None."""
+    if state_positions is None:
+        return ""
+    given = state_positions if isinstance(state_positions, tuple) else ()
+    if given and all(type(one) is int and 1 <= one <= T for one in given):
+        return ""
+    return f"state_positions={shown(state_positions)}: must be a tuple of ints from 1 to x's {T} tokens; pass such"
+
+
 @dataclass(frozen=True)
 class TokenRow:
     """Tokens of an image that a convolution sees alone: what precedes the first is zeros, or state `number`."""
@@ -88,9 +113,20 @@ class SplitGeometry:
     rows: tuple[TokenRow, ...]
 
 
-def whole_rows(N: int, T: int) -> tuple[TokenRow, ...]:
-    """One row an image."""
-    return tuple(TokenRow(number=n, image=n, first=0, count=T) for n in range(N))
+def rows_of(N: int, T: int, cu_seqlens: tuple[int, ...] | None = None) -> tuple[TokenRow, ...]:
+    """One row an image, or, of one image, a sequence: the k-th from token cu_seqlens[k] up to cu_seqlens[k + 1]."""
+    if cu_seqlens is None:
+        return tuple(TokenRow(number=n, image=n, first=0, count=T) for n in range(N))
+    pairs = enumerate(itertools.pairwise(cu_seqlens))
+    return tuple(TokenRow(number=k, image=0, first=first, count=end - first) for k, (first, end) in pairs)
+
+
+def states_after(rows: tuple[TokenRow, ...], positions: tuple[int, ...]) -> Iterator[tuple[int, int, TokenRow]]:
+    """(image, number of the position, the tokens of its row up to there) for each image and position."""
+    for row in rows:
+        for number, position in enumerate(positions):
+            if row.first < position <= row.first + row.count:
+                yield row.image, number, dataclasses.replace(row, count=position - row.first)
 
 
 @dataclass(frozen=True)

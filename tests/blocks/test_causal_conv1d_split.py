@@ -13,7 +13,7 @@ from nkiconv import ConvProblem, DtypeError, GeometryError, LayoutError, Nkiconv
 from nkiconv.bounds import epilogue_bound, l2norm_bound
 from nkiconv.problem import dtype_name
 from nkiconv.reference import abs_sum_ref, conv_ref, epilogue_ref, split_heads_ref
-from nkiconv.schedules.split import BANK_COLUMNS, SplitGeometry, build, head_groups, whole_rows
+from nkiconv.schedules.split import BANK_COLUMNS, SplitGeometry, build, head_groups, rows_of
 from nkiconv.simulator import simulate
 
 BF16 = ml_dtypes.bfloat16
@@ -135,6 +135,58 @@ def test_resumed_prefill_is_one_run(layout, pieces):
         assert np.concatenate(several, 1).tobytes() == part.tobytes()
 
 
+@pytest.mark.parametrize("layout", ["NCW", "NWC"])
+@pytest.mark.parametrize("cu_seqlens", [(0, 202), (0, 1, 3, 3, 130, 202), (0, 0, 77, 202, 202)])
+def test_packed_sequences_are_calls_of_their_own(cu_seqlens, layout):
+    """Sequences of no, few and many tokens, each with its states, one full of NaN, have the bits of separate calls."""
+    splits, count = ((2, 64, True), (1, 90, False)), len(cu_seqlens) - 1
+    x, w, bias, _ = data(splits, 1, 202, dtype=BF16, layout=layout)
+    state = data(splits, count, 5, dtype=BF16, state=True)[3]
+    axis, lengths = layout.index("W"), np.diff(cu_seqlens)
+    if count > 1:
+        (x if layout == "NWC" else x.transpose(0, 2, 1))[0, cu_seqlens[1] : cu_seqlens[2]] = np.nan
+    for before in (state, None):
+        more = {"splits": splits, "layout": layout, "return_final_state": True}
+        parts, final = nkiconv.causal_conv1d_split(x, w, bias, cu_seqlens=cu_seqlens, initial_state=before, **more)
+        assert final.shape == (count, 218, 3)
+        for k, size in enumerate(lengths):
+            own = None if before is None else before[k : k + 1]
+            if size == 0:
+                assert np.array_equal(final[k], np.zeros((218, 3)) if own is None else own[0])
+                continue
+            piece = np.ascontiguousarray(np.take(x, range(cu_seqlens[k], cu_seqlens[k + 1]), axis))
+            alone, end = nkiconv.causal_conv1d_split(piece, w, bias, initial_state=own, **more)
+            assert final[k].tobytes() == end[0].tobytes()
+            for part, one in zip(parts, alone, strict=True):
+                found = part[:, cu_seqlens[k] : cu_seqlens[k + 1]]
+                assert np.array_equal(found.astype(np.float32), one.astype(np.float32), equal_nan=True)
+
+
+@pytest.mark.parametrize("layout", ["NCW", "NWC"])
+@pytest.mark.parametrize(("N", "cu_seqlens"), [(2, None), (1, (0, 2, 60, 60, 150))])
+@pytest.mark.parametrize("state", [False, True])
+def test_states_after_positions(N, cu_seqlens, layout, state):
+    """They are the last inputs of the row of the position's last token, its initial state in front."""
+    splits, positions = ((1, 64, True), (1, 90, False)), (1, 2, 3, 59, 61, 128, 150, 2)
+    x, w, _, _ = data(splits, N, 150, dtype=BF16, layout=layout)
+    rows = len(cu_seqlens) - 1 if cu_seqlens else N
+    before = data(splits, rows, 5, dtype=BF16, state=True)[3]
+    _, found = nkiconv.causal_conv1d_split(
+        x, w, splits=splits, layout=layout, initial_state=before if state else None, cu_seqlens=cu_seqlens,
+        state_positions=positions,
+    )  # fmt: skip
+    assert found.shape == (N, len(positions), 154, 3)
+    by_channel = x if layout == "NCW" else x.transpose(0, 2, 1)
+    starts = [0] if cu_seqlens is None else cu_seqlens[:-1]
+    for n in range(N):
+        for place, position in enumerate(positions):
+            first = max(start for start in starts if start < position)
+            row = n if cu_seqlens is None else max(k for k, start in enumerate(cu_seqlens[:-1]) if start == first)
+            held = before[row] if state else np.zeros((154, 3), BF16)
+            wanted = np.concatenate([held, by_channel[n, :, first:position]], 1)[:, -3:]
+            assert found[n, place].tobytes() == np.ascontiguousarray(wanted).tobytes()
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_non_finite_numbers_stay_in_their_tile_and_tokens(bad):
     splits = ((2, 128, True), (2, 128, False))
@@ -173,8 +225,10 @@ def test_mean_far_from_zero():
 def test_no_images():
     splits = ((2, 4, True), (1, 3, False))
     x, w = np.zeros((0, 11, 5), BF16), np.ones((11, 4), BF16)
-    (q, v), state = nkiconv.causal_conv1d_split(x, w, splits=splits, return_final_state=True)
-    assert (q.shape, v.shape, state.shape) == ((0, 5, 2, 4), (0, 5, 1, 3), (0, 11, 3))
+    (q, v), state, states = nkiconv.causal_conv1d_split(
+        x, w, splits=splits, return_final_state=True, state_positions=(2, 5)
+    )
+    assert (q.shape, v.shape, state.shape, states.shape) == ((0, 5, 2, 4), (0, 5, 1, 3), (0, 11, 3), (0, 2, 11, 3))
     assert {q.dtype, v.dtype, state.dtype} == {np.dtype(BF16)}
 
 
@@ -199,8 +253,15 @@ REFUSED = [
     ("eps", (X, W), {"eps": -1.0}, UnsupportedError, "eps=-1.0"),
     ("cores", (X, W), {"lnc": 4}, UnsupportedError, "lnc=4"),
     ("flag", (X, W), {"return_final_state": 1}, UnsupportedError, "return_final_state=1"),
-    ("state", (X, W), {"initial_state": np.ones((1, 8, 4), np.float32)}, GeometryError, r"\[N, C, S - 1\]"),
+    ("state", (X, W), {"initial_state": np.ones((1, 8, 4), np.float32)}, GeometryError, r"initial_state.shape"),
     ("dtype of state", (X, W), {"initial_state": np.ones((1, 8, 3), BF16)}, DtypeError, "initial_state.dtype"),
+    ("list of offsets", (X, W), {"cu_seqlens": [0, 5]}, GeometryError, "must be a tuple of ints"),
+    ("offsets that fall", (X, W), {"cu_seqlens": (0, 3, 2, 5)}, GeometryError, "never fall"),
+    ("offsets that end early", (X, W), {"cu_seqlens": (0, 4)}, GeometryError, "end with x's 5 tokens"),
+    ("offsets of images", (X[[0, 0]], W), {"cu_seqlens": (0, 5)}, GeometryError, "x has N=2"),
+    ("position", (X, W), {"state_positions": (0, 1)}, GeometryError, r"state_positions=\(0, 1\)"),
+    ("position after x", (X, W), {"state_positions": (6,)}, GeometryError, "from 1 to x's 5 tokens"),
+    ("states of one tap", (X, W[:, :1]), {"state_positions": (1,)}, GeometryError, "S=1"),
     ("state of one tap", (X, W[:, :1]), {"return_final_state": True}, GeometryError, "S=1"),
 ]
 
@@ -230,7 +291,7 @@ def geometry_of(splits, N, T, layout="NCW"):
     steps = (C * T, T, 1) if layout == "NCW" else (C * T, 1, C)
     return SplitGeometry(
         N=N, C=C, T=T, S=4, splits=splits, x_n=steps[0], x_c=steps[1], x_t=steps[2], w_c=4, w_s=1, itemsize=2,
-        rows=whole_rows(N, T),
+        rows=rows_of(N, T),
     )  # fmt: skip
 
 

@@ -47,8 +47,11 @@ def check_state(state_ref, x_ref, geometry):
         refuse(rules.same("initial_state", "dtype", state_ref.dtype, "img_ref", x_ref.dtype))
 
 
-def store_final_state(x_hbm, state_hbm, final_hbm, geometry):
-    """Write final_hbm [N, C, pad_left]; each core its share of the rows, or of the channels of each image."""
+def store_final_state(x_hbm, state_hbm, final_hbm, geometry, first=0, row=0, state_row=0):
+    """Write final_hbm [N, C, pad_left]; each core its share of the rows, or of the channels of each image.
+
+    first: element of x that the rows begin with; row, state_row: the first of them in final_hbm and in state_hbm.
+    """
     itemsize = geometry.itemsize
     long = geometry.pad_left * itemsize >= LONG_RUN_BYTES
     ends = min(geometry.pad_left, geometry.W) * itemsize > TINY_BYTES and geometry.W * itemsize >= SHORT_ROW_BYTES
@@ -61,15 +64,17 @@ def store_final_state(x_hbm, state_hbm, final_hbm, geometry):
     ledger = new_ledger()
     for n in range(images):
         row0 = n * rows + mine[0]
-        offset = n * geometry.x_n + mine[0] * step
+        offset = first + n * geometry.x_n + mine[0] * step
+        places = (row + row0, state_row + row0, mine[1], offset, step)
         if direct:
-            store_rows(x_hbm, state_hbm, final_hbm, geometry, row0, mine[1], offset, step)
+            store_rows(x_hbm, state_hbm, final_hbm, geometry, *places)
         else:
-            store_short_rows(x_hbm, state_hbm, final_hbm, geometry, row0, mine[1], offset, step, ledger)
+            store_short_rows(x_hbm, state_hbm, final_hbm, geometry, *places, ledger)
 
 
-def store_rows(x_hbm, state_hbm, final_hbm, geometry, row0, rows, offset, step):
-    """Rows of the final state from row0 on, from HBM to HBM; in x they start at `offset`, `step` elements apart."""
+def store_rows(x_hbm, state_hbm, final_hbm, geometry, row0, state_row0, rows, offset, step):
+    """Rows of the final state from row0 on, from HBM to HBM; the old state has them from state_row0 on; in x they start
+    at `offset`, `step` elements apart."""
     size = geometry.pad_left
     from_x = min(size, geometry.W)
     kept = size - from_x
@@ -81,12 +86,12 @@ def store_rows(x_hbm, state_hbm, final_hbm, geometry, row0, rows, offset, step):
         if kept > 0:
             kept_hbm = final_hbm.ap(pattern=[[size, rows], [1, kept]], offset=row0 * size)
             if state_hbm != None:
-                copy(kept_hbm, state_hbm.ap(pattern=[[size, rows], [1, kept]], offset=row0 * size + from_x))
+                copy(kept_hbm, state_hbm.ap(pattern=[[size, rows], [1, kept]], offset=state_row0 * size + from_x))
             else:
                 store_zeros(kept_hbm, final_hbm.dtype, rows, kept)
 
 
-def store_short_rows(x_hbm, state_hbm, final_hbm, geometry, row0, rows, offset, step, ledger):
+def store_short_rows(x_hbm, state_hbm, final_hbm, geometry, row0, state_row0, rows, offset, step, ledger):
     """The same through SBUF, in tiles [partitions, rows of a partition, elements]."""
     size = geometry.pad_left
     from_x = min(size, geometry.W)
@@ -104,10 +109,10 @@ def store_short_rows(x_hbm, state_hbm, final_hbm, geometry, row0, rows, offset, 
         if from_x < size and state_hbm == None:
             nisa.memset(dst=final_sbuf, value=0.0, engine=nisa.engine.gpsimd)
         elif from_x < size:
-            run = length * size - from_x
+            run, old = length * size - from_x, (state_row0 + row) * size + from_x
             copy(
                 final_sbuf.reshape((partitions, length * size))[0:partitions, 0:run],
-                state_hbm.ap(pattern=[[length * size, partitions], [1, run]], offset=final_elements + from_x),
+                state_hbm.ap(pattern=[[length * size, partitions], [1, run]], offset=old),
             )
         start = offset + row * step + (geometry.W - width) * geometry.x_w
         tail = load_tails(x_hbm, geometry, start, step, partitions, length, width)

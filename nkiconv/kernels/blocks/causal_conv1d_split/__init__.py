@@ -1,15 +1,16 @@
 """Causal depthwise conv1d, SiLU, split into parts of heads, l2norm: the public kernel.
 
-kernel.py says how and what bounds it; heads.py normalises; loads.py brings x, the states and the filters.
+kernel.py says how and what bounds it; heads.py normalises; loads.py brings x, states and filters; states.py stores the
+states that are returned.
 """
 
 from .... import norms
 from ...._nki import nki, nl
 from ..._arguments import check_bias, check_flags, refuse
 from ..._epilogue import read_epilogue
-from ...depthwise_conv1d.state import store_final_state
-from .geometry import Operands, read_geometry, row_geometry
+from .geometry import Operands, read_geometry
 from .kernel import convolve_heads
+from .states import store_states
 
 
 @nki.jit
@@ -23,6 +24,8 @@ def causal_conv1d_split_heads(
     layout="NCW",
     initial_state=None,
     return_final_state=False,
+    cu_seqlens=None,
+    state_positions=None,
 ):
     """Convolve each channel with its own causal filter, apply an activation, split the channels into parts of heads.
 
@@ -43,14 +46,18 @@ def causal_conv1d_split_heads(
         eps: added to the sum of squares; with 0 a head of zeros is NaN.
         initial_state: [N, C, S - 1] in HBM, x's dtype: what precedes the tokens, instead of zeros.
         return_final_state: also return the next initial_state.
+        cu_seqlens: a tuple of ints: x has one row of several sequences, the k-th from token cu_seqlens[k] up to
+            cu_seqlens[k + 1], which see nothing of each other; states are [sequences, C, S - 1] then.
+        state_positions: a tuple of ints: also return the states after so many tokens of x's rows.
 
-    Returns: a tuple of [N, T, heads, dim] in HBM, one a part, x's dtype; with return_final_state then [N, C, S - 1].
-        Sums, activation and norm are fp32, rounded once.
+    Returns: a tuple of [N, T, heads, dim] in HBM, one a part, x's dtype; with return_final_state then [N, C, S - 1];
+        with state_positions then [N, positions, C, S - 1]. Sums, activation and norm are fp32, rounded once.
 
     Raises: before any instruction an assertion of argument, value, rule and remedy; simulated, KernelAssertionError.
     """
     check_flags((("return_final_state", return_final_state),))
-    geometry = read_geometry(x_ref, w_ref, splits, layout, initial_state, return_final_state)
+    states = (initial_state, return_final_state, state_positions)
+    geometry = read_geometry(x_ref, w_ref, splits, layout, cu_seqlens, states)
     check_bias(bias, "C", geometry.C)
     refuse(norms.eps(eps))
     itemsize = 4 if x_ref.dtype == nl.float32 else 2
@@ -58,10 +65,5 @@ def causal_conv1d_split_heads(
     shapes = [(geometry.N, geometry.T, heads, dim) for heads, dim, _ in geometry.splits]
     parts = tuple(nl.ndarray(shape, dtype=x_ref.dtype, buffer=nl.shared_hbm) for shape in shapes)
     operands = Operands(x=x_ref, w=w_ref, parts=parts, bias=bias, state=initial_state)
-    final = ()
-    if return_final_state:
-        final_hbm = nl.ndarray((geometry.N, geometry.C, geometry.S - 1), dtype=x_ref.dtype, buffer=nl.shared_hbm)
-        store_final_state(x_ref, initial_state, final_hbm, row_geometry(geometry))
-        final = (final_hbm,)
     convolve_heads(operands, geometry, epilogue, eps)
-    return parts + final
+    return parts + store_states(operands, geometry, return_final_state, state_positions)

@@ -9,9 +9,11 @@ from ....schedules.split import (
     LAYOUTS,
     SplitGeometry,
     instructions_unsupported,
+    positions_unsupported,
+    rows_of,
+    sequences_unsupported,
     splits_unsupported,
     taps_unsupported,
-    whole_rows,
 )
 from ....schedules.tiles import dense_strides
 from ..._arguments import refuse
@@ -29,8 +31,11 @@ class Operands:
     state: object
 
 
-def read_geometry(x_ref, w_ref, splits, layout, initial_state, return_final_state):
-    """Check all arguments that have to do with shapes and return a SplitGeometry."""
+def read_geometry(x_ref, w_ref, splits, layout, cu_seqlens, states):
+    """Check all arguments that have to do with shapes and return a SplitGeometry.
+
+    states: (initial_state, return_final_state, state_positions).
+    """
     names = ("x_ref", "w_ref")
     refuse(rules.layout("layout", layout, LAYOUTS))
     refuse(rules.rank("x_ref", x_ref.shape, ", ".join(layout)), rules.rank("w_ref", w_ref.shape, "C, S"))
@@ -41,6 +46,7 @@ def read_geometry(x_ref, w_ref, splits, layout, initial_state, return_final_stat
     N, C, T = (x_ref.shape[layout.index(axis)] for axis in "NCW")
     S = w_ref.shape[1]
     refuse(rules.shape("w_ref", w_ref.shape, (C, S), "[C, S]"), taps_unsupported(S), splits_unsupported(splits, C))
+    refuse(sequences_unsupported(cu_seqlens, N, T), positions_unsupported(states[2], T))
     geometry = SplitGeometry(
         N=N,
         C=C,
@@ -53,22 +59,22 @@ def read_geometry(x_ref, w_ref, splits, layout, initial_state, return_final_stat
         w_c=S,
         w_s=1,
         itemsize=4 if x_ref.dtype == nl.float32 else 2,
-        rows=whole_rows(N, T),
+        rows=rows_of(N, T, cu_seqlens),
     )
     refuse(instructions_unsupported(geometry))
-    if initial_state is not None or return_final_state:
-        check_state(initial_state, x_ref, row_geometry(geometry))
+    if states[0] is not None or states[1] or states[2] is not None:
+        check_state(states[0], x_ref, row_geometry(geometry, len(geometry.rows), T))
     return geometry
 
 
-def row_geometry(geometry):
-    """The convolution as one of rows, for what deals with their states; y is nowhere read."""
+def row_geometry(geometry, N, W):
+    """The convolution as one of N rows of W tokens, for what deals with their states; y is nowhere read."""
     return RowGeometry(
-        N=geometry.N,
+        N=N,
         C=geometry.C,
-        W=geometry.T,
+        W=W,
         S=geometry.S,
-        Q=geometry.T,
+        Q=W,
         stride=1,
         dilation=1,
         lhs_dilation=1,

@@ -26,7 +26,7 @@ from ..._engines import Ledger, new_ledger
 from ..._epilogue import evacuate
 from ..._warm import accumulator, warm_up, warm_zeros
 from .heads import NormJob, advance
-from .loads import load_diagonals, load_head_bias, load_span, rows_of
+from .loads import load_diagonals, load_head_bias, load_span, partitions_of
 
 #: Spans whose x is loaded before the step that needs them, besides the one at work.
 SPANS_AHEAD = 3
@@ -106,7 +106,7 @@ def fetch(run, number):
 def sum_taps(run, step):
     """The sums of a step in PSUM: [tokens, tiles, partitions], or [tokens, channels] where tiles are of neighbours."""
     held, group, S = run.held[step.span], run.plan.spans[step.span].group, run.geometry.S
-    shape = (step.count, group.tiles, rows_of(group)) if group.strided else (step.count, group.count)
+    shape = (step.count, group.tiles, partitions_of(group)) if group.strided else (step.count, group.count)
     acc_psum, started = accumulator(run.warm, shape)
     for one in group.runs:
         for tile in range(one.tile0, one.tile0 + one.tiles):
@@ -134,7 +134,7 @@ def finish(run, step, sums_psum):
     z_sbuf = nl.ndarray((count, group.count), dtype=nl.float32, buffer=nl.sbuf) if group.heads > 0 else y_sbuf
     into, bias = z_sbuf, None if held.bias is None else held.bias[0:count, 0 : group.count]
     if group.strided:
-        by_tile = (rows_of(group), group.tiles)
+        by_tile = (partitions_of(group), group.tiles)
         into, sums_psum = into.reshape_dim(1, by_tile), sums_psum.permute((0, 2, 1))
         bias = None if bias is None else bias.reshape_dim(1, by_tile)
     evacuate(into, sums_psum, bias, None, run.epilogue, run.ledger)

@@ -12,7 +12,7 @@ def load_span(operands, geometry, span):
     group, row, halo = span.group, span.row, geometry.S - 1
     before = min(halo, span.first)
     columns = before + span.count
-    x_sbuf = nl.ndarray((rows_of(group), group.tiles, halo + span.count), dtype=operands.x.dtype, buffer=nl.sbuf)
+    x_sbuf = nl.ndarray((partitions_of(group), group.tiles, halo + span.count), dtype=operands.x.dtype, buffer=nl.sbuf)
     for run in group.runs:
         tiles = slice(run.tile0, run.tile0 + run.tiles)
         if before < halo:
@@ -69,6 +69,6 @@ def load_head_bias(operands, group):
     return bias_sbuf
 
 
-def rows_of(group):
+def partitions_of(group):
     """Partitions of a group's tiles."""
     return group.runs[0].rows
