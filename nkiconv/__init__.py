@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .api.conv_transpose import conv_transpose1d, conv_transpose2d, conv_transpose3d
     from .api.depthwise_conv1d import depthwise_conv1d
     from .api.depthwise_gradients import depthwise_conv1d_input, depthwise_conv1d_weight
+    from .api.gated import gated_short_conv, glu_conv1d
     from .api.gradients import (
         conv1d_input,
         conv1d_weight,
@@ -114,6 +115,8 @@ __all__ = [
     "depthwise_conv1d_weight",
     "depthwise_conv1d_weight_gradient",
     "depthwise_conv2d",
+    "gated_short_conv",
+    "glu_conv1d",
     "norm_scale_and_shift",
     "norm_scale_shift",
     "pack_filter",
@@ -165,6 +168,8 @@ _HOMES = {
     "depthwise_conv1d_weight": "api.depthwise_gradients",
     "depthwise_conv1d_weight_gradient": "kernels.gradients.depthwise_conv1d",
     "depthwise_conv2d": "api.conv1d",
+    "gated_short_conv": "api.gated",
+    "glu_conv1d": "api.gated",
     "norm_scale_and_shift": "kernels.statistics",
     "norm_scale_shift": "api.statistics",
     "pack_filter": "api.pack_filter",

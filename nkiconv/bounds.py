@@ -9,7 +9,7 @@ import numpy as np
 
 from .activations import ACTIVATIONS
 from .problem import DTYPES, ConvProblem
-from .reference import AnyArray, Float64Array, abs_sum_ref, epilogue_ref, num_terms, prologue_ref
+from .reference import AnyArray, Float64Array, abs_sum_ref, chunks_ref, epilogue_ref, num_terms, prologue_ref
 
 #: Unit roundoff of fp32, in which every engine accumulates.
 EPS32 = 2.0**-24
@@ -121,6 +121,29 @@ def prologue_bound(
     if x_activation is not None:
         error = ACTIVATIONS[x_activation].steepest * error + _evaluation(argument, x_activation)
     return error + _rounding(found, dtype)
+
+
+def gated_bound(x: AnyArray, chunks: str, dtype: str) -> Float64Array:
+    """Return the largest error of an input that is a product of two of x's chunks, for each element; see `chunks_ref`.
+
+        eps_dtype * |x B| + half the smallest subnormal, and where B is sigmoid(G), |x| * its evaluation + 2 eps32 |x B|
+
+    The product of two numbers is rounded once to x's dtype; sigmoid(G) is evaluated in fp32 and rounded, and so is its
+    product with x before that. Convolved with |w| it is what inexact inputs add to sums: `inexact` of `epilogue_bound`.
+    """
+    product, _ = chunks_ref(x, chunks)
+    if not {"B", "G"} & set(chunks):
+        return np.zeros_like(product)
+    error = np.zeros_like(product)
+    if "G" in chunks:
+        parts = dict(zip(chunks, np.split(np.asarray(x, np.float64), len(chunks), axis=1), strict=True))
+        error = np.abs(parts["x"]) * _evaluation(parts["G"], "sigmoid") + 2 * EPS32 * np.abs(product)
+    return error + _rounding(np.abs(product) + error, dtype)
+
+
+def factor_bound(error: Float64Array, factor: Float64Array, y: Float64Array, out_dtype: str) -> Float64Array:
+    """The bound of y = factor * z of the bound of z in fp32: an fp32 product more, and the rounding to out_dtype."""
+    return np.abs(factor) * error + EPS32 * np.abs(y) + _rounding(y, out_dtype)
 
 
 #: Error of a product over |w| |x| where both fp32 factors are rounded to bf16, or to tf32 by the array: twice a unit

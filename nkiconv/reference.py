@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from nkiconv import rules
 from nkiconv.activations import ACTIVATIONS
 from nkiconv.axis import Axis
-from nkiconv.errors import GeometryError, NkiconvError, UnsupportedError, raise_all, refused
+from nkiconv.errors import GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all, refused
 from nkiconv.problem import ConvProblem
 
 #: Arrays of float64, and arrays of anything that converts to it (ml_dtypes included).
@@ -131,6 +131,25 @@ def epilogue_ref(
             return _activate(argument + added, activation)
         y = _activate(argument, activation)
         return y if added is None else y + added
+
+
+def chunks_ref(x: AnyArray, chunks: str) -> tuple[Float64Array, Float64Array | None]:
+    """(input of the convolution, y's factor or None) of x's chunks, unrounded: the input is x, x * B or x * sigmoid(G).
+
+    Args:
+        x: [N, len(chunks) * C, ...], any dtype that converts to float64. chunks: as of `depthwise_conv1d`.
+
+    Raises:
+        LayoutError: chunks are malformed, or not of as many channels each.
+    """
+    raise_all("the reference has no such chunks", list(refused(LayoutError, rules.chunks(chunks, x.shape[1]))))
+    parts = dict(zip(chunks, np.split(np.asarray(x, np.float64), len(chunks), axis=1), strict=True))
+    found = parts["x"]
+    if "B" in parts:
+        found = found * parts["B"]
+    if "G" in parts:
+        found = found * ACTIVATIONS["sigmoid"].value(parts["G"])
+    return found, parts.get("C")
 
 
 def num_terms(problem: ConvProblem) -> int:

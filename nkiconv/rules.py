@@ -13,6 +13,7 @@ from typing import Any
 
 from . import activations
 from .axis import BLANK_FROM, BLANK_MOST, EXTENT_MAX, Axis
+from .chunks import chunks as chunks
 from .errors import shown
 
 #: Data types by nkiconv's name, and NumPy's, torch's and NKI's name of them; those that every kernel takes and returns.
@@ -53,7 +54,6 @@ REMOVED = (
     ("turned", "activation_stationary"), ("toeplitz_blocks", "activation_stationary"), ("grouped", "weight_stationary"),
     ("phases", "weight_stationary"), ("narrow", "weight_stationary"),
 )  # fmt: skip
-
 #: A number an axis, and a pair of padding, in words, by how many axes there are.
 EACH = {2: "(height, width)", 3: "(depth, height, width)"}
 SIDES = {

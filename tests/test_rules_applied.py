@@ -235,6 +235,7 @@ ARGUMENTS: dict[str, list[Wrong]] = {
     "filter_layout": each(["CKRS", ["KCRS"], None], lambda e, v: rules.layout("filter_layout", v, FILTERS[e.axes])),
     "activation": of_choice("activation", rules.activation),
     "residual_position": of_choice("residual_position", rules.residual_position, ("before", None, 1)),
+    "chunks": of_choice("chunks", rules.chunks, ("BC", "BGx", "x", "yx", 3)),
     "beta": of_choice("beta", rules.beta, ("1", True, None, float("nan"), float("inf"))),
     "out_dtype": each(
         [np.int8, "fp8_e4m3", 3],
@@ -301,7 +302,7 @@ def test_every_argument_has_a_rule():
 
 #: The class of an error, by the argument, of those that are no numbers; of arrays by what is wrong with them.
 CLASSES = {
-    **dict.fromkeys(("layout", "filter_layout", "residual_position"), LayoutError),
+    **dict.fromkeys(("layout", "filter_layout", "residual_position", "chunks"), LayoutError),
     **dict.fromkeys(
         ("activation", "x_activation", "beta", "precision", "lnc", "algorithm", "config"), UnsupportedError
     ),

@@ -10,9 +10,10 @@ import numpy as np
 
 from .. import rules, simulator
 from ..axis import padding_pairs
-from ..errors import DtypeError, GeometryError, NkiconvError, UnsupportedError, raise_all, refuse, refused
+from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all, refuse, refused
 from ..integers import takes_ints
 from ..kernels.depthwise_conv1d import depthwise_conv1d_implicit_gemm
+from ..planner.depthwise_conv1d import chunk_violations, chunked_shape
 from ..planner.estimate import completed
 from ..planner.operations import OPERATIONS, choice_refusals, choice_violations
 from ..planner.request import Config, Request, kernel_arguments
@@ -51,6 +52,7 @@ def depthwise_conv1d(
     out_dtype: Any = None,
     initial_state: AnyArray | None = None,
     return_final_state: bool = False,
+    chunks: str | None = None,
     lnc: int = 2,
     strict_nonfinite: bool = False,
     flipped: bool = False,
@@ -77,6 +79,10 @@ def depthwise_conv1d(
         initial_state: [N, C, window - 1], x's dtype: what precedes the rows, instead of the zeros of the left padding,
             which must have that width (padding="causal"); stride and lhs_dilation 1.
         return_final_state: also return the state that the next piece of the rows needs.
+        chunks: None, or what chunks of C channels each x [N, chunks * C, W] has, in order: x the input, B a factor of
+            it or G one that goes through a sigmoid, C a factor of y. "BCx": y = C * act(conv(B * x) + bias), as in
+            `gated_short_conv`; "xG": conv(x * sigmoid(G)), as in `glu_conv1d`. The product is rounded to x's dtype,
+            padding stays zero, and states hold products; with C Q must be W, and there is no residual.
         lnc: cores that share the work, 1 or 2.
         strict_nonfinite: keep channels apart (see the kernel), so that NaN and Inf stay in their channel.
         flipped: whether w has its taps in reverse order, as `depthwise_conv1d_input` takes them; of stride 1.
@@ -121,7 +127,8 @@ def checked_depthwise_conv1d(
     """
     choice = choice_violations(_OPERATION.algorithms, algorithm, config)
     raise_all(KIND.cannot, [*_violations(KIND, x, w, lnc, **geometry), *epilogue.violations(_AXES), *choice])
-    problem = depthwise_problem(x, w, lnc=lnc, **geometry)
+    problem = depthwise_problem(x, w, lnc=lnc, chunks=epilogue.chunks, **geometry)
+    raise_all(KIND.cannot, list(chunk_violations(problem, epilogue.asked())))
     raise_all(KIND.cannot, [*_epilogue_shape_violations(epilogue, problem), *problem.launch_violations()])
     raise_all(KIND.cannot, list(choice_refusals(_OPERATION, problem, epilogue.asked(), algorithm, config, lnc)))
     return problem
@@ -138,12 +145,15 @@ def depthwise_problem(
     flipped: bool = False,
     lnc: int = 2,
     kind: Kind = KIND,
+    chunks: str | None = None,
 ) -> ConvProblem:
-    """The checked ConvProblem of a `depthwise_conv1d` call; arguments and errors are its, or those of another kind."""
+    """The checked ConvProblem of a `depthwise_conv1d` call; arguments and errors are its, or those of another kind. C
+    is that of a chunk."""
     numbers = {"stride": stride, "padding": padding, "dilation": dilation, "lhs_dilation": lhs_dilation}
     raise_all(kind.cannot, list(_violations(kind, x, w, lnc, **numbers, flipped=flipped)))
     N, C, W = x.shape
-    S = w.shape[1]
+    refuse(LayoutError, rules.chunks(chunks, C))
+    C, S = C // len(chunks or "x"), w.shape[1]
     refuse(GeometryError, rules.shape("w", w.shape, (C, S), "[C, S]"))
     (pair,) = padding_pairs(padding, ((W, S, stride, dilation),))
     return ConvProblem(
@@ -181,7 +191,7 @@ def run_depthwise_conv1d(
     wanted = dataclasses.replace(asked, strict_nonfinite=strict_nonfinite or asked.strict_nonfinite).asked()
     request = Request(problem=problem, lnc=lnc, asked=wanted, operation="depthwise_conv1d")
     algorithm, config = completed(request, algorithm, config)
-    x4 = _reshaped(x, (problem.N, problem.C, 1, problem.W))
+    x4 = _reshaped(x, chunked_shape(problem, wanted.chunks))
     w4 = _reshaped(w, (problem.C, 1, 1, problem.S))
     kwargs = kernel_arguments(
         problem,

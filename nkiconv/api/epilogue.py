@@ -21,7 +21,7 @@ OF_X = ("x_scale", "x_shift", "x_activation")
 
 @dataclass(frozen=True, kw_only=True)
 class Epilogue:
-    """See `conv2d` and, of states, `depthwise_conv1d`, of frames `conv3d`. Tensors may be `ArraySpec`s."""
+    """See `conv2d` and, of states and chunks, `depthwise_conv1d`, of frames `conv3d`. Tensors may be `ArraySpec`s."""
 
     bias: Any = None
     activation: str | None = None
@@ -32,6 +32,7 @@ class Epilogue:
     precision: str | None = None
     initial_state: Any = None
     return_final_state: bool = False
+    chunks: str | None = None
     initial_frames: Any = None
     num_frames: int = 0  # planes of initial_frames
     return_final_frames: int = 0
@@ -56,6 +57,7 @@ class Epilogue:
             out_dtype=None if self.out_dtype is None else dtype_name(self.out_dtype),
             initial_state=self.initial_state is not None,
             return_final_state=self.return_final_state,
+            chunks=self.chunks,
             strict_nonfinite=self.strict_nonfinite,
             scaled=self.residual is not None and self.beta != 1.0,
             precision=self.precision,
@@ -70,7 +72,7 @@ class Epilogue:
 
     def arguments(self) -> dict[str, Any]:
         """The kernel's arguments; nothing for what is not asked for."""
-        names = ("bias", "activation", "residual", "precision", "initial_state", "initial_frames", *OF_X)
+        names = ("bias", "activation", "residual", "precision", "initial_state", "initial_frames", "chunks", *OF_X)
         found = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         if self.residual is not None:
             found["residual_position"] = self.residual_position

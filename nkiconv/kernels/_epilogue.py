@@ -2,6 +2,7 @@
 
     y = act(conv + bias + residual)    residual "pre_activation"
     y = act(conv + bias) + residual    residual "post_activation"
+    y = act(conv + bias) * residual    residual "product", of depthwise rows whose factor is a chunk of x
 
 All in fp32; the cast to y's dtype is the only other rounding. Bias, residual and activation belong to the evacuation of
 PSUM, so an epilogue without a residual costs no pass of its own: Scalar's activation takes scale, bias and function in
@@ -11,7 +12,7 @@ one instruction, Vector adds a bias while it copies.
 from .. import rules
 from .._nki import nisa, nl
 from ..schedules.options import Epilogue, adds_last, either_reads
-from ..schedules.tiles import size_of
+from ..schedules.tiles import require, size_of
 from ._arguments import refuse
 from ._dma import copy
 from ._engines import SCALAR_WORK, VECTOR_WORK, Ledger, pick
@@ -27,13 +28,16 @@ FUNCTIONS = {
 }
 
 
-def read_epilogue(activation, bias, residual, residual_position, y_itemsize):
-    """Check the arguments of an epilogue (bias and residual may be None) and return an Epilogue."""
+def read_epilogue(activation, bias, residual, residual_position, y_itemsize, factor=False):
+    """Check the arguments of an epilogue (bias and residual may be None) and return an Epilogue. factor: whether y is
+    multiplied by a chunk of x, which takes the residual's place."""
     refuse(rules.activation(activation), rules.residual_position(residual_position))
+    require(not factor or residual == None, "residual: y has a factor C in its place; add it to the result")
+    position = "" if residual == None else residual_position
     return Epilogue(
         activation="" if activation == None else activation,
         bias=bias != None,
-        residual="" if residual == None else residual_position,
+        residual="product" if factor else position,
         y_itemsize=y_itemsize,
     )
 
@@ -76,7 +80,7 @@ def evacuate(y_sbuf, acc, bias, residual, epilogue, by, strict=False, rest=None,
     if isinstance(by, Ledger):
         engine = pick_reader(by, acc, epilogue, apart, strict)
         maximum = engine == nisa.engine.vector and steps == [None]
-    sums = acc
+    sums, last_op = acc, nl.multiply if epilogue.residual == "product" else nl.add
     if rest != None and engine == nisa.engine.scalar:
         sums = scratch_of(y_sbuf, row)
         copy_out(sums, acc, fused, engine)
@@ -86,13 +90,14 @@ def evacuate(y_sbuf, acc, bias, residual, epilogue, by, strict=False, rest=None,
         return
     for index, step in enumerate(steps):
         into = scratch_of(y_sbuf, row) if index + 1 < len(steps) else y_sbuf
+        op = last_op if index + 1 == len(steps) else nl.add
         if step == None:
             nisa.activation(dst=into, op=FUNCTIONS[epilogue.activation], data=sums, bias=fused)
         elif fused != None:
-            nisa.scalar_tensor_tensor(dst=into, data=sums, op0=nl.add, operand0=fused, op1=nl.add, operand1=step)
+            nisa.scalar_tensor_tensor(dst=into, data=sums, op0=nl.add, operand0=fused, op1=op, operand1=step)
         else:
             in_sbuf = nisa.engine.unknown if adder == None or sums is acc else adder
-            nisa.tensor_tensor(dst=into, data1=sums, data2=step, op=nl.add, engine=in_sbuf)
+            nisa.tensor_tensor(dst=into, data1=sums, data2=step, op=op, engine=in_sbuf)
         sums, fused = into, None
 
 

@@ -19,17 +19,19 @@ Where x changes its dtype on the way, that instruction is the cast.
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from .. import rules
 from .._nki import nisa, nl
 from ..schedules.cuts import places_inside
+from ..schedules.depthwise import GATED_ELEMENTS
 from ..schedules.frames import is_transposed
 from ..schedules.options import NUMBER_BYTES, NUMBERS_BYTES, Prologue
 from ..schedules.regions import regions_of_x
-from ..schedules.tiles import QUADRANT, engine_parts, size_of
+from ..schedules.tiles import QUADRANT, cut, engine_parts, size_of
 from ._arguments import refuse
-from ._dma import load, load_region, load_transposed, spot
-from ._engines import SCALAR_WORK, START_WORK
+from ._dma import copy, load, load_region, load_transposed, spot
+from ._engines import SCALAR_WORK, START_WORK, is_16bit, pick_sum
 from ._epilogue import FUNCTIONS
 
 
@@ -195,13 +197,96 @@ def load_region_of_x(tile, operands, first, pattern, offset, framed):
     load_region(tile, operands.frames if framed else operands.x, first, pattern, offset, operands.moved)
 
 
-def load_rows(dst, x_hbm, pattern, offset):
-    """Load an access pattern of rows [N, C, W], of x or of the state in front of it, into a view of SBUF."""
-    load(dst, x_hbm, pattern, offset)
-
-
 def load_tokens(dst, x_hbm, strides, offset):
     """Load channels of token-major x into a view [channels, tokens] of SBUF; strides of x along tokens and channels,
     which are neighbours."""
     into = dst.expand_dim(1).expand_dim(1)
     load_transposed(into, x_hbm, (strides[1], 0, 0, strides[0]), offset, False, None)
+
+
+@dataclass
+class GatedRows:
+    """Rows whose input is a chunk of an HBM tensor's channels, which begins `x` elements after it, times another."""
+
+    hbm: Any
+    dtype: object
+    x: int
+    #: the same of the other chunk, -1 without one; whether it goes through a sigmoid, as in GLU
+    gate: int
+    is_sigmoid: bool
+    #: a Gate of each load since `take_gates`
+    due: list
+
+
+@dataclass
+class Gate:
+    """A product that is due: dst = x_sbuf * gate_sbuf, views of SBUF of one shape; x_sbuf is dst where engines reach
+    it."""
+
+    dst: object
+    x_sbuf: object
+    gate_sbuf: object
+    is_sigmoid: bool
+    #: first partition of x_sbuf and gate_sbuf
+    row: int
+
+
+def load_rows(dst, source, pattern, offset, row=0):
+    """Load an access pattern of rows [N, C, W], of x or of the state in front of it, into a view of SBUF.
+
+    source: an HBM tensor; or GatedRows, whose products are due before dst is read: `finish_gates` of `take_gates`. row:
+    first partition of dst. Where engines do not address it, a DMA brings the product there.
+    """
+    if not isinstance(source, GatedRows) or source.gate < 0:
+        copy(dst, plain_rows(source, pattern, offset))
+        return
+    reached = row % QUADRANT == 0
+    x_sbuf = dst if reached else nl.ndarray(dst.shape, dtype=source.dtype, buffer=nl.sbuf)
+    load(x_sbuf, source.hbm, pattern, offset + source.x)
+    first = row if reached else 0
+    whole = nl.ndarray((first + dst.shape[0], *dst.shape[1:]), dtype=source.dtype, buffer=nl.sbuf)
+    gate_sbuf = whole[first : first + dst.shape[0]]
+    load(gate_sbuf, source.hbm, pattern, offset + source.gate)
+    source.due.append(Gate(dst=dst, x_sbuf=x_sbuf, gate_sbuf=gate_sbuf, is_sigmoid=source.is_sigmoid, row=first))
+
+
+def plain_rows(source, pattern, offset):
+    """The same view of HBM of rows without a gate, which need not come by way of SBUF."""
+    if isinstance(source, GatedRows):
+        return source.hbm.ap(pattern=pattern, offset=offset + source.x)
+    return source.ap(pattern=pattern, offset=offset)
+
+
+def take_gates(source):
+    """The products of all that was loaded since the last call; none of a tensor."""
+    if not isinstance(source, GatedRows):
+        return []
+    taken, source.due = source.due, []
+    return taken
+
+
+def finish_gates(gates, ledger):
+    """Take the products that are due, rounded once to x's dtype: by Vector or GpSimd as the ledger says, or for None by
+    Vector. A sigmoid is Scalar's, in fp32."""
+    while gates:
+        gate = gates.pop(0)
+        *lead, width = gate.dst.shape
+        for row, rows in engine_parts(gate.row, lead[0]):
+            for first, count in cut(width, max(1, GATED_ELEMENTS // size_of(lead[1:]))):
+                some = slice(row - gate.row, row - gate.row + rows)
+                span = (some, *(slice(0, size) for size in lead[1:]), slice(first, first + count))
+                multiply(gate.x_sbuf[span], gate.gate_sbuf[span], gate.is_sigmoid, row, ledger)
+        if gate.x_sbuf is not gate.dst:
+            copy(gate.dst, gate.x_sbuf)
+
+
+def multiply(x_sbuf, factor, is_sigmoid, row, ledger):
+    """x_sbuf *= factor, or its sigmoid, of views from partition `row` on; ledger: as of `finish_gates`."""
+    if is_sigmoid:
+        whole = nl.ndarray((row + factor.shape[0], *factor.shape[1:]), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.activation(dst=whole[row : row + factor.shape[0]], op=nl.sigmoid, data=factor)
+        factor = whole[row : row + factor.shape[0]]
+    engine = nisa.engine.vector
+    if ledger is not None:
+        engine = pick_sum(ledger, size_of(factor.shape[1:]), is_16bit(factor.dtype))
+    nisa.tensor_tensor(dst=x_sbuf, data1=x_sbuf, data2=factor, op=nl.multiply, engine=engine)

@@ -57,6 +57,8 @@ class Conv(Operation):
         for name in ("initial_state", "return_final_state"):
             if getattr(asked, name):
                 yield UnsupportedError(f"{name}=True: {self.name} has no state; drop it")
+        if asked.chunks is not None:
+            yield UnsupportedError(f"chunks={asked.chunks!r}: {self.name} has none; multiply before and after it")
         if asked.has_prologue:
             yield from refused(DtypeError, rules.prologue_fits(problem.dtype, "x"))
         errors = list(asked_against_problem(problem, asked))

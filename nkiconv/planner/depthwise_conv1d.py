@@ -42,8 +42,9 @@ class DepthwiseConv1d(Operation):
 
     def violations(self, problem: ConvProblem, asked: Asked) -> Iterator[NkiconvError]:
         yield from problem_violations(problem)
-        if asked.needs_depthwise_conv1d:
+        if asked.initial_state or asked.return_final_state:
             yield from refused(GeometryError, *rules.state(problem.width))
+        yield from chunk_violations(problem, asked)
         lacking = ("precision", None), ("scaled", False), ("packed", False)
         on_x = (("x_scale", None), ("x_shift", None), ("x_activation", None))
         for name, plain in (*lacking, ("initial_frames", 0), ("return_final_frames", 0), *on_x):
@@ -52,7 +53,7 @@ class DepthwiseConv1d(Operation):
                 yield UnsupportedError(f"{name}={value!r}: depthwise_conv1d has none; drop it")
 
     def whole_shape(self, request: Request, rates: Rates, times: int = 1) -> Shape:
-        geometry = geometry_of(request.problem, times)
+        geometry = geometry_of(request.problem, times, request.asked.chunks)
         return Shape(geometry, options_of(request.problem, request.asked), request.lnc, rates)
 
     def default_of(self, shape: Shape) -> str:
@@ -70,11 +71,14 @@ class DepthwiseConv1d(Operation):
             problem, strict_nonfinite=asked.strict_nonfinite, algorithm=algorithm, config=config, rows=True
         )
         kwargs |= epilogue_arguments(problem, asked)
+        if asked.chunks is not None:
+            kwargs["chunks"] = asked.chunks
         if asked.initial_state:
             kwargs["initial_state"] = ArraySpec((problem.N, problem.C, problem.width.window - 1), dtype)
         if asked.return_final_state:
             kwargs["return_final_state"] = True
-        return (ArraySpec(problem.input_shape, dtype), ArraySpec(problem.filter_shape, dtype)), kwargs
+        shape = chunked_shape(problem, asked.chunks)
+        return (ArraySpec(shape, dtype), ArraySpec(problem.filter_shape, dtype)), kwargs
 
     def letters(self, shape: Shape) -> dict[str, int]:
         names = ("N", "C", "W", "S", "Q", "stride", "dilation", "lhs_dilation", "pad_left", "pad_right", "itemsize")
@@ -82,13 +86,20 @@ class DepthwiseConv1d(Operation):
         return {name: int(getattr(geometry, name)) for name in names}
 
 
-def geometry_of(problem: ConvProblem, times: int = 1) -> RowGeometry:
-    """The kernel's own description of a depthwise conv1d problem, whose instructions count so many times."""
+def chunked_shape(problem: ConvProblem, chunks: str | None) -> tuple[int, ...]:
+    """The shape of x as stored, with all chunks of its channels."""
+    axis, times = (1 if problem.channels_first else 3), len(chunks or "x")
+    return tuple(times * size if at == axis else size for at, size in enumerate(problem.input_shape))
+
+
+def geometry_of(problem: ConvProblem, times: int = 1, chunks: str | None = None) -> RowGeometry:
+    """The kernel's own description of a depthwise conv1d problem, whose instructions count so many times; chunks: as of
+    the kernel."""
     dtype = getattr(nl, nl_name(problem.dtype))
-    x, w = _Tensor(problem.input_shape, dtype), _Tensor(problem.filter_shape, dtype)
+    x, w = _Tensor(chunked_shape(problem, chunks), dtype), _Tensor(problem.filter_shape, dtype)
     places = problem.padding, problem.stride, problem.rhs_dilation, problem.lhs_dilation
     perms = (None, None, None) if problem.channels_first else (X_PERMS[problem.layout], None, Y_PERMS[problem.layout])
-    found: RowGeometry = read_geometry(x, w, places, (problem.C, 1), perms, problem.transposed)[0]
+    found: RowGeometry = read_geometry(x, w, places, (problem.C, 1), perms, problem.transposed, chunks)[0]
     return replace(found, times=times)
 
 
@@ -97,6 +108,22 @@ def options_of(problem: ConvProblem, asked: Asked) -> Options:
     return Options(
         epilogue=epilogue_of(problem, asked), state=asked.initial_state, strict_nonfinite=asked.strict_nonfinite
     )
+
+
+def chunk_violations(problem: ConvProblem, asked: Asked) -> Iterator[NkiconvError]:
+    """Why the kernel does not run a problem with such chunks of x's channels, whatever the algorithm."""
+    chunks = asked.chunks
+    if chunks is None:
+        return
+    if problem.direction != "forward":
+        yield UnsupportedError(f"chunks={chunks!r}: {problem.direction} has none; drop it")
+    if "C" in chunks and problem.Q != problem.W:
+        yield GeometryError(
+            f"chunks={chunks!r}, W={problem.W}, Q={problem.Q}: a factor of y has its extents; pad so that Q is W, with "
+            f"stride 1"
+        )
+    if "C" in chunks and asked.residual is not None:
+        yield UnsupportedError(f"chunks={chunks!r}: y has a factor in a residual's place; add the residual to y")
 
 
 def problem_violations(problem: ConvProblem) -> Iterator[NkiconvError]:

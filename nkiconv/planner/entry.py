@@ -39,6 +39,7 @@ def plan(
     out_dtype: Any = None,
     initial_state: bool = False,
     return_final_state: bool = False,
+    chunks: str | None = None,
     strict_nonfinite: bool = False,
     scaled: bool = False,
     precision: str | None = None,
@@ -67,6 +68,7 @@ def plan(
             dw's.
         bias, activation, out_dtype, initial_state, return_final_state, strict_nonfinite: what the kernel will be called
             with; flags stand for tensors. residual: None, or where one is added, as the kernel's residual_position.
+        chunks: of depthwise_conv1d: what the chunks of x's channels are, as in "BCx"; the problem's C is of one chunk.
         scaled, precision, packed: the same of conv2d and conv3d: whether the residual's beta is not 1, how fp32
             products are taken, whether the filter comes from `pack_filter`.
         initial_frames, return_final_frames: of conv3d: how many of the problem's D planes come as initial_frames, and
@@ -94,6 +96,7 @@ def plan(
         out_dtype=None if out_dtype is None else _short_name(out_dtype),
         initial_state=initial_state,
         return_final_state=return_final_state,
+        chunks=chunks,
         strict_nonfinite=strict_nonfinite,
         scaled=scaled,
         precision=precision,

@@ -244,6 +244,7 @@ def epilogue_of(problem: ConvProblem, asked: Asked) -> Epilogue:
         None if asked.residual is None else present,
         asked.residual or RESIDUAL_POSITIONS[0],
         4 if (asked.out_dtype or problem.out_dtype) == "fp32" else 2,
+        "C" in (asked.chunks or ""),
     )
     return found
 

@@ -29,6 +29,7 @@ class Asked:
     strict_nonfinite: bool = False
     initial_state: bool = False  # of depthwise_conv1d, as the next
     return_final_state: bool = False
+    chunks: str | None = None  # of depthwise_conv1d: what the chunks of x's channels are; None: the input
     scaled: bool = False  # of conv2d, as all below: whether the residual's beta is another number than 1
     precision: str | None = None
     packed: bool = False  # whether the filter is what `pack_filter` returns
@@ -48,7 +49,7 @@ class Asked:
     @property
     def needs_depthwise_conv1d(self) -> bool:
         """Whether conv2d lacks any of this."""
-        return self.initial_state or self.return_final_state
+        return self.initial_state or self.return_final_state or self.chunks is not None
 
     @property
     def has_prologue(self) -> bool:
@@ -136,6 +137,7 @@ def asked_violations(asked: Asked) -> Iterator[NkiconvError]:
     yield from refused(UnsupportedError, rules.activation(asked.activation))
     forms = (rules.accepted(name, getattr(asked, name), (None, *rules.SCALE_FORMS)) for name in ("x_scale", "x_shift"))
     yield from refused(UnsupportedError, *forms, rules.activation(asked.x_activation, "x_activation", "x"))
+    yield from refused(LayoutError, rules.chunks(asked.chunks))
     if asked.residual is not None:
         yield from refused(LayoutError, rules.residual_position(asked.residual))
     if asked.scaled is True and asked.residual is None:

@@ -15,10 +15,19 @@ import math
 from dataclasses import dataclass
 
 from ..simulator.hardware import PARTITIONS, SBUF_USABLE_BYTES_PER_PARTITION
-from .depthwise import FEW_TAPS, Options, RowGeometry, instructions_unsupported, part_most, part_span
+from .depthwise import (
+    FEW_TAPS,
+    Options,
+    RowGeometry,
+    gate_bytes,
+    gate_instructions,
+    instructions_unsupported,
+    part_most,
+    part_span,
+)
 from .options import finish_instructions
 from .settings import SHARDS, Config, Settings, choice, count, double, flag, half, less, more, setting, warm_up
-from .tiles import BANK_BYTES, BANK_COLUMNS, PARTS, cut, cut_into, div_ceil, fits_sbuf
+from .tiles import BANK_BYTES, BANK_COLUMNS, PARTS, QUADRANT, cut, cut_into, div_ceil, fits_sbuf
 
 #: Bytes of a run below which a row is not cut further: shorter ones take as long.
 RUN_BYTES_LEAST = 64
@@ -157,6 +166,7 @@ def banded_sbuf_bytes(geometry: RowGeometry, options: Options, blocks: BandedSch
     x_width = blocks.columns + (blocks.num_taps + chunks) * blocks.apart
     y_width = blocks.columns + chunks * blocks.apart
     rows_in = A * blocks.block * (div_ceil(x_width, chunks) + 2 * blocks.apart) * item
+    rows_in += gate_bytes(geometry, rows_in, rows % QUADRANT != 0)
     rows_out = A * (blocks.out_block * div_ceil(y_width, chunks) + blocks.chunk_columns) * options.epilogue.y_itemsize
     if options.epilogue.residual != "":
         rows_out = rows_out * 3
@@ -405,14 +415,18 @@ def count_banded_instructions(geometry: RowGeometry, options: Options, blocks: B
     of_parts = []
     for cuts in (banded_cuts(blocks, geometry, part) for part in range(PARTS)):
         ends = [sorted({0, 1 % len(spans), len(spans) - 1}) if spans else [] for spans in vars(cuts).values()]
-        most = (count_tile(options, blocks, plan_tile(blocks, cuts, *place)) for place in itertools.product(*ends))
+        most = (
+            count_tile(geometry, options, blocks, plan_tile(blocks, cuts, *place)) for place in itertools.product(*ends)
+        )
         of_parts.append(max(most, default=0) * math.prod(map(len, vars(cuts).values())))
     return fixed + max(sum(of_parts[first : first + count]) for first, count in cut_into(PARTS, cores))
 
 
-def count_tile(options: Options, blocks: BandedSchedule, tile: BandedTile) -> int:
+def count_tile(geometry: RowGeometry, options: Options, blocks: BandedSchedule, tile: BandedTile) -> int:
     """Most instructions of one tile."""
+    gated = gate_instructions(geometry, tile.blocks_in * blocks.block * blocks.per_group)
     pieces = len(sum_spans(tile))
     end = 1 + finish_instructions(options.epilogue)
     count = 32 + 2 * (tile.blocks_in + tile.blocks_out * end) + 8 * (tile.chunks_in + tile.chunks_out)
+    count += 2 * gated * tile.chunks_in
     return count + tile.gn * (pieces * (blocks.num_taps + end) + blocks.per_group)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..simulator.timing.target import Target
 from .options import Epilogue
 from .settings import SHARDS
 from .tiles import INSTRUCTIONS_MAX, PARTS, div_ceil, share
 
 #: Taps in reverse order: up to which copying each is the less work; of a filter that is copied in HBM, at most.
 FEW_TAPS, COPIED_TAPS = 16, 8192
+#: Elements a partition of one product of x and its gate.
+GATED_ELEMENTS = 2048
 #: Columns of an image below which two cores do not share them.
 COLUMNS_TO_SHARE = 64
 
@@ -49,6 +52,8 @@ class RowGeometry:
     w_image: int = 0
     #: whether taps are in reverse order: y is the sum over s of w[c, S - 1 - s] * ...
     flipped: bool = False
+    #: what the chunks of x's channels are, of `rules.CHUNKS`, C channels each; the input alone: "x"
+    chunks: str = "x"
     #: how many times the work of this the problem has that the host plans by it: instructions are counted of all
     times: int = 1
 
@@ -62,6 +67,52 @@ class Options:
     state: bool
     #: whether NaN and Inf must stay in their channel
     strict_nonfinite: bool
+
+
+def chunk_start(geometry: RowGeometry, chunk: str) -> int:
+    """Elements of x as stored in front of a chunk of its channels."""
+    return geometry.chunks.index(chunk) * geometry.C * geometry.x_c
+
+
+def gate_of(geometry: RowGeometry) -> str:
+    """What the input is multiplied by as it arrives, "B" or "G"; "" by nothing."""
+    return next((chunk for chunk in geometry.chunks if chunk in "BG"), "")
+
+
+def inputs_of(geometry: RowGeometry) -> int:
+    """How many elements of x arrive for one of the input."""
+    return 2 if gate_of(geometry) else 1
+
+
+def gate_bytes(geometry: RowGeometry, loaded: int, staged: bool) -> int:
+    """Bytes a partition beside x as loaded: the factor, a copy of x where products are `staged` at partitions that
+    engines address, and two sigmoids."""
+    gate = gate_of(geometry)
+    return (loaded * (2 if staged else 1) if gate else 0) + (2 * 4 * GATED_ELEMENTS if gate == "G" else 0)
+
+
+def gate_instructions(geometry: RowGeometry, elements: int) -> int:
+    """Instructions of a load of x beside itself, at most."""
+    return 3 + 2 * div_ceil(elements, GATED_ELEMENTS) if gate_of(geometry) else 0
+
+
+def gate_ns(geometry: RowGeometry, target: Target) -> float:
+    """ns an element of a partition that the product takes on Vector."""
+    fast = geometry.itemsize == 2 and gate_of(geometry) == "B"
+    return (target.vector_16bit_ns if fast else target.vector_ns) if gate_of(geometry) else 0.0
+
+
+def sigmoid_ns(geometry: RowGeometry, target: Target) -> float:
+    """The same of the sigmoid on Scalar."""
+    return target.scalar_ns if gate_of(geometry) == "G" else 0.0
+
+
+def residual_places(geometry: RowGeometry) -> tuple[int, int, int, int]:
+    """Elements between images, channels and columns of the residual, which lies as y does, or of the factor of y, a
+    chunk of x; and of the first."""
+    if "C" in geometry.chunks:
+        return geometry.x_n, geometry.x_c, geometry.x_w, chunk_start(geometry, "C")
+    return geometry.y_n, geometry.y_c, geometry.y_q, 0
 
 
 def part_span(count: int, is_shared: bool, part: int) -> tuple[int, int]:

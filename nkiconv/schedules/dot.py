@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from ..simulator.timing import Rates
 from ..simulator.timing.target import Target
 from .channels import ChannelBlock, channel_block, channel_halves
-from .depthwise import Options, RowGeometry, instructions_unsupported
+from .depthwise import Options, RowGeometry, gate_bytes, gate_instructions, inputs_of, instructions_unsupported
 from .settings import Config, Settings, count, double, flag, half, setting, warm_up
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, SBUF_BYTES, div_ceil
 
@@ -221,7 +221,7 @@ def count_dot_instructions(geometry: RowGeometry, plan: DotSchedule, warmup: int
     matmuls = plan.taps * blocks * phases * div_ceil(plan.slots, plan.taps)
     # of a unit beside these: read-outs of products, ways through HBM, or masks and sums; loads and zeros
     tails = plan.column_phases * plan.taps * (15 + 2 * plan.channels) if plan.wide else blocks * (4 * plan.taps + 3)
-    unit = 2 * slots + matmuls + tails + 16 * plan.members
+    unit = 2 * slots + matmuls + tails + (16 + 4 * gate_instructions(geometry, plan.x_length)) * plan.members
     results = 15 + 4 * div_ceil(plan.tiles * plan.taps * padded_columns(plan), 512)
     batch = plan.images * (plan.tiles * plan.chunks * unit + results)
     return div_ceil(count_batches(geometry, plan), cores) * batch + 32 + warmup
@@ -282,7 +282,9 @@ def held_bytes(geometry: RowGeometry, plan: DotSchedule, slots: int, lags: int, 
     of_slot = plan.members * plan.tap_phases * rows * geometry.itemsize
     copies = 2 if plan.wide else 3
     moved = (slots + lags) * plan.column_phases * of_slot
-    loaded = plan.buffers * plan.members * (lengths[0] + lengths[1]) * geometry.itemsize
+    of_x = lengths[0] * geometry.itemsize
+    of_x += gate_bytes(geometry, of_x, True)
+    loaded = plan.buffers * plan.members * (of_x + lengths[1] * geometry.itemsize)
     return loaded + copies * moved + filters * slots * of_slot
 
 
@@ -474,7 +476,7 @@ def masked_ns(geometry: RowGeometry, target: Target, plan: DotSchedule) -> float
     vector_ns = MASKED_VECTOR * 2 * 8 * 16 * lags * target.vector_ns
     channel_tiles = div_ceil(geometry.C, P_MAX)
     tiles = div_ceil(geometry.N * channel_tiles, PARTS)
-    moved_ns = P_MAX * (geometry.W + geometry.S) * geometry.itemsize * target.hbm_byte_ns
+    moved_ns = P_MAX * (inputs_of(geometry) * geometry.W + geometry.S) * geometry.itemsize * target.hbm_byte_ns
     filters_ns = slow * div_ceil(channel_tiles, PARTS) * slots * transpose_ns
     # images that are summed on the array have masks and sums in common
     images, summed = geometry.summed, div_ceil(geometry.summed, plan.members)

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..simulator.timing import Rates
 from ..simulator.timing.target import Target
-from .depthwise import Options, RowGeometry, instructions_unsupported, part_most
+from .depthwise import Options, RowGeometry, gate_bytes, gate_instructions, instructions_unsupported, part_most
 from .options import Epilogue
 from .recipes import (
     FIRST_WIDTHS,
@@ -74,6 +74,8 @@ STAGED_TILES_MIN = 4
 DIRECT_COLUMNS = 512
 #: Tiles ahead of the sums that states are copied to their columns, so that sums do not wait for the copy.
 FILLED_AHEAD = 2
+#: Pieces ahead of the sums whose x is multiplied by a gate.
+GATED_AHEAD = 1
 
 
 @dataclass(frozen=True)
@@ -257,6 +259,7 @@ def mixed_sbuf_bytes(geometry: RowGeometry, options: Options, plan: MixedSchedul
     """Bytes a partition that are live at once, about."""
     rows, item = plan.rows, geometry.itemsize
     tile = load_bytes(geometry, rows)
+    tile += gate_bytes(geometry, tile, rows.G > 1)
     if options.epilogue.residual != "":
         tile += 4 * rows.columns
     filters = 2 * min(rows.T, filter_block(geometry)) * geometry.S * 4
@@ -312,8 +315,10 @@ def count_mixed_instructions(geometry: RowGeometry, plan: MixedSchedule, cores: 
     # a tap is one instruction on any engine, or one for each bank; sums, epilogue, stores of every group
     each = geometry.S * div_ceil(plan.piece, BANK_COLUMNS) + 4 + rows.G
     loads = 6 + 3 * rows.G + len(plan.settings.first)
+    gated = gate_instructions(geometry, load_bytes(geometry, rows) // geometry.itemsize)
+    loads += gated * (rows.G + len(plan.settings.first) + 1)
     if not rows.runs:
-        loads = geometry.S * (1 + 2 * rows.G)
+        loads = geometry.S * (1 + (2 + gated) * rows.G)
     channel_tiles = part_most(rows.T, rows.shard == "channels")
     filters = 8 * div_ceil(channel_tiles, filter_block(geometry)) + 8 + plan.settings.warmup
     halves = 2 if cores == 1 else 1

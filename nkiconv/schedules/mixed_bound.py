@@ -1,16 +1,17 @@
 """How long `mixed` and `vector` take, about: pieces one by one through the engines, each at work or waiting.
 
 Matmuls on zeros are taken to fill the wait for the first diagonals, as `planner.warm_up` finds as many. States, gaps of
-a dilated x and the residual's loads are left out: they hardly depend on settings.
+a dilated x and the loads of a residual of its own are left out: they hardly depend on settings.
 """
 
 from __future__ import annotations
 
 from ..simulator.timing.target import Target
 from .banded import shape_unsupported
-from .depthwise import Options, RowGeometry
+from .depthwise import Options, RowGeometry, gate_ns, inputs_of, sigmoid_ns
 from .engines import Engines
 from .mixed import (
+    GATED_AHEAD,
     MixedPiece,
     MixedSchedule,
     MixedSettings,
@@ -66,9 +67,13 @@ def bound_ns(
         column_ns, matmul_ns = target.tensor_column_fp32_ns, 2 * target.matmul_fp32_ns
     streamed_ns, all_ns, gap_ns = 0.0, 0.0, first_ns if first_ns > WARM_MOST_NS else 0.0
     stores, item, ends = [], options.epilogue.y_itemsize, [0.0] * len(tiles)
-    for piece in cut_pieces(plan, options.epilogue, tiles):
-        there_ns = next((ns for end, ns in x[piece.tile] if end >= piece.q0 + piece.qn), x[piece.tile][-1][1])
-        taps = piece.recipe[0]
+    arrived: list[float] = []
+    pieces = cut_pieces(plan, options.epilogue, tiles)
+    for place, piece in enumerate(pieces):
+        for coming in pieces[len(arrived) : place + 1 + GATED_AHEAD]:
+            there_ns = next((ns for end, ns in x[coming.tile] if end >= coming.q0 + coming.qn), x[coming.tile][-1][1])
+            arrived.append(_gated(geometry, coming.qn * geometry.stride, engines, there_ns))
+        there_ns, taps = arrived[place], piece.recipe[0]
         if taps:
             streamed_ns += taps * piece.qn * column_ns
             busy_ns = taps * (piece.qn * column_ns + div_ceil(piece.qn, BANK_COLUMNS) * matmul_ns)
@@ -113,7 +118,8 @@ def _loads(
     found, target, item, place = [], engines.target, geometry.itemsize, 0
     if not plan.rows.runs:
         row_ns = target.row_ns(tile.qn, geometry.x_w * geometry.stride, item)
-        return [(tile.qn, [engines.load(tile.rows, row_ns, tile.rows * tile.qn * item) for _ in range(geometry.S)][-1])]
+        loads, num_bytes = geometry.S * inputs_of(geometry), tile.rows * tile.qn * item
+        return [(tile.qn, [engines.load(tile.rows, row_ns, num_bytes) for _ in range(loads)][-1])]
     size, firsts, zeros_ns = run_length(geometry, tile.qn), positions_of(geometry, tile, 0), 0.0
     left, right = (size, size) if geometry.lhs_dilation > 1 else held_by_all(geometry, options, firsts, size)
     name, element_ns, fixed_ns = "gpsimd", target.gpsimd_ns, target.gpsimd_fixed_ns
@@ -128,9 +134,23 @@ def _loads(
         end = run_length(geometry, columns)
         elements, place = min(geometry.W, div_ceil(end - place, geometry.lhs_dilation)), end
         row_ns = target.row_ns(elements, geometry.x_w, item)
-        there_ns = engines.load(tile.rows, row_ns, tile.rows * elements * item, _dmas(tile), after_ns)
+        for _ in range(inputs_of(geometry)):
+            there_ns = engines.load(tile.rows, row_ns, tile.rows * elements * item, _dmas(tile), after_ns)
         found.append((columns, max(there_ns, zeros_ns)))
+    if "C" in geometry.chunks:
+        row_ns = target.row_ns(tile.qn, geometry.x_w, item)
+        engines.load(tile.rows, row_ns, tile.rows * tile.qn * item, _dmas(tile))
     return found
+
+
+def _gated(geometry: RowGeometry, elements: int, engines: Engines, there: float) -> float:
+    """When so many elements of x are multiplied by their gate."""
+    target = engines.target
+    for name, element_ns in (("scalar", sigmoid_ns(geometry, target)), ("vector", gate_ns(geometry, target))):
+        if element_ns:
+            busy_ns = target.vector_fixed_ns + elements * element_ns
+            there = engines.on(name, there, busy_ns, busy_ns)
+    return there
 
 
 def _sums(piece: MixedPiece, epilogue: Epilogue, engines: Engines, there: float) -> float:

@@ -3,6 +3,7 @@ reach them.
 
 y = act(conv(x') + bias + residual)    residual "pre_activation"
 y = act(conv(x') + bias) + residual    residual "post_activation"
+y = act(conv(x') + bias) * residual    residual "product", a factor, of depthwise rows alone
 x' = x_act(x * x_scale + x_shift), zeros where x is padded
 """
 
@@ -21,7 +22,7 @@ class Epilogue:
     activation: str
     #: whether there is a bias [C]
     bias: bool
-    #: "" without a residual, else one of `rules.RESIDUAL_POSITIONS`
+    #: "" without a residual, else one of `rules.RESIDUAL_POSITIONS` or "product"
     residual: str
     #: bytes of an element of y
     y_itemsize: int
@@ -90,7 +91,9 @@ def prologue_instructions(prologue: Prologue, geometry: Geometry, planes: int, l
 
 
 def adds_last(epilogue: Epilogue) -> bool:
-    """Whether a residual is added after an activation."""
+    """Whether a residual is added, or multiplied by, after an activation."""
+    if epilogue.residual == "product":
+        return True
     return epilogue.residual == "post_activation" and epilogue.activation != ""
 
 

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from ..simulator.hardware import PARTITIONS
 from ..simulator.timing.target import Target
-from .depthwise import RowGeometry
+from .depthwise import RowGeometry, gate_ns, inputs_of, sigmoid_ns
 from .options import Epilogue
 from .tiles import BANK_COLUMNS, div_ceil
 
@@ -147,6 +147,8 @@ def work_of(recipe: Recipe, geometry: RowGeometry, epilogue: Epilogue, target: T
         vector += target.vector_ns + target.vector_fixed_psum_ns / piece
     elif head:
         gpsimd = target.gpsimd_ns + target.gpsimd_fixed_ns / piece
+    vector += geometry.stride * gate_ns(geometry, target)
+    scalar += geometry.stride * sigmoid_ns(geometry, target)
     if epilogue.residual:
         vector += prices.vector
     if epilogue.activation or (epilogue.bias and not has_product(recipe) and not epilogue.residual):
@@ -160,7 +162,8 @@ class Balance:
     """How well engines are in balance, for pieces of so many columns."""
 
     def __init__(self, geometry: RowGeometry, epilogue: Epilogue, target: Target, piece: int) -> None:
-        column_bytes = PARTITIONS * (geometry.stride * geometry.itemsize + epilogue.y_itemsize)
+        of_x = (geometry.stride * inputs_of(geometry) + ("C" in geometry.chunks)) * geometry.itemsize
+        column_bytes = PARTITIONS * (of_x + epilogue.y_itemsize)
         self.columns = columns = max(1.0, geometry.N * geometry.Q * geometry.C / (2 * PARTITIONS))
         self.scalar_copy_ns = target.scalar_ns + target.scalar_fixed_ns / piece
         self.vector_copy_ns = target.vector_ns + target.vector_fixed_psum_ns / piece

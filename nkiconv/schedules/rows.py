@@ -290,12 +290,13 @@ def places_of_tap(geometry: RowGeometry, tile: RowTile, s: int) -> tuple[Places,
     return (offsets, columns, counts), q_step, e_step
 
 
-def places_of_y(geometry: RowGeometry, tile: RowTile, q0: int, qn: int) -> Places:
-    """Places of the columns q0 .. q0+qn-1 of a tile that are y's."""
+def places_of_y(tile: RowTile, steps: tuple[int, int, int], start: int, q0: int, qn: int) -> Places:
+    """Places of the columns q0 .. q0+qn-1 of a tile that are y's, in y or in what has its extents, whose images,
+    channels and columns are `steps` apart from `start` on."""
     offsets, counts = [], []
     for n, first in tile.groups:
         q = first + q0
-        offsets.append(n * geometry.y_n + tile.t * geometry.y_c + q * geometry.y_q)
+        offsets.append(start + n * steps[0] + tile.t * steps[1] + q * steps[2])
         counts.append(max(0, min(qn, tile.end_q - q)))
     return offsets, [0] * len(offsets), counts
 

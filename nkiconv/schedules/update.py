@@ -15,7 +15,15 @@ from dataclasses import dataclass, replace
 from ..simulator.timing import Rates
 from ..simulator.timing.target import Target
 from .channels import ChannelBlock, channel_halves
-from .depthwise import Options, RowGeometry, instructions_unsupported
+from .depthwise import (
+    Options,
+    RowGeometry,
+    gate_instructions,
+    gate_ns,
+    gate_of,
+    inputs_of,
+    instructions_unsupported,
+)
 from .engines import Engines
 from .settings import Config, Settings, choice, count, warm_up
 from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, div_ceil, slot_for
@@ -183,7 +191,8 @@ def unsupported(geometry: RowGeometry, options: Options, config: Config, cores: 
 def count_update_instructions(geometry: RowGeometry, plan: UpdateSchedule, warmup: int, cores: int) -> int:
     """Instructions of the busiest core, at most: loads, transposes, bands, matmuls, evacuations, stores."""
     kinds = 2 if plan.state > 0 else 1
-    chunk = 15 * plan.pieces + kinds * (3 * plan.groups + 4 + geometry.Q)
+    gated = gate_instructions(geometry, plan.groups * plan.channels * geometry.W)
+    chunk = (15 + 2 * gated) * plan.pieces + kinds * (3 * plan.groups + 4 + geometry.Q)
     filters = 2 + 2 * plan.pieces + 4 * geometry.Q * kinds
     chunks = div_ceil(count_chunks(geometry, plan), cores)
     loads = div_ceil(chunks, plan.filters // plan.groups * plan.image_tiles) + 2
@@ -228,7 +237,7 @@ def build(geometry: RowGeometry, with_state: bool, settings: UpdateSettings) -> 
         groups = min(min(settings.groups, most_groups), room // channels)
         per_group = pieces * geometry.Q * (2 if state > 0 else 1) * geometry.itemsize
         filters = max(1, min(P_MAX // pieces, UPDATE_FILTER_BYTES // per_group) // groups) * groups
-        chunk_bytes = groups * channels * (geometry.W + state) * geometry.itemsize
+        chunk_bytes = groups * channels * (geometry.W * (3 if gate_of(geometry) else 1) + state) * geometry.itemsize
         loads = TAPS_BYTES // (channels * geometry.S * geometry.itemsize) - 1
         ahead = max(1, min(min(ahead, AHEAD_BYTES // chunk_bytes), loads * filters // groups))
     return UpdateSchedule(
@@ -306,7 +315,7 @@ def parts_of(geometry: RowGeometry, options: Options) -> list[UpdatePart]:
     state = geometry.pad_left if options.state else 0
     products = geometry.S if options.strict_nonfinite else min(geometry.S, geometry.W + state)
     # of a channel and image at once: row, state, products of two columns, results
-    elements = geometry.W + state + 2 * products + 2 * geometry.Q
+    elements = geometry.W * (3 if gate_of(geometry) else 1) + state + 2 * products + 2 * geometry.Q
     found = []
     for block in channel_halves(geometry.C, P_MAX):
         images = min(geometry.N, PART_BYTES // (4 * block.length * elements))
@@ -321,7 +330,8 @@ def parts_of(geometry: RowGeometry, options: Options) -> list[UpdatePart]:
 
 def count_vector(geometry: RowGeometry, parts: int, cores: int) -> int:
     """Instructions of the busiest core, at most."""
-    return div_ceil(parts, cores) * (17 + 6 * geometry.Q) + 5
+    gated = gate_instructions(geometry, PART_BYTES // geometry.itemsize)
+    return div_ceil(parts, cores) * (17 + 2 * gated + 6 * geometry.Q) + 5
 
 
 def tensor_ns(geometry: RowGeometry, options: Options, target: Target, settings: UpdateSettings) -> float:
@@ -369,8 +379,9 @@ def chunk_of(
     moved_ns = kinds * (target.vector_fixed_ns + groups * rows * item * target.scalar_ns / 4)
     made_ns = bands_ns / plan.image_tiles
     busy_ns = max((made_ns + read_ns + moved_ns) / 2, made_ns, moved_ns)
-    runs_ns = target.row_ns(width * geometry.W, geometry.x_w, item) + target.row_ns(width * columns, geometry.y_q, item)
-    bytes_moved = rows * width * (geometry.W + columns) * item
+    runs_ns = inputs_of(geometry) * target.row_ns(width * geometry.W, geometry.x_w, item)
+    runs_ns += target.row_ns(width * columns, geometry.y_q, item)
+    bytes_moved = rows * width * (geometry.W * inputs_of(geometry) + columns) * item
     dma_ns = max(target.rows_an_engine * runs_ns, bytes_moved * target.hbm_byte_ns)
     issue_ns = 2 * kinds * plan.pieces * target.static_issue_ns
     return dma_ns, max(tensor, busy_ns, dma_ns, issue_ns)
@@ -395,7 +406,8 @@ def vector_ns(geometry: RowGeometry, options: Options, target: Target, settings:
     rounds = div_ceil(len(parts), PARTS)
     fixed_ns = (instructions + PART_INSTRUCTIONS) * rounds * target.vector_fixed_ns
     work_ns = fixed_ns + products * images * length * target.vector_ns
-    runs_ns = target.row_ns(length * geometry.W, geometry.x_w, item)
+    work_ns += images * length * geometry.W * gate_ns(geometry, target)
+    runs_ns = inputs_of(geometry) * target.row_ns(length * geometry.W, geometry.x_w, item)
     runs_ns += target.row_ns(length * geometry.Q, geometry.y_q, item)
     channels = min(P_MAX, div_ceil(parts[0].block.count, length))
     rows = min(target.rows_an_engine, channels)

@@ -6,8 +6,8 @@ from ...schedules.depthwise_rule import ALGORITHMS
 from .._arguments import check_bias, check_choice, check_flags, check_residual, read_out_dtype
 from .._epilogue import read_epilogue
 from .dispatch import convolve
-from .geometry import Operands, read_geometry
-from .state import check_state, store_final_state
+from .geometry import Operands, read_geometry, rows_of_chunks
+from .state import check_state, final_state
 
 __all__ = ["ALGORITHMS", "depthwise_conv1d_implicit_gemm"]
 
@@ -36,6 +36,7 @@ def depthwise_conv1d_implicit_gemm(
     initial_state=None,
     return_final_state=False,
     flipped=False,
+    chunks=None,
 ):
     """y[n, c, 0, q] = sum over s of w[c, 0, 0, s] * xp[n, c, 0, q * stride_w + s * rhs_dilation_w], and an epilogue.
 
@@ -66,6 +67,7 @@ def depthwise_conv1d_implicit_gemm(
         initial_state: [N, C, (S - 1) * dilation] in HBM, img_ref's dtype: what precedes the rows, instead of the zeros
             of the left padding, which must have that width.
         return_final_state: also return the next initial_state. flipped: taps run backwards, as in gradients by x.
+        chunks: None, or what chunks of C channels img_ref [N, chunks * C, 1, W] has: see `nkiconv.depthwise_conv1d`.
 
     Returns: [N, C, 1, Q] in HBM (transposed by out_perm), of out_dtype; with return_final_state the pair of it and
         [N, C, (S - 1) * dilation], img_ref's dtype. Sums, bias, activation and residual are fp32.
@@ -76,20 +78,18 @@ def depthwise_conv1d_implicit_gemm(
     flags = (("strict_nonfinite", strict_nonfinite), ("return_final_state", return_final_state), ("flipped", flipped))
     check_flags(flags)
     places, groups = (padding, stride, rhs_dilation, lhs_dilation), (feature_group_count, batch_group_count)
-    geometry, y_shape = read_geometry(img_ref, filter_ref, places, groups, (in_perm, kern_perm, out_perm), flipped)
-    y_dtype = read_out_dtype(out_dtype, img_ref)
+    perms, y_dtype = (in_perm, kern_perm, out_perm), read_out_dtype(out_dtype, img_ref)
+    geometry, y_shape = read_geometry(img_ref, filter_ref, places, groups, perms, flipped, chunks)
+    has_factor, y_itemsize = "C" in geometry.chunks, 4 if y_dtype == nl.float32 else 2
     check_bias(bias, "C", geometry.C)
     check_residual(residual, y_shape)
-    epilogue = read_epilogue(activation, bias, residual, residual_position, 4 if y_dtype == nl.float32 else 2)
+    epilogue = read_epilogue(activation, bias, residual, residual_position, y_itemsize, has_factor)
     if initial_state is not None or return_final_state:
         check_state(initial_state, img_ref, geometry)
     options = Options(epilogue=epilogue, state=initial_state is not None, strict_nonfinite=strict_nonfinite)
     y_hbm = nl.ndarray(y_shape, dtype=y_dtype, buffer=nl.shared_hbm)
-    operands = Operands(x=img_ref, w=filter_ref, y=y_hbm, bias=bias, residual=residual, state=initial_state)
-    if not return_final_state:
-        convolve(algorithm, operands, geometry, options, config)
-        return y_hbm
-    final_hbm = nl.ndarray((geometry.N, geometry.C, geometry.pad_left), dtype=img_ref.dtype, buffer=nl.shared_hbm)
-    store_final_state(img_ref, initial_state, final_hbm, geometry)
+    x, added = rows_of_chunks(img_ref, geometry), img_ref if has_factor else residual
+    operands = Operands(x=x, w=filter_ref, y=y_hbm, bias=bias, residual=added, state=initial_state)
+    final_hbm = final_state(x, initial_state, geometry) if return_final_state else None
     convolve(algorithm, operands, geometry, options, config)
-    return y_hbm, final_hbm
+    return (y_hbm, final_hbm) if return_final_state else y_hbm

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from ... import rules
 from ..._nki import nl
 from ...axis import Axis
-from ...schedules.depthwise import RowGeometry
+from ...schedules.depthwise import RowGeometry, chunk_start, gate_of
 from ...schedules.tiles import dense_strides, picked, require, result_strides
 from .._arguments import IDENTITY, check_tensors, refuse
+from .._prologue import GatedRows
 
 
 def check_places(padding, stride, rhs_dilation, lhs_dilation):
@@ -31,11 +32,26 @@ def check_groups(C, feature_group_count, batch_group_count):
     refuse(rules.accepted("feature_group_count", feature_group_count, (1, C), remedy))
 
 
-def read_geometry(img_ref, filter_ref, places, group_counts, perms, flipped=False):
+def rows_of_chunks(img_ref, geometry):
+    """What the prologue loads rows of x from."""
+    if geometry.chunks == "x":
+        return img_ref
+    gate = gate_of(geometry)
+    return GatedRows(
+        hbm=img_ref,
+        dtype=img_ref.dtype,
+        x=chunk_start(geometry, "x"),
+        gate=-1 if gate == "" else chunk_start(geometry, gate),
+        is_sigmoid=gate == "G",
+        due=[],
+    )
+
+
+def read_geometry(img_ref, filter_ref, places, group_counts, perms, flipped=False, chunks=None):
     """Check every argument of the public kernel and return (RowGeometry, shape of y as stored).
 
     places: (padding, stride, rhs_dilation, lhs_dilation); group_counts: (feature_group_count, batch_group_count);
-    perms: (in_perm, kern_perm, out_perm); flipped: see there.
+    perms: (in_perm, kern_perm, out_perm); flipped, chunks: see there.
     """
     padding, stride, rhs_dilation, lhs_dilation = places
     in_perm, kern_perm, out_perm = perms
@@ -48,7 +64,10 @@ def read_geometry(img_ref, filter_ref, places, group_counts, perms, flipped=Fals
     out_axes = IDENTITY if out_perm == None else out_perm
 
     x_shape, w_shape = img_ref.shape, filter_ref.shape
-    N, C, H, W = picked(x_shape, in_axes)
+    N, channels, H, W = picked(x_shape, in_axes)
+    refuse(rules.chunks(chunks, channels))
+    order = "x" if chunks == None else chunks
+    C = channels // len(order)
     require(H == 1, f"img_ref H={H}: must be 1 ([N, C, 1, W] after in_perm); use conv2d for images")
     w_extents = picked(w_shape, kern_axes)
     S = w_extents[3]
@@ -59,6 +78,10 @@ def read_geometry(img_ref, filter_ref, places, group_counts, perms, flipped=Fals
     axis = Axis(W, S, stride[1], pad_left, pad_right, rhs_dilation[1], lhs_dilation[1])
     refuse(rules.output(axis, "QWS"))
     Q = axis.out
+    require(
+        "C" not in order or Q == W,
+        f"chunks={chunks}, W={W}, Q={Q}: a factor of y has its extents; pad so that Q is W, with stride 1",
+    )
 
     x_strides, w_strides = picked(dense_strides(x_shape), in_axes), picked(dense_strides(w_shape), kern_axes)
     y_shape = picked((N, C, 1, Q), out_axes)
@@ -84,13 +107,15 @@ def read_geometry(img_ref, filter_ref, places, group_counts, perms, flipped=Fals
         y_q=y_strides[3],
         itemsize=4 if img_ref.dtype == nl.float32 else 2,
         flipped=flipped and S > 1,
+        chunks=order,
     )
     return geometry, y_shape
 
 
 @dataclass
 class Operands:
-    """Tensors in HBM; None where there is none. x, w, y as the geometry's strides say; bias [C]; residual as y.
+    """Tensors in HBM; None where there is none. x, w, y as the geometry's strides say, x a tensor or GatedRows; bias
+    [C]; residual as `residual_places` says.
 
     state: [N, C, pad_left], what precedes each row; sums: [C] fp32, to be the sums of each filter's taps.
     """

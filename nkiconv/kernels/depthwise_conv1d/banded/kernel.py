@@ -57,6 +57,8 @@ class HeldTile:
 
     bias: object = None
     rows_in: object = None
+    #: products that rows_in waits for
+    gates: object = None
     residual: object = None
     x_blocks: object = None
     y_blocks: object = None

@@ -2,11 +2,12 @@
 
 from ...._nki import nisa, nl
 from ....schedules.banded import even, in_pieces, is_ragged, out_pieces, outs_a_bank, sum_spans, transposes_a_bank
+from ....schedules.depthwise import residual_places
 from ....schedules.tiles import div_ceil, share
 from ..._dma import load, store
 from ..._engines import SCALAR_WORK, VECTOR_WORK, is_16bit, pick
 from ..._epilogue import evacuate
-from ..._prologue import load_rows
+from ..._prologue import finish_gates, load_rows, take_gates
 from ..._warm import accumulator
 from .bands import as_words
 
@@ -36,6 +37,7 @@ def load_banded_rows(run, index):
         L = geometry.pad_left
         load_held(run, tile, held.rows_in, run.operands.state, (geometry.C * L, L, 1), begin, 0 - L, 0)
     load_held(run, tile, held.rows_in, run.operands.x, (geometry.x_n, geometry.x_c, geometry.x_w), begin, 0, geometry.W)
+    held.gates = take_gates(run.operands.x)
 
 
 def clear_rows(ring_sbuf, partitions, a0, a1, r0, r1):
@@ -63,31 +65,33 @@ def load_held(run, tile, rows_sbuf, src_hbm, strides, begin, low, high):
                 move_chunks(run, tile, rows_sbuf, src_hbm, strides, (chunk, 1), first + r0 - low, r0, r1, load_rows)
 
 
-def move_chunks(run, tile, rows_sbuf, hbm, strides, chunks, element, r0, r1, move):
+def move_chunks(run, tile, rows_sbuf, hbm, strides, chunks, element, r0, r1, move, start=0):
     """DMAs of columns r0 .. r1-1 of some chunks of all rows, (first, how many), from `element` of each row in HBM on.
 
-    strides: of images, channels and elements in HBM; move: `load_rows`, `load` or `store`. A chunk takes two where the
-    last group of several has fewer channels than the others.
+    strides: of images, channels and elements in HBM, from `start` on; move: `load_rows`, `load` or `store`. A chunk
+    takes two where the last group of several has fewer channels than the others.
     """
     A, count = run.blocks.per_group, r1 - r0
     n_step, c_step, step = strides
-    offset = tile.n0 * n_step + tile.g0 * A * c_step + element * step
+    offset = start + tile.n0 * n_step + tile.g0 * A * c_step + element * step
     if not is_ragged(run.blocks, tile):
         pattern = [[A * c_step, tile.gn], [n_step, tile.nn], [c_step, tile.last], [step, count]]
         if chunks[1] > 1:
             pattern = [[count * step, chunks[1]], pattern[0], pattern[1], pattern[2], pattern[3]]
         first = chunks[0] * tile.rows
         here = rows_sbuf[first : first + chunks[1] * tile.rows, 0 : tile.last, r0:r1]
-        move(here, hbm, pattern, offset)
+        move(here, hbm, pattern, offset, first)
         return
     full = tile.gn - 1
     for one in range(chunks[1]):
         first, start = (chunks[0] + one) * tile.rows, offset + one * count * step
         pattern = [[A * c_step, full], [n_step, tile.nn], [c_step, A], [step, count]]
         middle = first + full * tile.nn
-        move(rows_sbuf[first:middle, 0:A, r0:r1], hbm, pattern, start)
+        move(rows_sbuf[first:middle, 0:A, r0:r1], hbm, pattern, start, first)
         pattern = [[n_step, tile.nn], [c_step, tile.last], [step, count]]
-        move(rows_sbuf[middle : middle + tile.nn, 0 : tile.last, r0:r1], hbm, pattern, start + full * A * c_step)
+        move(
+            rows_sbuf[middle : middle + tile.nn, 0 : tile.last, r0:r1], hbm, pattern, start + full * A * c_step, middle
+        )
 
 
 def transpose_in(run, index, parts, part):
@@ -103,6 +107,7 @@ def transpose_in(run, index, parts, part):
         held.x_blocks = start_blocks(tile, size, x_dtype)
     if tile.datan == 0:
         return
+    finish_gates(held.gates, run.ledger)
     at_once = transposes_a_bank(run.geometry, tile)
     for piece in range(first, first + count):
         j0 = piece * at_once
@@ -258,22 +263,24 @@ def transpose_out(run, index, parts, part):
         y, sums = held.rows_out.ap(pattern=pattern, offset=offset), transposed_psum[0:partitions, 0:jn, 0 : A * Bo]
         evacuate(y, sums, None, residual_sbuf, run.end, reader(run, run.end, jn * A * Bo))
     if first + count == out_pieces(blocks, tile):
-        move_results(run, tile, held.rows_out, run.operands.y, store)
+        y_places = (run.geometry.y_n, run.geometry.y_c, run.geometry.y_q, 0)
+        move_results(run, tile, held.rows_out, run.operands.y, y_places, store)
 
 
-def move_results(run, tile, rows_sbuf, hbm, move):
-    """Rows of a tile to y, or of the residual from where it lies as y does: all chunks that are full at once."""
+def move_results(run, tile, rows_sbuf, hbm, places, move):
+    """Rows of a tile to y, or from the residual: all chunks that are full at once; places: elements between images,
+    channels and columns in HBM, and of the first."""
     geometry, Bo = run.geometry, run.blocks.out_block
-    strides = (geometry.y_n, geometry.y_c, geometry.y_q)
+    strides, start = places[:3], places[3]
     size, q0 = tile.step_out * Bo, tile.j0 * Bo
     count = min(geometry.Q, (tile.j0 + tile.jn) * Bo) - q0
     # columns of the last chunk
     rest = count - (tile.chunks_out - 1) * size
     full = tile.chunks_out if rest == size else tile.chunks_out - 1
     if full > 0:
-        move_chunks(run, tile, rows_sbuf, hbm, strides, (0, full), q0, 0, size, move)
+        move_chunks(run, tile, rows_sbuf, hbm, strides, (0, full), q0, 0, size, move, start)
     if full < tile.chunks_out:
-        move_chunks(run, tile, rows_sbuf, hbm, strides, (full, 1), q0 + full * size, 0, rest, move)
+        move_chunks(run, tile, rows_sbuf, hbm, strides, (full, 1), q0 + full * size, 0, rest, move, start)
 
 
 def load_banded_residual(run, tile, partitions, width):
@@ -283,5 +290,5 @@ def load_banded_residual(run, tile, partitions, width):
         return None
     residual_sbuf = nl.ndarray((partitions, run.blocks.per_group, width), dtype=residual.dtype, buffer=nl.sbuf)
     nisa.memset(dst=residual_sbuf, value=0.0, engine=nisa.engine.gpsimd)
-    move_results(run, tile, residual_sbuf, residual, load)
+    move_results(run, tile, residual_sbuf, residual, residual_places(run.geometry), load)
     return residual_sbuf

@@ -7,7 +7,7 @@ from ....schedules.channels import full_rows, row_runs
 from ....schedules.dot import images_of, needs_filter, x_slots
 from ....schedules.tiles import BANK_BYTES, cut, filled, some_of
 from ..._dma import copy, load
-from ..._prologue import load_rows
+from ..._prologue import finish_gates, load_rows, take_gates
 
 
 @dataclass
@@ -22,7 +22,8 @@ class DotRun:
     #: SBUF [128, length] for rows of x and of w in flight, which take turns
     x_tiles: list
     w_tiles: list
-    #: (x, w) of each unit that was loaded and is not yet at work, w None where its filter is kept
+    #: (x, w, products that x waits for) of each unit that was loaded and is not yet at work, w None where its filter is
+    #: kept
     loaded: list
     #: transposed filters by chunk
     filters: list
@@ -66,7 +67,7 @@ def load_ahead(run):
                 load_dot_taps(run, unit, w_sbuf[0 : w_sbuf.shape[0], start : start + plan.w_length], first + member)
             start = member * plan.x_length
             load_dot_x(run, unit, x_sbuf[0 : x_sbuf.shape[0], start : start + plan.x_length], first + member)
-        run.loaded.append((run.x_tiles[turn], w_sbuf))
+        run.loaded.append((run.x_tiles[turn], w_sbuf, take_gates(run.operands.x)))
 
 
 def load_dot_taps(run, unit, w_sbuf, image):
@@ -125,7 +126,7 @@ def load_dot_rows(rows_sbuf, src_hbm, unit, places, first, end, move):
         at = row * unit.groups
         pattern = [[block.length * c_step, rows], [c_step, channels], [step, end - first]]
         start = offset + (unit.r0 + row * block.length) * c_step
-        move(rows_sbuf[at : at + rows * channels, first:end], src_hbm, pattern, start)
+        move(rows_sbuf[at : at + rows * channels, first:end], src_hbm, pattern, start, at)
 
 
 def next_rows(run, index, moves):
@@ -137,7 +138,8 @@ def next_rows(run, index, moves):
     """
     plan, stride, dilation = run.plan, run.geometry.stride, run.geometry.dilation
     unit = run.units[index]
-    x_rows, w_rows = run.loaded[index]
+    x_rows, w_rows, gates = run.loaded[index]
+    finish_gates(gates, None)
     run.loaded[index] = None
     w_firsts, x_firsts, images = (), (), images_of(run.geometry, plan, unit)[1]
     for image in range(images):

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
+from ....schedules.depthwise import residual_places
 from ....schedules.dot import padded_columns, window_of
 from ....schedules.tiles import BANK_COLUMNS
 from ..._dma import load, store
@@ -114,11 +115,13 @@ def sum_lags(sums, column, groups, kept, plan, accumulate):
                 nisa.tensor_reduce(dst=into, op=nl.add, data=kept_sbuf, axis=3)
 
 
-def dot_places(run, batch, n):
-    """(columns of a batch, HBM elements of y between channels and columns, and where the batch begins in image n)."""
+def dot_places(run, batch, n, places):
+    """(columns of a batch, HBM elements between channels and columns, and where the batch begins in image n), of y, or
+    of the residual as `residual_places`."""
     geometry, plan = run.geometry, run.plan
+    n_step, c_step, q_step, start = places
     q0 = batch.l0 * plan.spread
-    places = (geometry.y_c, geometry.y_q, n * geometry.y_n + q0 * geometry.y_q)
+    places = (c_step, q_step, start + n * n_step + q0 * q_step)
     return min(padded_columns(plan), geometry.Q - q0), places
 
 
@@ -130,7 +133,7 @@ def load_epilogue(run, batch, n, r0, width):
         bias_sbuf = nl.ndarray((rows, width, 1), dtype=nl.float32, buffer=nl.sbuf)
         move_free(bias_sbuf, operands.bias, batch.block, r0, (1, 0, 0), load)
     if epilogue.residual != "":
-        qn, places = dot_places(run, batch, n)
+        qn, places = dot_places(run, batch, n, residual_places(run.geometry))
         residual_sbuf = nl.ndarray((rows, width, qn), dtype=operands.residual.dtype, buffer=nl.sbuf)
         move_free(residual_sbuf, operands.residual, batch.block, r0, places, load)
     return bias_sbuf, residual_sbuf
@@ -144,7 +147,8 @@ def leave(run, batch, n, r0, sums, stationary, extra, ledger):
     Vector.
     """
     rows, phases, width, lags = run.plan.channels, len(sums), sums[0].shape[1], sums[0].shape[2]
-    qn, places = dot_places(run, batch, n)
+    geometry = run.geometry
+    qn, places = dot_places(run, batch, n, (geometry.y_n, geometry.y_c, geometry.y_q, 0))
     bias_sbuf, residual_sbuf = extra
     y_sbuf = nl.ndarray((rows, width, qn), dtype=run.operands.y.dtype, buffer=nl.sbuf)
     most = BANK_COLUMNS // lags

@@ -8,6 +8,7 @@ second step, a strided copy on chip that opens the gaps.
 """
 
 from ...._nki import nisa, nl
+from ....schedules.depthwise import residual_places
 from ....schedules.mixed import IMAGES, block_of, meets_state, state_images
 from ....schedules.rows import (
     channel_runs,
@@ -22,7 +23,7 @@ from ....schedules.rows import (
 )
 from ....schedules.tiles import div_ceil
 from ..._dma import copy, load, store
-from ..._prologue import load_rows
+from ..._prologue import finish_gates, load_rows, take_gates
 
 
 def copy_groups(tile_sbuf, hbm, tile, places, tile_step, c_step, hbm_step, move):
@@ -35,7 +36,7 @@ def copy_groups(tile_sbuf, hbm, tile, places, tile_step, c_step, hbm_step, move)
     for g, num, apart in spans(places):
         end = firsts[g] + (counts[g] - 1) * tile_step + 1
         here = tile_sbuf[g * tile.P : (g + num) * tile.P, firsts[g] : end : tile_step]
-        move(here, hbm, [[apart, num], [c_step, tile.P], [hbm_step, counts[g]]], offsets[g])
+        move(here, hbm, [[apart, num], [c_step, tile.P], [hbm_step, counts[g]]], offsets[g], g * tile.P)
 
 
 def filler(plan):
@@ -90,6 +91,7 @@ def load_dilated(run, tile, x_sbuf):
         dense_sbuf = nl.ndarray((tile.rows, count), dtype=run.operands.x.dtype, buffer=nl.sbuf)
         clear_outside(run, dense_sbuf, firsts)
         load_elements(run, tile, dense_sbuf, firsts, 0, count)
+        finish_gates(take_gates(run.operands.x), None)
         end = shift + (count - 1) * step + 1
         nisa.tensor_copy(dst=x_sbuf[0 : tile.rows, shift:end:step], src=dense_sbuf, engine=nisa.engine.gpsimd)
 
@@ -144,21 +146,22 @@ def tap_view(run, i, s, q0, qn):
 def store_y(run, piece, y_sbuf):
     """The columns of a piece to HBM."""
     geometry, tile = run.geometry, run.tiles[piece.tile]
-    where = places_of_y(geometry, tile, piece.q0, piece.qn)
+    where = places_of_y(tile, (geometry.y_n, geometry.y_c, geometry.y_q), 0, piece.q0, piece.qn)
     copy_groups(y_sbuf, run.operands.y, tile, where, 1, run.plan.rows.T * geometry.y_c, geometry.y_q, store)
 
 
 def load_mixed_residual(run, tile):
-    """The residual of a tile, [rows, qn] in its own dtype, zeros where y has no column; None without one."""
+    """The residual of a tile, or y's factor, [rows, qn] in its own dtype, zeros where y has no column; None without."""
     geometry, residual = run.geometry, run.operands.residual
     if residual is None:
         return None
     residual_sbuf = nl.ndarray((tile.rows, tile.qn), dtype=residual.dtype, buffer=nl.sbuf)
-    where = places_of_y(geometry, tile, 0, tile.qn)
+    n_step, c_step, q_step, start = residual_places(geometry)
+    where = places_of_y(tile, (n_step, c_step, q_step), start, 0, tile.qn)
     least = min(where[2])
     if least < tile.qn:
         fill_zeros(run, residual_sbuf[0 : tile.rows, least : tile.qn])
-    copy_groups(residual_sbuf, residual, tile, where, 1, run.plan.rows.T * geometry.y_c, geometry.y_q, load)
+    copy_groups(residual_sbuf, residual, tile, where, 1, run.plan.rows.T * c_step, q_step, load)
     return residual_sbuf
 
 

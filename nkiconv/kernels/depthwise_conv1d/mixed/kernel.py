@@ -26,6 +26,7 @@ from ...._nki import nl
 from ....schedules.depthwise import Options, RowGeometry
 from ....schedules.mixed import (
     FILLED_AHEAD,
+    GATED_AHEAD,
     MixedSchedule,
     build,
     cut_pieces,
@@ -37,6 +38,7 @@ from ....schedules.mixed import (
 )
 from ....schedules.rows import tile_list
 from ..._masks import make_diagonals
+from ..._prologue import finish_gates, take_gates
 from ..._warm import warm_up, warm_zeros
 from ..geometry import Operands, parts_of_core
 from .chains import run_step
@@ -68,6 +70,8 @@ def convolve_rows(operands, geometry, options, config, on_tensor):
         for turn in range(len(pieces) + plan.phases - 1):
             if turn < len(pieces):
                 prepare(run, pieces[turn].tile)
+                for piece in pieces[turn : turn + GATED_AHEAD + 1]:
+                    finish_gates(run.held[piece.tile].gates, None)
             for step in range(plan.phase_steps):
                 for phase in range(min(plan.phases, turn + 1)):
                     place = turn - phase
@@ -91,6 +95,8 @@ class HeldTile:
     #: filters [rows, S] and bias [rows, 1] in fp32
     w: object = None
     bias: object = None
+    #: products that x waits for
+    gates: object = None
     #: [rows, taps on Tensor, rows] stationaries
     diagonals: object = None
 
@@ -144,6 +150,7 @@ def load_next_tile(run, i):
         load_states(run, tile)
     begin = widths_of(tile.qn, plan, i == 0, i == len(run.tiles) - 1)[0]
     run.held[i].x = load_tile_x(run, tile, mixed_cuts(tile.qn, begin), run.options.state and not staged)
+    run.held[i].gates = take_gates(run.operands.x)
     run.held[i].residual = load_mixed_residual(run, tile)
     if i == 0 and plan.settings.warmup > 0:
         run.warm = warm_up(warm_zeros(), plan.settings.warmup, WARM_BLOCKS)

@@ -25,12 +25,13 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ....schedules.channels import row_start
+from ....schedules.depthwise import residual_places
 from ....schedules.tiles import div_ceil, share, some_of
 from ....schedules.update import build, group_runs, group_start, taps_met, update_chunks, update_settings
 from ..._dma import copy
 from ..._epilogue import evacuate
 from ..._masks import keep_between
-from ..._prologue import load_rows
+from ..._prologue import finish_gates, load_rows, take_gates
 from ..._warm import accumulator, warm_up, warm_zeros
 from .vector import update_vector
 
@@ -78,6 +79,8 @@ class Loaded:
     """Of a chunk, for each kind: rows as loaded, and then transposed; bands. And the filters that start with it."""
 
     rows: list
+    #: products that rows wait for
+    gates: list
     bands: list
     filters: object
 
@@ -99,6 +102,7 @@ def run_chunks(operands, geometry, options, plan, settings, work):
             band_chunk(loaded, geometry, plan, kinds, work, target)
         if index < len(work):
             now = loaded[index]
+            finish_gates(now.gates, None)
             for kind in range(len(kinds)):
                 now.rows[kind] = transpose_rows(now.rows[kind], plan, work[index], kinds[kind].width)
         if index > 0:
@@ -118,7 +122,7 @@ def fetch(loaded, operands, geometry, plan, kinds, work):
         rows = []
         for kind in kinds:
             rows.append(load_chunk(kind, plan, chunk))
-        loaded.append(Loaded(rows=rows, bands=[], filters=filters))
+        loaded.append(Loaded(rows=rows, gates=take_gates(operands.x), bands=[], filters=filters))
 
 
 def first_loaded(plan, chunk):
@@ -147,7 +151,7 @@ def load_chunk(kind, plan, chunk):
             first, count, step = part
             pattern = [[step, count], [c_step, chunk.width], [w_step, kind.width]]
             if count > 0:
-                load_rows(rows_sbuf[first : first + count, 0:size], source, pattern, offset)
+                load_rows(rows_sbuf[first : first + count, 0:size], source, pattern, offset, first)
     return rows_sbuf
 
 
@@ -191,6 +195,7 @@ def multiply_chunk(operands, geometry, options, plan, chunk, loaded, warm, vecto
     Of each piece those channels leave that no chunk or piece before it has.
     """
     Q, rows, size = geometry.Q, rows_of(plan, chunk), plan.channels * geometry.Q
+    y_places = (geometry.y_n, geometry.y_c, geometry.y_q, 0)
     sums_psum, started = accumulator(warm, (rows, chunk.count, plan.pieces, size))
     for g in range(chunk.count):
         for kind in range(len(loaded.rows)):
@@ -224,16 +229,17 @@ def multiply_chunk(operands, geometry, options, plan, chunk, loaded, warm, vecto
         skip = max(chunk.first * plan.channels, own) - chunk.start
         if skip < chunk.width:
             copy(
-                y_of(operands.y, geometry, chunk, c0 + chunk.start + skip, chunk.width - skip),
+                y_of(operands.y, geometry, y_places, chunk, c0 + chunk.start + skip, chunk.width - skip),
                 y_sbuf[h * plan.pitch : h * plan.pitch + chunk.nn, skip * Q : chunk.width * Q],
             )
 
 
-def y_of(tensor_hbm, geometry, chunk, c0, channels):
-    """View [images, channels, columns] of y, or of the residual that lies as y does, of a chunk's images."""
+def y_of(tensor_hbm, geometry, places, chunk, c0, channels):
+    """View [images, channels, columns] of y, or of the residual as `residual_places`, of a chunk's images."""
+    n_step, c_step, q_step, start = places
     return tensor_hbm.ap(
-        pattern=[[geometry.y_n, chunk.nn], [geometry.y_c, channels], [geometry.y_q, geometry.Q]],
-        offset=chunk.n0 * geometry.y_n + c0 * geometry.y_c,
+        pattern=[[n_step, chunk.nn], [c_step, channels], [q_step, geometry.Q]],
+        offset=start + chunk.n0 * n_step + c0 * c_step,
     )
 
 
@@ -251,7 +257,8 @@ def load_options(operands, geometry, plan, chunk, h, run):
     if operands.residual != None:
         residual_sbuf = nl.ndarray((rows, count, size), dtype=operands.residual.dtype, buffer=nl.sbuf)
         residual = residual_sbuf[row:end, 0:count, 0:size]
-        copy(residual, y_of(operands.residual, geometry, chunk, c0, count * plan.channels))
+        places = residual_places(geometry)
+        copy(residual, y_of(operands.residual, geometry, places, chunk, c0, count * plan.channels))
     return bias, residual
 
 

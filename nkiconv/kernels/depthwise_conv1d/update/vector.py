@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ....schedules.channels import full_rows, row_start
+from ....schedules.depthwise import residual_places
 from ....schedules.tiles import div_ceil, share
 from ....schedules.update import parts_of, taps_met
 from ..._dma import load, store
 from ..._epilogue import evacuate
-from ..._prologue import load_rows
+from ..._prologue import finish_gates, load_rows, take_gates
 
 
 @dataclass
@@ -27,6 +28,8 @@ class PartTiles:
     residual: object
     filters: object
     bias: object
+    #: products that x waits for
+    gates: list
 
 
 def update_vector(operands, geometry, options):
@@ -50,29 +53,32 @@ def load_part(operands, geometry, part, before):
     else:
         filters = load_images(operands.w, part.block, 0, 1, geometry.S, (0, geometry.w_c, geometry.w_s))
         bias = load_images(operands.bias, part.block, 0, 1, 1, (0, 1, 1))
-    left, y_steps = geometry.pad_left, (geometry.y_n, geometry.y_c, geometry.y_q)
-    x_steps = (geometry.x_n, geometry.x_c, geometry.x_w)
+    left, x_steps = geometry.pad_left, (geometry.x_n, geometry.x_c, geometry.x_w)
+    *residual_steps, start = residual_places(geometry)
+    x = load_images(operands.x, part.block, part.n0, part.nn, geometry.W, x_steps, load_rows)
     return PartTiles(
-        x=load_images(operands.x, part.block, part.n0, part.nn, geometry.W, x_steps, load_rows),
+        x=x,
         state=load_images(operands.state, part.block, part.n0, part.nn, left, (geometry.C * left, left, 1), load_rows),
-        residual=load_images(operands.residual, part.block, part.n0, part.nn, geometry.Q, y_steps),
+        residual=load_images(operands.residual, part.block, part.n0, part.nn, geometry.Q, residual_steps, load, start),
         filters=filters,
         bias=bias,
+        gates=take_gates(operands.x),
     )
 
 
-def load_images(tensor_hbm, block, n0, nn, width, steps, move=load):
+def load_images(tensor_hbm, block, n0, nn, width, steps, move=load, start=0):
     """[rows, images n0 .. n0+nn-1, channels, width] of a tensor in its own dtype, or None without one."""
     if tensor_hbm == None:
         return None
     shape = (div_ceil(block.count, block.length), nn, block.length, width)
     tile_sbuf = nl.ndarray(shape, dtype=tensor_hbm.dtype, buffer=nl.sbuf)
-    transfer(tile_sbuf, tensor_hbm, block, n0, steps, move)
+    transfer(tile_sbuf, tensor_hbm, block, n0, steps, move, start)
     return tile_sbuf
 
 
 def work_part(operands, geometry, options, part, loaded):
     """Sums of a part, their epilogue and the store."""
+    finish_gates(loaded.gates, None)
     rows, length = loaded.x.shape[0], part.block.length
     shape = (rows, part.nn, length, geometry.Q)
     flat = (rows, part.nn, length * geometry.Q)
@@ -99,11 +105,11 @@ def work_part(operands, geometry, options, part, loaded):
     transfer(y_sbuf, operands.y, part.block, part.n0, (geometry.y_n, geometry.y_c, geometry.y_q), store)
 
 
-def transfer(tile_sbuf, tensor_hbm, block, n0, steps, move):
+def transfer(tile_sbuf, tensor_hbm, block, n0, steps, move, start=0):
     """[rows, images, channels, elements] from HBM to SBUF, or back.
 
     A last row with too few channels has those before it once more at its start, which are not stored again. steps: HBM
-    elements between images, channels and elements; move: `load_rows`, `load` or `store`.
+    elements between images, channels and elements, from `start` on; move: `load_rows`, `load` or `store`.
     """
     images, length, width = tile_sbuf.shape[1], tile_sbuf.shape[2], tile_sbuf.shape[3]
     complete, rest = full_rows(block)
@@ -112,7 +118,8 @@ def transfer(tile_sbuf, tensor_hbm, block, n0, steps, move):
         first = 0 if move != store or row == 0 else length - rest
         part_sbuf = tile_sbuf[row : row + rows, 0:images, first:length, 0:width]
         pattern = [[length * steps[1], rows], [steps[0], images], [steps[1], length - first], [steps[2], width]]
-        move(part_sbuf, tensor_hbm, pattern, n0 * steps[0] + (row_start(block, row) + first) * steps[1])
+        offset = start + n0 * steps[0] + (row_start(block, row) + first) * steps[1]
+        move(part_sbuf, tensor_hbm, pattern, offset, row)
 
 
 def multiply_taps(x_sbuf, state_sbuf, filters, geometry, q, strict):

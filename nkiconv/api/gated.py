@@ -1,0 +1,113 @@
+"""Gated depthwise convolutions of rows, as models have them: `depthwise_conv1d` with chunks of x's channels by name."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from .. import rules
+from ..errors import LayoutError, refuse
+from ..integers import takes_ints
+from ..planner.request import Config
+from ..reference import AnyArray
+from .depthwise_conv1d import depthwise_conv1d
+
+#: Orders of the chunks of a gated short convolution.
+ORDERS = tuple(map("".join, itertools.permutations("BCx")))
+
+
+@takes_ints
+def gated_short_conv(
+    bcx: AnyArray,
+    w: AnyArray,
+    *,
+    order: str = "BCx",
+    bias: AnyArray | None = None,
+    initial_state: AnyArray | None = None,
+    return_final_state: bool = False,
+    out_dtype: Any = None,
+    lnc: int = 2,
+    algorithm: str | None = None,
+    config: Config = None,
+) -> Any:
+    """The convolution of LFM2's short convolution blocks, between its two projections: y = C * (causal(B * x) + bias).
+
+    One kernel reads B, C and x once and writes y once. A step of one token is W = 1 with the states.
+
+    Args:
+        bcx: [N, 3 * D, W], chunks of D channels in `order`, as a projection gives them; bf16 (ml_dtypes), fp16 or fp32.
+        w: [D, S]; as of `depthwise_conv1d`.
+        order: of the chunks: "BCx" as transformers' Lfm2ShortConv has them, or another.
+        bias: [D]. initial_state: [N, D, S - 1], bcx's dtype, the last S - 1 elements of B * x before these, as
+            transformers' cache has them (whose S columns are one more, the oldest); None: zeros.
+        return_final_state: also return the next initial_state.
+        out_dtype: of y; None: bcx's. lnc, algorithm, config: as of `depthwise_conv1d`.
+
+    Returns: [N, D, W]; with return_final_state the pair of it and [N, D, S - 1], bcx's dtype. B * x is rounded once to
+        bcx's dtype; sums, bias and the product with C are fp32, rounded once.
+
+    Raises: GeometryError, DtypeError, LayoutError, UnsupportedError, before any work, naming every violated rule.
+    """
+    refuse(LayoutError, rules.accepted("order", order, ORDERS))
+    return depthwise_conv1d(
+        bcx,
+        w,
+        chunks=order,
+        padding="causal",
+        bias=bias,
+        initial_state=initial_state,
+        return_final_state=return_final_state,
+        out_dtype=out_dtype,
+        lnc=lnc,
+        algorithm=algorithm,
+        config=config,
+    )
+
+
+@takes_ints
+def glu_conv1d(
+    x: AnyArray,
+    w: AnyArray,
+    *,
+    bias: AnyArray | None = None,
+    activation: str | None = "silu",
+    padding: Any = "same",
+    initial_state: AnyArray | None = None,
+    return_final_state: bool = False,
+    out_dtype: Any = None,
+    lnc: int = 2,
+    algorithm: str | None = None,
+    config: Config = None,
+) -> Any:
+    """The middle of a Conformer's convolution module: y = act(conv(a * sigmoid(b)) + bias), a and b the halves of x.
+
+    Equals ``act(conv1d(glu(x, dim=1), w[:, None], bias, groups=D, padding=...))`` of torch; a BatchNorm behind the
+    convolution is folded into w and bias by the caller. One kernel reads x once and writes y once.
+
+    Args:
+        x: [N, 2 * D, W]; bf16 (ml_dtypes), fp16 or fp32. w: [D, S]; as of `depthwise_conv1d`.
+        bias: [D]. activation: None or a name of `nkiconv.rules.ACTIVATIONS`.
+        padding: as of `depthwise_conv1d`; zeros in front of the GLU's result.
+        initial_state: [N, D, S - 1], x's dtype: the GLU's last results before these, with padding="causal".
+        return_final_state: also return the next initial_state.
+        out_dtype: of y; None: x's. lnc, algorithm, config: as of `depthwise_conv1d`.
+
+    Returns: [N, D, Q]; with return_final_state the pair of it and [N, D, S - 1], x's dtype. The sigmoid is fp32, the
+        GLU's result rounded once to x's dtype, as torch's is.
+
+    Raises: GeometryError, DtypeError, LayoutError, UnsupportedError, before any work, naming every violated rule.
+    """
+    return depthwise_conv1d(
+        x,
+        w,
+        chunks="xG",
+        padding=padding,
+        bias=bias,
+        activation=activation,
+        initial_state=initial_state,
+        return_final_state=return_final_state,
+        out_dtype=out_dtype,
+        lnc=lnc,
+        algorithm=algorithm,
+        config=config,
+    )

@@ -1,0 +1,27 @@
+"""The chunks of x's channels of a gated convolution of rows: what each can be, and the rule of their order.
+
+`rules.chunks` is the rule.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .errors import shown
+
+#: What a chunk can be: the input of the convolution; a factor of it, or one through a sigmoid (GLU); a factor of y.
+CHUNKS = ("x", "B", "G", "C")
+
+
+def chunks(value: Any, channels: int = 0) -> str:
+    """None, or the order of the chunks that x's channels are, all of as many channels."""
+    if value is None:
+        return ""
+    known = isinstance(value, str) and set(value) <= set(CHUNKS) and len(set(value)) == len(value) > 1
+    if known and "x" in value and not {"B", "G"} <= set(value):
+        uneven = channels % len(value) != 0
+        return f"chunks={value!r}: x has {channels} channels, no multiple of {len(value)}; pass {value}" * uneven
+    return (
+        f"chunks={shown(value)}: must have x, the input, once, and once at most a factor of it, B or G (through a "
+        f"sigmoid), and C, a factor of y; write one as 'BCx' or 'xG'"
+    )

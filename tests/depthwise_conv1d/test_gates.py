@@ -1,0 +1,156 @@
+"""Gated convolutions of rows, y = C * act(conv(B * x) + bias) or a GLU in front: every algorithm, order and dtype."""
+
+import itertools
+
+import numpy as np
+import pytest
+from depthwise import Row
+from draws import draws
+from epilogue import FLOATS, PLAIN, Request, takes_state
+from gates import CHUNKS, check_gated, refusal, takes
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import problems_for
+
+import nkiconv
+from nkiconv import GeometryError, LayoutError, UnsupportedError
+from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
+from nkiconv.simulator import KernelAssertionError
+
+#: For each algorithm something, with padding on one side, on both, on none; states where they fit.
+ROWS = [
+    #   why                             N  C    W     S  stride  pad      dil lhs
+    Row("short causal filter", 1, 131, 300, 4, 1, (3, 0)),
+    Row("filter of tens", 2, 5, 600, 31, 1, (15, 15)),
+    Row("images on partitions", 9, 34, 5, 3, 1, (2, 0)),
+    Row("one step", 5, 130, 1, 4, 1, (3, 0)),
+    Row("few columns of a long filter", 2, 5, 5, 300, 1, (299, 0)),
+    Row("dilation", 2, 7, 40, 5, 1, (12, 0), 3),
+    Row("several column tiles", 1, 3, 2100, 6, 1, (5, 0)),
+    Row("stride", 2, 9, 61, 5, 2, (2, 2)),
+    Row("gaps", 2, 9, 41, 5, 1, (4, 0), 1, 2),
+    Row("crop", 1, 7, 40, 5, 1, (4, -3)),
+]
+EPILOGUES = [PLAIN, Request(bias="fp32", activation="silu", out_dtype="fp32")]
+#: Least number of (row, chunks) that an algorithm takes.
+ACCEPTED = {"banded": 37, "mixed": 38, "vector": 38, "dot": 19, "update": 22}
+
+
+def cases(algorithm):
+    """(row, chunks) whose factor has y's extents."""
+    return [pair for pair in itertools.product(ROWS, CHUNKS) if takes(pair[1], pair[0].problem("bf16"))]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_refusals_do_not_grow(algorithm):
+    reasons = [refusal(algorithm, row.problem("bf16"), chunks, PLAIN) for row, chunks in cases(algorithm)]
+    assert reasons.count("") >= ACCEPTED[algorithm], [reason for reason in reasons if reason]
+
+
+@pytest.mark.cover(20)
+@pytest.mark.parametrize("chunks", CHUNKS)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
+def test_within_the_bound(row, algorithm, chunks):
+    place = ROWS.index(row) + CHUNKS.index(chunks)
+    problem, request = row.problem(FLOATS[place % 3]), EPILOGUES[place % 2]
+    if not takes(chunks, problem) or refusal(algorithm, problem, chunks, request):
+        return
+    check_gated(problem, chunks, request, 1, whole=False, algorithm=algorithm)
+
+
+@pytest.mark.cover(20)
+@pytest.mark.parametrize("chunks", ["BCx", "xG"])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("row", [row for row in ROWS if takes_state(row.problem("bf16"))], ids=lambda row: row.id)
+def test_exact_with_states(row, algorithm, chunks):
+    problem = row.problem("bf16" if chunks == "BCx" else "fp32")
+    request = Request(bias="fp32", state=True, final=True)
+    if takes(chunks, problem) and not refusal(algorithm, problem, chunks, request):
+        check_gated(problem, chunks, request, 2, whole=True, algorithm=algorithm)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@given(data=st.data())
+@draws(6)
+def test_any_problem(algorithm, data):
+    problem = data.draw(problems_for(algorithm, widest=90, most_taps=9, most_channels=70))
+    chunks = data.draw(st.sampled_from([one for one in CHUNKS if takes(one, problem)]))
+    state = takes_state(problem) and data.draw(st.booleans())
+    request = Request(bias=data.draw(st.sampled_from([None, "bf16"])), state=state, final=state)
+    if not refusal(algorithm, problem, chunks, request):
+        check_gated(problem, chunks, request, 3, whole=data.draw(st.booleans()), algorithm=algorithm)
+
+
+def test_a_kernel_refuses_what_is_no_factor():
+    kernel = nkiconv.simulate(nkiconv.depthwise_conv1d_implicit_gemm[2])
+    x, w = np.ones((1, 12, 1, 9), np.float32), np.ones((4, 1, 1, 3), np.float32)
+    for more, words in (
+        ({"chunks": "BCx"}, "a factor of y has its extents"),
+        ({"chunks": "BC"}, "must have x"),
+        ({"chunks": "BGx"}, "must have x"),
+        ({"chunks": "BGCx"}, "must have x"),
+    ):
+        with pytest.raises(KernelAssertionError, match=words):
+            kernel(x, w, feature_group_count=4, **more)
+    with pytest.raises(KernelAssertionError, match="no multiple of 2"):
+        kernel(np.ones((1, 7, 1, 9), np.float32), w[:3], padding=((0, 0), (1, 1)), chunks="xG")
+
+
+X, W = np.ones((2, 12, 9), np.float32), np.ones((4, 3), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda: nkiconv.gated_short_conv(X, W, order="xG"), LayoutError, "order='xG'"),
+        (lambda: nkiconv.gated_short_conv(X[:, :11], W), LayoutError, "x has 11 channels, no multiple of 3"),
+        (lambda: nkiconv.gated_short_conv(X, W[:3]), GeometryError, "w.shape"),
+        (lambda: nkiconv.glu_conv1d(X, W), GeometryError, "w.shape"),
+        (lambda: nkiconv.depthwise_conv1d(X, W, chunks="BxB"), LayoutError, "chunks='BxB'"),
+        (lambda: nkiconv.depthwise_conv1d(X, W, chunks="BCx"), GeometryError, "W=9, Q=7"),
+        (
+            lambda: nkiconv.depthwise_conv1d(X, W, chunks="BCx", padding="causal", residual=X[:, :4]),
+            UnsupportedError,
+            "add the residual to y",
+        ),
+    ],
+)
+def test_calls_that_are_refused(call, error, words):
+    with pytest.raises(error, match=words):
+        call()
+
+
+def test_other_operations_have_no_chunks():
+    problem = nkiconv.ConvProblem(N=1, C=4, W=9, S=3, groups=4, padding=((0, 0), (2, 0)))
+    for operation in ("conv2d", "depthwise_conv1d_weight"):
+        toward = problem.toward("wgrad") if operation.endswith("weight") else problem
+        with pytest.raises(UnsupportedError, match="chunks="):
+            nkiconv.plan(toward, operation=operation, chunks="BCx")
+
+
+def test_gated_short_conv_steps_as_a_whole():
+    rng = np.random.default_rng(0)
+    bcx, w = rng.integers(-3, 4, (2, 12, 7)).astype(np.float32), rng.integers(-2, 3, (4, 3)).astype(np.float32)
+    whole, state = nkiconv.gated_short_conv(bcx, w, return_final_state=True)
+    part, held = nkiconv.gated_short_conv(bcx[:, :, :4], w, return_final_state=True)
+    pieces = [part]
+    for at in range(4, 7):
+        step, held = nkiconv.gated_short_conv(bcx[:, :, at : at + 1], w, initial_state=held, return_final_state=True)
+        pieces.append(step)
+    assert np.array_equal(np.concatenate(pieces, axis=2), whole)
+    assert np.array_equal(held, state)
+    B, C, x = np.split(bcx, 3, axis=1)
+    plain = nkiconv.depthwise_conv1d(B * x, w, padding="causal")
+    assert np.array_equal(whole, C * plain)
+    assert np.array_equal(nkiconv.gated_short_conv(np.concatenate([x, B, C], axis=1), w, order="xBC"), whole)
+
+
+def test_glu_conv1d_is_the_convolution_of_a_glu():
+    rng = np.random.default_rng(1)
+    x, w = rng.standard_normal((2, 8, 30)).astype(np.float32), rng.standard_normal((4, 7)).astype(np.float32)
+    a, b = np.split(x.astype(np.float64), 2, axis=1)
+    glu = (a / (1 + np.exp(-b))).astype(np.float32)
+    found = nkiconv.glu_conv1d(x, w, activation=None)
+    assert np.allclose(found, nkiconv.depthwise_conv1d(glu, w, padding="same"), rtol=1e-5, atol=1e-5)
+    assert nkiconv.gated_short_conv(np.ones((0, 12, 9), np.float32), W).shape == (0, 4, 9)
