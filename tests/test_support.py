@@ -114,6 +114,8 @@ PLANNED = [
     ("dtype", "", {}),
     ("`bias`", "", {"bias": True}),
     ("`activation`", "gelu", {"activation": "gelu"}),
+    ("`x_scale`", "of channels", {"x_scale": "channel"}),
+    ("`x_activation`", "silu", {"x_activation": "silu"}),
     ("`residual`", "behind it", {"residual": "post_activation"}),
     ("`residual`", "times `beta`", {"residual": "pre_activation", "scaled": True}),
     ("`out_dtype`", "fp32", {"out_dtype": "fp32"}),

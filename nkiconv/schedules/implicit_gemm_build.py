@@ -13,6 +13,7 @@ from .implicit_gemm_channels import (
     can_move,
     can_together,
     depth_of,
+    left_over,
     rows_of,
     stores_channels,
 )
@@ -21,7 +22,7 @@ from .implicit_gemm_products import RAW_BYTES
 from .implicit_gemm_schedule import Schedule, build
 from .options import PROLOGUE_ARGUMENTS, Options
 from .settings import Config, setting
-from .tiles import INSTRUCTIONS_MAX, P_MAX, PARTS, PSUM_BANKS, SBUF_BYTES, div_ceil
+from .tiles import INSTRUCTIONS_MAX, P_MAX, PARTS, PSUM_BANKS, QUADRANT, SBUF_BYTES, div_ceil
 
 #: Matmuls that warm the array up while the first filters are on their way, where they are few: a load of 128 rows of w
 #: takes some 2.1 us to the array, a matmul 107 ns at half rate. Of packed filters fewer, as nothing is transposed. Of
@@ -143,8 +144,11 @@ def fold_unsupported(geometry: Geometry, options: Options, fold: str, product: s
     """Why these channels cannot be folded; "" if they can."""
     if fold != "none" and options.strict_nonfinite:
         return f"config fold={fold}: multiplies by zeros, which strict_nonfinite=True forbids; use 'none'"
-    if fold in ("inputs", "both") and options.prologue.asked:
-        return f"config fold={fold}: copies of x have no prologue ({PROLOGUE_ARGUMENTS}); use 'none' or 'outputs'"
+    if fold in ("inputs", "both") and options.prologue.asked and left_over(geometry.C) % QUADRANT > 0:
+        return (
+            f"config fold={fold}, C={geometry.C}, {PROLOGUE_ARGUMENTS}: engines address copies of x by quadrants of "
+            f"{QUADRANT} channels; use 'none' or 'outputs'"
+        )
     if fold in ("inputs", "both") and depth_of(geometry) == 1:
         return (
             f"config fold={fold}: needs C={geometry.C} with 1 to 64 channels beyond a multiple of 128, several "

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from conv_calls import FLOATS
 from depthwise import same_bits
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from tolerances import assert_exact, assert_within_limit, integer_inputs
 
@@ -41,8 +42,12 @@ PROBLEMS = {
     "images": image(),
     "few channels": image(C=3),
     "channels beyond 128": image(C=130, H=4, W=5),
+    "folded channels": image(C=64, W=20),
+    "folded channels beyond 128": image(C=160, H=4, W=20),
     "outputs beyond 128": image(K=150, H=4, W=5),
+    "channels of uneven K tiles": image(C=257, H=3, W=4),
     "many small images": image(N=9, H=3, W=3),
+    "more images than a square": image(N=70, C=40, H=2, W=2, R=1, S=1, padding=((0, 0), (0, 0))),
     "channels last": image(layout="NHWC"),
     "stride and dilation": image(stride=(2, 1), rhs_dilation=(1, 2)),
     "crop": image(padding=((-1, 2), (3, -2))),
@@ -268,7 +273,8 @@ def test_empty_arrays():
     ({"x_shift": [1.0] * 4}, r"x_shift: must be a NumPy array, not list"),
     ({"x_activation": "swish"}, r"x_activation='swish': accepted are None, relu.*or apply it to x"),
     ({"x_activation": "relu", "algorithm": "stacked"}, r"x_activation: stacked takes none; use implicit_gemm or"),
-    ({"x_activation": "relu", "algorithm": "implicit_gemm", "config": (("fold", "inputs"),)}, r"fold=inputs: copies"),
+    ({"x_activation": "relu", "algorithm": "implicit_gemm", "config": (("fold", "inputs"),)},
+     r"fold=inputs, C=4, x_scale, x_shift, x_activation: engines address copies of x by quadrants of 32 channels"),
     ({"x_scale": np.ones(4, np.float32), "batch_group_count": 2, "K": 6, "x_shift": np.ones(8, np.float32)},
      r"x_shift.shape=\(8,\)"),
 ])  # fmt: skip
@@ -298,10 +304,10 @@ def test_plans_of_depthwise_rows_go_to_conv2d(name):
         nkiconv.plan(problem, direction="wgrad", **{name: value})
 
 
-@settings(max_examples=25)
+@draws(100)
 @given(st.data())
 def test_any_shape(data):
-    """Random problems, exactly."""
+    """Random problems, exactly, by each algorithm that takes them."""
 
     def draw(low, high):
         return data.draw(st.integers(low, high))
@@ -320,4 +326,9 @@ def test_any_shape(data):
     except NkiconvError:
         return
     forms = [data.draw(st.sampled_from([None, "channel", "image"])) for _ in range(2)]
-    check_exact(problem, *forms, data.draw(st.sampled_from([None, "relu"])), None)
+    algorithm, activation = (
+        data.draw(st.sampled_from([None, *TAKE_PROLOGUE])),
+        data.draw(st.sampled_from([None, "relu"])),
+    )
+    if algorithm is None or takes(problem, algorithm, *forms, activation):
+        check_exact(problem, *forms, activation, algorithm)

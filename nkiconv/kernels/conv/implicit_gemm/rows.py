@@ -58,7 +58,8 @@ def load_copies(operands, geometry, k_tile, x_sbuf, out_tile, d0, h0, ledger):
             at += copy_index * k_tile.cn
             h = h0 if rows is None else h0 + row * rows.dilation - rows.before
             dst = x_sbuf[at : at + count, 0:dn, 0:hn, 0:wn]
-            load_x(dst, operands, own, (c, d0, h, w0 + copy_index * geometry.columns.dilation), ledger=ledger)
+            first = (c, d0, h, w0 + copy_index * geometry.columns.dilation)
+            load_x(dst, operands, own, first, ledger=ledger, row=at)
 
 
 def rows_tile(operands, geometry, k_tile, out_tile):

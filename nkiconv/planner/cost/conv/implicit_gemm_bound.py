@@ -59,7 +59,7 @@ def bound_ns(target: Target, geometry: Any, plan: Any) -> float:
     others_ns = max(
         work.dma_ns(m_tiles, by_channels, len(plan.batches)),
         work.gpsimd_ns(m_tiles, by_channels),
-        work.prologue_ns(by_channels, len(plan.batches)),
+        work.prologue_ns(m_tiles, by_channels, len(plan.batches)),
     )
     return max(_core_ns(work, plan, plan.items[first : first + count], others_ns) for first, count in parts if count)
 
@@ -197,12 +197,14 @@ class Work:
             self.sums_ns(m_tiles, by_channels),
             self.dma_ns(m_tiles, by_channels),
             self.gpsimd_ns(m_tiles, by_channels),
-            self.prologue_ns(by_channels),
+            self.prologue_ns(m_tiles, by_channels),
         )
 
-    def prologue_ns(self, by_channels: bool, groups: int = 1) -> float:
-        """ns of Scalar of a core for all x, of each group of M tiles anew."""
+    def prologue_ns(self, m_tiles: Sequence[Any], by_channels: bool, groups: int = 1) -> float:
+        """ns of Scalar of a core for all x, of each group of M tiles anew, and each copy of folded channels."""
         geometry, k_tiles = self.geometry, div_ceil(self.geometry.C, PARTITIONS)
+        if geometry.groups == 1:
+            k_tiles = sum(k_tile.depth for k_tile in m_tiles[0].k_tiles)
         images = geometry.planes.size / geometry.image_planes
         elements = k_tiles * self.planes * geometry.rows.size * geometry.columns.size
         all_ns = groups * prologue_ns(self.target, self.prologue, elements, k_tiles, images)

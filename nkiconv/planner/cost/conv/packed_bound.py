@@ -123,7 +123,7 @@ class PackedBound:
         copy_ns = {1: target.vector_ns, 2: target.vector_4x_ns}.get(geometry.hbm_itemsize, target.vector_16bit_ns)
         self_ns = k_tiles * len(lanes) * (target.vector_fixed_ns + held * copy_ns) if held else 0.0
         each = z.xn / geometry.image_planes
-        self_ns += k_tiles * len(lanes) * prologue_ns(target, self.options.prologue, z.xn * p.xn * q.xn, 1, each)
+        taken_ns = prologue_ns(target, self.options.prologue, z.xn * p.xn * q.xn, 1, each) * k_tiles * len(lanes)
         if misses:
             self_ns += k_tiles * z.xn * p.xn * q.xn * geometry.itemsize / 4 * target.vector_memset_ns
         item, y_item = geometry.hbm_itemsize, self.options.epilogue.y_itemsize
@@ -141,7 +141,9 @@ class PackedBound:
         slots = min(PARTITIONS // schedule.slot, len(schedule.residents[0].items) * len(lanes) / PARTS)
         hbm_ns = target.hbm_ns(kn * len(lanes) * z.yn * p.bn * q.yn * y_item, y_run * y_item)
         y_ns = max(one_ns * len(lanes) / slots, hbm_ns)
-        return _Work(banks, array_ns, work_ns, read_ns + self_ns, chain_ns, x_ns, y_ns, one_ns / banks,
+        # Vector and Scalar share what both have to do
+        busy_ns = max(read_ns + self_ns, taken_ns, (read_ns + self_ns + taken_ns) / 2)
+        return _Work(banks, array_ns, work_ns, busy_ns, chain_ns, x_ns, y_ns, one_ns / banks,
                      pieces * len(lanes) * regions)  # fmt: skip
 
     def _read_ns(self, outputs: float) -> tuple[float, float]:
