@@ -292,6 +292,25 @@ def moments_bound(mean: Float64Array, variance: Float64Array, triples: int) -> t
     return of_mean, of_squares + (a + 4) * EPS32 * (variance + of_squares)
 
 
+def returned_stats_bound(y: Float64Array, error: Float64Array, triples: int) -> tuple[Float64Array, Float64Array]:
+    """Return how far mean and variance by image and channel of a convolution's y may be, [N, K] each.
+
+    They are those of y before it is rounded to its dtype, which errs itself by e, |e| <= `error`: that moves a mean by
+    at most the mean of |e|, and a variance by 2 cov(y, e) + var(e), at most 2 s r + r^2, s the standard deviation of y
+    and r the root mean square of e (Cauchy and Schwarz); `moments_bound` of such values comes on top.
+
+    Args:
+        y: float64 [N, K, ...], the truth. error: of its shape, as from `epilogue_bound` with out_dtype "fp32". triples:
+            (count, mean, variance) that are combined.
+    """
+    values, errors = (one.reshape(*y.shape[:2], -1) for one in (y, error))
+    of_y, of_square = errors.mean(2), np.sqrt((errors**2).mean(2))
+    variance = values.var(2)
+    moved = 2 * np.sqrt(variance) * of_square + of_square**2
+    bounds = moments_bound(np.abs(values.mean(2)) + of_y, variance + moved, triples)
+    return of_y + bounds[0], moved + bounds[1]
+
+
 #: Roundings of weight * (variance + eps)^-1/2: half that of the sum, 4 of the power, one of the product; and one more.
 SCALE_ROUNDINGS = 6.5
 

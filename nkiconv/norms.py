@@ -19,6 +19,15 @@ STATS = 3
 SHARED_MAX = 4096
 
 
+#: What statistics of y a convolution returns.
+RETURNED = ("channel",)
+
+
+def return_stats(value: Any) -> str:
+    """None, or what statistics of y a convolution returns."""
+    return rules.accepted("return_stats", value, (None, *RETURNED))
+
+
 def norm(value: Any) -> str:
     """What shares a mean and a variance."""
     return rules.accepted("norm", value, NORMS)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import nkiconv
-from nkiconv import ConvProblem, DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, rules
+from nkiconv import ConvProblem, DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, norms, rules
 from nkiconv._nki import nl
 from nkiconv.axis import Axis
 from nkiconv.planner.operations import OPERATIONS
@@ -234,6 +234,7 @@ ARGUMENTS: dict[str, list[Wrong]] = {
     "layout": each(["CHWN", ["NCHW"], None], lambda e, v: rules.layout("layout", v, LAYOUTS[e.axes])),
     "filter_layout": each(["CKRS", ["KCRS"], None], lambda e, v: rules.layout("filter_layout", v, FILTERS[e.axes])),
     "activation": of_choice("activation", rules.activation),
+    "return_stats": of_choice("return_stats", norms.return_stats, ("group", True, 1)),
     "residual_position": of_choice("residual_position", rules.residual_position, ("before", None, 1)),
     "chunks": of_choice("chunks", rules.chunks, ("BC", "BGx", "x", "yx", 3)),
     "beta": of_choice("beta", rules.beta, ("1", True, None, float("nan"), float("inf"))),
@@ -307,6 +308,7 @@ CLASSES = {
         ("activation", "x_activation", "beta", "precision", "lnc", "algorithm", "config"), UnsupportedError
     ),
     **dict.fromkeys(("strict_nonfinite", "flipped", "bias_gradient", "return_final_state"), UnsupportedError),
+    "return_stats": UnsupportedError,
     **dict.fromkeys(("out_dtype", "dtype"), DtypeError),
 }
 

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 import nkiconv
 from nkiconv import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, norms
 from nkiconv.bounds import EPS32, moments_bound, scale_shift_bound
-from nkiconv.kernels._statistics import TRIPLES, add_values, finish, new_statistics
+from nkiconv.kernels._statistics import add_values, finish, new_statistics
 from nkiconv.kernels.statistics import channel_statistics, norm_scale_and_shift
 from nkiconv.reference import channel_stats_ref, norm_scale_shift_ref
+from nkiconv.schedules.options import TRIPLES
 from nkiconv.simulator import isa as nisa
 from nkiconv.simulator import jit, simulate
 from nkiconv.simulator import language as nl

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import rules, simulator
+from .. import norms, rules, simulator
 from ..errors import GeometryError, UnsupportedError, raise_all, refuse
 from ..integers import takes_ints
 from ..planner.estimate import completed
@@ -52,6 +52,7 @@ def conv2d(
     precision: str | None = None,
     lnc: int = 2,
     strict_nonfinite: bool = False,
+    return_stats: str | None = None,
     algorithm: str | None = None,
     config: Config = None,
     x_scale: AnyArray | None = None,
@@ -93,6 +94,8 @@ def conv2d(
         lnc: cores that share the work, 1 or 2.
         strict_nonfinite: keep groups and windows apart (see the kernel), so that NaN and Inf reach no output that the
             definition keeps them from.
+        return_stats: None, or "channel": also return statistics of y, with bias, residual and activation, before it is
+            rounded, [P, N, K, 3] fp32 as of `channel_stats`, for `norm_scale_shift`. By algorithm "implicit_gemm".
         algorithm, config: as in a `Plan`; None: the estimate.
         x_scale, x_shift: [C], or [N, C], fp32: x * x_scale + x_shift is convolved, with 1 and 0 for None; zeros of
             padding and lhs_dilation stay zeros. x_activation: as activation, of what is convolved. All of that is
@@ -100,7 +103,8 @@ def conv2d(
             precision="bf16"; not of fp8. Normalisations have these: of GroupNorm, x_scale = weight * rstd and x_shift =
             bias - mean * x_scale.
 
-    Returns: [N, K, P, Q], or [N, P, Q, K] with layout="NHWC", sums in fp32, rounded once.
+    Returns: [N, K, P, Q], or [N, P, Q, K] with layout="NHWC", sums in fp32, rounded once; with return_stats the pair of
+        it and the statistics.
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError, before any work, naming every violated rule.
     """
@@ -129,6 +133,7 @@ def conv3d(
     precision: str | None = None,
     lnc: int = 2,
     strict_nonfinite: bool = False,
+    return_stats: str | None = None,
     algorithm: str | None = None,
     config: Config = None,
     initial_frames: AnyArray | None = None,
@@ -161,8 +166,8 @@ def conv3d(
             strict_nonfinite. Chunks of an even number of planes y give the y of the whole.
         The rest, dtypes and empty arrays: as in `conv2d`.
 
-    Returns: [N, K, Z, P, Q], or [N, Z, P, Q, K] with layout="NDHWC", with return_final_frames the pair of
-        it and the planes, in x's layout and dtype.
+    Returns: [N, K, Z, P, Q], or [N, Z, P, Q, K] with layout="NDHWC", with return_final_frames followed
+        by the planes, in x's layout and dtype, and with return_stats by the statistics.
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError, before any work, naming every violated rule.
     """
@@ -210,15 +215,24 @@ def _convolved(
         axes = "N" * has_no_images(x) + "C" * bare
         dtype = dtype_name(epilogue.out_dtype or problem.out_dtype)
         y = no_data(problem.output_shape, problem.layout, axes, dtype)
-        return y if frames.wanted is False else (y, frames.last(x, layout, final))
+        found = (y,) if frames.wanted is False else (y, frames.last(x, layout, final))
+        found += stats_of_no_data(epilogue, y, layout, more["lnc"])
+        return found if len(found) > 1 else y
     if epilogue.num_frames:
         epilogue = dataclasses.replace(epilogue, initial_frames=frames.initial)
     epilogue = dataclasses.replace(epilogue, return_final_frames=final)
     choice = {name: more[name] for name in ("lnc", "algorithm", "config")}
     y = run_conv(x, w, problem, filter_layout=filter_layout, epilogue=epilogue, **choice).y
     if frames.wanted is False or final:
-        return y if final == 0 else tuple(y)
-    return y, frames.last(x, layout, 0)
+        return tuple(y) if isinstance(y, (list, tuple)) else y
+    no_planes = frames.last(x, layout, 0)
+    return (y, no_planes) if epilogue.return_stats is None else (y[0], no_planes, y[1])
+
+
+def stats_of_no_data(epilogue: Epilogue, y: Any, layout: str, lnc: int) -> tuple[Any, ...]:
+    """The statistics that a call without images or channels returns, if it does, after y."""
+    shape = (lnc, y.shape[0], y.shape[layout.index("C")], norms.STATS)
+    return () if epilogue.return_stats is None else (np.zeros(shape, np.float32),)
 
 
 def _batch_groups(kind: Kind, x: Any, w: Any, count: Any, groups: Any, layout: str, filter_layout: str) -> Any:

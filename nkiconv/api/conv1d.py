@@ -47,6 +47,7 @@ def conv1d(
     precision: str | None = None,
     lnc: int = 2,
     strict_nonfinite: bool = False,
+    return_stats: str | None = None,
     algorithm: str | None = None,
     config: Config = None,
     x_scale: AnyArray | None = None,
@@ -116,8 +117,11 @@ def as_conv2d(
     }
 
 
-def as_rows(y: AnyArray, layout: str = "NCW") -> AnyArray:
-    """`conv1d`'s y of what `conv2d` returns for arguments of `as_conv2d`: without the axis of height 1."""
+def as_rows(y: Any, layout: str = "NCW") -> Any:
+    """`conv1d`'s y, and statistics if there are any, of what `conv2d` returns for arguments of `as_conv2d`: y without
+    the axis of height 1."""
+    if isinstance(y, tuple):
+        return as_rows(y[0], layout), *y[1:]
     axis = layout.index("W")
     return y.reshape(*y.shape[:axis], *y.shape[axis + 1 :])
 
@@ -154,6 +158,7 @@ def depthwise_conv2d(
     precision: str | None = None,
     lnc: int = 2,
     strict_nonfinite: bool = False,
+    return_stats: str | None = None,
     algorithm: str | None = None,
     config: Config = None,
     x_scale: AnyArray | None = None,

@@ -14,7 +14,7 @@ from ..planner.request import Config
 from ..problem import dtype_name
 from ..reference import AnyArray
 from .calls import Places, has_no_images, no_data, one_image, with_extents
-from .conv import run_conv
+from .conv import run_conv, stats_of_no_data
 from .conv1d import as_rows, check_row, with_height
 from .conv_problem import (
     LAYOUTS_1D,
@@ -49,6 +49,7 @@ def conv_transpose1d(
     precision: str | None = None,
     lnc: int = 2,
     strict_nonfinite: bool = False,
+    return_stats: str | None = None,
     algorithm: str | None = None,
     config: Config = None,
     x_scale: AnyArray | None = None,
@@ -89,6 +90,7 @@ def conv_transpose2d(
     precision: str | None = None,
     lnc: int = 2,
     strict_nonfinite: bool = False,
+    return_stats: str | None = None,
     algorithm: str | None = None,
     config: Config = None,
     x_scale: AnyArray | None = None,
@@ -106,8 +108,8 @@ def conv_transpose2d(
         output_padding: rows and columns more at the bottom and on the right; below stride or dilation.
         groups: divides C.
         precision: as in `conv2d`; "fp16x3" is taken by implicit_gemm, of zeros between the inputs too.
-        layout, activation, residual, residual_position, beta, out_dtype, lnc, strict_nonfinite, algorithm, config,
-            x_scale, x_shift, x_activation: as in `conv2d`.
+        layout, activation, residual, residual_position, beta, out_dtype, lnc, strict_nonfinite, return_stats,
+            algorithm, config, x_scale, x_shift, x_activation: as in `conv2d`.
 
     Returns: [N, K, P, Q], or [N, P, Q, K] with layout="NHWC"; sums in fp32, rounded once;
         P = (H - 1) * stride + (R - 1) * dilation + 1 - top - bottom + output_padding, and Q alike.
@@ -137,6 +139,7 @@ def conv_transpose3d(
     precision: str | None = None,
     lnc: int = 2,
     strict_nonfinite: bool = False,
+    return_stats: str | None = None,
     algorithm: str | None = None,
     config: Config = None,
     x_scale: AnyArray | None = None,
@@ -209,6 +212,9 @@ def _transposed(kind: Kind, x: Any, w: Any, **call: Any) -> Any:
     problem = checked_conv(kind, of_one, w, checked, **more)
     if empty:
         dtype = dtype_name(epilogue.out_dtype or problem.out_dtype)
-        return no_data(problem.output_shape, problem.layout, "N", dtype)
+        y = no_data(problem.output_shape, problem.layout, "N", dtype)
+        stats = stats_of_no_data(epilogue, y, problem.layout, more["lnc"])
+        return (y, *stats) if stats else y
     choice = {name: more[name] for name in ("lnc", "algorithm", "config")}
-    return run_conv(x, w, problem, epilogue=epilogue, **choice).y
+    y = run_conv(x, w, problem, epilogue=epilogue, **choice).y
+    return tuple(y) if isinstance(y, (list, tuple)) else y

@@ -37,6 +37,7 @@ class Epilogue:
     num_frames: int = 0  # planes of initial_frames
     return_final_frames: int = 0
     strict_nonfinite: bool = False
+    return_stats: str | None = None
     x_scale: Any = None
     x_shift: Any = None
     x_activation: str | None = None
@@ -59,6 +60,7 @@ class Epilogue:
             return_final_state=self.return_final_state,
             chunks=self.chunks,
             strict_nonfinite=self.strict_nonfinite,
+            return_stats=self.return_stats,
             scaled=self.residual is not None and self.beta != 1.0,
             precision=self.precision,
             packed=packed,
@@ -80,6 +82,8 @@ class Epilogue:
                 found["beta"] = float(self.beta)
         if self.out_dtype is not None:
             found["out_dtype"] = nl_dtype(self.out_dtype)
+        if self.return_stats is not None:
+            found["return_stats"] = self.return_stats
         if self.return_final_frames:
             found["return_final_frames"] = self.return_final_frames
         return found | ({"return_final_state": True} if self.return_final_state else {})

@@ -101,6 +101,19 @@ def evacuate(y_sbuf, acc, bias, residual, epilogue, by, strict=False, rest=None,
         sums, fused = into, None
 
 
+def unrounded(y_sbuf):
+    """What sums are evacuated into where statistics are taken of y before it is rounded: y_sbuf, if that is fp32."""
+    if y_sbuf.dtype == nl.float32:
+        return y_sbuf
+    return nl.ndarray(y_sbuf.shape, dtype=nl.float32, buffer=nl.sbuf)
+
+
+def round_out(y_sbuf, sums_sbuf, ledger):
+    """Round sums that `unrounded` held to y_sbuf."""
+    if sums_sbuf.dtype != y_sbuf.dtype:
+        nisa.tensor_copy(dst=y_sbuf, src=sums_sbuf, engine=pick(ledger, size_of(y_sbuf.shape[1:]), False))
+
+
 def scratch_of(y_sbuf, row):
     """fp32 of y_sbuf's shape on partitions from `row` on, as engines want the operands of one instruction."""
     whole = nl.ndarray((row + y_sbuf.shape[0], *y_sbuf.shape[1:]), dtype=nl.float32, buffer=nl.sbuf)

@@ -9,20 +9,23 @@ Source of the formula: Chan, Golub, LeVeque, Updating formulae and a pairwise al
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from .._nki import nisa, nl
-from ..schedules.tiles import size_of
+from ..schedules.options import TRIPLES
+from ..schedules.tiles import cut_at, size_of
+from ._dma import copy, store
+from ._engines import book_vector
 
-#: Triples of a partition that are kept before they become one. bn_aggr takes 14 ns for each: about a microsecond is
-#: left to do behind the last values.
-TRIPLES = 64
+#: Statistics of M tiles that are moved to other partitions at once, at most.
+MOVING_MAX = 32
 
 
 @dataclass
 class Statistics(nl.NKIObject):
     """Triples [P, TRIPLES, 3] fp32 in SBUF, how many there are, and of how many values a partition."""
 
-    triples: object
+    triples: Any
     used: int
     count: int
 
@@ -38,9 +41,7 @@ def add_values(statistics, data):
     partitions, most, _ = statistics.triples.shape
     if statistics.used + 2 > most:
         whole_sbuf = nl.ndarray((partitions, most, 3), dtype=nl.float32, buffer=nl.sbuf)
-        finish(statistics, whole_sbuf[0:partitions, 0, 0:3])
-        of_squares = whole_sbuf[0:partitions, 0, 2:3]
-        nisa.tensor_scalar(dst=of_squares, data=of_squares, op0=nl.multiply, operand0=float(statistics.count))
+        finish_triple(statistics, whole_sbuf[0:partitions, 0, 0:3])
         statistics.triples, statistics.used = whole_sbuf, 1
     first = statistics.used
     nisa.bn_stats(dst=statistics.triples[0:partitions, first : first + 2, 0:3], data=data)
@@ -53,3 +54,142 @@ def finish(statistics, dst):
     partitions = dst.shape[0]
     nisa.memset(dst=dst[0:partitions, 0:1], value=float(statistics.count), engine=nisa.engine.gpsimd)
     nisa.bn_aggr(dst=dst[0:partitions, 1:3], data=statistics.triples[0:partitions, 0 : statistics.used, 0:3])
+
+
+def finish_triple(statistics, dst):
+    """(count, mean, count * variance) of all values into dst, [P, 3] fp32 in SBUF: a triple to be combined further."""
+    finish(statistics, dst)
+    of_squares = dst[0 : dst.shape[0], 2:3]
+    nisa.tensor_scalar(dst=of_squares, data=of_squares, op0=nl.multiply, operand0=float(statistics.count))
+
+
+@dataclass
+class Channels(nl.NKIObject):
+    """Statistics of output channels of an image: `whole` of all partitions, that have each channel several times where
+    several rows of y share the columns, and `first`, of those that have it first; a bias [P, 1] that the values lack,
+    or None; banks of sums that are left to come."""
+
+    whole: Statistics
+    first: Statistics
+    bias: object
+    left: int
+
+
+class OutputStatistics:
+    """This core's part of the statistics of y by image and output channel, [P, N, K, 3] fp32 in HBM.
+
+    Output channels are told apart by the first of their M tile. What of y the core makes is known before, so that
+    statistics are stored when their last values are there, and zeros for what it does not make.
+    """
+
+    def __init__(self, stats_hbm, planes, ledger, m_tiles, visits):
+        """planes: of y, of an image. m_tiles: all there are. visits: (M tile, first plane, planes) of each bank of sums
+        to come."""
+        self.hbm, self.planes, self.ledger, self.open, self.left = stats_hbm, planes, ledger, {}, {}
+        self.moving = []
+        for m_tile, first, count in visits:
+            for image, _, _ in self.images(first, count):
+                self.left[image, m_tile.k0] = self.left.get((image, m_tile.k0), 0) + 1
+        for m_tile in m_tiles:
+            missing = [image for image in range(stats_hbm.shape[1]) if (image, m_tile.k0) not in self.left]
+            for first, count in runs(missing):
+                self.store_nothing(m_tile, first, count)
+
+    def images(self, first, count):
+        """(image, first of the planes, planes) of each image that planes of y are of."""
+        found, plane = [], first
+        while plane < first + count:
+            image = plane // self.planes
+            end = min(first + count, (image + 1) * self.planes)
+            found.append((image, plane - first, end - plane))
+            plane = end
+        return found
+
+    def add(self, m_tile, values, first, rows, bias=None):
+        """Take in values [partitions, planes, rows, columns], fp32 in SBUF or PSUM, of planes of y from `first` on.
+
+        rows: how many of them are of y for all partitions; one more may be for those that have each channel first.
+        bias: [partitions, 1] fp32 in SBUF that is in y and not in them, or None.
+        """
+        partitions, planes, pn, qn = values.shape
+        done = []
+        for image, z, zn in self.images(first, planes):
+            if (image, m_tile.k0) not in self.open:
+                empty = new_statistics(partitions), new_statistics(m_tile.kn) if m_tile.rows > 1 else None
+                self.open[image, m_tile.k0] = Channels(*empty, bias, self.left[image, m_tile.k0])
+            one = self.open[image, m_tile.k0]
+            for at, count in cut_at(zn, max(1, nl.tile_size.bn_stats_fmax // (pn * qn))):
+                part = slice(z + at, z + at + count)
+                if rows > 0:
+                    self.add_piece(one.whole, values[0:partitions, part, 0:rows, 0:qn])
+                if rows < pn:
+                    self.add_piece(one.first, values[0 : m_tile.kn, part, rows:pn, 0:qn])
+            one.left = one.left - 1
+            if one.left == 0:
+                done.append(image)
+        # behind those of all images, so that Vector does not wait for what it has just begun
+        for image in done:
+            self.store_channels(image, m_tile, self.open.pop((image, m_tile.k0)))
+
+    def add_piece(self, statistics, data):
+        """Take in at most 512 values a partition."""
+        add_values(statistics, data)
+        book_vector(self.ledger, size_of(data.shape[1:]))
+
+    def store_channels(self, image, m_tile, one):
+        """Store the statistics of an M tile of an image; of several rows of y together when they have been moved to the
+        same partitions, which may take as long as the loads before it."""
+        if m_tile.rows == 1:
+            self.store_one(image, m_tile, one.whole, one.bias)
+            return
+        kn, every = m_tile.kn, new_statistics(m_tile.kn, m_tile.rows + 1)
+        if one.whole.count > 0:
+            whole_sbuf = nl.ndarray((m_tile.rows * kn, 3), dtype=nl.float32, buffer=nl.sbuf)
+            finish_triple(one.whole, whole_sbuf)
+            for row in range(m_tile.rows):
+                copy(every.triples[0:kn, row, 0:3], whole_sbuf[row * kn : (row + 1) * kn, 0:3])
+            every.used, every.count = m_tile.rows, m_tile.rows * one.whole.count
+        if one.first.count > 0:
+            finish_triple(one.first, every.triples[0:kn, every.used, 0:3])
+            every.used, every.count = every.used + 1, every.count + one.first.count
+        self.end(MOVING_MAX)
+        self.moving.append((image, m_tile, every, one.bias))
+
+    def end(self, most=0):
+        """Store statistics that are moved to other partitions, until so many are left."""
+        while len(self.moving) > most:
+            self.store_one(*self.moving.pop(0))
+
+    def store_one(self, image, m_tile, statistics, bias):
+        """Store the statistics of an M tile of an image."""
+        kn = m_tile.kn
+        stats_sbuf = nl.ndarray((kn, 3), dtype=nl.float32, buffer=nl.sbuf)
+        finish(statistics, stats_sbuf)
+        if bias is not None:
+            mean_sbuf = stats_sbuf[0:kn, 1:2]
+            nisa.tensor_tensor(dst=mean_sbuf, data1=mean_sbuf, data2=bias[0:kn, 0:1], op=nl.add)
+        store(stats_sbuf, self.hbm, [[3, kn], [1, 3]], self.offset(image, m_tile))
+
+    def store_nothing(self, m_tile, first, count):
+        """Store that this core makes nothing of an M tile of some images."""
+        step, size = self.hbm.shape[2] * 3, 3 * m_tile.kn
+        for image, several in cut_at(count, nl.tile_size.pmax):
+            zeros_sbuf = nl.ndarray((several, size), dtype=nl.float32, buffer=nl.sbuf)
+            nisa.memset(dst=zeros_sbuf, value=0.0, engine=nisa.engine.gpsimd)
+            store(zeros_sbuf, self.hbm, [[step, several], [1, size]], self.offset(first + image, m_tile))
+
+    def offset(self, image, m_tile):
+        """Where this core's part of an M tile of an image begins."""
+        images, channels = self.hbm.shape[1], self.hbm.shape[2]
+        return 3 * ((nl.program_id(0) * images + image) * channels + m_tile.k0)
+
+
+def runs(numbers):
+    """(first, how many) of runs of neighbours among rising numbers."""
+    found = []
+    for number in numbers:
+        if found and found[-1][0] + found[-1][1] == number:
+            found[-1] = (found[-1][0], found[-1][1] + 1)
+        else:
+            found.append((number, 1))
+    return found

@@ -22,7 +22,7 @@ from ..problem import ConvProblem
 from ..rules import CONV2D_DTYPES, FILTER_PERMS
 from ..schedules.geometry import Geometry, num_taps
 from ..schedules.implicit_gemm_channels import packed_channels
-from ..schedules.options import Options, Prologue, prologue_unsupported
+from ..schedules.options import Options, Prologue, prologue_unsupported, statistics_unsupported
 from ..schedules.pairs_of_planes import beside_pairs_unsupported, pairs_unsupported, with_pairs
 from ..simulator import ArraySpec
 from ..simulator.timing import Rates
@@ -83,6 +83,7 @@ class Conv(Operation):
 
     def excludes(self, algorithm: str, shape: Shape) -> bool:
         unsupported = precision_unsupported(algorithm, shape.geometry)
+        unsupported = unsupported or statistics_unsupported(shape.options, algorithm)
         return bool(unsupported or prologue_unsupported(shape.options, algorithm, shape.geometry))
 
     def kernel_reason(self, algorithm: str, shape: Shape, config: Config) -> str:
@@ -99,6 +100,8 @@ class Conv(Operation):
             kwargs["beta"] = 0.5 if asked.scaled else 1.0  # its value changes nothing
         if asked.precision is not None:
             kwargs["precision"] = asked.precision
+        if asked.return_stats is not None:
+            kwargs["return_stats"] = asked.return_stats
         if asked.packed and problem.is_volume:
             kwargs["packed"] = True
         if asked.initial_frames:
@@ -224,6 +227,7 @@ def options_of(problem: ConvProblem, asked: Asked) -> Options:
         scaled=asked.scaled,
         strict_nonfinite=asked.strict_nonfinite,
         prologue=Prologue(asked.x_scale or "", asked.x_shift or "", asked.x_activation or ""),
+        statistics=asked.return_stats is not None,
     )
 
 

@@ -45,7 +45,7 @@ class DepthwiseConv1d(Operation):
         if asked.initial_state or asked.return_final_state:
             yield from refused(GeometryError, *rules.state(problem.width))
         yield from chunk_violations(problem, asked)
-        lacking = ("precision", None), ("scaled", False), ("packed", False)
+        lacking = ("precision", None), ("scaled", False), ("packed", False), ("return_stats", None)
         on_x = (("x_scale", None), ("x_shift", None), ("x_activation", None))
         for name, plain in (*lacking, ("initial_frames", 0), ("return_final_frames", 0), *on_x):
             value = getattr(asked, name)

@@ -44,6 +44,7 @@ def plan(
     scaled: bool = False,
     precision: str | None = None,
     packed: bool = False,
+    return_stats: str | None = None,
     initial_frames: int = 0,
     return_final_frames: int = 0,
     x_scale: str | None = None,
@@ -70,7 +71,7 @@ def plan(
             with; flags stand for tensors. residual: None, or where one is added, as the kernel's residual_position.
         chunks: of depthwise_conv1d: what the chunks of x's channels are, as in "BCx"; the problem's C is of one chunk.
         scaled, precision, packed: the same of conv2d and conv3d: whether the residual's beta is not 1, how fp32
-            products are taken, whether the filter comes from `pack_filter`.
+            products are taken, whether the filter comes from `pack_filter`. return_stats: as theirs.
         initial_frames, return_final_frames: of conv3d: how many of the problem's D planes come as initial_frames, and
             how many are returned.
         x_scale, x_shift: of convolutions: None, or what x is scaled and shifted by as it arrives, "channel" of [C] or
@@ -101,6 +102,7 @@ def plan(
         scaled=scaled,
         precision=precision,
         packed=packed,
+        return_stats=return_stats,
         initial_frames=initial_frames,
         return_final_frames=return_final_frames,
         x_scale=x_scale,

@@ -94,7 +94,8 @@ def problem_words(problem: ConvProblem, asked: Asked) -> tuple[str, str]:
     parts += [problem.dtype] if problem.channels_first else [problem.dtype, problem.layout]
     words = "packed" if asked.packed else "", "bias" if asked.bias else "", asked.activation
     on_x = (asked.x_scale and "x_scale", asked.x_shift and "x_shift", asked.x_activation and f"x_{asked.x_activation}")
-    parts += [word for word in (*words, asked.residual and "residual", asked.chunks, *on_x) if word]
+    after = asked.residual and "residual", asked.return_stats and "statistics"
+    parts += [word for word in (*words, *after, asked.chunks, *on_x) if word]
     x, y = [axis.size for axis in axes], [axis.out for axis in axes]
     return f"{_by((problem.N, problem.C, *x))} -> {_by((problem.K, *y))}", " ".join(parts)
 

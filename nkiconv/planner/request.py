@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .. import rules
+from .. import norms, rules
 from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, refused
 from ..problem import ConvProblem
 from ..schedules.settings import Config as Config
@@ -27,6 +27,7 @@ class Asked:
     residual: str | None = None  # where it is added: "pre_activation" or "post_activation"; None without one
     out_dtype: str | None = None  # None: the problem's `out_dtype`
     strict_nonfinite: bool = False
+    return_stats: str | None = None  # of conv2d: what statistics of y are returned
     initial_state: bool = False  # of depthwise_conv1d, as the next
     return_final_state: bool = False
     chunks: str | None = None  # of depthwise_conv1d: what the chunks of x's channels are; None: the input
@@ -43,7 +44,7 @@ class Asked:
     @property
     def needs_conv2d(self) -> bool:
         """Whether depthwise_conv1d lacks any of this."""
-        other = self.scaled or self.packed or self.precision is not None
+        other = self.scaled or self.packed or self.precision is not None or self.return_stats is not None
         return other or self.has_frames or self.filter_layout is not None or self.has_prologue
 
     @property
@@ -134,6 +135,7 @@ def asked_violations(asked: Asked) -> Iterator[NkiconvError]:
     planes = ("initial_frames", "return_final_frames")
     yield from refused(UnsupportedError, *(rules.flag(name, getattr(asked, name)) for name in flags))
     yield from refused(GeometryError, *(rules.number(name, getattr(asked, name), least=0) for name in planes))
+    yield from refused(UnsupportedError, norms.return_stats(asked.return_stats))
     yield from refused(UnsupportedError, rules.activation(asked.activation))
     forms = (rules.accepted(name, getattr(asked, name), (None, *rules.SCALE_FORMS)) for name in ("x_scale", "x_shift"))
     yield from refused(UnsupportedError, *forms, rules.activation(asked.x_activation, "x_activation", "x"))

@@ -131,7 +131,9 @@ def config_unsupported(geometry: Geometry, options: Options, config: Config) -> 
 def loop_unsupported(geometry: Geometry, options: Options, loop: int, product: str) -> str:
     """Why output tiles cannot be worked on in a loop on the device; "" if they can."""
     reason = ""
-    if geometry.direct is not None:
+    if options.statistics:
+        reason = "return_stats='channel' adds statistics from one output tile to the next"
+    elif geometry.direct is not None:
         reason = "precision=winograd adds frames of an output tile between the matmuls of another"
     elif product != "single":
         reason = f"product={product} prepares x of an output tile between the matmuls of another"

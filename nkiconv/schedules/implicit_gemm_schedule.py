@@ -15,6 +15,7 @@ from .implicit_gemm_channels import (
     FILTER_BYTES,
     Batch,
     KTile,
+    MTile,
     batches_of,
     by_input,
     counted,
@@ -24,10 +25,10 @@ from .implicit_gemm_channels import (
     moved_from,
     stores_channels,
 )
-from .implicit_gemm_outputs import banks_of, out_tiles_of, row_parts, x_elements
+from .implicit_gemm_outputs import banks_of, m_tile_out_tile, out_tiles_of, row_parts, x_elements
 from .implicit_gemm_products import RAW_BYTES, needs_order
-from .options import Options, prologue_bytes, prologue_instructions
-from .pairs_of_planes import PRODUCTS_OF_PAIR, frames_seen, planes_at_once
+from .options import TRIPLES, Options, prologue_bytes, prologue_instructions
+from .pairs_of_planes import PRODUCTS_OF_PAIR, bank_of_y, frames_seen, out_tile_of_y, planes_at_once
 from .planes import misses_planes, window_channels
 from .regions import Region, offset_at, regions_of_x
 from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, SBUF_BYTES, Part, div_ceil, share, some_of
@@ -42,6 +43,9 @@ WAITING_MAX, ON_THE_WAY = 4, 3
 #: Of fp16x3: products that stand for one; pairs on their way that begin in PSUM, at most; bytes a partition of fp32
 #: elements that become pairs together, if more than a row, and of all that are no pairs yet.
 PRODUCTS_OF_FP32, PAIRS_MAX, STAGE_PART_BYTES, STAGE_BYTES = 3, 3, 4096, 16_384
+#: Of statistics: bytes a partition of the triples that are kept of an M tile and image; banks of fp32 results that are
+#: to be rounded; instructions for a bank and an image.
+STATISTICS_BYTES, ROUNDED_BANKS, STATISTICS_INSTRUCTIONS = 12 * TRIPLES, 2, 3
 #: Of winograd: bytes a partition of frames that are added together, if more than a row; tiles that frames of a K tile
 #: rotate through, at least; banks of PSUM whose sums are on their way out together, in parts.
 FRAMES_PART_BYTES, TURNS_MIN, SUMS_BANKS = 8192, 2, 6
@@ -126,6 +130,17 @@ class Schedule:
         )
         return elements * self.geometry.itemsize
 
+    def banks_of_y(self, first: int, count: int) -> list[tuple[MTile, int, int]]:
+        """(M tile, first plane, planes of y) of each bank of sums of items first .. first + count - 1."""
+        found = []
+        for item in self.items[first : first + count]:
+            batch, z0 = self.batches[item.batch], out_tile_of_y(self.geometry, item.out_tile).z0
+            for index, m_tile in enumerate(batch):
+                for bank in banks_of(m_tile_out_tile(item.out_tile, m_tile), item.last and index + 1 == len(batch)):
+                    own = bank_of_y(self.geometry, item.out_tile, bank)
+                    found.append((m_tile, z0 + own.z, own.zn))
+        return found
+
     def banks_together(self, index: int) -> int:
         """Banks of the sums of a group's M tiles for an output tile, whole ones, and one for filters that are
         transposed, at most."""
@@ -183,6 +198,10 @@ class Schedule:
             # where a block is as long as its sums: blocks that wait, two of sums, and one of fp32 for a plane
             block = max(channels) * max(taps, num_taps(geometry.direct)) * item
             raw_bytes = max(AHEAD_BYTES, block) + 2 * block
+        if options.statistics:
+            # triples of the M tiles of an image that ends and of one that begins; fp32 results that are to be rounded
+            beside += 2 * max(sum(m_tile.rows for m_tile in batch) for batch in self.batches) * STATISTICS_BYTES
+            beside += ROUNDED_BANKS * planes_at_once(geometry) * BANK_BYTES
         at_once = max(map(len, self.batches)) if self.together else 1
         results = (4 if options.residual else 2) * at_once * y_elements * y_item
         return 2 * x_bytes + filters + raw_bytes + results + beside
@@ -204,6 +223,8 @@ class Schedule:
                 for m_tile in self.batches[item.batch]:
                     k_tiles = len(m_tile.k_tiles)
                     total += banks * (kinds_of(geometry) * taps * k_tiles + 3 * sums_of(geometry)) + 12
+                    if self.options.statistics:
+                        total += (banks + out_tile.zn) * STATISTICS_INSTRUCTIONS
                     if geometry.direct is not None:
                         total += k_tiles * ((out_tile.hn + 4) * (PRODUCTS_OF_PAIR + 4) + 5)
                     if stores_channels(geometry):

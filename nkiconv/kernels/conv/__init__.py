@@ -27,10 +27,11 @@ activation_stationary (of depthwise problems this loads blocks as stored), and t
 the host's choice (`nkiconv.plan`); a bare kernel follows `dispatch.default_of`.
 """
 
-from ... import rules
+from ... import norms, rules
 from ..._nki import nki, nl
 from ...schedules.options import Options
 from ...schedules.pairs_of_planes import pairs_unsupported, with_pairs
+from ...schedules.tiles import size_of
 from .._arguments import check_bias, check_choice, check_flags, check_residual, read_out_dtype, refuse
 from .._epilogue import read_epilogue
 from .._prologue import PrologueOperands, read_prologue
@@ -66,6 +67,7 @@ def conv2d_implicit_gemm(
     algorithm=None,
     config=None,
     strict_nonfinite=False,
+    return_stats=None,
     x_scale=None,
     x_shift=None,
     x_activation=None,
@@ -97,12 +99,15 @@ def conv2d_implicit_gemm(
             of (name, value) pairs as in `Plan.config`; None, or what it leaves open: its defaults.
         strict_nonfinite: whether NaN and Inf must stay in their group and windows: only algorithms that never multiply
             what is not theirs by zero.
+        return_stats: None, or "channel": also return statistics of y by image and channel, of which each core writes a
+            part, before y is rounded; algorithm "implicit_gemm" alone.
         x_scale, x_shift: [N, C] or [C] in HBM, fp32, and x_activation, as activation: x is act(x * x_scale + x_shift),
             with 1 and 0 for None, zeros of padding and of lhs_dilation stay zeros. In fp32, rounded once to x's dtype,
             or to bf16 with precision="bf16"; x of 16 or 32 bits.
 
     Returns: [N, K, P, Q] in HBM (transposed by out_perm), of out_dtype. Sums, bias, activation
-        and residual are fp32.
+        and residual are fp32. With return_stats the pair of it and [cores, N, K, 3] in HBM, fp32, as of
+        `channel_statistics`.
 
     Raises: an assertion that names argument, value, rule and remedy (KernelAssertionError, a ValueError, in the
         simulator) before any instruction.
@@ -110,7 +115,7 @@ def conv2d_implicit_gemm(
     places, groups = (padding, stride, rhs_dilation, lhs_dilation), (feature_group_count, batch_group_count)
     check_axes(img_ref, places, 2)
     perms, choice = (in_perm, kern_perm, out_perm), (algorithm, config)
-    after = (activation, beta, residual_position, out_dtype, strict_nonfinite)
+    after = (activation, beta, residual_position, out_dtype, strict_nonfinite, return_stats)
     tensors, before = (img_ref, filter_ref, bias, residual), (x_scale, x_shift, x_activation)
     return convolved(tensors, before, places, groups, perms, after, precision, choice)
 
@@ -141,6 +146,7 @@ def conv3d_implicit_gemm(
     packed=False,
     initial_frames=None,
     return_final_frames=False,
+    return_stats=None,
     x_scale=None,
     x_shift=None,
     x_activation=None,
@@ -152,8 +158,8 @@ def conv3d_implicit_gemm(
         filter_ref: 5-d in HBM, canonical [K, C / groups, T, R, S] after kern_perm, which has T outside R; dtypes as
             there. packed: whether it is one of pack_filter, [K / kn, C, T, R, S, kn], as [K / kn * C, T, R, S, kn];
             without groups.
-        bias, residual, activation, beta, residual_position, out_dtype, algorithm, config, strict_nonfinite, x_scale,
-            x_shift, x_activation: as there; residual of y's shape.
+        bias, residual, activation, beta, residual_position, out_dtype, algorithm, config, strict_nonfinite,
+            return_stats, x_scale, x_shift, x_activation: as there; residual of y's shape.
         precision: as there, or of bf16 and fp16 "winograd": T = 3, stride, rhs_dilation and lhs_dilation of planes 1,
             one group, plain filters, no strict_nonfinite. Two planes of y of four products of sums of frames
             and of planes of taps (see pairs_of_planes), rounded to fp16, instead of six; Inf and NaN where such a sum
@@ -167,15 +173,15 @@ def conv3d_implicit_gemm(
         return_final_frames: also return the last planes of both that the next call needs, (T - 1) * rhs_dilation or as
             many as there are; or so many, an int.
 
-    Returns: [N, K, Z, P, Q] in HBM (transposed by out_perm), of out_dtype; with final frames
-        the pair of it and them, stored as img_ref and of its dtype.
+    Returns: [N, K, Z, P, Q] in HBM (transposed by out_perm), of out_dtype; behind it, if they are asked for, the final
+        frames, stored as img_ref and of its dtype, and the statistics.
 
     Raises: as conv2d_implicit_gemm.
     """
     places, groups = (padding, stride, rhs_dilation, lhs_dilation), (feature_group_count, batch_group_count)
     check_axes(img_ref, places, 3)
     perms, choice = (in_perm, kern_perm, out_perm), (algorithm, config)
-    after = (activation, beta, residual_position, out_dtype, strict_nonfinite)
+    after = (activation, beta, residual_position, out_dtype, strict_nonfinite, return_stats)
     tensors, before = (img_ref, filter_ref, bias, residual), (x_scale, x_shift, x_activation)
     frames = (initial_frames, return_final_frames)
     return convolved(tensors, before, places, groups, perms, after, precision, choice, packed, frames)
@@ -203,6 +209,7 @@ def conv_transpose2d_implicit_gemm(
     algorithm=None,
     config=None,
     strict_nonfinite=False,
+    return_stats=None,
     x_scale=None,
     x_shift=None,
     x_activation=None,
@@ -211,7 +218,8 @@ def conv_transpose2d_implicit_gemm(
 
     Args:
         img_ref, bias, residual, in_perm, out_perm, activation, beta, residual_position, precision, out_dtype,
-            algorithm, config, strict_nonfinite, x_scale, x_shift, x_activation: as in `conv2d_implicit_gemm`.
+            algorithm, config, strict_nonfinite, return_stats, x_scale, x_shift, x_activation: as in
+            `conv2d_implicit_gemm`.
         filter_ref: 4-d in HBM, canonical [C, K / groups, R, S] after kern_perm; dtypes as there.
         stride, dilation: (height, width). padding: ((top, bottom), (left, right)), rows and columns that are taken off
             the result; negative ones are zeros around it. output_padding: (bottom, right), rows and columns more.
@@ -224,7 +232,7 @@ def conv_transpose2d_implicit_gemm(
     """
     places = places_of_transposed(img_ref, filter_ref, (stride, padding, output_padding, dilation), kern_perm, 2)
     groups, perms, choice = (feature_group_count, 1), (in_perm, kern_perm, out_perm), (algorithm, config)
-    after = (activation, beta, residual_position, out_dtype, strict_nonfinite)
+    after = (activation, beta, residual_position, out_dtype, strict_nonfinite, return_stats)
     tensors, before = (img_ref, filter_ref, bias, residual), (x_scale, x_shift, x_activation)
     return convolved(tensors, before, places, groups, perms, after, precision, choice, flipped=True)
 
@@ -251,6 +259,7 @@ def conv_transpose3d_implicit_gemm(
     algorithm=None,
     config=None,
     strict_nonfinite=False,
+    return_stats=None,
     x_scale=None,
     x_shift=None,
     x_activation=None,
@@ -266,7 +275,7 @@ def conv_transpose3d_implicit_gemm(
     """
     places = places_of_transposed(img_ref, filter_ref, (stride, padding, output_padding, dilation), kern_perm, 3)
     groups, perms, choice = (feature_group_count, 1), (in_perm, kern_perm, out_perm), (algorithm, config)
-    after = (activation, beta, residual_position, out_dtype, strict_nonfinite)
+    after = (activation, beta, residual_position, out_dtype, strict_nonfinite, return_stats)
     tensors, before = (img_ref, filter_ref, bias, residual), (x_scale, x_shift, x_activation)
     return convolved(tensors, before, places, groups, perms, after, precision, choice, flipped=True)
 
@@ -274,14 +283,14 @@ def conv_transpose3d_implicit_gemm(
 def convolved(
     tensors, before, places, groups, perms, after, precision, choice, packed=False, frames=(None, False), flipped=False
 ):
-    """y of a public kernel's arguments, or the pair of it and the final frames.
+    """y of a public kernel's arguments, or it, the final frames and the statistics of y, as they are asked for.
 
     tensors: x, w, bias, residual; before: (x_scale, x_shift, x_activation); places, groups, perms: see
-    `geometry.read_geometry`; after: (activation, beta, residual_position, out_dtype, strict_nonfinite); choice:
-    (algorithm, config); packed, flipped: see there; frames: (initial_frames, return_final_frames).
+    `geometry.read_geometry`; after: (activation, beta, residual_position, out_dtype, strict_nonfinite, return_stats);
+    choice: (algorithm, config); packed, flipped: see there; frames: (initial_frames, return_final_frames).
     """
     img_ref, filter_ref, bias, residual = tensors
-    activation, beta, residual_position, out_dtype, strict_nonfinite = after
+    activation, beta, residual_position, out_dtype, strict_nonfinite, return_stats = after
     algorithm, config = choice
     check_choice(algorithm, config, ALGORITHMS)
     check_flags((("strict_nonfinite", strict_nonfinite), ("packed", packed)))
@@ -297,19 +306,22 @@ def convolved(
     y_dtype = read_out_dtype(out_dtype, img_ref)
     check_bias(bias, "K", geometry.K)
     check_residual(residual, y_shape)
-    refuse(rules.beta(beta))
+    refuse(rules.beta(beta), norms.return_stats(return_stats))
     options = Options(
         epilogue=read_epilogue(activation, bias, residual, residual_position, 4 if y_dtype == nl.float32 else 2),
         residual=residual != None,
         scaled=residual != None and beta != 1.0,
         strict_nonfinite=strict_nonfinite,
         prologue=prologue,
+        statistics=return_stats != None,
     )
     y_hbm = nl.ndarray(y_shape, dtype=y_dtype, buffer=nl.shared_hbm)
     on_x = None
     if prologue.asked:
         on_x = PrologueOperands(prologue, before[0], before[1], geometry.image_planes)
     operands = operands_of(img_ref, filter_ref, y_hbm, bias, residual, beta, precision, frames_ref, on_x)
+    if return_stats != None:
+        give_stats(operands, geometry, y_shape, perms[2])
     final_hbm = None
     if len(final_shape) > 0:
         final_hbm = nl.ndarray(final_shape, dtype=img_ref.dtype, buffer=nl.shared_hbm)
@@ -319,4 +331,14 @@ def convolved(
     copy_in(algorithm, operands, geometry)
     run(operands, seen, options, schedule)
     copy_out(algorithm, y_hbm, operands, geometry, options)
-    return y_hbm if final_hbm is None else (y_hbm, final_hbm)
+    found = [one for one in (y_hbm, final_hbm, operands.stats) if one is not None]
+    return found[0] if len(found) == 1 else tuple(found)
+
+
+def give_stats(operands, geometry, y_shape, out_perm):
+    """Where statistics of y go, of the images of its canonical shape."""
+    images = y_shape[0 if out_perm == None else out_perm.index(0)]
+    outputs = images * geometry.K * geometry.rows.out * geometry.columns.out
+    operands.image_planes = size_of(y_shape) // outputs
+    shape = (nl.num_programs(), images, geometry.K, 3)
+    operands.stats = nl.ndarray(shape, dtype=nl.float32, buffer=nl.shared_hbm)

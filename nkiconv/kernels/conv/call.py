@@ -28,6 +28,9 @@ class Operands(nl.NKIObject):
     frames: object
     #: None, or what happens to x as it arrives
     prologue: object = None
+    #: None, or where statistics of y go, [P, N, K, 3] fp32, and planes of y that an image has
+    stats: object = None
+    image_planes: int = 1
     #: None, or in a loop on the device the register that moves x, y and residual, which are [rows, what it counts] then
     moved: object = None
 

@@ -6,7 +6,7 @@ from functools import lru_cache
 from ..._nki import nl
 from ...schedules import activation_stationary, stacked, weight_stationary
 from ...schedules.implicit_gemm_build import plan_implicit_gemm
-from ...schedules.options import prologue_unsupported
+from ...schedules.options import prologue_unsupported, statistics_unsupported
 from ...schedules.pairs_of_planes import beside_pairs_unsupported
 from ...schedules.planes import PLANES, asked_planes, planes_unsupported, wants_channels, with_channels, without_planes
 from ...schedules.settings import is_hashable
@@ -44,6 +44,7 @@ def plan_of(algorithm, geometry, options, config, cores):
 def built(algorithm, geometry, options, config, written, cores):
     """The same of a config that can be hashed. written: its repr, as True and 1 are equal."""
     reason = precision_unsupported(algorithm, geometry) or prologue_unsupported(options, algorithm, geometry)
+    reason = reason or statistics_unsupported(options, algorithm)
     if not reason and geometry.direct is not None:
         reason = beside_pairs_unsupported(geometry, options)
     reason = reason or relayout_unsupported(algorithm, geometry, options)

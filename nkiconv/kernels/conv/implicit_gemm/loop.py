@@ -29,10 +29,12 @@ from ....schedules.implicit_gemm_channels import ALONE, MTile, stores_channels, 
 from ....schedules.implicit_gemm_outputs import banks_of, k_tile_window, lead_k_tiles, m_tile_out_tile, row_parts
 from ....schedules.implicit_gemm_products import TapPair, filter_order, matmuls_of, num_matmuls
 from ....schedules.implicit_gemm_schedule import kinds_of, sums_of
+from ....schedules.options import adds_bias_alone
 from ....schedules.pairs_of_planes import bank_of_y, out_tile_of_y, planes_at_once
 from ....schedules.tiles import share
 from ..._engines import new_ledger
-from ..._epilogue import evacuate, load_bias
+from ..._epilogue import evacuate, load_bias, round_out, unrounded
+from ..._statistics import OutputStatistics
 from ..._warm import accumulator, warm_up, warm_zeros
 from ..call import of_array
 from ..moved import moved_operands
@@ -41,7 +43,7 @@ from .filters import Filters
 from .fp8 import load_paired, multiply_pair, new_rows
 from .fp16x3 import Pairs, read_sums_out
 from .preparing import Factor, Pace
-from .rows import Late, load_residual, load_rows, rows_in, rows_tile, store_banks, window
+from .rows import Late, load_residual, load_rows, rows_in, rows_of_all, rows_tile, store_banks, window
 from .stationaries import stationary_of_product
 from .winograd import Frames, read_pair_out
 
@@ -51,6 +53,9 @@ TRANSPOSE_FROM, TRANSPOSE_UNTIL = 0.45, 0.85
 LEAD_FROM, LEAD_UNTIL = 0.1, 0.7
 #: Banks whose results leave by one DMA, if there are more to come.
 STORE_BANKS = 4
+#: Banks whose results wait to be rounded, where statistics are taken of them before: others are evacuated in the
+#: meantime, so that no engine waits for what another has just begun.
+HELD_BANKS = 1
 
 
 @dataclass
@@ -65,6 +70,20 @@ class Results(nl.NKIObject):
     y_sbuf: object
     residual_sbuf: object
     waiting: list
+
+
+@dataclass
+class Leaving(nl.NKIObject):
+    """A bank of Results that has been evacuated: as y's, with y's output tile; what statistics are taken of, and the
+    bias that it lacks, or None; y before it is rounded; whether it and those before it are stored at once."""
+
+    results: Results
+    bank: Bank
+    out_tile: OutTile
+    counted: object
+    bias_sbuf: object
+    unrounded_sbuf: object
+    at_once: bool
 
 
 @dataclass
@@ -103,18 +122,19 @@ class Group:
 
 class Core:
     """What one core has at hand. now: x of the output tile that is worked on, by K tile; late: results that wait to be
-    transposed; pace: of pieces of coming filters; preparing: what has x that is multiplied otherwise than it comes, or
-    None."""
+    transposed; leaving: banks that are to be stored; pace: of pieces of coming filters; preparing: what has x that is
+    multiplied otherwise than it comes, or None; statistics: of y, or None."""
 
     group: Any = None
     following: Any = None
     preparing: Any = None
     now: Any = None
+    statistics: Any = None
 
     def __init__(self, operands, geometry, options, schedule, zeros_sbuf):
         self.operands, self.geometry, self.options, self.schedule = operands, geometry, options, schedule
         self.ledger, self.zeros_sbuf, self.warm, self.pace = new_ledger(), zeros_sbuf, [], Pace()
-        self.late = Late(operands, geometry, self.ledger)
+        self.late, self.leaving = Late(operands, geometry, self.ledger), []
 
     def start(self, item):
         """x of the first output tile: of each K tile the first filters that there is room for and the rows of the first
@@ -340,21 +360,37 @@ class Core:
         bank, out_tile = bank_of_y(geometry, item.out_tile, one.bank), out_tile_of_y(geometry, item.out_tile)
         residual = None if results.residual_sbuf is None else window(results.residual_sbuf, bank)
         y_sbuf, bias_sbuf = window(results.y_sbuf, bank), self.group.biases[results.index]
+        plain = len(one.banks) == 1 and geometry.direct is None
+        held = self.statistics is not None and not (plain and adds_bias_alone(epilogue))
+        sums_sbuf = counted = unrounded(y_sbuf) if held else y_sbuf
         if geometry.direct is not None:
-            read_pair_out(y_sbuf, one.banks, bias_sbuf, residual, epilogue, self.ledger)
+            read_pair_out(sums_sbuf, one.banks, bias_sbuf, residual, epilogue, self.ledger)
         elif len(one.banks) > 1:
-            read_sums_out(y_sbuf, one.banks[0], one.banks[1], bias_sbuf, residual, epilogue, self.ledger)
+            read_sums_out(sums_sbuf, one.banks[0], one.banks[1], bias_sbuf, residual, epilogue, self.ledger)
         else:
             acc_psum = one.banks[0][0 : y_sbuf.shape[0], 0 : bank.zn, 0 : bank.pn, 0 : bank.qn]
-            strict = self.options.strict_nonfinite
-            evacuate(y_sbuf, acc_psum, bias_sbuf, residual, epilogue, self.ledger, strict)
-        if stores_channels(geometry):
-            self.late.add(window(results.y_sbuf, bank), results.m_tile, out_tile, bank)
-            return
-        results.waiting.append(bank)
-        if last or one.which + 1 == len(results.banks) or len(results.waiting) >= STORE_BANKS:
-            store_banks(self.operands, results.y_sbuf, geometry, results.m_tile, out_tile, results.waiting)
-            results.waiting = []
+            strict, counted = self.options.strict_nonfinite, counted if held else acc_psum
+            evacuate(sums_sbuf, acc_psum, bias_sbuf, residual, epilogue, self.ledger, strict)
+        at_once = last or one.which + 1 == len(results.banks)
+        self.leaving.append(Leaving(results, bank, out_tile, counted, None if held else bias_sbuf, sums_sbuf, at_once))
+        self.leave(HELD_BANKS if held else 0)
+
+    def leave(self, most=0):
+        """Take statistics of evacuated banks, if they are asked for, round and store them, until so many wait."""
+        while len(self.leaving) > most:
+            one = self.leaving.pop(0)
+            results, bank, out_tile = one.results, one.bank, one.out_tile
+            if self.statistics is not None:
+                rows = rows_of_all(results.m_tile, out_tile, bank)
+                self.statistics.add(results.m_tile, one.counted, out_tile.z0 + bank.z, rows, one.bias_sbuf)
+                round_out(window(results.y_sbuf, bank), one.unrounded_sbuf, self.ledger)
+            if stores_channels(self.geometry):
+                self.late.add(window(results.y_sbuf, bank), results.m_tile, out_tile, bank)
+                continue
+            results.waiting.append(bank)
+            if one.at_once or len(results.waiting) >= STORE_BANKS:
+                store_banks(self.operands, results.y_sbuf, self.geometry, results.m_tile, out_tile, results.waiting)
+                results.waiting = []
 
     def run_repeat(self, repeat):
         """A Repeat, of which x of the first item is there; x of the next item is in the same tiles then."""
@@ -381,13 +417,24 @@ class Core:
         nl.fori_loop(0, repeat.count * by, body, by)
 
 
+def new_output_statistics(operands, schedule, ledger, first, count):
+    """Statistics of what items first .. first + count - 1 make of y, or None where they are not asked for."""
+    if operands.stats is None:
+        return None
+    m_tiles = {m_tile.k0: m_tile for batch in schedule.batches for m_tile in batch}
+    visits = schedule.banks_of_y(first, count)
+    return OutputStatistics(operands.stats, operands.image_planes, ledger, m_tiles.values(), visits)
+
+
 def run_implicit_gemm(operands, geometry, options, schedule):
     """This core's part of the items; x of the next one is loaded before one is worked on."""
     index, count = share(len(schedule.items), nl.num_programs(), nl.program_id(0))
     if count == 0:
+        new_output_statistics(operands, schedule, new_ledger(), index, 0)
         return
     end, core = index + count, Core(operands, geometry, options, schedule, warm_zeros())
     core.now = core.start(schedule.items[index])
+    core.statistics = new_output_statistics(operands, schedule, core.ledger, index, count)
     for repeat in schedule.repeats(index, count):
         for step in core.steps(index, repeat.first, end):
             core.work_out_tile(*step)
@@ -395,4 +442,7 @@ def run_implicit_gemm(operands, geometry, options, schedule):
         index = repeat.first + repeat.count * repeat.out_tiles
     for step in core.steps(index, end, end):
         core.work_out_tile(*step)
+    core.leave()
+    if core.statistics is not None:
+        core.statistics.end()
     core.late.finish()

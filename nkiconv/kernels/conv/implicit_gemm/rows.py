@@ -123,6 +123,11 @@ def regions_of_bank(strides, m_tile, out_tile, bank):
     return found
 
 
+def rows_of_all(m_tile, out_tile, bank):
+    """Rows of a bank that are of y for all of the rows of outputs that an M tile makes at once."""
+    return max(0, min(bank.pn, out_tile.pn // m_tile.rows - bank.p))
+
+
 def window(tile_sbuf, bank):
     """What a bank holds of an output tile's tile [kn, images, rows, columns]."""
     n, p, q = bank.z, bank.p, bank.q

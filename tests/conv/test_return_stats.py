@@ -1,0 +1,268 @@
+"""Statistics of y that convolutions return, of all that implicit_gemm does, against float64; y stays as it is."""
+
+import hypothesis
+import numpy as np
+import pytest
+from conv_calls import EDGE, config_of, planned
+from draws import draws
+from hypothesis import strategies as st
+from tolerances import FLOAT32_MODELS
+
+import nkiconv
+from nkiconv import ConvProblem, UnsupportedError
+from nkiconv.api.conv import run_conv
+from nkiconv.api.epilogue import Epilogue
+from nkiconv.bounds import epilogue_bound, moments_bound, products_bound, returned_stats_bound
+from nkiconv.kernels.conv import ALGORITHMS, conv2d_implicit_gemm
+from nkiconv.planner.request import X_PERMS
+from nkiconv.problem import DTYPES
+from nkiconv.reference import abs_sum_ref, channel_stats_ref, conv_ref, epilogue_ref, norm_scale_shift_ref, num_terms
+from nkiconv.rules import RESIDUAL_POSITIONS
+
+
+def image(**fields):
+    return ConvProblem(
+        **({"N": 2, "C": 12, "H": 9, "W": 11, "K": 20, "R": 3, "S": 3, "padding": ((1, 1),) * 2} | fields)
+    )
+
+
+def volume(**fields):
+    return image(**({"D": 5, "T": 3, "padding": ((1, 1),) * 3} | fields))
+
+
+def canonical(array, problem):
+    return array.transpose(X_PERMS[problem.layout])
+
+
+def combined(stats):
+    """Count, mean and variance of all parts, in float64."""
+    count, mean, variance = np.moveaxis(stats.astype(np.float64), -1, 0)
+    whole = count.sum(0)
+    average = (count * mean).sum(0) / whole
+    return whole, average, (count * (variance + (mean - average) ** 2)).sum(0) / whole
+
+
+def check(problem, lnc=2, mean=0.0, config=None, seed=0, **asked):
+    """y is that without statistics, to the bit, and they are those of y before it is rounded; returned is the truth."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal(problem.input_shape).astype(DTYPES[problem.dtype])
+    w = (rng.standard_normal(problem.filter_shape) * num_terms(problem) ** -0.5).astype(DTYPES[problem.dtype])
+    bias = (rng.standard_normal(problem.K) + mean).astype(np.float32)
+    if asked.get("residual"):
+        asked["residual"] = rng.standard_normal(problem.output_shape).astype(np.float32)
+    choice = {"lnc": lnc, "algorithm": "implicit_gemm", "config": config}
+    y, stats = run_conv(x, w, problem, epilogue=Epilogue(bias=bias, return_stats="channel", **asked), **choice).y
+    without = run_conv(x, w, problem, epilogue=Epilogue(bias=bias, **asked), **choice).y
+    np.testing.assert_array_equal(y, without)
+    x = canonical(x, problem)
+    after = {name: asked[name] for name in ("activation", "residual", "residual_position") if name in asked}
+    if "residual" in after:
+        after["residual"] = canonical(after["residual"], problem)
+    sums, precision = conv_ref(x, w, problem), asked.get("precision")
+    inexact = products_bound(precision, x, w, problem)
+    truth = epilogue_ref(sums, bias, **after)
+    of_sums = num_terms(problem), abs_sum_ref(x, w, problem), sums
+    error = epilogue_bound(*of_sums, "fp32", bias, inexact=inexact, **after)
+    assert stats.shape == (lnc, *truth.shape[:2], 3)
+    assert stats.dtype == np.float32
+    assert np.all(stats[stats[..., 0] == 0] == 0)
+    count, average, variance = combined(stats)
+    wanted = channel_stats_ref(truth)
+    bounds = returned_stats_bound(truth, error, truth[0, 0].size)
+    assert np.array_equal(count, wanted[..., 0])
+    assert np.all(np.abs(average - wanted[..., 1]) <= bounds[0])
+    assert np.all(np.abs(variance - wanted[..., 2]) <= bounds[1])
+    return truth, stats, y, bounds
+
+
+CASES = {
+    "several M and K tiles": (image(C=140, K=300), {}),
+    "NHWC": (image(C=40, layout="NHWC"), {}),
+    "NHWC, fp32, one output channel": (image(K=1, layout="NHWC", dtype="fp32"), {}),
+    "many images in a bank": (image(N=41, H=4, W=3, C=130), {}),
+    "columns over a bank": (image(H=2, W=1100), {}),
+    "rows over an output tile": (image(H=130, W=90, K=3, C=2), {}),
+    "folded outputs": (image(C=64, K=64), {"config": (("fold", "outputs"),)}),
+    "folded outputs, even rows": (image(C=32, K=160, H=12), {"config": (("fold", "outputs"),)}),
+    "folded outputs, odd channels": (image(C=32, K=39, N=3), {"config": (("fold", "outputs"),)}),
+    "folded outputs, few rows": (image(K=7, H=3, N=5), {"config": (("fold", "outputs"),)}),
+    "folded inputs": (image(C=20), {"config": (("fold", "inputs"),)}),
+    "K tile by K tile": (image(C=260, K=200), {"config": (("order", "chunks"),)}),
+    "cores share channels": (image(C=20, K=256), {"config": (("shard", "channels"),)}),
+    "fp32": (image(dtype="fp32"), {}),
+    "to fp32": (image(), {"out_dtype": "fp32"}),
+    "fp16x3": (image(dtype="fp32", C=130), {"precision": "fp16x3"}),
+    "tf32": (image(dtype="fp32"), {"precision": "tf32"}),
+    "fp8": (image(dtype="fp8_e4m3", C=256), {}),
+    "fp8 NHWC": (image(dtype="fp8_e4m3", C=32, layout="NHWC"), {}),
+    "groups": (image(groups=4), {}),
+    "depthwise": (image(C=20, groups=20), {}),
+    "transposed": (image(transposed=True, lhs_dilation=(2, 2), padding=((1, 2), (0, 1))), {}),
+    "volumes": (volume(), {}),
+    "volumes NDHWC": (volume(layout="NDHWC"), {}),
+    "volumes, images of planes": (volume(T=1, padding=((0, 0), (1, 1), (1, 1))), {}),
+    "volumes, planes of taps as channels": (volume(C=4), {"config": (("planes", "channels"),)}),
+    "volumes, transposed": (volume(transposed=True, lhs_dilation=(2, 1, 2)), {}),
+    "winograd": (volume(C=20), {"precision": "winograd"}),
+    "winograd, even planes": (volume(C=130, D=6, N=1, layout="NDHWC"), {"precision": "winograd"}),
+    "silu": (image(), {"activation": "silu"}),
+    "relu": (image(), {"activation": "relu", "strict_nonfinite": True}),
+    "residual": (image(), {"residual": True}),
+    "residual after gelu": (image(), {"residual": True, "activation": "gelu", "residual_position": "post_activation"}),
+    "residual before tanh NHWC": (image(layout="NHWC"), {"residual": True, "activation": "tanh"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize("name", CASES)
+def test_statistics_of_y(name, lnc):
+    problem, more = CASES[name]
+    check(problem, lnc, **more)
+
+
+#: Problems of few outputs, which have many: hundreds of bn_stats to an image and channel.
+TAKEN = [name for name, problem in EDGE.items() if planned(problem, "implicit_gemm", statistics=True)[1] == ""]
+
+
+@pytest.mark.cover(5)
+@pytest.mark.parametrize("name", TAKEN)
+def test_edges(name):
+    check(EDGE[name].replace(dtype="bf16"))
+
+
+@draws(16)
+@hypothesis.given(
+    st.integers(1, 3), st.integers(1, 3), st.integers(1, 20), st.integers(1, 20), st.integers(1, 14),
+    st.integers(1, 30), st.integers(1, 4), st.integers(1, 3), st.booleans(), st.sampled_from([None, "relu", "silu"]),
+    st.sampled_from([None, *RESIDUAL_POSITIONS]), st.sampled_from(["bf16", "fp16", "fp32"]), st.sampled_from([1, 2]),
+)  # fmt: skip
+def test_random_calls(N, groups, C, K, H, W, taps, stride, is_last, activation, position, dtype, lnc):
+    problem = ConvProblem(
+        N=N, C=C * groups, K=K * groups, groups=groups, H=H, W=W, R=min(taps, H), S=taps, stride=(stride, 1),
+        dtype=dtype, padding=((1, 0), (taps, 1)), layout="NHWC" if is_last else "NCHW",
+    )  # fmt: skip
+    residual = {} if position is None else {"residual": True, "residual_position": position}
+    check(problem, lnc, activation=activation, **residual)
+
+
+def test_a_thousand_standard_deviations():
+    """Statistics are of y before it is rounded: of bf16, which steps by 4 standard deviations there, few are."""
+    truth, stats, y, bounds = check(image(K=32, H=40, W=50), mean=1000.0)
+    norm = nkiconv.norm_scale_shift(stats, norm="instance")
+    _, mean, variance = np.moveaxis(channel_stats_ref(truth), -1, 0)
+    bound = bounds[1] + moments_bound(mean, variance + bounds[1], 2)[1]
+    assert np.all(bound < variance / 10)
+    assert np.all(np.abs(norm.variance - variance) <= bound)
+    rounded = channel_stats_ref(y)[..., 2]
+    assert np.mean(np.abs(rounded - variance) > bound) > 0.8
+
+
+@pytest.mark.parametrize("problem", [image(), image(C=140, K=64, layout="NHWC"), volume()])
+def test_chains_end_to_end(problem):
+    """GroupNorm, SiLU, convolution, residual, GroupNorm: scale, shift and statistics go from kernel to kernel."""
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(shape).astype(np.float32) for shape in (problem.input_shape, problem.filter_shape))
+    residual = rng.standard_normal(problem.output_shape).astype(np.float32)
+    problem = problem.replace(dtype="fp32")
+    norm = nkiconv.norm_scale_shift(nkiconv.channel_stats(x, layout=problem.layout), num_groups=4)
+    before = {"x_scale": norm.scale, "x_shift": norm.shift, "x_activation": "silu"}
+    y, stats = run_conv(x, w, problem, epilogue=Epilogue(residual=residual, return_stats="channel", **before)).y
+    found = nkiconv.norm_scale_shift(stats, num_groups=4)
+    x, y, residual = (canonical(one, problem) for one in (x, y, residual))
+    around = *x.shape[:2], *[1] * (x.ndim - 2)
+    scale, shift = (one.reshape(around) for one in norm_scale_shift_ref(x, num_groups=4)[:2])
+    normed = x * scale + shift
+    truth = conv_ref(normed / (1 + np.exp(-normed)), w, problem) + residual
+    for one, right in zip((y, *found), (truth, *norm_scale_shift_ref(truth, num_groups=4)), strict=True):
+        np.testing.assert_allclose(one, right, rtol=0, atol=FLOAT32_MODELS * np.abs(right).max())
+
+
+def test_non_finite_numbers_stay_in_their_image_and_channel():
+    x, w = np.ones((2, 3, 6, 7), np.float32), np.ones((4, 3, 3, 3), np.float32)
+    bias, residual = np.zeros(4, np.float32), np.zeros((2, 4, 4, 5), np.float32)
+    residual[1, 2, 3, 4] = np.nan
+    with np.errstate(invalid="ignore"):
+        _, stats = nkiconv.conv2d(x, w, bias, residual=residual, return_stats="channel")
+        finite = np.isfinite(combined(stats)[2])
+    wanted = np.ones((2, 4), bool)
+    wanted[1, 2] = False
+    assert np.array_equal(finite, wanted)
+
+
+def test_functions_return_statistics_last():
+    """Of every function, of no images too, and behind the frames of conv3d."""
+    rows, pixels, planes = (np.ones((2, 4, *size), np.float32) for size in ((9,), (5, 9), (4, 5, 9)))
+    narrow, square, cube = (np.ones((6, 4, *taps), np.float32) for taps in ((3,), (3, 3), (3, 3, 3)))
+    calls = [
+        (nkiconv.conv1d, rows, narrow, {}),
+        (nkiconv.conv1d, rows.transpose(0, 2, 1).copy(), narrow, {"layout": "NWC"}),
+        (nkiconv.conv2d, pixels, square, {}),
+        (nkiconv.conv3d, planes, cube, {}),
+        (nkiconv.conv3d, planes, cube, {"return_final_frames": True}),
+        (nkiconv.conv3d, planes, cube, {"return_final_frames": 0}),
+        (nkiconv.conv_transpose1d, rows, narrow.swapaxes(0, 1).copy(), {}),
+        (nkiconv.conv_transpose2d, pixels, square.swapaxes(0, 1).copy(), {"stride": 2}),
+        (nkiconv.conv_transpose3d, planes, cube.swapaxes(0, 1).copy(), {}),
+        (nkiconv.depthwise_conv2d, pixels, np.ones((8, 1, 3, 3), np.float32), {}),
+        (nkiconv.conv2d, pixels, square, {"batch_group_count": 2}),
+        (nkiconv.conv1d_input, (2, 4, 9), narrow, {}),
+    ]
+    for function, x, w, more in calls:
+        if function is nkiconv.conv1d_input:
+            found = function(x, w, np.ones((2, 6, 7), np.float32), return_stats="channel")
+            plain = function(x, w, np.ones((2, 6, 7), np.float32))
+        else:
+            found, plain = function(x, w, return_stats="channel", **more), function(x, w, **more)
+        plain = plain if isinstance(plain, tuple) else (plain,)
+        assert len(found) == len(plain) + 1
+        assert all(np.array_equal(one, other) for one, other in zip(found, plain, strict=False))
+        y, stats = found[0], found[-1]
+        y = np.moveaxis(y, -1, 1) if more.get("layout") == "NWC" else y
+        assert np.array_equal(combined(stats)[0], channel_stats_ref(y)[..., 0])
+        if isinstance(x, np.ndarray) and "batch_group_count" not in more:
+            none = function(x[:0], w, return_stats="channel", **more)
+            assert [one.shape[1:] for one in none[:-1]] == [one.shape[1:] for one in plain]
+            assert none[-1].shape == (2, 0, y.shape[1], 3)
+
+
+@pytest.mark.parametrize("algorithm", sorted({*ALGORITHMS} - {"implicit_gemm"}))
+def test_others_refuse_by_name(algorithm):
+    problem = image()
+    with pytest.raises(UnsupportedError, match=rf"return_stats='channel': {algorithm} .*use implicit_gemm"):
+        run_conv(
+            np.ones(problem.input_shape, np.float32), np.ones(problem.filter_shape, np.float32),
+            problem.replace(dtype="fp32"), epilogue=Epilogue(return_stats="channel"), algorithm=algorithm,
+        )  # fmt: skip
+
+
+def test_what_else_is_refused():
+    x, w = np.ones((1, 3, 5, 6), np.float32), np.ones((4, 3, 3, 3), np.float32)
+    with pytest.raises(UnsupportedError, match="return_stats='group': accepted are None, channel"):
+        nkiconv.conv2d(x, w, return_stats="group")
+    with pytest.raises(UnsupportedError, match="return_stats=True"):
+        nkiconv.conv2d(x, w, return_stats=True)
+    with pytest.raises(UnsupportedError, match="config loop=1: return_stats='channel' adds"):
+        nkiconv.conv2d(x, w, return_stats="channel", algorithm="implicit_gemm", config=(("loop", 1),))
+    row = ConvProblem(N=1, C=4, W=9, S=3, groups=4)
+    with pytest.raises(UnsupportedError, match="return_stats='channel': depthwise_conv1d has none"):
+        nkiconv.plan(row, operation="depthwise_conv1d", return_stats="channel")
+
+
+def test_plans_take_the_algorithm_that_has_them():
+    """Whatever is best without statistics, and under a name of its own in the cache."""
+    problem = image(C=3, K=64, H=32, W=32, dtype="bf16")
+    assert nkiconv.plan(problem).algorithm != "implicit_gemm"
+    assert nkiconv.plan(problem, return_stats="channel").algorithm == "implicit_gemm"
+    row = ConvProblem(N=1, C=4, W=9, S=3, groups=4)
+    assert nkiconv.plan(row, return_stats="channel").operation == "conv2d"
+
+
+def test_statistics_hide_behind_the_array():
+    """512 channels at 128^2, with bias and residual: at most 3 % over the convolution alone."""
+    image_spec, filters = nkiconv.spec((1, 512, 128, 128), "bf16"), nkiconv.spec((512, 512, 3, 3), "bf16")
+    kernel, config = nkiconv.profile(conv2d_implicit_gemm[2]), config_of("implicit_gemm", moved=2)
+    more = {"padding": ((1, 1), (1, 1)), "algorithm": "implicit_gemm", "config": config[1:]}
+    alone = kernel(image_spec, filters, **more).modelled_us
+    bias = nkiconv.spec((512,), "fp32")
+    fused = kernel(image_spec, filters, bias, image_spec, return_stats="channel", **more).modelled_us
+    assert fused <= 1.03 * alone
