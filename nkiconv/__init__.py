@@ -28,7 +28,7 @@ from .errors import (
 if TYPE_CHECKING:
     from . import pytorch, simulator
     from ._nki import simulate
-    from .api.causal_conv1d_split import causal_conv1d_split
+    from .api.causal_conv1d_split import causal_conv1d_split, causal_conv1d_split_update
     from .api.conv import conv2d, conv3d
     from .api.conv1d import conv1d, depthwise_conv2d
     from .api.conv_transpose import conv_transpose1d, conv_transpose2d, conv_transpose3d
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
         conv_transpose2d_weight,
         conv_transpose3d_weight,
     )
-    from .kernels.blocks.causal_conv1d_split import causal_conv1d_split_heads
+    from .kernels.blocks.causal_conv1d_split import causal_conv1d_split_heads, causal_conv1d_split_step
     from .kernels.conv import (
         conv2d_implicit_gemm,
         conv3d_implicit_gemm,
@@ -87,6 +87,8 @@ __all__ = [
     "UnsupportedError",
     "causal_conv1d_split",
     "causal_conv1d_split_heads",
+    "causal_conv1d_split_step",
+    "causal_conv1d_split_update",
     "channel_statistics",
     "channel_stats",
     "conv1d",
@@ -140,6 +142,8 @@ _HOMES = {
     "ScaleShift": "api.statistics",
     "causal_conv1d_split": "api.causal_conv1d_split",
     "causal_conv1d_split_heads": "kernels.blocks.causal_conv1d_split",
+    "causal_conv1d_split_step": "kernels.blocks.causal_conv1d_split",
+    "causal_conv1d_split_update": "api.causal_conv1d_split",
     "channel_statistics": "kernels.statistics",
     "channel_stats": "api.statistics",
     "conv1d": "api.conv1d",

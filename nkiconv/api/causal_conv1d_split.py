@@ -9,9 +9,9 @@ import numpy as np
 
 from .. import norms, rules
 from ..axis import Axis
-from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all, refused
+from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all, refused, shown
 from ..integers import takes_ints
-from ..kernels.blocks.causal_conv1d_split import causal_conv1d_split_heads
+from ..kernels.blocks.causal_conv1d_split import causal_conv1d_split_heads, causal_conv1d_split_step
 from ..problem import DTYPES, dtype_name
 from ..reference import AnyArray
 from ..schedules.split import (
@@ -21,11 +21,13 @@ from ..schedules.split import (
     rows_of,
     sequences_unsupported,
     splits_unsupported,
+    step_unsupported,
     taps_unsupported,
 )
 from .calls import has_no_images, launch, one_array, one_image
 
 _CANNOT = "causal_conv1d_split cannot run this call"
+_CANNOT_STEP = "causal_conv1d_split_update cannot run this call"
 
 
 @takes_ints
@@ -101,6 +103,92 @@ def causal_conv1d_split(
     found = tuple(launch(causal_conv1d_split_heads, (x, w, splits), kwargs, lnc, False).y)
     more = found[len(splits) :]
     return (found[: len(splits)], *more) if more else found
+
+
+@takes_ints
+def causal_conv1d_split_update(
+    x: AnyArray,
+    state: AnyArray,
+    w: AnyArray,
+    bias: AnyArray | None = None,
+    *,
+    splits: tuple[Split, ...],
+    activation: str | None = "silu",
+    eps: float = 1e-6,
+    layout: str = "NCW",
+    state_indices: AnyArray | None = None,
+    pad_slot: int = -1,
+    lnc: int = 2,
+) -> tuple[AnyArray, ...]:
+    """A decode step of `causal_conv1d_split`: a token, or a few, of each of N sequences, after what its state holds.
+
+    Args:
+        x: [N, C], or [N, C, W], or [N, W, C] with layout="NWC"; W + S - 1 at most 16; bf16, fp16 or fp32. N may be 0.
+        state: [slots, C, S - 1], x's dtype: what precedes each sequence's tokens; a slot is changed in place to what
+            precedes the next ones. C-contiguous.
+        w, bias, splits, activation, eps, layout, lnc: as of `causal_conv1d_split`; S from 2 to 8.
+        state_indices: [N], int32 or int64: the slot of each sequence, none twice; None: slot n, of N slots.
+        pad_slot: the index that marks padding: no state changes, and y is that of a state of zeros.
+
+    Returns: a tuple of [N, W, heads, dim], or [N, heads, dim] for x [N, C], one a part, x's dtype.
+
+    Raises: GeometryError, DtypeError, LayoutError, UnsupportedError, before any work, naming every violated rule.
+    """
+    single = getattr(x, "ndim", 0) == 2
+    rows = x[:, :, None] if single else x
+    order = "NCW" if single else layout
+    one = one_image("x", rows) if has_no_images(rows) else rows
+    names = {"layout": layout, "activation": activation, "eps": eps, "lnc": lnc, "return_final_state": False}
+    wrong = list(_violations(one, w, bias, None, **names))
+    raise_all(_CANNOT_STEP, [*wrong, *one_array("state", state, "slots, C, S - 1", empty="s"), *_pad(pad_slot)])
+    N, C, W = (rows.shape[order.index(axis)] for axis in "NCW")
+    raise_all(_CANNOT_STEP, list(_shape_violations(w, bias, splits, C)))
+    wrong = [*refused(UnsupportedError, step_unsupported(W, w.shape[1]))]
+    raise_all(_CANNOT_STEP, [*wrong, *_slot_violations(x, state, state_indices, pad_slot, (N, C, w.shape[1] - 1))])
+    if N == 0:
+        found = tuple(np.empty((0, W, heads, dim), x.dtype) for heads, dim, _ in splits)
+    else:
+        kwargs: dict[str, Any] = {"activation": activation, "eps": float(eps), "layout": order}
+        if bias is not None:
+            kwargs["bias"] = bias
+        if state_indices is not None:
+            kwargs["state_indices"] = np.where(state_indices == pad_slot, -1, state_indices).astype(np.int32)
+        found = tuple(launch(causal_conv1d_split_step, (rows, state, w, splits), kwargs, lnc, False).y)
+    return tuple(part[:, 0] for part in found) if single else found
+
+
+def _pad(pad_slot: Any) -> Iterator[NkiconvError]:
+    if not rules.is_int(pad_slot):
+        yield UnsupportedError(f"pad_slot={shown(pad_slot)}: must be an int; pass the number of padding's slot")
+
+
+def _slot_violations(
+    x: Any, state: Any, indices: Any, pad_slot: int, wanted: tuple[int, int, int]
+) -> Iterator[NkiconvError]:
+    """Errors of the states and of the slots that sequences have; wanted: (N, C, S - 1)."""
+    slots = state.shape[0] if indices is not None else wanted[0]
+    words = "[slots, C, S - 1]" if indices is not None else "[N, C, S - 1]"
+    yield from refused(GeometryError, rules.shape("state", state.shape, (slots, *wanted[1:]), words))
+    yield from refused(DtypeError, rules.same("state", "dtype", state.dtype, "x", x.dtype))
+    if not (state.flags.c_contiguous and state.flags.writeable):
+        yield LayoutError("state: is changed in place, so it must be C-contiguous and writable; pass such an array")
+    if indices is None:
+        return
+    if not isinstance(indices, np.ndarray) or str(indices.dtype) not in ("int32", "int64"):
+        kind = getattr(indices, "dtype", type(indices).__name__)
+        yield DtypeError(f"state_indices: must be a NumPy array of int32 or int64, is {kind}; cast it")
+        return
+    yield from refused(GeometryError, rules.shape("state_indices", indices.shape, wanted[:1], "[N]"))
+    own = indices[indices != pad_slot]
+    outside = own[(own < 0) | (own >= slots)]
+    if outside.size:
+        yield GeometryError(
+            f"state_indices: {outside[0]} is no slot of {slots}, and not pad_slot={pad_slot}; pass 0 to {slots - 1}"
+        )
+    found, counts = np.unique(own, return_counts=True)
+    if np.any(counts > 1):
+        twice = found[counts > 1][0]
+        yield GeometryError(f"state_indices: {twice} comes twice, a slot is of one sequence; pass each slot once")
 
 
 def _without_images(

@@ -68,3 +68,16 @@ def load_transposed(dst, hbm, strides, offset, alone, ledger):
         nisa.dma_transpose(dst=into[0:cn, 0:nn, h : h + count, 0:wn], src=src, axes=(3, 1, 2, 0))
     if hbm.dtype != dst.dtype:
         nisa.tensor_copy(dst=dst, src=into, engine=pick(ledger, nn * hn * wn, is_16bit(hbm.dtype)))
+
+
+def load_from_rows(dst, hbm, pattern, offset, indices):
+    """Load rows of HBM into a view of SBUF, by indices [partitions, 1] in SBUF. The access pattern is that of row 0; a
+    partition whose row does not exist stays as it is."""
+    src = hbm.ap(pattern=pattern, offset=offset, vector_offset=indices, indirect_dim=0)
+    nisa.dma_copy(dst=dst, src=src, oob_mode=nisa.oob_mode.skip)
+
+
+def store_to_rows(src, hbm, pattern, offset, indices):
+    """The other way; where there is no such row nothing is stored."""
+    dst = hbm.ap(pattern=pattern, offset=offset, vector_offset=indices, indirect_dim=0)
+    nisa.dma_copy(dst=dst, src=src, oob_mode=nisa.oob_mode.skip)

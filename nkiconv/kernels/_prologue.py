@@ -30,7 +30,7 @@ from ..schedules.options import NUMBER_BYTES, NUMBERS_BYTES, Prologue
 from ..schedules.regions import regions_of_x
 from ..schedules.tiles import QUADRANT, cut, engine_parts, size_of
 from ._arguments import refuse
-from ._dma import copy, load, load_region, load_transposed, spot
+from ._dma import copy, load, load_from_rows, load_region, load_transposed, spot
 from ._engines import SCALAR_WORK, START_WORK, is_16bit, pick_sum
 from ._epilogue import FUNCTIONS
 
@@ -290,3 +290,8 @@ def multiply(x_sbuf, factor, is_sigmoid, row, ledger):
     if ledger is not None:
         engine = pick_sum(ledger, size_of(factor.shape[1:]), is_16bit(factor.dtype))
     nisa.tensor_tensor(dst=x_sbuf, data1=x_sbuf, data2=factor, op=nl.multiply, engine=engine)
+
+
+def gather_rows(dst, rows_hbm, pattern, offset, indices):
+    """Load rows by index into a view of SBUF, as `load_from_rows`."""
+    load_from_rows(dst, rows_hbm, pattern, offset, indices)

@@ -24,6 +24,8 @@ Split = tuple[int, int, bool]
 LAYOUTS = ("NCW", "NWC")
 #: Taps of a filter, at most: each is a matmul, and its stationary diagonals take SBUF.
 TAPS_MAX = 16
+#: Taps of a decode step, and positions of state and tokens, at most: SBUF holds filters and windows of two groups.
+STEP_TAPS_MAX, STEP_POSITIONS_MAX = 8, 16
 #: Bytes a partition of the x of a group that is loaded at once, about: loads of more keep stores waiting.
 SPAN_BYTES = 4096
 #: Tokens of the first loads of a core, in tiles of 128: work begins when the first is there.
@@ -58,6 +60,18 @@ def _is_split(one: object) -> bool:
 def taps_unsupported(S: int) -> str:
     """Why a filter of so many taps is not taken; "" if it is."""
     return "" if S <= TAPS_MAX else f"S={S}: must be at most {TAPS_MAX} taps; use depthwise_conv1d, which takes more"
+
+
+def step_unsupported(T: int, S: int) -> str:
+    """Why a decode step does not take so many tokens of each sequence, or taps; "" if it does."""
+    if S == 1:
+        return "S=1: one tap needs no state; use causal_conv1d_split"
+    if S > STEP_TAPS_MAX:
+        return f"S={S}: must be at most {STEP_TAPS_MAX} taps of a step; use depthwise_conv1d, which takes more"
+    if T + S - 1 <= STEP_POSITIONS_MAX:
+        return ""
+    most = STEP_POSITIONS_MAX - S + 1
+    return f"W={T}: with S={S} a step takes at most {most} tokens; use causal_conv1d_split with initial_state"
 
 
 def sequences_unsupported(cu_seqlens: object, N: int, T: int) -> str:

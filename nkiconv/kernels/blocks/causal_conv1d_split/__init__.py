@@ -1,16 +1,17 @@
 """Causal depthwise conv1d, SiLU, split into parts of heads, l2norm: the public kernel.
 
 kernel.py says how and what bounds it; heads.py normalises; loads.py brings x, states and filters; states.py stores the
-states that are returned.
+states that are returned. step.py decodes.
 """
 
 from .... import norms
 from ...._nki import nki, nl
 from ..._arguments import check_bias, check_flags, refuse
 from ..._epilogue import read_epilogue
-from .geometry import Operands, read_geometry
+from .geometry import Operands, read_geometry, read_step
 from .kernel import convolve_heads
 from .states import store_states
+from .step import StepOperands, step_heads
 
 
 @nki.jit
@@ -60,10 +61,45 @@ def causal_conv1d_split_heads(
     geometry = read_geometry(x_ref, w_ref, splits, layout, cu_seqlens, states)
     check_bias(bias, "C", geometry.C)
     refuse(norms.eps(eps))
-    itemsize = 4 if x_ref.dtype == nl.float32 else 2
-    epilogue = read_epilogue(activation, bias, None, "pre_activation", itemsize)
+    epilogue = read_epilogue(activation, bias, None, "pre_activation", geometry.itemsize)
     shapes = [(geometry.N, geometry.T, heads, dim) for heads, dim, _ in geometry.splits]
     parts = tuple(nl.ndarray(shape, dtype=x_ref.dtype, buffer=nl.shared_hbm) for shape in shapes)
     operands = Operands(x=x_ref, w=w_ref, parts=parts, bias=bias, state=initial_state)
     convolve_heads(operands, geometry, epilogue, eps)
     return parts + store_states(operands, geometry, return_final_state, state_positions)
+
+
+@nki.jit
+def causal_conv1d_split_step(
+    x_ref,
+    state_ref,
+    w_ref,
+    splits,
+    bias=None,
+    activation="silu",
+    eps=1e-6,
+    layout="NCW",
+    state_indices=None,
+):
+    """A decode step of `causal_conv1d_split_heads`: one token, or a few, of each of N sequences after its state.
+
+    Args:
+        x_ref: [N, C, T] in HBM, or [N, T, C] with layout="NWC"; T + S - 1 at most 16, S from 2 to 8.
+        state_ref: [slots, C, S - 1] in HBM, x's dtype: what precedes each sequence's tokens. Changed in place.
+        state_indices: [N] in HBM, int32 or uint32: the slot of each sequence, none of them twice; of those that are no
+            slot, as -1, the state is zeros and goes nowhere. None: slot n of sequence n.
+        The rest: as in `causal_conv1d_split_heads`.
+
+    Returns: a tuple of [N, T, heads, dim] in HBM, one a part, x's dtype.
+
+    Raises: before any instruction an assertion of argument, value, rule and remedy; simulated, KernelAssertionError.
+    """
+    geometry, tokens = read_step(x_ref, state_ref, w_ref, splits, layout, state_indices)
+    check_bias(bias, "C", geometry.C)
+    refuse(norms.eps(eps))
+    epilogue = read_epilogue(activation, bias, None, "pre_activation", geometry.itemsize)
+    shapes = [(geometry.N, tokens[0], heads, dim) for heads, dim, _ in geometry.splits]
+    parts = tuple(nl.ndarray(shape, dtype=x_ref.dtype, buffer=nl.shared_hbm) for shape in shapes)
+    operands = StepOperands(x=x_ref, w=w_ref, parts=parts, bias=bias, state=state_ref, indices=state_indices)
+    step_heads(operands, geometry, epilogue, eps, tokens)
+    return parts

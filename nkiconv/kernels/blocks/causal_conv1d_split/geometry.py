@@ -13,6 +13,7 @@ from ....schedules.split import (
     rows_of,
     sequences_unsupported,
     splits_unsupported,
+    step_unsupported,
     taps_unsupported,
 )
 from ....schedules.tiles import dense_strides
@@ -36,16 +37,7 @@ def read_geometry(x_ref, w_ref, splits, layout, cu_seqlens, states):
 
     states: (initial_state, return_final_state, state_positions).
     """
-    names = ("x_ref", "w_ref")
-    refuse(rules.layout("layout", layout, LAYOUTS))
-    refuse(rules.rank("x_ref", x_ref.shape, ", ".join(layout)), rules.rank("w_ref", w_ref.shape, "C, S"))
-    dtypes = (x_ref.dtype, w_ref.dtype)
-    refuse(*(rules.array_dtype(name, dtype) for name, dtype in zip(names, dtypes)))
-    refuse(rules.dtypes_together(*dtypes, names))
-    strides = dense_strides(x_ref.shape)
-    N, C, T = (x_ref.shape[layout.index(axis)] for axis in "NCW")
-    S = w_ref.shape[1]
-    refuse(rules.shape("w_ref", w_ref.shape, (C, S), "[C, S]"), taps_unsupported(S), splits_unsupported(splits, C))
+    strides, (N, C, T), S = read_arrays(x_ref, w_ref, splits, layout)
     refuse(sequences_unsupported(cu_seqlens, N, T), positions_unsupported(states[2], T))
     geometry = SplitGeometry(
         N=N,
@@ -90,3 +82,37 @@ def row_geometry(geometry, N, W):
         y_q=0,
         itemsize=geometry.itemsize,
     )
+
+
+def read_arrays(x_ref, w_ref, splits, layout):
+    """Check x, w and splits; returns strides of x, its (N, C, T), taps."""
+    names = ("x_ref", "w_ref")
+    refuse(rules.layout("layout", layout, LAYOUTS))
+    refuse(rules.rank("x_ref", x_ref.shape, ", ".join(layout)), rules.rank("w_ref", w_ref.shape, "C, S"))
+    dtypes = (x_ref.dtype, w_ref.dtype)
+    refuse(*(rules.array_dtype(name, dtype) for name, dtype in zip(names, dtypes)))
+    refuse(rules.dtypes_together(*dtypes, names))
+    strides = dense_strides(x_ref.shape)
+    N, C, T = (x_ref.shape[layout.index(axis)] for axis in "NCW")
+    S = w_ref.shape[1]
+    refuse(rules.shape("w_ref", w_ref.shape, (C, S), "[C, S]"), taps_unsupported(S), splits_unsupported(splits, C))
+    return strides, (N, C, T), S
+
+
+def read_step(x_ref, state_ref, w_ref, splits, layout, state_indices):
+    """Check all arguments of a decode step that have to do with shapes and return a SplitGeometry of sequences in the
+    place of tokens, and (tokens, elements of x from one to the next)."""
+    strides, (N, C, T), S = read_arrays(x_ref, w_ref, splits, layout)
+    slots = state_ref.shape[0]
+    refuse(step_unsupported(T, S))
+    refuse(rules.shape("state_ref", state_ref.shape, (slots, C, S - 1), "[slots, C, S - 1]"))
+    refuse(rules.same("state_ref", "dtype", state_ref.dtype, "x_ref", x_ref.dtype))
+    if state_indices == None:
+        refuse("" if slots == N else rules.shape("state_ref", state_ref.shape, (N, C, S - 1), "[N, C, S - 1]"))
+    else:
+        refuse(rules.shape("state_indices", state_indices.shape, (N,), "[N]"))
+        refuse(rules.accepted("state_indices.dtype", state_indices.dtype, (nl.int32, nl.uint32), "cast it"))
+    itemsize = 4 if x_ref.dtype == nl.float32 else 2
+    rows = rows_of(1, N)
+    geometry = SplitGeometry(N, C, N, S, splits, strides[0], strides[layout.index("C")], 1, S, 1, itemsize, rows)
+    return geometry, (T, strides[layout.index("W")])

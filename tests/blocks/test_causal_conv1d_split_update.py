@@ -1,0 +1,147 @@
+"""Decode steps of the convolution stage: the bits of states, sums against float64, slots by index, refusals."""
+
+import hypothesis
+import ml_dtypes
+import numpy as np
+import pytest
+from draws import draws
+from hypothesis import strategies as st
+from split_heads import GDN, SPLITS, check, data
+
+import nkiconv
+from nkiconv import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError
+from nkiconv.simulator import simulate
+
+BF16 = ml_dtypes.bfloat16
+
+
+@pytest.mark.parametrize("dtype", [np.float32, BF16])
+@pytest.mark.parametrize("layout", ["NCW", "NWC"])
+@pytest.mark.parametrize("name", SPLITS)
+def test_steps(name, layout, dtype):
+    """Tokens after states, of more sequences than partitions, next states bit for bit, on one core and two alike."""
+    splits, found = SPLITS[name], []
+    x, w, bias, before = data(splits, 131, 2, dtype=dtype, layout=layout, state=True)
+    for lnc in (1, 2):
+        state = before.copy()
+        parts = nkiconv.causal_conv1d_split_update(x, state, w, bias, splits=splits, layout=layout, lnc=lnc)
+        found.append([one.tobytes() for one in (*parts, state)])
+    assert found[0] == found[1]
+    check(parts, x, w, splits, bias=bias, layout=layout, initial_state=before)
+    rows = x if layout == "NCW" else x.transpose(0, 2, 1)
+    assert state.tobytes() == np.concatenate([before, rows], 2)[:, :, 2:].tobytes()
+
+
+@draws(12)
+@hypothesis.given(
+    st.integers(1, 9), st.integers(1, 6), st.integers(2, 6), st.sampled_from(["NCW", "NWC"]), st.integers(-3, 40),
+    st.sampled_from([np.float32, BF16]), st.integers(0, 2**16),
+)  # fmt: skip
+def test_slots_by_index(N, T, S, layout, pad_slot, dtype, seed):
+    """Each sequence has its slot; padding sees zeros and changes nothing, and no other slot changes."""
+    splits, rng = ((2, 40, True), (1, 70, False)), np.random.default_rng(seed)
+    x, w, _, _ = data(splits, N, T, S, dtype, layout, seed=seed)
+    before = data(splits, 12, T, S, dtype, state=True, seed=seed)[3]
+    indices = rng.permutation([one for one in range(12) if one != pad_slot])[:N]
+    indices[rng.random(N) < 0.3] = pad_slot
+    padding = indices == pad_slot
+    own = np.where(padding[:, None, None], 0, before[np.where(padding, 0, indices)])
+    state = before.copy()
+    given = {"splits": splits, "layout": layout, "state_indices": indices, "pad_slot": pad_slot}
+    parts = nkiconv.causal_conv1d_split_update(x, state, w, **given)
+    check(parts, x, w, splits, layout=layout, initial_state=own)
+    rows = x if layout == "NCW" else x.transpose(0, 2, 1)
+    wanted = before.copy()
+    wanted[indices[~padding]] = np.concatenate([own, rows], 2)[~padding][:, :, T:]
+    assert state.tobytes() == wanted.tobytes()
+
+
+def test_several_batches_of_slots():
+    """More channels than states are gathered of at once."""
+    splits = ((70, 128, True), (70, 128, False))
+    x, w, _, before = data(splits, 3, 1, dtype=BF16, state=True)
+    state, indices = before.copy(), np.array([2, 0, 1])
+    parts = nkiconv.causal_conv1d_split_update(x[:, :, 0], state, w, splits=splits, state_indices=indices)
+    check(tuple(one[:, None] for one in parts), x, w, splits, initial_state=before[indices])
+    assert state[indices].tobytes() == np.concatenate([before[indices], x], 2)[:, :, 1:].tobytes()
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+@pytest.mark.parametrize(("S", "T"), [(8, 9), (4, 13), (2, 15)])
+def test_most_tokens_fit(S, T, indexed):
+    """In fp32, of groups enough to be loaded ahead."""
+    splits = ((16, 128, True), (16, 128, False))
+    C, sizes = 4096, {"x_ref": (128, 4096, T), "state_ref": (128, 4096, S - 1), "w_ref": (4096, S)}
+    given = {name: nkiconv.spec(shape, "fp32") for name, shape in sizes.items()} | {"bias": nkiconv.spec((C,), "fp32")}
+    if indexed:
+        given["state_indices"] = nkiconv.spec((128,), "int32")
+    parts = nkiconv.simulate(nkiconv.causal_conv1d_split_step[2], trace_only=True)(**given, splits=splits)
+    assert [one.shape for one in parts] == [(128, T, 16, 128)] * 2
+
+
+def test_prefill_and_steps_are_one_run():
+    """One token after the other: outputs of the whole run, and its final state, within and bit for bit."""
+    splits = ((2, 64, True), (1, 90, False))
+    x, w, bias, _ = data(splits, 2, 12, dtype=BF16)
+    whole, final = nkiconv.causal_conv1d_split(x, w, bias, splits=splits, return_final_state=True)
+    _, state = nkiconv.causal_conv1d_split(x[:, :, :8], w, bias, splits=splits, return_final_state=True)
+    for t in range(8, 12):
+        parts = nkiconv.causal_conv1d_split_update(np.ascontiguousarray(x[:, :, t]), state, w, bias, splits=splits)
+        assert all(one.tobytes() == part[:, t].tobytes() for one, part in zip(parts, whole, strict=True))
+    assert state.tobytes() == final.tobytes()
+
+
+def test_no_sequences():
+    splits, x, w = ((2, 4, True), (1, 3, False)), np.zeros((0, 11), BF16), np.ones((11, 4), BF16)
+    q, v = nkiconv.causal_conv1d_split_update(x, np.zeros((0, 11, 3), BF16), w, splits=splits)
+    assert (q.shape, v.shape) == ((0, 2, 4), (0, 1, 3))
+
+
+X, STATE, W = np.ones((2, 8), np.float32), np.ones((2, 8, 3), np.float32), np.ones((8, 4), np.float32)
+SLOTS = np.array([1, 0])
+REFUSED = [
+    ("rank of x", (X[0], STATE, W), {}, LayoutError, "x.shape"),
+    ("states", (X, STATE[:1], W), {}, GeometryError, r"state.shape=\(1, 8, 3\)"),
+    ("size of states", (X, STATE[:, :, :2].copy(), W), {}, GeometryError, "state.shape"),
+    ("dtype of states", (X, STATE.astype(BF16), W), {}, DtypeError, "state.dtype"),
+    ("order of states", (X, np.asfortranarray(STATE), W), {}, LayoutError, "C-contiguous"),
+    ("one tap", (X, STATE, W[:, :1]), {}, UnsupportedError, "S=1"),
+    ("tokens", (np.ones((2, 8, 14), np.float32), STATE, W), {}, UnsupportedError, "W=14: with S=4 .* 13 tokens"),
+    ("taps", (X, np.ones((2, 8, 8), np.float32), np.ones((8, 9), np.float32)), {}, UnsupportedError, "S=9"),
+    ("splits", (X, STATE, W), {"splits": ((2, 3, True),)}, GeometryError, "has 6 channels"),
+    ("dtype of slots", (X, STATE, W), {"state_indices": SLOTS * 1.0}, DtypeError, "int32 or int64"),
+    ("shape of slots", (X, STATE, W), {"state_indices": SLOTS[:1]}, GeometryError, "state_indices.shape"),
+    ("slot that is none", (X, STATE, W), {"state_indices": SLOTS + 1}, GeometryError, "2 is no slot of 2"),
+    ("negative slot", (X, STATE, W), {"state_indices": SLOTS - 1, "pad_slot": -2}, GeometryError, "-1 is no slot"),
+    ("slot twice", (X, STATE, W), {"state_indices": SLOTS * 0}, GeometryError, "0 comes twice"),
+    ("pad slot", (X, STATE, W), {"pad_slot": None}, UnsupportedError, "pad_slot=None"),
+    ("cores", (X, STATE, W), {"lnc": 3}, UnsupportedError, "lnc=3"),
+]
+
+
+@pytest.mark.parametrize(("args", "kwargs", "error", "text"), [pytest.param(*one[1:], id=one[0]) for one in REFUSED])
+def test_refused(args, kwargs, error, text):
+    before = args[1].copy()
+    with pytest.raises(NkiconvError, match=text) as caught:
+        nkiconv.causal_conv1d_split_update(*args, **{"splits": ((2, 4, True),), **kwargs})
+    assert isinstance(caught.value, error)
+    assert np.array_equal(args[1], before)
+
+
+@pytest.mark.parametrize(("changed", "text"), [
+    ({"state_ref": STATE[:1]}, "state_ref.shape"),
+    ({"w_ref": W[:, :1], "state_ref": STATE[:, :, :1]}, "S=1"),
+    ({"state_indices": np.array([0, 1], np.int16)}, "state_indices.dtype"),
+    ({"state_indices": np.array([0], np.int32)}, "state_indices.shape"),
+    ({"eps": -1}, "eps=-1"),
+])  # fmt: skip
+def test_kernel_refuses_too(changed, text):
+    given = {"x_ref": X[:, :, None], "state_ref": STATE, "w_ref": W, "splits": ((2, 4, True),)} | changed
+    with pytest.raises(AssertionError, match=text):
+        simulate(nkiconv.causal_conv1d_split_step)(**given)
+
+
+def test_modelled_time_of_qwen3_next():
+    """64 sequences, whose bytes take 12 us of HBM."""
+    x, state, w = (nkiconv.spec(shape, "bf16") for shape in ((64, 8192, 1), (64, 8192, 3), (8192, 4)))
+    assert nkiconv.profile(nkiconv.causal_conv1d_split_step[2])(x, state, w, GDN).modelled_us < 30
