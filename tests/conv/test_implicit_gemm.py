@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 from conv_calls import EDGE, check_exact, config_of, geometry_of, integers, options_of, planned, run, trace
+from draws import cores
 from implicit_gemm_calls import FOLDED, M_TILES, PROBLEMS, chosen, completed, needs, shape_of, timeline
 
 import nkiconv
@@ -68,7 +69,7 @@ def test_epilogue_of_folded_channels(why):
         "beta": 2.0,
         "activation": "relu",
     }
-    for lnc in (1, 2):
+    for lnc in cores():
         plain = run(x, w, problem, lnc, config=config_of("implicit_gemm", fold="none"))
         expected = np.maximum(plain + more["bias"][:, None, None] + 2 * more["residual"], 0)
         y = run(x, w, problem, lnc, config=config_of("implicit_gemm", fold="both"), **more)
@@ -357,7 +358,7 @@ def test_relu_is_read_out_by_both_engines_and_keeps_nan(bias, strict):
     plain = run(x, w, problem, 2, config=config_of("implicit_gemm", fold="none"))
     expected = np.maximum(plain + more.get("bias", np.zeros(5, np.float32))[:, None, None], 0)
     assert np.isnan(expected).any()
-    for lnc in (1, 2):
+    for lnc in cores():
         y = run(x, w, problem, lnc, config=config_of("implicit_gemm", fold="none"), **more)
         np.testing.assert_array_equal(y, expected)
     execution = trace(problem, 1, config=config_of("implicit_gemm", fold="none"), **more)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from conv_calls import integers, run
-from depthwise import same_bits
+from draws import cores
 from tolerances import assert_exact
 
 from nkiconv import ConvProblem
@@ -40,9 +40,8 @@ def test_bad_inputs_follow_the_definition(name, value):
     x, w = with_bad(problem, value, "x")
     truth = conv_ref(x, w, problem)
     assert 0 < np.count_nonzero(~np.isfinite(truth)) < truth.size
-    one, two = (run(x, w, problem, lnc, strict_nonfinite=True) for lnc in (1, 2))
-    assert_exact(one, truth, problem.dtype)
-    assert same_bits(one, two)
+    for lnc in cores():
+        assert_exact(run(x, w, problem, lnc, strict_nonfinite=True), truth, problem.dtype)
 
 
 @pytest.mark.cover(10)
@@ -56,7 +55,7 @@ def test_bad_taps_reach_the_outputs_whose_window_has_an_input_there(name, value)
     only[problem.K // 2, 0, 1, 1] = 1
     expected = conv_ref(np.ones(problem.input_shape), only, problem) != 0
     assert 0 < np.count_nonzero(expected) < expected.size
-    for lnc in (1, 2):
+    for lnc in cores():
         y = run(x, w, problem, lnc, strict_nonfinite=True).astype(np.float64)
         np.testing.assert_array_equal(~np.isfinite(y), expected)
         w_finite = np.where(np.isfinite(w.astype(np.float64)), w, 0).astype(w.dtype)

@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 from conv_calls import config_of, integers, planned, run, trace
+from draws import cores
 from implicit_gemm_calls import FOLDED, LINE, M_TILES, PROBLEMS, chosen, needs, timeline
 
 from nkiconv import cases
@@ -44,7 +45,7 @@ def test_sums_are_made_bank_by_bank_or_k_tile_by_k_tile(name, more):
             continue
         together += 1
         assert found.together
-        for lnc in (1, 2):
+        for lnc in cores(settings):
             y = run(x, w, problem, lnc, config=config_of("implicit_gemm", **settings), **more)
             np.testing.assert_array_equal(y, expected)
         (count, size), (most, room) = needs(problem, 2, **settings)

@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 from conv_calls import EDGE, check_exact, config_of, geometry_of, in_layout, integers, options_of, planned, run, trace
+from draws import cores
 from tolerances import assert_exact
 
 from nkiconv import cases
@@ -80,7 +81,7 @@ def test_residuals_are_copied_too(name, dtype):
     for algorithm in ROWS:
         if plan_of(algorithm, geometry_of(problem), options, None, 2)[0] is not None:
             tried += 1
-            for lnc in (1, 2):
+            for lnc in cores(algorithm):
                 given = {"bias": bias, "residual": residual, "beta": -2.0, "activation": "relu"}
                 y = run(x, w, problem, lnc, config=config_of(algorithm), **given)
                 assert_exact(y, truth, problem.dtype)

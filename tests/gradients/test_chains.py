@@ -3,7 +3,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from depthwise import on_both
+from depthwise import on_cores
 from gradients import check
 
 import nkiconv
@@ -31,7 +31,7 @@ def test_chains_are_added(monkeypatch, name, way, chain):
     monkeypatch.setattr(blocks_schedule, "CHAIN", chain)
     channels, *axes = PROBLEMS[name]
     is_last, config = WAYS[way]
-    on_both(check, channels, axes, is_last, bias_gradient=True, config=config)
+    on_cores(check, channels, axes, is_last, bias_gradient=True, config=config)
 
 
 @pytest.mark.parametrize("config", [(("split", 0),), (("split", 1),), (*TURNED, ("split", 0))])

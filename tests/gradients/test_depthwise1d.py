@@ -6,7 +6,7 @@ import hypothesis
 import ml_dtypes
 import numpy as np
 import pytest
-from depthwise import on_both, same_bits
+from depthwise import on_cores, same_bits
 from depthwise_gradients import DTYPES, FEW, PROBLEMS, check, expected, problem_of
 from draws import draws
 from hypothesis import strategies as st
@@ -35,7 +35,7 @@ LAYOUTS = {
 @pytest.mark.cover(12)
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_every_problem_is_exact(name):
-    on_both(check, *PROBLEMS[name], bias_gradient=True, adds=True)
+    on_cores(check, *PROBLEMS[name], bias_gradient=True, adds=True)
 
 
 @pytest.mark.cover(20)
@@ -68,7 +68,7 @@ IMAGES = {
 @pytest.mark.parametrize("name", IMAGES)
 def test_images_summed_on_the_array(name, slots):
     settings = {"algorithm": "dot_images", "config": (("slots", slots),)}
-    on_both(check, *IMAGES[name], bias_gradient=True, adds=True, **settings)
+    on_cores(check, *IMAGES[name], bias_gradient=True, adds=True, **settings)
 
 
 @pytest.mark.parametrize(("name", "algorithm", "wide", "copies"), [

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from depthwise import on_both, same_bits
+from depthwise import on_cores, same_bits
 from draws import draws
 from gradients import LAYOUTS, WEIGHT, check, problem_of
 from hypothesis import given
@@ -40,7 +40,7 @@ def axes_of(sizes):
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_every_problem_is_exact(name, split):
     channels, sizes = PROBLEMS[name]
-    on_both(check, channels, axes_of(sizes), bias_gradient=True, adds=True, config=(LINES, ("split", split)))
+    on_cores(check, channels, axes_of(sizes), bias_gradient=True, adds=True, config=(LINES, ("split", split)))
 
 
 @draws(60)

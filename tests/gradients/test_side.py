@@ -5,7 +5,7 @@ import re
 import hypothesis
 import numpy as np
 import pytest
-from depthwise import on_both
+from depthwise import on_cores
 from draws import draws
 from gradients import an_axis, check, outputs
 from hypothesis import strategies as st
@@ -42,7 +42,7 @@ def test_every_problem_is_exact(name, side, split):
     channels, *axes = PROBLEMS[name]
     config = sizes(axes, side=side, split=split, channels=2, outputs=2, inputs=8, buffers=8)
     for is_last in (False, True):
-        on_both(check, channels, axes, is_last, adds=True, bias_gradient=True, config=config)
+        on_cores(check, channels, axes, is_last, adds=True, bias_gradient=True, config=config)
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "fp32"])

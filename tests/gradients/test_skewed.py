@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from depthwise import on_both
+from depthwise import on_cores
 from depthwise_gradients import FEW, PROBLEMS, check, problem_of
 
 import nkiconv
@@ -36,7 +36,7 @@ MORE = {
 def test_channels_beside_each_other(name, beside):
     given = {**PROBLEMS, **MORE}[name]
     config = (("beside", beside),)
-    on_both(check, *given, algorithm=SKEWED, config=config, adds=True)
+    on_cores(check, *given, algorithm=SKEWED, config=config, adds=True)
 
 
 #: Of PROBLEMS and MORE those without stride and dilation.
@@ -48,7 +48,7 @@ PLAIN = [name for name, ((N, _), axis) in {**PROBLEMS, **MORE}.items() if axis[2
 @pytest.mark.parametrize("name", PLAIN)
 def test_parts_of_taps(name, shifts):
     given = {**PROBLEMS, **MORE}[name]
-    on_both(check, *given, algorithm=SKEWED, config=(("shifts", shifts),), adds=True)
+    on_cores(check, *given, algorithm=SKEWED, config=(("shifts", shifts),), adds=True)
 
 
 @pytest.mark.cover(12)

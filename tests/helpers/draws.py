@@ -1,4 +1,7 @@
-"""How many random examples a test draws: a quarter of them in `make test`, all in `make test-all`."""
+"""How much of a table or of random examples `make test` runs: a quarter of the examples, one number of cores a row."""
+
+import os
+import zlib
 
 import hypothesis
 
@@ -9,3 +12,12 @@ WHOLE = 100
 def draws(count: int) -> hypothesis.settings:
     """Settings of a test that draws so many examples in `make test-all`, as the profile of conftest.py says."""
     return hypothesis.settings(max_examples=max(1, count * hypothesis.settings.default.max_examples // WHOLE))
+
+
+def cores(*row: object) -> tuple[int, ...]:
+    """Numbers of cores that a test of exact results runs on: 1 and 2 in `make test-all`; in `make test` one of them,
+    which is the same in every run, by the test's name and what it runs (no arrays)."""
+    if hypothesis.settings.default.max_examples == WHOLE:
+        return 1, 2
+    name = os.environ["PYTEST_CURRENT_TEST"].rpartition(" ")[0]
+    return (1 + zlib.crc32(f"{name} {row}".encode()) % 2,)
