@@ -189,7 +189,7 @@ DEFAULTS = [
 ]
 
 
-@pytest.mark.cover(0, keep=["extrapolated", "many images"])
+@pytest.mark.cover(0, keep=["many images"])
 @pytest.mark.parametrize(
     "problem",
     [pytest.param(row[1], id=row[0], marks=[pytest.mark.slow] if row[0] == "big tiles" else []) for row in DEFAULTS],

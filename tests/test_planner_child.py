@@ -67,7 +67,7 @@ def test_the_same_errors_and_one_process():
     assert child._process._popen.pid == first
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, pytest.param(ZeroDivisionError, marks=pytest.mark.slow)])
 def test_a_search_that_is_broken_off_ends_its_process(error):
     def advance(_what, _share):
         raise error
@@ -89,7 +89,11 @@ def test_a_process_that_ended_meanwhile_is_started_again():
 
 
 @pytest.mark.parametrize(
-    ("executable", "words"), [("/no/such/python", "FileNotFoundError: .*/no/such/python"), (None, "TypeError: ")]
+    ("executable", "words"),
+    [
+        ("/no/such/python", "FileNotFoundError: .*/no/such/python"),
+        pytest.param(None, "TypeError: ", marks=pytest.mark.slow),
+    ],
 )
 def test_one_that_cannot_start(monkeypatch, executable, words):
     child.stop()

@@ -100,6 +100,7 @@ def test_a_problem_has_a_direction_that_can_be():
         IMAGES.toward("dgrad").replace(direction="wgrad")
 
 
+@pytest.mark.cover(0, keep=["images", "rows"])
 @pytest.mark.parametrize(
     "problem", [IMAGES, VOLUMES, IMAGES.replace(layout="NHWC"), ROWS], ids=["images", "volumes", "NHWC", "rows"]
 )

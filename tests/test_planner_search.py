@@ -62,6 +62,7 @@ def test_settings_that_come_to_the_same_are_timed_once(monkeypatch):
     assert len(found.alternatives) >= 1
 
 
+@pytest.mark.slow
 def test_what_was_left_out_for_an_extrapolated_time_is_timed_when_that_proves_too_short():
     """A bound came first when the whole kernel was found to take longer than extrapolated, and was told as the plan."""
     problem = ConvProblem(
