@@ -75,10 +75,16 @@ def _lacks(name):
     return f"needs {package}, which is not installed: make setup" if package in LACKING else None
 
 
-def pytest_collection_finish():
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
     """Keep the collector of garbage off what stays to the end: some twenty thousand tests, torch, transformers."""
-    gc.collect()
-    gc.freeze()
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)
