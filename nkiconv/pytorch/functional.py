@@ -19,15 +19,16 @@ from .computers import host, modes
 from .computers.passed import key_of, remember
 from .errors import GeometryError, KindError, LayoutError, NkiconvError, UnsupportedError, raise_all
 from .function_modes import is_watched
-from .operators import conv3d_with_frames  # noqa: F401  # registers the operator
+from .operators import conv3d_with_frames, conv_with_prologue  # noqa: F401  # registers the operators
 from .operators.calls import call
 from .operators.convolution import AXES, FAR, Convolution
 from .operators.custom import NAMES
 from .operators.frames import joined, last
+from .operators.prologue import NO_SCALES, Scales, is_asked
 from .operators.tensor_kinds import tensor_violations
 
-#: activation, residual_position, layer, strict_nonfinite.
-Fused = tuple[str | None, str, str | None, bool]
+#: activation, residual_position, layer, strict_nonfinite, x_activation.
+Fused = tuple[str | None, str, str | None, bool, str | None]
 #: What a call asks for, of an operator's name, its filter, its numbers and what is fused.
 Reads = Callable[[str, Tensor, tuple[Any, ...], Fused], Convolution]
 
@@ -47,6 +48,9 @@ def conv1d(
     layer: str | None = None,
     packed: Tensor | None = None,
     strict_nonfinite: bool | None = None,
+    x_scale: Tensor | None = None,
+    x_shift: Tensor | None = None,
+    x_activation: str | None = None,
 ) -> Tensor:
     """`torch.nn.functional.conv1d` by nkiconv's kernels; one filter a channel goes to the depthwise one.
 
@@ -63,15 +67,20 @@ def conv1d(
         strict_nonfinite: True: NaN and Inf of input reach exactly the outputs that the definition gives them, at the
             cost of algorithms that multiply by zeros; so in the gradient by input. Without it they may reach other
             outputs of their own image. None: as `set_strict_nonfinite` says.
+        x_scale, x_shift: [C] or [N, C], fp32, float64 where input is: input * x_scale + x_shift is convolved, with 1
+            and 0 for None; zeros of padding stay zeros. x_activation: as activation, of what is convolved. Computed in
+            fp32 as input arrives, and rounded once to its dtype.
 
     Returns: [N, K, Q] or [K, Q] of input's dtype.
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
     depthwise = _is_rank(weight, 3) and weight.shape[1] == 1 and weight.shape[0] == groups
+    depthwise = depthwise and not is_asked((x_scale, x_shift), x_activation)  # which the depthwise kernel lacks
     name = "depthwise_conv1d" if depthwise else "conv1d"
-    more = (activation, residual_position, layer, modes.wants_strict_nonfinite(strict_nonfinite))
-    return convolve(name, input, weight, bias, residual, (stride, padding, dilation, groups), more, packed)
+    more = (activation, residual_position, layer, modes.wants_strict_nonfinite(strict_nonfinite), x_activation)
+    given = input, weight, bias, residual, (stride, padding, dilation, groups), more, packed
+    return convolve(name, *given, scales=(x_scale, x_shift))
 
 
 def conv2d(
@@ -89,6 +98,9 @@ def conv2d(
     layer: str | None = None,
     packed: Tensor | None = None,
     strict_nonfinite: bool | None = None,
+    x_scale: Tensor | None = None,
+    x_shift: Tensor | None = None,
+    x_activation: str | None = None,
 ) -> Tensor:
     """`torch.nn.functional.conv2d` by nkiconv's kernels.
 
@@ -100,8 +112,9 @@ def conv2d(
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
-    more = (activation, residual_position, layer, modes.wants_strict_nonfinite(strict_nonfinite))
-    return convolve("conv2d", input, weight, bias, residual, (stride, padding, dilation, groups), more, packed)
+    more = (activation, residual_position, layer, modes.wants_strict_nonfinite(strict_nonfinite), x_activation)
+    given = input, weight, bias, residual, (stride, padding, dilation, groups), more, packed
+    return convolve("conv2d", *given, scales=(x_scale, x_shift))
 
 
 def conv3d(
@@ -121,6 +134,9 @@ def conv3d(
     initial_frames: Tensor | None = None,
     return_final_frames: bool | int = False,
     strict_nonfinite: bool | None = None,
+    x_scale: Tensor | None = None,
+    x_shift: Tensor | None = None,
+    x_activation: str | None = None,
 ) -> Any:
     """`torch.nn.functional.conv3d` by nkiconv's kernels.
 
@@ -131,17 +147,18 @@ def conv3d(
             0): y is that of both, and padding is around both.
         return_final_frames: also return the last planes of both that the next chunk of a video needs as its
             initial_frames, (T - 1) * dilation or as many as there are; or so many.
-        The rest: as in `conv1d`, an int for all axes or one for each.
+        The rest: as in `conv1d`, an int for all axes or one for each; x_scale, x_shift, x_activation not with frames.
 
     Returns: [N, K, Z, P, Q] or [K, Z, P, Q] of input's dtype; with return_final_frames the pair of it and the planes.
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
-    more = (activation, residual_position, layer, modes.wants_strict_nonfinite(strict_nonfinite))
+    more = (activation, residual_position, layer, modes.wants_strict_nonfinite(strict_nonfinite), x_activation)
     none = isinstance(initial_frames, Tensor) and initial_frames.dim() > 2 and initial_frames.shape[-3] == 0
     frames = None if none else initial_frames
     numbers = (stride, padding, dilation, groups)
-    y = convolve("conv3d", input, weight, bias, residual, numbers, more, packed, None, frames)
+    scales = x_scale, x_shift
+    y = convolve("conv3d", input, weight, bias, residual, numbers, more, packed, None, frames, scales)
     if return_final_frames is False:
         return y
     window = (weight.shape[2] - 1) * per_axis("dilation", dilation, 3)[0] + 1
@@ -172,7 +189,7 @@ def depthwise_conv1d(
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
-    more = (activation, residual_position, layer, modes.wants_strict_nonfinite(strict_nonfinite))
+    more = (activation, residual_position, layer, modes.wants_strict_nonfinite(strict_nonfinite), None)
     groups = _groups(input, weight, 1)
     if _is_rank(weight, 3) and weight.shape[0] != groups:
         raise GeometryError(
@@ -206,7 +223,7 @@ def depthwise_conv2d(
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
-    more = (activation, residual_position, layer, modes.wants_strict_nonfinite(strict_nonfinite))
+    more = (activation, residual_position, layer, modes.wants_strict_nonfinite(strict_nonfinite), None)
     groups = _groups(input, weight, 2)
     return convolve("depthwise_conv2d", input, weight, bias, residual, (stride, padding, dilation, groups), more)
 
@@ -234,32 +251,34 @@ def convolve(
     packed: Tensor | None = None,
     reads: Reads | None = None,
     frames: Tensor | None = None,
+    scales: Scales = NO_SCALES,
 ) -> Tensor:
     """One call in torch's terms.
 
     numbers: as torch's function takes them after the tensors: stride, padding, dilation, groups; more: activation,
-    residual_position, layer, strict_nonfinite; reads: what makes a Convolution of these numbers, where they are others;
-    frames: planes in front of x's.
+    residual_position, layer, strict_nonfinite, x_activation; reads: what makes a Convolution of these numbers, where
+    they are others; frames: planes in front of x's; scales: x_scale, x_shift.
     """
     if is_watched():
-        given = x, w, bias, residual, numbers, more, packed, reads, frames
+        given = x, w, bias, residual, numbers, more, packed, reads, frames, scales
         found: Tensor = handle_torch_function(convolve, (x, w), name, *given)
         return found
-    if more[0] is None and residual is None and packed is None and frames is None and more[1] == "pre_activation":
+    tensors = (x, w, bias, residual, packed, frames, *scales)
+    plain = more[0] is None and residual is packed is frames is None and not is_asked(scales, more[4])
+    if plain and more[1] == "pre_activation":
         y = _by_torch(name, x, w, bias, numbers)
         if y is not None:
             return y
-    tensors = (x, w, bias, residual, packed, frames)
     direct, cast = modes.is_torchs(x), torch.is_autocast_enabled("cpu")
     key = key_of(name, numbers, more, cast, *tensors) if direct else None
     if key in _passed:
-        return _run(_passed[key], direct, *(_autocast(*tensors) if cast else tensors))
+        return _run(_passed[key], direct, *(autocast(*tensors[:6]) if cast else tensors[:6]), *scales)
     wrong = [*tensor_violations("input", x), *tensor_violations("weight", w)]
-    for argument, one in (("bias", bias), ("residual", residual), ("packed", packed), ("initial_frames", frames)):
+    for argument, one in zip(_OPTIONAL, tensors[2:], strict=True):
         if one is not None and not isinstance(one, Tensor):
             wrong += tensor_violations(argument, one)
     raise_all(f"{name} cannot run this call", wrong)
-    tensors = _autocast(*tensors)
+    tensors = (*autocast(*tensors[:6]), *scales)
     asked = (_asked if reads is None else reads)(name, tensors[1], numbers, more)
     asked.refuse(_lacks_an_axis(asked, tensors[0], tensors[1]))
     asked.check(*_batched(asked, *tensors))
@@ -268,6 +287,8 @@ def convolve(
     return _run(asked, direct, *tensors)
 
 
+#: A call's optional tensors.
+_OPTIONAL = ("bias", "residual", "packed", "initial_frames", "x_scale", "x_shift")
 #: Calls on the host that passed every check, and what they ask for.
 _passed: dict[Any, Convolution] = {}
 
@@ -297,27 +318,22 @@ def _batched(
     residual: Tensor | None,
     packed: Tensor | None,
     frames: Tensor | None,
+    *scales: Tensor | None,
 ) -> tuple[Any, ...]:
-    """The tensors of a call with an axis of images."""
+    """The arguments of a call with an axis of images."""
     if x.dim() != asked.rank + 1:
-        return x, w, bias, residual, packed, frames
+        return x, w, bias, residual, packed, frames, scales
     more = [None if one is None else one.unsqueeze(0) for one in (residual, frames)]
-    return x.unsqueeze(0), w, bias, more[0], packed, more[1]
+    return x.unsqueeze(0), w, bias, more[0], packed, more[1], scales
 
 
-def _run(
-    asked: Convolution,
-    direct: bool,
-    x: Tensor,
-    w: Tensor,
-    bias: Tensor | None,
-    residual: Tensor | None,
-    packed: Tensor | None,
-    frames: Tensor | None,
-) -> Tensor:
+def _run(asked: Convolution, direct: bool, x: Tensor, *tensors: Any) -> Tensor:
     """y of checked tensors, by torch's functions where `direct`."""
-    given = _batched(asked, x, w, bias, residual, packed, frames)
-    y = host.convolve(asked, joined(given[0], given[5]), *given[1:4]) if direct else call(asked, *given)
+    given = _batched(asked, x, *tensors)
+    if direct:
+        y = host.convolve(asked, host.prologued(asked, joined(given[0], given[5]), given[6]), *given[1:4])
+    else:
+        y = call(asked, *given)
     return y.squeeze(0) if x.dim() == asked.rank + 1 else y
 
 
@@ -375,10 +391,11 @@ def _asked(name: str, w: Tensor, numbers: tuple[Any, ...], more: Fused) -> Convo
         residual_position=more[1],
         layer=more[2],
         strict_nonfinite=more[3],
+        x_activation=more[4],
     )
 
 
-def _autocast(*tensors: Tensor | None) -> tuple[Any, ...]:
+def autocast(*tensors: Tensor | None) -> tuple[Any, ...]:
     """Under torch.autocast of their device, floating tensors but float64 ones in its dtype, as torch's convolutions."""
     kind = next(tensor.device.type for tensor in tensors if tensor is not None)
     if not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):

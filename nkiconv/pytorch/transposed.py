@@ -45,7 +45,7 @@ def conv_transpose1d(
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
     numbers = stride, padding, output_padding, groups, dilation
-    more = (activation, residual_position, layer, modes.wants_strict_nonfinite(strict_nonfinite))
+    more = (activation, residual_position, layer, modes.wants_strict_nonfinite(strict_nonfinite), None)
     return convolve("conv_transpose1d", input, weight, bias, residual, numbers, more, None, _asked)
 
 
@@ -76,7 +76,7 @@ def conv_transpose2d(
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
     numbers = stride, padding, output_padding, groups, dilation
-    more = (activation, residual_position, layer, modes.wants_strict_nonfinite(strict_nonfinite))
+    more = (activation, residual_position, layer, modes.wants_strict_nonfinite(strict_nonfinite), None)
     return convolve("conv_transpose2d", input, weight, bias, residual, numbers, more, None, _asked)
 
 
@@ -107,7 +107,7 @@ def conv_transpose3d(
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
     numbers = stride, padding, output_padding, groups, dilation
-    more = (activation, residual_position, layer, modes.wants_strict_nonfinite(strict_nonfinite))
+    more = (activation, residual_position, layer, modes.wants_strict_nonfinite(strict_nonfinite), None)
     return convolve("conv_transpose3d", input, weight, bias, residual, numbers, more, None, _asked)
 
 

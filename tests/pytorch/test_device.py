@@ -1,5 +1,6 @@
 """The way to a Neuron device, with a torch_neuronx that records what it is given and runs it in the simulator."""
 
+import math
 import sys
 import types
 import warnings
@@ -185,6 +186,24 @@ def test_frames_go_in_front_of_volumes(recorder):
     problem = asked_of("conv3d", 3).problem(both, w)
     found = estimate(Request(problem=problem, asked=Asked(initial_frames=2), operation="conv3d"))
     assert (kwargs["algorithm"], kwargs["config"]) == (found.algorithm, found.config)
+
+
+@pytest.mark.parametrize(("name", "form"), [("conv1d", "channel"), ("conv2d", "image"), ("conv3d", "channel")])
+def test_a_prologue_goes_along(recorder, name, form):
+    rank = int(name[-2])
+    x = torch.arange(2 * 4 * 5**rank).remainder(5).float().reshape(2, 4, *[5] * rank)
+    w, shape = torch.ones(6, 4, *[3] * rank), (4,) if form == "channel" else (2, 4)
+    scale, shift = torch.arange(math.prod(shape)).float().reshape(shape) - 2, torch.ones(shape)
+    y = device.convolve(asked_of(name, rank, x_activation="relu"), x, w, None, None, scales=(scale, shift))
+    by_channel = [*shape, *[1] * rank]
+    h = (x * scale.reshape(by_channel) + shift.reshape(by_channel)).relu()
+    assert torch.equal(y, getattr(F, name)(h, w, padding=1))
+    [(_, _, _, kwargs)] = recorder.calls
+    wanted = Asked(x_scale=form, x_shift=form, x_activation="relu")
+    problem = asked_of(name, rank).problem(x, w)
+    found = estimate(Request(problem=problem, asked=wanted, operation="conv3d" if rank == 3 else "conv2d"))
+    assert (kwargs["algorithm"], kwargs["config"]) == (found.algorithm, found.config)
+    assert kwargs["x_activation"] == "relu"
 
 
 def test_arguments_are_pythons_own(recorder, monkeypatch):

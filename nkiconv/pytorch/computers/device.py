@@ -23,6 +23,7 @@ from ...planner.request import Asked, Request, kernel_arguments
 from ...problem import ConvProblem
 from ..operators.convolution import Convolution, filter_like, is_empty
 from ..operators.frames import shaped
+from ..operators.prologue import NO_SCALES, Scales, form_of
 
 #: Cores of a launch: those of a logical NeuronCore, which AWS's runtime reads from the same variable.
 LNC_VARIABLE, LNC = "NEURON_LOGICAL_NC_CONFIG", "2"
@@ -41,9 +42,10 @@ def convolve(
     residual: torch.Tensor | None,
     packed: torch.Tensor | None = None,
     frames: torch.Tensor | None = None,
+    scales: Scales = NO_SCALES,
 ) -> torch.Tensor:
-    """y of the kernel on the device of the tensors; it is given the packed filter where there is one, and the frames in
-    front of x's.
+    """y of the kernel on the device of the tensors; it is given the packed filter where there is one, the frames in
+    front of x's, and scales, x_scale and x_shift.
 
     A plan that cannot be had is a PlanWarning, once a shape; the kernel then follows its default rule, or refuses.
     """
@@ -64,9 +66,12 @@ def convolve(
         strict_nonfinite=asked.strict_nonfinite,
         packed=packed is not None,
         initial_frames=0 if frames is None else int(frames.shape[2]),
+        x_scale=form_of(scales[0]),
+        x_shift=form_of(scales[1]),
+        x_activation=asked.x_activation,
     )
-    if frames is not None:
-        tensors["initial_frames"] = frames
+    named = {"initial_frames": frames, "x_scale": scales[0], "x_shift": scales[1]}
+    tensors |= {name: tensor for name, tensor in named.items() if tensor is not None}
     filters = w.reshape(problem.filter_shape)
     if packed is not None:  # of volumes, blocks and channels are one axis: NKI's tensors have five at most
         filters = packed.flatten(0, 1) if problem.is_volume else packed
@@ -176,6 +181,8 @@ def _arguments(
         found["bias_gradient"] = True
     if asked.activation is not None:
         found["activation"] = asked.activation
+    if asked.x_activation is not None:
+        found["x_activation"] = asked.x_activation
     if asked.residual is not None:
         found["residual_position"] = asked.residual
     if asked.strict_nonfinite:

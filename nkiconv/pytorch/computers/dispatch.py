@@ -7,6 +7,7 @@ import torch
 from ..errors import as_torchs
 from ..operators.convolution import Convolution
 from ..operators.frames import joined
+from ..operators.prologue import NO_SCALES, Scales
 from . import host, modes
 
 
@@ -18,20 +19,21 @@ def convolve(
     residual: torch.Tensor | None,
     packed: torch.Tensor | None = None,
     frames: torch.Tensor | None = None,
+    scales: Scales = NO_SCALES,
 ) -> torch.Tensor:
-    """y of checked tensors, wherever they are; frames: in front of x's."""
+    """y of checked tensors, wherever they are; frames: in front of x's; scales: x_scale and x_shift."""
     who = modes.computer(x)
     if who == "torch":
-        return host.convolve(asked, joined(x, frames), w, bias, residual)
+        return host.convolve(asked, host.prologued(asked, joined(x, frames), scales), w, bias, residual)
     with as_torchs():
         if who == "device":
             from . import device
 
-            return device.convolve(asked, x, w, bias, residual, packed, frames)
+            return device.convolve(asked, x, w, bias, residual, packed, frames, scales)
         from . import simulated
 
         convolve_there = simulated.convolve if who == "simulate" else simulated.compare
-        return convolve_there(asked, x, w, bias, residual, packed, frames)
+        return convolve_there(asked, x, w, bias, residual, packed, frames, scales)
 
 
 def filters_gradient(

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from ...activations import ACTIVATIONS
 from ..operators.convolution import Convolution
+from ..operators.prologue import Scales
 
 _CONVOLVE: dict[int, Callable[..., torch.Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 _TRANSPOSE: dict[int, Callable[..., torch.Tensor]] = {
@@ -67,6 +68,27 @@ def reference(
     if residual is not None and not before:
         y = y + wide(residual)
     return in_dtype(y, x.dtype)
+
+
+def prologued(asked: Convolution, x: torch.Tensor, scales: Scales) -> torch.Tensor:
+    """What is convolved, x_activation(x * x_scale + x_shift): in fp32, or float64 where x is, and rounded once."""
+    if not asked.has_prologue(scales):
+        return x
+    found = prologue_argument(x, scales)
+    found = found if asked.x_activation is None else activate(found, asked.x_activation)
+    return in_dtype(found, x.dtype)
+
+
+def prologue_argument(x: torch.Tensor, scales: Scales) -> torch.Tensor:
+    """What x_activation is applied to, not rounded to x's dtype."""
+    found, (scale, shift) = wide(x), scales
+    found = found if scale is None else found * by_channel(scale, x)
+    return found if shift is None else found + by_channel(shift, x)
+
+
+def by_channel(numbers: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """[C] or [N, C] to go with x [N, C, ...]."""
+    return numbers.reshape(*numbers.shape, *[1] * (x.dim() - 2))
 
 
 def filters_gradient(

@@ -15,11 +15,12 @@ from ...api.conv1d import conv1d
 from ...api.conv_transpose import conv_transpose1d, conv_transpose2d, conv_transpose3d
 from ...api.depthwise_conv1d import depthwise_conv1d
 from ...api.gradients import conv1d_weight, conv2d_weight, conv3d_weight
-from ...bounds import epilogue_bound, error_bound
-from ...reference import abs_sum_ref, conv_ref, num_terms
+from ...bounds import epilogue_bound, error_bound, prologue_bound
+from ...reference import abs_sum_ref, conv_ref, num_terms, prologue_ref
 from ..errors import ComparisonError
 from ..operators.convolution import Convolution, is_empty
 from ..operators.frames import joined, shaped
+from ..operators.prologue import NO_SCALES, Scales
 from ..operators.tensor_kinds import DTYPES
 from . import agreements, host
 from .arrays import from_numpy, to_numpy
@@ -38,15 +39,19 @@ def convolve(
     residual: torch.Tensor | None,
     packed: torch.Tensor | None = None,
     frames: torch.Tensor | None = None,
+    scales: Scales = NO_SCALES,
 ) -> torch.Tensor:
     """y of the kernel that a Neuron device would run, by the packed filter where there is one."""
     if is_empty(x):
         return x.new_empty(asked.shape(shaped(x, frames), w))
-    arrays: list[Any] = [to_numpy(tensor) if tensor is not None else None for tensor in (x, w, bias, residual)]
+    arrays = list(map(_array, (x, w, bias, residual)))
     more: dict[str, Any] = {"bias": arrays[2], "residual": arrays[3], "residual_position": asked.residual_position}
     more |= {"activation": asked.activation, "strict_nonfinite": asked.strict_nonfinite}
     if frames is not None:
         more["initial_frames"] = to_numpy(frames)
+    if asked.has_prologue(scales):
+        more |= {name: _array(one) for name, one in zip(("x_scale", "x_shift"), scales, strict=True)}
+        more["x_activation"] = asked.x_activation
     if packed is not None:
         return _by_packed(asked, x, w, to_numpy(packed), more, frames)
     scalars = {name: value[0] for name, value in _geometry(asked).items()}
@@ -60,6 +65,10 @@ def convolve(
         y = _ARRAYS[asked.rank](arrays[0], arrays[1], **_geometry(asked), groups=asked.groups, **more)
         return from_numpy(y)
     return from_numpy(conv1d(arrays[0], arrays[1], **scalars, groups=asked.groups, **more))
+
+
+def _array(tensor: torch.Tensor | None) -> Any:
+    return None if tensor is None else to_numpy(tensor)
 
 
 def _by_packed(
@@ -116,6 +125,7 @@ def compare(
     residual: torch.Tensor | None,
     packed: torch.Tensor | None = None,
     frames: torch.Tensor | None = None,
+    scales: Scales = NO_SCALES,
 ) -> torch.Tensor:
     """torch's y, summed in fp32, where the kernel's is as near as both must be to the truth.
 
@@ -124,10 +134,10 @@ def compare(
     Raises ComparisonError, naming the layer.
     """
     whole = joined(x, frames)
-    expected = host.reference(asked, whole, w, bias, residual)
+    expected = host.reference(asked, host.prologued(asked, whole, scales), w, bias, residual)
     if not is_empty(x):
-        found = convolve(asked, x, w, bias, residual, packed, frames)
-        require_agreement(asked, whole, w, bias, residual, expected, found)
+        found = convolve(asked, x, w, bias, residual, packed, frames, scales)
+        require_agreement(asked, whole, w, bias, residual, expected, found, scales)
     return expected
 
 
@@ -139,9 +149,10 @@ def require_agreement(
     residual: torch.Tensor | None,
     expected: torch.Tensor,
     found: torch.Tensor,
+    scales: Scales = NO_SCALES,
 ) -> None:
     """Raise ComparisonError where torch's y and the kernel's differ by more than both may be off by."""
-    worst = _worst(asked, x, w, bias, residual, expected, found)
+    worst = _worst(asked, x, w, bias, residual, expected, found, scales)
     agreements.note(worst <= 1)
     if not worst <= 1:
         raise ComparisonError(
@@ -159,17 +170,22 @@ def _worst(
     residual: torch.Tensor | None,
     expected: torch.Tensor,
     found: torch.Tensor,
+    scales: Scales,
 ) -> float:
     """The largest difference over twice the bound; where truth is not finite, both must agree."""
     problem = asked.problem(x, w)
     images, filters = (to_numpy(tensor).reshape(shape) for tensor, shape in zip((x, w), _shapes(problem), strict=True))
+    inexact: Any = 0.0
+    if asked.has_prologue(scales):
+        of_x = (*map(_array, scales), asked.x_activation)
+        inexact = abs_sum_ref(prologue_bound(images, problem.dtype, *of_x), filters, problem)
+        images = prologue_ref(images, *of_x)
     sums, abs_sum = conv_ref(images, filters, problem), abs_sum_ref(images, filters, problem)
     shape = sums.shape
     added = None if residual is None else to_numpy(residual).reshape(shape)
     offsets = None if bias is None else to_numpy(bias)
-    bound = epilogue_bound(
-        num_terms(problem), abs_sum, sums, problem.dtype, offsets, asked.activation, added, asked.residual_position
-    )
+    more = (offsets, asked.activation, added, asked.residual_position, inexact)
+    bound = epilogue_bound(num_terms(problem), abs_sum, sums, problem.dtype, *more)
     return _over(expected, found, bound)
 
 

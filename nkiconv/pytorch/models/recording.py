@@ -27,10 +27,12 @@ from ...problem import ConvProblem
 from ..causal import states
 from ..operators.calls import ARGUMENTS, asked_of
 from ..operators.conv3d_with_frames import NAME as WITH_FRAMES
+from ..operators.conv_with_prologue import SUFFIX as WITH_PROLOGUE
 from ..operators.convolution import filter_like
 from ..operators.filter_gradients import OPERATORS, weight_asked
 from ..operators.frames import shaped
 from ..operators.gradients import GRADIENT
+from ..operators.prologue import NO_SCALES, form_of
 from ..operators.tensor_kinds import DTYPES
 from .conversion import convert, copied
 from .flops import Share, flops_of, is_convolution
@@ -315,8 +317,12 @@ def _convolved(func: Any, args: tuple[Any, ...]) -> Convolved:
     if name == "causal_conv1d":
         return _causal(*args[:8], *args[9:])
     x, w, bias, residual = args[:4]
-    frames, rest = (args[4], args[5:]) if name == WITH_FRAMES else (None, args[4:])
-    asked = asked_of("conv3d" if name == WITH_FRAMES else name, *rest)
+    frames, scales, rest = None, NO_SCALES, args[4:]
+    if name == WITH_FRAMES:
+        frames, rest = rest[0], rest[1:]
+    elif name.endswith(WITH_PROLOGUE):
+        scales, rest = (rest[0], rest[1]), rest[2:]
+    asked = asked_of(name.removesuffix(WITH_PROLOGUE) if name != WITH_FRAMES else "conv3d", *rest)
     packed = rest[ARGUMENTS] if len(rest) > ARGUMENTS else None
     return Convolved(
         operation=asked.operation,
@@ -328,6 +334,9 @@ def _convolved(func: Any, args: tuple[Any, ...]) -> Convolved:
             residual=None if residual is None else asked.residual_position,
             packed=packed is not None,
             strict_nonfinite=asked.strict_nonfinite,
+            x_scale=form_of(scales[0]),
+            x_shift=form_of(scales[1]),
+            x_activation=asked.x_activation,
         ),
     )
 

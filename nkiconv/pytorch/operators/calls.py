@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..computers import modes
 from .convolution import Convolution
+from .prologue import NO_SCALES, Scales
 
+_NOTHING: tuple[Any, ...] = ()
 #: Arguments of an operator after its four tensors, and before the packed filter.
 ARGUMENTS = 8
 
@@ -26,6 +29,7 @@ def asked_of(
     layer: str | None,
     packed: Tensor | None = None,
     strict_nonfinite: bool = False,
+    x_activation: str | None = None,
 ) -> Convolution:
     """The Convolution of an operator's arguments after its tensors; packed: is not part of it."""
     return Convolution(
@@ -39,6 +43,7 @@ def asked_of(
         residual_position=residual_position,
         layer=layer,
         strict_nonfinite=strict_nonfinite,
+        x_activation=x_activation,
     )
 
 
@@ -50,15 +55,21 @@ def call(
     residual: Tensor | None,
     packed: Tensor | None = None,
     frames: Tensor | None = None,
+    scales: Scales = NO_SCALES,
 ) -> Tensor:
-    """y by the operator that `asked` names, or where there are frames in front of x the one that takes these."""
-    operator = getattr(torch.ops.nkiconv, asked.name if frames is None else f"{asked.name}_with_frames").default
+    """y by the operator that `asked` names, or the one that takes frames in front of x, or a prologue of x."""
+    name, more, last = asked.name, _NOTHING, _NOTHING
+    if frames is not None:
+        name, more = f"{name}_with_frames", (frames,)
+    elif asked.has_prologue(scales):
+        name, more, last = f"{name}_with_prologue", scales, (asked.x_activation,)
+    operator = getattr(torch.ops.nkiconv, name).default
     y: Tensor = operator(
         x,
         w,
         bias,
         residual,
-        *(() if frames is None else (frames,)),
+        *more,
         list(asked.stride),
         [zeros for pair in asked.padding for zeros in pair],
         list(asked.dilation),
@@ -69,6 +80,7 @@ def call(
         asked.layer,
         packed,
         asked.strict_nonfinite,
+        *last,
     )
     return own(y)
 

@@ -17,6 +17,7 @@ from ...problem import HBM_BYTES, ConvProblem
 from ...rules import in_words_of
 from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
 from . import frames as front
+from . import prologue
 from .filters import packed_shape
 from .tensor_kinds import DTYPES, are_positive, tensor_violations
 
@@ -32,8 +33,8 @@ FAR = BLANK_MOST // 2
 class Convolution:
     """Everything but the tensors of a call of operator `name`; a number, or a pair of zeros before and after, an axis.
 
-    layer: who calls, for messages. strict_nonfinite: whether NaN and Inf reach exactly the outputs that the definition
-    gives them, of y and of gradients by x.
+    x_activation: of x, before it is convolved. layer: who calls, for messages. strict_nonfinite: whether NaN and Inf
+    reach exactly the outputs that the definition gives them, of y and of gradients by x.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Convolution:
     residual_position: str = "pre_activation"
     layer: str | None = None
     strict_nonfinite: bool = False
+    x_activation: str | None = None
 
     @property
     def transposed(self) -> bool:
@@ -62,9 +64,13 @@ class Convolution:
         """Who calls, as messages begin."""
         return f"{self.layer} ({self.name})" if self.layer else self.name
 
+    def has_prologue(self, scales: prologue.Scales) -> bool:
+        """Whether something happens to x before it is convolved."""
+        return prologue.is_asked(scales, self.x_activation)
+
     def plain(self) -> Convolution:
-        """The same without an activation."""
-        return dataclasses.replace(self, activation=None, residual_position="pre_activation")
+        """The same without activations."""
+        return dataclasses.replace(self, activation=None, residual_position="pre_activation", x_activation=None)
 
     def axes(self, size: torch.Size, taps: torch.Size) -> list[Axis]:
         """Those of images and filters of these sizes."""
@@ -123,8 +129,10 @@ class Convolution:
         residual: torch.Tensor | None,
         packed: torch.Tensor | None = None,
         frames: torch.Tensor | None = None,
+        scales: prologue.Scales = prologue.NO_SCALES,
     ) -> None:
-        """Refuse tensors and arguments that do not go together, naming all violated rules. frames: in front of x's.
+        """Refuse tensors and arguments that do not go together, naming all violated rules. frames: in front of x's;
+        scales: x_scale and x_shift.
 
         Raises: DtypeError, GeometryError, LayoutError, UnsupportedError.
         """
@@ -132,6 +140,7 @@ class Convolution:
         given = {name: tensor for name, tensor in named.items() if tensor is not None}
         kinds = [error for name, tensor in given.items() for error in tensor_violations(name, tensor)]
         self.refuse([*kinds, *self._together(given), *self._arguments(), *front.violations(x, frames)])
+        self.refuse(list(prologue.violations(x, scales, self.x_activation, frames)))
         self.refuse([*self._shapes(front.shaped(x, frames), w, bias, residual), *self._packed(w, packed)])
 
     def refuse(self, errors: list[NkiconvError]) -> None:

@@ -25,6 +25,7 @@ from . import autograd, filter_gradients, flop_formulas, gradients, sharding
 from .calls import ARGUMENTS, asked_of, call, with_batch
 from .convolution import Convolution
 from .fakes import fake_kernel
+from .prologue import NO_SCALES, Scales, batched_scales
 from .registrar import registrar
 from .tensor_kinds import memory_format
 
@@ -100,7 +101,7 @@ def _argument(asked: Convolution, x: Tensor, w: Tensor, bias: Tensor | None, res
     return call(asked.plain(), x, w, bias, residual if asked.residual_position == "pre_activation" else None)
 
 
-def remember_call(ctx: Any, tensors: Sequence[Any], output: Tensor, *more: Tensor) -> None:
+def remember_call(ctx: Any, tensors: Sequence[Any], output: Tensor, *more: Tensor | None) -> None:
     """Keep of a call that ctx.asked describes, of input, weight, bias and residual, what `derivatives` needs.
 
     Bias and residual only where the activation's argument is computed again: others may be changed in place, as with
@@ -177,8 +178,10 @@ def batched_call(
     dims: tuple[int | None, ...],
     tensors: tuple[Tensor | None, ...],
     packed: Tensor | None,
+    scales: Scales = NO_SCALES,
+    of_scales: tuple[int | None, ...] = (None, None),
 ) -> tuple[Tensor, int]:
-    """(y, its batch axis) of tensors with a batch axis each, or without one (None).
+    """(y, its batch axis) of tensors with a batch axis each, or without one (None); of_scales: those of scales.
 
     Batches of images are more images; batches of filters or biases are more groups, whose filters are plain.
     """
@@ -191,7 +194,8 @@ def batched_call(
     if dims[1] is None and dims[2] is None:
         x = with_batch(x, dims[0], size)
         residual = None if residual is None else with_batch(residual, dims[3], size).flatten(0, 1)
-        y = call(asked, x.flatten(0, 1), w, bias, residual, packed)
+        numbers = batched_scales(scales, of_scales, size, x.shape[1], False)
+        y = call(asked, x.flatten(0, 1), w, bias, residual, packed, scales=numbers)
         return y.reshape(size, x.shape[1], *y.shape[1:]), 0
     x = with_batch(x, dims[0], size).transpose(0, 1).flatten(1, 2)
     w = with_batch(w, dims[1], size).flatten(0, 1)
@@ -199,7 +203,7 @@ def batched_call(
     if residual is not None:
         residual = with_batch(residual, dims[3], size).transpose(0, 1).flatten(1, 2)
     grouped = _with_groups(asked, asked.groups * size)
-    y = call(grouped, x, w, bias, residual)
+    y = call(grouped, x, w, bias, residual, scales=batched_scales(scales, of_scales, size, x.shape[0], True))
     return y.reshape(y.shape[0], size, y.shape[1] // size, *y.shape[2:]), 1
 
 

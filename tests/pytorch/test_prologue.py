@@ -1,0 +1,258 @@
+"""x_scale, x_shift and x_activation of convolutions: values and derivatives of conv(act(x * x_scale + x_shift))."""
+
+import functools
+
+import pytest
+import torch
+from operators_seen import Seen, graph_of
+from tolerances import FLOAT32_SUMS, assert_within_limit, assert_within_share
+from torch import func
+from torch.autograd import forward_ad
+from torch.nn import functional as F
+from torch_activation import torchs as activation_of
+
+from nkiconv import bounds, reference
+from nkiconv.errors import DtypeError, GeometryError, UnsupportedError
+from nkiconv.problem import ConvProblem
+from nkiconv.pytorch import conv1d, conv2d, conv3d, pack_filter
+from nkiconv.pytorch.computers.arrays import to_numpy
+from nkiconv.pytorch.models.model_plan import plan_model
+from nkiconv.rules import ACTIVATIONS
+
+OURS = {1: conv1d, 2: conv2d, 3: conv3d}
+THEIRS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+SIZES = {1: (9,), 2: (5, 6), 3: (3, 4, 5)}
+in_both = pytest.mark.parametrize("mode", ["torch", "simulate"], indirect=True)
+
+
+def tensors(rank, form="image", residual=True, dtype=torch.float32, groups=2, channels=6):
+    """x, w, bias, residual, x_scale, x_shift of a convolution with 3 taps and padding 1."""
+    generator = torch.Generator().manual_seed(rank)
+    kind = torch.float64 if dtype == torch.float64 else torch.float32
+    of_x = (channels,) if form == "channel" else (2, channels)
+    shapes = (2, channels, *SIZES[rank]), (4, channels // groups, *[3] * rank), (4,), (2, 4, *SIZES[rank]), of_x, of_x
+    kinds = (dtype,) * 4 + (kind,) * 2
+    found = [torch.randn(one, generator=generator).to(each) for one, each in zip(shapes, kinds, strict=True)]
+    return found if residual else [*found[:3], None, *found[4:]]
+
+
+def ours(x, w, bias, residual, scale, shift, act="silu", **more):
+    rank = w.dim() - 2
+    given = {"padding": 1, "groups": x.shape[-1 - rank] // w.shape[1], "residual": residual, **more}
+    return OURS[rank](x, w, bias, x_scale=scale, x_shift=shift, x_activation=act, **given)
+
+
+def operator(x, w, bias, residual, scale, shift, act="silu", activation=None, residual_position="pre_activation"):
+    rank = w.dim() - 2
+    call = getattr(torch.ops.nkiconv, f"conv{rank}d_with_prologue")
+    ones, pads = [1] * rank, [1] * 2 * rank
+    more = ones, pads, ones, ones, x.shape[1] // w.shape[1], activation, residual_position, None, None, False, act
+    return call(x, w, bias, residual, scale, shift, *more)
+
+
+def torchs(x, w, bias, residual, scale, shift, act="silu", activation=None, residual_position="pre_activation"):
+    """By torch's functions alone, in the dtype of what they take."""
+    rank = w.dim() - 2
+    h = x if scale is None else x * scale.reshape(*scale.shape, *[1] * rank)
+    h = activation_of(act)(h if shift is None else h + shift.reshape(*shift.shape, *[1] * rank))
+    z = THEIRS[rank](h, w, bias, padding=1, groups=x.shape[1] // w.shape[1])
+    if residual is None:
+        return activation_of(activation)(z)
+    before = residual_position == "pre_activation"
+    return activation_of(activation)(z + residual) if before else activation_of(activation)(z) + residual
+
+
+@pytest.mark.cover(12)
+@pytest.mark.parametrize("act", [None, "silu", "relu"])
+@pytest.mark.parametrize("form", ["channel", "image"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_values_are_within_their_bound(rank, dtype, form, act, mode):
+    given = tensors(rank, form, dtype=dtype)
+    with Seen() as seen:
+        y = ours(*given, act)
+    assert seen.convolutions[0] == f"nkiconv::conv{rank}d_with_prologue"
+    x, w, bias, residual, scale, shift = map(to_numpy, given)
+    name = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}[dtype]
+    sizes = dict(zip("DHW"[-rank:], x.shape[2:], strict=True)) | dict(zip("TRS"[-rank:], w.shape[2:], strict=True))
+    padding = (((0, 0),) if rank == 1 else ()) + ((1, 1),) * rank
+    problem = ConvProblem(N=2, C=6, K=4, **sizes, groups=2, padding=padding, dtype=name)
+    images, filters = x.reshape(problem.input_shape), w.reshape(problem.filter_shape)
+    inexact = reference.abs_sum_ref(bounds.prologue_bound(images, name, scale, shift, act), filters, problem)
+    h = reference.prologue_ref(images, scale, shift, act)
+    sums, most = (one(h, filters, problem) for one in (reference.conv_ref, reference.abs_sum_ref))
+    added = residual.reshape(sums.shape)
+    limit = bounds.epilogue_bound(reference.num_terms(problem), most, sums, name, bias, None, added, inexact=inexact)
+    expected = reference.epilogue_ref(sums, bias, None, added)
+    assert_within_limit(to_numpy(y).reshape(sums.shape), expected, limit)
+
+
+#: What is given: arguments of `tensors`, what of x_scale and x_shift is None, and the rest of the call.
+CALLS = {
+    "all": ({}, (), {"activation": "relu"}),
+    "of channels": ({"form": "channel"}, (), {"activation": "silu", "residual_position": "post_activation"}),
+    "scale": ({"residual": False}, (5,), {"act": "gelu"}),
+    "shift": ({"residual": False, "groups": 1}, (4,), {"act": None, "activation": "gelu_tanh"}),
+    "activation": ({"groups": 4, "channels": 4}, (4, 5), {"act": "tanh"}),
+}
+
+
+@in_both
+@pytest.mark.cover(8)
+@pytest.mark.parametrize("function", [ours, operator])
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("name", CALLS)
+def test_gradients(name, rank, function, mode):
+    numbers, none, more = CALLS[name]
+    given = [None if i in none else one for i, one in enumerate(tensors(rank, **numbers))]
+    leaves = [None if one is None else one.requires_grad_() for one in given]
+    wide = [None if one is None else one.detach().double().requires_grad_() for one in given]
+    y, expected = function(*leaves, **more), torchs(*wide, **more)
+    g = torch.randn(y.shape, generator=torch.Generator().manual_seed(9))
+    found = torch.autograd.grad(y, [one for one in leaves if one is not None], g)
+    right = torch.autograd.grad(expected, [one for one in wide if one is not None], g.double())
+    assert_within_share([y], [expected], FLOAT32_SUMS)
+    for one, other in zip(found, right, strict=True):
+        assert_within_share([one], [other], FLOAT32_SUMS)
+
+
+@pytest.mark.parametrize("index", range(6))
+def test_only_what_is_wanted_is_differentiated(index):
+    given = tensors(2)
+    given[index].requires_grad_()
+    wide = [one.detach().double() for one in given]
+    wide[index].requires_grad_()
+    operator(*given).sum().backward()
+    torchs(*wide).sum().backward()
+    assert_within_share([given[index].grad], [wide[index].grad], FLOAT32_SUMS)
+
+
+@pytest.mark.parametrize("act", ACTIVATIONS)
+def test_derivatives_in_float64(act):
+    """Both directions, and twice, of every tensor."""
+    generator = torch.Generator().manual_seed(1)
+    shapes = (1, 2, 3), (2, 2, 3), (2,), (1, 2, 3), (1, 2), (2,)
+    leaves = [torch.randn(one, generator=generator, dtype=torch.float64, requires_grad=True) for one in shapes]
+    call = functools.partial(operator, act=act, activation="silu")
+    assert torch.autograd.gradcheck(call, leaves, check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(call, leaves)
+
+
+@in_both
+def test_tangents(mode):
+    given = tensors(1)
+    tangents = [one.cos() for one in given]
+    for at in (range(6), *([i] for i in range(6))):
+        found = []
+        for call, kind in ((ours, torch.float32), (torchs, torch.float64)):
+            with forward_ad.dual_level():
+                pairs = [(one.to(kind), each.to(kind)) for one, each in zip(given, tangents, strict=True)]
+                duals = [forward_ad.make_dual(*pair) if i in at else pair[0] for i, pair in enumerate(pairs)]
+                found.append(forward_ad.unpack_dual(call(*duals)).tangent)
+        assert_within_share(found[:1], found[1:], FLOAT32_SUMS)
+
+
+#: Which tensors have a batch.
+BATCHES = [(0,), (1,), (4,), (0, 3, 4, 5), (0, 1, 2, 3, 4, 5), (2, 5)]
+
+
+@in_both
+@pytest.mark.cover(6)
+@pytest.mark.parametrize("form", ["channel", "image"])
+@pytest.mark.parametrize("batched", BATCHES, ids=str)
+def test_vmap(batched, form, mode):
+    given = [torch.stack([one, one.cos()], 1) if i in batched else one for i, one in enumerate(tensors(1, form))]
+    dims = tuple(1 if i in batched else None for i in range(6))
+    found = func.vmap(operator, dims)(*given)
+    each = [[one.select(1, k) if i in batched else one for i, one in enumerate(given)] for k in (0, 1)]
+    assert_within_share(found, [torchs(*(one.double() for one in some)) for some in each], FLOAT32_SUMS)
+
+
+def test_one_image_and_an_empty_batch():
+    x, w, bias, residual, scale, shift = tensors(2, "channel")
+    expected = torchs(x, w, bias, residual, scale, shift)
+    found = ours(x[0], w, bias, residual[0], scale, shift)
+    assert_within_share([found], [expected[0]], FLOAT32_SUMS)
+    with Seen():
+        assert ours(x[:0], w, bias, residual[:0], scale, shift).shape == (0, 4, 5, 6)
+
+
+def test_packed_filters(monkeypatch):
+    monkeypatch.setenv("NKICONV_CPU", "simulate")
+    x, scale, shift = torch.ones(1, 70, 3, 3), torch.arange(70.0) % 5, torch.arange(70.0) % 3 - 1
+    w = torch.arange(128 * 70 * 9).remainder(7).float().reshape(128, 70, 3, 3)
+    found = conv2d(x, w, padding=1, packed=pack_filter(w), x_scale=scale, x_shift=shift, x_activation="relu")
+    assert torch.equal(found, torchs(x, w, None, None, scale, shift, "relu"))
+
+
+def test_one_graph_whoever_computes(mode):
+    given = tensors(2)
+    y, names = graph_of(lambda *each: ours(*each, activation="relu"), *given)
+    assert [name for name in names if "conv" in name] == ["nkiconv.conv2d_with_prologue.default"]
+    assert torch.equal(y, ours(*given, activation="relu"))
+
+
+@pytest.mark.slow
+def test_operators_pass_torchs_own_checks():
+    for given in (tensors(1), tensors(3, "channel", residual=False)):
+        leaves = [None if one is None else one.requires_grad_() for one in given]
+        rank = given[1].dim() - 2
+        more = (
+            [1] * rank,
+            [1] * 2 * rank,
+            [1] * rank,
+            [1] * rank,
+            2,
+            "relu",
+            "pre_activation",
+            None,
+            None,
+            False,
+            "silu",
+        )
+        call = getattr(torch.ops.nkiconv, f"conv{rank}d_with_prologue").default
+        found = torch.library.opcheck(call, (*leaves, *more))
+        assert set(found.values()) == {"SUCCESS"}, found
+
+
+def test_scales_stay_fp32_under_autocast():
+    x, w, bias, residual, scale, shift = tensors(2)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = ours(x, w, bias, residual, scale, shift)
+    cast = [one.bfloat16() for one in (x, w, bias, residual)]
+    assert torch.equal(found, ours(*cast, scale, shift))
+
+
+def test_a_plan_has_the_prologue():
+    class Net(torch.nn.Module):
+        def forward(self, x):
+            return ours(x, *tensors(2)[1:])
+
+    (row,) = plan_model(Net(), [tensors(2)[0]]).rows
+    assert row.calls == 1
+    asked = row.convolved.asked
+    assert (asked.x_scale, asked.x_shift, asked.x_activation) == ("image", "image", "silu")
+
+
+REFUSALS = [
+    ({"x_scale": torch.ones(5)}, GeometryError, r"x_scale.shape=\(5,\): must be \[C\] = \(6,\) or \[N, C\] = \(2, 6\)"),
+    ({"x_shift": torch.ones(1, 6)}, GeometryError, r"x_shift.shape=\(1, 6\)"),
+    ({"x_scale": torch.ones(6).double()}, DtypeError, "x_scale.dtype=torch.float64: "),
+    ({"x_shift": torch.ones(6).bfloat16()}, DtypeError, "x_shift.dtype=torch.bfloat16: must be torch.float32"),
+    ({"x_scale": 2.0}, DtypeError, "x_scale: must be a torch.Tensor, not float"),
+    ({"x_activation": "swish"}, UnsupportedError, "x_activation='swish': accepted are .*silu"),
+    ({"x_scale": torch.ones(6, device="meta")}, UnsupportedError, "x_scale.device=meta: must be input's"),
+]
+
+
+@pytest.mark.parametrize(("more", "error", "words"), REFUSALS)
+def test_refusals(more, error, words, mode):
+    x, w, *_ = tensors(2)
+    with pytest.raises(error, match=words):
+        conv2d(x, w, groups=2, **more)
+
+
+def test_frames_and_a_prologue_are_refused():
+    x, w, *_ = tensors(3)
+    with pytest.raises(UnsupportedError, match="x_scale, x_shift, x_activation: are not taken with initial_frames"):
+        conv3d(x, w, groups=2, initial_frames=x[:, :, :1], x_activation="silu")
