@@ -15,7 +15,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all coverage conformance peers validation mutation choice zoo plans golden ablate lint format readme docs wheel \
+.PHONY: help setup demo test test-all coverage conformance peers validation mutation choice zoo plans golden ablate chains lint format readme docs wheel \
   bench profiles deepbench against models training hf-kernel clean
 
 help: ## list the targets
@@ -152,6 +152,9 @@ deepbench: $(RUN) ## plan DeepBench's training list in three directions and both
 	@for layout in NHWC NCHW; do \
 	  $(BIN)/nkiconv bench --suite deepbench --layout $$layout --readme docs/deepbench.md --force \
 	    --csv profiles/deepbench_$$(echo $$layout | tr A-Z a-z)_modelled_trn2.csv || exit 1; done
+
+chains: $(RUN) ## model every fused chain beside separate launches: docs/fused.md (five minutes)
+	@$(BIN)/python -m nkiconv.tools.tables.chains docs/fused.md --csv profiles/chains_modelled_trn2.csv
 
 # Needs a checkout of AWS's nki-library, whose kernel it loads.
 against: $(RUN) ## model AWS's depthwise kernel and ours: make against CHECKOUT=PATH (minutes)

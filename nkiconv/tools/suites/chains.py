@@ -1,0 +1,257 @@
+"""Chains of norm, activation, convolution, residual and statistics: one fused launch beside separate ones.
+
+Every chain gives its launches three ways: the convolution alone, fused, and the best separate launches of nkiconv,
+where a pass that no kernel of nkiconv makes is priced as a copy of its bytes, the least that it can take.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+from ... import cases
+from ...kernels.blocks.causal_conv1d_split import causal_conv1d_split_heads
+from ...kernels.statistics import channel_statistics, norm_scale_and_shift
+from ...planner.entry import plan
+from ...planner.floors import floors
+from ...problem import ConvProblem
+from ...simulator import ArraySpec
+from ...simulator.dtypes import canonical
+from ...simulator.profiling import profile
+from ...simulator.profiling.roofline import roofline
+from ...simulator.timing import Rates
+
+#: What a chain is launched on.
+LNC, DTYPE = 2, "bf16"
+#: Told how much of the work is done, and on what.
+Advance = Callable[[str, float], None]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel of a chain, modelled us."""
+
+    what: str
+    us: float
+
+
+@dataclass(frozen=True)
+class Chain:
+    """One chain: a row of data/chains.csv, its bytes and flops at the least, and its launches three ways."""
+
+    name: str
+    model: str
+    shape: str
+    min_bytes: int
+    flops: int
+    alone: Callable[[], Launch]
+    fused: Callable[[], Sequence[Launch]]
+    separate: Callable[[], Sequence[Launch]]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A chain's times, modelled us, and the H200's, measured."""
+
+    chain: str
+    model: str
+    shape: str
+    alone_us: float
+    fused_us: float
+    separate_us: float
+    limit_us: float
+    launches: str
+    separate_launches: str
+    h200_fraction: float
+
+    @property
+    def over_alone(self) -> float:
+        """The fused chain over the convolution alone."""
+        return self.fused_us / self.alone_us
+
+    @property
+    def gain(self) -> float:
+        """The separate launches over the fused chain."""
+        return self.separate_us / self.fused_us
+
+    @property
+    def fraction(self) -> float:
+        """Of trn2's limit that the fused chain reaches, modelled."""
+        return self.limit_us / self.fused_us
+
+    def as_dict(self) -> dict[str, Any]:
+        """The columns of the table."""
+        shares = {"over_alone": self.over_alone - 1, "gain": self.gain, "fraction": self.fraction}
+        return {**dataclasses.asdict(self), **shares, "ahead": self.fraction / self.h200_fraction}
+
+
+def convolved(problem: ConvProblem, what: str, **asked: Any) -> Launch:
+    """A convolution by its fastest plan."""
+    return Launch(what, plan(problem, lnc=LNC, **asked).modelled_us)
+
+
+def launched(what: str, kernel: Any, *args: Any, **kwargs: Any) -> Launch:
+    """A kernel without a planner, on arrays without data."""
+    return Launch(what, profile(kernel[LNC])(*args, **kwargs).modelled_us)
+
+
+def passed(what: str, elements: int, reads: int = 1) -> Launch:
+    """A pass that reads so many tensors of so many elements and writes one, as a copy of these bytes."""
+    problem = ConvProblem(N=1, C=PASS_CHANNELS, W=elements // PASS_CHANNELS, S=1, groups=PASS_CHANNELS, dtype=DTYPE)
+    return Launch(what, floors(problem, LNC).copy_us * (reads + 1) / 2)
+
+
+#: Channels of the copy that prices a pass.
+PASS_CHANNELS = 128
+
+
+def of(*shape: int) -> ArraySpec:
+    """An array without data, in DTYPE."""
+    name = canonical(DTYPE)
+    assert name is not None
+    return ArraySpec(shape, name)
+
+
+def fp32(*shape: int) -> ArraySpec:
+    """The same in fp32."""
+    return ArraySpec(shape, "float32")
+
+
+def group_norm(channels: int, size: int) -> Chain:
+    """GroupNorm(32), SiLU, conv3x3, bias, residual, and the statistics for the next norm: a VAE's residual block."""
+    problem = ConvProblem(N=1, C=channels, H=size, W=size, K=channels, R=3, S=3, padding=((1, 1), (1, 1)), dtype=DTYPE)
+    elements = channels * size * size
+    added = {"bias": True, "residual": "pre_activation"}
+    prologue = {"x_scale": "image", "x_shift": "image", "x_activation": "silu"}
+
+    def norm() -> Launch:
+        affine = {"weight": of(channels), "bias": of(channels)}
+        return launched("norm_scale_shift", norm_scale_and_shift, (fp32(LNC, 1, channels, 3),), **affine)
+
+    def fused() -> Sequence[Launch]:
+        return norm(), convolved(problem, "conv2d with prologue and statistics", **added, **prologue, **STATISTICS)
+
+    def separate() -> Sequence[Launch]:
+        return (
+            launched("channel_stats", channel_statistics, of(1, channels, size, size)),
+            norm(),
+            passed("scale, shift, SiLU", elements),
+            convolved(problem, "conv2d with bias and residual", **added),
+        )
+
+    return Chain(
+        f"group_norm_{channels}",
+        "SDXL, FLUX VAE",
+        f"{channels} channels, {size} x {size}, 3x3",
+        3 * elements * problem.itemsize,
+        problem.flops,
+        lambda: convolved(problem, "conv2d"),
+        fused,
+        separate,
+    )
+
+
+def gated(name: str, model: str, problem: ConvProblem, chunks: str, **asked: Any) -> Chain:
+    """A depthwise convolution of rows whose input, and perhaps y, is gated by other chunks of x's channels."""
+    elements, bias, activation = problem.N * problem.C * problem.W, asked.get("bias"), asked.get("activation")
+
+    def separate() -> Iterator[Launch]:
+        yield passed("gate of x", elements, reads=2)
+        yield convolved(problem, "depthwise_conv1d", bias=bool(bias), activation=activation)
+        if "C" in chunks:
+            yield passed("gate of y", elements, reads=2)
+
+    return Chain(
+        name,
+        model,
+        f"{problem.N} x {problem.C} channels, {problem.W} columns, {problem.S} taps",
+        (len(chunks) + 1) * elements * problem.itemsize,
+        problem.flops,
+        lambda: convolved(problem, "depthwise_conv1d", **asked),
+        lambda: (convolved(problem, f"depthwise_conv1d of chunks {chunks}", chunks=chunks, **asked),),
+        lambda: tuple(separate()),
+    )
+
+
+#: What asks a convolution for statistics of y.
+STATISTICS: dict[str, Any] = {"return_stats": "channel"}
+
+#: q, k and v of Qwen3-Next: heads, dim, whether normalised.
+GDN = ((16, 128, True), (16, 128, True), (32, 128, False))
+GDN_CHANNELS, GDN_TAPS = sum(heads * dim for heads, dim, _ in GDN), 4
+
+
+def gated_delta(tokens: int) -> Chain:
+    """Causal depthwise convolution, SiLU, split into q, k and v, l2norm of q and k: Qwen3-Next."""
+    C, S = GDN_CHANNELS, GDN_TAPS
+    problem = ConvProblem(N=1, C=C, W=tokens, S=S, groups=C, padding=((0, 0), (S - 1, 0)), dtype=DTYPE)
+
+    def split(what: str, taps: int, **more: Any) -> Launch:
+        return launched(what, causal_conv1d_split_heads, of(1, C, tokens), of(C, taps), GDN, **more)
+
+    return Chain(
+        f"gdn_{tokens}",
+        "Qwen3-Next, Gated DeltaNet",
+        f"{C} channels, {tokens} tokens, {S} taps",
+        2 * C * tokens * problem.itemsize,
+        problem.flops,
+        lambda: convolved(problem, "depthwise_conv1d", activation="silu"),
+        lambda: (split("causal_conv1d_split", S),),
+        lambda: (
+            convolved(problem, "depthwise_conv1d with SiLU", activation="silu"),
+            split("transpose, split, l2norm", 1, activation=None),
+        ),
+    )
+
+
+def chains() -> Iterator[Chain]:
+    """All of them."""
+    yield from (group_norm(*one) for one in ((512, 128), (256, 512), (128, 1024)))
+    yield from (gated_delta(tokens) for tokens in (512, 2048, 4096))
+    lfm2 = ConvProblem(N=1, C=2048, W=4096, S=3, groups=2048, padding=((0, 0), (2, 0)), dtype=DTYPE)
+    yield gated("lfm2", "LFM2, gated short convolution", lfm2, "BCx")
+    conformer = cases.get("conformer").problem
+    yield gated("conformer", "Conformer, GLU and SiLU", conformer, "xG", bias=True, activation="silu")
+
+
+@functools.cache
+def h200() -> dict[str, float]:
+    """chain -> share of the H200's own limit that PyTorch reaches. Measured."""
+    lines = (resources.files("nkiconv") / "data" / "chains.csv").read_text(encoding="utf-8").splitlines()
+    rows = csv.DictReader(line for line in lines if not line.startswith("#"))
+    return {row["chain"]: float(row["h200_limit_us"]) / float(row["h200_chain_us"]) for row in rows}
+
+
+def timed(chain: Chain) -> Row:
+    """A chain's row."""
+    alone, fused, separate = chain.alone(), chain.fused(), chain.separate()
+    limit = roofline(chain.min_bytes, chain.flops, canonical(DTYPE) or "", LNC, Rates({}))
+    return Row(
+        chain.name,
+        chain.model,
+        chain.shape,
+        alone.us,
+        sum(one.us for one in fused),
+        sum(one.us for one in separate),
+        limit.us,
+        _told(fused),
+        _told(separate),
+        h200()[chain.name],
+    )
+
+
+def _told(launches: Sequence[Launch]) -> str:
+    return ", ".join(f"{one.what} {one.us:,.1f}" for one in launches)
+
+
+def rows(advance: Advance = lambda _what, _share: None) -> Iterator[Row]:
+    """All rows."""
+    every = [*chains()]
+    for index, chain in enumerate(every):
+        advance(chain.name, index / len(every))
+        yield timed(chain)
