@@ -19,6 +19,8 @@ from ._engines import book_vector
 
 #: Statistics of M tiles that are moved to other partitions at once, at most.
 MOVING_MAX = 32
+#: Small images whose statistics are stored together, of an M tile.
+SMALL_IMAGES = 8
 
 
 @dataclass
@@ -63,6 +65,42 @@ def finish_triple(statistics, dst):
     nisa.tensor_scalar(dst=of_squares, data=of_squares, op0=nl.multiply, operand0=float(statistics.count))
 
 
+def combine_each(dst, triples, count):
+    """(count, mean, variance) of each of some pieces of `count` values, from the triples of the bn_stats of each.
+
+    All pieces together, by Chan's formula as it is for two: a bn_aggr each takes as long as the bn_stats of a small
+    image.
+
+    Args: dst: [P, pieces, 3], fp32 in SBUF. triples: [P, pieces, 2, 3], the same; overwritten.
+    """
+    P, n = dst.shape[0], dst.shape[1]
+    even, odd = ([triples[0:P, 0:n, half, part] for part in range(3)] for half in range(2))
+    share, apart_sbuf = count // 2 / count, nl.ndarray((P, n), dtype=nl.float32, buffer=nl.sbuf)
+    square_sbuf = nl.ndarray((P, n), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.memset(dst=dst[0:P, 0:n, 0], value=float(count), engine=nisa.engine.gpsimd)
+    nisa.tensor_tensor(dst=apart_sbuf, data1=odd[1], data2=even[1], op=nl.subtract)
+    nisa.tensor_tensor(dst=even[2], data1=even[2], data2=odd[2], op=nl.add)
+    for into, data, factor, op, other in (
+        (dst[0:P, 0:n, 1], apart_sbuf, share, nl.add, even[1]),
+        (square_sbuf, apart_sbuf, share * (1 - share), nl.multiply, apart_sbuf),
+        (dst[0:P, 0:n, 2], even[2], 1 / count, nl.add, square_sbuf),
+    ):
+        nisa.scalar_tensor_tensor(dst=into, data=data, op0=nl.multiply, operand0=factor, op1=op, operand1=other)
+
+
+@dataclass
+class SmallImages(nl.NKIObject):
+    """Triples [P, SMALL_IMAGES, 2, 3] of an M tile of images that follow each other, of `count` values each: the first
+    image, how many there are, and a bias as of Channels."""
+
+    m_tile: object
+    triples: Any
+    count: int
+    first: int
+    used: int
+    bias: object
+
+
 @dataclass
 class Channels(nl.NKIObject):
     """Statistics of output channels of an image: `whole` of all partitions, that have each channel several times where
@@ -86,7 +124,7 @@ class OutputStatistics:
         """planes: of y, of an image. m_tiles: all there are. visits: (M tile, first plane, planes) of each bank of sums
         to come."""
         self.hbm, self.planes, self.ledger, self.open, self.left = stats_hbm, planes, ledger, {}, {}
-        self.moving = []
+        self.moving, self.small = [], {}
         for m_tile, first, count in visits:
             for image, _, _ in self.images(first, count):
                 self.left[image, m_tile.k0] = self.left.get((image, m_tile.k0), 0) + 1
@@ -112,8 +150,13 @@ class OutputStatistics:
         bias: [partitions, 1] fp32 in SBUF that is in y and not in them, or None.
         """
         partitions, planes, pn, qn = values.shape
-        done = []
-        for image, z, zn in self.images(first, planes):
+        found, done = self.images(first, planes), []
+        if self.hbm.shape[1] > 1 and self.planes * pn * qn <= nl.tile_size.bn_stats_fmax and m_tile.rows == 1:
+            whole = [one for one in found if self.left[one[0], m_tile.k0] == 1 and one[2] == self.planes]
+            for image, z, zn in whole:
+                self.add_image(m_tile, image, values[0:partitions, z : z + zn], bias)
+            found = [one for one in found if one not in whole]
+        for image, z, zn in found:
             if (image, m_tile.k0) not in self.open:
                 empty = new_statistics(partitions), new_statistics(m_tile.kn) if m_tile.rows > 1 else None
                 self.open[image, m_tile.k0] = Channels(*empty, bias, self.left[image, m_tile.k0])
@@ -130,6 +173,33 @@ class OutputStatistics:
         # behind those of all images, so that Vector does not wait for what it has just begun
         for image in done:
             self.store_channels(image, m_tile, self.open.pop((image, m_tile.k0)))
+
+    def add_image(self, m_tile, image, data, bias):
+        """Take in an M tile of a whole image, at most 512 values a partition; some of them are stored together."""
+        some, count = self.small.get(m_tile.k0), size_of(data.shape[1:])
+        if some is not None and (some.first + some.used != image or some.used == SMALL_IMAGES):
+            self.store_small(some)
+            some = None
+        if some is None:
+            triples_sbuf = nl.ndarray((m_tile.kn, SMALL_IMAGES, 2, 3), dtype=nl.float32, buffer=nl.sbuf)
+            some = self.small[m_tile.k0] = SmallImages(m_tile, triples_sbuf, count, image, 0, bias)
+        nisa.bn_stats(dst=some.triples[0 : m_tile.kn, some.used, 0:2, 0:3], data=data)
+        book_vector(self.ledger, count)
+        some.used = some.used + 1
+        del self.left[image, m_tile.k0]
+        if (image + 1, m_tile.k0) not in self.left:
+            self.store_small(self.small.pop(m_tile.k0))
+
+    def store_small(self, some):
+        """Store the statistics of an M tile of small images."""
+        kn, n = some.m_tile.kn, some.used
+        stats_sbuf = nl.ndarray((kn, n, 3), dtype=nl.float32, buffer=nl.sbuf)
+        combine_each(stats_sbuf, some.triples[0:kn, 0:n], some.count)
+        if some.bias is not None:
+            means_sbuf = stats_sbuf[0:kn, 0:n, 1]
+            nisa.tensor_scalar(dst=means_sbuf, data=means_sbuf, op0=nl.add, operand0=some.bias[0:kn, 0:1])
+        pattern = [[3, kn], [3 * self.hbm.shape[2], n], [1, 3]]
+        store(stats_sbuf, self.hbm, pattern, self.offset(some.first, some.m_tile))
 
     def add_piece(self, statistics, data):
         """Take in at most 512 values a partition."""

@@ -3,7 +3,7 @@
 from ..._nki import nisa, nl
 from ...schedules.tiles import PARTS, cut, cut_at, div_ceil, share, size_of, transposes_of_bank, whole_words
 from .._dma import load, store
-from .._statistics import add_values, finish, new_statistics
+from .._statistics import add_values, combine_each, finish, new_statistics
 
 #: Bytes a partition of a tile of x.
 TILE_BYTES = 16_384
@@ -38,6 +38,16 @@ def stats_of_rows(x_hbm, stats_hbm):
 def rows_tile(x_hbm, stats_hbm, tile, part, row):
     """Statistics of columns (first, how many) of rows (first row, partitions, rows of each) of `row` elements."""
     (first, count, each), (column, columns) = tile, part
+    if each > 1 and columns <= nl.tile_size.bn_stats_fmax:
+        x_sbuf = nl.ndarray((count, each, columns), dtype=x_hbm.dtype, buffer=nl.sbuf)
+        load(x_sbuf, x_hbm, [[each * row, count], [row, each], [1, columns]], first * row + column)
+        stats_sbuf = nl.ndarray((count, each, 3), dtype=nl.float32, buffer=nl.sbuf)
+        triples_sbuf = nl.ndarray((count, each, 2, 3), dtype=nl.float32, buffer=nl.sbuf)
+        for index in range(each):
+            nisa.bn_stats(dst=triples_sbuf[0:count, index, 0:2, 0:3], data=x_sbuf[0:count, index, 0:columns])
+        combine_each(stats_sbuf, triples_sbuf, columns)
+        store(stats_sbuf, stats_hbm, [[3 * each, count], [3, each], [1, 3]], offset_of(stats_hbm, first))
+        return
     found = [new_statistics(count) for _ in range(each)]
     for start, size in cut_at(columns, TILE_BYTES // BYTES[x_hbm.dtype]):
         x_sbuf = nl.ndarray((count, each, size), dtype=x_hbm.dtype, buffer=nl.sbuf)

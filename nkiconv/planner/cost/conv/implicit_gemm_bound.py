@@ -60,6 +60,7 @@ def bound_ns(target: Target, geometry: Any, plan: Any) -> float:
         work.dma_ns(m_tiles, by_channels, len(plan.batches)),
         work.gpsimd_ns(m_tiles, by_channels),
         work.prologue_ns(m_tiles, by_channels, len(plan.batches)),
+        work.statistics_ns(m_tiles) if plan.options.statistics else 0.0,
     )
     return max(_core_ns(work, plan, plan.items[first : first + count], others_ns) for first, count in parts if count)
 
@@ -209,6 +210,11 @@ class Work:
         elements = k_tiles * self.planes * geometry.rows.size * geometry.columns.size
         all_ns = groups * prologue_ns(self.target, self.prologue, elements, k_tiles, images)
         return all_ns / PARTS if groups > 1 or not by_channels else all_ns
+
+    def statistics_ns(self, m_tiles: Sequence[Any]) -> float:
+        """ns of Vector of a core for the bn_stats of all outputs."""
+        outputs = sum(self.outputs / m_tile.rows for m_tile in m_tiles)
+        return float(outputs / PARTS * self.target.vector_ns)
 
     def gpsimd_ns(self, m_tiles: Sequence[Any], by_channels: bool) -> float:
         """ns of GpSimd of a core: diagonals of depthwise filters, or words of x of fp8 that it puts between zeros."""
