@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from .. import rules
 from ..errors import refused, shown
+from .blocks import GatedDeltaConv
 from .computers import modes
 from .errors import GeometryError, UnsupportedError, raise_all
 from .functional import conv1d, conv2d, conv3d, refuse_script
@@ -35,6 +36,7 @@ __all__ = [
     "ConvTranspose1d",
     "ConvTranspose2d",
     "ConvTranspose3d",
+    "GatedDeltaConv",
 ]
 
 # torch.fx traces a model with these modules into calls of these functions, which it does not look into.

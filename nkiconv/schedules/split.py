@@ -32,15 +32,15 @@ SPAN_BYTES = 4096
 FIRST_TILES = (1, 3)
 
 
-def splits_unsupported(splits: object, C: int) -> str:
-    """Why this is no way to split C channels; "" if it is."""
+def splits_unsupported(splits: object, C: int | None = None) -> str:
+    """Why this is no way to split C channels, or any; "" if it is."""
     if not isinstance(splits, tuple) or not splits or not all(map(_is_split, splits)):
         return (
             f"splits={shown(splits)}: must be a tuple of (heads, dim, normalised), ints of at least 1 and a flag; "
             f"write ((16, 128, True), (16, 128, True), (32, 128, False))"
         )
     total = sum(heads * dim for heads, dim, _ in splits)
-    if total != C:
+    if C is not None and total != C:
         return f"splits={splits}: has {total} channels, x has C={C}; name all of them, in order"
     long = [dim for _, dim, normalised in splits if normalised and not 2 <= dim <= BANK_COLUMNS]
     if long:

@@ -17,10 +17,12 @@ import torch
 
 from ...api.calls import plain
 from ...errors import NkiconvError, PlanWarning, UnsupportedError
+from ...kernels.blocks.causal_conv1d_split import causal_conv1d_split_heads
 from ...planner.entry import answer, estimated
 from ...planner.operations import OPERATIONS, operation_of
 from ...planner.request import Asked, Request, kernel_arguments
 from ...problem import ConvProblem
+from ...schedules.split import Split
 from ..operators.convolution import Convolution, filter_like, is_empty
 from ..operators.frames import shaped
 from ..operators.prologue import NO_SCALES, Scales, form_of
@@ -105,6 +107,29 @@ def convolve_with_states(
     return _shaped(y, asked.shape(x, w)), final
 
 
+def causal_conv1d_split(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    initial_states: torch.Tensor | None,
+    splits: tuple[Split, ...],
+    activation: str | None,
+    eps: float,
+    layout: str,
+    return_final_states: bool,
+    cu_seqlens: tuple[int, ...] | None,
+) -> tuple[torch.Tensor, ...]:
+    """Parts, and final states, as the kernel returns them."""
+    named = {"bias": bias, "initial_state": initial_states}
+    tensors = {name: tensor.contiguous() for name, tensor in named.items() if tensor is not None}
+    numbers: dict[str, Any] = {"activation": activation, "eps": eps, "layout": layout}
+    numbers |= {"return_final_state": True} if return_final_states else {}
+    numbers |= {} if cu_seqlens is None else {"cu_seqlens": cu_seqlens}
+    kernel = launched(causal_conv1d_split_heads, cores())
+    found: tuple[torch.Tensor, ...] = kernel(x.contiguous(), weight.contiguous(), splits=splits, **tensors, **numbers)
+    return tuple(found)
+
+
 def filters_gradient(
     asked: Convolution, x: torch.Tensor, g: torch.Tensor, size: tuple[int, ...], dtype: torch.dtype, bias: bool
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -162,7 +187,11 @@ def cores() -> int:
 @functools.cache
 def launcher(operation: str, lnc: int) -> Any:
     """The kernel of an operation on so many cores, as torch-neuronx of this machine calls it."""
-    kernel = OPERATIONS[operation].kernel
+    return launched(OPERATIONS[operation].kernel, lnc)
+
+
+def launched(kernel: Any, lnc: int) -> Any:
+    """A kernel on so many cores, the same way."""
     wrap = getattr(importlib.import_module("torch_neuronx"), "wrap_nki", None)
     return (kernel if wrap is None else wrap(kernel))[lnc]
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
+from ...api.causal_conv1d_split import causal_conv1d_split as split_arrays
 from ...api.conv import conv2d, conv3d
 from ...api.conv1d import conv1d
 from ...api.conv_transpose import conv_transpose1d, conv_transpose2d, conv_transpose3d
@@ -254,3 +255,25 @@ def compare_filters_gradient(
 
 def _shapes(problem: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return problem.input_shape, problem.filter_shape
+
+
+def causal_conv1d_split(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    initial_states: torch.Tensor | None,
+    splits: Any,
+    activation: str | None,
+    eps: float,
+    layout: str,
+    return_final_states: bool,
+    cu_seqlens: tuple[int, ...] | None,
+) -> list[torch.Tensor]:
+    """Parts, and final states, of the kernel that a Neuron device would run."""
+    rows, filters = to_numpy(x), to_numpy(weight)
+    added, before = (None if one is None else to_numpy(one) for one in (bias, initial_states))
+    found = split_arrays(
+        rows, filters, added, splits=splits, activation=activation, eps=eps, layout=layout, initial_state=before,
+        return_final_state=return_final_states, cu_seqlens=cu_seqlens,
+    )  # fmt: skip
+    return [from_numpy(one) for one in ((*found[0], found[1]) if return_final_states else found)]

@@ -40,6 +40,7 @@ def register(
         forward_mode: told the context, what it saved and tangents of the arguments, returns those of the results.
     """
     operator = getattr(torch.ops.nkiconv, name).default
+    is_list = len(operator._schema.returns) == 1 and isinstance(operator._schema.returns[0].type, torch.ListType)
 
     def below(keyset: Any, args: tuple[Any, ...]) -> Any:
         with _C._AutoDispatchBelowAutograd(), _C._ExcludeDispatchKeyGuard(_VIEWS):
@@ -50,7 +51,7 @@ def register(
             result = below(keyset, args)
         ctx.set_materialize_grads(False)
         remember(ctx, args, result)
-        return result
+        return tuple(result) if isinstance(result, list) else result
 
     def back(ctx: Any, *g: Any) -> Derivatives:
         return None, *backward(ctx, *g)
@@ -68,7 +69,8 @@ def register(
     def kernel(keyset: Any, *args: Any) -> Any:
         if is_forward_mode() or (torch.is_grad_enabled() and _C._any_requires_grad(*args)):
             with enable_single_level_autograd_function():
-                return function.apply(keyset, *args)
+                result = function.apply(keyset, *args)
+                return list(result) if is_list else result
         return below(keyset, args)
 
     with warnings.catch_warnings():

@@ -1,0 +1,98 @@
+"""Modules of convolutions with what models do before and after them, each one kernel."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import norms, rules
+from ..errors import refused, shown
+from ..schedules.split import LAYOUTS, Split, splits_unsupported, taps_unsupported
+from .causal.split import as_tuples, causal_conv1d_split
+from .errors import GeometryError, LayoutError, UnsupportedError, raise_all
+from .functional import refuse_script
+
+torch.fx.wrap("causal_conv1d_split")
+
+
+class GatedDeltaConv(torch.nn.Module):
+    """The convolution stage of Gated DeltaNet (Qwen3-Next), KDA (Kimi Linear) or Mamba2: causal depthwise convolution,
+    SiLU, split into parts of heads, l2norm of those named.
+
+        stage = GatedDeltaConv(((16, 128, True), (16, 128, True), (32, 128, False)), 4)
+        q, k, v = stage(x)  # x [N, L, C], parts [N, L, heads, dim]
+
+    `weight` [C, 1, width] and `bias` [C] are those of a depthwise torch.nn.Conv1d, into which a state_dict loads and
+    from which one comes, and are initialised as these.
+
+    Args:
+        splits: ((heads, dim, normalised), ...) in order of the channels, as of `causal_conv1d_split`.
+        kernel_size: taps, width, at most 16. bias: whether there is one.
+        activation, eps, layout: as of `causal_conv1d_split`; layout "NWC" unless said.
+        layer: a name for messages. device, dtype: of the parameters.
+
+    Raises: GeometryError, LayoutError, UnsupportedError.
+    """
+
+    def __init__(
+        self,
+        splits: Sequence[Split],
+        kernel_size: int,
+        bias: bool = False,
+        *,
+        activation: str | None = "silu",
+        eps: float = 1e-6,
+        layout: str = "NWC",
+        layer: str | None = None,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        parts: Any = as_tuples(splits)
+        sizes = splits_unsupported(parts), rules.number("kernel_size", kernel_size)
+        wrong: list[Any] = [*refused(GeometryError, *sizes)]
+        wrong += refused(LayoutError, rules.layout("layout", layout, LAYOUTS))
+        wrong += refused(UnsupportedError, rules.activation(activation), norms.eps(eps))
+        raise_all("GatedDeltaConv cannot be built", wrong)
+        raise_all("GatedDeltaConv cannot be built", list(refused(UnsupportedError, taps_unsupported(kernel_size))))
+        self.splits: tuple[Split, ...] = parts
+        self.activation, self.eps, self.layout, self.layer = activation, eps, layout, layer
+        channels = sum(heads * dim for heads, dim, _ in parts)
+        self.weight = torch.nn.Parameter(torch.empty(channels, 1, kernel_size, device=device, dtype=dtype))
+        empty = torch.nn.Parameter(torch.empty(channels, device=device, dtype=dtype)) if bias else None
+        self.bias: torch.nn.Parameter | None
+        self.register_parameter("bias", empty)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """As torch.nn.Conv1d: uniform, up to 1 / sqrt(width)."""
+        bound = 1 / math.sqrt(self.weight.shape[2])
+        for parameter in self.parameters():
+            torch.nn.init.uniform_(parameter, -bound, bound)
+
+    def forward(
+        self,
+        x: Tensor,
+        initial_states: Tensor | None = None,
+        return_final_states: bool = False,
+        cu_seqlens: Sequence[int] | Tensor | None = None,
+    ) -> Any:
+        """Parts [N, L, heads, dim], and final states where asked for; arguments and errors as of
+        `causal_conv1d_split`."""
+        return causal_conv1d_split(
+            x, self.weight.squeeze(1), self.bias, splits=self.splits, activation=self.activation, eps=self.eps,
+            layout=self.layout, initial_states=initial_states, return_final_states=return_final_states,
+            cu_seqlens=cu_seqlens, layer=self.layer,
+        )  # fmt: skip
+
+    def extra_repr(self) -> str:
+        """What it was built of."""
+        bias, named = self.bias is not None, f"activation={self.activation}, eps={self.eps}, layout={self.layout}"
+        return f"{shown(self.splits)}, kernel_size={self.weight.shape[2]}, bias={bias}, {named}"
+
+
+GatedDeltaConv.__prepare_scriptable__ = refuse_script  # type: ignore[attr-defined]

@@ -1,0 +1,378 @@
+"""`causal_conv1d_split` on tensors, and its operator: the convolution stage of Gated DeltaNet, KDA and Mamba2.
+
+    nkiconv::causal_conv1d_split(x, weight, bias, initial_states, splits, activation, eps, layout, return_final_states,
+        cu_seqlens, layer) -> parts, and the final states
+
+Nothing of the forward is kept but its arguments: the derivative computes z = act(conv(x)) again, by `causal_conv1d`,
+and the norm by torch, of z rounded to x's dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ... import norms, rules
+from ...bounds import epilogue_bound, l2norm_bound
+from ...errors import refused
+from ...schedules.split import LAYOUTS, Split, sequences_unsupported, splits_unsupported, taps_unsupported
+from ..computers import agreements, host, modes
+from ..errors import ComparisonError, DtypeError, GeometryError, LayoutError, UnsupportedError, as_torchs, raise_all
+from ..function_modes import one_call
+from ..functional import refuse_script
+from ..operators import autograd, flop_formulas
+from ..operators.calls import own
+from ..operators.fakes import fake_kernel
+from ..operators.registrar import registrar
+from ..operators.tensor_kinds import DTYPES
+from . import operator, states
+from .checks import kinds, shapes
+
+_NAME = "causal_conv1d_split"
+
+
+@one_call
+def causal_conv1d_split(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    splits: Sequence[Split],
+    activation: str | None = "silu",
+    eps: float = 1e-6,
+    layout: str = "NCW",
+    initial_states: Tensor | None = None,
+    return_final_states: bool = False,
+    cu_seqlens: Sequence[int] | Tensor | None = None,
+    layer: str | None = None,
+) -> Any:
+    """Convolve each channel with its own causal filter, apply SiLU, split the channels into parts of heads, l2norm.
+
+    Args:
+        x: [N, C, L], or token-major [N, L, C] with layout="NWC"; bf16, fp16 or fp32, or all float64 where torch
+            computes.
+        weight: [C, width], width at most 16. bias: [C]. Of x's dtype, or bf16 with fp16 and the like; fp32 with fp32.
+        splits: ((heads, dim, normalised), ...) in order of the channels; heads of normalised parts, of 2 to 512
+            channels, become v / sqrt(sum of v^2 + eps), as fla's l2norm.
+        activation: None or a name of `nkiconv.rules.ACTIVATIONS`. eps: added to the sum of squares.
+        layout: "NCW" or "NWC".
+        initial_states: [N, C, width - 1], x's dtype: what precedes each row, instead of zeros.
+        return_final_states: also return what the next piece of each row needs as initial_states.
+        cu_seqlens: x is one row of sequences, the k-th from token cu_seqlens[k] up to cu_seqlens[k + 1]; states are
+            [sequences, C, width - 1] then. Ints, or a tensor of them, which is read; each is a kernel of its own.
+        layer: a name for messages.
+
+    Returns: a tuple of [N, L, heads, dim], one a part, x's dtype, summed and normalised in fp32, rounded once; with
+    return_final_states the pair of it and the final states. Derivatives are those of reverse mode, twice too.
+
+    Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
+    """
+    offsets = tuple(cu_seqlens.tolist()) if isinstance(cu_seqlens, Tensor) else cu_seqlens
+    offsets = None if offsets is None else tuple(offsets)
+    parts = as_tuples(splits)
+    given = (x, weight, bias, initial_states, parts, activation, eps, layout, return_final_states, offsets, layer)
+    _check(*given)
+    if modes.is_torchs(x):
+        found = _on_host(*given)
+    else:
+        flat = [int(number) for part in parts for number in part]
+        listed = None if offsets is None else list(offsets)
+        made = CAUSAL_CONV1D_SPLIT(*given[:4], flat, activation, float(eps), layout, return_final_states, listed, layer)
+        found = tuple(map(own, made))
+    return (found[:-1], found[-1]) if return_final_states else found
+
+
+def as_tuples(splits: Any) -> Any:
+    """Splits as tuples where they are lists."""
+    if not isinstance(splits, (list, tuple)):
+        return splits
+    return tuple(tuple(one) if isinstance(one, list) else one for one in splits)
+
+
+def _check(
+    x: Any,
+    weight: Any,
+    bias: Any,
+    initial_states: Any,
+    splits: Any,
+    activation: Any,
+    eps: Any,
+    layout: Any,
+    return_final_states: Any,
+    cu_seqlens: Any,
+    layer: Any,
+) -> None:
+    """Refuse arguments that do not go together, naming all violated rules."""
+    summary = f"{layer or _NAME} cannot run this call"
+    tensors = {"x": x, "weight": weight, "bias": bias, "initial_states": initial_states}
+    wrong: list[Any] = [*kinds(tensors, {}), *refused(LayoutError, rules.layout("layout", layout, LAYOUTS))]
+    wrong += refused(UnsupportedError, rules.activation(activation), norms.eps(eps))
+    wrong += refused(UnsupportedError, rules.flag("return_final_states", return_final_states))
+    raise_all(summary, wrong)
+    raise_all(summary, list(refused(LayoutError, rules.rank("x", x.shape, ", ".join(layout).replace("W", "L")))))
+    rows = x if layout == "NCW" else x.transpose(1, 2)
+    raise_all(summary, list(shapes(rows, weight, bias)))
+    raise_all(summary, list(_related(x, rows, weight, initial_states, splits, return_final_states, cu_seqlens)))
+
+
+def _related(
+    x: Tensor, rows: Tensor, weight: Tensor, initial: Any, splits: Any, final: bool, cu_seqlens: Any
+) -> Iterator[Any]:
+    (N, C, L), width = rows.shape, weight.shape[1]
+    yield from refused(DtypeError, "" if x.dtype == torch.float64 else rules.dtypes_together(x.dtype, weight.dtype))
+    yield from refused(GeometryError, splits_unsupported(splits, C), sequences_unsupported(cu_seqlens, N, L))
+    yield from refused(UnsupportedError, taps_unsupported(width))
+    if (initial is not None or final) and width == 1:
+        yield GeometryError("weight: one tap needs no state; leave out initial_states and return_final_states")
+    if initial is not None:
+        wanted = (N if cu_seqlens is None else len(cu_seqlens) - 1, C, width - 1)
+        words = "[N, C, width - 1], or of N sequences"
+        yield from refused(GeometryError, rules.shape("initial_states", initial.shape, wanted, words))
+        yield from refused(DtypeError, rules.same("initial_states", "dtype", initial.dtype, "x", x.dtype))
+
+
+def _normalised(z: Tensor, splits: Sequence[Split], eps: float) -> list[Tensor]:
+    """Parts [N, L, heads, dim] of z [N, C, L]."""
+    found, first = [], 0
+    for heads, dim, normalised in splits:
+        part = z[:, first : first + heads * dim].transpose(1, 2)
+        part = part.reshape(*part.shape[:2], heads, dim)
+        found.append(part * torch.rsqrt((part * part).sum(-1, keepdim=True) + eps) if normalised else part)
+        first += heads * dim
+    return found
+
+
+def _torch_convolved(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    initial_states: Tensor | None,
+    activation: str | None,
+    final: bool,
+    cu_seqlens: Sequence[int] | None,
+    layer: str | None,
+) -> tuple[Tensor, Tensor | None]:
+    """(z [N, C, L], final states or None) by torch, whatever `modes` says."""
+    size, first = weight.shape[1] - 1, 0
+    asked = states.on_hosts(weight.shape[0], 0, activation, layer)
+    ends = (x.shape[2],) if cu_seqlens is None else cu_seqlens[1:]
+    found, last = [], []
+    for number, end in enumerate(ends):
+        before = initial_states if initial_states is None or cu_seqlens is None else initial_states[number : number + 1]
+        rows = states.with_state(x[..., first:end], before, size)
+        if end > first:
+            found.append(host.convolve(asked, rows, weight[:, None], bias, None))
+        if final:
+            last.append(states.last_of(rows, size))
+        first = end
+    return torch.cat(found, 2), torch.cat(last) if final else None
+
+
+def _on_host(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    initial_states: Tensor | None,
+    splits: Sequence[Split],
+    activation: str | None,
+    eps: float,
+    layout: str,
+    final: bool,
+    cu_seqlens: Sequence[int] | None,
+    layer: str | None,
+) -> tuple[Tensor, ...]:
+    """Parts, and final states, by torch, in fp32, or float64 where x is, and rounded once."""
+    rows = host.wide(x if layout == "NCW" else x.transpose(1, 2))
+    filters, added, before = (None if one is None else host.wide(one) for one in (weight, bias, initial_states))
+    assert filters is not None
+    z, last = _torch_convolved(rows, filters, added, before, activation, final, cu_seqlens, layer)
+    parts = [host.in_dtype(part, x.dtype).contiguous() for part in _normalised(z, splits, eps)]
+    return tuple(parts) + (() if last is None else (host.in_dtype(last, x.dtype),))
+
+
+def _forward(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    initial_states: Tensor | None,
+    splits: Sequence[int],
+    activation: str | None,
+    eps: float,
+    layout: str,
+    return_final_states: bool,
+    cu_seqlens: Sequence[int] | None,
+    layer: str | None,
+) -> list[Tensor]:
+    parts, offsets = _parts(splits), None if cu_seqlens is None else tuple(cu_seqlens)
+    given = (x, weight, bias, initial_states, parts, activation, eps, layout, return_final_states, offsets, layer)
+    _check(*given)
+    who = modes.computer(x)
+    if x.shape[0] == 0:
+        return _fake(
+            x, weight, bias, initial_states, splits, activation, eps, layout, return_final_states, offsets, layer
+        )
+    if who == "torch":
+        return [own_memory(one) for one in _on_host(*given)]
+    with as_torchs():
+        if who == "device":
+            from ..computers import device
+
+            return list(device.causal_conv1d_split(*given[:10]))
+        from ..computers import simulated
+
+        found = simulated.causal_conv1d_split(*given[:10])
+        if who == "compare":
+            _compare(given, found)
+            return [own_memory(one) for one in _on_host(*given)]
+        return found
+
+
+def own_memory(tensor: Tensor) -> Tensor:
+    """A tensor that is no view."""
+    return tensor.clone() if tensor._is_view() else tensor
+
+
+def _parts(splits: Sequence[int]) -> tuple[Split, ...]:
+    """Splits of the operator's flat numbers."""
+    return tuple((h, d, bool(n)) for h, d, n in zip(splits[::3], splits[1::3], splits[2::3], strict=True))
+
+
+def _compare(given: tuple[Any, ...], found: list[Tensor]) -> None:
+    """Raise ComparisonError unless the kernel's parts are within their bounds of float64's, its states alike."""
+    x, weight, bias, initial, splits, activation, eps, layout, final, cu_seqlens, layer = given
+    rows = (x if layout == "NCW" else x.transpose(1, 2)).double()
+    w, added, before = (None if one is None else one.double() for one in (weight, bias, initial))
+    assert w is not None
+    with torch.no_grad():
+        sums, last = _torch_convolved(rows, w, None, before, None, final, cu_seqlens, layer)
+        positive = None if before is None else before.abs()
+        magnitude, _ = _torch_convolved(rows.abs(), w.abs(), None, positive, None, False, cu_seqlens, layer)
+    kind, terms = DTYPES[x.dtype], weight.shape[1]
+    bias64 = None if added is None else added.numpy()
+    wide, rounded = (
+        torch.from_numpy(epilogue_bound(terms, magnitude.numpy(), sums.numpy(), one, bias64, activation))
+        for one in ("fp32", kind)
+    )
+    z = sums if added is None else sums + added[:, None]
+    z = z if activation is None else host.activate(z, activation)
+    plain = [(heads, dim, False) for heads, dim, _ in splits]
+    each = zip(splits, found, *(_normalised(one, plain, eps) for one in (z, wide, rounded)), strict=False)
+    for (_, _, normalised), part, own_z, own_wide, own_rounded in each:
+        (truth,) = _normalised(own_z.flatten(2).transpose(1, 2), [(*own_z.shape[2:], normalised)], eps)
+        limit = l2norm_bound(own_z.numpy(), own_wide.numpy(), eps, kind) if normalised else own_rounded.numpy()
+        _require(part.double().numpy(), truth.numpy(), limit, x, layer)
+    if last is not None and not torch.equal(found[-1], last.to(x.dtype)):
+        raise ComparisonError(f"{layer or _NAME}: the kernel's final states are not the last inputs; report it with x")
+
+
+def _require(part: Any, truth: Any, limit: Any, x: Tensor, layer: str | None) -> None:
+    """A part is near enough, or no number where the truth is none; NaN of x may reach what shares its tile."""
+    with np.errstate(invalid="ignore"):
+        off = np.isfinite(truth) & ~(np.abs(part - truth) <= limit)
+    if not x.isfinite().all():
+        off &= np.isfinite(part)
+    off |= np.isfinite(part) & ~np.isfinite(truth)
+    agreements.note(not off.any())
+    if off.any():
+        raise ComparisonError(
+            f"{layer or _NAME}: {int(off.sum())} of {part.size} elements of the kernel are further from "
+            f"float64 than both may be off, on x {tuple(x.shape)}; report it with x and weight"
+        )
+
+
+def _fake(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    initial_states: Tensor | None,
+    splits: Sequence[int],
+    activation: str | None,
+    eps: float,
+    layout: str,
+    return_final_states: bool,
+    cu_seqlens: Sequence[int] | None,
+    layer: str | None,
+) -> list[Tensor]:
+    N, L = x.shape[0], x.shape[layout.index("W")]
+    parts = [x.new_empty(N, L, heads, dim) for heads, dim, _ in _parts(splits)]
+    if return_final_states:
+        rows = N if cu_seqlens is None else len(cu_seqlens) - 1
+        parts.append(x.new_empty(rows, weight.shape[0], weight.shape[1] - 1))
+    return parts
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    ctx.rest = inputs[4:]
+    autograd.save(ctx, *inputs[:4])
+
+
+def _convolved(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    initial_states: Tensor | None,
+    activation: str | None,
+    final: bool,
+    cu_seqlens: Sequence[int] | None,
+    layer: str | None,
+) -> tuple[Tensor, Any]:
+    """(z [N, C, L], final states) by `causal_conv1d`."""
+    offsets = None if cu_seqlens is None else torch.tensor(cu_seqlens)
+    more = offsets, None, final, activation, layer or _NAME
+    return operator.convolve(x, weight, bias, initial_states, *more)
+
+
+def _backward(ctx: Any, *g: Tensor | None) -> tuple[Tensor | None, ...]:
+    """Of a forward that runs again, by operators that autograd knows."""
+    splits, activation, eps, layout, final, cu_seqlens, layer = ctx.rest
+    with torch.enable_grad():
+        # aliases: what reaches x by way of g is not to be counted here too
+        saved: list[Any] = [None if one is None else one.view_as(one) for one in ctx.saved_tensors]
+        x, weight, bias, initial = saved
+        rows = x if layout == "NCW" else x.transpose(1, 2)
+        z, last = _convolved(rows, weight, bias, initial, activation, final, cu_seqlens, layer)
+        outputs = [host.in_dtype(one, x.dtype) for one in _normalised(host.wide(z), _parts(splits), eps)]
+        outputs += [last] if final else []
+        pairs = [(one, of) for one, of in zip(outputs, g, strict=True) if of is not None and one.requires_grad]
+        wanted = [i for i, one in enumerate(saved) if one is not None and ctx.needs_input_grad[1 + i]]
+        found: Sequence[Any] = [None] * len(wanted)
+        if pairs and wanted:
+            found = torch.autograd.grad(
+                [one for one, _ in pairs], [saved[i] for i in wanted], [of for _, of in pairs],
+                create_graph=True, allow_unused=True,
+            )  # fmt: skip
+    each = dict(zip(wanted, found, strict=True))
+    return *(each.get(i) for i in range(4)), *[None] * 7
+
+
+def _no_forward_mode(ctx: Any, *_: Any) -> Any:
+    raise UnsupportedError(f"{_NAME}: has no derivatives in forward mode; use reverse mode, or causal_conv1d_fn")
+
+
+def _no_batches(info: Any, in_dims: Any, *args: Any) -> Any:
+    raise UnsupportedError(f"{_NAME}: torch.vmap does not take it; concatenate the batches along N")
+
+
+def _flops(x: Any, weight: Any, *rest: Any, out_shape: Any) -> int:
+    channels, width = weight
+    rows = x if rest[5] == "NCW" else (x[0], x[2], x[1])
+    return flop_formulas.of_convolution(states.causal(channels, 0), rows, (channels, 1, width), rows)
+
+
+def _define() -> Any:
+    """Register the operator."""
+    defined = registrar()(f"nkiconv::{_NAME}", mutates_args=())(_forward)
+    defined.register_fake(fake_kernel(_NAME, _fake))
+    defined.register_vmap(_no_batches)
+    autograd.register(_NAME, _remember, _backward, _no_forward_mode)
+    flop_formulas.register(_NAME, _flops)
+    return defined
+
+
+CAUSAL_CONV1D_SPLIT = _define()
+
+vars(causal_conv1d_split)["__prepare_scriptable__"] = refuse_script

@@ -1,0 +1,249 @@
+"""The convolution stage on tensors: values, states and sequences by each computer, derivatives, compiling, refusals."""
+
+import itertools
+import sys
+import types
+
+import pytest
+import torch
+from causal import computing
+from split_heads import check
+from tolerances import BF16_NORMS, FLOAT32_SUMS, assert_within_share
+
+from nkiconv import simulator
+from nkiconv.errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError
+from nkiconv.pytorch import causal_conv1d_fn, causal_conv1d_split, nn
+from nkiconv.pytorch.computers import device, modes
+from nkiconv.pytorch.computers.arrays import from_numpy, to_numpy
+
+SPLITS = ((2, 8, True), (1, 16, True), (3, 5, False))
+C = 47
+
+
+def data(N=2, L=11, layout="NCW", dtype=torch.float32, rows=None, grad=False):
+    """(x, weight, bias, initial states) of normal numbers."""
+    made = torch.Generator().manual_seed(0)
+    shapes = ((N, C, L) if layout == "NCW" else (N, L, C)), (C, 4), (C,), (rows or N, C, 3)
+    found = [torch.randn(shape, generator=made).to(dtype) for shape in shapes]
+    return [one.requires_grad_(grad) for one in found]
+
+
+def composed(x, w, bias, state, layout, cu_seqlens=None, eps=1e-6):
+    """Parts by torch's own functions, in x's dtype."""
+    rows = x if layout == "NCW" else x.transpose(1, 2)
+    bounds = [0, rows.shape[2]] if cu_seqlens is None else cu_seqlens
+    pieces = []
+    for k, (first, end) in enumerate(itertools.pairwise(bounds)):
+        before = state if cu_seqlens is None else state[k : k + 1]
+        whole = torch.cat([before, rows[:, :, first:end]], 2)
+        pieces.append(torch.nn.functional.conv1d(whole, w[:, None], bias, groups=C))
+    z, found, first = torch.nn.functional.silu(torch.cat(pieces, 2)), [], 0
+    for heads, dim, normalised in SPLITS:
+        part = z[:, first : first + heads * dim].transpose(1, 2).reshape(len(z), -1, heads, dim)
+        found.append(part / (part.square().sum(-1, keepdim=True) + eps).sqrt() if normalised else part)
+        first += heads * dim
+    return found
+
+
+@pytest.mark.parametrize("layout", ["NCW", "NWC"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_values_and_states(mode, layout, dtype):
+    x, w, bias, state = data(layout=layout, dtype=dtype)
+    parts, final = causal_conv1d_split(
+        x, w, bias, splits=SPLITS, layout=layout, initial_states=state, return_final_states=True
+    )
+    arrays = [to_numpy(one) for one in (x, w, bias, state)]
+    found = tuple(map(to_numpy, parts))
+    check(found, arrays[0], arrays[1], SPLITS, bias=arrays[2], layout=layout, initial_state=arrays[3])
+    rows = x if layout == "NCW" else x.transpose(1, 2)
+    assert torch.equal(final, rows[:, :, -3:])
+    assert all(one.is_contiguous() for one in (*parts, final))
+
+
+@pytest.mark.parametrize("as_tensor", [False, True])
+def test_packed_sequences(mode, as_tensor):
+    offsets = (0, 2, 2, 9, 11)
+    x, w, bias, state = data(N=1, rows=4, dtype=torch.float32)
+    given = torch.tensor(offsets) if as_tensor else offsets
+    more = {"splits": SPLITS, "return_final_states": True}
+    parts, final = causal_conv1d_split(x, w, bias, initial_states=state, cu_seqlens=given, **more)
+    assert torch.equal(final[1], state[1])
+    for k, (first, end) in enumerate(itertools.pairwise(offsets)):
+        if end > first:
+            alone, last = causal_conv1d_split(x[:, :, first:end], w, bias, initial_states=state[k : k + 1], **more)
+            assert torch.equal(last[0], final[k])
+            for one, part in zip(alone, parts, strict=True):
+                assert_within_share([part[:, first:end]], [one], FLOAT32_SUMS)
+
+
+@pytest.mark.parametrize("layout", ["NCW", "NWC"])
+@pytest.mark.parametrize("offsets", [None, (0, 4, 11)])
+def test_derivatives(mode, layout, offsets):
+    """Of parts and final states, by x, weight, bias and states, against torch's in float64."""
+    given = data(1, layout=layout, rows=None if offsets is None else 2, grad=True)
+    parts, final = causal_conv1d_split(
+        *given[:3], splits=SPLITS, layout=layout, initial_states=given[3], return_final_states=True, cu_seqlens=offsets
+    )
+    exact = [one.detach().double().requires_grad_() for one in given]
+    wanted = composed(*exact, layout, offsets)
+    rows = exact[0] if layout == "NCW" else exact[0].transpose(1, 2)
+    ends = [rows[0, :, end - 3 : end] for end in (offsets or (0, 11))[1:]]
+    sums = [sum(one.double().sin().sum() for one in each) for each in ((*parts, final), (*wanted, *ends))]
+    for one, right in zip(
+        *(torch.autograd.grad(*each) for each in zip(sums, (given, exact), strict=True)), strict=True
+    ):
+        assert one.shape == right.shape
+        torch.testing.assert_close(one.double(), right, rtol=2e-5, atol=2e-5)
+
+
+def test_second_derivatives(mode):
+    given = data(1, 5, grad=True)[:2]
+
+    def penalty(x, w, parts):
+        (of_x,) = torch.autograd.grad(sum(one.sin().sum() for one in parts), x, create_graph=True)
+        return torch.autograd.grad(of_x.square().sum(), (x, w))
+
+    found = penalty(*given, causal_conv1d_split(*given, splits=SPLITS))
+    exact = [one.detach().double().requires_grad_() for one in given]
+    wanted = penalty(*exact, composed(*exact, None, torch.zeros(1, C, 3, dtype=torch.float64), "NCW"))
+    for one, right in zip(found, wanted, strict=True):
+        assert_within_share([one], [right], FLOAT32_SUMS)
+
+
+def test_derivatives_in_bf16_are_near(mode):
+    """z is rounded before the norm is computed again: relative to the largest, a few roundings."""
+    x, w, *_ = given = data(1, 40, dtype=torch.bfloat16, grad=True)
+    parts = causal_conv1d_split(x, w, splits=SPLITS)
+    exact = [one.detach().double().requires_grad_() for one in given]
+    wanted = composed(*exact[:2], None, torch.zeros(1, C, 3, dtype=torch.float64), "NCW")
+    sums = [sum(one.double().sin().sum() for one in each) for each in (parts, wanted)]
+    for one, right in zip(torch.autograd.grad(sums[0], (x, w)), torch.autograd.grad(sums[1], exact[:2]), strict=True):
+        assert_within_share([one], [right], BF16_NORMS)
+
+
+def test_compiles_without_graph_breaks():
+    def stage(x, w, state):
+        parts, final = causal_conv1d_split(x * 1, w, splits=SPLITS, initial_states=state, return_final_states=True)
+        return [one + 1 for one in parts], final
+
+    torch.compiler.reset()
+    compiled = torch.compile(stage, fullgraph=True, backend="aot_eager")
+    x, w, _, state = data(1, grad=True)
+    found, wanted = compiled(x, w, state), stage(x, w, state)
+    for one, right in zip(found[0], wanted[0], strict=True):
+        assert_within_share([one], [right], FLOAT32_SUMS)
+    sums = [sum(one.sin().sum() for one in each[0]) + each[1].sum() for each in (found, wanted)]
+    for one, right in zip(*(torch.autograd.grad(each, (x, w, state)) for each in sums), strict=True):
+        assert_within_share([one], [right], FLOAT32_SUMS)
+
+
+def test_opcheck():
+    x, w, bias, state = data(1, grad=True)
+    flat = [int(number) for part in SPLITS for number in part]
+    args = (x, w, bias, state, flat, "silu", 1e-6, "NCW", True, None, None)
+    found = torch.library.opcheck(torch.ops.nkiconv.causal_conv1d_split.default, args)
+    assert set(found.values()) == {"SUCCESS"}
+
+
+def test_on_a_device(monkeypatch):
+    """The kernel is launched once, with what it needs and nothing else."""
+    calls, fake = [], types.ModuleType("torch_neuronx")
+
+    class Wrapped:
+        def __init__(self, kernel):
+            self.kernel = kernel
+
+        def __getitem__(self, lnc):
+            def run(*tensors, **kwargs):
+                calls.append((self.kernel.__name__, lnc, sorted(kwargs)))
+                named = {name: to_numpy(one) if isinstance(one, torch.Tensor) else one for name, one in kwargs.items()}
+                found = simulator.execute(self.kernel[lnc], tuple(map(to_numpy, tensors)), named).outputs
+                return tuple(map(from_numpy, found))
+
+            return run
+
+    fake.wrap_nki = Wrapped
+    monkeypatch.setitem(sys.modules, "torch_neuronx", fake)
+    monkeypatch.setattr(modes, "computer", lambda x: "device")
+    x, w, _, state = data()
+    with torch.no_grad():
+        parts, final = device.causal_conv1d_split(x, w, None, state, SPLITS, "silu", 1e-6, "NCW", True, None)[:3], None
+        whole = causal_conv1d_split(x, w, splits=SPLITS, initial_states=state)
+    assert [one[:2] for one in calls] == [("causal_conv1d_split_heads", 2)] * 2
+    assert calls[0][2] == ["activation", "eps", "initial_state", "layout", "return_final_state", "splits"]
+    assert all(torch.equal(one, other) for one, other in zip(parts, whole, strict=True))
+    assert final is None
+
+
+def test_module():
+    """A state_dict of torch's depthwise convolution loads; y is that of the function."""
+    stage = nn.GatedDeltaConv(SPLITS, 4, bias=True)
+    stage.load_state_dict(torch.nn.Conv1d(C, C, 4, groups=C).state_dict())
+    x = data(layout="NWC")[0]
+    parts, final = stage(x, return_final_states=True)
+    given = {"splits": SPLITS, "layout": "NWC", "return_final_states": True}
+    wanted, last = causal_conv1d_split(x, stage.weight.squeeze(1), stage.bias, **given)
+    assert all(torch.equal(one, other) for one, other in zip((*parts, final), (*wanted, last), strict=True))
+    assert "kernel_size=4, bias=True" in repr(stage)
+    assert nn.GatedDeltaConv(SPLITS, 4).bias is None
+
+
+def test_kernel_that_is_wrong_is_found(monkeypatch):
+    from nkiconv.pytorch.computers import simulated
+
+    right = simulated.causal_conv1d_split
+
+    def wrong(*args):
+        first, *rest = right(*args)
+        return [first * (1 + 2**-12), *rest]
+
+    monkeypatch.setattr(simulated, "causal_conv1d_split", wrong)
+    x, w, *_ = data()
+    with computing("compare"), pytest.raises(NkiconvError, match="further from float64"):
+        causal_conv1d_split(x, w, splits=SPLITS)
+
+
+X, WEIGHT = torch.ones(1, C, 5), torch.ones(C, 4)
+REFUSED = [
+    ("rank", (X[0], WEIGHT), {}, LayoutError, "x.shape"),
+    ("layout", (X, WEIGHT), {"layout": "NHWC"}, LayoutError, "layout='NHWC'"),
+    ("array", (X.numpy(), WEIGHT), {}, DtypeError, "torch.Tensor"),
+    ("filters", (X, WEIGHT[1:]), {}, GeometryError, "weight.shape"),
+    ("dtypes", (X, WEIGHT.bfloat16()), {}, DtypeError, "bfloat16"),
+    ("splits", (X, WEIGHT), {"splits": ((2, 3, True),)}, GeometryError, "has 6 channels"),
+    ("taps", (X, torch.ones(C, 17)), {}, UnsupportedError, "S=17"),
+    ("activation", (X, WEIGHT), {"activation": "swish"}, UnsupportedError, "activation='swish'"),
+    ("eps", (X, WEIGHT), {"eps": float("nan")}, UnsupportedError, "eps=nan"),
+    ("states", (X, WEIGHT), {"initial_states": torch.ones(1, C, 4)}, GeometryError, "initial_states.shape"),
+    ("offsets", (X, WEIGHT), {"cu_seqlens": (0, 4)}, GeometryError, "5 tokens"),
+    ("one tap", (X, WEIGHT[:, :1]), {"return_final_states": True}, GeometryError, "one tap"),
+]
+
+
+@pytest.mark.parametrize(("args", "kwargs", "error", "text"), [pytest.param(*one[1:], id=one[0]) for one in REFUSED])
+def test_refused(args, kwargs, error, text):
+    with pytest.raises(NkiconvError, match=text) as caught:
+        causal_conv1d_split(*args, **{"splits": SPLITS, **kwargs})
+    assert isinstance(caught.value, error)
+
+
+def test_forward_mode_and_vmap_are_refused_where_the_kernel_computes(monkeypatch):
+    monkeypatch.setenv("NKICONV_CPU", "simulate")
+    x, w, *_ = data(1, 5)
+    with pytest.raises(UnsupportedError, match="forward mode"):
+        torch.func.jvp(lambda one: causal_conv1d_split(one, w, splits=SPLITS)[0], (x,), (x,))
+    with pytest.raises(UnsupportedError, match="vmap"):
+        torch.vmap(lambda one: causal_conv1d_split(one, w, splits=SPLITS)[0])(x[None])
+
+
+def test_bad_modules_are_refused():
+    for args, text in ((((2, 3), 4), "must be a tuple of"), ((SPLITS, 0), "kernel_size"), ((SPLITS, 17), "S=17")):
+        with pytest.raises(NkiconvError, match=text):
+            nn.GatedDeltaConv(*args)
+
+
+def test_equals_causal_conv1d_fn_where_nothing_is_normalised(mode):
+    x, w, bias, _ = data()
+    (part,) = causal_conv1d_split(x, w, bias, splits=((1, C, False),))
+    y = causal_conv1d_fn(x, w, bias, activation="silu")
+    assert_within_share([part[:, :, 0]], [y.transpose(1, 2)], FLOAT32_SUMS)
