@@ -11,12 +11,13 @@ Inf or NaN times such a zero is NaN.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nkiconv import rules
+from nkiconv import pixel_norms, rules
 from nkiconv.activations import ACTIVATIONS
 from nkiconv.axis import Axis
 from nkiconv.errors import GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all, refused
@@ -101,21 +102,47 @@ def _by_channel(numbers: AnyArray, ndim: int) -> Float64Array:
     return found.reshape(*found.shape, *[1] * (ndim - 2))
 
 
+@dataclass(frozen=True)
+class ChannelNorm:
+    """A norm over the channels of each pixel, as `conv2d` has it with y_norm. kind: of `pixel_norms.NORMS`; weight,
+    bias: [K] or None."""
+
+    kind: str
+    weight: AnyArray | None = None
+    bias: AnyArray | None = None
+    eps: float = pixel_norms.NORM_EPS
+
+
+def norm_ref(u: AnyArray, norm: ChannelNorm) -> Float64Array:
+    """Normalize [N, K, ...] over K in float64.
+
+    Raises UnsupportedError: the norm has another name.
+    """
+    raise_all("the reference has no such norm", list(refused(UnsupportedError, pixel_norms.kind(norm.kind))))
+    found: Float64Array = np.array(u, np.float64)
+    if norm.kind == "layer":
+        found = found - found.mean(axis=1, keepdims=True)
+    found = found / np.sqrt(np.square(found).mean(axis=1, keepdims=True) + norm.eps)
+    found = found if norm.weight is None else found * _by_channel(norm.weight, found.ndim)
+    return found if norm.bias is None else found + _by_channel(norm.bias, found.ndim)
+
+
 def epilogue_ref(
     sums: AnyArray,
     bias: AnyArray | None = None,
     activation: str | None = None,
     residual: AnyArray | None = None,
     residual_position: str = "pre_activation",
+    norm: ChannelNorm | None = None,
 ) -> Float64Array:
     """Put sums of a convolution through an epilogue in float64.
 
-        act(sums + bias + residual)    residual_position "pre_activation"
-        act(sums + bias) + residual    residual_position "post_activation"
+        act(norm(sums + bias + residual))    residual_position "pre_activation"
+        act(norm(sums + bias)) + residual    residual_position "post_activation"
 
     Args:
         sums: [N, K, ...], canonical. bias: [K]. residual: shape of sums. All of any dtype that converts to float64.
-        activation: None or one of `rules.ACTIVATIONS`.
+        activation: None or one of `rules.ACTIVATIONS`. norm: None for none.
 
     Raises:
         UnsupportedError: activation or residual_position has another name.
@@ -128,8 +155,8 @@ def epilogue_ref(
             argument += np.asarray(bias, np.float64).reshape(-1, *[1] * (argument.ndim - 2))
         added = None if residual is None else np.asarray(residual, np.float64)
         if added is not None and residual_position == "pre_activation":
-            return _activate(argument + added, activation)
-        y = _activate(argument, activation)
+            argument, added = argument + added, None
+        y = _activate(argument if norm is None else norm_ref(argument, norm), activation)
         return y if added is None else y + added
 
 

@@ -1,6 +1,7 @@
 """Every function, kernel and problem applies the rules of all of its arguments, in its own names of them."""
 
 import inspect
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,17 @@ import numpy as np
 import pytest
 
 import nkiconv
-from nkiconv import ConvProblem, DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, norms, rules
+from nkiconv import (
+    ConvProblem,
+    DtypeError,
+    GeometryError,
+    LayoutError,
+    NkiconvError,
+    UnsupportedError,
+    norms,
+    pixel_norms,
+    rules,
+)
 from nkiconv._nki import nl
 from nkiconv.axis import Axis
 from nkiconv.planner.operations import OPERATIONS
@@ -286,6 +297,10 @@ ARGUMENTS: dict[str, list[Wrong]] = {
         for name in ("x_scale", "x_shift")
     },
     "x_activation": of_choice("x_activation", lambda v: rules.activation(v, "x_activation", "x")),
+    "y_norm": of_choice("y_norm", pixel_norms.kind),
+    "y_norm_eps": each([0.0, -1e-6, math.nan, math.inf, True, "1e-6", None], lambda _, v: pixel_norms.eps(v)),
+    **{name: [(lambda _: ones(K), lambda _, v, n=name: pixel_norms.belongs(n, True, None))]
+       for name in ("y_norm_weight", "y_norm_bias")},
     "return_final_frames": each([-1, "all", None, 1.5], lambda _, v: rules.frame_count(v))
     + each([SIZE + 1], lambda _, v: rules.frame_count(v, SIZE)),
 }  # fmt: skip
@@ -301,11 +316,12 @@ def test_every_argument_has_a_rule():
     assert set().union(*(e.arguments for e in (ENTRIES | KERNELS).values())) == set(ARGUMENTS)
 
 
+NORM = ("y_norm", "y_norm_eps", *pixel_norms.OF_CHANNELS)
 #: The class of an error, by the argument, of those that are no numbers; of arrays by what is wrong with them.
 CLASSES = {
     **dict.fromkeys(("layout", "filter_layout", "residual_position", "chunks"), LayoutError),
     **dict.fromkeys(
-        ("activation", "x_activation", "beta", "precision", "lnc", "algorithm", "config"), UnsupportedError
+        ("activation", "x_activation", "beta", "precision", "lnc", "algorithm", "config", *NORM), UnsupportedError
     ),
     **dict.fromkeys(("strict_nonfinite", "flipped", "bias_gradient", "return_final_state"), UnsupportedError),
     "return_stats": UnsupportedError,

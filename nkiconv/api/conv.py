@@ -10,6 +10,7 @@ import numpy as np
 from .. import norms, rules, simulator
 from ..errors import GeometryError, UnsupportedError, raise_all, refuse
 from ..integers import takes_ints
+from ..pixel_norms import NORM_EPS
 from ..planner.estimate import completed
 from ..planner.operations import OPERATIONS
 from ..planner.request import X_PERMS, Config, Request, kernel_arguments
@@ -58,6 +59,10 @@ def conv2d(
     x_scale: AnyArray | None = None,
     x_shift: AnyArray | None = None,
     x_activation: str | None = None,
+    y_norm: str | None = None,
+    y_norm_weight: AnyArray | None = None,
+    y_norm_bias: AnyArray | None = None,
+    y_norm_eps: float = NORM_EPS,
 ) -> Any:
     """Convolve images with filters.
 
@@ -102,6 +107,13 @@ def conv2d(
             computed in fp32 as x arrives, NaN and Inf as fp32 has them, and rounded once to x's dtype, or to bf16 with
             precision="bf16"; not of fp8. Normalisations have these: of GroupNorm, x_scale = weight * rstd and x_shift =
             bias - mean * x_scale.
+        y_norm: None, or a norm over the output channels of each pixel, y = act(norm(u)), of u = sum + bias and a
+            residual that comes before the activation: "rms", u * (mean(u^2) + y_norm_eps)^-0.5, or "layer",
+            (u - mean(u)) * (variance(u) + y_norm_eps)^-0.5, times y_norm_weight, plus y_norm_bias. In fp32; NaN and Inf
+            of one channel make NaN of all of their pixel, or 0. groups=1. Taken where all channels of a pixel are
+            together: K up to 512 of NHWC, NDHWC, and NCDHW with T > 1 (activation_stationary), and where SBUF holds
+            the filters of all of NCHW or NCDHW (implicit_gemm).
+        y_norm_weight, y_norm_bias: [K]; bf16, fp16 or fp32; None: 1 and 0. y_norm_eps: from 2^-126 on.
 
     Returns: [N, K, P, Q], or [N, P, Q, K] with layout="NHWC", sums in fp32, rounded once; with return_stats the pair of
         it and the statistics.
@@ -141,6 +153,10 @@ def conv3d(
     x_scale: AnyArray | None = None,
     x_shift: AnyArray | None = None,
     x_activation: str | None = None,
+    y_norm: str | None = None,
+    y_norm_weight: AnyArray | None = None,
+    y_norm_bias: AnyArray | None = None,
+    y_norm_eps: float = NORM_EPS,
 ) -> Any:
     """Convolve volumes with filters: `conv2d` with an axis of planes (depth, or frames of a video) before the rows.
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from .. import rules
+from .. import pixel_norms, rules
 from ..axis import padding_pairs
 from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all, refuse, refused
-from ..planner.conv import precision_violations
+from ..planner.conv import norm_violations, precision_violations
 from ..planner.operations import OPERATIONS, choice_refusals, choice_violations
 from ..planner.request import X_PERMS, Config
 from ..problem import ConvProblem, dtype_name
@@ -104,20 +104,23 @@ def checked_conv(
     operation = OPERATIONS[kind.name]
     wrong = [
         *array_violations(kind, x, w, layout, filter_layout, lnc),
-        *epilogue.violations({"bias": "K", "residual": kind.axes_of_y(layout)}),
+        *epilogue.violations(
+            {**dict.fromkeys(("bias", *pixel_norms.OF_CHANNELS), "K"), "residual": kind.axes_of_y(layout)}
+        ),
         *choice_violations(operation.algorithms, algorithm, config),
         *number_violations(kind, **geometry),
     ]
     raise_all(kind.cannot, wrong)
     problem = problem_of(kind, x, w, layout=layout, filter_layout=filter_layout, **geometry)
     residual = f"y's in layout {layout}", problem.output_shape
-    wrong = [*epilogue.shape_violations({"bias": ("[K]", (problem.K,)), "residual": residual})]
+    of_channels = dict.fromkeys(("bias", *pixel_norms.OF_CHANNELS), ("[K]", (problem.K,)))
+    wrong = [*epilogue.shape_violations({**of_channels, "residual": residual})]
     wrong += epilogue.number_violations(problem.N, problem.C)
     asked = epilogue.asked(is_packed(kind, w), other_layout(kind, filter_layout))
     if asked.has_prologue:
         wrong += refused(DtypeError, rules.prologue_fits(problem.dtype, "x"))
     raise_all(kind.cannot, [*wrong, *problem.launch_violations()])
-    raise_all(kind.cannot, list(precision_violations(problem, asked)))
+    raise_all(kind.cannot, [*precision_violations(problem, asked), *norm_violations(problem, asked)])
     raise_all(kind.cannot, list(choice_refusals(operation, problem, asked, algorithm, config, lnc)))
     return problem
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from .. import rules
+from .. import pixel_norms, rules
 from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, refused
 from ..planner.request import Asked, asked_violations
 from ..problem import dtype_name
 from .calls import nl_dtype, one_array, out_dtype_unsupported
 
-#: Arguments of a prologue.
-OF_X = ("x_scale", "x_shift", "x_activation")
+#: Arguments of a prologue, and of a norm of y, but for a number.
+OF_X, OF_NORM = ("x_scale", "x_shift", "x_activation"), ("y_norm", *pixel_norms.OF_CHANNELS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +41,10 @@ class Epilogue:
     x_scale: Any = None
     x_shift: Any = None
     x_activation: str | None = None
+    y_norm: str | None = None
+    y_norm_weight: Any = None
+    y_norm_bias: Any = None
+    y_norm_eps: float = pixel_norms.NORM_EPS
 
     @staticmethod
     def taken_from(arguments: dict[str, Any]) -> tuple[Epilogue, dict[str, Any]]:
@@ -70,16 +74,22 @@ class Epilogue:
             x_scale=_form_of(self.x_scale),
             x_shift=_form_of(self.x_shift),
             x_activation=self.x_activation,
+            y_norm=self.y_norm,
+            y_norm_weight=self.y_norm_weight is not None,
+            y_norm_bias=self.y_norm_bias is not None,
         )
 
     def arguments(self) -> dict[str, Any]:
         """The kernel's arguments; nothing for what is not asked for."""
-        names = ("bias", "activation", "residual", "precision", "initial_state", "initial_frames", "chunks", *OF_X)
-        found = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        names = ("bias", "activation", "residual", "precision", "initial_state", "initial_frames", "chunks")
+        every = (*names, *OF_X, *OF_NORM)
+        found = {name: getattr(self, name) for name in every if getattr(self, name) is not None}
         if self.residual is not None:
             found["residual_position"] = self.residual_position
             if self.beta != 1.0:
                 found["beta"] = float(self.beta)
+        if self.y_norm is not None:
+            found["y_norm_eps"] = float(self.y_norm_eps)
         if self.out_dtype is not None:
             found["out_dtype"] = nl_dtype(self.out_dtype)
         if self.return_stats is not None:
@@ -94,7 +104,7 @@ class Epilogue:
         yield from asked_violations(named)
         yield from refused(LayoutError, rules.residual_position(self.residual_position))
         yield from refused(DtypeError, out_dtype_unsupported(self.out_dtype))
-        yield from refused(UnsupportedError, rules.beta(self.beta))
+        yield from refused(UnsupportedError, rules.beta(self.beta), pixel_norms.eps(self.y_norm_eps))
         for name, letters in axes.items():
             if getattr(self, name) is not None:
                 yield from one_array(name, getattr(self, name), letters)

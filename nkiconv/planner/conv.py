@@ -20,9 +20,10 @@ from ..kernels.conv.arguments import read_geometry
 from ..kernels.conv.dispatch import ALGORITHMS, default_of, plan_of, precision_unsupported
 from ..problem import ConvProblem
 from ..rules import CONV2D_DTYPES, FILTER_PERMS
+from ..schedules import activation_stationary, implicit_gemm_build
 from ..schedules.geometry import Geometry, num_taps
 from ..schedules.implicit_gemm_channels import packed_channels
-from ..schedules.options import Options, Prologue, prologue_unsupported, statistics_unsupported
+from ..schedules.options import Options, Prologue, norm_unsupported, prologue_unsupported, statistics_unsupported
 from ..schedules.pairs_of_planes import beside_pairs_unsupported, pairs_unsupported, with_pairs
 from ..simulator import ArraySpec
 from ..simulator.timing import Rates
@@ -62,7 +63,7 @@ class Conv(Operation):
         if asked.has_prologue:
             yield from refused(DtypeError, rules.prologue_fits(problem.dtype, "x"))
         errors = list(asked_against_problem(problem, asked))
-        yield from errors or precision_violations(problem, asked)
+        yield from errors or (*precision_violations(problem, asked), *norm_violations(problem, asked))
 
     def whole_shape(self, request: Request, rates: Rates, times: int = 1) -> Shape:
         problem, asked = request.problem, request.asked
@@ -81,9 +82,13 @@ class Conv(Operation):
     def default_of(self, shape: Shape) -> str:
         return str(default_of(shape.geometry, shape.options, shape.cores))
 
+    def refuser(self, shape: Shape) -> str:
+        return self.fallback if shape.options.epilogue.norm is None else activation_stationary.NAME
+
     def excludes(self, algorithm: str, shape: Shape) -> bool:
         unsupported = precision_unsupported(algorithm, shape.geometry)
         unsupported = unsupported or statistics_unsupported(shape.options, algorithm)
+        unsupported = unsupported or norm_unsupported(shape.options, algorithm)
         return bool(unsupported or prologue_unsupported(shape.options, algorithm, shape.geometry))
 
     def kernel_reason(self, algorithm: str, shape: Shape, config: Config) -> str:
@@ -255,13 +260,24 @@ def asked_against_problem(problem: ConvProblem, asked: Asked) -> Iterator[Nkicon
         why = "a packed filter has its own order" if asked.packed else "of images it has R and S, of volumes T too"
         yield LayoutError(f"filter_layout={layout!r}: {why}; use None, or one that fits")
     if problem.transposed:
-        for name, plain in (("packed", False), ("filter_layout", None)):
+        plain_norm = (("y_norm", None), ("y_norm_weight", False), ("y_norm_bias", False))
+        for name, plain in (("packed", False), ("filter_layout", None), *plain_norm):
             if getattr(asked, name) != plain:
                 yield UnsupportedError(
                     f"{name}={getattr(asked, name)!r}: transposed convolutions take {plain}; drop it"
                 )
     if asked.packed and problem.groups > 1:
         yield UnsupportedError(f"packed=True: groups={problem.groups}; convolutions with groups take plain filters")
+
+
+def norm_violations(problem: ConvProblem, asked: Asked) -> Iterator[NkiconvError]:
+    """Why no algorithm takes a norm of y for this problem, whatever its settings."""
+    if asked.y_norm is not None:
+        geometry, options = geometry_of(problem, asked), options_of(problem, asked)
+        reason = norm_unsupported(options, activation_stationary.NAME)
+        if not reason and implicit_gemm_build.norm_unsupported(geometry, options):
+            reason = activation_stationary.unsupported_reason(geometry, options, None)
+        yield from refused(UnsupportedError, reason)
 
 
 def precision_violations(problem: ConvProblem, asked: Asked) -> Iterator[NkiconvError]:

@@ -47,7 +47,8 @@ class DepthwiseConv1d(Operation):
         yield from chunk_violations(problem, asked)
         lacking = ("precision", None), ("scaled", False), ("packed", False), ("return_stats", None)
         on_x = (("x_scale", None), ("x_shift", None), ("x_activation", None))
-        for name, plain in (*lacking, ("initial_frames", 0), ("return_final_frames", 0), *on_x):
+        on_y = (("y_norm", None), ("y_norm_weight", False), ("y_norm_bias", False))
+        for name, plain in (*lacking, ("initial_frames", 0), ("return_final_frames", 0), *on_x, *on_y):
             value = getattr(asked, name)
             if value != plain:
                 yield UnsupportedError(f"{name}={value!r}: depthwise_conv1d has none; drop it")

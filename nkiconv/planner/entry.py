@@ -50,6 +50,9 @@ def plan(
     x_scale: str | None = None,
     x_shift: str | None = None,
     x_activation: str | None = None,
+    y_norm: str | None = None,
+    y_norm_weight: bool = False,
+    y_norm_bias: bool = False,
     operation: str | None = None,
     algorithms: Sequence[str] | None = None,
     constants: Mapping[str, float] | None = None,
@@ -76,6 +79,7 @@ def plan(
             how many are returned.
         x_scale, x_shift: of convolutions: None, or what x is scaled and shifted by as it arrives, "channel" of [C] or
             "image" of [N, C]. x_activation: as the function's.
+        y_norm: of conv2d and conv3d, as the function's; y_norm_weight, y_norm_bias: flags of its tensors.
         operation: "depthwise_conv1d", "conv2d" or "conv3d", instead of the one that the problem is for.
         algorithms: names to choose from; None: all.
         constants: modelling constants by name, instead of trn2.toml's.
@@ -108,6 +112,9 @@ def plan(
         x_scale=x_scale,
         x_shift=x_shift,
         x_activation=x_activation,
+        y_norm=y_norm,
+        y_norm_weight=y_norm_weight,
+        y_norm_bias=y_norm_bias,
     )
     wanted = Request(
         problem=problem.toward(direction) if isinstance(problem, ConvProblem) else problem,

@@ -8,12 +8,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from .. import pixel_norms
 from .._nki import nl
 from ..errors import NkiconvError
 from ..kernels._epilogue import read_epilogue
 from ..problem import ConvProblem
 from ..rules import RESIDUAL_POSITIONS, in_words_of
-from ..schedules.options import Epilogue
+from ..schedules.options import Epilogue, Norm
 from ..simulator import ArraySpec
 from ..simulator.timing import Rates
 from . import clock, cost
@@ -162,11 +163,15 @@ class Operation(ABC):
             for place, one in enumerate(self.algorithm(name).refined(shape, guess))
         ]
         if not refined:
-            return [(self.fallback, None)]
+            return [(self.refuser(shape), None)]
         # the best of each before the others of any
         refined.sort(key=lambda each: (each[0] > 0, each[2].ns))
         least_ns = refined[0][2].ns
         return list(dict.fromkeys((name, one.config) for _, name, one in refined if one.ns <= clock.NEAR * least_ns))
+
+    def refuser(self, shape: Shape) -> str:
+        """The algorithm that says why nothing runs a problem."""
+        return self.fallback
 
     def excludes(self, algorithm: str, shape: Shape) -> bool:
         """Whether an algorithm refuses a problem whatever its settings, for reasons that are not its own."""
@@ -245,6 +250,7 @@ def epilogue_of(problem: ConvProblem, asked: Asked) -> Epilogue:
         asked.residual or RESIDUAL_POSITIONS[0],
         4 if (asked.out_dtype or problem.out_dtype) == "fp32" else 2,
         "C" in (asked.chunks or ""),
+        None if asked.y_norm is None else Norm(asked.y_norm, asked.y_norm_weight, asked.y_norm_bias),
     )
     return found
 
@@ -259,6 +265,9 @@ def epilogue_arguments(problem: ConvProblem, asked: Asked) -> dict[str, Any]:
         found["residual_position"] = asked.residual
     if asked.activation is not None:
         found["activation"] = asked.activation
+    if asked.y_norm is not None:
+        found["y_norm"] = asked.y_norm
+        found |= {name: ArraySpec((problem.K,), "float32") for name in pixel_norms.OF_CHANNELS if getattr(asked, name)}
     if asked.out_dtype is not None:
         found["out_dtype"] = getattr(nl, nl_name(asked.out_dtype))
     return found

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .. import norms, rules
+from .. import norms, pixel_norms, rules
 from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, refused
 from ..problem import ConvProblem
 from ..schedules.settings import Config as Config
@@ -40,17 +40,25 @@ class Asked:
     x_scale: str | None = None  # "channel" of [C], "image" of [N, C]; None without one
     x_shift: str | None = None  # the same
     x_activation: str | None = None
+    y_norm: str | None = None
+    y_norm_weight: bool = False
+    y_norm_bias: bool = False
 
     @property
     def needs_conv2d(self) -> bool:
         """Whether depthwise_conv1d lacks any of this."""
         other = self.scaled or self.packed or self.precision is not None or self.return_stats is not None
-        return other or self.has_frames or self.filter_layout is not None or self.has_prologue
+        return other or self.has_frames or self.filter_layout is not None or self.has_prologue or self.has_norm
 
     @property
     def needs_depthwise_conv1d(self) -> bool:
         """Whether conv2d lacks any of this."""
         return self.initial_state or self.return_final_state or self.chunks is not None
+
+    @property
+    def has_norm(self) -> bool:
+        """Whether a norm is asked for, or what belongs to one."""
+        return self.y_norm is not None or self.y_norm_weight or self.y_norm_bias
 
     @property
     def has_prologue(self) -> bool:
@@ -131,12 +139,22 @@ def kernel_arguments(
 
 def asked_violations(asked: Asked) -> Iterator[NkiconvError]:
     """What is wrong with an epilogue, whatever the problem."""
-    flags = ("bias", "initial_state", "return_final_state", "strict_nonfinite", "scaled", "packed")
+    flags = (
+        "bias",
+        "initial_state",
+        "return_final_state",
+        "strict_nonfinite",
+        "scaled",
+        "packed",
+        *pixel_norms.OF_CHANNELS,
+    )
     planes = ("initial_frames", "return_final_frames")
     yield from refused(UnsupportedError, *(rules.flag(name, getattr(asked, name)) for name in flags))
     yield from refused(GeometryError, *(rules.number(name, getattr(asked, name), least=0) for name in planes))
     yield from refused(UnsupportedError, norms.return_stats(asked.return_stats))
-    yield from refused(UnsupportedError, rules.activation(asked.activation))
+    yield from refused(UnsupportedError, rules.activation(asked.activation), pixel_norms.kind(asked.y_norm))
+    given = (pixel_norms.belongs(name, getattr(asked, name), asked.y_norm) for name in pixel_norms.OF_CHANNELS)
+    yield from refused(UnsupportedError, *given)
     forms = (rules.accepted(name, getattr(asked, name), (None, *rules.SCALE_FORMS)) for name in ("x_scale", "x_shift"))
     yield from refused(UnsupportedError, *forms, rules.activation(asked.x_activation, "x_activation", "x"))
     yield from refused(LayoutError, rules.chunks(asked.chunks))

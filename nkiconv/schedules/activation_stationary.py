@@ -64,6 +64,12 @@ def _pixels(geometry: Geometry, options: Options, config: Config, cores: int) ->
     if reason != "":
         return reason
     found = make_pixels(geometry, settings)
+    if found is not None and options.epilogue.norm is not None and len(found.batches) > 1:
+        return (
+            f"y_norm={options.epilogue.norm.kind}, config shard={settings.shard}, "
+            f"filter_bytes={settings.filter_bytes}: a group of filters must have all K={geometry.K} output channels; "
+            f"use shard=images, and a filter_bytes of all, or normalize y"
+        )
     if found is None or not pixels_fit(geometry, options, found):
         return (
             f"C={geometry.C}, H={geometry.rows.size}, W={geometry.columns.size}, R={geometry.rows.taps}, "
@@ -71,7 +77,7 @@ def _pixels(geometry: Geometry, options: Options, config: Config, cores: int) ->
             f"filters of all input channels in SBUF, {SBUF_BYTES} bytes per partition, in "
             f"steps of at most {STEP_MAX} elements; use implicit_gemm"
         )
-    return found, pixel_instructions(geometry, found, cores, options.prologue)
+    return found, pixel_instructions(geometry, found, options, cores)
 
 
 def _rows(geometry: Geometry, options: Options, config: Config, cores: int) -> Found:
@@ -84,11 +90,11 @@ def _rows(geometry: Geometry, options: Options, config: Config, cores: int) -> F
         )
     if (
         "loop" not in dict(config or ())
-        and row_instructions(geometry, found, cores) * geometry.times > INSTRUCTIONS_MAX
+        and row_instructions(geometry, found, options, cores) * geometry.times > INSTRUCTIONS_MAX
     ):
         found = replace(found, loop=1)
         found = replace(found, steps=steps_alike(geometry, found))
-    return found, row_instructions(geometry, found, cores)
+    return found, row_instructions(geometry, found, options, cores)
 
 
 def _blocks(geometry: Geometry, options: Options, config: Config, cores: int) -> Found:
@@ -111,7 +117,7 @@ def _blocks(geometry: Geometry, options: Options, config: Config, cores: int) ->
 
 def unsupported_reason(geometry: Geometry, options: Options, config: Config) -> str:
     """Why not, from settings and letters alone; "" for nothing."""
-    reason = settings_of(geometry).unsupported_reason(config)
+    reason = settings_of(geometry).unsupported_reason(config) or channels_unsupported(geometry, options)
     if reason == "" and geometry.groups > 1:
         return depthwise_unsupported(geometry, options) or _no_prologue(options, "of depthwise problems")
     if reason == "":
@@ -126,6 +132,21 @@ def unsupported_reason(geometry: Geometry, options: Options, config: Config) -> 
 
 def _no_prologue(options: Options, where: str) -> str:
     return f"{PROLOGUE_ARGUMENTS}: {NAME} takes none {where}; use implicit_gemm" if options.prologue.asked else ""
+
+
+def channels_unsupported(geometry: Geometry, options: Options) -> str:
+    """Why output channels of a pixel are not together in a bank, as a norm needs them; "" if they are."""
+    norm = options.epilogue.norm
+    if norm is None:
+        return ""
+    if geometry.groups > 1:
+        return (
+            f"y_norm={norm.kind}, feature_group_count={geometry.groups}: {NAME} has some channels of a pixel at a time "
+            f"where there are groups; normalize y"
+        )
+    if geometry.K > BANK_COLUMNS:
+        return f"y_norm={norm.kind}, K={geometry.K}: {NAME} takes at most {BANK_COLUMNS} output channels; normalize y"
+    return ""
 
 
 def rows_unsupported(geometry: Geometry, options: Options) -> str:

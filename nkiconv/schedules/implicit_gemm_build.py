@@ -70,8 +70,35 @@ def _plan_product(
     looped = geometry.times > 1 and schedule.loop > 0
     looped = looped and 2 * count < replace(schedule, settings=replace(schedule.settings, loop=0)).instructions(cores)
     reason = _order_unsupported(geometry, schedule) or _slots_unsupported(geometry, schedule)
+    reason = reason or _batches_unsupported(schedule)
     reason = reason or instructions_unsupported(geometry, "implicit_gemm", count, looped)
     return (schedule, "") if reason == "" else (None, reason)
+
+
+def _batches_unsupported(schedule: Schedule) -> str:
+    """Why not all channels of a pixel are there together, as a norm needs them; "" if they are."""
+    norm = schedule.options.epilogue.norm
+    if norm is None or len(schedule.batches) == 1:
+        return ""
+    return (
+        f"y_norm={norm.kind}, K={schedule.geometry.K}, config shard={schedule.settings.shard}: implicit_gemm needs the "
+        f"filters of all output channels in SBUF together; use shard=images, a smaller x_bytes, or normalize y"
+    )
+
+
+def norm_unsupported(geometry: Geometry, options: Options) -> str:
+    """Why sums of a problem are not normalized, whatever settings; "" if they can be."""
+    norm = options.epilogue.norm
+    if norm is None:
+        return ""
+    reason = ""
+    if geometry.groups > 1:
+        reason = f"takes feature_group_count=1, not {geometry.groups}; normalize y"
+    elif stores_channels(geometry):
+        reason = "takes rows of y in HBM, not channels side by side; use activation_stationary"
+    elif geometry.precision in ("fp16x3", "winograd"):
+        reason = f"takes no precision={geometry.precision}; normalize y"
+    return reason and f"y_norm={norm.kind}: implicit_gemm {reason}"
 
 
 def _slots_unsupported(geometry: Geometry, schedule: Schedule) -> str:
@@ -111,6 +138,7 @@ def _order_unsupported(geometry: Geometry, schedule: Schedule) -> str:
 def config_unsupported(geometry: Geometry, options: Options, config: Config) -> str:
     """What is wrong with settings, whatever they come to; "" if nothing is."""
     reason = ImplicitGemmSettings.unsupported_reason(config)
+    reason = reason or norm_unsupported(geometry, options)
     if reason != "":
         return reason
     product, moved, loop = (
@@ -135,6 +163,8 @@ def loop_unsupported(geometry: Geometry, options: Options, loop: int, product: s
         reason = "return_stats='channel' adds statistics from one output tile to the next"
     elif geometry.direct is not None:
         reason = "precision=winograd adds frames of an output tile between the matmuls of another"
+    elif options.epilogue.norm is not None:
+        reason = f"y_norm={options.epilogue.norm.kind} normalizes y of an output tile between the matmuls of another"
     elif product != "single":
         reason = f"product={product} prepares x of an output tile between the matmuls of another"
     elif is_transposed(geometry) or stores_channels(geometry):
@@ -157,6 +187,8 @@ def fold_unsupported(geometry: Geometry, options: Options, fold: str, product: s
             f"columns of taps, one group, no lhs_dilation of columns, and rows of x in HBM, not channels side by side; "
             f"use 'none' or 'outputs'"
         )
+    if fold in ("outputs", "both") and options.epilogue.norm is not None:
+        return f"config fold={fold}: y_norm takes a pixel a partition, outputs are not folded; use 'none' or 'inputs'"
     if fold in ("outputs", "both") and product in FP8_PRODUCTS:
         return f"config fold={fold}, product={product}: outputs of fp8 pairs are not folded; use 'none' or 'inputs'"
     if fold in ("outputs", "both") and rows_of(geometry) == 1:
@@ -193,7 +225,7 @@ def read_settings(geometry: Geometry, options: Options, config: Config, product:
     how they are taken."""
     return ImplicitGemmSettings.read(
         config,
-        shard=_default_shard(geometry),
+        shard=_default_shard(geometry) if options.epilogue.norm is None else "images",
         x_bytes=X_BYTES if geometry.direct is None else X_BYTES // 2,
         warmup=_default_warmup(geometry),
         fold=_default_fold(geometry, options, product),

@@ -36,6 +36,8 @@ from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, SBUF_BYTES, Part, div
 #: Bytes a partition of blocks of taps that are on their way together, if more than one; of a core's first M tile, at
 #: least.
 AHEAD_BYTES, FIRST_BYTES = 24_576, 49_152
+#: Tiles of a bank's outputs, fp32, that a norm takes besides the sums.
+NORM_BANKS = 6
 #: Parts of FILTER_BYTES for a group's filters that are tried.
 SHORTER = (1, 2, 4, 8)
 #: Of y as NHWC: banks that wait for their transposes, at most; transposed results that are on their way together.
@@ -204,6 +206,10 @@ class Schedule:
             beside += ROUNDED_BANKS * planes_at_once(geometry) * BANK_BYTES
         at_once = max(map(len, self.batches)) if self.together else 1
         results = (4 if options.residual else 2) * at_once * y_elements * y_item
+        if options.epilogue.norm is not None:
+            # sums in fp32 of all M tiles, and of the next output tile's first; residuals, if any, as long as these
+            tiles = max(map(len, self.batches)) + at_once
+            results = (2 if options.residual else 1) * tiles * y_elements * 4 + NORM_BANKS * BANK_BYTES + P_MAX * 4
         return 2 * x_bytes + filters + raw_bytes + results + beside
 
     def instructions(self, cores: int) -> int:
@@ -225,6 +231,7 @@ class Schedule:
                     total += banks * (kinds_of(geometry) * taps * k_tiles + 3 * sums_of(geometry)) + 12
                     if self.options.statistics:
                         total += (banks + out_tile.zn) * STATISTICS_INSTRUCTIONS
+                    total += 0 if self.options.epilogue.norm is None else 13 * banks
                     if geometry.direct is not None:
                         total += k_tiles * ((out_tile.hn + 4) * (PRODUCTS_OF_PAIR + 4) + 5)
                     if stores_channels(geometry):

@@ -1,10 +1,12 @@
 """What a convolution is asked for besides its geometry: the prologue of x, the epilogue of its sums, and what must not
 reach them.
 
-y = act(conv(x') + bias + residual)    residual "pre_activation"
-y = act(conv(x') + bias) + residual    residual "post_activation"
-y = act(conv(x') + bias) * residual    residual "product", a factor, of depthwise rows alone
+y = act(norm(conv(x') + bias + residual))    residual "pre_activation"
+y = act(norm(conv(x') + bias)) + residual    residual "post_activation"
+y = act(conv(x') + bias) * residual          residual "product", a factor, of depthwise rows alone
 x' = x_act(x * x_scale + x_shift), zeros where x is padded
+
+norm is the identity, or one over the output channels of each pixel (`pixel_norms`)
 """
 
 from __future__ import annotations
@@ -12,7 +14,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .geometry import Geometry
-from .tiles import P_MAX, QUADRANT, div_ceil
+from .tiles import BANK_COLUMNS, P_MAX, QUADRANT, div_ceil
+
+
+@dataclass(frozen=True)
+class Norm:
+    """A norm over the output channels of a pixel: of `pixel_norms.NORMS`; whether it has a weight [K], and a bias."""
+
+    kind: str
+    weight: bool
+    bias: bool
+
 
 #: Triples of statistics of a partition that are kept before they become one. bn_aggr takes 13 cycles for each: with so
 #: many half a microsecond is left to do behind the last values, and Vector does 6 % more than bn_stats alone.
@@ -30,6 +42,7 @@ class Epilogue:
     residual: str
     #: bytes of an element of y
     y_itemsize: int
+    norm: Norm | None = None
 
 
 @dataclass(frozen=True)
@@ -97,10 +110,10 @@ def prologue_instructions(prologue: Prologue, geometry: Geometry, planes: int, l
 
 
 def adds_last(epilogue: Epilogue) -> bool:
-    """Whether a residual is added, or multiplied by, after an activation."""
+    """Whether a residual is added, or multiplied by, after an activation or a norm."""
     if epilogue.residual == "product":
         return True
-    return epilogue.residual == "post_activation" and epilogue.activation != ""
+    return epilogue.residual == "post_activation" and (epilogue.activation != "" or epilogue.norm is not None)
 
 
 def adds_bias_alone(epilogue: Epilogue) -> bool:
@@ -168,3 +181,28 @@ def taken_unsupported(
     if options.strict_nonfinite and not apart:
         return f"strict_nonfinite=True: {algorithm} multiplies {what} by zero; use implicit_gemm"
     return ""
+
+
+#: Algorithms that take a norm of y.
+TAKE_NORM = ("activation_stationary", "implicit_gemm")
+
+
+def norm_bytes(epilogue: Epilogue, K: int) -> int:
+    """Bytes a partition of a norm: weight and bias, sums of a bank and what becomes of them, fp32."""
+    norm = epilogue.norm
+    return 0 if norm is None else 4 * (K * (norm.weight + norm.bias) + 3 * BANK_COLUMNS)
+
+
+def norm_instructions(epilogue: Epilogue, pixels: int, banks: int) -> int:
+    """Instructions of the norms of so many pixels a partition in so many banks, at most."""
+    return 0 if epilogue.norm is None else 5 * pixels + 5 * banks
+
+
+def norm_unsupported(options: Options, algorithm: str) -> str:
+    """Why an algorithm does not normalize sums before they leave, or ""."""
+    norm = options.epilogue.norm
+    if norm is not None and options.statistics:
+        return f"y_norm={norm.kind}, return_stats='channel': statistics of a normalized y are channel_stats of it"
+    if norm is None or algorithm in TAKE_NORM:
+        return ""
+    return f"y_norm={norm.kind}: {algorithm} has some channels of a pixel at a time; use {' or '.join(TAKE_NORM)}"

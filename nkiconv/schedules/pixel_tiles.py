@@ -18,7 +18,15 @@ from .cuts import Outputs, most_of, window_of
 from .frames import is_transposed
 from .geometry import Axis, Geometry, num_taps
 from .moving_filters import FilterSchedule, comes_raw, num_transposes, raw_bytes, way_of
-from .options import NO_PROLOGUE, Options, Prologue, prologue_bytes, prologue_instructions
+from .options import (
+    NO_PROLOGUE,
+    Options,
+    Prologue,
+    norm_bytes,
+    norm_instructions,
+    prologue_bytes,
+    prologue_instructions,
+)
 from .settings import BY_SHAPE, WARM_UPS, Config, Settings, choice, count, declarations, double, half, setting, warm_up
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, QUADRANT, SBUF_BYTES, Part, cut, cut_into, div_ceil, fits_sbuf, share
 
@@ -389,16 +397,18 @@ def pixel_bytes(geometry: Geometry, plan: PixelSchedule, options: Options) -> in
     sums = 3 * 4 * BANK_COLUMNS
     bias = 2 * 4 * fold * kn if options.epilogue.bias else 0
     zeros = P_MAX * 2
-    numbers = prologue_bytes(options.prologue, geometry, geometry.planes.size)
+    numbers = prologue_bytes(options.prologue, geometry, geometry.planes.size) + norm_bytes(options.epilogue, kn)
     return x_bytes + filters + results + sums + bias + zeros + numbers
 
 
 def pixels_fit(geometry: Geometry, options: Options, plan: PixelSchedule | None) -> bool:
-    """Whether there is a schedule, and room in SBUF for it."""
-    return plan is not None and fits_sbuf(pixel_bytes(geometry, plan, options))
+    """Whether there is a schedule, with all channels of a pixel together for a norm, and room in SBUF for it."""
+    if plan is None or (options.epilogue.norm is not None and len(plan.batches) > 1):
+        return False
+    return fits_sbuf(pixel_bytes(geometry, plan, options))
 
 
-def pixel_instructions(geometry: Geometry, plan: PixelSchedule, cores: int, prologue: Prologue = NO_PROLOGUE) -> int:
+def pixel_instructions(geometry: Geometry, plan: PixelSchedule, options: Options, cores: int) -> int:
     """Instructions of the busiest core, at most."""
     k_tiles, source, windows, most = len(plan.k_tiles), plan.source, plan.source.taps, 0
     parts_of = {kn: div_ceil(source.fold * kn, plan.most_k) for _, kn in plan.batches}
@@ -415,9 +425,10 @@ def pixel_instructions(geometry: Geometry, plan: PixelSchedule, cores: int, prol
             blocks = len(blocks_of(plan.sizes, item.out_tile))
             total += 4 + k_tiles * (2 * source.slots * (blocks + 1) + 2)
             planes = window_of(source.planes, item.out_tile.zn)
-            total += prologue_instructions(prologue, geometry, planes, k_tiles * source.slots * (blocks + 1))
+            total += prologue_instructions(options.prologue, geometry, planes, k_tiles * source.slots * (blocks + 1))
             banks = parts_of[kn] * (plan.sizes.side * k_tiles * windows + 5 * groups)
-            total += blocks * (banks + 4 * source.fold + 2)
+            pixels = plan.sizes.side * source.fold
+            total += blocks * (banks + 4 * source.fold + 2 + norm_instructions(options.epilogue, pixels, groups))
         most = max(most, total)
     return most
 

@@ -17,7 +17,7 @@ from .device_loops import Register, register_of
 from .geometry import Geometry, span, valid_range
 from .implicit_gemm import LOOP_MAX
 from .moving_filters import FilterSchedule, raw_bytes, way_of
-from .options import Options
+from .options import Options, norm_bytes, norm_instructions
 from .settings import WARM_UPS, Config, Settings, count, less, more, warm_up
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, Part, cut, cut_into, div_ceil, filled, fits_sbuf
 
@@ -214,23 +214,24 @@ def row_bytes(geometry: Geometry, plan: RowSchedule, options: Options) -> int:
     raw = raw_bytes(geometry, plan) + 4 * P_MAX * geometry.planes.taps * item
     results = 2 * plan.blocks * plan.segments * columns * y_item
     sums = len(plan.banks) * BANK_COLUMNS * (3 * y_item + (8 if options.epilogue.bias else 0)) + 4 * K
-    return x_bytes + filters + raw + results + sums + 2048
+    return x_bytes + filters + raw + results + sums + 2048 + norm_bytes(options.epilogue, K)
 
 
-def tile_instructions(geometry: Geometry, plan: RowSchedule, item: Outputs) -> int:
-    """Instructions of a tile of 128 positions: matmuls, evacuations, transposes."""
+def tile_instructions(geometry: Geometry, plan: RowSchedule, options: Options, item: Outputs) -> int:
+    """Instructions of a tile of 128 positions: matmuls, evacuations, norms, transposes."""
     first, rest = moves_of(geometry, plan, item)
     products = sum(len(one) for one in plan.products)
-    return len(first) + (products - 1) * len(rest) + 2 * (len(plan.banks) + plan.blocks)
+    norms = norm_instructions(options.epilogue, item.zn, len(plan.banks))
+    return len(first) + (products - 1) * len(rest) + 2 * (len(plan.banks) + plan.blocks) + norms
 
 
-def row_instructions(geometry: Geometry, plan: RowSchedule, cores: int) -> int:
+def row_instructions(geometry: Geometry, plan: RowSchedule, options: Options, cores: int) -> int:
     """Instructions of the busiest core, at most, as the compiler sees them: the body of a loop once."""
     T, loads, total, known = geometry.planes.taps, sum(5 * len(k_tile) for k_tile in plan.k_tiles), 0, {}
     for item in plan.items:
         key = item.z0, item.zn
         if key not in known:
-            known[key] = tile_instructions(geometry, plan, item)
+            known[key] = tile_instructions(geometry, plan, options, item)
         steps = segment_rows(plan, item)
         if plan.steps is not None:
             steps -= (plan.steps.count - 1) * plan.steps.each

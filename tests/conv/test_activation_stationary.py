@@ -244,7 +244,7 @@ def needs(problem, lnc, settings):
     geometry, execution = geometry_of(problem), trace(problem, lnc, config=config)
     count = max(len(program.instructions) for program in execution.programs)
     said = (
-        pixel_tiles.pixel_instructions(geometry, found, lnc),
+        pixel_tiles.pixel_instructions(geometry, found, options_of(), lnc),
         pixel_tiles.pixel_bytes(geometry, found, options_of()),
     )
     return (count, execution.sbuf_peak_bytes), said
@@ -289,7 +289,7 @@ def test_epilogues_need_no_more_than_it_says(lnc):
     geometry = geometry_of(problem)
     assert execution.sbuf_peak_bytes <= pixel_tiles.pixel_bytes(geometry, found, asked)
     count = max(len(program.instructions) for program in execution.programs)
-    assert count <= pixel_tiles.pixel_instructions(geometry, found, lnc)
+    assert count <= pixel_tiles.pixel_instructions(geometry, found, options_of(), lnc)
 
 
 REFUSED = [

@@ -142,7 +142,7 @@ def test_many_instructions_ask_for_a_loop():
         shape = shape_of(problem)
         found = ALGORITHM.complete(shape, None)
         assert dict(found)["loop"] == loop
-        counts[loop] = row_instructions(shape.geometry, ALGORITHM.plan(shape, found), 2)
+        counts[loop] = row_instructions(shape.geometry, ALGORITHM.plan(shape, found), shape.options, 2)
         assert (ALGORITHM.plan(shape, found).steps is not None) == bool(loop)
     assert max(counts.values()) < 20_000
     assert not ALGORITHM.is_short(shape_of(LONG), (("loop", 0),))
@@ -163,7 +163,9 @@ def test_a_loop_takes_hardly_longer():
         chosen = ALGORITHM.complete(shape, (("loop", loop),))
         launch = trace(Request(problem=problem), Candidate(NAME, chosen), Rates())
         planned_so = ALGORITHM.plan(shape, chosen)
-        assert max(map(num_compiled, launch.execution.programs)) <= row_instructions(shape.geometry, planned_so, 2)
+        assert max(map(num_compiled, launch.execution.programs)) <= row_instructions(
+            shape.geometry, planned_so, shape.options, 2
+        )
         assert launch.execution.sbuf_peak_bytes <= row_bytes(shape.geometry, planned_so, shape.options)
         found[loop] = time(launch, Rates()).us, launch.compiled
     assert found[1][0] <= 1.03 * found[0][0]

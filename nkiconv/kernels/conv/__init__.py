@@ -29,11 +29,12 @@ the host's choice (`nkiconv.plan`); a bare kernel follows `dispatch.default_of`.
 
 from ... import norms, rules
 from ..._nki import nki, nl
+from ...pixel_norms import NORM_EPS
 from ...schedules.options import Options
 from ...schedules.pairs_of_planes import pairs_unsupported, with_pairs
 from ...schedules.tiles import size_of
 from .._arguments import check_bias, check_choice, check_flags, check_residual, read_out_dtype, refuse
-from .._epilogue import read_epilogue
+from .._epilogue import read_epilogue, read_norm
 from .._prologue import PrologueOperands, read_prologue
 from .arguments import read_geometry
 from .call import operands_of
@@ -71,6 +72,10 @@ def conv2d_implicit_gemm(
     x_scale=None,
     x_shift=None,
     x_activation=None,
+    y_norm=None,
+    y_norm_weight=None,
+    y_norm_bias=None,
+    y_norm_eps=NORM_EPS,
 ):
     """Convolve images [N, C, H, W] with filters [K, C / groups, R, S]. Launch on one or two cores: kernel[lnc](...).
 
@@ -104,6 +109,8 @@ def conv2d_implicit_gemm(
         x_scale, x_shift: [N, C] or [C] in HBM, fp32, and x_activation, as activation: x is act(x * x_scale + x_shift),
             with 1 and 0 for None, zeros of padding and of lhs_dilation stay zeros. In fp32, rounded once to x's dtype,
             or to bf16 with precision="bf16"; x of 16 or 32 bits.
+        y_norm: None, or a norm over the channels of a pixel of y (`pixel_norms`), before the activation, in fp32; without
+            groups. y_norm_weight, y_norm_bias: [K] in HBM, fp32, bf16 or fp16, or None; y_norm_eps: a number.
 
     Returns: [N, K, P, Q] in HBM (transposed by out_perm), of out_dtype. Sums, bias, activation
         and residual are fp32. With return_stats the pair of it and [cores, N, K, 3] in HBM, fp32, as of
@@ -117,7 +124,8 @@ def conv2d_implicit_gemm(
     perms, choice = (in_perm, kern_perm, out_perm), (algorithm, config)
     after = (activation, beta, residual_position, out_dtype, strict_nonfinite, return_stats)
     tensors, before = (img_ref, filter_ref, bias, residual), (x_scale, x_shift, x_activation)
-    return convolved(tensors, before, places, groups, perms, after, precision, choice)
+    norm = (y_norm, y_norm_weight, y_norm_bias, y_norm_eps)
+    return convolved(tensors, before, places, groups, perms, after, precision, choice, norm=norm)
 
 
 @nki.jit
@@ -150,6 +158,10 @@ def conv3d_implicit_gemm(
     x_scale=None,
     x_shift=None,
     x_activation=None,
+    y_norm=None,
+    y_norm_weight=None,
+    y_norm_bias=None,
+    y_norm_eps=NORM_EPS,
 ):
     """Convolve volumes [N, C, D, H, W] with filters [K, C / groups, T, R, S]. Launch as `conv2d_implicit_gemm`.
 
@@ -159,7 +171,8 @@ def conv3d_implicit_gemm(
             there. packed: whether it is one of pack_filter, [K / kn, C, T, R, S, kn], as [K / kn * C, T, R, S, kn];
             without groups.
         bias, residual, activation, beta, residual_position, out_dtype, algorithm, config, strict_nonfinite,
-            return_stats, x_scale, x_shift, x_activation: as there; residual of y's shape.
+            return_stats, x_scale, x_shift, x_activation, y_norm, y_norm_weight, y_norm_bias, y_norm_eps: as there;
+            residual of y's shape.
         precision: as there, or of bf16 and fp16 "winograd": T = 3, stride, rhs_dilation and lhs_dilation of planes 1,
             one group, plain filters, no strict_nonfinite. Two planes of y of four products of sums of frames
             and of planes of taps (see pairs_of_planes), rounded to fp16, instead of six; Inf and NaN where such a sum
@@ -183,8 +196,8 @@ def conv3d_implicit_gemm(
     perms, choice = (in_perm, kern_perm, out_perm), (algorithm, config)
     after = (activation, beta, residual_position, out_dtype, strict_nonfinite, return_stats)
     tensors, before = (img_ref, filter_ref, bias, residual), (x_scale, x_shift, x_activation)
-    frames = (initial_frames, return_final_frames)
-    return convolved(tensors, before, places, groups, perms, after, precision, choice, packed, frames)
+    frames, norm = (initial_frames, return_final_frames), (y_norm, y_norm_weight, y_norm_bias, y_norm_eps)
+    return convolved(tensors, before, places, groups, perms, after, precision, choice, packed, frames, norm=norm)
 
 
 @nki.jit
@@ -281,13 +294,25 @@ def conv_transpose3d_implicit_gemm(
 
 
 def convolved(
-    tensors, before, places, groups, perms, after, precision, choice, packed=False, frames=(None, False), flipped=False
+    tensors,
+    before,
+    places,
+    groups,
+    perms,
+    after,
+    precision,
+    choice,
+    packed=False,
+    frames=(None, False),
+    flipped=False,
+    norm=(None, None, None, NORM_EPS),
 ):
     """y of a public kernel's arguments, or it, the final frames and the statistics of y, as they are asked for.
 
     tensors: x, w, bias, residual; before: (x_scale, x_shift, x_activation); places, groups, perms: see
     `geometry.read_geometry`; after: (activation, beta, residual_position, out_dtype, strict_nonfinite, return_stats);
-    choice: (algorithm, config); packed, flipped: see there; frames: (initial_frames, return_final_frames).
+    choice: (algorithm, config); packed, flipped: see there; frames: (initial_frames, return_final_frames);
+    norm: (y_norm, y_norm_weight, y_norm_bias, y_norm_eps).
     """
     img_ref, filter_ref, bias, residual = tensors
     activation, beta, residual_position, out_dtype, strict_nonfinite, return_stats = after
@@ -307,8 +332,11 @@ def convolved(
     check_bias(bias, "K", geometry.K)
     check_residual(residual, y_shape)
     refuse(rules.beta(beta), norms.return_stats(return_stats))
+    asked_norm, norm_operands = read_norm(norm, geometry.K)
     options = Options(
-        epilogue=read_epilogue(activation, bias, residual, residual_position, 4 if y_dtype == nl.float32 else 2),
+        epilogue=read_epilogue(
+            activation, bias, residual, residual_position, 4 if y_dtype == nl.float32 else 2, norm=asked_norm
+        ),
         residual=residual != None,
         scaled=residual != None and beta != 1.0,
         strict_nonfinite=strict_nonfinite,
@@ -319,7 +347,7 @@ def convolved(
     on_x = None
     if prologue.asked:
         on_x = PrologueOperands(prologue, before[0], before[1], geometry.image_planes)
-    operands = operands_of(img_ref, filter_ref, y_hbm, bias, residual, beta, precision, frames_ref, on_x)
+    operands = operands_of(img_ref, filter_ref, y_hbm, bias, residual, beta, precision, frames_ref, on_x, norm_operands)
     if return_stats != None:
         give_stats(operands, geometry, y_shape, perms[2])
     final_hbm = None

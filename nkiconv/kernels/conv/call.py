@@ -31,11 +31,13 @@ class Operands(nl.NKIObject):
     #: None, or where statistics of y go, [P, N, K, 3] fp32, and planes of y that an image has
     stats: object = None
     image_planes: int = 1
+    #: NormOperands in HBM, or None
+    norm: object = None
     #: None, or in a loop on the device the register that moves x, y and residual, which are [rows, what it counts] then
     moved: object = None
 
 
-def operands_of(x_hbm, w_hbm, y_hbm, bias_hbm, residual_hbm, beta, precision, frames_hbm, prologue=None):
+def operands_of(x_hbm, w_hbm, y_hbm, bias_hbm, residual_hbm, beta, precision, frames_hbm, prologue=None, norm=None):
     """Operands of these tensors at a precision."""
     return Operands(
         x=x_hbm,
@@ -49,6 +51,7 @@ def operands_of(x_hbm, w_hbm, y_hbm, bias_hbm, residual_hbm, beta, precision, fr
         tf32=precision == "tf32",
         frames=frames_hbm,
         prologue=prologue,
+        norm=norm,
     )
 
 

@@ -6,7 +6,7 @@ from functools import lru_cache
 from ..._nki import nl
 from ...schedules import activation_stationary, stacked, weight_stationary
 from ...schedules.implicit_gemm_build import plan_implicit_gemm
-from ...schedules.options import prologue_unsupported, statistics_unsupported
+from ...schedules.options import TAKE_NORM, norm_unsupported, prologue_unsupported, statistics_unsupported
 from ...schedules.pairs_of_planes import beside_pairs_unsupported
 from ...schedules.planes import PLANES, asked_planes, planes_unsupported, wants_channels, with_channels, without_planes
 from ...schedules.settings import is_hashable
@@ -45,6 +45,7 @@ def built(algorithm, geometry, options, config, written, cores):
     """The same of a config that can be hashed. written: its repr, as True and 1 are equal."""
     reason = precision_unsupported(algorithm, geometry) or prologue_unsupported(options, algorithm, geometry)
     reason = reason or statistics_unsupported(options, algorithm)
+    reason = reason or norm_unsupported(options, algorithm)
     if not reason and geometry.direct is not None:
         reason = beside_pairs_unsupported(geometry, options)
     reason = reason or relayout_unsupported(algorithm, geometry, options)
@@ -82,7 +83,10 @@ def seen_by(algorithm, geometry, options, config):
 
 
 def default_of(geometry, options, cores):
-    """The algorithm of a kernel that is called without one: the first that runs of those that its rule names."""
+    """The algorithm of a kernel that is called without one: the first that runs of those that its rule names, and of a
+    norm the one that takes it."""
+    if options.epilogue.norm is not None:
+        return next((one for one in TAKE_NORM if plan_of(one, geometry, options, None, cores)[1] == ""), TAKE_NORM[0])
     for algorithm in wanted_algorithms(geometry):
         if plan_of(algorithm, geometry, options, None, cores)[1] == "":
             return algorithm

@@ -10,7 +10,7 @@ from ....schedules.geometry import Geometry
 from ....schedules.options import Options
 from ....schedules.tiles import div_ceil
 from ..._engines import Ledger
-from ..._epilogue import evacuate
+from ..._epilogue import evacuate, evacuate_normalized, load_norm
 from ..call import Operands, of_array
 from ..regions import load_bias_as
 from .filters import filters_until, fold_filters, place_next, waiting_to
@@ -22,7 +22,7 @@ LEAD_MATMULS = 12
 @dataclass
 class Work(nl.NKIObject):
     """What one core has at hand. y_sbuf, residual_sbuf: of the output tile that is evacuated; waiting: results that are
-    to be transposed, or None."""
+    to be transposed, or None; norm: NormOperands in SBUF, or None; y_tiles: of rows of y in turn, or None."""
 
     operands: Operands
     geometry: Geometry
@@ -32,6 +32,8 @@ class Work(nl.NKIObject):
     zeros_sbuf: object
     filters: object = None
     bias_sbuf: object = None
+    norm: object = None
+    y_tiles: object = None
     y_sbuf: object = None
     residual_sbuf: object = None
     waiting: object = None
@@ -64,16 +66,26 @@ def work_tiles(work, tiles):
 
 
 def load_bias(work, k0, kn, fold=1):
-    """Biases of output channels k0 .. k0+kn-1 on all partitions, `fold` times."""
+    """Biases of output channels k0 .. k0+kn-1 on all partitions, `fold` times, and what a norm multiplies and adds."""
     P_MAX = nl.tile_size.pmax
     pattern = [[0, P_MAX], [0, fold], [1, kn]]
     work.bias_sbuf = load_bias_as(work.operands.bias, (P_MAX, fold * kn), pattern, k0)
+    work.norm = load_norm(work.operands.norm, kn)
 
 
 def evacuate_pixels(work, dst_sbuf, acc_psum, k0, residual_sbuf=None):
-    """Sums [positions, n, k] with the epilogue, of output channels from k0 of the group on."""
+    """Sums [positions, n, k] with the epilogue, of output channels from k0 of the group on; with a norm, of all of a
+    pixel or of several rows' pixels."""
     bias_sbuf, (positions, n, kn) = work.bias_sbuf, acc_psum.shape
     if bias_sbuf != None:
         bias_sbuf = bias_sbuf[0:positions, k0 : k0 + kn].expand_dim(1).broadcast(1, n)
-    options = work.options
+    options, K = work.options, work.geometry.K
+    if work.norm != None:
+        for k in range(0, kn, K):
+            y, acc, bias, residual = (
+                None if one == None else one[0:positions, 0:n, k : k + K]
+                for one in (dst_sbuf, acc_psum, bias_sbuf, residual_sbuf)
+            )
+            evacuate_normalized(y, acc, bias, residual, options.epilogue, work.norm, work.ledger)
+        return
     evacuate(dst_sbuf, acc_psum, bias_sbuf, residual_sbuf, options.epilogue, work.ledger, options.strict_nonfinite)

@@ -23,6 +23,9 @@ from ..sums import zero_sums
 from .filters import load_filters, start_filters
 from .loop import evacuate_pixels, load_bias, work_tiles
 
+#: Tiles that rows of y take in turn where a norm delays their stores, which would hold up the next rows in one.
+Y_TILES = 2
+
 
 @dataclass
 class Ring(nl.NKIObject):
@@ -62,6 +65,9 @@ def row_tiles(work, items):
     load_filters(work, len(plan.k_tiles) - 1)
     load_bias(work, 0, geometry.K)
     ring = start_ring(work)
+    if work.norm != None and (plan.steps == None or plan.steps.each % Y_TILES == 0):
+        shape = (nl.tile_size.pmax, plan.blocks, ring.tiles[0].shape[2], max(item.qn for item in plan.items))
+        work.y_tiles = tiles_in_turn(Y_TILES, shape, work.operands.y.dtype)
     tiles = start_tiles(work, ring, items[0], geometry.rows.taps)
     warm_up(work.zeros_sbuf, plan.warmup, 1)
     for item, after in zip(items, [*items[1:], None]):
@@ -185,8 +191,10 @@ def step_tiles(work, item, moves, tiles, row, kept):
     geometry, plan = work.geometry, work.plan
     count = div_ceil(item.pn - row, segment_rows(plan, item))
     y_sbuf = None if kept == None else kept.step.y_sbuf
-    if kept == None:
-        shape = (min(nl.tile_size.pmax, item.zn * geometry.K), plan.blocks, count, item.qn)
+    shape = (min(nl.tile_size.pmax, item.zn * geometry.K), plan.blocks, count, item.qn)
+    if work.y_tiles != None:
+        y_sbuf = work.y_tiles[row % Y_TILES][0 : shape[0], 0 : plan.blocks, 0:count, 0 : item.qn]
+    elif kept == None:
         y_sbuf = nl.ndarray(shape, dtype=work.operands.y.dtype, buffer=nl.sbuf)
     step = Step(item, row, count, y_sbuf)
     for q, qn in cut_at(item.qn, plan.width):

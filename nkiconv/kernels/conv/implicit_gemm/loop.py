@@ -42,6 +42,7 @@ from ..sums import elements_met, is_whole, sums_met, zero_sums
 from .filters import Filters
 from .fp8 import load_paired, multiply_pair, new_rows
 from .fp16x3 import Pairs, read_sums_out
+from .norms import Norms
 from .preparing import Factor, Pace
 from .rows import Late, load_residual, load_rows, rows_in, rows_of_all, rows_tile, store_banks, window
 from .stationaries import stationary_of_product
@@ -134,7 +135,8 @@ class Core:
     def __init__(self, operands, geometry, options, schedule, zeros_sbuf):
         self.operands, self.geometry, self.options, self.schedule = operands, geometry, options, schedule
         self.ledger, self.zeros_sbuf, self.warm, self.pace = new_ledger(), zeros_sbuf, [], Pace()
-        self.late, self.leaving = Late(operands, geometry, self.ledger), []
+        self.late, self.leaving, self.every = Late(operands, geometry, self.ledger), [], []
+        self.norms = None if options.epilogue.norm is None else Norms(self)
 
     def start(self, item):
         """x of the first output tile: of each K tile the first filters that there is room for and the rows of the first
@@ -276,9 +278,12 @@ class Core:
         out_tile = m_tile_out_tile(item.out_tile, m_tile)
         shape = (m_tile.rows * m_tile.kn, planes_at_once(geometry) * out_tile.zn, out_tile.pn, out_tile.qn)
         banks = banks_of(out_tile, item.last and index == len(self.group.m_tiles) - 1)
-        y_sbuf = nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf)
+        dtype = operands.y.dtype if self.norms is None else nl.float32
+        y_sbuf = nl.ndarray(shape, dtype=dtype, buffer=nl.sbuf)
         residual_sbuf = load_residual(operands, geometry, m_tile, out_tile_of_y(geometry, item.out_tile), self.ledger)
-        return Results(index, m_tile, out_tile, banks, y_sbuf, residual_sbuf, [])
+        results = Results(index, m_tile, out_tile, banks, y_sbuf, residual_sbuf, [])
+        self.every = [*(self.every if index > 0 else []), results]
+        return results
 
     def start_sums(self, results, which):
         """A bank of results, of which no product is there yet."""
@@ -338,6 +343,8 @@ class Core:
                     filters.transpose_piece()
                 self.transpose_due(soon == 0)
                 self.late.after_matmul()
+                if self.norms is not None:
+                    self.norms.after_matmul()
                 if self.preparing is not None:
                     self.preparing.after_matmul(kind * len(every) + which, len(factors))
         one.started = True
@@ -360,6 +367,12 @@ class Core:
         bank, out_tile = bank_of_y(geometry, item.out_tile, one.bank), out_tile_of_y(geometry, item.out_tile)
         residual = None if results.residual_sbuf is None else window(results.residual_sbuf, bank)
         y_sbuf, bias_sbuf = window(results.y_sbuf, bank), self.group.biases[results.index]
+        if self.norms is not None:
+            acc_psum = one.banks[0][0 : y_sbuf.shape[0], 0 : bank.zn, 0 : bank.pn, 0 : bank.qn]
+            self.norms.evacuate(y_sbuf, acc_psum, bias_sbuf, residual)
+            if results.index + 1 == len(self.group.m_tiles):
+                self.norms.add(self.every, bank)
+            return
         plain = len(one.banks) == 1 and geometry.direct is None
         held = self.statistics is not None and not (plain and adds_bias_alone(epilogue))
         sums_sbuf = counted = unrounded(y_sbuf) if held else y_sbuf
@@ -446,3 +459,5 @@ def run_implicit_gemm(operands, geometry, options, schedule):
     if core.statistics is not None:
         core.statistics.end()
     core.late.finish()
+    if core.norms is not None:
+        core.norms.finish()

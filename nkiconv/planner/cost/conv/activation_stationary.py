@@ -84,9 +84,11 @@ class ActivationStationary(Conv2dAlgorithm):
         return Bound(shape.target, geometry, shape.options, plan).ns()
 
     def is_short(self, shape: Shape, config: Config) -> bool:
-        plan, times = self.plan(shape, config), shape.geometry.times
-        by_rows = isinstance(plan, RowSchedule)
-        return not by_rows or row_instructions(shape.geometry, plan, shape.cores) * times <= MOST_INSTRUCTIONS
+        plan, geometry = self.plan(shape, config), shape.geometry
+        if not isinstance(plan, RowSchedule):
+            return True
+        count = row_instructions(geometry, plan, shape.options, shape.cores)
+        return count * int(geometry.times) <= MOST_INSTRUCTIONS
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
         geometry = plain_of(self.algorithm, shape.geometry, shape.options)
@@ -196,7 +198,8 @@ def _loop(shape: Shape, geometry: Any, settings: RowSettings) -> int:
     assert plan is not None  # it has a bound
     step_ns = Bound(shape.target, geometry, shape.options, plan).step_ns(plan.items[0])
     hidden = len(stored_together(plan.items[0].zn, geometry.K)) * STORE_NS <= step_ns
-    if geometry.times * row_instructions(geometry, plan, shape.cores) <= (LOOP_FROM if hidden else MOST_INSTRUCTIONS):
+    count = geometry.times * row_instructions(geometry, plan, shape.options, shape.cores)
+    if count <= (LOOP_FROM if hidden else MOST_INSTRUCTIONS):
         return 0
     return next((one.loop for one in looped if one is not None and one.steps is not None), 0)
 

@@ -54,6 +54,10 @@ def plain(shape: Shape) -> Any:
     return shape.once(("implicit_gemm, plain", None), lambda: plain_of("implicit_gemm", shape.geometry, shape.options))
 
 
+#: Parts of X_BYTES that are tried for the sums of a norm.
+NORM_X_PARTS = (1, 2, 4, 8)
+
+
 class Taps(ByTap):
     """One matmul a tap."""
 
@@ -86,6 +90,10 @@ class Taps(ByTap):
         return math.inf if reason else bound_ns(shape.target, plain(shape), plan)
 
     def _chosen(self, shape: Shape, given: Mapping[str, Any]) -> ImplicitGemmSettings:
+        if shape.options.epilogue.norm is not None and "x_bytes" not in given:
+            # the most of x beside which SBUF holds the filters of all channels of a pixel
+            tried = [_Choice(shape, {"x_bytes": X_BYTES // part, **given}).settings() for part in NORM_X_PARTS]
+            return next((found for found, schedule in tried if len(schedule.batches) == 1), tried[0][0])
         if plain(shape).direct is None or "x_bytes" in given:
             return _Choice(shape, given).settings()[0]
         # the longest filters that SBUF holds next to some sums of frames
@@ -195,7 +203,7 @@ class _Choice:
 
     def _by_channels(self, m_tiles: Sequence[Any]) -> bool:
         """Whether the cores share output channels, and each takes all of x, or images and rows of them."""
-        if "shard" in self.given or len(m_tiles) == 1:
+        if "shard" in self.given or len(m_tiles) == 1 or self.options.epilogue.norm is not None:
             return self.given.get("shard") == "channels" and len(m_tiles) > 1
         more = TIE if m_tiles[0].k_tiles[0][3] != ALONE else 1.0
         return self.work.core_ns(m_tiles, True) <= more * self.work.core_ns(m_tiles, False)

@@ -1,0 +1,104 @@
+"""A norm over channels that are on partitions: sums of an output tile wait in fp32 until all M tiles have theirs.
+
+The array adds up the squares of a pixel over the partitions, by a matmul with a matrix of 1 / K, which leaves their
+mean on all of them; of "layer" before that the sums themselves, to subtract their mean before they are squared. Each
+matmul waits until Vector is done with what it adds up, while the array makes other sums. All in fp32.
+"""
+
+from dataclasses import dataclass
+
+from ...._nki import nisa, nl
+from ..._epilogue import before_norm, evacuate, load_bias, rstd_of, scale_pixels, total_of
+from ..regions import store_regions
+from .rows import regions_of_bank, window
+
+#: Matmuls between the last sums of a bank and the one that adds up its squares, or itself, at least: they hide Vector.
+WAIT_MATMULS = 24
+
+
+@dataclass
+class Waiting(nl.NKIObject):
+    """A bank of outputs of an output tile, of all M tiles' Results: what is to be added up over the partitions, [P,
+    images, rows, columns], whether that is the sums, not squares, and matmuls of the array until then."""
+
+    every: list
+    bank: object
+    total_sbuf: object
+    centers: bool
+    matmuls: int
+
+
+class Norms:
+    """Sums that wait for their norm."""
+
+    def __init__(self, core):
+        self.operands, self.geometry, self.ledger, self.options = (
+            core.operands,
+            core.geometry,
+            core.ledger,
+            core.options,
+        )
+        self.waiting, self.numbers = [], {}
+        P_MAX = nl.tile_size.pmax
+        self.ones_sbuf = nl.ndarray((P_MAX, P_MAX), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.memset(dst=self.ones_sbuf, value=1.0 / core.geometry.K, engine=nisa.engine.gpsimd)
+
+    def evacuate(self, sums_sbuf, acc_psum, bias_sbuf, residual):
+        """A bank of an M tile's sums, with what comes before the norm."""
+        before = before_norm(self.options.epilogue)
+        evacuate(sums_sbuf, acc_psum, bias_sbuf, residual if before.residual != "" else None, before, self.ledger)
+
+    def add(self, every, bank):
+        """A bank of an output tile of which all M tiles have their sums."""
+        self.finish()
+        self.wait(every, bank, self.options.epilogue.norm.kind == "layer")
+
+    def wait(self, every, bank, centers):
+        """Have a bank wait for the mean of its sums, or of their squares."""
+        sums = sorted((window(one.y_sbuf, bank) for one in every), key=lambda one: -one.shape[0])
+        self.waiting.append(Waiting(every, bank, total_of(sums, not centers), centers, WAIT_MATMULS))
+
+    def after_matmul(self):
+        """Go on with what has waited long enough."""
+        for one in self.waiting:
+            one.matmuls -= 1
+        if self.waiting and self.waiting[0].matmuls <= 0:
+            self.take_mean(self.waiting.pop(0))
+
+    def finish(self):
+        """Normalize and store what waits."""
+        while self.waiting:
+            self.take_mean(self.waiting.pop(0))
+
+    def take_mean(self, one):
+        """Subtract the mean of a bank's sums, or store what the mean of their squares makes of them."""
+        shape = one.total_sbuf.shape
+        means_psum = nl.ndarray((nl.tile_size.pmax, *shape[1:]), dtype=nl.float32, buffer=nl.psum)
+        nisa.nc_matmul(dst=means_psum, stationary=self.ones_sbuf[0 : shape[0]], moving=one.total_sbuf, accumulate=False)
+        if not one.centers:
+            self.normalize(one, means_psum)
+            return
+        for results in one.every:
+            sums = window(results.y_sbuf, one.bank)
+            means = means_psum[0 : sums.shape[0]]
+            nisa.tensor_tensor(dst=sums, data1=sums, data2=means, op=nl.subtract, engine=nisa.engine.vector)
+        self.wait(one.every, one.bank, False)
+
+    def normalize(self, one, means_psum):
+        """A bank of all M tiles' results to HBM, of mean squares [P, images, rows, columns]."""
+        rstd_sbuf = rstd_of(means_psum, self.operands.norm.eps)
+        for results in one.every:
+            sums = window(results.y_sbuf, one.bank)
+            residual = None if results.residual_sbuf is None else window(results.residual_sbuf, one.bank)
+            y_sbuf = nl.ndarray(sums.shape, dtype=self.operands.y.dtype, buffer=nl.sbuf)
+            (weight, bias), rstd = self.of(results.m_tile), rstd_sbuf[0 : sums.shape[0]]
+            scale_pixels(y_sbuf, sums, rstd, weight, bias, residual, self.options.epilogue, self.ledger)
+            regions = regions_of_bank(self.geometry.y_strides, results.m_tile, results.out_tile, one.bank)
+            store_regions(self.operands.y, y_sbuf, [((0, 0, 0, 0), *region[1:]) for region in regions])
+
+    def of(self, m_tile):
+        """Weight and bias of an M tile, [k, 1] or None, each loaded once."""
+        if m_tile.k0 not in self.numbers:
+            norm = self.operands.norm
+            self.numbers[m_tile.k0] = [load_bias(hbm, m_tile.k0, m_tile.kn) for hbm in (norm.weight, norm.bias)]
+        return self.numbers[m_tile.k0]

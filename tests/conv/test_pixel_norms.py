@@ -1,0 +1,373 @@
+"""Norms over the channels of y: against an independent float64 reference, refusals, and needs that schedules count."""
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tolerances import assert_within_limit
+
+import nkiconv
+from nkiconv.bounds import epilogue_bound, norm_error
+from nkiconv.errors import DtypeError, GeometryError, UnsupportedError
+from nkiconv.kernels.conv.dispatch import plan_of
+from nkiconv.planner.candidates import Candidate
+from nkiconv.planner.conv import geometry_of, options_of
+from nkiconv.planner.request import Y_PERMS, Asked, Request
+from nkiconv.planner.timing import trace
+from nkiconv.problem import DTYPES, ConvProblem
+from nkiconv.reference import ChannelNorm, abs_sum_ref, conv_ref, num_terms
+from nkiconv.schedules.activation_stationary import NAME
+from nkiconv.schedules.pixel_tiles import pixel_bytes, pixel_instructions
+from nkiconv.schedules.volume_rows import RowSchedule, row_bytes, row_instructions
+from nkiconv.simulator.iterations import num_compiled
+from nkiconv.simulator.timing import Rates
+
+ONES = ((1, 1), (1, 1))
+NONE, CAUSAL = ((0, 0), (0, 0)), ((2, 0), (1, 1), (1, 1))
+#: Channels of y from one on, more than a bn_stats of a half, and all that a bank of sums holds.
+PROBLEMS = {
+    "pixels": ConvProblem(N=2, C=20, K=24, H=7, W=6, R=3, S=3, padding=ONES, layout="NHWC"),
+    "several pixels a partition": ConvProblem(N=1, C=8, K=16, H=40, W=36, R=1, S=1, layout="NHWC"),
+    "rows folded": ConvProblem(N=1, C=3, K=24, H=32, W=64, R=3, S=3, padding=ONES, layout="NHWC"),
+    "patches": ConvProblem(N=2, C=3, K=96, H=16, W=16, R=4, S=4, stride=(4, 4), layout="NHWC"),
+    "one channel": ConvProblem(N=1, C=5, K=1, H=4, W=5, R=2, S=2, layout="NHWC"),
+    "few pixels": ConvProblem(N=1, C=130, K=300, H=3, W=4, R=1, S=1, layout="NHWC"),
+    "a whole bank": ConvProblem(N=1, C=6, K=512, H=3, W=4, R=2, S=1, layout="NHWC"),
+    "volume": ConvProblem(N=1, C=10, K=12, D=4, H=5, W=6, T=3, R=3, S=3, padding=CAUSAL),
+    "volume of odd channels": ConvProblem(N=2, C=7, K=33, D=3, H=4, W=9, T=2, R=1, S=3, padding=(*CAUSAL[:1], *ONES)),
+    "volume of many channels": ConvProblem(N=1, C=9, K=260, D=3, H=3, W=4, T=3, R=1, S=1, padding=((2, 0), *NONE)),
+    "volume by pixels": ConvProblem(N=1, C=10, K=12, D=4, H=5, W=6, T=3, R=3, S=3, padding=CAUSAL, layout="NDHWC"),
+}  # fmt: skip
+#: Channels on partitions, one M tile and several, for `implicit_gemm`; and settings of it.
+ON_PARTITIONS = {
+    "an image": ConvProblem(N=2, C=20, K=24, H=7, W=6, R=3, S=3, padding=ONES),
+    "M tiles": ConvProblem(N=1, C=9, K=150, H=9, W=20, R=2, S=3, padding=((1, 0), (0, 2))),
+    "banks": ConvProblem(N=1, C=130, K=260, H=30, W=40, R=1, S=1),
+    "stride": ConvProblem(N=3, C=5, K=130, H=11, W=9, R=3, S=2, stride=(2, 3)),
+    "volume": PROBLEMS["volume"].replace(K=140),
+    "planes alone": ConvProblem(N=1, C=8, K=6, D=5, H=4, W=5, T=3, R=1, S=1, padding=(*CAUSAL[:1], *NONE)),
+    "one plane of taps": ConvProblem(N=1, C=70, K=12, D=3, H=4, W=5, T=1, R=3, S=3, padding=((0, 0), *ONES)),
+    "two pixels": ConvProblem(N=1, C=3, K=200, H=1, W=2, R=1, S=1),
+}
+SETTINGS = {
+    "alone": (),
+    "small output tiles": (("x_bytes", 512),),
+    "all M tiles at once": (("order", "chunks"),),
+    "folded inputs": (("fold", "inputs"),),
+}
+ASKED = {
+    "rms": {"kind": "rms", "weight": True, "activation": "silu"},
+    "rms alone": {"kind": "rms"},
+    "rms, bias": {"kind": "rms", "weight": True, "norm_bias": True, "bias": True},
+    "layer": {"kind": "layer", "weight": True, "norm_bias": True},
+    "layer alone": {"kind": "layer"},
+    "layer, bias alone": {"kind": "layer", "norm_bias": True, "activation": "gelu"},
+    "layer, weight alone": {"kind": "layer", "weight": True, "bias": True, "activation": "relu"},
+}
+#: Of y as NHWC, where the algorithm takes residuals.
+ADDED = {
+    "residual before": {"kind": "layer", "weight": True, "residual": "pre_activation", "activation": "silu"},
+    "residual after": {"kind": "rms", "norm_bias": True, "residual": "post_activation", "activation": "silu"},
+    "residual after a norm alone": {"kind": "rms", "residual": "post_activation"},
+}
+
+
+def call(problem, kind, weight=False, norm_bias=False, bias=False, residual=None, seed=0, scale=1.0, apart=0.0, **more):
+    """(arguments of the function, those of the reference and the bound) of a problem with random data; apart: what is
+    added to all channels of a pixel."""
+    rng, dtype = np.random.default_rng(seed), DTYPES[problem.dtype]
+    x = rng.standard_normal((problem.N, problem.C, *(axis.size for axis in problem.axes))).astype(dtype)
+    w = (scale * rng.standard_normal(problem.filter_shape) / np.sqrt(num_terms(problem))).astype(dtype)
+    y_shape = (problem.N, problem.K, *(axis.out for axis in problem.axes))
+    of_k = {name: rng.standard_normal(problem.K).astype(np.float32) for name in ("weight", "norm_bias", "bias")}
+    of_k["bias"] = of_k["bias"] + np.float32(apart)
+    eps = more.pop("eps", 1e-6)
+    norm = ChannelNorm(kind, of_k["weight"] if weight else None, of_k["norm_bias"] if norm_bias else None, eps)
+    told = {"bias": of_k["bias"] if bias else None, "activation": more.get("activation")}
+    asked = {**told, **more, "y_norm": kind, "y_norm_weight": norm.weight, "y_norm_bias": norm.bias, "y_norm_eps": eps}
+    if residual is not None:
+        told |= {"residual": rng.standard_normal(y_shape).astype(dtype), "residual_position": residual}
+        asked |= told | {"residual": np.ascontiguousarray(told["residual"].transpose(Y_PERMS[problem.layout]))}
+    asked |= {"layout": problem.layout, "stride": problem.stride, "padding": problem.padding}
+    stored = np.ascontiguousarray(x.transpose(Y_PERMS[problem.layout]))
+    if not problem.is_volume:
+        asked = {name: value for name, value in asked.items() if value is not None}
+    return (stored, w, asked), (x, w, told, norm)
+
+
+def convolve(problem, arguments, lnc=2):
+    """y [N, K, ...] of the function."""
+    x, w, asked = arguments
+    function = nkiconv.conv3d if problem.is_volume else nkiconv.conv2d
+    y = function(x, w, lnc=lnc, **asked)
+    return y.transpose(np.argsort(Y_PERMS[problem.layout]))
+
+
+def truth(sums, told, norm):
+    """act(norm(sums + bias + residual)) in float64, pixel by pixel as torch's documents define the norms."""
+    u = sums if told["bias"] is None else sums + told["bias"].astype(np.float64).reshape(-1, *[1] * (sums.ndim - 2))
+    added = np.asarray(told.get("residual", 0.0), np.float64)
+    before = told.get("residual_position") == "pre_activation"
+    pixels = np.moveaxis(u + added if before else u, 1, -1)
+    y = np.empty_like(pixels)
+    for place in np.ndindex(pixels.shape[:-1]):
+        z = pixels[place] - (pixels[place].mean() if norm.kind == "layer" else 0.0)
+        z = z / np.sqrt((z**2).mean() + norm.eps)
+        y[place] = z * (1.0 if norm.weight is None else norm.weight) + (0.0 if norm.bias is None else norm.bias)
+    y = nkiconv.reference.epilogue_ref(np.moveaxis(y, -1, 1), activation=told["activation"])
+    return y if before else y + added
+
+
+def check(problem, out_dtype=None, lnc=2, **asked):
+    """y within its bound of the truth, and the bound finite; returns y."""
+    arguments, (x, w, told, norm) = call(problem, **asked)
+    if out_dtype is not None:
+        arguments[2]["out_dtype"] = DTYPES[out_dtype]
+    y, sums = convolve(problem, arguments, lnc), conv_ref(x, w, problem)
+    abs_sum = abs_sum_ref(x, w, problem)
+    limit = epilogue_bound(num_terms(problem), abs_sum, sums, out_dtype or problem.dtype, **told, norm=norm)
+    assert np.isfinite(limit).all()
+    assert_within_limit(y, truth(sums, told, norm), limit)
+    return y
+
+
+@pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.parametrize("why", PROBLEMS)
+def test_y_is_within_its_bound(why, asked):
+    check(PROBLEMS[why].replace(dtype="bf16"), **ASKED[asked])
+
+
+@pytest.mark.parametrize("asked", ADDED)
+@pytest.mark.parametrize("why", ["pixels", "rows folded", "volume by pixels"])
+def test_residuals_come_before_the_norm_or_after_the_activation(why, asked):
+    check(PROBLEMS[why].replace(dtype="fp32"), **ADDED[asked])
+
+
+@pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.parametrize("why", ON_PARTITIONS)
+def test_channels_on_partitions(why, asked):
+    check(ON_PARTITIONS[why].replace(dtype="bf16"), algorithm="implicit_gemm", **ASKED[asked])
+
+
+@pytest.mark.parametrize("config", SETTINGS)
+@pytest.mark.parametrize("asked", ["rms", "residual after", "layer"])
+def test_settings_of_implicit_gemm(asked, config):
+    chosen = {"algorithm": "implicit_gemm", "config": SETTINGS[config]}
+    problem = ConvProblem(N=1, C=160, K=150, H=9, W=8, R=2, S=3, padding=((1, 0), (0, 2)), dtype="fp32")
+    check(problem, **{**ASKED, **ADDED}[asked], **chosen)
+
+
+@pytest.mark.parametrize("position", ["pre_activation", "post_activation"])
+@pytest.mark.parametrize("lnc", [1, 2])
+def test_residuals_of_channels_on_partitions(position, lnc):
+    problem = ON_PARTITIONS["M tiles"].replace(dtype="bf16")
+    check(problem, lnc=lnc, kind="rms", norm_bias=True, residual=position, activation="gelu", algorithm="implicit_gemm")
+
+
+def test_fp8_and_packed_filters():
+    problem = ConvProblem(N=1, C=256, K=150, H=6, W=7, R=3, S=3, padding=ONES, dtype="fp8_e4m3")
+    check(problem, out_dtype="bf16", kind="rms", weight=True, algorithm="implicit_gemm")
+    problem = problem.replace(dtype="bf16", K=256)
+    (x, w, asked), (_, _, told, norm) = call(problem, "rms", weight=True)
+    y, sums = convolve(problem, (x, nkiconv.pack_filter(w), asked)), conv_ref(x, w, problem)
+    limit = epilogue_bound(num_terms(problem), abs_sum_ref(x, w, problem), sums, "bf16", **told, norm=norm)
+    assert_within_limit(y, truth(sums, told, norm), limit)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+@pytest.mark.parametrize("kind", ["rms", "layer"])
+@pytest.mark.parametrize("why", ["pixels", "volume", "M tiles"])
+def test_a_mean_of_a_thousand_deviations(why, kind, dtype):
+    """A difference of large squares would lose all of it: the bound is some thousandths."""
+    problem = {**PROBLEMS, **ON_PARTITIONS}[why].replace(dtype=dtype)
+    y = check(problem, out_dtype="fp32", kind=kind, weight=True, bias=True, scale=0.01, apart=1000.0, seed=3)
+    spread = {"rms": (0.9, 1.1), "layer": (0.3, 3.0)}[kind]
+    assert spread[0] < np.abs(y).mean() / 0.8 < spread[1] * 2
+
+
+@pytest.mark.parametrize("why", ["pixels", "rows folded", "volume", "volume by pixels", "M tiles", "banks"])
+def test_one_core_and_two_return_the_same_bits(why):
+    problem = {**PROBLEMS, **ON_PARTITIONS}[why].replace(dtype="bf16")
+    arguments, _ = call(problem, **ASKED["layer"])
+    one, two = (convolve(problem, arguments, lnc) for lnc in (1, 2))
+    assert one.tobytes() == two.tobytes()
+
+
+def test_pixels_of_zeros_and_a_large_eps():
+    problem = PROBLEMS["pixels"].replace(dtype="fp32")
+    (x, w, asked), _ = call(problem, "rms", weight=True)
+    assert not convolve(problem, (x, 0 * w, asked | {"y_norm_eps": 1e-30})).any()
+    check(problem, kind="layer", eps=10.0)
+
+
+def test_nan_and_inf_stay_in_their_pixel():
+    problem = ConvProblem(N=1, C=3, K=5, H=3, W=4, R=1, S=1, layout="NHWC", dtype="fp32")
+    (x, w, asked), _ = call(problem, "rms")
+    x[0, 1, 2, 0], x[0, 2, 0, 1] = np.nan, np.inf
+    y = nkiconv.conv2d(x, w, **asked)
+    lost = np.isnan(y)
+    assert lost[0, 1, 2].all()
+    assert lost[0, 2, 0].all()
+    assert lost.sum() == 2 * problem.K
+
+
+def test_a_loop_on_the_device_does_the_same():
+    problem = ConvProblem(N=1, C=10, K=12, D=3, H=24, W=8, T=3, R=3, S=3, padding=CAUSAL, dtype="bf16")
+    arguments, _ = call(problem, **ASKED["layer"])
+    found = []
+    for loop in (0, 1):
+        chosen = {"algorithm": "activation_stationary", "config": (("loop", loop),)}
+        found.append(convolve(problem, (*arguments[:2], arguments[2] | chosen)).tobytes())
+    assert found[0] == found[1]
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize("why", PROBLEMS)
+def test_it_needs_no_more_than_a_schedule_says(why, lnc):
+    problem = PROBLEMS[why].replace(dtype="bf16")
+    asked = Asked(y_norm="layer", y_norm_weight=True, y_norm_bias=True, activation="silu", bias=True)
+    launch = trace(Request(problem=problem, lnc=lnc, asked=asked), Candidate(NAME, None), Rates())
+    geometry, options = geometry_of(problem, asked), options_of(problem, asked)
+    found, reason = plan_of(NAME, geometry, options, None, lnc)
+    assert reason == ""
+    by_rows = isinstance(found, RowSchedule)
+    count, size = (row_instructions, row_bytes) if by_rows else (pixel_instructions, pixel_bytes)
+    assert max(map(num_compiled, launch.execution.programs)) <= count(geometry, found, options, lnc)
+    assert launch.execution.sbuf_peak_bytes <= size(geometry, found, options)
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize("config", SETTINGS)
+@pytest.mark.parametrize("why", ON_PARTITIONS)
+def test_implicit_gemm_needs_no_more_than_a_schedule_says(why, config, lnc):
+    problem, chosen = ON_PARTITIONS[why].replace(dtype="bf16"), SETTINGS[config]
+    asked = Asked(y_norm="layer", y_norm_weight=True, y_norm_bias=True, activation="silu", residual="post_activation")
+    request = Request(problem=problem, lnc=lnc, asked=asked)
+    geometry, options = geometry_of(problem, asked), options_of(problem, asked)
+    found, reason = plan_of("implicit_gemm", geometry, options, chosen, lnc)
+    if reason:
+        assert config in ("all M tiles at once", "folded inputs")
+        return
+    launch = trace(request, Candidate("implicit_gemm", found.settings.pairs), Rates())
+    assert max(map(num_compiled, launch.execution.programs)) <= found.instructions(lnc)
+    assert launch.execution.sbuf_peak_bytes <= found.sbuf_bytes
+
+
+REFUSED = {
+    "name": ({"y_norm": "batch"}, UnsupportedError, "y_norm='batch': accepted are None, rms, layer"),
+    "eps of 0": ({"y_norm": "rms", "y_norm_eps": 0.0}, UnsupportedError, "y_norm_eps=0.0: must be a number from 2"),
+    "eps of bool": ({"y_norm": "rms", "y_norm_eps": True}, UnsupportedError, "y_norm_eps=True"),
+    "eps is NaN": ({"y_norm": "rms", "y_norm_eps": np.nan}, UnsupportedError, "y_norm_eps=nan"),
+    "weight alone": ({"y_norm_weight": np.ones(24, np.float32)}, UnsupportedError, "y_norm_weight: there is no norm"),
+    "bias alone": ({"y_norm_bias": np.ones(24, np.float32)}, UnsupportedError, "y_norm_bias: there is no norm"),
+    "weight of C": ({"y_norm": "rms", "y_norm_weight": np.ones(20, np.float32)}, GeometryError, "y_norm_weight.shape"),
+    "weight of float64": ({"y_norm": "rms", "y_norm_weight": np.ones(24)}, DtypeError, "y_norm_weight.dtype=float64"),
+    "algorithm": ({"y_norm": "rms", "algorithm": "stacked"}, UnsupportedError, "y_norm=rms: stacked has some"),
+    "pixels of implicit_gemm": (
+        {"y_norm": "rms", "algorithm": "implicit_gemm"}, UnsupportedError, "y_norm=rms: implicit_gemm takes rows of y",
+    ),
+    "statistics": (
+        {"y_norm": "rms", "layout": "NCHW", "return_stats": "channel"}, UnsupportedError, "y_norm=rms, return_stats=",
+    ),
+    "loop": (
+        {"y_norm": "rms", "layout": "NCHW", "algorithm": "implicit_gemm", "config": (("loop", 1),)}, UnsupportedError,
+        "config loop=1: y_norm=rms normalizes",
+    ),
+    "shard": (
+        {"y_norm": "rms", "algorithm": "activation_stationary", "config": (("shard", "channels"),)},
+        UnsupportedError, "y_norm=rms, config shard=channels",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_refused(why):
+    changed, error, message = REFUSED[why]
+    problem = PROBLEMS["pixels"].replace(layout=changed.get("layout", "NHWC"))
+    (x, w, asked), _ = call(problem.replace(dtype="fp32"), "rms")
+    asked = {name: value for name, value in asked.items() if not name.startswith("y_norm")}
+    with pytest.raises(error, match=message):
+        nkiconv.conv2d(x, w, **asked | changed)
+
+
+@pytest.mark.parametrize(("K", "message", "more"), [
+    (513, "K=513", {}), (16, "feature_group_count=8", {"groups": 8}),
+    (260, "K=260, config shard=channels", {"layout": "NCHW", "y_norm": "rms", "config": (("shard", "channels"),)}),
+])  # fmt: skip
+def test_channels_that_are_not_together_are_refused(K, message, more):
+    asked = {"layout": "NHWC", "y_norm": "layer", **more}
+    if "config" in more:
+        asked["algorithm"] = "implicit_gemm"
+    w = np.zeros((K, 8 // asked.get("groups", 1), 1, 1), np.float32)
+    with pytest.raises(UnsupportedError, match=f"y_norm={asked['y_norm']}, {message}"):
+        nkiconv.conv2d(np.zeros((1, 8, 8, 8), np.float32), w, **asked)
+
+
+def test_transposed_convolutions_and_rows_have_none():
+    for more in ({"operation": "depthwise_conv1d"}, {}):
+        problem = ConvProblem(N=1, C=4, W=64, S=4, groups=4)
+        if not more:
+            problem = ConvProblem.transpose(
+                N=1,
+                C=4,
+                K=4,
+                H=4,
+                W=4,
+                taps=(2, 2),
+                stride=(2, 2),
+                padding=((0, 0), (0, 0)),
+                output_padding=(0, 0),
+                dilation=(1, 1),
+            )
+        with pytest.raises(UnsupportedError, match="y_norm='rms'"):
+            nkiconv.plan(problem, y_norm="rms", use_cache=False, **more)
+
+
+@pytest.mark.parametrize("kind", ["rms", "layer"])
+def test_a_plan_takes_an_algorithm_that_has_all_channels(kind):
+    problem = PROBLEMS["volume"].replace(dtype="bf16")
+    plan = nkiconv.plan(problem, y_norm=kind, y_norm_weight=True, use_cache=False)
+    assert plan.algorithm in ("activation_stationary", "implicit_gemm")
+    check(problem, kind=kind, weight=True, algorithm=plan.algorithm, config=plan.config)
+
+
+def test_the_bound_of_a_pixel_that_is_lost_is_infinite():
+    u = np.full((1, 4, 1), 1e9) + np.arange(4.0).reshape(1, 4, 1) * 1e-3
+    assert np.isinf(norm_error(u, np.zeros_like(u), ChannelNorm("layer"))).all()
+    assert (norm_error(u, np.zeros_like(u), ChannelNorm("rms")) < 1e-5).all()
+
+
+@st.composite
+def drawn(draw):
+    """(problem, what is asked for)."""
+    volume = draw(st.booleans())
+    axes = "THW"[0 if volume else 1 :]
+    taps = {"T": draw(st.integers(2, 3)), "R": draw(st.integers(1, 3)), "S": draw(st.integers(1, 3))}
+    sizes = {"D": draw(st.integers(1, 4)), "H": draw(st.integers(1, 6)), "W": draw(st.integers(1, 12))}
+    if not volume:
+        del taps["T"], sizes["D"]
+    places = range(len(axes))
+    problem = ConvProblem(
+        N=draw(st.integers(1, 2)), C=draw(st.integers(1, 9)), K=draw(st.integers(1, 40)), **taps, **sizes,
+        padding=tuple((draw(st.integers(2, 3)), draw(st.integers(0, 2))) for _ in places),
+        stride=tuple(draw(st.integers(1, 2)) for _ in places),
+        layout=draw(st.sampled_from(["NCDHW", "NDHWC"] if volume else ["NCHW", "NHWC"])),
+        dtype=draw(st.sampled_from(["bf16", "fp16", "fp32"])),
+    )  # fmt: skip
+    of_rows = problem.layout == "NCDHW"
+    return problem, {
+        "kind": draw(st.sampled_from(["rms", "layer"])),
+        **{name: draw(st.booleans()) for name in ("weight", "norm_bias", "bias")},
+        "residual": None if of_rows else draw(st.sampled_from([None, "pre_activation", "post_activation"])),
+        "activation": draw(st.sampled_from([None, "silu", "relu", "gelu"])),
+        "seed": draw(st.integers(0, 99)),
+    }
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(drawn())
+def test_any_shape_and_options(one):
+    problem, asked = one
+    check(problem, eps=1e-3, **asked)
