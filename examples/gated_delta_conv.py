@@ -5,6 +5,11 @@
     nkiconv profile examples/gated_delta_conv.py:causal_conv1d_split_heads --input 1x8192x2048:bf16 \\
         --input 8192x4:bf16 --arg "splits=((16, 128, True), (16, 128, True), (32, 128, False))"
 
+A decode step of 64 sequences:
+
+    nkiconv profile examples/gated_delta_conv.py:causal_conv1d_split_step --input 64x8192x1:bf16 \\
+        --input 64x8192x3:bf16 --input 8192x4:bf16 --arg "splits=((16, 128, True), (16, 128, True), (32, 128, False))"
+
 The two: the fastest plan of `depthwise_conv1d` with SiLU, and a pass that reads its result, transposes, splits and
 normalises it: the kernel itself, with one tap of 1 and no activation.
 """
@@ -12,7 +17,7 @@ normalises it: the kernel itself, with one tap of 1 and no activation.
 import argparse
 
 import nkiconv
-from nkiconv import causal_conv1d_split_heads
+from nkiconv import causal_conv1d_split_heads, causal_conv1d_split_step
 
 #: (heads, dim, normalised) of each part, by model: q, k, v; q, k, v; x, B, C of Mamba2-2.7B.
 STAGES = {
@@ -21,6 +26,8 @@ STAGES = {
     "Mamba2-2.7B": ((80, 64, False), (1, 128, False), (1, 128, False)),
 }
 TAPS = 4
+
+__all__ = ["causal_conv1d_split_heads", "causal_conv1d_split_step"]
 
 
 def one_kernel(splits, tokens, taps=TAPS, activation="silu"):

@@ -33,7 +33,7 @@ except ModuleNotFoundError as error:
 from . import fla, nn, serving
 from .causal.functions import causal_conv1d_fn, causal_conv1d_update
 from .causal.install import install_causal_conv1d
-from .causal.split import causal_conv1d_split
+from .causal.split import causal_conv1d_split, causal_conv1d_split_update
 from .chunks import conv1d_chunk, conv_transpose1d_chunk
 from .computers.modes import set_strict_nonfinite, strict_nonfinite
 from .functional import conv1d, conv2d, conv3d, depthwise_conv1d, depthwise_conv2d
@@ -56,6 +56,7 @@ __all__ = [
     "StreamingConvTranspose1d",
     "causal_conv1d_fn",
     "causal_conv1d_split",
+    "causal_conv1d_split_update",
     "causal_conv1d_update",
     "conv1d",
     "conv1d_chunk",

@@ -74,6 +74,11 @@ def step_unsupported(T: int, S: int) -> str:
     return f"W={T}: with S={S} a step takes at most {most} tokens; use causal_conv1d_split with initial_state"
 
 
+def is_step(T: int, S: int, state: bool, final: bool, packed: bool) -> bool:
+    """Whether a call is a decode step: a few tokens after states, which the caller moves on."""
+    return state and not final and not packed and step_unsupported(T, S) == ""
+
+
 def sequences_unsupported(cu_seqlens: object, N: int, T: int) -> str:
     """Why these are no offsets of the sequences in a row of T tokens; "" if they are, or None."""
     if cu_seqlens is None:

@@ -31,7 +31,7 @@ def test_heads(name, layout, dtype):
     assert all(a.tobytes() == b.tobytes() for a, b in zip(one, two, strict=True))
 
 
-@draws(16)
+@draws(80)
 @hypothesis.given(
     st.lists(st.tuples(st.integers(1, 5), st.integers(2, 140), st.booleans()), min_size=1, max_size=3),
     st.integers(1, 2), st.integers(1, 270), st.integers(1, 5), st.sampled_from(["NCW", "NWC"]),

@@ -32,7 +32,7 @@ def test_steps(name, layout, dtype):
     assert state.tobytes() == np.concatenate([before, rows], 2)[:, :, 2:].tobytes()
 
 
-@draws(12)
+@draws(48)
 @hypothesis.given(
     st.integers(1, 9), st.integers(1, 6), st.integers(2, 6), st.sampled_from(["NCW", "NWC"]), st.integers(-3, 40),
     st.sampled_from([np.float32, BF16]), st.integers(0, 2**16),

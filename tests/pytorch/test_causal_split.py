@@ -12,7 +12,7 @@ from tolerances import BF16_NORMS, FLOAT32_SUMS, assert_within_share
 
 from nkiconv import simulator
 from nkiconv.errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError
-from nkiconv.pytorch import causal_conv1d_fn, causal_conv1d_split, nn
+from nkiconv.pytorch import causal_conv1d_fn, causal_conv1d_split, causal_conv1d_split_update, nn
 from nkiconv.pytorch.computers import device, modes
 from nkiconv.pytorch.computers.arrays import from_numpy, to_numpy
 
@@ -169,10 +169,38 @@ def test_on_a_device(monkeypatch):
     with torch.no_grad():
         parts, final = device.causal_conv1d_split(x, w, None, state, SPLITS, "silu", 1e-6, "NCW", True, None)[:3], None
         whole = causal_conv1d_split(x, w, splits=SPLITS, initial_states=state)
-    assert [one[:2] for one in calls] == [("causal_conv1d_split_heads", 2)] * 2
+    assert [one[:2] for one in calls] == [("causal_conv1d_split_heads", 2), ("causal_conv1d_split_step", 2)]
+    assert calls[1][2] == ["activation", "eps", "layout", "splits"]
     assert calls[0][2] == ["activation", "eps", "initial_state", "layout", "return_final_state", "splits"]
     assert all(torch.equal(one, other) for one, other in zip(parts, whole, strict=True))
     assert final is None
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+@pytest.mark.parametrize("L", [1, 3, 20])
+def test_steps_are_one_run(mode, indexed, L):
+    """Steps of one, three and more tokens than the kernel of steps takes: parts, states, padding, derivatives."""
+    x, w, bias, _ = data(3, L, grad=True)
+    buffer = data(6, 1, rows=6)[3]
+    indices = torch.tensor([4, -1, 0]) if indexed else None
+    state = torch.cat([buffer[:, :, :1] * 0, buffer], 2)[: 6 if indexed else 3].clone()  # longer than the window
+    before, given = state.clone(), x[:, :, 0] if L == 1 else x
+    parts = causal_conv1d_split_update(given, state, w, bias, splits=SPLITS, conv_state_indices=indices)
+    own = before[:, :, 1:] if indices is None else before[:, :, 1:][indices]
+    whole = causal_conv1d_split(x, w, bias, splits=SPLITS, initial_states=own)
+    kept = [True] * 3 if indices is None else [True, False, True]
+    for one, right in zip(parts, whole, strict=True):
+        one = one[:, None] if L == 1 else one
+        assert_within_share([one[kept]], [right[kept]], FLOAT32_SUMS)
+        assert (~one[[not each for each in kept]].bool()).all()
+    wanted = before.clone()
+    rows = torch.arange(3)[kept]
+    places = rows if indices is None else indices[kept]
+    wanted[places] = torch.cat([before[places], x.detach()[rows]], 2)[:, :, -4:]
+    assert torch.equal(state, wanted)
+    sums = [sum(one.sin()[kept].sum() for one in each) for each in (parts, whole)]
+    for one, right in zip(*(torch.autograd.grad(each, (x, w, bias)) for each in sums), strict=True):
+        assert_within_share([one], [right], FLOAT32_SUMS)
 
 
 def test_module():
@@ -225,6 +253,27 @@ def test_refused(args, kwargs, error, text):
     with pytest.raises(NkiconvError, match=text) as caught:
         causal_conv1d_split(*args, **{"splits": SPLITS, **kwargs})
     assert isinstance(caught.value, error)
+
+
+@pytest.mark.parametrize(("changed", "text"), [
+    ({"weight": WEIGHT[:, :1]}, "one tap"),
+    ({"conv_state": torch.ones(1, C, 2)}, "conv_state"),
+    ({"splits": ((2, 3, True),)}, "has 6 channels"),
+    ({"conv_state_indices": torch.tensor([3])}, "conv_state_indices"),
+])  # fmt: skip
+def test_steps_are_refused(changed, text):
+    state = torch.ones(1, C, 3)
+    given = {"x": X[:, :, 0], "conv_state": state, "weight": WEIGHT, "splits": SPLITS} | changed
+    with pytest.raises(NkiconvError, match=text):
+        causal_conv1d_split_update(**given)
+    assert (state == 1).all()
+
+
+def test_no_rows(mode):
+    parts = causal_conv1d_split(torch.ones(0, C, 5), WEIGHT, splits=SPLITS)
+    steps = causal_conv1d_split_update(torch.ones(0, C), torch.ones(0, C, 3), WEIGHT, splits=SPLITS)
+    assert [one.shape for one in parts] == [(0, 5, 2, 8), (0, 5, 1, 16), (0, 5, 3, 5)]
+    assert [one.shape for one in steps] == [(0, 2, 8), (0, 1, 16), (0, 3, 5)]
 
 
 def test_forward_mode_and_vmap_are_refused_where_the_kernel_computes(monkeypatch):

@@ -30,7 +30,8 @@ from ..operators.fakes import fake_kernel
 from ..operators.registrar import registrar
 from ..operators.tensor_kinds import DTYPES
 from . import operator, states
-from .checks import kinds, shapes
+from .checks import check_update, kinds, shapes
+from .ring import ConvState
 
 _NAME = "causal_conv1d_split"
 
@@ -84,6 +85,53 @@ def causal_conv1d_split(
         made = CAUSAL_CONV1D_SPLIT(*given[:4], flat, activation, float(eps), layout, return_final_states, listed, layer)
         found = tuple(map(own, made))
     return (found[:-1], found[-1]) if return_final_states else found
+
+
+@one_call
+def causal_conv1d_split_update(
+    x: Tensor,
+    conv_state: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    splits: Sequence[Split],
+    activation: str | None = "silu",
+    eps: float = 1e-6,
+    conv_state_indices: Tensor | None = None,
+    layer: str | None = None,
+) -> tuple[Tensor, ...]:
+    """A decode step of `causal_conv1d_split`, or a few tokens: what follows conv_state, to which x is appended.
+
+    Args:
+        x: [N, C], or [N, C, L] for L tokens.
+        conv_state: [N, C, state_len], x's dtype, state_len at least width - 1: the inputs before x, the last one at the
+            end. Moved on by L in place. It carries no derivative.
+        weight, bias, splits, activation, eps, layer: as of `causal_conv1d_split`; width at least 2.
+        conv_state_indices: [N], int32 or int64: the row of conv_state, [rows, C, state_len], of each row of x, none
+            twice. A negative one marks padding: its parts are 0, and no state changes.
+
+    Returns: a tuple of [N, heads, dim], or [N, L, heads, dim] for x [N, C, L], one a part, x's dtype.
+
+    Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
+    """
+    where = layer or "causal_conv1d_split_update"
+    steps = x.unsqueeze(-1) if isinstance(x, Tensor) and x.dim() == 2 else x
+    check_update(where, steps, conv_state, weight, bias, None, conv_state_indices, modes.is_torchs(x))
+    if weight.shape[1] == 1:
+        raise GeometryError("weight: one tap needs no state; use causal_conv1d_split")
+    buffer = ConvState(conv_state, None, conv_state_indices)
+    state = buffer.before(weight.shape[1] - 1).clone()  # the derivative needs it as it was
+    tokens = steps
+    if buffer.padding is not None:  # what padding holds must not reach others through the kernel
+        tokens, state = (torch.where(buffer.padding[:, None, None], 0, one) for one in (steps, state))
+    found: tuple[Tensor, ...] = causal_conv1d_split(
+        tokens, weight, bias, splits=splits, activation=activation, eps=eps, initial_states=state, layer=where
+    )
+    if buffer.padding is not None:
+        found = tuple(torch.where(buffer.padding[:, None, None, None], 0, one) for one in found)
+    with torch.no_grad():
+        buffer.advance(steps.detach(), None)
+    return tuple(one.squeeze(1) for one in found) if x.dim() == 2 else found
 
 
 def as_tuples(splits: Any) -> Any:
@@ -375,4 +423,5 @@ def _define() -> Any:
 
 CAUSAL_CONV1D_SPLIT = _define()
 
-vars(causal_conv1d_split)["__prepare_scriptable__"] = refuse_script
+for _function in (causal_conv1d_split, causal_conv1d_split_update):
+    vars(_function)["__prepare_scriptable__"] = refuse_script

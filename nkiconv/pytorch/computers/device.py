@@ -17,12 +17,12 @@ import torch
 
 from ...api.calls import plain
 from ...errors import NkiconvError, PlanWarning, UnsupportedError
-from ...kernels.blocks.causal_conv1d_split import causal_conv1d_split_heads
+from ...kernels.blocks.causal_conv1d_split import causal_conv1d_split_heads, causal_conv1d_split_step
 from ...planner.entry import answer, estimated
 from ...planner.operations import OPERATIONS, operation_of
 from ...planner.request import Asked, Request, kernel_arguments
 from ...problem import ConvProblem
-from ...schedules.split import Split
+from ...schedules.split import Split, is_step
 from ..operators.convolution import Convolution, filter_like, is_empty
 from ..operators.frames import shaped
 from ..operators.prologue import NO_SCALES, Scales, form_of
@@ -125,8 +125,12 @@ def causal_conv1d_split(
     numbers: dict[str, Any] = {"activation": activation, "eps": eps, "layout": layout}
     numbers |= {"return_final_state": True} if return_final_states else {}
     numbers |= {} if cu_seqlens is None else {"cu_seqlens": cu_seqlens}
-    kernel = launched(causal_conv1d_split_heads, cores())
-    found: tuple[torch.Tensor, ...] = kernel(x.contiguous(), weight.contiguous(), splits=splits, **tensors, **numbers)
+    tokens, packed = x.shape[layout.index("W")], cu_seqlens is not None
+    kernel, given = causal_conv1d_split_heads, [x.contiguous(), weight.contiguous()]
+    if is_step(tokens, weight.shape[1], initial_states is not None, return_final_states, packed):
+        kernel = causal_conv1d_split_step
+        given.insert(1, tensors.pop("initial_state").clone())  # which it changes
+    found: tuple[torch.Tensor, ...] = launched(kernel, cores())(*given, splits=splits, **tensors, **numbers)
     return tuple(found)
 
 

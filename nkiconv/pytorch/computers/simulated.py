@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from ...api.causal_conv1d_split import causal_conv1d_split as split_arrays
+from ...api.causal_conv1d_split import causal_conv1d_split_update as step_arrays
 from ...api.conv import conv2d, conv3d
 from ...api.conv1d import conv1d
 from ...api.conv_transpose import conv_transpose1d, conv_transpose2d, conv_transpose3d
@@ -18,6 +19,7 @@ from ...api.depthwise_conv1d import depthwise_conv1d
 from ...api.gradients import conv1d_weight, conv2d_weight, conv3d_weight
 from ...bounds import epilogue_bound, error_bound, prologue_bound
 from ...reference import abs_sum_ref, conv_ref, num_terms, prologue_ref
+from ...schedules.split import is_step
 from ..errors import ComparisonError
 from ..operators.convolution import Convolution, is_empty
 from ..operators.frames import joined, shaped
@@ -272,8 +274,11 @@ def causal_conv1d_split(
     """Parts, and final states, of the kernel that a Neuron device would run."""
     rows, filters = to_numpy(x), to_numpy(weight)
     added, before = (None if one is None else to_numpy(one) for one in (bias, initial_states))
-    found = split_arrays(
-        rows, filters, added, splits=splits, activation=activation, eps=eps, layout=layout, initial_state=before,
-        return_final_state=return_final_states, cu_seqlens=cu_seqlens,
-    )  # fmt: skip
+    asked: dict[str, Any] = {"splits": splits, "activation": activation, "eps": eps, "layout": layout}
+    tokens, packed = rows.shape[layout.index("W")], cu_seqlens is not None
+    if before is not None and is_step(tokens, filters.shape[1], True, return_final_states, packed):
+        return [from_numpy(one) for one in step_arrays(rows, before, filters, added, **asked)]
+    more: dict[str, Any] = {"initial_state": before, "cu_seqlens": cu_seqlens}
+    more["return_final_state"] = return_final_states
+    found = split_arrays(rows, filters, added, **asked, **more)
     return [from_numpy(one) for one in ((*found[0], found[1]) if return_final_states else found)]
