@@ -14,14 +14,13 @@ def copy(dst, src):
     nisa.dma_copy(dst=dst, src=src, dge_mode=nisa.dge_mode.none)
 
 
-def load(dst, hbm, pattern, offset, row=0):
-    """One static DMA of an access pattern of HBM into a view of SBUF; row: its first partition, which `load_rows`, that
-    may stand in its place, has to know."""
+def load(dst, hbm, pattern, offset):
+    """One static DMA of an access pattern of HBM into a view of SBUF."""
     copy(dst, hbm.ap(pattern=pattern, offset=offset))
 
 
-def store(src, hbm, pattern, offset, row=0):
-    """The other way: a view of SBUF to an access pattern of HBM; row: as of `load`."""
+def store(src, hbm, pattern, offset):
+    """The other way: a view of SBUF to an access pattern of HBM."""
     copy(hbm.ap(pattern=pattern, offset=offset), src)
 
 

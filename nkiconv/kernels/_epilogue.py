@@ -46,9 +46,10 @@ class NormOperands(nl.NKIObject):
     eps: float
 
 
-def read_epilogue(activation, bias, residual, residual_position, y_itemsize, factor=False, norm=None):
-    """Check the arguments of an epilogue (bias and residual may be None) and return an Epilogue. factor: whether y is
-    multiplied by a chunk of x, which takes the residual's place."""
+def read_epilogue(activation, bias, residual, residual_position, y_itemsize, chunks="x", norm=None):
+    """Check the arguments of an epilogue (bias and residual may be None) and return an Epilogue. chunks: of
+    x's channels; a factor of y among them takes the residual's place."""
+    factor = "C" in chunks
     refuse(rules.activation(activation), rules.residual_position(residual_position))
     require(not factor or residual == None, "residual: y has a factor C in its place; add it to the result")
     position = "" if residual == None else residual_position
@@ -58,6 +59,7 @@ def read_epilogue(activation, bias, residual, residual_position, y_itemsize, fac
         residual="product" if factor else position,
         y_itemsize=y_itemsize,
         norm=norm,
+        by_sigmoid="G" in chunks and activation == "silu",
     )
 
 
@@ -122,7 +124,11 @@ def evacuate(y_sbuf, acc, bias, residual, epilogue, by, strict=False, rest=None,
     for index, step in enumerate(steps):
         into = scratch_of(y_sbuf, row) if index + 1 < len(steps) else y_sbuf
         op = last_op if index + 1 == len(steps) else nl.add
-        if step == None:
+        if step == None and epilogue.by_sigmoid:
+            sigmoid_sbuf = scratch_of(y_sbuf, row)
+            nisa.activation(dst=sigmoid_sbuf, op=nl.sigmoid, data=sums, bias=fused)
+            multiply_out(into, sums, fused, sigmoid_sbuf)
+        elif step == None:
             nisa.activation(dst=into, op=FUNCTIONS[epilogue.activation], data=sums, bias=fused)
         elif fused != None:
             nisa.scalar_tensor_tensor(dst=into, data=sums, op0=nl.add, operand0=fused, op1=op, operand1=step)
@@ -143,6 +149,14 @@ def round_out(y_sbuf, sums_sbuf, ledger):
     """Round sums that `unrounded` held to y_sbuf."""
     if sums_sbuf.dtype != y_sbuf.dtype:
         nisa.tensor_copy(dst=y_sbuf, src=sums_sbuf, engine=pick(ledger, size_of(y_sbuf.shape[1:]), False))
+
+
+def multiply_out(dst, acc, bias, factor):
+    """dst = (acc + bias) * factor, by Vector."""
+    if bias == None:
+        nisa.tensor_tensor(dst=dst, data1=acc, data2=factor, op=nl.multiply, engine=nisa.engine.vector)
+    else:
+        nisa.scalar_tensor_tensor(dst=dst, data=acc, op0=nl.add, operand0=bias, op1=nl.multiply, operand1=factor)
 
 
 def scratch_of(y_sbuf, row):
@@ -175,6 +189,8 @@ def pick_reader(ledger, acc, epilogue, apart, strict):
     if either_reads(epilogue, strict):
         return pick(ledger, elements, False)
     ledger.scalar = ledger.scalar + elements * SCALAR_WORK
+    if epilogue.by_sigmoid:
+        ledger.vector = ledger.vector + elements * VECTOR_WORK
     return nisa.engine.scalar
 
 

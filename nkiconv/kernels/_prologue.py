@@ -205,91 +205,71 @@ def load_tokens(dst, x_hbm, strides, offset):
 
 
 @dataclass
-class GatedRows:
-    """Rows whose input is a chunk of an HBM tensor's channels, which begins `x` elements after it, times another."""
+class Chunk:
+    """A chunk of the channels of rows in HBM, which begins `start` elements after these."""
 
     hbm: Any
     dtype: object
-    x: int
-    #: the same of the other chunk, -1 without one; whether it goes through a sigmoid, as in GLU
-    gate: int
-    is_sigmoid: bool
-    #: a Gate of each load since `take_gates`
-    due: list
+    start: int
+    #: what a tile has where the chunk has no element: zeros of the input, of its factor what leaves these as they are
+    outside: float
 
 
 @dataclass
 class Gate:
-    """A product that is due: dst = x_sbuf * gate_sbuf, views of SBUF of one shape; x_sbuf is dst where engines reach
-    it."""
+    """A product that is due: x_sbuf *= factor, or its sigmoid, views of SBUF of one shape from partition 0 on."""
 
-    dst: object
     x_sbuf: object
-    gate_sbuf: object
+    factor: object
     is_sigmoid: bool
-    #: first partition of x_sbuf and gate_sbuf
-    row: int
 
 
-def load_rows(dst, source, pattern, offset, row=0):
-    """Load an access pattern of rows [N, C, W], of x or of the state in front of it, into a view of SBUF.
+def load_rows(dst, source, pattern, offset):
+    """Load an access pattern of rows [N, C, W], of x, its factor or the state in front of it, into a view of SBUF.
 
-    source: an HBM tensor; or GatedRows, whose products are due before dst is read: `finish_gates` of `take_gates`. row:
-    first partition of dst. Where engines do not address it, a DMA brings the product there.
+    source: an HBM tensor or a Chunk. Where x has a factor, both fill a tile each, and `finish_gates` multiplies them.
     """
-    if not isinstance(source, GatedRows) or source.gate < 0:
-        copy(dst, plain_rows(source, pattern, offset))
-        return
-    reached = row % QUADRANT == 0
-    x_sbuf = dst if reached else nl.ndarray(dst.shape, dtype=source.dtype, buffer=nl.sbuf)
-    load(x_sbuf, source.hbm, pattern, offset + source.x)
-    first = row if reached else 0
-    whole = nl.ndarray((first + dst.shape[0], *dst.shape[1:]), dtype=source.dtype, buffer=nl.sbuf)
-    gate_sbuf = whole[first : first + dst.shape[0]]
-    load(gate_sbuf, source.hbm, pattern, offset + source.gate)
-    source.due.append(Gate(dst=dst, x_sbuf=x_sbuf, gate_sbuf=gate_sbuf, is_sigmoid=source.is_sigmoid, row=first))
+    copy(dst, rows_in_hbm(source, pattern, offset))
 
 
-def plain_rows(source, pattern, offset):
-    """The same view of HBM of rows without a gate, which need not come by way of SBUF."""
-    if isinstance(source, GatedRows):
-        return source.hbm.ap(pattern=pattern, offset=offset + source.x)
+def rows_in_hbm(source, pattern, offset):
+    """The same view of HBM."""
+    if isinstance(source, Chunk):
+        return source.hbm.ap(pattern=pattern, offset=offset + source.start)
     return source.ap(pattern=pattern, offset=offset)
 
 
-def take_gates(source):
-    """The products of all that was loaded since the last call; none of a tensor."""
-    if not isinstance(source, GatedRows):
-        return []
-    taken, source.due = source.due, []
-    return taken
+def outside_of(source):
+    """What a tile has where a source of `load_rows` has no element."""
+    return source.outside if isinstance(source, Chunk) else 0.0
 
 
-def finish_gates(gates, ledger):
-    """Take the products that are due, rounded once to x's dtype: by Vector or GpSimd as the ledger says, or for None by
-    Vector. A sigmoid is Scalar's, in fp32."""
-    while gates:
+def gates_of(tiles, is_sigmoid):
+    """The products of two tiles, of x and of its factor, that are due, piece by piece; none of one tile."""
+    gates = []
+    if len(tiles) > 1:
+        *lead, width = tiles[0].shape
+        for first, count in cut(width, max(1, GATED_ELEMENTS // size_of(lead[1:]))):
+            span = (*(slice(0, size) for size in lead), slice(first, first + count))
+            gates.append(Gate(x_sbuf=tiles[0][span], factor=tiles[1][span], is_sigmoid=is_sigmoid))
+    return gates
+
+
+def finish_gates(gates, ledger, left=0):
+    """Take products that are due, all but the last `left`, rounded once to x's dtype: by Vector or GpSimd as the ledger
+    says, or for None by Vector. A sigmoid is Scalar's, in fp32."""
+    while len(gates) > left:
         gate = gates.pop(0)
-        *lead, width = gate.dst.shape
-        for row, rows in engine_parts(gate.row, lead[0]):
-            for first, count in cut(width, max(1, GATED_ELEMENTS // size_of(lead[1:]))):
-                some = slice(row - gate.row, row - gate.row + rows)
-                span = (some, *(slice(0, size) for size in lead[1:]), slice(first, first + count))
-                multiply(gate.x_sbuf[span], gate.gate_sbuf[span], gate.is_sigmoid, row, ledger)
-        if gate.x_sbuf is not gate.dst:
-            copy(gate.dst, gate.x_sbuf)
-
-
-def multiply(x_sbuf, factor, is_sigmoid, row, ledger):
-    """x_sbuf *= factor, or its sigmoid, of views from partition `row` on; ledger: as of `finish_gates`."""
-    if is_sigmoid:
-        whole = nl.ndarray((row + factor.shape[0], *factor.shape[1:]), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.activation(dst=whole[row : row + factor.shape[0]], op=nl.sigmoid, data=factor)
-        factor = whole[row : row + factor.shape[0]]
-    engine = nisa.engine.vector
-    if ledger is not None:
-        engine = pick_sum(ledger, size_of(factor.shape[1:]), is_16bit(factor.dtype))
-    nisa.tensor_tensor(dst=x_sbuf, data1=x_sbuf, data2=factor, op=nl.multiply, engine=engine)
+        factor, elements = gate.factor, size_of(gate.x_sbuf.shape[1:])
+        if gate.is_sigmoid:
+            factor = nl.ndarray(gate.x_sbuf.shape, dtype=nl.float32, buffer=nl.sbuf)
+            nisa.activation(dst=factor, op=nl.sigmoid, data=gate.factor)
+        engine = nisa.engine.vector
+        if ledger is not None:
+            engine = pick_sum(ledger, elements, is_16bit(factor.dtype))
+            if gate.is_sigmoid:
+                ledger.scalar = ledger.scalar + START_WORK + elements * SCALAR_WORK
+        nisa.tensor_tensor(dst=gate.x_sbuf, data1=gate.x_sbuf, data2=factor, op=nl.multiply, engine=engine)
 
 
 def gather_rows(dst, rows_hbm, pattern, offset, indices):

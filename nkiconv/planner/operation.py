@@ -249,7 +249,7 @@ def epilogue_of(problem: ConvProblem, asked: Asked) -> Epilogue:
         None if asked.residual is None else present,
         asked.residual or RESIDUAL_POSITIONS[0],
         4 if (asked.out_dtype or problem.out_dtype) == "fp32" else 2,
-        "C" in (asked.chunks or ""),
+        asked.chunks or "x",
         None if asked.y_norm is None else Norm(asked.y_norm, asked.y_norm_weight, asked.y_norm_bias),
     )
     return found

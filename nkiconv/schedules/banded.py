@@ -21,13 +21,14 @@ from .depthwise import (
     RowGeometry,
     gate_bytes,
     gate_instructions,
+    gate_of,
     instructions_unsupported,
     part_most,
     part_span,
 )
 from .options import finish_instructions
 from .settings import SHARDS, Config, Settings, choice, count, double, flag, half, less, more, setting, warm_up
-from .tiles import BANK_BYTES, BANK_COLUMNS, PARTS, QUADRANT, cut, cut_into, div_ceil, fits_sbuf
+from .tiles import BANK_BYTES, BANK_COLUMNS, PARTS, cut, cut_into, div_ceil, fits_sbuf
 
 #: Bytes of a run below which a row is not cut further: shorter ones take as long.
 RUN_BYTES_LEAST = 64
@@ -166,7 +167,8 @@ def banded_sbuf_bytes(geometry: RowGeometry, options: Options, blocks: BandedSch
     x_width = blocks.columns + (blocks.num_taps + chunks) * blocks.apart
     y_width = blocks.columns + chunks * blocks.apart
     rows_in = A * blocks.block * (div_ceil(x_width, chunks) + 2 * blocks.apart) * item
-    rows_in += gate_bytes(geometry, rows_in, rows % QUADRANT != 0)
+    if gate_of(geometry):  # three tiles instead of two
+        rows_in = (rows_in + gate_bytes(geometry, rows_in)) * 3 // 2
     rows_out = A * (blocks.out_block * div_ceil(y_width, chunks) + blocks.chunk_columns) * options.epilogue.y_itemsize
     if options.epilogue.residual != "":
         rows_out = rows_out * 3

@@ -12,7 +12,7 @@ from .tiles import INSTRUCTIONS_MAX, PARTS, div_ceil, share
 #: Taps in reverse order: up to which copying each is the less work; of a filter that is copied in HBM, at most.
 FEW_TAPS, COPIED_TAPS = 16, 8192
 #: Elements a partition of one product of x and its gate.
-GATED_ELEMENTS = 2048
+GATED_ELEMENTS = 1024
 #: Columns of an image below which two cores do not share them.
 COLUMNS_TO_SHARE = 64
 
@@ -84,16 +84,15 @@ def inputs_of(geometry: RowGeometry) -> int:
     return 2 if gate_of(geometry) else 1
 
 
-def gate_bytes(geometry: RowGeometry, loaded: int, staged: bool) -> int:
-    """Bytes a partition beside x as loaded: the factor, a copy of x where products are `staged` at partitions that
-    engines address, and two sigmoids."""
+def gate_bytes(geometry: RowGeometry, loaded: int) -> int:
+    """Bytes a partition beside x as loaded: the factor, and two sigmoids."""
     gate = gate_of(geometry)
-    return (loaded * (2 if staged else 1) if gate else 0) + (2 * 4 * GATED_ELEMENTS if gate == "G" else 0)
+    return (loaded if gate else 0) + (2 * 4 * GATED_ELEMENTS if gate == "G" else 0)
 
 
 def gate_instructions(geometry: RowGeometry, elements: int) -> int:
     """Instructions of a load of x beside itself, at most."""
-    return 3 + 2 * div_ceil(elements, GATED_ELEMENTS) if gate_of(geometry) else 0
+    return 1 + 2 * div_ceil(elements, GATED_ELEMENTS) if gate_of(geometry) else 0
 
 
 def gate_ns(geometry: RowGeometry, target: Target) -> float:

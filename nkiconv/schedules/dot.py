@@ -283,7 +283,7 @@ def held_bytes(geometry: RowGeometry, plan: DotSchedule, slots: int, lags: int, 
     copies = 2 if plan.wide else 3
     moved = (slots + lags) * plan.column_phases * of_slot
     of_x = lengths[0] * geometry.itemsize
-    of_x += gate_bytes(geometry, of_x, True)
+    of_x += gate_bytes(geometry, of_x)
     loaded = plan.buffers * plan.members * (of_x + lengths[1] * geometry.itemsize)
     return loaded + copies * moved + filters * slots * of_slot
 

@@ -259,7 +259,7 @@ def mixed_sbuf_bytes(geometry: RowGeometry, options: Options, plan: MixedSchedul
     """Bytes a partition that are live at once, about."""
     rows, item = plan.rows, geometry.itemsize
     tile = load_bytes(geometry, rows)
-    tile += gate_bytes(geometry, tile, rows.G > 1)
+    tile += gate_bytes(geometry, tile)
     if options.epilogue.residual != "":
         tile += 4 * rows.columns
     filters = 2 * min(rows.T, filter_block(geometry)) * geometry.S * 4

@@ -121,7 +121,7 @@ def _loads(
         loads, num_bytes = geometry.S * inputs_of(geometry), tile.rows * tile.qn * item
         return [(tile.qn, [engines.load(tile.rows, row_ns, num_bytes) for _ in range(loads)][-1])]
     size, firsts, zeros_ns = run_length(geometry, tile.qn), positions_of(geometry, tile, 0), 0.0
-    left, right = (size, size) if geometry.lhs_dilation > 1 else held_by_all(geometry, options, firsts, size)
+    left, right = (size, size) if geometry.lhs_dilation > 1 else held_by_all(geometry, options.state, firsts, size)
     name, element_ns, fixed_ns = "gpsimd", target.gpsimd_ns, target.gpsimd_fixed_ns
     if plan.vector_fills:
         name, element_ns, fixed_ns = "vector", target.vector_memset_ns, target.vector_fixed_memset_ns

@@ -43,6 +43,8 @@ class Epilogue:
     #: bytes of an element of y
     y_itemsize: int
     norm: Norm | None = None
+    #: whether silu(z) is z * sigmoid(z), beside other sigmoids: Scalar then never loads another table of functions
+    by_sigmoid: bool = False
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,7 @@ def adds_bias_alone(epilogue: Epilogue) -> bool:
 
 def finish_instructions(epilogue: Epilogue) -> int:
     """Instructions of one `evacuate`."""
-    return 2 if epilogue.activation != "" and epilogue.residual != "" else 1
+    return (2 if epilogue.activation != "" and epilogue.residual != "" else 1) + epilogue.by_sigmoid
 
 
 def either_reads(epilogue: Epilogue, strict_nonfinite: bool) -> bool:

@@ -149,8 +149,7 @@ def work_of(recipe: Recipe, geometry: RowGeometry, epilogue: Epilogue, target: T
         gpsimd = target.gpsimd_ns + target.gpsimd_fixed_ns / piece
     vector += geometry.stride * gate_ns(geometry, target)
     scalar += geometry.stride * sigmoid_ns(geometry, target)
-    if epilogue.residual:
-        vector += prices.vector
+    vector += prices.vector * (bool(epilogue.residual) + epilogue.by_sigmoid)
     if epilogue.activation or (epilogue.bias and not has_product(recipe) and not epilogue.residual):
         scalar += prices.scalar
     copied = float(reads_out(recipe) and not needs_finish(recipe, epilogue))

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from ..simulator.hardware import PARTITIONS
 from .axis import outputs_met
-from .depthwise import Options, RowGeometry, part_most, part_span
+from .depthwise import RowGeometry, part_most, part_span
 from .tiles import PARTS, cut_at, div_ceil, some_of
 
 #: Bytes a partition of one load, at most.
@@ -248,12 +248,12 @@ def positions_of(geometry: RowGeometry, tile: RowTile, s: int) -> tuple[int, ...
     return tuple(q0 * geometry.stride + shift for _, q0 in tile.groups)
 
 
-def held_by_all(geometry: RowGeometry, options: Options, firsts: Sequence[int], size: int) -> tuple[int, int]:
+def held_by_all(geometry: RowGeometry, state: bool, firsts: Sequence[int], size: int) -> tuple[int, int]:
     """(first column, end) of those that hold an element of x, or of the state, in all groups; group g starts at element
     firsts[g]."""
     left, right = 0, size
     for first in firsts:
-        if not options.state:
+        if not state:
             left = max(left, min(size, -first))
         right = min(right, max(0, geometry.W - first))
     return (left, right) if left < right else (size, size)

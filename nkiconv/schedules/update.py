@@ -20,7 +20,6 @@ from .depthwise import (
     RowGeometry,
     gate_instructions,
     gate_ns,
-    gate_of,
     inputs_of,
     instructions_unsupported,
 )
@@ -237,7 +236,7 @@ def build(geometry: RowGeometry, with_state: bool, settings: UpdateSettings) -> 
         groups = min(min(settings.groups, most_groups), room // channels)
         per_group = pieces * geometry.Q * (2 if state > 0 else 1) * geometry.itemsize
         filters = max(1, min(P_MAX // pieces, UPDATE_FILTER_BYTES // per_group) // groups) * groups
-        chunk_bytes = groups * channels * (geometry.W * (3 if gate_of(geometry) else 1) + state) * geometry.itemsize
+        chunk_bytes = groups * channels * (geometry.W * inputs_of(geometry) + state) * geometry.itemsize
         loads = TAPS_BYTES // (channels * geometry.S * geometry.itemsize) - 1
         ahead = max(1, min(min(ahead, AHEAD_BYTES // chunk_bytes), loads * filters // groups))
     return UpdateSchedule(
@@ -315,7 +314,7 @@ def parts_of(geometry: RowGeometry, options: Options) -> list[UpdatePart]:
     state = geometry.pad_left if options.state else 0
     products = geometry.S if options.strict_nonfinite else min(geometry.S, geometry.W + state)
     # of a channel and image at once: row, state, products of two columns, results
-    elements = geometry.W * (3 if gate_of(geometry) else 1) + state + 2 * products + 2 * geometry.Q
+    elements = geometry.W * inputs_of(geometry) + state + 2 * products + 2 * geometry.Q
     found = []
     for block in channel_halves(geometry.C, P_MAX):
         images = min(geometry.N, PART_BYTES // (4 * block.length * elements))

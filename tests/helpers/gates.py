@@ -40,8 +40,7 @@ def refusal(algorithm: str, problem: ConvProblem, chunks: str, request: Request,
         chunks,
     )
     itemsize = DTYPES[request.out(problem)].itemsize
-    has_factor = "C" in chunks
-    epilogue = read_epilogue(request.activation, request.bias, None, request.residual_position, itemsize, has_factor)
+    epilogue = read_epilogue(request.activation, request.bias, None, request.residual_position, itemsize, chunks)
     options = Options(epilogue=epilogue, state=request.state, strict_nonfinite=False)
     return str(unsupported_reason(algorithm, geometry, options, None, lnc))
 

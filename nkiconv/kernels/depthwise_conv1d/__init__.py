@@ -6,7 +6,7 @@ from ...schedules.depthwise_rule import ALGORITHMS
 from .._arguments import check_bias, check_choice, check_flags, check_residual, read_out_dtype
 from .._epilogue import read_epilogue
 from .dispatch import convolve
-from .geometry import Operands, read_geometry, rows_of_chunks
+from .geometry import Operands, of_chunks, read_geometry
 from .state import check_state, final_state
 
 __all__ = ["ALGORITHMS", "depthwise_conv1d_implicit_gemm"]
@@ -80,16 +80,16 @@ def depthwise_conv1d_implicit_gemm(
     places, groups = (padding, stride, rhs_dilation, lhs_dilation), (feature_group_count, batch_group_count)
     perms, y_dtype = (in_perm, kern_perm, out_perm), read_out_dtype(out_dtype, img_ref)
     geometry, y_shape = read_geometry(img_ref, filter_ref, places, groups, perms, flipped, chunks)
-    has_factor, y_itemsize = "C" in geometry.chunks, 4 if y_dtype == nl.float32 else 2
+    y_itemsize = 4 if y_dtype == nl.float32 else 2
     check_bias(bias, "C", geometry.C)
     check_residual(residual, y_shape)
-    epilogue = read_epilogue(activation, bias, residual, residual_position, y_itemsize, has_factor)
+    epilogue = read_epilogue(activation, bias, residual, residual_position, y_itemsize, geometry.chunks)
     if initial_state is not None or return_final_state:
         check_state(initial_state, img_ref, geometry)
     options = Options(epilogue=epilogue, state=initial_state is not None, strict_nonfinite=strict_nonfinite)
     y_hbm = nl.ndarray(y_shape, dtype=y_dtype, buffer=nl.shared_hbm)
-    x, added = rows_of_chunks(img_ref, geometry), img_ref if has_factor else residual
-    operands = Operands(x=x, w=filter_ref, y=y_hbm, bias=bias, residual=added, state=initial_state)
-    final_hbm = final_state(x, initial_state, geometry) if return_final_state else None
+    operands = Operands(img_ref, filter_ref, y_hbm, bias=bias, residual=residual, state=initial_state)
+    operands = of_chunks(operands, geometry)
+    final_hbm = final_state(operands, geometry) if return_final_state else None
     convolve(algorithm, operands, geometry, options, config)
     return (y_hbm, final_hbm) if return_final_state else y_hbm

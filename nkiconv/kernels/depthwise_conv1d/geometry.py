@@ -2,7 +2,7 @@
 does. Nothing below the public kernel sees nki-library's argument names.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ... import rules
 from ..._nki import nl
@@ -10,7 +10,10 @@ from ...axis import Axis
 from ...schedules.depthwise import RowGeometry, chunk_start, gate_of
 from ...schedules.tiles import dense_strides, picked, require, result_strides
 from .._arguments import IDENTITY, check_tensors, refuse
-from .._prologue import GatedRows
+from .._prologue import Chunk, gates_of
+
+#: A number of any dtype whose sigmoid is 1.
+ONE_BY_SIGMOID = 10000.0
 
 
 def check_places(padding, stride, rhs_dilation, lhs_dilation):
@@ -32,19 +35,31 @@ def check_groups(C, feature_group_count, batch_group_count):
     refuse(rules.accepted("feature_group_count", feature_group_count, (1, C), remedy))
 
 
-def rows_of_chunks(img_ref, geometry):
-    """What the prologue loads rows of x from."""
-    if geometry.chunks == "x":
+def chunk_of(img_ref, geometry, chunk):
+    """What the prologue loads rows from: img_ref, a Chunk of its channels, or None where there is no such."""
+    if geometry.chunks == chunk:
         return img_ref
-    gate = gate_of(geometry)
-    return GatedRows(
-        hbm=img_ref,
-        dtype=img_ref.dtype,
-        x=chunk_start(geometry, "x"),
-        gate=-1 if gate == "" else chunk_start(geometry, gate),
-        is_sigmoid=gate == "G",
-        due=[],
-    )
+    if chunk not in geometry.chunks or chunk == "":
+        return None
+    outside = {"x": 0.0, "B": 1.0, "G": ONE_BY_SIGMOID}[chunk]
+    return Chunk(hbm=img_ref, dtype=img_ref.dtype, start=chunk_start(geometry, chunk), outside=outside)
+
+
+def of_chunks(operands, geometry):
+    """Operands with the chunks of x in their places: x, its factor, and y's as the residual."""
+    img_ref = operands.x
+    x, gate = chunk_of(img_ref, geometry, "x"), chunk_of(img_ref, geometry, gate_of(geometry))
+    return replace(operands, x=x, gate=gate, residual=img_ref if "C" in geometry.chunks else operands.residual)
+
+
+def sources_of(operands):
+    """What rows of x are made of: x, and its factor where it has one."""
+    return [operands.x] if operands.gate is None else [operands.x, operands.gate]
+
+
+def gates_due(geometry, tiles):
+    """Products of two tiles, of x and of its factor; none of one."""
+    return gates_of(tiles, gate_of(geometry) == "G")
 
 
 def read_geometry(img_ref, filter_ref, places, group_counts, perms, flipped=False, chunks=None):
@@ -114,8 +129,8 @@ def read_geometry(img_ref, filter_ref, places, group_counts, perms, flipped=Fals
 
 @dataclass
 class Operands:
-    """Tensors in HBM; None where there is none. x, w, y as the geometry's strides say, x a tensor or GatedRows; bias
-    [C]; residual as `residual_places` says.
+    """Tensors in HBM; None where there is none. x, w, y as the geometry's strides say, x and its factor as
+    `chunk_of` has them; bias [C]; residual as `residual_places` says.
 
     state: [N, C, pad_left], what precedes each row; sums: [C] fp32, to be the sums of each filter's taps.
     """
@@ -127,6 +142,7 @@ class Operands:
     residual: object
     state: object
     sums: object = None
+    gate: object = None
 
 
 def parts_of_core():

@@ -15,12 +15,12 @@ Bound by HBM, or by that copy at 0.52 ns an element of 128 partitions on Vector,
 from ... import rules
 from ..._nki import nisa, nl
 from ...axis import Axis
-from ...schedules.depthwise import gate_of
 from ...schedules.tiles import share
 from .._arguments import refuse
 from .._dma import copy
 from .._engines import is_16bit, new_ledger, pick
-from .._prologue import finish_gates, load_rows, plain_rows, take_gates
+from .._prologue import finish_gates, load_rows, rows_in_hbm
+from .geometry import gates_due
 
 #: Columns of the tile of zeros that fills a state: 16 KiB a partition in fp32, besides whatever the algorithm holds.
 ZERO_COLUMNS = 4096
@@ -49,22 +49,24 @@ def check_state(state_ref, x_ref, geometry):
         refuse(rules.same("initial_state", "dtype", state_ref.dtype, "img_ref", x_ref.dtype))
 
 
-def final_state(x_hbm, state_hbm, geometry):
+def final_state(operands, geometry):
     """The final state in HBM, [N, C, pad_left]."""
-    final_hbm = nl.ndarray((geometry.N, geometry.C, geometry.pad_left), dtype=x_hbm.dtype, buffer=nl.shared_hbm)
-    store_final_state(x_hbm, state_hbm, final_hbm, geometry)
+    x = operands.x
+    final_hbm = nl.ndarray((geometry.N, geometry.C, geometry.pad_left), dtype=x.dtype, buffer=nl.shared_hbm)
+    store_final_state(x, operands.state, final_hbm, geometry, gate=operands.gate)
     return final_hbm
 
 
-def store_final_state(x_hbm, state_hbm, final_hbm, geometry, first=0, row=0, state_row=0):
+def store_final_state(x_hbm, state_hbm, final_hbm, geometry, first=0, row=0, state_row=0, gate=None):
     """Write final_hbm [N, C, pad_left]; each core its share of the rows, or of the channels of each image.
 
     first: element of x that the rows begin with; row, state_row: the first of them in final_hbm and in state_hbm.
+    gate: x's factor, or None.
     """
     itemsize = geometry.itemsize
     long = geometry.pad_left * itemsize >= LONG_RUN_BYTES
     ends = min(geometry.pad_left, geometry.W) * itemsize > TINY_BYTES and geometry.W * itemsize >= SHORT_ROW_BYTES
-    direct = gate_of(geometry) == "" and (long or (ends and geometry.x_w == 1))
+    direct = gate is None and (long or (ends and geometry.x_w == 1))
     step = geometry.x_n if geometry.C == 1 else geometry.x_c
     images, rows = geometry.N, geometry.C
     if geometry.C == 1 or geometry.x_n == geometry.C * geometry.x_c:
@@ -78,7 +80,8 @@ def store_final_state(x_hbm, state_hbm, final_hbm, geometry, first=0, row=0, sta
         if direct:
             store_rows(x_hbm, state_hbm, final_hbm, geometry, *places)
         else:
-            store_short_rows(x_hbm, state_hbm, final_hbm, geometry, *places, ledger)
+            sources = [x_hbm] if gate is None else [x_hbm, gate]
+            store_short_rows(sources, state_hbm, final_hbm, geometry, *places, ledger)
 
 
 def store_rows(x_hbm, state_hbm, final_hbm, geometry, row0, state_row0, rows, offset, step):
@@ -89,7 +92,7 @@ def store_rows(x_hbm, state_hbm, final_hbm, geometry, row0, state_row0, rows, of
     kept = size - from_x
     if rows > 0:
         start = offset + (geometry.W - from_x) * geometry.x_w
-        ends = plain_rows(x_hbm, [[step, rows], [geometry.x_w, from_x]], start)
+        ends = rows_in_hbm(x_hbm, [[step, rows], [geometry.x_w, from_x]], start)
         copy(final_hbm.ap(pattern=[[size, rows], [1, from_x]], offset=row0 * size + kept), ends)
         if kept > 0:
             kept_hbm = final_hbm.ap(pattern=[[size, rows], [1, kept]], offset=row0 * size)
@@ -99,7 +102,7 @@ def store_rows(x_hbm, state_hbm, final_hbm, geometry, row0, state_row0, rows, of
                 store_zeros(kept_hbm, final_hbm.dtype, rows, kept)
 
 
-def store_short_rows(x_hbm, state_hbm, final_hbm, geometry, row0, state_row0, rows, offset, step, ledger):
+def store_short_rows(sources, state_hbm, final_hbm, geometry, row0, state_row0, rows, offset, step, ledger):
     """The same through SBUF, in tiles [partitions, rows of a partition, elements]."""
     size = geometry.pad_left
     from_x = min(size, geometry.W)
@@ -123,11 +126,13 @@ def store_short_rows(x_hbm, state_hbm, final_hbm, geometry, row0, state_row0, ro
                 state_hbm.ap(pattern=[[length * size, partitions], [1, run]], offset=old),
             )
         start = offset + row * step + (geometry.W - width) * geometry.x_w
-        tail = load_tails(x_hbm, geometry, start, step, partitions, length, width)
+        tails = [load_tails(one, geometry, start, step, partitions, length, width) for one in sources]
+        finish_gates(gates_due(geometry, tails), None)
+        tail = tails[0]
         nisa.tensor_copy(
             dst=final_sbuf[0:partitions, 0:length, size - from_x : size],
             src=tail[0:partitions, 0:length, width - from_x : width],
-            engine=pick(ledger, length * from_x, is_16bit(x_hbm.dtype)),
+            engine=pick(ledger, length * from_x, is_16bit(final_hbm.dtype)),
         )
         copy(
             final_hbm.ap(pattern=[[length * size, partitions], [1, length * size]], offset=final_elements),
@@ -144,7 +149,6 @@ def load_tails(x_hbm, geometry, start, step, partitions, length, width):
     rows, elements = [step, length], [geometry.x_w, width]
     inner = [elements, rows] if by_channel else [rows, elements]
     load_rows(x_sbuf, x_hbm, [[length * step, partitions], inner[0], inner[1]], start)
-    finish_gates(take_gates(x_hbm), None)
     return x_sbuf.permute((0, 2, 1)) if by_channel else x_sbuf
 
 

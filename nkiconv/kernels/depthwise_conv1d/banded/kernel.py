@@ -26,7 +26,7 @@ y is rounded once; it is fp32 where a residual is yet to be added, and for fp16,
 must not meet the mirror matrix's zeros.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ...._nki import nl
 from ....schedules.banded import BandedSchedule, build, even, tiles_of_part
@@ -35,15 +35,17 @@ from ....schedules.depthwise import Options, RowGeometry
 from ....schedules.options import Epilogue
 from ..._engines import Ledger, new_ledger
 from ..._masks import select_ones
+from ..._prologue import finish_gates
 from ..._warm import warm_up, warm_zeros
-from ..geometry import Operands, parts_of_core
+from ..geometry import Operands, parts_of_core, sources_of
 from .bands import ensure_filters, prefetch_bands, spread_bias, start_filters
 from .stages import load_banded_rows, multiply_group, start_results, transpose_in, transpose_out
 
 #: Blocks of 128 columns of a matmul on zeros.
 WARM_BLOCKS = 4
-#: Circular buffer of rows of tiles: one is being transposed while the next but one comes in.
-ROWS_RING = 2
+#: Circular buffer of rows of tiles: one is being transposed while the next but one comes in; with a factor of x, one
+#: is between these, to be multiplied.
+ROWS_RING, GATED_RING = 2, 3
 #: Groups at a tile's end in which nothing of the next is transposed in, and at its start nothing of the one before
 #: out, so that evacuations are done when their results are needed.
 LAG = 2
@@ -58,7 +60,7 @@ class HeldTile:
     bias: object = None
     rows_in: object = None
     #: products that rows_in waits for
-    gates: object = None
+    gates: list = field(default_factory=list)
     residual: object = None
     x_blocks: object = None
     y_blocks: object = None
@@ -81,9 +83,9 @@ class BandedRun:
     held: list
     #: bands in the order in which they are needed: (first channel, channels) that a buffer holds
     queue: list
-    #: band buffers, buffers of rows
+    #: band buffers, buffers of rows of x and of its factor
     buffers: list
-    ring: list
+    rings: list
     #: WarmBanks
     warm: list
     ledger: Ledger
@@ -106,7 +108,6 @@ def start_banded(operands, geometry, options, config):
         sum_dtype = nl.float32
     waits = epilogue.residual == "pre_activation"
     middle, end = "" if waits else epilogue.activation, epilogue.activation if waits else ""
-    item = epilogue.y_itemsize
     tiles = [tile for part in parts_of_core() for tile in tiles_of_part(blocks, geometry, part)]
     if tiles:
         tiles[-1] = replace(tiles[-1], ends=True)
@@ -119,11 +120,11 @@ def start_banded(operands, geometry, options, config):
         held=[HeldTile() for _ in tiles],
         queue=[],
         buffers=[],
-        ring=[],
+        rings=[],
         warm=[],
         ledger=new_ledger(),
-        middle=Epilogue(activation=middle, bias=epilogue.bias, residual="", y_itemsize=item),
-        end=Epilogue(activation=end, bias=False, residual=epilogue.residual, y_itemsize=item),
+        middle=replace(epilogue, activation=middle, residual="", by_sigmoid=epilogue.by_sigmoid and not waits),
+        end=replace(epilogue, activation=end, bias=False, by_sigmoid=epilogue.by_sigmoid and waits),
         sum_dtype=sum_dtype,
     )
     A, at_once = blocks.per_group, blocks.buffer_groups
@@ -154,7 +155,8 @@ def start_work(run):
     partitions = max(tile.chunks_in * tile.rows for tile in tiles)
     columns = max(2, *(even(tile.blocks_in * blocks.block) for tile in tiles))
     shape = (max(1, partitions), blocks.per_group, columns)
-    run.ring = buffers_of(min(ROWS_RING, len(tiles)), shape, run.operands.x.dtype)
+    ring = ROWS_RING if run.operands.gate is None else GATED_RING
+    run.rings = [buffers_of(min(ring, len(tiles)), shape, source.dtype) for source in sources_of(run.operands)]
     start_filters(run, c0, last[0] + last[1] - c0)
     if not run.geometry.flipped:
         start_loads(run, c0)
@@ -172,7 +174,8 @@ def start_work(run):
     run.buffers = buffers_of(config.buffers, shape, run.operands.w.dtype)
     for ahead in range(min(AT_START, config.buffers)):
         prefetch_bands(run, ahead)
-    load_banded_rows(run, 1)
+    for index in range(1, len(run.rings) + 1):
+        load_banded_rows(run, index)
     transpose_in(run, 0, 1, 0)
     for ahead in range(AT_START, config.buffers):
         prefetch_bands(run, ahead)
@@ -194,11 +197,14 @@ def banded(operands, geometry, options, config):
     position, at_once = 0, run.blocks.buffer_groups
     for index in range(len(run.tiles)):
         tile = run.tiles[index]
-        load_banded_rows(run, index + 2)
+        load_banded_rows(run, index + len(run.rings) + 1)
+        coming = run.held[index + 2].gates if index + 2 < len(run.tiles) else []
+        due = len(coming)
         spread = max(1, tile.gn - LAG)
         run.held[index].bias = spread_bias(run, tile)
         run.held[index].y_blocks = start_results(run, tile)
         for group in range(tile.gn):
+            finish_gates(coming, run.ledger, due * (tile.gn - 1 - group) // tile.gn)
             if group < spread:
                 transpose_in(run, index + 1, spread, group)
             if group >= tile.gn - spread:

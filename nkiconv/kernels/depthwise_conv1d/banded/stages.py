@@ -7,8 +7,9 @@ from ....schedules.tiles import div_ceil, share
 from ..._dma import load, store
 from ..._engines import SCALAR_WORK, VECTOR_WORK, is_16bit, pick
 from ..._epilogue import evacuate
-from ..._prologue import finish_gates, load_rows, take_gates
+from ..._prologue import finish_gates, load_rows, outside_of
 from ..._warm import accumulator
+from ..geometry import gates_due, sources_of
 from .bands import as_words
 
 
@@ -17,31 +18,45 @@ def load_banded_rows(run, index):
     elsewhere. The circular buffer caps how far loads run ahead; they would keep bands from coming."""
     if index >= len(run.tiles):
         return
-    geometry, blocks, tile, held = run.geometry, run.blocks, run.tiles[index], run.held[index]
+    tile, held = run.tiles[index], run.held[index]
     if tile.datan == 0:
         return
-    ring_sbuf = run.ring[index % len(run.ring)]
+    geometry, tiles = run.geometry, []
+    for source, ring in zip(sources_of(run.operands), run.rings):
+        tiles.append(load_source(run, tile, ring[index % len(ring)], source))
+    held.rows_in, held.gates = tiles[0], gates_due(geometry, tiles)
+
+
+def load_source(run, tile, ring_sbuf, source):
+    """A tile's rows of x, or of its factor."""
+    geometry, blocks, outside = run.geometry, run.blocks, outside_of(source)
+    has_state = run.options.state and source is run.operands.x
     A, size = blocks.per_group, tile.blocks_in * blocks.block
     partitions = tile.chunks_in * tile.rows
-    held.rows_in = ring_sbuf[0:partitions, 0:A, 0:size]
+    rows_sbuf = ring_sbuf[0:partitions, 0:A, 0:size]
     if tile.last < A:
-        clear_rows(ring_sbuf, partitions, tile.last, A, 0, size)
+        clear_rows(ring_sbuf, partitions, tile.last, A, 0, size, outside)
     begin = (tile.j0 + tile.data0) * blocks.block - geometry.pad_left
-    missing_left = 0 if run.options.state else max(0, 0 - begin)
+    missing_left = 0 if has_state else max(0, 0 - begin)
     missing_right = max(0, begin + tile.chunks_in * size - geometry.W)
     if missing_left > 0:
-        clear_rows(ring_sbuf, partitions, 0, A, 0, min(size, missing_left))
+        clear_rows(ring_sbuf, partitions, 0, A, 0, min(size, missing_left), outside)
     if missing_right > 0:
-        clear_rows(ring_sbuf, partitions, 0, A, max(0, size - missing_right), size)
-    if run.options.state and begin < 0:
+        clear_rows(ring_sbuf, partitions, 0, A, max(0, size - missing_right), size, outside)
+    if has_state and begin < 0:
         L = geometry.pad_left
-        load_held(run, tile, held.rows_in, run.operands.state, (geometry.C * L, L, 1), begin, 0 - L, 0)
-    load_held(run, tile, held.rows_in, run.operands.x, (geometry.x_n, geometry.x_c, geometry.x_w), begin, 0, geometry.W)
-    held.gates = take_gates(run.operands.x)
+        load_held(run, tile, rows_sbuf, run.operands.state, (geometry.C * L, L, 1), begin, 0 - L, 0)
+    load_held(run, tile, rows_sbuf, source, (geometry.x_n, geometry.x_c, geometry.x_w), begin, 0, geometry.W)
+    return rows_sbuf
 
 
-def clear_rows(ring_sbuf, partitions, a0, a1, r0, r1):
-    """Zeros in columns r0 .. r1-1 of channels a0 .. a1-1, and in a neighbouring column; two of 16 bits at a time."""
+def clear_rows(ring_sbuf, partitions, a0, a1, r0, r1, outside):
+    """Zeros, or what a factor has for them, in columns r0 .. r1-1 of channels a0 .. a1-1, and in a neighbouring column;
+    two zeros of 16 bits at a time."""
+    if outside != 0.0:
+        last = min(ring_sbuf.shape[2], r1 + 1)
+        nisa.memset(dst=ring_sbuf[0:partitions, a0:a1, r0:last], value=outside, engine=nisa.engine.vector)
+        return
     words, per_word = as_words(ring_sbuf), 1 if ring_sbuf.dtype == nl.float32 else 2
     dst = words[0:partitions, a0:a1, r0 // per_word : div_ceil(r1, per_word)]
     nisa.memset(dst=dst, value=0.0, engine=nisa.engine.vector)
@@ -80,18 +95,16 @@ def move_chunks(run, tile, rows_sbuf, hbm, strides, chunks, element, r0, r1, mov
             pattern = [[count * step, chunks[1]], pattern[0], pattern[1], pattern[2], pattern[3]]
         first = chunks[0] * tile.rows
         here = rows_sbuf[first : first + chunks[1] * tile.rows, 0 : tile.last, r0:r1]
-        move(here, hbm, pattern, offset, first)
+        move(here, hbm, pattern, offset)
         return
     full = tile.gn - 1
     for one in range(chunks[1]):
         first, start = (chunks[0] + one) * tile.rows, offset + one * count * step
         pattern = [[A * c_step, full], [n_step, tile.nn], [c_step, A], [step, count]]
         middle = first + full * tile.nn
-        move(rows_sbuf[first:middle, 0:A, r0:r1], hbm, pattern, start, first)
+        move(rows_sbuf[first:middle, 0:A, r0:r1], hbm, pattern, start)
         pattern = [[n_step, tile.nn], [c_step, tile.last], [step, count]]
-        move(
-            rows_sbuf[middle : middle + tile.nn, 0 : tile.last, r0:r1], hbm, pattern, start + full * A * c_step, middle
-        )
+        move(rows_sbuf[middle : middle + tile.nn, 0 : tile.last, r0:r1], hbm, pattern, start + full * A * c_step)
 
 
 def transpose_in(run, index, parts, part):
@@ -222,6 +235,8 @@ def reader(run, epilogue, elements):
     ledger = run.ledger
     if epilogue.activation != "":
         ledger.scalar = ledger.scalar + elements * SCALAR_WORK
+        if epilogue.by_sigmoid:
+            ledger.vector = ledger.vector + elements * VECTOR_WORK
         return nisa.engine.scalar
     if epilogue.residual != "":
         ledger.vector = ledger.vector + elements * VECTOR_WORK

@@ -7,7 +7,8 @@ from ....schedules.channels import full_rows, row_runs
 from ....schedules.dot import images_of, needs_filter, x_slots
 from ....schedules.tiles import BANK_BYTES, cut, filled, some_of
 from ..._dma import copy, load
-from ..._prologue import finish_gates, load_rows, take_gates
+from ..._prologue import finish_gates, load_rows, outside_of
+from ..geometry import gates_due, sources_of
 
 
 @dataclass
@@ -19,7 +20,7 @@ class DotRun:
     options: object
     plan: object
     units: list
-    #: SBUF [128, length] for rows of x and of w in flight, which take turns
+    #: SBUF [128, length] for rows of x, with those of its factor, and of w in flight, which take turns
     x_tiles: list
     w_tiles: list
     #: (x, w, products that x waits for) of each unit that was loaded and is not yet at work, w None where its filter is
@@ -34,7 +35,7 @@ def start_dot(operands, geometry, options, plan, units):
     x_tiles, w_tiles, P_MAX = [], [], nl.tile_size.pmax
     for _ in range(min(plan.buffers, len(units))):
         x_shape, w_shape = (P_MAX, plan.members * plan.x_length), (P_MAX, plan.members * plan.w_length)
-        x_tiles.append(nl.ndarray(x_shape, dtype=operands.x.dtype, buffer=nl.sbuf))
+        x_tiles.append([nl.ndarray(x_shape, dtype=one.dtype, buffer=nl.sbuf) for one in sources_of(operands)])
         w_tiles.append(nl.ndarray(w_shape, dtype=operands.w.dtype, buffer=nl.sbuf))
     run = DotRun(
         operands=operands,
@@ -57,7 +58,7 @@ def load_ahead(run):
     index = len(run.loaded)
     if index < len(run.units):
         turn, w_sbuf, plan, unit = index % len(run.x_tiles), None, run.plan, run.units[index]
-        x_sbuf = run.x_tiles[turn]
+        tiles = run.x_tiles[turn]
         if needs_filter(plan, run.units, index):
             w_sbuf = run.w_tiles[turn]
         first, count = images_of(run.geometry, plan, unit)
@@ -66,8 +67,12 @@ def load_ahead(run):
                 start = member * plan.w_length
                 load_dot_taps(run, unit, w_sbuf[0 : w_sbuf.shape[0], start : start + plan.w_length], first + member)
             start = member * plan.x_length
-            load_dot_x(run, unit, x_sbuf[0 : x_sbuf.shape[0], start : start + plan.x_length], first + member)
-        run.loaded.append((run.x_tiles[turn], w_sbuf, take_gates(run.operands.x)))
+            for source, x_sbuf in zip(sources_of(run.operands), tiles):
+                of_member = x_sbuf[0 : x_sbuf.shape[0], start : start + plan.x_length]
+                load_dot_x(run, unit, of_member, first + member, source)
+        rows = unit.groups * plan.channels
+        loaded = [x_sbuf[0:rows, 0 : count * plan.x_length] for x_sbuf in tiles]
+        run.loaded.append((tiles[0], w_sbuf, gates_due(run.geometry, loaded)))
 
 
 def load_dot_taps(run, unit, w_sbuf, image):
@@ -75,13 +80,13 @@ def load_dot_taps(run, unit, w_sbuf, image):
     geometry, plan, block = run.geometry, run.plan, unit.batch.block
     first = unit.chunk % plan.tap_chunks * plan.slots * plan.depth * plan.tap_phases
     taps = min(plan.w_length, geometry.S - first)
-    clear_dot_rows(plan, block, w_sbuf, 0, taps)
+    clear_dot_rows(plan, block, w_sbuf, 0, taps, 0.0)
     offset = image * geometry.w_image + block.c0 * geometry.w_c + first * geometry.w_s
     load_dot_rows(w_sbuf, run.operands.w, unit, (geometry.w_c, geometry.w_s, offset), 0, taps, load)
 
 
-def load_dot_x(run, unit, x_sbuf, image):
-    """What a unit's taps meet of x and of the initial state, of one of the images that are summed."""
+def load_dot_x(run, unit, x_sbuf, image, source):
+    """What a unit's taps meet of x and of the initial state, or of x's factor, of one of the images that are summed."""
     geometry, plan, operands, block = run.geometry, run.plan, run.operands, unit.batch.block
     # in the padded row, 0 being its first element, for lags from l0 on
     chunk = unit.chunk % plan.tap_chunks
@@ -90,27 +95,27 @@ def load_dot_x(run, unit, x_sbuf, image):
     length = min(plan.x_length, used - start)
     from_x = min(length, max(0, geometry.pad_left - start))
     end = max(from_x, min(length, geometry.W + geometry.pad_left - start))
-    first = 0 if run.options.state else from_x
-    clear_dot_rows(plan, block, x_sbuf, first, end)
+    first = 0 if run.options.state and source is operands.x else from_x
+    clear_dot_rows(plan, block, x_sbuf, first, end, outside_of(source))
     if first < from_x:
         offset = (unit.n * geometry.C + block.c0) * geometry.pad_left + start
         load_dot_rows(x_sbuf, operands.state, unit, (geometry.pad_left, 1, offset), 0, from_x, load_rows)
     if end > from_x:
         position = start + from_x - geometry.pad_left
         offset = image * geometry.x_image + unit.n * geometry.x_n + block.c0 * geometry.x_c + position * geometry.x_w
-        load_dot_rows(x_sbuf, operands.x, unit, (geometry.x_c, geometry.x_w, offset), from_x, end, load_rows)
+        load_dot_rows(x_sbuf, source, unit, (geometry.x_c, geometry.x_w, offset), from_x, end, load_rows)
 
 
-def clear_dot_rows(plan, block, rows_sbuf, first, end):
-    """Zeros where no element first .. end-1 of a channel will be."""
+def clear_dot_rows(plan, block, rows_sbuf, first, end, outside):
+    """Zeros, or what a factor has for them, where no element first .. end-1 of a channel will be."""
     rows, length = rows_sbuf.shape
     if full_rows(block)[0] < plan.channels:
-        nisa.memset(dst=rows_sbuf, value=0.0, engine=nisa.engine.gpsimd)
+        nisa.memset(dst=rows_sbuf, value=outside, engine=nisa.engine.gpsimd)
     else:
         for zeros in ((0, first), (end, length)):
             low, high = zeros
             if low < high:
-                nisa.memset(dst=rows_sbuf[0:rows, low:high], value=0.0, engine=nisa.engine.gpsimd)
+                nisa.memset(dst=rows_sbuf[0:rows, low:high], value=outside, engine=nisa.engine.gpsimd)
 
 
 def load_dot_rows(rows_sbuf, src_hbm, unit, places, first, end, move):
@@ -126,7 +131,7 @@ def load_dot_rows(rows_sbuf, src_hbm, unit, places, first, end, move):
         at = row * unit.groups
         pattern = [[block.length * c_step, rows], [c_step, channels], [step, end - first]]
         start = offset + (unit.r0 + row * block.length) * c_step
-        move(rows_sbuf[at : at + rows * channels, first:end], src_hbm, pattern, start, at)
+        move(rows_sbuf[at : at + rows * channels, first:end], src_hbm, pattern, start)
 
 
 def next_rows(run, index, moves):

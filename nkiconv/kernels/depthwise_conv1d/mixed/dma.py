@@ -23,7 +23,8 @@ from ....schedules.rows import (
 )
 from ....schedules.tiles import div_ceil
 from ..._dma import copy, load, store
-from ..._prologue import finish_gates, load_rows, take_gates
+from ..._prologue import load_rows, outside_of
+from ..geometry import gates_due, sources_of
 
 
 def copy_groups(tile_sbuf, hbm, tile, places, tile_step, c_step, hbm_step, move):
@@ -36,7 +37,7 @@ def copy_groups(tile_sbuf, hbm, tile, places, tile_step, c_step, hbm_step, move)
     for g, num, apart in spans(places):
         end = firsts[g] + (counts[g] - 1) * tile_step + 1
         here = tile_sbuf[g * tile.P : (g + num) * tile.P, firsts[g] : end : tile_step]
-        move(here, hbm, [[apart, num], [c_step, tile.P], [hbm_step, counts[g]]], offsets[g], g * tile.P)
+        move(here, hbm, [[apart, num], [c_step, tile.P], [hbm_step, counts[g]]], offsets[g])
 
 
 def filler(plan):
@@ -44,43 +45,51 @@ def filler(plan):
     return nisa.engine.vector if plan.vector_fills else nisa.engine.gpsimd
 
 
-def fill_zeros(run, dst_sbuf):
-    """Zeros, from the engine that fills."""
-    nisa.memset(dst=dst_sbuf, value=0.0, engine=filler(run.plan))
+def fill_outside(run, dst_sbuf, source=None):
+    """What is where a source has no element, zeros of none, from the engine that fills."""
+    nisa.memset(dst=dst_sbuf, value=outside_of(source), engine=filler(run.plan))
 
 
 def load_tile_x(run, tile, cuts, with_state):
-    """What the taps read: [rows, run], or [rows, S * qn] where each tap has its columns apart.
+    """What the taps read: [rows, run], or [rows, S * qn] where each tap has its columns apart; and the products that it
+    waits for, in order of columns.
 
     cuts: columns of the tile after which a new DMA begins, the last is the tile's width. with_state: whether the state
     goes straight to the columns in front of the rows.
     """
     geometry, runs = run.geometry, run.plan.rows.runs
     size = run_length(geometry, tile.qn) if runs else geometry.S * tile.qn
-    x_sbuf = nl.ndarray((tile.rows, size), dtype=run.operands.x.dtype, buffer=nl.sbuf)
+    sources, tiles = sources_of(run.operands), []
+    for source in sources:
+        tiles.append(nl.ndarray((tile.rows, size), dtype=source.dtype, buffer=nl.sbuf))
     if not runs:
         for s in range(geometry.S):
-            load_tap(run, tile, x_sbuf[0 : tile.rows, s * tile.qn : (s + 1) * tile.qn], s)
-    elif geometry.lhs_dilation > 1:
-        load_dilated(run, tile, x_sbuf)
-    else:
-        firsts = positions_of(geometry, tile, 0)
-        clear_outside(run, x_sbuf, firsts)
-        begin = 0
-        for columns in cuts:
-            end = run_length(geometry, columns)
-            if with_state:
+            for source, x_sbuf in zip(sources, tiles):
+                load_tap(run, tile, x_sbuf[0 : tile.rows, s * tile.qn : (s + 1) * tile.qn], s, source)
+        return tiles[0], gates_due(geometry, tiles)
+    if geometry.lhs_dilation > 1:
+        for source, x_sbuf in zip(sources, tiles):
+            load_dilated(run, tile, x_sbuf, source)
+        return tiles[0], gates_due(geometry, tiles)
+    firsts, begin, gates = positions_of(geometry, tile, 0), 0, []
+    for source, x_sbuf in zip(sources, tiles):
+        clear_outside(run, x_sbuf, firsts, source)
+    for columns in cuts:
+        end = run_length(geometry, columns)
+        for source, x_sbuf in zip(sources, tiles):
+            if with_state and source is run.operands.x:
                 load_state(run, tile, x_sbuf, firsts, begin, end)
-            load_elements(run, tile, x_sbuf, firsts, begin, end)
-            begin = end
-    return x_sbuf
+            load_elements(run, tile, x_sbuf, firsts, begin, end, source)
+        gates += gates_due(geometry, [x_sbuf[0 : tile.rows, begin:end] for x_sbuf in tiles])
+        begin = end
+    return tiles[0], gates
 
 
-def load_dilated(run, tile, x_sbuf):
+def load_dilated(run, tile, x_sbuf, source):
     """A run of x with gaps of zeros: its elements as neighbours, then their copy to where they belong."""
     geometry = run.geometry
     step, before = geometry.lhs_dilation, max(0, geometry.pad_left)
-    fill_zeros(run, x_sbuf)
+    fill_outside(run, x_sbuf, source)
     shift, firsts = 0, ()
     for position in positions_of(geometry, tile, 0):
         element = div_ceil(position + before * step, step) - before
@@ -88,30 +97,34 @@ def load_dilated(run, tile, x_sbuf):
         firsts = firsts + (element,)
     if shift < x_sbuf.shape[1]:
         count = (x_sbuf.shape[1] - 1 - shift) // step + 1
-        dense_sbuf = nl.ndarray((tile.rows, count), dtype=run.operands.x.dtype, buffer=nl.sbuf)
-        clear_outside(run, dense_sbuf, firsts)
-        load_elements(run, tile, dense_sbuf, firsts, 0, count)
-        finish_gates(take_gates(run.operands.x), None)
+        dense_sbuf = nl.ndarray((tile.rows, count), dtype=source.dtype, buffer=nl.sbuf)
+        clear_outside(run, dense_sbuf, firsts, source)
+        load_elements(run, tile, dense_sbuf, firsts, 0, count, source)
         end = shift + (count - 1) * step + 1
         nisa.tensor_copy(dst=x_sbuf[0 : tile.rows, shift:end:step], src=dense_sbuf, engine=nisa.engine.gpsimd)
 
 
-def clear_outside(run, dst_sbuf, firsts):
-    """Zeros in the columns that hold no element of x in some group."""
+def clear_outside(run, dst_sbuf, firsts, source):
+    """Zeros, or what a factor has for them, in the columns that hold no element in some group."""
     rows, size = dst_sbuf.shape
-    left, right = held_by_all(run.geometry, run.options, firsts, size)
+    left, right = held_by_all(run.geometry, follows_state(run, source), firsts, size)
     if left > 0:
-        fill_zeros(run, dst_sbuf[0:rows, 0:left])
+        fill_outside(run, dst_sbuf[0:rows, 0:left], source)
     if right < size:
-        fill_zeros(run, dst_sbuf[0:rows, right:size])
+        fill_outside(run, dst_sbuf[0:rows, right:size], source)
 
 
-def load_elements(run, tile, dst_sbuf, firsts, begin, end):
-    """What is x of columns begin .. end-1; group g starts at element firsts[g]."""
+def follows_state(run, source):
+    """Whether a state precedes the rows of a source: that of x, not its factor's."""
+    return run.options.state and source is run.operands.x
+
+
+def load_elements(run, tile, dst_sbuf, firsts, begin, end, source):
+    """What there is of a source in columns begin .. end-1; group g starts at element firsts[g]."""
     geometry = run.geometry
     steps = (geometry.x_n, geometry.x_c, geometry.x_w)
     where = places_between(tile, steps, firsts, begin, end, 0, geometry.W)
-    copy_groups(dst_sbuf, run.operands.x, tile, where, 1, run.plan.rows.T * geometry.x_c, geometry.x_w, load_rows)
+    copy_groups(dst_sbuf, source, tile, where, 1, run.plan.rows.T * geometry.x_c, geometry.x_w, load_rows)
 
 
 def load_state(run, tile, dst_sbuf, firsts, begin, end):
@@ -121,17 +134,18 @@ def load_state(run, tile, dst_sbuf, firsts, begin, end):
     copy_groups(dst_sbuf, run.operands.state, tile, where, 1, run.plan.rows.T * L, 1, load_rows)
 
 
-def load_tap(run, tile, dst_sbuf, s):
+def load_tap(run, tile, dst_sbuf, s, source):
     """The columns of one tap, [rows, qn]: elements of x where it meets any, the state or zeros elsewhere."""
     geometry, firsts = run.geometry, positions_of(run.geometry, tile, s)
     places, q_step, e_step = places_of_tap(geometry, tile, s)
-    before = [min(tile.qn, max(0, -first)) if run.options.state else 0 for first in firsts]
+    has_state = follows_state(run, source)
+    before = [min(tile.qn, max(0, -first)) if has_state else 0 for first in firsts]
     if any(count + held < tile.qn for count, held in zip(places[2], before)):
-        fill_zeros(run, dst_sbuf)
-    if run.options.state:
+        fill_outside(run, dst_sbuf, source)
+    if has_state:
         load_state(run, tile, dst_sbuf, firsts, 0, tile.qn)
     c_step = run.plan.rows.T * geometry.x_c
-    copy_groups(dst_sbuf, run.operands.x, tile, places, q_step, c_step, e_step * geometry.x_w, load_rows)
+    copy_groups(dst_sbuf, source, tile, places, q_step, c_step, e_step * geometry.x_w, load_rows)
 
 
 def tap_view(run, i, s, q0, qn):
@@ -160,7 +174,7 @@ def load_mixed_residual(run, tile):
     where = places_of_y(tile, (n_step, c_step, q_step), start, 0, tile.qn)
     least = min(where[2])
     if least < tile.qn:
-        fill_zeros(run, residual_sbuf[0 : tile.rows, least : tile.qn])
+        fill_outside(run, residual_sbuf[0 : tile.rows, least : tile.qn])
     copy_groups(residual_sbuf, residual, tile, where, 1, run.plan.rows.T * c_step, q_step, load)
     return residual_sbuf
 

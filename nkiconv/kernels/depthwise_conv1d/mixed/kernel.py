@@ -20,7 +20,7 @@ Zeros of the diagonals are multiplied: a NaN or Inf in x reaches every channel o
 column of 128 channels, and is as fast for short problems as for long ones, as the array's rate does not matter.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ...._nki import nl
 from ....schedules.depthwise import Options, RowGeometry
@@ -38,7 +38,7 @@ from ....schedules.mixed import (
 )
 from ....schedules.rows import tile_list
 from ..._masks import make_diagonals
-from ..._prologue import finish_gates, take_gates
+from ..._prologue import finish_gates
 from ..._warm import warm_up, warm_zeros
 from ..geometry import Operands, parts_of_core
 from .chains import run_step
@@ -96,7 +96,7 @@ class HeldTile:
     w: object = None
     bias: object = None
     #: products that x waits for
-    gates: object = None
+    gates: list = field(default_factory=list)
     #: [rows, taps on Tensor, rows] stationaries
     diagonals: object = None
 
@@ -149,9 +149,9 @@ def load_next_tile(run, i):
     if staged:
         load_states(run, tile)
     begin = widths_of(tile.qn, plan, i == 0, i == len(run.tiles) - 1)[0]
-    run.held[i].x = load_tile_x(run, tile, mixed_cuts(tile.qn, begin), run.options.state and not staged)
-    run.held[i].gates = take_gates(run.operands.x)
-    run.held[i].residual = load_mixed_residual(run, tile)
+    cuts, held = mixed_cuts(tile.qn, begin), run.held[i]
+    held.x, held.gates = load_tile_x(run, tile, cuts, run.options.state and not staged)
+    held.residual = load_mixed_residual(run, tile)
     if i == 0 and plan.settings.warmup > 0:
         run.warm = warm_up(warm_zeros(), plan.settings.warmup, WARM_BLOCKS)
 

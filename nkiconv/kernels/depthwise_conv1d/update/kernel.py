@@ -31,8 +31,9 @@ from ....schedules.update import build, group_runs, group_start, taps_met, updat
 from ..._dma import copy
 from ..._epilogue import evacuate
 from ..._masks import keep_between
-from ..._prologue import finish_gates, load_rows, take_gates
+from ..._prologue import finish_gates, load_rows
 from ..._warm import accumulator, warm_up, warm_zeros
+from ..geometry import gates_due
 from .vector import update_vector
 
 
@@ -121,8 +122,11 @@ def fetch(loaded, operands, geometry, plan, kinds, work):
             filters = load_update_filters(operands, geometry, plan, chunk.block, first_loaded(plan, chunk))
         rows = []
         for kind in kinds:
-            rows.append(load_chunk(kind, plan, chunk))
-        loaded.append(Loaded(rows=rows, gates=take_gates(operands.x), bands=[], filters=filters))
+            rows.append(load_chunk(kind, kind.source, plan, chunk))
+        gates = []
+        if operands.gate is not None:
+            gates = gates_due(geometry, [rows[0], load_chunk(kinds[0], operands.gate, plan, chunk)])
+        loaded.append(Loaded(rows=rows, gates=gates, bands=[], filters=filters))
 
 
 def first_loaded(plan, chunk):
@@ -135,13 +139,13 @@ def rows_of(plan, chunk):
     return plan.pieces * plan.pitch if plan.pieces > 1 else chunk.nn
 
 
-def load_chunk(kind, plan, chunk):
-    """A chunk's rows of one kind: [rows, (c, position)] in SBUF.
+def load_chunk(kind, source, plan, chunk):
+    """A chunk's rows of one kind, or of x's factor: [rows, (c, position)] in SBUF.
 
     Partitions between a piece's images and the next piece get image 0 again, so that nothing is read that was never
     written.
     """
-    source, nn, size = kind.source, chunk.nn, chunk.width * kind.width
+    nn, size = chunk.nn, chunk.width * kind.width
     n_step, c_step, w_step = kind.steps
     rows_sbuf = nl.ndarray((rows_of(plan, chunk), size), dtype=source.dtype, buffer=nl.sbuf)
     for h in range(plan.pieces):
@@ -151,7 +155,7 @@ def load_chunk(kind, plan, chunk):
             first, count, step = part
             pattern = [[step, count], [c_step, chunk.width], [w_step, kind.width]]
             if count > 0:
-                load_rows(rows_sbuf[first : first + count, 0:size], source, pattern, offset, first)
+                load_rows(rows_sbuf[first : first + count, 0:size], source, pattern, offset)
     return rows_sbuf
 
 

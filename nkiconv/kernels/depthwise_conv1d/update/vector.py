@@ -16,7 +16,8 @@ from ....schedules.tiles import div_ceil, share
 from ....schedules.update import parts_of, taps_met
 from ..._dma import load, store
 from ..._epilogue import evacuate
-from ..._prologue import finish_gates, load_rows, take_gates
+from ..._prologue import finish_gates, load_rows
+from ..geometry import gates_due, sources_of
 
 
 @dataclass
@@ -55,14 +56,16 @@ def load_part(operands, geometry, part, before):
         bias = load_images(operands.bias, part.block, 0, 1, 1, (0, 1, 1))
     left, x_steps = geometry.pad_left, (geometry.x_n, geometry.x_c, geometry.x_w)
     *residual_steps, start = residual_places(geometry)
-    x = load_images(operands.x, part.block, part.n0, part.nn, geometry.W, x_steps, load_rows)
+    tiles = []
+    for source in sources_of(operands):
+        tiles.append(load_images(source, part.block, part.n0, part.nn, geometry.W, x_steps, load_rows))
     return PartTiles(
-        x=x,
+        x=tiles[0],
         state=load_images(operands.state, part.block, part.n0, part.nn, left, (geometry.C * left, left, 1), load_rows),
         residual=load_images(operands.residual, part.block, part.n0, part.nn, geometry.Q, residual_steps, load, start),
         filters=filters,
         bias=bias,
-        gates=take_gates(operands.x),
+        gates=gates_due(geometry, tiles),
     )
 
 
@@ -118,8 +121,7 @@ def transfer(tile_sbuf, tensor_hbm, block, n0, steps, move, start=0):
         first = 0 if move != store or row == 0 else length - rest
         part_sbuf = tile_sbuf[row : row + rows, 0:images, first:length, 0:width]
         pattern = [[length * steps[1], rows], [steps[0], images], [steps[1], length - first], [steps[2], width]]
-        offset = start + n0 * steps[0] + (row_start(block, row) + first) * steps[1]
-        move(part_sbuf, tensor_hbm, pattern, offset, row)
+        move(part_sbuf, tensor_hbm, pattern, start + n0 * steps[0] + (row_start(block, row) + first) * steps[1])
 
 
 def multiply_taps(x_sbuf, state_sbuf, filters, geometry, q, strict):
