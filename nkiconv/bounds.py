@@ -209,8 +209,11 @@ PRODUCT_ERROR = {"bf16": 2.0**-7 + 2.0**-16, "tf32": 2.0**-9}
 #: Smallest normal fp16 number: below it a rounding errs by up to 2^-25, and not in proportion.
 SMALLEST_NORMAL_FP16 = 2.0**-14
 
+#: Error of an fp16 pair over |v|' of the number that it stands for; derived in `products_bound`.
+PAIR_ROUNDING = 2.0**-22
+
 #: Error of a product by fp16 pairs over |w|' |x|', |v|' = max(|v|, 2^-14), |0|' = 0; derived in `products_bound`.
-PAIR_ERROR = 3 * 2.0**-22 * (1 + 2.0**-10)
+PAIR_ERROR = 3 * PAIR_ROUNDING * (1 + 2.0**-10)
 
 #: Error of a product of two sums that are rounded to fp16, over the sums of |v|'; derived in `products_bound`.
 SUMS_ERROR = 2.0**-10 + 2.0**-21

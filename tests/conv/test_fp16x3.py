@@ -110,7 +110,7 @@ def one_by_one(values, w=1.0):
 
 def test_the_largest_numbers():
     values = np.array([65504, -65504, 65503.99, 65519.996, -65519.996], np.float32)
-    np.testing.assert_allclose(one_by_one(values), values, rtol=2.0**-22)
+    np.testing.assert_allclose(one_by_one(values), values, rtol=bounds.PAIR_ROUNDING)
 
 
 def test_beyond_the_largest_number_is_nan_where_it_is_seen_and_nowhere_else():
@@ -128,7 +128,7 @@ def test_beyond_the_largest_number_is_nan_where_it_is_seen_and_nowhere_else():
 def test_small_numbers_keep_an_absolute_error():
     values = np.float32(2.0) ** np.arange(-40, -13, dtype=np.float32) * np.float32(1.2345678)
     error = np.abs(one_by_one(values) - values.astype(np.float64))
-    assert np.all(error <= np.maximum(2.0**-22 * values, 2.0**-36) + bounds.EPS32 * values)
+    assert np.all(error <= bounds.PAIR_ROUNDING * bounds.pair_magnitude(values) + bounds.EPS32 * values)
     assert one_by_one([2.0**-37 * 0.99])[0] == 0.0
     assert one_by_one([2.0**-35])[0] == 2.0**-35
     assert one_by_one([0.0, -0.0]).tolist() == [0.0, 0.0]
@@ -147,8 +147,8 @@ def test_pairs_are_as_near_as_their_bound_says():
     magnitude = bounds.pair_magnitude(values)
     assert np.all(np.abs(low.astype(np.float64)) <= magnitude)
     error = np.abs(values.astype(np.float64) - (high.astype(np.float64) + low.astype(np.float64) / 2**11))
-    assert np.max(error / magnitude) <= 2.0**-22
-    assert np.max(error / magnitude) > 2.0**-23.5
+    assert np.max(error / magnitude) <= bounds.PAIR_ROUNDING
+    assert np.max(error / magnitude) > bounds.PAIR_ROUNDING / 2**1.5
 
 
 @pytest.mark.parametrize("name", ["layer", "groups", "stride", "one tap"])

@@ -6,6 +6,7 @@ exact and the result must equal the truth rounded once (`assert_exact`). Real da
 
 import numpy as np
 
+from nkiconv.activations import ACTIVATIONS
 from nkiconv.bounds import EPS, EPS32, error_bound
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import num_terms
@@ -59,6 +60,59 @@ PICTURE_LEVEL = 1 / 255
 def silu_slope_bound(z, z_error):
     """How far silu's slope at z may be off, computed in fp32 from a z that is itself off by at most z_error."""
     return SILU_SLOPE_ROUNDINGS * EPS32 * (1 + np.abs(z)) + SILU_CURVATURE * z_error
+
+
+#: The largest second derivative of any activation, gelu's at 0: 2 phi(0).
+CURVATURE = 0.8
+
+
+def derivative_limits(sums, leaves, g, activation):
+    """How far derivatives by leaves of act(sums(*leaves)) may be off in fp32, toward a slope g of the result.
+
+        z_error = min(n, 4 sqrt(n)) eps32 sum|w||x|                           and the slope of act at z errs by
+        s_error = SILU_SLOPE_ROUNDINGS eps32 (1 + |z|) + CURVATURE z_error    (0 without act and of relu)
+        limit   = (min(m, 4 sqrt(m)) + 1) eps32 sum |g| steepest |w|
+                  + min(sum |g| s_error |w|, 4 sqrt(sum (g s_error w)^2))
+
+    n terms of a sum and m of a derivative are counted by sums of ones. Silu's slope takes the most roundings. Errors of
+    slopes are independent, as roundings are in `nkiconv.bounds.error_bound`.
+
+    Args:
+        sums: a function of torch that is linear in each of the leaves (tensors).
+        g: a tensor like its result.
+        activation: its name or None.
+    """
+    import torch
+
+    sizes = [one.detach().abs().double().requires_grad_() for one in leaves]
+    ones = [torch.ones_like(one).requires_grad_() for one in sizes]
+    magnitude, terms = sums(*sizes), sums(*ones)
+    z = sums(*(one.detach().double() for one in leaves)).abs()
+    exact = activation is None or activation == "relu"
+    slope = 0.0 if exact else SILU_SLOPE_ROUNDINGS * EPS32 * (1 + z) + CURVATURE * _summed(terms, magnitude)
+    steepest = 1.0 if activation is None else ACTIVATIONS[activation].steepest
+    g = g.detach().abs().double()
+    counts = torch.autograd.grad(terms, ones, torch.ones_like(g))
+    largest = torch.autograd.grad(magnitude, sizes, g * steepest, retain_graph=True)
+    off = torch.autograd.grad(magnitude, sizes, g * slope)
+    squares = [(one.detach() ** 2).requires_grad_() for one in sizes]
+    square = torch.autograd.grad(sums(*squares), squares, (g * slope) ** 2)
+    found = []
+    for n, one, worst, likely in zip(counts, largest, off, square, strict=True):
+        limit = _summed(n, one) + EPS32 * one + worst.minimum(4 * likely.sqrt())
+        found.append(limit.detach().numpy())
+    return found
+
+
+def _summed(terms, sizes):
+    """What sums of so many terms in fp32 err by, as in `nkiconv.bounds.error_bound`."""
+    return (4 * terms.detach().sqrt()).minimum(terms.detach()) * EPS32 * sizes.detach()
+
+
+def sums_share(terms, times):
+    """The share of the largest number by which fp32 sums of so many terms may be off, so many times one after another:
+    each product off by EPS32 (Higham, 3.1; worst case)."""
+    return times * terms * EPS32
 
 
 def assert_within(actual, ref, abs_sum, terms, out_dtype):

@@ -8,6 +8,7 @@ import pickle
 import pytest
 import torch
 from operators_seen import Seen
+from tolerances import sums_share
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize, prune
 from torch_exact import same
@@ -43,7 +44,7 @@ def test_models_compute_what_they_did(name, mode, monkeypatch):
 
     Gradients of inputs are convolutions of ours, which sum the same terms in another order than torch: as far from
     those of the same model in float64 as torch's own, or by one more rounding of each of the 4 layers' sums of at most
-    n = 72 terms, n * 2^-24 of the largest each.
+    n = 72 terms, as `sums_share` has it.
     """
     monkeypatch.setenv("NKICONV_CPU", mode)
     model, x = build(name)
@@ -54,7 +55,7 @@ def test_models_compute_what_they_did(name, mode, monkeypatch):
     assert report.kept == ()
     found_y, found = gradients(report.model, x, torch.float32)
     assert torch.equal(found_y, y)
-    allowed = (expected - truth).abs().max() + 4 * 72 * 2.0**-24 * truth.abs().max()
+    allowed = (expected - truth).abs().max() + sums_share(72, 4) * truth.abs().max()
     assert (found - truth).abs().max() <= allowed
     assert not torch.equal(found, torch.zeros_like(found))
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from operators_seen import Seen
-from tolerances import FLOAT64_ROUNDINGS, assert_within_share
+from tolerances import FLOAT32_SUMS, FLOAT64_ROUNDINGS, assert_within_share
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
@@ -320,7 +320,10 @@ def test_mimi_trains(monkeypatch):
         found = run(report.model)
     assert "nkiconv::conv1d" in seen.names
     for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4 * float(other.detach().abs().max()))
+        if other.any():
+            assert_within_share([one], [other], FLOAT32_SUMS)
+        else:
+            assert not one.any()
 
 
 @pytest.mark.cover(12)
