@@ -69,7 +69,7 @@ def test_parts_of_a_long_kernel_foretell_its_time(monkeypatch):
 def test_a_refused_problem_is_refused_by_formula():
     """Banded counts tiles of a kind together: one by one there are hundreds of thousands."""
     problem = ConvProblem(N=20000, C=20000, W=15, S=4, groups=20000, padding=((0, 0), (3, 0)))
-    with pytest.raises(Exception, match=r"banded needs up to \d+ instructions"):
+    with pytest.raises(UnsupportedError, match=r"banded needs up to \d+ instructions"):
         plan(problem, algorithms=("banded",), use_cache=False)
 
 

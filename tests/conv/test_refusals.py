@@ -1,6 +1,5 @@
 """Every argument that conv2d_implicit_gemm refuses, by name: no work is done, and the message says what is accepted."""
 
-import contextlib
 import re
 
 import ml_dtypes
@@ -113,8 +112,8 @@ def test_too_many_instructions_are_refused_with_a_cut_that_fits(N, P, count, rem
     assert f"implicit_gemm needs up to {count} instructions on a core, the compiler takes 5000000; {remedy}" in reason
 
 
-# why, and a problem that the kernel accepts and that then needs more than SBUF: each must run or be refused by name
-MORE_THAN_SBUF = [
+# why, and a problem that once was accepted and then needed more than SBUF
+MUCH_OF_SBUF = [
     ("halo of one output", ConvProblem(N=1, C=1, K=1, W=40_010, S=3, rhs_dilation=(1, 20_000), dtype="fp32")),
     ("filters of three chunks", ConvProblem(N=3, C=281, K=300, H=12, W=12, R=10, S=10, dtype="fp32")),
     ("filters of many chunks", ConvProblem(N=2, C=2200, K=2, groups=2, H=12, W=13, R=7, S=7)),
@@ -122,10 +121,9 @@ MORE_THAN_SBUF = [
 
 
 @pytest.mark.simulator_only
-@pytest.mark.parametrize("problem", [row[1] for row in MORE_THAN_SBUF], ids=[row[0] for row in MORE_THAN_SBUF])
-def test_what_does_not_fit_sbuf_is_refused_by_name(problem):
-    with contextlib.suppress(KernelAssertionError):
-        trace(problem)
+@pytest.mark.parametrize("problem", [row[1] for row in MUCH_OF_SBUF], ids=[row[0] for row in MUCH_OF_SBUF])
+def test_what_needs_much_of_sbuf_runs(problem):
+    assert len(trace(problem).instructions) > 0
 
 
 # each argument that changes a result, and a value that is not its default
