@@ -154,6 +154,7 @@ ROWS = (
     Row("`return_final_state`", "", always(return_final_state=True, padding="causal")),
     Row("`initial_frames`", "", _frames),
     Row("`return_final_frames`", "", always(return_final_frames=True)),
+    Row("`return_stats`", "", always(return_stats="channel")),
     Row("`strict_nonfinite`", "", always(strict_nonfinite=True)),
     *(Row("`lnc`", str(cores), always(lnc=cores)) for cores in LNC_DEGREES),
 )
