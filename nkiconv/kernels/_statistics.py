@@ -4,6 +4,9 @@ bn_aggr, by Chan's formula for parts, so that no difference of large squares is 
 A bn_stats gives two triples (count, mean, count * variance). When there are `TRIPLES` of a partition, bn_aggr makes one
 of them, so that SBUF holds no more however many values there are.
 
+AWS documents what the triples are, not what bn_stats writes for the odd elements of one element, nor triples of no
+elements for bn_aggr: count 0 with mean and variance 0, which count for nothing, are inferred.
+
 Source of the formula: Chan, Golub, LeVeque, Updating formulae and a pairwise algorithm for computing sample variances,
 1979; bn_stats and bn_aggr: AWS, nki.isa.
 """
