@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from .errors import shown
 
 #: What a chunk can be: the input of the convolution; a factor of it, or one through a sigmoid (GLU); a factor of y.
 CHUNKS = ("x", "B", "G", "C")
+#: Orders of the chunks of a gated short convolution.
+ORDERS = tuple(map("".join, itertools.permutations("BCx")))
 
 
 def chunks(value: Any, channels: int = 0) -> str:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 from .. import rules
+from ..chunks import ORDERS
 from ..errors import LayoutError, refuse
 from ..integers import takes_ints
 from ..planner.request import Config
 from ..reference import AnyArray
 from .depthwise_conv1d import depthwise_conv1d
-
-#: Orders of the chunks of a gated short convolution.
-ORDERS = tuple(map("".join, itertools.permutations("BCx")))
 
 
 @takes_ints

@@ -37,6 +37,7 @@ from .causal.split import causal_conv1d_split, causal_conv1d_split_update
 from .chunks import conv1d_chunk, conv_transpose1d_chunk
 from .computers.modes import set_strict_nonfinite, strict_nonfinite
 from .functional import conv1d, conv2d, conv3d, depthwise_conv1d, depthwise_conv2d
+from .gated import gated_short_conv, glu_conv1d
 from .models.intercept import intercept
 from .operators.filters import pack_filter
 from .streams import StreamingConv1d, StreamingConvTranspose1d
@@ -70,6 +71,8 @@ __all__ = [
     "depthwise_conv1d",
     "depthwise_conv2d",
     "fla",
+    "gated_short_conv",
+    "glu_conv1d",
     "install_causal_conv1d",
     "intercept",
     "nn",

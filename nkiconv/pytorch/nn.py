@@ -21,6 +21,7 @@ from .blocks import GatedDeltaConv
 from .computers import modes
 from .errors import GeometryError, UnsupportedError, raise_all
 from .functional import conv1d, conv2d, conv3d, refuse_script
+from .gated_modules import ConformerConv, GatedShortConv
 from .operators.filters import Freezes
 from .operators.frames import last
 from .operators.tensor_kinds import tensor_violations
@@ -30,6 +31,7 @@ from .transposed import conv_transpose1d, conv_transpose2d, conv_transpose3d
 __all__ = [
     "CausalConv1d",
     "CausalConv3d",
+    "ConformerConv",
     "Conv1d",
     "Conv2d",
     "Conv3d",
@@ -37,6 +39,7 @@ __all__ = [
     "ConvTranspose2d",
     "ConvTranspose3d",
     "GatedDeltaConv",
+    "GatedShortConv",
 ]
 
 # torch.fx traces a model with these modules into calls of these functions, which it does not look into.

@@ -1,5 +1,6 @@
 """The way to a Neuron device, with a torch_neuronx that records what it is given and runs it in the simulator."""
 
+import dataclasses
 import math
 import sys
 import types
@@ -271,3 +272,18 @@ def test_arrays_and_back():
         tensor = torch.randn(3, 4).to(dtype)
         assert torch.equal(from_numpy(to_numpy(tensor)), tensor)
     assert to_numpy(torch.ones(2, dtype=torch.bfloat16)).dtype == np.dtype("bfloat16")
+
+
+@pytest.mark.parametrize("final", [False, True])
+def test_gated_rows(recorder, final):
+    generator = torch.Generator().manual_seed(0)
+    bcx, w = (torch.randint(-3, 4, shape, generator=generator).float() for shape in ((2, 18, 9), (6, 1, 3)))
+    state = torch.ones(2, 6, 2) if final else None
+    asked = dataclasses.replace(asked_of("depthwise_conv1d", 1, groups=6), padding=((2, 0),))
+    y, found = device.convolve_gated(asked, bcx[:, :6], bcx, w, None, state, "BCx", final)
+    B, C, x = bcx.chunk(3, 1)
+    rows = torch.cat([torch.zeros(2, 6, 2) if state is None else state, B * x], 2)
+    assert torch.equal(y, C * F.conv1d(rows, w, groups=6))
+    assert found is None if not final else torch.equal(found, rows[..., -2:])
+    [(_, _, shapes, kwargs)] = recorder.calls
+    assert (shapes[0], kwargs["chunks"]) == ((2, 18, 1, 9), "BCx")

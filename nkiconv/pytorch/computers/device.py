@@ -18,6 +18,7 @@ import torch
 from ...api.calls import plain
 from ...errors import NkiconvError, PlanWarning, UnsupportedError
 from ...kernels.blocks.causal_conv1d_split import causal_conv1d_split_heads, causal_conv1d_split_step
+from ...planner.depthwise_conv1d import chunked_shape
 from ...planner.entry import answer, estimated
 from ...planner.operations import OPERATIONS, operation_of
 from ...planner.request import Asked, Request, kernel_arguments
@@ -134,6 +135,31 @@ def causal_conv1d_split(
     return tuple(found)
 
 
+def convolve_gated(
+    asked: Convolution,
+    product: torch.Tensor,
+    x: torch.Tensor,
+    w: torch.Tensor,
+    bias: torch.Tensor | None,
+    state: torch.Tensor | None,
+    chunks: str,
+    return_final_state: bool,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """(y, final state) of a gated depthwise conv1d of x; product: of the shape that is convolved, a chunk of x."""
+    tensors = {name: tensor for name, tensor in (("bias", bias), ("initial_state", state)) if tensor is not None}
+    wanted = Asked(
+        bias=bias is not None,
+        activation=asked.activation,
+        initial_state=state is not None,
+        return_final_state=return_final_state,
+        chunks=chunks,
+    )
+    problem = asked.problem(product, w)
+    found = _launch(problem, asked.operation, wanted, x, w.reshape(problem.filter_shape), tensors)
+    y, final = found if return_final_state else (found, None)
+    return _shaped(y, asked.shape(product, w)), final
+
+
 def filters_gradient(
     asked: Convolution, x: torch.Tensor, g: torch.Tensor, size: tuple[int, ...], dtype: torch.dtype, bias: bool
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -173,7 +199,7 @@ def _launch(
     tensors: dict[str, torch.Tensor],
 ) -> Any:
     """What the kernel returns; filters: as it takes them; tensors: its other arguments, by name."""
-    images = (x if problem.is_volume else x.reshape(problem.input_shape)).contiguous()
+    images = (x if problem.is_volume else x.reshape(chunked_shape(problem, wanted.chunks))).contiguous()
     named = {name: tensor.contiguous() for name, tensor in tensors.items()}
     lnc = cores()
     arguments = dict(_arguments(problem, operation, wanted, lnc, _effort()))
@@ -222,6 +248,8 @@ def _arguments(
         found["strict_nonfinite"] = True
     if asked.return_final_state:
         found["return_final_state"] = True
+    if asked.chunks is not None:
+        found["chunks"] = asked.chunks
     if asked.packed and problem.is_volume:
         found["packed"] = True
     return tuple((name, plain(value)) for name, value in found.items())

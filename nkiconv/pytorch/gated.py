@@ -1,0 +1,410 @@
+"""Gated depthwise convolutions of rows, one kernel each: gated_short_conv (LFM2) and glu_conv1d (Conformer).
+
+    nkiconv::gated_conv1d(input, weight, bias, initial_states, chunks, padding, activation, return_final_states, layer)
+        -> (y, final_states)
+
+chunks says what the chunks of input's channels are, as of `nkiconv.depthwise_conv1d`. Where torch computes, y is made
+of torch's functions, summed in fp32 and rounded once; so is what `compare` holds the kernel against. Derivatives are
+those of the products by torch and of the convolution by the operators for it: the backward pass computes both again and
+keeps nothing but the arguments. torch.vmap makes batches of rows more rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .. import rules
+from ..axis import padding_pairs
+from ..chunks import ORDERS
+from ..errors import refused
+from .causal import states
+from .computers import agreements, host, modes
+from .computers.arrays import from_numpy, to_numpy
+from .errors import (
+    ComparisonError,
+    DtypeError,
+    GeometryError,
+    LayoutError,
+    NkiconvError,
+    UnsupportedError,
+    as_torchs,
+    raise_all,
+)
+from .function_modes import one_call
+from .functional import refuse_script
+from .operators import autograd, flop_formulas, sharding
+from .operators.calls import call, own, with_batch
+from .operators.convolution import Convolution
+from .operators.fakes import fake_kernel
+from .operators.registrar import registrar
+from .operators.tensor_kinds import DTYPES, tensor_violations
+
+NAME = "gated_conv1d"
+
+
+@one_call
+def gated_short_conv(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    initial_states: Tensor | None = None,
+    *,
+    order: str = "BCx",
+    return_final_states: bool = False,
+    layer: str | None = None,
+) -> Any:
+    """The convolution of LFM2's blocks: y = C * (causal convolution of B * x, plus bias), B, C, x chunks of input.
+
+    Args:
+        input: [N, 3 * D, W], chunks of D channels in `order`; bf16, fp16 or fp32, and float64 where torch computes.
+        weight: [D, S], or [D, 1, S] as of torch.nn.Conv1d. bias: [D].
+        initial_states: [N, D, S - 1], input's dtype: the last S - 1 elements of B * x before these; None: zeros.
+        order: of the chunks; "BCx" as transformers' Lfm2ShortConv has them.
+        return_final_states: also return the next initial_states, [N, D, S - 1]. A decoding step is W = 1 with both.
+        layer: a name for messages.
+
+    Returns: [N, D, W] of input's dtype; with return_final_states the pair of it and the states.
+
+    Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
+    """
+    where = layer or "gated_short_conv"
+    raise_all(f"{where} cannot run this call", list(refused(LayoutError, rules.accepted("order", order, ORDERS))))
+    return _convolve(where, input, weight, bias, initial_states, order, "causal", None, return_final_states)
+
+
+@one_call
+def glu_conv1d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    initial_states: Tensor | None = None,
+    *,
+    padding: str | int | Sequence[int] = "same",
+    activation: str | None = "silu",
+    return_final_states: bool = False,
+    layer: str | None = None,
+) -> Any:
+    """The middle of Conformer's convolution modules: y = act(convolution of glu(input, dim=1), plus bias).
+
+    A BatchNorm after the convolution goes into weight and bias in eval mode: `nn.ConformerConv.from_modules`.
+
+    Args:
+        input: [N, 2 * D, W]. weight: [D, S], or [D, 1, S]. bias: [D].
+        initial_states: [N, D, S - 1], input's dtype, with padding="causal": the GLU's last results before these.
+        padding: "same", "valid", "causal", or zeros on both sides.
+        activation: None or a name of `nkiconv.rules.ACTIVATIONS`.
+        return_final_states, layer: as of `gated_short_conv`.
+
+    Returns: [N, D, Q] of input's dtype; with return_final_states the pair of it and the states.
+
+    Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
+    """
+    where = layer or "glu_conv1d"
+    return _convolve(where, input, weight, bias, initial_states, "xG", padding, activation, return_final_states)
+
+
+def _convolve(
+    where: str,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    initial_states: Any,
+    chunks: str,
+    padding: Any,
+    activation: str | None,
+    return_final_states: bool,
+) -> Any:
+    """A call of either function, its tensors unchecked."""
+    wrong = [*tensor_violations("input", x), *tensor_violations("weight", weight)]
+    raise_all(f"{where} cannot run this call", wrong)
+    if weight.dim() == 3 and weight.shape[1] == 1:
+        weight = weight.squeeze(1)
+    wrong += refused(LayoutError, rules.rank("input", x.shape, "N, C, W"), rules.rank("weight", weight.shape, "C, S"))
+    raise_all(f"{where} cannot run this call", wrong)
+    malformed = rules.padding(padding, 1, alone=True, each=False, names=rules.PADDINGS)
+    raise_all(f"{where} cannot run this call", list(refused(GeometryError, malformed)))
+    (pair,) = padding_pairs(padding, ((x.shape[2], weight.shape[1], 1, 1),))
+    given = x, weight, bias, initial_states, chunks, list(pair), activation, return_final_states, where
+    if modes.is_torchs(x):
+        _check(*given)
+        y, final = _composed(*given, once=True)
+    else:
+        y, final = map(own, OPERATOR(*given))
+    return (y, final) if return_final_states else y
+
+
+def _asked(weight: Tensor, padding: Sequence[int], activation: str | None, layer: str | None) -> Convolution:
+    """The convolution between the products."""
+    return Convolution(
+        name="depthwise_conv1d",
+        stride=(1,),
+        padding=((padding[0], padding[1]),),
+        dilation=(1,),
+        lhs_dilation=(1,),
+        groups=weight.shape[0],
+        activation=activation,
+        layer=layer,
+    )
+
+
+def _check(
+    x: Tensor,
+    weight: Tensor,
+    bias: Any,
+    initial_states: Any,
+    chunks: str,
+    padding: Sequence[int],
+    activation: str | None,
+    return_final_states: bool,
+    layer: str | None,
+) -> None:
+    """Refuse arguments that do not go together.
+
+    Raises: DtypeError, GeometryError, LayoutError, UnsupportedError.
+    """
+    cannot, (channels, width) = f"{layer} cannot run this call", weight.shape
+    wrong: list[NkiconvError] = list(refused(LayoutError, rules.chunks(chunks, x.shape[1])))
+    raise_all(cannot, wrong)
+    wanted = (channels * len(chunks), x.shape[2])
+    wrong += refused(GeometryError, rules.shape("input", x.shape[1:], wanted, "[N, chunks * D, W] of weight [D, S]"))
+    size = width - 1
+    if initial_states is not None:
+        shape = (x.shape[0], channels, size)
+        wrong += tensor_violations("initial_states", initial_states)
+        raise_all(cannot, wrong)
+        wrong += refused(GeometryError, rules.shape("initial_states", initial_states.shape, shape, "[N, D, S - 1]"))
+        wrong += refused(DtypeError, rules.same("initial_states", "dtype", initial_states.dtype, "input", x.dtype))
+    if (initial_states is not None or return_final_states) and (padding[0] != size or size == 0):
+        wrong.append(
+            GeometryError(f"padding={tuple(padding)}: states stand in place of S - 1 = {size} zeros; use 'causal'")
+        )
+    raise_all(cannot, wrong)
+    asked = _asked(weight, padding, activation, layer)
+    asked.check(x.narrow(1, 0, channels), weight.unsqueeze(1), bias, None)
+    (out,) = asked.extents(x.shape[2:], weight.unsqueeze(1).shape[2:])
+    if "C" in chunks and out != x.shape[2]:
+        raise_all(cannot, [GeometryError(f"padding={tuple(padding)}: a factor of y has its extents, W; use 'causal'")])
+
+
+def _composed(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    initial_states: Tensor | None,
+    chunks: str,
+    padding: Sequence[int],
+    activation: str | None,
+    return_final_states: bool,
+    layer: str | None,
+    *,
+    once: bool,
+) -> tuple[Tensor, Tensor]:
+    """(y, final states) of products by torch and a convolution: by torch, rounded `once`, or by the operator for it."""
+    parts = dict(zip(chunks, x.chunk(len(chunks), 1), strict=True))
+    product = parts["x"]
+    if "B" in parts:
+        product = product * parts["B"]
+    if "G" in parts:
+        product = host.in_dtype(host.wide(product) * host.wide(parts["G"]).sigmoid(), x.dtype)
+    size, rows = weight.shape[1] - 1, product
+    if initial_states is not None or return_final_states:
+        rows = states.with_state(product, initial_states, size)
+        padding = (0, padding[1])
+    final = states.last_of(rows, size) if return_final_states else x.new_empty(*product.shape[:2], 0)
+    asked, w = _asked(weight, padding, activation, layer), weight.unsqueeze(1)
+    if not once:
+        y = call(asked, rows, w, bias, None)
+        return y if "C" not in parts else y * parts["C"], final
+    y = host.reference(asked, host.wide(rows), host.wide(w), None if bias is None else host.wide(bias), None)
+    if "C" in parts:
+        y = y * host.wide(parts["C"])
+    return host.in_dtype(y, x.dtype), final
+
+
+def _forward(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    initial_states: Tensor | None,
+    chunks: str,
+    padding: Sequence[int],
+    activation: str | None,
+    return_final_states: bool,
+    layer: str | None,
+) -> tuple[Tensor, Tensor]:
+    given = input, weight, bias, initial_states, chunks, padding, activation, return_final_states, layer
+    _check(*given)
+    who = modes.computer(input)
+    if who == "torch" or input.shape[0] == 0:
+        by_torch = _composed(*given, once=True)
+        return by_torch[0].contiguous(), by_torch[1].contiguous()
+    found: tuple[Tensor, Tensor | None]
+    with as_torchs():
+        if who == "device":
+            from .computers import device
+
+            asked = _asked(weight, padding, activation, layer)
+            product = input.narrow(1, 0, weight.shape[0])
+            found = device.convolve_gated(
+                asked, product, input, weight.unsqueeze(1), bias, initial_states, chunks, return_final_states
+            )
+        else:
+            found = _simulated(*given)
+            if who == "compare":
+                return _compared(given, found)
+    y, final = found
+    return y, input.new_empty(*y.shape[:2], 0) if final is None else final
+
+
+def _simulated(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    initial_states: Tensor | None,
+    chunks: str,
+    padding: Sequence[int],
+    activation: str | None,
+    return_final_states: bool,
+    layer: str | None,
+) -> tuple[Tensor, Tensor | None]:
+    from ..api.depthwise_conv1d import depthwise_conv1d
+
+    found = depthwise_conv1d(
+        to_numpy(x),
+        to_numpy(weight),
+        padding=(int(padding[0]), int(padding[1])),
+        bias=None if bias is None else to_numpy(bias),
+        activation=activation,
+        initial_state=None if initial_states is None else to_numpy(initial_states),
+        return_final_state=return_final_states,
+        chunks=chunks,
+    )
+    y, final = found if return_final_states else (found, None)
+    return from_numpy(y), None if final is None else from_numpy(final)
+
+
+def _compared(given: tuple[Any, ...], found: tuple[Tensor, Tensor | None]) -> tuple[Tensor, Tensor]:
+    """torch's results, where the kernel's y is as near the truth as both must be.
+
+    Raises ComparisonError, naming the layer.
+    """
+    from ..bounds import epilogue_bound, factor_bound, gated_bound
+    from ..reference import abs_sum_ref, chunks_ref, conv_ref, epilogue_ref, num_terms
+
+    x, weight, bias, initial_states, chunks, padding, activation, _, layer = given
+    expected, final = _composed(*given, once=True)
+    arrays: list[Any] = [None if one is None else to_numpy(one) for one in (x, weight, bias, initial_states)]
+    (product, factor), error = chunks_ref(arrays[0], chunks), gated_bound(arrays[0], chunks, DTYPES[x.dtype])
+    if arrays[3] is not None:
+        product = np.concatenate([arrays[3].astype(np.float64), product], 2)
+        error = np.concatenate([np.zeros(arrays[3].shape), error], 2)
+        padding = (0, padding[1])
+    asked = _asked(weight, padding, activation, layer)
+    problem = asked.problem(torch.empty(product.shape, dtype=x.dtype, device="meta"), weight.unsqueeze(1))
+    filters = arrays[1].reshape(problem.filter_shape)
+    images = product.reshape(problem.input_shape)
+    sums, abs_sum = conv_ref(images, filters, problem), abs_sum_ref(images, filters, problem)
+    inexact = abs_sum_ref(error.reshape(problem.input_shape), filters, problem)
+    wide, more = "fp32" if factor is not None else problem.dtype, (arrays[2], activation)
+    limit = epilogue_bound(num_terms(problem), abs_sum, sums, wide, *more, inexact=inexact)
+    if factor is not None:
+        factor = factor.reshape(sums.shape)
+        limit = factor_bound(limit, factor, factor * epilogue_ref(sums, *more), problem.dtype)
+    one, other = (to_numpy(y).astype(np.float64).reshape(limit.shape) for y in (expected, found[0]))
+    finite = np.isfinite(one) & np.isfinite(other) & np.isfinite(limit)
+    worst = float((np.abs(one[finite] - other[finite]) / (2 * limit[finite])).max(initial=0.0))
+    same = np.array_equal(one[~finite], other[~finite], equal_nan=True)
+    agreements.note(same and worst <= 1)
+    if not (same and worst <= 1):
+        raise ComparisonError(
+            f"{layer}: the kernel and torch differ by {2 * worst:.3g} times what one of them may be off by, on input "
+            f"{tuple(x.shape)}, weight {tuple(weight.shape)}; at most 2 is right. Report it with both tensors"
+        )
+    return expected, final
+
+
+def _fake(x: Tensor, weight: Tensor, bias: Any, initial_states: Any, *more: Any) -> tuple[Tensor, Tensor]:
+    _check(x, weight, bias, initial_states, *more)
+    _, padding, activation, return_final_states, layer = more
+    channels, width = weight.shape
+    (out,) = _asked(weight, padding, activation, layer).extents(x.shape[2:], weight.unsqueeze(1).shape[2:])
+    size = width - 1 if return_final_states else 0
+    return x.new_empty(x.shape[0], channels, out), x.new_empty(x.shape[0], channels, size)
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    ctx.more = inputs[4:]
+    autograd.save(ctx, *inputs[:4])
+
+
+def _backward(ctx: Any, g: Tensor | None, g_final: Tensor | None) -> tuple[Tensor | None, ...]:
+    twice = torch.is_grad_enabled()
+    with torch.enable_grad():
+        # aliases: g may be made of the input, and what reaches it by way of g is not to be counted here too
+        saved: list[Any] = [one if one is None else one.view_as(one) for one in ctx.saved_tensors]
+        found = _composed(*saved, *ctx.more, once=False)
+        pairs = [(y, of) for y, of in zip(found, (g, g_final), strict=True) if of is not None and y.requires_grad]
+        wanted = [i for i, one in enumerate(saved) if one is not None and one.requires_grad]
+        of_wanted: Sequence[Tensor | None] = (None,) * len(wanted)
+        if pairs and wanted:
+            outputs, gradients = zip(*pairs, strict=True)
+            inputs = [saved[i] for i in wanted]
+            of_wanted = torch.autograd.grad(outputs, inputs, gradients, create_graph=twice, allow_unused=True)
+    each = dict(zip(wanted, of_wanted, strict=True))
+    return *(each.get(i) for i in range(4)), *[None] * len(ctx.more)
+
+
+def _forward_mode(ctx: Any, *_: Any) -> Any:
+    raise UnsupportedError(
+        f"{ctx.more[-1]}: has no derivatives in forward mode where a kernel computes; use reverse mode, or torch on cpu"
+    )
+
+
+def _batched(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
+    """((y, final states), their batch axes): batches of rows are more rows; others are called one by one."""
+    size = info.batch_size
+    tensors = [
+        one if one is None or dim is None else one.movedim(dim, 0)
+        for one, dim in zip(args[:4], in_dims[:4], strict=True)
+    ]
+    if in_dims[1] is None and in_dims[2] is None:
+        rows, before = (
+            None if tensors[i] is None else with_batch(tensors[i], in_dims[i], size).flatten(0, 1) for i in (0, 3)
+        )
+        found = OPERATOR(rows, args[1], args[2], before, *args[4:])
+        y, final = (one.unflatten(0, (size, one.shape[0] // size)) for one in found)
+        return (y, final), (0, 0)
+    each = [
+        OPERATOR(*(one if dim is None else one[i] for one, dim in zip(tensors, in_dims[:4], strict=True)), *args[4:])
+        for i in range(size)
+    ]
+    y, final = (torch.stack(some) for some in zip(*each, strict=True))
+    return (y, final), (0, 0)
+
+
+def _flops(x: Any, weight: Any, *_: Any, out_shape: Any) -> int:
+    (channels, width), y = weight, out_shape[0]
+    asked = states.causal(channels, 0)
+    return flop_formulas.of_convolution(asked, (x[0], channels, x[2]), (channels, 1, width), y)
+
+
+def _define() -> Any:
+    """Register the operator."""
+    operator = registrar()(f"nkiconv::{NAME}", mutates_args=())(_forward)
+    operator.register_fake(fake_kernel(NAME, _fake))
+    operator.register_vmap(_batched)
+    autograd.register(NAME, _remember, _backward, _forward_mode)
+    flop_formulas.register(NAME, _flops)
+    sharding.declare(NAME, lambda *_: ((0, 3), [sharding.SHARDED] * 2))
+    return operator
+
+
+OPERATOR = _define()
+
+for _function in (gated_short_conv, glu_conv1d):
+    vars(_function)["__prepare_scriptable__"] = refuse_script

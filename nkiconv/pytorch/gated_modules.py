@@ -1,0 +1,156 @@
+"""Modules of gated convolutions of rows; parameters are those of torch.nn.Conv1d, a filter a channel, by its names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+from ..errors import shown
+from .errors import UnsupportedError
+from .functional import refuse_script
+from .gated import gated_short_conv, glu_conv1d
+
+# torch.fx traces a model with these modules into calls of these functions, which it does not look into.
+torch.fx.wrap("gated_short_conv")
+torch.fx.wrap("glu_conv1d")
+
+
+class GatedShortConv(torch.nn.Conv1d):
+    """What lies between the two projections of transformers' Lfm2ShortConv: y = C * (causal convolution of B * x).
+
+    A state_dict of its `conv` loads. forward takes the first projection's result, channels in front of tokens:
+
+        conv = nkiconv.pytorch.nn.GatedShortConv.from_module(lfm2.conv)
+        y = conv(lfm2.in_proj(hidden).transpose(-1, -2))                                   # [N, D, W]
+        y, states = conv(bcx, states, return_final_states=True)                            # pieces, or steps
+    """
+
+    __prepare_scriptable__ = refuse_script
+
+    def __init__(
+        self,
+        channels: int,
+        kernel_size: int,
+        bias: bool = False,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        order: str = "BCx",
+        layer: str | None = None,
+    ) -> None:
+        more: dict[str, Any] = {"bias": bias, "device": device, "dtype": dtype}
+        super().__init__(channels, channels, kernel_size, padding=kernel_size - 1, groups=channels, **more)
+        self.order, self.layer = order, layer
+
+    @staticmethod
+    def from_module(conv: torch.nn.Conv1d, order: str = "BCx", layer: str | None = None) -> GatedShortConv:
+        """One with the parameters of a depthwise torch.nn.Conv1d, the same tensors.
+
+        Raises UnsupportedError: it is not depthwise, or has a stride, dilation or padding by other than zeros.
+        """
+        _check_depthwise(conv)
+        made = GatedShortConv(
+            conv.out_channels, conv.kernel_size[0], conv.bias is not None, "meta", order=order, layer=layer
+        )
+        made.weight, made.bias = conv.weight, conv.bias
+        return made.train(conv.training)
+
+    def forward(self, input: Tensor, initial_states: Tensor | None = None, *, return_final_states: bool = False) -> Any:
+        """As `nkiconv.pytorch.gated_short_conv`."""
+        return gated_short_conv(
+            input,
+            self.weight,
+            self.bias,
+            initial_states,
+            order=self.order,
+            return_final_states=return_final_states,
+            layer=self.layer,
+        )
+
+
+class ConformerConv(torch.nn.Conv1d):
+    """GLU, depthwise convolution, BatchNorm of eval mode in filters and bias, activation: the middle of a Conformer's
+    convolution module, from [N, 2 * D, W] to [N, D, W].
+
+        conv = nkiconv.pytorch.nn.ConformerConv.from_modules(module.depthwise_conv, module.batch_norm)
+        y = conv(module.pointwise_conv1(x))
+    """
+
+    __prepare_scriptable__ = refuse_script
+
+    def __init__(
+        self,
+        channels: int,
+        kernel_size: int,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        padding: str | int | tuple[int, int] = "same",
+        activation: str | None = "silu",
+        layer: str | None = None,
+    ) -> None:
+        more: dict[str, Any] = {"bias": bias, "device": device, "dtype": dtype}
+        super().__init__(channels, channels, kernel_size, groups=channels, **more)
+        self.sides, self.activation, self.layer = padding, activation, layer
+
+    @staticmethod
+    def from_modules(
+        conv: torch.nn.Conv1d,
+        norm: torch.nn.BatchNorm1d | None = None,
+        *,
+        padding: str | int | tuple[int, int] | None = None,
+        activation: str | None = "silu",
+        layer: str | None = None,
+    ) -> ConformerConv:
+        """One of a depthwise torch.nn.Conv1d and the BatchNorm1d that follows it, both in eval mode: torch's
+        fuse_conv_bn_eval, rounded to the filter's dtype. Without a norm the parameters are the same tensors.
+
+        padding: None: the convolution's own.
+
+        Raises UnsupportedError: the convolution is not depthwise, or has a stride, dilation or padding by other than
+        zeros; the norm is in training, or keeps no statistics.
+        """
+        _check_depthwise(conv)
+        if norm is not None and (norm.training or norm.running_mean is None):
+            raise UnsupportedError(f"norm={shown(norm)}: must be in eval mode and keep statistics; call eval()")
+        with torch.no_grad():
+            folded: torch.nn.Conv1d = conv if norm is None else fuse_conv_bn_eval(conv.eval(), norm)
+        given: Any = conv.padding if isinstance(conv.padding, str) else conv.padding[0]
+        made = ConformerConv(
+            conv.out_channels,
+            conv.kernel_size[0],
+            folded.bias is not None,
+            "meta",
+            padding=given if padding is None else padding,
+            activation=activation,
+            layer=layer,
+        )
+        made.weight, made.bias = folded.weight, folded.bias
+        return made.train(conv.training)
+
+    def forward(self, input: Tensor, initial_states: Tensor | None = None, *, return_final_states: bool = False) -> Any:
+        """As `nkiconv.pytorch.glu_conv1d`."""
+        return glu_conv1d(
+            input,
+            self.weight,
+            self.bias,
+            initial_states,
+            padding=self.sides,
+            activation=self.activation,
+            return_final_states=return_final_states,
+            layer=self.layer,
+        )
+
+
+def _check_depthwise(conv: torch.nn.Conv1d) -> None:
+    """Refuse another convolution than that of rows with a filter a channel."""
+    plain = (conv.stride, conv.dilation, conv.padding_mode) == ((1,), (1,), "zeros")
+    if not (conv.groups == conv.in_channels == conv.out_channels and plain):
+        raise UnsupportedError(
+            f"conv={shown(conv)}: must have a filter a channel (groups = channels), stride and dilation 1 and zeros "
+            f"for padding; leave it in torch"
+        )

@@ -1,0 +1,199 @@
+"""gated_short_conv, glu_conv1d and their modules: values, derivatives, states, compilation and batching are torch's."""
+
+import numpy as np
+import pytest
+import torch
+from operators_seen import Seen
+from torch.nn import functional as F
+
+from nkiconv import pytorch
+from nkiconv.errors import DtypeError, GeometryError, LayoutError, UnsupportedError
+from nkiconv.pytorch import nn
+
+MODES = ("torch", "simulate", "compare")
+#: fp32 sums of a few terms in another order, and products of them.
+CLOSE = {"atol": 2e-5, "rtol": 1e-5}
+
+
+def short_conv(bcx, w, bias=None, states=None, order="BCx"):
+    """y and final states by torch alone."""
+    parts = dict(zip(order, bcx.chunk(3, 1), strict=True))
+    product = parts["B"] * parts["x"]
+    size = w.shape[-1] - 1
+    before = product.new_zeros(*product.shape[:2], size) if states is None else states
+    rows = torch.cat([before, product], 2)
+    return parts["C"] * F.conv1d(rows, w.reshape(-1, 1, size + 1), bias, groups=w.shape[0]), rows[..., -size:]
+
+
+def glu_conv(x, w, bias, padding="same"):
+    return F.silu(F.conv1d(F.glu(x, 1), w[:, None], bias, padding=padding, groups=w.shape[0]))
+
+
+@pytest.fixture
+def tensors():
+    generator = torch.Generator().manual_seed(0)
+    shapes = (2, 12, 9), (4, 3), (4,), (2, 4, 2)
+    return [torch.randn(shape, generator=generator, requires_grad=True) for shape in shapes]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_gated_short_conv(mode, tensors, monkeypatch):
+    monkeypatch.setenv("NKICONV_CPU", mode)
+    found = pytorch.gated_short_conv(*tensors, return_final_states=True)
+    wanted = short_conv(*tensors)
+    gradients = [torch.ones_like(one) for one in wanted]
+    of_each = torch.autograd.grad(found, tensors, gradients), torch.autograd.grad(wanted, tensors, gradients)
+    for one, other in zip((*found, *of_each[0]), (*wanted, *of_each[1]), strict=True):
+        torch.testing.assert_close(one, other, **CLOSE)
+    x, w = tensors[:2]
+    torch.testing.assert_close(pytorch.gated_short_conv(x, w[:, None]), short_conv(x, w)[0], **CLOSE)
+    torch.testing.assert_close(pytorch.gated_short_conv(x, w, order="xCB"), short_conv(x, w, order="xCB")[0], **CLOSE)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("padding", ["same", "causal", 2])
+def test_glu_conv1d(mode, padding, tensors, monkeypatch):
+    monkeypatch.setenv("NKICONV_CPU", mode)
+    x, w, bias, _ = tensors
+    given = [x.detach()[:, :8].requires_grad_(), w, bias]
+    found = pytorch.glu_conv1d(*given, padding=padding)
+    causal = F.silu(F.conv1d(F.pad(F.glu(given[0], 1), (2, 0)), w[:, None], bias, groups=4))
+    wanted = causal if padding == "causal" else glu_conv(*given, padding)
+    torch.testing.assert_close(found, wanted, **CLOSE)
+    of_each = (torch.autograd.grad(y.square().sum(), given) for y in (found, wanted))
+    for one, other in zip(*of_each, strict=True):
+        torch.testing.assert_close(one, other, atol=2e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("call", [pytorch.gated_short_conv, pytorch.glu_conv1d])
+def test_16_bits_agree_within_the_bound(call, dtype, tensors, monkeypatch):
+    monkeypatch.setenv("NKICONV_CPU", "compare")
+    x, w, bias, _ = (one.detach().to(dtype) for one in tensors)
+    assert call(x if call is pytorch.gated_short_conv else x[:, :8], w, bias).dtype == dtype
+
+
+def test_second_derivatives(tensors):
+    x, w, bias, states = (one.detach().double()[:1] if one.dim() == 3 else one.detach().double() for one in tensors)
+    given = tuple(one.requires_grad_() for one in (x[..., :4].detach(), w, bias, states))
+    assert torch.autograd.gradcheck(pytorch.gated_short_conv, given)
+    assert torch.autograd.gradgradcheck(lambda x, w: pytorch.glu_conv1d(x[:, :8], w), given[:2])
+
+
+@pytest.mark.parametrize("mode", ["torch", "simulate"])
+def test_second_derivatives_of_the_operator(mode, tensors, monkeypatch):
+    monkeypatch.setenv("NKICONV_CPU", mode)
+    x, w = tensors[:2]
+    found = []
+    for call in (pytorch.gated_short_conv, lambda *given: short_conv(*given)[0]):
+        with Seen():  # whoever looks on sees the operator
+            (of_x,) = torch.autograd.grad(call(x, w).square().sum(), x, create_graph=True)
+            found.append(torch.autograd.grad(of_x.square().sum(), w)[0])
+    torch.testing.assert_close(*found, atol=1e-2, rtol=1e-4)
+
+
+@pytest.mark.parametrize("mode", ["torch", "simulate"])
+def test_compiled_it_is_one_operator(mode, tensors, monkeypatch):
+    monkeypatch.setenv("NKICONV_CPU", mode)
+    x, w, bias, states = (one.detach() for one in tensors)
+    compiled = torch.compile(lambda *given: pytorch.gated_short_conv(*given), fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x, w, bias, states), short_conv(x, w, bias, states)[0], **CLOSE)
+    with Seen() as seen:
+        pytorch.glu_conv1d(x[:, :8], w, bias)
+    assert [name for name in seen.names if name.startswith("nkiconv::")] == ["nkiconv::gated_conv1d"]
+
+
+@pytest.mark.parametrize("mode", ["torch", "simulate"])
+@pytest.mark.parametrize("filters", [False, True])
+def test_vmap(mode, filters, tensors, monkeypatch):
+    monkeypatch.setenv("NKICONV_CPU", mode)
+    x, w = (torch.stack([one.detach(), 2 * one.detach(), -one.detach()]) for one in tensors[:2])
+    given = (x, w) if filters else (x, w[0])
+    found = torch.vmap(pytorch.gated_short_conv, (0, 0 if filters else None))(*given)
+    wanted = [short_conv(x[i], w[i] if filters else w[0])[0] for i in range(3)]
+    torch.testing.assert_close(found, torch.stack(wanted), **CLOSE)
+
+
+def test_steps_are_the_whole(tensors, monkeypatch):
+    monkeypatch.setenv("NKICONV_CPU", "simulate")
+    x, w = (one.detach() for one in tensors[:2])
+    module = nn.GatedShortConv(4, 3)
+    module.weight.data.copy_(w[:, None])
+    whole, final = module(x, return_final_states=True)
+    states, found = torch.zeros(2, 4, 2), []
+    for piece in x.split([4, 1, 1, 3], 2):
+        y, states = module(piece, states, return_final_states=True)
+        found.append(y)
+    torch.testing.assert_close(torch.cat(found, 2), whole, **CLOSE)
+    torch.testing.assert_close(states, final)
+
+
+def test_lfm2s_stage(monkeypatch):
+    modeling = pytest.importorskip("transformers.models.lfm2.modeling_lfm2")
+    monkeypatch.setenv("NKICONV_CPU", "simulate")
+    torch.manual_seed(0)
+    config = modeling.Lfm2Config(hidden_size=8, num_attention_heads=2, num_key_value_heads=1, num_hidden_layers=2)
+    theirs = modeling.Lfm2ShortConv(config, 0)
+    hidden, ours = torch.randn(2, 7, 8), nn.GatedShortConv.from_module(theirs.conv)
+    with torch.no_grad():
+        wanted = theirs(hidden)
+        found = theirs.out_proj(ours(theirs.in_proj(hidden).transpose(-1, -2)).transpose(-1, -2))
+    torch.testing.assert_close(found, wanted, **CLOSE)
+    assert ours.weight is theirs.conv.weight
+    ours.load_state_dict(theirs.conv.state_dict())
+
+
+def test_conformers_stage(monkeypatch):
+    monkeypatch.setenv("NKICONV_CPU", "simulate")
+    torch.manual_seed(0)
+    conv, norm = torch.nn.Conv1d(6, 6, 5, padding=2, groups=6, bias=False), torch.nn.BatchNorm1d(6)
+    norm(torch.randn(4, 6, 9))
+    conv, norm = conv.eval(), norm.eval()
+    x = torch.randn(2, 12, 11)
+    with torch.no_grad():
+        wanted = F.silu(norm(conv(F.glu(x, 1))))
+        found = nn.ConformerConv.from_modules(conv, norm)(x)
+    torch.testing.assert_close(found, wanted, **CLOSE)
+    alone = nn.ConformerConv.from_modules(conv, activation=None)
+    assert alone.weight is conv.weight
+    torch.testing.assert_close(alone(x), conv(F.glu(x, 1)), **CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda x, w: pytorch.gated_short_conv(x, w, order="xG"), LayoutError, "order='xG'"),
+        (lambda x, w: pytorch.gated_short_conv(x[:, :11], w), LayoutError, "no multiple of 3"),
+        (lambda x, w: pytorch.gated_short_conv(x, w[:3]), GeometryError, "input.shape"),
+        (lambda x, w: pytorch.gated_short_conv(x, w, w[:3, 0]), GeometryError, "bias"),
+        (lambda x, w: pytorch.gated_short_conv(x[0], w), LayoutError, "N, C, W"),
+        (lambda x, w: pytorch.gated_short_conv(x, w, None, x[:, :4, :3]), GeometryError, "initial_states"),
+        (lambda x, w: pytorch.gated_short_conv(x, w.half()), DtypeError, "weight"),
+        (lambda x, w: pytorch.gated_short_conv(x, w, None, x[:, :4, :2].half()), DtypeError, "initial_states"),
+        (lambda x, w: pytorch.glu_conv1d(x[:, :8], w, padding="top"), GeometryError, "padding"),
+        (lambda x, w: pytorch.glu_conv1d(x[:, :8], w, activation="mish"), UnsupportedError, "activation"),
+        (lambda x, w: pytorch.glu_conv1d(x[:, :8], w, return_final_states=True), GeometryError, "use 'causal'"),
+        (lambda x, w: nn.GatedShortConv.from_module(torch.nn.Conv1d(4, 4, 3)), UnsupportedError, "filter a channel"),
+        (
+            lambda x, w: nn.ConformerConv.from_modules(torch.nn.Conv1d(4, 4, 3, groups=4), torch.nn.BatchNorm1d(4)),
+            UnsupportedError,
+            "eval mode",
+        ),
+    ],
+)
+def test_refusals(call, error, words):
+    with pytest.raises(error, match=words):
+        call(torch.ones(2, 12, 9), torch.ones(4, 3))
+
+
+def test_forward_mode_is_refused_where_a_kernel_computes(monkeypatch):
+    x, w = torch.ones(2, 12, 9), torch.ones(4, 3)
+    assert torch.func.jvp(lambda x: pytorch.gated_short_conv(x, w), (x,), (x,))[1].shape == (2, 4, 9)
+    monkeypatch.setenv("NKICONV_CPU", "simulate")
+    with pytest.raises(UnsupportedError, match="forward mode"):
+        torch.func.jvp(lambda x: pytorch.gated_short_conv(x, w), (x,), (x,))
+
+
+def test_nothing_but_rows_of_zero():
+    assert pytorch.gated_short_conv(torch.ones(0, 12, 9), torch.ones(4, 3)).shape == (0, 4, 9)
+    assert np.isnan(pytorch.gated_short_conv(torch.full((1, 12, 9), float("nan")), torch.ones(4, 3)).numpy()).all()
