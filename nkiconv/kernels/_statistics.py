@@ -225,10 +225,16 @@ class OutputStatistics:
         if one.first.count > 0:
             finish_triple(one.first, every.triples[0:kn, every.used, 0:3])
             every.used, every.count = every.used + 1, every.count + one.first.count
-        self.end(MOVING_MAX)
+        self.store_moved(MOVING_MAX)
         self.moving.append((image, m_tile, every, one.bias))
 
-    def end(self, most=0):
+    def end(self):
+        """Store what waits: small images whose next one the cores share, and what is moved to other partitions."""
+        for some in self.small.values():
+            self.store_small(some)
+        self.store_moved(0)
+
+    def store_moved(self, most):
         """Store statistics that are moved to other partitions, until so many are left."""
         while len(self.moving) > most:
             self.store_one(*self.moving.pop(0))

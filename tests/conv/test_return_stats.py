@@ -80,6 +80,7 @@ CASES = {
     "NHWC": (image(C=40, layout="NHWC"), {}),
     "NHWC, fp32, one output channel": (image(K=1, layout="NHWC", dtype="fp32"), {}),
     "many images in a bank": (image(N=41, H=4, W=3, C=130), {}),
+    "small images, one on both cores": (image(N=3, H=9, W=30, C=16, K=8, R=1, S=1, padding=((0, 0),) * 2), {}),
     "columns over a bank": (image(H=2, W=1100), {}),
     "rows over an output tile": (image(H=130, W=90, K=3, C=2), {}),
     "folded outputs": (image(C=64, K=64), {"config": (("fold", "outputs"),)}),

@@ -109,8 +109,8 @@ def conv2d_implicit_gemm(
         x_scale, x_shift: [N, C] or [C] in HBM, fp32, and x_activation, as activation: x is act(x * x_scale + x_shift),
             with 1 and 0 for None, zeros of padding and of lhs_dilation stay zeros. In fp32, rounded once to x's dtype,
             or to bf16 with precision="bf16"; x of 16 or 32 bits.
-        y_norm: None, or a norm over the channels of a pixel of y (`pixel_norms`), before the activation, in fp32; without
-            groups. y_norm_weight, y_norm_bias: [K] in HBM, fp32, bf16 or fp16, or None; y_norm_eps: a number.
+        y_norm: None, or a norm over the channels of a pixel of y (`pixel_norms`), before the activation, in fp32; not
+            of groups. y_norm_weight, y_norm_bias: [K] in HBM, fp32, bf16 or fp16, or None; y_norm_eps: a number.
 
     Returns: [N, K, P, Q] in HBM (transposed by out_perm), of out_dtype. Sums, bias, activation
         and residual are fp32. With return_stats the pair of it and [cores, N, K, 3] in HBM, fp32, as of

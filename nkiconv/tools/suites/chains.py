@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -178,6 +179,22 @@ def gated(name: str, model: str, problem: ConvProblem, chunks: str, **asked: Any
     )
 
 
+def normed(name: str, model: str, problem: ConvProblem, what: str, **asked: Any) -> Chain:
+    """A convolution whose pixels are normalised over their channels before they are written."""
+    elements = problem.N * problem.K * math.prod(axis.out for axis in problem.axes)
+    inputs = problem.N * problem.C * math.prod(axis.size for axis in problem.axes)
+    return Chain(
+        name,
+        model,
+        f"{problem.N} x {problem.C} to {problem.K} channels, {' x '.join(str(axis.size) for axis in problem.axes)}",
+        (inputs + elements) * problem.itemsize,
+        problem.flops,
+        lambda: convolved(problem, "convolution", bias=True),
+        lambda: (convolved(problem, f"convolution with {what}", bias=True, **asked),),
+        lambda: (convolved(problem, "convolution", bias=True), passed(what, elements)),
+    )
+
+
 #: What asks a convolution for statistics of y.
 STATISTICS: dict[str, Any] = {"return_stats": "channel"}
 
@@ -216,6 +233,16 @@ def chains() -> Iterator[Chain]:
     lfm2 = ConvProblem(N=1, C=2048, W=4096, S=3, groups=2048, padding=((0, 0), (2, 0)), dtype=DTYPE)
     yield gated("lfm2", "LFM2, gated short convolution", lfm2, "BCx")
     conformer = cases.get("conformer").problem
+    wan = {"y_norm": "rms", "y_norm_weight": True, "activation": "silu"}
+    for name in ("wan_384", "wan_192", "wan_96"):
+        yield normed(name, "Wan video VAE", cases.get(name).problem, "RMSNorm and SiLU", **wan)
+    layer = {"y_norm": "layer", "y_norm_weight": True, "y_norm_bias": True}
+    for channels, size in ((96, 56), (384, 14)):
+        seven = ConvProblem(
+            N=32, C=channels, H=size, W=size, K=channels, R=7, S=7, padding=((3, 3), (3, 3)), groups=channels,
+            dtype=DTYPE, layout="NHWC",
+        )  # fmt: skip
+        yield normed(f"convnext_{channels}", "ConvNeXt, 7x7 depthwise", seven, "LayerNorm", **layer)
     yield gated("conformer", "Conformer, GLU and SiLU", conformer, "xG", bias=True, activation="silu")
 
 
