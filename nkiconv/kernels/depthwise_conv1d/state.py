@@ -15,7 +15,7 @@ Bound by HBM, or by that copy at 0.52 ns an element of 128 partitions on Vector,
 from ... import rules
 from ..._nki import nisa, nl
 from ...axis import Axis
-from ...schedules.tiles import share
+from ...schedules.tiles import cut, share
 from .._arguments import refuse
 from .._dma import copy
 from .._engines import is_16bit, new_ledger, pick
@@ -32,6 +32,8 @@ LONG_RUN_BYTES = 512
 SHORT_ROW_BYTES, SMALL_BYTES = 256, 64
 #: Bytes up to which a DMA engine takes many times longer for an element (trn2.toml, dma.tiny_element_bytes).
 TINY_BYTES = 4
+#: Images from which each has a partition where products are stored.
+MANY_IMAGES = 32
 #: Bytes of a partition of the tiles that short rows go through: x, and the state.
 STATE_TILE_BYTES = 8192
 
@@ -72,7 +74,11 @@ def store_final_state(x_hbm, state_hbm, final_hbm, geometry, first=0, row=0, sta
     if geometry.C == 1 or geometry.x_n == geometry.C * geometry.x_c:
         images, rows = 1, geometry.N * geometry.C
     mine = share(rows, nl.num_programs(), nl.program_id(0))
-    ledger = new_ledger()
+    ledger, sources = new_ledger(), [x_hbm] if gate is None else [x_hbm, gate]
+    if gate is not None and images >= MANY_IMAGES:
+        of_each = (row + mine[0], state_row + mine[0], mine[1], first + mine[0] * step)
+        store_rows_of_images(sources, state_hbm, final_hbm, geometry, *of_each, ledger)
+        return
     for n in range(images):
         row0 = n * rows + mine[0]
         offset = first + n * geometry.x_n + mine[0] * step
@@ -80,7 +86,6 @@ def store_final_state(x_hbm, state_hbm, final_hbm, geometry, first=0, row=0, sta
         if direct:
             store_rows(x_hbm, state_hbm, final_hbm, geometry, *places)
         else:
-            sources = [x_hbm] if gate is None else [x_hbm, gate]
             store_short_rows(sources, state_hbm, final_hbm, geometry, *places, ledger)
 
 
@@ -104,51 +109,80 @@ def store_rows(x_hbm, state_hbm, final_hbm, geometry, row0, state_row0, rows, of
 
 def store_short_rows(sources, state_hbm, final_hbm, geometry, row0, state_row0, rows, offset, step, ledger):
     """The same through SBUF, in tiles [partitions, rows of a partition, elements]."""
-    size = geometry.pad_left
-    from_x = min(size, geometry.W)
-    width = from_x
-    if geometry.x_w == 1:
-        least = SHORT_ROW_BYTES if geometry.W * geometry.itemsize < SHORT_ROW_BYTES else SMALL_BYTES
-        width = min(geometry.W, max(from_x, least // geometry.itemsize))
-    most = max(1, STATE_TILE_BYTES // ((size + width) * geometry.itemsize))
-    row = 0
+    row, most = 0, rows_of_tile(geometry)
     while row < rows:
         length = min(most, max(1, (rows - row) // nl.tile_size.pmax))
         partitions = min(nl.tile_size.pmax, (rows - row) // length)
-        final_sbuf = nl.ndarray((partitions, length, size), dtype=final_hbm.dtype, buffer=nl.sbuf)
-        final_elements = (row0 + row) * size
-        if from_x < size and state_hbm == None:
-            nisa.memset(dst=final_sbuf, value=0.0, engine=nisa.engine.gpsimd)
-        elif from_x < size:
-            run, old = length * size - from_x, (state_row0 + row) * size + from_x
-            copy(
-                final_sbuf.reshape((partitions, length * size))[0:partitions, 0:run],
-                state_hbm.ap(pattern=[[length * size, partitions], [1, run]], offset=old),
-            )
-        start = offset + row * step + (geometry.W - width) * geometry.x_w
-        tails = [load_tails(one, geometry, start, step, partitions, length, width) for one in sources]
-        finish_gates(gates_due(geometry, tails), None)
-        tail = tails[0]
-        nisa.tensor_copy(
-            dst=final_sbuf[0:partitions, 0:length, size - from_x : size],
-            src=tail[0:partitions, 0:length, width - from_x : width],
-            engine=pick(ledger, length * from_x, is_16bit(final_hbm.dtype)),
-        )
-        copy(
-            final_hbm.ap(pattern=[[length * size, partitions], [1, length * size]], offset=final_elements),
-            final_sbuf.reshape((partitions, length * size)),
-        )
+        apart = (length * step, length)
+        places = (row0 + row, state_row0 + row, offset + row * step)
+        store_tile(sources, state_hbm, final_hbm, geometry, places, (partitions, length), apart, step, ledger)
         row += partitions * length
 
 
-def load_tails(x_hbm, geometry, start, step, partitions, length, width):
-    """The last `width` elements of rows of x: view [partitions, length, width] of SBUF, laid out as HBM's runs are."""
+def store_rows_of_images(sources, state_hbm, final_hbm, geometry, row0, state_row0, rows, offset, ledger):
+    """The same rows of every image, an image to a partition."""
+    C, step = geometry.C, geometry.x_c
+    for n0, images in cut(geometry.N, nl.tile_size.pmax):
+        for c0, length in cut(rows, rows_of_tile(geometry)):
+            places = (row0 + n0 * C + c0, state_row0 + n0 * C + c0, offset + n0 * geometry.x_n + c0 * step)
+            tile, apart = (images, length), (geometry.x_n, C)
+            store_tile(sources, state_hbm, final_hbm, geometry, places, tile, apart, step, ledger)
+
+
+def loaded_of_row(geometry):
+    """Elements at the end of a short row of x that are loaded."""
+    from_x = min(geometry.pad_left, geometry.W)
+    if geometry.x_w != 1:
+        return from_x
+    least = SHORT_ROW_BYTES if geometry.W * geometry.itemsize < SHORT_ROW_BYTES else SMALL_BYTES
+    return min(geometry.W, max(from_x, least // geometry.itemsize))
+
+
+def rows_of_tile(geometry):
+    """Rows of a partition of a tile, at most."""
+    return max(1, STATE_TILE_BYTES // ((geometry.pad_left + loaded_of_row(geometry)) * geometry.itemsize))
+
+
+def store_tile(sources, state_hbm, final_hbm, geometry, places, tile, apart, step, ledger):
+    """Rows of the final state, (partitions, rows of each).
+
+    places: the first in final_hbm, in state_hbm, and its element of x; apart: elements of x, and rows of states, from
+    one partition to the next; step: elements of x from row to row.
+    """
+    (row, state_row, offset), (partitions, length) = places, tile
+    size, width = geometry.pad_left, loaded_of_row(geometry)
+    from_x = min(size, geometry.W)
+    final_sbuf = nl.ndarray((partitions, length, size), dtype=final_hbm.dtype, buffer=nl.sbuf)
+    flat_sbuf = final_sbuf.reshape((partitions, length * size))
+    if from_x < size and state_hbm == None:
+        nisa.memset(dst=final_sbuf, value=0.0, engine=nisa.engine.gpsimd)
+    elif from_x < size:
+        run, old = length * size - from_x, state_row * size + from_x
+        pattern = [[apart[1] * size, partitions], [1, run]]
+        copy(flat_sbuf[0:partitions, 0:run], state_hbm.ap(pattern=pattern, offset=old))
+    start, tails = offset + (geometry.W - width) * geometry.x_w, []
+    for source in sources:
+        tails.append(load_tails(source, geometry, start, step, (partitions, apart[0]), length, width))
+    finish_gates(gates_due(geometry, tails), None)
+    nisa.tensor_copy(
+        dst=final_sbuf[0:partitions, 0:length, size - from_x : size],
+        src=tails[0][0:partitions, 0:length, width - from_x : width],
+        engine=pick(ledger, length * from_x, is_16bit(final_hbm.dtype)),
+    )
+    pattern = [[apart[1] * size, partitions], [1, length * size]]
+    copy(final_hbm.ap(pattern=pattern, offset=row * size), flat_sbuf)
+
+
+def load_tails(x_hbm, geometry, start, step, places, length, width):
+    """The last `width` elements of rows of x: view [partitions, length, width] of SBUF, laid out as HBM's runs are.
+    places: partitions, and elements of x from one to the next."""
+    partitions, apart = places
     by_channel = step < geometry.x_w and width > 1
     shape = (partitions, width, length) if by_channel else (partitions, length, width)
     x_sbuf = nl.ndarray(shape, dtype=x_hbm.dtype, buffer=nl.sbuf)
     rows, elements = [step, length], [geometry.x_w, width]
     inner = [elements, rows] if by_channel else [rows, elements]
-    load_rows(x_sbuf, x_hbm, [[length * step, partitions], inner[0], inner[1]], start)
+    load_rows(x_sbuf, x_hbm, [[apart, partitions], inner[0], inner[1]], start)
     return x_sbuf.permute((0, 2, 1)) if by_channel else x_sbuf
 
 
