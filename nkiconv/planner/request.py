@@ -178,6 +178,12 @@ def array_work(problem: ConvProblem, asked: Asked) -> tuple[int, str]:
     return count * problem.flops // products, dtype
 
 
+def least_bytes(problem: ConvProblem, asked: Asked) -> int:
+    """Bytes of HBM that a call moves at the least: the problem's, and those of x's other chunks."""
+    others = len(asked.chunks or "x") - 1
+    return problem.min_bytes + others * problem.N * problem.C * problem.W * problem.itemsize
+
+
 def sorted_constants(constants: Mapping[str, float] | None) -> tuple[tuple[str, float], ...]:
     """Overrides of modelling constants in the order that makes equal ones equal.
 

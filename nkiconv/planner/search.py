@@ -35,7 +35,7 @@ from ..simulator.timing.prices import TensorPrice
 from .candidates import Candidate, field_of, symbols_of
 from .explain import InTurns, Rejection
 from .plan import ESTIMATED, SHIPPED, TIMED, TUNED, Plan
-from .request import Config, Request, array_work
+from .request import Config, Request, array_work, least_bytes
 from .timekeeper import CLOSE, ESTIMATE_INSTRUCTIONS, WHOLE_INSTRUCTIONS, Advance, Timekeeper, Trial, key_of
 from .timing import phases
 
@@ -266,7 +266,7 @@ class _Search:
         trials = [best, *[one for one in trials if one is not best]]
         request, problem, timing = self.request, self.request.problem, best.timing
         assert timing is not None
-        flops, dtype = array_work(problem, request.asked)
+        (flops, dtype), moved = array_work(problem, request.asked), least_bytes(problem, request.asked)
         share = best.us / found.phase0_us  # other than 1 for an extrapolated time, which moves as the reduced one
         return Plan(
             problem=problem,
@@ -281,7 +281,7 @@ class _Search:
             worst_us=found.worst_us * share,
             phases=len(found.at_us),
             copy_floor_us=self.times.copy_floor_us,
-            roofline_us=roofline(problem.min_bytes, flops, canonical(dtype) or "", request.lnc, self.times.rates).us,
+            roofline_us=roofline(moved, flops, canonical(dtype) or "", request.lnc, self.times.rates).us,
             bound_by=timing.bound_by,
             instructions=best.instructions,
             sbuf_bytes=max(space.peak_bytes for space in timing.timed.line.sbuf),

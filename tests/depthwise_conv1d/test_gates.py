@@ -130,6 +130,14 @@ def test_other_operations_have_no_chunks():
             nkiconv.plan(toward, operation=operation, chunks="BCx")
 
 
+def test_a_plans_limit_counts_every_chunk():
+    problem = nkiconv.ConvProblem(N=1, C=256, W=512, S=3, groups=256, padding=((0, 0), (2, 0)), dtype="bf16")
+    plain, gated = (nkiconv.plan(problem, chunks=chunks, use_cache=False) for chunks in (None, "BCx"))
+    elements, filters = 256 * 512, 256 * 3
+    assert gated.roofline_us / plain.roofline_us == pytest.approx((4 * elements + filters) / (2 * elements + filters))
+    assert gated.modelled_us > plain.modelled_us
+
+
 def test_gated_short_conv_steps_as_a_whole():
     rng = np.random.default_rng(0)
     bcx, w = rng.integers(-3, 4, (2, 12, 7)).astype(np.float32), rng.integers(-2, 3, (4, 3)).astype(np.float32)
