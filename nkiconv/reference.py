@@ -70,13 +70,17 @@ def abs_sum_ref(x: AnyArray, w: AnyArray, problem: ConvProblem, channels: Sequen
 
 
 def prologue_ref(
-    x: AnyArray, x_scale: AnyArray | None = None, x_shift: AnyArray | None = None, x_activation: str | None = None
+    x: AnyArray,
+    x_scale: AnyArray | None = None,
+    x_shift: AnyArray | None = None,
+    x_activation: str | None = None,
+    x_upsample: int = 1,
 ) -> Float64Array:
-    """What a convolution with a prologue convolves, in float64: act(x * x_scale + x_shift).
+    """What a convolution with a prologue convolves, in float64: act(x * x_scale + x_shift), rows and columns repeated.
 
     Args:
         x: [N, C, ...], canonical. x_scale, x_shift: [C] or [N, C], or None. All of any dtype that converts to float64.
-        x_activation: None or one of `rules.ACTIVATIONS`.
+        x_activation: None or one of `rules.ACTIVATIONS`. x_upsample: how often each row and column is there.
 
     Raises:
         UnsupportedError: x_activation has another name.
@@ -93,7 +97,8 @@ def prologue_ref(
             found *= _by_channel(x_scale, x.ndim)
         if x_shift is not None:
             found += _by_channel(x_shift, x.ndim)
-        return _activate(found, x_activation)
+        found = _activate(found, x_activation)
+    return found if x_upsample == 1 else found.repeat(x_upsample, -1).repeat(x_upsample, -2)
 
 
 def _by_channel(numbers: AnyArray, ndim: int) -> Float64Array:

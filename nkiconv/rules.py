@@ -37,12 +37,11 @@ VOLUME_FILTER_LAYOUTS = {"KCTRS": (0, 1, 2, 3, 4), "TRSCK": (4, 3, 0, 1, 2), "KT
 FILTER_PERMS = FILTER_LAYOUTS | VOLUME_FILTER_LAYOUTS
 #: What can be computed of a convolution: y, the gradient of x, or that of w. See `ConvProblem.toward`.
 DIRECTIONS = ("forward", "dgrad", "wgrad")
-#: Names of the activations that a kernel takes.
-ACTIVATIONS = tuple(activations.ACTIVATIONS)
-#: What x may be scaled and shifted by: a number for each channel, [C], or for each of each image, [N, C].
-SCALE_FORMS = ("channel", "image")
-#: Where a residual is added.
-RESIDUAL_POSITIONS = ("pre_activation", "post_activation")
+#: Names of the activations that a kernel takes; where a residual is added.
+ACTIVATIONS, RESIDUAL_POSITIONS = tuple(activations.ACTIVATIONS), ("pre_activation", "post_activation")
+#: What x may be scaled and shifted by: a number for each channel, [C], or for each of each image, [N, C]; how often
+#: each of its rows and columns may be there.
+SCALE_FORMS, UPSAMPLES = ("channel", "image"), (1, 2)
 #: How fp32 products may be taken: both factors rounded to bf16, or to tf32 by the array, or as pairs of fp16; and how
 #: those of 16 bits: of sums of frames and of planes of taps, rounded to fp16 (see `pairs_of_planes`).
 PRECISIONS = ("bf16", "tf32", "fp16x3", "winograd")

@@ -296,6 +296,9 @@ ARGUMENTS: dict[str, list[Wrong]] = {
         ]
         for name in ("x_scale", "x_shift")
     },
+    "x_upsample": of_choice(
+        "x_upsample", lambda v: rules.accepted("x_upsample", v, rules.UPSAMPLES), (0, 3, "2", True, 2.0, None)
+    ),
     "x_activation": of_choice("x_activation", lambda v: rules.activation(v, "x_activation", "x")),
     "y_norm": of_choice("y_norm", pixel_norms.kind),
     "y_norm_eps": each([0.0, -1e-6, math.nan, math.inf, True, "1e-6", None], lambda _, v: pixel_norms.eps(v)),
@@ -321,7 +324,8 @@ NORM = ("y_norm", "y_norm_eps", *pixel_norms.OF_CHANNELS)
 CLASSES = {
     **dict.fromkeys(("layout", "filter_layout", "residual_position", "chunks"), LayoutError),
     **dict.fromkeys(
-        ("activation", "x_activation", "beta", "precision", "lnc", "algorithm", "config", *NORM), UnsupportedError
+        ("activation", "x_activation", "x_upsample", "beta", "precision", "lnc", "algorithm", "config", *NORM),
+        UnsupportedError,
     ),
     **dict.fromkeys(("strict_nonfinite", "flipped", "bias_gradient", "return_final_state"), UnsupportedError),
     "return_stats": UnsupportedError,

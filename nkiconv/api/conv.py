@@ -63,6 +63,7 @@ def conv2d(
     y_norm_weight: AnyArray | None = None,
     y_norm_bias: AnyArray | None = None,
     y_norm_eps: float = NORM_EPS,
+    x_upsample: int = 1,
 ) -> Any:
     """Convolve images with filters.
 
@@ -114,6 +115,8 @@ def conv2d(
             together: K up to 512 of NHWC, NDHWC, and NCDHW with T > 1 (activation_stationary), and where SBUF holds
             the filters of all of NCHW or NCDHW (implicit_gemm).
         y_norm_weight, y_norm_bias: [K]; bf16, fp16 or fp32; None: 1 and 0. y_norm_eps: from 2^-126 on.
+        x_upsample: 1, or 2: what is convolved has each row and column of that twice, as torch's "nearest" has it, and
+            all of this function's H and W are of it; x is loaded as it is.
 
     Returns: [N, K, P, Q], or [N, P, Q, K] with layout="NHWC", sums in fp32, rounded once; with return_stats the pair of
         it and the statistics.
@@ -216,6 +219,7 @@ def _convolved(
         epilogue, groups = epilogue.of_groups(batch_group_count), batch_group_count
     bare = _has_no_channels(kind, x, w, layout, filter_layout)
     checked, w_checked, with_residual = _with_data(kind, x, w, epilogue, bare, layout, filter_layout, groups)
+    checked = _upsampled(kind, checked, epilogue.x_upsample, layout)
     problem = checked_conv(
         kind,
         frames.whole(checked, layout),
@@ -288,6 +292,14 @@ def _with_data(
         extents[X_PERMS[layout][1]] = groups if type(groups) is int and groups > 0 else 1
         w = with_extents(w, {FILTER_PERMS[filter_layout][1]: 1})
     return with_extents(x, extents) if extents else x, w, epilogue
+
+
+def _upsampled(kind: Kind, x: Any, upsample: Any, layout: str) -> Any:
+    """In place of x, one without data of as many rows and columns as are convolved; what is wrong is refused later."""
+    is_image = layout in kind.layouts and len(getattr(x, "shape", ())) == kind.axes + 2
+    if not is_image or type(upsample) is not int or upsample not in rules.UPSAMPLES[1:]:
+        return x
+    return with_extents(x, {axis: upsample * x.shape[axis] for axis in X_PERMS[layout][2:]})
 
 
 def _has_no_channels(kind: Kind, x: Any, w: Any, layout: Any, filter_layout: Any) -> bool:

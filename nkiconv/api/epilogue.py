@@ -45,6 +45,7 @@ class Epilogue:
     y_norm_weight: Any = None
     y_norm_bias: Any = None
     y_norm_eps: float = pixel_norms.NORM_EPS
+    x_upsample: int = 1
 
     @staticmethod
     def taken_from(arguments: dict[str, Any]) -> tuple[Epilogue, dict[str, Any]]:
@@ -77,6 +78,7 @@ class Epilogue:
             y_norm=self.y_norm,
             y_norm_weight=self.y_norm_weight is not None,
             y_norm_bias=self.y_norm_bias is not None,
+            x_upsample=self.x_upsample,
         )
 
     def arguments(self) -> dict[str, Any]:
@@ -94,6 +96,8 @@ class Epilogue:
             found["out_dtype"] = nl_dtype(self.out_dtype)
         if self.return_stats is not None:
             found["return_stats"] = self.return_stats
+        if self.x_upsample != 1:
+            found["x_upsample"] = self.x_upsample
         if self.return_final_frames:
             found["return_final_frames"] = self.return_final_frames
         return found | ({"return_final_state": True} if self.return_final_state else {})

@@ -15,7 +15,8 @@ alone, so that a fused prologue has its place behind it, here (docs/architecture
     x' = act(x * scale + shift)    scale, shift: a number for each channel, or for each of each image
 
 One instruction for all images or, where their numbers differ, for each; in fp32, rounded once to what the array takes.
-Where x changes its dtype on the way, that instruction is the cast.
+Where x changes its dtype on the way, that instruction is the cast. Where each row and column of x becomes two, four of
+them, one for each place, read a tile that x comes into.
 """
 
 from dataclasses import dataclass, field
@@ -28,7 +29,7 @@ from ..schedules.depthwise import GATED_ELEMENTS
 from ..schedules.frames import is_transposed
 from ..schedules.options import NUMBER_BYTES, NUMBERS_BYTES, Prologue
 from ..schedules.regions import regions_of_x
-from ..schedules.tiles import QUADRANT, cut, engine_parts, size_of
+from ..schedules.tiles import QUADRANT, cut, div_ceil, engine_parts, size_of
 from ._arguments import refuse
 from ._dma import copy, load, load_from_rows, load_region, load_transposed, spot
 from ._engines import SCALAR_WORK, START_WORK, is_16bit, pick_sum
@@ -72,9 +73,14 @@ class PrologueOperands(nl.NKIObject):
             self.kept_bytes -= NUMBER_BYTES * oldest[-1]
         self.kept[key] = tile_sbuf[0 : tile_sbuf.shape[0], column : column + count]
 
-    def apply(self, dst, src, row, c0, d0, ledger):
+    def apply(self, dst, src, row, c0, first, ledger):
         """dst = act(src * scale + shift) of [c, planes, rows, columns] in SBUF, from partition `row`, a multiple of 32,
-        channel c0 and plane d0 on."""
+        channel c0 and (plane, row, column) `first` on; rows and columns as often as `upsample` says."""
+        for into, out_of in places_of_pixels(dst, src, first[1:], self.asked.upsample):
+            self.apply_once(into, out_of, row, c0, first[0], ledger)
+
+    def apply_once(self, dst, src, row, c0, d0, ledger):
+        """The same of rows and columns that are there as often."""
         (cn, dn), each = dst.shape[:2], self.image_planes
         first = d0 // each
         images = (d0 + dn - 1) // each - first + 1
@@ -97,7 +103,7 @@ class PrologueOperands(nl.NKIObject):
         nisa.activation(dst=dst, op=op, data=src, scale=1.0 if scale is None else scale, bias=shift)
 
 
-def read_prologue(arguments, img_ref, N, C):
+def read_prologue(arguments, upsample, img_ref, N, C):
     """Check (x_scale, x_shift, x_activation), each of which may be None, and return a Prologue."""
     x_scale, x_shift, x_activation = arguments
     refuse(rules.activation(x_activation, "x_activation", "x"))
@@ -106,7 +112,7 @@ def read_prologue(arguments, img_ref, N, C):
         if numbers is not None:
             refuse(rules.of_channels(name, numbers.shape, N, C), rules.array_dtype(name, numbers.dtype, ("fp32",)))
         forms.append("" if numbers is None else "channel" if len(numbers.shape) == 1 else "image")
-    found = Prologue(forms[0], forms[1], "" if x_activation is None else x_activation)
+    found = Prologue(forms[0], forms[1], "" if x_activation is None else x_activation, upsample)
     refuse(rules.prologue_fits(img_ref.dtype, "img_ref") if found.asked else "")
     return found
 
@@ -128,6 +134,21 @@ def load_numbers(numbers_sbuf, row, hbm, pattern, offset):
             nisa.nc_transpose(
                 dst=square_sbuf, data=runs_sbuf[0 : k_tiles * count, c : c + some], engine=nisa.engine.vector
             )
+
+
+def places_of_pixels(dst, src, first, upsample):
+    """(part of dst, part of src) for each place that a pixel of src has in dst [c, planes, rows, columns], which begins
+    at (row, column) `first`, src where that one comes from."""
+    if upsample == 1:
+        return [(dst, src)]
+    (cn, dn, hn, wn), found = dst.shape, []
+    for h in range(min(upsample, hn)):
+        for w in range(min(upsample, wn)):
+            counts = div_ceil(hn - h, upsample), div_ceil(wn - w, upsample)
+            top, left = ((at + first[i]) // upsample - first[i] // upsample for i, at in enumerate((h, w)))
+            out_of = src[0:cn, 0:dn, top : top + counts[0], left : left + counts[1]]
+            found.append((dst[0:cn, 0:dn, h:hn:upsample, w:wn:upsample], out_of))
+    return found
 
 
 def part_of(view, row, part, planes):
@@ -172,24 +193,32 @@ def load_x(
     left, right = places_inside(w0, 1, wn, geometry.columns.size if "h" in order else wn)
     if bottom <= top or right <= left:
         return
-    start, extents = (h0 + top * row_step, w0 + left), (bottom - top, right - left)
-    for place, pattern, offset, framed in regions_of_x(geometry, (c0, cn), (d0, dn), start, extents):
+    start, extents, upsample = (h0 + top * row_step, w0 + left), (bottom - top, right - left), geometry.upsample
+    # rows and columns in HBM
+    ends = [(first + count - 1) // upsample + 1 for first, count in zip(start, extents)]
+    held = [first // upsample for first in start]
+    extents = [end - first for first, end in zip(held, ends)]
+    for place, pattern, offset, framed in regions_of_x(geometry, (c0, cn), (d0, dn), held, extents):
         *channels, planes, (by_row, _), columns = pattern
         axes = {"c": channels, "n": [planes], "h": [[by_row * row_step, extents[0]]], "w": [columns]}
         at, pattern = {"c": place[0], "n": place[1], "h": top, "w": left}, [one for axis in order for one in axes[axis]]
         into = [at[axis] for axis in order[-len(dst.shape) :]]
         x_hbm, prologue = operands.frames if framed else operands.x, operands.prologue
-        come, where = dst, into
-        if prologue is not None and dst.dtype != x_hbm.dtype:
-            come, where = nl.ndarray(spot(dst, into, pattern).shape, dtype=x_hbm.dtype, buffer=nl.sbuf), [0] * len(into)
+        come, where, shape = dst, into, spot(dst, into, pattern).shape
+        if prologue is not None and (dst.dtype != x_hbm.dtype or upsample > 1):
+            come, where = nl.ndarray(shape, dtype=x_hbm.dtype, buffer=nl.sbuf), [0] * len(into)
         if order == "cnhw" and transposes and is_transposed(geometry):
             strides = [step for step, _ in pattern]
             load_transposed(spot(come, where, pattern), x_hbm, strides, offset, alone, ledger)
         else:
             load_region_of_x(come, operands, where, pattern, offset, framed)
         if prologue is not None:
-            there = spot(come, where, pattern)
-            prologue.apply(spot(dst, into, pattern), there, row + place[0], c0 + place[0], d0 + place[1], ledger)
+            there, target = spot(come, where, pattern), spot(dst, into, pattern)
+            if upsample > 1:
+                c, n = into[:2]
+                target = dst[c : c + shape[0], n : n + shape[1], top:bottom, left:right]
+            begin = (d0 + place[1], *start)
+            prologue.apply(target, there, row + place[0], c0 + place[0], begin, ledger)
 
 
 def load_region_of_x(tile, operands, first, pattern, offset, framed):

@@ -185,8 +185,12 @@ def chunk_of(problem: ConvProblem, planes: int) -> ConvProblem:
 
 
 def x_shape(problem: ConvProblem, asked: Asked) -> tuple[int, ...]:
-    """Shape of x as the kernel is given it: without the frames in front."""
-    return planes_shape(problem, problem.D - asked.initial_frames) if problem.D is not None else problem.input_shape
+    """Shape of x as the kernel is given it: without the frames in front, before it is upsampled."""
+    if problem.D is not None:
+        return planes_shape(problem, problem.D - asked.initial_frames)
+    spread = X_PERMS[problem.layout][2:]
+    shape = enumerate(problem.input_shape)
+    return tuple(-(-extent // asked.x_upsample) if axis in spread else extent for axis, extent in shape)
 
 
 def planes_shape(problem: ConvProblem, planes: int) -> tuple[int, ...]:
@@ -220,7 +224,7 @@ def geometry_of(problem: ConvProblem, asked: Asked) -> Geometry:
     frames = ArraySpec(planes_shape(problem, asked.initial_frames), dtype) if asked.initial_frames else None
     how = (problem.groups, 1), perms, asked.precision
     packed = problem.is_volume and asked.packed
-    flags = packed, problem.transposed, frames
+    flags = packed, problem.transposed, frames, asked.x_upsample
     return with_pairs(read_geometry(x, w, places, *how, *flags)[0])
 
 
@@ -231,7 +235,7 @@ def options_of(problem: ConvProblem, asked: Asked) -> Options:
         residual=asked.residual is not None,
         scaled=asked.scaled,
         strict_nonfinite=asked.strict_nonfinite,
-        prologue=Prologue(asked.x_scale or "", asked.x_shift or "", asked.x_activation or ""),
+        prologue=Prologue(asked.x_scale or "", asked.x_shift or "", asked.x_activation or "", asked.x_upsample),
         statistics=asked.return_stats is not None,
     )
 
@@ -239,6 +243,7 @@ def options_of(problem: ConvProblem, asked: Asked) -> Options:
 def prologue_arguments(problem: ConvProblem, asked: Asked) -> dict[str, Any]:
     """A kernel's arguments of a prologue, without data; nothing for what is not asked for."""
     found: dict[str, Any] = {} if asked.x_activation is None else {"x_activation": asked.x_activation}
+    found |= {"x_upsample": asked.x_upsample} if asked.x_upsample > 1 else {}
     for name in ("x_scale", "x_shift"):
         form = getattr(asked, name)
         if form is not None:
@@ -254,6 +259,12 @@ def asked_against_problem(problem: ConvProblem, asked: Asked) -> Iterator[Nkicon
         yield GeometryError(
             f"initial_frames={asked.initial_frames}, return_final_frames={asked.return_final_frames}: the problem has "
             f"D={problem.D} planes, both together with x's; pass fewer"
+        )
+    up = asked.x_upsample
+    if up > 1 and (problem.is_volume or problem.transposed or problem.H % up or problem.W % up):
+        yield GeometryError(
+            f"x_upsample={up}: conv2d takes it, of H and W that it divides, here H={problem.H} and W={problem.W}; "
+            f"upsample x before"
         )
     layout = asked.filter_layout
     if layout is not None and (asked.packed or len(layout) != 4 + problem.is_volume):

@@ -46,7 +46,7 @@ class DepthwiseConv1d(Operation):
             yield from refused(GeometryError, *rules.state(problem.width))
         yield from chunk_violations(problem, asked)
         lacking = ("precision", None), ("scaled", False), ("packed", False), ("return_stats", None)
-        on_x = (("x_scale", None), ("x_shift", None), ("x_activation", None))
+        on_x = (("x_scale", None), ("x_shift", None), ("x_activation", None), ("x_upsample", 1))
         on_y = (("y_norm", None), ("y_norm_weight", False), ("y_norm_bias", False))
         for name, plain in (*lacking, ("initial_frames", 0), ("return_final_frames", 0), *on_x, *on_y):
             value = getattr(asked, name)

@@ -53,6 +53,7 @@ def plan(
     y_norm: str | None = None,
     y_norm_weight: bool = False,
     y_norm_bias: bool = False,
+    x_upsample: int = 1,
     operation: str | None = None,
     algorithms: Sequence[str] | None = None,
     constants: Mapping[str, float] | None = None,
@@ -78,7 +79,8 @@ def plan(
         initial_frames, return_final_frames: of conv3d: how many of the problem's D planes come as initial_frames, and
             how many are returned.
         x_scale, x_shift: of convolutions: None, or what x is scaled and shifted by as it arrives, "channel" of [C] or
-            "image" of [N, C]. x_activation: as the function's.
+            "image" of [N, C]. x_activation, x_upsample: as the functions'; the problem is what is convolved,
+            of H and W that are x_upsample times x's.
         y_norm: of conv2d and conv3d, as the function's; y_norm_weight, y_norm_bias: flags of its tensors.
         operation: "depthwise_conv1d", "conv2d" or "conv3d", instead of the one that the problem is for.
         algorithms: names to choose from; None: all.
@@ -115,6 +117,7 @@ def plan(
         y_norm=y_norm,
         y_norm_weight=y_norm_weight,
         y_norm_bias=y_norm_bias,
+        x_upsample=x_upsample,
     )
     wanted = Request(
         problem=problem.toward(direction) if isinstance(problem, ConvProblem) else problem,

@@ -97,6 +97,7 @@ def problem_words(problem: ConvProblem, asked: Asked) -> tuple[str, str]:
     on_x = (asked.x_scale and "x_scale", asked.x_shift and "x_shift", asked.x_activation and f"x_{asked.x_activation}")
     after = asked.residual and "residual", asked.return_stats and "statistics"
     parts += [word for word in (*words, *after, asked.chunks, *on_x) if word]
+    parts += [f"x_upsample={asked.x_upsample}"] if asked.x_upsample > 1 else []
     x, y = [axis.size for axis in axes], [axis.out for axis in axes]
     return f"{_by((problem.N, problem.C, *x))} -> {_by((problem.K, *y))}", " ".join(parts)
 

@@ -36,10 +36,11 @@ class Floors:
     launch_us: float
 
 
-def floors(problem: ConvProblem, lnc: int, constants: Mapping[str, float] | None = None) -> Floors:
+def floors(problem: ConvProblem, lnc: int, constants: Mapping[str, float] | None = None, spared: int = 0) -> Floors:
     """Floors of a problem on 1 or 2 cores, of the bytes that it needs or of all, as few in and many out may take longer
-    than more in. constants: values by name, instead of trn2.toml's."""
-    found = [_floors_of(problem, moved, lnc, constants) for moved in dict.fromkeys((problem.moved, problem.held))]
+    than more in. constants: values by name, instead of trn2.toml's. spared: bytes that it has not to read."""
+    every = [(max(1, read - spared), written) for read, written in (problem.moved, problem.held)]
+    found = [_floors_of(problem, moved, lnc, constants) for moved in dict.fromkeys(every)]
     return min(found, key=lambda one: one.copy_us)
 
 

@@ -43,6 +43,7 @@ class Asked:
     y_norm: str | None = None
     y_norm_weight: bool = False
     y_norm_bias: bool = False
+    x_upsample: int = 1  # of images; the problem's H and W are those that are convolved
 
     @property
     def needs_conv2d(self) -> bool:
@@ -63,7 +64,7 @@ class Asked:
     @property
     def has_prologue(self) -> bool:
         """Whether something happens to x before it is convolved."""
-        return (self.x_scale, self.x_shift, self.x_activation) != (None, None, None)
+        return (self.x_scale, self.x_shift, self.x_activation, self.x_upsample) != (None, None, None, 1)
 
     @property
     def has_frames(self) -> bool:
@@ -157,6 +158,7 @@ def asked_violations(asked: Asked) -> Iterator[NkiconvError]:
     yield from refused(UnsupportedError, *given)
     forms = (rules.accepted(name, getattr(asked, name), (None, *rules.SCALE_FORMS)) for name in ("x_scale", "x_shift"))
     yield from refused(UnsupportedError, *forms, rules.activation(asked.x_activation, "x_activation", "x"))
+    yield from refused(UnsupportedError, rules.accepted("x_upsample", asked.x_upsample, rules.UPSAMPLES))
     yield from refused(LayoutError, rules.chunks(asked.chunks))
     if asked.residual is not None:
         yield from refused(LayoutError, rules.residual_position(asked.residual))
@@ -179,9 +181,17 @@ def array_work(problem: ConvProblem, asked: Asked) -> tuple[int, str]:
 
 
 def least_bytes(problem: ConvProblem, asked: Asked) -> int:
-    """Bytes of HBM that a call moves at the least: the problem's, and those of x's other chunks."""
+    """Bytes of HBM that a call moves at the least: the problem's, those of x's other chunks, and of pixels that HBM has
+    once and the problem several times only one."""
     others = len(asked.chunks or "x") - 1
-    return problem.min_bytes + others * problem.N * problem.C * problem.W * problem.itemsize
+    more = others * problem.N * problem.C * problem.W * problem.itemsize
+    return problem.min_bytes + more - bytes_spared(problem, asked)
+
+
+def bytes_spared(problem: ConvProblem, asked: Asked) -> int:
+    """Bytes of x that a problem has and HBM does not, as its pixels are there several times."""
+    pixels = problem.N * problem.C * problem.H * problem.W
+    return problem.itemsize * (pixels - pixels // asked.x_upsample**2)
 
 
 def sorted_constants(constants: Mapping[str, float] | None) -> tuple[tuple[str, float], ...]:

@@ -14,7 +14,7 @@ from .candidates import Candidate, Field
 from .explain import Alternative, Rejection
 from .floors import floors
 from .parts import SPARE, Reduction, reductions
-from .request import Config, Request
+from .request import Config, Request, bytes_spared
 from .timing import Timing, Traced, time, trace
 
 #: Instructions, all cores, of a kernel that is timed as a whole without being asked to.
@@ -108,7 +108,8 @@ class Timekeeper:
     @functools.cached_property
     def copy_floor_us(self) -> float:
         """What moving the same bytes takes."""
-        return floors(self.request.problem, self.request.lnc, dict(self.request.constants)).copy_us
+        problem, spared = self.request.problem, bytes_spared(self.request.problem, self.request.asked)
+        return floors(problem, self.request.lnc, dict(self.request.constants), spared).copy_us
 
     def ranked(self) -> list[Trial]:
         """The fastest first, of equal ones that of fewest settings; then those of which only a bound is known."""

@@ -78,6 +78,8 @@ class Geometry:
     direct: Geometry | None = None
     #: planes of x, frames among them, that an image or a volume has
     image_planes: int = 1
+    #: neighbouring rows, and columns, that each of x in HBM is
+    upsample: int = 1
     #: how many times the work of this the problem has that the host plans by it: instructions are counted of all
     times: int = 1
 

@@ -167,6 +167,8 @@ def loop_unsupported(geometry: Geometry, options: Options, loop: int, product: s
         reason = f"y_norm={options.epilogue.norm.kind} normalizes y of an output tile between the matmuls of another"
     elif product != "single":
         reason = f"product={product} prepares x of an output tile between the matmuls of another"
+    elif geometry.upsample > 1:
+        reason = f"x_upsample={geometry.upsample} takes rows of x in HBM more than once"
     elif is_transposed(geometry) or stores_channels(geometry):
         reason = "needs rows of x and y in HBM, not channels side by side"
     return reason and f"config loop={loop}: {reason}; use 0"

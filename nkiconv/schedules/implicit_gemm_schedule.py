@@ -185,6 +185,8 @@ class Schedule:
         prologue = options.prologue
         if (is_transposed(geometry) or prologue.asked) and geometry.hbm_itemsize != item:
             beside += 2 * geometry.hbm_itemsize * max(out_tile.dn * out_tile.hn * out_tile.wn for out_tile, _ in sizes)
+        elif geometry.upsample > 1:
+            beside += 2 * item * max(out_tile.dn * held_pixels(geometry, out_tile) for out_tile, _ in sizes)
         beside += prologue_bytes(prologue, geometry, max(out_tile.dn for out_tile, _ in sizes))
         if geometry.precision == "fp16x3":
             beside += min(2 * x_bytes, STAGE_BYTES) + max(row_bytes, STAGE_PART_BYTES) + (PAIRS_MAX + 5) * BANK_BYTES
@@ -302,6 +304,12 @@ def _cut(geometry: Geometry, options: Options, settings: ImplicitGemmSettings, f
         items[first + count - 1] = replace(items[first + count - 1], last=True)
     moved = moved_from(batches, settings.moved)
     return Schedule(geometry, options, settings, batches, tuple(items), moved, filter_bytes)
+
+
+def held_pixels(geometry: Geometry, out_tile: OutTile) -> int:
+    """Pixels of x in HBM that an output tile's rows and columns of x are, at most."""
+    rows, columns = (div_ceil(extent, geometry.upsample) + 1 for extent in (out_tile.hn, out_tile.wn))
+    return rows * columns
 
 
 def kinds_of(geometry: Geometry) -> int:

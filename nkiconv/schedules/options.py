@@ -4,7 +4,7 @@ reach them.
 y = act(norm(conv(x') + bias + residual))    residual "pre_activation"
 y = act(norm(conv(x') + bias)) + residual    residual "post_activation"
 y = act(conv(x') + bias) * residual          residual "product", a factor, of depthwise rows alone
-x' = x_act(x * x_scale + x_shift), zeros where x is padded
+x' = x_act(x * x_scale + x_shift), each pixel as often as x_upsample says, zeros where that is padded
 
 norm is the identity, or one over the output channels of each pixel (`pixel_norms`)
 """
@@ -55,6 +55,8 @@ class Prologue:
     scale: str = ""
     shift: str = ""
     activation: str = ""
+    #: neighbouring rows, and columns, that each of x becomes
+    upsample: int = 1
 
     @property
     def asked(self) -> bool:
@@ -108,7 +110,7 @@ def prologue_instructions(prologue: Prologue, geometry: Geometry, planes: int, l
     if not prologue.asked:
         return 0
     images = images_met(geometry, planes) if prologue.by_image else 1
-    return loads * (3 * images + 2 * (1 + P_MAX // QUADRANT) * div_ceil(images, QUADRANT))
+    return loads * (3 * prologue.upsample**2 * images + 2 * (1 + P_MAX // QUADRANT) * div_ceil(images, QUADRANT))
 
 
 def adds_last(epilogue: Epilogue) -> bool:
@@ -143,6 +145,8 @@ def prologue_unsupported(options: Options, algorithm: str, geometry: Geometry) -
         return ""
     if algorithm not in TAKE_PROLOGUE:
         return f"{PROLOGUE_ARGUMENTS}: {algorithm} takes none; use {' or '.join(TAKE_PROLOGUE)}"
+    if options.prologue.upsample > 1:
+        return f"x_upsample={options.prologue.upsample}: {algorithm} takes 1; use implicit_gemm"
     if geometry.itemsize != geometry.hbm_itemsize:
         return f"{PROLOGUE_ARGUMENTS}, precision={geometry.precision}: {algorithm} does not cast x; use implicit_gemm"
     return ""

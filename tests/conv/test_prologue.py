@@ -243,6 +243,54 @@ def test_a_loop_on_the_device_keeps_to_the_numbers_of_an_image(form, loops, H, o
     check_exact(problem, form, form, "relu", "implicit_gemm", config=config)
 
 
+UPSAMPLED = {
+    "images": image(H=10, W=8),
+    "channels last": image(H=10, W=8, layout="NHWC"),
+    "folded channels": image(C=64, H=4, W=40),
+    "two K tiles": image(C=130, H=4, W=6, layout="NHWC"),
+    "one tap, stride": image(R=1, S=1, stride=(2, 3), padding=((0, 0), (0, 0)), H=8, W=10, layout="NHWC"),
+    "crop": image(H=12, W=14, padding=((-1, 1), (-3, 2)), rhs_dilation=(2, 1)),
+    "groups": image(C=24, K=24, groups=4, H=6, W=6),
+    "lhs_dilation": image(H=6, W=4, lhs_dilation=(2, 1)),
+    "output tiles of a few rows": image(N=1, C=16, H=40, W=30),
+}
+
+
+@pytest.mark.parametrize("precision", [None, "fp16x3", "bf16"])
+@pytest.mark.parametrize("name", UPSAMPLED)
+def test_upsampled_images_are_exact(name, precision):
+    """The problem is of the rows and columns that are convolved: x has half of them."""
+    problem, rng = UPSAMPLED[name].replace(dtype="fp32" if precision else "bf16"), np.random.default_rng(11)
+    x = integer_inputs(rng, (problem.N, problem.C, problem.H // 2, problem.W // 2), problem.dtype)
+    w = integer_inputs(rng, problem.filter_shape, problem.dtype)
+    on_x = {"x_scale": numbers(rng, problem, "image"), "x_shift": numbers(rng, problem, "image", 50, 60)}
+    on_x |= {"x_upsample": 2, "x_activation": "relu"}
+    config = (("x_bytes", 512),) if "few rows" in name else None
+    more = {"algorithm": config and "implicit_gemm", "config": config, "out_dtype": "fp32", "precision": precision}
+    one, two = (called(problem, x, w, **on_x, **more, lnc=lnc) for lnc in (1, 2))
+    assert_exact(one, conv_ref(prologue_ref(x, **on_x), w, problem), "fp32")
+    assert same_bits(one, two)
+
+
+def test_upsampled_plans_count_the_bytes_of_x():
+    """Of roofline and copy floor; only implicit_gemm takes it, and no loop on the device."""
+    problem = image(N=1, C=128, K=16, H=128, W=128, dtype="bf16")
+    plain, twice = (nkiconv.plan(problem, x_upsample=count, use_cache=False) for count in (1, 2))
+    assert twice.algorithm == "implicit_gemm"
+    assert twice.copy_floor_us < 0.5 * plain.copy_floor_us
+    assert twice.roofline_us < plain.roofline_us
+    for algorithm, config, text in (
+        ("weight_stationary", None, "x_upsample=2: weight_stationary takes 1; use implicit_gemm"),
+        ("implicit_gemm", (("loop", 1),), "config loop=1: x_upsample=2 takes rows of x in HBM more than once; use 0"),
+    ):
+        x, w = np.zeros((1, 4, 3, 3), np.float32), np.zeros((2, 4, 3, 3), np.float32)
+        with pytest.raises(NkiconvError, match=text):
+            nkiconv.conv2d(x, w, x_upsample=2, algorithm=algorithm, config=config)
+    for other in (image(H=7), volume(H=8, W=8), image(H=8, W=8, lhs_dilation=(2, 2), transposed=True)):
+        with pytest.raises(NkiconvError, match="x_upsample=2: conv2d takes it, of H and W that it divides"):
+            nkiconv.plan(other, x_upsample=2)
+
+
 def test_nan_and_inf_are_those_of_fp32():
     """Each element by itself: what is not finite reaches only the windows that it is in."""
     x, w = np.ones((1, 2, 6, 6), np.float32), np.ones((3, 2, 3, 3), np.float32)
@@ -260,6 +308,7 @@ def test_empty_arrays():
     assert nkiconv.conv2d(x, w, x_scale=scale).shape == (0, 8, 4, 4)
     assert nkiconv.conv_transpose2d(x, w.transpose(1, 0, 2, 3), x_scale=scale).shape == (0, 8, 8, 8)
     assert nkiconv.conv2d(x[:, :0], w[:, :0], x_scale=scale[:, :0]).shape == (0, 0, 4, 4)
+    assert nkiconv.conv2d(x, w, x_upsample=2).shape == (0, 8, 10, 10)
     with pytest.raises(NkiconvError, match=r"x_scale.shape=\(1, 4\): must be \[C\] = \(4,\) or \[N, C\] = \(0, 4\)"):
         nkiconv.conv2d(x, w, x_scale=np.zeros((1, 4), np.float32))
 

@@ -76,6 +76,7 @@ def conv2d_implicit_gemm(
     y_norm_weight=None,
     y_norm_bias=None,
     y_norm_eps=NORM_EPS,
+    x_upsample=1,
 ):
     """Convolve images [N, C, H, W] with filters [K, C / groups, R, S]. Launch on one or two cores: kernel[lnc](...).
 
@@ -106,15 +107,14 @@ def conv2d_implicit_gemm(
             what is not theirs by zero.
         return_stats: None, or "channel": also return statistics of y by image and channel, of which each core writes a
             part, before y is rounded; algorithm "implicit_gemm" alone.
-        x_scale, x_shift: [N, C] or [C] in HBM, fp32, and x_activation, as activation: x is act(x * x_scale + x_shift),
-            with 1 and 0 for None, zeros of padding and of lhs_dilation stay zeros. In fp32, rounded once to x's dtype,
-            or to bf16 with precision="bf16"; x of 16 or 32 bits.
+        x_scale, x_shift: [N, C] or [C] in HBM, fp32, or None, and x_activation, as activation: act(x * x_scale +
+            x_shift) is convolved, computed in fp32 and rounded once to x's dtype, or to bf16 with precision="bf16"; not
+            of fp8. Zeros of padding and lhs_dilation stay zeros. x_upsample: 1, or 2: rows and columns of that twice.
         y_norm: None, or a norm over the channels of a pixel of y (`pixel_norms`), before the activation, in fp32; not
             of groups. y_norm_weight, y_norm_bias: [K] in HBM, fp32, bf16 or fp16, or None; y_norm_eps: a number.
 
-    Returns: [N, K, P, Q] in HBM (transposed by out_perm), of out_dtype. Sums, bias, activation
-        and residual are fp32. With return_stats the pair of it and [cores, N, K, 3] in HBM, fp32, as of
-        `channel_statistics`.
+    Returns: [N, K, P, Q] in HBM (transposed by out_perm), of out_dtype. Sums, bias, activation and residual are fp32.
+        With return_stats the pair of it and [cores, N, K, 3] in HBM, fp32, as of `channel_statistics`.
 
     Raises: an assertion that names argument, value, rule and remedy (KernelAssertionError, a ValueError, in the
         simulator) before any instruction.
@@ -123,7 +123,7 @@ def conv2d_implicit_gemm(
     check_axes(img_ref, places, 2)
     perms, choice = (in_perm, kern_perm, out_perm), (algorithm, config)
     after = (activation, beta, residual_position, out_dtype, strict_nonfinite, return_stats)
-    tensors, before = (img_ref, filter_ref, bias, residual), (x_scale, x_shift, x_activation)
+    tensors, before = (img_ref, filter_ref, bias, residual), (x_scale, x_shift, x_activation, x_upsample)
     norm = (y_norm, y_norm_weight, y_norm_bias, y_norm_eps)
     return convolved(tensors, before, places, groups, perms, after, precision, choice, norm=norm)
 
@@ -309,10 +309,10 @@ def convolved(
 ):
     """y of a public kernel's arguments, or it, the final frames and the statistics of y, as they are asked for.
 
-    tensors: x, w, bias, residual; before: (x_scale, x_shift, x_activation); places, groups, perms: see
-    `geometry.read_geometry`; after: (activation, beta, residual_position, out_dtype, strict_nonfinite, return_stats);
-    choice: (algorithm, config); packed, flipped: see there; frames: (initial_frames, return_final_frames);
-    norm: (y_norm, y_norm_weight, y_norm_bias, y_norm_eps).
+    tensors: x, w, bias, residual; before: (x_scale, x_shift, x_activation), perhaps x_upsample; places, groups, perms:
+    see `geometry.read_geometry`; after: (activation, beta, residual_position, out_dtype, strict_nonfinite,
+    return_stats); choice: (algorithm, config); packed, flipped: see there; frames: (initial_frames,
+    return_final_frames); norm: (y_norm, y_norm_weight, y_norm_bias, y_norm_eps).
     """
     img_ref, filter_ref, bias, residual = tensors
     activation, beta, residual_position, out_dtype, strict_nonfinite, return_stats = after
@@ -320,10 +320,12 @@ def convolved(
     check_choice(algorithm, config, ALGORITHMS)
     check_flags((("strict_nonfinite", strict_nonfinite), ("packed", packed)))
     frames_ref, wanted = frames
+    upsample = before[3] if len(before) > 3 else 1
+    refuse(rules.accepted("x_upsample", upsample, rules.UPSAMPLES))
     geometry, y_shape = read_geometry(
-        img_ref, filter_ref, places, groups, perms, precision, packed, flipped, frames_ref
+        img_ref, filter_ref, places, groups, perms, precision, packed, flipped, frames_ref, upsample
     )
-    prologue = read_prologue(before, img_ref, geometry.planes.size // geometry.image_planes, geometry.C)
+    prologue = read_prologue(before[:3], upsample, img_ref, geometry.planes.size // geometry.image_planes, geometry.C)
     refuse(pairs_unsupported(geometry, len(places[1])) if precision == "winograd" else "")
     depth = 2 if perms[0] == None else perms[0][2]
     final_shape = final_shape_of(geometry, img_ref, depth, wanted)

@@ -26,15 +26,14 @@ def read_axis(letters, size, taps, places, index):
 
 
 def read_geometry(
-    img_ref, filter_ref, places, group_counts, perms, precision, packed=False, flipped=False, frames_ref=None
+    img_ref, filter_ref, places, group_counts, perms, precision, packed=False, flipped=False, frames_ref=None, repeat=1
 ):
     """Check the arguments and return (Geometry, shape of y, and of a residual, as stored).
 
     places: (padding, stride, rhs_dilation, lhs_dilation), whose tuples have an entry an axis, two or three;
     group_counts: (feature_group_count, batch_group_count); perms: (in_perm, kern_perm, out_perm); packed: whether the
     filter of volumes is; of images its shape says so; flipped: whether it is [C, K / groups, ...], taps in reverse
-    order;
-    frames_ref: planes in front of x's, or None.
+    order; frames_ref: planes in front of x's, or None; repeat: x_upsample.
     """
     axes = len(places[1])
     packed = len(filter_ref.shape) == 5 and not flipped if axes == 2 else packed
@@ -53,12 +52,12 @@ def read_geometry(
         K = w_extents[1] * groups
     check_groups(filter_ref.shape, w_extents[0 if flipped else 1], C, K, groups, flipped)
     last = axes + 1
-    rows = read_axis("PHR", x_extents[last - 1], w_extents[last - 1], places, axes - 2)
-    columns = read_axis("QWS", x_extents[last], w_extents[last], places, axes - 1)
+    rows = read_axis("PHR", repeat * x_extents[last - 1], w_extents[last - 1], places, axes - 2)
+    columns = read_axis("QWS", repeat * x_extents[last], w_extents[last], places, axes - 1)
     planes = read_axis("ZDT", x_extents[2] + held, w_extents[2], places, 0) if axes == 3 else images_axis(N)
     stored = picked(dense_strides(img_ref.shape), in_axes)
     d_step, h_step, w_step = 1, 1, 1
-    if C > 1 and stored[1] == 1:
+    if C > 1 and stored[1] == 1 and repeat == 1:
         if held == 0:
             planes, d_step = thinned(planes)
         rows, h_step = thinned(rows)
@@ -96,6 +95,7 @@ def read_geometry(
         frames=frames,
         by_plane=axes == 3 and (held > 0 or places[0][0][1] <= 0),
         image_planes=planes.size // N,
+        upsample=repeat,
     )
     return geometry, y_shape
 

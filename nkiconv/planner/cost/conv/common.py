@@ -64,7 +64,8 @@ def prologue_ns(target: Target, prologue: Prologue, elements: float, loads: floa
     fixed_ns = target.scalar_fixed_ns
     if operands > 0:
         fixed_ns = target.scalar_fixed_operand_ns + (operands - 1) * target.scalar_operand_done_ns
-    return float(elements * target.scalar_ns + loads * (images if prologue.by_image else 1.0) * fixed_ns)
+    instructions = loads * prologue.upsample**2 * (images if prologue.by_image else 1.0)
+    return float(elements * target.scalar_ns + instructions * fixed_ns)
 
 
 def dma_ns(

@@ -279,11 +279,12 @@ class Work:
         """
         geometry, target = self.geometry, self.target
         rows, columns, item = geometry.rows, geometry.columns, geometry.itemsize
-        x_image = target.image_ns(rows.size, columns.size, geometry.x_strides[2], geometry.x_strides[3], item)
-        x_rows = rows.size * target.row_ns(columns.size, geometry.x_strides[3], item)
+        height, width = rows.size // geometry.upsample, columns.size // geometry.upsample
+        x_image = target.image_ns(height, width, geometry.x_strides[2], geometry.x_strides[3], item)
+        x_rows = height * target.row_ns(width, geometry.x_strides[3], item)
         x_ns = self.planes * x_image * div_ceil(geometry.C, PARTITIONS)
         if is_transposed(geometry):
-            x_ns = self.transposed_ns(self.planes * rows.size * columns.size * geometry.C / PARTITIONS)
+            x_ns = self.transposed_ns(self.planes * height * width * geometry.C / PARTITIONS)
         last = m_tiles[0].k_tiles[-1]
         if self.row_by_row(last):
             x_ns += self.planes * (last.slots * x_rows - x_image)
@@ -296,7 +297,7 @@ class Work:
                 y_ns += planes * self.plane_out_ns(m_tile, rows.out, columns.out)
             w_ns += sum(k_tile.slots for k_tile in m_tile.k_tiles) * self.filters_ns(m_tile)
         channels = geometry.C + (last[1] if last[3] == HALVES else 0)
-        x_bytes = self.planes * channels * rows.size * columns.size * item
+        x_bytes = self.planes * channels * height * width * item
         y_bytes = planes_at_once(geometry) * self.outputs * geometry.K * item
         w_bytes = geometry.K * (geometry.C // geometry.groups) * self.hbm_taps * item
         times = div_ceil(groups, PARTS) if by_channels else groups
