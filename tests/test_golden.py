@@ -21,7 +21,7 @@ def golden(monkeypatch):
     return module_of(Path(__file__).parent / "golden", "__main__", monkeypatch)
 
 
-@pytest.mark.cover(3, keep=["vit_patch16-timed"])
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("way", ["default", "estimate", "timed"])
 @pytest.mark.parametrize("name", SAMPLE)
 def test_a_sample_is_as_the_table_says(golden, name, way):

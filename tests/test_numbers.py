@@ -63,6 +63,7 @@ NUMBERS = [
 ]
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize(("call", "name"), NUMBERS)
 def test_huge_numbers_are_run_or_refused_by_name(quickly, call, name):
     """Strides that leave one window are run, all else is refused."""

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import nkiconv
 from nkiconv import cases
 from nkiconv.kernels.gradients import conv_weight_gradient
+from nkiconv.planner.entry import answer
 from nkiconv.planner.operations import OPERATIONS
 from nkiconv.planner.request import Asked, Request
 from nkiconv.simulator.profiling import in_time
@@ -107,7 +108,7 @@ def test_planes_of_channels_come_in_one_run():
 @pytest.mark.parametrize("layout", ["NHWC", pytest.param("NCHW", marks=pytest.mark.slow)])
 def test_the_planner_takes_them_for_small_planes(layout):
     problem = cases.get("rn50_c5_train").problem.replace(layout=layout)
-    plan = nkiconv.plan(problem, direction="wgrad", use_cache=False)
+    plan = answer(Request(problem=problem.toward("wgrad")), quick=True, use_cache=False)
     assert dict(plan.config)["side"] == 4
     assert "row tiles of the array in parallel" in plan.explain()
 

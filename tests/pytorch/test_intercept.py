@@ -295,7 +295,7 @@ def test_remedies_where_numpy_numbers_do_not_compile():
     torch.testing.assert_close(compiled(convert(model).model, fullgraph=True), expected)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.slow)])
 def test_converted_models_compile(dtype):
     made, backend = model().to(dtype), Captured()
     x = X.to(dtype)

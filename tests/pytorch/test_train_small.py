@@ -36,7 +36,7 @@ def wrong(monkeypatch):
 
 
 #: The others are long, and go through what these do; UNet is below.
-QUICK = ("mamba2", "conformer")
+QUICK = ("mamba2",)
 
 
 @pytest.mark.usefixtures("small")
