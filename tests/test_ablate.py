@@ -2,17 +2,14 @@
 
 import ast
 import sys
-from pathlib import Path
 
 import pytest
-from commands import module_of
+from commands import of_command
 
 pytestmark = pytest.mark.simulator_only
 
 
-@pytest.fixture
-def ablate(monkeypatch):
-    return module_of(Path(__file__).parent / "ablate", "__main__", monkeypatch)
+ablate = of_command("ablate")
 
 
 @pytest.fixture

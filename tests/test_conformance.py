@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from commands import module_of
+from commands import module_of, of_command
 
 from nkiconv import simulator
 from nkiconv.simulator import NkiError
@@ -16,14 +16,8 @@ from nkiconv.simulator import NkiError
 FOLDER = Path(__file__).resolve().parent / "conformance"
 
 
-@pytest.fixture
-def library(monkeypatch):
-    return module_of(FOLDER, "library", monkeypatch)
-
-
-@pytest.fixture
-def tutorials(monkeypatch):
-    return module_of(FOLDER, "tutorials", monkeypatch)
+library = of_command("conformance", "library")
+tutorials = of_command("conformance", "tutorials")
 
 
 @pytest.mark.parametrize(

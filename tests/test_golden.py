@@ -3,10 +3,9 @@
 import dataclasses
 import math
 import sys
-from pathlib import Path
 
 import pytest
-from commands import module_of
+from commands import of_command
 
 from nkiconv import cases
 from nkiconv.planner.operations import operation_of
@@ -16,9 +15,7 @@ pytestmark = pytest.mark.simulator_only
 SAMPLE = ("nkl_n1_c16_w512_s7", "kda_bf16", "rn50_c4", "vit_patch16", "sam_up")
 
 
-@pytest.fixture
-def golden(monkeypatch):
-    return module_of(Path(__file__).parent / "golden", "__main__", monkeypatch)
+golden = of_command("golden")
 
 
 @pytest.mark.cover(3)

@@ -5,19 +5,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import module_of
+from commands import of_command
 
 FOLDER = Path(__file__).resolve().parent / "mutation"
 
 
-@pytest.fixture
-def faults(monkeypatch):
-    return module_of(FOLDER, "faults", monkeypatch)
-
-
-@pytest.fixture
-def command(monkeypatch):
-    return module_of(FOLDER, "__main__", monkeypatch)
+faults = of_command("mutation", "faults")
+command = of_command("mutation")
 
 
 KERNEL = '''"""Größe: a line that is longer in bytes than in characters."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import module_of
+from commands import module_of, of_command
 
 FOLDER = Path(__file__).resolve().parent / "peers"
 #: As theirs: a module that nobody without CUDA can import, a reference in it, and tests on a device that is not there.
@@ -52,14 +52,8 @@ def checkout(tmp_path):
     return tmp_path
 
 
-@pytest.fixture
-def suite(monkeypatch):
-    return module_of(FOLDER, "suite", monkeypatch)
-
-
-@pytest.fixture
-def plugin(monkeypatch):
-    return module_of(FOLDER, "plugin", monkeypatch)
+suite = of_command("peers", "suite")
+plugin = of_command("peers", "plugin")
 
 
 @pytest.fixture

@@ -7,34 +7,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import module_of
+from commands import module_of, of_command
 
 from nkiconv import spec
 from nkiconv.simulator.profiling import profile
 
 pytestmark = pytest.mark.simulator_only
-FOLDER = Path(__file__).resolve().parent / "validation"
 REPLAY = Path(__file__).resolve().parent / "simulator"
 
 
-@pytest.fixture
-def measured(monkeypatch):
-    return module_of(FOLDER, "measured", monkeypatch)
-
-
-@pytest.fixture
-def modelled(monkeypatch):
-    return module_of(FOLDER, "modelled", monkeypatch)
-
-
-@pytest.fixture
-def command(monkeypatch):
-    return module_of(FOLDER, "__main__", monkeypatch)
-
-
-@pytest.fixture
-def moves(monkeypatch):
-    return module_of(FOLDER, "moves", monkeypatch)
+measured = of_command("validation", "measured")
+modelled = of_command("validation", "modelled")
+command = of_command("validation")
+moves = of_command("validation", "moves")
 
 
 def test_the_published_table_is_read(measured):

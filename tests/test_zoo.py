@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import module_of
+from commands import module_of, of_command
 from torch import nn
 from torch.nn import functional as F
 
@@ -41,9 +41,7 @@ def built():
     return nn.Sequential(Padding(3, 4, 3), Doubled())
 
 
-@pytest.fixture
-def zoo(monkeypatch):
-    return module_of(FOLDER, "zoo", monkeypatch)
+zoo = of_command("zoo", "zoo")
 
 
 @pytest.fixture

@@ -2,6 +2,9 @@
 
 import importlib.util
 import sys
+from pathlib import Path
+
+import pytest
 
 
 def module_of(folder, name, monkeypatch):
@@ -12,3 +15,13 @@ def module_of(folder, name, monkeypatch):
     monkeypatch.setitem(sys.modules, spec.name, module)
     spec.loader.exec_module(module)
     return module
+
+
+def of_command(folder, name="__main__"):
+    """A fixture: a module of a command's folder, by the folder's name in tests/."""
+
+    @pytest.fixture
+    def found(monkeypatch):
+        return module_of(Path(__file__).parents[1] / folder, name, monkeypatch)
+
+    return found
