@@ -136,6 +136,7 @@ def test_options_are_the_kernels_own():
     assert (found.residual, found.scaled, found.strict_nonfinite) == (True, True, False)
 
 
+@pytest.mark.cover(0, keep=["few", "depthwise"])
 @pytest.mark.parametrize(
     "problem", [SMALL, DEPTHWISE, cases.get("rn50_stem").problem], ids=["few", "depthwise", "stem"]
 )
