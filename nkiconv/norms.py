@@ -35,7 +35,7 @@ def norm(value: Any) -> str:
 
 def eps(value: Any) -> str:
     """What is added to a variance."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= 0:
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf:
         return ""
     return f"eps={shown(value)}: must be a finite number of at least 0; pass one, as 1e-5"
 

@@ -39,6 +39,7 @@ from .computers.modes import set_strict_nonfinite, strict_nonfinite
 from .functional import conv1d, conv2d, conv3d, depthwise_conv1d, depthwise_conv2d
 from .gated import gated_short_conv, glu_conv1d
 from .models.intercept import intercept
+from .norm_act import channel_stats, norm_act_conv1d, norm_act_conv2d, norm_act_conv3d, norm_scale_shift
 from .operators.filters import pack_filter
 from .streams import StreamingConv1d, StreamingConvTranspose1d
 from .transposed import conv_transpose1d, conv_transpose2d, conv_transpose3d
@@ -59,6 +60,7 @@ __all__ = [
     "causal_conv1d_split",
     "causal_conv1d_split_update",
     "causal_conv1d_update",
+    "channel_stats",
     "conv1d",
     "conv1d_chunk",
     "conv2d",
@@ -76,6 +78,10 @@ __all__ = [
     "install_causal_conv1d",
     "intercept",
     "nn",
+    "norm_act_conv1d",
+    "norm_act_conv2d",
+    "norm_act_conv3d",
+    "norm_scale_shift",
     "pack_filter",
     "plan_model",
     "serving",

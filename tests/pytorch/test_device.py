@@ -9,6 +9,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from tolerances import FLOAT32_SUMS, assert_within_share
 from torch.nn import functional as F
 
 from nkiconv import simulator
@@ -18,7 +19,7 @@ from nkiconv.planner.estimate import estimate
 from nkiconv.planner.operations import OPERATIONS
 from nkiconv.planner.request import Asked, Request
 from nkiconv.pytorch import pack_filter
-from nkiconv.pytorch.computers import device, modes
+from nkiconv.pytorch.computers import device, modes, statistics
 from nkiconv.pytorch.computers.arrays import from_numpy, to_numpy
 from nkiconv.pytorch.operators.convolution import Convolution
 from nkiconv.pytorch.operators.registrar import registrar
@@ -32,8 +33,10 @@ class Recorder:
 
     def launched(self, kernel, lnc):
         def run(*tensors, **kwargs):
-            self.calls.append((kernel, lnc, [tuple(one.shape) for one in tensors], kwargs))
-            arrays = [to_numpy(one) for one in tensors]
+            self.calls.append(
+                (kernel, lnc, [tuple(one.shape) for one in tensors if isinstance(one, torch.Tensor)], kwargs)
+            )
+            arrays = [tuple(map(to_numpy, one)) if isinstance(one, tuple) else to_numpy(one) for one in tensors]
             named = {name: to_numpy(one) if isinstance(one, torch.Tensor) else one for name, one in kwargs.items()}
             found = simulator.execute(kernel[lnc], tuple(arrays), named).outputs
             return tuple(map(from_numpy, found)) if isinstance(found, tuple) else from_numpy(found)
@@ -205,6 +208,19 @@ def test_a_prologue_goes_along(recorder, name, form):
     found = estimate(Request(problem=problem, asked=wanted, operation="conv3d" if rank == 3 else "conv2d"))
     assert (kwargs["algorithm"], kwargs["config"]) == (found.algorithm, found.config)
     assert kwargs["x_activation"] == "relu"
+
+
+@pytest.mark.parametrize("recorder", ["native"], indirect=True)
+def test_statistics_and_their_norm(recorder, monkeypatch):
+    monkeypatch.setattr(modes, "computer", lambda x: "device")
+    x, weight = torch.arange(2 * 4 * 30).remainder(7).float().reshape(2, 4, 5, 6), torch.arange(4).bfloat16()
+    stats = statistics.channel_stats(x)
+    found = statistics.norm_scale_shift(stats, weight, None, statistics.Norm("group", 2, 1e-5))
+    assert stats.shape == (2, 2, 4, 3)
+    expected = statistics.norm_by_torch(statistics.stats_by_torch(x), weight, None, statistics.Norm("group", 2, 1e-5))
+    assert_within_share(found, expected, FLOAT32_SUMS)
+    assert [call[1] for call in recorder.calls] == [2, 2]
+    assert recorder.calls[1][3].keys() == {"weight", "norm", "num_groups", "eps"}
 
 
 def test_arguments_are_pythons_own(recorder, monkeypatch):

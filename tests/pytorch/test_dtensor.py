@@ -74,6 +74,31 @@ def test_convolutions(call, placement, mesh):
     gradients_agree(mesh, function, tensors, (0, 3), placement)
 
 
+#: Shapes of x_scale and x_shift.
+OF_X = {"channels": (4,), "images": (2, 4)}
+
+
+@pytest.mark.parametrize("placement", [Replicate(), Shard(0)], ids=str)
+@pytest.mark.parametrize("shape", OF_X.values(), ids=OF_X)
+def test_a_prologue(shape, placement, mesh):
+    torch.manual_seed(0)
+    tensors = [torch.randn(one) for one in ((2, 4, 5, 5), (6, 4, 3, 3), shape, shape)]
+    by_images = (0,) if len(shape) == 1 else (0, 2, 3)
+
+    def function(x, w, scale, shift):
+        return pytorch.conv2d(x, w, x_scale=scale, x_shift=shift, x_activation="silu")
+
+    gradients_agree(mesh, function, tensors, by_images, placement)
+
+
+@pytest.mark.parametrize("placement", [Replicate(), Shard(0)], ids=str)
+def test_statistics_of_channels(placement, mesh):
+    x = torch.randn(2, 4, 5, 5)
+    stats = pytorch.channel_stats(there(mesh, x, placement))
+    assert stats.placements == ((Shard(1),) if placement == Shard(0) else (Replicate(),))
+    assert_within_share([stats.to_local()], [pytorch.channel_stats(x)], FLOAT32_SUMS)
+
+
 @pytest.mark.parametrize("placement", [Replicate(), Shard(0)], ids=str)
 def test_frames(placement, mesh):
     tensors = [torch.randn(2, 2, 3, 4, 4), torch.randn(3, 2, 2, 3, 3), torch.randn(2, 2, 1, 4, 4)]

@@ -17,8 +17,9 @@ from torch import Tensor
 
 from ..errors import UnsupportedError
 
-#: What becomes of a result where inputs are sharded by images: it is too, it is a summand, or all have the same.
-SHARDED, SUMMAND, SAME = "sharded", "summand", "same"
+#: What becomes of a result where inputs are sharded by images: it is too, by its first axis or its second, it is a
+#: summand, or all have the same.
+SHARDED, SECOND, SUMMAND, SAME = "sharded", "second", "summand", "same"
 #: Of an operator's arguments: (positions of tensors with an axis of images in front, what becomes of each result), or
 #: None where images cannot be apart.
 ByImages = Callable[..., "tuple[Sequence[int], Sequence[str]] | None"]
@@ -71,7 +72,7 @@ def _register() -> None:
     from torch.distributed.tensor._op_schema import RuntimeSchemaInfo
     from torch.distributed.tensor.experimental import register_sharding
 
-    placements: dict[str, Any] = {SHARDED: Shard(0), SUMMAND: Partial(), SAME: Replicate()}
+    placements: dict[str, Any] = {SHARDED: Shard(0), SECOND: Shard(1), SUMMAND: Partial(), SAME: Replicate()}
 
     def acceptable(name: str, *args: Any) -> list[tuple[list[Any], list[Any]]]:
         given = [isinstance(one, DTensorSpec) for one in args]

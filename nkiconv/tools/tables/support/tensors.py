@@ -29,7 +29,9 @@ from ....pytorch import (
     depthwise_conv2d,
 )
 from ....pytorch.operators.calls import ARGUMENTS, asked_of
+from ....pytorch.operators.conv_with_prologue import SUFFIX
 from ....pytorch.operators.custom import NAMES
+from ....pytorch.operators.prologue import NO_SCALES, form_of
 from ....pytorch.operators.tensor_kinds import DTYPES
 from ....rules import ACTIVATIONS
 from .table import ABSENT, KERNEL, TORCH, Column, Operands, Row, always, markdown
@@ -61,10 +63,12 @@ class _Seen(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.who = KERNEL
             if name in NAMES:
                 _check(name, *args)
+            elif name.endswith(SUFFIX):
+                _check(name.removesuffix(SUFFIX), *args[:4], *args[6:], scales=args[4:6])
         return result
 
 
-def _check(name: str, x: Any, w: Any, bias: Any, residual: Any, *rest: Any) -> None:
+def _check(name: str, x: Any, w: Any, bias: Any, residual: Any, *rest: Any, scales: Any = NO_SCALES) -> None:
     """Raise why no kernel runs a call of an operator."""
     asked, packed = asked_of(name, *rest), rest[ARGUMENTS:]
     wanted = Asked(
@@ -73,6 +77,9 @@ def _check(name: str, x: Any, w: Any, bias: Any, residual: Any, *rest: Any) -> N
         residual=None if residual is None else asked.residual_position,
         packed=bool(packed) and packed[0] is not None,
         strict_nonfinite=asked.strict_nonfinite,
+        x_scale=form_of(scales[0]),
+        x_shift=form_of(scales[1]),
+        x_activation=asked.x_activation,
     )
     problem = asked.problem(x, w)
     operation = OPERATIONS[name if name in OPERATIONS else "conv_transpose2d" if problem.transposed else "conv2d"]
@@ -226,8 +233,10 @@ def _by(name: str) -> Callable[[Operands], Mapping[str, Any]]:
         images, filters = operands.names
         made = {images: operands.x, filters: operands.w, "bias": operands.y[1:2], "residual": operands.y}
         made |= {"initial_states": (N, C, TAPS - 1)}
+        made |= {"x_scale": operands.x[1:2]}
         called = {"x": images, "w": filters}.get(name, name)
-        return {called: operands.array(made[called]).requires_grad_()}
+        dtype = "fp32" if name == "x_scale" else operands.dtype
+        return {called: operands.array(made[called], dtype).requires_grad_()}
 
     return arguments
 
@@ -248,6 +257,9 @@ ROWS = (
     Row("several filters a channel", "", _multiplied),
     Row("`packed`, of `pack_filter`", "", _packed),
     Row("`bias`", "", _bias),
+    Row("`x_scale`", "of channels", lambda operands: {"x_scale": operands.array(operands.x[1:2], "fp32")}),
+    Row("`x_shift`", "of images", lambda operands: {"x_shift": operands.array(operands.x[:2], "fp32")}),
+    Row("`x_activation`", "silu", always(x_activation="silu")),
     *(Row("`activation`", name, always(activation=name)) for name in ACTIVATIONS),
     *(Row("`residual`", position, _residual(position)) for position in ("pre_activation", "post_activation")),
     Row("`seq_idx`", "", _numbers(seq_idx=(N, SIZE))),
@@ -256,7 +268,10 @@ ROWS = (
     Row("`return_final_states`", "", always(return_final_states=True)),
     Row("`cache_seqlens`", "", _numbers(cache_seqlens=(N,))),
     Row("`conv_state_indices`", "", _numbers(conv_state_indices=(N,))),
-    *(Row("derivative", f"by {name}", _by(name)) for name in ("x", "w", "bias", "residual", "initial_states")),
+    *(
+        Row("derivative", f"by {name}", _by(name))
+        for name in ("x", "w", "bias", "residual", "x_scale", "initial_states")
+    ),
 )
 OF_CONVERTED = (
     *(row for row in _GEOMETRY if row.value != "causal"),

@@ -1,0 +1,194 @@
+"""Statistics of channels and the norms of them, from the backend that computes them.
+
+On the host all of it is differentiable functions of torch, in fp32, or float64 where x is: a variance is the mean of
+squared differences, never a difference of squares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...bounds import moments_bound, scale_shift_bound
+from ...norms import NUM_GROUPS, STATS
+from ..errors import ComparisonError, as_torchs
+from . import agreements, host, modes
+from .arrays import from_numpy, to_numpy
+
+#: Cores of a launch in the simulator.
+SIMULATED = 2
+
+
+class Norm(NamedTuple):
+    """What shares a mean, groups of norm "group", and what is added to a variance; see `nkiconv.norm_scale_shift`."""
+
+    norm: str
+    num_groups: int | None
+    eps: float
+
+    def groups(self, channels: int) -> int:
+        """Runs of channels that share a mean; norm "batch" shares those of all images, too."""
+        return (self.num_groups or NUM_GROUPS) if self.norm == "group" else channels
+
+
+class ScaleShift(NamedTuple):
+    """A norm as x * scale + shift, and the mean and biased variance that it rests on; fp32, float64 where x is.
+
+    Of norm "group" scale and shift are [N, C], mean and variance [N, num_groups]; of "instance" all are [N, C], of
+    "batch" [C].
+    """
+
+    scale: Tensor
+    shift: Tensor
+    mean: Tensor
+    variance: Tensor
+
+
+def parts_of(x: Tensor) -> int:
+    """Parts of statistics of x: one of torch, one a core of a kernel."""
+    if x.device.type in modes.NEURON:
+        from .device import cores
+
+        return cores()
+    return SIMULATED if modes.mode() == "simulate" else 1
+
+
+def channel_stats(x: Tensor) -> Tensor:
+    """[P, N, C, 3] of a checked x [N, C, ...], wherever it is: count, mean and biased variance of each part."""
+    who = modes.computer(x)
+    if who == "torch" or x.numel() == 0:
+        return stats_by_torch(x)
+    with as_torchs():
+        if who == "device":
+            stats: Tensor = _launch("channel_statistics")(x.contiguous())
+            return stats
+        from ...api.statistics import channel_stats as by_kernel
+
+        found = from_numpy(by_kernel(to_numpy(x), lnc=SIMULATED))
+    return found if who == "simulate" else _compared_stats(x, found)
+
+
+def stats_by_torch(x: Tensor) -> Tensor:
+    """The same by torch, in one part; of no images or channels anywhere."""
+    if x.numel() == 0:
+        return x.new_zeros((parts_of(x), *x.shape[:2], STATS), dtype=host.wide_dtype(x))
+    values = host.wide(x).flatten(2)
+    variance, mean = torch.var_mean(values, 2, correction=0)
+    return torch.stack([torch.full_like(mean, values.shape[2]), mean, variance], -1)[None]
+
+
+def norm_scale_shift(stats: Tensor, weight: Tensor | None, bias: Tensor | None, norm: Norm) -> ScaleShift:
+    """Of checked stats [P, N, C, 3], wherever they are."""
+    who = modes.computer(stats)
+    if who == "torch" or stats.shape[1] == 0 or stats.shape[2] == 0:
+        return norm_by_torch(stats, weight, bias, norm)
+    with as_torchs():
+        if who == "device":
+            named = {"weight": weight, "bias": bias, **norm._asdict()}
+            given = {name: value for name, value in named.items() if value is not None}
+            return ScaleShift(*_launch("norm_scale_and_shift")((stats.contiguous(),), **given))
+        from ...api.statistics import norm_scale_shift as by_kernel
+
+        affine = (None if one is None else to_numpy(one) for one in (weight, bias))
+        found = ScaleShift(*map(from_numpy, by_kernel(to_numpy(stats), *affine, **norm._asdict(), lnc=SIMULATED)))
+    return found if who == "simulate" else _compared_norm(stats, weight, bias, norm, found)
+
+
+def norm_by_torch(stats: Tensor, weight: Tensor | None, bias: Tensor | None, norm: Norm) -> ScaleShift:
+    """The same by torch."""
+    channels = stats.shape[2]
+    mean, variance = moments(stats, norm)
+    scale = spread((variance + norm.eps).rsqrt(), channels)
+    scale = scale if weight is None else scale * weight.to(stats.dtype)
+    shift = spread(mean, channels) * -scale
+    return ScaleShift(scale, shift if bias is None else shift + bias.to(stats.dtype), mean, variance)
+
+
+def moments(stats: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:
+    """(mean, biased variance) of all that shares one, by Chan's formula."""
+    _, mean, variance = stats.unbind(-1)
+    share = shares(stats, norm)
+    average = summed(mean * share, norm)
+    apart = mean - spread(average, mean.shape[2])
+    return average, summed((variance + apart * apart) * share, norm)
+
+
+def shares(stats: Tensor, norm: Norm) -> Tensor:
+    """[P, N, C], the share of each part in the count of all that shares its mean."""
+    count = stats[..., 0]
+    return count / spread(summed(count, norm), count.shape[2])
+
+
+def summed(parts: Tensor, norm: Norm) -> Tensor:
+    """Sums of [P, N, C] of all that shares a mean."""
+    return gathered(parts.sum((0, 1) if norm.norm == "batch" else 0), norm)
+
+
+def gathered(values: Tensor, norm: Norm) -> Tensor:
+    """Sums of [..., C] over the channels that share a mean."""
+    channels = values.shape[-1]
+    groups = norm.groups(channels)
+    return values if groups == channels else values.reshape(*values.shape[:-1], groups, channels // groups).sum(-1)
+
+
+def spread(values: Tensor, channels: int) -> Tensor:
+    """What channels share, as [..., C]."""
+    groups = values.shape[-1]
+    if groups == channels:
+        return values
+    return values[..., None].expand(*values.shape, channels // groups).flatten(-2)
+
+
+def _launch(name: str) -> Callable[..., Any]:
+    """A kernel of statistics on the cores of a launch."""
+    from ...kernels import statistics as kernels
+    from .device import cores, launched
+
+    kernel: Callable[..., Any] = launched(getattr(kernels, name), cores())
+    return kernel
+
+
+def _compared_stats(x: Tensor, found: Tensor) -> Tensor:
+    """torch's statistics, where those of the kernel are right. Raises ComparisonError."""
+    expected = stats_by_torch(x)
+    each = Norm("instance", None, 0.0)
+    pairs = zip(moments(found.double(), each), moments(stats_by_torch(x.double()), each), strict=True)
+    values = [(to_numpy(one), to_numpy(right)) for one, right in pairs]
+    # two of each bn_stats, of which all but the ends have a hundred values or more
+    triples = 2 * (x[0, 0].numel() // 100 + 2 * STATS)
+    limits = moments_bound(values[0][1], values[1][1], triples)
+    _agree("channel_stats", x, ((*pair, limit) for pair, limit in zip(values, limits, strict=True)))
+    return expected
+
+
+def _compared_norm(
+    stats: Tensor, weight: Tensor | None, bias: Tensor | None, norm: Norm, found: ScaleShift
+) -> ScaleShift:
+    """torch's scale, shift, mean and variance, where those of the kernel are right. Raises ComparisonError."""
+    right = norm_by_torch(stats.double(), weight, bias, norm)
+    channels, parts = stats.shape[2], stats.shape[0] * (stats.shape[1] if norm.norm == "batch" else 1)
+    errors = moments_bound(to_numpy(right.mean), to_numpy(right.variance), parts * channels // norm.groups(channels))
+    shared = *right[2:], *map(torch.from_numpy, errors)
+    mean, variance, *off = (to_numpy(spread(one, channels)) for one in shared)
+    affine = (to_numpy(weight) if weight is not None else 1.0, to_numpy(bias) if bias is not None else 0.0)
+    limits = (*scale_shift_bound(mean, variance, (off[0], off[1]), *affine, norm.eps), *errors)
+    values = (map(to_numpy, one) for one in (found, right))
+    _agree("norm_scale_shift", stats, zip(*values, limits, strict=True))
+    return norm_by_torch(stats, weight, bias, norm)
+
+
+def _agree(name: str, x: Tensor, results: Iterable[tuple[Any, Any, Any]]) -> None:
+    """Raise ComparisonError where results are farther from the truth than their bounds; what is not finite is equal."""
+    for found, right, limit in results:
+        same = np.isclose(found, right, rtol=0, atol=0, equal_nan=True)
+        agrees = bool(np.all(same | (np.abs(found - right) <= limit)))
+        agreements.note(agrees)
+        if not agrees:
+            raise ComparisonError(
+                f"{name}: the kernel is up to {np.nanmax(np.abs(found - right)):.3g} from the truth, on "
+                f"{tuple(x.shape)} {x.dtype}; report it with the tensors"
+            )

@@ -1,0 +1,235 @@
+"""A norm of channels, an activation and a convolution in one kernel, and the statistics of channels that norms rest on.
+
+    y = norm_act_conv2d(x, w, b, padding=1, norm="group", norm_weight=gamma, norm_bias=beta, x_activation="silu")
+
+equals conv2d(silu(group_norm(x, 32, gamma, beta)), w, b, padding=1), but for what is rounded between them. The
+norm becomes a scale and a shift of each channel, which the convolution's kernel applies to x as it arrives; two small
+kernels take these from x's statistics before, `channel_stats` and `norm_scale_shift`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import refused
+from ..norms import STATS
+from .computers import modes
+from .computers.statistics import Norm, ScaleShift, norm_by_torch, stats_by_torch
+from .errors import GeometryError, LayoutError, UnsupportedError, raise_all
+from .function_modes import one_call
+from .functional import autocast, conv1d, conv2d, conv3d, refuse_script
+from .operators import statistics
+from .operators.tensor_kinds import tensor_violations
+
+_CONVOLVE: dict[int, Callable[..., Tensor]] = {1: conv1d, 2: conv2d, 3: conv3d}
+
+
+@one_call
+def channel_stats(input: Tensor) -> Tensor:
+    """Count, mean and variance of input by image and channel, as `nkiconv.channel_stats` of arrays.
+
+    Derivatives are those of what all parts say together, as `norm_scale_shift` reads them.
+
+    Args:
+        input: [N, C, ...], one to three axes beside N and C; bf16, fp16 or fp32, and float64 where torch computes.
+
+    Returns: [P, N, C, 3] fp32, float64 where input is; P parts, of a kernel one a core: (count, mean, biased variance).
+
+    Raises: DtypeError, GeometryError, LayoutError, UnsupportedError, before any work.
+    """
+    statistics.check_input(input)
+    return stats_by_torch(input) if modes.is_torchs(input) else statistics.channel_stats(input)
+
+
+@one_call
+def norm_scale_shift(
+    stats: Tensor | Sequence[Tensor],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    norm: str = "group",
+    num_groups: int | None = None,
+    eps: float = 1e-5,
+) -> ScaleShift:
+    """The norm of channels with these statistics as x * scale + shift, as `nkiconv.norm_scale_shift` of arrays.
+
+    Args:
+        stats: [P, N, C, 3], as of `channel_stats`, or a sequence of such, of pieces of x.
+        weight, bias: [C], of any dtype that kernels take; None: 1 and 0.
+        norm: "group", "batch" (in training) or "instance". num_groups: of norm "group"; None: 32.
+        eps: added to the variance.
+
+    Returns: (scale, shift, mean, variance), of stats's dtype: scale and shift [N, C], or [C] of "batch"; mean and
+        biased variance [N, num_groups], [C], or [N, C] of "instance".
+
+    Raises: DtypeError, GeometryError, UnsupportedError, before any work.
+    """
+    several = tuple(stats) if isinstance(stats, (list, tuple)) else (stats,)
+    if not several:
+        raise GeometryError("stats=(): must have at least one tensor; pass those of channel_stats")
+    for index, one in enumerate(several):
+        statistics.check_stats("stats" if len(several) == 1 else f"stats[{index}]", one)
+        if one.shape[1:] != several[0].shape[1:]:
+            raise GeometryError(
+                f"stats[{index}].shape={tuple(one.shape)}: must be [P, {several[0].shape[1]}, {several[0].shape[2]}, "
+                f"{STATS}] as stats[0]'s; pass statistics of pieces of one x"
+            )
+    together = several[0] if len(several) == 1 else torch.cat(several)
+    asked = Norm(norm, num_groups, eps)
+    statistics.check_norm(asked, together.shape[2], weight, bias, together)
+    if modes.is_torchs(together):
+        return norm_by_torch(together, weight, bias, asked)
+    return statistics.norm_scale_shift(together, weight, bias, asked)
+
+
+def running_scale_shift(
+    mean: Tensor, variance: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, x: Tensor
+) -> tuple[Tensor, Tensor]:
+    """(scale, shift), [C], of a norm with fixed statistics [C], in fp32, or float64 where x is."""
+    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
+    scale = (variance.to(wide) + eps).rsqrt()
+    scale = scale if weight is None else scale * weight.to(wide)
+    shift = mean.to(wide) * -scale
+    return scale, shift if bias is None else shift + bias.to(wide)
+
+
+def check_values(norm: Norm, x: Tensor) -> None:
+    """Refuse a mean of a single value, as torch's norms do. Raises GeometryError."""
+    pixels = x[0, 0].numel() if x.shape[0] * x.shape[1] else 1
+    images = x.shape[0] if norm.norm == "batch" else 1
+    if x.shape[0] * x.shape[1] and images * pixels * (x.shape[1] // norm.groups(x.shape[1])) == 1:
+        raise GeometryError(
+            f"input.shape={tuple(x.shape)}: norm={norm.norm!r} has one value for each mean, so that its result is its "
+            f"bias; give it more"
+        )
+
+
+def of_one_image(rank: int, x: Any, residual: Any) -> tuple[Any, Any, bool]:
+    """(x, residual, whether x came without its axis of images), both with one."""
+    raise_all(f"norm_act_conv{rank}d cannot run this call", list(tensor_violations("input", x)))
+    if x.dim() != rank + 1:
+        return x, residual, False
+    return x[None], residual[None] if isinstance(residual, Tensor) else residual, True
+
+
+def normalised(
+    rank: int, x: Tensor, norm: Norm, affine: tuple[Any, Any], stats: Any = None, running: tuple[Any, Any] | None = None
+) -> tuple[Tensor, Tensor]:
+    """(scale, shift) of a norm of x [N, C, ...]. affine: weight and bias; running: fixed mean and variance."""
+    if x.dim() != rank + 2:
+        raise LayoutError(f"input.shape={tuple(x.shape)}: must have {rank + 2} axes, or {rank + 1} of one image")
+    names = "norm_weight", "norm_bias"
+    statistics.check_norm(norm, x.shape[1], *affine, x, names)
+    if running is not None:
+        statistics.check_norm(norm, x.shape[1], *running, x, ("running_mean", "running_var"))
+        return running_scale_shift(*running, *affine, norm.eps, x)
+    check_values(norm, x)
+    if stats is None:
+        stats = channel_stats(x)
+    for one in stats if isinstance(stats, (list, tuple)) else (stats,):
+        statistics.check_stats("stats", one, x)
+    scale, shift, _, _ = norm_scale_shift(stats, *affine, **norm._asdict())
+    return scale, shift
+
+
+def _of_rank(rank: int) -> Callable[..., Tensor]:
+    @one_call
+    def norm_act_conv(
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: int | Sequence[int] = 1,
+        padding: str | int | Sequence[int] | Sequence[Sequence[int]] = 0,
+        dilation: int | Sequence[int] = 1,
+        groups: int = 1,
+        *,
+        norm: str = "group",
+        num_groups: int | None = None,
+        norm_weight: Tensor | None = None,
+        norm_bias: Tensor | None = None,
+        eps: float = 1e-5,
+        running_mean: Tensor | None = None,
+        running_var: Tensor | None = None,
+        stats: Tensor | Sequence[Tensor] | None = None,
+        x_activation: str | None = "silu",
+        activation: str | None = None,
+        residual: Tensor | None = None,
+        residual_position: str = "pre_activation",
+        layer: str | None = None,
+        packed: Tensor | None = None,
+        strict_nonfinite: bool | None = None,
+    ) -> Tensor:
+        x, added, alone = of_one_image(rank, input, residual)
+        (x,) = autocast(x)
+        running = None if running_mean is running_var is None else (running_mean, running_var)
+        _check_running(norm, running, stats)
+        scale, shift = normalised(rank, x, Norm(norm, num_groups, eps), (norm_weight, norm_bias), stats, running)
+        y = _CONVOLVE[rank](
+            x,
+            weight,
+            bias,
+            stride,
+            padding,
+            dilation,
+            groups,
+            activation=activation,
+            residual=added,
+            residual_position=residual_position,
+            layer=layer,
+            packed=packed,
+            strict_nonfinite=strict_nonfinite,
+            x_scale=scale,
+            x_shift=shift,
+            x_activation=x_activation,
+        )
+        return y[0] if alone else y
+
+    norm_act_conv.__name__ = norm_act_conv.__qualname__ = f"norm_act_conv{rank}d"
+    norm_act_conv.__doc__ = _DOCUMENTATION.format(rank=rank)
+    vars(norm_act_conv)["__prepare_scriptable__"] = refuse_script
+    return norm_act_conv
+
+
+def _check_running(norm: str, running: tuple[Any, Any] | None, stats: Any) -> None:
+    """Refuse fixed statistics where they do not belong. Raises UnsupportedError."""
+    if running is None:
+        return
+    wrong = []
+    if norm != "batch":
+        wrong.append(f"running_mean, running_var: norm={norm!r} has none; leave them out, or pass norm='batch'")
+    if running[0] is None or running[1] is None:
+        wrong.append("running_mean, running_var: one of them is None; pass both, or none for statistics of input")
+    if stats is not None:
+        wrong.append("stats: running_mean and running_var are used instead; pass one or the other")
+    raise_all("norm_act_conv cannot run this call", list(refused(UnsupportedError, *wrong)))
+
+
+_DOCUMENTATION = """conv{rank}d(x_activation(norm(input)), weight, bias, ...), norm and activation on the way in.
+
+Args:
+    input, weight, bias, stride, padding, dilation, groups: as of `conv{rank}d`; padding is behind the norm, zeros.
+    norm: "group", "batch" or "instance": what shares a mean, as torch's modules of these names. num_groups: of
+        "group"; None: 32.
+    norm_weight, norm_bias: [C], of the norm; None: 1 and 0. eps: added to the variance.
+    running_mean, running_var: [C], of norm "batch" in eval mode, instead of statistics of input.
+    stats: statistics of input, as of `channel_stats`, where they are known; None: they are taken here.
+    x_activation: of what the norm gives: None or a name of `nkiconv.rules.ACTIVATIONS`.
+    activation, residual, residual_position, layer, packed, strict_nonfinite: as of `conv{rank}d`, of its result.
+
+Scale and shift are fp32, what is convolved is rounded once to input's dtype. Under torch.autocast input is cast before
+the norm. Backward computes again what is convolved: input alone is kept.
+
+Returns: as `conv{rank}d`.
+
+Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
+"""
+
+norm_act_conv1d = _of_rank(1)
+norm_act_conv2d = _of_rank(2)
+norm_act_conv3d = _of_rank(3)
+for _function in (channel_stats, norm_scale_shift):
+    vars(_function)["__prepare_scriptable__"] = refuse_script

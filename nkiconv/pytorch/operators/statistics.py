@@ -1,0 +1,281 @@
+"""The operators `nkiconv::channel_stats` and `nkiconv::norm_scale_shift`: statistics of channels, and norms of them.
+
+    nkiconv::channel_stats(input) -> Tensor
+    nkiconv::norm_scale_shift(stats, weight, bias, norm, num_groups, eps) -> (scale, shift, mean, variance)
+
+Statistics come in parts, and which part has which element is the kernel's own: derivatives of channel_stats hold for
+what all parts together say, mean M and variance V of n elements, as norm_scale_shift reads them. Counts have none.
+
+    dL/dx = dL/dM / n + 2 dL/dV (x - M) / n        r = 1 / sqrt(V + eps)      t = dL/dscale - M dL/dshift
+    dL/dM += sum of -dL/dshift weight r            dL/dV += sum of -t weight r^3 / 2
+    dL/dweight = sum of t r                        dL/dbias = sum of dL/dshift
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ... import norms, rules
+from ...errors import refused
+from ..computers import host, statistics
+from ..computers.statistics import Norm, ScaleShift, gathered, moments, shares, spread, summed
+from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
+from . import autograd, sharding
+from .calls import own, with_batch
+from .fakes import fake_kernel
+from .registrar import registrar
+from .tensor_kinds import are_positive, tensor_violations
+
+_CANNOT = "cannot run this call"
+#: What has no derivative of norm_scale_shift: norm, num_groups, eps.
+_NUMBERS = (None,) * 3
+
+
+def check_input(x: Any) -> None:
+    """Refuse what is no tensor [N, C, ...] with a value for each channel. Raises DtypeError, LayoutError,
+    GeometryError."""
+    errors = list(tensor_violations("input", x))
+    if not errors and x.dim() not in (3, 4, 5):
+        errors.append(LayoutError(f"input.shape={tuple(x.shape)}: must have 3 to 5 axes, [N, C, ...]; reshape it"))
+    if not errors and not are_positive(x.shape[2:]):
+        errors.append(
+            GeometryError(f"input.shape={tuple(x.shape)}: every extent but N and C must be at least 1; give it values")
+        )
+    raise_all(f"channel_stats {_CANNOT}", errors)
+
+
+def check_norm(
+    norm: Norm, channels: int, weight: Any, bias: Any, like: Tensor, names: tuple[str, str] = ("weight", "bias")
+) -> None:
+    """Refuse a norm of so many channels, and its weight and bias, with what is like its statistics.
+
+    Raises: UnsupportedError, GeometryError, DtypeError."""
+    wrong = [*refused(UnsupportedError, norms.norm(norm.norm)), *refused(UnsupportedError, norms.eps(norm.eps))]
+    if not wrong:
+        wrong += refused(GeometryError, *norms.num_groups(norm.num_groups, norm.norm, channels))
+    for name, one in zip(names, (weight, bias), strict=True):
+        wrong += _of_channels(name, one, channels, like)
+    raise_all(f"norm_scale_shift {_CANNOT}", wrong)
+
+
+def _of_channels(name: str, one: Any, channels: int, like: Tensor) -> Iterator[NkiconvError]:
+    """Errors of a number for each channel, beside a tensor that is like x or its statistics."""
+    if one is None:
+        return
+    errors = list(tensor_violations(name, one))
+    yield from errors
+    if errors:
+        return
+    yield from refused(GeometryError, rules.shape(name, one.shape, (channels,), "[C]"))
+    yield from refused(UnsupportedError, rules.same(name, "device", one.device, "input", like.device))
+    if (one.dtype == torch.float64) != (like.dtype == torch.float64):
+        yield DtypeError(
+            f"{name}.dtype={one.dtype}: must be torch.float64 exactly when input's is (it is {like.dtype}); cast one"
+        )
+
+
+def check_stats(name: str, stats: Any, like: Tensor | None = None) -> None:
+    """Refuse what are no statistics [P, N, C, 3], of an x where there is one.
+
+    Raises: DtypeError, LayoutError, GeometryError, UnsupportedError.
+    """
+    errors = list(tensor_violations(name, stats))
+    if not errors:
+        errors += refused(LayoutError, rules.rank(name, stats.shape, "P, N, C, 3"))
+    if not errors:
+        of_x = stats.shape[1:3] if like is None else like.shape[:2]
+        wanted = (stats.shape[0], *of_x, norms.STATS)
+        errors += refused(GeometryError, rules.shape(name, stats.shape, wanted, "[P, N, C, 3]"))
+        wide = host.wide_dtype(stats if like is None else like)
+        if stats.dtype != wide:
+            errors.append(DtypeError(f"{name}.dtype={stats.dtype}: must be {wide}, as of channel_stats; pass these"))
+        if like is not None:
+            errors += refused(UnsupportedError, rules.same(name, "device", stats.device, "input", like.device))
+    raise_all(f"norm_scale_shift {_CANNOT}", errors)
+
+
+def channel_stats(x: Tensor) -> Tensor:
+    """[P, N, C, 3] of a checked x."""
+    return own(torch.ops.nkiconv.channel_stats.default(x))
+
+
+def norm_scale_shift(stats: Tensor, weight: Tensor | None, bias: Tensor | None, norm: Norm) -> ScaleShift:
+    """Of checked statistics."""
+    return ScaleShift(*map(own, torch.ops.nkiconv.norm_scale_shift.default(stats, weight, bias, *norm)))
+
+
+def _stats_forward(input: Tensor) -> Tensor:
+    check_input(input)
+    return statistics.channel_stats(input)
+
+
+def _stats_fake(x: Tensor) -> Tensor:
+    check_input(x)
+    return x.new_empty((statistics.parts_of(x), *x.shape[:2], norms.STATS), dtype=host.wide_dtype(x))
+
+
+def _stats_remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    autograd.save(ctx, *inputs, output)
+
+
+def _apart(x: Tensor, stats: Tensor) -> tuple[Tensor, int]:
+    """(x less the mean of its channel, how many elements that has)."""
+    mean, _ = moments(stats, Norm("instance", None, 0.0))
+    return host.wide(x) - host.by_channel(mean, x), x[0, 0].numel() if x.shape[0] * x.shape[1] else 1
+
+
+def _stats_backward(ctx: Any, g: Tensor | None) -> tuple[Tensor | None, ...]:
+    if g is None:
+        return (None,)
+    x, stats = ctx.saved_tensors
+    apart, count = _apart(x, stats)
+    _, of_mean, of_variance = (g.sum(0) / count).unbind(-1)
+    return ((host.by_channel(of_mean, x) + 2 * host.by_channel(of_variance, x) * apart).to(x.dtype),)
+
+
+def _stats_forward_mode(ctx: Any, saved: Sequence[Any], tangents: Sequence[Any]) -> Tensor:
+    x, stats = saved
+    dx = host.wide(tangents[0])
+    apart, _ = _apart(x, stats)
+    each = [*range(2, x.dim())]
+    of_mean, of_variance = dx.mean(each), 2 * (apart * dx).mean(each)
+    return torch.stack([torch.zeros_like(of_mean), of_mean, of_variance], -1).expand(stats.shape).clone()
+
+
+def _stats_batched(info: Any, in_dims: tuple[int | None, ...], x: Tensor) -> tuple[Tensor, int]:
+    x = with_batch(x if in_dims[0] is None else x.movedim(in_dims[0], 0), in_dims[0], info.batch_size)
+    stats = channel_stats(x.flatten(0, 1))
+    return stats.reshape(stats.shape[0], *x.shape[:3], norms.STATS), 1
+
+
+def _norm_forward(
+    stats: Tensor, weight: Tensor | None, bias: Tensor | None, norm: str, num_groups: int | None, eps: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    asked = Norm(norm, num_groups, eps)
+    _check_call(stats, weight, bias, asked)
+    scale, shift, mean, variance = statistics.norm_scale_shift(stats, weight, bias, asked)
+    return scale, shift, mean, variance
+
+
+def _check_call(stats: Tensor, weight: Tensor | None, bias: Tensor | None, norm: Norm) -> None:
+    check_stats("stats", stats)
+    check_norm(norm, stats.shape[2], weight, bias, stats)
+
+
+def _norm_fake(stats: Tensor, weight: Any, bias: Any, *numbers: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    norm = Norm(*numbers)
+    _check_call(stats, weight, bias, norm)
+    _, images, channels, _ = stats.shape
+    of_images = [] if norm.norm == "batch" else [images]
+    sizes = [*of_images, channels], [*of_images, norm.groups(channels)]
+    scale, shift, mean, variance = (stats.new_empty(size) for size in (sizes[0], sizes[0], sizes[1], sizes[1]))
+    return scale, shift, mean, variance
+
+
+def _norm_remember(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    stats, weight, bias, *numbers = inputs
+    ctx.norm, ctx.of_bias = Norm(*numbers), None if bias is None else bias.dtype
+    autograd.save(ctx, stats, weight)
+
+
+def _norm_backward(ctx: Any, *of_results: Tensor | None) -> tuple[Tensor | None, ...]:
+    of_scale, of_shift, of_mean, of_variance = of_results
+    if of_scale is of_shift is of_mean is of_variance is None:
+        return None, None, None, *_NUMBERS
+    stats, weight = ctx.saved_tensors
+    norm, channels = ctx.norm, stats.shape[2]
+    mean, variance = moments(stats, norm)
+    root = (variance + norm.eps).rsqrt()
+    wide = 1 if weight is None else weight.to(stats.dtype)
+    t = of_scale
+    if of_shift is not None:
+        through = spread(mean, channels) * of_shift
+        t = -through if t is None else t - through
+        lost = gathered(of_shift * wide, norm) * root
+        of_mean = -lost if of_mean is None else of_mean - lost
+    if t is not None:
+        lost = gathered(t * wide, norm) * root**3 / 2
+        of_variance = -lost if of_variance is None else of_variance - lost
+    of_stats = of_weight = of_bias = None
+    if ctx.needs_input_grad[1]:
+        of_stats = _of_stats(stats, norm, mean, of_mean, of_variance)
+    if ctx.needs_input_grad[2] and t is not None:
+        of_weight = _over_images(t * spread(root, channels)).to(weight.dtype)
+    if ctx.needs_input_grad[3] and of_shift is not None:
+        of_bias = _over_images(of_shift).to(ctx.of_bias)
+    return of_stats, of_weight, of_bias, *_NUMBERS
+
+
+def _of_stats(stats: Tensor, norm: Norm, mean: Tensor, of_mean: Tensor | None, of_variance: Tensor | None) -> Tensor:
+    """dL/dstats of dL/dM and dL/dV."""
+    share, channels = shares(stats, norm), stats.shape[2]
+    nothing = torch.zeros_like(share)
+    found = nothing if of_mean is None else share * spread(of_mean, channels)
+    if of_variance is None:
+        return torch.stack([nothing, found, nothing], -1)
+    each = share * spread(of_variance, channels)
+    return torch.stack([nothing, found + 2 * each * (stats[..., 1] - spread(mean, channels)), each], -1)
+
+
+def _over_images(values: Tensor) -> Tensor:
+    return values.sum(0) if values.dim() == 2 else values
+
+
+def _norm_forward_mode(
+    ctx: Any, saved: Sequence[Any], tangents: Sequence[Any]
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    stats, weight = saved
+    of_stats, of_weight, of_bias = tangents[:3]
+    norm, channels = ctx.norm, stats.shape[2]
+    mean, variance = moments(stats, norm)
+    of_mean, of_variance = torch.zeros_like(mean), torch.zeros_like(mean)
+    if of_stats is not None:
+        share, (_, dmean, dvariance) = shares(stats, norm), of_stats.unbind(-1)
+        apart = stats[..., 1] - spread(mean, channels)
+        of_mean, of_variance = summed(share * dmean, norm), summed(share * (dvariance + 2 * apart * dmean), norm)
+    root = (variance + norm.eps).rsqrt()
+    wide = 1 if weight is None else weight.to(stats.dtype)
+    of_scale = spread(of_variance * root**3 / -2, channels) * wide
+    if of_weight is not None:
+        of_scale = of_scale + spread(root, channels) * of_weight.to(stats.dtype)
+    of_shift = -spread(of_mean, channels) * spread(root, channels) * wide - spread(mean, channels) * of_scale
+    of_shift = of_shift if of_bias is None else of_shift + of_bias.to(stats.dtype)
+    return of_scale, of_shift, of_mean, of_variance
+
+
+def _norm_batched(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    """Batches are more channels, and more groups of them."""
+    size, (stats, weight, bias, norm, num_groups, eps) = info.batch_size, args
+    moved = [
+        None if one is None else with_batch(one if dim is None else one.movedim(dim, 0), dim, size)
+        for one, dim in zip((stats, weight, bias), in_dims[:3], strict=True)
+    ]
+    together = None if moved[0] is None else moved[0].movedim(0, 2).flatten(2, 3)
+    assert together is not None
+    of_weight, of_bias = (None if one is None else one.flatten() for one in moved[1:])
+    groups = None if norm != "group" else size * Norm(norm, num_groups, eps).groups(stats.shape[-2])
+    found = norm_scale_shift(together, of_weight, of_bias, Norm(norm, groups, eps))
+    return tuple(one.reshape(*one.shape[:-1], size, -1) for one in found), (found[0].dim() - 1,) * 4
+
+
+def _define() -> None:
+    """Register both operators."""
+    for name, forward, fake, batched, rest in (
+        ("channel_stats", _stats_forward, _stats_fake, _stats_batched,
+         (_stats_remember, _stats_backward, _stats_forward_mode)),
+        ("norm_scale_shift", _norm_forward, _norm_fake, _norm_batched,
+         (_norm_remember, _norm_backward, _norm_forward_mode)),
+    ):  # fmt: skip
+        operator: Any = registrar()(f"nkiconv::{name}", mutates_args=())(forward)
+        operator.register_fake(fake_kernel(name, fake))
+        operator.register_vmap(batched)
+        autograd.register(name, *rest)
+    sharding.declare("channel_stats", lambda *_: ((0,), [sharding.SECOND]))
+    sharding.declare("norm_scale_shift", lambda *_: None)
+
+
+_define()

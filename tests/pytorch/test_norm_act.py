@@ -1,0 +1,302 @@
+"""Statistics of channels, norms of them, and norm_act_conv*: values and derivatives of conv(act(norm(x)))."""
+
+import functools
+import math
+
+import numpy as np
+import pytest
+import torch
+from operators_seen import Seen, graph_of
+from tolerances import FLOAT32_SUMS, assert_within_limit, assert_within_share
+from torch import func
+from torch.nn import functional as F
+from torch_activation import torchs as activation_of
+
+from nkiconv import bounds, pytorch, reference
+from nkiconv.activations import ACTIVATIONS
+from nkiconv.errors import ComparisonError, DtypeError, GeometryError, LayoutError, UnsupportedError
+from nkiconv.norms import NORMS, NUM_GROUPS
+from nkiconv.problem import ConvProblem
+from nkiconv.pytorch import channel_stats, norm_scale_shift
+from nkiconv.pytorch.computers import statistics
+from nkiconv.pytorch.computers.arrays import to_numpy
+
+CONVOLVE = {rank: getattr(F, f"conv{rank}d") for rank in (1, 2, 3)}
+SIZES = {1: (9,), 2: (5, 6), 3: (3, 4, 5)}
+NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+in_both = pytest.mark.parametrize("mode", ["torch", "simulate"], indirect=True)
+
+
+def ours(x, w, bias, gamma, beta, norm="group", act="silu", **more):
+    call = getattr(pytorch, f"norm_act_conv{w.dim() - 2}d")
+    groups = {"num_groups": 3} if norm == "group" else {}
+    return call(x, w, bias, norm=norm, norm_weight=gamma, norm_bias=beta, x_activation=act, padding=1, **groups, **more)
+
+
+def normed(x, gamma, beta, norm, eps=1e-5):
+    """torch's norm."""
+    if norm == "group":
+        return F.group_norm(x, 3, gamma, beta, eps)
+    if norm == "batch":
+        return F.batch_norm(x, None, None, gamma, beta, True, 0.0, eps)
+    return F.instance_norm(x, None, None, gamma, beta, eps=eps)
+
+
+def torchs(x, w, bias, gamma, beta, norm="group", act="silu"):
+    return CONVOLVE[w.dim() - 2](activation_of(act)(normed(x, gamma, beta, norm)), w, bias, padding=1)
+
+
+def tensors(rank, dtype=torch.float32, mean=0.0, seed=0):
+    """x, w, bias, and the norm's weight and bias."""
+    generator = torch.Generator().manual_seed(seed)
+    shapes = (2, 6, *SIZES[rank]), (4, 6, *[3] * rank), (4,), (6,), (6,)
+    x, *others = (torch.randn(one, generator=generator) for one in shapes)
+    return [one.to(dtype) for one in (x + mean, *others)]
+
+
+def limit_of(given, norm, act, dtype):
+    """(the truth, how far a result may be off): errors of statistics, of scale and shift, and of the convolution."""
+    x, w, bias, gamma, beta = map(to_numpy, given)
+    scale, shift, mean, variance = reference.norm_scale_shift_ref(x, gamma, beta, norm, 3)
+    triples = 2 * (x[0, 0].size // 100 + 6) * (x.shape[0] if norm == "batch" else 2 if norm == "group" else 1)
+    times = scale.shape[-1] // mean.shape[-1]
+    each = [np.repeat(one, times, -1) for one in (mean, variance, *bounds.moments_bound(mean, variance, triples))]
+    off = bounds.scale_shift_bound(each[0], each[1], (each[2], each[3]), gamma, beta)
+    rank = x.ndim - 2
+    by_channel = [one.reshape(*one.shape, *[1] * rank) for one in off]
+    of_x = np.abs(x.astype(np.float64)) * by_channel[0] + by_channel[1]
+    of_x = of_x * (1.0 if act is None else ACTIVATIONS[act].steepest)
+    of_x = of_x * (1 + 2 * bounds.EPS[dtype]) + bounds.prologue_bound(x, dtype, scale, shift, act)
+    sizes = dict(zip("DHW"[-rank:], x.shape[2:], strict=True)) | dict(zip("TRS"[-rank:], w.shape[2:], strict=True))
+    padding = (((0, 0),) if rank == 1 else ()) + ((1, 1),) * rank
+    problem = ConvProblem(N=2, C=6, K=4, **sizes, padding=padding, dtype=dtype)
+    filters = w.reshape(problem.filter_shape)
+    h, of_x = (one.reshape(problem.input_shape) for one in (reference.prologue_ref(x, scale, shift, act), of_x))
+    sums, most, inexact = (
+        reference.conv_ref(h, filters, problem),
+        reference.abs_sum_ref(h, filters, problem),
+        reference.abs_sum_ref(of_x, filters, problem),
+    )
+    limit = bounds.epilogue_bound(reference.num_terms(problem), most, sums, dtype, bias, inexact=inexact)
+    return reference.epilogue_ref(sums, bias), limit
+
+
+@pytest.mark.cover(16)
+@pytest.mark.parametrize("act", [None, "silu", "relu"])
+@pytest.mark.parametrize("mean", [0.0, 1000.0])
+@pytest.mark.parametrize("dtype", NAMES, ids=str)
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_values_are_within_their_bound(rank, norm, dtype, mean, act, mode):
+    given = tensors(rank, dtype, mean)
+    y = ours(*given, norm, act)
+    expected, limit = limit_of(given, norm, act, NAMES[dtype])
+    wide = torchs(*(one.double() for one in given), norm, act)
+    assert_within_limit(to_numpy(y).reshape(expected.shape), expected, limit)
+    assert_within_limit(to_numpy(wide).reshape(expected.shape), expected, limit)
+
+
+@in_both
+@pytest.mark.cover(4)
+@pytest.mark.parametrize("act", [None, "silu", "relu"])
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_gradients(rank, norm, act, mode):
+    leaves = [one.requires_grad_() for one in tensors(rank)]
+    wide = [one.detach().double().requires_grad_() for one in leaves]
+    y, expected = ours(*leaves, norm, act), torchs(*wide, norm, act)
+    g = torch.randn(y.shape, generator=torch.Generator().manual_seed(9))
+    pairs = zip(torch.autograd.grad(y, leaves, g), torch.autograd.grad(expected, wide, g.double()), strict=True)
+    for found, right in pairs:
+        assert_within_share([found], [right], 4 * FLOAT32_SUMS)  # sums of sums: of the convolution, and of its gradient
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_derivatives_in_float64(norm):
+    """Both directions, and twice, through mean and variance, of operators."""
+    generator = torch.Generator().manual_seed(1)
+    shapes = (2, 6, 3), (2, 6, 2), (2,), (6,), (6,)
+    leaves = [torch.randn(one, generator=generator, dtype=torch.float64, requires_grad=True) for one in shapes]
+
+    def call(*given):
+        with Seen():
+            return ours(*given, norm=norm)
+
+    assert torch.autograd.gradcheck(call, leaves, check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(call, leaves, fast_mode=True)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_derivatives_of_all_results(norm):
+    """Mean and variance too, with statistics in two parts of different sizes."""
+    x, _, _, gamma, beta = (one.double().requires_grad_() for one in tensors(1))
+    groups = 3 if norm == "group" else None
+
+    def call(x, gamma, beta):
+        with Seen():
+            pieces = [channel_stats(x[..., :2]), channel_stats(x[..., 2:])]
+            return norm_scale_shift(pieces, gamma, beta, norm=norm, num_groups=groups)
+
+    assert torch.autograd.gradcheck(call, [x, gamma, beta], check_forward_ad=True)
+    found, wide = call(x, gamma, beta), x.detach()
+    by_channel = [one.reshape(-1, 6, 1) for one in found[:2]]
+    assert_within_share([wide * by_channel[0] + by_channel[1]], [normed(wide, gamma, beta, norm)], 1e-12)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("batched", [(0,), (3,), (4,), (0, 3, 4), (0, 1, 2, 3, 4)], ids=str)
+def test_vmap(batched, norm):
+    given = [torch.stack([one, one.cos()], 1) if i in batched else one for i, one in enumerate(tensors(1))]
+    dims = tuple(1 if i in batched else None for i in range(5))
+    found = func.vmap(functools.partial(ours, norm=norm), dims)(*given)
+    each = [[one.select(1, k) if i in batched else one for i, one in enumerate(given)] for k in (0, 1)]
+    expected = [torchs(*(one.double() for one in some), norm=norm) for some in each]
+    assert_within_share(found, expected, 4 * FLOAT32_SUMS)
+
+
+def test_one_graph(mode):
+    given = tensors(2)
+    y, names = graph_of(lambda *each: ours(*each), *given)
+    wanted = ["channel_stats", "norm_scale_shift", "conv2d_with_prologue"]
+    assert [name for name in names if name.startswith("nkiconv.")] == [f"nkiconv.{one}.default" for one in wanted]
+    assert torch.equal(y, ours(*given))
+
+
+@pytest.mark.slow
+def test_extents_may_change_in_one_graph():
+    given = tensors(2)
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: ours(x, *given[1:]), backend="aot_eager", fullgraph=True, dynamic=True)
+    for shape in ((2, 6, 5, 6), (3, 6, 7, 4)):
+        x = torch.ones(shape).cumsum(3)
+        assert torch.equal(compiled(x), ours(x, *given[1:]))
+    torch._dynamo.reset()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("norm", NORMS)
+def test_operators_pass_torchs_own_checks(norm):
+    x, _, _, gamma, beta = (one.requires_grad_() for one in tensors(1))
+    operators = torch.ops.nkiconv
+    stats = channel_stats(x.detach())  # no leaf that requires a gradient: counts have none
+    for operator, args in (
+        (operators.channel_stats, (x,)), (operators.norm_scale_shift, (stats, gamma, beta, norm, 3, 1e-5)),
+    ):  # fmt: skip
+        args = args if norm == "group" or len(args) == 1 else (*args[:4], None, 1e-5)
+        assert set(torch.library.opcheck(operator.default, args).values()) == {"SUCCESS"}
+
+
+def test_statistics_that_are_known_are_not_taken_again():
+    x, w, bias, gamma, beta = tensors(2)
+    stats = [channel_stats(x[:, :, :2]), channel_stats(x[:, :, 2:])]
+    with Seen() as seen:
+        y = ours(x, w, bias, gamma, beta, stats=stats)
+    assert "nkiconv::channel_stats" not in seen.names
+    assert_within_share([y], [ours(x, w, bias, gamma, beta)], FLOAT32_SUMS)
+
+
+def test_running_statistics():
+    x, w, bias, gamma, beta = tensors(2)
+    mean, var = torch.randn(6), torch.rand(6) + 0.5
+    leaves = [one.requires_grad_() for one in (x, w, bias, gamma, beta)]
+    y = ours(*leaves, "batch", running_mean=mean, running_var=var)
+    expected = F.conv2d(F.silu(F.batch_norm(x, mean, var, gamma, beta, False)), w, bias, padding=1)
+    assert_within_share([y], [expected], FLOAT32_SUMS)
+    g = torch.randn_like(y)
+    for one, other in zip(torch.autograd.grad(y, leaves, g), torch.autograd.grad(expected, leaves, g), strict=True):
+        assert_within_share([one], [other], FLOAT32_SUMS)
+
+
+def test_one_image_residual_and_activation():
+    x, w, bias, gamma, beta = tensors(2)
+    residual = torch.randn(2, 4, 5, 6)
+    more = {"residual": residual, "residual_position": "post_activation", "activation": "relu"}
+    expected = torchs(x, w, bias, gamma, beta).relu() + residual
+    assert_within_share([ours(x, w, bias, gamma, beta, **more)], [expected], FLOAT32_SUMS)
+    one = ours(x[0], w, bias, gamma, beta, **{**more, "residual": residual[0]})
+    assert_within_share([one], [expected[0]], FLOAT32_SUMS)
+
+
+def test_no_images():
+    x, w, bias, gamma, beta = tensors(2)
+    for norm in ("group", "instance"):
+        for look in (torch.no_grad(), Seen()):
+            with look:
+                assert ours(x[:0], w, bias, gamma, beta, norm).shape == (0, 4, 5, 6)
+
+
+def test_autocast_casts_input_before_the_norm():
+    given = tensors(2)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = ours(*given)
+    assert torch.equal(y, ours(*(one.bfloat16() for one in given[:3]), *given[3:]))
+
+
+def test_32_groups_are_the_default():
+    x = torch.randn(1, 64, 3, 3)
+    w = torch.randn(4, 64, 1, 1)
+    expected = F.conv2d(F.silu(F.group_norm(x, NUM_GROUPS)), w)
+    assert_within_share([pytorch.norm_act_conv2d(x, w)], [expected], FLOAT32_SUMS)
+
+
+def test_compare_notices_what_is_wrong(monkeypatch):
+    monkeypatch.setenv("NKICONV_CPU", "compare")
+    x = tensors(2)[0]
+    right = channel_stats(x)
+    with monkeypatch.context() as wrong:
+        wrong.setattr(statistics, "from_numpy", lambda array: torch.from_numpy(array) + 1e-3)
+        with pytest.raises(ComparisonError, match="channel_stats: the kernel is up to"):
+            channel_stats(x)
+        with pytest.raises(ComparisonError, match="norm_scale_shift: the kernel is up to"):
+            norm_scale_shift(right, num_groups=3)
+
+
+def test_values_of_statistics(mode):
+    x = tensors(3, torch.bfloat16, 30.0)[0]
+    stats = channel_stats(x)
+    assert stats.shape == (2 if mode == "simulate" else 1, 2, 6, 3)
+    assert stats.dtype == torch.float32
+    assert torch.equal(stats[..., 0].sum(0), torch.full((2, 6), float(math.prod(SIZES[3]))))
+
+
+X, W, B, G, _ = tensors(2)
+REFUSALS = [
+    ({"norm": "layer"}, UnsupportedError, "norm='layer': accepted are group, batch, instance"),
+    ({"num_groups": 4}, GeometryError, "num_groups=4: must divide C=6"),
+    ({"norm": "batch", "num_groups": 3}, GeometryError, "num_groups=3: norm='batch' has no groups"),
+    ({"norm_weight": torch.ones(5)}, GeometryError, r"norm_weight.shape=\(5,\): must be \[C\] = \(6,\)"),
+    ({"norm_bias": torch.ones(6).double()}, DtypeError, "norm_bias.dtype=torch.float64: "),
+    ({"norm_bias": 1.0}, DtypeError, "norm_bias: must be a torch.Tensor, not float"),
+    ({"eps": -1.0}, UnsupportedError, "eps=-1.0: must be a finite number"),
+    ({"running_mean": torch.ones(6), "running_var": torch.ones(6)}, UnsupportedError, "norm='group' has none"),
+    ({"norm": "batch", "running_mean": torch.ones(6)}, UnsupportedError, "one of them is None"),
+    ({"stats": torch.ones(1, 2, 5, 3)}, GeometryError, r"stats.shape=\(1, 2, 5, 3\): must be \[P, N, C, 3\]"),
+    ({"stats": torch.ones(2, 6, 3)}, LayoutError, r"stats.shape=\(2, 6, 3\)"),
+    ({"stats": torch.ones(1, 2, 6, 3).half()}, DtypeError, "stats.dtype=torch.float16: must be torch.float32"),
+    ({"x_activation": "mish"}, UnsupportedError, "x_activation='mish': accepted are"),
+    ({"input": X[:, :, 0, 0]}, LayoutError, r"input.shape=\(2, 6\)"),
+    ({"input": X[:, :, :1, :1], "norm": "instance"}, GeometryError, "norm='instance' has one value for each mean"),
+    ({"input": X.to(torch.int32)}, DtypeError, "input.dtype=torch.int32"),
+]
+
+
+@pytest.mark.parametrize(("more", "error", "words"), REFUSALS, ids=lambda one: str(one)[:40])
+def test_refusals(more, error, words, mode):
+    given = {"input": X, "norm": "group", **more}
+    given |= {} if given["norm"] != "group" or "num_groups" in given else {"num_groups": 3}
+    with pytest.raises(error, match=words):
+        pytorch.norm_act_conv2d(weight=W, bias=B, padding=1, **given)
+
+
+def test_refusals_of_statistics():
+    with pytest.raises(LayoutError, match=r"input.shape=\(2, 6\): must have 3 to 5 axes"):
+        channel_stats(X[:, :, 0, 0])
+    with pytest.raises(GeometryError, match="every extent but N and C must be at least 1"):
+        channel_stats(X[..., :0])
+    with pytest.raises(GeometryError, match=r"stats=\(\): must have at least one tensor"):
+        norm_scale_shift([])
+    with pytest.raises(GeometryError, match=r"stats\[1\].shape=\(1, 2, 5, 3\)"):
+        norm_scale_shift([channel_stats(X), channel_stats(X[:, :5])])
+    for name in ("norm_act_conv2d", "channel_stats", "norm_scale_shift"):
+        with pytest.raises(UnsupportedError, match=r"torch\.jit\.script"):
+            torch.jit.script(getattr(pytorch, name))
