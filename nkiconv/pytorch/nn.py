@@ -22,6 +22,7 @@ from .computers import modes
 from .errors import GeometryError, UnsupportedError, raise_all
 from .functional import conv1d, conv2d, conv3d, refuse_script
 from .gated_modules import ConformerConv, GatedShortConv
+from .norm_act_modules import NormActConv
 from .operators.filters import Freezes
 from .operators.frames import last
 from .operators.tensor_kinds import tensor_violations
@@ -40,6 +41,9 @@ __all__ = [
     "ConvTranspose3d",
     "GatedDeltaConv",
     "GatedShortConv",
+    "NormActConv1d",
+    "NormActConv2d",
+    "NormActConv3d",
 ]
 
 # torch.fx traces a model with these modules into calls of these functions, which it does not look into.
@@ -398,6 +402,41 @@ class CausalConv3d(Conv3d):
     def extra_repr(self) -> str:
         """As torch's, with what is around the input."""
         return f"{super().extra_repr()}, padding={self.sides}, time_padding={self.time_padding}"
+
+
+class NormActConv1d(NormActConv):
+    """`NormActConv2d` of [N, C, W] or [C, W]."""
+
+    rank, ours, theirs = 1, Conv1d, torch.nn.Conv1d
+    kinds = torch.nn.GroupNorm, torch.nn.BatchNorm1d, torch.nn.InstanceNorm1d
+
+
+class NormActConv2d(NormActConv):
+    """conv(x_activation(norm(x))) of [N, C, H, W] or [C, H, W], the norm and the activation on the way in.
+
+    `norm` and `conv` are modules of its own, torch's norm and our `Conv2d`: a state_dict has norm.weight, norm.bias,
+    norm.running_mean, conv.weight, ... In training mode a BatchNorm's running statistics move as torch's.
+    `NormActConv2d.of(norm, "silu", conv)` shares those of a model.
+
+    Args:
+        in_channels, ..., bias: as of `Conv2d`, which pads with zeros behind the norm. device, dtype: of all parameters.
+        norm: "group", "batch" or "instance". num_groups: of "group"; None: 32. eps, affine: as torch's norms.
+        momentum, track_running_stats: of "batch", as torch's.
+        x_activation: None or a name of `nkiconv.rules.ACTIVATIONS`, of what the norm gives.
+        fused: activation, residual_position, layer and strict_nonfinite of `Conv2d`, of its result.
+
+    Raises: UnsupportedError, GeometryError, KindError.
+    """
+
+    rank, ours, theirs = 2, Conv2d, torch.nn.Conv2d
+    kinds = torch.nn.GroupNorm, torch.nn.BatchNorm2d, torch.nn.InstanceNorm2d
+
+
+class NormActConv3d(NormActConv):
+    """`NormActConv2d` of [N, C, D, H, W] or [C, D, H, W]."""
+
+    rank, ours, theirs = 3, Conv3d, torch.nn.Conv3d
+    kinds = torch.nn.GroupNorm, torch.nn.BatchNorm3d, torch.nn.InstanceNorm3d
 
 
 def operator_of(module: Any) -> str:

@@ -1,0 +1,192 @@
+"""What NormActConv1d to NormActConv3d share: a norm of channels, an activation and a convolution in one kernel."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from .. import norms, rules
+from ..errors import refused
+from .computers.statistics import Norm
+from .errors import GeometryError, UnsupportedError, raise_all
+from .functional import autocast, conv1d, conv2d, conv3d, refuse_script
+from .norm_act import channel_stats, check_values, norm_scale_shift, normalised, of_one_image
+from .operators.statistics import check_norm, check_stats
+
+_CONVOLVE: dict[int, Callable[..., Tensor]] = {1: conv1d, 2: conv2d, 3: conv3d}
+#: Hooks of a module, which do not run where a kernel does what it did.
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+class NormActConv(torch.nn.Module):
+    """A norm, an activation and a convolution; see `nkiconv.pytorch.nn.NormActConv2d`."""
+
+    #: Axes of images; our convolution and torch's; torch's norms, in the order of `nkiconv.norms.NORMS`.
+    rank: ClassVar[int]
+    ours: ClassVar[Any]
+    theirs: ClassVar[Any]
+    kinds: ClassVar[tuple[Any, Any, Any]]
+    norm: Any
+    conv: Any
+    x_activation: str | None
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | tuple[int, ...],
+        stride: int | tuple[int, ...] = 1,
+        padding: str | int | tuple[int, ...] = 0,
+        dilation: int | tuple[int, ...] = 1,
+        groups: int = 1,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        norm: str = "group",
+        num_groups: int | None = None,
+        eps: float = 1e-5,
+        affine: bool = True,
+        momentum: float | None = 0.1,
+        track_running_stats: bool = True,
+        x_activation: str | None = "silu",
+        **fused: Any,
+    ) -> None:
+        wrong = [*refused(UnsupportedError, norms.norm(norm)), *refused(UnsupportedError, norms.eps(eps))]
+        if not wrong:
+            wrong += refused(GeometryError, *norms.num_groups(num_groups, norm, in_channels))
+        raise_all(f"{type(self).__name__} cannot be built", wrong)
+        kind, where = self.kinds[norms.NORMS.index(norm)], {"device": device, "dtype": dtype}
+        if norm == "group":
+            made = kind(num_groups or norms.NUM_GROUPS, in_channels, eps, affine, **where)
+        elif norm == "batch":
+            made = kind(in_channels, eps, momentum, affine, track_running_stats, **where)
+        else:
+            made = kind(in_channels, eps, affine=affine, **where)
+        sizes = in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias
+        conv = self.ours(*sizes, device=device, dtype=dtype, **fused)
+        super().__init__()
+        self._hold(made, x_activation, conv)
+
+    @classmethod
+    def of(cls, norm: torch.nn.Module, x_activation: str | None, conv: torch.nn.Module) -> Self:
+        """One that shares the parameters and statistics of a norm and a convolution that follow each other in a model.
+
+        Args:
+            norm: torch's GroupNorm, or of as many axes BatchNorm, or InstanceNorm without running statistics.
+            x_activation: what is between them: None or a name of `nkiconv.rules.ACTIVATIONS`.
+            conv: torch's convolution of as many axes, or ours, with zeros for padding.
+
+        Raises: UnsupportedError: of subclasses, hooks, other norms, activations and paddings; GeometryError.
+        """
+        found = cls.__new__(cls)
+        torch.nn.Module.__init__(found)
+        found._hold(norm, x_activation, conv)
+        return found
+
+    def _hold(self, norm: Any, x_activation: str | None, conv: Any) -> None:
+        name = type(self).__name__
+        wrong = [rules.activation(x_activation, "x_activation", "what the norm gives")]
+        if type(norm) not in self.kinds:
+            kinds = ", ".join(kind.__name__ for kind in self.kinds)
+            wrong.append(f"norm={type(norm).__name__}: accepted are torch.nn's {kinds}; leave it in front")
+        elif type(norm) is self.kinds[2] and norm.track_running_stats:
+            wrong.append(
+                "norm.track_running_stats=True: an InstanceNorm's running statistics are not kept; use torch's"
+            )
+        if type(conv) not in (self.theirs, self.ours):
+            wrong.append(f"conv={type(conv).__name__}: accepted are {self.theirs.__name__} of torch.nn and of ours")
+        elif conv.padding_mode != "zeros":
+            wrong.append(f"conv.padding_mode={conv.padding_mode!r}: must be 'zeros'; pad what the norm gives by torch")
+        for called, module in (("norm", norm), ("conv", conv)):
+            if any(vars(module).get(hooks) for hooks in _HOOKS):
+                wrong.append(f"{called}: has hooks, which would not run; remove them")
+        raise_all(f"{name} cannot be built", list(refused(UnsupportedError, *wrong)))
+        channels = norm.num_channels if isinstance(norm, torch.nn.GroupNorm) else norm.num_features
+        if channels != conv.in_channels:
+            raise GeometryError(
+                f"norm: has {channels} channels, conv takes {conv.in_channels}; pass one that follows it"
+            )
+        if type(conv) is self.theirs:
+            conv = copy.copy(conv)
+            vars(conv)["_parameters"] = dict(conv._parameters)  # the same Parameters in a module of its own
+            conv.__class__ = self.ours
+        self.norm, self.conv, self.x_activation = norm, conv, x_activation
+        self.training = norm.training
+
+    def forward(
+        self, input: Tensor, residual: Tensor | None = None, *, stats: Tensor | Sequence[Tensor] | None = None
+    ) -> Tensor:
+        """y of input [N, C, ...] or [C, ...]; residual: of y's shape; stats: of input, as of `channel_stats`, where
+        they are known. Errors as of `norm_act_conv2d`."""
+        conv = self.conv
+        x, added, alone = of_one_image(self.rank, input, residual)
+        (x,) = autocast(x)
+        scale, shift = self._scale_shift(x, stats)
+        weight, packed = conv._filters(x)
+        y = _CONVOLVE[self.rank](
+            x,
+            weight,
+            conv.bias,
+            conv.stride,
+            conv.padding,
+            conv.dilation,
+            conv.groups,
+            residual=added,
+            residual_position=conv.residual_position,
+            **conv._fused(),
+            packed=packed,
+            x_scale=scale,
+            x_shift=shift,
+            x_activation=self.x_activation,
+        )
+        return y[0] if alone else y
+
+    def _scale_shift(self, x: Tensor, stats: Any) -> tuple[Tensor, Tensor]:
+        """The norm of x as a scale and a shift; in training a BatchNorm's running statistics move, as torch's."""
+        norm: Any = self.norm
+        affine = norm.weight, norm.bias
+        if isinstance(norm, torch.nn.GroupNorm):
+            return normalised(self.rank, x, Norm("group", norm.num_groups, norm.eps), affine, stats)
+        if type(norm) is self.kinds[2]:
+            return normalised(self.rank, x, Norm("instance", None, norm.eps), affine, stats)
+        asked = Norm("batch", None, norm.eps)
+        has_running = norm.running_mean is not None and norm.running_var is not None
+        if has_running and not norm.training:
+            if stats is not None:
+                raise UnsupportedError(
+                    "stats: the norm is in eval mode and has its own; leave them out, or call train()"
+                )
+            return normalised(self.rank, x, asked, affine, None, (norm.running_mean, norm.running_var))
+        if not (has_running and norm.training and norm.track_running_stats):
+            return normalised(self.rank, x, asked, affine, stats)
+        check_norm(asked, x.shape[1], *affine, x, ("norm.weight", "norm.bias"))
+        check_values(asked, x)
+        for one in stats if isinstance(stats, (list, tuple)) else (stats,) if stats is not None else ():
+            check_stats("stats", one, x)
+        stats = channel_stats(x) if stats is None else stats
+        found = norm_scale_shift(stats, *affine, norm="batch", eps=norm.eps)
+        self._move(found.mean.detach(), found.variance.detach(), x.numel() // x.shape[1])
+        return found.scale, found.shift
+
+    def _move(self, mean: Tensor, variance: Tensor, values: int) -> None:
+        """Move the running statistics toward those of so many values a channel."""
+        norm: Any = self.norm
+        share = norm.momentum
+        with torch.no_grad():
+            norm.num_batches_tracked.add_(1)
+            if share is None:  # the mean of all batches
+                share = 1.0 / norm.num_batches_tracked.to(mean.dtype)
+            unbiased = variance * (values / (values - 1))
+            for kept, one in ((norm.running_mean, mean), (norm.running_var, unbiased)):
+                kept.copy_(kept * (1 - share) + one.to(kept.dtype) * share)
+
+    __prepare_scriptable__ = refuse_script
+
+    def extra_repr(self) -> str:
+        """The activation between norm and convolution."""
+        return f"x_activation={self.x_activation}"
