@@ -236,13 +236,6 @@ def chains() -> Iterator[Chain]:
     wan = {"y_norm": "rms", "y_norm_weight": True, "activation": "silu"}
     for name in ("wan_384", "wan_192", "wan_96"):
         yield normed(name, "Wan video VAE", cases.get(name).problem, "RMSNorm and SiLU", **wan)
-    layer = {"y_norm": "layer", "y_norm_weight": True, "y_norm_bias": True}
-    for channels, size in ((96, 56), (384, 14)):
-        seven = ConvProblem(
-            N=32, C=channels, H=size, W=size, K=channels, R=7, S=7, padding=((3, 3), (3, 3)), groups=channels,
-            dtype=DTYPE, layout="NHWC",
-        )  # fmt: skip
-        yield normed(f"convnext_{channels}", "ConvNeXt, 7x7 depthwise", seven, "LayerNorm", **layer)
     yield gated("conformer", "Conformer, GLU and SiLU", conformer, "xG", bias=True, activation="silu")
 
 
