@@ -17,3 +17,18 @@ def simulate(monkeypatch):
 
     monkeypatch.setenv("NKICONV_CPU", "simulate")
     monkeypatch.setattr(host, "filters_gradient", None)
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """(activation, whether a residual is in the call) of each fused call."""
+    from nkiconv.pytorch.models import fusing
+
+    found, own = [], fusing.fused
+
+    def counted(norm, activation, convolution, x, residual, arguments):
+        found.append((activation, residual is not None))
+        return own(norm, activation, convolution, x, residual, arguments)
+
+    monkeypatch.setattr(fusing, "fused", counted)
+    return found

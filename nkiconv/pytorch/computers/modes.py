@@ -25,9 +25,24 @@ MODES = ("torch", "simulate", "compare")
 NEURON = ("neuron", "xla", "privateuseone")
 
 
+#: Whether torch computes on the host whatever NKICONV_CPU says: in this process, in all threads.
+_by_torch = False
+
+
+@contextmanager
+def by_torch() -> Iterator[None]:
+    """Under it torch computes on the host, as with NKICONV_CPU=torch: in float64 too."""
+    global _by_torch
+    before, _by_torch = _by_torch, True
+    try:
+        yield
+    finally:
+        _by_torch = before
+
+
 def mode() -> str:
     """NKICONV_CPU's value. Raises UnsupportedError where it is none of MODES."""
-    wanted = os.environ.get(VARIABLE, MODES[0])
+    wanted = MODES[0] if _by_torch else os.environ.get(VARIABLE, MODES[0])
     if wanted not in MODES:
         raise UnsupportedError(f"{VARIABLE}={wanted!r}: accepted are {', '.join(MODES)}; set one, or unset it")
     return wanted

@@ -19,12 +19,11 @@ from torch.nn.utils import parametrize
 from ...errors import NkiconvError, UnsupportedError
 from ..computers.host import activate
 from .follows import pairs
-from .norms import CLOSE, Affine, affine_of, channels_of, is_norm
+from .norms import CLOSE, HOOKS, Affine, affine_of, channels_of, is_norm
 from .report import Fold
 from .ways import Copy
 
 _SHOWN = 3
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def violations(model: torch.nn.Module, argument: str) -> Iterator[NkiconvError]:
@@ -64,7 +63,7 @@ def _reasons(convolution: Any, norm: Any, places: Counter[int], owners: Counter[
     if channels is not None and channels != convolution.out_channels:
         yield f"has {channels} channels, its convolution {convolution.out_channels}"
     parts = (convolution, *norm.modules())
-    if any(getattr(module, hooks) for module in parts for hooks in _HOOKS):
+    if any(getattr(module, hooks) for module in parts for hooks in HOOKS):
         yield "it or its convolution has hooks, which would see other values"
     if parametrize.is_parametrized(convolution) or convolution._parameters.get("weight") is None:
         yield "its convolution's weight is not a plain parameter"

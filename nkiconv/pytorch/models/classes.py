@@ -27,7 +27,7 @@ Change = Callable[[Any], Any]
 _CHANGES: dict[str, Change] = {}
 
 
-def _change(made: Callable[[Any], tuple[tuple[type, ...], dict[str, Any]]]) -> Change:
+def define(made: Callable[[Any], tuple[tuple[type, ...], dict[str, Any]]]) -> Change:
     """A function from a class to its subclass; made: gives the subclass's bases and namespace."""
 
     @functools.cache
@@ -44,7 +44,7 @@ def _change(made: Callable[[Any], tuple[tuple[type, ...], dict[str, Any]]]) -> C
     return changed
 
 
-@_change
+@define
 def converted(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
     """One of our classes and the module's own at once, of a subclass of torch's: without a forward of its own, or with
     one that `videos` knows."""
@@ -53,7 +53,7 @@ def converted(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
     return ((base, kind), {}) if known is None else ((kind, base), {"forward": known})
 
 
-@_change
+@define
 def intercepted(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
     """A class whose forward runs under `intercept`, whatever it does, with the module's attribute STRICT."""
 
@@ -65,7 +65,7 @@ def intercepted(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
     return (kind,), {"forward": call}
 
 
-@_change
+@define
 def left_out(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
     """A class whose forward stays torch's under `intercept` too."""
 
@@ -83,8 +83,17 @@ def ours(kind: Any) -> Any:
 
 
 def is_changed(module: torch.nn.Module, change: Change) -> bool:
-    """Whether a module's class is one that `change` made."""
-    return _CHANGES.get(getattr(type(module), "_changed", ("",))[0]) is change
+    """Whether a module's class is one that `change` made, perhaps below others."""
+    return any(_CHANGES[name] is change for name in _history(type(module))[0])
+
+
+def _history(kind: Any) -> tuple[tuple[str, ...], Any]:
+    """(names of the changes that made a class, the first one's first, the class that they began with)."""
+    names: tuple[str, ...] = ()
+    while hasattr(kind, "_changed"):
+        name, kind = kind._changed
+        names = (name, *names)
+    return names, kind
 
 
 def change_class(module: Any, change: Change) -> None:
@@ -102,10 +111,11 @@ def change_class(module: Any, change: Change) -> None:
 
 def _reduce(self: Any, protocol: Any) -> tuple[Any, ...]:
     reduced: Any = object.__reduce_ex__(self, max(2, int(protocol)))
-    return (_instance, self._changed, *reduced[2:])
+    return (_instance, _history(type(self)), *reduced[2:])
 
 
-def _instance(name: str, kind: Any) -> Any:
+def _instance(names: tuple[str, ...], kind: Any) -> Any:
     """An empty module of a changed class."""
-    made = _CHANGES[name](kind)
-    return made.__new__(made)
+    for name in names:
+        kind = _CHANGES[name](kind)
+    return kind.__new__(kind)

@@ -15,13 +15,14 @@ from typing import Any
 import torch
 from torch.nn.modules.conv import _ConvNd
 
-from ...errors import DtypeError, NkiconvError, UnsupportedError, raise_all, shown
+from ... import rules
+from ...errors import DtypeError, NkiconvError, UnsupportedError, raise_all, refused, shown
 from .. import nn
 from ..causal import model_files
 from ..causal.installation import Installation
 from ..computers import modes
 from ..operators.tensor_kinds import DTYPES
-from . import batchnorm, graphs, videos
+from . import batchnorm, chains, graphs, videos
 from .classes import OURS, change_class, intercepted, is_changed, left_out, ours
 from .flops import share_of
 from .intercept import STRICT, intercept
@@ -48,6 +49,7 @@ def convert(
     filter: Filter | None = None,
     *,
     fold_batchnorm: bool = False,
+    fuse: bool = False,
     causal_conv1d: bool = True,
     functional: bool = True,
     pack_filters: str | None = None,
@@ -70,6 +72,12 @@ def convert(
             numbers in float64, to compute act(scale * x + shift): its activation goes into the convolution where
             nkiconv fuses it, and otherwise takes its place. It must be the only one to see the convolution's output,
             whatever the inputs: torch.fx's graphs of all ways through the model prove that, or the norm stays.
+        fuse: run chains of GroupNorm, InstanceNorm or, in eval mode, BatchNorm, an activation that nkiconv fuses and a
+            convolution as one call each (`norm_act_conv2d`), with the sum after it where its other term has y's shape.
+            That nothing else sees what the norm gives is proved as for fold_batchnorm, and each call is held against
+            its modules in float64; `report.chains` names every norm, and why it stays. Parameters, names and
+            gradients stay; hooks that come later than this are the modules' of chains no more. Under torch.autocast,
+            and of single images without N, the modules compute one by one.
         causal_conv1d: where layers pass a convolution's weight to `causal_conv1d_fn` and `causal_conv1d_update`
             (transformers' Mamba, Qwen3-Next and others), let these be nkiconv's: in the file that defines the layers,
             so for every model of that file in the process, until `report.installation.undo()`. A call that nkiconv
@@ -110,12 +118,16 @@ def convert(
         text = f"example_inputs: must be a tuple or dict of forward's arguments, not {kind}; pass (x,)"
         errors.append(DtypeError(text))
     errors += packing.violations(pack_filters, example_inputs)
+    errors += refused(UnsupportedError, rules.flag("fuse", fuse))
+    if fuse is True and pack_filters is not None:
+        errors.append(UnsupportedError("fuse=True: does not go with pack_filters; pass one of them"))
     for argument, wanted in (("fold_batchnorm=True", fold_batchnorm), ("pack_filters='frozen'", pack_filters)):
         errors += batchnorm.violations(model, argument) if wanted else ()
     raise_all("convert cannot run this call", errors)
     modes.wants_strict_nonfinite(strict_nonfinite)
     options: dict[str, Any] = {
         "fold_batchnorm": fold_batchnorm,
+        "fuse": fuse,
         "causal_conv1d": causal_conv1d,
         "functional": functional,
     }
@@ -133,6 +145,8 @@ def convert(
     swapped = [entry.name for entry in entries if entry.swapped]
     plain = [name for name in swapped if not _own(model.get_submodule(name))]
     folds = batchnorm.find(model, plain, copied) if fold_batchnorm else ()
+    folded = [fold.batchnorm for fold in folds if fold.folded]
+    fusible = chains.find(model, plain, folded, copied) if fuse else ()
     target = model if inplace else copied(model)
     for name in swapped:
         _swap(target.get_submodule(name), name, strict_nonfinite)
@@ -145,6 +159,7 @@ def convert(
     for fold in folds:
         if fold.folded:
             batchnorm.fold(target, fold)
+    chains.take(target, fusible, swapped)
     if pack_filters:
         entries = tuple(
             packing.frozen(target, one, times, one.name not in plain) if one.swapped else one for one in entries
@@ -163,7 +178,7 @@ def convert(
         except BaseException:
             installation.undo()
             raise
-    return Report(target, entries, folds, installation, functional, share)
+    return Report(target, entries, folds, installation, functional, share, fusible)
 
 
 def _can_be_copied(model: torch.nn.Module) -> bool:

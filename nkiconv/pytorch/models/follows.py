@@ -10,7 +10,7 @@ graph proves nothing about its parts.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -45,46 +45,85 @@ class Found:
         return "does not follow one convolution that nothing else sees"
 
 
+Wanted = Callable[[torch.nn.Module], bool]
+
+
 def pairs(model: torch.nn.Module, copied: Copy) -> Found:
     """What is proved of a model."""
-    found = Found()
-    _prove(model, "", copied, found)
+    regions, unproved = regions_of(model, copied, is_norm)
+    found = Found(unproved=unproved)
+    for region in regions:
+        seen = [_Graph(graph, region.kinds) for graph in region.graphs]
+        for pair in sorted(set().union(*(graph.pairs for graph in seen))):
+            if all(pair in graph.pairs or graph.used.isdisjoint(pair) for graph in seen):
+                found.pairs.append(Pair(region.prefix + pair.convolution, region.prefix + pair.norm))
     return found
 
 
-def _prove(module: torch.nn.Module, name: str, copied: Copy, found: Found) -> None:
-    """Add the pairs inside of a module that others call as a whole."""
-    if is_norm(module) or not any(is_norm(one) for one in module.modules()):
-        return
-    prefix = f"{name}." if name else ""
-    try:
-        graphs, whole = graphs_of(module, copied)
-    except UntraceableError as error:
-        parts = [*called_whole(module)]
-        for part in parts:
-            _prove(module.get_submodule(part), prefix + part, copied, found)
-        found.unproved[name] = f"torch.fx cannot trace {name or 'the model'}, which runs it: {error}"
-        return
-    seen = [_Graph(graph, dict(module.named_modules())) for graph in graphs]
-    for pair in sorted(set().union(*(graph.pairs for graph in seen))):
-        if all(pair in graph.pairs or graph.used.isdisjoint(pair) for graph in seen):
-            found.pairs.append(Pair(prefix + pair.convolution, prefix + pair.norm))
-    closed = [inner for inner, part in module.named_modules() if inner and type(part) in whole]
-    for inner in closed:
-        if any(inner.startswith(f"{outer}.") for outer in closed):
-            continue
-        if any(used.startswith(f"{inner}.") for graph in seen for used in graph.used):
-            found.unproved[prefix + inner] = f"{name or 'the model'} reaches into {prefix}{inner}, around its forward"
-        else:
-            _prove(module.get_submodule(inner), prefix + inner, copied, found)
+@dataclass(frozen=True)
+class Region:
+    """A module that others call as a whole: what its graphs show of its parts holds in the model."""
+
+    prefix: str  # of names in it
+    graphs: list[fx.Graph]
+    kinds: Mapping[str, torch.nn.Module]
+
+
+def regions_of(
+    model: torch.nn.Module, copied: Copy, wanted: Wanted, every_call: bool = True
+) -> tuple[list[Region], dict[str, str]]:
+    """(the regions that hold modules that are `wanted`, why others have no graph, by name).
+
+    every_call: whether nothing but the graphs may call parts of a region, and a region takes whatever *args and
+    **kwargs hold; without it a region is any module whose forward has graphs.
+    """
+    regions, unproved = list[Region](), dict[str, str]()
+
+    def add(module: torch.nn.Module, name: str) -> None:
+        if wanted(module) or not any(wanted(one) for one in module.modules()):
+            return
+        prefix = f"{name}." if name else ""
+        try:
+            graphs, whole = graphs_of(module, copied, every_call)
+        except UntraceableError as error:
+            for part in called_whole(module) if every_call else dict(module.named_children()):
+                add(module.get_submodule(part), prefix + part)
+            unproved[name] = f"torch.fx cannot trace {name or 'the model'}, which runs it: {error}"
+            return
+        regions.append(Region(prefix, graphs, dict(module.named_modules())))
+        used = set().union(*map(_used, graphs))
+        closed = [inner for inner, part in module.named_modules() if inner and type(part) in whole]
+        for inner in closed:
+            if any(inner.startswith(f"{outer}.") for outer in closed):
+                continue
+            if every_call and any(one.startswith(f"{inner}.") for one in used):
+                unproved[prefix + inner] = f"{name or 'the model'} reaches into {prefix}{inner}, around its forward"
+            else:
+                add(module.get_submodule(inner), prefix + inner)
+
+    add(model, "")
+    return regions, unproved
+
+
+def _calls(graph: fx.Graph) -> Counter[str]:
+    """How often a graph calls each module."""
+    return Counter(str(node.target) for node in graph.nodes if node.op == "call_module")
+
+
+def _read(graph: fx.Graph) -> set[str]:
+    """The modules whose tensors a graph reads."""
+    return {str(node.target).rpartition(".")[0] for node in graph.nodes if node.op == "get_attr"}
+
+
+def _used(graph: fx.Graph) -> set[str]:
+    return _calls(graph).keys() | _read(graph)
 
 
 class _Graph:
     """Which modules one graph calls or reads, and its pairs."""
 
     def __init__(self, graph: fx.Graph, kinds: Mapping[str, torch.nn.Module]) -> None:
-        self.calls = Counter(str(node.target) for node in graph.nodes if node.op == "call_module")
-        self.read = {str(node.target).rpartition(".")[0] for node in graph.nodes if node.op == "get_attr"}
+        self.calls, self.read = _calls(graph), _read(graph)
         self.used = self.calls.keys() | self.read
         self.pairs = {pair for node in graph.nodes for pair in self._pair(node, kinds)}
 

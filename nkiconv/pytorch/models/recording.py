@@ -34,8 +34,10 @@ from ..operators.frames import shaped
 from ..operators.gradients import GRADIENT
 from ..operators.prologue import NO_SCALES, form_of
 from ..operators.tensor_kinds import DTYPES
+from .classes import is_changed
 from .conversion import convert, copied
 from .flops import Share, flops_of, is_convolution
+from .fusing import hands_on
 from .report import Report
 
 #: How a model was run: shapes only; shapes only because its parameters have no data; with data.
@@ -240,8 +242,10 @@ def _names(model: torch.nn.Module, stack: list[str], called: set[str]) -> Iterat
     def leave(_module: Any, _inputs: Any, _outputs: Any) -> None:
         stack.pop()
 
-    hooks = [module.register_forward_pre_hook(enter(name), prepend=True) for name, module in model.named_modules()]
-    hooks += [module.register_forward_hook(leave, always_call=True) for module in model.modules()]
+    # a norm that hands on what is pending computes it where it has hooks
+    parts = {name: module for name, module in model.named_modules() if not is_changed(module, hands_on)}
+    hooks = [module.register_forward_pre_hook(enter(name), prepend=True) for name, module in parts.items()]
+    hooks += [module.register_forward_hook(leave, always_call=True) for module in parts.values()]
     try:
         yield
     finally:
@@ -287,6 +291,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.found.order.append((layer, convolved))
 
     def _note(self, func: Any, args: Any, result: Any, layer: str) -> None:
+        if WITH_PROLOGUE in func.name():  # of a chain that a sum ends, outside of the convolution's forward
+            layer = self.owners.get(id(args[1]), layer)
         self.found.called.update(self.owners[id(one)] for one in args[1:2] if id(one) in self.owners)
         shapes = [tuple(one.shape) for one in args[:2] if isinstance(one, torch.Tensor)]
         if any(isinstance(extent, torch.SymInt) for shape in shapes for extent in shape):

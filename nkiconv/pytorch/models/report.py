@@ -56,6 +56,28 @@ class Fold:
 
 
 @dataclass(frozen=True)
+class Chain:
+    """A norm and what follows it: fused into one call exactly where there is no reason against it."""
+
+    norm: str
+    activation: str | None = None  # of `nkiconv.rules.ACTIVATIONS`
+    between: tuple[str, ...] = ()  # names of its module, where it is one, and of dropout's
+    convolution: str | None = None
+    adds: bool = False  # whether a sum that follows is in the call too, where its other term has the result's shape
+    reason: str = ""
+
+    @property
+    def fused(self) -> bool:
+        """Whether one call computes it now."""
+        return not self.reason
+
+    def __str__(self) -> str:
+        """Its modules in order."""
+        steps = self.between or tuple(filter(None, [self.activation]))
+        return " -> ".join([*steps, self.convolution or "the model", *["sum"] * self.adds])
+
+
+@dataclass(frozen=True)
 class Report:
     """The converted model and what became of each convolution; `str` of it is a table."""
 
@@ -65,6 +87,7 @@ class Report:
     installation: Installation = field(default_factory=Installation)  # undoes what was set outside of the model
     functional: bool = False  # whether functions of torch are nkiconv's in the model's forward
     measured: Share | None = None  # of the run on `example_inputs`, where there was one
+    chains: tuple[Chain, ...] = ()  # one a norm of channels; empty unless fusing was asked for
 
     @property
     def swapped(self) -> tuple[Entry, ...]:
@@ -101,6 +124,9 @@ class Report:
         yield text
         if self.functional:
             yield "torch's convolution functions are nkiconv's in the model's forward"
+        if self.chains:
+            fused = sum(chain.fused for chain in self.chains)
+            yield f"{fused} of {len(self.chains)} norms fused with the convolution after them"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -108,10 +134,11 @@ class Report:
             "flops": None if self.measured is None else self.measured.as_dict(),
             "entries": [{**dataclasses.asdict(entry), "swapped": entry.swapped} for entry in self.entries],
             "folds": [{**dataclasses.asdict(fold), "folded": fold.folded} for fold in self.folds],
+            "chains": [{**dataclasses.asdict(chain), "fused": chain.fused} for chain in self.chains],
         }
 
     def table(self) -> Table:
-        """One row a convolution, then one a batch norm."""
+        """One row a convolution, then one a batch norm, then one a chain."""
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
         for heading in ("name", "module", "weight", "operator"):
             table.add_column(heading, overflow="fold")
@@ -132,6 +159,11 @@ class Report:
                 more = f" with its {fold.activation}" if fold.activation else ""
                 told = f"folded{more} into {fold.convolution or 'the model'}"
             table.add_row(Text(fold.batchnorm), "batch norm", "", "", Text(told))
+        if self.chains:
+            table.add_section()
+        for chain in self.chains:
+            told = chain.reason or f"one call with {chain}"
+            table.add_row(Text(chain.norm), "norm", "", "", Text(told))
         return table
 
     def __str__(self) -> str:

@@ -33,10 +33,10 @@ class UntraceableError(Exception):
     """A module's own forward has no graph."""
 
 
-def graphs_of(module: torch.nn.Module, copied: Copy) -> tuple[list[fx.Graph], set[type]]:
+def graphs_of(module: torch.nn.Module, copied: Copy, with_extras: bool = True) -> tuple[list[fx.Graph], set[type]]:
     """(the graph of each way through a module's forward, classes of modules in it that are one call).
 
-    An argument with a default is given and is not.
+    An argument with a default is given and is not. with_extras: whether *args and **kwargs may hold something.
 
     Raises UntraceableError.
     """
@@ -44,7 +44,9 @@ def graphs_of(module: torch.nn.Module, copied: Copy) -> tuple[list[fx.Graph], se
     while True:
         try:
             return [
-                graph for with_defaults in (False, True) for graph in _ways(module, copied, whole, with_defaults)
+                graph
+                for with_defaults in (False, True)
+                for graph in _ways(module, copied, whole, with_defaults, with_extras)
             ], whole
         except _InsideError as error:
             if type(error.module) in whole:
@@ -52,7 +54,9 @@ def graphs_of(module: torch.nn.Module, copied: Copy) -> tuple[list[fx.Graph], se
             whole.add(type(error.module))
 
 
-def _ways(module: torch.nn.Module, copied: Copy, whole: set[type], with_defaults: bool) -> Iterator[fx.Graph]:
+def _ways(
+    module: torch.nn.Module, copied: Copy, whole: set[type], with_defaults: bool, with_extras: bool
+) -> Iterator[fx.Graph]:
     """The graphs of all decisions that a module's own forward can take."""
     parameters = inspect.signature(module.forward).parameters.values()
     defaults = {one.name: one.default for one in parameters if one.default is not one.empty}
@@ -67,7 +71,7 @@ def _ways(module: torch.nn.Module, copied: Copy, whole: set[type], with_defaults
             own = copied(module)
         except UnsupportedError as error:
             raise UntraceableError(str(error)) from error
-        tracer = _Tracer(own, whole, norms, decisions)
+        tracer = _Tracer(own, whole, norms, decisions, with_extras)
         try:
             with _asked(own, tracer):
                 graph = tracer.trace(own, concrete_args=defaults if with_defaults else None)
@@ -188,8 +192,11 @@ class _Tracer(fx.Tracer):
 
     proxy_buffer_attributes = True
 
-    def __init__(self, module: torch.nn.Module, whole: set[type], norms: set[str], decisions: list[bool]) -> None:
+    def __init__(
+        self, module: torch.nn.Module, whole: set[type], norms: set[str], decisions: list[bool], with_extras: bool
+    ) -> None:
         super().__init__()
+        self.with_extras = with_extras
         self.whole, self.norms = whole, norms
         self.decided, self.taken = [*decisions], list[bool]()
         self.known: dict[tuple[str, fx.Node], bool] = {}
@@ -200,6 +207,15 @@ class _Tracer(fx.Tracer):
     def is_leaf_module(self, m: torch.nn.Module, module_qualified_name: str) -> bool:
         one = isinstance(m, _ConvNd) or module_qualified_name in self.norms or type(m) in self.whole
         return one or super().is_leaf_module(m, module_qualified_name)
+
+    def create_args_for_root(self, root_fn: Any, is_module: bool, concrete_args: Any = None) -> Any:
+        """As torch.fx's, which gives *args and **kwargs, where there are such, as the last two arguments."""
+        function, args = super().create_args_for_root(root_fn, is_module, concrete_args)
+        flags = inspect.unwrap(root_fn).__code__.co_flags
+        if not self.with_extras:
+            empty: list[Any] = [()] * bool(flags & inspect.CO_VARARGS) + [{}] * bool(flags & inspect.CO_VARKEYWORDS)
+            args[len(args) - len(empty) :] = empty
+        return function, args
 
     def call_module(self, m: torch.nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
         """As torch.fx's; a module inside of which something fails is noted, and one that forward has made is run."""

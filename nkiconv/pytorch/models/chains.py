@@ -1,0 +1,252 @@
+"""Chains of a model that one kernel computes: norm, activation, convolution, and the sum with a residual after it.
+
+torch.fx's graphs of all ways through a module's forward (`follows`) show where nothing else sees what the norm and the
+activation give, and where nothing is changed in place before the convolution reads the norm's input. Each chain is held
+against its modules in float64 before it is made. Calls that no graph shows, such as of a norm by other code, are right
+too: see `pending`.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, fx
+from torch.nn import functional as F
+from torch.nn.modules.conv import _ConvNd
+
+from ..computers import modes
+from ..computers.host import activate
+from .classes import change_class, is_changed, ours
+from .follows import Region, regions_of
+from .fusing import ADDS, fused, hands_on, is_channel_norm, norm_arguments, takes_pending
+from .norms import CLOSE, HOOKS
+from .pending import Normed
+from .report import Chain
+from .ways import Copy
+
+#: Where torch's activations and dropouts are defined.
+_STEPS = ("torch.nn.modules.activation", "torch.nn.modules.dropout", "torch.nn.modules.linear")
+_NOT_ALONE = "is not followed by one convolution, with at most an activation between, that alone sees its result"
+_SUMS = (operator.add, operator.iadd, torch.add)
+#: What may run between a convolution and its sum: it changes nothing in place.
+_HARMLESS = (_ConvNd, torch.nn.Identity)
+
+
+class _Steps(NamedTuple):
+    """A chain as one graph has it, by names in the region."""
+
+    norm: str
+    activation: str | None  # nkiconv's name
+    between: tuple[str, ...]  # modules of the activation and of dropout
+    convolution: str
+    adds: bool
+
+
+def find(model: torch.nn.Module, swapped: Sequence[str], folded: Sequence[str], copied: Copy) -> tuple[Chain, ...]:
+    """What is to become of every norm of channels.
+
+    swapped: names of the convolutions that may take one; folded: of the norms that go into filters.
+    """
+    regions, unproved = regions_of(model, copied, is_channel_norm, every_call=False)
+    steps: dict[str, set[_Steps | str]] = {}
+    for region in regions:
+        for name, found in _of_region(region):
+            steps.setdefault(name, set()).add(found)
+    chains = []
+    for name, module in model.named_modules():
+        if not is_channel_norm(module):
+            continue
+        ways = steps.get(name, {_unseen(name, module, unproved)})
+        if name in folded:
+            chains.append(Chain(name, reason="is folded into the convolution before it"))
+        elif is_changed(module, hands_on):
+            chains.append(Chain(name, reason="is in a fused chain already"))
+        elif told := sorted(one for one in ways if isinstance(one, str)):
+            chains.append(Chain(name, reason=told[0]))
+        else:
+            own = [way for way in ways if isinstance(way, _Steps)]
+            one = own[0]._replace(adds=all(way.adds for way in own))
+            if any(way._replace(adds=one.adds) != one for way in own):
+                chains.append(Chain(name, reason="is called in several chains"))
+                continue
+            reason = next(_reasons(model, one, swapped), "")
+            chains.append(Chain(name, one.activation, one.between, one.convolution, one.adds, reason))
+    return tuple(chains)
+
+
+def _unseen(name: str, norm: torch.nn.Module, unproved: Mapping[str, str]) -> str:
+    """Why no graph calls a norm."""
+    around = [outer for outer in unproved if not outer or name.startswith(f"{outer}.")]
+    arguments = norm_arguments(norm)
+    if isinstance(arguments, str) and not around:
+        return arguments
+    return unproved[max(around, key=len)] if around else "is not called in forward"
+
+
+def _of_region(region: Region) -> Iterator[tuple[str, _Steps | str]]:
+    """(a norm, what follows it or why that is no chain) of each call in a region's graphs."""
+    prefix = region.prefix
+    for graph in region.graphs:
+        for node in graph.nodes:
+            if node.op == "call_module" and is_channel_norm(region.kinds[str(node.target)]):
+                found = _steps(node, region.kinds)
+                if found is None:
+                    yield f"{prefix}{node.target}", _NOT_ALONE
+                else:
+                    between = tuple(prefix + one for one in found.between)
+                    own = found._replace(norm=prefix + found.norm, between=between)
+                    yield own.norm, own._replace(convolution=prefix + own.convolution)
+
+
+def _steps(norm: fx.Node, kinds: Mapping[str, torch.nn.Module]) -> _Steps | None:
+    """The chain that a call of a norm begins."""
+    if len(norm.args) != 1 or norm.kwargs:
+        return None
+    between, value, node = list[str](), Normed(_Nothing(), torch.empty(0)), norm
+    while (after := _only_user(node)) is not None and _next(node) is after:
+        one = kinds[str(after.target)] if after.op == "call_module" else None
+        if isinstance(one, _ConvNd):
+            if len(after.args) > 1 or after.kwargs:
+                return None
+            return _Steps(str(norm.target), value.activation, (*between,), str(after.target), _adds(after, kinds))
+        value, node = _stepped(value, node, after, one), after
+        if not isinstance(value, Normed):
+            return None
+        between += [str(after.target)] * (one is not None)
+    return None
+
+
+class _NoTensorError(Exception):
+    """A module asks for a tensor."""
+
+
+class _Nothing:
+    """A norm that gives no tensor."""
+
+    def plain_forward(self, _x: Tensor) -> Tensor:
+        raise _NoTensorError
+
+
+def _only_user(node: fx.Node) -> fx.Node | None:
+    [*users] = node.users
+    return users[0] if len(users) == 1 else None
+
+
+def _next(node: fx.Node) -> fx.Node:
+    """The call after a node: between them nothing runs that could change its input."""
+    after = node.next
+    while after.op in ("get_attr", "placeholder"):
+        after = after.next
+    return after
+
+
+def _stepped(value: Normed, before: fx.Node, node: fx.Node, module: Any) -> Any:
+    """What a node, the only user of the one before, makes of a pending value: one that is pending too, or None."""
+    if not node.args or node.args[0] is not before:
+        return None
+    if node.op == "call_function":
+        return value.step(node.target, node.args[1:], node.kwargs)
+    if node.op != "call_module" or type(module).__module__ not in _STEPS:
+        return None
+    try:
+        return module.forward(value)
+    except _NoTensorError:
+        return None
+
+
+def _adds(convolution: fx.Node, kinds: Mapping[str, torch.nn.Module]) -> bool:
+    """Whether a sum with something else, not of fewer axes or rows, is all that sees a convolution's result."""
+    node = _only_user(convolution)
+    if node is None or node.target not in _SUMS or node.kwargs or len(node.args) != 2:
+        return False
+    [*others] = [one for one in node.args if one is not convolution]
+    is_first = node.args[0] is convolution
+    if len(others) != 1 or not isinstance(others[0], fx.Node) or (node.target is operator.iadd and not is_first):
+        return False
+    if others[0].target is operator.getitem:  # a row or a column of a broadcast
+        return False
+    between = itertools.takewhile(lambda one: one is not node, _after(convolution))
+    return all(_is_harmless(one, kinds) for one in between)
+
+
+def _after(node: fx.Node) -> Iterator[fx.Node]:
+    while (node := node.next).op != "root":
+        yield node
+
+
+def _is_harmless(node: fx.Node, kinds: Mapping[str, torch.nn.Module]) -> bool:
+    if node.op == "call_module":
+        module = kinds[str(node.target)]
+        return isinstance(module, _HARMLESS) or is_channel_norm(module)
+    return node.op in ("get_attr", "placeholder") or (node.op == "call_method" and node.target == "contiguous")
+
+
+def _reasons(model: torch.nn.Module, steps: _Steps, swapped: Sequence[str]) -> Iterator[str]:
+    """Why a chain stays as it is, though nothing else sees its values; the first reason is the one to tell."""
+    convolution: Any = model.get_submodule(steps.convolution)
+    norm = model.get_submodule(steps.norm)
+    parts = [norm, *map(model.get_submodule, steps.between), convolution]
+    arguments = norm_arguments(norm)
+    if steps.convolution not in swapped:
+        yield "its convolution is not swapped by this call, as its own row says"
+    if convolution.transposed:
+        yield "its convolution is transposed"
+    if convolution.padding_mode != "zeros":
+        yield f"its convolution pads by padding_mode={convolution.padding_mode!r}"
+    if convolution.groups == convolution.in_channels > 1:
+        yield "its convolution is depthwise, whose kernel takes no x_scale"
+    if any(getattr(part, hooks) for part in parts for hooks in HOOKS):
+        yield "a module of it has hooks, which would see no tensor"
+    if any("forward" in vars(part) for part in parts):
+        yield "a module of it has a forward of its own"
+    if isinstance(arguments, str):
+        yield arguments
+    elif not convolution.weight.is_meta:
+        try:
+            agrees = _agrees(norm, steps.activation, convolution)
+        except Exception as error:  # of modules that do not go together
+            yield f"raises {type(error).__name__} on a probe in float64: {error}"
+        else:
+            yield "" if agrees else "fused, it differs by more than rounding explains"
+
+
+@torch.no_grad()
+def _agrees(norm: torch.nn.Module, activation: str | None, convolution: Any) -> bool:
+    """Whether the fused call gives, in float64, what the modules do one after the other."""
+    own, alone = copy.deepcopy(convolution).cpu().double(), copy.deepcopy(norm).cpu().double()
+    change_class(own, ours)
+    rank, generator = len(own.kernel_size), torch.Generator().manual_seed(0)
+    each = zip(own.kernel_size, own.dilation, own.stride, strict=True)
+    extents = [(taps - 1) * gap + 2 + step for taps, gap, step in each]
+    x = 2 * torch.randn(2, own.in_channels, *extents, dtype=torch.float64, generator=generator) + 1
+    h = alone(x)
+    h = h if activation is None else activate(h, activation)
+    convolve: Any = getattr(F, f"conv{rank}d")
+    numbers = own.stride, own.padding, own.dilation, own.groups
+    expected: Tensor = convolve(h, own.weight, own.bias, *numbers)
+    residual = torch.randn(expected.shape, dtype=torch.float64, generator=generator)
+    arguments = norm_arguments(alone)
+    assert not isinstance(arguments, str)
+    with modes.by_torch():
+        found = fused(alone, activation, own, x, residual, arguments)
+    bias = None if own.bias is None else own.bias.abs()
+    limit = CLOSE * (convolve(1 + h.abs(), own.weight.abs(), bias, *numbers) + residual.abs())
+    return bool(((found - expected - residual).abs() <= limit).all())
+
+
+def take(model: torch.nn.Module, chains: Sequence[Chain], swapped: Sequence[str]) -> None:
+    """Make the modules of each fused chain one call; swapped: the model's convolutions that are nkiconv's."""
+    fusible = [chain for chain in chains if chain.fused]
+    for chain in fusible:
+        assert chain.convolution is not None
+        change_class(model.get_submodule(chain.norm), hands_on)
+        if chain.adds:
+            vars(model.get_submodule(chain.convolution))[ADDS] = True
+    # all of them, so that none is given what it cannot read
+    for name in swapped if fusible else ():
+        change_class(model.get_submodule(name), takes_pending)

@@ -1,0 +1,178 @@
+"""Values that modules of a fused chain hand on before they are computed: norm(x), activated, and what a convolution
+makes of it.
+
+A norm hands on a `Normed`; the activation is noted on it; the convolution computes all three by one call. Where a sum
+follows, the convolution hands on a `Convolved`, which takes the other term as the call's residual. Whatever else is
+done with either computes it first, by the modules' own forwards. An input that was changed in place in the meantime is
+an error, so that no order of calls gives another value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils._pytree import tree_map
+
+from ...activations import ACTIVATIONS
+from ...errors import UnsupportedError, refuse
+from ..computers.host import activate
+
+#: nkiconv's names of torch's functions; where one is several, by its options besides the tensor.
+_NAMES: dict[Any, str] = {
+    F.relu: "relu",
+    torch.relu: "relu",
+    torch.relu_: "relu",
+    F.silu: "silu",
+    torch.tanh: "tanh",
+    torch.sigmoid: "sigmoid",
+}
+_GELU = {str(own.options.get("approximate", "none")): name for name, own in ACTIVATIONS.items() if "gelu" in name}
+#: The identity in eval mode: (input, p, training, inplace).
+_DROPOUTS = (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, torch.dropout)
+_SUMS = (torch.add, torch.Tensor.add, torch.Tensor.__add__, torch.Tensor.__radd__)
+
+
+class Pending:
+    """A tensor that is not computed yet; it is by `value`, and from then on this stands for the tensor alone.
+
+    tensor: what it is, once that is computed.
+    """
+
+    tensor: Tensor | None = None
+
+    def value(self) -> Tensor:
+        """The tensor."""
+        if self.tensor is None:
+            self.tensor = self.compute()
+        return self.tensor
+
+    def compute(self) -> Tensor:
+        """The tensor, as the modules' own forwards give it."""
+        raise NotImplementedError
+
+    def step(self, function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """What a function of torch makes of this without computing it; None: nothing. args: after the first."""
+        raise NotImplementedError
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run a function of torch."""
+        named = kwargs or {}
+        at = next((i for i, one in enumerate(args) if isinstance(one, Pending)), -1)
+        if at >= 0 and args[at].tensor is None and (at == 0 or func in _SUMS):
+            found = args[at].step(func, (*args[:at], *args[at + 1 :]), named)
+            if found is not None:
+                return found
+        return func(*tree_map(tensor_of, args), **tree_map(tensor_of, named))
+
+    def __getattr__(self, name: str) -> Any:
+        """Of the tensor."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.value(), name)
+
+    def __add__(self, other: Any) -> Any:
+        found = self.step(torch.add, (other,), {}) if self.tensor is None else None
+        return self.value() + tensor_of(other) if found is None else found
+
+    def __radd__(self, other: Any) -> Any:
+        return self + other
+
+
+def tensor_of(one: Any) -> Any:
+    """The tensor in the place of a pending one."""
+    return one.value() if isinstance(one, Pending) else one
+
+
+def _through(name: str) -> Callable[..., Any]:
+    def method(self: Pending, *args: Any) -> Any:
+        return getattr(self.value(), name)(*map(tensor_of, args))
+
+    return method
+
+
+for _name in ("sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "pow", "matmul", "neg", "getitem", "len", "iter"):
+    setattr(Pending, f"__{_name}__", _through(f"__{_name}__"))
+
+
+class Normed(Pending):
+    """A norm of x, perhaps activated; norm: a module whose `plain_forward` computes it."""
+
+    def __init__(self, norm: Any, x: Tensor) -> None:
+        self.norm, self.x = norm, x
+        self.activation: str | None = None
+        self.version = _version(x)
+
+    def input(self) -> Tensor:
+        """x, as it was given to the norm. Raises UnsupportedError: it has changed since then."""
+        refuse(UnsupportedError, _is_changed(self.x, self.version))
+        return self.x
+
+    def compute(self) -> Tensor:
+        """By the norm, then the activation."""
+        z: Tensor = self.norm.plain_forward(self.input())
+        return z if self.activation is None else activate(z, self.activation)
+
+    def step(self, function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """An activation, or a dropout that drops nothing."""
+        if function in _DROPOUTS:
+            given = {**dict(zip(("p", "training", "inplace"), args, strict=False)), **named}
+            return None if given.get("training", True) and given.get("p", 0.5) else self
+        activation = _activation(function, named)
+        if activation is None or self.activation is not None:
+            return None
+        in_place = function is torch.relu_ or named.get("inplace", args[:1] == (True,))
+        found = self if in_place else Normed(self.norm, self.x)
+        found.activation, found.version = activation, self.version
+        return found
+
+
+def _version(x: Tensor) -> int | None:
+    """How often a tensor was changed in place; None where it does not count, or torch.compile traces."""
+    return None if torch.compiler.is_compiling() or x.is_inference() else x._version
+
+
+def _is_changed(x: Tensor, version: int | None) -> str:
+    if version == _version(x):
+        return ""
+    return (
+        "input: was changed in place between a norm and what convolves its result, which convert(fuse=True) made one "
+        "call; convert this model with fuse=False"
+    )
+
+
+def _activation(function: Any, named: dict[str, Any]) -> str | None:
+    if function is F.gelu:
+        return _GELU.get(named.get("approximate", "none"))
+    return _NAMES.get(function)
+
+
+class Convolved(Pending):
+    """A convolution's result, to which a term of the same shape may be added in the same call.
+
+    call: the fused call, of a residual or None; shape: of the result, whose dtype and device are those of x.
+    """
+
+    def __init__(self, call: Callable[[Tensor | None], Tensor], shape: tuple[int, ...], x: Tensor) -> None:
+        self.call, self.result, self.x = call, shape, x
+        self.version = _version(x)
+
+    def compute(self) -> Tensor:
+        """By the call without a residual."""
+        return self._called(None)
+
+    def _called(self, residual: Tensor | None) -> Tensor:
+        refuse(UnsupportedError, _is_changed(self.x, self.version))
+        return self.call(residual)
+
+    def step(self, function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """A sum with a tensor of the result's shape and dtype."""
+        if function not in _SUMS or named or len(args) != 1 or not isinstance(args[0], Tensor):
+            return None
+        other = args[0]
+        same = tuple(other.shape) == self.result and other.dtype == self.x.dtype and other.device == self.x.device
+        return self._called(other) if same else None

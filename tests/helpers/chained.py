@@ -1,0 +1,37 @@
+"""A block of two fused chains, and numbers for its parameters and inputs."""
+
+import torch
+from torch import nn
+
+C = 8
+
+
+def drawn(model, seed=0):
+    """A model with parameters and statistics that no layer has by default."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, one in model.state_dict().items():
+        if one.is_floating_point():
+            low = 0.5 if name.endswith("var") else -0.5
+            one.copy_(torch.rand(one.shape, generator=generator) + low)
+    return model
+
+
+def image(*shape, seed=1):
+    """[N, C, ...], with a mean that is no small number."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)) + 2
+
+
+class Block(nn.Module):
+    """A residual block whose two chains share an activation, which another branch calls too."""
+
+    def __init__(self, dropout=0.1, norm=lambda: nn.GroupNorm(2, C)):
+        super().__init__()
+        self.norm1, self.norm2, self.act = norm(), norm(), nn.SiLU()
+        self.conv1, self.conv2 = nn.Conv2d(C, C, 3, padding=1), nn.Conv2d(C, C, 3, padding=1)
+        self.dropout, self.time = nn.Dropout(dropout), nn.Linear(4, C)
+
+    def forward(self, x, t):
+        h = self.conv1(self.act(self.norm1(x)))
+        h = h + self.time(self.act(t))[:, :, None, None]
+        h = self.conv2(self.dropout(self.act(self.norm2(h))))
+        return (x + h) / 2
