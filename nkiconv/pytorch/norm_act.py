@@ -86,7 +86,7 @@ def norm_scale_shift(
     return statistics.norm_scale_shift(together, weight, bias, asked)
 
 
-def running_scale_shift(
+def _running_scale_shift(
     mean: Tensor, variance: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, x: Tensor
 ) -> tuple[Tensor, Tensor]:
     """(scale, shift), [C], of a norm with fixed statistics [C], in fp32, or float64 where x is."""
@@ -97,7 +97,7 @@ def running_scale_shift(
     return scale, shift if bias is None else shift + bias.to(wide)
 
 
-def check_values(norm: Norm, x: Tensor) -> None:
+def _check_values(norm: Norm, x: Tensor) -> None:
     """Refuse a mean of a single value, as torch's norms do. Raises GeometryError."""
     pixels = x[0, 0].numel() if x.shape[0] * x.shape[1] else 1
     images = x.shape[0] if norm.norm == "batch" else 1
@@ -108,7 +108,7 @@ def check_values(norm: Norm, x: Tensor) -> None:
         )
 
 
-def of_one_image(rank: int, x: Any, residual: Any) -> tuple[Any, Any, bool]:
+def _of_one_image(rank: int, x: Any, residual: Any) -> tuple[Any, Any, bool]:
     """(x, residual, whether x came without its axis of images), both with one."""
     raise_all(f"norm_act_conv{rank}d cannot run this call", list(tensor_violations("input", x)))
     if x.dim() != rank + 1:
@@ -116,24 +116,42 @@ def of_one_image(rank: int, x: Any, residual: Any) -> tuple[Any, Any, bool]:
     return x[None], residual[None] if isinstance(residual, Tensor) else residual, True
 
 
-def normalised(
-    rank: int, x: Tensor, norm: Norm, affine: tuple[Any, Any], stats: Any = None, running: tuple[Any, Any] | None = None
+def _normalised(
+    rank: int,
+    x: Tensor,
+    norm: Norm,
+    affine: tuple[Any, Any],
+    stats: Any,
+    running: tuple[Any, Any] | None,
+    momentum: Any,
 ) -> tuple[Tensor, Tensor]:
-    """(scale, shift) of a norm of x [N, C, ...]. affine: weight and bias; running: fixed mean and variance."""
+    """(scale, shift) of a norm of x [N, C, ...]. affine: weight and bias; running: fixed mean and variance, which move
+    by momentum where that is not None."""
     if x.dim() != rank + 2:
         raise LayoutError(f"input.shape={tuple(x.shape)}: must have {rank + 2} axes, or {rank + 1} of one image")
     names = "norm_weight", "norm_bias"
     statistics.check_norm(norm, x.shape[1], *affine, x, names)
     if running is not None:
         statistics.check_norm(norm, x.shape[1], *running, x, ("running_mean", "running_var"))
-        return running_scale_shift(*running, *affine, norm.eps, x)
-    check_values(norm, x)
+        if momentum is None:
+            return _running_scale_shift(*running, *affine, norm.eps, x)
+    _check_values(norm, x)
     if stats is None:
         stats = channel_stats(x)
     for one in stats if isinstance(stats, (list, tuple)) else (stats,):
         statistics.check_stats("stats", one, x)
-    scale, shift, _, _ = norm_scale_shift(stats, *affine, **norm._asdict())
-    return scale, shift
+    found = norm_scale_shift(stats, *affine, **norm._asdict())
+    if running is not None:
+        _move(running, found, x.numel() // x.shape[1], momentum)
+    return found.scale, found.shift
+
+
+def _move(running: tuple[Tensor, Tensor], found: ScaleShift, values: int, momentum: Any) -> None:
+    """Move running statistics toward those of so many values a channel, as torch's batch_norm does."""
+    with torch.no_grad():
+        unbiased = found.variance * (values / (values - 1))
+        for kept, one in zip(running, (found.mean, unbiased), strict=True):
+            kept.copy_(kept * (1 - momentum) + one.to(kept.dtype) * momentum)
 
 
 def _of_rank(rank: int) -> Callable[..., Tensor]:
@@ -154,6 +172,8 @@ def _of_rank(rank: int) -> Callable[..., Tensor]:
         eps: float = 1e-5,
         running_mean: Tensor | None = None,
         running_var: Tensor | None = None,
+        training: bool = False,
+        momentum: float | Tensor = 0.1,
         stats: Tensor | Sequence[Tensor] | None = None,
         x_activation: str | None = "silu",
         activation: str | None = None,
@@ -163,11 +183,12 @@ def _of_rank(rank: int) -> Callable[..., Tensor]:
         packed: Tensor | None = None,
         strict_nonfinite: bool | None = None,
     ) -> Tensor:
-        x, added, alone = of_one_image(rank, input, residual)
+        x, added, alone = _of_one_image(rank, input, residual)
         (x,) = autocast(x)
         running = None if running_mean is running_var is None else (running_mean, running_var)
-        _check_running(norm, running, stats)
-        scale, shift = normalised(rank, x, Norm(norm, num_groups, eps), (norm_weight, norm_bias), stats, running)
+        _check_running(norm, running, stats, training)
+        asked, affine = Norm(norm, num_groups, eps), (norm_weight, norm_bias)
+        scale, shift = _normalised(rank, x, asked, affine, stats, running, momentum if training else None)
         y = _CONVOLVE[rank](
             x,
             weight,
@@ -194,17 +215,17 @@ def _of_rank(rank: int) -> Callable[..., Tensor]:
     return norm_act_conv
 
 
-def _check_running(norm: str, running: tuple[Any, Any] | None, stats: Any) -> None:
-    """Refuse fixed statistics where they do not belong. Raises UnsupportedError."""
-    if running is None:
-        return
+def _check_running(norm: str, running: tuple[Any, Any] | None, stats: Any, training: bool) -> None:
+    """Refuse running statistics and training where they do not belong. Raises UnsupportedError."""
     wrong = []
-    if norm != "batch":
+    if training and norm != "batch":
+        wrong.append(f"training=True: norm={norm!r} is the same in both modes; leave it out, or pass norm='batch'")
+    if running is not None and norm != "batch":
         wrong.append(f"running_mean, running_var: norm={norm!r} has none; leave them out, or pass norm='batch'")
-    if running[0] is None or running[1] is None:
+    if running is not None and (running[0] is None or running[1] is None):
         wrong.append("running_mean, running_var: one of them is None; pass both, or none for statistics of input")
-    if stats is not None:
-        wrong.append("stats: running_mean and running_var are used instead; pass one or the other")
+    if running is not None and stats is not None and not training:
+        wrong.append("stats: running_mean and running_var are used in eval mode; pass one or the other")
     raise_all("norm_act_conv cannot run this call", list(refused(UnsupportedError, *wrong)))
 
 
@@ -215,7 +236,8 @@ Args:
     norm: "group", "batch" or "instance": what shares a mean, as torch's modules of these names. num_groups: of
         "group"; None: 32.
     norm_weight, norm_bias: [C], of the norm; None: 1 and 0. eps: added to the variance.
-    running_mean, running_var: [C], of norm "batch" in eval mode, instead of statistics of input.
+    running_mean, running_var: [C], of norm "batch": instead of statistics of input, or with training=True moved toward
+        these by momentum, in place, as torch's batch_norm does. None: statistics of input alone.
     stats: statistics of input, as of `channel_stats`, where they are known; None: they are taken here.
     x_activation: of what the norm gives: None or a name of `nkiconv.rules.ACTIVATIONS`.
     activation, residual, residual_position, layer, packed, strict_nonfinite: as of `conv{rank}d`, of its result.

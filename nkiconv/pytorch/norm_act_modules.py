@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 import torch
@@ -11,15 +11,19 @@ from torch import Tensor
 
 from .. import norms, rules
 from ..errors import refused
-from .computers.statistics import Norm
 from .errors import GeometryError, UnsupportedError, raise_all
-from .functional import autocast, conv1d, conv2d, conv3d, refuse_script
-from .norm_act import channel_stats, check_values, norm_scale_shift, normalised, of_one_image
-from .operators.statistics import check_norm, check_stats
+from .functional import refuse_script
+from .norm_act import norm_act_conv1d, norm_act_conv2d, norm_act_conv3d
 
-_CONVOLVE: dict[int, Callable[..., Tensor]] = {1: conv1d, 2: conv2d, 3: conv3d}
+_BY_RANK = {1: norm_act_conv1d, 2: norm_act_conv2d, 3: norm_act_conv3d}
 #: Hooks of a module, which do not run where a kernel does what it did.
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+@torch.fx.wrap
+def _norm_act_conv(rank: int, *args: Any, **named: Any) -> Tensor:
+    """norm_act_conv*d of so many axes; torch.fx does not look into it."""
+    return _BY_RANK[rank](*args, **named)
 
 
 class NormActConv(torch.nn.Module):
@@ -123,67 +127,44 @@ class NormActConv(torch.nn.Module):
     ) -> Tensor:
         """y of input [N, C, ...] or [C, ...]; residual: of y's shape; stats: of input, as of `channel_stats`, where
         they are known. Errors as of `norm_act_conv2d`."""
-        conv = self.conv
-        x, added, alone = of_one_image(self.rank, input, residual)
-        (x,) = autocast(x)
-        scale, shift = self._scale_shift(x, stats)
-        weight, packed = conv._filters(x)
-        y = _CONVOLVE[self.rank](
-            x,
+        conv, norm = self.conv, self.norm
+        weight, packed = conv._filters(input)
+        return _norm_act_conv(
+            self.rank,
+            input,
             weight,
             conv.bias,
             conv.stride,
             conv.padding,
             conv.dilation,
             conv.groups,
-            residual=added,
+            norm=norms.NORMS[self.kinds.index(type(norm))],
+            norm_weight=norm.weight,
+            norm_bias=norm.bias,
+            eps=norm.eps,
+            **self._of_norm(),
+            stats=stats,
+            x_activation=self.x_activation,
+            residual=residual,
             residual_position=conv.residual_position,
             **conv._fused(),
             packed=packed,
-            x_scale=scale,
-            x_shift=shift,
-            x_activation=self.x_activation,
         )
-        return y[0] if alone else y
 
-    def _scale_shift(self, x: Tensor, stats: Any) -> tuple[Tensor, Tensor]:
-        """The norm of x as a scale and a shift; in training a BatchNorm's running statistics move, as torch's."""
+    def _of_norm(self) -> dict[str, Any]:
+        """What a GroupNorm or a BatchNorm has besides weight and bias; which statistics these are is torch's rule."""
         norm: Any = self.norm
-        affine = norm.weight, norm.bias
         if isinstance(norm, torch.nn.GroupNorm):
-            return normalised(self.rank, x, Norm("group", norm.num_groups, norm.eps), affine, stats)
-        if type(norm) is self.kinds[2]:
-            return normalised(self.rank, x, Norm("instance", None, norm.eps), affine, stats)
-        asked = Norm("batch", None, norm.eps)
-        has_running = norm.running_mean is not None and norm.running_var is not None
-        if has_running and not norm.training:
-            if stats is not None:
-                raise UnsupportedError(
-                    "stats: the norm is in eval mode and has its own; leave them out, or call train()"
-                )
-            return normalised(self.rank, x, asked, affine, None, (norm.running_mean, norm.running_var))
-        if not (has_running and norm.training and norm.track_running_stats):
-            return normalised(self.rank, x, asked, affine, stats)
-        check_norm(asked, x.shape[1], *affine, x, ("norm.weight", "norm.bias"))
-        check_values(asked, x)
-        for one in stats if isinstance(stats, (list, tuple)) else (stats,) if stats is not None else ():
-            check_stats("stats", one, x)
-        stats = channel_stats(x) if stats is None else stats
-        found = norm_scale_shift(stats, *affine, norm="batch", eps=norm.eps)
-        self._move(found.mean.detach(), found.variance.detach(), x.numel() // x.shape[1])
-        return found.scale, found.shift
-
-    def _move(self, mean: Tensor, variance: Tensor, values: int) -> None:
-        """Move the running statistics toward those of so many values a channel."""
-        norm: Any = self.norm
-        share = norm.momentum
-        with torch.no_grad():
-            norm.num_batches_tracked.add_(1)
-            if share is None:  # the mean of all batches
-                share = 1.0 / norm.num_batches_tracked.to(mean.dtype)
-            unbiased = variance * (values / (values - 1))
-            for kept, one in ((norm.running_mean, mean), (norm.running_var, unbiased)):
-                kept.copy_(kept * (1 - share) + one.to(kept.dtype) * share)
+            return {"num_groups": norm.num_groups}
+        if norm.running_mean is None or norm.running_var is None or (norm.training and not norm.track_running_stats):
+            return {}
+        running = {"running_mean": norm.running_mean, "running_var": norm.running_var, "training": norm.training}
+        if not norm.training:
+            return running
+        norm.num_batches_tracked.add_(1)
+        # without a momentum, running statistics are the mean of all batches
+        share = 1.0 / norm.num_batches_tracked.to(norm.running_mean.dtype) if norm.momentum is None else norm.momentum
+        return {**running, "momentum": share}
 
     __prepare_scriptable__ = refuse_script
 

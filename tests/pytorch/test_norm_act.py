@@ -207,6 +207,15 @@ def test_running_statistics():
         assert_within_share([one], [other], FLOAT32_SUMS)
 
 
+def test_running_statistics_move_in_training():
+    x, w, bias, gamma, beta = tensors(2, mean=2.0)
+    running, moved = [torch.zeros(6), torch.ones(6)], [torch.zeros(6), torch.ones(6)]
+    y = ours(x, w, bias, gamma, beta, "batch", running_mean=moved[0], running_var=moved[1], training=True, momentum=0.3)
+    F.batch_norm(x, *running, gamma, beta, True, 0.3)
+    assert_within_share(moved, running, FLOAT32_SUMS)
+    assert torch.equal(y, ours(x, w, bias, gamma, beta, "batch"))
+
+
 def test_one_image_residual_and_activation():
     x, w, bias, gamma, beta = tensors(2)
     residual = torch.randn(2, 4, 5, 6)
@@ -269,6 +278,7 @@ REFUSALS = [
     ({"norm_bias": 1.0}, DtypeError, "norm_bias: must be a torch.Tensor, not float"),
     ({"eps": -1.0}, UnsupportedError, "eps=-1.0: must be a finite number"),
     ({"running_mean": torch.ones(6), "running_var": torch.ones(6)}, UnsupportedError, "norm='group' has none"),
+    ({"training": True}, UnsupportedError, "training=True: norm='group' is the same in both modes"),
     ({"norm": "batch", "running_mean": torch.ones(6)}, UnsupportedError, "one of them is None"),
     ({"stats": torch.ones(1, 2, 5, 3)}, GeometryError, r"stats.shape=\(1, 2, 5, 3\): must be \[P, N, C, 3\]"),
     ({"stats": torch.ones(2, 6, 3)}, LayoutError, r"stats.shape=\(2, 6, 3\)"),

@@ -90,7 +90,7 @@ def test_statistics_that_are_known():
     norm, conv = theirs(2, "batch")
     fused = ours.NormActConv2d.of(norm, None, conv)
     fused(x, stats=channel_stats(x))
-    with pytest.raises(UnsupportedError, match="stats: the norm is in eval mode"):
+    with pytest.raises(UnsupportedError, match="stats: running_mean and running_var are used in eval mode"):
         fused.eval()(x, stats=channel_stats(x))
 
 
@@ -105,6 +105,14 @@ def test_training_steps_go_on_in_a_compiled_model():
     torch._dynamo.reset()
     assert int(norm.num_batches_tracked) == 2
     assert_within_share([norm.running_var], [plain.norm.running_var], FLOAT32_SUMS)
+
+
+def test_torchs_fx_traces_it_as_one_call():
+    norm, conv = theirs(2, "group")
+    fused, x = ours.NormActConv2d.of(norm, "silu", conv), torch.randn(2, 6, 5, 6)
+    traced = torch.fx.symbolic_trace(torch.nn.Sequential(fused))
+    assert [node.target.__name__ for node in traced.graph.nodes if node.op == "call_function"] == ["_norm_act_conv"]
+    assert torch.equal(traced(x), fused(x))
 
 
 def test_frozen_filters_copies_and_conversion(monkeypatch):
