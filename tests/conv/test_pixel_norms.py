@@ -131,6 +131,7 @@ def check(problem, out_dtype=None, lnc=2, **asked):
     return y
 
 
+@pytest.mark.cover(30)
 @pytest.mark.parametrize("asked", ASKED)
 @pytest.mark.parametrize("why", PROBLEMS)
 def test_y_is_within_its_bound(why, asked):
@@ -143,12 +144,14 @@ def test_residuals_come_before_the_norm_or_after_the_activation(why, asked):
     check(PROBLEMS[why].replace(dtype="fp32"), **ADDED[asked])
 
 
+@pytest.mark.cover(24)
 @pytest.mark.parametrize("asked", ASKED)
 @pytest.mark.parametrize("why", ON_PARTITIONS)
 def test_channels_on_partitions(why, asked):
     check(ON_PARTITIONS[why].replace(dtype="bf16"), algorithm="implicit_gemm", **ASKED[asked])
 
 
+@pytest.mark.cover(12)
 @pytest.mark.parametrize("config", SETTINGS)
 @pytest.mark.parametrize("asked", ["rms", "residual after", "layer"])
 def test_settings_of_implicit_gemm(asked, config):
@@ -174,6 +177,7 @@ def test_fp8_and_packed_filters():
     assert_within_limit(y, truth(sums, told, norm), limit)
 
 
+@pytest.mark.cover(12)
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
 @pytest.mark.parametrize("kind", ["rms", "layer"])
 @pytest.mark.parametrize("why", ["pixels", "volume", "M tiles"])
@@ -221,6 +225,7 @@ def test_a_loop_on_the_device_does_the_same():
     assert found[0] == found[1]
 
 
+@pytest.mark.cover(12)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize("why", PROBLEMS)
@@ -237,6 +242,7 @@ def test_it_needs_no_more_than_a_schedule_says(why, lnc):
     assert launch.execution.sbuf_peak_bytes <= size(geometry, found, options)
 
 
+@pytest.mark.cover(16)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize("config", SETTINGS)
@@ -340,8 +346,8 @@ def test_the_bound_of_a_pixel_that_is_lost_is_infinite():
 
 
 @st.composite
-def drawn(draw):
-    """(problem, what is asked for)."""
+def drawn(draw, most=40):
+    """(problem of so many output channels at most, what is asked for)."""
     volume = draw(st.booleans())
     axes = "THW"[0 if volume else 1 :]
     taps = {"T": draw(st.integers(2, 3)), "R": draw(st.integers(1, 3)), "S": draw(st.integers(1, 3))}
@@ -350,7 +356,7 @@ def drawn(draw):
         del taps["T"], sizes["D"]
     places = range(len(axes))
     problem = ConvProblem(
-        N=draw(st.integers(1, 2)), C=draw(st.integers(1, 9)), K=draw(st.integers(1, 40)), **taps, **sizes,
+        N=draw(st.integers(1, 2)), C=draw(st.integers(1, 9)), K=draw(st.integers(1, most)), **taps, **sizes,
         padding=tuple((draw(st.integers(2, 3)), draw(st.integers(0, 2))) for _ in places),
         stride=tuple(draw(st.integers(1, 2)) for _ in places),
         layout=draw(st.sampled_from(["NCDHW", "NDHWC"] if volume else ["NCHW", "NHWC"])),
@@ -369,5 +375,13 @@ def drawn(draw):
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(drawn())
 def test_any_shape_and_options(one):
+    problem, asked = one
+    check(problem, eps=1e-3, **asked)
+
+
+@pytest.mark.slow
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(drawn(300))
+def test_many_shapes_and_options(one):
     problem, asked = one
     check(problem, eps=1e-3, **asked)

@@ -14,6 +14,7 @@ from ....api.conv_problem import FILTER_LAYOUTS_1D
 from ....api.conv_transpose import conv_transpose1d, conv_transpose2d, conv_transpose3d
 from ....api.depthwise_conv1d import depthwise_conv1d
 from ....api.pack_filter import pack_filter
+from ....pixel_norms import NORMS
 from ....problem import DTYPES
 from ....rules import ACTIVATIONS, FILTER_LAYOUTS, LNC_DEGREES, PRECISIONS, VOLUME_FILTER_LAYOUTS
 from .table import KERNEL, Column, Operands, Row, always, markdown
@@ -145,6 +146,7 @@ ROWS = (
     Row("`x_shift`", "of images", lambda operands: {"x_shift": operands.array(operands.x[:2], "fp32")}),
     Row("`x_activation`", "silu", always(x_activation="silu")),
     *(Row("`activation`", name, always(activation=name)) for name in ACTIVATIONS),
+    *(Row("`y_norm`", name, always(y_norm=name)) for name in NORMS),
     Row("`residual`", "before the activation", _residual()),
     Row("`residual`", "behind it", _residual(residual_position="post_activation")),
     Row("`residual`", "times `beta`", _residual(beta=0.5)),
