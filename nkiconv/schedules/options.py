@@ -193,10 +193,10 @@ def taken_unsupported(
 TAKE_NORM = ("activation_stationary", "implicit_gemm")
 
 
-def norm_bytes(epilogue: Epilogue, K: int) -> int:
-    """Bytes a partition of a norm: weight and bias, sums of a bank and what becomes of them, fp32."""
+def norm_bytes(epilogue: Epilogue, K: int, columns: int = BANK_COLUMNS) -> int:
+    """Bytes a partition of a norm: weight and bias, sums of a bank of so many columns and what becomes of them."""
     norm = epilogue.norm
-    return 0 if norm is None else 4 * (K * (norm.weight + norm.bias) + 3 * BANK_COLUMNS)
+    return 0 if norm is None else 4 * (K * (norm.weight + norm.bias) + 3 * columns)
 
 
 def norm_instructions(epilogue: Epilogue, pixels: int, banks: int) -> int:

@@ -214,7 +214,8 @@ def row_bytes(geometry: Geometry, plan: RowSchedule, options: Options) -> int:
     raw = raw_bytes(geometry, plan) + 4 * P_MAX * geometry.planes.taps * item
     results = 2 * plan.blocks * plan.segments * columns * y_item
     sums = len(plan.banks) * BANK_COLUMNS * (3 * y_item + (8 if options.epilogue.bias else 0)) + 4 * K
-    return x_bytes + filters + raw + results + sums + 2048 + norm_bytes(options.epilogue, K)
+    norm = norm_bytes(options.epilogue, K, max(count for _, count in plan.banks) * K)
+    return x_bytes + filters + raw + results + sums + 2048 + norm
 
 
 def tile_instructions(geometry: Geometry, plan: RowSchedule, options: Options, item: Outputs) -> int:
