@@ -153,7 +153,7 @@ deepbench: $(RUN) ## plan DeepBench's training list in three directions and both
 	  $(BIN)/nkiconv bench --suite deepbench --layout $$layout --readme docs/deepbench.md --force \
 	    --csv profiles/deepbench_$$(echo $$layout | tr A-Z a-z)_modelled_trn2.csv || exit 1; done
 
-chains: $(RUN) ## model every fused chain beside separate launches: docs/fused.md (five minutes)
+chains: $(RUN) ## model every fused chain beside separate launches: docs/fused.md (ten minutes)
 	@$(BIN)/python -m nkiconv.tools.tables.chains docs/fused.md --csv profiles/chains_modelled_trn2.csv
 
 # Needs a checkout of AWS's nki-library, whose kernel it loads.

@@ -18,8 +18,11 @@ from typing import Any
 from ... import cases
 from ...kernels.blocks.causal_conv1d_split import causal_conv1d_split_heads
 from ...kernels.statistics import channel_statistics, norm_scale_and_shift
+from ...planner.candidates import Candidate
 from ...planner.entry import plan
 from ...planner.floors import floors
+from ...planner.request import Request
+from ...planner.timing import time, trace
 from ...problem import ConvProblem
 from ...simulator import ArraySpec
 from ...simulator.dtypes import canonical
@@ -92,8 +95,12 @@ class Row:
 
 
 def convolved(problem: ConvProblem, what: str, **asked: Any) -> Launch:
-    """A convolution by its fastest plan."""
-    return Launch(what, plan(problem, lnc=LNC, **asked).modelled_us)
+    """A convolution by its fastest plan, timed as a whole where the plan's time is extrapolated from parts."""
+    found = plan(problem, lnc=LNC, **asked)
+    if found.extrapolated_from is None:
+        return Launch(what, found.modelled_us)
+    request, rates = Request(problem=problem, lnc=LNC, asked=found.asked, operation=found.operation), Rates({})
+    return Launch(what, time(trace(request, Candidate(found.algorithm, found.config), rates), rates).us)
 
 
 def launched(what: str, kernel: Any, *args: Any, **kwargs: Any) -> Launch:
