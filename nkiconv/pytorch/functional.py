@@ -263,12 +263,12 @@ def convolve(
         given = x, w, bias, residual, numbers, more, packed, reads, frames, scales
         found: Tensor = handle_torch_function(convolve, (x, w), name, *given)
         return found
-    tensors = (x, w, bias, residual, packed, frames, *scales)
-    plain = more[0] is None and residual is packed is frames is None and not is_asked(scales, more[4])
-    if plain and more[1] == "pre_activation":
+    plain = residual is packed is frames is scales[0] is scales[1] is None
+    if plain and more[0] is None and more[1] == "pre_activation" and more[4] is None:
         y = _by_torch(name, x, w, bias, numbers)
         if y is not None:
             return y
+    tensors = (x, w, bias, residual, packed, frames, *scales)
     direct, cast = modes.is_torchs(x), torch.is_autocast_enabled("cpu")
     key = key_of(name, numbers, more, cast, *tensors) if direct else None
     if key in _passed:
