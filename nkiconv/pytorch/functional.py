@@ -398,7 +398,7 @@ def _asked(name: str, w: Tensor, numbers: tuple[Any, ...], more: Fused) -> Convo
 def autocast(*tensors: Tensor | None) -> tuple[Any, ...]:
     """Under torch.autocast of their device, floating tensors but float64 ones in its dtype, as torch's convolutions."""
     kind = next(tensor.device.type for tensor in tensors if tensor is not None)
-    if not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):
+    if not modes.is_autocast(kind):
         return tensors
     wanted = torch.get_autocast_dtype(kind)
     return tuple(one.to(wanted) if one is not None and _is_cast(one, kind) else one for one in tensors)

@@ -439,9 +439,11 @@ def test_blocks_of_models_that_have_no_graph(calls):
     assert len(calls) == 4
 
 
-def test_plans_of_chains():
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_plans_of_chains(device):
     """Rows have the chain's scales and residual, and the convolution's name."""
-    found = plan_model(drawn(Block()).eval(), [image(2, C, 6, 5), image(2, 4)], fuse=True, quick=True)
+    block, inputs = drawn(Block()).eval().to(device), [image(2, C, 6, 5).to(device), image(2, 4).to(device)]
+    found = plan_model(block, inputs, fuse=True, quick=True)
     asked = {row.layers: row.convolved.asked for row in found.rows}
     assert {names: (one.x_scale, one.x_shift, one.x_activation, one.residual) for names, one in asked.items()} == {
         ("conv1",): ("image", "image", "silu", None),

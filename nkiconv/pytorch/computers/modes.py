@@ -98,6 +98,11 @@ def wants_strict_nonfinite(value: bool | None, open_to: tuple[None, ...] = (None
     return _strict_nonfinite
 
 
+def is_autocast(kind: str) -> bool:
+    """Whether torch.autocast is on for a type of device; it has none for some, such as meta."""
+    return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+
+
 def is_torchs(x: object) -> bool:
     """Whether a call with x is torch's alone: on cpu and in mode "torch", of a tensor that is no subclass's, which
     functorch's are not, and with nobody (torch.compile, torch.export, torch.jit.trace, a TorchDispatchMode) who is to

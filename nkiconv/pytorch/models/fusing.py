@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
+from ..computers.modes import is_autocast
 from ..norm_act import norm_act_conv1d, norm_act_conv2d, norm_act_conv3d
 from .classes import define
 from .norms import HOOKS
@@ -78,7 +79,7 @@ def hands_on(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
             not isinstance(input, Tensor)  # also where torch.fx traces
             or isinstance(norm_arguments(self), str)
             or any(getattr(self, hooks) for hooks in HOOKS)
-            or torch.is_autocast_enabled(input.device.type)
+            or is_autocast(input.device.type)
         )
         return kind.forward(self, input) if plain else Normed(self, input)
 
