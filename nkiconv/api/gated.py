@@ -78,7 +78,7 @@ def glu_conv1d(
 ) -> Any:
     """The middle of a Conformer's convolution module: y = act(conv(a * sigmoid(b)) + bias), a and b the halves of x.
 
-    Equals ``act(conv1d(glu(x, dim=1), w[:, None], bias, groups=D, padding=...))`` of torch; a BatchNorm behind the
+    Equals ``act(conv1d(glu(x, dim=1), w[:, None], bias, groups=D, padding=...))`` of torch; a BatchNorm after the
     convolution is folded into w and bias by the caller. One kernel reads x once and writes y once.
 
     Args:

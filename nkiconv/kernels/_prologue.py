@@ -10,7 +10,7 @@ A tile holds x in one of these orders, its first letters on the partitions:
     | cnw   | channels         | planes, rows as a run  | fp8 pairs, which GpSimd puts in place         |
 
 Of padding nothing is loaded: what a view has beside x keeps the zeros that the kernel stored. What each DMA fills is x
-alone, so that a fused prologue has its place behind it, here (docs/architecture.md):
+alone, so that a fused prologue has its place after it, here (docs/architecture.md):
 
     x' = act(x * scale + shift)    scale, shift: a number for each channel, or for each of each image
 
@@ -96,7 +96,7 @@ class PrologueOperands(nl.NKIObject):
 
     def issue(self, dst, src, scale, shift, ledger):
         """The instruction; scale, shift: [c, 1], or None. All are Scalar's: each waits for a load, and so does what is
-        behind it, so that evacuations are Vector's."""
+        after it, so that evacuations are Vector's."""
         if ledger is not None:
             ledger.scalar = ledger.scalar + START_WORK + size_of(dst.shape[1:]) * SCALAR_WORK
         op = FUNCTIONS[self.asked.activation] if self.asked.activation != "" else nl.copy

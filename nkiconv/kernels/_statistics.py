@@ -173,7 +173,7 @@ class OutputStatistics:
             one.left = one.left - 1
             if one.left == 0:
                 done.append(image)
-        # behind those of all images, so that Vector does not wait for what it has just begun
+        # after those of all images, so that Vector does not wait for what it has just begun
         for image in done:
             self.store_channels(image, m_tile, self.open.pop((image, m_tile.k0)))
 

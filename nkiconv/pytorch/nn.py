@@ -419,7 +419,7 @@ class NormActConv2d(NormActConv):
     `NormActConv2d.of(norm, "silu", conv)` shares those of a model.
 
     Args:
-        in_channels, ..., bias: as of `Conv2d`, which pads with zeros behind the norm. device, dtype: of all parameters.
+        in_channels, ..., bias: as of `Conv2d`, which pads with zeros after the norm. device, dtype: of all parameters.
         norm: "group", "batch" or "instance". num_groups: of "group"; None: 32. eps, affine: as torch's norms.
         momentum, track_running_stats: of "batch", as torch's.
         x_activation: None or a name of `nkiconv.rules.ACTIVATIONS`, of what the norm gives.

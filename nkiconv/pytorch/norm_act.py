@@ -232,7 +232,7 @@ def _check_running(norm: str, running: tuple[Any, Any] | None, stats: Any, train
 _DOCUMENTATION = """conv{rank}d(x_activation(norm(input)), weight, bias, ...), norm and activation on the way in.
 
 Args:
-    input, weight, bias, stride, padding, dilation, groups: as of `conv{rank}d`; padding is behind the norm, zeros.
+    input, weight, bias, stride, padding, dilation, groups: as of `conv{rank}d`; padding comes after the norm, zeros.
     norm: "group", "batch" or "instance": what shares a mean, as torch's modules of these names. num_groups: of
         "group"; None: 32.
     norm_weight, norm_bias: [C], of the norm; None: 1 and 0. eps: added to the variance.

@@ -27,7 +27,7 @@ class Norm:
 
 
 #: Triples of statistics of a partition that are kept before they become one. bn_aggr takes 13 cycles for each: with so
-#: many half a microsecond is left to do behind the last values, and Vector does 6 % more than bn_stats alone.
+#: many half a microsecond is left to do after the last values, and Vector does 6 % more than bn_stats alone.
 TRIPLES = 32
 
 

@@ -186,7 +186,7 @@ def conv3d_implicit_gemm(
         return_final_frames: also return the last planes of both that the next call needs, (T - 1) * rhs_dilation or as
             many as there are; or so many, an int.
 
-    Returns: [N, K, Z, P, Q] in HBM (transposed by out_perm), of out_dtype; behind it, if they are asked for, the final
+    Returns: [N, K, Z, P, Q] in HBM (transposed by out_perm), of out_dtype; after it, if they are asked for, the final
         frames, stored as img_ref and of its dtype, and the statistics.
 
     Raises: as conv2d_implicit_gemm.
