@@ -421,3 +421,13 @@ def test_the_default_rule_is_near_the_hosts_settings():
 def test_settings_that_were_removed_are_refused_by_name(name):
     found, reason = planned(M_TILES, "implicit_gemm", ((name, 64),))
     assert (found, reason) == (None, f"config {name}: was removed from implicit_gemm; leave it out")
+
+
+def test_rows_wider_than_a_bank_are_stored_whole():
+    """In a device loop stores wait for each other, as a register says where they go: one a bank held up the array."""
+    problem = ConvProblem(N=1, C=8, H=65, W=1024, K=16, R=1, S=1, dtype="bf16")
+    execution = trace(problem, 1, config=config_of("implicit_gemm", fold="none", x_bytes=8192, loop=1))
+    program = execution.programs[0]
+    stores = [one for one in program.instructions if one.op == "dma_copy" and not one.writes[0].info.on_chip]
+    whole = [one for one in stores if one.bytes % (problem.K * problem.Q * problem.itemsize) == 0]
+    assert len(whole) >= len(stores) - 4

@@ -44,7 +44,7 @@ from .fp8 import load_paired, multiply_pair, new_rows
 from .fp16x3 import Pairs, read_sums_out
 from .norms import Norms
 from .preparing import Factor, Pace
-from .rows import Late, load_residual, load_rows, rows_in, rows_of_all, rows_tile, store_banks, window
+from .rows import Late, ends_row, load_residual, load_rows, rows_in, rows_of_all, rows_tile, store_banks, window
 from .stationaries import stationary_of_product
 from .winograd import Frames, read_pair_out
 
@@ -401,7 +401,7 @@ class Core:
                 self.late.add(window(results.y_sbuf, bank), results.m_tile, out_tile, bank)
                 continue
             results.waiting.append(bank)
-            if one.at_once or len(results.waiting) >= STORE_BANKS:
+            if one.at_once or (len(results.waiting) >= STORE_BANKS and ends_row(out_tile, bank)):
                 store_banks(self.operands, results.y_sbuf, self.geometry, results.m_tile, out_tile, results.waiting)
                 results.waiting = []
 

@@ -134,10 +134,15 @@ def window(tile_sbuf, bank):
     return tile_sbuf[0 : tile_sbuf.shape[0], n : n + bank.zn, p : p + bank.pn, q : q + bank.qn]
 
 
+def ends_row(out_tile, bank):
+    """Whether a bank has the last columns of its rows."""
+    return bank.q + bank.qn == out_tile.qn
+
+
 def store_banks(operands, y_sbuf, geometry, m_tile, out_tile, banks):
-    """Stores of some banks of an M tile's output tile: one DMA where they are whole rows, next to each other."""
-    if all(bank.zn == out_tile.zn and bank.qn == out_tile.qn for bank in banks):
-        first, end = banks[0], banks[-1]
+    """Stores of some banks of an M tile's output tile that follow each other: one DMA where they are whole rows."""
+    first, end = banks[0], banks[-1]
+    if all(bank.zn == out_tile.zn for bank in banks) and first.q == 0 and ends_row(out_tile, end):
         banks = [Bank(z=0, zn=out_tile.zn, p=first.p, pn=end.p + end.pn - first.p, q=0, qn=out_tile.qn)]
     for bank in banks:
         store_regions(operands.y, y_sbuf, regions_of_bank(geometry.y_strides, m_tile, out_tile, bank), operands.moved)
