@@ -134,6 +134,13 @@ def test_options_reach_conversion_and_planner(script):
     assert document(*arguments)["rows"][0]["plan"]["cached"]
 
 
+def test_chains_are_planned_as_one_call(script):
+    text = "def build(): return nn.Sequential(nn.GroupNorm(2, 8), nn.SiLU(), nn.Conv2d(8, 8, 3, padding=1))"
+    arguments = f"{script(text)}:build", "--input", "1x8x6x6"
+    (fused,), (plain,) = (document(*arguments, *more)["rows"] for more in (["--fuse"], []))
+    assert [row["asked"]["x_activation"] for row in (fused, plain)] == ["silu", None]
+
+
 def test_no_cache(script, plans):
     document(f"{script('def build(): return nn.Conv1d(3, 4, 3)')}:build", "--input", "1x3x6", "--no-cache")
     assert not plans.exists()

@@ -62,6 +62,9 @@ def command(
     fold_batchnorm: Annotated[
         bool, typer.Option("--fold-batchnorm", help="Multiply batch norms into the convolutions before them.")
     ] = False,
+    fuse: Annotated[
+        bool, typer.Option("--fuse", help="Plan chains of norm, activation, convolution and sum as one call each.")
+    ] = False,
     training: Annotated[
         bool, typer.Option("--training", help="With the gradients that a step of training runs: dgrad and wgrad.")
     ] = False,
@@ -86,7 +89,7 @@ def command(
         advance("building the model", None)
         model = _model(build, script, dtype)
         inputs, named = _tensors(model, shapes)
-        more: dict[str, Any] = {"fold_batchnorm": fold_batchnorm}
+        more: dict[str, Any] = {"fold_batchnorm": fold_batchnorm, "fuse": fuse}
         more |= {"training": training, "lnc": lnc, "wide": tuned, "use_cache": not no_cache}
         more |= {"layout": layout, "advice": True, "quick": not (search or tuned)}
         found: ModelPlan = pytorch.plan_model(model, inputs, named, **more, advance=advance)
