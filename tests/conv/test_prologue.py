@@ -27,7 +27,6 @@ pytestmark = pytest.mark.simulator_only
 PADDED = ((1, 1), (1, 1))
 #: Functions, by their rank, with what a problem of each is called there.
 FUNCTIONS = {2: nkiconv.conv2d, 3: nkiconv.conv3d}
-TRANSPOSED = {2: nkiconv.conv_transpose2d, 3: nkiconv.conv_transpose3d}
 
 
 def image(**fields):

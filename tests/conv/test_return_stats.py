@@ -191,7 +191,7 @@ def test_non_finite_numbers_stay_in_their_image_and_channel():
 
 
 def test_functions_return_statistics_last():
-    """Of every function, of no images too, and behind the frames of conv3d."""
+    """Of every function, of no images too, and after the frames of conv3d."""
     rows, pixels, planes = (np.ones((2, 4, *size), np.float32) for size in ((9,), (5, 9), (4, 5, 9)))
     narrow, square, cube = (np.ones((6, 4, *taps), np.float32) for taps in ((3,), (3, 3), (3, 3, 3)))
     calls = [

@@ -11,9 +11,11 @@ from gates import CHUNKS, check_gated, refusal, takes
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import problems_for
+from tolerances import assert_within_limit
 
 import nkiconv
 from nkiconv import GeometryError, LayoutError, UnsupportedError
+from nkiconv.bounds import epilogue_bound, gated_bound
 from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
 from nkiconv.simulator import KernelAssertionError
 
@@ -159,7 +161,14 @@ def test_glu_conv1d_is_the_convolution_of_a_glu():
     rng = np.random.default_rng(1)
     x, w = rng.standard_normal((2, 8, 30)).astype(np.float32), rng.standard_normal((4, 7)).astype(np.float32)
     a, b = np.split(x.astype(np.float64), 2, axis=1)
-    glu = (a / (1 + np.exp(-b))).astype(np.float32)
+    error = gated_bound(x[:, :, None], "xG", "fp32")[:, :, 0]
+
+    def convolved(rows, filters):
+        padded = np.pad(rows, ((0, 0), (0, 0), (3, 3)))
+        return sum(padded[:, :, tap : tap + 30] * filters[:, tap, None].astype(np.float64) for tap in range(7))
+
+    glu = a / (1 + np.exp(-b))
+    truth, sizes, inexact = convolved(glu, w), convolved(abs(glu), abs(w)), convolved(error, abs(w))
     found = nkiconv.glu_conv1d(x, w, activation=None)
-    assert np.allclose(found, nkiconv.depthwise_conv1d(glu, w, padding="same"), rtol=1e-5, atol=1e-5)
+    assert_within_limit(found, truth, epilogue_bound(7, sizes, truth, "fp32", inexact=inexact))
     assert nkiconv.gated_short_conv(np.ones((0, 12, 9), np.float32), W).shape == (0, 4, 9)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from operators_seen import Seen
+from tolerances import FLOAT32_SUMS, assert_within_share
 from torch.nn import functional as F
 
 from nkiconv import pytorch
@@ -11,8 +12,12 @@ from nkiconv.errors import DtypeError, GeometryError, LayoutError, UnsupportedEr
 from nkiconv.pytorch import nn
 
 MODES = ("torch", "simulate", "compare")
-#: fp32 sums of a few terms in another order, and products of them.
-CLOSE = {"atol": 2e-5, "rtol": 1e-5}
+
+
+def close(found, wanted):
+    """Fail unless fp32 sums of a few terms, and products of them, are wanted's in another order."""
+    assert found.shape == wanted.shape
+    assert_within_share([found], [wanted], FLOAT32_SUMS)
 
 
 def short_conv(bcx, w, bias=None, states=None, order="BCx"):
@@ -44,10 +49,10 @@ def test_gated_short_conv(mode, tensors, monkeypatch):
     gradients = [torch.ones_like(one) for one in wanted]
     of_each = torch.autograd.grad(found, tensors, gradients), torch.autograd.grad(wanted, tensors, gradients)
     for one, other in zip((*found, *of_each[0]), (*wanted, *of_each[1]), strict=True):
-        torch.testing.assert_close(one, other, **CLOSE)
+        close(one, other)
     x, w = tensors[:2]
-    torch.testing.assert_close(pytorch.gated_short_conv(x, w[:, None]), short_conv(x, w)[0], **CLOSE)
-    torch.testing.assert_close(pytorch.gated_short_conv(x, w, order="xCB"), short_conv(x, w, order="xCB")[0], **CLOSE)
+    close(pytorch.gated_short_conv(x, w[:, None]), short_conv(x, w)[0])
+    close(pytorch.gated_short_conv(x, w, order="xCB"), short_conv(x, w, order="xCB")[0])
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -59,10 +64,10 @@ def test_glu_conv1d(mode, padding, tensors, monkeypatch):
     found = pytorch.glu_conv1d(*given, padding=padding)
     causal = F.silu(F.conv1d(F.pad(F.glu(given[0], 1), (2, 0)), w[:, None], bias, groups=4))
     wanted = causal if padding == "causal" else glu_conv(*given, padding)
-    torch.testing.assert_close(found, wanted, **CLOSE)
+    close(found, wanted)
     of_each = (torch.autograd.grad(y.square().sum(), given) for y in (found, wanted))
     for one, other in zip(*of_each, strict=True):
-        torch.testing.assert_close(one, other, atol=2e-4, rtol=1e-4)
+        close(one, other)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -89,7 +94,7 @@ def test_second_derivatives_of_the_operator(mode, tensors, monkeypatch):
         with Seen():  # whoever looks on sees the operator
             (of_x,) = torch.autograd.grad(call(x, w).square().sum(), x, create_graph=True)
             found.append(torch.autograd.grad(of_x.square().sum(), w)[0])
-    torch.testing.assert_close(*found, atol=1e-2, rtol=1e-4)
+    close(*found)
 
 
 @pytest.mark.parametrize("mode", ["torch", "simulate"])
@@ -97,7 +102,7 @@ def test_compiled_it_is_one_operator(mode, tensors, monkeypatch):
     monkeypatch.setenv("NKICONV_CPU", mode)
     x, w, bias, states = (one.detach() for one in tensors)
     compiled = torch.compile(lambda *given: pytorch.gated_short_conv(*given), fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(compiled(x, w, bias, states), short_conv(x, w, bias, states)[0], **CLOSE)
+    close(compiled(x, w, bias, states), short_conv(x, w, bias, states)[0])
     with Seen() as seen:
         pytorch.glu_conv1d(x[:, :8], w, bias)
     assert [name for name in seen.names if name.startswith("nkiconv::")] == ["nkiconv::gated_conv1d"]
@@ -111,7 +116,7 @@ def test_vmap(mode, filters, tensors, monkeypatch):
     given = (x, w) if filters else (x, w[0])
     found = torch.vmap(pytorch.gated_short_conv, (0, 0 if filters else None))(*given)
     wanted = [short_conv(x[i], w[i] if filters else w[0])[0] for i in range(3)]
-    torch.testing.assert_close(found, torch.stack(wanted), **CLOSE)
+    close(found, torch.stack(wanted))
 
 
 def test_steps_are_the_whole(tensors, monkeypatch):
@@ -124,7 +129,7 @@ def test_steps_are_the_whole(tensors, monkeypatch):
     for piece in x.split([4, 1, 1, 3], 2):
         y, states = module(piece, states, return_final_states=True)
         found.append(y)
-    torch.testing.assert_close(torch.cat(found, 2), whole, **CLOSE)
+    close(torch.cat(found, 2), whole)
     torch.testing.assert_close(states, final)
 
 
@@ -138,7 +143,7 @@ def test_lfm2s_stage(monkeypatch):
     with torch.no_grad():
         wanted = theirs(hidden)
         found = theirs.out_proj(ours(theirs.in_proj(hidden).transpose(-1, -2)).transpose(-1, -2))
-    torch.testing.assert_close(found, wanted, **CLOSE)
+    close(found, wanted)
     assert ours.weight is theirs.conv.weight
     ours.load_state_dict(theirs.conv.state_dict())
 
@@ -153,10 +158,10 @@ def test_conformers_stage(monkeypatch):
     with torch.no_grad():
         wanted = F.silu(norm(conv(F.glu(x, 1))))
         found = nn.ConformerConv.from_modules(conv, norm)(x)
-    torch.testing.assert_close(found, wanted, **CLOSE)
+    close(found, wanted)
     alone = nn.ConformerConv.from_modules(conv, activation=None)
     assert alone.weight is conv.weight
-    torch.testing.assert_close(alone(x), conv(F.glu(x, 1)), **CLOSE)
+    close(alone(x), conv(F.glu(x, 1)))
 
 
 @pytest.mark.parametrize(
