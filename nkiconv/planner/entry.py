@@ -96,29 +96,8 @@ def plan(
         UnsupportedError with every reason where no algorithm runs the problem. PlanningError, under AWS's NKI, where
         the process that searches ends or cannot start.
     """
-    asked = Asked(
-        bias=bias,
-        activation=activation,
-        residual=residual,
-        out_dtype=None if out_dtype is None else _short_name(out_dtype),
-        initial_state=initial_state,
-        return_final_state=return_final_state,
-        chunks=chunks,
-        strict_nonfinite=strict_nonfinite,
-        scaled=scaled,
-        precision=precision,
-        packed=packed,
-        return_stats=return_stats,
-        initial_frames=initial_frames,
-        return_final_frames=return_final_frames,
-        x_scale=x_scale,
-        x_shift=x_shift,
-        x_activation=x_activation,
-        y_norm=y_norm,
-        y_norm_weight=y_norm_weight,
-        y_norm_bias=y_norm_bias,
-        x_upsample=x_upsample,
-    )
+    given = locals() | {"out_dtype": None if out_dtype is None else _short_name(out_dtype)}
+    asked = Asked(**{one.name: given[one.name] for one in dataclasses.fields(Asked) if one.name in given})
     wanted = Request(
         problem=problem.toward(direction) if isinstance(problem, ConvProblem) else problem,
         lnc=lnc,
