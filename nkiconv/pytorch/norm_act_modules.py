@@ -16,8 +16,8 @@ from .functional import refuse_script
 from .norm_act import norm_act_conv1d, norm_act_conv2d, norm_act_conv3d
 
 _BY_RANK = {1: norm_act_conv1d, 2: norm_act_conv2d, 3: norm_act_conv3d}
-#: Hooks of a module, which do not run where a kernel does what it did.
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+#: Names of the dicts that hold a module's hooks, which do not run where a kernel does what it did.
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 @torch.fx.wrap
@@ -107,7 +107,7 @@ class NormActConv(torch.nn.Module):
         elif conv.padding_mode != "zeros":
             wrong.append(f"conv.padding_mode={conv.padding_mode!r}: must be 'zeros'; pad what the norm gives by torch")
         for called, module in (("norm", norm), ("conv", conv)):
-            if any(vars(module).get(hooks) for hooks in _HOOKS):
+            if any(vars(module).get(hooks) for hooks in HOOKS):
                 wrong.append(f"{called}: has hooks, which would not run; remove them")
         raise_all(f"{name} cannot be built", list(refused(UnsupportedError, *wrong)))
         channels = norm.num_channels if isinstance(norm, torch.nn.GroupNorm) else norm.num_features

@@ -18,8 +18,9 @@ from torch.nn.utils import parametrize
 
 from ...errors import NkiconvError, UnsupportedError
 from ..computers.host import activate
+from ..norm_act_modules import HOOKS
 from .follows import pairs
-from .norms import CLOSE, HOOKS, Affine, affine_of, channels_of, is_norm
+from .norms import CLOSE, Affine, affine_of, channels_of, is_norm
 from .report import Fold
 from .ways import Copy
 

@@ -21,10 +21,11 @@ from torch.nn.modules.conv import _ConvNd
 
 from ..computers import modes
 from ..computers.host import activate
+from ..norm_act_modules import HOOKS
 from .classes import change_class, is_changed, ours
 from .follows import Region, regions_of
 from .fusing import ADDS, fused, hands_on, is_channel_norm, norm_arguments, takes_pending
-from .norms import CLOSE, HOOKS
+from .norms import CLOSE
 from .pending import Normed
 from .report import Chain
 from .ways import Copy

@@ -17,8 +17,8 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 
 from ..computers.modes import is_autocast
 from ..norm_act import norm_act_conv1d, norm_act_conv2d, norm_act_conv3d
+from ..norm_act_modules import HOOKS
 from .classes import define
-from .norms import HOOKS
 from .pending import Convolved, Normed, tensor_of
 
 _CALLS: dict[int, Any] = {1: norm_act_conv1d, 2: norm_act_conv2d, 3: norm_act_conv3d}

@@ -20,8 +20,6 @@ from ..computers.host import activate
 
 #: How far a norm may be off, of the sum of its terms: it may compute in fp32.
 CLOSE = 1e-5
-#: Names of the dicts that hold a module's hooks.
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 #: The only norms where parameters have no data, by the axes of their images: what these compute is known.
 KNOWN = {
     1: (torch.nn.BatchNorm1d, torch.nn.SyncBatchNorm),

@@ -20,7 +20,7 @@ class DotRun:
     options: object
     plan: object
     units: list
-    #: SBUF [128, length] for rows of x, with those of its factor, and of w in flight, which take turns
+    #: SBUF [128, length] for rows of x, with those of its factor, and of w in flight, used in rotation
     x_tiles: list
     w_tiles: list
     #: (x, w, products that x waits for) of each unit that was loaded and is not yet at work, w None where its filter is

@@ -32,7 +32,7 @@ from .sums import leave, load_epilogue
 STEP_BANKS = 2
 #: Steps of a piece, which goes through HBM in one DMA each way.
 PIECE_STEPS = 2
-#: Pieces on their way before the oldest is summed, and pieces of HBM that take turns.
+#: Pieces on their way before the oldest is summed, and pieces of HBM used in rotation.
 LATE = 8
 SCRATCH = 12
 
