@@ -34,7 +34,8 @@ from ...schedules.options import Options
 from ...schedules.pairs_of_planes import pairs_unsupported, with_pairs
 from ...schedules.tiles import size_of
 from .._arguments import check_bias, check_choice, check_flags, check_residual, read_out_dtype, refuse
-from .._epilogue import read_epilogue, read_norm
+from .._epilogue import read_epilogue
+from .._pixel_norms import read_norm
 from .._prologue import PrologueOperands, read_prologue
 from .arguments import read_geometry
 from .call import operands_of

@@ -10,7 +10,8 @@ from ....schedules.geometry import Geometry
 from ....schedules.options import Options
 from ....schedules.tiles import div_ceil
 from ..._engines import Ledger
-from ..._epilogue import evacuate, evacuate_normalized, load_norm
+from ..._epilogue import evacuate
+from ..._pixel_norms import evacuate_normalized, load_norm
 from ..call import Operands, of_array
 from ..regions import load_bias_as
 from .filters import filters_until, fold_filters, place_next, waiting_to

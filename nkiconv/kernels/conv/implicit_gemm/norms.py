@@ -8,7 +8,8 @@ matmul waits until Vector is done with what it adds up, while the array makes ot
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
-from ..._epilogue import before_norm, evacuate, load_bias, rstd_of, scale_pixels, total_of
+from ..._epilogue import evacuate, load_bias
+from ..._pixel_norms import before_norm, rstd_of, scale_pixels, total_of
 from ..regions import store_regions
 from .rows import regions_of_bank, window
 

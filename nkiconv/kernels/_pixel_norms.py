@@ -1,0 +1,183 @@
+"""Norms over the output channels of a pixel, between sums and activation; `nkiconv.pixel_norms` says which.
+
+A norm needs all output channels of a pixel, and reads them twice: for mean and variance, by `bn_stats` where they are
+on one partition, else by the array, which sums over the partitions, and then for what it returns.
+"""
+
+from dataclasses import dataclass, replace
+
+from .. import pixel_norms
+from .._nki import nisa, nl
+from ..schedules.options import Norm, adds_last
+from ..schedules.tiles import cut, size_of
+from ._arguments import check_bias, refuse
+from ._dma import copy
+from ._engines import START_WORK, VECTOR_WORK, book_vector
+from ._epilogue import evacuate, scratch_of
+
+#: Numbers that a bn_stats writes.
+STATS = 6
+
+
+@dataclass
+class NormOperands(nl.NKIObject):
+    """Weight and bias of a norm, None where there is none, [K] in HBM or, on all partitions, [128, K] fp32 in SBUF;
+    what is added to a mean square or a variance."""
+
+    weight: object
+    bias: object
+    eps: float
+
+
+def read_norm(arguments, K):
+    """Check (y_norm, y_norm_weight, y_norm_bias, y_norm_eps) and return (a Norm, its NormOperands), or (None, None)."""
+    kind, weight, bias, eps = arguments
+    refuse(pixel_norms.kind(kind), pixel_norms.eps(eps))
+    for name, numbers in (("y_norm_weight", weight), ("y_norm_bias", bias)):
+        check_bias(numbers, "K", K, name)
+        refuse(pixel_norms.belongs(name, numbers != None, kind))
+    if kind == None:
+        return None, None
+    return Norm(kind, weight != None, bias != None), NormOperands(weight, bias, eps)
+
+
+def load_norm(norm, K):
+    """NormOperands in SBUF of those in HBM; None of None."""
+    if norm == None:
+        return None
+    found = []
+    for hbm in (norm.weight, norm.bias):
+        tile_sbuf = None
+        if hbm != None:
+            tile_sbuf = nl.ndarray((nl.tile_size.pmax, K), dtype=nl.float32, buffer=nl.sbuf)
+            copy(tile_sbuf, hbm.ap(pattern=[[0, nl.tile_size.pmax], [1, K]], offset=0))
+        found.append(tile_sbuf)
+    return NormOperands(found[0], found[1], norm.eps)
+
+
+def before_norm(epilogue):
+    """The part of an Epilogue that comes before its norm."""
+    return replace(epilogue, activation="", residual="" if adds_last(epilogue) else epilogue.residual, norm=None)
+
+
+def evacuate_normalized(y_sbuf, acc, bias, residual, epilogue, norm, ledger):
+    """`evacuate` of all output channels of n pixels a partition, [P, n, K], with a norm.
+
+    Args:
+        y_sbuf, acc, residual, ledger: as there; bias: a view of acc's shape, or None. norm: NormOperands in SBUF.
+    """
+    last, sums, before = adds_last(epilogue), acc, before_norm(epilogue)
+    if bias != None or before.residual != "":
+        sums = scratch_of(y_sbuf, 0)
+        evacuate(sums, acc, bias, None if last else residual, before, ledger)
+    plain = epilogue.activation == "" and not last
+    into = y_sbuf if plain else scratch_of(y_sbuf, 0)
+    normalize(into, sums, epilogue.norm, norm, ledger)
+    if not plain:
+        after = replace(epilogue, residual=epilogue.residual if last else "", norm=None)
+        evacuate(y_sbuf, into, None, residual if last else None, after, ledger)
+
+
+def normalize(dst, sums, kind, norm, ledger):
+    """dst = norm of [P, n, K], sums in PSUM or SBUF, by Vector. kind: a Norm."""
+    positions, n, K = sums.shape
+    moments_sbuf = moments_of(sums, ledger)
+    mean, spread = moments_sbuf[0:positions, 0:n, 0], moments_sbuf[0:positions, 0:n, 1]
+    if kind.kind == "rms":
+        # Scalar, which could sum squares, would load another table of functions for each activation
+        nisa.tensor_tensor(dst=mean, data1=mean, data2=mean, op=nl.multiply, engine=nisa.engine.vector)
+        nisa.tensor_tensor(dst=spread, data1=spread, data2=mean, op=nl.add, engine=nisa.engine.vector)
+    rstd_sbuf = nl.ndarray((positions, n), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=rstd_sbuf, data=spread, op0=nl.add, operand0=norm.eps, op1=nl.power, operand1=-0.5)
+    for pixel in range(n):
+        rstd = (nl.multiply, rstd_sbuf[0:positions, pixel : pixel + 1])
+        steps = [rstd] if kind.kind == "rms" else [(nl.subtract, moments_sbuf[0:positions, pixel, 0:1])]
+        if norm.weight != None:
+            steps.append((nl.multiply, norm.weight[0:positions, 0:K]))
+        if kind.kind == "layer":
+            steps.append(rstd)
+        if norm.bias != None:
+            steps.append((nl.add, norm.bias[0:positions, 0:K]))
+        take_steps(dst[0:positions, pixel, 0:K], sums[0:positions, pixel, 0:K], steps)
+        book_vector(ledger, K * (len(steps) + 1) // 2)
+
+
+def take_steps(dst, data, steps):
+    """dst = data with steps (op, [P, 1] or a tensor of dst's shape) one after the other, two of them an instruction."""
+    at = 0
+    while at < len(steps):
+        (op, operand), more = steps[at], steps[at + 1 : at + 2]
+        column = operand.shape[1] == 1
+        taken = 2 if column and len(more) == 1 else 1
+        into = dst if at + taken == len(steps) else scratch_of(dst, 0)
+        if not column:
+            nisa.tensor_tensor(dst=into, data1=data, data2=operand, op=op, engine=nisa.engine.vector)
+        elif taken == 1:
+            nisa.tensor_scalar(dst=into, data=data, op0=op, operand0=operand)
+        elif more[0][1].shape[1] == 1:
+            nisa.tensor_scalar(dst=into, data=data, op0=op, operand0=operand, op1=more[0][0], operand1=more[0][1])
+        else:
+            nisa.scalar_tensor_tensor(
+                dst=into, data=data, op0=op, operand0=operand, op1=more[0][0], operand1=more[0][1]
+            )
+        data, at = into, at + taken
+
+
+def moments_of(sums, ledger):
+    """Mean and variance over the channels of each pixel, [P, n, 2] fp32, of sums [P, n, K]; by Vector."""
+    positions, n, K = sums.shape
+    pieces = cut(K, nl.tile_size.bn_stats_fmax)
+    moments_sbuf = nl.ndarray((positions, n, 2), dtype=nl.float32, buffer=nl.sbuf)
+    stats_sbuf = nl.ndarray((positions, n, len(pieces), STATS), dtype=nl.float32, buffer=nl.sbuf)
+    # all of one kind, as an engine waits for what it has just written
+    for pixel in range(n):
+        for index, (k, count) in enumerate(pieces):
+            own_sbuf = stats_sbuf[0:positions, pixel, index, 0:STATS]
+            nisa.bn_stats(dst=own_sbuf, data=sums[0:positions, pixel, k : k + count])
+    for pixel in range(n):
+        every_sbuf = stats_sbuf[0:positions, pixel, 0 : len(pieces), 0:STATS]
+        nisa.bn_aggr(dst=moments_sbuf[0:positions, pixel, 0:2], data=every_sbuf)
+    ledger.vector = ledger.vector + n * (2 * START_WORK + K * VECTOR_WORK)
+    return moments_sbuf
+
+
+def total_of(sums, squared):
+    """The sum of [P, ...] fp32 in SBUF, or of their squares, a part of a pixel's channels each, the one of most
+    partitions first, fp32 of its shape: by Vector, as Scalar has `activation`s to load the table of functions for."""
+    if len(sums) == 1 and not squared:
+        return sums[0]
+    total_sbuf = nl.ndarray(sums[0].shape, dtype=nl.float32, buffer=nl.sbuf)
+    for index, one in enumerate(sums):
+        own = total_sbuf if index == 0 else one
+        if squared:
+            own = total_sbuf if index == 0 else nl.ndarray(one.shape, dtype=nl.float32, buffer=nl.sbuf)
+            nisa.tensor_tensor(dst=own, data1=one, data2=one, op=nl.multiply, engine=nisa.engine.vector)
+        elif index == 0:
+            nisa.tensor_copy(dst=own, src=one, engine=nisa.engine.vector)
+        if index > 0:
+            total = total_sbuf[0 : one.shape[0]]
+            nisa.tensor_tensor(dst=total, data1=total, data2=own, op=nl.add, engine=nisa.engine.vector)
+    return total_sbuf
+
+
+def rstd_of(mean_squares, eps):
+    """(mean square + eps)^-0.5, fp32 in SBUF."""
+    found_sbuf = nl.ndarray(mean_squares.shape, dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=found_sbuf, data=mean_squares, op0=nl.add, operand0=eps, op1=nl.power, operand1=-0.5)
+    return found_sbuf
+
+
+def scale_pixels(y_sbuf, sums, rstd, weight, bias, residual, epilogue, ledger):
+    """y = act(sums * rstd * weight + bias) (+ residual) of channels on partitions, all but weight and bias of y's
+    shape; these are fp32 [P, 1], or None."""
+    scaled_sbuf = scratch_of(y_sbuf, 0)
+    if weight == None:
+        nisa.tensor_tensor(dst=scaled_sbuf, data1=sums, data2=rstd, op=nl.multiply, engine=nisa.engine.vector)
+    else:
+        nisa.scalar_tensor_tensor(
+            dst=scaled_sbuf, data=sums, op0=nl.multiply, operand0=weight, op1=nl.multiply, operand1=rstd
+        )
+    book_vector(ledger, size_of(y_sbuf.shape[1:]))
+    last = adds_last(epilogue)
+    after = replace(epilogue, residual=epilogue.residual if last else "", norm=None)
+    evacuate(y_sbuf, scaled_sbuf, bias, residual if last else None, after, ledger)
