@@ -254,24 +254,16 @@ def _forward(
                 asked, product, input, weight.unsqueeze(1), bias, initial_states, chunks, return_final_states
             )
         else:
-            found = _simulated(*given)
+            found = _simulated(given)
             if who == "compare":
                 return _compared(given, found)
     y, final = found
     return y, input.new_empty(*y.shape[:2], 0) if final is None else final
 
 
-def _simulated(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    initial_states: Tensor | None,
-    chunks: str,
-    padding: Sequence[int],
-    activation: str | None,
-    return_final_states: bool,
-    layer: str | None,
-) -> tuple[Tensor, Tensor | None]:
+def _simulated(given: tuple[Any, ...]) -> tuple[Tensor, Tensor | None]:
+    """What the kernel gives in the simulator for an operator's arguments."""
+    x, weight, bias, initial_states, chunks, padding, activation, return_final_states, _layer = given
     from ..api.depthwise_conv1d import depthwise_conv1d
 
     found = depthwise_conv1d(

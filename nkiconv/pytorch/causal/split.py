@@ -333,21 +333,12 @@ def _require(part: Any, truth: Any, limit: Any, x: Tensor, layer: str | None) ->
 
 
 def _fake(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    initial_states: Tensor | None,
-    splits: Sequence[int],
-    activation: str | None,
-    eps: float,
-    layout: str,
-    return_final_states: bool,
-    cu_seqlens: Sequence[int] | None,
-    layer: str | None,
+    x: Tensor, weight: Tensor, _bias: Tensor | None, _states: Tensor | None, splits: Sequence[int], *rest: Any
 ) -> list[Tensor]:
+    _activation, _eps, layout, final, cu_seqlens, _layer = rest
     N, L = x.shape[0], x.shape[layout.index("W")]
     parts = [x.new_empty(N, L, heads, dim) for heads, dim, _ in _parts(splits)]
-    if return_final_states:
+    if final:
         rows = N if cu_seqlens is None else len(cu_seqlens) - 1
         parts.append(x.new_empty(rows, weight.shape[0], weight.shape[1] - 1))
     return parts
