@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from numbers import Integral
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from ..errors import refuse, shown
 from ..rules import PADDINGS
 from .computers import host, modes
 from .computers.passed import key_of, remember
+from .computers.statistics import convolved
 from .errors import GeometryError, KindError, LayoutError, NkiconvError, UnsupportedError, raise_all
 from .function_modes import is_watched
 from .operators import conv3d_with_frames, conv_with_prologue  # noqa: F401  # registers the operators
@@ -27,8 +28,18 @@ from .operators.frames import joined, last
 from .operators.prologue import NO_SCALES, Scales, is_asked
 from .operators.tensor_kinds import tensor_violations
 
-#: activation, residual_position, layer, strict_nonfinite, x_activation.
-Fused = tuple[str | None, str, str | None, bool, str | None]
+
+class Fused(NamedTuple):
+    """Arguments of a call, without tensors, of what happens beside the convolution; see `Convolution`."""
+
+    activation: str | None = None
+    residual_position: str = "pre_activation"
+    layer: str | None = None
+    strict_nonfinite: bool = False
+    x_activation: str | None = None
+    return_stats: str | None = None
+
+
 #: What a call asks for, of an operator's name, its filter, its numbers and what is fused.
 Reads = Callable[[str, Tensor, tuple[Any, ...], Fused], Convolution]
 
@@ -51,7 +62,8 @@ def conv1d(
     x_scale: Tensor | None = None,
     x_shift: Tensor | None = None,
     x_activation: str | None = None,
-) -> Tensor:
+    return_stats: str | None = None,
+) -> Any:
     """`torch.nn.functional.conv1d` by nkiconv's kernels; one filter a channel goes to the depthwise one.
 
     Args:
@@ -70,15 +82,17 @@ def conv1d(
         x_scale, x_shift: [C] or [N, C], fp32, float64 where input is: input * x_scale + x_shift is convolved, with 1
             and 0 for None; zeros of padding stay zeros. x_activation: as activation, of what is convolved. Computed in
             fp32 as input arrives, and rounded once to its dtype.
+        return_stats: None, or "channel": also return statistics of y before it is rounded, as `channel_stats` of it.
 
-    Returns: [N, K, Q] or [K, Q] of input's dtype.
+    Returns: [N, K, Q] or [K, Q] of input's dtype; with return_stats the pair of it and the statistics, [P, N, K, 3].
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
     depthwise = _is_rank(weight, 3) and weight.shape[1] == 1 and weight.shape[0] == groups
-    depthwise = depthwise and not is_asked((x_scale, x_shift), x_activation)  # which the depthwise kernel lacks
-    name = "depthwise_conv1d" if depthwise else "conv1d"
-    more = (activation, residual_position, layer, modes.wants_strict_nonfinite(strict_nonfinite), x_activation)
+    lacks = return_stats is not None or is_asked((x_scale, x_shift), x_activation)  # what the depthwise kernel lacks
+    name = "depthwise_conv1d" if depthwise and not lacks else "conv1d"
+    strict = modes.wants_strict_nonfinite(strict_nonfinite)
+    more = Fused(activation, residual_position, layer, strict, x_activation, return_stats)
     given = input, weight, bias, residual, (stride, padding, dilation, groups), more, packed
     return convolve(name, *given, scales=(x_scale, x_shift))
 
@@ -101,18 +115,20 @@ def conv2d(
     x_scale: Tensor | None = None,
     x_shift: Tensor | None = None,
     x_activation: str | None = None,
-) -> Tensor:
+    return_stats: str | None = None,
+) -> Any:
     """`torch.nn.functional.conv2d` by nkiconv's kernels.
 
     Args:
         input: [N, C, H, W] or [C, H, W]. weight: [K, C / groups, R, S].
         The rest: as in `conv1d`, an int for both axes or one for each.
 
-    Returns: [N, K, P, Q] or [K, P, Q] of input's dtype.
+    Returns: [N, K, P, Q] or [K, P, Q] of input's dtype; with return_stats the pair of it and [P, N, K, 3].
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
-    more = (activation, residual_position, layer, modes.wants_strict_nonfinite(strict_nonfinite), x_activation)
+    strict = modes.wants_strict_nonfinite(strict_nonfinite)
+    more = Fused(activation, residual_position, layer, strict, x_activation, return_stats)
     given = input, weight, bias, residual, (stride, padding, dilation, groups), more, packed
     return convolve("conv2d", *given, scales=(x_scale, x_shift))
 
@@ -137,6 +153,7 @@ def conv3d(
     x_scale: Tensor | None = None,
     x_shift: Tensor | None = None,
     x_activation: str | None = None,
+    return_stats: str | None = None,
 ) -> Any:
     """`torch.nn.functional.conv3d` by nkiconv's kernels.
 
@@ -147,22 +164,26 @@ def conv3d(
             0): y is that of both, and padding is around both.
         return_final_frames: also return the last planes of both that the next chunk of a video needs as its
             initial_frames, (T - 1) * dilation or as many as there are; or so many.
-        The rest: as in `conv1d`, an int for all axes or one for each; x_scale, x_shift, x_activation not with frames.
+        The rest: as in `conv1d`, an int for all axes or one for each; x_scale, x_shift, x_activation, return_stats not
+            with initial_frames.
 
-    Returns: [N, K, Z, P, Q] or [K, Z, P, Q] of input's dtype; with return_final_frames the pair of it and the planes.
+    Returns: [N, K, Z, P, Q] or [K, Z, P, Q] of input's dtype; with return_final_frames followed by the planes, with
+        return_stats by the statistics.
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
-    more = (activation, residual_position, layer, modes.wants_strict_nonfinite(strict_nonfinite), x_activation)
+    strict = modes.wants_strict_nonfinite(strict_nonfinite)
+    more = Fused(activation, residual_position, layer, strict, x_activation, return_stats)
     none = isinstance(initial_frames, Tensor) and initial_frames.dim() > 2 and initial_frames.shape[-3] == 0
     frames = None if none else initial_frames
     numbers = (stride, padding, dilation, groups)
     scales = x_scale, x_shift
-    y = convolve("conv3d", input, weight, bias, residual, numbers, more, packed, None, frames, scales)
+    found = convolve("conv3d", input, weight, bias, residual, numbers, more, packed, None, frames, scales)
     if return_final_frames is False:
-        return y
+        return found
+    y, *stats = [found] if return_stats is None else found
     window = (weight.shape[2] - 1) * per_axis("dilation", dilation, 3)[0] + 1
-    return y, last(input, frames, return_final_frames, window)
+    return y, last(input, frames, return_final_frames, window), *stats
 
 
 def depthwise_conv1d(
@@ -189,14 +210,15 @@ def depthwise_conv1d(
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
-    more = (activation, residual_position, layer, modes.wants_strict_nonfinite(strict_nonfinite), None)
+    more = Fused(activation, residual_position, layer, modes.wants_strict_nonfinite(strict_nonfinite))
     groups = _groups(input, weight, 1)
     if _is_rank(weight, 3) and weight.shape[0] != groups:
         raise GeometryError(
             f"weight.shape={tuple(weight.shape)}: must be [C, 1, S] for C={groups} channels of input; use conv1d with "
             f"groups for several filters a channel"
         )
-    return convolve("depthwise_conv1d", input, weight, bias, residual, (stride, padding, dilation, groups), more)
+    y: Tensor = convolve("depthwise_conv1d", input, weight, bias, residual, (stride, padding, dilation, groups), more)
+    return y
 
 
 def depthwise_conv2d(
@@ -223,9 +245,10 @@ def depthwise_conv2d(
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
-    more = (activation, residual_position, layer, modes.wants_strict_nonfinite(strict_nonfinite), None)
+    more = Fused(activation, residual_position, layer, modes.wants_strict_nonfinite(strict_nonfinite))
     groups = _groups(input, weight, 2)
-    return convolve("depthwise_conv2d", input, weight, bias, residual, (stride, padding, dilation, groups), more)
+    y: Tensor = convolve("depthwise_conv2d", input, weight, bias, residual, (stride, padding, dilation, groups), more)
+    return y
 
 
 def _groups(x: Any, w: Any, rank: int) -> int:
@@ -252,19 +275,18 @@ def convolve(
     reads: Reads | None = None,
     frames: Tensor | None = None,
     scales: Scales = NO_SCALES,
-) -> Tensor:
+) -> Any:
     """One call in torch's terms.
 
-    numbers: as torch's function takes them after the tensors: stride, padding, dilation, groups; more: activation,
-    residual_position, layer, strict_nonfinite, x_activation; reads: what makes a Convolution of these numbers, where
-    they are others; frames: planes in front of x's; scales: x_scale, x_shift.
+    numbers: as torch's function takes them after the tensors: stride, padding, dilation, groups; reads: what makes a
+    Convolution of these numbers, where they are others; frames: planes in front of x's; scales: x_scale, x_shift.
+    Returns y, or with more.return_stats (y, stats).
     """
     if is_watched():
         given = x, w, bias, residual, numbers, more, packed, reads, frames, scales
-        found: Tensor = handle_torch_function(convolve, (x, w), name, *given)
-        return found
+        return handle_torch_function(convolve, (x, w), name, *given)
     plain = residual is packed is frames is scales[0] is scales[1] is None
-    if plain and more[0] is None and more[1] == "pre_activation" and more[4] is None:
+    if plain and more == Fused(layer=more.layer, strict_nonfinite=more.strict_nonfinite):
         y = _by_torch(name, x, w, bias, numbers)
         if y is not None:
             return y
@@ -327,14 +349,16 @@ def _batched(
     return x.unsqueeze(0), w, bias, more[0], packed, more[1], scales
 
 
-def _run(asked: Convolution, direct: bool, x: Tensor, *tensors: Any) -> Tensor:
-    """y of checked tensors, by torch's functions where `direct`."""
+def _run(asked: Convolution, direct: bool, x: Tensor, *tensors: Any) -> Any:
+    """Results of checked tensors, by torch's functions where `direct`."""
     given = _batched(asked, x, *tensors)
     if direct:
-        y = host.convolve(asked, host.prologued(asked, joined(given[0], given[5]), given[6]), *given[1:4])
+        found = convolved(asked, host.prologued(asked, joined(given[0], given[5]), given[6]), *given[1:4])
     else:
-        y = call(asked, *given)
-    return y.squeeze(0) if x.dim() == asked.rank + 1 else y
+        found = call(asked, *given)
+    if x.dim() != asked.rank + 1:
+        return found
+    return found.squeeze(0) if asked.return_stats is None else (found[0].squeeze(0), found[1])
 
 
 def _by_torch(name: str, x: Any, w: Any, bias: Any, numbers: tuple[Any, ...]) -> Tensor | None:
@@ -387,11 +411,7 @@ def _asked(name: str, w: Tensor, numbers: tuple[Any, ...], more: Fused) -> Convo
         dilation=gaps,
         lhs_dilation=(1,) * rank,
         groups=groups,
-        activation=more[0],
-        residual_position=more[1],
-        layer=more[2],
-        strict_nonfinite=more[3],
-        x_activation=more[4],
+        **more._asdict(),
     )
 
 

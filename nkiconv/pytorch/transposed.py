@@ -45,8 +45,9 @@ def conv_transpose1d(
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
     numbers = stride, padding, output_padding, groups, dilation
-    more = (activation, residual_position, layer, modes.wants_strict_nonfinite(strict_nonfinite), None)
-    return convolve("conv_transpose1d", input, weight, bias, residual, numbers, more, None, _asked)
+    more = Fused(activation, residual_position, layer, modes.wants_strict_nonfinite(strict_nonfinite))
+    y: Tensor = convolve("conv_transpose1d", input, weight, bias, residual, numbers, more, None, _asked)
+    return y
 
 
 def conv_transpose2d(
@@ -76,8 +77,9 @@ def conv_transpose2d(
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
     numbers = stride, padding, output_padding, groups, dilation
-    more = (activation, residual_position, layer, modes.wants_strict_nonfinite(strict_nonfinite), None)
-    return convolve("conv_transpose2d", input, weight, bias, residual, numbers, more, None, _asked)
+    more = Fused(activation, residual_position, layer, modes.wants_strict_nonfinite(strict_nonfinite))
+    y: Tensor = convolve("conv_transpose2d", input, weight, bias, residual, numbers, more, None, _asked)
+    return y
 
 
 def conv_transpose3d(
@@ -107,8 +109,9 @@ def conv_transpose3d(
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
     numbers = stride, padding, output_padding, groups, dilation
-    more = (activation, residual_position, layer, modes.wants_strict_nonfinite(strict_nonfinite), None)
-    return convolve("conv_transpose3d", input, weight, bias, residual, numbers, more, None, _asked)
+    more = Fused(activation, residual_position, layer, modes.wants_strict_nonfinite(strict_nonfinite))
+    y: Tensor = convolve("conv_transpose3d", input, weight, bias, residual, numbers, more, None, _asked)
+    return y
 
 
 def _asked(name: str, w: Tensor, numbers: tuple[Any, ...], more: Fused) -> Convolution:
@@ -131,10 +134,7 @@ def _asked(name: str, w: Tensor, numbers: tuple[Any, ...], more: Fused) -> Convo
         dilation=gaps,
         lhs_dilation=steps,
         groups=groups,
-        activation=more[0],
-        residual_position=more[1],
-        layer=more[2],
-        strict_nonfinite=more[3],
+        **more._asdict(),
     )
 
 

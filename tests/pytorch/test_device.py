@@ -210,6 +210,19 @@ def test_a_prologue_goes_along(recorder, name, form):
     assert kwargs["x_activation"] == "relu"
 
 
+@pytest.mark.parametrize("name", ["conv1d", "conv2d", "conv3d"])
+def test_statistics_come_back(recorder, name):
+    rank = int(name[-2])
+    x, w = torch.arange(2 * 4 * 5**rank).remainder(5).float().reshape(2, 4, *[5] * rank), torch.ones(6, 4, *[3] * rank)
+    y, stats = device.convolve(asked_of(name, rank, return_stats="channel"), x, w, None, None)
+    assert torch.equal(y, getattr(F, name)(x, w, padding=1))
+    each = statistics.Norm("instance", None, 0.0)
+    expected = statistics.moments(statistics.stats_by_torch(y), each)
+    assert_within_share(statistics.moments(stats, each), expected, FLOAT32_SUMS)
+    [(_, _, _, kwargs)] = recorder.calls
+    assert (kwargs["return_stats"], kwargs["algorithm"]) == ("channel", "implicit_gemm")
+
+
 @pytest.mark.parametrize("recorder", ["native"], indirect=True)
 def test_statistics_and_their_norm(recorder, monkeypatch):
     monkeypatch.setattr(modes, "computer", lambda x: "device")

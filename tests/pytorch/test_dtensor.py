@@ -100,6 +100,18 @@ def test_statistics_of_channels(placement, mesh):
 
 
 @pytest.mark.parametrize("placement", [Replicate(), Shard(0)], ids=str)
+def test_statistics_of_a_result(placement, mesh):
+    torch.manual_seed(0)
+    tensors = [torch.randn(2, 4, 5, 5), torch.randn(6, 4, 3, 3), torch.randn(2, 4)]
+
+    def function(x, w, scale):
+        y, stats = pytorch.conv2d(x, w, x_scale=scale, return_stats="channel")
+        return pytorch.norm_act_conv2d(y, w[:, :1].expand(-1, 6, -1, -1), stats=stats, num_groups=3)
+
+    gradients_agree(mesh, function, tensors, (0, 2), placement)
+
+
+@pytest.mark.parametrize("placement", [Replicate(), Shard(0)], ids=str)
 def test_frames(placement, mesh):
     tensors = [torch.randn(2, 2, 3, 4, 4), torch.randn(3, 2, 2, 3, 3), torch.randn(2, 2, 1, 4, 4)]
     gradients_agree(mesh, lambda x, w, f: pytorch.conv3d(x, w, initial_frames=f), tensors, (0, 2), placement)

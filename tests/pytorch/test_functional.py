@@ -439,8 +439,8 @@ def test_modes_are_checked(monkeypatch):
 
 def test_compare_names_the_layer_that_differs(monkeypatch):
     monkeypatch.setenv("NKICONV_CPU", "compare")
-    real = host.reference
-    monkeypatch.setattr(host, "reference", lambda *args: real(*args) * 1.0001)
+    real = host.unrounded
+    monkeypatch.setattr(host, "unrounded", lambda *args: real(*args) * 1.0001)
     with pytest.raises(ValueError, match=r"encoder.stem \(conv2d\): the kernel and torch differ by"):
         pytorch.conv2d(X + 0.3, W, layer="encoder.stem")
 

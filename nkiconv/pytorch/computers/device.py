@@ -26,7 +26,9 @@ from ...problem import ConvProblem
 from ...schedules.split import Split, is_step
 from ..operators.convolution import Convolution, filter_like, is_empty
 from ..operators.frames import shaped
-from ..operators.prologue import NO_SCALES, Scales, form_of
+from ..operators.planned import Called
+from ..operators.prologue import NO_SCALES, Scales
+from .statistics import stats_by_torch
 
 #: Cores of a launch: those of a logical NeuronCore, which AWS's runtime reads from the same variable.
 LNC_VARIABLE, LNC = "NEURON_LOGICAL_NC_CONFIG", "2"
@@ -46,40 +48,32 @@ def convolve(
     packed: torch.Tensor | None = None,
     frames: torch.Tensor | None = None,
     scales: Scales = NO_SCALES,
-) -> torch.Tensor:
-    """y of the kernel on the device of the tensors; it is given the packed filter where there is one, the frames in
-    front of x's, and scales, x_scale and x_shift.
+) -> Any:
+    """y of the kernel on the device of the tensors, or with asked.return_stats (y, stats).
+
+    packed: the filter as the kernel then takes it; frames: in front of x's; scales: x_scale and x_shift.
 
     A plan that cannot be had is a PlanWarning, once a shape; the kernel then follows its default rule, or refuses.
     """
     whole = shaped(x, frames)
     shape = asked.shape(whole, w)
     if is_empty(x):
-        return x.new_empty(shape)
+        y = x.new_empty(shape)
+        return y if asked.return_stats is None else (y, stats_by_torch(y))
     problem = asked.problem(whole, w)
     tensors: dict[str, torch.Tensor] = {}
     if bias is not None:
         tensors["bias"] = bias
     if residual is not None:
         tensors["residual"] = residual.reshape(problem.output_shape).contiguous()
-    wanted = Asked(
-        bias=bias is not None,
-        activation=asked.activation,
-        residual=None if residual is None else asked.residual_position,
-        strict_nonfinite=asked.strict_nonfinite,
-        packed=packed is not None,
-        initial_frames=0 if frames is None else int(frames.shape[2]),
-        x_scale=form_of(scales[0]),
-        x_shift=form_of(scales[1]),
-        x_activation=asked.x_activation,
-    )
+    wanted = Called(asked, x, w, bias, residual, packed, frames, scales).planned
     named = {"initial_frames": frames, "x_scale": scales[0], "x_shift": scales[1]}
     tensors |= {name: tensor for name, tensor in named.items() if tensor is not None}
     filters = w.reshape(problem.filter_shape)
     if packed is not None:  # of volumes, blocks and channels are one axis: NKI's tensors have five at most
         filters = packed.flatten(0, 1) if problem.is_volume else packed
-    y: torch.Tensor = _launch(problem, asked.operation, wanted, x, filters, tensors)
-    return _shaped(y, shape)
+    found = _launch(problem, asked.operation, wanted, x, filters, tensors)
+    return _shaped(found, shape) if asked.return_stats is None else (_shaped(found[0], shape), found[1])
 
 
 def convolve_with_states(
@@ -246,6 +240,8 @@ def _arguments(
         found["residual_position"] = asked.residual
     if asked.strict_nonfinite:
         found["strict_nonfinite"] = True
+    if asked.return_stats is not None:
+        found["return_stats"] = asked.return_stats
     if asked.return_final_state:
         found["return_final_state"] = True
     if asked.chunks is not None:

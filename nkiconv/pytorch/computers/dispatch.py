@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from ..errors import as_torchs
 from ..operators.convolution import Convolution
 from ..operators.frames import joined
 from ..operators.prologue import NO_SCALES, Scales
-from . import host, modes
+from . import host, modes, statistics
 
 
 def convolve(
@@ -20,11 +22,12 @@ def convolve(
     packed: torch.Tensor | None = None,
     frames: torch.Tensor | None = None,
     scales: Scales = NO_SCALES,
-) -> torch.Tensor:
-    """y of checked tensors, wherever they are; frames: in front of x's; scales: x_scale and x_shift."""
+) -> Any:
+    """y of checked tensors, wherever they are, or with asked.return_stats (y, stats); frames: in front of x's; scales:
+    x_scale and x_shift."""
     who = modes.computer(x)
     if who == "torch":
-        return host.convolve(asked, host.prologued(asked, joined(x, frames), scales), w, bias, residual)
+        return statistics.convolved(asked, host.prologued(asked, joined(x, frames), scales), w, bias, residual)
     with as_torchs():
         if who == "device":
             from . import device

@@ -59,6 +59,17 @@ def reference(
     residual: torch.Tensor | None,
 ) -> torch.Tensor:
     """The same, always summed in fp32, or float64 where x is, and rounded once."""
+    return in_dtype(unrounded(asked, x, w, bias, residual), x.dtype)
+
+
+def unrounded(
+    asked: Convolution,
+    x: torch.Tensor,
+    w: torch.Tensor,
+    bias: torch.Tensor | None,
+    residual: torch.Tensor | None,
+) -> torch.Tensor:
+    """The same in fp32, or float64 where x is."""
     y = _sums(asked, wide(x), wide(w), None if bias is None else wide(bias))
     before = asked.residual_position == "pre_activation"
     if residual is not None and before:
@@ -67,7 +78,7 @@ def reference(
         y = activate(y, asked.activation)
     if residual is not None and not before:
         y = y + wide(residual)
-    return in_dtype(y, x.dtype)
+    return y
 
 
 def prologued(asked: Convolution, x: torch.Tensor, scales: Scales) -> torch.Tensor:

@@ -17,8 +17,8 @@ from ...api.conv1d import conv1d
 from ...api.conv_transpose import conv_transpose1d, conv_transpose2d, conv_transpose3d
 from ...api.depthwise_conv1d import depthwise_conv1d
 from ...api.gradients import conv1d_weight, conv2d_weight, conv3d_weight
-from ...bounds import epilogue_bound, error_bound, prologue_bound
-from ...reference import abs_sum_ref, conv_ref, num_terms, prologue_ref
+from ...bounds import epilogue_bound, error_bound, prologue_bound, returned_stats_bound
+from ...reference import abs_sum_ref, channel_stats_ref, conv_ref, epilogue_ref, num_terms, prologue_ref
 from ...schedules.split import is_step
 from ..errors import ComparisonError
 from ..operators.convolution import Convolution, is_empty
@@ -27,6 +27,7 @@ from ..operators.prologue import NO_SCALES, Scales
 from ..operators.tensor_kinds import DTYPES
 from . import agreements, host
 from .arrays import from_numpy, to_numpy
+from .statistics import Norm, agree, moments, stats_by_torch
 
 #: The functions of arrays by axes.
 _ARRAYS: dict[int, Any] = {2: conv2d, 3: conv3d}
@@ -43,10 +44,29 @@ def convolve(
     packed: torch.Tensor | None = None,
     frames: torch.Tensor | None = None,
     scales: Scales = NO_SCALES,
-) -> torch.Tensor:
-    """y of the kernel that a Neuron device would run, by the packed filter where there is one."""
+) -> Any:
+    """y of the kernel that a Neuron device would run, by the packed filter where there is one, or with
+    asked.return_stats (y, stats)."""
     if is_empty(x):
-        return x.new_empty(asked.shape(shaped(x, frames), w))
+        y = x.new_empty(asked.shape(shaped(x, frames), w))
+        return y if asked.return_stats is None else (y, stats_by_torch(y))
+    found = _by_arrays(asked, x, w, bias, residual, packed, frames, scales)
+    if asked.return_stats is None:
+        return from_numpy(found)
+    return tuple(map(from_numpy, found))
+
+
+def _by_arrays(
+    asked: Convolution,
+    x: torch.Tensor,
+    w: torch.Tensor,
+    bias: torch.Tensor | None,
+    residual: torch.Tensor | None,
+    packed: torch.Tensor | None,
+    frames: torch.Tensor | None,
+    scales: Scales,
+) -> Any:
+    """What the function of arrays of a call returns."""
     arrays = list(map(_array, (x, w, bias, residual)))
     more: dict[str, Any] = {"bias": arrays[2], "residual": arrays[3], "residual_position": asked.residual_position}
     more |= {"activation": asked.activation, "strict_nonfinite": asked.strict_nonfinite}
@@ -55,19 +75,20 @@ def convolve(
     if asked.has_prologue(scales):
         more |= {name: _array(one) for name, one in zip(("x_scale", "x_shift"), scales, strict=True)}
         more["x_activation"] = asked.x_activation
+    if asked.return_stats is not None:
+        more["return_stats"] = asked.return_stats
     if packed is not None:
         return _by_packed(asked, x, w, to_numpy(packed), more, frames)
     scalars = {name: value[0] for name, value in _geometry(asked).items()}
     if asked.operation == "depthwise_conv1d":
         scalars |= {"flipped": asked.transposed}
-        return from_numpy(depthwise_conv1d(arrays[0], arrays[1][:, 0], **scalars, **more))
+        return depthwise_conv1d(arrays[0], arrays[1][:, 0], **scalars, **more)
     if asked.transposed:
         asked.problem(x, w)  # refuses strides, which the functions of arrays do not know
-        return from_numpy(_TRANSPOSED[asked.rank](arrays[0], arrays[1], **_transposed(asked, w), **more))
+        return _TRANSPOSED[asked.rank](arrays[0], arrays[1], **_transposed(asked, w), **more)
     if asked.rank > 1:
-        y = _ARRAYS[asked.rank](arrays[0], arrays[1], **_geometry(asked), groups=asked.groups, **more)
-        return from_numpy(y)
-    return from_numpy(conv1d(arrays[0], arrays[1], **scalars, groups=asked.groups, **more))
+        return _ARRAYS[asked.rank](arrays[0], arrays[1], **_geometry(asked), groups=asked.groups, **more)
+    return conv1d(arrays[0], arrays[1], **scalars, groups=asked.groups, **more)
 
 
 def _array(tensor: torch.Tensor | None) -> Any:
@@ -81,13 +102,13 @@ def _by_packed(
     packed: Any,
     more: dict[str, Any],
     frames: torch.Tensor | None,
-) -> torch.Tensor:
-    """y of a packed filter; a row is an image of height 1."""
+) -> Any:
+    """The same of a packed filter; a row is an image of height 1."""
     whole = shaped(x, frames)
     problem = asked.problem(whole, w)
     if more["residual"] is not None:
         more = more | {"residual": more["residual"].reshape(problem.output_shape)}
-    y = _ARRAYS[max(2, asked.rank)](
+    found = _ARRAYS[max(2, asked.rank)](
         to_numpy(x).reshape(problem.input_shape) if frames is None else to_numpy(x),
         packed,
         stride=problem.stride,
@@ -96,7 +117,8 @@ def _by_packed(
         lhs_dilation=problem.lhs_dilation,
         **more,
     )
-    return from_numpy(y.reshape(asked.shape(whole, w)))
+    shape = asked.shape(whole, w)
+    return found.reshape(shape) if asked.return_stats is None else (found[0].reshape(shape), *found[1:])
 
 
 def _transposed(asked: Convolution, w: torch.Tensor) -> dict[str, Any]:
@@ -129,19 +151,43 @@ def compare(
     packed: torch.Tensor | None = None,
     frames: torch.Tensor | None = None,
     scales: Scales = NO_SCALES,
-) -> torch.Tensor:
-    """torch's y, summed in fp32, where the kernel's is as near as both must be to the truth.
+) -> Any:
+    """torch's y, summed in fp32, where the kernel's is as near as both must be to the truth, or with asked.return_stats
+    (y, stats).
 
-    Each may be off by `bounds.epilogue_bound`, so they differ by at most twice that.
+    Each may be off by `bounds.epilogue_bound`, so they differ by at most twice that; the kernel's mean and variance are
+    held against the truth.
 
     Raises ComparisonError, naming the layer.
     """
     whole = joined(x, frames)
-    expected = host.reference(asked, host.prologued(asked, whole, scales), w, bias, residual)
+    unrounded = host.unrounded(asked, host.prologued(asked, whole, scales), w, bias, residual)
+    expected = host.in_dtype(unrounded, x.dtype)
+    plain = asked.return_stats is None
     if not is_empty(x):
         found = convolve(asked, x, w, bias, residual, packed, frames, scales)
-        require_agreement(asked, whole, w, bias, residual, expected, found, scales)
-    return expected
+        y, *stats = [found] if plain else found
+        require_agreement(asked, whole, w, bias, residual, expected, y, scales)
+        for one in stats:
+            _require_stats(asked, whole, w, bias, residual, one, scales)
+    return expected if plain else (expected, stats_by_torch(unrounded))
+
+
+def _require_stats(
+    asked: Convolution,
+    x: torch.Tensor,
+    w: torch.Tensor,
+    bias: torch.Tensor | None,
+    residual: torch.Tensor | None,
+    stats: torch.Tensor,
+    scales: Scales,
+) -> None:
+    """Raise ComparisonError where mean or variance of y are farther from the truth than they may be."""
+    y, error = _truth(asked, x, w, bias, residual, scales, "fp32")
+    found = [to_numpy(one) for one in moments(stats.double(), Norm("instance", None, 0.0))]
+    right = channel_stats_ref(y)
+    limits = returned_stats_bound(y, error, y[0, 0].size)
+    agree(asked.where, x, zip(found, (right[..., 1], right[..., 2]), limits, strict=True))
 
 
 def require_agreement(
@@ -176,6 +222,19 @@ def _worst(
     scales: Scales,
 ) -> float:
     """The largest difference over twice the bound; where truth is not finite, both must agree."""
+    return _over(expected, found, _truth(asked, x, w, bias, residual, scales, DTYPES[x.dtype])[1])
+
+
+def _truth(
+    asked: Convolution,
+    x: torch.Tensor,
+    w: torch.Tensor,
+    bias: torch.Tensor | None,
+    residual: torch.Tensor | None,
+    scales: Scales,
+    dtype: str,
+) -> tuple[Any, Any]:
+    """(y in float64, how far one that is rounded to dtype may be off)."""
     problem = asked.problem(x, w)
     images, filters = (to_numpy(tensor).reshape(shape) for tensor, shape in zip((x, w), _shapes(problem), strict=True))
     inexact: Any = 0.0
@@ -187,9 +246,9 @@ def _worst(
     shape = sums.shape
     added = None if residual is None else to_numpy(residual).reshape(shape)
     offsets = None if bias is None else to_numpy(bias)
-    more = (offsets, asked.activation, added, asked.residual_position, inexact)
-    bound = epilogue_bound(num_terms(problem), abs_sum, sums, problem.dtype, *more)
-    return _over(expected, found, bound)
+    more = (offsets, asked.activation, added, asked.residual_position)
+    bound = epilogue_bound(num_terms(problem), abs_sum, sums, dtype, *more, inexact)
+    return epilogue_ref(sums, *more), bound
 
 
 def _over(expected: torch.Tensor, found: torch.Tensor, bound: Any, spreads: bool = False) -> float:

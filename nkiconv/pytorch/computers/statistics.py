@@ -16,6 +16,7 @@ from torch import Tensor
 from ...bounds import moments_bound, scale_shift_bound
 from ...norms import NUM_GROUPS, STATS
 from ..errors import ComparisonError, as_torchs
+from ..operators.convolution import Convolution
 from . import agreements, host, modes
 from .arrays import from_numpy, to_numpy
 
@@ -79,6 +80,14 @@ def stats_by_torch(x: Tensor) -> Tensor:
     values = host.wide(x).flatten(2)
     variance, mean = torch.var_mean(values, 2, correction=0)
     return torch.stack([torch.full_like(mean, values.shape[2]), mean, variance], -1)[None]
+
+
+def convolved(asked: Convolution, x: Tensor, w: Tensor, bias: Tensor | None, residual: Tensor | None) -> Any:
+    """A convolution's y by torch, or with asked.return_stats (y, statistics of it before it is rounded)."""
+    if asked.return_stats is None:
+        return host.convolve(asked, x, w, bias, residual)
+    y = host.unrounded(asked, x, w, bias, residual)
+    return host.in_dtype(y, x.dtype), stats_by_torch(y)
 
 
 def norm_scale_shift(stats: Tensor, weight: Tensor | None, bias: Tensor | None, norm: Norm) -> ScaleShift:
@@ -161,7 +170,7 @@ def _compared_stats(x: Tensor, found: Tensor) -> Tensor:
     # two of each bn_stats, of which all but the ends have a hundred values or more
     triples = 2 * (x[0, 0].numel() // 100 + 2 * STATS)
     limits = moments_bound(values[0][1], values[1][1], triples)
-    _agree("channel_stats", x, ((*pair, limit) for pair, limit in zip(values, limits, strict=True)))
+    agree("channel_stats", x, ((*pair, limit) for pair, limit in zip(values, limits, strict=True)))
     return expected
 
 
@@ -177,11 +186,11 @@ def _compared_norm(
     affine = (to_numpy(weight) if weight is not None else 1.0, to_numpy(bias) if bias is not None else 0.0)
     limits = (*scale_shift_bound(mean, variance, (off[0], off[1]), *affine, norm.eps), *errors)
     values = (map(to_numpy, one) for one in (found, right))
-    _agree("norm_scale_shift", stats, zip(*values, limits, strict=True))
+    agree("norm_scale_shift", stats, zip(*values, limits, strict=True))
     return norm_by_torch(stats, weight, bias, norm)
 
 
-def _agree(name: str, x: Tensor, results: Iterable[tuple[Any, Any, Any]]) -> None:
+def agree(name: str, x: Tensor, results: Iterable[tuple[Any, Any, Any]]) -> None:
     """Raise ComparisonError where results are farther from the truth than their bounds; what is not finite is equal."""
     for found, right, limit in results:
         same = np.isclose(found, right, rtol=0, atol=0, equal_nan=True)

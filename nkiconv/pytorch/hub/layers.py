@@ -33,7 +33,8 @@ class Conv1d(nn.Module):
         Raises: UnsupportedError where the module is a subclass with a forward of its own, whose place this would take;
         otherwise as `nkiconv.pytorch.conv1d`.
         """
-        return functional.conv1d(*_call(self, nn.Conv1d, input))
+        y: Tensor = functional.conv1d(*_call(self, nn.Conv1d, input))
+        return y
 
 
 class Conv2d(nn.Module):
@@ -43,7 +44,8 @@ class Conv2d(nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """y [N, K, P, Q] of input [N, C, H, W], or both without N. Errors as of `Conv1d`."""
-        return functional.conv2d(*_call(self, nn.Conv2d, input))
+        y: Tensor = functional.conv2d(*_call(self, nn.Conv2d, input))
+        return y
 
 
 class causal_conv1d_fn(nn.Module):

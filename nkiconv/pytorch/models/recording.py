@@ -25,14 +25,11 @@ from ...planner import Asked
 from ...planner.operations import operation_of
 from ...problem import ConvProblem
 from ..causal import states
-from ..operators.calls import ARGUMENTS, asked_of
-from ..operators.conv3d_with_frames import NAME as WITH_FRAMES
-from ..operators.conv_with_prologue import SUFFIX as WITH_PROLOGUE
+from ..operators.calls import WITH_PROLOGUE, WITH_STATS
 from ..operators.convolution import filter_like
 from ..operators.filter_gradients import OPERATORS, weight_asked
-from ..operators.frames import shaped
 from ..operators.gradients import GRADIENT
-from ..operators.prologue import NO_SCALES, form_of
+from ..operators.planned import called
 from ..operators.tensor_kinds import DTYPES
 from .classes import is_changed
 from .conversion import convert, copied
@@ -291,7 +288,9 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.found.order.append((layer, convolved))
 
     def _note(self, func: Any, args: Any, result: Any, layer: str) -> None:
-        if WITH_PROLOGUE in func.name():  # of a chain that a sum ends, outside of the convolution's forward
+        if any(
+            one in func.name() for one in (WITH_PROLOGUE, WITH_STATS)
+        ):  # of a chain that a sum ends, outside of the convolution's forward
             layer = self.owners.get(id(args[1]), layer)
         self.found.called.update(self.owners[id(one)] for one in args[1:2] if id(one) in self.owners)
         shapes = [tuple(one.shape) for one in args[:2] if isinstance(one, torch.Tensor)]
@@ -322,29 +321,8 @@ def _convolved(func: Any, args: tuple[Any, ...]) -> Convolved:
     name = func.name().removeprefix("nkiconv::").partition(".")[0]
     if name == "causal_conv1d":
         return _causal(*args[:8], *args[9:])
-    x, w, bias, residual = args[:4]
-    frames, scales, rest = None, NO_SCALES, args[4:]
-    if name == WITH_FRAMES:
-        frames, rest = rest[0], rest[1:]
-    elif name.endswith(WITH_PROLOGUE):
-        scales, rest = (rest[0], rest[1]), rest[2:]
-    asked = asked_of(name.removesuffix(WITH_PROLOGUE) if name != WITH_FRAMES else "conv3d", *rest)
-    packed = rest[ARGUMENTS] if len(rest) > ARGUMENTS else None
-    return Convolved(
-        operation=asked.operation,
-        problem=asked.problem(shaped(x, frames), w),
-        asked=Asked(
-            bias=bias is not None,
-            activation=asked.activation,
-            initial_frames=0 if frames is None else int(frames.shape[2]),
-            residual=None if residual is None else asked.residual_position,
-            packed=packed is not None,
-            strict_nonfinite=asked.strict_nonfinite,
-            x_scale=form_of(scales[0]),
-            x_shift=form_of(scales[1]),
-            x_activation=asked.x_activation,
-        ),
-    )
+    found = called(name, args)
+    return Convolved(found.asked.operation, found.problem, found.planned)
 
 
 def _gradient(func: Any, args: tuple[Any, ...]) -> tuple[str | None, Convolved]:

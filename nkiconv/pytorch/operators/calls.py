@@ -15,6 +15,9 @@ from .prologue import NO_SCALES, Scales
 _NOTHING: tuple[Any, ...] = ()
 #: Arguments of an operator after its four tensors, and before the packed filter.
 ARGUMENTS = 8
+#: What follows the name of a plain operator: of one with frames in front of x, with a prologue, with it and statistics
+#: of y.
+WITH_FRAMES, WITH_PROLOGUE, WITH_STATS = "_with_frames", "_with_prologue", "_with_stats"
 
 
 def asked_of(
@@ -30,6 +33,8 @@ def asked_of(
     packed: Tensor | None = None,
     strict_nonfinite: bool = False,
     x_activation: str | None = None,
+    *,
+    return_stats: str | None = None,
 ) -> Convolution:
     """The Convolution of an operator's arguments after its tensors; packed: is not part of it."""
     return Convolution(
@@ -44,6 +49,7 @@ def asked_of(
         layer=layer,
         strict_nonfinite=strict_nonfinite,
         x_activation=x_activation,
+        return_stats=return_stats,
     )
 
 
@@ -56,15 +62,17 @@ def call(
     packed: Tensor | None = None,
     frames: Tensor | None = None,
     scales: Scales = NO_SCALES,
-) -> Tensor:
-    """y by the operator that `asked` names, or the one that takes frames in front of x, or a prologue of x."""
+) -> Any:
+    """y by the operator that `asked` names, or the one that takes frames in front of x, or a prologue of x; with
+    asked.return_stats (y, stats)."""
     name, more, last = asked.name, _NOTHING, _NOTHING
     if frames is not None:
-        name, more = f"{name}_with_frames", (frames,)
-    elif asked.has_prologue(scales):
-        name, more, last = f"{name}_with_prologue", scales, (asked.x_activation,)
+        name, more = f"{name}{WITH_FRAMES}", (frames,)
+    elif asked.return_stats is not None or asked.has_prologue(scales):
+        suffix = WITH_PROLOGUE if asked.return_stats is None else WITH_STATS
+        name, more, last = f"{name}{suffix}", scales, (asked.x_activation,)
     operator = getattr(torch.ops.nkiconv, name).default
-    y: Tensor = operator(
+    found = operator(
         x,
         w,
         bias,
@@ -82,7 +90,7 @@ def call(
         asked.strict_nonfinite,
         *last,
     )
-    return own(y)
+    return own(found) if isinstance(found, Tensor) else tuple(map(own, found))
 
 
 def own(y: Tensor) -> Tensor:

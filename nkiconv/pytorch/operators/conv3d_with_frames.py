@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..computers import dispatch
 from . import autograd, flop_formulas, sharding
-from .calls import ARGUMENTS, asked_of, with_batch
+from .calls import ARGUMENTS, WITH_FRAMES, asked_of, with_batch
 from .convolution import Convolution
 from .custom import batched_call, derivatives, remember_call, tangent_of
 from .fakes import fake_kernel
@@ -24,7 +24,7 @@ from .frames import joined, shaped
 from .registrar import registrar
 from .tensor_kinds import memory_format
 
-NAME = "conv3d_with_frames"
+NAME = f"conv3d{WITH_FRAMES}"
 
 
 def _forward(
@@ -47,7 +47,7 @@ def _forward(
     numbers = stride, padding, dilation, lhs_dilation, groups
     asked = asked_of("conv3d", *numbers, activation, residual_position, layer, strict_nonfinite=strict_nonfinite)
     asked.check(input, weight, bias, residual, packed, initial_frames)
-    y = dispatch.convolve(asked, input, weight, bias, residual, packed, initial_frames)
+    y: Tensor = dispatch.convolve(asked, input, weight, bias, residual, packed, initial_frames)
     return y.contiguous(memory_format=memory_format(input, weight))
 
 

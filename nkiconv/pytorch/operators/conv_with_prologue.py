@@ -1,13 +1,17 @@
-"""The operators `nkiconv::conv1d_with_prologue`, `conv2d_with_prologue` and `conv3d_with_prologue`.
+"""The operators `nkiconv::conv1d_with_prologue`, `conv2d_with_prologue` and `conv3d_with_prologue`, and those with a
+second result, `nkiconv::conv1d_with_stats`, `conv2d_with_stats` and `conv3d_with_stats`.
 
     nkiconv::conv2d_with_prologue(
         input, weight, bias, residual, x_scale, x_shift, ..., packed, strict_nonfinite, x_activation
     ) -> Tensor
+    nkiconv::conv2d_with_stats(the same, where nothing need happen to input) -> (y, stats)
 
 The rest is as of `nkiconv::conv2d`, whose input is h = x_activation(v) rounded to input's dtype, v = input * x_scale +
 x_shift. For derivatives h is computed again, not kept:
 
     dL/dinput = dL/dh act'(v) x_scale, dL/dx_scale = sum of dL/dh act'(v) input, dL/dx_shift = sum of dL/dh act'(v)
+
+stats are those of y before it is rounded, [P, N, K, 3], with the derivatives by y of `nkiconv::channel_stats`.
 """
 
 from __future__ import annotations
@@ -20,8 +24,8 @@ from torch import Tensor
 
 from ...activations import ACTIVATIONS
 from ..computers import dispatch, host
-from . import autograd, flop_formulas, sharding
-from .calls import ARGUMENTS, asked_of
+from . import autograd, flop_formulas, sharding, statistics
+from .calls import ARGUMENTS, WITH_PROLOGUE, WITH_STATS, asked_of
 from .convolution import Convolution
 from .custom import batched_call, derivatives, remember_call, tangent_of
 from .fakes import fake_kernel
@@ -29,15 +33,16 @@ from .prologue import Scales
 from .registrar import registrar
 from .tensor_kinds import memory_format
 
-#: What follows the name of the operator without a prologue.
-SUFFIX = "_with_prologue"
 NAMES = ("conv1d", "conv2d", "conv3d")
+#: What `return_stats` of the operators is, by what follows their names.
+SUFFIXES = {WITH_PROLOGUE: None, WITH_STATS: "channel"}
 #: Tensors of an operator before its numbers.
 TENSORS = 6
 
 
-def _define(name: str) -> Any:
+def _define(name: str, suffix: str) -> Any:
     """Register the operator of a name."""
+    stats = SUFFIXES[suffix]
 
     def forward(
         input: Tensor,
@@ -57,58 +62,72 @@ def _define(name: str) -> Any:
         packed: Tensor | None = None,
         strict_nonfinite: bool = False,
         x_activation: str | None = None,
-    ) -> Tensor:
+    ) -> Any:
         more = activation, residual_position, layer, None, strict_nonfinite, x_activation
-        asked, scales = asked_of(name, stride, padding, dilation, lhs_dilation, groups, *more), (x_scale, x_shift)
-        asked.check(input, weight, bias, residual, packed, None, scales)
-        y = dispatch.convolve(asked, input, weight, bias, residual, packed, None, scales)
-        return y.contiguous(memory_format=memory_format(input, weight))
+        asked = asked_of(name, stride, padding, dilation, lhs_dilation, groups, *more, return_stats=stats)
+        asked.check(input, weight, bias, residual, packed, None, (x_scale, x_shift))
+        found = dispatch.convolve(asked, input, weight, bias, residual, packed, None, (x_scale, x_shift))
+        y, *others = [found] if stats is None else found
+        y = y.contiguous(memory_format=memory_format(input, weight))
+        return (y, *others) if others else y
 
-    def fake(input: Tensor, weight: Tensor, bias: Any, residual: Any, scale: Any, shift: Any, *rest: Any) -> Tensor:
-        asked, packed = _asked(name, rest)
+    def fake(input: Tensor, weight: Tensor, bias: Any, residual: Any, scale: Any, shift: Any, *rest: Any) -> Any:
+        asked, packed = _asked(name, rest, stats)
         asked.check(input, weight, bias, residual, packed, None, (scale, shift))
         shape, order = asked.shape(input, weight), memory_format(input, weight)
-        return torch.empty(shape, dtype=input.dtype, device=input.device, memory_format=order)
+        y = torch.empty(shape, dtype=input.dtype, device=input.device, memory_format=order)
+        return y if stats is None else (y, statistics.empty(y))
 
-    def remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.asked, ctx.num_inputs = _asked(name, inputs[TENSORS:])[0], len(inputs)
-        remember_call(ctx, inputs[:4], output, *inputs[4:TENSORS])
+    def remember(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.asked, ctx.num_inputs = _asked(name, inputs[TENSORS:], stats)[0], len(inputs)
+        y, *more = [output] if stats is None else (output[0], *output)
+        remember_call(ctx, inputs[:4], y, *inputs[4:TENSORS], *more)
 
-    def forward_mode(ctx: Any, saved: Sequence[Any], tangents: Sequence[Any]) -> Tensor:
+    def forward_mode(ctx: Any, saved: Sequence[Any], tangents: Sequence[Any]) -> Any:
         x, w, bias, residual, *scales = saved[:TENSORS]
         of_x = _tangent(ctx.asked, x, (scales[0], scales[1]), (tangents[0], *tangents[4:TENSORS]))
         h = host.prologued(ctx.asked, x, (scales[0], scales[1]))
-        return tangent_of(ctx.asked, (h, w, bias, residual), (of_x, *tangents[1:4]))
+        dy = tangent_of(ctx.asked, (h, w, bias, residual), (of_x, *tangents[1:4]))
+        return dy if stats is None else (dy, statistics.tangent(saved[TENSORS], saved[TENSORS + 1], dy))
 
-    def batched(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
-        asked, packed = _asked(name, args[TENSORS:])
+    def batched(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
+        asked, packed = _asked(name, args[TENSORS:], stats)
         packed = packed if len(in_dims) > TENSORS + ARGUMENTS and in_dims[TENSORS + ARGUMENTS] is None else None
         scales = args[4:TENSORS], in_dims[4:TENSORS]
         return batched_call(asked, info.batch_size, in_dims[:4], args[:4], packed, *scales)
 
     def flops(x: Any, w: Any, _bias: Any, _residual: Any, _scale: Any, _shift: Any, *rest: Any, out_shape: Any) -> int:
-        return flop_formulas.of_convolution(_asked(name, rest)[0], x, w, out_shape)
+        y = out_shape if stats is None else out_shape[0]
+        return flop_formulas.of_convolution(_asked(name, rest, stats)[0], x, w, y)
 
-    whole = f"{name}{SUFFIX}"
+    def by_images(*args: Any) -> tuple[Sequence[int], Sequence[str]]:
+        each = [i for i in (4, 5) if args[i] is not None and len(args[i].shape) == 2]
+        return (0, 3, *each), [sharding.SHARDED] if stats is None else [sharding.SHARDED, sharding.SECOND]
+
+    forward.__annotations__["return"] = "Tensor" if stats is None else "tuple[Tensor, Tensor]"
+    whole = f"{name}{suffix}"
     operator = registrar()(f"nkiconv::{whole}", mutates_args=())(forward)
     operator.register_fake(fake_kernel(whole, fake))
     operator.register_vmap(batched)
     autograd.register(whole, remember, _backward, forward_mode)
     flop_formulas.register(whole, flops)
-    sharding.declare(whole, _by_images)
+    sharding.declare(whole, by_images)
     return operator
 
 
-def _asked(name: str, rest: Sequence[Any]) -> tuple[Convolution, Any]:
+def _asked(name: str, rest: Sequence[Any], stats: str | None) -> tuple[Convolution, Any]:
     """(what a call asks for, the packed filter) of its arguments after the tensors."""
-    return asked_of(name, *rest), rest[ARGUMENTS] if len(rest) > ARGUMENTS else None
+    return asked_of(name, *rest, return_stats=stats), rest[ARGUMENTS] if len(rest) > ARGUMENTS else None
 
 
-def _backward(ctx: Any, g: Tensor | None) -> tuple[Tensor | None, ...]:
+def _backward(ctx: Any, g: Tensor | None, of_stats: Tensor | None = None) -> tuple[Tensor | None, ...]:
     nothing = (None,) * (ctx.num_inputs - TENSORS)
+    x, w, bias, residual, scale, shift, *results, y = ctx.saved_tensors
+    if of_stats is not None:
+        more = statistics.gradient(results[0], results[1], of_stats)
+        g = more if g is None else g + more
     if g is None:
         return (*(None,) * TENSORS, *nothing)
-    x, w, bias, residual, scale, shift, y = ctx.saved_tensors
     of_x, of_w, of_bias, of_residual, of_scale, of_shift = ctx.needs_input_grad[1 : 1 + TENSORS]
     scales, before = (scale, shift), (of_x, of_scale, of_shift)
     # values are read where the filters' gradients are wanted, or sums again
@@ -170,9 +189,4 @@ def _tangent(asked: Convolution, x: Tensor, scales: Scales, tangents: Sequence[T
     return (found if slope is None else found * slope).to(x.dtype)
 
 
-def _by_images(*args: Any) -> tuple[Sequence[int], Sequence[str]]:
-    each = [i for i in (4, 5) if args[i] is not None and len(args[i].shape) == 2]
-    return (0, 3, *each), [sharding.SHARDED]
-
-
-OPERATORS = {name: _define(name) for name in NAMES}
+OPERATORS = {f"{name}{suffix}": _define(name, suffix) for suffix in SUFFIXES for name in NAMES}

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ... import rules
+from ... import norms, rules
 from ...axis import BLANK_MOST, Axis
 from ...errors import refused
 from ...problem import HBM_BYTES, ConvProblem
@@ -34,7 +34,8 @@ class Convolution:
     """Everything but the tensors of a call of operator `name`; a number, or a pair of zeros before and after, an axis.
 
     x_activation: of x, before it is convolved. layer: who calls, for messages. strict_nonfinite: whether NaN and Inf
-    reach exactly the outputs that the definition gives them, of y and of gradients by x.
+    reach exactly the outputs that the definition gives them, of y and of gradients by x. return_stats: None, or
+    "channel": statistics of y are a second result.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Convolution:
     layer: str | None = None
     strict_nonfinite: bool = False
     x_activation: str | None = None
+    return_stats: str | None = None
 
     @property
     def transposed(self) -> bool:
@@ -69,8 +71,9 @@ class Convolution:
         return prologue.is_asked(scales, self.x_activation)
 
     def plain(self) -> Convolution:
-        """The same without activations."""
-        return dataclasses.replace(self, activation=None, residual_position="pre_activation", x_activation=None)
+        """The same without activations and statistics."""
+        more: dict[str, Any] = {"activation": None, "x_activation": None, "return_stats": None}
+        return dataclasses.replace(self, residual_position="pre_activation", **more)
 
     def axes(self, size: torch.Size, taps: torch.Size) -> list[Axis]:
         """Those of images and filters of these sizes."""
@@ -140,6 +143,8 @@ class Convolution:
         given = {name: tensor for name, tensor in named.items() if tensor is not None}
         kinds = [error for name, tensor in given.items() for error in tensor_violations(name, tensor)]
         self.refuse([*kinds, *self._together(given), *self._arguments(), *front.violations(x, frames)])
+        if frames is not None and self.return_stats is not None:
+            self.refuse([UnsupportedError("return_stats: is not taken with initial_frames; use channel_stats of y")])
         self.refuse(list(prologue.violations(x, scales, self.x_activation, frames)))
         self.refuse([*self._shapes(front.shaped(x, frames), w, bias, residual), *self._packed(w, packed)])
 
@@ -175,6 +180,7 @@ class Convolution:
         yield from refused(GeometryError, *wrong)
         yield from refused(UnsupportedError, rules.activation(self.activation))
         yield from refused(UnsupportedError, rules.residual_position(self.residual_position))
+        yield from refused(UnsupportedError, norms.return_stats(self.return_stats))
 
     def _shapes(
         self, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, residual: torch.Tensor | None

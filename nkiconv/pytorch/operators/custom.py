@@ -56,7 +56,7 @@ def _define(name: str) -> Any:
         numbers = stride, padding, dilation, lhs_dilation, groups
         asked = asked_of(name, *numbers, activation, residual_position, layer, strict_nonfinite=strict_nonfinite)
         asked.check(input, weight, bias, residual, packed)
-        y = dispatch.convolve(asked, input, weight, bias, residual, packed)
+        y: Tensor = dispatch.convolve(asked, input, weight, bias, residual, packed)
         return y.contiguous(memory_format=memory_format(input, weight))
 
     def fake(input: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None, *rest: Any) -> Tensor:
@@ -98,7 +98,8 @@ def _define(name: str) -> Any:
 
 def _argument(asked: Convolution, x: Tensor, w: Tensor, bias: Tensor | None, residual: Tensor | None) -> Tensor:
     """What the activation is applied to."""
-    return call(asked.plain(), x, w, bias, residual if asked.residual_position == "pre_activation" else None)
+    z: Tensor = call(asked.plain(), x, w, bias, residual if asked.residual_position == "pre_activation" else None)
+    return z
 
 
 def remember_call(ctx: Any, tensors: Sequence[Any], output: Tensor, *more: Tensor | None) -> None:
@@ -158,6 +159,7 @@ def tangent_of(asked: Convolution, tensors: Sequence[Any], tangents: Sequence[An
     dx, dw, dbias, dresidual = tangents
     plain, before = asked.plain(), asked.residual_position == "pre_activation"
     added = dresidual if before else None
+    dz: Tensor
     if dx is not None:
         dz = call(plain, dx, w, dbias, added)
         dz = dz if dw is None else call(plain, x, dw, None, dz)
@@ -180,8 +182,9 @@ def batched_call(
     packed: Tensor | None,
     scales: Scales = NO_SCALES,
     of_scales: tuple[int | None, ...] = (None, None),
-) -> tuple[Tensor, int]:
-    """(y, its batch axis) of tensors with a batch axis each, or without one (None); of_scales: those of scales.
+) -> tuple[Any, Any]:
+    """(y, its batch axis) of tensors with a batch axis each, or without one (None), or with asked.return_stats those of
+    y and its statistics; of_scales: those of scales.
 
     Batches of images are more images; batches of filters or biases are more groups, whose filters are plain.
     """
@@ -195,16 +198,24 @@ def batched_call(
         x = with_batch(x, dims[0], size)
         residual = None if residual is None else with_batch(residual, dims[3], size).flatten(0, 1)
         numbers = batched_scales(scales, of_scales, size, x.shape[1], False)
-        y = call(asked, x.flatten(0, 1), w, bias, residual, packed, scales=numbers)
-        return y.reshape(size, x.shape[1], *y.shape[1:]), 0
+        return _apart(call(asked, x.flatten(0, 1), w, bias, residual, packed, scales=numbers), size, 0)
     x = with_batch(x, dims[0], size).transpose(0, 1).flatten(1, 2)
     w = with_batch(w, dims[1], size).flatten(0, 1)
     bias = None if bias is None else with_batch(bias, dims[2], size).flatten(0, 1)
     if residual is not None:
         residual = with_batch(residual, dims[3], size).transpose(0, 1).flatten(1, 2)
     grouped = _with_groups(asked, asked.groups * size)
-    y = call(grouped, x, w, bias, residual, scales=batched_scales(scales, of_scales, size, x.shape[0], True))
-    return y.reshape(y.shape[0], size, y.shape[1] // size, *y.shape[2:]), 1
+    numbers = batched_scales(scales, of_scales, size, x.shape[0], True)
+    return _apart(call(grouped, x, w, bias, residual, scales=numbers), size, 1)
+
+
+def _apart(found: Any, size: int, axis: int) -> tuple[Any, Any]:
+    """(a call's results, their batch axes) of batches that are y's images, axis 0, or its channels, axis 1."""
+    if isinstance(found, Tensor):
+        each = found.shape[axis] // size
+        return found.reshape(*found.shape[:axis], size, each, *found.shape[axis + 1 :]), axis
+    y, stats = found
+    return (_apart(y, size, axis)[0], _apart(stats, size, axis + 1)[0]), (axis, axis + 1)
 
 
 def _with_groups(asked: Convolution, groups: int) -> Convolution:

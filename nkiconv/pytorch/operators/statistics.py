@@ -115,11 +115,32 @@ def _stats_forward(input: Tensor) -> Tensor:
 
 def _stats_fake(x: Tensor) -> Tensor:
     check_input(x)
+    return empty(x)
+
+
+def empty(x: Tensor) -> Tensor:
+    """Statistics of x that are only their shape."""
     return x.new_empty((statistics.parts_of(x), *x.shape[:2], norms.STATS), dtype=host.wide_dtype(x))
 
 
 def _stats_remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     autograd.save(ctx, *inputs, output)
+
+
+def gradient(x: Tensor, stats: Tensor, g: Tensor) -> Tensor:
+    """dL/dx of dL/dstats."""
+    apart, count = _apart(x, stats)
+    _, of_mean, of_variance = (g.sum(0) / count).unbind(-1)
+    return (host.by_channel(of_mean, x) + 2 * host.by_channel(of_variance, x) * apart).to(x.dtype)
+
+
+def tangent(x: Tensor, stats: Tensor, dx: Tensor) -> Tensor:
+    """dstats of dx."""
+    dx = host.wide(dx)
+    apart, _ = _apart(x, stats)
+    each = [*range(2, x.dim())]
+    of_mean, of_variance = dx.mean(each), 2 * (apart * dx).mean(each)
+    return torch.stack([torch.zeros_like(of_mean), of_mean, of_variance], -1).expand(stats.shape).clone()
 
 
 def _apart(x: Tensor, stats: Tensor) -> tuple[Tensor, int]:
@@ -129,21 +150,13 @@ def _apart(x: Tensor, stats: Tensor) -> tuple[Tensor, int]:
 
 
 def _stats_backward(ctx: Any, g: Tensor | None) -> tuple[Tensor | None, ...]:
-    if g is None:
-        return (None,)
     x, stats = ctx.saved_tensors
-    apart, count = _apart(x, stats)
-    _, of_mean, of_variance = (g.sum(0) / count).unbind(-1)
-    return ((host.by_channel(of_mean, x) + 2 * host.by_channel(of_variance, x) * apart).to(x.dtype),)
+    return (None if g is None else gradient(x, stats, g),)
 
 
 def _stats_forward_mode(ctx: Any, saved: Sequence[Any], tangents: Sequence[Any]) -> Tensor:
     x, stats = saved
-    dx = host.wide(tangents[0])
-    apart, _ = _apart(x, stats)
-    each = [*range(2, x.dim())]
-    of_mean, of_variance = dx.mean(each), 2 * (apart * dx).mean(each)
-    return torch.stack([torch.zeros_like(of_mean), of_mean, of_variance], -1).expand(stats.shape).clone()
+    return tangent(x, stats, tangents[0])
 
 
 def _stats_batched(info: Any, in_dims: tuple[int | None, ...], x: Tensor) -> tuple[Tensor, int]:

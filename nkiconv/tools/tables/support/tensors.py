@@ -13,7 +13,6 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ....errors import raise_all
-from ....planner import Asked
 from ....planner.operations import OPERATIONS
 from ....pytorch import (
     causal_conv1d_fn,
@@ -28,10 +27,9 @@ from ....pytorch import (
     depthwise_conv1d,
     depthwise_conv2d,
 )
-from ....pytorch.operators.calls import ARGUMENTS, asked_of
-from ....pytorch.operators.conv_with_prologue import SUFFIX
+from ....pytorch.operators.calls import WITH_PROLOGUE, WITH_STATS
 from ....pytorch.operators.custom import NAMES
-from ....pytorch.operators.prologue import NO_SCALES, form_of
+from ....pytorch.operators.planned import called
 from ....pytorch.operators.tensor_kinds import DTYPES
 from ....rules import ACTIVATIONS
 from .table import ABSENT, KERNEL, TORCH, Column, Operands, Row, always, markdown
@@ -61,27 +59,15 @@ class _Seen(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result = func(*args, **(kwargs or {}))
         if space == "nkiconv":
             self.who = KERNEL
-            if name in NAMES:
-                _check(name, *args)
-            elif name.endswith(SUFFIX):
-                _check(name.removesuffix(SUFFIX), *args[:4], *args[6:], scales=args[4:6])
+            if name.removesuffix(WITH_PROLOGUE).removesuffix(WITH_STATS) in NAMES:
+                _check(name, args)
         return result
 
 
-def _check(name: str, x: Any, w: Any, bias: Any, residual: Any, *rest: Any, scales: Any = NO_SCALES) -> None:
+def _check(operator: str, args: Any) -> None:
     """Raise why no kernel runs a call of an operator."""
-    asked, packed = asked_of(name, *rest), rest[ARGUMENTS:]
-    wanted = Asked(
-        bias=bias is not None,
-        activation=asked.activation,
-        residual=None if residual is None else asked.residual_position,
-        packed=bool(packed) and packed[0] is not None,
-        strict_nonfinite=asked.strict_nonfinite,
-        x_scale=form_of(scales[0]),
-        x_shift=form_of(scales[1]),
-        x_activation=asked.x_activation,
-    )
-    problem = asked.problem(x, w)
+    found = called(operator, args)
+    name, problem, wanted = found.asked.name, found.problem, found.planned
     operation = OPERATIONS[name if name in OPERATIONS else "conv_transpose2d" if problem.transposed else "conv2d"]
     raise_all(name, list(operation.violations(problem, wanted)))
 
@@ -260,6 +246,7 @@ ROWS = (
     Row("`x_scale`", "of channels", lambda operands: {"x_scale": operands.array(operands.x[1:2], "fp32")}),
     Row("`x_shift`", "of images", lambda operands: {"x_shift": operands.array(operands.x[:2], "fp32")}),
     Row("`x_activation`", "silu", always(x_activation="silu")),
+    Row("`return_stats`", "", always(return_stats="channel")),
     *(Row("`activation`", name, always(activation=name)) for name in ACTIVATIONS),
     *(Row("`residual`", position, _residual(position)) for position in ("pre_activation", "post_activation")),
     Row("`seq_idx`", "", _numbers(seq_idx=(N, SIZE))),
