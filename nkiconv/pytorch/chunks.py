@@ -15,8 +15,9 @@ from torch import Tensor
 from .. import rules
 from ..errors import refused
 from .errors import DtypeError, GeometryError, NkiconvError, UnsupportedError, raise_all
-from .functional import conv1d, per_axis, refuse_script
+from .functional import conv1d, refuse_script
 from .operators.tensor_kinds import tensor_violations
+from .places import per_axis
 from .transposed import conv_transpose1d
 
 #: What may stand in front of a first chunk, by torch's padding_mode.

@@ -11,9 +11,10 @@ from .. import rules
 from ..errors import refuse
 from .computers import modes
 from .errors import GeometryError
-from .functional import Fused, check_groups, convolve, per_axis, refuse_script, taps_of
+from .functional import Fused, convolve, refuse_script
 from .operators.convolution import Convolution
 from .operators.custom import NAMES
+from .places import check_groups, per_axis, taps_of
 
 
 def conv_transpose1d(

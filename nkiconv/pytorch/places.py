@@ -1,0 +1,72 @@
+"""Arguments of torch's convolutions that are an int for all axes or one for each, and padding by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from numbers import Integral
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import rules
+from ..axis import padding_pairs
+from ..errors import refuse, shown
+from ..rules import PADDINGS
+from .computers import modes
+from .errors import GeometryError, KindError
+
+
+def taps_of(w: Tensor) -> Sequence[int]:
+    """Taps of a filter on each axis; torch.jit.trace has tensors for them, though they change with no input."""
+    return [int(taps) for taps in w.shape[2:]] if modes.is_traced() else w.shape[2:]
+
+
+def check_groups(groups: Any) -> None:
+    """Raise KindError where groups are no int."""
+    if not _is_int(groups):
+        raise KindError(rules.number("groups", groups))
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, (Integral, torch.SymInt)) and not isinstance(value, bool)
+
+
+def per_axis(name: str, value: Any, rank: int) -> tuple[int, ...]:
+    """A number for each axis of one for all, or of one for each."""
+    if _is_int(value):
+        return (value,) * rank
+    listed = isinstance(value, (tuple, list))
+    values = tuple(value) if listed else ()
+    if modes.is_traced():  # numbers computed of shapes are tensors there; an operator's are constants
+        values = tuple(int(one) if isinstance(one, Tensor) else one for one in values)
+    if len(values) == 1:
+        values *= rank
+    if len(values) != rank or not all(map(_is_int, values)):
+        kind = GeometryError if listed and all(map(_is_int, values)) else KindError
+        raise kind(f"{name}={shown(value)}: must be an int, or {rank} of them, one per axis; pass such")
+    return values
+
+
+def zeros(padding: Any, w: Tensor, stride: tuple[int, ...], dilation: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    """Zeros before and after each axis, as torch understands padding, and "causal" of a row."""
+    rank = len(stride)
+    if isinstance(padding, str):
+        refuse(GeometryError, rules.accepted("padding", padding, PADDINGS[: 3 if rank == 1 else 2], "use one, or ints"))
+        if padding == "same" and max(stride) > 1:
+            raise GeometryError(f"padding='same', stride={stride}: torch defines it for stride 1 only; give numbers")
+        return padding_pairs(padding, [(taps, taps, 1, step) for taps, step in zip(taps_of(w), dilation, strict=False)])
+    if _are_pairs(padding, rank):
+        if rank < 3:
+            raise KindError(f"padding={padding!r}: pairs are conv3d's; pad input with torch.nn.functional.pad before")
+        return tuple((pair[0], pair[1]) for pair in padding)
+    sides = per_axis("padding", padding, rank)
+    refuse(GeometryError, rules.numbers("padding", sides, least=0))
+    return tuple((side, side) for side in sides)
+
+
+def _are_pairs(padding: Any, rank: int) -> bool:
+    """Whether this is two ints for each axis."""
+    if not isinstance(padding, (tuple, list)) or len(padding) != rank:
+        return False
+    return all(isinstance(one, (tuple, list)) and len(one) == 2 and all(map(_is_int, one)) for one in padding)
