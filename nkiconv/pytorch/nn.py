@@ -120,8 +120,8 @@ class _Fused(Freezes):
         layer = None if compiles and modes.mode() != "compare" else self.layer
         return {"activation": self.activation, "layer": layer, "strict_nonfinite": self.strict_nonfinite}
 
-    def _convolved(self, function: Callable[..., Tensor], input: Tensor, residual: Tensor | None) -> Tensor:
-        """forward's y by one of the functions; what is padded with other than zeros is so before."""
+    def _convolved(self, function: Callable[..., Any], input: Tensor, residual: Tensor | None, **more: Any) -> Any:
+        """forward's y by one of the functions, with more of its arguments; other padding than zeros is before."""
         conv = cast("torch.nn.Conv1d", self)
         weight, packed = self._filters(input)
         padding: Any = conv.padding
@@ -139,6 +139,7 @@ class _Fused(Freezes):
             residual_position=self.residual_position,
             **self._fused(),
             packed=packed,
+            **more,
         )
 
     __prepare_scriptable__ = refuse_script
@@ -164,25 +165,25 @@ class Conv1d(_Fused, torch.nn.Conv1d):
     Raises: UnsupportedError, KindError.
     """
 
-    def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:
-        """y [N, K, Q] of input [N, C, W]; residual: of y's shape. Errors as of `functional.conv1d`."""
-        return self._convolved(conv1d, input, residual)
+    def forward(self, input: Tensor, residual: Tensor | None = None, *, return_stats: str | None = None) -> Any:
+        """y [N, K, Q] of input [N, C, W]; residual: of y's shape. The rest, and errors, as of `functional.conv1d`."""
+        return self._convolved(conv1d, input, residual, return_stats=return_stats)
 
 
 class Conv2d(_Fused, torch.nn.Conv2d):
     """`torch.nn.Conv2d` of [N, C, H, W] or [C, H, W]. Arguments and errors as of `Conv1d`."""
 
-    def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:
-        """y [N, K, P, Q] of input [N, C, H, W]; residual: of y's shape. Errors as of `functional.conv2d`."""
-        return self._convolved(conv2d, input, residual)
+    def forward(self, input: Tensor, residual: Tensor | None = None, *, return_stats: str | None = None) -> Any:
+        """y [N, K, P, Q] of input [N, C, H, W]; residual: of y's shape. The rest as of `functional.conv2d`."""
+        return self._convolved(conv2d, input, residual, return_stats=return_stats)
 
 
 class Conv3d(_Fused, torch.nn.Conv3d):
     """`torch.nn.Conv3d` of [N, C, D, H, W] or [C, D, H, W]. Arguments and errors as of `Conv1d`."""
 
-    def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:
-        """y [N, K, Z, P, Q] of input [N, C, D, H, W]; residual: of y's shape. Errors as of `functional.conv3d`."""
-        return self._convolved(conv3d, input, residual)
+    def forward(self, input: Tensor, residual: Tensor | None = None, *, return_stats: str | None = None) -> Any:
+        """y [N, K, Z, P, Q] of input [N, C, D, H, W]; residual: of y's shape. The rest as of `functional.conv3d`."""
+        return self._convolved(conv3d, input, residual, return_stats=return_stats)
 
 
 class _Transposed(_Fused):

@@ -25,7 +25,7 @@ from .functional import autocast, conv1d, conv2d, conv3d, refuse_script
 from .operators import statistics
 from .operators.tensor_kinds import tensor_violations
 
-_CONVOLVE: dict[int, Callable[..., Tensor]] = {1: conv1d, 2: conv2d, 3: conv3d}
+_CONVOLVE: dict[int, Callable[..., Any]] = {1: conv1d, 2: conv2d, 3: conv3d}
 
 
 @one_call
@@ -154,7 +154,7 @@ def _move(running: tuple[Tensor, Tensor], found: ScaleShift, values: int, moment
             kept.copy_(kept * (1 - momentum) + one.to(kept.dtype) * momentum)
 
 
-def _of_rank(rank: int) -> Callable[..., Tensor]:
+def _of_rank(rank: int) -> Callable[..., Any]:
     @one_call
     def norm_act_conv(
         input: Tensor,
@@ -182,14 +182,15 @@ def _of_rank(rank: int) -> Callable[..., Tensor]:
         layer: str | None = None,
         packed: Tensor | None = None,
         strict_nonfinite: bool | None = None,
-    ) -> Tensor:
+        return_stats: str | None = None,
+    ) -> Any:
         x, added, alone = _of_one_image(rank, input, residual)
         (x,) = autocast(x)
         running = None if running_mean is running_var is None else (running_mean, running_var)
         _check_running(norm, running, stats, training)
         asked, affine = Norm(norm, num_groups, eps), (norm_weight, norm_bias)
         scale, shift = _normalised(rank, x, asked, affine, stats, running, momentum if training else None)
-        y = _CONVOLVE[rank](
+        found = _CONVOLVE[rank](
             x,
             weight,
             bias,
@@ -206,8 +207,11 @@ def _of_rank(rank: int) -> Callable[..., Tensor]:
             x_scale=scale,
             x_shift=shift,
             x_activation=x_activation,
+            return_stats=return_stats,
         )
-        return y[0] if alone else y
+        y, *of_y = [found] if return_stats is None else found
+        y = y[0] if alone else y
+        return (y, *of_y) if of_y else y
 
     norm_act_conv.__name__ = norm_act_conv.__qualname__ = f"norm_act_conv{rank}d"
     norm_act_conv.__doc__ = _DOCUMENTATION.format(rank=rank)
@@ -238,9 +242,10 @@ Args:
     norm_weight, norm_bias: [C], of the norm; None: 1 and 0. eps: added to the variance.
     running_mean, running_var: [C], of norm "batch": instead of statistics of input, or with training=True moved toward
         these by momentum, in place, as torch's batch_norm does. None: statistics of input alone.
-    stats: statistics of input, as of `channel_stats`, where they are known; None: they are taken here.
+    stats: statistics of input, as of `channel_stats` or of return_stats of what wrote it; None: they are taken here.
     x_activation: of what the norm gives: None or a name of `nkiconv.rules.ACTIVATIONS`.
-    activation, residual, residual_position, layer, packed, strict_nonfinite: as of `conv{rank}d`, of its result.
+    activation, residual, residual_position, layer, packed, strict_nonfinite, return_stats: as of `conv{rank}d`, of its
+        result.
 
 Scale and shift are fp32, what is convolved is rounded once to input's dtype. Under torch.autocast input is cast before
 the norm. Backward computes again what is convolved: input alone is kept.

@@ -21,7 +21,7 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 
 
 @torch.fx.wrap
-def _norm_act_conv(rank: int, *args: Any, **named: Any) -> Tensor:
+def _norm_act_conv(rank: int, *args: Any, **named: Any) -> Any:
     """norm_act_conv*d of so many axes; torch.fx does not look into it."""
     return _BY_RANK[rank](*args, **named)
 
@@ -123,10 +123,15 @@ class NormActConv(torch.nn.Module):
         self.training = norm.training
 
     def forward(
-        self, input: Tensor, residual: Tensor | None = None, *, stats: Tensor | Sequence[Tensor] | None = None
-    ) -> Tensor:
+        self,
+        input: Tensor,
+        residual: Tensor | None = None,
+        *,
+        stats: Tensor | Sequence[Tensor] | None = None,
+        return_stats: str | None = None,
+    ) -> Any:
         """y of input [N, C, ...] or [C, ...]; residual: of y's shape; stats: of input, as of `channel_stats`, where
-        they are known. Errors as of `norm_act_conv2d`."""
+        they are known; return_stats="channel": also return those of y. Errors as of `norm_act_conv2d`."""
         conv, norm = self.conv, self.norm
         weight, packed = conv._filters(input)
         return _norm_act_conv(
@@ -149,6 +154,7 @@ class NormActConv(torch.nn.Module):
             residual_position=conv.residual_position,
             **conv._fused(),
             packed=packed,
+            return_stats=return_stats,
         )
 
     def _of_norm(self) -> dict[str, Any]:

@@ -195,6 +195,41 @@ def test_statistics_that_are_known_are_not_taken_again():
     assert_within_share([y], [ours(x, w, bias, gamma, beta)], FLOAT32_SUMS)
 
 
+@in_both
+@pytest.mark.cover(5)
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_statistics_of_what_a_convolution_writes(rank, norm, mode):
+    """Two blocks, of which the second reads no input for its statistics: values and gradients."""
+    leaves = [one.requires_grad_() for one in tensors(rank)]
+    more = [one.requires_grad_() for one in tensors(rank, seed=1)[1:]]
+    wide, other = ([one.detach().double().requires_grad_() for one in each] for each in (leaves, more))
+    between = torch.randn(6, 4, *[3] * rank, generator=torch.Generator().manual_seed(3))
+    y, stats = getattr(pytorch, f"conv{rank}d")(ours(*leaves, norm), between, padding=1, return_stats="channel")
+    with Seen() as seen:
+        y, of_y = ours(y, *more, norm, stats=stats, return_stats="channel")
+    assert "nkiconv::channel_stats" not in seen.names
+    h = CONVOLVE[rank](torchs(*wide, norm), between.double(), padding=1)
+    expected = torchs(h, *other, norm)
+    assert_within_share([y], [expected], 8 * FLOAT32_SUMS)  # three convolutions and two norms
+    each = statistics.Norm("instance", None, 0.0)
+    found = statistics.moments(of_y, each)
+    assert_within_share(
+        found, [expected.flatten(2).mean(2), expected.flatten(2).var(2, correction=0)], 8 * FLOAT32_SUMS
+    )
+    g = expected.detach().cos()
+    pairs = torch.autograd.grad(y, leaves + more, g.float()), torch.autograd.grad(expected, wide + other, g)
+    assert_within_share(*pairs, 16 * FLOAT32_SUMS)
+
+
+def test_statistics_of_one_image():
+    x, w, bias, gamma, beta = tensors(2)
+    y, stats = ours(x[0], w, bias, gamma, beta, return_stats="channel")
+    whole, more = ours(x, w, bias, gamma, beta, return_stats="channel")
+    assert y.shape == whole.shape[1:]
+    assert_within_share([y, stats], [whole[0], more[:, :1]], FLOAT32_SUMS)
+
+
 def test_running_statistics():
     x, w, bias, gamma, beta = tensors(2)
     mean, var = torch.randn(6), torch.rand(6) + 0.5

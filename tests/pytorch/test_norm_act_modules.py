@@ -10,6 +10,7 @@ from torch_activation import torchs as activation_of
 from nkiconv.errors import GeometryError, UnsupportedError
 from nkiconv.pytorch import channel_stats, convert
 from nkiconv.pytorch import nn as ours
+from nkiconv.pytorch.computers.statistics import Norm, moments
 
 SIZES = {1: (9,), 2: (5, 6), 3: (3, 4, 5)}
 #: A norm's class without its axes, its other arguments, and those of our module.
@@ -92,6 +93,19 @@ def test_statistics_that_are_known():
     fused(x, stats=channel_stats(x))
     with pytest.raises(UnsupportedError, match="stats: running_mean and running_var are used in eval mode"):
         fused.eval()(x, stats=channel_stats(x))
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_modules_hand_on_statistics(rank, mode):
+    norm, conv = theirs(rank, "group")
+    first = getattr(torch.nn, f"Conv{rank}d")(6, 6, 3, padding=1)
+    block, x = getattr(ours, f"NormActConv{rank}d").of(norm, "relu", conv), torch.randn(2, 6, *SIZES[rank])
+    y, stats = convert(first, inplace=False).model(x, return_stats="channel")
+    found, of_found = block(y, stats=stats, return_stats="channel")
+    expected = conv(norm(first(x)).relu())
+    assert_within_share([found], [expected], 4 * FLOAT32_SUMS)
+    each = Norm("instance", None, 0.0)
+    assert_within_share(moments(of_found, each), moments(channel_stats(found), each), 4 * FLOAT32_SUMS)
 
 
 def test_training_steps_go_on_in_a_compiled_model():
