@@ -140,10 +140,10 @@ def channels_unsupported(geometry: Geometry, options: Options) -> str:
     if norm is None:
         return ""
     if geometry.groups > 1:
-        return (
-            f"y_norm={norm.kind}, feature_group_count={geometry.groups}: {NAME} has some channels of a pixel at a time "
-            f"where there are groups; normalize y"
-        )
+        why = "has some channels of a pixel at a time where there are groups"
+        if geometry.groups == geometry.C == geometry.K:
+            why = "would pass over depthwise sums more often than a norm of y does"
+        return f"y_norm={norm.kind}, feature_group_count={geometry.groups}: {NAME} {why}; normalize y"
     if geometry.K > BANK_COLUMNS:
         return f"y_norm={norm.kind}, K={geometry.K}: {NAME} takes at most {BANK_COLUMNS} output channels; normalize y"
     return ""

@@ -299,7 +299,9 @@ def test_refused(why):
 
 
 @pytest.mark.parametrize(("K", "message", "more"), [
-    (513, "K=513", {}), (16, "feature_group_count=8", {"groups": 8}),
+    (513, "K=513", {}),
+    (16, "feature_group_count=8: activation_stationary has some channels", {"groups": 8}),
+    (8, "feature_group_count=8: activation_stationary would pass over", {"groups": 8}),
     (260, "K=260, config shard=channels", {"layout": "NCHW", "y_norm": "rms", "config": (("shard", "channels"),)}),
 ])  # fmt: skip
 def test_channels_that_are_not_together_are_refused(K, message, more):
