@@ -112,12 +112,8 @@ class _Fused(Freezes):
         return operator_of(cast("torch.nn.Conv1d", self))
 
     def _fused(self) -> dict[str, Any]:
-        """What every function takes of these, by name.
-
-        torch.compile reads `layer` only to compare: code that is compiled for one block of a model serves them all.
-        """
-        compiles = torch.compiler.is_dynamo_compiling() and not torch.compiler.is_exporting()
-        layer = None if compiles and modes.mode() != "compare" else self.layer
+        """What every function takes of these, by name."""
+        layer = modes.told_layer(self.layer)
         return {"activation": self.activation, "layer": layer, "strict_nonfinite": self.strict_nonfinite}
 
     def _convolved(self, function: Callable[..., Any], input: Tensor, residual: Tensor | None, **more: Any) -> Any:

@@ -1,5 +1,7 @@
 """A block of two fused chains, and numbers for its parameters and inputs."""
 
+import copy
+
 import torch
 from torch import nn
 
@@ -19,6 +21,15 @@ def drawn(model, seed=0):
 def image(*shape, seed=1):
     """[N, C, ...], with a mean that is no small number."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)) + 2
+
+
+def assert_same(converted, model, *inputs, terms):
+    """Both within fp32 rounding of the modules in float64; terms: products in a sum of all layers."""
+    with torch.no_grad():
+        truth = copy.deepcopy(model).double()(*(one.double() for one in inputs))
+        for one in (converted, model):
+            error = (one(*inputs) - truth).abs().max()
+            assert error <= 4 * terms * 2.0**-24 * max(1, truth.abs().max())
 
 
 class Block(nn.Module):

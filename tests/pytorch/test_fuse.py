@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 import torch
-from chained import Block, C, drawn, image
+from chained import Block, C, assert_same, drawn, image
 from torch import nn
 from torch.nn import functional as F
 
@@ -15,15 +15,6 @@ from nkiconv.pytorch.models import fusing
 
 K = 6
 NOT_ALONE = "is not followed by one convolution, with at most an activation between, that alone sees its result"
-
-
-def assert_same(converted, model, *inputs, terms):
-    """Both within fp32 rounding of the modules in float64; terms: products in a sum of all layers."""
-    with torch.no_grad():
-        truth = copy.deepcopy(model).double()(*(one.double() for one in inputs))
-        for one in (converted, model):
-            error = (one(*inputs) - truth).abs().max()
-            assert error <= 4 * terms * 2.0**-24 * max(1, truth.abs().max())
 
 
 def told(report):

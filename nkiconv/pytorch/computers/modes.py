@@ -48,6 +48,12 @@ def mode() -> str:
     return wanted
 
 
+def told_layer(layer: str | None) -> str | None:
+    """The layer that a module's call names: torch.compile's, which serves all blocks of a model, name it to compare."""
+    compiles = torch.compiler.is_dynamo_compiling() and not torch.compiler.is_exporting()
+    return None if compiles and mode() != "compare" else layer
+
+
 #: Whether calls that leave `strict_nonfinite` open ask for it: in this process, in all threads.
 _strict_nonfinite = False
 

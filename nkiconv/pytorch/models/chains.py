@@ -33,7 +33,7 @@ from .ways import Copy
 #: Where torch's activations and dropouts are defined.
 _STEPS = ("torch.nn.modules.activation", "torch.nn.modules.dropout", "torch.nn.modules.linear")
 _NOT_ALONE = "is not followed by one convolution, with at most an activation between, that alone sees its result"
-_SUMS = (operator.add, operator.iadd, torch.add)
+SUMS = (operator.add, operator.iadd, torch.add)
 #: What may run between a convolution and its sum: it changes nothing in place.
 _HARMLESS = (_ConvNd, torch.nn.Identity)
 
@@ -109,7 +109,7 @@ def _steps(norm: fx.Node, kinds: Mapping[str, torch.nn.Module]) -> _Steps | None
     if len(norm.args) != 1 or norm.kwargs:
         return None
     between, value, node = list[str](), Normed(_Nothing(), torch.empty(0)), norm
-    while (after := _only_user(node)) is not None and _next(node) is after:
+    while (after := only_user(node)) is not None and _next(node) is after:
         one = kinds[str(after.target)] if after.op == "call_module" else None
         if isinstance(one, _ConvNd):
             if len(after.args) > 1 or after.kwargs:
@@ -120,6 +120,13 @@ def _steps(norm: fx.Node, kinds: Mapping[str, torch.nn.Module]) -> _Steps | None
             return None
         between += [str(after.target)] * (one is not None)
     return None
+
+
+def activation_at(node: fx.Node, before: fx.Node, kinds: Mapping[str, torch.nn.Module]) -> str | None:
+    """nkiconv's name of the activation that a node, the only user of the one before, is; None of others."""
+    module = kinds[str(node.target)] if node.op == "call_module" else None
+    value = _stepped(Normed(_Nothing(), torch.empty(0)), before, node, module)
+    return value.activation if isinstance(value, Normed) else None
 
 
 class _NoTensorError(Exception):
@@ -133,7 +140,8 @@ class _Nothing:
         raise _NoTensorError
 
 
-def _only_user(node: fx.Node) -> fx.Node | None:
+def only_user(node: fx.Node) -> fx.Node | None:
+    """The node that alone sees what a node gives; None where there is none, or several."""
     [*users] = node.users
     return users[0] if len(users) == 1 else None
 
@@ -162,8 +170,8 @@ def _stepped(value: Normed, before: fx.Node, node: fx.Node, module: Any) -> Any:
 
 def _adds(convolution: fx.Node, kinds: Mapping[str, torch.nn.Module]) -> bool:
     """Whether a sum with something else, not of fewer axes or rows, is all that sees a convolution's result."""
-    node = _only_user(convolution)
-    if node is None or node.target not in _SUMS or node.kwargs or len(node.args) != 2:
+    node = only_user(convolution)
+    if node is None or node.target not in SUMS or node.kwargs or len(node.args) != 2:
         return False
     [*others] = [one for one in node.args if one is not convolution]
     is_first = node.args[0] is convolution

@@ -22,7 +22,7 @@ from ..causal import model_files
 from ..causal.installation import Installation
 from ..computers import modes
 from ..operators.tensor_kinds import DTYPES
-from . import batchnorm, chains, graphs, videos
+from . import batchnorm, chains, graphs, pixel_layers, videos
 from .classes import OURS, change_class, intercepted, is_changed, left_out, ours
 from .flops import share_of
 from .intercept import STRICT, intercept
@@ -77,7 +77,9 @@ def convert(
             That nothing else sees what the norm gives is proved as for fold_batchnorm, and each call is held against
             its modules in float64; `report.chains` names every norm, and why it stays. Parameters, names and
             gradients stay; hooks that come later than this are the modules' of chains no more. Under torch.autocast,
-            and of single images without N, the modules compute one by one.
+            and of single images without N, the modules compute one by one. Linear layers between the permutations of
+            images, ConvNeXt's, become 1x1 convolutions with the activation, or the scale and the sum, after them;
+            `report.layers` names each.
         causal_conv1d: where layers pass a convolution's weight to `causal_conv1d_fn` and `causal_conv1d_update`
             (transformers' Mamba, Qwen3-Next and others), let these be nkiconv's: in the file that defines the layers,
             so for every model of that file in the process, until `report.installation.undo()`. A call that nkiconv
@@ -147,6 +149,7 @@ def convert(
     folds = batchnorm.find(model, plain, copied) if fold_batchnorm else ()
     folded = [fold.batchnorm for fold in folds if fold.folded]
     fusible = chains.find(model, plain, folded, copied) if fuse else ()
+    layers = pixel_layers.find(model, copied) if fuse else ()
     target = model if inplace else copied(model)
     for name in swapped:
         _swap(target.get_submodule(name), name, strict_nonfinite)
@@ -160,6 +163,7 @@ def convert(
         if fold.folded:
             batchnorm.fold(target, fold)
     chains.take(target, fusible, swapped)
+    pixel_layers.take(target, layers, strict_nonfinite)
     if pack_filters:
         entries = tuple(
             packing.frozen(target, one, times, one.name not in plain) if one.swapped else one for one in entries
@@ -178,7 +182,7 @@ def convert(
         except BaseException:
             installation.undo()
             raise
-    return Report(target, entries, folds, installation, functional, share, fusible)
+    return Report(target, entries, folds, installation, functional, share, fusible, layers)
 
 
 def _can_be_copied(model: torch.nn.Module) -> bool:

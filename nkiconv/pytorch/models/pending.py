@@ -33,7 +33,8 @@ _NAMES: dict[Any, str] = {
 _GELU = {str(own.options.get("approximate", "none")): name for name, own in ACTIVATIONS.items() if "gelu" in name}
 #: The identity in eval mode: (input, p, training, inplace).
 _DROPOUTS = (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, torch.dropout)
-_SUMS = (torch.add, torch.Tensor.add, torch.Tensor.__add__, torch.Tensor.__radd__)
+SUMS = (torch.add, torch.Tensor.add, torch.Tensor.__add__, torch.Tensor.__radd__)
+PRODUCTS = (torch.mul, torch.Tensor.mul, torch.Tensor.__mul__, torch.Tensor.__rmul__)
 
 
 class Pending:
@@ -63,7 +64,7 @@ class Pending:
         """Run a function of torch."""
         named = kwargs or {}
         at = next((i for i, one in enumerate(args) if isinstance(one, Pending)), -1)
-        if at >= 0 and args[at].tensor is None and (at == 0 or func in _SUMS):
+        if at >= 0 and args[at].tensor is None and (at == 0 or func in (*SUMS, *PRODUCTS)):
             found = args[at].step(func, (*args[:at], *args[at + 1 :]), named)
             if found is not None:
                 return found
@@ -105,11 +106,11 @@ class Normed(Pending):
     def __init__(self, norm: Any, x: Tensor) -> None:
         self.norm, self.x = norm, x
         self.activation: str | None = None
-        self.version = _version(x)
+        self.version = version_of(x)
 
     def input(self) -> Tensor:
         """x, as it was given to the norm. Raises UnsupportedError: it has changed since then."""
-        refuse(UnsupportedError, _is_changed(self.x, self.version))
+        is_changed_since(self.x, self.version)
         return self.x
 
     def compute(self) -> Tensor:
@@ -119,33 +120,43 @@ class Normed(Pending):
 
     def step(self, function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """An activation, or a dropout that drops nothing."""
-        if function in _DROPOUTS:
-            given = {**dict(zip(("p", "training", "inplace"), args, strict=False)), **named}
-            return None if given.get("training", True) and given.get("p", 0.5) else self
-        activation = _activation(function, named)
+        if drops_nothing(function, args, named):
+            return self
+        activation = activation_of(function, named)
         if activation is None or self.activation is not None:
             return None
-        in_place = function is torch.relu_ or named.get("inplace", args[:1] == (True,))
-        found = self if in_place else Normed(self.norm, self.x)
+        found = self if is_in_place(function, args, named) else Normed(self.norm, self.x)
         found.activation, found.version = activation, self.version
         return found
 
 
-def _version(x: Tensor) -> int | None:
+def version_of(x: Tensor) -> int | None:
     """How often a tensor was changed in place; None where it does not count, or torch.compile traces."""
     return None if torch.compiler.is_compiling() or x.is_inference() else x._version
 
 
-def _is_changed(x: Tensor, version: int | None) -> str:
-    if version == _version(x):
-        return ""
-    return (
+def is_changed_since(x: Tensor, version: int | None) -> None:
+    """Raise UnsupportedError if an input was changed in place since its version was read."""
+    text = (
         "input: was changed in place between a norm and what convolves its result, which convert(fuse=True) made one "
         "call; convert this model with fuse=False"
     )
+    refuse(UnsupportedError, "" if version == version_of(x) else text)
 
 
-def _activation(function: Any, named: dict[str, Any]) -> str | None:
+def drops_nothing(function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> bool:
+    """Whether a call is a dropout that returns its input. args: after the first."""
+    given = {**dict(zip(("p", "training", "inplace"), args, strict=False)), **named}
+    return function in _DROPOUTS and not (given.get("training", True) and given.get("p", 0.5))
+
+
+def is_in_place(function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> bool:
+    """Whether a call of an activation changes its input. args: after the first."""
+    return function is torch.relu_ or bool(named.get("inplace", args[:1] == (True,)))
+
+
+def activation_of(function: Any, named: dict[str, Any]) -> str | None:
+    """nkiconv's name of an activation of torch; None of other functions."""
     if function is F.gelu:
         return _GELU.get(named.get("approximate", "none"))
     return _NAMES.get(function)
@@ -159,19 +170,19 @@ class Convolved(Pending):
 
     def __init__(self, call: Callable[[Tensor | None], Tensor], shape: tuple[int, ...], x: Tensor) -> None:
         self.call, self.result, self.x = call, shape, x
-        self.version = _version(x)
+        self.version = version_of(x)
 
     def compute(self) -> Tensor:
         """By the call without a residual."""
         return self._called(None)
 
     def _called(self, residual: Tensor | None) -> Tensor:
-        refuse(UnsupportedError, _is_changed(self.x, self.version))
+        is_changed_since(self.x, self.version)
         return self.call(residual)
 
     def step(self, function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """A sum with a tensor of the result's shape and dtype."""
-        if function not in _SUMS or named or len(args) != 1 or not isinstance(args[0], Tensor):
+        if function not in SUMS or named or len(args) != 1 or not isinstance(args[0], Tensor):
             return None
         other = args[0]
         same = tuple(other.shape) == self.result and other.dtype == self.x.dtype and other.device == self.x.device

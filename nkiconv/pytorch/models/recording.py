@@ -35,6 +35,7 @@ from .classes import is_changed
 from .conversion import convert, copied
 from .flops import Share, flops_of, is_convolution
 from .fusing import hands_on
+from .pixel_layers import makes_pixels
 from .report import Report
 
 #: How a model was run: shapes only; shapes only because its parameters have no data; with data.
@@ -239,8 +240,12 @@ def _names(model: torch.nn.Module, stack: list[str], called: set[str]) -> Iterat
     def leave(_module: Any, _inputs: Any, _outputs: Any) -> None:
         stack.pop()
 
-    # a norm that hands on what is pending computes it where it has hooks
-    parts = {name: module for name, module in model.named_modules() if not is_changed(module, hands_on)}
+    # a module that hands on what is pending computes it where it has hooks
+    parts = {
+        name: module
+        for name, module in model.named_modules()
+        if not (is_changed(module, hands_on) or is_changed(module, makes_pixels))
+    }
     hooks = [module.register_forward_pre_hook(enter(name), prepend=True) for name, module in parts.items()]
     hooks += [module.register_forward_hook(leave, always_call=True) for module in parts.values()]
     try:
@@ -292,6 +297,9 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             one in func.name() for one in (WITH_PROLOGUE, WITH_STATS)
         ):  # of a chain that a sum ends, outside of the convolution's forward
             layer = self.owners.get(id(args[1]), layer)
+        told = {own.name: value for own, value in zip(func._schema.arguments, args, strict=False)}.get("layer")
+        if isinstance(told, str) and any(one.name == told for one in self.found.report.layers):  # and of a linear one
+            layer = told
         self.found.called.update(self.owners[id(one)] for one in args[1:2] if id(one) in self.owners)
         shapes = [tuple(one.shape) for one in args[:2] if isinstance(one, torch.Tensor)]
         if any(isinstance(extent, torch.SymInt) for shape in shapes for extent in shape):

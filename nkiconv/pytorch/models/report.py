@@ -78,6 +78,27 @@ class Chain:
 
 
 @dataclass(frozen=True)
+class PixelLayer:
+    """A linear layer over the channels of images: a 1x1 convolution exactly where there is no reason against it."""
+
+    name: str
+    activation: str | None = None  # of `nkiconv.rules.ACTIVATIONS`
+    scaled: bool = False  # whether a number of each channel that multiplies it goes into its filters
+    adds: bool = False  # whether a sum that follows is in the call too
+    reason: str = ""
+
+    @property
+    def fused(self) -> bool:
+        """Whether it is a convolution now."""
+        return not self.reason
+
+    def __str__(self) -> str:
+        """What its call computes."""
+        steps = filter(None, [self.activation, "scale" * self.scaled, "sum" * self.adds])
+        return " -> ".join(["1x1 convolution", *steps])
+
+
+@dataclass(frozen=True)
 class Report:
     """The converted model and what became of each convolution; `str` of it is a table."""
 
@@ -88,6 +109,7 @@ class Report:
     functional: bool = False  # whether functions of torch are nkiconv's in the model's forward
     measured: Share | None = None  # of the run on `example_inputs`, where there was one
     chains: tuple[Chain, ...] = ()  # one a norm of channels; empty unless fusing was asked for
+    layers: tuple[PixelLayer, ...] = ()  # one a linear layer of images; empty unless fusing was asked for
 
     @property
     def swapped(self) -> tuple[Entry, ...]:
@@ -127,6 +149,9 @@ class Report:
         if self.chains:
             fused = sum(chain.fused for chain in self.chains)
             yield f"{fused} of {len(self.chains)} norms fused with the convolution after them"
+        if self.layers:
+            fused = sum(layer.fused for layer in self.layers)
+            yield f"{fused} of {len(self.layers)} linear layers of images are 1x1 convolutions with what follows them"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -135,6 +160,7 @@ class Report:
             "entries": [{**dataclasses.asdict(entry), "swapped": entry.swapped} for entry in self.entries],
             "folds": [{**dataclasses.asdict(fold), "folded": fold.folded} for fold in self.folds],
             "chains": [{**dataclasses.asdict(chain), "fused": chain.fused} for chain in self.chains],
+            "layers": [{**dataclasses.asdict(layer), "fused": layer.fused} for layer in self.layers],
         }
 
     def table(self) -> Table:
@@ -164,6 +190,10 @@ class Report:
         for chain in self.chains:
             told = chain.reason or f"one call with {chain}"
             table.add_row(Text(chain.norm), "norm", "", "", Text(told))
+        if self.layers:
+            table.add_section()
+        for layer in self.layers:
+            table.add_row(Text(layer.name), "Linear", "", "", Text(layer.reason or str(layer)))
         return table
 
     def __str__(self) -> str:

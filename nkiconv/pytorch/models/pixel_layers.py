@@ -1,0 +1,279 @@
+"""Linear layers over the channels of images as 1x1 convolutions, with what comes after them: ConvNeXt's.
+
+    activation(linear(x))                             x, residual: [N, H, W, C] as their axes are permuted
+    linear(x).permute(0, 3, 1, 2) * scale + residual
+
+A layer hands on `Pixels`, which note an activation, the permutation, a scale of each channel, and take the sum's other
+term as the residual of one `conv2d`. As in `pending`, whatever else is done with them computes them first.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import operator
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, fx
+from torch.nn import functional as F
+
+from ..computers.modes import is_autocast, told_layer
+from ..functional import conv2d
+from ..norm_act_modules import HOOKS
+from ..operators.tensor_kinds import DTYPES
+from .chains import SUMS, activation_at, only_user
+from .classes import change_class, define, is_changed
+from .follows import Region, regions_of
+from .intercept import STRICT
+from .pending import (
+    PRODUCTS,
+    Pending,
+    activation_of,
+    drops_nothing,
+    is_changed_since,
+    is_in_place,
+    tensor_of,
+    version_of,
+)
+from .pending import SUMS as PENDING_SUMS
+from .report import PixelLayer
+from .ways import Copy
+
+#: Orders of axes: channels last, and in front of rows and columns.
+LAST, FRONT = (0, 2, 3, 1), (0, 3, 1, 2)
+#: Attribute of a layer's name.
+LAYER = "nkiconv_layer"
+_PERMUTES = (torch.permute, torch.Tensor.permute)
+_NORMS = (torch.nn.LayerNorm, torch.nn.RMSNorm)
+_THROUGH = (torch.nn.Identity, torch.nn.modules.dropout._DropoutNd)
+#: Classes and functions of timm and torchvision that return their input in eval mode.
+_DEPTHS = ("DropPath", "StochasticDepth", "stochastic_depth")
+
+
+class Pixels(Pending):
+    """What a linear layer makes of the channels of x [N, C, H, W]: y [N, H, W, K], or [N, K, H, W] in `front`."""
+
+    def __init__(self, linear: Any, x: Tensor) -> None:
+        self.linear, self.x, self.version = linear, x, version_of(x)
+        self.activation: str | None = None
+        self.scale: Tensor | None = None
+        self.front = False
+
+    def compute(self) -> Tensor:
+        """By one call without a residual."""
+        y = self.images()
+        return y if self.front else y.permute(LAST)
+
+    def images(self, residual: Tensor | None = None) -> Tensor:
+        """y + residual, [N, K, H, W]. Raises UnsupportedError: x has changed since the layer was called."""
+        is_changed_since(self.x, self.version)
+        weight, bias = self.linear.weight, self.linear.bias
+        if self.scale is not None:
+            weight, bias = weight * self.scale[:, None], None if bias is None else bias * self.scale
+        own = vars(self.linear)
+        more = {"layer": told_layer(own.get(LAYER)), "strict_nonfinite": own.get(STRICT)}
+        return conv2d(self.x, weight[:, :, None, None], bias, activation=self.activation, residual=residual, **more)
+
+    def step(self, function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """An activation, a dropout that drops nothing, the permutation, a scale, a sum with a tensor of its shape."""
+        if drops_nothing(function, args, named):
+            return self
+        activation = activation_of(function, named)
+        if activation is not None:
+            if self.activation is not None:
+                return None
+            found = self if is_in_place(function, args, named) else copy.copy(self)
+            found.activation = activation
+            return found
+        if named or len(args) < 1:
+            return None
+        if function in _PERMUTES:
+            return self._with(front=True) if not self.front and _order(args) == FRONT else None
+        [other] = args[:1]
+        if self.activation is not None or not isinstance(other, Tensor) or other.device != self.x.device:
+            return None
+        N, _, H, W = self.x.shape
+        K = self.linear.out_features
+        if function in PRODUCTS:
+            # in fp16 a product of two small numbers is lost; few pixels are scaled sooner than filters
+            fits = other.dtype == self.linear.weight.dtype != torch.float16 and N * H * W > self.linear.in_features
+            shapes = ((K, 1, 1), (1, K, 1, 1)) if self.front else ((K,), (1, 1, 1, K))
+            fits = fits and self.scale is None and tuple(other.shape) in shapes
+            return self._with(scale=other.reshape(K)) if fits else None
+        if function not in PENDING_SUMS or not self.front:
+            return None
+        same = tuple(other.shape) == (N, K, H, W) and other.dtype == self.x.dtype
+        return self.images(other) if same else None
+
+    def _with(self, **noted: Any) -> Pixels:
+        found = copy.copy(self)
+        vars(found).update(noted)
+        return found
+
+    def permute(self, *dims: Any) -> Any:
+        """As torch.Tensor's."""
+        return self._stepped(torch.permute, *dims)
+
+    def mul(self, other: Any) -> Any:
+        """As torch.Tensor's."""
+        return self._stepped(torch.mul, other)
+
+    __mul__ = __rmul__ = mul
+
+    def _stepped(self, function: Any, *args: Any) -> Any:
+        found = self.step(function, args, {}) if self.tensor is None else None
+        if found is not None:
+            return found
+        return getattr(self.value(), function.__name__)(*map(tensor_of, args))
+
+
+def _order(dims: Sequence[Any]) -> tuple[Any, ...]:
+    """Axes of a permutation, given one by one or together."""
+    return tuple(dims[0]) if len(dims) == 1 and isinstance(dims[0], (tuple, list)) else tuple(dims)
+
+
+def is_linear(module: torch.nn.Module) -> bool:
+    """Whether a module is a linear layer of torch, or one made from it."""
+    return isinstance(module, torch.nn.Linear)
+
+
+@define
+def makes_pixels(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
+    """A linear layer's class whose result of [N, H, W, C] is Pixels."""
+
+    def forward(self: Any, input: Any) -> Any:
+        input = tensor_of(input)
+        plain = (
+            not isinstance(input, Tensor)  # also where torch.fx traces
+            or input.dim() != 4
+            or input.numel() == 0
+            or input.dtype != self.weight.dtype
+            or any(getattr(self, hooks) for hooks in HOOKS)
+            or is_autocast(input.device.type)
+        )
+        return kind.forward(self, input) if plain else Pixels(self, input.permute(FRONT))
+
+    return (kind,), {"forward": forward, "__module__": __name__}
+
+
+class _Found(NamedTuple):
+    """A layer, and the module in which what it gives is computed."""
+
+    layer: PixelLayer
+    inside: str
+
+
+def find(model: torch.nn.Module, copied: Copy) -> tuple[PixelLayer, ...]:
+    """What is to become of every linear layer between the permutations of images."""
+    regions, _ = regions_of(model, copied, is_linear, every_call=False)
+    found: dict[str, set[_Found]] = {}
+    for region in regions:
+        for one in _of_region(region):
+            found.setdefault(one.layer.name, set()).add(one)
+    return tuple(
+        dataclasses.replace(one.layer, reason=next(_reasons(model, *one), ""))
+        if not ways
+        else PixelLayer(name, reason="is called in several ways")
+        for name, (one, *ways) in found.items()
+    )
+
+
+def _of_region(region: Region) -> Iterator[_Found]:
+    for graph in region.graphs:
+        for node in graph.nodes:
+            if node.op == "call_module" and is_linear(region.kinds[str(node.target)]) and len(node.args) == 1:
+                found = _layer(node, region)
+                if found is not None:
+                    yield found
+
+
+def _layer(node: fx.Node, region: Region) -> _Found | None:
+    """What a call of a linear layer is part of; None of layers of other tensors than images."""
+    activation, front, scaled, adds, after = None, False, False, False, node
+    while (user := only_user(after)) is not None:
+        named = None if activation is not None or front else activation_at(user, after, region.kinds)
+        if named is not None:
+            activation = named
+        elif _permutes(user, FRONT) and not front:
+            front = True
+        elif user.target in (operator.mul, torch.mul, "mul") and front and not activation and not scaled:
+            [*others] = [one for one in user.all_input_nodes if one is not after]
+            scaled = len(others) == 1 and _is_parameter(others[0])
+            if not scaled:
+                break
+        elif user.target in SUMS and front and not activation and len(user.args) == 2:
+            adds = True
+            break
+        elif not _is_through(user, region.kinds):
+            break
+        after = user
+    if not front and not _comes_permuted(node, region.kinds):
+        return None
+    inside = set.intersection(_modules_around(node) - {str(node.target)}, *map(_modules_around, after.users))
+    # what the layer reads must be seen by it alone, as it reads it later
+    alone = isinstance(node.args[0], fx.Node) and len(node.args[0].users) == 1
+    reason = "" if alone else "is not the only one that sees its input"
+    found = PixelLayer(f"{region.prefix}{node.target}", activation, scaled and adds, adds, reason)
+    return _Found(found, f"{region.prefix}{max(inside, key=len, default='')}".removesuffix("."))
+
+
+def _modules_around(node: fx.Node) -> set[str]:
+    """Names of the modules whose forward a call is in."""
+    return {name for name, _ in node.meta.get("nn_module_stack", {}).values()}
+
+
+def _comes_permuted(node: fx.Node, kinds: Any) -> bool:
+    """Whether a layer's input is an image whose channels were made last, perhaps normalised."""
+    before = node.all_input_nodes[0]
+    while not _permutes(before, LAST):
+        module = kinds[str(before.target)] if before.op == "call_module" else None
+        if not isinstance(module, _NORMS) and before.target not in (F.layer_norm, F.rms_norm):
+            return False
+        before = before.all_input_nodes[0]
+    return True
+
+
+def _permutes(node: fx.Node, order: tuple[int, ...]) -> bool:
+    return node.target in (*_PERMUTES, "permute") and _order(node.args[1:]) == order
+
+
+def _is_parameter(node: fx.Node) -> bool:
+    """Whether a node is a parameter or buffer, perhaps reshaped."""
+    while node.target in ("reshape", "view") and len(node.all_input_nodes) == 1:
+        node = node.all_input_nodes[0]
+    return node.op == "get_attr"
+
+
+def _is_through(node: fx.Node, kinds: Any) -> bool:
+    """Whether a call returns its first argument in eval mode: dropout and stochastic depth."""
+    called = type(kinds[str(node.target)]) if node.op == "call_module" else node.target
+    return getattr(called, "__name__", "") in _DEPTHS or (isinstance(called, type) and issubclass(called, _THROUGH))
+
+
+def _reasons(model: torch.nn.Module, found: PixelLayer, inside: str) -> Iterator[str]:
+    """Why a layer stays as it is; the first reason is the one to tell."""
+    linear: Any = model.get_submodule(found.name)
+    _, *parts = model.get_submodule(inside).modules()
+    if found.reason:
+        yield found.reason
+    if is_changed(linear, makes_pixels):
+        yield "is a convolution already"
+    if type(linear).forward is not torch.nn.Linear.forward or "forward" in vars(linear):
+        yield "has a forward of its own"
+    if any(getattr(part, hooks) for part in parts for hooks in HOOKS):
+        yield f"a module in {inside or 'the model'} has hooks, which would see no tensor"
+    if linear.weight.dtype not in (*DTYPES, torch.float64):
+        yield f"weights are {linear.weight.dtype}; accepted are {', '.join(map(str, DTYPES))}"
+    if found.activation is None and not found.adds:
+        yield "has no activation or sum after it that a convolution takes"
+
+
+def take(model: torch.nn.Module, layers: Sequence[PixelLayer], strict_nonfinite: bool | None) -> None:
+    """Make each fused layer a convolution."""
+    for layer in layers:
+        if layer.fused:
+            module = model.get_submodule(layer.name)
+            vars(module).update({LAYER: layer.name, STRICT: strict_nonfinite})
+            change_class(module, makes_pixels)

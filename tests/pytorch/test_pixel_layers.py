@@ -1,0 +1,278 @@
+"""convert(fuse=True) makes linear layers of images 1x1 convolutions with what follows them: ConvNeXt's blocks."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from chained import C, assert_same, drawn, image
+from torch import nn
+from torch.nn import functional as F
+
+from nkiconv.errors import UnsupportedError
+from nkiconv.pytorch import convert, plan_model
+from nkiconv.pytorch.models import pixel_layers
+
+WIDE = 3 * C
+#: Products in the sums of both layers.
+TERMS = C + WIDE
+
+
+class Mlp(nn.Module):
+    """Two linear layers, and what may be between them."""
+
+    def __init__(self, act=None, between=None, dropout=0.1):
+        super().__init__()
+        self.fc1, self.act, self.drop = nn.Linear(C, WIDE), act or nn.GELU(), nn.Dropout(dropout)
+        self.between, self.fc2 = between or nn.Identity(), nn.Linear(WIDE, C)
+
+    def forward(self, x):
+        return self.drop(self.fc2(self.between(self.drop(self.act(self.fc1(x))))))
+
+
+class DropPath(nn.Module):
+    """timm's, in eval mode."""
+
+    def forward(self, x):
+        return 3 * x if self.training else x
+
+
+class Block(nn.Module):
+    """ConvNeXt's block as timm writes it, and whatever else reads what its layers read or give."""
+
+    def __init__(self, mlp=None, scale=True, also=None):
+        super().__init__()
+        self.norm, self.mlp, self.path = nn.LayerNorm(C), mlp or Mlp(), DropPath()
+        self.gamma, self.also = nn.Parameter(torch.ones(C)) if scale else None, also
+
+    def forward(self, x):
+        h = self.norm(x.permute(0, 2, 3, 1))
+        y = self.mlp(h).permute(0, 3, 1, 2)
+        if self.gamma is not None:
+            y = y.mul(self.gamma.reshape(1, -1, 1, 1))
+        y = self.path(y) + x
+        return y if self.also is None else y + self.also(h)
+
+
+class Sequence(nn.Module):
+    """The same as torchvision writes it."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.block = nn.LayerNorm(C), nn.Sequential(nn.Linear(C, WIDE), nn.GELU(), nn.Linear(WIDE, C))
+        self.scale = nn.Parameter(torch.ones(C, 1, 1))
+
+    def forward(self, x):
+        y = self.block(self.norm(torch.permute(x, [0, 2, 3, 1])))
+        y = self.scale * torch.permute(y, [0, 3, 1, 2])
+        y += x
+        return y
+
+
+class Response(nn.Module):
+    """ConvNeXt V2's norm over the pixels of an image."""
+
+    def forward(self, x):
+        return x * (x.norm(dim=(1, 2), keepdim=True) + 1)
+
+
+@pytest.fixture
+def convolved(monkeypatch):
+    """(activation, whether a residual is in the call) of each call."""
+    found, own = [], pixel_layers.conv2d
+
+    def counted(x, weight, bias, **more):
+        found.append((more["activation"], more["residual"] is not None))
+        return own(x, weight, bias, **more)
+
+    monkeypatch.setattr(pixel_layers, "conv2d", counted)
+    return found
+
+
+def told(report):
+    return {layer.name: layer.reason or str(layer) for layer in report.layers}
+
+
+BOTH = [("gelu", False), (None, True)]
+#: (model, calls of one run, whether the second layer's scale is in its filters)
+FUSED = {
+    "timm": (Block(), BOTH),
+    "torchvision": (Sequence(), BOTH),
+    "no scale": (Block(scale=False), BOTH),
+    "another activation": (Block(Mlp(nn.ReLU(inplace=True))), [("relu", False), (None, True)]),
+    "a norm between": (Block(Mlp(between=Response())), BOTH),
+    "no bias": (Block(Mlp()), BOTH),
+}
+FUSED["no bias"][0].mlp.fc2.bias = None
+
+
+@pytest.mark.parametrize("why", FUSED)
+def test_a_block_is_two_calls(why, convolved):
+    model, calls = FUSED[why]
+    drawn(model).eval()
+    state = {name: one.clone() for name, one in model.state_dict().items()}
+    report = convert(model, fuse=True)
+    assert_same(report.model, model, image(2, C, 6, 5), terms=TERMS)
+    assert convolved == calls
+    assert [layer.fused for layer in report.layers] == [True, True]
+    assert [layer.scaled for layer in report.layers] == [False, why != "no scale"]
+    assert "2 of 2 linear layers of images are 1x1 convolutions" in str(report)
+    assert "1x1 convolution -> gelu" in str(report) or why == "another activation"
+    assert [row["fused"] for row in report.as_dict()["layers"]] == [True, True]
+    assert all(torch.equal(one, state[name]) for name, one in report.model.state_dict().items())
+
+
+def hooked(model, name):
+    model.get_submodule(name).register_forward_hook(lambda *_: None)
+    return model
+
+
+ALONE = "is not the only one that sees its input"
+NOTHING = "has no activation or sum after it that a convolution takes"
+IN_MLP, IN_MODEL = (f"a module in {where} has hooks, which would see no tensor" for where in ("mlp", "the model"))
+
+
+@pytest.mark.parametrize(("model", "reasons", "calls"), [
+    (hooked(Block(), "mlp.act"), {"mlp.fc1": IN_MLP, "mlp.fc2": IN_MODEL}, []),
+    (hooked(Block(), "mlp"), {"mlp.fc2": IN_MODEL}, [("gelu", False)]),
+    (hooked(Block(), "path"), {"mlp.fc2": IN_MODEL}, [("gelu", False)]),
+    (Block(also=lambda h: h.permute(0, 3, 1, 2)), {"mlp.fc1": ALONE}, [(None, True)]),
+    (Block(Mlp(nn.Hardswish())), {"mlp.fc1": NOTHING}, [(None, True)]),
+])  # fmt: skip
+def test_why_a_layer_stays(model, reasons, calls, convolved):
+    report = convert(drawn(model).eval(), fuse=True)
+    assert {layer.name: layer.reason for layer in report.layers if layer.reason} == reasons
+    assert_same(report.model, model, image(2, C, 6, 5), terms=TERMS)
+    assert convolved == calls
+
+
+@pytest.mark.parametrize("model", [nn.Sequential(nn.LayerNorm(C), Mlp()), nn.Sequential(nn.Linear(C, C), nn.ReLU())])
+def test_layers_of_tokens_are_not_told(model):
+    report = convert(model.eval(), fuse=True)
+    assert report.layers == ()
+    assert "linear" not in str(report)
+    assert report.as_dict()["layers"] == []
+
+
+def test_without_fuse_nothing_changes():
+    report = convert(Block().eval())
+    assert report.layers == ()
+    assert type(report.model.mlp.fc1) is nn.Linear
+
+
+@pytest.mark.parametrize(("dtype", "shape"), [(torch.float16, (2, C, 6, 5)), (torch.float32, (1, C, 2, 2))])
+def test_a_scale_that_does_not_go_into_filters(dtype, shape, convolved):
+    """Of fp16, where small products are lost, and of fewer pixels than the filter has inputs."""
+    model = drawn(Block()).eval()
+    converted, x = convert(model, fuse=True).model, image(*shape)
+    with torch.no_grad():
+        truth = model.double()(x.double())
+        found = converted.to(dtype)(x.to(dtype))
+    eps = torch.finfo(dtype).eps
+    assert (found - truth).abs().max() <= 4 * TERMS * eps * truth.abs().max()
+    assert convolved == [("gelu", False), (None, False)]
+
+
+def test_kernels_compute_a_block(mode, convolved):
+    """In `simulate` and `compare` too."""
+    model = drawn(Block()).eval()
+    assert_same(convert(model, fuse=True).model, model, image(1, C, 4, 7), terms=TERMS)
+    assert convolved == BOTH
+
+
+def test_gradients(convolved):
+    model = drawn(Block()).eval()
+    converted = convert(model, fuse=True).model
+    x, g = image(2, C, 6, 5).requires_grad_(), image(2, C, 6, 5, seed=3)
+    found = torch.autograd.grad(converted(x), [x, *model.parameters()], g)
+    assert convolved == BOTH
+    wide, far = copy.deepcopy(model).double(), x.detach().double().requires_grad_()
+    truth = torch.autograd.grad(wide(far), [far, *wide.parameters()], g.double())
+    for one, other in zip(found, truth, strict=True):
+        assert (one - other).abs().max() <= 4 * TERMS * 60 * 2.0**-24 * max(1, other.abs().max())
+
+
+def test_training_takes_what_it_can(convolved):
+    """Dropout and stochastic depth see tensors."""
+    model = drawn(Block(Mlp(dropout=0.5))).eval()
+    converted = convert(model, fuse=True).model.train()
+    model.train()
+    torch.manual_seed(0)
+    found = converted(image(2, C, 6, 5))
+    torch.manual_seed(0)
+    # dropout draws by the order of elements in memory, which is another
+    assert found.shape == model(image(2, C, 6, 5)).shape
+    assert convolved == [("gelu", False), (None, False)]
+
+
+def test_calls_by_other_code(convolved):
+    """A layer that is called by itself, and what else may be done with what it gives."""
+    model = drawn(Block()).eval()
+    layer, plain, x = convert(model, fuse=True).model.mlp.fc2, model.mlp.fc2, image(2, 4, 3, WIDE)
+    expected = plain(x)
+    cases = {
+        "a sum of channels last": (lambda y: y + x[..., :C], expected + x[..., :C]),
+        "a number": (lambda y: 2 * y, 2 * expected),
+        "a scale": (lambda y: y * x[0, 0, 0, :C], expected * x[0, 0, 0, :C]),
+        "a sum after an activation": (lambda y: F.relu(y) + 1, F.relu(expected) + 1),
+        "two activations": (lambda y: F.relu(F.gelu(y)), F.relu(F.gelu(expected))),
+        "another order": (lambda y: y.permute(0, 1, 3, 2), expected.permute(0, 1, 3, 2)),
+        "a product": (lambda y: y @ x[0, 0, :, :C].T, expected @ x[0, 0, :, :C].T),
+        "twice": (lambda y: y.sum() + F.gelu(y).sum(), expected.sum() + F.gelu(expected).sum()),
+        "tokens": (lambda _: layer(x[0]), plain(x[0])),
+        "none": (lambda _: layer(x[:0]), plain(x[:0])),
+    }
+    for why, (use, wanted) in cases.items():
+        found = use(layer(x))
+        assert found.shape == wanted.shape, why
+        assert (found - wanted).abs().sum() <= wanted.numel() * 8 * TERMS * 2.0**-24 * (1 + wanted.abs().sum()), why
+    pending = layer(x)
+    x += 1
+    with pytest.raises(UnsupportedError, match="was changed in place"):
+        pending.sum()
+
+
+def test_autocast_computes_one_by_one(convolved):
+    model = drawn(Block()).eval()
+    converted, x = convert(model, fuse=True).model, image(2, C, 6, 5)
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        assert torch.equal(converted(x), model(x))
+    assert convolved == []
+
+
+def test_converted_models_are_copied_pickled_traced_compiled_and_converted_again():
+    model = drawn(Sequence()).eval()
+    converted, x = convert(model, fuse=True).model, image(2, C, 6, 5)
+    expected = converted(x)
+    for other in (copy.deepcopy(converted), pickle.loads(pickle.dumps(converted))):
+        assert torch.equal(other(x), expected)
+    assert_same(torch.fx.symbolic_trace(converted), model, x, terms=TERMS)
+    assert set(told(convert(converted, fuse=True)).values()) == {"is a convolution already"}
+    torch._dynamo.reset()
+    assert_same(torch.compile(converted, backend="eager", fullgraph=True), model, x, terms=TERMS)
+
+
+def test_plan_model_counts_them():
+    found = plan_model(drawn(Block()).eval(), (image(2, C, 6, 5),), fuse=True, quick=True, use_cache=False)
+    asked = {row.layers: row.convolved.asked for row in found.rows}
+    assert {names: (one.activation, one.residual) for names, one in asked.items()} == {
+        ("mlp.fc1",): ("gelu", None),
+        ("mlp.fc2",): (None, "pre_activation"),
+    }
+
+
+@pytest.mark.parametrize("package", ["timm", "torchvision"])
+def test_models_of_packages(package, convolved):
+    pytest.importorskip(package, exc_type=Exception)
+    if package == "timm":
+        from timm.models.convnext import ConvNeXt
+
+        model = ConvNeXt(depths=(1, 1, 1, 1), dims=(C,) * 4, num_classes=3, ls_init_value=0.5)
+    else:
+        from torchvision.models.convnext import CNBlockConfig, ConvNeXt
+
+        model = ConvNeXt([CNBlockConfig(C, C, 2), CNBlockConfig(C, None, 2)], layer_scale=0.5, num_classes=3)
+    report = convert(model.eval(), fuse=True)
+    assert [layer.fused for layer in report.layers] == [True] * 8
+    assert_same(report.model, model, image(1, 3, 64, 64), terms=8 * TERMS)
+    assert sorted(map(str, convolved)) == sorted(map(str, 4 * BOTH))
