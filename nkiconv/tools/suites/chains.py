@@ -60,7 +60,7 @@ class Chain:
 
 @dataclass(frozen=True)
 class Row:
-    """A chain's times, modelled us, and the H200's, measured."""
+    """A chain's times, modelled us, and the H200's, measured, or None."""
 
     chain: str
     model: str
@@ -71,7 +71,7 @@ class Row:
     limit_us: float
     launches: str
     separate_launches: str
-    h200_fraction: float
+    h200_fraction: float | None
 
     @property
     def over_alone(self) -> float:
@@ -91,7 +91,8 @@ class Row:
     def as_dict(self) -> dict[str, Any]:
         """The columns of the table."""
         shares = {"over_alone": self.over_alone - 1, "gain": self.gain, "fraction": self.fraction}
-        return {**dataclasses.asdict(self), **shares, "ahead": self.fraction / self.h200_fraction}
+        ahead = None if self.h200_fraction is None else self.fraction / self.h200_fraction
+        return {**dataclasses.asdict(self), **shares, "ahead": ahead}
 
 
 def convolved(problem: ConvProblem, what: str, **asked: Any) -> Launch:
@@ -202,6 +203,47 @@ def normed(name: str, model: str, problem: ConvProblem, what: str, **asked: Any)
     )
 
 
+def convnext(channels: int, size: int) -> Chain:
+    """ConvNeXt's block on 32 images: 7x7 depthwise, LayerNorm, 1x1 and GELU, 1x1, scale and sum. The scale is in the
+    filters of the last, and no kernel has the norm."""
+    whole: dict[str, Any] = {"N": 32, "H": size, "W": size, "dtype": DTYPE}
+    spread = ConvProblem(**whole, C=channels, K=channels, groups=channels, R=7, S=7, padding=((3, 3), (3, 3)))
+    wide = ConvProblem(**whole, C=channels, K=4 * channels, R=1, S=1)
+    narrow = ConvProblem(**whole, C=4 * channels, K=channels, R=1, S=1)
+    elements = spread.N * channels * size * size
+
+    def first() -> Sequence[Launch]:
+        return convolved(spread, "7x7", bias=True), passed("LayerNorm", elements)
+
+    def alone() -> Launch:
+        every = [convolved(problem, "", bias=True).us for problem in (spread, wide, narrow)]
+        return Launch("7x7, 1x1, 1x1", sum(every))
+
+    def fused() -> Sequence[Launch]:
+        gelu = convolved(wide, "1x1 and GELU", bias=True, activation="gelu")
+        return *first(), gelu, convolved(narrow, "1x1 and residual", bias=True, residual="pre_activation")
+
+    def separate() -> Sequence[Launch]:
+        return (
+            *first(),
+            convolved(wide, "1x1", bias=True),
+            passed("GELU", 4 * elements),
+            convolved(narrow, "1x1", bias=True),
+            passed("scale and sum", elements, reads=2),
+        )
+
+    return Chain(
+        f"convnext_block_{channels}",
+        "ConvNeXt",
+        f"32 x {channels} channels, {size} x {size}, 7x7 and two 1x1",
+        2 * elements * spread.itemsize,
+        sum(problem.flops for problem in (spread, wide, narrow)),
+        alone,
+        fused,
+        separate,
+    )
+
+
 #: What asks a convolution for statistics of y.
 STATISTICS: dict[str, Any] = {"return_stats": "channel"}
 
@@ -244,6 +286,7 @@ def chains() -> Iterator[Chain]:
     for name in ("wan_384", "wan_192", "wan_96"):
         yield normed(name, "Wan video VAE", cases.get(name).problem, "RMSNorm and SiLU", **wan)
     yield gated("conformer", "Conformer, GLU and SiLU", conformer, "xG", bias=True, activation="silu")
+    yield from (convnext(*one) for one in ((96, 56), (384, 14)))
 
 
 @functools.cache
@@ -268,7 +311,7 @@ def timed(chain: Chain) -> Row:
         limit.us,
         _told(fused),
         _told(separate),
-        h200()[chain.name],
+        h200().get(chain.name),
     )
 
 
