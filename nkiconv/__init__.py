@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         conv3d_weight,
     )
     from .api.pack_filter import pack_filter
+    from .api.pointwise_mlp import pointwise_mlp
     from .api.statistics import ScaleShift, channel_stats, norm_scale_shift
     from .api.transposed_gradients import (
         conv_transpose1d_weight,
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
         conv_transpose3d_weight,
     )
     from .kernels.blocks.causal_conv1d_split import causal_conv1d_split_heads, causal_conv1d_split_step
+    from .kernels.blocks.pointwise_mlp import pointwise_mlp_fused
     from .kernels.conv import (
         conv2d_implicit_gemm,
         conv3d_implicit_gemm,
@@ -123,6 +125,8 @@ __all__ = [
     "norm_scale_shift",
     "pack_filter",
     "plan",
+    "pointwise_mlp",
+    "pointwise_mlp_fused",
     "profile",
     "pytorch",
     "simulate",
@@ -178,6 +182,8 @@ _HOMES = {
     "norm_scale_shift": "api.statistics",
     "pack_filter": "api.pack_filter",
     "plan": "planner.entry",
+    "pointwise_mlp": "api.pointwise_mlp",
+    "pointwise_mlp_fused": "kernels.blocks.pointwise_mlp",
     "profile": "simulator.profiling",
     "simulate": "_nki",
 }

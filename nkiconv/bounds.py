@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -105,6 +106,36 @@ def epilogue_bound(
     if after is not None:
         error = error + EPS32 * np.abs(y)
     return error + _rounding(y, out_dtype)
+
+
+def mlp_bound(
+    x: Float64Array,
+    filters: tuple[AnyArray, AnyArray],
+    out_dtype: str,
+    biases: tuple[AnyArray | None, AnyArray | None] = (None, None),
+    activation: str | None = None,
+    residual: AnyArray | None = None,
+) -> Float64Array:
+    """Return the largest error of w2 act(w1 x + bias1) + bias2 + residual, for each element, of a kernel that rounds
+    the hidden channels to out_dtype: of the first product as `epilogue_bound` has it, which the second multiplies by
+    |w2|, and the second's own.
+
+    Args:
+        x: float64 [N, C, ...]. filters: [M, C], [K, M]. biases: [M], [K], or None. The rest: as for `epilogue_bound`.
+    """
+    (w1, w2), (bias1, bias2) = (np.asarray(w, np.float64) for w in filters), biases
+    abs_sum, sums = _of_pixels(np.abs(w1), np.abs(x)), _of_pixels(w1, x)
+    error = epilogue_bound(w1.shape[1], abs_sum, sums, out_dtype, bias1, activation)
+    hidden = epilogue_ref(sums, bias1, activation)
+    abs_sum = _of_pixels(np.abs(w2), np.abs(hidden) + error)
+    inexact = _of_pixels(np.abs(w2), error)
+    more: dict[str, Any] = {"bias": bias2, "residual": residual, "inexact": inexact}
+    return epilogue_bound(w2.shape[1], abs_sum, _of_pixels(w2, hidden), out_dtype, **more)
+
+
+def _of_pixels(w: Float64Array, x: Float64Array) -> Float64Array:
+    """Sums over the channels of each pixel, [N, K, ...] of w [K, C] and x [N, C, ...]."""
+    return np.asarray(np.einsum("kc,nc...->nk...", w, x))
 
 
 #: Roundings, each eps32, of a root of a mean square, of two halves, with eps, by a power to 4 ulp; and of what is

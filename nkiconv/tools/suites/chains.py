@@ -17,6 +17,7 @@ from typing import Any
 
 from ... import cases
 from ...kernels.blocks.causal_conv1d_split import causal_conv1d_split_heads
+from ...kernels.blocks.pointwise_mlp import pointwise_mlp_fused
 from ...kernels.statistics import channel_statistics, norm_scale_and_shift
 from ...planner.candidates import Candidate
 from ...planner.entry import plan
@@ -205,7 +206,7 @@ def normed(name: str, model: str, problem: ConvProblem, what: str, **asked: Any)
 
 def convnext(channels: int, size: int) -> Chain:
     """ConvNeXt's block on 32 images: 7x7 depthwise, LayerNorm, 1x1 and GELU, 1x1, scale and sum. The scale is in the
-    filters of the last, and no kernel has the norm."""
+    filter of the last, and no kernel has the norm."""
     whole: dict[str, Any] = {"N": 32, "H": size, "W": size, "dtype": DTYPE}
     spread = ConvProblem(**whole, C=channels, K=channels, groups=channels, R=7, S=7, padding=((3, 3), (3, 3)))
     wide = ConvProblem(**whole, C=channels, K=4 * channels, R=1, S=1)
@@ -220,8 +221,10 @@ def convnext(channels: int, size: int) -> Chain:
         return Launch("7x7, 1x1, 1x1", sum(every))
 
     def fused() -> Sequence[Launch]:
-        gelu = convolved(wide, "1x1 and GELU", bias=True, activation="gelu")
-        return *first(), gelu, convolved(narrow, "1x1 and residual", bias=True, residual="pre_activation")
+        x, hidden = of(32, channels, size, size), 4 * channels
+        more = {"bias1": fp32(hidden), "bias2": fp32(channels), "residual": x}
+        filters = of(hidden, channels), of(channels, hidden)
+        return *first(), launched("pointwise_mlp with residual", pointwise_mlp_fused, x, *filters, **more)
 
     def separate() -> Sequence[Launch]:
         return (

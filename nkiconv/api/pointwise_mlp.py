@@ -1,0 +1,91 @@
+"""Two 1x1 convolutions with an activation between, on arrays: check the call, launch the kernel."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from .. import rules
+from ..errors import DtypeError, GeometryError, NkiconvError, UnsupportedError, raise_all, refused
+from ..integers import takes_ints
+from ..kernels.blocks.pointwise_mlp import pointwise_mlp_fused
+from ..reference import AnyArray
+from ..schedules.pointwise_mlp import MlpGeometry, unsupported_reason
+from .calls import has_no_images, launch, no_data, one_array, one_image
+
+_CANNOT = "pointwise_mlp cannot run this call"
+#: Axes of x, by how many there are.
+_AXES = {3: "N, C, W", 4: "N, C, H, W", 5: "N, C, D, H, W"}
+
+
+@takes_ints
+def pointwise_mlp(
+    x: AnyArray,
+    w1: AnyArray,
+    w2: AnyArray,
+    bias1: AnyArray | None = None,
+    bias2: AnyArray | None = None,
+    *,
+    activation: str | None = "gelu",
+    residual: AnyArray | None = None,
+    lnc: int = 2,
+) -> AnyArray:
+    """Two 1x1 convolutions in one kernel, y = w2 act(w1 x + bias1) + bias2 + residual; hidden channels stay in SBUF.
+
+    The second half of ConvNeXt's block, whose layer scale goes into w2 and bias2. Of few channels, whose hidden ones
+    are many bytes for few products, it takes half of the time of two `conv2d`; of many as much as they do.
+
+    Args:
+        x: [N, C, ...] with one to three more axes; bf16 (ml_dtypes), fp16 or fp32. N may be 0.
+        w1: [M, C], w2: [K, M], as torch.nn.Linear has them; x's dtype.
+        bias1: [M], bias2: [K]; bf16, fp16 or fp32.
+        activation: of the hidden channels, None or a name of `nkiconv.rules.ACTIVATIONS`.
+        residual: [N, K, ...]; bf16, fp16 or fp32.
+        lnc: cores that share the work, 1 or 2.
+
+    Returns: y [N, K, ...], x's dtype. Sums, activation and residual are fp32; hidden channels are rounded to x's dtype,
+    as by two launches, and y once. NaN or Inf in x reaches all channels of its pixel and nothing else.
+
+    Raises: DtypeError, GeometryError, LayoutError, UnsupportedError, before any work, naming every violated rule.
+    """
+    empty = has_no_images(x)
+    one = one_image("x", x) if empty else x
+    raise_all(_CANNOT, list(_violations(one, w1, w2, activation, lnc)))
+    (M, C), K = w1.shape, w2.shape[0]
+    y_shape = (x.shape[0], K, *x.shape[2:])
+    raise_all(_CANNOT, list(_shape_violations(one, (w1, w2), (bias1, bias2), residual, y_shape)))
+    dtype = rules.short_dtype(x.dtype)
+    itemsize = 4 if dtype == "fp32" else 2
+    geometry = MlpGeometry(one.shape[0], C, M, K, math.prod(x.shape[2:]), itemsize, residual is not None)
+    raise_all(_CANNOT, list(refused(UnsupportedError, unsupported_reason(geometry))))
+    if empty:
+        nothing: AnyArray = no_data(y_shape, _AXES[len(y_shape)].replace(", ", ""), "N", dtype)
+        return nothing
+    asked = {"bias1": bias1, "bias2": bias2, "residual": residual}
+    given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+    y: AnyArray = launch(pointwise_mlp_fused, (x, w1, w2), {**given, "activation": activation}, lnc, False).y
+    return y
+
+
+def _violations(x: Any, w1: Any, w2: Any, activation: Any, lnc: Any) -> Iterator[NkiconvError]:
+    """What is wrong with each array and value by itself."""
+    axes = _AXES.get(len(getattr(x, "shape", ())), _AXES[4])
+    for name, one, letters in (("x", x, axes), ("w1", w1, "M, C"), ("w2", w2, "K, M")):
+        yield from one_array(name, one, letters, empty="")
+    yield from refused(UnsupportedError, rules.activation(activation, of="hidden channels"), rules.lnc(lnc))
+
+
+def _shape_violations(x: Any, w: Any, biases: Any, residual: Any, y_shape: tuple[int, ...]) -> Iterator[NkiconvError]:
+    """What is wrong with arrays next to each other."""
+    (M, _), K = w[0].shape, w[1].shape[0]
+    for name, one, wanted, words in (("w1", w[0], (M, x.shape[1]), "[M, C]"), ("w2", w[1], (K, M), "[K, M]")):
+        yield from refused(GeometryError, rules.shape(name, one.shape, wanted, words))
+        yield from refused(DtypeError, rules.same(name, "dtype", one.dtype, "x", x.dtype))
+    for name, bias, count, letter in (("bias1", biases[0], M, "M"), ("bias2", biases[1], K, "K")):
+        if bias is not None:
+            yield from one_array(name, bias, letter, empty="")
+            yield from refused(GeometryError, rules.shape(name, getattr(bias, "shape", ()), (count,), f"[{letter}]"))
+    if residual is not None:
+        yield from one_array("residual", residual, _AXES[len(y_shape)])
+        yield from refused(GeometryError, rules.shape("residual", getattr(residual, "shape", ()), y_shape, "y's"))

@@ -1,0 +1,45 @@
+"""Two 1x1 convolutions with an activation between, whose hidden channels never leave the chip: the public kernel."""
+
+from .... import rules
+from ...._nki import nki, nl
+from ....schedules.pointwise_mlp import MlpGeometry, unsupported_reason
+from ....schedules.tiles import size_of
+from ..._arguments import check_bias, check_residual, refuse
+from ..._epilogue import read_epilogue
+from .kernel import Operands, run_mlp
+
+
+@nki.jit
+def pointwise_mlp_fused(x_ref, w1_ref, w2_ref, bias1=None, bias2=None, residual=None, activation="gelu"):
+    """Two 1x1 convolutions, y = w2 act(w1 x + bias1) + bias2 + residual, of each pixel of x.
+
+        h[n, m, p] = act(sum over c of w1[m, c] x[n, c, p] + bias1[m]), rounded to x's dtype
+        y[n, k, p] = sum over m of w2[k, m] h[n, m, p] + bias2[k] + residual[n, k, p]
+
+    Args:
+        x_ref: [N, C, ...] in HBM, bf16, fp16 or fp32. w1_ref: [M, C], w2_ref: [K, M] in HBM, x's dtype.
+        bias1: [M], bias2: [K] in HBM, fp32, bf16 or fp16. residual: [N, K, ...] in HBM.
+        activation: None or a name of `nkiconv.rules.ACTIVATIONS`.
+
+    Returns: y [N, K, ...] in HBM, x's dtype. Sums are fp32, rounded once.
+
+    Raises: before any instruction an assertion of argument, value, rule and remedy; simulated, KernelAssertionError.
+    """
+    (N, C), M, K = x_ref.shape[0:2], w1_ref.shape[0], w2_ref.shape[0]
+    refuse(rules.shape("w1_ref", w1_ref.shape, (M, C), "[M, C]"), rules.shape("w2_ref", w2_ref.shape, (K, M), "[K, M]"))
+    refuse(rules.array_dtype("x_ref", x_ref.dtype))
+    for name, one in (("w1_ref", w1_ref), ("w2_ref", w2_ref)):
+        refuse(rules.same(name, "dtype", one.dtype, "x_ref", x_ref.dtype))
+    check_bias(bias1, "M", M, "bias1")
+    check_bias(bias2, "K", K, "bias2")
+    refuse(rules.activation(activation))
+    itemsize = 4 if x_ref.dtype == nl.float32 else 2
+    geometry = MlpGeometry(N, C, M, K, size_of(x_ref.shape[2:]), itemsize, residual != None)
+    refuse(unsupported_reason(geometry))
+    y_shape = (N, K, *x_ref.shape[2:])
+    check_residual(residual, y_shape)
+    epilogue = read_epilogue(None, bias2, residual, "pre_activation", itemsize)
+    y_hbm = nl.ndarray(y_shape, dtype=x_ref.dtype, buffer=nl.shared_hbm)
+    operands = Operands(x_ref, w1_ref, w2_ref, y_hbm, bias1, bias2, residual)
+    run_mlp(operands, geometry, epilogue, "" if activation == None else activation)
+    return y_hbm

@@ -1,0 +1,89 @@
+"""Two 1x1 convolutions with an activation between: tiles of pixels whose hidden channels stay in SBUF."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+from .tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, P_MAX, Part, cut, cut_at, fits_sbuf
+
+#: Banks whose columns one activation takes.
+BANKS = 2
+#: Groups of pixels whose x is there, and whose hidden channels, residual and results are.
+X_TILES, TILES = 3, 2
+
+
+@dataclass(frozen=True)
+class MlpGeometry:
+    """y [N, K, pixels] of x [N, C, pixels] and M hidden channels."""
+
+    N: int
+    C: int
+    M: int
+    K: int
+    pixels: int
+    itemsize: int
+    residual: bool
+
+    @property
+    def c_tiles(self) -> list[Part]:
+        """Input channels by partitions."""
+        return cut_at(self.C, P_MAX)
+
+    @property
+    def m_tiles(self) -> list[Part]:
+        """Hidden channels by partitions."""
+        return cut_at(self.M, P_MAX)
+
+    @property
+    def k_tiles(self) -> list[Part]:
+        """Output channels by partitions."""
+        return cut_at(self.K, P_MAX)
+
+    @functools.cached_property
+    def banks(self) -> list[tuple[Part, Part]]:
+        """(images, pixels of each) of each bank of sums."""
+        if self.pixels >= BANK_COLUMNS:
+            parts = cut(self.pixels, BANK_COLUMNS)
+            return [((n, 1), part) for n in range(self.N) for part in parts]
+        return [(images, (0, self.pixels)) for images in cut(self.N, BANK_COLUMNS // self.pixels)]
+
+    def groups(self, banks: list[tuple[Part, Part]]) -> list[list[tuple[Part, Part]]]:
+        """Banks that one activation takes: neighbours of as many columns."""
+        found: list[list[tuple[Part, Part]]] = []
+        for one in banks:
+            last = found[-1] if found else []
+            alike = [(images[1], pixels[1]) for images, pixels in (one, *last)]
+            if len(last) in (0, self.together) or len(set(alike)) > 1:
+                found.append([one])
+            else:
+                last.append(one)
+        return found
+
+    @functools.cached_property
+    def together(self) -> int:
+        """Banks of a group, as many as fit; 0 where none does."""
+        return next((count for count in range(BANKS, 0, -1) if fits_sbuf(self.bytes(count))), 0)
+
+    def bytes(self, together: int) -> int:
+        """Bytes a partition of groups of so many banks, at most."""
+        c, m, k = (len(tiles) for tiles in (self.c_tiles, self.m_tiles, self.k_tiles))
+        filters = c * self.M + m * self.K + max(self.C, self.M)
+        each = X_TILES * c + TILES * m + (2 * TILES if self.residual else TILES) * k
+        return self.itemsize * (filters + together * BANK_COLUMNS * each) + 4 * (m + k) + 4 * BANK_COLUMNS + 512
+
+    @property
+    def instructions(self) -> int:
+        """Of one core of one, at most."""
+        c, m, k = (len(tiles) for tiles in (self.c_tiles, self.m_tiles, self.k_tiles))
+        return 64 + 4 * (m * c + k * m) + len(self.banks) * (2 * c + 2 * m * c + m + 2 * k * m + 6 * k)
+
+
+def unsupported_reason(geometry: MlpGeometry) -> str:
+    """Why there is no schedule; "" if there is."""
+    extents = f"C={geometry.C}, hidden={geometry.M}, K={geometry.K}"
+    if geometry.together == 0:
+        return f"{extents}: filters and hidden channels of {BANK_COLUMNS} pixels must fit SBUF; use two conv2d"
+    if geometry.instructions > INSTRUCTIONS_MAX:
+        return f"{extents}, pixels={geometry.N * geometry.pixels}: too many instructions for the compiler; split N"
+    return ""

@@ -1,0 +1,152 @@
+"""Two 1x1 convolutions in one kernel: against an independent float64 reference, refusals, and what schedules count."""
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tolerances import assert_within_limit
+
+import nkiconv
+from nkiconv import simulator
+from nkiconv.bounds import mlp_bound
+from nkiconv.errors import DtypeError, GeometryError, LayoutError, UnsupportedError
+from nkiconv.problem import DTYPES
+from nkiconv.schedules.pointwise_mlp import MlpGeometry
+from nkiconv.simulator.iterations import num_compiled
+
+#: (x, hidden channels, output channels): one tile and several of each kind of channels, images that share a bank,
+#: images of several banks, an odd one, groups of unlike banks, one pixel.
+SHAPES = {
+    "images share a bank": ((5, 20, 5, 6), 40, 24),
+    "several tiles": ((1, 130, 30, 20), 300, 140),
+    "banks of an image": ((2, 16, 24, 55), 64, 16),
+    "unlike banks": ((1, 8, 1, 1030), 24, 8),
+    "rows": ((3, 9, 70), 33, 130),
+    "volumes": ((2, 7, 3, 4, 5), 129, 5),
+    "a pixel": ((1, 3, 1, 1), 2, 1),
+}
+#: bias1, bias2, residual.
+ADDED = {"all": (True, True, True), "alone": (False, False, False), "biases": (True, True, False),
+         "a residual": (False, False, True)}  # fmt: skip
+
+
+def drawn(shape, M, K, dtype="fp32", added=ADDED["all"], seed=0):
+    """x, w1, w2, and what is added."""
+    rng, (N, C, *pixels) = np.random.default_rng(seed), shape
+    x, residual = (rng.standard_normal((N, count, *pixels)).astype(DTYPES[dtype]) for count in (C, K))
+    w1, w2 = ((rng.standard_normal(s) / math.sqrt(s[1])).astype(DTYPES[dtype]) for s in ((M, C), (K, M)))
+    more = {"bias1": rng.standard_normal(M).astype(np.float32), "bias2": rng.standard_normal(K).astype(np.float32)}
+    return (x, w1, w2), {
+        name: one for (name, one), asked in zip((more | {"residual": residual}).items(), added, strict=True) if asked
+    }
+
+
+def truth(x, w1, w2, bias1=0.0, bias2=0.0, residual=0.0, activation="gelu"):
+    """y in float64, by pixels as rows of a matrix."""
+    rows = np.moveaxis(x.astype(np.float64), 1, -1)
+    hidden = rows @ w1.astype(np.float64).T + bias1
+    hidden = nkiconv.reference.epilogue_ref(np.moveaxis(hidden, -1, 1), activation=activation)
+    y = np.moveaxis(hidden, 1, -1) @ w2.astype(np.float64).T + bias2
+    return np.moveaxis(y, -1, 1) + np.asarray(residual, np.float64)
+
+
+def check(arrays, more, dtype="fp32", activation="gelu", lnc=2):
+    """y within its bound of the truth; returns y."""
+    y = nkiconv.pointwise_mlp(*arrays, **more, activation=activation, lnc=lnc)
+    x, *filters = arrays
+    biases = more.get("bias1"), more.get("bias2")
+    limit = mlp_bound(x.astype(np.float64), tuple(filters), dtype, biases, activation, more.get("residual"))
+    assert_within_limit(y, truth(*arrays, **more, activation=activation), limit)
+    assert y.dtype == x.dtype
+    return y
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("why", SHAPES)
+def test_it_agrees_with_float64(why, dtype):
+    arrays, more = drawn(*SHAPES[why], dtype)
+    assert check(arrays, more, dtype).tobytes() == check(arrays, more, dtype, lnc=1).tobytes()
+
+
+@pytest.mark.parametrize("activation", [None, "relu", "silu", "gelu_tanh"])
+@pytest.mark.parametrize("added", ADDED)
+def test_what_may_be_left_out(added, activation):
+    arrays, more = drawn(*SHAPES["images share a bank"], "bf16", ADDED[added])
+    check(arrays, more, "bf16", activation)
+
+
+@given(st.data())
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_any_call(data):
+    N, C, M, K = (data.draw(st.integers(1, most)) for most in (4, 140, 140, 140))
+    pixels = data.draw(st.sampled_from([(1,), (7, 3), (130, 5), (2, 3, 4)]))
+    dtype = data.draw(st.sampled_from(["fp32", "bf16", "fp16"]))
+    arrays, more = drawn((N, C, *pixels), M, K, dtype, data.draw(st.sampled_from([*ADDED.values()])))
+    check(arrays, more, dtype, data.draw(st.sampled_from([None, "gelu", "silu"])), data.draw(st.integers(1, 2)))
+
+
+def test_nan_and_inf_stay_in_their_pixel():
+    (x, *filters), more = drawn(*SHAPES["images share a bank"])
+    x[1, 3, 2, 0], x[0, 2, 4, 5] = np.nan, np.inf
+    lost = ~np.isfinite(nkiconv.pointwise_mlp(x, *filters, **more))
+    assert {tuple(at) for at in np.argwhere(lost)[:, [0, 2, 3]]} == {(1, 2, 0), (0, 4, 5)}
+    assert lost[1, :, 2, 0].all()
+
+
+def test_no_images():
+    (x, *filters), more = drawn(*SHAPES["images share a bank"])
+    y = nkiconv.pointwise_mlp(x[:0], *filters, bias1=more["bias1"])
+    assert (y.shape, y.dtype) == ((0, 24, 5, 6), np.float32)
+
+
+REFUSED = {
+    "rank": (lambda one: {"x": one.x[0, 0]}, LayoutError, "x.shape"),
+    "dtype": (lambda one: {"x": one.x.astype(np.float64)}, DtypeError, "x.dtype=float64"),
+    "filters of another dtype": (lambda one: {"w2": one.w2.astype(np.float16)}, DtypeError, "w2.dtype=float16"),
+    "w1 of other channels": (lambda one: {"w1": one.w1[:, 1:]}, GeometryError, r"w1.shape=\(40, 19\)"),
+    "w2 of other channels": (lambda one: {"w2": one.w2[:, 1:]}, GeometryError, r"w2.shape=\(24, 39\)"),
+    "bias": (lambda one: {"bias1": one.w2[0][1:]}, GeometryError, "bias1.shape"),
+    "residual": (lambda one: {"residual": one.x}, GeometryError, "residual.shape"),
+    "activation": (lambda _: {"activation": "mish"}, UnsupportedError, "activation='mish'"),
+    "lnc": (lambda _: {"lnc": 3}, UnsupportedError, "lnc=3"),
+    "not an array": (lambda one: {"w1": one.w1.tolist()}, DtypeError, "w1: must be a NumPy array"),
+}
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_refused(why):
+    changed, error, message = REFUSED[why]
+    (x, w1, w2), _ = drawn(*SHAPES["images share a bank"])
+    given = {"x": x, "w1": w1, "w2": w2}
+    with pytest.raises(error, match=message):
+        nkiconv.pointwise_mlp(**given | changed(SimpleNamespace(**given)))
+
+
+def test_filters_that_do_not_fit_are_refused():
+    spec = simulator.ArraySpec
+    with pytest.raises(UnsupportedError, match="C=4096, hidden=16384, K=4096: filters and hidden channels of 512"):
+        nkiconv.pointwise_mlp(
+            spec((1, 4096, 8, 8), "bfloat16"), spec((16384, 4096), "bfloat16"), spec((4096, 16384), "bfloat16")
+        )
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize("why", SHAPES)
+def test_it_needs_no_more_than_a_schedule_says(why, lnc):
+    (x, w1, w2), more = drawn(*SHAPES[why], "bf16")
+    launched = nkiconv.pointwise_mlp_fused[lnc]
+    found = simulator.execute(launched, (x, w1, w2), more, trace_only=True)
+    N, C, *pixels = x.shape
+    geometry = MlpGeometry(N, C, w1.shape[0], w2.shape[0], math.prod(pixels), 2, True)
+    assert max(map(num_compiled, found.programs)) <= geometry.instructions
+    assert found.sbuf_peak_bytes <= geometry.bytes(geometry.together)
+
+
+@pytest.mark.parametrize(("channels", "size"), [(96, 56), (384, 14)])
+def test_schedules_of_convnext_fit(channels, size):
+    geometry = MlpGeometry(32, channels, 4 * channels, channels, size * size, 2, True)
+    assert geometry.together == 2
