@@ -41,6 +41,7 @@ from .gated import gated_short_conv, glu_conv1d
 from .models.intercept import intercept
 from .norm_act import channel_stats, norm_act_conv1d, norm_act_conv2d, norm_act_conv3d, norm_scale_shift
 from .operators.filters import pack_filter
+from .pointwise import pointwise_mlp
 from .streams import StreamingConv1d, StreamingConvTranspose1d
 from .transposed import conv_transpose1d, conv_transpose2d, conv_transpose3d
 
@@ -84,6 +85,7 @@ __all__ = [
     "norm_scale_shift",
     "pack_filter",
     "plan_model",
+    "pointwise_mlp",
     "serving",
     "set_strict_nonfinite",
     "strict_nonfinite",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 
 from .tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, P_MAX, Part, cut, cut_at, fits_sbuf
@@ -40,7 +39,7 @@ class MlpGeometry:
         """Output channels by partitions."""
         return cut_at(self.K, P_MAX)
 
-    @functools.cached_property
+    @property
     def banks(self) -> list[tuple[Part, Part]]:
         """(images, pixels of each) of each bank of sums."""
         if self.pixels >= BANK_COLUMNS:
@@ -51,16 +50,17 @@ class MlpGeometry:
     def groups(self, banks: list[tuple[Part, Part]]) -> list[list[tuple[Part, Part]]]:
         """Banks that one activation takes: neighbours of as many columns."""
         found: list[list[tuple[Part, Part]]] = []
+        together = self.together
         for one in banks:
             last = found[-1] if found else []
             alike = [(images[1], pixels[1]) for images, pixels in (one, *last)]
-            if len(last) in (0, self.together) or len(set(alike)) > 1:
+            if len(last) in (0, together) or len(set(alike)) > 1:
                 found.append([one])
             else:
                 last.append(one)
         return found
 
-    @functools.cached_property
+    @property
     def together(self) -> int:
         """Banks of a group, as many as fit; 0 where none does."""
         return next((count for count in range(BANKS, 0, -1) if fits_sbuf(self.bytes(count))), 0)

@@ -78,14 +78,20 @@ class Response(nn.Module):
 
 @pytest.fixture
 def convolved(monkeypatch):
-    """(activation, whether a residual is in the call) of each call."""
-    found, own = [], pixel_layers.conv2d
+    """(activation, whether a residual is in the call) of each call, "mlp" in front of those of two layers."""
+    found = []
 
-    def counted(x, weight, bias, **more):
-        found.append((more["activation"], more["residual"] is not None))
-        return own(x, weight, bias, **more)
+    def counted(name, mark):
+        own = getattr(pixel_layers, name)
 
-    monkeypatch.setattr(pixel_layers, "conv2d", counted)
+        def call(*tensors, **more):
+            found.append((*mark, more["activation"], more["residual"] is not None))
+            return own(*tensors, **more)
+
+        monkeypatch.setattr(pixel_layers, name, call)
+
+    counted("conv2d", ())
+    counted("pointwise_mlp", ("mlp",))
     return found
 
 
@@ -93,21 +99,21 @@ def told(report):
     return {layer.name: layer.reason or str(layer) for layer in report.layers}
 
 
-BOTH = [("gelu", False), (None, True)]
-#: (model, calls of one run, whether the second layer's scale is in its filters)
+BOTH, ONE = [("gelu", False), (None, True)], [("mlp", "gelu", True)]
+#: (model, calls of one run)
 FUSED = {
-    "timm": (Block(), BOTH),
-    "torchvision": (Sequence(), BOTH),
-    "no scale": (Block(scale=False), BOTH),
-    "another activation": (Block(Mlp(nn.ReLU(inplace=True))), [("relu", False), (None, True)]),
+    "timm": (Block(), ONE),
+    "torchvision": (Sequence(), ONE),
+    "no scale": (Block(scale=False), ONE),
+    "another activation": (Block(Mlp(nn.ReLU(inplace=True))), [("mlp", "relu", True)]),
     "a norm between": (Block(Mlp(between=Response())), BOTH),
-    "no bias": (Block(Mlp()), BOTH),
+    "no bias": (Block(Mlp()), ONE),
 }
 FUSED["no bias"][0].mlp.fc2.bias = None
 
 
 @pytest.mark.parametrize("why", FUSED)
-def test_a_block_is_two_calls(why, convolved):
+def test_a_block_is_one_call_or_two(why, convolved):
     model, calls = FUSED[why]
     drawn(model).eval()
     state = {name: one.clone() for name, one in model.state_dict().items()}
@@ -170,17 +176,25 @@ def test_a_scale_that_does_not_go_into_filters(dtype, shape, convolved):
         found = converted.to(dtype)(x.to(dtype))
     eps = torch.finfo(dtype).eps
     assert (found - truth).abs().max() <= 4 * TERMS * eps * truth.abs().max()
-    assert convolved == [("gelu", False), (None, False)]
+    assert convolved == [("mlp", "gelu", False)]
+
+
+def test_filters_that_do_not_fit_are_two_calls(convolved, monkeypatch):
+    monkeypatch.setattr(pixel_layers, "unsupported", lambda *_: "too many channels")
+    model = drawn(Block()).eval()
+    assert_same(convert(model, fuse=True).model, model, image(2, C, 6, 5), terms=TERMS)
+    assert convolved == BOTH
 
 
 def test_kernels_compute_a_block(mode, convolved):
     """In `simulate` and `compare` too."""
     model = drawn(Block()).eval()
     assert_same(convert(model, fuse=True).model, model, image(1, C, 4, 7), terms=TERMS)
-    assert convolved == BOTH
+    assert convolved == ONE
 
 
 def test_gradients(convolved):
+    """Training keeps the hidden channels, by two calls."""
     model = drawn(Block()).eval()
     converted = convert(model, fuse=True).model
     x, g = image(2, C, 6, 5).requires_grad_(), image(2, C, 6, 5, seed=3)
@@ -253,12 +267,18 @@ def test_converted_models_are_copied_pickled_traced_compiled_and_converted_again
 
 
 def test_plan_model_counts_them():
-    found = plan_model(drawn(Block()).eval(), (image(2, C, 6, 5),), fuse=True, quick=True, use_cache=False)
-    asked = {row.layers: row.convolved.asked for row in found.rows}
-    assert {names: (one.activation, one.residual) for names, one in asked.items()} == {
-        ("mlp.fc1",): ("gelu", None),
-        ("mlp.fc2",): (None, "pre_activation"),
-    }
+    x = image(2, C, 6, 5)
+    found = plan_model(drawn(Block()).eval(), (x,), fuse=True, quick=True, use_cache=False, advice=True)
+    [row] = found.rows
+    asked = row.convolved.asked
+    assert (row.layers, row.convolved.hidden, asked.activation, asked.residual) == (
+        *(("mlp.fc2",), WIDE, "gelu", "pre_activation"),
+    )
+    assert found.modelled_us == row.plan.modelled_us > 0
+    assert found.flops.nkiconv == 2 * 2 * x.numel() * WIDE
+    assert "pointwise_mlp" in str(found)
+    whole = plan_model(drawn(Block()).eval(), (x,), fuse=True, quick=True, use_cache=False, training=True)
+    assert [row.layers for row in whole.toward("forward").rows] == [("mlp.fc1",), ("mlp.fc2",)]
 
 
 @pytest.mark.parametrize("package", ["timm", "torchvision"])
@@ -275,4 +295,4 @@ def test_models_of_packages(package, convolved):
     report = convert(model.eval(), fuse=True)
     assert [layer.fused for layer in report.layers] == [True] * 8
     assert_same(report.model, model, image(1, 3, 64, 64), terms=8 * TERMS)
-    assert sorted(map(str, convolved)) == sorted(map(str, 4 * BOTH))
+    assert convolved == 4 * ONE

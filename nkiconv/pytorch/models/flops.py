@@ -15,6 +15,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _PREFIX = "nkiconv::"
+#: The operator of two convolutions.
+POINTWISE_MLP = "pointwise_mlp"
 
 
 @dataclass
@@ -61,7 +63,8 @@ class Share:
 def is_convolution(func: Any) -> bool:
     """Whether an operator convolves, forward: one of nkiconv's or another."""
     plain = func.name().rpartition("::")[2]
-    return "conv" in plain and not any(word in plain for word in ("convert", "backward", "_weight"))
+    convolves = "conv" in plain or plain == POINTWISE_MLP
+    return convolves and not any(word in plain for word in ("convert", "backward", "_weight"))
 
 
 def flops_of(func: Any, args: Sequence[Any], result: Any) -> int:
@@ -71,6 +74,8 @@ def flops_of(func: Any, args: Sequence[Any], result: Any) -> int:
     if len(tensors) < 2 or not isinstance(first, torch.Tensor):
         return 0
     x, w = tensors
+    if func.name() == f"{_PREFIX}{POINTWISE_MLP}":
+        return 2 * x.numel() * w.shape[0] + 2 * first.numel() * w.shape[0]
     if func.name() == f"{_PREFIX}causal_conv1d":
         return 2 * math.prod(first.shape) * int(w.shape[1])
     if func.name() == "aten::conv_tbc":  # whose filters are [S, C, K]

@@ -20,6 +20,7 @@ from ...planner.plan import ESTIMATED
 from ...rules import DIRECTIONS, LAYOUTS, VOLUME_LAYOUTS
 from .advice import Advice, advise, folding
 from .flops import Share
+from .mlp_plan import plan_mlp
 from .recording import Convolved, Other, Recording, record
 from .report import Report
 
@@ -248,7 +249,8 @@ def plan_model(
             is computed), else on the data of `inputs`. Parameters on meta are left there.
         inputs, named: arguments of its forward.
         lnc: cores, 1 or 2. fold_batchnorm, fuse, causal_conv1d, functional: as of `convert`; rows of fused chains are
-            their convolutions with x_scale, without the kernels before that take statistics of x. Filters are packed
+            their convolutions with x_scale, without the kernels before that take statistics of x, and of two linear
+            layers of images one row, C channels to K, by their only algorithm, pointwise_mlp. Filters are packed
             where the model's modules are frozen: convert it before.
         training: also plan the gradients by inputs and filters that a step of training runs (batch norms in eval mode,
             which changes none of these).
@@ -280,7 +282,10 @@ def plan_model(
         convolved = _in_layout(convolved, layout)
         request = Request(problem=convolved.problem, lnc=lnc, asked=convolved.asked, operation=convolved.operation)
         try:
-            plan = answer(request, wide=wide, use_cache=use_cache, advance=told, quick=quick)
+            if convolved.hidden:
+                plan = plan_mlp(request, convolved.hidden)
+            else:
+                plan = answer(request, wide=wide, use_cache=use_cache, advance=told, quick=quick)
         except UnsupportedError as error:
             rows.append(Row(convolved, names, len(layers), None, str(error)))
         else:
@@ -290,7 +295,8 @@ def plan_model(
     each = {row.convolved: row.instructions // row.calls for row in rows}
     calls = tuple((layer, each[_in_layout(convolved, layout)]) for layer, convolved in found.order)
     total = sum(row.us for row in rows)
-    said = advise(rows, lnc, total, advance, use_cache=use_cache) if advice else ()
+    single = [row for row in rows if not row.convolved.hidden]
+    said = advise(single, lnc, total, advance, use_cache=use_cache) if advice else ()
     fusing = folding(model, rows, lnc) if advice and not (fold_batchnorm or training) else ""
     return ModelPlan(
         tuple(rows), kept, uncalled, found.ran_on, lnc, found.report, found.share, found.because, calls=calls,
@@ -301,7 +307,7 @@ def plan_model(
 def _in_layout(convolved: Convolved, layout: str | None) -> Convolved:
     """A convolution with x and y in another order in memory, filters plain; rows of depthwise_conv1d have one order."""
     problem = convolved.problem
-    if layout is None or convolved.operation == "depthwise_conv1d":
+    if layout is None or convolved.operation == "depthwise_conv1d" or convolved.hidden:
         return convolved
     name = VOLUME_LAYOUTS[LAYOUTS.index(layout)] if problem.is_volume else layout
     asked = convolved.asked if name == problem.layout else dataclasses.replace(convolved.asked, packed=False)

@@ -4,7 +4,8 @@
     linear(x).permute(0, 3, 1, 2) * scale + residual
 
 A layer hands on `Pixels`, which note an activation, the permutation, a scale of each channel, and take the sum's other
-term as the residual of one `conv2d`. As in `pending`, whatever else is done with them computes them first.
+term as the residual of one `conv2d`; two layers are one `pointwise_mlp`. As in `pending`, whatever else is done with
+them computes them first.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from ..computers.modes import is_autocast, told_layer
 from ..functional import conv2d
 from ..norm_act_modules import HOOKS
 from ..operators.tensor_kinds import DTYPES
+from ..pointwise import pointwise_mlp, unsupported
 from .chains import SUMS, activation_at, only_user
 from .classes import change_class, define, is_changed
 from .follows import Region, regions_of
@@ -53,10 +55,13 @@ _DEPTHS = ("DropPath", "StochasticDepth", "stochastic_depth")
 
 
 class Pixels(Pending):
-    """What a linear layer makes of the channels of x [N, C, H, W]: y [N, H, W, K], or [N, K, H, W] in `front`."""
+    """What a linear layer makes of the channels of x: y [N, H, W, K], or [N, K, H, W] in `front`.
 
-    def __init__(self, linear: Any, x: Tensor) -> None:
-        self.linear, self.x, self.version = linear, x, version_of(x)
+    x: [N, C, H, W], of the layer, or of `before`, the Pixels of a layer that is in the same call.
+    """
+
+    def __init__(self, linear: Any, x: Tensor, before: Pixels | None = None) -> None:
+        self.linear, self.x, self.before, self.version = linear, x, before, version_of(x)
         self.activation: str | None = None
         self.scale: Tensor | None = None
         self.front = False
@@ -69,12 +74,28 @@ class Pixels(Pending):
     def images(self, residual: Tensor | None = None) -> Tensor:
         """y + residual, [N, K, H, W]. Raises UnsupportedError: x has changed since the layer was called."""
         is_changed_since(self.x, self.version)
-        weight, bias = self.linear.weight, self.linear.bias
+        weight, bias, x, own = self.linear.weight, self.linear.bias, self.x, vars(self.linear)
         if self.scale is not None:
             weight, bias = weight * self.scale[:, None], None if bias is None else bias * self.scale
-        own = vars(self.linear)
-        more = {"layer": told_layer(own.get(LAYER)), "strict_nonfinite": own.get(STRICT)}
-        return conv2d(self.x, weight[:, :, None, None], bias, activation=self.activation, residual=residual, **more)
+        layer = told_layer(own.get(LAYER))
+        if self.before is not None:
+            first = self.before.linear
+            # training keeps what the hidden channels are
+            trains = torch.is_grad_enabled() and any(one.requires_grad for one in (x, weight, first.weight))
+            if self.activation is None and not trains and not unsupported(x, first.weight, weight):
+                biases = first.bias, bias
+                activation = self.before.activation
+                return pointwise_mlp(
+                    x, first.weight, weight, *biases, activation=activation, residual=residual, layer=layer
+                )
+            x = self.before.images()
+        more = {"layer": layer, "strict_nonfinite": own.get(STRICT)}
+        return conv2d(x, weight[:, :, None, None], bias, activation=self.activation, residual=residual, **more)
+
+    @property
+    def can_be_first(self) -> bool:
+        """Whether a layer that comes after this one can be in its call."""
+        return self.tensor is None and self.before is None and self.scale is None and not self.front
 
     def step(self, function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """An activation, a dropout that drops nothing, the permutation, a scale, a sum with a tensor of its shape."""
@@ -144,13 +165,16 @@ def makes_pixels(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
     """A linear layer's class whose result of [N, H, W, C] is Pixels."""
 
     def forward(self: Any, input: Any) -> Any:
+        hooked = any(getattr(self, hooks) for hooks in HOOKS)
+        if isinstance(input, Pixels) and input.can_be_first and not hooked:
+            return Pixels(self, input.x, input)
         input = tensor_of(input)
         plain = (
             not isinstance(input, Tensor)  # also where torch.fx traces
             or input.dim() != 4
             or input.numel() == 0
             or input.dtype != self.weight.dtype
-            or any(getattr(self, hooks) for hooks in HOOKS)
+            or hooked
             or is_autocast(input.device.type)
         )
         return kind.forward(self, input) if plain else Pixels(self, input.permute(FRONT))

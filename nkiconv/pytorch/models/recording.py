@@ -25,7 +25,7 @@ from ...planner import Asked
 from ...planner.operations import operation_of
 from ...problem import ConvProblem
 from ..causal import states
-from ..operators.calls import WITH_PROLOGUE, WITH_STATS
+from ..operators.calls import WITH_PROLOGUE, WITH_STATS, asked_of
 from ..operators.convolution import filter_like
 from ..operators.filter_gradients import OPERATORS, weight_asked
 from ..operators.gradients import GRADIENT
@@ -33,7 +33,7 @@ from ..operators.planned import called
 from ..operators.tensor_kinds import DTYPES
 from .classes import is_changed
 from .conversion import convert, copied
-from .flops import Share, flops_of, is_convolution
+from .flops import POINTWISE_MLP, Share, flops_of, is_convolution
 from .fusing import hands_on
 from .pixel_layers import makes_pixels
 from .report import Report
@@ -54,6 +54,7 @@ class Convolved:
     problem: ConvProblem
     asked: Asked
     direction: str = "forward"  # or "dgrad", "wgrad", of a gradient
+    hidden: int = 0  # channels between two 1x1 convolutions that are one kernel, of operation "pointwise_mlp"
 
 
 @dataclass(frozen=True)
@@ -324,11 +325,23 @@ def _is_of_numbers(func: Any, args: Any, named: Mapping[str, Any]) -> bool:
     return all(one.numel() <= (_FEW if _is_whole(one) else 1) for one in tensors)
 
 
+def _mlp(x: Any, weight1: Any, weight2: Any, bias1: Any, bias2: Any, residual: Any, activation: Any) -> Convolved:
+    """Two 1x1 convolutions in one kernel."""
+    numbers = [1] * (x.dim() - 2), [0] * 2 * (x.dim() - 2), [1] * (x.dim() - 2), [1] * (x.dim() - 2)
+    filters = x.new_empty((weight2.shape[0], x.shape[1], *numbers[0]))
+    problem = asked_of(f"conv{x.dim() - 2}d", *numbers, 1, None, "pre_activation", None).problem(x, filters)
+    position = None if residual is None else "pre_activation"
+    asked = Asked(bias=bias1 is not None or bias2 is not None, activation=activation, residual=position)
+    return Convolved(POINTWISE_MLP, problem, asked, hidden=int(weight1.shape[0]))
+
+
 def _convolved(func: Any, args: tuple[Any, ...]) -> Convolved:
     """What the planner is asked about a call of one of our operators."""
     name = func.name().removeprefix("nkiconv::").partition(".")[0]
     if name == "causal_conv1d":
         return _causal(*args[:8], *args[9:])
+    if name == POINTWISE_MLP:
+        return _mlp(*args[:7])
     found = called(name, args)
     return Convolved(found.asked.operation, found.problem, found.planned)
 
