@@ -138,8 +138,8 @@ def version_of(x: Tensor) -> int | None:
 def is_changed_since(x: Tensor, version: int | None) -> None:
     """Raise UnsupportedError if an input was changed in place since its version was read."""
     text = (
-        "input: was changed in place between a norm and what convolves its result, which convert(fuse=True) made one "
-        "call; convert this model with fuse=False"
+        "input: was changed in place between a norm or linear layer and what computes its result, which "
+        "convert(fuse=True) made one call; convert this model with fuse=False"
     )
     refuse(UnsupportedError, "" if version == version_of(x) else text)
 

@@ -50,7 +50,7 @@ LAYER = "nkiconv_layer"
 _PERMUTES = (torch.permute, torch.Tensor.permute)
 _NORMS = (torch.nn.LayerNorm, torch.nn.RMSNorm)
 _THROUGH = (torch.nn.Identity, torch.nn.modules.dropout._DropoutNd)
-#: Classes and functions of timm and torchvision that return their input in eval mode.
+#: How classes and functions of timm, torchvision and transformers end that return their input in eval mode.
 _DEPTHS = ("DropPath", "StochasticDepth", "stochastic_depth")
 
 
@@ -61,7 +61,8 @@ class Pixels(Pending):
     """
 
     def __init__(self, linear: Any, x: Tensor, before: Pixels | None = None) -> None:
-        self.linear, self.x, self.before, self.version = linear, x, before, version_of(x)
+        self.linear, self.x, self.before = linear, x, before
+        self.version: int | None = version_of(x) if before is None else before.version
         self.activation: str | None = None
         self.scale: Tensor | None = None
         self.front = False
@@ -222,7 +223,7 @@ def _layer(node: fx.Node, region: Region) -> _Found | None:
             activation = named
         elif _permutes(user, FRONT) and not front:
             front = True
-        elif user.target in (operator.mul, torch.mul, "mul") and front and not activation and not scaled:
+        elif user.target in (operator.mul, torch.mul, "mul") and not activation and not scaled:
             [*others] = [one for one in user.all_input_nodes if one is not after]
             scaled = len(others) == 1 and _is_parameter(others[0])
             if not scaled:
@@ -273,7 +274,9 @@ def _is_parameter(node: fx.Node) -> bool:
 def _is_through(node: fx.Node, kinds: Any) -> bool:
     """Whether a call returns its first argument in eval mode: dropout and stochastic depth."""
     called = type(kinds[str(node.target)]) if node.op == "call_module" else node.target
-    return getattr(called, "__name__", "") in _DEPTHS or (isinstance(called, type) and issubclass(called, _THROUGH))
+    return getattr(called, "__name__", "").endswith(_DEPTHS) or (
+        isinstance(called, type) and issubclass(called, _THROUGH)
+    )
 
 
 def _reasons(model: torch.nn.Module, found: PixelLayer, inside: str) -> Iterator[str]:
