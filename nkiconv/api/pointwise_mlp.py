@@ -15,6 +15,8 @@ from ..schedules.pointwise_mlp import MlpGeometry, unsupported_reason
 from .calls import has_no_images, launch, no_data, one_array, one_image
 
 _CANNOT = "pointwise_mlp cannot run this call"
+#: Bytes of an element.
+BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 #: Axes of x, by how many there are.
 _AXES = {3: "N, C, W", 4: "N, C, H, W", 5: "N, C, D, H, W"}
 
@@ -56,8 +58,8 @@ def pointwise_mlp(
     y_shape = (x.shape[0], K, *x.shape[2:])
     raise_all(_CANNOT, list(_shape_violations(one, (w1, w2), (bias1, bias2), residual, y_shape)))
     dtype = rules.short_dtype(x.dtype)
-    itemsize = 4 if dtype == "fp32" else 2
-    geometry = MlpGeometry(one.shape[0], C, M, K, math.prod(x.shape[2:]), itemsize, residual is not None)
+    itemsize, added = (0 if each is None else BYTES[rules.short_dtype(each.dtype)] for each in (x, residual))
+    geometry = MlpGeometry(one.shape[0], C, M, K, math.prod(x.shape[2:]), itemsize, added)
     raise_all(_CANNOT, list(refused(UnsupportedError, unsupported_reason(geometry))))
     if empty:
         nothing: AnyArray = no_data(y_shape, _AXES[len(y_shape)].replace(", ", ""), "N", dtype)

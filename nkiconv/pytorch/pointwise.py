@@ -70,7 +70,9 @@ def pointwise_mlp(
 def unsupported(x: Tensor, weight1: Tensor, weight2: Tensor) -> str:
     """Why no kernel takes tensors that go together, with a residual; "" if one does."""
     channels = weight1.shape[1], weight1.shape[0], weight2.shape[0]
-    return unsupported_reason(MlpGeometry(x.shape[0], *channels, math.prod(x.shape[2:]), x.element_size(), True))
+    return unsupported_reason(
+        MlpGeometry(x.shape[0], *channels, math.prod(x.shape[2:]), x.element_size(), x.element_size())
+    )
 
 
 def _check(

@@ -22,7 +22,8 @@ class MlpGeometry:
     K: int
     pixels: int
     itemsize: int
-    residual: bool
+    #: bytes of an element of the residual; 0: there is none
+    residual_bytes: int
 
     @property
     def c_tiles(self) -> list[Part]:
@@ -69,8 +70,10 @@ class MlpGeometry:
         """Bytes a partition of groups of so many banks, at most."""
         c, m, k = (len(tiles) for tiles in (self.c_tiles, self.m_tiles, self.k_tiles))
         filters = c * self.M + m * self.K + max(self.C, self.M)
-        each = X_TILES * c + TILES * m + (2 * TILES if self.residual else TILES) * k
-        return self.itemsize * (filters + together * BANK_COLUMNS * each) + 4 * (m + k) + 4 * BANK_COLUMNS + 512
+        pixels = together * BANK_COLUMNS
+        each = self.itemsize * (X_TILES * c + TILES * m + TILES * k) + self.residual_bytes * TILES * k
+        # filters as they come, biases, zeros of the warm-up and evacuations in two steps
+        return self.itemsize * filters + pixels * each + 4 * (m + k) + 4 * BANK_COLUMNS + 512
 
     @property
     def instructions(self) -> int:

@@ -78,6 +78,14 @@ def test_what_may_be_left_out(added, activation):
     check(arrays, more, "bf16", activation)
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_a_residual_of_fp32_is_rounded_with_the_sum_alone(dtype):
+    (x, w1, w2), more = drawn(*SHAPES["several tiles"], dtype)
+    more |= {"bias2": -np.ones_like(more["bias2"]), "residual": np.full(more["residual"].shape, 1 + 2**-12, np.float32)}
+    y = nkiconv.pointwise_mlp(x, w1, 0 * w2, **more)
+    assert (y.astype(np.float32) == 2.0**-12).all()
+
+
 @given(st.data())
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_call(data):
@@ -135,18 +143,21 @@ def test_filters_that_do_not_fit_are_refused():
 
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("why", SHAPES)
-def test_it_needs_no_more_than_a_schedule_says(why, lnc):
+def test_it_needs_no_more_than_a_schedule_says(why, dtype, lnc):
+    """dtype: of the residual."""
     (x, w1, w2), more = drawn(*SHAPES[why], "bf16")
+    more["residual"] = more["residual"].astype(DTYPES[dtype])
     launched = nkiconv.pointwise_mlp_fused[lnc]
     found = simulator.execute(launched, (x, w1, w2), more, trace_only=True)
     N, C, *pixels = x.shape
-    geometry = MlpGeometry(N, C, w1.shape[0], w2.shape[0], math.prod(pixels), 2, True)
+    geometry = MlpGeometry(N, C, w1.shape[0], w2.shape[0], math.prod(pixels), 2, more["residual"].itemsize)
     assert max(map(num_compiled, found.programs)) <= geometry.instructions
     assert found.sbuf_peak_bytes <= geometry.bytes(geometry.together)
 
 
 @pytest.mark.parametrize(("channels", "size"), [(96, 56), (384, 14)])
 def test_schedules_of_convnext_fit(channels, size):
-    geometry = MlpGeometry(32, channels, 4 * channels, channels, size * size, 2, True)
+    geometry = MlpGeometry(32, channels, 4 * channels, channels, size * size, 2, 2)
     assert geometry.together == 2

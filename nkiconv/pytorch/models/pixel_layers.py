@@ -208,7 +208,11 @@ def find(model: torch.nn.Module, copied: Copy) -> tuple[PixelLayer, ...]:
 def _of_region(region: Region) -> Iterator[_Found]:
     for graph in region.graphs:
         for node in graph.nodes:
-            if node.op == "call_module" and is_linear(region.kinds[str(node.target)]) and len(node.args) == 1:
+            if (
+                node.op == "call_module"
+                and is_linear(region.kinds[str(node.target)])
+                and len(node.all_input_nodes) == 1
+            ):
                 found = _layer(node, region)
                 if found is not None:
                     yield found
@@ -238,7 +242,7 @@ def _layer(node: fx.Node, region: Region) -> _Found | None:
         return None
     inside = set.intersection(_modules_around(node) - {str(node.target)}, *map(_modules_around, after.users))
     # what the layer reads must be seen by it alone, as it reads it later
-    alone = isinstance(node.args[0], fx.Node) and len(node.args[0].users) == 1
+    alone = len(node.all_input_nodes[0].users) == 1
     reason = "" if alone else "is not the only one that sees its input"
     found = PixelLayer(f"{region.prefix}{node.target}", activation, scaled and adds, adds, reason)
     return _Found(found, f"{region.prefix}{max(inside, key=len, default='')}".removesuffix("."))

@@ -69,15 +69,15 @@ class Core:
                     transpose_together(dst, sources, itemsize, self.ledger)
         return w_sbuf
 
-    def tile(self, tiles, banks):
-        """[channel, tile, bank, images, pixels] in SBUF for a group."""
+    def tile(self, tiles, banks, like):
+        """[channel, tile, bank, images, pixels] in SBUF for a group, of the dtype of a tensor in HBM."""
         (_, nn), (_, pn) = banks[0]
         parts = min(nl.tile_size.pmax, tiles[0][1])
-        return nl.ndarray((parts, len(tiles), len(banks), nn, pn), dtype=self.operands.x.dtype, buffer=nl.sbuf)
+        return nl.ndarray((parts, len(tiles), len(banks), nn, pn), dtype=like.dtype, buffer=nl.sbuf)
 
     def load(self, hbm, tiles, banks):
         """A group of pixels of x or the residual."""
-        tile_sbuf = self.tile(tiles, banks)
+        tile_sbuf = self.tile(tiles, banks, hbm)
         for dst, pattern, offset in self.regions(hbm, tile_sbuf, tiles, banks):
             load(dst, hbm, pattern, offset)
         return tile_sbuf
@@ -100,7 +100,7 @@ class Core:
         if operands.residual != None:
             residual = self.load(operands.residual, geometry.k_tiles, banks)
         x_sbuf = self.load(operands.x, geometry.c_tiles, banks)
-        return Group(banks, x_sbuf, residual, self.tile(geometry.m_tiles, banks))
+        return Group(banks, x_sbuf, residual, self.tile(geometry.m_tiles, banks, operands.x))
 
     def sums(self, group, parts):
         """Banks of sums of a group, [channel, bank, images, pixels], each in a bank of PSUM."""
@@ -134,7 +134,7 @@ class Core:
     def finish(self, group):
         """y of a group."""
         geometry, operands = self.geometry, self.operands
-        y_sbuf = self.tile(geometry.k_tiles, group.banks)
+        y_sbuf = self.tile(geometry.k_tiles, group.banks, operands.y)
         for index, (k, kn) in enumerate(geometry.k_tiles):
             acc_psum = self.sums(group, kn)
             self.multiply(acc_psum, self.second, geometry.m_tiles, group.hidden, (k, kn))
