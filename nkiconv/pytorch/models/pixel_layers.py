@@ -91,7 +91,8 @@ class Pixels(Pending):
                 )
             x = self.before.images()
         more = {"layer": layer, "strict_nonfinite": own.get(STRICT)}
-        return conv2d(x, weight[:, :, None, None], bias, activation=self.activation, residual=residual, **more)
+        y: Tensor = conv2d(x, weight[:, :, None, None], bias, activation=self.activation, residual=residual, **more)
+        return y
 
     @property
     def can_be_first(self) -> bool:
