@@ -15,13 +15,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._nki import nisa, nl
-from ..schedules.options import TRIPLES
+from ..schedules.options import MOVING_MAX, TRIPLES
 from ..schedules.tiles import cut_at, size_of
 from ._dma import copy, store
 from ._engines import book_vector
 
-#: Statistics of M tiles that are moved to other partitions at once, at most.
-MOVING_MAX = 32
 #: Small images whose statistics are stored together, of an M tile.
 SMALL_IMAGES = 8
 
@@ -36,7 +34,7 @@ class Statistics(nl.NKIObject):
 
 
 def new_statistics(partitions, most=TRIPLES):
-    """Statistics of no values yet. most: triples that are kept, at least 4."""
+    """Statistics of no values yet. most: triples that are kept, at least 4 where values are added."""
     triples_sbuf = nl.ndarray((partitions, most, 3), dtype=nl.float32, buffer=nl.sbuf)
     return Statistics(triples=triples_sbuf, used=0, count=0)
 
@@ -106,12 +104,11 @@ class SmallImages(nl.NKIObject):
 
 @dataclass
 class Channels(nl.NKIObject):
-    """Statistics of output channels of an image: `whole` of all partitions, that have each channel several times where
-    several rows of y share the columns, and `first`, of those that have it first; a bias [P, 1] that the values lack,
-    or None; banks of sums that are left to come."""
+    """Statistics of output channels of an image, by how many rows of y the partitions are of that hold the values, all
+    that share the columns or the first of them; a bias [P, 1] that the values lack, or None; banks of sums that are
+    left to come."""
 
-    whole: Statistics
-    first: Statistics
+    parts: dict
     bias: object
     left: int
 
@@ -146,11 +143,11 @@ class OutputStatistics:
             plane = end
         return found
 
-    def add(self, m_tile, values, first, rows, bias=None):
+    def add(self, m_tile, values, first, rows, bias=None, last=1):
         """Take in values [partitions, planes, rows, columns], fp32 in SBUF or PSUM, of planes of y from `first` on.
 
-        rows: how many of them are of y for all partitions; one more may be for those that have each channel first.
-        bias: [partitions, 1] fp32 in SBUF that is in y and not in them, or None.
+        rows: how many of them are of y for all partitions; one more may be for those of the first `last` rows of y that
+        share the columns. bias: [partitions, 1] fp32 in SBUF that is in y and not in them, or None.
         """
         partitions, planes, pn, qn = values.shape
         found, done = self.images(first, planes), []
@@ -161,15 +158,14 @@ class OutputStatistics:
             found = [one for one in found if one not in whole]
         for image, z, zn in found:
             if (image, m_tile.k0) not in self.open:
-                empty = new_statistics(partitions), new_statistics(m_tile.kn) if m_tile.rows > 1 else None
-                self.open[image, m_tile.k0] = Channels(*empty, bias, self.left[image, m_tile.k0])
+                self.open[image, m_tile.k0] = Channels({}, bias, self.left[image, m_tile.k0])
             one = self.open[image, m_tile.k0]
             for at, count in cut_at(zn, max(1, nl.tile_size.bn_stats_fmax // (pn * qn))):
                 part = slice(z + at, z + at + count)
                 if rows > 0:
-                    self.add_piece(one.whole, values[0:partitions, part, 0:rows, 0:qn])
+                    self.add_piece(one, m_tile.rows, values[0:partitions, part, 0:rows, 0:qn])
                 if rows < pn:
-                    self.add_piece(one.first, values[0 : m_tile.kn, part, rows:pn, 0:qn])
+                    self.add_piece(one, last, values[0 : last * m_tile.kn, part, rows:pn, 0:qn])
             one.left = one.left - 1
             if one.left == 0:
                 done.append(image)
@@ -204,27 +200,29 @@ class OutputStatistics:
         pattern = [[3, kn], [3 * self.hbm.shape[2], n], [1, 3]]
         store(stats_sbuf, self.hbm, pattern, self.offset(some.first, some.m_tile))
 
-    def add_piece(self, statistics, data):
-        """Take in at most 512 values a partition."""
-        add_values(statistics, data)
+    def add_piece(self, one, rows, data):
+        """Take in at most 512 values a partition, of partitions of so many rows."""
+        if rows not in one.parts:
+            one.parts[rows] = new_statistics(data.shape[0])
+        add_values(one.parts[rows], data)
         book_vector(self.ledger, size_of(data.shape[1:]))
 
     def store_channels(self, image, m_tile, one):
         """Store the statistics of an M tile of an image; of several rows of y together when they have been moved to the
         same partitions, which may take as long as the loads before it."""
         if m_tile.rows == 1:
-            self.store_one(image, m_tile, one.whole, one.bias)
+            self.store_one(image, m_tile, one.parts[1], one.bias)
             return
-        kn, every = m_tile.kn, new_statistics(m_tile.kn, m_tile.rows + 1)
-        if one.whole.count > 0:
-            whole_sbuf = nl.ndarray((m_tile.rows * kn, 3), dtype=nl.float32, buffer=nl.sbuf)
-            finish_triple(one.whole, whole_sbuf)
-            for row in range(m_tile.rows):
-                copy(every.triples[0:kn, row, 0:3], whole_sbuf[row * kn : (row + 1) * kn, 0:3])
-            every.used, every.count = m_tile.rows, m_tile.rows * one.whole.count
-        if one.first.count > 0:
-            finish_triple(one.first, every.triples[0:kn, every.used, 0:3])
-            every.used, every.count = every.used + 1, every.count + one.first.count
+        kn, every = m_tile.kn, new_statistics(m_tile.kn, sum(one.parts))
+        for rows, part in sorted(one.parts.items(), reverse=True):
+            if rows == 1:
+                finish_triple(part, every.triples[0:kn, every.used, 0:3])
+            else:
+                triple_sbuf = nl.ndarray((rows * kn, 3), dtype=nl.float32, buffer=nl.sbuf)
+                finish_triple(part, triple_sbuf)
+                for row in range(rows):
+                    copy(every.triples[0:kn, every.used + row, 0:3], triple_sbuf[row * kn : (row + 1) * kn, 0:3])
+            every.used, every.count = every.used + rows, every.count + rows * part.count
         self.store_moved(MOVING_MAX)
         self.moving.append((image, m_tile, every, one.bias))
 

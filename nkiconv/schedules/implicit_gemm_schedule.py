@@ -27,7 +27,14 @@ from .implicit_gemm_channels import (
 )
 from .implicit_gemm_outputs import banks_of, m_tile_out_tile, out_tiles_of, row_parts, x_elements
 from .implicit_gemm_products import RAW_BYTES, needs_order
-from .options import TRIPLES, Options, prologue_bytes, prologue_instructions
+from .options import (
+    ROUNDED_BANKS,
+    STATISTICS_BYTES,
+    STATISTICS_INSTRUCTIONS,
+    Options,
+    prologue_bytes,
+    prologue_instructions,
+)
 from .pairs_of_planes import PRODUCTS_OF_PAIR, bank_of_y, frames_seen, out_tile_of_y, planes_at_once
 from .planes import misses_planes, window_channels
 from .regions import Region, offset_at, regions_of_x
@@ -45,9 +52,6 @@ WAITING_MAX, ON_THE_WAY = 4, 3
 #: Of fp16x3: products that stand for one; pairs on their way that begin in PSUM, at most; bytes a partition of fp32
 #: elements that become pairs together, if more than a row, and of all that are no pairs yet.
 PRODUCTS_OF_FP32, PAIRS_MAX, STAGE_PART_BYTES, STAGE_BYTES = 3, 3, 4096, 16_384
-#: Of statistics: bytes a partition of the triples that are kept of an M tile and image; banks of fp32 results that are
-#: to be rounded; instructions for a bank and an image.
-STATISTICS_BYTES, ROUNDED_BANKS, STATISTICS_INSTRUCTIONS = 12 * TRIPLES, 2, 3
 #: Of winograd: bytes a partition of frames that are added together, if more than a row; tiles that frames of a K tile
 #: rotate through, at least; banks of PSUM whose sums are on their way out together, in parts.
 FRAMES_PART_BYTES, TURNS_MIN, SUMS_BANKS = 8192, 2, 6

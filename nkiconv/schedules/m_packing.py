@@ -9,7 +9,14 @@ from .block_axes import BlockAxis, ShiftedPart, block_axis, home_element, num_st
 from .block_schedule import Lanes, Place, Resident, RowTile, Schedule, Shift, Turn
 from .cuts import axis_elements, cut_volumes
 from .geometry import Axis, Geometry, images_axis, is_of_planes, num_taps, sees_itself, span, valid_range
-from .options import PROLOGUE_ARGUMENTS, Options, taken_unsupported
+from .options import (
+    PROLOGUE_ARGUMENTS,
+    Options,
+    packed_statistics_bytes,
+    packed_statistics_instructions,
+    prologue_instructions,
+    taken_unsupported,
+)
 from .planes import k_tiles_of_windows, window_channels, with_windows
 from .settings import (
     WARM_UP_MAX,
@@ -260,6 +267,8 @@ def packed_reason(geometry: Geometry, options: Options, config: Config) -> str:
         )
     if depth > 1 and options.prologue.asked:
         return f"config depth={depth}, {PROLOGUE_ARGUMENTS}: planes of x that are channels have no prologue; use 1"
+    if depth > 1 and options.statistics:
+        return f"config depth={depth}, return_stats='channel': planes of y share the columns; use 1"
     if lanes > 1 and (depth > 1 or not takes_lanes(geometry, lanes)):
         return (
             f"config lanes={lanes}, N={planes.out}, C={geometry.C}: {NAME} puts at most N images on row tiles, each of "
@@ -331,6 +340,24 @@ def packed_settings(geometry: Geometry, config: Config) -> PackedSettings:
     if len(every) == 1:
         return every[0]
     return next((one for one in every if build_packed(geometry, one) is not None), every[0])
+
+
+def statistics_bytes(geometry: Geometry, options: Options) -> int:
+    """Bytes a partition of statistics of y, at most."""
+    rows = min(P_MAX // geometry.K, geometry.rows.out)
+    images = max(1, BANK_COLUMNS // (div_ceil(geometry.rows.out, rows) * geometry.columns.out))
+    return packed_statistics_bytes(options, rows, min(geometry.planes.out, _QUADRANTS * images))
+
+
+def fused_instructions(
+    geometry: Geometry, schedule: Schedule, options: Options | None, lanes: Lanes, tiles: int, banks: int
+) -> int:
+    """Instructions of prologue and statistics for an output tile of so many row tiles and banks, at most."""
+    if options is None:
+        return 0
+    rows, loads = 1 if schedule.shift is None else schedule.shift.U, 9 * len(schedule.k_tiles) * tiles * len(lanes)
+    total = prologue_instructions(options.prologue, geometry, lanes[0][0].xn, loads)
+    return total + tiles * packed_statistics_instructions(options, rows, banks, lanes[0][0].bn)
 
 
 def packed_bytes(geometry: Geometry, schedule: Schedule, residual: bool) -> int:

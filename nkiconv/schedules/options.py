@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .geometry import Geometry
-from .tiles import BANK_COLUMNS, P_MAX, QUADRANT, div_ceil
+from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, QUADRANT, div_ceil
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,11 @@ class Norm:
 #: Triples of statistics of a partition that are kept before they become one. bn_aggr takes 13 cycles for each: with so
 #: many half a microsecond is left to do after the last values, and Vector does 6 % more than bn_stats alone.
 TRIPLES = 32
+#: Bytes a partition of those, of an M tile and image; statistics of M tiles that are moved to other partitions at once,
+#: at most; banks of fp32 results that are to be rounded; instructions for a bank and an image.
+STATISTICS_BYTES, MOVING_MAX, ROUNDED_BANKS, STATISTICS_INSTRUCTIONS = 12 * TRIPLES, 32, 2, 3
+#: Algorithms that return statistics.
+TAKE_STATISTICS = ("implicit_gemm", "weight_stationary", "stacked")
 
 
 @dataclass(frozen=True)
@@ -90,6 +95,11 @@ class Options:
     prologue: Prologue = NO_PROLOGUE
     #: whether statistics of y by image and channel are returned
     statistics: bool = False
+
+    @property
+    def of_channels(self) -> bool:
+        """Whether partitions must hold channels of one plane, as a prologue and statistics are of these."""
+        return self.prologue.asked or self.statistics
 
 
 def images_met(geometry: Geometry, planes: int) -> int:
@@ -154,12 +164,31 @@ def prologue_unsupported(options: Options, algorithm: str, geometry: Geometry) -
 
 def statistics_unsupported(options: Options, algorithm: str) -> str:
     """Why an algorithm does not return statistics of y, or ""."""
-    if not options.statistics or algorithm == "implicit_gemm":
+    return "" if algorithm in TAKE_STATISTICS else no_statistics(options, algorithm)
+
+
+def no_statistics(options: Options, what: str) -> str:
+    """Why an algorithm, or one for some problems, does not return statistics of y, or "" where none are asked for."""
+    if not options.statistics:
         return ""
     return (
-        f"return_stats='channel': {algorithm} has other outputs than channels on the partitions; use implicit_gemm, or "
+        f"return_stats='channel': {what} has other outputs than channels on the partitions; use implicit_gemm, or "
         f"channel_stats of y"
     )
+
+
+def packed_statistics_bytes(options: Options, rows: int, images: int, m_tiles: int = 1) -> int:
+    """Bytes a partition of the statistics of so many images, of so many rows of y in the columns: triples of all rows
+    and, at the end of an image, of some of them twice; those that are moved; fp32 results."""
+    if not options.statistics:
+        return 0
+    triples = (3 if rows > 1 else 1) * (images + 1) * m_tiles * STATISTICS_BYTES
+    return triples + 12 * (rows + 2) * (MOVING_MAX + m_tiles) + ROUNDED_BANKS * BANK_BYTES
+
+
+def packed_statistics_instructions(options: Options, rows: int, banks: int, images: int) -> int:
+    """Instructions of so many banks and images, at most, each cut at the other's ends."""
+    return (3 * banks + images * (3 * (rows + 2) + 6)) * STATISTICS_INSTRUCTIONS if options.statistics else 0
 
 
 def one_group_unsupported(geometry: Geometry, algorithm: str, single_bytes: bool) -> str:

@@ -33,7 +33,13 @@ from dataclasses import dataclass, replace
 from .block_schedule import Resident, RowTile, Schedule
 from .cuts import axis_elements, num_plane_parts, window_of
 from .geometry import Geometry, instructions_unsupported
-from .options import Options, one_group_unsupported, taken_unsupported
+from .options import (
+    Options,
+    no_statistics,
+    one_group_unsupported,
+    packed_statistics_bytes,
+    taken_unsupported,
+)
 from .settings import BY_SHAPE, Config, Settings, choice, count, half, less, more, setting, warm_up
 from .stacked_schedule import (
     FILTER_BYTES,
@@ -122,11 +128,11 @@ def plan(geometry: Geometry, options: Options, config: Config, cores: int) -> tu
     reason = unsupported_reason(geometry, options, config)
     if reason != "":
         return None, reason
-    settings = default_settings(geometry, options.residual, config)
+    settings = default_settings(geometry, options, config)
     reason = sizes_reason(geometry, settings)
     if reason != "":
         return None, reason
-    stack = build(geometry, settings, options.residual)
+    stack = build(geometry, settings, options)
     if stack is None:
         what = f"W={geometry.columns.size}, R={geometry.rows.taps}, S={geometry.columns.taps}: stacked rows and filters"
         if isinstance(settings, DepthwiseSettings):
@@ -135,7 +141,7 @@ def plan(geometry: Geometry, options: Options, config: Config, cores: int) -> tu
                 f"and the stationaries of {settings.channels} channels"
             )
         return None, f"{what} must fit SBUF, {SBUF_BYTES} bytes per partition; use implicit_gemm"
-    reason = instructions_unsupported(geometry, ALGORITHM, stack.most_instructions(cores))
+    reason = instructions_unsupported(geometry, ALGORITHM, stack.most_instructions(cores, options))
     return (scheduled(stack), "") if reason == "" else (None, reason)
 
 
@@ -161,7 +167,8 @@ def unsupported_reason(geometry: Geometry, options: Options, config: Config) -> 
         return "filter_ref is packed: stacked takes plain filters; use implicit_gemm, or pass [K, C, R, S]"
     if geometry.C > P_MAX and not depthwise:
         return f"C={geometry.C}: stacked takes at most {P_MAX} channels; use implicit_gemm"
-    return taken_unsupported(geometry, options, ALGORITHM, False, "rows outside a window")
+    reason = no_statistics(options, f"{ALGORITHM} of depthwise problems") if depthwise else ""
+    return reason or taken_unsupported(geometry, options, ALGORITHM, False, "rows outside a window")
 
 
 def _together_reason(config: Config) -> str:
@@ -210,7 +217,7 @@ def _by_quadrants(K: int, most: int) -> bool:
     return units > 0 and K % QUADRANT == 0 and div_ceil(K // QUADRANT, units) <= div_ceil(K, most)
 
 
-def default_settings(geometry: Geometry, residual: bool, config: Config) -> StackedSettings | DepthwiseSettings:
+def default_settings(geometry: Geometry, options: Options, config: Config) -> StackedSettings | DepthwiseSettings:
     """All settings; where a config names no sizes, few channels of y share the array if there is much to do."""
     if geometry.groups > 1:
         return depthwise_settings(geometry, config)
@@ -224,7 +231,7 @@ def default_settings(geometry: Geometry, residual: bool, config: Config) -> Stac
     while most > 1 and work > U * WORK and 2 * U * geometry.K <= P_MAX and 2 * U <= rows.out:
         U *= 2
     found = _of_outputs(geometry, config, U)
-    while U > 1 and build(geometry, found, residual) is None:
+    while U > 1 and build(geometry, found, options) is None:
         U //= 2
         found = _of_outputs(geometry, config, U)
     return found
@@ -290,13 +297,16 @@ def _depthwise_x_bytes(geometry: Geometry) -> int:
     return axis_elements(planes, planes.out // planes.images) * width * geometry.itemsize
 
 
-def build(geometry: Geometry, settings: StackedSettings | DepthwiseSettings, residual: bool) -> Stack | None:
+def build(geometry: Geometry, settings: StackedSettings | DepthwiseSettings, options: Options) -> Stack | None:
     """The Stack of settings without a reason against them, or None where memory does not hold it."""
     if isinstance(settings, DepthwiseSettings):
         made = _depthwise(geometry, settings)
     else:
-        made = _one_group(geometry, settings, residual)
-    return made if made is not None and made.sbuf_bytes(residual) <= SBUF_BYTES else None
+        made = _one_group(geometry, settings, options.residual)
+    if made is None:
+        return None
+    others = packed_statistics_bytes(options, made.U, made.images, len(made.m_tiles))
+    return made if made.sbuf_bytes(options.residual) + others <= SBUF_BYTES else None
 
 
 def _one_group(geometry: Geometry, settings: StackedSettings, residual: bool) -> Stack | None:

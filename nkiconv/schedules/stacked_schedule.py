@@ -12,6 +12,7 @@ from .block_axes import Part as BlockPart
 from .block_schedule import Bank, Lanes, Place, Turn
 from .cuts import axis_elements, cut_planes, parts_for_cores, window_of
 from .geometry import Axis, Geometry, filter_rows, span, valid_range
+from .options import Options, packed_statistics_instructions
 from .products import home_tap
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, Part, cut, cut_into, div_ceil, share, whole_words
 
@@ -408,7 +409,7 @@ class Stack:
         results = (4 + self.residual_depth if residual else 2) * self.result_bytes
         return self.ring * blocks * self.width * self.geometry.itemsize + self.filter_bytes + results + 4096
 
-    def most_instructions(self, cores: int) -> int:
+    def most_instructions(self, cores: int, options: Options | None = None) -> int:
         """Instructions of a core, at most."""
         geometry = self.geometry
         planes, rows, Q, T = geometry.planes, geometry.rows, geometry.columns.out, geometry.planes.taps
@@ -428,6 +429,7 @@ class Stack:
         m_tile = banks * (taps + 3) + 2 * (self.U + self.images) * (2 + halves) + 3 * self.U + self.U * self.V + 4
         plane = 2 * self.num_taps * max(1, self.B // self.G) + self.step + 16
         loads = self.D * axis_elements(planes, self.images) * plane + 8
+        m_tile += 0 if options is None else packed_statistics_instructions(options, self.U, banks, self.images)
         copies = len(self.phases) * taps * (1 + self.U) + 4 * self.U + 9
         copies += filter_rows(geometry) * geometry.columns.taps if geometry.flipped else 0
         pieces = self.U * (filter_rows(geometry) if rows.dilation > 1 else 3 * T)

@@ -30,7 +30,7 @@ from .block_axes import BlockAxis, block_axis, home_element, num_steps
 from .block_schedule import Lanes, Place, Resident, RowTile, Schedule, Turn
 from .geometry import Geometry, instructions_unsupported, is_of_planes, num_taps
 from .m_packing import PackedSettings
-from .options import NO_PROLOGUE, Options, Prologue, prologue_bytes, prologue_instructions, taken_unsupported
+from .options import Options, no_statistics, prologue_bytes, taken_unsupported
 from .output_tiles import count_items, item_sizes, items_of_groups, items_of_phases
 from .settings import (
     ALL,
@@ -140,8 +140,9 @@ def plan(geometry: Geometry, options: Options, config: Config, cores: int) -> tu
     if reason := unsupported_reason(geometry, options, config):
         return None, reason
     reserved = prologue_bytes(options.prologue, geometry, geometry.planes.size)
-    if options.prologue.asked and settings_class(geometry, config) is PackedSettings:
+    if options.of_channels and settings_class(geometry, config) is PackedSettings:
         config = tuple({"depth": 1, **dict(config or ())}.items())
+        reserved += m_packing.statistics_bytes(geometry, options)
     settings = default_settings(geometry, options.residual, config, reserved)
     if isinstance(settings, PhasesSettings):
         if not {"channels", "beside", "segments", "along"} & set(dict(config or ())):
@@ -153,20 +154,19 @@ def plan(geometry: Geometry, options: Options, config: Config, cores: int) -> tu
     schedule = build(geometry, settings, options.residual, reserved)
     if schedule is None:
         return None, _memory_reason(geometry, config)
-    reason = instructions_unsupported(
-        geometry, ALGORITHM, most_instructions(geometry, schedule, cores, options.prologue)
-    )
+    reason = instructions_unsupported(geometry, ALGORITHM, most_instructions(geometry, schedule, cores, options))
     return (schedule, "") if reason == "" else (None, reason)
 
 
 def unsupported_reason(geometry: Geometry, options: Options, config: Config) -> str:
     """Why not, from settings and sizes alone; "" for nothing."""
     if geometry.groups > 1:
-        reason = _groups_reason(geometry, config)
+        reason = _groups_reason(geometry, config) or no_statistics(options, f"{ALGORITHM} of groups")
         return reason or taken_unsupported(geometry, options, ALGORITHM, False, "other groups' channels")
     if settings_class(geometry, config) is PackedSettings:
         return m_packing.packed_reason(geometry, options, config)
-    return PhasesSettings.unsupported_reason(config) or unsupported_phases(geometry)
+    reason = PhasesSettings.unsupported_reason(config) or unsupported_phases(geometry)
+    return reason or no_statistics(options, PhasesSettings.algorithm)
 
 
 def unsupported_phases(geometry: Geometry) -> str:
@@ -452,7 +452,7 @@ def _least_instructions(geometry: Geometry, settings: PhasesSettings, cores: int
     return ITEM_INSTRUCTIONS * div_ceil(count_items(axes, sizes, segments), 1 if by_channels else cores)
 
 
-def most_instructions(geometry: Geometry, schedule: Schedule, cores: int, prologue: Prologue = NO_PROLOGUE) -> int:
+def most_instructions(geometry: Geometry, schedule: Schedule, cores: int, options: Options | None = None) -> int:
     """Instructions of a core, at most."""
     k_tiles, taps, outputs = len(schedule.k_tiles), num_taps(geometry), len(schedule.turns[0].outputs)
     products, most = sum(len(turn.products) for turn in schedule.turns), 0
@@ -466,7 +466,7 @@ def most_instructions(geometry: Geometry, schedule: Schedule, cores: int, prolog
             lanes = largest[id(one.items)]
             n, tiles = _most_banks(schedule, lanes), len(one.tiles[0])
             evacuated = n * tiles * (k_tiles * products + beside)
-            total += times * prologue_instructions(prologue, geometry, lanes[0][0].xn, 9 * k_tiles * tiles * len(lanes))
+            total += times * m_packing.fused_instructions(geometry, schedule, options, lanes, tiles, n)
             total += times * (len(one.tiles) * (evacuated + 8 * tiles + 8) + k_tiles * (9 * tiles * len(lanes) + 8))
             total += len(one.tiles) * tiles * (k_tiles * (taps + 2) * (2 * outputs * schedule.segments + 4) + 32)
         most = max(most, total)

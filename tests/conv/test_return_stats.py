@@ -1,9 +1,9 @@
-"""Statistics of y that convolutions return, of all that implicit_gemm does, against float64; y stays as it is."""
+"""Statistics of y that convolutions return, of all that algorithms with them do, against float64; y stays as it is."""
 
 import hypothesis
 import numpy as np
 import pytest
-from conv_calls import EDGE, config_of, planned
+from conv_calls import EDGE, config_of, geometry_of, options_of, planned, trace
 from draws import draws
 from hypothesis import strategies as st
 from tolerances import FLOAT32_MODELS
@@ -13,11 +13,15 @@ from nkiconv import ConvProblem, UnsupportedError
 from nkiconv.api.conv import run_conv
 from nkiconv.api.epilogue import Epilogue
 from nkiconv.bounds import epilogue_bound, moments_bound, products_bound, returned_stats_bound
-from nkiconv.kernels.conv import ALGORITHMS, conv2d_implicit_gemm
+from nkiconv.kernels._epilogue import read_epilogue
+from nkiconv.kernels.conv import conv2d_implicit_gemm
+from nkiconv.kernels.conv.dispatch import plan_of
 from nkiconv.planner.request import X_PERMS
 from nkiconv.problem import DTYPES
 from nkiconv.reference import abs_sum_ref, channel_stats_ref, conv_ref, epilogue_ref, norm_scale_shift_ref, num_terms
 from nkiconv.rules import RESIDUAL_POSITIONS
+from nkiconv.schedules import m_packing, weight_stationary
+from nkiconv.schedules.options import TAKE_STATISTICS, packed_statistics_bytes
 
 
 def image(**fields):
@@ -28,6 +32,16 @@ def image(**fields):
 
 def volume(**fields):
     return image(**({"D": 5, "T": 3, "padding": ((1, 1),) * 3} | fields))
+
+
+def packed(**sizes):
+    """M packing of these sizes."""
+    return {"algorithm": "weight_stationary", "config": tuple(sizes.items())}
+
+
+def stacked(**sizes):
+    """K packing of these sizes."""
+    return {"algorithm": "stacked", "config": tuple(sizes.items())}
 
 
 def canonical(array, problem):
@@ -42,7 +56,7 @@ def combined(stats):
     return whole, average, (count * (variance + (mean - average) ** 2)).sum(0) / whole
 
 
-def check(problem, lnc=2, mean=0.0, config=None, seed=0, **asked):
+def check(problem, lnc=2, mean=0.0, config=None, seed=0, algorithm="implicit_gemm", **asked):
     """y is that without statistics, to the bit, and they are those of y before it is rounded; returned is the truth."""
     rng = np.random.default_rng(seed)
     x = rng.standard_normal(problem.input_shape).astype(DTYPES[problem.dtype])
@@ -50,7 +64,7 @@ def check(problem, lnc=2, mean=0.0, config=None, seed=0, **asked):
     bias = (rng.standard_normal(problem.K) + mean).astype(np.float32)
     if asked.get("residual"):
         asked["residual"] = rng.standard_normal(problem.output_shape).astype(np.float32)
-    choice = {"lnc": lnc, "algorithm": "implicit_gemm", "config": config}
+    choice = {"lnc": lnc, "algorithm": algorithm, "config": config}
     y, stats = run_conv(x, w, problem, epilogue=Epilogue(bias=bias, return_stats="channel", **asked), **choice).y
     without = run_conv(x, w, problem, epilogue=Epilogue(bias=bias, **asked), **choice).y
     np.testing.assert_array_equal(y, without)
@@ -112,6 +126,38 @@ CASES = {
     "residual after gelu": (image(), {"residual": True, "activation": "gelu", "residual_position": "post_activation"}),
     "residual before tanh NHWC": (image(layout="NHWC"), {"residual": True, "activation": "tanh"}),
 }  # fmt: skip
+#: Of several rows of y in the columns: rows of the last block that y lacks, images that the cores share, turns of rows.
+K_PACKED = {"algorithm": "stacked"}
+CASES |= {
+    "M packing": (image(), {"algorithm": "weight_stationary"}),
+    "M packing, one tap, even rows": (image(C=64, K=64, H=8), packed(outputs=2, taps=1, lanes=2)),
+    "M packing, three images on two row tiles": (image(C=64, K=64, N=3), packed(outputs=2, taps=1, lanes=2)),
+    "M packing, a last block of 2 of 5 rows": (image(H=12), packed(outputs=5, taps=1)),
+    "M packing, a last block of 4 of 5 rows, all columns of taps": (image(K=6), packed(outputs=5, taps=3)),
+    "M packing, rows cut": (image(N=1, H=70, C=3, K=3), packed(outputs=4, taps=3, x_bytes=512)),
+    "M packing, many small images": (image(N=19, H=4, W=3), packed(outputs=3, taps=1)),
+    "M packing, NHWC": (image(layout="NHWC"), {"algorithm": "weight_stationary"}),
+    "M packing to fp32": (image(), {"out_dtype": "fp32", **packed(outputs=2, taps=1)}),
+    "M packing, fp32, residual": (image(dtype="fp32"), {"residual": True, "algorithm": "weight_stationary"}),
+    "M packing, silu, one tap": (image(), {"activation": "silu", **packed(outputs=2, taps=1)}),
+    "M packing, x dilated": (image(lhs_dilation=(2, 2), K=7), packed(outputs=4, taps=3)),
+    "M packing, volumes": (volume(), packed(outputs=2, taps=2)),
+    "M packing, volumes with planes dilated": (volume(lhs_dilation=(2, 1, 1)), packed(outputs=2, taps=1)),
+    "M packing, transposed": (
+        image(transposed=True, K=7, lhs_dilation=(2, 2), padding=((1, 2), (0, 1))), packed(outputs=4, taps=3)),
+    "K packing": (image(), K_PACKED),
+    "K packing, several M tiles": (image(K=150, N=3), K_PACKED),
+    "K packing, turns of rows": (image(C=3, H=13), stacked(rows=6, shifts=3, outputs=3, beside=2, apart=6)),
+    "K packing, turns of rows, stride": (
+        image(C=3, H=21, stride=(2, 2)), stacked(rows=8, shifts=3, outputs=2, beside=2, apart=8)),
+    "K packing, turns without rows": (image(C=3, H=9), stacked(rows=8, shifts=3, outputs=2, beside=4, apart=8)),
+    "K packing, rows cut": (image(N=1, C=3, H=90, W=40), K_PACKED),
+    "K packing, many small images": (image(N=19, C=3, H=4, W=3), stacked(rows=4, shifts=3, outputs=2, apart=2)),
+    "K packing, one row of y": (image(C=3, K=140), stacked(rows=3, shifts=3, outputs=1, apart=1)),
+    "K packing, gelu and residual": (image(C=3), {"residual": True, "activation": "gelu", **K_PACKED}),
+    "K packing, NHWC, fp32": (image(layout="NHWC", dtype="fp32"), K_PACKED),
+    "K packing, volumes": (volume(C=3), K_PACKED),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("lnc", [1, 2])
@@ -121,14 +167,47 @@ def test_statistics_of_y(name, lnc):
     check(problem, lnc, **more)
 
 
+#: Those whose memory is the kernel's own, copies of tensors aside.
+PACKED = [
+    name for name, (problem, more) in CASES.items()
+    if "algorithm" in more and problem.layout == "NCHW" and not problem.transposed and "residual" not in more
+]  # fmt: skip
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("name", [name for name in PACKED if not CASES[name][0].is_volume])
+def test_it_needs_no_more_than_it_says(name):
+    problem, more = CASES[name]
+    algorithm, config = more["algorithm"], more.get("config")
+    options = options_of(
+        statistics=True, epilogue=read_epilogue(more.get("activation"), None, None, "pre_activation", 2)
+    )
+    schedule, _ = plan_of(algorithm, geometry_of(problem), options, config, 2)
+    asked = {name: more[name] for name in ("activation",) if name in more}
+    execution = trace(problem, 2, config=config_of(algorithm, **dict(config or ())), return_stats="channel", **asked)
+    most = max(len(program.instructions) for program in execution.programs)
+    if algorithm == "stacked":
+        stack = schedule.stack
+        room = stack.sbuf_bytes(False) + packed_statistics_bytes(options, stack.U, stack.images, len(stack.m_tiles))
+        assert most <= stack.most_instructions(2, options)
+    else:
+        geometry = geometry_of(problem)
+        room = m_packing.packed_bytes(geometry, schedule, False) + m_packing.statistics_bytes(geometry, options)
+        assert most <= weight_stationary.most_instructions(geometry, schedule, 2, options)
+    assert execution.sbuf_peak_bytes <= room
+
+
 #: Problems of few outputs, which have many: hundreds of bn_stats to an image and channel.
-TAKEN = [name for name, problem in EDGE.items() if planned(problem, "implicit_gemm", statistics=True)[1] == ""]
+TAKEN = [
+    (name, algorithm) for name, problem in EDGE.items() for algorithm in TAKE_STATISTICS
+    if planned(problem, algorithm, statistics=True)[1] == ""
+]  # fmt: skip
 
 
-@pytest.mark.cover(5)
-@pytest.mark.parametrize("name", TAKEN)
-def test_edges(name):
-    check(EDGE[name].replace(dtype="bf16"))
+@pytest.mark.cover(8)
+@pytest.mark.parametrize(("name", "algorithm"), TAKEN)
+def test_edges(name, algorithm):
+    check(EDGE[name].replace(dtype="bf16"), algorithm=algorithm)
 
 
 @draws(16)
@@ -136,19 +215,22 @@ def test_edges(name):
     st.integers(1, 3), st.integers(1, 3), st.integers(1, 20), st.integers(1, 20), st.integers(1, 14),
     st.integers(1, 30), st.integers(1, 4), st.integers(1, 3), st.booleans(), st.sampled_from([None, "relu", "silu"]),
     st.sampled_from([None, *RESIDUAL_POSITIONS]), st.sampled_from(["bf16", "fp16", "fp32"]), st.sampled_from([1, 2]),
+    st.sampled_from(TAKE_STATISTICS),
 )  # fmt: skip
-def test_random_calls(N, groups, C, K, H, W, taps, stride, is_last, activation, position, dtype, lnc):
+def test_random_calls(N, groups, C, K, H, W, taps, stride, is_last, activation, position, dtype, lnc, algorithm):
     problem = ConvProblem(
         N=N, C=C * groups, K=K * groups, groups=groups, H=H, W=W, R=min(taps, H), S=taps, stride=(stride, 1),
         dtype=dtype, padding=((1, 0), (taps, 1)), layout="NHWC" if is_last else "NCHW",
     )  # fmt: skip
     residual = {} if position is None else {"residual": True, "residual_position": position}
-    check(problem, lnc, activation=activation, **residual)
+    takes = planned(problem, algorithm, statistics=True)[1] == ""
+    check(problem, lnc, activation=activation, algorithm=algorithm if takes else "implicit_gemm", **residual)
 
 
-def test_a_thousand_standard_deviations():
+@pytest.mark.parametrize("algorithm", TAKE_STATISTICS)
+def test_a_thousand_standard_deviations(algorithm):
     """Statistics are of y before it is rounded: of bf16, which steps by 4 standard deviations there, few are."""
-    truth, stats, y, bounds = check(image(K=32, H=40, W=50), mean=1000.0)
+    truth, stats, y, bounds = check(image(K=32, H=40, W=50), mean=1000.0, algorithm=algorithm)
     norm = nkiconv.norm_scale_shift(stats, norm="instance")
     _, mean, variance = np.moveaxis(channel_stats_ref(truth), -1, 0)
     bound = bounds[1] + moments_bound(mean, variance + bounds[1], 2)[1]
@@ -226,10 +308,14 @@ def test_functions_return_statistics_last():
             assert none[-1].shape == (2, 0, y.shape[1], 3)
 
 
-@pytest.mark.parametrize("algorithm", sorted({*ALGORITHMS} - {"implicit_gemm"}))
-def test_others_refuse_by_name(algorithm):
-    problem = image()
-    with pytest.raises(UnsupportedError, match=rf"return_stats='channel': {algorithm} .*use implicit_gemm"):
+@pytest.mark.parametrize(("algorithm", "problem", "what"), [
+    ("activation_stationary", image(), ""),
+    ("stacked", image(C=20, groups=20), "of depthwise problems "),
+    ("weight_stationary", image(groups=4), "of groups "),
+    ("weight_stationary", image(C=40, K=40, transposed=True, lhs_dilation=(2, 2)), "of transposed problems "),
+])  # fmt: skip
+def test_others_refuse_by_name(algorithm, problem, what):
+    with pytest.raises(UnsupportedError, match=rf"return_stats='channel': {algorithm} {what}has .*use implicit_gemm"):
         run_conv(
             np.ones(problem.input_shape, np.float32), np.ones(problem.filter_shape, np.float32),
             problem.replace(dtype="fp32"), epilogue=Epilogue(return_stats="channel"), algorithm=algorithm,
@@ -252,6 +338,8 @@ def test_what_else_is_refused():
 def test_plans_take_the_algorithm_that_has_them():
     """Whatever is best without statistics, and under a name of its own in the cache."""
     problem = image(C=3, K=64, H=32, W=32, dtype="bf16")
+    assert nkiconv.plan(problem, return_stats="channel").algorithm in TAKE_STATISTICS
+    problem = image(C=64, K=64, groups=32, H=32, W=32, dtype="bf16")
     assert nkiconv.plan(problem).algorithm != "implicit_gemm"
     assert nkiconv.plan(problem, return_stats="channel").algorithm == "implicit_gemm"
     row = ConvProblem(N=1, C=4, W=9, S=3, groups=4)

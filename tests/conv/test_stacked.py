@@ -248,7 +248,7 @@ def test_candidates_are_in_order_and_no_bound_is_below_the_tensor_engine(problem
     assert 0 < len(found) <= host.BUILT
     assert found == sorted(found, key=lambda one: one[0])
     for ns, own in found:
-        whole_ns = Bound(TARGET, geometry, options, host.build(geometry, own, options.residual)).total_ns()
+        whole_ns = Bound(TARGET, geometry, options, host.build(geometry, own, options)).total_ns()
         sizes = own.rows, own.shifts, own.outputs, own.beside, own.apart
         assert max(ns, alone[sizes]) <= whole_ns * (1 + 1e-12)
 

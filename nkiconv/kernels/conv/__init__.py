@@ -107,7 +107,7 @@ def conv2d_implicit_gemm(
         strict_nonfinite: whether NaN and Inf must stay in their group and windows: only algorithms that never multiply
             what is not theirs by zero.
         return_stats: None, or "channel": also return statistics of y by image and channel, of which each core writes a
-            part, before y is rounded; algorithm "implicit_gemm" alone.
+            part, before y is rounded; of `options.TAKE_STATISTICS`.
         x_scale, x_shift: [N, C] or [C] in HBM, fp32, or None, and x_activation, as activation: act(x * x_scale +
             x_shift) is convolved, computed in fp32 and rounded once to x's dtype, or to bf16 with precision="bf16"; not
             of fp8. Zeros of padding and lhs_dilation stay zeros. x_upsample: 1, or 2: rows and columns of that twice.

@@ -37,7 +37,8 @@ from ..sums import Product, covering_first, elements_met, is_whole, spaced, sums
 from .load import Inputs, StackedInputs
 from .residents import Residents, StackedResidents
 from .results import results_of
-from .shift_and_add import PartsAhead, add_shifted
+from .shift_and_add import PartsAhead, add_shifted, sums_alone
+from .statistics import before_rounding, leave, new_output_statistics
 
 
 @dataclass
@@ -55,6 +56,9 @@ class Work(nl.NKIObject):
     #: WarmBanks
     warm: list
     ahead: object = None
+    #: OutputStatistics, or None, and rows of y
+    statistics: object = None
+    rows_out: int = 0
 
 
 @dataclass
@@ -74,9 +78,10 @@ def run_weight_stationary(operands, geometry, options, schedule):
     if schedule.shift != None:
         geometry = with_windows(geometry, schedule.shift.V)
     steps = schedule.steps(nl.program_id(0), nl.num_programs())
+    ledger, k_tiles = new_ledger(), len(schedule.k_tiles)
+    statistics = new_output_statistics(operands, geometry, schedule, steps, ledger)
     if len(steps) == 0:
         return
-    ledger, k_tiles = new_ledger(), len(schedule.k_tiles)
     results = results_of(operands, geometry, schedule, steps, ledger)
     if schedule.stack != None:
         residents = StackedResidents(operands, geometry, schedule, steps, ledger, results)
@@ -89,6 +94,7 @@ def run_weight_stationary(operands, geometry, options, schedule):
     residents.make_first()
     warm += warm_up(zeros_sbuf, schedule.late_warmup, residents.warm_blocks)
     work = Work(operands, options, schedule, zeros_sbuf, ledger, residents, inputs, results, warm)
+    work.rows_out, work.statistics = geometry.rows.out, statistics
     if schedule.shift != None:
         work.ahead = PartsAhead(schedule, steps)
     for index, (b, i) in enumerate(steps):
@@ -98,6 +104,8 @@ def run_weight_stationary(operands, geometry, options, schedule):
             residents.make_until(index, place)
             together = schedule.together if index == 0 and tile == resident.tiles[0] else 1
             work_tile(work, tile, resident.items[i], x, together, index)
+    if statistics is not None:
+        statistics.end()
 
 
 def work_tile(work, tile, lanes, x, together, index):
@@ -222,7 +230,9 @@ def evacuate_bank(work, tile, index, lanes, bank, sums, bias_sbuf):
             residual = results.residual_at(index, size, (yz, p if schedule.gathers else yp, yq), block)
             bias = None if bias_sbuf == None else bias_sbuf[0:size, index : index + 1]
             y = spaced(y_sbuf, (base, size), yz, yp, yq)
-            evacuate(y, acc, bias, residual, work.options.epilogue, work.ledger, strict)
+            sums_sbuf = before_rounding(work, y, True)
+            evacuate(sums_sbuf, acc, bias, residual, work.options.epilogue, work.ledger, strict)
+            leave(work, y, sums_sbuf, acc, bias, (row_tile, lane, bank.turn, sums.blocks))
 
 
 def shift_out(work, tile, index, lanes, bank, sums, bias_sbuf):
@@ -237,5 +247,9 @@ def shift_out(work, tile, index, lanes, bank, sums, bias_sbuf):
     residual = work.results.residuals[index]
     if residual != None:
         residual = spaced(residual, (0, size), yz, rows, columns)
-    y = spaced(y_sbuf, (base, size), yz, rows, columns)
-    add_shifted(y, acc_psum, schedule, column, bias_sbuf, residual, work.options.epilogue, work.ledger, work.ahead)
+    y, alone = spaced(y_sbuf, (base, size), yz, rows, columns), None
+    if work.statistics is not None:
+        alone = sums_alone(acc_psum, schedule, column, (size, z[1], m[1]))
+    sums_sbuf, epilogue = before_rounding(work, y, alone is not None), work.options.epilogue
+    add_shifted(sums_sbuf, acc_psum, schedule, column, bias_sbuf, residual, epilogue, work.ledger, work.ahead)
+    leave(work, y, sums_sbuf, alone, bias_sbuf, (tile[index], lane, bank.turn, sums.blocks))

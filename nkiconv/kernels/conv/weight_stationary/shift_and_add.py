@@ -45,13 +45,7 @@ def add_outputs(y_sbuf, acc_psum, schedule, tile, one, part_sbuf, bias_sbuf, res
     elements = nn * jn * qn
     for which in range(len(one.taps)):
         tap = one.taps[which]
-        sums = spaced(
-            acc_psum,
-            (tap[0] * schedule.slot, outputs),
-            (0, nn, 1),
-            (0, jn, 1),
-            places_of_elements(tap[1], tile[2]),
-        )
+        sums = sums_of_tap(acc_psum, schedule, tile, tap, (outputs, nn, jn))
         whole = tap[1][1] == one.step and tap[1][2] == qn
         if is_direct(one):
             evacuate(y_sbuf, sums, bias_sbuf, residual_sbuf, epilogue, ledger)
@@ -73,6 +67,21 @@ def add_outputs(y_sbuf, acc_psum, schedule, tile, one, part_sbuf, bias_sbuf, res
             ledger.vector = ledger.vector + VECTOR_START_WORK_PSUM + elements * VECTOR_WORK
             return
     evacuate(y_sbuf, part_sbuf, bias_sbuf, residual_sbuf, epilogue, ledger)
+
+
+def sums_of_tap(acc_psum, schedule, tile, tap, extents):
+    """The sums of a tap, [(u, k), images, blocks, columns], of these extents."""
+    parts, nn, jn = extents
+    columns = places_of_elements(tap[1], tile[2])
+    return spaced(acc_psum, (tap[0] * schedule.slot, parts), (0, nn, 1), (0, jn, 1), columns)
+
+
+def sums_alone(acc_psum, schedule, tile, extents):
+    """The sums of a part of a row where no others are added to them, else None."""
+    every = outputs_of_tile(schedule.shift.sums, tile)
+    if len(every) > 1 or not is_direct(every[0]):
+        return None
+    return sums_of_tap(acc_psum, schedule, tile, every[0].taps[0], extents)
 
 
 def place_among(one, tile, found):

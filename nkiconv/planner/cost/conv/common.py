@@ -9,7 +9,7 @@ from typing import Any
 from ....kernels.conv.dispatch import plan_of
 from ....kernels.conv.relayout import plain_of
 from ....schedules.geometry import valid_range
-from ....schedules.options import Prologue
+from ....schedules.options import Options, Prologue, adds_bias_alone
 from ....simulator.timing.target import Target
 from ...request import Config
 from ..algorithm import Algorithm, Guess, Shape, ints, pairs_of
@@ -66,6 +66,13 @@ def prologue_ns(target: Target, prologue: Prologue, elements: float, loads: floa
         fixed_ns = target.scalar_fixed_operand_ns + (operands - 1) * target.scalar_operand_done_ns
     instructions = loads * prologue.upsample**2 * (images if prologue.by_image else 1.0)
     return float(elements * target.scalar_ns + instructions * fixed_ns)
+
+
+def statistics_ns(target: Target, options: Options, outputs: float, banks: float = 1.0) -> float:
+    """ns of Vector for statistics of so many outputs a partition in so many banks: bn_stats, and, where these are not
+    sums in PSUM, half of a rounding, which Scalar takes too."""
+    passes = 0.0 if not options.statistics else 1.0 if adds_bias_alone(options.epilogue) else 1.5
+    return float(passes * (outputs * target.vector_ns + banks * target.vector_fixed_psum_ns))
 
 
 def dma_ns(

@@ -14,7 +14,7 @@ from ....schedules.tiles import BANK_BYTES, PARTS, div_ceil
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ..clock import Clock, skew
-from .common import dma_ns, matmul_rates, prologue_ns
+from .common import dma_ns, matmul_rates, prologue_ns, statistics_ns
 
 #: ns until the first matmul on zeros.
 WARM_UP_START_NS = 260.0
@@ -141,6 +141,8 @@ class PackedBound:
         slots = min(PARTITIONS // schedule.slot, len(schedule.residents[0].items) * len(lanes) / PARTS)
         hbm_ns = target.hbm_ns(kn * len(lanes) * z.yn * p.bn * q.yn * y_item, y_run * y_item)
         y_ns = max(one_ns * len(lanes) / slots, hbm_ns)
+        outputs = lanes[0][0].yn * lanes[0][1].bn * lanes[0][2].yn
+        self_ns += len(lanes) * statistics_ns(target, self.options, outputs, banks)
         # Vector and Scalar share what both have to do
         busy_ns = max(read_ns + self_ns, taken_ns, (read_ns + self_ns + taken_ns) / 2)
         return _Work(banks, array_ns, work_ns, busy_ns, chain_ns, x_ns, y_ns, one_ns / banks,

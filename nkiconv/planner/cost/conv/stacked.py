@@ -31,7 +31,7 @@ from ....simulator.timing.target import Target
 from ...request import Config
 from ..algorithm import Guess, Shape, with_settings
 from ..clock import Clock, skew
-from .common import Completed, matmul_ns, matmul_rates, planes_met, planes_seen
+from .common import Completed, matmul_ns, matmul_rates, planes_met, planes_seen, statistics_ns
 
 #: Rows of y on a partition that are tried.
 BESIDE = (1, 2, 4)
@@ -75,8 +75,8 @@ class Stacked(Completed):
 
     def best(self, shape: Shape, geometry: Any, given: dict[str, Any]) -> Any:
         if geometry.groups > 1:
-            completed = default_settings(geometry, shape.options.residual, tuple(given.items()))
-            return completed if build(geometry, completed, shape.options.residual) else None
+            completed = default_settings(geometry, shape.options, tuple(given.items()))
+            return completed if build(geometry, completed, shape.options) else None
         B = given.get("rows", 0)
         sizes = (
             sized(geometry, tuple(given.items()), B, 1, 1, 1, B)
@@ -153,7 +153,7 @@ def bounded(
 ) -> tuple[StackedSettings, Bound] | None:
     """Settings with their bound, filters straight at their places where that is sooner, if they are not to keep their
     way; None where memory does not hold them."""
-    schedule = build(geometry, settings, options.residual)
+    schedule = build(geometry, settings, options)
     if schedule is None:
         return None
     bound = Bound(target, geometry, options, schedule)
@@ -241,7 +241,8 @@ class Bound:
         read_ns = vector_ns if self.options.residual else scalar_ns
         if either_reads(self.options.epilogue, self.options.strict_nonfinite) and not self.options.residual:
             read_ns = vector_ns * scalar_ns / (vector_ns + scalar_ns)
-        read_ns *= times * m_tiles * schedule.V
+        counted_ns = statistics_ns(target, self.options, sum(sizes), len(sizes))
+        read_ns = max(counted_ns, read_ns + counted_ns / 2) * times * m_tiles * schedule.V
         x_ns, y_ns, out_tile_bytes = self._moves_ns()
         moved_ns = m_tiles * self.filters_ns + times * (x_ns + y_ns)
         moved_ns = max(moved_ns, (m_tiles * self.filter_bytes + times * out_tile_bytes) * target.hbm_byte_ns)

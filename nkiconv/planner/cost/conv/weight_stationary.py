@@ -167,7 +167,7 @@ def _candidates(shape: Shape, geometry: Any, given: dict[str, Any]) -> Iterator[
         return
     names = set(given) - {"warmup"}
     if names <= set(PACKED) and not packed_reason(geometry, shape.options, config_of(**given)):
-        alone = {"depth": 1} if shape.options.prologue.asked else {}
+        alone = {"depth": 1} if shape.options.of_channels else {}
         for V, U, T, L in packed_sizes(geometry, alone | given)[:SIZES]:
             for x_bytes in (32_768, 16_384, 4096):
                 own = {"depth": V, "outputs": U, "taps": T, "lanes": L, "x_bytes": x_bytes}

@@ -1,0 +1,87 @@
+"""Statistics of y of M packing and K packing, whose partitions are of several rows of y: (u, k)."""
+
+from dataclasses import dataclass
+
+from ...._nki import nl
+from ....schedules.block_schedule import banks_of, blocks_in, output_in, size_of
+from ....schedules.options import adds_bias_alone
+from ..._epilogue import round_out, unrounded
+from ..._statistics import OutputStatistics
+
+
+@dataclass
+class Columns(nl.NKIObject):
+    """Output channels k0 .. k0+kn-1 of an M tile, each of so many rows of y."""
+
+    k0: int
+    kn: int
+    rows: int
+
+
+def new_output_statistics(operands, geometry, schedule, steps, ledger):
+    """Statistics of what steps make of y, or None where they are not asked for."""
+    if operands.stats is None:
+        return None
+    tiles, visits = [tile for one in schedule.residents for tile in one.tiles], []
+    for b, i in steps:
+        lanes = schedule.residents[b].items[i]
+        for tile in schedule.residents[b].tiles:
+            for bank in banks_of(schedule, lanes, tile[0].k0):
+                turn = schedule.turns[bank.turn]
+                for row_tile in [one for one in tile if one.lane < len(lanes)]:
+                    lane = lanes[row_tile.lane]
+                    blocks = blocks_in(turn, lane, bank.blocks)
+                    if size_of(blocks) > 0 and any(rows_of_bank(schedule, turn, blocks[1], geometry.rows.out)):
+                        visits.append((columns_of(schedule, row_tile), *planes_of_bank(turn, lane, blocks)))
+    columns = {tile[0].k0: columns_of(schedule, tile[0]) for tile in tiles}
+    return OutputStatistics(operands.stats, operands.image_planes, ledger, columns.values(), visits)
+
+
+def columns_of(schedule, row_tile):
+    """Columns of a row tile."""
+    rows = (schedule.shift or schedule.stack).U
+    return Columns(row_tile.k0, row_tile.kn // rows, rows)
+
+
+def planes_of_bank(turn, lane, blocks):
+    """(first, how many) planes of y of some blocks in a turn; of those that are apart, which are of one image, as if
+    they followed each other."""
+    _, ((first, count, _), _, _) = output_in(lane, blocks, turn.outputs[0])
+    return lane[0].image * lane[0].axis.out + lane[0].y0 + first, count
+
+
+def rows_of_bank(schedule, turn, blocks, out):
+    """How many of some blocks of rows have all their rows in y, of `out` rows, and how many rows the next one has."""
+    U, V = (schedule.shift.U, 1) if schedule.shift is not None else (schedule.stack.U, schedule.stack.V)
+    v = 0 if schedule.shift is not None else turn.outputs[0][1]
+    first, count = blocks
+    whole = min(count, max(0, (out - v - (U - 1) * V - 1) // (U * V) + 1 - first))
+    rest = max(0, -(-(out - v - (first + whole) * U * V) // V))
+    return whole, rest if whole < count else 0
+
+
+def before_rounding(work, y_sbuf, alone):
+    """What a bank is evacuated into; alone: whether its sums are all there is but for the epilogue."""
+    if work.statistics is None or (alone and adds_bias_alone(work.options.epilogue)):
+        return y_sbuf
+    return unrounded(y_sbuf)
+
+
+def leave(work, y_sbuf, sums_sbuf, acc, bias_sbuf, place):
+    """Take statistics of a bank that has been evacuated into `before_rounding`, and round it.
+
+    acc: its sums in PSUM, None where others are added to them. place: its row tile, lane, turn and blocks.
+    """
+    if work.statistics is None:
+        return
+    row_tile, lane, turn, blocks = place
+    turn, counted, bias = work.schedule.turns[turn], sums_sbuf, None
+    if acc is not None and adds_bias_alone(work.options.epilogue):
+        counted, bias = acc, bias_sbuf
+    whole, last = rows_of_bank(work.schedule, turn, blocks[1], work.rows_out)
+    if whole + last > 0:
+        parts, planes, _, columns = counted.shape
+        counted = counted[0:parts, 0:planes, 0 : whole + min(1, last), 0:columns]
+        first, _ = planes_of_bank(turn, lane, blocks)
+        work.statistics.add(columns_of(work.schedule, row_tile), counted, first, whole, bias, last)
+    round_out(y_sbuf, sums_sbuf, work.ledger)
