@@ -15,6 +15,8 @@ from .rules import accepted
 NORMS, NORM_EPS = ("rms", "layer"), 1e-6
 #: Numbers of each output channel that a norm may have, as functions and kernels call them.
 OF_CHANNELS = ("y_norm_weight", "y_norm_bias")
+#: What a call may have only with a norm.
+BELONG = (*OF_CHANNELS, "return_before_norm")
 
 
 def kind(value: Any) -> str:
@@ -31,7 +33,7 @@ def eps(value: Any) -> str:
 
 
 def belongs(name: str, given: bool, norm: Any) -> str:
-    """A norm's weight or bias goes with a norm."""
+    """A norm's weight, its bias and what comes before it go with a norm."""
     if not given or norm is not None:
         return ""
     return f"{name}: there is no norm that it belongs to; name y_norm, one of {NORMS}, or leave it out"

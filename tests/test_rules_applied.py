@@ -304,6 +304,9 @@ ARGUMENTS: dict[str, list[Wrong]] = {
     "y_norm_eps": each([0.0, -1e-6, math.nan, math.inf, True, "1e-6", None], lambda _, v: pixel_norms.eps(v)),
     **{name: [(lambda _: ones(K), lambda _, v, n=name: pixel_norms.belongs(n, True, None))]
        for name in ("y_norm_weight", "y_norm_bias")},
+    "return_before_norm": [
+        *flags("return_before_norm"), (True, lambda _, v: pixel_norms.belongs("return_before_norm", v, None)),
+    ],
     "return_final_frames": each([-1, "all", None, 1.5], lambda _, v: rules.frame_count(v))
     + each([SIZE + 1], lambda _, v: rules.frame_count(v, SIZE)),
 }  # fmt: skip
@@ -319,7 +322,7 @@ def test_every_argument_has_a_rule():
     assert set().union(*(e.arguments for e in (ENTRIES | KERNELS).values())) == set(ARGUMENTS)
 
 
-NORM = ("y_norm", "y_norm_eps", *pixel_norms.OF_CHANNELS)
+NORM = ("y_norm", "y_norm_eps", *pixel_norms.BELONG)
 #: The class of an error, by the argument, of those that are no numbers; of arrays by what is wrong with them.
 CLASSES = {
     **dict.fromkeys(("layout", "filter_layout", "residual_position", "chunks"), LayoutError),

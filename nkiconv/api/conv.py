@@ -64,6 +64,7 @@ def conv2d(
     y_norm_bias: AnyArray | None = None,
     y_norm_eps: float = NORM_EPS,
     x_upsample: int = 1,
+    return_before_norm: bool = False,
 ) -> Any:
     """Convolve images with filters.
 
@@ -115,11 +116,13 @@ def conv2d(
             together: K up to 512 of NHWC, NDHWC, and NCDHW with T > 1 (activation_stationary), and where SBUF holds
             the filters of all of NCHW or NCDHW (implicit_gemm).
         y_norm_weight, y_norm_bias: [K]; bf16, fp16 or fp32; None: 1 and 0. y_norm_eps: from 2^-126 on.
+            return_before_norm: also return u, rounded as y: a residual block's second convolution gives the next block
+            its residual u and its input y. Not of NCDHW by activation_stationary.
         x_upsample: 1, or 2: what is convolved has each row and column of that twice, as torch's "nearest" has it, and
             all of this function's H and W are of it; x is loaded as it is.
 
-    Returns: [N, K, P, Q], or [N, P, Q, K] with layout="NHWC", sums in fp32, rounded once; with return_stats the pair of
-        it and the statistics.
+    Returns: [N, K, P, Q], or [N, P, Q, K] with layout="NHWC", sums in fp32, rounded once; with return_stats or
+        return_before_norm the pair of it and the statistics, or u.
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError, before any work, naming every violated rule.
     """
@@ -160,6 +163,7 @@ def conv3d(
     y_norm_weight: AnyArray | None = None,
     y_norm_bias: AnyArray | None = None,
     y_norm_eps: float = NORM_EPS,
+    return_before_norm: bool = False,
 ) -> Any:
     """Convolve volumes with filters: `conv2d` with an axis of planes (depth, or frames of a video) before the rows.
 
@@ -186,7 +190,7 @@ def conv3d(
         The rest, dtypes and empty arrays: as in `conv2d`.
 
     Returns: [N, K, Z, P, Q], or [N, Z, P, Q, K] with layout="NDHWC", with return_final_frames followed
-        by the planes, in x's layout and dtype, and with return_stats by the statistics.
+        by the planes, in x's layout and dtype, and with return_stats by the statistics, with return_before_norm by u.
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError, before any work, naming every violated rule.
     """
@@ -237,6 +241,7 @@ def _convolved(
         y = no_data(problem.output_shape, problem.layout, axes, dtype)
         found = (y,) if frames.wanted is False else (y, frames.last(x, layout, final))
         found += stats_of_no_data(epilogue, y, layout, more["lnc"])
+        found += (y.copy(),) if epilogue.return_before_norm else ()
         return found if len(found) > 1 else y
     if epilogue.num_frames:
         epilogue = dataclasses.replace(epilogue, initial_frames=frames.initial)
@@ -246,7 +251,7 @@ def _convolved(
     if frames.wanted is False or final:
         return tuple(y) if isinstance(y, (list, tuple)) else y
     no_planes = frames.last(x, layout, 0)
-    return (y, no_planes) if epilogue.return_stats is None else (y[0], no_planes, y[1])
+    return (y[0], no_planes, *y[1:]) if isinstance(y, (list, tuple)) else (y, no_planes)
 
 
 def stats_of_no_data(epilogue: Epilogue, y: Any, layout: str, lnc: int) -> tuple[Any, ...]:

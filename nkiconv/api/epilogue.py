@@ -46,6 +46,7 @@ class Epilogue:
     y_norm_bias: Any = None
     y_norm_eps: float = pixel_norms.NORM_EPS
     x_upsample: int = 1
+    return_before_norm: bool = False
 
     @staticmethod
     def taken_from(arguments: dict[str, Any]) -> tuple[Epilogue, dict[str, Any]]:
@@ -79,6 +80,7 @@ class Epilogue:
             y_norm_weight=self.y_norm_weight is not None,
             y_norm_bias=self.y_norm_bias is not None,
             x_upsample=self.x_upsample,
+            return_before_norm=self.return_before_norm,
         )
 
     def arguments(self) -> dict[str, Any]:
@@ -92,6 +94,8 @@ class Epilogue:
                 found["beta"] = float(self.beta)
         if self.y_norm is not None:
             found["y_norm_eps"] = float(self.y_norm_eps)
+        if self.return_before_norm:
+            found["return_before_norm"] = True
         if self.out_dtype is not None:
             found["out_dtype"] = nl_dtype(self.out_dtype)
         if self.return_stats is not None:

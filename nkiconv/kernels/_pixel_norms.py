@@ -10,9 +10,9 @@ from .. import pixel_norms
 from .._nki import nisa, nl
 from ..schedules.options import Norm, adds_last
 from ..schedules.tiles import cut, size_of
-from ._arguments import check_bias, refuse
+from ._arguments import check_bias, check_flags, refuse
 from ._dma import copy
-from ._engines import START_WORK, VECTOR_WORK, book_vector
+from ._engines import START_WORK, VECTOR_WORK, book_vector, pick
 from ._epilogue import evacuate, scratch_of
 
 #: Numbers that a bn_stats writes.
@@ -30,15 +30,18 @@ class NormOperands(nl.NKIObject):
 
 
 def read_norm(arguments, K):
-    """Check (y_norm, y_norm_weight, y_norm_bias, y_norm_eps) and return (a Norm, its NormOperands), or (None, None)."""
-    kind, weight, bias, eps = arguments
+    """Check (y_norm, y_norm_weight, y_norm_bias, y_norm_eps, return_before_norm) and return (a Norm, its NormOperands),
+    or (None, None)."""
+    kind, weight, bias, eps, kept = arguments
+    check_flags((("return_before_norm", kept),))
     refuse(pixel_norms.kind(kind), pixel_norms.eps(eps))
     for name, numbers in (("y_norm_weight", weight), ("y_norm_bias", bias)):
         check_bias(numbers, "K", K, name)
         refuse(pixel_norms.belongs(name, numbers != None, kind))
+    refuse(pixel_norms.belongs("return_before_norm", kept, kind))
     if kind == None:
         return None, None
-    return Norm(kind, weight != None, bias != None), NormOperands(weight, bias, eps)
+    return Norm(kind, weight != None, bias != None, kept), NormOperands(weight, bias, eps)
 
 
 def load_norm(norm, K):
@@ -60,16 +63,24 @@ def before_norm(epilogue):
     return replace(epilogue, activation="", residual="" if adds_last(epilogue) else epilogue.residual, norm=None)
 
 
-def evacuate_normalized(y_sbuf, acc, bias, residual, epilogue, norm, ledger):
+def keep(dst, sums, ledger):
+    """Round what a norm reads, fp32 in PSUM or SBUF, to what is returned of it."""
+    nisa.tensor_copy(dst=dst, src=sums, engine=pick(ledger, size_of(dst.shape[1:]), False))
+
+
+def evacuate_normalized(y_sbuf, acc, bias, residual, epilogue, norm, ledger, kept_sbuf):
     """`evacuate` of all output channels of n pixels a partition, [P, n, K], with a norm.
 
     Args:
         y_sbuf, acc, residual, ledger: as there; bias: a view of acc's shape, or None. norm: NormOperands in SBUF.
+        kept_sbuf: None, or where what the norm reads goes too, of y_sbuf's shape and dtype.
     """
     last, sums, before = adds_last(epilogue), acc, before_norm(epilogue)
     if bias != None or before.residual != "":
         sums = scratch_of(y_sbuf, 0)
         evacuate(sums, acc, bias, None if last else residual, before, ledger)
+    if kept_sbuf != None:
+        keep(kept_sbuf, sums, ledger)
     plain = epilogue.activation == "" and not last
     into = y_sbuf if plain else scratch_of(y_sbuf, 0)
     normalize(into, sums, epilogue.norm, norm, ledger)

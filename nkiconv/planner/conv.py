@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from .. import rules
+from .. import pixel_norms, rules
 from ..axis import EXTENT_MAX
 from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, refused
 from ..kernels.conv import (
@@ -271,7 +271,7 @@ def asked_against_problem(problem: ConvProblem, asked: Asked) -> Iterator[Nkicon
         why = "a packed filter has its own order" if asked.packed else "of images it has R and S, of volumes T too"
         yield LayoutError(f"filter_layout={layout!r}: {why}; use None, or one that fits")
     if problem.transposed:
-        plain_norm = (("y_norm", None), ("y_norm_weight", False), ("y_norm_bias", False))
+        plain_norm = (("y_norm", None), *((name, False) for name in pixel_norms.BELONG))
         for name, plain in (("packed", False), ("filter_layout", None), *plain_norm):
             if getattr(asked, name) != plain:
                 yield UnsupportedError(

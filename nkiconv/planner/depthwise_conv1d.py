@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .. import rules
+from .. import pixel_norms, rules
 from .._nki import nl
 from ..errors import DtypeError, GeometryError, NkiconvError, UnsupportedError, refused
 from ..kernels.depthwise_conv1d import ALGORITHMS, depthwise_conv1d_implicit_gemm
@@ -47,7 +47,7 @@ class DepthwiseConv1d(Operation):
         yield from chunk_violations(problem, asked)
         lacking = ("precision", None), ("scaled", False), ("packed", False), ("return_stats", None)
         on_x = (("x_scale", None), ("x_shift", None), ("x_activation", None), ("x_upsample", 1))
-        on_y = (("y_norm", None), ("y_norm_weight", False), ("y_norm_bias", False))
+        on_y = (("y_norm", None), *((name, False) for name in pixel_norms.BELONG))
         for name, plain in (*lacking, ("initial_frames", 0), ("return_final_frames", 0), *on_x, *on_y):
             value = getattr(asked, name)
             if value != plain:

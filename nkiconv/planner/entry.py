@@ -54,6 +54,7 @@ def plan(
     y_norm_weight: bool = False,
     y_norm_bias: bool = False,
     x_upsample: int = 1,
+    return_before_norm: bool = False,
     operation: str | None = None,
     algorithms: Sequence[str] | None = None,
     constants: Mapping[str, float] | None = None,
@@ -81,7 +82,8 @@ def plan(
         x_scale, x_shift: of convolutions: None, or what x is scaled and shifted by as it arrives, "channel" of [C] or
             "image" of [N, C]. x_activation, x_upsample: as the functions'; the problem is what is convolved,
             of H and W that are x_upsample times x's.
-        y_norm: of conv2d and conv3d, as the function's; y_norm_weight, y_norm_bias: flags of its tensors.
+        y_norm, return_before_norm: of conv2d and conv3d, as the functions'; y_norm_weight, y_norm_bias: flags of its
+            tensors.
         operation: "depthwise_conv1d", "conv2d" or "conv3d", instead of the one that the problem is for.
         algorithms: names to choose from; None: all.
         constants: modelling constants by name, instead of trn2.toml's.

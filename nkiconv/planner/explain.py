@@ -92,7 +92,7 @@ def problem_words(problem: ConvProblem, asked: Asked) -> tuple[str, str]:
             parts.append(f"{name.removeprefix('rhs_')}={'x'.join(map(str, dict.fromkeys(values)))}")
     parts += [f"groups={problem.groups}"] if problem.groups > 1 else []
     parts += [problem.dtype] if problem.channels_first else [problem.dtype, problem.layout]
-    norm = asked.y_norm and f"{asked.y_norm} norm"
+    norm = asked.y_norm and f"{asked.y_norm} norm{', and before it' if asked.return_before_norm else ''}"
     words = "packed" if asked.packed else "", "bias" if asked.bias else "", norm, asked.activation
     on_x = (asked.x_scale and "x_scale", asked.x_shift and "x_shift", asked.x_activation and f"x_{asked.x_activation}")
     after = asked.residual and "residual", asked.return_stats and "statistics"

@@ -250,7 +250,7 @@ def epilogue_of(problem: ConvProblem, asked: Asked) -> Epilogue:
         asked.residual or RESIDUAL_POSITIONS[0],
         4 if (asked.out_dtype or problem.out_dtype) == "fp32" else 2,
         asked.chunks or "x",
-        None if asked.y_norm is None else Norm(asked.y_norm, asked.y_norm_weight, asked.y_norm_bias),
+        None if asked.y_norm is None else Norm(asked.y_norm, *(getattr(asked, name) for name in pixel_norms.BELONG)),
     )
     return found
 
@@ -268,6 +268,7 @@ def epilogue_arguments(problem: ConvProblem, asked: Asked) -> dict[str, Any]:
     if asked.y_norm is not None:
         found["y_norm"] = asked.y_norm
         found |= {name: ArraySpec((problem.K,), "float32") for name in pixel_norms.OF_CHANNELS if getattr(asked, name)}
+        found |= {"return_before_norm": True} if asked.return_before_norm else {}
     if asked.out_dtype is not None:
         found["out_dtype"] = getattr(nl, nl_name(asked.out_dtype))
     return found

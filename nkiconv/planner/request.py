@@ -44,6 +44,7 @@ class Asked:
     y_norm_weight: bool = False
     y_norm_bias: bool = False
     x_upsample: int = 1  # of images; the problem's H and W are those that are convolved
+    return_before_norm: bool = False  # whether what the norm reads is returned too
 
     @property
     def needs_conv2d(self) -> bool:
@@ -59,7 +60,7 @@ class Asked:
     @property
     def has_norm(self) -> bool:
         """Whether a norm is asked for, or what belongs to one."""
-        return self.y_norm is not None or self.y_norm_weight or self.y_norm_bias
+        return self.y_norm is not None or any(getattr(self, name) for name in pixel_norms.BELONG)
 
     @property
     def has_prologue(self) -> bool:
@@ -147,14 +148,14 @@ def asked_violations(asked: Asked) -> Iterator[NkiconvError]:
         "strict_nonfinite",
         "scaled",
         "packed",
-        *pixel_norms.OF_CHANNELS,
+        *pixel_norms.BELONG,
     )
     planes = ("initial_frames", "return_final_frames")
     yield from refused(UnsupportedError, *(rules.flag(name, getattr(asked, name)) for name in flags))
     yield from refused(GeometryError, *(rules.number(name, getattr(asked, name), least=0) for name in planes))
     yield from refused(UnsupportedError, norms.return_stats(asked.return_stats))
     yield from refused(UnsupportedError, rules.activation(asked.activation), pixel_norms.kind(asked.y_norm))
-    given = (pixel_norms.belongs(name, getattr(asked, name), asked.y_norm) for name in pixel_norms.OF_CHANNELS)
+    given = (pixel_norms.belongs(name, getattr(asked, name), asked.y_norm) for name in pixel_norms.BELONG)
     yield from refused(UnsupportedError, *given)
     forms = (rules.accepted(name, getattr(asked, name), (None, *rules.SCALE_FORMS)) for name in ("x_scale", "x_shift"))
     yield from refused(UnsupportedError, *forms, rules.activation(asked.x_activation, "x_activation", "x"))

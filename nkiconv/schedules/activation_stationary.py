@@ -17,7 +17,7 @@ from .depthwise_blocks import (
 )
 from .frames import is_transposed
 from .geometry import Geometry, images_unsupported, instructions_unsupported, writes_rows
-from .options import PROLOGUE_ARGUMENTS, Options, one_group_unsupported, taken_unsupported
+from .options import PROLOGUE_ARGUMENTS, Options, keeps_sums, one_group_unsupported, taken_unsupported
 from .pixel_tiles import (
     STEP_MAX,
     PixelSchedule,
@@ -163,6 +163,8 @@ def rows_unsupported(geometry: Geometry, options: Options) -> str:
         return f"filter_ref: {NAME} takes plain filters that lie as KCTRS where y is NCDHW; use implicit_gemm"
     if options.residual:
         return f"residual: {NAME} takes none where y is NCDHW; use implicit_gemm"
+    if keeps_sums(options.epilogue):
+        return f"return_before_norm=True: {NAME} transposes results alone where y is NCDHW; use implicit_gemm"
     return taken_unsupported(geometry, options, NAME, False, "filters around x")
 
 

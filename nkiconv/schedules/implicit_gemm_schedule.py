@@ -32,6 +32,7 @@ from .options import (
     STATISTICS_BYTES,
     STATISTICS_INSTRUCTIONS,
     Options,
+    keeps_sums,
     prologue_bytes,
     prologue_instructions,
 )
@@ -45,6 +46,8 @@ from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, SBUF_BYTES, Part, div
 AHEAD_BYTES, FIRST_BYTES = 24_576, 49_152
 #: Tiles of a bank's outputs, fp32, that a norm takes besides the sums.
 NORM_BANKS = 6
+#: And those of what it reads, on its way to HBM.
+KEPT_BANKS = 4
 #: Parts of FILTER_BYTES for a group's filters that are tried.
 SHORTER = (1, 2, 4, 8)
 #: Of y as NHWC: banks that wait for their transposes, at most; transposed results that are on their way together.
@@ -216,6 +219,7 @@ class Schedule:
             # sums in fp32 of all M tiles, and of the next output tile's first; residuals, if any, as long as these
             tiles = max(map(len, self.batches)) + at_once
             results = (2 if options.residual else 1) * tiles * y_elements * 4 + NORM_BANKS * BANK_BYTES + P_MAX * 4
+            results += KEPT_BANKS * BANK_BYTES if keeps_sums(options.epilogue) else 0
         return 2 * x_bytes + filters + raw_bytes + results + beside
 
     def instructions(self, cores: int) -> int:
@@ -238,6 +242,7 @@ class Schedule:
                     if self.options.statistics:
                         total += (banks + out_tile.zn) * STATISTICS_INSTRUCTIONS
                     total += 0 if self.options.epilogue.norm is None else 13 * banks
+                    total += 3 * banks if keeps_sums(self.options.epilogue) else 0
                     if geometry.direct is not None:
                         total += k_tiles * ((out_tile.hn + 4) * (PRODUCTS_OF_PAIR + 4) + 5)
                     if stores_channels(geometry):

@@ -24,6 +24,8 @@ class Norm:
     kind: str
     weight: bool
     bias: bool
+    #: whether what it normalizes is returned too
+    kept: bool = False
 
 
 #: Triples of statistics of a partition that are kept before they become one. bn_aggr takes 13 cycles for each: with so
@@ -230,7 +232,12 @@ def norm_bytes(epilogue: Epilogue, K: int, columns: int = BANK_COLUMNS) -> int:
 
 def norm_instructions(epilogue: Epilogue, pixels: int, banks: int) -> int:
     """Instructions of the norms of so many pixels a partition in so many banks, at most."""
-    return 0 if epilogue.norm is None else 5 * pixels + 5 * banks
+    return 0 if epilogue.norm is None else (6 if epilogue.norm.kept else 5) * pixels + 5 * banks
+
+
+def keeps_sums(epilogue: Epilogue) -> bool:
+    """Whether what a norm reads is returned too."""
+    return epilogue.norm is not None and epilogue.norm.kept
 
 
 def norm_unsupported(options: Options, algorithm: str) -> str:

@@ -22,6 +22,7 @@ from .options import (
     NO_PROLOGUE,
     Options,
     Prologue,
+    keeps_sums,
     norm_bytes,
     norm_instructions,
     prologue_bytes,
@@ -393,7 +394,8 @@ def pixel_bytes(geometry: Geometry, plan: PixelSchedule, options: Options) -> in
     fold = plan.source.fold
     if fold > 1:
         filters += plan.source.taps * fold * kn * item
-    results = plan.sizes.side * fold * kn * (2 * y_item + (2 * 8 if options.residual else 0))
+    stored = 4 if keeps_sums(options.epilogue) else 2
+    results = plan.sizes.side * fold * kn * (stored * y_item + (2 * 8 if options.residual else 0))
     sums = 3 * 4 * BANK_COLUMNS
     bias = 2 * 4 * fold * kn if options.epilogue.bias else 0
     zeros = P_MAX * 2
@@ -428,7 +430,8 @@ def pixel_instructions(geometry: Geometry, plan: PixelSchedule, options: Options
             total += prologue_instructions(options.prologue, geometry, planes, k_tiles * source.slots * (blocks + 1))
             banks = parts_of[kn] * (plan.sizes.side * k_tiles * windows + 5 * groups)
             pixels = plan.sizes.side * source.fold
-            total += blocks * (banks + 4 * source.fold + 2 + norm_instructions(options.epilogue, pixels, groups))
+            stores = (8 if keeps_sums(options.epilogue) else 4) * source.fold
+            total += blocks * (banks + stores + 2 + norm_instructions(options.epilogue, pixels, groups))
         most = max(most, total)
     return most
 

@@ -15,7 +15,7 @@ from nkiconv.planner.conv import geometry_of, options_of
 from nkiconv.planner.request import Y_PERMS, Asked, Request
 from nkiconv.planner.timing import trace
 from nkiconv.problem import DTYPES, ConvProblem
-from nkiconv.reference import ChannelNorm, abs_sum_ref, conv_ref, num_terms
+from nkiconv.reference import ChannelNorm, abs_sum_ref, conv_ref, epilogue_ref, num_terms
 from nkiconv.schedules.activation_stationary import NAME
 from nkiconv.schedules.pixel_tiles import pixel_bytes, pixel_instructions
 from nkiconv.schedules.volume_rows import RowSchedule, row_bytes, row_instructions
@@ -72,6 +72,10 @@ ADDED = {
 }
 
 
+#: All that a norm has, and an activation.
+ALL = {"y_norm": "layer", "y_norm_weight": True, "y_norm_bias": True, "activation": "silu"}
+
+
 def call(problem, kind, weight=False, norm_bias=False, bias=False, residual=None, seed=0, scale=1.0, apart=0.0, **more):
     """(arguments of the function, those of the reference and the bound) of a problem with random data; apart: what is
     added to all channels of a pixel."""
@@ -95,12 +99,29 @@ def call(problem, kind, weight=False, norm_bias=False, bias=False, residual=None
     return (stored, w, asked), (x, w, told, norm)
 
 
+def conv_of(problem):
+    return nkiconv.conv3d if problem.is_volume else nkiconv.conv2d
+
+
 def convolve(problem, arguments, lnc=2):
     """y [N, K, ...] of the function."""
     x, w, asked = arguments
-    function = nkiconv.conv3d if problem.is_volume else nkiconv.conv2d
-    y = function(x, w, lnc=lnc, **asked)
+    y = conv_of(problem)(x, w, lnc=lnc, **asked)
     return y.transpose(np.argsort(Y_PERMS[problem.layout]))
+
+
+def before_and_after(problem, lnc=2, **asked):
+    """(what the norm reads, its bound's limit and truth, y of that call, y of the call without) of random data."""
+    arguments, (x, w, told, _) = call(problem, **asked)
+    y, u = (
+        one.transpose(np.argsort(Y_PERMS[problem.layout]))
+        for one in conv_of(problem)(*arguments[:2], lnc=lnc, **arguments[2], return_before_norm=True)
+    )
+    sums, read = conv_ref(x, w, problem), {"bias": told["bias"]}
+    if told.get("residual_position") == "pre_activation":
+        read["residual"] = told["residual"]
+    limit = epilogue_bound(num_terms(problem), abs_sum_ref(x, w, problem), sums, problem.dtype, **read)
+    return u, limit, epilogue_ref(sums, **read), y, convolve(problem, arguments, lnc)
 
 
 def truth(sums, told, norm):
@@ -114,7 +135,7 @@ def truth(sums, told, norm):
         z = pixels[place] - (pixels[place].mean() if norm.kind == "layer" else 0.0)
         z = z / np.sqrt((z**2).mean() + norm.eps)
         y[place] = z * (1.0 if norm.weight is None else norm.weight) + (0.0 if norm.bias is None else norm.bias)
-    y = nkiconv.reference.epilogue_ref(np.moveaxis(y, -1, 1), activation=told["activation"])
+    y = epilogue_ref(np.moveaxis(y, -1, 1), activation=told["activation"])
     return y if before else y + added
 
 
@@ -165,6 +186,30 @@ def test_settings_of_implicit_gemm(asked, config):
 def test_residuals_of_channels_on_partitions(position, lnc):
     problem = ON_PARTITIONS["M tiles"].replace(dtype="bf16")
     check(problem, lnc=lnc, kind="rms", norm_bias=True, residual=position, activation="gelu", algorithm="implicit_gemm")
+
+
+@pytest.mark.cover(16)
+@pytest.mark.parametrize("asked", [*ADDED, "rms, bias", "layer alone"])
+@pytest.mark.parametrize("why", ["pixels", "rows folded", "few pixels", "volume by pixels", *ON_PARTITIONS])
+def test_what_the_norm_reads_is_returned_too(why, asked):
+    problem = {**PROBLEMS, **ON_PARTITIONS}[why].replace(dtype="bf16")
+    more = {"algorithm": "implicit_gemm"} if why in ON_PARTITIONS else {}
+    u, limit, expected, y, alone = before_and_after(problem, **{**ASKED, **ADDED}[asked], **more)
+    assert_within_limit(u, expected, limit)
+    assert y.tobytes() == alone.tobytes()
+    one_core = before_and_after(problem, lnc=1, **{**ASKED, **ADDED}[asked], **more)
+    assert (one_core[0].tobytes(), one_core[3].tobytes()) == (u.tobytes(), y.tobytes())
+
+
+def test_what_the_norm_reads_comes_after_final_frames():
+    problem = ON_PARTITIONS["volume"].replace(dtype="fp32")
+    (x, w, asked), _ = call(problem, "layer", bias=True, activation="silu")
+    y, frames, u = nkiconv.conv3d(x, w, **asked, return_final_frames=True, return_before_norm=True)
+    assert frames.tobytes() == x[:, :, -2:].tobytes()
+    alone = nkiconv.conv3d(x, w, **asked, return_before_norm=True)
+    assert [one.tobytes() for one in alone] == [y.tobytes(), u.tobytes()]
+    nothing = nkiconv.conv3d(x[:0], w, **asked, return_before_norm=True)
+    assert [one.shape for one in nothing] == [(0, *y.shape[1:])] * 2
 
 
 def test_fp8_and_packed_filters():
@@ -227,15 +272,18 @@ def test_a_loop_on_the_device_does_the_same():
 
 @pytest.mark.cover(12)
 @pytest.mark.simulator_only
-@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize(("lnc", "kept"), [(1, False), (2, False), (1, True)])
 @pytest.mark.parametrize("why", PROBLEMS)
-def test_it_needs_no_more_than_a_schedule_says(why, lnc):
+def test_it_needs_no_more_than_a_schedule_says(why, lnc, kept):
     problem = PROBLEMS[why].replace(dtype="bf16")
-    asked = Asked(y_norm="layer", y_norm_weight=True, y_norm_bias=True, activation="silu", bias=True)
-    launch = trace(Request(problem=problem, lnc=lnc, asked=asked), Candidate(NAME, None), Rates())
+    asked = Asked(**ALL, bias=True, return_before_norm=kept)
     geometry, options = geometry_of(problem, asked), options_of(problem, asked)
     found, reason = plan_of(NAME, geometry, options, None, lnc)
+    if kept and problem.layout == "NCDHW":
+        assert reason.startswith("return_before_norm=True: activation_stationary transposes results alone")
+        return
     assert reason == ""
+    launch = trace(Request(problem=problem, lnc=lnc, asked=asked), Candidate(NAME, None), Rates())
     by_rows = isinstance(found, RowSchedule)
     count, size = (row_instructions, row_bytes) if by_rows else (pixel_instructions, pixel_bytes)
     assert max(map(num_compiled, launch.execution.programs)) <= count(geometry, found, options, lnc)
@@ -244,12 +292,12 @@ def test_it_needs_no_more_than_a_schedule_says(why, lnc):
 
 @pytest.mark.cover(16)
 @pytest.mark.simulator_only
-@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize(("lnc", "kept"), [(1, False), (2, False), (1, True)])
 @pytest.mark.parametrize("config", SETTINGS)
 @pytest.mark.parametrize("why", ON_PARTITIONS)
-def test_implicit_gemm_needs_no_more_than_a_schedule_says(why, config, lnc):
+def test_implicit_gemm_needs_no_more_than_a_schedule_says(why, config, lnc, kept):
     problem, chosen = ON_PARTITIONS[why].replace(dtype="bf16"), SETTINGS[config]
-    asked = Asked(y_norm="layer", y_norm_weight=True, y_norm_bias=True, activation="silu", residual="post_activation")
+    asked = Asked(**ALL, residual="post_activation", return_before_norm=kept)
     request = Request(problem=problem, lnc=lnc, asked=asked)
     geometry, options = geometry_of(problem, asked), options_of(problem, asked)
     found, reason = plan_of("implicit_gemm", geometry, options, chosen, lnc)
@@ -268,6 +316,7 @@ REFUSED = {
     "eps is NaN": ({"y_norm": "rms", "y_norm_eps": np.nan}, UnsupportedError, "y_norm_eps=nan"),
     "weight alone": ({"y_norm_weight": np.ones(24, np.float32)}, UnsupportedError, "y_norm_weight: there is no norm"),
     "bias alone": ({"y_norm_bias": np.ones(24, np.float32)}, UnsupportedError, "y_norm_bias: there is no norm"),
+    "before alone": ({"return_before_norm": True}, UnsupportedError, "return_before_norm: there is no norm that it be"),
     "weight of C": ({"y_norm": "rms", "y_norm_weight": np.ones(20, np.float32)}, GeometryError, "y_norm_weight.shape"),
     "weight of float64": ({"y_norm": "rms", "y_norm_weight": np.ones(24)}, DtypeError, "y_norm_weight.dtype=float64"),
     "algorithm": ({"y_norm": "rms", "algorithm": "stacked"}, UnsupportedError, "y_norm=rms: stacked has some"),

@@ -78,6 +78,7 @@ def conv2d_implicit_gemm(
     y_norm_bias=None,
     y_norm_eps=NORM_EPS,
     x_upsample=1,
+    return_before_norm=False,
 ):
     """Convolve images [N, C, H, W] with filters [K, C / groups, R, S]. Launch on one or two cores: kernel[lnc](...).
 
@@ -104,10 +105,9 @@ def conv2d_implicit_gemm(
             hardly fit.
         algorithm: one of `dispatch.ALGORITHMS`; None: by the default rule. config: settings of that algorithm, a tuple
             of (name, value) pairs as in `Plan.config`; None, or what it leaves open: its defaults.
-        strict_nonfinite: whether NaN and Inf must stay in their group and windows: only algorithms that never multiply
-            what is not theirs by zero.
-        return_stats: None, or "channel": also return statistics of y by image and channel, of which each core writes a
-            part, before y is rounded; of `options.TAKE_STATISTICS`.
+        strict_nonfinite: whether NaN and Inf stay in their group and windows, by algorithms that multiply no zeros.
+        return_stats: None, or "channel": also return statistics of y by image and channel, a part by each core, before
+            y is rounded; of `options.TAKE_STATISTICS`.
         x_scale, x_shift: [N, C] or [C] in HBM, fp32, or None, and x_activation, as activation: act(x * x_scale +
             x_shift) is convolved, computed in fp32 and rounded once to x's dtype, or to bf16 with precision="bf16"; not
             of fp8. Zeros of padding and lhs_dilation stay zeros. x_upsample: 1, or 2: rows and columns of that twice.
@@ -115,17 +115,17 @@ def conv2d_implicit_gemm(
             of groups. y_norm_weight, y_norm_bias: [K] in HBM, fp32, bf16 or fp16, or None; y_norm_eps: a number.
 
     Returns: [N, K, P, Q] in HBM (transposed by out_perm), of out_dtype. Sums, bias, activation and residual are fp32.
-        With return_stats the pair of it and [cores, N, K, 3] in HBM, fp32, as of `channel_statistics`.
+        After it, with return_stats, [cores, N, K, 3] in HBM, fp32, as of `channel_statistics`, or, with
+        return_before_norm, what the norm reads, rounded as y.
 
-    Raises: an assertion that names argument, value, rule and remedy (KernelAssertionError, a ValueError, in the
-        simulator) before any instruction.
+    Raises: an assertion (KernelAssertionError, a ValueError, in the simulator) of argument, value, rule and remedy.
     """
     places, groups = (padding, stride, rhs_dilation, lhs_dilation), (feature_group_count, batch_group_count)
     check_axes(img_ref, places, 2)
     perms, choice = (in_perm, kern_perm, out_perm), (algorithm, config)
     after = (activation, beta, residual_position, out_dtype, strict_nonfinite, return_stats)
     tensors, before = (img_ref, filter_ref, bias, residual), (x_scale, x_shift, x_activation, x_upsample)
-    norm = (y_norm, y_norm_weight, y_norm_bias, y_norm_eps)
+    norm = y_norm, y_norm_weight, y_norm_bias, y_norm_eps, return_before_norm
     return convolved(tensors, before, places, groups, perms, after, precision, choice, norm=norm)
 
 
@@ -163,6 +163,7 @@ def conv3d_implicit_gemm(
     y_norm_weight=None,
     y_norm_bias=None,
     y_norm_eps=NORM_EPS,
+    return_before_norm=False,
 ):
     """Convolve volumes [N, C, D, H, W] with filters [K, C / groups, T, R, S]. Launch as `conv2d_implicit_gemm`.
 
@@ -172,8 +173,8 @@ def conv3d_implicit_gemm(
             there. packed: whether it is one of pack_filter, [K / kn, C, T, R, S, kn], as [K / kn * C, T, R, S, kn];
             without groups.
         bias, residual, activation, beta, residual_position, out_dtype, algorithm, config, strict_nonfinite,
-            return_stats, x_scale, x_shift, x_activation, y_norm, y_norm_weight, y_norm_bias, y_norm_eps: as there;
-            residual of y's shape.
+            return_stats, x_scale, x_shift, x_activation, y_norm, y_norm_weight, y_norm_bias, y_norm_eps,
+            return_before_norm: as there; residual of y's shape.
         precision: as there, or of bf16 and fp16 "winograd": T = 3, stride, rhs_dilation and lhs_dilation of planes 1,
             one group, plain filters, no strict_nonfinite. Two planes of y of four products of sums of frames
             and of planes of taps (see pairs_of_planes), rounded to fp16, instead of six; Inf and NaN where such a sum
@@ -188,7 +189,7 @@ def conv3d_implicit_gemm(
             many as there are; or so many, an int.
 
     Returns: [N, K, Z, P, Q] in HBM (transposed by out_perm), of out_dtype; after it, if they are asked for, the final
-        frames, stored as img_ref and of its dtype, and the statistics.
+        frames, stored as img_ref and of its dtype, and the statistics or what the norm reads.
 
     Raises: as conv2d_implicit_gemm.
     """
@@ -197,7 +198,8 @@ def conv3d_implicit_gemm(
     perms, choice = (in_perm, kern_perm, out_perm), (algorithm, config)
     after = (activation, beta, residual_position, out_dtype, strict_nonfinite, return_stats)
     tensors, before = (img_ref, filter_ref, bias, residual), (x_scale, x_shift, x_activation)
-    frames, norm = (initial_frames, return_final_frames), (y_norm, y_norm_weight, y_norm_bias, y_norm_eps)
+    frames = (initial_frames, return_final_frames)
+    norm = (y_norm, y_norm_weight, y_norm_bias, y_norm_eps, return_before_norm)
     return convolved(tensors, before, places, groups, perms, after, precision, choice, packed, frames, norm=norm)
 
 
@@ -306,14 +308,15 @@ def convolved(
     packed=False,
     frames=(None, False),
     flipped=False,
-    norm=(None, None, None, NORM_EPS),
+    norm=(None, None, None, NORM_EPS, False),
 ):
     """y of a public kernel's arguments, or it, the final frames and the statistics of y, as they are asked for.
 
     tensors: x, w, bias, residual; before: (x_scale, x_shift, x_activation), perhaps x_upsample; places, groups, perms:
     see `geometry.read_geometry`; after: (activation, beta, residual_position, out_dtype, strict_nonfinite,
     return_stats); choice: (algorithm, config); packed, flipped: see there; frames: (initial_frames,
-    return_final_frames); norm: (y_norm, y_norm_weight, y_norm_bias, y_norm_eps).
+    return_final_frames); norm: (y_norm, y_norm_weight, y_norm_bias, y_norm_eps,
+    return_before_norm).
     """
     img_ref, filter_ref, bias, residual = tensors
     activation, beta, residual_position, out_dtype, strict_nonfinite, return_stats = after
@@ -353,6 +356,8 @@ def convolved(
     operands = operands_of(img_ref, filter_ref, y_hbm, bias, residual, beta, precision, frames_ref, on_x, norm_operands)
     if return_stats != None:
         give_stats(operands, geometry, y_shape, perms[2])
+    if asked_norm != None and asked_norm.kept:
+        operands.kept = nl.ndarray(y_shape, dtype=y_dtype, buffer=nl.shared_hbm)
     final_hbm = None
     if len(final_shape) > 0:
         final_hbm = nl.ndarray(final_shape, dtype=img_ref.dtype, buffer=nl.shared_hbm)
@@ -362,7 +367,7 @@ def convolved(
     copy_in(algorithm, operands, geometry)
     run(operands, seen, options, schedule)
     copy_out(algorithm, y_hbm, operands, geometry, options)
-    found = [one for one in (y_hbm, final_hbm, operands.stats) if one is not None]
+    found = [one for one in (y_hbm, final_hbm, operands.stats, operands.kept) if one is not None]
     return found[0] if len(found) == 1 else tuple(found)
 
 

@@ -31,8 +31,9 @@ class Operands(nl.NKIObject):
     #: None, or where statistics of y go, [P, N, K, 3] fp32, and planes of y that an image has
     stats: object = None
     image_planes: int = 1
-    #: NormOperands in HBM, or None
+    #: NormOperands in HBM, or None; where what a norm reads goes, as y, or None
     norm: object = None
+    kept: object = None
     #: None, or in a loop on the device the register that moves x, y and residual, which are [rows, what it counts] then
     moved: object = None
 

@@ -22,8 +22,9 @@ LEAD_MATMULS = 12
 
 @dataclass
 class Work(nl.NKIObject):
-    """What one core has at hand. y_sbuf, residual_sbuf: of the output tile that is evacuated; waiting: results that are
-    to be transposed, or None; norm: NormOperands in SBUF, or None; y_tiles: of rows of y in turn, or None."""
+    """What one core has at hand. y_sbuf, residual_sbuf, kept_sbuf: of the output tile that is evacuated; waiting:
+    results that are to be transposed, or None; norm: NormOperands in SBUF, or None; y_tiles: of rows of y in turn, or
+    None."""
 
     operands: Operands
     geometry: Geometry
@@ -37,6 +38,7 @@ class Work(nl.NKIObject):
     y_tiles: object = None
     y_sbuf: object = None
     residual_sbuf: object = None
+    kept_sbuf: object = None
     waiting: object = None
 
 
@@ -74,19 +76,19 @@ def load_bias(work, k0, kn, fold=1):
     work.norm = load_norm(work.operands.norm, kn)
 
 
-def evacuate_pixels(work, dst_sbuf, acc_psum, k0, residual_sbuf=None):
+def evacuate_pixels(work, dst_sbuf, acc_psum, k0, residual_sbuf=None, kept_sbuf=None):
     """Sums [positions, n, k] with the epilogue, of output channels from k0 of the group on; with a norm, of all of a
-    pixel or of several rows' pixels."""
+    pixel or of several rows' pixels; kept_sbuf: as of `evacuate_normalized`."""
     bias_sbuf, (positions, n, kn) = work.bias_sbuf, acc_psum.shape
     if bias_sbuf != None:
         bias_sbuf = bias_sbuf[0:positions, k0 : k0 + kn].expand_dim(1).broadcast(1, n)
     options, K = work.options, work.geometry.K
     if work.norm != None:
         for k in range(0, kn, K):
-            y, acc, bias, residual = (
+            y, acc, bias, residual, kept = (
                 None if one == None else one[0:positions, 0:n, k : k + K]
-                for one in (dst_sbuf, acc_psum, bias_sbuf, residual_sbuf)
+                for one in (dst_sbuf, acc_psum, bias_sbuf, residual_sbuf, kept_sbuf)
             )
-            evacuate_normalized(y, acc, bias, residual, options.epilogue, work.norm, work.ledger)
+            evacuate_normalized(y, acc, bias, residual, options.epilogue, work.norm, work.ledger, kept)
         return
     evacuate(dst_sbuf, acc_psum, bias_sbuf, residual_sbuf, options.epilogue, work.ledger, options.strict_nonfinite)

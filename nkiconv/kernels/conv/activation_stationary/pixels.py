@@ -209,11 +209,15 @@ def evacuate_bank(work, item, unit, acc_psum):
         shape = (pixels_of(block), side, fold * kn)
         work.y_sbuf = nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf)
         work.residual_sbuf = residual_of(operands, shape, regions, False)
-    residual_sbuf = None if work.residual_sbuf == None else place_of(work.residual_sbuf, unit)
-    evacuate_pixels(work, place_of(work.y_sbuf, unit), acc_psum, unit.k0, residual_sbuf)
+        if operands.kept != None:
+            work.kept_sbuf = nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf)
+    residual, kept = (None if one == None else place_of(one, unit) for one in (work.residual_sbuf, work.kept_sbuf))
+    evacuate_pixels(work, place_of(work.y_sbuf, unit), acc_psum, unit.k0, residual, kept)
     if unit.t0 + unit.tn == side and unit.k0 + unit.kn == fold * kn:
         store_regions(operands.y, work.y_sbuf, regions)
-        work.y_sbuf, work.residual_sbuf = None, None
+        if operands.kept != None:
+            store_regions(operands.kept, work.kept_sbuf, regions)
+        work.y_sbuf, work.residual_sbuf, work.kept_sbuf = None, None, None
 
 
 def place_of(tile_sbuf, unit):

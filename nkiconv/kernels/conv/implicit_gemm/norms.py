@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ..._epilogue import evacuate, load_bias
-from ..._pixel_norms import before_norm, rstd_of, scale_pixels, total_of
+from ..._pixel_norms import before_norm, keep, rstd_of, scale_pixels, total_of
 from ..regions import store_regions
 from .rows import regions_of_bank, window
 
@@ -52,7 +52,22 @@ class Norms:
     def add(self, every, bank):
         """A bank of an output tile of which all M tiles have their sums."""
         self.finish()
+        if self.operands.kept != None:
+            self.keep(every, bank)
         self.wait(every, bank, self.options.epilogue.norm.kind == "layer")
+
+    def keep(self, every, bank):
+        """Sums of a bank to HBM as they are."""
+        for results in every:
+            sums = window(results.y_sbuf, bank)
+            kept_sbuf = nl.ndarray(sums.shape, dtype=self.operands.y.dtype, buffer=nl.sbuf)
+            keep(kept_sbuf, sums, self.ledger)
+            self.store(self.operands.kept, kept_sbuf, results, bank)
+
+    def store(self, hbm, tile_sbuf, results, bank):
+        """A tile with a bank of an M tile's results."""
+        regions = regions_of_bank(self.geometry.y_strides, results.m_tile, results.out_tile, bank)
+        store_regions(hbm, tile_sbuf, [((0, 0, 0, 0), *region[1:]) for region in regions])
 
     def wait(self, every, bank, centers):
         """Have a bank wait for the mean of its sums, or of their squares."""
@@ -94,8 +109,7 @@ class Norms:
             y_sbuf = nl.ndarray(sums.shape, dtype=self.operands.y.dtype, buffer=nl.sbuf)
             (weight, bias), rstd = self.of(results.m_tile), rstd_sbuf[0 : sums.shape[0]]
             scale_pixels(y_sbuf, sums, rstd, weight, bias, residual, self.options.epilogue, self.ledger)
-            regions = regions_of_bank(self.geometry.y_strides, results.m_tile, results.out_tile, one.bank)
-            store_regions(self.operands.y, y_sbuf, [((0, 0, 0, 0), *region[1:]) for region in regions])
+            self.store(self.operands.y, y_sbuf, results, one.bank)
 
     def of(self, m_tile):
         """Weight and bias of an M tile, [k, 1] or None, each loaded once."""

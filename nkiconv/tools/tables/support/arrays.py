@@ -147,6 +147,7 @@ ROWS = (
     Row("`x_activation`", "silu", always(x_activation="silu")),
     *(Row("`activation`", name, always(activation=name)) for name in ACTIVATIONS),
     *(Row("`y_norm`", name, always(y_norm=name)) for name in NORMS),
+    Row("`return_before_norm`", "", always(y_norm="rms", return_before_norm=True)),
     Row("`residual`", "before the activation", _residual()),
     Row("`residual`", "behind it", _residual(residual_position="post_activation")),
     Row("`residual`", "times `beta`", _residual(beta=0.5)),
