@@ -52,3 +52,5 @@ def test_a_decoder_of_diffusers(diffusers, calls):
     assert (found - expected).abs().max() <= 8 * 14 * 9 * C * 2.0**-24 * expected.abs().max()
     of_decoder = [chain for chain in report.chains if chain.fused and chain.norm.startswith("decoder.")]
     assert len(calls) == len(of_decoder) == 13
+    # what attention writes has none
+    assert [chain.norm for chain in of_decoder if not chain.statistics] == ["decoder.mid_block.resnets.1.norm1"]

@@ -9,8 +9,7 @@ too: see `pending`.
 from __future__ import annotations
 
 import copy
-import itertools
-import operator
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -24,18 +23,16 @@ from ..computers.host import activate
 from ..norm_act_modules import HOOKS
 from .classes import change_class, is_changed, ours
 from .follows import Region, regions_of
-from .fusing import ADDS, fused, hands_on, is_channel_norm, norm_arguments, takes_pending
+from .fusing import Ends, fused, hands_on, is_channel_norm, mark, norm_arguments, takes_pending
 from .norms import CLOSE
 from .pending import Normed
+from .producers import of_norms, only_user, quotient_after, sum_after
 from .report import Chain
 from .ways import Copy
 
 #: Where torch's activations and dropouts are defined.
 _STEPS = ("torch.nn.modules.activation", "torch.nn.modules.dropout", "torch.nn.modules.linear")
 _NOT_ALONE = "is not followed by one convolution, with at most an activation between, that alone sees its result"
-SUMS = (operator.add, operator.iadd, torch.add)
-#: What may run between a convolution and its sum: it changes nothing in place.
-_HARMLESS = (_ConvNd, torch.nn.Identity)
 
 
 class _Steps(NamedTuple):
@@ -46,6 +43,7 @@ class _Steps(NamedTuple):
     between: tuple[str, ...]  # modules of the activation and of dropout
     convolution: str
     adds: bool
+    over_one: bool  # whether the sum is divided by 1
 
 
 def find(model: torch.nn.Module, swapped: Sequence[str], folded: Sequence[str], copied: Copy) -> tuple[Chain, ...]:
@@ -71,13 +69,15 @@ def find(model: torch.nn.Module, swapped: Sequence[str], folded: Sequence[str], 
             chains.append(Chain(name, reason=told[0]))
         else:
             own = [way for way in ways if isinstance(way, _Steps)]
-            one = own[0]._replace(adds=all(way.adds for way in own))
-            if any(way._replace(adds=one.adds) != one for way in own):
+            adds, over_one = all(way.adds for way in own), all(way.over_one for way in own)
+            one = own[0]._replace(adds=adds, over_one=over_one)
+            if any(way._replace(adds=adds, over_one=over_one) != one for way in own):
                 chains.append(Chain(name, reason="is called in several chains"))
                 continue
             reason = next(_reasons(model, one, swapped), "")
-            chains.append(Chain(name, one.activation, one.between, one.convolution, one.adds, reason))
-    return tuple(chains)
+            chains.append(Chain(name, one.activation, one.between, one.convolution, adds, over_one, reason=reason))
+    sources = of_norms(model, regions, chains, swapped, copied)
+    return tuple(dataclasses.replace(one, statistics=sources.get(one.norm, ())) for one in chains)
 
 
 def _unseen(name: str, norm: torch.nn.Module, unproved: Mapping[str, str]) -> str:
@@ -114,7 +114,10 @@ def _steps(norm: fx.Node, kinds: Mapping[str, torch.nn.Module]) -> _Steps | None
         if isinstance(one, _ConvNd):
             if len(after.args) > 1 or after.kwargs:
                 return None
-            return _Steps(str(norm.target), value.activation, (*between,), str(after.target), _adds(after, kinds))
+            total = sum_after(after, kinds)
+            over_one = total is not None and quotient_after(total) is not None
+            found = str(norm.target), value.activation, (*between,), str(after.target)
+            return _Steps(*found, total is not None, over_one)
         value, node = _stepped(value, node, after, one), after
         if not isinstance(value, Normed):
             return None
@@ -140,12 +143,6 @@ class _Nothing:
         raise _NoTensorError
 
 
-def only_user(node: fx.Node) -> fx.Node | None:
-    """The node that alone sees what a node gives; None where there is none, or several."""
-    [*users] = node.users
-    return users[0] if len(users) == 1 else None
-
-
 def _next(node: fx.Node) -> fx.Node:
     """The call after a node: between them nothing runs that could change its input."""
     after = node.next
@@ -166,33 +163,6 @@ def _stepped(value: Normed, before: fx.Node, node: fx.Node, module: Any) -> Any:
         return module.forward(value)
     except _NoTensorError:
         return None
-
-
-def _adds(convolution: fx.Node, kinds: Mapping[str, torch.nn.Module]) -> bool:
-    """Whether a sum with something else, not of fewer axes or rows, is all that sees a convolution's result."""
-    node = only_user(convolution)
-    if node is None or node.target not in SUMS or node.kwargs or len(node.args) != 2:
-        return False
-    [*others] = [one for one in node.args if one is not convolution]
-    is_first = node.args[0] is convolution
-    if len(others) != 1 or not isinstance(others[0], fx.Node) or (node.target is operator.iadd and not is_first):
-        return False
-    if others[0].target is operator.getitem:  # a row or a column of a broadcast
-        return False
-    between = itertools.takewhile(lambda one: one is not node, _after(convolution))
-    return all(_is_harmless(one, kinds) for one in between)
-
-
-def _after(node: fx.Node) -> Iterator[fx.Node]:
-    while (node := node.next).op != "root":
-        yield node
-
-
-def _is_harmless(node: fx.Node, kinds: Mapping[str, torch.nn.Module]) -> bool:
-    if node.op == "call_module":
-        module = kinds[str(node.target)]
-        return isinstance(module, _HARMLESS) or is_channel_norm(module)
-    return node.op in ("get_attr", "placeholder") or (node.op == "call_method" and node.target == "contiguous")
 
 
 def _reasons(model: torch.nn.Module, steps: _Steps, swapped: Sequence[str]) -> Iterator[str]:
@@ -251,11 +221,16 @@ def _agrees(norm: torch.nn.Module, activation: str | None, convolution: Any) -> 
 def take(model: torch.nn.Module, chains: Sequence[Chain], swapped: Sequence[str]) -> None:
     """Make the modules of each fused chain one call; swapped: the model's convolutions that are nkiconv's."""
     fusible = [chain for chain in chains if chain.fused]
+    giving = {name for chain in fusible for name in chain.statistics}
+    ends = dict.fromkeys(giving, Ends(statistics=True))
     for chain in fusible:
         assert chain.convolution is not None
-        change_class(model.get_submodule(chain.norm), hands_on)
-        if chain.adds:
-            vars(model.get_submodule(chain.convolution))[ADDS] = True
+        norm = model.get_submodule(chain.norm)
+        change_class(norm, hands_on)
+        mark(norm, Ends(statistics=bool(chain.statistics)))
+        ends[chain.convolution] = Ends(chain.adds, chain.over_one, chain.convolution in giving)
+    for name, end in ends.items():
+        mark(model.get_submodule(name), end)
     # all of them, so that none is given what it cannot read
     for name in swapped if fusible else ():
         change_class(model.get_submodule(name), takes_pending)

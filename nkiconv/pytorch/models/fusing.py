@@ -8,7 +8,9 @@ computes by itself.
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,14 +21,32 @@ from ..computers.modes import is_autocast
 from ..norm_act import norm_act_conv1d, norm_act_conv2d, norm_act_conv3d
 from ..norm_act_modules import HOOKS
 from .classes import define
-from .pending import Convolved, Normed, tensor_of
+from .pending import Convolved, Normed, keep_statistics, statistics_of, tensor_of
 
 _CALLS: dict[int, Any] = {1: norm_act_conv1d, 2: norm_act_conv2d, 3: norm_act_conv3d}
-#: Name of the attribute that says whether a sum follows a convolution.
-ADDS = "nkiconv_adds"
+#: Name of the attribute of a chain's modules that is their `Ends`.
+_ENDS = "nkiconv_ends"
 _GROUP = torch.nn.GroupNorm.forward
 _INSTANCE = _InstanceNorm.forward
 _BATCH = (_BatchNorm.forward, torch.nn.SyncBatchNorm.forward)
+
+
+class Ends(NamedTuple):
+    """What every graph of a model shows around a convolution or a norm."""
+
+    adds: bool = False  # a sum follows the convolution
+    over_one: bool = False  # which is divided by 1
+    statistics: bool = False  # norms read all that the convolution writes; or such convolutions write what it reads
+
+
+def mark(module: torch.nn.Module, ends: Ends) -> None:
+    """Note on a module of a chain what is around it."""
+    vars(module)[_ENDS] = ends
+
+
+def _ends(module: torch.nn.Module) -> Ends:
+    found: Ends = vars(module).get(_ENDS, Ends())
+    return found
 
 
 def is_channel_norm(module: torch.nn.Module) -> bool:
@@ -59,14 +79,23 @@ def plain_forward_of(kind: Any) -> Any:
 def fused(
     norm: Any, activation: str | None, convolution: Any, x: Tensor, residual: Tensor | None, arguments: dict[str, Any]
 ) -> Tensor:
-    """residual + convolution(activation(norm(x))) by one call."""
+    """residual + convolution(activation(norm(x))) by one call, with statistics of x where they are known."""
     numbers = convolution.stride, convolution.padding, convolution.dilation, convolution.groups
     position = "pre_activation" if convolution.activation is None else "post_activation"
     weight, packed = convolution._filters(x)
     more = {**arguments, "x_activation": activation, "residual": residual, "residual_position": position}
-    call = _CALLS[len(convolution.kernel_size)]
-    y: Tensor = call(x, weight, convolution.bias, *numbers, **more, **convolution._fused(), packed=packed)
-    return y
+    if _ends(norm).statistics:
+        more["stats"] = statistics_of(x)
+    call = functools.partial(_CALLS[len(convolution.kernel_size)], x, weight, convolution.bias, *numbers)
+    return _called(convolution, functools.partial(call, **more, **convolution._fused(), packed=packed))
+
+
+def _called(convolution: Any, call: Callable[..., Any]) -> Tensor:
+    """y of a convolution's call, which keeps its statistics where a norm reads them."""
+    if not _ends(convolution).statistics:
+        plain: Tensor = call()
+        return plain
+    return keep_statistics(*call(return_stats="channel"))
 
 
 @define
@@ -94,7 +123,10 @@ def takes_pending(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
     def forward(self: Any, input: Any, *args: Any, **named: Any) -> Any:
         is_chain = isinstance(input, Normed) and input.tensor is None and not args and not named
         if not is_chain or input.x.dim() != len(self.kernel_size) + 2:
-            return kind.forward(self, tensor_of(input), *args, **named)
+            input = tensor_of(input)
+            is_plain = not (args or named) and isinstance(input, Tensor) and input.dim() == len(self.kernel_size) + 2
+            plain = functools.partial(kind.forward, self, input, *args, **named)
+            return _called(self, plain) if is_plain else plain()
         x, norm, activation = input.input(), input.norm, input.activation
         arguments = norm_arguments(norm)
         assert not isinstance(arguments, str)  # it has handed on what is pending
@@ -102,7 +134,8 @@ def takes_pending(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
         def call(residual: Tensor | None) -> Tensor:
             return fused(norm, activation, self, x, residual, arguments)
 
-        return Convolved(call, _shape(self, x), x) if vars(self).get(ADDS) else call(None)
+        ends = _ends(self)
+        return Convolved(call, _shape(self, x), x, ends.over_one) if ends.adds else call(None)
 
     return (kind,), {"forward": forward}
 

@@ -165,11 +165,14 @@ def activation_of(function: Any, named: dict[str, Any]) -> str | None:
 class Convolved(Pending):
     """A convolution's result, to which a term of the same shape may be added in the same call.
 
-    call: the fused call, of a residual or None; shape: of the result, whose dtype and device are those of x.
+    call: the fused call, of a residual or None; shape: of the result, whose dtype and device are those of x; over_one:
+    whether the sum is divided by 1, as graphs show.
     """
 
-    def __init__(self, call: Callable[[Tensor | None], Tensor], shape: tuple[int, ...], x: Tensor) -> None:
-        self.call, self.result, self.x = call, shape, x
+    def __init__(
+        self, call: Callable[[Tensor | None], Tensor], shape: tuple[int, ...], x: Tensor, over_one: bool = False
+    ) -> None:
+        self.call, self.result, self.x, self.over_one = call, shape, x, over_one
         self.version = version_of(x)
 
     def compute(self) -> Tensor:
@@ -186,4 +189,36 @@ class Convolved(Pending):
             return None
         other = args[0]
         same = tuple(other.shape) == self.result and other.dtype == self.x.dtype and other.device == self.x.device
-        return self._called(other) if same else None
+        if not same:
+            return None
+        y = self._called(other)
+        return Divided(y) if self.over_one else y
+
+
+class Divided(Pending):
+    """A sum, all that sees which is a division by 1: it is the sum itself."""
+
+    def __init__(self, y: Tensor) -> None:
+        self.tensor = y
+
+    def __truediv__(self, other: Any) -> Any:
+        y = self.value()
+        return y if type(other) in (int, float) and other == 1 else y / tensor_of(other)
+
+
+#: Name of the attribute of a tensor that is (its statistics, how often it was changed in place then).
+_STATISTICS = "_nkiconv_statistics"
+
+
+def keep_statistics(y: Tensor, stats: Tensor) -> Tensor:
+    """A tensor, on which its statistics are noted, as of `channel_stats`; what other operators make of it has none."""
+    if torch.compiler.is_compiling():  # which has no attributes of an operator's several results
+        y = y.view_as(y)
+    setattr(y, _STATISTICS, (stats, version_of(y)))
+    return y
+
+
+def statistics_of(x: Tensor) -> Tensor | None:
+    """The statistics that are noted on a tensor, if it was not changed in place since then."""
+    stats, version = getattr(x, _STATISTICS, (None, None))
+    return stats if version == version_of(x) else None

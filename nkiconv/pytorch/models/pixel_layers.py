@@ -25,7 +25,7 @@ from ..functional import conv2d
 from ..norm_act_modules import HOOKS
 from ..operators.tensor_kinds import DTYPES
 from ..pointwise import pointwise_mlp, unsupported
-from .chains import SUMS, activation_at, only_user
+from .chains import activation_at
 from .classes import change_class, define, is_changed
 from .follows import Region, regions_of
 from .intercept import STRICT
@@ -40,6 +40,7 @@ from .pending import (
     version_of,
 )
 from .pending import SUMS as PENDING_SUMS
+from .producers import SUMS, only_user
 from .report import PixelLayer
 from .ways import Copy
 

@@ -64,6 +64,8 @@ class Chain:
     between: tuple[str, ...] = ()  # names of its module, where it is one, and of dropout's
     convolution: str | None = None
     adds: bool = False  # whether a sum that follows is in the call too, where its other term has the result's shape
+    over_one: bool = False  # whether that is divided by 1, which is left out
+    statistics: tuple[str, ...] = ()  # convolutions that return those of what the norm reads
     reason: str = ""
 
     @property
@@ -148,7 +150,9 @@ class Report:
             yield "torch's convolution functions are nkiconv's in the model's forward"
         if self.chains:
             fused = sum(chain.fused for chain in self.chains)
-            yield f"{fused} of {len(self.chains)} norms fused with the convolution after them"
+            known = sum(bool(chain.statistics) for chain in self.chains)
+            more = f", {known} with statistics from the one before" if known else ""
+            yield f"{fused} of {len(self.chains)} norms fused with the convolution after them{more}"
         if self.layers:
             fused = sum(layer.fused for layer in self.layers)
             yield f"{fused} of {len(self.layers)} linear layers of images are 1x1 convolutions with what follows them"
@@ -189,6 +193,7 @@ class Report:
             table.add_section()
         for chain in self.chains:
             told = chain.reason or f"one call with {chain}"
+            told += f"; statistics from {', '.join(chain.statistics)}" if chain.statistics else ""
             table.add_row(Text(chain.norm), "norm", "", "", Text(told))
         if self.layers:
             table.add_section()

@@ -33,10 +33,13 @@ class UntraceableError(Exception):
     """A module's own forward has no graph."""
 
 
-def graphs_of(module: torch.nn.Module, copied: Copy, with_extras: bool = True) -> tuple[list[fx.Graph], set[type]]:
+def graphs_of(
+    module: torch.nn.Module, copied: Copy, with_extras: bool = True, by_default: bool = False
+) -> tuple[list[fx.Graph], set[type]]:
     """(the graph of each way through a module's forward, classes of modules in it that are one call).
 
-    An argument with a default is given and is not. with_extras: whether *args and **kwargs may hold something.
+    An argument with a default is given and is not, or with by_default it is not. with_extras: whether *args and
+    **kwargs may hold something.
 
     Raises UntraceableError.
     """
@@ -45,7 +48,7 @@ def graphs_of(module: torch.nn.Module, copied: Copy, with_extras: bool = True) -
         try:
             return [
                 graph
-                for with_defaults in (False, True)
+                for with_defaults in ((True,) if by_default and _defaults(module) else (False, True))
                 for graph in _ways(module, copied, whole, with_defaults, with_extras)
             ], whole
         except _InsideError as error:
@@ -54,12 +57,17 @@ def graphs_of(module: torch.nn.Module, copied: Copy, with_extras: bool = True) -
             whole.add(type(error.module))
 
 
+def _defaults(module: torch.nn.Module) -> dict[str, Any]:
+    """Of a forward's arguments."""
+    parameters = inspect.signature(module.forward).parameters.values()
+    return {one.name: one.default for one in parameters if one.default is not one.empty}
+
+
 def _ways(
     module: torch.nn.Module, copied: Copy, whole: set[type], with_defaults: bool, with_extras: bool
 ) -> Iterator[fx.Graph]:
     """The graphs of all decisions that a module's own forward can take."""
-    parameters = inspect.signature(module.forward).parameters.values()
-    defaults = {one.name: one.default for one in parameters if one.default is not one.empty}
+    defaults = _defaults(module)
     if with_defaults and not defaults:
         return
     if _catches(module):

@@ -1,0 +1,176 @@
+"""What graphs show after a convolution: the sum that its call may take, and the norm that reads what it writes."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch.nn.modules.conv import _ConvNd
+
+from . import videos
+from .follows import Region
+from .fusing import is_channel_norm
+from .report import Chain
+from .ways import Copy, UntraceableError, graphs_of
+
+SUMS = (operator.add, operator.iadd, torch.add)
+#: What may run between a convolution and what takes its result: it changes nothing in place.
+_HARMLESS = (_ConvNd, torch.nn.Identity)
+#: Methods that may return the tensor itself.
+_PERHAPS_ITSELF = ("to", "contiguous")
+
+
+def only_user(node: fx.Node) -> fx.Node | None:
+    """All that sees a value, where that is one node."""
+    [*users] = node.users
+    return users[0] if len(users) == 1 else None
+
+
+def sum_after(convolution: fx.Node, kinds: Mapping[str, torch.nn.Module]) -> fx.Node | None:
+    """The sum with something else, not of fewer axes or rows, where that is all that sees a convolution's result."""
+    node = only_user(convolution)
+    if node is None or node.target not in SUMS or node.kwargs or len(node.args) != 2:
+        return None
+    [*others] = [one for one in node.args if one is not convolution]
+    is_first = node.args[0] is convolution
+    if len(others) != 1 or not isinstance(others[0], fx.Node) or (node.target is operator.iadd and not is_first):
+        return None
+    if others[0].target is operator.getitem:  # a row or a column of a broadcast
+        return None
+    return node if _are_harmless(convolution, node, kinds) else None
+
+
+def quotient_after(node: fx.Node) -> fx.Node | None:
+    """The division by 1 where that is all that sees a value."""
+    after = only_user(node)
+    if after is None or after.target is not operator.truediv or after.args[0] is not node:
+        return None
+    return after if type(after.args[1]) in (int, float) and after.args[1] == 1 else None
+
+
+def _are_harmless(first: fx.Node, last: fx.Node, kinds: Mapping[str, torch.nn.Module]) -> bool:
+    """Whether nothing between two nodes changes a tensor in place."""
+    between = itertools.takewhile(lambda one: one is not last, _after(first))
+    return all(_is_harmless(one, kinds) for one in between)
+
+
+def _after(node: fx.Node) -> Iterator[fx.Node]:
+    while (node := node.next).op != "root":
+        yield node
+
+
+def _is_harmless(node: fx.Node, kinds: Mapping[str, torch.nn.Module]) -> bool:
+    if node.op == "call_module":
+        module = kinds[str(node.target)]
+        return isinstance(module, _HARMLESS) or is_channel_norm(module)
+    return node.op in ("get_attr", "placeholder") or (node.op == "call_method" and node.target in _PERHAPS_ITSELF)
+
+
+def of_norms(
+    model: torch.nn.Module, regions: Sequence[Region], chains: Sequence[Chain], swapped: Sequence[str], copied: Copy
+) -> dict[str, tuple[str, ...]]:
+    """The convolutions that write what each fused norm by groups or instance reads, in every graph that calls the norm,
+    and whose results such norms read in every graph that calls the convolution.
+
+    chains: of the model; swapped: names of the convolutions that are nkiconv's.
+    """
+    wanted = {chain.norm for chain in chains if chain.fused and _takes_statistics(model.get_submodule(chain.norm))}
+    ends = {chain.convolution: chain for chain in chains if chain.fused}
+    giving = {name for name in swapped if _can_give(model.get_submodule(name))}
+    read: dict[str, set[str | None]] = {}  # the convolutions of all calls of a norm
+    calls: dict[str, list[bool]] = {}  # whether a norm reads the result, for all calls of a convolution
+    for region in regions:
+        written = _Written(region, ends, copied)
+        for graph in region.graphs:
+            norms = [node for node in graph.nodes if written.name(node) in wanted]
+            sources = [written.source(node) for node in norms]
+            for node, source in zip(norms, sources, strict=True):
+                read.setdefault(written.name(node), set()).add(None if source is None else written.by(source))
+            for node in graph.nodes:
+                if node.op == "call_module" and (name := written.by(node)) is not None:
+                    calls.setdefault(name, []).append(node in sources)
+    giving = {name for name in giving if all(calls.get(name, [False]))}
+    return {norm: tuple(sorted(found)) for norm, names in read.items() if (found := _all(names)) and found <= giving}
+
+
+def _all(names: set[str | None]) -> set[str]:
+    """All of them; none where one is not known."""
+    return set() if None in names else {name for name in names if name is not None}
+
+
+def _takes_statistics(norm: Any) -> bool:
+    return not isinstance(norm, torch.nn.modules.batchnorm._BatchNorm)
+
+
+def _can_give(convolution: Any) -> bool:
+    """Whether a kernel returns statistics: none does of transposed convolutions' modules and of depthwise filters."""
+    depthwise = convolution.groups == convolution.in_channels > 1
+    return not (convolution.transposed or depthwise or videos.forward_of(type(convolution)) is not None)
+
+
+class _Written:
+    """What the nodes of a region's graphs write; ends: chains by their convolution."""
+
+    def __init__(self, region: Region, ends: Mapping[str | None, Chain], copied: Copy) -> None:
+        self.region, self.ends, self.copied = region, ends, copied
+        self.returned: dict[str, str | None] = {}
+
+    def name(self, node: fx.Node) -> str:
+        """Of a module that is called; "" of other nodes, which is no norm's or convolution's in a region."""
+        return f"{self.region.prefix}{node.target}" if node.op == "call_module" else ""
+
+    def by(self, node: fx.Node) -> str | None:
+        """The convolution whose result a call of a module returns."""
+        target = str(node.target)
+        module = self.region.kinds[target]
+        if isinstance(module, _ConvNd):
+            return f"{self.region.prefix}{target}"
+        if len(node.args) != 1 or node.kwargs:
+            return None
+        if target not in self.returned:
+            self.returned[target] = _returned(module, self.copied)
+        inner = self.returned[target]
+        return None if inner is None else f"{self.region.prefix}{target}.{inner}"
+
+    def source(self, norm: fx.Node) -> fx.Node | None:
+        """The call that writes what a norm reads, alone or with the sum that is in it."""
+        kinds, node = self.region.kinds, norm.args[0]
+        while isinstance(node, fx.Node) and node.op == "call_method" and node.target in _PERHAPS_ITSELF:
+            node = node.args[0]
+        if not isinstance(node, fx.Node) or not _are_harmless(node, norm, kinds):
+            return None
+        if node.op == "call_module":
+            end = self.ends.get(self.name(node))
+            return node if self.by(node) is not None and (end is None or not end.adds) else None
+        total = node.args[0] if node.target is operator.truediv else node
+        if not isinstance(total, fx.Node):
+            return None
+        for one in total.args:
+            end = self.ends.get(self.name(one)) if isinstance(one, fx.Node) else None
+            if isinstance(one, fx.Node) and end is not None and end.adds and sum_after(one, kinds) is total:
+                is_quotient = end.over_one and quotient_after(total) is node
+                return one if node is total or is_quotient else None
+        return None
+
+
+def _returned(module: torch.nn.Module, copied: Copy) -> str | None:
+    """The convolution in a module, by its name there, whose result all ways through its forward return,
+    given one argument."""
+    if not any(isinstance(one, _ConvNd) for one in module.modules()) or type(module).__module__.startswith("torch.nn"):
+        return None
+    try:
+        graphs, _ = graphs_of(module, copied, with_extras=False, by_default=True)
+    except UntraceableError:
+        return None
+    kinds, found = dict(module.named_modules()), set[str | None]()
+    for graph in graphs:
+        [end] = [node for node in graph.nodes if node.op == "output"]
+        node = end.args[0]
+        is_last = isinstance(node, fx.Node) and node.op == "call_module"
+        is_last = is_last and isinstance(kinds[str(node.target)], _ConvNd) and only_user(node) is end
+        found.add(str(node.target) if is_last else None)
+    return found.pop() if len(found) == 1 else None
