@@ -87,6 +87,30 @@ class First(nn.Module):
         return x + y.permute(0, 3, 1, 2)
 
 
+class Convolutions(nn.Module):
+    """The same by 1x1 convolutions."""
+
+    def __init__(self, more=None):
+        super().__init__()
+        self.fc1, self.act, self.drop = nn.Conv2d(C, WIDE, 1), nn.GELU(), nn.Dropout(0.1)
+        self.fc2, self.gamma, self.more = nn.Conv2d(WIDE, C, 1), nn.Parameter(torch.ones(C, 1, 1)), more
+
+    def forward(self, x):
+        h = x * 2 if self.more is None else self.more(x)
+        return self.gamma * self.fc2(self.drop(self.act(self.fc1(h)))) + x
+
+
+class Excitation(nn.Module):
+    """A gate whose second layer stays, as nothing that a convolution takes comes after it."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc1, self.act, self.fc2 = nn.Conv2d(C, WIDE, 1), nn.ReLU(inplace=True), nn.Conv2d(WIDE, C, 1)
+
+    def forward(self, x):
+        return x * F.hardsigmoid(self.fc2(self.act(self.fc1(x.mean((2, 3), keepdim=True)))))
+
+
 class Response(nn.Module):
     """ConvNeXt V2's norm over the pixels of an image."""
 
@@ -123,6 +147,8 @@ FUSED = {
     "timm": (Block(), ONE),
     "torchvision": (Sequence(), ONE),
     "Meta": (First(), ONE),
+    "1x1 convolutions": (Convolutions(), ONE),
+    "1x1 convolutions after a chain": (Convolutions(nn.Sequential(nn.GroupNorm(2, C), nn.Conv2d(C, C, 1))), ONE),
     "no scale": (Block(scale=False), ONE),
     "another activation": (Block(Mlp(nn.ReLU(inplace=True))), [("mlp", "relu", True)]),
     "a norm between": (Block(Mlp(between=Response())), BOTH),
@@ -141,7 +167,7 @@ def test_a_block_is_one_call_or_two(why, convolved):
     assert convolved == calls
     assert [layer.fused for layer in report.layers] == [True, True]
     assert [layer.scaled for layer in report.layers] == [False, why != "no scale"]
-    assert "2 of 2 linear layers of images are 1x1 convolutions" in str(report)
+    assert "2 of 2 layers of images are 1x1 convolutions" in str(report)
     assert "1x1 convolution -> gelu" in str(report) or why == "another activation"
     assert [row["fused"] for row in report.as_dict()["layers"]] == [True, True]
     assert all(torch.equal(one, state[name]) for name, one in report.model.state_dict().items())
@@ -153,6 +179,7 @@ def hooked(model, name):
 
 
 ALONE = "is not the only one that sees its input"
+CHAINED = "is not swapped by this call, or is in a chain with its norm, as its own row says"
 NOTHING = "has no activation or sum after it that a convolution takes"
 IN_MLP, IN_MODEL = (f"a module in {where} has hooks, which would see no tensor" for where in ("mlp", "the model"))
 
@@ -163,6 +190,8 @@ IN_MLP, IN_MODEL = (f"a module in {where} has hooks, which would see no tensor" 
     (hooked(Block(), "path"), {"mlp.fc2": IN_MODEL}, [("gelu", False)]),
     (Block(also=lambda h: h.permute(0, 3, 1, 2)), {"mlp.fc1": ALONE}, [(None, True)]),
     (Block(Mlp(nn.Hardswish())), {"mlp.fc1": NOTHING}, [(None, True)]),
+    (Convolutions(nn.GroupNorm(2, C)), {"fc1": CHAINED}, [(None, True)]),
+    (Excitation(), {"fc2": NOTHING}, [("relu", False)]),
 ])  # fmt: skip
 def test_why_a_layer_stays(model, reasons, calls, convolved):
     report = convert(drawn(model).eval(), fuse=True)
@@ -175,7 +204,7 @@ def test_why_a_layer_stays(model, reasons, calls, convolved):
 def test_layers_of_tokens_are_not_told(model):
     report = convert(model.eval(), fuse=True)
     assert report.layers == ()
-    assert "linear" not in str(report)
+    assert "layers of images" not in str(report)
     assert report.as_dict()["layers"] == []
 
 
@@ -307,6 +336,9 @@ def test_plan_model_counts_them():
     assert found.flops.nkiconv == 2 * 2 * x.numel() * WIDE
     assert "pointwise_mlp" in str(found)
     whole = plan_model(drawn(Block()).eval(), (x,), fuse=True, quick=True, use_cache=False, training=True)
+    by_convolutions = plan_model(drawn(Convolutions()).eval(), (x,), fuse=True, quick=True, use_cache=False)
+    assert [row.layers for row in by_convolutions.rows] == [("fc2",)]
+    assert by_convolutions.uncalled == ()
     assert [row.layers for row in whole.toward("forward").rows] == [("mlp.fc1",), ("mlp.fc2",)]
 
 

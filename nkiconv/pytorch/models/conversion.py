@@ -78,8 +78,8 @@ def convert(
             its modules in float64; `report.chains` names every norm, and why it stays. Parameters, names and
             gradients stay; hooks that come later than this are the modules' of chains no more. Under torch.autocast,
             and of single images without N, the modules compute one by one. Linear layers between the permutations of
-            images, ConvNeXt's, become 1x1 convolutions with the activation, or the scale and the sum, after them;
-            `report.layers` names each.
+            images, ConvNeXt's, become 1x1 convolutions with the activation, or the scale and the sum, after them, and
+            so do two 1x1 convolutions with an activation between; `report.layers` names each.
         causal_conv1d: where layers pass a convolution's weight to `causal_conv1d_fn` and `causal_conv1d_update`
             (transformers' Mamba, Qwen3-Next and others), let these be nkiconv's: in the file that defines the layers,
             so for every model of that file in the process, until `report.installation.undo()`. A call that nkiconv
@@ -149,7 +149,8 @@ def convert(
     folds = batchnorm.find(model, plain, copied) if fold_batchnorm else ()
     folded = [fold.batchnorm for fold in folds if fold.folded]
     fusible = chains.find(model, plain, folded, copied) if fuse else ()
-    layers = pixel_layers.find(model, copied) if fuse else ()
+    chained = {chain.convolution for chain in fusible if chain.fused}
+    layers = pixel_layers.find(model, [name for name in plain if name not in chained], copied) if fuse else ()
     target = model if inplace else copied(model)
     for name in swapped:
         _swap(target.get_submodule(name), name, strict_nonfinite)
@@ -163,7 +164,7 @@ def convert(
         if fold.folded:
             batchnorm.fold(target, fold)
     chains.take(target, fusible, swapped)
-    pixel_layers.take(target, layers, strict_nonfinite)
+    pixel_layers.take(target, layers, swapped, strict_nonfinite)
     if pack_filters:
         entries = tuple(
             packing.frozen(target, one, times, one.name not in plain) if one.swapped else one for one in entries

@@ -330,5 +330,6 @@ def kept_of(found: Recording, functional: bool) -> tuple[Kept, ...]:
 
 def _uncalled(found: Recording) -> tuple[str, ...]:
     """Convolutions that the run left out: neither their module was called nor a function with their weight as it is."""
-    entries = found.report.entries
-    return tuple(entry.name for entry in entries if entry.name not in found.called and not entry.function)
+    # layers of images run where something reads them
+    called = found.called | {layer.name for layer in found.report.layers if layer.fused}
+    return tuple(one.name for one in found.report.entries if one.name not in called and not one.function)

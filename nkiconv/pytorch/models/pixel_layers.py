@@ -2,6 +2,7 @@
 
     activation(linear(x))                             x, residual: [N, H, W, C] as their axes are permuted
     linear(x).permute(0, 3, 1, 2) * scale + residual
+    convolution(activation(convolution(x))) * scale + residual        1x1, of [N, C, H, W]
 
 A layer hands on `Pixels`, which note an activation, the permutation, a scale of each channel, and take the sum's other
 term as the residual of one `conv2d`; two layers are one `pointwise_mlp`. As in `pending`, whatever else is done with
@@ -28,6 +29,7 @@ from ..pointwise import pointwise_mlp, unsupported
 from .chains import activation_at
 from .classes import change_class, define, is_changed
 from .follows import Region, regions_of
+from .fusing import takes_pending
 from .intercept import STRICT
 from .pending import (
     PRODUCTS,
@@ -56,7 +58,7 @@ _DEPTHS = ("DropPath", "StochasticDepth", "stochastic_depth")
 
 
 class Pixels(Pending):
-    """What a linear layer makes of the channels of x: y [N, H, W, K], or [N, K, H, W] in `front`.
+    """What a layer makes of the channels of x: y [N, H, W, K], or [N, K, H, W] in `front`, as of convolutions.
 
     x: [N, C, H, W], of the layer, or of `before`, the Pixels of a layer that is in the same call.
     """
@@ -66,7 +68,7 @@ class Pixels(Pending):
         self.version: int | None = version_of(x) if before is None else before.version
         self.activation: str | None = None
         self.scale: Tensor | None = None
-        self.front = False
+        self.front = is_pointwise(linear)
 
     def compute(self) -> Tensor:
         """By one call without a residual."""
@@ -76,29 +78,25 @@ class Pixels(Pending):
     def images(self, residual: Tensor | None = None) -> Tensor:
         """y + residual, [N, K, H, W]. Raises UnsupportedError: x has changed since the layer was called."""
         is_changed_since(self.x, self.version)
-        weight, bias, x, own = self.linear.weight, self.linear.bias, self.x, vars(self.linear)
+        weight, bias, x, own = _filters(self.linear), self.linear.bias, self.x, vars(self.linear)
         if self.scale is not None:
             weight, bias = weight * self.scale[:, None], None if bias is None else bias * self.scale
         layer = told_layer(own.get(LAYER))
         if self.before is not None:
-            first = self.before.linear
+            first, biases = _filters(self.before.linear), (self.before.linear.bias, bias)
             # training keeps what the hidden channels are
-            trains = torch.is_grad_enabled() and any(one.requires_grad for one in (x, weight, first.weight))
-            if self.activation is None and not trains and not unsupported(x, first.weight, weight):
-                biases = first.bias, bias
+            trains = torch.is_grad_enabled() and any(one.requires_grad for one in (x, weight, first))
+            if self.activation is None and not trains and not unsupported(x, first, weight):
                 activation = self.before.activation
-                return pointwise_mlp(
-                    x, first.weight, weight, *biases, activation=activation, residual=residual, layer=layer
-                )
+                return pointwise_mlp(x, first, weight, *biases, activation=activation, residual=residual, layer=layer)
             x = self.before.images()
         more = {"layer": layer, "strict_nonfinite": own.get(STRICT)}
         y: Tensor = conv2d(x, weight[:, :, None, None], bias, activation=self.activation, residual=residual, **more)
         return y
 
-    @property
-    def can_be_first(self) -> bool:
+    def can_be_before(self, layer: torch.nn.Module) -> bool:
         """Whether a layer that comes after this one can be in its call."""
-        return self.tensor is None and self.before is None and self.scale is None and not self.front
+        return self.tensor is None and self.before is None and self.scale is None and self.front == is_pointwise(layer)
 
     def step(self, function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """An activation, a dropout that drops nothing, the permutation, a scale, a sum with a tensor of its shape."""
@@ -119,10 +117,10 @@ class Pixels(Pending):
         if self.activation is not None or not isinstance(other, Tensor) or other.device != self.x.device:
             return None
         N, _, H, W = self.x.shape
-        K = self.linear.out_features
+        K, inputs = _filters(self.linear).shape
         if function in PRODUCTS:
             # in fp16 a product of two small numbers is lost; few pixels are scaled sooner than filters
-            fits = other.dtype == self.linear.weight.dtype != torch.float16 and N * H * W > self.linear.in_features
+            fits = other.dtype == self.linear.weight.dtype != torch.float16 and N * H * W > inputs
             shapes = ((K, 1, 1), (1, K, 1, 1)) if self.front else ((K,), (1, 1, 1, K))
             fits = fits and self.scale is None and tuple(other.shape) in shapes
             return self._with(scale=other.reshape(K)) if fits else None
@@ -163,14 +161,31 @@ def is_linear(module: torch.nn.Module) -> bool:
     return isinstance(module, torch.nn.Linear)
 
 
+def is_pointwise(module: torch.nn.Module) -> bool:
+    """Whether a module is a convolution of single pixels, all channels together."""
+    return (
+        isinstance(module, torch.nn.Conv2d)
+        and (*module.kernel_size, *module.stride, module.groups) == (1,) * 5
+        and module.padding in ("valid", "same", (0, 0))
+    )
+
+
+def _filters(layer: Any) -> Tensor:
+    """[K, C]."""
+    weight: Tensor = layer.weight
+    return weight.flatten(1) if weight.dim() > 2 else weight
+
+
 @define
 def makes_pixels(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
-    """A linear layer's class whose result of [N, H, W, C] is Pixels."""
+    """A layer's class whose result of [N, H, W, C], or [N, C, H, W] of a convolution, is Pixels."""
 
-    def forward(self: Any, input: Any) -> Any:
-        hooked = any(getattr(self, hooks) for hooks in HOOKS)
-        if isinstance(input, Pixels) and input.can_be_first and not hooked:
+    def forward(self: Any, input: Any, *args: Any, **named: Any) -> Any:
+        hooked = args or named or any(getattr(self, hooks) for hooks in HOOKS)
+        if isinstance(input, Pixels) and input.can_be_before(self) and not hooked:
             return Pixels(self, input.x, input)
+        if is_pointwise(self) and not isinstance(input, (Tensor, Pixels)):  # of a norm, or of torch.fx
+            return kind.forward(self, input, *args, **named)
         input = tensor_of(input)
         plain = (
             not isinstance(input, Tensor)  # also where torch.fx traces
@@ -180,7 +195,9 @@ def makes_pixels(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
             or hooked
             or is_autocast(input.device.type)
         )
-        return kind.forward(self, input) if plain else Pixels(self, input.permute(FRONT))
+        if plain:
+            return kind.forward(self, input, *args, **named)
+        return Pixels(self, input if is_pointwise(self) else input.permute(FRONT))
 
     return (kind,), {"forward": forward, "__module__": __name__}
 
@@ -192,15 +209,19 @@ class _Found(NamedTuple):
     inside: str
 
 
-def find(model: torch.nn.Module, copied: Copy) -> tuple[PixelLayer, ...]:
-    """What is to become of every linear layer between the permutations of images."""
-    regions, _ = regions_of(model, copied, is_linear, every_call=False)
+def find(model: torch.nn.Module, swapped: Sequence[str], copied: Copy) -> tuple[PixelLayer, ...]:
+    """What is to become of every linear layer between the permutations of images, and of 1x1 convolutions that come
+    after each other.
+
+    swapped: names of the convolutions that are nkiconv's.
+    """
+    regions, _ = regions_of(model, copied, lambda one: is_linear(one) or is_pointwise(one), every_call=False)
     found: dict[str, set[_Found]] = {}
     for region in regions:
         for one in _of_region(region):
             found.setdefault(one.layer.name, set()).add(one)
     return tuple(
-        dataclasses.replace(one.layer, reason=next(_reasons(model, *one), ""))
+        dataclasses.replace(one.layer, reason=next(_reasons(model, *one, swapped), ""))
         if not ways
         else PixelLayer(name, reason="is called in several ways")
         for name, (one, *ways) in found.items()
@@ -209,22 +230,40 @@ def find(model: torch.nn.Module, copied: Copy) -> tuple[PixelLayer, ...]:
 
 def _of_region(region: Region) -> Iterator[_Found]:
     for graph in region.graphs:
-        for node in graph.nodes:
-            if (
-                node.op == "call_module"
-                and is_linear(region.kinds[str(node.target)])
-                and len(node.all_input_nodes) == 1
-            ):
-                found = _layer(node, region)
-                if found is not None:
-                    yield found
+        firsts = [node for node in graph.nodes if _is_layer(node, region.kinds, is_pointwise)]
+        pairs = [(one, after) for one in firsts for after in [_second(one, region.kinds)] if after is not None]
+        convolutions = dict.fromkeys(node for pair in pairs for node in pair)
+        linear = [node for node in graph.nodes if _is_layer(node, region.kinds, is_linear)]
+        for node in (*linear, *convolutions):
+            found = _layer(node, region)
+            if found is not None:
+                yield found
+
+
+def _is_layer(node: fx.Node, kinds: Any, wanted: Any) -> bool:
+    """Whether a node calls a module that is `wanted`, with one argument."""
+    return node.op == "call_module" and wanted(kinds[str(node.target)]) and len(node.all_input_nodes) == 1
+
+
+def _second(node: fx.Node, kinds: Any) -> fx.Node | None:
+    """The 1x1 convolution that alone sees a layer's activated result."""
+    activation, after = None, node
+    while (user := only_user(after)) is not None:
+        if activation is not None and _is_layer(user, kinds, is_pointwise):
+            return user
+        activation = activation or activation_at(user, after, kinds)
+        if activation is None or not (activation_at(user, after, kinds) or _is_through(user, kinds)):
+            return None
+        after = user
+    return None
 
 
 def _layer(node: fx.Node, region: Region) -> _Found | None:
     """What a call of a linear layer is part of; None of layers of other tensors than images."""
-    activation, front, scaled, adds, after = None, False, False, False, node
+    images = is_pointwise(region.kinds[str(node.target)])
+    activation, front, scaled, adds, after = None, images, False, False, node
     while (user := only_user(after)) is not None:
-        named = None if activation is not None or front else activation_at(user, after, region.kinds)
+        named = None if activation is not None or front != images else activation_at(user, after, region.kinds)
         if named is not None:
             activation = named
         elif _permutes(user, FRONT) and not front:
@@ -240,7 +279,7 @@ def _layer(node: fx.Node, region: Region) -> _Found | None:
         elif not _is_through(user, region.kinds):
             break
         after = user
-    if not front and not _comes_permuted(node, region.kinds):
+    if not front and not _comes_permuted(node, region.kinds):  # both are of images
         return None
     inside = set.intersection(_modules_around(node) - {str(node.target)}, *map(_modules_around, after.users))
     # what the layer reads must be seen by it alone, as it reads it later
@@ -285,7 +324,7 @@ def _is_through(node: fx.Node, kinds: Any) -> bool:
     )
 
 
-def _reasons(model: torch.nn.Module, found: PixelLayer, inside: str) -> Iterator[str]:
+def _reasons(model: torch.nn.Module, found: PixelLayer, inside: str, swapped: Sequence[str]) -> Iterator[str]:
     """Why a layer stays as it is; the first reason is the one to tell."""
     linear: Any = model.get_submodule(found.name)
     _, *parts = model.get_submodule(inside).modules()
@@ -293,7 +332,12 @@ def _reasons(model: torch.nn.Module, found: PixelLayer, inside: str) -> Iterator
         yield found.reason
     if is_changed(linear, makes_pixels):
         yield "is a convolution already"
-    if type(linear).forward is not torch.nn.Linear.forward or "forward" in vars(linear):
+    if is_pointwise(linear):
+        if found.name not in swapped:
+            yield "is not swapped by this call, or is in a chain with its norm, as its own row says"
+        if getattr(linear, "activation", None) is not None:
+            yield "has an activation of its own"
+    elif type(linear).forward is not torch.nn.Linear.forward or "forward" in vars(linear):
         yield "has a forward of its own"
     if any(getattr(part, hooks) for part in parts for hooks in HOOKS):
         yield f"a module in {inside or 'the model'} has hooks, which would see no tensor"
@@ -303,10 +347,15 @@ def _reasons(model: torch.nn.Module, found: PixelLayer, inside: str) -> Iterator
         yield "has no activation or sum after it that a convolution takes"
 
 
-def take(model: torch.nn.Module, layers: Sequence[PixelLayer], strict_nonfinite: bool | None) -> None:
-    """Make each fused layer a convolution."""
-    for layer in layers:
-        if layer.fused:
-            module = model.get_submodule(layer.name)
-            vars(module).update({LAYER: layer.name, STRICT: strict_nonfinite})
-            change_class(module, makes_pixels)
+def take(
+    model: torch.nn.Module, layers: Sequence[PixelLayer], swapped: Sequence[str], strict_nonfinite: bool | None
+) -> None:
+    """Make each fused layer hand on Pixels, which all convolutions that are nkiconv's then read."""
+    fused = [layer for layer in layers if layer.fused]
+    for name in swapped if fused else ():
+        if not is_changed(model.get_submodule(name), takes_pending):
+            change_class(model.get_submodule(name), takes_pending)
+    for layer in fused:
+        module = model.get_submodule(layer.name)
+        vars(module).update({LAYER: layer.name, STRICT: strict_nonfinite})
+        change_class(module, makes_pixels)

@@ -81,7 +81,8 @@ class Chain:
 
 @dataclass(frozen=True)
 class PixelLayer:
-    """A linear layer over the channels of images: a 1x1 convolution exactly where there is no reason against it."""
+    """A layer over the channels of images, linear or a 1x1 convolution: in one call with what follows it exactly where
+    there is no reason against it."""
 
     name: str
     activation: str | None = None  # of `nkiconv.rules.ACTIVATIONS`
@@ -91,7 +92,7 @@ class PixelLayer:
 
     @property
     def fused(self) -> bool:
-        """Whether it is a convolution now."""
+        """Whether it is so now."""
         return not self.reason
 
     def __str__(self) -> str:
@@ -111,7 +112,7 @@ class Report:
     functional: bool = False  # whether functions of torch are nkiconv's in the model's forward
     measured: Share | None = None  # of the run on `example_inputs`, where there was one
     chains: tuple[Chain, ...] = ()  # one a norm of channels; empty unless fusing was asked for
-    layers: tuple[PixelLayer, ...] = ()  # one a linear layer of images; empty unless fusing was asked for
+    layers: tuple[PixelLayer, ...] = ()  # one a layer of images, linear or 1x1; empty unless fusing was asked for
 
     @property
     def swapped(self) -> tuple[Entry, ...]:
@@ -155,7 +156,7 @@ class Report:
             yield f"{fused} of {len(self.chains)} norms fused with the convolution after them{more}"
         if self.layers:
             fused = sum(layer.fused for layer in self.layers)
-            yield f"{fused} of {len(self.layers)} linear layers of images are 1x1 convolutions with what follows them"
+            yield f"{fused} of {len(self.layers)} layers of images are 1x1 convolutions with what follows them"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -198,7 +199,7 @@ class Report:
         if self.layers:
             table.add_section()
         for layer in self.layers:
-            table.add_row(Text(layer.name), "Linear", "", "", Text(layer.reason or str(layer)))
+            table.add_row(Text(layer.name), "layer of images", "", "", Text(layer.reason or str(layer)))
         return table
 
     def __str__(self) -> str:
