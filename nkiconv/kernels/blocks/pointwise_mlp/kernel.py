@@ -104,9 +104,10 @@ class Core:
 
     def sums(self, group, parts):
         """Banks of sums of a group, [channel, bank, images, pixels], each in a bank of PSUM."""
-        (_, nn), (_, pn) = group.banks[0]
-        acc_psum = nl.ndarray((parts, len(group.banks), BANK_COLUMNS), dtype=nl.float32, buffer=nl.psum)
-        return acc_psum[0:parts, 0 : len(group.banks), 0 : nn * pn].reshape((parts, len(group.banks), nn, pn))
+        ((_, nn), (_, pn)), banks = group.banks[0], len(group.banks)
+        acc_psum = nl.ndarray((parts, banks, BANK_COLUMNS), dtype=nl.float32, buffer=nl.psum)
+        pattern = [[banks * BANK_COLUMNS, parts], [BANK_COLUMNS, banks], [pn, nn], [1, pn]]
+        return acc_psum.ap(pattern=pattern, offset=0)
 
     def multiply(self, acc_psum, filters, tiles, moving, columns):
         """acc = filters^T moving, over tiles of channels; columns (first, how many) of filters."""
