@@ -19,7 +19,6 @@ from ...._nki import nisa, nl
 from ....schedules.tiles import div_ceil
 from ..._dma import copy
 from ..._engines import VECTOR_WORK_MEMSET
-from ..._masks import select_ones
 from ..flip import taps_mirror, turn_taps
 
 #: Buffers of 128 channels' filters in turn, if a band buffer needs no more of them at once: more would all come at the
@@ -165,7 +164,7 @@ def spread_bias(run, tile):
     nisa.nc_matmul(
         dst=spread_psum,
         stationary=rows_sbuf.ap(pattern=[[A, gn], [1, A], [0, Bo]], offset=0),
-        moving=select_ones(gn, [[-1, gn]], 0, nl.float32),
+        moving=run.identity[0:gn, 0:gn],
         is_moving_onezero=True,
     )
     bias_sbuf = nl.ndarray((A * Bo, gn), dtype=nl.float32, buffer=nl.sbuf)

@@ -71,6 +71,14 @@ class HeldTile:
 
 
 @dataclass
+class RowsBuffer:
+    """A buffer of rows in SBUF, and the shape of the tile whose columns without data are cleared in it."""
+
+    sbuf: object
+    shape: tuple = ()
+
+
+@dataclass
 class BandedRun:
     """A core's work on its way, and what its stages share."""
 
@@ -94,9 +102,10 @@ class BandedRun:
     end: Epilogue
     #: dtype of Y
     sum_dtype: object
-    #: the Filters, and the matrix that undoes the mirroring
+    #: the Filters, the matrix that undoes the mirroring, and the identity that spreads the bias
     filters: object = None
     mirror: object = None
+    identity: object = None
 
 
 def start_banded(operands, geometry, options, config):
@@ -156,7 +165,10 @@ def start_work(run):
     columns = max(2, *(even(tile.blocks_in * blocks.block) for tile in tiles))
     shape = (max(1, partitions), blocks.per_group, columns)
     ring = ROWS_RING if run.operands.gate is None else GATED_RING
-    run.rings = [buffers_of(min(ring, len(tiles)), shape, source.dtype) for source in sources_of(run.operands)]
+    run.rings = [
+        [RowsBuffer(sbuf) for sbuf in buffers_of(min(ring, len(tiles)), shape, source.dtype)]
+        for source in sources_of(run.operands)
+    ]
     start_filters(run, c0, last[0] + last[1] - c0)
     if not run.geometry.flipped:
         start_loads(run, c0)
@@ -174,15 +186,29 @@ def start_work(run):
     run.buffers = buffers_of(config.buffers, shape, run.operands.w.dtype)
     for ahead in range(min(AT_START, config.buffers)):
         prefetch_bands(run, ahead)
-    for index in range(1, len(run.rings) + 1):
-        load_banded_rows(run, index)
+    load_banded_rows(run, 1)
     transpose_in(run, 0, 1, 0)
     for ahead in range(AT_START, config.buffers):
         prefetch_bands(run, ahead)
+    for index in range(2, len(run.rings) + 2):
+        load_banded_rows(run, index)
+    if len(tiles) > 1:  # on Vector, which waits for the first sums
+        finish_gates(run.held[1].gates, None)
     # [(a, o'), (a, o)], 1 where o' = out_block - 1 - o, in the same channel
     A, Bo = blocks.per_group, blocks.out_block
     run.mirror = select_ones(A * Bo, [[-Bo, A], [1, Bo]], 1 - Bo, run.sum_dtype)
+    if run.operands.bias is not None:
+        most = max(tile.gn for tile in tiles)
+        run.identity = select_ones(most, [[-1, most]], 0, nl.float32)
+    prepare_results(run, 0)
     run.warm = run.warm + warm_up(zeros_sbuf, config.rewarm, WARM_BLOCKS)
+
+
+def prepare_results(run, index):
+    """Bias and Y of a tile, one tile before its sums: GpSimd and small loads may be late."""
+    if index < len(run.tiles):
+        run.held[index].bias = spread_bias(run, run.tiles[index])
+        run.held[index].y_blocks = start_results(run, run.tiles[index])
 
 
 def banded(operands, geometry, options, config):
@@ -197,12 +223,12 @@ def banded(operands, geometry, options, config):
     position, at_once = 0, run.blocks.buffer_groups
     for index in range(len(run.tiles)):
         tile = run.tiles[index]
-        load_banded_rows(run, index + len(run.rings) + 1)
+        if index > 0:  # what comes at the start is on its way
+            load_banded_rows(run, index + len(run.rings) + 1)
         coming = run.held[index + 2].gates if index + 2 < len(run.tiles) else []
         due = len(coming)
         spread = max(1, tile.gn - LAG)
-        run.held[index].bias = spread_bias(run, tile)
-        run.held[index].y_blocks = start_results(run, tile)
+        prepare_results(run, index + 1)
         for group in range(tile.gn):
             finish_gates(coming, run.ledger, due * (tile.gn - 1 - group) // tile.gn)
             if group < spread:

@@ -27,22 +27,27 @@ def load_banded_rows(run, index):
     held.rows_in, held.gates = tiles[0], gates_due(geometry, tiles)
 
 
-def load_source(run, tile, ring_sbuf, source):
-    """A tile's rows of x, or of its factor."""
+def load_source(run, tile, buffer, source):
+    """A tile's rows of x, or of its factor, in a RowsBuffer; columns without data stay as a tile of this shape left
+    them."""
     geometry, blocks, outside = run.geometry, run.blocks, outside_of(source)
     has_state = run.options.state and source is run.operands.x
     A, size = blocks.per_group, tile.blocks_in * blocks.block
     partitions = tile.chunks_in * tile.rows
+    ring_sbuf = buffer.sbuf
     rows_sbuf = ring_sbuf[0:partitions, 0:A, 0:size]
-    if tile.last < A:
-        clear_rows(ring_sbuf, partitions, tile.last, A, 0, size, outside)
     begin = (tile.j0 + tile.data0) * blocks.block - geometry.pad_left
     missing_left = 0 if has_state else max(0, 0 - begin)
     missing_right = max(0, begin + tile.chunks_in * size - geometry.W)
-    if missing_left > 0:
-        clear_rows(ring_sbuf, partitions, 0, A, 0, min(size, missing_left), outside)
-    if missing_right > 0:
-        clear_rows(ring_sbuf, partitions, 0, A, max(0, size - missing_right), size, outside)
+    shape = (tile.chunks_in, tile.gn, tile.nn, tile.last, size, missing_left, missing_right)
+    if shape != buffer.shape:
+        if tile.last < A:
+            clear_rows(ring_sbuf, partitions, tile.last, A, 0, size, outside)
+        if missing_left > 0:
+            clear_rows(ring_sbuf, partitions, 0, A, 0, min(size, missing_left), outside)
+        if missing_right > 0:
+            clear_rows(ring_sbuf, partitions, 0, A, max(0, size - missing_right), size, outside)
+        buffer.shape = shape
     if has_state and begin < 0:
         L = geometry.pad_left
         load_held(run, tile, rows_sbuf, run.operands.state, (geometry.C * L, L, 1), begin, 0 - L, 0)
@@ -120,7 +125,7 @@ def transpose_in(run, index, parts, part):
         held.x_blocks = start_blocks(tile, size, x_dtype)
     if tile.datan == 0:
         return
-    finish_gates(held.gates, run.ledger)
+    finish_gates(held.gates, run.ledger if index > 0 else None)
     at_once = transposes_a_bank(run.geometry, tile)
     for piece in range(first, first + count):
         j0 = piece * at_once
