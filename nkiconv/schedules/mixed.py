@@ -74,6 +74,10 @@ STAGED_TILES_MIN = 4
 DIRECT_COLUMNS = 512
 #: Tiles ahead of the sums that states are copied to their columns, so that sums do not wait for the copy.
 FILLED_AHEAD = 2
+#: Bytes of a row up to which pieces are stored together, as HBM takes a time for each run beside its bytes
+#: (trn2.toml, dma.hbm_run_ns); the last tiles of a part, whose pieces are stored one by one, so that none waits at the
+#: end; tiles to load ahead, at least, with that.
+STORED_BYTES, STORED_BY_PIECE, STORED_AHEAD = 8192, 4, 2
 #: Pieces ahead of the sums whose x is multiplied by a gate.
 GATED_AHEAD = 1
 
@@ -115,6 +119,8 @@ class MixedPiece:
     vector_reads: bool
     #: whether Vector adds the chains instead of GpSimd, which takes longer for it
     vector_joins: bool
+    #: columns of its tile that are stored together, (first, how many)
+    stored: tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -129,6 +135,8 @@ class MixedSchedule:
     states: int
     #: tiles loaded ahead of the sums: as many as fit
     prefetch: int = PREFETCH
+    #: pieces of a tile that are stored together
+    together: int = 1
     #: whether Vector fills columns outside of rows, or GpSimd, which makes diagonals and sums of chains too
     vector_fills: bool = False
     #: of all recipes: most taps on Tensor, phases, steps of a phase, and pieces whose sums are in PSUM at once
@@ -215,7 +223,7 @@ def recipes_unsupported(name: str, recipes: Any, S: int, on_tensor: bool) -> str
 
 @functools.lru_cache(maxsize=4096)
 def build(geometry: RowGeometry, options: Options, settings: MixedSettings) -> MixedSchedule:
-    """The schedule of all settings: as many tiles ahead as SBUF holds."""
+    """The schedule of all settings; pieces are stored together where that leaves room for tiles ahead."""
     rows = plan_rows(geometry, settings.shard, settings.columns, is_on_array(settings))
     recipes = settings.start + settings.recipes + settings.end
     phases = [phases_of(recipe, options.epilogue) for recipe in recipes]
@@ -233,8 +241,15 @@ def build(geometry: RowGeometry, options: Options, settings: MixedSettings) -> M
         phase_steps=max(end - begin for own in phases for begin, end in own),
         in_psum=max(in_psum, default=1),
     )
-    ahead = (n for n in range(PREFETCH, 0, -1) if mixed_sbuf_bytes(geometry, options, found, n) <= MIXED_SBUF_BYTES)
-    return replace(found, prefetch=next(ahead, 0))
+    together = max(1, min(rows.columns, STORED_BYTES // options.epilogue.y_itemsize) // found.piece)
+    stored = _with_ahead(geometry, options, replace(found, together=together))
+    return stored if stored.prefetch >= STORED_AHEAD else _with_ahead(geometry, options, found)
+
+
+def _with_ahead(geometry: RowGeometry, options: Options, plan: MixedSchedule) -> MixedSchedule:
+    """A plan with as many tiles loaded ahead as SBUF holds."""
+    ahead = (n for n in range(PREFETCH, 0, -1) if mixed_sbuf_bytes(geometry, options, plan, n) <= MIXED_SBUF_BYTES)
+    return replace(plan, prefetch=next(ahead, 0))
 
 
 def filter_block(geometry: RowGeometry) -> int:
@@ -263,8 +278,9 @@ def mixed_sbuf_bytes(geometry: RowGeometry, options: Options, plan: MixedSchedul
     if options.epilogue.residual != "":
         tile += 4 * rows.columns
     filters = 2 * min(rows.T, filter_block(geometry)) * geometry.S * 4
-    # two fp32 tiles for each piece in flight, and pieces of y on their way out
-    pieces = widest_piece(plan) * (8 * plan.phases + 4 * options.epilogue.y_itemsize)
+    # two fp32 tiles for each piece in flight, and pieces of y, or what is stored together, on their way out
+    widest = widest_piece(plan)
+    pieces = 8 * plan.phases * widest + 4 * options.epilogue.y_itemsize * max(widest, plan.together * plan.piece)
     # two blocks of states
     states = 2 * plan.states * part_images(geometry, rows.shard) * geometry.pad_left * item
     # tiles of the pieces in flight and those loaded ahead; no more than a part has
@@ -352,15 +368,18 @@ def cut_pieces(plan: MixedSchedule, epilogue: Epilogue, tiles: Sequence[RowTile]
     """The pieces of all tiles of a part, in order."""
     settings, spans = plan.settings, []
     for i, tile in enumerate(tiles):
-        begin, middle, end = widths_of(tile.qn, plan, i == 0, i == len(tiles) - 1)
-        q0 = 0
-        for width in begin + middle + end:
-            spans.append((i, q0, width))
-            q0 += width
+        widths, q0 = widths_of(tile.qn, plan, i == 0, i == len(tiles) - 1), 0
+        together = plan.together if i < len(tiles) - STORED_BY_PIECE else 1
+        for some, most in zip(widths, (1, together, 1), strict=True):
+            for first in range(0, len(some), most):
+                stored = (q0, sum(some[first : first + most]))
+                for width in some[first : first + most]:
+                    spans.append((i, q0, width, stored))
+                    q0 += width
     # where every recipe leaves PSUM to be copied out, Vector and Scalar rotate; else Scalar does it
     in_turn = all(map(reads_out, settings.recipes))
     pieces = []
-    for place, (i, q0, qn) in enumerate(spans):
+    for place, (i, q0, qn, stored) in enumerate(spans):
         recipe = settings.recipes[max(0, place - len(settings.start)) % len(settings.recipes)]
         if place < len(settings.start):
             recipe = settings.start[place]
@@ -377,6 +396,7 @@ def cut_pieces(plan: MixedSchedule, epilogue: Epilogue, tiles: Sequence[RowTile]
                 vector_reads=in_turn and place % 2 == 0,
                 # nothing follows the last sums that Vector could be late for
                 vector_joins=place == len(spans) - 1,
+                stored=stored,
             )
         )
     return pieces

@@ -73,6 +73,16 @@ def test_exact_with_states(row, algorithm, chunks):
         check_gated(problem, chunks, request, 2, whole=True, algorithm=algorithm)
 
 
+@pytest.mark.parametrize("chunks", ["BCx", "xG"])
+@pytest.mark.parametrize("shard", ["channels", "columns"])
+def test_buffers_of_banded_keep_what_stands_for_padding(shard, chunks):
+    """Tiles of several shapes, images, columns and a short group in buffers that rotate: a tile clears its padding in
+    a buffer that the one before had in another shape."""
+    problem = Row("many tiles", 3, 155, 150, 31, 1, (15, 15)).problem("bf16")
+    config = (("block", 16), ("groups", 3), ("images", 2), ("edge", 1), ("shard", shard))
+    check_gated(problem, chunks, Request(bias="fp32"), 4, whole=True, algorithm="banded", config=config)
+
+
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @given(data=st.data())
 @draws(6)

@@ -13,7 +13,7 @@ import nkiconv
 from nkiconv import cases
 from nkiconv.planner.floors import floors
 from nkiconv.schedules import mixed
-from nkiconv.simulator.memory import PRIVATE_HBM, PSUM
+from nkiconv.simulator.memory import PRIVATE_HBM, PSUM, SHARED_HBM
 from nkiconv.simulator.timing import Rates, hbm_ns
 
 #: Rows with stacked groups, several channel tiles, gaps, halos as long as the row, taps loaded apart, long strides.
@@ -113,6 +113,21 @@ def test_what_it_refuses():
     wide = SHORT.replace(W=5000)
     held = (("recipes", ((2, 0, 1, 2),)), ("piece", 2048))
     assert "banks of PSUM" in refused("mixed", wide, config=held)
+
+
+@pytest.mark.parametrize("recipes", [((4, 0, 0, 0),), ((1, 1, 1, 1), (4, 0, 0, 0), (0, 1, 1, 1))], ids=str)
+def test_pieces_of_all_but_the_last_tiles_are_stored_together(recipes):
+    """Six tiles a core of three pieces each: two tiles store one run a row, four store piece by piece."""
+    problem = Row("many tiles", 1, 1500, 90, 4, 1, (3, 0)).problem("bf16")
+    plain = (("first", ()), ("last", ()), ("start", ()), ("end", ()))
+    options = {"algorithm": "mixed", "config": (("recipes", recipes), ("piece", 30), ("shard", "channels"), *plain)}
+    x, w = integers(np.random.default_rng(2), problem)
+    one, two = run(x, w, problem, 1, **options), run(x, w, problem, 2, **options)
+    assert_exact(one, truth(x, w, problem)[0], "bf16")
+    assert same_bits(one, two)
+    copies = [i for i in trace(problem, **options).programs[0].instructions if i.op == "dma_copy"]
+    stores = [i.reads[0].shape[-1] for i in copies if i.writes[0].info.buffer is SHARED_HBM]
+    assert stores == 2 * [90] + 4 * 3 * [30]
 
 
 HEADLINES = ["mamba2_prefill", "mamba2_prefill_fp32", "qwen3_next_gdn", "kda_fp32", "kda_bf16", "nkl_fs_asr"]

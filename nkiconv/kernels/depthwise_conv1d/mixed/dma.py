@@ -157,11 +157,14 @@ def tap_view(run, i, s, q0, qn):
     return x_sbuf[0 : tile.rows, begin : begin + (qn - 1) * geometry.stride + 1 : geometry.stride]
 
 
-def store_y(run, piece, y_sbuf):
-    """The columns of a piece to HBM."""
-    geometry, tile = run.geometry, run.tiles[piece.tile]
-    where = places_of_y(tile, (geometry.y_n, geometry.y_c, geometry.y_q), 0, piece.q0, piece.qn)
-    copy_groups(y_sbuf, run.operands.y, tile, where, 1, run.plan.rows.T * geometry.y_c, geometry.y_q, store)
+def store_y(run, piece):
+    """The columns that are stored together with a piece to HBM, once the last of them is there."""
+    geometry, tile, (first, count) = run.geometry, run.tiles[piece.tile], piece.stored
+    run.left[piece.tile, first] = run.left.get((piece.tile, first), count) - piece.qn
+    if run.left[piece.tile, first] == 0:
+        where = places_of_y(tile, (geometry.y_n, geometry.y_c, geometry.y_q), 0, first, count)
+        y_sbuf = run.results.pop((piece.tile, first))
+        copy_groups(y_sbuf, run.operands.y, tile, where, 1, run.plan.rows.T * geometry.y_c, geometry.y_q, store)
 
 
 def load_mixed_residual(run, tile):

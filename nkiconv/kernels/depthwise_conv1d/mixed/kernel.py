@@ -121,6 +121,9 @@ class MixedRun:
     states: list
     #: WarmBanks
     warm: list
+    #: what is stored together, by tile and first column: y in SBUF, and of how many columns it is not there yet
+    results: dict = field(default_factory=dict)
+    left: dict = field(default_factory=dict)
     #: tiles whose x is loaded, that have their filters and stationaries, and that have their states
     loaded: int = 0
     prepared: int = 0
