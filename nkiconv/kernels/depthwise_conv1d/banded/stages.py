@@ -22,8 +22,9 @@ def load_banded_rows(run, index):
     if tile.datan == 0:
         return
     geometry, tiles = run.geometry, []
-    for source, ring in zip(sources_of(run.operands), run.rings):
-        tiles.append(load_source(run, tile, ring[index % len(ring)], source))
+    # the factor first: its sigmoid comes before the product
+    for source, ring in reversed([*zip(sources_of(run.operands), run.rings)]):
+        tiles.insert(0, load_source(run, tile, ring[index % len(ring)], source))
     held.rows_in, held.gates = tiles[0], gates_due(geometry, tiles)
 
 
