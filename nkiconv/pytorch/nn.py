@@ -117,7 +117,8 @@ class _Fused(Freezes):
         return {"activation": self.activation, "layer": layer, "strict_nonfinite": self.strict_nonfinite}
 
     def _convolved(self, function: Callable[..., Any], input: Tensor, residual: Tensor | None, **more: Any) -> Any:
-        """forward's y by one of the functions, with more of its arguments; other padding than zeros is before."""
+        """forward's y by one of the functions; more: of its arguments, before the module's own; other padding than
+        zeros is before."""
         conv = cast("torch.nn.Conv1d", self)
         weight, packed = self._filters(input)
         padding: Any = conv.padding
@@ -132,10 +133,8 @@ class _Fused(Freezes):
             conv.dilation,
             conv.groups,
             residual=residual,
-            residual_position=self.residual_position,
-            **self._fused(),
             packed=packed,
-            **more,
+            **{"residual_position": self.residual_position, **self._fused(), **more},
         )
 
     __prepare_scriptable__ = refuse_script

@@ -340,7 +340,7 @@ def test_report():
     assert plain["flops"] is None
     assert plain["entries"][2] == {
         "name": "2", "kind": "Conv2d", "weight": [6, 1, 5, 5], "operator": "conv2d", "reason": "", "packed": False,
-        "packing": "", "function": "", "swapped": True,
+        "packing": "", "epilogue": "", "function": "", "swapped": True,
     }  # fmt: skip
     assert (plain["entries"][1]["swapped"], plain["folds"]) == (False, [])
 

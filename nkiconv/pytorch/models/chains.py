@@ -23,7 +23,7 @@ from ..computers.host import activate
 from ..norm_act_modules import HOOKS
 from .classes import change_class, is_changed, ours
 from .follows import Region, regions_of
-from .fusing import Ends, fused, hands_on, is_channel_norm, mark, norm_arguments, takes_pending
+from .fusing import After, Ends, fused, hands_on, is_channel_norm, mark, norm_arguments, takes_pending
 from .norms import CLOSE
 from .pending import Normed
 from .producers import of_norms, only_user, quotient_after, sum_after
@@ -212,7 +212,7 @@ def _agrees(norm: torch.nn.Module, activation: str | None, convolution: Any) -> 
     arguments = norm_arguments(alone)
     assert not isinstance(arguments, str)
     with modes.by_torch():
-        found = fused(alone, activation, own, x, residual, arguments)
+        found = fused(alone, activation, own, x, After(residual), arguments)
     bias = None if own.bias is None else own.bias.abs()
     limit = CLOSE * (convolve(1 + h.abs(), own.weight.abs(), bias, *numbers) + residual.abs())
     return bool(((found - expected - residual).abs() <= limit).all())
@@ -228,7 +228,7 @@ def take(model: torch.nn.Module, chains: Sequence[Chain], swapped: Sequence[str]
         norm = model.get_submodule(chain.norm)
         change_class(norm, hands_on)
         mark(norm, Ends(statistics=bool(chain.statistics)))
-        ends[chain.convolution] = Ends(chain.adds, chain.over_one, chain.convolution in giving)
+        ends[chain.convolution] = Ends(chain.adds, chain.over_one, statistics=chain.convolution in giving)
     for name, end in ends.items():
         mark(model.get_submodule(name), end)
     # all of them, so that none is given what it cannot read

@@ -22,7 +22,7 @@ from ..causal import model_files
 from ..causal.installation import Installation
 from ..computers import modes
 from ..operators.tensor_kinds import DTYPES
-from . import batchnorm, chains, graphs, pixel_layers, videos
+from . import batchnorm, chains, epilogues, graphs, pixel_layers, videos
 from .classes import OURS, change_class, intercepted, is_changed, left_out, ours
 from .flops import share_of
 from .intercept import STRICT, intercept
@@ -79,7 +79,10 @@ def convert(
             gradients stay; hooks that come later than this are the modules' of chains no more. Under torch.autocast,
             and of single images without N, the modules compute one by one. Linear layers between the permutations of
             images, ConvNeXt's, become 1x1 convolutions with the activation, or the scale and the sum, after them, and
-            so do two 1x1 convolutions with an activation between; `report.layers` names each.
+            so do two 1x1 convolutions with an activation between; `report.layers` names each. Every other convolution
+            takes in the sum with a tensor of its shape and the activation after it, which `Entry.epilogue` names;
+            fold_batchnorm takes the norms between out of the way. Called by itself, such a convolution hands on what
+            is computed when it is used.
         causal_conv1d: where layers pass a convolution's weight to `causal_conv1d_fn` and `causal_conv1d_update`
             (transformers' Mamba, Qwen3-Next and others), let these be nkiconv's: in the file that defines the layers,
             so for every model of that file in the process, until `report.installation.undo()`. A call that nkiconv
@@ -151,6 +154,9 @@ def convert(
     fusible = chains.find(model, plain, folded, copied) if fuse else ()
     chained = {chain.convolution for chain in fusible if chain.fused}
     layers = pixel_layers.find(model, [name for name in plain if name not in chained], copied) if fuse else ()
+    apart = [name for name in plain if name not in {layer.name for layer in layers if layer.fused}]
+    after = epilogues.find(model, apart, folds, fusible, copied) if fuse else {}
+    entries = tuple(dataclasses.replace(one, epilogue=str(after.get(one.name, ""))) for one in entries)
     target = model if inplace else copied(model)
     for name in swapped:
         _swap(target.get_submodule(name), name, strict_nonfinite)
@@ -164,6 +170,7 @@ def convert(
         if fold.folded:
             batchnorm.fold(target, fold)
     chains.take(target, fusible, swapped)
+    epilogues.take(target, after)
     pixel_layers.take(target, layers, swapped, strict_nonfinite)
     if pack_filters:
         entries = tuple(

@@ -18,12 +18,14 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from ..computers.modes import is_autocast
+from ..functional import conv1d, conv2d, conv3d
 from ..norm_act import norm_act_conv1d, norm_act_conv2d, norm_act_conv3d
 from ..norm_act_modules import HOOKS
-from .classes import define
+from .classes import define, is_changed
 from .pending import Convolved, Normed, keep_statistics, statistics_of, tensor_of
 
 _CALLS: dict[int, Any] = {1: norm_act_conv1d, 2: norm_act_conv2d, 3: norm_act_conv3d}
+_PLAIN: dict[int, Any] = {1: conv1d, 2: conv2d, 3: conv3d}
 #: Name of the attribute of a chain's modules that is their `Ends`.
 _ENDS = "nkiconv_ends"
 _GROUP = torch.nn.GroupNorm.forward
@@ -36,6 +38,7 @@ class Ends(NamedTuple):
 
     adds: bool = False  # a sum follows the convolution
     over_one: bool = False  # which is divided by 1
+    activates: bool = False  # an activation follows the convolution, or its sum
     statistics: bool = False  # norms read all that the convolution writes; or such convolutions write what it reads
 
 
@@ -44,9 +47,16 @@ def mark(module: torch.nn.Module, ends: Ends) -> None:
     vars(module)[_ENDS] = ends
 
 
-def _ends(module: torch.nn.Module) -> Ends:
+def ends_of(module: torch.nn.Module) -> Ends:
+    """What is noted on a module."""
     found: Ends = vars(module).get(_ENDS, Ends())
     return found
+
+
+def waits(module: torch.nn.Module) -> bool:
+    """Whether a module hands on what is pending, and computes at once where it has hooks."""
+    ends = ends_of(module)
+    return ends.adds or ends.activates or is_changed(module, hands_on)
 
 
 def is_channel_norm(module: torch.nn.Module) -> bool:
@@ -76,23 +86,40 @@ def plain_forward_of(kind: Any) -> Any:
     return getattr(kind, "plain_forward", kind.forward)
 
 
+class After(NamedTuple):
+    """What is in a convolution's call after it."""
+
+    residual: Tensor | None = None
+    activation: str | None = None
+
+    def arguments(self, convolution: Any) -> dict[str, Any]:
+        """Of the functional call; a residual comes after the activation of the convolution's own."""
+        own = convolution.activation
+        position = "pre_activation" if own is None else "post_activation"
+        return {
+            **convolution._fused(),
+            "activation": own or self.activation,
+            "residual": self.residual,
+            "residual_position": position,
+        }
+
+
 def fused(
-    norm: Any, activation: str | None, convolution: Any, x: Tensor, residual: Tensor | None, arguments: dict[str, Any]
+    norm: Any, activation: str | None, convolution: Any, x: Tensor, after: After, arguments: dict[str, Any]
 ) -> Tensor:
-    """residual + convolution(activation(norm(x))) by one call, with statistics of x where they are known."""
+    """convolution(activation(norm(x))) and what is after it by one call, with statistics of x where they are known."""
     numbers = convolution.stride, convolution.padding, convolution.dilation, convolution.groups
-    position = "pre_activation" if convolution.activation is None else "post_activation"
     weight, packed = convolution._filters(x)
-    more = {**arguments, "x_activation": activation, "residual": residual, "residual_position": position}
-    if _ends(norm).statistics:
+    more = {**arguments, **after.arguments(convolution), "x_activation": activation}
+    if ends_of(norm).statistics:
         more["stats"] = statistics_of(x)
     call = functools.partial(_CALLS[len(convolution.kernel_size)], x, weight, convolution.bias, *numbers)
-    return _called(convolution, functools.partial(call, **more, **convolution._fused(), packed=packed))
+    return _called(convolution, functools.partial(call, **more, packed=packed))
 
 
 def _called(convolution: Any, call: Callable[..., Any]) -> Tensor:
     """y of a convolution's call, which keeps its statistics where a norm reads them."""
-    if not _ends(convolution).statistics:
+    if not ends_of(convolution).statistics:
         plain: Tensor = call()
         return plain
     return keep_statistics(*call(return_stats="channel"))
@@ -121,23 +148,40 @@ def takes_pending(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
     """A convolution's class that computes its chain with it."""
 
     def forward(self: Any, input: Any, *args: Any, **named: Any) -> Any:
-        is_chain = isinstance(input, Normed) and input.tensor is None and not args and not named
-        if not is_chain or input.x.dim() != len(self.kernel_size) + 2:
-            input = tensor_of(input)
-            is_plain = not (args or named) and isinstance(input, Tensor) and input.dim() == len(self.kernel_size) + 2
-            plain = functools.partial(kind.forward, self, input, *args, **named)
-            return _called(self, plain) if is_plain else plain()
-        x, norm, activation = input.input(), input.norm, input.activation
-        arguments = norm_arguments(norm)
-        assert not isinstance(arguments, str)  # it has handed on what is pending
-
-        def call(residual: Tensor | None) -> Tensor:
-            return fused(norm, activation, self, x, residual, arguments)
-
-        ends = _ends(self)
-        return Convolved(call, _shape(self, x), x, ends.over_one) if ends.adds else call(None)
+        images = len(self.kernel_size) + 2
+        if args or named:
+            return kind.forward(self, tensor_of(input), *args, **named)
+        if isinstance(input, Normed) and input.tensor is None and input.x.dim() == images:
+            return _handed_on(self, input.input(), input)
+        input = tensor_of(input)
+        if not isinstance(input, Tensor) or input.dim() != images:
+            return kind.forward(self, input)
+        hooked = any(getattr(self, hooks) for hooks in HOOKS)
+        if not waits(self) or hooked or is_autocast(input.device.type):
+            return _called(self, functools.partial(kind.forward, self, input))
+        return _handed_on(self, input, None)
 
     return (kind,), {"forward": forward}
+
+
+def _handed_on(convolution: Any, x: Tensor, normed: Normed | None) -> Any:
+    """The result of a convolution of x or of its norm, pending where something that it takes follows."""
+    ends = ends_of(convolution)
+    arguments = {} if normed is None else norm_arguments(normed.norm)
+    assert not isinstance(arguments, str)  # it has handed on what is pending
+
+    def call(*given: Any) -> Tensor:
+        after = After(*given)
+        if normed is not None:
+            return fused(normed.norm, normed.activation, convolution, x, after, arguments)
+        function = _PLAIN[len(convolution.kernel_size)]
+        plain = functools.partial(convolution._convolved, function, x, **after.arguments(convolution))
+        return _called(convolution, plain)
+
+    if not waits(convolution):
+        return call()
+    can_activate = ends.activates and convolution.activation is None
+    return Convolved(call, _shape(convolution, x), x, adds=ends.adds, over_one=ends.over_one, activates=can_activate)
 
 
 def _shape(convolution: Any, x: Tensor) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ an error, so that no order of calls gives another value.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -163,35 +164,59 @@ def activation_of(function: Any, named: dict[str, Any]) -> str | None:
 
 
 class Convolved(Pending):
-    """A convolution's result, to which a term of the same shape may be added in the same call.
+    """A convolution's result, with which the same call may add a term of the same shape, and activate the sum.
 
-    call: the fused call, of a residual or None; shape: of the result, whose dtype and device are those of x; over_one:
-    whether the sum is divided by 1, as graphs show.
+    call: of a residual and an activation, which may be left out; shape: of the result, whose dtype and device are those
+    of x; adds, activates: what graphs show after it; over_one: whether the sum is divided by 1.
     """
 
     def __init__(
-        self, call: Callable[[Tensor | None], Tensor], shape: tuple[int, ...], x: Tensor, over_one: bool = False
+        self,
+        call: Callable[..., Tensor],
+        shape: tuple[int, ...],
+        x: Tensor,
+        *,
+        adds: bool = True,
+        over_one: bool = False,
+        activates: bool = False,
     ) -> None:
-        self.call, self.result, self.x, self.over_one = call, shape, x, over_one
-        self.version = version_of(x)
+        self.call, self.result, self.x = call, shape, x
+        self.adds, self.over_one, self.activates = adds, over_one, activates
+        self.residual: Tensor | None = None
+        self.versions: tuple[int | None, int | None] = (version_of(x), None)
 
     def compute(self) -> Tensor:
-        """By the call without a residual."""
+        """By the call without an activation."""
         return self._called(None)
 
-    def _called(self, residual: Tensor | None) -> Tensor:
-        is_changed_since(self.x, self.version)
-        return self.call(residual)
+    def _called(self, activation: str | None) -> Tensor:
+        is_changed_since(self.x, self.versions[0])
+        if self.residual is not None:
+            is_changed_since(self.residual, self.versions[1])
+        return self.call(self.residual, activation)
 
     def step(self, function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """A sum with a tensor of the result's shape and dtype."""
-        if function not in SUMS or named or len(args) != 1 or not isinstance(args[0], Tensor):
+        """A sum with a tensor of the result's shape and dtype, an activation, a dropout that drops nothing."""
+        if drops_nothing(function, args, named):
+            return self
+        activation = activation_of(function, named) if self.activates else None
+        if activation is not None:
+            y = self._called(activation)
+            if is_in_place(function, args, named):
+                self.tensor = y
+            return y
+        if not self.adds or self.residual is not None or function not in SUMS or named or len(args) != 1:
             return None
-        other = args[0]
-        same = tuple(other.shape) == self.result and other.dtype == self.x.dtype and other.device == self.x.device
-        if not same:
+        other = tensor_of(args[0])
+        if not isinstance(other, Tensor) or tuple(other.shape) != self.result:
             return None
-        y = self._called(other)
+        if other.dtype != self.x.dtype or other.device != self.x.device:
+            return None
+        total = copy.copy(self)
+        total.residual, total.versions = other, (self.versions[0], version_of(other))
+        if self.activates:
+            return total
+        y = total.value()
         return Divided(y) if self.over_one else y
 
 

@@ -42,7 +42,7 @@ from .pending import (
     version_of,
 )
 from .pending import SUMS as PENDING_SUMS
-from .producers import SUMS, only_user
+from .producers import SUMS, is_through, only_user
 from .report import PixelLayer
 from .ways import Copy
 
@@ -52,9 +52,6 @@ LAST, FRONT = (0, 2, 3, 1), (0, 3, 1, 2)
 LAYER = "nkiconv_layer"
 _PERMUTES = (torch.permute, torch.Tensor.permute)
 _NORMS = (torch.nn.LayerNorm, torch.nn.RMSNorm)
-_THROUGH = (torch.nn.Identity, torch.nn.modules.dropout._DropoutNd)
-#: How classes and functions of timm, torchvision and transformers end that return their input in eval mode.
-_DEPTHS = ("DropPath", "StochasticDepth", "stochastic_depth")
 
 
 class Pixels(Pending):
@@ -252,7 +249,7 @@ def _second(node: fx.Node, kinds: Any) -> fx.Node | None:
         if activation is not None and _is_layer(user, kinds, is_pointwise):
             return user
         activation = activation or activation_at(user, after, kinds)
-        if activation is None or not (activation_at(user, after, kinds) or _is_through(user, kinds)):
+        if activation is None or not (activation_at(user, after, kinds) or is_through(user, kinds)):
             return None
         after = user
     return None
@@ -276,7 +273,7 @@ def _layer(node: fx.Node, region: Region) -> _Found | None:
         elif user.target in SUMS and front and not activation and len(user.args) == 2:
             adds = True
             break
-        elif not _is_through(user, region.kinds):
+        elif not is_through(user, region.kinds):
             break
         after = user
     if not front and not _comes_permuted(node, region.kinds):  # both are of images
@@ -314,14 +311,6 @@ def _is_parameter(node: fx.Node) -> bool:
     while node.target in ("reshape", "view") and len(node.all_input_nodes) == 1:
         node = node.all_input_nodes[0]
     return node.op == "get_attr"
-
-
-def _is_through(node: fx.Node, kinds: Any) -> bool:
-    """Whether a call returns its first argument in eval mode: dropout and stochastic depth."""
-    called = type(kinds[str(node.target)]) if node.op == "call_module" else node.target
-    return getattr(called, "__name__", "").endswith(_DEPTHS) or (
-        isinstance(called, type) and issubclass(called, _THROUGH)
-    )
 
 
 def _reasons(model: torch.nn.Module, found: PixelLayer, inside: str, swapped: Sequence[str]) -> Iterator[str]:

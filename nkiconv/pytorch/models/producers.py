@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +20,9 @@ from .ways import Copy, UntraceableError, graphs_of
 SUMS = (operator.add, operator.iadd, torch.add)
 #: What may run between a convolution and what takes its result: it changes nothing in place.
 _HARMLESS = (_ConvNd, torch.nn.Identity)
+_THROUGH = (torch.nn.Identity, torch.nn.modules.dropout._DropoutNd)
+#: How classes and functions of timm, torchvision and transformers end that return their input in eval mode.
+_DEPTHS = ("DropPath", "StochasticDepth", "stochastic_depth")
 #: Methods that may return the tensor itself.
 _PERHAPS_ITSELF = ("to", "contiguous")
 
@@ -41,7 +44,7 @@ def sum_after(convolution: fx.Node, kinds: Mapping[str, torch.nn.Module]) -> fx.
         return None
     if others[0].target is operator.getitem:  # a row or a column of a broadcast
         return None
-    return node if _are_harmless(convolution, node, kinds) else None
+    return node if nothing_changes(convolution, node, kinds) else None
 
 
 def quotient_after(node: fx.Node) -> fx.Node | None:
@@ -52,10 +55,23 @@ def quotient_after(node: fx.Node) -> fx.Node | None:
     return after if type(after.args[1]) in (int, float) and after.args[1] == 1 else None
 
 
-def _are_harmless(first: fx.Node, last: fx.Node, kinds: Mapping[str, torch.nn.Module]) -> bool:
-    """Whether nothing between two nodes changes a tensor in place."""
+def nothing_changes(
+    first: fx.Node,
+    last: fx.Node,
+    kinds: Mapping[str, torch.nn.Module],
+    passes: Callable[[fx.Node], bool] = lambda _: False,
+) -> bool:
+    """Whether nothing between two nodes changes a tensor in place; passes: tells other calls that do not."""
     between = itertools.takewhile(lambda one: one is not last, _after(first))
-    return all(_is_harmless(one, kinds) for one in between)
+    return all(_is_harmless(one, kinds) or passes(one) for one in between)
+
+
+def is_through(node: fx.Node, kinds: Mapping[str, torch.nn.Module]) -> bool:
+    """Whether a call returns its first argument in eval mode: dropout and stochastic depth."""
+    called: Any = type(kinds[str(node.target)]) if node.op == "call_module" else node.target
+    return getattr(called, "__name__", "").endswith(_DEPTHS) or (
+        isinstance(called, type) and issubclass(called, _THROUGH)
+    )
 
 
 def _after(node: fx.Node) -> Iterator[fx.Node]:
@@ -141,7 +157,7 @@ class _Written:
         kinds, node = self.region.kinds, norm.args[0]
         while isinstance(node, fx.Node) and node.op == "call_method" and node.target in _PERHAPS_ITSELF:
             node = node.args[0]
-        if not isinstance(node, fx.Node) or not _are_harmless(node, norm, kinds):
+        if not isinstance(node, fx.Node) or not nothing_changes(node, norm, kinds):
             return None
         if node.op == "call_module":
             end = self.ends.get(self.name(node))

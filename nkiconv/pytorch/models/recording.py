@@ -34,7 +34,7 @@ from ..operators.tensor_kinds import DTYPES
 from .classes import is_changed
 from .conversion import convert, copied
 from .flops import POINTWISE_MLP, Share, flops_of, is_convolution
-from .fusing import hands_on
+from .fusing import waits
 from .pixel_layers import makes_pixels
 from .report import Report
 
@@ -245,7 +245,7 @@ def _names(model: torch.nn.Module, stack: list[str], called: set[str]) -> Iterat
     parts = {
         name: module
         for name, module in model.named_modules()
-        if not (is_changed(module, hands_on) or is_changed(module, makes_pixels))
+        if not (waits(module) or is_changed(module, makes_pixels))
     }
     hooks = [module.register_forward_pre_hook(enter(name), prepend=True) for name, module in parts.items()]
     hooks += [module.register_forward_hook(leave, always_call=True) for module in parts.values()]
@@ -299,7 +299,9 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         ):  # of a chain that a sum ends, outside of the convolution's forward
             layer = self.owners.get(id(args[1]), layer)
         told = {own.name: value for own, value in zip(func._schema.arguments, args, strict=False)}.get("layer")
-        if isinstance(told, str) and any(one.name == told for one in self.found.report.layers):  # and of a linear one
+        report = self.found.report
+        later = (*report.layers, *(one for one in report.entries if one.epilogue))
+        if isinstance(told, str) and any(one.name == told for one in later):  # and of what is computed later
             layer = told
         self.found.called.update(self.owners[id(one)] for one in args[1:2] if id(one) in self.owners)
         shapes = [tuple(one.shape) for one in args[:2] if isinstance(one, torch.Tensor)]

@@ -32,6 +32,7 @@ class Entry:
     reason: str = ""
     packed: bool = False  # whether its filter is frozen, packed for the kernel
     packing: str = ""  # when that was made, or why not; empty unless it was asked for
+    epilogue: str = ""  # what follows it and is in its call, a sum and an activation, where fusing was asked for
     function: str = ""  # what is called with its filter in the place of its forward, where that is nkiconv's now
 
     @property
@@ -149,6 +150,8 @@ class Report:
         yield text
         if self.functional:
             yield "torch's convolution functions are nkiconv's in the model's forward"
+        if ends := sum(bool(entry.epilogue) for entry in self.entries):
+            yield f"{ends} convolutions with the sum or the activation after them in their call"
         if self.chains:
             fused = sum(chain.fused for chain in self.chains)
             known = sum(bool(chain.statistics) for chain in self.chains)
@@ -179,7 +182,7 @@ class Report:
                 Text(entry.name or "(the model)"),
                 entry.kind,
                 "x".join(map(str, entry.weight)) or "-",
-                (entry.operator or "-") + (", packed" if entry.packed else ""),
+                ", ".join([entry.operator or "-", *["packed"] * entry.packed, *filter(None, [entry.epilogue])]),
                 Text(entry.reason or entry.function or entry.packing),
             )
         if self.folds:

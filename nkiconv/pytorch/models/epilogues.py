@@ -1,0 +1,125 @@
+"""What follows a convolution and its call takes in: a sum with a tensor of its shape, and an activation, as in ResNet.
+
+As for chains, torch.fx's graphs of all ways through a model show that nothing else sees what is between, and that
+nothing is changed in place before the call. Batch norms that go into filters are none between.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Container, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import fx
+from torch.nn.modules.conv import _ConvNd
+
+from ..norm_act_modules import HOOKS
+from . import videos
+from .chains import activation_at
+from .classes import change_class, is_changed
+from .follows import Region, regions_of
+from .fusing import ends_of, mark, takes_pending
+from .producers import SUMS, is_through, nothing_changes, only_user
+from .report import Chain, Fold
+from .ways import Copy
+
+
+class Epilogue(NamedTuple):
+    """What follows a convolution in every graph."""
+
+    adds: bool
+    activation: str | None  # nkiconv's name
+
+    def __str__(self) -> str:
+        """In the order of calls."""
+        return ", ".join([*["sum"] * self.adds, *filter(None, [self.activation])])
+
+
+_NOTHING = Epilogue(False, None)
+Kinds = Mapping[str, torch.nn.Module]
+Passes = Callable[[fx.Node], bool]
+
+
+def find(
+    model: torch.nn.Module, swapped: Sequence[str], folds: Sequence[Fold], chains: Sequence[Chain], copied: Copy
+) -> dict[str, Epilogue]:
+    """What each convolution takes in; chains: the model's, whose sums are theirs."""
+    activated = {fold.convolution for fold in folds if fold.folded and not _is_affine(model, fold)}
+    folded = {fold.batchnorm for fold in folds if fold.folded}
+    divided = {chain.convolution for chain in chains if chain.fused and chain.over_one}
+    wanted = {name for name in swapped if _can_take(model.get_submodule(name))} - activated - divided
+    regions, _ = regions_of(model, copied, lambda one: isinstance(one, _ConvNd), every_call=False)
+    ways: dict[str, set[Epilogue]] = {}
+    for region in regions:
+        for graph in region.graphs:
+            for node in graph.nodes:
+                name = f"{region.prefix}{node.target}"
+                if node.op == "call_module" and name in wanted:
+                    ways.setdefault(name, set()).add(_after(node, region, folded))
+    found = {name: one for name, (one, *others) in ways.items() if not others and one != _NOTHING}
+    return {name: one for name, one in found.items() if not _hooked(model, name)}
+
+
+def _is_affine(model: torch.nn.Module, fold: Fold) -> bool:
+    """Whether a norm that goes into filters leaves nothing in its place: torch's have no activation."""
+    return type(model.get_submodule(fold.batchnorm)).__module__.startswith("torch.nn.modules.")
+
+
+def _can_take(convolution: Any) -> bool:
+    return not (convolution.transposed or videos.forward_of(type(convolution)) is not None)
+
+
+def _hooked(model: torch.nn.Module, name: str) -> bool:
+    """Whether a hook of a convolution, or of the modules around it, would see no tensor."""
+    around = model.get_submodule(name.rpartition(".")[0])
+    return any(getattr(one, hooks) for one in around.modules() if one is not around for hooks in HOOKS)
+
+
+def _after(node: fx.Node, region: Region, folded: Container[str]) -> Epilogue:
+    """What follows one call of a convolution."""
+    kinds, after = region.kinds, node
+    total: fx.Node | None = None
+
+    def passes(one: fx.Node) -> bool:
+        return one is total or f"{region.prefix}{one.target}" in folded or is_through(one, kinds)
+
+    while (user := only_user(after)) is not None and nothing_changes(node, user, kinds, passes):
+        if not passes(user):
+            if total is not None or not _takes_sum(user, after, kinds, passes):
+                return Epilogue(total is not None, activation_at(user, after, kinds))
+            total = user
+        after = user
+    return Epilogue(total is not None, None)
+
+
+def _takes_sum(total: fx.Node, term: fx.Node, kinds: Kinds, passes: Passes) -> bool:
+    """Whether a node is the sum of a term and something else, which the term's convolution takes: the first's."""
+    if total.target not in SUMS or total.kwargs or len(total.args) != 2:
+        return False
+    first, second = total.args
+    other = second if first is term else first
+    if not isinstance(other, fx.Node) or other is term or other.target is operator.getitem:
+        return False
+    return first is term or (total.target is not operator.iadd and not _is_convolved(other, kinds, passes))
+
+
+def _is_convolved(node: Any, kinds: Kinds, passes: Passes) -> bool:
+    """Whether a node is a convolution's result that nothing else sees."""
+    while isinstance(node, fx.Node) and only_user(node) is not None:
+        if node.op == "call_module" and isinstance(kinds[str(node.target)], _ConvNd):
+            return True
+        if not passes(node):
+            return False
+        node = node.args[0]
+    return False
+
+
+def take(model: torch.nn.Module, epilogues: dict[str, Epilogue]) -> None:
+    """Let the convolutions of a model take them in."""
+    for name, one in epilogues.items():
+        convolution = model.get_submodule(name)
+        own = ends_of(convolution)
+        mark(convolution, own._replace(adds=own.adds or one.adds, activates=one.activation is not None))
+        if not is_changed(convolution, takes_pending):
+            change_class(convolution, takes_pending)
