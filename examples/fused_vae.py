@@ -4,7 +4,7 @@
     python examples/fused_vae.py                # SDXL's at 1024 x 1024
     python examples/fused_vae.py --model flux --size 2048
 
-Convolutions are planned as `nkiconv plan-model --quick` plans them. A pass that nkiconv has no kernel for, norm and
+Convolutions and statistics are planned as `nkiconv plan-model --fuse` plans them. A pass that nkiconv has no kernel for, norm and
 activation or a sum, counts as a copy of its bytes, the least that it can take; attention's products are left out.
 """
 
@@ -21,7 +21,7 @@ SCALE = 8  # pixels of a latent, along each axis
 
 
 def decoder(latents):
-    """A decoder without data, in bf16."""
+    """A decoder without data, in bf16, that is given latents alone."""
     from diffusers import AutoencoderKL
 
     with torch.device("meta"):
@@ -32,7 +32,7 @@ def decoder(latents):
             layers_per_block=2,
             latent_channels=latents,
         )
-    return model.decoder.to(torch.bfloat16).eval()
+    return torch.nn.Sequential(model.decoder.to(torch.bfloat16)).eval()
 
 
 def norm_shapes(model, x):
@@ -80,7 +80,6 @@ def main():
     )
     shapes, times = norm_shapes(model, x), {}
     by_name = {one.norm: one for one in convert(model, fuse=True).chains}
-    statistics = sum(map(statistics_us, shapes.values()))
     sums = [shape for name, shape in shapes.items() if name.endswith("norm2") and "resnets" in name]
     print(f"{given.model}, {given.size} x {given.size}: {len(shapes)} norms, modelled us")
     print(f"{'':8s}{'convolutions':>14s}{'statistics':>12s}{'norms':>10s}{'sums':>10s}{'all':>12s}{'launches':>10s}")
@@ -88,8 +87,9 @@ def main():
         plan = plan_model(model, (x,), quick=True, fuse=fuse)
         left = [shape for name, shape in shapes.items() if not (fuse and by_name[name].fused)]
         added = [] if fuse else sums
+        statistics = plan.statistics_us + sum(map(statistics_us, left))
         parts = plan.modelled_us, statistics, sum(map(passed_us, left)), sum(passed_us(one, 2) for one in added)
-        launches = sum(row.calls for row in plan.rows) + 2 * len(shapes) + len(left) + len(added)
+        launches = plan.launches + 3 * len(left) + len(added)
         times[fuse] = sum(parts)
         numbers = "".join(
             f"{one:{width},.0f}" for one, width in zip((*parts, sum(parts)), (14, 12, 10, 10, 12), strict=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -17,12 +18,14 @@ from ...planner import Plan, Request
 from ...planner.entry import answer
 from ...planner.explain import SCREEN, problem_words, table
 from ...planner.plan import ESTIMATED
+from ...planner.request import least_bytes
 from ...rules import DIRECTIONS, LAYOUTS, VOLUME_LAYOUTS
 from .advice import Advice, advise, folding
 from .flops import Share
 from .mlp_plan import plan_mlp
 from .recording import Convolved, Other, Recording, record
 from .report import Report
+from .statistics_plan import StatisticsRow, rows_of
 
 #: Instructions of a core above which neuronx-cc refuses a graph, as users report it (HunyuanImage 3's decoder, 10.7
 #: million against 10); a kernel alone is refused from half of that on.
@@ -54,6 +57,15 @@ class Row:
         return 0 if self.plan is None else self.calls * self.plan.instructions
 
     @property
+    def hbm_bytes(self) -> int:
+        """That all calls read and write at the least: arguments and results once each."""
+        problem, asked = self.convolved.problem, self.convolved.asked
+        residual = 0 if asked.residual is None else math.prod(problem.output_shape)
+        hidden = self.convolved.hidden  # of two filters in one kernel, in the place of one
+        filters = hidden * (problem.C + problem.K) - problem.C * problem.K if hidden else 0
+        return self.calls * (least_bytes(problem, asked) + (residual + filters) * problem.itemsize)
+
+    @property
     def cache_bytes(self) -> int:
         """Of the frames that all calls keep for the next chunk of a video, as many as windows overlap; 0 where planes
         after x are seen."""
@@ -78,7 +90,8 @@ class Kept:
 
 @dataclass(frozen=True)
 class ModelPlan:
-    """The convolutions of one run of a model. `rows`: those with most modelled time first."""
+    """The convolutions of one run of a model, and kernels of statistics for norms in them. `rows`: those with most
+    modelled time first."""
 
     rows: tuple[Row, ...]
     kept: tuple[Kept, ...]
@@ -92,6 +105,7 @@ class ModelPlan:
     calls: tuple[tuple[str, int], ...] = ()  # (layer, instructions of all cores) of each call, in order
     advice: tuple[Advice, ...] = ()  # on the rows that lose most against their limits, where it was asked for
     fusing: str = ""  # what folding batch norms would save, where advice was asked for and there are any
+    statistics: tuple[StatisticsRow, ...] = ()  # of norms in fused chains; those with most modelled time first
 
     def __str__(self) -> str:
         """A table of the longest rows, the sum, and what is said of the slowest."""
@@ -104,7 +118,7 @@ class ModelPlan:
         rows.append(("sum", "", "", "", f"{self.modelled_us:,.1f}", "", f"{self.roofline_fraction:.0%}"))
         cores = "2 cores" if self.lnc == 2 else "1 core"
         head = f"convolutions on trn2, {cores}, modelled us of all calls"
-        notes = [*map(str, self.advice), *filter(None, [self.fusing]), str(self.flops)]
+        notes = [*map(str, self.advice), *filter(None, [self.fusing, self.statistics_note]), str(self.flops)]
         wrapped = [line for note in notes for line in textwrap.wrap(note, SCREEN, subsequent_indent="  ")]
         return "\n".join([head, *table(headings, rows, right=(1, 4, 5, 6)), *wrapped])
 
@@ -118,10 +132,34 @@ class ModelPlan:
         """The sum over the convolutions that have a plan; nothing else that the model does is in it."""
         return sum(row.us for row in self.rows)
 
+    @property
+    def statistics_us(self) -> float:
+        """The sum over the kernels of statistics, which comes on top."""
+        return sum(row.calls * row.us for row in self.statistics)
+
+    @property
+    def statistics_note(self) -> str:
+        """What they take, in words; "" without any."""
+        if not self.statistics:
+            return ""
+        calls = sum(row.calls for row in self.statistics)
+        size = sum(row.calls * row.hbm_bytes for row in self.statistics) / 1e6
+        return f"statistics of norms: {self.statistics_us:,.1f} us more, {calls} launches, {size:,.1f} MB of HBM"
+
+    @property
+    def launches(self) -> int:
+        """Of convolutions and of statistics."""
+        return sum(row.calls for row in self.rows) + sum(row.calls for row in self.statistics)
+
+    @property
+    def hbm_bytes(self) -> int:
+        """That all of these move, convolutions the least that they can."""
+        return sum(row.hbm_bytes for row in self.rows) + sum(row.calls * row.hbm_bytes for row in self.statistics)
+
     def toward(self, direction: str) -> ModelPlan:
         """The rows of one direction alone: "forward", "dgrad" or "wgrad"."""
         rows = tuple(row for row in self.rows if row.convolved.direction == direction)
-        return dataclasses.replace(self, rows=rows, calls=())
+        return dataclasses.replace(self, rows=rows, calls=(), statistics=self.statistics * (direction == DIRECTIONS[0]))
 
     @property
     def directions(self) -> tuple[str, ...]:
@@ -176,6 +214,9 @@ class ModelPlan:
             "because": self.because,
             "flops": self.flops.as_dict(),
             "modelled_us": self.modelled_us,
+            "statistics_us": self.statistics_us,
+            "launches": self.launches,
+            "hbm_bytes": self.hbm_bytes,
             "instructions": self.instructions,
             "cache_bytes": self.cache_bytes,
             "graphs": self.graphs,
@@ -185,6 +226,7 @@ class ModelPlan:
             "rows": [self._row_dict(row) for row in self.rows],
             "kept": [{**dataclasses.asdict(one.other), "calls": one.calls, "reason": one.reason} for one in self.kept],
             "uncalled": list(self.uncalled),
+            "statistics": [dataclasses.asdict(one) for one in self.statistics],
             "advice": [dataclasses.asdict(one) for one in self.advice],
             "conversion": self.report.as_dict(),
         }
@@ -201,6 +243,7 @@ class ModelPlan:
             "modelled_us": None if row.plan is None else row.us,
             "instructions": None if row.plan is None else row.instructions,
             "cache_bytes": row.cache_bytes,
+            "hbm_bytes": row.hbm_bytes,
             "share": None if row.plan is None else self.share(row),
             "plan": None if row.plan is None else row.plan.as_dict(),
             "reason": row.reason,
@@ -249,9 +292,9 @@ def plan_model(
             is computed), else on the data of `inputs`. Parameters on meta are left there.
         inputs, named: arguments of its forward.
         lnc: cores, 1 or 2. fold_batchnorm, fuse, causal_conv1d, functional: as of `convert`; rows of fused chains are
-            their convolutions with x_scale, without the kernels before that take statistics of x, and of two linear
-            layers of images one row, C channels to K, by their only algorithm, pointwise_mlp. Filters are packed
-            where the model's modules are frozen: convert it before.
+            their convolutions with x_scale (the kernels that take statistics of x and make a scale of them are in
+            `statistics`), and of two linear layers of images one row, C channels to K, by their only algorithm,
+            pointwise_mlp. Filters are packed where the model's modules are frozen: convert it before.
         training: also plan the gradients by inputs and filters that a step of training runs (batch norms in eval mode,
             which changes none of these).
         layout: "NCHW" or "NHWC": plan as if x and y were in that order in memory, volumes in NCDHW or NDHWC; rows of
@@ -300,7 +343,7 @@ def plan_model(
     fusing = folding(model, rows, lnc) if advice and not (fold_batchnorm or training) else ""
     return ModelPlan(
         tuple(rows), kept, uncalled, found.ran_on, lnc, found.report, found.share, found.because, calls=calls,
-        advice=said, fusing=fusing,
+        advice=said, fusing=fusing, statistics=rows_of(found.statistics, lnc),
     )  # fmt: skip
 
 

@@ -37,6 +37,7 @@ from .flops import POINTWISE_MLP, Share, flops_of, is_convolution
 from .fusing import waits
 from .pixel_layers import makes_pixels
 from .report import Report
+from .statistics_plan import KERNELS, Statistics, statistics_of
 
 #: How a model was run: shapes only; shapes only because its parameters have no data; with data.
 FAKE, META, DATA = "fake tensors", "meta tensors", "data"
@@ -76,6 +77,7 @@ class Recording:
     convolved: dict[Convolved, list[str]] = field(default_factory=dict)  # the layer of each call, in order
     order: list[tuple[str, Convolved]] = field(default_factory=list)  # (layer, what it runs) of all calls, in order
     others: dict[Other, int] = field(default_factory=dict)  # calls
+    statistics: dict[Statistics, int] = field(default_factory=dict)  # calls
     called: set[str] = field(default_factory=set)  # names of modules
     share: Share = field(default_factory=Share)  # whose the arithmetic of the convolutions is
     because: str = ""  # what it raised on shapes alone, where it ran on data
@@ -283,6 +285,9 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         elif is_convolution(func):
             self._note(func, args, result, layer)
             self.found.share.add(func, args, result)
+        elif (name := func.name().removeprefix("nkiconv::")) in KERNELS:
+            call = statistics_of(name, args)
+            self.found.statistics[call] = self.found.statistics.get(call, 0) + 1
         return result
 
     def _note_gradient(self, func: Any, args: Any) -> None:
@@ -294,9 +299,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.found.order.append((layer, convolved))
 
     def _note(self, func: Any, args: Any, result: Any, layer: str) -> None:
-        if any(
-            one in func.name() for one in (WITH_PROLOGUE, WITH_STATS)
-        ):  # of a chain that a sum ends, outside of the convolution's forward
+        if func.name().endswith((WITH_PROLOGUE, WITH_STATS)):  # of a chain that a sum ends, outside of its forward
             layer = self.owners.get(id(args[1]), layer)
         told = {own.name: value for own, value in zip(func._schema.arguments, args, strict=False)}.get("layer")
         report = self.found.report

@@ -256,6 +256,8 @@ def _notes(found: ModelPlan) -> Iterator[str]:
         "what is between them"
     )
     yield str(found.flops)
+    if found.statistics:
+        yield found.statistics_note
     if found.quick:
         yield "times are of what a device takes where no plan is cached; --search looks for faster ones and keeps them"
     if found.cache_bytes:
