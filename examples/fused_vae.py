@@ -4,9 +4,9 @@
     python examples/fused_vae.py                # SDXL's at 1024 x 1024
     python examples/fused_vae.py --model flux --size 2048
 
-Convolutions and statistics are planned as `nkiconv plan-model --fuse` plans them. A pass that nkiconv has no kernel for,
-norm and activation or a sum, counts as a copy of its bytes, the least that it can take; attention's products are left
-out.
+Convolutions and statistics are planned as `nkiconv plan-model --fuse` plans them. A pass that nkiconv has no kernel
+for, norm and activation or a sum, counts as a copy of its bytes, the least that it can take; attention's products are
+left out.
 """
 
 import argparse
