@@ -26,6 +26,20 @@ def _norm_act_conv(rank: int, *args: Any, **named: Any) -> Any:
     return _BY_RANK[rank](*args, **named)
 
 
+def running_statistics(norm: Any, counts: bool = True) -> dict[str, Any]:
+    """A BatchNorm's arguments of `norm_act_conv2d` besides weight and bias, by torch's rule; counts: whether this is a
+    batch of training, which is counted."""
+    if norm.running_mean is None or norm.running_var is None or (norm.training and not norm.track_running_stats):
+        return {}
+    running = {"running_mean": norm.running_mean, "running_var": norm.running_var, "training": norm.training}
+    if not norm.training or not counts:
+        return running
+    norm.num_batches_tracked.add_(1)
+    # without a momentum, running statistics are the mean of all batches
+    share = 1.0 / norm.num_batches_tracked.to(norm.running_mean.dtype) if norm.momentum is None else norm.momentum
+    return {**running, "momentum": share}
+
+
 class NormActConv(torch.nn.Module):
     """A norm, an activation and a convolution; see `nkiconv.pytorch.nn.NormActConv2d`."""
 
@@ -162,15 +176,7 @@ class NormActConv(torch.nn.Module):
         norm: Any = self.norm
         if isinstance(norm, torch.nn.GroupNorm):
             return {"num_groups": norm.num_groups}
-        if norm.running_mean is None or norm.running_var is None or (norm.training and not norm.track_running_stats):
-            return {}
-        running = {"running_mean": norm.running_mean, "running_var": norm.running_var, "training": norm.training}
-        if not norm.training:
-            return running
-        norm.num_batches_tracked.add_(1)
-        # without a momentum, running statistics are the mean of all batches
-        share = 1.0 / norm.num_batches_tracked.to(norm.running_mean.dtype) if norm.momentum is None else norm.momentum
-        return {**running, "momentum": share}
+        return running_statistics(norm)
 
     __prepare_scriptable__ = refuse_script
 

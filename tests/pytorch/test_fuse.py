@@ -229,8 +229,7 @@ class OwnConv(nn.Conv2d):
 
 @pytest.mark.parametrize(("model", "reason"), [
     (hooked(chain()), "a module of it has hooks, which would see no tensor"),
-    (chain(nn.BatchNorm2d(C)), "takes statistics of the batch; call model.eval() first"),
-    (chain(nn.BatchNorm2d(C, track_running_stats=False)).eval(), "takes statistics of the batch; call model.eval()"),
+    (chain(nn.SyncBatchNorm(C)), "takes statistics of all processes in training; call model.eval() first"),
     (chain(nn.InstanceNorm2d(C, track_running_stats=True)).eval(), "has running statistics"),
     (chain(act=nn.Hardswish()), NOT_ALONE),
     (chain(act=nn.Dropout(0.5)), NOT_ALONE),
@@ -307,12 +306,12 @@ def test_a_batch_norm_back_in_training_learns(calls):
     converted = convert(copy.deepcopy(model), fuse=True, inplace=True).model
     x = image(2, C, 5, 5)
     found, expected = converted.train()(x), model.train()(x)
-    assert calls == []
     assert (found - expected).abs().max() < 1e-4
-    assert torch.equal(converted[0].running_mean, model[0].running_mean)
+    moved = converted[0].running_mean - model[0].running_mean
+    assert moved.abs().max() <= 2 * 2 * 25 * 2.0**-24 * x.abs().max()  # means of 50 values by two
     assert int(converted[0].num_batches_tracked) == 1
     converted.eval()(x)
-    assert len(calls) == 1
+    assert len(calls) == 2
 
 
 def test_calls_of_other_kinds_run_by_modules(calls):

@@ -221,14 +221,17 @@ def _agrees(norm: torch.nn.Module, activation: str | None, convolution: Any) -> 
 def take(model: torch.nn.Module, chains: Sequence[Chain], swapped: Sequence[str]) -> None:
     """Make the modules of each fused chain one call; swapped: the model's convolutions that are nkiconv's."""
     fusible = [chain for chain in chains if chain.fused]
-    giving = {name for chain in fusible for name in chain.statistics}
-    ends = dict.fromkeys(giving, Ends(statistics=True))
+    norms = [(name, model.get_submodule(chain.norm)) for chain in fusible for name in chain.statistics]
+    always = {name for name, norm in norms if getattr(norm, "running_mean", None) is None}
+    giving = {name for name, _ in norms}
+    ends = {name: Ends(statistics=True, training=name not in always) for name in giving}
     for chain in fusible:
         assert chain.convolution is not None
         norm = model.get_submodule(chain.norm)
         change_class(norm, hands_on)
         mark(norm, Ends(statistics=bool(chain.statistics)))
-        ends[chain.convolution] = Ends(chain.adds, chain.over_one, statistics=chain.convolution in giving)
+        after = ends.get(chain.convolution, Ends())
+        ends[chain.convolution] = after._replace(adds=chain.adds, over_one=chain.over_one)
     for name, end in ends.items():
         mark(model.get_submodule(name), end)
     # all of them, so that none is given what it cannot read

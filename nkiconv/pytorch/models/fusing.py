@@ -2,7 +2,7 @@
 one call of `norm_act_conv1d` to `norm_act_conv3d`.
 
 The norm's class hands on a `Normed`, the convolution's takes it. Everything is read from the modules in each call, and
-wherever a call is not one that the chain was proved for (a norm in training, autocast, one image, hooks), each module
+wherever a call is not one that the chain was proved for (autocast, one image, hooks), each module
 computes by itself.
 """
 
@@ -14,13 +14,14 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from ..computers.modes import is_autocast
 from ..functional import conv1d, conv2d, conv3d
 from ..norm_act import norm_act_conv1d, norm_act_conv2d, norm_act_conv3d
-from ..norm_act_modules import HOOKS
+from ..norm_act_modules import HOOKS, running_statistics
 from .classes import define, is_changed
 from .pending import Convolved, Normed, keep_statistics, statistics_of, tensor_of
 
@@ -28,6 +29,8 @@ _CALLS: dict[int, Any] = {1: norm_act_conv1d, 2: norm_act_conv2d, 3: norm_act_co
 _PLAIN: dict[int, Any] = {1: conv1d, 2: conv2d, 3: conv3d}
 #: Name of the attribute of a chain's modules that is their `Ends`.
 _ENDS = "nkiconv_ends"
+#: Arguments of a BatchNorm that are left out where its running statistics have moved.
+_RUNNING = ("running_mean", "running_var", "training")
 _GROUP = torch.nn.GroupNorm.forward
 _INSTANCE = _InstanceNorm.forward
 _BATCH = (_BatchNorm.forward, torch.nn.SyncBatchNorm.forward)
@@ -40,6 +43,7 @@ class Ends(NamedTuple):
     over_one: bool = False  # which is divided by 1
     activates: bool = False  # an activation follows the convolution, or its sum
     statistics: bool = False  # norms read all that the convolution writes; or such convolutions write what it reads
+    training: bool = False  # these norms take statistics in training alone
 
 
 def mark(module: torch.nn.Module, ends: Ends) -> None:
@@ -76,9 +80,14 @@ def norm_arguments(norm: Any) -> dict[str, Any] | str:
         return {"norm": "instance", **affine}
     if forward not in _BATCH:
         return f"is a {type(norm).__name__} with a forward of its own"
-    if norm.training or norm.running_mean is None or norm.running_var is None:
-        return "takes statistics of the batch; call model.eval() first"
-    return {"norm": "batch", "running_mean": norm.running_mean, "running_var": norm.running_var, **affine}
+    if norm.training and isinstance(norm, torch.nn.SyncBatchNorm):
+        return "takes statistics of all processes in training; call model.eval() first"
+    return {"norm": "batch", **running_statistics(norm, counts=False), **affine}
+
+
+def takes_statistics(arguments: dict[str, Any]) -> bool:
+    """Whether a norm with these arguments takes statistics of its input."""
+    return arguments["norm"] != "batch" or bool(arguments.get("training", True))
 
 
 def plain_forward_of(kind: Any) -> Any:
@@ -111,7 +120,7 @@ def fused(
     numbers = convolution.stride, convolution.padding, convolution.dilation, convolution.groups
     weight, packed = convolution._filters(x)
     more = {**arguments, **after.arguments(convolution), "x_activation": activation}
-    if ends_of(norm).statistics:
+    if ends_of(norm).statistics and takes_statistics(arguments):
         more["stats"] = statistics_of(x)
     call = functools.partial(_CALLS[len(convolution.kernel_size)], x, weight, convolution.bias, *numbers)
     return _called(convolution, functools.partial(call, **more, packed=packed))
@@ -119,7 +128,8 @@ def fused(
 
 def _called(convolution: Any, call: Callable[..., Any]) -> Tensor:
     """y of a convolution's call, which keeps its statistics where a norm reads them."""
-    if not ends_of(convolution).statistics:
+    ends = ends_of(convolution)
+    if not ends.statistics or (ends.training and not convolution.training):
         plain: Tensor = call()
         return plain
     return keep_statistics(*call(return_stats="channel"))
@@ -139,8 +149,16 @@ def hands_on(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
         )
         return kind.forward(self, input) if plain else Normed(self, input)
 
+    def again(self: Any, input: Tensor) -> Tensor:
+        """What forward returns, where running statistics have moved already."""
+        if not (self.training and isinstance(self, _BatchNorm)):
+            found: Tensor = kind.forward(self, input)
+            return found
+        return F.batch_norm(input, None, None, self.weight, self.bias, True, 0.0, self.eps)
+
     # torch.fx looks into a class that is not torch's
-    return (kind,), {"forward": forward, "plain_forward": kind.forward, "__module__": __name__}
+    more = {"forward": forward, "plain_forward": kind.forward, "forward_again": again, "__module__": __name__}
+    return (kind,), more
 
 
 @define
@@ -173,7 +191,7 @@ def _handed_on(convolution: Any, x: Tensor, normed: Normed | None) -> Any:
     def call(*given: Any) -> Tensor:
         after = After(*given)
         if normed is not None:
-            return fused(normed.norm, normed.activation, convolution, x, after, arguments)
+            return fused(normed.norm, normed.activation, convolution, x, after, _once(normed, arguments))
         function = _PLAIN[len(convolution.kernel_size)]
         plain = functools.partial(convolution._convolved, function, x, **after.arguments(convolution))
         return _called(convolution, plain)
@@ -182,6 +200,15 @@ def _handed_on(convolution: Any, x: Tensor, normed: Normed | None) -> Any:
         return call()
     can_activate = ends.activates and convolution.activation is None
     return Convolved(call, _shape(convolution, x), x, adds=ends.adds, over_one=ends.over_one, activates=can_activate)
+
+
+def _once(normed: Normed, arguments: dict[str, Any]) -> dict[str, Any]:
+    """A norm's arguments, of which running statistics move by the first call alone."""
+    if not arguments.get("training", False):
+        return arguments
+    if normed.is_first():
+        return {**arguments, **running_statistics(normed.norm)}
+    return {name: value for name, value in arguments.items() if name not in _RUNNING}
 
 
 def _shape(convolution: Any, x: Tensor) -> tuple[int, ...]:

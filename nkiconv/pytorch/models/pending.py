@@ -104,10 +104,17 @@ for _name in ("sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "pow", "matmu
 class Normed(Pending):
     """A norm of x, perhaps activated; norm: a module whose `plain_forward` computes it."""
 
-    def __init__(self, norm: Any, x: Tensor) -> None:
+    def __init__(self, norm: Any, x: Tensor, computed: list[bool] | None = None) -> None:
         self.norm, self.x = norm, x
         self.activation: str | None = None
         self.version = version_of(x)
+        self.computed = [] if computed is None else computed  # not empty once the norm has run, shared by all of a call
+
+    def is_first(self) -> bool:
+        """Whether the norm runs for the first time for this call of it, and moves its running statistics if it has
+        any."""
+        self.computed.append(True)
+        return len(self.computed) == 1
 
     def input(self) -> Tensor:
         """x, as it was given to the norm. Raises UnsupportedError: it has changed since then."""
@@ -116,7 +123,8 @@ class Normed(Pending):
 
     def compute(self) -> Tensor:
         """By the norm, then the activation."""
-        z: Tensor = self.norm.plain_forward(self.input())
+        x = self.input()
+        z: Tensor = self.norm.plain_forward(x) if self.is_first() else self.norm.forward_again(x)
         return z if self.activation is None else activate(z, self.activation)
 
     def step(self, function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
@@ -126,7 +134,7 @@ class Normed(Pending):
         activation = activation_of(function, named)
         if activation is None or self.activation is not None:
             return None
-        found = self if is_in_place(function, args, named) else Normed(self.norm, self.x)
+        found = self if is_in_place(function, args, named) else Normed(self.norm, self.x, self.computed)
         found.activation, found.version = activation, self.version
         return found
 

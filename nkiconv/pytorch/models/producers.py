@@ -13,7 +13,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from . import videos
 from .follows import Region
-from .fusing import is_channel_norm
+from .fusing import is_channel_norm, norm_arguments, takes_statistics
 from .report import Chain
 from .ways import Copy, UntraceableError, graphs_of
 
@@ -89,7 +89,7 @@ def _is_harmless(node: fx.Node, kinds: Mapping[str, torch.nn.Module]) -> bool:
 def of_norms(
     model: torch.nn.Module, regions: Sequence[Region], chains: Sequence[Chain], swapped: Sequence[str], copied: Copy
 ) -> dict[str, tuple[str, ...]]:
-    """The convolutions that write what each fused norm by groups or instance reads, in every graph that calls the norm,
+    """The convolutions that write what each fused norm that takes statistics reads, in every graph that calls the norm,
     and whose results such norms read in every graph that calls the convolution.
 
     chains: of the model; swapped: names of the convolutions that are nkiconv's.
@@ -119,7 +119,8 @@ def _all(names: set[str | None]) -> set[str]:
 
 
 def _takes_statistics(norm: Any) -> bool:
-    return not isinstance(norm, torch.nn.modules.batchnorm._BatchNorm)
+    arguments = norm_arguments(norm)
+    return not isinstance(arguments, str) and takes_statistics(arguments)
 
 
 def _can_give(convolution: Any) -> bool:

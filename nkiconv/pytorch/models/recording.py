@@ -303,8 +303,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             layer = self.owners.get(id(args[1]), layer)
         told = {own.name: value for own, value in zip(func._schema.arguments, args, strict=False)}.get("layer")
         report = self.found.report
-        later = (*report.layers, *(one for one in report.entries if one.epilogue))
-        if isinstance(told, str) and any(one.name == told for one in later):  # and of what is computed later
+        later = {one.name for one in report.layers} | {one.name for one in report.entries if one.epilogue}
+        if isinstance(told, str) and told in later:  # and of what is computed later
             layer = told
         self.found.called.update(self.owners[id(one)] for one in args[1:2] if id(one) in self.owners)
         shapes = [tuple(one.shape) for one in args[:2] if isinstance(one, torch.Tensor)]
