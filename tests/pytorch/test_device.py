@@ -220,7 +220,10 @@ def test_statistics_come_back(recorder, name):
     expected = statistics.moments(statistics.stats_by_torch(y), each)
     assert_within_share(statistics.moments(stats, each), expected, FLOAT32_SUMS)
     [(_, _, _, kwargs)] = recorder.calls
-    assert (kwargs["return_stats"], kwargs["algorithm"]) == ("channel", "implicit_gemm")
+    problem, wanted = asked_of(name, rank).problem(x, w), Asked(return_stats="channel")
+    found = estimate(Request(problem=problem, asked=wanted, operation="conv3d" if rank == 3 else "conv2d"))
+    assert (kwargs["algorithm"], kwargs["config"]) == (found.algorithm, found.config)
+    assert kwargs["return_stats"] == "channel"
 
 
 @pytest.mark.parametrize("recorder", ["native"], indirect=True)
