@@ -2,8 +2,8 @@
 one call of `norm_act_conv1d` to `norm_act_conv3d`.
 
 The norm's class hands on a `Normed`, the convolution's takes it. Everything is read from the modules in each call, and
-wherever a call is not one that the chain was proved for (autocast, one image, hooks), each module
-computes by itself.
+wherever a call is not one that the chain was proved for (autocast, one image, hooks), each module computes by itself.
+A convolution whose result norms read notes its statistics on the tensor, where the next chain finds them.
 """
 
 from __future__ import annotations
