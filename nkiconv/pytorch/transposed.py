@@ -32,6 +32,9 @@ def conv_transpose1d(
     residual_position: str = "pre_activation",
     layer: str | None = None,
     strict_nonfinite: bool | None = None,
+    x_scale: Tensor | None = None,
+    x_shift: Tensor | None = None,
+    x_activation: str | None = None,
 ) -> Tensor:
     """`torch.nn.functional.conv_transpose1d` by nkiconv's kernels.
 
@@ -39,15 +42,18 @@ def conv_transpose1d(
         input: [N, C, W] or [C, W]; bf16, fp16 or fp32, and float64 where torch computes. weight: [C, K / groups, S].
         bias: [K].
         stride, padding, output_padding, groups, dilation: as torch has them.
-        activation, residual, residual_position, layer, strict_nonfinite: as of `conv1d`.
+        activation, residual, residual_position, layer, strict_nonfinite, x_scale, x_shift, x_activation: as
+            of `conv1d`.
 
     Returns: [N, K, Q] or [K, Q] of input's dtype.
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
     numbers = stride, padding, output_padding, groups, dilation
-    more = Fused(activation, residual_position, layer, modes.wants_strict_nonfinite(strict_nonfinite))
-    y: Tensor = convolve("conv_transpose1d", input, weight, bias, residual, numbers, more, None, _asked)
+    strict = modes.wants_strict_nonfinite(strict_nonfinite)
+    more = Fused(activation, residual_position, layer, strict, x_activation)
+    given = input, weight, bias, residual, numbers, more, None, _asked
+    y: Tensor = convolve("conv_transpose1d", *given, scales=(x_scale, x_shift))
     return y
 
 
@@ -66,6 +72,9 @@ def conv_transpose2d(
     residual_position: str = "pre_activation",
     layer: str | None = None,
     strict_nonfinite: bool | None = None,
+    x_scale: Tensor | None = None,
+    x_shift: Tensor | None = None,
+    x_activation: str | None = None,
 ) -> Tensor:
     """`torch.nn.functional.conv_transpose2d` by nkiconv's kernels.
 
@@ -78,8 +87,10 @@ def conv_transpose2d(
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
     numbers = stride, padding, output_padding, groups, dilation
-    more = Fused(activation, residual_position, layer, modes.wants_strict_nonfinite(strict_nonfinite))
-    y: Tensor = convolve("conv_transpose2d", input, weight, bias, residual, numbers, more, None, _asked)
+    strict = modes.wants_strict_nonfinite(strict_nonfinite)
+    more = Fused(activation, residual_position, layer, strict, x_activation)
+    given = input, weight, bias, residual, numbers, more, None, _asked
+    y: Tensor = convolve("conv_transpose2d", *given, scales=(x_scale, x_shift))
     return y
 
 
@@ -98,6 +109,9 @@ def conv_transpose3d(
     residual_position: str = "pre_activation",
     layer: str | None = None,
     strict_nonfinite: bool | None = None,
+    x_scale: Tensor | None = None,
+    x_shift: Tensor | None = None,
+    x_activation: str | None = None,
 ) -> Tensor:
     """`torch.nn.functional.conv_transpose3d` by nkiconv's kernels.
 
@@ -110,8 +124,10 @@ def conv_transpose3d(
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
     numbers = stride, padding, output_padding, groups, dilation
-    more = Fused(activation, residual_position, layer, modes.wants_strict_nonfinite(strict_nonfinite))
-    y: Tensor = convolve("conv_transpose3d", input, weight, bias, residual, numbers, more, None, _asked)
+    strict = modes.wants_strict_nonfinite(strict_nonfinite)
+    more = Fused(activation, residual_position, layer, strict, x_activation)
+    given = input, weight, bias, residual, numbers, more, None, _asked
+    y: Tensor = convolve("conv_transpose3d", *given, scales=(x_scale, x_shift))
     return y
 
 

@@ -1,0 +1,156 @@
+"""x_scale, x_shift and x_activation of transposed convolutions: conv_transpose(act(x * x_scale + x_shift))."""
+
+import pytest
+import torch
+from operators_seen import Seen, graph_of
+from prologues import SIZES
+from tolerances import FLOAT32_SUMS, assert_within_share
+from torch import func
+from torch.autograd import forward_ad
+from torch.nn import functional as F
+from torch_activation import torchs as activation_of
+
+from nkiconv import pytorch
+from nkiconv.errors import DtypeError, GeometryError, UnsupportedError
+from nkiconv.pytorch.models.model_plan import plan_model
+
+in_both = pytest.mark.parametrize("mode", ["torch", "simulate"], indirect=True)
+NUMBERS = {"stride": 2, "padding": 1, "output_padding": 1, "groups": 2}
+
+
+def tensors(rank, form="image", dtype=torch.float32):
+    """x, w, bias, residual, x_scale, x_shift; residual of a call with NUMBERS."""
+    generator = torch.Generator().manual_seed(rank)
+    of_x, of_y = {"channel": (6,), "image": (2, 6)}[form], [2 * size for size in SIZES[rank]]
+    shapes = (2, 6, *SIZES[rank]), (6, 2, *[3] * rank), (4,), (2, 4, *of_y), of_x, of_x
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    kinds = (dtype,) * 4 + (wide,) * 2
+    return [torch.randn(one, generator=generator).to(kind) for one, kind in zip(shapes, kinds, strict=True)]
+
+
+def ours(x, w, bias, residual, scale, shift, act="silu", activation=None):
+    call = getattr(pytorch, f"conv_transpose{w.dim() - 2}d")
+    more = {"x_scale": scale, "x_shift": shift, "x_activation": act, "activation": activation}
+    return call(x, w, bias, residual=residual, **NUMBERS, **more)
+
+
+def operator(x, w, bias, residual, scale, shift, act="silu", activation=None):
+    rank = w.dim() - 2
+    ones, twos, pads = [1] * rank, [2] * rank, [1, 2] * rank
+    numbers = ones, pads, ones, twos, 2, activation, "pre_activation", None, None, False, act
+    call = getattr(torch.ops.nkiconv, f"conv_transpose{rank}d_with_prologue")
+    return call(x, w, bias, residual, scale, shift, *numbers)
+
+
+def torchs(x, w, bias, residual, scale, shift, act="silu", activation=None):
+    """By torch's functions alone, in the dtype of what they take."""
+    rank = w.dim() - 2
+    scale, shift = (one.reshape(*one.shape, *[1] * rank) for one in (scale, shift))
+    convolve = getattr(F, f"conv_transpose{rank}d")
+    return activation_of(activation)(convolve(activation_of(act)(x * scale + shift), w, bias, **NUMBERS) + residual)
+
+
+@pytest.mark.cover(8)
+@pytest.mark.parametrize("act", [None, "silu", "relu"])
+@pytest.mark.parametrize("form", ["channel", "image"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_the_kernel_is_within_its_bound(rank, dtype, form, act, monkeypatch):
+    monkeypatch.setenv("NKICONV_CPU", "compare")  # raises where the kernel's y and the truth differ by more
+    with Seen() as seen:
+        y = ours(*tensors(rank, form, dtype), act)
+    assert seen.convolutions[0] == f"nkiconv::conv_transpose{rank}d_with_prologue"
+    assert (y.shape, y.dtype) == (tensors(rank)[3].shape, dtype)
+
+
+@in_both
+@pytest.mark.parametrize("function", [ours, operator])
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_gradients(rank, function, mode):
+    leaves = [one.requires_grad_() for one in tensors(rank, "channel" if rank == 2 else "image")]
+    wide = [one.detach().double().requires_grad_() for one in leaves]
+    y, expected = function(*leaves, activation="relu"), torchs(*wide, activation="relu")
+    g = torch.randn(y.shape, generator=torch.Generator().manual_seed(9))
+    assert_within_share([y], [expected], FLOAT32_SUMS)
+    found = torch.autograd.grad(y, leaves, g)
+    for one, other in zip(found, torch.autograd.grad(expected, wide, g.double()), strict=True):
+        assert_within_share([one], [other], FLOAT32_SUMS)
+
+
+def test_derivatives_in_float64():
+    """Both directions, and twice, of every tensor."""
+    x, w, bias, residual, scale, shift = tensors(1, dtype=torch.float64)
+    given = x[:1, :, :2], w, bias, residual[:1, :, :4], scale[:1], shift[:1]
+    leaves = [one.clone().requires_grad_() for one in given]
+    assert torch.autograd.gradcheck(operator, leaves, check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(operator, leaves)
+
+
+@in_both
+def test_tangents(mode):
+    given = tensors(2)
+    found = []
+    for call, kind in ((ours, torch.float32), (torchs, torch.float64)):
+        with forward_ad.dual_level():
+            duals = [forward_ad.make_dual(one.to(kind), one.cos().to(kind)) for one in given]
+            found.append(forward_ad.unpack_dual(call(*duals)).tangent)
+    assert_within_share(found[:1], found[1:], FLOAT32_SUMS)
+
+
+@in_both
+@pytest.mark.parametrize("batched", [(0,), (1,), (0, 3, 4, 5), (0, 1, 2, 3, 4, 5)], ids=str)
+def test_vmap(batched, mode):
+    given = [torch.stack([one, one.cos()], 1) if i in batched else one for i, one in enumerate(tensors(1))]
+    dims = tuple(1 if i in batched else None for i in range(6))
+    found = func.vmap(operator, dims)(*given)
+    each = [[one.select(1, k) if i in batched else one for i, one in enumerate(given)] for k in (0, 1)]
+    assert_within_share(found, [torchs(*(one.double() for one in some)) for some in each], FLOAT32_SUMS)
+
+
+def test_one_graph_whoever_computes(mode):
+    given = tensors(2)
+    y, names = graph_of(ours, *given)
+    assert [name for name in names if "conv" in name] == ["nkiconv.conv_transpose2d_with_prologue.default"]
+    assert torch.equal(y, ours(*given))
+
+
+def test_scales_stay_fp32_under_autocast():
+    x, w, bias, residual, scale, shift = tensors(2)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = ours(x, w, bias, residual, scale, shift)
+    assert torch.equal(found, ours(*(one.bfloat16() for one in (x, w, bias, residual)), scale, shift))
+
+
+def test_a_plan_has_the_prologue():
+    class Net(torch.nn.Module):
+        def forward(self, x):
+            return ours(x, *tensors(1, "channel")[1:])
+
+    (row,) = plan_model(Net(), [tensors(1)[0]]).rows
+    asked = row.convolved.asked
+    assert row.convolved.problem.transposed
+    assert (asked.x_scale, asked.x_shift, asked.x_activation) == ("channel", "channel", "silu")
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_a_filter_a_channel_one_image_and_no_images(rank, monkeypatch):
+    monkeypatch.setenv("NKICONV_CPU", "compare")
+    call, (x, _, _, _, scale, shift) = getattr(pytorch, f"conv_transpose{rank}d"), tensors(rank, "channel")
+    w, more = torch.ones(6, 1, *[3] * rank), {"x_scale": scale, "x_shift": shift, "x_activation": "relu"}
+    found = call(x, w, groups=6, **more)
+    assert torch.equal(call(x[0], w, groups=6, **more), found[0])
+    assert call(x[:0], w, groups=6, **more).shape == (0, *found.shape[1:])
+
+
+REFUSALS = [
+    ({"x_scale": torch.ones(5)}, GeometryError, r"x_scale.shape=\(5,\): must be \[C\] = \(6,\) or \[N, C\] = \(2, 6\)"),
+    ({"x_shift": torch.ones(6).bfloat16()}, DtypeError, "x_shift.dtype=torch.bfloat16: must be torch.float32"),
+    ({"x_activation": "swish"}, UnsupportedError, "x_activation='swish': accepted are .*silu"),
+]
+
+
+@pytest.mark.parametrize(("more", "error", "words"), REFUSALS)
+def test_refusals(more, error, words, mode):
+    x, w, *_ = tensors(2)
+    with pytest.raises(error, match=words):
+        pytorch.conv_transpose2d(x, w, groups=2, **more)
