@@ -10,16 +10,19 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import handle_torch_function
 
+from ..pixel_norms import NORM_EPS
 from .computers import host, modes
 from .computers.passed import key_of, remember
 from .computers.statistics import convolved
 from .errors import GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
 from .function_modes import is_watched
-from .operators import conv3d_with_frames, conv_with_prologue  # noqa: F401  # registers the operators
+from .operators import conv3d_with_frames, conv_with_norm, conv_with_prologue  # noqa: F401  # registers the operators
 from .operators.calls import call
 from .operators.convolution import AXES, FAR, Convolution
 from .operators.custom import NAMES
 from .operators.frames import joined, last
+from .operators.pixel_norm import PixelNorm, norm_of
+from .operators.pixel_norm import violations as norm_violations
 from .operators.prologue import NO_SCALES, Scales, is_asked
 from .operators.tensor_kinds import tensor_violations
 from .places import check_groups, per_axis, zeros
@@ -112,21 +115,30 @@ def conv2d(
     x_shift: Tensor | None = None,
     x_activation: str | None = None,
     return_stats: str | None = None,
+    y_norm: str | None = None,
+    y_norm_weight: Tensor | None = None,
+    y_norm_bias: Tensor | None = None,
+    y_norm_eps: float = NORM_EPS,
+    return_before_norm: bool = False,
 ) -> Any:
     """`torch.nn.functional.conv2d` by nkiconv's kernels.
 
     Args:
         input: [N, C, H, W] or [C, H, W]. weight: [K, C / groups, R, S].
+        y_norm, y_norm_weight, y_norm_bias, y_norm_eps, return_before_norm: a norm over the channels of each pixel, as
+            of `nkiconv.conv2d`; without groups, x_scale, x_shift, x_activation and return_stats.
         The rest: as in `conv1d`, an int for both axes or one for each.
 
-    Returns: [N, K, P, Q] or [K, P, Q] of input's dtype; with return_stats the pair of it and [P, N, K, 3].
+    Returns: [N, K, P, Q] or [K, P, Q] of input's dtype; with return_stats the pair of it and [P, N, K, 3], or with
+        return_before_norm of it and what the norm reads.
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
     strict = modes.wants_strict_nonfinite(strict_nonfinite)
     more = Fused(activation, residual_position, layer, strict, x_activation, return_stats)
     given = input, weight, bias, residual, (stride, padding, dilation, groups), more, packed
-    return convolve("conv2d", *given, scales=(x_scale, x_shift))
+    norm = norm_of(y_norm, y_norm_weight, y_norm_bias, y_norm_eps, return_before_norm)
+    return convolve("conv2d", *given, scales=(x_scale, x_shift), norm=norm)
 
 
 def conv3d(
@@ -150,6 +162,11 @@ def conv3d(
     x_shift: Tensor | None = None,
     x_activation: str | None = None,
     return_stats: str | None = None,
+    y_norm: str | None = None,
+    y_norm_weight: Tensor | None = None,
+    y_norm_bias: Tensor | None = None,
+    y_norm_eps: float = NORM_EPS,
+    return_before_norm: bool = False,
 ) -> Any:
     """`torch.nn.functional.conv3d` by nkiconv's kernels.
 
@@ -160,11 +177,11 @@ def conv3d(
             0): y is that of both, and padding is around both.
         return_final_frames: also return the last planes of both that the next chunk of a video needs as its
             initial_frames, (T - 1) * dilation or as many as there are; or so many.
-        The rest: as in `conv1d`, an int for all axes or one for each; x_scale, x_shift, x_activation, return_stats not
+        The rest: as in `conv2d`, an int for all axes or one for each; x_scale, x_shift, x_activation, return_stats not
             with initial_frames.
 
     Returns: [N, K, Z, P, Q] or [K, Z, P, Q] of input's dtype; with return_final_frames followed by the planes, with
-        return_stats by the statistics.
+        return_stats by the statistics, with return_before_norm by what the norm reads.
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
@@ -173,11 +190,11 @@ def conv3d(
     none = isinstance(initial_frames, Tensor) and initial_frames.dim() > 2 and initial_frames.shape[-3] == 0
     frames = None if none else initial_frames
     numbers = (stride, padding, dilation, groups)
-    scales = x_scale, x_shift
-    found = convolve("conv3d", input, weight, bias, residual, numbers, more, packed, None, frames, scales)
+    scales, norm = (x_scale, x_shift), norm_of(y_norm, y_norm_weight, y_norm_bias, y_norm_eps, return_before_norm)
+    found = convolve("conv3d", input, weight, bias, residual, numbers, more, packed, None, frames, scales, norm)
     if return_final_frames is False:
         return found
-    y, *stats = [found] if return_stats is None else found
+    y, *stats = found if isinstance(found, tuple) else [found]
     window = (weight.shape[2] - 1) * per_axis("dilation", dilation, 3)[0] + 1
     return y, last(input, frames, return_final_frames, window), *stats
 
@@ -271,26 +288,27 @@ def convolve(
     reads: Reads | None = None,
     frames: Tensor | None = None,
     scales: Scales = NO_SCALES,
+    norm: PixelNorm | None = None,
 ) -> Any:
     """One call in torch's terms.
 
     numbers: as torch's function takes them after the tensors: stride, padding, dilation, groups; reads: what makes a
     Convolution of these numbers, where they are others; frames: planes in front of x's; scales: x_scale, x_shift.
-    Returns y, or with more.return_stats (y, stats).
+    Returns y, or with more.return_stats (y, stats), with norm.before (y, what the norm reads).
     """
     if is_watched():
-        given = x, w, bias, residual, numbers, more, packed, reads, frames, scales
+        given = x, w, bias, residual, numbers, more, packed, reads, frames, scales, norm
         return handle_torch_function(convolve, (x, w), name, *given)
-    plain = residual is packed is frames is scales[0] is scales[1] is None
+    plain = norm is None and residual is packed is frames is scales[0] is scales[1] is None
     if plain and more == Fused(layer=more.layer, strict_nonfinite=more.strict_nonfinite):
         y = _by_torch(name, x, w, bias, numbers)
         if y is not None:
             return y
     tensors = (x, w, bias, residual, packed, frames, *scales)
     direct, cast = modes.is_torchs(x), torch.is_autocast_enabled("cpu")
-    key = key_of(name, numbers, more, cast, *tensors) if direct else None
+    key = key_of(name, numbers, more, cast, *tensors, *(norm or ())) if direct else None
     if key in _passed:
-        return _run(_passed[key], direct, *(autocast(*tensors[:6]) if cast else tensors[:6]), *scales)
+        return _run(_passed[key], direct, norm, *(autocast(*tensors[:6]) if cast else tensors[:6]), *scales)
     wrong = [*tensor_violations("input", x), *tensor_violations("weight", w)]
     for argument, one in zip(_OPTIONAL, tensors[2:], strict=True):
         if one is not None and not isinstance(one, Tensor):
@@ -300,9 +318,11 @@ def convolve(
     asked = (_asked if reads is None else reads)(name, tensors[1], numbers, more)
     asked.refuse(_lacks_an_axis(asked, tensors[0], tensors[1]))
     asked.check(*_batched(asked, *tensors))
+    if norm is not None:
+        asked.refuse(list(norm_violations(norm, asked, *tensors[:2], scales)))
     if key is not None:
         remember(_passed, key, asked)
-    return _run(asked, direct, *tensors)
+    return _run(asked, direct, norm, *tensors)
 
 
 #: A call's optional tensors.
@@ -345,9 +365,13 @@ def _batched(
     return x.unsqueeze(0), w, bias, more[0], packed, more[1], scales
 
 
-def _run(asked: Convolution, direct: bool, x: Tensor, *tensors: Any) -> Any:
+def _run(asked: Convolution, direct: bool, norm: PixelNorm | None, x: Tensor, *tensors: Any) -> Any:
     """Results of checked tensors, by torch's functions where `direct`."""
     given = _batched(asked, x, *tensors)
+    if norm is not None:
+        found = conv_with_norm.run(asked, direct, given[:6], norm)
+        y, *before = found if x.dim() > asked.rank + 1 else (one.squeeze(0) for one in found)
+        return (y, *before) if norm.before else y
     if direct:
         found = convolved(asked, host.prologued(asked, joined(given[0], given[5]), given[6]), *given[1:4])
     else:

@@ -334,21 +334,11 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) 
     autograd.save(ctx, *inputs[:4])
 
 
-def _backward(ctx: Any, g: Tensor | None, g_final: Tensor | None) -> tuple[Tensor | None, ...]:
-    twice = torch.is_grad_enabled()
-    with torch.enable_grad():
-        # aliases: g may be made of the input, and what reaches it by way of g is not to be counted here too
-        saved: list[Any] = [one if one is None else one.view_as(one) for one in ctx.saved_tensors]
-        found = _composed(*saved, *ctx.more, once=False)
-        pairs = [(y, of) for y, of in zip(found, (g, g_final), strict=True) if of is not None and y.requires_grad]
-        wanted = [i for i, one in enumerate(saved) if one is not None and one.requires_grad]
-        of_wanted: Sequence[Tensor | None] = (None,) * len(wanted)
-        if pairs and wanted:
-            outputs, gradients = zip(*pairs, strict=True)
-            inputs = [saved[i] for i in wanted]
-            of_wanted = torch.autograd.grad(outputs, inputs, gradients, create_graph=twice, allow_unused=True)
-    each = dict(zip(wanted, of_wanted, strict=True))
-    return *(each.get(i) for i in range(4)), *[None] * len(ctx.more)
+def _backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+    def again(*tensors: Any) -> tuple[Tensor, Tensor]:
+        return _composed(*tensors, *ctx.more, once=False)
+
+    return *autograd.by_running_again(again, ctx.saved_tensors, gradients), *[None] * len(ctx.more)
 
 
 def _forward_mode(ctx: Any, *_: Any) -> Any:

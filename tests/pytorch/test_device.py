@@ -22,6 +22,7 @@ from nkiconv.pytorch import pack_filter
 from nkiconv.pytorch.computers import device, modes, statistics
 from nkiconv.pytorch.computers.arrays import from_numpy, to_numpy
 from nkiconv.pytorch.operators.convolution import Convolution
+from nkiconv.pytorch.operators.pixel_norm import PixelNorm, by_torch
 from nkiconv.pytorch.operators.registrar import registrar
 
 pytestmark = pytest.mark.simulator_only
@@ -228,6 +229,21 @@ def test_statistics_come_back(recorder, name):
     found = estimate(Request(problem=problem, asked=wanted, operation="conv3d" if rank == 3 else "conv2d"))
     assert (kwargs["algorithm"], kwargs["config"]) == (found.algorithm, found.config)
     assert kwargs["return_stats"] == "channel"
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_a_norm_of_pixels_goes_along(recorder, before):
+    x, w = torch.arange(2 * 4 * 30).remainder(5).float().reshape(2, 4, 5, 6) - 2, torch.ones(6, 4, 3, 3)
+    norm = PixelNorm("rms", torch.arange(6).float(), None, 1.0, before)
+    asked = asked_of("conv2d", 2)
+    y, u = device.convolve(asked, x, w, None, None, norm=norm)
+    expected, read = by_torch(asked, x, w, None, None, None, norm)
+    assert_within_share(y, expected, FLOAT32_SUMS)
+    assert torch.equal(u, read)
+    [(_, _, _, kwargs)] = recorder.calls
+    wanted = Asked(y_norm="rms", y_norm_weight=True, return_before_norm=before)
+    found = estimate(Request(problem=asked.problem(x, w), asked=wanted, operation="conv2d"))
+    assert (kwargs["algorithm"], kwargs["config"], kwargs["y_norm_eps"]) == (found.algorithm, found.config, 1.0)
 
 
 @pytest.mark.parametrize("recorder", ["native"], indirect=True)

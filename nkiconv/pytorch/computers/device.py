@@ -26,6 +26,7 @@ from ...problem import ConvProblem
 from ...schedules.split import Split, is_step
 from ..operators.convolution import Convolution, filter_like, is_empty
 from ..operators.frames import shaped
+from ..operators.pixel_norm import PixelNorm, nothing_like, numbers_of, tensors_of
 from ..operators.planned import Called
 from ..operators.prologue import NO_SCALES, Scales
 from .statistics import stats_by_torch
@@ -48,8 +49,10 @@ def convolve(
     packed: torch.Tensor | None = None,
     frames: torch.Tensor | None = None,
     scales: Scales = NO_SCALES,
+    norm: PixelNorm | None = None,
 ) -> Any:
-    """y of the kernel on the device of the tensors, or with asked.return_stats (y, stats).
+    """y of the kernel on the device of the tensors, or with asked.return_stats (y, stats), with a norm (y, what that
+    reads, or nothing).
 
     packed: the filter as the kernel then takes it; frames: in front of x's; scales: x_scale and x_shift.
 
@@ -59,20 +62,27 @@ def convolve(
     shape = asked.shape(whole, w)
     if is_empty(x):
         y = x.new_empty(shape)
+        if norm is not None:
+            return y, y.clone() if norm.before else nothing_like(y)
         return y if asked.return_stats is None else (y, stats_by_torch(y))
     problem = asked.problem(whole, w)
-    tensors: dict[str, torch.Tensor] = {}
+    tensors: dict[str, torch.Tensor] = {} if norm is None else tensors_of(norm)
     if bias is not None:
         tensors["bias"] = bias
     if residual is not None:
         tensors["residual"] = residual.reshape(problem.output_shape).contiguous()
-    wanted = Called(asked, x, w, bias, residual, packed, frames, scales).planned
+    wanted = Called(asked, x, w, bias, residual, packed, frames, scales, norm).planned
     named = {"initial_frames": frames, "x_scale": scales[0], "x_shift": scales[1]}
     tensors |= {name: tensor for name, tensor in named.items() if tensor is not None}
     filters = w.reshape(problem.filter_shape)
     if packed is not None:  # of volumes, blocks and channels are one axis: NKI's tensors have five at most
         filters = packed.flatten(0, 1) if problem.is_volume else packed
-    found = _launch(problem, asked.operation, wanted, x, filters, tensors)
+    given = problem, asked.operation, wanted, x, filters, tensors
+    if norm is not None:
+        found = _launch(*given, numbers_of(norm))
+        y, *before = (_shaped(one, shape) for one in (found if norm.before else (found,)))
+        return y, before[0] if before else nothing_like(y)
+    found = _launch(*given)
     return _shaped(found, shape) if asked.return_stats is None else (_shaped(found[0], shape), found[1])
 
 
@@ -191,12 +201,13 @@ def _launch(
     x: torch.Tensor,
     filters: torch.Tensor,
     tensors: dict[str, torch.Tensor],
+    numbers: dict[str, Any] | None = None,
 ) -> Any:
-    """What the kernel returns; filters: as it takes them; tensors: its other arguments, by name."""
+    """What the kernel returns; filters: as it takes them; tensors, numbers: its other arguments, by name."""
     images = (x if problem.is_volume else x.reshape(chunked_shape(problem, wanted.chunks))).contiguous()
     named = {name: tensor.contiguous() for name, tensor in tensors.items()}
     lnc = cores()
-    arguments = dict(_arguments(problem, operation, wanted, lnc, _effort()))
+    arguments = dict(_arguments(problem, operation, wanted, lnc, _effort())) | (numbers or {})
     return launcher(operation, lnc)(images, filters.contiguous(), **named, **arguments)
 
 

@@ -9,6 +9,7 @@ import torch
 from ..errors import as_torchs
 from ..operators.convolution import Convolution
 from ..operators.frames import joined
+from ..operators.pixel_norm import PixelNorm, by_torch
 from ..operators.prologue import NO_SCALES, Scales
 from . import host, modes, statistics
 
@@ -22,21 +23,24 @@ def convolve(
     packed: torch.Tensor | None = None,
     frames: torch.Tensor | None = None,
     scales: Scales = NO_SCALES,
+    norm: PixelNorm | None = None,
 ) -> Any:
-    """y of checked tensors, wherever they are, or with asked.return_stats (y, stats); frames: in front of x's; scales:
-    x_scale and x_shift."""
+    """y of checked tensors, wherever they are, or with asked.return_stats (y, stats), with a norm (y, what that reads,
+    or nothing); frames: in front of x's; scales: x_scale and x_shift."""
     who = modes.computer(x)
+    if who == "torch" and norm is not None:
+        return by_torch(asked, x, w, bias, residual, frames, norm)
     if who == "torch":
         return statistics.convolved(asked, host.prologued(asked, joined(x, frames), scales), w, bias, residual)
     with as_torchs():
         if who == "device":
             from . import device
 
-            return device.convolve(asked, x, w, bias, residual, packed, frames, scales)
+            return device.convolve(asked, x, w, bias, residual, packed, frames, scales, norm)
         from . import simulated
 
         convolve_there = simulated.convolve if who == "simulate" else simulated.compare
-        return convolve_there(asked, x, w, bias, residual, packed, frames, scales)
+        return convolve_there(asked, x, w, bias, residual, packed, frames, scales, norm)
 
 
 def filters_gradient(

@@ -18,11 +18,12 @@ from ...api.conv_transpose import conv_transpose1d, conv_transpose2d, conv_trans
 from ...api.depthwise_conv1d import depthwise_conv1d
 from ...api.gradients import conv1d_weight, conv2d_weight, conv3d_weight
 from ...bounds import epilogue_bound, error_bound, prologue_bound, returned_stats_bound
-from ...reference import abs_sum_ref, channel_stats_ref, conv_ref, epilogue_ref, num_terms, prologue_ref
+from ...reference import ChannelNorm, abs_sum_ref, channel_stats_ref, conv_ref, epilogue_ref, num_terms, prologue_ref
 from ...schedules.split import is_step
 from ..errors import ComparisonError
 from ..operators.convolution import Convolution, is_empty
 from ..operators.frames import joined, shaped
+from ..operators.pixel_norm import PixelNorm, by_torch, nothing_like, numbers_of, tensors_of
 from ..operators.prologue import NO_SCALES, Scales
 from ..operators.tensor_kinds import DTYPES
 from . import agreements, host
@@ -44,13 +45,19 @@ def convolve(
     packed: torch.Tensor | None = None,
     frames: torch.Tensor | None = None,
     scales: Scales = NO_SCALES,
+    norm: PixelNorm | None = None,
 ) -> Any:
     """y of the kernel that a Neuron device would run, by the packed filter where there is one, or with
-    asked.return_stats (y, stats)."""
+    asked.return_stats (y, stats), with a norm (y, what that reads, or nothing)."""
     if is_empty(x):
         y = x.new_empty(asked.shape(shaped(x, frames), w))
+        if norm is not None:
+            return y, y.clone() if norm.before else nothing_like(y)
         return y if asked.return_stats is None else (y, stats_by_torch(y))
-    found = _by_arrays(asked, x, w, bias, residual, packed, frames, scales)
+    found = _by_arrays(asked, x, w, bias, residual, packed, frames, scales, norm)
+    if norm is not None:
+        y, *before = map(from_numpy, found if norm.before else (found,))
+        return y, before[0] if before else nothing_like(y)
     if asked.return_stats is None:
         return from_numpy(found)
     return tuple(map(from_numpy, found))
@@ -65,6 +72,7 @@ def _by_arrays(
     packed: torch.Tensor | None,
     frames: torch.Tensor | None,
     scales: Scales,
+    norm: PixelNorm | None,
 ) -> Any:
     """What the function of arrays of a call returns."""
     arrays = list(map(_array, (x, w, bias, residual)))
@@ -77,6 +85,10 @@ def _by_arrays(
         more["x_activation"] = asked.x_activation
     if asked.return_stats is not None:
         more["return_stats"] = asked.return_stats
+    if norm is not None:
+        more |= {**numbers_of(norm), **{name: to_numpy(one) for name, one in tensors_of(norm).items()}}
+        filters = arrays[1] if packed is None else to_numpy(packed)
+        return _ARRAYS[asked.rank](arrays[0], filters, **_geometry(asked), **more)
     if packed is not None:
         return _by_packed(asked, x, w, to_numpy(packed), more, frames)
     scalars = {name: value[0] for name, value in _geometry(asked).items()}
@@ -151,9 +163,10 @@ def compare(
     packed: torch.Tensor | None = None,
     frames: torch.Tensor | None = None,
     scales: Scales = NO_SCALES,
+    norm: PixelNorm | None = None,
 ) -> Any:
     """torch's y, summed in fp32, where the kernel's is as near as both must be to the truth, or with asked.return_stats
-    (y, stats).
+    (y, stats), with a norm (y, what that reads, or nothing).
 
     Each may be off by `bounds.epilogue_bound`, so they differ by at most twice that; the kernel's mean and variance are
     held against the truth.
@@ -161,6 +174,9 @@ def compare(
     Raises ComparisonError, naming the layer.
     """
     whole = joined(x, frames)
+    if norm is not None:
+        results = convolve(asked, x, w, bias, residual, packed, frames, norm=norm)
+        return _compared(asked, whole, results, (w, bias, residual), norm)
     unrounded = host.unrounded(asked, host.prologued(asked, whole, scales), w, bias, residual)
     expected = host.in_dtype(unrounded, x.dtype)
     plain = asked.return_stats is None
@@ -171,6 +187,21 @@ def compare(
         for one in stats:
             _require_stats(asked, whole, w, bias, residual, one, scales)
     return expected if plain else (expected, stats_by_torch(unrounded))
+
+
+def _compared(
+    asked: Convolution, x: torch.Tensor, found: Any, tensors: tuple[Any, ...], norm: PixelNorm
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """torch's y and what its norm reads, as `compare` has them; tensors: w, bias, residual."""
+    w, bias, residual = tensors
+    expected = by_torch(asked, x, w, bias, residual, None, norm)
+    if is_empty(x):
+        return expected
+    require_agreement(asked, x, w, bias, residual, expected[0], found[0], norm=norm)
+    if norm.before:
+        added = residual if asked.residual_position == "pre_activation" else None
+        require_agreement(asked.plain(), x, w, bias, added, expected[1], found[1])
+    return expected
 
 
 def _require_stats(
@@ -199,9 +230,10 @@ def require_agreement(
     expected: torch.Tensor,
     found: torch.Tensor,
     scales: Scales = NO_SCALES,
+    norm: PixelNorm | None = None,
 ) -> None:
     """Raise ComparisonError where torch's y and the kernel's differ by more than both may be off by."""
-    worst = _worst(asked, x, w, bias, residual, expected, found, scales)
+    worst = _worst(asked, x, w, bias, residual, expected, found, scales, norm)
     agreements.note(worst <= 1)
     if not worst <= 1:
         raise ComparisonError(
@@ -220,9 +252,10 @@ def _worst(
     expected: torch.Tensor,
     found: torch.Tensor,
     scales: Scales,
+    norm: PixelNorm | None,
 ) -> float:
     """The largest difference over twice the bound; where truth is not finite, both must agree."""
-    return _over(expected, found, _truth(asked, x, w, bias, residual, scales, DTYPES[x.dtype])[1])
+    return _over(expected, found, _truth(asked, x, w, bias, residual, scales, DTYPES[x.dtype], norm)[1])
 
 
 def _truth(
@@ -233,6 +266,7 @@ def _truth(
     residual: torch.Tensor | None,
     scales: Scales,
     dtype: str,
+    norm: PixelNorm | None = None,
 ) -> tuple[Any, Any]:
     """(y in float64, how far one that is rounded to dtype may be off)."""
     problem = asked.problem(x, w)
@@ -247,8 +281,11 @@ def _truth(
     added = None if residual is None else to_numpy(residual).reshape(shape)
     offsets = None if bias is None else to_numpy(bias)
     more = (offsets, asked.activation, added, asked.residual_position)
-    bound = epilogue_bound(num_terms(problem), abs_sum, sums, dtype, *more, inexact)
-    return epilogue_ref(sums, *more), bound
+    asked_norm = None
+    if norm is not None:
+        asked_norm = ChannelNorm(str(norm.kind), _array(norm.weight), _array(norm.bias), norm.eps)
+    bound = epilogue_bound(num_terms(problem), abs_sum, sums, dtype, *more, inexact, asked_norm)
+    return epilogue_ref(sums, *more, asked_norm), bound
 
 
 def _over(expected: torch.Tensor, found: torch.Tensor, bound: Any, spreads: bool = False) -> float:

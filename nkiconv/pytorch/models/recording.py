@@ -25,7 +25,7 @@ from ...planner import Asked
 from ...planner.operations import operation_of
 from ...problem import ConvProblem
 from ..causal import states
-from ..operators.calls import WITH_PROLOGUE, WITH_STATS, asked_of
+from ..operators.calls import WITH_NORM, WITH_PROLOGUE, WITH_STATS, asked_of
 from ..operators.convolution import filter_like
 from ..operators.filter_gradients import OPERATORS, weight_asked
 from ..operators.gradients import GRADIENT
@@ -299,7 +299,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.found.order.append((layer, convolved))
 
     def _note(self, func: Any, args: Any, result: Any, layer: str) -> None:
-        if func.name().endswith((WITH_PROLOGUE, WITH_STATS)):  # of a chain that a sum ends, outside of its forward
+        # of a chain that a sum or a norm ends, outside of its forward
+        if func.name().endswith((WITH_PROLOGUE, WITH_STATS)) or WITH_NORM in func.name():
             layer = self.owners.get(id(args[1]), layer)
         told = {own.name: value for own, value in zip(func._schema.arguments, args, strict=False)}.get("layer")
         report = self.found.report

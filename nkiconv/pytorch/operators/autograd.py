@@ -8,7 +8,7 @@ single-level autograd function, which every level of a transform reaches in its 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -76,6 +76,28 @@ def register(
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Warning only once for all operators")  # of the kernel that this replaces
         _LIBRARY.impl(name, kernel, "Autograd", with_keyset=True)  # type: ignore[no-untyped-call]
+
+
+def by_running_again(
+    results: Callable[..., Sequence[torch.Tensor]], saved: Sequence[Any], gradients: Sequence[torch.Tensor | None]
+) -> list[torch.Tensor | None]:
+    """Derivatives of the saved arguments, those that need them, of derivatives of results: by torch's autograd, of what
+    `results` computes of the arguments by operations that have derivatives."""
+    twice = torch.is_grad_enabled()
+    with torch.enable_grad():
+        # aliases: a gradient may be made of an argument, and what reaches it by way of that is not counted here too
+        given: list[Any] = [one if one is None else one.view_as(one) for one in saved]
+        pairs = [
+            (y, of) for y, of in zip(results(*given), gradients, strict=True) if of is not None and y.requires_grad
+        ]
+        wanted = [i for i, one in enumerate(given) if one is not None and one.requires_grad]
+        of_wanted: Sequence[torch.Tensor | None] = (None,) * len(wanted)
+        if pairs and wanted:
+            outputs, of_outputs = zip(*pairs, strict=True)
+            inputs = [given[i] for i in wanted]
+            of_wanted = torch.autograd.grad(outputs, inputs, of_outputs, create_graph=twice, allow_unused=True)
+    each = dict(zip(wanted, of_wanted, strict=True))
+    return [each.get(i) for i in range(len(given))]
 
 
 @contextmanager

@@ -16,8 +16,8 @@ _NOTHING: tuple[Any, ...] = ()
 #: Arguments of an operator after its four tensors, and before the packed filter.
 ARGUMENTS = 8
 #: What follows the name of a plain operator: of one with frames in front of x, with a prologue, with it and statistics
-#: of y.
-WITH_FRAMES, WITH_PROLOGUE, WITH_STATS = "_with_frames", "_with_prologue", "_with_stats"
+#: of y, with a norm of pixels of y.
+WITH_FRAMES, WITH_PROLOGUE, WITH_STATS, WITH_NORM = "_with_frames", "_with_prologue", "_with_stats", "_with_norm"
 
 
 def asked_of(

@@ -9,9 +9,11 @@ from torch import Tensor
 
 from ...planner.request import Asked
 from ...problem import ConvProblem
-from .calls import ARGUMENTS, WITH_FRAMES, WITH_PROLOGUE, WITH_STATS, asked_of
+from . import conv_with_norm
+from .calls import ARGUMENTS, WITH_FRAMES, WITH_NORM, WITH_PROLOGUE, WITH_STATS, asked_of
 from .convolution import Convolution
 from .frames import shaped
+from .pixel_norm import PixelNorm, asked_of_planner
 from .prologue import NO_SCALES, Scales, form_of
 
 
@@ -26,6 +28,7 @@ class Called(NamedTuple):
     packed: Tensor | None = None
     frames: Tensor | None = None
     scales: Scales = NO_SCALES
+    norm: PixelNorm | None = None
 
     @property
     def problem(self) -> ConvProblem:
@@ -47,12 +50,16 @@ class Called(NamedTuple):
             x_scale=form_of(self.scales[0]),
             x_shift=form_of(self.scales[1]),
             x_activation=asked.x_activation,
+            **({} if self.norm is None else asked_of_planner(self.norm)),
         )
 
 
 def called(name: str, args: Sequence[Any]) -> Called:
     """A call of operator `nkiconv::name`, of its arguments."""
     frames, scales, rest, stats = None, NO_SCALES, args[4:], None
+    if name.endswith(WITH_NORM):
+        asked, norm, packed = conv_with_norm.read(name.removesuffix(WITH_NORM), args)
+        return Called(asked, args[0], args[1], args[2], args[3], packed, args[4], norm=norm)
     if name.endswith(WITH_FRAMES):
         frames, rest = rest[0], rest[1:]
     elif name.endswith((WITH_PROLOGUE, WITH_STATS)):

@@ -58,11 +58,11 @@ def check_norm(
     if not wrong:
         wrong += refused(GeometryError, *norms.num_groups(norm.num_groups, norm.norm, channels))
     for name, one in zip(names, (weight, bias), strict=True):
-        wrong += _of_channels(name, one, channels, like)
+        wrong += channel_violations(name, one, channels, like)
     raise_all(f"norm_scale_shift {_CANNOT}", wrong)
 
 
-def _of_channels(name: str, one: Any, channels: int, like: Tensor) -> Iterator[NkiconvError]:
+def channel_violations(name: str, one: Any, channels: int, like: Tensor) -> Iterator[NkiconvError]:
     """Errors of a number for each channel, beside a tensor that is like x or its statistics."""
     if one is None:
         return

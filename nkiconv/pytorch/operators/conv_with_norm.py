@@ -1,0 +1,185 @@
+"""The operators `nkiconv::conv2d_with_norm` and `conv3d_with_norm`: a norm over the channels of each pixel of y.
+
+    nkiconv::conv3d_with_norm(
+        input, weight, bias, residual, initial_frames, norm_weight, norm_bias, ..., packed, strict_nonfinite,
+        y_norm, y_norm_eps, return_before_norm
+    ) -> (Tensor, Tensor)
+
+The rest is as of `nkiconv::conv3d`; images have no initial_frames. The second result is what the norm reads, with no
+elements where it is not asked for. For derivatives that is computed again, not kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..computers import dispatch, host
+from ..errors import UnsupportedError
+from . import autograd, flop_formulas, sharding
+from .calls import ARGUMENTS, WITH_NORM, asked_of, call, own, with_batch
+from .convolution import Convolution
+from .fakes import fake_kernel
+from .frames import shaped
+from .pixel_norm import PixelNorm, by_torch, finished, nothing_like, violations
+from .prologue import NO_SCALES
+from .registrar import registrar
+from .tensor_kinds import memory_format
+
+NAMES = ("conv2d", "conv3d")
+#: Tensors of an operator before its numbers.
+TENSORS = 7
+
+
+def run(
+    asked: Convolution,
+    direct: bool,
+    tensors: tuple[Any, ...],
+    norm: PixelNorm,
+) -> tuple[Tensor, Tensor]:
+    """(y, what the norm reads) of a checked call: by torch's functions where `direct`, else by the operator. tensors:
+    input, weight, bias, residual, packed, initial_frames."""
+    x, w, bias, residual, packed, frames = tensors
+    if direct:
+        return by_torch(asked, x, w, bias, residual, frames, norm)
+    operator = getattr(torch.ops.nkiconv, f"{asked.name}{WITH_NORM}").default
+    y, before = operator(
+        *(x, w, bias, residual, frames, norm.weight, norm.bias),
+        list(asked.stride),
+        [zeros for pair in asked.padding for zeros in pair],
+        list(asked.dilation),
+        list(asked.lhs_dilation),
+        *(asked.groups, asked.activation, asked.residual_position, asked.layer, packed, asked.strict_nonfinite),
+        *(norm.kind, norm.eps, norm.before),
+    )
+    return own(y), own(before)
+
+
+def read(name: str, args: Sequence[Any]) -> tuple[Convolution, PixelNorm, Any]:
+    """(what a call asks for, its norm, the packed filter) of an operator's arguments."""
+    rest = args[TENSORS:]
+    kind, eps, before = rest[ARGUMENTS + 2 :]
+    return (
+        asked_of(name, *rest[: ARGUMENTS + 2]),
+        PixelNorm(kind, args[TENSORS - 2], args[TENSORS - 1], eps, before),
+        rest[ARGUMENTS],
+    )
+
+
+def _check(asked: Convolution, norm: PixelNorm, packed: Any, args: Sequence[Any]) -> None:
+    x, w, bias, residual, frames = args[: TENSORS - 2]
+    asked.check(x, w, bias, residual, packed, frames)
+    asked.refuse(list(violations(norm, asked, x, w, NO_SCALES)))
+
+
+def _backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+    def again(x: Tensor, w: Tensor, bias: Any, residual: Any, frames: Any, *affine: Any) -> tuple[Tensor, Tensor]:
+        asked: Convolution = ctx.asked
+        added = residual if asked.residual_position == "pre_activation" else None
+        u = call(asked.plain(), x, w, bias, added, frames=frames)
+        norm = PixelNorm(ctx.norm.kind, affine[0], affine[1], ctx.norm.eps, ctx.norm.before)
+        return host.in_dtype(finished(asked, host.wide(u), residual, norm), x.dtype), u
+
+    found = autograd.by_running_again(again, ctx.saved_tensors, gradients)
+    return *found, *(None,) * (ctx.num_inputs - TENSORS)
+
+
+def _forward_mode(ctx: Any, *_: Any) -> Any:
+    raise UnsupportedError(
+        f"{ctx.asked.where}: y_norm has no derivatives in forward mode where a kernel computes; use reverse mode, or "
+        f"torch on cpu"
+    )
+
+
+def _batched(name: str, info: Any, dims: tuple[int | None, ...], args: Sequence[Any]) -> tuple[Any, tuple[int, int]]:
+    """((y, what the norm reads), their batch axes): batches of images are more images; others are called one by one."""
+    size, operator = info.batch_size, OPERATORS[name]
+    moved = [
+        one if one is None or dim is None else one.movedim(dim, 0)
+        for one, dim in zip(args[:TENSORS], dims[:TENSORS], strict=True)
+    ]
+    if all(dims[i] is None for i in (1, 2, 5, 6)):
+        images = [
+            None if i in (1, 2, 5, 6) or one is None else with_batch(one, dims[i], size).flatten(0, 1)
+            for i, one in enumerate(moved)
+        ]
+        given = [args[i] if i in (1, 2, 5, 6) else images[i] for i in range(TENSORS)]
+        return tuple(one.unflatten(0, (size, -1)) for one in operator(*given, *args[TENSORS:])), (0, 0)
+    rest = list(args[TENSORS:])
+    rest[ARGUMENTS] = None  # a packed filter is one of them all
+    each = [
+        operator(*(one if dim is None else one[i] for one, dim in zip(moved, dims[:TENSORS], strict=True)), *rest)
+        for i in range(size)
+    ]
+    return tuple(torch.stack(some) for some in zip(*each, strict=True)), (0, 0)
+
+
+def _define(name: str) -> Any:
+    """Register the operator of a name."""
+
+    def forward(
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        residual: Tensor | None,
+        initial_frames: Tensor | None,
+        norm_weight: Tensor | None,
+        norm_bias: Tensor | None,
+        stride: Sequence[int],
+        padding: Sequence[int],
+        dilation: Sequence[int],
+        lhs_dilation: Sequence[int],
+        groups: int,
+        activation: str | None,
+        residual_position: str,
+        layer: str | None,
+        packed: Tensor | None,
+        strict_nonfinite: bool,
+        y_norm: str,
+        y_norm_eps: float,
+        return_before_norm: bool,
+    ) -> tuple[Tensor, Tensor]:
+        numbers = stride, padding, dilation, lhs_dilation, groups
+        more = activation, residual_position, layer, None, strict_nonfinite
+        asked, tensors = asked_of(name, *numbers, *more), (input, weight, bias, residual)
+        norm = PixelNorm(y_norm, norm_weight, norm_bias, y_norm_eps, return_before_norm)
+        _check(asked, norm, packed, (*tensors, initial_frames))
+        y, before = dispatch.convolve(asked, *tensors, packed, initial_frames, norm=norm)
+        order = memory_format(input, weight)
+        y = y.contiguous(memory_format=order)
+        return y, before.contiguous(memory_format=order) if return_before_norm else before
+
+    def fake(*args: Any) -> tuple[Tensor, Tensor]:
+        asked, norm, packed = read(name, args)
+        _check(asked, norm, packed, args)
+        x, w, frames = args[0], args[1], args[4]
+        shape, order = asked.shape(shaped(x, frames), w), memory_format(x, w)
+        y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=order)
+        return y, torch.empty_like(y) if norm.before else nothing_like(y)
+
+    def remember(ctx: Any, inputs: tuple[Any, ...], _output: Any) -> None:
+        ctx.asked, ctx.norm, _ = read(name, inputs)
+        ctx.norm, ctx.num_inputs = ctx.norm._replace(weight=None, bias=None), len(inputs)
+        autograd.save(ctx, *inputs[:TENSORS])
+
+    def batched(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, tuple[int, int]]:
+        return _batched(name, info, in_dims, args)
+
+    def flops(x: Any, w: Any, _bias: Any, _residual: Any, frames: Any, *rest: Any, out_shape: Any) -> int:
+        x = x if frames is None else [*x[:2], frames[2] + x[2], *x[3:]]
+        return flop_formulas.of_convolution(asked_of(name, *rest[2 : 2 + ARGUMENTS]), x, w, out_shape[0])
+
+    whole = f"{name}{WITH_NORM}"
+    operator = registrar()(f"nkiconv::{whole}", mutates_args=())(forward)
+    operator.register_fake(fake_kernel(whole, fake))
+    operator.register_vmap(batched)
+    autograd.register(whole, remember, _backward, _forward_mode)
+    flop_formulas.register(whole, flops)
+    sharding.declare(whole, lambda *_: ((0, 3, 4), [sharding.SHARDED] * 2))
+    return operator
+
+
+OPERATORS = {name: _define(name) for name in NAMES}
