@@ -50,7 +50,7 @@ def converted(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
     one that `videos` knows."""
     base = next(ours for theirs, ours in OURS.items() if issubclass(kind, theirs))
     known = videos.forward_of(kind)
-    return ((base, kind), {}) if known is None else ((kind, base), {"forward": known})
+    return ((base, kind), {}) if known is None else ((kind, base), known)
 
 
 @define

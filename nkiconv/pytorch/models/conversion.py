@@ -22,7 +22,7 @@ from ..causal import model_files
 from ..causal.installation import Installation
 from ..computers import modes
 from ..operators.tensor_kinds import DTYPES
-from . import batchnorm, chains, epilogues, graphs, pixel_layers, videos
+from . import batchnorm, chains, epilogues, graphs, pixel_chains, pixel_layers, videos
 from .classes import OURS, change_class, intercepted, is_changed, left_out, ours
 from .flops import share_of
 from .intercept import STRICT, intercept
@@ -75,9 +75,10 @@ def convert(
         fuse: run chains of GroupNorm, InstanceNorm or, in eval mode, BatchNorm, an activation that nkiconv fuses and a
             convolution as one call each (`norm_act_conv2d`), with the sum after it where its other term has y's shape.
             That nothing else sees what the norm gives is proved as for fold_batchnorm, and each call is held against
-            its modules in float64; `report.chains` names every norm, and why it stays. Parameters, names and
-            gradients stay; hooks that come later than this are the modules' of chains no more. Under torch.autocast,
-            and of single images without N, the modules compute one by one. Linear layers between the permutations of
+            its modules in float64. Norms over channels of known video VAEs go into the convolution before them.
+            `report.chains` names every norm, and why it stays. Parameters, names and gradients stay; hooks that come
+            later than this are the modules' of chains no more. Under torch.autocast, and of single images without N,
+            the modules compute one by one. Linear layers between the permutations of
             images, ConvNeXt's, become 1x1 convolutions with the activation, or the scale and the sum, after them, and
             so do two 1x1 convolutions with an activation between; `report.layers` names each. Every other convolution
             takes in the sum with a tensor of its shape and the activation after it, which `Entry.epilogue` names;
@@ -152,9 +153,11 @@ def convert(
     folds = batchnorm.find(model, plain, copied) if fold_batchnorm else ()
     folded = [fold.batchnorm for fold in folds if fold.folded]
     fusible = chains.find(model, plain, folded, copied) if fuse else ()
-    chained = {chain.convolution for chain in fusible if chain.fused}
+    late = pixel_chains.find(model, swapped) if fuse else ()
+    chained = {chain.convolution for chain in fusible + late if chain.fused}
     layers = pixel_layers.find(model, [name for name in plain if name not in chained], copied) if fuse else ()
-    apart = [name for name in plain if name not in {layer.name for layer in layers if layer.fused}]
+    taken = {layer.name for layer in layers if layer.fused} | {chain.convolution for chain in late if chain.fused}
+    apart = [name for name in plain if name not in taken]
     after = epilogues.find(model, apart, folds, fusible, copied) if fuse else {}
     entries = tuple(dataclasses.replace(one, epilogue=str(after.get(one.name, ""))) for one in entries)
     target = model if inplace else copied(model)
@@ -171,6 +174,7 @@ def convert(
             batchnorm.fold(target, fold)
     chains.take(target, fusible, swapped)
     epilogues.take(target, after)
+    pixel_chains.take(target, late, swapped)
     pixel_layers.take(target, layers, swapped, strict_nonfinite)
     if pack_filters:
         entries = tuple(
@@ -190,7 +194,7 @@ def convert(
         except BaseException:
             installation.undo()
             raise
-    return Report(target, entries, folds, installation, functional, share, fusible, layers)
+    return Report(target, entries, folds, installation, functional, share, fusible + late, layers)
 
 
 def _can_be_copied(model: torch.nn.Module) -> bool:

@@ -31,6 +31,7 @@ from ..operators.filter_gradients import OPERATORS, weight_asked
 from ..operators.gradients import GRADIENT
 from ..operators.planned import called
 from ..operators.tensor_kinds import DTYPES
+from . import pixel_chains
 from .classes import is_changed
 from .conversion import convert, copied
 from .flops import POINTWISE_MLP, Share, flops_of, is_convolution
@@ -244,10 +245,11 @@ def _names(model: torch.nn.Module, stack: list[str], called: set[str]) -> Iterat
         stack.pop()
 
     # a module that hands on what is pending computes it where it has hooks
+    pends = makes_pixels, pixel_chains.hands_on_sums, pixel_chains.takes_sums
     parts = {
-        name: module
-        for name, module in model.named_modules()
-        if not (waits(module) or is_changed(module, makes_pixels))
+        name: one
+        for name, one in model.named_modules()
+        if not (waits(one) or any(is_changed(one, each) for each in pends))
     }
     hooks = [module.register_forward_pre_hook(enter(name), prepend=True) for name, module in parts.items()]
     hooks += [module.register_forward_hook(leave, always_call=True) for module in parts.values()]

@@ -156,7 +156,7 @@ class Report:
             fused = sum(chain.fused for chain in self.chains)
             known = sum(bool(chain.statistics) for chain in self.chains)
             more = f", {known} with statistics from the one before" if known else ""
-            yield f"{fused} of {len(self.chains)} norms fused with the convolution after them{more}"
+            yield f"{fused} of {len(self.chains)} norms fused with a convolution{more}"
         if self.layers:
             fused = sum(layer.fused for layer in self.layers)
             yield f"{fused} of {len(self.layers)} layers of images are 1x1 convolutions with what follows them"

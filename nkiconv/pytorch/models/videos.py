@@ -99,15 +99,16 @@ def _statements(code: CodeType) -> tuple[Any, ...]:
     return code.co_code, code.co_consts, code.co_names, code.co_varnames, code.co_freevars, code.co_argcount
 
 
-def forward_of(kind: Any) -> Callable[..., Any] | None:
-    """A forward that computes what a class's own does, in every state of its instances; None where none is known."""
+def forward_of(kind: Any) -> dict[str, Callable[..., Any]] | None:
+    """A forward that computes what a class's own does, in every state of its instances, and `fused_forward`, which
+    gives the convolution more arguments; None where none is known."""
     own = kind.forward
     around = _KNOWN.get(fingerprint(own) or "")
     if around is None or not _calls_torch(kind, own):
         return None
 
-    @functools.wraps(own)
-    def forward(self: Any, *args: Any, **named: Any) -> Any:
+    def fused(self: Any, args: tuple[Any, ...], named: dict[str, Any], more: dict[str, Any]) -> Any:
+        """y of one convolution with more arguments; None where that does something else."""
         found, padding = None, None
         try:
             found = around(self, *args, **named)
@@ -115,14 +116,21 @@ def forward_of(kind: Any) -> Callable[..., Any] | None:
         except (AttributeError, IndexError, TypeError, ValueError):
             pass  # attributes or arguments that the module's own forward refuses, or takes otherwise
         if found is None or padding is None:
-            with intercept(self.strict_nonfinite):
-                return own(self, *args, **named)
+            return None
         numbers: Any = (self.stride, padding, self.dilation, self.groups)
         weight, packed = self._filters(found.video)
-        more = {**self._fused(), "packed": packed, "initial_frames": found.frames}
+        more = {**self._fused(), "packed": packed, "initial_frames": found.frames, **more}
         return conv3d(found.video, weight, self.bias, *numbers, **more)
 
-    return forward
+    @functools.wraps(own)
+    def forward(self: Any, *args: Any, **named: Any) -> Any:
+        y = fused(self, args, named, {})
+        if y is None:
+            with intercept(self.strict_nonfinite):
+                return own(self, *args, **named)
+        return y
+
+    return {"forward": forward, "fused_forward": fused}
 
 
 def _calls_torch(kind: Any, own: Any) -> bool:

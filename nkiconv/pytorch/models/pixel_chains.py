@@ -1,0 +1,224 @@
+"""Norms over the channels of pixels after a convolution, as video VAEs have them: into the convolution's call.
+
+The convolution hands on a `Summed`, on which the norm and an activation are noted; whatever else asks for it has both
+computed by one call, `conv3d` with y_norm, or the convolution alone where no norm came. So every order of calls gives
+what the modules give. Which norm follows which convolution is known of published blocks, by the `fingerprint` of their
+code; that a norm is one of `nkiconv.pixel_norms` is seen in float64.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...pixel_norms import NORMS
+from ...planner import estimate
+from ...planner.request import Asked, Request
+from ...problem import ConvProblem
+from .. import functional
+from ..computers.host import activate
+from ..computers.modes import is_autocast
+from ..errors import NkiconvError
+from ..norm_act_modules import HOOKS
+from ..operators.pixel_norm import PixelNorm, normalized
+from .classes import change_class, define, is_changed
+from .fusing import takes_pending
+from .norms import CLOSE
+from .pending import tensor_of
+from .report import Chain
+from .summed import Summed
+from .videos import fingerprint
+
+#: (convolution, norm after it) of blocks, by the fingerprint of their forward; of diffusers 0.42.
+_KNOWN: dict[str, tuple[str, str]] = {
+    # WanResidualBlock, QwenImageResidualBlock
+    "e1a7d814563f9c328322042f0d0a278b56feed3de127e99cb38dab34698634cc": ("conv1", "norm2"),
+    "a6fd53648dd52836e5066172e1b1d932f14c4381727e7e72040d6d050f6ce7af": ("conv1", "norm2"),
+    # HunyuanVideo15ResnetBlock, HunyuanImageRefinerResnetBlock
+    "28493fd2570877316e62154ccd044b7749f94d0d6b1691871b2b1bf63f1a3100": ("conv1.conv", "norm2"),
+}
+#: Name of the attribute with a norm's kind.
+KIND = "nkiconv_y_norm"
+#: What torch.nn.functional.normalize takes for the least length of a pixel; it has no eps.
+_LEAST_LENGTH = 1e-12
+#: Lengths of pixels on which a norm is seen, at which an eps of 1e-6 would show.
+_SCALES = (1e-3, 1.0, 1e3)
+
+
+def find(model: torch.nn.Module, swapped: Sequence[str]) -> tuple[Chain, ...]:
+    """What is to become of every norm of the classes that known blocks have after a convolution.
+
+    swapped: names of the convolutions that may take one.
+    """
+    pairs = dict(_pairs(model))
+    kinds = {type(model.get_submodule(name)) for name in pairs}
+    return tuple(
+        Chain(name, convolution=pairs.get(name), reason=next(_reasons(model, name, pairs.get(name), swapped)))
+        for name, module in model.named_modules()
+        if type(module) in kinds
+    )
+
+
+def _pairs(model: torch.nn.Module) -> Iterator[tuple[str, str]]:
+    """(norm, the convolution before it) in known blocks."""
+    for name, module in model.named_modules():
+        if type(module).__module__.startswith("torch.") or "forward" in vars(module):
+            continue
+        names = _KNOWN.get(fingerprint(type(module).forward) or "")
+        if names is not None:
+            convolution, norm = (f"{name}.{one}".lstrip(".") for one in names)
+            yield norm, convolution
+
+
+def _reasons(model: torch.nn.Module, name: str, before: str | None, swapped: Sequence[str]) -> Iterator[str]:
+    """Why a norm stays by itself, or ""; the first is the one to tell."""
+    norm: Any = model.get_submodule(name)
+    if is_changed(norm, takes_sums):
+        yield "is in a fused chain already"
+    if before is None:
+        yield "does not follow a convolution of a block whose code is known"
+        return
+    convolution: Any = model.get_submodule(before)
+    if before not in swapped:
+        yield "its convolution is not swapped by this call, as its own row says"
+    if convolution.groups != 1 or convolution.transposed or len(convolution.kernel_size) == 1:
+        yield "its convolution has groups, or is none of images or volumes"
+    if any(getattr(one, hooks) for one in (norm, convolution) for hooks in HOOKS):
+        yield "a module of it has hooks, which would see no tensor"
+    if "forward" in vars(norm) or "forward" in vars(convolution):
+        yield "a module of it has a forward of its own"
+    affine = _affine(norm, convolution.out_channels)
+    if affine is None:
+        yield f"has no weight of the convolution's {convolution.out_channels} channels"
+        return
+    if convolution.weight.is_meta and _kind(norm, convolution) is None:
+        yield "has no data to see what it computes"
+    elif _kind(norm, convolution) is None:
+        yield f"is a {type(norm).__name__}, which is found to compute none of {', '.join(NORMS)}"
+    yield _refusal(convolution)
+
+
+def _affine(norm: Any, channels: int) -> tuple[Tensor, Tensor | None] | None:
+    """Weight and bias of a norm, [K]; None where it has none of so many channels."""
+    weight, bias = getattr(norm, "gamma", getattr(norm, "weight", None)), getattr(norm, "bias", None)
+    if not isinstance(weight, Tensor) or weight.numel() != channels or weight.shape[0] != channels:
+        return None
+    return weight.flatten(), bias.flatten() if isinstance(bias, Tensor) and bias.numel() == channels else None
+
+
+def _norm(norm: Any, kind: str, channels: int) -> PixelNorm:
+    """A norm with its parameters as they are now."""
+    affine, eps = _affine(norm, channels), getattr(norm, "eps", None)
+    assert affine is not None  # it was found to have them
+    return PixelNorm(kind, *affine, eps if isinstance(eps, float) else _LEAST_LENGTH**2 / channels, False)
+
+
+@torch.no_grad()
+def _kind(norm: Any, convolution: Any) -> str | None:
+    """Which of `pixel_norms.NORMS` a norm computes, in float64, of pixels of several lengths and of zeros."""
+    channels, rank = convolution.out_channels, len(convolution.kernel_size)
+    like = copy.deepcopy(norm).to_empty(device="cpu") if convolution.weight.is_meta else copy.deepcopy(norm).cpu()
+    alone, generator = like.double(), torch.Generator().manual_seed(0)
+    for one in alone.parameters():
+        one.copy_(torch.randn(one.shape, dtype=torch.float64, generator=generator))
+    u = torch.randn(len(_SCALES) + 1, channels, *[2] * rank, dtype=torch.float64, generator=generator)
+    u *= torch.tensor([0.0, *_SCALES], dtype=torch.float64).reshape(-1, *[1] * (rank + 1))
+    try:
+        expected = alone(u)
+    except Exception:  # the norm's own code, which may raise whatever it likes
+        return None
+    for kind in NORMS:
+        found = normalized(u, _norm(alone, kind, channels))
+        if found.shape == expected.shape and bool(((found - expected).abs() <= CLOSE * (1 + expected.abs())).all()):
+            return kind
+    return None
+
+
+def _refusal(convolution: Any) -> str:
+    """Why no kernel normalizes what a convolution gives, of some image or video; "" if one does."""
+    rank = len(convolution.kernel_size)
+    sizes: dict[str, Any] = dict(zip("DHW"[-rank:], (8, 64, 64)[-rank:], strict=True))
+    sizes |= zip("TRS"[-rank:], convolution.kernel_size, strict=True)
+    problem = ConvProblem(N=1, C=convolution.in_channels, K=convolution.out_channels, dtype="bf16", **sizes)
+    try:
+        estimate.estimate(Request(problem=problem, asked=Asked(y_norm=NORMS[0], y_norm_weight=True)))
+    except NkiconvError as error:
+        return f"no kernel takes it: {error}"
+    return ""
+
+
+def take(model: torch.nn.Module, chains: Sequence[Chain], swapped: Sequence[str]) -> None:
+    """Make each norm part of its convolution's call; swapped: the model's convolutions that are nkiconv's."""
+    fusible = [chain for chain in chains if chain.fused]
+    # all of them, so that none is given what it cannot read
+    for name in swapped if fusible else ():
+        if not is_changed(model.get_submodule(name), takes_pending):
+            change_class(model.get_submodule(name), takes_pending)
+    for chain in fusible:
+        assert chain.convolution is not None
+        norm, convolution = model.get_submodule(chain.norm), model.get_submodule(chain.convolution)
+        vars(norm)[KIND] = _kind(norm, convolution)
+        change_class(norm, takes_sums)
+        change_class(convolution, hands_on_sums)
+
+
+@define
+def takes_sums(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
+    """A norm's class that notes itself on what its convolution hands on."""
+
+    def forward(self: Any, input: Any) -> Any:
+        takes = isinstance(input, Summed) and input.tensor is None and input.norm is None
+        takes = takes and _affine(self, input.channels) is not None and not any(getattr(self, one) for one in HOOKS)
+        return input.normed(self) if takes else kind.forward(self, tensor_of(input))
+
+    return (kind,), {"forward": forward, "plain_forward": kind.forward}
+
+
+@define
+def hands_on_sums(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
+    """A convolution's class whose result is pending until something but its norm asks for it."""
+
+    def forward(self: Any, *args: Any, **named: Any) -> Any:
+        args, named = tuple(map(tensor_of, args)), {name: tensor_of(one) for name, one in named.items()}
+        x = args[0] if args else None
+        pends = isinstance(x, Tensor) and x.dim() == len(self.kernel_size) + 2 and not is_autocast(x.device.type)
+        pends = pends and self.activation is None and not torch.compiler.is_compiling()
+        if not pends or any(getattr(self, hooks) for hooks in HOOKS):
+            return kind.forward(self, *args, **named)
+
+        def call(norm: Any, activation: str | None) -> Tensor:
+            if norm is None:
+                y: Tensor = kind.forward(self, *args, **named)
+                return y
+            found = _norm(norm, vars(norm)[KIND], self.out_channels)
+            more: dict[str, Any] = {"y_norm": found.kind, "y_norm_weight": found.weight, "y_norm_bias": found.bias}
+            more |= {"y_norm_eps": found.eps, "activation": activation}
+            together: Tensor | None = _called(self, args, named, more)
+            if together is None:
+                together = norm.plain_forward(kind.forward(self, *args, **named))
+                together = together if activation is None else activate(together, activation)
+            return together
+
+        given = [one for one in (*args, *named.values()) if isinstance(one, Tensor)]
+        return Summed(call, self.out_channels, given)
+
+    return (kind,), {"forward": forward}
+
+
+def _called(convolution: Any, args: tuple[Any, ...], named: dict[str, Any], more: dict[str, Any]) -> Tensor | None:
+    """One call of a convolution, of torch's forward or of one that `videos` knows; None where that is none."""
+    known = getattr(type(convolution), "fused_forward", None)
+    if known is not None:
+        found: Tensor | None = known(convolution, args, named, more)
+        return found
+    own: Any = functional.conv2d if len(convolution.kernel_size) == 2 else functional.conv3d
+
+    def function(*given: Any, **asked: Any) -> Any:
+        return own(*given, **{**asked, **more})
+
+    y: Tensor = convolution._convolved(function, args[0], *args[1:], **({} if args[1:] else {"residual": None}))
+    return y
