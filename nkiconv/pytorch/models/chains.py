@@ -23,7 +23,7 @@ from ..computers.host import activate
 from ..norm_act_modules import HOOKS
 from .classes import change_class, is_changed, ours
 from .follows import Region, regions_of
-from .fusing import After, Ends, fused, hands_on, is_channel_norm, mark, norm_arguments, takes_pending
+from .fusing import After, Ends, fused, hands_on, is_channel_norm, mark, norm_arguments, read_pending
 from .norms import CLOSE
 from .pending import Normed
 from .producers import of_norms, only_user, quotient_after, sum_after
@@ -234,6 +234,5 @@ def take(model: torch.nn.Module, chains: Sequence[Chain], swapped: Sequence[str]
         ends[chain.convolution] = after._replace(adds=chain.adds, over_one=chain.over_one)
     for name, end in ends.items():
         mark(model.get_submodule(name), end)
-    # all of them, so that none is given what it cannot read
-    for name in swapped if fusible else ():
-        change_class(model.get_submodule(name), takes_pending)
+    if fusible:
+        read_pending(model, swapped)

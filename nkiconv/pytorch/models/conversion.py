@@ -173,7 +173,7 @@ def convert(
         if fold.folded:
             batchnorm.fold(target, fold)
     chains.take(target, fusible, swapped)
-    epilogues.take(target, after)
+    epilogues.take(target, after, swapped)
     pixel_chains.take(target, late, swapped)
     pixel_layers.take(target, layers, swapped, strict_nonfinite)
     if pack_filters:

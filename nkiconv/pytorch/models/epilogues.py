@@ -17,9 +17,8 @@ from torch.nn.modules.conv import _ConvNd
 from ..norm_act_modules import HOOKS
 from . import videos
 from .chains import activation_at
-from .classes import change_class, is_changed
 from .follows import Region, regions_of
-from .fusing import ends_of, mark, takes_pending
+from .fusing import ends_of, mark, read_pending
 from .producers import SUMS, is_through, nothing_changes, only_user
 from .report import Chain, Fold
 from .ways import Copy
@@ -115,11 +114,11 @@ def _is_convolved(node: Any, kinds: Kinds, passes: Passes) -> bool:
     return False
 
 
-def take(model: torch.nn.Module, epilogues: dict[str, Epilogue]) -> None:
-    """Let the convolutions of a model take them in."""
+def take(model: torch.nn.Module, epilogues: dict[str, Epilogue], swapped: Sequence[str]) -> None:
+    """Let convolutions take them in; swapped: the model's convolutions that are nkiconv's."""
+    if epilogues:
+        read_pending(model, swapped)
     for name, one in epilogues.items():
         convolution = model.get_submodule(name)
         own = ends_of(convolution)
         mark(convolution, own._replace(adds=own.adds or one.adds, activates=one.activation is not None))
-        if not is_changed(convolution, takes_pending):
-            change_class(convolution, takes_pending)

@@ -9,7 +9,7 @@ A convolution whose result norms read notes its statistics on the tensor, where 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -22,7 +22,7 @@ from ..computers.modes import is_autocast
 from ..functional import conv1d, conv2d, conv3d
 from ..norm_act import norm_act_conv1d, norm_act_conv2d, norm_act_conv3d
 from ..norm_act_modules import HOOKS, running_statistics
-from .classes import define, is_changed
+from .classes import change_class, define, is_changed
 from .pending import Convolved, Normed, keep_statistics, statistics_of, tensor_of
 
 _CALLS: dict[int, Any] = {1: norm_act_conv1d, 2: norm_act_conv2d, 3: norm_act_conv3d}
@@ -180,6 +180,13 @@ def takes_pending(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
         return _handed_on(self, input, None)
 
     return (kind,), {"forward": forward}
+
+
+def read_pending(model: torch.nn.Module, names: Sequence[str]) -> None:
+    """Let all convolutions of these names read what is pending, so that none is given what it cannot read."""
+    for name in names:
+        if not is_changed(model.get_submodule(name), takes_pending):
+            change_class(model.get_submodule(name), takes_pending)
 
 
 def _handed_on(convolution: Any, x: Tensor, normed: Normed | None) -> Any:

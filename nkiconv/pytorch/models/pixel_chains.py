@@ -26,7 +26,7 @@ from ..errors import NkiconvError
 from ..norm_act_modules import HOOKS
 from ..operators.pixel_norm import PixelNorm, normalized
 from .classes import change_class, define, is_changed
-from .fusing import takes_pending
+from .fusing import read_pending
 from .norms import CLOSE
 from .pending import tensor_of
 from .report import Chain
@@ -154,10 +154,8 @@ def _refusal(convolution: Any) -> str:
 def take(model: torch.nn.Module, chains: Sequence[Chain], swapped: Sequence[str]) -> None:
     """Make each norm part of its convolution's call; swapped: the model's convolutions that are nkiconv's."""
     fusible = [chain for chain in chains if chain.fused]
-    # all of them, so that none is given what it cannot read
-    for name in swapped if fusible else ():
-        if not is_changed(model.get_submodule(name), takes_pending):
-            change_class(model.get_submodule(name), takes_pending)
+    if fusible:
+        read_pending(model, swapped)
     for chain in fusible:
         assert chain.convolution is not None
         norm, convolution = model.get_submodule(chain.norm), model.get_submodule(chain.convolution)

@@ -29,7 +29,7 @@ from ..pointwise import pointwise_mlp, unsupported
 from .chains import activation_at
 from .classes import change_class, define, is_changed
 from .follows import Region, regions_of
-from .fusing import takes_pending
+from .fusing import read_pending
 from .intercept import STRICT
 from .pending import (
     PRODUCTS,
@@ -339,11 +339,10 @@ def _reasons(model: torch.nn.Module, found: PixelLayer, inside: str, swapped: Se
 def take(
     model: torch.nn.Module, layers: Sequence[PixelLayer], swapped: Sequence[str], strict_nonfinite: bool | None
 ) -> None:
-    """Make each fused layer hand on Pixels, which all convolutions that are nkiconv's then read."""
+    """Make each fused layer hand on Pixels; swapped: the model's convolutions that are nkiconv's."""
     fused = [layer for layer in layers if layer.fused]
-    for name in swapped if fused else ():
-        if not is_changed(model.get_submodule(name), takes_pending):
-            change_class(model.get_submodule(name), takes_pending)
+    if fused:
+        read_pending(model, swapped)
     for layer in fused:
         module = model.get_submodule(layer.name)
         vars(module).update({LAYER: layer.name, STRICT: strict_nonfinite})
