@@ -48,17 +48,18 @@ class PrologueOperands(nl.NKIObject):
     kept: dict = field(default_factory=dict)
     kept_bytes: int = 0
 
-    def numbers(self, name, row, c0, cn, images):
-        """fp32 in SBUF of channels from c0 on, from partition `row` on: [.., 1], or a column for each of some images
-        (first, how many); None of what is not. With them come those of the next K tiles."""
+    def numbers(self, name, row, c0, cn, images, copies=1):
+        """fp32 in SBUF of channels from c0 on, from partition `row` on, so many times: [.., 1], or a column for each of
+        some images (first, how many); None of what is not. With them come those of the next K tiles."""
         form, hbm = getattr(self.asked, name), getattr(self, name)
         first, count = images if form == "image" else (0, 1)
         key = (name, row, c0, cn, first, count)
         if form != "" and key not in self.kept:
             channels = hbm.shape[-1]
             k_tiles = min((channels - c0) // cn, max(1, QUADRANT // count))
-            tile_sbuf = nl.ndarray((row + cn, k_tiles * count), dtype=nl.float32, buffer=nl.sbuf)
-            load_numbers(tile_sbuf, row, hbm, [[cn, k_tiles], [channels, count], [1, cn]], first * channels + c0)
+            tile_sbuf = nl.ndarray((row + copies * cn, k_tiles * count), dtype=nl.float32, buffer=nl.sbuf)
+            pattern = [[cn, k_tiles], [channels, count], [1, cn]]
+            load_numbers(tile_sbuf, row, hbm, pattern, first * channels + c0, copies)
             for k_tile in range(k_tiles):
                 self.keep((name, row, c0 + k_tile * cn, cn, first, count), tile_sbuf, k_tile * count)
         return self.kept.get(key)
@@ -79,12 +80,14 @@ class PrologueOperands(nl.NKIObject):
         for into, out_of in places_of_pixels(dst, src, first[1:], self.asked.upsample):
             self.apply_once(into, out_of, row, c0, first[0], ledger)
 
-    def apply_once(self, dst, src, row, c0, d0, ledger):
-        """The same of rows and columns that are there as often."""
+    def apply_once(self, dst, src, row, c0, d0, ledger, copies=1):
+        """The same of rows and columns that are there as often; of channels that are there several times, one copy
+        after the other."""
         (cn, dn), each = dst.shape[:2], self.image_planes
         first = d0 // each
         images = (d0 + dn - 1) // each - first + 1
-        scale_sbuf, shift_sbuf = (self.numbers(name, row, c0, cn, (first, images)) for name in ("scale", "shift"))
+        numbers = [self.numbers(name, row, c0, cn // copies, (first, images), copies) for name in ("scale", "shift")]
+        scale_sbuf, shift_sbuf = numbers
         parts = [(max(d0, image * each), min(d0 + dn, (image + 1) * each)) for image in range(first, first + images)]
         for low, high in parts if self.asked.by_image else [(d0, d0 + dn)]:
             image, planes = low // each - first, (low - d0, high - d0)
@@ -117,8 +120,9 @@ def read_prologue(arguments, upsample, img_ref, N, C):
     return found
 
 
-def load_numbers(numbers_sbuf, row, hbm, pattern, offset):
-    """Numbers in HBM, [K tiles, images, channels], to partitions from `row` on of [.., (K tile, image)] in SBUF.
+def load_numbers(numbers_sbuf, row, hbm, pattern, offset, copies=1):
+    """Numbers in HBM, [K tiles, images, channels], to partitions from `row` on of [.., (K tile, image)] in SBUF, those
+    of all channels so many times.
 
     They come in runs of channels, which Vector transposes by squares: each single number would take a DMA engine longer
     than a run does.
@@ -128,8 +132,13 @@ def load_numbers(numbers_sbuf, row, hbm, pattern, offset):
         count = min(QUADRANT, images - begin)
         runs_sbuf = nl.ndarray((k_tiles * count, cn), dtype=nl.float32, buffer=nl.sbuf)
         load(runs_sbuf, hbm, [pattern[0], [by_image, count], pattern[2]], offset + begin * by_image)
-        for c in range(0, cn, QUADRANT):
-            some = min(QUADRANT, cn - c)
+        if copies > 1:
+            once, shape = runs_sbuf.expand_dim(1).broadcast(1, copies), (k_tiles * count, copies, cn)
+            runs_sbuf = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
+            nisa.tensor_copy(dst=runs_sbuf, src=once, engine=nisa.engine.vector)
+            runs_sbuf = runs_sbuf.reshape((k_tiles * count, copies * cn))
+        for c in range(0, copies * cn, QUADRANT):
+            some = min(QUADRANT, copies * cn - c)
             square_sbuf = numbers_sbuf[row + c : row + c + some, begin : begin + k_tiles * count]
             nisa.nc_transpose(
                 dst=square_sbuf, data=runs_sbuf[0 : k_tiles * count, c : c + some], engine=nisa.engine.vector

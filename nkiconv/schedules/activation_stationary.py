@@ -17,7 +17,7 @@ from .depthwise_blocks import (
 )
 from .frames import is_transposed
 from .geometry import Geometry, images_unsupported, instructions_unsupported, writes_rows
-from .options import PROLOGUE_ARGUMENTS, Options, keeps_sums, one_group_unsupported, taken_unsupported
+from .options import PROLOGUE_ARGUMENTS, Options, keeps_sums, no_prologue, one_group_unsupported, taken_unsupported
 from .pixel_tiles import (
     STEP_MAX,
     PixelSchedule,
@@ -119,19 +119,16 @@ def unsupported_reason(geometry: Geometry, options: Options, config: Config) -> 
     """Why not, from settings and letters alone; "" for nothing."""
     reason = settings_of(geometry).unsupported_reason(config) or channels_unsupported(geometry, options)
     if reason == "" and geometry.groups > 1:
-        return depthwise_unsupported(geometry, options) or _no_prologue(options, "of depthwise problems")
+        reason = depthwise_unsupported(geometry, options)
+        return reason or no_prologue(options, f"{NAME} takes none of depthwise problems")
     if reason == "":
         reason = one_group_unsupported(geometry, NAME, False)
     if reason == "" and writes_rows(geometry):
-        return rows_unsupported(geometry, options) or _no_prologue(options, "where y is NCDHW")
+        return rows_unsupported(geometry, options) or no_prologue(options, f"{NAME} takes none where y is NCDHW")
     if reason == "":
         whole = not (is_padded(geometry.planes) or is_padded(geometry.rows) or is_padded(geometry.columns))
         reason = taken_unsupported(geometry, options, NAME, True, "filters around x and between", whole)
     return reason
-
-
-def _no_prologue(options: Options, where: str) -> str:
-    return f"{PROLOGUE_ARGUMENTS}: {NAME} takes none {where}; use implicit_gemm" if options.prologue.asked else ""
 
 
 def channels_unsupported(geometry: Geometry, options: Options) -> str:

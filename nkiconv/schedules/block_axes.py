@@ -171,6 +171,11 @@ def planes_of(part: Part) -> tuple[int, int]:
     return part.image * part.axis.out + part.q0, part.qn
 
 
+def plane_span(part: Part) -> tuple[int, int]:
+    """(first of all images, how many) of a Part's elements of x."""
+    return part.image * part.axis.size + part.x0, part.xn
+
+
 def part_at(axis: BlockAxis, b0: int, bn: int, x0: int, xn: int, image: int = 0) -> Part:
     """A Part of an axis whose blocks begin with output 0, of these elements."""
     q0, qn = b0 * axis.step, bn * axis.step

@@ -79,9 +79,8 @@ class Prologue:
 NO_PROLOGUE = Prologue()
 #: Bytes of a number of a prologue on a partition, and of those that are kept in SBUF for the next loads, at most.
 NUMBER_BYTES, NUMBERS_BYTES = 4, 4096
-#: Arguments of a prologue, as refusals name them; algorithms that take one.
+#: Arguments of a prologue, as refusals name them.
 PROLOGUE_ARGUMENTS = "x_scale, x_shift, x_activation"
-TAKE_PROLOGUE = ("implicit_gemm", "weight_stationary", "activation_stationary")
 
 
 @dataclass(frozen=True)
@@ -153,15 +152,18 @@ def either_reads(epilogue: Epilogue, strict_nonfinite: bool) -> bool:
 
 def prologue_unsupported(options: Options, algorithm: str, geometry: Geometry) -> str:
     """Why an algorithm does not take a prologue, whatever its settings, or ""."""
-    if not options.prologue.asked or algorithm == TAKE_PROLOGUE[0]:
+    if not options.prologue.asked or algorithm == "implicit_gemm":
         return ""
-    if algorithm not in TAKE_PROLOGUE:
-        return f"{PROLOGUE_ARGUMENTS}: {algorithm} takes none; use {' or '.join(TAKE_PROLOGUE)}"
     if options.prologue.upsample > 1:
         return f"x_upsample={options.prologue.upsample}: {algorithm} takes 1; use implicit_gemm"
     if geometry.itemsize != geometry.hbm_itemsize:
         return f"{PROLOGUE_ARGUMENTS}, precision={geometry.precision}: {algorithm} does not cast x; use implicit_gemm"
     return ""
+
+
+def no_prologue(options: Options, what: str) -> str:
+    """Why an algorithm, or one for some problems, does not take a prologue, or "" where none is asked for."""
+    return f"{PROLOGUE_ARGUMENTS}: {what}; use implicit_gemm" if options.prologue.asked else ""
 
 
 def statistics_unsupported(options: Options, algorithm: str) -> str:

@@ -35,14 +35,19 @@ from .cuts import axis_elements, num_plane_parts, window_of
 from .geometry import Geometry, instructions_unsupported
 from .options import (
     Options,
+    no_prologue,
     no_statistics,
     one_group_unsupported,
     packed_statistics_bytes,
+    packed_statistics_instructions,
+    prologue_bytes,
+    prologue_instructions,
     taken_unsupported,
 )
 from .settings import BY_SHAPE, Config, Settings, choice, count, half, less, more, setting, warm_up
 from .stacked_schedule import (
     FILTER_BYTES,
+    FIRST_PIECES,
     LONG_RUN_BYTES,
     PADDED_BYTES,
     X_BYTES,
@@ -141,7 +146,8 @@ def plan(geometry: Geometry, options: Options, config: Config, cores: int) -> tu
                 f"and the stationaries of {settings.channels} channels"
             )
         return None, f"{what} must fit SBUF, {SBUF_BYTES} bytes per partition; use implicit_gemm"
-    reason = instructions_unsupported(geometry, ALGORITHM, stack.most_instructions(cores, options))
+    count = stack.most_instructions(cores) + fused_instructions(stack, options, cores)
+    reason = instructions_unsupported(geometry, ALGORITHM, count)
     return (scheduled(stack), "") if reason == "" else (None, reason)
 
 
@@ -167,7 +173,9 @@ def unsupported_reason(geometry: Geometry, options: Options, config: Config) -> 
         return "filter_ref is packed: stacked takes plain filters; use implicit_gemm, or pass [K, C, R, S]"
     if geometry.C > P_MAX and not depthwise:
         return f"C={geometry.C}: stacked takes at most {P_MAX} channels; use implicit_gemm"
-    reason = no_statistics(options, f"{ALGORITHM} of depthwise problems") if depthwise else ""
+    if depthwise:
+        reason = no_prologue(options, f"{ALGORITHM} takes none of depthwise problems")
+        reason = reason or no_statistics(options, f"{ALGORITHM} of depthwise problems")
     return reason or taken_unsupported(geometry, options, ALGORITHM, False, "rows outside a window")
 
 
@@ -305,8 +313,29 @@ def build(geometry: Geometry, settings: StackedSettings | DepthwiseSettings, opt
         made = _one_group(geometry, settings, options.residual)
     if made is None:
         return None
-    others = packed_statistics_bytes(options, made.U, made.images, len(made.m_tiles))
-    return made if made.sbuf_bytes(options.residual) + others <= SBUF_BYTES else None
+    return made if made.sbuf_bytes(options.residual) + fused_bytes(made, options) <= SBUF_BYTES else None
+
+
+def fused_bytes(stack: Stack, options: Options) -> int:
+    """Bytes per partition of statistics and of a prologue: numbers, and masks of rows and columns that X lacks."""
+    found = packed_statistics_bytes(options, stack.U, stack.images, len(stack.m_tiles))
+    if not options.prologue.asked:
+        return found
+    geometry = stack.geometry
+    masks = 8 * stack.B + 2 * stack.D * geometry.columns.dilation * geometry.itemsize
+    return found + prologue_bytes(options.prologue, geometry, geometry.planes.size) + masks
+
+
+def fused_instructions(stack: Stack, options: Options, cores: int) -> int:
+    """Instructions of statistics and of a prologue of a core, at most."""
+    out_tiles, planes = div_ceil(len(stack.items), cores), axis_elements(stack.geometry.planes, stack.images)
+    banks = stack.V * stack.images * (2 * div_ceil(stack.blocks * stack.geometry.columns.out, BANK_COLUMNS // 2) + 4)
+    total = out_tiles * len(stack.m_tiles) * packed_statistics_instructions(options, stack.U, banks, stack.images)
+    if not options.prologue.asked:
+        return total
+    pieces, rows = out_tiles + 2 * FIRST_PIECES, 2 * stack.B
+    total += prologue_instructions(options.prologue, stack.geometry, planes, pieces)
+    return total + pieces * (2 * planes + rows) + stack.D * (3 * rows + 4)
 
 
 def _one_group(geometry: Geometry, settings: StackedSettings, residual: bool) -> Stack | None:

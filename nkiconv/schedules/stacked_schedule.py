@@ -12,7 +12,6 @@ from .block_axes import Part as BlockPart
 from .block_schedule import Bank, Lanes, Place, Turn
 from .cuts import axis_elements, cut_planes, parts_for_cores, window_of
 from .geometry import Axis, Geometry, filter_rows, span, valid_range
-from .options import Options, packed_statistics_instructions
 from .products import home_tap
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, Part, cut, cut_into, div_ceil, share, whole_words
 
@@ -267,23 +266,27 @@ class Stack:
             found.append(self.block_rows(sum(parts[min(index, len(parts)) - 1])))
         return found
 
-    def x_regions(self, lane: tuple[BlockPart, BlockPart, BlockPart], is_first: bool) -> list[XBox]:
-        """Loads of X of an output tile: blocks with all rows in one for each shift, others by themselves."""
-        m0, begin, found = lane[1].x0, 0, []
+    def rows_held(self, m: int) -> Part:
+        """(first, how many) of the rows of block m that x has; how many may be negative."""
+        b = min(self.B, max(0, self.top - m * self.G))
+        return b, min(self.B, self.geometry.rows.size + self.top - m * self.G) - b
+
+    def x_pieces(self, lane: tuple[BlockPart, ...], is_first: bool) -> Iterator[tuple[int, int, list[XBox]]]:
+        """Loads of X of an output tile by (first block, end): whole blocks in one for each shift, others alone."""
+        m0, begin = lane[1].x0, 0
         for end in self.first_pieces(lane[0].bn, lane[1].bn) if is_first else [lane[1].xn]:
-            first, last = self.whole_blocks(m0 + begin, end - begin)
+            found, (first, last) = [], self.whole_blocks(m0 + begin, end - begin)
             for d, (low, high, moved) in enumerate(self.spans):
                 if low >= high:
                     continue
                 if first < last:
                     found.append(XBox(d, low, high, moved, 0, self.B, first, last - first))
                 for m in (*range(m0 + begin, first), *range(max(last, m0 + begin), m0 + end)):
-                    b = min(self.B, max(0, self.top - m * self.G))
-                    bn = min(self.B, self.geometry.rows.size + self.top - m * self.G) - b
+                    b, bn = self.rows_held(m)
                     if bn > 0:
                         found.append(XBox(d, low, high, moved, b, bn, m, 1))
+            yield m0 + begin, m0 + end, found
             begin = end
-        return found
 
     # filters of one group: Z [(u, k), (c, plane), rows of the window, columns of taps]
 
@@ -409,7 +412,7 @@ class Stack:
         results = (4 + self.residual_depth if residual else 2) * self.result_bytes
         return self.ring * blocks * self.width * self.geometry.itemsize + self.filter_bytes + results + 4096
 
-    def most_instructions(self, cores: int, options: Options | None = None) -> int:
+    def most_instructions(self, cores: int) -> int:
         """Instructions of a core, at most."""
         geometry = self.geometry
         planes, rows, Q, T = geometry.planes, geometry.rows, geometry.columns.out, geometry.planes.taps
@@ -429,7 +432,6 @@ class Stack:
         m_tile = banks * (taps + 3) + 2 * (self.U + self.images) * (2 + halves) + 3 * self.U + self.U * self.V + 4
         plane = 2 * self.num_taps * max(1, self.B // self.G) + self.step + 16
         loads = self.D * axis_elements(planes, self.images) * plane + 8
-        m_tile += 0 if options is None else packed_statistics_instructions(options, self.U, banks, self.images)
         copies = len(self.phases) * taps * (1 + self.U) + 4 * self.U + 9
         copies += filter_rows(geometry) * geometry.columns.taps if geometry.flipped else 0
         pieces = self.U * (filter_rows(geometry) if rows.dilation > 1 else 3 * T)

@@ -14,13 +14,14 @@ import nkiconv
 from nkiconv import ConvProblem
 from nkiconv.bounds import epilogue_bound, products_bound, prologue_bound
 from nkiconv.errors import NkiconvError
-from nkiconv.kernels.conv.dispatch import plan_of
+from nkiconv.kernels.conv import conv2d_implicit_gemm
+from nkiconv.kernels.conv.dispatch import ALGORITHMS, plan_of
 from nkiconv.planner.conv import geometry_of, options_of
 from nkiconv.planner.estimate import estimate
 from nkiconv.planner.request import Asked, Request
 from nkiconv.problem import DTYPES
 from nkiconv.reference import abs_sum_ref, conv_ref, num_terms, prologue_ref
-from nkiconv.schedules.options import TAKE_PROLOGUE
+from nkiconv.schedules.stacked import fused_bytes, fused_instructions
 
 pytestmark = pytest.mark.simulator_only
 
@@ -100,19 +101,66 @@ def check_exact(problem, scale, shift, activation, algorithm, **more):
     assert same_bits(one, two)
 
 
+#: K packing: rows, shifts, outputs, rows of y on a partition and rows from block to block; shifts that see x in other
+#: columns, blocks at the edges that hold some rows of it, or none.
+SIZES = {
+    "shifts": (image(C=3), (3, 3, 1, 1, 1)),
+    "two groups of shifts": (image(C=3, S=4, padding=((1, 1), (2, 1))), (3, 2, 1, 1, 1)),
+    "turns of rows": (image(C=3, H=13), (6, 3, 3, 2, 6)),
+    "turns of rows, stride": (image(C=3, H=21, stride=(2, 2)), (8, 3, 2, 2, 8)),
+    "windows beside each other": (image(C=3, H=12, N=3), (6, 3, 4, 1, 4)),
+    "no columns in common": (image(C=3, W=2, S=5, padding=((1, 1), (4, 4))), (3, 5, 1, 1, 1)),
+    "shifts beside x": (image(C=3, W=3, rhs_dilation=(1, 4), padding=((1, 1), (4, 4))), (3, 3, 1, 1, 1)),
+    "padding of several blocks": (image(C=3, padding=((5, 4), (1, 1))), (2, 3, 2, 1, 2)),
+    "crop": (image(C=3, padding=((-1, -1), (1, -1))), (3, 3, 1, 1, 1)),
+    "rows cut": (image(N=1, C=3, H=90, W=40), (4, 3, 4, 1, 4)),
+    "volumes": (volume(C=3), (3, 3, 1, 1, 1)),
+    "channels last": (image(C=3, layout="NHWC"), (6, 3, 4, 1, 4)),
+}
+
+
+def sized(sizes):
+    """A config of these sizes."""
+    return tuple(zip(("rows", "shifts", "outputs", "beside", "apart"), sizes, strict=True))
+
+
+@pytest.mark.parametrize("activation", [None, "relu"])
+@pytest.mark.parametrize("name", SIZES)
+def test_k_packing_keeps_its_zeros(name, activation):
+    problem, sizes = SIZES[name]
+    check_exact(problem, "image", "channel", activation, "stacked", config=sized(sizes))
+
+
+@pytest.mark.parametrize("name", [name for name in SIZES if name not in ("volumes", "channels last")])
+def test_k_packing_needs_no_more_than_it_says(name):
+    problem, sizes = SIZES[name]
+    asked = Asked(x_scale="image", x_shift="image", x_activation="silu")
+    geometry, options = geometry_of(problem, asked), options_of(problem, asked)
+    stack = plan_of("stacked", geometry, options, sized(sizes), 2)[0].stack
+    numbers_spec = nkiconv.spec((problem.N, problem.C), "fp32")
+    x, w = (nkiconv.spec(shape, problem.dtype) for shape in (problem.input_shape, problem.filter_shape))
+    more = {"x_scale": numbers_spec, "x_shift": numbers_spec, "x_activation": "silu", "algorithm": "stacked"}
+    places = {name: getattr(problem, name) for name in ("padding", "stride", "rhs_dilation")}
+    kernel = conv2d_implicit_gemm[2]
+    found = nkiconv.simulator.execute(kernel, (x, w), more | places | {"config": sized(sizes)}, trace_only=True)
+    most = stack.most_instructions(2) + fused_instructions(stack, options, 2)
+    assert max(len(program.instructions) for program in found.programs) <= most
+    assert found.sbuf_peak_bytes <= stack.sbuf_bytes(False) + fused_bytes(stack, options)
+
+
 @pytest.mark.cover(60)
 @pytest.mark.parametrize("activation", [None, "relu"])
 @pytest.mark.parametrize("scale", [None, "channel", "image"])
 @pytest.mark.parametrize("shift", [None, "channel", "image"])
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("name", PROBLEMS)
-@pytest.mark.parametrize("algorithm", TAKE_PROLOGUE)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_integers_are_exact(algorithm, name, dtype, shift, scale, activation):
     problem = PROBLEMS[name].replace(dtype=dtype)
     if takes(problem, algorithm, scale, shift, activation):
         check_exact(problem, scale, shift, activation, algorithm)
     else:
-        assert algorithm != TAKE_PROLOGUE[0]
+        assert algorithm != ALGORITHMS[0]
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -121,7 +169,7 @@ def test_the_planner_takes_an_algorithm_that_can(name):
     problem = PROBLEMS[name]
     asked = Asked(x_scale="image", x_shift="channel", x_activation="silu")
     found = estimate(Request(problem=problem, asked=asked), use_cache=False)
-    assert found.algorithm in TAKE_PROLOGUE
+    assert found.algorithm in ALGORITHMS
     check_exact(problem, "image", "channel", "relu", None)
 
 
@@ -320,14 +368,15 @@ def test_empty_arrays():
     ({"x_scale": np.ones(4, ml_dtypes.bfloat16)}, r"x_scale.dtype=bfloat16: accepted are float32"),
     ({"x_shift": [1.0] * 4}, r"x_shift: must be a NumPy array, not list"),
     ({"x_activation": "swish"}, r"x_activation='swish': accepted are None, relu.*or apply it to x"),
-    ({"x_activation": "relu", "algorithm": "stacked"}, r"x_activation: stacked takes none; use implicit_gemm or"),
+    ({"x_activation": "relu", "algorithm": "stacked", "groups": 4, "K": 4, "C": 1},
+     r"x_activation: stacked takes none of depthwise problems; use implicit_gemm"),
     ({"x_activation": "relu", "algorithm": "implicit_gemm", "config": (("fold", "inputs"),)},
      r"fold=inputs, C=4, x_scale, x_shift, x_activation: engines address copies of x by quadrants of 32 channels"),
     ({"x_scale": np.ones(4, np.float32), "batch_group_count": 2, "K": 6, "x_shift": np.ones(8, np.float32)},
      r"x_shift.shape=\(8,\)"),
 ])  # fmt: skip
 def test_what_is_refused(more, text):
-    x, w = np.zeros((2, 4, 6, 6), np.float32), np.zeros((more.pop("K", 6), 4, 3, 3), np.float32)
+    x, w = np.zeros((2, 4, 6, 6), np.float32), np.zeros((more.pop("K", 6), more.pop("C", 4), 3, 3), np.float32)
     with pytest.raises(NkiconvError, match=text):
         nkiconv.conv2d(x, w, **more)
 
@@ -375,7 +424,7 @@ def test_any_shape(data):
         return
     forms = [data.draw(st.sampled_from([None, "channel", "image"])) for _ in range(2)]
     algorithm, activation = (
-        data.draw(st.sampled_from([None, *TAKE_PROLOGUE])),
+        data.draw(st.sampled_from([None, *ALGORITHMS])),
         data.draw(st.sampled_from([None, "relu"])),
     )
     if algorithm is None or takes(problem, algorithm, *forms, activation):

@@ -3,7 +3,7 @@
 import math
 
 from ...._nki import nisa, nl
-from ....schedules.block_axes import planes_of
+from ....schedules.block_axes import plane_span, planes_of
 from ....schedules.block_schedule import banks_of
 from ....schedules.planes import misses_planes
 from ....schedules.regions import regions_of_x
@@ -11,14 +11,10 @@ from ..._prologue import load_region_of_x, load_x
 from ..filter_feed import clear_tile, tiles_in_turn
 from ..regions import clear_window
 from ..sums import spaced
+from .stacked_prologue import StackedPrologue
 
 #: Bytes a partition of x of M packing that comes in one transfer, all K tiles; else of a transfer.
 WHOLE_BYTES, PIECE_BYTES = 8192, 4096
-
-
-def plane_span(part):
-    """(first, how many) planes of x of a Part, of all images."""
-    return part.image * part.axis.size + part.x0, part.xn
 
 
 class Inputs(nl.NKIObject):
@@ -159,8 +155,11 @@ class StackedInputs(nl.NKIObject):
     """Of K packing X [(d, b, c), planes, blocks, columns] of each step, zeros where a window meets no x, in tiles that
     they take in turn, planes below each other."""
 
-    def __init__(self, operands, geometry, schedule, steps):
+    def __init__(self, operands, geometry, schedule, steps, ledger):
         residents, stack = schedule.residents, schedule.stack
+        self.prologue = None if operands.prologue is None else StackedPrologue(operands, stack, ledger)
+        #: (step, arguments of the prologue's `clear`)
+        self.filled = []
         #: (a row tile that has its channels, lane) of each
         self.loads = [(residents[b].tiles[0][0], residents[b].items[i][0]) for b, i in steps]
         self.operands, self.geometry, self.stack, self.issued = operands, geometry, stack, 0
@@ -181,8 +180,14 @@ class StackedInputs(nl.NKIObject):
             if index > 0:
                 hold = stack.hold // (lane[0].bn * lane[1].xn) if index == 1 else 0
                 self.clear(index, 0 if stack.diagonal else 1 + hold)
-            for region in stack.x_regions(lane, index == 0):
-                self._load_region(self._tile(index), (one.c0, one.cn), lane, region)
+            for first, end, regions in stack.x_pieces(lane, index == 0):
+                for region in regions:
+                    self._load_region(self._tile(index), (one.c0, one.cn), lane, region)
+                if self.prologue is not None:
+                    place = self.take(index)[0], lane, first, end
+                    self.prologue.apply(*place)
+                    self.filled.append((index, place))
+                    self.copy_held(0)
             self.issued += 1
 
     def take(self, index):
@@ -192,7 +197,10 @@ class StackedInputs(nl.NKIObject):
         return [whole[0 : tile.shape[0], 0 : max(1, planes.xn), 0 : rows.xn, 0 : columns.xn]]
 
     def copy_held(self, step):
-        """Nothing: each step loads all of its x."""
+        """Zeros beside x of steps until this one, as far as they are loaded, which a prologue has filled: not before,
+        as evacuations would wait with them for loads."""
+        while self.prologue is not None and self.filled and self.filled[0][0] <= step:
+            self.prologue.clear(*self.filled.pop(0)[1])
 
     def clear(self, index, hold):
         """Zeros where not all partitions of a load hold x, and in `hold` columns next to them, unless they are there

@@ -85,7 +85,7 @@ def run_weight_stationary(operands, geometry, options, schedule):
     results = results_of(operands, geometry, schedule, steps, ledger)
     if schedule.stack != None:
         residents = StackedResidents(operands, geometry, schedule, steps, ledger, results)
-        inputs = StackedInputs(operands, geometry, schedule, steps)
+        inputs = StackedInputs(operands, geometry, schedule, steps, ledger)
     else:
         residents = Residents(operands, geometry, schedule, steps, ledger)
         inputs = Inputs(operands, geometry, schedule, steps, ledger)

@@ -31,7 +31,7 @@ from ....simulator.timing.target import Target
 from ...request import Config
 from ..algorithm import Guess, Shape, with_settings
 from ..clock import Clock, skew
-from .common import Completed, matmul_ns, matmul_rates, planes_met, planes_seen, statistics_ns
+from .common import Completed, matmul_ns, matmul_rates, planes_met, planes_seen, prologue_ns, statistics_ns
 
 #: Rows of y on a partition that are tried.
 BESIDE = (1, 2, 4)
@@ -44,6 +44,8 @@ CONTENTION = 0.05
 M_TILE_NS = 550.0
 #: ns until the first matmul on zeros, and as their numbers are counted from.
 WARM_UP_START_NS, ZEROS_NS = 300.0, 400.0
+#: ns from x's arrival to the first sums where a prologue and zeros beside x come between, after the numbers of both.
+PROLOGUE_NS = 2_500.0
 #: Of depthwise problems, ns until w has come, from the last trigger of the first stationaries to the first sums, and
 #: share of the zeros that Vector writes; GpSimd has the others.
 W_NS, FIRST_NS, ZEROED_BY_VECTOR = 3_000.0, 1_300.0, 2 / 3
@@ -243,6 +245,8 @@ class Bound:
             read_ns = vector_ns * scalar_ns / (vector_ns + scalar_ns)
         counted_ns = statistics_ns(target, self.options, sum(sizes), len(sizes))
         read_ns = max(counted_ns, read_ns + counted_ns / 2) * times * m_tiles * schedule.V
+        taken_ns = times * self._prologue_ns()
+        read_ns = max(read_ns, taken_ns, (read_ns + taken_ns) / 2)
         x_ns, y_ns, out_tile_bytes = self._moves_ns()
         moved_ns = m_tiles * self.filters_ns + times * (x_ns + y_ns)
         moved_ns = max(moved_ns, (m_tiles * self.filter_bytes + times * out_tile_bytes) * target.hbm_byte_ns)
@@ -276,6 +280,12 @@ class Bound:
         # blocks of neighbouring rows are one run
         together = blocks if schedule.G == 1 and schedule.whole >= 0 else 1
         return self._dma_ns(size, run * together, PARTITIONS, geometry.x_strides[3] > 1 and run > 1)
+
+    def _prologue_ns(self) -> float:
+        """Of Scalar for x of an output tile."""
+        planes = planes_seen(self.geometry, self.zn)
+        elements = planes * self.schedule.block_rows(self.jn) * min(self.schedule.width, self.geometry.columns.size)
+        return prologue_ns(self.target, self.options.prologue, elements, 1, planes / self.geometry.image_planes)
 
     def _moves_ns(self) -> tuple[float, float, float]:
         """(ns for x, ns for results and residuals, bytes) of an output tile."""
@@ -390,6 +400,7 @@ class Bound:
         x_ns = target.first_packet_ns + skew(target, schedule.B * geometry.C, target.load_skew_ns)
         x_ns += target.dma_end_ns + target.dma_done_ns
         x_ns += triggers * target.static_issue_ns + self.filters_ns + self._x_ns(blocks)
+        x_ns += PROLOGUE_NS if self.options.prologue.asked else 0.0
         return max(filters_ns, x_ns)
 
     def warm_ups(self) -> tuple[int, int]:
