@@ -159,7 +159,8 @@ def convert(
     late = pixel_chains.find(model, swapped) if fuse else ()
     chained = {chain.convolution for chain in fusible + late if chain.fused}
     layers = pixel_layers.find(model, [name for name in plain if name not in chained], copied) if fuse else ()
-    taken = {one.name for one in layers if one.fused} | {one.convolution for one in (*late, *stages) if one.fused}
+    taken = {one.name for one in layers if one.fused} | {one.convolution for one in late if one.fused}
+    taken |= {one.convolution for one in stages if one.fused}
     apart = [name for name in plain if name not in taken]
     after = epilogues.find(model, apart, folds, fusible, copied) if fuse else {}
     entries = tuple(dataclasses.replace(one, epilogue=str(after.get(one.name, ""))) for one in entries)
