@@ -28,6 +28,7 @@ from .errors import (
 if TYPE_CHECKING:
     from . import pytorch, simulator
     from ._nki import simulate
+    from .api.b2b import b2b_causal_conv1d
     from .api.causal_conv1d_split import causal_conv1d_split, causal_conv1d_split_update
     from .api.conv import conv2d, conv3d
     from .api.conv1d import conv1d, depthwise_conv2d
@@ -87,6 +88,7 @@ __all__ = [
     "Profile",
     "ScaleShift",
     "UnsupportedError",
+    "b2b_causal_conv1d",
     "causal_conv1d_split",
     "causal_conv1d_split_heads",
     "causal_conv1d_split_step",
@@ -144,6 +146,7 @@ _HOMES = {
     "Plan": "planner",
     "Profile": "simulator.profiling",
     "ScaleShift": "api.statistics",
+    "b2b_causal_conv1d": "api.b2b",
     "causal_conv1d_split": "api.causal_conv1d_split",
     "causal_conv1d_split_heads": "kernels.blocks.causal_conv1d_split",
     "causal_conv1d_split_step": "kernels.blocks.causal_conv1d_split",

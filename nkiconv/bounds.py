@@ -16,6 +16,8 @@ from .reference import (
     ChannelNorm,
     Float64Array,
     abs_sum_ref,
+    b2b_ref,
+    causal_ref,
     chunks_ref,
     epilogue_ref,
     norm_ref,
@@ -231,6 +233,36 @@ def gated_bound(x: AnyArray, chunks: str, dtype: str) -> Float64Array:
 def factor_bound(error: Float64Array, factor: Float64Array, y: Float64Array, out_dtype: str) -> Float64Array:
     """The bound of y = factor * z of the bound of z in fp32: an fp32 product more, and the rounding to out_dtype."""
     return np.abs(factor) * error + EPS32 * np.abs(y) + _rounding(y, out_dtype)
+
+
+def b2b_bound(
+    x: AnyArray, weights_proj: AnyArray, weights_mixer: AnyArray, skip_bias: AnyArray, dtype: str
+) -> tuple[Float64Array, Float64Array]:
+    """(y, its largest error) of a back-to-back causal convolution, for each element; see `b2b_ref`.
+
+    Projections p err as any convolution that is rounded to dtype, e_p. The product u = x1 v errs by
+    e_u = |x1| e_v + |v| e_x1 + e_x1 e_v + eps_dtype |u|, and the last tap, w + skip_bias, by eps32 + eps_dtype of it.
+    The mixer's sums err by their roundings and by the convolution of e_u with |w|, and of that tap's error with |u|;
+    y = x2 z by |x2| e_z + |z| e_x2 + e_x2 e_z and its rounding.
+
+    Args:
+        x: [N, 3 * D, W]. weights_proj: [3 * D, S]. weights_mixer: [D, S]. skip_bias: [D]. dtype: a key of `EPS`.
+    """
+    wide = [np.asarray(one, np.float64) for one in (x, weights_proj, weights_mixer, skip_bias)]
+    y, rows, z = b2b_ref(*wide)
+    of_rows = error_bound(weights_proj.shape[1], causal_ref(np.abs(wide[0]), np.abs(wide[1])), rows, dtype)
+    (x2, x1, v), (e_x2, e_x1, e_v) = (np.split(one, 3, axis=1) for one in (rows, of_rows))
+    u = np.abs(x1 * v)
+    e_u = np.abs(x1) * e_v + np.abs(v) * e_x1 + e_x1 * e_v
+    e_u += _rounding(u + e_u, dtype)
+    filters = np.abs(wide[2])
+    tap = (wide[2][:, -1] + wide[3])[:, None]
+    filters[:, -1:] = np.abs(tap)
+    of_tap = _rounding(tap, dtype) + EPS32 * np.abs(tap)
+    filters[:, -1:] += of_tap
+    inexact = causal_ref(e_u, filters) + of_tap * u
+    e_z = epilogue_bound(filters.shape[1], causal_ref(u + e_u, filters), z, "fp32", inexact=inexact)
+    return y, factor_bound(e_z, x2, y, dtype) + (1 + 2 * EPS[dtype]) * (np.abs(z) + e_z) * e_x2
 
 
 #: Error of a product over |w| |x| where both fp32 factors are rounded to bf16, or to tf32 by the array: twice a unit

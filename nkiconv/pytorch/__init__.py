@@ -31,6 +31,7 @@ except ModuleNotFoundError as error:
     ) from None
 
 from . import fla, nn, serving
+from .b2b import b2b_causal_conv1d
 from .causal.functions import causal_conv1d_fn, causal_conv1d_update
 from .causal.install import install_causal_conv1d
 from .causal.split import causal_conv1d_split, causal_conv1d_split_update
@@ -57,6 +58,7 @@ __all__ = [
     "Share",
     "StreamingConv1d",
     "StreamingConvTranspose1d",
+    "b2b_causal_conv1d",
     "causal_conv1d_fn",
     "causal_conv1d_split",
     "causal_conv1d_split_update",

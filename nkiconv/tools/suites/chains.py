@@ -16,6 +16,7 @@ from importlib import resources
 from typing import Any
 
 from ... import cases
+from ...b2b import CHUNKS
 from ...kernels.blocks.causal_conv1d_split import causal_conv1d_split_heads
 from ...kernels.blocks.pointwise_mlp import pointwise_mlp_fused
 from ...kernels.statistics import channel_statistics, norm_scale_and_shift
@@ -188,6 +189,40 @@ def gated(name: str, model: str, problem: ConvProblem, chunks: str, **asked: Any
     )
 
 
+def back_to_back(taps: int) -> Chain:
+    """The short projection filters of 3 * 4096 channels, gate, filter of so many taps, gate: Evo 2 7B, 8192 tokens."""
+    C, W, S = 4096, 8192, 3
+
+    def rows(channels: int, taps: int) -> ConvProblem:
+        left = ((0, 0), (taps - 1, 0))
+        return ConvProblem(N=1, C=channels, W=W, S=taps, groups=channels, padding=left, dtype=DTYPE)
+
+    first, second = rows(3 * C, S), rows(C, taps)
+
+    def fused() -> Sequence[Launch]:
+        of_x = convolved(first, "depthwise_conv1d of x")
+        return of_x, convolved(second, f"depthwise_conv1d of chunks {CHUNKS}", chunks=CHUNKS)
+
+    def separate() -> Sequence[Launch]:
+        return (
+            convolved(first, "depthwise_conv1d of x"),
+            passed("gate of v", C * W, reads=2),
+            convolved(second, "depthwise_conv1d"),
+            passed("gate of y", C * W, reads=2),
+        )
+
+    return Chain(
+        f"evo2_{taps}",
+        "Evo 2, StripedHyena 2",
+        f"1 x {C} channels, {W} columns, {S} and {taps} taps",
+        4 * C * W * first.itemsize,
+        first.flops + second.flops,
+        lambda: convolved(second, "depthwise_conv1d"),
+        fused,
+        separate,
+    )
+
+
 def normed(name: str, model: str, problem: ConvProblem, what: str, **asked: Any) -> Chain:
     """A convolution whose pixels are normalised over their channels before they are written."""
     elements = problem.N * problem.K * math.prod(axis.out for axis in problem.axes)
@@ -284,6 +319,7 @@ def chains() -> Iterator[Chain]:
     yield from (gated_delta(tokens) for tokens in (512, 2048, 4096))
     lfm2 = ConvProblem(N=1, C=2048, W=4096, S=3, groups=2048, padding=((0, 0), (2, 0)), dtype=DTYPE)
     yield gated("lfm2", "LFM2, gated short convolution", lfm2, "BCx")
+    yield from (back_to_back(taps) for taps in (7, 128))
     conformer = cases.get("conformer").problem
     wan = {"y_norm": "rms", "y_norm_weight": True, "activation": "silu"}
     for name in ("wan_384", "wan_192", "wan_96"):

@@ -1,0 +1,138 @@
+"""b2b_causal_conv1d of arrays and of tensors: values, states, derivatives and refusals."""
+
+import numpy as np
+import pytest
+import torch
+from draws import draws
+from hypothesis import given
+from hypothesis import strategies as st
+from tolerances import FLOAT32_SUMS, assert_exact, assert_within_limit, assert_within_share
+from torch.nn import functional as F
+
+import nkiconv
+from nkiconv import DtypeError, GeometryError, LayoutError, UnsupportedError, pytorch
+from nkiconv.bounds import b2b_bound
+from nkiconv.problem import DTYPES
+
+
+def drawn(N, D, W, taps, groups, dtype, seed, whole=False):
+    """x, weights_proj, weights_mixer, skip_bias."""
+    rng = np.random.default_rng(seed)
+    shapes = (N, 3 * D, W), (3 * D, taps[0]), (groups, taps[1]), (D,)
+    draw = (lambda shape: rng.integers(-2, 3, shape)) if whole else rng.standard_normal
+    return [np.asarray(draw(shape)).astype(DTYPES[dtype]) for shape in shapes]
+
+
+def truth(x, proj, mixer, skip, dtype):
+    return b2b_bound(x, proj, np.repeat(mixer, len(skip) // len(mixer), axis=0), skip, dtype)
+
+
+@given(
+    N=st.integers(1, 3),
+    D=st.sampled_from([1, 6, 45]),
+    W=st.integers(1, 150),
+    taps=st.tuples(st.integers(2, 5), st.sampled_from([2, 4, 7, 64, 130, 256])),
+    shared=st.sampled_from([1, 3]),
+    dtype=st.sampled_from(["bf16", "fp16", "fp32"]),
+    seed=st.integers(0, 99),
+)
+@draws(12)
+def test_within_the_bound(N, D, W, taps, shared, dtype, seed):
+    given = drawn(N, D, W, taps, max(1, D // shared), dtype, seed)
+    wanted, limit = truth(*given, dtype)
+    for lnc in (1, 2):  # whose estimates may be other algorithms, which add in another order
+        found = nkiconv.b2b_causal_conv1d(*given, interleaved=False, lnc=lnc)
+        assert found.dtype == DTYPES[dtype]
+        assert_within_limit(found, wanted, limit)
+
+
+@pytest.mark.parametrize("taps", [(3, 7), (4, 64)])
+def test_exact_and_pieces_are_the_whole(taps):
+    x, *filters = drawn(2, 6, 80, taps, 3, "fp32", 0, whole=True)
+    more = {"interleaved": False, "return_final_states": True}
+    whole, final = nkiconv.b2b_causal_conv1d(x, *filters, **more)
+    assert_exact(whole, truth(x, *filters, "fp32")[0], "fp32")
+    assert np.array_equal(nkiconv.b2b_causal_conv1d(x, *filters, interleaved=False, lnc=1), whole)
+    states, found = None, []
+    for piece in np.split(x, [70, 71, 72], axis=2):
+        y, states = nkiconv.b2b_causal_conv1d(piece.copy(), *filters, initial_states=states, **more)
+        found.append(y)
+    assert np.array_equal(np.concatenate(found, axis=2), whole)
+    assert all(np.array_equal(one, other) for one, other in zip(states, final, strict=True))
+    plain = nkiconv.b2b_causal_conv1d(x, *filters[:2], interleaved=False)
+    assert np.array_equal(plain, nkiconv.b2b_causal_conv1d(x, *filters[:2], 0 * filters[2], interleaved=False))
+    assert nkiconv.b2b_causal_conv1d(x[:0], *filters, interleaved=False).shape == (0, 6, 80)
+
+
+def by_torch(x, proj, mixer, skip):
+    """The same of torch's functions, as cuDNN's documentation has it."""
+    rows = F.conv1d(F.pad(x, (proj.shape[1] - 1, 0)), proj[:, None], groups=len(proj))
+    x2, x1, v = rows.chunk(3, 1)
+    u, w = x1 * v, mixer.repeat_interleave(len(skip) // len(mixer), 0)
+    return x2 * (F.conv1d(F.pad(u, (w.shape[1] - 1, 0)), w[:, None], groups=len(w)) + skip[:, None] * u)
+
+
+@pytest.mark.parametrize("mode", ["torch", "simulate", "compare"])
+def test_torch(mode, monkeypatch):
+    monkeypatch.setenv("NKICONV_CPU", mode)
+    given = [torch.from_numpy(one).requires_grad_() for one in drawn(2, 6, 11, (3, 7), 2, "fp32", 0)]
+    found, states = pytorch.b2b_causal_conv1d(*given, interleaved=False, return_final_states=True)
+    wanted = by_torch(*given)
+    of_each = (torch.autograd.grad(y.sum(), given) for y in (found, wanted))
+    assert_within_share([found], [wanted], FLOAT32_SUMS)
+    assert_within_share(*of_each, FLOAT32_SUMS)
+    x, *filters = (one.detach() for one in given)
+    after = pytorch.b2b_causal_conv1d(x, *filters, interleaved=False, initial_states=states)
+    assert_within_share([after], [by_torch(torch.cat([x, x], 2), *filters)[..., 11:]], FLOAT32_SUMS)
+
+
+def test_torchs_derivatives_and_compilation():
+    given = [torch.from_numpy(one).double() for one in drawn(1, 2, 6, (3, 4), 1, "fp32", 0)]
+
+    def call(*given):
+        return pytorch.b2b_causal_conv1d(*given, interleaved=False)
+
+    compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(*given), call(*given))
+    assert torch.autograd.gradcheck(call, [one.requires_grad_() for one in given])
+
+
+X, PROJ, MIXER = np.ones((2, 12, 9), np.float32), np.ones((12, 3), np.float32), np.ones((2, 5), np.float32)
+STATES = np.ones((2, 12, 2), np.float32), np.ones((2, 4, 4), np.float32)
+PLAIN = {"interleaved": False}
+
+
+@pytest.mark.parametrize("tensors", [False, True])
+@pytest.mark.parametrize(
+    ("given", "more", "error", "words"),
+    [
+        ((X, PROJ, MIXER), {"interleaved": True}, LayoutError, "reorder the rows of the projection"),
+        ((X, PROJ, MIXER), {"interleaved": 1}, LayoutError, "interleaved=1"),
+        ((X, PROJ, MIXER), PLAIN | {"initial_states": STATES[0]}, LayoutError, "must be a pair"),
+        ((X, PROJ, MIXER), PLAIN | {"initial_states": STATES[::-1]}, GeometryError, r"initial_states\[0\].shape"),
+        ((X, PROJ, MIXER), PLAIN | {"return_final_states": 1}, UnsupportedError, "return_final_states=1"),
+        ((X[:, :11], PROJ, MIXER), PLAIN, GeometryError, "must have 3 \\* D"),
+        ((X, PROJ[:4], MIXER), PLAIN, GeometryError, "weights_proj.shape"),
+        ((X, PROJ, PROJ[:3]), PLAIN, GeometryError, "a divisor of D=4"),
+        ((X, PROJ[:, :1], MIXER), PLAIN, UnsupportedError, "2 taps or more"),
+        ((X, PROJ, MIXER, X[0, :3, 0]), PLAIN, GeometryError, "skip_bias.shape"),
+        ((X, PROJ, MIXER.astype(np.float16)), PLAIN, DtypeError, "weights_mixer.dtype"),
+        ((X, PROJ, MIXER.astype(np.int32)), PLAIN, DtypeError, "weights_mixer"),
+        ((X, PROJ[None], MIXER), PLAIN, LayoutError, "weights_proj.shape"),
+        ((X, PROJ, [1.0]), PLAIN, DtypeError, "weights_mixer"),
+    ],
+)
+def test_refusals(given, more, error, words, tensors):
+    call = nkiconv.b2b_causal_conv1d
+    if tensors:
+        call = pytorch.b2b_causal_conv1d
+        given = [torch.from_numpy(one.copy()) if isinstance(one, np.ndarray) else one for one in given]
+        if isinstance(more.get("initial_states"), tuple):
+            more = more | {"initial_states": tuple(map(torch.from_numpy, more["initial_states"]))}
+    with pytest.raises(error, match=words):
+        call(*given, **more)
+
+
+def test_arrays_are_refused_by_cores():
+    with pytest.raises(UnsupportedError, match="lnc=3"):
+        nkiconv.b2b_causal_conv1d(X, PROJ, MIXER, interleaved=False, lnc=3)
