@@ -285,6 +285,59 @@ def convnext(channels: int, size: int) -> Chain:
 #: What asks a convolution for statistics of y.
 STATISTICS: dict[str, Any] = {"return_stats": "channel"}
 
+
+def bottleneck(channels: int, size: int, training: bool) -> Chain:
+    """ResNet-50's bottleneck on 32 images: 1x1, 3x3 and 1x1, BatchNorm and ReLU after each, the last with the sum.
+
+    BatchNorm is in filters and biases, or, in training, takes the statistics of its batch: the first two are prologues
+    of what follows, the last a pass of its own with the sum.
+    """
+    whole: dict[str, Any] = {"N": 32, "H": size, "W": size, "dtype": DTYPE}
+    first = ConvProblem(**whole, C=4 * channels, K=channels, R=1, S=1)
+    second = ConvProblem(**whole, C=channels, K=channels, R=3, S=3, padding=((1, 1), (1, 1)))
+    third = ConvProblem(**whole, C=channels, K=4 * channels, R=1, S=1)
+    every, names = (first, second, third), ("1x1", "3x3", "1x1")
+    relu: dict[str, Any] = {"bias": True, "activation": "relu"}
+    numbers = {"x_scale": "channel", "x_shift": "channel", "x_activation": "relu"}
+
+    def norm(problem: ConvProblem) -> Launch:
+        K = problem.K
+        stats = (fp32(LNC, problem.N, K, 3),)
+        return launched("norm_scale_shift", norm_scale_and_shift, stats, weight=fp32(K), bias=fp32(K), norm="batch")
+
+    def added(problem: ConvProblem) -> int:
+        return problem.N * problem.K * size * size
+
+    def trained() -> Iterator[Launch]:
+        for problem, name, before in zip(every, names, ({}, numbers, numbers), strict=True):
+            yield convolved(problem, f"{name} with {'prologue and ' * bool(before)}statistics", **before, **STATISTICS)
+            yield norm(problem)
+        yield passed("scale, shift, sum, ReLU", added(third), reads=2)
+
+    def folded() -> Iterator[Launch]:
+        for problem, name, residual in zip(every, names, (None, None, "pre_activation"), strict=True):
+            yield convolved(problem, f"{name} with bias and ReLU", residual=residual, **relu)
+
+    def separate() -> Iterator[Launch]:
+        for problem, name in zip(every, names, strict=True):
+            yield convolved(problem, name)
+            if training:
+                yield launched("channel_stats", channel_statistics, of(problem.N, problem.K, size, size))
+                yield norm(problem)
+            yield passed("scale, shift, ReLU", added(problem), reads=2 if problem is third else 1)
+
+    return Chain(
+        f"bottleneck_{channels}{'_training' * training}",
+        "ResNet-50, training" if training else "ResNet-50",
+        f"32 x {4 * channels} channels, {size} x {size}, 1x1, 3x3 of {channels}, 1x1",
+        2 * added(third) * first.itemsize,
+        sum(problem.flops for problem in every),
+        lambda: Launch("1x1, 3x3, 1x1", sum(convolved(problem, "").us for problem in every)),
+        lambda: tuple(trained() if training else folded()),
+        lambda: tuple(separate()),
+    )
+
+
 #: q, k and v of Qwen3-Next: heads, dim, whether normalised.
 GDN = ((16, 128, True), (16, 128, True), (32, 128, False))
 GDN_CHANNELS, GDN_TAPS = sum(heads * dim for heads, dim, _ in GDN), 4
@@ -326,6 +379,7 @@ def chains() -> Iterator[Chain]:
         yield normed(name, "Wan video VAE", cases.get(name).problem, "RMSNorm and SiLU", **wan)
     yield gated("conformer", "Conformer, GLU and SiLU", conformer, "xG", bias=True, activation="silu")
     yield from (convnext(*one) for one in ((96, 56), (384, 14)))
+    yield from (bottleneck(*one, training) for one in ((64, 56), (256, 14)) for training in (False, True))
 
 
 @functools.cache
