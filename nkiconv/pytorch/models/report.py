@@ -103,27 +103,6 @@ class PixelLayer:
 
 
 @dataclass(frozen=True)
-class RowStage:
-    """A depthwise convolution of rows: in one call with the GLU before it and with what follows it exactly where there
-    is no reason against it."""
-
-    convolution: str
-    projection: str = ""  # the module whose result the GLU gates
-    norm: str | None = None  # the BatchNorm that goes into filters and bias in each call
-    activation: str | None = None  # of `nkiconv.rules.ACTIVATIONS`
-    reason: str = ""
-
-    @property
-    def fused(self) -> bool:
-        """Whether it is so now."""
-        return not self.reason
-
-    def __str__(self) -> str:
-        """What its call computes."""
-        return " -> ".join(filter(None, ["GLU", "depthwise convolution", self.norm, self.activation]))
-
-
-@dataclass(frozen=True)
 class Report:
     """The converted model and what became of each convolution; `str` of it is a table."""
 
@@ -135,7 +114,6 @@ class Report:
     measured: Share | None = None  # of the run on `example_inputs`, where there was one
     chains: tuple[Chain, ...] = ()  # one a norm of channels; empty unless fusing was asked for
     layers: tuple[PixelLayer, ...] = ()  # one a layer of images, linear or 1x1; empty unless fusing was asked for
-    stages: tuple[RowStage, ...] = ()  # one a depthwise convolution after a GLU; empty unless fusing was asked for
 
     @property
     def swapped(self) -> tuple[Entry, ...]:
@@ -182,9 +160,6 @@ class Report:
         if self.layers:
             fused = sum(layer.fused for layer in self.layers)
             yield f"{fused} of {len(self.layers)} layers of images are 1x1 convolutions with what follows them"
-        if self.stages:
-            fused = sum(stage.fused for stage in self.stages)
-            yield f"{fused} of {len(self.stages)} GLUs fused with the depthwise convolution after them"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -194,7 +169,6 @@ class Report:
             "folds": [{**dataclasses.asdict(fold), "folded": fold.folded} for fold in self.folds],
             "chains": [{**dataclasses.asdict(chain), "fused": chain.fused} for chain in self.chains],
             "layers": [{**dataclasses.asdict(layer), "fused": layer.fused} for layer in self.layers],
-            "stages": [{**dataclasses.asdict(stage), "fused": stage.fused} for stage in self.stages],
         }
 
     def table(self) -> Table:
@@ -229,11 +203,6 @@ class Report:
             table.add_section()
         for layer in self.layers:
             table.add_row(Text(layer.name), "layer of images", "", "", Text(layer.reason or str(layer)))
-        if self.stages:
-            table.add_section()
-        for stage in self.stages:
-            told = stage.reason or f"one call: {stage}"
-            table.add_row(Text(stage.convolution), "GLU and rows", "", "", Text(told))
         return table
 
     def __str__(self) -> str:
