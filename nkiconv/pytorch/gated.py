@@ -138,7 +138,7 @@ def _convolve(
     return (y, final) if return_final_states else y
 
 
-def _asked(weight: Tensor, padding: Sequence[int], activation: str | None, layer: str | None) -> Convolution:
+def asked_of(weight: Tensor, padding: Sequence[int], activation: str | None, layer: str | None) -> Convolution:
     """The convolution between the products."""
     return Convolution(
         name="depthwise_conv1d",
@@ -184,7 +184,7 @@ def _check(
             GeometryError(f"padding={tuple(padding)}: states stand in place of S - 1 = {size} zeros; use 'causal'")
         )
     raise_all(cannot, wrong)
-    asked = _asked(weight, padding, activation, layer)
+    asked = asked_of(weight, padding, activation, layer)
     asked.check(x.narrow(1, 0, channels), weight.unsqueeze(1), bias, None)
     (out,) = asked.extents(x.shape[2:], weight.unsqueeze(1).shape[2:])
     if "C" in chunks and out != x.shape[2]:
@@ -216,7 +216,7 @@ def _composed(
         rows = states.with_state(product, initial_states, size)
         padding = (0, padding[1])
     final = states.last_of(rows, size) if return_final_states else x.new_empty(*product.shape[:2], 0)
-    asked, w = _asked(weight, padding, activation, layer), weight.unsqueeze(1)
+    asked, w = asked_of(weight, padding, activation, layer), weight.unsqueeze(1)
     if not once:
         y = call(asked, rows, w, bias, None)
         return y if "C" not in parts else y * parts["C"], final
@@ -248,7 +248,7 @@ def _forward(
         if who == "device":
             from .computers import device
 
-            asked = _asked(weight, padding, activation, layer)
+            asked = asked_of(weight, padding, activation, layer)
             product = input.narrow(1, 0, weight.shape[0])
             found = device.convolve_gated(
                 asked, product, input, weight.unsqueeze(1), bias, initial_states, chunks, return_final_states
@@ -296,7 +296,7 @@ def _compared(given: tuple[Any, ...], found: tuple[Tensor, Tensor | None]) -> tu
         product = np.concatenate([arrays[3].astype(np.float64), product], 2)
         error = np.concatenate([np.zeros(arrays[3].shape), error], 2)
         padding = (0, padding[1])
-    asked = _asked(weight, padding, activation, layer)
+    asked = asked_of(weight, padding, activation, layer)
     problem = asked.problem(torch.empty(product.shape, dtype=x.dtype, device="meta"), weight.unsqueeze(1))
     filters = arrays[1].reshape(problem.filter_shape)
     images = product.reshape(problem.input_shape)
@@ -324,7 +324,7 @@ def _fake(x: Tensor, weight: Tensor, bias: Any, initial_states: Any, *more: Any)
     _check(x, weight, bias, initial_states, *more)
     _, padding, activation, return_final_states, layer = more
     channels, width = weight.shape
-    (out,) = _asked(weight, padding, activation, layer).extents(x.shape[2:], weight.unsqueeze(1).shape[2:])
+    (out,) = asked_of(weight, padding, activation, layer).extents(x.shape[2:], weight.unsqueeze(1).shape[2:])
     size = width - 1 if return_final_states else 0
     return x.new_empty(x.shape[0], channels, out), x.new_empty(x.shape[0], channels, size)
 

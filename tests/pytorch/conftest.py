@@ -32,3 +32,20 @@ def calls(monkeypatch):
 
     monkeypatch.setattr(fusing, "fused", counted)
     return found
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """Names of the functions of fused rows that run."""
+    from nkiconv.pytorch.models import rows
+
+    found = []
+    for name in ("gated_short_conv", "causal_conv1d_split", "glu_conv1d"):
+        own = getattr(rows, name)
+
+        def counted(*args, own=own, name=name, **named):
+            found.append(name)
+            return own(*args, **named)
+
+        monkeypatch.setattr(rows, name, counted)
+    return found

@@ -33,7 +33,7 @@ from . import operator, states
 from .checks import check_update, kinds, shapes
 from .ring import ConvState
 
-_NAME = "causal_conv1d_split"
+NAME = "causal_conv1d_split"
 
 
 @one_call
@@ -155,7 +155,7 @@ def _check(
     layer: Any,
 ) -> None:
     """Refuse arguments that do not go together, naming all violated rules."""
-    summary = f"{layer or _NAME} cannot run this call"
+    summary = f"{layer or NAME} cannot run this call"
     tensors = {"x": x, "weight": weight, "bias": bias, "initial_states": initial_states}
     wrong: list[Any] = [*kinds(tensors, {}), *refused(LayoutError, rules.layout("layout", layout, LAYOUTS))]
     wrong += refused(UnsupportedError, rules.activation(activation), norms.eps(eps))
@@ -255,7 +255,7 @@ def _forward(
     cu_seqlens: Sequence[int] | None,
     layer: str | None,
 ) -> list[Tensor]:
-    parts, offsets = _parts(splits), None if cu_seqlens is None else tuple(cu_seqlens)
+    parts, offsets = parts_of(splits), None if cu_seqlens is None else tuple(cu_seqlens)
     given = (x, weight, bias, initial_states, parts, activation, eps, layout, return_final_states, offsets, layer)
     _check(*given)
     who = modes.computer(x)
@@ -284,7 +284,7 @@ def own_memory(tensor: Tensor) -> Tensor:
     return tensor.clone() if tensor._is_view() else tensor
 
 
-def _parts(splits: Sequence[int]) -> tuple[Split, ...]:
+def parts_of(splits: Sequence[int]) -> tuple[Split, ...]:
     """Splits of the operator's flat numbers."""
     return tuple((h, d, bool(n)) for h, d, n in zip(splits[::3], splits[1::3], splits[2::3], strict=True))
 
@@ -314,7 +314,7 @@ def _compare(given: tuple[Any, ...], found: list[Tensor]) -> None:
         limit = l2norm_bound(own_z.numpy(), own_wide.numpy(), eps, kind) if normalised else own_rounded.numpy()
         _require(part.double().numpy(), truth.numpy(), limit, x, layer)
     if last is not None and not torch.equal(found[-1], last.to(x.dtype)):
-        raise ComparisonError(f"{layer or _NAME}: the kernel's final states are not the last inputs; report it with x")
+        raise ComparisonError(f"{layer or NAME}: the kernel's final states are not the last inputs; report it with x")
 
 
 def _require(part: Any, truth: Any, limit: Any, x: Tensor, layer: str | None) -> None:
@@ -327,7 +327,7 @@ def _require(part: Any, truth: Any, limit: Any, x: Tensor, layer: str | None) ->
     agreements.note(not off.any())
     if off.any():
         raise ComparisonError(
-            f"{layer or _NAME}: {int(off.sum())} of {part.size} elements of the kernel are further from "
+            f"{layer or NAME}: {int(off.sum())} of {part.size} elements of the kernel are further from "
             f"float64 than both may be off, on x {tuple(x.shape)}; report it with x and weight"
         )
 
@@ -337,7 +337,7 @@ def _fake(
 ) -> list[Tensor]:
     _activation, _eps, layout, final, cu_seqlens, _layer = rest
     N, L = x.shape[0], x.shape[layout.index("W")]
-    parts = [x.new_empty(N, L, heads, dim) for heads, dim, _ in _parts(splits)]
+    parts = [x.new_empty(N, L, heads, dim) for heads, dim, _ in parts_of(splits)]
     if final:
         rows = N if cu_seqlens is None else len(cu_seqlens) - 1
         parts.append(x.new_empty(rows, weight.shape[0], weight.shape[1] - 1))
@@ -361,7 +361,7 @@ def _convolved(
 ) -> tuple[Tensor, Any]:
     """(z [N, C, L], final states) by `causal_conv1d`."""
     offsets = None if cu_seqlens is None else torch.tensor(cu_seqlens)
-    more = offsets, None, final, activation, layer or _NAME
+    more = offsets, None, final, activation, layer or NAME
     return operator.convolve(x, weight, bias, initial_states, *more)
 
 
@@ -374,7 +374,7 @@ def _backward(ctx: Any, *g: Tensor | None) -> tuple[Tensor | None, ...]:
         x, weight, bias, initial = saved
         rows = x if layout == "NCW" else x.transpose(1, 2)
         z, last = _convolved(rows, weight, bias, initial, activation, final, cu_seqlens, layer)
-        outputs = [host.in_dtype(one, x.dtype) for one in _normalised(host.wide(z), _parts(splits), eps)]
+        outputs = [host.in_dtype(one, x.dtype) for one in _normalised(host.wide(z), parts_of(splits), eps)]
         outputs += [last] if final else []
         pairs = [(one, of) for one, of in zip(outputs, g, strict=True) if of is not None and one.requires_grad]
         wanted = [i for i, one in enumerate(saved) if one is not None and ctx.needs_input_grad[1 + i]]
@@ -389,11 +389,11 @@ def _backward(ctx: Any, *g: Tensor | None) -> tuple[Tensor | None, ...]:
 
 
 def _no_forward_mode(ctx: Any, *_: Any) -> Any:
-    raise UnsupportedError(f"{_NAME}: has no derivatives in forward mode; use reverse mode, or causal_conv1d_fn")
+    raise UnsupportedError(f"{NAME}: has no derivatives in forward mode; use reverse mode, or causal_conv1d_fn")
 
 
 def _no_batches(info: Any, in_dims: Any, *args: Any) -> Any:
-    raise UnsupportedError(f"{_NAME}: torch.vmap does not take it; concatenate the batches along N")
+    raise UnsupportedError(f"{NAME}: torch.vmap does not take it; concatenate the batches along N")
 
 
 def _flops(x: Any, weight: Any, *rest: Any, out_shape: Any) -> int:
@@ -404,11 +404,11 @@ def _flops(x: Any, weight: Any, *rest: Any, out_shape: Any) -> int:
 
 def _define() -> Any:
     """Register the operator."""
-    defined = registrar()(f"nkiconv::{_NAME}", mutates_args=())(_forward)
-    defined.register_fake(fake_kernel(_NAME, _fake))
+    defined = registrar()(f"nkiconv::{NAME}", mutates_args=())(_forward)
+    defined.register_fake(fake_kernel(NAME, _fake))
     defined.register_vmap(_no_batches)
-    autograd.register(_NAME, _remember, _backward, _no_forward_mode)
-    flop_formulas.register(_NAME, _flops)
+    autograd.register(NAME, _remember, _backward, _no_forward_mode)
+    flop_formulas.register(NAME, _flops)
     return defined
 
 

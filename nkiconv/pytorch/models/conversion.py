@@ -22,7 +22,7 @@ from ..causal import model_files
 from ..causal.installation import Installation
 from ..computers import modes
 from ..operators.tensor_kinds import DTYPES
-from . import batchnorm, chains, epilogues, graphs, pixel_chains, pixel_layers, videos
+from . import batchnorm, chains, epilogues, graphs, pixel_chains, pixel_layers, row_blocks, videos
 from .classes import OURS, change_class, intercepted, is_changed, left_out, ours
 from .flops import share_of
 from .intercept import STRICT, intercept
@@ -83,7 +83,9 @@ def convert(
             so do two 1x1 convolutions with an activation between; `report.layers` names each. Every other convolution
             takes in the sum with a tensor of its shape and the activation after it, which `Entry.epilogue` names;
             fold_batchnorm takes the norms between out of the way. Called by itself, such a convolution hands on what
-            is computed when it is used.
+            is computed when it is used. Modules with depthwise convolutions of rows, as LFM2, Conformers, Qwen3-Next,
+            Kimi Linear and Mamba2 have them, run their forward with the fused calls that `report.blocks` names, each
+            held against the module in float64.
         causal_conv1d: where layers pass a convolution's weight to `causal_conv1d_fn` and `causal_conv1d_update`
             (transformers' Mamba, Qwen3-Next and others), let these be nkiconv's: in the file that defines the layers,
             so for every model of that file in the process, until `report.installation.undo()`. A call that nkiconv
@@ -152,12 +154,15 @@ def convert(
     plain = [name for name in swapped if not _own(model.get_submodule(name))]
     folds = batchnorm.find(model, plain, copied) if fold_batchnorm else ()
     folded = [fold.batchnorm for fold in folds if fold.folded]
-    fusible = chains.find(model, plain, folded, copied) if fuse else ()
+    blocks = row_blocks.find(model, plain, causal_conv1d, strict_nonfinite, copied) if fuse else ()
+    noted = [*folded, *(norm for block in blocks for norm in block.norms)]
+    fusible = chains.find(model, plain, noted, copied) if fuse else ()
     late = pixel_chains.find(model, swapped) if fuse else ()
     chained = {chain.convolution for chain in fusible + late if chain.fused}
     layers = pixel_layers.find(model, [name for name in plain if name not in chained], copied) if fuse else ()
     taken = {layer.name for layer in layers if layer.fused} | {chain.convolution for chain in late if chain.fused}
-    apart = [name for name in plain if name not in taken]
+    within = {block.name for block in blocks if block.fused}
+    apart = [name for name in plain if name not in taken and name.rpartition(".")[0] not in within]
     after = epilogues.find(model, apart, folds, fusible, copied) if fuse else {}
     entries = tuple(dataclasses.replace(one, epilogue=str(after.get(one.name, ""))) for one in entries)
     target = model if inplace else copied(model)
@@ -176,6 +181,7 @@ def convert(
     epilogues.take(target, after, swapped)
     pixel_chains.take(target, late, swapped)
     pixel_layers.take(target, layers, swapped, strict_nonfinite)
+    row_blocks.take(target, blocks, swapped)
     if pack_filters:
         entries = tuple(
             packing.frozen(target, one, times, one.name not in plain) if one.swapped else one for one in entries
@@ -194,7 +200,7 @@ def convert(
         except BaseException:
             installation.undo()
             raise
-    return Report(target, entries, folds, installation, functional, share, fusible + late, layers)
+    return Report(target, entries, folds, installation, functional, share, fusible + late, layers, blocks)
 
 
 def _can_be_copied(model: torch.nn.Module) -> bool:

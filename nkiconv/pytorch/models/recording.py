@@ -24,7 +24,9 @@ from ...errors import UnsupportedError
 from ...planner import Asked
 from ...planner.operations import operation_of
 from ...problem import ConvProblem
-from ..causal import states
+from ...schedules.split import Split
+from .. import gated
+from ..causal import split, states
 from ..operators.calls import WITH_NORM, WITH_PROLOGUE, WITH_STATS, asked_of
 from ..operators.convolution import filter_like
 from ..operators.filter_gradients import OPERATORS, weight_asked
@@ -57,6 +59,8 @@ class Convolved:
     asked: Asked
     direction: str = "forward"  # or "dgrad", "wgrad", of a gradient
     hidden: int = 0  # channels between two 1x1 convolutions that are one kernel, of operation "pointwise_mlp"
+    splits: tuple[Split, ...] = ()  # parts that the kernel of operation "causal_conv1d_split" writes
+    tokens_first: bool = False  # whether it reads [N, T, C]
 
 
 @dataclass(frozen=True)
@@ -343,6 +347,33 @@ def _mlp(x: Any, weight1: Any, weight2: Any, bias1: Any, bias2: Any, residual: A
     return Convolved(POINTWISE_MLP, problem, asked, hidden=int(weight1.shape[0]))
 
 
+def _gated(
+    x: Any, weight: Any, bias: Any, initial_states: Any, chunks: str, padding: Any, activation: Any, final: bool
+) -> Convolved:
+    """The launch of gated_conv1d."""
+    problem = gated.asked_of(weight, padding, activation, None).problem(x[:, : weight.shape[0]], weight[:, None])
+    asked = Asked(
+        bias=bias is not None,
+        activation=activation,
+        initial_state=initial_states is not None,
+        return_final_state=final,
+        chunks=chunks,
+    )
+    return Convolved("depthwise_conv1d", problem, asked)
+
+
+def _split(
+    x: Any, weight: Any, bias: Any, initial_states: Any, splits: Sequence[int], activation: Any, _eps: float,
+    layout: str, final: bool, _cu_seqlens: Any,
+) -> Convolved:  # fmt: skip
+    """The launch of causal_conv1d_split; of packed sequences, as if each row were one."""
+    rows = x if layout == "NCW" else x.transpose(1, 2)
+    found = _causal(rows, weight, bias, initial_states, None, None, final, activation)
+    return dataclasses.replace(
+        found, operation=split.NAME, splits=split.parts_of(splits), tokens_first=layout == "NWC"
+    )  # fmt: skip
+
+
 def _convolved(func: Any, args: tuple[Any, ...]) -> Convolved:
     """What the planner is asked about a call of one of our operators."""
     name = func.name().removeprefix("nkiconv::").partition(".")[0]
@@ -350,6 +381,10 @@ def _convolved(func: Any, args: tuple[Any, ...]) -> Convolved:
         return _causal(*args[:8], *args[9:])
     if name == POINTWISE_MLP:
         return _mlp(*args[:7])
+    if name == gated.NAME:
+        return _gated(*args[:8])
+    if name == split.NAME:
+        return _split(*args[:10])
     found = called(name, args)
     return Convolved(found.asked.operation, found.problem, found.planned)
 

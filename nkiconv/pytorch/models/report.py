@@ -103,6 +103,25 @@ class PixelLayer:
 
 
 @dataclass(frozen=True)
+class RowBlock:
+    """A module that holds a depthwise convolution of rows: fused calls of its forward, or why there are none."""
+
+    name: str
+    calls: tuple[str, ...] = ()  # functions of nkiconv.pytorch with what is in them, of one forward without a cache
+    norms: tuple[str, ...] = ()  # BatchNorms in them
+    reason: str = ""
+
+    @property
+    def fused(self) -> bool:
+        """Whether its forward makes them now."""
+        return not self.reason
+
+    def __str__(self) -> str:
+        """Its calls."""
+        return ", ".join(self.calls)
+
+
+@dataclass(frozen=True)
 class Report:
     """The converted model and what became of each convolution; `str` of it is a table."""
 
@@ -114,6 +133,7 @@ class Report:
     measured: Share | None = None  # of the run on `example_inputs`, where there was one
     chains: tuple[Chain, ...] = ()  # one a norm of channels; empty unless fusing was asked for
     layers: tuple[PixelLayer, ...] = ()  # one a layer of images, linear or 1x1; empty unless fusing was asked for
+    blocks: tuple[RowBlock, ...] = ()  # one a module with depthwise rows; empty unless fusing was asked for
 
     @property
     def swapped(self) -> tuple[Entry, ...]:
@@ -161,6 +181,10 @@ class Report:
             fused = sum(layer.fused for layer in self.layers)
             yield f"{fused} of {len(self.layers)} layers of images are 1x1 convolutions with what follows them"
 
+        if self.blocks:
+            fused = sum(block.fused for block in self.blocks)
+            yield f"{fused} of {len(self.blocks)} modules with depthwise convolutions of rows make fused calls"
+
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         return {
@@ -169,6 +193,7 @@ class Report:
             "folds": [{**dataclasses.asdict(fold), "folded": fold.folded} for fold in self.folds],
             "chains": [{**dataclasses.asdict(chain), "fused": chain.fused} for chain in self.chains],
             "layers": [{**dataclasses.asdict(layer), "fused": layer.fused} for layer in self.layers],
+            "blocks": [{**dataclasses.asdict(block), "fused": block.fused} for block in self.blocks],
         }
 
     def table(self) -> Table:
@@ -203,6 +228,10 @@ class Report:
             table.add_section()
         for layer in self.layers:
             table.add_row(Text(layer.name), "layer of images", "", "", Text(layer.reason or str(layer)))
+        if self.blocks:
+            table.add_section()
+        for block in self.blocks:
+            table.add_row(Text(block.name or "(the model)"), "rows", "", "", Text(block.reason or str(block)))
         return table
 
     def __str__(self) -> str:

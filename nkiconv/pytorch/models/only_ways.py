@@ -1,0 +1,90 @@
+"""What kernels with a single way of their own take, timed, as a `Plan`: two 1x1 convolutions, and split rows."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+from ...kernels.blocks.causal_conv1d_split import causal_conv1d_split_heads
+from ...kernels.blocks.pointwise_mlp import pointwise_mlp_fused
+from ...planner import Plan, Request
+from ...planner.explain import Alternative
+from ...planner.floors import floors
+from ...planner.plan import TIMED
+from ...planner.request import least_bytes
+from ...schedules.split import Split
+from ...simulator import ArraySpec
+from ...simulator.dtypes import canonical
+from ...simulator.profiling import profile
+from ...simulator.profiling.roofline import roofline
+from ...simulator.timing import Rates
+
+
+@functools.cache
+def plan_mlp(request: Request, hidden: int) -> Plan:
+    """The plan of a request of C channels to K by 1x1, with so many hidden ones between."""
+    problem, asked = request.problem, request.asked
+    dtype = canonical(problem.dtype)
+    assert dtype is not None
+    extents = tuple(axis.size for axis in problem.axes)
+    x, y = (problem.N, problem.C, *extents), (problem.N, problem.K, *extents)
+    biases = {"bias1": (hidden,), "bias2": (problem.K,)} if asked.bias else {}
+    added = biases | ({"residual": y} if asked.residual else {})
+    tensors = {name: ArraySpec(shape, dtype) for name, shape in added.items()}
+    filters = ArraySpec((hidden, problem.C), dtype), ArraySpec((problem.K, hidden), dtype)
+    found = profile(pointwise_mlp_fused[request.lnc])(
+        ArraySpec(x, dtype), *filters, **tensors, activation=asked.activation
+    )
+    channels, pixels = problem.C + problem.K, problem.N * math.prod(extents)
+    num_bytes = (pixels * (channels + bool(asked.residual) * problem.K) + hidden * channels) * problem.itemsize
+    return _only_way("pointwise_mlp", request, found, num_bytes, 2 * pixels * hidden * channels, {"M": hidden})
+
+
+@functools.cache
+def plan_split(request: Request, splits: tuple[Split, ...], tokens_first: bool) -> Plan:
+    """The plan of a causal convolution of rows that writes parts of heads."""
+    problem, asked = request.problem, request.asked
+    dtype = canonical(problem.dtype)
+    assert dtype is not None
+    shape = (problem.N, problem.W, problem.C) if tokens_first else (problem.N, problem.C, problem.W)
+    tensors = {"bias": ArraySpec((problem.C,), dtype)} if asked.bias else {}
+    if asked.initial_state:
+        tensors["initial_state"] = ArraySpec((problem.N, problem.C, problem.S - 1), dtype)
+    found = profile(causal_conv1d_split_heads[request.lnc])(
+        ArraySpec(shape, dtype), ArraySpec((problem.C, problem.S), dtype), splits, **tensors,
+        activation=asked.activation, layout="NWC" if tokens_first else "NCW",
+        return_final_state=asked.return_final_state,
+    )  # fmt: skip
+    return _only_way("causal_conv1d_split", request, found, least_bytes(problem, asked), problem.flops, {})
+
+
+def _only_way(name: str, request: Request, found: Any, num_bytes: int, flops: int, symbols: dict[str, int]) -> Plan:
+    """A plan of a kernel's profile."""
+    problem, lnc = request.problem, request.lnc
+    dtype = canonical(problem.dtype)
+    assert dtype is not None
+    only = Alternative(name, None, found.phases.phase0_us, found.bound_by, found.instructions)
+    return Plan(
+        problem=problem,
+        operation=name,
+        lnc=lnc,
+        asked=request.asked,
+        constants={},
+        algorithm=name,
+        config=None,
+        modelled_us=found.modelled_us,
+        phase0_us=found.phases.phase0_us,
+        worst_us=found.phases.worst_us,
+        phases=len(found.phases.at_us),
+        copy_floor_us=floors(problem, lnc).copy_us,
+        roofline_us=roofline(num_bytes, flops, dtype, lnc, Rates({})).us,
+        bound_by=found.bound_by,
+        instructions=found.instructions,
+        sbuf_bytes=found.sbuf_peak_bytes,
+        psum_banks=found.psum_peak_banks,
+        symbols=symbols,
+        alternatives=(only,),
+        rejected=(),
+        effort=TIMED,
+    )

@@ -1,0 +1,348 @@
+"""What models of sequences do around depthwise convolutions of rows, in one call each, found while their forwards run.
+
+    C * causal_conv1d_fn(B * x), chunks of one tensor             gated_short_conv       LFM2
+    act(BatchNorm(convolution(glu(x))))                           glu_conv1d             Conformer
+    split(causal_conv1d_fn(x).transpose(1, 2))                    causal_conv1d_split    Qwen3-Next, Kimi Linear, Mamba2
+
+The module that holds such a convolution runs its own forward under a function mode. There what a product, a GLU or a
+convolution gives is pending, and what follows is noted on it; whatever else is done with it computes it first. So
+caches, masks and branches on them need not be known. Nothing fuses under torch.compile and torch.autocast.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from ...schedules.split import taps_unsupported
+from ..causal import checks
+from ..causal.functions import causal_conv1d_fn
+from ..causal.split import causal_conv1d_split
+from ..computers import host, modes
+from ..gated import gated_short_conv, glu_conv1d
+from .classes import define
+from .pending import PRODUCTS, Pending, activation_of, is_changed_since, tensor_of, version_of
+
+_CHUNKS = (torch.Tensor.chunk, torch.chunk)
+_SPLITS = (torch.Tensor.split, torch.split)
+_TRANSPOSES = (torch.Tensor.transpose, torch.transpose)
+_SIGNATURE = inspect.signature(causal_conv1d_fn)
+#: What a causal convolution may be called with and still be a part of another call.
+_TENSORS = ("x", "weight", "bias")
+_NO_MORE = ("activation", "layer", "strict_nonfinite")
+#: Arguments of forward that keep no tensor that they are given, unlike a cache.
+_PLAIN = (Tensor, bool, int, float, str, type(None))
+
+
+class _Rows(Pending):
+    """A pending tensor of rows, [N, C, W]; x: what it is made of."""
+
+    def __init__(self, mode: Fusing, x: Tensor, shape: Sequence[int]) -> None:
+        self.mode, self.x, self.shape = mode, x, torch.Size(shape)
+        self.dtype, self.device, self.ndim = x.dtype, x.device, len(shape)
+        self.version = version_of(x)
+
+    def value(self) -> Tensor:
+        """The tensor; while it is computed nothing becomes pending."""
+        before, self.mode.is_paused = self.mode.is_paused, True
+        try:
+            return super().value()
+        finally:
+            self.mode.is_paused = before
+
+    def dim(self) -> int:
+        """Axes."""
+        return self.ndim
+
+    def size(self, axis: int | None = None) -> Any:
+        """Extents, or one."""
+        return self.shape if axis is None else self.shape[axis]
+
+    def source(self) -> Tensor:
+        """x. Raises UnsupportedError: it was changed in place since the pending call."""
+        is_changed_since(self.x, self.version)
+        return self.x
+
+    def step(self, function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """Nothing is noted on it."""
+        return None
+
+    def __mul__(self, other: Any) -> Any:
+        return torch.mul(self, other)  # type: ignore[arg-type]
+
+    __rmul__ = __mul__
+
+
+class _Product(_Rows):
+    """Two chunks of x multiplied, which stand at these places."""
+
+    def __init__(self, mode: Fusing, x: Tensor, factors: tuple[Tensor, Tensor], places: tuple[int, int]) -> None:
+        super().__init__(mode, x, factors[0].shape)
+        self.factors, self.places = factors, places
+
+    def compute(self) -> Tensor:
+        """By torch."""
+        self.source()
+        return self.factors[0] * self.factors[1]
+
+
+class _Glu(_Rows):
+    """The gated linear unit of the channels of x."""
+
+    def __init__(self, mode: Fusing, x: Tensor) -> None:
+        super().__init__(mode, x, (x.shape[0], x.shape[1] // 2, x.shape[2]))
+
+    def compute(self) -> Tensor:
+        """By torch."""
+        return F.glu(self.source(), 1)
+
+
+class _GluConvolved(_Rows):
+    """The convolution of a GLU of x, perhaps with a BatchNorm's arguments."""
+
+    def __init__(self, mode: Fusing, x: Tensor, convolution: Any, norm: tuple[Any, ...] | None = None) -> None:
+        sides: Any = convolution.padding if isinstance(convolution.padding, str) else convolution.padding[0]
+        width, taps = x.shape[2], convolution.kernel_size[0]
+        out = width if sides == "same" else width + 2 * (0 if sides == "valid" else sides) - taps + 1
+        super().__init__(mode, x, (x.shape[0], x.shape[1] // 2, out))
+        self.convolution, self.sides, self.norm = convolution, sides, norm
+
+    def compute(self) -> Tensor:
+        """By one call."""
+        return self.activated(None)
+
+    def activated(self, activation: str | None) -> Tensor:
+        """By one call with an activation."""
+        weight, bias = self.convolution.weight, self.convolution.bias
+        words = ["glu_conv1d"]
+        if self.norm is not None:
+            words.append("BatchNorm")
+            mean, variance, scale, shift, eps = self.norm
+            scale = torch.rsqrt(host.wide(variance) + eps) * (1 if scale is None else scale)
+            offset = -mean * scale + (0 if shift is None else shift)
+            offset = offset if bias is None else offset + bias * scale
+            weight, bias = (weight * scale[:, None, None]).to(weight.dtype), offset.to(weight.dtype)
+            self.mode.norms.append(mean)
+        more = {"padding": self.sides, "activation": activation, "layer": self.convolution.layer}
+        y: Tensor = glu_conv1d(self.source(), weight, bias, **more)
+        self.mode.calls.append(" with ".join([*words[:1], " and ".join([*words[1:], *filter(None, [activation])])]))
+        return y
+
+    def step(self, function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """A BatchNorm with fixed statistics, then an activation."""
+        if function is F.batch_norm and self.norm is None:
+            mean, variance, scale, shift, training, _, eps = _norm(*args, **named)
+            if training or mean is None or variance is None:
+                return None
+            return _GluConvolved(self.mode, self.source(), self.convolution, (mean, variance, scale, shift, eps))
+        activation = activation_of(function, named)
+        return None if activation is None or _in_place(args, named) else self.activated(activation)
+
+
+def _norm(
+    running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None, training: bool = False,
+    momentum: float = 0.1, eps: float = 1e-5,
+) -> tuple[Any, ...]:  # fmt: skip
+    """Arguments of torch's batch_norm after the first."""
+    return running_mean, running_var, weight, bias, training, momentum, eps
+
+
+def _in_place(args: tuple[Any, ...], named: dict[str, Any]) -> bool:
+    """Whether an activation's call changes its input, which nobody else may hold then."""
+    return bool(named.get("inplace", args[:1] == (True,)))
+
+
+class _Causal(_Rows):
+    """A causal convolution of rows; product: where x is two chunks of a tensor."""
+
+    def __init__(self, mode: Fusing, x: Any, given: dict[str, Any], places: tuple[int, int] | None = None) -> None:
+        shape = x.shape if places is None else (x.shape[0], x.shape[1] // 3, x.shape[2])
+        super().__init__(mode, x, shape)
+        self.given, self.places = given, places
+
+    def compute(self) -> Tensor:
+        """By the function that was called."""
+        self.source()
+        y: Tensor = causal_conv1d_fn(**tree_map(tensor_of, self.given))
+        return y
+
+    def __getitem__(self, at: Any) -> Any:
+        last = at[-1] if isinstance(at, tuple) and len(at) == 3 else None
+        whole = slice(None), slice(None), slice(-self.shape[2], None)
+        return self if last is not None and at == whole else self.value()[at]
+
+    def transpose(self, one: int, other: int) -> Any:
+        """With tokens first, still pending."""
+        axes = {one % 3, other % 3}
+        return _Tokens(self) if axes == {1, 2} and self.places is None else self.value().transpose(one, other)
+
+    def step(self, function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """The product with the third chunk; tokens first."""
+        if function in PRODUCTS and self.places is not None and len(args) == 1 and not named:
+            return self._gated(args[0])
+        return self.transpose(*args) if function in _TRANSPOSES and not named else None
+
+    def _gated(self, factor: Any) -> Any:
+        x, places = self.source(), self.places
+        at = self.mode.chunk_of(factor)
+        if places is None or at is None or at[0] is not x or at[1] in places:
+            return None
+        letters = {places[0]: "B", places[1]: "x", at[1]: "C"}
+        weight, bias, layer = (self.given[name] for name in ("weight", "bias", "layer"))
+        order = "".join(letters[place] for place in range(3))
+        y: Tensor = gated_short_conv(x, weight, bias, order=order, layer=layer)
+        self.mode.calls.append("gated_short_conv")
+        return y
+
+
+class _Tokens(_Rows):
+    """A causal convolution's result with tokens first, [N, L, C]."""
+
+    def __init__(self, rows: _Causal) -> None:
+        N, C, L = rows.shape
+        super().__init__(rows.mode, rows.x, (N, L, C))
+        self.rows = rows
+
+    def compute(self) -> Tensor:
+        """By the function that was called."""
+        return self.rows.value().transpose(1, 2)
+
+    def step(self, function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """A split of the channels."""
+        return self.split(*args, **named) if function in _SPLITS else None
+
+    def split(self, sizes: Any, dim: int = 0) -> Any:
+        """Parts [N, L, size] by one call, where channels are split."""
+        if not isinstance(sizes, (tuple, list)) or dim % 3 != 2 or sum(sizes) != self.shape[2]:
+            return self.value().split(sizes, dim)  # type: ignore[no-untyped-call]
+        x, given = self.source(), self.rows.given
+        last = x.transpose(1, 2)
+        layout = "NWC" if last.stride(2) == 1 else "NCW"
+        parts = causal_conv1d_split(
+            (last if layout == "NWC" else x).contiguous(), given["weight"], given["bias"],
+            splits=tuple((1, size, False) for size in sizes), activation=given["activation"],
+            layout=layout, layer=given["layer"],
+        )  # fmt: skip
+        self.mode.calls.append("causal_conv1d_split")
+        return tuple(part.flatten(2) for part in parts)
+
+
+class Fusing(TorchFunctionMode):
+    """Makes pending what a fused call may take in; calls: those that were made; norms: running means in them.
+
+    eager: products are computed as well, for a cache may keep them.
+    """
+
+    def __init__(self, eager: bool = False) -> None:
+        super().__init__()
+        self.eager, self.is_paused = eager, False
+        self.calls: list[str] = []
+        self.norms: list[Tensor] = []
+        self._chunks: list[tuple[Tensor, Tensor, int, int | None]] = []  # (chunk, of what, its place, version)
+        self._products: list[tuple[Tensor, _Product, int | None]] = []  # (tensor, what it is, version)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run a function of torch, or of nkiconv, which are given tensors alone."""
+        named = kwargs or {}
+        found: Any = None
+        if self.is_paused:
+            return func(*args, **named)
+        if func is causal_conv1d_fn:
+            found = self._convolved(args, named)
+        elif func is F.glu:
+            found = self._glu(*args, **named)
+        elif func in PRODUCTS and len(args) == 2 and not named:
+            found = self._product(*args)
+        if found is not None:
+            return found
+        if str(getattr(func, "__module__", "")).startswith("nkiconv."):
+            return func(*tree_map(tensor_of, args), **tree_map(tensor_of, named))
+        found = func(*args, **named)
+        if func in _CHUNKS and len(found) == 3 and args[0].dim() == 3 and args[0].shape[1] == 3 * found[0].shape[1]:
+            self._chunks += [(chunk, args[0], place, version_of(args[0])) for place, chunk in enumerate(found)]
+        return found
+
+    def chunk_of(self, one: Any) -> tuple[Tensor, int] | None:
+        """(a tensor, which of its three chunks of channels this is)."""
+        found = (own for own in self._chunks if own[0] is one and version_of(own[1]) == own[3])
+        return next(((x, place) for _, x, place, _ in found), None)
+
+    def _glu(self, input: Any, dim: int = -1) -> _Glu | None:
+        takes = isinstance(input, Tensor) and input.dim() == 3 and dim % 3 == 1 and input.shape[1] % 2 == 0
+        return _Glu(self, input) if takes else None
+
+    def _product(self, one: Any, other: Any) -> Any:
+        first, second = self.chunk_of(one), self.chunk_of(other)
+        if first is None or second is None or first[0] is not second[0] or first[1] == second[1]:
+            return None
+        found = _Product(self, first[0], (one, other), (first[1], second[1]))
+        if not self.eager:
+            return found
+        self._products.append((found.value(), found, version_of(found.value())))
+        return found.tensor
+
+    def _convolved(self, args: Any, named: Any) -> _Causal | None:
+        bound = _SIGNATURE.bind(*args, **named)
+        bound.apply_defaults()
+        given, weight = bound.arguments, bound.arguments["weight"]
+        others = [one for name, one in given.items() if name not in _TENSORS and name not in _NO_MORE]
+        if any(one not in (None, False) for one in others) or modes.wants_strict_nonfinite(given["strict_nonfinite"]):
+            return None
+        given["activation"] = checks.activation_of("causal_conv1d_fn", given["activation"])
+        product = self._product_of(given["x"])
+        x = tensor_of(given["x"]) if product is None or given["activation"] else given["x"]
+        if x.dim() != 3 or x.dtype != weight.dtype or taps_unsupported(weight.shape[1]):
+            return None
+        if product is None or given["activation"] is not None:
+            return _Causal(self, x, {**given, "x": x})
+        return _Causal(self, product.source(), given, product.places)
+
+    def _product_of(self, x: Any) -> _Product | None:
+        """What a tensor is, or is to be, the product of."""
+        if isinstance(x, _Product):
+            return x
+        return next((own for tensor, own, version in self._products if tensor is x and version_of(x) == version), None)
+
+
+@define
+def fuses_rows(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
+    """A class whose forward runs under `Fusing`."""
+
+    def forward(self: Any, *args: Any, **named: Any) -> Any:
+        given = tree_leaves((args, named))
+        tensor = next((one for one in given if isinstance(one, Tensor)), None)
+        if tensor is None or torch.compiler.is_compiling() or modes.is_autocast(tensor.device.type):
+            return kind.forward(self, *args, **named)
+        with Fusing(not all(isinstance(one, _PLAIN) for one in given)) as mode:
+            found = tree_map(tensor_of, kind.forward(self, *args, **named))
+        noted = vars(self).get(CALLS)
+        if noted is not None:
+            noted.append(mode)
+        return found
+
+    return (kind,), {"forward": forward}
+
+
+#: Name of the attribute of a module that is a list of its forwards' modes, where a proof reads them.
+CALLS = "nkiconv_calls"
+
+
+@define
+def takes_glu(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
+    """A depthwise convolution's class that takes a pending GLU; hands on what is pending too."""
+
+    def forward(self: Any, input: Any, *args: Any, **named: Any) -> Any:
+        fits = isinstance(input, _Glu) and input.tensor is None and input.dtype == self.weight.dtype
+        if fits and not (args or named or modes.wants_strict_nonfinite(self.strict_nonfinite)):
+            found = _GluConvolved(input.mode, input.source(), self)
+            return found if self.activation is None else found.activated(self.activation)
+        return kind.forward(self, tensor_of(input), *args, **named)
+
+    return (kind,), {"forward": forward}
