@@ -108,7 +108,7 @@ SIZES = {
     "two groups of shifts": (image(C=3, S=4, padding=((1, 1), (2, 1))), (3, 2, 1, 1, 1)),
     "turns of rows": (image(C=3, H=13), (6, 3, 3, 2, 6)),
     "turns of rows, stride": (image(C=3, H=21, stride=(2, 2)), (8, 3, 2, 2, 8)),
-    "windows beside each other": (image(C=3, H=12, N=3), (6, 3, 4, 1, 4)),
+    "adjacent windows": (image(C=3, H=12, N=3), (6, 3, 4, 1, 4)),
     "no columns in common": (image(C=3, W=2, S=5, padding=((1, 1), (4, 4))), (3, 5, 1, 1, 1)),
     "shifts beside x": (image(C=3, W=3, rhs_dilation=(1, 4), padding=((1, 1), (4, 4))), (3, 3, 1, 1, 1)),
     "padding of several blocks": (image(C=3, padding=((5, 4), (1, 1))), (2, 3, 2, 1, 2)),
