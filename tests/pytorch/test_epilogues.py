@@ -130,6 +130,7 @@ WAYS = {
     "both terms are convolutions": (lambda m, x: F.relu(m.a(x) + m.b(x)), ("sum, relu", "")),
     "in place, second": (lambda m, x: F.relu(operator.iadd(x * 2, m.a(x)) + m.b(x)), ("sum", "sum, relu")),
     "after a norm": (lambda m, x: F.relu(x + m.a(m.act(m.norm(x)))) + m.b(x), ("sum, relu", "sum")),
+    "a chain has the sum": (lambda m, x: F.relu(m.b(x) + m.a(m.act(m.norm(x)))), ("sum, relu", "")),
     "seen twice": (lambda m, x: torch.cat([y := m.a(x), F.relu(y)]) + 0 * m.b(x).sum(), ("", "")),
     "a product": (lambda m, x: F.relu(m.a(x) * 2) + 0 * m.b(x).sum(), ("", "")),
     "a number": (lambda m, x: F.relu(m.a(x) + 1) + 0 * m.b(x).sum(), ("", "")),

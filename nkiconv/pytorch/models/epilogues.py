@@ -47,6 +47,7 @@ def find(
     activated = {fold.convolution for fold in folds if fold.folded and not _is_affine(model, fold)}
     folded = {fold.batchnorm for fold in folds if fold.folded}
     divided = {chain.convolution for chain in chains if chain.fused and chain.over_one}
+    adding = {chain.convolution for chain in chains if chain.fused and chain.adds}
     wanted = {name for name in swapped if _can_take(model.get_submodule(name))} - activated - divided
     regions, _ = regions_of(model, copied, lambda one: isinstance(one, _ConvNd), every_call=False)
     ways: dict[str, set[Epilogue]] = {}
@@ -55,7 +56,7 @@ def find(
             for node in graph.nodes:
                 name = f"{region.prefix}{node.target}"
                 if node.op == "call_module" and name in wanted:
-                    ways.setdefault(name, set()).add(_after(node, region, folded))
+                    ways.setdefault(name, set()).add(_after(node, region, folded, adding))
     found = {name: one for name, (one, *others) in ways.items() if not others and one != _NOTHING}
     return {name: one for name, one in found.items() if not _hooked(model, name)}
 
@@ -75,43 +76,53 @@ def _hooked(model: torch.nn.Module, name: str) -> bool:
     return any(getattr(one, hooks) for one in around.modules() if one is not around for hooks in HOOKS)
 
 
-def _after(node: fx.Node, region: Region, folded: Container[str]) -> Epilogue:
-    """What follows one call of a convolution."""
+def _after(node: fx.Node, region: Region, folded: Container[str], adding: Container[str | None]) -> Epilogue:
+    """What follows one call of a convolution; adding: those that take their sum with a norm in front."""
     kinds, after = region.kinds, node
     total: fx.Node | None = None
 
     def passes(one: fx.Node) -> bool:
         return one is total or f"{region.prefix}{one.target}" in folded or is_through(one, kinds)
 
+    def term_of(one: Any) -> str | None:
+        found = _convolution_of(one, kinds, passes)
+        return None if found is None else region.prefix + found
+
     while (user := only_user(after)) is not None and nothing_changes(node, user, kinds, passes):
         if not passes(user):
-            if total is not None or not _takes_sum(user, after, kinds, passes):
+            if total is not None or not _takes_sum(user, after, term_of, adding):
                 return Epilogue(total is not None, activation_at(user, after, kinds))
             total = user
         after = user
     return Epilogue(total is not None, None)
 
 
-def _takes_sum(total: fx.Node, term: fx.Node, kinds: Kinds, passes: Passes) -> bool:
-    """Whether a node is the sum of a term and something else, which the term's convolution takes: the first's."""
+def _takes_sum(
+    total: fx.Node, term: fx.Node, term_of: Callable[[Any], str | None], adding: Container[str | None]
+) -> bool:
+    """Whether a node is the sum of a term and something else, which the term's convolution takes: one of a chain before
+    others, then the first's."""
     if total.target not in SUMS or total.kwargs or len(total.args) != 2:
         return False
     first, second = total.args
     other = second if first is term else first
     if not isinstance(other, fx.Node) or other is term or other.target is operator.getitem:
         return False
-    return first is term or (total.target is not operator.iadd and not _is_convolved(other, kinds, passes))
+    own, others = term_of(term), term_of(other)
+    if own in adding or others in adding:
+        return own in adding
+    return first is term or (total.target is not operator.iadd and others is None)
 
 
-def _is_convolved(node: Any, kinds: Kinds, passes: Passes) -> bool:
-    """Whether a node is a convolution's result that nothing else sees."""
+def _convolution_of(node: Any, kinds: Kinds, passes: Passes) -> str | None:
+    """The convolution whose result, which nothing else sees, a node is."""
     while isinstance(node, fx.Node) and only_user(node) is not None:
         if node.op == "call_module" and isinstance(kinds[str(node.target)], _ConvNd):
-            return True
+            return str(node.target)
         if not passes(node):
-            return False
+            return None
         node = node.args[0]
-    return False
+    return None
 
 
 def take(model: torch.nn.Module, epilogues: dict[str, Epilogue], swapped: Sequence[str]) -> None:
