@@ -10,13 +10,12 @@ from .. import rules
 from ..errors import DtypeError, GeometryError, NkiconvError, UnsupportedError, raise_all, refused
 from ..integers import takes_ints
 from ..kernels.blocks.pointwise_mlp import pointwise_mlp_fused
+from ..problem import DTYPES
 from ..reference import AnyArray
 from ..schedules.pointwise_mlp import MlpGeometry, unsupported_reason
 from .calls import has_no_images, launch, no_data, one_array, one_image
 
 _CANNOT = "pointwise_mlp cannot run this call"
-#: Bytes of an element.
-BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 #: Axes of x, by how many there are.
 _AXES = {3: "N, C, W", 4: "N, C, H, W", 5: "N, C, D, H, W"}
 
@@ -58,7 +57,7 @@ def pointwise_mlp(
     y_shape = (x.shape[0], K, *x.shape[2:])
     raise_all(_CANNOT, list(_shape_violations(one, (w1, w2), (bias1, bias2), residual, y_shape)))
     dtype = rules.short_dtype(x.dtype)
-    itemsize, added = (0 if each is None else BYTES[rules.short_dtype(each.dtype)] for each in (x, residual))
+    itemsize, added = (0 if each is None else DTYPES[rules.short_dtype(each.dtype)].itemsize for each in (x, residual))
     geometry = MlpGeometry(one.shape[0], C, M, K, math.prod(x.shape[2:]), itemsize, added)
     raise_all(_CANNOT, list(refused(UnsupportedError, unsupported_reason(geometry))))
     if empty:

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -200,19 +199,13 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 def _backward(ctx: Any, g: Tensor | None) -> tuple[Tensor | None, ...]:
     """Of a forward that runs again, by operators that autograd knows."""
-    wanted = [i for i in range(6) if ctx.needs_input_grad[1 + i]]
-    if g is None or not wanted:
-        return (None,) * 8
-    with torch.enable_grad():
-        # aliases: what reaches x by way of g is not to be counted here too
-        saved: list[Any] = [None if one is None else one.view_as(one) for one in ctx.saved_tensors]
-        x, w1, w2, b1, b2, residual = saved
+
+    def again(x: Tensor, w1: Tensor, w2: Tensor, b1: Any, b2: Any, residual: Any) -> tuple[Tensor]:
         hidden = conv1d(x.flatten(2), w1[..., None], b1, activation=ctx.activation, layer=ctx.layer)
         y = conv1d(hidden, w2[..., None], b2, layer=ctx.layer).reshape(_shape(x, w2))
-        y = y if residual is None else y + residual
-        found = torch.autograd.grad(y, [saved[i] for i in wanted], g, create_graph=True, allow_unused=True)
-    each = dict(zip(wanted, found, strict=True))
-    return *(each.get(i) for i in range(6)), None, None
+        return (y if residual is None else y + residual,)
+
+    return *autograd.by_running_again(again, ctx.saved_tensors, (g,)), None, None
 
 
 def _no_forward_mode(ctx: Any, *_: Any) -> Any:

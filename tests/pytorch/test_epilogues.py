@@ -211,7 +211,34 @@ def test_what_is_not_a_chain_computes_as_before():
 def test_hooks_keep_what_they_see():
     model = drawn(Convolutions(lambda m, x: F.relu(m.a(x)) + m.act(m.b(x)))).eval()
     model.act.register_forward_hook(lambda *_: None)
-    assert epilogues(convert(model, fuse=True)) == {"a": "", "b": ""}
+    assert epilogues(convert(model, fuse=True)) == {"a": "relu", "b": ""}
+
+
+class Apart(nn.Module):
+    """A convolution and its activation in modules of their own."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.end = nn.Sequential(nn.Conv2d(C, C, 3, padding=1)), nn.Sequential(nn.ReLU())
+
+    def forward(self, x):
+        return self.end(self.body(x))
+
+
+@pytest.mark.parametrize("hooked", ["", "body", "body.0", "end", "end.0"])
+@pytest.mark.parametrize("before", [True, False])
+def test_hooks_of_modules_around_see_tensors(hooked, before):
+    model, seen = drawn(Apart()).eval(), []
+    module = model.get_submodule(hooked)
+    if before:
+        module.register_forward_pre_hook(lambda _m, given: seen.append(type(given[0])))
+    else:
+        module.register_forward_hook(lambda _m, _g, y: seen.append(type(y)))
+    report = convert(model, fuse=True)
+    assert epilogues(report) == {"body.0": "" if hooked else "relu"}
+    seen.clear()  # torch.fx called it with its proxies
+    assert_same(report.model, model, image(2, C, 6, 7), terms=TERMS)
+    assert {*seen} == {torch.Tensor}
 
 
 def test_an_input_that_other_code_changes_is_an_error():

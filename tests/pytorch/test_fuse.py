@@ -229,6 +229,9 @@ class OwnConv(nn.Conv2d):
 
 @pytest.mark.parametrize(("model", "reason"), [
     (hooked(chain()), "a module of it has hooks, which would see no tensor"),
+    (chain(hooked(nn.Sequential(nn.GroupNorm(2, C)))), "a module of it has hooks"),
+    (hooked(nn.Sequential(nn.Sequential(nn.GroupNorm(2, C)), nn.Conv2d(C, K, 3))), "a module of it has hooks"),
+    (chain(conv=hooked(nn.Sequential(nn.Conv2d(C, K, 3)))), "a module of it has hooks"),
     (chain(nn.SyncBatchNorm(C)), "takes statistics of all processes in training; call model.eval() first"),
     (chain(nn.InstanceNorm2d(C, track_running_stats=True)).eval(), "has running statistics"),
     (chain(act=nn.Hardswish()), NOT_ALONE),

@@ -20,18 +20,18 @@ from torch.nn.modules.conv import _ConvNd
 
 from ..computers import modes
 from ..computers.host import activate
-from ..norm_act_modules import HOOKS
 from .classes import change_class, is_changed, ours
 from .follows import Region, regions_of
 from .fusing import After, Ends, fused, hands_on, is_channel_norm, mark, norm_arguments, read_pending
 from .norms import CLOSE
 from .pending import Normed
-from .producers import of_norms, only_user, quotient_after, sum_after
+from .producers import are_hooked, of_norms, only_user, quotient_after, sum_after
 from .report import Chain
 from .ways import Copy
 
 #: Where torch's activations and dropouts are defined.
 _STEPS = ("torch.nn.modules.activation", "torch.nn.modules.dropout", "torch.nn.modules.linear")
+_HOOKED = "a module of it has hooks, which would see no tensor"
 _NOT_ALONE = "is not followed by one convolution, with at most an activation between, that alone sees its result"
 
 
@@ -96,33 +96,37 @@ def _of_region(region: Region) -> Iterator[tuple[str, _Steps | str]]:
         for node in graph.nodes:
             if node.op == "call_module" and is_channel_norm(region.kinds[str(node.target)]):
                 found = _steps(node, region.kinds)
-                if found is None:
-                    yield f"{prefix}{node.target}", _NOT_ALONE
+                if isinstance(found, str):
+                    yield f"{prefix}{node.target}", found
                 else:
                     between = tuple(prefix + one for one in found.between)
                     own = found._replace(norm=prefix + found.norm, between=between)
                     yield own.norm, own._replace(convolution=prefix + own.convolution)
 
 
-def _steps(norm: fx.Node, kinds: Mapping[str, torch.nn.Module]) -> _Steps | None:
-    """The chain that a call of a norm begins."""
+def _steps(norm: fx.Node, kinds: Mapping[str, torch.nn.Module]) -> _Steps | str:
+    """The chain that a call of a norm begins, or why it begins none."""
     if len(norm.args) != 1 or norm.kwargs:
-        return None
+        return _NOT_ALONE
     between, value, node = list[str](), Normed(_Nothing(), torch.empty(0)), norm
     while (after := only_user(node)) is not None and _next(node) is after:
         one = kinds[str(after.target)] if after.op == "call_module" else None
         if isinstance(one, _ConvNd):
             if len(after.args) > 1 or after.kwargs:
-                return None
+                return _NOT_ALONE
+            if are_hooked(norm, after, kinds):
+                return _HOOKED
             total = sum_after(after, kinds)
             over_one = total is not None and quotient_after(total) is not None
             found = str(norm.target), value.activation, (*between,), str(after.target)
             return _Steps(*found, total is not None, over_one)
         value, node = _stepped(value, node, after, one), after
         if not isinstance(value, Normed):
-            return None
+            return _NOT_ALONE
+        if one is not None and are_hooked(norm, after, kinds):
+            return _HOOKED
         between += [str(after.target)] * (one is not None)
-    return None
+    return _NOT_ALONE
 
 
 def activation_at(node: fx.Node, before: fx.Node, kinds: Mapping[str, torch.nn.Module]) -> str | None:
@@ -179,8 +183,6 @@ def _reasons(model: torch.nn.Module, steps: _Steps, swapped: Sequence[str]) -> I
         yield f"its convolution pads by padding_mode={convolution.padding_mode!r}"
     if convolution.groups == convolution.in_channels > 1:
         yield "its convolution is depthwise, whose kernel takes no x_scale"
-    if any(getattr(part, hooks) for part in parts for hooks in HOOKS):
-        yield "a module of it has hooks, which would see no tensor"
     if any("forward" in vars(part) for part in parts):
         yield "a module of it has a forward of its own"
     if isinstance(arguments, str):

@@ -22,9 +22,10 @@ from ..causal import model_files
 from ..causal.installation import Installation
 from ..computers import modes
 from ..operators.tensor_kinds import DTYPES
-from . import batchnorm, chains, epilogues, graphs, pixel_chains, pixel_layers, row_blocks, videos
+from . import batchnorm, fusion, graphs, videos
 from .classes import OURS, change_class, intercepted, is_changed, left_out, ours
 from .flops import share_of
+from .fusion import Fusion
 from .intercept import STRICT, intercept
 from .report import Entry, Report
 
@@ -153,18 +154,10 @@ def convert(
     swapped = [entry.name for entry in entries if entry.swapped]
     plain = [name for name in swapped if not _own(model.get_submodule(name))]
     folds = batchnorm.find(model, plain, copied) if fold_batchnorm else ()
-    folded = [fold.batchnorm for fold in folds if fold.folded]
-    blocks = row_blocks.find(model, plain, causal_conv1d, strict_nonfinite, copied) if fuse else ()
-    noted = [*folded, *(norm for block in blocks for norm in block.norms)]
-    fusible = chains.find(model, plain, noted, copied) if fuse else ()
-    late = pixel_chains.find(model, swapped) if fuse else ()
-    chained = {chain.convolution for chain in fusible + late if chain.fused}
-    layers = pixel_layers.find(model, [name for name in plain if name not in chained], copied) if fuse else ()
-    taken = {layer.name for layer in layers if layer.fused} | {chain.convolution for chain in late if chain.fused}
-    within = {block.name for block in blocks if block.fused}
-    apart = [name for name in plain if name not in taken and name.rpartition(".")[0] not in within]
-    after = epilogues.find(model, apart, folds, fusible, copied) if fuse else {}
-    entries = tuple(dataclasses.replace(one, epilogue=str(after.get(one.name, ""))) for one in entries)
+    found = Fusion()
+    if fuse:
+        found = fusion.find(model, swapped, plain, folds, causal_conv1d, strict_nonfinite, copied)
+        entries = tuple(dataclasses.replace(one, epilogue=str(found.epilogues.get(one.name, ""))) for one in entries)
     target = model if inplace else copied(model)
     for name in swapped:
         _swap(target.get_submodule(name), name, strict_nonfinite)
@@ -177,11 +170,7 @@ def convert(
     for fold in folds:
         if fold.folded:
             batchnorm.fold(target, fold)
-    chains.take(target, fusible, swapped)
-    epilogues.take(target, after, swapped)
-    pixel_chains.take(target, late, swapped)
-    pixel_layers.take(target, layers, swapped, strict_nonfinite)
-    row_blocks.take(target, blocks, swapped)
+    fusion.take(target, found, swapped, strict_nonfinite)
     if pack_filters:
         entries = tuple(
             packing.frozen(target, one, times, one.name not in plain) if one.swapped else one for one in entries
@@ -200,7 +189,8 @@ def convert(
         except BaseException:
             installation.undo()
             raise
-    return Report(target, entries, folds, installation, functional, share, fusible + late, layers, blocks)
+    norms = found.chains + found.pixel_chains
+    return Report(target, entries, folds, installation, functional, share, norms, found.layers, found.blocks)
 
 
 def _can_be_copied(model: torch.nn.Module) -> bool:

@@ -6,7 +6,6 @@ nothing is changed in place before the call. Batch norms that go into filters ar
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -14,12 +13,11 @@ import torch
 from torch import fx
 from torch.nn.modules.conv import _ConvNd
 
-from ..norm_act_modules import HOOKS
 from . import videos
 from .chains import activation_at
 from .follows import Region, regions_of
 from .fusing import ends_of, mark, read_pending
-from .producers import SUMS, is_through, nothing_changes, only_user
+from .producers import are_hooked, is_through, nothing_changes, only_user, other_term
 from .report import Chain, Fold
 from .ways import Copy
 
@@ -57,8 +55,7 @@ def find(
                 name = f"{region.prefix}{node.target}"
                 if node.op == "call_module" and name in wanted:
                     ways.setdefault(name, set()).add(_after(node, region, folded, adding))
-    found = {name: one for name, (one, *others) in ways.items() if not others and one != _NOTHING}
-    return {name: one for name, one in found.items() if not _hooked(model, name)}
+    return {name: one for name, (one, *others) in ways.items() if not others and one != _NOTHING}
 
 
 def _is_affine(model: torch.nn.Module, fold: Fold) -> bool:
@@ -68,12 +65,6 @@ def _is_affine(model: torch.nn.Module, fold: Fold) -> bool:
 
 def _can_take(convolution: Any) -> bool:
     return not (convolution.transposed or videos.forward_of(type(convolution)) is not None)
-
-
-def _hooked(model: torch.nn.Module, name: str) -> bool:
-    """Whether a hook of a convolution, or of the modules around it, would see no tensor."""
-    around = model.get_submodule(name.rpartition(".")[0])
-    return any(getattr(one, hooks) for one in around.modules() if one is not around for hooks in HOOKS)
 
 
 def _after(node: fx.Node, region: Region, folded: Container[str], adding: Container[str | None]) -> Epilogue:
@@ -89,6 +80,8 @@ def _after(node: fx.Node, region: Region, folded: Container[str], adding: Contai
         return None if found is None else region.prefix + found
 
     while (user := only_user(after)) is not None and nothing_changes(node, user, kinds, passes):
+        if are_hooked(node, user, kinds):
+            break
         if not passes(user):
             if total is not None or not _takes_sum(user, after, term_of, adding):
                 return Epilogue(total is not None, activation_at(user, after, kinds))
@@ -102,16 +95,13 @@ def _takes_sum(
 ) -> bool:
     """Whether a node is the sum of a term and something else, which the term's convolution takes: one of a chain before
     others, then the first's."""
-    if total.target not in SUMS or total.kwargs or len(total.args) != 2:
-        return False
-    first, second = total.args
-    other = second if first is term else first
-    if not isinstance(other, fx.Node) or other is term or other.target is operator.getitem:
+    other = other_term(total, term)
+    if other is None:
         return False
     own, others = term_of(term), term_of(other)
     if own in adding or others in adding:
         return own in adding
-    return first is term or (total.target is not operator.iadd and others is None)
+    return total.args[0] is term or others is None
 
 
 def _convolution_of(node: Any, kinds: Kinds, passes: Passes) -> str | None:
@@ -125,7 +115,7 @@ def _convolution_of(node: Any, kinds: Kinds, passes: Passes) -> str | None:
     return None
 
 
-def take(model: torch.nn.Module, epilogues: dict[str, Epilogue], swapped: Sequence[str]) -> None:
+def take(model: torch.nn.Module, epilogues: Mapping[str, Epilogue], swapped: Sequence[str]) -> None:
     """Let convolutions take them in; swapped: the model's convolutions that are nkiconv's."""
     if epilogues:
         read_pending(model, swapped)

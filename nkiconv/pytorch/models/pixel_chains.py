@@ -87,7 +87,8 @@ def _reasons(model: torch.nn.Module, name: str, before: str | None, swapped: Seq
         yield "its convolution is not swapped by this call, as its own row says"
     if convolution.groups != 1 or convolution.transposed or len(convolution.kernel_size) == 1:
         yield "its convolution has groups, or is none of images or volumes"
-    if any(getattr(one, hooks) for one in (norm, convolution) for hooks in HOOKS):
+    _, *parts = model.get_submodule(name.rpartition(".")[0]).modules()
+    if any(getattr(one, hooks) for one in parts for hooks in HOOKS):
         yield "a module of it has hooks, which would see no tensor"
     if "forward" in vars(norm) or "forward" in vars(convolution):
         yield "a module of it has a forward of its own"
@@ -95,9 +96,7 @@ def _reasons(model: torch.nn.Module, name: str, before: str | None, swapped: Seq
     if affine is None:
         yield f"has no weight of the convolution's {convolution.out_channels} channels"
         return
-    if convolution.weight.is_meta and _kind(norm, convolution) is None:
-        yield "has no data to see what it computes"
-    elif _kind(norm, convolution) is None:
+    if _kind(norm, convolution) is None:
         yield f"is a {type(norm).__name__}, which is found to compute none of {', '.join(NORMS)}"
     yield _refusal(convolution)
 

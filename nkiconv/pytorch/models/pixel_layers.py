@@ -42,7 +42,7 @@ from .pending import (
     version_of,
 )
 from .pending import SUMS as PENDING_SUMS
-from .producers import SUMS, is_through, only_user
+from .producers import SUMS, is_through, modules_around, only_user
 from .report import PixelLayer
 from .ways import Copy
 
@@ -278,17 +278,12 @@ def _layer(node: fx.Node, region: Region) -> _Found | None:
         after = user
     if not front and not _comes_permuted(node, region.kinds):  # both are of images
         return None
-    inside = set.intersection(_modules_around(node) - {str(node.target)}, *map(_modules_around, after.users))
+    inside = set.intersection(modules_around(node) - {str(node.target)}, *map(modules_around, after.users))
     # what the layer reads must be seen by it alone, as it reads it later
     alone = len(node.all_input_nodes[0].users) == 1
     reason = "" if alone else "is not the only one that sees its input"
     found = PixelLayer(f"{region.prefix}{node.target}", activation, scaled and adds, adds, reason)
     return _Found(found, f"{region.prefix}{max(inside, key=len, default='')}".removesuffix("."))
-
-
-def _modules_around(node: fx.Node) -> set[str]:
-    """Names of the modules whose forward a call is in."""
-    return {name for name, _ in node.meta.get("nn_module_stack", {}).values()}
 
 
 def _comes_permuted(node: fx.Node, kinds: Any) -> bool:

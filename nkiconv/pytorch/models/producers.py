@@ -11,6 +11,7 @@ import torch
 from torch import fx
 from torch.nn.modules.conv import _ConvNd
 
+from ..norm_act_modules import HOOKS
 from . import videos
 from .follows import Region
 from .fusing import is_channel_norm, norm_arguments, takes_statistics
@@ -36,15 +37,32 @@ def only_user(node: fx.Node) -> fx.Node | None:
 def sum_after(convolution: fx.Node, kinds: Mapping[str, torch.nn.Module]) -> fx.Node | None:
     """The sum with something else, not of fewer axes or rows, where that is all that sees a convolution's result."""
     node = only_user(convolution)
-    if node is None or node.target not in SUMS or node.kwargs or len(node.args) != 2:
-        return None
-    [*others] = [one for one in node.args if one is not convolution]
-    is_first = node.args[0] is convolution
-    if len(others) != 1 or not isinstance(others[0], fx.Node) or (node.target is operator.iadd and not is_first):
-        return None
-    if others[0].target is operator.getitem:  # a row or a column of a broadcast
+    if node is None or other_term(node, convolution) is None or are_hooked(convolution, node, kinds):
         return None
     return node if nothing_changes(convolution, node, kinds) else None
+
+
+def other_term(total: fx.Node, term: fx.Node) -> fx.Node | None:
+    """What a node adds to a term, in whose call the sum may be: not of fewer axes or rows, as that is not the sum's
+    shape, nor what the sum changes in place."""
+    if total.target not in SUMS or total.kwargs or len(total.args) != 2:
+        return None
+    first, second = total.args
+    other = second if first is term else first
+    if not isinstance(other, fx.Node) or other is term or (total.target is operator.iadd and first is not term):
+        return None
+    return None if other.target is operator.getitem else other  # a row or a column of a broadcast
+
+
+def modules_around(node: fx.Node) -> set[str]:
+    """Names of the modules whose forward a call is in."""
+    return {name for name, _ in node.meta.get("nn_module_stack", {}).values()}
+
+
+def are_hooked(first: fx.Node, last: fx.Node, kinds: Mapping[str, torch.nn.Module]) -> bool:
+    """Whether a module that a value leaves or enters from one call to another has hooks, which would see it."""
+    between = modules_around(first) ^ modules_around(last)
+    return any(getattr(kinds[name], hooks) for name in between for hooks in HOOKS)
 
 
 def quotient_after(node: fx.Node) -> fx.Node | None:

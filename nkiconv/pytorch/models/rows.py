@@ -28,7 +28,7 @@ from ..causal.split import causal_conv1d_split
 from ..computers import host, modes
 from ..gated import gated_short_conv, glu_conv1d
 from .classes import define
-from .pending import PRODUCTS, Pending, activation_of, is_changed_since, tensor_of, version_of
+from .pending import PRODUCTS, Pending, activation_of, is_changed_since, is_in_place, tensor_of, version_of
 
 _CHUNKS = (torch.Tensor.chunk, torch.chunk)
 _SPLITS = (torch.Tensor.split, torch.split)
@@ -143,7 +143,7 @@ class _GluConvolved(_Rows):
                 return None
             return _GluConvolved(self.mode, self.source(), self.convolution, (mean, variance, scale, shift, eps))
         activation = activation_of(function, named)
-        return None if activation is None or _in_place(args, named) else self.activated(activation)
+        return None if activation is None or is_in_place(function, args, named) else self.activated(activation)
 
 
 def _norm(
@@ -152,11 +152,6 @@ def _norm(
 ) -> tuple[Any, ...]:  # fmt: skip
     """Arguments of torch's batch_norm after the first."""
     return running_mean, running_var, weight, bias, training, momentum, eps
-
-
-def _in_place(args: tuple[Any, ...], named: dict[str, Any]) -> bool:
-    """Whether an activation's call changes its input, which nobody else may hold then."""
-    return bool(named.get("inplace", args[:1] == (True,)))
 
 
 class _Causal(_Rows):

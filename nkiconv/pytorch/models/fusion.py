@@ -1,0 +1,59 @@
+"""All that convert(fuse=True) fuses, kind by kind, in the order in which they take modules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+
+from . import chains, epilogues, pixel_chains, pixel_layers, row_blocks
+from .epilogues import Epilogue
+from .report import Chain, Fold, PixelLayer, RowBlock
+from .ways import Copy
+
+
+class Fusion(NamedTuple):
+    """What is found in a model."""
+
+    chains: tuple[Chain, ...] = ()
+    pixel_chains: tuple[Chain, ...] = ()
+    layers: tuple[PixelLayer, ...] = ()
+    blocks: tuple[RowBlock, ...] = ()
+    epilogues: Mapping[str, Epilogue] = {}
+
+
+def find(
+    model: torch.nn.Module,
+    swapped: Sequence[str],
+    plain: Sequence[str],
+    folds: Sequence[Fold],
+    causal_conv1d: bool,
+    strict_nonfinite: bool | None,
+    copied: Copy,
+) -> Fusion:
+    """What is to become of a model's modules.
+
+    swapped: names of the convolutions that are to be nkiconv's; plain: of those whose forward is torch's; folds: norms
+    that go into filters; the others as of `convert`.
+    """
+    blocks = row_blocks.find(model, plain, causal_conv1d, strict_nonfinite, copied)
+    within = {block.name for block in blocks if block.fused}
+    folded = [fold.batchnorm for fold in folds if fold.folded]
+    noted = [*folded, *(norm for block in blocks for norm in block.norms)]
+    before = chains.find(model, plain, noted, copied)
+    after = pixel_chains.find(model, swapped)
+    chained = {chain.convolution for chain in before + after if chain.fused}
+    layers = pixel_layers.find(model, [name for name in plain if name not in chained], copied)
+    taken = {layer.name for layer in layers if layer.fused} | {chain.convolution for chain in after if chain.fused}
+    others = [name for name in plain if name not in taken and name.rpartition(".")[0] not in within]
+    return Fusion(before, after, layers, blocks, epilogues.find(model, others, folds, before, copied))
+
+
+def take(model: torch.nn.Module, found: Fusion, swapped: Sequence[str], strict_nonfinite: bool | None) -> None:
+    """Fuse it, in the model in which those convolutions are nkiconv's and the norms folded."""
+    chains.take(model, found.chains, swapped)
+    epilogues.take(model, found.epilogues, swapped)
+    pixel_chains.take(model, found.pixel_chains, swapped)
+    pixel_layers.take(model, found.layers, swapped, strict_nonfinite)
+    row_blocks.take(model, found.blocks, swapped)
