@@ -79,11 +79,9 @@ def plan(
             products are taken, whether the filter comes from `pack_filter`. return_stats: as theirs.
         initial_frames, return_final_frames: of conv3d: how many of the problem's D planes come as initial_frames, and
             how many are returned.
-        x_scale, x_shift: of convolutions: None, or what x is scaled and shifted by as it arrives, "channel" of [C] or
-            "image" of [N, C]. x_activation, x_upsample: as the functions'; the problem is what is convolved,
-            of H and W that are x_upsample times x's.
-        y_norm, return_before_norm: of conv2d and conv3d, as the functions'; y_norm_weight, y_norm_bias: flags of its
-            tensors.
+        x_scale, x_shift: None, or what x is scaled and shifted by as it arrives, "channel" of [C] or "image" of [N, C].
+            x_activation, x_upsample: as the functions'; the problem's H and W are x_upsample times x's.
+        y_norm, return_before_norm: as of conv2d and conv3d; y_norm_weight, y_norm_bias: flags of its tensors.
         operation: "depthwise_conv1d", "conv2d" or "conv3d", instead of the one that the problem is for.
         algorithms: names to choose from; None: all.
         constants: modelling constants by name, instead of trn2.toml's.

@@ -38,13 +38,15 @@ from .errors import (
 from .function_modes import one_call
 from .functional import refuse_script
 from .operators import autograd, flop_formulas, sharding
-from .operators.calls import call, own, with_batch
+from .operators.calls import batched_images, call, own
 from .operators.convolution import Convolution
 from .operators.fakes import fake_kernel
 from .operators.registrar import registrar
 from .operators.tensor_kinds import DTYPES, tensor_violations
 
 NAME = "gated_conv1d"
+#: Places of its tensors that have rows each: x and the states in front.
+ROWS = (0, 3)
 
 
 @one_call
@@ -347,26 +349,8 @@ def _forward_mode(ctx: Any, *_: Any) -> Any:
     )
 
 
-def _batched(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
-    """((y, final states), their batch axes): batches of rows are more rows; others are called one by one."""
-    size = info.batch_size
-    tensors = [
-        one if one is None or dim is None else one.movedim(dim, 0)
-        for one, dim in zip(args[:4], in_dims[:4], strict=True)
-    ]
-    if in_dims[1] is None and in_dims[2] is None:
-        rows, before = (
-            None if tensors[i] is None else with_batch(tensors[i], in_dims[i], size).flatten(0, 1) for i in (0, 3)
-        )
-        found = OPERATOR(rows, args[1], args[2], before, *args[4:])
-        y, final = (one.unflatten(0, (size, one.shape[0] // size)) for one in found)
-        return (y, final), (0, 0)
-    each = [
-        OPERATOR(*(one if dim is None else one[i] for one, dim in zip(tensors, in_dims[:4], strict=True)), *args[4:])
-        for i in range(size)
-    ]
-    y, final = (torch.stack(some) for some in zip(*each, strict=True))
-    return (y, final), (0, 0)
+def _batched(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:
+    return batched_images(OPERATOR, info.batch_size, in_dims[:4], args, ROWS)
 
 
 def _flops(x: Any, weight: Any, *_: Any, out_shape: Any) -> int:
@@ -382,7 +366,7 @@ def _define() -> Any:
     operator.register_vmap(_batched)
     autograd.register(NAME, _remember, _backward, _forward_mode)
     flop_formulas.register(NAME, _flops)
-    sharding.declare(NAME, lambda *_: ((0, 3), [sharding.SHARDED] * 2))
+    sharding.declare(NAME, lambda *_: (ROWS, [sharding.SHARDED] * 2))
     return operator
 
 

@@ -4,7 +4,11 @@ import torch
 from torch.nn import functional as F
 from torch_activation import torchs as activation_of
 
+from nkiconv import bounds, reference
+from nkiconv.problem import ConvProblem
 from nkiconv.pytorch import conv1d, conv2d, conv3d
+from nkiconv.pytorch.computers.arrays import to_numpy
+from nkiconv.pytorch.operators.tensor_kinds import DTYPES
 
 OURS = {1: conv1d, 2: conv2d, 3: conv3d}
 THEIRS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
@@ -57,3 +61,22 @@ def torchs(x, w, bias, residual, scale, shift, act="silu", activation=None, resi
         return activation_of(activation)(z)
     before = residual_position == "pre_activation"
     return activation_of(activation)(z + residual) if before else activation_of(activation)(z) + residual
+
+
+def truth(given, act, activation=None, out_dtype=None):
+    """(y [N, K, ...] of `ours` in float64, how far the kernel's may be off), y rounded to out_dtype, or x's."""
+    x, w, bias, residual, scale, shift = map(to_numpy, given)
+    rank, dtype = w.ndim - 2, DTYPES[given[0].dtype]
+    sizes = dict(zip("DHW"[-rank:], x.shape[2:], strict=True)) | dict(zip("TRS"[-rank:], w.shape[2:], strict=True))
+    padding = (((0, 0),) if rank == 1 else ()) + ((1, 1),) * rank
+    groups = x.shape[1] // w.shape[1]
+    problem = ConvProblem(N=len(x), C=x.shape[1], K=len(w), **sizes, groups=groups, padding=padding, dtype=dtype)
+    images, filters = x.reshape(problem.input_shape), w.reshape(problem.filter_shape)
+    inexact = reference.abs_sum_ref(bounds.prologue_bound(images, dtype, scale, shift, act), filters, problem)
+    h = reference.prologue_ref(images, scale, shift, act)
+    sums, most = (one(h, filters, problem) for one in (reference.conv_ref, reference.abs_sum_ref))
+    after = bias, activation, residual.reshape(sums.shape)
+    terms, out_dtype = reference.num_terms(problem), out_dtype or dtype
+    return reference.epilogue_ref(sums, *after), bounds.epilogue_bound(
+        terms, most, sums, out_dtype, *after, inexact=inexact
+    )

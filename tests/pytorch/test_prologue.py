@@ -5,14 +5,12 @@ import functools
 import pytest
 import torch
 from operators_seen import Seen, graph_of
-from prologues import operator, ours, tensors, torchs
+from prologues import operator, ours, tensors, torchs, truth
 from tolerances import FLOAT32_SUMS, assert_within_limit, assert_within_share
 from torch import func
 from torch.autograd import forward_ad
 
-from nkiconv import bounds, reference
 from nkiconv.errors import DtypeError, GeometryError, UnsupportedError
-from nkiconv.problem import ConvProblem
 from nkiconv.pytorch import conv2d, conv3d, pack_filter
 from nkiconv.pytorch.computers.arrays import to_numpy
 from nkiconv.pytorch.models.model_plan import plan_model
@@ -31,19 +29,8 @@ def test_values_are_within_their_bound(rank, dtype, form, act, mode):
     with Seen() as seen:
         y = ours(*given, act)
     assert seen.convolutions[0] == f"nkiconv::conv{rank}d_with_prologue"
-    x, w, bias, residual, scale, shift = map(to_numpy, given)
-    name = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}[dtype]
-    sizes = dict(zip("DHW"[-rank:], x.shape[2:], strict=True)) | dict(zip("TRS"[-rank:], w.shape[2:], strict=True))
-    padding = (((0, 0),) if rank == 1 else ()) + ((1, 1),) * rank
-    problem = ConvProblem(N=2, C=6, K=4, **sizes, groups=2, padding=padding, dtype=name)
-    images, filters = x.reshape(problem.input_shape), w.reshape(problem.filter_shape)
-    inexact = reference.abs_sum_ref(bounds.prologue_bound(images, name, scale, shift, act), filters, problem)
-    h = reference.prologue_ref(images, scale, shift, act)
-    sums, most = (one(h, filters, problem) for one in (reference.conv_ref, reference.abs_sum_ref))
-    added = residual.reshape(sums.shape)
-    limit = bounds.epilogue_bound(reference.num_terms(problem), most, sums, name, bias, None, added, inexact=inexact)
-    expected = reference.epilogue_ref(sums, bias, None, added)
-    assert_within_limit(to_numpy(y).reshape(sums.shape), expected, limit)
+    expected, limit = truth(given, act)
+    assert_within_limit(to_numpy(y).reshape(expected.shape), expected, limit)
 
 
 #: What is given: arguments of `tensors`, what of x_scale and x_shift is None, and the rest of the call.

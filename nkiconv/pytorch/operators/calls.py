@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -96,6 +96,40 @@ def call(
 def own(y: Tensor) -> Tensor:
     """An operator's result as callers may change it in place: selective checkpointing keeps the operator's."""
     return y.clone() if modes.is_checkpointed() else y
+
+
+def batched_images(
+    operator: Callable[..., Sequence[Tensor]],
+    size: int,
+    dims: Sequence[int | None],
+    args: Sequence[Any],
+    images: Sequence[int],
+    one_of_all: int | None = None,
+) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    """(an operator's results, their batch axes) of a batch of arguments: where only images have one, more images in one
+    call; else call by call.
+
+    dims: axes of the batch of the first arguments, which are tensors or None; images: places of those that have an
+    image each; one_of_all: the place of an argument that holds for the batch's calls together alone.
+    """
+    count = len(dims)
+    moved = [
+        one if one is None or dim is None else one.movedim(dim, 0) for one, dim in zip(args[:count], dims, strict=True)
+    ]
+    if all(dim is None for place, dim in enumerate(dims) if place not in images):
+        given = [
+            one if one is None or place not in images else with_batch(one, dims[place], size).flatten(0, 1)
+            for place, one in enumerate(moved)
+        ]
+        results = operator(*given, *args[count:])
+        return tuple(one.reshape(size, one.shape[0] // size, *one.shape[1:]) for one in results), (0,) * len(results)
+    rest = [None if place == one_of_all else one for place, one in enumerate(args[count:], count)]
+    each = [
+        operator(*(one if dim is None else one[i] for one, dim in zip(moved, dims, strict=True)), *rest)
+        for i in range(size)
+    ]
+    found = tuple(torch.stack(some) for some in zip(*each, strict=True))
+    return found, (0,) * len(found)
 
 
 def with_batch(tensor: Tensor, dim: int | None, size: int) -> Tensor:

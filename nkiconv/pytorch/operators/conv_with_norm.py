@@ -20,7 +20,7 @@ from torch import Tensor
 from ..computers import dispatch, host
 from ..errors import UnsupportedError
 from . import autograd, flop_formulas, sharding
-from .calls import ARGUMENTS, WITH_NORM, asked_of, call, own, with_batch
+from .calls import ARGUMENTS, WITH_NORM, asked_of, batched_images, call, own
 from .convolution import Convolution
 from .fakes import fake_kernel
 from .frames import shaped
@@ -32,6 +32,8 @@ from .tensor_kinds import memory_format
 NAMES = ("conv2d", "conv3d")
 #: Tensors of an operator before its numbers.
 TENSORS = 7
+#: Places of those that have an image each: input, residual and initial_frames.
+IMAGES = (0, 3, 4)
 
 
 def run(
@@ -94,29 +96,6 @@ def _forward_mode(ctx: Any, *_: Any) -> Any:
     )
 
 
-def _batched(name: str, info: Any, dims: tuple[int | None, ...], args: Sequence[Any]) -> tuple[Any, tuple[int, int]]:
-    """((y, what the norm reads), their batch axes): batches of images are more images; others are called one by one."""
-    size, operator = info.batch_size, OPERATORS[name]
-    moved = [
-        one if one is None or dim is None else one.movedim(dim, 0)
-        for one, dim in zip(args[:TENSORS], dims[:TENSORS], strict=True)
-    ]
-    if all(dims[i] is None for i in (1, 2, 5, 6)):
-        images = [
-            None if i in (1, 2, 5, 6) or one is None else with_batch(one, dims[i], size).flatten(0, 1)
-            for i, one in enumerate(moved)
-        ]
-        given = [args[i] if i in (1, 2, 5, 6) else images[i] for i in range(TENSORS)]
-        return tuple(one.unflatten(0, (size, -1)) for one in operator(*given, *args[TENSORS:])), (0, 0)
-    rest = list(args[TENSORS:])
-    rest[ARGUMENTS] = None  # a packed filter is one of them all
-    each = [
-        operator(*(one if dim is None else one[i] for one, dim in zip(moved, dims[:TENSORS], strict=True)), *rest)
-        for i in range(size)
-    ]
-    return tuple(torch.stack(some) for some in zip(*each, strict=True)), (0, 0)
-
-
 def _define(name: str) -> Any:
     """Register the operator of a name."""
 
@@ -165,8 +144,9 @@ def _define(name: str) -> Any:
         ctx.norm, ctx.num_inputs = ctx.norm._replace(weight=None, bias=None), len(inputs)
         autograd.save(ctx, *inputs[:TENSORS])
 
-    def batched(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, tuple[int, int]]:
-        return _batched(name, info, in_dims, args)
+    def batched(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, tuple[int, ...]]:
+        dims, packed = in_dims[:TENSORS], TENSORS + ARGUMENTS
+        return batched_images(OPERATORS[name], info.batch_size, dims, args, IMAGES, packed)
 
     def flops(x: Any, w: Any, _bias: Any, _residual: Any, frames: Any, *rest: Any, out_shape: Any) -> int:
         x = x if frames is None else [*x[:2], frames[2] + x[2], *x[3:]]
@@ -178,7 +158,7 @@ def _define(name: str) -> Any:
     operator.register_vmap(batched)
     autograd.register(whole, remember, _backward, _forward_mode)
     flop_formulas.register(whole, flops)
-    sharding.declare(whole, lambda *_: ((0, 3, 4), [sharding.SHARDED] * 2))
+    sharding.declare(whole, lambda *_: (IMAGES, [sharding.SHARDED] * 2))
     return operator
 
 
