@@ -72,14 +72,14 @@ class MlpGeometry:
         filters = c * self.M + m * self.K + max(self.C, self.M)
         pixels = together * BANK_COLUMNS
         each = self.itemsize * (X_TILES * c + TILES * m + TILES * k) + self.residual_bytes * TILES * k
-        # filters as they come, biases, zeros of the warm-up and evacuations in two steps
-        return self.itemsize * filters + pixels * each + 4 * (m + k) + 4 * BANK_COLUMNS + 512
+        # filters as they come, biases, and evacuations in two steps
+        return self.itemsize * filters + pixels * each + 4 * (m + k) + 4 * BANK_COLUMNS
 
     @property
     def instructions(self) -> int:
         """Of one core of one, at most."""
         c, m, k = (len(tiles) for tiles in (self.c_tiles, self.m_tiles, self.k_tiles))
-        return 64 + 4 * (m * c + k * m) + len(self.banks) * (2 * c + 2 * m * c + m + 2 * k * m + 6 * k)
+        return 8 + 4 * (m * c + k * m) + len(self.banks) * (2 * c + 2 * m * c + m + 2 * k * m + 6 * k)
 
 
 def unsupported_reason(geometry: MlpGeometry) -> str:

@@ -223,19 +223,23 @@ def back_to_back(taps: int) -> Chain:
     )
 
 
-def normed(name: str, model: str, problem: ConvProblem, what: str, **asked: Any) -> Chain:
-    """A convolution whose pixels are normalised over their channels before they are written."""
+def normed(name: str, problem: ConvProblem, residual: str | None) -> Chain:
+    """A convolution whose pixels are normalised over their channels before they are written; with a residual, the
+    second of a block, whose sum is written too."""
+    what, plain = "RMSNorm and SiLU", {"bias": True, "residual": residual}
+    asked = {**plain, "y_norm": "rms", "y_norm_weight": True, "activation": "silu"}
+    asked["return_before_norm"] = residual is not None
     elements = problem.N * problem.K * math.prod(axis.out for axis in problem.axes)
     inputs = problem.N * problem.C * math.prod(axis.size for axis in problem.axes)
     return Chain(
-        name,
-        model,
+        f"{name}_residual" if residual else name,
+        "Wan video VAE",
         f"{problem.N} x {problem.C} to {problem.K} channels, {' x '.join(str(axis.size) for axis in problem.axes)}",
-        (inputs + elements) * problem.itemsize,
+        (inputs + (3 if residual else 1) * elements) * problem.itemsize,
         problem.flops,
-        lambda: convolved(problem, "convolution", bias=True),
-        lambda: (convolved(problem, f"convolution with {what}", bias=True, **asked),),
-        lambda: (convolved(problem, "convolution", bias=True), passed(what, elements)),
+        lambda: convolved(problem, "convolution", **plain),
+        lambda: (convolved(problem, f"convolution with {what}", **asked),),
+        lambda: (convolved(problem, "convolution", **plain), passed(what, elements)),
     )
 
 
@@ -374,9 +378,8 @@ def chains() -> Iterator[Chain]:
     yield gated("lfm2", "LFM2, gated short convolution", lfm2, "BCx")
     yield from (back_to_back(taps) for taps in (7, 128))
     conformer = cases.get("conformer").problem
-    wan = {"y_norm": "rms", "y_norm_weight": True, "activation": "silu"}
-    for name in ("wan_384", "wan_192", "wan_96"):
-        yield normed(name, "Wan video VAE", cases.get(name).problem, "RMSNorm and SiLU", **wan)
+    for residual in (None, "pre_activation"):
+        yield from (normed(name, cases.get(name).problem, residual) for name in ("wan_384", "wan_192", "wan_96"))
     yield gated("conformer", "Conformer, GLU and SiLU", conformer, "xG", bias=True, activation="silu")
     yield from (convnext(*one) for one in ((96, 56), (384, 14)))
     yield from (bottleneck(*one, training) for one in ((64, 56), (256, 14)) for training in (False, True))

@@ -12,11 +12,7 @@ from ....schedules.tiles import BANK_COLUMNS, cut_at, share, some_of, transposes
 from ..._dma import load, store
 from ..._engines import SCALAR_START_WORK_PSUM, SCALAR_WORK, new_ledger
 from ..._epilogue import FUNCTIONS, evacuate, load_bias
-from ..._warm import warm_up, warm_zeros
 from ...conv.filter_feed import transpose_together
-
-#: Matmuls on zeros while the first x and filters come.
-WARM_UP = 40
 
 
 @dataclass
@@ -48,7 +44,6 @@ class Core:
     def __init__(self, operands, geometry, epilogue, activation):
         self.operands, self.geometry, self.epilogue, self.activation = operands, geometry, epilogue, activation
         self.ledger, self.second = new_ledger(), None
-        warm_up(warm_zeros(), WARM_UP, 1)
         self.first = self.transposed(operands.w1, geometry.m_tiles, geometry.c_tiles)
         self.bias1 = [load_bias(operands.bias1, m, mn) for m, mn in geometry.m_tiles]
         self.bias2 = [load_bias(operands.bias2, k, kn) for k, kn in geometry.k_tiles]
