@@ -44,7 +44,8 @@ CONTENTION = 0.05
 M_TILE_NS = 550.0
 #: ns until the first matmul on zeros, and as their numbers are counted from.
 WARM_UP_START_NS, ZEROS_NS = 300.0, 400.0
-#: ns from x's arrival to the first sums where a prologue and zeros beside x come between, after the numbers of both.
+#: ns from x's arrival to the first sums where a prologue and zeros beside x come between, after the numbers of both;
+#: calibrated on modelled traces, no other source.
 PROLOGUE_NS = 2_500.0
 #: Of depthwise problems, ns until w has come, from the last trigger of the first stationaries to the first sums, and
 #: share of the zeros that Vector writes; GpSimd has the others.
