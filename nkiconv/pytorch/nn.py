@@ -224,8 +224,13 @@ class _Transposed(_Fused):
         self.strict_nonfinite = strict_nonfinite
 
     def _transposed(
-        self, function: Callable[..., Tensor], input: Tensor, output_size: Any, residual: Tensor | None
-    ) -> Tensor:
+        self,
+        function: Callable[..., Any],
+        input: Tensor,
+        output_size: Any,
+        residual: Tensor | None,
+        return_stats: str | None,
+    ) -> Any:
         """forward's y by one of the functions; output_size: as torch's modules take it."""
         conv = cast("torch.nn.ConvTranspose1d", self)
         ends: Any = conv.output_padding
@@ -244,6 +249,7 @@ class _Transposed(_Fused):
             conv.dilation,
             residual=residual,
             residual_position=self.residual_position,
+            return_stats=return_stats,
             **self._fused(),
         )
 
@@ -258,26 +264,47 @@ class ConvTranspose1d(_Transposed, torch.nn.ConvTranspose1d):
     Raises: UnsupportedError.
     """
 
-    def forward(self, input: Tensor, output_size: Any = None, *, residual: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        input: Tensor,
+        output_size: Any = None,
+        *,
+        residual: Tensor | None = None,
+        return_stats: str | None = None,
+    ) -> Any:
         """y [N, K, Q] of input [N, C, W]; output_size: torch's, of Q among those that stride allows; residual: of y's
-        shape. Errors as of `conv_transpose1d`."""
-        return self._transposed(conv_transpose1d, input, output_size, residual)
+        shape. The rest, and errors, as of `conv_transpose1d`."""
+        return self._transposed(conv_transpose1d, input, output_size, residual, return_stats)
 
 
 class ConvTranspose2d(_Transposed, torch.nn.ConvTranspose2d):
     """`torch.nn.ConvTranspose2d` of [N, C, H, W] or [C, H, W]. Arguments and errors as of `ConvTranspose1d`."""
 
-    def forward(self, input: Tensor, output_size: Any = None, *, residual: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        input: Tensor,
+        output_size: Any = None,
+        *,
+        residual: Tensor | None = None,
+        return_stats: str | None = None,
+    ) -> Any:
         """y [N, K, P, Q] of input [N, C, H, W]; the rest as of `ConvTranspose1d.forward`."""
-        return self._transposed(conv_transpose2d, input, output_size, residual)
+        return self._transposed(conv_transpose2d, input, output_size, residual, return_stats)
 
 
 class ConvTranspose3d(_Transposed, torch.nn.ConvTranspose3d):
     """`torch.nn.ConvTranspose3d` of [N, C, D, H, W] or [C, D, H, W]. Arguments and errors as of `ConvTranspose1d`."""
 
-    def forward(self, input: Tensor, output_size: Any = None, *, residual: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        input: Tensor,
+        output_size: Any = None,
+        *,
+        residual: Tensor | None = None,
+        return_stats: str | None = None,
+    ) -> Any:
         """y [N, K, Z, P, Q] of input [N, C, D, H, W]; the rest as of `ConvTranspose1d.forward`."""
-        return self._transposed(conv_transpose3d, input, output_size, residual)
+        return self._transposed(conv_transpose3d, input, output_size, residual, return_stats)
 
 
 class CausalConv1d(Conv1d):

@@ -35,26 +35,26 @@ def conv_transpose1d(
     x_scale: Tensor | None = None,
     x_shift: Tensor | None = None,
     x_activation: str | None = None,
-) -> Tensor:
+    return_stats: str | None = None,
+) -> Any:
     """`torch.nn.functional.conv_transpose1d` by nkiconv's kernels.
 
     Args:
         input: [N, C, W] or [C, W]; bf16, fp16 or fp32, and float64 where torch computes. weight: [C, K / groups, S].
         bias: [K].
         stride, padding, output_padding, groups, dilation: as torch has them.
-        activation, residual, residual_position, layer, strict_nonfinite, x_scale, x_shift, x_activation: as
-            of `conv1d`.
+        activation, residual, residual_position, layer, strict_nonfinite, x_scale, x_shift, x_activation, return_stats:
+            as of `conv1d`.
 
-    Returns: [N, K, Q] or [K, Q] of input's dtype.
+    Returns: [N, K, Q] or [K, Q] of input's dtype; with return_stats the pair of it and the statistics, [P, N, K, 3].
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
     numbers = stride, padding, output_padding, groups, dilation
     strict = modes.wants_strict_nonfinite(strict_nonfinite)
-    more = Fused(activation, residual_position, layer, strict, x_activation)
+    more = Fused(activation, residual_position, layer, strict, x_activation, return_stats)
     given = input, weight, bias, residual, numbers, more, None, _asked
-    y: Tensor = convolve("conv_transpose1d", *given, scales=(x_scale, x_shift))
-    return y
+    return convolve("conv_transpose1d", *given, scales=(x_scale, x_shift))
 
 
 def conv_transpose2d(
@@ -75,23 +75,23 @@ def conv_transpose2d(
     x_scale: Tensor | None = None,
     x_shift: Tensor | None = None,
     x_activation: str | None = None,
-) -> Tensor:
+    return_stats: str | None = None,
+) -> Any:
     """`torch.nn.functional.conv_transpose2d` by nkiconv's kernels.
 
     Args:
         input: [N, C, H, W] or [C, H, W]. weight: [C, K / groups, R, S].
         The rest: as in `conv_transpose1d`, an int for both axes or one for each.
 
-    Returns: [N, K, P, Q] or [K, P, Q] of input's dtype.
+    Returns: [N, K, P, Q] or [K, P, Q] of input's dtype; the rest as of `conv_transpose1d`.
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
     numbers = stride, padding, output_padding, groups, dilation
     strict = modes.wants_strict_nonfinite(strict_nonfinite)
-    more = Fused(activation, residual_position, layer, strict, x_activation)
+    more = Fused(activation, residual_position, layer, strict, x_activation, return_stats)
     given = input, weight, bias, residual, numbers, more, None, _asked
-    y: Tensor = convolve("conv_transpose2d", *given, scales=(x_scale, x_shift))
-    return y
+    return convolve("conv_transpose2d", *given, scales=(x_scale, x_shift))
 
 
 def conv_transpose3d(
@@ -112,23 +112,23 @@ def conv_transpose3d(
     x_scale: Tensor | None = None,
     x_shift: Tensor | None = None,
     x_activation: str | None = None,
-) -> Tensor:
+    return_stats: str | None = None,
+) -> Any:
     """`torch.nn.functional.conv_transpose3d` by nkiconv's kernels.
 
     Args:
         input: [N, C, D, H, W] or [C, D, H, W]. weight: [C, K / groups, T, R, S].
         The rest: as in `conv_transpose1d`, an int for all axes or one for each.
 
-    Returns: [N, K, Z, P, Q] or [K, Z, P, Q] of input's dtype.
+    Returns: [N, K, Z, P, Q] or [K, Z, P, Q] of input's dtype; the rest as of `conv_transpose1d`.
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
     numbers = stride, padding, output_padding, groups, dilation
     strict = modes.wants_strict_nonfinite(strict_nonfinite)
-    more = Fused(activation, residual_position, layer, strict, x_activation)
+    more = Fused(activation, residual_position, layer, strict, x_activation, return_stats)
     given = input, weight, bias, residual, numbers, more, None, _asked
-    y: Tensor = convolve("conv_transpose3d", *given, scales=(x_scale, x_shift))
-    return y
+    return convolve("conv_transpose3d", *given, scales=(x_scale, x_shift))
 
 
 def _asked(name: str, w: Tensor, numbers: tuple[Any, ...], more: Fused) -> Convolution:

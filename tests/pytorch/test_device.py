@@ -215,10 +215,14 @@ def test_a_prologue_goes_along(recorder, name, form):
     assert kwargs["x_activation"] == "relu"
 
 
-@pytest.mark.parametrize("name", ["conv1d", "conv2d", "conv3d"])
+@pytest.mark.parametrize("name", ["conv1d", "conv2d", "conv3d", "conv_transpose2d"])
 def test_statistics_come_back(recorder, name):
     rank = int(name[-2])
-    x, w = torch.arange(2 * 4 * 5**rank).remainder(5).float().reshape(2, 4, *[5] * rank), torch.ones(6, 4, *[3] * rank)
+    channels = (4, 6) if "transpose" in name else (6, 4)
+    x, w = (
+        torch.arange(2 * 4 * 5**rank).remainder(5).float().reshape(2, 4, *[5] * rank),
+        torch.ones(*channels, *[3] * rank),
+    )
     y, stats = device.convolve(asked_of(name, rank, return_stats="channel"), x, w, None, None)
     assert torch.equal(y, getattr(F, name)(x, w, padding=1))
     each = statistics.Norm("instance", None, 0.0)
@@ -226,7 +230,7 @@ def test_statistics_come_back(recorder, name):
     assert_within_share(statistics.moments(stats, each), expected, FLOAT32_SUMS)
     [(_, _, _, kwargs)] = recorder.calls
     problem, wanted = asked_of(name, rank).problem(x, w), Asked(return_stats="channel")
-    found = estimate(Request(problem=problem, asked=wanted, operation="conv3d" if rank == 3 else "conv2d"))
+    found = estimate(Request(problem=problem, asked=wanted, operation=asked_of(name, rank).operation))
     assert (kwargs["algorithm"], kwargs["config"]) == (found.algorithm, found.config)
     assert kwargs["return_stats"] == "channel"
 

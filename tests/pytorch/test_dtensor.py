@@ -102,13 +102,14 @@ def test_statistics_of_channels(placement, mesh):
 
 
 @pytest.mark.parametrize("placement", [Replicate(), Shard(0)], ids=str)
-def test_statistics_of_a_result(placement, mesh):
+@pytest.mark.parametrize("name", ["conv2d", "conv_transpose2d"])
+def test_statistics_of_a_result(name, placement, mesh):
     torch.manual_seed(0)
-    tensors = [torch.randn(2, 4, 5, 5), torch.randn(6, 4, 3, 3), torch.randn(2, 4)]
+    tensors = [torch.randn(2, 6, 5, 5), torch.randn(6, 6, 3, 3), torch.randn(2, 6)]
 
     def function(x, w, scale):
-        y, stats = pytorch.conv2d(x, w, x_scale=scale, return_stats="channel")
-        return pytorch.norm_act_conv2d(y, w[:, :1].expand(-1, 6, -1, -1), stats=stats, num_groups=3)
+        y, stats = getattr(pytorch, name)(x, w, x_scale=scale, return_stats="channel")
+        return pytorch.norm_act_conv2d(y, w, stats=stats, num_groups=3)
 
     gradients_agree(mesh, function, tensors, (0, 2), placement)
 

@@ -1,6 +1,5 @@
-"""The operators `nkiconv::conv1d_with_prologue` to `conv3d_with_prologue`, those of transposed convolutions,
-`nkiconv::conv_transpose1d_with_prologue` to `conv_transpose3d_with_prologue`, and those with a second result,
-`nkiconv::conv1d_with_stats` to `conv3d_with_stats`.
+"""The operators `nkiconv::conv1d_with_prologue` to `conv3d_with_prologue`, those with a second result,
+`nkiconv::conv1d_with_stats` to `conv3d_with_stats`, and both of transposed convolutions, `conv_transpose1d_with_stats`.
 
     nkiconv::conv2d_with_prologue(
         input, weight, bias, residual, x_scale, x_shift, ..., packed, strict_nonfinite, x_activation
@@ -34,8 +33,7 @@ from .prologue import Scales
 from .registrar import registrar
 from .tensor_kinds import memory_format
 
-NAMES = ("conv1d", "conv2d", "conv3d")
-TRANSPOSED = ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+NAMES = ("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 #: What `return_stats` of the operators is, by what follows their names.
 SUFFIXES = {WITH_PROLOGUE: None, WITH_STATS: "channel"}
 #: Tensors of an operator before its numbers.
@@ -191,5 +189,4 @@ def _tangent(asked: Convolution, x: Tensor, scales: Scales, tangents: Sequence[T
     return (found if slope is None else found * slope).to(x.dtype)
 
 
-_DEFINED = [*((name, suffix) for suffix in SUFFIXES for name in NAMES), *((name, WITH_PROLOGUE) for name in TRANSPOSED)]
-OPERATORS = {f"{name}{suffix}": _define(name, suffix) for name, suffix in _DEFINED}
+OPERATORS = {f"{name}{suffix}": _define(name, suffix) for suffix in SUFFIXES for name in NAMES}
