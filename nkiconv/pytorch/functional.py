@@ -37,6 +37,7 @@ class Fused(NamedTuple):
     strict_nonfinite: bool = False
     x_activation: str | None = None
     return_stats: str | None = None
+    x_upsample: int = 1
 
 
 #: What a call asks for, of an operator's name, its filter, its numbers and what is fused.
@@ -114,6 +115,7 @@ def conv2d(
     x_scale: Tensor | None = None,
     x_shift: Tensor | None = None,
     x_activation: str | None = None,
+    x_upsample: int = 1,
     return_stats: str | None = None,
     y_norm: str | None = None,
     y_norm_weight: Tensor | None = None,
@@ -125,8 +127,10 @@ def conv2d(
 
     Args:
         input: [N, C, H, W] or [C, H, W]. weight: [K, C / groups, R, S].
+        x_upsample: 1, or 2: what is convolved has each row and column twice, as `interpolate` with scale_factor=2 and
+            mode="nearest" has it, after x_activation and before the padding. The kernel loads input as it is.
         y_norm, y_norm_weight, y_norm_bias, y_norm_eps, return_before_norm: a norm over the channels of each pixel, as
-            of `nkiconv.conv2d`; without groups, x_scale, x_shift, x_activation and return_stats.
+            of `nkiconv.conv2d`; without groups, x_scale, x_shift, x_activation, x_upsample and return_stats.
         The rest: as in `conv1d`, an int for both axes or one for each.
 
     Returns: [N, K, P, Q] or [K, P, Q] of input's dtype; with return_stats the pair of it and [P, N, K, 3], or with
@@ -135,7 +139,7 @@ def conv2d(
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
     strict = modes.wants_strict_nonfinite(strict_nonfinite)
-    more = Fused(activation, residual_position, layer, strict, x_activation, return_stats)
+    more = Fused(activation, residual_position, layer, strict, x_activation, return_stats, x_upsample)
     given = input, weight, bias, residual, (stride, padding, dilation, groups), more, packed
     norm = norm_of(y_norm, y_norm_weight, y_norm_bias, y_norm_eps, return_before_norm)
     return convolve("conv2d", *given, scales=(x_scale, x_shift), norm=norm)
@@ -300,6 +304,7 @@ def convolve(
         given = x, w, bias, residual, numbers, more, packed, reads, frames, scales, norm
         return handle_torch_function(convolve, (x, w), name, *given)
     plain = norm is None and residual is packed is frames is scales[0] is scales[1] is None
+    plain = plain and type(more.x_upsample) is int  # True is 1, and is refused
     if plain and more == Fused(layer=more.layer, strict_nonfinite=more.strict_nonfinite):
         y = _by_torch(name, x, w, bias, numbers)
         if y is not None:

@@ -62,12 +62,14 @@ PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 class _Fused(Freezes):
     """What our modules have besides torch's module of that name, which comes next in their order of classes."""
 
-    #: What padding_mode may be.
+    #: What padding_mode may be, and x_upsample.
     padding_modes: tuple[str, ...] = PADDING_MODES
+    upsamples: tuple[int, ...] = (1,)
     activation: str | None = None
     residual_position: str = "pre_activation"
     layer: str | None = None
     strict_nonfinite: bool | None = None
+    x_upsample: int = 1
 
     def __init__(
         self,
@@ -87,8 +89,9 @@ class _Fused(Freezes):
         residual_position: str = "pre_activation",
         layer: str | None = None,
         strict_nonfinite: bool | None = None,
+        x_upsample: int = 1,
     ) -> None:
-        _check(type(self), padding_mode, activation, residual_position)
+        _check(type(self), padding_mode, activation, residual_position, x_upsample)
         modes.wants_strict_nonfinite(strict_nonfinite)
         super().__init__(
             in_channels,
@@ -104,7 +107,7 @@ class _Fused(Freezes):
             dtype=dtype,
         )
         self.activation, self.residual_position, self.layer = activation, residual_position, layer
-        self.strict_nonfinite = strict_nonfinite
+        self.strict_nonfinite, self.x_upsample = strict_nonfinite, x_upsample
 
     @property
     def operator(self) -> str:
@@ -114,7 +117,8 @@ class _Fused(Freezes):
     def _fused(self) -> dict[str, Any]:
         """What every function takes of these, by name."""
         layer = modes.told_layer(self.layer)
-        return {"activation": self.activation, "layer": layer, "strict_nonfinite": self.strict_nonfinite}
+        found = {"activation": self.activation, "layer": layer, "strict_nonfinite": self.strict_nonfinite}
+        return found if self.x_upsample == 1 else found | {"x_upsample": self.x_upsample}
 
     def _convolved(self, function: Callable[..., Any], input: Tensor, residual: Tensor | None, **more: Any) -> Any:
         """forward's y by one of the functions; more: of its arguments, before the module's own; other padding than
@@ -144,6 +148,7 @@ class _Fused(Freezes):
         text: str = super().extra_repr()
         if self.is_frozen:
             text += f", weight={vars(self)['weight']!r}"
+        text += "" if self.x_upsample == 1 else f", x_upsample={self.x_upsample}"
         return text if self.activation is None else f"{text}, activation={self.activation}"
 
 
@@ -166,7 +171,15 @@ class Conv1d(_Fused, torch.nn.Conv1d):
 
 
 class Conv2d(_Fused, torch.nn.Conv2d):
-    """`torch.nn.Conv2d` of [N, C, H, W] or [C, H, W]. Arguments and errors as of `Conv1d`."""
+    """`torch.nn.Conv2d` of [N, C, H, W] or [C, H, W].
+
+    Args:
+        x_upsample: 1, or 2: what `torch.nn.Upsample(scale_factor=2)` makes of the input is convolved, as of
+            `functional.conv2d`; with zeros for padding.
+        The rest, and errors: as of `Conv1d`, whose x_upsample is 1.
+    """
+
+    upsamples = rules.UPSAMPLES
 
     def forward(self, input: Tensor, residual: Tensor | None = None, *, return_stats: str | None = None) -> Any:
         """y [N, K, P, Q] of input [N, C, H, W]; residual: of y's shape. The rest as of `functional.conv2d`."""
@@ -446,7 +459,8 @@ class NormActConv2d(NormActConv):
         norm: "group", "batch" or "instance". num_groups: of "group"; None: 32. eps, affine: as torch's norms.
         momentum, track_running_stats: of "batch", as torch's.
         x_activation: None or a name of `nkiconv.rules.ACTIVATIONS`, of what the norm gives.
-        fused: activation, residual_position, layer and strict_nonfinite of `Conv2d`, of its result.
+        fused: activation, residual_position, layer and strict_nonfinite of `Conv2d`, of its result; x_upsample, of what
+            x_activation gives.
 
     Raises: UnsupportedError, GeometryError, KindError.
     """
@@ -472,8 +486,13 @@ def operator_of(module: Any) -> str:
     return "depthwise_conv1d" if module.groups == module.in_channels == module.out_channels else "conv1d"
 
 
-def _check(kind: type[_Fused], padding_mode: str, activation: str | None, residual_position: str) -> None:
-    wrong = rules.accepted("padding_mode", padding_mode, kind.padding_modes), rules.activation(activation)
+def _check(
+    kind: type[_Fused], padding_mode: str, activation: str | None, residual_position: str, x_upsample: int = 1
+) -> None:
+    wrong = [rules.accepted("padding_mode", padding_mode, kind.padding_modes), rules.activation(activation)]
+    wrong.append(rules.accepted("x_upsample", x_upsample, kind.upsamples, "use one of them, or upsample the input"))
+    if x_upsample != 1 and padding_mode != "zeros":
+        wrong.append(f"padding_mode={padding_mode!r}: must be 'zeros' with x_upsample; upsample the input before")
     errors = list(refused(UnsupportedError, *wrong, rules.residual_position(residual_position)))
     raise_all(f"{kind.__name__} cannot be built", errors)
 

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import refused
+from .. import rules
+from ..errors import refuse, refused
 from ..norms import STATS
 from .computers import modes
 from .computers.statistics import Norm, ScaleShift, norm_by_torch, stats_by_torch
@@ -176,6 +177,7 @@ def _of_rank(rank: int) -> Callable[..., Any]:
         momentum: float | Tensor = 0.1,
         stats: Tensor | Sequence[Tensor] | None = None,
         x_activation: str | None = "silu",
+        x_upsample: int = 1,
         activation: str | None = None,
         residual: Tensor | None = None,
         residual_position: str = "pre_activation",
@@ -188,6 +190,8 @@ def _of_rank(rank: int) -> Callable[..., Any]:
         (x,) = autocast(x)
         running = None if running_mean is running_var is None else (running_mean, running_var)
         _check_running(norm, running, stats, training)
+        taken = rules.UPSAMPLES if rank == 2 else (1,)
+        refuse(UnsupportedError, rules.accepted("x_upsample", x_upsample, taken, "upsample what the norm gives"))
         asked, affine = Norm(norm, num_groups, eps), (norm_weight, norm_bias)
         scale, shift = _normalised(rank, x, asked, affine, stats, running, momentum if training else None)
         found = _CONVOLVE[rank](
@@ -208,6 +212,7 @@ def _of_rank(rank: int) -> Callable[..., Any]:
             x_shift=shift,
             x_activation=x_activation,
             return_stats=return_stats,
+            **({} if x_upsample == 1 else {"x_upsample": x_upsample}),
         )
         y, *of_y = [found] if return_stats is None else found
         y = y[0] if alone else y
@@ -244,6 +249,7 @@ Args:
         these by momentum, in place, as torch's batch_norm does. None: statistics of input alone.
     stats: statistics of input, as of `channel_stats` or of return_stats of what wrote it; None: they are taken here.
     x_activation: of what the norm gives: None or a name of `nkiconv.rules.ACTIVATIONS`.
+    x_upsample: as of `conv2d`, of what x_activation gives; 1 of other ranks.
     activation, residual, residual_position, layer, packed, strict_nonfinite, return_stats: as of `conv{rank}d`, of its
         result.
 

@@ -194,25 +194,34 @@ def test_frames_go_in_front_of_volumes(recorder):
 
 
 @pytest.mark.parametrize(
-    ("name", "form"),
-    [("conv1d", "channel"), ("conv2d", "image"), ("conv3d", "channel"), ("conv_transpose2d", "image")],
+    ("name", "form", "more"),
+    [
+        ("conv1d", "channel", {}),
+        ("conv2d", "image", {}),
+        ("conv2d", "channel", {"x_upsample": 2}),
+        ("conv3d", "channel", {}),
+        ("conv_transpose2d", "image", {}),
+    ],
 )
-def test_a_prologue_goes_along(recorder, name, form):
+def test_a_prologue_goes_along(recorder, name, form, more):
     rank = int(name[-2])
     x = torch.arange(2 * 4 * 5**rank).remainder(5).float().reshape(2, 4, *[5] * rank)
     w, shape = torch.ones(6, 4, *[3] * rank), (4,) if form == "channel" else (2, 4)
     w = w.transpose(0, 1) if "transpose" in name else w
     scale, shift = torch.arange(math.prod(shape)).float().reshape(shape) - 2, torch.ones(shape)
-    y = device.convolve(asked_of(name, rank, x_activation="relu"), x, w, None, None, scales=(scale, shift))
+    asked = asked_of(name, rank, x_activation="relu", **more)
+    y = device.convolve(asked, x, w, None, None, scales=(scale, shift))
     by_channel = [*shape, *[1] * rank]
     h = (x * scale.reshape(by_channel) + shift.reshape(by_channel)).relu()
+    h = F.interpolate(h, scale_factor=2) if more else h
     assert torch.equal(y, getattr(F, name)(h, w, padding=1))
     [(_, _, _, kwargs)] = recorder.calls
-    wanted = Asked(x_scale=form, x_shift=form, x_activation="relu")
-    problem = asked_of(name, rank).problem(x, w)
+    wanted = Asked(x_scale=form, x_shift=form, x_activation="relu", **more)
+    problem = asked.problem(x, w)
     found = estimate(Request(problem=problem, asked=wanted, operation=asked_of(name, rank).operation))
     assert (kwargs["algorithm"], kwargs["config"]) == (found.algorithm, found.config)
     assert kwargs["x_activation"] == "relu"
+    assert kwargs.get("x_upsample") == more.get("x_upsample")
 
 
 @pytest.mark.parametrize("name", ["conv1d", "conv2d", "conv3d", "conv_transpose2d"])

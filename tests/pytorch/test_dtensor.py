@@ -80,15 +80,17 @@ OF_X = {"channels": (4,), "images": (2, 4)}
 
 @pytest.mark.parametrize("placement", [Replicate(), Shard(0)], ids=str)
 @pytest.mark.parametrize("shape", OF_X.values(), ids=OF_X)
-@pytest.mark.parametrize("name", ["conv2d", "conv_transpose2d"])
+@pytest.mark.parametrize("name", ["conv2d", "conv2d of 2x", "conv_transpose2d"])
 def test_a_prologue(name, shape, placement, mesh):
     torch.manual_seed(0)
+    name, of, _ = name.partition(" of 2x")
+    more = {"x_upsample": 2} if of else {}
     filters = (6, 4, 3, 3) if name == "conv2d" else (4, 6, 3, 3)
     tensors = [torch.randn(one) for one in ((2, 4, 5, 5), filters, shape, shape)]
     by_images = (0,) if len(shape) == 1 else (0, 2, 3)
 
     def function(x, w, scale, shift):
-        return getattr(pytorch, name)(x, w, x_scale=scale, x_shift=shift, x_activation="silu")
+        return getattr(pytorch, name)(x, w, x_scale=scale, x_shift=shift, x_activation="silu", **more)
 
     gradients_agree(mesh, function, tensors, by_images, placement)
 

@@ -204,7 +204,7 @@ def _launch(
     numbers: dict[str, Any] | None = None,
 ) -> Any:
     """What the kernel returns; filters: as it takes them; tensors, numbers: its other arguments, by name."""
-    images = (x if problem.is_volume else x.reshape(chunked_shape(problem, wanted.chunks))).contiguous()
+    images = (x if x.dim() > 3 else x.reshape(chunked_shape(problem, wanted.chunks))).contiguous()
     named = {name: tensor.contiguous() for name, tensor in tensors.items()}
     lnc = cores()
     arguments = dict(_arguments(problem, operation, wanted, lnc, _effort())) | (numbers or {})
@@ -247,6 +247,8 @@ def _arguments(
         found["activation"] = asked.activation
     if asked.x_activation is not None:
         found["x_activation"] = asked.x_activation
+    if asked.x_upsample != 1:
+        found["x_upsample"] = asked.x_upsample
     if asked.residual is not None:
         found["residual_position"] = asked.residual
     if asked.strict_nonfinite:

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from ...activations import ACTIVATIONS
 from ..operators.convolution import Convolution
 from ..operators.prologue import Scales
+from ..operators.tensor_kinds import memory_format
 
 _CONVOLVE: dict[int, Callable[..., torch.Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 _TRANSPOSE: dict[int, Callable[..., torch.Tensor]] = {
@@ -82,12 +83,22 @@ def unrounded(
 
 
 def prologued(asked: Convolution, x: torch.Tensor, scales: Scales) -> torch.Tensor:
-    """What is convolved, x_activation(x * x_scale + x_shift): in fp32, or float64 where x is, and rounded once."""
+    """What is convolved, x_activation(x * x_scale + x_shift), each pixel as often as x_upsample says: in fp32, or
+    float64 where x is, and rounded once."""
     if not asked.has_prologue(scales):
         return x
     found = prologue_argument(x, scales)
     found = found if asked.x_activation is None else activate(found, asked.x_activation)
-    return in_dtype(found, x.dtype)
+    return in_dtype(upsampled(found, asked.x_upsample), x.dtype)
+
+
+def upsampled(x: torch.Tensor, times: int) -> torch.Tensor:
+    """Each row and column of images so many times."""
+    if times == 1:
+        return x
+    # torch's own makes floats of extents, which torch.compile's symbols are none of, and takes no empty images
+    found = x[:, :, :, None, :, None].expand(*x.shape[:3], times, x.shape[3], times).flatten(2, 3).flatten(3, 4)
+    return found.contiguous(memory_format=memory_format(x, x))
 
 
 def prologue_argument(x: torch.Tensor, scales: Scales) -> torch.Tensor:

@@ -83,6 +83,7 @@ def _by_arrays(
     if asked.has_prologue(scales):
         more |= {name: _array(one) for name, one in zip(("x_scale", "x_shift"), scales, strict=True)}
         more["x_activation"] = asked.x_activation
+        more |= {"x_upsample": asked.x_upsample} if asked.x_upsample != 1 else {}
     if asked.return_stats is not None:
         more["return_stats"] = asked.return_stats
     if norm is not None:
@@ -121,7 +122,7 @@ def _by_packed(
     if more["residual"] is not None:
         more = more | {"residual": more["residual"].reshape(problem.output_shape)}
     found = _ARRAYS[max(2, asked.rank)](
-        to_numpy(x).reshape(problem.input_shape) if frames is None else to_numpy(x),
+        to_numpy(x) if asked.rank > 1 else to_numpy(x).reshape(problem.input_shape),
         packed,
         stride=problem.stride,
         padding=problem.padding,
@@ -270,12 +271,14 @@ def _truth(
 ) -> tuple[Any, Any]:
     """(y in float64, how far one that is rounded to dtype may be off)."""
     problem = asked.problem(x, w)
-    images, filters = (to_numpy(tensor).reshape(shape) for tensor, shape in zip((x, w), _shapes(problem), strict=True))
+    images, filters = to_numpy(x if asked.rank > 1 else x[:, :, None]), to_numpy(w).reshape(problem.filter_shape)
     inexact: Any = 0.0
     if asked.has_prologue(scales):
-        of_x = (*map(_array, scales), asked.x_activation)
-        inexact = abs_sum_ref(prologue_bound(images, problem.dtype, *of_x), filters, problem)
-        images = prologue_ref(images, *of_x)
+        x_scale, x_shift = map(_array, scales)
+        of_x = x_scale, x_shift, asked.x_activation
+        off = prologue_ref(prologue_bound(images, problem.dtype, *of_x), x_upsample=asked.x_upsample)
+        inexact = abs_sum_ref(off, filters, problem)
+        images = prologue_ref(images, *of_x, asked.x_upsample)
     sums, abs_sum = conv_ref(images, filters, problem), abs_sum_ref(images, filters, problem)
     shape = sums.shape
     added = None if residual is None else to_numpy(residual).reshape(shape)
@@ -349,10 +352,6 @@ def compare_filters_gradient(
                 f"right. Report it with input and gradient"
             )
     return expected
-
-
-def _shapes(problem: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    return problem.input_shape, problem.filter_shape
 
 
 def causal_conv1d_split(

@@ -39,7 +39,7 @@ _CONVERTED = tuple(OURS.values())
 _METHODS = ("forward", "_conv_forward")
 #: What our classes read from a module besides what torch's do.
 _ATTRIBUTES = (
-    "activation", "residual_position", "layer", "strict_nonfinite", "operator",
+    "activation", "residual_position", "layer", "strict_nonfinite", "x_upsample", "upsamples", "operator",
     "is_frozen", "pack_filter", "unpack_filter", "_filters", "_freeze", "_as_parameter", "_where", "_convolved",
     "_transposed", "_fused",
 )  # fmt: skip

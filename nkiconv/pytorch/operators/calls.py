@@ -33,6 +33,7 @@ def asked_of(
     packed: Tensor | None = None,
     strict_nonfinite: bool = False,
     x_activation: str | None = None,
+    x_upsample: int = 1,
     *,
     return_stats: str | None = None,
 ) -> Convolution:
@@ -49,6 +50,7 @@ def asked_of(
         layer=layer,
         strict_nonfinite=strict_nonfinite,
         x_activation=x_activation,
+        x_upsample=x_upsample,
         return_stats=return_stats,
     )
 
@@ -70,7 +72,7 @@ def call(
         name, more = f"{name}{WITH_FRAMES}", (frames,)
     elif asked.return_stats is not None or asked.has_prologue(scales):
         suffix = WITH_PROLOGUE if asked.return_stats is None else WITH_STATS
-        name, more, last = f"{name}{suffix}", scales, (asked.x_activation,)
+        name, more, last = f"{name}{suffix}", scales, (asked.x_activation, asked.x_upsample)
     operator = getattr(torch.ops.nkiconv, name).default
     found = operator(
         x,

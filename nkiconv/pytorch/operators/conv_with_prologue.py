@@ -2,14 +2,15 @@
 `nkiconv::conv1d_with_stats` to `conv3d_with_stats`, and both of transposed convolutions, `conv_transpose1d_with_stats`.
 
     nkiconv::conv2d_with_prologue(
-        input, weight, bias, residual, x_scale, x_shift, ..., packed, strict_nonfinite, x_activation
+        input, weight, bias, residual, x_scale, x_shift, ..., packed, strict_nonfinite, x_activation, x_upsample
     ) -> Tensor
     nkiconv::conv2d_with_stats(the same, where nothing need happen to input) -> (y, stats)
 
-The rest is as of `nkiconv::conv2d`, whose input is h = x_activation(v) rounded to input's dtype, v = input * x_scale +
-x_shift. For derivatives h is computed again, not kept:
+The rest is as of `nkiconv::conv2d`, whose input is h, each row and column x_upsample times, of x_activation(v) rounded
+to input's dtype, v = input * x_scale + x_shift. For derivatives h is computed again, not kept; with g the sum of dL/dh
+over the pixels that are one of input:
 
-    dL/dinput = dL/dh act'(v) x_scale, dL/dx_scale = sum of dL/dh act'(v) input, dL/dx_shift = sum of dL/dh act'(v)
+    dL/dinput = g act'(v) x_scale, dL/dx_scale = sum of g act'(v) input, dL/dx_shift = sum of g act'(v)
 
 stats are those of y before it is rounded, [P, N, K, 3], with the derivatives by y of `nkiconv::channel_stats`.
 """
@@ -26,7 +27,7 @@ from ...activations import ACTIVATIONS
 from ..computers import dispatch, host
 from . import autograd, flop_formulas, sharding, statistics
 from .calls import ARGUMENTS, WITH_PROLOGUE, WITH_STATS, asked_of
-from .convolution import Convolution
+from .convolution import Convolution, filter_like
 from .custom import batched_call, derivatives, remember_call, tangent_of
 from .fakes import fake_kernel
 from .prologue import Scales
@@ -62,8 +63,9 @@ def _define(name: str, suffix: str) -> Any:
         packed: Tensor | None = None,
         strict_nonfinite: bool = False,
         x_activation: str | None = None,
+        x_upsample: int = 1,
     ) -> Any:
-        more = activation, residual_position, layer, None, strict_nonfinite, x_activation
+        more = activation, residual_position, layer, None, strict_nonfinite, x_activation, x_upsample
         asked = asked_of(name, stride, padding, dilation, lhs_dilation, groups, *more, return_stats=stats)
         asked.check(input, weight, bias, residual, packed, None, (x_scale, x_shift))
         found = dispatch.convolve(asked, input, weight, bias, residual, packed, None, (x_scale, x_shift))
@@ -131,7 +133,8 @@ def _backward(ctx: Any, g: Tensor | None, of_stats: Tensor | None = None) -> tup
     of_x, of_w, of_bias, of_residual, of_scale, of_shift = ctx.needs_input_grad[1 : 1 + TENSORS]
     scales, before = (scale, shift), (of_x, of_scale, of_shift)
     # values are read where the filters' gradients are wanted, or sums again
-    h = host.prologued(ctx.asked, x, scales) if of_w or ctx.again else x
+    shape = *x.shape[:2], *ctx.asked.convolved(x)
+    h = host.prologued(ctx.asked, x, scales) if of_w or ctx.again else filter_like(x, shape, x.dtype)
     of_h, *others = derivatives(ctx, (h, w, bias, residual, y), (any(before), of_w, of_bias, of_residual), g)
     found = _of_prologue(ctx.asked, x, scales, of_h, before)
     return (found[0], *others, *found[1:], *nothing)
@@ -152,7 +155,7 @@ def _of_prologue(
     """dL/d input, x_scale and x_shift of g, that of what is convolved; those that are needed."""
     if g is None:
         return None, None, None
-    g, wide = host.wide(g), host.wide(x)
+    g, wide = _gathered(host.wide(g), asked.x_upsample), host.wide(x)
     slope = _slope(asked, host.prologue_argument(x, scales))
     g = g if slope is None else g * slope
     scale, shift = scales
@@ -164,6 +167,14 @@ def _of_prologue(
     if needs[2] and shift is not None:
         of_shift = _summed(g, shift)
     return of_x, of_scale, of_shift
+
+
+def _gathered(g: Tensor, times: int) -> Tensor:
+    """The sum over the pixels that are one of input."""
+    if times == 1:
+        return g
+    rows, columns = g.shape[2:]
+    return g.reshape(*g.shape[:2], rows // times, times, columns // times, times).sum((3, 5))
 
 
 def _summed(g: Tensor, numbers: Tensor) -> Tensor:
@@ -186,7 +197,7 @@ def _tangent(asked: Convolution, x: Tensor, scales: Scales, tangents: Sequence[T
     if found is None:
         return None
     slope = _slope(asked, host.prologue_argument(x, scales))
-    return (found if slope is None else found * slope).to(x.dtype)
+    return host.upsampled(found if slope is None else found * slope, asked.x_upsample).to(x.dtype)
 
 
 OPERATORS = {f"{name}{suffix}": _define(name, suffix) for suffix in SUFFIXES for name in NAMES}

@@ -33,9 +33,9 @@ FAR = BLANK_MOST // 2
 class Convolution:
     """Everything but the tensors of a call of operator `name`; a number, or a pair of zeros before and after, an axis.
 
-    x_activation: of x, before it is convolved. layer: who calls, for messages. strict_nonfinite: whether NaN and Inf
-    reach exactly the outputs that the definition gives them, of y and of gradients by x. return_stats: None, or
-    "channel": statistics of y are a second result.
+    x_activation, x_upsample: of x, before it is convolved. layer: who calls, for messages. strict_nonfinite: whether
+    NaN and Inf reach exactly the outputs that the definition gives them, of y and of gradients by x. return_stats:
+    None, or "channel": statistics of y are a second result.
     """
 
     name: str
@@ -50,6 +50,7 @@ class Convolution:
     strict_nonfinite: bool = False
     x_activation: str | None = None
     return_stats: str | None = None
+    x_upsample: int = 1
 
     @property
     def transposed(self) -> bool:
@@ -68,11 +69,11 @@ class Convolution:
 
     def has_prologue(self, scales: prologue.Scales) -> bool:
         """Whether something happens to x before it is convolved."""
-        return prologue.is_asked(scales, self.x_activation)
+        return prologue.is_asked(scales, self.x_activation, self.x_upsample)
 
     def plain(self) -> Convolution:
-        """The same without activations and statistics."""
-        more: dict[str, Any] = {"activation": None, "x_activation": None, "return_stats": None}
+        """The same without a prologue, activations and statistics."""
+        more: dict[str, Any] = {"activation": None, "x_activation": None, "x_upsample": 1, "return_stats": None}
         return dataclasses.replace(self, residual_position="pre_activation", **more)
 
     def axes(self, size: torch.Size, taps: torch.Size) -> list[Axis]:
@@ -87,7 +88,11 @@ class Convolution:
     def shape(self, x: torch.Tensor, w: torch.Tensor) -> list[int]:
         """Of y; without input channels it has none, as torch's."""
         channels = 0 if x.shape[1] == 0 else self.outputs(w)
-        return [x.shape[0], channels, *self.extents(x.shape[2:], w.shape[2:])]
+        return [x.shape[0], channels, *self.extents(self.convolved(x), w.shape[2:])]
+
+    def convolved(self, x: torch.Tensor) -> torch.Size:
+        """Sizes of the images that are convolved, without N and C."""
+        return x.shape[2:] if self.x_upsample == 1 else torch.Size([self.x_upsample * size for size in x.shape[2:]])
 
     def outputs(self, w: torch.Tensor) -> int:
         """Output channels of a filter."""
@@ -99,7 +104,7 @@ class Convolution:
         Extents that torch.compile keeps as symbols become numbers here, of which a compiled kernel is made.
         """
         raise_all(f"{self.name} has no kernel for this", list(tensor_violations("input", x, kernels_only=True)))
-        N, C, *sizes = map(int, x.shape)
+        N, C, *sizes = map(int, (*x.shape[:2], *self.convolved(x)))
         K, taps = int(self.outputs(w)), map(int, w.shape[2:])
         extents: dict[str, Any] = dict(zip("DHW"[-self.rank :], sizes, strict=True))
         extents |= zip("TRS"[-self.rank :], taps, strict=True)
@@ -145,7 +150,7 @@ class Convolution:
         self.refuse([*kinds, *self._together(given), *self._arguments(), *front.violations(x, frames)])
         if frames is not None and self.return_stats is not None:
             self.refuse([UnsupportedError("return_stats: is not taken with initial_frames; use channel_stats of y")])
-        self.refuse(list(prologue.violations(x, scales, self.x_activation, frames)))
+        self.refuse([*prologue.violations(x, scales, self.x_activation, frames), *self._upsample()])
         self.refuse([*self._shapes(front.shaped(x, frames), w, bias, residual), *self._packed(w, packed)])
 
     def refuse(self, errors: list[NkiconvError]) -> None:
@@ -182,6 +187,12 @@ class Convolution:
         yield from refused(UnsupportedError, rules.residual_position(self.residual_position))
         yield from refused(UnsupportedError, norms.return_stats(self.return_stats))
 
+    def _upsample(self) -> Iterator[NkiconvError]:
+        """Errors of x_upsample."""
+        yield from refused(UnsupportedError, rules.accepted("x_upsample", self.x_upsample, rules.UPSAMPLES))
+        if self.x_upsample != 1 and (self.transposed or self.rank != 2):
+            yield UnsupportedError(f"x_upsample={self.x_upsample}: conv2d alone takes it; upsample input before")
+
     def _shapes(
         self, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, residual: torch.Tensor | None
     ) -> Iterator[NkiconvError]:
@@ -207,7 +218,7 @@ class Convolution:
                 f"1, as in torch"
             )
             return
-        if not are_positive(self.extents(x.shape[2:], w.shape[2:])):
+        if not are_positive(self.extents(self.convolved(x), w.shape[2:])):
             yield GeometryError(
                 f"input.shape={tuple(x.shape)}: padded by {self.padding} it is smaller than the window of "
                 f"weight.shape={tuple(w.shape)} with dilation={self.dilation}; pad it, or shorten the filter"
@@ -221,7 +232,7 @@ class Convolution:
 
     def _too_large(self, x: torch.Tensor, w: torch.Tensor) -> Iterator[NkiconvError]:
         """Errors of a result that no memory holds, or nearly all of which are zeros."""
-        axes = self.axes(x.shape[2:], w.shape[2:])
+        axes = self.axes(self.convolved(x), w.shape[2:])
         yield from refused(GeometryError, *rules.blank("ZPQ"[-self.rank :], axes, self.transposed))
         size = math.prod(self.shape(x, w)) * x.element_size()
         if size > HBM_BYTES:

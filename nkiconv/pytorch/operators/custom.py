@@ -166,7 +166,7 @@ def tangent_of(asked: Convolution, tensors: Sequence[Any], tangents: Sequence[An
     elif dw is not None:
         dz = call(plain, x, dw, dbias, added)
     else:
-        dz = x.new_zeros(asked.shape(x, w))
+        dz = x.new_zeros(plain.shape(x, w))
         dz = dz if added is None else dz + added.to(x.dtype)
         dz = dz if dbias is None else dz + dbias.to(x.dtype).reshape(-1, *[1] * asked.rank)
     if asked.activation is not None:

@@ -56,7 +56,7 @@ def violations(norm: PixelNorm, asked: Convolution, x: Tensor, w: Tensor, scales
         )
     if asked.has_prologue(scales):
         yield UnsupportedError(
-            f"y_norm={norm.kind!r}: is not taken with x_scale, x_shift, x_activation; apply these before"
+            f"y_norm={norm.kind!r}: is not taken with x_scale, x_shift, x_activation, x_upsample; apply these before"
         )
 
 

@@ -50,6 +50,7 @@ class Called(NamedTuple):
             x_scale=form_of(self.scales[0]),
             x_shift=form_of(self.scales[1]),
             x_activation=asked.x_activation,
+            x_upsample=asked.x_upsample,
             **({} if self.norm is None else asked_of_planner(self.norm)),
         )
 

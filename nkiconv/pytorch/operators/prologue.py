@@ -17,9 +17,9 @@ Scales = tuple[Tensor | None, Tensor | None]
 NO_SCALES: Scales = (None, None)
 
 
-def is_asked(scales: Scales, activation: str | None) -> bool:
+def is_asked(scales: Scales, activation: str | None, upsample: int = 1) -> bool:
     """Whether something happens to x before it is convolved."""
-    return activation is not None or scales[0] is not None or scales[1] is not None
+    return activation is not None or scales[0] is not None or scales[1] is not None or upsample != 1
 
 
 def form_of(numbers: Tensor | None) -> str | None:
