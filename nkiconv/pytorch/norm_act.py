@@ -20,7 +20,7 @@ from ..errors import refuse, refused
 from ..norms import STATS
 from .computers import modes
 from .computers.statistics import Norm, ScaleShift, norm_by_torch, stats_by_torch
-from .errors import GeometryError, LayoutError, UnsupportedError, raise_all
+from .errors import DtypeError, GeometryError, LayoutError, UnsupportedError, raise_all
 from .function_modes import one_call
 from .functional import autocast, conv1d, conv2d, conv3d, refuse_script
 from .operators import statistics
@@ -118,33 +118,54 @@ def _of_one_image(rank: int, x: Any, residual: Any) -> tuple[Any, Any, bool]:
 
 
 def _normalised(
-    rank: int,
     x: Tensor,
+    offset: Tensor | None,
     norm: Norm,
     affine: tuple[Any, Any],
     stats: Any,
     running: tuple[Any, Any] | None,
     momentum: Any,
 ) -> tuple[Tensor, Tensor]:
-    """(scale, shift) of a norm of x [N, C, ...]. affine: weight and bias; running: fixed mean and variance, which move
-    by momentum where that is not None."""
-    if x.dim() != rank + 2:
-        raise LayoutError(f"input.shape={tuple(x.shape)}: must have {rank + 2} axes, or {rank + 1} of one image")
+    """(scale, shift) of a norm of x [N, C, ...] + offset. affine: weight and bias; running: fixed mean and variance,
+    which move by momentum where that is not None."""
     names = "norm_weight", "norm_bias"
     statistics.check_norm(norm, x.shape[1], *affine, x, names)
     if running is not None:
         statistics.check_norm(norm, x.shape[1], *running, x, ("running_mean", "running_var"))
         if momentum is None:
-            return _running_scale_shift(*running, *affine, norm.eps, x)
+            return _of_sum(*_running_scale_shift(*running, *affine, norm.eps, x), offset)
     _check_values(norm, x)
     if stats is None:
         stats = channel_stats(x)
-    for one in stats if isinstance(stats, (list, tuple)) else (stats,):
+    several = stats if isinstance(stats, (list, tuple)) else (stats,)
+    for one in several:
         statistics.check_stats("stats", one, x)
-    found = norm_scale_shift(stats, *affine, **norm._asdict())
+    if offset is not None:  # which moves the mean of each image and channel, and leaves the variance
+        several = [torch.stack([count, mean + offset, var], -1) for count, mean, var in (s.unbind(-1) for s in several)]
+    found = norm_scale_shift(several, *affine, **norm._asdict())
     if running is not None:
         _move(running, found, x.numel() // x.shape[1], momentum)
-    return found.scale, found.shift
+    return _of_sum(found.scale, found.shift, offset)
+
+
+def _of_sum(scale: Tensor, shift: Tensor, offset: Tensor | None) -> tuple[Tensor, Tensor]:
+    """(scale, shift) of x where those given are of x + offset."""
+    return scale, shift if offset is None else shift + offset * scale
+
+
+def _check_offset(rank: int, x: Tensor, offset: Any) -> Tensor | None:
+    """In the dtype of scale and shift. Raises LayoutError: x has other axes; DtypeError, GeometryError."""
+    if x.dim() != rank + 2:
+        raise LayoutError(f"input.shape={tuple(x.shape)}: must have {rank + 2} axes, or {rank + 1} of one image")
+    if offset is None:
+        return None
+    errors = list(tensor_violations("offset", offset))
+    if not errors:
+        errors += refused(DtypeError, rules.same("offset", "dtype", offset.dtype, "input", x.dtype))
+        errors += refused(GeometryError, rules.of_channels("offset", offset.shape, x.shape[0], x.shape[1]))
+    raise_all(f"norm_act_conv{rank}d cannot run this call", errors)
+    wide: Tensor = offset.to(torch.float64 if x.dtype == torch.float64 else torch.float32)
+    return wide
 
 
 def _move(running: tuple[Tensor, Tensor], found: ScaleShift, values: int, momentum: Any) -> None:
@@ -176,6 +197,7 @@ def _of_rank(rank: int) -> Callable[..., Any]:
         training: bool = False,
         momentum: float | Tensor = 0.1,
         stats: Tensor | Sequence[Tensor] | None = None,
+        offset: Tensor | None = None,
         x_activation: str | None = "silu",
         x_upsample: int = 1,
         activation: str | None = None,
@@ -193,7 +215,8 @@ def _of_rank(rank: int) -> Callable[..., Any]:
         taken = rules.UPSAMPLES if rank == 2 else (1,)
         refuse(UnsupportedError, rules.accepted("x_upsample", x_upsample, taken, "upsample what the norm gives"))
         asked, affine = Norm(norm, num_groups, eps), (norm_weight, norm_bias)
-        scale, shift = _normalised(rank, x, asked, affine, stats, running, momentum if training else None)
+        added_first = _check_offset(rank, x, offset)
+        scale, shift = _normalised(x, added_first, asked, affine, stats, running, momentum if training else None)
         found = _CONVOLVE[rank](
             x,
             weight,
@@ -248,6 +271,8 @@ Args:
     running_mean, running_var: [C], of norm "batch": instead of statistics of input, or with training=True moved toward
         these by momentum, in place, as torch's batch_norm does. None: statistics of input alone.
     stats: statistics of input, as of `channel_stats` or of return_stats of what wrote it; None: they are taken here.
+    offset: [C] or [N, C], of input's dtype: what is normed is input + offset, of each channel, which is never stored:
+        it moves the means, and goes into the shift. None: input.
     x_activation: of what the norm gives: None or a name of `nkiconv.rules.ACTIVATIONS`.
     x_upsample: as of `conv2d`, of what x_activation gives; 1 of other ranks.
     activation, residual, residual_position, layer, packed, strict_nonfinite, return_stats: as of `conv{rank}d`, of its

@@ -29,6 +29,7 @@ def test_resnet_block_of_diffusers(diffusers, options, fused, calls):
     model = drawn(ResnetBlock2D(in_channels=C, out_channels=2 * C, groups=2, **options)).eval()
     report = convert(model, fuse=True)
     assert {chain.norm: chain.fused for chain in report.chains} == fused
+    assert [chain.offset for chain in report.chains] == [False, options == {"temb_channels": 4}]
     t = None if options["temb_channels"] is None else image(2, 4)
     with torch.no_grad():
         found, expected = report.model(image(2, C, 6, 5), t), model(image(2, C, 6, 5), t)

@@ -35,6 +35,7 @@ STEPS = {
     "sum, second": lambda last, other: other + last,
     "sum in place": added_in_place,
     "sum over 1": lambda last, other: (last + other) / 1.0,
+    "offset": lambda last, other: last + other,  # of its first pixels
     "product": lambda last, other: last * other,
     "half of both": lambda last, other: torch.cat([last, other], 1)[:, ::2],
 }
@@ -58,13 +59,14 @@ class Random(nn.Module):
 
     def __init__(self, rank, steps):
         super().__init__()
-        self.steps = steps
+        self.steps, self.first = steps, (slice(None), slice(None), *[slice(1)] * rank)
         self.parts = nn.ModuleList(MODULES.get(name, lambda _: nn.Identity())(rank) for name, _ in steps)
 
     def forward(self, x):
         values = [x]
         for part, (name, back) in zip(self.parts, self.steps, strict=True):
             last, other = values[-1], values[back % len(values)]
+            other = other[self.first] if name == "offset" else other
             values.append(part(last) if name in MODULES else STEPS[name](last, other))
         return values[-1] + values[-2]
 

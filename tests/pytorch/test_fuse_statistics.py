@@ -4,11 +4,12 @@ import copy
 
 import pytest
 import torch
-from chained import Block, C, drawn, image
+from chained import C, drawn, image
 from operators_seen import Seen
 from torch import nn
 from torch.nn import functional as F
 
+from nkiconv.errors import UnsupportedError
 from nkiconv.pytorch import convert
 from nkiconv.pytorch.models.pending import keep_statistics, statistics_of
 
@@ -182,8 +183,67 @@ def test_every_way_is_asked():
     report = convert(model, fuse=True)
     assert "blocks.0.norm1" not in sources(report)
     assert assert_same(report.model, model, image(2, 3, 6, 5)).count("channel_stats") == 1
-    model = drawn(Block()).eval()
-    assert sources(convert(model, fuse=True)) == {}
+
+
+class Timed(nn.Module):
+    """What a time says of each channel is added to what a convolution gives, as in diffusers' UNets."""
+
+    def __init__(self, norm, rank=2, first=False):
+        super().__init__()
+        conv = getattr(nn, f"Conv{rank}d")
+        self.conv1, self.norm, self.conv2 = conv(3, C, 3, padding=1), norm, conv(C, C, 3, padding=1)
+        self.first = first
+
+    def forward(self, x, t):
+        h, t = self.conv1(x), F.silu(t)[:, :]
+        return self.conv2(F.silu(self.norm(t + h if self.first else h + t)))
+
+
+@pytest.mark.parametrize("images", [1, 2])
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("name", NORMS)
+def test_numbers_for_each_channel_go_into_the_shift(name, rank, first, images):
+    model = drawn(Timed(NORMS[name](rank), rank, first)).eval()
+    report = convert(model, fuse=True)
+    assert sources(report) == {"norm": ("conv1",)}
+    assert "statistics from conv1, whose sum with numbers for each channel it takes in" in " ".join(str(report).split())
+    t = image(images, C, *[1] * rank)
+    names = assert_same(report.model, model, image(2, 3, *ROWS[rank]), t, layers=2)
+    assert [one for one in names if "conv" in one] == [f"conv{rank}d_with_stats", f"conv{rank}d_with_prologue"]
+    assert names.count("channel_stats") == 0
+
+
+@pytest.mark.parametrize("norm", [nn.GroupNorm(2, C), nn.BatchNorm2d(C), nn.InstanceNorm2d(C)], ids=repr)
+def test_gradients_with_numbers_for_each_channel(norm):
+    model, inputs, results = drawn(Timed(norm)), (image(2, 3, 6, 5), image(2, C, 1, 1)), []
+    wide = copy.deepcopy(model).double()
+    for one, kind in ((convert(model, fuse=True).model, torch.float32), (wide, torch.float64)):
+        leaves = [each.to(kind, copy=True).requires_grad_() for each in inputs]
+        y = one(*leaves)
+        (y * y.detach().cos()).sum().backward()
+        results.append([y.detach(), *(each.grad for each in (*leaves, *one.parameters()))])
+        results[-1] += [each for each in one.buffers() if each.is_floating_point()]  # running statistics have moved
+    for one, other in zip(*results, strict=True):
+        # sums over layers and pixels, forward and back
+        assert (one - other).abs().max() <= 32 * 2 * TERMS * 2.0**-24 * max(1, other.abs().max())
+
+
+@pytest.mark.parametrize("shape", [(2, C, 6, 5), (2, C, 1, 5), (C, 1, 1), (1, 1, 1, 1)], ids=str)
+def test_sums_with_other_shapes_are_computed(shape):
+    """Which shape a tensor has is seen in each call."""
+    model = drawn(Timed(nn.GroupNorm(2, C))).eval()
+    names = assert_same(convert(model, fuse=True).model, model, image(2, 3, 6, 5), image(*shape), layers=2)
+    assert names.count("channel_stats") == 1
+
+
+def test_a_time_that_changes_in_the_meantime_is_refused():
+    model = drawn(Timed(nn.GroupNorm(2, C))).eval()
+    converted, t = convert(model, fuse=True).model, image(2, C, 1, 1)
+    pending = converted.norm(converted.conv1(image(2, 3, 6, 5)) + t)
+    t.add_(1)
+    with pytest.raises(UnsupportedError, match="was changed in place between a norm"):
+        converted.conv2(pending)
 
 
 class Twice(Net):

@@ -111,6 +111,35 @@ def test_gradients(rank, norm, act, mode):
         assert_within_share([found], [right], 4 * FLOAT32_SUMS)  # sums of sums: of the convolution, and of its gradient
 
 
+@in_both
+@pytest.mark.cover(6)
+@pytest.mark.parametrize("shape", [(6,), (2, 6)], ids=str)
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_offset(rank, norm, shape, mode):
+    """What is normed is x and a number for each channel."""
+    offset = 3 * torch.randn(shape, generator=torch.Generator().manual_seed(4))
+    leaves = [one.requires_grad_() for one in (*tensors(rank), offset)]
+    wide = [one.detach().double().requires_grad_() for one in leaves]
+    stats = channel_stats(leaves[0]) if rank == 2 else None
+    y = ours(*leaves[:-1], norm, offset=leaves[-1], stats=stats)
+    expected = torchs(wide[0] + wide[-1].reshape(-1, 6, *[1] * rank), *wide[1:-1], norm)
+    g = torch.randn(y.shape, generator=torch.Generator().manual_seed(9))
+    found, right = [y, *torch.autograd.grad(y, leaves, g)], [expected, *torch.autograd.grad(expected, wide, g.double())]
+    assert_within_share(found, right, 4 * FLOAT32_SUMS)  # some norms undo an offset: of all, as some gradients are 0
+
+
+@pytest.mark.parametrize(("offset", "error", "text"), [
+    (1.0, DtypeError, "offset: must be a torch.Tensor, not float"),
+    (torch.ones(2, 6, dtype=torch.bfloat16), DtypeError, "offset.dtype=torch.bfloat16: must be input's, torch.float32"),
+    (torch.ones(2, 6, 1), GeometryError, r"offset.shape=\(2, 6, 1\): must be \[C\] = \(6,\) or \[N, C\] = \(2, 6\)"),
+    (torch.ones(3, 6), GeometryError, r"offset.shape=\(3, 6\): must be"),
+])  # fmt: skip
+def test_offsets_that_are_refused(offset, error, text):
+    with pytest.raises(error, match=text):
+        ours(*tensors(2), offset=offset)
+
+
 @pytest.mark.parametrize("norm", NORMS)
 def test_derivatives_in_float64(norm):
     """Both directions, and twice, through mean and variance, of operators."""

@@ -76,8 +76,11 @@ def find(model: torch.nn.Module, swapped: Sequence[str], folded: Sequence[str], 
                 continue
             reason = next(_reasons(model, one, swapped), "")
             chains.append(Chain(name, one.activation, one.between, one.convolution, adds, over_one, reason=reason))
-    sources = of_norms(model, regions, chains, swapped, copied)
-    return tuple(dataclasses.replace(one, statistics=sources.get(one.norm, ())) for one in chains)
+    sources, shifted = of_norms(model, regions, chains, swapped, copied)
+    return tuple(
+        dataclasses.replace(one, statistics=known, offset=bool(known) and one.norm in shifted)
+        for one, known in ((one, sources.get(one.norm, ())) for one in chains)
+    )
 
 
 def _unseen(name: str, norm: torch.nn.Module, unproved: Mapping[str, str]) -> str:
@@ -226,7 +229,8 @@ def take(model: torch.nn.Module, chains: Sequence[Chain], swapped: Sequence[str]
     norms = [(name, model.get_submodule(chain.norm)) for chain in fusible for name in chain.statistics]
     always = {name for name, norm in norms if getattr(norm, "running_mean", None) is None}
     giving = {name for name, _ in norms}
-    ends = {name: Ends(statistics=True, training=name not in always) for name in giving}
+    shifts = {name for chain in fusible if chain.offset for name in chain.statistics}
+    ends = {name: Ends(statistics=True, training=name not in always, shifts=name in shifts) for name in giving}
     for chain in fusible:
         assert chain.convolution is not None
         norm = model.get_submodule(chain.norm)

@@ -23,7 +23,7 @@ from ..functional import conv1d, conv2d, conv3d
 from ..norm_act import norm_act_conv1d, norm_act_conv2d, norm_act_conv3d
 from ..norm_act_modules import HOOKS, running_statistics
 from .classes import change_class, define, is_changed
-from .pending import Convolved, Normed, keep_statistics, statistics_of, tensor_of
+from .pending import Convolved, Normed, Shifted, keep_statistics, statistics_of, tensor_of
 
 _CALLS: dict[int, Any] = {1: norm_act_conv1d, 2: norm_act_conv2d, 3: norm_act_conv3d}
 _PLAIN: dict[int, Any] = {1: conv1d, 2: conv2d, 3: conv3d}
@@ -44,6 +44,7 @@ class Ends(NamedTuple):
     activates: bool = False  # an activation follows the convolution, or its sum
     statistics: bool = False  # norms read all that the convolution writes; or such convolutions write what it reads
     training: bool = False  # these norms take statistics in training alone
+    shifts: bool = False  # they read it with a number for each channel added
 
 
 def mark(module: torch.nn.Module, ends: Ends) -> None:
@@ -60,7 +61,7 @@ def ends_of(module: torch.nn.Module) -> Ends:
 def waits(module: torch.nn.Module) -> bool:
     """Whether a module hands on what is pending, and computes at once where it has hooks."""
     ends = ends_of(module)
-    return ends.adds or ends.activates or is_changed(module, hands_on)
+    return ends.adds or ends.activates or ends.shifts or is_changed(module, hands_on)
 
 
 def is_channel_norm(module: torch.nn.Module) -> bool:
@@ -116,7 +117,10 @@ class After(NamedTuple):
 def fused(
     norm: Any, activation: str | None, convolution: Any, x: Tensor, after: After, arguments: dict[str, Any]
 ) -> Tensor:
-    """convolution(activation(norm(x))) and what is after it by one call, with statistics of x where they are known."""
+    """convolution(activation(norm(x))) and what is after it by one call, with statistics of x where they are known.
+
+    arguments: of the norm, and what is added to x before it.
+    """
     numbers = convolution.stride, convolution.padding, convolution.dilation, convolution.groups
     weight, packed = convolution._filters(x)
     more = {**arguments, **after.arguments(convolution), "x_activation": activation}
@@ -140,14 +144,15 @@ def hands_on(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
     """A norm's class whose result is pending where a chain can take it."""
 
     def forward(self: Any, input: Any) -> Any:
-        input = tensor_of(input)
+        shifted = isinstance(input, Shifted) and input.tensor is None
+        x = input.y if shifted else tensor_of(input)
         plain = (
-            not isinstance(input, Tensor)  # also where torch.fx traces
+            not isinstance(x, Tensor)  # also where torch.fx traces
             or isinstance(norm_arguments(self), str)
             or any(getattr(self, hooks) for hooks in HOOKS)
-            or is_autocast(input.device.type)
+            or is_autocast(x.device.type)
         )
-        return kind.forward(self, input) if plain else Normed(self, input)
+        return kind.forward(self, tensor_of(input)) if plain else Normed(self, input if shifted else x)
 
     def again(self: Any, input: Tensor) -> Tensor:
         """What forward returns, where running statistics have moved already."""
@@ -198,7 +203,8 @@ def _handed_on(convolution: Any, x: Tensor, normed: Normed | None) -> Any:
     def call(*given: Any) -> Tensor:
         after = After(*given)
         if normed is not None:
-            return fused(normed.norm, normed.activation, convolution, x, after, _once(normed, arguments))
+            given_first = {**_once(normed, arguments), "offset": normed.offset()}
+            return fused(normed.norm, normed.activation, convolution, x, after, given_first)
         function = _PLAIN[len(convolution.kernel_size)]
         plain = functools.partial(convolution._convolved, function, x, **after.arguments(convolution))
         return _called(convolution, plain)
@@ -206,7 +212,8 @@ def _handed_on(convolution: Any, x: Tensor, normed: Normed | None) -> Any:
     if not waits(convolution):
         return call()
     can_activate = ends.activates and convolution.activation is None
-    return Convolved(call, _shape(convolution, x), x, adds=ends.adds, over_one=ends.over_one, activates=can_activate)
+    more = {"adds": ends.adds, "over_one": ends.over_one, "activates": can_activate, "shifts": ends.shifts}
+    return Convolved(call, _shape(convolution, x), x, **more)
 
 
 def _once(normed: Normed, arguments: dict[str, Any]) -> dict[str, Any]:

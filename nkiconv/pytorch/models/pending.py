@@ -101,13 +101,38 @@ for _name in ("sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "pow", "matmu
     setattr(Pending, f"__{_name}__", _through(f"__{_name}__"))
 
 
-class Normed(Pending):
-    """A norm of x, perhaps activated; norm: a module whose `plain_forward` computes it."""
+class Shifted(Pending):
+    """y + offset, a number for each channel, or each of each image, with as many axes as y: a norm may take both."""
 
-    def __init__(self, norm: Any, x: Tensor, computed: list[bool] | None = None) -> None:
-        self.norm, self.x = norm, x
+    def __init__(self, y: Tensor, offset: Tensor) -> None:
+        self.y, self.offset = y, offset
+        self.versions = version_of(y), version_of(offset)
+
+    def parts(self) -> tuple[Tensor, Tensor]:
+        """(y, offset). Raises UnsupportedError: one has changed since their sum."""
+        for one, version in zip((self.y, self.offset), self.versions, strict=True):
+            is_changed_since(one, version)
+        return self.y, self.offset
+
+    def compute(self) -> Tensor:
+        """The sum."""
+        y, offset = self.parts()
+        return y + offset
+
+    def step(self, function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """Nothing but a norm's module takes it."""
+        return None
+
+
+class Normed(Pending):
+    """A norm of x, perhaps activated; norm: a module whose `plain_forward` computes it; x: perhaps `Shifted`."""
+
+    def __init__(self, norm: Any, x: Tensor | Shifted, computed: list[bool] | None = None) -> None:
+        self.norm = norm
+        self.x: Tensor = x.y if isinstance(x, Shifted) else x
+        self.shifted = x if isinstance(x, Shifted) else None
         self.activation: str | None = None
-        self.version = version_of(x)
+        self.version = version_of(self.x)
         self.computed = [] if computed is None else computed  # not empty once the norm has run, shared by all of a call
 
     def is_first(self) -> bool:
@@ -117,13 +142,21 @@ class Normed(Pending):
         return len(self.computed) == 1
 
     def input(self) -> Tensor:
-        """x, as it was given to the norm. Raises UnsupportedError: it has changed since then."""
+        """x, as it was given to the norm, without what is added to it. Raises UnsupportedError: it has changed since
+        then."""
         is_changed_since(self.x, self.version)
-        return self.x
+        return self.x if self.shifted is None else self.shifted.parts()[0]
+
+    def offset(self) -> Tensor | None:
+        """What is added to x, [N, C] or [C]."""
+        if self.shifted is None:
+            return None
+        offset = self.shifted.offset.flatten(1)
+        return offset[0] if offset.shape[0] == 1 else offset
 
     def compute(self) -> Tensor:
         """By the norm, then the activation."""
-        x = self.input()
+        x = self.input() if self.shifted is None else self.shifted.compute()
         z: Tensor = self.norm.plain_forward(x) if self.is_first() else self.norm.forward_again(x)
         return z if self.activation is None else activate(z, self.activation)
 
@@ -134,8 +167,8 @@ class Normed(Pending):
         activation = activation_of(function, named)
         if activation is None or self.activation is not None:
             return None
-        found = self if is_in_place(function, args, named) else Normed(self.norm, self.x, self.computed)
-        found.activation, found.version = activation, self.version
+        found = self if is_in_place(function, args, named) else copy.copy(self)
+        found.activation = activation
         return found
 
 
@@ -175,7 +208,8 @@ class Convolved(Pending):
     """A convolution's result, with which the same call may add a term of the same shape, and activate the sum.
 
     call: of a residual and an activation, which may be left out; shape: of the result, whose dtype and device are those
-    of x; adds, activates: what graphs show after it; over_one: whether the sum is divided by 1.
+    of x; adds, activates: what graphs show after it; over_one: whether the sum is divided by 1; shifts: whether a norm
+    reads its sum with a number for each channel.
     """
 
     def __init__(
@@ -187,9 +221,10 @@ class Convolved(Pending):
         adds: bool = True,
         over_one: bool = False,
         activates: bool = False,
+        shifts: bool = False,
     ) -> None:
         self.call, self.result, self.x = call, shape, x
-        self.adds, self.over_one, self.activates = adds, over_one, activates
+        self.adds, self.over_one, self.activates, self.shifts = adds, over_one, activates, shifts
         self.residual: Tensor | None = None
         self.versions: tuple[int | None, int | None] = (version_of(x), None)
 
@@ -213,12 +248,15 @@ class Convolved(Pending):
             if is_in_place(function, args, named):
                 self.tensor = y
             return y
-        if not self.adds or self.residual is not None or function not in SUMS or named or len(args) != 1:
+        if self.residual is not None or function not in SUMS or named or len(args) != 1:
             return None
         other = tensor_of(args[0])
-        if not isinstance(other, Tensor) or tuple(other.shape) != self.result:
+        if not isinstance(other, Tensor) or other.dtype != self.x.dtype or other.device != self.x.device:
             return None
-        if other.dtype != self.x.dtype or other.device != self.x.device:
+        images, channels, *pixels = self.result
+        if self.shifts and tuple(other.shape) in ((count, channels, *[1] * len(pixels)) for count in (1, images)):
+            return Shifted(self.value(), other)
+        if not self.adds or tuple(other.shape) != self.result:
             return None
         total = copy.copy(self)
         total.residual, total.versions = other, (self.versions[0], version_of(other))

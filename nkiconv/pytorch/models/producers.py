@@ -106,9 +106,11 @@ def _is_harmless(node: fx.Node, kinds: Mapping[str, torch.nn.Module]) -> bool:
 
 def of_norms(
     model: torch.nn.Module, regions: Sequence[Region], chains: Sequence[Chain], swapped: Sequence[str], copied: Copy
-) -> dict[str, tuple[str, ...]]:
-    """The convolutions that write what each fused norm that takes statistics reads, in every graph that calls the norm,
-    and whose results such norms read in every graph that calls the convolution.
+) -> tuple[dict[str, tuple[str, ...]], set[str]]:
+    """(sources, the norms that read theirs with numbers for each channel added).
+
+    The sources of a fused norm that takes statistics are the convolutions that write what it reads, in every graph that
+    calls the norm, and whose results such norms read in every graph that calls the convolution.
 
     chains: of the model; swapped: names of the convolutions that are nkiconv's.
     """
@@ -117,18 +119,21 @@ def of_norms(
     giving = {name for name in swapped if _can_give(model.get_submodule(name))}
     read: dict[str, set[str | None]] = {}  # the convolutions of all calls of a norm
     calls: dict[str, list[bool]] = {}  # whether a norm reads the result, for all calls of a convolution
+    shifted = set[str]()
     for region in regions:
         written = _Written(region, ends, copied)
         for graph in region.graphs:
             norms = [node for node in graph.nodes if written.name(node) in wanted]
             sources = [written.source(node) for node in norms]
+            shifted |= {written.name(node) for node in norms if written.shifted(node) is not None}
             for node, source in zip(norms, sources, strict=True):
                 read.setdefault(written.name(node), set()).add(None if source is None else written.by(source))
             for node in graph.nodes:
                 if node.op == "call_module" and (name := written.by(node)) is not None:
                     calls.setdefault(name, []).append(node in sources)
     giving = {name for name in giving if all(calls.get(name, [False]))}
-    return {norm: tuple(sorted(found)) for norm, names in read.items() if (found := _all(names)) and found <= giving}
+    known = {norm: tuple(sorted(found)) for norm, names in read.items() if (found := _all(names)) and found <= giving}
+    return known, shifted
 
 
 def _all(names: set[str | None]) -> set[str]:
@@ -181,6 +186,8 @@ class _Written:
         if node.op == "call_module":
             end = self.ends.get(self.name(node))
             return node if self.by(node) is not None and (end is None or not end.adds) else None
+        if (shifted := self.shifted(norm)) is not None:
+            return shifted
         total = node.args[0] if node.target is operator.truediv else node
         if not isinstance(total, fx.Node):
             return None
@@ -189,6 +196,20 @@ class _Written:
             if isinstance(one, fx.Node) and end is not None and end.adds and sum_after(one, kinds) is total:
                 is_quotient = end.over_one and quotient_after(total) is node
                 return one if node is total or is_quotient else None
+        return None
+
+    def shifted(self, norm: fx.Node) -> fx.Node | None:
+        """The call of a convolution, where its sum with numbers that are broadcast is what a norm alone reads."""
+        total = norm.args[0]
+        if not isinstance(total, fx.Node) or total.target not in SUMS or total.kwargs or only_user(total) is not norm:
+            return None
+        kinds = self.region.kinds
+        for one, other in (total.args, total.args[::-1]):
+            is_row = isinstance(other, fx.Node) and other.target is operator.getitem
+            if not is_row or not isinstance(one, fx.Node) or one.op != "call_module" or only_user(one) is not total:
+                continue
+            if isinstance(kinds[str(one.target)], _ConvNd) and not are_hooked(one, norm, kinds):
+                return one
         return None
 
 

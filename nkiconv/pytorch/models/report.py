@@ -67,6 +67,7 @@ class Chain:
     adds: bool = False  # whether a sum that follows is in the call too, where its other term has the result's shape
     over_one: bool = False  # whether that is divided by 1, which is left out
     statistics: tuple[str, ...] = ()  # convolutions that return those of what the norm reads
+    offset: bool = False  # whether numbers for each channel that are added to that before are in the call too
     reason: str = ""
 
     @property
@@ -223,6 +224,7 @@ class Report:
         for chain in self.chains:
             told = chain.reason or f"one call with {chain}"
             told += f"; statistics from {', '.join(chain.statistics)}" if chain.statistics else ""
+            told += ", whose sum with numbers for each channel it takes in" if chain.offset else ""
             table.add_row(Text(chain.norm), "norm", "", "", Text(told))
         if self.layers:
             table.add_section()
