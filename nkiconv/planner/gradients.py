@@ -15,8 +15,6 @@ from .._nki import nl
 from ..errors import DtypeError, NkiconvError, UnsupportedError, refused
 from ..kernels.gradients import WEIGHT_ALGORITHMS, conv_weight_gradient
 from ..kernels.gradients.depthwise_conv1d import (
-    DOT,
-    DOT_IMAGES,
     ROWS_ALGORITHMS,
     SKEWED,
     depthwise_conv1d_weight_gradient,
@@ -134,8 +132,6 @@ class RowsOptions:
 
     rows: Shape
     bias: bool
-    #: the same with sums over images
-    images: Shape
 
 
 class DepthwiseConv1dWeight(_FilterGradient):
@@ -154,14 +150,9 @@ class DepthwiseConv1dWeight(_FilterGradient):
     def whole_shape(self, request: Request, rates: Rates, times: int = 1) -> Shape:
         forward = rows_of(request.problem, times)
         dtype = getattr(nl, nl_name(request.asked.out_dtype or "fp32"))
-
-        def convolution(sums: bool) -> Shape:
-            geometry = gradient_geometry(forward, flat_rows(forward, True), flat_rows(forward, False), sums)
-            options = options_of_rows(forward, request.asked.residual, dtype, sums)
-            return Shape(geometry, options, request.lnc, rates)
-
-        options = RowsOptions(convolution(False), request.asked.bias, convolution(True))
-        return Shape(forward, options, request.lnc, rates)
+        geometry = gradient_geometry(forward, flat_rows(forward, True), flat_rows(forward, False))
+        rows = Shape(geometry, options_of_rows(forward, request.asked.residual, dtype), request.lnc, rates)
+        return Shape(forward, RowsOptions(rows, request.asked.bias), request.lnc, rates)
 
     def default_of(self, shape: Shape) -> str:
         if takes_skewed(shape.geometry, shape.cores):
@@ -172,9 +163,8 @@ class DepthwiseConv1dWeight(_FilterGradient):
         own = str(unsupported_of_rows(algorithm, shape.geometry, config, shape.cores))
         if own or algorithm == SKEWED:
             return own
-        images = algorithm == DOT_IMAGES
-        rows = shape.options.images if images else shape.options.rows
-        return str(unsupported_reason(DOT if images else algorithm, rows.geometry, rows.options, config, shape.cores))
+        rows = shape.options.rows
+        return str(unsupported_reason(algorithm, rows.geometry, rows.options, config, shape.cores))
 
     def whole_unsupported(self, algorithm: str, shape: Shape, config: Config) -> str:
         assert shape.whole is not None
@@ -183,8 +173,7 @@ class DepthwiseConv1dWeight(_FilterGradient):
     def algorithm(self, name: str) -> Algorithm:
         if name == SKEWED:
             return cost.algorithm(self.name, name)
-        images = name == DOT_IMAGES
-        return OfRows(cost.algorithm(_ROWS.name, DOT if images else name), images)
+        return OfRows(cost.algorithm(_ROWS.name, name))
 
     def letters(self, shape: Shape) -> dict[str, int]:
         return _ROWS.letters(shape)

@@ -30,9 +30,11 @@ OPERATIONS: dict[str, Operation] = {
 #: Taps, from and to, of depthwise rows of which conv2d is the faster, modelled, by direction and layout. In NHWC
 #: depthwise_conv1d loads single elements, and copies them in gradients of filters (us, conv2d's before the other's, by
 #: `plan(problem, operation=)`; N = 2, 256 channels of 1,024: forward 4 taps 11 and 1,806, 500 taps 718 and 1,898;
-#: gradients 4 taps 10 and 24, 64 taps 29 and 33, 127 taps 45 and 32). Gradients in NCHW: 4 taps 11 and 12, 31 taps 16
-#: and 22, 64 taps 18 and 19, 127 taps 28 and 21; N = 8, 1,792 channels of 2,048, 4 taps 199 and 195.
+#: gradients 4 taps 10 and 24, 64 taps 29 and 33, 127 taps 45 and 32). Gradients in NCHW: 31 taps 16 and 22, 64 taps 18
+#: and 19, 127 taps 28 and 21; 4 taps of 2,048 positions: N = 2, 2,048 channels, 75 and 80, N = 1, 1,536, 46 and 34.
 CONV2D_TAPS = {("forward", "NHWC"): (1, 512), ("wgrad", "NHWC"): (1, 64), ("wgrad", "NCHW"): (6, 80)}
+#: The least of gradients in NCHW of several images, whose sums the other kernel adds in HBM.
+TAPS_OF_IMAGES = 3
 #: Positions of all images from which that holds for gradients in NCHW (N = 1, 9 taps 7.7 and 5.0 with 64, 9.8 and 11.2
 #: with 1,000), and elements of x that taps reach over, below which it does for gradients: a bank holds the sums.
 CONV2D_POSITIONS, CONV2D_REACH = 256, BANK_COLUMNS
@@ -64,6 +66,7 @@ def _is_one_row(problem: ConvProblem, asked: Asked) -> bool:
     least, most = CONV2D_TAPS.get((problem.direction, layout), (1, 0))
     is_faster = least <= problem.S <= most
     if problem.direction == "wgrad":
+        is_faster |= problem.N > 1 and TAPS_OF_IMAGES <= problem.S < least
         is_faster &= (problem.S - 1) * problem.rhs_dilation[1] < CONV2D_REACH
         is_faster &= layout == "NHWC" or problem.N * problem.Q >= CONV2D_POSITIONS
     return asked.needs_depthwise_conv1d or not is_faster

@@ -46,10 +46,6 @@ class RowGeometry:
     y_c: int
     y_q: int
     itemsize: int
-    #: images of x, each with a filter of its own, that y is the sum over, and elements from one to the next in x and w
-    summed: int = 1
-    x_image: int = 0
-    w_image: int = 0
     #: whether taps are in reverse order: y is the sum over s of w[c, S - 1 - s] * ...
     flipped: bool = False
     #: what the chunks of x's channels are, of `rules.CHUNKS`, C channels each; the input alone: "x"

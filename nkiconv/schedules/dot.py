@@ -96,7 +96,7 @@ def dot_settings(geometry: RowGeometry, config: Config, target: Target | None = 
     if not plans:
         return best
     plan = min(plans, key=wide_columns) if wide else plans[0]
-    of_plan = {"slots": plan.slots * plan.members, "lags": plan.lags if wide else best.lags}
+    of_plan = {"slots": plan.slots, "lags": plan.lags if wide else best.lags}
     return replace(best, **{**of_plan, **given})
 
 
@@ -146,9 +146,6 @@ class DotSchedule:
     #: positions of x and taps of w in one chunk, as loaded
     x_length: int = 0
     w_length: int = 0
-    #: of images that are summed how many a chunk has, and chunks of the taps of each
-    members: int = 1
-    tap_chunks: int = 1
     #: channel tiles, or images, of one batch
     tiles: int = 1
     images: int = 1
@@ -200,8 +197,6 @@ def unsupported(geometry: RowGeometry, options: Options, config: Config, cores: 
             f"Q={geometry.Q}: dot computes at most {columns_max} columns a row for S={geometry.S}; use banded or vector"
         )
     settings = dot_settings(geometry, config)
-    if settings.wide and geometry.summed > 1:
-        return "config wide=True: sums over images need masks; use wide=False, or dot"
     if not settings.wide and geometry.Q > COLUMNS_MIN:
         return f"config wide=False, Q={geometry.Q}: at most {COLUMNS_MIN} columns; leave it out"
     plan = build(geometry, settings)
@@ -215,22 +210,15 @@ def unsupported(geometry: RowGeometry, options: Options, config: Config, cores: 
 
 def count_dot_instructions(geometry: RowGeometry, plan: DotSchedule, warmup: int, cores: int) -> int:
     """Instructions of the busiest core, at most: loads, transposes and read-outs, matmuls, tails."""
-    phases = plan.members * plan.tap_phases
-    slots = phases * (plan.slots + plan.column_phases * x_slots(plan))
+    slots = plan.tap_phases * (plan.slots + plan.column_phases * x_slots(plan))
     blocks = plan.lag_blocks * plan.column_phases
-    matmuls = plan.taps * blocks * phases * div_ceil(plan.slots, plan.taps)
+    matmuls = plan.taps * blocks * plan.tap_phases * div_ceil(plan.slots, plan.taps)
     # of a unit beside these: read-outs of products, ways through HBM, or masks and sums; loads and zeros
     tails = plan.column_phases * plan.taps * (15 + 2 * plan.channels) if plan.wide else blocks * (4 * plan.taps + 3)
-    unit = 2 * slots + matmuls + tails + (16 + 4 * gate_instructions(geometry, plan.x_length)) * plan.members
+    unit = 2 * slots + matmuls + tails + 16 + 4 * gate_instructions(geometry, plan.x_length)
     results = 15 + 4 * div_ceil(plan.tiles * plan.taps * padded_columns(plan), 512)
     batch = plan.images * (plan.tiles * plan.chunks * unit + results)
     return div_ceil(count_batches(geometry, plan), cores) * batch + 32 + warmup
-
-
-def images_of(geometry: RowGeometry, plan: DotSchedule, unit: DotUnit) -> tuple[int, int]:
-    """(first, how many) of the images that a unit sums over."""
-    first = unit.chunk // plan.tap_chunks * plan.members
-    return first, min(plan.members, geometry.summed - first)
 
 
 def padded_columns(plan: DotSchedule) -> int:
@@ -279,12 +267,12 @@ def lengths_of(geometry: RowGeometry, plan: DotSchedule, slots: int, lags: int) 
 def held_bytes(geometry: RowGeometry, plan: DotSchedule, slots: int, lags: int, rows: int, filters: int) -> int:
     """Bytes a partition of rows as loaded, transposed slots of x and as many transposed filters."""
     lengths = lengths_of(geometry, plan, slots, lags)
-    of_slot = plan.members * plan.tap_phases * rows * geometry.itemsize
+    of_slot = plan.tap_phases * rows * geometry.itemsize
     copies = 2 if plan.wide else 3
     moved = (slots + lags) * plan.column_phases * of_slot
     of_x = lengths[0] * geometry.itemsize
     of_x += gate_bytes(geometry, of_x)
-    loaded = plan.buffers * plan.members * (of_x + lengths[1] * geometry.itemsize)
+    loaded = plan.buffers * (of_x + lengths[1] * geometry.itemsize)
     return loaded + copies * moved + filters * slots * of_slot
 
 
@@ -303,18 +291,9 @@ def _sized_masked(
     if slots > 0:
         chunks = div_ceil(most, slots)
         slots = div_ceil(most, chunks)
-        plan = _with_block(replace(plan, slots=slots), min(plan.taps, slots), phase_lags)
-        members = max(1, min(geometry.summed, settings.slots // slots)) if chunks == 1 else 1
-        # the first whose rows fit
-        more = (replace(plan, members=count) for count in range(members, 1, -1))
-        fitting = (one for one in more if held_bytes(geometry, one, slots, lags, P_MAX, 3) <= DOT_SBUF_BYTES)
-        plan = next(fitting, plan)
-        plan = replace(
-            plan,
-            keep=chunks * slots * P_MAX * plan.tap_phases * geometry.itemsize <= KEPT_BYTES,
-            tap_chunks=chunks,
-            chunks=chunks * div_ceil(geometry.summed, plan.members),
-        )
+        keep = chunks * slots * P_MAX * plan.tap_phases * geometry.itemsize <= KEPT_BYTES
+        plan = replace(plan, slots=slots, chunks=chunks, keep=keep)
+        plan = _with_block(plan, min(plan.taps, slots), phase_lags)
     tiles = max(1, min(LEAVE_TOGETHER, BANK_COLUMNS // (plan.taps * padded_columns(plan)))) if geometry.N == 1 else 1
     return replace(plan, tiles=tiles, images=min(LEAVE_TOGETHER, div_ceil(geometry.N, 2)))
 
@@ -339,7 +318,7 @@ def _sized_wide(
     for asked in range(min(blocks, div_ceil(settings.slots, plan.taps)), 0, -1):
         chunks = div_ceil(blocks, asked)
         slots = plan.taps * div_ceil(blocks, chunks)
-        plan = replace(plan, chunks=chunks, tap_chunks=chunks, depth=min(P_MAX, div_ceil(phase_taps, slots)))
+        plan = replace(plan, chunks=chunks, depth=min(P_MAX, div_ceil(phase_taps, slots)))
         summed = plan.column_phases * div_ceil(rows, plan.channels) * 4 if chunks > 1 else 0
         room = SBUF_BYTES - WIDE_BYTES - held_bytes(geometry, plan, slots, 0, rows, 2)
         each = held_bytes(geometry, plan, 0, 1, rows, 2) - held_bytes(geometry, plan, 0, 0, rows, 2) + summed
@@ -478,7 +457,4 @@ def masked_ns(geometry: RowGeometry, target: Target, plan: DotSchedule) -> float
     tiles = div_ceil(geometry.N * channel_tiles, PARTS)
     moved_ns = P_MAX * (inputs_of(geometry) * geometry.W + geometry.S) * geometry.itemsize * target.hbm_byte_ns
     filters_ns = slow * div_ceil(channel_tiles, PARTS) * slots * transpose_ns
-    # images that are summed on the array have masks and sums in common
-    images, summed = geometry.summed, div_ceil(geometry.summed, plan.members)
-    tile_ns = max(images * tensor_ns, summed * vector_ns, images * moved_ns)
-    return float(MASKED_ENDS_NS + tiles * tile_ns + filters_ns)
+    return float(MASKED_ENDS_NS + tiles * max(tensor_ns, vector_ns, moved_ns) + filters_ns)

@@ -14,14 +14,10 @@ from tolerances import assert_within
 
 import nkiconv
 from nkiconv.kernels.gradients.depthwise_conv1d import ROWS_ALGORITHMS, depthwise_conv1d_weight_gradient
-from nkiconv.planner.estimate import estimate
 from nkiconv.planner.operations import operation_of
-from nkiconv.planner.request import Asked, Request
-from nkiconv.schedules.dot import build, count_dot_instructions, dot_settings
+from nkiconv.planner.request import Asked
 from nkiconv.simulator import KernelAssertionError
 from nkiconv.simulator.launch import execute
-from nkiconv.simulator.profiling import in_time
-from nkiconv.simulator.timing import Rates
 
 #: in_perm, kern_perm, out_perm.
 LAYOUTS = {
@@ -45,41 +41,18 @@ def test_algorithms(name, algorithm):
     if algorithm == "banded" and min(PROBLEMS[name][1][2:4]) > 1:
         with pytest.raises(nkiconv.UnsupportedError, match="rhs_dilation=2, stride=2: banded takes one of them"):
             check(*PROBLEMS[name], algorithm=algorithm)
-    elif algorithm == "dot_images" and PROBLEMS[name][0][0] == 1:
-        with pytest.raises(nkiconv.UnsupportedError, match="N=1, algorithm='dot_images': there are no images"):
-            check(*PROBLEMS[name], algorithm=algorithm)
     else:
         check(*PROBLEMS[name], algorithm=algorithm)
 
 
-#: (N, C), axis: images in chunks of one to all, or parts of one; rows that fill no tile; strides and dilations.
-IMAGES = {
-    "all": ((3, 70), (300, 4, 1, 1, 3, 0)),
-    "several tiles": ((5, 300), (500, 4, 1, 1, 3, 0)),
-    "few": ((2, 5), (40, 3, 1, 1, 1, 1)),
-    "strided": ((4, 130), (700, 5, 2, 1, 2, 2)),
-    "dilated": ((3, 20), (260, 4, 1, 3, 9, 0)),
-    "parts of a row": ((2, 17), (9000, 4, 1, 1, 3, 0)),
-}
-
-
-@pytest.mark.cover(3)
-@pytest.mark.parametrize("slots", [1, 4, 32])
-@pytest.mark.parametrize("name", IMAGES)
-def test_images_summed_on_the_array(name, slots):
-    settings = {"algorithm": "dot_images", "config": (("slots", slots),)}
-    on_cores(check, *IMAGES[name], bias_gradient=True, adds=True, **settings)
-
-
 @pytest.mark.parametrize(("name", "algorithm", "wide", "copies"), [
-    ("all", "dot_images", False, 1),
     ("causal", "dot", False, 1),
     ("causal", "dot", True, 2),
-    ("all", "dot", False, 2),
+    ("several images", "dot", False, 2),
 ])  # fmt: skip
 def test_biases_come_along(name, algorithm, wide, copies):
     """gy is read once where its rows are summed as they come; twice where that is a pass of its own."""
-    (N, C), axis = IMAGES.get(name) or PROBLEMS[name]
+    (N, C), axis = PROBLEMS[name]
     x, gy = (one[:, :, None] for one in problem_of((N, C), axis))
     run = execute(depthwise_conv1d_weight_gradient[1], (x, gy, (C, 1, 1, axis[1])), {
         "padding": ((0, 0), axis[4:]), "stride": (1, axis[2]), "rhs_dilation": (1, axis[3]), "feature_group_count": C,
@@ -93,34 +66,7 @@ def test_biases_come_along(name, algorithm, wide, copies):
     assert read == copies * gy.size
 
 
-@pytest.mark.simulator_only
-def test_the_host_sums_images_on_the_array():
-    """Of many channels; its instructions are counted, and its time told."""
-    problem = nkiconv.ConvProblem(N=8, C=512, W=2048, S=4, groups=512, padding=((0, 0), (3, 0))).toward("wgrad")
-    request, operation = Request(problem=problem), operation_of(problem)
-    shape, found = operation.shape(request, Rates()), estimate(request, use_cache=False)
-    assert found.algorithm == "dot_images"
-    run = execute(operation.kernel[2], *operation.launch(request, found.algorithm, found.config), trace_only=True)
-    rows, settings = shape.options.images.geometry, dict(found.config)
-    plan = build(rows, dot_settings(rows, found.config))
-    assert plan.members > 1
-    most = count_dot_instructions(rows, plan, settings["warmup"], 2)
-    assert max(len(one.instructions) for one in run.programs) <= most
-    (guess,) = operation.algorithm(found.algorithm).guesses(shape)
-    assert 0.75 < guess.ns / in_time(run, Rates()).line.total_ns < 1.3
-
-
-@pytest.mark.parametrize("dtype", ["fp16", "fp32"])
-def test_images_of_other_dtypes(dtype):
-    check(*IMAGES["all"], dtype=dtype, algorithm="dot_images", bias_gradient=True)
-
-
-def test_sums_over_images_need_masks():
-    with pytest.raises(nkiconv.UnsupportedError, match="config wide=True: sums over images need masks"):
-        check(*IMAGES["all"], algorithm="dot_images", config=(("wide", True),))
-
-
-@pytest.mark.parametrize("algorithm", [None, "dot", "dot_images", "skewed"])
+@pytest.mark.parametrize("algorithm", [None, "dot", "skewed"])
 def test_cores_give_the_same_bits_of_real_numbers(algorithm):
     rng = np.random.default_rng(1)
     x, gy = (rng.standard_normal((5, 150, size)).astype(ml_dtypes.bfloat16) for size in (80, 80))

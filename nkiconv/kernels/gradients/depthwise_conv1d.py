@@ -22,9 +22,9 @@ from .result import FilterLike, result_dtype
 from .rows import copy_rows, flat_rows, fold_images, gradient_geometry, sum_positions
 from .skewed.kernel import skewed
 
-#: The algorithms that can be asked for by name; `dot_images` is `dot` with the sums over images in the array's.
-SKEWED, DOT, DOT_IMAGES = "skewed", "dot", "dot_images"
-ROWS_ALGORITHMS = ALGORITHMS + (SKEWED, DOT_IMAGES)
+#: The algorithms that can be asked for by name.
+SKEWED, DOT = "skewed", "dot"
+ROWS_ALGORITHMS = (*ALGORITHMS, SKEWED)
 #: Taps from which a kernel without an algorithm takes blocks of gy, where rows have as many positions for each of them.
 SKEWED_TAPS, SKEWED_POSITIONS = 16, 1
 #: Bytes of an element of sums.
@@ -59,8 +59,8 @@ def depthwise_conv1d_weight_gradient(
         filter_shape: of the filter as stored, (C, 1, 1, S) before kern_perm.
         padding, stride, rhs_dilation, lhs_dilation, feature_group_count, in_perm, kern_perm, out_perm, accumulate_into,
             bias_gradient, out_dtype: as of `conv_weight_gradient`.
-        algorithm, config: "skewed" and its settings, "dot_images" and those of "dot", or as of
-            `depthwise_conv1d_implicit_gemm` for the convolution of x with gy; None: the kernel chooses.
+        algorithm, config: "skewed" and its settings, or as of `depthwise_conv1d_implicit_gemm` for the convolution of
+            x with gy; None: the kernel chooses.
 
     Returns: dw in HBM, of filter_shape, or the pair of it and db. Sums are fp32, rounded once.
 
@@ -71,9 +71,9 @@ def depthwise_conv1d_weight_gradient(
     places, perms = (padding, stride, rhs_dilation, lhs_dilation), (in_perm, kern_perm, out_perm)
     forward, y_shape = read_geometry(img_ref, like, places, (feature_group_count, 1), perms)
     dw_dtype = result_dtype(grad_ref, y_shape, filter_shape, accumulate_into, out_dtype)
-    x_rows, gy_rows, sums = flat_rows(forward, True), flat_rows(forward, False), algorithm == DOT_IMAGES
-    geometry = gradient_geometry(forward, x_rows, gy_rows, sums)
-    options = options_of_rows(forward, accumulate_into, dw_dtype, sums)
+    x_rows, gy_rows = flat_rows(forward, True), flat_rows(forward, False)
+    geometry = gradient_geometry(forward, x_rows, gy_rows)
+    options = options_of_rows(forward, accumulate_into, dw_dtype)
     algorithm = algorithm_of_rows(algorithm, forward, geometry, options, config)
     dw_hbm = nl.ndarray(filter_shape, dtype=dw_dtype, buffer=nl.shared_hbm)
     db_hbm = nl.ndarray((forward.C,), dtype=nl.float32, buffer=nl.shared_hbm) if bias_gradient else None
@@ -91,9 +91,9 @@ def depthwise_conv1d_weight_gradient(
     return (dw_hbm, db_hbm) if bias_gradient else dw_hbm
 
 
-def options_of_rows(forward, added, dw_dtype, sums=False):
-    """Options of the convolution of x with gy: of one image, or `sums` over all, it writes dw, else sums in fp32."""
-    several = forward.N > 1 and not sums
+def options_of_rows(forward, added, dw_dtype):
+    """Options of the convolution of x with gy: of one image it writes dw, else sums in fp32."""
+    several = forward.N > 1
     sum_bytes = SUM_BYTES if several or dw_dtype == nl.float32 else 2
     epilogue = read_epilogue(None, None, None if several else added, "pre_activation", sum_bytes)
     return Options(epilogue=epilogue, state=False, strict_nonfinite=False)
@@ -101,8 +101,6 @@ def options_of_rows(forward, added, dw_dtype, sums=False):
 
 def unsupported_of_rows(algorithm, forward, config, cores):
     """Why an algorithm of gradients alone does not take this one; "" if it does, or for others."""
-    if algorithm == DOT_IMAGES and forward.N == 1:
-        return "N=1, algorithm='dot_images': there are no images to sum over; use 'dot'"
     return skewed_schedule.build(forward, config, cores)[1] if algorithm == SKEWED else ""
 
 
@@ -120,7 +118,7 @@ def algorithm_of_rows(algorithm, forward, geometry, options, config):
     require(reason == "", reason)
     if algorithm == SKEWED:
         return algorithm
-    return algorithm_for(DOT if algorithm == DOT_IMAGES else algorithm, geometry, options, config)
+    return algorithm_for(algorithm, geometry, options, config)
 
 
 def convolve_rows_with(algorithm, tensors, forward, geometry, options, config):

@@ -40,9 +40,9 @@ def copy_rows(hbm, rows):
     return hbm if len(rows.parts) == 0 else rows_copy([hbm], rows.parts)
 
 
-def gradient_geometry(forward, x_rows, gy_rows, sums=False):
-    """The Geometry of the convolution of x with gy: its y are gradients of images, or `sums` over them, as stored."""
-    several = forward.N > 1 and not sums
+def gradient_geometry(forward, x_rows, gy_rows):
+    """The Geometry of the convolution of x with gy: its y are gradients of images, in fp32 where there are several."""
+    several = forward.N > 1
     C = forward.N * forward.C if several else forward.C
     stride, dilation = forward.dilation, forward.stride if forward.Q > 1 else 1
     reach = (forward.S - 1) * stride + (forward.Q - 1) * dilation + 1 - (forward.W - 1) * forward.lhs_dilation - 1
@@ -66,9 +66,6 @@ def gradient_geometry(forward, x_rows, gy_rows, sums=False):
         y_c=forward.S if several else forward.w_c,
         y_q=1 if several else forward.w_s,
         itemsize=forward.itemsize,
-        summed=forward.N if sums else 1,
-        x_image=forward.C * x_rows.row,
-        w_image=forward.C * gy_rows.row,
         times=forward.times,
     )
 

@@ -25,7 +25,7 @@ Zeros are multiplied: a NaN or Inf reaches every column of the channels that sha
 """
 
 from ...._nki import nisa, nl
-from ....schedules.dot import batches, build, dot_settings, dot_units, images_of, padded_columns, steps_of
+from ....schedules.dot import batches, build, dot_settings, dot_units, padded_columns, steps_of
 from ....schedules.tiles import share
 from ..._warm import warm_up, warm_zeros
 from .rows import load_ahead, move_slots, next_rows, start_dot, sum_taps
@@ -90,8 +90,7 @@ def run_masked(operands, geometry, options, plan, units):
             if move + 1 < len(moves) and index != 1:
                 wanted = (len(steps) * max(0, move + 1 - LEAD)) // max(1, len(moves) - LEAD)
             while done < wanted:
-                images = images_of(geometry, plan, unit)[1]
-                products = multiply_step(x_before, w_before, plan, masks, unit, steps[done], images)
+                products = multiply_step(x_before, w_before, plan, masks, unit, steps[done])
                 if done > 0:
                     sum_channels(partials, plan, steps[done - 1], last)
                 last = products

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ....schedules.channels import full_rows, row_runs
-from ....schedules.dot import images_of, needs_filter, x_slots
+from ....schedules.dot import needs_filter, x_slots
 from ....schedules.tiles import BANK_BYTES, cut, filled, some_of
 from ..._dma import copy, load
 from ..._prologue import finish_gates, load_rows, outside_of
@@ -34,9 +34,9 @@ def start_dot(operands, geometry, options, plan, units):
     """A DotRun, and loads of the first units, all but the last of those in flight."""
     x_tiles, w_tiles, P_MAX = [], [], nl.tile_size.pmax
     for _ in range(min(plan.buffers, len(units))):
-        x_shape, w_shape = (P_MAX, plan.members * plan.x_length), (P_MAX, plan.members * plan.w_length)
+        x_shape = P_MAX, plan.x_length
         x_tiles.append([nl.ndarray(x_shape, dtype=one.dtype, buffer=nl.sbuf) for one in sources_of(operands)])
-        w_tiles.append(nl.ndarray(w_shape, dtype=operands.w.dtype, buffer=nl.sbuf))
+        w_tiles.append(nl.ndarray((P_MAX, plan.w_length), dtype=operands.w.dtype, buffer=nl.sbuf))
     run = DotRun(
         operands=operands,
         geometry=geometry,
@@ -61,36 +61,29 @@ def load_ahead(run):
         tiles = run.x_tiles[turn]
         if needs_filter(plan, run.units, index):
             w_sbuf = run.w_tiles[turn]
-        first, count = images_of(run.geometry, plan, unit)
-        for member in range(count):
-            if w_sbuf != None:
-                start = member * plan.w_length
-                load_dot_taps(run, unit, w_sbuf[0 : w_sbuf.shape[0], start : start + plan.w_length], first + member)
-            start = member * plan.x_length
-            for source, x_sbuf in zip(sources_of(run.operands), tiles):
-                of_member = x_sbuf[0 : x_sbuf.shape[0], start : start + plan.x_length]
-                load_dot_x(run, unit, of_member, first + member, source)
+            load_dot_taps(run, unit, w_sbuf)
+        for source, x_sbuf in zip(sources_of(run.operands), tiles):
+            load_dot_x(run, unit, x_sbuf, source)
         rows = unit.groups * plan.channels
-        loaded = [x_sbuf[0:rows, 0 : count * plan.x_length] for x_sbuf in tiles]
+        loaded = [x_sbuf[0:rows, 0 : plan.x_length] for x_sbuf in tiles]
         run.loaded.append((tiles[0], w_sbuf, gates_due(run.geometry, loaded)))
 
 
-def load_dot_taps(run, unit, w_sbuf, image):
-    """A unit's taps of w, of one of the images that are summed."""
+def load_dot_taps(run, unit, w_sbuf):
+    """A unit's taps of w."""
     geometry, plan, block = run.geometry, run.plan, unit.batch.block
-    first = unit.chunk % plan.tap_chunks * plan.slots * plan.depth * plan.tap_phases
+    first = unit.chunk * plan.slots * plan.depth * plan.tap_phases
     taps = min(plan.w_length, geometry.S - first)
     clear_dot_rows(plan, block, w_sbuf, 0, taps, 0.0)
-    offset = image * geometry.w_image + block.c0 * geometry.w_c + first * geometry.w_s
+    offset = block.c0 * geometry.w_c + first * geometry.w_s
     load_dot_rows(w_sbuf, run.operands.w, unit, (geometry.w_c, geometry.w_s, offset), 0, taps, load)
 
 
-def load_dot_x(run, unit, x_sbuf, image, source):
-    """What a unit's taps meet of x and of the initial state, or of x's factor, of one of the images that are summed."""
+def load_dot_x(run, unit, x_sbuf, source):
+    """What a unit's taps meet of x and of the initial state, or of x's factor."""
     geometry, plan, operands, block = run.geometry, run.plan, run.operands, unit.batch.block
     # in the padded row, 0 being its first element, for lags from l0 on
-    chunk = unit.chunk % plan.tap_chunks
-    start = geometry.stride * plan.spread * (chunk * plan.slots * plan.depth + unit.batch.l0)
+    start = geometry.stride * plan.spread * (unit.chunk * plan.slots * plan.depth + unit.batch.l0)
     used = (geometry.Q - 1) * geometry.stride + (geometry.S - 1) * geometry.dilation + 1
     length = min(plan.x_length, used - start)
     from_x = min(length, max(0, geometry.pad_left - start))
@@ -102,7 +95,7 @@ def load_dot_x(run, unit, x_sbuf, image, source):
         load_dot_rows(x_sbuf, operands.state, unit, (geometry.pad_left, 1, offset), 0, from_x, load_rows)
     if end > from_x:
         position = start + from_x - geometry.pad_left
-        offset = image * geometry.x_image + unit.n * geometry.x_n + block.c0 * geometry.x_c + position * geometry.x_w
+        offset = unit.n * geometry.x_n + block.c0 * geometry.x_c + position * geometry.x_w
         load_dot_rows(x_sbuf, source, unit, (geometry.x_c, geometry.x_w, offset), from_x, end, load_rows)
 
 
@@ -138,24 +131,17 @@ def next_rows(run, index, moves):
     """Tiles for unit `index`'s transposed slots, (x, w), and the Moves that fill them.
 
     Slot t of tap phase r of w is number r * slots + t; slot t of column phase m and tap phase r of x is number
-    (m * R + r) * x_slots + t. Images that are summed have tap phases of their own: of the i-th of a unit they are
-    i * R + r.
+    (m * R + r) * x_slots + t.
     """
     plan, stride, dilation = run.plan, run.geometry.stride, run.geometry.dilation
     unit = run.units[index]
     x_rows, w_rows, gates = run.loaded[index]
     finish_gates(gates, None)
     run.loaded[index] = None
-    w_firsts, x_firsts, images = (), (), images_of(run.geometry, plan, unit)[1]
-    for image in range(images):
-        for r in range(plan.tap_phases):
-            w_firsts = w_firsts + (image * plan.w_length + r,)
-    for m in range(plan.column_phases):
-        for image in range(images):
-            for r in range(plan.tap_phases):
-                x_firsts = x_firsts + (image * plan.x_length + stride * m + dilation * r,)
+    phases = range(plan.tap_phases)
+    x_firsts = [stride * m + dilation * r for m in range(plan.column_phases) for r in phases]
     if w_rows != None:
-        run.filters[unit.chunk] = slot_moves(moves, plan, unit, w_rows, w_firsts, plan.slots, plan.tap_phases)
+        run.filters[unit.chunk] = slot_moves(moves, plan, unit, w_rows, phases, plan.slots, plan.tap_phases)
     x_sbuf = slot_moves(moves, plan, unit, x_rows, x_firsts, x_slots(plan), stride * plan.spread)
     return x_sbuf, run.filters[unit.chunk]
 
@@ -165,26 +151,20 @@ def sum_taps(run, unit, w_rows, parts_sbuf):
     after its last they leave for operands.sums. Returns parts_sbuf."""
     plan, block, rows = run.plan, unit.batch.block, unit.groups * run.plan.channels
     if unit.chunk == 0:
-        shape = (nl.tile_size.pmax, 2 * plan.chunks * plan.members)
-        parts_sbuf = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
-    column, half = 2 * unit.chunk * plan.members, plan.w_length // 2
-    for member in range(images_of(run.geometry, plan, unit)[1]):
-        start = member * plan.w_length
-        nisa.tensor_reduce(
-            dst=parts_sbuf[0:rows, column : column + 1], op=nl.add, data=w_rows[0:rows, start : start + half], axis=1
-        )
-        same_sbuf = nl.ndarray((rows, plan.w_length - half), dtype=w_rows.dtype, buffer=nl.sbuf)
-        nisa.activation_reduce(
-            dst=same_sbuf,
-            op=nl.copy,
-            data=w_rows[0:rows, start + half : start + plan.w_length],
-            reduce_op=nl.add,
-            reduce_res=parts_sbuf[0:rows, column + 1 : column + 2],
-        )
-        column += 2
+        parts_sbuf = nl.ndarray((nl.tile_size.pmax, 2 * plan.chunks), dtype=nl.float32, buffer=nl.sbuf)
+    column, half = 2 * unit.chunk, plan.w_length // 2
+    nisa.tensor_reduce(dst=parts_sbuf[0:rows, column : column + 1], op=nl.add, data=w_rows[0:rows, 0:half], axis=1)
+    same_sbuf = nl.ndarray((rows, plan.w_length - half), dtype=w_rows.dtype, buffer=nl.sbuf)
+    nisa.activation_reduce(
+        dst=same_sbuf,
+        op=nl.copy,
+        data=w_rows[0:rows, half : plan.w_length],
+        reduce_op=nl.add,
+        reduce_res=parts_sbuf[0:rows, column + 1 : column + 2],
+    )
     if unit.chunk == plan.chunks - 1:
         sums_sbuf = nl.ndarray((nl.tile_size.pmax, 1), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.tensor_reduce(dst=sums_sbuf[0:rows, 0:1], op=nl.add, data=parts_sbuf[0:rows, 0:column], axis=1)
+        nisa.tensor_reduce(dst=sums_sbuf[0:rows, 0:1], op=nl.add, data=parts_sbuf[0:rows, 0 : column + 2], axis=1)
         for some in row_runs(block, unit.r0, unit.groups):
             row, count, channels = some
             pattern, at = [[block.length, count], [1, channels], [1, 1]], row * unit.groups
@@ -243,15 +223,15 @@ def move_slots(move, engine):
     )
 
 
-def multiply_slots(dst_psum, x_sbuf, w_sbuf, plan, unit, g, phase, lag_block, images):
-    """dst [stationary's columns, window, channels of x]: products of group g over all blocks of slots of some images.
+def multiply_slots(dst_psum, x_sbuf, w_sbuf, plan, unit, g, phase, lag_block):
+    """dst [stationary's columns, window, channels of x]: products of group g over all blocks of slots.
 
     The stationary's columns are (slot, channel), or (channel, slot) with wide.
     """
     columns = plan.channels * unit.groups
-    matmuls, phases = 0, images * plan.tap_phases
-    for r in range(phases):
-        x0 = (phase * phases + r) * x_slots(plan) + lag_block * plan.lags
+    matmuls = 0
+    for r in range(plan.tap_phases):
+        x0 = (phase * plan.tap_phases + r) * x_slots(plan) + lag_block * plan.lags
         for t0 in range(0, plan.slots, plan.taps):
             tn = min(plan.taps, plan.slots - t0)
             xn, w0 = tn + plan.lags - 1, r * plan.slots + t0

@@ -55,14 +55,14 @@ def new_partials(plan, unit):
     return found
 
 
-def multiply_step(x_sbuf, w_sbuf, plan, masks, unit, step, images):
+def multiply_step(x_sbuf, w_sbuf, plan, masks, unit, step):
     """Matmuls of a step over all slots; of [(t, c), (g, t'), c'] only a channel's products with itself are kept."""
     P_MAX, channels, window = nl.tile_size.pmax, plan.channels, window_of(plan)
     g0, gn, phase, lag_block = step
     products_psum = nl.ndarray((P_MAX, gn * window, channels), dtype=nl.float32, buffer=nl.psum)
     for index in range(gn):
         of_group = products_psum[0:P_MAX, index * window : (index + 1) * window, 0:channels]
-        multiply_slots(of_group, x_sbuf, w_sbuf, plan, unit, g0 + index, phase, lag_block, images)
+        multiply_slots(of_group, x_sbuf, w_sbuf, plan, unit, g0 + index, phase, lag_block)
     kept_sbuf = nl.ndarray((P_MAX, gn * window, channels), dtype=nl.float32, buffer=nl.sbuf)
     nisa.tensor_tensor(
         dst=kept_sbuf,

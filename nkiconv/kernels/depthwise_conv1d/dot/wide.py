@@ -136,7 +136,7 @@ def make_piece(wide, unit, g0, x_sbuf, w_sbuf, turns):
                 first = index % per_bank * window * plan.channels
                 of_group = products_psum[0:P_MAX, index // per_bank, first : first + window * plan.channels]
                 of_group = of_group.reshape_dim(1, (window, plan.channels))
-                multiply_slots(of_group, x_sbuf, w_sbuf, plan, unit, g0 + a + index, phase, 0, 1)
+                multiply_slots(of_group, x_sbuf, w_sbuf, plan, unit, g0 + a + index, phase, 0)
             keep_same_channel(wide, products_sbuf, a * window, products_psum, an)
         scratch_hbm = wide.scratch[(turns * phases + phase) % SCRATCH]
         row = gn * window

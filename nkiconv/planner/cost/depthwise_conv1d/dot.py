@@ -29,7 +29,7 @@ class Dot(OfSchedule):
         settings, plan = self.settings_of(shape, config), self.plan(shape, config)
         if settings.wide:
             return []
-        known = {"slots": plan.slots * plan.members}
+        known = {"slots": plan.slots}
         return list(DotSettings.near(settings.pairs, known, warmup=(0, warm_up_of(shape.target))))
 
     def completed(self, shape: Shape, config: Config) -> Any:

@@ -14,20 +14,17 @@ IMAGES_NS = 7000.0
 
 
 class OfRows(Algorithm):
-    """Such an algorithm; a Shape's options have the convolution's own Shape. images: whether it sums over images."""
+    """Such an algorithm; a Shape's options have the convolution's own Shape."""
 
-    def __init__(self, base: Algorithm, images: bool = False) -> None:
-        self.base, self.images = base, images
-        self.order = base.order
+    def __init__(self, base: Algorithm) -> None:
+        self.base, self.order = base, base.order
 
     def rows(self, shape: Shape) -> Shape:
         """The convolution's own."""
-        found: Shape = shape.options.images if self.images else shape.options.rows
+        found: Shape = shape.options.rows
         return found
 
     def guesses(self, shape: Shape) -> list[Guess]:
-        if self.images and shape.geometry.N == 1:
-            return []
         return [self._longer(shape, one) for one in self.base.guesses(self.rows(shape))]
 
     def guess(self, shape: Shape, config: Config) -> Guess | None:
@@ -58,4 +55,4 @@ class OfRows(Algorithm):
 
     def _longer(self, shape: Shape, guess: Guess) -> Guess:
         """A guess with the sum over images, where it comes after the convolution."""
-        return replace(guess, ns=guess.ns + (IMAGES_NS if shape.geometry.N > 1 and not self.images else 0.0))
+        return replace(guess, ns=guess.ns + (IMAGES_NS if shape.geometry.N > 1 else 0.0))
