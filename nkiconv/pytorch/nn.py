@@ -13,19 +13,15 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from .. import rules
-from ..errors import refused, shown
 from .blocks import GatedDeltaConv
 from .computers import modes
-from .errors import GeometryError, UnsupportedError, raise_all
-from .functional import conv1d, conv2d, conv3d, refuse_script
+from .functional import conv1d, conv2d, conv3d
+from .fused_module import Fused, check, padded
 from .gated_modules import ConformerConv, GatedShortConv
 from .norm_act_modules import NormActConv
-from .operators.filters import Freezes
 from .operators.frames import last
-from .operators.tensor_kinds import tensor_violations
 from .streaming import check_time_padding, in_front, sides_of
 from .transposed import conv_transpose1d, conv_transpose2d, conv_transpose3d
 
@@ -53,106 +49,10 @@ torch.fx.wrap("conv3d")
 torch.fx.wrap("conv_transpose1d")
 torch.fx.wrap("conv_transpose2d")
 torch.fx.wrap("conv_transpose3d")
-torch.fx.wrap("_padded")
-
-#: torch's ways to pad.
-PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
+torch.fx.wrap("padded")
 
 
-class _Fused(Freezes):
-    """What our modules have besides torch's module of that name, which comes next in their order of classes."""
-
-    #: What padding_mode may be, and x_upsample.
-    padding_modes: tuple[str, ...] = PADDING_MODES
-    upsamples: tuple[int, ...] = (1,)
-    activation: str | None = None
-    residual_position: str = "pre_activation"
-    layer: str | None = None
-    strict_nonfinite: bool | None = None
-    x_upsample: int = 1
-
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: int | tuple[int, ...],
-        stride: int | tuple[int, ...] = 1,
-        padding: str | int | tuple[int, ...] = 0,
-        dilation: int | tuple[int, ...] = 1,
-        groups: int = 1,
-        bias: bool = True,
-        padding_mode: str = "zeros",
-        device: Any = None,
-        dtype: Any = None,
-        *,
-        activation: str | None = None,
-        residual_position: str = "pre_activation",
-        layer: str | None = None,
-        strict_nonfinite: bool | None = None,
-        x_upsample: int = 1,
-    ) -> None:
-        _check(type(self), padding_mode, activation, residual_position, x_upsample)
-        modes.wants_strict_nonfinite(strict_nonfinite)
-        super().__init__(
-            in_channels,
-            out_channels,
-            kernel_size,
-            stride,
-            padding,
-            dilation,
-            groups,
-            bias,
-            padding_mode,
-            device=device,
-            dtype=dtype,
-        )
-        self.activation, self.residual_position, self.layer = activation, residual_position, layer
-        self.strict_nonfinite, self.x_upsample = strict_nonfinite, x_upsample
-
-    @property
-    def operator(self) -> str:
-        """The operator `torch.ops.nkiconv.*` that forward calls."""
-        return operator_of(cast("torch.nn.Conv1d", self))
-
-    def _fused(self) -> dict[str, Any]:
-        """What every function takes of these, by name."""
-        layer = modes.told_layer(self.layer)
-        found = {"activation": self.activation, "layer": layer, "strict_nonfinite": self.strict_nonfinite}
-        return found if self.x_upsample == 1 else found | {"x_upsample": self.x_upsample}
-
-    def _convolved(self, function: Callable[..., Any], input: Tensor, residual: Tensor | None, **more: Any) -> Any:
-        """forward's y by one of the functions; more: of its arguments, before the module's own; other padding than
-        zeros is before."""
-        conv = cast("torch.nn.Conv1d", self)
-        weight, packed = self._filters(input)
-        padding: Any = conv.padding
-        if conv.padding_mode != "zeros":
-            input, padding = _padded(input, conv._reversed_padding_repeated_twice, conv.padding_mode), 0
-        return function(
-            input,
-            weight,
-            conv.bias,
-            conv.stride,
-            padding,
-            conv.dilation,
-            conv.groups,
-            residual=residual,
-            packed=packed,
-            **{"residual_position": self.residual_position, **self._fused(), **more},
-        )
-
-    __prepare_scriptable__ = refuse_script
-
-    def extra_repr(self) -> str:
-        """As torch's, the activation, and when a frozen filter was made."""
-        text: str = super().extra_repr()
-        if self.is_frozen:
-            text += f", weight={vars(self)['weight']!r}"
-        text += "" if self.x_upsample == 1 else f", x_upsample={self.x_upsample}"
-        return text if self.activation is None else f"{text}, activation={self.activation}"
-
-
-class Conv1d(_Fused, torch.nn.Conv1d):
+class Conv1d(Fused, torch.nn.Conv1d):
     """`torch.nn.Conv1d` of [N, C, W] or [C, W]; one filter a channel goes to the depthwise kernel.
 
     Args:
@@ -170,7 +70,7 @@ class Conv1d(_Fused, torch.nn.Conv1d):
         return self._convolved(conv1d, input, residual, return_stats=return_stats)
 
 
-class Conv2d(_Fused, torch.nn.Conv2d):
+class Conv2d(Fused, torch.nn.Conv2d):
     """`torch.nn.Conv2d` of [N, C, H, W] or [C, H, W].
 
     Args:
@@ -186,7 +86,7 @@ class Conv2d(_Fused, torch.nn.Conv2d):
         return self._convolved(conv2d, input, residual, return_stats=return_stats)
 
 
-class Conv3d(_Fused, torch.nn.Conv3d):
+class Conv3d(Fused, torch.nn.Conv3d):
     """`torch.nn.Conv3d` of [N, C, D, H, W] or [C, D, H, W]. Arguments and errors as of `Conv1d`."""
 
     def forward(self, input: Tensor, residual: Tensor | None = None, *, return_stats: str | None = None) -> Any:
@@ -194,8 +94,8 @@ class Conv3d(_Fused, torch.nn.Conv3d):
         return self._convolved(conv3d, input, residual, return_stats=return_stats)
 
 
-class _Transposed(_Fused):
-    """What our transposed modules have besides torch's, as `_Fused`."""
+class _Transposed(Fused):
+    """What our transposed modules have besides torch's, as `Fused`."""
 
     def __init__(
         self,
@@ -217,9 +117,9 @@ class _Transposed(_Fused):
         layer: str | None = None,
         strict_nonfinite: bool | None = None,
     ) -> None:
-        _check(type(self), padding_mode, activation, residual_position)
+        check(type(self), padding_mode, activation, residual_position)
         modes.wants_strict_nonfinite(strict_nonfinite)
-        super(_Fused, self).__init__(
+        super(Fused, self).__init__(
             in_channels,
             out_channels,
             kernel_size,
@@ -411,11 +311,11 @@ class CausalConv3d(Conv3d):
         """
         weight, packed = self._filters(input)
         frames, front = in_front(input, cache_x, self.sides[0][0], self.time_padding)
-        images, padding = input, ((front, 0), *self.sides[1:])
+        images, before, padding = input, frames, ((front, 0), *self.sides[1:])
         if self.padding_mode != "zeros":
             around = [side for pair in self.sides[:0:-1] for side in pair] + [0, 0]
-            images, padding = _padded(input, around, self.padding_mode), ((front, 0), (0, 0), (0, 0))
-            padded = None if frames is None else _padded(frames, around, self.padding_mode)
+            images, padding = padded(input, around, self.padding_mode), ((front, 0), (0, 0), (0, 0))
+            before = None if frames is None else padded(frames, around, self.padding_mode)
         y = conv3d(
             images,
             weight,
@@ -428,7 +328,7 @@ class CausalConv3d(Conv3d):
             residual_position=self.residual_position,
             **self._fused(),
             packed=packed,
-            initial_frames=frames if self.padding_mode == "zeros" else padded,
+            initial_frames=before,
         )
         if return_final_frames is False:
             return y
@@ -474,36 +374,3 @@ class NormActConv3d(NormActConv):
 
     rank, ours, theirs = 3, Conv3d, torch.nn.Conv3d
     kinds = torch.nn.GroupNorm, torch.nn.BatchNorm3d, torch.nn.InstanceNorm3d
-
-
-def operator_of(module: Any) -> str:
-    """The operator that `functional` takes for a module's filters."""
-    rank = len(module.kernel_size)
-    if module.transposed:
-        return f"conv_transpose{rank}d"
-    if rank > 1:
-        return f"conv{rank}d"
-    return "depthwise_conv1d" if module.groups == module.in_channels == module.out_channels else "conv1d"
-
-
-def _check(
-    kind: type[_Fused], padding_mode: str, activation: str | None, residual_position: str, x_upsample: int = 1
-) -> None:
-    wrong = [rules.accepted("padding_mode", padding_mode, kind.padding_modes), rules.activation(activation)]
-    wrong.append(rules.accepted("x_upsample", x_upsample, kind.upsamples, "use one of them, or upsample the input"))
-    if x_upsample != 1 and padding_mode != "zeros":
-        wrong.append(f"padding_mode={padding_mode!r}: must be 'zeros' with x_upsample; upsample the input before")
-    errors = list(refused(UnsupportedError, *wrong, rules.residual_position(residual_position)))
-    raise_all(f"{kind.__name__} cannot be built", errors)
-
-
-def _padded(x: Tensor, sides: list[int], mode: str) -> Tensor:
-    """Images with what they hold around them; sides: as torch.nn.functional.pad takes them."""
-    raise_all("these images cannot be padded", list(tensor_violations("input", x)))
-    try:
-        return F.pad(x, sides, mode=mode)
-    except (RuntimeError, NotImplementedError) as error:  # more than there is to reflect, or another rank
-        raise GeometryError(
-            f"input.shape={tuple(x.shape)}: cannot be padded by {sides} with padding_mode={shown(mode)} ({error}); pad "
-            f"less, or give larger images"
-        ) from error

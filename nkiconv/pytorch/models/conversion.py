@@ -17,10 +17,10 @@ from torch.nn.modules.conv import _ConvNd
 
 from ... import rules
 from ...errors import DtypeError, NkiconvError, UnsupportedError, raise_all, refused, shown
-from .. import nn
 from ..causal import model_files
 from ..causal.installation import Installation
 from ..computers import modes
+from ..fused_module import operator_of
 from ..operators.tensor_kinds import DTYPES
 from . import batchnorm, fusion, graphs, videos
 from .classes import OURS, change_class, intercepted, is_changed, left_out, ours
@@ -292,7 +292,7 @@ def _entry(name: str, module: torch.nn.Module, filter: Filter | None) -> Entry:
         reason = FILTERED
     operator = None
     if isinstance(module, _CONVERTED) or (isinstance(module, tuple(OURS)) and not reason):
-        operator = nn.operator_of(module)
+        operator = operator_of(module)
     function = "" if reason or _is_plain(module) else CALLED
     return Entry(name, _kind(module), _filters(module), operator, reason, function=function)
 

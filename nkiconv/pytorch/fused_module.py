@@ -1,0 +1,151 @@
+"""What modules of convolutions share: arguments besides torch's, their checks, padding other than zeros."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from .. import rules
+from ..errors import refused, shown
+from .computers import modes
+from .errors import GeometryError, UnsupportedError, raise_all
+from .functional import refuse_script
+from .operators.filters import Freezes
+from .operators.tensor_kinds import tensor_violations
+
+# torch.fx traces a model with these modules into calls of this function, which it does not look into.
+torch.fx.wrap("padded")
+
+#: torch's ways to pad.
+PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
+
+
+class Fused(Freezes):
+    """What our modules have besides torch's module of that name, which comes next in their order of classes."""
+
+    #: What padding_mode may be, and x_upsample.
+    padding_modes: tuple[str, ...] = PADDING_MODES
+    upsamples: tuple[int, ...] = (1,)
+    activation: str | None = None
+    residual_position: str = "pre_activation"
+    layer: str | None = None
+    strict_nonfinite: bool | None = None
+    x_upsample: int = 1
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | tuple[int, ...],
+        stride: int | tuple[int, ...] = 1,
+        padding: str | int | tuple[int, ...] = 0,
+        dilation: int | tuple[int, ...] = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        activation: str | None = None,
+        residual_position: str = "pre_activation",
+        layer: str | None = None,
+        strict_nonfinite: bool | None = None,
+        x_upsample: int = 1,
+    ) -> None:
+        check(type(self), padding_mode, activation, residual_position, x_upsample)
+        modes.wants_strict_nonfinite(strict_nonfinite)
+        super().__init__(
+            in_channels,
+            out_channels,
+            kernel_size,
+            stride,
+            padding,
+            dilation,
+            groups,
+            bias,
+            padding_mode,
+            device=device,
+            dtype=dtype,
+        )
+        self.activation, self.residual_position, self.layer = activation, residual_position, layer
+        self.strict_nonfinite, self.x_upsample = strict_nonfinite, x_upsample
+
+    @property
+    def operator(self) -> str:
+        """The operator `torch.ops.nkiconv.*` that forward calls."""
+        return operator_of(cast("torch.nn.Conv1d", self))
+
+    def _fused(self) -> dict[str, Any]:
+        """What every function takes of these, by name."""
+        layer = modes.told_layer(self.layer)
+        found = {"activation": self.activation, "layer": layer, "strict_nonfinite": self.strict_nonfinite}
+        return found if self.x_upsample == 1 else found | {"x_upsample": self.x_upsample}
+
+    def _convolved(self, function: Callable[..., Any], input: Tensor, residual: Tensor | None, **more: Any) -> Any:
+        """forward's y by one of the functions; more: of its arguments, before the module's own; other padding than
+        zeros is before."""
+        conv = cast("torch.nn.Conv1d", self)
+        weight, packed = self._filters(input)
+        padding: Any = conv.padding
+        if conv.padding_mode != "zeros":
+            input, padding = padded(input, conv._reversed_padding_repeated_twice, conv.padding_mode), 0
+        return function(
+            input,
+            weight,
+            conv.bias,
+            conv.stride,
+            padding,
+            conv.dilation,
+            conv.groups,
+            residual=residual,
+            packed=packed,
+            **{"residual_position": self.residual_position, **self._fused(), **more},
+        )
+
+    __prepare_scriptable__ = refuse_script
+
+    def extra_repr(self) -> str:
+        """As torch's, the activation, and when a frozen filter was made."""
+        text: str = super().extra_repr()
+        if self.is_frozen:
+            text += f", weight={vars(self)['weight']!r}"
+        text += "" if self.x_upsample == 1 else f", x_upsample={self.x_upsample}"
+        return text if self.activation is None else f"{text}, activation={self.activation}"
+
+
+def operator_of(module: Any) -> str:
+    """The operator that `functional` takes for a module's filters."""
+    rank = len(module.kernel_size)
+    if module.transposed:
+        return f"conv_transpose{rank}d"
+    if rank > 1:
+        return f"conv{rank}d"
+    return "depthwise_conv1d" if module.groups == module.in_channels == module.out_channels else "conv1d"
+
+
+def check(
+    kind: type[Fused], padding_mode: str, activation: str | None, residual_position: str, x_upsample: int = 1
+) -> None:
+    """Refuse what modules of a kind do not take."""
+    wrong = [rules.accepted("padding_mode", padding_mode, kind.padding_modes), rules.activation(activation)]
+    wrong.append(rules.accepted("x_upsample", x_upsample, kind.upsamples, "use one of them, or upsample the input"))
+    if x_upsample != 1 and padding_mode != "zeros":
+        wrong.append(f"padding_mode={padding_mode!r}: must be 'zeros' with x_upsample; upsample the input before")
+    errors = list(refused(UnsupportedError, *wrong, rules.residual_position(residual_position)))
+    raise_all(f"{kind.__name__} cannot be built", errors)
+
+
+def padded(x: Tensor, sides: list[int], mode: str) -> Tensor:
+    """Images with what they hold around them; sides: as torch.nn.functional.pad takes them."""
+    raise_all("these images cannot be padded", list(tensor_violations("input", x)))
+    try:
+        return F.pad(x, sides, mode=mode)
+    except (RuntimeError, NotImplementedError) as error:  # more than there is to reflect, or another rank
+        raise GeometryError(
+            f"input.shape={tuple(x.shape)}: cannot be padded by {sides} with padding_mode={shown(mode)} ({error}); pad "
+            f"less, or give larger images"
+        ) from error
