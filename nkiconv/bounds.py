@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -110,46 +109,16 @@ def epilogue_bound(
     return error + _rounding(y, out_dtype)
 
 
-def mlp_bound(
-    x: Float64Array,
-    filters: tuple[AnyArray, AnyArray],
-    out_dtype: str,
-    biases: tuple[AnyArray | None, AnyArray | None] = (None, None),
-    activation: str | None = None,
-    residual: AnyArray | None = None,
-) -> Float64Array:
-    """Return the largest error of w2 act(w1 x + bias1) + bias2 + residual, for each element, of a kernel that rounds
-    the hidden channels to out_dtype: of the first product as `epilogue_bound` has it, which the second multiplies by
-    |w2|, and the second's own.
-
-    Args:
-        x: float64 [N, C, ...]. filters: [M, C], [K, M]. biases: [M], [K], or None. The rest: as for `epilogue_bound`.
-    """
-    (w1, w2), (bias1, bias2) = (np.asarray(w, np.float64) for w in filters), biases
-    abs_sum, sums = _of_pixels(np.abs(w1), np.abs(x)), _of_pixels(w1, x)
-    error = epilogue_bound(w1.shape[1], abs_sum, sums, out_dtype, bias1, activation)
-    hidden = epilogue_ref(sums, bias1, activation)
-    abs_sum = _of_pixels(np.abs(w2), np.abs(hidden) + error)
-    inexact = _of_pixels(np.abs(w2), error)
-    more: dict[str, Any] = {"bias": bias2, "residual": residual, "inexact": inexact}
-    return epilogue_bound(w2.shape[1], abs_sum, _of_pixels(w2, hidden), out_dtype, **more)
-
-
-def _of_pixels(w: Float64Array, x: Float64Array) -> Float64Array:
-    """Sums over the channels of each pixel, [N, K, ...] of w [K, C] and x [N, C, ...]."""
-    return np.asarray(np.einsum("kc,nc...->nk...", w, x))
-
-
 #: Roundings, each eps32, of a root of a mean square, of two halves, with eps, by a power to 4 ulp; and of what is
 #: multiplied by it and by a weight.
 RSTD_ROUNDINGS, NORM_ROUNDINGS = 8, 3
 
 
-def norm_error(u: Float64Array, error: Float64Array, norm: ChannelNorm) -> Float64Array:
+def norm_error(u: Float64Array, error: Float64Array, norm: ChannelNorm, squares: float = 0.0) -> Float64Array:
     """Return how far the norm of u, [N, K, ...] known within `error`, may be from `norm_ref`, for each element.
 
         spread = rms(error) + 3 g mean|u|       g = min(K, 4 sqrt(K)) * eps32
-        q      = spread / s + g + 8 eps32       s = (mean(d^2) + eps)^0.5
+        q      = spread / s + g + squares + 8 eps32       s = (mean(d^2) + eps)^0.5
         bound  = |weight| (c + |d| q) / (s (1 - q)) + 3 eps32 |normalized| + eps32 |result|
 
     "rms": d = u, c = error. "layer": d = u - mean(u), c = error + mean(error) + g mean|u| + eps32 |d|.
@@ -159,7 +128,7 @@ def norm_error(u: Float64Array, error: Float64Array, norm: ChannelNorm) -> Float
     root of a mean square is a norm, so that by the triangle inequality all of that changes it by at most `spread`. The
     sum of squares, all of them positive, errs by g of itself. A mean of 1000 s costs `layer` 1000 g, some 0.5 % for K =
     512, in c and in spread; one that subtracts a mean's square from a mean of squares would lose 10^6 g, everything.
-    Infinite where q is 1 or more: nothing is known of such a pixel.
+    Infinite where q is 1 or more: nothing is known of such a pixel. squares: error of the mean square over itself.
     """
     K = u.shape[1]
     growth = min(K, 4 * math.sqrt(K)) * EPS32
@@ -172,7 +141,7 @@ def norm_error(u: Float64Array, error: Float64Array, norm: ChannelNorm) -> Float
         d = u - mean(u)
         c = error + mean(error) + shift + EPS32 * np.abs(d)
     s = np.sqrt(mean(d * d) + norm.eps)
-    q = (np.sqrt(mean(np.square(error))) + 3 * shift) / s + growth + RSTD_ROUNDINGS * EPS32
+    q = (np.sqrt(mean(np.square(error))) + 3 * shift) / s + growth + squares + RSTD_ROUNDINGS * EPS32
     with np.errstate(divide="ignore"):
         found = np.where(q < 1, (c + np.abs(d) * q) / (s * np.maximum(0.0, 1 - q)), np.inf)
     scaled = norm_ref(u, dataclasses.replace(norm, bias=None))

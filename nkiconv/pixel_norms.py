@@ -1,4 +1,5 @@
-"""Norms over the output channels of a pixel: their names, and what their arguments must be, as `rules` has it.
+"""Norms over the channels of a pixel, in front of filters or after them: their names, and what their arguments must be,
+as `rules` has it.
 
 u * rstd * weight + bias              "rms", rstd = (mean(u^2) + eps)^-0.5
 (u - mean(u)) * rstd * weight + bias  "layer", rstd = (variance(u) + eps)^-0.5
@@ -13,27 +14,34 @@ from .rules import accepted
 
 #: Names of the norms that a kernel takes; what is added to a mean square or a variance if nothing else is said.
 NORMS, NORM_EPS = ("rms", "layer"), 1e-6
-#: Numbers of each output channel that a norm may have, as functions and kernels call them.
+#: Numbers of each output channel that a norm of sums may have, as functions and kernels call them.
 OF_CHANNELS = ("y_norm_weight", "y_norm_bias")
+#: The same of a norm of x.
+X_CHANNELS = ("x_norm_weight", "x_norm_bias")
 #: What a call may have only with a norm.
 BELONG = (*OF_CHANNELS, "return_before_norm")
 
 
-def kind(value: Any) -> str:
+#: What each norm is of.
+_OF = {"x_norm": "x", "y_norm": "the result"}
+
+
+def kind(value: Any, norm: str = "y_norm") -> str:
     """None, or a norm's name."""
-    return accepted("y_norm", value, (None, *NORMS), "use one of them, or normalize the result")
+    return accepted(norm, value, (None, *NORMS), f"use one of them, or normalize {_OF[norm]}")
 
 
-def eps(value: Any) -> str:
-    """What is added to a mean square or a variance: a number that is normal and above 0 in fp32."""
+def eps(value: Any, norm: str = "y_norm") -> str:
+    """What is added to a mean square or a variance: a number that is normal and above 0 in fp32, as sums of it are."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if is_number and 2.0**-126 <= value < 2.0**128:
+    if is_number and 2.0**-126 <= value < 2.0**100:
         return ""
-    return f"y_norm_eps={shown(value)}: must be a number from 2^-126 to 2^128, normal in fp32; use {NORM_EPS}"
+    return f"{norm}_eps={shown(value)}: must be a number from 2^-126 to 2^100, normal in fp32; use {NORM_EPS}"
 
 
 def belongs(name: str, given: bool, norm: Any) -> str:
     """A norm's weight, its bias and what comes before it go with a norm."""
     if not given or norm is not None:
         return ""
-    return f"{name}: there is no norm that it belongs to; name y_norm, one of {NORMS}, or leave it out"
+    owner = "x_norm" if name in X_CHANNELS else "y_norm"
+    return f"{name}: there is no norm that it belongs to; name {owner}, one of {NORMS}, or leave it out"

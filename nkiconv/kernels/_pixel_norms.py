@@ -44,6 +44,16 @@ def read_norm(arguments, K):
     return Norm(kind, weight != None, bias != None, kept), NormOperands(weight, bias, eps)
 
 
+def read_input_norm(arguments, C):
+    """The same of (x_norm, x_norm_weight, x_norm_bias, x_norm_eps); NormOperands, or None."""
+    kind, weight, bias, eps = arguments
+    refuse(pixel_norms.kind(kind, "x_norm"), pixel_norms.eps(eps, "x_norm"))
+    for name, numbers in zip(pixel_norms.X_CHANNELS, (weight, bias)):
+        check_bias(numbers, "C", C, name)
+        refuse(pixel_norms.belongs(name, numbers != None, kind))
+    return None if kind == None else NormOperands(weight, bias, eps)
+
+
 def load_norm(norm, K):
     """NormOperands in SBUF of those in HBM; None of None."""
     if norm == None:

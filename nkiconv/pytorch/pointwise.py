@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .. import rules
-from ..bounds import mlp_bound
 from ..errors import refused
+from ..pixel_bounds import mlp_bound
 from ..schedules.pointwise_mlp import MlpGeometry, unsupported_reason
 from .computers import agreements, host, modes
 from .computers.arrays import from_numpy, to_numpy

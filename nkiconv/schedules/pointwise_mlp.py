@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-from .tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, P_MAX, Part, cut, cut_at, fits_sbuf
+from .tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, P_MAX, QUADRANT, Part, cut, cut_at, fits_sbuf
 
 #: Banks whose columns one activation takes.
 BANKS = 2
@@ -24,6 +25,8 @@ class MlpGeometry:
     itemsize: int
     #: bytes of an element of the residual; 0: there is none
     residual_bytes: int
+    #: of x's channels, of `pixel_norms.NORMS`; None: there is none
+    norm: str | None = None
 
     @property
     def c_tiles(self) -> list[Part]:
@@ -39,6 +42,16 @@ class MlpGeometry:
     def k_tiles(self) -> list[Part]:
         """Output channels by partitions."""
         return cut_at(self.K, P_MAX)
+
+    @property
+    def square_tiles(self) -> list[Part]:
+        """Squares of x by partitions, of which tiles of channels are added up, and eps."""
+        return cut_at(min(self.C, P_MAX) + 1, P_MAX)
+
+    @property
+    def square_part(self) -> float:
+        """What squares are multiplied by, to be near their mean: a power of two, which every dtype has."""
+        return 2.0 ** -round(math.log2(self.C))
 
     @property
     def banks(self) -> list[tuple[Part, Part]]:
@@ -72,14 +85,24 @@ class MlpGeometry:
         filters = c * self.M + m * self.K + max(self.C, self.M)
         pixels = together * BANK_COLUMNS
         each = self.itemsize * (X_TILES * c + TILES * m + TILES * k) + self.residual_bytes * TILES * k
-        # filters as they come, biases, and evacuations in two steps
-        return self.itemsize * filters + pixels * each + 4 * (m + k) + 4 * BANK_COLUMNS
+        numbers = m + k + P_MAX  # biases, as they come in runs too
+        if self.norm is not None:
+            # matrices, normalised x, what it is scaled from and squares, of fp32, the bias and sums with filters
+            filters += P_MAX + c
+            each += self.itemsize * TILES * c + 4 * TILES * (c + len(self.square_tiles)) + 4
+            numbers += P_MAX + 2 * c + m
+        # filters as they come, and evacuations in two steps
+        return self.itemsize * filters + pixels * each + 4 * numbers + 4 * BANK_COLUMNS
 
     @property
     def instructions(self) -> int:
         """Of one core of one, at most."""
         c, m, k = (len(tiles) for tiles in (self.c_tiles, self.m_tiles, self.k_tiles))
-        return 8 + 4 * (m * c + k * m) + len(self.banks) * (2 * c + 2 * m * c + m + 2 * k * m + 6 * k)
+        of_numbers = 16 * (1 + (m + k) // QUADRANT)
+        once, each = of_numbers + 4 * (m * c + k * m), 2 * c + 2 * m * c + m + 2 * k * m + 6 * k
+        if self.norm is not None:
+            once, each = 2 * once + m * c + 4 * c, each + 5 * c + len(self.square_tiles)
+        return once + len(self.banks) * each
 
 
 def unsupported_reason(geometry: MlpGeometry) -> str:

@@ -11,9 +11,11 @@ from tolerances import assert_within_limit
 
 import nkiconv
 from nkiconv import simulator
-from nkiconv.bounds import mlp_bound
 from nkiconv.errors import DtypeError, GeometryError, LayoutError, UnsupportedError
+from nkiconv.pixel_bounds import mlp_bound
+from nkiconv.pixel_norms import NORMS
 from nkiconv.problem import DTYPES
+from nkiconv.reference import ChannelNorm
 from nkiconv.schedules.pointwise_mlp import MlpGeometry
 from nkiconv.simulator.iterations import num_compiled
 
@@ -44,23 +46,38 @@ def drawn(shape, M, K, dtype="fp32", added=ADDED["all"], seed=0):
     }
 
 
-def truth(x, w1, w2, bias1=0.0, bias2=0.0, residual=0.0, activation="gelu"):
+def truth(
+    x, w1, w2, bias1=0.0, bias2=0.0, residual=0.0, activation="gelu",
+    x_norm=None, x_norm_weight=1.0, x_norm_bias=0.0, x_norm_eps=1e-6,
+):  # fmt: skip
     """y in float64, by pixels as rows of a matrix."""
     rows = np.moveaxis(x.astype(np.float64), 1, -1)
+    if x_norm == "layer":
+        rows = rows - rows.mean(-1, keepdims=True)
+    if x_norm is not None:
+        rows = rows / np.sqrt((rows**2).mean(-1, keepdims=True) + x_norm_eps)
+        rows = rows * np.asarray(x_norm_weight, np.float64) + np.asarray(x_norm_bias, np.float64)
     hidden = rows @ w1.astype(np.float64).T + bias1
     hidden = nkiconv.reference.epilogue_ref(np.moveaxis(hidden, -1, 1), activation=activation)
     y = np.moveaxis(hidden, 1, -1) @ w2.astype(np.float64).T + bias2
     return np.moveaxis(y, -1, 1) + np.asarray(residual, np.float64)
 
 
+def bound(arrays, more, dtype, activation="gelu"):
+    """How far y may be from the truth."""
+    x, *filters = arrays
+    biases, norm = (more.get("bias1"), more.get("bias2")), None
+    if "x_norm" in more:
+        numbers = {name.removeprefix("x_norm_"): one for name, one in more.items() if name.startswith("x_norm_")}
+        norm = ChannelNorm(more["x_norm"], **numbers)
+    return mlp_bound(x.astype(np.float64), tuple(filters), dtype, biases, activation, more.get("residual"), norm)
+
+
 def check(arrays, more, dtype="fp32", activation="gelu", lnc=2):
     """y within its bound of the truth; returns y."""
     y = nkiconv.pointwise_mlp(*arrays, **more, activation=activation, lnc=lnc)
-    x, *filters = arrays
-    biases = more.get("bias1"), more.get("bias2")
-    limit = mlp_bound(x.astype(np.float64), tuple(filters), dtype, biases, activation, more.get("residual"))
-    assert_within_limit(y, truth(*arrays, **more, activation=activation), limit)
-    assert y.dtype == x.dtype
+    assert_within_limit(y, truth(*arrays, **more, activation=activation), bound(arrays, more, dtype, activation))
+    assert y.dtype == arrays[0].dtype
     return y
 
 
@@ -86,6 +103,57 @@ def test_a_residual_of_fp32_is_rounded_with_the_sum_alone(dtype):
     assert (y.astype(np.float32) == 2.0**-12).all()
 
 
+def normed(arrays, kind, weight=True, bias=True, seed=1):
+    """What asks for a norm of x."""
+    rng, C = np.random.default_rng(seed), arrays[0].shape[1]
+    drawn_of = {"x_norm_weight": weight, "x_norm_bias": bias}
+    numbers = {name: rng.standard_normal(C).astype(np.float32) for name, asked in drawn_of.items() if asked}
+    return {"x_norm": kind, **numbers}
+
+
+#: Channels of a tile with room for eps, of a whole one, of several, of a whole number of them.
+OF_NORMS = SHAPES | {"a whole tile": ((2, 128, 9, 7), 40, 24), "whole tiles": ((1, 384, 5, 5), 24, 130)}
+
+
+@pytest.mark.parametrize("kind", NORMS)
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("why", OF_NORMS)
+@pytest.mark.cover
+def test_a_norm_of_x_agrees_with_float64(why, dtype, kind):
+    arrays, more = drawn(*OF_NORMS[why], dtype)
+    more |= normed(arrays, kind)
+    assert check(arrays, more, dtype).tobytes() == check(arrays, more, dtype, lnc=1).tobytes()
+
+
+@pytest.mark.parametrize("kind", NORMS)
+@pytest.mark.parametrize(("weight", "bias"), [(True, False), (False, True), (False, False)])
+@pytest.mark.parametrize("added", ["all", "alone"])
+def test_what_a_norm_may_lack(added, weight, bias, kind):
+    arrays, more = drawn(*SHAPES["images share a bank"], "bf16", ADDED[added])
+    check(arrays, more | normed(arrays, kind, weight, bias) | {"x_norm_eps": 0.5}, "bf16")
+
+
+@pytest.mark.parametrize("C", [96, 384])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
+def test_a_mean_of_a_thousand_standard_deviations(dtype, C):
+    """A variance that is a difference of squares would be lost, and so would x that is rounded with its mean."""
+    arrays, _ = drawn((1, C, 6, 5), 40, 24, dtype, ADDED["alone"])
+    x = (1000 + arrays[0].astype(np.float32)).astype(DTYPES[dtype])
+    pixels = x.astype(np.float64)
+    assert (np.abs(pixels.mean(1)) > 300 * pixels.std(1)).all()
+    call = (x, *arrays[1:]), normed(arrays, "layer"), dtype
+    y = check(*call)
+    assert bound(*call).max() < np.abs(y.astype(np.float64)).max()
+
+
+@pytest.mark.parametrize("kind", NORMS)
+def test_pixels_of_zeros_and_of_one_value(kind):
+    """Their variance is 0, or eps all that is added to."""
+    (x, *filters), more = drawn(*SHAPES["images share a bank"], "bf16")
+    x[0], x[1] = 0, 3
+    check((x, *filters), more | normed((x,), kind), "bf16")
+
+
 @given(st.data())
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_call(data):
@@ -93,11 +161,15 @@ def test_any_call(data):
     pixels = data.draw(st.sampled_from([(1,), (7, 3), (130, 5), (2, 3, 4)]))
     dtype = data.draw(st.sampled_from(["fp32", "bf16", "fp16"]))
     arrays, more = drawn((N, C, *pixels), M, K, dtype, data.draw(st.sampled_from([*ADDED.values()])))
+    kind = data.draw(st.sampled_from([None, *NORMS]))
+    more |= {} if kind is None else normed(arrays, kind, data.draw(st.booleans()), data.draw(st.booleans()))
     check(arrays, more, dtype, data.draw(st.sampled_from([None, "gelu", "silu"])), data.draw(st.integers(1, 2)))
 
 
-def test_nan_and_inf_stay_in_their_pixel():
+@pytest.mark.parametrize("kind", [None, *NORMS])
+def test_nan_and_inf_stay_in_their_pixel(kind):
     (x, *filters), more = drawn(*SHAPES["images share a bank"])
+    more |= {} if kind is None else normed((x,), kind)
     x[1, 3, 2, 0], x[0, 2, 4, 5] = np.nan, np.inf
     lost = ~np.isfinite(nkiconv.pointwise_mlp(x, *filters, **more))
     assert {tuple(at) for at in np.argwhere(lost)[:, [0, 2, 3]]} == {(1, 2, 0), (0, 4, 5)}
@@ -119,6 +191,20 @@ REFUSED = {
     "bias": (lambda one: {"bias1": one.w2[0][1:]}, GeometryError, "bias1.shape"),
     "residual": (lambda one: {"residual": one.x}, GeometryError, "residual.shape"),
     "activation": (lambda _: {"activation": "mish"}, UnsupportedError, "activation='mish'"),
+    "norm": (lambda _: {"x_norm": "group"}, UnsupportedError, "x_norm='group': .*or normalize x"),
+    "eps": (lambda _: {"x_norm": "rms", "x_norm_eps": 0.0}, UnsupportedError, "x_norm_eps=0.0"),
+    "a weight of no norm": (lambda one: {"x_norm_weight": one.w1[0]}, UnsupportedError, "x_norm_weight: .*name x_norm"),
+    "a bias of no norm": (lambda one: {"x_norm_bias": one.w1[0]}, UnsupportedError, "x_norm_bias: .*name x_norm"),
+    "a weight's shape": (
+        lambda one: {"x_norm": "rms", "x_norm_weight": one.w2[0]},
+        GeometryError,
+        r"x_norm_weight.shape=\(40,\)",
+    ),
+    "a bias's dtype": (
+        lambda one: {"x_norm": "rms", "x_norm_bias": one.w1[0].astype(int)},
+        DtypeError,
+        "x_norm_bias.dtype",
+    ),
     "lnc": (lambda _: {"lnc": 3}, UnsupportedError, "lnc=3"),
     "not an array": (lambda one: {"w1": one.w1.tolist()}, DtypeError, "w1: must be a NumPy array"),
 }
@@ -144,20 +230,23 @@ def test_filters_that_do_not_fit_are_refused():
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
-@pytest.mark.parametrize("why", SHAPES)
-def test_it_needs_no_more_than_a_schedule_says(why, dtype, lnc):
+@pytest.mark.parametrize("kind", [None, *NORMS])
+@pytest.mark.parametrize("why", OF_NORMS)
+@pytest.mark.cover(14)
+def test_it_needs_no_more_than_a_schedule_says(why, kind, dtype, lnc):
     """dtype: of the residual."""
-    (x, w1, w2), more = drawn(*SHAPES[why], "bf16")
+    (x, w1, w2), more = drawn(*OF_NORMS[why], "bf16")
+    more |= {} if kind is None else normed((x,), kind)
     more["residual"] = more["residual"].astype(DTYPES[dtype])
     launched = nkiconv.pointwise_mlp_fused[lnc]
     found = simulator.execute(launched, (x, w1, w2), more, trace_only=True)
     N, C, *pixels = x.shape
-    geometry = MlpGeometry(N, C, w1.shape[0], w2.shape[0], math.prod(pixels), 2, more["residual"].itemsize)
+    geometry = MlpGeometry(N, C, w1.shape[0], w2.shape[0], math.prod(pixels), 2, more["residual"].itemsize, kind)
     assert max(map(num_compiled, found.programs)) <= geometry.instructions
     assert found.sbuf_peak_bytes <= geometry.bytes(geometry.together)
 
 
 @pytest.mark.parametrize(("channels", "size"), [(96, 56), (384, 14)])
 def test_schedules_of_convnext_fit(channels, size):
-    geometry = MlpGeometry(32, channels, 4 * channels, channels, size * size, 2, 2)
+    geometry = MlpGeometry(32, channels, 4 * channels, channels, size * size, 2, 2, "layer")
     assert geometry.together == 2

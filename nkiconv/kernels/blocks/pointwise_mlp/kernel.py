@@ -2,22 +2,26 @@
 
 Filters [rows, columns] come in memory order and are transposed by the Tensor Engine once, so that what is summed over
 is on the partitions of both operands. Scalar activates a hidden tile of all banks of a group in one instruction, as it
-is what binds with few channels; Vector evacuates y with bias and residual.
+is what binds with few channels; Vector evacuates y with bias and residual. The norm of x, if there is one, has two
+stages, of two groups ahead: what a stage reads is there when the array comes to it.
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 from ...._nki import nisa, nl
-from ....schedules.tiles import BANK_COLUMNS, cut_at, share, some_of, transposes_of_bank
+from ....schedules.tiles import cut_at, share, some_of, transposes_of_bank
 from ..._dma import load, store
 from ..._engines import SCALAR_START_WORK_PSUM, SCALAR_WORK, new_ledger
-from ..._epilogue import FUNCTIONS, evacuate, load_bias
+from ..._epilogue import FUNCTIONS, evacuate
 from ...conv.filter_feed import transpose_together
+from .norm import InputNorm
+from .sums import alike, column, load_columns, multiply
 
 
 @dataclass
 class Operands(nl.NKIObject):
-    """Tensors in HBM: x, y and the residual [N, channels, ...]; None where there is none."""
+    """Tensors in HBM: x, y and the residual [N, channels, ...]; None where there is none; of a norm, NormOperands."""
 
     x: object
     w1: object
@@ -26,27 +30,44 @@ class Operands(nl.NKIObject):
     bias1: object
     bias2: object
     residual: object
+    norm: object
 
 
 @dataclass
 class Group(nl.NKIObject):
-    """Some banks of pixels: x and hidden channels in SBUF, [channel, tile, bank, images, pixels]."""
+    """Some banks of pixels: x and hidden channels in SBUF, [channel, tile, bank, images, pixels]; of a norm, what it
+    scales of x, and sums of its squares."""
 
     banks: list
     x: object
     residual: object
     hidden: object
+    centered: object = None
+    squares: object = None
 
 
 class Core:
-    """What one core has at hand: filters [K axes, tile, M axes], biases by tile."""
+    """What one core has at hand: filters [K axes, tile, M axes], biases by tile, the norm of x."""
 
     def __init__(self, operands, geometry, epilogue, activation):
         self.operands, self.geometry, self.epilogue, self.activation = operands, geometry, epilogue, activation
-        self.ledger, self.second = new_ledger(), None
+        self.ledger, self.norm, self.first, self.second = new_ledger(), None, None, None
+        self.bias1, self.bias2 = None, None
+        if operands.norm != None:
+            self.norm = InputNorm(operands, geometry, self.ledger)
+
+    def place_first(self):
+        """First filters, and numbers of channels."""
+        operands, geometry = self.operands, self.geometry
         self.first = self.transposed(operands.w1, geometry.m_tiles, geometry.c_tiles)
-        self.bias1 = [load_bias(operands.bias1, m, mn) for m, mn in geometry.m_tiles]
-        self.bias2 = [load_bias(operands.bias2, k, kn) for k, kn in geometry.k_tiles]
+        if self.norm is not None:
+            self.norm.load()
+        self.bias1 = load_columns(operands.bias1, geometry.m_tiles)
+        self.bias2 = load_columns(operands.bias2, geometry.k_tiles)
+
+    def place_second(self):
+        """Second filters."""
+        self.second = self.transposed(self.operands.w2, self.geometry.k_tiles, self.geometry.m_tiles)
 
     def transposed(self, w_hbm, rows, columns):
         """Filters [rows, columns] in HBM as [column, tile of columns, row] in SBUF."""
@@ -91,67 +112,67 @@ class Core:
     def start(self, banks):
         """A Group whose x is on its way."""
         operands, geometry = self.operands, self.geometry
-        residual = None
+        x_sbuf, residual = self.load(operands.x, geometry.c_tiles, banks), None
         if operands.residual != None:
             residual = self.load(operands.residual, geometry.k_tiles, banks)
-        x_sbuf = self.load(operands.x, geometry.c_tiles, banks)
         return Group(banks, x_sbuf, residual, self.tile(geometry.m_tiles, banks, operands.x))
-
-    def sums(self, group, parts):
-        """Banks of sums of a group, [channel, bank, images, pixels], each in a bank of PSUM."""
-        ((_, nn), (_, pn)), banks = group.banks[0], len(group.banks)
-        acc_psum = nl.ndarray((parts, banks, BANK_COLUMNS), dtype=nl.float32, buffer=nl.psum)
-        pattern = [[banks * BANK_COLUMNS, parts], [BANK_COLUMNS, banks], [pn, nn], [1, pn]]
-        return acc_psum.ap(pattern=pattern, offset=0)
-
-    def multiply(self, acc_psum, filters, tiles, moving, columns):
-        """acc = filters^T moving, over tiles of channels; columns (first, how many) of filters."""
-        (first, count), (parts, banks, nn, pn) = columns, acc_psum.shape
-        for index, (_, cn) in enumerate(tiles):
-            for bank in range(banks):
-                nisa.nc_matmul(
-                    dst=acc_psum[0:parts, bank, 0:nn, 0:pn],
-                    stationary=filters[0:cn, index, first : first + count],
-                    moving=moving[0:cn, index, bank, 0:nn, 0:pn],
-                    accumulate=index > 0,
-                )
 
     def hide(self, group, index):
         """Hidden channels of an M tile of a group."""
         m, mn = self.geometry.m_tiles[index]
-        acc_psum = self.sums(group, mn)
-        self.multiply(acc_psum, self.first, self.geometry.c_tiles, group.x, (m, mn))
-        (_, banks, nn, pn), bias = acc_psum.shape, self.bias1[index]
+        acc_psum = multiply(self.first, (m, mn), self.geometry.c_tiles, group.x)
+        (_, banks, nn, pn), bias = acc_psum.shape, column(self.bias1, index, self.geometry.m_tiles)
         dst = group.hidden[0:mn, index, 0:banks, 0:nn, 0:pn]
         op = nl.copy if self.activation == "" else FUNCTIONS[self.activation]
         nisa.activation(dst=dst, op=op, data=acc_psum, bias=bias)
         self.ledger.scalar = self.ledger.scalar + SCALAR_START_WORK_PSUM + banks * nn * pn * SCALAR_WORK
 
-    def finish(self, group):
-        """y of a group."""
-        geometry, operands = self.geometry, self.operands
-        y_sbuf = self.tile(geometry.k_tiles, group.banks, operands.y)
-        for index, (k, kn) in enumerate(geometry.k_tiles):
-            acc_psum = self.sums(group, kn)
-            self.multiply(acc_psum, self.second, geometry.m_tiles, group.hidden, (k, kn))
-            _, banks, nn, pn = acc_psum.shape
-            y, residual = (
-                None if one == None else one[0:kn, index, 0:banks, 0:nn, 0:pn] for one in (y_sbuf, group.residual)
+    def finish(self, group, index):
+        """y of a K tile of a group, a bank at a time: the first is evacuated while the array sums up the next."""
+        operands, (k, kn) = self.operands, self.geometry.k_tiles[index]
+        y_sbuf = self.tile([(k, kn)], group.banks, operands.y)
+        _, _, banks, nn, pn = y_sbuf.shape
+        for bank in range(banks):
+            hidden = group.hidden[0 : group.hidden.shape[0], 0 : group.hidden.shape[1], bank : bank + 1, 0:nn, 0:pn]
+            acc_psum = multiply(self.second, (k, kn), self.geometry.m_tiles, hidden)
+            residual = None
+            if group.residual != None:
+                residual = group.residual[0:kn, index, bank : bank + 1, 0:nn, 0:pn]
+            y = y_sbuf[0:kn, 0, bank : bank + 1, 0:nn, 0:pn]
+            evacuate(
+                y, acc_psum, column(self.bias2, index, self.geometry.k_tiles), residual, self.epilogue, self.ledger
             )
-            evacuate(y, acc_psum, self.bias2[index], residual, self.epilogue, self.ledger)
-        for src, pattern, offset in self.regions(operands.y, y_sbuf, geometry.k_tiles, group.banks):
+        for src, pattern, offset in self.regions(operands.y, y_sbuf, [(k, kn)], group.banks):
             store(src, operands.y, pattern, offset)
 
+    def begin(self, groups):
+        """Groups by number, with what precedes the first hidden channels; x comes before filters."""
+        held = {0: self.start(groups[0])}
+        if self.norm is None:
+            self.place_first()
+            return held
+        self.norm.center(held[0])
+        self.place_first()
+        self.norm.scale(held[0])
+        self.bias1 = self.norm.fold(self.first, self.bias1)
+        if len(groups) > 1:
+            held[1] = self.start(groups[1])
+            self.norm.center(held[1])
+        return held
 
-def alike(tiles):
-    """Tiles (first, how many) in runs of as many."""
-    found = []
-    for one in tiles:
-        if found and found[-1][-1][1] == one[1]:
-            found[-1].append(one)
-        else:
-            found.append([one])
-    return found
+    def advance(self, held, number):
+        """Hidden channels of a group, and between its M tiles the stages of those around it."""
+        stages = [] if self.norm is None else [(2, self.norm.center), (1, self.norm.scale)]
+        between = [partial(stage, held[number + ahead]) for ahead, stage in stages if number + ahead in held]
+        if number - 1 in held:
+            before = held.pop(number - 1)
+            between += [partial(self.finish, before, index) for index in range(len(self.geometry.k_tiles))]
+        tiles = len(self.geometry.m_tiles)
+        for index in range(tiles):
+            if number in held:
+                self.hide(held[number], index)
+            for stage in some_of(between, share(len(between), tiles, index)):
+                stage()
 
 
 def run_mlp(operands, geometry, epilogue, activation):
@@ -160,15 +181,12 @@ def run_mlp(operands, geometry, epilogue, activation):
     groups = geometry.groups(some_of(geometry.banks, mine))
     if not groups:
         return
-    core, every = Core(operands, geometry, epilogue, activation), range(len(geometry.m_tiles))
-    group, before = core.start(groups[0]), None
-    for number in range(len(groups)):
-        after = core.start(groups[number + 1]) if number + 1 < len(groups) else None
-        for index in every:
-            core.hide(group, index)
-        if core.second is None:
-            core.second = core.transposed(operands.w2, geometry.k_tiles, geometry.m_tiles)
-        if before is not None:
-            core.finish(before)
-        group, before = after, group
-    core.finish(before)
+    core = Core(operands, geometry, epilogue, activation)
+    held = core.begin(groups)
+    ahead = len(held)
+    for number in range(len(groups) + 1):
+        if number + ahead < len(groups):
+            held[number + ahead] = core.start(groups[number + ahead])
+        core.advance(held, number)
+        if number == 0:
+            core.place_second()
