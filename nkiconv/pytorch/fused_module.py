@@ -85,14 +85,19 @@ class Fused(Freezes):
         found = {"activation": self.activation, "layer": layer, "strict_nonfinite": self.strict_nonfinite}
         return found if self.x_upsample == 1 else found | {"x_upsample": self.x_upsample}
 
+    def _around(self, input: Tensor) -> tuple[Tensor, Any]:
+        """(input with pixels around it where padding_mode asks for them, the padding that is left)."""
+        conv = cast("torch.nn.Conv1d", self)
+        if conv.padding_mode == "zeros":
+            return input, conv.padding
+        return padded(input, conv._reversed_padding_repeated_twice, conv.padding_mode), 0
+
     def _convolved(self, function: Callable[..., Any], input: Tensor, residual: Tensor | None, **more: Any) -> Any:
         """forward's y by one of the functions; more: of its arguments, before the module's own; other padding than
         zeros is before."""
         conv = cast("torch.nn.Conv1d", self)
         weight, packed = self._filters(input)
-        padding: Any = conv.padding
-        if conv.padding_mode != "zeros":
-            input, padding = padded(input, conv._reversed_padding_repeated_twice, conv.padding_mode), 0
+        input, padding = self._around(input)
         return function(
             input,
             weight,

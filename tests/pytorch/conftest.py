@@ -26,9 +26,9 @@ def calls(monkeypatch):
 
     found, own = [], fusing.fused
 
-    def counted(norm, activation, convolution, x, after, arguments):
-        found.append((activation, after.residual is not None))
-        return own(norm, activation, convolution, x, after, arguments)
+    def counted(normed, convolution, x, after, arguments):
+        found.append((normed.activation, after.residual is not None))
+        return own(normed, convolution, x, after, arguments)
 
     monkeypatch.setattr(fusing, "fused", counted)
     return found

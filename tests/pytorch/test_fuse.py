@@ -237,7 +237,6 @@ class OwnConv(nn.Conv2d):
     (chain(act=nn.Hardswish()), NOT_ALONE),
     (chain(act=nn.Dropout(0.5)), NOT_ALONE),
     (chain(conv=nn.ConvTranspose2d(C, K, 3)), "its convolution is transposed"),
-    (chain(conv=nn.Conv2d(C, K, 3, padding=1, padding_mode="reflect")), "pads by padding_mode='reflect'"),
     (chain(conv=nn.Conv2d(C, C, 3, groups=C)), "its convolution is depthwise"),
     (chain(conv=OwnConv(C, K, 3)), "its convolution is not swapped by this call"),
     (chain(OwnNorm(2, C)), "is a OwnNorm with a forward of its own"),

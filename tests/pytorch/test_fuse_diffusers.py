@@ -38,6 +38,22 @@ def test_resnet_block_of_diffusers(diffusers, options, fused, calls):
     assert calls[-1][1] is (fused["norm2"])  # the sum is in the second call
 
 
+def test_hunyuan_videos_block(diffusers, calls):
+    """Norms in front of copies of frames and pixels."""
+    from diffusers.models.autoencoders.autoencoder_kl_hunyuan_video import HunyuanVideoResnetBlockCausal3D
+
+    model = drawn(HunyuanVideoResnetBlockCausal3D(C, 2 * C, groups=2)).eval()
+    report = convert(model, fuse=True)
+    assert [(one.fused, one.padding, one.statistics) for one in report.chains] == [
+        (True, "replicate", ()),
+        (True, "replicate", ("conv1.conv",)),
+    ]
+    with torch.no_grad():
+        found, expected = report.model(image(1, C, 3, 6, 5)), model(image(1, C, 3, 6, 5))
+    assert (found - expected).abs().max() <= 8 * 3 * 27 * C * 2.0**-24 * expected.abs().max()
+    assert calls == [("silu", False), ("silu", True)]
+
+
 @pytest.mark.slow
 def test_a_decoder_of_diffusers(diffusers, calls):
     """All norms but those of attention, also in other methods than forward."""

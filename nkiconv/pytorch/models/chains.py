@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx
-from torch.nn import functional as F
 from torch.nn.modules.conv import _ConvNd
 
 from ..computers import modes
@@ -24,7 +23,7 @@ from .classes import change_class, is_changed, ours
 from .follows import Region, regions_of
 from .fusing import After, Ends, fused, hands_on, is_channel_norm, mark, norm_arguments, read_pending
 from .norms import CLOSE
-from .pending import Normed
+from .pending import Normed, Padding
 from .producers import are_hooked, of_norms, only_user, quotient_after, sum_after
 from .report import Chain
 from .ways import Copy
@@ -40,6 +39,7 @@ class _Steps(NamedTuple):
 
     norm: str
     activation: str | None  # nkiconv's name
+    paddings: tuple[Padding, ...]  # by copies of pixels
     between: tuple[str, ...]  # modules of the activation and of dropout
     convolution: str
     adds: bool
@@ -75,7 +75,9 @@ def find(model: torch.nn.Module, swapped: Sequence[str], folded: Sequence[str], 
                 chains.append(Chain(name, reason="is called in several chains"))
                 continue
             reason = next(_reasons(model, one, swapped), "")
-            chains.append(Chain(name, one.activation, one.between, one.convolution, adds, over_one, reason=reason))
+            padding = " and ".join(padding.mode for padding in one.paddings)
+            more: dict[str, Any] = {"padding": padding, "reason": reason}
+            chains.append(Chain(name, one.activation, one.between, one.convolution, adds, over_one, **more))
     sources, shifted = of_norms(model, regions, chains, swapped, copied)
     return tuple(
         dataclasses.replace(one, statistics=known, offset=bool(known) and one.norm in shifted)
@@ -111,7 +113,7 @@ def _steps(norm: fx.Node, kinds: Mapping[str, torch.nn.Module]) -> _Steps | str:
     """The chain that a call of a norm begins, or why it begins none."""
     if len(norm.args) != 1 or norm.kwargs:
         return _NOT_ALONE
-    between, value, node = list[str](), Normed(_Nothing(), torch.empty(0)), norm
+    between, value, node = list[str](), _of_nothing(), norm
     while (after := only_user(node)) is not None and _next(node) is after:
         one = kinds[str(after.target)] if after.op == "call_module" else None
         if isinstance(one, _ConvNd):
@@ -121,7 +123,7 @@ def _steps(norm: fx.Node, kinds: Mapping[str, torch.nn.Module]) -> _Steps | str:
                 return _HOOKED
             total = sum_after(after, kinds)
             over_one = total is not None and quotient_after(total) is not None
-            found = str(norm.target), value.activation, (*between,), str(after.target)
+            found = str(norm.target), value.activation, value.paddings, (*between,), str(after.target)
             return _Steps(*found, total is not None, over_one)
         value, node = _stepped(value, node, after, one), after
         if not isinstance(value, Normed):
@@ -135,7 +137,7 @@ def _steps(norm: fx.Node, kinds: Mapping[str, torch.nn.Module]) -> _Steps | str:
 def activation_at(node: fx.Node, before: fx.Node, kinds: Mapping[str, torch.nn.Module]) -> str | None:
     """nkiconv's name of the activation that a node, the only user of the one before, is; None of others."""
     module = kinds[str(node.target)] if node.op == "call_module" else None
-    value = _stepped(Normed(_Nothing(), torch.empty(0)), before, node, module)
+    value = _stepped(_of_nothing(), before, node, module)
     return value.activation if isinstance(value, Normed) else None
 
 
@@ -148,6 +150,11 @@ class _Nothing:
 
     def plain_forward(self, _x: Tensor) -> Tensor:
         raise _NoTensorError
+
+
+def _of_nothing() -> Normed:
+    """What is pending of a norm of unknown images, of at most three axes beside N and C."""
+    return Normed(_Nothing(), torch.empty([0] * 5))
 
 
 def _next(node: fx.Node) -> fx.Node:
@@ -182,8 +189,6 @@ def _reasons(model: torch.nn.Module, steps: _Steps, swapped: Sequence[str]) -> I
         yield "its convolution is not swapped by this call, as its own row says"
     if convolution.transposed:
         yield "its convolution is transposed"
-    if convolution.padding_mode != "zeros":
-        yield f"its convolution pads by padding_mode={convolution.padding_mode!r}"
     if convolution.groups == convolution.in_channels > 1:
         yield "its convolution is depthwise, whose kernel takes no x_scale"
     if any("forward" in vars(part) for part in parts):
@@ -192,7 +197,7 @@ def _reasons(model: torch.nn.Module, steps: _Steps, swapped: Sequence[str]) -> I
         yield arguments
     elif not convolution.weight.is_meta:
         try:
-            agrees = _agrees(norm, steps.activation, convolution)
+            agrees = _agrees(norm, steps, convolution)
         except Exception as error:  # of modules that do not go together
             yield f"raises {type(error).__name__} on a probe in float64: {error}"
         else:
@@ -200,26 +205,28 @@ def _reasons(model: torch.nn.Module, steps: _Steps, swapped: Sequence[str]) -> I
 
 
 @torch.no_grad()
-def _agrees(norm: torch.nn.Module, activation: str | None, convolution: Any) -> bool:
+def _agrees(norm: torch.nn.Module, steps: _Steps, convolution: Any) -> bool:
     """Whether the fused call gives, in float64, what the modules do one after the other."""
-    own, alone = copy.deepcopy(convolution).cpu().double(), copy.deepcopy(norm).cpu().double()
+    plain, alone = copy.deepcopy(convolution).cpu().double(), copy.deepcopy(norm).cpu().double()
+    own, most = copy.deepcopy(plain), copy.deepcopy(plain)
     change_class(own, ours)
-    rank, generator = len(own.kernel_size), torch.Generator().manual_seed(0)
+    for one in most.parameters():
+        one.abs_()
+    generator = torch.Generator().manual_seed(0)
     each = zip(own.kernel_size, own.dilation, own.stride, strict=True)
     extents = [(taps - 1) * gap + 2 + step for taps, gap, step in each]
     x = 2 * torch.randn(2, own.in_channels, *extents, dtype=torch.float64, generator=generator) + 1
+    normed = Normed(alone, x)
+    normed.activation, normed.paddings = steps.activation, steps.paddings
     h = alone(x)
-    h = h if activation is None else activate(h, activation)
-    convolve: Any = getattr(F, f"conv{rank}d")
-    numbers = own.stride, own.padding, own.dilation, own.groups
-    expected: Tensor = convolve(h, own.weight, own.bias, *numbers)
+    h = normed.padded(h if steps.activation is None else activate(h, steps.activation))
+    expected: Tensor = plain.forward(h)
     residual = torch.randn(expected.shape, dtype=torch.float64, generator=generator)
     arguments = norm_arguments(alone)
     assert not isinstance(arguments, str)
     with modes.by_torch():
-        found = fused(alone, activation, own, x, After(residual), arguments)
-    bias = None if own.bias is None else own.bias.abs()
-    limit = CLOSE * (convolve(1 + h.abs(), own.weight.abs(), bias, *numbers) + residual.abs())
+        found = fused(normed, own, x, After(residual), arguments)
+    limit = CLOSE * (most.forward(1 + h.abs()) + residual.abs())
     return bool(((found - expected - residual).abs() <= limit).all())
 
 

@@ -40,8 +40,8 @@ _METHODS = ("forward", "_conv_forward")
 #: What our classes read from a module besides what torch's do.
 _ATTRIBUTES = (
     "activation", "residual_position", "layer", "strict_nonfinite", "x_upsample", "upsamples", "operator",
-    "is_frozen", "pack_filter", "unpack_filter", "_filters", "_freeze", "_as_parameter", "_where", "_convolved",
-    "_transposed", "_fused",
+    "is_frozen", "pack_filter", "unpack_filter", "_filters", "_freeze", "_as_parameter", "_where", "_around",
+    "_convolved", "_transposed", "_fused",
 )  # fmt: skip
 
 
@@ -74,7 +74,8 @@ def convert(
             nkiconv fuses it, and otherwise takes its place. It must be the only one to see the convolution's output,
             whatever the inputs: torch.fx's graphs of all ways through the model prove that, or the norm stays.
         fuse: run chains of GroupNorm, InstanceNorm or, in eval mode, BatchNorm, an activation that nkiconv fuses and a
-            convolution as one call each (`norm_act_conv2d`), with the sum after it where its other term has y's shape.
+            convolution as one call each (`norm_act_conv2d`), with the sum after it where its other term has y's shape,
+            numbers for each channel that are added before the norm, and copies of pixels around the input.
             That nothing else sees what the norm gives is proved as for fold_batchnorm, and each call is held against
             its modules in float64. Norms over channels of known video VAEs go into the convolution before them.
             `report.chains` names every norm, and why it stays. Parameters, names and gradients stay; hooks that come

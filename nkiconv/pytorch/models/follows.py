@@ -85,6 +85,8 @@ def regions_of(
         prefix = f"{name}." if name else ""
         try:
             graphs, whole = graphs_of(module, copied, every_call)
+            if not graphs and not every_call:  # as of models that are called by other methods
+                raise UntraceableError("its forward raises an error whatever it is given")
         except UntraceableError as error:
             for part in called_whole(module) if every_call else dict(module.named_children()):
                 add(module.get_submodule(part), prefix + part)

@@ -20,10 +20,10 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 
 from ..computers.modes import is_autocast
 from ..functional import conv1d, conv2d, conv3d
-from ..norm_act import norm_act_conv1d, norm_act_conv2d, norm_act_conv3d
+from ..norm_act import channel_stats, norm_act_conv1d, norm_act_conv2d, norm_act_conv3d
 from ..norm_act_modules import HOOKS, running_statistics
 from .classes import change_class, define, is_changed
-from .pending import Convolved, Normed, Shifted, keep_statistics, statistics_of, tensor_of
+from .pending import Convolved, Normed, Padding, Shifted, keep_statistics, statistics_of, tensor_of
 
 _CALLS: dict[int, Any] = {1: norm_act_conv1d, 2: norm_act_conv2d, 3: norm_act_conv3d}
 _PLAIN: dict[int, Any] = {1: conv1d, 2: conv2d, 3: conv3d}
@@ -114,19 +114,20 @@ class After(NamedTuple):
         }
 
 
-def fused(
-    norm: Any, activation: str | None, convolution: Any, x: Tensor, after: After, arguments: dict[str, Any]
-) -> Tensor:
-    """convolution(activation(norm(x))) and what is after it by one call, with statistics of x where they are known.
+def fused(normed: Normed, convolution: Any, x: Tensor, after: After, arguments: dict[str, Any]) -> Tensor:
+    """A convolution of what is pending, and what is after it, by one call, with statistics of x where they are known.
 
-    arguments: of the norm, and what is added to x before it.
+    x: the norm's input; arguments: of the norm.
     """
-    numbers = convolution.stride, convolution.padding, convolution.dilation, convolution.groups
+    norm, padded = normed.norm, normed.padded(x)
+    around, padding = convolution._around(padded)
     weight, packed = convolution._filters(x)
-    more = {**arguments, **after.arguments(convolution), "x_activation": activation}
-    if ends_of(norm).statistics and takes_statistics(arguments):
-        more["stats"] = statistics_of(x)
-    call = functools.partial(_CALLS[len(convolution.kernel_size)], x, weight, convolution.bias, *numbers)
+    more = {**arguments, **after.arguments(convolution), "x_activation": normed.activation, "offset": normed.offset()}
+    if takes_statistics(arguments):
+        stats = statistics_of(x) if ends_of(norm).statistics else None
+        more["stats"] = channel_stats(x) if stats is None and around is not x else stats
+    numbers = convolution.stride, padding, convolution.dilation, convolution.groups
+    call = functools.partial(_CALLS[len(convolution.kernel_size)], around, weight, convolution.bias, *numbers)
     return _called(convolution, functools.partial(call, **more, packed=packed))
 
 
@@ -174,7 +175,7 @@ def takes_pending(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
         images = len(self.kernel_size) + 2
         if args or named:
             return kind.forward(self, tensor_of(input), *args, **named)
-        if isinstance(input, Normed) and input.tensor is None and input.x.dim() == images:
+        if isinstance(input, Normed) and input.tensor is None and input.x.dim() == images and _fits(self, input):
             return _handed_on(self, input.input(), input)
         input = tensor_of(input)
         if not isinstance(input, Tensor) or input.dim() != images:
@@ -203,8 +204,7 @@ def _handed_on(convolution: Any, x: Tensor, normed: Normed | None) -> Any:
     def call(*given: Any) -> Tensor:
         after = After(*given)
         if normed is not None:
-            given_first = {**_once(normed, arguments), "offset": normed.offset()}
-            return fused(normed.norm, normed.activation, convolution, x, after, given_first)
+            return fused(normed, convolution, x, after, _once(normed, arguments))
         function = _PLAIN[len(convolution.kernel_size)]
         plain = functools.partial(convolution._convolved, function, x, **after.arguments(convolution))
         return _called(convolution, plain)
@@ -213,7 +213,15 @@ def _handed_on(convolution: Any, x: Tensor, normed: Normed | None) -> Any:
         return call()
     can_activate = ends.activates and convolution.activation is None
     more = {"adds": ends.adds, "over_one": ends.over_one, "activates": can_activate, "shifts": ends.shifts}
-    return Convolved(call, _shape(convolution, x), x, **more)
+    return Convolved(call, _shape(convolution, x, () if normed is None else normed.paddings), x, **more)
+
+
+def _fits(convolution: Any, normed: Normed) -> bool:
+    """Whether running statistics, which count the values of what is convolved, move by those of the norm's input."""
+    arguments = norm_arguments(normed.norm)
+    assert not isinstance(arguments, str)  # it has handed on what is pending
+    is_padded = bool(normed.paddings) or convolution.padding_mode != "zeros"
+    return not (is_padded and arguments.get("training", False))
 
 
 def _once(normed: Normed, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -225,9 +233,12 @@ def _once(normed: Normed, arguments: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in arguments.items() if name not in _RUNNING}
 
 
-def _shape(convolution: Any, x: Tensor) -> tuple[int, ...]:
-    """Of a convolution's result, [N, K, ...]."""
-    sizes = list(x.shape[2:])
+def _shape(convolution: Any, x: Tensor, paddings: Sequence[Padding]) -> tuple[int, ...]:
+    """Of a convolution's result, [N, K, ...]; paddings: around x."""
+    sizes: Sequence[int] = x.shape
+    for padding in paddings:
+        sizes = padding.sizes(sizes)
+    sizes = sizes[2:]
     if convolution.padding != "same":
         sides = [0] * len(sizes) if convolution.padding == "valid" else convolution.padding
         each = zip(sizes, convolution.kernel_size, sides, convolution.stride, convolution.dilation, strict=True)

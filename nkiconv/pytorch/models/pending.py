@@ -10,8 +10,8 @@ an error, so that no order of calls gives another value.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,6 +32,8 @@ _NAMES: dict[Any, str] = {
     torch.sigmoid: "sigmoid",
 }
 _GELU = {str(own.options.get("approximate", "none")): name for name, own in ACTIVATIONS.items() if "gelu" in name}
+#: Modes of F.pad that put copies of pixels around images.
+_PADDINGS = ("replicate", "reflect", "circular")
 #: The identity in eval mode: (input, p, training, inplace).
 _DROPOUTS = (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, torch.dropout)
 SUMS = (torch.add, torch.Tensor.add, torch.Tensor.__add__, torch.Tensor.__radd__)
@@ -101,6 +103,34 @@ for _name in ("sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "pow", "matmu
     setattr(Pending, f"__{_name}__", _through(f"__{_name}__"))
 
 
+class Padding(NamedTuple):
+    """What F.pad puts around images besides constants: copies of their pixels, so that norms of these commute."""
+
+    sides: tuple[int, ...]
+    mode: str
+
+    def around(self, x: Tensor) -> Tensor:
+        """x with it."""
+        return F.pad(x, self.sides, mode=self.mode)
+
+    def sizes(self, shape: Sequence[int]) -> list[int]:
+        """The shape of `around` of a tensor of a shape."""
+        added = [0] * len(shape)
+        added[: len(self.sides) // 2] = map(sum, zip(self.sides[::2], self.sides[1::2], strict=True))
+        return [size + more for size, more in zip(shape, reversed(added), strict=True)]
+
+
+def padding_of(function: Any, args: tuple[Any, ...], named: dict[str, Any], axes: int) -> Padding | None:
+    """Of a call, around pixels of images with so many axes; None of other calls. args: after the first."""
+    given = {**dict(zip(("pad", "mode"), args, strict=False)), **named}
+    sides, mode = given.get("pad"), given.get("mode")
+    if function is not F.pad or mode not in _PADDINGS or not isinstance(sides, Sequence):
+        return None
+    if len(sides) > 2 * (axes - 2) or not all(isinstance(side, int) for side in sides):
+        return None
+    return Padding(tuple(sides), mode)
+
+
 class Shifted(Pending):
     """y + offset, a number for each channel, or each of each image, with as many axes as y: a norm may take both."""
 
@@ -132,6 +162,7 @@ class Normed(Pending):
         self.x: Tensor = x.y if isinstance(x, Shifted) else x
         self.shifted = x if isinstance(x, Shifted) else None
         self.activation: str | None = None
+        self.paddings: tuple[Padding, ...] = ()
         self.version = version_of(self.x)
         self.computed = [] if computed is None else computed  # not empty once the norm has run, shared by all of a call
 
@@ -154,16 +185,27 @@ class Normed(Pending):
         offset = self.shifted.offset.flatten(1)
         return offset[0] if offset.shape[0] == 1 else offset
 
+    def padded(self, x: Tensor) -> Tensor:
+        """x, or what is made of it, with all that is around it."""
+        for one in self.paddings:
+            x = one.around(x)
+        return x
+
     def compute(self) -> Tensor:
-        """By the norm, then the activation."""
+        """By the norm, then the activation, then the padding."""
         x = self.input() if self.shifted is None else self.shifted.compute()
         z: Tensor = self.norm.plain_forward(x) if self.is_first() else self.norm.forward_again(x)
-        return z if self.activation is None else activate(z, self.activation)
+        return self.padded(z if self.activation is None else activate(z, self.activation))
 
     def step(self, function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """An activation, or a dropout that drops nothing."""
+        """An activation, a padding by pixels, or a dropout that drops nothing."""
         if drops_nothing(function, args, named):
             return self
+        padding = padding_of(function, args, named, self.x.dim())
+        if padding is not None:
+            padded = copy.copy(self)
+            padded.paddings = (*self.paddings, padding)
+            return padded
         activation = activation_of(function, named)
         if activation is None or self.activation is not None:
             return None

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.nn import functional as F
 from torch.nn.modules.conv import _ConvNd
 
 from ..norm_act_modules import HOOKS
@@ -101,7 +102,11 @@ def _is_harmless(node: fx.Node, kinds: Mapping[str, torch.nn.Module]) -> bool:
     if node.op == "call_module":
         module = kinds[str(node.target)]
         return isinstance(module, _HARMLESS) or is_channel_norm(module)
-    return node.op in ("get_attr", "placeholder") or (node.op == "call_method" and node.target in _PERHAPS_ITSELF)
+    return (
+        node.target is F.pad
+        or node.op in ("get_attr", "placeholder")
+        or (node.op == "call_method" and node.target in _PERHAPS_ITSELF)
+    )
 
 
 def of_norms(

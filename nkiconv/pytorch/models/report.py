@@ -67,6 +67,7 @@ class Chain:
     adds: bool = False  # whether a sum that follows is in the call too, where its other term has the result's shape
     over_one: bool = False  # whether that is divided by 1, which is left out
     statistics: tuple[str, ...] = ()  # convolutions that return those of what the norm reads
+    padding: str = ""  # by pixels, between: a mode of torch.nn.functional.pad
     offset: bool = False  # whether numbers for each channel that are added to that before are in the call too
     reason: str = ""
 
@@ -77,7 +78,7 @@ class Chain:
 
     def __str__(self) -> str:
         """Its modules in order."""
-        steps = self.between or tuple(filter(None, [self.activation]))
+        steps = (*(self.between or filter(None, [self.activation])), *[f"{self.padding} padding"] * bool(self.padding))
         return " -> ".join([*steps, self.convolution or "the model", *["sum"] * self.adds])
 
 

@@ -103,12 +103,17 @@ def _ways(
 
 
 def _is_raised_by_model(error: Exception) -> bool:
-    """Whether a `raise` or `assert` of other code than torch.fx's ended a way, or a None, as with such inputs."""
+    """Whether a `raise` or `assert` of other code than torch.fx's ended a way, a None, a name without a value or a
+    module without such an attribute, as with such inputs."""
     if isinstance(error, (AttributeError, TypeError)) and "'NoneType' object" in str(error):
+        return True
+    if isinstance(error, UnboundLocalError):
         return True
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
         last = last.tb_next
+    if last is not None and last.tb_frame.f_code is torch.nn.Module.__getattr__.__code__:
+        return True
     if last is None or last.tb_frame.f_globals.get("__name__", "").startswith("torch."):
         return False
     return last.tb_frame.f_code.co_code[last.tb_lasti] == dis.opmap["RAISE_VARARGS"]
