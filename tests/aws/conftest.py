@@ -19,7 +19,10 @@ FOUND = {}
 
 @pytest.fixture
 def searched(monkeypatch):
-    """Requests that the planner's process is asked, as launches ask for plans; the device has forgotten others'."""
+    """Requests that the planner's process is asked, as launches ask for plans; the device has forgotten others'.
+
+    It times estimates, a tenth of a search's work: what it finds is for `test_planner_child`.
+    """
     from nkiconv.planner import child
     from nkiconv.pytorch.computers import device
 
@@ -29,7 +32,7 @@ def searched(monkeypatch):
         asked.append(request)
         key = child.MODULE, request, wide, quick
         if key not in FOUND:
-            FOUND[key] = search(request, wide=wide, advance=advance, quick=quick)
+            FOUND[key] = search(request, wide=wide, advance=advance, quick=True)
         return FOUND[key]
 
     monkeypatch.setattr(child, "search", counted)
