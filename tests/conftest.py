@@ -34,18 +34,29 @@ def pytest_configure(config):
     hypothesis.settings.load_profile("nkiconv")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_generate_tests(metafunc):
+    """Mark rows slow that `cover` does without, and make no tests of slow rows in `make test`, where they are more than
+    half of all."""
+    yield
+    calls, test = metafunc._calls, metafunc.definition  # pytest has no public name for a test's rows
+    rows = [] if test.get_closest_marker("slow") else [row for row in calls if not _is_slow(row)]
+    if rows and test.get_closest_marker("cover"):
+        for row in _thinned(test.nodeid, test.get_closest_marker("cover"), rows):
+            row.marks.append(pytest.mark.slow.mark)
+    if metafunc.config.option.markexpr == "not slow":
+        calls[:] = [row for row in rows if not _is_slow(row)] or calls[:1]
+
+
+def _is_slow(row):
+    return any(mark.name == "slow" for mark in row.marks)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Skip what the machine at hand cannot run, with the reason in the report; leave out what `cover` does without; the
-    longest come first, so that no process waits for another's at the end."""
+    """Skip what the machine at hand cannot run, with the reason in the report; the longest come first, so that no
+    process waits for another's at the end."""
     items.sort(key=lambda item: item.get_closest_marker("timeout") is None)
-    tables = {}
-    for item in items:
-        if item.get_closest_marker("cover") and not item.get_closest_marker("slow"):
-            tables.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    for name, table in tables.items():
-        for one in _thinned(name, table):
-            one.add_marker(pytest.mark.slow)
     runs_on_aws_nki = os.environ.get(KEPT) == "aws"
     has_device = Path("/dev/neuron0").exists()
     for item in items:
@@ -55,18 +66,17 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.skip(reason="no Trainium device"))
 
 
-def _thinned(name, table):
+def _thinned(name, mark, table):
     """The rows of a table that only `make test-all` runs: all but those of `cover(most, keep=...)`."""
     from cover import cover, sample  # only where it is needed: this file is also read without its neighbours
 
-    mark = table[0].get_closest_marker("cover")
-    ids = [item.callspec.id for item in table]
+    ids = [row.id for row in table]
     keep = mark.kwargs.get("keep", ())
     assert set(keep) <= set(ids), f"{name} has no row {sorted(set(keep) - set(ids))}"
     kept = sorted(cover([one.split("-") for one in ids]))
     if mark.args:
         kept = [kept[place] for place in sample([ids[one].split("-") for one in kept], *mark.args, name)]
-    return [item for place, item in enumerate(table) if place not in kept and ids[place] not in keep]
+    return [row for place, row in enumerate(table) if place not in kept and ids[place] not in keep]
 
 
 def _lacks(name):
