@@ -13,7 +13,7 @@ from typing import Any
 from .. import rules
 from .._nki import nl
 from ..errors import DtypeError, NkiconvError, UnsupportedError, refused
-from ..kernels.gradients import WEIGHT_ALGORITHMS, conv_weight_gradient
+from ..kernels.gradients import TABLE, WEIGHT_ALGORITHMS, conv_weight_gradient, default_of
 from ..kernels.gradients.depthwise_conv1d import (
     ROWS_ALGORITHMS,
     SKEWED,
@@ -25,8 +25,6 @@ from ..kernels.gradients.depthwise_conv1d import (
 from ..kernels.gradients.rows import flat_rows, gradient_geometry
 from ..problem import ConvProblem
 from ..rules import KERNEL_DTYPES
-from ..schedules import blocks_schedule, diagonals
-from ..schedules.blocks_candidates import chosen
 from ..schedules.depthwise_rule import unsupported_reason
 from ..schedules.geometry import Geometry
 from ..simulator import ArraySpec
@@ -114,13 +112,11 @@ class ConvWeight(_FilterGradient):
         return Shape(geometry, WeightOptions(request.asked.bias), request.lnc, rates)
 
     def default_of(self, shape: Shape) -> str:
-        return "diagonals" if diagonals.takes_diagonals(shape.geometry, shape.options.bias) else "blocks"
+        return str(default_of(shape.geometry, shape.options.bias))
 
     def kernel_reason(self, algorithm: str, shape: Shape, config: Config) -> str:
-        asked = shape.options.bias, shape.cores
-        if algorithm == "diagonals":
-            return diagonals.build(shape.geometry, config, *asked)[1]
-        return blocks_schedule.build(shape.geometry, chosen(shape.geometry, config, *asked), *asked)[1]
+        find, _ = TABLE[algorithm]
+        return str(find(shape.geometry, config, shape.options.bias, shape.cores)[1])
 
     def letters(self, shape: Shape) -> dict[str, int]:
         return letters_of((shape.whole or shape).geometry, self.volumes)

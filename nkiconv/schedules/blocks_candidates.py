@@ -38,9 +38,10 @@ from .blocks import (
     units_in,
     units_of_tile,
 )
-from .blocks_schedule import build, clipped_first
+from .blocks_schedule import BlocksSchedule, build, clipped_first
 from .blocks_transposes import RUN_BYTES, gang_of, grid_of
 from .cuts import window_of
+from .engines import matmul_rates
 from .geometry import Axis, Geometry, num_taps, valid_range
 from .settings import Config, once_a_config
 from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, div_ceil
@@ -57,6 +58,11 @@ IDLE = 1.3
 WARM_UP = 28
 #: Settings to fall back on where better ones do not fit.
 SPARE = 6
+
+
+def plan(geometry: Geometry, config: Config, bias: bool, cores: int) -> tuple[BlocksSchedule | None, str]:
+    """What `build` returns, of the settings that a config leaves open as candidates have them best."""
+    return build(geometry, chosen(geometry, config, bias, cores), bias, cores)
 
 
 @once_a_config
@@ -300,10 +306,8 @@ class BlocksBound:
 
     def _matmul_ns(self, columns: float) -> float:
         """The Tensor Engine's, at its full rate, for a matmul of so many columns."""
-        target, columns = self.target, max(columns, self.target.matmul_columns_min)
-        if self.geometry.fast:
-            return columns * target.tensor_column_ns + target.matmul_ns
-        return columns * target.tensor_column_fp32_ns + 2 * target.matmul_fp32_ns
+        column_ns, fixed_ns = matmul_rates(self.target, self.geometry)
+        return max(columns, self.target.matmul_columns_min) * column_ns + fixed_ns
 
     def _moved_ns_of(self, rows: int, columns: int, c: int, k: int, whole: bool) -> tuple[float, float]:
         """DMA's for x and for gy of a tile. whole: whether x's planes come without zeros around them."""

@@ -1,10 +1,7 @@
 """Gradients of convolutions with respect to their filters and biases."""
 
 from ..._nki import nki, nl
-from ...schedules import blocks_schedule
-from ...schedules import diagonals as diagonals_schedule
-from ...schedules.blocks_candidates import chosen
-from ...schedules.diagonals import takes_diagonals
+from ...schedules import blocks_candidates, diagonals_candidates
 from ...schedules.tiles import require
 from .._arguments import check_choice
 from .._engines import new_ledger
@@ -16,8 +13,9 @@ from .halves import WeightWork
 from .loop import run_weight
 from .result import FilterLike, result_dtype
 
-#: The algorithm's name in a Plan.
-WEIGHT_ALGORITHMS = ("blocks", "diagonals")
+#: The algorithms by their names in a Plan: what plans each, and what issues its plan.
+TABLE = {"blocks": (blocks_candidates.plan, run_weight), "diagonals": (diagonals_candidates.plan, run_diagonals)}
+WEIGHT_ALGORITHMS = tuple(TABLE)
 
 
 @nki.jit
@@ -70,12 +68,8 @@ def conv_weight_gradient(
         img_ref, like, places, (feature_group_count, 1), (in_perm, kern_perm, out_perm), precision
     )
     dw_dtype = result_dtype(grad_ref, y_shape, filter_shape, accumulate_into, out_dtype)
-    by_diagonals = algorithm == "diagonals" or (algorithm == None and takes_diagonals(geometry, bias_gradient))
-    asked = bias_gradient, nl.num_programs()
-    if by_diagonals:
-        plan, reason = diagonals_schedule.build(geometry, config, *asked)
-    else:
-        plan, reason = blocks_schedule.build(geometry, chosen(geometry, config, *asked), *asked)
+    find, run = TABLE[default_of(geometry, bias_gradient) if algorithm == None else algorithm]
+    plan, reason = find(geometry, config, bias_gradient, nl.num_programs())
     assert plan is not None, reason
     dw_hbm = nl.ndarray(filter_shape, dtype=dw_dtype, buffer=nl.shared_hbm)
     db_hbm = nl.ndarray((geometry.K,), dtype=nl.float32, buffer=nl.shared_hbm) if bias_gradient else None
@@ -89,8 +83,10 @@ def conv_weight_gradient(
         ledger=new_ledger(),
         kept=[],
     )
-    if by_diagonals:
-        run_diagonals(work)
-    else:
-        run_weight(work)
+    run(work)
     return (dw_hbm, db_hbm) if bias_gradient else dw_hbm
+
+
+def default_of(geometry, bias):
+    """The algorithm of a kernel that is called without one."""
+    return "diagonals" if diagonals_candidates.takes_diagonals(geometry, bias) else "blocks"

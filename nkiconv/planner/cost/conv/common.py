@@ -8,6 +8,7 @@ from typing import Any
 
 from ....kernels.conv.dispatch import plan_of
 from ....kernels.conv.relayout import plain_of
+from ....schedules.engines import matmul_rates as matmul_rates
 from ....schedules.geometry import valid_range
 from ....schedules.options import Options, Prologue, adds_bias_alone
 from ....simulator.timing.target import Target
@@ -34,13 +35,6 @@ def planes_seen(geometry: Any, count: float = 1.0) -> float:
     planes = geometry.planes
     seen = ((count - 1) * planes.stride + (planes.taps - 1) * planes.dilation) / planes.lhs_dilation + 1
     return float(min(planes.size / planes.images, seen))
-
-
-def matmul_rates(target: Target, geometry: Any) -> tuple[float, float]:
-    """ns of the array at its full rate for (a column of a matmul, a matmul besides its columns)."""
-    if geometry.fast:
-        return target.tensor_column_ns, target.matmul_ns
-    return target.tensor_column_fp32_ns, 2 * target.matmul_fp32_ns
 
 
 def matmul_ns(target: Target, geometry: Any, columns: float) -> float:

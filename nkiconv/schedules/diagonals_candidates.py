@@ -1,0 +1,268 @@
+"""Settings of `diagonals` in order of the least time that they can take: of a bare kernel, and for the host, whose
+search begins with them. The bound: the busiest of the Tensor Engine, DMA and evacuation, over all steps."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..simulator.timing import Rates
+from ..simulator.timing.target import Target
+from .blocks_schedule import gradient_unsupported
+from .diagonals import (
+    BUFFERS,
+    READ_MOST,
+    ROOM_BYTES,
+    DiagonalsSchedule,
+    DiagonalsSettings,
+    build,
+    config_unsupported,
+    diagonals_unsupported,
+)
+from .engines import matmul_rates
+from .geometry import Geometry
+from .settings import Config, once_a_config
+from .tiles import BANK_COLUMNS, P_MAX, PARTS
+
+#: Channels of each of several groups, and of a dense filter, up to which a bare kernel takes diagonals.
+FEW_CHANNELS, FEW_DENSE = 16, 8
+#: Settings to fall back on where better ones do not fit.
+SPARE = 6
+
+
+def plan(geometry: Geometry, config: Config, bias: bool, cores: int) -> tuple[DiagonalsSchedule | None, str]:
+    """What `build` returns, of the settings that a config leaves open as candidates have them best."""
+    return build(geometry, chosen(geometry, config, bias, cores), bias, cores)
+
+
+@once_a_config
+def chosen(geometry: Geometry, config: Config, bias: bool, cores: int) -> Config:
+    """A config with all settings, itself where none fits."""
+    if len(config or ()) == len(dataclasses.fields(DiagonalsSettings)):
+        return config
+    found = candidates(Target.of(Rates()), geometry, config, SPARE)
+    return next((one.pairs for _, one in found if build(geometry, one.pairs, bias, cores)[0] is not None), config)
+
+
+def candidates(target: Target, geometry: Geometry, config: Config, count: int) -> list[tuple[float, DiagonalsSettings]]:
+    """(ns, settings) of so many of least time that have the given ones; none where there are no diagonals."""
+    if config_unsupported(geometry, config) or gradient_unsupported(geometry) or diagonals_unsupported(geometry):
+        return []
+    return DiagonalsBound(target, geometry).least(dict(config or ()), count)
+
+
+def takes_diagonals(geometry: Geometry, bias: bool) -> bool:
+    """Whether a bare kernel takes diagonals: where groups have few channels."""
+    few = FEW_DENSE if geometry.groups == 1 else FEW_CHANNELS * geometry.groups
+    return max(geometry.K, geometry.C) <= few and plan(geometry, None, bias, 1)[1] == ""
+
+
+#: Rows and columns of a block that are tried, groups packed along partitions and columns, groups of a pass.
+EXTENTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 28, 32, 64, 128)
+SIDES, BELOW, BESIDE, GROUPS = (1, 2, 4), (1, 2, 4), (1, 2, 4, 8, 16, 32), (1, 2, 4, 8, 12, 16, 32, 64)
+#: What blocks whose units are tried may take of the Tensor Engine over the one that takes least.
+BLOCKS, IDLE = 6, 1.3
+#: ns of the Tensor Engine and of an evacuation at the end of a pass for each row tile.
+END_NS = 180.0
+#: Matmuls on zeros before the first others.
+WARM_UP = 40
+
+Table = dict[str, Any]
+
+
+def table(**values: Sequence[int]) -> Table:
+    """Columns of all combinations of values."""
+    columns = np.meshgrid(*(np.array(one, np.int64) for one in values.values()), indexing="ij")
+    return {name: one.ravel() for name, one in zip(values, columns, strict=True)}
+
+
+def some(rows: Table, which: Any) -> Table:
+    """Rows of a table: of a mask, or by number."""
+    return {name: column[which] for name, column in rows.items()}
+
+
+def ceil(a: Any, b: Any) -> Any:
+    """a / b, rounded up."""
+    return -(-a // b)
+
+
+def distinct(options: Sequence[Any], most: Any) -> Any:
+    """[options, blocks]: values of a setting up to the most for each block, each once; 0 in place of others."""
+    found = np.array([np.broadcast_to(one, most.shape) for one in options])
+    again = np.array([(found[:at] == one).any(axis=0) for at, one in enumerate(found)])
+    return np.where(again | (found > most), 0, found)
+
+
+class DiagonalsBound:
+    """Times of the busier of two cores, in ns; on one core settings are the same."""
+
+    def __init__(self, target: Target, geometry: Any) -> None:
+        self.target, self.geometry = target, geometry
+        self.column_ns, self.matmul_ns = matmul_rates(target, geometry)
+        self.c, self.k = geometry.C // geometry.groups, geometry.K // geometry.groups
+        self.T, self.last = geometry.planes.taps, geometry.x_strides[0] == 1 and geometry.C > 1
+        self.taps = self.c * geometry.rows.taps * geometry.columns.taps
+
+    def least(self, given: Mapping[str, int], count: int) -> list[tuple[float, DiagonalsSettings]]:
+        """(ns, settings) of least time that have the given ones."""
+        rows = self.units(given, self.blocks(given))
+        if not len(rows["side"]):
+            return []
+        ns = self.ns(rows)
+        found = np.argsort(ns, kind="stable")[:count]
+        settings = [{name: int(one[at]) for name, one in rows.items()} for at in found]
+        return [(float(ns[at]), DiagonalsSettings(**one)) for at, one in zip(found, settings, strict=True)]
+
+    def window(self, axis: Any, extent: Any) -> Any:
+        """Elements of x around so many outputs."""
+        return (extent - 1) * axis.stride + (axis.taps - 1) * axis.dilation + 1
+
+    def sums(self, rows: Any, columns: Any) -> Any:
+        """Columns of products of a group and a block: several blocks may see all of a window together."""
+        found = self.c
+        for axis, extent in ((self.geometry.rows, rows), (self.geometry.columns, columns)):
+            window = self.window(axis, extent)
+            found = found * np.where(extent < axis.out, window, np.minimum(window, axis.size))
+        return found
+
+    def product_ns(self, t: Table) -> Any:
+        """The Tensor Engine's for a block of all units of a row tile."""
+        least = np.where(t["side"] > 1, t["side"] * self.target.row_tile_columns, self.target.matmul_columns_min)
+        return np.maximum(t["beside"] * t["sums"], least) * self.column_ns + self.matmul_ns
+
+    def blocks(self, given: Mapping[str, int]) -> Table:
+        """Blocks that take little of the Tensor Engine."""
+        P, Q, groups = self.geometry.rows.out, self.geometry.columns.out, self.geometry.groups
+        every = {"side": SIDES, "below": BELOW, "beside": [one for one in BESIDE if groups % one == 0]}
+        every |= {"rows": [one for one in EXTENTS if one <= P], "columns": sorted({*(e for e in EXTENTS if e <= Q), Q})}
+        t = table(**{name: (given[name],) if name in given else values for name, values in every.items()})
+        t["sums"] = self.sums(t["rows"], t["columns"])
+        fits = t["rows"] * t["columns"] * t["beside"] * self.k <= P_MAX // t["below"]
+        t = some(t, fits & (t["beside"] * t["sums"] <= BANK_COLUMNS))
+        sets = groups // t["beside"]
+        taken = ceil(P, t["rows"]) * ceil(Q, t["columns"]) * self.product_ns(t) * ceil(sets, t["side"])
+        # the best for each way to share the Tensor Engine: which way is best depends on DMA and evacuation
+        way = (t["side"] * 8 + t["below"]) * 64 + t["beside"]
+        order = np.lexsort((taken, way))
+        first = np.searchsorted(way[order], way[order])
+        good = (np.arange(len(order)) - first < BLOCKS) & (taken[order] <= IDLE * taken[order][first])
+        good &= (t["side"] <= sets)[order] | ("side" in given)
+        return some(t, order[good])
+
+    def units(self, given: Mapping[str, int], blocks: Table) -> Table:
+        """Settings to compare of some blocks."""
+        geometry = self.geometry
+        down, across = ceil(geometry.rows.out, blocks["rows"]), ceil(geometry.columns.out, blocks["columns"])
+        most = ceil(geometry.groups // blocks["beside"], blocks["side"])
+        options = {
+            "down": distinct([down, ceil(down, 2), ceil(down, 4), 4, 3, 2, 1], down),
+            "across": distinct([across, ceil(across, 2), ceil(across, 4), 4, 3, 2, 1], across),
+            "groups": distinct([most, ceil(most, PARTS), *GROUPS], most),
+        }
+        for name in options.keys() & given.keys():
+            options[name] = np.full((1, len(most)), given[name])
+        strips = (given["strips"],) if "strips" in given else (0, 1) if self.last else (0,)
+        at = table(block=range(len(most)), **{name: range(len(one)) for name, one in options.items()}, strips=strips)
+        t = {**some(blocks, at["block"]), "strips": at["strips"]}
+        t |= {name: one[at[name], at["block"]] for name, one in options.items()}
+        good = (t["down"] > 0) & (t["across"] > 0) & (t["groups"] > 0)
+        if "groups" not in given:
+            good &= (t["groups"] % t["below"] == 0) | (t["groups"] == most[at["block"]])
+        if "strips" not in given:
+            good &= (t["strips"] == 0) | (t["down"] * t["rows"] < geometry.rows.out)
+        t = some(t, good)
+        rest = {"buffers": BUFFERS, "split": 0, "warmup": WARM_UP, **given}
+        for name in ("buffers", "split", "warmup"):
+            t[name] = np.full_like(t["rows"], rest[name])
+        if "split" not in given:
+            # a single pass is shared by tiles
+            t["split"] = np.where(t["side"] * t["groups"] * t["beside"] >= geometry.groups, 1, 0)
+        if "buffers" not in given:
+            t["buffers"] = np.where(self.bytes(t, BUFFERS) > ROOM_BYTES, BUFFERS - 1, BUFFERS)
+        t = some(t, self.bytes(t, t["buffers"]) <= ROOM_BYTES) if "groups" not in given else t
+        return {name: t[name] for name in [one.name for one in dataclasses.fields(DiagonalsSettings)]}
+
+    def bytes(self, t: Table, buffers: Any) -> Any:
+        """A partition's, about."""
+        rows, columns = t["rows"] * t["down"], t["columns"] * t["across"]
+        size = (self.T * self.sums(rows, columns) + rows * columns * self.k) * t["groups"] * t["beside"]
+        accumulators = ceil(t["groups"], t["below"]) * self.T
+        return size * self.geometry.itemsize * buffers + 8 * t["side"] * (accumulators * self.taps + 2 * READ_MOST)
+
+    def ns(self, t: Table) -> Any:
+        """From the first load to the last store."""
+        geometry, target, T = self.geometry, self.target, self.T
+        t = {**t, "sums": self.sums(t["rows"], t["columns"])}
+        rows, columns = t["rows"] * t["down"], t["columns"] * t["across"]
+        down, units = ceil(geometry.rows.out, rows), geometry.planes.out * ceil(geometry.columns.out, columns)
+        size = P_MAX // t["side"]
+        steps = np.where(t["strips"] > 0, down * ceil(units, size), ceil(down * units, size))
+        passes = ceil(geometry.groups // t["beside"], t["side"] * t["groups"])
+        steps = np.where(t["split"] > 0, ceil(steps, PARTS), steps)
+        passes = np.where(t["split"] > 0, passes, ceil(passes, PARTS))
+        accumulators = ceil(t["groups"], t["below"]) * T
+        whole = t["below"] * t["rows"] * t["columns"] * t["beside"] * self.k == P_MAX
+        products = t["groups"] * T * t["down"] * t["across"] + np.where((t["below"] > 1) & ~whole, accumulators, 0)
+        array_ns = products * self.product_ns(t) + t["side"] * END_NS
+        moving_ns = self.moving_ns(t, rows, columns)
+        reads_ns = t["side"] * (accumulators * self.read_ns(t) + END_NS) + self.shared_ns(t, rows, columns)
+        streamed_ns = products * t["beside"] * t["sums"] * self.column_ns
+        # short products at half rate never bring the Tensor Engine back to the full one
+        short = target.half_rate * streamed_ns < target.window_work * array_ns
+        short |= streamed_ns < target.window_work * np.maximum(np.maximum(array_ns, moving_ns), reads_ns)
+        array_ns = np.where(short, array_ns / target.half_rate, array_ns)
+        step_ns = np.maximum(np.maximum(array_ns, moving_ns), reads_ns)
+        start_ns = target.first_packet_ns + target.load_skew_ns + target.dma_end_ns + target.dma_done_ns
+        # of both cores' sums: a pass's are exchanged by row tiles
+        sums = accumulators * self.taps * t["rows"] * t["columns"] * t["beside"] * self.k * t["below"]
+        shared_ns = t["side"] * (target.exchange_ns + 4 * sums * target.exchange_byte_ns) * passes
+        shared_ns = np.where(t["split"] > 0, shared_ns, 0)
+        return step_ns * (steps * passes - 1) + array_ns + moving_ns + reads_ns + start_ns + shared_ns
+
+    def shared_ns(self, t: Table, rows: Any, columns: Any) -> Any:
+        """Of the copies of rows of x that a unit shares with that above."""
+        geometry, target = self.geometry, self.target
+        count = np.maximum(0, self.window(geometry.rows, rows) - rows * geometry.rows.stride)
+        width = np.minimum(self.window(geometry.columns, columns), geometry.columns.size)
+        each_ns = target.vector_16bit_ns if geometry.itemsize == 2 else target.vector_ns
+        elements = np.where(t["strips"] > 0, count, 0) * width * t["groups"] * t["beside"] * self.c
+        return self.T * elements * each_ns / PARTS
+
+    def moving_ns(self, t: Table, rows: Any, columns: Any) -> Any:
+        """Of the DMAs of a step, on average."""
+        geometry = self.geometry
+        height = np.minimum(self.window(geometry.rows, rows), geometry.rows.size)
+        strip = ceil(geometry.rows.size, ceil(geometry.rows.out, rows))
+        height = np.where(t["strips"] > 0, strip, height)
+        width = np.minimum(self.window(geometry.columns, columns), geometry.columns.size)
+        groups = t["groups"] * t["beside"]
+        x = self.dma_ns(height, width, groups * self.c, geometry.columns.size, geometry.C, geometry.x_strides)
+        y = self.dma_ns(rows, columns, groups * self.k, geometry.columns.out, geometry.K, geometry.y_strides)
+        return self.T * x + y
+
+    def dma_ns(self, h: Any, w: Any, c: Any, width: int, channels: int, strides: Any) -> Any:
+        """Of so many rows, columns and channels for each partition, of a tensor of so many columns and channels."""
+        target, item = self.target, self.geometry.hbm_itemsize
+        whole = (w >= width) if strides[0] != 1 else (c == channels)
+        if strides[0] != 1:
+            runs, run = np.where(whole, c, c * h), np.where(whole, h * w, w)
+        else:
+            runs, run = np.where(whole, h, h * w), np.where(whole, w * c, c)
+        size = run * item
+        least_ns = np.where(size <= target.sure_run_bytes, target.small_run_ns, 0)
+        run_ns = np.maximum(target.element_ns + size * target.byte_ns, least_ns)
+        run_ns = np.where(size <= target.tiny_run_bytes, target.tiny_run_ns, run_ns)
+        byte_ns = target.hbm_long_byte_ns + target.hbm_element_ns / np.maximum(size, target.hbm_run_bytes)
+        hbm_ns = P_MAX * h * w * c * item * byte_ns
+        return np.maximum(target.rows_an_engine * runs * run_ns, hbm_ns)
+
+    def read_ns(self, t: Table) -> Any:
+        """Of the evacuation of a set's products on a row tile, which Vector and Scalar share, or of what GpSimd
+        gathers of them."""
+        target, sums = self.target, t["beside"] * t["sums"]
+        fixed = target.vector_fixed_psum_ns / np.maximum(1, BANK_COLUMNS // sums)
+        rate = 1.0 / (1.0 / target.vector_ns + 1.0 / target.scalar_ns)
+        return np.maximum(sums * rate + fixed / PARTS, self.taps * target.gather_ns)
