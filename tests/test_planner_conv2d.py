@@ -12,11 +12,11 @@ from nkiconv import ConvProblem, Plan, cases, plan
 from nkiconv.kernels.conv.dispatch import ALGORITHMS
 from nkiconv.planner import Asked, Request, candidates, conv, cost
 from nkiconv.planner.cost.algorithm import Declared
-from nkiconv.planner.cost.conv import activation_stationary
 from nkiconv.planner.estimate import chosen
 from nkiconv.planner.operations import OPERATIONS, operation_of
 from nkiconv.planner.timekeeper import CLOSE
 from nkiconv.planner.timing import time, trace
+from nkiconv.schedules.activation_stationary_candidates import steady_warm_up
 from nkiconv.schedules.settings import Settings, count, half
 from nkiconv.simulator.timing import Rates
 from nkiconv.simulator.timing.target import Target
@@ -106,7 +106,7 @@ def test_a_plan_tries_every_number_of_neighbours():
 )
 def test_matmuls_that_hold_a_rate_but_do_not_reach_it_are_warmed_up(columns, warms):
     """Of the time of 128 columns 3/8 hold the full rate, and 3/4 reach it; so do zeros of 5/4 of a window of 3.4 us."""
-    assert activation_stationary.steady_warm_up(Target.of(Rates()), columns) in (range(24, 45) if warms else (0,))
+    assert steady_warm_up(Target.of(Rates()), columns) in (range(24, 45) if warms else (0,))
 
 
 def test_a_plan_of_64_columns_is_at_its_full_rate_at_any_phase():

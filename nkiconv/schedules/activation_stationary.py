@@ -1,118 +1,20 @@
-"""Schedules of `activation_stationary`: what it does not take, and which kind of schedule a problem has."""
+"""What `activation_stationary` does not take, and which kind of settings a problem has."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from .block_windows import pixels_among
 from .cuts import window_of
-from .depthwise_blocks import (
-    BLOCK_CHANNELS,
-    BlockSchedule,
-    DepthwiseSettings,
-    block_bytes,
-    block_instructions,
-    blocks_misfit,
-    depthwise_settings,
-)
+from .depthwise_blocks import DepthwiseSettings
 from .frames import is_transposed
-from .geometry import Geometry, images_unsupported, instructions_unsupported, writes_rows
+from .geometry import Geometry, images_unsupported, writes_rows
 from .options import PROLOGUE_ARGUMENTS, Options, keeps_sums, no_prologue, one_group_unsupported, taken_unsupported
-from .pixel_tiles import (
-    STEP_MAX,
-    PixelSchedule,
-    PixelSettings,
-    can_fold,
-    is_padded,
-    make_pixels,
-    outputs_apart,
-    pixel_instructions,
-    pixel_settings,
-    pixels_fit,
-)
+from .pixel_tiles import PixelSettings, can_fold, is_padded, outputs_apart
 from .planes import taps_are_inside
 from .settings import Config, Settings
-from .tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, P_MAX, QUADRANT, SBUF_BYTES, fits_sbuf
-from .volume_rows import RowSchedule, RowSettings, make_rows, row_instructions, row_settings, steps_alike
+from .tiles import BANK_COLUMNS, P_MAX, QUADRANT
+from .volume_rows import RowSettings
 
 NAME = "activation_stationary"
-#: A schedule with its instructions, or why there is none.
-Found = tuple[PixelSchedule | RowSchedule | BlockSchedule, int] | str
-
-
-def plan(
-    geometry: Geometry, options: Options, config: Config, cores: int
-) -> tuple[PixelSchedule | RowSchedule | BlockSchedule | None, str]:
-    """(the schedule of this on `cores` cores, "") or (None, why not)."""
-    reason = unsupported_reason(geometry, options, config)
-    if reason != "":
-        return None, reason
-    kinds = {PixelSettings: _pixels, RowSettings: _rows, DepthwiseSettings: _blocks}
-    found = kinds[settings_of(geometry)](geometry, options, config, cores)
-    if isinstance(found, str):
-        return None, found
-    schedule, count = found
-    looped = isinstance(schedule, RowSchedule) and schedule.steps is not None
-    reason = instructions_unsupported(geometry, NAME, count, looped)
-    return (schedule, "") if reason == "" else (None, reason)
-
-
-def _pixels(geometry: Geometry, options: Options, config: Config, cores: int) -> Found:
-    """Of y as NHWC."""
-    settings = pixel_settings(geometry, options, config)
-    reason = together_unsupported(geometry, options, settings.side, settings.fold)
-    if reason != "":
-        return reason
-    found = make_pixels(geometry, settings)
-    if found is not None and options.epilogue.norm is not None and len(found.batches) > 1:
-        return (
-            f"y_norm={options.epilogue.norm.kind}, config shard={settings.shard}, "
-            f"filter_bytes={settings.filter_bytes}: a group of filters must have all K={geometry.K} output channels; "
-            f"use shard=images, and a filter_bytes of all, or normalize y"
-        )
-    if found is None or not pixels_fit(geometry, options, found):
-        return (
-            f"C={geometry.C}, H={geometry.rows.size}, W={geometry.columns.size}, R={geometry.rows.taps}, "
-            f"S={geometry.columns.taps}, x_bytes={settings.x_bytes}: {NAME} keeps padded windows of rows of y and "
-            f"filters of all input channels in SBUF, {SBUF_BYTES} bytes per partition, in "
-            f"steps of at most {STEP_MAX} elements; use implicit_gemm"
-        )
-    return found, pixel_instructions(geometry, found, options, cores)
-
-
-def _rows(geometry: Geometry, options: Options, config: Config, cores: int) -> Found:
-    """Of volumes whose y is NCDHW; a loop on the device where the compiler would refuse the kernel without."""
-    found = make_rows(geometry, options, row_settings(geometry, options, config))
-    if found is None:
-        return (
-            f"C={geometry.C}, K={geometry.K}, W={geometry.columns.size}: {NAME} keeps rows of x of all planes that are "
-            f"seen together and all filters in SBUF, {SBUF_BYTES} bytes per partition; use implicit_gemm"
-        )
-    if (
-        "loop" not in dict(config or ())
-        and row_instructions(geometry, found, options, cores) * geometry.times > INSTRUCTIONS_MAX
-    ):
-        found = replace(found, loop=1)
-        found = replace(found, steps=steps_alike(geometry, found))
-    return found, row_instructions(geometry, found, options, cores)
-
-
-def _blocks(geometry: Geometry, options: Options, config: Config, cores: int) -> Found:
-    """Of depthwise problems, with fewer channels of a K tile where they do not fit."""
-    settings = depthwise_settings(geometry, config)
-    reason = blocks_misfit(geometry, settings)
-    if reason != "":
-        return reason
-    found = BlockSchedule(geometry, settings)
-    while not fits_sbuf(block_bytes(geometry, found, options)):
-        if settings.channels <= BLOCK_CHANNELS or "channels" in dict(config or ()):
-            return (
-                f"config images={settings.images}, channels={settings.channels}, C={geometry.C}: blocks, matrices and "
-                f"results must fit SBUF, {SBUF_BYTES} bytes per partition; use fewer"
-            )
-        settings = replace(settings, channels=settings.channels // 2)
-        found = BlockSchedule(geometry, settings)
-    return found, block_instructions(geometry, found, cores)
 
 
 def unsupported_reason(geometry: Geometry, options: Options, config: Config) -> str:

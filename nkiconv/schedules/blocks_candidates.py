@@ -41,8 +41,8 @@ from .blocks import (
 from .blocks_schedule import BlocksSchedule, build, clipped_first
 from .blocks_transposes import RUN_BYTES, gang_of, grid_of
 from .cuts import window_of
-from .engines import matmul_rates
 from .geometry import Axis, Geometry, num_taps, valid_range
+from .prices import matmul_rates
 from .settings import Config, once_a_config
 from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, div_ceil
 

@@ -39,15 +39,11 @@ from .frames import is_transposed
 from .geometry import Axis, Geometry, num_taps
 from .options import Options
 from .pixel_tiles import outputs_apart
-from .settings import BY_SHAPE, Config, Settings, count, double, half, setting
+from .settings import BY_SHAPE, Settings, count, double, half
 from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, Part, cut, div_ceil, share, whole_words
 
 #: Rotating buffers for: Toeplitz matrices; zero-padded planes; raw planes; planes loaded into their padding.
 MATRICES, FRAMED, RAWS, LOADED = 2, 2, 2, 3
-#: Of a bare kernel: outputs of a row and of a column of a block, about, and channels of a K tile; of NHWC, where they
-#: are what a run of HBM has, as many as fit.
-BLOCK_COLUMNS, BLOCK_ROWS, BLOCK_CHANNELS = 14, 7, 32
-
 #: Channels of a K tile, at most; matmuls of 128 columns on zeros while the first x is loaded.
 CHANNELS_MOST, WARM_UP = 1024, 40
 
@@ -314,32 +310,6 @@ def item_instructions(plan: BlockSchedule, item: BlocksItem) -> int:
     below = plan.below(item)
     transposes = below + div_ceil(below, plan.transposes_together(item))
     return sums + plan.groups(item) * (beside * transposes + 6 + images_together(item)) + 8
-
-
-def depthwise_settings(geometry: Geometry, config: Config) -> DepthwiseSettings:
-    """All settings: what a config leaves open is blocks of some 14 columns and as many rows as the partitions hold, and
-    as many of them together as the array takes."""
-    most, rows, columns = P_MAX, geometry.rows, geometry.columns
-    each, unit, apart = outputs_apart(columns), outputs_apart(rows) * rows.stride, rows.lhs_dilation
-    few = div_ceil(div_ceil(columns.out, div_ceil(columns.out, BLOCK_COLUMNS)), each) * each
-    while few > each and pixels_among(columns, window_of(columns, few)) * unit > most * apart:
-        few = div_ceil(few, 2 * each) * each
-    few = setting(config, "columns", few)
-    width = max(1, pixels_among(columns, window_of(columns, few)))
-    height = max(1, most * apart // (width * unit)) * unit
-    height = setting(config, "rows", min(height, max(unit, BLOCK_ROWS * apart // unit * unit)))
-    below = setting(config, "below", min(most, div_ceil(rows.out * rows.stride, height)))
-    images = setting(config, "images", min(geometry.planes.out, max(1, most // below)))
-    windows = div_ceil(columns.out, few) if is_transposed(geometry) else 1
-    return DepthwiseSettings.read(
-        config,
-        rows=height,
-        columns=few,
-        beside=min(windows, max(1, most // (below * images))),
-        below=below,
-        images=images,
-        channels=min(P_MAX if is_transposed(geometry) else BLOCK_CHANNELS, div_ceil(geometry.C, PARTS)),
-    )
 
 
 def blocks_misfit(geometry: Geometry, settings: DepthwiseSettings) -> str:

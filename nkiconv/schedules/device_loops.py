@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from .geometry import Geometry
 from .planes import window_channels
 
+#: Instructions of a core from which on a loop on the device is worth more than what is gained without.
+MOST_INSTRUCTIONS = 100_000
+
 
 @dataclass(frozen=True)
 class Register:

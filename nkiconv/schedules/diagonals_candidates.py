@@ -22,8 +22,8 @@ from .diagonals import (
     config_unsupported,
     diagonals_unsupported,
 )
-from .engines import matmul_rates
 from .geometry import Geometry
+from .prices import matmul_rates
 from .settings import Config, once_a_config
 from .tiles import BANK_COLUMNS, P_MAX, PARTS
 

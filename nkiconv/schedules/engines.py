@@ -1,10 +1,8 @@
-"""Engines and DMA queues of a core as clocks, by which bounds of depthwise rows follow the order of their work; rates
-of the Tensor Engine."""
+"""Engines and DMA queues of a core as clocks, by which bounds of depthwise rows follow the order of their work."""
 
 from __future__ import annotations
 
 from ..simulator.timing.target import Target
-from .geometry import Geometry
 from .tiles import div_ceil
 
 
@@ -51,10 +49,3 @@ class Engines:
     def skew(self, rows: int) -> float:
         """How late the last DMA engine of so many partitions begins, as a share of the last of all."""
         return (div_ceil(rows, self.target.rows_an_engine) - 1) / (self.target.dma_engines - 1)
-
-
-def matmul_rates(target: Target, geometry: Geometry) -> tuple[float, float]:
-    """ns of the Tensor Engine at its full rate for (a column of a matmul, a matmul besides its columns)."""
-    if geometry.fast:
-        return target.tensor_column_ns, target.matmul_ns
-    return target.tensor_column_fp32_ns, 2 * target.matmul_fp32_ns

@@ -28,7 +28,7 @@ from .options import (
     prologue_bytes,
     prologue_instructions,
 )
-from .settings import BY_SHAPE, WARM_UPS, Config, Settings, choice, count, declarations, double, half, setting, warm_up
+from .settings import BY_SHAPE, WARM_UPS, Config, Settings, choice, count, double, half, setting, warm_up
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, QUADRANT, SBUF_BYTES, Part, cut, cut_into, div_ceil, fits_sbuf, share
 
 #: Bytes a partition of one load of a later output tile, if it has as many.
@@ -37,12 +37,6 @@ LOAD_BYTES = 8192
 STEP_MAX = 32_767
 
 SHARDS = ("channels", "images")
-#: Of `pixel_settings`: pixels up to which cores share channels, and below which they do where there are more channels
-#: than so many, which results of neighbours have at most; columns and pixels of neighbouring rows, and pixels of
-#: neighbours.
-FEW_PIXELS, MANY_PIXELS = 128, 4096
-MANY_CHANNELS, MANY_COLUMNS = 256, 384
-PIXELS_A_ROW, PIXELS_A_SIDE = 256, 1440
 
 
 @dataclass(frozen=True)
@@ -461,31 +455,3 @@ def load_parts(
         found.append((first, end - first, 0, rows) if several else (0, planes, first, end - first))
         first = end
     return found
-
-
-def pixel_settings(geometry: Geometry, options: Options, config: Config) -> PixelSettings:
-    """All settings of a config that is not refused. What that leaves open: images for many pixels; some rows
-    together, and neighbours whose results leave in one run, for few channels; fewer of them where they do not fit."""
-    if config is not None and len(config) == len(declarations(PixelSettings)):
-        return PixelSettings.read(config)
-    Q, K = geometry.columns.out, geometry.K
-    pixels = geometry.planes.out * geometry.rows.out * Q
-    shard, other, side, fold = "images", "channels", 1, 1
-    if pixels <= FEW_PIXELS or (K > MANY_CHANNELS and pixels < MANY_PIXELS):
-        shard, other = "channels", "images"
-    elif not options.strict_nonfinite:
-        for rows in (2, 4):
-            if (
-                rows * K <= MANY_COLUMNS
-                and pixels >= PIXELS_A_ROW * rows
-                and can_fold(geometry, rows, options.prologue)
-            ):
-                fold = rows
-    for pixels_together in (2, 3, 4, 6, 8):
-        long = pixels >= PIXELS_A_SIDE * pixels_together and Q % pixels_together == 0
-        if long and pixels_together * fold * K <= MANY_CHANNELS:
-            side = pixels_together
-    for tried in ((shard, side, fold), (shard, 1, fold), (shard, 1, 1), (other, 1, 1)):
-        if pixels_fit(geometry, options, make_pixels(geometry, read_pixels(None, *tried))):
-            break
-    return read_pixels(config, *tried)

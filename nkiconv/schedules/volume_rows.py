@@ -18,7 +18,7 @@ from .geometry import Geometry, span, valid_range
 from .implicit_gemm import LOOP_MAX
 from .moving_filters import FilterSchedule, raw_bytes, way_of
 from .options import Options, norm_bytes, norm_instructions
-from .settings import WARM_UPS, Config, Settings, count, less, more, warm_up
+from .settings import WARM_UPS, Settings, count, less, more, warm_up
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, Part, cut, cut_into, div_ceil, filled, fits_sbuf
 
 #: Parts of the columns of y that are tried until x fits, and banks of sums of a tile by default.
@@ -279,14 +279,3 @@ def inner_steps(geometry: Geometry, plan: RowSchedule, item: Outputs, tap: int) 
     bottom = (item.p0 + behind + 1) * axis.stride - axis.before + farthest * axis.dilation
     inside = div_ceil(max(0, axis.size - bottom), axis.stride)
     return div_ceil(max(0, -top), axis.stride), min(min(apart - 1, item.pn - behind), inside)
-
-
-def row_settings(geometry: Geometry, options: Options, config: Config) -> RowSettings:
-    """All settings; what a config leaves open: the planes that a few banks hold, or fewer where x does not fit."""
-    planes = geometry.planes
-    most = min(planes.out // planes.images, max(1, BANK_COLUMNS // geometry.K) * TILE_BANKS)
-    for depth in range(most, 0, -1):
-        found = RowSettings.read(config, depth=depth)
-        if make_rows(geometry, options, found) is not None:
-            break
-    return found

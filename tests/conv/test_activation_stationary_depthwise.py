@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from nkiconv.kernels._epilogue import read_epilogue
 from nkiconv.planner import Request, cost
 from nkiconv.planner.cost.algorithm import Shape
-from nkiconv.planner.cost.conv.activation_stationary import Bound
 from nkiconv.planner.operations import operation_for
 from nkiconv.rules import LAYOUTS
 from nkiconv.schedules import depthwise_blocks
+from nkiconv.schedules.activation_stationary_bound import Bound
 from nkiconv.schedules.depthwise_blocks import DepthwiseSettings
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates

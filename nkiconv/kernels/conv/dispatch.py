@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from ..._nki import nl
-from ...schedules import activation_stationary, stacked, weight_stationary
+from ...schedules import activation_stationary_candidates, stacked, weight_stationary
 from ...schedules.implicit_gemm_build import plan_implicit_gemm
 from ...schedules.options import TAKE_NORM, norm_unsupported, prologue_unsupported, statistics_unsupported
 from ...schedules.pairs_of_planes import beside_pairs_unsupported
@@ -23,7 +23,7 @@ ONLY_IMPLICIT_GEMM = ("fp16x3", "winograd")
 TABLE = {
     "implicit_gemm": (plan_implicit_gemm, run_implicit_gemm),
     "stacked": (stacked.plan, run_weight_stationary),
-    "activation_stationary": (activation_stationary.plan, run_activation_stationary),
+    "activation_stationary": (activation_stationary_candidates.plan, run_activation_stationary),
     "weight_stationary": (weight_stationary.plan, run_weight_stationary),
 }
 ALGORITHMS = tuple(TABLE)

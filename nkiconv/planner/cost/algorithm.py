@@ -17,9 +17,6 @@ from ...simulator.timing import Rates
 from ...simulator.timing.target import Target
 from ..request import Config
 
-#: Instructions of a core from which on a loop on the device is worth more than what is gained without.
-MOST_INSTRUCTIONS = 100_000
-
 Found = TypeVar("Found")
 
 

@@ -8,9 +8,12 @@ from typing import Any
 
 from ....kernels.conv.dispatch import plan_of
 from ....kernels.conv.relayout import plain_of
-from ....schedules.engines import matmul_rates as matmul_rates
 from ....schedules.geometry import valid_range
-from ....schedules.options import Options, Prologue, adds_bias_alone
+from ....schedules.options import Options, adds_bias_alone
+from ....schedules.prices import matmul_ns as matmul_ns
+from ....schedules.prices import matmul_rates as matmul_rates
+from ....schedules.prices import planes_seen as planes_seen
+from ....schedules.prices import prologue_ns as prologue_ns
 from ....simulator.timing.target import Target
 from ...request import Config
 from ..algorithm import Algorithm, Guess, Shape, ints, pairs_of
@@ -30,36 +33,11 @@ def planes_met(geometry: Any) -> float:
     return met_outputs(geometry.planes) / float(geometry.planes.out)
 
 
-def planes_seen(geometry: Any, count: float = 1.0) -> float:
-    """Planes of x that so many neighbouring planes of outputs see, at most; as many of images."""
-    planes = geometry.planes
-    seen = ((count - 1) * planes.stride + (planes.taps - 1) * planes.dilation) / planes.lhs_dilation + 1
-    return float(min(planes.size / planes.images, seen))
-
-
-def matmul_ns(target: Target, geometry: Any, columns: float) -> float:
-    """The array at its full rate for a matmul of so many columns."""
-    column_ns, fixed_ns = matmul_rates(target, geometry)
-    return max(columns, target.matmul_columns_min) * column_ns + fixed_ns
-
-
 def last_ns(target: Target, times: int = 1) -> float:
     """ns from the last matmul to the end of the last store, without their sizes, where results pass the array and PSUM
     so often."""
     evacuated_ns = times * (target.matmul_done_ns + target.scalar_done_ns + 2 * target.hop_ns)
     return float(evacuated_ns + target.first_packet_ns + target.store_skew_ns + target.dma_end_ns)
-
-
-def prologue_ns(target: Target, prologue: Prologue, elements: float, loads: float, images: float = 1.0) -> float:
-    """ns of Scalar for so many elements of x a partition in so many loads, each of as many images."""
-    if not prologue.asked:
-        return 0.0
-    operands = (prologue.scale != "") + (prologue.shift != "")
-    fixed_ns = target.scalar_fixed_ns
-    if operands > 0:
-        fixed_ns = target.scalar_fixed_operand_ns + (operands - 1) * target.scalar_operand_done_ns
-    instructions = loads * prologue.upsample**2 * (images if prologue.by_image else 1.0)
-    return float(elements * target.scalar_ns + instructions * fixed_ns)
 
 
 def statistics_ns(target: Target, options: Options, outputs: float, banks: float = 1.0) -> float:

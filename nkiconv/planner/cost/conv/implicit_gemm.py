@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ....kernels.conv.relayout import plain_of
+from ....schedules.device_loops import MOST_INSTRUCTIONS
 from ....schedules.implicit_gemm import FOLDS, PRODUCTS, X_BYTES, ImplicitGemmSettings
 from ....schedules.implicit_gemm_build import (
     WARM_UP,
@@ -24,7 +25,7 @@ from ....schedules.implicit_gemm_schedule import Schedule, build
 from ....schedules.settings import declarations
 from ....schedules.tiles import PARTS
 from ...request import Config
-from ..algorithm import MOST_INSTRUCTIONS, Shape, config_of, pairs_of
+from ..algorithm import Shape, config_of, pairs_of
 from .common import LONG, ByTap
 from .implicit_gemm_bound import Work, bound_ns
 

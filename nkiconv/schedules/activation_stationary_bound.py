@@ -1,0 +1,208 @@
+"""What a schedule of `activation_stationary` takes at least: its busiest engine, and what comes before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..simulator.timing.target import Target
+from .channel_pieces import parts_of
+from .cuts import window_of
+from .depthwise_blocks import BlockSchedule
+from .frames import is_transposed
+from .geometry import Geometry
+from .moving_filters import num_transposes
+from .options import Options
+from .pixel_tiles import PixelSchedule, blocks_of, outputs_apart, window_shape
+from .prices import matmul_ns, planes_seen, prologue_ns
+from .tiles import P_MAX, PARTS, cut, div_ceil, share
+from .volume_rows import RowSchedule, moves_of, segment_rows
+
+#: ns from a core's start to its first matmul, and from its last one to the end of the last store. These, EXPOSED,
+#: FREELY and STORE_NS are calibrated on the golden table's estimates; the clock ranks what they order.
+START_NS, END_NS = 3400.0, 2600.0
+#: Share of the other engines' time that the busiest does not hide; of the time that triggers of matrices leave.
+EXPOSED, FREELY = 0.02, 0.6
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What a schedule takes at least, in ns of the busier of two cores: its busiest engine, and what comes before."""
+
+    target: Target
+    geometry: Geometry
+    options: Options
+    plan: Any
+
+    def ns(self) -> float:
+        """From the first DMA to the last."""
+        kinds = {PixelSchedule: self.pixels, RowSchedule: self.rows, BlockSchedule: self.blocks}
+        busy = kinds[type(self.plan)]()
+        return float(START_NS + max(busy) + EXPOSED * (sum(busy) - max(busy)) + END_NS)
+
+    def moved_ns(self, num_bytes: float, run_bytes: float, partitions: float = P_MAX) -> float:
+        """The DMA engines of so many partitions, or HBM, for so many bytes in such runs."""
+        target = self.target
+        engines = min(target.dma_engines, div_ceil(int(partitions), target.rows_an_engine))
+        return max(num_bytes / run_bytes * target.run_ns(run_bytes) / engines, num_bytes * target.hbm_byte_ns)
+
+    def transposed_ns(self, num_bytes: float) -> float:
+        """The same of bytes that DMA transposes."""
+        target = self.target
+        return num_bytes * max(target.byte_ns / (target.dma_engines * target.transpose_rate), target.hbm_byte_ns)
+
+    def tensor_ns(self, matmuls: Sequence[tuple[float, float]], transposes: float, columns: float = P_MAX) -> float:
+        """The Tensor Engine for (how many matmuls, of how many columns) and so many transposes of `columns` partitions;
+        few columns leave it at half of its rate."""
+        target, every = self.target, [*matmuls, (transposes, columns)]
+        passes = target.transpose_passes_fp32 if self.geometry.itemsize == 4 else 1.0
+        each_ns = max(columns, target.matmul_columns_min) * passes * target.tensor_column_ns + target.matmul_ns
+        found = transposes * each_ns + sum(count * matmul_ns(target, self.geometry, one) for count, one in matmuls)
+        work = sum(count * one for count, one in every) / sum(count * max(one, P_MAX) for count, one in every)
+        return found / target.half_rate if work * target.half_rate < target.window_work else found
+
+    # ---------------------------------------------------------------------------------------- y as NHWC
+
+    def pixels(self) -> tuple[float, ...]:
+        """ns of the Tensor Engine, which waits for the first block's x, of DMA, of evacuation by Vector and Scalar."""
+        plan, out_tile, most = self.plan, self.plan.items[0].out_tile, (0.0, 0.0, 0.0)
+        block, rows = blocks_of(plan.sizes, out_tile)[0], plan.source.rows
+        first = block.zn * window_of(rows, min(out_tile.pn, block.pn * block.apart)) / window_of(rows, out_tile.pn)
+        start_ns = self.window_ns(out_tile) * first / (out_tile.zn * len(plan.k_tiles))
+        known: dict[Any, tuple[float, float, float]] = {}
+        for half in range(PARTS):
+            at, count = share(len(plan.items), PARTS, half)
+            array_ns, moved_ns, read_ns, batch = start_ns, 0.0, 0.0, -1
+            for item in plan.items[at : at + count]:
+                key = (
+                    item.batch != batch,
+                    plan.batches[item.batch][1],
+                    item.out_tile.zn,
+                    item.out_tile.pn,
+                    item.out_tile.qn,
+                )
+                own = known.get(key) or known.setdefault(key, self.out_tile_ns(*key[:2], item.out_tile))
+                array_ns, moved_ns, read_ns = array_ns + own[0], moved_ns + own[1], read_ns + own[2]
+                batch = item.batch
+            most = max(most, (array_ns, moved_ns, read_ns), key=max)
+        return most
+
+    def out_tile_ns(self, fresh: bool, kn: int, out_tile: Any) -> tuple[float, float, float]:
+        """(ns of the Tensor Engine, of DMA, of evacuation by Vector and Scalar) of an output tile; fresh: with the
+        filters of its output channels."""
+        target, geometry, plan, source = self.target, self.geometry, self.plan, self.plan.source
+        tiles, taps = len(blocks_of(plan.sizes, out_tile)) * plan.sizes.side, float(source.taps)
+        item, parts = geometry.hbm_itemsize, cut(kn * source.fold, plan.most_k)
+        for axis, apart in ((source.rows, plan.sizes.apart), (source.columns, plan.sizes.side)):
+            # taps that see nothing but zeros between elements of x are left out
+            taps /= axis.lhs_dilation if apart % outputs_apart(axis) == 0 else 1
+        matmuls, transposes = [(tiles * taps * len(plan.k_tiles), columns) for _, columns in parts], 0
+        read_ns = tiles * (kn * source.fold * target.vector_ns + len(parts) * target.vector_fixed_psum_ns) / 2
+        run_bytes = kn * item * (plan.sizes.side if kn == geometry.K else 1)
+        moved_ns = self.window_ns(out_tile)
+        moved_ns += self.moved_ns(out_tile.zn * out_tile.pn * out_tile.qn * source.fold * kn * item, run_bytes)
+        if fresh:
+            transposes = num_transposes(kn, plan) if plan.way == "array" else 0
+            filter_bytes = kn * geometry.C * len(plan.places[0]) * item
+            moved_ns += self.transposed_ns(filter_bytes) if plan.way == "dma" else filter_bytes * target.hbm_byte_ns
+        dn, hn, wn = window_shape(source, out_tile)
+        k_tiles, images = len(plan.k_tiles), dn / geometry.image_planes
+        elements = k_tiles * source.slots * dn * hn * wn
+        taken_ns = prologue_ns(target, self.options.prologue, elements, k_tiles * source.slots, images)
+        return self.tensor_ns(matmuls, transposes), moved_ns, max(read_ns, taken_ns, (read_ns + taken_ns) / 2)
+
+    def window_ns(self, out_tile: Any) -> float:
+        """DMA, or HBM, for the window of an output tile: its rows of x, all columns."""
+        geometry, source = self.geometry, self.plan.source
+        _, hn, wn = window_shape(source, out_tile)
+        columns = min(wn, source.columns.size)
+        elements = planes_seen(geometry, out_tile.zn) * min(hn * source.slots, source.rows.size) * columns
+        num_bytes = elements * geometry.C * geometry.hbm_itemsize
+        if is_transposed(geometry):
+            return max(self.transposed_ns(num_bytes), len(self.plan.k_tiles) * self.target.hwdge_again_ns)
+        run = columns if geometry.x_strides[3] == 1 else 1
+        return self.moved_ns(num_bytes, run * geometry.hbm_itemsize, geometry.C)
+
+    # ---------------------------------------------------------------------------------------- y of volumes as NCDHW
+
+    def rows(self) -> tuple[float, ...]:
+        """ns of the Tensor Engine, which waits for filters and for rows of x without room before, and of DMA."""
+        target, geometry, plan, rows = self.target, self.geometry, self.plan, self.geometry.rows
+        array_ns = moved_ns = waits_ns = 0.0
+        volume = geometry.planes.out // geometry.planes.images
+        known: dict[Any, float] = {}
+        for item in plan.items:
+            steps, key = segment_rows(plan, item), (item.z0 % volume, item.zn, item.qn)
+            array_ns += steps * (known.get(key) or known.setdefault(key, self.step_ns(item)))
+            run_bytes = window_of(geometry.columns, item.qn) * geometry.hbm_itemsize
+            runs = planes_seen(geometry, item.zn) * min(plan.segments, item.pn)
+            parts = sum(parts_of(k_tile, len(k_tile)) for k_tile in plan.k_tiles)
+            each_ns = self.moved_ns(runs * parts * run_bytes, run_bytes)
+            waits_ns += max(1, rows.taps - rows.stride) * each_ns
+            moved_ns += each_ns * (rows.stride * (steps - 1) + rows.taps)
+        y_bytes = geometry.planes.out * rows.out * geometry.columns.out * geometry.K * geometry.hbm_itemsize
+        moved_ns += y_bytes * target.hbm_byte_ns
+        cores = min(PARTS, len(plan.items))
+        filters = sum(len(one) for one in plan.places) * div_ceil(geometry.K, P_MAX)
+        return self.tensor_ns([], filters) + (waits_ns + array_ns) / cores, moved_ns / cores
+
+    def step_ns(self, item: Any) -> float:
+        """The Tensor Engine on a step of an output tile."""
+        geometry, plan = self.geometry, self.plan
+        first, rest = moves_of(geometry, plan, item)
+        tiles, products = div_ceil(item.qn, plan.width), sum(len(one) for one in plan.products)
+        matmuls = [(tiles, move.count * geometry.K) for move in first]
+        matmuls += [(tiles * (products - 1), move.count * geometry.K) for move in rest]
+        return self.tensor_ns(matmuls, tiles * plan.blocks)
+
+    # ---------------------------------------------------------------------------------------- depthwise problems
+
+    def blocks(self) -> tuple[float, ...]:
+        """ns of the Tensor Engine, which waits for x or a round of matrices, of evacuation by Vector and Scalar, of
+        DMA or the triggers of matrices; each core has half of the channels."""
+        target, geometry, plan, settings = self.target, self.geometry, self.plan, self.plan.settings
+        N, P, Q, C, W = geometry.planes.out, geometry.rows.out, geometry.columns.out, geometry.C, geometry.columns.size
+        item, channels, epilogue = geometry.hbm_itemsize, settings.channels, self.options.epilogue
+        out_tiles, together = (
+            div_ceil(div_ceil(P, plan.out_rows), settings.below),
+            min(len(plan.windows), plan.windows_together),
+        )
+        # items of a K tile, their steps, K tiles of a core
+        items, tiles = out_tiles * div_ceil(N, settings.images), C / PARTS / channels
+        steps = items * div_ceil(len(plan.windows), together)
+        matmuls, columns, sums = plan.depth, plan.bank[0] * plan.bank[1], plan.out_rows * settings.columns
+        if plan.disjoint:
+            products = [one.columns[1] for span in plan.spans for one in span.products]
+            matmuls, columns, sums = len(products), plan.out_rows * sum(products) / len(products), plan.out_rows * Q
+        banks = tiles * channels * steps * max(1, len(plan.spans)) / plan.bank_channels
+        own_ns = tiles * channels * steps * sums * target.vector_ns + banks * target.vector_fixed_psum_ns
+        added = int(epilogue.bias) + int(epilogue.residual != "")
+        vector_ns, both_ns, transposes = added * own_ns, own_ns if added == 0 else 0.0, 0.0
+        # rows that two output tiles see are loaded for both
+        seen = geometry.rows.size + (out_tiles - 1) * (plan.rows + (plan.depth - 2) * plan.apart)
+        x_bytes, parts = N * seen * W * C * item / PARTS, plan.size
+        if plan.by_pixels:
+            between = max(0, plan.width - settings.columns * geometry.columns.stride // geometry.columns.lhs_dilation)
+            x_bytes *= 1 + between * (len(plan.windows) - 1) / W
+            x_run, y_run = channels * item, channels * (settings.columns if channels == C else 1)
+        else:
+            images = min(settings.images, P_MAX // channels)
+            parts, groups = images * channels, div_ceil(settings.images, images)
+            transposes = tiles * steps * together * (settings.below + plan.depth - 1) * groups
+            both_ns += transposes * parts * (target.vector_16bit_ns if item == 2 else target.vector_ns)
+            if not plan.has_own_columns:
+                framed = tiles * items * groups * geometry.rows.size * W
+                vector_ns += framed * (target.vector_4x_ns if item == 2 else target.vector_16bit_ns)
+            x_run, y_run = seen * W / out_tiles * item, min(P, plan.out_rows) * Q
+        array_ns = self.tensor_ns([(tiles * channels * steps * matmuls, columns)], transposes, parts)
+        moved_ns, y_item = self.moved_ns(x_bytes, x_run, parts), epilogue.y_itemsize
+        y_bytes = N * P * Q * C * y_item / PARTS * (2 if self.options.residual else 1)
+        moved_ns += self.moved_ns(y_bytes, y_run * y_item, settings.below * settings.images * settings.beside)
+        # a DMA a place of a block for the matrices of a round
+        rounds, triggers_ns = max(1.0, tiles) / settings.together, plan.size * target.static_issue_ns
+        run_bytes = plan.matrix_size * geometry.itemsize
+        matrices_ns = self.moved_ns(run_bytes * plan.size * channels * settings.together, run_bytes, plan.size)
+        array_ns += max(triggers_ns + matrices_ns, moved_ns / max(1.0, tiles * steps))
+        read_ns = max(vector_ns, (vector_ns + both_ns) / 2)
+        return array_ns, read_ns, max(moved_ns + rounds * matrices_ns, rounds * triggers_ns / FREELY)

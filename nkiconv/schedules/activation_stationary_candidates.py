@@ -1,0 +1,270 @@
+"""Settings of `activation_stationary` in order of a bound: of a bare kernel, and for the host, whose search begins with
+them; and the schedule of a config, of which what it leaves open is filled in so."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from ..simulator.timing import Rates
+from ..simulator.timing.target import Target
+from .activation_stationary import NAME, settings_of, together_unsupported, unsupported_reason
+from .activation_stationary_bound import Bound
+from .block_windows import window_width
+from .cuts import window_of
+from .depthwise_blocks import BlockSchedule, DepthwiseSettings, block_bytes, block_instructions, blocks_misfit
+from .device_loops import MOST_INSTRUCTIONS
+from .frames import is_transposed
+from .geometry import Geometry, instructions_unsupported
+from .options import Options
+from .pixel_tiles import (
+    SHARDS,
+    STEP_MAX,
+    PixelSchedule,
+    PixelSettings,
+    make_pixels,
+    outputs_apart,
+    pixel_instructions,
+    pixels_fit,
+    read_pixels,
+)
+from .settings import Config, declarations, once_a_config
+from .tiles import BANK_COLUMNS, P_MAX, PARTS, SBUF_BYTES, div_ceil, fits_sbuf
+from .volume_rows import (
+    COPIES,
+    TILE_BANKS,
+    RowSchedule,
+    RowSettings,
+    make_rows,
+    row_instructions,
+    stored_together,
+)
+
+#: Pixels of a partition that are tried, at most, and bytes of their results; rows of y that are folded.
+SIDE_MAX, RESULT_BYTES, FOLDS = 32, 32_768, (1, 2, 4, 8)
+#: Instructions of a core from which on steps that are alike are a loop on the device, whose stores wait for each other
+#: so many ns; rotations of the circular buffer that its body may have.
+LOOP_FROM, STORE_NS, LOOPS = 8_000, 3_000.0, (2, 1)
+#: Of depthwise problems: windows of a row of y, heights of blocks, channels of a K tile, tiles of blocks in rotation,
+#: and bytes a partition of the matrices of a round that are tried; sizes of blocks whose other settings are tried.
+WINDOWS, HEIGHTS, CHANNELS, BUFFERS, MATRICES_BYTES, SIZES = 10, 4, (8, 16, 32, 64, 128), (4, 2), 32_768, 12
+
+
+#: What makes the sums of output tiles.
+Schedule = PixelSchedule | RowSchedule | BlockSchedule
+
+
+def plan(geometry: Geometry, options: Options, config: Config, cores: int) -> tuple[Schedule | None, str]:
+    """(the schedule of this on `cores` cores, "") or (None, why not)."""
+    reason = unsupported_reason(geometry, options, config)
+    if reason != "":
+        return None, reason
+    settings = _settings(geometry, chosen(geometry, config, options, cores))
+    if isinstance(settings, PixelSettings):
+        reason = together_unsupported(geometry, options, settings.side, settings.fold)
+    elif isinstance(settings, DepthwiseSettings):
+        reason = blocks_misfit(geometry, settings)
+    found = schedule_of(geometry, options, settings) if reason == "" else None
+    if isinstance(found, BlockSchedule) and not fits_sbuf(block_bytes(geometry, found, options)):
+        found = None
+    if found is None:
+        return None, reason or _memory_unsupported(geometry, options, settings)
+    looped = isinstance(found, RowSchedule) and found.steps is not None
+    count = instructions(geometry, options, found, cores)
+    reason = instructions_unsupported(geometry, NAME, count, looped)
+    return (found, "") if reason == "" else (None, reason)
+
+
+@once_a_config
+def chosen(geometry: Geometry, config: Config, options: Options, cores: int) -> Config:
+    """A config with all settings, the candidate of least bound; itself where none runs."""
+    return next(candidates(Target.of(Rates()), geometry, options, cores, config), config)
+
+
+def _settings(geometry: Geometry, config: Config) -> Any:
+    """All settings; of a config without a candidate what it leaves open takes least room."""
+    kind = settings_of(geometry)
+    if kind is PixelSettings:
+        return read_pixels(config, "images", 1, 1)
+    if kind is RowSettings:
+        return RowSettings.read(config, depth=1)
+    rows, columns = geometry.rows.stride * outputs_apart(geometry.rows), outputs_apart(geometry.columns)
+    least = dict.fromkeys(("beside", "below", "images", "channels"), 1)
+    return DepthwiseSettings.read(config, rows=rows, columns=columns, **least)
+
+
+def instructions(geometry: Geometry, options: Options, plan: Schedule, cores: int) -> int:
+    """Instructions of the busiest core, at most."""
+    if isinstance(plan, BlockSchedule):
+        return block_instructions(geometry, plan, cores)
+    count = row_instructions if isinstance(plan, RowSchedule) else pixel_instructions
+    return count(geometry, plan, options, cores)  # type: ignore[arg-type]  # of its own schedule
+
+
+def _memory_unsupported(geometry: Geometry, options: Options, settings: Any) -> str:
+    """Why settings have no schedule."""
+    if isinstance(settings, RowSettings):
+        return (
+            f"C={geometry.C}, K={geometry.K}, W={geometry.columns.size}: {NAME} keeps rows of x of all planes that are "
+            f"seen together and all filters in SBUF, {SBUF_BYTES} bytes per partition; use implicit_gemm"
+        )
+    if isinstance(settings, DepthwiseSettings):
+        return (
+            f"config images={settings.images}, channels={settings.channels}, C={geometry.C}: blocks, matrices and "
+            f"results must fit SBUF, {SBUF_BYTES} bytes per partition; use fewer"
+        )
+    made = make_pixels(geometry, settings)
+    if made is not None and options.epilogue.norm is not None and len(made.batches) > 1:
+        return (
+            f"y_norm={options.epilogue.norm.kind}, config shard={settings.shard}, "
+            f"filter_bytes={settings.filter_bytes}: a group of filters must have all K={geometry.K} output channels; "
+            f"use shard=images, and a filter_bytes of all, or normalize y"
+        )
+    return (
+        f"C={geometry.C}, H={geometry.rows.size}, W={geometry.columns.size}, R={geometry.rows.taps}, "
+        f"S={geometry.columns.taps}, x_bytes={settings.x_bytes}: {NAME} keeps padded windows of rows of y and "
+        f"filters of all input channels in SBUF, {SBUF_BYTES} bytes per partition, in "
+        f"steps of at most {STEP_MAX} elements; use implicit_gemm"
+    )
+
+
+def candidates(target: Target, geometry: Geometry, options: Options, cores: int, config: Config) -> Iterator[Config]:
+    """Complete settings that have the given ones and run, those of the least bound first."""
+    kind, given = settings_of(geometry), dict(config or ())
+
+    def least(tried: Iterator[Any]) -> list[Any]:
+        plans = ((one, schedule_of(geometry, options, one)) for one in tried)
+        found = [(Bound(target, geometry, options, plan).ns(), one) for one, plan in plans if plan is not None]
+        return [one for _, one in sorted(found, key=lambda each: each[0])]
+
+    if unsupported_reason(geometry, options, config) != "":
+        return
+    if len(given) == len(declarations(kind)):
+        yield kind(**given).pairs
+    elif kind is DepthwiseSettings:
+        sizes = least(sizes_of(geometry, given))
+        for first in range(0, len(sizes), SIZES):
+            every = (one for size in sizes[first : first + SIZES] for one in shares_of(geometry, given, size))
+            for one in least(every):
+                if fits_sbuf(block_bytes(geometry, BlockSchedule(geometry, one), options)):
+                    yield one.pairs
+    elif kind is RowSettings:
+        for one in least(rows_tried(geometry, given)):
+            loop = given.get("loop", _loop(target, geometry, options, cores, one))
+            yield replace(one, loop=loop).pairs
+    else:
+        for one in least(pixels_tried(geometry, options, given)):
+            columns = geometry.K * one.fold // (PARTS if one.shard == "channels" else 1)
+            steady = given.get("warmup", max(one.warmup, steady_warm_up(target, columns)))
+            yield replace(one, warmup=steady).pairs
+
+
+def schedule_of(geometry: Geometry, options: Options, settings: Any) -> Schedule | None:
+    """The schedule of complete settings; None where they do not go together, or SBUF does not hold them."""
+    if isinstance(settings, DepthwiseSettings):
+        return None if blocks_misfit(geometry, settings) else BlockSchedule(geometry, settings)
+    if isinstance(settings, RowSettings):
+        return make_rows(geometry, options, settings)
+    plan = make_pixels(geometry, settings)
+    return plan if pixels_fit(geometry, options, plan) else None
+
+
+def pixels_tried(geometry: Geometry, options: Options, given: dict[str, Any]) -> Iterator[PixelSettings]:
+    """Which share, how many neighbours and how many rows together."""
+    sides, folds = _of(given, "side", sides_of(geometry)), _of(given, "fold", FOLDS)
+    for side, shard, fold in itertools.product(sides, _of(given, "shard", SHARDS), folds):
+        if not together_unsupported(geometry, options, side, fold) and (fold == 1 or shard == "images"):
+            yield read_pixels(tuple(given.items()), shard, side, fold)
+
+
+def sides_of(geometry: Geometry) -> list[int]:
+    """Neighbours on a partition that are worth a try: divisors of Q."""
+    most = min(geometry.columns.out, SIDE_MAX, RESULT_BYTES // (geometry.K * geometry.hbm_itemsize))
+    return [1, *(side for side in range(2, most + 1) if geometry.columns.out % side == 0)]
+
+
+def steady_warm_up(target: Target, columns: int) -> int:
+    """Matmuls on zeros that bring the Tensor Engine to its full rate at any phase of the throttle's grid, where matmuls
+    of so many columns hold it there but would not bring it there; 0 where they would, or do not hold it."""
+    work = columns / max(columns, target.matmul_columns_min)
+    slow, zeros, enough = target.half_rate * work, target.half_rate, target.window_work
+    if not slow < enough <= work:
+        return 0
+    # the grid cuts them in two: either what is in the first window is enough, or, with sums after it, in the second
+    windows = enough / zeros + (enough - slow) / (zeros - slow)
+    return math.ceil(windows * target.window_ns * target.half_rate / (P_MAX * target.tensor_column_ns))
+
+
+def rows_tried(geometry: Geometry, given: dict[str, Any]) -> Iterator[RowSettings]:
+    """Planes of y together, evenly cut, and copies of the channels left over; no loop yet."""
+    volume = geometry.planes.out // geometry.planes.images
+    most = TILE_BANKS * max(1, BANK_COLUMNS // geometry.K)
+    depths = sorted({depth for n in range(1, volume + 1) if (depth := div_ceil(volume, n)) <= most})
+    for depth, copies in itertools.product(_of(given, "depth", depths), _of(given, "copies", (1, COPIES))):
+        yield RowSettings.read(tuple(given.items()), depth=depth, copies=copies)
+
+
+def _loop(target: Target, geometry: Geometry, options: Options, cores: int, settings: RowSettings) -> int:
+    """Rotations of the circular buffer in the body of a loop, the most of LOOPS whose steps are alike, where a core
+    takes many instructions without one and the matmuls of a step hide its stores, which wait for each other."""
+    plan, *looped = (make_rows(geometry, options, replace(settings, loop=loop)) for loop in (0, *LOOPS))
+    assert plan is not None  # it has a bound
+    step_ns = Bound(target, geometry, options, plan).step_ns(plan.items[0])
+    hidden = len(stored_together(plan.items[0].zn, geometry.K)) * STORE_NS <= step_ns
+    count = geometry.times * row_instructions(geometry, plan, options, cores)
+    if count <= (LOOP_FROM if hidden else MOST_INSTRUCTIONS):
+        return 0
+    return next((one.loop for one in looped if one is not None and one.steps is not None), 0)
+
+
+def sizes_of(geometry: Geometry, given: dict[str, Any]) -> Iterator[DepthwiseSettings]:
+    """Sizes of blocks, and how many the Tensor Engine takes at once, with some channels."""
+    N, P, Q = geometry.planes.out, geometry.rows.out, geometry.columns.out
+    rows, each = geometry.rows, outputs_apart(geometry.columns)
+    unit, some = outputs_apart(rows) * rows.stride, min(CHANNELS[1], div_ceil(geometry.C, PARTS))
+    widths = {div_ceil(Q, count * each) * each for count in range(1, WINDOWS + 1)}
+    for columns, disjoint in itertools.product(
+        _of(given, "columns", sorted(widths)), _of(given, "disjoint", _disjoint(geometry))
+    ):
+        most = P_MAX // max(1, window_width(geometry.columns, columns, disjoint == 1)) * rows.lhs_dilation
+        most += rows.stride - window_of(rows, 1) if disjoint == 1 else 0
+        # the least rows of each number of blocks below each other
+        heights = {div_ceil(P * rows.stride, one): one for one in range(max(0, most) // unit * unit, 0, -unit)}
+        for height in _of(given, "rows", [heights[count] for count in sorted(heights)[:HEIGHTS]]):
+            blocks = div_ceil(P * rows.stride, height)
+            for below in _of(given, "below", sorted({div_ceil(blocks, count) for count in (1, 2, 4, 8)})):
+                together = max(1, P_MAX // below)
+                for images in _of(given, "images", {div_ceil(N, div_ceil(N, together)), min(N, together)}):
+                    beside, windows = 1, div_ceil(Q, columns)
+                    if is_transposed(geometry):
+                        beside = max(1, min(windows, P_MAX // (below * images)))
+                        beside = div_ceil(windows, div_ceil(windows, beside))
+                    sizes = {"rows": height, "columns": columns, "disjoint": disjoint, "beside": beside, "below": below}
+                    share_of = {"images": images, "channels": some, "together": 1, "buffers": BUFFERS[0]}
+                    yield DepthwiseSettings(**{**sizes, **share_of, **given})
+
+
+def shares_of(geometry: Geometry, given: dict[str, Any], size: DepthwiseSettings) -> Iterator[DepthwiseSettings]:
+    """Sizes of blocks with channels of a K tile, as many for one core as for the other, rounds of matrices as even as
+    can be, and buffers."""
+    mine, pixels = div_ceil(geometry.C, PARTS), is_transposed(geometry)
+    whole = {mine, div_ceil(mine, 2), *(one for one in CHANNELS if one < mine)} | ({geometry.C} if pixels else set())
+    matrix = div_ceil(window_of(geometry.rows, size.rows // geometry.rows.stride), size.rows) * size.rows
+    matrix *= window_of(geometry.columns, size.columns) * geometry.itemsize
+    for channels in _of(given, "channels", {one for one in whole if pixels or one <= P_MAX}):
+        rounds = div_ceil(mine, channels)
+        most = div_ceil(rounds, div_ceil(rounds, max(1, MATRICES_BYTES // (matrix * channels))))
+        for together in _of(given, "together", {1, div_ceil(most, 2), most}):
+            for buffers in _of(given, "buffers", BUFFERS):
+                yield replace(size, channels=channels, together=together, buffers=buffers)
+
+
+def _disjoint(geometry: Geometry) -> tuple[int, ...]:
+    return (0,) if is_transposed(geometry) else (0, 1)
+
+
+def _of(given: dict[str, Any], name: str, values: Any) -> list[Any]:
+    return [given[name]] if name in given else list(values)

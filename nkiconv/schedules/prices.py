@@ -1,0 +1,39 @@
+"""What bounds of several algorithms ask: planes that are seen, ns of matmuls and of a prologue."""
+
+from __future__ import annotations
+
+from ..simulator.timing.target import Target
+from .geometry import Geometry
+from .options import Prologue
+
+
+def planes_seen(geometry: Geometry, count: float = 1.0) -> float:
+    """Planes of x that so many neighbouring planes of outputs see, at most; as many of images."""
+    planes = geometry.planes
+    seen = ((count - 1) * planes.stride + (planes.taps - 1) * planes.dilation) / planes.lhs_dilation + 1
+    return float(min(planes.size / planes.images, seen))
+
+
+def matmul_rates(target: Target, geometry: Geometry) -> tuple[float, float]:
+    """ns of the Tensor Engine at its full rate for (a column of a matmul, a matmul besides its columns)."""
+    if geometry.fast:
+        return target.tensor_column_ns, target.matmul_ns
+    return target.tensor_column_fp32_ns, 2 * target.matmul_fp32_ns
+
+
+def matmul_ns(target: Target, geometry: Geometry, columns: float) -> float:
+    """The array at its full rate for a matmul of so many columns."""
+    column_ns, fixed_ns = matmul_rates(target, geometry)
+    return max(columns, target.matmul_columns_min) * column_ns + fixed_ns
+
+
+def prologue_ns(target: Target, prologue: Prologue, elements: float, loads: float, images: float = 1.0) -> float:
+    """ns of Scalar for so many elements of x a partition in so many loads, each of as many images."""
+    if not prologue.asked:
+        return 0.0
+    operands = (prologue.scale != "") + (prologue.shift != "")
+    fixed_ns = target.scalar_fixed_ns
+    if operands > 0:
+        fixed_ns = target.scalar_fixed_operand_ns + (operands - 1) * target.scalar_operand_done_ns
+    instructions = loads * prologue.upsample**2 * (images if prologue.by_image else 1.0)
+    return float(elements * target.scalar_ns + instructions * fixed_ns)
