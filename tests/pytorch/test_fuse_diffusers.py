@@ -5,6 +5,7 @@ import warnings
 import pytest
 import torch
 from chained import C, drawn, image
+from operators_seen import Seen
 
 from nkiconv.pytorch import convert
 
@@ -71,3 +72,25 @@ def test_a_decoder_of_diffusers(diffusers, calls):
     assert len(calls) == len(of_decoder) == 13
     # what attention writes has none
     assert [chain.norm for chain in of_decoder if not chain.statistics] == ["decoder.mid_block.resnets.1.norm1"]
+
+
+def test_upsamplers_of_diffusers(diffusers):
+    """Their convolutions read the small images: of AutoencoderKL and UNets, of Wan and of Qwen-Image."""
+    from diffusers.models.autoencoders import autoencoder_kl_qwenimage, autoencoder_kl_wan
+    from diffusers.models.upsampling import Upsample2D
+
+    image_of, video = image(2, C, 4, 5), image(1, C, 1, 4, 5)
+    for model, x in (
+        (Upsample2D(C, use_conv=True), image_of),
+        (autoencoder_kl_wan.WanResample(C, "upsample2d"), video),
+        (autoencoder_kl_qwenimage.QwenImageResample(C, "upsample2d"), video),
+    ):
+        model = drawn(model).eval()
+        report = convert(model, fuse=True)
+        assert [one.fused for one in report.doublings] == [True]
+        with Seen() as seen, torch.no_grad():
+            found = report.model(x)
+        assert not any("upsample" in name for name in seen.names)
+        with torch.no_grad():
+            expected = model(x)
+        assert (found - expected).abs().max() <= 8 * 9 * C * 2.0**-24 * expected.abs().max()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -197,17 +197,41 @@ def _reasons(model: torch.nn.Module, steps: _Steps, swapped: Sequence[str]) -> I
         yield arguments
     elif not convolution.weight.is_meta:
         try:
-            agrees = _agrees(norm, steps, convolution)
+            is_same = _agrees(norm, steps, convolution)
         except Exception as error:  # of modules that do not go together
             yield f"raises {type(error).__name__} on a probe in float64: {error}"
         else:
-            yield "" if agrees else "fused, it differs by more than rounding explains"
+            yield "" if is_same else "fused, it differs by more than rounding explains"
+
+
+def _agrees(norm: torch.nn.Module, steps: _Steps, convolution: Any) -> bool:
+    """Whether the fused call gives, in float64, what the modules do one after the other."""
+    alone = copy.deepcopy(norm).cpu().double()
+    arguments = norm_arguments(alone)
+    assert not isinstance(arguments, str)
+
+    def normed(x: Tensor) -> Normed:
+        found = Normed(alone, x)
+        found.activation, found.paddings = steps.activation, steps.paddings
+        return found
+
+    def before(x: Tensor) -> Tensor:
+        h = alone(x)
+        return normed(x).padded(h if steps.activation is None else activate(h, steps.activation))
+
+    def together(own: Any, x: Tensor, after: After) -> Tensor:
+        return fused(normed(x), own, x, after, arguments)
+
+    return agrees(convolution, before, together)
 
 
 @torch.no_grad()
-def _agrees(norm: torch.nn.Module, steps: _Steps, convolution: Any) -> bool:
-    """Whether the fused call gives, in float64, what the modules do one after the other."""
-    plain, alone = copy.deepcopy(convolution).cpu().double(), copy.deepcopy(norm).cpu().double()
+def agrees(
+    convolution: Any, before: Callable[[Tensor], Tensor], together: Callable[[Any, Tensor, After], Tensor]
+) -> bool:
+    """Whether a call gives, in float64, the sum of what a convolution makes of `before(x)` and a residual; together:
+    that call, of the convolution as ours, x, and what is after it."""
+    plain = copy.deepcopy(convolution).cpu().double()
     own, most = copy.deepcopy(plain), copy.deepcopy(plain)
     change_class(own, ours)
     for one in most.parameters():
@@ -216,16 +240,11 @@ def _agrees(norm: torch.nn.Module, steps: _Steps, convolution: Any) -> bool:
     each = zip(own.kernel_size, own.dilation, own.stride, strict=True)
     extents = [(taps - 1) * gap + 2 + step for taps, gap, step in each]
     x = 2 * torch.randn(2, own.in_channels, *extents, dtype=torch.float64, generator=generator) + 1
-    normed = Normed(alone, x)
-    normed.activation, normed.paddings = steps.activation, steps.paddings
-    h = alone(x)
-    h = normed.padded(h if steps.activation is None else activate(h, steps.activation))
+    h = before(x)
     expected: Tensor = plain.forward(h)
     residual = torch.randn(expected.shape, dtype=torch.float64, generator=generator)
-    arguments = norm_arguments(alone)
-    assert not isinstance(arguments, str)
     with modes.by_torch():
-        found = fused(normed, own, x, After(residual), arguments)
+        found = together(own, x, After(residual))
     limit = CLOSE * (most.forward(1 + h.abs()) + residual.abs())
     return bool(((found - expected - residual).abs() <= limit).all())
 

@@ -85,7 +85,9 @@ def convert(
             so do two 1x1 convolutions with an activation between; `report.layers` names each. Every other convolution
             takes in the sum with a tensor of its shape and the activation after it, which `Entry.epilogue` names;
             fold_batchnorm takes the norms between out of the way. Called by itself, such a convolution hands on what
-            is computed when it is used. Modules with depthwise convolutions of rows, as LFM2, Conformers, Qwen3-Next,
+            is computed when it is used. Upsampling by 2, "nearest" or "nearest-exact", in front of a convolution of
+            images is its x_upsample, which `report.doublings` names. Modules with depthwise convolutions of rows, as
+            LFM2, Conformers, Qwen3-Next,
             Kimi Linear and Mamba2 have them, run their forward with the fused calls that `report.blocks` names, each
             held against the module in float64.
         causal_conv1d: where layers pass a convolution's weight to `causal_conv1d_fn` and `causal_conv1d_update`
@@ -191,7 +193,9 @@ def convert(
             installation.undo()
             raise
     norms = found.chains + found.pixel_chains
-    return Report(target, entries, folds, installation, functional, share, norms, found.layers, found.blocks)
+    return Report(
+        target, entries, folds, installation, functional, share, norms, found.layers, found.blocks, found.doublings
+    )
 
 
 def _can_be_copied(model: torch.nn.Module) -> bool:

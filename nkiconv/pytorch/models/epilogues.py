@@ -15,11 +15,10 @@ from torch.nn.modules.conv import _ConvNd
 
 from . import videos
 from .chains import activation_at
-from .follows import Region, regions_of
+from .follows import Region
 from .fusing import ends_of, mark, read_pending
 from .producers import are_hooked, is_through, nothing_changes, only_user, other_term
 from .report import Chain, Fold
-from .ways import Copy
 
 
 class Epilogue(NamedTuple):
@@ -39,15 +38,18 @@ Passes = Callable[[fx.Node], bool]
 
 
 def find(
-    model: torch.nn.Module, swapped: Sequence[str], folds: Sequence[Fold], chains: Sequence[Chain], copied: Copy
+    model: torch.nn.Module,
+    swapped: Sequence[str],
+    folds: Sequence[Fold],
+    chains: Sequence[Chain],
+    regions: Sequence[Region],
 ) -> dict[str, Epilogue]:
-    """What each convolution takes in; chains: the model's, whose sums are theirs."""
+    """What each convolution takes in; chains: the model's, whose sums are theirs; regions: those with convolutions."""
     activated = {fold.convolution for fold in folds if fold.folded and not _is_affine(model, fold)}
     folded = {fold.batchnorm for fold in folds if fold.folded}
     divided = {chain.convolution for chain in chains if chain.fused and chain.over_one}
     adding = {chain.convolution for chain in chains if chain.fused and chain.adds}
     wanted = {name for name in swapped if _can_take(model.get_submodule(name))} - activated - divided
-    regions, _ = regions_of(model, copied, lambda one: isinstance(one, _ConvNd), every_call=False)
     ways: dict[str, set[Epilogue]] = {}
     for region in regions:
         for graph in region.graphs:

@@ -23,7 +23,7 @@ from ..functional import conv1d, conv2d, conv3d
 from ..norm_act import channel_stats, norm_act_conv1d, norm_act_conv2d, norm_act_conv3d
 from ..norm_act_modules import HOOKS, running_statistics
 from .classes import change_class, define, is_changed
-from .pending import Convolved, Normed, Padding, Shifted, keep_statistics, statistics_of, tensor_of
+from .pending import Convolved, Normed, Shifted, Upsampled, keep_statistics, statistics_of, tensor_of
 
 _CALLS: dict[int, Any] = {1: norm_act_conv1d, 2: norm_act_conv2d, 3: norm_act_conv3d}
 _PLAIN: dict[int, Any] = {1: conv1d, 2: conv2d, 3: conv3d}
@@ -177,6 +177,8 @@ def takes_pending(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
             return kind.forward(self, tensor_of(input), *args, **named)
         if isinstance(input, Normed) and input.tensor is None and input.x.dim() == images and _fits(self, input):
             return _handed_on(self, input.input(), input)
+        if isinstance(input, Upsampled) and input.tensor is None and images == 4:
+            return _handed_on(self, input.input(), None, 2)
         input = tensor_of(input)
         if not isinstance(input, Tensor) or input.dim() != images:
             return kind.forward(self, input)
@@ -195,8 +197,9 @@ def read_pending(model: torch.nn.Module, names: Sequence[str]) -> None:
             change_class(model.get_submodule(name), takes_pending)
 
 
-def _handed_on(convolution: Any, x: Tensor, normed: Normed | None) -> Any:
-    """The result of a convolution of x or of its norm, pending where something that it takes follows."""
+def _handed_on(convolution: Any, x: Tensor, normed: Normed | None, x_upsample: int = 1) -> Any:
+    """The result of a convolution of x, of its norm or of what x is upsampled to, pending where something that it takes
+    follows."""
     ends = ends_of(convolution)
     arguments = {} if normed is None else norm_arguments(normed.norm)
     assert not isinstance(arguments, str)  # it has handed on what is pending
@@ -206,14 +209,17 @@ def _handed_on(convolution: Any, x: Tensor, normed: Normed | None) -> Any:
         if normed is not None:
             return fused(normed, convolution, x, after, _once(normed, arguments))
         function = _PLAIN[len(convolution.kernel_size)]
-        plain = functools.partial(convolution._convolved, function, x, **after.arguments(convolution))
-        return _called(convolution, plain)
+        more = after.arguments(convolution) | ({} if x_upsample == 1 else {"x_upsample": x_upsample})
+        return _called(convolution, functools.partial(convolution._convolved, function, x, **more))
 
     if not waits(convolution):
         return call()
     can_activate = ends.activates and convolution.activation is None
     more = {"adds": ends.adds, "over_one": ends.over_one, "activates": can_activate, "shifts": ends.shifts}
-    return Convolved(call, _shape(convolution, x, () if normed is None else normed.paddings), x, **more)
+    sizes: Sequence[int] = [*x.shape[:2], *(x_upsample * size for size in x.shape[2:])]
+    for padding in () if normed is None else normed.paddings:
+        sizes = padding.sizes(sizes)
+    return Convolved(call, (x.shape[0], *_shape(convolution, sizes[2:])), x, **more)
 
 
 def _fits(convolution: Any, normed: Normed) -> bool:
@@ -233,14 +239,10 @@ def _once(normed: Normed, arguments: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in arguments.items() if name not in _RUNNING}
 
 
-def _shape(convolution: Any, x: Tensor, paddings: Sequence[Padding]) -> tuple[int, ...]:
-    """Of a convolution's result, [N, K, ...]; paddings: around x."""
-    sizes: Sequence[int] = x.shape
-    for padding in paddings:
-        sizes = padding.sizes(sizes)
-    sizes = sizes[2:]
+def _shape(convolution: Any, sizes: Sequence[int]) -> tuple[int, ...]:
+    """Of a convolution's result, without N, of images of these sizes."""
     if convolution.padding != "same":
         sides = [0] * len(sizes) if convolution.padding == "valid" else convolution.padding
         each = zip(sizes, convolution.kernel_size, sides, convolution.stride, convolution.dilation, strict=True)
         sizes = [(size + 2 * side - (taps - 1) * gap - 1) // step + 1 for size, taps, side, step, gap in each]
-    return (x.shape[0], convolution.out_channels, *sizes)
+    return (convolution.out_channels, *sizes)

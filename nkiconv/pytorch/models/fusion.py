@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
+from torch.nn.modules.conv import _ConvNd
 
-from . import chains, epilogues, pixel_chains, pixel_layers, row_blocks
+from . import chains, doublings, epilogues, pixel_chains, pixel_layers, row_blocks
 from .epilogues import Epilogue
-from .report import Chain, Fold, PixelLayer, RowBlock
+from .follows import regions_of
+from .report import Chain, Doubling, Fold, PixelLayer, RowBlock
 from .ways import Copy
 
 
@@ -21,6 +23,7 @@ class Fusion(NamedTuple):
     layers: tuple[PixelLayer, ...] = ()
     blocks: tuple[RowBlock, ...] = ()
     epilogues: Mapping[str, Epilogue] = {}
+    doublings: tuple[Doubling, ...] = ()
 
 
 def find(
@@ -47,13 +50,17 @@ def find(
     layers = pixel_layers.find(model, [name for name in plain if name not in chained], copied)
     taken = {layer.name for layer in layers if layer.fused} | {chain.convolution for chain in after if chain.fused}
     others = [name for name in plain if name not in taken and name.rpartition(".")[0] not in within]
-    return Fusion(before, after, layers, blocks, epilogues.find(model, others, folds, before, copied))
+    regions, unproved = regions_of(model, copied, lambda one: isinstance(one, _ConvNd), every_call=False)
+    grown = doublings.find(model, regions, unproved, others, copied)
+    ends = epilogues.find(model, others, folds, before, regions)
+    return Fusion(before, after, layers, blocks, ends, grown)
 
 
 def take(model: torch.nn.Module, found: Fusion, swapped: Sequence[str], strict_nonfinite: bool | None) -> None:
     """Fuse it, in the model in which those convolutions are nkiconv's and the norms folded."""
     chains.take(model, found.chains, swapped)
     epilogues.take(model, found.epilogues, swapped)
+    doublings.take(model, found.doublings, swapped)
     pixel_chains.take(model, found.pixel_chains, swapped)
     pixel_layers.take(model, found.layers, swapped, strict_nonfinite)
     row_blocks.take(model, found.blocks, swapped)

@@ -222,7 +222,7 @@ def version_of(x: Tensor) -> int | None:
 def is_changed_since(x: Tensor, version: int | None) -> None:
     """Raise UnsupportedError if an input was changed in place since its version was read."""
     text = (
-        "input: was changed in place between a norm or linear layer and what computes its result, which "
+        "input: was changed in place between a norm, linear layer or upsampling and what computes its result, which "
         "convert(fuse=True) made one call; convert this model with fuse=False"
     )
     refuse(UnsupportedError, "" if version == version_of(x) else text)
@@ -244,6 +244,31 @@ def activation_of(function: Any, named: dict[str, Any]) -> str | None:
     if function is F.gelu:
         return _GELU.get(named.get("approximate", "none"))
     return _NAMES.get(function)
+
+
+class Upsampled(Pending):
+    """Images x, each row and column twice."""
+
+    def __init__(self, x: Tensor) -> None:
+        self.x, self.version = x, version_of(x)
+
+    def input(self) -> Tensor:
+        """x, as it was given. Raises UnsupportedError: it has changed since then."""
+        is_changed_since(self.x, self.version)
+        return self.x
+
+    def compute(self) -> Tensor:
+        """By torch's own."""
+        y: Tensor = torch.ops.aten.upsample_nearest2d.vec(self.input(), None, [2.0, 2.0])
+        return y
+
+    def step(self, function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """A dropout that drops nothing."""
+        return self if drops_nothing(function, args, named) else None
+
+    def type_as(self, other: Any) -> Any:
+        """The same in another's dtype."""
+        return self.value().type_as(other) if self.tensor is not None else Upsampled(self.input().type_as(other))
 
 
 class Convolved(Pending):

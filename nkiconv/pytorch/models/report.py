@@ -83,6 +83,25 @@ class Chain:
 
 
 @dataclass(frozen=True)
+class Doubling:
+    """A module that doubles rows and columns of images, "nearest": in the call of the convolution that follows exactly
+    where there is no reason against it."""
+
+    name: str
+    convolutions: tuple[str, ...] = ()  # one for each place of its forward
+    reason: str = ""
+
+    @property
+    def fused(self) -> bool:
+        """Whether it is so now."""
+        return not self.reason
+
+    def __str__(self) -> str:
+        """What follows it."""
+        return " or ".join(one or "the model" for one in self.convolutions)
+
+
+@dataclass(frozen=True)
 class PixelLayer:
     """A layer over the channels of images, linear or a 1x1 convolution: in one call with what follows it exactly where
     there is no reason against it."""
@@ -136,6 +155,7 @@ class Report:
     chains: tuple[Chain, ...] = ()  # one a norm of channels; empty unless fusing was asked for
     layers: tuple[PixelLayer, ...] = ()  # one a layer of images, linear or 1x1; empty unless fusing was asked for
     blocks: tuple[RowBlock, ...] = ()  # one a module with depthwise rows; empty unless fusing was asked for
+    doublings: tuple[Doubling, ...] = ()  # one a module that upsamples by 2; empty unless fusing was asked for
 
     @property
     def swapped(self) -> tuple[Entry, ...]:
@@ -179,6 +199,9 @@ class Report:
             known = sum(bool(chain.statistics) for chain in self.chains)
             more = f", {known} with statistics from the one before" if known else ""
             yield f"{fused} of {len(self.chains)} norms fused with a convolution{more}"
+        if self.doublings:
+            fused = sum(one.fused for one in self.doublings)
+            yield f"{fused} of {len(self.doublings)} upsamplings by 2 on the way into a convolution"
         if self.layers:
             fused = sum(layer.fused for layer in self.layers)
             yield f"{fused} of {len(self.layers)} layers of images are 1x1 convolutions with what follows them"
@@ -194,6 +217,7 @@ class Report:
             "entries": [{**dataclasses.asdict(entry), "swapped": entry.swapped} for entry in self.entries],
             "folds": [{**dataclasses.asdict(fold), "folded": fold.folded} for fold in self.folds],
             "chains": [{**dataclasses.asdict(chain), "fused": chain.fused} for chain in self.chains],
+            "doublings": [{**dataclasses.asdict(one), "fused": one.fused} for one in self.doublings],
             "layers": [{**dataclasses.asdict(layer), "fused": layer.fused} for layer in self.layers],
             "blocks": [{**dataclasses.asdict(block), "fused": block.fused} for block in self.blocks],
         }
@@ -227,6 +251,11 @@ class Report:
             told += f"; statistics from {', '.join(chain.statistics)}" if chain.statistics else ""
             told += ", whose sum with numbers for each channel it takes in" if chain.offset else ""
             table.add_row(Text(chain.norm), "norm", "", "", Text(told))
+        if self.doublings:
+            table.add_section()
+        for one in self.doublings:
+            told = one.reason or f"x_upsample=2 of {one}"
+            table.add_row(Text(one.name or "(the model)"), "upsampling", "", "", Text(told))
         if self.layers:
             table.add_section()
         for layer in self.layers:
