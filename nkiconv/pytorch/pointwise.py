@@ -1,6 +1,7 @@
 """`pointwise_mlp` on tensors, and its operator: two 1x1 convolutions in one kernel.
 
-    nkiconv::pointwise_mlp(input, weight1, weight2, bias1, bias2, residual, activation, layer) -> Tensor
+    nkiconv::pointwise_mlp(input, weight1, weight2, bias1, bias2, residual, x_norm_weight, x_norm_bias, activation,
+                           x_norm, x_norm_eps, layer) -> Tensor
 
 Nothing of the forward is kept but its arguments: the derivative makes the hidden channels again, by `conv1d`.
 """
@@ -15,9 +16,11 @@ import numpy as np
 from torch import Tensor
 from torch.nn import functional as F
 
-from .. import rules
+from .. import pixel_norms, rules
 from ..errors import refused
 from ..pixel_bounds import mlp_bound
+from ..pixel_norms import NORM_EPS
+from ..reference import ChannelNorm
 from ..schedules.pointwise_mlp import MlpGeometry, unsupported_reason
 from .computers import agreements, host, modes
 from .computers.arrays import from_numpy, to_numpy
@@ -27,10 +30,14 @@ from .functional import conv1d, refuse_script
 from .operators import autograd, flop_formulas, sharding
 from .operators.calls import own
 from .operators.fakes import fake_kernel
+from .operators.pixel_norm import PixelNorm, normalized
 from .operators.registrar import registrar
+from .operators.statistics import channel_violations
 from .operators.tensor_kinds import DTYPES, are_positive, tensor_violations
 
 NAME = "pointwise_mlp"
+#: What it takes without a norm.
+TENSORS = ("input", "weight1", "weight2", "bias1", "bias2", "residual")
 
 
 @one_call
@@ -43,46 +50,51 @@ def pointwise_mlp(
     *,
     activation: str | None = "gelu",
     residual: Tensor | None = None,
+    x_norm: str | None = None,
+    x_norm_weight: Tensor | None = None,
+    x_norm_bias: Tensor | None = None,
+    x_norm_eps: float = NORM_EPS,
     layer: str | None = None,
 ) -> Tensor:
-    """weight2 act(weight1 x + bias1) + bias2 + residual of each pixel, as `nkiconv.pointwise_mlp` of arrays.
+    """weight2 act(weight1 norm(x) + bias1) + bias2 + residual of each pixel, as `nkiconv.pointwise_mlp` of arrays.
 
     Args:
         input: [N, C, ...], one to three axes beside N and C; bf16, fp16 or fp32, and float64 where torch computes.
         weight1: [M, C], weight2: [K, M], as torch.nn.Linear has them, input's dtype. bias1: [M], bias2: [K].
         activation: of the hidden channels, None or a name of `nkiconv.rules.ACTIVATIONS`.
         residual: [N, K, ...], what is added to the result.
+        x_norm: a norm over the channels of input's pixels, None, "rms" or "layer". x_norm_weight, x_norm_bias: [C].
+        x_norm_eps: what is added to the mean square or variance.
         layer: a name for messages.
 
-    Returns: [N, K, ...], input's dtype; hidden channels are rounded to it too. Derivatives are those of reverse mode,
-    twice too, and where torch computes of forward mode.
+    Returns: [N, K, ...], input's dtype; normalised input and hidden channels are rounded to it too. Derivatives are
+    those of reverse mode, twice too, and where torch computes of forward mode.
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
-    given = (input, weight1, weight2, bias1, bias2, residual, activation, layer)
-    _check(*given)
+    tensors = (input, weight1, weight2, bias1, bias2, residual)
+    norm = PixelNorm(x_norm, x_norm_weight, x_norm_bias, x_norm_eps, False)
+    _check(tensors, activation, norm, layer)
     if modes.is_torchs(input):
-        return _by_torch(*given[:7])
-    return own(POINTWISE_MLP(*given))
+        return _by_torch(tensors, activation, norm)
+    return own(POINTWISE_MLP(*tensors, x_norm_weight, x_norm_bias, activation, x_norm, x_norm_eps, layer))
 
 
-def unsupported(x: Tensor, weight1: Tensor, weight2: Tensor) -> str:
+def unsupported(x: Tensor, weight1: Tensor, weight2: Tensor, norm: str | None = None) -> str:
     """Why no kernel takes tensors that go together, with a residual; "" if one does."""
     channels = weight1.shape[1], weight1.shape[0], weight2.shape[0]
-    return unsupported_reason(
-        MlpGeometry(x.shape[0], *channels, math.prod(x.shape[2:]), x.element_size(), x.element_size())
-    )
+    itemsize = x.element_size()
+    return unsupported_reason(MlpGeometry(x.shape[0], *channels, math.prod(x.shape[2:]), itemsize, itemsize, norm))
 
 
-def _check(
-    x: Any, weight1: Any, weight2: Any, bias1: Any, bias2: Any, residual: Any, activation: Any, layer: Any
-) -> None:
+def _check(given: Sequence[Any], activation: Any, norm: PixelNorm, layer: Any) -> None:
     """Refuse arguments that do not go together, naming all violated rules."""
-    summary = f"{layer or NAME} cannot run this call"
-    tensors = {"input": x, "weight1": weight1, "weight2": weight2, "bias1": bias1, "bias2": bias2, "residual": residual}
-    tensors = {name: one for name, one in tensors.items() if one is not None or name in ("input", "weight1", "weight2")}
+    summary, x = f"{layer or NAME} cannot run this call", given[0]
+    tensors = dict(zip(TENSORS, given, strict=True))
+    tensors = {name: one for name, one in tensors.items() if one is not None or name in TENSORS[:3]}
     wrong: list[Any] = [error for name, one in tensors.items() for error in tensor_violations(name, one)]
     wrong += refused(UnsupportedError, rules.activation(activation, of="hidden channels"))
+    wrong += refused(UnsupportedError, pixel_norms.kind(norm.kind, "x_norm"), pixel_norms.eps(norm.eps, "x_norm"))
     raise_all(summary, wrong)
     if x.dim() not in (3, 4, 5):
         wrong.append(LayoutError(f"input.shape={tuple(x.shape)}: must have 3 to 5 axes, [N, C, ...]; reshape it"))
@@ -91,7 +103,11 @@ def _check(
     for name, letters in (("weight1", "M, C"), ("weight2", "K, M")):
         wrong += refused(LayoutError, rules.rank(name, tensors[name].shape, letters))
     raise_all(summary, wrong)
-    raise_all(summary, list(_related(tensors)))
+    wrong = list(_related(tensors))
+    for name, one in zip(pixel_norms.X_CHANNELS, (norm.weight, norm.bias), strict=True):
+        wrong += refused(UnsupportedError, pixel_norms.belongs(name, one is not None, norm.kind))
+        wrong += channel_violations(name, one, x.shape[1], x)
+    raise_all(summary, wrong)
 
 
 def _related(tensors: dict[str, Tensor]) -> Iterator[Any]:
@@ -107,23 +123,20 @@ def _related(tensors: dict[str, Tensor]) -> Iterator[Any]:
             yield from refused(UnsupportedError, rules.same(name, "device", one.device, "input", x.device))
 
 
-def _by_torch(
-    x: Tensor,
-    weight1: Tensor,
-    weight2: Tensor,
-    bias1: Tensor | None,
-    bias2: Tensor | None,
-    residual: Tensor | None,
-    activation: str | None,
-) -> Tensor:
-    """y by torch, in fp32, or float64 where x is; hidden channels and y rounded to x's dtype."""
-    w1, w2, b1, b2 = (None if one is None else host.wide(one) for one in (weight1, weight2, bias1, bias2))
+def _by_torch(given: Sequence[Any], activation: str | None, norm: PixelNorm) -> Tensor:
+    """y by torch, in fp32, or float64 where x is; normalised x, hidden channels and y rounded to x's dtype."""
+    x, weight2, residual = given[0], given[2], given[5]
+    w1, w2, b1, b2 = (None if one is None else host.wide(one) for one in given[1:5])
     assert w1 is not None
     assert w2 is not None
-    hidden = F.conv1d(host.wide(x.flatten(2)), w1[..., None], b1)
+    hidden = F.conv1d(host.wide(_normalized(x, norm).flatten(2)), w1[..., None], b1)
     hidden = hidden if activation is None else host.activate(hidden, activation)
     y = F.conv1d(host.wide(host.in_dtype(hidden, x.dtype)), w2[..., None], b2).reshape(_shape(x, weight2))
     return host.in_dtype(y if residual is None else y + host.wide(residual), x.dtype)
+
+
+def _normalized(x: Tensor, norm: PixelNorm) -> Tensor:
+    return x if norm.kind is None else host.in_dtype(normalized(host.wide(x), norm), x.dtype)
 
 
 def _shape(x: Tensor, weight2: Tensor) -> tuple[int, ...]:
@@ -137,46 +150,53 @@ def _forward(
     bias1: Tensor | None,
     bias2: Tensor | None,
     residual: Tensor | None,
+    x_norm_weight: Tensor | None,
+    x_norm_bias: Tensor | None,
     activation: str | None,
+    x_norm: str | None,
+    x_norm_eps: float,
     layer: str | None,
 ) -> Tensor:
-    given = (input, weight1, weight2, bias1, bias2, residual, activation)
-    _check(*given, layer)
+    tensors = (input, weight1, weight2, bias1, bias2, residual)
+    norm = PixelNorm(x_norm, x_norm_weight, x_norm_bias, x_norm_eps, False)
+    _check(tensors, activation, norm, layer)
     who = modes.computer(input)
     if input.shape[0] == 0:
         return input.new_empty(_shape(input, weight2))
     if who == "torch":
-        return _by_torch(*given)
-    unfit = unsupported(input, weight1, weight2)
+        return _by_torch(tensors, activation, norm)
+    unfit = unsupported(input, weight1, weight2, x_norm)
     raise_all(f"{layer or NAME} cannot run this call", list(refused(UnsupportedError, unfit)))
-    named = {"bias1": bias1, "bias2": bias2, "residual": residual}
+    named = zip((*TENSORS[3:], *pixel_norms.X_CHANNELS), (*tensors[3:], x_norm_weight, x_norm_bias), strict=True)
+    more = {name: one for name, one in named if one is not None}
+    numbers: dict[str, Any] = {"activation": activation, "x_norm": x_norm, "x_norm_eps": x_norm_eps}
     with as_torchs():
         if who == "device":
             from ..kernels.blocks.pointwise_mlp import pointwise_mlp_fused
             from .computers.device import cores, launched
 
-            tensors = {name: one.contiguous() for name, one in named.items() if one is not None}
+            more = {name: one.contiguous() for name, one in more.items()}
             three = (one.contiguous() for one in (input, weight1, weight2))
-            y: Tensor = launched(pointwise_mlp_fused, cores())(*three, **tensors, activation=activation)
+            y: Tensor = launched(pointwise_mlp_fused, cores())(*three, **more, **numbers)
             return y
         from ..api.pointwise_mlp import pointwise_mlp as by_kernel
 
-        arrays = {name: to_numpy(one) for name, one in named.items() if one is not None}
-        found = by_kernel(*map(to_numpy, (input, weight1, weight2)), **arrays, activation=activation)
+        numbers |= {name: to_numpy(one) for name, one in more.items()}
+        found = by_kernel(*map(to_numpy, (input, weight1, weight2)), **numbers)
         if who == "simulate":
             return from_numpy(found)
-        _compare(given, found, layer)
-    return _by_torch(*given)
+        _compare(tensors, activation, norm, found, layer)
+    return _by_torch(tensors, activation, norm)
 
 
-def _compare(given: tuple[Any, ...], found: Any, layer: str | None) -> None:
+def _compare(given: Sequence[Any], activation: str | None, norm: PixelNorm, found: Any, layer: str | None) -> None:
     """Raise ComparisonError unless the kernel's y is within its bound of float64's."""
-    x, *tensors, activation = given
-    wide: tuple[Any, ...] = (x.double(), *(None if one is None else one.double() for one in tensors), activation)
-    truth = _by_torch(*wide).numpy()
-    w1, w2, b1, b2, residual = (None if one is None else to_numpy(one.double()) for one in tensors)
-    filters, biases = (np.asarray(w1), np.asarray(w2)), (b1, b2)
-    limit = mlp_bound(to_numpy(x.double()), filters, DTYPES[x.dtype], biases, activation, residual)
+    x, wide = given[0], [None if one is None else one.double() for one in (*given, norm.weight, norm.bias)]
+    truth = _by_torch(wide[:6], activation, norm._replace(weight=wide[6], bias=wide[7])).numpy()
+    arrays: list[Any] = [None if one is None else to_numpy(one) for one in wide]
+    filters, biases, residual = (arrays[1], arrays[2]), (arrays[3], arrays[4]), arrays[5]
+    asked = None if norm.kind is None else ChannelNorm(norm.kind, arrays[6], arrays[7], norm.eps)
+    limit = mlp_bound(arrays[0], filters, DTYPES[x.dtype], biases, activation, residual, asked)
     with np.errstate(invalid="ignore"):
         off = np.isfinite(truth) != np.isfinite(found) if not x.isfinite().all() else np.isnan(found)
         off |= np.isfinite(truth) & ~(np.abs(found - truth) <= limit)
@@ -193,19 +213,20 @@ def _fake(input: Tensor, _weight1: Tensor, weight2: Tensor, *_rest: Any) -> Tens
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    ctx.activation, ctx.layer = inputs[6:]
-    autograd.save(ctx, *inputs[:6])
+    ctx.activation, ctx.kind, ctx.eps, ctx.layer = inputs[8:]
+    autograd.save(ctx, *inputs[:8])
 
 
 def _backward(ctx: Any, g: Tensor | None) -> tuple[Tensor | None, ...]:
     """Of a forward that runs again, by operators that autograd knows."""
 
-    def again(x: Tensor, w1: Tensor, w2: Tensor, b1: Any, b2: Any, residual: Any) -> tuple[Tensor]:
-        hidden = conv1d(x.flatten(2), w1[..., None], b1, activation=ctx.activation, layer=ctx.layer)
+    def again(x: Tensor, w1: Tensor, w2: Tensor, b1: Any, b2: Any, residual: Any, *affine: Any) -> tuple[Tensor]:
+        rows = _normalized(x, PixelNorm(ctx.kind, affine[0], affine[1], ctx.eps, False)).flatten(2)
+        hidden = conv1d(rows, w1[..., None], b1, activation=ctx.activation, layer=ctx.layer)
         y = conv1d(hidden, w2[..., None], b2, layer=ctx.layer).reshape(_shape(x, w2))
         return (y if residual is None else y + residual,)
 
-    return *autograd.by_running_again(again, ctx.saved_tensors, (g,)), None, None
+    return *autograd.by_running_again(again, ctx.saved_tensors, (g,)), *(None,) * 4
 
 
 def _no_forward_mode(ctx: Any, *_: Any) -> Any:

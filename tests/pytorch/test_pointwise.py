@@ -6,23 +6,34 @@ from chained import image
 from torch.nn import functional as F
 
 from nkiconv.errors import DtypeError, GeometryError, LayoutError, UnsupportedError
+from nkiconv.pixel_norms import NORMS
 from nkiconv.pytorch import pointwise_mlp
 
 C, M, K = 5, 12, 7
-NAMES = ("input", "weight1", "weight2", "bias1", "bias2", "residual")
+NAMES = ("input", "weight1", "weight2", "bias1", "bias2", "residual", "x_norm_weight", "x_norm_bias")
+#: Those without a norm.
+PLAIN = NAMES[:6]
 
 
-def drawn(dtype=torch.float32, pixels=(4, 3)):
+def drawn(dtype=torch.float32, pixels=(4, 3), names=PLAIN):
     """All tensors of a call."""
-    shapes = (2, C, *pixels), (M, C), (K, M), (M,), (K,), (2, K, *pixels)
-    return {
+    shapes = (2, C, *pixels), (M, C), (K, M), (M,), (K,), (2, K, *pixels), (C,), (C,)
+    every = {
         name: image(*shape, seed=i).to(dtype) / 4 for i, (name, shape) in enumerate(zip(NAMES, shapes, strict=True))
     }
+    return {name: every[name] for name in names}
 
 
-def truth(input, weight1, weight2, bias1=None, bias2=None, residual=0.0):
-    """The same by torch's linear layers, in the dtype of what is given."""
-    hidden = F.gelu(F.linear(input.movedim(1, -1), weight1, bias1))
+def truth(
+    input, weight1, weight2, bias1=None, bias2=None, residual=0.0, x_norm_weight=None, x_norm_bias=None, x_norm=None
+):
+    """The same by torch's linear layers and norms, in the dtype of what is given."""
+    rows, affine = input.movedim(1, -1), (x_norm_weight, x_norm_bias)
+    if x_norm == "layer":
+        rows = F.layer_norm(rows, (C,), *affine, eps=1e-6)
+    elif x_norm == "rms":
+        rows = F.rms_norm(rows, (C,), affine[0], eps=1e-6) + (0 if affine[1] is None else affine[1])
+    hidden = F.gelu(F.linear(rows, weight1, bias1))
     return F.linear(hidden, weight2, bias2).movedim(-1, 1) + residual
 
 
@@ -39,29 +50,45 @@ def test_it_agrees_with_linear_layers(mode, dtype, pixels):
     assert (found - expected).abs().max() <= 2 * torch.finfo(dtype).eps * max(1, expected.abs().max())
 
 
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_norms_agree_with_torchs(mode, dtype, norm):
+    given = drawn(dtype, names=NAMES)
+    found, expected = pointwise_mlp(**given, x_norm=norm), truth(**wide(given), x_norm=norm)
+    assert (found - expected).abs().max() <= 4 * torch.finfo(dtype).eps * max(1, expected.abs().max())
+
+
 def test_what_may_be_left_out(mode):
     given = {name: one for name, one in drawn().items() if name in NAMES[:3]}
+    layer = pointwise_mlp(**given, x_norm="layer")
+    assert (layer - truth(**wide(given), x_norm="layer")).abs().max() <= 16 * M * 2.0**-24 * layer.abs().max()
     expected = truth(**wide(given))
     assert (pointwise_mlp(**given) - expected).abs().max() <= 4 * M * 2.0**-24 * expected.abs().max()
     assert pointwise_mlp(**given | {"input": given["input"][:0]}).shape == (0, K, 4, 3)
 
 
+@pytest.mark.parametrize("norm", [None, *NORMS])
 @pytest.mark.parametrize("mode", ["torch", "simulate"], indirect=True)
-def test_gradients(mode):
-    given = {name: one.requires_grad_() for name, one in drawn().items()}
+def test_gradients(mode, norm):
+    given = {name: one.requires_grad_() for name, one in drawn(names=PLAIN if norm is None else NAMES).items()}
     g = image(2, K, 4, 3, seed=9)
-    found = torch.autograd.grad(pointwise_mlp(**given), [*given.values()], g)
+    found = torch.autograd.grad(pointwise_mlp(**given, x_norm=norm), [*given.values()], g)
     far = {name: one.detach().double().requires_grad_() for name, one in given.items()}
-    expected = torch.autograd.grad(truth(**far), [*far.values()], g.double())
+    expected = torch.autograd.grad(truth(**far, x_norm=norm), [*far.values()], g.double())
     for one, other in zip(found, expected, strict=True):
         assert (one - other).abs().max() <= 4 * 60 * M * 2.0**-24 * max(1, other.abs().max())
 
 
-def test_second_derivatives():
-    given = [one.double().requires_grad_() for one in drawn(pixels=(2,)).values()]
-    call = torch.ops.nkiconv.pointwise_mlp
-    assert torch.autograd.gradcheck(lambda *tensors: call(*tensors, "gelu", None), given)
-    assert torch.autograd.gradgradcheck(lambda *tensors: call(*tensors, "gelu", None), given)
+@pytest.mark.parametrize("norm", [None, "layer"])
+def test_second_derivatives(norm):
+    given = [one.double().requires_grad_() for one in drawn(pixels=(2,), names=NAMES).values()]
+    given = given if norm else [*given[:6], None, None]
+
+    def call(*tensors):
+        return torch.ops.nkiconv.pointwise_mlp(*tensors, "gelu", norm, 1e-6, None)
+
+    assert torch.autograd.gradcheck(call, given)
+    assert torch.autograd.gradgradcheck(call, given)
 
 
 REFUSED = {
@@ -74,6 +101,11 @@ REFUSED = {
     "complex": ({"weight2": torch.ones(K, M, dtype=torch.complex64)}, DtypeError, "weight2.dtype"),
     "no pixels": ({"input": torch.ones(2, C, 0)}, GeometryError, "every extent but N"),
     "no tensor": ({"weight1": None}, DtypeError, "weight1: must be a torch.Tensor"),
+    "norm": ({"x_norm": "batch"}, UnsupportedError, "x_norm='batch'"),
+    "eps": ({"x_norm": "rms", "x_norm_eps": 0.0}, UnsupportedError, "x_norm_eps=0.0"),
+    "no norm": ({"x_norm_bias": torch.ones(C)}, UnsupportedError, "x_norm_bias: there is no norm"),
+    "a norm's channels": ({"x_norm": "rms", "x_norm_weight": torch.ones(M)}, GeometryError, "x_norm_weight.shape"),
+    "a norm's dtype": ({"x_norm": "rms", "x_norm_bias": torch.ones(C).double()}, DtypeError, "x_norm_bias.dtype"),
     "activation": ({"activation": "mish"}, UnsupportedError, "activation='mish'"),
 }
 
@@ -100,5 +132,5 @@ def test_compile_export_and_flops():
     compiled = torch.compile(lambda x: pointwise_mlp(**given | {"input": x}), backend="aot_eager", fullgraph=True)
     assert torch.allclose(compiled(given["input"]), expected, rtol=0, atol=M * 2.0**-22)
     with torch.utils.flop_counter.FlopCounterMode(display=False) as counter:
-        torch.ops.nkiconv.pointwise_mlp(*given.values(), "gelu", None)
+        torch.ops.nkiconv.pointwise_mlp(*given.values(), None, None, "gelu", None, 1e-6, None)
     assert counter.get_total_flops() == 2 * 2 * 12 * M * (C + K)

@@ -327,7 +327,7 @@ def plan_model(
         request = Request(problem=convolved.problem, lnc=lnc, asked=convolved.asked, operation=operation)
         try:
             if convolved.hidden:
-                plan = plan_mlp(request, convolved.hidden)
+                plan = plan_mlp(request, convolved.hidden, convolved.x_norm)
             elif convolved.splits:
                 plan = plan_split(request, convolved.splits, convolved.tokens_first)
             else:

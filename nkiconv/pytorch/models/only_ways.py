@@ -8,6 +8,7 @@ from typing import Any
 
 from ...kernels.blocks.causal_conv1d_split import causal_conv1d_split_heads
 from ...kernels.blocks.pointwise_mlp import pointwise_mlp_fused
+from ...pixel_norms import X_CHANNELS
 from ...planner import Plan, Request
 from ...planner.explain import Alternative
 from ...planner.floors import floors
@@ -22,19 +23,20 @@ from ...simulator.timing import Rates
 
 
 @functools.cache
-def plan_mlp(request: Request, hidden: int) -> Plan:
-    """The plan of a request of C channels to K by 1x1, with so many hidden ones between."""
+def plan_mlp(request: Request, hidden: int, x_norm: str | None) -> Plan:
+    """The plan of a request of C channels to K by 1x1, with so many hidden ones between. x_norm: with both numbers."""
     problem, asked = request.problem, request.asked
     dtype = canonical(problem.dtype)
     assert dtype is not None
     extents = tuple(axis.size for axis in problem.axes)
     x, y = (problem.N, problem.C, *extents), (problem.N, problem.K, *extents)
     biases = {"bias1": (hidden,), "bias2": (problem.K,)} if asked.bias else {}
+    biases |= {} if x_norm is None else dict.fromkeys(X_CHANNELS, (problem.C,))
     added = biases | ({"residual": y} if asked.residual else {})
     tensors = {name: ArraySpec(shape, dtype) for name, shape in added.items()}
     filters = ArraySpec((hidden, problem.C), dtype), ArraySpec((problem.K, hidden), dtype)
     found = profile(pointwise_mlp_fused[request.lnc])(
-        ArraySpec(x, dtype), *filters, **tensors, activation=asked.activation
+        ArraySpec(x, dtype), *filters, **tensors, activation=asked.activation, x_norm=x_norm
     )
     channels, pixels = problem.C + problem.K, problem.N * math.prod(extents)
     num_bytes = (pixels * (channels + bool(asked.residual) * problem.K) + hidden * channels) * problem.itemsize

@@ -59,6 +59,7 @@ class Convolved:
     asked: Asked
     direction: str = "forward"  # or "dgrad", "wgrad", of a gradient
     hidden: int = 0  # channels between two 1x1 convolutions that are one kernel, of operation "pointwise_mlp"
+    x_norm: str | None = None  # a norm in front of them
     splits: tuple[Split, ...] = ()  # parts that the kernel of operation "causal_conv1d_split" writes
     tokens_first: bool = False  # whether it reads [N, T, C]
 
@@ -337,14 +338,16 @@ def _is_of_numbers(func: Any, args: Any, named: Mapping[str, Any]) -> bool:
     return all(one.numel() <= (_FEW if _is_whole(one) else 1) for one in tensors)
 
 
-def _mlp(x: Any, weight1: Any, weight2: Any, bias1: Any, bias2: Any, residual: Any, activation: Any) -> Convolved:
-    """Two 1x1 convolutions in one kernel."""
+def _mlp(
+    x: Any, weight1: Any, weight2: Any, bias1: Any, bias2: Any, residual: Any, *_affine: Any, activation: Any, norm: Any
+) -> Convolved:
+    """Two 1x1 convolutions in one kernel, with a norm of x."""
     numbers = [1] * (x.dim() - 2), [0] * 2 * (x.dim() - 2), [1] * (x.dim() - 2), [1] * (x.dim() - 2)
     filters = x.new_empty((weight2.shape[0], x.shape[1], *numbers[0]))
     problem = asked_of(f"conv{x.dim() - 2}d", *numbers, 1, None, "pre_activation", None).problem(x, filters)
     position = None if residual is None else "pre_activation"
     asked = Asked(bias=bias1 is not None or bias2 is not None, activation=activation, residual=position)
-    return Convolved(POINTWISE_MLP, problem, asked, hidden=int(weight1.shape[0]))
+    return Convolved(POINTWISE_MLP, problem, asked, hidden=int(weight1.shape[0]), x_norm=norm)
 
 
 def _gated(
@@ -380,7 +383,7 @@ def _convolved(func: Any, args: tuple[Any, ...]) -> Convolved:
     if name == "causal_conv1d":
         return _causal(*args[:8], *args[9:])
     if name == POINTWISE_MLP:
-        return _mlp(*args[:7])
+        return _mlp(*args[:8], activation=args[8], norm=args[9])
     if name == gated.NAME:
         return _gated(*args[:8])
     if name == split.NAME:
