@@ -13,11 +13,6 @@ from nkiconv.errors import UnsupportedError
 SIZES = {"depthwise_conv1d": 53, "conv2d": 31, "conv3d": 19, "conv_transpose": 13, "deepbench": 94, "training": 17}
 
 
-def every_case():
-    """All cases as pytest parameters."""
-    return [pytest.param(case, id=case.name) for suite in SIZES for case in cases.load(suite)]
-
-
 def places(size, lo, hi, taps, dilation, stride, between):
     """Where a window of dilated taps may start on a padded row: P or Q by counting, not by formula."""
     end = (size - 1) * between + 1 + hi
@@ -40,18 +35,19 @@ def test_names_of_one_suite():
     assert cases.names("conv2d") == tuple(case.name for case in cases.load("conv2d"))
 
 
-@pytest.mark.parametrize("case", every_case())
-def test_output_extents(case):
-    problem = case.problem
-    sizes, taps, outputs = (
-        (problem.D, problem.H, problem.W),
-        (problem.T, problem.R, problem.S),
-        (problem.Z, problem.P, problem.Q),
-    )
-    for axis in range(-len(problem.stride), 0):
-        lo, hi = problem.padding[axis]
-        dilation, stride = problem.rhs_dilation[axis], problem.stride[axis]
-        assert outputs[axis] == places(sizes[axis], lo, hi, taps[axis], dilation, stride, problem.lhs_dilation[axis])
+def test_output_extents():
+    for case in (one for suite in SIZES for one in cases.load(suite)):
+        problem = case.problem
+        sizes, taps, outputs = (
+            (problem.D, problem.H, problem.W),
+            (problem.T, problem.R, problem.S),
+            (problem.Z, problem.P, problem.Q),
+        )
+        for axis in range(-len(problem.stride), 0):
+            lo, hi = problem.padding[axis]
+            dilation, stride, gaps = problem.rhs_dilation[axis], problem.stride[axis], problem.lhs_dilation[axis]
+            expected = places(sizes[axis], lo, hi, taps[axis], dilation, stride, gaps)
+            assert outputs[axis] == expected, (case.name, axis)
 
 
 def test_depthwise_suite_is_depthwise():
