@@ -9,7 +9,7 @@ from fuzz_programs import WRITERS, generate, simulate
 from nkiconv.simulator import NkiError
 
 #: Programs of the quick run and of the slow one.
-FEW, MANY = range(400), range(10_000, 30_000)
+FEW, MANY = range(150), range(10_000, 30_000)
 SLOW = pytest.param(MANY, marks=[pytest.mark.slow, pytest.mark.timeout(1800)], id="many")
 
 
