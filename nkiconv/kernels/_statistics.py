@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._nki import nisa, nl
-from ..schedules.options import MOVING_MAX, TRIPLES
+from ..schedules.options import MOVING_MAX, SMALL_IMAGES, TRIPLES
 from ..schedules.tiles import cut_at, size_of
 from ._dma import copy, store
 from ._engines import book_vector
 
-#: Small images whose statistics are stored together, of an M tile.
-SMALL_IMAGES = 8
+#: Statistics that engines copy to other partitions at once, at most.
+COPIED_MAX = 1
 
 
 @dataclass
@@ -89,6 +89,24 @@ def combine_each(dst, triples, count):
         nisa.scalar_tensor_tensor(dst=into, data=data, op0=nl.multiply, operand0=factor, op1=op, operand1=other)
 
 
+def combine_alike(dst, every, count):
+    """(count, mean, variance) of each of some pieces, dst [P, pieces, 3], from those of R parts of `count` values,
+    every [P, pieces, 3, R], fp32 in SBUF."""
+    P, n, _, R = every.shape
+    means, variances = every[0:P, 0:n, 1], every[0:P, 0:n, 2]
+    sum_sbuf = nl.ndarray((P, n), dtype=nl.float32, buffer=nl.sbuf)
+    apart_sbuf = nl.ndarray((P, n, R), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.memset(dst=dst[0:P, 0:n, 0], value=float(R * count), engine=nisa.engine.gpsimd)
+    nisa.tensor_reduce(dst=sum_sbuf, op=nl.add, data=means, axis=2)
+    nisa.tensor_scalar(dst=dst[0:P, 0:n, 1], data=sum_sbuf, op0=nl.multiply, operand0=1 / R)
+    mean = dst[0:P, 0:n, 1].expand_dim(2).broadcast(2, R)
+    nisa.tensor_tensor(dst=apart_sbuf, data1=means, data2=mean, op=nl.subtract)
+    nisa.tensor_tensor(dst=apart_sbuf, data1=apart_sbuf, data2=apart_sbuf, op=nl.multiply)
+    nisa.tensor_tensor(dst=apart_sbuf, data1=apart_sbuf, data2=variances, op=nl.add)
+    nisa.tensor_reduce(dst=sum_sbuf, op=nl.add, data=apart_sbuf, axis=2)
+    nisa.tensor_scalar(dst=dst[0:P, 0:n, 2], data=sum_sbuf, op0=nl.multiply, operand0=1 / R)
+
+
 @dataclass
 class SmallImages(nl.NKIObject):
     """Triples [P, SMALL_IMAGES, 2, 3] of an M tile of images that follow each other, of `count` values each: the first
@@ -120,9 +138,11 @@ class OutputStatistics:
     statistics are stored when their last values are there, and zeros for what it does not make.
     """
 
-    def __init__(self, stats_hbm, planes, ledger, m_tiles, visits):
+    def __init__(self, stats_hbm, planes, ledger, m_tiles, visits, slot=None):
         """planes: of y, of an image. m_tiles: all there are. visits: (M tile, first plane, planes) of each bank of sums
-        to come."""
+        to come. slot: partitions from a row of y to the next, where engines may begin; None: as many as it has
+        channels."""
+        self.slot = slot
         self.hbm, self.planes, self.ledger, self.open, self.left = stats_hbm, planes, ledger, {}, {}
         self.moving, self.small = [], {}
         for m_tile, first, count in visits:
@@ -151,7 +171,8 @@ class OutputStatistics:
         """
         partitions, planes, pn, qn = values.shape
         found, done = self.images(first, planes), []
-        if self.hbm.shape[1] > 1 and self.planes * pn * qn <= nl.tile_size.bn_stats_fmax and m_tile.rows == 1:
+        together = self.hbm.shape[1] > 1 and (m_tile.rows == 1 or self.slot is not None)
+        if together and self.planes * pn * qn <= nl.tile_size.bn_stats_fmax:
             whole = [one for one in found if self.left[one[0], m_tile.k0] == 1 and one[2] == self.planes]
             for image, z, zn in whole:
                 self.add_image(m_tile, image, values[0:partitions, z : z + zn], bias)
@@ -165,7 +186,7 @@ class OutputStatistics:
                 if rows > 0:
                     self.add_piece(one, m_tile.rows, values[0:partitions, part, 0:rows, 0:qn])
                 if rows < pn:
-                    self.add_piece(one, last, values[0 : last * m_tile.kn, part, rows:pn, 0:qn])
+                    self.add_piece(one, last, values[0 : last * (self.slot or m_tile.kn), part, rows:pn, 0:qn])
             one.left = one.left - 1
             if one.left == 0:
                 done.append(image)
@@ -176,13 +197,13 @@ class OutputStatistics:
     def add_image(self, m_tile, image, data, bias):
         """Take in an M tile of a whole image, at most 512 values a partition; some of them are stored together."""
         some, count = self.small.get(m_tile.k0), size_of(data.shape[1:])
-        if some is not None and (some.first + some.used != image or some.used == SMALL_IMAGES):
+        if some is not None and (some.first + some.used != image or some.used == SMALL_IMAGES or some.m_tile != m_tile):
             self.store_small(some)
             some = None
         if some is None:
-            triples_sbuf = nl.ndarray((m_tile.kn, SMALL_IMAGES, 2, 3), dtype=nl.float32, buffer=nl.sbuf)
+            triples_sbuf = nl.ndarray((data.shape[0], SMALL_IMAGES, 2, 3), dtype=nl.float32, buffer=nl.sbuf)
             some = self.small[m_tile.k0] = SmallImages(m_tile, triples_sbuf, count, image, 0, bias)
-        nisa.bn_stats(dst=some.triples[0 : m_tile.kn, some.used, 0:2, 0:3], data=data)
+        nisa.bn_stats(dst=some.triples[0 : data.shape[0], some.used, 0:2, 0:3], data=data)
         book_vector(self.ledger, count)
         some.used = some.used + 1
         del self.left[image, m_tile.k0]
@@ -190,10 +211,30 @@ class OutputStatistics:
             self.store_small(self.small.pop(m_tile.k0))
 
     def store_small(self, some):
-        """Store the statistics of an M tile of small images."""
-        kn, n = some.m_tile.kn, some.used
-        stats_sbuf = nl.ndarray((kn, n, 3), dtype=nl.float32, buffer=nl.sbuf)
-        combine_each(stats_sbuf, some.triples[0:kn, 0:n], some.count)
+        """Store the statistics of an M tile of small images; of several rows of y once these are copied to the same
+        partitions."""
+        kn, n, rows, parts = some.m_tile.kn, some.used, some.m_tile.rows, some.triples.shape[0]
+        stats_sbuf = nl.ndarray((parts, n, 3), dtype=nl.float32, buffer=nl.sbuf)
+        combine_each(stats_sbuf, some.triples[0:parts, 0:n], some.count)
+        if rows == 1:
+            self.store_images(some, stats_sbuf[0:kn, 0:n, 0:3])
+            return
+        every_sbuf = nl.ndarray((kn, n, 3, rows), dtype=nl.float32, buffer=nl.sbuf)
+        for row in range(rows):
+            src = stats_sbuf[row * self.slot : row * self.slot + kn, 0:n, 0:3]
+            self.move(every_sbuf[0:kn, 0:n, 0:3, row], src)
+        self.store_moved(COPIED_MAX)
+        self.moving.append(lambda: self.store_alike(some, every_sbuf))
+
+    def store_alike(self, some, every_sbuf):
+        """The same from those of each row of y."""
+        stats_sbuf = nl.ndarray(every_sbuf.shape[0:3], dtype=nl.float32, buffer=nl.sbuf)
+        combine_alike(stats_sbuf, every_sbuf, some.count)
+        self.store_images(some, stats_sbuf)
+
+    def store_images(self, some, stats_sbuf):
+        """Store statistics [k, images, 3] of an M tile of small images."""
+        kn, n, _ = stats_sbuf.shape
         if some.bias is not None:
             means_sbuf = stats_sbuf[0:kn, 0:n, 1]
             nisa.tensor_scalar(dst=means_sbuf, data=means_sbuf, op0=nl.add, operand0=some.bias[0:kn, 0:1])
@@ -210,21 +251,29 @@ class OutputStatistics:
     def store_channels(self, image, m_tile, one):
         """Store the statistics of an M tile of an image; of several rows of y together when they have been moved to the
         same partitions, which may take as long as the loads before it."""
-        if m_tile.rows == 1:
+        if list(one.parts) == [1]:
             self.store_one(image, m_tile, one.parts[1], one.bias)
             return
-        kn, every = m_tile.kn, new_statistics(m_tile.kn, sum(one.parts))
+        kn, slot, every = m_tile.kn, self.slot or m_tile.kn, new_statistics(m_tile.kn, sum(one.parts))
         for rows, part in sorted(one.parts.items(), reverse=True):
             if rows == 1:
                 finish_triple(part, every.triples[0:kn, every.used, 0:3])
             else:
-                triple_sbuf = nl.ndarray((rows * kn, 3), dtype=nl.float32, buffer=nl.sbuf)
+                triple_sbuf = nl.ndarray((rows * slot, 3), dtype=nl.float32, buffer=nl.sbuf)
                 finish_triple(part, triple_sbuf)
                 for row in range(rows):
-                    copy(every.triples[0:kn, every.used + row, 0:3], triple_sbuf[row * kn : (row + 1) * kn, 0:3])
+                    src = triple_sbuf[row * slot : row * slot + kn, 0:3]
+                    self.move(every.triples[0:kn, every.used + row, 0:3], src)
             every.used, every.count = every.used + rows, every.count + rows * part.count
-        self.store_moved(MOVING_MAX)
-        self.moving.append((image, m_tile, every, one.bias))
+        self.store_moved(MOVING_MAX if self.slot is None else COPIED_MAX)
+        self.moving.append(lambda: self.store_one(image, m_tile, every, one.bias))
+
+    def move(self, dst, src):
+        """Bring a row's statistics to other partitions: by an engine where it may begin there, else by DMA."""
+        if self.slot is None:
+            copy(dst, src)
+        else:
+            nisa.tensor_copy(dst=dst, src=src, engine=nisa.engine.gpsimd)
 
     def end(self):
         """Store what waits: small images whose next one the cores share, and what is moved to other partitions."""
@@ -235,7 +284,7 @@ class OutputStatistics:
     def store_moved(self, most):
         """Store statistics that are moved to other partitions, until so many are left."""
         while len(self.moving) > most:
-            self.store_one(*self.moving.pop(0))
+            self.moving.pop(0)()
 
     def store_one(self, image, m_tile, statistics, bias):
         """Store the statistics of an M tile of an image."""

@@ -74,9 +74,16 @@ class Part:
 
     def blocks_of(self, f: int) -> tuple[int, int]:
         """(first block, how many) that have a place for output f of a block."""
+        return self._blocks_of(f, self.y0, self.yn)
+
+    def blocks_in_y(self, f: int) -> tuple[int, int]:
+        """(first block, how many) whose output f exists."""
+        return self._blocks_of(f, self.q0, self.qn)
+
+    def _blocks_of(self, f: int, start: int, count: int) -> tuple[int, int]:
         step, first = self.axis.step, self.axis.origin + f
-        low = -(-max(0, self.y0 - first) // step)
-        return low, max(0, -(-max(0, self.y0 + self.yn - first) // step) - low)
+        low = -(-max(0, start - first) // step)
+        return low, max(0, -(-max(0, start + count - first) // step) - low)
 
     def existing(self, places: tuple[int, int]) -> tuple[int, int, int]:
         """(first place, first output of all images, how many) of the outputs that exist at (first, how many) places."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from .block_axes import BlockAxis, Part
@@ -199,6 +199,38 @@ def blocks_met(turn: Turn, lane: tuple[Part, ...], blocks: Along) -> list[int]:
 def size_of(blocks: Along) -> int:
     """How many blocks there are."""
     return math.prod(count for _, count in blocks)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Outputs of a bank that statistics take together: first of its turn's and how many, their blocks along each axis,
+    counted from the bank's first, and the first plane of y of all images."""
+
+    first: int
+    outputs: int
+    blocks: Along
+    plane: int
+
+
+def counted_outputs(turn: Turn, lane: tuple[Part, ...], blocks: Along, together: int) -> Iterator[Counted]:
+    """What of some blocks, counted from block 0, is of y: so many outputs together where all of them have the same
+    blocks, else one by one."""
+    for first in range(0, len(turn.outputs), together):
+        each = [_counted(lane, blocks, turn.outputs[at], at) for at in range(first, first + together)]
+        if len({one.blocks for one in each}) == 1:
+            each = [replace(each[0], outputs=together)]
+        yield from (one for one in each if size_of(one.blocks) > 0)
+
+
+def _counted(lane: tuple[Part, ...], blocks: Along, output: tuple[int, int, int], at: int) -> Counted:
+    found = []
+    for part, (first, count), f in zip(lane, blocks, output, strict=True):
+        m, mn = part.blocks_in_y(f)
+        low = max(first, m)
+        found.append((low - first, max(0, min(first + count, m + mn) - low)))
+    planes = lane[0]
+    plane = planes.axis.origin + (blocks[0][0] + found[0][0]) * planes.axis.step + output[0]
+    return Counted(at, 1, tuple(found), planes.image * planes.axis.out + plane)
 
 
 def places_of(lane: tuple[Part, ...], blocks: Along) -> Along:

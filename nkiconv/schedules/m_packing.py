@@ -349,13 +349,29 @@ def statistics_bytes(geometry: Geometry, options: Options) -> int:
     return packed_statistics_bytes(options, rows, min(geometry.planes.out, _QUADRANTS * images))
 
 
+def block_statistics_bytes(geometry: Geometry, options: Options, channels: int) -> int:
+    """The same of groups and of transposed convolutions, in M tiles of so many channels: of the images of a bank, and
+    of those that go on in the next one, of each row tile or M tile."""
+    outputs = tiles = P_MAX // QUADRANT
+    if geometry.groups == 1:
+        outputs = num_steps(geometry.rows) * num_steps(geometry.columns)
+        tiles = div_ceil(geometry.K, channels)
+    images = BANK_COLUMNS // max(1, geometry.rows.out * geometry.columns.out // outputs)
+    return packed_statistics_bytes(options, P_MAX // QUADRANT, min(geometry.planes.out, images) + 2 * tiles)
+
+
 def fused_instructions(
     geometry: Geometry, schedule: Schedule, options: Options | None, lanes: Lanes, tiles: int, banks: int
 ) -> int:
     """Instructions of prologue and statistics for an output tile of so many row tiles and banks, at most."""
     if options is None:
         return 0
-    rows, loads = 1 if schedule.shift is None else schedule.shift.U, 9 * len(schedule.k_tiles) * tiles * len(lanes)
+    rows, loads = 1, 9 * len(schedule.k_tiles) * tiles * len(lanes)
+    if schedule.shift is not None:
+        rows = schedule.shift.U
+    else:
+        rows = sum(len(turn.outputs) for turn in schedule.turns)
+        banks *= rows
     total = prologue_instructions(options.prologue, geometry, lanes[0][0].xn, loads)
     return total + tiles * packed_statistics_instructions(options, rows, banks, lanes[0][0].bn)
 

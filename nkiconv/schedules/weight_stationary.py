@@ -30,7 +30,7 @@ from .block_axes import BlockAxis, block_axis, home_element, num_steps
 from .block_schedule import Lanes, Place, Resident, RowTile, Schedule, Turn
 from .geometry import Geometry, instructions_unsupported, is_of_planes, num_taps
 from .m_packing import PackedSettings
-from .options import Options, no_statistics, prologue_bytes, taken_unsupported
+from .options import Options, prologue_bytes, taken_unsupported
 from .output_tiles import count_items, item_sizes, items_of_groups, items_of_phases
 from .settings import (
     ALL,
@@ -65,12 +65,11 @@ TOGETHER_MAX = 7
 WARM_UP = 30
 #: Phases of outputs, at most: each has filters and evacuations of its own.
 PHASES_MAX = 65_536
-#: Of groups, bytes per partition of the stationaries of an M tile.
-GROUPS_FILTER_BYTES = 40_960
+#: Bytes per partition of the stationaries of an M tile of groups, and of filters of a weight-resident group of
+#: transposed convolutions.
+GROUPS_FILTER_BYTES, FILTER_BYTES = 40_960, 90_112
 #: Buffers of stationaries of groups; output tiles of x in SBUF.
 FILTER_BUFFERS, X_BUFFERS = 2, 2
-#: Of transposed convolutions, bytes per partition of filters of a weight-resident group.
-FILTER_BYTES = 90_112
 #: Instructions of an output tile, at least.
 ITEM_INSTRUCTIONS = 14
 #: Outputs of a channel from which on fewer elements of x an output are worth larger stationaries.
@@ -143,6 +142,8 @@ def plan(geometry: Geometry, options: Options, config: Config, cores: int) -> tu
     if options.of_channels and settings_class(geometry, config) is PackedSettings:
         config = tuple({"depth": 1, **dict(config or ())}.items())
         reserved += m_packing.statistics_bytes(geometry, options)
+    elif options.statistics:
+        reserved += m_packing.block_statistics_bytes(geometry, options, setting(config, "channels", PARTITIONS))
     settings = default_settings(geometry, options.residual, config, reserved)
     if isinstance(settings, PhasesSettings):
         if not {"channels", "beside", "segments", "along"} & set(dict(config or ())):
@@ -161,12 +162,11 @@ def plan(geometry: Geometry, options: Options, config: Config, cores: int) -> tu
 def unsupported_reason(geometry: Geometry, options: Options, config: Config) -> str:
     """Why not, from settings and sizes alone; "" for nothing."""
     if geometry.groups > 1:
-        reason = _groups_reason(geometry, config) or no_statistics(options, f"{ALGORITHM} of groups")
+        reason = _groups_reason(geometry, config)
         return reason or taken_unsupported(geometry, options, ALGORITHM, False, "other groups' channels")
     if settings_class(geometry, config) is PackedSettings:
         return m_packing.packed_reason(geometry, options, config)
-    reason = PhasesSettings.unsupported_reason(config) or unsupported_phases(geometry)
-    return reason or no_statistics(options, PhasesSettings.algorithm)
+    return PhasesSettings.unsupported_reason(config) or unsupported_phases(geometry)
 
 
 def unsupported_phases(geometry: Geometry) -> str:
@@ -185,8 +185,7 @@ def unsupported_phases(geometry: Geometry) -> str:
         )
     if geometry.frames is not None:
         return "initial_frames: weight_stationary takes none of transposed convolutions; use implicit_gemm"
-    taps = geometry.planes.taps * geometry.rows.taps * geometry.columns.taps
-    if geometry.packed > 0 or (geometry.K > 1 and geometry.w_strides[0] != taps):
+    if geometry.packed > 0 or (geometry.K > 1 and geometry.w_strides[0] != num_taps(geometry)):
         return (
             "filter_ref: weight_stationary takes filters [C, K, ...], as torch stores them for transposed "
             "convolutions; use implicit_gemm"
@@ -216,6 +215,8 @@ def _packing_reason(geometry: Geometry, options: Options, settings: PhasesSettin
     if phases == 1 and segments == 1:
         return ""
     where = f"config beside={settings.beside}, segments={segments}, channels={settings.channels}"
+    if segments > 1 and options.statistics:
+        return f"{where}, return_stats='channel': partitions have several places of a channel; use segments=1"
     if options.strict_nonfinite:
         return f"{where}: multiplies by zero, which strict_nonfinite=True forbids; use 'none' and 1"
     if phases > 1 and options.residual:
@@ -267,9 +268,8 @@ def default_settings(
         return m_packing.packed_settings(geometry, config)
     if geometry.groups == 1:
         return PhasesSettings.read(config, geometry)
-    more = geometry.K > geometry.C
+    more, wide = geometry.K > geometry.C, geometry.columns.taps > 1
     many = geometry.planes.out * geometry.rows.out * geometry.columns.out >= MANY_OUTPUTS
-    wide = geometry.columns.taps > 1
     rows = TILE_ROWS[0] if more or (many and (wide or geometry.C <= TILE_ROWS[0])) else TILE_ROWS[1]
     sizes = [(rows, 2, 2 if many and wide and not more else 1)]
     if geometry.rows.out == 1:

@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 
 from ...._nki import nisa, nl
 from ....schedules.block_schedule import Schedule, banks_of, blocks_in, output_in, size_of
-from ....schedules.options import Options
+from ....schedules.options import Options, adds_bias_alone
 from ....schedules.planes import with_windows
 from ....schedules.tiles import cut_at
 from ..._engines import Ledger, new_ledger
@@ -38,7 +38,7 @@ from .load import Inputs, StackedInputs
 from .residents import Residents, StackedResidents
 from .results import results_of
 from .shift_and_add import PartsAhead, add_shifted, sums_alone
-from .statistics import before_rounding, leave, new_output_statistics
+from .statistics import add_outputs, before_rounding, has_rows, leave, new_output_statistics
 
 
 @dataclass
@@ -79,7 +79,7 @@ def run_weight_stationary(operands, geometry, options, schedule):
         geometry = with_windows(geometry, schedule.shift.V)
     steps = schedule.steps(nl.program_id(0), nl.num_programs())
     ledger, k_tiles = new_ledger(), len(schedule.k_tiles)
-    statistics = new_output_statistics(operands, geometry, schedule, steps, ledger)
+    statistics = new_output_statistics(operands, geometry, options, schedule, steps, ledger)
     if len(steps) == 0:
         return
     results = results_of(operands, geometry, schedule, steps, ledger)
@@ -220,6 +220,8 @@ def evacuate_bank(work, tile, index, lanes, bank, sums, bias_sbuf):
     rows = schedule.together_rows
     size = rows * schedule.slot if schedule.gathers else schedule.segments * row_tile.kn
     y_sbuf, base, own = results.place(row_tile)
+    place, alone = (row_tile, lane, bank.turn, sums.blocks), adds_bias_alone(work.options.epilogue)
+    counts = work.statistics is not None and not has_rows(schedule)
     for first in range(0, len(turn.outputs), rows):
         fz, fp, fq = turn.outputs[first]
         (z, p, q), (yz, yp, yq) = output_in(lane, sums.blocks, (fz, own if schedule.gathers else fp, fq))
@@ -232,7 +234,12 @@ def evacuate_bank(work, tile, index, lanes, bank, sums, bias_sbuf):
             y = spaced(y_sbuf, (base, size), yz, yp, yq)
             sums_sbuf = before_rounding(work, y, True)
             evacuate(sums_sbuf, acc, bias, residual, work.options.epilogue, work.ledger, strict)
-            leave(work, y, sums_sbuf, acc, bias, (row_tile, lane, bank.turn, sums.blocks))
+            leave(work, y, sums_sbuf, acc, bias, place)
+            if counts and not alone:
+                add_outputs(work, sums_sbuf, None, place, first, rows, (z[0], p[0], q[0]))
+    if counts and alone:
+        bias = None if bias_sbuf == None else bias_sbuf[0 : row_tile.kn, index : index + 1]
+        add_outputs(work, sums.psum, bias, place, 0, len(turn.outputs))
 
 
 def shift_out(work, tile, index, lanes, bank, sums, bias_sbuf):

@@ -1,9 +1,13 @@
-"""Statistics of y of M packing and K packing, whose partitions are of several rows of y: (u, k)."""
+"""Statistics of y, whose partitions are of several outputs of a block: (u, k).
+
+Of M packing and K packing u is a row of y, and of groups and transposed convolutions an output of a block, one slot of
+partitions after the other: bn_stats takes all that are in PSUM at once.
+"""
 
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ....schedules.block_schedule import banks_of, blocks_in, output_in, size_of
+from ....schedules.block_schedule import banks_of, blocks_in, counted_outputs, output_in, size_of
 from ....schedules.options import adds_bias_alone
 from ..._epilogue import round_out, unrounded
 from ..._statistics import OutputStatistics
@@ -11,18 +15,19 @@ from ..._statistics import OutputStatistics
 
 @dataclass
 class Columns(nl.NKIObject):
-    """Output channels k0 .. k0+kn-1 of an M tile, each of so many rows of y."""
+    """Output channels k0 .. k0+kn-1 of an M tile, each of so many rows, or outputs of a block, of y."""
 
     k0: int
     kn: int
     rows: int
 
 
-def new_output_statistics(operands, geometry, schedule, steps, ledger):
+def new_output_statistics(operands, geometry, options, schedule, steps, ledger):
     """Statistics of what steps make of y, or None where they are not asked for."""
     if operands.stats is None:
         return None
     tiles, visits = [tile for one in schedule.residents for tile in one.tiles], []
+    slot = None if has_rows(schedule) else schedule.slot
     for b, i in steps:
         lanes = schedule.residents[b].items[i]
         for tile in schedule.residents[b].tiles:
@@ -31,15 +36,28 @@ def new_output_statistics(operands, geometry, schedule, steps, ledger):
                 for row_tile in [one for one in tile if one.lane < len(lanes)]:
                     lane = lanes[row_tile.lane]
                     blocks = blocks_in(turn, lane, bank.blocks)
-                    if size_of(blocks) > 0 and any(rows_of_bank(schedule, turn, blocks[1], geometry.rows.out)):
+                    if slot is not None:
+                        for one in counted_outputs(turn, lane, blocks, outputs_together(schedule, turn, options)):
+                            visits.append((columns_of(schedule, row_tile), one.plane, one.blocks[0][1]))
+                    elif size_of(blocks) > 0 and any(rows_of_bank(schedule, turn, blocks[1], geometry.rows.out)):
                         visits.append((columns_of(schedule, row_tile), *planes_of_bank(turn, lane, blocks)))
-    columns = {tile[0].k0: columns_of(schedule, tile[0]) for tile in tiles}
-    return OutputStatistics(operands.stats, operands.image_planes, ledger, columns.values(), visits)
+    columns = {one.k0: columns_of(schedule, one) for tile in tiles for one in tile}
+    return OutputStatistics(operands.stats, operands.image_planes, ledger, columns.values(), visits, slot)
+
+
+def has_rows(schedule):
+    """Whether the partitions of sums are of rows of y, of M packing and K packing."""
+    return schedule.shift is not None or schedule.stack is not None
+
+
+def outputs_together(schedule, turn, options):
+    """Outputs of a block that statistics can take together: all in PSUM, else those that leave it together."""
+    return len(turn.outputs) if adds_bias_alone(options.epilogue) else schedule.together_rows
 
 
 def columns_of(schedule, row_tile):
-    """Columns of a row tile."""
-    rows = (schedule.shift or schedule.stack).U
+    """Columns of a row tile; of outputs of a block those of one."""
+    rows = (schedule.shift or schedule.stack).U if has_rows(schedule) else 1
     return Columns(row_tile.k0, row_tile.kn // rows, rows)
 
 
@@ -74,6 +92,13 @@ def leave(work, y_sbuf, sums_sbuf, acc, bias_sbuf, place):
     """
     if work.statistics is None:
         return
+    if has_rows(work.schedule):
+        add_rows(work, sums_sbuf, acc, bias_sbuf, place)
+    round_out(y_sbuf, sums_sbuf, work.ledger)
+
+
+def add_rows(work, sums_sbuf, acc, bias_sbuf, place):
+    """Take statistics of rows of y; the arguments of `leave`."""
     row_tile, lane, turn, blocks = place
     turn, counted, bias = work.schedule.turns[turn], sums_sbuf, None
     if acc is not None and adds_bias_alone(work.options.epilogue):
@@ -84,4 +109,20 @@ def leave(work, y_sbuf, sums_sbuf, acc, bias_sbuf, place):
         counted = counted[0:parts, 0:planes, 0 : whole + min(1, last), 0:columns]
         first, _ = planes_of_bank(turn, lane, blocks)
         work.statistics.add(columns_of(work.schedule, row_tile), counted, first, whole, bias, last)
-    round_out(y_sbuf, sums_sbuf, work.ledger)
+
+
+def add_outputs(work, data, bias, place, first, together, offsets=(0, 0, 0)):
+    """Take statistics of so many outputs of a block from `first` on.
+
+    data: [(output, k), planes, rows, columns] of blocks of their bank, from some of its first planes, rows and columns
+    on. place: as of `leave`.
+    """
+    row_tile, lane, turn, blocks = place
+    slot = work.schedule.slot
+    for one in counted_outputs(work.schedule.turns[turn], lane, blocks, together):
+        if first <= one.first < first + together:
+            at = (one.first - first) * slot
+            parts = slice(at, min(at + one.outputs * slot, data.shape[0]))
+            where = [slice(at - off, at - off + n) for (at, n), off in zip(one.blocks, offsets, strict=True)]
+            columns = Columns(row_tile.k0, row_tile.kn, one.outputs)
+            work.statistics.add(columns, data[parts, where[0], where[1], where[2]], one.plane, one.blocks[1][1], bias)

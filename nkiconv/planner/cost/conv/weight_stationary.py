@@ -15,7 +15,7 @@ from ....schedules.block_schedule import banks_of, blocks_in, blocks_met, size_o
 from ....schedules.geometry import num_taps
 from ....schedules.m_packing import NAMES as PACKED
 from ....schedules.m_packing import PackedSettings, packed_reason, packed_sizes
-from ....schedules.options import either_reads
+from ....schedules.options import SMALL_IMAGES, adds_bias_alone, either_reads
 from ....schedules.settings import declarations
 from ....schedules.tiles import PARTS, QUADRANT
 from ....schedules.weight_stationary import (
@@ -33,12 +33,12 @@ from ....schedules.weight_stationary import (
     unsupported_reason,
 )
 from ....schedules.weight_stationary import WARM_UP as PHASES_WARM_UP
-from ....simulator.hardware import PARTITIONS
+from ....simulator.hardware import BN_STATS_FREE_MAX, PARTITIONS
 from ....simulator.timing.target import Target
 from ...request import Config
 from ..algorithm import Guess, Shape, config_of, with_settings
 from ..clock import Clock
-from .common import Completed, dma_ns, matmul_rates, prologue_ns
+from .common import Completed, dma_ns, matmul_rates, prologue_ns, statistics_ns
 from .packed_bound import WARM_UP_START_NS, PackedBound
 from .relayout import relayout_ns
 
@@ -54,6 +54,8 @@ TILE_BYTES = ("x_bytes", "y_bytes")
 SIZES = 8
 #: Candidates that are timed, at most, and how far above the least bound they may be.
 GUESSES, NEAR = 3, 1.15
+#: Instructions of Vector that finish statistics of a row tile: of some small images, and of a large one.
+SMALL, LARGE = 14, 4
 #: Windows of the Tensor Engine's clock at full rate from which on it is warmed up.
 WARMED = 0.6
 #: How much longer than evenly shared evacuation takes, as engines wait for each other.
@@ -307,6 +309,7 @@ class Bound:
     def _work_ns(self, tile: Any, lanes: Any) -> tuple[float, float, int]:
         """(ns of the Tensor Engine, of evacuation, banks) of an M tile for an output tile."""
         target, schedule, array_ns, read_ns, banks = self.target, self.schedule, 0.0, 0.0, 0
+        counted_ns = gathered_ns = 0.0
         count, rows = sum(one.lane < len(lanes) for one in tile), schedule.together_rows
         shared = either_reads(self.options.epilogue, self.options.strict_nonfinite)
         for bank in banks_of(schedule, lanes):
@@ -328,7 +331,29 @@ class Bound:
             each_ns = vector_ns if self.options.epilogue.residual else each_ns
             moved_ns = target.vector_fixed_ns + size * len(turn.outputs) // rows * self._copy_ns
             read_ns += count * (len(turn.outputs) // rows * each_ns + (rows - 1) * moved_ns / 2)
+            counted_ns += count * self._counted_ns(turn, blocks)
+            gathered_ns += count * (rows - 1) * moved_ns
+        counted_ns += count * self._finished_ns(lanes[0])
+        if counted_ns > 0:  # Vector alone takes statistics, and less of what it shares with Scalar
+            read_ns = max(counted_ns + gathered_ns, read_ns + (counted_ns / 2 if shared else counted_ns))
         return array_ns, read_ns, banks
+
+    def _counted_ns(self, turn: Any, blocks: Any) -> float:
+        """ns of Vector for the statistics of a row tile's bank: of each image for itself."""
+        together = len(turn.outputs) if adds_bias_alone(self.options.epilogue) else self.schedule.together_rows
+        times, images = len(turn.outputs) // together, max(1.0, blocks[0][1] / self.geometry.image_planes)
+        return times * statistics_ns(self.target, self.options, size_of(blocks), images)
+
+    def _finished_ns(self, lane: Any) -> float:
+        """ns of Vector to finish the statistics of a row tile for an output tile, of small images together."""
+        if not self.options.statistics:
+            return 0.0
+        geometry, (planes, rows, columns) = self.geometry, lane
+        images, outputs = planes.qn / geometry.image_planes, len(self.schedule.turns[0].outputs)
+        times = SMALL * images / min(SMALL_IMAGES, math.ceil(geometry.planes.out / geometry.image_planes / PARTS))
+        if geometry.image_planes * rows.axis.out * columns.axis.out > BN_STATS_FREE_MAX * outputs:
+            times = LARGE * images * rows.qn / rows.axis.out
+        return float(times * self.target.vector_fixed_ns)
 
     def _moves_ns(self, tile: Any, lanes: Any, banks: int) -> tuple[float, float]:
         """ns of DMA for (x of an output tile, the results of an M tile for it)."""
