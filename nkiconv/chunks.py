@@ -28,3 +28,10 @@ def chunks(value: Any, channels: int = 0) -> str:
         f"chunks={shown(value)}: must have x, the input, once, and once at most a factor of it, B or G (through a "
         f"sigmoid), and C, a factor of y; write one as 'BCx' or 'xG'"
     )
+
+
+def chunks_plain(value: str | None, asked: str) -> str:
+    """Why chunks do not go with what happens to x, by its arguments' names, on its way in; "" without chunks."""
+    if value is None:
+        return ""
+    return f"chunks={shown(value)}, {asked}: what arrives is a product already; apply them to the chunks, or drop them"

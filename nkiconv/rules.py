@@ -14,6 +14,7 @@ from typing import Any
 from . import activations
 from .axis import BLANK_FROM, BLANK_MOST, EXTENT_MAX, Axis
 from .chunks import chunks as chunks
+from .chunks import chunks_plain as chunks_plain
 from .errors import shown
 
 #: Data types by nkiconv's name, and NumPy's, torch's and NKI's name of them; those that every kernel takes and returns.

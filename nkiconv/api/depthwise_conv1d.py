@@ -58,6 +58,9 @@ def depthwise_conv1d(
     flipped: bool = False,
     algorithm: str | None = None,
     config: Config = None,
+    x_scale: AnyArray | None = None,
+    x_shift: AnyArray | None = None,
+    x_activation: str | None = None,
 ) -> Any:
     """Convolve each channel of x with its own filter.
 
@@ -87,6 +90,8 @@ def depthwise_conv1d(
         strict_nonfinite: keep channels apart (see the kernel), so that NaN and Inf stay in their channel.
         flipped: whether w has its taps in reverse order, as `depthwise_conv1d_input` takes them; of stride 1.
         algorithm, config: as in a `Plan`; None: the estimate.
+        x_scale, x_shift, x_activation: as of `conv2d`, without chunks: x_activation(x * x_scale + x_shift), rounded to
+            x's dtype, is what is convolved and what states hold; padding stays zero.
 
     Returns: [N, C, Q], accumulated in fp32 and rounded once; with return_final_state the pair of it and the state,
         [N, C, window - 1], x's dtype.
@@ -107,6 +112,7 @@ def depthwise_conv1d(
 def _with_one_row(x: Any, epilogue: Epilogue) -> tuple[Any, Epilogue]:
     """The same without data for one row instead of none, to be checked."""
     found = {name: getattr(epilogue, name) for name in ("residual", "initial_state")}
+    found |= {name: numbers for name, numbers in epilogue.numbers.items() if np.ndim(numbers) == 2}
     ones = {name: one_image(name, one) for name, one in found.items() if isinstance(one, np.ndarray) and one.ndim}
     return one_image("x", x), dataclasses.replace(epilogue, **ones)
 
@@ -232,6 +238,7 @@ def _epilogue_shape_violations(epilogue: Epilogue, problem: ConvProblem) -> Iter
             "initial_state": ("[N, C, window - 1]", states),
         }
     )
+    yield from epilogue.number_violations(problem.N, problem.C)
     if state is not None:
         yield from refused(
             DtypeError, rules.same("initial_state", "dtype", str(state.dtype), "x", DTYPES[problem.dtype].name)

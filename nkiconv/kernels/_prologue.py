@@ -42,8 +42,8 @@ class PrologueOperands(nl.NKIObject):
     they are of."""
 
     asked: Prologue
-    scale: object
-    shift: object
+    scale: Any
+    shift: Any
     image_planes: int
     kept: dict = field(default_factory=dict)
     kept_bytes: int = 0
@@ -257,9 +257,37 @@ class Chunk:
 class Gate:
     """A product that is due: x_sbuf *= factor, or its sigmoid, views of SBUF of one shape from partition 0 on."""
 
-    x_sbuf: object
-    factor: object
+    x_sbuf: Any
+    factor: Any
     is_sigmoid: bool
+
+    def finish(self, ledger):
+        """Round it once to x's dtype: by Vector or GpSimd as the ledger says, or for None by Vector. A sigmoid is
+        Scalar's, in fp32."""
+        factor, elements = self.factor, size_of(self.x_sbuf.shape[1:])
+        if self.is_sigmoid:
+            factor = nl.ndarray(self.x_sbuf.shape, dtype=nl.float32, buffer=nl.sbuf)
+            nisa.activation(dst=factor, op=nl.sigmoid, data=self.factor)
+        engine = nisa.engine.vector
+        if ledger is not None:
+            engine = pick_sum(ledger, elements, is_16bit(factor.dtype))
+            if self.is_sigmoid:
+                ledger.scalar = ledger.scalar + START_WORK + elements * SCALAR_WORK
+        nisa.tensor_tensor(dst=self.x_sbuf, data1=self.x_sbuf, data2=factor, op=nl.multiply, engine=engine)
+
+
+@dataclass
+class Arrival:
+    """A prologue that is due: x_sbuf = act(x_sbuf * scale + shift), numbers [P, 1] or None."""
+
+    x_sbuf: object
+    prologue: PrologueOperands
+    scale: object
+    shift: object
+
+    def finish(self, ledger):
+        """Take it in place."""
+        self.prologue.issue(self.x_sbuf, self.x_sbuf, self.scale, self.shift, ledger)
 
 
 def load_rows(dst, source, pattern, offset):
@@ -294,20 +322,9 @@ def gates_of(tiles, is_sigmoid):
 
 
 def finish_gates(gates, ledger, left=0):
-    """Take products that are due, all but the last `left`, rounded once to x's dtype: by Vector or GpSimd as the ledger
-    says, or for None by Vector. A sigmoid is Scalar's, in fp32."""
+    """Take what is due of x, products or a prologue, all but the last `left`."""
     while len(gates) > left:
-        gate = gates.pop(0)
-        factor, elements = gate.factor, size_of(gate.x_sbuf.shape[1:])
-        if gate.is_sigmoid:
-            factor = nl.ndarray(gate.x_sbuf.shape, dtype=nl.float32, buffer=nl.sbuf)
-            nisa.activation(dst=factor, op=nl.sigmoid, data=gate.factor)
-        engine = nisa.engine.vector
-        if ledger is not None:
-            engine = pick_sum(ledger, elements, is_16bit(factor.dtype))
-            if gate.is_sigmoid:
-                ledger.scalar = ledger.scalar + START_WORK + elements * SCALAR_WORK
-        nisa.tensor_tensor(dst=gate.x_sbuf, data1=gate.x_sbuf, data2=factor, op=nl.multiply, engine=engine)
+        gates.pop(0).finish(ledger)
 
 
 def gather_rows(dst, rows_hbm, pattern, offset, indices):

@@ -23,12 +23,12 @@ from ..rules import CONV2D_DTYPES, FILTER_PERMS
 from ..schedules import activation_stationary, implicit_gemm_build
 from ..schedules.geometry import Geometry, num_taps
 from ..schedules.implicit_gemm_channels import packed_channels
-from ..schedules.options import Options, Prologue, norm_unsupported, prologue_unsupported, statistics_unsupported
+from ..schedules.options import Options, norm_unsupported, prologue_unsupported, statistics_unsupported
 from ..schedules.pairs_of_planes import beside_pairs_unsupported, pairs_unsupported, with_pairs
 from ..simulator import ArraySpec
 from ..simulator.timing import Rates
 from .cost.algorithm import Shape
-from .operation import Operation, epilogue_arguments, epilogue_of
+from .operation import Operation, epilogue_arguments, epilogue_of, prologue_arguments, prologue_of
 from .parts import part_of
 from .request import X_PERMS, Y_PERMS, Asked, Config, Request, kernel_arguments, nl_name
 
@@ -235,21 +235,9 @@ def options_of(problem: ConvProblem, asked: Asked) -> Options:
         residual=asked.residual is not None,
         scaled=asked.scaled,
         strict_nonfinite=asked.strict_nonfinite,
-        prologue=Prologue(asked.x_scale or "", asked.x_shift or "", asked.x_activation or "", asked.x_upsample),
+        prologue=prologue_of(asked),
         statistics=asked.return_stats is not None,
     )
-
-
-def prologue_arguments(problem: ConvProblem, asked: Asked) -> dict[str, Any]:
-    """A kernel's arguments of a prologue, without data; nothing for what is not asked for."""
-    found: dict[str, Any] = {} if asked.x_activation is None else {"x_activation": asked.x_activation}
-    found |= {"x_upsample": asked.x_upsample} if asked.x_upsample > 1 else {}
-    for name in ("x_scale", "x_shift"):
-        form = getattr(asked, name)
-        if form is not None:
-            shape = (problem.C,) if form == "channel" else (problem.N, problem.C)
-            found[name] = ArraySpec(shape, "float32")
-    return found
 
 
 def asked_against_problem(problem: ConvProblem, asked: Asked) -> Iterator[NkiconvError]:

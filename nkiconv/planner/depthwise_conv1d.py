@@ -15,10 +15,11 @@ from ..problem import ConvProblem
 from ..rules import CONV2D_DTYPES, KERNEL_DTYPES
 from ..schedules.depthwise import Options, RowGeometry
 from ..schedules.depthwise_rule import default_of, unsupported_reason
+from ..schedules.options import PROLOGUE_ARGUMENTS
 from ..simulator import ArraySpec
 from ..simulator.timing import Rates
 from .cost.algorithm import Shape
-from .operation import Operation, epilogue_arguments, epilogue_of
+from .operation import Operation, epilogue_arguments, epilogue_of, prologue_arguments, prologue_of
 from .request import X_PERMS, Y_PERMS, Asked, Config, Request, kernel_arguments, nl_name
 
 
@@ -45,16 +46,18 @@ class DepthwiseConv1d(Operation):
         if asked.initial_state or asked.return_final_state:
             yield from refused(GeometryError, *rules.state(problem.width))
         yield from chunk_violations(problem, asked)
+        if asked.has_prologue:
+            yield from refused(DtypeError, rules.prologue_fits(problem.dtype, "x"))
         lacking = ("precision", None), ("scaled", False), ("packed", False), ("return_stats", None)
-        on_x = (("x_scale", None), ("x_shift", None), ("x_activation", None), ("x_upsample", 1))
         on_y = (("y_norm", None), *((name, False) for name in pixel_norms.BELONG))
-        for name, plain in (*lacking, ("initial_frames", 0), ("return_final_frames", 0), *on_x, *on_y):
+        for name, plain in (*lacking, ("initial_frames", 0), ("return_final_frames", 0), ("x_upsample", 1), *on_y):
             value = getattr(asked, name)
             if value != plain:
                 yield UnsupportedError(f"{name}={value!r}: depthwise_conv1d has none; drop it")
 
     def whole_shape(self, request: Request, rates: Rates, times: int = 1) -> Shape:
         geometry = geometry_of(request.problem, times, request.asked.chunks)
+        geometry = replace(geometry, prologue=prologue_of(request.asked))
         return Shape(geometry, options_of(request.problem, request.asked), request.lnc, rates)
 
     def default_of(self, shape: Shape) -> str:
@@ -74,6 +77,7 @@ class DepthwiseConv1d(Operation):
         kwargs |= epilogue_arguments(problem, asked)
         if asked.chunks is not None:
             kwargs["chunks"] = asked.chunks
+        kwargs |= prologue_arguments(problem, asked)
         if asked.initial_state:
             kwargs["initial_state"] = ArraySpec((problem.N, problem.C, problem.width.window - 1), dtype)
         if asked.return_final_state:
@@ -123,6 +127,8 @@ def chunk_violations(problem: ConvProblem, asked: Asked) -> Iterator[NkiconvErro
             f"chunks={chunks!r}, W={problem.W}, Q={problem.Q}: a factor of y has its extents; pad so that Q is W, with "
             f"stride 1"
         )
+    if asked.has_prologue:
+        yield from refused(UnsupportedError, rules.chunks_plain(chunks, PROLOGUE_ARGUMENTS))
     if "C" in chunks and asked.residual is not None:
         yield UnsupportedError(f"chunks={chunks!r}: y has a factor in a residual's place; add the residual to y")
 

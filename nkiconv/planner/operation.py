@@ -14,7 +14,7 @@ from ..errors import NkiconvError
 from ..kernels._epilogue import read_epilogue
 from ..problem import ConvProblem
 from ..rules import RESIDUAL_POSITIONS, in_words_of
-from ..schedules.options import Epilogue, Norm
+from ..schedules.options import Epilogue, Norm, Prologue
 from ..simulator import ArraySpec
 from ..simulator.timing import Rates
 from . import clock, cost
@@ -271,4 +271,21 @@ def epilogue_arguments(problem: ConvProblem, asked: Asked) -> dict[str, Any]:
         found |= {"return_before_norm": True} if asked.return_before_norm else {}
     if asked.out_dtype is not None:
         found["out_dtype"] = getattr(nl, nl_name(asked.out_dtype))
+    return found
+
+
+def prologue_of(asked: Asked) -> Prologue:
+    """The kernel's own description of what happens to x on its way in."""
+    return Prologue(asked.x_scale or "", asked.x_shift or "", asked.x_activation or "", asked.x_upsample)
+
+
+def prologue_arguments(problem: ConvProblem, asked: Asked) -> dict[str, Any]:
+    """A kernel's arguments of a prologue, without data; nothing for what is not asked for."""
+    found: dict[str, Any] = {} if asked.x_activation is None else {"x_activation": asked.x_activation}
+    found |= {"x_upsample": asked.x_upsample} if asked.x_upsample > 1 else {}
+    for name in ("x_scale", "x_shift"):
+        form = getattr(asked, name)
+        if form is not None:
+            shape = (problem.C,) if form == "channel" else (problem.N, problem.C)
+            found[name] = ArraySpec(shape, "float32")
     return found

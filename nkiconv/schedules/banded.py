@@ -26,7 +26,7 @@ from .depthwise import (
     part_most,
     part_span,
 )
-from .options import finish_instructions
+from .options import PROLOGUE_ARGUMENTS, finish_instructions
 from .settings import SHARDS, Config, Settings, choice, count, double, flag, half, less, more, setting, warm_up
 from .tiles import BANK_BYTES, BANK_COLUMNS, PARTS, cut, cut_into, div_ceil, fits_sbuf
 
@@ -167,8 +167,9 @@ def banded_sbuf_bytes(geometry: RowGeometry, options: Options, blocks: BandedSch
     x_width = blocks.columns + (blocks.num_taps + chunks) * blocks.apart
     y_width = blocks.columns + chunks * blocks.apart
     rows_in = A * blocks.block * (div_ceil(x_width, chunks) + 2 * blocks.apart) * item
+    rows_in += gate_bytes(geometry, rows_in)
     if gate_of(geometry):  # three tiles instead of two
-        rows_in = (rows_in + gate_bytes(geometry, rows_in)) * 3 // 2
+        rows_in = rows_in * 3 // 2
     rows_out = A * (blocks.out_block * div_ceil(y_width, chunks) + blocks.chunk_columns) * options.epilogue.y_itemsize
     if options.epilogue.residual != "":
         rows_out = rows_out * 3
@@ -209,6 +210,8 @@ def shape_unsupported(geometry: RowGeometry, options: Options, config: Config) -
             f"rhs_dilation={geometry.dilation}, stride={geometry.stride}: banded takes one of them above 1; use mixed "
             f"or vector"
         )
+    if geometry.prologue.asked and options.state:
+        return f"{PROLOGUE_ARGUMENTS}: banded takes none behind a state; use mixed or vector"
     if options.strict_nonfinite:
         return "strict_nonfinite=True: banded multiplies zeros between channels; use vector"
     return ""
@@ -427,6 +430,7 @@ def count_banded_instructions(geometry: RowGeometry, options: Options, blocks: B
 def count_tile(geometry: RowGeometry, options: Options, blocks: BandedSchedule, tile: BandedTile) -> int:
     """Most instructions of one tile."""
     gated = gate_instructions(geometry, tile.blocks_in * blocks.block * blocks.per_group)
+    gated += blocks.per_group if geometry.prologue.asked else 0
     pieces = len(sum_spans(tile))
     end = 1 + finish_instructions(options.epilogue)
     count = 32 + 2 * (tile.blocks_in + tile.blocks_out * end) + 8 * (tile.chunks_in + tile.chunks_out)

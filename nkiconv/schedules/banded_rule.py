@@ -33,7 +33,7 @@ from .banded import (
     sum_spans,
     tile_columns,
 )
-from .depthwise import Options, RowGeometry, gate_ns, inputs_of, part_most, shards_of, sigmoid_ns
+from .depthwise import Options, RowGeometry, arrival_ns, gate_ns, inputs_of, part_most, shards_of
 from .engines import Engines
 from .settings import Config, declarations, descended
 from .tiles import BANK_COLUMNS, PARTS, div_ceil
@@ -377,7 +377,7 @@ def _work(geometry: RowGeometry, options: Options, blocks: BandedSchedule, tile:
         vector=x * (copy_ns + gate_ns(geometry, target))
         + (sums + y) * target.vector_ns
         + reads * target.vector_fixed_psum_ns,
-        scalar=(x + sums + y) * target.scalar_ns + x * sigmoid_ns(geometry, target) + reads * target.scalar_fixed_ns,
+        scalar=(x + sums + y) * target.scalar_ns + x * arrival_ns(geometry, target) + reads * target.scalar_fixed_ns,
         load=inputs_of(geometry) * engines.busy_ns(rows, row_ns, num_bytes) if tile.datan else 0.0,
         store=engines.busy_ns(out_rows, y_ns, out_rows * channels * run_out * epilogue.y_itemsize),
         bands=bands_ns,

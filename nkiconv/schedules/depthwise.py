@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..simulator.timing.target import Target
-from .options import Epilogue
+from .options import NO_PROLOGUE, NUMBERS_BYTES, PROLOGUE_ARGUMENTS, Epilogue, Prologue
 from .settings import SHARDS
 from .tiles import INSTRUCTIONS_MAX, PARTS, div_ceil, share
 
@@ -50,6 +50,8 @@ class RowGeometry:
     flipped: bool = False
     #: what the chunks of x's channels are, of `rules.CHUNKS`, C channels each; the input alone: "x"
     chunks: str = "x"
+    #: what happens to each element of x as it arrives
+    prologue: Prologue = NO_PROLOGUE
     #: how many times the work of this the problem has that the host plans by it: instructions are counted of all
     times: int = 1
 
@@ -81,13 +83,16 @@ def inputs_of(geometry: RowGeometry) -> int:
 
 
 def gate_bytes(geometry: RowGeometry, loaded: int) -> int:
-    """Bytes a partition beside x as loaded: the factor, and two sigmoids."""
+    """Bytes a partition beside x as loaded: the factor, and two sigmoids, or the numbers of a prologue."""
     gate = gate_of(geometry)
-    return (loaded if gate else 0) + (2 * 4 * GATED_ELEMENTS if gate == "G" else 0)
+    numbers = NUMBERS_BYTES if geometry.prologue.asked else 0
+    return (loaded if gate else 0) + (2 * 4 * GATED_ELEMENTS if gate == "G" else 0) + numbers
 
 
 def gate_instructions(geometry: RowGeometry, elements: int) -> int:
     """Instructions of a load of x beside itself, at most."""
+    if geometry.prologue.asked:
+        return 4
     return 1 + 2 * div_ceil(elements, GATED_ELEMENTS) if gate_of(geometry) else 0
 
 
@@ -97,9 +102,14 @@ def gate_ns(geometry: RowGeometry, target: Target) -> float:
     return (target.vector_16bit_ns if fast else target.vector_ns) if gate_of(geometry) else 0.0
 
 
-def sigmoid_ns(geometry: RowGeometry, target: Target) -> float:
-    """The same of the sigmoid on Scalar."""
-    return target.scalar_ns if gate_of(geometry) == "G" else 0.0
+def arrival_ns(geometry: RowGeometry, target: Target) -> float:
+    """The same of the sigmoid, or of a prologue, on Scalar."""
+    return target.scalar_ns if gate_of(geometry) == "G" or geometry.prologue.asked else 0.0
+
+
+def prologue_unsupported(geometry: RowGeometry, name: str) -> str:
+    """Why an algorithm without one does not run a prologue, or ""."""
+    return f"{PROLOGUE_ARGUMENTS}: {name} takes none; use mixed, vector or banded" if geometry.prologue.asked else ""
 
 
 def residual_places(geometry: RowGeometry) -> tuple[int, int, int, int]:

@@ -20,7 +20,15 @@ from dataclasses import dataclass, replace
 from ..simulator.timing import Rates
 from ..simulator.timing.target import Target
 from .channels import ChannelBlock, channel_block, channel_halves
-from .depthwise import Options, RowGeometry, gate_bytes, gate_instructions, inputs_of, instructions_unsupported
+from .depthwise import (
+    Options,
+    RowGeometry,
+    gate_bytes,
+    gate_instructions,
+    inputs_of,
+    instructions_unsupported,
+    prologue_unsupported,
+)
 from .settings import Config, Settings, count, double, flag, half, setting, warm_up
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, SBUF_BYTES, div_ceil
 
@@ -184,7 +192,7 @@ class DotUnit:
 
 def unsupported(geometry: RowGeometry, options: Options, config: Config, cores: int) -> str:
     """Why this algorithm does not run a convolution on `cores` cores; "" if it does."""
-    reason = dot_config_unsupported(config)
+    reason = dot_config_unsupported(config) or prologue_unsupported(geometry, "dot")
     if reason != "":
         return reason
     if options.strict_nonfinite:

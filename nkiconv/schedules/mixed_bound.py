@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ..simulator.timing.target import Target
 from .banded import shape_unsupported
-from .depthwise import Options, RowGeometry, gate_ns, inputs_of, sigmoid_ns
+from .depthwise import Options, RowGeometry, arrival_ns, gate_ns, inputs_of
 from .engines import Engines
 from .mixed import (
     GATED_AHEAD,
@@ -146,7 +146,7 @@ def _loads(
 def _gated(geometry: RowGeometry, elements: int, engines: Engines, there: float) -> float:
     """When so many elements of x are multiplied by their gate."""
     target = engines.target
-    for name, element_ns in (("scalar", sigmoid_ns(geometry, target)), ("vector", gate_ns(geometry, target))):
+    for name, element_ns in (("scalar", arrival_ns(geometry, target)), ("vector", gate_ns(geometry, target))):
         if element_ns:
             busy_ns = target.vector_fixed_ns + elements * element_ns
             there = engines.on(name, there, busy_ns, busy_ns)

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from ..simulator.hardware import PARTITIONS
 from ..simulator.timing.target import Target
-from .depthwise import RowGeometry, gate_ns, inputs_of, sigmoid_ns
+from .depthwise import RowGeometry, arrival_ns, gate_ns, inputs_of
 from .options import Epilogue
 from .tiles import BANK_COLUMNS, div_ceil
 
@@ -148,7 +148,7 @@ def work_of(recipe: Recipe, geometry: RowGeometry, epilogue: Epilogue, target: T
     elif head:
         gpsimd = target.gpsimd_ns + target.gpsimd_fixed_ns / piece
     vector += geometry.stride * gate_ns(geometry, target)
-    scalar += geometry.stride * sigmoid_ns(geometry, target)
+    scalar += geometry.stride * arrival_ns(geometry, target)
     vector += prices.vector * (bool(epilogue.residual) + epilogue.by_sigmoid)
     if epilogue.activation or (epilogue.bias and not has_product(recipe) and not epilogue.residual):
         scalar += prices.scalar

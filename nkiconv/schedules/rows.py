@@ -115,6 +115,8 @@ def stacked_images(geometry: RowGeometry, shard: str, alone: bool) -> int:
 
 def stack_height(geometry: RowGeometry, shard: str, P: int, alone: bool) -> int:
     """Groups that fill the partitions of a tile with P channels, as far as there are columns and images for them."""
+    if geometry.prologue.asked:  # whose padding stays zero: all partitions have as much of it
+        return 1
     stretches = stacked_images(geometry, shard, alone) * div_ceil(part_columns(geometry, shard), STRETCH_MIN)
     return max(1, min(PARTITIONS // P, stretches))
 

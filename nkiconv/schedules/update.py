@@ -22,6 +22,7 @@ from .depthwise import (
     gate_ns,
     inputs_of,
     instructions_unsupported,
+    prologue_unsupported,
 )
 from .engines import Engines
 from .settings import Config, Settings, choice, count, warm_up
@@ -157,7 +158,7 @@ def fill_bank(geometry: RowGeometry, options: Options, target: Target) -> tuple[
 
 def unsupported(geometry: RowGeometry, options: Options, config: Config, cores: int) -> str:
     """Why this algorithm does not run a convolution on `cores` cores; "" if it does."""
-    reason = UpdateSettings.unsupported_reason(config)
+    reason = UpdateSettings.unsupported_reason(config) or prologue_unsupported(geometry, "update")
     if reason != "":
         return reason
     settings = update_settings(geometry, options, config)

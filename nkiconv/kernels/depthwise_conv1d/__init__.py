@@ -6,7 +6,7 @@ from ...schedules.depthwise_rule import ALGORITHMS
 from .._arguments import check_bias, check_choice, check_flags, check_residual, read_out_dtype
 from .._epilogue import read_epilogue
 from .dispatch import convolve
-from .geometry import Operands, of_chunks, read_geometry
+from .geometry import Operands, of_chunks, read_geometry, with_prologue
 from .state import check_state, final_state
 
 __all__ = ["ALGORITHMS", "depthwise_conv1d_implicit_gemm"]
@@ -37,6 +37,9 @@ def depthwise_conv1d_implicit_gemm(
     return_final_state=False,
     flipped=False,
     chunks=None,
+    x_scale=None,
+    x_shift=None,
+    x_activation=None,
 ):
     """y[n, c, 0, q] = sum over s of w[c, 0, 0, s] * xp[n, c, 0, q * stride_w + s * rhs_dilation_w], and an epilogue.
 
@@ -52,22 +55,19 @@ def depthwise_conv1d_implicit_gemm(
         filter_ref: [C, 1, 1, S] in HBM after kern_perm; fp32 with fp32 images, bf16 or fp16 with either of them.
         padding: ((0, 0), (left, right)), ints of any sign. stride, rhs_dilation, lhs_dilation: (1, w), w >= 1.
         feature_group_count: C, or 1, which is read as C. batch_group_count: 1.
-        in_perm, kern_perm: canonical = transpose(storage, perm); None is the identity.
-        out_perm: storage = transpose(canonical, out_perm).
+        in_perm, kern_perm: canonical = transpose(storage, perm); out_perm: storage = transpose(canonical, out_perm).
         strict_nonfinite: True: NaN and Inf reach exactly the outputs that the definition gives them; can be slower. By
             default one in x, w (or bias, with banded) may also reach what shares its tile, at most 128 rows or
             channels (docs/algorithms.md). None is lost, but that of a filter tap that meets only padding may not show.
-        algorithm: one of `ALGORITHMS`; None leaves the choice to the kernel.
-        config: settings of that algorithm, a tuple of (name, value) pairs as in `Plan.config`; None: its defaults.
+        algorithm: one of `ALGORITHMS`; None: the kernel's choice. config: its settings as in `Plan.config`, or None.
         bias: [C] in HBM, fp32, bf16 or fp16, added to every sum of its channel.
         activation: None or a name of `nkiconv.rules.ACTIVATIONS`, as torch defines it.
         residual: in HBM, shape of y as stored; fp32, bf16 or fp16. residual_position: "pre_activation",
             y = act(conv + bias + residual), or "post_activation", y = act(conv + bias) + residual.
         out_dtype: nl.bfloat16, nl.float16 or nl.float32; None: img_ref's.
-        initial_state: [N, C, (S - 1) * dilation] in HBM, img_ref's dtype: what precedes the rows, instead of the zeros
-            of the left padding, which must have that width.
+        initial_state: [N, C, (S - 1) * dilation] in HBM, img_ref's dtype, in place of a left padding of that width.
         return_final_state: also return the next initial_state. flipped: taps run backwards, as in gradients by x.
-        chunks: None, or what chunks of C channels img_ref [N, chunks * C, 1, W] has: see `nkiconv.depthwise_conv1d`.
+        chunks, x_scale, x_shift, x_activation: as of `nkiconv.depthwise_conv1d`; img_ref is [N, chunks * C, 1, W].
 
     Returns: [N, C, 1, Q] in HBM (transposed by out_perm), of out_dtype; with return_final_state the pair of it and
         [N, C, (S - 1) * dilation], img_ref's dtype. Sums, bias, activation and residual are fp32.
@@ -89,7 +89,7 @@ def depthwise_conv1d_implicit_gemm(
     options = Options(epilogue=epilogue, state=initial_state is not None, strict_nonfinite=strict_nonfinite)
     y_hbm = nl.ndarray(y_shape, dtype=y_dtype, buffer=nl.shared_hbm)
     operands = Operands(img_ref, filter_ref, y_hbm, bias=bias, residual=residual, state=initial_state)
-    operands = of_chunks(operands, geometry)
+    operands, geometry = with_prologue(of_chunks(operands, geometry), geometry, x_scale, x_shift, x_activation)
     final_hbm = final_state(operands, geometry) if return_final_state else None
     convolve(algorithm, operands, geometry, options, config)
     return (y_hbm, final_hbm) if return_final_state else y_hbm

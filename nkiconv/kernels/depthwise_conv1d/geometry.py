@@ -8,9 +8,10 @@ from ... import rules
 from ..._nki import nl
 from ...axis import Axis
 from ...schedules.depthwise import RowGeometry, chunk_start, gate_of
+from ...schedules.options import PROLOGUE_ARGUMENTS
 from ...schedules.tiles import dense_strides, picked, require, result_strides
 from .._arguments import IDENTITY, check_tensors, refuse
-from .._prologue import Chunk, gates_of
+from .._prologue import Chunk, PrologueOperands, gates_of, read_prologue
 
 #: A number of any dtype whose sigmoid is 1.
 ONE_BY_SIGMOID = 10000.0
@@ -50,6 +51,16 @@ def of_chunks(operands, geometry):
     img_ref = operands.x
     x, gate = chunk_of(img_ref, geometry, "x"), chunk_of(img_ref, geometry, gate_of(geometry))
     return replace(operands, x=x, gate=gate, residual=img_ref if "C" in geometry.chunks else operands.residual)
+
+
+def with_prologue(operands, geometry, x_scale, x_shift, x_activation):
+    """(operands, geometry) of x that something happens to as it arrives, or as they are."""
+    prologue = read_prologue((x_scale, x_shift, x_activation), 1, operands.x, geometry.N, geometry.C)
+    if not prologue.asked:
+        return operands, geometry
+    refuse(rules.chunks_plain(None if geometry.chunks == "x" else geometry.chunks, PROLOGUE_ARGUMENTS))
+    found = PrologueOperands(prologue, x_scale, x_shift, image_planes=1)
+    return replace(operands, prologue=found), replace(geometry, prologue=prologue)
 
 
 def sources_of(operands):
@@ -132,7 +143,8 @@ class Operands:
     """Tensors in HBM; None where there is none. x, w, y as the geometry's strides say, x and its factor as
     `chunk_of` has them; bias [C]; residual as `residual_places` says.
 
-    state: [N, C, pad_left], what precedes each row; sums: [C] fp32, to be the sums of each filter's taps.
+    state: [N, C, pad_left], what precedes each row; prologue: PrologueOperands; sums: [C] fp32, to be the sums of each
+    filter's taps.
     """
 
     x: object
@@ -143,6 +155,7 @@ class Operands:
     state: object
     sums: object = None
     gate: object = None
+    prologue: object = None
 
 
 def parts_of_core():

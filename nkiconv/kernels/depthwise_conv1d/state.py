@@ -12,6 +12,9 @@ state, as one run, lands `W` elements further left than it lay, and an engine co
 Bound by HBM, or by that copy at 0.52 ns an element of 128 partitions on Vector, 0.83 on Scalar.
 """
 
+import functools
+from dataclasses import dataclass
+
 from ... import rules
 from ..._nki import nisa, nl
 from ...axis import Axis
@@ -19,7 +22,8 @@ from ...schedules.tiles import cut, share
 from .._arguments import refuse
 from .._dma import copy
 from .._engines import is_16bit, new_ledger, pick
-from .._prologue import finish_gates, load_rows, rows_in_hbm
+from .._epilogue import FUNCTIONS
+from .._prologue import PrologueOperands, finish_gates, load_rows, rows_in_hbm
 from .geometry import gates_due
 
 #: Columns of the tile of zeros that fills a state: 16 KiB a partition in fp32, besides whatever the algorithm holds.
@@ -55,23 +59,23 @@ def final_state(operands, geometry):
     """The final state in HBM, [N, C, pad_left]."""
     x = operands.x
     final_hbm = nl.ndarray((geometry.N, geometry.C, geometry.pad_left), dtype=x.dtype, buffer=nl.shared_hbm)
-    store_final_state(x, operands.state, final_hbm, geometry, gate=operands.gate)
+    store_final_state(x, operands.state, final_hbm, geometry, gate=operands.gate, prologue=operands.prologue)
     return final_hbm
 
 
-def store_final_state(x_hbm, state_hbm, final_hbm, geometry, first=0, row=0, state_row=0, gate=None):
+def store_final_state(x_hbm, state_hbm, final_hbm, geometry, first=0, row=0, state_row=0, gate=None, prologue=None):
     """Write final_hbm [N, C, pad_left]; each core its share of the rows, or of the channels of each image.
 
     first: element of x that the rows begin with; row, state_row: the first of them in final_hbm and in state_hbm.
-    gate: x's factor, or None.
+    gate: x's factor, or None; prologue: PrologueOperands, or None.
     """
     itemsize = geometry.itemsize
     long = geometry.pad_left * itemsize >= LONG_RUN_BYTES
     ends = min(geometry.pad_left, geometry.W) * itemsize > TINY_BYTES and geometry.W * itemsize >= SHORT_ROW_BYTES
-    direct = gate is None and (long or (ends and geometry.x_w == 1))
+    direct = gate is None and prologue is None and (long or (ends and geometry.x_w == 1))
     step = geometry.x_n if geometry.C == 1 else geometry.x_c
     images, rows = geometry.N, geometry.C
-    if geometry.C == 1 or geometry.x_n == geometry.C * geometry.x_c:
+    if prologue is None and (geometry.C == 1 or geometry.x_n == geometry.C * geometry.x_c):
         images, rows = 1, geometry.N * geometry.C
     mine = share(rows, nl.num_programs(), nl.program_id(0))
     ledger, sources = new_ledger(), [x_hbm] if gate is None else [x_hbm, gate]
@@ -86,7 +90,8 @@ def store_final_state(x_hbm, state_hbm, final_hbm, geometry, first=0, row=0, sta
         if direct:
             store_rows(x_hbm, state_hbm, final_hbm, geometry, *places)
         else:
-            store_short_rows(sources, state_hbm, final_hbm, geometry, *places, ledger)
+            numbers = None if prologue is None else RowNumbers(prologue, n, mine[0])
+            store_short_rows(sources, state_hbm, final_hbm, geometry, *places, ledger, numbers)
 
 
 def store_rows(x_hbm, state_hbm, final_hbm, geometry, row0, state_row0, rows, offset, step):
@@ -107,7 +112,34 @@ def store_rows(x_hbm, state_hbm, final_hbm, geometry, row0, state_row0, rows, of
                 store_zeros(kept_hbm, final_hbm.dtype, rows, kept)
 
 
-def store_short_rows(sources, state_hbm, final_hbm, geometry, row0, state_row0, rows, offset, step, ledger):
+@dataclass
+class RowNumbers:
+    """What rows of an image are scaled and shifted by, from a channel on."""
+
+    prologue: PrologueOperands
+    image: int
+    channel: int
+
+    def apply(self, tail_sbuf, row):
+        """tail = act(tail * scale + shift) of [partitions, rows, elements], the first of them row number `row`."""
+        partitions, length, width = tail_sbuf.shape
+        asked, found = self.prologue.asked, tail_sbuf
+        for hbm, op in ((self.prologue.scale, nl.multiply), (self.prologue.shift, nl.add)):
+            if hbm is not None:
+                numbers_sbuf = nl.ndarray((partitions, length), dtype=nl.float32, buffer=nl.sbuf)
+                start = self.channel + row + (0 if len(hbm.shape) == 1 else self.image * hbm.shape[1])
+                copy(numbers_sbuf, hbm.ap(pattern=[[length, partitions], [1, length]], offset=start))
+                into = nl.ndarray(tail_sbuf.shape, dtype=nl.float32, buffer=nl.sbuf)
+                each = numbers_sbuf.expand_dim(2).broadcast(2, width)
+                nisa.tensor_tensor(dst=into, data1=found, data2=each, op=op, engine=nisa.engine.vector)
+                found = into
+        op = FUNCTIONS[asked.activation] if asked.activation else nl.copy
+        nisa.activation(dst=tail_sbuf, op=op, data=found)
+
+
+def store_short_rows(
+    sources, state_hbm, final_hbm, geometry, row0, state_row0, rows, offset, step, ledger, numbers=None
+):
     """The same through SBUF, in tiles [partitions, rows of a partition, elements]."""
     row, most = 0, rows_of_tile(geometry)
     while row < rows:
@@ -115,7 +147,8 @@ def store_short_rows(sources, state_hbm, final_hbm, geometry, row0, state_row0, 
         partitions = min(nl.tile_size.pmax, (rows - row) // length)
         apart = (length * step, length)
         places = (row0 + row, state_row0 + row, offset + row * step)
-        store_tile(sources, state_hbm, final_hbm, geometry, places, (partitions, length), apart, step, ledger)
+        tile, of_tile = (partitions, length), None if numbers is None else functools.partial(numbers.apply, row=row)
+        store_tile(sources, state_hbm, final_hbm, geometry, places, tile, apart, step, ledger, of_tile)
         row += partitions * length
 
 
@@ -143,11 +176,11 @@ def rows_of_tile(geometry):
     return max(1, STATE_TILE_BYTES // ((geometry.pad_left + loaded_of_row(geometry)) * geometry.itemsize))
 
 
-def store_tile(sources, state_hbm, final_hbm, geometry, places, tile, apart, step, ledger):
+def store_tile(sources, state_hbm, final_hbm, geometry, places, tile, apart, step, ledger, arrive=None):
     """Rows of the final state, (partitions, rows of each).
 
     places: the first in final_hbm, in state_hbm, and its element of x; apart: elements of x, and rows of states, from
-    one partition to the next; step: elements of x from row to row.
+    one partition to the next; step: elements of x from row to row; arrive: takes a prologue of elements of x in place.
     """
     (row, state_row, offset), (partitions, length) = places, tile
     size, width = geometry.pad_left, loaded_of_row(geometry)
@@ -164,6 +197,8 @@ def store_tile(sources, state_hbm, final_hbm, geometry, places, tile, apart, ste
     for source in sources:
         tails.append(load_tails(source, geometry, start, step, (partitions, apart[0]), length, width))
     finish_gates(gates_due(geometry, tails), None)
+    if arrive is not None:
+        arrive(tails[0])
     nisa.tensor_copy(
         dst=final_sbuf[0:partitions, 0:length, size - from_x : size],
         src=tails[0][0:partitions, 0:length, width - from_x : width],

@@ -1,5 +1,8 @@
 """The stages of `banded`, piece by piece: rows to blocks, blocks to sums, sums to rows."""
 
+from dataclasses import dataclass
+from typing import Any
+
 from ...._nki import nisa, nl
 from ....schedules.banded import even, in_pieces, is_ragged, out_pieces, outs_a_bank, sum_spans, transposes_a_bank
 from ....schedules.depthwise import residual_places
@@ -7,7 +10,7 @@ from ....schedules.tiles import div_ceil, share
 from ..._dma import load, store
 from ..._engines import SCALAR_WORK, VECTOR_WORK, is_16bit, pick
 from ..._epilogue import evacuate
-from ..._prologue import finish_gates, load_rows, outside_of
+from ..._prologue import Arrival, finish_gates, load_rows, outside_of
 from ..._warm import accumulator
 from ..geometry import gates_due, sources_of
 from .bands import as_words
@@ -25,7 +28,63 @@ def load_banded_rows(run, index):
     # the factor first: its sigmoid comes before the product
     for source, ring in reversed([*zip(sources_of(run.operands), run.rings)]):
         tiles.insert(0, load_source(run, tile, ring[index % len(ring)], source))
-    held.rows_in, held.gates = tiles[0], gates_due(geometry, tiles)
+    held.rows_in, held.gates = tiles[0], gates_due(geometry, tiles) + arrivals(run, tile, tiles[0])
+
+
+@dataclass
+class Padding:
+    """Columns in front of rows, or after them, that are zeros again once a prologue has met them: of partitions below
+    `rows`, or of the others."""
+
+    x_sbuf: Any
+    rows: int
+    below: bool
+
+    def finish(self, _ledger):
+        """Have the zeros written."""
+        _, channels, columns = self.x_sbuf.shape
+        nisa.affine_select(
+            dst=self.x_sbuf,
+            pattern=[[0, channels], [0, columns]],
+            channel_multiplier=1,
+            on_true_tile=self.x_sbuf,
+            on_false_value=0.0,
+            cmp_op=nl.greater_equal if self.below else nl.less,
+            offset=-self.rows,
+        )
+
+
+def arrivals(run, tile, rows_sbuf):
+    """The prologue of a tile's rows, channel by channel, and the zeros of their padding; none without one."""
+    prologue, geometry = run.operands.prologue, run.geometry
+    if prologue is None:
+        return []
+    partitions, A, size = rows_sbuf.shape
+    numbers = [load_numbers(run, tile, hbm) for hbm in (prologue.scale, prologue.shift)]
+    found = []
+    for a in range(A):
+        of_a = (None if one is None else one[0:partitions, a, 0:1] for one in numbers)
+        found.append(Arrival(rows_sbuf[0:partitions, a, 0:size], prologue, *of_a))
+    begin = (tile.j0 + tile.data0) * run.blocks.block - geometry.pad_left
+    after = begin + tile.chunks_in * size - geometry.W
+    if begin < 0:
+        found.append(Padding(rows_sbuf[0:partitions, 0:A, 0 : 0 - begin], tile.rows, True))
+    if after > 0:
+        last = (tile.chunks_in - 1) * tile.rows
+        found.append(Padding(rows_sbuf[0:partitions, 0:A, size - after : size], last, False))
+    return found
+
+
+def load_numbers(run, tile, hbm):
+    """Numbers of x's channels for a tile's rows, fp32 [partitions, a, 1]; None of None."""
+    if hbm is None:
+        return None
+    numbers_sbuf = nl.ndarray((tile.chunks_in * tile.rows, run.blocks.per_group, 1), dtype=nl.float32, buffer=nl.sbuf)
+    if tile.last < run.blocks.per_group:
+        nisa.memset(dst=numbers_sbuf, value=0.0, engine=nisa.engine.gpsimd)
+    strides = (0 if len(hbm.shape) == 1 else run.geometry.C, 1, 0)
+    move_chunks(run, tile, numbers_sbuf, hbm, strides, (0, tile.chunks_in), 0, 0, 1, load)
+    return numbers_sbuf
 
 
 def load_source(run, tile, buffer, source):

@@ -23,7 +23,7 @@ from ....schedules.rows import (
 )
 from ....schedules.tiles import div_ceil
 from ..._dma import copy, load, store
-from ..._prologue import load_rows, outside_of
+from ..._prologue import Arrival, finish_gates, load_rows, outside_of
 from ..geometry import gates_due, sources_of
 
 
@@ -51,27 +51,28 @@ def fill_outside(run, dst_sbuf, source=None):
 
 
 def load_tile_x(run, tile, cuts, with_state):
-    """What the taps read: [rows, run], or [rows, S * qn] where each tap has its columns apart; and the products that it
-    waits for, in order of columns.
+    """What the taps read: [rows, run], or [rows, S * qn] where each tap has its columns apart; and the products, or the
+    prologue, that it waits for, in order of columns.
 
     cuts: columns of the tile after which a new DMA begins, the last is the tile's width. with_state: whether the state
     goes straight to the columns in front of the rows.
     """
     geometry, runs = run.geometry, run.plan.rows.runs
     size = run_length(geometry, tile.qn) if runs else geometry.S * tile.qn
-    sources, tiles = sources_of(run.operands), []
+    sources, tiles, gates = sources_of(run.operands), [], []
+    numbers = load_numbers(run, tile)
     for source in sources:
         tiles.append(nl.ndarray((tile.rows, size), dtype=source.dtype, buffer=nl.sbuf))
     if not runs:
         for s in range(geometry.S):
             for source, x_sbuf in zip(sources, tiles):
-                load_tap(run, tile, x_sbuf[0 : tile.rows, s * tile.qn : (s + 1) * tile.qn], s, source)
-        return tiles[0], gates_due(geometry, tiles)
+                gates += load_tap(run, tile, x_sbuf[0 : tile.rows, s * tile.qn : (s + 1) * tile.qn], s, source, numbers)
+        return tiles[0], gates + gates_due(geometry, tiles)
     if geometry.lhs_dilation > 1:
         for source, x_sbuf in zip(sources, tiles):
-            load_dilated(run, tile, x_sbuf, source)
+            load_dilated(run, tile, x_sbuf, source, numbers)
         return tiles[0], gates_due(geometry, tiles)
-    firsts, begin, gates = positions_of(geometry, tile, 0), 0, []
+    firsts, begin = positions_of(geometry, tile, 0), 0
     for source, x_sbuf in zip(sources, tiles):
         clear_outside(run, x_sbuf, firsts, source)
     for columns in cuts:
@@ -81,25 +82,49 @@ def load_tile_x(run, tile, cuts, with_state):
                 load_state(run, tile, x_sbuf, firsts, begin, end)
             load_elements(run, tile, x_sbuf, firsts, begin, end, source)
         gates += gates_due(geometry, [x_sbuf[0 : tile.rows, begin:end] for x_sbuf in tiles])
+        gates += arrivals(run, tiles[0], firsts[0], begin, end, numbers)
         begin = end
     return tiles[0], gates
 
 
-def load_dilated(run, tile, x_sbuf, source):
+def load_numbers(run, tile):
+    """What the channels of a tile are scaled and shifted by, each [rows, 1] or None."""
+    prologue, C = run.operands.prologue, run.geometry.C
+    if prologue is None:
+        return None, None
+    found, n = [None, None], tile.groups[0][0]
+    for index, hbm in enumerate((prologue.scale, prologue.shift)):
+        if hbm is not None:
+            steps = (0 if len(hbm.shape) == 1 else C, 1, 1)
+            found[index] = load_channels(run, hbm, nl.float32, n, 1, tile.t, 1, steps, 1)[0 : tile.rows, 0, 0:1]
+    return found
+
+
+def arrivals(run, x_sbuf, first, begin, end, numbers):
+    """The prologue of what there is of x in columns begin .. end-1, of which column 0 is element `first`; none without
+    one."""
+    begin, end = max(begin, -first), min(end, run.geometry.W - first)
+    if run.operands.prologue is None or begin >= end:
+        return []
+    return [Arrival(x_sbuf[0 : x_sbuf.shape[0], begin:end], run.operands.prologue, *numbers)]
+
+
+def load_dilated(run, tile, x_sbuf, source, numbers):
     """A run of x with gaps of zeros: its elements as neighbours, then their copy to where they belong."""
     geometry = run.geometry
     step, before = geometry.lhs_dilation, max(0, geometry.pad_left)
     fill_outside(run, x_sbuf, source)
-    shift, firsts = 0, ()
+    shift, firsts = 0, []
     for position in positions_of(geometry, tile, 0):
         element = div_ceil(position + before * step, step) - before
         shift = element * step - position
-        firsts = firsts + (element,)
+        firsts.append(element)
     if shift < x_sbuf.shape[1]:
         count = (x_sbuf.shape[1] - 1 - shift) // step + 1
         dense_sbuf = nl.ndarray((tile.rows, count), dtype=source.dtype, buffer=nl.sbuf)
         clear_outside(run, dense_sbuf, firsts, source)
         load_elements(run, tile, dense_sbuf, firsts, 0, count, source)
+        finish_gates(arrivals(run, dense_sbuf, firsts[0], 0, count, numbers), None)
         end = shift + (count - 1) * step + 1
         nisa.tensor_copy(dst=x_sbuf[0 : tile.rows, shift:end:step], src=dense_sbuf, engine=nisa.engine.gpsimd)
 
@@ -134,8 +159,9 @@ def load_state(run, tile, dst_sbuf, firsts, begin, end):
     copy_groups(dst_sbuf, run.operands.state, tile, where, 1, run.plan.rows.T * L, 1, load_rows)
 
 
-def load_tap(run, tile, dst_sbuf, s, source):
-    """The columns of one tap, [rows, qn]: elements of x where it meets any, the state or zeros elsewhere."""
+def load_tap(run, tile, dst_sbuf, s, source, numbers):
+    """The columns of one tap, [rows, qn]: elements of x where it meets any, the state or zeros elsewhere. Returns the
+    prologue that they wait for."""
     geometry, firsts = run.geometry, positions_of(run.geometry, tile, s)
     places, q_step, e_step = places_of_tap(geometry, tile, s)
     has_state = follows_state(run, source)
@@ -146,6 +172,11 @@ def load_tap(run, tile, dst_sbuf, s, source):
         load_state(run, tile, dst_sbuf, firsts, 0, tile.qn)
     c_step = run.plan.rows.T * geometry.x_c
     copy_groups(dst_sbuf, source, tile, places, q_step, c_step, e_step * geometry.x_w, load_rows)
+    (_, (first, *_), (count, *_)), prologue = places, run.operands.prologue
+    if prologue is None or count == 0:
+        return []
+    here = dst_sbuf[0 : tile.rows, first : first + (count - 1) * q_step + 1 : q_step]
+    return [Arrival(here, prologue, *numbers)]
 
 
 def tap_view(run, i, s, q0, qn):
