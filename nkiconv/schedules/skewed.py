@@ -1,4 +1,5 @@
-"""`skewed`, gradients of depthwise filters by skewed diagonals of products: settings, and how it cuts a gradient.
+"""`skewed`, gradients of depthwise filters by skewed diagonals of products: settings, how it cuts a gradient, and what
+that takes: a core takes so many matmuls' channels, each a share of the Tensor Engine, DMA and evacuations.
 
 Rows are cut into units, positions of a unit into passes, taps into chunks, channels into batches; none of it depends on
 the number of cores.
@@ -9,6 +10,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from ..simulator.timing import Rates
+from ..simulator.timing.target import Target
 from .channels import ChannelBlock, channel_block
 from .depthwise import RowGeometry, instructions_unsupported
 from .settings import Config, Settings, count, double, half, once_a_config, setting
@@ -33,16 +36,20 @@ class SkewedSettings(Settings):
     groups: int = count("matmuls of channels of a batch, at most", 1, GROUPS_MAX, near=(half, double))
 
 
+#: ns from the first load to the first products and from the last ones to the end of the last store: HBM is met twice.
+ENDS_NS = 11_000.0
+#: How much longer than its busiest part a group takes.
+TOGETHER = 1.15
+#: Bytes of an element of products and sums.
+SUM_BYTES = 4
 #: Without a config: bytes per partition of tiles of x and gy, batches that a core should have.
 TILES_BYTES, CORE_BATCHES = 163_840, 8
 #: Batches whose x and gy are loaded at once; matmuls of 128 columns on zeros before the first others.
 BUFFERS, WARM_UP = 3, 28
 #: Quadrants of partitions, to which sums of as many groups go.
 STACKS = 4
-#: Taps above which they are cut into parts, and parts at most.
-SHIFT_TAPS, SHIFTS = 512, 8
-#: Columns of the Tensor Engine that a channel may take, for more channels that share a matmul and longer runs.
-CHANNEL_COLUMNS = 192
+#: Parts of taps that are tried.
+SHIFTS = (4, 6, 8, 12, 16)
 #: Taps of several units of a bank: positions that share it with them take at most half of it.
 POSITIONS_COLUMNS = BANK_COLUMNS // 2
 
@@ -120,8 +127,8 @@ def build(geometry: RowGeometry, config: Config, cores: int) -> tuple[SkewedSche
     if reason:
         return None, reason
     plan = _scheduled(geometry, completed(geometry, config))
-    needed = needed_bytes(geometry, plan)
-    if not fits_sbuf(needed * geometry.times):
+    if not _fits(geometry, plan):
+        needed = needed_bytes(geometry, plan)
         return None, (
             f"N={geometry.N}, W={geometry.W}, S={geometry.S}: skewed needs {needed} bytes per partition of SBUF for x, "
             f"gy and their products, there are {SBUF_BYTES}; use dot or banded"
@@ -147,17 +154,29 @@ def config_unsupported(geometry: RowGeometry, config: Config) -> str:
 
 
 def completed(geometry: RowGeometry, config: Config) -> SkewedSettings:
-    """All settings of a config."""
-    beside, shifts = 1, 1
-    if geometry.stride == 1 and geometry.dilation == 1 and setting(config, "beside", 1) == 1:
-        shifts = 1 if geometry.S <= SHIFT_TAPS else SHIFTS
-    shifts = setting(config, "shifts", shifts)
-    for most in BESIDE if shifts == 1 else ():
-        plan = cut_rows(geometry, most, 1)
-        columns = plan.tiles * plan.passes * plan.chunks * max(P_MAX, plan.columns)
-        if most <= geometry.C and columns <= CHANNEL_COLUMNS * most:
-            beside = most
-    beside = setting(config, "beside", beside)
+    """All settings of a config that is not refused: the candidate of least time that fits, or of least time."""
+    found = [one for _, one in candidates(Target.of(Rates()), geometry, config)]
+    return next((one for one in found if _fits(geometry, _scheduled(geometry, one))), found[0])
+
+
+def candidates(target: Target, geometry: RowGeometry, config: Config) -> list[tuple[float, SkewedSettings]]:
+    """(ns, settings) that have the given ones, those of least time first; none where a config is refused."""
+    ways = [(one, 1) for one in BESIDE if one <= geometry.C]
+    if geometry.stride == 1 and geometry.dilation == 1:
+        ways += [(1, one) for one in SHIFTS if one < geometry.S]
+    beside, shifts = setting(config, "beside", 0), setting(config, "shifts", 0)
+    if beside or shifts:
+        kept = [way for way in ways if beside in (0, way[0]) and shifts in (0, way[1])]
+        ways = kept or [(max(1, beside), max(1, shifts))]
+    found = []
+    for way in ways if config_unsupported(geometry, config) == "" else ():
+        one = _with_groups(geometry, config, *way)
+        found.append((skewed_ns(geometry, _scheduled(geometry, one), PARTS, target), one))
+    return sorted(found, key=lambda each: each[0])
+
+
+def _with_groups(geometry: RowGeometry, config: Config, beside: int, shifts: int) -> SkewedSettings:
+    """All settings: as many groups as SBUF holds, and as leave a core some batches."""
     plan = cut_rows(geometry, beside, shifts)
     each = BUFFERS * plan.bytes * geometry.itemsize + plan.result_bytes
     groups = min(TILES_BYTES // each, GROUPS_MAX)
@@ -168,6 +187,10 @@ def completed(geometry: RowGeometry, config: Config) -> SkewedSettings:
     if plan.folds > 1 and groups > STACKS:
         groups = groups // STACKS * STACKS
     return SkewedSettings.read(config, beside=beside, shifts=shifts, groups=max(1, groups))
+
+
+def _fits(geometry: RowGeometry, plan: SkewedSchedule) -> bool:
+    return fits_sbuf(needed_bytes(geometry, plan) * geometry.times)
 
 
 def _scheduled(geometry: RowGeometry, settings: SkewedSettings) -> SkewedSchedule:
@@ -261,3 +284,36 @@ def instructions(plan: SkewedSchedule, cores: int) -> int:
     loads = plan.beside * plan.tiles * plan.units * 3 * plan.images + 4
     matmuls = jobs * (plan.tiles * plan.passes + 4 + plan.beside * plan.folds)
     return div_ceil(len(plan.batches), cores) * (loads + matmuls + 12) + WARM_UP + 32
+
+
+def skewed_ns(geometry: RowGeometry, plan: SkewedSchedule, cores: int, target: Target) -> float:
+    """ns of a core at least: the first batch's loads, then matmuls' channels one after the other, each as long as its
+    busiest engine."""
+    item, fp32 = geometry.itemsize, geometry.itemsize == SUM_BYTES
+    # Tensor: products, at half rate where they stream too few columns, and sums of rows
+    passes = target.matmul_passes_fp32 if fp32 else 1.0
+    column_ns = target.tensor_column_fp32_ns / passes if fp32 else target.tensor_column_ns
+    streamed = max(plan.columns, target.matmul_columns_min)
+    sums = target.onezero_passes_fp32 * (plan.taps / plan.stacks + (plan.folds > 1) * plan.part_columns)
+    array_ns = plan.tiles * plan.passes * passes * (streamed * column_ns + target.matmul_ns)
+    array_ns = plan.chunks * (array_ns + sums * target.tensor_column_ns)
+    if plan.columns * target.half_rate < target.window_work * streamed:
+        array_ns /= target.half_rate
+    # DMA: runs of units of x and gy; products to HBM and back in step
+    lines, window, rows = (
+        plan.tiles * plan.channels * plan.units * plan.images,
+        min(plan.window, geometry.W),
+        plan.beside,
+    )
+    gy = rows // plan.channels
+    load_ns = lines * (gy * target.run_ns(plan.unit * item) + target.run_ns(window * item)) / target.dma_engines
+    load_ns = max(load_ns, lines * (gy * plan.unit + window) * item * target.hbm_long_byte_ns)
+    rows *= plan.part * plan.chunks
+    back_ns = plan.part_columns * SUM_BYTES * target.byte_ns + target.run_ns(plan.taps * SUM_BYTES)
+    num_bytes = rows * (plan.part_columns + plan.taps) * SUM_BYTES
+    dma_ns = load_ns + max(rows * back_ns / target.dma_engines, num_bytes * target.hbm_long_byte_ns)
+    # Vector and Scalar share evacuations
+    columns = plan.part_columns * (plan.folds + 1 / plan.stacks) if plan.folds > 1 else plan.columns
+    read_ns = plan.chunks * (columns + plan.taps / plan.stacks) / (1 / target.vector_ns + 1 / target.scalar_ns)
+    groups = div_ceil(len(plan.batches), cores) * plan.groups
+    return float(ENDS_NS + plan.groups * load_ns + TOGETHER * groups * max(array_ns, dma_ns, read_ns))

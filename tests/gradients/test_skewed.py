@@ -8,12 +8,11 @@ from depthwise_gradients import FEW, PROBLEMS, check, problem_of
 import nkiconv
 from nkiconv import cases
 from nkiconv.kernels.gradients.depthwise_conv1d import SKEWED, depthwise_conv1d_weight_gradient
-from nkiconv.planner.cost.gradients.skewed import skewed_ns
 from nkiconv.planner.depthwise_conv1d import geometry_of
 from nkiconv.planner.estimate import estimate
 from nkiconv.planner.request import Request
 from nkiconv.schedules import skewed
-from nkiconv.schedules.skewed import BESIDE, build, instructions, needed_bytes
+from nkiconv.schedules.skewed import BESIDE, build, instructions, needed_bytes, skewed_ns
 from nkiconv.simulator import KernelAssertionError
 from nkiconv.simulator.timing import Rates
 from nkiconv.simulator.timing.target import Target
