@@ -237,7 +237,6 @@ class OwnConv(nn.Conv2d):
     (chain(act=nn.Hardswish()), NOT_ALONE),
     (chain(act=nn.Dropout(0.5)), NOT_ALONE),
     (chain(conv=nn.ConvTranspose2d(C, K, 3)), "its convolution is transposed"),
-    (chain(conv=nn.Conv2d(C, C, 3, groups=C)), "its convolution is depthwise"),
     (chain(conv=OwnConv(C, K, 3)), "its convolution is not swapped by this call"),
     (chain(OwnNorm(2, C)), "is a OwnNorm with a forward of its own"),
 ])  # fmt: skip
@@ -251,6 +250,14 @@ def test_why_a_chain_stays(model, reason, calls):
     torch.manual_seed(0)
     assert (found - model(image(2, C, 5, 5))).abs().max() <= 8 * 9 * C * 2.0**-24 * max(1, found.abs().max())
     assert calls == []
+
+
+def test_chains_of_depthwise_rows_stay():
+    model = drawn(nn.Sequential(nn.GroupNorm(2, C), nn.SiLU(), nn.Conv1d(C, C, 3, groups=C)))
+    report = convert(model, fuse=True)
+    [one] = report.chains
+    assert "its convolution is of depthwise rows" in one.reason
+    assert_same(report.model, model, image(2, C, 9), terms=3 * C)
 
 
 def test_modules_that_do_not_go_together_stay():

@@ -289,17 +289,45 @@ def test_convolutions_at_the_end_of_modules():
     assert assert_same(report.model, model, image(2, 3, 6, 5), layers=6).count("channel_stats") == 0
 
 
-@pytest.mark.parametrize("change", [
-    {"groups": C}, {"kind": "BatchNorm2d"},
-], ids=str)  # fmt: skip
-def test_what_has_or_wants_none(change):
-    norm = nn.BatchNorm2d(C) if "kind" in change else nn.GroupNorm(2, C)
-    first = nn.Conv2d(C, C, 3, groups=change.get("groups", 1))
-    model = drawn(nn.Sequential(first, norm, nn.SiLU(), nn.Conv2d(C, C, 3))).eval()
+GIVING = {
+    "depthwise": (nn.Conv2d(C, C, 3, groups=C), "conv2d"),
+    "depthwise volumes": (nn.Conv3d(C, C, 2, groups=C), "conv3d"),
+    "transposed": (nn.ConvTranspose2d(C, C, 3, stride=2), "conv_transpose2d"),
+    "transposed rows": (nn.ConvTranspose1d(C, C, 3), "conv_transpose1d"),
+}
+
+
+@pytest.mark.parametrize("name", GIVING)
+def test_depthwise_and_transposed_convolutions_give_them(name):
+    """And depthwise ones take what a norm makes of them."""
+    first, operator = GIVING[name]
+    rank = len(first.kernel_size)
+    conv = getattr(nn, f"Conv{rank}d")
+    depthwise = conv(C, C, 2, groups=C if rank > 1 else 1)
+    layers = first, nn.GroupNorm(2, C), nn.SiLU(), depthwise, nn.GroupNorm(2, C), nn.SiLU(), conv(C, C, 1)
+    model = drawn(nn.Sequential(*layers)).eval()
+    report = convert(model, fuse=True)
+    assert sources(report) == {"1": ("0",), "4": ("3",)}
+    names = assert_same(report.model, model, image(2, C, *[7, 6, 5][:rank]))
+    assert [one for one in names if "conv" in one] == [
+        f"{operator}_with_stats", f"conv{rank}d_with_stats", f"conv{rank}d_with_prologue"
+    ]  # fmt: skip
+    assert "channel_stats" not in names
+
+
+NONE = {"depthwise rows": (1, C, "GroupNorm"), "a norm that takes none": (2, 1, "BatchNorm2d")}
+
+
+@pytest.mark.parametrize("name", NONE)
+def test_what_has_or_wants_none(name):
+    rank, groups, kind = NONE[name]
+    conv = getattr(nn, f"Conv{rank}d")
+    norm = nn.BatchNorm2d(C) if kind == "BatchNorm2d" else nn.GroupNorm(2, C)
+    model = drawn(nn.Sequential(conv(C, C, 3, groups=groups), norm, nn.SiLU(), conv(C, C, 3))).eval()
     report = convert(model, fuse=True)
     assert [chain.fused for chain in report.chains] == [True]
     assert sources(report) == {}
-    assert_same(report.model, model, image(2, C, 8, 7))
+    assert_same(report.model, model, image(2, C, *[8, 7][:rank]))
 
 
 def test_statistics_go_with_a_tensor_that_nobody_changed():

@@ -19,6 +19,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from ..computers import modes
 from ..computers.host import activate
+from ..fused_module import operator_of
 from .classes import change_class, is_changed, ours
 from .follows import Region, regions_of
 from .fusing import After, Ends, fused, hands_on, is_channel_norm, mark, norm_arguments, read_pending
@@ -189,8 +190,8 @@ def _reasons(model: torch.nn.Module, steps: _Steps, swapped: Sequence[str]) -> I
         yield "its convolution is not swapped by this call, as its own row says"
     if convolution.transposed:
         yield "its convolution is transposed"
-    if convolution.groups == convolution.in_channels > 1:
-        yield "its convolution is depthwise, whose kernel takes no x_scale"
+    if operator_of(convolution) == "depthwise_conv1d":
+        yield "its convolution is of depthwise rows, which norm_act_conv1d leaves to depthwise_conv1d"
     if any("forward" in vars(part) for part in parts):
         yield "a module of it has a forward of its own"
     if isinstance(arguments, str):

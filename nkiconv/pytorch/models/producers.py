@@ -12,6 +12,7 @@ from torch import fx
 from torch.nn import functional as F
 from torch.nn.modules.conv import _ConvNd
 
+from ..fused_module import operator_of
 from ..norm_act_modules import HOOKS
 from . import videos
 from .follows import Region
@@ -152,9 +153,9 @@ def _takes_statistics(norm: Any) -> bool:
 
 
 def _can_give(convolution: Any) -> bool:
-    """Whether a kernel returns statistics: none does of transposed convolutions' modules and of depthwise filters."""
-    depthwise = convolution.groups == convolution.in_channels > 1
-    return not (convolution.transposed or depthwise or videos.forward_of(type(convolution)) is not None)
+    """Whether a kernel returns statistics: that of depthwise rows does not, nor do forwards of videos."""
+    depthwise = operator_of(convolution) == "depthwise_conv1d"
+    return not (depthwise or videos.forward_of(type(convolution)) is not None)
 
 
 class _Written:
