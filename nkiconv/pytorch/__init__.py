@@ -44,7 +44,7 @@ from .norm_act import channel_stats, norm_act_conv1d, norm_act_conv2d, norm_act_
 from .operators.filters import pack_filter
 from .pointwise import pointwise_mlp
 from .streams import StreamingConv1d, StreamingConvTranspose1d
-from .transposed import conv_transpose1d, conv_transpose2d, conv_transpose3d
+from .transposed import conv_transpose1d, conv_transpose2d, conv_transpose3d, polyphase_filter
 
 if TYPE_CHECKING:
     from .models.conversion import convert
@@ -88,6 +88,7 @@ __all__ = [
     "pack_filter",
     "plan_model",
     "pointwise_mlp",
+    "polyphase_filter",
     "serving",
     "set_strict_nonfinite",
     "strict_nonfinite",

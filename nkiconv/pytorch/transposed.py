@@ -6,14 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
+from torch.nn import functional as F
 
 from .. import rules
 from ..errors import refuse
-from .computers import modes
-from .errors import GeometryError
+from .computers import host, modes
+from .errors import GeometryError, LayoutError, raise_all
 from .functional import Fused, convolve, refuse_script
 from .operators.convolution import Convolution
 from .operators.custom import NAMES
+from .operators.tensor_kinds import tensor_violations
 from .places import check_groups, per_axis, taps_of
 
 
@@ -129,6 +131,33 @@ def conv_transpose3d(
     more = Fused(activation, residual_position, layer, strict, x_activation, return_stats)
     given = input, weight, bias, residual, numbers, more, None, _asked
     return convolve("conv_transpose3d", *given, scales=(x_scale, x_shift))
+
+
+def polyphase_filter(weight: Tensor, groups: int = 1) -> Tensor:
+    """The filter with which a transposed convolution of stride 2 is a convolution of each row and column twice, with
+    fewer products: of 3x3 taps 16 for four pixels of y, instead of 36.
+
+        conv_transpose2d(x, polyphase_filter(w), b, stride=2, padding=1) = conv2d(x, w, b, padding=1, x_upsample=2)
+
+    With R taps on an axis and padding p before and after it, p < R, the transposed convolution's padding is R - 1 - p.
+    Its R + 1 taps are w[R-1], w[R-1] + w[R-2], ..., w[1] + w[0], w[0], summed over both axes in fp32 and rounded once
+    to weight's dtype: an error of a product, on top of the convolution's own, of up to 2**-9 of it in bf16 and 2**-12
+    in fp16, as of rounding a filter to that dtype; in fp32 that of two sums. Derivatives are those of the sums.
+
+    Args:
+        weight: [K, C / groups, R, S], of a dtype that `conv2d` takes. groups: of both convolutions.
+
+    Returns: [C, K / groups, R + 1, S + 1] of weight's dtype.
+
+    Raises: DtypeError, LayoutError, GeometryError, KindError.
+    """
+    raise_all("polyphase_filter cannot sum this", list(tensor_violations("weight", weight)))
+    refuse(LayoutError, rules.rank("weight", weight.shape, "K, C / groups, R, S"))
+    check_groups(groups)
+    refuse(GeometryError, rules.number("groups", groups) or rules.divides("groups", groups, K=weight.shape[0]))
+    taps = host.forwards(host.wide(weight), groups)
+    rows = F.pad(taps, (0, 0, 0, 1)) + F.pad(taps, (0, 0, 1, 0))
+    return host.in_dtype(F.pad(rows, (0, 1)) + F.pad(rows, (1, 0)), weight.dtype)
 
 
 def _asked(name: str, w: Tensor, numbers: tuple[Any, ...], more: Fused) -> Convolution:
