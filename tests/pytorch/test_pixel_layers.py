@@ -173,6 +173,101 @@ def test_a_block_is_one_call_or_two(why, convolved):
     assert all(torch.equal(one, state[name]) for name, one in report.model.state_dict().items())
 
 
+class OwnNorm(nn.Module):
+    """Meta's LayerNorm."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.bias, self.eps = nn.Parameter(torch.ones(C)), nn.Parameter(torch.zeros(C)), 1e-6
+
+    def forward(self, x):
+        return F.layer_norm(x, (C,), self.weight, self.bias, self.eps)
+
+
+class FrontNorm(nn.LayerNorm):
+    """timm's LayerNorm2d."""
+
+    def forward(self, x):
+        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+def with_norm(norm, model=None):
+    """A block whose norm is another."""
+    model = model or Block()
+    model.norm = norm
+    return model
+
+
+@pytest.fixture
+def norms(monkeypatch):
+    """x_norm of each call of two layers."""
+    found, own = [], pixel_layers.pointwise_mlp
+
+    def call(*tensors, **more):
+        found.append(more.get("x_norm"))
+        return own(*tensors, **more)
+
+    monkeypatch.setattr(pixel_layers, "pointwise_mlp", call)
+    return found
+
+
+@pytest.mark.parametrize(("model", "norm", "kind"), [
+    (Block(), "norm", "layer"),
+    (Sequence(), "norm", "layer"),
+    (First(), "norm", "layer"),
+    (with_norm(OwnNorm()), "norm", "layer"),
+    (with_norm(nn.RMSNorm(C, 1e-5)), "norm", "rms"),
+    (Convolutions(FrontNorm(C)), "more", "layer"),
+])  # fmt: skip
+def test_a_norm_goes_into_the_call_of_two_layers(model, norm, kind, norms):
+    model = drawn(model).eval()
+    report = convert(model, fuse=True)
+    assert [layer.norm for layer in report.layers] == [norm, None]
+    assert f"{norm} -> 1x1 convolution -> gelu" in str(report)
+    assert_same(report.model, model, image(2, C, 6, 5), terms=TERMS)
+    assert norms == [kind]
+    assert_same(pickle.loads(pickle.dumps(report.model)), model, image(2, C, 6, 5), terms=TERMS)
+
+
+@pytest.mark.parametrize("model", [
+    with_norm(nn.RMSNorm(C)),  # whose eps is that of a dtype
+    with_norm(nn.LayerNorm(C, elementwise_affine=False)),
+    with_norm(nn.LayerNorm((5, C))),
+    with_norm(nn.Sequential(nn.LayerNorm(C), nn.Identity())),
+    Block(Mlp(between=Response())),
+])  # fmt: skip
+def test_norms_that_stay(model, norms):
+    """No kernel computes them, or what reads them is no call of two layers."""
+    converted = convert(drawn(model).eval(), fuse=True).model
+    assert_same(converted, model, image(2, C, 6, 5), terms=TERMS)
+    assert norms in ([], [None])
+
+
+def test_a_norm_with_hooks_or_under_autocast_computes_by_itself(norms):
+    model = drawn(Block()).eval()
+    converted, x = convert(model, fuse=True).model, image(2, C, 6, 5)
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        assert torch.equal(converted(x), model(x))
+    assert norms == []
+    seen = []
+    converted.norm.register_forward_hook(lambda *given: seen.append(given[2].shape))
+    assert_same(converted, model, x, terms=TERMS)
+    assert (seen, norms) == ([(2, 6, 5, C)], [None])
+    assert convert(hooked(Block(), "norm"), fuse=True).layers[0].norm is None
+
+
+def test_what_reads_a_norm_by_itself():
+    model = drawn(Block()).eval()
+    norm, x = convert(model, fuse=True).model.norm, image(2, 4, 3, C)
+    assert torch.equal(norm(x) + 0, model.norm(x))
+    assert torch.equal(F.gelu(norm(x)), F.gelu(model.norm(x)))
+    assert torch.equal(norm(x[0]), model.norm(x[0]))
+    pending = norm(x)
+    x += 1
+    with pytest.raises(UnsupportedError, match="was changed in place"):
+        pending.sum()
+
+
 def hooked(model, name):
     model.get_submodule(name).register_forward_hook(lambda *_: None)
     return model
@@ -332,6 +427,7 @@ def test_plan_model_counts_them():
     assert (row.layers, row.convolved.hidden, asked.activation, asked.residual) == (
         *(("mlp.fc2",), WIDE, "gelu", "pre_activation"),
     )
+    assert row.convolved.x_norm == "layer"
     assert found.modelled_us == row.plan.modelled_us > 0
     assert found.flops.nkiconv == 2 * 2 * x.numel() * WIDE
     assert "pointwise_mlp" in str(found)
@@ -342,18 +438,26 @@ def test_plan_model_counts_them():
     assert [row.layers for row in whole.toward("forward").rows] == [("mlp.fc1",), ("mlp.fc2",)]
 
 
-@pytest.mark.parametrize("package", ["timm", "torchvision"])
-def test_models_of_packages(package, convolved):
+@pytest.mark.parametrize("package", ["timm", "torchvision", "transformers"])
+def test_models_of_packages(package, convolved, norms):
     pytest.importorskip(package, exc_type=Exception)
+    x = image(1, 3, 256, 256)
     if package == "timm":
         from timm.models.convnext import ConvNeXt
 
         model = ConvNeXt(depths=(1, 1, 1, 1), dims=(C,) * 4, num_classes=3, ls_init_value=0.5)
+    elif package == "transformers":
+        from transformers.models.convnext.configuration_convnext import ConvNextConfig
+        from transformers.models.convnext.modeling_convnext import ConvNextLayer
+
+        config = ConvNextConfig(layer_scale_init_value=0.5)
+        model, x = nn.Sequential(*(ConvNextLayer(config, C) for _ in range(4))), image(1, C, 9, 8)
     else:
         from torchvision.models.convnext import CNBlockConfig, ConvNeXt
 
         model = ConvNeXt([CNBlockConfig(C, C, 2), CNBlockConfig(C, None, 2)], layer_scale=0.5, num_classes=3)
     report = convert(model.eval(), fuse=True)
     assert [layer.fused for layer in report.layers] == [True] * 8
-    assert_same(report.model, model, image(1, 3, 64, 64), terms=8 * TERMS)
+    assert_same(report.model, model, x, terms=8 * TERMS)
     assert convolved == 4 * ONE
+    assert norms == ["layer"] * 4

@@ -8,7 +8,6 @@ code; that a norm is one of `nkiconv.pixel_norms` is seen in float64.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -24,10 +23,9 @@ from ..computers.host import activate
 from ..computers.modes import is_autocast
 from ..errors import NkiconvError
 from ..norm_act_modules import HOOKS
-from ..operators.pixel_norm import PixelNorm, normalized
 from .classes import change_class, define, is_changed
 from .fusing import read_pending
-from .norms import CLOSE
+from .norm_kinds import affine, kind_of, norm_of_kind
 from .pending import tensor_of
 from .report import Chain
 from .summed import Summed
@@ -43,10 +41,6 @@ _KNOWN: dict[str, tuple[str, str]] = {
 }
 #: Name of the attribute with a norm's kind.
 KIND = "nkiconv_y_norm"
-#: What torch.nn.functional.normalize takes for the least length of a pixel; it has no eps.
-_LEAST_LENGTH = 1e-12
-#: Lengths of pixels on which a norm is seen, at which an eps of 1e-6 would show.
-_SCALES = (1e-3, 1.0, 1e3)
 
 
 def find(model: torch.nn.Module, swapped: Sequence[str]) -> tuple[Chain, ...]:
@@ -92,8 +86,7 @@ def _reasons(model: torch.nn.Module, name: str, before: str | None, swapped: Seq
         yield "a module of it has hooks, which would see no tensor"
     if "forward" in vars(norm) or "forward" in vars(convolution):
         yield "a module of it has a forward of its own"
-    affine = _affine(norm, convolution.out_channels)
-    if affine is None:
+    if affine(norm, convolution.out_channels) is None:
         yield f"has no weight of the convolution's {convolution.out_channels} channels"
         return
     if _kind(norm, convolution) is None:
@@ -101,40 +94,9 @@ def _reasons(model: torch.nn.Module, name: str, before: str | None, swapped: Seq
     yield _refusal(convolution)
 
 
-def _affine(norm: Any, channels: int) -> tuple[Tensor, Tensor | None] | None:
-    """Weight and bias of a norm, [K]; None where it has none of so many channels."""
-    weight, bias = getattr(norm, "gamma", getattr(norm, "weight", None)), getattr(norm, "bias", None)
-    if not isinstance(weight, Tensor) or weight.numel() != channels or weight.shape[0] != channels:
-        return None
-    return weight.flatten(), bias.flatten() if isinstance(bias, Tensor) and bias.numel() == channels else None
-
-
-def _norm(norm: Any, kind: str, channels: int) -> PixelNorm:
-    """A norm with its parameters as they are now."""
-    affine, eps = _affine(norm, channels), getattr(norm, "eps", None)
-    assert affine is not None  # it was found to have them
-    return PixelNorm(kind, *affine, eps if isinstance(eps, float) else _LEAST_LENGTH**2 / channels, False)
-
-
-@torch.no_grad()
 def _kind(norm: Any, convolution: Any) -> str | None:
-    """Which of `pixel_norms.NORMS` a norm computes, in float64, of pixels of several lengths and of zeros."""
-    channels, rank = convolution.out_channels, len(convolution.kernel_size)
-    like = copy.deepcopy(norm).to_empty(device="cpu") if convolution.weight.is_meta else copy.deepcopy(norm).cpu()
-    alone, generator = like.double(), torch.Generator().manual_seed(0)
-    for one in alone.parameters():
-        one.copy_(torch.randn(one.shape, dtype=torch.float64, generator=generator))
-    u = torch.randn(len(_SCALES) + 1, channels, *[2] * rank, dtype=torch.float64, generator=generator)
-    u *= torch.tensor([0.0, *_SCALES], dtype=torch.float64).reshape(-1, *[1] * (rank + 1))
-    try:
-        expected = alone(u)
-    except Exception:  # the norm's own code, which may raise whatever it likes
-        return None
-    for kind in NORMS:
-        found = normalized(u, _norm(alone, kind, channels))
-        if found.shape == expected.shape and bool(((found - expected).abs() <= CLOSE * (1 + expected.abs())).all()):
-            return kind
-    return None
+    rank, is_meta = len(convolution.kernel_size), convolution.weight.is_meta
+    return kind_of(norm, convolution.out_channels, rank, is_meta)
 
 
 def _refusal(convolution: Any) -> str:
@@ -169,7 +131,7 @@ def takes_sums(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
 
     def forward(self: Any, input: Any) -> Any:
         takes = isinstance(input, Summed) and input.tensor is None and input.norm is None
-        takes = takes and _affine(self, input.channels) is not None and not any(getattr(self, one) for one in HOOKS)
+        takes = takes and affine(self, input.channels) is not None and not any(getattr(self, one) for one in HOOKS)
         return input.normed(self) if takes else kind.forward(self, tensor_of(input))
 
     return (kind,), {"forward": forward, "plain_forward": kind.forward}
@@ -191,7 +153,7 @@ def hands_on_sums(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
             if norm is None:
                 y: Tensor = kind.forward(self, *args, **named)
                 return y
-            found = _norm(norm, vars(norm)[KIND], self.out_channels)
+            found = norm_of_kind(norm, vars(norm)[KIND], self.out_channels)
             more: dict[str, Any] = {"y_norm": found.kind, "y_norm_weight": found.weight, "y_norm_bias": found.bias}
             more |= {"y_norm_eps": found.eps, "activation": activation}
             together: Tensor | None = _called(self, args, named, more)

@@ -6,7 +6,7 @@
 
 A layer hands on `Pixels`, which note an activation, the permutation, a scale of each channel, and take the sum's other
 term as the residual of one `conv2d`; two layers are one `pointwise_mlp`. As in `pending`, whatever else is done with
-them computes them first.
+them computes them first. Two layers take the norm of their input into their call, as `pixel_inputs` has it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx
-from torch.nn import functional as F
 
 from ..computers.modes import is_autocast, told_layer
 from ..functional import conv2d
 from ..norm_act_modules import HOOKS
 from ..operators.tensor_kinds import DTYPES
 from ..pointwise import pointwise_mlp, unsupported
+from . import pixel_inputs
 from .chains import activation_at
 from .classes import change_class, define, is_changed
 from .follows import Region, regions_of
@@ -42,26 +42,29 @@ from .pending import (
     version_of,
 )
 from .pending import SUMS as PENDING_SUMS
+from .pixel_inputs import FRONT, NormedPixels
 from .producers import SUMS, is_through, modules_around, only_user
 from .report import PixelLayer
 from .ways import Copy
 
-#: Orders of axes: channels last, and in front of rows and columns.
-LAST, FRONT = (0, 2, 3, 1), (0, 3, 1, 2)
+#: Order of axes with channels last.
+LAST = (0, 2, 3, 1)
 #: Attribute of a layer's name.
 LAYER = "nkiconv_layer"
 _PERMUTES = (torch.permute, torch.Tensor.permute)
-_NORMS = (torch.nn.LayerNorm, torch.nn.RMSNorm)
 
 
 class Pixels(Pending):
     """What a layer makes of the channels of x: y [N, H, W, K], or [N, K, H, W] in `front`, as of convolutions.
 
-    x: [N, C, H, W], of the layer, or of `before`, the Pixels of a layer that is in the same call.
+    x: [N, C, H, W], of the layer, or of `before`, the Pixels of a layer that is in the same call, or of its
+    norm, `normed`.
     """
 
-    def __init__(self, linear: Any, x: Tensor, before: Pixels | None = None) -> None:
-        self.linear, self.x, self.before = linear, x, before
+    def __init__(
+        self, linear: Any, x: Tensor, before: Pixels | None = None, normed: NormedPixels | None = None
+    ) -> None:
+        self.linear, self.x, self.before, self.normed = linear, x, before, normed
         self.version: int | None = version_of(x) if before is None else before.version
         self.activation: str | None = None
         self.scale: Tensor | None = None
@@ -83,10 +86,13 @@ class Pixels(Pending):
             first, biases = _filters(self.before.linear), (self.before.linear.bias, bias)
             # training keeps what the hidden channels are
             trains = torch.is_grad_enabled() and any(one.requires_grad for one in (x, weight, first))
-            if self.activation is None and not trains and not unsupported(x, first, weight):
-                activation = self.before.activation
-                return pointwise_mlp(x, first, weight, *biases, activation=activation, residual=residual, layer=layer)
+            asked = {} if self.before.normed is None else self.before.normed.arguments()
+            if self.activation is None and not trains and not unsupported(x, first, weight, asked.get("x_norm")):
+                asked |= {"activation": self.before.activation, "residual": residual, "layer": layer}
+                return pointwise_mlp(x, first, weight, *biases, **asked)
             x = self.before.images()
+        elif self.normed is not None:
+            x = self.normed.images()
         more = {"layer": layer, "strict_nonfinite": own.get(STRICT)}
         y: Tensor = conv2d(x, weight[:, :, None, None], bias, activation=self.activation, residual=residual, **more)
         return y
@@ -181,9 +187,11 @@ def makes_pixels(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
         hooked = args or named or any(getattr(self, hooks) for hooks in HOOKS)
         if isinstance(input, Pixels) and input.can_be_before(self) and not hooked:
             return Pixels(self, input.x, input)
-        if is_pointwise(self) and not isinstance(input, (Tensor, Pixels)):  # of a norm, or of torch.fx
+        if is_pointwise(self) and not isinstance(input, (Tensor, Pixels, NormedPixels)):  # of a norm, or of torch.fx
             return kind.forward(self, input, *args, **named)
-        input = tensor_of(input)
+        norm = input if isinstance(input, NormedPixels) and input.front == is_pointwise(self) else None
+        norm = None if norm is None or norm.tensor is not None else norm
+        input = tensor_of(input) if norm is None else norm.x
         plain = (
             not isinstance(input, Tensor)  # also where torch.fx traces
             or input.dim() != 4
@@ -193,8 +201,8 @@ def makes_pixels(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
             or is_autocast(input.device.type)
         )
         if plain:
-            return kind.forward(self, input, *args, **named)
-        return Pixels(self, input if is_pointwise(self) else input.permute(FRONT))
+            return kind.forward(self, input if norm is None else norm.value(), *args, **named)
+        return Pixels(self, input if is_pointwise(self) else input.permute(FRONT), normed=norm)
 
     return (kind,), {"forward": forward, "__module__": __name__}
 
@@ -204,6 +212,7 @@ class _Found(NamedTuple):
 
     layer: PixelLayer
     inside: str
+    second: str = ""  # the layer that may be in its call
 
 
 def find(model: torch.nn.Module, swapped: Sequence[str], copied: Copy) -> tuple[PixelLayer, ...]:
@@ -217,18 +226,24 @@ def find(model: torch.nn.Module, swapped: Sequence[str], copied: Copy) -> tuple[
     for region in regions:
         for one in _of_region(region):
             found.setdefault(one.layer.name, set()).add(one)
-    return tuple(
-        dataclasses.replace(one.layer, reason=next(_reasons(model, *one, swapped), ""))
+    layers = {
+        name: dataclasses.replace(one.layer, reason=next(_reasons(model, one.layer, one.inside, swapped), ""))
         if not ways
         else PixelLayer(name, reason="is called in several ways")
         for name, (one, *ways) in found.items()
+    }
+    # a norm is in the call of two layers alone
+    seconds = {one.layer.name: layers.get(one.second) for every in found.values() for one in every}
+    return tuple(
+        one if one.fused and getattr(seconds[name], "fused", False) else dataclasses.replace(one, norm=None)
+        for name, one in layers.items()
     )
 
 
 def _of_region(region: Region) -> Iterator[_Found]:
     for graph in region.graphs:
         firsts = [node for node in graph.nodes if _is_layer(node, region.kinds, is_pointwise)]
-        pairs = [(one, after) for one in firsts for after in [_second(one, region.kinds)] if after is not None]
+        pairs = [(one, after) for one in firsts for after in [_second(one, region.kinds, is_pointwise)] if after]
         convolutions = dict.fromkeys(node for pair in pairs for node in pair)
         linear = [node for node in graph.nodes if _is_layer(node, region.kinds, is_linear)]
         for node in (*linear, *convolutions):
@@ -242,11 +257,11 @@ def _is_layer(node: fx.Node, kinds: Any, wanted: Any) -> bool:
     return node.op == "call_module" and wanted(kinds[str(node.target)]) and len(node.all_input_nodes) == 1
 
 
-def _second(node: fx.Node, kinds: Any) -> fx.Node | None:
-    """The 1x1 convolution that alone sees a layer's activated result."""
+def _second(node: fx.Node, kinds: Any, wanted: Any) -> fx.Node | None:
+    """The layer that alone sees another's activated result."""
     activation, after = None, node
     while (user := only_user(after)) is not None:
-        if activation is not None and _is_layer(user, kinds, is_pointwise):
+        if activation is not None and _is_layer(user, kinds, wanted):
             return user
         activation = activation or activation_at(user, after, kinds)
         if activation is None or not (activation_at(user, after, kinds) or is_through(user, kinds)):
@@ -282,16 +297,19 @@ def _layer(node: fx.Node, region: Region) -> _Found | None:
     # what the layer reads must be seen by it alone, as it reads it later
     alone = len(node.all_input_nodes[0].users) == 1
     reason = "" if alone else "is not the only one that sees its input"
-    found = PixelLayer(f"{region.prefix}{node.target}", activation, scaled and adds, adds, reason)
-    return _Found(found, f"{region.prefix}{max(inside, key=len, default='')}".removesuffix("."))
+    second = _second(node, region.kinds, is_pointwise if images else is_linear)
+    norm = None if second is None else pixel_inputs.norm_before(node, region.kinds, not images)
+    norm = norm and f"{region.prefix}{norm}"
+    found = PixelLayer(f"{region.prefix}{node.target}", activation, scaled and adds, adds, norm, reason)
+    around = f"{region.prefix}{max(inside, key=len, default='')}".removesuffix(".")
+    return _Found(found, around, f"{region.prefix}{second.target}" if second else "")
 
 
 def _comes_permuted(node: fx.Node, kinds: Any) -> bool:
     """Whether a layer's input is an image whose channels were made last, perhaps normalised."""
     before = node.all_input_nodes[0]
     while not _permutes(before, LAST):
-        module = kinds[str(before.target)] if before.op == "call_module" else None
-        if not isinstance(module, _NORMS) and before.target not in (F.layer_norm, F.rms_norm):
+        if not pixel_inputs.is_norm(before, kinds):
             return False
         before = before.all_input_nodes[0]
     return True
@@ -342,3 +360,7 @@ def take(
         module = model.get_submodule(layer.name)
         vars(module).update({LAYER: layer.name, STRICT: strict_nonfinite})
         change_class(module, makes_pixels)
+        if layer.norm is not None:
+            weight: Any = module.weight
+            norm, last = model.get_submodule(layer.norm), not is_pointwise(module)
+            pixel_inputs.take(norm, weight.shape[1], weight.is_meta, last)

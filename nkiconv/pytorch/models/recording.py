@@ -38,6 +38,7 @@ from .classes import is_changed
 from .conversion import convert, copied
 from .flops import POINTWISE_MLP, Share, flops_of, is_convolution
 from .fusing import waits
+from .pixel_inputs import hands_on_pixels
 from .pixel_layers import makes_pixels
 from .report import Report
 from .statistics_plan import KERNELS, Statistics, statistics_of
@@ -250,7 +251,7 @@ def _names(model: torch.nn.Module, stack: list[str], called: set[str]) -> Iterat
         stack.pop()
 
     # a module that hands on what is pending computes it where it has hooks
-    pends = makes_pixels, pixel_chains.hands_on_sums, pixel_chains.takes_sums
+    pends = makes_pixels, hands_on_pixels, pixel_chains.hands_on_sums, pixel_chains.takes_sums
     parts = {
         name: one
         for name, one in model.named_modules()

@@ -110,6 +110,7 @@ class PixelLayer:
     activation: str | None = None  # of `nkiconv.rules.ACTIVATIONS`
     scaled: bool = False  # whether a number of each channel that multiplies it goes into its filters
     adds: bool = False  # whether a sum that follows is in the call too
+    norm: str | None = None  # the norm of its input that is in the call too, of two layers, where nothing trains
     reason: str = ""
 
     @property
@@ -119,8 +120,8 @@ class PixelLayer:
 
     def __str__(self) -> str:
         """What its call computes."""
-        steps = filter(None, [self.activation, "scale" * self.scaled, "sum" * self.adds])
-        return " -> ".join(["1x1 convolution", *steps])
+        steps = [self.norm, "1x1 convolution", self.activation, "scale" * self.scaled, "sum" * self.adds]
+        return " -> ".join(filter(None, steps))
 
 
 @dataclass(frozen=True)

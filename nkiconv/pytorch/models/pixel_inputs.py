@@ -1,0 +1,98 @@
+"""Norms of images over their channels in front of two layers, as ConvNeXt's: into the layers' call.
+
+The norm hands on `NormedPixels`, which the first layer takes; whatever else is done with them computes the norm, by its
+own forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.nn import functional as F
+
+from ..computers.modes import is_autocast
+from ..norm_act_modules import HOOKS
+from .classes import change_class, define, is_changed
+from .norm_kinds import affine, kind_of, norm_of_kind
+from .pending import Pending, is_changed_since, tensor_of, version_of
+from .producers import modules_around
+
+#: Name of the attribute with a norm's (kind, whether channels are the last axis).
+_KIND = "nkiconv_x_norm"
+_NORMS = (torch.nn.LayerNorm, torch.nn.RMSNorm)
+#: Order of axes with channels in front of rows and columns.
+FRONT = (0, 3, 1, 2)
+
+
+class NormedPixels(Pending):
+    """A norm of x [N, H, W, C], or [N, C, H, W] in `front`, whose module's own forward is `forward`."""
+
+    def __init__(self, module: Any, x: Tensor, forward: Any) -> None:
+        self.module, self.x, self.forward = module, x, forward
+        self.kind, last = vars(module)[_KIND]
+        self.front, self.version = not last, version_of(x)
+
+    def compute(self) -> Tensor:
+        """By the norm."""
+        is_changed_since(self.x, self.version)
+        y: Tensor = self.forward(self.module, self.x)
+        return y
+
+    def step(self, function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """Nothing but a layer takes it."""
+        return None
+
+    def images(self) -> Tensor:
+        """What the norm gives, [N, C, H, W]."""
+        return self.value() if self.front else self.value().permute(FRONT)
+
+    def arguments(self) -> dict[str, Any]:
+        """Of `pointwise_mlp`, with the norm's parameters as they are now."""
+        kind, weight, bias, eps, _ = norm_of_kind(self.module, self.kind, self.x.shape[1 if self.front else -1])
+        return {"x_norm": kind, "x_norm_weight": weight, "x_norm_bias": bias, "x_norm_eps": eps}
+
+
+@define
+def hands_on_pixels(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
+    """A norm's class whose result of an image is NormedPixels."""
+
+    def forward(self: Any, input: Any) -> Any:
+        x = tensor_of(input)
+        pends = isinstance(x, Tensor) and x.dim() == 4 and not is_autocast(x.device.type)
+        pends = pends and affine(self, x.shape[-1 if vars(self)[_KIND][1] else 1]) is not None
+        if not pends or any(getattr(self, hooks) for hooks in HOOKS):
+            return kind.forward(self, x)
+        return NormedPixels(self, x, kind.forward)
+
+    return (kind,), {"forward": forward}
+
+
+def is_norm(node: fx.Node, kinds: Mapping[str, torch.nn.Module]) -> bool:
+    """Whether a node may be a norm over channels."""
+    module = kinds[str(node.target)] if node.op == "call_module" else None
+    return isinstance(module, _NORMS) or node.target in (F.layer_norm, F.rms_norm)
+
+
+def norm_before(layer: fx.Node, kinds: Mapping[str, torch.nn.Module], last: bool) -> str | None:
+    """The module whose result a layer alone reads, if it is one of `pixel_norms`."""
+    node = layer.all_input_nodes[0]
+    # of a module that torch.fx looks into, the innermost that the layer is not in
+    around = modules_around(node) - modules_around(layer)
+    name = str(node.target) if node.op == "call_module" else max(around, key=len, default="")
+    norm, linear = kinds.get(name) if name else None, kinds[str(layer.target)]
+    if norm is None or is_changed(norm, hands_on_pixels) or not isinstance(getattr(norm, "eps", None), float):
+        return None
+    weight: Any = linear.weight
+    hooked = any(getattr(norm, hooks) for hooks in HOOKS) or "forward" in vars(norm)
+    if hooked or affine(norm, weight.shape[1]) is None:
+        return None
+    return None if kind_of(norm, weight.shape[1], 2, weight.is_meta, last) is None else name
+
+
+def take(norm: Any, channels: int, is_meta: bool, last: bool) -> None:
+    """Make a norm hand on what it is to compute."""
+    vars(norm)[_KIND] = (kind_of(norm, channels, 2, is_meta, last), last)
+    change_class(norm, hands_on_pixels)
