@@ -44,6 +44,13 @@ def floors(problem: ConvProblem, lnc: int, constants: Mapping[str, float] | None
     return min(found, key=lambda one: one.copy_us)
 
 
+def pass_us(elements: int, dtype: str, lnc: int, reads: int = 1) -> float:
+    """Modelled us of a pass that reads so many tensors of so many elements and writes one, as a copy of these bytes."""
+    columns = max(1, elements // PARTITIONS)
+    row = ConvProblem(N=1, C=PARTITIONS, W=columns, S=1, groups=PARTITIONS, dtype=dtype)
+    return floors(row, lnc).copy_us * (reads + 1) / 2
+
+
 def _floors_of(problem: ConvProblem, moved: tuple[int, int], lnc: int, constants: Mapping[str, float] | None) -> Floors:
     inputs, outputs = (count // problem.itemsize for count in moved)
     changed = tuple(sorted((constants or {}).items()))

@@ -320,7 +320,7 @@ def convolve(
             wrong += tensor_violations(argument, one)
     raise_all(f"{name} cannot run this call", wrong)
     tensors = (*autocast(*tensors[:6]), *scales)
-    asked = (_asked if reads is None else reads)(name, tensors[1], numbers, more)
+    asked = (asked_for if reads is None else reads)(name, tensors[1], numbers, more)
     asked.refuse(_lacks_an_axis(asked, tensors[0], tensors[1]))
     asked.check(*_batched(asked, *tensors))
     if norm is not None:
@@ -423,7 +423,7 @@ def _is_huge(numbers: tuple[Any, ...]) -> bool:
     return False
 
 
-def _asked(name: str, w: Tensor, numbers: tuple[Any, ...], more: Fused) -> Convolution:
+def asked_for(name: str, w: Tensor, numbers: tuple[Any, ...], more: Fused) -> Convolution:
     """What a call asks for; w: for padding that depends on its taps."""
     stride, padding, dilation, groups = numbers
     rank = NAMES[name]

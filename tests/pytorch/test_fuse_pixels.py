@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,8 +13,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from nkiconv.errors import UnsupportedError
+from nkiconv.planner.request import Asked
+from nkiconv.problem import ConvProblem
 from nkiconv.pytorch import convert
-from nkiconv.pytorch.models import pixel_chains, videos
+from nkiconv.pytorch.models import pixel_chains, prices, videos
 from nkiconv.pytorch.models.model_plan import plan_model
 
 
@@ -127,7 +130,7 @@ def test_whatever_else_asks_gets_the_convolution():
             assert isinstance(fused.conv1(x), torch.Tensor)
         pending = fused.conv1(x)
         x += 1
-        with pytest.raises(UnsupportedError, match="was changed in place between a norm or linear layer"):
+        with pytest.raises(UnsupportedError, match="was changed in place between a norm, linear layer or upsampling"):
             pending.sum()
 
 
@@ -171,9 +174,39 @@ def test_a_chain_is_fused_once():
     assert chains(again) == {"0.norm2": "is in a fused chain already"}
 
 
-def test_a_plan_counts_the_norm():
+@pytest.mark.parametrize("pays", [True, False])
+def test_a_plan_counts_the_norm_where_it_pays(pays, monkeypatch):
+    asked = []
+    monkeypatch.setattr(prices, "_pays", lambda problem, *rest: asked.append((problem, *rest)) or pays)
     rows = plan_model(block(), [image(1, C, 3, 4, 5)], quick=True, fuse=True).rows
-    assert {row.layers: row.convolved.asked.y_norm for row in rows} == {("conv1",): "rms", ("conv2",): None}
+    names = {layer: row.convolved.asked.y_norm for row in rows for layer in row.layers}
+    assert names == {"conv1": "rms" if pays else None, "conv2": None}
+    [(problem, together, operation, lnc)] = asked
+    assert (problem.input_shape, problem.padding[0]) == ((1, C, 3, 4, 5), (2, 0))
+    assert (together.y_norm, together.activation, operation, lnc) == ("rms", "silu", "conv3d", 2)
+
+
+@pytest.mark.parametrize(("apart", "pays"), [(90, False), (100, True)])
+def test_plans_of_both_ways_decide(apart, pays, monkeypatch):
+    """The norm apart counts as a copy of its bytes, here 2 us."""
+
+    def answer(request, quick):
+        assert quick
+        return SimpleNamespace(modelled_us=100.0 if request.asked.y_norm else apart)
+
+    monkeypatch.setattr(prices, "answer", answer)
+    monkeypatch.setattr(prices, "pass_us", lambda elements, dtype, lnc: 2.0)
+    problem = ConvProblem(N=1, C=8, K=8, D=3, H=4, W=5, T=3, R=3, S=3, dtype="bf16")
+    assert prices._pays.__wrapped__(problem, Asked(y_norm="rms", activation="silu"), "conv3d", 2) is pays
+
+
+@pytest.mark.slow
+def test_the_first_latent_of_wan_is_convolved_apart():
+    """One plane: 2,462 us in one kernel, 854 us alone."""
+    sizes = {"N": 1, "C": 96, "K": 96, "D": 1, "H": 480, "W": 832, "T": 3, "R": 3, "S": 3}
+    problem = ConvProblem(**sizes, padding=((2, 0), (1, 1), (1, 1)), dtype="bf16")
+    asked = Asked(bias=True, y_norm="rms", y_norm_weight=True, activation="silu")
+    assert not prices._pays(problem, asked, "conv3d", 2)
 
 
 @pytest.mark.slow

@@ -175,7 +175,7 @@ def filters_gradient(
     problem, lnc = asked.problem(x, filter_like(x, size, dtype)), cores()
     problem = problem.toward("wgrad")
     operation = operation_of(problem).name
-    arguments = dict(_arguments(problem, operation, Asked(bias=bias), lnc, _effort()))
+    arguments = dict(_arguments(problem, operation, Asked(bias=bias), lnc, effort()))
     found = launcher(operation, lnc)(
         x.reshape(problem.input_shape).contiguous(),
         g.reshape(problem.output_shape).contiguous(),
@@ -207,7 +207,7 @@ def _launch(
     images = (x if x.dim() > 3 else x.reshape(chunked_shape(problem, wanted.chunks))).contiguous()
     named = {name: tensor.contiguous() for name, tensor in tensors.items()}
     lnc = cores()
-    arguments = dict(_arguments(problem, operation, wanted, lnc, _effort())) | (numbers or {})
+    arguments = dict(_arguments(problem, operation, wanted, lnc, effort())) | (numbers or {})
     return launcher(operation, lnc)(images, filters.contiguous(), **named, **arguments)
 
 
@@ -264,7 +264,7 @@ def _arguments(
     return tuple((name, plain(value)) for name, value in found.items())
 
 
-def _effort() -> str:
+def effort() -> str:
     """What NKICONV_PLAN says. Raises UnsupportedError where it is none of EFFORTS."""
     wanted = os.environ.get(PLAN_VARIABLE, EFFORTS[0])
     if wanted not in EFFORTS:

@@ -1,9 +1,9 @@
 """Norms over the channels of pixels after a convolution, as video VAEs have them: into the convolution's call.
 
 The convolution hands on a `Summed`, on which the norm and an activation are noted; whatever else asks for it has both
-computed by one call, `conv3d` with y_norm, or the convolution alone where no norm came. So every order of calls gives
-what the modules give. Which norm follows which convolution is known of published blocks, by the `fingerprint` of their
-code; that a norm is one of `nkiconv.pixel_norms` is seen in float64.
+computed by one call, `conv3d` with y_norm, where that takes less (`prices`), or the convolution alone where no norm
+came. So every order of calls gives what the modules give. Which norm follows which convolution is known of published
+blocks, by the `fingerprint` of their code; that a norm is one of `nkiconv.pixel_norms` is seen in float64.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ from ...planner import estimate
 from ...planner.request import Asked, Request
 from ...problem import ConvProblem
 from .. import functional
+from ..computers import modes
 from ..computers.host import activate
-from ..computers.modes import is_autocast
 from ..errors import NkiconvError
 from ..norm_act_modules import HOOKS
+from ..operators.pixel_norm import PixelNorm
 from .classes import change_class, define, is_changed
 from .fusing import read_pending
 from .norm_kinds import affine, kind_of, norm_of_kind
 from .pending import tensor_of
+from .prices import norm_pays
 from .report import Chain
 from .summed import Summed
 from .videos import fingerprint
@@ -144,7 +146,7 @@ def hands_on_sums(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
     def forward(self: Any, *args: Any, **named: Any) -> Any:
         args, named = tuple(map(tensor_of, args)), {name: tensor_of(one) for name, one in named.items()}
         x = args[0] if args else None
-        pends = isinstance(x, Tensor) and x.dim() == len(self.kernel_size) + 2 and not is_autocast(x.device.type)
+        pends = isinstance(x, Tensor) and x.dim() == len(self.kernel_size) + 2 and not modes.is_autocast(x.device.type)
         pends = pends and self.activation is None and not torch.compiler.is_compiling()
         if not pends or any(getattr(self, hooks) for hooks in HOOKS):
             return kind.forward(self, *args, **named)
@@ -154,9 +156,7 @@ def hands_on_sums(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
                 y: Tensor = kind.forward(self, *args, **named)
                 return y
             found = norm_of_kind(norm, vars(norm)[KIND], self.out_channels)
-            more: dict[str, Any] = {"y_norm": found.kind, "y_norm_weight": found.weight, "y_norm_bias": found.bias}
-            more |= {"y_norm_eps": found.eps, "activation": activation}
-            together: Tensor | None = _called(self, args, named, more)
+            together = _called(self, args, named, found, activation)
             if together is None:
                 together = norm.plain_forward(kind.forward(self, *args, **named))
                 together = together if activation is None else activate(together, activation)
@@ -168,16 +168,29 @@ def hands_on_sums(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
     return (kind,), {"forward": forward}
 
 
-def _called(convolution: Any, args: tuple[Any, ...], named: dict[str, Any], more: dict[str, Any]) -> Tensor | None:
-    """One call of a convolution, of torch's forward or of one that `videos` knows; None where that is none."""
+def _called(
+    convolution: Any, args: tuple[Any, ...], named: dict[str, Any], norm: PixelNorm, activation: str | None
+) -> Tensor | None:
+    """One call of a convolution with a norm, of torch's forward or of one that `videos` knows; None where that is none,
+    or takes longer."""
+    rank = len(convolution.kernel_size)
+    own: Any = functional.conv2d if rank == 2 else functional.conv3d
+    norm_arguments = {"y_norm": norm.kind, "y_norm_weight": norm.weight, "y_norm_bias": norm.bias}
+
+    def function(x: Tensor, weight: Tensor, bias: Any, *numbers: Any, **asked: Any) -> Tensor | None:
+        frames = asked.get("initial_frames")
+        frames = None if frames is None or frames.shape[2] == 0 else frames
+        strict = modes.wants_strict_nonfinite(asked["strict_nonfinite"])
+        fused = functional.Fused(activation, strict_nonfinite=strict)
+        if not norm_pays(own.__name__, (x, weight, bias, asked["packed"], frames), numbers, norm, fused):
+            return None
+        more = {**asked, **norm_arguments, "y_norm_eps": norm.eps, "activation": activation}
+        y: Tensor = own(x, weight, bias, *numbers, **more)
+        return y
+
     known = getattr(type(convolution), "fused_forward", None)
     if known is not None:
-        found: Tensor | None = known(convolution, args, named, more)
+        found: Tensor | None = known(convolution, args, named, function)
         return found
-    own: Any = functional.conv2d if len(convolution.kernel_size) == 2 else functional.conv3d
-
-    def function(*given: Any, **asked: Any) -> Any:
-        return own(*given, **{**asked, **more})
-
-    y: Tensor = convolution._convolved(function, args[0], *args[1:], **({} if args[1:] else {"residual": None}))
+    y: Tensor | None = convolution._convolved(function, args[0], *args[1:], **({} if args[1:] else {"residual": None}))
     return y

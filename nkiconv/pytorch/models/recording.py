@@ -313,6 +313,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         told = {own.name: value for own, value in zip(func._schema.arguments, args, strict=False)}.get("layer")
         report = self.found.report
         later = {one.name for one in report.layers} | {one.name for one in report.entries if one.epilogue}
+        later |= {one.convolution for one in report.chains if one.fused and one.convolution is not None}
         if isinstance(told, str) and told in later:  # and of what is computed later
             layer = told
         self.found.called.update(self.owners[id(one)] for one in args[1:2] if id(one) in self.owners)

@@ -101,14 +101,14 @@ def _statements(code: CodeType) -> tuple[Any, ...]:
 
 def forward_of(kind: Any) -> dict[str, Callable[..., Any]] | None:
     """A forward that computes what a class's own does, in every state of its instances, and `fused_forward`, which
-    gives the convolution more arguments; None where none is known."""
+    calls another function; None where none is known."""
     own = kind.forward
     around = _KNOWN.get(fingerprint(own) or "")
     if around is None or not _calls_torch(kind, own):
         return None
 
-    def fused(self: Any, args: tuple[Any, ...], named: dict[str, Any], more: dict[str, Any]) -> Any:
-        """y of one convolution with more arguments; None where that does something else."""
+    def fused(self: Any, args: tuple[Any, ...], named: dict[str, Any], function: Callable[..., Any]) -> Any:
+        """y of one call of a function with conv3d's arguments; None where that does something else."""
         found, padding = None, None
         try:
             found = around(self, *args, **named)
@@ -119,12 +119,12 @@ def forward_of(kind: Any) -> dict[str, Callable[..., Any]] | None:
             return None
         numbers: Any = (self.stride, padding, self.dilation, self.groups)
         weight, packed = self._filters(found.video)
-        more = {**self._fused(), "packed": packed, "initial_frames": found.frames, **more}
-        return conv3d(found.video, weight, self.bias, *numbers, **more)
+        more = {**self._fused(), "packed": packed, "initial_frames": found.frames}
+        return function(found.video, weight, self.bias, *numbers, **more)
 
     @functools.wraps(own)
     def forward(self: Any, *args: Any, **named: Any) -> Any:
-        y = fused(self, args, named, {})
+        y = fused(self, args, named, conv3d)
         if y is None:
             with intercept(self.strict_nonfinite):
                 return own(self, *args, **named)

@@ -22,7 +22,7 @@ from ...kernels.blocks.pointwise_mlp import pointwise_mlp_fused
 from ...kernels.statistics import channel_statistics, norm_scale_and_shift
 from ...planner.candidates import Candidate
 from ...planner.entry import plan
-from ...planner.floors import floors
+from ...planner.floors import pass_us
 from ...planner.request import Request
 from ...planner.timing import time, trace
 from ...problem import ConvProblem
@@ -113,12 +113,7 @@ def launched(what: str, kernel: Any, *args: Any, **kwargs: Any) -> Launch:
 
 def passed(what: str, elements: int, reads: int = 1) -> Launch:
     """A pass that reads so many tensors of so many elements and writes one, as a copy of these bytes."""
-    problem = ConvProblem(N=1, C=PASS_CHANNELS, W=elements // PASS_CHANNELS, S=1, groups=PASS_CHANNELS, dtype=DTYPE)
-    return Launch(what, floors(problem, LNC).copy_us * (reads + 1) / 2)
-
-
-#: Channels of the copy that prices a pass.
-PASS_CHANNELS = 128
+    return Launch(what, pass_us(elements, DTYPE, LNC, reads))
 
 
 def of(*shape: int) -> ArraySpec:
