@@ -128,8 +128,11 @@ def test_parts_of_launches_and_none(norm, num_groups):
 @pytest.mark.parametrize("affine", [(True, False), (False, True), (False, False)])
 @pytest.mark.parametrize(
     ("N", "C", "norm", "num_groups"),
-    [(5, 64, "group", None), (1, 300, "batch", None), (7, 70, "instance", None), (9, 42, "group", 21)],
-)
+    [
+        (5, 64, "group", None), (1, 300, "batch", None), (7, 70, "instance", None), (9, 42, "group", 21),
+        (16, 300, "batch", None), (70, 5, "batch", None),
+    ],
+)  # fmt: skip
 def test_many_means_of_a_core(N, C, norm, num_groups, affine):
     """Several means on a partition, images that share tiles and partitions, and any of weight and bias."""
     x = data((N, C, 3))
@@ -181,6 +184,15 @@ def test_non_finite_numbers_stay_in_their_channel(bad, is_last):
     assert np.array_equal(finite, wanted)
     assert np.array_equal(np.isfinite(of_instance.shift), wanted)
     assert np.array_equal(np.isfinite(of_group.mean), [[True, True], [True, False]])
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_non_finite_numbers_of_many_images_stay_in_their_channel(bad):
+    x = data((70, 5, 3))
+    x[40, 2, 1] = bad
+    with np.errstate(invalid="ignore"):
+        found = nkiconv.norm_scale_shift(nkiconv.channel_stats(x), norm="batch")
+    assert np.array_equal(np.isfinite(found.shift), [True, True, False, True, True])
 
 
 @pytest.mark.parametrize("pieces", [1, TRIPLES // 2, TRIPLES // 2 + 1, 3 * TRIPLES])

@@ -3,7 +3,8 @@
     tile [partitions, parts, means of each, channels of a mean, (count, mean, variance)]
 
 is one access pattern of statistics [P, N, C, 3]: groups of an image's channels, and channels of all images, follow each
-other in HBM. bn_aggr takes the triples of a mean as one run, so nothing is added across partitions.
+other in HBM; many parts of a channel are transposed to it. bn_aggr takes the triples of a mean as one run, so nothing
+is added across partitions.
 """
 
 from ..._nki import nisa, nl
@@ -13,6 +14,8 @@ from .._dma import load, store
 
 #: The means of a core, at most so many (count, mean, variance) a partition at once.
 TOGETHER = SHARED_MAX
+#: Parts of a channel from which on the array transposes them.
+TRANSPOSED_PARTS = 32
 
 
 def write_norm(stats, means, row, eps, weight, bias, outputs):
@@ -42,11 +45,14 @@ def write_tile(stats, parts, spot, means, row, eps, affine, outputs):
     (first, rows, each), (number, channels) = spot, means
     of_row, whole = each * channels, sum(parts)
     stats_sbuf = nl.ndarray((rows, whole, of_row, 3), dtype=nl.float32, buffer=nl.sbuf)
-    part = 0
-    for index in range(len(stats)):
-        pattern = [[3 * of_row, rows], [3 * number * channels, parts[index]], [3, of_row], [1, 3]]
-        load(stats_sbuf[0:rows, part : part + parts[index]], stats[index], pattern, 3 * first * channels)
-        part = part + parts[index]
+    if channels == 1 and whole >= TRANSPOSED_PARTS:
+        load_transposed(stats_sbuf, stats, parts, first, number)
+    else:
+        part = 0
+        for index in range(len(stats)):
+            pattern = [[3 * of_row, rows], [3 * number * channels, parts[index]], [3, of_row], [1, 3]]
+            load(stats_sbuf[0:rows, part : part + parts[index]], stats[index], pattern, 3 * first * channels)
+            part = part + parts[index]
     weight_sbuf, bias_sbuf = (load_affine(one, spot, channels, row) for one in affine)
     counts, squares = stats_sbuf[0:rows, 0:whole, 0:of_row, 0], stats_sbuf[0:rows, 0:whole, 0:of_row, 2]
     nisa.tensor_tensor(dst=squares, data1=squares, data2=counts, op=nl.multiply)
@@ -77,6 +83,29 @@ def write_tile(stats, parts, spot, means, row, eps, affine, outputs):
     for one, hbm in zip((scale_sbuf, shift_sbuf, mean_sbuf, variance_sbuf), outputs, strict=True):
         size = one.shape[2]
         store(one, hbm, [[each * size, rows], [size, each], [1, size]], first * size)
+
+
+def load_transposed(stats_sbuf, stats, parts, first, number):
+    """[rows, parts, means of each, 3] of means of one channel: each part comes to a partition of its own, in long runs
+    instead of 12 bytes, and the array transposes them."""
+    rows, _, each, _ = stats_sbuf.shape
+    part = 0
+    for hbm, several in zip(stats, parts, strict=True):
+        for start, n in cut_at(several, nl.tile_size.pmax):
+            parts_sbuf = nl.ndarray((n, rows, each, 3), dtype=nl.float32, buffer=nl.sbuf)
+            pattern = [[3 * number, n], [3 * each, rows], [3, each], [1, 3]]
+            load(parts_sbuf, hbm, pattern, 3 * (start * number + first))
+            for mean in range(each):
+                found_psum = nl.ndarray((rows, 3, n), dtype=nl.float32, buffer=nl.psum)
+                for which in range(3):
+                    data = parts_sbuf[0:n, 0:rows, mean, which]
+                    nisa.nc_transpose(dst=found_psum[0:rows, which, 0:n], data=data, engine=nisa.engine.tensor)
+                nisa.tensor_copy(
+                    dst=stats_sbuf[0:rows, part : part + n, mean, 0:3],
+                    src=found_psum.permute((0, 2, 1)),
+                    engine=nisa.engine.vector,
+                )
+            part = part + n
 
 
 def dense(view):
