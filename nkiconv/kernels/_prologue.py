@@ -46,33 +46,30 @@ class PrologueOperands(nl.NKIObject):
     shift: Any
     image_planes: int
     kept: dict = field(default_factory=dict)
-    kept_bytes: int = 0
 
-    def numbers(self, name, row, c0, cn, images, copies=1):
-        """fp32 in SBUF of channels from c0 on, from partition `row` on, so many times: [.., 1], or a column for each of
-        some images (first, how many); None of what is not. With them come those of the next K tiles."""
+    def numbers(self, name, row, c0, cn, image, copies=1):
+        """[.., 1] fp32 in SBUF of channels from c0 on, from partition `row` on, so many times; of an image where images
+        have their own, None of what is not. With them come those of the next K tiles and images."""
         form, hbm = getattr(self.asked, name), getattr(self, name)
-        first, count = images if form == "image" else (0, 1)
-        key = (name, row, c0, cn, first, count)
+        first = image if form == "image" else 0
+        key = (name, row, c0, cn, first)
         if form != "" and key not in self.kept:
-            channels = hbm.shape[-1]
-            k_tiles = min((channels - c0) // cn, max(1, QUADRANT // count))
-            tile_sbuf = nl.ndarray((row + copies * cn, k_tiles * count), dtype=nl.float32, buffer=nl.sbuf)
-            pattern = [[cn, k_tiles], [channels, count], [1, cn]]
+            channels, images = hbm.shape[-1], hbm.shape[0] - first if form == "image" else 1
+            images = min(images, max(1, QUADRANT // ((channels - c0) // cn)))
+            k_tiles = min((channels - c0) // cn, QUADRANT // images)
+            tile_sbuf = nl.ndarray((row + copies * cn, k_tiles * images), dtype=nl.float32, buffer=nl.sbuf)
+            pattern = [[cn, k_tiles], [channels, images], [1, cn]]
             load_numbers(tile_sbuf, row, hbm, pattern, first * channels + c0, copies)
             for k_tile in range(k_tiles):
-                self.keep((name, row, c0 + k_tile * cn, cn, first, count), tile_sbuf, k_tile * count)
+                for place in range(images):
+                    self.keep((name, row, c0 + k_tile * cn, cn, first + place), tile_sbuf, k_tile * images + place)
         return self.kept.get(key)
 
     def keep(self, key, tile_sbuf, column):
-        """Numbers from a column of a tile on, instead of those that have been kept longest."""
-        count = key[-1]
-        self.kept_bytes += NUMBER_BYTES * count
-        while self.kept_bytes > NUMBERS_BYTES and self.kept:
-            oldest = next(iter(self.kept))
-            del self.kept[oldest]
-            self.kept_bytes -= NUMBER_BYTES * oldest[-1]
-        self.kept[key] = tile_sbuf[0 : tile_sbuf.shape[0], column : column + count]
+        """Numbers of a column of a tile, instead of those that have been kept longest."""
+        while len(self.kept) >= NUMBERS_BYTES // NUMBER_BYTES:
+            del self.kept[next(iter(self.kept))]
+        self.kept[key] = tile_sbuf[0 : tile_sbuf.shape[0], column : column + 1]
 
     def apply(self, dst, src, row, c0, first, ledger):
         """dst = act(src * scale + shift) of [c, planes, rows, columns] in SBUF, from partition `row`, a multiple of 32,
@@ -84,18 +81,13 @@ class PrologueOperands(nl.NKIObject):
         """The same of rows and columns that are there as often; of channels that are there several times, one copy
         after the other."""
         (cn, dn), each = dst.shape[:2], self.image_planes
-        first = d0 // each
-        images = (d0 + dn - 1) // each - first + 1
-        numbers = [self.numbers(name, row, c0, cn // copies, (first, images), copies) for name in ("scale", "shift")]
-        scale_sbuf, shift_sbuf = numbers
-        parts = [(max(d0, image * each), min(d0 + dn, (image + 1) * each)) for image in range(first, first + images)]
-        for low, high in parts if self.asked.by_image else [(d0, d0 + dn)]:
-            image, planes = low // each - first, (low - d0, high - d0)
+        first, last = d0 // each, (d0 + dn - 1) // each
+        parts = [(one, max(d0, one * each), min(d0 + dn, (one + 1) * each)) for one in range(first, last + 1)]
+        for image, low, high in parts if self.asked.by_image else [(first, d0, d0 + dn)]:
+            numbers = [self.numbers(name, row, c0, cn // copies, image, copies) for name in ("scale", "shift")]
             for part in engine_parts(row, cn):
-                into, out_of = part_of(dst, row, part, planes), part_of(src, row, part, planes)
-                self.issue(
-                    into, out_of, numbers_of(scale_sbuf, part, image), numbers_of(shift_sbuf, part, image), ledger
-                )
+                into, out_of = (part_of(one, row, part, (low - d0, high - d0)) for one in (dst, src))
+                self.issue(into, out_of, *(numbers_of(one, part) for one in numbers), ledger)
 
     def issue(self, dst, src, scale, shift, ledger):
         """The instruction; scale, shift: [c, 1], or None. All are Scalar's: each waits for a load, and so does what is
@@ -168,12 +160,9 @@ def part_of(view, row, part, planes):
     return view[c : c + count, planes[0] : planes[1], 0 : view.shape[2], 0 : view.shape[3]]
 
 
-def numbers_of(numbers_sbuf, part, image):
-    """[c, 1] of partitions (first, how many) of an image, of numbers of all or of each; None of none."""
-    if numbers_sbuf is None:
-        return None
-    (first, count), column = part, image if numbers_sbuf.shape[1] > 1 else 0
-    return numbers_sbuf[first : first + count, column : column + 1]
+def numbers_of(numbers_sbuf, part):
+    """[c, 1] of partitions (first, how many); None of none."""
+    return None if numbers_sbuf is None else numbers_sbuf[part[0] : part[0] + part[1], 0:1]
 
 
 def load_x(
