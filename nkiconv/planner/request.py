@@ -50,7 +50,7 @@ class Asked:
     def needs_conv2d(self) -> bool:
         """Whether depthwise_conv1d lacks any of this."""
         other = self.scaled or self.packed or self.precision is not None or self.return_stats is not None
-        return other or self.has_frames or self.filter_layout is not None or self.has_prologue or self.has_norm
+        return other or self.has_frames or self.filter_layout is not None or self.x_upsample != 1 or self.has_norm
 
     @property
     def needs_depthwise_conv1d(self) -> bool:

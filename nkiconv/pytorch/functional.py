@@ -23,7 +23,7 @@ from .operators.custom import NAMES
 from .operators.frames import joined, last
 from .operators.pixel_norm import PixelNorm, norm_of
 from .operators.pixel_norm import violations as norm_violations
-from .operators.prologue import NO_SCALES, Scales, is_asked
+from .operators.prologue import NO_SCALES, Scales
 from .operators.tensor_kinds import tensor_violations
 from .places import check_groups, per_axis, zeros
 
@@ -89,8 +89,7 @@ def conv1d(
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
     depthwise = _is_rank(weight, 3) and weight.shape[1] == 1 and weight.shape[0] == groups
-    lacks = return_stats is not None or is_asked((x_scale, x_shift), x_activation)  # what the depthwise kernel lacks
-    name = "depthwise_conv1d" if depthwise and not lacks else "conv1d"
+    name = "depthwise_conv1d" if depthwise and return_stats is None else "conv1d"
     strict = modes.wants_strict_nonfinite(strict_nonfinite)
     more = Fused(activation, residual_position, layer, strict, x_activation, return_stats)
     given = input, weight, bias, residual, (stride, padding, dilation, groups), more, packed

@@ -391,11 +391,10 @@ def test_fp8_is_refused():
 
 
 @pytest.mark.parametrize("name", ["x_scale", "x_shift", "x_activation"])
-def test_plans_of_depthwise_rows_go_to_conv2d(name):
+def test_plans_of_depthwise_rows_are_of_rows(name):
     problem = ConvProblem(N=1, C=8, W=30, S=3, groups=8)
     value = "relu" if name == "x_activation" else "channel"
-    assert nkiconv.plan(problem, **{name: value}, use_cache=False).operation == "conv2d"
-    assert nkiconv.plan(problem, **{name: value}, operation="depthwise_conv1d", use_cache=False).algorithm != "dot"
+    assert nkiconv.plan(problem, **{name: value}, use_cache=False).operation == "depthwise_conv1d"
     with pytest.raises(NkiconvError, match=f"{name}='{value}': a filter gradient has none"):
         nkiconv.plan(problem, direction="wgrad", **{name: value})
 

@@ -33,6 +33,16 @@ def test_values_are_within_their_bound(rank, dtype, form, act, mode):
     assert_within_limit(to_numpy(y).reshape(expected.shape), expected, limit)
 
 
+@in_both
+def test_depthwise_rows_have_their_own_operator(mode):
+    given = tensors(1, groups=4, channels=4)
+    with Seen() as seen:
+        y = ours(*given, "silu")
+    assert seen.convolutions[0] == "nkiconv::depthwise_conv1d_with_prologue"
+    expected, limit = truth(given, "silu")
+    assert_within_limit(to_numpy(y).reshape(expected.shape), expected, limit)
+
+
 #: What is given: arguments of `tensors`, what of x_scale and x_shift is None, and the rest of the call.
 CALLS = {
     "all": ({}, (), {"activation": "relu"}),

@@ -1,5 +1,6 @@
-"""The operators `nkiconv::conv1d_with_prologue` to `conv3d_with_prologue`, those with a second result,
-`nkiconv::conv1d_with_stats` to `conv3d_with_stats`, and both of transposed convolutions, `conv_transpose1d_with_stats`.
+"""The operators `nkiconv::conv1d_with_prologue` to `conv3d_with_prologue` and `depthwise_conv1d_with_prologue`, those
+with a second result, `nkiconv::conv1d_with_stats` to `conv3d_with_stats`, and both of transposed convolutions,
+`conv_transpose1d_with_stats`.
 
     nkiconv::conv2d_with_prologue(
         input, weight, bias, residual, x_scale, x_shift, ..., packed, strict_nonfinite, x_activation, x_upsample
@@ -17,6 +18,7 @@ stats are those of y before it is rounded, [P, N, K, 3], with the derivatives by
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -200,4 +202,5 @@ def _tangent(asked: Convolution, x: Tensor, scales: Scales, tangents: Sequence[T
     return host.upsampled(found if slope is None else found * slope, asked.x_upsample).to(x.dtype)
 
 
-OPERATORS = {f"{name}{suffix}": _define(name, suffix) for suffix in SUFFIXES for name in NAMES}
+DEFINED = [*itertools.product(NAMES, SUFFIXES), ("depthwise_conv1d", WITH_PROLOGUE)]
+OPERATORS = {f"{name}{suffix}": _define(name, suffix) for name, suffix in DEFINED}
