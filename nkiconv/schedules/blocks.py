@@ -288,8 +288,7 @@ class Pass:
     """Rounds of Accumulators that pass over x and gy together, of which all tiles stay where there are several rounds;
     and what of x and gy they need: (first, how many) of channels, of x on each row tile, of rows and columns of taps,
     and of a window's rows and columns; planes of taps; tiles; how many tiles have the first half of the units; (row,
-    column) of gy whose products write all sums, where zeros around whole planes are left out; whether a core begins
-    with it."""
+    column) of gy whose products write all sums, where zeros around whole planes are left out."""
 
     rounds: tuple[tuple[Accumulator, ...], ...]
     k: Part
@@ -302,7 +301,6 @@ class Pass:
     tiles: tuple[Tile, ...]
     half: int
     clips: tuple[int, int] | None = None
-    opens: bool = False
 
 
 def runs_of(axis: Axis, extent: int, taps: Part) -> tuple[Run, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from .blocks import Accumulator, Pass, Tile, first_seen
+from .blocks import Accumulator, Pass, Tile
 from .blocks_schedule import BlocksSchedule, chains_of
 from .tiles import Part, cut_at
 
@@ -121,24 +121,15 @@ def _rows(
 ) -> list[Products]:
     """Products of rows of a tile. start: the first tile of the pass; stay: whether it must stay."""
     members = len(tiles[index].tile) if plan.transposes is not None else 1
-    first = _first_row(plan, tiles[index]) if index == start else -1
+    # the row whose products write all sums: what is loaded first, or, of whole planes, a row without zeros
+    clips = tiles[index].one.clips or (0, 0)
+    first = clips[0] if index == start else -1
     order = sorted(rows, key=lambda row: row != first)
     return [
         Products(index, row, member, accumulators, banks, row != first or member > 0, start if stay else index)
         for row in order
         for member in range(members)
     ]
-
-
-def _first_row(plan: BlocksSchedule, tile: TileOf) -> int:
-    """The row whose products write all sums: one at which few taps meet zeros, or what is loaded first; never the last
-    of several, which may come accumulator by accumulator."""
-    one = tile.one
-    if one.clips is not None:
-        return one.clips[0]
-    if one.opens:
-        return 0
-    return first_seen(plan.geometry.rows, one.r[1], max(1, plan.settings.rows - 1), tile.inside[0][0])
 
 
 def inside_of(tile: Tile, each: bool) -> tuple[Inside, ...]:

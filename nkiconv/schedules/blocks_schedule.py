@@ -218,8 +218,6 @@ def _scheduled(
     if is_pe:
         plan = _with_transposes(plan, planes)
     plan = replace(plan, split=config.split == 1 and len(plan.passes[0].tiles) >= PARTS)
-    firsts = {share(len(passes), PARTS, core)[0] for core in range(1 if plan.split else PARTS)}
-    plan = replace(plan, passes=tuple(replace(one, opens=at in firsts) for at, one in enumerate(plan.passes)))
     while plan.transposes is not None and plan.transposes.raws > 1 and not fits_sbuf(needed_bytes(plan)):
         plan = replace(plan, transposes=replace(plan.transposes, raws=plan.transposes.raws - 1))
     x_bytes, y_bytes = tile_bytes(plan)

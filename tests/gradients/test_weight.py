@@ -169,12 +169,6 @@ def test_taps_that_meet_zeros_alone_are_left_out(way, config, valid_range):
     assert columns_of_matmuls(2, 7, way == "channels last", **sizes) == valid_range
 
 
-def test_the_first_product_of_a_later_pass_meets_most_taps():
-    """Whose row is in the middle: of four passes those that two cores begin with alone multiply zeros, of row 0."""
-    one = columns_of_matmuls(2, 7, True, rows=7, columns=1, split=0)
-    assert columns_of_matmuls(2, 7, True, rows=7, columns=1, split=0, channels=4, inputs=1) == one - 2 * 3 * 4
-
-
 @st.composite
 def real_images(draw):
     """(x, gy, arguments of conv2d_weight) of real numbers, and settings that cut them into several passes."""
