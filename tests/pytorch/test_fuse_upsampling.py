@@ -156,7 +156,7 @@ def test_other_upsamplings_are_none(how):
 
 
 def test_a_fused_call_that_differs_is_left(monkeypatch):
-    monkeypatch.setattr(doublings, "_doubled", lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"))
+    monkeypatch.setattr(doublings, "_grown", lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"))
     (one,) = convert(drawn(Grown()).eval(), fuse=True).doublings
     assert one.reason == "fused, it differs by more than rounding explains"
 
@@ -222,6 +222,26 @@ def test_statistics_are_handed_on_across_it():
     x = image(2, 4, 4, 5)
     assert upsampled(report.model, x) == (["conv2d", "conv2d_with_stats", "conv2d_with_prologue"], False)
     assert_same(report.model, model, x, terms=2 * TERMS)
+
+
+def test_polyphase_sums_taps_where_they_meet_one_pixel():
+    """By a transposed convolution, whose statistics the norm after it has."""
+    model, x = drawn(Decoder()).eval(), image(2, 4, 4, 5)
+    report = convert(model, fuse=True, polyphase=True)
+    assert report.doublings[0].polyphase
+    assert "sums of taps of grow.conv" in str(report)
+    expected = ["conv2d", "conv_transpose2d_with_stats", "conv2d_with_prologue"]
+    assert upsampled(report.model, x) == (expected, False)
+    assert_same(report.model, model, x, terms=2 * TERMS)
+    strict = convert(model, fuse=True, polyphase=True, strict_nonfinite=True).model
+    assert upsampled(strict, x)[0] == ["conv2d", "conv2d_with_stats", "conv2d_with_prologue"]
+    for kept in (FUSED["groups"], FUSED["its other"], Grown(nn.Conv2d(C, C, 1))):
+        (one,) = convert(drawn(kept).eval(), fuse=True, polyphase=True).doublings
+        assert (one.fused, one.polyphase) == (True, False)
+    rows = plan_model(model, (x,), fuse=True, polyphase=True, quick=True).rows
+    assert {"conv_transpose2d"} <= {row.convolved.operation for row in rows if row.layers == ("grow.conv",)}
+    with pytest.raises(UnsupportedError, match="polyphase=True: is of what fuse=True finds; pass both"):
+        convert(model, polyphase=True)
 
 
 def test_a_sum_and_an_activation_after_it_are_in_its_call():

@@ -51,6 +51,7 @@ def convert(
     *,
     fold_batchnorm: bool = False,
     fuse: bool = False,
+    polyphase: bool = False,
     causal_conv1d: bool = True,
     functional: bool = True,
     pack_filters: str | None = None,
@@ -88,9 +89,12 @@ def convert(
             fold_batchnorm takes the norms between out of the way. Called by itself, such a convolution hands on what
             is computed when it is used. Upsampling by 2, "nearest" or "nearest-exact", in front of a convolution of
             images is its x_upsample, which `report.doublings` names. Modules with depthwise convolutions of rows, as
-            LFM2, Conformers, Qwen3-Next,
-            Kimi Linear and Mamba2 have them, run their forward with the fused calls that `report.blocks` names, each
-            held against the module in float64.
+            LFM2, Conformers, Qwen3-Next, Kimi Linear and Mamba2 have them, run their forward with the fused calls that
+            `report.blocks` names, each held against the module in float64.
+        polyphase: with fuse, make convolutions of images that are upsampled by 2 transposed ones with the weight's
+            `polyphase_filter`: of 3x3 taps 4/9 of the products. Each call sums the taps and rounds the sums once to the
+            weight's dtype, an error as of rounding the weight. With strides, dilation, padding="same" or
+            strict_nonfinite they have x_upsample.
         causal_conv1d: where layers pass a convolution's weight to `causal_conv1d_fn` and `causal_conv1d_update`
             (transformers' Mamba, Qwen3-Next and others), let these be nkiconv's: in the file that defines the layers,
             so for every model of that file in the process, until `report.installation.undo()`. A call that nkiconv
@@ -131,7 +135,9 @@ def convert(
         text = f"example_inputs: must be a tuple or dict of forward's arguments, not {kind}; pass (x,)"
         errors.append(DtypeError(text))
     errors += packing.violations(pack_filters, example_inputs)
-    errors += refused(UnsupportedError, rules.flag("fuse", fuse))
+    errors += refused(UnsupportedError, rules.flag("fuse", fuse), rules.flag("polyphase", polyphase))
+    if polyphase is True and fuse is False:
+        errors.append(UnsupportedError("polyphase=True: is of what fuse=True finds; pass both"))
     if fuse is True and pack_filters is not None:
         errors.append(UnsupportedError("fuse=True: does not go with pack_filters; pass one of them"))
     for argument, wanted in (("fold_batchnorm=True", fold_batchnorm), ("pack_filters='frozen'", pack_filters)):
@@ -141,6 +147,7 @@ def convert(
     options: dict[str, Any] = {
         "fold_batchnorm": fold_batchnorm,
         "fuse": fuse,
+        "polyphase": polyphase,
         "causal_conv1d": causal_conv1d,
         "functional": functional,
     }
@@ -160,7 +167,7 @@ def convert(
     folds = batchnorm.find(model, plain, copied) if fold_batchnorm else ()
     found = Fusion()
     if fuse:
-        found = fusion.find(model, swapped, plain, folds, causal_conv1d, strict_nonfinite, copied)
+        found = fusion.find(model, swapped, plain, folds, causal_conv1d, strict_nonfinite, copied, polyphase)
         entries = tuple(dataclasses.replace(one, epilogue=str(found.epilogues.get(one.name, ""))) for one in entries)
     target = model if inplace else copied(model)
     for name in swapped:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,11 +21,10 @@ from torch.nn.modules.conv import _ConvNd
 from torch.overrides import TorchFunctionMode
 
 from ..computers.modes import is_autocast
-from ..functional import conv2d
 from .chains import agrees
 from .classes import change_class, define
 from .follows import Region
-from .fusing import read_pending
+from .fusing import doubled, ends_of, mark, read_pending
 from .pending import Upsampled, tensor_of
 from .producers import are_hooked, nothing_changes, only_user
 from .report import Doubling
@@ -45,11 +45,12 @@ def find(
     unproved: Iterable[str],
     taken: Sequence[str],
     copied: Copy,
+    polyphase: bool,
 ) -> tuple[Doubling, ...]:
     """What is to become of each module that upsamples by 2.
 
     regions: those with convolutions; unproved: names of modules with such that have no graphs of all calls; taken: of
-    the convolutions that may read an `Upsampled`.
+    the convolutions that may read an `Upsampled`; polyphase: whether those of stride 1 may sum taps.
     """
     found: dict[str, set[tuple[str | None, str]]] = {}
     for region in (*regions, *_by_default(model, unproved, copied)):
@@ -59,7 +60,7 @@ def find(
                 if owner is not None:
                     ways = found.setdefault(region.prefix + owner if owner else region.prefix[:-1], set())
                     ways.add(_read_by(node, region))
-    return tuple(_doubling(model, name, ways, taken) for name, ways in found.items())
+    return tuple(_doubling(model, name, ways, taken, polyphase) for name, ways in found.items())
 
 
 def _by_default(model: torch.nn.Module, names: Iterable[str], copied: Copy) -> Iterator[Region]:
@@ -117,16 +118,29 @@ def _read_by(node: fx.Node, region: Region) -> tuple[str | None, str]:
     return name, "a module of it has hooks, which would see no tensor" if are_hooked(node, user, kinds) else ""
 
 
-def _doubling(model: torch.nn.Module, name: str, ways: set[tuple[str | None, str]], taken: Sequence[str]) -> Doubling:
+def _doubling(
+    model: torch.nn.Module, name: str, ways: set[tuple[str | None, str]], taken: Sequence[str], polyphase: bool
+) -> Doubling:
     """What becomes of a module, of all the ways in which it upsamples."""
     reasons = sorted(reason for _, reason in ways if reason)
     convolutions = tuple(sorted({one for one, _ in ways if one is not None}))
+    polyphase = polyphase and all(_has_phases(model.get_submodule(one)) for one in convolutions)
     if not reasons:
-        reasons = [reason for one in convolutions for reason in _reasons(model, one, taken)]
-    return Doubling(name, convolutions, reasons[0] if reasons else "")
+        reasons = [reason for one in convolutions for reason in _reasons(model, one, taken, polyphase)]
+    return Doubling(name, convolutions, polyphase and not reasons, reasons[0] if reasons else "")
 
 
-def _reasons(model: torch.nn.Module, name: str, taken: Sequence[str]) -> Iterator[str]:
+def _has_phases(convolution: Any) -> bool:
+    """Whether several taps of a convolution meet one pixel of an image that is doubled, the same ones at every other
+    output."""
+    steps, padding = {*convolution.stride, *convolution.dilation}, convolution.padding
+    if steps != {1} or len(convolution.kernel_size) != 2 or isinstance(padding, str):
+        return False
+    sides = zip(convolution.kernel_size, padding, strict=True)
+    return max(convolution.kernel_size) > 1 and all(side < taps for taps, side in sides)
+
+
+def _reasons(model: torch.nn.Module, name: str, taken: Sequence[str], polyphase: bool) -> Iterator[str]:
     """Why a convolution takes no x_upsample."""
     convolution: Any = model.get_submodule(name)
     if name not in taken:
@@ -137,17 +151,12 @@ def _reasons(model: torch.nn.Module, name: str, taken: Sequence[str]) -> Iterato
         yield f"its convolution pads by padding_mode={convolution.padding_mode!r}"
     elif "forward" in vars(convolution):
         yield "its convolution has a forward of its own"
-    elif not convolution.weight.is_meta and not agrees(convolution, _doubled, _by_call):
+    elif not convolution.weight.is_meta and not agrees(convolution, _grown, partial(doubled, polyphase=polyphase)):
         yield "fused, it differs by more than rounding explains"
 
 
-def _doubled(x: Tensor) -> Tensor:
+def _grown(x: Tensor) -> Tensor:
     return F.interpolate(x, scale_factor=2, mode=_MODES[0])
-
-
-def _by_call(convolution: Any, x: Tensor, after: Any) -> Tensor:
-    y: Tensor = convolution._convolved(conv2d, x, **after.arguments(convolution), x_upsample=2)
-    return y
 
 
 def take(model: torch.nn.Module, found: Sequence[Doubling], swapped: Sequence[str]) -> None:
@@ -157,6 +166,9 @@ def take(model: torch.nn.Module, found: Sequence[Doubling], swapped: Sequence[st
         read_pending(model, swapped)
     for one in fused:
         change_class(model.get_submodule(one.name), doubles)
+        for name in one.convolutions if one.polyphase else ():
+            convolution = model.get_submodule(name)
+            mark(convolution, ends_of(convolution)._replace(polyphase=True))
 
 
 @define

@@ -18,10 +18,11 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from ..computers.modes import is_autocast
+from ..computers.modes import is_autocast, wants_strict_nonfinite
 from ..functional import conv1d, conv2d, conv3d
 from ..norm_act import channel_stats, norm_act_conv1d, norm_act_conv2d, norm_act_conv3d
 from ..norm_act_modules import HOOKS, running_statistics
+from ..transposed import conv_transpose2d, polyphase_filter
 from .classes import change_class, define, is_changed
 from .pending import Convolved, Normed, Shifted, Upsampled, keep_statistics, statistics_of, tensor_of
 
@@ -45,6 +46,7 @@ class Ends(NamedTuple):
     statistics: bool = False  # norms read all that the convolution writes; or such convolutions write what it reads
     training: bool = False  # these norms take statistics in training alone
     shifts: bool = False  # they read it with a number for each channel added
+    polyphase: bool = False  # of an image that is doubled in front of it, it sums the taps that meet one pixel
 
 
 def mark(module: torch.nn.Module, ends: Ends) -> None:
@@ -131,6 +133,17 @@ def fused(normed: Normed, convolution: Any, x: Tensor, after: After, arguments: 
     return _called(convolution, functools.partial(call, **more, packed=packed))
 
 
+def doubled(convolution: Any, x: Tensor, after: After, polyphase: bool, **more: Any) -> Any:
+    """A convolution of x with each row and column twice, and what is after it, by one call; polyphase: by a transposed
+    one of sums of taps, but with strict_nonfinite, as Inf times a sum is not the sum of Inf times each."""
+    given = after.arguments(convolution) | more
+    if not polyphase or wants_strict_nonfinite(convolution.strict_nonfinite):
+        return convolution._convolved(conv2d, x, x_upsample=2, **given)
+    filters = polyphase_filter(convolution._filters(x)[0], convolution.groups)
+    sides = [taps - 1 - side for taps, side in zip(convolution.kernel_size, convolution.padding, strict=True)]
+    return conv_transpose2d(x, filters, convolution.bias, 2, sides, 0, convolution.groups, **given)
+
+
 def _called(convolution: Any, call: Callable[..., Any]) -> Tensor:
     """y of a convolution's call, which keeps its statistics where a norm reads them."""
     ends = ends_of(convolution)
@@ -208,9 +221,11 @@ def _handed_on(convolution: Any, x: Tensor, normed: Normed | None, x_upsample: i
         after = After(*given)
         if normed is not None:
             return fused(normed, convolution, x, after, _once(normed, arguments))
+        if x_upsample == 2:
+            return _called(convolution, functools.partial(doubled, convolution, x, after, ends.polyphase))
         function = _PLAIN[len(convolution.kernel_size)]
-        more = after.arguments(convolution) | ({} if x_upsample == 1 else {"x_upsample": x_upsample})
-        return _called(convolution, functools.partial(convolution._convolved, function, x, **more))
+        plain = functools.partial(convolution._convolved, function, x, **after.arguments(convolution))
+        return _called(convolution, plain)
 
     if not waits(convolution):
         return call()

@@ -34,6 +34,7 @@ def find(
     causal_conv1d: bool,
     strict_nonfinite: bool | None,
     copied: Copy,
+    polyphase: bool,
 ) -> Fusion:
     """What is to become of a model's modules.
 
@@ -51,7 +52,7 @@ def find(
     taken = {layer.name for layer in layers if layer.fused} | {chain.convolution for chain in after if chain.fused}
     others = [name for name in plain if name not in taken and name.rpartition(".")[0] not in within]
     regions, unproved = regions_of(model, copied, lambda one: isinstance(one, _ConvNd), every_call=False)
-    grown = doublings.find(model, regions, unproved, others, copied)
+    grown = doublings.find(model, regions, unproved, others, copied, polyphase)
     ends = epilogues.find(model, others, folds, before, regions)
     return Fusion(before, after, layers, blocks, ends, grown)
 

@@ -274,6 +274,7 @@ def plan_model(
     lnc: int = 2,
     fold_batchnorm: bool = False,
     fuse: bool = False,
+    polyphase: bool = False,
     causal_conv1d: bool = True,
     functional: bool = True,
     training: bool = False,
@@ -291,9 +292,9 @@ def plan_model(
         model: any; a copy of it is converted and run once, on fake tensors where it allows that (shapes only, nothing
             is computed), else on the data of `inputs`. Parameters on meta are left there.
         inputs, named: arguments of its forward.
-        lnc: cores, 1 or 2. fold_batchnorm, fuse, causal_conv1d, functional: as of `convert`; rows of fused chains are
-            their convolutions with x_scale (the kernels that take statistics of x and make a scale of them are in
-            `statistics`), and of two linear layers of images one row, C channels to K, by their only algorithm,
+        lnc: cores, 1 or 2. fold_batchnorm, fuse, polyphase, causal_conv1d, functional: as of `convert`; rows of fused
+            chains are their convolutions with x_scale (the kernels that take statistics of x and make a scale of them
+            are in `statistics`), and of two linear layers of images one row, C channels to K, by their only algorithm,
             pointwise_mlp. Filters are packed where the model's modules are frozen: convert it before.
         training: also plan the gradients by inputs and filters that a step of training runs (batch norms in eval mode,
             which changes none of these).
@@ -316,7 +317,8 @@ def plan_model(
     if training and fold_batchnorm:
         raise UnsupportedError("training=True, fold_batchnorm=True: what is folded is not trained; drop one")
     advance("running the model", None)
-    options = {"fold_batchnorm": fold_batchnorm, "fuse": fuse, "causal_conv1d": causal_conv1d, "functional": functional}
+    options = {"fold_batchnorm": fold_batchnorm, "fuse": fuse, "polyphase": polyphase}
+    options |= {"causal_conv1d": causal_conv1d, "functional": functional}
     found = record(model, inputs, named or {}, training=training, **options)
     rows = []
     for i, (convolved, layers) in enumerate(found.convolved.items()):

@@ -89,6 +89,7 @@ class Doubling:
 
     name: str
     convolutions: tuple[str, ...] = ()  # one for each place of its forward
+    polyphase: bool = False  # whether they are transposed ones now, of sums of taps
     reason: str = ""
 
     @property
@@ -255,7 +256,7 @@ class Report:
         if self.doublings:
             table.add_section()
         for one in self.doublings:
-            told = one.reason or f"x_upsample=2 of {one}"
+            told = one.reason or f"{'sums of taps' if one.polyphase else 'x_upsample=2'} of {one}"
             table.add_row(Text(one.name or "(the model)"), "upsampling", "", "", Text(told))
         if self.layers:
             table.add_section()
