@@ -36,7 +36,7 @@ def decoder(latents):
     return torch.nn.Sequential(model.decoder.to(torch.bfloat16)).eval()
 
 
-def norm_shapes(model, x):
+def norm_shapes(model, *inputs):
     """Name -> shape of what each norm takes."""
     found = {}
 
@@ -49,7 +49,7 @@ def norm_shapes(model, x):
     norms = [(name, one) for name, one in model.named_modules() if isinstance(one, torch.nn.GroupNorm)]
     hooks = [one.register_forward_pre_hook(note(name)) for name, one in norms]
     with torch.no_grad():
-        model(x)
+        model(*inputs)
     for hook in hooks:
         hook.remove()
     return found

@@ -8,10 +8,13 @@ norm with its SiLU that no kernel of nkiconv computes counts as a copy of its by
 Attention's products, upsampling and sums are the same in both and left out.
 """
 
+import collections
+import math
+
 import torch
 from diffusers import AutoencoderKLWan
 
-from nkiconv.pytorch import convert, plan_model
+from nkiconv.pytorch import plan_model
 from nkiconv.tools.suites import chains
 
 #: A latent of 480 x 832 pixels.
@@ -32,14 +35,14 @@ class Decoder(torch.nn.Module):
 
 
 def norms_of(model, latents):
-    """(name, elements) of each call of a norm."""
+    """Elements of what each call of a norm reads."""
     found = []
 
-    def note(name):
-        return lambda _module, args: found.append((name, args[0].numel()))
+    def note(_module, args):
+        found.append(args[0].numel())
 
     kinds = type(model.vae.decoder.norm_out)
-    hooks = [one.register_forward_pre_hook(note(name)) for name, one in model.named_modules() if isinstance(one, kinds)]
+    hooks = [one.register_forward_pre_hook(note) for one in model.modules() if isinstance(one, kinds)]
     with torch.no_grad():
         model(latents)
     for hook in hooks:
@@ -50,9 +53,12 @@ def norms_of(model, latents):
 def decoding(model, latents, fuse):
     """(us of convolutions, us of norms, launches, bytes that norms move) of so many latents."""
     x = torch.empty(1, 16, latents, *LATENT[3:], dtype=torch.bfloat16, device="meta")
-    fused = {one.norm for one in convert(model, fuse=True).chains if one.fused} if fuse else set()
-    left = [elements for name, elements in norms_of(model, x) if name not in fused]
     plan = plan_model(model, (x,), quick=True, fuse=fuse)
+    left = collections.Counter(norms_of(model, x))
+    for row in plan.rows:
+        if row.convolved.asked.y_norm is not None:
+            left[math.prod(row.convolved.problem.output_shape)] -= row.calls
+    left = [*left.elements()]
     passes = sum(chains.passed("norm", elements).us for elements in left)
     return plan.modelled_us, passes, sum(row.calls for row in plan.rows) + len(left), 4 * sum(left)
 

@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from chained import Block, C, assert_same, drawn, image
@@ -110,3 +111,18 @@ def test_ways_that_raise_errors_prove_nothing(kind, calls):
         found, expected = ((one.decode if kind is ByMethods else one)(*inputs) for one in (report.model, model))
     assert (found - expected).abs().max() <= 8 * 2 * 9 * C * 2.0**-24 * expected.abs().max()
     assert len(calls) == 2
+
+
+def test_what_a_module_alone_hands_on_is_a_tensor():
+    """By isinstance, and to NumPy, before and after it is computed."""
+    model = drawn(nn.Sequential(nn.GroupNorm(2, C), nn.SiLU(), nn.Conv2d(C, C, 3), nn.ReLU())).eval()
+    converted, x = convert(model, fuse=True).model, image(1, C, 6, 5)
+    with torch.no_grad():
+        for name in ("0", "2"):
+            found, right = converted.get_submodule(name)(x), model.get_submodule(name)(x)
+            assert isinstance(found, torch.Tensor)
+            assert not isinstance(found, (nn.Module, int))
+            assert torch.is_tensor(found)
+            assert np.asarray(found).shape == found.shape == right.shape
+            assert (found - right).abs().max() <= 8 * 9 * C * 2.0**-24 * right.abs().max()
+            assert isinstance(copy.copy(found), torch.Tensor)

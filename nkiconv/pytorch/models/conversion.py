@@ -87,10 +87,10 @@ def convert(
             so do two 1x1 convolutions with an activation between; `report.layers` names each. Every other convolution
             takes in the sum with a tensor of its shape and the activation after it, which `Entry.epilogue` names;
             fold_batchnorm takes the norms between out of the way. Called by itself, such a convolution hands on what
-            is computed when it is used. Upsampling by 2, "nearest" or "nearest-exact", in front of a convolution of
-            images is its x_upsample, which `report.doublings` names. Modules with depthwise convolutions of rows, as
-            LFM2, Conformers, Qwen3-Next, Kimi Linear and Mamba2 have them, run their forward with the fused calls that
-            `report.blocks` names, each held against the module in float64.
+            is computed when it is used, a Tensor by isinstance. Upsampling by 2, "nearest" or "nearest-exact", in front
+            of a convolution of images is its x_upsample, which `report.doublings` names. Modules with depthwise
+            convolutions of rows, as LFM2, Conformers, Qwen3-Next, Kimi Linear and Mamba2 have them, run their forward
+            with the fused calls that `report.blocks` names, each held against the module in float64.
         polyphase: with fuse, make convolutions of images that are upsampled by 2 transposed ones with the weight's
             `polyphase_filter`: of 3x3 taps 4/9 of the products. Each call sums the taps and rounds the sums once to the
             weight's dtype, an error as of rounding the weight. With strides, dilation, padding="same" or

@@ -25,7 +25,7 @@ from .chains import agrees
 from .classes import change_class, define
 from .follows import Region
 from .fusing import doubled, ends_of, mark, read_pending
-from .pending import Upsampled, tensor_of
+from .pending import Upsampled, handed_on, tensor_of
 from .producers import are_hooked, nothing_changes, only_user
 from .report import Doubling
 from .ways import Copy, UntraceableError, graphs_of
@@ -192,5 +192,5 @@ class _Doubling(TorchFunctionMode):
             x, given = tensor_of(args[0]), _SIGNATURE.bind(*args, **named).arguments
             # a tracer's proxy is no tensor
             if isinstance(x, Tensor) and not is_autocast(x.device.type) and doubles_by(x.dim(), given):
-                return Upsampled(x)
+                return handed_on(Upsampled, x)
         return func(*args, **named)

@@ -24,7 +24,7 @@ from ..norm_act import channel_stats, norm_act_conv1d, norm_act_conv2d, norm_act
 from ..norm_act_modules import HOOKS, running_statistics
 from ..transposed import conv_transpose2d, polyphase_filter
 from .classes import change_class, define, is_changed
-from .pending import Convolved, Normed, Shifted, Upsampled, keep_statistics, statistics_of, tensor_of
+from .pending import Convolved, Normed, Shifted, Upsampled, handed_on, keep_statistics, statistics_of, tensor_of
 
 _CALLS: dict[int, Any] = {1: norm_act_conv1d, 2: norm_act_conv2d, 3: norm_act_conv3d}
 _PLAIN: dict[int, Any] = {1: conv1d, 2: conv2d, 3: conv3d}
@@ -166,7 +166,7 @@ def hands_on(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
             or any(getattr(self, hooks) for hooks in HOOKS)
             or is_autocast(x.device.type)
         )
-        return kind.forward(self, tensor_of(input)) if plain else Normed(self, input if shifted else x)
+        return kind.forward(self, tensor_of(input)) if plain else handed_on(Normed, self, input if shifted else x)
 
     def again(self: Any, input: Tensor) -> Tensor:
         """What forward returns, where running statistics have moved already."""
@@ -234,7 +234,7 @@ def _handed_on(convolution: Any, x: Tensor, normed: Normed | None, x_upsample: i
     sizes: Sequence[int] = [*x.shape[:2], *(x_upsample * size for size in x.shape[2:])]
     for padding in () if normed is None else normed.paddings:
         sizes = padding.sizes(sizes)
-    return Convolved(call, (x.shape[0], *_shape(convolution, sizes[2:])), x, **more)
+    return handed_on(Convolved, call, (x.shape[0], *_shape(convolution, sizes[2:])), x, **more)
 
 
 def _fits(convolution: Any, normed: Normed) -> bool:

@@ -10,6 +10,7 @@ an error, so that no order of calls gives another value.
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -85,6 +86,18 @@ class Pending:
 
     def __radd__(self, other: Any) -> Any:
         return self + other
+
+
+def handed_on(kind: Callable[..., Pending], *given: Any, **named: Any) -> Any:
+    """What is pending, for other code: of a class whose instances are Tensors by isinstance. torch.compile, which has
+    no such classes, sees them in modules alone."""
+    return (kind if torch.compiler.is_compiling() else _as_tensors(kind))(*given, **named)
+
+
+@functools.cache
+def _as_tensors(kind: Any) -> Any:
+    more = {"__module__": kind.__module__, "__doc__": kind.__doc__, "__class__": property(lambda _: Tensor)}
+    return type(kind.__name__, (kind,), more)
 
 
 def tensor_of(one: Any) -> Any:
@@ -268,7 +281,11 @@ class Upsampled(Pending):
 
     def type_as(self, other: Any) -> Any:
         """The same in another's dtype."""
-        return self.value().type_as(other) if self.tensor is not None else Upsampled(self.input().type_as(other))
+        return (
+            self.value().type_as(other)
+            if self.tensor is not None
+            else handed_on(Upsampled, self.input().type_as(other))
+        )
 
 
 class Convolved(Pending):
@@ -322,7 +339,7 @@ class Convolved(Pending):
             return None
         images, channels, *pixels = self.result
         if self.shifts and tuple(other.shape) in ((count, channels, *[1] * len(pixels)) for count in (1, images)):
-            return Shifted(self.value(), other)
+            return handed_on(Shifted, self.value(), other)
         if not self.adds or tuple(other.shape) != self.result:
             return None
         total = copy.copy(self)
@@ -330,7 +347,7 @@ class Convolved(Pending):
         if self.activates:
             return total
         y = total.value()
-        return Divided(y) if self.over_one else y
+        return handed_on(Divided, y) if self.over_one else y
 
 
 class Divided(Pending):

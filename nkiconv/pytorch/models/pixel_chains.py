@@ -27,7 +27,7 @@ from ..operators.pixel_norm import PixelNorm
 from .classes import change_class, define, is_changed
 from .fusing import read_pending
 from .norm_kinds import affine, kind_of, norm_of_kind
-from .pending import tensor_of
+from .pending import handed_on, tensor_of
 from .prices import norm_pays
 from .report import Chain
 from .summed import Summed
@@ -163,7 +163,7 @@ def hands_on_sums(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
             return together
 
         given = [one for one in (*args, *named.values()) if isinstance(one, Tensor)]
-        return Summed(call, self.out_channels, given)
+        return handed_on(Summed, call, self.out_channels, given)
 
     return (kind,), {"forward": forward}
 

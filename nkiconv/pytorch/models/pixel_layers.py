@@ -36,6 +36,7 @@ from .pending import (
     Pending,
     activation_of,
     drops_nothing,
+    handed_on,
     is_changed_since,
     is_in_place,
     tensor_of,
@@ -186,8 +187,9 @@ def makes_pixels(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
     def forward(self: Any, input: Any, *args: Any, **named: Any) -> Any:
         hooked = args or named or any(getattr(self, hooks) for hooks in HOOKS)
         if isinstance(input, Pixels) and input.can_be_before(self) and not hooked:
-            return Pixels(self, input.x, input)
-        if is_pointwise(self) and not isinstance(input, (Tensor, Pixels, NormedPixels)):  # of a norm, or of torch.fx
+            return handed_on(Pixels, self, input.x, input)
+        others = isinstance(input, Pending) or not isinstance(input, Tensor)  # of a norm, or of torch.fx
+        if is_pointwise(self) and others and not isinstance(input, (Pixels, NormedPixels)):
             return kind.forward(self, input, *args, **named)
         norm = input if isinstance(input, NormedPixels) and input.front == is_pointwise(self) else None
         norm = None if norm is None or norm.tensor is not None else norm
@@ -202,7 +204,7 @@ def makes_pixels(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
         )
         if plain:
             return kind.forward(self, input if norm is None else norm.value(), *args, **named)
-        return Pixels(self, input if is_pointwise(self) else input.permute(FRONT), normed=norm)
+        return handed_on(Pixels, self, input if is_pointwise(self) else input.permute(FRONT), normed=norm)
 
     return (kind,), {"forward": forward, "__module__": __name__}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -25,8 +26,8 @@ class Summed(Pending):
 
     def normed(self, norm: Any) -> Summed:
         """The same with a norm."""
-        found = Summed(self.call, self.channels, self.given)
-        found.versions, found.norm = self.versions, norm
+        found = copy.copy(self)
+        found.norm = norm
         return found
 
     def compute(self) -> Tensor:
