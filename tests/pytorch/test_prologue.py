@@ -90,7 +90,7 @@ def test_derivatives_in_float64(act):
     shapes = (1, 2, 3), (2, 2, 3), (2,), (1, 2, 3), (1, 2), (2,)
     leaves = [torch.randn(one, generator=generator, dtype=torch.float64, requires_grad=True) for one in shapes]
     call = functools.partial(operator, act=act, activation="silu")
-    assert torch.autograd.gradcheck(call, leaves, check_forward_ad=True, fast_mode=True)
+    assert torch.autograd.gradcheck(call, leaves, check_forward_ad=True)
     assert torch.autograd.gradgradcheck(call, leaves, fast_mode=True)
 
 
