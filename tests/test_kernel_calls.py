@@ -3,6 +3,8 @@
 import ast
 from pathlib import Path
 
+import pytest
+
 import nkiconv.kernels
 from nkiconv.lint import lint
 from nkiconv.simulator import documented
@@ -11,6 +13,7 @@ FOLDER = Path(nkiconv.kernels.__file__).parent
 SOURCES = sorted(FOLDER.rglob("*.py"))
 
 
+@pytest.mark.slow  # `make lint` asks for the findings too
 def test_kernels_keep_to_what_nki_traces():
     """The linter has found and followed every kernel, so that no findings means something."""
     report = lint([FOLDER], strict=True)
