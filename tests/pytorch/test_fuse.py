@@ -252,6 +252,16 @@ def test_why_a_chain_stays(model, reason, calls):
     assert calls == []
 
 
+def test_transposed_convolutions_read_what_is_pending():
+    """Of code that no graph shows, which gives a norm's result to another convolution than the chain's."""
+    norm, up = nn.GroupNorm(2, C), nn.ConvTranspose2d(C, K, 2, 2)
+    model = drawn(nn.Sequential(norm, nn.SiLU(), nn.Conv2d(C, C, 1), up))
+    own = convert(model, fuse=True).model
+    x = image(2, C, 5, 5)
+    found, expected = own[3](own[0](x)), up(norm(x))
+    assert (found - expected).abs().max() <= 8 * C * 2.0**-24 * max(1, expected.abs().max())
+
+
 def test_chains_of_depthwise_rows_stay():
     model = drawn(nn.Sequential(nn.GroupNorm(2, C), nn.SiLU(), nn.Conv1d(C, C, 3, groups=C)))
     report = convert(model, fuse=True)

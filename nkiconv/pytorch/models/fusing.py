@@ -190,7 +190,7 @@ def takes_pending(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
             return kind.forward(self, tensor_of(input), *args, **named)
         if isinstance(input, Normed) and input.tensor is None and input.x.dim() == images and _fits(self, input):
             return _handed_on(self, input.input(), input)
-        if isinstance(input, Upsampled) and input.tensor is None and images == 4:
+        if isinstance(input, Upsampled) and input.tensor is None and images == 4 and not self.transposed:
             return _handed_on(self, input.input(), None, 2)
         input = tensor_of(input)
         if not isinstance(input, Tensor) or input.dim() != images:
@@ -238,11 +238,12 @@ def _handed_on(convolution: Any, x: Tensor, normed: Normed | None, x_upsample: i
 
 
 def _fits(convolution: Any, normed: Normed) -> bool:
-    """Whether running statistics, which count the values of what is convolved, move by those of the norm's input."""
+    """Whether a convolution can be that of a chain, which a transposed one is not, and running statistics, which count
+    the values of what is convolved, move by those of the norm's input."""
     arguments = norm_arguments(normed.norm)
     assert not isinstance(arguments, str)  # it has handed on what is pending
     is_padded = bool(normed.paddings) or convolution.padding_mode != "zeros"
-    return not (is_padded and arguments.get("training", False))
+    return not (convolution.transposed or (is_padded and arguments.get("training", False)))
 
 
 def _once(normed: Normed, arguments: dict[str, Any]) -> dict[str, Any]:
