@@ -16,6 +16,9 @@ from nkiconv.bounds import epilogue_bound, moments_bound, products_bound, return
 from nkiconv.kernels._epilogue import read_epilogue
 from nkiconv.kernels.conv import conv2d_implicit_gemm
 from nkiconv.kernels.conv.dispatch import plan_of
+from nkiconv.kernels.statistics import channel_statistics
+from nkiconv.planner import timing
+from nkiconv.planner.candidates import Candidate
 from nkiconv.planner.estimate import completed
 from nkiconv.planner.request import X_PERMS, Asked, Request
 from nkiconv.problem import DTYPES
@@ -24,6 +27,7 @@ from nkiconv.rules import RESIDUAL_POSITIONS
 from nkiconv.schedules import m_packing, weight_stationary
 from nkiconv.schedules.options import TAKE_STATISTICS
 from nkiconv.schedules.stacked import fused_bytes, fused_instructions
+from nkiconv.simulator.timing import Rates
 
 
 def image(**fields):
@@ -362,7 +366,7 @@ def test_what_else_is_refused():
     with pytest.raises(UnsupportedError, match="config loop=1: return_stats='channel' adds"):
         nkiconv.conv2d(x, w, return_stats="channel", algorithm="implicit_gemm", config=(("loop", 1),))
     x, w, two = np.ones((1, 32, 5, 6), np.float32), np.ones((32, 4, 3, 3), np.float32), (("segments", 2),)
-    with pytest.raises(UnsupportedError, match="segments=2, .*, return_stats='channel': .* use segments=1"):
+    with pytest.raises(UnsupportedError, match=r"segments=2, .*, return_stats='channel': .* use segments=1"):
         nkiconv.conv_transpose2d(x, w, stride=2, return_stats="channel", algorithm="weight_stationary", config=two)
     row = ConvProblem(N=1, C=4, W=9, S=3, groups=4)
     with pytest.raises(UnsupportedError, match="return_stats='channel': depthwise_conv1d has none"):
@@ -377,6 +381,30 @@ def test_plans_take_the_algorithm_that_has_them():
     assert nkiconv.plan(problem).algorithm == nkiconv.plan(problem, return_stats="channel").algorithm
     row = ConvProblem(N=1, C=4, W=9, S=3, groups=4)
     assert nkiconv.plan(row, return_stats="channel").operation == "conv2d"
+
+
+#: MobileNet's depthwise 3x3, ResNeXt's 3x3 in groups, DCGAN's transposed 4x4, and what statistics may add, as a share
+#: of what channel_stats of y takes.
+OUTPUTS_OF_BLOCKS = {
+    "depthwise": (image(N=4, C=128, K=128, H=56, W=56, groups=128), {"rows": 32, "height": 2, "width": 2}, 0.6),
+    "groups": (image(N=4, C=128, K=128, H=56, W=56, groups=32), {"rows": 32, "height": 2, "width": 2}, 0.6),
+    "transposed": (
+        image(N=32, C=512, K=256, H=8, W=8, R=4, S=4, lhs_dilation=(2, 2), padding=((2, 2), (2, 2)), transposed=True),
+        {"shard": "channels"}, 0.05),
+}  # fmt: skip
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("name", OUTPUTS_OF_BLOCKS)
+def test_statistics_of_blocks_take_less_than_a_pass(name):
+    problem, sizes, share = OUTPUTS_OF_BLOCKS[name]
+    found = []
+    for asked in (Asked(), Asked(return_stats="channel")):
+        request = Request(problem=problem.replace(dtype="bf16"), asked=asked, lnc=2)
+        candidate = Candidate(*completed(request, "weight_stationary", tuple(sizes.items())))
+        found.append(timing.time(timing.trace(request, candidate, Rates({})), Rates({})).us)
+    passed = nkiconv.profile(channel_statistics[2])(nkiconv.spec(problem.output_shape, "bf16")).modelled_us
+    assert found[1] - found[0] <= share * passed
 
 
 def test_statistics_hide_behind_the_array():
