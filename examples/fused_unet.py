@@ -11,7 +11,7 @@ in front of it, are the same in both and left out.
 import argparse
 
 import torch
-from fused_vae import norm_shapes, passed_us, statistics_us
+from fused_vae import input_shapes, passes, statistics_us
 
 from nkiconv.pytorch import convert, plan_model
 
@@ -54,25 +54,30 @@ def main():
     model, size = Denoiser(name).eval(), LATENTS[name]
     sizes = (IMAGES, 4, size, size), (IMAGES,), (IMAGES, 77, ATTENTION[name]["cross_attention_dim"])
     inputs = [torch.empty(one, dtype=torch.bfloat16, device="meta") for one in sizes]
-    chains = [one for one in convert(model, fuse=True).chains if one.fused]
-    shapes = norm_shapes(model, *inputs)  # and of norms in front of attention
+    report = convert(model, fuse=True)
+    chains = [one for one in report.chains if one.fused]
+    norms = [name for name, one in model.named_modules() if isinstance(one, torch.nn.GroupNorm)]  # of attention too
+    shapes = input_shapes(model, norms, *inputs)
+    grown = input_shapes(model, [one.name for one in report.doublings if one.fused], *inputs).values()
     normed = [shapes[one.norm] for one in chains]
     second = [shapes[one.norm] for one in chains if one.offset]  # of a block: a time embedding before, a sum after it
     totals = {}
     print(f"{name}, {IMAGES} of {size} x {size}: {len(chains)} of {len(shapes)} norms fused, modelled us")
-    heads = ("convolutions", "statistics", "norms", "sums", "all", "launches", "MB of passes")
+    heads = ("convolutions", "statistics", "norms", "sums", "upsamplings", "all", "launches", "MB of passes")
     print(f"{'':8s}" + "".join(f"{head:>14s}" for head in heads))
     for fuse in (False, True):
         plan = plan_model(model, inputs, quick=True, fuse=fuse)
-        left, added = ([], []) if fuse else (normed, second)
+        left, added, doubled = ([], [], []) if fuse else (normed, second, grown)
         statistics = plan.statistics_us + sum(map(statistics_us, left))
-        sums = sum(passed_us(one) + passed_us(one, 2) for one in added)
-        parts = plan.modelled_us, statistics, sum(map(passed_us, left)), sums
+        # an embedding's sum reads and writes, the other reads twice and writes
+        each = passes(*left), [sum(one) for one in zip(passes(*added), passes(*added, reads=2), strict=True)]
+        each = *each, passes(*doubled, reads=1 / 4, times=4)
+        parts = plan.modelled_us, statistics, *(us for us, _ in each)
         totals[fuse] = sum(parts)
-        # bf16: a norm reads twice and writes, an embedding's sum reads and writes, the other reads twice and writes
-        moved = sum(row.hbm_bytes * row.calls for row in plan.statistics)
-        moved += sum(6 * torch.Size(one).numel() for one in left) + sum(10 * torch.Size(one).numel() for one in added)
-        launches = plan.launches + 3 * len(left) + 2 * len(added)
+        # statistics read what the norms after them read
+        moved = sum(row.hbm_bytes * row.calls for row in plan.statistics) + passes(*left, reads=0)[1]
+        moved += sum(size for _, size in each)
+        launches = plan.launches + 3 * len(left) + 2 * len(added) + len(doubled)
         numbers = "".join(f"{one:14,.0f}" for one in (*parts, totals[fuse], launches, moved / 1e6))
         print(f"{'fused' if fuse else 'apart':8s}{numbers}")
     print(f"apart over fused: {totals[False] / totals[True]:.2f}")

@@ -1,12 +1,12 @@
-"""A VAE's decoder with its norms, activations and sums in its convolutions and apart, modelled, bf16, two cores.
+"""A VAE's decoder with its norms, activations, sums and upsamplings in its convolutions and apart, modelled, bf16.
 
     pip install diffusers
     python examples/fused_vae.py                # SDXL's at 1024 x 1024
     python examples/fused_vae.py --model flux --size 2048
 
-Convolutions and statistics are planned as `nkiconv plan-model --fuse` plans them. A pass that nkiconv has no kernel
-for, norm and activation or a sum, counts as a copy of its bytes, the least that it can take; attention's products are
-left out.
+Two cores. Convolutions and statistics are planned as `nkiconv plan-model --fuse` plans them. A pass that nkiconv has no
+kernel for, norm and activation, a sum, an upsampling or sums of taps, counts as a copy of its bytes, the least that it
+can take; attention's products are left out. "polyphase" rounds these sums, see `polyphase_filter`.
 """
 
 import argparse
@@ -19,6 +19,8 @@ from nkiconv.tools.suites import chains
 #: Channels of the latents, by model; all else is alike.
 LATENTS = {"sdxl": 4, "flux": 16}
 SCALE = 8  # pixels of a latent, along each axis
+#: Options of `convert`, by row.
+ROWS = {"apart": {}, "fused": {"fuse": True}, "polyphase": {"fuse": True, "polyphase": True}}
 
 
 def decoder(latents):
@@ -36,8 +38,8 @@ def decoder(latents):
     return torch.nn.Sequential(model.decoder.to(torch.bfloat16)).eval()
 
 
-def norm_shapes(model, *inputs):
-    """Name -> shape of what each norm takes."""
+def input_shapes(model, names, *inputs):
+    """Name -> shape of what each of these modules takes."""
     found = {}
 
     def note(name):
@@ -46,8 +48,7 @@ def norm_shapes(model, *inputs):
 
         return noted
 
-    norms = [(name, one) for name, one in model.named_modules() if isinstance(one, torch.nn.GroupNorm)]
-    hooks = [one.register_forward_pre_hook(note(name)) for name, one in norms]
+    hooks = [model.get_submodule(name).register_forward_pre_hook(note(name)) for name in names]
     with torch.no_grad():
         model(*inputs)
     for hook in hooks:
@@ -64,9 +65,10 @@ def statistics_us(shape):
     return stats.us + norm.us
 
 
-def passed_us(shape, reads=1):
-    """Modelled us of a pass over x of a shape."""
-    return chains.passed("pass", torch.Size(shape).numel(), reads).us
+def passes(*shapes, reads=1.0, times=1.0):
+    """(modelled us, bytes) of passes that write `times` the elements of each shape and read `reads` times as many."""
+    counts = [round(times * torch.Size(shape).numel()) for shape in shapes]
+    return sum(chains.passed("pass", count, reads).us for count in counts), sum(2 * (reads + 1) * one for one in counts)
 
 
 def main():
@@ -76,27 +78,36 @@ def main():
     parser.add_argument("--size", type=int, default=1024, help="pixels of an image's side, a multiple of 8")
     given = parser.parse_args()
     model = decoder(LATENTS[given.model])
-    x = torch.empty(
-        1, LATENTS[given.model], given.size // SCALE, given.size // SCALE, dtype=torch.bfloat16, device="meta"
-    )
-    shapes, times = norm_shapes(model, x), {}
-    by_name = {one.norm: one for one in convert(model, fuse=True).chains}
+    side = given.size // SCALE
+    x = torch.empty(1, LATENTS[given.model], side, side, dtype=torch.bfloat16, device="meta")
+    report, times = convert(model, fuse=True), {}
+    by_name = {one.norm: one for one in report.chains}
+    shapes = input_shapes(model, by_name, x)
+    grown = input_shapes(model, [one.name for one in report.doublings if one.fused], x).values()
     sums = [shape for name, shape in shapes.items() if name.endswith("norm2") and "resnets" in name]
-    print(f"{given.model}, {given.size} x {given.size}: {len(shapes)} norms, modelled us")
-    print(f"{'':8s}{'convolutions':>14s}{'statistics':>12s}{'norms':>10s}{'sums':>10s}{'all':>12s}{'launches':>10s}")
-    for fuse in (False, True):
-        plan = plan_model(model, (x,), quick=True, fuse=fuse)
-        left = [shape for name, shape in shapes.items() if not (fuse and by_name[name].fused)]
-        added = [] if fuse else sums
-        statistics = plan.statistics_us + sum(map(statistics_us, left))
-        parts = plan.modelled_us, statistics, sum(map(passed_us, left)), sum(passed_us(one, 2) for one in added)
-        launches = plan.launches + 3 * len(left) + len(added)
-        times[fuse] = sum(parts)
-        numbers = "".join(
-            f"{one:{width},.0f}" for one, width in zip((*parts, sum(parts)), (14, 12, 10, 10, 12), strict=True)
-        )
-        print(f"{'fused' if fuse else 'apart':8s}{numbers}{launches:10,d}")
-    print(f"apart over fused: {times[False] / times[True]:.2f}")
+    print(f"{given.model}, {given.size} x {given.size}: {len(shapes)} norms, {len(grown)} upsamplings, modelled us")
+    headings = "convolutions", "statistics", "norms", "sums", "upsamplings", "all", "MB", "launches"
+    print(f"{'':10s}" + "".join(f"{one:>13s}" for one in headings))
+    filters = [model.get_submodule(name).weight for one in report.doublings for name in one.convolutions]
+    for row, options in ROWS.items():
+        plan = plan_model(model, (x,), quick=True, **options)
+        left = [shape for name, shape in shapes.items() if not (options and by_name[name].fused)]
+        added, doubled = ([], []) if options else (sums, grown)
+        summed = [one.shape for one in filters] if "polyphase" in options else []
+        of_images = passes(*doubled, reads=1 / 4, times=4)
+        of_filters = passes(*summed, reads=9 / 16, times=16 / 9)
+        parts = [
+            passes(*left),
+            passes(*added, reads=2),
+            [sum(each) for each in zip(of_images, of_filters, strict=True)],
+        ]
+        us = plan.modelled_us, plan.statistics_us + sum(map(statistics_us, left)), *(one for one, _ in parts)
+        size = plan.hbm_bytes + passes(*left, reads=0)[1] + sum(one for _, one in parts)
+        launches = plan.launches + 3 * len(left) + len(added) + len(doubled) + len(summed)
+        times[row] = sum(us)
+        numbers = "".join(f"{one:13,.0f}" for one in (*us, times[row], size / 1e6, launches))
+        print(f"{row:10s}{numbers}", flush=True)
+    print(", ".join(f"apart over {row}: {times['apart'] / one:.2f}" for row, one in [*times.items()][1:]))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 
 A latent after the first becomes four frames. Convolutions are planned as `nkiconv plan-model --quick` plans them; a
 norm with its SiLU that no kernel of nkiconv computes counts as a copy of its bytes, the least that it can take.
-Attention's products, upsampling and sums are the same in both and left out.
+Attention's products, upsampling and sums are left out, though convolutions of the second upsample on the way in.
 """
 
 import collections

@@ -111,7 +111,7 @@ def launched(what: str, kernel: Any, *args: Any, **kwargs: Any) -> Launch:
     return Launch(what, profile(kernel[LNC])(*args, **kwargs).modelled_us)
 
 
-def passed(what: str, elements: int, reads: int = 1) -> Launch:
+def passed(what: str, elements: int, reads: float = 1) -> Launch:
     """A pass that reads so many tensors of so many elements and writes one, as a copy of these bytes."""
     return Launch(what, pass_us(elements, DTYPE, LNC, reads))
 
