@@ -83,14 +83,15 @@ class MlpGeometry:
         """Bytes a partition of groups of so many banks, at most."""
         c, m, k = (len(tiles) for tiles in (self.c_tiles, self.m_tiles, self.k_tiles))
         filters = c * self.M + m * self.K + max(self.C, self.M)
-        pixels = together * BANK_COLUMNS
+        pixels = together * max(images * count for (_, images), (_, count) in self.banks)
         each = self.itemsize * (X_TILES * c + TILES * m + TILES * k) + self.residual_bytes * TILES * k
         numbers = m + k + P_MAX  # biases, as they come in runs too
         if self.norm is not None:
             # matrices, normalised x, what it is scaled from and squares, of fp32, the bias and sums with filters
             filters += P_MAX + c
-            each += self.itemsize * TILES * c + 4 * TILES * (c + len(self.square_tiles)) + 4
-            numbers += P_MAX + 2 * c + m
+            centered = c if self.norm == "layer" else 0
+            each += self.itemsize * TILES * c + 4 * TILES * centered + 4
+            numbers += P_MAX + 2 * c + m + TILES * len(self.square_tiles) * together * BANK_COLUMNS
         # filters as they come, and evacuations in two steps
         return self.itemsize * filters + pixels * each + 4 * numbers + 4 * BANK_COLUMNS
 

@@ -329,6 +329,13 @@ def test_filters_that_do_not_fit_are_two_calls(convolved, monkeypatch):
     assert convolved == BOTH
 
 
+def test_a_norm_that_does_not_fit_computes_by_itself(convolved, norms, monkeypatch):
+    monkeypatch.setattr(pixel_layers, "unsupported", lambda *given: "too many channels" if given[3] else "")
+    model = drawn(Block()).eval()
+    assert_same(convert(model, fuse=True).model, model, image(2, C, 6, 5), terms=TERMS)
+    assert (convolved, norms) == (ONE, [None])
+
+
 def test_kernels_compute_a_block(mode, convolved):
     """In `simulate` and `compare` too."""
     model = drawn(Block()).eval()

@@ -87,9 +87,13 @@ class Pixels(Pending):
             first, biases = _filters(self.before.linear), (self.before.linear.bias, bias)
             # training keeps what the hidden channels are
             trains = torch.is_grad_enabled() and any(one.requires_grad for one in (x, weight, first))
-            asked = {} if self.before.normed is None else self.before.normed.arguments()
-            if self.activation is None and not trains and not unsupported(x, first, weight, asked.get("x_norm")):
-                asked |= {"activation": self.before.activation, "residual": residual, "layer": layer}
+            normed = self.before.normed
+            if normed is not None and unsupported(x, first, weight, normed.kind):
+                x, normed = normed.images(), None
+            kind = None if normed is None else normed.kind
+            if self.activation is None and not trains and not unsupported(x, first, weight, kind):
+                asked: dict[str, Any] = {"activation": self.before.activation, "residual": residual, "layer": layer}
+                asked |= {} if normed is None else normed.arguments()
                 return pointwise_mlp(x, first, weight, *biases, **asked)
             x = self.before.images()
         elif self.normed is not None:

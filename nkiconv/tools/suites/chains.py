@@ -238,31 +238,51 @@ def normed(name: str, problem: ConvProblem, residual: str | None) -> Chain:
     )
 
 
+def layers(channels: int, size: int, norm: str | None = None) -> Launch:
+    """The two 1x1 of ConvNeXt's block on 32 images in one kernel, with their GELU, the sum, and perhaps the norm."""
+    x, hidden = of(32, channels, size, size), 4 * channels
+    more: dict[str, Any] = {"bias1": fp32(hidden), "bias2": fp32(channels), "residual": x}
+    if norm is not None:
+        more |= {"x_norm": norm, "x_norm_weight": fp32(channels), "x_norm_bias": fp32(channels)}
+    what = f"pointwise_mlp with {'LayerNorm and ' if norm else ''}residual"
+    return launched(what, pointwise_mlp_fused, x, of(hidden, channels), of(channels, hidden), **more)
+
+
+def normed_layers(channels: int, size: int) -> Chain:
+    """LayerNorm and both 1x1 of ConvNeXt's block: the norm in the kernel of the layers, and apart."""
+    elements = 32 * channels * size * size
+    return Chain(
+        f"convnext_layers_{channels}",
+        "ConvNeXt",
+        f"32 x {channels} channels, {size} x {size}, LayerNorm and two 1x1",
+        3 * of(elements).num_bytes,
+        2 * 2 * elements * 4 * channels,
+        lambda: layers(channels, size),
+        lambda: (layers(channels, size, "layer"),),
+        lambda: (passed("LayerNorm", elements), layers(channels, size)),
+    )
+
+
 def convnext(channels: int, size: int) -> Chain:
     """ConvNeXt's block on 32 images: 7x7 depthwise, LayerNorm, 1x1 and GELU, 1x1, scale and sum. The scale is in the
-    filter of the last, and no kernel has the norm."""
+    filter of the last."""
     whole: dict[str, Any] = {"N": 32, "H": size, "W": size, "dtype": DTYPE}
     spread = ConvProblem(**whole, C=channels, K=channels, groups=channels, R=7, S=7, padding=((3, 3), (3, 3)))
     wide = ConvProblem(**whole, C=channels, K=4 * channels, R=1, S=1)
     narrow = ConvProblem(**whole, C=4 * channels, K=channels, R=1, S=1)
     elements = spread.N * channels * size * size
 
-    def first() -> Sequence[Launch]:
-        return convolved(spread, "7x7", bias=True), passed("LayerNorm", elements)
-
     def alone() -> Launch:
         every = [convolved(problem, "", bias=True).us for problem in (spread, wide, narrow)]
         return Launch("7x7, 1x1, 1x1", sum(every))
 
     def fused() -> Sequence[Launch]:
-        x, hidden = of(32, channels, size, size), 4 * channels
-        more = {"bias1": fp32(hidden), "bias2": fp32(channels), "residual": x}
-        filters = of(hidden, channels), of(channels, hidden)
-        return *first(), launched("pointwise_mlp with residual", pointwise_mlp_fused, x, *filters, **more)
+        return convolved(spread, "7x7", bias=True), layers(channels, size, "layer")
 
     def separate() -> Sequence[Launch]:
         return (
-            *first(),
+            convolved(spread, "7x7", bias=True),
+            passed("LayerNorm", elements),
             convolved(wide, "1x1", bias=True),
             passed("GELU", 4 * elements),
             convolved(narrow, "1x1", bias=True),
@@ -376,7 +396,7 @@ def chains() -> Iterator[Chain]:
     for residual in (None, "pre_activation"):
         yield from (normed(name, cases.get(name).problem, residual) for name in ("wan_384", "wan_192", "wan_96"))
     yield gated("conformer", "Conformer, GLU and SiLU", conformer, "xG", bias=True, activation="silu")
-    yield from (convnext(*one) for one in ((96, 56), (384, 14)))
+    yield from (chain(*one) for chain in (convnext, normed_layers) for one in ((96, 56), (384, 14)))
     yield from (bottleneck(*one, training) for one in ((64, 56), (256, 14)) for training in (False, True))
 
 
