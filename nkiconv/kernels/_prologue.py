@@ -87,7 +87,8 @@ class PrologueOperands(nl.NKIObject):
             numbers = [self.numbers(name, row, c0, cn // copies, image, copies) for name in ("scale", "shift")]
             for part in engine_parts(row, cn):
                 into, out_of = (part_of(one, row, part, (low - d0, high - d0)) for one in (dst, src))
-                self.issue(into, out_of, *(numbers_of(one, part) for one in numbers), ledger)
+                scale, shift = (numbers_of(one, part) for one in numbers)
+                self.issue(into, out_of, scale, shift, ledger)
 
     def issue(self, dst, src, scale, shift, ledger):
         """The instruction; scale, shift: [c, 1], or None. All are Scalar's: each waits for a load, and so does what is
