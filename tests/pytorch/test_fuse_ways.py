@@ -8,6 +8,7 @@ import torch
 from chained import Block, C, assert_same, drawn, image
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from nkiconv.pytorch import convert
 
@@ -126,3 +127,55 @@ def test_what_a_module_alone_hands_on_is_a_tensor():
             assert np.asarray(found).shape == found.shape == right.shape
             assert (found - right).abs().max() <= 8 * 9 * C * 2.0**-24 * right.abs().max()
             assert isinstance(copy.copy(found), torch.Tensor)
+
+
+class Causal(nn.Module):
+    """Copies of the first row in front, and a convolution, as modules of video VAEs."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(C, C, 3)
+
+    def forward(self, x):
+        return self.conv(F.pad(x, (1, 1, 2, 0), mode="replicate"))
+
+
+class Wrapped(nn.Module):
+    """A residual block with a time, whose convolutions are in modules of their own."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm1, self.norm2 = nn.GroupNorm(2, C), nn.GroupNorm(2, C)
+        self.conv1, self.conv2 = Causal(), Causal()
+
+    def forward(self, x, t):
+        h = self.conv1(F.silu(self.norm1(x)))
+        return x + self.conv2(F.silu(self.norm2(h + t[:, :])))
+
+
+@pytest.mark.parametrize(("where", "fused", "known"), [
+    ("", [True, True], [False, True]), ("conv1", [False, True], [False, False]), ("conv2", [True, False], [False] * 2),
+])  # fmt: skip
+def test_hooks_of_modules_around_see_tensors(where, fused, known):
+    model, seen = drawn(Wrapped()).eval(), []
+    if where:
+        model.get_submodule(where).register_forward_hook(lambda _m, args, y: seen.extend([type(args[0]), type(y)]))
+    report = convert(model, fuse=True)
+    seen.clear()  # of torch.fx
+    assert [one.fused for one in report.chains] == fused
+    assert [one.offset for one in report.chains] == [bool(one.statistics) for one in report.chains] == known
+    assert_same(report.model, model, image(2, C, 6, 5), image(2, C, 1, 1), terms=2 * 9 * C)
+    assert set(seen) <= {torch.Tensor}
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpoints_compute_again(reentrant):
+    model = drawn(Wrapped())
+    results = []
+    for one in (convert(model, fuse=True).model, model):
+        leaves = [image(2, C, 6, 5).requires_grad_(), image(2, C, 1, 1).requires_grad_()]
+        y = checkpoint(one, *leaves, use_reentrant=reentrant)
+        y.sin().sum().backward()
+        results.append([y.detach(), *(leaf.grad for leaf in leaves)])
+    for found, right in zip(*results, strict=True):
+        assert (found - right).abs().max() <= 32 * 2 * 9 * C * 2.0**-24 * max(1, right.abs().max())
