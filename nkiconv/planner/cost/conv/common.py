@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,9 +13,10 @@ from ....schedules.prices import matmul_ns as matmul_ns
 from ....schedules.prices import matmul_rates as matmul_rates
 from ....schedules.prices import planes_seen as planes_seen
 from ....schedules.prices import prologue_ns as prologue_ns
+from ....schedules.settings import Settings, declarations
 from ....simulator.timing.target import Target
 from ...request import Config
-from ..algorithm import Algorithm, Guess, Shape, ints, pairs_of
+from ..algorithm import Algorithm, Guess, Shape, ints
 from .relayout import relayout_ns
 
 #: Instructions of a kernel from which on a quick search starts from one list of settings: each takes seconds.
@@ -56,9 +56,12 @@ def dma_ns(
 
 
 class Conv2dAlgorithm(Algorithm):
-    """An algorithm whose own plan says what settings come to."""
+    """An algorithm whose own plan says what settings come to, and of which `best` finds those that a config leaves
+    open."""
 
     algorithm: str
+    #: why the kernel does not run a problem with some settings, whatever those that are left open come to
+    unsupported_reason: Callable[[Any, Any, Config], str]
 
     def guesses(self, shape: Shape) -> list[Guess]:
         found = self.guess(shape, None)
@@ -71,6 +74,30 @@ class Conv2dAlgorithm(Algorithm):
             return None
         plain = plain_of(self.algorithm, shape.geometry, shape.options)
         return Guess(config, relayout_ns(self.algorithm, shape) + self.plan_ns(shape, plain, plan))
+
+    def complete(self, shape: Shape, config: Config) -> Config:
+        return shape.once((f"{self.algorithm}, best", config), lambda: self._completed(shape, config))
+
+    def _completed(self, shape: Shape, config: Config) -> Config:
+        geometry = plain_of(self.algorithm, shape.geometry, shape.options)
+        if self.unsupported_reason(geometry, shape.options, config):
+            return config
+        settings, given = self.settings_of(geometry, config), dict(config or ())
+        if given.keys() == declarations(settings).keys():
+            return settings(**given).pairs
+        found = self.best(shape, geometry, given)
+        return found.pairs if found else config
+
+    def settings_of(self, geometry: Any, config: Config) -> type[Settings]:
+        """The kernel's dataclass of the settings that a problem has."""
+        raise NotImplementedError
+
+    def best(self, shape: Shape, geometry: Any, given: dict[str, Any]) -> Any:
+        """The kernel's settings of least time that have the given ones; None where no such kernel runs.
+
+        geometry: as of `plan_ns`.
+        """
+        raise NotImplementedError
 
     def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
         """What a plan of the kernel's takes on two cores, from the first DMA to the last.
@@ -98,54 +125,3 @@ class Conv2dAlgorithm(Algorithm):
     def tiles(self, shape: Shape, plan: Any) -> int:
         """Pieces of work of all cores."""
         raise NotImplementedError
-
-
-class Completed(Conv2dAlgorithm):
-    """An algorithm of which `best` finds the settings that a config leaves open."""
-
-    #: the kernel's dataclass of settings, and why it does not run a problem with some of them, whatever they come to
-    settings: type[Any]
-    unsupported_reason: Callable[[Any, Any, Config], str]
-
-    def settings_of(self, geometry: Any) -> type[Any]:
-        """The kernel's dataclass of the settings that a problem has."""
-        return self.settings
-
-    def complete(self, shape: Shape, config: Config) -> Config:
-        geometry, given = plain_of(self.algorithm, shape.geometry, shape.options), dict(config or ())
-        if self.unsupported_reason(geometry, shape.options, config):
-            return config
-        settings = self.settings_of(geometry)
-        if len(given) == len(dataclasses.fields(settings)):
-            return pairs_of(settings(**given))
-        found = self.best(shape, geometry, given)
-        return pairs_of(found) if found else config
-
-    def best(self, shape: Shape, geometry: Any, given: dict[str, Any]) -> Any:
-        """The kernel's settings of least time that have the given ones; None where no such kernel runs.
-
-        geometry: as of `plan_ns`.
-        """
-        raise NotImplementedError
-
-
-class ByTap(Conv2dAlgorithm):
-    """One tap after the other: M tiles of output channels, output tiles."""
-
-    def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
-        plan = self.plan(shape, config)
-        m_tiles = [m_tile for batch in plan.batches for m_tile in batch]
-        out_tiles = [item.out_tile for item in plan.items]
-        return {
-            "tiles": len(plan.items),
-            "batches": len(plan.batches),
-            "jobs": len(m_tiles),
-            "k_tile": max(m_tile.kn for m_tile in m_tiles),
-            "c_tile": max(k_tile[1] for m_tile in m_tiles for k_tile in m_tile.k_tiles),
-            "c_tiles": max(len(m_tile.k_tiles) for m_tile in m_tiles),
-            "groups_per_job": max(m_tile.pack for m_tile in m_tiles),
-            "n_band": max(out_tile.zn for out_tile in out_tiles),
-            "p_band": max(out_tile.pn for out_tile in out_tiles),
-            "q_band": max(out_tile.qn for out_tile in out_tiles),
-            "warmup": plan.warmup,
-        }

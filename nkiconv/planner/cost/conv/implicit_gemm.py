@@ -22,11 +22,10 @@ from ....schedules.implicit_gemm_build import (
 )
 from ....schedules.implicit_gemm_channels import ALONE, FILTER_BYTES, MTile, can_together, m_tiles_of
 from ....schedules.implicit_gemm_schedule import Schedule, build
-from ....schedules.settings import declarations
 from ....schedules.tiles import PARTS
 from ...request import Config
 from ..algorithm import Shape, config_of, pairs_of
-from .common import LONG, ByTap
+from .common import LONG, Conv2dAlgorithm
 from .implicit_gemm_bound import Work, bound_ns
 
 #: How much less folded channels must take.
@@ -59,31 +58,25 @@ def plain(shape: Shape) -> Any:
 NORM_X_PARTS = (1, 2, 4, 8)
 
 
-class Taps(ByTap):
+class Taps(Conv2dAlgorithm):
     """One matmul a tap."""
 
-    algorithm = "implicit_gemm"
+    algorithm, unsupported_reason = "implicit_gemm", staticmethod(config_unsupported)
     order = ("fold", "product")
 
-    def complete(self, shape: Shape, config: Config) -> Config:
-        return shape.once(("taps, settled", config), lambda: self._completed(shape, config))
+    def settings_of(self, geometry: Any, config: Config) -> type[Any]:
+        return ImplicitGemmSettings
 
-    def _completed(self, shape: Shape, config: Config) -> Config:
-        if config_unsupported(plain(shape), shape.options, config):
-            return config
-        given = dict(config or ())
-        names = declarations(ImplicitGemmSettings)
-        if len(given) == len(names):
-            return tuple((name, given[name]) for name in names)
-        products = [one for one in PRODUCTS if not products_unsupported(plain(shape), shape.options, one)]
+    def best(self, shape: Shape, geometry: Any, given: dict[str, Any]) -> ImplicitGemmSettings:
+        products = [one for one in PRODUCTS if not products_unsupported(geometry, shape.options, one)]
         if len(products) == 1 or "product" in given:
-            return pairs_of(self._chosen(shape, {"product": products[0], **given}))
+            return self._chosen(shape, {"product": products[0], **given})
         ways = [
             {"product": product, "fold": fold, **given}
             for product, fold in itertools.product(products, FOLDS)
-            if not fold_unsupported(plain(shape), shape.options, given.get("fold", fold), product)
+            if not fold_unsupported(geometry, shape.options, given.get("fold", fold), product)
         ]
-        return pairs_of(min((self._chosen(shape, one) for one in ways), key=lambda one: self._taken_ns(shape, one)))
+        return min((self._chosen(shape, one) for one in ways), key=lambda one: self._taken_ns(shape, one))
 
     def _taken_ns(self, shape: Shape, settings: ImplicitGemmSettings) -> float:
         """ns of all settings; those that are refused take longest."""
@@ -136,7 +129,22 @@ class Taps(ByTap):
 
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
         plan = self.plan(shape, config)
-        return {**super().symbols(shape, config), "chunks_outside": int(plan.together)}
+        m_tiles = [m_tile for batch in plan.batches for m_tile in batch]
+        out_tiles = [item.out_tile for item in plan.items]
+        return {
+            "tiles": len(plan.items),
+            "batches": len(plan.batches),
+            "jobs": len(m_tiles),
+            "k_tile": max(m_tile.kn for m_tile in m_tiles),
+            "c_tile": max(k_tile[1] for m_tile in m_tiles for k_tile in m_tile.k_tiles),
+            "c_tiles": max(len(m_tile.k_tiles) for m_tile in m_tiles),
+            "groups_per_job": max(m_tile.pack for m_tile in m_tiles),
+            "n_band": max(out_tile.zn for out_tile in out_tiles),
+            "p_band": max(out_tile.pn for out_tile in out_tiles),
+            "q_band": max(out_tile.qn for out_tile in out_tiles),
+            "warmup": plan.warmup,
+            "chunks_outside": int(plan.together),
+        }
 
 
 def _scaled(geometry: Any, plan: Any, cores: int) -> int:

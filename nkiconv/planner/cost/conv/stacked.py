@@ -31,7 +31,7 @@ from ....simulator.timing.target import Target
 from ...request import Config
 from ..algorithm import Guess, Shape, with_settings
 from ..clock import Clock, skew
-from .common import Completed, matmul_ns, matmul_rates, planes_met, planes_seen, prologue_ns, statistics_ns
+from .common import Conv2dAlgorithm, matmul_ns, matmul_rates, planes_met, planes_seen, prologue_ns, statistics_ns
 
 #: Rows of y on a partition that are tried.
 BESIDE = (1, 2, 4)
@@ -52,13 +52,13 @@ PROLOGUE_NS = 2_500.0
 W_NS, FIRST_NS, ZEROED_BY_VECTOR = 3_000.0, 1_300.0, 2 / 3
 
 
-class Stacked(Completed):
+class Stacked(Conv2dAlgorithm):
     """Rows, shifts and outputs stacked, or whole columns of depthwise channels."""
 
     algorithm, unsupported_reason = "stacked", staticmethod(unsupported_reason)
     order = ("rows", "shifts", "outputs", "beside", "apart")
 
-    def settings_of(self, geometry: Any) -> type[Any]:
+    def settings_of(self, geometry: Any, config: Config) -> type[Any]:
         return settings_class(geometry)
 
     def guesses(self, shape: Shape) -> list[Guess]:

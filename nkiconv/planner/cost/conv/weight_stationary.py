@@ -16,7 +16,6 @@ from ....schedules.geometry import num_taps
 from ....schedules.m_packing import NAMES as PACKED
 from ....schedules.m_packing import PackedSettings, packed_reason, packed_sizes
 from ....schedules.options import SMALL_IMAGES, adds_bias_alone, either_reads
-from ....schedules.settings import declarations
 from ....schedules.tiles import PARTS, QUADRANT
 from ....schedules.weight_stationary import (
     BESIDE,
@@ -38,7 +37,7 @@ from ....simulator.timing.target import Target
 from ...request import Config
 from ..algorithm import Guess, Shape, config_of, with_settings
 from ..clock import Clock
-from .common import Completed, dma_ns, matmul_rates, prologue_ns, statistics_ns
+from .common import Conv2dAlgorithm, dma_ns, matmul_rates, prologue_ns, statistics_ns
 from .packed_bound import WARM_UP_START_NS, PackedBound
 from .relayout import relayout_ns
 
@@ -62,21 +61,14 @@ WARMED = 0.6
 SHARED = 1.1
 
 
-class WeightStationary(Completed):
+class WeightStationary(Conv2dAlgorithm):
     """Groups on row tiles, and transposed convolutions phase by phase."""
 
     algorithm, unsupported_reason = "weight_stationary", staticmethod(unsupported_reason)
     order = ("rows", "height", "width", "outputs", "depth", "taps", "lanes")
 
-    def complete(self, shape: Shape, config: Config) -> Config:
-        geometry, given = plain_of(self.algorithm, shape.geometry, shape.options), dict(config or ())
-        if self.unsupported_reason(geometry, shape.options, config):
-            return config
-        for settings in (GroupsSettings, PhasesSettings, PackedSettings):
-            if given and set(given) == set(declarations(settings)):
-                return settings(**given).pairs
-        found = self.best(shape, geometry, given)
-        return found.pairs if found else config
+    def settings_of(self, geometry: Any, config: Config) -> type[Any]:
+        return settings_class(geometry, config)
 
     def guesses(self, shape: Shape) -> list[Guess]:
         geometry = plain_of(self.algorithm, shape.geometry, shape.options)
