@@ -51,7 +51,8 @@ LOOP_FROM, STORE_NS, LOOPS = 8_000, 3_000.0, (2, 1)
 #: Of depthwise problems: windows of a row of y, heights of blocks, channels of a K tile, tiles of blocks in rotation,
 #: and bytes a partition of the matrices of a round that are tried; sizes of blocks whose other settings are tried.
 WINDOWS, HEIGHTS, CHANNELS, BUFFERS, MATRICES_BYTES, SIZES = 10, 4, (8, 16, 32, 64, 128), (4, 2), 32_768, 12
-
+#: Instructions of an item of blocks, at least.
+ITEM_INSTRUCTIONS = 8
 
 #: What makes the sums of output tiles.
 Schedule = PixelSchedule | RowSchedule | BlockSchedule
@@ -68,8 +69,12 @@ def plan(geometry: Geometry, options: Options, config: Config, cores: int) -> tu
     elif isinstance(settings, DepthwiseSettings):
         reason = blocks_misfit(geometry, settings)
     found = schedule_of(geometry, options, settings) if reason == "" else None
-    if isinstance(found, BlockSchedule) and not fits_sbuf(block_bytes(geometry, found, options)):
-        found = None
+    if isinstance(found, BlockSchedule):
+        # before they are listed: where no candidate runs, the least blocks may be millions
+        reason = instructions_unsupported(geometry, NAME, ITEM_INSTRUCTIONS * found.num_items // cores)
+        if reason != "":
+            return None, reason
+        found = found if fits_sbuf(block_bytes(geometry, found, options)) else None
     if found is None:
         return None, reason or _memory_unsupported(geometry, options, settings)
     looped = isinstance(found, RowSchedule) and found.steps is not None

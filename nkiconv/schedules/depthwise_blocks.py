@@ -153,6 +153,14 @@ class BlockSchedule:
         """Pixels of a block."""
         return self.rows * self.width
 
+    @property
+    def num_items(self) -> int:
+        """How many items there are."""
+        side = self.settings.beside if self.by_pixels else len(self.windows)
+        below, images = div_ceil(self.geometry.rows.out, self.out_rows), self.geometry.planes.out
+        found = div_ceil(len(self.windows), side) * div_ceil(below, self.settings.below)
+        return len(self.chunks) * found * div_ceil(images, self.settings.images)
+
     @functools.cached_property
     def items(self) -> list[BlocksItem]:
         """What is worked on together, in order."""

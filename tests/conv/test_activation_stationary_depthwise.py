@@ -314,3 +314,11 @@ def test_settings_are_completed_once(name, given):
 def test_what_the_host_settles_is_exact(name, layout):
     problem = IMAGES[name].replace(layout=layout)
     check_exact(problem, config=(("algorithm", NAME), *completed(problem)))
+
+
+def test_rows_that_no_blocks_fit_are_refused_by_their_number(quickly):
+    """A Conformer's gradient: the least blocks are 6 million, of which none is listed."""
+    problem = depthwise(512, N=8, H=1, W=1500, R=1, S=31, padding=((0, 0), (15, 15)), layout="NHWC")
+    found, reason = planned(problem, "activation_stationary", None)
+    assert found is None
+    assert re.search("instructions on a core", reason)
