@@ -10,8 +10,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from nkiconv.errors import UnsupportedError
+from nkiconv.planner.request import Asked
+from nkiconv.problem import ConvProblem
 from nkiconv.pytorch import convert, plan_model
-from nkiconv.pytorch.models import fusing
+from nkiconv.pytorch.models import fusing, prices
 
 K = 6
 NOT_ALONE = "is not followed by one convolution, with at most an activation between, that alone sees its result"
@@ -268,6 +270,31 @@ def test_chains_of_depthwise_rows_stay():
     [one] = report.chains
     assert "its convolution is of depthwise rows" in one.reason
     assert_same(report.model, model, image(2, C, 9), terms=3 * C)
+
+
+@pytest.mark.parametrize("pays", [True, False])
+def test_a_plan_counts_a_norm_before_groups_where_it_pays(pays, monkeypatch):
+    asked = []
+    monkeypatch.setattr(prices, "_pays", lambda *given: asked.append(given) or pays)
+    model = drawn(nn.Sequential(nn.BatchNorm2d(C), nn.SiLU(), nn.Conv2d(C, C, 3, groups=C))).eval()
+    [row] = plan_model(model, [image(1, C, 8, 7)], quick=True, fuse=True).rows
+    [(problem, together, apart, passed, operation, _)] = asked
+    assert (problem.groups, operation, passed) == (C, "conv2d", (1, C, 8, 7))
+    assert (together.x_scale, together.x_activation) == ("channel", "silu")
+    assert (apart.x_scale, apart.x_activation) == (None, None)
+    assert row.convolved.asked.x_activation == ("silu" if pays else None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("taps", "pays"), [(5, True), (7, False)])
+def test_quick_plans_of_depthwise_convolutions_with_a_prologue(taps, pays):
+    """8 x 240 at 28 x 28, 5 taps: 34 us, and 33 alone; 8 x 96 at 56 x 56, 7 taps: 93 and 51, and 16 for a pass."""
+    C, H = (240, 28) if taps == 5 else (96, 56)
+    problem = ConvProblem(
+        N=8, C=C, K=C, groups=C, H=H, W=H, R=taps, S=taps, padding=((taps // 2,) * 2,) * 2, dtype="bf16"
+    )
+    together = Asked(x_scale="channel", x_shift="channel", x_activation="silu")
+    assert prices._pays(problem, together, Asked(), problem.input_shape, "conv2d", 2) is pays
 
 
 def test_modules_that_do_not_go_together_stay():

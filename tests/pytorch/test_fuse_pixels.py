@@ -181,9 +181,10 @@ def test_a_plan_counts_the_norm_where_it_pays(pays, monkeypatch):
     rows = plan_model(block(), [image(1, C, 3, 4, 5)], quick=True, fuse=True).rows
     names = {layer: row.convolved.asked.y_norm for row in rows for layer in row.layers}
     assert names == {"conv1": "rms" if pays else None, "conv2": None}
-    [(problem, together, operation, lnc)] = asked
+    [(problem, together, apart, passed, operation, lnc)] = asked
     assert (problem.input_shape, problem.padding[0]) == ((1, C, 3, 4, 5), (2, 0))
     assert (together.y_norm, together.activation, operation, lnc) == ("rms", "silu", "conv3d", 2)
+    assert (apart, passed) == (Asked(bias=together.bias), problem.output_shape)
 
 
 @pytest.mark.parametrize(("apart", "pays"), [(90, False), (100, True)])
@@ -197,7 +198,8 @@ def test_plans_of_both_ways_decide(apart, pays, monkeypatch):
     monkeypatch.setattr(prices, "answer", answer)
     monkeypatch.setattr(prices, "pass_us", lambda elements, dtype, lnc: 2.0)
     problem = ConvProblem(N=1, C=8, K=8, D=3, H=4, W=5, T=3, R=3, S=3, dtype="bf16")
-    assert prices._pays.__wrapped__(problem, Asked(y_norm="rms", activation="silu"), "conv3d", 2) is pays
+    asked = Asked(y_norm="rms", activation="silu"), Asked()
+    assert prices._pays.__wrapped__(problem, *asked, problem.output_shape, "conv3d", 2) is pays
 
 
 @pytest.mark.slow
@@ -205,8 +207,8 @@ def test_the_first_latent_of_wan_is_convolved_apart():
     """One plane: 2,462 us in one kernel, 854 us alone."""
     sizes = {"N": 1, "C": 96, "K": 96, "D": 1, "H": 480, "W": 832, "T": 3, "R": 3, "S": 3}
     problem = ConvProblem(**sizes, padding=((2, 0), (1, 1), (1, 1)), dtype="bf16")
-    asked = Asked(bias=True, y_norm="rms", y_norm_weight=True, activation="silu")
-    assert not prices._pays(problem, asked, "conv3d", 2)
+    asked = Asked(bias=True, y_norm="rms", y_norm_weight=True, activation="silu"), Asked(bias=True)
+    assert not prices._pays(problem, *asked, problem.output_shape, "conv3d", 2)
 
 
 @pytest.mark.slow

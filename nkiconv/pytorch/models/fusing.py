@@ -25,6 +25,7 @@ from ..norm_act_modules import HOOKS, running_statistics
 from ..transposed import conv_transpose2d, polyphase_filter
 from .classes import change_class, define, is_changed
 from .pending import Convolved, Normed, Shifted, Upsampled, handed_on, keep_statistics, statistics_of, tensor_of
+from .prices import prologue_pays
 
 _CALLS: dict[int, Any] = {1: norm_act_conv1d, 2: norm_act_conv2d, 3: norm_act_conv3d}
 _PLAIN: dict[int, Any] = {1: conv1d, 2: conv2d, 3: conv3d}
@@ -238,12 +239,14 @@ def _handed_on(convolution: Any, x: Tensor, normed: Normed | None, x_upsample: i
 
 
 def _fits(convolution: Any, normed: Normed) -> bool:
-    """Whether a convolution can be that of a chain, which a transposed one is not, and running statistics, which count
-    the values of what is convolved, move by those of the norm's input."""
+    """Whether a norm goes into a convolution's call: that is not transposed, running statistics, which count the values
+    of what is convolved, move by those of the norm's input, and it pays."""
     arguments = norm_arguments(normed.norm)
     assert not isinstance(arguments, str)  # it has handed on what is pending
     is_padded = bool(normed.paddings) or convolution.padding_mode != "zeros"
-    return not (convolution.transposed or (is_padded and arguments.get("training", False)))
+    if convolution.transposed or (is_padded and arguments.get("training", False)):
+        return False
+    return is_padded or torch.compiler.is_compiling() or prologue_pays(convolution, normed.x, normed.activation)
 
 
 def _once(normed: Normed, arguments: dict[str, Any]) -> dict[str, Any]:
