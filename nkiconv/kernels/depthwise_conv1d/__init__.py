@@ -60,8 +60,7 @@ def depthwise_conv1d_implicit_gemm(
             default one in x, w (or bias, with banded) may also reach what shares its tile, at most 128 rows or
             channels (docs/algorithms.md). None is lost, but that of a filter tap that meets only padding may not show.
         algorithm: one of `ALGORITHMS`; None: the kernel's choice. config: its settings as in `Plan.config`, or None.
-        bias: [C] in HBM, fp32, bf16 or fp16, added to every sum of its channel.
-        activation: None or a name of `nkiconv.rules.ACTIVATIONS`, as torch defines it.
+        bias: [C] in HBM, fp32, bf16 or fp16, added to sums. activation: None or a name of `nkiconv.rules.ACTIVATIONS`.
         residual: in HBM, shape of y as stored; fp32, bf16 or fp16. residual_position: "pre_activation",
             y = act(conv + bias + residual), or "post_activation", y = act(conv + bias) + residual.
         out_dtype: nl.bfloat16, nl.float16 or nl.float32; None: img_ref's.
