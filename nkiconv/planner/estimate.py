@@ -26,8 +26,11 @@ def estimate(request: Request, *, use_cache: bool = True) -> Estimate:
     found = chosen(request)
     operation = operation_for(request)
     shape = operation.shape(request, Rates(dict(request.constants)))
-    if found.config is None and operation.kernel_reason(found.algorithm, shape, None):
-        reasons = [f"{one}: {operation.unsupported_reason(one, shape, None)}" for one in operation.algorithms]
+    reason = operation.kernel_reason(found.algorithm, shape, found.config)
+    if reason:  # of the whole, where a part was timed
+        named = {one: operation.unsupported_reason(one, shape, None) for one in operation.algorithms}
+        named[found.algorithm] = named[found.algorithm] or reason
+        reasons = [f"{one}: {each}" for one, each in named.items()]
         raise_all("no algorithm runs this problem", [UnsupportedError(reason) for reason in reasons])
     if use_cache:
         cache.store_estimate(request, found)

@@ -109,7 +109,7 @@ def test_statistics_move_once_for_each_call():
     x = image(2, C, 6, 5)
     expected = copy.deepcopy(model[0]).double()
     z = norm(x)
-    assert type(z) is Normed
+    assert isinstance(z, Normed)
     first, other = act(z), z * 1
     found = conv(first), first + 0, z + 0
     right = expected(x.double())
