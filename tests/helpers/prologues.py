@@ -1,6 +1,7 @@
 """Calls of convolutions with x_scale, x_shift, x_activation and x_upsample, and the same by torch."""
 
 import torch
+from tolerances import FLOAT32_SUMS, assert_within_share
 from torch.nn import functional as F
 from torch_activation import torchs as activation_of
 
@@ -67,6 +68,29 @@ def torchs(
         return activation_of(activation)(z)
     before = residual_position == "pre_activation"
     return activation_of(activation)(z + residual) if before else activation_of(activation)(z) + residual
+
+
+def assert_gradients(function, given, **more):
+    """y of `ours` or `operator`, and its gradients by all tensors that there are, are those of torch in float64."""
+    leaves = [None if one is None else one.requires_grad_() for one in given]
+    wide = [None if one is None else one.detach().double().requires_grad_() for one in given]
+    y, expected = function(*leaves, **more), torchs(*wide, **more)
+    g = torch.randn(y.shape, generator=torch.Generator().manual_seed(9))
+    found = torch.autograd.grad(y, [one for one in leaves if one is not None], g)
+    right = torch.autograd.grad(expected, [one for one in wide if one is not None], g.double())
+    assert_within_share([y], [expected], FLOAT32_SUMS)
+    for one, other in zip(found, right, strict=True):
+        assert_within_share([one], [other], FLOAT32_SUMS)
+
+
+def assert_gradient_of_one(given, index, **more):
+    """The gradient by one of the tensors alone is that of torch in float64."""
+    given[index].requires_grad_()
+    wide = [one.detach().double() for one in given]
+    wide[index].requires_grad_()
+    operator(*given, **more).sum().backward()
+    torchs(*wide, **more).sum().backward()
+    assert_within_share([given[index].grad], [wide[index].grad], FLOAT32_SUMS)
 
 
 def truth(given, act, activation=None, out_dtype=None, x_upsample=1):

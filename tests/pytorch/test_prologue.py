@@ -5,7 +5,7 @@ import functools
 import pytest
 import torch
 from operators_seen import Seen, graph_of
-from prologues import operator, ours, tensors, torchs, truth
+from prologues import assert_gradient_of_one, assert_gradients, operator, ours, tensors, torchs, truth
 from tolerances import FLOAT32_SUMS, assert_within_limit, assert_within_share
 from torch import func
 from torch.autograd import forward_ad
@@ -61,26 +61,13 @@ CALLS = {
 def test_gradients(name, rank, function, mode):
     numbers, none, more = CALLS[name]
     given = [None if i in none else one for i, one in enumerate(tensors(rank, **numbers))]
-    leaves = [None if one is None else one.requires_grad_() for one in given]
-    wide = [None if one is None else one.detach().double().requires_grad_() for one in given]
-    y, expected = function(*leaves, **more), torchs(*wide, **more)
-    g = torch.randn(y.shape, generator=torch.Generator().manual_seed(9))
-    found = torch.autograd.grad(y, [one for one in leaves if one is not None], g)
-    right = torch.autograd.grad(expected, [one for one in wide if one is not None], g.double())
-    assert_within_share([y], [expected], FLOAT32_SUMS)
-    for one, other in zip(found, right, strict=True):
-        assert_within_share([one], [other], FLOAT32_SUMS)
+    assert_gradients(function, given, **more)
 
 
 @pytest.mark.parametrize("index", range(6))
 def test_only_what_is_wanted_is_differentiated(index):
     given = tensors(2)
-    given[index].requires_grad_()
-    wide = [one.detach().double() for one in given]
-    wide[index].requires_grad_()
-    operator(*given).sum().backward()
-    torchs(*wide).sum().backward()
-    assert_within_share([given[index].grad], [wide[index].grad], FLOAT32_SUMS)
+    assert_gradient_of_one(given, index)
 
 
 @pytest.mark.parametrize("act", ACTIVATIONS)

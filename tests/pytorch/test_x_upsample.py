@@ -5,7 +5,7 @@ import functools
 import pytest
 import torch
 from operators_seen import Seen, graph_of
-from prologues import operator, ours, tensors, torchs, truth
+from prologues import assert_gradient_of_one, assert_gradients, operator, ours, tensors, torchs, truth
 from tolerances import FLOAT32_SUMS, assert_within_limit, assert_within_share
 from torch import func
 from torch.autograd import forward_ad
@@ -60,26 +60,13 @@ CALLS = {
 def test_gradients(name, function, mode):
     numbers, none, more = CALLS[name]
     given = [None if i in none else one for i, one in enumerate(tensors(2, upsample=2, **numbers))]
-    leaves = [None if one is None else one.requires_grad_() for one in given]
-    wide = [None if one is None else one.detach().double().requires_grad_() for one in given]
-    y, expected = (call(*some, x_upsample=2, **more) for call, some in ((function, leaves), (torchs, wide)))
-    g = torch.randn(y.shape, generator=torch.Generator().manual_seed(9))
-    found = torch.autograd.grad(y, [one for one in leaves if one is not None], g)
-    right = torch.autograd.grad(expected, [one for one in wide if one is not None], g.double())
-    assert_within_share([y], [expected], FLOAT32_SUMS)
-    for one, other in zip(found, right, strict=True):
-        assert_within_share([one], [other], FLOAT32_SUMS)
+    assert_gradients(function, given, x_upsample=2, **more)
 
 
 @pytest.mark.parametrize("index", range(6))
 def test_only_what_is_wanted_is_differentiated(index):
     given = tensors(2, upsample=2)
-    given[index].requires_grad_()
-    wide = [one.detach().double() for one in given]
-    wide[index].requires_grad_()
-    operator(*given, x_upsample=2).sum().backward()
-    torchs(*wide, x_upsample=2).sum().backward()
-    assert_within_share([given[index].grad], [wide[index].grad], FLOAT32_SUMS)
+    assert_gradient_of_one(given, index, x_upsample=2)
 
 
 def test_pixels_that_are_one_of_input_are_summed_in_fp32():
