@@ -10,6 +10,7 @@ import random_problems
 import nkiconv
 import nkiconv.axis
 from nkiconv import ConvProblem, UnsupportedError, cases
+from nkiconv.planner import estimate as estimates
 from nkiconv.planner import parts
 from nkiconv.planner.cost.gradients import blocks
 from nkiconv.planner.entry import answer, estimated
@@ -53,6 +54,16 @@ def test_estimates_of_big_problems(quickly, name):
         found = estimated(request)
         assert found.by_rule == shape.by_rule
         assert (found.config is None) == shape.by_rule
+
+
+def test_settings_that_the_kernel_refuses_for_the_whole_are_not_taken(monkeypatch):
+    request = Request(problem=ConvProblem(N=1, C=3, K=16, H=9, W=9, R=3, S=3))
+    refused = Estimate("weight_stationary", (("rows", 10**6),))
+    monkeypatch.setattr(estimates, "chosen", lambda _: refused)
+    found = estimates.estimate(request, use_cache=False)
+    operation = operation_for(request)
+    assert operation.kernel_reason(refused.algorithm, operation.shape(request, Rates()), refused.config)
+    assert not operation.kernel_reason(found.algorithm, operation.shape(request, Rates()), found.config)
 
 
 def test_what_the_default_rule_chose_is_said(quickly):

@@ -26,12 +26,14 @@ def estimate(request: Request, *, use_cache: bool = True) -> Estimate:
     found = chosen(request)
     operation = operation_for(request)
     shape = operation.shape(request, Rates(dict(request.constants)))
-    reason = operation.kernel_reason(found.algorithm, shape, found.config)
-    if reason:  # of the whole, where a part was timed
-        named = {one: operation.unsupported_reason(one, shape, None) for one in operation.algorithms}
-        named[found.algorithm] = named[found.algorithm] or reason
-        reasons = [f"{one}: {each}" for one, each in named.items()]
-        raise_all("no algorithm runs this problem", [UnsupportedError(reason) for reason in reasons])
+    if operation.kernel_reason(found.algorithm, shape, found.config):  # of the whole, where a part was timed
+        reasons = {one: operation.unsupported_reason(one, shape, None) for one in operation.algorithms}
+        runs = [one for one, reason in reasons.items() if not reason]
+        if not runs:
+            errors = [UnsupportedError(f"{one}: {reason}") for one, reason in reasons.items()]
+            raise_all("no algorithm runs this problem", errors)
+        config = operation.complete(runs[0], shape, None)
+        found = Estimate(runs[0], config, by_rule=config is None)
     if use_cache:
         cache.store_estimate(request, found)
     return found
