@@ -32,10 +32,10 @@ class Transfer:
 class _Flow:
     """The head of one queue on one group of engines."""
 
-    __slots__ = ("demand", "left", "packet_ns", "payload", "rate", "transfer")
+    __slots__ = ("demand", "group", "left", "packet_ns", "payload", "rate", "transfer")
 
-    def __init__(self, transfer: Transfer, work_ns: float, share: float) -> None:
-        self.transfer = transfer
+    def __init__(self, transfer: Transfer, group: _Group, work_ns: float, share: float) -> None:
+        self.transfer, self.group = transfer, group
         self.left = work_ns
         self.packet_ns = transfer.price.packet_ns
         #: of the whole group while it works on this alone: the share of the HBM's time that it asks for, and bytes/ns
@@ -66,7 +66,8 @@ class DmaEngines:
         self._sem_write_ns = rates("dma.sem_write_ns")
         self._now = 0.0
         self._groups = [_grouped(each) for each in prices]
-        self._all = [group for groups in self._groups for group in groups]
+        #: by core: the flows at the heads of all queues
+        self._heads: list[list[_Flow]] = [[] for _ in prices]
         #: time until which HBM was the bound, and the same for a core's own rate: for reports
         self.hbm_bound_ns = 0.0
         self.busy_ns = [0.0] * len(self._groups)
@@ -82,7 +83,7 @@ class DmaEngines:
             if each <= 0.0:
                 continue
             transfer.groups_left += 1
-            flow = _Flow(transfer, each, each * len(group.engines) / total)
+            flow = _Flow(transfer, group, each, each * len(group.engines) / total)
             if transfer.queue in group.queues:
                 group.waiting.setdefault(transfer.queue, deque()).append(flow)
             else:
@@ -95,8 +96,8 @@ class DmaEngines:
     def next_end(self) -> float:
         """When the next flow ends if nothing is added before; infinite when all is idle."""
         best = float("inf")
-        for group in self._all:
-            for flow in group.queues.values():
+        for heads in self._heads:
+            for flow in heads:
                 end = flow.left / flow.rate
                 if end < best:
                     best = end
@@ -113,47 +114,40 @@ class DmaEngines:
         """(the transfers that finish until `time`, whether any queue has come to another flow, with rates to be set)"""
         elapsed = time - self._now
         self._now = time
-        finished: list[Transfer] = []
-        changed = False
-        if elapsed > 0.0:
-            self._account(elapsed)
-        for group in self._all:
-            over = []
-            for queue, flow in group.queues.items():
+        over: list[_Flow] = []
+        for core, heads in enumerate(self._heads):
+            if heads and elapsed > 0.0:
+                self.busy_ns[core] += elapsed
+            for flow in heads:
                 flow.left -= elapsed * flow.rate
                 if flow.left <= _DONE_NS:
-                    over.append(queue)
-            for queue in over:
-                changed = True
-                transfer = group.queues[queue].transfer
-                transfer.groups_left -= 1
-                if transfer.groups_left == 0:
-                    finished.append(transfer)
-                waiting = group.waiting.get(queue)
-                if waiting:
-                    group.queues[queue] = waiting.popleft()
-                else:
-                    del group.queues[queue]
-        return finished, changed
+                    over.append(flow)
+        if self._throttled and elapsed > 0.0:
+            self.hbm_bound_ns += elapsed
+        finished = []
+        for flow in over:
+            transfer, group = flow.transfer, flow.group
+            transfer.groups_left -= 1
+            if transfer.groups_left == 0:
+                finished.append(transfer)
+            waiting = group.waiting.get(transfer.queue)
+            if waiting:
+                group.queues[transfer.queue] = waiting.popleft()
+            else:
+                del group.queues[transfer.queue]
+        return finished, bool(over)
 
     @property
     def sem_write_ns(self) -> float:
         """From the last packet to the semaphore that says so."""
         return self._sem_write_ns
 
-    def _account(self, elapsed: float) -> None:
-        for core, groups in enumerate(self._groups):
-            if any(group.queues for group in groups):
-                self.busy_ns[core] += elapsed
-        if self._throttled:
-            self.hbm_bound_ns += elapsed
-
     def _set_rates(self) -> None:
         """Shares of each engine's time by queue, cut by what the core and the HBM can carry."""
         asked = 0.0
-        for groups in self._groups:
+        for groups, flows in zip(self._groups, self._heads, strict=True):
             payload = demand = 0.0
-            flows = []
+            flows.clear()
             for group in groups:
                 heads = group.queues.values()
                 if not heads:
@@ -173,8 +167,8 @@ class DmaEngines:
         self._throttled = asked > 1.0
         if self._throttled:
             cut = 1.0 / asked
-            for group in self._all:
-                for flow in group.queues.values():
+            for flows in self._heads:
+                for flow in flows:
                     if flow.demand > 0.0:
                         flow.rate *= cut
 
