@@ -52,7 +52,7 @@ LOOP_FROM, STORE_NS, LOOPS = 8_000, 3_000.0, (2, 1)
 #: and bytes a partition of the matrices of a round that are tried; sizes of blocks whose other settings are tried.
 WINDOWS, HEIGHTS, CHANNELS, BUFFERS, MATRICES_BYTES, SIZES = 10, 4, (8, 16, 32, 64, 128), (4, 2), 32_768, 12
 #: Instructions of an item of blocks, at least.
-ITEM_INSTRUCTIONS = 8
+ITEM_INSTRUCTIONS = 20
 
 #: What makes the sums of output tiles.
 Schedule = PixelSchedule | RowSchedule | BlockSchedule

@@ -48,6 +48,9 @@ BIG: dict[str, Callable[[], ConvProblem]] = {
     "9.6 M samples, 255 taps": lambda: ConvProblem(N=1, C=1, K=16, W=9_600_000, S=255),
     "9.6 M samples, 255 taps, rows": lambda: rows(N=1, C=2, W=9_600_000, S=255),
     "9.6 M samples, 255 taps, rows, wgrad": lambda: rows(N=1, C=1, W=9_600_000, S=255).toward("wgrad"),
+    "1,024 rows of 128 taps, NHWC, dgrad": lambda: ConvProblem(
+        N=1, C=1024, K=1024, W=1024, S=128, groups=1024, padding=((0, 0), (0, 0)), layout="NHWC"
+    ).toward("dgrad"),
     "10,980 x 10,980": lambda: ConvProblem(**_SATELLITE),
     "10,980 x 10,980, wgrad": lambda: ConvProblem(**_SATELLITE).toward("wgrad"),
     "stride 200": lambda: ConvProblem(**_SPARSE),

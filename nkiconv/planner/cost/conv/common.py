@@ -69,7 +69,7 @@ class Conv2dAlgorithm(Algorithm):
 
     def guess(self, shape: Shape, config: Config) -> Guess | None:
         config = self.complete(shape, config)
-        plan = self.plan(shape, config)
+        plan = self.plan(shape, config) if config else None  # without settings none run that are worth a try
         if plan is None:
             return None
         plain = plain_of(self.algorithm, shape.geometry, shape.options)
