@@ -132,6 +132,14 @@ def operator_of(module: Any) -> str:
     return "depthwise_conv1d" if module.groups == module.in_channels == module.out_channels else "conv1d"
 
 
+def filter_shape(module: Any) -> tuple[int, ...]:
+    """Of a convolution's filters, which are not computed where they are parametrized."""
+    channels = module.out_channels, module.in_channels // module.groups
+    if module.transposed:
+        channels = module.in_channels, module.out_channels // module.groups
+    return (*channels, *module.kernel_size)
+
+
 def check(
     kind: type[Fused], padding_mode: str, activation: str | None, residual_position: str, x_upsample: int = 1
 ) -> None:

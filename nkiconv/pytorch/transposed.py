@@ -55,7 +55,7 @@ def conv_transpose1d(
     numbers = stride, padding, output_padding, groups, dilation
     strict = modes.wants_strict_nonfinite(strict_nonfinite)
     more = Fused(activation, residual_position, layer, strict, x_activation, return_stats)
-    given = input, weight, bias, residual, numbers, more, None, _asked
+    given = input, weight, bias, residual, numbers, more, None, asked_for
     return convolve("conv_transpose1d", *given, scales=(x_scale, x_shift))
 
 
@@ -92,7 +92,7 @@ def conv_transpose2d(
     numbers = stride, padding, output_padding, groups, dilation
     strict = modes.wants_strict_nonfinite(strict_nonfinite)
     more = Fused(activation, residual_position, layer, strict, x_activation, return_stats)
-    given = input, weight, bias, residual, numbers, more, None, _asked
+    given = input, weight, bias, residual, numbers, more, None, asked_for
     return convolve("conv_transpose2d", *given, scales=(x_scale, x_shift))
 
 
@@ -129,7 +129,7 @@ def conv_transpose3d(
     numbers = stride, padding, output_padding, groups, dilation
     strict = modes.wants_strict_nonfinite(strict_nonfinite)
     more = Fused(activation, residual_position, layer, strict, x_activation, return_stats)
-    given = input, weight, bias, residual, numbers, more, None, _asked
+    given = input, weight, bias, residual, numbers, more, None, asked_for
     return convolve("conv_transpose3d", *given, scales=(x_scale, x_shift))
 
 
@@ -160,7 +160,7 @@ def polyphase_filter(weight: Tensor, groups: int = 1) -> Tensor:
     return host.in_dtype(F.pad(rows, (0, 1)) + F.pad(rows, (1, 0)), weight.dtype)
 
 
-def _asked(name: str, w: Tensor, numbers: tuple[Any, ...], more: Fused) -> Convolution:
+def asked_for(name: str, w: Tensor, numbers: tuple[Any, ...], more: Fused) -> Convolution:
     """What a call asks for: the convolution of input, with stride - 1 zeros between neighbours, with the filter's taps
     in reverse order."""
     stride, padding, output_padding, groups, dilation = numbers

@@ -49,3 +49,17 @@ def made(monkeypatch):
 
         monkeypatch.setattr(rows, name, counted)
     return found
+
+
+@pytest.fixture
+def priced(monkeypatch):
+    """Given a request's modelled us, has quick plans take them, and a pass 2; returns the requests that come."""
+    from nkiconv.pytorch.models import prices
+
+    def price(us):
+        asked = []
+        monkeypatch.setattr(prices, "_us", lambda request: asked.append(request) or us(request))
+        monkeypatch.setattr(prices, "pass_us", lambda *_: 2.0)
+        return asked
+
+    return price

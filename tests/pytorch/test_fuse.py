@@ -1,6 +1,7 @@
 """convert(fuse=True) makes norm, activation, convolution and the sum after it one call, where nothing else can tell."""
 
 import copy
+import dataclasses
 import pickle
 
 import pytest
@@ -12,7 +13,6 @@ from torch.nn import functional as F
 
 from nkiconv.errors import UnsupportedError
 from nkiconv.planner.request import Asked
-from nkiconv.problem import ConvProblem
 from nkiconv.pytorch import convert, plan_model
 from nkiconv.pytorch.models import fusing, prices
 
@@ -273,29 +273,31 @@ def test_chains_of_depthwise_rows_stay():
     assert_same(report.model, model, image(2, C, 9), terms=3 * C)
 
 
-@pytest.mark.parametrize("pays", [True, False])
-def test_a_plan_counts_a_norm_before_groups_where_it_pays(pays, monkeypatch):
-    asked = []
-    monkeypatch.setattr(prices, "_pays", lambda *given: asked.append(given) or pays)
+@pytest.mark.parametrize(("apart", "pays"), [(90.0, False), (100.0, True)])
+def test_a_plan_counts_a_norm_before_groups_where_it_pays(apart, pays, priced):
+    """The norm apart counts as a copy of its bytes, here 2 us."""
+    asked = priced(lambda request: 100.0 if request.asked.x_scale else apart)
     model = drawn(nn.Sequential(nn.BatchNorm2d(C), nn.SiLU(), nn.Conv2d(C, C, 3, groups=C))).eval()
-    [row] = plan_model(model, [image(1, C, 8, 7)], quick=True, fuse=True).rows
-    [(problem, together, apart, passed, operation, _)] = asked
-    assert (problem.groups, operation, passed) == (C, "conv2d", (1, C, 8, 7))
-    assert (together.x_scale, together.x_activation) == ("channel", "silu")
-    assert (apart.x_scale, apart.x_activation) == (None, None)
+    found = plan_model(model, [image(1, C, 8, 7)], quick=True, fuse=True)
+    [row] = found.rows
+    together, plain = asked
+    assert (together.problem.groups, together.operation) == (C, "conv2d")
+    assert (together.asked.x_scale, together.asked.x_activation) == ("channel", "silu")
+    assert plain == dataclasses.replace(together, asked=Asked(bias=True))
     assert row.convolved.asked.x_activation == ("silu" if pays else None)
+    told = " ".join(str(found.report).split())
+    assert (f"apart: costs more (100.0 us for 92.0, x 1x{C}x8x7)" in told) == (not pays)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("taps", "pays"), [(5, True), (7, False)])
 def test_quick_plans_of_depthwise_convolutions_with_a_prologue(taps, pays):
     """8 x 240 at 28 x 28, 5 taps: 34 us, and 33 alone; 8 x 96 at 56 x 56, 7 taps: 93 and 51, and 16 for a pass."""
-    C, H = (240, 28) if taps == 5 else (96, 56)
-    problem = ConvProblem(
-        N=8, C=C, K=C, groups=C, H=H, W=H, R=taps, S=taps, padding=((taps // 2,) * 2,) * 2, dtype="bf16"
-    )
-    together = Asked(x_scale="channel", x_shift="channel", x_activation="silu")
-    assert prices._pays(problem, together, Asked(), problem.input_shape, "conv2d", 2) is pays
+    channels, H = (240, 28) if taps == 5 else (96, 56)
+    convolution = nn.Conv2d(channels, channels, taps, padding=taps // 2, groups=channels, device="meta")
+    x, norm = torch.empty(8, channels, H, H, dtype=torch.bfloat16, device="meta"), nn.Identity()
+    assert prices.prologue_pays(norm, convolution, x, "silu") is pays
+    assert prices.is_apart(norm) is not pays
 
 
 def test_modules_that_do_not_go_together_stay():

@@ -1,8 +1,9 @@
 """Norms over the channels of pixels that convert(fuse=True) puts into the convolution before them."""
 
 import copy
+import dataclasses
+import math
 import pickle
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from nkiconv.errors import UnsupportedError
-from nkiconv.planner.request import Asked
+from nkiconv.planner.request import Asked, Request
 from nkiconv.problem import ConvProblem
 from nkiconv.pytorch import convert
 from nkiconv.pytorch.models import pixel_chains, prices, videos
@@ -174,32 +175,21 @@ def test_a_chain_is_fused_once():
     assert chains(again) == {"0.norm2": "is in a fused chain already"}
 
 
-@pytest.mark.parametrize("pays", [True, False])
-def test_a_plan_counts_the_norm_where_it_pays(pays, monkeypatch):
-    asked = []
-    monkeypatch.setattr(prices, "_pays", lambda problem, *rest: asked.append((problem, *rest)) or pays)
-    rows = plan_model(block(), [image(1, C, 3, 4, 5)], quick=True, fuse=True).rows
-    names = {layer: row.convolved.asked.y_norm for row in rows for layer in row.layers}
-    assert names == {"conv1": "rms" if pays else None, "conv2": None}
-    [(problem, together, apart, passed, operation, lnc)] = asked
-    assert (problem.input_shape, problem.padding[0]) == ((1, C, 3, 4, 5), (2, 0))
-    assert (together.y_norm, together.activation, operation, lnc) == ("rms", "silu", "conv3d", 2)
-    assert (apart, passed) == (Asked(bias=together.bias), problem.output_shape)
-
-
-@pytest.mark.parametrize(("apart", "pays"), [(90, False), (100, True)])
-def test_plans_of_both_ways_decide(apart, pays, monkeypatch):
+@pytest.mark.parametrize(("apart", "pays"), [(90.0, False), (100.0, True)])
+def test_a_plan_counts_the_norm_where_it_pays(apart, pays, priced):
     """The norm apart counts as a copy of its bytes, here 2 us."""
-
-    def answer(request, quick):
-        assert quick
-        return SimpleNamespace(modelled_us=100.0 if request.asked.y_norm else apart)
-
-    monkeypatch.setattr(prices, "answer", answer)
-    monkeypatch.setattr(prices, "pass_us", lambda elements, dtype, lnc: 2.0)
-    problem = ConvProblem(N=1, C=8, K=8, D=3, H=4, W=5, T=3, R=3, S=3, dtype="bf16")
-    asked = Asked(y_norm="rms", activation="silu"), Asked()
-    assert prices._pays.__wrapped__(problem, *asked, problem.output_shape, "conv3d", 2) is pays
+    asked = priced(lambda request: 100.0 if request.asked.y_norm else apart)
+    found = plan_model(block(), [image(1, C, 3, 4, 5)], quick=True, fuse=True)
+    names = {layer: row.convolved.asked.y_norm for row in found.rows for layer in row.layers}
+    assert names == {"conv1": "rms" if pays else None, "conv2": None}
+    together, plain = asked
+    assert (together.problem.input_shape, together.problem.padding[0]) == ((1, C, 3, 4, 5), (2, 0))
+    assert (together.asked.y_norm, together.asked.activation) == ("rms", "silu")
+    assert (together.operation, together.lnc) == ("conv3d", 2)
+    assert plain == dataclasses.replace(together, asked=Asked(bias=together.asked.bias))
+    told = " ".join(str(found.report).split())
+    assert (f"apart: costs more (100.0 us for 92.0, x 1x{C}x3x4x5)" in told) == (not pays)
+    assert f"{1 if pays else 0} of 2 norms fused" in told
 
 
 @pytest.mark.slow
@@ -208,7 +198,8 @@ def test_the_first_latent_of_wan_is_convolved_apart():
     sizes = {"N": 1, "C": 96, "K": 96, "D": 1, "H": 480, "W": 832, "T": 3, "R": 3, "S": 3}
     problem = ConvProblem(**sizes, padding=((2, 0), (1, 1), (1, 1)), dtype="bf16")
     asked = Asked(bias=True, y_norm="rms", y_norm_weight=True, activation="silu"), Asked(bias=True)
-    assert not prices._pays(problem, *asked, problem.output_shape, "conv3d", 2)
+    together, plain = (prices._us(Request(problem=problem, lnc=2, asked=one, operation="conv3d")) for one in asked)
+    assert together > plain + prices.pass_us(math.prod(problem.output_shape), "bf16", 2)
 
 
 @pytest.mark.slow

@@ -330,7 +330,7 @@ def test_filters_that_do_not_fit_are_two_calls(convolved, monkeypatch):
 
 
 def test_a_norm_that_does_not_fit_computes_by_itself(convolved, norms, monkeypatch):
-    monkeypatch.setattr(pixel_layers, "unsupported", lambda *given: "too many channels" if given[3] else "")
+    monkeypatch.setattr(pixel_layers, "unsupported", lambda *given: "too many channels" if given[3:] else "")
     model = drawn(Block()).eval()
     assert_same(convert(model, fuse=True).model, model, image(2, C, 6, 5), terms=TERMS)
     assert (convolved, norms) == (ONE, [None])

@@ -20,7 +20,7 @@ from ...errors import DtypeError, NkiconvError, UnsupportedError, raise_all, ref
 from ..causal import model_files
 from ..causal.installation import Installation
 from ..computers import modes
-from ..fused_module import operator_of
+from ..fused_module import filter_shape, operator_of
 from ..operators.tensor_kinds import DTYPES
 from . import batchnorm, fusion, graphs, videos
 from .classes import OURS, change_class, intercepted, is_changed, left_out, ours
@@ -319,13 +319,10 @@ def _is_plain(module: torch.nn.Module) -> bool:
 
 
 def _filters(module: torch.nn.Module) -> tuple[int, ...]:
-    """Shape of the filters, without computing them where they are parametrized; () where the module cannot say."""
+    """Shape of the filters; () where the module cannot say."""
     if not isinstance(module, _ConvNd) or _is_lazy(module):
         return ()
-    channels = module.out_channels, module.in_channels // module.groups
-    if module.transposed:
-        channels = module.in_channels, module.out_channels // module.groups
-    return (*channels, *module.kernel_size)
+    return filter_shape(module)
 
 
 def _is_lazy(module: torch.nn.Module) -> bool:

@@ -25,7 +25,7 @@ from ..norm_act_modules import HOOKS, running_statistics
 from ..transposed import conv_transpose2d, polyphase_filter
 from .classes import change_class, define, is_changed
 from .pending import Convolved, Normed, Shifted, Upsampled, handed_on, keep_statistics, statistics_of, tensor_of
-from .prices import prologue_pays
+from .prices import prologue_pays, statistics_pay
 
 _CALLS: dict[int, Any] = {1: norm_act_conv1d, 2: norm_act_conv2d, 3: norm_act_conv3d}
 _PLAIN: dict[int, Any] = {1: conv1d, 2: conv2d, 3: conv3d}
@@ -131,7 +131,7 @@ def fused(normed: Normed, convolution: Any, x: Tensor, after: After, arguments: 
         more["stats"] = channel_stats(x) if stats is None and around is not x else stats
     numbers = convolution.stride, padding, convolution.dilation, convolution.groups
     call = functools.partial(_CALLS[len(convolution.kernel_size)], around, weight, convolution.bias, *numbers)
-    return _called(convolution, functools.partial(call, **more, packed=packed))
+    return _called(convolution, x, functools.partial(call, **more, packed=packed))
 
 
 def doubled(convolution: Any, x: Tensor, after: After, polyphase: bool, **more: Any) -> Any:
@@ -145,10 +145,11 @@ def doubled(convolution: Any, x: Tensor, after: After, polyphase: bool, **more: 
     return conv_transpose2d(x, filters, convolution.bias, 2, sides, 0, convolution.groups, **given)
 
 
-def _called(convolution: Any, call: Callable[..., Any]) -> Tensor:
-    """y of a convolution's call, which keeps its statistics where a norm reads them."""
+def _called(convolution: Any, x: Tensor, call: Callable[..., Any]) -> Tensor:
+    """y of a convolution's call, which keeps its statistics where a norm reads them, and they pay."""
     ends = ends_of(convolution)
-    if not ends.statistics or (ends.training and not convolution.training):
+    wanted = ends.statistics and (convolution.training or not ends.training)
+    if not wanted or not statistics_pay(convolution, x):
         plain: Tensor = call()
         return plain
     return keep_statistics(*call(return_stats="channel"))
@@ -198,7 +199,7 @@ def takes_pending(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
             return kind.forward(self, input)
         hooked = any(getattr(self, hooks) for hooks in HOOKS)
         if not waits(self) or hooked or is_autocast(input.device.type):
-            return _called(self, functools.partial(kind.forward, self, input))
+            return _called(self, input, functools.partial(kind.forward, self, input))
         return _handed_on(self, input, None)
 
     return (kind,), {"forward": forward}
@@ -223,10 +224,10 @@ def _handed_on(convolution: Any, x: Tensor, normed: Normed | None, x_upsample: i
         if normed is not None:
             return fused(normed, convolution, x, after, _once(normed, arguments))
         if x_upsample == 2:
-            return _called(convolution, functools.partial(doubled, convolution, x, after, ends.polyphase))
+            return _called(convolution, x, functools.partial(doubled, convolution, x, after, ends.polyphase))
         function = _PLAIN[len(convolution.kernel_size)]
         plain = functools.partial(convolution._convolved, function, x, **after.arguments(convolution))
-        return _called(convolution, plain)
+        return _called(convolution, x, plain)
 
     if not waits(convolution):
         return call()
@@ -246,7 +247,7 @@ def _fits(convolution: Any, normed: Normed) -> bool:
     is_padded = bool(normed.paddings) or convolution.padding_mode != "zeros"
     if convolution.transposed or (is_padded and arguments.get("training", False)):
         return False
-    return is_padded or torch.compiler.is_compiling() or prologue_pays(convolution, normed.x, normed.activation)
+    return is_padded or prologue_pays(normed.norm, convolution, normed.x, normed.activation)
 
 
 def _once(normed: Normed, arguments: dict[str, Any]) -> dict[str, Any]:

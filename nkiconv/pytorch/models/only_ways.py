@@ -4,22 +4,59 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from typing import Any, NamedTuple
+
+from torch import Tensor
 
 from ...kernels.blocks.causal_conv1d_split import causal_conv1d_split_heads
 from ...kernels.blocks.pointwise_mlp import pointwise_mlp_fused
 from ...pixel_norms import X_CHANNELS
-from ...planner import Plan, Request
+from ...planner import Asked, Plan, Request
 from ...planner.explain import Alternative
 from ...planner.floors import floors
 from ...planner.plan import TIMED
 from ...planner.request import least_bytes
+from ...problem import ConvProblem
 from ...schedules.split import Split
 from ...simulator import ArraySpec
 from ...simulator.dtypes import canonical
 from ...simulator.profiling import profile
 from ...simulator.profiling.roofline import roofline
 from ...simulator.timing import Rates
+from ..operators.calls import asked_of
+
+
+class Mlp(NamedTuple):
+    """A call of `pointwise_mlp`: C channels to K by 1x1, so many hidden ones between, and a norm in front."""
+
+    problem: ConvProblem
+    asked: Asked
+    hidden: int
+    x_norm: str | None
+
+    @property
+    def apart(self) -> tuple[tuple[ConvProblem, Asked], tuple[ConvProblem, Asked]]:
+        """Its two convolutions."""
+        bias, residual = self.asked.bias, self.asked.residual
+        first = self.problem.replace(K=self.hidden), Asked(bias=bias, activation=self.asked.activation)
+        return first, (self.problem.replace(C=self.hidden), Asked(bias=bias, residual=residual))
+
+
+def mlp_of(
+    x: Tensor,
+    filters: tuple[Tensor, Tensor],
+    biases: tuple[Tensor | None, Tensor | None],
+    activation: str | None,
+    residual: Tensor | None,
+    norm: str | None,
+) -> Mlp:
+    """A call of these tensors, of which shapes are read."""
+    ones, zeros = [1] * (x.dim() - 2), [0] * 2 * (x.dim() - 2)
+    both = x.new_empty((filters[1].shape[0], x.shape[1], *ones), device="meta")
+    problem = asked_of(f"conv{x.dim() - 2}d", ones, zeros, ones, ones, 1, None, "pre_activation", None).problem(x, both)
+    has_bias = any(one is not None for one in biases)
+    asked = Asked(bias=has_bias, activation=activation, residual=None if residual is None else "pre_activation")
+    return Mlp(problem, asked, int(filters[0].shape[0]), norm)
 
 
 @functools.cache

@@ -23,7 +23,6 @@ from ..computers import modes
 from ..computers.host import activate
 from ..errors import NkiconvError
 from ..norm_act_modules import HOOKS
-from ..operators.pixel_norm import PixelNorm
 from .classes import change_class, define, is_changed
 from .fusing import read_pending
 from .norm_kinds import affine, kind_of, norm_of_kind
@@ -155,8 +154,7 @@ def hands_on_sums(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
             if norm is None:
                 y: Tensor = kind.forward(self, *args, **named)
                 return y
-            found = norm_of_kind(norm, vars(norm)[KIND], self.out_channels)
-            together = _called(self, args, named, found, activation)
+            together = _called(self, args, named, norm, activation)
             if together is None:
                 together = norm.plain_forward(kind.forward(self, *args, **named))
                 together = together if activation is None else activate(together, activation)
@@ -169,11 +167,11 @@ def hands_on_sums(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
 
 
 def _called(
-    convolution: Any, args: tuple[Any, ...], named: dict[str, Any], norm: PixelNorm, activation: str | None
+    convolution: Any, args: tuple[Any, ...], named: dict[str, Any], module: Any, activation: str | None
 ) -> Tensor | None:
     """One call of a convolution with a norm, of torch's forward or of one that `videos` knows; None where that is none,
     or takes longer."""
-    rank = len(convolution.kernel_size)
+    rank, norm = len(convolution.kernel_size), norm_of_kind(module, vars(module)[KIND], convolution.out_channels)
     own: Any = functional.conv2d if rank == 2 else functional.conv3d
     norm_arguments = {"y_norm": norm.kind, "y_norm_weight": norm.weight, "y_norm_bias": norm.bias}
 
@@ -182,7 +180,7 @@ def _called(
         frames = None if frames is None or frames.shape[2] == 0 else frames
         strict = modes.wants_strict_nonfinite(asked["strict_nonfinite"])
         fused = functional.Fused(activation, strict_nonfinite=strict)
-        if not norm_pays(own.__name__, (x, weight, bias, asked["packed"], frames), numbers, norm, fused):
+        if not norm_pays(module, own.__name__, (x, weight, bias, asked["packed"], frames), numbers, norm, fused):
             return None
         more = {**asked, **norm_arguments, "y_norm_eps": norm.eps, "activation": activation}
         y: Tensor = own(x, weight, bias, *numbers, **more)

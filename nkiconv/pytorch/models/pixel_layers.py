@@ -31,6 +31,7 @@ from .classes import change_class, define, is_changed
 from .follows import Region, regions_of
 from .fusing import read_pending
 from .intercept import STRICT
+from .only_ways import mlp_of
 from .pending import (
     PRODUCTS,
     Pending,
@@ -44,6 +45,7 @@ from .pending import (
 )
 from .pending import SUMS as PENDING_SUMS
 from .pixel_inputs import FRONT, NormedPixels
+from .prices import is_timed, layers_pay, x_norm_pays
 from .producers import SUMS, is_through, modules_around, only_user
 from .report import PixelLayer
 from .ways import Copy
@@ -79,28 +81,42 @@ class Pixels(Pending):
     def images(self, residual: Tensor | None = None) -> Tensor:
         """y + residual, [N, K, H, W]. Raises UnsupportedError: x has changed since the layer was called."""
         is_changed_since(self.x, self.version)
-        weight, bias, x, own = _filters(self.linear), self.linear.bias, self.x, vars(self.linear)
+        weight, bias, own = _filters(self.linear), self.linear.bias, vars(self.linear)
         if self.scale is not None:
             weight, bias = weight * self.scale[:, None], None if bias is None else bias * self.scale
-        layer = told_layer(own.get(LAYER))
-        if self.before is not None:
-            first, biases = _filters(self.before.linear), (self.before.linear.bias, bias)
-            # training keeps what the hidden channels are
-            trains = torch.is_grad_enabled() and any(one.requires_grad for one in (x, weight, first))
-            normed = self.before.normed
-            if normed is not None and unsupported(x, first, weight, normed.kind):
-                x, normed = normed.images(), None
-            kind = None if normed is None else normed.kind
-            if self.activation is None and not trains and not unsupported(x, first, weight, kind):
-                asked: dict[str, Any] = {"activation": self.before.activation, "residual": residual, "layer": layer}
-                asked |= {} if normed is None else normed.arguments()
-                return pointwise_mlp(x, first, weight, *biases, **asked)
-            x = self.before.images()
-        elif self.normed is not None:
-            x = self.normed.images()
-        more = {"layer": layer, "strict_nonfinite": own.get(STRICT)}
-        y: Tensor = conv2d(x, weight[:, :, None, None], bias, activation=self.activation, residual=residual, **more)
+        more: dict[str, Any] = {"residual": residual, "layer": told_layer(own.get(LAYER))}
+        together = None if self.activation else self._together(weight, bias, more)
+        if together is not None:
+            return together
+        read = self.normed if self.before is None else self.before
+        x = self.x if read is None else read.images()
+        more |= {"activation": self.activation, "strict_nonfinite": own.get(STRICT)}
+        y: Tensor = conv2d(x, weight[:, :, None, None], bias, **more)
         return y
+
+    def _together(self, weight: Tensor, bias: Tensor | None, more: dict[str, Any]) -> Tensor | None:
+        """y of one kernel with the layer before; None where there is none, or two take less."""
+        before, x = self.before, self.x
+        if before is None:
+            return None
+        first, normed = _filters(before.linear), before.normed
+        # training keeps what the hidden channels are
+        trains = torch.is_grad_enabled() and any(one.requires_grad for one in (x, weight, first))
+        if trains or unsupported(x, first, weight):
+            return None
+        taken = None if normed is None or unsupported(x, first, weight, normed.kind) else normed
+        biases, asked = (before.linear.bias, bias), {"activation": before.activation, **more}
+        if is_timed(x):
+            kind = None if taken is None else taken.kind
+            call = mlp_of(x, (first, weight), biases, before.activation, more["residual"], kind)
+            if not layers_pay(self.linear, call, x):
+                return None
+            taken = taken if taken is not None and x_norm_pays(taken.module, call, x) else None
+        if taken is not None:
+            asked |= taken.arguments()
+        elif normed is not None:
+            x = normed.images()
+        return pointwise_mlp(x, first, weight, *biases, **asked)
 
     def can_be_before(self, layer: torch.nn.Module) -> bool:
         """Whether a layer that comes after this one can be in its call."""

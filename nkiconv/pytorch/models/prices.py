@@ -1,12 +1,17 @@
-"""Whether one kernel takes less than a convolution and a norm before or after it apart, by quick plans of both."""
+"""Whether one kernel takes less than what it does in several, by quick plans of both ways.
+
+Times are known where a Neuron device computes, or shapes alone are known, and NKICONV_PLAN lets calls be planned.
+Elsewhere, and under torch.compile, all that is found is in one call. Both times are noted on a module, for the report.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
@@ -14,58 +19,161 @@ from ...errors import NkiconvError
 from ...planner.entry import answer
 from ...planner.floors import pass_us
 from ...planner.request import Asked, Request
-from ...problem import ConvProblem
 from ..computers import device, modes
 from ..functional import Fused, asked_for
+from ..fused_module import filter_shape, operator_of
 from ..operators.pixel_norm import PixelNorm
 from ..operators.planned import Called
+from ..operators.tensor_kinds import DTYPES
+from ..transposed import asked_for as asked_for_transposed
+from . import only_ways
+from .statistics_plan import CHANNEL_STATS, Statistics, taken
+
+#: Name of the attribute of a module with its prices, by the shape of what is convolved.
+_PRICES = "nkiconv_prices"
 
 
-def norm_pays(name: str, tensors: tuple[Any, ...], numbers: tuple[Any, ...], norm: PixelNorm, fused: Fused) -> bool:
+class Price(NamedTuple):
+    """Modelled us of one kernel, and of what it does in several; infinite where no kernel runs."""
+
+    together: float
+    apart: float
+
+    @property
+    def pays(self) -> bool:
+        """Whether one kernel runs and takes no longer."""
+        return self.together < math.inf and self.together <= self.apart
+
+
+def prices_of(module: torch.nn.Module) -> dict[tuple[int, ...], Price]:
+    """Those of a module's calls, by the shape of what is convolved."""
+    found: dict[tuple[int, ...], Price] = vars(module).get(_PRICES, {})
+    return found
+
+
+def is_apart(module: torch.nn.Module) -> bool:
+    """Whether a price kept all calls of a module apart that have one."""
+    found = prices_of(module).values()
+    return bool(found) and not any(price.pays for price in found)
+
+
+def told(module: torch.nn.Module, together: str) -> str:
+    """How a module computes, in words; together: where one kernel does."""
+    costly = [
+        f"{price.together:,.1f} us for {price.apart:,.1f}, x {'x'.join(map(str, shape))}"
+        for shape, price in prices_of(module).items()
+        if not price.pays
+    ]
+    if not costly:
+        return together
+    words = f"apart: costs more ({'; '.join(costly)})"
+    return words if is_apart(module) else f"{together}; {words}"
+
+
+def norm_pays(
+    norm: torch.nn.Module, name: str, tensors: tuple[Any, ...], numbers: tuple[Any, ...], own: PixelNorm, fused: Fused
+) -> bool:
     """Whether a call with a norm of its result takes less than one without it and a pass over what that writes.
 
     Args:
-        name: of the function; tensors: x, w, bias, the packed filter and the frames in front of x, or None; numbers:
-            stride, padding, dilation, groups.
+        norm: its module, `own` with its parameters; name: of the function; tensors: x, w, bias, the packed filter and
+            the frames in front of x, or None; numbers: stride, padding, dilation, groups.
     """
     x, w, bias, packed, frames = tensors
-    if not _is_timed(x):
+    if not is_timed(x):
         return True
-    called = Called(asked_for(name, w, numbers, fused), x, w, bias, None, packed, frames, norm=norm)
-    apart = dataclasses.replace(called.planned, activation=None, y_norm=None, y_norm_weight=False, y_norm_bias=False)
-    return _pays(called.problem, called.planned, apart, called.problem.output_shape, name, device.cores())
+    called = Called(asked_for(name, w, numbers, fused), x, w, bias, None, packed, frames, norm=own)
+    plain = dataclasses.replace(called.planned, activation=None, y_norm=None, y_norm_weight=False, y_norm_bias=False)
+    passed = _pass_us(called.problem.output_shape, x)
+    return _noted(norm, x, _us(_request(called)), _us(_request(called, plain)) + passed)
 
 
-def prologue_pays(convolution: Any, x: Tensor, activation: str | None) -> bool:
+def prologue_pays(norm: torch.nn.Module, convolution: Any, x: Tensor, activation: str | None) -> bool:
     """Whether a convolution of what a norm and an activation make of x takes less than one without them and a pass over
-    x. One group's products hide it: only others are planned. Padding is of zeros."""
-    if convolution.groups == 1 or not _is_timed(x):
+    x. One group's products hide it: only others are planned."""
+    if convolution.groups == 1 or not is_timed(x):
         return True
-    name, numbers = f"conv{len(convolution.kernel_size)}d", (convolution.stride, convolution.padding)
-    asked = asked_for(name, convolution.weight, (*numbers, convolution.dilation, convolution.groups), Fused())
-    called = Called(asked, x, convolution.weight, convolution.bias, None)
+    called = _called(convolution, x)
     form = "image" if x.shape[0] > 1 else "channel"
     together = dataclasses.replace(called.planned, x_scale=form, x_shift=form, x_activation=activation)
-    return _pays(called.problem, together, called.planned, tuple(x.shape), name, device.cores())
+    return _noted(norm, x, _us(_request(called, together)), _us(_request(called)) + _pass_us(x.shape, x))
 
 
-def _is_timed(x: Tensor) -> bool:
-    """Whether a call's time is known: where a Neuron device computes, or shapes alone are known, and NKICONV_PLAN lets
-    calls be planned. Elsewhere all norms are in the call."""
+def statistics_pay(convolution: Any, x: Tensor) -> bool:
+    """Whether a convolution of x returns statistics in less time than `channel_stats` takes them after it. One group's
+    products hide them: only others are planned."""
+    if convolution.groups == 1 or not is_timed(x):
+        return True
+    called = _called(convolution, x)
+    together = dataclasses.replace(called.planned, return_stats="channel")
+    call = Statistics(CHANNEL_STATS, (called.problem.output_shape, called.problem.dtype))
+    read_again = taken(call, device.cores())[0]
+    return _noted(convolution, x, _us(_request(called, together)), _us(_request(called)) + read_again)
+
+
+def layers_pay(layer: torch.nn.Module, call: only_ways.Mlp, x: Tensor) -> bool:
+    """Whether `pointwise_mlp`, or a pass with its norm and it, takes less than two convolutions and that pass; x: whose
+    call's time is known."""
+    normed = 0.0 if call.x_norm is None else _pass_us(x.shape, x)
+    first, second = (_us(_request_of(problem, asked)) for problem, asked in call.apart)
+    together = min(_mlp_us(call), _mlp_us(call._replace(x_norm=None)) + normed)
+    return _noted(layer, x, together, first + second + normed)
+
+
+def x_norm_pays(norm: torch.nn.Module, call: only_ways.Mlp, x: Tensor) -> bool:
+    """Whether `pointwise_mlp` with its norm takes less than a pass and it; x: as of `layers_pay`."""
+    return _noted(norm, x, _mlp_us(call), _mlp_us(call._replace(x_norm=None)) + _pass_us(x.shape, x))
+
+
+def is_timed(x: Tensor) -> bool:
+    """Whether a call's time is known."""
+    if torch.compiler.is_compiling():
+        return False
     on_shapes = x.is_meta or isinstance(x, FakeTensor)
     return device.effort() != "kernel" and (on_shapes or modes.computer(x) == "device")
 
 
+def _noted(module: torch.nn.Module, x: Tensor, together: float, apart: float) -> bool:
+    """Whether one kernel pays, after both times are noted on a module."""
+    price = Price(together, apart)
+    vars(module).setdefault(_PRICES, {})[tuple(map(int, x.shape))] = price
+    return price.pays
+
+
+def _called(convolution: Any, x: Tensor) -> Called:
+    """A convolution's call by itself. Padding is of zeros, whatever fills it."""
+    name, sides = operator_of(convolution).replace("depthwise_", ""), (convolution.stride, convolution.padding)
+    w = torch.empty(filter_shape(convolution), dtype=x.dtype, device="meta")
+    if convolution.transposed:
+        numbers = *sides, convolution.output_padding, convolution.groups, convolution.dilation
+        asked = asked_for_transposed(name, w, numbers, Fused())
+    else:
+        asked = asked_for(name, w, (*sides, convolution.dilation, convolution.groups), Fused())
+    return Called(asked, x, w, convolution.bias, None)
+
+
+def _request(called: Called, asked: Asked | None = None) -> Request:
+    return _request_of(called.problem, asked or called.planned, called.asked.operation)
+
+
+def _request_of(problem: Any, asked: Asked, operation: str = "conv2d") -> Request:
+    return Request(problem=problem, lnc=device.cores(), asked=asked, operation=operation)
+
+
+def _pass_us(shape: Any, x: Tensor) -> float:
+    """Of a pass that reads and writes a tensor of this shape, of x's dtype."""
+    return pass_us(math.prod(map(int, shape)), DTYPES[x.dtype], device.cores())
+
+
 @functools.lru_cache(maxsize=1024)
-def _pays(
-    problem: ConvProblem, together: Asked, apart: Asked, passed: tuple[int, ...], operation: str, lnc: int
-) -> bool:
-    """passed: shape of what the pass writes."""
+def _us(request: Request) -> float:
+    """Of a quick plan."""
     try:
-        first, second = (
-            answer(Request(problem=problem, lnc=lnc, asked=asked, operation=operation), quick=True)
-            for asked in (together, apart)
-        )
+        return answer(request, quick=True).modelled_us
     except NkiconvError:  # no kernel takes it, or is timed
-        return False
-    return first.modelled_us <= second.modelled_us + pass_us(math.prod(passed), problem.dtype, lnc)
+        return math.inf
+
+
+def _mlp_us(call: only_ways.Mlp) -> float:
+    """Of `pointwise_mlp`."""
+    return only_ways.plan_mlp(_request_of(call.problem, call.asked), call.hidden, call.x_norm).modelled_us

@@ -27,7 +27,7 @@ from ...problem import ConvProblem
 from ...schedules.split import Split
 from .. import gated
 from ..causal import split, states
-from ..operators.calls import WITH_NORM, WITH_PROLOGUE, WITH_STATS, asked_of
+from ..operators.calls import WITH_NORM, WITH_PROLOGUE, WITH_STATS
 from ..operators.convolution import filter_like
 from ..operators.filter_gradients import OPERATORS, weight_asked
 from ..operators.gradients import GRADIENT
@@ -38,6 +38,7 @@ from .classes import is_changed
 from .conversion import convert, copied
 from .flops import POINTWISE_MLP, Share, flops_of, is_convolution
 from .fusing import waits
+from .only_ways import mlp_of
 from .pixel_inputs import hands_on_pixels
 from .pixel_layers import makes_pixels
 from .report import Report
@@ -344,12 +345,8 @@ def _mlp(
     x: Any, weight1: Any, weight2: Any, bias1: Any, bias2: Any, residual: Any, *_affine: Any, activation: Any, norm: Any
 ) -> Convolved:
     """Two 1x1 convolutions in one kernel, with a norm of x."""
-    numbers = [1] * (x.dim() - 2), [0] * 2 * (x.dim() - 2), [1] * (x.dim() - 2), [1] * (x.dim() - 2)
-    filters = x.new_empty((weight2.shape[0], x.shape[1], *numbers[0]))
-    problem = asked_of(f"conv{x.dim() - 2}d", *numbers, 1, None, "pre_activation", None).problem(x, filters)
-    position = None if residual is None else "pre_activation"
-    asked = Asked(bias=bias1 is not None or bias2 is not None, activation=activation, residual=position)
-    return Convolved(POINTWISE_MLP, problem, asked, hidden=int(weight1.shape[0]), x_norm=norm)
+    call = mlp_of(x, (weight1, weight2), (bias1, bias2), activation, residual, norm)
+    return Convolved(POINTWISE_MLP, call.problem, call.asked, hidden=call.hidden, x_norm=norm)
 
 
 def _gated(

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from ..causal.installation import Installation
 from .flops import Share, share_of
+from .prices import is_apart, told
 
 #: Columns of `str(report)`.
 WIDTH = 120
@@ -197,7 +198,7 @@ class Report:
         if ends := sum(bool(entry.epilogue) for entry in self.entries):
             yield f"{ends} convolutions with the sum or the activation after them in their call"
         if self.chains:
-            fused = sum(chain.fused for chain in self.chains)
+            fused = sum(chain.fused and not is_apart(self.model.get_submodule(chain.norm)) for chain in self.chains)
             known = sum(bool(chain.statistics) for chain in self.chains)
             more = f", {known} with statistics from the one before" if known else ""
             yield f"{fused} of {len(self.chains)} norms fused with a convolution{more}"
@@ -241,32 +242,44 @@ class Report:
         if self.folds:
             table.add_section()
         for fold in self.folds:
-            told = fold.reason
+            words = fold.reason
             if fold.folded:
                 more = f" with its {fold.activation}" if fold.activation else ""
-                told = f"folded{more} into {fold.convolution or 'the model'}"
-            table.add_row(Text(fold.batchnorm), "batch norm", "", "", Text(told))
+                words = f"folded{more} into {fold.convolution or 'the model'}"
+            table.add_row(Text(fold.batchnorm), "batch norm", "", "", Text(words))
         if self.chains:
             table.add_section()
         for chain in self.chains:
-            told = chain.reason or f"one call with {chain}"
-            told += f"; statistics from {', '.join(chain.statistics)}" if chain.statistics else ""
-            told += ", whose sum with numbers for each channel it takes in" if chain.offset else ""
-            table.add_row(Text(chain.norm), "norm", "", "", Text(told))
+            table.add_row(Text(chain.norm), "norm", "", "", Text(self._of_chain(chain)))
         if self.doublings:
             table.add_section()
         for one in self.doublings:
-            told = one.reason or f"{'sums of taps' if one.polyphase else 'x_upsample=2'} of {one}"
-            table.add_row(Text(one.name or "(the model)"), "upsampling", "", "", Text(told))
+            words = one.reason or f"{'sums of taps' if one.polyphase else 'x_upsample=2'} of {one}"
+            table.add_row(Text(one.name or "(the model)"), "upsampling", "", "", Text(words))
         if self.layers:
             table.add_section()
         for layer in self.layers:
-            table.add_row(Text(layer.name), "layer of images", "", "", Text(layer.reason or str(layer)))
+            table.add_row(Text(layer.name), "layer of images", "", "", Text(self._of_layer(layer)))
         if self.blocks:
             table.add_section()
         for block in self.blocks:
             table.add_row(Text(block.name or "(the model)"), "rows", "", "", Text(block.reason or str(block)))
         return table
+
+    def _of_chain(self, chain: Chain) -> str:
+        part = self.model.get_submodule
+        words = chain.reason or told(part(chain.norm), f"one call with {chain}")
+        if chain.statistics:
+            words += f"; statistics {', '.join(told(part(one), f'from {one}') for one in chain.statistics)}"
+        return words + ", whose sum with numbers for each channel it takes in" * chain.offset
+
+    def _of_layer(self, layer: PixelLayer) -> str:
+        if layer.reason:
+            return layer.reason
+        words = told(self.model.get_submodule(layer.name), str(layer))
+        return (
+            words if layer.norm is None else f"{words}; {told(self.model.get_submodule(layer.norm), '')}".rstrip("; ")
+        )
 
     def __str__(self) -> str:
         """The headline and the table as text."""

@@ -16,8 +16,9 @@ from ...simulator.profiling import profile
 from ..computers.statistics import parts_of
 from ..operators.tensor_kinds import DTYPES
 
+CHANNEL_STATS = "channel_stats"
 #: Operators, and what their kernels are called.
-KERNELS = {"channel_stats": "channel_statistics", "norm_scale_shift": "norm_scale_and_shift"}
+KERNELS = {CHANNEL_STATS: "channel_statistics", "norm_scale_shift": "norm_scale_and_shift"}
 #: An array without data: its shape and dtype.
 Array = tuple[tuple[int, ...], str]
 
@@ -46,7 +47,7 @@ def statistics_of(operator: str, args: Sequence[Any]) -> Statistics:
     """A call of operator `nkiconv::...`, of its arguments."""
     x, *rest = args
     shape, dtype = _array(x)
-    if operator == "channel_stats":
+    if operator == CHANNEL_STATS:
         return Statistics(operator, (shape, dtype))
     weight, bias, *norm = rest
     affine = None if weight is None else _array(weight), None if bias is None else _array(bias)
@@ -62,7 +63,7 @@ def taken(call: Statistics, lnc: int) -> tuple[float, int]:
     """(modelled us, bytes of HBM) of a call."""
     kernel = getattr(kernels, KERNELS[call.operator])[lnc]
     shape, dtype = call.x
-    if call.operator == "channel_stats":
+    if call.operator == CHANNEL_STATS:
         found = profile(kernel)(_spec(shape, dtype))
     else:
         affine = zip(("weight", "bias"), call.affine, strict=True)
