@@ -141,6 +141,14 @@ def test_chains_are_planned_as_one_call(script):
     assert [row["asked"]["x_activation"] for row in (fused, plain)] == ["silu", None]
 
 
+def test_polyphase_sums_taps(script):
+    text = "def build(): return nn.Sequential(nn.Upsample(scale_factor=2), nn.Conv2d(8, 8, 3, padding=1))"
+    arguments = f"{script(text)}:build", "--input", "1x8x6x6", "--fuse"
+    (summed,), (plain,) = (document(*arguments, *more)["rows"] for more in (["--polyphase"], []))
+    assert [row["operation"] for row in (summed, plain)] == ["conv_transpose2d", "conv2d"]
+    assert plain["asked"]["x_upsample"] == 2
+
+
 def test_no_cache(script, plans):
     document(f"{script('def build(): return nn.Conv1d(3, 4, 3)')}:build", "--input", "1x3x6", "--no-cache")
     assert not plans.exists()
@@ -290,6 +298,7 @@ def test_nothing_is_left_behind(script, tmp_path):
     ("", "{folder}/model.py:build", ("--input", "1x3:fp8"), "--input=1x3:fp8: accepted types are bf16, fp16"),
     ("", "{folder}/model.py:build", ("--input", "a=1", "--input", "a=2"), "--input=a=2: a is given twice"),
     ("", "{folder}/model.py:build", ("--dtype", "int64"), "--dtype=int64: accepted are bf16, fp16, fp32"),
+    ("", "{folder}/model.py:build", ("--polyphase",), "--polyphase: is of what --fuse finds; pass both"),
     ("", "{folder}/model.py:build", ("--dtype", "fp8", "--lnc", 3), "cannot run this call; 2 reasons"),
 ])  # fmt: skip
 def test_bad_input(script, tmp_path, plans, text, target, arguments, message):

@@ -65,6 +65,10 @@ def command(
     fuse: Annotated[
         bool, typer.Option("--fuse", help="Plan chains of norm, activation, convolution and sum as one call each.")
     ] = False,
+    polyphase: Annotated[
+        bool,
+        typer.Option("--polyphase", help="With --fuse, sum the taps that meet one pixel of an image upsampled by 2."),
+    ] = False,
     training: Annotated[
         bool, typer.Option("--training", help="With the gradients that a step of training runs: dgrad and wgrad.")
     ] = False,
@@ -83,13 +87,13 @@ def command(
     cached plan, or of what a device takes without one; --search looks for faster ones. Below the table: why the slowest
     layers are slow, and what other layouts, dtypes and paddings would take.
     """
-    shapes = list(_shapes(input, dtype, lnc))
+    shapes = list(_shapes(input, dtype, lnc, polyphase and not fuse))
     pytorch = _pytorch()
     with progress(show=not as_json) as advance, plain_warnings(), function_of(script) as build:
         advance("building the model", None)
         model = _model(build, script, dtype)
         inputs, named = _tensors(model, shapes)
-        more: dict[str, Any] = {"fold_batchnorm": fold_batchnorm, "fuse": fuse}
+        more: dict[str, Any] = {"fold_batchnorm": fold_batchnorm, "fuse": fuse, "polyphase": polyphase}
         more |= {"training": training, "lnc": lnc, "wide": tuned, "use_cache": not no_cache}
         more |= {"layout": layout, "advice": True, "quick": not (search or tuned)}
         found: ModelPlan = pytorch.plan_model(model, inputs, named, **more, advance=advance)
@@ -104,8 +108,10 @@ def _pytorch() -> Any:
     return importlib.import_module("nkiconv.pytorch")
 
 
-def _shapes(given: list[str] | None, dtype: str | None, lnc: int) -> Iterator[tuple[str | None, tuple[int, ...], str]]:
-    """(name, shape, type) of each --input; the type is "" for the model's.
+def _shapes(
+    given: list[str] | None, dtype: str | None, lnc: int, is_alone: bool
+) -> Iterator[tuple[str | None, tuple[int, ...], str]]:
+    """(name, shape, type) of each --input; the type is "" for the model's. is_alone: whether --polyphase is.
 
     Raises UnsupportedError, for every option at once.
     """
@@ -116,6 +122,7 @@ def _shapes(given: list[str] | None, dtype: str | None, lnc: int) -> Iterator[tu
     if dtype is not None and dtype not in _FLOATS:
         errors.append(UnsupportedError(f"--dtype={dtype}: accepted are {', '.join(_FLOATS)}; use one of these"))
     errors += refused(UnsupportedError, rules.lnc(lnc, "--lnc"))
+    errors += refused(UnsupportedError, "--polyphase: is of what --fuse finds; pass both" * is_alone)
     for text in given or []:
         name, equals, rest = text.rpartition("=")
         shape, colon, kind = rest.partition(":")
