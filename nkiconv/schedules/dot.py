@@ -12,10 +12,10 @@ partition p, slot t; lag q' of slot t is slot t + q'.
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 from ..simulator.timing import Rates
 from ..simulator.timing.target import Target
@@ -30,16 +30,14 @@ from .depthwise import (
     prologue_unsupported,
 )
 from .settings import Config, Settings, count, double, flag, half, setting, warm_up
-from .tiles import BANK_COLUMNS, P_MAX, PARTS, SBUF_BYTES, div_ceil
+from .tiles import BANK_COLUMNS, P_MAX, PARTS, SBUF_BYTES, cut_at, div_ceil
 
 #: Slots of a stationary that a config can ask for, and lags of a block with `wide`: a bank holds 128 slots of x of 4
 #: channels, 31 of which are beyond the lags.
 BLOCKS, LAGS_MOST = (1, 2, 4, 8, 16), 97
 #: Most columns with masks; and lags beyond which `wide` is faster, more for few slots, as its blocks of lags are
 #: large, and where a core has less than a tile and waits for HBM.
-COLUMNS_MIN = 64
-WIDE_FROM, WIDE_FROM_SLOTS = 10, 32
-WIDE_FROM_FEW, WIDE_FROM_FEW_SLOTS = 12, 320
+COLUMNS_MIN, WIDE_FROM, WIDE_FROM_SLOTS, WIDE_FROM_FEW, WIDE_FROM_FEW_SLOTS = 64, 10, 32, 12, 320
 #: Matmuls on zeros that a search tries, and with masks rows from which they pay.
 WARM_UP, MANY_ROWS = 24, 1024
 #: Bytes a partition of SBUF for rows as loaded, transposed slots and kept filters; sums and products take the rest.
@@ -50,24 +48,18 @@ KEPT_BYTES = 65_536
 LEAVE_TOGETHER = 4
 #: With wide, slots and channels of a stationary: channels start at partitions 0, 32, 64 and 96, as engines address
 #: them; and bytes per partition that products on their way through HBM take, and results.
-WIDE_TAPS = 32
-WIDE_BYTES = 44_000
+WIDE_TAPS, WIDE_BYTES = 32, 44_000
 #: Columns for each tap from which `banded` is at least as fast, for the taps that it always takes.
-COLUMNS_PER_TAP = 0.5
-BANDED_TAPS = 8192
-
-
+COLUMNS_PER_TAP, BANDED_TAPS = 0.5, 8192
 #: ns from the first load to the first sums and from the last sums to the end of the last store, with masks and with the
 #: way through HBM.
-MASKED_ENDS_NS = 5000.0
-WIDE_ENDS_NS = 11000.0
+MASKED_ENDS_NS, WIDE_ENDS_NS = 5000.0, 11000.0
 #: Share of the masks and sums that Vector is left with, a column of lags and channels.
 MASKED_VECTOR = 0.75
 #: How much more work than it takes a unit should have for the array to be at full rate in all windows.
 SURE = 1.3
 #: Most blocks of slots in a chunk of `wide`, and from one number of lags that is tried to the next.
-WIDE_BLOCKS = 2
-WIDE_STEP = 8
+WIDE_BLOCKS, WIDE_STEP = 2, 8
 
 
 @dataclass(frozen=True)
@@ -95,36 +87,30 @@ def dot_settings(geometry: RowGeometry, config: Config, target: Target | None = 
     is_warm = wide or geometry.N * geometry.C >= MANY_ROWS
     warmup = warm_up_of(target or Target.of(Rates())) if is_warm else 0
     best = DotSettings.read(config, geometry, slots=64 if wide else 32, warmup=warmup)
-    tried = [best]
-    if wide:
-        slots = [given.get("slots", WIDE_TAPS * blocks) for blocks in range(1, WIDE_BLOCKS + 1)]
-        lags = [given.get("lags", lags) for lags in range(1, LAGS_MOST + 1, WIDE_STEP)]
-        tried = [replace(best, slots=some, lags=few) for some, few in dict.fromkeys(itertools.product(slots, lags))]
-    plans = [plan for plan in (build(geometry, one) for one in tried) if plan.slots]
-    if not plans:
-        return best
-    plan = min(plans, key=wide_columns) if wide else plans[0]
-    of_plan = {"slots": plan.slots, "lags": plan.lags if wide else best.lags}
-    return replace(best, **{**of_plan, **given})
+    if not wide:
+        plan = build(geometry, best)
+        return replace(best, slots=given.get("slots", plan.slots)) if plan.slots else best
+    slots = [given.get("slots", WIDE_TAPS * blocks) for blocks in range(1, WIDE_BLOCKS + 1)]
+    lags = [given.get("lags", lags) for lags in range(1, LAGS_MOST + 1, WIDE_STEP)]
+    plans = [build(geometry, replace(best, slots=some, lags=few)) for some, few in product(slots, lags)]
+    fitting = sorted((one for one in plans if one.slots), key=wide_columns)
+    return replace(best, **{"slots": fitting[0].slots, "lags": fitting[0].lags, **given}) if fitting else best
 
 
 def dot_config_unsupported(config: Config) -> str:
     """What is wrong with a config; "" if nothing is."""
-    reason = DotSettings.unsupported_reason(config)
-    if reason != "":
+    reason, block = DotSettings.unsupported_reason(config), setting(config, "block", 1)
+    if reason or block in BLOCKS:
         return reason
-    block = setting(config, "block", 1)
-    return "" if block in BLOCKS else f"config block={block}: must be 1, 2, 4, 8 or 16 slots of a stationary"
+    return f"config block={block}: must be 1, 2, 4, 8 or 16 slots of a stationary"
 
 
 def is_wide(geometry: RowGeometry) -> bool:
     """Whether there are so many lags that `wide` is faster, or more columns than there may be without it."""
-    common = math.gcd(geometry.stride, geometry.dilation)
-    slots = -(-geometry.S // (geometry.stride // common * P_MAX))
-    lags = -(-geometry.Q // (geometry.dilation // common))
-    fewest = WIDE_FROM + WIDE_FROM_SLOTS // slots
-    if geometry.N * geometry.C < PARTS * P_MAX:
-        fewest = WIDE_FROM_FEW + WIDE_FROM_FEW_SLOTS // slots
+    common, is_few = math.gcd(geometry.stride, geometry.dilation), geometry.N * geometry.C < PARTS * P_MAX
+    slots = div_ceil(geometry.S, geometry.stride // common * P_MAX)
+    lags = div_ceil(geometry.Q, geometry.dilation // common)
+    fewest = WIDE_FROM_FEW + WIDE_FROM_FEW_SLOTS // slots if is_few else WIDE_FROM + WIDE_FROM_SLOTS // slots
     return bool(geometry.Q > COLUMNS_MIN or lags > fewest)
 
 
@@ -132,33 +118,23 @@ def is_wide(geometry: RowGeometry) -> bool:
 class DotSchedule:
     """Numbers of one problem; the same on every core."""
 
-    #: tap phases R and D; column phases, min(D, Q)
-    tap_phases: int
-    spread: int
-    column_phases: int
-    #: taps (slots) and channels of a stationary
-    taps: int
-    channels: int
-    #: rows in flight
-    buffers: int
-    #: whether a batch has one block of lags, and wide.py takes it from products to results
-    wide: bool
-    #: slots (0 if not even the fewest fit SBUF) and chunks, and partitions that taps are spread over: a chunk has
-    #: depth * slots taps of each phase
-    slots: int = 0
-    depth: int = 0
+    tap_phases: int  # R
+    spread: int  # D
+    column_phases: int  # min(D, Q)
+    taps: int  # slots of a stationary
+    channels: int  # of a stationary
+    buffers: int  # rows in flight
+    wide: bool  # whether a batch has one block of lags, and wide.py takes it from products to results
+    slots: int = 0  # of a chunk, 0 if not even the fewest fit SBUF
+    depth: int = 0  # partitions that taps are spread over: a chunk has depth * slots taps of each phase
     chunks: int = 1
-    #: lags of a block and blocks: lags >= ceil(Q / D)
-    lags: int = 1
-    lag_blocks: int = 1
-    #: positions of x and taps of w in one chunk, as loaded
-    x_length: int = 0
-    w_length: int = 0
-    #: channel tiles, or images, of one batch
-    tiles: int = 1
-    images: int = 1
-    #: whether transposed filters stay in SBUF from image to image
-    keep: bool = False
+    lags: int = 1  # of a block
+    lag_blocks: int = 1  # lags * lag_blocks >= ceil(Q / D)
+    x_length: int = 0  # positions of x in one chunk, as loaded
+    w_length: int = 0  # taps of w in one chunk, as loaded
+    tiles: int = 1  # channel tiles of a batch
+    images: int = 1  # of a batch
+    keep: bool = False  # whether transposed filters stay in SBUF from image to image
 
 
 @dataclass(frozen=True)
@@ -259,8 +235,8 @@ def build(geometry: RowGeometry, settings: DotSettings) -> DotSchedule:
         wide=settings.wide,
         depth=P_MAX,
     )
-    size = _sized_wide if settings.wide else _sized_masked
-    found = size(found, geometry, settings, div_ceil(geometry.S, found.tap_phases), div_ceil(geometry.Q, spread))
+    sized = _sized_wide if settings.wide else _sized_masked
+    found = sized(found, geometry, settings, div_ceil(geometry.S, found.tap_phases), div_ceil(geometry.Q, spread))
     x_length, w_length = lengths_of(geometry, found, max(1, found.slots), found.lag_blocks * found.lags)
     return replace(found, x_length=x_length, w_length=w_length)
 
@@ -353,42 +329,32 @@ def channel_blocks(geometry: RowGeometry, plan: DotSchedule) -> list[ChannelBloc
 
 def batches(geometry: RowGeometry, plan: DotSchedule) -> list[DotBatch]:
     """All batches, in order; cores take contiguous shares."""
-    found = []
     lags = div_ceil(geometry.Q, plan.spread)
-    for block in channel_blocks(geometry, plan):
-        num_tiles = div_ceil(block.length, plan.taps)
-        for k0 in range(0, num_tiles, plan.tiles):
-            kn = min(plan.tiles, num_tiles - k0)
-            width = min(kn * plan.taps, block.length - k0 * plan.taps)
-            for n0 in range(0, geometry.N, plan.images):
-                nn = min(plan.images, geometry.N - n0)
-                for l0 in range(0, lags, plan.lags if plan.wide else lags):
-                    found.append(DotBatch(block=block, k0=k0, kn=kn, n0=n0, nn=nn, l0=l0, width=width))
-    return found
+    cuts = cut_at(geometry.N, plan.images), cut_at(lags, plan.lags if plan.wide else lags)
+    return [
+        DotBatch(block, k0, kn, n0, nn, l0, min(kn * plan.taps, block.length - k0 * plan.taps))
+        for block in channel_blocks(geometry, plan)
+        for k0, kn in cut_at(div_ceil(block.length, plan.taps), plan.tiles)
+        for (n0, nn), (l0, _) in product(*cuts)
+    ]
 
 
 def count_batches(geometry: RowGeometry, plan: DotSchedule) -> int:
     """How many `batches` finds."""
-    lags = div_ceil(geometry.Q, plan.spread)
-    count = 0
-    for block in channel_blocks(geometry, plan):
-        count += div_ceil(div_ceil(block.length, plan.taps), plan.tiles)
-    return count * div_ceil(geometry.N, plan.images) * (div_ceil(lags, plan.lags) if plan.wide else 1)
+    tiles = [div_ceil(div_ceil(block.length, plan.taps), plan.tiles) for block in channel_blocks(geometry, plan)]
+    lag_blocks = div_ceil(div_ceil(geometry.Q, plan.spread), plan.lags) if plan.wide else 1
+    return sum(tiles) * div_ceil(geometry.N, plan.images) * lag_blocks
 
 
-def dot_units(geometry: RowGeometry, plan: DotSchedule, first: int, count: int) -> list[DotUnit]:
-    """The units of batches first .. first+count-1, in order."""
-    found = []
-    every = batches(geometry, plan)
-    for index in range(first, first + count):
-        batch = every[index]
-        for n in range(batch.n0, batch.n0 + batch.nn):
-            for k in range(batch.k0, batch.k0 + batch.kn):
-                r0 = k * plan.taps
-                groups = min(plan.taps, batch.block.length - r0)
-                for chunk in range(plan.chunks):
-                    found.append(DotUnit(batch=batch, n=n, k=k, chunk=chunk, r0=r0, groups=groups))
-    return found
+def dot_units(plan: DotSchedule, some: Sequence[DotBatch]) -> list[DotUnit]:
+    """The units of some batches, in order."""
+    return [
+        DotUnit(batch, n, k, chunk, k * plan.taps, min(plan.taps, batch.block.length - k * plan.taps))
+        for batch in some
+        for n in range(batch.n0, batch.n0 + batch.nn)
+        for k in range(batch.k0, batch.k0 + batch.kn)
+        for chunk in range(plan.chunks)
+    ]
 
 
 def needs_filter(plan: DotSchedule, units: Sequence[DotUnit], index: int) -> bool:
@@ -401,13 +367,9 @@ def needs_filter(plan: DotSchedule, units: Sequence[DotUnit], index: int) -> boo
 def steps_of(plan: DotSchedule, unit: DotUnit) -> list[tuple[int, int, int, int]]:
     """(g0, gn, phase, lag_block) of a unit's steps, in order: groups g0 .. g0+gn-1 and one block of lags of one column
     phase, whose products share a PSUM bank."""
-    most = BANK_COLUMNS // (window_of(plan) * plan.channels)
-    steps = []
-    for g0 in range(0, unit.groups, most):
-        for phase in range(plan.column_phases):
-            for lag_block in range(plan.lag_blocks):
-                steps.append((g0, min(most, unit.groups - g0), phase, lag_block))
-    return steps
+    groups = cut_at(unit.groups, BANK_COLUMNS // (window_of(plan) * plan.channels))
+    steps = product(groups, range(plan.column_phases), range(plan.lag_blocks))
+    return [(g0, gn, phase, lag_block) for (g0, gn), phase, lag_block in steps]
 
 
 def guess(geometry: RowGeometry, options: Options, cores: int, target: Target) -> list[tuple[DotSettings, float]]:

@@ -26,7 +26,7 @@ from .depthwise import (
 )
 from .engines import Engines
 from .settings import Config, Settings, choice, count, warm_up
-from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, div_ceil, slot_for
+from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, cut_at, div_ceil, slot_for
 
 #: Most groups of a chunk: at most 128 groups' filters are transposed at once.
 GROUPS_MAX = 16
@@ -39,20 +39,14 @@ ROW_MAX = 128
 #: Matmuls on zeros without a config, and rows from which they pay: few are done before the array is at full rate.
 WARMUP, MANY_ROWS = 16, 65_536
 #: Bytes a partition of a part's rows, products and results, of which two are there at once, and of filters, as well.
-PART_BYTES = 32_768
-UPDATE_VECTOR_FILTER_BYTES = 49_152
-
-
+PART_BYTES, VECTOR_FILTER_BYTES = 32_768, 49_152
 #: ns from the first load to the first sums and from the last sums to the end of the last store, without what the
 #: stages themselves take for the first and the last chunk, on few partitions; more where the array is at half rate with
 #: fp32.
-TENSOR_ENDS_NS = 2550.0
-FP32_NS = 500.0
-VECTOR_ENDS_NS = 2150.0
+TENSOR_ENDS_NS, FP32_NS, VECTOR_ENDS_NS = 2550.0, 500.0, 2150.0
 #: Instructions of Vector that a part takes besides products and sums, with what it waits for; that a chunk takes
 #: besides one a column for its bands.
-PART_INSTRUCTIONS = 4
-CHUNK_INSTRUCTIONS = 3
+PART_INSTRUCTIONS, CHUNK_INSTRUCTIONS = 4, 3
 
 
 @dataclass(frozen=True)
@@ -79,21 +73,15 @@ class UpdateSettings(Settings):
 class UpdateSchedule:
     """Numbers of one problem; the same on every core."""
 
-    #: positions of an initial state in front of each row, 0 without one
-    state: int
-    #: ranges of a block's channels on neighbouring partitions, and partitions from one to the next
-    pieces: int
-    pitch: int
-    #: images of a tile, and image tiles
-    images: int
+    state: int  # positions of an initial state in front of each row, 0 without one
+    pieces: int  # ranges of a block's channels on neighbouring partitions
+    pitch: int  # partitions from one to the next
+    images: int  # of a tile
     image_tiles: int
-    #: channels of a group, 0 if not even one fits; groups of a chunk
-    channels: int
-    groups: int
-    #: groups (of one piece) whose filters are loaded together: whole chunks
-    filters: int
-    #: chunks on their way
-    ahead: int
+    channels: int  # of a group, 0 if not even one fits
+    groups: int  # of a chunk
+    filters: int  # groups (of one piece) whose filters are loaded together: whole chunks
+    ahead: int  # chunks on their way
 
 
 @dataclass(frozen=True)
@@ -167,8 +155,7 @@ def unsupported(geometry: RowGeometry, options: Options, config: Config, cores: 
         return 'strict_nonfinite=True: the array adds zeros times other channels; leave out engine="tensor"'
     if geometry.lhs_dilation > 1:
         return f"lhs_dilation={geometry.lhs_dilation}: update takes 1; use mixed or vector"
-    longest = max(geometry.W, geometry.pad_left if options.state else 0)
-    if longest > ROW_MAX:
+    if max(geometry.W, _state(geometry, options.state)) > ROW_MAX:
         return f"W={geometry.W}: update takes rows (and states) of at most {ROW_MAX} elements; use mixed or vector"
     plan = build(geometry, options.state, settings)
     if on_tensor and plan.channels == 0:
@@ -176,19 +163,22 @@ def unsupported(geometry: RowGeometry, options: Options, config: Config, cores: 
             f"Q={geometry.Q}, S={geometry.S}: the columns of one channel must fit a PSUM bank, its taps SBUF; use "
             f"mixed or vector"
         )
-    if on_tensor:
-        count = count_update_instructions(geometry, plan, settings.warmup, cores)
-        return instructions_unsupported(geometry, "update", count)
-    parts = len(parts_of(geometry, options))
-    if parts == 0:
+    parts = 0 if on_tensor else len(parts_of(geometry, options))
+    if not on_tensor and parts == 0:
         return (
             f"C={geometry.C}, W={geometry.W}, S={geometry.S}, Q={geometry.Q}: rows, filters and products of one "
             f"image must fit SBUF on 256 partitions; split C over several calls, or use vector"
         )
-    return instructions_unsupported(geometry, "update", count_vector(geometry, parts, cores))
+    count = count_on_tensor(geometry, plan, cores) if on_tensor else count_on_vector(geometry, parts, cores)
+    return instructions_unsupported(geometry, "update", count + settings.warmup)
 
 
-def count_update_instructions(geometry: RowGeometry, plan: UpdateSchedule, warmup: int, cores: int) -> int:
+def _state(geometry: RowGeometry, with_state: bool) -> int:
+    """Positions of an initial state in front of each row."""
+    return geometry.pad_left if with_state else 0
+
+
+def count_on_tensor(geometry: RowGeometry, plan: UpdateSchedule, cores: int) -> int:
     """Instructions of the busiest core, at most: loads, transposes, bands, matmuls, evacuations, stores."""
     kinds = 2 if plan.state > 0 else 1
     gated = gate_instructions(geometry, plan.groups * plan.channels * geometry.W)
@@ -196,7 +186,7 @@ def count_update_instructions(geometry: RowGeometry, plan: UpdateSchedule, warmu
     filters = 2 + 2 * plan.pieces + 4 * geometry.Q * kinds
     chunks = div_ceil(count_chunks(geometry, plan), cores)
     loads = div_ceil(chunks, plan.filters // plan.groups * plan.image_tiles) + 2
-    return chunks * chunk + loads * filters + 5 + warmup
+    return chunks * chunk + loads * filters + 5
 
 
 def update_images(geometry: RowGeometry) -> tuple[int, int, int, int]:
@@ -214,43 +204,28 @@ def update_images(geometry: RowGeometry) -> tuple[int, int, int, int]:
 
 def group_limits(geometry: RowGeometry, with_state: bool) -> tuple[int, int, int]:
     """(most channels of a group, 0 if not even one fits; most groups of a chunk; channels of a piece in a bank)."""
-    tiling = update_images(geometry)
-    pieces, rows = tiling[0], tiling[0] * tiling[1]
-    longest = max(geometry.W, geometry.pad_left if with_state else 0)
-    room = BANK_COLUMNS // (pieces * geometry.Q)
-    channels = min(P_MAX // longest, room)
-    channels = min(channels, div_ceil(max(1, geometry.C // 2), pieces))
-    channels = min(channels, TAPS_BYTES // (2 * geometry.S * geometry.itemsize))
-    of_slots = BANK_BYTES // ((rows + rows % 2) * geometry.itemsize)
-    return channels, min(min(GROUPS_MAX, of_slots), room), room
+    pieces, pitch, _, _ = update_images(geometry)
+    room, of_rows = BANK_COLUMNS // (pieces * geometry.Q), P_MAX // max(geometry.W, _state(geometry, with_state))
+    of_taps = TAPS_BYTES // (2 * geometry.S * geometry.itemsize)
+    channels = min(of_rows, room, of_taps, div_ceil(max(1, geometry.C // 2), pieces))
+    return channels, min(GROUPS_MAX, BANK_BYTES // ((pieces * pitch + pitch % 2) * geometry.itemsize), room), room
 
 
 @functools.lru_cache(maxsize=4096)
 def build(geometry: RowGeometry, with_state: bool, settings: UpdateSettings) -> UpdateSchedule:
     """The schedule of all settings; channels is 0 if not even one channel fits."""
-    state = geometry.pad_left if with_state else 0
-    pieces, pitch, images, image_tiles = update_images(geometry)
+    state, tiling = _state(geometry, with_state), update_images(geometry)
     most, most_groups, room = group_limits(geometry, with_state)
-    channels = min(settings.channels, most)
-    groups, filters, ahead = 0, 0, CHUNKS_AHEAD
-    if channels > 0:
-        groups = min(min(settings.groups, most_groups), room // channels)
-        per_group = pieces * geometry.Q * (2 if state > 0 else 1) * geometry.itemsize
-        filters = max(1, min(P_MAX // pieces, UPDATE_FILTER_BYTES // per_group) // groups) * groups
-        chunk_bytes = groups * channels * (geometry.W * inputs_of(geometry) + state) * geometry.itemsize
-        loads = TAPS_BYTES // (channels * geometry.S * geometry.itemsize) - 1
-        ahead = max(1, min(min(ahead, AHEAD_BYTES // chunk_bytes), loads * filters // groups))
-    return UpdateSchedule(
-        state=state,
-        pieces=pieces,
-        pitch=pitch,
-        images=images,
-        image_tiles=image_tiles,
-        channels=channels,
-        groups=groups,
-        filters=filters,
-        ahead=ahead,
-    )
+    channels, pieces = min(settings.channels, most), tiling[0]
+    if channels == 0:
+        return UpdateSchedule(state, *tiling, channels=0, groups=0, filters=0, ahead=CHUNKS_AHEAD)
+    groups = min(settings.groups, most_groups, room // channels)
+    per_group = pieces * geometry.Q * (2 if state > 0 else 1) * geometry.itemsize
+    filters = max(1, min(P_MAX // pieces, UPDATE_FILTER_BYTES // per_group) // groups) * groups
+    chunk_bytes = groups * channels * (geometry.W * inputs_of(geometry) + state) * geometry.itemsize
+    loads = TAPS_BYTES // (channels * geometry.S * geometry.itemsize) - 1
+    ahead = max(1, min(CHUNKS_AHEAD, AHEAD_BYTES // chunk_bytes, loads * filters // groups))
+    return UpdateSchedule(state, *tiling, channels, groups, filters, ahead)
 
 
 def group_start(block: ChannelBlock, plan: UpdateSchedule, group: int) -> int:
@@ -262,49 +237,37 @@ def group_runs(block: ChannelBlock, plan: UpdateSchedule, first: int, count: int
     """(first group, how many, first channel within a piece) of groups that follow each other, and of the last one
     where it overlaps."""
     last = first + count - 1
-    overlaps = group_start(block, plan, last) < last * plan.channels
-    regular = count - 1 if overlaps else count
-    runs = []
-    if regular > 0:
-        runs.append((first, regular, first * plan.channels))
-    if overlaps:
-        runs.append((last, 1, block.length - plan.channels))
-    return runs
+    overlaps = int(group_start(block, plan, last) < last * plan.channels)
+    runs = (first, count - overlaps, first * plan.channels), (last, overlaps, block.length - plan.channels)
+    return [one for one in runs if one[1] > 0]
 
 
 def update_chunks(geometry: RowGeometry, plan: UpdateSchedule) -> list[UpdateChunk]:
     """All chunks, in order; cores take contiguous shares."""
     found = []
     for block in channel_halves(geometry.C, plan.pieces):
-        groups = div_ceil(block.length, plan.channels)
-        for first in range(0, groups, plan.groups):
-            count = min(plan.groups, groups - first)
+        for first, groups in cut_at(div_ceil(block.length, plan.channels), plan.groups):
             start = group_start(block, plan, first)
-            end = group_start(block, plan, first + count - 1) + plan.channels
-            for n0 in range(0, geometry.N, plan.images):
-                nn = min(plan.images, geometry.N - n0)
-                found.append(
-                    UpdateChunk(block=block, first=first, count=count, start=start, width=end - start, n0=n0, nn=nn)
-                )
+            width = group_start(block, plan, first + groups - 1) + plan.channels - start
+            found += [
+                UpdateChunk(block, first, groups, start, width, *part) for part in cut_at(geometry.N, plan.images)
+            ]
     return found
 
 
 def count_chunks(geometry: RowGeometry, plan: UpdateSchedule) -> int:
     """How many `update_chunks` finds."""
-    count = 0
-    for block in channel_halves(geometry.C, plan.pieces):
-        count += div_ceil(block.length, plan.channels * plan.groups)
+    blocks = channel_halves(geometry.C, plan.pieces)
+    count = sum(div_ceil(block.length, plan.channels * plan.groups) for block in blocks)
     return count * div_ceil(geometry.N, plan.images)
 
 
 def taps_met(geometry: RowGeometry, width: int, shift: int, q: int) -> tuple[int, int, int]:
     """(first tap, how many, position of the first) of column q within positions 0 .. width-1; shift: position 0's
     place in the padded row."""
-    first = 0
     at = q * geometry.stride - shift
-    if at < 0:
-        first = div_ceil(-at, geometry.dilation)
-        at += first * geometry.dilation
+    first = div_ceil(max(0, -at), geometry.dilation)
+    at += first * geometry.dilation
     if first >= geometry.S or at >= width:
         return 0, 0, 0
     return first, min(geometry.S - first, (width - 1 - at) // geometry.dilation + 1), at
@@ -312,23 +275,22 @@ def taps_met(geometry: RowGeometry, width: int, shift: int, q: int) -> tuple[int
 
 def parts_of(geometry: RowGeometry, options: Options) -> list[UpdatePart]:
     """All parts of the work, in order; none if one image does not fit."""
-    state = geometry.pad_left if options.state else 0
+    state = _state(geometry, options.state)
     products = geometry.S if options.strict_nonfinite else min(geometry.S, geometry.W + state)
     # of a channel and image at once: row, state, products of two columns, results
     elements = geometry.W * inputs_of(geometry) + state + 2 * products + 2 * geometry.Q
     found = []
     for block in channel_halves(geometry.C, P_MAX):
         images = min(geometry.N, PART_BYTES // (4 * block.length * elements))
-        if block.length * geometry.S * geometry.itemsize > UPDATE_VECTOR_FILTER_BYTES:
+        if block.length * geometry.S * geometry.itemsize > VECTOR_FILTER_BYTES:
             images = 0
         if geometry.C == 1:
             images = min(images, div_ceil(geometry.N, 2))
-        for n0 in range(0, geometry.N if images > 0 else 0, max(1, images)):
-            found.append(UpdatePart(block=block, n0=n0, nn=min(images, geometry.N - n0)))
+        found += [UpdatePart(block, *part) for part in cut_at(geometry.N if images > 0 else 0, max(1, images))]
     return found
 
 
-def count_vector(geometry: RowGeometry, parts: int, cores: int) -> int:
+def count_on_vector(geometry: RowGeometry, parts: int, cores: int) -> int:
     """Instructions of the busiest core, at most."""
     gated = gate_instructions(geometry, PART_BYTES // geometry.itemsize)
     return div_ceil(parts, cores) * (17 + 2 * gated + 6 * geometry.Q) + 5
@@ -392,14 +354,12 @@ def vector_ns(geometry: RowGeometry, options: Options, target: Target, settings:
 
     0 where not even one image fits.
     """
-    strict = options.strict_nonfinite
-    state = geometry.pad_left if options.state else 0
-    parts = parts_of(geometry, options)
+    state, parts = _state(geometry, options.state), parts_of(geometry, options)
     if not parts:
         return 0.0
     valid_range = [taps_met(geometry, geometry.W, geometry.pad_left, q)[1] for q in range(geometry.Q)]
     before = [taps_met(geometry, state, 0, q)[1] if state else 0 for q in range(geometry.Q)]
-    products = 2 * (geometry.S * geometry.Q if strict else sum(valid_range) + sum(before))
+    products = 2 * (geometry.S * geometry.Q if options.strict_nonfinite else sum(valid_range) + sum(before))
     instructions = 2 * geometry.Q + sum(taps > 0 for taps in before)
     length, item = parts[0].block.length, geometry.itemsize
     images = div_ceil(geometry.N, PARTS) if geometry.C == 1 else geometry.N

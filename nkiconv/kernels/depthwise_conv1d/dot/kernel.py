@@ -26,7 +26,7 @@ Zeros are multiplied: a NaN or Inf reaches every column of the channels that sha
 
 from ...._nki import nisa, nl
 from ....schedules.dot import batches, build, dot_settings, dot_units, padded_columns, steps_of
-from ....schedules.tiles import share
+from ....schedules.tiles import share, some_of
 from ..._warm import warm_up, warm_zeros
 from .rows import load_ahead, move_slots, next_rows, start_dot, sum_taps
 from .sums import (
@@ -54,14 +54,11 @@ def dot(operands, geometry, options, config):
     """Write operands.y. config: (name, value) pairs of DotSettings."""
     settings = dot_settings(geometry, config)
     plan = build(geometry, settings)
-    first, count = share(len(batches(geometry, plan)), nl.num_programs(), nl.program_id(0))
-    if count > 0:
+    every = batches(geometry, plan)
+    units = dot_units(plan, some_of(every, share(len(every), nl.num_programs(), nl.program_id(0))))
+    if units:
         warm_up(warm_zeros(), settings.warmup, 1)
-        units = dot_units(geometry, plan, first, count)
-        if plan.wide:
-            run_wide(operands, geometry, options, plan, units)
-        else:
-            run_masked(operands, geometry, options, plan, units)
+        (run_wide if plan.wide else run_masked)(operands, geometry, options, plan, units)
 
 
 def run_masked(operands, geometry, options, plan, units):

@@ -1,6 +1,6 @@
 """Rows of x and w for `dot`: loads ahead with zeros where there is no element, and transposed slots."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ...._nki import nisa, nl
 from ....schedules.channels import full_rows, row_runs
@@ -13,21 +13,19 @@ from ..geometry import gates_due, sources_of
 
 @dataclass
 class DotRun:
-    """What a core works on, and rows of its units on their way."""
+    """What a core works on, and rows of its units on their way: x_tiles, w_tiles: SBUF [128, length] for rows of x,
+    with those of its factor, and of w in flight, used in rotation; loaded: (x, w, products that x waits for) of each
+    unit that was loaded and is not yet at work, w None where its filter is kept; filters: transposed, by chunk."""
 
     operands: object
     geometry: object
     options: object
     plan: object
     units: list
-    #: SBUF [128, length] for rows of x, with those of its factor, and of w in flight, used in rotation
     x_tiles: list
     w_tiles: list
-    #: (x, w, products that x waits for) of each unit that was loaded and is not yet at work, w None where its filter is
-    #: kept
-    loaded: list
-    #: transposed filters by chunk
     filters: list
+    loaded: list = field(default_factory=list)
 
 
 def start_dot(operands, geometry, options, plan, units):
@@ -37,17 +35,7 @@ def start_dot(operands, geometry, options, plan, units):
         x_shape = P_MAX, plan.x_length
         x_tiles.append([nl.ndarray(x_shape, dtype=one.dtype, buffer=nl.sbuf) for one in sources_of(operands)])
         w_tiles.append(nl.ndarray((P_MAX, plan.w_length), dtype=operands.w.dtype, buffer=nl.sbuf))
-    run = DotRun(
-        operands=operands,
-        geometry=geometry,
-        options=options,
-        plan=plan,
-        units=units,
-        x_tiles=x_tiles,
-        w_tiles=w_tiles,
-        loaded=[],
-        filters=filled(plan.chunks, None),
-    )
+    run = DotRun(operands, geometry, options, plan, units, x_tiles, w_tiles, filled(plan.chunks, None))
     for _ in range(len(x_tiles) - 1):
         load_ahead(run)
     return run
@@ -105,8 +93,7 @@ def clear_dot_rows(plan, block, rows_sbuf, first, end, outside):
     if full_rows(block)[0] < plan.channels:
         nisa.memset(dst=rows_sbuf, value=outside, engine=nisa.engine.gpsimd)
     else:
-        for zeros in ((0, first), (end, length)):
-            low, high = zeros
+        for low, high in ((0, first), (end, length)):
             if low < high:
                 nisa.memset(dst=rows_sbuf[0:rows, low:high], value=outside, engine=nisa.engine.gpsimd)
 
@@ -119,8 +106,7 @@ def load_dot_rows(rows_sbuf, src_hbm, unit, places, first, end, move):
     """
     c_step, step, offset = places
     block = unit.batch.block
-    for run in row_runs(block, unit.r0, unit.groups):
-        row, rows, channels = run
+    for row, rows, channels in row_runs(block, unit.r0, unit.groups):
         at = row * unit.groups
         pattern = [[block.length * c_step, rows], [c_step, channels], [step, end - first]]
         start = offset + (unit.r0 + row * block.length) * c_step
@@ -165,8 +151,7 @@ def sum_taps(run, unit, w_rows, parts_sbuf):
     if unit.chunk == plan.chunks - 1:
         sums_sbuf = nl.ndarray((nl.tile_size.pmax, 1), dtype=nl.float32, buffer=nl.sbuf)
         nisa.tensor_reduce(dst=sums_sbuf[0:rows, 0:1], op=nl.add, data=parts_sbuf[0:rows, 0 : column + 2], axis=1)
-        for some in row_runs(block, unit.r0, unit.groups):
-            row, count, channels = some
+        for row, count, channels in row_runs(block, unit.r0, unit.groups):
             pattern, at = [[block.length, count], [1, channels], [1, 1]], row * unit.groups
             offset = block.c0 + unit.r0 + row * block.length
             copy(run.operands.sums.ap(pattern=pattern, offset=offset), sums_sbuf[at : at + count * channels, 0:1])
@@ -183,7 +168,7 @@ class Move:
     slots_sbuf: object
     rows_sbuf: object
     first: int
-    starts: tuple
+    starts: list
     step: int
 
 
@@ -192,16 +177,11 @@ def slot_moves(moves, plan, unit, rows_sbuf, firsts, count, step):
 
     `count` slots of each phase, whose first begins at one of `firsts`, the others `step` elements apart.
     """
-    starts = ()
-    for first in firsts:
-        for t in range(count):
-            starts = starts + (first + step * t,)
-    rows = unit.groups * plan.channels
+    starts, rows = [first + step * t for first in firsts for t in range(count)], unit.groups * plan.channels
     slots_sbuf = nl.ndarray((plan.depth, len(starts), rows), dtype=rows_sbuf.dtype, buffer=nl.sbuf)
     itemsize = 4 if rows_sbuf.dtype == nl.float32 else 2
     for part in cut(len(starts), BANK_BYTES // (rows * itemsize)):
-        first, some = part[0], some_of(starts, part)
-        moves.append(Move(slots_sbuf=slots_sbuf, rows_sbuf=rows_sbuf, first=first, starts=some, step=step * plan.slots))
+        moves.append(Move(slots_sbuf, rows_sbuf, part[0], some_of(starts, part), step * plan.slots))
     return slots_sbuf
 
 
@@ -209,8 +189,7 @@ def move_slots(move, engine):
     """Transpose the slots of a Move on the array, and `engine` copies them to SBUF; 16-bit ones in pairs, as fp32."""
     depth, rows, count = move.slots_sbuf.shape[0], move.slots_sbuf.shape[2], len(move.starts)
     slots_psum = nl.ndarray((depth, count, rows), dtype=move.slots_sbuf.dtype, buffer=nl.psum)
-    for index in range(count):
-        start = move.starts[index]
+    for index, start in enumerate(move.starts):
         nisa.nc_transpose(
             dst=slots_psum[0:depth, index, 0:rows],
             data=move.rows_sbuf[0:rows, start : start + (depth - 1) * move.step + 1 : move.step],

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ...._nki import nisa, nl
 from ....schedules.depthwise import residual_places
 from ....schedules.dot import padded_columns, window_of
-from ....schedules.tiles import BANK_COLUMNS
+from ....schedules.tiles import BANK_COLUMNS, cut_at
 from ..._dma import load, store
 from ..._engines import pick
 from ..._epilogue import evacuate
@@ -49,10 +49,8 @@ def make_masks(plan):
 
 def new_partials(plan, unit):
     """For each block of lags, [(t, c), g, t']: the sums over p of w[p, t, c] * x[p, t', c] of a unit."""
-    found = []
-    for _ in range(plan.column_phases * plan.lag_blocks):
-        found.append(nl.ndarray((nl.tile_size.pmax, unit.groups, window_of(plan)), dtype=nl.float32, buffer=nl.sbuf))
-    return found
+    shape, count = (nl.tile_size.pmax, unit.groups, window_of(plan)), plan.column_phases * plan.lag_blocks
+    return [nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf) for _ in range(count)]
 
 
 def multiply_step(x_sbuf, w_sbuf, plan, masks, unit, step):
@@ -101,28 +99,23 @@ def mask_lags(groups, partials, plan, masks):
 def sum_lags(sums, column, groups, kept, plan, accumulate):
     """sums[(t, c), column + g, q] = (or += for a later chunk) masked lags summed over t', for every q."""
     P_MAX, lags = nl.tile_size.pmax, plan.lags
-    for phase in range(plan.column_phases):
-        for lag_block in range(plan.lag_blocks):
-            kept_sbuf = kept[phase * plan.lag_blocks + lag_block]
-            q0 = lag_block * lags * plan.column_phases + phase
-            end = q0 + (lags - 1) * plan.column_phases + 1
-            into = sums[0:P_MAX, column : column + groups, q0 : end : plan.column_phases]
-            if accumulate:
-                more_sbuf = nl.ndarray((P_MAX, groups, lags), dtype=nl.float32, buffer=nl.sbuf)
-                nisa.tensor_reduce(dst=more_sbuf, op=nl.add, data=kept_sbuf, axis=3)
-                nisa.tensor_tensor(dst=into, data1=into, data2=more_sbuf, op=nl.add)
-            else:
-                nisa.tensor_reduce(dst=into, op=nl.add, data=kept_sbuf, axis=3)
+    for index, kept_sbuf in enumerate(kept):
+        phase, lag_block = divmod(index, plan.lag_blocks)
+        q0 = lag_block * lags * plan.column_phases + phase
+        end = q0 + (lags - 1) * plan.column_phases + 1
+        into = sums[0:P_MAX, column : column + groups, q0 : end : plan.column_phases]
+        target = nl.ndarray((P_MAX, groups, lags), dtype=nl.float32, buffer=nl.sbuf) if accumulate else into
+        nisa.tensor_reduce(dst=target, op=nl.add, data=kept_sbuf, axis=3)
+        if accumulate:
+            nisa.tensor_tensor(dst=into, data1=into, data2=target, op=nl.add)
 
 
 def dot_places(run, batch, n, places):
     """(columns of a batch, HBM elements between channels and columns, and where the batch begins in image n), of y, or
     of the residual as `residual_places`."""
     geometry, plan = run.geometry, run.plan
-    n_step, c_step, q_step, start = places
-    q0 = batch.l0 * plan.spread
-    places = (c_step, q_step, start + n * n_step + q0 * q_step)
-    return min(padded_columns(plan), geometry.Q - q0), places
+    (n_step, c_step, q_step, start), q0 = places, batch.l0 * plan.spread
+    return min(padded_columns(plan), geometry.Q - q0), (c_step, q_step, start + n * n_step + q0 * q_step)
 
 
 def load_epilogue(run, batch, n, r0, width):
@@ -155,8 +148,7 @@ def leave(run, batch, n, r0, sums, stationary, extra, ledger):
     for phase in range(phases):
         # the last columns may leave none to a phase
         count = (qn - phase + phases - 1) // phases
-        for a in range(0, width if count > 0 else 0, most):
-            an = min(most, width - a)
+        for a, an in cut_at(width if count > 0 else 0, most):
             acc_psum = nl.ndarray((rows, an, lags), dtype=nl.float32, buffer=nl.psum)
             nisa.nc_matmul(
                 dst=acc_psum,

@@ -22,19 +22,17 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ....schedules.dot import window_of
-from ....schedules.tiles import BANK_COLUMNS, div_ceil
+from ....schedules.tiles import BANK_COLUMNS, cut_at, div_ceil
 from ..._dma import copy
 from ..._engines import Ledger, new_ledger, pick
 from .rows import load_ahead, move_slots, multiply_slots, next_rows, start_dot
 from .sums import leave, load_epilogue
 
-#: Banks of a step's products, which are read out together.
-STEP_BANKS = 2
-#: Steps of a piece, which goes through HBM in one DMA each way.
-PIECE_STEPS = 2
+#: Banks of a step's products, which are read out together; steps of a piece, which goes through HBM in one DMA each
+#: way.
+STEP_BANKS, PIECE_STEPS = 2, 2
 #: Pieces on their way before the oldest is summed, and pieces of HBM used in rotation.
-LATE = 8
-SCRATCH = 12
+LATE, SCRATCH = 8, 12
 
 
 @dataclass
@@ -78,9 +76,8 @@ def channel_ones(plan):
 
 def run_wide(operands, geometry, options, plan, units):
     """Units one after the other: transposes of one between the products of the one before."""
-    scratch, size = [], nl.tile_size.pmax * piece_groups(plan) * window_of(plan)
-    for _ in range(SCRATCH):
-        scratch.append(nl.ndarray((size,), dtype=nl.float32, buffer=nl.private_hbm))
+    size = nl.tile_size.pmax * piece_groups(plan) * window_of(plan)
+    scratch = [nl.ndarray((size,), dtype=nl.float32, buffer=nl.private_hbm) for _ in range(SCRATCH)]
     ones_sbuf = channel_ones(plan)
     run = start_dot(operands, geometry, options, plan, units)
     wide = WideRun(run=run, ones_sbuf=ones_sbuf, scratch=scratch, ledger=new_ledger())
@@ -92,20 +89,19 @@ def run_wide(operands, geometry, options, plan, units):
             load_ahead(run)
         if index < len(units):
             x_next, w_next = next_rows(run, index, moves)
-        unit, pieces, done = units[max(0, index - 1)], [], 0
-        for g0 in range(0, unit.groups if index > 0 else 0, piece_groups(plan)):
-            pieces.append(g0)
-        for at in range(len(pieces)):
+        unit, done = units[max(0, index - 1)], 0
+        pieces = cut_at(unit.groups if index > 0 else 0, piece_groups(plan))
+        for at, piece in enumerate(pieces):
             if at == len(pieces) // 2:
                 load_ahead(run)
             done = move_until(wide, moves, done, ((at + 1) * len(moves)) // len(pieces))
-            pending.append(make_piece(wide, unit, pieces[at], x_before, w_before, len(pending)))
+            pending.append(make_piece(wide, unit, piece, x_before, w_before, len(pending)))
             if len(pending) > LATE:
                 sums = finish_piece(wide, pending[len(pending) - 1 - LATE], sums)
         move_until(wide, moves, done, len(moves))
         x_before, w_before = x_next, w_next
-    for at in range(max(0, len(pending) - LATE), len(pending)):
-        sums = finish_piece(wide, pending[at], sums)
+    for piece in pending[-LATE:]:
+        sums = finish_piece(wide, piece, sums)
 
 
 def move_until(wide, moves, done, wanted):
@@ -119,18 +115,14 @@ def move_until(wide, moves, done, wanted):
     return max(done, wanted)
 
 
-def make_piece(wide, unit, g0, x_sbuf, w_sbuf, turns):
+def make_piece(wide, unit, piece, x_sbuf, w_sbuf, turns):
     """Products of a piece's groups over all slots, [(c, t), banks, (g, t', c')], read out, through HBM and back."""
-    P_MAX, plan = nl.tile_size.pmax, wide.run.plan
-    gn = min(piece_groups(plan), unit.groups - g0)
-    window, phases = window_of(plan), plan.column_phases
+    P_MAX, plan, (g0, gn) = nl.tile_size.pmax, wide.run.plan, piece
+    window, phases, per_bank = window_of(plan), plan.column_phases, groups_a_bank(plan)
     sums_sbuf = nl.ndarray((P_MAX, phases, gn, plan.lags), dtype=nl.float32, buffer=nl.sbuf)
-    per_bank = groups_a_bank(plan)
-    step = STEP_BANKS * per_bank
     for phase in range(phases):
         products_sbuf = nl.ndarray((P_MAX, gn * window), dtype=nl.float32, buffer=nl.sbuf)
-        for a in range(0, gn, step):
-            an = min(step, gn - a)
+        for a, an in cut_at(gn, STEP_BANKS * per_bank):
             products_psum = nl.ndarray((P_MAX, div_ceil(an, per_bank), BANK_COLUMNS), dtype=nl.float32, buffer=nl.psum)
             for index in range(an):
                 first = index % per_bank * window * plan.channels
@@ -151,8 +143,7 @@ def keep_same_channel(wide, products_sbuf, first, products_psum, gn):
     plan = wide.run.plan
     taps, channels, per_bank = plan.taps, plan.channels, groups_a_bank(plan)
     full, rest, of_group = gn // per_bank, gn % per_bank, window_of(plan) * channels
-    for part in ((0, full, per_bank), (full, 1, rest)):
-        bank, banks, groups = part
+    for bank, banks, groups in ((0, full, per_bank), (full, 1, rest)):
         size = banks * groups * window_of(plan)
         at = first + bank * per_bank * window_of(plan)
         for c in range(channels if size > 0 else 0):
@@ -177,9 +168,8 @@ def finish_piece(wide, piece, sums):
         sums = sums[1 : len(sums)]
     if unit.chunk < plan.chunks - 1:
         return sums + [piece]
-    by_phase = []
-    for phase in range(plan.column_phases):
-        by_phase.append(piece.sums_sbuf[0 : nl.tile_size.pmax, phase, 0 : piece.gn, 0 : plan.lags])
+    rows, phases = nl.tile_size.pmax, range(plan.column_phases)
+    by_phase = [piece.sums_sbuf[0:rows, phase, 0 : piece.gn, 0 : plan.lags] for phase in phases]
     r0 = unit.r0 + piece.g0
     extra = load_epilogue(wide.run, unit.batch, unit.n, r0, piece.gn)
     leave(wide.run, unit.batch, unit.n, r0, by_phase, wide.ones_sbuf, extra, wide.ledger)

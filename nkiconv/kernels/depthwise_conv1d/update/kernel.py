@@ -53,34 +53,31 @@ def update(operands, geometry, options, config):
 @dataclass
 class RowKind:
     """What rows are made of, x or an initial state: `width` positions of each channel, which begin at place `shift` of
-    the padded row; steps: HBM elements between images, channels and positions."""
+    the padded row; steps: HBM elements between images, channels and positions; filters: transposed, of each column, of
+    the groups at work."""
 
     source: object
     width: int
     shift: int
     steps: tuple
-    #: transposed filters of each column, of the groups at work
-    filters: list
+    filters: object = None
     mask: object = None
 
 
 def row_kinds(operands, geometry, plan):
     """The kinds of rows: x, and the state if there is one."""
-    of_x = (geometry.x_n, geometry.x_c, geometry.x_w)
-    left, width = geometry.pad_left, geometry.W
-    kinds = [RowKind(source=operands.x, width=width, shift=left, steps=of_x, filters=[])]
-    if plan.state > 0:
-        of_state = (geometry.C * left, left, 1)
-        kinds.append(RowKind(source=operands.state, width=left, shift=0, steps=of_state, filters=[]))
-    return kinds
+    left = geometry.pad_left
+    of_x = RowKind(operands.x, geometry.W, left, (geometry.x_n, geometry.x_c, geometry.x_w))
+    of_state = RowKind(operands.state, left, 0, (geometry.C * left, left, 1))
+    return [of_x, of_state] if plan.state > 0 else [of_x]
 
 
 @dataclass
 class Loaded:
-    """Of a chunk, for each kind: rows as loaded, and then transposed; bands. And the filters that start with it."""
+    """Of a chunk, for each kind: rows as loaded, and then transposed; bands. And products that rows wait for, and the
+    filters that start with it."""
 
     rows: list
-    #: products that rows wait for
     gates: list
     bands: list
     filters: object
@@ -104,8 +101,8 @@ def run_chunks(operands, geometry, options, plan, settings, work):
         if index < len(work):
             now = loaded[index]
             finish_gates(now.gates, None)
-            for kind in range(len(kinds)):
-                now.rows[kind] = transpose_rows(now.rows[kind], plan, work[index], kinds[kind].width)
+            pairs = zip(now.rows, kinds)
+            now.rows = [transpose_rows(rows_sbuf, plan, work[index], kind.width) for rows_sbuf, kind in pairs]
         if index > 0:
             own, vector_reads = loaded[index - 1], settings.vector_reads
             multiply_chunk(operands, geometry, options, plan, work[index - 1], own, warm, vector_reads)
@@ -120,9 +117,7 @@ def fetch(loaded, operands, geometry, plan, kinds, work):
         filters = None
         if index == 0 or (chunk.n0 == 0 and chunk.first % plan.filters == 0):
             filters = load_update_filters(operands, geometry, plan, chunk.block, first_loaded(plan, chunk))
-        rows = []
-        for kind in kinds:
-            rows.append(load_chunk(kind, kind.source, plan, chunk))
+        rows = [load_chunk(kind, kind.source, plan, chunk) for kind in kinds]
         gates = []
         if operands.gate is not None:
             gates = gates_due(geometry, [rows[0], load_chunk(kinds[0], operands.gate, plan, chunk)])
@@ -145,14 +140,12 @@ def load_chunk(kind, source, plan, chunk):
     Partitions between a piece's images and the next piece get image 0 again, so that nothing is read that was never
     written.
     """
-    nn, size = chunk.nn, chunk.width * kind.width
-    n_step, c_step, w_step = kind.steps
+    nn, size, (n_step, c_step, w_step) = chunk.nn, chunk.width * kind.width, kind.steps
     rows_sbuf = nl.ndarray((rows_of(plan, chunk), size), dtype=source.dtype, buffer=nl.sbuf)
     for h in range(plan.pieces):
         offset = chunk.n0 * n_step + (row_start(chunk.block, h) + chunk.start) * c_step
         row, end = h * plan.pitch, min((h + 1) * plan.pitch, rows_of(plan, chunk))
-        for part in ((row, nn, n_step), (row + nn, end - row - nn, 0)):
-            first, count, step = part
+        for first, count, step in ((row, nn, n_step), (row + nn, end - row - nn, 0)):
             pattern = [[step, count], [c_step, chunk.width], [w_step, kind.width]]
             if count > 0:
                 load_rows(rows_sbuf[first : first + count, 0:size], source, pattern, offset)
@@ -167,12 +160,10 @@ def band_chunk(loaded, geometry, plan, kinds, work, index):
             kind.filters = transpose_filters(now.filters, geometry, plan, kind.width, kind.shift)
         now.filters = None
     if index > 0 and chunk.n0 > 0:
-        earlier = loaded[index - 1]
-        now.bands = earlier.bands
+        now.bands = loaded[index - 1].bands
     else:
-        for kind in kinds:
-            first = chunk.first - first_loaded(plan, chunk)
-            now.bands.append(make_bands(kind.filters, kind.mask, plan, first, chunk.count))
+        first = chunk.first - first_loaded(plan, chunk)
+        now.bands = [make_bands(kind.filters, kind.mask, plan, first, chunk.count) for kind in kinds]
 
 
 def transpose_rows(rows_sbuf, plan, chunk, width):
@@ -214,10 +205,9 @@ def multiply_chunk(operands, geometry, options, plan, chunk, loaded, warm, vecto
     for h in range(plan.pieces):
         row, on_vector = h * plan.pitch, vector_reads > 0 and h % max(1, vector_reads) == 0
         end = row + chunk.nn
-        for run in group_runs(chunk.block, plan, chunk.first, chunk.count):
-            first, count, start = run
+        for first, count, start in group_runs(chunk.block, plan, chunk.first, chunk.count):
             at, width = (start - chunk.start) * Q, count * size
-            bias, residual = load_options(operands, geometry, plan, chunk, h, run)
+            bias, residual = load_options(operands, geometry, plan, chunk, h, count, start)
             evacuate(
                 y_sbuf[row:end, at : at + width].reshape_dim(1, (count, size)),
                 sums_psum[row:end, first - chunk.first : first - chunk.first + count, h, 0:size],
@@ -247,13 +237,12 @@ def y_of(tensor_hbm, geometry, places, chunk, c0, channels):
     )
 
 
-def load_options(operands, geometry, plan, chunk, h, run):
-    """(bias, residual) of a run of groups of piece h of a chunk, in SBUF as its sums lie, or None."""
-    rows, row, c0 = rows_of(plan, chunk), h * plan.pitch, row_start(chunk.block, h) + run[2]
-    end, count, size = row + chunk.nn, run[1], plan.channels * geometry.Q
+def load_options(operands, geometry, plan, chunk, h, count, start):
+    """(bias, residual) of groups of piece h of a chunk, from channel `start` on, in SBUF as its sums lie, or None."""
+    rows, row, c0 = rows_of(plan, chunk), h * plan.pitch, row_start(chunk.block, h) + start
+    end, size, channels = row + chunk.nn, plan.channels * geometry.Q, count * plan.channels
     bias, residual = None, None
     if operands.bias != None:
-        channels = count * plan.channels
         bias_sbuf = nl.ndarray((rows, channels, 1), dtype=operands.bias.dtype, buffer=nl.sbuf)
         bias = bias_sbuf[row:end, 0:channels, 0:1]
         copy(bias, operands.bias.ap(pattern=[[0, chunk.nn], [1, channels], [1, 1]], offset=c0))
@@ -261,8 +250,7 @@ def load_options(operands, geometry, plan, chunk, h, run):
     if operands.residual != None:
         residual_sbuf = nl.ndarray((rows, count, size), dtype=operands.residual.dtype, buffer=nl.sbuf)
         residual = residual_sbuf[row:end, 0:count, 0:size]
-        places = residual_places(geometry)
-        copy(residual, y_of(operands.residual, geometry, places, chunk, c0, count * plan.channels))
+        copy(residual, y_of(operands.residual, geometry, residual_places(geometry), chunk, c0, channels))
     return bias, residual
 
 
@@ -278,11 +266,9 @@ def make_mask(channels, width, dtype):
 def load_update_filters(operands, geometry, plan, block, group0):
     """Filters of up to plan.filters groups from group0 on: [(piece, group), channels, S] in SBUF."""
     groups = min(plan.filters, div_ceil(block.length, plan.channels) - group0)
-    runs = group_runs(block, plan, group0, groups)
     w_sbuf = nl.ndarray((plan.pieces * groups, plan.channels, geometry.S), dtype=operands.w.dtype, buffer=nl.sbuf)
     for h in range(plan.pieces):
-        for run in runs:
-            first, count, start = run
+        for first, count, start in group_runs(block, plan, group0, groups):
             row = h * groups + first - group0
             pattern = [[plan.channels * geometry.w_c, count], [geometry.w_c, plan.channels], [geometry.w_s, geometry.S]]
             copy(
@@ -318,16 +304,16 @@ def transpose_filters(w_sbuf, geometry, plan, width, shift):
 
 def place_taps(w_sbuf, geometry, width, valid_range):
     """[(piece, group), channels, width] in SBUF: taps where they meet positions, else zeros; None if none do."""
-    rows, channels = w_sbuf.shape[0], w_sbuf.shape[1]
-    if valid_range[1] == 0:
+    rows, channels, (first, count, at) = w_sbuf.shape[0], w_sbuf.shape[1], valid_range
+    if count == 0:
         return None
-    taps_sbuf = w_sbuf[0:rows, 0:channels, valid_range[0] : valid_range[0] + valid_range[1]]
-    if valid_range[1] == width:
+    taps_sbuf = w_sbuf[0:rows, 0:channels, first : first + count]
+    if count == width:
         return taps_sbuf
     placed_sbuf = nl.ndarray((rows, channels, width), dtype=w_sbuf.dtype, buffer=nl.sbuf)
     nisa.memset(dst=placed_sbuf, value=0.0)
-    end = valid_range[2] + (valid_range[1] - 1) * geometry.dilation + 1
-    nisa.tensor_copy(dst=placed_sbuf[0:rows, 0:channels, valid_range[2] : end : geometry.dilation], src=taps_sbuf)
+    end = at + (count - 1) * geometry.dilation + 1
+    nisa.tensor_copy(dst=placed_sbuf[0:rows, 0:channels, at : end : geometry.dilation], src=taps_sbuf)
     return placed_sbuf
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ...._nki import nisa, nl
 from ....schedules.channels import full_rows, row_start
 from ....schedules.depthwise import residual_places
-from ....schedules.tiles import div_ceil, share
+from ....schedules.tiles import div_ceil, share, some_of
 from ....schedules.update import parts_of, taps_met
 from ..._dma import load, store
 from ..._epilogue import evacuate
@@ -22,28 +22,25 @@ from ..geometry import gates_due, sources_of
 
 @dataclass
 class PartTiles:
-    """What a part is made of, in SBUF: [rows, images, channels, ...] each, None where there is none."""
+    """What a part is made of, in SBUF: [rows, images, channels, ...] each, None where there is none; gates: products
+    that x waits for."""
 
     x: object
     state: object
     residual: object
     filters: object
     bias: object
-    #: products that x waits for
     gates: list
 
 
 def update_vector(operands, geometry, options):
     """Write operands.y. Loads are one part ahead."""
     every = parts_of(geometry, options)
-    mine = share(len(every), nl.num_programs(), nl.program_id(0))
-    now = None
-    for index in range(mine[0], mine[0] + mine[1] + 1):
-        after = None
-        if index < mine[0] + mine[1]:
-            after = load_part(operands, geometry, every[index], now)
-        if index > mine[0]:
-            work_part(operands, geometry, options, every[index - 1], now)
+    mine, now = some_of(every, share(len(every), nl.num_programs(), nl.program_id(0))), None
+    for before, part in zip([None, *mine], [*mine, None]):
+        after = None if part is None else load_part(operands, geometry, part, now)
+        if before is not None:
+            work_part(operands, geometry, options, before, now)
         now = after
 
 
@@ -56,17 +53,11 @@ def load_part(operands, geometry, part, before):
         bias = load_images(operands.bias, part.block, 0, 1, 1, (0, 1, 1))
     left, x_steps = geometry.pad_left, (geometry.x_n, geometry.x_c, geometry.x_w)
     *residual_steps, start = residual_places(geometry)
-    tiles = []
-    for source in sources_of(operands):
-        tiles.append(load_images(source, part.block, part.n0, part.nn, geometry.W, x_steps, load_rows))
-    return PartTiles(
-        x=tiles[0],
-        state=load_images(operands.state, part.block, part.n0, part.nn, left, (geometry.C * left, left, 1), load_rows),
-        residual=load_images(operands.residual, part.block, part.n0, part.nn, geometry.Q, residual_steps, load, start),
-        filters=filters,
-        bias=bias,
-        gates=gates_due(geometry, tiles),
-    )
+    some, state_steps = (part.block, part.n0, part.nn), (geometry.C * left, left, 1)
+    tiles = [load_images(source, *some, geometry.W, x_steps, load_rows) for source in sources_of(operands)]
+    state = load_images(operands.state, *some, left, state_steps, load_rows)
+    residual = load_images(operands.residual, *some, geometry.Q, residual_steps, load, start)
+    return PartTiles(tiles[0], state, residual, filters, bias, gates_due(geometry, tiles))
 
 
 def load_images(tensor_hbm, block, n0, nn, width, steps, move=load, start=0):
@@ -98,11 +89,8 @@ def work_part(operands, geometry, options, part, loaded):
             else:
                 nisa.tensor_reduce(dst=column, op=nl.add, data=before, axis=3)
     y_sbuf = nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf)
-    bias, residual = None, None
-    if loaded.bias != None:
-        bias = loaded.bias.broadcast(1, part.nn).broadcast(3, geometry.Q)
-    if loaded.residual != None:
-        residual = loaded.residual.reshape(flat)
+    bias = None if loaded.bias == None else loaded.bias.broadcast(1, part.nn).broadcast(3, geometry.Q)
+    residual = None if loaded.residual == None else loaded.residual.reshape(flat)
     sums_sbuf = sums_sbuf.reshape(flat)
     evacuate(y_sbuf.reshape(flat), sums_sbuf, bias, residual, options.epilogue, nisa.engine.vector)
     transfer(y_sbuf, operands.y, part.block, part.n0, (geometry.y_n, geometry.y_c, geometry.y_q), store)
@@ -138,9 +126,7 @@ def multiply_taps(x_sbuf, state_sbuf, filters, geometry, q, strict):
     if first == end:
         return None
     products_sbuf = nl.ndarray((rows, images, channels, end - first), dtype=nl.float32, buffer=nl.sbuf)
-    for kind in ((state_sbuf, before), (x_sbuf, valid_range)):
-        source, found = kind
-        s0, count, position = found
+    for source, (s0, count, position) in ((state_sbuf, before), (x_sbuf, valid_range)):
         last = position + (count - 1) * geometry.dilation + 1
         if count > 0:
             nisa.tensor_tensor(
@@ -149,8 +135,7 @@ def multiply_taps(x_sbuf, state_sbuf, filters, geometry, q, strict):
                 data2=filters[0:rows, 0:1, 0:channels, s0 : s0 + count].broadcast(1, images),
                 op=nl.multiply,
             )
-    for outside in ((first, low), (high, end)):
-        begin, stop = outside
+    for begin, stop in ((first, low), (high, end)):
         if begin < stop:
             nisa.tensor_scalar(
                 dst=products_sbuf[0:rows, 0:images, 0:channels, begin - first : stop - first],
