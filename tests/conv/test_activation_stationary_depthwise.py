@@ -1,27 +1,25 @@
 """Depthwise convolutions by Toeplitz matrices of all taps: exact in both layouts, chosen where they pay."""
 
-import dataclasses
-import re
-
 import hypothesis
-import numpy as np
 import pytest
-from conv_calls import check_epilogue, check_exact, config_of, geometry_of, options_of, planned, run, trace
+from conv_calls import (
+    check_bits,
+    check_epilogue,
+    check_exact,
+    check_refused,
+    config_of,
+    geometry_of,
+    options_of,
+    planned,
+)
 from depthwise_images import DEPTHWISE_IMAGES, depthwise
 from draws import draws
 from hypothesis import strategies as st
 
-from nkiconv.kernels._epilogue import read_epilogue
-from nkiconv.planner import Request, cost
+from nkiconv.planner import cost
 from nkiconv.planner.cost.algorithm import Shape
-from nkiconv.planner.operations import operation_for
 from nkiconv.rules import LAYOUTS
-from nkiconv.schedules import depthwise_blocks
-from nkiconv.schedules.activation_stationary_bound import Bound
-from nkiconv.schedules.depthwise_blocks import DepthwiseSettings
-from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
-from nkiconv.simulator.timing.target import Target
 
 NAME = "activation_stationary"
 BLOCKS = config_of(NAME)
@@ -143,11 +141,7 @@ def test_blocks_beside_each_other():
 @pytest.mark.parametrize("disjoint", [0, 1])
 @pytest.mark.parametrize("name", ["several rounds", "both strides"])
 def test_one_core_has_the_bits_of_two(name, disjoint):
-    config = config_of(NAME, disjoint=disjoint)
-    problem, rng = IMAGES[name].replace(dtype="fp32"), np.random.default_rng(5)
-    x = rng.standard_normal(problem.input_shape).astype(np.float32)
-    w = rng.standard_normal(problem.filter_shape).astype(np.float32)
-    np.testing.assert_array_equal(run(x, w, problem, 1, config=config), run(x, w, problem, 2, config=config))
+    check_bits(IMAGES[name].replace(dtype="fp32"), config_of(NAME, disjoint=disjoint))
 
 
 @pytest.mark.cover(3)
@@ -196,41 +190,6 @@ def test_any_problem_and_settings(drawn):
     check_exact(problem, config=(("algorithm", NAME), *settings))
 
 
-@pytest.mark.cover(16)
-@pytest.mark.simulator_only
-@pytest.mark.parametrize("lnc", [1, 2])
-@pytest.mark.parametrize(
-    ("name", "layout"),
-    [*((name, layout) for name in IMAGES for layout in LAYOUTS), *((name, "NCHW") for name in APART)],
-)
-def test_it_needs_no_more_than_it_says(name, layout, lnc):
-    problem = {**IMAGES, **APART}[name].replace(layout=layout)
-    geometry = geometry_of(problem)
-    blocks, _ = planned(problem, NAME, lnc=lnc)
-    execution = trace(problem, lnc, config=BLOCKS)
-    most = max(len(program.instructions) for program in execution.programs)
-    assert most <= depthwise_blocks.block_instructions(geometry, blocks, lnc)
-    assert execution.sbuf_peak_bytes <= depthwise_blocks.block_bytes(geometry, blocks, options_of())
-
-
-#: A layer of ConvNeXt, one of EfficientNet, the gradient of x of a strided one, and one of few images, whose matrices
-#: take longer than they save.
-CHOICES = [
-    (depthwise(192, N=32, H=56, W=56, R=7, S=7, padding=((3, 3), (3, 3))), True),
-    (depthwise(192, N=8, H=56, W=56, R=7, S=7, padding=((3, 3), (3, 3)), layout="NHWC"), True),
-    (depthwise(240, N=16, H=28, W=28, R=5, S=5, padding=((2, 2), (2, 2)), layout="NHWC"), True),
-    (depthwise(144, N=32, H=56, W=56, R=5, S=5, stride=(2, 2), padding=((2, 2), (2, 2))).toward("dgrad"), True),
-    (depthwise(768, N=1, H=7, W=7, R=7, S=7, padding=((3, 3), (3, 3))), False),
-]
-
-
-@pytest.mark.parametrize(("problem", "taken"), CHOICES)
-def test_taken_where_there_are_blocks_enough(problem, taken):
-    request = Request(problem=problem)
-    operation = operation_for(request)
-    assert (operation.choice(request, operation.shape(request, Rates()))[0] == NAME) == taken
-
-
 SAME = IMAGES["same"]
 
 
@@ -259,53 +218,8 @@ SAME = IMAGES["same"]
      "config images=16, channels=256, C=256: blocks, matrices and results must fit SBUF"),
 ])  # fmt: skip
 def test_what_it_does_not_do(problem, changes, message):
-    plan_, reason = planned(problem, NAME, **changes)
-    assert plan_ is None
-    assert re.search(message, reason)
-
-
-#: N, channels, rows and columns, taps, stride, direction, layout, dtype: of bounds that are to be near modelled times.
-PRICED = [
-    (32, 96, 56, 7, 1, "forward", "NCHW", "bf16"),
-    (32, 96, 56, 7, 1, "forward", "NHWC", "bf16"),
-    (32, 192, 28, 7, 1, "forward", "NCHW", "bf16"),
-    (32, 192, 28, 7, 1, "forward", "NHWC", "bf16"),
-    (16, 240, 28, 5, 1, "forward", "NCHW", "bf16"),
-    (16, 96, 56, 3, 1, "forward", "NHWC", "bf16"),
-    (8, 144, 56, 5, 2, "forward", "NCHW", "bf16"),
-    (8, 96, 56, 7, 1, "forward", "NCHW", "fp32"),
-    (32, 96, 112, 3, 2, "dgrad", "NCHW", "bf16"),
-    (32, 144, 56, 5, 2, "dgrad", "NHWC", "bf16"),
-    (32, 672, 14, 5, 2, "dgrad", "NCHW", "bf16"),
-]
-
-
-@pytest.mark.cover(3)
-@pytest.mark.simulator_only
-@pytest.mark.parametrize(("N", "C", "size", "taps", "stride", "direction", "layout", "dtype"), PRICED, ids=str)
-def test_the_bound_is_near_the_modelled_time(N, C, size, taps, stride, direction, layout, dtype):
-    padding = ((taps // 2, taps // 2),) * 2
-    problem = depthwise(
-        C, N=N, H=size, W=size, R=taps, S=taps, stride=(stride, stride), padding=padding, layout=layout, dtype=dtype
-    )
-    problem = problem.toward(direction)
-    geometry = geometry_of(problem)
-    plain = {"epilogue": read_epilogue(None, None, None, "pre_activation", geometry.itemsize)}
-    settings = completed(problem, **plain)
-    config = DepthwiseSettings(**dict(settings))
-    schedule = depthwise_blocks.BlockSchedule(geometry, config)
-    bound = Bound(Target.of(Rates()), geometry, options_of(**plain), schedule)
-    execution = trace(problem, 2, config=(("algorithm", NAME), *settings))
-    assert bound.ns() == pytest.approx(in_time(execution, Rates()).line.total_ns, rel=0.25)
-
-
-@pytest.mark.parametrize("name", IMAGES)
-@pytest.mark.parametrize("given", [None, (("buffers", 3),), (("together", 2),), (("channels", 1),)])
-def test_settings_are_completed_once(name, given):
-    found = completed(IMAGES[name], given)
-    assert completed(IMAGES[name], found) == found
-    assert tuple(one for one, _ in found) == tuple(field.name for field in dataclasses.fields(DepthwiseSettings))
-    assert set(given or ()) <= set(found)
+    settings = dict(changes.get("settings", ()))
+    check_refused(problem, NAME, message, **changes | ({"settings": settings} if settings else {}))
 
 
 @pytest.mark.cover(5)
@@ -319,6 +233,4 @@ def test_what_the_host_settles_is_exact(name, layout):
 def test_rows_that_no_blocks_fit_are_refused_by_their_number(quickly):
     """A Conformer's gradient: the least blocks are 6 million, of which none is listed."""
     problem = depthwise(512, N=8, H=1, W=1500, R=1, S=31, padding=((0, 0), (15, 15)), layout="NHWC")
-    found, reason = planned(problem, "activation_stationary", None)
-    assert found is None
-    assert re.search("instructions on a core", reason)
+    check_refused(problem, NAME, "instructions on a core")

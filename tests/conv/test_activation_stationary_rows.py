@@ -24,9 +24,6 @@ from nkiconv.reference import conv_ref
 from nkiconv.rules import VOLUME_FILTER_LAYOUTS
 from nkiconv.schedules import volume_rows
 from nkiconv.schedules.channel_pieces import parts_of, products_of
-from nkiconv.schedules.settings import declarations
-from nkiconv.schedules.volume_rows import RowSettings
-from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
 
 NAME = "activation_stationary"
@@ -149,26 +146,3 @@ def test_a_residual_and_strict_nonfinite_are_refused():
     for name, message in (("residual", f"{NAME} takes none"), ("strict_nonfinite", f"{NAME} multiplies")):
         reason = plan_of(NAME, shape.geometry, options_of(**{name: True}), None, 2)[1]
         assert message in reason
-
-
-@pytest.mark.parametrize(
-    "config", [{"depth": 0}, {"copies": 17}, {"warmup": 300}, {"segments": 2}, {"fold": 1}], ids=str
-)
-def test_settings_that_are_refused(config):
-    shape = CONV3D.shape(Request(problem=PLAIN_CASE), Rates())
-    name = next(iter(config))
-    given = tuple(config.items())
-    assert CONV3D.complete(NAME, shape, given) == given
-    assert re.search(f"config {name}=|no setting {name}", CONV3D.unsupported_reason(NAME, shape, given))
-
-
-@pytest.mark.simulator_only
-@pytest.mark.parametrize("name", ["wan_96", "wan_192", "hunyuan_128"])
-def test_prices_are_near_the_model(name):
-    problem = cases.get(name).problem.replace(H=24)
-    shape = CONV3D.shape(Request(problem=problem), Rates())
-    (guess,) = CONV3D.algorithm(NAME).guesses(shape)
-    assert tuple(dict(guess.config)) == tuple(declarations(RowSettings))
-    args, kwargs = CONV3D.launch(Request(problem=problem), NAME, guess.config)
-    launch = nkiconv.simulator.execute(CONV3D.kernel[2], args, kwargs, trace_only=True)
-    assert guess.ns / 1e3 == pytest.approx(in_time(launch, Rates()).us, rel=0.15)

@@ -5,7 +5,6 @@ from choices import modelled_us
 from transposed import Transposed, check
 
 import nkiconv
-from nkiconv.kernels.conv.dispatch import plan_of
 from nkiconv.planner.operations import operation_of
 from nkiconv.planner.request import Request
 from nkiconv.problem import ConvProblem
@@ -77,22 +76,6 @@ def test_few_inputs_shifted_on_the_chip():
     check(FEW["quadrants"], algorithm="stacked", config=sizes)
     with pytest.raises(nkiconv.simulator.KernelAssertionError, match="filters=straight: a rotated filter is reversed"):
         check(FEW["quadrants"], algorithm="stacked", config=(*sizes[:-1], ("filters", "straight")))
-
-
-@pytest.mark.simulator_only
-@pytest.mark.parametrize(("K", "C", "taps"), [(16, 3, 3), (4, 32, 7), (40, 90, 5)])
-def test_a_stack_needs_no_more_than_it_says(K, C, taps):
-    problem = ConvProblem(N=2, C=C, H=40, W=30, K=K, R=taps, S=taps, padding=((1, 1), (2, 0))).toward("dgrad")
-    operation, request = operation_of(problem), Request(problem=problem)
-    shape = operation.shape(request, Rates())
-    stack, reason = plan_of("stacked", shape.geometry, shape.options, None, 2)
-    assert reason == ""
-    execution = nkiconv.simulator.execute(
-        operation.kernel[2], *operation.arguments(request, "stacked", None), trace_only=True
-    )
-    most = max(len(program.instructions) for program in execution.programs)
-    assert most <= stack.stack.most_instructions(2)
-    assert execution.sbuf_peak_bytes <= stack.stack.sbuf_bytes(False)
 
 
 @pytest.mark.cover(3)

@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from conv_calls import EDGE, check_exact, config_of, integers, planned, run, trace
+from conv_calls import EDGE, check_exact, check_refused, config_of, integers, planned, run, trace
 from depthwise import same_bits
 from tolerances import assert_exact, assert_within_limit
 
@@ -14,14 +14,11 @@ from nkiconv.kernels.conv.dispatch import ALGORITHMS
 from nkiconv.planner import Request, candidates
 from nkiconv.planner.conv import Conv2d
 from nkiconv.planner.cost.conv.implicit_gemm_bound import Work
-from nkiconv.planner.estimate import chosen
 from nkiconv.planner.request import Asked
 from nkiconv.planner.timing import time
 from nkiconv.planner.timing import trace as traced
 from nkiconv.problem import ConvProblem
 from nkiconv.reference import abs_sum_ref, conv_ref, num_terms
-from nkiconv.schedules.implicit_gemm import ImplicitGemmSettings
-from nkiconv.schedules.settings import declarations
 from nkiconv.simulator.timing import Rates
 
 PAIRS = {"precision": "fp16x3"}
@@ -187,28 +184,6 @@ def test_settings_change_no_result(name, index):
     check_exact(PROBLEMS[name], config=config_of("implicit_gemm", **SETTINGS[index]), **PAIRS)
 
 
-@pytest.mark.cover(32)
-@pytest.mark.simulator_only
-@pytest.mark.parametrize("lnc", [1, 2])
-@pytest.mark.parametrize("more", [False, True], ids=["plain", "epilogue"])
-@pytest.mark.parametrize("name", [*EDGE, *PROBLEMS])
-def test_it_needs_no_more_than_it_says(name, more, lnc):
-    problem = ({**EDGE, **PROBLEMS})[name].replace(dtype="fp32")
-    epilogue, changes = {}, {}
-    if more:
-        epilogue = {
-            "residual": nkiconv.spec(problem.output_shape, "fp32"), "residual_position": "post_activation",
-            "activation": "tanh", "beta": 0.5, "bias": nkiconv.spec((problem.K,), "fp32"),
-        }  # fmt: skip
-        changes = {"residual": True, "scaled": True}
-    own, reason = planned(problem, "implicit_gemm", None, lnc, "fp16x3", **changes)
-    assert reason == ""
-    execution = trace(problem, lnc, **PAIRS, **epilogue)
-    most = max(len(program.instructions) for program in execution.programs)
-    assert most <= own.instructions(lnc)
-    assert execution.sbuf_peak_bytes <= own.sbuf_bytes
-
-
 @pytest.mark.simulator_only
 def test_out_tiles_get_smaller_until_everything_fits():
     problem = ConvProblem(N=1, C=128, H=169, W=169, K=2432, R=3, S=3, stride=(2, 2), dtype="fp32")
@@ -249,12 +224,6 @@ def test_every_function_takes_it():
     np.testing.assert_array_equal(nkiconv.depthwise_conv2d(x, own, padding=1, precision="fp16x3"), expected)
 
 
-@pytest.mark.parametrize("name", ["c256_224", "rn50_stem", "mobilenet_dw"])
-def test_one_tap_at_a_time_is_chosen_for_it(name):
-    problem = cases.get(name).problem.replace(dtype="fp32")
-    assert chosen(Request(problem=problem, asked=Asked(precision="fp16x3"))).algorithm == "implicit_gemm"
-
-
 def test_other_algorithms_refuse_it():
     for algorithm in ALGORITHMS:
         own, reason = planned(LAYER, algorithm, precision="fp16x3")
@@ -273,29 +242,7 @@ def test_other_algorithms_refuse_it():
     ((("taps", 1),), "implicit_gemm has no setting taps"),
 ])  # fmt: skip
 def test_refused_settings(config, message):
-    assert re.search(message, planned(LAYER, "implicit_gemm", config, precision="fp16x3")[1])
-
-
-@pytest.mark.parametrize("index", range(len(SETTINGS)))
-@pytest.mark.parametrize("name", PROBLEMS)
-def test_the_host_names_every_setting_and_keeps_those_given(name, index):
-    shape, given = shape_of(PROBLEMS[name]), tuple(SETTINGS[index].items()) or None
-    found = CONV2D.complete("implicit_gemm", shape, given)
-    assert tuple(dict(found)) == tuple(declarations(ImplicitGemmSettings))
-    assert dict(found) | dict(given or ()) == dict(found)
-    assert CONV2D.complete("implicit_gemm", shape, found) == found
-    assert CONV2D.unsupported_reason("implicit_gemm", shape, found) == ""
-
-
-def test_settings_that_are_refused_stay_as_they_are():
-    for given in ((("loop", -1),), (("taps", 1),)):
-        assert CONV2D.complete("implicit_gemm", shape_of(LAYER), given) == given
-
-
-def test_bounds_follow_the_constants():
-    taps = CONV2D.algorithm("implicit_gemm")
-    fast, slow = (taps.guess(shape_of(LAYER, **{"clock.pe_ghz": ghz}), None).ns for ghz in (2.4, 1.2))
-    assert fast < slow <= 2 * fast
+    check_refused(LAYER, "implicit_gemm", message, dict(config), precision="fp16x3")
 
 
 def test_what_does_not_fit_is_refused_by_name():

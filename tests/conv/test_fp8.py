@@ -5,26 +5,35 @@ import re
 
 import numpy as np
 import pytest
-from conv_calls import EDGE, NL, check_exact, config_of, geometry_of, integers, planned, run, trace
+from conv_calls import (
+    EDGE,
+    NL,
+    check_epilogue,
+    check_exact,
+    check_refused,
+    config_of,
+    geometry_of,
+    integers,
+    planned,
+    run,
+    trace,
+)
 from draws import cores, draws
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from tolerances import assert_exact
 
-import nkiconv
 from nkiconv import cases, conv1d, conv2d, depthwise_conv1d, depthwise_conv2d, pack_filter
 from nkiconv.errors import DtypeError, GeometryError
 from nkiconv.kernels.conv.dispatch import ALGORITHMS
 from nkiconv.planner.conv import Conv2d
-from nkiconv.planner.estimate import chosen
 from nkiconv.planner.request import Request
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import apply_out_perm, conv_ref
-from nkiconv.schedules.implicit_gemm import FP8_PRODUCTS, ImplicitGemmSettings
+from nkiconv.schedules.implicit_gemm import FP8_PRODUCTS
 from nkiconv.schedules.implicit_gemm_channels import extent_of, left_over, paired_k_tiles
 from nkiconv.schedules.implicit_gemm_outputs import banks_of
 from nkiconv.schedules.implicit_gemm_products import matmuls_of, products
-from nkiconv.schedules.settings import declarations
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
 from nkiconv.tools.suites.profiles import profile_case
@@ -176,34 +185,8 @@ def test_any_layout(problem, perms, lnc):
 @pytest.mark.parametrize("residual_dtype", ["bf16", "fp16", "fp32"])
 @pytest.mark.parametrize("name", ["two chunks", "small images", "wide", "stride of one axis"])
 def test_epilogue(name, residual_dtype):
-    problem = ROWS[name].replace(dtype="fp8_e4m3")
-    rng = np.random.default_rng(2)
-    x, w = integers(rng, problem)
-    bias = rng.integers(-3, 4, problem.K).astype(np.float32)
-    residual = rng.integers(-3, 4, problem.output_shape).astype(DTYPES[residual_dtype])
-    truth = np.maximum(conv_ref(x, w, problem) + bias[:, None, None] + 2 * residual.astype(np.float64), 0)
-    given = {"bias": bias, "residual": residual, "beta": 2.0, "activation": "relu", "config": pairs()}
-    for lnc in cores():
-        assert_exact(run(x, w, problem, lnc, **given), truth, "bf16")
-
-
-@pytest.mark.cover(48)
-@pytest.mark.simulator_only
-@pytest.mark.parametrize("lnc", [1, 2])
-@pytest.mark.parametrize("residual", [False, True])
-@pytest.mark.parametrize("which", range(len(SETTINGS)))
-@pytest.mark.parametrize("name", ROWS)
-def test_it_needs_no_more_than_it_says(name, which, residual, lnc):
-    problem = ROWS[name].replace(dtype="fp8_e4m3")
-    config = pairs(SETTINGS[which])
-    found = planned(problem, "implicit_gemm", config[1:], lnc)[0]
-    if found is None:
-        return
-    extra = {"residual": nkiconv.spec(problem.output_shape, "fp32"), "beta": 0.5} if residual else {}
-    execution = trace(problem, lnc, config=config, **extra)
-    most = max(len(program.instructions) for program in execution.programs)
-    assert most <= found.instructions(lnc)
-    assert execution.sbuf_peak_bytes <= found.sbuf_bytes
+    asked = {"bias": True, "residual": residual_dtype, "beta": 2.0, "activation": "relu"}
+    check_epilogue(ROWS[name], asked, pairs(), "fp8_e4m3")
 
 
 @pytest.mark.simulator_only
@@ -263,21 +246,6 @@ def test_every_channel_is_in_one_slot(channels, product, folded):
     assert sorted(found) == list(range(channels))
 
 
-@pytest.mark.parametrize(
-    ("name", "taken"),
-    [(name, True) for name in ("vae_128", "vae_512", "unet_320", "rn50_c5", "rn50_1x1")]
-    + [(name, False) for name in ("mobilenet_dw", "resnext_g32", "c1k1")],
-)
-def test_taken_where_there_are_many_channels(name, taken):
-    found = chosen(Request(problem=cases.get(name).problem.replace(dtype="fp8_e4m3")))
-    assert (found.algorithm == "implicit_gemm" and dict(found.config)["product"] in FP8_PRODUCTS) == taken
-
-
-def test_not_taken_for_other_dtypes():
-    found = chosen(Request(problem=cases.get("vae_128").problem))
-    assert (found.algorithm, dict(found.config)["product"]) == ("implicit_gemm", "single")
-
-
 LAYER = ROWS["two chunks"].replace(dtype="fp8_e4m3")
 
 
@@ -290,9 +258,7 @@ LAYER = ROWS["two chunks"].replace(dtype="fp8_e4m3")
 ])  # fmt: skip
 def test_what_pairs_do_not_do(problem, changes, message):
     assert planned(LAYER, "implicit_gemm", PAIRS)[1] == ""
-    found, reason = planned(problem, "implicit_gemm", PAIRS, **changes)
-    assert found is None
-    assert re.search(message, reason)
+    check_refused(problem, "implicit_gemm", message, dict(PAIRS), **changes)
 
 
 @pytest.mark.parametrize("fold", ["outputs", "both"])
@@ -323,31 +289,6 @@ def test_there_are_none_that_lie_too_far_apart():
 def test_products_are_checked(dtype, precision, product):
     found = planned(LAYER.replace(dtype=dtype), "implicit_gemm", (("product", product),), precision=precision)[1]
     assert f"config product={product}: " in found
-
-
-@pytest.mark.parametrize("which", range(len(SETTINGS)))
-@pytest.mark.parametrize("name", ["two chunks", "folded, small images", "stride", "wide"])
-def test_the_host_names_every_setting_and_keeps_those_given(name, which):
-    shape, config = shape_of(ROWS[name].replace(dtype="fp8_e4m3")), tuple((SETTINGS[which] or {}).items()) or None
-    if CONV2D.unsupported_reason("implicit_gemm", shape, config):
-        return
-    found = CONV2D.complete("implicit_gemm", shape, config)
-    assert tuple(dict(found)) == tuple(declarations(ImplicitGemmSettings))
-    assert dict(found) | dict(config or ()) == dict(found)
-    assert CONV2D.complete("implicit_gemm", shape, found) == found
-    assert CONV2D.unsupported_reason("implicit_gemm", shape, found) == ""
-
-
-@pytest.mark.parametrize(("name", "constants", "usual"), [
-    ("vae_128", {"dma.element_overhead_ns": 500.0, "dma.hbm_shared_gbps": 10.0}, "fp8_halves"),
-    ("rn50_c2", {"dma.small_element_ns": 0.1, "dma.element_overhead_ns": 0.1}, "fp8_staged"),
-])  # fmt: skip
-def test_products_follow_the_constants(name, constants, usual):
-    problem = cases.get(name).problem.replace(dtype="fp8_e4m3")
-    found = [
-        dict(CONV2D.complete("implicit_gemm", shape_of(problem, **one), None))["product"] for one in ({}, constants)
-    ]
-    assert found[0] == usual != found[1]
 
 
 @pytest.mark.cover(0, keep=["rn50_c5", "rn50_1x1"])

@@ -1,24 +1,16 @@
 """Grouped convolutions on row tiles of the array: exact for every geometry that they take, chosen where they pay."""
 
-import re
-
 import hypothesis
-import numpy as np
 import pytest
-from conv_calls import check_epilogue, check_exact, config_of, geometry_of, planned, run, trace
-from depthwise import same_bits
+from conv_calls import check_bits, check_epilogue, check_exact, check_refused, config_of, planned, trace
 from draws import draws
 from volumes import VOLUMES, check_volume, volumes
 
-from nkiconv import cases
-from nkiconv.planner.estimate import chosen
 from nkiconv.planner.operations import OPERATIONS
 from nkiconv.planner.request import Request
 from nkiconv.problem import ConvProblem
 from nkiconv.schedules import output_tiles
-from nkiconv.schedules import weight_stationary as plan
-from nkiconv.schedules.settings import declarations
-from nkiconv.schedules.weight_stationary import BLOCKS, GroupsSettings
+from nkiconv.schedules.weight_stationary import BLOCKS
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
 
@@ -103,45 +95,18 @@ def test_layouts():
     check_exact(ROWS["tiles with gaps"], config=blocks_of(None), **perms)
 
 
-@pytest.mark.cover(64)
-@pytest.mark.simulator_only
-@pytest.mark.parametrize("lnc", [1, 2])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("name", ROWS)
-def test_it_needs_no_more_than_it_says(name, shape, lnc):
-    problem = ROWS[name]
-    if not takes(problem, shape):
-        return
-    config = blocks_of(shape)
-    found, _ = planned(problem, "weight_stationary", config[1:], lnc=lnc)
-    execution = trace(problem, lnc, config=config)
-    most = max(len(program.instructions) for program in execution.programs)
-    assert most <= plan.most_instructions(geometry_of(problem), found, lnc)
-    assert execution.sbuf_peak_bytes <= plan.sbuf_bytes(geometry_of(problem), found, False)
-
-
-@pytest.mark.parametrize(
-    ("name", "taken"),
-    [("resnext_g32", True), ("mobilenet_dw", True), ("mult2_dw", True), ("convnext_dw7", False), ("rn50_c2", False)],
-)
-def test_taken_where_groups_are_small(name, taken):
-    assert (chosen(Request(problem=cases.get(name).problem)).algorithm == "weight_stationary") == taken
-
-
 @pytest.mark.parametrize(("problem", "changes", "message"), [
     (ROWS["depthwise"], {"strict_nonfinite": True}, "strict_nonfinite=True: weight_stationary multiplies"),
     (ROWS["depthwise"].replace(lhs_dilation=(1, 2)), {}, r"lhs_dilation=\(1, 2\): weight_stationary takes"),
     (ROWS["depthwise"].replace(C=130, K=96, groups=2), {}, "C / groups=65, K / groups=48"),
     (ROWS["depthwise"].replace(R=31, S=31, padding=((15, 15), (15, 15))), {}, "R=31, S=31"),
     (ROWS["depthwise"].replace(W=40_000), {}, "W=40000: weight_stationary takes"),
-    (ROWS["depthwise"], {"settings": (("rows", 32),)}, "config rows=32 height=0 width=0: given together"),
-    (ROWS["multiplier 2"].replace(K=1600), {"settings": (("rows", 32), ("height", 2), ("width", 2))},
+    (ROWS["depthwise"], {"settings": {"rows": 32}}, "config rows=32 height=0 width=0: given together"),
+    (ROWS["multiplier 2"].replace(K=1600), {"settings": {"rows": 32, "height": 2, "width": 2}},
      "height=2 width=2: a group takes 1 rows"),
 ])  # fmt: skip
 def test_groups_that_are_refused(problem, changes, message):
-    found, reason = planned(problem, "weight_stationary", **changes)
-    assert found is None
-    assert re.search(message, reason)
+    check_refused(problem, "weight_stationary", message, **changes)
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
@@ -183,30 +148,6 @@ def test_a_candidate_of_least_bounds_is_near_the_fastest(N, C, K, size, taps, gr
                                      for one in sizes)  # fmt: skip
 
 
-@pytest.mark.parametrize("given", [None, (("warmup", 7),), (("rows", 64), ("height", 1), ("width", 2))], ids=str)
-@pytest.mark.parametrize("name", ["depthwise", "bands of rows", "tiles with gaps", "groups of half an array"])
-def test_the_host_names_every_setting_and_keeps_those_given(name, given):
-    shape = shape_of(ROWS[name])
-    found = CONV2D.complete("weight_stationary", shape, given)
-    assert tuple(dict(found)) == tuple(declarations(GroupsSettings))
-    assert dict(found) | dict(given or ()) == dict(found)
-    assert CONV2D.complete("weight_stationary", shape, found) == found
-    assert CONV2D.unsupported_reason("weight_stationary", shape, found) == ""
-
-
-def test_settings_that_are_refused_stay_as_they_are():
-    for given in ((("rows", 32),), (("columns", 3),), (("warmup", -1),)):
-        assert CONV2D.complete("weight_stationary", shape_of(ROWS["depthwise"]), given) == given
-
-
-def test_sizes_follow_the_constants():
-    """A tile's matmuls that take long whatever they have to do are worth less where there are two, not four of them."""
-    problem = cases.get("resnext_g32").problem
-    usual, slow = (CONV2D.complete("weight_stationary", shape_of(problem, **{"pe.row_tile_interval_rows": one}), None)
-                   for one in (64.0, 1000.0))  # fmt: skip
-    assert (dict(usual)["rows"], dict(slow)["rows"]) == (32, 64)
-
-
 def settings(T, Uh, Uw):
     return (("rows", T), ("height", Uh), ("width", Uw))
 
@@ -220,12 +161,7 @@ def test_a_kernel_without_settings_runs_whatever_grouped_can(name):
 
 @pytest.mark.parametrize("name", ["tiles with gaps", "two images at once, one left", "bands of rows"])
 def test_the_same_bits_on_one_core_and_two(name):
-    problem = ROWS[name].replace(dtype="fp32")
-    rng = np.random.default_rng(4)
-    x = rng.standard_normal(problem.input_shape).astype(np.float32)
-    w = rng.standard_normal(problem.filter_shape).astype(np.float32)
-    one, two = run(x, w, problem, 1, config=blocks_of(None)), run(x, w, problem, 2, config=blocks_of(None))
-    assert same_bits(one, two)
+    check_bits(ROWS[name].replace(dtype="fp32"), blocks_of(None))
 
 
 GROUPS = (12, 24, 6, *VOLUMES["same"][3:])

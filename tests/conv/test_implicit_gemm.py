@@ -1,26 +1,34 @@
 """One matmul a tap: every setting gives the same sums, needs no more than it says, and keeps the array at work."""
 
 import itertools
-import re
 
 import numpy as np
 import pytest
-from conv_calls import EDGE, check_exact, config_of, geometry_of, integers, options_of, planned, run, trace
+from conv_calls import (
+    EDGE,
+    check_epilogue,
+    check_exact,
+    check_refused,
+    config_of,
+    geometry_of,
+    integers,
+    options_of,
+    planned,
+    run,
+    trace,
+)
 from draws import cores
-from implicit_gemm_calls import FOLDED, M_TILES, PROBLEMS, chosen, completed, needs, shape_of, timeline
+from implicit_gemm_calls import FOLDED, M_TILES, PROBLEMS, chosen, completed, timeline
+from tolerances import assert_exact
 
 import nkiconv
 from nkiconv import cases
-from nkiconv.planner.cost.algorithm import Shape
-from nkiconv.planner.cost.conv.implicit_gemm import ALGORITHM
-from nkiconv.planner.cost.conv.implicit_gemm_bound import bound_ns
 from nkiconv.problem import ConvProblem
-from nkiconv.schedules.implicit_gemm import ImplicitGemmSettings
+from nkiconv.reference import conv_ref
 from nkiconv.schedules.implicit_gemm_build import read_settings
 from nkiconv.schedules.implicit_gemm_outputs import bank_rows, banks_of, row_parts
 from nkiconv.schedules.implicit_gemm_products import first_rows
 from nkiconv.schedules.products import in_order
-from nkiconv.schedules.settings import declarations
 from nkiconv.simulator.hardware import SBUF_USABLE_BYTES_PER_PARTITION
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
@@ -60,33 +68,19 @@ def test_folded_channels_are_exact(why, fold, dtype):
 
 @pytest.mark.parametrize("why", FOLDED)
 def test_epilogue_of_folded_channels(why):
-    problem = FOLDED[why].replace(dtype="fp32")
-    rng = np.random.default_rng(4)
-    x, w = integers(rng, problem)
-    more = {
-        "bias": rng.integers(-3, 4, problem.K).astype(np.float32),
-        "residual": rng.integers(-3, 4, problem.output_shape).astype(np.float32),
-        "beta": 2.0,
-        "activation": "relu",
-    }
-    for lnc in cores():
-        plain = run(x, w, problem, lnc, config=config_of("implicit_gemm", fold="none"))
-        expected = np.maximum(plain + more["bias"][:, None, None] + 2 * more["residual"], 0)
-        y = run(x, w, problem, lnc, config=config_of("implicit_gemm", fold="both"), **more)
-        np.testing.assert_array_equal(y, expected)
+    asked = {"bias": True, "residual": True, "beta": 2.0, "activation": "relu"}
+    check_epilogue(FOLDED[why], asked, config_of("implicit_gemm", fold="both"))
 
 
-@pytest.mark.cover(12)
+@pytest.mark.cover(8)
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize("why", FOLDED)
 def test_packed_filters_are_folded_too(why, lnc):
     problem = FOLDED[why].replace(dtype="fp32")
     x, w = integers(np.random.default_rng(6), problem)
-    expected = run(x, w, problem, lnc, config=config_of("implicit_gemm", fold="none"))
-    folds = ["none", "inputs", "both" if 128 % nkiconv.pack_filter(w).shape[-1] == 0 else "inputs"]
-    for fold in folds:
-        y = run(x, nkiconv.pack_filter(w), problem, lnc, config=config_of("implicit_gemm", fold=fold))
-        np.testing.assert_array_equal(y, expected)
+    packed, expected = nkiconv.pack_filter(w), conv_ref(x, w, problem)
+    for fold in ("none", "inputs", *(["both"] if 128 % packed.shape[-1] == 0 else [])):
+        assert_exact(run(x, packed, problem, lnc, config=config_of("implicit_gemm", fold=fold)), expected, "fp32")
 
 
 @pytest.mark.parametrize("lnc", [1, 2])
@@ -94,10 +88,8 @@ def test_packed_filters_are_folded_too(why, lnc):
 def test_packed_filters_begin_with_the_first_row_of_taps(name, lnc):
     problem = PROBLEMS[name].replace(dtype="fp32")
     x, w = integers(np.random.default_rng(8), problem)
-    expected = run(x, w, problem, lnc, config=config_of("implicit_gemm"))
-    np.testing.assert_array_equal(
-        run(x, nkiconv.pack_filter(w), problem, lnc, config=config_of("implicit_gemm")), expected
-    )
+    y = run(x, nkiconv.pack_filter(w), problem, lnc, config=config_of("implicit_gemm"))
+    assert_exact(y, conv_ref(x, w, problem), "fp32")
     for home in range(problem.R):
         rows = [r for r0, rn, *_ in first_rows(home, problem.R, problem.S) for r in range(r0, r0 + rn)]
         assert rows == list(in_order(problem.R, home))
@@ -111,16 +103,6 @@ def test_nothing_is_folded_where_zeros_may_not_be_multiplied():
         assert found.fold == fold
 
 
-def test_folded_rows_of_channels_beside_each_other():
-    problem = FOLDED["both"].replace(dtype="fp32")
-    x, w = integers(np.random.default_rng(5), problem)
-    stored = np.ascontiguousarray(x.transpose(0, 2, 1, 3)), np.ascontiguousarray(w.transpose(2, 3, 1, 0))
-    layouts = {"in_perm": (0, 2, 1, 3), "kern_perm": (3, 2, 0, 1), "out_perm": (0, 2, 1, 3)}
-    y = run(*stored, problem, 2, config=config_of("implicit_gemm", fold="both"), **layouts)
-    expected = run(x, w, problem, 2, config=config_of("implicit_gemm", fold="none"))
-    np.testing.assert_array_equal(y, expected.transpose(0, 2, 1, 3))
-
-
 @pytest.mark.parametrize(("problem", "changes", "fold", "message"), [
     (M_TILES.replace(C=256), {}, "inputs", "config fold=inputs: needs C=256 with 1 to 64 channels"),
     (M_TILES, {}, "inputs", None),
@@ -132,12 +114,10 @@ def test_folded_rows_of_channels_beside_each_other():
     (M_TILES, {}, "all", r"config fold=all: must be one of \('none', 'inputs', 'outputs', 'both'\)"),
 ])  # fmt: skip
 def test_what_cannot_be_folded(problem, changes, fold, message):
-    found, reason = planned(problem, "implicit_gemm", (("fold", fold),), **changes)
     if message is None:
-        assert reason == ""
+        assert planned(problem, "implicit_gemm", (("fold", fold),), **changes)[1] == ""
     else:
-        assert found is None
-        assert re.search(message, reason)
+        check_refused(problem, "implicit_gemm", message, {"fold": fold}, **changes)
 
 
 def test_folding_pays_where_channels_are_left_over():
@@ -149,25 +129,12 @@ def test_folding_pays_where_channels_are_left_over():
     assert timeline(cases.get("unet_320").problem, 2)[0].us == times["both"]
 
 
-@pytest.mark.cover(40)
-@pytest.mark.simulator_only
-@pytest.mark.parametrize("lnc", [1, 2])
-@pytest.mark.parametrize("why", [*EDGE, *PROBLEMS, *FOLDED])
-def test_it_needs_no_more_than_it_says(why, lnc):
-    problem = (EDGE | PROBLEMS | FOLDED)[why]
-    folds = [{"fold": "both"}, {"fold": "both", "x_bytes": 900}]
-    for settings in SETTINGS if why in PROBLEMS else folds if why in FOLDED else SETTINGS[:1]:
-        (count, size), (most, room) = needs(problem, lnc, **settings)
-        assert count <= most
-        assert size <= room
-
-
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("shard", ["channels", "images"])
 def test_filters_of_very_many_channels_come_as_there_is_room(shard):
     problem = ConvProblem(N=1, C=12_000, H=8, W=8, K=64, R=3, S=3, padding=((1, 1), (1, 1)))
-    (_, size), _ = needs(problem, 2, shard=shard)
-    assert size <= SBUF_USABLE_BYTES_PER_PARTITION
+    execution = trace(problem, 2, config=config_of("implicit_gemm", shard=shard))
+    assert execution.sbuf_peak_bytes <= SBUF_USABLE_BYTES_PER_PARTITION
 
 
 def outputs_of(out_tile):
@@ -259,45 +226,6 @@ def test_the_array_is_warm_from_the_second_window_on_and_never_waits(name):
     assert max(gaps) < 200
 
 
-@pytest.mark.cover(8)
-@pytest.mark.simulator_only
-@pytest.mark.parametrize(
-    "name", ["c256_32x16", "rn50_c3_s2", "rn50_c4", "rn50_c5", "rn50_1x1", "rn50_proj_s2", "unet_320", "unet_1280",
-             "deeplab_d12", "whisper_conv2_s2"],
-)  # fmt: skip
-def test_price_is_near_the_time(name):
-    problem = cases.get(name).problem
-    timed, _ = timeline(problem, 2)
-    assert price_of(problem) == pytest.approx(timed.line.total_ns, rel=0.2)
-
-
-def price_of(problem):
-    """Price of the host's settings."""
-    return bound_ns(shape_of(problem).target, geometry_of(problem), chosen(problem))
-
-
-#: Short ones: at half rate for ever, at full rate in spite of few columns, shared by images unevenly, each group's
-#: filters spread by Vector, diagonals by GpSimd, filters that are cut smaller as SBUF has no room, rows twice.
-SHORT = {
-    "many chunks": ConvProblem(N=1, C=707, H=8, W=8, K=39, R=3, S=3, padding=((1, 1), (1, 1))),
-    "few columns": ConvProblem(N=2, C=267, H=9, W=6, K=39, R=3, S=3, padding=((1, 1), (1, 1))),
-    "three images": cases.get("prime").problem,
-    "groups": ConvProblem(N=8, C=400, H=8, W=8, K=400, R=3, S=3, stride=(2, 2), padding=((1, 1), (1, 1)), groups=25),
-    "depthwise": ConvProblem(
-        N=4, C=873, H=15, W=15, K=873, R=3, S=1, stride=(2, 2), padding=((1, 1), (0, 0)), groups=873
-    ),
-    "large filters": ConvProblem(N=1, C=782, H=20, W=30, K=414, R=5, S=5, padding=((2, 2), (2, 2)), dtype="fp32"),
-    "pairs of rows": ConvProblem(N=4, C=155, H=31, W=31, K=56, R=3, S=1, padding=((1, 1), (0, 0)), dtype="fp32"),
-}
-
-
-@pytest.mark.simulator_only
-@pytest.mark.parametrize("why", SHORT)
-def test_price_of_short_kernels_is_near_the_time(why):
-    timed, _ = timeline(SHORT[why], 2)
-    assert price_of(SHORT[why]) == pytest.approx(timed.line.total_ns, rel=0.2)
-
-
 #: x of fp32 that SBUF has no room for, and the array takes like 16 bits.
 LARGE = ConvProblem(N=1, C=128, H=256, W=512, K=128, R=3, S=3, padding=((1, 1), (1, 1)), dtype="fp32")
 
@@ -323,7 +251,7 @@ def test_the_array_does_not_wait_for_out_tiles_that_wait_for_room():
 
 def test_rows_of_a_first_bank_of_pairs_come_together():
     """Two rows of outputs at once: a bank is pairs of rows, and the first load is all that it needs."""
-    problem = SHORT["pairs of rows"]
+    problem = ConvProblem(N=4, C=155, H=31, W=31, K=56, R=3, S=1, padding=((1, 1), (0, 0)), dtype="fp32")
     found, _ = planned(problem, "implicit_gemm")
     m_tile, out_tile = found.batches[0][0], found.items[0].out_tile
     assert m_tile.rows == 2
@@ -333,16 +261,13 @@ def test_rows_of_a_first_bank_of_pairs_come_together():
 
 @pytest.mark.parametrize("value", [-1, 4097, 1.0, True])
 def test_moved_is_checked(value):
-    found, reason = planned(M_TILES, "implicit_gemm", (("moved", value),))
-    assert found is None
-    assert re.search(r"config moved=.*must be an int from 0 to 4096", reason)
+    check_refused(M_TILES, "implicit_gemm", r"config moved=.*must be an int from 0 to 4096", {"moved": value})
 
 
 @pytest.mark.parametrize("problem", [M_TILES.replace(dtype="fp32"), EDGE["groups"]])
 def test_dma_transposes_only_what_it_can(problem):
-    found, reason = planned(problem, "implicit_gemm", (("moved", 1),))
-    assert found is None
-    assert re.search("config moved=1: DMA transposes plain filters of 16 bits and one group only", reason)
+    message = "config moved=1: DMA transposes plain filters of 16 bits and one group only"
+    check_refused(problem, "implicit_gemm", message, {"moved": 1})
 
 
 @pytest.mark.parametrize("strict", [False, True])
@@ -376,30 +301,6 @@ def test_filters_of_the_next_batch_fit_beside_those_of_one():
         assert len(found.batches) > 2
         execution = trace(problem, 2, config=config_of("implicit_gemm", **settings))
         assert execution.sbuf_peak_bytes <= found.sbuf_bytes
-
-
-@pytest.mark.parametrize("why", [*PROBLEMS, *FOLDED])
-def test_the_host_settles_everything_once(why):
-    """What it has settled stays, what is given stays, and what the kernel refuses comes back as it is."""
-    shape = shape_of((PROBLEMS | FOLDED)[why])
-    names = list(declarations(ImplicitGemmSettings))
-    for given in (None, (("moved", 2), ("x_bytes", 2048)), (("loop", 0), ("order", "banks"))):
-        found = ALGORITHM.complete(shape, given)
-        assert [name for name, _ in found] == names
-        assert ALGORITHM.complete(shape, found) == found
-        assert ALGORITHM.complete(shape, tuple(reversed(found))) == found
-        assert set(given or ()) <= set(found)
-    for refused in ((("moved", -1),), (("tiles", 1),), (("order", 1),), (("warmup", -1),), "moved"):
-        assert ALGORITHM.complete(shape, refused) == refused
-        assert planned((PROBLEMS | FOLDED)[why], "implicit_gemm", refused)[0] is None
-
-
-def test_settings_follow_the_constants():
-    """With matmuls at a third of their price, the array waits for DMA, and so do M tiles for x."""
-    problem, rates = cases.get("rn50_c5").problem, Rates({"pe.cyc_per_row_16bit": 0.3})
-    shape = Shape(geometry_of(problem), options_of(), 2, rates)
-    assert dict(ALGORITHM.complete(shape, None)) != completed(problem)
-    assert ALGORITHM.guess(shape, None).ns < ALGORITHM.guess(shape_of(problem), None).ns
 
 
 #: What the default rule may take of the host's settings' time, in the mean and at most.

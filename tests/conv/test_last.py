@@ -2,10 +2,7 @@
 
 import pytest
 from conv_calls import EDGE, check_epilogue, check_exact, config_of, planned
-from implicit_gemm_calls import chosen, needs, shape_of, timeline
 
-from nkiconv import cases
-from nkiconv.planner.cost.conv.implicit_gemm_bound import bound_ns
 from nkiconv.problem import ConvProblem
 
 M_TILES = ConvProblem(N=2, C=300, H=9, W=11, K=290, R=3, S=2, padding=((1, 1), (0, 1)), layout="NHWC")
@@ -86,25 +83,3 @@ def test_epilogues_are_exact(name):
 def test_bf16_products_of_fp32(layout):
     """DMA casts no rows that it turns."""
     check_exact(M_TILES.replace(dtype="fp32", layout=layout), precision="bf16", config=config_of("implicit_gemm"))
-
-
-@pytest.mark.cover(24)
-@pytest.mark.simulator_only
-@pytest.mark.parametrize("lnc", [1, 2])
-@pytest.mark.parametrize("why", [*EDGE, *PROBLEMS])
-def test_it_needs_no_more_than_it_says(why, lnc):
-    problem = EDGE[why].replace(layout="NHWC") if why in EDGE else PROBLEMS[why]
-    for settings in SETTINGS if why in PROBLEMS else SETTINGS[:1]:
-        (count, size), (most, room) = needs(problem, lnc, **settings)
-        assert count <= most
-        assert size <= room
-
-
-@pytest.mark.cover(5)
-@pytest.mark.simulator_only
-@pytest.mark.parametrize("name", ["rn50_c4", "rn50_c5", "rn50_1x1", "unet_320", "unet_1280", "deeplab_d12"])
-def test_price_is_near_the_time(name):
-    problem = cases.get(name).problem.replace(layout="NHWC")
-    shape = shape_of(problem)
-    timed, _ = timeline(problem, 2)
-    assert bound_ns(shape.target, shape.geometry, chosen(problem)) == pytest.approx(timed.line.total_ns, rel=0.16)

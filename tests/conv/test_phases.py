@@ -13,14 +13,10 @@ from transposed import KERNELS, Transposed, check, transposed
 import nkiconv
 from nkiconv.kernels.conv.dispatch import ALGORITHMS, default_of, plan_of
 from nkiconv.planner.conv import geometry_of, options_of
-from nkiconv.planner.operations import operation_for
-from nkiconv.planner.request import Asked, Request
-from nkiconv.problem import ConvProblem
+from nkiconv.planner.request import Asked
 from nkiconv.schedules import output_tiles, weight_stationary
 from nkiconv.schedules.weight_stationary import ALONG, BESIDE
 from nkiconv.simulator import KernelAssertionError
-from nkiconv.simulator.launch import execute
-from nkiconv.simulator.timing import Rates
 
 SMALL = Transposed(2, 6, 5, 1, (5, 7), (4, 4), (2, 2), (1, 1), (0, 0), (1, 1))
 CALLS = {
@@ -106,31 +102,6 @@ def test_phases_and_segments_beside_each_other(beside, segments, along, C):
         call = Transposed(1, C, K, 1, (5, 6, 7), taps, stride, padding, (0, 0, 0), (1, 1, 1))
         check(call, algorithm="weight_stationary", config=config)
         check(call, lnc=1, algorithm="weight_stationary", config=config)
-
-
-@pytest.mark.cover
-@pytest.mark.simulator_only
-@pytest.mark.parametrize("lnc", [1, 2])
-@pytest.mark.parametrize("beside", BESIDE)
-@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_it_issues_no_more_than_it_says(call, beside, lnc):
-    names = ("N", "C", *"DHW"[-call.axes :])
-    problem = ConvProblem.transpose(
-        **dict(zip(names, (call.N, call.C, *call.sizes), strict=True)),
-        K=call.K,
-        taps=call.taps,
-        **call.numbers() | {"padding": tuple((side, side) for side in call.padding)},
-    )
-    request = Request(problem=problem, lnc=lnc)
-    operation, config = operation_for(request), (("beside", beside), ("y_bytes", 256))
-    shape = operation.shape(request, Rates())
-    plan, reason = plan_of("weight_stationary", shape.geometry, shape.options, config, lnc)
-    if reason:
-        return
-    args, kwargs = operation.arguments(request, "weight_stationary", config)
-    execution = execute(operation.kernel[lnc], args, kwargs, trace_only=True)
-    issued = max(len(program.instructions) for program in execution.programs)
-    assert issued <= weight_stationary.most_instructions(shape.geometry, plan, lnc)
 
 
 @pytest.mark.parametrize("config", [

@@ -23,6 +23,7 @@ TAKEN = {
 }
 
 
+@pytest.mark.cover(20)
 @pytest.mark.parametrize("why", [*TAKEN, *EDGE])
 def test_no_kernel_changes_its_plan(why):
     problem = {**TAKEN, **EDGE}[why]
@@ -55,3 +56,10 @@ def test_equal_values_of_other_types_are_told_apart():
     assert planned(problem, "weight_stationary", (("buffers", 2),))[1] == ""
     for bad in (True, 2.0, [2]):
         assert "config buffers" in planned(problem, "weight_stationary", (("buffers", bad),))[1]
+
+
+def test_a_kernel_that_needs_more_than_its_plan_says_is_noticed(monkeypatch):
+    """By `conftest.py`, of every launch of this folder."""
+    monkeypatch.setattr("nkiconv.schedules.implicit_gemm_schedule.Schedule.instructions", lambda *_: 1)
+    with pytest.raises(AssertionError):
+        trace(TAKEN["one group"], algorithm="implicit_gemm")

@@ -21,7 +21,6 @@ from nkiconv.planner.estimate import estimate
 from nkiconv.planner.request import Asked, Request
 from nkiconv.problem import DTYPES
 from nkiconv.reference import abs_sum_ref, conv_ref, num_terms, prologue_ref
-from nkiconv.schedules.stacked import fused_bytes, fused_instructions
 
 pytestmark = pytest.mark.simulator_only
 
@@ -124,6 +123,7 @@ def sized(sizes):
     return tuple(zip(("rows", "shifts", "outputs", "beside", "apart"), sizes, strict=True))
 
 
+@pytest.mark.cover(12)
 @pytest.mark.parametrize("activation", [None, "relu"])
 @pytest.mark.parametrize("name", SIZES)
 def test_k_packing_keeps_its_zeros(name, activation):
@@ -131,24 +131,7 @@ def test_k_packing_keeps_its_zeros(name, activation):
     check_exact(problem, "image", "channel", activation, "stacked", config=sized(sizes))
 
 
-@pytest.mark.parametrize("name", [name for name in SIZES if name not in ("volumes", "channels last")])
-def test_k_packing_needs_no_more_than_it_says(name):
-    problem, sizes = SIZES[name]
-    asked = Asked(x_scale="image", x_shift="image", x_activation="silu")
-    geometry, options = geometry_of(problem, asked), options_of(problem, asked)
-    stack = plan_of("stacked", geometry, options, sized(sizes), 2)[0].stack
-    numbers_spec = nkiconv.spec((problem.N, problem.C), "fp32")
-    x, w = (nkiconv.spec(shape, problem.dtype) for shape in (problem.input_shape, problem.filter_shape))
-    more = {"x_scale": numbers_spec, "x_shift": numbers_spec, "x_activation": "silu", "algorithm": "stacked"}
-    places = {name: getattr(problem, name) for name in ("padding", "stride", "rhs_dilation")}
-    kernel = conv2d_implicit_gemm[2]
-    found = nkiconv.simulator.execute(kernel, (x, w), more | places | {"config": sized(sizes)}, trace_only=True)
-    most = stack.most_instructions(2) + fused_instructions(stack, options, 2)
-    assert max(len(program.instructions) for program in found.programs) <= most
-    assert found.sbuf_peak_bytes <= stack.sbuf_bytes(False) + fused_bytes(stack, options)
-
-
-@pytest.mark.cover(60)
+@pytest.mark.cover(40)
 @pytest.mark.parametrize("activation", [None, "relu"])
 @pytest.mark.parametrize("scale", [None, "channel", "image"])
 @pytest.mark.parametrize("shift", [None, "channel", "image"])
@@ -163,6 +146,7 @@ def test_integers_are_exact(algorithm, name, dtype, shift, scale, activation):
         assert algorithm != ALGORITHMS[0]
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_the_planner_takes_an_algorithm_that_can(name):
     """Whatever runs without a prologue runs with one, and the plan sees it."""
@@ -173,6 +157,7 @@ def test_the_planner_takes_an_algorithm_that_can(name):
     check_exact(problem, "image", "channel", "relu", None)
 
 
+@pytest.mark.cover(16)
 @pytest.mark.parametrize(("precision", "dtype", "layout"), [
     ("bf16", "fp32", "NCHW"), ("bf16", "fp32", "NHWC"), ("tf32", "fp32", "NCHW"), ("fp16x3", "fp32", "NCHW"),
     ("fp16x3", "fp32", "NHWC"), (None, "fp32", "NHWC"), (None, "bf16", "NCHW"), (None, "fp16", "NHWC"),
@@ -223,6 +208,7 @@ def test_fp32_is_scaled_before_it_is_rounded(mean):
         assert np.all(np.abs(y - conv_ref(prepared, w, problem)) <= 1.01 * limit)
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("axes", [1, 2, 3])
 @pytest.mark.parametrize("layout", ["first", "last"])
 def test_transposed_convolutions(axes, layout):
@@ -303,6 +289,7 @@ UPSAMPLED = {
 }
 
 
+@pytest.mark.cover(10, keep=["output tiles of a few rows-None"])
 @pytest.mark.parametrize("precision", [None, "fp16x3", "bf16"])
 @pytest.mark.parametrize("name", UPSAMPLED)
 def test_upsampled_images_are_exact(name, precision):
@@ -410,7 +397,7 @@ def test_numbers_of_each_image_cost_little():
     assert found[1] <= 1.03 * found[0]
 
 
-@draws(100)
+@draws(60)
 @given(st.data())
 def test_any_shape(data):
     """Random problems, exactly, by each algorithm that takes them."""

@@ -3,7 +3,7 @@
 import hypothesis
 import numpy as np
 import pytest
-from conv_calls import EDGE, config_of, geometry_of, options_of, planned, trace
+from conv_calls import EDGE, config_of, planned
 from draws import draws
 from hypothesis import strategies as st
 from tolerances import FLOAT32_MODELS
@@ -13,9 +13,7 @@ from nkiconv import ConvProblem, UnsupportedError
 from nkiconv.api.conv import run_conv
 from nkiconv.api.epilogue import Epilogue
 from nkiconv.bounds import epilogue_bound, moments_bound, products_bound, returned_stats_bound
-from nkiconv.kernels._epilogue import read_epilogue
 from nkiconv.kernels.conv import conv2d_implicit_gemm
-from nkiconv.kernels.conv.dispatch import plan_of
 from nkiconv.kernels.statistics import channel_statistics
 from nkiconv.planner import timing
 from nkiconv.planner.candidates import Candidate
@@ -24,9 +22,7 @@ from nkiconv.planner.request import X_PERMS, Asked, Request
 from nkiconv.problem import DTYPES
 from nkiconv.reference import abs_sum_ref, channel_stats_ref, conv_ref, epilogue_ref, norm_scale_shift_ref, num_terms
 from nkiconv.rules import RESIDUAL_POSITIONS
-from nkiconv.schedules import m_packing, weight_stationary
 from nkiconv.schedules.options import TAKE_STATISTICS
-from nkiconv.schedules.stacked import fused_bytes, fused_instructions
 from nkiconv.simulator.timing import Rates
 
 
@@ -193,45 +189,12 @@ CASES |= {
 }  # fmt: skip
 
 
+@pytest.mark.cover(len(CASES))
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize("name", CASES)
 def test_statistics_of_y(name, lnc):
     problem, more = CASES[name]
     check(problem, lnc, **more)
-
-
-#: Those whose memory is the kernel's own, copies of tensors aside.
-PACKED = [
-    name for name, (problem, more) in CASES.items()
-    if "algorithm" in more and problem.layout == "NCHW" and not problem.transposed and "residual" not in more
-]  # fmt: skip
-
-
-@pytest.mark.simulator_only
-@pytest.mark.parametrize("name", [name for name in PACKED if not CASES[name][0].is_volume])
-def test_it_needs_no_more_than_it_says(name):
-    problem, more = CASES[name]
-    algorithm, config = more["algorithm"], more.get("config")
-    options = options_of(
-        statistics=True, epilogue=read_epilogue(more.get("activation"), None, None, "pre_activation", 2)
-    )
-    schedule, _ = plan_of(algorithm, geometry_of(problem), options, config, 2)
-    asked = {name: more[name] for name in ("activation",) if name in more}
-    execution = trace(problem, 2, config=config_of(algorithm, **dict(config or ())), return_stats="channel", **asked)
-    most = max(len(program.instructions) for program in execution.programs)
-    if algorithm == "stacked":
-        stack = schedule.stack
-        room = stack.sbuf_bytes(False) + fused_bytes(stack, options)
-        assert most <= stack.most_instructions(2) + fused_instructions(stack, options, 2)
-    else:
-        geometry = geometry_of(problem)
-        if schedule.shift is not None:
-            room = m_packing.packed_bytes(geometry, schedule, False) + m_packing.statistics_bytes(geometry, options)
-        else:
-            room = weight_stationary.sbuf_bytes(geometry, schedule, False)
-            room += m_packing.block_statistics_bytes(geometry, options, dict(config or ()).get("channels", 128))
-        assert most <= weight_stationary.most_instructions(geometry, schedule, 2, options)
-    assert execution.sbuf_peak_bytes <= room
 
 
 #: Problems of few outputs, which have many: hundreds of bn_stats to an image and channel.

@@ -1,26 +1,16 @@
 """Depthwise problems stacked, by block-diagonal matrices: exact for every geometry they take, chosen where they pay."""
 
-import dataclasses
-import re
-
 import hypothesis
-import numpy as np
 import pytest
-from conv_calls import check_exact, config_of, geometry_of, integers, options_of, planned, run, trace
+from conv_calls import check_epilogue, check_exact, check_refused, config_of, geometry_of, options_of
 from depthwise_images import DEPTHWISE_IMAGES, depthwise
 from draws import draws
 from hypothesis import strategies as st
 from volumes import VOLUMES, check_volume, volumes
 
-from nkiconv import cases
-from nkiconv.planner import Request, cost
+from nkiconv.planner import cost
 from nkiconv.planner.cost.algorithm import Shape
-from nkiconv.planner.cost.conv.stacked import Bound
-from nkiconv.planner.operations import operation_for
-from nkiconv.schedules.stacked import DepthwiseSettings
-from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
-from nkiconv.simulator.timing.target import Target
 
 ROWS = {
     **DEPTHWISE_IMAGES,
@@ -52,71 +42,13 @@ def test_exact(name, dtype):
 
 
 def test_layouts():
-    problem = ROWS["both strides"]
-    x, w = integers(np.random.default_rng(3), problem)
-    expected = run(x, w, problem, 2, config=OUT_TILES)
-    y = run(
-        np.ascontiguousarray(x.transpose(0, 2, 3, 1)),
-        w,
-        problem,
-        2,
-        in_perm=(0, 3, 1, 2),
-        out_perm=(0, 2, 3, 1),
-        config=OUT_TILES,
-    )
-    np.testing.assert_array_equal(y.transpose(0, 3, 1, 2), expected)
+    check_exact(ROWS["both strides"].replace(layout="NHWC"), config=OUT_TILES)
 
 
 @pytest.mark.parametrize("name", ["both strides", "several banks", "fewer channels last", "biases of several tiles"])
 def test_epilogue(name):
-    problem = ROWS[name].replace(dtype="fp32")
-    rng = np.random.default_rng(2)
-    x, w = integers(rng, problem)
-    bias = rng.integers(-3, 4, problem.K).astype(np.float32)
-    residual = rng.integers(-3, 4, problem.output_shape).astype(np.float32)
-    expected = np.maximum(run(x, w, problem, 2, config=OUT_TILES) + bias[:, None, None] - residual, 0)
-    y = run(
-        x,
-        w,
-        problem,
-        2,
-        bias=bias,
-        residual=residual,
-        beta=-1.0,
-        activation="relu",
-        config=OUT_TILES,
-    )
-    np.testing.assert_array_equal(y, expected)
-
-
-@pytest.mark.simulator_only
-@pytest.mark.parametrize("lnc", [1, 2])
-@pytest.mark.parametrize("name", ROWS)
-def test_it_needs_no_more_than_it_says(name, lnc):
-    problem = ROWS[name]
-    schedule, _ = planned(problem, "stacked", lnc=lnc)
-    execution = trace(problem, lnc, config=OUT_TILES)
-    most = max(len(program.instructions) for program in execution.programs)
-    assert most <= schedule.stack.most_instructions(lnc)
-    assert execution.sbuf_peak_bytes <= schedule.stack.sbuf_bytes(False)
-
-
-CONVNEXT = cases.get("convnext_dw7").problem
-
-
-@pytest.mark.parametrize(
-    ("problem", "taken"),
-    [
-        (CONVNEXT.replace(N=4), True),
-        (CONVNEXT.replace(R=21, S=21, padding=((10, 10), (10, 10))), True),
-        (cases.get("mobilenet_dw").problem, False),
-        (cases.get("mult2_dw").problem, False),
-    ],
-)
-def test_taken_where_rows_are_long_enough(problem, taken):
-    request = Request(problem=problem)
-    operation = operation_for(request)
-    assert (operation.choice(request, operation.shape(request, Rates()))[0] == "stacked") == taken
+    asked = {"bias": True, "residual": True, "beta": -1.0, "activation": "relu"}
+    check_epilogue(ROWS[name], asked, OUT_TILES)
 
 
 @pytest.mark.parametrize(
@@ -131,51 +63,13 @@ def test_taken_where_rows_are_long_enough(problem, taken):
         ),
         (ROWS["same"].replace(groups=3), {}, "feature_group_count=3"),
         (ROWS["same"].replace(lhs_dilation=(1, 2)), {}, r"lhs_dilation=\(1, 2\): stacked takes"),
-        (ROWS["same"], {"settings": (("rows", 2),)}, "stacked of depthwise problems has no setting rows"),
+        (ROWS["same"], {"settings": {"rows": 2}}, "stacked of depthwise problems has no setting rows"),
         (ROWS["same"].replace(N=4000), {}, "N=4000, W=13, S=7: rows of all images"),
-        (ROWS["same"], {"settings": (("channels", 100),)}, "config channels=100: at most 3 of 14 rows"),
+        (ROWS["same"], {"settings": {"channels": 100}}, "config channels=100: at most 3 of 14 rows"),
     ],
 )
 def test_what_depthwise_stacks_do_not_do(problem, changes, message):
-    plan_, reason = planned(problem, "stacked", **changes)
-    assert plan_ is None
-    assert re.search(message, reason)
-
-
-#: N, channels, rows and columns, taps, stride, dtype: of bounds that are to be near the modelled time.
-PRICED = [
-    (8, 192, 56, 7, 1, "bf16"),
-    (1, 192, 56, 7, 1, "bf16"),
-    (8, 384, 14, 3, 1, "bf16"),
-    (8, 128, 112, 3, 1, "bf16"),
-    (4, 64, 64, 5, 1, "bf16"),
-    (8, 192, 56, 7, 2, "bf16"),
-    (8, 96, 56, 7, 1, "fp32"),
-    (8, 384, 14, 7, 1, "bf16"),  # stores alone, short runs of them, take longer than all else
-    (8, 384, 14, 5, 1, "bf16"),
-]
-
-
-@pytest.mark.cover(3)
-@pytest.mark.simulator_only
-@pytest.mark.parametrize(("N", "C", "size", "taps", "stride", "dtype"), PRICED, ids=str)
-def test_the_bound_is_near_the_modelled_time(N, C, size, taps, stride, dtype):
-    padding = ((taps // 2, taps // 2),) * 2
-    problem = depthwise(C, N=N, H=size, W=size, R=taps, S=taps, stride=(stride, stride), padding=padding, dtype=dtype)
-    settings = completed(problem)
-    schedule, _ = planned(problem, "stacked", settings)
-    ns = Bound(Target.of(Rates()), geometry_of(problem), options_of(), schedule.stack).total_ns()
-    execution = trace(problem, 2, config=(("algorithm", "stacked"), *settings))
-    assert ns == pytest.approx(in_time(execution, Rates()).line.total_ns, rel=0.17)
-
-
-@pytest.mark.parametrize("name", ROWS)
-@pytest.mark.parametrize("given", [None, (("warmup", 20),), (("together", 2),), (("channels", 1),)])
-def test_settings_are_completed_once(name, given):
-    found = completed(ROWS[name], given)
-    assert completed(ROWS[name], found) == found
-    assert tuple(one for one, _ in found) == tuple(field.name for field in dataclasses.fields(DepthwiseSettings))
-    assert set(given or ()) <= set(found)
+    check_refused(problem, "stacked", message, **changes)
 
 
 @pytest.mark.cover(5)

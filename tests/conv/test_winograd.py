@@ -14,10 +14,8 @@ from nkiconv import bounds, cases
 from nkiconv.errors import NkiconvError, UnsupportedError
 from nkiconv.kernels.conv.dispatch import plan_of
 from nkiconv.planner import Request
-from nkiconv.planner.candidates import Candidate
 from nkiconv.planner.conv import Conv3d
 from nkiconv.planner.request import Asked, array_work
-from nkiconv.planner.timing import time, trace
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import abs_sum_ref, conv_ref, epilogue_ref, num_terms
 from nkiconv.simulator.launch import execute
@@ -192,24 +190,6 @@ def test_filter_layouts(layout):
     assert same_bits(y, nkiconv.conv3d(x, w, padding=1, **FIXED, **WINOGRAD))
 
 
-@pytest.mark.cover(3)
-@pytest.mark.simulator_only
-@pytest.mark.parametrize("lnc", [1, 2])
-@pytest.mark.parametrize("name", ["wan_384", "wan_192", "wan_96", "unet3d_32"])
-@pytest.mark.parametrize("config", [None, CHANNELS])
-def test_it_needs_no_more_than_it_says(name, config, lnc):
-    problem = cases.get(name).problem.replace(H=12)
-    request = Request(problem=problem, lnc=lnc, asked=Asked(precision="winograd", residual="pre_activation", bias=True))
-    shape = CONV3D.shape(request, Rates())
-    config = CONV3D.complete("implicit_gemm", shape, config)
-    own, reason = plan_of("implicit_gemm", shape.geometry, shape.options, config, lnc)
-    assert reason == ""
-    execution = trace(request, Candidate("implicit_gemm", config), Rates()).execution
-    most = max(len(program.instructions) for program in execution.programs)
-    assert most <= own.instructions(lnc)
-    assert execution.sbuf_peak_bytes <= own.sbuf_bytes
-
-
 PAIRS_REFUSED = [
     (LAYER.replace(dtype="fp32"), {}, "x and w are fp32, must be bf16 or fp16"),
     (LAYER.replace(dtype="fp8_e4m3"), {}, "x and w are fp8_e4m3, must be bf16 or fp16"),
@@ -273,13 +253,3 @@ def test_a_bare_kernel_runs(name):
 
 def test_the_roofline_counts_two_thirds_of_the_products():
     assert array_work(LAYER, Asked(precision="winograd")) == (LAYER.flops * 2 // 3, "fp16")
-
-
-@pytest.mark.parametrize(("name", "rows"), [("wan_384", 24), ("wan_96", 16), ("hunyuan_128", 16)])
-def test_bounds_are_near_the_timeline(name, rows):
-    problem = cases.get(name).problem.replace(H=rows)
-    request = Request(problem=problem, asked=Asked(precision="winograd"))
-    shape = CONV3D.shape(request, Rates())
-    guess = min(CONV3D.algorithm("implicit_gemm").guesses(shape), key=lambda one: one.ns)
-    timing = time(trace(request, Candidate("implicit_gemm", guess.config), Rates()), Rates())
-    assert guess.ns / 1e3 == pytest.approx(timing.us, rel=0.15)

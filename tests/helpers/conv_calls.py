@@ -1,5 +1,6 @@
 """What the tests of conv2d share: rows of geometry, inputs, calls of the public kernel and its traces."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from nkiconv.kernels.conv import conv2d_implicit_gemm
 from nkiconv.kernels.conv.arguments import read_geometry
 from nkiconv.kernels.conv.dispatch import plan_of
 from nkiconv.planner.request import X_PERMS, Y_PERMS
-from nkiconv.problem import ConvProblem
+from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import conv_ref
 from nkiconv.schedules.options import Options
 from nkiconv.simulator.dtypes import canonical
@@ -206,11 +207,29 @@ def check_epilogue(problem: ConvProblem, asked: str | dict[str, Any], config: An
         more["bias"] = rng.integers(-9, 10, problem.K).astype(np.float32)
         expected = expected + more["bias"][:, None, None]
     if more.get("residual"):
-        more["residual"] = rng.integers(-9, 10, problem.output_shape).astype(np.float32)
-        residual = canonical_of(more["residual"], problem) * more.get("beta", 1.0)
+        kind = more["residual"] if isinstance(more["residual"], str) else "fp32"
+        more["residual"] = rng.integers(-9, 10, problem.output_shape).astype(DTYPES[kind])
+        residual = canonical_of(more["residual"], problem).astype(np.float64) * more.get("beta", 1.0)
     after = more.get("residual_position") == "post_activation"
     expected = expected if after else expected + residual
     expected = np.maximum(expected, 0) if more.get("activation") else expected
     expected = in_layout(expected + residual if after else expected, problem)
     for lnc in cores(problem, config):
         assert_exact(run(x, w, problem, lnc, config=config, **more), expected, problem.out_dtype)
+
+
+def check_bits(problem: ConvProblem, config: Any = None, **more: Any) -> Any:
+    """Random numbers: the same bits on one core and two, which are returned with what they are of."""
+    rng = np.random.default_rng(4)
+    shapes = problem.input_shape, problem.filter_shape
+    x, w = (rng.standard_normal(shape).astype(DTYPES[problem.dtype]) for shape in shapes)
+    one, two = (run(x, w, problem, lnc, config=config, **more) for lnc in (1, 2))
+    assert one.tobytes() == two.tobytes()
+    return one, x, w
+
+
+def check_refused(problem: ConvProblem, algorithm: str, message: str, settings: Any = None, **asked: Any) -> None:
+    """An algorithm has no plan of a problem, and says why in these words."""
+    found, reason = planned(problem, algorithm, tuple(settings.items()) if settings else None, **asked)
+    assert found is None
+    assert re.search(message, reason), reason

@@ -28,16 +28,6 @@ FOLDED = {
 }
 
 
-def needs(problem, lnc, **settings):
-    """(instructions of the busiest core, bytes per partition of SBUF), as traced and as the plan says."""
-    config = config_of("implicit_gemm", **settings)
-    found, _ = planned(problem, "implicit_gemm", config[1:], lnc)
-    execution = trace(problem, lnc, config=config)
-    count = max(len(program.instructions) for program in execution.programs)
-    said = found.instructions(lnc), found.sbuf_bytes
-    return (count, execution.sbuf_peak_bytes), said
-
-
 def shape_of(problem, precision=None, **changes):
     """A problem as the host's cost models see it; changes: of what is asked for."""
     options = options_of(**changes)
