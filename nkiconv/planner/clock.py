@@ -26,8 +26,8 @@ from ..simulator.timing import AnyPrice, PriceList, Rates, TensorPrice
 from .request import Config
 
 #: Instructions of a core, those of all candidates of an estimate together, and how many are left of them when no more
-#: neighbours are timed: some 15 ms of CPU.
-INSTRUCTIONS, RESERVE = 300, 100
+#: neighbours are timed: some 20 ms of CPU.
+INSTRUCTIONS, RESERVE = 200, 75
 #: Instructions that take as long as what a trace takes whatever its length.
 TRACE = 20
 #: Candidates whose cost model is further above the least than this are not timed.
@@ -43,8 +43,6 @@ SETTINGS = frozenset((FIRST, *SECOND))
 PROBE = 4
 #: Their work at full rate, at most: no setting is refused for it.
 MOST_NS = 13_600.0
-#: Instructions of a cut trace that are looked at.
-LOOKED_AT = 150
 #: Phases of the throttle's grid, which no program knows, that the last choice of counts is made by, of those that are
 #: as near the least at the first.
 PHASES, NEAR_PHASE0 = (0.0, 0.5), 1.03
@@ -129,7 +127,8 @@ class _Race:
             for one in order:
                 if self.found[one].us >= least_us:
                     break
-                probe = max(self.found[one], self.probe(one, 1, None), key=lambda core: core.us)
+                known = self.found[one]
+                probe = max(known, self.probe(one, 1, None, known.least), key=lambda core: core.us)
                 if probe.us < least_us:
                     least_us, best, slower = probe.us, one, probe
         return best, slower
@@ -184,9 +183,6 @@ class Probe:
 
     def __init__(self, execution: Execution, rates: Rates, config: Config, counts: Counts | None = None) -> None:
         self.execution, self.rates = execution, rates
-        if execution.is_cut:
-            for program in execution.programs:
-                del program.instructions[LOOKED_AT:]
         self.tasks, self.prices = build(execution.programs, PriceList(rates))
         tensor = ENGINES.index("tensor")
         queues: list[list[int]] = [[] for _ in execution.programs]
