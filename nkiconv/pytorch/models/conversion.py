@@ -81,8 +81,8 @@ def convert(
             its modules in float64. Norms over channels of known video VAEs go into the convolution before them. On a
             Neuron device, and in `plan_model`, what quick plans of both ways, made once a shape, price higher in one
             call stays apart. `report.chains` names every norm, and why it stays. Parameters, names and gradients stay;
-            hooks that come later than this are the modules' of chains no more. Under torch.autocast, and of single images without N,
-            the modules compute one by one. Linear layers between the permutations of
+            hooks that come later than this are the modules' of chains no more. Under torch.autocast, and of single
+            images without N, the modules compute one by one. Linear layers between the permutations of
             images, ConvNeXt's, become 1x1 convolutions with the activation, or the scale and the sum, after them, and
             so do two 1x1 convolutions with an activation between; `report.layers` names each. Every other convolution
             takes in the sum with a tensor of its shape and the activation after it, which `Entry.epilogue` names;
