@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import random_problems
+from core_times import core_us
 
 from nkiconv import cases
 from nkiconv.planner import child, clock
@@ -38,7 +39,7 @@ def both_cores_us(launch):
 def test_core_0_takes_what_both_cores_take(name):
     """Named cases have as much to do on each core."""
     launch = launch_of(cases.get(name).problem)
-    us, _ = clock.core_us(launch, Rates(), 10_000)
+    us = core_us(launch, Rates(), 10_000)
     assert us == pytest.approx(both_cores_us(launch), rel=0.01)
 
 
@@ -48,7 +49,7 @@ def test_core_0_takes_no_more_than_both_cores(operation):
     for problem in random_problems.OF[operation](4, 46):
         launch = launch_of(problem)
         if execute(launch[0], *launch[1:], trace_only=True).programs[0].instructions:
-            us, _ = clock.core_us(launch, Rates(), 50_000)
+            us = core_us(launch, Rates(), 50_000)
             assert us <= 1.06 * both_cores_us(launch), problem
 
 
@@ -56,18 +57,18 @@ def test_a_kernel_whose_cores_meet_is_timed_whole():
     launch = launch_of(cases.get("vit_patch16").problem.replace(layout="NHWC"))
     with pytest.raises(MeetingError):
         execute(*launch, trace_only=True, alone=0)
-    assert clock.core_us(launch, Rates(), 10_000)[0] == both_cores_us(launch)
+    assert core_us(launch, Rates(), 10_000) == both_cores_us(launch)
 
 
 def test_one_core_is_timed_as_it_is():
     launch = launch_of(cases.get("rn50_c4").problem, lnc=1)
-    assert clock.core_us(launch, Rates(), 10_000)[0] == both_cores_us(launch)
+    assert core_us(launch, Rates(), 10_000) == both_cores_us(launch)
 
 
 def test_longer_kernels_are_not_timed():
     launch = launch_of(cases.get("rn50_c4").problem)
     with pytest.raises(TraceLimitError):
-        clock.core_us(launch, Rates(), 20)
+        core_us(launch, Rates(), 20)
 
 
 #: us of core 0 and of core 1 by candidate, in the order of cost models, and the place of the fastest.

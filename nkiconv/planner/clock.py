@@ -20,7 +20,6 @@ from ..schedules.settings import WARM_UP_MAX
 from ..simulator.collector import without_collector
 from ..simulator.errors import MeetingError, NkiError, TraceLimitError
 from ..simulator.launch import Execution, execute
-from ..simulator.profiling import in_time
 from ..simulator.timeline import ENGINES, Options, Tasks, Timeline, build, repeated_ns, run
 from ..simulator.timing import AnyPrice, PriceList, Rates, TensorPrice
 from .request import Config
@@ -115,7 +114,7 @@ class _Race:
 
     def probe(self, one: Choice, core: int, most: int | None, counts: Counts | None = None) -> Probe:
         config = with_counts(one[1], (PROBE, PROBE))
-        execution, own = _core(self.launch(one[0], config), self.rates, most, core, cut=not self.found)
+        execution, own = core_trace(self.launch(one[0], config), self.rates, most, core, cut=not self.found)
         return Probe(execution, own, config, counts)
 
     def confirmed(self) -> tuple[Choice, Probe]:
@@ -134,19 +133,15 @@ class _Race:
         return best, slower
 
 
-def core_us(launch: Launch, rates: Rates, most: int) -> tuple[float, int]:
-    """(modelled us at phase 0, instructions) of core 0, or of both cores of a kernel whose cores meet.
+def core_trace(
+    launch: Launch, rates: Rates, most: int | None, core: int, *, cut: bool = False
+) -> tuple[Execution, Rates]:
+    """A trace of one core, or of both that meet, and the constants that it is timed with, half of the HBM's rate for
+    one. most: instructions of a core. cut: as of `execute`.
 
     Raises NkiError: the kernel breaks a rule of NKI, or needs more memory than there is; TraceLimitError: a core has
     more instructions than `most`.
     """
-    execution, rates = _core(launch, rates, most, 0)
-    return in_time(execution, rates).us, len(execution.instructions)
-
-
-def _core(launch: Launch, rates: Rates, most: int | None, core: int, *, cut: bool = False) -> tuple[Execution, Rates]:
-    """A trace of one core, or of both that meet, and the constants that it is timed with, half of the HBM's rate for
-    one. cut: as of `execute`."""
     kernel, args, kwargs = launch
     most = most and most * kernel.grid
     if kernel.grid > 1:

@@ -21,7 +21,6 @@ from rich.progress import track
 
 import nkiconv
 from nkiconv import ConvProblem, cases
-from nkiconv.planner import clock
 from nkiconv.planner.estimate import chosen, estimate
 from nkiconv.planner.operations import operation_for
 from nkiconv.planner.request import Request
@@ -34,6 +33,7 @@ from nkiconv.whole_file import write_page
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "helpers"))
 import random_problems
 from big_problems import BIG
+from core_times import core_us
 
 #: Instructions of a kernel, all cores, that is still timed.
 MOST = 40_000
@@ -152,7 +152,7 @@ def clocked(problem: ConvProblem, most: int) -> tuple[str, float] | None:
     kernel, args, kwargs = launch = operation.kernel[2], *operation.launch(request, found.algorithm, found.config)
     try:
         both = in_time(execute(kernel, args, kwargs, trace_only=True, most=most), rates).us
-        return found.algorithm, clock.core_us(launch, rates, most)[0] / both
+        return found.algorithm, core_us(launch, rates, most) / both
     except (TraceLimitError, NkiError):
         return None
 

@@ -51,11 +51,10 @@ class Shape:
 
 @dataclass(frozen=True)
 class Guess:
-    """Settings of an algorithm, what they take by its cost model, and what better ones are looked for from."""
+    """Settings of an algorithm, and what they take by its cost model."""
 
     config: Config
     ns: float
-    start: Any = None
 
 
 class Algorithm:

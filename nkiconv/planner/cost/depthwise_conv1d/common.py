@@ -35,7 +35,7 @@ class OfSchedule(Algorithm):
 
     def guesses(self, shape: Shape) -> list[Guess]:
         found = self._guess(shape.geometry, shape.options, shape.cores, shape.target)
-        return [Guess(settings.pairs, ns, settings) for settings, ns in found]
+        return [Guess(settings.pairs, ns) for settings, ns in found]
 
     def complete(self, shape: Shape, config: Config) -> Config:
         if self.unsupported(shape, config):

@@ -48,7 +48,7 @@ class Mixed(OfSchedule):
         return mixed_config_unsupported(shape.geometry, config, self.on_tensor)
 
     def refined(self, shape: Shape, guess: Guess) -> list[Guess]:
-        tried = self._tried(shape, guess.start)
+        tried = self._tried(shape, MixedSettings.read(guess.config))
         return timed(tried.items(), lambda one: self._same(shape, one))
 
     def _same(self, shape: Shape, settings: MixedSettings) -> Any:
