@@ -29,8 +29,8 @@ from .request import Config
 INSTRUCTIONS, RESERVE = 200, 75
 #: Instructions that take as long as what a trace takes whatever its length.
 TRACE = 20
-#: Candidates whose cost model is further above the least than this are not timed.
-NEAR = 1.3
+#: Candidates whose cost model is further above the least than this are not timed, nor are others like them looked for.
+NEAR = 1.2
 #: How much less a neighbour must take.
 BETTER = 0.998
 #: The setting that counts all matmuls on zeros; settings that count those of a second place, and whether the first

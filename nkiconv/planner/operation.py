@@ -23,10 +23,6 @@ from .cost.algorithm import Algorithm, Guess, Shape
 from .parts import is_too_much, part_of
 from .request import Asked, Config, Request, nl_name
 
-#: How far above the least an algorithm's first guess may be for its settings to be looked for further: what that gains
-#: at most.
-CHOICE_NEAR = 1.35
-
 
 class Operation(ABC):
     """One public kernel."""
@@ -177,7 +173,7 @@ class Operation(ABC):
         """Whether an algorithm refuses a problem whatever its settings, for reasons that are not its own."""
         return False
 
-    def near_least(self, shape: Shape, algorithms: Sequence[str], near: float = CHOICE_NEAR) -> list[tuple[str, Guess]]:
+    def near_least(self, shape: Shape, algorithms: Sequence[str], near: float = clock.NEAR) -> list[tuple[str, Guess]]:
         """First guesses of some algorithms, without those far above the least, and long ones where others are not."""
         names = [name for name in algorithms if not self.excludes(name, shape)]
         found = [(name, guess) for name in names for guess in self.algorithm(name).guesses(shape)]

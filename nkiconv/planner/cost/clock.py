@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from ...simulator.timing.target import Target
 
-#: How much more work than it takes the array should have to be at its full rate, as what is on the edge may miss it; in
-#: the first `EARLY` windows, of which a price knows more, and later.
-EARLY = 2
-MARGIN_EARLY = 1.04
-MARGIN = 1.09
+#: How much more work than it takes the array should have to be at its full rate, as what is on the edge may miss it.
+MARGIN = 1.04
 
 
 class Clock:
@@ -29,8 +26,7 @@ class Clock:
     def cross(self) -> None:
         """The array's window ends."""
         target = self.target
-        margin = MARGIN_EARLY if self.line <= EARLY * target.window_ns else MARGIN
-        self.full = self.work >= margin * target.window_work * target.window_ns
+        self.full = self.work >= MARGIN * target.window_work * target.window_ns
         self.work = 0.0
         self.line += target.window_ns
 

@@ -13,11 +13,6 @@ from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ..algorithm import Shape
 
-#: ns until a copy's first and after its last byte is of use, and of two cores that wait for each other (dma.hwdge_*,
-#: dma.done_to_consumer_ns, lnc2.barrier_seam_ns).
-START_NS = 4500.0
-MEET_NS = 2000.0
-
 
 def relayout_ns(algorithm: str, shape: Shape) -> float:
     """ns of both cores for the copies; of images of one pixel, which are in both layouts, for single elements."""
@@ -44,7 +39,7 @@ def _flip_ns(target: Target, geometry: Any) -> float:
     moved_ns = 2 * elements * item * target.hbm_byte_ns
     short = geometry.C // geometry.groups > 1
     runs_ns = geometry.C * per_group * target.run_ns(taps * item) / target.dma_engines if short else 0.0
-    return float(START_NS + max(copied_ns, moved_ns) + runs_ns / (PARTS if geometry.groups == 1 else 1))
+    return float(max(copied_ns, moved_ns) + runs_ns / (PARTS if geometry.groups == 1 else 1))
 
 
 def copy_ns(target: Target, part: Any) -> float:
@@ -58,4 +53,4 @@ def copy_ns(target: Target, part: Any) -> float:
         read_ns = mine / run * target.run_ns(run * part.item) / engines
     run = B * (A if part.target[0] == B else 1)
     written_ns = mine / run * target.run_ns(run * part.item) / engines
-    return float(START_NS + MEET_NS + max(read_ns + written_ns, 2 * mine * part.item * target.hbm_byte_ns))
+    return float(max(read_ns + written_ns, 2 * mine * part.item * target.hbm_byte_ns))

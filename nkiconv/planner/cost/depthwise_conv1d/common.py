@@ -12,7 +12,7 @@ from ..algorithm import Algorithm, Guess, Shape, ints
 Own = TypeVar("Own", bound=Settings)
 
 #: Settings that are timed, at most.
-TIMED = 5
+TIMED = 3
 
 
 class OfSchedule(Algorithm):

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from ...request import Config
 from ..algorithm import Algorithm, Guess, Shape
-
-#: ns that the sum over several images takes after it: both cores meet, HBM is met twice.
-IMAGES_NS = 7000.0
 
 
 class OfRows(Algorithm):
@@ -25,14 +21,13 @@ class OfRows(Algorithm):
         return found
 
     def guesses(self, shape: Shape) -> list[Guess]:
-        return [self._longer(shape, one) for one in self.base.guesses(self.rows(shape))]
+        return self.base.guesses(self.rows(shape))
 
     def guess(self, shape: Shape, config: Config) -> Guess | None:
-        found = self.base.guess(self.rows(shape), config)
-        return None if found is None else self._longer(shape, found)
+        return self.base.guess(self.rows(shape), config)
 
     def refined(self, shape: Shape, guess: Guess) -> list[Guess]:
-        return [self._longer(shape, one) for one in self.base.refined(self.rows(shape), guess)]
+        return self.base.refined(self.rows(shape), guess)
 
     def is_short(self, shape: Shape, config: Config) -> bool:
         return self.base.is_short(self.rows(shape), config)
@@ -52,7 +47,3 @@ class OfRows(Algorithm):
 
     def completed(self, shape: Shape, config: Config) -> Any:
         return self.base.completed(self.rows(shape), config)
-
-    def _longer(self, shape: Shape, guess: Guess) -> Guess:
-        """A guess with the sum over images, where it comes after the convolution."""
-        return replace(guess, ns=guess.ns + (IMAGES_NS if shape.geometry.N > 1 else 0.0))
