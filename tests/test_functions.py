@@ -22,7 +22,7 @@ from nkiconv.api.depthwise_conv1d import depthwise_problem
 from nkiconv.bounds import epilogue_bound
 from nkiconv.reference import abs_sum_ref, conv_ref, epilogue_ref, num_terms
 from nkiconv.rules import ACTIVATIONS, FILTER_LAYOUTS, LAYOUTS, VOLUME_FILTER_LAYOUTS, VOLUME_LAYOUTS
-from nkiconv.schedules.implicit_gemm_build import WARM_UP, WARM_UP_PACKED
+from nkiconv.schedules.implicit_gemm_candidates import WARM_UP, WARM_UP_PACKED
 
 RNG = np.random.default_rng(0)
 POSITIONS = ["pre_activation", "post_activation"]

@@ -20,7 +20,7 @@ from ..kernels.conv.arguments import read_geometry
 from ..kernels.conv.dispatch import ALGORITHMS, default_of, plan_of, precision_unsupported
 from ..problem import ConvProblem
 from ..rules import CONV2D_DTYPES, FILTER_PERMS
-from ..schedules import activation_stationary, implicit_gemm_build
+from ..schedules import activation_stationary, implicit_gemm_unsupported
 from ..schedules.geometry import Geometry, num_taps
 from ..schedules.implicit_gemm_channels import packed_channels
 from ..schedules.options import Options, norm_unsupported, prologue_unsupported, statistics_unsupported
@@ -274,7 +274,7 @@ def norm_violations(problem: ConvProblem, asked: Asked) -> Iterator[NkiconvError
     if asked.y_norm is not None:
         geometry, options = geometry_of(problem, asked), options_of(problem, asked)
         reason = norm_unsupported(options, activation_stationary.NAME)
-        if not reason and implicit_gemm_build.norm_unsupported(geometry, options):
+        if not reason and implicit_gemm_unsupported.norm_unsupported(geometry, options):
             reason = activation_stationary.unsupported_reason(geometry, options, None)
         yield from refused(UnsupportedError, reason)
 

@@ -31,7 +31,7 @@ from .pixel_tiles import (
     pixels_fit,
     read_pixels,
 )
-from .settings import Config, declarations, once_a_config
+from .settings import Config, declarations, once_a_config, values_of
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, SBUF_BYTES, div_ceil, fits_sbuf
 from .volume_rows import (
     COPIES,
@@ -179,8 +179,8 @@ def schedule_of(geometry: Geometry, options: Options, settings: Any) -> Schedule
 
 def pixels_tried(geometry: Geometry, options: Options, given: dict[str, Any]) -> Iterator[PixelSettings]:
     """Which share, how many neighbours and how many rows together."""
-    sides, folds = _of(given, "side", sides_of(geometry)), _of(given, "fold", FOLDS)
-    for side, shard, fold in itertools.product(sides, _of(given, "shard", SHARDS), folds):
+    sides, folds = values_of(given, "side", sides_of(geometry)), values_of(given, "fold", FOLDS)
+    for side, shard, fold in itertools.product(sides, values_of(given, "shard", SHARDS), folds):
         if not together_unsupported(geometry, options, side, fold) and (fold == 1 or shard == "images"):
             yield read_pixels(tuple(given.items()), shard, side, fold)
 
@@ -208,7 +208,7 @@ def rows_tried(geometry: Geometry, given: dict[str, Any]) -> Iterator[RowSetting
     volume = geometry.planes.out // geometry.planes.images
     most = TILE_BANKS * max(1, BANK_COLUMNS // geometry.K)
     depths = sorted({depth for n in range(1, volume + 1) if (depth := div_ceil(volume, n)) <= most})
-    for depth, copies in itertools.product(_of(given, "depth", depths), _of(given, "copies", (1, COPIES))):
+    for depth, copies in itertools.product(values_of(given, "depth", depths), values_of(given, "copies", (1, COPIES))):
         yield RowSettings.read(tuple(given.items()), depth=depth, copies=copies)
 
 
@@ -232,17 +232,17 @@ def sizes_of(geometry: Geometry, given: dict[str, Any]) -> Iterator[DepthwiseSet
     unit, some = outputs_apart(rows) * rows.stride, min(CHANNELS[1], div_ceil(geometry.C, PARTS))
     widths = {div_ceil(Q, count * each) * each for count in range(1, WINDOWS + 1)}
     for columns, disjoint in itertools.product(
-        _of(given, "columns", sorted(widths)), _of(given, "disjoint", _disjoint(geometry))
+        values_of(given, "columns", sorted(widths)), values_of(given, "disjoint", _disjoint(geometry))
     ):
         most = P_MAX // max(1, window_width(geometry.columns, columns, disjoint == 1)) * rows.lhs_dilation
         most += rows.stride - window_of(rows, 1) if disjoint == 1 else 0
         # the least rows of each number of blocks below each other
         heights = {div_ceil(P * rows.stride, one): one for one in range(max(0, most) // unit * unit, 0, -unit)}
-        for height in _of(given, "rows", [heights[count] for count in sorted(heights)[:HEIGHTS]]):
+        for height in values_of(given, "rows", [heights[count] for count in sorted(heights)[:HEIGHTS]]):
             blocks = div_ceil(P * rows.stride, height)
-            for below in _of(given, "below", sorted({div_ceil(blocks, count) for count in (1, 2, 4, 8)})):
+            for below in values_of(given, "below", sorted({div_ceil(blocks, count) for count in (1, 2, 4, 8)})):
                 together = max(1, P_MAX // below)
-                for images in _of(given, "images", {div_ceil(N, div_ceil(N, together)), min(N, together)}):
+                for images in values_of(given, "images", {div_ceil(N, div_ceil(N, together)), min(N, together)}):
                     beside, windows = 1, div_ceil(Q, columns)
                     if is_transposed(geometry):
                         beside = max(1, min(windows, P_MAX // (below * images)))
@@ -259,17 +259,13 @@ def shares_of(geometry: Geometry, given: dict[str, Any], size: DepthwiseSettings
     whole = {mine, div_ceil(mine, 2), *(one for one in CHANNELS if one < mine)} | ({geometry.C} if pixels else set())
     matrix = div_ceil(window_of(geometry.rows, size.rows // geometry.rows.stride), size.rows) * size.rows
     matrix *= window_of(geometry.columns, size.columns) * geometry.itemsize
-    for channels in _of(given, "channels", {one for one in whole if pixels or one <= P_MAX}):
+    for channels in values_of(given, "channels", {one for one in whole if pixels or one <= P_MAX}):
         rounds = div_ceil(mine, channels)
         most = div_ceil(rounds, div_ceil(rounds, max(1, MATRICES_BYTES // (matrix * channels))))
-        for together in _of(given, "together", {1, div_ceil(most, 2), most}):
-            for buffers in _of(given, "buffers", BUFFERS):
+        for together in values_of(given, "together", {1, div_ceil(most, 2), most}):
+            for buffers in values_of(given, "buffers", BUFFERS):
                 yield replace(size, channels=channels, together=together, buffers=buffers)
 
 
 def _disjoint(geometry: Geometry) -> tuple[int, ...]:
     return (0,) if is_transposed(geometry) else (0, 1)
-
-
-def _of(given: dict[str, Any], name: str, values: Any) -> list[Any]:
-    return [given[name]] if name in given else list(values)

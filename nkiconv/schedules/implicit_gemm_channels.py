@@ -104,10 +104,10 @@ def left_over(count: int) -> int:
 
 def depth_of(geometry: Geometry) -> int:
     """Copies of the channels that are left over; 1 where they cannot be folded."""
-    rest, plain = left_over(geometry.C), geometry.groups == 1 and geometry.C > 1
-    if rest == 0 or is_transposed(geometry) or not plain or geometry.columns.lhs_dilation > 1:
+    rest, columns, plain = left_over(geometry.C), geometry.columns, geometry.groups == 1 and geometry.C > 1
+    if rest == 0 or is_transposed(geometry) or not plain or columns.lhs_dilation > 1 or columns.taps > columns.size:
         return 1
-    return min(P_MAX // rest, geometry.columns.taps)
+    return min(P_MAX // rest, columns.taps)
 
 
 def rows_of(geometry: Geometry) -> int:

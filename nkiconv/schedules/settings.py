@@ -250,6 +250,11 @@ def setting(config: Config, name: str, default: Any) -> Any:
     return dict(_pairs(config)).get(name, default)
 
 
+def values_of(given: Mapping[str, Any], name: str, values: Iterable[Any]) -> list[Any]:
+    """Values of a setting that are tried: the given one, or these."""
+    return [given[name]] if name in given else list(values)
+
+
 def form_unsupported(config: Any) -> str:
     """What is wrong with the form of a config; "" if nothing is. Its names and values are its algorithm's to judge."""
     rule = "must be None or a tuple of (name, value) pairs, as Plan.config is"

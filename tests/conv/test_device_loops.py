@@ -20,7 +20,7 @@ from nkiconv.planner.cost.conv.implicit_gemm import ALGORITHM
 from nkiconv.planner.operations import operation_for
 from nkiconv.planner.timing import time, trace
 from nkiconv.problem import ConvProblem
-from nkiconv.schedules import geometry, implicit_gemm_build
+from nkiconv.schedules import geometry
 from nkiconv.simulator.iterations import num_compiled
 from nkiconv.simulator.timing import Rates
 
@@ -203,13 +203,9 @@ def test_many_instructions_ask_for_a_loop():
     assert counts(SHORT)[0]["loop"] == 0
 
 
-def test_a_bare_kernel_loops_where_the_compiler_would_refuse_it(change):
-    """Its own rule unrolls what it can."""
-    assert planned(LONG, "implicit_gemm")[0].loop == 0
-    for module in (geometry, implicit_gemm_build):
-        change(module, "INSTRUCTIONS_MAX", 100_000)
-    plan, reason = planned(LONG, "implicit_gemm")
-    assert (reason, plan.loop) == ("", 1)
+def test_a_bare_kernel_loops_as_the_host_does(change):
+    assert planned(LONG, "implicit_gemm")[0].loop == counts(LONG)[0]["loop"] == 1
+    change(geometry, "INSTRUCTIONS_MAX", 100_000)
     assert "the compiler takes 100000" in planned(LONG, "implicit_gemm", (("loop", 0),))[1]
 
 

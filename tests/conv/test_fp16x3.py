@@ -13,12 +13,12 @@ from nkiconv import bounds, cases
 from nkiconv.kernels.conv.dispatch import ALGORITHMS
 from nkiconv.planner import Request, candidates
 from nkiconv.planner.conv import Conv2d
-from nkiconv.planner.cost.conv.implicit_gemm_bound import Work
 from nkiconv.planner.request import Asked
 from nkiconv.planner.timing import time
 from nkiconv.planner.timing import trace as traced
 from nkiconv.problem import ConvProblem
 from nkiconv.reference import abs_sum_ref, conv_ref, num_terms
+from nkiconv.schedules.implicit_gemm_bound import Bound
 from nkiconv.simulator.timing import Rates
 
 PAIRS = {"precision": "fp16x3"}
@@ -266,5 +266,5 @@ def test_long_kernels_take_three_passes_and_little_more(name):
     us = time(traced(request, candidate, rates), rates).us
     shape = CONV2D.shape(request, rates)
     plan = CONV2D.algorithm("implicit_gemm").plan(shape, None)
-    array_us = Work(shape.target, shape.geometry).array_ns([m_tile for batch in plan.batches for m_tile in batch]) / 1e3
+    array_us = sum(one.tensor for one in Bound(shape.target, shape.geometry, shape.options).cores(plan)) / 1e3
     assert 0.95 * array_us <= us <= 1.05 * array_us

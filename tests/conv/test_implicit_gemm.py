@@ -12,7 +12,6 @@ from conv_calls import (
     config_of,
     geometry_of,
     integers,
-    options_of,
     planned,
     run,
     trace,
@@ -25,13 +24,10 @@ import nkiconv
 from nkiconv import cases
 from nkiconv.problem import ConvProblem
 from nkiconv.reference import conv_ref
-from nkiconv.schedules.implicit_gemm_build import read_settings
 from nkiconv.schedules.implicit_gemm_outputs import bank_rows, banks_of, row_parts
 from nkiconv.schedules.implicit_gemm_products import first_rows
 from nkiconv.schedules.products import in_order
 from nkiconv.simulator.hardware import SBUF_USABLE_BYTES_PER_PARTITION
-from nkiconv.simulator.profiling import in_time
-from nkiconv.simulator.timing import Rates
 
 SETTINGS = [
     {}, {"moved": 0}, {"moved": 1}, {"moved": 9}, {"moved": 9, "shard": "channels"}, {"moved": 2, "shard": "images"},
@@ -99,8 +95,6 @@ def test_nothing_is_folded_where_zeros_may_not_be_multiplied():
     problem = cases.get("unet_320").problem
     for asked, fold in (({}, "both"), ({"strict_nonfinite": True}, "none")):
         assert completed(problem, asked=asked)["fold"] == fold
-        found = read_settings(geometry_of(problem), options_of(**asked), None, "single")
-        assert found.fold == fold
 
 
 @pytest.mark.parametrize(("problem", "changes", "fold", "message"), [
@@ -301,21 +295,6 @@ def test_filters_of_the_next_batch_fit_beside_those_of_one():
         assert len(found.batches) > 2
         execution = trace(problem, 2, config=config_of("implicit_gemm", **settings))
         assert execution.sbuf_peak_bytes <= found.sbuf_bytes
-
-
-#: What the default rule may take of the host's settings' time, in the mean and at most.
-MEAN, WORST = 1.05, 1.3
-
-
-@pytest.mark.simulator_only
-def test_the_default_rule_is_near_the_hosts_settings():
-    times = []
-    for name in ("c256_32x16", "rn50_c3_s2", "rn50_c4", "rn50_c5", "rn50_1x1", "unet_320", "whisper_conv2_s2", "prime"):
-        problem = cases.get(name).problem
-        bare = in_time(trace(problem, 2, config=config_of("implicit_gemm")), Rates())
-        times.append(bare.us / timeline(problem, 2)[0].us)
-    assert np.exp(np.mean(np.log(times))) <= MEAN
-    assert max(times) <= WORST
 
 
 @pytest.mark.parametrize("name", ["filter_bytes", "channels", "wide", "whole"])

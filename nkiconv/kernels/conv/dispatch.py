@@ -4,8 +4,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from ..._nki import nl
-from ...schedules import activation_stationary_candidates, stacked, weight_stationary
-from ...schedules.implicit_gemm_build import plan_implicit_gemm
+from ...schedules import activation_stationary_candidates, implicit_gemm_candidates, stacked, weight_stationary
 from ...schedules.options import TAKE_NORM, norm_unsupported, prologue_unsupported, statistics_unsupported
 from ...schedules.pairs_of_planes import beside_pairs_unsupported
 from ...schedules.planes import PLANES, asked_planes, planes_unsupported, wants_channels, with_channels, without_planes
@@ -21,7 +20,7 @@ from .weight_stationary.loop import run_weight_stationary
 ONLY_IMPLICIT_GEMM = ("fp16x3", "winograd")
 #: The algorithms that can be asked for by name: what plans each, and what issues its plan.
 TABLE = {
-    "implicit_gemm": (plan_implicit_gemm, run_implicit_gemm),
+    "implicit_gemm": (implicit_gemm_candidates.plan, run_implicit_gemm),
     "stacked": (stacked.plan, run_weight_stationary),
     "activation_stationary": (activation_stationary_candidates.plan, run_activation_stationary),
     "weight_stationary": (weight_stationary.plan, run_weight_stationary),

@@ -1,78 +1,43 @@
-"""`implicit_gemm`: what it does not take, what settings come to, and defaults of a kernel that is called without."""
+"""What `implicit_gemm` does not take: problems, settings, and schedules that its memories do not hold."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from .frames import is_transposed
-from .geometry import Geometry, images_unsupported, instructions_unsupported, num_taps
-from .implicit_gemm import FOLDS, FP8_PRODUCTS, X_BYTES, ImplicitGemmSettings
-from .implicit_gemm_channels import (
-    ALONE,
-    by_input,
-    can_move,
-    can_together,
-    depth_of,
-    left_over,
-    rows_of,
-    stores_channels,
-)
+from .geometry import Geometry, images_unsupported, instructions_unsupported
+from .implicit_gemm import FOLDS, FP8_PRODUCTS, PRODUCTS, ImplicitGemmSettings
+from .implicit_gemm_channels import ALONE, can_move, can_together, depth_of, left_over, rows_of, stores_channels
 from .implicit_gemm_outputs import k_tile_window, x_elements
-from .implicit_gemm_products import RAW_BYTES
-from .implicit_gemm_schedule import Schedule, build
+from .implicit_gemm_schedule import Schedule
 from .options import PROLOGUE_ARGUMENTS, Options
-from .settings import Config, setting
-from .tiles import INSTRUCTIONS_MAX, P_MAX, PARTS, PSUM_BANKS, QUADRANT, SBUF_BYTES, div_ceil
+from .settings import Config
+from .tiles import PSUM_BANKS, QUADRANT, SBUF_BYTES
 
-#: Matmuls that warm the array up while the first filters are on their way, where they are few: a load of 128 rows of w
-#: takes some 2.1 us to the array, a matmul 107 ns at half rate. Of packed filters fewer, as nothing is transposed. Of
-#: long ones so many, and one more for so many bytes of a row, up to a limit.
-WARM_UP, WARM_UP_PACKED = 20, 18
-WARM_UP_FIRST, WARM_UP_BYTES, WARM_UP_LONG = 12, 363, 64
-#: Outputs of an axis above which channels are folded; products of an element of x from which on the array has more to
-#: do with it than DMA.
-FOLD_MIN, WORK_MIN = 8, 512
-#: Of fp8, elements of a row of x below which rows come in one run; products of one from which on x may come twice.
-LONG_ROW, HALVES_WORK_MIN = 128, 8
 #: Elements a partition from one slot, or tap, to the next, at most (a stride of an access pattern).
 SLOT_MAX = 32_767
 
 
-def plan_implicit_gemm(geometry: Geometry, options: Options, config: Config, cores: int) -> tuple[Schedule | None, str]:
-    """(Schedule, "") of this on `cores` cores, or (None, why not); without fp8 pairs where SBUF does not hold them."""
-    reason = config_unsupported(geometry, options, config)
-    if reason != "":
-        return None, reason
-    product = asked_product(geometry, options, config)
-    found = _plan_product(geometry, options, config, cores, product)
-    if found[1] != "" and product in FP8_PRODUCTS and setting(config, "product", "") == "":
-        return _plan_product(geometry, options, config, cores, "single")
-    return found
+def schedule_unsupported(schedule: Schedule, cores: int) -> str:
+    """Why a schedule does not run on so many cores; "" if it does."""
+    geometry, count = schedule.geometry, schedule.instructions(cores)
+    # whether a loop on the device makes most of them, of a part
+    looped = geometry.times > 1 and schedule.loop > 0
+    looped = looped and 2 * count < replace(schedule, settings=replace(schedule.settings, loop=0)).instructions(cores)
+    return room_unsupported(schedule) or instructions_unsupported(geometry, "implicit_gemm", count, looped)
 
 
-def _plan_product(
-    geometry: Geometry, options: Options, config: Config, cores: int, product: str
-) -> tuple[Schedule | None, str]:
-    """The same of products that are taken so."""
-    schedule = build(geometry, options, read_settings(geometry, options, config, product))
-    count, most = schedule.instructions(cores), INSTRUCTIONS_MAX
-    open_loop = setting(config, "loop", -1) < 0 and loop_unsupported(geometry, options, 1, product) == ""
-    if count * geometry.times > most and open_loop:
-        schedule = build(geometry, options, replace(schedule.settings, loop=1))
-        count = schedule.instructions(cores)
+def room_unsupported(schedule: Schedule) -> str:
+    """Why SBUF, PSUM or access patterns do not take a schedule; "" if they do."""
+    geometry = schedule.geometry
     if schedule.spare_bytes < 0:
-        return None, (
+        return (
             f"C={geometry.C}, W={geometry.columns.size}, R={geometry.rows.taps}, S={geometry.columns.taps}: "
             f"implicit_gemm needs {schedule.sbuf_bytes} bytes per partition of SBUF for the window of one output and "
             f"its filters, there are {SBUF_BYTES}; split C over several calls and add, or use a smaller filter"
         )
-    # whether a loop on the device makes most of them, of a part
-    looped = geometry.times > 1 and schedule.loop > 0
-    looped = looped and 2 * count < replace(schedule, settings=replace(schedule.settings, loop=0)).instructions(cores)
     reason = _order_unsupported(geometry, schedule) or _slots_unsupported(geometry, schedule)
-    reason = reason or _batches_unsupported(schedule)
-    reason = reason or instructions_unsupported(geometry, "implicit_gemm", count, looped)
-    return (schedule, "") if reason == "" else (None, reason)
+    return reason or _batches_unsupported(schedule)
 
 
 def _batches_unsupported(schedule: Schedule) -> str:
@@ -141,13 +106,11 @@ def config_unsupported(geometry: Geometry, options: Options, config: Config) -> 
     reason = reason or norm_unsupported(geometry, options)
     if reason != "":
         return reason
-    product, moved, loop = (
-        asked_product(geometry, options, config),
-        setting(config, "moved", 0),
-        setting(config, "loop", 0),
-    )
-    reason = products_unsupported(geometry, options, product)
-    reason = reason or fold_unsupported(geometry, options, setting(config, "fold", FOLDS[0]), product)
+    given = dict(config or ())
+    product, moved, loop = given.get("product", ""), given.get("moved", 0), given.get("loop", 0)
+    reason = products_unsupported(geometry, options, product) if product else ""
+    product = product or ("fp16x3" if geometry.precision == "fp16x3" else PRODUCTS[0])
+    reason = reason or fold_unsupported(geometry, options, given.get("fold", FOLDS[0]), product)
     if reason == "" and moved > 0 and not can_move(geometry):
         reason = (
             f"config moved={moved}: DMA transposes plain filters of 16 bits and one group only, none of transposed "
@@ -186,8 +149,8 @@ def fold_unsupported(geometry: Geometry, options: Options, fold: str, product: s
     if fold in ("inputs", "both") and depth_of(geometry) == 1:
         return (
             f"config fold={fold}: needs C={geometry.C} with 1 to 64 channels beyond a multiple of 128, several "
-            f"columns of taps, one group, no lhs_dilation of columns, and rows of x in HBM, not channels side by side; "
-            f"use 'none' or 'outputs'"
+            f"columns of taps, no more than W, one group, no lhs_dilation of columns, and rows of x in HBM, not "
+            f"channels side by side; use 'none' or 'outputs'"
         )
     if fold in ("outputs", "both") and options.epilogue.norm is not None:
         return f"config fold={fold}: y_norm takes a pixel a partition, outputs are not folded; use 'none' or 'inputs'"
@@ -220,63 +183,3 @@ def products_unsupported(geometry: Geometry, options: Options, product: str) -> 
     if options.strict_nonfinite:
         return f"config product={product}: multiplies stored zeros, which strict_nonfinite=True forbids; use 'single'"
     return ""
-
-
-def read_settings(geometry: Geometry, options: Options, config: Config, product: str) -> ImplicitGemmSettings:
-    """All settings of a config; what that leaves open is as of a kernel that is called without. product:
-    how they are taken."""
-    return ImplicitGemmSettings.read(
-        config,
-        shard=_default_shard(geometry) if options.epilogue.norm is None else "images",
-        x_bytes=X_BYTES if geometry.direct is None else X_BYTES // 2,
-        warmup=_default_warmup(geometry),
-        fold=_default_fold(geometry, options, product),
-        product=product,
-    )
-
-
-def _default_shard(geometry: Geometry) -> str:
-    """Whether cores share output channels: whole M tiles each, of filters that are longer than x or of much work on
-    it."""
-    rows, columns = geometry.rows, geometry.columns
-    x = geometry.planes.out * rows.size * columns.size
-    work = num_taps(geometry) * geometry.K
-    outputs = geometry.planes.out * rows.out * columns.out
-    long = x * geometry.groups <= work or outputs * work >= WORK_MIN * geometry.groups * x
-    return "channels" if long and div_ceil(geometry.K, P_MAX) % PARTS == 0 else "images"
-
-
-def _default_warmup(geometry: Geometry) -> int:
-    """Matmuls on zeros until the first block of filters is there."""
-    if geometry.packed > 0:
-        return WARM_UP_PACKED
-    row_bytes, least = num_taps(geometry) * geometry.itemsize, 0
-    if by_input(geometry):
-        row_bytes *= min(P_MAX, geometry.K)
-    else:
-        row_bytes, least = min(RAW_BYTES, row_bytes * min(P_MAX, geometry.C // geometry.groups)), WARM_UP
-    return min(WARM_UP_LONG, max(least, WARM_UP_FIRST + row_bytes // WARM_UP_BYTES))
-
-
-def asked_product(geometry: Geometry, options: Options, config: Config) -> str:
-    """How products are taken by a config, or where it does not say: fp8 that pairs has no folded outputs."""
-    rows, columns = geometry.rows, geometry.columns
-    usual = "fp16x3" if geometry.precision == "fp16x3" else "single"
-    folds = setting(config, "fold", "none") in ("outputs", "both")
-    if products_unsupported(geometry, options, "fp8_pairs") == "" and usual == "single" and not folds:
-        work = rows.taps * columns.taps * rows.out * columns.out * div_ceil(geometry.K, P_MAX)
-        usual = "fp8_halves" if work >= HALVES_WORK_MIN * rows.size * columns.size else "fp8_pairs"
-        if columns.size < LONG_ROW and columns.taps > 1 and rows.size > 1:
-            usual = "fp8_staged"
-    return str(setting(config, "product", usual))
-
-
-def _default_fold(geometry: Geometry, options: Options, product: str) -> str:
-    """Folded channels: where they are all, or rows and columns make up for more of x, and for filters twice; not where
-    most taps of a row meet zeros, which are skipped if nothing is folded."""
-    rows, columns = geometry.rows, geometry.columns
-    inputs = columns.out > FOLD_MIN or geometry.C <= P_MAX
-    inputs = inputs and columns.size >= columns.taps and fold_unsupported(geometry, options, "inputs", product) == ""
-    outputs = rows.out > FOLD_MIN and 2 * (rows.taps + rows.stride // rows.dilation) <= 3 * rows.taps
-    outputs = outputs and fold_unsupported(geometry, options, "outputs", product) == ""
-    return "both" if inputs and outputs else "inputs" if inputs else "outputs" if outputs else "none"

@@ -1,0 +1,251 @@
+"""What a schedule of `implicit_gemm` takes at least: the busiest engine of the busier of two cores, and what comes
+before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from ..simulator.timing.target import Target
+from .cuts import OutTile, same_place, tap_blocks
+from .frames import is_transposed
+from .geometry import Axis, Geometry, filter_rows, num_taps, valid_range
+from .implicit_gemm_channels import (
+    HALVES,
+    STAGED,
+    Batch,
+    KTile,
+    MTile,
+    by_input,
+    counted,
+    is_depthwise_m_tile,
+    m_tile_axis,
+    stores_channels,
+    sums_pitch,
+    tap_groups,
+    word_of,
+)
+from .implicit_gemm_outputs import banks_of, folded_width, images_together, row_parts
+from .implicit_gemm_products import RAW_BYTES
+from .implicit_gemm_schedule import Item, Schedule, kinds_of
+from .options import Options
+from .pairs_of_planes import planes_at_once
+from .prices import matmul_rates, prologue_ns
+from .tiles import P_MAX, PARTS, div_ceil, share, some_of
+
+#: ns from the first filters to the first sums, and from the last ones to the end of the last store. These and EXPOSED
+#: are calibrated on the golden table's plans; the clock ranks what they order.
+START_NS, END_NS = 500.0, 2000.0
+#: More of them until the first x that DMA transposes is there: its trigger, and filters that come between.
+TRANSPOSED_NS = 1000.0
+#: Share of the other engines' time that the busiest does not hide.
+EXPOSED = 0.03
+
+
+@dataclass
+class Busy:
+    """ns of a core's engines: the Tensor Engine at its full rate, and those of them in which it works, the DMA engines,
+    Scalar, Vector, GpSimd; and of HBM."""
+
+    tensor: float = 0.0
+    work: float = 0.0
+    dma: float = 0.0
+    scalar: float = 0.0
+    vector: float = 0.0
+    gpsimd: float = 0.0
+    hbm: float = 0.0
+
+    def add(self, other: Busy, times: float = 1.0) -> None:
+        """More of it, so many times."""
+        for name, value in vars(other).items():
+            setattr(self, name, getattr(self, name) + times * value)
+
+    def engines_ns(self, target: Target) -> list[float]:
+        """By engine; the throttle leaves the Tensor Engine at half of its rate where it works too little."""
+        slow = self.work < target.window_work * self.tensor
+        tensor_ns = self.tensor / (target.half_rate if slow else 1.0)
+        return [tensor_ns, max(self.dma, self.hbm), self.scalar, self.vector, self.gpsimd]
+
+
+class Bound:
+    """Times of schedules of one problem."""
+
+    def __init__(self, target: Target, geometry: Geometry, options: Options) -> None:
+        self.target, self.geometry, self.options = target, geometry, options
+        self.outputs = geometry.planes.out * geometry.rows.out * geometry.columns.out
+        #: taps of a filter in HBM
+        self.taps = num_taps(geometry.direct or geometry)
+        passes = target.transpose_passes_fp32 if geometry.itemsize == 4 else 1
+        self.transpose_ns = P_MAX * target.tensor_column_ns * passes + target.matmul_ns
+
+    def ns(self, plan: Schedule) -> float:
+        """From the first DMA to the last."""
+        tensor_ns, dma_ns, *others = max((one.engines_ns(self.target) for one in self.cores(plan)), key=max)
+        first_ns = self.first_rows_ns(plan)
+        busy = [tensor_ns, max(0.0, dma_ns - first_ns), *others]
+        there_ns = self.filters_there_ns(plan.batches[0][0]) + first_ns
+        there_ns += TRANSPOSED_NS if is_transposed(self.geometry) else 0.0
+        return there_ns + START_NS + max(busy) + EXPOSED * (sum(busy) - max(busy)) + END_NS
+
+    def first_rows_ns(self, plan: Schedule) -> float:
+        """DMA, for the rows of x of a first bank of sums, of one K tile."""
+        m_tile, tile = plan.batches[0][0], plan.items[0].out_tile
+        parts = row_parts(self.geometry, tile, True, m_tile.rows)
+        k_tile = m_tile.k_tiles[0]
+        return k_tile.slots * tile.dn * self.rows(tile, k_tile).dma * parts[0][1] / tile.hn if parts else 0.0
+
+    def cores(self, plan: Schedule) -> list[Busy]:
+        """What the engines of each of two cores do."""
+        return [self.core(plan, some_of(plan.items, share(len(plan.items), PARTS, half))) for half in range(PARTS)]
+
+    def core(self, plan: Schedule, items: Sequence[Item]) -> Busy:
+        """What engines do for some items."""
+        found, known, before = Busy(), dict[Any, Busy](), None
+        for index, same in groupby(items, key=lambda item: item.batch):
+            own, batch, k_tiles = list(same), plan.batches[index], plan.k_tiles[index]
+            pixels = sum(one.out_tile.zn * one.out_tile.pn * one.out_tile.qn for one in own)
+            banks = sum(len(banks_of(one.out_tile, one.last)) for one in own)
+            for number, m_tile in enumerate(batch):
+                shape = (m_tile.kn, m_tile.rows, tuple(one[1:] for one in m_tile.k_tiles), number < plan.moved[index])
+                if (shape, pixels, banks) not in known:
+                    known[shape, pixels, banks] = self.m_tile(m_tile, pixels, banks, shape[-1])
+                found.add(known[shape, pixels, banks])
+            for one in own:
+                tile = one.out_tile
+                sizes = (index, tile.zn, tile.pn, tile.dn, tile.hn, tile.wn, tile.qn)
+                here = k_tiles, tile
+                fresh = before is None or before[0] != k_tiles or not same_place(before[1], tile)
+                if fresh:
+                    before = here
+                if (sizes, fresh) not in known:
+                    known[sizes, fresh] = self.out_tile(batch, k_tiles, tile, fresh)
+                found.add(known[sizes, fresh])
+        return found
+
+    def m_tile(self, m_tile: MTile, pixels: int, banks: int, by_array: bool) -> Busy:
+        """Of an M tile's filters, and its sums of so many pixels in so many banks. by_array: whether the Tensor Engine
+        transposes the filters, not DMA."""
+        geometry, target, found = self.geometry, self.target, Busy()
+        column_ns, fixed_ns = matmul_rates(target, geometry)
+        for k_tile, alike in counted(m_tile.k_tiles):
+            columns, passes = self.met(m_tile, k_tile)
+            columns = alike * kinds_of(geometry) * columns * pixels / self.outputs
+            matmuls = alike * kinds_of(geometry) * passes * div_ceil(banks, m_tile.rows)
+            found.tensor += max(columns, matmuls * target.matmul_columns_min) * column_ns + matmuls * fixed_ns
+            found.work += columns * column_ns
+        transposes = div_ceil(pixels, P_MAX) if stores_channels(geometry) else 0
+        if is_depthwise_m_tile(geometry, m_tile):
+            found.gpsimd += target.gpsimd_fixed_ns + num_taps(geometry) * m_tile.kn * target.gpsimd_select_ns
+        transposing_ns = transposes * self.transpose_ns + (self.transposing_ns(m_tile) if by_array else 0.0)
+        found.tensor += transposing_ns
+        found.work += transposing_ns * min(1.0, m_tile.kn / target.matmul_columns_min)
+        found.add(self.filters(m_tile), sum(one.slots for one in m_tile.k_tiles))
+        found.vector += self.options.statistics * pixels / m_tile.rows * target.vector_ns
+        return found
+
+    def transposing_ns(self, m_tile: MTile) -> float:
+        """The Tensor Engine to transpose the filters of an M tile."""
+        geometry = self.geometry
+        if geometry.packed > 0 or geometry.flipped or is_depthwise_m_tile(geometry, m_tile):
+            return 0.0
+        groups = sum(k_tile.slots * tap_groups(geometry, k_tile) for k_tile in m_tile.k_tiles)
+        return filter_rows(geometry) * groups * self.transpose_ns
+
+    def met(self, m_tile: MTile, k_tile: KTile) -> tuple[float, int]:
+        """(columns that the matmuls of a K tile have for all outputs, matmuls of a bank)."""
+        geometry, axis, groups = self.geometry, m_tile_axis(self.geometry, m_tile), tap_groups(self.geometry, k_tile)
+        taps = geometry.planes.taps * axis.taps * groups
+        apart = sums_pitch(geometry, [k_tile], images_together(geometry, [k_tile]), geometry.rows.out)
+        if k_tile.stores_zeros:
+            passes = div_ceil(taps, 2)
+            of_taps = taps / 2 if k_tile.pairing == HALVES else passes
+            return geometry.planes.out * apart * geometry.columns.out * of_taps, passes
+        columns = groups * geometry.columns.out if k_tile.depth > 1 else met_outputs(geometry.columns)
+        return met_outputs(geometry.planes) * met_outputs(axis) * columns * apart / geometry.rows.out, taps
+
+    def out_tile(self, batch: Batch, k_tiles: Sequence[KTile], tile: OutTile, fresh: bool) -> Busy:
+        """Of an output tile's results, and its x where that comes for it."""
+        geometry, target, found = self.geometry, self.target, Busy()
+        step = geometry.y_strides[2:4]
+        for m_tile in batch:
+            parts, pixels = (
+                m_tile.kn * m_tile.rows,
+                planes_at_once(geometry) * tile.zn * tile.pn * tile.qn / m_tile.rows,
+            )
+            if stores_channels(geometry):
+                found.add(self.moved(P_MAX, parts * pixels / P_MAX, m_tile.kn))
+            else:
+                found.add(self.moved(parts, pixels, tile.qn if m_tile.rows > 1 else run_of(tile.pn, tile.qn, *step)))
+        for k_tile in k_tiles if fresh else ():
+            found.add(self.rows(tile, k_tile), k_tile.slots * tile.dn)
+            pixels = tile.dn * tile.hn * tile.wn
+            images = tile.dn / geometry.image_planes
+            found.scalar += k_tile.depth * prologue_ns(target, self.options.prologue, pixels, 1, images)
+            if k_tile.pairing == STAGED:
+                copies = k_tile.depth - 1
+                words = tile.wn // word_of(geometry) + 2 + copies * (copies + 1) * geometry.columns.dilation
+                found.gpsimd += tile.dn * tile.hn * words * target.gpsimd_ns
+        return found
+
+    def moved(self, parts: int, elements: float, run: float, itemsize: int = 0) -> Busy:
+        """DMA of so many elements of each of some partitions in such runs, of bytes as on chip if not said."""
+        target, item = self.target, itemsize or self.geometry.itemsize
+        dma_ns = min(parts, target.rows_an_engine) * elements / run * target.run_ns(run * item)
+        return Busy(dma=dma_ns, hbm=target.hbm_ns(parts * elements * item, run * item))
+
+    def rows(self, tile: OutTile, k_tile: KTile) -> Busy:
+        """A plane of x of an output tile for a K tile."""
+        geometry, target, item = self.geometry, self.target, self.geometry.hbm_itemsize
+        height, width, parts = tile.hn / geometry.upsample, tile.wn / geometry.upsample, k_tile.cn * k_tile.depth
+        if is_transposed(geometry):
+            num_bytes = height * width * k_tile.cn * item
+            dma_ns = num_bytes * target.byte_ns / (target.dma_engines * target.transpose_rate)
+            # one queue triggers all of them
+            return Busy(dma=max(dma_ns, target.hwdge_again_ns / tile.dn), hbm=num_bytes * target.hbm_byte_ns)
+        run = run_of(height, width, *geometry.x_strides[2:4])
+        if self.row_by_row(k_tile):
+            width = min(geometry.columns.size, folded_width(geometry, k_tile, tile.qn))
+            run = max(1, min(run, width))
+        return self.moved(parts, height * width, run, item)
+
+    def row_by_row(self, k_tile: KTile) -> bool:
+        """Whether rows of x of a K tile come one by one, as zeros lie between them."""
+        columns = self.geometry.columns
+        rest = columns.size - (columns.out - 1) * columns.stride - (columns.taps - 1) * columns.dilation - 1
+        dense = k_tile.depth == 1 and columns.before == 0 and 0 <= rest < columns.stride
+        return k_tile.pairing != STAGED and (k_tile.depth > 1 or k_tile.stores_zeros) and not dense
+
+    def filters(self, m_tile: MTile) -> Busy:
+        """Filters of a K tile of an M tile, in memory order."""
+        geometry, channels = self.geometry, m_tile.k_tiles[0].cn // m_tile.pack
+        if by_input(geometry):
+            return self.moved(m_tile.k_tiles[0].cn, m_tile.kn * self.taps, m_tile.kn * self.taps)
+        whole = geometry.w_strides[3] == 1 and geometry.w_strides[1] == self.taps
+        return self.moved(m_tile.kn, channels * self.taps, channels * self.taps if whole else 1)
+
+    def filters_there_ns(self, m_tile: MTile) -> float:
+        """From a core's start until the first block of an M tile's filters is there."""
+        geometry, target = self.geometry, self.target
+        load_ns = self.filters(m_tile).dma
+        if not by_input(geometry):
+            _, rn, _, sn = tap_blocks(geometry, m_tile.k_tiles[0].cn // m_tile.pack, RAW_BYTES)[0]
+            load_ns *= rn * sn / num_taps(geometry)
+        first_ns = target.static_issue_ns + target.first_packet_ns + target.load_skew_ns
+        return float(first_ns + load_ns + target.dma_done_ns)
+
+    def move_ns(self, m_tile: MTile) -> float:
+        """DMA, to transpose the filters of an M tile within SBUF."""
+        num_bytes = len(m_tile.k_tiles) * self.taps * m_tile.kn * P_MAX * self.geometry.itemsize
+        return float(num_bytes * self.target.byte_ns / (self.target.dma_engines * self.target.transpose_rate_sbuf))
+
+
+def run_of(height: float, width: float, row_step: int, column_step: int) -> float:
+    """Elements of a run of an image of one channel: all, a row, or one."""
+    return 1 if column_step > 1 else max(1, width if row_step > width else height * width)
+
+
+def met_outputs(axis: Axis) -> int:
+    """Outputs that taps meet, each tap's counted."""
+    return int(axis.images * sum(valid_range(axis, tap, 0, axis.out // axis.images)[2] for tap in range(axis.taps)))

@@ -1,0 +1,135 @@
+"""Settings of `implicit_gemm` in order of a bound, for bare kernels and the host, whose search begins with them; and the
+schedule of a config, of which what it leaves open is filled in so."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from ..simulator.timing import Rates
+from ..simulator.timing.target import Target
+from .geometry import Geometry
+from .implicit_gemm import FOLDS, ORDERS, PRODUCTS, SHARDS, X_BYTES, ImplicitGemmSettings
+from .implicit_gemm_bound import Bound
+from .implicit_gemm_channels import ALONE, can_move, can_together
+from .implicit_gemm_outputs import banks_of
+from .implicit_gemm_schedule import Schedule, build
+from .implicit_gemm_unsupported import (
+    config_unsupported,
+    fold_unsupported,
+    loop_unsupported,
+    products_unsupported,
+    room_unsupported,
+    schedule_unsupported,
+)
+from .options import Options
+from .settings import Config, declarations, once_a_config, values_of
+from .tiles import P_MAX, PARTS
+
+#: How much less folded channels must take, and cores that share images, each of which transposes all filters.
+WORTHWHILE, TIE = 0.98, 0.995
+#: Matmuls on zeros: at least, of packed filters, whose transposes none waits for, at most, and more while the first
+#: filters become pairs of fp16; ns until there are zeros.
+WARM_UP, WARM_UP_PACKED, WARM_UP_MOST, WARM_UP_PAIRS, ZEROS_NS = 20, 18, 64, 8, 220.0
+#: Share of the Tensor Engine's time that DMA may take, so that what is needed next is not late; ns until it has
+#: transposed the first block of an M tile's filters: an engine's copy, the trigger, the first packet, the end.
+DMA_SHARE, MOVE_NS = 0.9, 4000.0
+#: Banks of sums of M tiles that are made together, at most: the next ones' begin in others, and filters are transposed
+#: in one.
+TOGETHER_BANKS = 5
+#: Instructions of a core, at most, above which output tiles that are alike are worked on in a loop on the device: the
+#: count is two to four times what there are, and a video decoder's graph has dozens of such kernels.
+LOOP_FROM = 20_000
+#: Bytes per partition of x that are tried: of pairs of planes for sums of frames, and parts for the sums of a norm.
+PAIRS_X_BYTES, NORM_PARTS = (49_152, 40_960, 32_768, 24_576, 16_384, 8192), (1, 2, 4, 8)
+
+
+def plan(geometry: Geometry, options: Options, config: Config, cores: int) -> tuple[Schedule | None, str]:
+    """(the schedule of this on `cores` cores, "") or (None, why not)."""
+    reason = config_unsupported(geometry, options, config)
+    if reason != "":
+        return None, reason
+    schedule = build(geometry, options, ImplicitGemmSettings(**dict(chosen(geometry, config, options, cores) or ())))
+    reason = schedule_unsupported(schedule, cores)
+    return (schedule, "") if reason == "" else (None, reason)
+
+
+@once_a_config
+def chosen(geometry: Geometry, config: Config, options: Options, cores: int) -> Config:
+    """A config with all settings, the candidate of least bound; where none runs, the first that is tried."""
+    found = candidates(Target.of(Rates()), geometry, options, cores, config)
+    return next(found, None) or next(tried(geometry, options, config)).pairs
+
+
+def candidates(target: Target, geometry: Geometry, options: Options, cores: int, config: Config) -> Iterator[Config]:
+    """Complete settings that have the given ones and run, those of the least bound first."""
+    if config_unsupported(geometry, options, config) != "":
+        return
+    given = dict(config or ())
+    if len(given) == len(declarations(ImplicitGemmSettings)):
+        yield ImplicitGemmSettings(**given).pairs
+        return
+    bound, found = Bound(target, geometry, options), dict[Any, tuple[float, Schedule]]()
+    for one in tried(geometry, options, config):
+        schedule = build(geometry, options, one)
+        if (schedule.batches, schedule.items) not in found and room_unsupported(schedule) == "":
+            weight = 1.0 if one.fold == FOLDS[0] else 1 / WORTHWHILE
+            weight /= 1.0 if one.shard == "channels" else TIE
+            found[schedule.batches, schedule.items] = weight * bound.ns(schedule), schedule
+    for _, schedule in sorted(found.values(), key=lambda each: each[0]):
+        settings = completed(bound, schedule, given)
+        if schedule_unsupported(build(geometry, options, settings), cores) == "":
+            yield settings.pairs
+
+
+def tried(geometry: Geometry, options: Options, config: Config) -> Iterator[ImplicitGemmSettings]:
+    """What is folded, how products are taken, what cores share, x of an output tile; other settings plain."""
+    given, shards, sizes = dict(config or ()), SHARDS, (X_BYTES,)
+    if options.epilogue.norm is not None:
+        shards, sizes = ("images",), tuple(X_BYTES // part for part in NORM_PARTS)
+    elif geometry.direct is not None:
+        sizes = PAIRS_X_BYTES
+    plain = {"warmup": 0, "moved": 0, "order": ORDERS[0], "loop": 0, **given}
+    for product, fold in itertools.product(values_of(given, "product", PRODUCTS), values_of(given, "fold", FOLDS)):
+        reason = products_unsupported(geometry, options, product) or fold_unsupported(geometry, options, fold, product)
+        if reason == "" and plain["loop"] > 0:
+            reason = loop_unsupported(geometry, options, plain["loop"], product)
+        pairs = itertools.product(values_of(given, "x_bytes", sizes), values_of(given, "shard", shards))
+        for x_bytes, shard in pairs if reason == "" else ():
+            yield ImplicitGemmSettings(
+                **{**plain, "product": product, "fold": fold, "x_bytes": x_bytes, "shard": shard}
+            )
+
+
+def completed(bound: Bound, schedule: Schedule, given: dict[str, Any]) -> ImplicitGemmSettings:
+    """The settings of a schedule with those that are left open."""
+    geometry, options, target, m_tile = bound.geometry, bound.options, bound.target, schedule.batches[0][0]
+    busy, tile, warmup = bound.cores(schedule)[0], schedule.items[0].out_tile, WARM_UP_PACKED
+    if geometry.packed == 0:
+        idle_ns = (bound.filters_there_ns(m_tile) - ZEROS_NS) * target.half_rate
+        warmup = min(WARM_UP_MOST, int(idle_ns / (P_MAX * target.tensor_column_ns)))
+        warmup = max(WARM_UP if m_tile.k_tiles[0].pairing == ALONE else 0, warmup)
+    if geometry.precision == "fp16x3":
+        warmup += WARM_UP_PAIRS
+    # as many M tiles as DMA has time for, where the sums of one for an output tile take longer than that
+    moved, move_ns = 0, bound.move_ns(m_tile)
+    pixels = tile.zn * tile.pn * tile.qn
+    sums_ns = bound.m_tile(m_tile, pixels, len(banks_of(tile, False)), False).tensor
+    if can_move(geometry) and sums_ns >= MOVE_NS + move_ns:
+        filters_ns = sum(bound.transposing_ns(one) for batch in schedule.batches for one in batch)
+        halves = PARTS if len(schedule.batches) > 1 else 1
+        idle_ns = DMA_SHARE * (busy.tensor - filters_ns / halves) - busy.engines_ns(target)[1]
+        moved = max(0, min(sum(map(len, schedule.batches)) // halves, int(idle_ns / move_ns)))
+    together = busy.engines_ns(target)[1] > busy.tensor and all(
+        len(batch) > 1 and can_together(geometry, batch) and schedule.banks_together(index) <= TOGETHER_BANKS
+        for index, batch in enumerate(schedule.batches)
+    )
+    open_ones = {"warmup": warmup, "moved": moved, "order": ORDERS[together], "loop": 0}
+    chosen = replace(schedule.settings, **{**open_ones, **given})
+    if "loop" not in given and loop_unsupported(geometry, options, 1, chosen.product) == "":
+        # one pair of output tiles where a core takes many instructions without and fewer with it
+        each = [build(geometry, options, replace(chosen, loop=loop)).instructions(PARTS) for loop in (0, 1)]
+        chosen = replace(chosen, loop=int(geometry.times * each[0] > LOOP_FROM and each[1] < each[0]))
+    return chosen
