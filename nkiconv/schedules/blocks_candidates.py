@@ -8,7 +8,7 @@ import functools
 import heapq
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import astuple, fields, replace
+from dataclasses import fields, replace
 from itertools import islice, product
 from typing import Any
 
@@ -41,8 +41,8 @@ from .blocks import (
 from .blocks_schedule import BlocksSchedule, build, clipped_first
 from .blocks_transposes import RUN_BYTES, gang_of, grid_of
 from .cuts import window_of
-from .geometry import Axis, Geometry, num_taps, valid_range
-from .prices import matmul_rates
+from .geometry import Geometry, num_taps
+from .prices import matmul_ns
 from .settings import Config, once_a_config
 from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, div_ceil
 
@@ -102,8 +102,7 @@ def _fitting(
     found = replace(one, warmup=given["warmup"], pixels=given["pixels"])
     counts = (one.buffers, 1) if bound.pixels == TRANSPOSED and "buffers" not in given else (one.buffers,)
     for buffers in counts:
-        names = [field.name for field in fields(found)]
-        config = tuple(zip(names, astuple(replace(found, buffers=buffers)), strict=True))
+        config = replace(found, buffers=buffers).pairs
         if build(geometry, config, bias, cores)[0] is not None:
             return config
     return None
@@ -179,21 +178,18 @@ class BlocksBound:
     def __init__(self, target: Target, geometry: Geometry, source: Geometry, pixels: int, most: int) -> None:
         """geometry: of the blocks; source: of x and gy in memory; pixels: the setting; most: units of a tile."""
         self.target, self.geometry, self.source, self.pixels, self.most = target, geometry, source, pixels, most
-        self.banks, self.valid_range = sum_banks(pixels == TRANSPOSED), (_met(geometry.rows), _met(geometry.columns))
+        self.banks = sum_banks(pixels == TRANSPOSED)
         self.planes = [count for _, count in planes_of(geometry.planes)] if pixels == TRANSPOSED else []
         self.start_ns = target.first_packet_ns + target.load_skew_ns + target.dma_end_ns + target.dma_done_ns
         self.clips = _clips(geometry)
-        self.accumulators = functools.cache(self._accumulators)
+        self._accumulators = functools.cache(self._accumulators_of)
         self.grid = functools.cache(functools.partial(grid_of, source))
         self._bank_ns, self._moved_ns = functools.cache(self._bank_ns_of), functools.cache(self._moved_ns_of)
         self._transposed_ns = functools.cache(self._transposed_ns_of)
 
     def ns(self, one: BlocksSettings) -> float:
         """From the first load to the last store."""
-        accumulators, count = (
-            self.accumulators(one.channels, one.outputs, one.inputs)[0],
-            self.tiles(one) * self.turns(one),
-        )
+        accumulators, count = self.accumulators(one)[0], self.tiles(one) * self.turns(one)
         array_ns, moved_ns, first_ns = self.engines(one)
         if self.pixels == TRANSPOSED:
             last_ns, turn_ns = array_ns / 2 if count == 1 else 0.0, 0.0
@@ -216,7 +212,7 @@ class BlocksBound:
 
     def turns(self, one: BlocksSettings) -> int:
         """Passes of a core."""
-        passes = self.accumulators(one.channels, one.outputs, one.inputs)[1]
+        passes = self.accumulators(one)[1]
         return passes if one.split else div_ceil(passes, PARTS)
 
     def tiles(self, one: BlocksSettings) -> int:
@@ -226,18 +222,15 @@ class BlocksBound:
             units = div_ceil(units_in(self.geometry, one.rows, one.columns), parts)
             return int(div_ceil(units, self.most // one.side))
         planes, rows, columns = self.grid(one.rows, one.columns)
-        each = planes * self._gang(one.rows, one.columns, *self._channels(one))
+        each = planes * self._gang(one)
         return int(div_ceil(sum(div_ceil(count, each) for count in self.planes) * len(rows) * len(columns), parts))
 
     def buffers(self, one: BlocksSettings) -> int:
         """Tiles that are loaded at once: so many that the Tensor Engine does not wait, or as fit; 0 if too few do."""
-        accumulators, sizes = (
-            self.accumulators(one.channels, one.outputs, one.inputs)[0],
-            (one.outputs, one.inputs, one.split),
-        )
+        accumulators, sizes = self.accumulators(one)[0], (one.outputs, one.inputs, one.split)
         size = block_bytes(self.geometry, (one.rows, one.columns), one.channels, sizes, one.side)
         if self.pixels == TRANSPOSED:
-            size *= self._gang(one.rows, one.columns, *self._channels(one))
+            size *= self._gang(one)
             fit, tiles = TRANSPOSED_BYTES // size, self.tiles(one)
             needed, wanted = (tiles, 2 * tiles) if accumulators > self.banks else (1, min(2, tiles))
         else:
@@ -254,11 +247,11 @@ class BlocksBound:
         chunks = min(one.inputs, div_ceil(geometry.C // geometry.groups, one.channels))
         at_once = chunks / div_ceil(chunks, one.side)
         array_ns = self._bank_ns(one.rows, one.columns, one.beside, one.channels, at_once)
-        array_ns *= self.accumulators(one.channels, one.outputs, one.inputs)[0]
+        array_ns *= self.accumulators(one)[0]
         c, k = self._channels(one)
         if self.pixels == TRANSPOSED:
-            transposes_ns, moved_ns, first_ns = self._transposed_ns(one.rows, one.columns, c, k)
-            return array_ns * self._gang(one.rows, one.columns, c, k) + transposes_ns, moved_ns, first_ns
+            transposes_ns, moved_ns, first_ns = self._transposed_ns(one.rows, one.columns, c, k, self._gang(one))
+            return array_ns * self._gang(one) + transposes_ns, moved_ns, first_ns
         # of several row tiles, whole planes come without zeros around them; the last blocks of an axis may be smaller
         whole = self.clips and one.side > 1 and one.beside == 1 and one.rows >= P and one.columns >= Q
         full = P * Q / (div_ceil(P, one.rows) * one.rows * div_ceil(Q, one.columns) * one.columns)
@@ -271,12 +264,15 @@ class BlocksBound:
         of_x = one.channels * div_ceil(one.inputs, one.side)
         return min(self.geometry.C, of_x), min(self.geometry.K, P_MAX * one.outputs)
 
-    def _gang(self, rows: int, columns: int, c: int, k: int) -> int:
+    def _gang(self, one: BlocksSettings) -> int:
         """Blocks of other planes in a unit that is transposed."""
-        return int(gang_of(self.source, self.grid(rows, columns)[0], max(c, k)))
+        return int(gang_of(self.source, self.grid(one.rows, one.columns)[0], max(self._channels(one))))
 
-    def _accumulators(self, channels: int, outputs: int, inputs: int) -> tuple[int, int]:
+    def accumulators(self, one: BlocksSettings) -> tuple[int, int]:
         """Accumulators of a pass, and passes."""
+        return self._accumulators(one.channels, one.outputs, one.inputs)
+
+    def _accumulators_of(self, channels: int, outputs: int, inputs: int) -> tuple[int, int]:
         geometry = self.geometry
         ks, cs = div_ceil(geometry.K // geometry.groups, P_MAX), div_ceil(geometry.C // geometry.groups, channels)
         accumulators = int(accumulators_of_pass(geometry, channels, (outputs, inputs)))
@@ -291,23 +287,14 @@ class BlocksBound:
 
     def _bank_ns_of(self, rows: int, columns: int, beside: int, channels: int, at_once: float) -> float:
         """The Tensor Engine's for a tile and an accumulator, on average: the last output channels may be packed."""
-        geometry, target, units = self.geometry, self.target, self.geometry.planes.out
-        P, Q = geometry.rows.out, geometry.columns.out
-        # taps that meet zeros in all units are left out, as in those of whole planes, and of many planes about
-        seen = self.valid_range[0] if rows >= P or units * div_ceil(Q, columns) >= P_MAX else 1.0
-        seen *= self.valid_range[1] if columns >= Q or units * div_ceil(P, rows) >= P_MAX else 1.0
+        geometry, target = self.geometry, self.target
         found = []
         for _, count in outputs_beside(geometry, beside):
-            width = min(BANK_COLUMNS, taps_beside(geometry, count) * channels) * seen
+            width = float(min(BANK_COLUMNS, taps_beside(geometry, count) * channels))
             # row tiles work at once, each matmul a few columns after the last at least
             width = max(width, at_once * target.row_tile_columns if at_once > 1 else 0)
-            found.append(rows * div_ceil(columns, count) * self._matmul_ns(width) / at_once)
+            found.append(rows * div_ceil(columns, count) * matmul_ns(target, geometry, width) / at_once)
         return float(sum(found) / len(found))
-
-    def _matmul_ns(self, columns: float) -> float:
-        """The Tensor Engine's, at its full rate, for a matmul of so many columns."""
-        column_ns, fixed_ns = matmul_rates(self.target, self.geometry)
-        return max(columns, self.target.matmul_columns_min) * column_ns + fixed_ns
 
     def _moved_ns_of(self, rows: int, columns: int, c: int, k: int, whole: bool) -> tuple[float, float]:
         """DMA's for x and for gy of a tile. whole: whether x's planes come without zeros around them."""
@@ -335,11 +322,11 @@ class BlocksBound:
             return float(max(moved_ns, hbm_ns, self.most // width * target.hwdge_again_ns))
         return float(max(target.rows_an_engine * runs * target.run_ns(size), target.hbm_ns(parts * num_bytes, size)))
 
-    def _transposed_ns_of(self, rows: int, columns: int, c: int, k: int) -> tuple[float, float, float]:
+    def _transposed_ns_of(self, rows: int, columns: int, c: int, k: int, gang: int) -> tuple[float, float, float]:
         """A tile's ns of transposes and of DMA, and ns of the loads before the first product."""
         geometry, item = self.source, self.geometry.itemsize
         planes, some_rows, some_columns = self.grid(rows, columns)
-        gang, array_ns, moved_ns, first_ns = self._gang(rows, columns, c, k), 0.0, 0.0, 0.0
+        array_ns, moved_ns, first_ns = 0.0, 0.0, 0.0
         all_rows, all_columns = rows * some_rows[-1][1], columns * some_columns[-1][1]
         axes, taps = (geometry.rows, geometry.columns), (geometry.rows.taps, geometry.planes.taps)
         of_x = [window_of(axis, n) for axis, n in zip(axes * 2, (rows, columns, all_rows, all_columns), strict=True)]
@@ -391,9 +378,3 @@ def _clips(geometry: Geometry) -> bool:
     one = BlocksSettings(rows.out, columns.out, 1, 1, 1, 1, 2, 1, 0, 0, 0)
     runs = runs_of(rows, rows.out, (0, taps[0])), runs_of(columns, columns.out, (0, taps[1]))
     return clipped_first(geometry, one, runs, taps) is not None
-
-
-def _met(axis: Axis) -> float:
-    """The part of all pairs of an output and a tap along an axis that meet an element, or a zero between elements."""
-    pairs = sum(valid_range(axis, tap, 0, axis.out)[2] for tap in range(axis.taps))
-    return float(min(1.0, pairs * axis.lhs_dilation / (axis.out * axis.taps)))

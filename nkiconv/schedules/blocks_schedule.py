@@ -46,6 +46,7 @@ from .blocks import (
     units_in,
     units_of_tile,
 )
+from .cuts import most_of
 from .geometry import Geometry, instructions_unsupported
 from .settings import Config, once_a_config
 from .tiles import (
@@ -120,11 +121,6 @@ class BlocksSchedule:
         """Columns of taps that the window of a column of gy is further than that of the column before."""
         return self.geometry.columns.stride // self.geometry.columns.dilation
 
-    @property
-    def rounds_banks(self) -> int:
-        """Banks of a round, at most."""
-        return sum_banks(self.transposes is not None)
-
 
 @once_a_config
 def build(geometry: Geometry, config: Config, bias: bool, cores: int) -> tuple[BlocksSchedule | None, str]:
@@ -153,8 +149,9 @@ def _room_unsupported(plan: BlocksSchedule) -> str:
         tiles = one.half if plan.split else len(one.tiles)
         if len(one.rounds) > 1 and tiles * geometry.times > settings.buffers:
             return (
-                f"config buffers={settings.buffers}: {len(one.rounds)} rounds of {plan.rounds_banks} banks need "
-                f"all {tiles} tiles of blocks at once; use as many, or fewer outputs and inputs"
+                f"config buffers={settings.buffers}: {len(one.rounds)} rounds of "
+                f"{sum_banks(plan.transposes is not None)} banks need all {tiles} tiles of blocks at once; use as "
+                f"many, or fewer outputs and inputs"
             )
     if fits_sbuf(needed):
         return ""
@@ -175,15 +172,10 @@ def _scheduled(
     known: dict[tuple[Part, Part], tuple[tuple[Tile, ...], tuple[int, int] | None, Part, Part]] = {}
     passes: list[Pass] = []
     for accumulators in batches_of(geometry, config, bias, min(banks, together)):
-        of_taps = [accumulator for accumulator in accumulators if accumulator.t >= 0]
-        r, s = (
-            _hull([accumulator.r for accumulator in of_taps], (0, 1)),
-            _hull([accumulator.s for accumulator in of_taps], (0, 1)),
-        )
-        c = [
-            _hull([accumulator.c for accumulator in of_taps if accumulator.part == part], (geometry.C, 0))
-            for part in range(config.side)
-        ]
+        of_taps = [one for one in accumulators if one.t >= 0]
+        r, s = _hull([one.r for one in of_taps], (0, 1)), _hull([one.s for one in of_taps], (0, 1))
+        parts = range(config.side)
+        c = tuple(_hull([one.c for one in of_taps if one.part == part], (geometry.C, 0)) for part in parts)
         if (r, s) not in known:
             rows, columns = runs_of(geometry.rows, config.rows, r), runs_of(geometry.columns, config.columns, s)
             tiles = tiles_of_units(planes, rows, columns, most, half if config.split == 1 else 0)
@@ -195,9 +187,10 @@ def _scheduled(
         tiles, clips, h, w = known[r, s]
         each = cut(div_ceil(len(accumulators), config.side), banks // config.side)
         rounds = tuple(tuple(some_of(accumulators, (at * config.side, count * config.side))) for at, count in each)
-        seen = tuple(dict.fromkeys(accumulator.t for accumulator in of_taps))
-        k = _hull([accumulator.k for accumulator in accumulators], (0, 0))
-        passes.append(Pass(rounds, k, tuple(c), r, s, h, w, seen, tiles, div_ceil(half, most), clips))
+        seen, k = tuple(dict.fromkeys(one.t for one in of_taps)), _hull([one.k for one in accumulators], (0, 0))
+        passes.append(Pass(rounds, k, c, r, s, h, w, seen, tiles, div_ceil(half, most), clips))
+    every = [one.h for one in passes], [one.w for one in passes], [part for one in passes for part in one.c]
+    height, width, channels = (max(1, most_of(parts)) for parts in every)
     plan = BlocksSchedule(
         settings=config,
         geometry=geometry,
@@ -206,12 +199,8 @@ def _scheduled(
         passes=tuple(passes),
         split=False,
         windows=config.buffers,
-        x=(
-            max(1, *(one.h[1] for one in passes)),
-            max(1, *(one.w[1] for one in passes)),
-            max(1, *(part[1] for one in passes for part in one.c)),
-        ),
-        k=max(1, *(one.k[1] for one in passes)),
+        x=(height, width, channels),
+        k=max(1, most_of(one.k for one in passes)),
         planes=tuple(dict.fromkeys(t for one in passes for t in one.planes)),
         transposes=None,
     )
@@ -240,14 +229,9 @@ def _with_transposes(plan: BlocksSchedule, planes: Sequence[Part]) -> BlocksSche
             known[taps] = transposes.transposed_tiles(geometry, planes, config, gang, taps)
         passes.append(replace(one, tiles=known[taps], half=div_ceil(len(known[taps]), PARTS)))
     raw_shapes, slab_shape = transposes.buffer_shapes(plan.source, config, passes)
-    found = Transposes(
-        gang=gang,
-        raws=transposes.RAWS,
-        banks=min(PSUM_BANKS - len(accumulators) for one in passes for accumulators in one.rounds),
-        raw_shapes=raw_shapes,
-        slab_shape=slab_shape,
-        bank_shape=transposes.bank_shape(plan.source, passes, gang),
-    )
+    banks = min(PSUM_BANKS - len(accumulators) for one in passes for accumulators in one.rounds)
+    bank_shape = transposes.bank_shape(plan.source, passes, gang)
+    found = Transposes(gang, transposes.RAWS, banks, raw_shapes, slab_shape, bank_shape)
     return replace(plan, passes=tuple(passes), transposes=found)
 
 
@@ -256,16 +240,16 @@ def clipped_first(
 ) -> tuple[int, int] | None:
     """(row, column) of gy whose products write all sums, where zeros around whole planes are left out; else None. runs,
     taps: of rows and of columns."""
-    found = []
-    for axis, some, count, outputs in zip(
-        (geometry.rows, geometry.columns), runs, taps, (max(1, config.rows - 1), config.columns), strict=True
-    ):
+    if config.side == 1 or config.beside > 1:
+        return None
+    found, outputs_of = [], (max(1, config.rows - 1), config.columns)
+    for axis, some, count, outputs in zip((geometry.rows, geometry.columns), runs, taps, outputs_of, strict=True):
         there = some[0].low, some[0].high
         first = first_seen(axis, count, outputs, there)
         seen = taps_seen(first * axis.stride, count, axis.dilation, there)
         if len(some) == 1 and axis.lhs_dilation == 1 and seen == (0, count):
             found.append(first)
-    return (found[0], found[1]) if config.side > 1 and config.beside == 1 and len(found) == 2 else None
+    return (found[0], found[1]) if len(found) == 2 else None
 
 
 def _hull(parts: Sequence[Part], nothing: Part) -> Part:
@@ -284,9 +268,8 @@ def batches_of(geometry: Geometry, config: BlocksSettings, bias: bool, banks: in
     for group in range(geometry.groups):
         for c in cut_at(len(cs), config.inputs):
             for some in cut_at(len(ks), config.outputs):
-                accumulators, biases = _accumulators_of(
-                    geometry, config, group, some_of(ks, some), some_of(cs, c), taps
-                )
+                own_ks, own_cs = some_of(ks, some), some_of(cs, c)
+                accumulators, biases = _accumulators_of(geometry, config, group, own_ks, own_cs, taps)
                 biases = biases if bias and c[0] == 0 else ()
                 if biases and len(accumulators) <= banks < len(accumulators) + len(biases):
                     found.append(biases)
@@ -348,16 +331,16 @@ def tile_bytes(plan: BlocksSchedule) -> tuple[int, int]:
 
 def needed_bytes(plan: BlocksSchedule) -> int:
     """Bytes a partition, at most."""
-    (x_bytes, y_bytes), held, found = tile_bytes(plan), 0, plan.transposes
-    for one in plan.passes:
-        banks = len(one.rounds[0])
-        chains = banks if len(chains_of(plan, one, len(one.tiles))) > 1 else 0
-        # of chains before; of a half of the units, and of the other one
-        held = max(held, (chains + (PARTS * banks if plan.split else 0)) * BANK_BYTES)
+    (x_bytes, y_bytes), found = tile_bytes(plan), plan.transposes
+    # of chains before; of a half of the units, and of the other one
+    chains = [int(len(chains_of(plan, one, len(one.tiles))) > 1) for one in plan.passes]
+    halves = PARTS if plan.split else 0
+    held = max(len(one.rounds[0]) * (more + halves) for one, more in zip(plan.passes, chains, strict=True))
     blocks = plan.gang * (plan.windows * x_bytes + plan.settings.buffers * y_bytes)
-    shapes = None if found is None else (found.raw_shapes, found.slab_shape)
-    others = transposes.transpose_bytes(plan.source, shapes, found.raws) if found and shapes else 0
-    return blocks + others + SUMS_BYTES + held
+    others = 0
+    if found is not None:
+        others = transposes.transpose_bytes(plan.source, (found.raw_shapes, found.slab_shape), found.raws)
+    return blocks + others + SUMS_BYTES + held * BANK_BYTES
 
 
 def instructions(plan: BlocksSchedule, cores: int) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from .blocks import BlocksSettings, Pass, Region, Run, Tile, extent_of
 from .geometry import Axis, Geometry, valid_range
@@ -107,15 +108,14 @@ def transposed_tiles(
     columns = [(q, _run_of(geometry.columns, config.columns, q, taps[1])) for q in some_columns]
     tiles: list[Tile] = []
     for first, total in planes:
-        at = 0
-        while at < total:
-            members = min(gang, total - at)
-            count = min(most, (total - at) // members)
-            for p, of_rows in rows:
-                for q, of_columns in columns:
-                    counts, place = (count, p[1], q[1]), (p[0] * config.rows, q[0] * config.columns)
-                    firsts = [first + at + member * count for member in range(members)]
-                    tiles.append(tuple(Region(0, of_rows, of_columns, z, *place, counts) for z in firsts))
+        at, end = first, first + total
+        while at < end:
+            members = min(gang, end - at)
+            count = min(most, (end - at) // members)
+            firsts = range(at, at + members * count, count)
+            for (p, of_rows), (q, of_columns) in product(rows, columns):
+                place = p[0] * config.rows, q[0] * config.columns, (count, p[1], q[1])
+                tiles.append(tuple(Region(0, of_rows, of_columns, z, *place) for z in firsts))
             at += members * count
     return tuple(tiles)
 
@@ -159,11 +159,10 @@ def buffer_shapes(
     raws: list[tuple[int, ...]] = [(1, 1, 1, 1, 1), (1, 1, 1, 1, 1)]
     slab: tuple[int, ...] = (1, 1, 1, 1)
     for one in passes:
-        for tile in one.tiles:
-            for t in (-1, *one.planes):
-                side, which = side_of(geometry, config, one, tile, t), 1 if t < 0 else 0
-                raws[which] = tuple(map(max, raws[which], side.raw_shape(geometry.itemsize)))
-                slab = tuple(map(max, slab, side.slab_shape))
+        for tile, t in product(one.tiles, (-1, *one.planes)):
+            side, which = side_of(geometry, config, one, tile, t), int(t < 0)
+            raws[which] = tuple(map(max, raws[which], side.raw_shape(geometry.itemsize)))
+            slab = tuple(map(max, slab, side.slab_shape))
     return (raws[0], raws[1]), slab
 
 
@@ -183,12 +182,10 @@ def bank_shape(geometry: Geometry, passes: Sequence[Pass], gang: int) -> tuple[i
 def transpose_instructions(geometry: Geometry, config: BlocksSettings, one: Pass, gang: int, places: int) -> int:
     """Instructions of transposing the tiles of a pass, at most. places: of a bank."""
     total = 0
-    for tile in one.tiles:
-        for t in (-1, *one.planes):
-            side, members = side_of(geometry, config, one, tile, t), len(tile)
-            chunks, pieces = chunks_of(one.k[1] if t < 0 else one.c[0][1], gang), side.pieces(geometry.itemsize)
-            rows, columns = side.rows.extent, side.columns.extent
-            # rows of windows: edges and a copy of each, its transposes, and their way out
-            each = len(pieces) * members * (side.rows.count + 1)
-            total += len(chunks) * (each + rows * (6 + columns + div_ceil(columns, places) * members))
+    for tile, t in product(one.tiles, (-1, *one.planes)):
+        side, chunks = side_of(geometry, config, one, tile, t), chunks_of(one.k[1] if t < 0 else one.c[0][1], gang)
+        rows, columns = side.rows.extent, side.columns.extent
+        # rows of windows: edges and a copy of each, its transposes, and their way out
+        each = len(side.pieces(geometry.itemsize)) * len(tile) * (side.rows.count + 1)
+        total += len(chunks) * (each + rows * (6 + columns + div_ceil(columns, places) * len(tile)))
     return total

@@ -78,7 +78,7 @@ def config_unsupported(geometry: Geometry, config: Config) -> str:
     for name in ("side", "below"):
         if setting(config, name, 1) == 3:
             return f"config {name}=3: the array is cut into 1, 2 or 4 tiles; use one of these"
-    rows, columns, beside = setting(config, "rows", 1), setting(config, "columns", 1), setting(config, "beside", 1)
+    rows, columns, beside = (setting(config, name, 1) for name in ("rows", "columns", "beside"))
     k, parts = geometry.K // geometry.groups * beside, P_MAX // setting(config, "below", 1)
     if geometry.groups % beside > 0:
         return f"config beside={beside}: must divide groups={geometry.groups}, which share products"
@@ -208,28 +208,11 @@ def _scheduled(geometry: Geometry, config: DiagonalsSettings, bias: bool) -> Dia
     accumulators, each = sets * geometry.planes.taps, own * P.taps * Q.taps
     per_bank = min(max(1, BANK_COLUMNS // total), accumulators)
     banks = min(div_ceil(accumulators, per_bank), max(1, READ_MOST // (c * window[0] * window[1] * per_bank)))
-    return DiagonalsSchedule(
-        geometry=geometry,
-        settings=config,
-        bias=bias,
-        k=k,
-        c=c,
-        own=own,
-        window=window,
-        shared=max(0, h[1] - config.rows * config.down * P.stride),
-        h=h,
-        w=w,
-        seen=seen,
-        columns=total,
-        each=each,
-        per_bank=per_bank,
-        per_gather=banks * per_bank,
-        transposed=sets >= max(MANY_SETS, each) and k * config.below * each <= BANK_COLUMNS,
-        tiles=tiles,
-        strips=strips,
-        passes=_passes_of(geometry.groups // config.beside, config),
-        split=config.split == 1 and len(tiles) >= PARTS,
-    )
+    of_windows = window, max(0, h[1] - config.rows * config.down * P.stride), h, w, seen
+    transposed = sets >= max(MANY_SETS, each) and k * config.below * each <= BANK_COLUMNS
+    passes, split = _passes_of(geometry.groups // config.beside, config), config.split == 1 and len(tiles) >= PARTS
+    of_sums = total, each, per_bank, banks * per_bank, transposed
+    return DiagonalsSchedule(geometry, config, bias, k, c, own, *of_windows, *of_sums, tiles, strips, passes, split)
 
 
 def _strips_of_units(
@@ -255,13 +238,11 @@ def _seen_of(runs: Sequence[Run]) -> Part:
 
 def _seen_of_blocks(step: int, count: int, window: int, there: Part) -> Part:
     """(first, how many) elements of the windows of so many blocks of a unit, `step` apart, that are there for any."""
-    low, high = window, 0
-    for index in range(count):
-        first = max(index * step, there[0])
-        end = min(index * step + window, there[0] + there[1])
-        if first < end:
-            low, high = min(low, first - index * step), max(high, end - index * step)
-    return (low, high - low) if low < high else (0, 1)
+    starts = range(0, count * step, step)
+    some = [(max(0, there[0] - at), min(window, sum(there) - at)) for at in starts]
+    some = [(low, high) for low, high in some if low < high] or [(0, 1)]
+    low = min(low for low, _ in some)
+    return low, max(high for _, high in some) - low
 
 
 def _passes_of(groups: int, config: DiagonalsSettings) -> tuple[tuple[Part, ...], ...]:

@@ -12,6 +12,7 @@ import numpy as np
 from ..simulator.timing import Rates
 from ..simulator.timing.target import Target
 from .blocks_schedule import gradient_unsupported
+from .cuts import window_of
 from .diagonals import (
     BUFFERS,
     READ_MOST,
@@ -116,15 +117,11 @@ class DiagonalsBound:
         settings = [{name: int(one[at]) for name, one in rows.items()} for at in found]
         return [(float(ns[at]), DiagonalsSettings(**one)) for at, one in zip(found, settings, strict=True)]
 
-    def window(self, axis: Any, extent: Any) -> Any:
-        """Elements of x around so many outputs."""
-        return (extent - 1) * axis.stride + (axis.taps - 1) * axis.dilation + 1
-
     def sums(self, rows: Any, columns: Any) -> Any:
         """Columns of products of a group and a block: several blocks may see all of a window together."""
         found = self.c
         for axis, extent in ((self.geometry.rows, rows), (self.geometry.columns, columns)):
-            window = self.window(axis, extent)
+            window: Any = window_of(axis, extent)
             found = found * np.where(extent < axis.out, window, np.minimum(window, axis.size))
         return found
 
@@ -225,8 +222,8 @@ class DiagonalsBound:
     def shared_ns(self, t: Table, rows: Any, columns: Any) -> Any:
         """Of the copies of rows of x that a unit shares with that above."""
         geometry, target = self.geometry, self.target
-        count = np.maximum(0, self.window(geometry.rows, rows) - rows * geometry.rows.stride)
-        width = np.minimum(self.window(geometry.columns, columns), geometry.columns.size)
+        count = np.maximum(0, window_of(geometry.rows, rows) - rows * geometry.rows.stride)
+        width = np.minimum(window_of(geometry.columns, columns), geometry.columns.size)
         each_ns = target.vector_16bit_ns if geometry.itemsize == 2 else target.vector_ns
         elements = np.where(t["strips"] > 0, count, 0) * width * t["groups"] * t["beside"] * self.c
         return self.T * elements * each_ns / PARTS
@@ -234,10 +231,10 @@ class DiagonalsBound:
     def moving_ns(self, t: Table, rows: Any, columns: Any) -> Any:
         """Of the DMAs of a step, on average."""
         geometry = self.geometry
-        height = np.minimum(self.window(geometry.rows, rows), geometry.rows.size)
+        height: Any = np.minimum(window_of(geometry.rows, rows), geometry.rows.size)
         strip = ceil(geometry.rows.size, ceil(geometry.rows.out, rows))
         height = np.where(t["strips"] > 0, strip, height)
-        width = np.minimum(self.window(geometry.columns, columns), geometry.columns.size)
+        width = np.minimum(window_of(geometry.columns, columns), geometry.columns.size)
         groups = t["groups"] * t["beside"]
         x = self.dma_ns(height, width, groups * self.c, geometry.columns.size, geometry.C, geometry.x_strides)
         y = self.dma_ns(rows, columns, groups * self.k, geometry.columns.out, geometry.K, geometry.y_strides)
@@ -251,13 +248,10 @@ class DiagonalsBound:
             runs, run = np.where(whole, c, c * h), np.where(whole, h * w, w)
         else:
             runs, run = np.where(whole, h, h * w), np.where(whole, w * c, c)
-        size = run * item
-        least_ns = np.where(size <= target.sure_run_bytes, target.small_run_ns, 0)
-        run_ns = np.maximum(target.element_ns + size * target.byte_ns, least_ns)
-        run_ns = np.where(size <= target.tiny_run_bytes, target.tiny_run_ns, run_ns)
-        byte_ns = target.hbm_long_byte_ns + target.hbm_element_ns / np.maximum(size, target.hbm_run_bytes)
-        hbm_ns = P_MAX * h * w * c * item * byte_ns
-        return np.maximum(target.rows_an_engine * runs * run_ns, hbm_ns)
+        sizes, at = np.unique(run * item, return_inverse=True)
+        run_ns = np.array([target.run_ns(one) for one in sizes.tolist()])[at].reshape(run.shape)
+        hbm_ns = np.array([target.hbm_ns(1.0, one) for one in sizes.tolist()])[at].reshape(run.shape)
+        return np.maximum(target.rows_an_engine * runs * run_ns, P_MAX * h * w * c * item * hbm_ns)
 
     def read_ns(self, t: Table) -> Any:
         """Of the evacuation of a set's products on a row tile, which Vector and Scalar share, or of what GpSimd

@@ -36,20 +36,17 @@ class SkewedSettings(Settings):
     groups: int = count("matmuls of channels of a batch, at most", 1, GROUPS_MAX, near=(half, double))
 
 
-#: ns from the first load to the first products and from the last ones to the end of the last store: HBM is met twice.
-ENDS_NS = 11_000.0
-#: How much longer than its busiest part a group takes.
-TOGETHER = 1.15
+#: ns from the first load to the first products and from the last ones to the end of the last store: HBM is met twice;
+#: how much longer than its busiest part a group takes.
+ENDS_NS, TOGETHER = 11_000.0, 1.15
 #: Bytes of an element of products and sums.
 SUM_BYTES = 4
-#: Without a config: bytes per partition of tiles of x and gy, batches that a core should have.
-TILES_BYTES, CORE_BATCHES = 163_840, 8
+#: Without a config: bytes per partition of tiles of x and gy, batches that a core should have; parts of taps.
+TILES_BYTES, CORE_BATCHES, SHIFTS = 163_840, 8, (4, 6, 8, 12, 16)
 #: Batches whose x and gy are loaded at once; matmuls of 128 columns on zeros before the first others.
 BUFFERS, WARM_UP = 3, 28
 #: Quadrants of partitions, to which sums of as many groups go.
 STACKS = 4
-#: Parts of taps that are tried.
-SHIFTS = (4, 6, 8, 12, 16)
 #: Taps of several units of a bank: positions that share it with them take at most half of it.
 POSITIONS_COLUMNS = BANK_COLUMNS // 2
 
@@ -168,24 +165,21 @@ def candidates(target: Target, geometry: RowGeometry, config: Config) -> list[tu
     if beside or shifts:
         kept = [way for way in ways if beside in (0, way[0]) and shifts in (0, way[1])]
         ways = kept or [(max(1, beside), max(1, shifts))]
-    found = []
-    for way in ways if config_unsupported(geometry, config) == "" else ():
-        one = _with_groups(geometry, config, *way)
-        found.append((skewed_ns(geometry, _scheduled(geometry, one), PARTS, target), one))
+    if config_unsupported(geometry, config):
+        return []
+    tried = [_with_groups(geometry, config, *way) for way in ways]
+    found = [(skewed_ns(geometry, _scheduled(geometry, one), PARTS, target), one) for one in tried]
     return sorted(found, key=lambda each: each[0])
 
 
 def _with_groups(geometry: RowGeometry, config: Config, beside: int, shifts: int) -> SkewedSettings:
     """All settings: as many groups as SBUF holds, and as leave a core some batches."""
     plan = cut_rows(geometry, beside, shifts)
-    each = BUFFERS * plan.bytes * geometry.itemsize + plan.result_bytes
-    groups = min(TILES_BYTES // each, GROUPS_MAX)
-    wanted = div_ceil(geometry.C, PARTS * CORE_BATCHES * beside)
-    if plan.folds > 1:
-        wanted = div_ceil(wanted, STACKS) * STACKS
-    groups = min(groups, wanted)
-    if plan.folds > 1 and groups > STACKS:
-        groups = groups // STACKS * STACKS
+    each, stacks = BUFFERS * plan.bytes * geometry.itemsize + plan.result_bytes, STACKS if plan.folds > 1 else 1
+    wanted = div_ceil(div_ceil(geometry.C, PARTS * CORE_BATCHES * beside), stacks) * stacks
+    groups = min(TILES_BYTES // each, GROUPS_MAX, wanted)
+    if groups > stacks:
+        groups = groups // stacks * stacks
     return SkewedSettings.read(config, beside=beside, shifts=shifts, groups=max(1, groups))
 
 
@@ -250,27 +244,11 @@ def cut_rows(geometry: RowGeometry, beside: int, shifts: int) -> SkewedSchedule:
     taps = div_ceil(span, chunks)
     window = (passes * positions - 1) * stride + (chunks * taps - 1) * dilation + 1
     padded = passes * positions
-    return SkewedSchedule(
-        beside=beside,
-        apart=apart,
-        images=images,
-        tiles=div_ceil(geometry.N, images),
-        first=first,
-        units=units,
-        span=span,
-        unit=unit,
-        positions=positions,
-        passes=passes,
-        folds=folds,
-        part=positions // folds,
-        taps=taps,
-        chunks=chunks,
-        step=step,
-        columns=((positions - 1) * stride + (taps - 1) * dilation) // step + 1,
-        part_columns=((positions // folds - 1) * stride + (taps - 1) * dilation) // step + 1,
-        window=window + window % 2,
-        padded=padded + padded % 2,
-    )
+    part, far = positions // folds, (taps - 1) * dilation
+    columns, part_columns = (((count - 1) * stride + far) // step + 1 for count in (positions, part))
+    of_rows = beside, apart, images, div_ceil(geometry.N, images), first, units, span, unit, positions, passes
+    window, padded = window + window % 2, padded + padded % 2
+    return SkewedSchedule(*of_rows, folds, part, taps, chunks, step, columns, part_columns, window, padded)
 
 
 def needed_bytes(geometry: RowGeometry, plan: SkewedSchedule) -> int:
@@ -289,7 +267,7 @@ def instructions(plan: SkewedSchedule, cores: int) -> int:
 def skewed_ns(geometry: RowGeometry, plan: SkewedSchedule, cores: int, target: Target) -> float:
     """ns of a core at least: the first batch's loads, then matmuls' channels one after the other, each as long as its
     busiest engine."""
-    item, fp32 = geometry.itemsize, geometry.itemsize == SUM_BYTES
+    item, fp32, gy = geometry.itemsize, geometry.itemsize == SUM_BYTES, plan.beside // plan.channels
     # Tensor: products, at half rate where they stream too few columns, and sums of rows
     passes = target.matmul_passes_fp32 if fp32 else 1.0
     column_ns = target.tensor_column_fp32_ns / passes if fp32 else target.tensor_column_ns
@@ -300,15 +278,10 @@ def skewed_ns(geometry: RowGeometry, plan: SkewedSchedule, cores: int, target: T
     if plan.columns * target.half_rate < target.window_work * streamed:
         array_ns /= target.half_rate
     # DMA: runs of units of x and gy; products to HBM and back in step
-    lines, window, rows = (
-        plan.tiles * plan.channels * plan.units * plan.images,
-        min(plan.window, geometry.W),
-        plan.beside,
-    )
-    gy = rows // plan.channels
+    lines, window = plan.tiles * plan.channels * plan.units * plan.images, min(plan.window, geometry.W)
     load_ns = lines * (gy * target.run_ns(plan.unit * item) + target.run_ns(window * item)) / target.dma_engines
     load_ns = max(load_ns, lines * (gy * plan.unit + window) * item * target.hbm_long_byte_ns)
-    rows *= plan.part * plan.chunks
+    rows = plan.beside * plan.part * plan.chunks
     back_ns = plan.part_columns * SUM_BYTES * target.byte_ns + target.run_ns(plan.taps * SUM_BYTES)
     num_bytes = rows * (plan.part_columns + plan.taps) * SUM_BYTES
     dma_ns = load_ns + max(rows * back_ns / target.dma_engines, num_bytes * target.hbm_long_byte_ns)

@@ -56,8 +56,7 @@ def keep_sums(work, sums_sbuf):
 def with_other_half(work, sums_sbuf):
     """A tile of sums with the other half's added, if units are shared; None if it waits for these."""
     if waits(work):
-        keep_sums(work, sums_sbuf)
-        return None
+        return keep_sums(work, sums_sbuf)
     if work.half >= 0:
         nisa.tensor_tensor(dst=sums_sbuf, data1=sums_sbuf, data2=other_sums(work, sums_sbuf), op=nl.add)
     return sums_sbuf

@@ -32,31 +32,25 @@ def is_channels_last(strides):
     return strides[0] == 1
 
 
-def room_of(strides, channels, rows, columns):
+def room_of(strides, channels, rows, columns, units=nl.tile_size.pmax):
     """Shape of a tile of units."""
-    if is_channels_last(strides):
-        return nl.tile_size.pmax, rows, columns, channels
-    return nl.tile_size.pmax, channels, rows, columns
+    return (units, rows, columns, channels) if is_channels_last(strides) else (units, channels, rows, columns)
 
 
 def part_of(tile, strides, units, rows, columns, channels):
-    """Units and channels (first, end), rows and columns (first, end, step) of a tile of units, as its axes are."""
-    (h, h1, h_step), (w, w1, w_step), c = rows, columns, channels
+    """Units, rows, columns and channels, (first, end) or (first, end, step), of a tile of units, as its axes are."""
+    units, rows, columns, channels = (slice(*one) for one in (units, rows, columns, channels))
     if is_channels_last(strides):
-        return tile[units[0] : units[1], h:h1:h_step, w:w1:w_step, c[0] : c[1]]
-    return tile[units[0] : units[1], c[0] : c[1], h:h1:h_step, w:w1:w_step]
+        return tile[units, rows, columns, channels]
+    return tile[units, channels, rows, columns]
 
 
 def clear_y(geometry, piece, tile, y_sbuf, holds, beside=True):
     """Zeros where a unit has fewer rows of gy, or, `beside`, columns. holds: whether loads wait for those before."""
-    inside = piece.rows, piece.columns
-    for region in tile:
-        inside = (
-            min(inside[0], region.rows.extent),
-            min(inside[1], region.columns.extent if beside else piece.columns),
-        )
+    rows = min(piece.rows, *(region.rows.extent for region in tile))
+    columns = min(piece.columns, *(region.columns.extent for region in tile)) if beside else piece.columns
     last = is_channels_last(geometry.y_strides)
-    clear_sides(y_sbuf, last, (0, inside[0]), (0, inside[1]), (piece.rows, piece.columns))
+    clear_sides(y_sbuf, last, (0, rows), (0, columns), (piece.rows, piece.columns))
     if holds:
         hold_loads(y_sbuf, geometry.y_strides, (0, piece.rows), (0, 1))
 
@@ -68,10 +62,8 @@ def clear_x(geometry, piece, tile, x_sbuf, t, holds, beside=True):
     for region in tile:
         low, left = max(low, min(region.rows.low, bottom)), max(left, min(region.columns.low, side))
         high, right = min(high, region.rows.high), min(right, region.columns.high)
-        if (
-            valid_range(geometry.planes, t, region.z, 1)[2] == 0
-            or geometry.rows.lhs_dilation * geometry.columns.lhs_dilation > 1
-        ):
+        is_spread = geometry.rows.lhs_dilation * geometry.columns.lhs_dilation > 1
+        if is_spread or valid_range(geometry.planes, t, region.z, 1)[2] == 0:
             low, high = piece.h[0], piece.h[0]
     low, left = low - piece.h[0], left - piece.w[0]
     inside = (low, max(low, high - piece.h[0])), (left, max(left, right - piece.w[0]))
@@ -83,9 +75,9 @@ def clear_x(geometry, piece, tile, x_sbuf, t, holds, beside=True):
 
 def hold_loads(tile, strides, rows, columns):
     """Have loads of a tile of units, of these rows and columns (first, end), come after those that wait for zeros."""
-    row, column = (rows[0], rows[1], 1), (columns[0], columns[0] + 1, 1)
+    column = columns[0], columns[0] + 1
     for engine in (nisa.engine.vector, nisa.engine.gpsimd) if rows[0] < rows[1] and columns[0] < columns[1] else ():
-        nisa.memset(dst=part_of(tile, strides, (0, tile.shape[0]), row, column, (0, 1)), value=0.0, engine=engine)
+        nisa.memset(dst=part_of(tile, strides, (0, tile.shape[0]), rows, column, (0, 1)), value=0.0, engine=engine)
 
 
 def load_y(work, piece, tile, y_sbuf, rows):
@@ -94,14 +86,10 @@ def load_y(work, piece, tile, y_sbuf, rows):
     for region in tile:
         end, columns = min(rows[1], region.rows.extent), region.columns.extent
         if rows[0] < end:
-            offset, part = (
-                offset_at(strides, (piece.k[0], region.z, region.p + rows[0], region.q)),
-                piece.part + region.part,
-            )
-            pattern = lead_of(region, strides, ((1, 1), (1, 1), (1, 1)))
-            pattern = pattern + free_of(strides, (piece.k[1], end - rows[0], columns))
-            units, k = (part, part + size_of(region.counts)), (0, piece.k[1])
-            into_sbuf = part_of(y_sbuf, strides, units, (rows[0], end, 1), (0, columns, 1), k)
+            offset = offset_at(strides, (piece.k[0], region.z, region.p + rows[0], region.q))
+            pattern = lead_of(region, strides, (1, 1, 1)) + free_of(strides, (piece.k[1], end - rows[0], columns))
+            units = units_at(piece, region)
+            into_sbuf = part_of(y_sbuf, strides, units, (rows[0], end), (0, columns), (0, piece.k[1]))
             copy(into_sbuf, work.operands.w.ap(pattern=pattern, offset=offset))
 
 
@@ -110,7 +98,6 @@ def load_x_of(work, piece, tile, x_sbuf, t, window):
     geometry, strides = work.geometry, work.geometry.x_strides
     planes, rows, columns = geometry.planes, geometry.rows, geometry.columns
     spread = planes.lhs_dilation, rows.lhs_dilation, columns.lhs_dilation
-    steps = (planes.stride, spread[0]), (rows.stride, spread[1]), (columns.stride, spread[2])
     for region in tile:
         plane = valid_range(planes, t, region.z, 1)
         low = region.rows.low + div_ceil(max(0, window[0] - region.rows.low), spread[1]) * spread[1]
@@ -119,51 +106,46 @@ def load_x_of(work, piece, tile, x_sbuf, t, window):
             h = (region.p * rows.stride + piece.r[0] * rows.dilation - rows.before + low) // spread[1]
             w = (region.q * columns.stride + piece.s[0] * columns.dilation - columns.before + left) // spread[2]
             extents = piece.c[1], div_ceil(high - low, spread[1]), div_ceil(right - left, spread[2])
-            pattern = lead_of(region, strides, steps) + free_of(strides, extents)
-            offset, part = offset_at(strides, (piece.c[0], plane[3], h, w)), piece.part + region.part
+            lead = lead_of(region, strides, (planes.stride, rows.stride, columns.stride), spread)
+            offset = offset_at(strides, (piece.c[0], plane[3], h, w))
             row = low - piece.h[0], high - piece.h[0], spread[1]
             column = left - piece.w[0], right - piece.w[0], spread[2]
-            into_sbuf = part_of(x_sbuf, strides, (part, part + size_of(region.counts)), row, column, (0, piece.c[1]))
-            copy(into_sbuf, work.operands.x.ap(pattern=pattern, offset=offset))
+            into_sbuf = part_of(x_sbuf, strides, units_at(piece, region), row, column, (0, piece.c[1]))
+            copy(into_sbuf, work.operands.x.ap(pattern=lead + free_of(strides, extents), offset=offset))
+
+
+def units_at(piece, region):
+    """Partitions (first, end) of the units of a Region."""
+    first = piece.part + region.part
+    return first, first + size_of(region.counts)
 
 
 def free_of(strides, extents):
     """Entries of an access pattern for (channels, rows, columns), in the order of a tile of units."""
-    channels, rows = [strides[0], extents[0]], [strides[2], extents[1]]
-    if is_channels_last(strides):
-        return [rows, [strides[3], extents[2]], channels]
-    return [channels, rows, [strides[3], extents[2]]]
+    channels, rows, columns = [strides[0], extents[0]], [strides[2], extents[1]], [strides[3], extents[2]]
+    return [rows, columns, channels] if is_channels_last(strides) else [channels, rows, columns]
 
 
-def lead_of(region, strides, steps):
-    """Entries of an access pattern for the units of a Region. steps: (stride, lhs_dilation) of each axis."""
-    apart, found = (1, region.rows.apart, region.columns.apart), []
-    for index in range(3):
-        if region.counts[index] > 1:
-            stride, spread = steps[index]
-            found.append([strides[index + 1] * (apart[index] * stride // spread), region.counts[index]])
+def lead_of(region, strides, steps, spread=(1, 1, 1)):
+    """Entries of an access pattern for the units of a Region. steps, spread: stride and lhs_dilation of each axis."""
+    apart = 1, region.rows.apart, region.columns.apart
+    axes = zip(strides[1:4], apart, steps, spread, region.counts)
+    found = [[one * (far * step // by), count] for one, far, step, by, count in axes if count > 1]
     return found if len(found) > 0 else [[1, 1]]
 
 
 def clear_sides(tile, last, rows, columns, sizes):
     """Zeros in a tile of units but for rows and columns (first, end) that all of them load."""
-    parts, each, index = tile.shape[0], tile.shape[3], 0
+    parts, (top, bottom), (left, right), (height, width) = tile.shape[0], rows, columns, sizes
     # those beside rows first, which loads wait for
-    strips = ((rows[0], rows[1], 0, columns[0]), (rows[0], rows[1], columns[1], sizes[1]))
-    strips = strips + ((0, rows[0], 0, sizes[1]), (rows[1], sizes[0], 0, sizes[1]))
-    if last and each % 2 == 0 and tile.dtype != nl.float32:
+    strips = (top, bottom, 0, left), (top, bottom, right, width), (0, top, 0, width), (bottom, height, 0, width)
+    if last and tile.shape[3] % 2 == 0 and tile.dtype != nl.float32:
         # two channels at once
         tile = tile.view(nl.float32)
-        each = each // 2
-    for some in strips:
-        h0, h1, w0, w1 = some
-        if h0 < h1 and w0 < w1:
-            engine = nisa.engine.vector if index % 2 == 0 else nisa.engine.gpsimd
-            index += 1
-            if last:
-                nisa.memset(dst=tile[0:parts, h0:h1, w0:w1, 0:each], value=0.0, engine=engine)
-            else:
-                nisa.memset(dst=tile[0:parts, 0 : tile.shape[1], h0:h1, w0:w1], value=0.0, engine=engine)
+    found = [some for some in strips if some[0] < some[1] and some[2] < some[3]]
+    for index, (h0, h1, w0, w1) in enumerate(found):
+        part = tile[0:parts, h0:h1, w0:w1] if last else tile[0:parts, 0 : tile.shape[1], h0:h1, w0:w1]
+        nisa.memset(dst=part, value=0.0, engine=nisa.engine.gpsimd if index % 2 else nisa.engine.vector)
 
 
 def load_units(work, pieces, tile, into, planes, there, steps):

@@ -114,29 +114,22 @@ def transpose_ahead(work, ahead, feed, products, at, q):
 
 def columns_in(work, some, q):
     """Columns of matmuls of Products from column q of gy on."""
-    accumulator = some.accumulators[some.banks[0]]
-    each = max(
-        nl.tile_size.pmax, accumulator.c[1] * accumulator.r[1] * columns_of(work, accumulator, accumulator.beside)
-    )
-    return div_ceil(work.plan.settings.columns - q, accumulator.beside) * some.banks[1] * each
+    acc = some.accumulators[some.banks[0]]
+    each = max(nl.tile_size.pmax, acc.c[1] * acc.r[1] * columns_of(work, acc, acc.beside))
+    return div_ceil(work.plan.settings.columns - q, acc.beside) * some.banks[1] * each
 
 
 def load_until(work, feed, end):
     """Have the tiles of a Feed below number `end` be loaded."""
-    for index in range(feed.loaded, min(end, len(feed.tiles))):
-        load_blocks(work, feed, index)
-    feed.loaded = max(feed.loaded, min(end, len(feed.tiles)))
+    while feed.loaded < min(end, len(feed.tiles)):
+        load_blocks(work, feed, feed.loaded)
+        feed.loaded += 1
 
 
 def start_sums(work, accumulator):
     """A bank of sums for an accumulator."""
-    outputs, columns = accumulator.beside * accumulator.k[1], columns_of(work, accumulator, accumulator.beside)
-    last = is_channels_last(work.geometry.x_strides)
-    shape = (
-        (outputs, accumulator.r[1], columns, accumulator.c[1])
-        if last
-        else (outputs, accumulator.c[1], accumulator.r[1], columns)
-    )
+    acc, columns = accumulator, columns_of(work, accumulator, accumulator.beside)
+    shape = room_of(work.geometry.x_strides, acc.c[1], acc.r[1], columns, acc.beside * acc.k[1])
     return nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum)
 
 
@@ -168,11 +161,13 @@ def load_blocks(work, feed, index):
     """A Feed's tile into its buffers. Loads into new ones come after those of the first tile, which wait for zeros."""
     of_pass, blocks = feed.tiles[index], blocks_of(feed, index)
     one, tile = of_pass.one, of_pass.tile
-    plan, geometry, settings, pieces = work.plan, work.geometry, work.plan.settings, []
-    for part in range(settings.side):
-        first = part * (nl.tile_size.pmax // settings.side)
-        if part == 0 or one.c[part][1] > 0:
-            pieces.append(Piece(settings.rows, settings.columns, one.k, one.c[part], one.r, one.s, one.h, one.w, first))
+    plan, geometry, settings, size = work.plan, work.geometry, work.plan.settings, (one.r, one.s, one.h, one.w)
+    each = nl.tile_size.pmax // settings.side
+    pieces = [
+        Piece(settings.rows, settings.columns, one.k, c, *size, part * each)
+        for part, c in enumerate(one.c)
+        if part == 0 or c[1] > 0
+    ]
     # which blocks a tile has depends on the taps of its pass
     held, (of_x, of_y) = (of_pass.number, one.r, one.s), blocks.zeros
     for t in one.planes:
@@ -200,37 +195,27 @@ def columns_of(work, accumulator, count):
 def add_products(work, accumulator, acc_psum, feed, some, q, adds):
     """Products of a row and a column of all blocks, and of those beside it, added to an accumulator's sums; all taps of
     the first, then those that meet x in any block."""
+    acc, settings, geometry = accumulator, work.plan.settings, work.geometry
     tile, one, blocks = feed.tiles[some.index], feed.tiles[some.index].one, blocks_of(feed, some.index)
-    first = accumulator.part * (nl.tile_size.pmax // work.plan.settings.side)
-    units = first, first + units_of(tile.tile)
-    k, p = accumulator.k[0] - one.k[0], some.member * work.plan.settings.rows + some.row
-    count, rows, columns = (
-        min(accumulator.beside, work.plan.settings.columns - q),
-        work.geometry.rows,
-        work.geometry.columns,
-    )
+    rows, columns, count = geometry.rows, geometry.columns, min(acc.beside, settings.columns - q)
+    first = acc.part * (nl.tile_size.pmax // settings.side)
+    units, k, p = (first, first + units_of(tile.tile)), acc.k[0] - one.k[0], some.member * settings.rows + some.row
     y_sbuf = of_array(blocks.y, work.operands)
-    stationary = part_of(
-        y_sbuf, work.geometry.y_strides, units, (p, p + 1, 1), (q, q + count, 1), (k, k + accumulator.k[1])
-    )
-    if not is_channels_last(work.geometry.y_strides):
+    stationary = part_of(y_sbuf, geometry.y_strides, units, (p, p + 1), (q, q + count), (k, k + acc.k[1]))
+    if not is_channels_last(geometry.y_strides):
         stationary = stationary.permute((0, 2, 3, 1))
-    h = some.row * rows.stride + (accumulator.r[0] - one.r[0]) * rows.dilation
-    w = q * columns.stride + (accumulator.s[0] - one.s[0]) * columns.dilation
-    r, s = (0, accumulator.r[1]), (0, columns_of(work, accumulator, count))
-    if adds and accumulator.t >= 0:
+    h = some.row * rows.stride + (acc.r[0] - one.r[0]) * rows.dilation
+    w = q * columns.stride + (acc.s[0] - one.s[0]) * columns.dilation
+    r, s = (0, acc.r[1]), (0, columns_of(work, acc, count))
+    if adds and acc.t >= 0:
         seen = tile.inside[some.member]
         r, s = taps_seen(h, r[1], rows.dilation, seen[0]), taps_seen(w, s[1], columns.dilation, seen[1])
     if r[0] == r[1] or s[0] == s[1]:
         return
-    sums = part_of(
-        acc_psum, work.geometry.x_strides, (0, count * accumulator.k[1]), r + (1,), s + (1,), (0, accumulator.c[1])
-    )
-    h += some.member * one.h[1] - one.h[0]
-    moving = moving_of(
-        work, accumulator, (blocks, units, accumulator.c[0] - one.c[accumulator.part][0]), (h, w - one.w[0]), r, s
-    )
-    multiply(sums, stationary, moving, adds, (accumulator.part, work.plan.settings.side))
+    sums = part_of(acc_psum, geometry.x_strides, (0, count * acc.k[1]), r, s, (0, acc.c[1]))
+    place = h + some.member * one.h[1] - one.h[0], w - one.w[0]
+    moving = moving_of(work, acc, (blocks, units, acc.c[0] - one.c[acc.part][0]), place, r, s)
+    multiply(sums, stationary, moving, adds, (acc.part, settings.side))
 
 
 def moving_of(work, accumulator, some, place, r, s):

@@ -3,6 +3,7 @@ over images, and over the positions of a row, in fp32, in an order that the numb
 """
 
 from dataclasses import dataclass
+from itertools import product
 
 from ..._nki import nisa, nl
 from ...schedules.depthwise import RowGeometry
@@ -23,11 +24,9 @@ class Rows(nl.NKIObject):
 def flat_rows(geometry, is_x):
     """Rows of x of a convolution, or of its gy."""
     N, C, size = geometry.N, geometry.C, geometry.W if is_x else geometry.Q
-    n_step, c_step, step = geometry.y_n, geometry.y_c, geometry.y_q
-    if is_x:
-        n_step, c_step, step = geometry.x_n, geometry.x_c, geometry.x_w
-    runs, together = step == 1 or size == 1, N == 1 or C == 1 or n_step == C * c_step
-    if runs and together:
+    x_steps, gy_steps = (geometry.x_n, geometry.x_c, geometry.x_w), (geometry.y_n, geometry.y_c, geometry.y_q)
+    n_step, c_step, step = x_steps if is_x else gy_steps
+    if (step == 1 or size == 1) and (N == 1 or C == 1 or n_step == C * c_step):
         return Rows(row=n_step if C == 1 else c_step, step=step, parts=[])
     part = to_rows((C, N, 1, size), geometry.itemsize, (c_step, n_step, 0, step), 1, N, 0)
     # the other way of a copy has DMA transpose channels, which must be neighbours
@@ -42,8 +41,7 @@ def copy_rows(hbm, rows):
 
 def gradient_geometry(forward, x_rows, gy_rows):
     """The Geometry of the convolution of x with gy: its y are gradients of images, in fp32 where there are several."""
-    several = forward.N > 1
-    C = forward.N * forward.C if several else forward.C
+    several, C = forward.N > 1, forward.N * forward.C
     stride, dilation = forward.dilation, forward.stride if forward.Q > 1 else 1
     reach = (forward.S - 1) * stride + (forward.Q - 1) * dilation + 1 - (forward.W - 1) * forward.lhs_dilation - 1
     return RowGeometry(
@@ -70,21 +68,17 @@ def gradient_geometry(forward, x_rows, gy_rows):
     )
 
 
-#: Bytes a partition of a tile of sums of several images, and of a tile of rows.
-FOLD_BYTES, ROWS_BYTES = 32_768, 16_384
-#: Columns of a piece of sums, at most.
-FOLD_COLUMNS = 512
-#: Tiles of rows, at least.
-ROWS_TILES = 8
+#: Bytes a partition of a tile of sums of several images, and of a tile of rows; columns of a piece of sums, at most;
+#: tiles of rows, at least.
+FOLD_BYTES, ROWS_BYTES, FOLD_COLUMNS, ROWS_TILES = 32_768, 16_384, 512, 8
 
 
 def fold_images(sums_hbm, images, lines, into_hbm, added_hbm):
     """This core's part of fp32 sums [images, lines, elements] over images, and what is added or None, into a tensor in
     HBM. lines: (lines, their length, elements between them there, and in a line)."""
-    (count, length, line_step, step), pieces = lines, []
-    for line in cut_at(count, nl.tile_size.pmax):
-        for column in cut_at(length, max(1, min(FOLD_COLUMNS, FOLD_BYTES // (4 * images)))):
-            pieces.append((line, column))
+    count, length, line_step, step = lines
+    columns = cut_at(length, max(1, min(FOLD_COLUMNS, FOLD_BYTES // (4 * images))))
+    pieces = list(product(cut_at(count, nl.tile_size.pmax), columns))
     for piece in some_of(pieces, share(len(pieces), nl.num_programs(), nl.program_id(0))):
         (line, n), (column, m) = piece
         pattern, offset = [[line_step, n], [step, m]], line * line_step + column * step
@@ -102,12 +96,11 @@ def fold_images(sums_hbm, images, lines, into_hbm, added_hbm):
 
 def sum_of_images(sums_hbm, images, sizes, piece):
     """The sum over images of lines and columns (first, how many) of their sums of these sizes, in SBUF."""
-    found, (line, n), (column, m) = None, piece[0], piece[1]
-    for some in cut_at(images, FOLD_BYTES // 4):
-        count = some[1]
+    found, ((line, n), (column, m)) = None, piece
+    for first, count in cut_at(images, FOLD_BYTES // 4):
         each_sbuf = nl.ndarray((n, count, m), dtype=nl.float32, buffer=nl.sbuf)
         pattern = [[sizes[1], n], [sizes[0] * sizes[1], count], [1, m]]
-        offset = (some[0] * sizes[0] + line) * sizes[1] + column
+        offset = (first * sizes[0] + line) * sizes[1] + column
         copy(each_sbuf, sums_hbm.ap(pattern=pattern, offset=offset))
         while count > 1:
             # the last ones are added to the first ones
@@ -130,14 +123,12 @@ def sum_positions(gy_hbm, geometry, images, db_hbm):
     columns = min(geometry.S, ROWS_BYTES // geometry.itemsize)
     # as many neighbouring rows a partition as fit, and as fill all partitions of both cores several times
     each = min(ROWS_BYTES // (geometry.itemsize * columns), div_ceil(rows, ROWS_TILES * nl.tile_size.pmax))
-    whole, tiles = rows // each, []
-    for some in cut_at(whole, nl.tile_size.pmax):
-        tiles.append((some[0] * each, some[1], each))
+    whole = rows // each
+    tiles = [(first * each, count, each) for first, count in cut_at(whole, nl.tile_size.pmax)]
     if rows % each > 0:
         tiles.append((whole * each, 1, rows % each))
-    first, count = share(len(tiles), nl.num_programs(), nl.program_id(0))
-    for index in range(first, first + count):
-        sum_rows(gy_hbm, geometry, tiles[index], cut_at(geometry.S, columns), sums_hbm)
+    for tile in some_of(tiles, share(len(tiles), nl.num_programs(), nl.program_id(0))):
+        sum_rows(gy_hbm, geometry, tile, cut_at(geometry.S, columns), sums_hbm)
     if images > 1:
         meet(sums_hbm)
         fold_images(sums_hbm, images, (1, rows // images, rows // images, 1), db_hbm, None)
@@ -147,8 +138,7 @@ def sum_rows(gy_hbm, geometry, tile, parts, sums_hbm):
     """Sums of some rows of gy: (first, partitions, rows of each), in parts of their positions."""
     first, count, each = tile
     sums_sbuf = nl.ndarray((count, each, len(parts)), dtype=nl.float32, buffer=nl.sbuf)
-    for part in range(len(parts)):
-        column, length = parts[part]
+    for part, (column, length) in enumerate(parts):
         gy_sbuf = nl.ndarray((count, each, length), dtype=gy_hbm.dtype, buffer=nl.sbuf)
         pattern = [[each * geometry.w_c, count], [geometry.w_c, each], [geometry.w_s, length]]
         copy(gy_sbuf, gy_hbm.ap(pattern=pattern, offset=first * geometry.w_c + column * geometry.w_s))

@@ -4,8 +4,9 @@ from ..._nki import nisa, nl
 from ...schedules.tiles import size_of
 from .._dma import copy
 from .._engines import pick
+from ..conv.regions import offset_at
 from .halves import keep_sums, other_sums, own_part, waits
-from .loads import is_channels_last
+from .loads import is_channels_last, part_of
 
 
 def multiply(dst, stationary, moving, adds, side, below=(0, 1)):
@@ -26,18 +27,14 @@ def multiply(dst, stationary, moving, adds, side, below=(0, 1)):
 
 def place_of_sums(work, accumulator):
     """(tensor in HBM, pattern, offset) of an accumulator's sums there, channels last or first, as in the filter."""
-    strides = work.geometry.w_strides
-    if accumulator.t < 0:
-        return work.bias, [[1, accumulator.k[1]], [1, 1], [1, 1], [1, 1]], accumulator.k[0]
+    acc, strides = accumulator, work.geometry.w_strides
+    if acc.t < 0:
+        return work.bias, [[1, acc.k[1]], [1, 1], [1, 1], [1, 1]], acc.k[0]
     # channels of a group are counted from its first one
-    c, row = (
-        accumulator.c[0] % (work.geometry.C // work.geometry.groups),
-        accumulator.t * work.geometry.rows.taps + accumulator.r[0],
-    )
-    channels, taps = [strides[1], accumulator.c[1]], [[strides[2], accumulator.r[1]], [strides[3], accumulator.s[1]]]
-    pattern = [[strides[0], accumulator.k[1]]] + (taps + [channels] if filters_last(work) else [channels] + taps)
-    offset = accumulator.k[0] * strides[0] + c * strides[1] + row * strides[2] + accumulator.s[0] * strides[3]
-    return work.operands.y, pattern, offset
+    c, row = acc.c[0] % (work.geometry.C // work.geometry.groups), acc.t * work.geometry.rows.taps + acc.r[0]
+    channels, taps = [strides[1], acc.c[1]], [[strides[2], acc.r[1]], [strides[3], acc.s[1]]]
+    pattern = [[strides[0], acc.k[1]]] + (taps + [channels] if filters_last(work) else [channels] + taps)
+    return work.operands.y, pattern, offset_at(strides, (acc.k[0], c, row, acc.s[0]))
 
 
 def filters_last(work):
@@ -49,8 +46,7 @@ def added_sums(work, accumulator, pattern, offset):
     """What an accumulator's sums are added to, None if nothing is."""
     if accumulator.t < 0 or work.added == None:
         return None
-    shape = (pattern[0][1], pattern[1][1], pattern[2][1], pattern[3][1])
-    added_sbuf = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
+    added_sbuf = nl.ndarray([count for _, count in pattern], dtype=nl.float32, buffer=nl.sbuf)
     copy(added_sbuf, work.added.ap(pattern=pattern, offset=offset))
     return added_sbuf
 
@@ -58,8 +54,7 @@ def added_sums(work, accumulator, pattern, offset):
 def store_sums(work, accumulator, acc_psum):
     """An accumulator's sums, in the order of the filter, to HBM."""
     into, pattern, offset = place_of_sums(work, accumulator)
-    shape = (pattern[0][1], pattern[1][1], pattern[2][1], pattern[3][1])
-    found_sbuf = nl.ndarray(shape, dtype=into.dtype, buffer=nl.sbuf)
+    found_sbuf = nl.ndarray([count for _, count in pattern], dtype=into.dtype, buffer=nl.sbuf)
     add_beside(work, accumulator, acc_psum, found_sbuf, added_sums(work, accumulator, pattern, offset))
     copy(into.ap(pattern=pattern, offset=offset), found_sbuf)
 
@@ -67,38 +62,26 @@ def store_sums(work, accumulator, acc_psum):
 def start_joint(work, accumulators):
     """Room for sums of a round's accumulators over a half of the units, which leave for the other core together: (tiles
     [k, columns] in SBUF, of each accumulator (its tile's number, first column, columns))."""
-    sizes, places = [], []
-    for accumulator in accumulators:
-        columns, at = 1 if accumulator.t < 0 else accumulator.c[1] * accumulator.r[1] * accumulator.s[1], 0
-        while at < len(sizes) and sizes[at][0] != accumulator.k[1]:
-            at += 1
-        if at == len(sizes):
-            sizes.append((accumulator.k[1], 0))
-        places.append((at, sizes[at][1], columns))
-        sizes[at] = (accumulator.k[1], sizes[at][1] + columns)
-    tiles = []
-    for size in sizes:
-        tiles.append(nl.ndarray(size, dtype=nl.float32, buffer=nl.sbuf))
-    return tiles, places
+    sizes, places = {}, []
+    for acc in accumulators:
+        columns, first = 1 if acc.t < 0 else acc.c[1] * acc.r[1] * acc.s[1], sizes.setdefault(acc.k[1], 0)
+        places.append((list(sizes).index(acc.k[1]), first, columns))
+        sizes[acc.k[1]] += columns
+    return [nl.ndarray(size, dtype=nl.float32, buffer=nl.sbuf) for size in sizes.items()], places
 
 
 def part_of_joint(work, accumulator, tiles, place):
     """An accumulator's sums among those of a round."""
-    pattern = place_of_sums(work, accumulator)[1]
-    part = tiles[place[0]][0 : accumulator.k[1], place[1] : place[1] + place[2]]
-    return part.reshape((accumulator.k[1], pattern[1][1], pattern[2][1], pattern[3][1]))
+    tile, first, columns = place
+    shape = [count for _, count in place_of_sums(work, accumulator)[1]]
+    return tiles[tile][0 : shape[0], first : first + columns].reshape(shape)
 
 
 def store_joint(work, accumulators, joint):
     """Sums of a round over a half of the units, with the other's, to HBM; or to where they wait for it."""
-    (tiles, places), others = joint, []
-    for tile in tiles:
-        if waits(work):
-            keep_sums(work, tile)
-        else:
-            others.append(other_sums(work, tile))
-    for index in range(0 if waits(work) else len(accumulators)):
-        accumulator, place = accumulators[index], places[index]
+    tiles, places = joint
+    others = [keep_sums(work, tile) if waits(work) else other_sums(work, tile) for tile in tiles]
+    for accumulator, place in () if waits(work) else zip(accumulators, places):
         into, pattern, offset = place_of_sums(work, accumulator)
         mine, other = part_of_joint(work, accumulator, tiles, place), part_of_joint(work, accumulator, others, place)
         added = added_sums(work, accumulator, pattern, offset)
@@ -109,8 +92,8 @@ def store_joint(work, accumulators, joint):
         nisa.tensor_tensor(dst=found_sbuf, data1=mine, data2=other, op=nl.add)
         k = own_part(work, accumulator.k[1])
         if k[1] > 0:
-            part = found_sbuf[k[0] : k[0] + k[1], 0 : mine.shape[1], 0 : mine.shape[2], 0 : mine.shape[3]]
-            copy(into.ap(pattern=[[pattern[0][0], k[1]]] + pattern[1:], offset=offset + k[0] * pattern[0][0]), part)
+            rows, step = [pattern[0][0], k[1]], pattern[0][0]
+            copy(into.ap(pattern=[rows, *pattern[1:]], offset=offset + k[0] * step), found_sbuf[k[0] : k[0] + k[1]])
 
 
 def add_beside(work, accumulator, acc_psum, into_sbuf, added):
@@ -127,12 +110,11 @@ def add_beside(work, accumulator, acc_psum, into_sbuf, added):
 
 def sums_beside(work, accumulator, acc_psum, index):
     """An accumulator's sums of the index-th of the columns of gy that share its matmuls, in the order of the filter."""
-    k, far = index * accumulator.k[1], 0 if accumulator.t < 0 else index * work.plan.further
-    last = accumulator.t >= 0 and filters_last(work)
-    if is_channels_last(work.geometry.x_strides):
-        sums = acc_psum[
-            k : k + accumulator.k[1], 0 : accumulator.r[1], far : far + accumulator.s[1], 0 : accumulator.c[1]
-        ]
-        return sums if last else sums.permute((0, 3, 1, 2))
-    sums = acc_psum[k : k + accumulator.k[1], 0 : accumulator.c[1], 0 : accumulator.r[1], far : far + accumulator.s[1]]
-    return sums.permute((0, 2, 3, 1)) if last else sums
+    acc, strides = accumulator, work.geometry.x_strides
+    k, far = index * acc.k[1], 0 if acc.t < 0 else index * work.plan.further
+    last = acc.t >= 0 and filters_last(work)
+    rows, columns = (0, acc.r[1], 1), (far, far + acc.s[1], 1)
+    sums = part_of(acc_psum, strides, (k, k + acc.k[1]), rows, columns, (0, acc.c[1]))
+    if last == is_channels_last(strides):
+        return sums
+    return sums.permute((0, 2, 3, 1) if last else (0, 3, 1, 2))

@@ -35,25 +35,21 @@ class RawPiece(nl.NKIObject):
 
 def start_transposes(work, buffers):
     """An Ahead of so many buffers of tiles."""
-    plan, operands = work.plan.transposes, work.operands
-    dtypes, raws, slabs, banks, there = [operands.x_dtype, operands.w_dtype], [[], []], [], [], []
-    for which in range(2):
-        for _ in range(plan.raws):
-            raws[which].append(nl.ndarray(plan.raw_shapes[which], dtype=dtypes[which], buffer=nl.sbuf))
-    for _ in range(SLABS):
-        slabs.append(nl.ndarray(plan.slab_shape, dtype=dtypes[0], buffer=nl.sbuf))
-    for _ in range(plan.banks):
-        banks.append(nl.ndarray(plan.bank_shape, dtype=dtypes[0], buffer=nl.psum))
-    for _ in range(buffers):
-        there.append((-1, []))
+    plan, dtypes = work.plan.transposes, (work.operands.x_dtype, work.operands.w_dtype)
+
+    def tiles(count, shape, dtype, buffer=nl.sbuf):
+        return [nl.ndarray(shape, dtype=dtype, buffer=buffer) for _ in range(count)]
+
+    raws = [tiles(plan.raws, shape, dtype) for shape, dtype in zip(plan.raw_shapes, dtypes)]
+    slabs = tiles(SLABS, plan.slab_shape, dtypes[0])
+    banks, there = tiles(plan.banks, plan.bank_shape, dtypes[0], nl.psum), filled(buffers, (-1, []))
     return Ahead(raws=raws, slabs=slabs, banks=banks, taken=[0, 0, 0, 0], zeros=filled(SLABS, None), there=there)
 
 
 def next_of(ahead, kind, buffers):
     """The next buffer of its kind."""
-    found = ahead.taken[kind] % len(buffers)
-    ahead.taken[kind] = ahead.taken[kind] + 1
-    return found
+    ahead.taken[kind] += 1
+    return (ahead.taken[kind] - 1) % len(buffers)
 
 
 def transpose_for(work, ahead, feed, blocks, place, accumulators):
@@ -132,20 +128,19 @@ def load_piece(work, side, piece, hbm):
             if h < h_end and (block < first or block >= last):
                 regions.append((block, 1, h, h - start, h_end - h))
     count = piece.channels[1]
-    for member in range(len(side.firsts)):
-        for region in regions if w < end else []:
-            block, blocks, h, row, rows = region
+    for member, plane in enumerate(side.firsts):
+        for block, blocks, h, row, rows in regions if w < end else []:
             pattern = [[strides[0], count], [strides[1] * side.apart, side.count], [strides[2] * span.step, blocks]]
             pattern = pattern + [[strides[2], rows], [strides[3], end - w]]
-            offset = offset_at(strides, (piece.channels[2], side.firsts[member], h, w))
+            offset = offset_at(strides, (piece.channels[2], plane, h, w))
             load_region(piece.raw, hbm, (member * count, 0, block, row, 0), pattern, offset)
 
 
 def clear_row(work, side, piece, row, tile_sbuf):
     """Zeros where nothing is there of a row of windows."""
-    extent, c = side.rows.extent, piece.channels[0]
-    rows, cn = (row, (work.plan.gang - 1) * extent + row + 1), piece.channels[1]
-    into = tile_sbuf[0 : tile_sbuf.shape[0], rows[0] : rows[1] : extent, 0 : side.columns.extent, c : c + cn]
+    extent, (c, cn, _) = side.rows.extent, piece.channels
+    rows = slice(row, (work.plan.gang - 1) * extent + row + 1, extent)
+    into = tile_sbuf[0 : tile_sbuf.shape[0], rows, 0 : side.columns.extent, c : c + cn]
     nisa.memset(dst=into, value=0.0, engine=nisa.engine.gpsimd)
 
 
@@ -167,10 +162,7 @@ def source_of(work, ahead, side, piece, row):
     if piece.raw == None or blocks[1] == 0:
         return None, 0, None
     source, start = loaded_row(side, piece, row, blocks), span.first - span.loaded[0]
-    edges = []
-    for w in range(span.extent):
-        if not span.holds(w):
-            edges.append(w)
+    edges = [w for w in range(span.extent) if not span.holds(w)]
     width = (span.count - 1) * span.step + span.extent
     if blocks[1] < side.rows.count or 2 * len(edges) * span.count > width:
         return None, 0, row_with_zeros(work, ahead, side, source, start, blocks, None)
@@ -190,8 +182,7 @@ def row_with_zeros(work, ahead, side, source, start, blocks, edges):
     if ahead.zeros[slot] != key:
         ahead.zeros[slot] = key
         strips = strips + [(0, side.rows.count, 0, left), (0, side.rows.count, right, width)]
-    for some in strips:
-        b0, b1, w0, w1 = some
+    for b0, b1, w0, w1 in strips:
         if b0 < b1 and w0 < w1:
             into = slab[0:parts, 0 : side.count, b0:b1, w0:w1]
             nisa.memset(dst=into, value=0.0, engine=nisa.engine.gpsimd)
@@ -203,15 +194,14 @@ def row_with_zeros(work, ahead, side, source, start, blocks, edges):
             count = min(span.count, div_ceil(max(0, right - w), span.step)) - first
             if count > 0:
                 copies.append((w + first * span.step, w + (first + count - 1) * span.step + 1, span.step))
-    for one in copies:
-        w0, w1, step = one
+    for w0, w1, step in copies:
         nisa.tensor_copy(
             dst=slab[0:parts, 0 : side.count, blocks[0] : last, w0:w1:step],
             src=source[0:parts, 0 : side.count, 0 : blocks[1], start + w0 : start + w1 : step],
             engine=nisa.engine.vector,
         )
-        ledger, elements = work.ledger, side.count * blocks[1] * div_ceil(w1 - w0, step)
-        ledger.vector = ledger.vector + START_WORK + elements * copy_work(slab.dtype)
+        elements = side.count * blocks[1] * div_ceil(w1 - w0, step)
+        work.ledger.vector += START_WORK + elements * copy_work(slab.dtype)
     return slab[0:parts, 0 : side.count, 0 : side.rows.count, 0:width]
 
 

@@ -1,11 +1,13 @@
 """The loop of diagonals: units are loaded, blocks multiplied, sums evacuated, gathered, and added up at the end."""
 
 from dataclasses import dataclass
+from itertools import product
 
 from ...._nki import nisa, nl
 from ....schedules.blocks import units_of
+from ....schedules.cuts import put_first
 from ....schedules.diagonals import READS
-from ....schedules.tiles import PARTS, cut_at, share, some_of
+from ....schedules.tiles import PARTS, cut_at, share, size_of, some_of
 from ..._engines import is_16bit, pick
 from ..._warm import warm_up, warm_zeros
 from ...conv.call import of_array
@@ -48,13 +50,11 @@ def run_diagonals(work):
 
 def start_reads(plan):
     """Tiles of sums as evacuated, READS for each tile of rows; zeros where a block's window never sees x."""
-    rows, height, width, found = plan.rows_of_sums, plan.window[0], plan.window[1], []
-    h, w, count = plan.seen[0], plan.seen[1], plan.per_gather * plan.c
+    ((h, hn), (w, wn)), found = plan.seen, []
+    shape = plan.rows_of_sums, plan.per_gather * plan.c, *plan.window
     for _ in range(READS * plan.settings.side):
-        read_sbuf = nl.ndarray((rows, count * height * width), dtype=nl.float32, buffer=nl.sbuf)
-        windows = read_sbuf.reshape((rows, count, height, width))
-        clear_sides(windows, False, (h[0], h[0] + h[1]), (w[0], w[0] + w[1]), plan.window)
-        found.append(read_sbuf)
+        found.append(nl.ndarray((shape[0], size_of(shape[1:])), dtype=nl.float32, buffer=nl.sbuf))
+        clear_sides(found[-1].reshape(shape), False, (h, h + hn), (w, w + wn), plan.window)
     return found
 
 
@@ -67,7 +67,7 @@ def steps_of(plan, passes, tiles):
             first, last = index == begin, index + 1 == begin + count
             # in one buffer nothing is left of the step before
             follows = below and not first and plan.settings.buffers > 1
-            found.append(Step(parts=one, tile=plan.tiles[index], first=first, last=last, strip=strip, follows=follows))
+            found.append(Step(one, plan.tiles[index], first, last, strip, follows))
     return found
 
 
@@ -137,64 +137,53 @@ def load_step(work, steps, index, buffers):
     for t in range(taps):
         clear_x(geometry, whole, step.tile, into.x[t], t, holds, beside)
     clear_y(geometry, whole, step.tile, into.y, holds, beside)
-    pieces, there = [], whole.h[0] + (work.plan.shared if step.follows else 0)
-    for part in range(len(step.parts)):
-        pieces.append(piece_of(work.plan, part, step.parts[part]))
+    there = whole.h[0] + (work.plan.shared if step.follows else 0)
+    pieces = [piece_of(work.plan, part, groups) for part, groups in enumerate(step.parts)]
     load_units(work, pieces, step.tile, into, range(taps), there, bands)
 
 
 def spans_of(work, step):
     """(first partition, end, groups) of a step's units: all tiles of rows at once, if they are full and alike."""
-    size, units, found = nl.tile_size.pmax // work.plan.settings.side, units_of(step.tile), []
+    size, units = nl.tile_size.pmax // work.plan.settings.side, units_of(step.tile)
     if units == size and step.parts[-1][1] == step.parts[0][1]:
         return [(0, len(step.parts) * size, step.parts[0][1])]
-    for part in range(len(step.parts)):
-        found.append((part * size, part * size + units, step.parts[part][1]))
-    return found
+    return [(part * size, part * size + units, groups) for part, (_, groups) in enumerate(step.parts)]
 
 
 def copy_shared(work, step, above, below):
     """Rows of x that a step shares with the one before, from the buffer of that to its own."""
     plan, count, strides = work.plan, work.plan.shared, work.geometry.x_strides
-    into, rows, width = (0, count, 1), (plan.h[1] - count, plan.h[1], 1), plan.w[1]
     for t in range(work.geometry.planes.taps if count > 0 else 0):
-        for span in spans_of(work, step):
-            units, c = (span[0], span[1]), span[2] * plan.c
+        for first, end, groups in spans_of(work, step):
+            some = (0, plan.w[1]), (0, groups * plan.c)
             nisa.tensor_copy(
-                dst=part_of(below.x[t], strides, units, into, (0, width, 1), (0, c)),
-                src=part_of(above.x[t], strides, units, rows, (0, width, 1), (0, c)),
-                engine=pick(work.ledger, count * width * c, is_16bit(work.operands.x_dtype)),
+                dst=part_of(below.x[t], strides, (first, end), (0, count), *some),
+                src=part_of(above.x[t], strides, (first, end), (plan.h[1] - count, plan.h[1]), *some),
+                engine=pick(work.ledger, count * plan.w[1] * groups * plan.c, is_16bit(work.operands.x_dtype)),
             )
 
 
 def start_taps(work, step):
     """Sums of taps [(p, q, k), groups, gathered] of a pass, for each tile of rows."""
-    plan, found = work.plan, []
-    for part in step.parts:
-        shape = (plan.rows_of_sums, work.plan.accumulators_of(part), plan.each)
-        found.append(nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf))
-    return found
+    plan = work.plan
+    shapes = [(plan.rows_of_sums, plan.accumulators_of(part), plan.each) for part in step.parts]
+    return [nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf) for shape in shapes]
 
 
 def products_of(plan, tile):
     """(products of a group in a step, whether the first covers all that there is of a block's window). A product is a
     block of the units: its gy from p, q on; of its window of x rows and columns: `clipped`."""
-    settings, rows, columns, found = plan.settings, plan.geometry.rows, plan.geometry.columns, []
-    covers, extent = False, (0, 0)
-    for region in tile:
-        extent = (max(extent[0], region.rows.extent), max(extent[1], region.columns.extent))
-    for i in range(settings.down):
-        for j in range(settings.across):
-            p, q = i * settings.rows, j * settings.columns
-            h = clipped(p * rows.stride, plan.window[0], plan.h, plan.seen[0])
-            w = clipped(q * columns.stride, plan.window[1], plan.w, plan.seen[1])
-            if p < extent[0] and q < extent[1] and h[1] > 0 and w[1] > 0:
-                one = [(p, q, h, w)]
-                if not covers and (h[1], w[1]) == (plan.seen[0][1], plan.seen[1][1]):
-                    covers, found = True, one + found
-                else:
-                    found = found + one
-    return found, covers
+    settings, geometry = plan.settings, plan.geometry
+    height, width = max(region.rows.extent for region in tile), max(region.columns.extent for region in tile)
+    found = []
+    for p in range(0, min(height, settings.down * settings.rows), settings.rows):
+        for q in range(0, min(width, settings.across * settings.columns), settings.columns):
+            h = clipped(p * geometry.rows.stride, plan.window[0], plan.h, plan.seen[0])
+            w = clipped(q * geometry.columns.stride, plan.window[1], plan.w, plan.seen[1])
+            if h[1] > 0 and w[1] > 0:
+                found.append((p, q, h, w))
+    whole = [at for at, (_, _, h, w) in enumerate(found) if (h[1], w[1]) == (plan.seen[0][1], plan.seen[1][1])]
+    return put_first(found, whole[0]) if whole else found, bool(whole)
 
 
 def clipped(first, count, there, seen):
@@ -227,40 +216,40 @@ def some_accumulators(work, part, some):
 def fill_banks(work, constants, step, there, some, products, reads, into):
     """Sums of accumulators (first, how many), groups and their planes of taps, of each tile of rows; evacuated, `into`
     on."""
-    plan, banks, below, T = work.plan, [], work.plan.settings.below, work.geometry.planes.taps
-    covers = products[1] and (below == 1 or below * plan.positions == nl.tile_size.pmax)
-    for _ in step.parts:
-        banks.append(nl.ndarray((plan.rows_of_sums, plan.per_bank * plan.columns), dtype=nl.float32, buffer=nl.psum))
+    plan, below, T, (each, covers) = work.plan, work.plan.settings.below, work.geometry.planes.taps, products
+    covers = covers and (below == 1 or below * plan.positions == nl.tile_size.pmax)
+    shape, groups = (plan.rows_of_sums, plan.per_bank * plan.columns), [count for _, count in step.parts]
+    banks = [nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum) for _ in step.parts]
+    counts = [some_accumulators(work, part, some) for part in step.parts]
     for index in range(some[1]):
         first = (some[0] + index) // T * below
         # each after the other on other row tiles, which work at once then
-        for part in range(len(step.parts)):
-            whole = covers and first + below <= step.parts[part][1]
-            if index < some_accumulators(work, step.parts[part], some) and not whole:
+        for part, count in enumerate(counts):
+            if index < count and not (covers and first + below <= groups[part]):
                 add_zeros(plan, constants, banks[part], part, index)
-        for number in range(len(products[0])):
-            for group in range(first, first + below):
-                for part in range(len(step.parts)):
-                    groups = step.parts[part][1]
-                    if group < groups:
-                        place = part, group, (some[0] + index) % T, index
-                        adds = number > 0 or not covers or first + below > groups
-                        add_product(work, step, there, products[0][number], banks[part], place, adds)
-    for part in range(len(step.parts)):
-        count = some_accumulators(work, step.parts[part], some)
+        for number, group, part in product(range(len(each)), range(first, first + below), range(len(groups))):
+            if group < groups[part]:
+                place = part, group, (some[0] + index) % T, index
+                adds = number > 0 or not covers or first + below > groups[part]
+                add_product(work, step, there, each[number], banks[part], place, adds)
+    for part, count in enumerate(counts):
         if count > 0:
             read_bank(work, banks[part], reads[part], count, into)
 
 
 def read_bank(work, bank_psum, read_sbuf, count, into):
     """A bank of so many accumulators, evacuated from the `into`-th on."""
-    plan, rows = work.plan, work.plan.rows_of_sums
-    hs, ws, size, width = plan.seen[0], plan.seen[1], plan.window[0] * plan.window[1], plan.window[1]
-    pattern = [[read_sbuf.shape[1], rows], [size, count * plan.c], [width, hs[1]], [1, ws[1]]]
-    sums = bank_psum[0:rows, 0 : count * plan.c * hs[1] * ws[1]]
+    plan, rows, (height, width), ((h, hn), (w, wn)) = (
+        work.plan,
+        work.plan.rows_of_sums,
+        work.plan.window,
+        work.plan.seen,
+    )
+    pattern = [[read_sbuf.shape[1], rows], [height * width, count * plan.c], [width, hn], [1, wn]]
+    sums = bank_psum[0:rows, 0 : count * plan.c * hn * wn]
     nisa.tensor_copy(
-        dst=read_sbuf.ap(pattern=pattern, offset=into * plan.c * size + hs[0] * width + ws[0]),
-        src=sums.reshape((rows, count * plan.c, hs[1], ws[1])),
+        dst=read_sbuf.ap(pattern=pattern, offset=(into * plan.c * height + h) * width + w),
+        src=sums.reshape((rows, count * plan.c, hn, wn)),
         engine=pick(work.ledger, sums.shape[1], False),
     )
 
@@ -274,17 +263,17 @@ def add_zeros(plan, constants, bank_psum, part, index):
     multiply(sums, zeros_sbuf, moving, False, (part, plan.settings.side), (0, plan.settings.below))
 
 
-def add_product(work, step, there, product, bank_psum, place, adds):
+def add_product(work, step, there, one, bank_psum, place, adds):
     """A block's products, added to the sums at a place: (tile of rows, group, plane of taps, number in the bank)."""
     plan, c, k, strides = work.plan, work.plan.c, work.plan.k, (work.geometry.x_strides, work.geometry.y_strides)
-    (p, q, h, w), (part, group, t, index) = product, place
+    (p, q, h, w), (part, group, t, index) = one, place
     first, number = part * (nl.tile_size.pmax // plan.settings.side), group % plan.settings.below
     units, hs, ws = (first, first + units_of(step.tile)), plan.seen[0][1], plan.seen[1][1]
-    rows, columns = (p, p + plan.settings.rows, 1), (q, q + plan.settings.columns, 1)
+    rows, columns = (p, p + plan.settings.rows), (q, q + plan.settings.columns)
     y_sbuf, x_sbuf = of_array(there.y, work.operands), of_array(there.x[t], work.operands)
     stationary = part_of(y_sbuf, strides[1], units, rows, columns, (group * k, (group + 1) * k))
     stationary = stationary if is_channels_last(strides[1]) else stationary.permute((0, 2, 3, 1))
-    rows, columns = (h[0], h[0] + h[1], 1), (w[0], w[0] + w[1], 1)
+    rows, columns = (h[0], h[0] + h[1]), (w[0], w[0] + w[1])
     moving = part_of(x_sbuf, strides[0], units, rows, columns, (group * c, (group + 1) * c))
     moving = moving.permute((0, 3, 1, 2)) if is_channels_last(strides[0]) else moving
     pattern = [[bank_psum.shape[1], plan.positions], [hs * ws, c], [ws, h[1]], [1, w[1]]]

@@ -18,13 +18,14 @@ def store_taps(work, constants, parts, sums):
     """Sums of taps of a pass, over all positions, to HBM."""
     plan = work.plan
     most = nl.tile_size.pmax if plan.transposed else BANK_COLUMNS // plan.each
-    for part in range(len(parts)):
-        sums_sbuf = with_other_half(work, sums[part])
-        if sums_sbuf != None:
-            mine = own_part(work, div_ceil(parts[part][1], plan.settings.below))
-            for t in range(work.geometry.planes.taps):
-                for some in cut_at(mine[1], most):
-                    store_sets(work, constants, sums_sbuf, parts[part], (mine[0] + some[0], some[1]), t)
+    for part, part_sbuf in zip(parts, sums):
+        sums_sbuf, (first, count) = (
+            with_other_half(work, part_sbuf),
+            own_part(work, div_ceil(part[1], plan.settings.below)),
+        )
+        for t in range(work.geometry.planes.taps if sums_sbuf != None else 0):
+            for at, some in cut_at(count, most):
+                store_sets(work, constants, sums_sbuf, part, (first + at, some), t)
 
 
 def store_sets(work, constants, sums_sbuf, part, some, t):
@@ -34,7 +35,7 @@ def store_sets(work, constants, sums_sbuf, part, some, t):
     first, rows, k = some[0] * T + t, plan.rows_of_sums, plan.settings.below * plan.k
     taken_sbuf = sums_sbuf[0:rows, first : first + (some[1] - 1) * T + 1 : T, 0 : plan.each]
     lead = (some[1], k) if plan.transposed else (k, some[1])
-    found_psum = nl.ndarray((lead[0], lead[1], plan.each), dtype=nl.float32, buffer=nl.psum)
+    found_psum = nl.ndarray((*lead, plan.each), dtype=nl.float32, buffer=nl.psum)
     for tap in range(plan.each if plan.transposed else 1):
         nisa.nc_matmul(
             dst=found_psum[0 : lead[0], 0 : lead[1], tap] if plan.transposed else found_psum,
@@ -44,12 +45,11 @@ def store_sets(work, constants, sums_sbuf, part, some, t):
             is_moving_onezero=plan.transposed,
             accumulate=False,
         )
-    into, R, S = work.operands.y, work.geometry.rows.taps, work.geometry.columns.taps
-    found_sbuf = nl.ndarray((lead[0], lead[1], plan.own, R, S), dtype=into.dtype, buffer=nl.sbuf)
+    into, taps = work.operands.y, (work.geometry.rows.taps, work.geometry.columns.taps)
+    found_sbuf = nl.ndarray((*lead, plan.own, *taps), dtype=into.dtype, buffer=nl.sbuf)
     flat_sbuf = found_sbuf.reshape(found_psum.shape)
     if work.added == None:
-        engine = pick(work.ledger, lead[1] * plan.each, False)
-        nisa.tensor_copy(dst=flat_sbuf, src=found_psum, engine=engine)
+        nisa.tensor_copy(dst=flat_sbuf, src=found_psum, engine=pick(work.ledger, lead[1] * plan.each, False))
     else:
         added_sbuf = nl.ndarray(found_sbuf.shape, dtype=nl.float32, buffer=nl.sbuf)
         if part[1] % plan.settings.below > 0:
@@ -62,19 +62,16 @@ def store_sets(work, constants, sums_sbuf, part, some, t):
 def move_filters(work, tile_sbuf, hbm, place, move):
     """Filters of (a part, some of its sets, whose last may have fewer, a plane of taps) to HBM, or from there."""
     plan, strides, (part, some, t) = work.plan, work.geometry.w_strides, place
-    R, S, below, sizes = work.geometry.rows.taps, work.geometry.columns.taps, plan.settings.below, tile_sbuf.shape
+    R, S, below = work.geometry.rows.taps, work.geometry.columns.taps, plan.settings.below
     whole = min(some[1], part[1] // below - some[0])
-    for piece in ((0, whole, below * plan.k), (whole, some[1] - whole, part[1] % below * plan.k)):
-        first, count, k = piece
+    for first, count, k in ((0, whole, below * plan.k), (whole, some[1] - whole, part[1] % below * plan.k)):
         if count > 0:
             sets, channels = [below * plan.k * strides[0], count], [strides[0], k]
             lead = [sets, channels] if plan.transposed else [channels, sets]
             pattern = lead + [[strides[1], plan.own], [strides[2], R], [strides[3], S]]
-            channel = (part[0] + (some[0] + first) * below) * plan.k
-            a, b = ((first, first + count), (0, k)) if plan.transposed else ((0, k), (first, first + count))
-            part_sbuf = tile_sbuf[a[0] : a[1], b[0] : b[1], 0 : sizes[2], 0 : sizes[3], 0 : sizes[4]]
-            offset = channel * strides[0] + t * R * strides[2]
-            move(part_sbuf, hbm, pattern, offset)
+            channel, own = (part[0] + (some[0] + first) * below) * plan.k, slice(first, first + count)
+            part_sbuf = tile_sbuf[own, 0:k] if plan.transposed else tile_sbuf[0:k, own]
+            move(part_sbuf, hbm, pattern, channel * strides[0] + t * R * strides[2])
 
 
 @dataclass
@@ -135,9 +132,9 @@ def add_biases(work, step, y_sbuf, spans, biases_sbuf):
     (first partition, end, groups) of units."""
     settings, strides = work.plan.settings, work.geometry.y_strides
     rows, columns = settings.rows * settings.down, settings.columns * settings.across
-    for span in spans:
-        first, end, count = span[0], span[1], span[2] * work.plan.k
-        data = part_of(y_sbuf, strides, (first, end), (0, rows, 1), (0, columns, 1), (0, count))
+    for first, end, groups in spans:
+        count = groups * work.plan.k
+        data = part_of(y_sbuf, strides, (first, end), (0, rows), (0, columns), (0, count))
         into = biases_sbuf[first:end, 0:count]
         target = into if step.first else nl.ndarray(into.shape, dtype=nl.float32, buffer=nl.sbuf)
         book_vector(work.ledger, rows * columns * count)
@@ -151,19 +148,17 @@ def store_biases(work, step, biases_sbuf, units):
     """Sums of biases over so many units of a pass, to HBM."""
     plan, parts, side, below = work.plan, step.parts, work.plan.settings.side, (0, work.plan.settings.below)
     size = nl.tile_size.pmax // side
-    for some in cut(parts[0][1] * plan.k, BANK_COLUMNS // len(parts)):
+    for k, most in cut(parts[0][1] * plan.k, BANK_COLUMNS // len(parts)):
         # one bank for all tiles of rows
-        sums_psum = nl.ndarray((1, len(parts), some[1]), dtype=nl.float32, buffer=nl.psum)
-        for part in range(len(parts)):
-            first, count = part * size, min(some[1], parts[part][1] * plan.k - some[0])
+        sums_psum = nl.ndarray((1, len(parts), most), dtype=nl.float32, buffer=nl.psum)
+        for part, (group, groups) in enumerate(parts):
+            first, count = part * size, min(most, groups * plan.k - k)
             if count > 0:
-                moving = biases_sbuf[first : first + units, some[0] : some[0] + count]
-                target = sums_psum[0:1, part, 0:count]
+                moving, target = biases_sbuf[first : first + units, k : k + count], sums_psum[0:1, part, 0:count]
                 multiply(target, work.ones_sbuf[first : first + units, 0, 0, 0:1], moving, False, (part, side), below)
                 found_sbuf = nl.ndarray((1, count), dtype=nl.float32, buffer=nl.sbuf)
                 nisa.tensor_copy(dst=found_sbuf, src=target, engine=pick(work.ledger, count, False))
                 whole_sbuf, mine = with_other_half(work, found_sbuf), own_part(work, count)
                 if whole_sbuf != None and mine[1] > 0:
-                    pattern, offset = [[mine[1], 1], [1, mine[1]]], parts[part][0] * plan.k + some[0] + mine[0]
-                    found_sbuf = whole_sbuf[0:1, mine[0] : mine[0] + mine[1]]
-                    copy(work.bias.ap(pattern=pattern, offset=offset), found_sbuf)
+                    into = work.bias.ap(pattern=[[mine[1], 1], [1, mine[1]]], offset=group * plan.k + k + mine[0])
+                    copy(into, whole_sbuf[0:1, mine[0] : mine[0] + mine[1]])

@@ -21,11 +21,12 @@ the time of 128 columns at least. Zeros are multiplied: a NaN or Inf reaches the
 """
 
 from dataclasses import dataclass
+from itertools import product
 
 from ...._nki import nisa, nl
 from ....schedules.depthwise import RowGeometry
 from ....schedules.skewed import WARM_UP, SkewedSchedule
-from ....schedules.tiles import BANK_COLUMNS, QUADRANT, share, some_of
+from ....schedules.tiles import BANK_COLUMNS, QUADRANT, cut_at, share, some_of
 from ..._dma import copy, load, store
 from ..._engines import Ledger, new_ledger, pick
 from ..._masks import keep_between, keep_equal
@@ -33,10 +34,8 @@ from ..._warm import warm_up, warm_zeros
 from ...depthwise_conv1d.free_channels import move_free
 from .loads import load_batch, skewed_tiles
 
-#: Pieces of HBM through which products of batches rotate.
-SKEW_SCRATCH = 6
-#: Banks on their way before the parts of the oldest are added.
-LATE_BANKS = 3
+#: Pieces of HBM through which products of batches rotate; banks on their way before the parts of the oldest are added.
+SKEW_SCRATCH, LATE_BANKS = 6, 3
 #: Batches after that of the products are put in step, and stored.
 STEP_LATE, STORE_LATE = 3, 4
 
@@ -44,7 +43,9 @@ STEP_LATE, STORE_LATE = 3, 4
 @dataclass
 class SkewedWork(nl.NKIObject):
     """What one core has at hand. x, gy: in HBM, with strides along n, c and positions; dw: the result; added: what it
-    is added to, or None. geometry: of the convolution, w_c and w_s those of dw."""
+    is added to, or None. geometry: of the convolution, w_c and w_s those of dw; banks: whose parts are yet to be added,
+    (SkewedBatch, first job, stack, T [(part, r, p), jobs, columns]); sums_psum: of parts of a bank's stacks so far,
+    or None."""
 
     x: object
     gy: object
@@ -56,11 +57,9 @@ class SkewedWork(nl.NKIObject):
     plan: SkewedSchedule
     ledger: Ledger
     scratch: list
-    #: banks whose parts are yet to be added: (SkewedBatch, first job, stack, T [(part, r, p), jobs, columns])
     banks: list
     ones_sbuf: object = None
     folds_sbuf: object = None
-    #: sums of parts of the stacks of a bank so far, or None
     sums_psum: object = None
 
 
@@ -76,19 +75,7 @@ class SkewedBatch(nl.NKIObject):
 def skewed(x, gy, dw, added, strides, geometry, plan):
     """Write dw. strides: of x and of gy along n, c and positions. plan: the SkewedSchedule."""
     batches = some_of(plan.batches, share(len(plan.batches), nl.num_programs(), nl.program_id(0)))
-    work = SkewedWork(
-        x=x,
-        gy=gy,
-        dw=dw,
-        added=added,
-        x_strides=strides[0],
-        gy_strides=strides[1],
-        geometry=geometry,
-        plan=plan,
-        ledger=new_ledger(),
-        scratch=[],
-        banks=[],
-    )
+    work = SkewedWork(x, gy, dw, added, *strides, geometry, plan, ledger=new_ledger(), scratch=[], banks=[])
     warm_up(warm_zeros(), WARM_UP, 1)
     tiles, loaded, in_step = [], 0, []
     for index in range(len(batches) + STORE_LATE):
@@ -112,16 +99,14 @@ def skewed(x, gy, dw, added, strides, geometry, plan):
 
 def start_sums_of_rows(work):
     """Ones [(row, p), row'] where row' = row; of several parts of positions the matrix that adds them; scratch."""
-    plan = work.plan
-    rows = plan.rows_of_sums
+    plan, rows = work.plan, work.plan.rows_of_sums
     work.ones_sbuf = nl.ndarray((rows * plan.part, rows), dtype=nl.float32, buffer=nl.sbuf)
     nisa.memset(dst=work.ones_sbuf, value=1.0)
     keep_between(work.ones_sbuf, [[-plan.part, rows]], plan.part, work.ones_sbuf)
     if plan.folds > 1:
         work.folds_sbuf = matrix_of_parts(plan)
-    for _ in range(SKEW_SCRATCH):
-        size = rows * plan.part * (plan.groups // plan.stacks) * plan.chunks * plan.part_columns
-        work.scratch.append(nl.ndarray((size,), dtype=nl.float32, buffer=nl.private_hbm))
+    size = rows * plan.part * (plan.groups // plan.stacks) * plan.chunks * plan.part_columns
+    work.scratch = [nl.ndarray((size,), dtype=nl.float32, buffer=nl.private_hbm) for _ in range(SKEW_SCRATCH)]
 
 
 def matrix_of_parts(plan):
@@ -144,17 +129,14 @@ def multiply_batch(work, block, tiles, index):
     jobs, each = block.length * plan.chunks, BANK_COLUMNS // plan.columns
     shape = (plan.rows_of_sums * plan.part, jobs, plan.part_columns)
     batch = SkewedBatch(index=index, jobs=jobs, sums_sbuf=nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf))
-    for first in range(0, jobs, each):
-        count = min(each, jobs - first)
+    for first, count in cut_at(jobs, each):
         for stack in range(plan.stacks):
             products_psum = nl.ndarray((rows, count, plan.columns), dtype=nl.float32, buffer=nl.psum)
             for job in range(count):
-                group, chunk = (first + job) // plan.chunks, (first + job) % plan.chunks
+                group, chunk = divmod(first + job, plan.chunks)
                 place = (stack * block.length + group, chunk)
                 multiply_units(work, tiles, place, products_psum[0:rows, job, 0 : plan.columns])
-            parts_sbuf = products_psum
-            if plan.folds > 1:
-                parts_sbuf = align_parts(work, products_psum)
+            parts_sbuf = align_parts(work, products_psum) if plan.folds > 1 else products_psum
             work.banks.append((batch, first, stack, parts_sbuf))
             finish_banks(work, LATE_BANKS if plan.folds > 1 else 0, -1)
 
@@ -182,7 +164,7 @@ def finish_banks(work, most, last):
         count = parts_sbuf.shape[1]
         if len(work.banks) <= most and batch.index > last:
             return
-        work.banks = work.banks[1 : len(work.banks)]
+        work.banks.pop(0)
         if plan.folds > 1:
             if stack == 0:
                 work.sums_psum = nl.ndarray((rows, count, columns), dtype=nl.float32, buffer=nl.psum)
@@ -208,34 +190,26 @@ def finish_banks(work, most, last):
 def multiply_units(work, tiles, place, into_psum):
     """T of (a group, a chunk): all units, a pass for so many of their positions."""
     plan, geometry, x_sbuf, gy_sbuf = work.plan, work.geometry, tiles.x, tiles.gy
-    group, chunk = place
-    lines = plan.channels * plan.units * plan.images
+    (group, chunk), lines = place, plan.channels * plan.units * plan.images
     reach = (plan.columns - 1) * plan.step + 1
-    for tile in range(plan.tiles):
-        for one in range(plan.passes):
-            p = one * plan.positions
-            j = p * geometry.stride + chunk * plan.taps * geometry.dilation
-            stationary = gy_sbuf[0:lines, tile, group, 0 : plan.beside, p : p + plan.positions]
-            if plan.folds > 1:
-                stationary = stationary.reshape_dim(2, (plan.folds, plan.part)).permute((0, 2, 1, 3))
-            nisa.nc_matmul(
-                dst=into_psum,
-                stationary=stationary,
-                moving=x_sbuf[0:lines, tile, group, j : j + reach : plan.step],
-                accumulate=tile + one > 0,
-            )
+    for tile, one in product(range(plan.tiles), range(plan.passes)):
+        p = one * plan.positions
+        j = p * geometry.stride + chunk * plan.taps * geometry.dilation
+        stationary = gy_sbuf[0:lines, tile, group, 0 : plan.beside, p : p + plan.positions]
+        if plan.folds > 1:
+            stationary = stationary.reshape_dim(2, (plan.folds, plan.part)).permute((0, 2, 1, 3))
+        moving = x_sbuf[0:lines, tile, group, j : j + reach : plan.step]
+        nisa.nc_matmul(dst=into_psum, stationary=stationary, moving=moving, accumulate=tile + one > 0)
 
 
 def put_in_step(work, block, index):
     """[(r, p), jobs, taps] of a batch in SBUF: column s of row p is T[p, p stride + s dilation]."""
     plan, geometry, jobs = work.plan, work.geometry, block.length * work.plan.chunks
-    scratch_hbm = work.scratch[index % SKEW_SCRATCH]
-    row = jobs * plan.part_columns
-    rows = plan.rows_of_sums
+    row, rows = jobs * plan.part_columns, plan.rows_of_sums
     in_step_sbuf = nl.ndarray((rows * plan.part, jobs, plan.taps), dtype=nl.float32, buffer=nl.sbuf)
     lines = [[plan.part * row, rows], [row + geometry.stride // plan.step, plan.part]]
     columns = [[plan.part_columns, jobs], [geometry.dilation // plan.step, plan.taps]]
-    copy(in_step_sbuf, scratch_hbm.ap(pattern=lines + columns, offset=0))
+    copy(in_step_sbuf, work.scratch[index % SKEW_SCRATCH].ap(pattern=lines + columns, offset=0))
     return in_step_sbuf
 
 
@@ -246,8 +220,7 @@ def store_batch(work, block, in_step_sbuf):
     rows, jobs, each = beside * plan.part, groups * plan.chunks, BANK_COLUMNS // plan.taps
     dtype = work.dw.dtype if work.added == None else nl.float32
     sums_sbuf = nl.ndarray((beside, jobs, plan.taps), dtype=dtype, buffer=nl.sbuf)
-    for first in range(0, jobs, each):
-        count = min(each, jobs - first)
+    for first, count in cut_at(jobs, each):
         sums_psum = nl.ndarray((beside, count, plan.taps), dtype=nl.float32, buffer=nl.psum)
         nisa.nc_matmul(
             dst=sums_psum,
@@ -277,17 +250,15 @@ def move_gradients(work, tile_sbuf, hbm, block, move):
     if plan.apart == 0:
         move_free(tile_sbuf, hbm, block, 0, (geometry.w_c, geometry.w_s, 0), move)
         return
-    full, rest = geometry.S // plan.span, geometry.S % plan.span
+    full, rest = divmod(geometry.S, plan.span)
     if move == load and (rest > 0 or block.count < plan.stacks * block.length):
         nisa.memset(dst=tile_sbuf, value=0.0)
     for stack in range(plan.stacks):
         before = stack * block.length
         groups = max(0, min(block.length, block.count - before))
-        for part in ((0, full, plan.span), (full, 1, rest)):
-            row, rows, taps = part
+        for row, rows, taps in ((0, full, plan.span), (full, 1, rest)):
             if groups * rows * taps > 0:
                 pattern = [[plan.span * geometry.w_s, rows], [geometry.w_c, groups], [geometry.w_s, taps]]
                 offset = (block.c0 + before) * geometry.w_c + row * plan.span * geometry.w_s
                 first = stack * plan.beside + row
-                part_sbuf = tile_sbuf[first : first + rows, 0:groups, 0:taps]
-                move(part_sbuf, hbm, pattern, offset)
+                move(tile_sbuf[first : first + rows, 0:groups, 0:taps], hbm, pattern, offset)
