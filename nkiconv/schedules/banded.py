@@ -28,12 +28,16 @@ from .depthwise import (
 )
 from .options import PROLOGUE_ARGUMENTS, finish_instructions
 from .settings import SHARDS, Config, Settings, choice, count, double, flag, half, less, more, setting, warm_up
-from .tiles import BANK_BYTES, BANK_COLUMNS, PARTS, cut, cut_into, div_ceil, fits_sbuf
+from .tiles import BANK_BYTES, BANK_COLUMNS, PARTS, cut, cut_at, cut_into, div_ceil, fits_sbuf
 
 #: Bytes of a run below which a row is not cut further: shorter ones take as long.
 RUN_BYTES_LEAST = 64
 #: Bytes a partition of one tile's rows, of its blocks and of its results, each.
 BANDED_TILE_BYTES = 16384
+#: PSUM banks of sums that leave as rows together.
+ROWS_BANKS = 2
+#: Bytes of a partition for each channel while a bias becomes parts of bf16: three numbers of fp32, three parts, twice.
+SPLIT_BIAS_BYTES = 3 * 4 + 2 * 3 * 2
 
 
 def _other(now: bool) -> bool:
@@ -51,7 +55,7 @@ class BandedSettings(Settings):
     algorithm = "banded"
     tried = (
         *("groups", "images", "buffer_groups", "buffers", "scratch", "edge", "streamed", "warmup", "rewarm", "block"),
-        "shard",
+        *("shard", "x_stationary"),
     )
 
     block: int = count(
@@ -74,6 +78,11 @@ class BandedSettings(Settings):
     streamed: int = count("columns of a matmul, at least", 1, PARTITIONS, default=96, near=(half, double))
     warmup: int = warm_up("by shape", most=PARTITIONS, near=(0, 12))
     rewarm: int = count("matmuls on zeros before the first bands", 0, PARTITIONS, near=(0, 12))
+    x_stationary: bool = flag(
+        "whether x is the stationary operand, whose sums are rows, or the bands, whose sums are blocks",
+        default="by shape",
+        near=(_other,),
+    )
 
 
 @dataclass(frozen=True)
@@ -171,16 +180,26 @@ def banded_sbuf_bytes(geometry: RowGeometry, options: Options, blocks: BandedSch
     if gate_of(geometry):  # three tiles instead of two
         rows_in = rows_in * 3 // 2
     rows_out = A * (blocks.out_block * div_ceil(y_width, chunks) + blocks.chunk_columns) * options.epilogue.y_itemsize
+    if blocks.settings.x_stationary:  # a partition has its columns of all groups, and no blocks of sums
+        y_width, spread = 0, PARTITIONS // blocks.images
+        rows_out = A * blocks.groups * blocks.out_block * (blocks.columns // spread + 1) * options.epilogue.y_itemsize
     if options.epilogue.residual != "":
         rows_out = rows_out * 3
     taps = blocks.num_taps * blocks.block
     filters = div_ceil(blocks.groups * A, PARTITIONS) * (taps + blocks.block) * item
     bands = blocks.settings.buffers * blocks.buffer_groups * A * taps * item
     constants = 2 * PARTITIONS * 4 + BANK_COLUMNS * item
-    if geometry.flipped:  # filters as they come, and what turns them
+    if reverses_taps(geometry, blocks.settings):  # filters as they come, and what reverses them
         constants += 2 * (geometry.S + 2 * PARTITIONS) * item
+    if blocks.settings.x_stationary and options.epilogue.bias:
+        constants += SPLIT_BIAS_BYTES * geometry.C
     # sums are of 4 bytes at most
     return constants + bands + 2 * (rows_in + rows_out + filters + rows * (x_width * item + y_width * 4))
+
+
+def reverses_taps(geometry: RowGeometry, settings: BandedSettings) -> bool:
+    """Whether the order of taps changes on their way to the bands."""
+    return geometry.flipped != settings.x_stationary
 
 
 def fits(geometry: RowGeometry, options: Options, blocks: BandedSchedule) -> bool:
@@ -209,6 +228,11 @@ def shape_unsupported(geometry: RowGeometry, options: Options, config: Config) -
         return (
             f"rhs_dilation={geometry.dilation}, stride={geometry.stride}: banded takes one of them above 1; use mixed "
             f"or vector"
+        )
+    if geometry.dilation > 1 and setting(config, "x_stationary", False):
+        return (
+            f"rhs_dilation={geometry.dilation}, config x_stationary=True: blocks of rows are not interleaved; use "
+            f"x_stationary=False"
         )
     if geometry.prologue.asked and options.state:
         return f"{PROLOGUE_ARGUMENTS}: banded takes none behind a state; use mixed or vector"
@@ -310,8 +334,8 @@ def plan_tile(blocks: BandedSchedule, cuts: BandedCuts, g_index: int, n_index: i
     n0, nn = cuts.images[n_index]
     j0, jn = cuts.columns[j_index]
     rows = gn * nn
+    apart, x_stationary = blocks.apart, blocks.settings.x_stationary
     repeats = max(1, min(div_ceil(blocks.settings.streamed, nn * jn), PARTITIONS // (nn * jn)))
-    apart = blocks.apart
     needed = jn + (blocks.num_taps - 1) * apart
     data0 = min(needed, max(0, blocks.first_data - j0))
     datan = max(0, min(needed, blocks.end_data - j0) - data0)
@@ -321,12 +345,15 @@ def plan_tile(blocks: BandedSchedule, cuts: BandedCuts, g_index: int, n_index: i
         rest = blocks.rest_in if j0 + data0 + datan == blocks.end_data else blocks.block * apart
         blocks_in = apart * chunk_blocks(datan // apart, most, blocks, rest)
         chunks_in = div_ceil(datan, blocks_in)
+    most = PARTITIONS // nn if x_stationary else most
     step_out = max(div_ceil(blocks.chunk_columns, blocks.out_block * apart), div_ceil(jn, most * apart))
     step_out = min(jn, step_out * apart)
     chunks_out, blocks_out = div_ceil(jn, step_out), step_out
+    if x_stationary:  # the last chunk has as many blocks as the others
+        needed += chunks_out * step_out - jn
     rest = blocks.rest_out if j0 + jn == blocks.num_columns else blocks.out_block * apart
     last = (jn - apart) % step_out
-    if chunks_out > 1 and last * blocks.out_block + rest < blocks.chunk_columns:
+    if not x_stationary and chunks_out > 1 and last * blocks.out_block + rest < blocks.chunk_columns:
         chunks_out, blocks_out = chunks_out - 1, step_out + last + apart
     return BandedTile(
         g0=g0,
@@ -388,6 +415,11 @@ def sum_spans(tile: BandedTile) -> list[tuple[int, int, int, int]]:
     return [(n, 1, *columns) for n in range(tile.nn) for columns in cut(tile.jn, BANK_COLUMNS)]
 
 
+def row_spans(blocks: BandedSchedule, tile: BandedTile) -> list[Span]:
+    """Output blocks of a chunk whose sums of a group fit a PSUM bank, as rows: (first, how many)."""
+    return cut_at(tile.step_out, BANK_COLUMNS // (blocks.per_group * blocks.out_block))
+
+
 def outs_a_bank(blocks: BandedSchedule, tile: BandedTile) -> int:
     """Block columns of rows that fit one PSUM bank, or half of them all where Vector and Scalar are to share those."""
     most, apart = max(1, BANK_COLUMNS // (blocks.per_group * blocks.out_block)), blocks.apart
@@ -415,7 +447,7 @@ def size_unsupported(geometry: RowGeometry, options: Options, blocks: BandedSche
 def count_banded_instructions(geometry: RowGeometry, options: Options, blocks: BandedSchedule, cores: int) -> int:
     """Most instructions that a core takes."""
     fixed = 64 + blocks.settings.buffers
-    if geometry.flipped:
+    if reverses_taps(geometry, blocks.settings):
         fixed += div_ceil(geometry.C, PARTITIONS) * (FEW_TAPS + 5 * div_ceil(geometry.S, PARTITIONS))
     of_parts = []
     for cuts in (banded_cuts(blocks, geometry, part) for part in range(PARTS)):
@@ -435,4 +467,7 @@ def count_tile(geometry: RowGeometry, options: Options, blocks: BandedSchedule, 
     end = 1 + finish_instructions(options.epilogue)
     count = 32 + 2 * (tile.blocks_in + tile.blocks_out * end) + 8 * (tile.chunks_in + tile.chunks_out)
     count += 2 * gated * tile.chunks_in
+    if blocks.settings.x_stationary:
+        spans = len(row_spans(blocks, tile))
+        return count + tile.gn * (tile.step_out * blocks.num_taps + spans * (1 + end) + blocks.per_group)
     return count + tile.gn * (pieces * (blocks.num_taps + end) + blocks.per_group)

@@ -17,6 +17,7 @@ from ..simulator.timing import Rates
 from ..simulator.timing.target import Target
 from .banded import (
     BANDED_TILE_BYTES,
+    ROWS_BANKS,
     BandedSchedule,
     BandedSettings,
     BandedTile,
@@ -28,12 +29,13 @@ from .banded import (
     is_ragged,
     out_pieces,
     plan_tile,
+    row_spans,
     shape_unsupported,
     size_unsupported,
     sum_spans,
     tile_columns,
 )
-from .depthwise import Options, RowGeometry, arrival_ns, gate_ns, inputs_of, part_most, shards_of
+from .depthwise import Options, RowGeometry, arrival_ns, gate_ns, gate_of, inputs_of, part_most, shards_of
 from .engines import Engines
 from .settings import Config, declarations, descended
 from .tiles import BANK_COLUMNS, PARTS, div_ceil
@@ -63,7 +65,12 @@ SCRATCH_BELOW = 1.5
 #: Sizes and shards whose other settings are tried, and how far from the best of them the others may be; settings that
 #: are what a start has: of the others a bound tells which take less.
 REFINED, NEAR = 3, 1.3
-KEPT = frozenset(("block", "shard", "buffers", "buffer_groups", "streamed", "warmup", "rewarm"))
+KEPT = frozenset(("block", "shard", "buffers", "buffer_groups", "streamed", "warmup", "rewarm", "x_stationary"))
+#: Bytes of a run of results from which x may be stationary, and tiles of a core then, twice as many with a factor of x,
+#: which is one more stage; they are alike, as each hides the stages of others.
+ROW_BYTES, ROW_TILES = 128, 8
+#: What it takes beyond this bound then, as sums leave each bank through Scalar and Vector before the next may begin.
+ROW_WAITS = 1.1
 
 
 def banded_settings(
@@ -86,7 +93,7 @@ def candidates(
     other changed for what takes less; the least first."""
     found = starts(geometry, options, config, target)
     near = {one: ns for one, ns in found if ns <= NEAR * found[0][1]}
-    for one in [one for one in list(near)[:REFINED] if near[one] < float("inf")]:
+    for one in [one for one in list(near)[:REFINED] if near[one] < float("inf") and not one.x_stationary]:
         near |= descended(
             one,
             lambda other: ns_of(geometry, options, other, target),
@@ -103,10 +110,12 @@ def starts(
     """Settings, and ns, of the sizes and shards that a config leaves open, the least first; where none fits SBUF, with
     the smallest tiles and buffers."""
     given = dict(config or ())
+    ways = [False, True] if takes_rows(geometry, options) else [False]
     found = [
-        filled(geometry, target, given, size, shard)
+        filled(geometry, target, given, size, shard, x_stationary)
         for size in ([given["block"]] if "block" in given else blocks_of(geometry.stride))
         for shard in ([given["shard"]] if "shard" in given else shards_for(geometry, size))
+        for x_stationary in ([given["x_stationary"]] if "x_stationary" in given else ways)
     ]
     for some in (found, [replace(one, **{**SMALLEST, **given}) for one in found]):
         priced = [(one, ns_of(geometry, options, one, target)) for one in some]
@@ -179,8 +188,18 @@ def shards_for(geometry: RowGeometry, block: int) -> list[str]:
     return [*found, "columns"] if not found or num_columns >= PARTS else found
 
 
-def filled(geometry: RowGeometry, target: Target, given: Mapping[str, Any], block: int, shard: str) -> BandedSettings:
-    """All settings of a block and a shard: those given, and what goes with them."""
+def takes_rows(geometry: RowGeometry, options: Options) -> bool:
+    """Whether x may be stationary: results of all images fill the partitions with runs that are not too short, and
+    Scalar and Vector have a gate or an activation to do besides the second pass over sums that it saves. A search tries
+    it elsewhere too."""
+    is_long = geometry.N * geometry.Q * options.epilogue.y_itemsize >= ROW_BYTES * PARTITIONS
+    return geometry.dilation == 1 and is_long and (gate_of(geometry) != "" or options.epilogue.activation != "")
+
+
+def filled(
+    geometry: RowGeometry, target: Target, given: Mapping[str, Any], block: int, shard: str, x_stationary: bool
+) -> BandedSettings:
+    """All settings of sizes and a shard: those given, and what goes with them."""
     item = geometry.itemsize
     per_group, num_taps, num_groups, num_columns = block_counts(geometry, block)
     images = max(1, min(geometry.N, BANK_COLUMNS // num_columns, PARTITIONS // given.get("groups", 1)))
@@ -194,6 +213,8 @@ def filled(geometry: RowGeometry, target: Target, given: Mapping[str, Any], bloc
     groups = max(div_ceil(core_groups, TILES), rows // max(1, row_bytes // RUN_BYTES_MIN))
     tile_groups = BANDED_TILE_BYTES // (images * (columns + num_taps) * item)
     groups = max(1, min(groups, rows // max(1, row_bytes // RUN_BYTES), tile_groups, rows))
+    if x_stationary:
+        groups = min(groups, max(1, core_groups // (inputs_of(geometry) * ROW_TILES)))
     groups = min(given.get("groups", groups), core_groups if shard == "channels" else num_groups)
 
     bands_ns = core_groups * div_ceil(geometry.N, images) * group_ns
@@ -210,10 +231,11 @@ def filled(geometry: RowGeometry, target: Target, given: Mapping[str, Any], bloc
         buffer_groups=min(groups, max(1, min(lasting, BAND_BYTES // (band_bytes * BUFFERS)))),
         buffers=max(1, min(buffers, 2 * BAND_BYTES // band_bytes)),
         scratch=scratch,
-        edge=EDGE if div_ceil(core_groups, groups) > 2 else 0,
+        edge=EDGE if div_ceil(core_groups, groups) > 2 and not x_stationary else 0,
         streamed=STREAMED_LONG if bands_ns > STREAMED_NS else STREAMED,
         warmup=warmup,
         rewarm=min(warmup, REWARM),
+        x_stationary=x_stationary,
     )
     return replace(found, **given)
 
@@ -307,7 +329,7 @@ def bound_ns(geometry: RowGeometry, options: Options, blocks: BandedSchedule, ta
         slow_ns = max(0.0, min(full_at - start_ns, work_ns / target.half_rate))
         work_ns += slow_ns * (1 - target.half_rate)
     busy_ns: float = sum(max(0.0, one) ** POWER for one in (work_ns, *others)) ** (1 / POWER)
-    return start_ns + busy_ns + end_ns
+    return (start_ns + busy_ns + end_ns) * (ROW_WAITS if settings.x_stationary else 1.0)
 
 
 def _tiles(geometry: RowGeometry, blocks: BandedSchedule) -> list[tuple[BandedTile, float]]:
@@ -339,27 +361,36 @@ def _work(geometry: RowGeometry, options: Options, blocks: BandedSchedule, tile:
     size, channels = blocks.num_taps * blocks.block, min(blocks.per_group, geometry.C)
     rows, width = tile.chunks_in * tile.rows, blocks.per_group * blocks.out_block
     valid_range = max(1, min(blocks.num_taps, tile.data0 + tile.datan) - max(0, tile.data0 - tile.jn + 1))
-    spans = sum_spans(tile)
-    moved = [tile.repeats * tile.nn * tile.jn] if len(spans) == 1 else [jn for _, _, _, jn in spans]
-    slots = BANK_COLUMNS // moved[0] if len(spans) == 1 else 1
     rows_in = tile.blocks_in * (max(least, rows) * in_ns + target.matmul_ns)
+    x, pieces_in, pieces_out = tile.blocks_in * rows, in_pieces(geometry, tile), out_pieces(blocks, tile)
+    if settings.x_stationary:
+        banks, moved, slots = len(row_spans(blocks, tile)), [width] * tile.step_out, ROWS_BANKS
+        valid_range, rows_out, pieces_out = blocks.num_taps, 0.0, 0
+        sums, y = tile.gn * tile.step_out * width, 0
+        out_rows, run_out = tile.chunks_out * tile.nn, tile.step_out * blocks.out_block
+        y_runs = channels * tile.gn
+    else:
+        spans = sum_spans(tile)
+        banks = len(spans)
+        moved = [tile.repeats * tile.nn * tile.jn] if banks == 1 else [jn for _, _, _, jn in spans]
+        slots = BANK_COLUMNS // moved[0] if banks == 1 else 1
+        rows_out = tile.blocks_out * (max(least, width) * out_ns + target.matmul_ns)
+        sums, y = tile.gn * tile.nn * tile.jn, tile.blocks_out * width
+        out_rows, run_out, y_runs = tile.chunks_out * tile.rows, tile.blocks_out * blocks.out_block, channels
     products = tile.gn * valid_range * sum(max(least, columns) * column_ns + fixed_ns for columns in moved)
-    rows_out = tile.blocks_out * (max(least, width) * out_ns + target.matmul_ns)
-    streamed = (
-        tile.gn * valid_range * sum(moved) * column_ns
-        + tile.blocks_in * rows * in_ns
-        + tile.blocks_out * width * out_ns
-    )
-    pieces_in, pieces_out = in_pieces(geometry, tile), out_pieces(blocks, tile)
-    reads = pieces_in + pieces_out + len(spans) * (tile.gn if epilogue.bias else div_ceil(tile.gn, slots))
-    x, sums, y = tile.blocks_in * rows, tile.gn * tile.nn * tile.jn, tile.blocks_out * width
+    streamed = tile.gn * valid_range * sum(moved) * column_ns + tile.blocks_in * rows * in_ns
+    streamed += tile.blocks_out * width * out_ns if y else 0.0
+    if settings.x_stationary and epilogue.bias:  # products with ones
+        products += sums * target.tensor_column_ns + tile.gn * banks * target.matmul_ns
+    alone = epilogue.bias and not settings.x_stationary
+    reads = pieces_in + pieces_out + banks * (tile.gn if alone else div_ceil(tile.gn, slots))
     stall = target.matmul_done_ns + 2 * target.hop_ns + target.vector_done_ns + target.vector_fixed_psum_ns
     stall += min(slots, tile.gn) * sum(moved) / tile.repeats * target.vector_ns / 2
     run_in = max(1, min(tile.blocks_in * blocks.block, geometry.W))
-    run_out = max(1, min(tile.blocks_out * blocks.out_block, geometry.Q))
-    out_rows, engines, bands = tile.chunks_out * tile.rows, Engines(target), tile.gn * target.rows_an_engine
+    run_out = max(1, min(run_out, geometry.Q))
+    engines, bands = Engines(target), tile.gn * target.rows_an_engine
     row_ns, num_bytes = channels * target.row_ns(run_in, geometry.x_w, item), rows * channels * run_in * item
-    y_ns = channels * target.row_ns(run_out, geometry.y_q, epilogue.y_itemsize)
+    y_ns = y_runs * target.row_ns(run_out, geometry.y_q, epilogue.y_itemsize)
     bands_ns, triggers = bands * target.run_ns(size * item), channels * tile.gn
     if settings.scratch:
         bands_bytes = tile.gn * blocks.per_group * blocks.block * size * item
@@ -379,7 +410,7 @@ def _work(geometry: RowGeometry, options: Options, blocks: BandedSchedule, tile:
         + reads * target.vector_fixed_psum_ns,
         scalar=(x + sums + y) * target.scalar_ns + x * arrival_ns(geometry, target) + reads * target.scalar_fixed_ns,
         load=inputs_of(geometry) * engines.busy_ns(rows, row_ns, num_bytes) if tile.datan else 0.0,
-        store=engines.busy_ns(out_rows, y_ns, out_rows * channels * run_out * epilogue.y_itemsize),
+        store=engines.busy_ns(out_rows, y_ns, out_rows * y_runs * run_out * epilogue.y_itemsize),
         bands=bands_ns,
         triggers=triggers * target.static_issue_ns,
     )

@@ -3,6 +3,7 @@
 import functools
 import re
 
+import numpy as np
 import pytest
 from depthwise import EDGE, Row, loads, row_of, trace
 from epilogue import (
@@ -18,8 +19,10 @@ from epilogue import (
     refused,
 )
 
+from nkiconv import depthwise_conv1d
 from nkiconv.planner.cost.algorithm import Shape, pairs_of
 from nkiconv.planner.cost.depthwise_conv1d.banded import ALGORITHM
+from nkiconv.problem import DTYPES
 from nkiconv.schedules.banded import build
 from nkiconv.schedules.banded_rule import banded_settings
 from nkiconv.simulator.memory import SBUF
@@ -89,6 +92,43 @@ def test_every_setting_gives_the_same_sums(why, config):
     check(row(why).problem("bf16"), PLAIN, 3, whole=True, algorithm="banded", config=config)
 
 
+#: x is the stationary operand.
+ROWWISE = (("x_stationary", True),)
+
+
+@pytest.mark.cover(12)
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize("row", [row for row in ROWS if row.dilation == 1], ids=lambda row: row.id)
+def test_exact_where_x_is_stationary(row, dtype):
+    check(row.problem(dtype), PLAIN, 9, whole=True, algorithm="banded", config=ROWWISE)
+
+
+@pytest.mark.cover(8)
+@pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: request.id)
+@pytest.mark.parametrize("why", ["images share matmuls", "odd channels, causal", "stride 3"])
+def test_epilogues_where_x_is_stationary(why, request_):
+    check(row(why).problem("bf16"), request_, 10, whole=True, algorithm="banded", config=ROWWISE)
+
+
+def test_all_digits_of_a_bias_are_added_where_x_is_stationary():
+    rng = np.random.default_rng(11)
+    x, w, bias = np.zeros((2, 9, 300)), rng.standard_normal((9, 31)), rng.standard_normal(9).astype(np.float32)
+    bf16 = {"x": x.astype(DTYPES["bf16"]), "w": w.astype(DTYPES["bf16"])}
+    y = depthwise_conv1d(**bf16, bias=bias, out_dtype="fp32", algorithm="banded", config=ROWWISE)
+    assert (y == bias[:, None]).all()
+
+
+def test_a_bias_of_many_channels_counts_as_memory():
+    problem, asked = Row("many channels", 1, 12_000, 40, 9).problem("bf16"), Request(bias="fp32")
+    assert "bytes per partition" in reason_to_refuse("banded", problem, asked, lnc=1, config=ROWWISE)
+    assert reason_to_refuse("banded", problem, lnc=1, config=ROWWISE) == ""
+
+
+def test_bands_are_interleaved_with_blocks_of_sums_alone():
+    reason = reason_to_refuse("banded", row("dilation, causal").problem("bf16"), lnc=1, config=ROWWISE)
+    assert re.search("rhs_dilation=2, config x_stationary=True: .* use x_stationary=False", reason)
+
+
 @pytest.mark.parametrize(("shape", "config"), [
     # a core's second image begins again at the first channels after the last ones, of which there are few
     (Row("channels once more", 2, 257, 8, 3), (("block", 128), ("shard", "batch"), ("groups", 8), ("edge", 0))),
@@ -121,12 +161,15 @@ def test_filters_of_thousands_of_taps(dtype):
 @pytest.mark.parametrize("why", ["odd channels, causal", "dilation, causal"])
 def test_initial_and_final_state(why):
     request = Request(state=True, final=True, bias="fp32", activation="silu")
-    check(row(why).problem("bf16"), request, 6, whole=True, algorithm="banded")
+    for config in (None, ROWWISE) if row(why).dilation == 1 else (None,):
+        check(row(why).problem("bf16"), request, 6, whole=True, algorithm="banded", config=config)
 
 
-def test_any_layout():
-    problem = row("images share matmuls").problem("bf16")
-    check_stored(problem, Request(residual="bf16"), 7, (0, 3, 2, 1), (3, 1, 2, 0), (1, 0, 2, 3), algorithm="banded")
+@pytest.mark.parametrize("config", [None, ROWWISE], ids=["", "x_stationary"])
+def test_any_layout(config):
+    problem, request = row("images share matmuls").problem("bf16"), Request(residual="bf16")
+    perms = (0, 3, 2, 1), (3, 1, 2, 0), (1, 0, 2, 3)
+    check_stored(problem, request, 7, *perms, algorithm="banded", config=config)
 
 
 @pytest.mark.parametrize("row", EDGE, ids=lambda row: row.id)
@@ -232,17 +275,20 @@ def test_a_row_that_is_cropped_away_has_no_blocks():
 
 
 @pytest.mark.simulator_only
+@pytest.mark.parametrize("asked", [None, ROWWISE], ids=["", "x_stationary"])
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
-def test_both_cores_work_and_instructions_are_bounded(row, monkeypatch):
-    for execution in bounded_traces("banded", row.problem("bf16"), monkeypatch):
+def test_both_cores_work_and_instructions_are_bounded(row, asked, monkeypatch):
+    config = asked if row.dilation == 1 else None
+    for execution in bounded_traces("banded", row.problem("bf16"), monkeypatch, config):
         assert all_cores_run(execution, "nc_matmul")
 
 
 @pytest.mark.simulator_only
+@pytest.mark.parametrize("asked", [None, ROWWISE], ids=["", "x_stationary"])
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
-def test_memory_is_bounded_by_what_the_kernel_reckons(row, monkeypatch):
+def test_memory_is_bounded_by_what_the_kernel_reckons(row, asked, monkeypatch):
     problem = row.problem("bf16")
-    config = pairs_of(banded_settings(*kernel_view(problem), None))
+    config = pairs_of(banded_settings(*kernel_view(problem), asked if row.dilation == 1 else None))
     execution = trace(problem, "banded", config=config)
     monkeypatch.setattr("nkiconv.schedules.tiles.SBUF_BYTES", 0)
     needed = int(re.search(r"banded needs (\d+) bytes", reason_to_refuse("banded", problem, lnc=2, config=config))[1])

@@ -1,5 +1,7 @@
 """Taps that run backwards, as the gradient by x reads them: every algorithm, exact, free where taps are numbered."""
 
+import itertools
+
 import hypothesis
 import numpy as np
 import pytest
@@ -43,8 +45,10 @@ def test_by_every_algorithm(row, algorithm):
     problem = row.problem("bf16")
     x, w = integers(np.random.default_rng(4), problem)
     expected, _ = truth(x, w, problem)
-    for lnc in cores():
-        assert_exact(run(x, turned(w), problem, lnc, algorithm=algorithm, flipped=True), expected, "bf16")
+    configs = [None, (("x_stationary", True),)] if algorithm == "banded" else [None]
+    for lnc, config in itertools.product(cores(), configs):
+        found = run(x, turned(w), problem, lnc, algorithm=algorithm, flipped=True, config=config)
+        assert_exact(found, expected, "bf16")
 
 
 @pytest.mark.parametrize("algorithm", ["mixed", "vector"])

@@ -7,7 +7,7 @@ import pytest
 from depthwise import Row
 from draws import draws
 from epilogue import FLOATS, PLAIN, Request, takes_state
-from gates import CHUNKS, check_gated, refusal, takes
+from gates import CHUNKS, check_gated, gated_view, refusal, takes
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import problems_for
@@ -17,6 +17,7 @@ import nkiconv
 from nkiconv import GeometryError, LayoutError, UnsupportedError
 from nkiconv.bounds import epilogue_bound, gated_bound
 from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
+from nkiconv.schedules.banded_rule import banded_settings
 from nkiconv.simulator import KernelAssertionError
 
 #: For each algorithm something, with padding on one side, on both, on none; states where they fit.
@@ -75,12 +76,21 @@ def test_exact_with_states(row, algorithm, chunks):
 
 @pytest.mark.parametrize("chunks", ["BCx", "xG"])
 @pytest.mark.parametrize("shard", ["channels", "columns"])
-def test_buffers_of_banded_keep_what_stands_for_padding(shard, chunks):
+@pytest.mark.parametrize("x_stationary", [False, True])
+def test_buffers_of_banded_keep_what_stands_for_padding(x_stationary, shard, chunks):
     """Tiles of several shapes, images, columns and a short group in buffers that rotate: a tile clears its padding in
     a buffer that the one before had in another shape."""
     problem = Row("many tiles", 3, 155, 150, 31, 1, (15, 15)).problem("bf16")
-    config = (("block", 16), ("groups", 3), ("images", 2), ("edge", 1), ("shard", shard))
+    sizes = (("block", 16), ("groups", 3), ("images", 2), ("edge", 1))
+    config = (*sizes, ("shard", shard), ("x_stationary", x_stationary))
     check_gated(problem, chunks, Request(bias="fp32"), 4, whole=True, algorithm="banded", config=config)
+
+
+@pytest.mark.parametrize(("columns", "x_stationary"), [(1500, True), (600, False)])
+def test_long_rows_with_a_gate_and_an_activation_have_x_stationary(columns, x_stationary):
+    problem = Row("Conformer", 8, 512, columns, 31, 1, (15, 15)).problem("bf16")
+    geometry, options = gated_view(problem, "xG", Request(bias="fp32", activation="silu"))
+    assert banded_settings(geometry, options, None).x_stationary is x_stationary
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

@@ -11,7 +11,7 @@ from tolerances import assert_exact, assert_within_limit
 from nkiconv.bounds import epilogue_bound, factor_bound, gated_bound
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import abs_sum_ref, chunks_ref, epilogue_ref, num_terms
-from nkiconv.schedules.depthwise import Options
+from nkiconv.schedules.depthwise import Options, RowGeometry
 from nkiconv.schedules.depthwise_rule import unsupported_reason
 
 from nkiconv.kernels._epilogue import read_epilogue  # isort: skip
@@ -26,8 +26,8 @@ def takes(chunks: str, problem: ConvProblem) -> bool:
     return "C" not in chunks or problem.Q == problem.W
 
 
-def refusal(algorithm: str, problem: ConvProblem, chunks: str, request: Request, lnc: int = 2) -> str:
-    """Why an algorithm does not run this, "" if it does."""
+def gated_view(problem: ConvProblem, chunks: str, request: Request) -> tuple[RowGeometry, Options]:
+    """(RowGeometry, Options) as the kernel reads them."""
     tensor = dataclasses.make_dataclass("Tensor", ["shape", "dtype"])
     N, C, H, W = problem.input_shape
     geometry, _ = read_geometry(
@@ -41,8 +41,12 @@ def refusal(algorithm: str, problem: ConvProblem, chunks: str, request: Request,
     )
     itemsize = DTYPES[request.out(problem)].itemsize
     epilogue = read_epilogue(request.activation, request.bias, None, request.residual_position, itemsize, chunks)
-    options = Options(epilogue=epilogue, state=request.state, strict_nonfinite=False)
-    return str(unsupported_reason(algorithm, geometry, options, None, lnc))
+    return geometry, Options(epilogue=epilogue, state=request.state, strict_nonfinite=False)
+
+
+def refusal(algorithm: str, problem: ConvProblem, chunks: str, request: Request, lnc: int = 2) -> str:
+    """Why an algorithm does not run this, "" if it does."""
+    return str(unsupported_reason(algorithm, *gated_view(problem, chunks, request), None, lnc))
 
 
 def check_gated(problem: ConvProblem, chunks: str, request: Request, seed: int, *, whole: bool, **more: Any) -> None:

@@ -8,6 +8,9 @@ so the bands of all k lie in one row of (num_taps B) elements that starts at ele
 overlapping windows. A buffer holds those of several groups, each block-diagonal over the channels of the group,
 [(a, i), group, a', v]; what is off the diagonal is zeroed once and never written again.
 
+Where x is stationary the outputs are in order, and z = zeros, w[a] in reverse, zeros: a row starts at element
+B - 1 - i, so that partitions step backwards in HBM, and has the last k first.
+
 z is made in SBUF and, for all but the first groups, read from a copy in HBM, because a DMA from SBUF has to take its
 partitions, which are channels, first: it can serve only one channel, where one from HBM serves channel a of every group
 of a buffer. The first groups do not wait for the copy.
@@ -16,6 +19,7 @@ of a buffer. The first groups do not wait for the copy.
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
+from ....schedules.banded import reverses_taps
 from ....schedules.tiles import div_ceil
 from ..._dma import copy
 from ..._engines import VECTOR_WORK_MEMSET
@@ -26,6 +30,8 @@ from ..flip import taps_mirror, turn_taps
 FILTER_RING = 2
 #: Band buffers at the start whose bands do not wait for the filters' copy in HBM.
 SOON = 1
+#: Parts of bf16 that hold all digits of a bias in fp32.
+BIAS_PARTS = 3
 
 
 @dataclass
@@ -59,7 +65,8 @@ def start_filters(run, c0, cn):
     scratch_hbm = None
     if blocks.settings.scratch:
         scratch_hbm = nl.ndarray((cn, width), dtype=dtype, buffer=nl.private_hbm)
-    mirror = taps_mirror(run.geometry.S, dtype, False) if run.geometry.flipped else None
+    reverses = reverses_taps(run.geometry, blocks.settings)
+    mirror = taps_mirror(run.geometry.S, dtype, False) if reverses else None
     run.filters = Filters(ring=ring, held=held, scratch=scratch_hbm, mirror=mirror, c0=c0, cn=cn, width=width)
 
 
@@ -77,11 +84,13 @@ def ensure_filters(run, c0, cn):
 def load_banded_filters(run, z_sbuf, row0):
     """z of up to 128 channels: the filters, zeros before and after, and the copy in HBM."""
     geometry, filters = run.geometry, run.filters
-    front, rows = run.blocks.block - geometry.stride, z_sbuf.shape[0]
+    blocks, rows = run.blocks, z_sbuf.shape[0]
+    by_rows = blocks.settings.x_stationary
+    front = blocks.num_taps * blocks.block - geometry.S if by_rows else blocks.block - geometry.stride
     pattern = [[geometry.w_c, rows], [geometry.w_s, geometry.S]]
     src = run.operands.w.ap(pattern=pattern, offset=(filters.c0 + row0) * geometry.w_c)
     own_sbuf = z_sbuf[0:rows, front : front + geometry.S]
-    if geometry.flipped:
+    if reverses_taps(geometry, blocks.settings):
         raw_sbuf = nl.ndarray((rows, geometry.S), dtype=z_sbuf.dtype, buffer=nl.sbuf)
         copy(raw_sbuf, src)
         turn_taps(own_sbuf, raw_sbuf, filters.mirror)
@@ -128,19 +137,20 @@ def load_bands(run, buffer_sbuf, c0, cn, soon):
     """Bands of channels c0 .. c0+cn-1, group by group, into a buffer's diagonals; `soon`: not from the copy in HBM."""
     filters, block, A = run.filters, run.blocks.block, run.blocks.per_group
     size, row0 = run.blocks.num_taps * block, c0 - filters.c0
+    step, start = (-1, block - 1) if run.blocks.settings.x_stationary else (1, 0)
     if soon:
         for channel in range(cn):
             row, a = row0 + channel, channel % A
             z_sbuf = filters.ring[row // nl.tile_size.pmax % len(filters.ring)]
-            pattern, offset = [[filters.width, 1], [1, block], [1, size]], row % nl.tile_size.pmax * filters.width
+            pattern, offset = [[filters.width, 1], [step, block], [1, size]], row % nl.tile_size.pmax * filters.width
             dst = buffer_sbuf[a * block : (a + 1) * block, channel // A, a, 0:size]
-            copy(dst, z_sbuf.ap(pattern=pattern, offset=offset))
+            copy(dst, z_sbuf.ap(pattern=pattern, offset=offset + start))
     else:
         for a in range(min(A, cn)):
             groups = div_ceil(cn - a, A)
-            pattern, offset = [[1, block], [A * filters.width, groups], [1, size]], (row0 + a) * filters.width
+            pattern, offset = [[step, block], [A * filters.width, groups], [1, size]], (row0 + a) * filters.width
             dst = buffer_sbuf[a * block : (a + 1) * block, 0:groups, a, 0:size]
-            copy(dst, filters.scratch.ap(pattern=pattern, offset=offset))
+            copy(dst, filters.scratch.ap(pattern=pattern, offset=offset + start))
 
 
 def spread_bias(run, tile):
@@ -170,3 +180,29 @@ def spread_bias(run, tile):
     bias_sbuf = nl.ndarray((A * Bo, gn), dtype=nl.float32, buffer=nl.sbuf)
     nisa.tensor_copy(dst=bias_sbuf, src=spread_psum)
     return bias_sbuf
+
+
+def bias_in_parts(run):
+    """Bias of a core's channels as three rows of bf16 that add up to it, [3, channels] in SBUF, for matmuls with ones;
+    None without one. Before all else: small loads are late behind those of rows."""
+    if run.operands.bias is None:
+        return None
+    A, count = run.blocks.per_group, run.filters.cn
+    most = div_ceil(count, A) * A
+    left_sbuf = nl.ndarray((1, most), dtype=nl.float32, buffer=nl.sbuf)
+    row_sbuf = nl.ndarray((1, BIAS_PARTS, most), dtype=nl.bfloat16, buffer=nl.sbuf)
+    parts_sbuf = nl.ndarray((BIAS_PARTS, most), dtype=nl.bfloat16, buffer=nl.sbuf)
+    if count < most:
+        nisa.memset(dst=left_sbuf, value=0.0, engine=nisa.engine.gpsimd)
+    copy(left_sbuf[0:1, 0:count], run.operands.bias.ap(pattern=[[1, 1], [1, count]], offset=run.filters.c0))
+    for part in range(BIAS_PARTS):
+        part_sbuf = row_sbuf[0:1, part, 0:most]
+        nisa.tensor_copy(dst=part_sbuf, src=left_sbuf, engine=nisa.engine.gpsimd)
+        if part + 1 < BIAS_PARTS:
+            rest_sbuf = nl.ndarray((1, most), dtype=nl.float32, buffer=nl.sbuf)
+            nisa.tensor_tensor(
+                dst=rest_sbuf, data1=left_sbuf, data2=part_sbuf, op=nl.subtract, engine=nisa.engine.gpsimd
+            )
+            left_sbuf = rest_sbuf
+    copy(parts_sbuf, row_sbuf)
+    return parts_sbuf

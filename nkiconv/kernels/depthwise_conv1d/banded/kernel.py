@@ -19,6 +19,11 @@ Three stages, one tile apart, whose pieces alternate on the array so that it nev
   transposes them back to rows, in fp32 at twice the rate, as the matrix has only ones and zeros; then the store, the
   same shape as the load.
 
+With `x_stationary` the operands of a product are exchanged: X[:, J] of blocks J a chunk apart is the stationary one,
+[(a, i), (chunk, image)], and the bands [(a, i), (a, o)] are the moving one, so that sums leave PSUM as rows, a chunk of
+an image on each partition. There is no Y, no mirror and no third stage; a store has shorter runs, of N Q / 128 columns.
+The bias, whose channels are no partitions then, is a product of ones with three parts of bf16.
+
 Engine plan: Sync issues loads, Tensor transposes and multiplies, Vector and Scalar share evacuations by a ledger,
 GpSimd zeroes and issues stores. Bound by the array for long filters. Zeros are multiplied: a NaN or Inf reaches the
 other channels of its group, in the blocks of columns that its own channel's sums meet it in. Y has y's dtype, so that
@@ -28,8 +33,8 @@ must not meet the mirror matrix's zeros.
 
 from dataclasses import dataclass, field, replace
 
-from ...._nki import nl
-from ....schedules.banded import BandedSchedule, build, even, tiles_of_part
+from ...._nki import nisa, nl
+from ....schedules.banded import BandedSchedule, build, even, reverses_taps, tiles_of_part
 from ....schedules.banded_rule import banded_settings
 from ....schedules.depthwise import Options, RowGeometry
 from ....schedules.options import Epilogue
@@ -38,8 +43,16 @@ from ..._masks import select_ones
 from ..._prologue import finish_gates
 from ..._warm import warm_up, warm_zeros
 from ..geometry import Operands, parts_of_core, sources_of
-from .bands import ensure_filters, prefetch_bands, spread_bias, start_filters
-from .stages import load_banded_rows, multiply_group, start_results, transpose_in, transpose_out
+from .bands import BIAS_PARTS, bias_in_parts, ensure_filters, prefetch_bands, spread_bias, start_filters
+from .stages import (
+    load_banded_rows,
+    multiply_group,
+    multiply_rows,
+    start_results,
+    start_rows,
+    transpose_in,
+    transpose_out,
+)
 
 #: Blocks of 128 columns of a matmul on zeros.
 WARM_BLOCKS = 4
@@ -106,6 +119,9 @@ class BandedRun:
     filters: object = None
     mirror: object = None
     identity: object = None
+    #: the bias in parts, for sums that are rows, and the ones that spread it
+    bias: object = None
+    ones: object = None
 
 
 def start_banded(operands, geometry, options, config):
@@ -115,7 +131,7 @@ def start_banded(operands, geometry, options, config):
     epilogue, sum_dtype = options.epilogue, operands.y.dtype
     if epilogue.residual != "" or sum_dtype == nl.float16:
         sum_dtype = nl.float32
-    waits = epilogue.residual == "pre_activation"
+    waits = epilogue.residual == "pre_activation" or blocks.settings.x_stationary
     middle, end = "" if waits else epilogue.activation, epilogue.activation if waits else ""
     tiles = [tile for part in parts_of_core() for tile in tiles_of_part(blocks, geometry, part)]
     if tiles:
@@ -151,7 +167,9 @@ def buffers_of(count, shape, dtype):
 
 def start_loads(run, c0):
     """Filters from channel c0 on, rows of the first tile."""
-    ensure_filters(run, c0, 1)
+    settings = run.blocks.settings
+    # the array reverses taps: rows must not keep those of later channels from it
+    ensure_filters(run, c0, run.filters.cn if settings.x_stationary and settings.scratch else 1)
     load_banded_rows(run, 0)
 
 
@@ -170,11 +188,16 @@ def start_work(run):
         for source in sources_of(run.operands)
     ]
     start_filters(run, c0, last[0] + last[1] - c0)
-    if not run.geometry.flipped:
+    if config.x_stationary:
+        run.bias = bias_in_parts(run)
+        run.ones = nl.ndarray((BIAS_PARTS, nl.tile_size.pmax), dtype=nl.bfloat16, buffer=nl.sbuf)
+        nisa.memset(dst=run.ones, value=1.0, engine=nisa.engine.gpsimd)
+    reverses = reverses_taps(run.geometry, config)
+    if not reverses:
         start_loads(run, c0)
     zeros_sbuf = warm_zeros()
     run.warm = warm_up(zeros_sbuf, config.warmup, WARM_BLOCKS)
-    if run.geometry.flipped:  # which the array turns, after the zeros
+    if reverses:  # which the array does, after the zeros
         start_loads(run, c0)
     # [(a, i), group, a', v]; each is zeroed before its first bands
     shape = (
@@ -192,12 +215,13 @@ def start_work(run):
         prefetch_bands(run, ahead)
     for index in range(2, len(run.rings) + 2):
         load_banded_rows(run, index)
-    if len(tiles) > 1:  # on Vector, which waits for the first sums
+    if len(tiles) > 1 and not config.x_stationary:  # on Vector, which waits for the first sums
         finish_gates(run.held[1].gates, None)
     # [(a, o'), (a, o)], 1 where o' = out_block - 1 - o, in the same channel
     A, Bo = blocks.per_group, blocks.out_block
-    run.mirror = select_ones(A * Bo, [[-Bo, A], [1, Bo]], 1 - Bo, run.sum_dtype)
-    if run.operands.bias is not None:
+    if not config.x_stationary:
+        run.mirror = select_ones(A * Bo, [[-Bo, A], [1, Bo]], 1 - Bo, run.sum_dtype)
+    if run.operands.bias is not None and not config.x_stationary:
         most = max(tile.gn for tile in tiles)
         run.identity = select_ones(most, [[-1, most]], 0, nl.float32)
     prepare_results(run, 0)
@@ -207,8 +231,12 @@ def start_work(run):
 def prepare_results(run, index):
     """Bias and Y of a tile, one tile before its sums: GpSimd and small loads may be late."""
     if index < len(run.tiles):
-        run.held[index].bias = spread_bias(run, run.tiles[index])
-        run.held[index].y_blocks = start_results(run, run.tiles[index])
+        tile, held = run.tiles[index], run.held[index]
+        if run.blocks.settings.x_stationary:
+            held.rows_out, held.residual = start_rows(run, tile)
+        else:
+            held.bias = spread_bias(run, tile)
+            held.y_blocks = start_results(run, tile)
 
 
 def banded(operands, geometry, options, config):
@@ -221,6 +249,8 @@ def banded(operands, geometry, options, config):
         return
     start_work(run)
     position, at_once = 0, run.blocks.buffer_groups
+    by_rows = run.blocks.settings.x_stationary
+    multiply = multiply_rows if by_rows else multiply_group
     for index in range(len(run.tiles)):
         tile = run.tiles[index]
         if index > 0:  # what comes at the start is on its way
@@ -228,17 +258,26 @@ def banded(operands, geometry, options, config):
         coming = run.held[index + 2].gates if index + 2 < len(run.tiles) else []
         due = len(coming)
         spread = max(1, tile.gn - LAG)
+        sums_first = by_rows and index == 0  # the array has nothing else to do by then
         prepare_results(run, index + 1)
         for group in range(tile.gn):
-            finish_gates(coming, run.ledger, due * (tile.gn - 1 - group) // tile.gn)
+            left = 0 if by_rows else due * (tile.gn - 1 - group) // tile.gn
+            bands_sbuf, slot = run.buffers[position % len(run.buffers)], group % at_once
+            bands_sbuf = bands_sbuf[0 : bands_sbuf.shape[0], slot]
+            if sums_first:
+                multiply(run, index, group, bands_sbuf)
+            else:
+                finish_gates(coming, run.ledger, left)
             if group < spread:
                 transpose_in(run, index + 1, spread, group)
-            if group >= tile.gn - spread:
+            if sums_first:
+                finish_gates(coming, run.ledger, left)
+            if group >= tile.gn - spread and not by_rows:
                 transpose_out(run, index - 1, spread, group - (tile.gn - spread))
-            slot = group % at_once
-            bands_sbuf = run.buffers[position % len(run.buffers)]
-            multiply_group(run, index, group, bands_sbuf[0 : bands_sbuf.shape[0], slot])
+            if not sums_first:
+                multiply(run, index, group, bands_sbuf)
             if slot == at_once - 1 or group == tile.gn - 1:
                 prefetch_bands(run, position + len(run.buffers))
                 position += 1
-    transpose_out(run, len(run.tiles) - 1, 1, 0)
+    if not by_rows:
+        transpose_out(run, len(run.tiles) - 1, 1, 0)

@@ -4,16 +4,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...._nki import nisa, nl
-from ....schedules.banded import even, in_pieces, is_ragged, out_pieces, outs_a_bank, sum_spans, transposes_a_bank
+from ....schedules.banded import (
+    ROWS_BANKS,
+    even,
+    in_pieces,
+    is_ragged,
+    out_pieces,
+    outs_a_bank,
+    row_spans,
+    sum_spans,
+    transposes_a_bank,
+)
 from ....schedules.depthwise import residual_places
-from ....schedules.tiles import div_ceil, share
+from ....schedules.tiles import BANK_COLUMNS, div_ceil, share
 from ..._dma import load, store
 from ..._engines import SCALAR_WORK, VECTOR_WORK, is_16bit, pick
 from ..._epilogue import evacuate
 from ..._prologue import Arrival, finish_gates, load_rows, outside_of
 from ..._warm import accumulator
 from ..geometry import gates_due, sources_of
-from .bands import as_words
+from .bands import BIAS_PARTS, as_words
 
 
 def load_banded_rows(run, index):
@@ -182,7 +192,7 @@ def transpose_in(run, index, parts, part):
         return
     size, partitions = blocks.per_group * blocks.block, tile.chunks_in * tile.rows
     if first == 0:
-        held.x_blocks = start_blocks(tile, size, x_dtype)
+        held.x_blocks = start_blocks(tile, size, x_dtype, blocks.settings.x_stationary)
     if tile.datan == 0:
         return
     finish_gates(held.gates, run.ledger if index > 0 else None)
@@ -213,14 +223,14 @@ def first_position(apart, block, j):
     return j // apart * apart * block + j % apart
 
 
-def start_blocks(tile, size, dtype):
-    """X [(a, i), J, row] with zeros in the blocks that hold no data and share a matmul with some that do."""
+def start_blocks(tile, size, dtype, is_whole):
+    """X [(a, i), J, row] with zeros in the blocks that hold no data and share a matmul with some that do, or in all."""
     x_sbuf = nl.ndarray((size, tile.x_width, tile.rows), dtype=dtype, buffer=nl.sbuf)
     end = tile.data0 + tile.chunks_in * tile.blocks_in
     zero0, zero_end = max(0, tile.data0 - tile.jn + 1), min(tile.x_width, end + tile.jn - 1)
-    if tile.datan == 0:
+    if tile.datan == 0 or is_whole:
         zero0 = 0
-    if tile.datan == 0 or tile.jn > nl.tile_size.psum_fmax:  # sums of a bank may meet no data at all
+    if tile.datan == 0 or is_whole or tile.jn > nl.tile_size.psum_fmax:  # sums of a bank may meet no data at all
         zero_end = tile.x_width
     if zero0 < tile.data0:
         nisa.memset(dst=x_sbuf[0:size, zero0 : tile.data0, 0 : tile.rows], value=0.0, engine=nisa.engine.gpsimd)
@@ -280,6 +290,83 @@ def multiply_columns(run, index, group, bands_sbuf, acc_psum, span):
                 accumulate=started,
             )
             started = True
+
+
+def start_rows(run, tile):
+    """Rows of y, [(chunk, image), channel, columns of a chunk], and the residual that is added to them."""
+    channels, width = tile.gn * run.blocks.per_group, tile.step_out * run.blocks.out_block
+    shape = (tile.chunks_out * tile.nn, channels, width)
+    rows_sbuf, residual = nl.ndarray(shape, dtype=run.operands.y.dtype, buffer=nl.sbuf), run.operands.residual
+    if residual is None:
+        return rows_sbuf, None
+    residual_sbuf = nl.ndarray(shape, dtype=residual.dtype, buffer=nl.sbuf)
+    nisa.memset(dst=residual_sbuf, value=0.0, engine=nisa.engine.gpsimd)
+    move_rows(run, tile, residual_sbuf, residual, residual_places(run.geometry), load)
+    return rows_sbuf, residual_sbuf
+
+
+def multiply_rows(run, index, group, bands_sbuf):
+    """Sums of one group as rows, [(chunk, image), channel, columns]: X is the stationary operand, blocks a chunk apart,
+    and the bands are the moving one. Sums of ROWS_BANKS banks leave together; the last group stores the tile's rows."""
+    tile, held, blocks, residual_sbuf = run.tiles[index], run.held[index], run.blocks, None
+    A, Bo, rows = blocks.per_group, blocks.out_block, tile.chunks_out * tile.nn
+    width, spans, is_last = tile.step_out * Bo, row_spans(blocks, tile), group == tile.gn - 1
+    slots = ROWS_BANKS if len(spans) == 1 else 1
+    for first, count in spans:
+        slot, columns = group % slots, A * count * Bo
+        if slot == 0:
+            shape = (rows, slots, BANK_COLUMNS if slots > 1 else columns)
+            held.acc, held.started = accumulator(run.warm, shape)
+        sums_psum = held.acc[0:rows, 0:slots, 0:columns].reshape_dim(2, (A, count * Bo))
+        multiply_chunks(run, index, group, bands_sbuf, sums_psum[0:rows, slot, 0:A, 0 : count * Bo], first)
+        if slot == slots - 1 or is_last:
+            pattern = [[tile.gn * A * width, rows], [A * width, slot + 1], [width, A], [1, count * Bo]]
+            offset = (group - slot) * A * width + first * Bo
+            if held.residual is not None:
+                residual_sbuf = held.residual.ap(pattern=pattern, offset=offset)
+            y, sums_psum = held.rows_out.ap(pattern=pattern, offset=offset), sums_psum[0:rows, 0 : slot + 1]
+            evacuate(y, sums_psum, None, residual_sbuf, run.end, reader(run, run.end, (slot + 1) * columns))
+    if is_last:
+        y_places = (run.geometry.y_n, run.geometry.y_c, run.geometry.y_q, 0)
+        move_rows(run, tile, held.rows_out, run.operands.y, y_places, store)
+
+
+def multiply_chunks(run, index, group, bands_sbuf, sums_psum, first):
+    """Sums [(chunk, image), channel, columns] of some blocks of each chunk, from block `first` on."""
+    tile, held, blocks = run.tiles[index], run.held[index], run.blocks
+    rows, A, columns = sums_psum.shape
+    B, Bo, started = blocks.block, blocks.out_block, held.started
+    contraction = (tile.last if group == tile.gn - 1 else A) * B
+    if run.bias is not None:
+        pattern = [[run.bias.shape[1], BIAS_PARTS], [1, A], [0, columns]]
+        bias = run.bias.ap(pattern=pattern, offset=(tile.g0 + group) * A - run.filters.c0)
+        nisa.nc_matmul(dst=sums_psum, stationary=run.ones[0:BIAS_PARTS, 0:rows], moving=bias, accumulate=started)
+        started = True
+    pattern = [[tile.rows * tile.x_width, contraction], [tile.step_out * tile.rows, tile.chunks_out], [1, tile.nn]]
+    for j in range(columns // Bo):
+        for k in range(blocks.num_taps):
+            begin, offset = (blocks.num_taps - 1 - k) * B, (first + j + k) * tile.rows + group * tile.nn
+            nisa.nc_matmul(
+                dst=sums_psum[0:rows, 0:A, j * Bo : (j + 1) * Bo],
+                stationary=held.x_blocks.ap(pattern=pattern, offset=offset),
+                moving=bands_sbuf[0:contraction, 0:A, begin : begin + B : run.geometry.stride],
+                accumulate=started or k > 0,
+            )
+
+
+def move_rows(run, tile, rows_sbuf, hbm, places, move):
+    """The same of rows [(chunk, image), channel, columns]."""
+    by_image, by_channel, by_column, start = places
+    size, q0 = tile.step_out * run.blocks.out_block, tile.j0 * run.blocks.out_block
+    channels = (tile.gn - 1) * run.blocks.per_group + tile.last
+    count = min(run.geometry.Q, (tile.j0 + tile.jn) * run.blocks.out_block) - q0
+    full = count // size
+    offset = start + tile.n0 * by_image + tile.g0 * run.blocks.per_group * by_channel + q0 * by_column
+    for chunk, chunks, columns in ((0, full, size), (full, 1, count - full * size)):
+        if chunks > 0 and columns > 0:
+            pattern = [[size * by_column, chunks], [by_image, tile.nn], [by_channel, channels], [by_column, columns]]
+            here = rows_sbuf[chunk * tile.nn : (chunk + chunks) * tile.nn, 0:channels, 0:columns]
+            move(here, hbm, pattern, offset + chunk * size * by_column)
 
 
 def read_sums(run, index, sums_psum, group, groups, span):
