@@ -162,9 +162,11 @@ def moments_of(sums, ledger):
     return moments_sbuf
 
 
-def total_of(sums, squared):
-    """The sum of [P, ...] fp32 in SBUF, or of their squares, a part of a pixel's channels each, the one of most
-    partitions first, fp32 of its shape: by Vector, as Scalar has `activation`s to load the table of functions for."""
+def total_of(sums, square_part):
+    """The sum of [P, ...] fp32 in SBUF, or of such a part of their squares, a part of a pixel's channels each, the one
+    of most partitions first, fp32 of its shape: by Vector, as Scalar has `activation`s to load the table of functions
+    for. square_part: None of the sums themselves."""
+    squared = square_part != None
     if len(sums) == 1 and not squared:
         return sums[0]
     total_sbuf = nl.ndarray(sums[0].shape, dtype=nl.float32, buffer=nl.sbuf)
@@ -172,7 +174,9 @@ def total_of(sums, squared):
         own = total_sbuf if index == 0 else one
         if squared:
             own = total_sbuf if index == 0 else nl.ndarray(one.shape, dtype=nl.float32, buffer=nl.sbuf)
-            nisa.tensor_tensor(dst=own, data1=one, data2=one, op=nl.multiply, engine=nisa.engine.vector)
+            nisa.scalar_tensor_tensor(
+                dst=own, data=one, op0=nl.multiply, operand0=square_part, op1=nl.multiply, operand1=one
+            )
         elif index == 0:
             nisa.tensor_copy(dst=own, src=one, engine=nisa.engine.vector)
         if index > 0:

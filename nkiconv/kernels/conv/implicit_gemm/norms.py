@@ -1,8 +1,9 @@
 """A norm over channels that are on partitions: sums of an output tile wait in fp32 until all M tiles have theirs.
 
-The array adds up the squares of a pixel over the partitions, by a matmul with a matrix of 1 / K, which leaves their
-mean on all of them; of "layer" before that the sums themselves, to subtract their mean before they are squared. Each
-matmul waits until Vector is done with what it adds up, while the array makes other sums. All in fp32.
+The array adds up the squares of a pixel, a K-th of each, over the partitions, by a matmul with ones, which leaves their
+mean on all of them; of "layer" before that the sums themselves, to subtract their mean before they are squared. The
+array takes fp32 at twice the rate where one operand is ones. Each matmul waits until Vector is done with what it adds
+up, while the array makes other sums. All in fp32.
 """
 
 from dataclasses import dataclass
@@ -42,7 +43,7 @@ class Norms:
         self.waiting, self.numbers = [], {}
         P_MAX = nl.tile_size.pmax
         self.ones_sbuf = nl.ndarray((P_MAX, P_MAX), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.memset(dst=self.ones_sbuf, value=1.0 / core.geometry.K, engine=nisa.engine.gpsimd)
+        nisa.memset(dst=self.ones_sbuf, value=1.0, engine=nisa.engine.gpsimd)
 
     def evacuate(self, sums_sbuf, acc_psum, bias_sbuf, residual):
         """A bank of an M tile's sums, with what comes before the norm."""
@@ -70,9 +71,10 @@ class Norms:
         store_regions(hbm, tile_sbuf, [((0, 0, 0, 0), *region[1:]) for region in regions])
 
     def wait(self, every, bank, centers):
-        """Have a bank wait for the mean of its sums, or of their squares."""
+        """Have a bank wait for the total of its sums, or the mean of their squares."""
         sums = sorted((window(one.y_sbuf, bank) for one in every), key=lambda one: -one.shape[0])
-        self.waiting.append(Waiting(every, bank, total_of(sums, not centers), centers, WAIT_MATMULS))
+        total_sbuf = total_of(sums, None if centers else 1.0 / self.geometry.K)
+        self.waiting.append(Waiting(every, bank, total_sbuf, centers, WAIT_MATMULS))
 
     def after_matmul(self):
         """Go on with what has waited long enough."""
@@ -90,14 +92,26 @@ class Norms:
         """Subtract the mean of a bank's sums, or store what the mean of their squares makes of them."""
         shape = one.total_sbuf.shape
         means_psum = nl.ndarray((nl.tile_size.pmax, *shape[1:]), dtype=nl.float32, buffer=nl.psum)
-        nisa.nc_matmul(dst=means_psum, stationary=self.ones_sbuf[0 : shape[0]], moving=one.total_sbuf, accumulate=False)
+        nisa.nc_matmul(
+            dst=means_psum,
+            stationary=self.ones_sbuf[0 : shape[0]],
+            moving=one.total_sbuf,
+            is_stationary_onezero=True,
+            accumulate=False,
+        )
         if not one.centers:
             self.normalize(one, means_psum)
             return
         for results in one.every:
             sums = window(results.y_sbuf, one.bank)
-            means = means_psum[0 : sums.shape[0]]
-            nisa.tensor_tensor(dst=sums, data1=sums, data2=means, op=nl.subtract, engine=nisa.engine.vector)
+            nisa.scalar_tensor_tensor(
+                dst=sums,
+                data=means_psum[0 : sums.shape[0]],
+                op0=nl.multiply,
+                operand0=-1.0 / self.geometry.K,
+                op1=nl.add,
+                operand1=sums,
+            )
         self.wait(one.every, one.bank, False)
 
     def normalize(self, one, means_psum):
