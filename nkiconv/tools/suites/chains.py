@@ -10,7 +10,7 @@ import csv
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
@@ -430,9 +430,9 @@ def _told(launches: Sequence[Launch]) -> str:
     return ", ".join(f"{one.what} {one.us:,.1f}" for one in launches)
 
 
-def rows(advance: Advance = lambda _what, _share: None) -> Iterator[Row]:
-    """All rows."""
-    every = [*chains()]
+def rows(advance: Advance = lambda _what, _share: None, only: Collection[str] = ()) -> Iterator[Row]:
+    """All rows, or those of some chains."""
+    every = [chain for chain in chains() if not only or chain.name in only]
     for index, chain in enumerate(every):
         advance(chain.name, index / len(every))
         yield timed(chain)
