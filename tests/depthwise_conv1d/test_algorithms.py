@@ -158,9 +158,9 @@ def with_bad(problem, value, where, tap=1):
 
 @pytest.mark.cover
 @pytest.mark.parametrize("where", ["x", "w"])
-@pytest.mark.parametrize("value", [np.nan, np.inf], ids=str)
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf], ids=str)
 @pytest.mark.parametrize("name", BAD_PROBLEMS)
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", [None, *ALGORITHMS])
 def test_strict_follows_the_definition(algorithm, name, value, where):
     problem = BAD_PROBLEMS[name]
     if not runs(algorithm, problem, strict_nonfinite=True):
@@ -235,7 +235,7 @@ def test_filters_of_the_other_16_bit_dtype():
 @given(data=st.data(), seed=st.integers(0, 2**32 - 1), whole=st.booleans(), strict=st.booleans())
 def test_any_problem_with_any_epilogue(data, seed, whole, strict):
     """Whatever is refused, is refused by the kernel in the same words; whatever is not, is right."""
-    algorithm = data.draw(st.sampled_from(ALGORITHMS))
+    algorithm = data.draw(st.sampled_from([None, *ALGORITHMS]))
     problem = data.draw(problems_for(algorithm, widest=60, most_taps=24, most_channels=9))
     request = data.draw(requests(problem))
     check_in_scope(algorithm, problem, request, seed=seed, whole=whole, strict_nonfinite=strict)
@@ -248,7 +248,7 @@ def test_larger_problems(count):
 
 
 def check_a_larger_problem(data, seed):
-    algorithm = data.draw(st.sampled_from(ALGORITHMS))
+    algorithm = data.draw(st.sampled_from([None, *ALGORITHMS]))
     problem = data.draw(problems_for(algorithm, widest=1500, most_taps=300, most_channels=150))
     check_in_scope(algorithm, problem, seed=seed, whole=True)
 

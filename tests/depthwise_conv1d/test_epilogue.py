@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from depthwise import Row, run
-from epilogue import FLOATS, NL, PLAIN, Request, check, check_stored, draw, keywords, reason_to_refuse
+from epilogue import FLOATS, PLAIN, Request, check, check_stored, draw, keywords, reason_to_refuse
 from scope import runs
 
 from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
@@ -105,11 +105,6 @@ def test_every_dtype(algorithm, row, dtype, request_):
     check(row.problem(dtype), request_, seed=3, whole=False, algorithm=algorithm)
 
 
-@pytest.mark.parametrize(("algorithm", "row", "dtype", "request_"), accepted(requests=SOME[-2:]))
-def test_filters_of_the_other_16_bit_dtype(algorithm, row, dtype, request_):
-    check(row.problem(dtype), request_, seed=4, whole=True, algorithm=algorithm, w_dtype="fp16")
-
-
 LAID = [Request("fp32", "relu", "bf16", position) for position in RESIDUAL_POSITIONS]
 
 
@@ -157,10 +152,3 @@ def test_by_hand(algorithm):
     assert y(bias=bias, residual=residual) == [90, -4, 4]
     assert y(bias=bias, residual=residual, activation="relu") == [90, 0, 4]
     assert y(bias=bias, residual=residual, activation="relu", residual_position="post_activation") == [100, -4, 4]
-
-
-def test_out_dtype_is_the_images_unless_named():
-    problem = ROWS[4].problem("bf16")
-    inputs = draw(np.random.default_rng(7), problem, PLAIN, whole=True)
-    for out, expected in ((None, "bfloat16"), ("fp16", "float16"), ("fp32", "float32")):
-        assert run(inputs.x, inputs.w, problem, 2, out_dtype=out and NL[out]).dtype == expected

@@ -5,17 +5,13 @@ import itertools
 import hypothesis
 import numpy as np
 import pytest
-from depthwise import EDGE, Row, integers, run, same_bits, trace, truth
-from draws import cores
+from depthwise import EDGE, Row, integers, run, trace, truth
+from draws import cores, draws
 from epilogue import Request, check, refused
 from hypothesis import strategies as st
 from tolerances import assert_exact, assert_within_limit, bound
 
 import nkiconv
-from nkiconv.planner.operations import OPERATIONS
-from nkiconv.planner.request import Request as Planned
-from nkiconv.schedules.banded import banded_sbuf_bytes, build, count_banded_instructions
-from nkiconv.schedules.banded_rule import banded_settings
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
 
@@ -51,15 +47,7 @@ def test_by_every_algorithm(row, algorithm):
         assert_exact(found, expected, "bf16")
 
 
-@pytest.mark.parametrize("algorithm", ["mixed", "vector"])
-def test_the_bits_are_those_of_filters_forwards(algorithm):
-    problem = Row("any", 2, 40, 90, 5, 1, (2, 2)).problem("fp32")
-    rng = np.random.default_rng(5)
-    x, w = (rng.standard_normal(shape).astype("f4") for shape in (problem.input_shape, problem.filter_shape))
-    found = run(x, turned(w), problem, 2, algorithm=algorithm, flipped=True)
-    assert same_bits(found, run(x, w, problem, 2, algorithm=algorithm))
-
-
+@draws(40)
 @hypothesis.given(
     st.integers(1, 2), st.sampled_from((1, 3, 64, 130)), st.integers(1, 90), st.integers(1, 40), st.integers(1, 3),
     st.integers(1, 2), st.tuples(st.integers(0, 5), st.integers(-1, 5)), st.sampled_from(("bf16", "fp16", "fp32")),
@@ -97,35 +85,11 @@ def test_with_an_epilogue_and_a_state():
         check(problem, Request("fp32", "relu", residual="fp32", state=True), 7, whole=True, algorithm=algorithm)
 
 
-@pytest.mark.parametrize("algorithm", ["vector", "update"])
-def test_bad_values_stay_where_they_are(algorithm):
-    problem = Row("short", 1, 40, 30, 20, 1, (19, 0)).problem("fp32")
-    x, w = integers(np.random.default_rng(8), problem)
-    w[w == 0] = 1
-    w[7, 0, 0, 3], x[0, 9, 0, 5] = np.inf, np.nan
-    expected, _ = truth(x, w, problem)
-    found = run(x, turned(w), problem, 2, algorithm=algorithm, flipped=True, strict_nonfinite=True)
-    assert_exact(found, expected, "fp32")
-
-
 @pytest.mark.simulator_only
 def test_costs_nothing_where_taps_are_numbered():
     problem = Row("mamba2", 1, 512, 2048, 4, 1, (0, 3)).problem("bf16")
     times = [in_time(trace(problem, "mixed", flipped=flipped), Rates()).us for flipped in (False, True)]
     assert times[1] <= 1.001 * times[0]
-
-
-@pytest.mark.simulator_only
-@pytest.mark.parametrize("S", [9, 31, 300])
-def test_banded_needs_no_more_than_it_says(S):
-    problem = Row("any", 2, 200, 500, S, 1, (S - 1, 0)).problem("bf16").replace(transposed=True)
-    shape = OPERATIONS["depthwise_conv1d"].shape(Planned(problem=problem), Rates())
-    settings = banded_settings(shape.geometry, shape.options, None)
-    made = build(shape.geometry, settings, shape.options.state)
-    execution = trace(problem, "banded")
-    most = max(len(program.instructions) for program in execution.programs)
-    assert most <= count_banded_instructions(shape.geometry, shape.options, made, 2)
-    assert execution.sbuf_peak_bytes <= banded_sbuf_bytes(shape.geometry, shape.options, made)
 
 
 def test_no_images():

@@ -221,17 +221,6 @@ def test_both_cores_and_most_partitions_work(C, N, W):
     assert max(i.writes[0].info.shape[0] for i in loads(execution, "img_ref")) >= 64
 
 
-@pytest.mark.cover(40)
-@pytest.mark.simulator_only
-@pytest.mark.parametrize("lnc", [1, 2])
-@pytest.mark.parametrize("row", EDGE, ids=lambda row: row.id)
-def test_it_never_needs_more_instructions_than_it_counts(row, lnc, monkeypatch):
-    counts, count = [], mixed.count_mixed_instructions
-    monkeypatch.setattr(mixed, "count_mixed_instructions", lambda *args: counts.append(count(*args)) or counts[-1])
-    execution = trace(row.problem("bf16"), "mixed", lnc)
-    assert max(len(program.instructions) for program in execution.programs) <= counts[0]
-
-
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("W", [19_514, 24_000])
 @pytest.mark.parametrize("algorithm", ["mixed", "vector"])

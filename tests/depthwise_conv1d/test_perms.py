@@ -33,15 +33,6 @@ def test_every_permutation(which, perm):
     assert_exact(call(*args, **{which: perm}), expected, "fp32")
 
 
-def test_nhwc_in_and_out_by_hand():
-    """in_perm (0, 3, 1, 2) reads [N, H, W, C]; out_perm (0, 2, 3, 1) writes [N, H, Q, C]."""
-    x, w = integers(np.random.default_rng(2), PROBLEM)
-    plain = call(x, w)
-    y = call(np.ascontiguousarray(x.transpose(0, 2, 3, 1)), w, in_perm=NHWC_IN, out_perm=NHWC_OUT)
-    assert y.shape == (2, 1, PROBLEM.Q, 7)
-    assert np.array_equal(y.transpose(0, 3, 1, 2), plain)  # other strides, other settings: zeros may differ in sign
-
-
 def test_all_three_perms_with_stride_dilation_and_padding():
     problem = PROBLEM.replace(
         stride=(1, 2), rhs_dilation=(1, 2), lhs_dilation=(1, 3), padding=((0, 0), (3, -1)), S=5, dtype="bf16"

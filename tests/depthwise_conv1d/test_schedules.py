@@ -12,6 +12,7 @@ BUILDS = {
 }  # fmt: skip
 
 
+@pytest.mark.cover(5)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize("algorithm", BUILDS)
@@ -28,3 +29,11 @@ def test_a_call_builds_its_schedule_once(algorithm, lnc):
     misses = build.cache_info().misses
     nkiconv.depthwise_conv1d(x, w, algorithm=algorithm, lnc=lnc)
     assert build.cache_info().misses == misses
+
+
+def test_a_kernel_that_issues_more_than_it_counts_is_noticed(monkeypatch):
+    """By `conftest.py`, of every launch of this folder."""
+    monkeypatch.setattr(mixed, "count_mixed_instructions", lambda *_: 1)
+    x, w = np.ones((2, 24, 9), "f4"), np.ones((24, 3), "f4")
+    with pytest.raises(nkiconv.UnsupportedError, match="<= 1"):
+        nkiconv.depthwise_conv1d(x, w, algorithm="mixed")

@@ -16,7 +16,6 @@ from epilogue import (
     final_state,
     reason_to_refuse,
     stored,
-    takes_state,
     window,
 )
 from hypothesis import given
@@ -59,10 +58,6 @@ ACCEPTED = {
 }  # fmt: skip
 
 
-def test_rows_take_a_state():
-    assert all(takes_state(row.problem("bf16")) for row in ROWS)
-
-
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_refusals_do_not_grow(algorithm):
     refusals = {row.why: reason_to_refuse(algorithm, row.problem("bf16"), STATES[0], lnc=2) for row in ROWS}
@@ -77,14 +72,6 @@ def test_refusals_do_not_grow(algorithm):
 def test_exact_on_integers(algorithm, row, request_):
     problem = row.problem("bf16")
     check_in_scope(algorithm, problem, request_, seed=1, whole=True)
-
-
-@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
-@pytest.mark.parametrize("algorithm", TRIED)
-def test_within_the_bound_with_an_epilogue(algorithm, dtype):
-    request = Request("fp32", "silu", "bf16", "post_activation", "fp32", state=True, final=True)
-    problem = ROWS[0].problem(dtype)
-    check_in_scope(algorithm, problem, request, seed=2, whole=False)
 
 
 @pytest.mark.cover(8)
@@ -125,7 +112,7 @@ def test_states_are_canonical_whatever_the_layout_of_the_rest(algorithm):
 
 def test_a_long_filter_starts_with_a_long_state_of_zeros():
     """More zeros than a partition of SBUF holds."""
-    check(Row("long", 1, 2, 3, 60_000, 1, (59_999, 0)).problem("fp32"), Request(final=True), seed=5, whole=True)
+    check(Row("long", 1, 1, 3, 60_000, 1, (59_999, 0)).problem("fp32"), Request(final=True), seed=5, whole=True)
 
 
 def test_more_zero_rows_than_partitions():
@@ -155,7 +142,7 @@ NEXT = [
 LAYOUTS = [(0, 1, 2, 3), (0, 3, 1, 2), (3, 2, 0, 1)]
 
 
-@pytest.mark.cover(24)
+@pytest.mark.cover(17)
 @pytest.mark.parametrize("in_perm", LAYOUTS, ids=str)
 @pytest.mark.parametrize("with_state", [False, True], ids=["zeros", "state"])
 @pytest.mark.parametrize("row", NEXT, ids=identity)

@@ -3,23 +3,17 @@
 import dataclasses
 import functools
 
-import numpy as np
 import pytest
-from depthwise import EDGE, Row, loads, normals, row_of, run, trace, truth
+from depthwise import Row, loads, row_of, trace
 from epilogue import (
     PLAIN,
     Request,
     all_cores_run,
-    bounded_traces,
     check,
-    check_stored,
     reason_to_refuse,
-    run_or_refused,
 )
-from tolerances import assert_within
 
 from nkiconv.kernels.depthwise_conv1d.update import kernel
-from nkiconv.reference import num_terms
 from nkiconv.schedules.update import count_chunks
 from nkiconv.simulator.memory import SBUF
 
@@ -55,12 +49,6 @@ CONFIGS = [
     (*TENSOR, ("vector_reads", 0), ("warmup", 9)),
     (*TENSOR, ("channels", 3), ("groups", 5), ("warmup", 0)),
 ]
-REQUESTS = [
-    Request(bias="bf16", activation="silu"),
-    Request(bias="fp32", residual="fp16", out_dtype="fp32"),
-    Request(bias="fp16", residual="fp32", residual_position="post_activation", activation="relu"),
-    Request(bias="fp32", activation="gelu", residual="bf16"),
-]
 
 
 row = functools.partial(row_of, ROWS)
@@ -74,57 +62,11 @@ def test_exact_on_integers(row, dtype, config):
     check(row.problem(dtype), PLAIN, 1, whole=True, algorithm="update", config=config)
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
 @pytest.mark.parametrize("why", ["odd channels", "several chunks", "image tiles", "partitions between pieces"])
 def test_every_setting_gives_the_same_sums(why, config):
     check(row(why).problem("bf16"), PLAIN, 2, whole=True, algorithm="update", config=config)
-
-
-@pytest.mark.parametrize("why", ["odd channels", "70 images", "dilation", "longest row"])
-@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
-@pytest.mark.parametrize("config", [TENSOR, VECTOR], ids=["tensor", "vector"])
-def test_within_the_bound_on_normals(why, dtype, config):
-    check(row(why).problem(dtype), PLAIN, 3, whole=False, algorithm="update", config=config)
-
-
-@pytest.mark.cover
-@pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: request.id)
-@pytest.mark.parametrize("why", ["odd channels", "70 images", "two columns", "image tiles"])
-@pytest.mark.parametrize("config", [TENSOR, VECTOR], ids=["tensor", "vector"])
-def test_epilogues(why, request_, config):
-    check(row(why).problem("bf16"), request_, 4, whole=True, algorithm="update", config=config)
-
-
-@pytest.mark.parametrize("why", ["token after a state", "tokens after a state", "state wider than its dilation"])
-@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
-@pytest.mark.parametrize("config", [TENSOR, VECTOR], ids=["tensor", "vector"])
-def test_initial_and_final_state(why, dtype, config):
-    request = Request(state=True, final=True, bias="fp32", activation="relu")
-    check(row(why).problem(dtype), request, 5, whole=True, algorithm="update", config=config)
-
-
-def test_filter_of_the_other_16_bit_dtype():
-    check(row("odd channels").problem("bf16"), PLAIN, 6, whole=True, algorithm="update", w_dtype="fp16")
-
-
-@pytest.mark.parametrize("config", [TENSOR, VECTOR], ids=["tensor", "vector"])
-def test_any_layout(config):
-    check_stored(
-        row("two columns").problem("bf16"), Request(residual="bf16"), 7, (0, 3, 2, 1), (3, 1, 2, 0), (1, 0, 2, 3),
-        algorithm="update", config=config,
-    )  # fmt: skip
-
-
-def test_vector_keeps_channels_apart():
-    """With strict_nonfinite Vector works, and a NaN and an Inf stay where the definition puts them."""
-    problem = row("two columns").problem("bf16").replace(padding=((0, 0), (6, 9)), rhs_dilation=(1, 2))
-    x, w = normals(np.random.default_rng(9), problem)
-    x[3, 7, 0, 0], x[5, 9, 0, 2], w[20, 0, 0, 1] = np.nan, np.inf, np.nan
-    y, abs_sum = truth(x, w, problem)
-    assert not np.isfinite(y).all()
-    assert_within(
-        run(x, w, problem, 2, algorithm="update", strict_nonfinite=True), y, abs_sum, num_terms(problem), "bf16"
-    )
 
 
 @pytest.mark.simulator_only
@@ -135,22 +77,12 @@ def test_few_sequences_are_for_vector_and_many_for_the_array(N, engine):
     assert bool(matmuls) == (engine == "tensor")
 
 
-@pytest.mark.parametrize("row", EDGE, ids=lambda row: row.id)
-def test_edges_run_or_are_refused_by_name(row):
-    problem = row.problem("bf16")
-    reason = run_or_refused("update", problem, 8)
-    if reason == "":
-        return
-    if row.lhs > 1:
-        assert reason.startswith("lhs_dilation=")
-    elif row.W > 128:
-        assert reason.startswith(f"W={row.W}:")
-    else:
-        assert reason.startswith(f"Q={problem.Q}, S={row.S}:")
-
-
 def test_refusals_name_what_they_refuse():
     problem = row("odd channels").problem("bf16")
+    assert reason_to_refuse("update", problem.replace(lhs_dilation=(1, 2)), lnc=1).startswith("lhs_dilation=")
+    assert reason_to_refuse("update", problem.replace(W=129), lnc=1).startswith("W=129:")
+    wide = problem.replace(W=20, S=3, padding=((0, 0), (300, 300)))
+    assert reason_to_refuse("update", wide, lnc=1, config=TENSOR).startswith("Q=")
     assert reason_to_refuse("update", problem, lnc=1) == ""
     assert reason_to_refuse("update", problem, lnc=1, strict_nonfinite=True) == ""
     strict = reason_to_refuse("update", problem, lnc=1, strict_nonfinite=True, config=TENSOR)
@@ -217,12 +149,11 @@ def test_runs_are_long_and_filters_are_read_once():
     assert sum(i.writes[0].num_elems for i in stores) == 64 * 8192
 
 
-@pytest.mark.cover(12)
+@pytest.mark.cover(8)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("config", [TENSOR, VECTOR], ids=["tensor", "vector"])
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
-def test_both_cores_work_and_instructions_are_bounded(row, monkeypatch, config):
+def test_both_cores_work(row, config):
     problem = row.problem("bf16")
-    for execution in bounded_traces("update", problem, monkeypatch, config):
-        assert all_cores_run(execution, "nc_matmul", "tensor_reduce") or problem.N * problem.C == 1
-        assert execution.sbuf_peak_bytes <= 212_728
+    execution = trace(problem, "update", config=config)
+    assert all_cores_run(execution, "nc_matmul", "tensor_reduce") or problem.N * problem.C == 1

@@ -2,12 +2,10 @@
 
 from collections import Counter
 
-import numpy as np
 import pytest
-from depthwise import Row, integers, run, trace, truth
+from depthwise import Row, trace
 from epilogue import Request, check, refused
 from rows import staged, times_floor
-from tolerances import assert_exact
 
 from nkiconv import cases
 from nkiconv.simulator.memory import PSUM
@@ -34,16 +32,6 @@ def test_chains_of_any_length(recipe):
     config = (("recipes", (recipe,)), ("piece", 50))
     check(SHORT, Request("fp32", "relu", state=True), 1, whole=True, algorithm="vector", config=config)
     check(SHORT, Request("fp32"), 1, whole=False, algorithm="vector", config=config)
-
-
-def test_a_bad_value_stays_in_its_channel():
-    problem = SHORT.replace(N=1)
-    x, w = integers(np.random.default_rng(1), problem)
-    w[w == 0] = 1
-    x[0, 3, 0, 40], w[7, 0, 0, 2] = np.nan, np.inf
-    y, _ = truth(x, w, problem)
-    for strict in (False, True):
-        assert_exact(run(x, w, problem, 2, algorithm="vector", strict_nonfinite=strict), y, "fp32")
 
 
 def test_what_it_refuses():

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from depthwise import run, same_bits, trace
+from depthwise import run, same_bits
 from draws import cores
 from tolerances import assert_exact, assert_within_limit
 
@@ -226,32 +226,6 @@ def refused(algorithm: str, problem: ConvProblem, request: Request = PLAIN, **mo
                 call(inputs, problem, request, lnc, algorithm=algorithm, **more)
             said = reason
     return said
-
-
-def run_or_refused(algorithm: str, problem: ConvProblem, seed: int) -> str:
-    """`check` on integers, or why the algorithm refuses: with the names of others, all of which take the problem."""
-    reason = refused(algorithm, problem)
-    if reason == "":
-        check(problem, PLAIN, seed, whole=True, algorithm=algorithm)
-        return ""
-    advised = [name for name in ("mixed", "vector") if name in reason]
-    assert advised
-    assert all(reason_to_refuse(name, problem, lnc=2) == "" for name in advised)
-    return reason
-
-
-def bounded_traces(
-    algorithm: str, problem: ConvProblem, monkeypatch: pytest.MonkeyPatch, config: Any = None
-) -> list[Any]:
-    """Records on 1 and on 2 cores: on no core more instructions than the kernel counts."""
-    traces = [trace(problem, algorithm, lnc, config=config) for lnc in (1, 2)]
-    monkeypatch.setattr("nkiconv.schedules.depthwise.INSTRUCTIONS_MAX", 0)
-    for lnc, execution in zip((1, 2), traces, strict=True):
-        reason = reason_to_refuse(algorithm, problem, lnc=lnc, config=config)
-        counted = re.search(r"(?:needs|up to) (\d+) instructions", reason)
-        assert counted
-        assert max(len(program.instructions) for program in execution.programs) <= int(counted[1])
-    return traces
 
 
 def all_cores_run(execution: Any, *ops: str) -> bool:
