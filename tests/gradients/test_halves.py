@@ -69,3 +69,11 @@ def test_diagonals_meet_once_a_pass():
     assert [sum(one.op == "sendrecv" for one in program.instructions) for program in run.programs] == [1, 1]
     assert same_bits(run.outputs, nkiconv.conv2d_weight(x, (6, 1, 3, 3), gy, padding=1, groups=6, lnc=1,
                                                         algorithm="diagonals", config=config))  # fmt: skip
+
+
+def test_a_kernel_that_needs_more_than_its_schedule_says_is_noticed(monkeypatch):
+    """By `conftest.py`, of every launch of this folder."""
+    monkeypatch.setattr("nkiconv.schedules.blocks_schedule.instructions", lambda *_: 1)
+    x = np.ones((1, 3, 6, 5), np.float32)
+    with pytest.raises((AssertionError, nkiconv.UnsupportedError), match="<= 1"):
+        nkiconv.conv2d_weight(x, (3, 3, 3, 3), x, padding=1, algorithm="blocks")

@@ -39,6 +39,7 @@ def drawn(name, dtype):
     return x, gy, dw.numpy(), {**plain, "groups": groups}
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_it_is_torchs(name, dtype):
