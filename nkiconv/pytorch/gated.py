@@ -40,8 +40,7 @@ from .functional import refuse_script
 from .operators import autograd, flop_formulas, sharding
 from .operators.calls import batched_images, call, own
 from .operators.convolution import Convolution
-from .operators.fakes import fake_kernel
-from .operators.registrar import registrar
+from .operators.registrar import define
 from .operators.tensor_kinds import DTYPES, tensor_violations
 
 NAME = "gated_conv1d"
@@ -359,18 +358,15 @@ def _flops(x: Any, weight: Any, *_: Any, out_shape: Any) -> int:
     return flop_formulas.of_convolution(asked, (x[0], channels, x[2]), (channels, 1, width), y)
 
 
-def _define() -> Any:
-    """Register the operator."""
-    operator = registrar()(f"nkiconv::{NAME}", mutates_args=())(_forward)
-    operator.register_fake(fake_kernel(NAME, _fake))
-    operator.register_vmap(_batched)
-    autograd.register(NAME, _remember, _backward, _forward_mode)
-    flop_formulas.register(NAME, _flops)
-    sharding.declare(NAME, lambda *_: (ROWS, [sharding.SHARDED] * 2))
-    return operator
-
-
-OPERATOR = _define()
+OPERATOR = define(
+    NAME,
+    _forward,
+    _fake,
+    (_remember, _backward, _forward_mode),
+    _batched,
+    _flops,
+    lambda *_: (ROWS, [sharding.SHARDED] * 2),
+)
 
 for _function in (gated_short_conv, glu_conv1d):
     vars(_function)["__prepare_scriptable__"] = refuse_script

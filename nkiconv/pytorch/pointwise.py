@@ -27,11 +27,10 @@ from .computers.arrays import from_numpy, to_numpy
 from .errors import ComparisonError, DtypeError, GeometryError, LayoutError, UnsupportedError, as_torchs, raise_all
 from .function_modes import one_call
 from .functional import conv1d, refuse_script
-from .operators import autograd, flop_formulas, sharding
+from .operators import autograd, sharding
 from .operators.calls import own
-from .operators.fakes import fake_kernel
 from .operators.pixel_norm import PixelNorm, normalized
-from .operators.registrar import registrar
+from .operators.registrar import define
 from .operators.statistics import channel_violations
 from .operators.tensor_kinds import DTYPES, are_positive, tensor_violations
 
@@ -241,16 +240,13 @@ def _flops(x: Sequence[int], weight1: Sequence[int], weight2: Sequence[int], *_:
     return 2 * x[0] * math.prod(x[2:]) * (math.prod(weight1) + math.prod(weight2))
 
 
-def _define() -> Any:
-    """Register the operator."""
-    defined = registrar()(f"nkiconv::{NAME}", mutates_args=())(_forward)
-    defined.register_fake(fake_kernel(NAME, _fake))
-    defined.register_vmap(_no_batches)
-    autograd.register(NAME, _remember, _backward, _no_forward_mode)
-    flop_formulas.register(NAME, _flops)
-    sharding.declare(NAME, lambda *_: ((0, 5), [sharding.SHARDED]))
-    return defined
-
-
-POINTWISE_MLP = _define()
+POINTWISE_MLP = define(
+    NAME,
+    _forward,
+    _fake,
+    (_remember, _backward, _no_forward_mode),
+    _no_batches,
+    _flops,
+    lambda *_: ((0, 5), [sharding.SHARDED]),
+)
 vars(pointwise_mlp)["__prepare_scriptable__"] = refuse_script

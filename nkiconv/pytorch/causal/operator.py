@@ -26,8 +26,7 @@ from ..computers import host, modes
 from ..errors import UnsupportedError
 from ..operators import autograd, filter_gradients, flop_formulas, gradients, sharding
 from ..operators.calls import call, own, with_batch
-from ..operators.fakes import fake_kernel
-from ..operators.registrar import registrar
+from ..operators.registrar import define
 from . import sequences, states
 from .checks import check_call
 
@@ -343,20 +342,14 @@ def _packed_backward_by_rows(*args: Any) -> Any:
     return (0, 1, 2, 5, 7), [kind if need else sharding.SAME for kind, need in zip(kinds, args[8], strict=True)]
 
 
-def _define() -> tuple[Any, Any]:
-    """Register both operators."""
-    operator = registrar()("nkiconv::causal_conv1d", mutates_args=())(_forward)
-    operator.register_fake(fake_kernel("causal_conv1d", _fake))
-    operator.register_vmap(_batched)
-    autograd.register("causal_conv1d", _remember, _backward, _forward_mode)
-    flop_formulas.register("causal_conv1d", _flops)
-    sharding.declare("causal_conv1d", _by_rows)
-    derivative = registrar()("nkiconv::causal_conv1d_packed_backward", mutates_args=())(_packed_backward)
-    derivative.register_fake(fake_kernel("causal_conv1d_packed_backward", _packed_backward_fake))
-    autograd.register("causal_conv1d_packed_backward", _remember_packed, _second_derivatives, _no_forward_mode)
-    flop_formulas.register("causal_conv1d_packed_backward", _packed_backward_flops)
-    sharding.declare("causal_conv1d_packed_backward", _packed_backward_by_rows)
-    return operator, derivative
-
-
-CAUSAL_CONV1D, PACKED_BACKWARD = _define()
+CAUSAL_CONV1D = define(
+    "causal_conv1d", _forward, _fake, (_remember, _backward, _forward_mode), _batched, _flops, _by_rows
+)
+PACKED_BACKWARD = define(
+    "causal_conv1d_packed_backward",
+    _packed_backward,
+    _packed_backward_fake,
+    (_remember_packed, _second_derivatives, _no_forward_mode),
+    flops=_packed_backward_flops,
+    by_images=_packed_backward_by_rows,
+)

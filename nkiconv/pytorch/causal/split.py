@@ -26,8 +26,7 @@ from ..function_modes import one_call
 from ..functional import refuse_script
 from ..operators import autograd, flop_formulas
 from ..operators.calls import own
-from ..operators.fakes import fake_kernel
-from ..operators.registrar import registrar
+from ..operators.registrar import define
 from ..operators.tensor_kinds import DTYPES
 from . import operator, states
 from .checks import check_update, kinds, shapes
@@ -402,17 +401,7 @@ def _flops(x: Any, weight: Any, *rest: Any, out_shape: Any) -> int:
     return flop_formulas.of_convolution(states.causal(channels, 0), rows, (channels, 1, width), rows)
 
 
-def _define() -> Any:
-    """Register the operator."""
-    defined = registrar()(f"nkiconv::{NAME}", mutates_args=())(_forward)
-    defined.register_fake(fake_kernel(NAME, _fake))
-    defined.register_vmap(_no_batches)
-    autograd.register(NAME, _remember, _backward, _no_forward_mode)
-    flop_formulas.register(NAME, _flops)
-    return defined
-
-
-CAUSAL_CONV1D_SPLIT = _define()
+CAUSAL_CONV1D_SPLIT = define(NAME, _forward, _fake, (_remember, _backward, _no_forward_mode), _no_batches, _flops)
 
 for _function in (causal_conv1d_split, causal_conv1d_split_update):
     vars(_function)["__prepare_scriptable__"] = refuse_script

@@ -15,13 +15,12 @@ import torch
 from torch import Tensor
 
 from ..computers import dispatch
-from . import autograd, flop_formulas, sharding
+from . import flop_formulas, sharding
 from .calls import ARGUMENTS, WITH_FRAMES, asked_of, with_batch
 from .convolution import Convolution
 from .custom import batched_call, derivatives, remember_call, tangent_of
-from .fakes import fake_kernel
 from .frames import joined, shaped
-from .registrar import registrar
+from .registrar import define
 from .tensor_kinds import memory_format
 
 NAME = f"conv3d{WITH_FRAMES}"
@@ -112,15 +111,12 @@ def _flops(x: Any, w: Any, _bias: Any, _residual: Any, frames: Any, *rest: Any, 
     return flop_formulas.of_convolution(_asked(rest)[0], [*x[:2], frames[2] + x[2], *x[3:]], w, out_shape)
 
 
-def _define() -> Any:
-    """Register the operator."""
-    operator = registrar()(f"nkiconv::{NAME}", mutates_args=())(_forward)
-    operator.register_fake(fake_kernel(NAME, _fake))
-    operator.register_vmap(_batched)
-    autograd.register(NAME, _remember, _backward, _forward_mode)
-    flop_formulas.register(NAME, _flops)
-    sharding.declare(NAME, lambda *_: ((0, 3, 4), [sharding.SHARDED]))
-    return operator
-
-
-OPERATOR = _define()
+OPERATOR = define(
+    NAME,
+    _forward,
+    _fake,
+    (_remember, _backward, _forward_mode),
+    _batched,
+    _flops,
+    lambda *_: ((0, 3, 4), [sharding.SHARDED]),
+)

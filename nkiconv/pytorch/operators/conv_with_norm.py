@@ -22,11 +22,10 @@ from ..errors import UnsupportedError
 from . import autograd, flop_formulas, sharding
 from .calls import ARGUMENTS, WITH_NORM, asked_of, batched_images, call, own
 from .convolution import Convolution
-from .fakes import fake_kernel
 from .frames import shaped
 from .pixel_norm import PixelNorm, by_torch, finished, nothing_like, violations
 from .prologue import NO_SCALES
-from .registrar import registrar
+from .registrar import define
 from .tensor_kinds import memory_format
 
 NAMES = ("conv2d", "conv3d")
@@ -152,14 +151,15 @@ def _define(name: str) -> Any:
         x = x if frames is None else [*x[:2], frames[2] + x[2], *x[3:]]
         return flop_formulas.of_convolution(asked_of(name, *rest[2 : 2 + ARGUMENTS]), x, w, out_shape[0])
 
-    whole = f"{name}{WITH_NORM}"
-    operator = registrar()(f"nkiconv::{whole}", mutates_args=())(forward)
-    operator.register_fake(fake_kernel(whole, fake))
-    operator.register_vmap(batched)
-    autograd.register(whole, remember, _backward, _forward_mode)
-    flop_formulas.register(whole, flops)
-    sharding.declare(whole, lambda *_: (IMAGES, [sharding.SHARDED] * 2))
-    return operator
+    return define(
+        f"{name}{WITH_NORM}",
+        forward,
+        fake,
+        (remember, _backward, _forward_mode),
+        batched,
+        flops,
+        lambda *_: (IMAGES, [sharding.SHARDED] * 2),
+    )
 
 
 OPERATORS = {name: _define(name) for name in NAMES}

@@ -27,13 +27,12 @@ from torch import Tensor
 
 from ...activations import ACTIVATIONS
 from ..computers import dispatch, host
-from . import autograd, flop_formulas, sharding, statistics
+from . import flop_formulas, sharding, statistics
 from .calls import ARGUMENTS, WITH_PROLOGUE, WITH_STATS, asked_of
 from .convolution import Convolution, filter_like
 from .custom import batched_call, derivatives, remember_call, tangent_of
-from .fakes import fake_kernel
 from .prologue import Scales
-from .registrar import registrar
+from .registrar import define
 from .tensor_kinds import memory_format
 
 NAMES = ("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
@@ -109,14 +108,7 @@ def _define(name: str, suffix: str) -> Any:
         return (0, 3, *each), [sharding.SHARDED] if stats is None else [sharding.SHARDED, sharding.SECOND]
 
     forward.__annotations__["return"] = "Tensor" if stats is None else "tuple[Tensor, Tensor]"
-    whole = f"{name}{suffix}"
-    operator = registrar()(f"nkiconv::{whole}", mutates_args=())(forward)
-    operator.register_fake(fake_kernel(whole, fake))
-    operator.register_vmap(batched)
-    autograd.register(whole, remember, _backward, forward_mode)
-    flop_formulas.register(whole, flops)
-    sharding.declare(whole, by_images)
-    return operator
+    return define(f"{name}{suffix}", forward, fake, (remember, _backward, forward_mode), batched, flops, by_images)
 
 
 def _asked(name: str, rest: Sequence[Any], stats: str | None) -> tuple[Convolution, Any]:

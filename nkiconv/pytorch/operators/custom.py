@@ -24,9 +24,8 @@ from ..computers import dispatch
 from . import autograd, filter_gradients, flop_formulas, gradients, sharding
 from .calls import ARGUMENTS, asked_of, call, with_batch
 from .convolution import Convolution
-from .fakes import fake_kernel
 from .prologue import NO_SCALES, Scales, batched_scales
-from .registrar import registrar
+from .registrar import define
 from .tensor_kinds import memory_format
 
 #: Operators and the axes of their images.
@@ -87,13 +86,9 @@ def _define(name: str) -> Any:
     def flops(x: Any, w: Any, _bias: Any, _residual: Any, *rest: Any, out_shape: Any) -> int:
         return flop_formulas.of_convolution(asked_of(name, *rest[:ARGUMENTS]), x, w, out_shape)
 
-    operator = registrar()(f"nkiconv::{name}", mutates_args=())(forward)
-    operator.register_fake(fake_kernel(name, fake))
-    operator.register_vmap(batched)
-    autograd.register(name, remember, backward, forward_mode)
-    flop_formulas.register(name, flops)
-    sharding.declare(name, lambda *_: ((0, 3), [sharding.SHARDED]))
-    return operator
+    return define(
+        name, forward, fake, (remember, backward, forward_mode), batched, flops, lambda *_: ((0, 3), [sharding.SHARDED])
+    )
 
 
 def _argument(asked: Convolution, x: Tensor, w: Tensor, bias: Tensor | None, residual: Tensor | None) -> Tensor:

@@ -25,8 +25,7 @@ from ..errors import DtypeError, GeometryError, NkiconvError, UnsupportedError
 from . import autograd, flop_formulas, gradients, sharding
 from .calls import call, with_batch
 from .convolution import Convolution, filter_like
-from .fakes import fake_kernel
-from .registrar import registrar
+from .registrar import define
 from .tensor_kinds import are_positive, tensor_violations
 
 #: Arguments of an operator after its two tensors.
@@ -155,13 +154,15 @@ def _define(rank: int) -> Any:
         return flop_formulas.of_filters(x, g, size)
 
     name = f"conv{rank}d_weight"
-    operator = registrar()(f"nkiconv::{name}", mutates_args=())(forward)
-    operator.register_fake(fake_kernel(name, fake))
-    operator.register_vmap(batched)
-    autograd.register(name, remember, backward, forward_mode)
-    flop_formulas.register(name, flops)
-    sharding.declare(name, lambda *_: ((0, 1), [sharding.SUMMAND] * 2))
-    return operator
+    return define(
+        name,
+        forward,
+        fake,
+        (remember, backward, forward_mode),
+        batched,
+        flops,
+        lambda *_: ((0, 1), [sharding.SUMMAND] * 2),
+    )
 
 
 def _batched(

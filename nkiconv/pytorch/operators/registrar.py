@@ -1,4 +1,4 @@
-"""Who registers the operators: torch-neuronx, so that its compiler sees the kernels inside of them, else torch."""
+"""Registers the operators: by torch-neuronx, so that its compiler sees the kernels inside of them, else by torch."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+
+from . import autograd, flop_formulas, sharding
+from .fakes import fake_kernel
 
 
 def registrar() -> Callable[..., Any]:
@@ -27,3 +30,30 @@ def registrar() -> Callable[..., Any]:
             )
         neuronx = None
     return getattr(neuronx, "nki_op", torch.library.custom_op)
+
+
+def define(
+    name: str,
+    forward: Callable[..., Any],
+    fake: Callable[..., Any],
+    derivatives: tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]],
+    batched: Callable[..., Any] | None = None,
+    flops: Callable[..., int] | None = None,
+    by_images: sharding.ByImages | None = None,
+) -> Any:
+    """Register operator `nkiconv::name`.
+
+    Args:
+        fake: checks arguments and makes results; derivatives: remember, backward and forward_mode of
+            `autograd.register`; batched: rule of vmap; flops: formula of `flop_formulas`; by_images: of `sharding`.
+    """
+    operator = registrar()(f"nkiconv::{name}", mutates_args=())(forward)
+    operator.register_fake(fake_kernel(name, fake))
+    autograd.register(name, *derivatives)
+    if batched is not None:
+        operator.register_vmap(batched)
+    if flops is not None:
+        flop_formulas.register(name, flops)
+    if by_images is not None:
+        sharding.declare(name, by_images)
+    return operator

@@ -26,8 +26,7 @@ from ..computers.statistics import Norm, ScaleShift, gathered, moments, shares, 
 from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
 from . import autograd, sharding
 from .calls import own, with_batch
-from .fakes import fake_kernel
-from .registrar import registrar
+from .registrar import define
 from .tensor_kinds import are_positive, tensor_violations
 
 _CANNOT = "cannot run this call"
@@ -275,20 +274,19 @@ def _norm_batched(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tup
     return tuple(one.reshape(*one.shape[:-1], size, -1) for one in found), (found[0].dim() - 1,) * 4
 
 
-def _define() -> None:
-    """Register both operators."""
-    for name, forward, fake, batched, rest in (
-        ("channel_stats", _stats_forward, _stats_fake, _stats_batched,
-         (_stats_remember, _stats_backward, _stats_forward_mode)),
-        ("norm_scale_shift", _norm_forward, _norm_fake, _norm_batched,
-         (_norm_remember, _norm_backward, _norm_forward_mode)),
-    ):  # fmt: skip
-        operator: Any = registrar()(f"nkiconv::{name}", mutates_args=())(forward)
-        operator.register_fake(fake_kernel(name, fake))
-        operator.register_vmap(batched)
-        autograd.register(name, *rest)
-    sharding.declare("channel_stats", lambda *_: ((0,), [sharding.SECOND]))
-    sharding.declare("norm_scale_shift", lambda *_: None)
-
-
-_define()
+define(
+    "channel_stats",
+    _stats_forward,
+    _stats_fake,
+    (_stats_remember, _stats_backward, _stats_forward_mode),
+    _stats_batched,
+    by_images=lambda *_: ((0,), [sharding.SECOND]),
+)
+define(
+    "norm_scale_shift",
+    _norm_forward,
+    _norm_fake,
+    (_norm_remember, _norm_backward, _norm_forward_mode),
+    _norm_batched,
+    by_images=lambda *_: None,
+)
