@@ -17,7 +17,12 @@ from .norm_act import norm_act_conv1d, norm_act_conv2d, norm_act_conv3d
 
 _BY_RANK = {1: norm_act_conv1d, 2: norm_act_conv2d, 3: norm_act_conv3d}
 #: Names of the dicts that hold a module's hooks, which do not run where a kernel does what it did.
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def is_hooked(*modules: Any) -> bool:
+    """Whether one of these modules has hooks."""
+    return any(getattr(one, hooks) for one in modules for hooks in _HOOKS)
 
 
 @torch.fx.wrap
@@ -121,7 +126,7 @@ class NormActConv(torch.nn.Module):
         elif conv.padding_mode != "zeros":
             wrong.append(f"conv.padding_mode={conv.padding_mode!r}: must be 'zeros'; pad what the norm gives by torch")
         for called, module in (("norm", norm), ("conv", conv)):
-            if any(vars(module).get(hooks) for hooks in HOOKS):
+            if is_hooked(module):
                 wrong.append(f"{called}: has hooks, which would not run; remove them")
         raise_all(f"{name} cannot be built", list(refused(UnsupportedError, *wrong)))
         channels = norm.num_channels if isinstance(norm, torch.nn.GroupNorm) else norm.num_features

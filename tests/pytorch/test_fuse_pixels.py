@@ -188,6 +188,7 @@ def test_a_plan_counts_the_norm_where_it_pays(apart, pays, priced):
     assert (together.operation, together.lnc) == ("conv3d", 2)
     assert plain == dataclasses.replace(together, asked=Asked(bias=together.asked.bias))
     told = " ".join(str(found.report).split())
+    assert [one["fused"] for one in found.report.as_dict()["chains"]] == [False, pays]
     assert (f"apart: costs more (100.0 us for 92.0, x 1x{C}x3x4x5)" in told) == (not pays)
     assert f"{1 if pays else 0} of 2 norms fused" in told
 

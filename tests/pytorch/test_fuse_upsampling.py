@@ -96,9 +96,9 @@ def test_the_convolution_reads_the_small_image(name, dtype):
     model = drawn(FUSED[name]).eval().to(dtype)
     report = convert(model, fuse=True)
     (one,) = report.doublings
-    assert (one.fused, str(one)) == (True, one.convolutions[0])
+    assert (one.fused, str(one)) == (True, f"x_upsample=2 of {one.convolutions[0]}")
     assert "1 of 1 upsamplings by 2 on the way into a convolution" in str(report)
-    assert f"x_upsample=2 of {one}" in str(report)
+    assert str(one) in str(report)
     x = image(2, C, 4, 5).to(dtype)
     assert upsampled(report.model, x) == (["conv2d_with_prologue"], False)
     assert upsampled(model, x) == ([], True)

@@ -18,7 +18,7 @@ from torch.nn.utils import parametrize
 
 from ...errors import NkiconvError, UnsupportedError
 from ..computers.host import activate
-from ..norm_act_modules import HOOKS
+from ..norm_act_modules import is_hooked
 from .follows import pairs
 from .norms import CLOSE, Affine, affine_of, channels_of, is_norm
 from .report import Fold
@@ -64,7 +64,7 @@ def _reasons(convolution: Any, norm: Any, places: Counter[int], owners: Counter[
     if channels is not None and channels != convolution.out_channels:
         yield f"has {channels} channels, its convolution {convolution.out_channels}"
     parts = (convolution, *norm.modules())
-    if any(getattr(module, hooks) for module in parts for hooks in HOOKS):
+    if is_hooked(*parts):
         yield "it or its convolution has hooks, which would see other values"
     if parametrize.is_parametrized(convolution) or convolution._parameters.get("weight") is None:
         yield "its convolution's weight is not a plain parameter"

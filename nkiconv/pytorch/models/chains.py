@@ -22,7 +22,7 @@ from ..computers.host import activate
 from ..fused_module import operator_of
 from .classes import change_class, is_changed, ours
 from .follows import Region, regions_of
-from .fusing import After, Ends, fused, hands_on, is_channel_norm, mark, norm_arguments, read_pending
+from .fusing import After, Ends, fused, hands_on, is_channel_norm, mark, norm_arguments
 from .norms import CLOSE
 from .pending import Normed, Padding
 from .producers import are_hooked, of_norms, only_user, quotient_after, sum_after
@@ -250,9 +250,8 @@ def agrees(
     return bool(((found - expected - residual).abs() <= limit).all())
 
 
-def take(model: torch.nn.Module, chains: Sequence[Chain], swapped: Sequence[str]) -> None:
-    """Make the modules of each fused chain one call; swapped: the model's convolutions that are nkiconv's."""
-    fusible = [chain for chain in chains if chain.fused]
+def take(model: torch.nn.Module, fusible: Sequence[Chain]) -> None:
+    """Make the modules of each chain one call."""
     norms = [(name, model.get_submodule(chain.norm)) for chain in fusible for name in chain.statistics]
     always = {name for name, norm in norms if getattr(norm, "running_mean", None) is None}
     giving = {name for name, _ in norms}
@@ -267,5 +266,3 @@ def take(model: torch.nn.Module, chains: Sequence[Chain], swapped: Sequence[str]
         ends[chain.convolution] = after._replace(adds=chain.adds, over_one=chain.over_one)
     for name, end in ends.items():
         mark(model.get_submodule(name), end)
-    if fusible:
-        read_pending(model, swapped)

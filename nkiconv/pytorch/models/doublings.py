@@ -24,7 +24,7 @@ from ..computers.modes import is_autocast
 from .chains import agrees
 from .classes import change_class, define
 from .follows import Region
-from .fusing import doubled, ends_of, mark, read_pending
+from .fusing import doubled, ends_of, mark
 from .pending import Upsampled, handed_on, tensor_of
 from .producers import are_hooked, nothing_changes, only_user
 from .report import Doubling
@@ -159,11 +159,8 @@ def _grown(x: Tensor) -> Tensor:
     return F.interpolate(x, scale_factor=2, mode=_MODES[0])
 
 
-def take(model: torch.nn.Module, found: Sequence[Doubling], swapped: Sequence[str]) -> None:
-    """Let modules hand on what they upsample; swapped: the model's convolutions that are nkiconv's."""
-    fused = [one for one in found if one.fused]
-    if fused:
-        read_pending(model, swapped)
+def take(model: torch.nn.Module, fused: Sequence[Doubling]) -> None:
+    """Let modules hand on what they upsample."""
     for one in fused:
         change_class(model.get_submodule(one.name), doubles)
         for name in one.convolutions if one.polyphase else ():

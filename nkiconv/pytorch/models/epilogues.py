@@ -16,7 +16,7 @@ from torch.nn.modules.conv import _ConvNd
 from . import videos
 from .chains import activation_at
 from .follows import Region
-from .fusing import ends_of, mark, read_pending
+from .fusing import ends_of, mark
 from .producers import are_hooked, is_through, nothing_changes, only_user, other_term
 from .report import Chain, Fold
 
@@ -117,10 +117,8 @@ def _convolution_of(node: Any, kinds: Kinds, passes: Passes) -> str | None:
     return None
 
 
-def take(model: torch.nn.Module, epilogues: Mapping[str, Epilogue], swapped: Sequence[str]) -> None:
-    """Let convolutions take them in; swapped: the model's convolutions that are nkiconv's."""
-    if epilogues:
-        read_pending(model, swapped)
+def take(model: torch.nn.Module, epilogues: Mapping[str, Epilogue]) -> None:
+    """Let convolutions take them in."""
     for name, one in epilogues.items():
         convolution = model.get_submodule(name)
         own = ends_of(convolution)

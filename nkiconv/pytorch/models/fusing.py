@@ -21,7 +21,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from ..computers.modes import is_autocast, wants_strict_nonfinite
 from ..functional import conv1d, conv2d, conv3d
 from ..norm_act import channel_stats, norm_act_conv1d, norm_act_conv2d, norm_act_conv3d
-from ..norm_act_modules import HOOKS, running_statistics
+from ..norm_act_modules import is_hooked, running_statistics
 from ..transposed import conv_transpose2d, polyphase_filter
 from .classes import change_class, define, is_changed
 from .pending import Convolved, Normed, Shifted, Upsampled, handed_on, keep_statistics, statistics_of, tensor_of
@@ -165,7 +165,7 @@ def hands_on(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
         plain = (
             not isinstance(x, Tensor)  # also where torch.fx traces
             or isinstance(norm_arguments(self), str)
-            or any(getattr(self, hooks) for hooks in HOOKS)
+            or is_hooked(self)
             or is_autocast(x.device.type)
         )
         return kind.forward(self, tensor_of(input)) if plain else handed_on(Normed, self, input if shifted else x)
@@ -197,7 +197,7 @@ def takes_pending(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
         input = tensor_of(input)
         if not isinstance(input, Tensor) or input.dim() != images:
             return kind.forward(self, input)
-        hooked = any(getattr(self, hooks) for hooks in HOOKS)
+        hooked = is_hooked(self)
         if not waits(self) or hooked or is_autocast(input.device.type):
             return _called(self, input, functools.partial(kind.forward, self, input))
         return _handed_on(self, input, None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn.modules.conv import _ConvNd
@@ -11,6 +11,7 @@ from torch.nn.modules.conv import _ConvNd
 from . import chains, doublings, epilogues, pixel_chains, pixel_layers, row_blocks
 from .epilogues import Epilogue
 from .follows import regions_of
+from .fusing import read_pending
 from .report import Chain, Doubling, Fold, PixelLayer, RowBlock
 from .ways import Copy
 
@@ -59,9 +60,16 @@ def find(
 
 def take(model: torch.nn.Module, found: Fusion, swapped: Sequence[str], strict_nonfinite: bool | None) -> None:
     """Fuse it, in the model in which those convolutions are nkiconv's and the norms folded."""
-    chains.take(model, found.chains, swapped)
-    epilogues.take(model, found.epilogues, swapped)
-    doublings.take(model, found.doublings, swapped)
-    pixel_chains.take(model, found.pixel_chains, swapped)
-    pixel_layers.take(model, found.layers, swapped, strict_nonfinite)
-    row_blocks.take(model, found.blocks, swapped)
+    before, after, layers, blocks, grown = map(_fused, (*found[:4], found.doublings))
+    if before or after or layers or grown or found.epilogues:
+        read_pending(model, swapped)
+    chains.take(model, before)
+    epilogues.take(model, found.epilogues)
+    doublings.take(model, grown)
+    pixel_chains.take(model, after)
+    pixel_layers.take(model, layers, strict_nonfinite)
+    row_blocks.take(model, blocks, swapped)
+
+
+def _fused(found: Sequence[Any]) -> list[Any]:
+    return [one for one in found if one.fused]

@@ -22,9 +22,8 @@ from .. import functional
 from ..computers import modes
 from ..computers.host import activate
 from ..errors import NkiconvError
-from ..norm_act_modules import HOOKS
+from ..norm_act_modules import is_hooked
 from .classes import change_class, define, is_changed
-from .fusing import read_pending
 from .norm_kinds import affine, kind_of, norm_of_kind
 from .pending import handed_on, tensor_of
 from .prices import norm_pays
@@ -83,7 +82,7 @@ def _reasons(model: torch.nn.Module, name: str, before: str | None, swapped: Seq
     if convolution.groups != 1 or convolution.transposed or len(convolution.kernel_size) == 1:
         yield "its convolution has groups, or is none of images or volumes"
     _, *parts = model.get_submodule(name.rpartition(".")[0]).modules()
-    if any(getattr(one, hooks) for one in parts for hooks in HOOKS):
+    if is_hooked(*parts):
         yield "a module of it has hooks, which would see no tensor"
     if "forward" in vars(norm) or "forward" in vars(convolution):
         yield "a module of it has a forward of its own"
@@ -113,12 +112,9 @@ def _refusal(convolution: Any) -> str:
     return ""
 
 
-def take(model: torch.nn.Module, chains: Sequence[Chain], swapped: Sequence[str]) -> None:
-    """Make each norm part of its convolution's call; swapped: the model's convolutions that are nkiconv's."""
-    fusible = [chain for chain in chains if chain.fused]
-    if fusible:
-        read_pending(model, swapped)
-    for chain in fusible:
+def take(model: torch.nn.Module, chains: Sequence[Chain]) -> None:
+    """Make each norm part of its convolution's call."""
+    for chain in chains:
         assert chain.convolution is not None
         norm, convolution = model.get_submodule(chain.norm), model.get_submodule(chain.convolution)
         vars(norm)[KIND] = _kind(norm, convolution)
@@ -132,7 +128,7 @@ def takes_sums(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
 
     def forward(self: Any, input: Any) -> Any:
         takes = isinstance(input, Summed) and input.tensor is None and input.norm is None
-        takes = takes and affine(self, input.channels) is not None and not any(getattr(self, one) for one in HOOKS)
+        takes = takes and affine(self, input.channels) is not None and not is_hooked(self)
         return input.normed(self) if takes else kind.forward(self, tensor_of(input))
 
     return (kind,), {"forward": forward, "plain_forward": kind.forward}
@@ -147,7 +143,7 @@ def hands_on_sums(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
         x = args[0] if args else None
         pends = isinstance(x, Tensor) and x.dim() == len(self.kernel_size) + 2 and not modes.is_autocast(x.device.type)
         pends = pends and self.activation is None and not torch.compiler.is_compiling()
-        if not pends or any(getattr(self, hooks) for hooks in HOOKS):
+        if not pends or is_hooked(self):
             return kind.forward(self, *args, **named)
 
         def call(norm: Any, activation: str | None) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor, fx
 from torch.nn import functional as F
 
 from ..computers.modes import is_autocast
-from ..norm_act_modules import HOOKS
+from ..norm_act_modules import is_hooked
 from .classes import change_class, define, is_changed
 from .norm_kinds import affine, kind_of, norm_of_kind
 from .pending import Pending, is_changed_since, tensor_of, version_of
@@ -63,7 +63,7 @@ def hands_on_pixels(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
         x = tensor_of(input)
         pends = isinstance(x, Tensor) and x.dim() == 4 and not is_autocast(x.device.type)
         pends = pends and affine(self, x.shape[-1 if vars(self)[_KIND][1] else 1]) is not None
-        if not pends or any(getattr(self, hooks) for hooks in HOOKS):
+        if not pends or is_hooked(self):
             return kind.forward(self, x)
         return NormedPixels(self, x, kind.forward)
 
@@ -86,7 +86,7 @@ def norm_before(layer: fx.Node, kinds: Mapping[str, torch.nn.Module], last: bool
     if norm is None or is_changed(norm, hands_on_pixels) or not isinstance(getattr(norm, "eps", None), float):
         return None
     weight: Any = linear.weight
-    hooked = any(getattr(norm, hooks) for hooks in HOOKS) or "forward" in vars(norm)
+    hooked = is_hooked(norm) or "forward" in vars(norm)
     if hooked or affine(norm, weight.shape[1]) is None:
         return None
     return None if kind_of(norm, weight.shape[1], 2, weight.is_meta, last) is None else name

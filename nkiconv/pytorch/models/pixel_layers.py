@@ -22,14 +22,13 @@ from torch import Tensor, fx
 
 from ..computers.modes import is_autocast, told_layer
 from ..functional import conv2d
-from ..norm_act_modules import HOOKS
+from ..norm_act_modules import is_hooked
 from ..operators.tensor_kinds import DTYPES
 from ..pointwise import pointwise_mlp, unsupported
 from . import pixel_inputs
 from .chains import activation_at
 from .classes import change_class, define, is_changed
 from .follows import Region, regions_of
-from .fusing import read_pending
 from .intercept import STRICT
 from .only_ways import mlp_of
 from .pending import (
@@ -205,7 +204,7 @@ def makes_pixels(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
     """A layer's class whose result of [N, H, W, C], or [N, C, H, W] of a convolution, is Pixels."""
 
     def forward(self: Any, input: Any, *args: Any, **named: Any) -> Any:
-        hooked = args or named or any(getattr(self, hooks) for hooks in HOOKS)
+        hooked = args or named or is_hooked(self)
         if isinstance(input, Pixels) and input.can_be_before(self) and not hooked:
             return handed_on(Pixels, self, input.x, input)
         others = isinstance(input, Pending) or not isinstance(input, Tensor)  # of a norm, or of torch.fx
@@ -363,7 +362,7 @@ def _reasons(model: torch.nn.Module, found: PixelLayer, inside: str, swapped: Se
             yield "has an activation of its own"
     elif type(linear).forward is not torch.nn.Linear.forward or "forward" in vars(linear):
         yield "has a forward of its own"
-    if any(getattr(part, hooks) for part in parts for hooks in HOOKS):
+    if is_hooked(*parts):
         yield f"a module in {inside or 'the model'} has hooks, which would see no tensor"
     if linear.weight.dtype not in (*DTYPES, torch.float64):
         yield f"weights are {linear.weight.dtype}; accepted are {', '.join(map(str, DTYPES))}"
@@ -371,14 +370,9 @@ def _reasons(model: torch.nn.Module, found: PixelLayer, inside: str, swapped: Se
         yield "has no activation or sum after it that a convolution takes"
 
 
-def take(
-    model: torch.nn.Module, layers: Sequence[PixelLayer], swapped: Sequence[str], strict_nonfinite: bool | None
-) -> None:
-    """Make each fused layer hand on Pixels; swapped: the model's convolutions that are nkiconv's."""
-    fused = [layer for layer in layers if layer.fused]
-    if fused:
-        read_pending(model, swapped)
-    for layer in fused:
+def take(model: torch.nn.Module, layers: Sequence[PixelLayer], strict_nonfinite: bool | None) -> None:
+    """Make each layer hand on Pixels."""
+    for layer in layers:
         module = model.get_submodule(layer.name)
         vars(module).update({LAYER: layer.name, STRICT: strict_nonfinite})
         change_class(module, makes_pixels)

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torch.nn.modules.conv import _ConvNd
 
 from ..fused_module import operator_of
-from ..norm_act_modules import HOOKS
+from ..norm_act_modules import is_hooked
 from . import videos
 from .follows import Region
 from .fusing import is_channel_norm, norm_arguments, takes_statistics
@@ -64,7 +64,7 @@ def modules_around(node: fx.Node) -> set[str]:
 def are_hooked(first: fx.Node, last: fx.Node, kinds: Mapping[str, torch.nn.Module]) -> bool:
     """Whether a module that a value leaves or enters from one call to another has hooks, which would see it."""
     between = modules_around(first) ^ modules_around(last)
-    return any(getattr(kinds[name], hooks) for name in between for hooks in HOOKS)
+    return is_hooked(*(kinds[name] for name in between))
 
 
 def quotient_after(node: fx.Node) -> fx.Node | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,12 @@ from ..causal.installation import Installation
 from .flops import Share, share_of
 from .prices import is_apart, told
 
+#: What is fused, by attributes of a report.
+_TOLD = {
+    "doublings": "upsamplings by 2 on the way into a convolution",
+    "layers": "layers of images are 1x1 convolutions with what follows them",
+    "blocks": "modules with depthwise convolutions of rows make fused calls",
+}
 #: Columns of `str(report)`.
 WIDTH = 120
 
@@ -56,9 +62,25 @@ class Fold:
         """Whether it is part of the convolution now."""
         return not self.reason
 
+    def __str__(self) -> str:
+        """Where it is."""
+        more = f" with its {self.activation}" if self.activation else ""
+        return f"folded{more} into {self.convolution or 'the model'}"
+
+
+class Found:
+    """What may be fused: it is exactly where there is no reason against it."""
+
+    reason: str
+
+    @property
+    def fused(self) -> bool:
+        """Whether one call computes it now."""
+        return not self.reason
+
 
 @dataclass(frozen=True)
-class Chain:
+class Chain(Found):
     """A norm and what follows it: fused into one call exactly where there is no reason against it."""
 
     norm: str
@@ -72,11 +94,6 @@ class Chain:
     offset: bool = False  # whether numbers for each channel that are added to that before are in the call too
     reason: str = ""
 
-    @property
-    def fused(self) -> bool:
-        """Whether one call computes it now."""
-        return not self.reason
-
     def __str__(self) -> str:
         """Its modules in order."""
         steps = (*(self.between or filter(None, [self.activation])), *[f"{self.padding} padding"] * bool(self.padding))
@@ -84,7 +101,7 @@ class Chain:
 
 
 @dataclass(frozen=True)
-class Doubling:
+class Doubling(Found):
     """A module that doubles rows and columns of images, "nearest": in the call of the convolution that follows exactly
     where there is no reason against it."""
 
@@ -93,18 +110,14 @@ class Doubling:
     polyphase: bool = False  # whether they are transposed ones now, of sums of taps
     reason: str = ""
 
-    @property
-    def fused(self) -> bool:
-        """Whether it is so now."""
-        return not self.reason
-
     def __str__(self) -> str:
-        """What follows it."""
-        return " or ".join(one or "the model" for one in self.convolutions)
+        """What follows it, and how."""
+        convolutions = " or ".join(one or "the model" for one in self.convolutions)
+        return f"{'sums of taps' if self.polyphase else 'x_upsample=2'} of {convolutions}"
 
 
 @dataclass(frozen=True)
-class PixelLayer:
+class PixelLayer(Found):
     """A layer over the channels of images, linear or a 1x1 convolution: in one call with what follows it exactly where
     there is no reason against it."""
 
@@ -115,11 +128,6 @@ class PixelLayer:
     norm: str | None = None  # the norm of its input that is in the call too, of two layers, where nothing trains
     reason: str = ""
 
-    @property
-    def fused(self) -> bool:
-        """Whether it is so now."""
-        return not self.reason
-
     def __str__(self) -> str:
         """What its call computes."""
         steps = [self.norm, "1x1 convolution", self.activation, "scale" * self.scaled, "sum" * self.adds]
@@ -127,18 +135,13 @@ class PixelLayer:
 
 
 @dataclass(frozen=True)
-class RowBlock:
+class RowBlock(Found):
     """A module that holds a depthwise convolution of rows: fused calls of its forward, or why there are none."""
 
     name: str
     calls: tuple[str, ...] = ()  # functions of nkiconv.pytorch with what is in them, of one forward without a cache
     norms: tuple[str, ...] = ()  # BatchNorms in them
     reason: str = ""
-
-    @property
-    def fused(self) -> bool:
-        """Whether its forward makes them now."""
-        return not self.reason
 
     def __str__(self) -> str:
         """Its calls."""
@@ -198,20 +201,13 @@ class Report:
         if ends := sum(bool(entry.epilogue) for entry in self.entries):
             yield f"{ends} convolutions with the sum or the activation after them in their call"
         if self.chains:
-            fused = sum(chain.fused and not is_apart(self.model.get_submodule(chain.norm)) for chain in self.chains)
+            fused = sum(map(self._is_fused, self.chains))
             known = sum(bool(chain.statistics) for chain in self.chains)
             more = f", {known} with statistics from the one before" if known else ""
             yield f"{fused} of {len(self.chains)} norms fused with a convolution{more}"
-        if self.doublings:
-            fused = sum(one.fused for one in self.doublings)
-            yield f"{fused} of {len(self.doublings)} upsamplings by 2 on the way into a convolution"
-        if self.layers:
-            fused = sum(layer.fused for layer in self.layers)
-            yield f"{fused} of {len(self.layers)} layers of images are 1x1 convolutions with what follows them"
-
-        if self.blocks:
-            fused = sum(block.fused for block in self.blocks)
-            yield f"{fused} of {len(self.blocks)} modules with depthwise convolutions of rows make fused calls"
+        for kind, words in _TOLD.items():
+            if found := self._found[kind]:
+                yield f"{sum(one.fused for one in found)} of {len(found)} {words}"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -219,11 +215,15 @@ class Report:
             "flops": None if self.measured is None else self.measured.as_dict(),
             "entries": [{**dataclasses.asdict(entry), "swapped": entry.swapped} for entry in self.entries],
             "folds": [{**dataclasses.asdict(fold), "folded": fold.folded} for fold in self.folds],
-            "chains": [{**dataclasses.asdict(chain), "fused": chain.fused} for chain in self.chains],
-            "doublings": [{**dataclasses.asdict(one), "fused": one.fused} for one in self.doublings],
-            "layers": [{**dataclasses.asdict(layer), "fused": layer.fused} for layer in self.layers],
-            "blocks": [{**dataclasses.asdict(block), "fused": block.fused} for block in self.blocks],
+            **{
+                kind: [{**dataclasses.asdict(one), "fused": self._is_fused(one)} for one in found]
+                for kind, found in self._found.items()
+            },
         }
+
+    @property
+    def _found(self) -> dict[str, Sequence[Any]]:
+        return {"chains": self.chains, "doublings": self.doublings, "layers": self.layers, "blocks": self.blocks}
 
     def table(self) -> Table:
         """One row a convolution, then one a batch norm, then one a chain."""
@@ -239,32 +239,24 @@ class Report:
                 ", ".join([entry.operator or "-", *["packed"] * entry.packed, *filter(None, [entry.epilogue])]),
                 Text(entry.reason or entry.function or entry.packing),
             )
-        if self.folds:
-            table.add_section()
-        for fold in self.folds:
-            words = fold.reason
-            if fold.folded:
-                more = f" with its {fold.activation}" if fold.activation else ""
-                words = f"folded{more} into {fold.convolution or 'the model'}"
-            table.add_row(Text(fold.batchnorm), "batch norm", "", "", Text(words))
-        if self.chains:
-            table.add_section()
-        for chain in self.chains:
-            table.add_row(Text(chain.norm), "norm", "", "", Text(self._of_chain(chain)))
-        if self.doublings:
-            table.add_section()
-        for one in self.doublings:
-            words = one.reason or f"{'sums of taps' if one.polyphase else 'x_upsample=2'} of {one}"
-            table.add_row(Text(one.name or "(the model)"), "upsampling", "", "", Text(words))
-        if self.layers:
-            table.add_section()
-        for layer in self.layers:
-            table.add_row(Text(layer.name), "layer of images", "", "", Text(self._of_layer(layer)))
-        if self.blocks:
-            table.add_section()
-        for block in self.blocks:
-            table.add_row(Text(block.name or "(the model)"), "rows", "", "", Text(block.reason or str(block)))
+        for kind, rows in self._rows():
+            if rows:
+                table.add_section()
+            for name, words in rows:
+                table.add_row(Text(name or "(the model)"), kind, "", "", Text(words))
         return table
+
+    def _rows(self) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+        """(kind, name and what became of it), of all that is no convolution."""
+        yield "batch norm", [(one.batchnorm, one.reason or str(one)) for one in self.folds]
+        yield "norm", [(one.norm, self._of_chain(one)) for one in self.chains]
+        yield "upsampling", [(one.name, one.reason or str(one)) for one in self.doublings]
+        yield "layer of images", [(one.name, self._of_layer(one)) for one in self.layers]
+        yield "rows", [(one.name, one.reason or str(one)) for one in self.blocks]
+
+    def _is_fused(self, one: Found) -> bool:
+        """Whether one call computes it: no reason is against it, and of a norm no price of all calls."""
+        return one.fused and not (isinstance(one, Chain) and is_apart(self.model.get_submodule(one.norm)))
 
     def _of_chain(self, chain: Chain) -> str:
         part = self.model.get_submodule
@@ -276,10 +268,8 @@ class Report:
     def _of_layer(self, layer: PixelLayer) -> str:
         if layer.reason:
             return layer.reason
-        words = told(self.model.get_submodule(layer.name), str(layer))
-        return (
-            words if layer.norm is None else f"{words}; {told(self.model.get_submodule(layer.norm), '')}".rstrip("; ")
-        )
+        of_norm = "" if layer.norm is None else told(self.model.get_submodule(layer.norm), "")
+        return "; ".join(filter(None, [told(self.model.get_submodule(layer.name), str(layer)), of_norm]))
 
     def __str__(self) -> str:
         """The headline and the table as text."""

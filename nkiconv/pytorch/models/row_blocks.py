@@ -17,7 +17,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from ..causal import model_files
 from ..causal.installation import Installation
 from ..computers import modes
-from ..norm_act_modules import HOOKS
+from ..norm_act_modules import is_hooked
 from .classes import change_class, is_changed, ours
 from .norms import CLOSE
 from .report import RowBlock
@@ -54,7 +54,7 @@ def _reasons(module: torch.nn.Module, is_left: bool, strict_nonfinite: bool | No
     yield "is fused already" * is_changed(module, fuses_rows)
     yield "its convolution is not swapped by this call, as its own row says" * is_left
     yield "fused calls have no strict_nonfinite" * modes.wants_strict_nonfinite(strict_nonfinite)
-    hooks = any(getattr(one, hooks) for one in parts for hooks in HOOKS)
+    hooks = is_hooked(*parts)
     yield "a module of it has hooks, which would see no tensor" * hooks
     yield "a module of it has a forward of its own" * any("forward" in vars(one) for one in module.modules())
 
@@ -158,8 +158,5 @@ def _take_one(module: torch.nn.Module, convolutions: Sequence[str]) -> None:
 def take(target: torch.nn.Module, blocks: Sequence[RowBlock], swapped: Sequence[str]) -> None:
     """The same of each block of a model, after all else; swapped: the convolutions that are nkiconv's."""
     for block in blocks:
-        if block.fused:
-            prefix = f"{block.name}." if block.name else ""
-            _take_one(
-                target.get_submodule(block.name), [one[len(prefix) :] for one in swapped if one.startswith(prefix)]
-            )
+        prefix = f"{block.name}." if block.name else ""
+        _take_one(target.get_submodule(block.name), [one[len(prefix) :] for one in swapped if one.startswith(prefix)])
