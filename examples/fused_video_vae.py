@@ -2,35 +2,46 @@
 
     pip install diffusers
     python examples/fused_video_vae.py
+    python examples/fused_video_vae.py --model mochi  # or ltx, cosmos, cogvideox: what their norms take, all apart
 
 A latent after the first becomes four frames. Convolutions are planned as `nkiconv plan-model --quick` plans them; a
 norm with its SiLU that no kernel of nkiconv computes counts as a copy of its bytes, the least that it can take.
 Attention's products, upsampling and sums are left out, though convolutions of the second upsample on the way in.
 """
 
+import argparse
 import collections
 import math
 
+import diffusers
 import torch
-from diffusers import AutoencoderKLWan
 
 from nkiconv.pytorch import plan_model
 from nkiconv.tools.suites import chains
 
 #: A latent of 480 x 832 pixels.
 LATENT = (1, 16, 1, 60, 104)
+#: Classes of VAEs and of their norms, and shapes of latents.
+VAES = {
+    "wan": ("AutoencoderKLWan", "WanRMS_norm", LATENT),
+    "ltx": ("AutoencoderKLLTXVideo", "RMSNorm", (1, 128, 7, 16, 22)),
+    "mochi": ("AutoencoderKLMochi", "MochiChunkedGroupNorm3D", (1, 12, 3, 60, 106)),
+    "cosmos": ("AutoencoderKLCosmos", "CosmosCausalGroupNorm", (1, 16, 2, 60, 104)),
+    "cogvideox": ("AutoencoderKLCogVideoX", "CogVideoXSpatialNorm3D", (1, 16, 2, 60, 90)),
+}
 
 
 class Decoder(torch.nn.Module):
     """A VAE whose forward decodes."""
 
-    def __init__(self):
+    def __init__(self, name):
         super().__init__()
         with torch.device("meta"):
-            self.vae = AutoencoderKLWan().to(torch.bfloat16)
+            self.vae = getattr(diffusers, VAES[name][0])().to(torch.bfloat16)
+        self.norms = [one for one in self.modules() if type(one).__name__ == VAES[name][1]]
 
     def forward(self, latents):
-        """Frames of latents [1, 16, T, 60, 104]."""
+        """Frames of latents."""
         return self.vae.decode(latents, return_dict=False)[0]
 
 
@@ -41,8 +52,7 @@ def norms_of(model, latents):
     def note(_module, args):
         found.append(args[0].numel())
 
-    kinds = type(model.vae.decoder.norm_out)
-    hooks = [one.register_forward_pre_hook(note) for one in model.modules() if isinstance(one, kinds)]
+    hooks = [one.register_forward_pre_hook(note) for one in model.norms]
     with torch.no_grad():
         model(latents)
     for hook in hooks:
@@ -63,9 +73,23 @@ def decoding(model, latents, fuse):
     return plan.modelled_us, passes, sum(row.calls for row in plan.rows) + len(left), 4 * sum(left)
 
 
-def main():
-    """Print the table."""
-    model, totals = Decoder().eval(), {}
+def apart(name):
+    """Print what norms take that are all apart."""
+    model, x = Decoder(name).eval(), torch.empty(VAES[name][2], dtype=torch.bfloat16, device="meta")
+    plan, elements = plan_model(model, (x,), quick=True, fuse=True), norms_of(model, x)
+    passes = sum(chains.passed("norm", one).us for one in elements)
+    # those of a position, as LTX's, need no read of their own
+    statistics = 0 if name == "ltx" else sum(chains.passed("statistics", one, reads=0).us for one in elements)
+    share = (passes + statistics) / (plan.modelled_us + passes + statistics)
+    print(
+        f"{name}, latents {'x'.join(map(str, x.shape))}, {len(elements)} norms: convolutions {plan.modelled_us:,.0f} us"
+    )
+    print(f"passes {passes:,.0f} us, statistics {statistics:,.0f} us, {share:.1%} of all")
+
+
+def decoded():
+    """Print the table of Wan's."""
+    model, totals = Decoder("wan").eval(), {}
     heads = (("convolutions", 14), ("norms", 10), ("all, us", 12), ("launches", 10), ("MB of norms", 14))
     print(f"{'a latent after the first':26s}" + "".join(f"{head:>{width}s}" for head, width in heads))
     for fuse in (False, True):
@@ -75,6 +99,17 @@ def main():
         numbers = f"{convolutions:14,.0f}{norms:10,.0f}{totals[fuse]:12,.0f}{launches:10,d}{moved / 1e6:14,.0f}"
         print(f"{'fused' if fuse else 'apart':26s}{numbers}")
     print(f"apart over fused: {totals[False] / totals[True]:.2f}")
+
+
+def main():
+    """Print what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", choices=VAES, default="wan")
+    name = parser.parse_args().model
+    if name == "wan":
+        decoded()
+    else:
+        apart(name)
 
 
 if __name__ == "__main__":
