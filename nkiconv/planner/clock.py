@@ -24,9 +24,9 @@ from ..simulator.timeline import ENGINES, Options, Tasks, Timeline, build, repea
 from ..simulator.timing import AnyPrice, PriceList, Rates, TensorPrice
 from .request import Config
 
-#: Instructions of a core, those of all candidates of an estimate together, and how many are left of them when no more
-#: neighbours are timed: some 20 ms of CPU.
-INSTRUCTIONS, RESERVE = 200, 75
+#: Instructions of a core, those of an estimate's first candidate, and as many of all others together; how many of these
+#: are left when no more neighbours are timed: some 20 ms of CPU.
+INSTRUCTIONS, RESERVE = 140, 70
 #: Instructions that take as long as what a trace takes whatever its length.
 TRACE = 20
 #: Candidates whose cost model is further above the least than this are not timed, nor are others like them looked for.
@@ -109,7 +109,10 @@ class _Race:
             self.left = 0
             return False
         self.found[one] = probe
-        self.left = 0 if probe.execution.is_cut else self.left - len(probe.execution.instructions) - TRACE
+        if probe.execution.is_cut:
+            self.left = 0
+        elif len(self.found) > 1:
+            self.left -= len(probe.execution.instructions) + TRACE
         return True
 
     def probe(self, one: Choice, core: int, most: int | None, counts: Counts | None = None) -> Probe:
