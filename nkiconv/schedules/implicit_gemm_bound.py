@@ -33,13 +33,15 @@ from .implicit_gemm_schedule import Item, Schedule, kinds_of
 from .options import Options
 from .pairs_of_planes import planes_at_once
 from .prices import matmul_rates, prologue_ns
-from .tiles import P_MAX, PARTS, div_ceil, share, some_of
+from .tiles import P_MAX, PARTS, div_ceil, share, some_of, transposes_of_bank
 
-#: ns from the first filters to the first sums, and from the last ones to the end of the last store. These and EXPOSED
-#: are calibrated on the golden table's plans; the clock ranks what they order.
-START_NS, END_NS = 500.0, 2000.0
+#: ns from the last sums to the end of the last store. These and EXPOSED are calibrated on the golden table's plans; the
+#: clock ranks what they order.
+END_NS = 1330.0
 #: More of them until the first x that DMA transposes is there: its trigger, and filters that come between.
-TRANSPOSED_NS = 1000.0
+TRANSPOSED_NS = 2200.0
+#: And where filters of two rows of outputs are evacuated one after the other.
+FOLDED_NS = 700.0
 #: Share of the other engines' time that the busiest does not hide.
 EXPOSED = 0.03
 
@@ -86,8 +88,9 @@ class Bound:
         first_ns = self.first_rows_ns(plan)
         busy = [tensor_ns, max(0.0, dma_ns - first_ns), *others]
         there_ns = self.filters_there_ns(plan.batches[0][0]) + first_ns
+        there_ns += FOLDED_NS if plan.settings.fold in ("outputs", "both") else 0.0
         there_ns += TRANSPOSED_NS if is_transposed(self.geometry) else 0.0
-        return there_ns + START_NS + max(busy) + EXPOSED * (sum(busy) - max(busy)) + END_NS
+        return there_ns + max(busy) + EXPOSED * (sum(busy) - max(busy)) + END_NS
 
     def first_rows_ns(self, plan: Schedule) -> float:
         """DMA, for the rows of x of a first bank of sums, of one K tile."""
@@ -150,8 +153,16 @@ class Bound:
         geometry = self.geometry
         if geometry.packed > 0 or geometry.flipped or is_depthwise_m_tile(geometry, m_tile):
             return 0.0
-        groups = sum(k_tile.slots * tap_groups(geometry, k_tile) for k_tile in m_tile.k_tiles)
-        return filter_rows(geometry) * groups * self.transpose_ns
+        count = filter_rows(geometry) * sum(k_tile.slots * tap_groups(geometry, k_tile) for k_tile in m_tile.k_tiles)
+        if m_tile.pack == 1:
+            return count * self.transpose_ns
+        # Vector spreads filters of several groups by pieces of a bank, two of which are on their way
+        target, cn = self.target, m_tile.k_tiles[0].cn
+        taps = min(geometry.columns.taps, transposes_of_bank(m_tile.kn, geometry.itemsize))
+        hops_ns = target.vector_done_ns + target.hop_tensor_ns + target.matmul_done_half_ns + target.hop_ns
+        vector_ns = target.vector_16bit_ns if geometry.itemsize == 2 else target.vector_ns
+        spread_ns = target.vector_fixed_ns + cn * vector_ns + m_tile.kn * target.vector_16bit_ns
+        return count * (spread_ns + (hops_ns + target.vector_fixed_psum_ns) / (2 * taps))
 
     def met(self, m_tile: MTile, k_tile: KTile) -> tuple[float, int]:
         """(columns that the matmuls of a K tile have for all outputs, matmuls of a bank)."""
@@ -193,7 +204,7 @@ class Bound:
         """DMA of so many elements of each of some partitions in such runs, of bytes as on chip if not said."""
         target, item = self.target, itemsize or self.geometry.itemsize
         dma_ns = min(parts, target.rows_an_engine) * elements / run * target.run_ns(run * item)
-        return Busy(dma=dma_ns, hbm=target.hbm_ns(parts * elements * item, run * item))
+        return Busy(dma=dma_ns, hbm=parts * elements * item * target.hbm_byte_ns)
 
     def rows(self, tile: OutTile, k_tile: KTile) -> Busy:
         """A plane of x of an output tile for a K tile."""

@@ -1,5 +1,5 @@
-"""Settings of `implicit_gemm` in order of a bound, for bare kernels and the host, whose search begins with them; and the
-schedule of a config, of which what it leaves open is filled in so."""
+"""Settings of `implicit_gemm` in order of a bound, for bare kernels and for the host, whose search begins with them;
+and the schedule of a config, of which what it leaves open is filled in so."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ WORTHWHILE, TIE = 0.98, 0.995
 #: Matmuls on zeros: at least, of packed filters, whose transposes none waits for, at most, and more while the first
 #: filters become pairs of fp16; ns until there are zeros.
 WARM_UP, WARM_UP_PACKED, WARM_UP_MOST, WARM_UP_PAIRS, ZEROS_NS = 20, 18, 64, 8, 220.0
-#: Share of the Tensor Engine's time that DMA may take, so that what is needed next is not late; ns until it has
-#: transposed the first block of an M tile's filters: an engine's copy, the trigger, the first packet, the end.
-DMA_SHARE, MOVE_NS = 0.9, 4000.0
+#: ns until DMA has transposed the first block of an M tile's filters: an engine's copy, the trigger, the first packet,
+#: the end.
+MOVE_NS = 4000.0
 #: Banks of sums of M tiles that are made together, at most: the next ones' begin in others, and filters are transposed
 #: in one.
 TOGETHER_BANKS = 5
@@ -86,11 +86,10 @@ def candidates(target: Target, geometry: Geometry, options: Options, cores: int,
 
 def tried(geometry: Geometry, options: Options, config: Config) -> Iterator[ImplicitGemmSettings]:
     """What is folded, how products are taken, what cores share, x of an output tile; other settings plain."""
-    given, shards, sizes = dict(config or ()), SHARDS, (X_BYTES,)
-    if options.epilogue.norm is not None:
-        shards, sizes = ("images",), tuple(X_BYTES // part for part in NORM_PARTS)
-    elif geometry.direct is not None:
-        sizes = PAIRS_X_BYTES
+    given, norm = dict(config or ()), options.epilogue.norm is not None
+    shards = SHARDS[1:] if norm else SHARDS
+    sizes = [X_BYTES] if geometry.direct is None else [*PAIRS_X_BYTES]
+    sizes = [X_BYTES // part for part in NORM_PARTS] if norm else sizes
     plain = {"warmup": 0, "moved": 0, "order": ORDERS[0], "loop": 0, **given}
     for product, fold in itertools.product(values_of(given, "product", PRODUCTS), values_of(given, "fold", FOLDS)):
         reason = products_unsupported(geometry, options, product) or fold_unsupported(geometry, options, fold, product)
@@ -120,7 +119,7 @@ def completed(bound: Bound, schedule: Schedule, given: dict[str, Any]) -> Implic
     if can_move(geometry) and sums_ns >= MOVE_NS + move_ns:
         filters_ns = sum(bound.transposing_ns(one) for batch in schedule.batches for one in batch)
         halves = PARTS if len(schedule.batches) > 1 else 1
-        idle_ns = DMA_SHARE * (busy.tensor - filters_ns / halves) - busy.engines_ns(target)[1]
+        idle_ns = busy.tensor - filters_ns / halves - busy.engines_ns(target)[1]
         moved = max(0, min(sum(map(len, schedule.batches)) // halves, int(idle_ns / move_ns)))
     together = busy.engines_ns(target)[1] > busy.tensor and all(
         len(batch) > 1 and can_together(geometry, batch) and schedule.banks_together(index) <= TOGETHER_BANKS

@@ -178,7 +178,7 @@ def test_pairs_of_fp8_take_no_loop():
         nkiconv.simulator.execute(
             conv2d_implicit_gemm[2],
             [nkiconv.spec(shape, "fp8_e4m3") for shape in ((1, 256, 16, 16), (128, 256, 3, 3))],
-            {"algorithm": "implicit_gemm", "config": (("loop", 1),)},
+            {"algorithm": "implicit_gemm", "config": (("loop", 1), ("product", "fp8_pairs"))},
             trace_only=True,
         )
 

@@ -1,5 +1,6 @@
 """Products by fp16 pairs: exact on integers, within their bound and near fp32 elsewhere, over all of fp16's range."""
 
+import itertools
 import re
 
 import numpy as np
@@ -197,11 +198,14 @@ def test_out_tiles_get_smaller_until_everything_fits():
 
 def test_packed_filters():
     x, w = normals(LAYER)
-    plain = nkiconv.conv2d(x, w, padding=1, precision="fp16x3")
-    np.testing.assert_array_equal(nkiconv.conv2d(x, nkiconv.pack_filter(w), padding=1, precision="fp16x3"), plain)
-    for config in ((("x_bytes", 4096),), (("shard", "channels"),)):
-        how = {"padding": 1, "algorithm": "implicit_gemm", "config": config}
-        np.testing.assert_array_equal(nkiconv.conv2d(x, nkiconv.pack_filter(w), precision="fp16x3", **how), plain)
+    every = []
+    for filters, config in itertools.product(
+        (w, nkiconv.pack_filter(w)), ((), (("x_bytes", 4096),), (("shard", "channels"),))
+    ):
+        how = {"algorithm": "implicit_gemm", "config": (("fold", "none"), *config)}
+        every.append(nkiconv.conv2d(x, filters, padding=1, precision="fp16x3", **how))
+    for y in every[1:]:
+        np.testing.assert_array_equal(y, every[0])
 
 
 @pytest.mark.parametrize(("R", "S", "fold"), [(1, 3, "inputs"), (3, 5, "inputs"), (3, 5, "both"), (3, 5, "none")])
