@@ -146,14 +146,9 @@ def lines_of(geometry: Geometry) -> tuple[Geometry, Geometry]:
 
 def transposed_of(geometry: Geometry) -> Geometry:
     """The Geometry of blocks whose channels have been made neighbours."""
-    rows, columns = geometry.rows, geometry.columns
-    x_strides = _dense_pixels(geometry.C, rows.size, columns.size)
-    return replace(geometry, x_strides=x_strides, y_strides=_dense_pixels(geometry.K, rows.out, columns.out))
-
-
-def _dense_pixels(channels: int, height: int, width: int) -> tuple[int, int, int, int]:
-    """Strides along channels, planes, rows and columns of planes of pixels."""
-    return 1, channels * height * width, channels * width, channels
+    (K, C), rows, columns = (geometry.K, geometry.C), geometry.rows, geometry.columns
+    x_strides = 1, C * rows.size * columns.size, C * columns.size, C
+    return replace(geometry, x_strides=x_strides, y_strides=(1, K * rows.out * columns.out, K * columns.out, K))
 
 
 def line_width(size: int) -> int:

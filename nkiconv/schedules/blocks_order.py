@@ -76,8 +76,8 @@ def order_of(plan: BlocksSchedule, passes: Sequence[Pass], half: int) -> Order:
         tiles += [TileOf(one, number, inside_of(one.tiles[number], plan.transposes is not None)) for number in numbers]
         chains = chains_of(plan, one, len(numbers))
         for number, (first, count) in enumerate(chains):
-            for each in _chain(plan, tiles, (start + first, count), half >= 0):
-                found.append(replace(each, chain=number, last=number + 1 == len(chains)))
+            some, last = _chain(plan, tiles, (start + first, count), half >= 0), number + 1 == len(chains)
+            found += [replace(each, chain=number, last=last) for each in some]
     oldest = len(tiles)
     for at in reversed(range(len(found))):
         oldest = min(oldest, found[at].index)

@@ -74,16 +74,7 @@ def conv_weight_gradient(
     dw_hbm = nl.ndarray(filter_shape, dtype=dw_dtype, buffer=nl.shared_hbm)
     db_hbm = nl.ndarray((geometry.K,), dtype=nl.float32, buffer=nl.shared_hbm) if bias_gradient else None
     operands = operands_of(img_ref, grad_ref, dw_hbm, None, None, 1.0, precision, None)
-    work = WeightWork(
-        operands=operands,
-        geometry=plan.geometry,
-        plan=plan,
-        added=accumulate_into,
-        bias=db_hbm,
-        ledger=new_ledger(),
-        kept=[],
-    )
-    run(work)
+    run(WeightWork(operands, plan.geometry, plan, accumulate_into, db_hbm, ledger=new_ledger(), kept=[]))
     return (dw_hbm, db_hbm) if bias_gradient else dw_hbm
 
 

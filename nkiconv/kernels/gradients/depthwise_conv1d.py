@@ -112,12 +112,11 @@ def takes_skewed(forward, cores):
 
 def algorithm_of_rows(algorithm, forward, geometry, options, config):
     """An algorithm that takes this gradient, for None by a rule of shapes; refused is one that does not."""
-    if algorithm == None and takes_skewed(forward, nl.num_programs()):
-        return SKEWED
-    reason = unsupported_of_rows(algorithm, forward, config, nl.num_programs())
+    cores = nl.num_programs()
+    reason = unsupported_of_rows(algorithm, forward, config, cores)
     require(reason == "", reason)
-    if algorithm == SKEWED:
-        return algorithm
+    if algorithm == SKEWED or (algorithm == None and takes_skewed(forward, cores)):
+        return SKEWED
     return algorithm_for(algorithm, geometry, options, config)
 
 
