@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from nkiconv.pytorch import convert
+from nkiconv.pytorch.models import fusing
 
 TAPS = 3
 CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
@@ -109,6 +110,15 @@ MODELS = (
 @given(*MODELS)
 def test_random_models(rank, steps, training, fold):
     check(rank, steps, training, fold)
+
+
+@draws(40)
+@given(*MODELS, st.tuples(*[st.booleans()] * 3))
+def test_random_models_of_which_prices_keep_parts_apart(rank, steps, training, fold, pays):
+    with pytest.MonkeyPatch.context() as patch:
+        for name, one in zip(("prologue_pays", "statistics_pay", "sum_pays"), pays, strict=True):
+            patch.setattr(fusing, name, lambda *_, one=one: one)
+        check(rank, steps, training, fold)
 
 
 @pytest.mark.slow

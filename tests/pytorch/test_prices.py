@@ -6,13 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from chained import C, drawn, image
+from chained import C, assert_same, drawn, image
 from operators_seen import Seen
 from torch import nn
 from torch.nn import functional as F
 
 from nkiconv.pytorch import convert, plan_model
-from nkiconv.pytorch.models import only_ways, prices
+from nkiconv.pytorch.models import only_ways, pixel_layers, prices
 
 X = (2, C, 6, 5)
 
@@ -56,6 +56,40 @@ def test_statistics_of_groups(transposed, apart, pays, priced, monkeypatch):
     told = "statistics from 0" if pays else f"statistics apart: costs more (100.0 us for {apart + 2}, x 2x{C}x6x5)"
     assert f"one call with 2 -> 3; {told}" in words(found.report)
     assert words(pickle.loads(pickle.dumps(found.report))) == words(found.report)
+
+
+@pytest.mark.parametrize(("layers", "norm"), [(True, False), (False, True)])
+def test_layers_in_parts_give_the_same(layers, norm, monkeypatch):
+    """As on a device, whose prices are those of its calls."""
+    monkeypatch.setattr(pixel_layers, "is_timed", lambda x: True)
+    monkeypatch.setattr(pixel_layers, "layers_pay", lambda *_: layers)
+    monkeypatch.setattr(pixel_layers, "x_norm_pays", lambda *_: norm)
+    model = drawn(Layers()).eval()
+    assert_same(convert(model, fuse=True).model, model, image(*X), terms=C + 4 * C)
+
+
+class Summed(nn.Module):
+    """A sum with what a depthwise convolution reads, as encodings of positions have it, and an activation."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(C, C, 3, padding=1, groups=C)
+
+    def forward(self, x):
+        return F.relu(x + self.conv(x))
+
+
+@pytest.mark.parametrize(("apart", "pays"), [(90.0, False), (98.0, True)])
+def test_sums_of_groups(apart, pays, priced):
+    asked = priced(lambda request: 100.0 if request.asked.residual else apart)
+    found = plan_model(drawn(Summed()).eval(), [image(*X)], fuse=True, quick=True)
+    [row] = found.rows
+    wanted = ("pre_activation", "relu") if pays else (None, None)
+    assert (row.convolved.asked.residual, row.convolved.asked.activation) == wanted
+    assert [one.asked.residual for one in asked] == ["pre_activation", None]
+    assert found.report.entries[0].epilogue == "sum, relu"
+    told = "sum, relu" if pays else f"apart: costs more (100.0 us for 92.0, x 2x{C}x6x5)"
+    assert told.replace(" ", "") in str(found.report).replace(" ", "").replace("\n", "")
 
 
 def test_one_group_is_not_priced(priced):
@@ -124,7 +158,7 @@ def test_calls_of_unknown_times_are_in_one(model, priced):
 @pytest.mark.slow
 def test_quick_plans_of_small_images():
     """8 x 768 at 7 x 7: 103 us in one kernel, 59 in two and 4 for the norm; 32 of them 155, 140 with the norm apart.
-    8 x 672, 5 taps, at 14 x 14: 40 us with statistics, 24 without and 12 for these."""
+    8 x 672, 5 taps, at 14 x 14: 40 us with statistics, 24 without and 12 for these; 74 with a sum, and 12 for it."""
     layer, norm, w1, w2 = nn.Identity(), nn.Identity(), torch.empty(3072, 768), torch.empty(768, 3072)
     for images, together in ((8, False), (32, True)):
         x = torch.empty(images, 768, 7, 7, dtype=torch.bfloat16, device="meta")
@@ -132,4 +166,6 @@ def test_quick_plans_of_small_images():
         assert prices.layers_pay(layer, call, x) is together
         assert not prices.x_norm_pays(norm, call, x)
     convolution = nn.Conv2d(672, 672, 5, padding=2, groups=672, device="meta")
-    assert not prices.statistics_pay(convolution, torch.empty(8, 672, 14, 14, dtype=torch.bfloat16, device="meta"))
+    x = torch.empty(8, 672, 14, 14, dtype=torch.bfloat16, device="meta")
+    assert not prices.statistics_pay(convolution, x)
+    assert not prices.sum_pays(convolution, x)

@@ -25,7 +25,7 @@ from ..norm_act_modules import is_hooked, running_statistics
 from ..transposed import conv_transpose2d, polyphase_filter
 from .classes import change_class, define, is_changed
 from .pending import Convolved, Normed, Shifted, Upsampled, handed_on, keep_statistics, statistics_of, tensor_of
-from .prices import prologue_pays, statistics_pay
+from .prices import prologue_pays, statistics_pay, sum_pays
 
 _CALLS: dict[int, Any] = {1: norm_act_conv1d, 2: norm_act_conv2d, 3: norm_act_conv3d}
 _PLAIN: dict[int, Any] = {1: conv1d, 2: conv2d, 3: conv3d}
@@ -149,6 +149,8 @@ def _called(convolution: Any, x: Tensor, call: Callable[..., Any]) -> Tensor:
     """y of a convolution's call, which keeps its statistics where a norm reads them, and they pay."""
     ends = ends_of(convolution)
     wanted = ends.statistics and (convolution.training or not ends.training)
+    # they are of the sum
+    wanted = wanted and (not ends.adds or sum_pays(convolution, x))
     if not wanted or not statistics_pay(convolution, x):
         plain: Tensor = call()
         return plain
@@ -232,7 +234,8 @@ def _handed_on(convolution: Any, x: Tensor, normed: Normed | None, x_upsample: i
     if not waits(convolution):
         return call()
     can_activate = ends.activates and convolution.activation is None
-    more = {"adds": ends.adds, "over_one": ends.over_one, "activates": can_activate, "shifts": ends.shifts}
+    adds = ends.adds and sum_pays(convolution, x)
+    more = {"adds": adds, "over_one": ends.over_one, "activates": can_activate, "shifts": ends.shifts}
     sizes: Sequence[int] = [*x.shape[:2], *(x_upsample * size for size in x.shape[2:])]
     for padding in () if normed is None else normed.paddings:
         sizes = padding.sizes(sizes)

@@ -29,8 +29,10 @@ from ..transposed import asked_for as asked_for_transposed
 from . import only_ways
 from .statistics_plan import CHANNEL_STATS, Statistics, taken
 
-#: Name of the attribute of a module with its prices, by the shape of what is convolved.
+#: Name of the attribute of a module with its prices, by what they are of and the shape of what is convolved.
 _PRICES = "nkiconv_prices"
+#: What a module's prices are of: all that it is in one call with, or what one convolution's call takes besides.
+ALL, SUM, STATISTICS = "all", "sum", "statistics"
 
 
 class Price(NamedTuple):
@@ -45,29 +47,29 @@ class Price(NamedTuple):
         return self.together < math.inf and self.together <= self.apart
 
 
-def prices_of(module: torch.nn.Module) -> dict[tuple[int, ...], Price]:
+def _prices_of(module: torch.nn.Module, what: str) -> dict[tuple[int, ...], Price]:
     """Those of a module's calls, by the shape of what is convolved."""
-    found: dict[tuple[int, ...], Price] = vars(module).get(_PRICES, {})
+    found: dict[tuple[int, ...], Price] = vars(module).get(_PRICES, {}).get(what, {})
     return found
 
 
-def is_apart(module: torch.nn.Module) -> bool:
+def is_apart(module: torch.nn.Module, what: str = ALL) -> bool:
     """Whether a price kept all calls of a module apart that have one."""
-    found = prices_of(module).values()
+    found = _prices_of(module, what).values()
     return bool(found) and not any(price.pays for price in found)
 
 
-def told(module: torch.nn.Module, together: str) -> str:
+def told(module: torch.nn.Module, together: str, what: str = ALL) -> str:
     """How a module computes, in words; together: where one kernel does."""
     costly = [
         f"{price.together:,.1f} us for {price.apart:,.1f}, x {'x'.join(map(str, shape))}"
-        for shape, price in prices_of(module).items()
+        for shape, price in _prices_of(module, what).items()
         if not price.pays
     ]
     if not costly:
         return together
     words = f"apart: costs more ({'; '.join(costly)})"
-    return words if is_apart(module) else f"{together}; {words}"
+    return words if is_apart(module, what) else f"{together}; {words}"
 
 
 def norm_pays(
@@ -108,7 +110,18 @@ def statistics_pay(convolution: Any, x: Tensor) -> bool:
     together = dataclasses.replace(called.planned, return_stats="channel")
     call = Statistics(CHANNEL_STATS, (called.problem.output_shape, called.problem.dtype))
     read_again = taken(call, device.cores())[0]
-    return _noted(convolution, x, _us(_request(called, together)), _us(_request(called)) + read_again)
+    return _noted(convolution, x, _us(_request(called, together)), _us(_request(called)) + read_again, STATISTICS)
+
+
+def sum_pays(convolution: Any, x: Tensor) -> bool:
+    """Whether a convolution of x takes a sum with a tensor of its result's shape in less time than a pass does. One
+    group's does: only others are planned."""
+    if convolution.groups == 1 or not is_timed(x):
+        return True
+    called = _called(convolution, x)
+    together = dataclasses.replace(called.planned, residual="pre_activation")
+    passed = _pass_us(called.problem.output_shape, x, reads=2)
+    return _noted(convolution, x, _us(_request(called, together)), _us(_request(called)) + passed, SUM)
 
 
 def layers_pay(layer: torch.nn.Module, call: only_ways.Mlp, x: Tensor) -> bool:
@@ -133,10 +146,10 @@ def is_timed(x: Tensor) -> bool:
     return device.effort() != "kernel" and (on_shapes or modes.computer(x) == "device")
 
 
-def _noted(module: torch.nn.Module, x: Tensor, together: float, apart: float) -> bool:
+def _noted(module: torch.nn.Module, x: Tensor, together: float, apart: float, what: str = ALL) -> bool:
     """Whether one kernel pays, after both times are noted on a module."""
     price = Price(together, apart)
-    vars(module).setdefault(_PRICES, {})[tuple(map(int, x.shape))] = price
+    vars(module).setdefault(_PRICES, {}).setdefault(what, {})[tuple(map(int, x.shape))] = price
     return price.pays
 
 
@@ -160,9 +173,9 @@ def _request_of(problem: Any, asked: Asked, operation: str = "conv2d") -> Reques
     return Request(problem=problem, lnc=device.cores(), asked=asked, operation=operation)
 
 
-def _pass_us(shape: Any, x: Tensor) -> float:
-    """Of a pass that reads and writes a tensor of this shape, of x's dtype."""
-    return pass_us(math.prod(map(int, shape)), DTYPES[x.dtype], device.cores())
+def _pass_us(shape: Any, x: Tensor, reads: int = 1) -> float:
+    """Of a pass that reads so many tensors of this shape, of x's dtype, and writes one."""
+    return pass_us(math.prod(map(int, shape)), DTYPES[x.dtype], device.cores(), reads)
 
 
 @functools.lru_cache(maxsize=1024)

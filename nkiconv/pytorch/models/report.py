@@ -16,7 +16,7 @@ from rich.text import Text
 
 from ..causal.installation import Installation
 from .flops import Share, share_of
-from .prices import is_apart, told
+from .prices import STATISTICS, SUM, is_apart, told
 
 #: What is fused, by attributes of a report.
 _TOLD = {
@@ -236,7 +236,7 @@ class Report:
                 Text(entry.name or "(the model)"),
                 entry.kind,
                 "x".join(map(str, entry.weight)) or "-",
-                ", ".join([entry.operator or "-", *["packed"] * entry.packed, *filter(None, [entry.epilogue])]),
+                ", ".join([entry.operator or "-", *["packed"] * entry.packed, *self._epilogue(entry)]),
                 Text(entry.reason or entry.function or entry.packing),
             )
         for kind, rows in self._rows():
@@ -262,8 +262,12 @@ class Report:
         part = self.model.get_submodule
         words = chain.reason or told(part(chain.norm), f"one call with {chain}")
         if chain.statistics:
-            words += f"; statistics {', '.join(told(part(one), f'from {one}') for one in chain.statistics)}"
+            words += f"; statistics {', '.join(told(part(one), f'from {one}', STATISTICS) for one in chain.statistics)}"
         return words + ", whose sum with numbers for each channel it takes in" * chain.offset
+
+    def _epilogue(self, entry: Entry) -> Iterator[str]:
+        if entry.epilogue:
+            yield told(self.model.get_submodule(entry.name), entry.epilogue, SUM)
 
     def _of_layer(self, layer: PixelLayer) -> str:
         if layer.reason:
