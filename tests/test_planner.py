@@ -14,6 +14,7 @@ from nkiconv.planner import Asked, Request, candidates, cost, depthwise_conv1d, 
 from nkiconv.planner.entry import answer
 from nkiconv.planner.floors import floors
 from nkiconv.planner.parts import Reduction, reductions
+from nkiconv.planner.timekeeper import Parts
 from nkiconv.planner.timing import time, trace
 from nkiconv.simulator.timing import Rates
 from nkiconv.tools.suites.profiles import profile_case
@@ -173,11 +174,26 @@ def test_extrapolated_times_are_close(algorithm):
     wanted = Request(problem=problem, algorithms=(algorithm,))
     one = keeper_of(wanted)
     accepted, _ = one.field.start(wide=False)
-    estimate = one._extrapolated(accepted[0], Reduction(problem, "groups", 1.0, "groups"), problem.C // 4)
+    parts = Parts(Reduction(problem, "groups", 1.0, "groups"), problem.C // 4, timekeeper.SLICE_INSTRUCTIONS, True)
+    estimate = one._extrapolated(accepted[0], parts, *one._pair(accepted[0], parts))
     one.best_us = float("inf")
     whole = one.whole(accepted[0])
     assert estimate.us == pytest.approx(whole.us, rel=0.05)
     assert estimate.instructions == pytest.approx(whole.instructions, rel=0.02)
+
+
+@pytest.mark.parametrize("rows", [8, 16, 32])
+def test_parts_that_one_core_computes_foretell_no_less_than_the_whole(rows):
+    """Of 128 rows of outputs in tiles of as many as 32: parts of 32 have work for one core, or cut tiles short."""
+    problem = ConvProblem(
+        N=1, C=128, H=128, W=128, K=128, R=3, S=3, padding=((1, 1), (1, 1)), dtype="bf16", direction="wgrad"
+    )
+    one = keeper_of(Request(problem=problem, algorithms=("blocks",)))
+    tiles = {"rows": rows, "columns": 2, "channels": 54, "outputs": 1, "inputs": 1, "buffers": 1, "pixels": 2}
+    candidate = candidates.Candidate("blocks", tuple(tiles.items()))
+    estimate = one._by_parts(candidate)
+    one.best_us = float("inf")
+    assert 0.95 <= estimate.us / one.whole(candidate).us <= 1.25
 
 
 #: why, problem: the estimate is small or big, named by a candidate or not, the fastest or not.

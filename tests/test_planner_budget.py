@@ -46,7 +46,8 @@ def test_a_search_traces_no_more_than_its_budget(monkeypatch, name, share):
     for module, limit in (*limits, (search, "WHOLE_INSTRUCTIONS")):
         monkeypatch.setattr(module, limit, int(share * getattr(module, limit)))
     found = plan(LONG_PROBLEMS[name], use_cache=False)
-    assert sum(traced) <= timekeeper.BUDGET + timekeeper.WHOLE_INSTRUCTIONS
+    verified = search.VERIFIED * timekeeper.VERIFIED_INSTRUCTIONS
+    assert sum(traced) <= timekeeper.BUDGET + timekeeper.WHOLE_INSTRUCTIONS + verified
     assert found.whole or found.extrapolated_from > 0
     assert found.explain()
 

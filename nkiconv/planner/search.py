@@ -13,9 +13,8 @@ to the same run of the kernel are timed once, and counted as often as they are t
 3. Refinement. Settings of the fastest candidate change one at a time, until nothing gets better or what the search
    may trace is used up; a wide search goes on from the next best.
 4. The proof. Candidates that seem faster than all that were timed as a whole are timed so, as many as fit, and what
-   leads then, `VERIFIED` of them at most; the fastest is the plan. Only a kernel of more than `VERIFIED_INSTRUCTIONS`,
-   or than is left of `BUDGET`, is not timed as a whole unless the search is wide: its plan stays extrapolated, and says
-   so.
+   leads then, `VERIFIED` of them at most, whatever `BUDGET` leaves; the fastest is the plan. Only a kernel of more than
+   `VERIFIED_INSTRUCTIONS` is not timed as a whole unless the search is wide: its plan stays extrapolated, and says so.
 5. The mean. Phase 0 of the throttle's grid ranks so far; of the few that are close by it, the plan is the one of the
    least mean over phases.
 """

@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..simulator import NkiError
 from ..simulator.errors import TraceLimitError
@@ -27,8 +28,8 @@ BUDGET = 120_000
 CLOSE = 1.04
 #: A time within this of the copy floor cannot be improved upon by much: the search ends.
 AT_FLOOR = 1.002
-#: Of the least parts, what each core works on in the smaller of two parts, if the whole has enough.
-FEW_TILES = 2
+#: How far cores' shares of a part may be from even ones for the time of the whole to be told from it.
+EVEN = 1.25
 #: Of a kernel that is timed as a whole before it is the plan (some 3 s and 0.3 GB for as many).
 VERIFIED_INSTRUCTIONS = 100_000
 #: Of the kernel of an estimate, and of a part of it, where nothing else is timed: some 3 s.
@@ -85,6 +86,16 @@ class _Run:
     timing: Timing | None = None
 
 
+class Parts(NamedTuple):
+    """Along which extent parts are made, units of the smaller one, instructions of each at most, and whether a time of
+    the whole can be told from them."""
+
+    reduction: Reduction
+    units: int
+    most: int
+    steady: bool
+
+
 class Timekeeper:
     """What a search knows of candidates' times, and what it may still trace to know more."""
 
@@ -102,7 +113,7 @@ class Timekeeper:
         #: by algorithm: runs of the whole problem; along which extent kernels that are too long have parts, and units
         #: of the smaller one; times of whole problems over extrapolated ones
         self._runs: dict[str, list[_Run]] = {}
-        self._parts: dict[str, tuple[Reduction, int] | None] = {}
+        self._parts: dict[str, Parts | None] = {}
         self._off_by: dict[str, float] = {}
 
     @functools.cached_property
@@ -139,47 +150,67 @@ class Timekeeper:
                 return self.whole(candidate, self.most[0])
             self._parts[candidate.algorithm] = None
         known = self._parts[candidate.algorithm]
-        found = None if known is None else self._extrapolated(candidate, *known)
-        return found or self._by_parts(candidate)
+        if known is not None:
+            with suppress(TraceLimitError):
+                pair = self._pair(candidate, known)
+                if pair is not None and (_is_steady(*pair) or not known.steady):
+                    return self._extrapolated(candidate, known, *pair)
+        return self._by_parts(candidate)
 
     def is_too_long(self, candidate: Candidate) -> bool:
         """Whether a kernel, or another one of its algorithm, was too long to be timed as a whole at once."""
         return candidate.algorithm in self._parts
 
     def _by_parts(self, candidate: Candidate) -> Trial | None:
-        """The time of a kernel that is too long, from parts that are not; None where those are, or do not run."""
+        """The time of a kernel that is too long, from parts that are not; None where those are, or do not run.
+
+        Parts have up to `SLICE_INSTRUCTIONS`; where those are not steady, up to what a whole kernel may have.
+        """
         for reduction in reductions(self.request.problem, self.request.asked):
-            units, least = reduction.all_units, reduction.least
-            for half in dict.fromkeys((min(FEW_TILES * least * self.request.lnc, units // SPARE), least)):
-                with suppress(TraceLimitError):
-                    small = self._traced(candidate, self.most[1], reduction, half)
-                    while small is not None and 4 * small.instructions <= self.most[1] and 2 * SPARE * half < units:
-                        half, small = 2 * half, self._traced(candidate, self.most[1], reduction, 2 * half)
-                    found = small and self._extrapolated(candidate, reduction, half, small)
-                    if found:
-                        self._parts[candidate.algorithm] = reduction, half
-                        return found
+            found: tuple[Parts, Traced, Traced] | None = None
+            units = reduction.least
+            with suppress(TraceLimitError):
+                while units * SPARE <= reduction.all_units:
+                    parts = Parts(reduction, units, max(self.most), steady=False)
+                    pair = self._pair(candidate, parts, found and found[2])
+                    if pair is None:
+                        break
+                    steady, was_steady = _is_steady(*pair), found is not None and found[0].steady
+                    if was_steady and (not steady or pair[1].instructions > self.most[1]):
+                        break
+                    found, units = (parts._replace(steady=steady), *pair), 2 * units
+                    if steady and 2 * pair[1].instructions > self.most[1]:
+                        break
+            trial = found and self._extrapolated(candidate, *found)
+            if found and trial:
+                self._parts[candidate.algorithm] = found[0]
+                return trial
         return None
 
-    def _extrapolated(
-        self, candidate: Candidate, reduction: Reduction, units: int, half: Traced | None = None
-    ) -> Trial | None:
-        """The line through the times of about so many units and twice as many, at the problem's own number; None where
-        a part is too long, or does not run. half: the smaller one's trace."""
-        try:
-            half = half or self._traced(candidate, self.most[1], reduction, units)
-            full = half and self._traced(candidate, self.most[1], reduction, 2 * units)
-        except TraceLimitError:
+    def _pair(self, candidate: Candidate, parts: Parts, small: Traced | None = None) -> tuple[Traced, Traced] | None:
+        """Traces of about so many units, and of twice as many; None where one breaks a rule, or both are the same.
+
+        Args: small: the first of them. Raises TraceLimitError: one is too long.
+        """
+        reduction, units, most, _ = parts
+        small = small or self._traced(candidate, most, reduction, units)
+        large = small and self._traced(candidate, most, reduction, 2 * units)
+        if small is None or large is None:
             return None
-        if half is None or full is None:
-            return None
+        # outputs of padding alone are in every part
+        is_same = reduction.units(small.request.problem) == reduction.units(large.request.problem)
+        return None if is_same else (small, large)
+
+    def _extrapolated(self, candidate: Candidate, parts: Parts, half: Traced, full: Traced) -> Trial:
+        """The line through the times of two parts, at the problem's own number of units; where they are not steady, as
+        many times the larger one's."""
+        reduction = parts.reduction
         few, more = reduction.units(half.request.problem), reduction.units(full.request.problem)
-        if few == more:  # outputs of padding alone are in every part
-            return None
         times, all_units = reduction.times, reduction.all_units
 
         def line(at_half: float, at_full: float) -> float:
-            return times * (at_full + (at_full - at_half) * (all_units - more) / (more - few))
+            each = (at_full - at_half) / (more - few) if parts.steady else at_full / more
+            return times * (at_full + each * (all_units - more))
 
         part = f"{more} of {all_units} {reduction.name}, as the whole has more than {self.most[0]:,} instructions"
         instructions = round(line(half.compiled, full.compiled))
@@ -268,8 +299,7 @@ class Timekeeper:
 
     def is_unproven(self, one: Trial) -> bool:
         """Whether a time is extrapolated, of a kernel that is small enough to be timed as a whole."""
-        small = one.instructions <= min(VERIFIED_INSTRUCTIONS, self.left)
-        return one.extrapolated_from is not None and not one.at_least and small
+        return one.extrapolated_from is not None and not one.at_least and one.instructions <= VERIFIED_INSTRUCTIONS
 
     def time_whole(self, one: Trial) -> Trial | None:
         """Time an extrapolated candidate as a whole, and correct those of its algorithm; one that turns out not to run
@@ -292,3 +322,10 @@ class Timekeeper:
     def completed(self, candidate: Candidate) -> Config:
         """All settings of a candidate, as the kernel is launched with them."""
         return self.field.operation.complete(candidate.algorithm, self.field.shape, candidate.config)
+
+
+def _is_steady(small: Traced, large: Traced) -> bool:
+    """Whether cores share the larger of two parts, and what it has more than the smaller one, about evenly."""
+    even_us, more_us = sum(large.cores_us), sum(large.cores_us) - sum(small.cores_us)
+    cores, grown_us = len(large.cores_us), large.least_us - small.least_us
+    return more_us > 0 and EVEN * grown_us * cores >= more_us and large.least_us * cores <= EVEN * even_us
