@@ -49,8 +49,6 @@ DEPTH_MOST = 8
 LEAVES, PLACED, ISSUED = 2.5, 120, 140
 #: Columns that a matmul takes at least.
 COLUMNS_MIN = 128
-#: Sizes that are built, at most.
-TRIED = 24
 _QUADRANTS = P_MAX // QUADRANT
 
 
@@ -329,17 +327,6 @@ def packed_sizes(geometry: Geometry, given: dict[str, int]) -> list[tuple[int, i
                         loaded = k_tiles * V * ISSUED if V > 1 else 0
                         found.append((max(passed, left) + 0.1 * min(passed, left) + placed + loaded, (V, U, T, L)))
     return [sizes for _, sizes in sorted(found)]
-
-
-def packed_settings(geometry: Geometry, config: Config) -> PackedSettings:
-    """All settings; sizes that a config leaves open of least work, the first that fits."""
-    sizes = packed_sizes(geometry, dict(config or ()))[:TRIED]
-    every = [PackedSettings.read(config, geometry, depth=V, outputs=U, taps=T, lanes=L) for V, U, T, L in sizes]
-    if not every:
-        return PackedSettings.read(config, geometry, outputs=1, taps=1)
-    if len(every) == 1:
-        return every[0]
-    return next((one for one in every if build_packed(geometry, one) is not None), every[0])
 
 
 def statistics_bytes(geometry: Geometry, options: Options) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..simulator.timing.target import Target
-from .geometry import Geometry
+from .geometry import Axis, Geometry, valid_range
 from .options import Prologue
 
 
@@ -37,3 +37,21 @@ def prologue_ns(target: Target, prologue: Prologue, elements: float, loads: floa
         fixed_ns = target.scalar_fixed_operand_ns + (operands - 1) * target.scalar_operand_done_ns
     instructions = loads * prologue.upsample**2 * (images if prologue.by_image else 1.0)
     return float(elements * target.scalar_ns + instructions * fixed_ns)
+
+
+def dma_ns(
+    target: Target, each: int, partitions: int, elements: float, run: float, itemsize: int, times: float = 1.0
+) -> float:
+    """ns of a core's DMA engines, or HBM, for so many elements of each of some partitions in runs."""
+    engine_ns = min(target.rows_an_engine, each) * elements / run * target.run_ns(run * itemsize)
+    return float(max(engine_ns * times, target.hbm_ns(partitions * elements * itemsize, run * itemsize)))
+
+
+def met_outputs(axis: Axis) -> int:
+    """Outputs that taps meet, each tap's counted."""
+    return int(axis.images * sum(valid_range(axis, tap, 0, axis.out // axis.images)[2] for tap in range(axis.taps)))
+
+
+def planes_met(geometry: Geometry) -> float:
+    """Planes of taps that an output meets on average; 1 of images."""
+    return met_outputs(geometry.planes) / float(geometry.planes.out)

@@ -29,9 +29,10 @@ runs: a DMA element is one row of x.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from .block_schedule import Resident, RowTile, Schedule
-from .cuts import axis_elements, num_plane_parts, window_of
+from .cuts import axis_elements, num_plane_parts
 from .geometry import Geometry, instructions_unsupported
 from .options import (
     Options,
@@ -69,10 +70,6 @@ WAYS = ("straight", "shifted", "apart")
 #: Most of a setting that memory limits anyway, of matmuls on zeros.
 MOST = 4096
 WARM_UP_MOST = 512
-#: Of a kernel without settings: the work for each row of y in the array's columns (outputs of a channel times matmuls),
-#: rows of all images for each from block to block.
-WORK = 20_000
-ROWS = 32
 #: Bytes per partition of all buffers of x, and how many there are at most.
 RING_BYTES = 65_536
 RING = 4
@@ -123,17 +120,13 @@ class DepthwiseSettings(Settings):
     warmup: int = warm_up(48, columns=512, near=(0, 24, 48, 96))
 
 
-def settings_class(geometry: Geometry) -> type[Settings]:
+def settings_class(geometry: Geometry, config: Config = None) -> type[Settings]:
     """The dataclass of the settings that a problem has."""
     return DepthwiseSettings if geometry.groups > 1 else StackedSettings
 
 
-def plan(geometry: Geometry, options: Options, config: Config, cores: int) -> tuple[Schedule | None, str]:
-    """(Schedule, "") of this on `cores` cores, or (None, why not)."""
-    reason = unsupported_reason(geometry, options, config)
-    if reason != "":
-        return None, reason
-    settings = default_settings(geometry, options, config)
+def planned(geometry: Geometry, options: Options, settings: Any, cores: int) -> tuple[Schedule | None, str]:
+    """(Schedule, "") of complete settings on `cores` cores, or (None, why not)."""
     reason = sizes_reason(geometry, settings)
     if reason != "":
         return None, reason
@@ -225,39 +218,12 @@ def _by_quadrants(K: int, most: int) -> bool:
     return units > 0 and K % QUADRANT == 0 and div_ceil(K // QUADRANT, units) <= div_ceil(K, most)
 
 
-def default_settings(geometry: Geometry, options: Options, config: Config) -> StackedSettings | DepthwiseSettings:
-    """All settings; where a config names no sizes, few channels of y share the array if there is much to do."""
+def least_settings(geometry: Geometry, config: Config) -> StackedSettings | DepthwiseSettings:
+    """All settings of a config; of what it leaves open those that take least room."""
     if geometry.groups > 1:
         return depthwise_settings(geometry, config)
-    given = setting(config, "rows", 0)
-    if given > 0:
-        return sized(geometry, config, given, 1, 1, 1, given)
-    rows, most = geometry.rows, P_MAX // geometry.C
-    work = geometry.planes.out * rows.out * geometry.columns.out * geometry.columns.taps * (1 if geometry.fast else 4)
-    work *= div_ceil(window_of(rows, 1), most)
-    U = 1
-    while most > 1 and work > U * WORK and 2 * U * geometry.K <= P_MAX and 2 * U <= rows.out:
-        U *= 2
-    found = _of_outputs(geometry, config, U)
-    while U > 1 and build(geometry, found, options) is None:
-        U //= 2
-        found = _of_outputs(geometry, config, U)
-    return found
-
-
-def _of_outputs(geometry: Geometry, config: Config, U: int) -> StackedSettings:
-    """Settings of blocks of U rows of y, of more side by side where x has many: the whole window, or a part of the rows
-    from block to block, and as many columns of taps as fit with it."""
-    rows, taps, most = geometry.rows, geometry.columns.taps, P_MAX // geometry.C
-    wanted = min(4 * U, rows.out, geometry.planes.out * rows.size // (ROWS * rows.stride))
-    V = 1
-    while 2 * U * V <= wanted and window_of(rows, 2 * U * V) * min(2, taps) <= most:
-        V *= 2
-    B, G = window_of(rows, U * V), U * V * rows.stride
-    if B > most:
-        B = G = next(size for size in range(min(G, most), 0, -1) if G % size == 0)
-    D = div_ceil(taps, div_ceil(taps, min(taps, most // B)))
-    return sized(geometry, config, B, D, U, V, G)
+    B = setting(config, "rows", 1)
+    return sized(geometry, config, B, 1, 1, 1, B)
 
 
 def sized(geometry: Geometry, config: Config, B: int, D: int, U: int, V: int, G: int) -> StackedSettings:

@@ -22,7 +22,8 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 from ..simulator.hardware import PARTITIONS, SBUF_USABLE_BYTES_PER_PARTITION
 from . import m_packing
@@ -63,6 +64,8 @@ Y_BYTES = 16_384
 TOGETHER_MAX = 7
 #: Matmuls on zeros that a search tries besides WARM_UPS.
 WARM_UP = 30
+#: Schedules that are kept, for which candidates are compared.
+PLANS_KEPT = 128
 #: Phases of outputs, at most: each has filters and evacuations of its own.
 PHASES_MAX = 65_536
 #: Bytes per partition of the stationaries of an M tile of groups, and of filters of a weight-resident group of
@@ -72,10 +75,6 @@ GROUPS_FILTER_BYTES, FILTER_BYTES = 40_960, 90_112
 FILTER_BUFFERS, X_BUFFERS = 2, 2
 #: Instructions of an output tile, at least.
 ITEM_INSTRUCTIONS = 14
-#: Outputs of a channel from which on fewer elements of x an output are worth larger stationaries.
-MANY_OUTPUTS = 8192
-#: Outputs from which on few channels of a transposed convolution take several at once, and so few.
-MANY_PIXELS, FEW_OUTPUTS = 50_000, 16
 _ROOM = SBUF_USABLE_BYTES_PER_PARTITION
 
 
@@ -134,27 +133,23 @@ class PhasesSettings(Settings):
 PHASES = {name for name in declarations(PhasesSettings) if name != "warmup"}
 
 
-def plan(geometry: Geometry, options: Options, config: Config, cores: int) -> tuple[Schedule | None, str]:
-    """(Schedule, "") of this on `cores` cores, or (None, why not)."""
-    if reason := unsupported_reason(geometry, options, config):
-        return None, reason
-    reserved = prologue_bytes(options.prologue, geometry, geometry.planes.size)
-    if options.of_channels and settings_class(geometry, config) is PackedSettings:
-        config = tuple({"depth": 1, **dict(config or ())}.items())
+@functools.lru_cache(maxsize=PLANS_KEPT)
+def planned(geometry: Geometry, options: Options, settings: Any, cores: int) -> tuple[Schedule | None, str]:
+    """(Schedule, "") of complete settings on `cores` cores, or (None, why not)."""
+    reserved, reason = prologue_bytes(options.prologue, geometry, geometry.planes.size), ""
+    if options.of_channels and isinstance(settings, PackedSettings):
         reserved += m_packing.statistics_bytes(geometry, options)
     elif options.statistics:
-        reserved += m_packing.block_statistics_bytes(geometry, options, setting(config, "channels", PARTITIONS))
-    settings = default_settings(geometry, options.residual, config, reserved)
+        channels = settings.channels if isinstance(settings, PhasesSettings) else PARTITIONS
+        reserved += m_packing.block_statistics_bytes(geometry, options, channels)
     if isinstance(settings, PhasesSettings):
-        if not {"channels", "beside", "segments", "along"} & set(dict(config or ())):
-            settings = _packed(geometry, options, settings)
         reason = _packing_reason(geometry, options, settings)
         reason = reason or instructions_unsupported(geometry, ALGORITHM, _least_instructions(geometry, settings, cores))
-        if reason:
-            return None, reason
+    if reason:
+        return None, reason
     schedule = build(geometry, settings, options.residual, reserved)
     if schedule is None:
-        return None, _memory_reason(geometry, config)
+        return None, _memory_reason(geometry, settings)
     reason = instructions_unsupported(geometry, ALGORITHM, most_instructions(geometry, schedule, cores, options))
     return (schedule, "") if reason == "" else (None, reason)
 
@@ -230,22 +225,6 @@ def _packing_reason(geometry: Geometry, options: Options, settings: PhasesSettin
     return ""
 
 
-def _packed(geometry: Geometry, options: Options, plain: PhasesSettings) -> PhasesSettings:
-    """Settings that name no packing: of many outputs of few channels segments that fill the partitions;
-    phases packed along columns with two of them."""
-    many = geometry.planes.out * geometry.rows.out * geometry.columns.out >= MANY_OUTPUTS
-    if not many or geometry.C not in (QUADRANT, 2 * QUADRANT):
-        return plain
-    segments = PARTITIONS // geometry.C
-    alongs = ("planes", "columns") if geometry.planes.taps > 1 else ("columns",)
-    tried = [
-        replace(plain, segments=segments, along=along, beside=beside, channels=min(geometry.K, plain.channels))
-        for along in alongs
-        for beside in (("none",) if segments > 2 else ("columns", "none"))
-    ]
-    return next((one for one in tried if _packing_reason(geometry, options, one) == ""), plain)
-
-
 def settings_class(geometry: Geometry, config: Config = None) -> type[Settings]:
     """The dataclass of the settings that a problem has: of one group, with phases, that of the config's names."""
     if geometry.groups > 1:
@@ -254,31 +233,16 @@ def settings_class(geometry: Geometry, config: Config = None) -> type[Settings]:
     names = {one[0] for one in pairs if isinstance(one, tuple) and len(one) == 2}
     if names & set(m_packing.NAMES) or (unsupported_phases(geometry) and not names & PHASES):
         return PackedSettings
-    many = geometry.planes.out * geometry.rows.out * geometry.columns.out > MANY_PIXELS
-    few = not names & PHASES and geometry.K <= FEW_OUTPUTS and many
-    return PackedSettings if few else PhasesSettings
+    return PhasesSettings
 
 
-def default_settings(
-    geometry: Geometry, residual: bool, config: Config, reserved: int = 0
-) -> GroupsSettings | PhasesSettings | PackedSettings:
-    """All settings; of sizes that a config leaves open, of groups large blocks where there are many outputs, and the
-    first that fits."""
+def least_settings(geometry: Geometry, config: Config) -> Settings:
+    """All settings of a config; of what it leaves open those that take least room."""
+    if geometry.groups > 1:
+        return GroupsSettings.read(config, rows=TILE_ROWS[0], height=1, width=2)
     if settings_class(geometry, config) is PackedSettings:
-        return m_packing.packed_settings(geometry, config)
-    if geometry.groups == 1:
-        return PhasesSettings.read(config, geometry)
-    more, wide = geometry.K > geometry.C, geometry.columns.taps > 1
-    many = geometry.planes.out * geometry.rows.out * geometry.columns.out >= MANY_OUTPUTS
-    rows = TILE_ROWS[0] if more or (many and (wide or geometry.C <= TILE_ROWS[0])) else TILE_ROWS[1]
-    sizes = [(rows, 2, 2 if many and wide and not more else 1)]
-    if geometry.rows.out == 1:
-        sizes = [(rows, 1, 4)]
-    sizes += [(rows, height, width) for rows in TILE_ROWS for height, width in reversed(BLOCKS)]
-    every = [GroupsSettings.read(config, rows=T, height=Uh, width=Uw) for T, Uh, Uw in sizes]
-    if setting(config, "rows", 0) > 0:
-        return every[0]
-    return next((one for one in every if build(geometry, one, residual, reserved) is not None), every[-1])
+        return PackedSettings.read(config, geometry, outputs=1, taps=1)
+    return PhasesSettings.read(config, geometry)
 
 
 def build(
@@ -425,9 +389,9 @@ def pages(schedule: Schedule) -> int:
     return div_ceil(PARTITIONS // schedule.rows * schedule.slot, PARTITIONS)
 
 
-def _memory_reason(geometry: Geometry, config: Config) -> str:
+def _memory_reason(geometry: Geometry, settings: Any) -> str:
     """Why there is no Schedule of a problem."""
-    if settings_class(geometry, config) is PackedSettings:
+    if isinstance(settings, PackedSettings):
         return m_packing.packed_memory_reason(geometry, _ROOM)
     if geometry.groups > 1:
         return (

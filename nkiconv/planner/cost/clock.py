@@ -70,8 +70,3 @@ class Clock:
                 left -= skipped_ns * speed
                 time += skipped_ns
                 self.line += skipped_ns
-
-
-def skew(target: Target, rows: int, last_ns: float) -> float:
-    """ns that the last of the DMA engines of so many partitions begins later than the first."""
-    return last_ns * (-(-rows // target.rows_an_engine) - 1) / (target.dma_engines - 1)

@@ -7,10 +7,8 @@ from typing import Any
 
 from ....kernels.conv.dispatch import plan_of
 from ....kernels.conv.relayout import plain_of
-from ....schedules.geometry import valid_range
-from ....schedules.options import Options, adds_bias_alone
-from ....schedules.prices import matmul_ns as matmul_ns
 from ....schedules.prices import matmul_rates as matmul_rates
+from ....schedules.prices import met_outputs as met_outputs
 from ....schedules.prices import planes_seen as planes_seen
 from ....schedules.prices import prologue_ns as prologue_ns
 from ....schedules.settings import Settings, declarations
@@ -23,36 +21,11 @@ from .relayout import relayout_ns
 LONG = 4_000
 
 
-def met_outputs(axis: Any) -> int:
-    """Outputs that taps meet, each tap's counted."""
-    return int(axis.images * sum(valid_range(axis, tap, 0, axis.out // axis.images)[2] for tap in range(axis.taps)))
-
-
-def planes_met(geometry: Any) -> float:
-    """Planes of taps that an output meets on average; 1 of images."""
-    return met_outputs(geometry.planes) / float(geometry.planes.out)
-
-
 def last_ns(target: Target, times: int = 1) -> float:
     """ns from the last matmul to the end of the last store, without their sizes, where results pass the array and PSUM
     so often."""
     evacuated_ns = times * (target.matmul_done_ns + target.scalar_done_ns + 2 * target.hop_ns)
     return float(evacuated_ns + target.first_packet_ns + target.store_skew_ns + target.dma_end_ns)
-
-
-def statistics_ns(target: Target, options: Options, outputs: float, banks: float = 1.0) -> float:
-    """ns of Vector for statistics of so many outputs a partition in so many banks: bn_stats, and, where these are not
-    sums in PSUM, half of a rounding, which Scalar takes too."""
-    passes = 0.0 if not options.statistics else 1.0 if adds_bias_alone(options.epilogue) else 1.5
-    return float(passes * (outputs * target.vector_ns + banks * target.vector_fixed_psum_ns))
-
-
-def dma_ns(
-    target: Target, each: int, partitions: int, elements: float, run: float, itemsize: int, times: float = 1.0
-) -> float:
-    """ns of a core's DMA engines, or HBM, for so many elements of each of some partitions in runs."""
-    engine_ns = min(target.rows_an_engine, each) * elements / run * target.run_ns(run * itemsize)
-    return float(max(engine_ns * times, target.hbm_ns(partitions * elements * itemsize, run * itemsize)))
 
 
 class Conv2dAlgorithm(Algorithm):

@@ -1,0 +1,409 @@
+"""What a Schedule of `weight_stationary` or `stacked` takes at least, in ns: its busiest engine, and what nothing hides
+at both ends."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..simulator.timing.target import Target
+from .block_schedule import Lanes, RowTile, Schedule, Shift, Turn, banks_of, blocks_in, blocks_met, size_of
+from .geometry import Geometry, num_taps
+from .options import Options, adds_bias_alone, either_reads
+from .planes import with_windows
+from .prices import dma_ns, matmul_rates, prologue_ns
+from .settings import WARM_UP_MAX
+from .stacked_schedule import FILTER_PARTS, Stack, tile_bytes
+from .tiles import BANK_COLUMNS, P_MAX, PARTS, div_ceil, transposes_of_bank
+
+#: Share of the other engines' time that the busiest does not hide; where additions wait for each other.
+EXPOSED, SHIFTED = 0.02, 0.08
+#: Windows of the Tensor Engine's throttle with work from which on it is warmed up.
+WARMED = 0.6
+
+
+@dataclass
+class Work:
+    """An M tile for an output tile: the Tensor Engine, its columns alone, evacuation by Vector and Scalar, statistics
+    by Vector, DMA for results; for the output tile alone a prologue by Scalar and DMA for x; banks."""
+
+    array: float
+    streamed: float
+    read: float
+    counted: float
+    y: float
+    prologue: float
+    x: float
+    banks: int
+
+
+@dataclass
+class Filters:
+    """The filters of an M tile: DMA, triggers before the first ones are there, transposes by the Tensor Engine, work of
+    Vector and Scalar before the first sums and during them; pieces that come one after the other, share of the
+    transposes that the first sums wait for, triggers of each M tile, what comes before the first trigger."""
+
+    moved: float
+    triggers: float = 0.0
+    transposed: float = 0.0
+    placed: float = 0.0
+    later: float = 0.0
+    pieces: int = 1
+    first: float = 1.0
+    issued: float = 0.0
+    waits: float = 0.0
+
+
+@dataclass
+class Core:
+    """All of a core's steps, as of Work; its first and last Work, and its first Filters."""
+
+    first: Work
+    last: Work
+    filters: Filters
+    array: float = 0.0
+    streamed: float = 0.0
+    read: float = 0.0
+    counted: float = 0.0
+    moved: float = 0.0
+    prologue: float = 0.0
+    issued: float = 0.0
+
+
+class Bound:
+    """Bounds of one Schedule, of the busier of two cores."""
+
+    def __init__(self, target: Target, geometry: Geometry, options: Options, schedule: Schedule) -> None:
+        self.target, self.options, self.schedule = target, options, schedule
+        self.stack, self.shift = schedule.stack, schedule.shift
+        self.geometry = geometry if self.shift is None else with_windows(geometry, self.shift.V)
+        self.column_ns, self.matmul_ns = matmul_rates(target, geometry)
+        self.copy_ns = target.vector_4x_ns if geometry.itemsize == 2 else target.vector_16bit_ns
+        self.there_ns = target.first_packet_ns + target.load_skew_ns + target.dma_end_ns + target.dma_done_ns
+        self.kinds: dict[Any, Work] = {}
+        self.seen: dict[Any, Work] = {}
+        self.cores = [self.core_of(steps) for core in range(PARTS) if (steps := schedule.steps(core, PARTS))]
+
+    def ns(self) -> float:
+        """From the first DMA to the last."""
+        return max(map(self.core_ns, self.cores))
+
+    @property
+    def array_ns(self) -> float:
+        """The Tensor Engine at its full rate."""
+        return max(core.array for core in self.cores)
+
+    @property
+    def adds_most(self) -> bool:
+        """Whether additions of shifted sums take longer than the Tensor Engine."""
+        core = max(self.cores, key=lambda one: one.array)
+        return self.shift is not None and self.shift.T > 1 and core.read > core.array
+
+    def core_of(self, steps: Sequence[tuple[int, int]]) -> Core:
+        """The work of a core's steps."""
+        found, group = None, -1
+        for b, i in steps:
+            resident = self.schedule.residents[b]
+            work, tiles = self.work_of(resident.tiles[0], resident.items[i]), len(resident.tiles)
+            filters = self.filters_of(resident.tiles[0]) if b != group else Filters(0.0)
+            found = found or Core(work, work, filters)
+            found.array += tiles * (work.array + filters.transposed)
+            found.streamed += tiles * (work.streamed + filters.transposed)
+            found.read += tiles * (work.read + (filters.placed + filters.later) / 2)
+            found.counted += tiles * work.counted
+            found.moved += work.x + tiles * (work.y + filters.moved)
+            found.prologue += work.prologue
+            found.issued += tiles * filters.issued
+            found.last, group = work, b
+        assert found is not None
+        return found
+
+    def core_ns(self, core: Core) -> float:
+        """From a core's first DMA to its last."""
+        filters, begin = core.filters, self.begin_ns(core.first, core.filters)
+        array = core.array - filters.first * filters.transposed
+        # row tiles work in parallel: one of them has few of the columns
+        streamed = core.streamed - filters.first * filters.transposed
+        share = 1.0 if self.schedule.gathers or array <= 0.0 else streamed / array
+        read = max(core.counted, core.read + core.counted / 2)
+        moved = self.target.first_packet_ns + core.moved - self.stored_ns(core.last)
+        busy = (
+            self.array_end(begin, array, share) - begin,
+            max(read, core.prologue, (read + core.prologue) / 2),
+            max(0.0, moved - begin),
+            max(0.0, core.issued - filters.triggers),
+        )
+        exposed = EXPOSED if self.shift is None else SHIFTED
+        return float(begin + max(busy) + exposed * (sum(busy) - max(busy)) + self.last_ns(core.last))
+
+    def warm_ups(self) -> tuple[int, int]:
+        """Matmuls on zeros until the first filters are there, and from their transposes to the first sums."""
+        core, target = max(self.cores, key=lambda one: one.array), self.target
+        if core.array < WARMED * target.window_ns:
+            return 0, 0
+        there_ns, made_ns = self.made_ns(core.filters)
+        each_ns = (BANK_COLUMNS if self.schedule.by_channels and self.stack else P_MAX) * target.tensor_column_ns
+
+        def zeros(begin: float, end: float) -> int:
+            slow, fast = max(0.0, min(end, target.window_ns) - begin), max(0.0, end - max(begin, target.window_ns))
+            return min(WARM_UP_MAX, int((slow * target.half_rate + fast) / each_ns))
+
+        early = zeros(target.static_issue_ns, there_ns)
+        return early, min(WARM_UP_MAX - early, zeros(made_ns, self.begin_ns(core.first, core.filters)))
+
+    def array_end(self, start: float, work: float, share: float = 1.0) -> float:
+        """When work of the Tensor Engine ends that starts at a time: at half rate until a window of its throttle has
+        ended, and from the second on where columns are too small a share of it."""
+        target = self.target
+        slow = min(work, max(0.0, target.window_ns - start) * target.half_rate)
+        if share < target.window_work:
+            slow = max(slow, work - target.window_ns)
+        return start + slow / target.half_rate + work - slow
+
+    def made_ns(self, filters: Filters) -> tuple[float, float]:
+        """(until the first filters are there, until they are transposed)."""
+        begin_ns = self.there_ns + filters.waits + filters.triggers
+        there_ns = begin_ns + filters.moved / filters.pieces
+        if not filters.transposed:
+            return there_ns, there_ns
+        return there_ns, max(self.array_end(there_ns, filters.first * filters.transposed), begin_ns + filters.moved)
+
+    def begin_ns(self, work: Work, filters: Filters) -> float:
+        """Until the first sums: filters are there, transposed and in place, and so is x of a bank and K tile."""
+        target, (there_ns, made_ns) = self.target, self.made_ns(filters)
+        if filters.transposed:
+            made_ns += target.matmul_done_ns + target.hop_ns + target.vector_done_ns
+        made_ns += filters.placed + max(0.0, filters.later - work.array)
+        if self.shift or self.stack or self.schedule.gathers:
+            x_ns = filters.moved * (1 - 1 / filters.pieces) + work.x / (work.banks * len(self.schedule.k_tiles))
+        else:  # all of an output tile's x comes before
+            x_ns = work.x / filters.pieces
+        return max(made_ns, there_ns + x_ns)
+
+    def last_ns(self, work: Work) -> float:
+        """From the last sums to the end of the last store."""
+        target = self.target
+        found = target.matmul_done_ns + target.scalar_done_ns + 2 * target.hop_ns + work.read / work.banks
+        if self.shift is not None:
+            found += (self.shift.T - 1) * target.vector_done_ns
+        return found + target.first_packet_ns + target.store_skew_ns + target.dma_end_ns + self.stored_ns(work)
+
+    def stored_ns(self, work: Work) -> float:
+        """DMA for the results that leave last: what all turns of some blocks make."""
+        return work.y * min(1.0, len(self.schedule.turns) / work.banks)
+
+    # ---------------------------------------------------------------------------------------- an output tile
+
+    def work_of(self, tile: tuple[RowTile, ...], lanes: Lanes) -> Work:
+        """An M tile for an output tile, made once for all of the same extents."""
+        if id(lanes) not in self.seen:
+            kind = len(tile), tile[0].kn, len(lanes), *((part.b0 == 0, part.bn, part.xn, part.yn) for part in lanes[0])
+            if kind not in self.kinds:
+                self.kinds[kind] = self.made(tile, lanes)
+            self.seen[id(lanes)] = self.kinds[kind]
+        return self.seen[id(lanes)]
+
+    def made(self, tile: tuple[RowTile, ...], lanes: Lanes) -> Work:
+        """The same, from its banks."""
+        schedule, lane, count = self.schedule, lanes[0], len(self.schedule.k_tiles)
+        row_tiles, together = sum(one.lane < len(lanes) for one in tile), schedule.together_rows
+        banks = Counter(bank.turn for bank in banks_of(schedule, lanes, tile[0].k0))
+        whole = tuple((0, max(one[axis].bn for one in lanes)) for axis in range(3))
+        array = streamed = read = counted = 0.0
+        for at, n in banks.items():
+            turn, blocks = schedule.turns[at], blocks_in(schedule.turns[at], lane, whole)
+            size, met = size_of(blocks), [one for one in blocks_met(turn, lane, blocks) if one]
+            least = n * self.least_ns(len(lanes))
+            array += count * sum(max(one * self.column_ns + n * self.matmul_ns, least) for one in met)
+            streamed += count * sum(met) * self.column_ns
+            times, added = len(turn.outputs) // together, size_of(blocks[:2]) * lane[2].yn
+            read += row_tiles * (self.read_ns(n, size) * times if self.shift is None else self.shifted_ns(n, added))
+            # rows that leave together are then copied to their places
+            gathered = n * self.target.vector_fixed_ns + times * size * self.copy_ns
+            read += row_tiles * (together - 1) * gathered / 2
+            counted += row_tiles * self.counted_ns(turn, n, size)
+        n = banks.total()
+        y, x = self.y_ns(tile, lanes, row_tiles, n), self.x_ns(tile, lanes)
+        return Work(array, streamed, read, counted, y, self.taken_ns(lanes), x, max(1, n))
+
+    def least_ns(self, lanes: int) -> float:
+        """The Tensor Engine for a matmul, at least, of each row tile that works in parallel."""
+        target, schedule = self.target, self.schedule
+        if schedule.rows == P_MAX:
+            return target.matmul_columns_min * self.column_ns + self.matmul_ns
+        each = target.row_tile_columns * self.column_ns + self.matmul_ns
+        return each * (P_MAX // schedule.rows if schedule.gathers else lanes)
+
+    def taken_ns(self, lanes: Lanes) -> float:
+        """A prologue by Scalar for x of an output tile, of each segment or row tile that comes by itself."""
+        schedule, (z, p, q) = self.schedule, lanes[0]
+        copies = len(schedule.k_tiles) * (len(lanes) if schedule.rows < P_MAX else schedule.k_tiles[0][3])
+        images = z.xn / self.geometry.image_planes
+        return prologue_ns(self.target, self.options.prologue, z.xn * p.xn * q.xn * copies, copies, images)
+
+    def read_ns(self, banks: int, elements: int) -> float:
+        """Evacuation of an output of a block from so many banks."""
+        target, options = self.target, self.options
+        vector = elements * target.vector_ns + banks * target.vector_fixed_psum_ns
+        scalar = elements * target.scalar_ns + banks * target.scalar_fixed_psum_ns
+        if options.residual:
+            return vector
+        return (
+            vector * scalar / (vector + scalar) if either_reads(options.epilogue, options.strict_nonfinite) else scalar
+        )
+
+    def shifted_ns(self, banks: int, elements: float) -> float:
+        """Shift-and-add of so many outputs from so many banks: a copy of the first tap's sums, additions by Vector."""
+        target, shift = self.target, self.shift
+        assert shift is not None
+        apart = min(shift.T, shift.sums.lhs_dilation)  # of a dilated x each tap meets some of the outputs
+        added = apart * banks * target.vector_fixed_psum_ns + elements * target.vector_ns
+        copied = apart * banks * target.scalar_fixed_psum_ns + elements * target.scalar_ns
+        adds = (shift.T // apart - 1) * added
+        return max(added * copied / (added + copied), adds, (adds + copied) / 2 if adds else 0.0)
+
+    def counted_ns(self, turn: Turn, banks: int, elements: int) -> float:
+        """Vector for statistics of a bank's outputs: bn_stats, and, of what is no sum in PSUM, half of a rounding."""
+        if not self.options.statistics:
+            return 0.0
+        target, times, passes = self.target, 1.0, 1.0
+        if not adds_bias_alone(self.options.epilogue):
+            times, passes = len(turn.outputs) / self.schedule.together_rows, 1.5
+        return passes * times * (elements * target.vector_ns + banks * target.vector_fixed_psum_ns)
+
+    def x_ns(self, tile: tuple[RowTile, ...], lanes: Lanes) -> float:
+        """DMA for x of an output tile."""
+        geometry, schedule, (z, p, q) = self.geometry, self.schedule, lanes[0]
+        _, channels, _, held = schedule.k_tiles[-1]
+        rows = p.xn if self.shift is None or p.b0 == 0 else min(p.xn, p.bn * p.axis.apart)  # the others are copied
+        columns = min(q.xn, geometry.columns.size)
+        whole, parts, every = columns == geometry.columns.size, channels * min(held, len(lanes)), 0
+        if self.stack is not None:
+            parts, whole = self.stack.parts, self.stack.G == 1 and self.stack.whole >= 0
+        elif self.shift is not None:
+            every = channels * len(lanes)
+        elif schedule.gathers:
+            parts, every = tile[0].cn, sum(one.cn for one in tile if one.lane < len(lanes))
+        run = 1 if geometry.x_strides[3] > 1 else max(1, columns * (rows if whole else 1))
+        elements, item = z.xn * rows * columns, geometry.hbm_itemsize
+        return len(schedule.k_tiles) * dma_ns(self.target, parts, every or parts, elements, run, item)
+
+    def y_ns(self, tile: tuple[RowTile, ...], lanes: Lanes, row_tiles: int, banks: int) -> float:
+        """DMA for the results of an M tile for an output tile, and for the residual."""
+        schedule, stack, (z, p, q) = self.schedule, self.stack, lanes[0]
+        rows, parts = p.bn if self.shift is not None else p.qn, tile[0].kn
+        every, slots = parts * len(lanes), P_MAX / schedule.slot
+        if schedule.gathers:
+            every = sum(one.kn for one in tile if one.lane < len(lanes))
+            slots = min(1.0, slots / row_tiles)
+        else:  # what is packed along the partitions has DMA engines of its own
+            resident, each = schedule.residents[0], len(lanes) if self.shift is not None else 1
+            slots = min(slots, max(1.0, len(resident.items) * len(resident.tiles) * each / PARTS))
+            parts = every if self.shift is None else parts
+        if stack is not None and not stack.diagonal:
+            slots = min(slots, banks)
+        packs, run = self.shift or stack, float(q.qn)
+        if packs is not None and packs.U > 1:  # other rows are on other partitions
+            run *= stack.V if stack is not None else 1
+        elif q.qn == self.geometry.columns.out:
+            run *= rows if schedule.gathers else rows / max(1, banks // len(schedule.turns))
+        times = 1 / slots + (1 if self.options.residual else 0)
+        run, item = max(1.0, run), self.options.epilogue.y_itemsize
+        return dma_ns(self.target, parts, every, z.qn * rows * q.qn, run, item, times)
+
+    # ---------------------------------------------------------------------------------------- filters
+
+    def filters_of(self, tile: tuple[RowTile, ...]) -> Filters:
+        """For the filters of an M tile."""
+        if self.stack is not None:
+            return self.toeplitz(self.stack) if self.stack.diagonal else self.stacked(self.stack)
+        if self.shift is not None:
+            return self.packed(self.shift)
+        return self.of_groups(tile) if self.schedule.gathers else self.phases(tile)
+
+    def transposes_ns(self, count: int, columns: int) -> float:
+        """The Tensor Engine for so many transposes of filters on so many partitions."""
+        target = self.target
+        passes = target.transpose_passes_fp32 if self.geometry.itemsize == 4 else 1
+        return count * passes * (max(columns, target.matmul_columns_min) * target.tensor_column_ns + target.matmul_ns)
+
+    def stacked(self, stack: Stack) -> Filters:
+        """Of K packing: zero-padded, then transposed."""
+        target, geometry = self.target, self.geometry
+        size, straight = geometry.C * num_taps(geometry), stack.filters == "straight"
+        loads = stack.U * (geometry.rows.taps if geometry.rows.dilation > 1 else 1) if straight else 1
+        runs = geometry.C if geometry.flipped else 1
+        if straight and not stack.fits_window:
+            runs = geometry.C * geometry.planes.taps * (1 if geometry.rows.dilation == 1 else geometry.rows.taps)
+        parts, width = stack.kn * (stack.U if straight else 1), stack.U * stack.kn // stack.filter_slots
+        run = 1 if geometry.w_strides[3] > 1 and geometry.columns.taps > 1 else size / runs
+        moved = dma_ns(target, parts, parts, size, run, geometry.hbm_itemsize)
+        most = transposes_of_bank(stack.U * stack.kn, geometry.itemsize)
+        first = min(div_ceil(stack.num_filters, FILTER_PARTS), most)
+        placed = first * stack.U * stack.kn * target.vector_16bit_ns
+        if not straight:
+            placed += target.vector_done_ns + size * (stack.U // stack.filter_slots) * target.vector_4x_ns
+        transposed = self.transposes_ns(stack.num_filters * stack.filter_slots, width)
+        triggers = (loads - 1) * target.static_issue_ns
+        return Filters(moved, triggers, transposed, placed, first=first / stack.num_filters)
+
+    def toeplitz(self, stack: Stack) -> Filters:
+        """Of depthwise problems: a DMA for each run of taps of each row of x, for several M tiles together."""
+        target, geometry = self.target, self.geometry
+        triggers = stack.kn * len(stack.runs) * target.static_issue_ns
+        # w comes, is reversed, goes to HBM and comes again
+        again = target.first_packet_ns + target.store_skew_ns + target.dma_end_ns + self.there_ns
+        words = (stack.together - stack.early) * tile_bytes(geometry, stack.kn) / 4
+        waits = again + words * target.vector_memset_ns
+        return Filters(0.0, triggers, issued=triggers / stack.together, waits=waits)
+
+    def packed(self, shift: Shift) -> Filters:
+        """Of M packing: transposed, then copied to the places of each row of y."""
+        target, geometry, schedule = self.target, self.geometry, self.schedule
+        K, taps, k_tiles, channels = geometry.K, num_taps(geometry), len(schedule.k_tiles), schedule.k_tiles[-1][1]
+        as_stored = geometry.packed > 0 or geometry.flipped
+        together = 1 if as_stored else min(k_tiles, P_MAX // K)
+        times = div_ceil(k_tiles, together)
+        run = K * taps if as_stored else channels * taps if shift.V == 1 else shift.depth.taps * taps
+        parts, elements = (channels, K * taps) if as_stored else (together * K, channels * taps)
+        if shift.V > 1:
+            elements = channels // geometry.depth_axis.taps * run
+        moved = times * dma_ns(target, parts, parts, elements, run, geometry.hbm_itemsize)
+        loads = k_tiles * max(shift.lanes, shift.V)
+        transposed = 0.0 if as_stored else self.transposes_ns(times * taps, together * K)
+        copies = shift.U * shift.groups * geometry.planes.taps
+        vector = copies * target.vector_fixed_ns + shift.U * taps * K * target.vector_16bit_ns
+        scalar = copies * target.scalar_fixed_ns + shift.U * taps * K * target.scalar_ns
+        placed = vector * scalar / (vector + scalar)
+        return Filters(moved, (loads - 1) * target.static_issue_ns, transposed, placed, (k_tiles - 1) * placed, times)
+
+    def phases(self, tile: tuple[RowTile, ...]) -> Filters:
+        """Of transposed convolutions: as they lie, or copied to their places."""
+        target, geometry, schedule, taps = self.target, self.geometry, self.schedule, num_taps(self.geometry)
+        _, channels, _, held = schedule.k_tiles[0]
+        run = tile[0].kn * taps
+        count, parts = len(schedule.k_tiles), held * channels
+        moved = count * dma_ns(target, parts, parts, run, run, geometry.hbm_itemsize)
+        pieces = count if 1 < schedule.together >= count else 1
+        if not schedule.packs:
+            return Filters(moved, pieces=pieces)
+        copies = sum(tap >= 0 for turn in schedule.turns for one in turn.products for tap in one.taps)
+        placed = copies * held * (target.vector_fixed_ns + tile[0].kn * self.copy_ns) / 2
+        words = sum(turn.size for turn in schedule.turns) * schedule.width(1) * geometry.itemsize / 4
+        return Filters(moved, placed=max(placed, words * target.gpsimd_ns), pieces=pieces)
+
+    def of_groups(self, tile: tuple[RowTile, ...]) -> Filters:
+        """Of groups: zeros put between them, transposed, copied to the places of each output."""
+        target, geometry, schedule, taps = self.target, self.geometry, self.schedule, num_taps(self.geometry)
+        by_input, Kt = geometry.groups == geometry.C, schedule.slot
+        pages = 1 if by_input else div_ceil(P_MAX // schedule.rows * Kt, P_MAX)
+        moved = target.rows_an_engine * target.run_ns(geometry.C // geometry.groups * taps * geometry.itemsize)
+        product = target.vector_16bit_ns if geometry.itemsize == 2 else target.vector_ns
+        spread = pages * taps * (Kt if by_input else P_MAX) * product
+        if not by_input and tile[0].cn < schedule.rows:
+            spread = max(spread, pages * taps * P_MAX * target.gpsimd_ns)
+        later = pages * len(schedule.turns[0].outputs) * (target.vector_fixed_ns + taps * Kt * self.copy_ns)
+        transposed = 0.0 if by_input else pages * taps * (target.matmul_columns_min * self.column_ns + self.matmul_ns)
+        return Filters(moved, 0.0, transposed, spread, later)

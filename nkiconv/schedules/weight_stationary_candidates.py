@@ -1,0 +1,235 @@
+"""Settings of `weight_stationary` and `stacked` in order of a bound: of a bare kernel, and for the host, whose search
+begins with them; and the Schedule of a config, of which what it leaves open is filled in so."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+from ..simulator.timing import Rates
+from ..simulator.timing.target import Target
+from . import stacked, weight_stationary
+from .block_axes import num_steps
+from .block_schedule import Schedule
+from .cuts import window_of
+from .geometry import Geometry
+from .m_packing import NAMES, PackedSettings, packed_reason, packed_sizes
+from .options import Options
+from .prices import matmul_rates, planes_met
+from .settings import Config, Settings, declarations, once_a_config
+from .stacked_schedule import phases_of, taps_of_window
+from .tiles import P_MAX, PARTS, QUADRANT, div_ceil
+from .weight_stationary import (
+    BESIDE,
+    BLOCKS,
+    SHARDS,
+    TILE_ROWS,
+    TOGETHER_MAX,
+    Y_BYTES,
+    GroupsSettings,
+    PhasesSettings,
+    unsupported_phases,
+)
+from .weight_stationary_bound import Bound
+
+#: Settings that say how large an output tile is: those that differ in it alone have the same sums.
+TILE_BYTES = ("x_bytes", "y_bytes")
+#: How far above the least bound the Tensor Engine's time may be for other sizes of output tiles to be tried.
+NEAR = 1.15
+#: Rows of y on a partition that are tried; sizes of K packing that are bounded, those of least work of the Tensor
+#: Engine, and of M packing, with so many bytes of x.
+V_TRIED, BUILT, SIZES, X_SIZES = (1, 2, 4), 100, 8, (4096, 16_384, 32_768)
+#: Bytes a partition of results of an output tile that are tried.
+Y_SIZES = (Y_BYTES, Y_BYTES // 2, Y_BYTES // 4)
+#: Phases of a Schedule above which one is made, of 3 to 12.
+MANY_PHASES = 300
+
+#: (ns of the Tensor Engine, at least, settings)
+Tried = Iterator[tuple[float, Any]]
+
+
+def plan(
+    algorithm: str, geometry: Geometry, options: Options, config: Config, cores: int
+) -> tuple[Schedule | None, str]:
+    """(an algorithm's Schedule of this on `cores` cores, "") or (None, why not)."""
+    family = FAMILIES[algorithm]
+    if reason := family.unsupported_reason(geometry, options, config):
+        return None, reason
+    kind, given = family.settings_class(geometry, config), dict(config or ())
+    whole = given.keys() == declarations(kind).keys()
+    settings = kind(**given) if whole else chosen(geometry, config, algorithm, options, cores)
+    found: tuple[Schedule | None, str] = family.planned(geometry, options, settings, cores)
+    return found
+
+
+def plan_stacked(geometry: Geometry, options: Options, config: Config, cores: int) -> tuple[Schedule | None, str]:
+    """The same of `stacked`."""
+    return plan("stacked", geometry, options, config, cores)
+
+
+def plan_weight_stationary(
+    geometry: Geometry, options: Options, config: Config, cores: int
+) -> tuple[Schedule | None, str]:
+    """The same of `weight_stationary`."""
+    return plan("weight_stationary", geometry, options, config, cores)
+
+
+@once_a_config
+def chosen(geometry: Geometry, config: Config, algorithm: str, options: Options, cores: int) -> Any:
+    """All settings of a config, of the candidate of least bound; where none runs, those that take least room."""
+    found = candidates(algorithm, Target.of(Rates()), geometry, options, cores, config)
+    return found[0][1] if found else FAMILIES[algorithm].least_settings(geometry, config)
+
+
+def candidates(
+    algorithm: str, target: Target, geometry: Geometry, options: Options, cores: int, config: Config
+) -> list[tuple[float, Any]]:
+    """(bound, complete settings) of those that have the given ones and run, the least first."""
+    family, given = FAMILIES[algorithm], dict(config or ())
+    if family.unsupported_reason(geometry, options, config):
+        return []
+    found: list[tuple[float, Any]] = []
+    known: dict[Config, list[Schedule]] = {}
+    least_ns, skipped = math.inf, set()
+    for tensor_ns, one in TRIED[algorithm](target, geometry, options, given):
+        if tensor_ns > least_ns:
+            break
+        sums = tuple(pair for pair in one.pairs if pair[0] not in TILE_BYTES)
+        if sums in skipped or family.unsupported_reason(geometry, options, one.pairs):
+            continue
+        schedule, reason = family.planned(geometry, options, one, cores)
+        if reason or schedule in known.setdefault(sums, []):
+            continue
+        known[sums].append(schedule)
+        bound = Bound(target, geometry, options, schedule)
+        if bound.array_ns > NEAR * least_ns:
+            skipped.add(sums)
+            continue
+        found.append((bound.ns(), completed(bound, one, given)))
+        least_ns = min(least_ns, found[-1][0])
+    return sorted(found, key=lambda each: each[0])
+
+
+def completed(bound: Bound, settings: Settings, given: dict[str, Any]) -> Any:
+    """Settings with what follows from the engines: matmuls on zeros while the Tensor Engine waits, and who adds."""
+    early, late = bound.warm_ups()
+    values = {"warmup": early + late, "shared": int(bound.adds_most), **given}
+    values["late_warmup"] = given.get("late_warmup", max(0, values["warmup"] - early))
+    if bound.stack is not None:
+        values = {"blocks": bound.stack.blocks, **values}
+    names = declarations(type(settings))
+    return replace(settings, **{name: value for name, value in values.items() if name in names})
+
+
+# -------------------------------------------------------------------------------------------------- K packing
+
+
+def stacked_tried(target: Target, geometry: Geometry, options: Options, given: dict[str, Any]) -> Tried:
+    """Settings of `stacked`, those whose Tensor Engine has least to do first."""
+    config = tuple(given.items())
+    if geometry.groups > 1:
+        yield 0.0, stacked.depthwise_settings(geometry, config)
+        return
+    B = given.get("rows", 0)
+    sizes = [(0.0, 0, (B, 1, 1, 1, B))] if B else sorted(tensor_ns(target, geometry))[:BUILT]
+    for ns, _, one in sizes:
+        made = stacked.sized(geometry, config, *one)
+        yield ns, made
+        if made.filters == "apart" and "filters" not in given and not geometry.flipped:
+            yield ns, replace(made, filters="straight")
+
+
+def tensor_ns(target: Target, geometry: Geometry) -> Iterator[tuple[float, int, tuple[int, int, int, int, int]]]:
+    """(ns of the Tensor Engine, place, sizes) of all sizes that are tried."""
+    rows, columns = geometry.rows, geometry.columns
+    planes = planes_met(geometry)
+    for place, (B, D, U, V, G) in enumerate(sizes_tried(geometry)):
+        blocks = div_ceil(geometry.planes.out * div_ceil(rows.out, U * V), PARTS)
+        taps = taps_of_window(rows, B, U, V, max(phases_of(rows.stride, V, G))) * div_ceil(columns.taps, D)
+        count = div_ceil(geometry.K, P_MAX // U) * blocks * V * columns.out * taps * planes
+        yield count * matmul_rates(target, geometry)[0], place, (B, D, U, V, G)
+
+
+def sizes_tried(geometry: Geometry) -> Iterator[tuple[int, int, int, int, int]]:
+    """Rows, shifts, outputs, rows of y on a partition, rows from block to block."""
+    rows, taps, most = geometry.rows, geometry.columns.taps, P_MAX // geometry.C
+    # fewer columns of taps a group than needed for as many groups only leave partitions idle
+    shifts = [D for D in dict.fromkeys(-(-taps // groups) for groups in range(1, taps + 1)) if D <= most]
+    for U in outputs_tried(geometry):
+        for V in (V for V in V_TRIED if V == 1 or U * V <= rows.out):
+            span = U * V * rows.stride
+            window = window_of(rows, U * V)
+            tiling = [B for B in range(min(most, span), 0, -1) if span % B == 0]
+            for D in shifts:
+                for B in tiling:
+                    if B * D <= most:
+                        yield B, D, U, V, B
+                        if window <= B < span:
+                            yield B, D, U, V, span
+                        if D == 1 < B:
+                            yield B, D, U, V, 1
+                if window * D <= most and window not in tiling:
+                    yield window, D, U, V, span
+
+
+def outputs_tried(geometry: Geometry) -> Iterator[int]:
+    """Outputs of a block: for each number of M tiles the most, all that are few, and multiples of 8."""
+    most = min(P_MAX, geometry.rows.out + geometry.rows.size)
+    m_tiles = [-(-geometry.K // (P_MAX // U)) for U in range(1, most + 1)]
+    for U in range(1, most + 1):
+        if U == most or U <= 8 or U % 8 == 0 or m_tiles[U - 1] < m_tiles[U]:
+            yield U
+
+
+# -------------------------------------------------------------------------------- groups, phases, M packing
+
+
+def blocks_tried(target: Target, geometry: Geometry, options: Options, given: dict[str, Any]) -> Tried:
+    """Settings of `weight_stationary`; of many phases, whose Schedules are long, one."""
+    config, names = tuple(given.items()), set(given) - {"warmup"}
+    if geometry.groups > 1:
+        for T, (Uh, Uw) in itertools.product(TILE_ROWS, BLOCKS if "rows" not in given else BLOCKS[:1]):
+            yield 0.0, GroupsSettings.read(config, rows=T, height=Uh, width=Uw)
+        return
+    if names <= set(NAMES) and not packed_reason(geometry, options, config):
+        alone = {"depth": 1} if options.of_channels else {}
+        for V, U, T, L in packed_sizes(geometry, alone | given)[:SIZES]:
+            for x_bytes in X_SIZES:
+                own = {"depth": V, "outputs": U, "taps": T, "lanes": L, "x_bytes": x_bytes}
+                yield 0.0, PackedSettings.read(config, geometry, **own)
+    if names & set(NAMES) or unsupported_phases(geometry):
+        return
+    if math.prod(num_steps(axis) for axis in (geometry.planes, geometry.rows, geometry.columns)) > MANY_PHASES:
+        yield 0.0, PhasesSettings.read(config, geometry)
+        return
+    for way, shard in itertools.product(ways(geometry), SHARDS if geometry.K > 1 else ("outputs",)):
+        channels = min(P_MAX // way["segments"], geometry.K)
+        if shard == "channels":
+            channels = min(channels, div_ceil(geometry.K, PARTS))
+        own = {**way, "shard": shard, "channels": channels, "together": TOGETHER_MAX if geometry.C > P_MAX else 1}
+        for y_bytes in Y_SIZES:
+            yield 0.0, PhasesSettings.read(config, geometry, **own, y_bytes=y_bytes)
+
+
+def ways(geometry: Geometry) -> Iterator[dict[str, Any]]:
+    """Packed phases and segments that may share the array; axes that have only one phase add nothing."""
+    yield {"beside": "none", "segments": 1, "along": "columns"}
+    axes = {"planes": geometry.planes, "rows": geometry.rows, "columns": geometry.columns}
+    if geometry.planes.images > 1 or geometry.planes.taps == 1:  # zeros would be added of other images
+        del axes["planes"]
+    longest = max(axes, key=lambda name: axes[name].out)
+    for beside, segments in itertools.product(BESIDE, (1, 2, 4)):
+        if beside != "none" and getattr(geometry, beside).lhs_dilation == 1:
+            continue
+        fits = segments == 1 or geometry.C in (QUADRANT, 2 * QUADRANT, P_MAX)
+        if fits and (beside != "none" or segments > 1):
+            yield {"beside": beside, "segments": segments, "along": longest}
+
+
+#: The algorithms by name: their settings and Schedules, and what is tried of them.
+FAMILIES: dict[str, ModuleType] = {"stacked": stacked, "weight_stationary": weight_stationary}
+TRIED: dict[str, Callable[..., Tried]] = {"stacked": stacked_tried, "weight_stationary": blocks_tried}
