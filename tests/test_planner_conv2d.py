@@ -11,7 +11,6 @@ import nkiconv
 from nkiconv import ConvProblem, Plan, cases, plan
 from nkiconv.kernels.conv.dispatch import ALGORITHMS
 from nkiconv.planner import Asked, Request, candidates, conv, cost
-from nkiconv.planner.cost.algorithm import Declared
 from nkiconv.planner.estimate import chosen
 from nkiconv.planner.operations import OPERATIONS, operation_of
 from nkiconv.planner.timekeeper import CLOSE
@@ -147,8 +146,7 @@ def test_candidates_and_their_neighbours_run(problem):
     assert all(one.reason for one in rejected)
     for one in accepted:
         symbols = candidates.symbols_of(Request(problem=problem), one.algorithm, one.config)
-        known = cost.algorithm("conv2d", one.algorithm)
-        assert isinstance(known, Declared) or symbols["tiles"] >= 1
+        assert symbols["tiles"] >= 1
         for other in field.near(one):
             assert other.algorithm == one.algorithm
             assert other.config != one.config
