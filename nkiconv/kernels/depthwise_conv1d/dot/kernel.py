@@ -118,12 +118,9 @@ def add_unit(plan, unit, kept, sums):
 def finish_batch(run, masks, unit, sums):
     """After a batch's last unit, the results of each image leave."""
     batch, plan = unit.batch, run.plan
-    end, r0 = batch.n0 + batch.nn, batch.k0 * plan.taps
+    end, r0, width = batch.n0 + batch.nn, batch.k0 * plan.taps, batch.width
     if unit.n == end - 1 and unit.k == batch.k0 + batch.kn - 1 and unit.chunk == plan.chunks - 1:
-        extra = []
-        for n in range(batch.n0, end):
-            extra.append(load_epilogue(run, batch, n, r0, batch.width))
-        for n in range(batch.n0, end):
-            first = (n - batch.n0) * batch.width
-            of_image = sums[0 : nl.tile_size.pmax, first : first + batch.width, 0 : padded_columns(plan)]
-            leave(run, batch, n, r0, [of_image], masks.same_channel, extra[n - batch.n0], None)
+        extra = [load_epilogue(run, batch, n, r0, width) for n in range(batch.n0, end)]
+        for index, n in enumerate(range(batch.n0, end)):
+            of_image = sums[0 : nl.tile_size.pmax, index * width : (index + 1) * width, 0 : padded_columns(plan)]
+            leave(run, batch, n, r0, [of_image], masks.same_channel, extra[index], None)

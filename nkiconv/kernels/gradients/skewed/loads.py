@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ....schedules.blocks import Run, joined
+from ....schedules.cuts import places_inside
 from ..._dma import copy
 
 
@@ -24,13 +25,12 @@ def skewed_tiles(work, turn):
     )
     engines = (nisa.engine.vector, nisa.engine.gpsimd)
     clear_gy(tiles, engines[turn % 2])
-    low, high = 0, plan.window
-    for run in x_runs(work):
-        low, high = max(low, run.low), min(high, run.high)
+    runs = x_runs(work)
+    low, high = max(run.low for run in runs), min(run.high for run in runs)
     # the last tile may have partitions for more images than there are
     whole = plan.tiles if plan.tiles * plan.images == work.geometry.N else plan.tiles - 1
     engine = engines[(turn + 1) % 2]
-    clear_x(tiles, (0, whole), (0, min(low, plan.window)), engine)
+    clear_x(tiles, (0, whole), (0, low), engine)
     clear_x(tiles, (0, whole), (max(low, high), plan.window), engine)
     clear_x(tiles, (whole, plan.tiles), (0, plan.window), engine)
     return tiles
@@ -38,10 +38,8 @@ def skewed_tiles(work, turn):
 
 def clear_gy(tiles, engine):
     """Zeros in all of gy, two at once where they have 16 bits."""
-    gy_sbuf = tiles.gy
-    if gy_sbuf.dtype != nl.float32:
-        gy_sbuf = gy_sbuf.view(nl.float32)
-    nisa.memset(dst=gy_sbuf, value=0.0, engine=engine)
+    is_fp32 = tiles.gy.dtype == nl.float32
+    nisa.memset(dst=tiles.gy if is_fp32 else tiles.gy.view(nl.float32), value=0.0, engine=engine)
 
 
 def clear_x(tiles, numbers, columns, engine):
@@ -95,20 +93,15 @@ def load_row(work, tiles, there, row):
 
 def unit_runs(units, apart, first, size, window):
     """Runs of windows that begin `apart` elements apart, the first one at element `first` of `size`."""
-    found = []
-    for unit in range(units):
-        start = first + unit * apart
-        low = min(window, max(0, -start))
-        found.append(Run(unit, 1, apart, 1, low, max(low, min(window, size - start))))
-    return joined(found)
+    found = [places_inside(first + unit * apart, 1, window, size) for unit in range(units)]
+    return joined(Run(unit, 1, apart, 1, *inside) for unit, inside in enumerate(found))
 
 
 def load_units(work, tile_sbuf, hbm, strides, there, run, place):
     """A Run of a tile [units, channels, elements]. there: ((first channel, how often so many neighbours, channels
     between these, how many), group of the first, row of those beside each other, tile of images); place: (elements
     between units, the first element of the first)."""
-    plan, size = work.plan, run.high - run.low
-    channels, _, line, tile = there
+    plan, size, (channels, _, line, tile) = work.plan, run.high - run.low, there
     n0 = tile * plan.images
     images = min(plan.images, work.geometry.N - n0)
     # units of a tile that has fewer images are apart

@@ -18,8 +18,7 @@ class Skewed(ByBound):
 
     def candidates(self, shape: Shape, given: dict[str, Any], count: int = 1) -> list[Guess]:
         found = candidates(shape.target, shape.geometry, config_of(**given))
-        plans = ((ns, one.pairs) for ns, one in found if build(shape.geometry, one.pairs, PARTS)[0] is not None)
-        return [Guess(config, ns) for ns, config in plans][:count]
+        return [Guess(one.pairs, ns) for ns, one in found if build(shape.geometry, one.pairs, PARTS)[0]][:count]
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         return list(SkewedSettings.near(config))
