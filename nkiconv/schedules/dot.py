@@ -99,10 +99,10 @@ def dot_settings(geometry: RowGeometry, config: Config, target: Target | None = 
 
 def dot_config_unsupported(config: Config) -> str:
     """What is wrong with a config; "" if nothing is."""
-    reason, block = DotSettings.unsupported_reason(config), setting(config, "block", 1)
-    if reason or block in BLOCKS:
+    reason = DotSettings.unsupported_reason(config)
+    if reason or setting(config, "block", 1) in BLOCKS:
         return reason
-    return f"config block={block}: must be 1, 2, 4, 8 or 16 slots of a stationary"
+    return f"config block={setting(config, 'block', 1)}: must be 1, 2, 4, 8 or 16 slots of a stationary"
 
 
 def is_wide(geometry: RowGeometry) -> bool:
