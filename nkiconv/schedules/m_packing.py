@@ -348,11 +348,9 @@ def block_statistics_bytes(geometry: Geometry, options: Options, channels: int) 
 
 
 def fused_instructions(
-    geometry: Geometry, schedule: Schedule, options: Options | None, lanes: Lanes, tiles: int, banks: int
+    geometry: Geometry, schedule: Schedule, options: Options, lanes: Lanes, tiles: int, banks: int
 ) -> int:
     """Instructions of prologue and statistics for an output tile of so many row tiles and banks, at most."""
-    if options is None:
-        return 0
     rows, loads = 1, 9 * len(schedule.k_tiles) * tiles * len(lanes)
     if schedule.shift is not None:
         rows = schedule.shift.U

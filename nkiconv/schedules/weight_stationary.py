@@ -416,7 +416,7 @@ def _least_instructions(geometry: Geometry, settings: PhasesSettings, cores: int
     return ITEM_INSTRUCTIONS * div_ceil(count_items(axes, sizes, segments), 1 if by_channels else cores)
 
 
-def most_instructions(geometry: Geometry, schedule: Schedule, cores: int, options: Options | None = None) -> int:
+def most_instructions(geometry: Geometry, schedule: Schedule, cores: int, options: Options) -> int:
     """Instructions of a core, at most."""
     k_tiles, taps, outputs = len(schedule.k_tiles), num_taps(geometry), len(schedule.turns[0].outputs)
     products, most = sum(len(turn.products) for turn in schedule.turns), 0

@@ -102,7 +102,12 @@ def test_settings(config):
     check_volume(VOLUMES["several chunks"], config=config)
 
 
-@draws(40)
-@given(volumes(groups=(1, 1, 2)), st.sampled_from([1, 2]))
-def test_any_volume(shape, lnc):
-    check_volume(shape, lnc=lnc)
+@draws(160)
+@given(volumes(groups=(1, 1, 2, 3, "all")), st.sampled_from([1, 2]), st.booleans(), st.sampled_from([None, *TAKEN]))
+def test_any_volume(shape, lnc, last, algorithm):
+    """An algorithm that does not take it refuses it by its name."""
+    try:
+        check_volume(shape, lnc=lnc, last=last, algorithm=algorithm)
+    except nkiconv.simulator.KernelAssertionError as refused:
+        if algorithm in (None, "implicit_gemm") or algorithm not in str(refused):
+            raise

@@ -13,7 +13,6 @@ from nkiconv.simulator.timing import Rates
 
 pytestmark = pytest.mark.simulator_only
 GEMM, PIXELS, K_PACKING, BLOCKS = "implicit_gemm", "activation_stationary", "stacked", "weight_stationary"
-ONE = ((1, 1), (1, 1))
 
 
 def case(name, **changes):

@@ -13,7 +13,7 @@ import nkiconv
 from nkiconv import bounds, cases
 from nkiconv.kernels.conv.dispatch import ALGORITHMS
 from nkiconv.planner import Request, candidates
-from nkiconv.planner.conv import Conv2d
+from nkiconv.planner.operations import OPERATIONS
 from nkiconv.planner.request import Asked
 from nkiconv.planner.timing import time
 from nkiconv.planner.timing import trace as traced
@@ -25,13 +25,6 @@ from nkiconv.simulator.timing import Rates
 PAIRS = {"precision": "fp16x3"}
 LAYER = ConvProblem(N=2, C=140, H=9, W=13, K=150, R=3, S=3, padding=((1, 1), (1, 1)), dtype="fp32")
 ONE = ConvProblem(N=1, C=1, H=4, W=500, K=3, S=1, dtype="fp32")
-
-
-CONV2D = Conv2d()
-
-
-def shape_of(problem, precision="fp16x3", lnc=2, **constants):
-    return CONV2D.shape(Request(problem=problem, lnc=lnc, asked=Asked(precision=precision)), Rates(constants))
 
 
 def normals(problem, seed=2, x_scale=1.0, w_scale=1.0):
@@ -268,7 +261,8 @@ def test_long_kernels_take_three_passes_and_little_more(name):
     request, rates = Request(problem=problem, lnc=1, asked=Asked(precision="fp16x3")), Rates()
     candidate = candidates.Candidate("implicit_gemm", None)
     us = time(traced(request, candidate, rates), rates).us
-    shape = CONV2D.shape(request, rates)
-    plan = CONV2D.algorithm("implicit_gemm").plan(shape, None)
+    conv2d = OPERATIONS["conv2d"]
+    shape = conv2d.shape(request, rates)
+    plan = conv2d.algorithm("implicit_gemm").plan(shape, None)
     array_us = sum(one.tensor for one in Bound(shape.target, shape.geometry, shape.options).cores(plan)) / 1e3
     assert 0.95 * array_us <= us <= 1.05 * array_us

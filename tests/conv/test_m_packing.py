@@ -22,12 +22,8 @@ from volumes import VOLUMES, check_volume, volumes
 
 import nkiconv
 from nkiconv.axis import Axis
-from nkiconv.planner.operations import OPERATIONS
-from nkiconv.planner.request import Request
 from nkiconv.problem import ConvProblem
-from nkiconv.simulator.timing import Rates
 
-CONV2D = OPERATIONS["conv2d"]
 SAME = ((1, 1), (1, 1))
 RGB = ConvProblem(N=1, C=130, H=23, W=19, K=3, R=3, S=3, padding=SAME)
 PIXELS = ConvProblem(N=3, C=130, H=1, W=1, K=5, R=1, S=1)
@@ -70,10 +66,6 @@ SHAPES = {
     "four lanes, more than a core has": (TRANSPOSED.replace(N=5), 2, 2, {"lanes": 4, "images": 1}),
     "lanes of wide rows": (WIDE.replace(N=3), 4, 4, {"lanes": 2}),
 }
-
-
-def shape_of(problem):
-    return CONV2D.shape(Request(problem=problem), Rates())
 
 
 def packed(U, T, settings):
@@ -179,15 +171,6 @@ def test_rows_of_a_block_start_at_a_multiple_of_lhs_dilation():
 def test_a_kernel_without_settings_runs_every_shape(name):
     problem = SHAPES[name][0]
     assert planned(problem, "weight_stationary")[1] == ""
-
-
-@pytest.mark.parametrize("lnc", [1, 2])
-@pytest.mark.parametrize(
-    "name",
-    ["same", "causal", "planes only", "patches", "stem", "wide", "dilated", "between zeros", "cropped"],
-)
-def test_volumes(name, lnc):
-    check_volume(VOLUMES[name], lnc=lnc, algorithm="weight_stationary")
 
 
 @pytest.mark.cover(3)

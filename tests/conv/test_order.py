@@ -28,11 +28,7 @@ def test_sums_are_made_bank_by_bank_or_k_tile_by_k_tile(name, more):
         more["bias"] = rng.integers(-3, 4, problem.K).astype(np.float32)
         more["residual"] = rng.integers(-3, 4, problem.output_shape).astype(np.float32)
     together = 0
-    for settings in (
-        {},
-        {"x_bytes": 1500},
-        {"shard": "images"},
-    ):
+    for settings in ({}, {"x_bytes": 1500}, {"shard": "images"}):
         expected = run(
             x, w, problem, 1, config=config_of("implicit_gemm", fold="none", order="banks", **settings), **more
         )

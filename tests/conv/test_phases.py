@@ -61,20 +61,17 @@ def test_a_kernel_called_bare(call):
     check(call, last=True)
 
 
-@draws(60)
-@given(transposed(), st.sampled_from(["bf16", "fp32"]), st.sampled_from([1, 2]))
-def test_any_phases(call, dtype, lnc):
-    check(call, dtype, lnc, algorithm="weight_stationary")
-
-
-@draws(40)
-@given(transposed(groups=(1, 2, 3)), st.booleans(), st.sampled_from(ALGORITHMS))
-def test_any_on_any_algorithm_that_takes_it(call, last, algorithm):
+@draws(100)
+@given(
+    transposed(groups=(1, 2, 3)), st.booleans(), st.sampled_from(ALGORITHMS), st.sampled_from(["bf16", "fp32"]),
+    st.sampled_from([1, 2]),
+)  # fmt: skip
+def test_any_on_any_algorithm_that_takes_it(call, last, algorithm, dtype, lnc):
     # algorithms that refuse it say so by name
     refused = pytest.raises(KernelAssertionError, match=algorithm)
     takes = algorithm == "implicit_gemm" or _reason(call, last, algorithm) == ""
     with contextlib.nullcontext() if takes else refused:
-        check(call, last=last, algorithm=algorithm)
+        check(call, dtype, lnc, last=last, algorithm=algorithm)
 
 
 @pytest.mark.slow

@@ -64,10 +64,6 @@ ADDED = {
 }
 
 
-#: All that a norm has, and an activation.
-ALL = {"y_norm": "layer", "y_norm_weight": True, "y_norm_bias": True, "activation": "silu"}
-
-
 def call(problem, kind, weight=False, norm_bias=False, bias=False, residual=None, seed=0, scale=1.0, apart=0.0, **more):
     """(arguments of the function, those of the reference and the bound) of a problem with random data; apart: what is
     added to all channels of a pixel."""

@@ -11,11 +11,8 @@ from conv_calls import (
     options_of,
     planned,
 )
-from draws import draws
-from hypothesis import given
-from volumes import VOLUMES, check_volume, volumes
+from volumes import check_volume
 
-import nkiconv
 from nkiconv import cases
 from nkiconv.kernels._epilogue import read_epilogue
 from nkiconv.planner import cost
@@ -280,12 +277,6 @@ def test_biases_of_m_tiles(K, outputs):
     check_epilogue(MANY.replace(K=K), "bias", config_of("stacked", rows=2, shifts=3, outputs=outputs))
 
 
-@pytest.mark.parametrize("lnc", [1, 2])
-@pytest.mark.parametrize("name", ["same", "causal", "patches", "stem", "wide", "dilated", "cropped", "far outside"])
-def test_volumes(name, lnc):
-    check_volume(VOLUMES[name], lnc=lnc, algorithm="stacked")
-
-
 @pytest.mark.cover(8)
 @pytest.mark.parametrize("filters", ["straight", "shifted", "apart"])
 @pytest.mark.parametrize("sizes", [(3, 1, 1), (5, 1, 2), (4, 2, 2), (8, 3, 4)])
@@ -296,16 +287,5 @@ def test_volumes_by_settings(filters, sizes):
     check_volume(CUBE, algorithm="stacked", config=(*sized, ("blocks", 1)))
 
 
-@draws(30)
-@given(volumes(most_lhs=1))
-def test_any_volume(shape):
-    check_volume(shape, algorithm="stacked")
-
-
 def test_several_planes_share_a_out_tile():
     check_volume((4, 8, 1, (9, 3, 1, 1, 1, 1, 1), (4, 3, 1, 1, 1, 1, 1), (5, 3, 1, 1, 1, 1, 1)), algorithm="stacked")
-
-
-def test_zeros_between_planes_are_refused():
-    with pytest.raises(nkiconv.simulator.KernelAssertionError, match="of planes: stacked takes 1"):
-        check_volume(VOLUMES["between zeros"], algorithm="stacked")

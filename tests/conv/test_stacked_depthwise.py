@@ -1,12 +1,9 @@
 """Depthwise problems stacked, by block-diagonal matrices: exact for every geometry they take, chosen where they pay."""
 
-import hypothesis
 import pytest
 from conv_calls import check_epilogue, check_exact, check_refused, config_of, geometry_of, options_of
 from depthwise_images import DEPTHWISE_IMAGES, depthwise
-from draws import draws
-from hypothesis import strategies as st
-from volumes import VOLUMES, check_volume, volumes
+from volumes import VOLUMES, check_volume
 
 from nkiconv.planner import cost
 from nkiconv.planner.cost.algorithm import Shape
@@ -136,9 +133,3 @@ GAPS = [(4, 4, 4, planes, *VOLUMES["same"][4:]) for planes in ((5, 4, 1, 1, 3, 0
 @pytest.mark.parametrize("shape", [VOLUMES["depthwise"], PLANES, (6, 6, 6, *VOLUMES["causal"][3:]), *GAPS])
 def test_volumes(shape, lnc):
     check_volume(shape, lnc=lnc, algorithm="stacked")
-
-
-@draws(30)
-@hypothesis.given(channels=st.integers(2, 9), shape=volumes(most_lhs=1))
-def test_any_volume(channels, shape):
-    check_volume((channels, channels, channels, *shape[3:]), algorithm="stacked")

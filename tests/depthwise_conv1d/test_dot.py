@@ -5,14 +5,7 @@ import functools
 
 import pytest
 from depthwise import Row, loads, row_of, trace
-from epilogue import (
-    PLAIN,
-    REQUESTS,
-    all_cores_run,
-    check,
-    reason_to_refuse,
-    refused,
-)
+from epilogue import PLAIN, REQUESTS, all_cores_run, check, reason_to_refuse, refused
 
 from nkiconv.simulator.memory import SBUF
 
@@ -160,13 +153,7 @@ def test_refusals_name_what_they_refuse():
     assert reason_to_refuse("dot", far, lnc=1).startswith("stride=1, dilation=9000: rows of 128 taps")
     assert reason_to_refuse("dot", problem, lnc=1) == ""
     assert reason_to_refuse("dot", problem, lnc=1, strict_nonfinite=True).startswith("strict_nonfinite=True")
-    for config in (
-        (("block", 3),),
-        (("slots", 0),),
-        (("wide", 1),),
-        (("lags", 98),),
-        (("warmup", -1),),
-    ):
+    for config in ((("block", 3),), (("slots", 0),), (("wide", 1),), (("lags", 98),), (("warmup", -1),)):
         assert config[0][0] in reason_to_refuse("dot", problem, lnc=1, config=config)
     huge = dataclasses.replace(problem, N=20_000, C=20_000, K=20_000, groups=20_000)
     assert "instructions" in reason_to_refuse("dot", huge, lnc=2)

@@ -6,18 +6,7 @@ import numpy as np
 import pytest
 from depthwise import Row, integers, run, same_bits, trace, truth
 from draws import cores, draws
-from epilogue import (
-    PLAIN,
-    Request,
-    call,
-    check,
-    check_stored,
-    draw,
-    final_state,
-    reason_to_refuse,
-    stored,
-    window,
-)
+from epilogue import PLAIN, Request, call, check, check_stored, draw, final_state, reason_to_refuse, stored, window
 from hypothesis import given
 from hypothesis import strategies as st
 from scope import REFUSES, check_in_scope, runs, scope

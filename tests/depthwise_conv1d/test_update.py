@@ -5,13 +5,7 @@ import functools
 
 import pytest
 from depthwise import Row, loads, row_of, trace
-from epilogue import (
-    PLAIN,
-    Request,
-    all_cores_run,
-    check,
-    reason_to_refuse,
-)
+from epilogue import PLAIN, Request, all_cores_run, check, reason_to_refuse
 
 from nkiconv.kernels.depthwise_conv1d.update import kernel
 from nkiconv.schedules.update import count_chunks

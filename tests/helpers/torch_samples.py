@@ -19,10 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from nkiconv import pytorch
 
 #: torch's name of an operator: nkiconv's function and torch's.
-FUNCTIONS = {
-    "nn.functional.conv1d": (pytorch.conv1d, F.conv1d),
-    "nn.functional.conv2d": (pytorch.conv2d, F.conv2d),
-}
+FUNCTIONS = {"nn.functional.conv1d": (pytorch.conv1d, F.conv1d), "nn.functional.conv2d": (pytorch.conv2d, F.conv2d)}
 MODULES = (nn.Conv1d, nn.Conv2d)
 LAZY = (nn.LazyConv1d, nn.LazyConv2d)
 #: On the host whatever torch convolves; in the simulator what the kernels take.

@@ -91,8 +91,10 @@ def an_axis(most_lhs=3):
 
 @st.composite
 def volumes(draw, groups=(1,), most_lhs=3, rows=None):
-    """Any small volume, as in `VOLUMES`; groups: accepted numbers of them; rows: the axes of rows and columns, if only
-    planes are to be any."""
+    """Any small volume, as `VOLUMES`; groups: accepted numbers of them, "all": of one channel each; rows: the axes of
+    rows and columns, if only planes are to be any."""
     each, count = draw(st.tuples(st.integers(1, 9), st.integers(1, 9))), draw(st.sampled_from(groups))
     axes = rows or (draw(an_axis(most_lhs)), draw(an_axis(most_lhs)))
+    if count == "all":  # of one channel each
+        count, each = each[0], (1, 1)
     return (count * each[0], count * each[1], count, draw(an_axis(most_lhs)), *axes)

@@ -153,8 +153,7 @@ ANGLES = np.concatenate([np.linspace(-100, 100, 240, dtype=np.float32)[None], ro
 
 
 @pytest.mark.parametrize(
-    ("name", "x", "roundings"),
-    [*((f, ANGLES, 4 if f == "tan" else 1) for f in TURNS), *((f, LARGE, 4) for f in TURNS)],
+    ("name", "x", "roundings"), [*((f, ANGLES, 4 if f == "tan" else 1) for f in TURNS), *((f, LARGE, 4) for f in TURNS)]
 )
 def test_angles_keep_their_place_on_the_circle(name, x, roundings):
     assert_relative(on_tile(name, x), getattr(np, name)(x.astype(np.float64)), roundings, floor=EPS32)

@@ -96,11 +96,6 @@ def breaks(rule, match, body):
     assert caught.value.location.partition(":")[0] == __file__
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_the_case_itself_is_legal(case):
-    run(case.call)
-
-
 def tile_like(case, name, make=nl.ones, buffer=None, rows=None, columns=None):
     """A tile in place of an operand, of other sizes or in another memory."""
     shape = case.operands[name]
