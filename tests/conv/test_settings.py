@@ -11,7 +11,8 @@ from nkiconv import cases
 from nkiconv.planner.operations import OPERATIONS, operation_for
 from nkiconv.planner.request import Asked, Request
 from nkiconv.problem import ConvProblem
-from nkiconv.schedules.activation_stationary_candidates import settings_of as pixel_settings
+from nkiconv.schedules import activation_stationary, stacked, weight_stationary
+from nkiconv.schedules.implicit_gemm import ImplicitGemmSettings
 from nkiconv.schedules.settings import WARM_UP_MAX, declarations
 from nkiconv.simulator.timing import Rates
 
@@ -74,6 +75,15 @@ ROWS = {
 }  # fmt: skip
 
 
+#: The dataclass of the settings that an algorithm has for a problem and some given ones.
+KINDS = {
+    GEMM: lambda *_: ImplicitGemmSettings,
+    PIXELS: lambda geometry, _: activation_stationary.settings_of(geometry),
+    K_PACKING: lambda geometry, _: stacked.DepthwiseSettings if geometry.groups > 1 else stacked.StackedSettings,
+    BLOCKS: weight_stationary.settings_class,
+}
+
+
 def asked_of(name):
     """What the host knows of the algorithm, the shape and the settings of a row."""
     algorithm, problem, precision, given, refused = ROWS[name]
@@ -88,9 +98,7 @@ def test_all_settings_are_completed_once(name):
     for settings in several:
         given = tuple(settings.items()) or None
         found = operation.complete(algorithm, shape, given)
-        own = pixel_settings(shape.geometry) if algorithm == PIXELS else None
-        own = own or operation.algorithm(algorithm).settings_of(shape.geometry, given)
-        assert tuple(dict(found)) == tuple(declarations(own))
+        assert tuple(dict(found)) == tuple(declarations(KINDS[algorithm](shape.geometry, given)))
         assert settings.items() <= dict(found).items()
         assert operation.complete(algorithm, shape, found) == found
         assert operation.complete(algorithm, shape, tuple(reversed(found))) == found
