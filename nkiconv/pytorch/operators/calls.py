@@ -55,6 +55,13 @@ def asked_of(
     )
 
 
+def arguments_of(asked: Convolution, packed: Tensor | None) -> tuple[Any, ...]:
+    """The reverse of `asked_of`, as far as all operators have it."""
+    padding = [zeros for pair in asked.padding for zeros in pair]
+    numbers = list(asked.stride), padding, list(asked.dilation), list(asked.lhs_dilation), asked.groups
+    return *numbers, asked.activation, asked.residual_position, asked.layer, packed, asked.strict_nonfinite
+
+
 def call(
     asked: Convolution,
     x: Tensor,
@@ -74,24 +81,7 @@ def call(
         suffix = WITH_PROLOGUE if asked.return_stats is None else WITH_STATS
         name, more, last = f"{name}{suffix}", scales, (asked.x_activation, asked.x_upsample)
     operator = getattr(torch.ops.nkiconv, name).default
-    found = operator(
-        x,
-        w,
-        bias,
-        residual,
-        *more,
-        list(asked.stride),
-        [zeros for pair in asked.padding for zeros in pair],
-        list(asked.dilation),
-        list(asked.lhs_dilation),
-        asked.groups,
-        asked.activation,
-        asked.residual_position,
-        asked.layer,
-        packed,
-        asked.strict_nonfinite,
-        *last,
-    )
+    found = operator(x, w, bias, residual, *more, *arguments_of(asked, packed), *last)
     return own(found) if isinstance(found, Tensor) else tuple(map(own, found))
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from ..computers import dispatch, host
 from ..errors import UnsupportedError
 from . import autograd, flop_formulas, sharding
-from .calls import ARGUMENTS, WITH_NORM, asked_of, batched_images, call, own
+from .calls import ARGUMENTS, WITH_NORM, arguments_of, asked_of, batched_images, call, own
 from .convolution import Convolution
 from .frames import shaped
 from .pixel_norm import PixelNorm, by_torch, finished, nothing_like, violations
@@ -47,15 +47,8 @@ def run(
     if direct:
         return by_torch(asked, x, w, bias, residual, frames, norm)
     operator = getattr(torch.ops.nkiconv, f"{asked.name}{WITH_NORM}").default
-    y, before = operator(
-        *(x, w, bias, residual, frames, norm.weight, norm.bias),
-        list(asked.stride),
-        [zeros for pair in asked.padding for zeros in pair],
-        list(asked.dilation),
-        list(asked.lhs_dilation),
-        *(asked.groups, asked.activation, asked.residual_position, asked.layer, packed, asked.strict_nonfinite),
-        *(norm.kind, norm.eps, norm.before),
-    )
+    tensors = x, w, bias, residual, frames, norm.weight, norm.bias
+    y, before = operator(*tensors, *arguments_of(asked, packed), norm.kind, norm.eps, norm.before)
     return own(y), own(before)
 
 
