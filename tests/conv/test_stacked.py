@@ -17,22 +17,11 @@ from nkiconv import cases
 from nkiconv.kernels._epilogue import read_epilogue
 from nkiconv.planner import cost
 from nkiconv.planner.cost.algorithm import Shape
-<<<<<<< HEAD
-from nkiconv.planner.cost.conv import stacked as host
-from nkiconv.planner.cost.conv.stacked import Bound
 from nkiconv.problem import ConvProblem
 from nkiconv.schedules.stacked import WAYS
-from nkiconv.simulator.timing import Rates
-=======
-from nkiconv.planner.operations import operation_for
-from nkiconv.problem import ConvProblem
-from nkiconv.schedules.stacked import WAYS, StackedSettings
 from nkiconv.schedules.weight_stationary_bound import Bound
 from nkiconv.schedules.weight_stationary_candidates import BUILT, candidates, plan_stacked, tensor_ns
-from nkiconv.simulator.timeline import build
-from nkiconv.simulator.timeline import run as run_line
-from nkiconv.simulator.timing import PriceList, Rates
->>>>>>> bad32bb7 (Choose settings of weight_stationary and stacked by one bound for bare kernels and the host; drop their second rules)
+from nkiconv.simulator.timing import Rates
 from nkiconv.simulator.timing.target import Target
 
 STRIDED = ConvProblem(
@@ -196,22 +185,6 @@ PRICED = {name: cases.get(name).problem for name in ("rn50_stem", "rn50_c2", "vi
 }
 
 
-<<<<<<< HEAD
-=======
-@pytest.mark.cover(12)
-@pytest.mark.simulator_only
-@pytest.mark.parametrize("problem", PRICED.values(), ids=PRICED)
-def test_bound_is_near_the_model(problem):
-    rates, settings = Rates(), completed(problem)
-    execution = trace(problem, 2, config=(("algorithm", "stacked"), *settings))
-    tasks, prices = build(execution.programs, PriceList(rates))
-    modelled_ns = run_line(tasks, prices, rates).total_ns
-    schedule, _ = planned(problem, "stacked", settings)
-    bound = Bound(TARGET, geometry_of(problem), options_of(), schedule)
-    assert bound.ns() == pytest.approx(modelled_ns, rel=0.2)
-
-
->>>>>>> bad32bb7 (Choose settings of weight_stationary and stacked by one bound for bare kernels and the host; drop their second rules)
 @pytest.mark.cover(8)
 @pytest.mark.parametrize(
     "changes", [{}, {"residual": True}, {"epilogue": read_epilogue("gelu", None, None, "pre_activation", 2)}]

@@ -7,13 +7,6 @@ from volumes import VOLUMES, check_volume
 
 from nkiconv.planner import cost
 from nkiconv.planner.cost.algorithm import Shape
-<<<<<<< HEAD
-=======
-from nkiconv.planner.operations import operation_for
-from nkiconv.schedules.stacked import DepthwiseSettings
-from nkiconv.schedules.weight_stationary_bound import Bound
-from nkiconv.simulator.profiling import in_time
->>>>>>> bad32bb7 (Choose settings of weight_stationary and stacked by one bound for bare kernels and the host; drop their second rules)
 from nkiconv.simulator.timing import Rates
 
 ROWS = {
@@ -73,49 +66,7 @@ def test_epilogue(name):
     ],
 )
 def test_what_depthwise_stacks_do_not_do(problem, changes, message):
-<<<<<<< HEAD
     check_refused(problem, "stacked", message, **changes)
-=======
-    plan_, reason = planned(problem, "stacked", **changes)
-    assert plan_ is None
-    assert re.search(message, reason)
-
-
-#: N, channels, rows and columns, taps, stride, dtype: of bounds that are to be near the modelled time.
-PRICED = [
-    (8, 192, 56, 7, 1, "bf16"),
-    (1, 192, 56, 7, 1, "bf16"),
-    (8, 384, 14, 3, 1, "bf16"),
-    (8, 128, 112, 3, 1, "bf16"),
-    (4, 64, 64, 5, 1, "bf16"),
-    (8, 192, 56, 7, 2, "bf16"),
-    (8, 96, 56, 7, 1, "fp32"),
-    (8, 384, 14, 7, 1, "bf16"),  # stores alone, short runs of them, take longer than all else
-    (8, 384, 14, 5, 1, "bf16"),
-]
-
-
-@pytest.mark.cover(3)
-@pytest.mark.simulator_only
-@pytest.mark.parametrize(("N", "C", "size", "taps", "stride", "dtype"), PRICED, ids=str)
-def test_the_bound_is_near_the_modelled_time(N, C, size, taps, stride, dtype):
-    padding = ((taps // 2, taps // 2),) * 2
-    problem = depthwise(C, N=N, H=size, W=size, R=taps, S=taps, stride=(stride, stride), padding=padding, dtype=dtype)
-    settings = completed(problem)
-    schedule, _ = planned(problem, "stacked", settings)
-    ns = Bound(Target.of(Rates()), geometry_of(problem), options_of(), schedule).ns()
-    execution = trace(problem, 2, config=(("algorithm", "stacked"), *settings))
-    assert ns == pytest.approx(in_time(execution, Rates()).line.total_ns, rel=0.17)
-
-
-@pytest.mark.parametrize("name", ROWS)
-@pytest.mark.parametrize("given", [None, (("warmup", 20),), (("together", 2),), (("channels", 1),)])
-def test_settings_are_completed_once(name, given):
-    found = completed(ROWS[name], given)
-    assert completed(ROWS[name], found) == found
-    assert tuple(one for one, _ in found) == tuple(field.name for field in dataclasses.fields(DepthwiseSettings))
-    assert set(given or ()) <= set(found)
->>>>>>> bad32bb7 (Choose settings of weight_stationary and stacked by one bound for bare kernels and the host; drop their second rules)
 
 
 @pytest.mark.cover(5)
