@@ -15,7 +15,6 @@ from nkiconv.simulator.capacity import banks, check_capacity
 from nkiconv.simulator.memory import PSUM, SBUF, StorageInfo
 
 F32 = nl.float32
-LIMIT = 212_728
 
 
 def tile(columns, buffer=nl.sbuf, **settings):
