@@ -60,16 +60,16 @@ class Taps(Conv2dAlgorithm):
         return {
             "tiles": len(plan.items),
             "batches": len(plan.batches),
-            "jobs": len(m_tiles),
+            "m_tiles": len(m_tiles),
             "k_tile": max(m_tile.kn for m_tile in m_tiles),
             "c_tile": max(k_tile[1] for m_tile in m_tiles for k_tile in m_tile.k_tiles),
             "c_tiles": max(len(m_tile.k_tiles) for m_tile in m_tiles),
-            "groups_per_job": max(m_tile.pack for m_tile in m_tiles),
-            "n_band": max(out_tile.zn for out_tile in out_tiles),
-            "p_band": max(out_tile.pn for out_tile in out_tiles),
-            "q_band": max(out_tile.qn for out_tile in out_tiles),
+            "groups_per_m_tile": max(m_tile.pack for m_tile in m_tiles),
+            "tile_planes": max(out_tile.zn for out_tile in out_tiles),
+            "tile_rows": max(out_tile.pn for out_tile in out_tiles),
+            "tile_columns": max(out_tile.qn for out_tile in out_tiles),
             "warmup": plan.warmup,
-            "chunks_outside": int(plan.together),
+            "together": int(plan.together),
         }
 
 
