@@ -123,11 +123,10 @@ def test_table(script):
 
 
 def test_options_reach_conversion_and_planner(script):
-    arguments = (
-        f"{script(MODEL)}:build_model", "--input", "x=1x3x6x6", "--fold-batchnorm", "--lnc", 1, "--dtype", "fp16",
-    )  # fmt: skip
+    text = "def build(): return nn.Sequential(nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8))"
+    arguments = f"{script(text)}:build", "--input", "input=1x3x6x6", "--fold-batchnorm", "--lnc", 1, "--dtype", "fp16"
     found = document(*arguments, "--tuned")
-    first = next(row for row in found["rows"] if row["layers"] == ["first"])
+    [first] = found["rows"]
     assert (first["asked"]["bias"], first["problem"]["dtype"], first["plan"]["lnc"]) == (True, "fp16", 1)
     assert first["plan"]["effort"] == "tuned"
     assert found["conversion"]["folds"][0]["folded"]
