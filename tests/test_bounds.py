@@ -1,4 +1,4 @@
-"""Bounds of depthwise rows, in whose order settings are timed, against the model's timelines; the throttle's clock.
+"""Bounds of depthwise rows, in whose order settings are timed, against the model's timelines.
 
 A bound leaves out what hardly depends on settings and takes the array to be warm where it can be, so it is held to
 shares. What matters is the order of two settings; `test_choice` looks at what is chosen by it.
@@ -13,19 +13,16 @@ from depthwise import modelled_us
 from nkiconv import ConvProblem, cases
 from nkiconv.planner import cost
 from nkiconv.planner.cost.algorithm import Shape
-from nkiconv.planner.cost.clock import Clock
 from nkiconv.planner.depthwise_conv1d import geometry_of, options_of
 from nkiconv.planner.request import Asked
 from nkiconv.schedules import banded_rule, mixed_bound
 from nkiconv.schedules.depthwise_rule import unsupported_reason
 from nkiconv.simulator.timing import Rates
-from nkiconv.simulator.timing.target import Target
 
 pytestmark = pytest.mark.simulator_only
 NAMED = ("nkl_n1_c256_w512_s64", "nkl_fs_asr", "kda_bf16", "kda_fp32", "odd_c", "short", "nkl_n1_c256_w129_s128")
 #: What four of five named cases are within; of banded pieces wait for each other, which its bound has less of.
 CLOSE = {"mixed": 0.15, "vector": 0.15, "banded": 0.25}
-TARGET = Target.of(Rates())
 
 
 def shape_of(problem):
@@ -79,17 +76,6 @@ def test_random_problems(algorithm):
     assert len(found) >= 100
     assert found[len(found) // 2] <= 0.1, found
     assert found[int(0.85 * len(found))] <= CLOSE[algorithm], found
-
-
-def test_the_array_gets_to_full_rate_by_a_busy_window_and_loses_it_by_an_idle_one():
-    clock, window_ns = Clock(TARGET), TARGET.window_ns
-    work_ns = 400 * 128 * TARGET.tensor_column_ns
-    end = clock.stream(0.0, work_ns)
-    # half of the first window's time is work, all of the others'
-    assert end == pytest.approx(window_ns + work_ns - window_ns / 2)
-    assert clock.full
-    clock.stream(end + 2 * window_ns, 1.0)
-    assert not clock.full
 
 
 @pytest.mark.parametrize("algorithm", ["mixed", "banded"])

@@ -10,12 +10,9 @@ from depthwise_images import depthwise
 from random_problems import conv2d as random_problems
 
 from nkiconv import ConvProblem, cases
-from nkiconv.planner.cost.clock import Clock
 from nkiconv.planner.estimate import chosen
 from nkiconv.planner.request import Asked, Request
 from nkiconv.schedules.implicit_gemm import FP8_PRODUCTS
-from nkiconv.simulator.timing import Rates
-from nkiconv.simulator.timing.target import Target
 
 pytestmark = pytest.mark.simulator_only
 #: One of each kind, small enough for seconds.
@@ -30,37 +27,6 @@ FEW_OUT = {
     "stride": ConvProblem(N=2, C=128, H=128, W=128, K=4, R=3, S=3, stride=(2, 2), padding=PAD),
     "16 outputs": ConvProblem(N=1, C=128, H=256, W=256, K=16, R=3, S=3, padding=PAD),
 }
-
-
-TARGET = Target.of(Rates())
-
-
-@pytest.mark.parametrize("warm_ns", [0.0, 1300.0])
-@pytest.mark.parametrize("share", [0.3, 0.5, 1.0])
-def test_sums_end_as_windows_say(share, warm_ns):
-    """Little work never gets the array to its full rate, some keeps it there, much gets it there."""
-    clock = Clock(TARGET)
-    start = clock.stream(0.0, warm_ns)
-    full_ns = 20 * TARGET.window_ns
-    end = clock.sums_end(start, full_ns, share * full_ns)
-    fast = share == 1.0 or (share == 0.5 and warm_ns > 0.0)
-    assert (end < 1.2 * full_ns + start) == fast
-    if not fast:
-        assert end >= start + 1.9 * full_ns
-
-
-@pytest.mark.parametrize("share", [0.3, 0.5, 1.0])
-@pytest.mark.parametrize("split", [0.1, 0.5, 0.93])
-def test_sums_end_goes_on_where_it_ended(share, split):
-    """Sums in two parts end when all of them do, with the same rate from there on."""
-    whole, parts = Clock(TARGET), Clock(TARGET)
-    full_ns = 7.3 * TARGET.window_ns
-    end = whole.sums_end(whole.stream(0.0, 1300.0), full_ns, share * full_ns)
-    time = parts.stream(0.0, 1300.0)
-    for part in (split, 1.0 - split):
-        time = parts.sums_end(time, part * full_ns, part * share * full_ns)
-    assert time == pytest.approx(end)
-    assert (parts.full, parts.line, parts.work) == pytest.approx((whole.full, whole.line, whole.work))
 
 
 @pytest.mark.cover(5)

@@ -7,25 +7,13 @@ from typing import Any
 
 from ....kernels.conv.dispatch import plan_of
 from ....kernels.conv.relayout import plain_of
-from ....schedules.prices import matmul_rates as matmul_rates
-from ....schedules.prices import met_outputs as met_outputs
-from ....schedules.prices import planes_seen as planes_seen
-from ....schedules.prices import prologue_ns as prologue_ns
 from ....schedules.settings import Settings, declarations
-from ....simulator.timing.target import Target
 from ...request import Config
 from ..algorithm import Algorithm, Guess, Shape, ints
 from .relayout import relayout_ns
 
 #: Instructions of a kernel from which on a quick search starts from one list of settings: each takes seconds.
 LONG = 4_000
-
-
-def last_ns(target: Target, times: int = 1) -> float:
-    """ns from the last matmul to the end of the last store, without their sizes, where results pass the array and PSUM
-    so often."""
-    evacuated_ns = times * (target.matmul_done_ns + target.scalar_done_ns + 2 * target.hop_ns)
-    return float(evacuated_ns + target.first_packet_ns + target.store_skew_ns + target.dma_end_ns)
 
 
 class Conv2dAlgorithm(Algorithm):
