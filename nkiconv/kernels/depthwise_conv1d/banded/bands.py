@@ -137,6 +137,7 @@ def load_bands(run, buffer_sbuf, c0, cn, soon):
     """Bands of channels c0 .. c0+cn-1, group by group, into a buffer's diagonals; `soon`: not from the copy in HBM."""
     filters, block, A = run.filters, run.blocks.block, run.blocks.per_group
     size, row0 = run.blocks.num_taps * block, c0 - filters.c0
+    # steps of access patterns are signed: APPair of KLR, github.com/leanprover/KLR, KLR/Core/Tensor.lean
     step, start = (-1, block - 1) if run.blocks.settings.x_stationary else (1, 0)
     if soon:
         for channel in range(cn):
