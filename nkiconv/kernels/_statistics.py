@@ -242,10 +242,12 @@ class OutputStatistics:
         store(stats_sbuf, self.hbm, pattern, self.offset(some.first, some.m_tile))
 
     def add_piece(self, one, rows, data):
-        """Take in at most 512 values a partition, of partitions of so many rows."""
+        """Take in values of partitions of so many rows, at most 512 a partition at once."""
         if rows not in one.parts:
             one.parts[rows] = new_statistics(data.shape[0])
-        add_values(one.parts[rows], data)
+        parts, planes, pn, qn = data.shape
+        for at, count in cut_at(pn, pn if planes > 1 else max(1, nl.tile_size.bn_stats_fmax // qn)):
+            add_values(one.parts[rows], data[0:parts, 0:planes, at : at + count, 0:qn])
         book_vector(self.ledger, size_of(data.shape[1:]))
 
     def store_channels(self, image, m_tile, one):

@@ -208,6 +208,8 @@ class Bound:
 
     def rows(self, tile: OutTile, k_tile: KTile) -> Busy:
         """A plane of x of an output tile for a K tile."""
+        if tile.dn * tile.hn * tile.wn == 0:  # it meets padding alone
+            return Busy()
         geometry, target, item = self.geometry, self.target, self.geometry.hbm_itemsize
         height, width, parts = tile.hn / geometry.upsample, tile.wn / geometry.upsample, k_tile.cn * k_tile.depth
         if is_transposed(geometry):
