@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from ...schedules.settings import Settings
 from ...simulator.timing import Rates
 from ...simulator.timing.target import Target
 from ..request import Config
@@ -101,6 +102,29 @@ class Algorithm:
     def completed(self, shape: Shape, config: Config) -> Any:
         """What the kernel makes of settings: it does the same under all for which this is equal."""
         return config
+
+
+class Declared(Algorithm):
+    """An algorithm of whose time the host knows nothing: a search times it, an estimate takes others.
+
+    settings: its declarations, of which each has a default.
+    """
+
+    def __init__(self, settings: type[Settings]) -> None:
+        self.settings = settings
+
+    def complete(self, shape: Shape, config: Config) -> Config:
+        refused = self.settings.unsupported_reason(config)
+        return config if refused else self.settings.read(config, shape.geometry).pairs
+
+    def configs(self, shape: Shape, wide: bool) -> list[Config]:
+        return [self.complete(shape, None)]
+
+    def near(self, shape: Shape, config: Config) -> list[Config]:
+        return list(self.settings.near(config))
+
+    def completed(self, shape: Shape, config: Config) -> Any:
+        return self.complete(shape, config)
 
 
 class ByBound(Algorithm):
