@@ -28,11 +28,12 @@ from .implicit_gemm_channels import (
     word_of,
 )
 from .implicit_gemm_outputs import banks_of, folded_width, images_together, row_parts
-from .implicit_gemm_products import RAW_BYTES
+from .implicit_gemm_products import RAW_BYTES, home_row
 from .implicit_gemm_schedule import Item, Schedule, kinds_of
 from .options import Options
 from .pairs_of_planes import planes_at_once
 from .prices import matmul_rates, prologue_ns
+from .products import home_tap
 from .tiles import P_MAX, PARTS, div_ceil, share, some_of, transposes_of_bank
 
 #: ns from the last sums to the end of the last store. These and EXPOSED are calibrated on the golden table's plans; the
@@ -138,6 +139,10 @@ class Bound:
             matmuls = alike * kinds_of(geometry) * passes * div_ceil(banks, m_tile.rows)
             found.tensor += max(columns, matmuls * target.matmul_columns_min) * column_ns + matmuls * fixed_ns
             found.work += columns * column_ns
+        rows = m_tile_axis(geometry, m_tile)
+        if home_tap(geometry.columns) < 0 or not home_row(geometry, rows)[1]:  # sums begin as a product of zeros
+            found.tensor += pixels * column_ns + banks * fixed_ns
+            found.work += pixels * column_ns
         transposes = div_ceil(pixels, P_MAX) if stores_channels(geometry) else 0
         if is_depthwise_m_tile(geometry, m_tile):
             found.gpsimd += target.gpsimd_fixed_ns + num_taps(geometry) * m_tile.kn * target.gpsimd_select_ns
