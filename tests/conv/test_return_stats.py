@@ -350,7 +350,8 @@ def test_plans_take_the_algorithm_that_has_them():
 #: of what channel_stats of y takes.
 OUTPUTS_OF_BLOCKS = {
     "depthwise": (image(N=4, C=128, K=128, H=56, W=56, groups=128), {"rows": 32, "height": 2, "width": 2}, 0.6),
-    "groups": (image(N=4, C=128, K=128, H=56, W=56, groups=32), {"rows": 32, "height": 2, "width": 2}, 0.6),
+    "groups": (
+        image(N=4, C=128, K=128, H=56, W=56, groups=32), {"rows": 32, "height": 2, "width": 2, "warmup": 24}, 0.6),
     "transposed": (
         image(N=32, C=512, K=256, H=8, W=8, R=4, S=4, lhs_dilation=(2, 2), padding=((2, 2), (2, 2)), transposed=True),
         {"shard": "channels"}, 0.05),
