@@ -177,8 +177,9 @@ def test_extrapolated_times_are_close(algorithm):
     wanted = Request(problem=problem, algorithms=(algorithm,))
     one = keeper_of(wanted)
     accepted, _ = one.field.start(wide=False)
-    parts = Parts(Reduction(problem, "groups", 1.0, "groups"), problem.C // 4, timekeeper.SLICE_INSTRUCTIONS, True)
-    estimate = one._extrapolated(accepted[0], parts, *one._pair(accepted[0], parts))
+    groups, units = Reduction(problem, "groups", 1.0, "groups"), problem.C // 4
+    pair = one._pair(accepted[0], groups, units, timekeeper.SLICE_INSTRUCTIONS)
+    estimate = one._extrapolated(accepted[0], Parts(groups, units, steady=True), *pair)
     one.best_us = float("inf")
     whole = one.whole(accepted[0])
     assert estimate.us == pytest.approx(whole.us, rel=0.05)

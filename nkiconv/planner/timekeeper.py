@@ -87,12 +87,10 @@ class _Run:
 
 
 class Parts(NamedTuple):
-    """Along which extent parts are made, units of the smaller one, instructions of each at most, and whether a time of
-    the whole can be told from them."""
+    """Along which extent parts are made, units of the smaller one, and whether cores share them evenly."""
 
     reduction: Reduction
     units: int
-    most: int
     steady: bool
 
 
@@ -152,7 +150,7 @@ class Timekeeper:
         known = self._parts[candidate.algorithm]
         if known is not None:
             with suppress(TraceLimitError):
-                pair = self._pair(candidate, known)
+                pair = self._pair(candidate, known.reduction, known.units, max(self.most))
                 if pair is not None and (_is_steady(*pair) or not known.steady):
                     return self._extrapolated(candidate, known, *pair)
         return self._by_parts(candidate)
@@ -171,14 +169,13 @@ class Timekeeper:
             units = reduction.least
             with suppress(TraceLimitError):
                 while units * SPARE <= reduction.all_units:
-                    parts = Parts(reduction, units, max(self.most), steady=False)
-                    pair = self._pair(candidate, parts, found and found[2])
-                    if pair is None:
+                    was_steady = found is not None and found[0].steady
+                    most = self.most[1] if was_steady else max(self.most)
+                    pair = self._pair(candidate, reduction, units, most, found and found[2])
+                    steady = pair is not None and _is_steady(*pair)
+                    if pair is None or (was_steady and not steady):
                         break
-                    steady, was_steady = _is_steady(*pair), found is not None and found[0].steady
-                    if was_steady and (not steady or pair[1].instructions > self.most[1]):
-                        break
-                    found, units = (parts._replace(steady=steady), *pair), 2 * units
+                    found, units = (Parts(reduction, units, steady), *pair), 2 * units
                     if steady and 2 * pair[1].instructions > self.most[1]:
                         break
             trial = found and self._extrapolated(candidate, *found)
@@ -187,12 +184,13 @@ class Timekeeper:
                 return trial
         return None
 
-    def _pair(self, candidate: Candidate, parts: Parts, small: Traced | None = None) -> tuple[Traced, Traced] | None:
+    def _pair(
+        self, candidate: Candidate, reduction: Reduction, units: int, most: int, small: Traced | None = None
+    ) -> tuple[Traced, Traced] | None:
         """Traces of about so many units, and of twice as many; None where one breaks a rule, or both are the same.
 
-        Args: small: the first of them. Raises TraceLimitError: one is too long.
+        Args: most: instructions of each. small: the first of them. Raises TraceLimitError: one is too long.
         """
-        reduction, units, most, _ = parts
         small = small or self._traced(candidate, most, reduction, units)
         large = small and self._traced(candidate, most, reduction, 2 * units)
         if small is None or large is None:

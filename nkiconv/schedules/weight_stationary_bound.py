@@ -380,7 +380,7 @@ class Bound:
         return Filters(moved, (loads - 1) * target.static_issue_ns, transposed, placed, (k_tiles - 1) * placed, times)
 
     def phases(self, tile: tuple[RowTile, ...]) -> Filters:
-        """Of transposed convolutions: as they lie, or copied to their places."""
+        """Of transposed convolutions: in memory order, or copied to their places."""
         target, geometry, schedule, taps = self.target, self.geometry, self.schedule, num_taps(self.geometry)
         _, channels, _, held = schedule.k_tiles[0]
         run = tile[0].kn * taps
