@@ -2,73 +2,20 @@
 
 All figures are per NeuronCore. "arch" is AWS's Trainium2 architecture guide, "inf2 arch" the Trainium/Inferentia2 one
 it extends, "isa" the contract of the named nki.isa call. Timing constants, and the memory sizes among them, are read
-from trn2.toml next to this file: each has a value, a unit, a source and a standing, and no other module holds a number.
+from trn2.toml next to this file (`constants`): each has a value, a unit, a source and a standing, and no other module
+holds a number.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Literal, get_args
+from .constants import SHIPPED, InUse
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-Standing = Literal["documented", "measured", "traced", "inferred"]
-
-
-@dataclass(frozen=True)
-class Constant:
-    """One figure of the hardware, and how well it is known."""
-
-    name: str  # section.name, as in trn2.toml
-    value: float
-    unit: str
-    source: str
-    standing: Standing
-    low: float  # the range that it may lie in; low = high = value where none is stated
-    high: float
-
-
-def load_constants(path: Path) -> Mapping[str, Constant]:
-    """The constants of a file like trn2.toml, by section.name.
-
-    Raises ValueError: a row lacks value, unit, source or standing, or its range does not hold its value.
-    """
-    with path.open("rb") as file:
-        sections = tomllib.load(file)
-    found = {}
-    for section, rows in sections.items():
-        for key, row in rows.items():
-            constant = _constant(f"{section}.{key}", row)
-            found[constant.name] = constant
-    return MappingProxyType(found)
-
-
-def _constant(name: str, row: Mapping[str, Any]) -> Constant:
-    missing = {"value", "unit", "source", "standing"} - set(row)
-    if missing:
-        raise ValueError(f"{name}: lacks {', '.join(sorted(missing))}")
-    if row["standing"] not in get_args(Standing):
-        raise ValueError(f"{name}: standing={row['standing']!r}: must be one of {', '.join(get_args(Standing))}")
-    value = float(row["value"])
-    low, high = float(row.get("low", value)), float(row.get("high", value))
-    if not low <= value <= high:
-        raise ValueError(f"{name}: value {value:g} is outside its range {low:g}..{high:g}")
-    return Constant(name, value, row["unit"], row["source"], row["standing"], low, high)
-
-
-#: Every constant, by section.name.
-CONSTANTS = load_constants(Path(__file__).with_name("trn2.toml"))
+#: Every constant in use, by section.name.
+CONSTANTS = InUse()
 
 
 def _size(name: str) -> int:
-    return int(CONSTANTS[name].value)
+    return int(SHIPPED[name].value)  # limits are the same under every target
 
 
 #: Partitions of SBUF and PSUM, and so the largest partition size of a tile (arch; nl.tile_size.pmax).

@@ -7,6 +7,7 @@ count as one memory. Names play no part.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -18,14 +19,18 @@ from ..views import Ints
 from .grid import Grid
 from .overlap import Extent, covers, covers_partitions, extent, mask, meets_partitions, overlaps
 
-#: Readers of one view on one engine that are remembered: as many as may be overtaken in look-ahead order.
-READERS_KEPT = int(hw.CONSTANTS["scheduling.lookahead_window"].high)
 #: Slices along either side of the grid by which accesses to an HBM storage are found again, at most.
 HBM_SLICES = 64
 
 _View = tuple[int, str, Ints, Ints]
 _Writer = tuple[Extent, int, int]
 _Reader = tuple[Extent, str]
+
+
+@functools.cache
+def _readers_kept() -> int:
+    """Readers of one view on one engine that are remembered: as many as may be overtaken in look-ahead order."""
+    return int(hw.CONSTANTS["scheduling.lookahead_window"].high)
 
 
 class _Memory:
@@ -48,7 +53,7 @@ class _Memory:
         key = (e, engine)
         known = self.readers.get(key)
         if known is None:
-            most = None if engine == "dma" else READERS_KEPT
+            most = None if engine == "dma" else _readers_kept()
             known = self.readers[key] = deque(maxlen=most), mask(e) if self.on_chip else 0
         kept, bits = known
         begin, end = e.b0, e.b1

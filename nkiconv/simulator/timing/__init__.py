@@ -9,12 +9,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from ..constants import SHARES
 from ..memory import PSUM, Region
 from ..program import Instruction
 from .dma import dma_price, hbm_ns
 from .gpsimd import gpsimd_price
 from .prices import AnyPrice, DmaPrice, MeetPrice, Price, TensorPrice
-from .rates import SHARES, Rates, UnknownConstantError, inferred
+from .rates import Rates, UnknownConstantError, inferred
 from .scalar import scalar_price
 from .tensor import tensor_price
 from .vector import vector_price
