@@ -10,7 +10,7 @@ Inf or NaN times such a zero is NaN.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,16 +49,28 @@ def conv_ref(x: AnyArray, w: AnyArray, problem: ConvProblem, channels: Sequence[
     if channels is not None:
         chosen = list(channels)  # a tuple would index several axes
         x, w, problem = x[:, chosen], w[chosen], problem.replace(C=len(chosen), K=len(chosen), groups=len(chosen))
-    x_pad = _pad(x, problem)
     w64 = np.asarray(forwards(w, problem.groups) if problem.transposed else w, np.float64)
     add_tap = _add_depthwise_tap if problem.is_depthwise else _add_grouped_tap
     y = np.zeros((problem.N, problem.K, *(axis.out for axis in problem.axes)))
     with np.errstate(invalid="ignore"):  # 0 * Inf
-        for tap in np.ndindex(*(axis.taps for axis in problem.axes)):
-            places = (_window(axis, index) for axis, index in zip(problem.axes, tap, strict=True))
-            window = x_pad[(slice(None), slice(None), *places)]  # [N, C, P, Q]
+        for tap, window in _windows(x, problem):
             add_tap(y, window, w64[(slice(None), slice(None), *tap)])
     return y
+
+
+def filter_gradient_ref(x: AnyArray, gy: AnyArray, problem: ConvProblem) -> Float64Array:
+    """The gradient of w in float64: the sum over n, p and q of gy[n, k, p, q] times what tap r, s reads of x for it.
+
+    Args: x, gy: [N, C, H, W] and [N, K, P, Q], or of volumes. problem: as of `conv_ref`, and not transposed.
+    Returns: [K, C/groups, R, S], or [K, C/groups, T, R, S].
+    """
+    gy64 = np.asarray(gy, np.float64).reshape(problem.N, problem.groups, problem.K // problem.groups, -1)
+    dw = np.zeros(problem.filter_shape)
+    for tap, window in _windows(x, problem):
+        columns = window.reshape(problem.N, problem.groups, problem.C // problem.groups, -1)
+        sums = (gy64 @ columns.swapaxes(-1, -2)).sum(0)  # [groups, K / groups, C / groups]
+        dw[(slice(None), slice(None), *tap)] = sums.reshape(problem.filter_shape[:2])
+    return dw
 
 
 def abs_sum_ref(x: AnyArray, w: AnyArray, problem: ConvProblem, channels: Sequence[int] | None = None) -> Float64Array:
@@ -318,6 +330,14 @@ def _pad(x: AnyArray, problem: ConvProblem) -> Float64Array:
     every = slice(None), slice(None)
     x_pad[(*every, *(to for _, to in kept))] = x[(*every, *(source for source, _ in kept))]
     return x_pad
+
+
+def _windows(x: AnyArray, problem: ConvProblem) -> Iterator[tuple[Any, Float64Array]]:
+    """Each tap, and what it reads of x for all outputs: [N, C, P, Q], a view."""
+    x_pad = _pad(x, problem)
+    for tap in np.ndindex(*(axis.taps for axis in problem.axes)):
+        places = (_window(axis, index) for axis, index in zip(problem.axes, tap, strict=True))
+        yield tap, x_pad[(slice(None), slice(None), *places)]
 
 
 def _kept(axis: Axis) -> tuple[slice, slice]:

@@ -17,6 +17,7 @@ from nkiconv.tools.measure import interleave, modelled, one_case, rows, timing_s
 from nkiconv.tools.measure.interleave import AGAIN, COPY_FLOOR, LAUNCH_FLOOR, THIS, Variant
 from nkiconv.tools.suites import profiles
 from nkiconv.tools.suites.profile_table import sources_hash
+from nkiconv.tools.verify import launched
 
 pytestmark = pytest.mark.simulator_only
 
@@ -157,6 +158,11 @@ def test_another_dtype():
     assert row.modelled == modelled.model(CASE, "fp32", 2, None, ignore)
 
 
+def test_a_transposed_case():
+    """Whose filters have their channels first, and their taps in reverse order."""
+    assert measure(FakeDevice(), "odd_up_fp32").status == "pass"
+
+
 # why, what the device does to the outputs, pattern in the reason
 SPOILT = [
     ("one element", off_by_one(3, 5), r"^wrong: 1 of 8,192 outputs are beyond .* worst at n=0 k=3 p=0 q=5 by"),
@@ -178,8 +184,8 @@ def test_a_wrong_result_has_a_row_and_no_number(spoil, pattern):
 
 
 def test_big_cases_are_checked_on_a_sample(monkeypatch):
-    monkeypatch.setattr(one_case, "SAMPLE_ABOVE_INSTRUCTIONS", 10)
-    monkeypatch.setattr(one_case, "SAMPLE_CHANNELS", 4)  # of 16: 0, 5, 10, 15
+    monkeypatch.setattr(launched, "SAMPLE_ABOVE_INSTRUCTIONS", 10)
+    monkeypatch.setattr(launched, "SAMPLE_CHANNELS", 4)  # of 16: 0, 5, 10, 15
     assert (measure(FakeDevice()).status, measure(FakeDevice()).channels_checked) == ("pass", 4)
     seen = measure(FakeDevice(spoil=off_by_one(10, 2)))
     assert (seen.status, seen.channels_checked) == ("failed", 4)

@@ -6,7 +6,8 @@ from nkiconv.simulator import simulate
 
 #: What the law says a call takes, by the kernel's name, and what a chain takes before its first call.
 CALL_US = {
-    "depthwise_conv1d_implicit_gemm": 12.0, "conv2d_implicit_gemm": 12.0, "copy_floor": 3.0, "launch_floor": 2.0
+    "depthwise_conv1d_implicit_gemm": 12.0, "conv2d_implicit_gemm": 12.0, "conv_transpose2d_implicit_gemm": 12.0,
+    "copy_floor": 3.0, "launch_floor": 2.0
 }  # fmt: skip
 START_US = 150.0
 

@@ -14,29 +14,11 @@ from ...planner.estimate import chosen
 from ...planner.floors import ROW_BYTES
 from ...planner.plan import Estimate
 from ...planner.request import Asked, Request
-from ...problem import DTYPES, ConvProblem
-from ...reference import AnyArray
-from ..verify import (
-    SAMPLE_ABOVE_FLOPS,
-    SAMPLE_ABOVE_INSTRUCTIONS,
-    SAMPLE_CHANNELS,
-    Comparison,
-    case_arrays,
-    case_operation,
-    compare_channels,
-    sampled_channels,
-)
+from ..verify.launched import CaseLaunch, WrongResult, case_launch, wrong
 from .device import Call, Device
 from .interleave import AGAIN, CHAIN_CALLS, COPY_FLOOR, LAUNCH_FLOOR, THIS, Advance, Variant, interleave, timing
 from .modelled import Modelled, model
 from .rows import Row
-
-#: Decides the data.
-SEED = 0
-
-
-class WrongResult(Exception):
-    """What the device computed is not within its bound of the float64 reference, or is not even of its shape."""
 
 
 def measure_case(
@@ -58,22 +40,21 @@ def measure_case(
     """
     if dtype is not None:
         case = dataclasses.replace(case, problem=case.problem.replace(dtype=dtype))
-    operation, request = case_operation(case), Request(problem=case.problem, lnc=lnc, asked=Asked(precision=precision))
+    request = Request(problem=case.problem, lnc=lnc, asked=Asked(precision=precision))
     taken = Estimate(algorithm, None) if algorithm else chosen(request)
     row = Row(case.name, case.problem, lnc, taken.algorithm, device.description, precision=precision)
     try:
         advance("modelling", None)
         predicted = model(case.name, case.problem.dtype, lnc, algorithm, advance, precision)
         row = dataclasses.replace(row, modelled=predicted)
-        specs, arguments = operation.launch(request, taken.algorithm, taken.config)
-        x, w = (one.reshape(spec.shape) for one, spec in zip(case_arrays(case, SEED), specs, strict=True))
+        launch = case_launch(case, lnc, taken, precision)
         advance("checking", None)
-        kernel = operation.kernel[lnc]
-        comparison, checked = _check(device, case.problem, kernel, arguments, x, w, predicted.instructions, precision)
+        y = device.run(launch.kernel, launch.args, launch.kwargs)
+        comparison, checked = launch.check(y, predicted.instructions)
         row = dataclasses.replace(row, comparison=comparison, channels_checked=checked)
         if comparison.num_wrong:
-            raise WrongResult(_wrong(comparison))
-        variants = _variants(case.problem, lnc, kernel, arguments, x, w, predicted, max(chain_calls))
+            raise WrongResult(wrong(comparison))
+        variants = _variants(launch, lnc, predicted, max(chain_calls))
         slopes = interleave(device, variants, rounds, chain_calls, advance)
         return dataclasses.replace(row, timing=timing(slopes, chain_calls))
     except Exception as error:  # the row stays, with its reason
@@ -82,51 +63,15 @@ def measure_case(
         device.forget()
 
 
-def _check(
-    device: Device,
-    problem: ConvProblem,
-    kernel: Any,
-    arguments: dict[str, Any],
-    x: AnyArray,
-    w: AnyArray,
-    instructions: int,
-    precision: str | None,
-) -> tuple[Comparison, int]:
-    """Run the whole problem once and compare all of its channels, or of a big one a sample; and how many."""
-    y = device.run(kernel, (x, w), arguments)
-    expected = problem.output_shape, DTYPES[problem.out_dtype]
-    if (y.shape, y.dtype) != expected:
-        raise WrongResult(f"wrong: the result is {y.dtype} {y.shape}, not {expected[1]} {expected[0]}")
-    sample = list(range(problem.K))
-    if instructions > SAMPLE_ABOVE_INSTRUCTIONS or problem.flops > SAMPLE_ABOVE_FLOPS:
-        sample = sampled_channels(problem, SAMPLE_CHANNELS)
-    return compare_channels(y, x, w, problem, sample, precision=precision), len(sample)
-
-
-def _wrong(comparison: Comparison) -> str:
-    return (
-        f"wrong: {comparison.num_wrong:,} of {comparison.num_elems:,} outputs are beyond their bound, worst at "
-        f"{comparison.place} by a factor of {comparison.worst_ratio:.3g}"
-    )
-
-
 def _reason(error: Exception) -> str:
     """One line: what a wrong result says of itself, or the error's class and the first line of its text."""
     text = (str(error).strip().splitlines() or ["no message"])[0]
     return text if isinstance(error, WrongResult) else f"{type(error).__name__}: {text}"
 
 
-def _variants(
-    problem: ConvProblem,
-    lnc: int,
-    kernel: Any,
-    arguments: dict[str, Any],
-    x: AnyArray,
-    w: AnyArray,
-    predicted: Modelled,
-    count: int,
-) -> list[Variant]:
+def _variants(launch: CaseLaunch, lnc: int, predicted: Modelled, count: int) -> list[Variant]:
     """This kernel, itself again, and the two floors; `count` calls of each, every one with arrays of its own."""
+    problem, (x, w), kernel, arguments = launch.problem, launch.args, launch.kernel, launch.kwargs
     xs = [np.roll(x, i, axis=-1) for i in range(1, count + 1)]
     calls: list[Call] = [(one, w) for one in xs]
     flat: list[Call] = [(np.concatenate([one.ravel(), w.ravel()]),) for one in xs]

@@ -63,7 +63,8 @@ def settings_of(
 
 def case_arrays(case: Case, seed: int) -> tuple[AnyArray, AnyArray]:
     """Unit normals for a case in its dtype, decided by the seed: x [N, C, W] and w [C, S] of a depthwise conv1d, x and
-    w of `problem.input_shape` and `problem.filter_shape` of others, whose w is scaled to sums of unit variance.
+    w of `problem.input_shape` and `problem.filter_shape` of others, whose w is scaled to sums of unit variance; of a
+    filter gradient x and gy, of `problem.output_shape`.
 
     Raises UnsupportedError for cases that no kernel runs.
     """
@@ -73,7 +74,9 @@ def case_arrays(case: Case, seed: int) -> tuple[AnyArray, AnyArray]:
     dtype = DTYPES[problem.dtype]
     shapes: tuple[tuple[int, ...], ...] = (problem.N, problem.C, problem.W), (problem.C, problem.S)
     scale = 1.0
-    if case.suite != "depthwise_conv1d":
+    if problem.direction == "wgrad":
+        shapes = problem.input_shape, problem.output_shape
+    elif case.suite != "depthwise_conv1d":
         shapes = problem.input_shape, problem.filter_shape
         scale = float(problem.terms) ** -0.5
     x, w = (rng.standard_normal(shape, np.float32) for shape in shapes)

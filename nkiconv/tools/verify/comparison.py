@@ -9,10 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from ...bounds import epilogue_bound, products_bound
+from ...bounds import epilogue_bound, error_bound, products_bound
 from ...planner.request import X_PERMS
 from ...problem import ConvProblem, dtype_name
-from ...reference import AnyArray, Float64Array, abs_sum_ref, conv_ref, epilogue_ref, num_terms
+from ...reference import (
+    AnyArray,
+    Float64Array,
+    abs_sum_ref,
+    conv_ref,
+    epilogue_ref,
+    filter_gradient_ref,
+    forwards,
+    num_terms,
+)
 
 #: Elements of y that the reference makes at once: small enough for the processor's cache.
 SLAB_ELEMS = 1 << 18
@@ -28,11 +37,12 @@ class Comparison:
     worst: tuple[int, ...]  # n, c, q of that element, n, k, p, q or n, k, z, p, q
     num_elems: int
     num_wrong: int
+    letters: str = ""  # of that element; "": n, c, q and so on
 
     @property
     def place(self) -> str:
         """The worst element in words."""
-        letters = {3: "ncq", 4: "nkpq", 5: "nkzpq"}[len(self.worst)]
+        letters = self.letters or {3: "ncq", 4: "nkpq", 5: "nkzpq"}[len(self.worst)]
         return " ".join(f"{letter}={index}" for letter, index in zip(letters, self.worst, strict=True))
 
     def merge(self, other: Comparison) -> Comparison:
@@ -106,11 +116,30 @@ def compare_images(
         truth = epilogue_ref(sums, *epilogue)
         inexact = products_bound(precision, x, w, problem)
         limit = epilogue_bound(num_terms(problem), abs_sum, sums, dtype_name(y.dtype), *epilogue, inexact=inexact)
-        got = y.astype(np.float64)
-        rounded = truth.astype(y.dtype).astype(np.float64)
-        error = np.where(_same(got, truth) | (np.isinf(rounded) & _same(got, rounded)), 0.0, np.abs(got - truth))
-        error[np.isnan(error)] = np.inf
-        ratio = np.where(error == 0, 0.0, np.where(np.isfinite(error), error / limit, np.inf))
+        return _judged(y, truth, limit)
+
+
+def compare_filters(dw: AnyArray, x: AnyArray, gy: AnyArray, problem: ConvProblem, chosen: Sequence[int]) -> Comparison:
+    """Hold these output channels of a filter gradient dw [K, C / groups, R, S], whole groups where there are several,
+    against the reference of x [N, C, H, W] and gy [N, K, P, Q]."""
+    ks = list(chosen)
+    part, x = _of_outputs(problem, x, ks)
+    gy = gy[:, ks]
+    truth, abs_sum = (filter_gradient_ref(*arrays, part) for arrays in ((x, gy), (np.abs(x), np.abs(gy))))
+    limit = error_bound(gy[:, 0].size, abs_sum, truth, dtype_name(dw.dtype))
+    with np.errstate(invalid="ignore", over="ignore"):
+        found = _judged(dw[ks], truth, limit)
+    k, *place = found.worst
+    return dataclasses.replace(found, worst=(ks[k], *place), letters="kctrs" if problem.is_volume else "kcrs")
+
+
+def _judged(y: AnyArray, truth: Float64Array, limit: Float64Array) -> Comparison:
+    """How far y is from the truth, and which of it is further than its limit."""
+    got = y.astype(np.float64)
+    rounded = truth.astype(y.dtype).astype(np.float64)
+    error = np.where(_same(got, truth) | (np.isinf(rounded) & _same(got, rounded)), 0.0, np.abs(got - truth))
+    error[np.isnan(error)] = np.inf
+    ratio = np.where(error == 0, 0.0, np.where(np.isfinite(error), error / limit, np.inf))
     largest, worst = np.argmax(error), np.unravel_index(np.argmax(ratio), ratio.shape)
     return Comparison(
         float(error.flat[largest]),
@@ -156,7 +185,7 @@ def compare_channels(
     x, y = x.transpose(perm), y.transpose(perm)
     added = None if residual is None else residual.transpose(perm)
     plain = problem.replace(layout=None)
-    per_k, per_c = problem.K // problem.groups, problem.C // problem.groups
+    per_k = problem.K // problem.groups
     outputs = problem.N * problem.Z * problem.P * problem.Q
     at_once = max(1, SLAB_ELEMS // (outputs * (1 if problem.groups == 1 else per_k)))
     step = at_once if problem.groups == 1 else at_once * per_k
@@ -164,10 +193,7 @@ def compare_channels(
     for at in range(0, len(chosen), step):
         told(at / len(chosen))
         ks = list(chosen[at : at + step])
-        groups = sorted({k // per_k for k in ks})
-        of_part, x_part = plain.replace(C=len(groups) * per_c, K=len(ks), groups=len(groups)), x
-        if problem.groups > 1:
-            x_part = x[:, [g * per_c + c for g in groups for c in range(per_c)]]
+        of_part, x_part = _of_outputs(plain, x, ks)
         own_bias = None if bias is None else bias[ks]
         found = compare_images(
             y[:, ks],
@@ -183,3 +209,17 @@ def compare_channels(
         n, k, *place = found.worst
         parts.append(dataclasses.replace(found, worst=(n, ks[k], *place)))
     return merged(parts)
+
+
+def _of_outputs(problem: ConvProblem, x: AnyArray, ks: Sequence[int]) -> tuple[ConvProblem, AnyArray]:
+    """The problem of some output channels, whole groups where there are several, and the input channels of those."""
+    per_k, per_c = problem.K // problem.groups, problem.C // problem.groups
+    groups = sorted({k // per_k for k in ks})
+    if problem.groups > 1:
+        x = x[:, [g * per_c + c for g in groups for c in range(per_c)]]
+    return problem.replace(C=len(groups) * per_c, K=len(ks), groups=len(groups)), x
+
+
+def as_plain(problem: ConvProblem, w: AnyArray) -> tuple[ConvProblem, AnyArray]:
+    """A transposed problem and its w as the same convolution of filters [K, C / groups, ...]; others as they are."""
+    return (problem.replace(transposed=False), forwards(w, problem.groups)) if problem.transposed else (problem, w)

@@ -18,10 +18,10 @@ from ...api.epilogue import Epilogue
 from ...planner.operations import OPERATIONS, operation_of
 from ...planner.request import Config, Request
 from ...problem import ConvProblem
-from ...reference import AnyArray, forwards
+from ...reference import AnyArray
 from ...rules import FILTER_PERMS
 from .choice import settings_of
-from .comparison import Comparison, compare_channels
+from .comparison import Comparison, as_plain, compare_channels
 from .report import SAMPLE_CHANNELS, Advance, Channels, Report, ignore
 
 #: Work of the whole reference above which only a sample is checked unless the caller says otherwise.
@@ -85,9 +85,7 @@ def verify_conv(
         )
         runs.append(run)
     first, canonical = runs[0].y, w if filter_layout is None else w.transpose(FILTER_PERMS[filter_layout])
-    equal = problem
-    if problem.transposed:
-        equal, canonical = problem.replace(transposed=False), forwards(w, problem.groups)
+    equal, canonical = as_plain(problem, canonical)
 
     def told(share: float) -> None:
         advance(f"checking {name}", share)

@@ -1,0 +1,70 @@
+"""A case's launch with data, whatever runs it, and its result held against the float64 reference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ...cases import Case
+from ...planner.plan import Estimate
+from ...planner.request import Asked, Request
+from ...problem import DTYPES, ConvProblem
+from ...simulator import ArraySpec
+from .choice import case_arrays, case_operation
+from .comparison import Comparison, as_plain, compare_channels, compare_filters
+from .conv import SAMPLE_ABOVE_FLOPS, sampled_channels
+from .depthwise_conv1d import SAMPLE_ABOVE_INSTRUCTIONS
+from .report import SAMPLE_CHANNELS
+
+#: Decides the data.
+SEED = 0
+
+
+class WrongResult(Exception):
+    """A result is not within its bound of the float64 reference, or is not even of its shape."""
+
+
+@dataclass(frozen=True)
+class CaseLaunch:
+    """What a case's kernel is called with."""
+
+    problem: ConvProblem
+    kernel: Any  # on its cores
+    args: tuple[Any, ...]  # x and w, or x, gy and the shape of w
+    kwargs: dict[str, Any]
+    precision: str | None = None
+
+    def check(self, y: Any, instructions: int = 0) -> tuple[Comparison, int]:
+        """y held against the reference, on all output channels or, of a big problem, on a sample; and on how many.
+
+        instructions: the kernel's, where they are known. Raises WrongResult: y has another shape or dtype.
+        """
+        problem, (x, second) = self.problem, self.args[:2]
+        of_filters = problem.direction == "wgrad"
+        shape, dtype = (problem.filter_shape, "fp32") if of_filters else (problem.output_shape, problem.out_dtype)
+        if (y.shape, y.dtype) != (shape, DTYPES[dtype]):
+            raise WrongResult(f"wrong: the result is {y.dtype} {y.shape}, not {DTYPES[dtype]} {shape}")
+        sample = list(range(problem.K))
+        if instructions > SAMPLE_ABOVE_INSTRUCTIONS or problem.flops > SAMPLE_ABOVE_FLOPS:
+            sample = sampled_channels(problem, SAMPLE_CHANNELS)
+        if of_filters:
+            return compare_filters(y, x, second, problem, sample), len(sample)
+        plain, w = as_plain(problem, second)
+        return compare_channels(y, x, w, plain, sample, precision=self.precision), len(sample)
+
+
+def case_launch(case: Case, lnc: int, taken: Estimate, precision: str | None = None) -> CaseLaunch:
+    """The launch of a case with data, by an algorithm and its settings."""
+    operation, request = case_operation(case), Request(problem=case.problem, lnc=lnc, asked=Asked(precision=precision))
+    specs, kwargs = operation.launch(request, taken.algorithm, taken.config)
+    arrays = iter(case_arrays(case, SEED))
+    args = tuple(next(arrays).reshape(one.shape) if isinstance(one, ArraySpec) else one for one in specs)
+    return CaseLaunch(case.problem, operation.kernel[lnc], args, kwargs, precision)
+
+
+def wrong(comparison: Comparison) -> str:
+    """What is wrong with a result, in a line."""
+    return (
+        f"wrong: {comparison.num_wrong:,} of {comparison.num_elems:,} outputs are beyond their bound, worst at "
+        f"{comparison.place} by a factor of {comparison.worst_ratio:.3g}"
+    )
