@@ -1,8 +1,8 @@
 """Plans and estimates on disk, a JSON file each, in the user's cache directory, and those of this process in memory.
 
-A file is named by a hash of all that its plan depends on: problem, epilogue, cores, constants, target, and the sources
-of kernels, schedules, model and planner; a checksum in it says that it is what nkiconv wrote. Several processes may
-share the directory: files appear whole or not at all.
+A file is named by a hash of all that its plan depends on: problem, epilogue, cores, constants, those of NKICONV_TARGET
+too, and the sources of kernels, schedules, model and planner; a checksum in it says that it is what nkiconv wrote.
+Several processes may share the directory: files appear whole or not at all.
 Whatever is wrong with it costs a warning and a search, never a plan.
 """
 
@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 from .. import kernels, problem, schedules, simulator
 from ..errors import FileFormatError
+from ..simulator.hardware import CONSTANTS
 from ..whole_file import delete_abandoned, whole_file
 from .operations import operation_for
 from .plan import Estimate, Plan
@@ -31,9 +32,8 @@ from .sources import hash_of
 
 #: The environment's variable that names another directory.
 VARIABLE = "NKICONV_CACHE"
-TARGET = "trn2"
 #: Of the files; raised when they change.
-FORMAT = 4
+FORMAT = 5
 #: Plans kept in memory.
 IN_MEMORY = 1024
 #: Bytes of a file at most: a plan has some 10 KiB, and one that is read is parsed as a whole.
@@ -66,7 +66,7 @@ def directory() -> Path:
 
 def key(request: Request) -> dict[str, Any]:
     """Everything that a plan depends on, as JSON has it."""
-    known = {"format": FORMAT, "target": TARGET, "sources": _sources(), "operation": operation_for(request).name}
+    known = {"format": FORMAT, "target": CONSTANTS.key, "sources": _sources(), "operation": operation_for(request).name}
     return json.loads(json.dumps({**dataclasses.asdict(request), **known}))  # type: ignore[no-any-return]
 
 

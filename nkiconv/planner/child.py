@@ -20,6 +20,8 @@ from typing import Any
 
 from .. import errors
 from ..errors import NkiconvError, PlanningError
+from ..simulator.constants import VARIABLE
+from ..simulator.hardware import CONSTANTS
 from .plan import Estimate, Plan
 from .request import Request
 from .timekeeper import Advance
@@ -50,7 +52,8 @@ def _answer(request: Request, advance: Advance, **how: bool) -> dict[str, Any]:
     with _lock:
         process = _running()
         try:
-            reply = process.ask({"request": dataclasses.asdict(request), **how}, advance)
+            asked = {"request": dataclasses.asdict(request), "target": CONSTANTS.key, **how}
+            reply = process.ask(asked, advance)
         except BaseException:  # in the middle of an answer: nothing more can be asked
             stop()
             raise
@@ -153,9 +156,11 @@ class _Process:
 
 
 def _environment() -> dict[str, str]:
-    """That of this process, so that the same nkiconv is found, with the simulator as NKI; cores are as requests say."""
+    """That of this process, so that the same nkiconv and constants are found, with the simulator as NKI; cores are as
+    requests say."""
     path = os.pathsep.join(one or os.getcwd() for one in sys.path)
     kept = {name: value for name, value in os.environ.items() if name != "NEURON_LOGICAL_NC_CONFIG"}
+    kept[VARIABLE] = str(CONSTANTS.path or "")
     return {**kept, "PYTHONPATH": path, "PYTHONSAFEPATH": "1", "NKICONV_NKI": "simulator"}
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from ..errors import FileFormatError, UnsupportedError, refuse
 from ..problem import ConvProblem
 from ..schedules.settings import form_unsupported
+from ..simulator.constants import DEFAULT, modelled
 from .explain import (
     SCREEN,
     WIDTH,
@@ -112,6 +113,7 @@ class Plan:
     #: as in `Estimate`: the settings, and the algorithm where none was faster
     by_rule: bool = False
     effort: str = TIMED
+    target: str = DEFAULT  # whose constants these are: trn2, or the file that NKICONV_TARGET named
     seconds: float = field(default=0.0, compare=False)  # the search took
     cached: bool = field(default=False, compare=False)  # whether this came from memory or disk
 
@@ -206,7 +208,14 @@ class Plan:
             self.bound_by,
             f"{self.instructions:,}",
         )
-        headings = "algorithm", "modelled us", "of the limit", "x copy floor", "bound by", "instructions"
+        headings = (
+            "algorithm",
+            f"{modelled(self.target)} us",
+            "of the limit",
+            "x copy floor",
+            "bound by",
+            "instructions",
+        )
         notes = [f"settings: {self.settings}", runner_up_text(self.alternatives)]
         notes += [] if self.whole else [f"~ extrapolated from {self.part}"]
         notes += [BY_RULE] if self.by_rule else []
@@ -228,8 +237,8 @@ class Plan:
         lines = [
             f"{self.algorithm}, {self.settings}",
             f"this plan: {ORIGINS[self.effort]}{', kept in the cache' * self.cached}",
-            f"on {cores}: modelled {self.modelled_us:,.2f} us ({phases}; phase 0 {self.phase0_us:,.2f}, worst "
-            f"{self.worst_us:,.2f})",
+            f"on {cores}: {modelled(self.target)} {self.modelled_us:,.2f} us ({phases}; phase 0 "
+            f"{self.phase0_us:,.2f}, worst {self.worst_us:,.2f})",
             f"copy floor {self.copy_floor_us:,.2f} us ({self.x_copy_floor:.2f} x); roofline {self.roofline_us:,.2f} us "
             f"({self.roofline_fraction:.1%}); bound by {self.bound_by}",
             f"{self.instructions:,} instructions; at most {self.sbuf_bytes:,} B of SBUF per partition and "

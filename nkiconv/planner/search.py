@@ -27,6 +27,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from ..errors import UnsupportedError
 from ..simulator.collector import without_collector
 from ..simulator.dtypes import canonical
+from ..simulator.hardware import CONSTANTS
 from ..simulator.profiling import Phases, in_time
 from ..simulator.profiling.roofline import roofline
 from ..simulator.timing import Rates
@@ -293,6 +294,7 @@ class _Search:
             part=best.part,
             by_rule=self.field.shape.by_rule and best.candidate.config is None,
             effort=effort,
+            target=CONSTANTS.target,
             seconds=clock.perf_counter() - self.began,
         )
 

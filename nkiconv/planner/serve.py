@@ -10,7 +10,9 @@ import os
 import sys
 from typing import Any, TextIO
 
-from ..errors import NkiconvError
+from ..errors import NkiconvError, PlanningError
+from ..simulator.constants import VARIABLE
+from ..simulator.hardware import CONSTANTS
 from .entry import answer
 from .estimate import chosen
 from .plan import Estimate, Plan
@@ -31,6 +33,9 @@ def serve(asked: TextIO, told: TextIO) -> None:
         question = json.loads(line)
         request = Request.from_dict(question["request"])
         try:
+            if question["target"] != CONSTANTS.key:
+                rule = "the file was changed after the process that asks has read it"
+                raise PlanningError(f"{VARIABLE}={CONSTANTS.target}: {rule}; start that process again")
             if "estimate" in question:
                 found: Estimate | Plan = chosen(request)
             else:

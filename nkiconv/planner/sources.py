@@ -8,11 +8,17 @@ from pathlib import Path
 from types import ModuleType
 
 from .. import kernels, schedules, simulator
+from ..simulator.constants import DEFAULT
+from ..simulator.hardware import CONSTANTS
 
 
 def sources_hash() -> str:
-    """Twelve hex digits of everything that a modelled time depends on: kernels, schedules, simulator and constants."""
-    return hash_of(kernels, schedules, simulator)
+    """Twelve hex digits of everything that a modelled time depends on: kernels, schedules, simulator and constants in
+    use."""
+    found = hash_of(kernels, schedules, simulator)
+    if CONSTANTS.key == DEFAULT:
+        return found
+    return hashlib.sha256(f"{found} {CONSTANTS.key}".encode()).hexdigest()[:12]
 
 
 @functools.cache

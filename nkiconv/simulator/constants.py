@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import hashlib
 import json
 import math
 import os
@@ -195,6 +196,11 @@ def write_target(constants: Mapping[str, Constant], path: Path | str) -> None:
         part.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
+def modelled(target: str) -> str:
+    """What a time is called that rests on a target's constants."""
+    return "modelled" if target == DEFAULT else f"modelled ({target})"
+
+
 class InUse(Mapping[str, Constant]):
     """The constants of this process: trn2.toml's, or the target's that NKICONV_TARGET names.
 
@@ -221,10 +227,18 @@ class InUse(Mapping[str, Constant]):
         """What tables call these constants: "trn2", or the target's file."""
         return DEFAULT if self.path is None else self.path.name
 
+    @property
+    def modelled(self) -> str:
+        """What a time is called that rests on these constants."""
+        return modelled(self.target)
+
     @functools.cached_property
-    def replaced(self) -> Mapping[str, Constant]:
-        """Those that are not trn2.toml's."""
-        return {name: one for name, one in self.items() if one != SHIPPED[name]}
+    def key(self) -> str:
+        """ "trn2", and a hash of the values, ranges and standings that are not trn2.toml's."""
+        known = {name: (one.value, one.low, one.high, one.standing) for name, one in SHIPPED.items()}
+        own = {name: (one.value, one.low, one.high, one.standing) for name, one in self.items()}
+        changed = sorted((name, row) for name, row in own.items() if row != known[name])
+        return f"{DEFAULT} {hashlib.sha256(json.dumps(changed).encode()).hexdigest()[:12]}" if changed else DEFAULT
 
     def __getitem__(self, name: str) -> Constant:
         return self._constants[name]

@@ -18,6 +18,8 @@ from typing import Any
 
 from ..errors import UnsupportedError
 from ..providers import OLDEST_NKI, PLACEHOLDER, PLACEHOLDER_MARK, too_old
+from ..simulator.constants import VARIABLE, TargetFileError
+from ..simulator.hardware import CONSTANTS
 
 #: What the driver makes on a machine with a Neuron device.
 DEVICE = Path("/dev/neuron0")
@@ -40,7 +42,7 @@ _AWS_PACKAGES = (
     ("neuronx-cc", "neuronxcc", "trn2: the compiler"),
     ("torch-neuronx", "torch_neuronx", "trn2: running kernels on the device"),
 )
-_VARIABLES = ("NKICONV_NKI", "NEURON_PLATFORM_TARGET_OVERRIDE", "NEURON_LOGICAL_NC_CONFIG")
+_VARIABLES = ("NKICONV_NKI", VARIABLE, "NEURON_PLATFORM_TARGET_OVERRIDE", "NEURON_LOGICAL_NC_CONFIG")
 #: Accepted values of the target platform variables; unset is accepted too.
 _ACCEPTED = {"NEURON_PLATFORM_TARGET_OVERRIDE": ("trn2", "gen3"), "NEURON_LOGICAL_NC_CONFIG": ("1", "2")}
 
@@ -64,6 +66,7 @@ class Diagnosis:
     packages: tuple[Package, ...]
     provider: str | None  # "aws" or "simulator"; None if the choice is impossible
     reason: str  # why that provider, or why none
+    target: str  # what modelled times, and so plans, rest on: trn2, or the file that NKICONV_TARGET names
     variables: dict[str, str | None]
     device: bool
     advice: tuple[str, ...]  # what keeps this machine from trn2 or from the simulator, and the remedy
@@ -95,6 +98,7 @@ def diagnose() -> Diagnosis:
         packages=packages,
         provider=provider,
         reason=reason,
+        target=CONSTANTS.target,
         variables=variables,
         device=DEVICE.exists(),
         advice=(*_variable_advice(variables), *_trn2_advice(packages)),
@@ -105,7 +109,8 @@ def _choice() -> tuple[str | None, str]:
     """Which NKI nkiconv uses, and why; or None and the refusal."""
     try:
         choice = importlib.import_module("nkiconv._nki").CHOICE
-    except UnsupportedError as error:
+        len(CONSTANTS)  # reads the target
+    except (UnsupportedError, TargetFileError) as error:
         return None, str(error)
     return choice.provider, choice.reason
 

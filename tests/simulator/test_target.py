@@ -96,5 +96,18 @@ def test_a_process_reads_its_target_once(tmp_path, monkeypatch):
     found = InUse()
     assert (found["dma.hwdge_issue_ns"].value, len(found), set(found)) == (600, len(SHIPPED), set(SHIPPED))
     monkeypatch.delenv(VARIABLE)
-    assert (found.target, list(found.replaced)) == ("trn2_measured.toml", ["dma.hwdge_issue_ns"])
+    assert (found.target, found.modelled) == ("trn2_measured.toml", "modelled (trn2_measured.toml)")
     assert (InUse().target, InUse().path, dict(InUse())) == ("trn2", None, dict(SHIPPED))
+
+
+def test_a_key_tells_constants_apart_and_not_files(tmp_path, monkeypatch):
+    """Neither where constants come from nor what is said of them changes a plan."""
+    keys = {}
+    for name, row in {"a": {}, "b": {"source": '"x"'}, "c": {"value": "601"}, "d": {"high": "650"}}.items():
+        monkeypatch.setenv(VARIABLE, str(file_of(tmp_path / f"{name}.toml", row)))
+        keys[name] = InUse().key
+    write_target({ISSUE.name: ISSUE}, tmp_path / "same.toml")
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "same.toml"))
+    assert InUse().key == "trn2"
+    assert keys["a"] == keys["b"]
+    assert len({keys["a"], keys["c"], keys["d"], "trn2"}) == 4

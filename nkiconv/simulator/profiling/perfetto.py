@@ -29,7 +29,7 @@ _THROTTLE_TRACK = 90
 def trace(timed: Timed, title: str = "") -> dict[str, Any]:
     """Chrome-trace JSON of a timed kernel; title: what it ran, as in a case and its shape."""
     options = timed.line.options
-    about = {"kernel": timed.kernel, "title": title or timed.kernel, "time": "modelled, not measured"}
+    about = {"kernel": timed.kernel, "title": title or timed.kernel, "time": f"{hw.CONSTANTS.modelled}, not measured"}
     return {
         "displayTimeUnit": "ns",
         "otherData": {**about, "order": options.order, "phase": options.phase},

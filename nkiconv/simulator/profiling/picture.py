@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..hardware import CONSTANTS
 from ..timeline import ENGINES
 from ..timing import DmaPrice
 from .report import Profile
@@ -88,7 +89,7 @@ def _timeline(axes: Axes, found: Profile, timed: Timed) -> None:
     changes = [(time - timed.line.begin_ns) / 1e3 for time, fast in timed.line.throttle_changes[0] if fast]
     shown = [at for at in changes if 0 <= at <= span_us]
     phases = found.phases
-    title = f"phase 0: {phases.phase0_us:,.1f} us modelled, bound by {found.bound_by}; mean of phases "
+    title = f"phase 0: {phases.phase0_us:,.1f} us {CONSTANTS.modelled}, bound by {found.bound_by}; mean of phases "
     title += f"{phases.mean_us:,.1f} us, {found.roofline_fraction:.0%} of roofline"
     if found.full_rate_share is not None:
         title += f"; Tensor Engine at full rate {found.full_rate_share:.0%} of the time"

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..hardware import PSUM_BANKS, SBUF_USABLE_BYTES_PER_PARTITION
+from ..hardware import CONSTANTS, PSUM_BANKS, SBUF_USABLE_BYTES_PER_PARTITION
 
 if TYPE_CHECKING:
     from .report import Profile, Share
@@ -63,8 +63,9 @@ def totals(found: Profile) -> Iterator[str]:
     """Times, modelled, and what bounds them."""
     phases = found.phases
     yield (
-        f"modelled {found.modelled_us:,.2f} us (trn2; first DMA issue to last DMA done), mean of the throttle's "
-        f"phases: phase 0 {phases.phase0_us:,.2f}, worst {phases.worst_us:,.2f}, look-ahead {found.lookahead_us:,.2f}"
+        f"modelled {found.modelled_us:,.2f} us ({CONSTANTS.target}; first DMA issue to last DMA done), mean of the "
+        f"throttle's phases: phase 0 {phases.phase0_us:,.2f}, worst {phases.worst_us:,.2f}, look-ahead "
+        f"{found.lookahead_us:,.2f}"
     )
     yield (
         f"bound by {found.bound_by}; roofline {found.roofline_us:,.2f} us ({found.roofline_limit}), "

@@ -37,6 +37,7 @@ def _show(found: Diagnosis) -> None:
     if found.ok:
         used = "AWS's nki" if found.provider == "aws" else "nkiconv's simulator"
         out.print(Text.assemble("kernels run on ", (used, "bold"), f", because {found.reason}"))
+        out.print(Text(f"times and plans are modelled with the constants of {found.target}"))
     if found.provider == "aws":
         out.print(Text("plans are searched for in nkiconv's simulator, by a process of its own"))
     out.print(Text(f"environment: {settings}"))

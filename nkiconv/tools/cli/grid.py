@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ...simulator.hardware import CONSTANTS
 from .shell import FORMATS, asked, notes, write_out
 
 #: Columns that a cell of text may be folded to before a row becomes a paragraph.
@@ -58,7 +59,7 @@ class Grid:
             write_out(self.markdown() if asked().format == "markdown" else self.csv())
             return
         shown = self if asked().wide or not self.main else self._narrowed(screen.width)
-        screen.print(Text(self.title, style="italic"))
+        screen.print(Text(self._caption(), style="italic"))
         widths = shown._fitted(screen.width)
         if widths:
             screen.print(shown._table(widths))
@@ -71,6 +72,11 @@ class Grid:
         hidden = [one for one in self.headings if one not in shown.headings]
         if hidden:
             notes(screen, f"--wide also shows: {', '.join(hidden)}")
+
+    def _caption(self) -> str:
+        """The title, of times that are modelled under a target with that target's name."""
+        modelled = any("modelled" in one for one in (self.title, *self.headings))
+        return f"{self.title}; {CONSTANTS.modelled}" if modelled and CONSTANTS.path else self.title
 
     def _narrowed(self, width: int) -> Grid:
         """The main columns that a screen has room for, at least two, in their usual order."""

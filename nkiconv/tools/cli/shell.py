@@ -24,6 +24,8 @@ from rich.text import Text
 
 from ...errors import NkiconvError, UnsupportedError
 from ...simulator import NkiError, NkiValidationError
+from ...simulator.constants import TargetFileError
+from ...simulator.hardware import CONSTANTS
 
 #: Exit statuses.
 OK, CHECK_FAILED, BAD_INPUT = 0, 1, 2
@@ -117,7 +119,7 @@ def reports_errors(command: Callable[..., None], *, tables: bool = False) -> Cal
             command(*args, **kwargs)
         except BrokenPipeError:  # the reader of a pipe has closed it, which typer knows how to end
             raise
-        except (NkiconvError, NkiValidationError, NotImplementedError, OSError, MemoryError) as error:
+        except (NkiconvError, NkiValidationError, TargetFileError, NotImplementedError, OSError, MemoryError) as error:
             try:
                 _report(error, as_json=as_json)
             except UnsupportedError as unwritten:
@@ -178,10 +180,11 @@ def _is_broken_rule(error: BaseException) -> bool:
 
 
 def print_json(document: Mapping[str, Any] | Sequence[Any]) -> None:
-    """One JSON object on stdout: `schema`, the version of its shape, and the document; a list is its `rows`. Numbers
-    that JSON cannot write become "inf", "-inf", "nan"."""
+    """One JSON object on stdout: `schema`, the version of its shape, and the document; a list is its `rows`; under a
+    target, `target_file`. Numbers that JSON cannot write become "inf", "-inf", "nan"."""
     named = document if isinstance(document, Mapping) else {"rows": document}
-    write_out(json.dumps(_plain({"schema": SCHEMA, **named}), indent=2, allow_nan=False) + "\n")
+    of = {"target_file": str(CONSTANTS.path)} if CONSTANTS.path else {}
+    write_out(json.dumps(_plain({"schema": SCHEMA, **of, **named}), indent=2, allow_nan=False) + "\n")
 
 
 def write_out(text: str) -> None:

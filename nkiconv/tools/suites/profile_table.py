@@ -14,6 +14,7 @@ from ... import __version__, cases
 from ...cases import Case
 from ...errors import FileFormatError
 from ...planner.sources import sources_hash as sources_hash
+from ...simulator.hardware import CONSTANTS
 from ...simulator.profiling import Advance, ignore
 from ...whole_file import whole_file
 from .profiles import CaseProfile, profile_case, refusals
@@ -69,7 +70,7 @@ def row(one: CaseProfile) -> dict[str, str]:
         "algorithm": one.algorithm,
         "tiles": " ".join(f"{name}={size}" for name, size in one.tiles.items()),
         "lnc": one.lnc,
-        "target": "trn2",
+        "target": CONSTANTS.target,
         "kind": "modelled",
         "modelled_us": found.modelled_us,
         "modelled_phase0_us": found.phases.phase0_us,

@@ -16,6 +16,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from ...simulator.constants import VARIABLE
+from ...simulator.hardware import CONSTANTS
 from ...whole_file import write_page
 
 #: A fence of commands, the mark, the fence that is written.
@@ -52,7 +54,7 @@ def _run(line: str, root: Path) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "nkiconv", *arguments],
         cwd=root,
-        env={**kept, "COLUMNS": "80", "PYTHONPATH": paths},
+        env={**kept, VARIABLE: str(CONSTANTS.path or ""), "COLUMNS": "80", "PYTHONPATH": paths},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
