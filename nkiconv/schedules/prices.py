@@ -1,10 +1,11 @@
-"""What bounds of several algorithms ask: planes that are seen, ns of matmuls and of a prologue."""
+"""What bounds of several algorithms ask: planes seen, ns of matmuls, of both ends of a kernel, of a prologue."""
 
 from __future__ import annotations
 
 from ..simulator.timing.target import Target
 from .geometry import Axis, Geometry, valid_range
 from .options import Prologue
+from .tiles import P_MAX
 
 
 def planes_seen(geometry: Geometry, count: float = 1.0) -> float:
@@ -25,6 +26,37 @@ def matmul_ns(target: Target, geometry: Geometry, columns: float) -> float:
     """The array at its full rate for a matmul of so many columns."""
     column_ns, fixed_ns = matmul_rates(target, geometry)
     return max(columns, target.matmul_columns_min) * column_ns + fixed_ns
+
+
+def transpose_ns(target: Target, geometry: Geometry, columns: float = P_MAX) -> float:
+    """The same for a transpose of so many partitions."""
+    passes = target.transpose_passes_fp32 if geometry.itemsize == 4 else 1.0
+    return max(columns, target.matmul_columns_min) * passes * target.tensor_column_ns + target.matmul_ns
+
+
+def array_end_ns(target: Target, start_ns: float, work_ns: float, share: float = 1.0) -> float:
+    """When work of the Tensor Engine ends that starts at a time: at half rate until a window of its throttle has ended,
+    and from the second on where columns are too small a share of it."""
+    slow_ns = min(work_ns, max(0.0, target.window_ns - start_ns) * target.half_rate)
+    if share < target.window_work:
+        slow_ns = max(slow_ns, work_ns - target.window_ns)
+    return start_ns + slow_ns / target.half_rate + work_ns - slow_ns
+
+
+def first_load_ns(target: Target) -> float:
+    """From a core's start until an engine may read what a first load brings, without its bytes."""
+    return target.first_packet_ns + target.load_skew_ns + target.dma_end_ns + target.dma_done_ns
+
+
+def last_store_ns(target: Target) -> float:
+    """From the end of the last sums to that of their store, without their elements: evacuation, DMA."""
+    evacuation_ns = target.matmul_done_ns + target.scalar_done_ns + 2 * target.hop_ns
+    return evacuation_ns + target.first_packet_ns + target.store_skew_ns + target.dma_end_ns
+
+
+def least_ns(target: Target, array_ns: float, moved_ns: float = 0.0) -> float:
+    """What no kernel with so much work of the Tensor Engine after so much of DMA is below."""
+    return array_end_ns(target, first_load_ns(target) + moved_ns, array_ns) + last_store_ns(target)
 
 
 def prologue_ns(target: Target, prologue: Prologue, elements: float, loads: float, images: float = 1.0) -> float:

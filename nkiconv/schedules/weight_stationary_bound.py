@@ -13,7 +13,7 @@ from .block_schedule import Lanes, RowTile, Schedule, Shift, Turn, banks_of, blo
 from .geometry import Geometry, num_taps
 from .options import Options, adds_bias_alone, either_reads
 from .planes import with_windows
-from .prices import dma_ns, matmul_rates, prologue_ns
+from .prices import array_end_ns, dma_ns, first_load_ns, last_store_ns, matmul_rates, prologue_ns, transpose_ns
 from .settings import WARM_UP_MAX
 from .stacked_schedule import FILTER_PARTS, Stack, tile_bytes
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, div_ceil, transposes_of_bank
@@ -81,25 +81,20 @@ class Bound:
         self.geometry = geometry if self.shift is None else with_windows(geometry, self.shift.V)
         self.column_ns, self.matmul_ns = matmul_rates(target, geometry)
         self.copy_ns = target.vector_4x_ns if geometry.itemsize == 2 else target.vector_16bit_ns
-        self.there_ns = target.first_packet_ns + target.load_skew_ns + target.dma_end_ns + target.dma_done_ns
+        self.there_ns = first_load_ns(target)
         self.kinds: dict[Any, Work] = {}
         self.seen: dict[Any, Work] = {}
-        self.cores = [self.core_of(steps) for core in range(PARTS) if (steps := schedule.steps(core, PARTS))]
-
-    def ns(self) -> float:
-        """From the first DMA to the last."""
-        return max(map(self.core_ns, self.cores))
+        self.core = self.core_of(schedule.steps(PARTS - 1, PARTS))  # which has no less than the other
 
     @property
     def array_ns(self) -> float:
         """The Tensor Engine at its full rate."""
-        return max(core.array for core in self.cores)
+        return self.core.array
 
     @property
     def adds_most(self) -> bool:
         """Whether additions of shifted sums take longer than the Tensor Engine."""
-        core = max(self.cores, key=lambda one: one.array)
-        return self.shift is not None and self.shift.T > 1 and core.read > core.array
+        return self.shift is not None and self.shift.T > 1 and self.core.read > self.core.array
 
     def core_of(self, steps: Sequence[tuple[int, int]]) -> Core:
         """The work of a core's steps."""
@@ -120,17 +115,18 @@ class Bound:
         assert found is not None
         return found
 
-    def core_ns(self, core: Core) -> float:
-        """From a core's first DMA to its last."""
-        filters, begin = core.filters, self.begin_ns(core.first, core.filters)
+    def ns(self) -> float:
+        """From the first DMA to the last."""
+        core, filters, target = self.core, self.core.filters, self.target
+        begin = self.begin_ns(core.first, filters)
         array = core.array - filters.first * filters.transposed
         # row tiles work in parallel: one of them has few of the columns
         streamed = core.streamed - filters.first * filters.transposed
         share = 1.0 if self.schedule.gathers or array <= 0.0 else streamed / array
         read = max(core.counted, core.read + core.counted / 2)
-        moved = self.target.first_packet_ns + core.moved - self.stored_ns(core.last)
+        moved = target.first_packet_ns + core.moved - self.stored_ns(core.last)
         busy = (
-            self.array_end(begin, array, share) - begin,
+            array_end_ns(target, begin, array, share) - begin,
             max(read, core.prologue, (read + core.prologue) / 2),
             max(0.0, moved - begin),
             max(0.0, core.issued - filters.triggers),
@@ -140,7 +136,7 @@ class Bound:
 
     def warm_ups(self) -> tuple[int, int]:
         """Matmuls on zeros until the first filters are there, and from their transposes to the first sums."""
-        core, target = max(self.cores, key=lambda one: one.array), self.target
+        core, target = self.core, self.target
         if core.array < WARMED * target.window_ns:
             return 0, 0
         there_ns, made_ns = self.made_ns(core.filters)
@@ -153,22 +149,14 @@ class Bound:
         early = zeros(target.static_issue_ns, there_ns)
         return early, min(WARM_UP_MAX - early, zeros(made_ns, self.begin_ns(core.first, core.filters)))
 
-    def array_end(self, start: float, work: float, share: float = 1.0) -> float:
-        """When work of the Tensor Engine ends that starts at a time: at half rate until a window of its throttle has
-        ended, and from the second on where columns are too small a share of it."""
-        target = self.target
-        slow = min(work, max(0.0, target.window_ns - start) * target.half_rate)
-        if share < target.window_work:
-            slow = max(slow, work - target.window_ns)
-        return start + slow / target.half_rate + work - slow
-
     def made_ns(self, filters: Filters) -> tuple[float, float]:
         """(until the first filters are there, until they are transposed)."""
         begin_ns = self.there_ns + filters.waits + filters.triggers
         there_ns = begin_ns + filters.moved / filters.pieces
         if not filters.transposed:
             return there_ns, there_ns
-        return there_ns, max(self.array_end(there_ns, filters.first * filters.transposed), begin_ns + filters.moved)
+        made_ns = array_end_ns(self.target, there_ns, filters.first * filters.transposed)
+        return there_ns, max(made_ns, begin_ns + filters.moved)
 
     def begin_ns(self, work: Work, filters: Filters) -> float:
         """Until the first sums: filters are there, transposed and in place, and so is x of a bank and K tile."""
@@ -184,11 +172,8 @@ class Bound:
 
     def last_ns(self, work: Work) -> float:
         """From the last sums to the end of the last store."""
-        target = self.target
-        found = target.matmul_done_ns + target.scalar_done_ns + 2 * target.hop_ns + work.read / work.banks
-        if self.shift is not None:
-            found += (self.shift.T - 1) * target.vector_done_ns
-        return found + target.first_packet_ns + target.store_skew_ns + target.dma_end_ns + self.stored_ns(work)
+        added_ns = 0.0 if self.shift is None else (self.shift.T - 1) * self.target.vector_done_ns
+        return last_store_ns(self.target) + work.read / work.banks + added_ns + self.stored_ns(work)
 
     def stored_ns(self, work: Work) -> float:
         """DMA for the results that leave last: what all turns of some blocks make."""
@@ -323,29 +308,19 @@ class Bound:
             return self.packed(self.shift)
         return self.of_groups(tile) if self.schedule.gathers else self.phases(tile)
 
-    def transposes_ns(self, count: int, columns: int) -> float:
-        """The Tensor Engine for so many transposes of filters on so many partitions."""
-        target = self.target
-        passes = target.transpose_passes_fp32 if self.geometry.itemsize == 4 else 1
-        return count * passes * (max(columns, target.matmul_columns_min) * target.tensor_column_ns + target.matmul_ns)
-
     def stacked(self, stack: Stack) -> Filters:
         """Of K packing: zero-padded, then transposed."""
         target, geometry = self.target, self.geometry
         size, straight = geometry.C * num_taps(geometry), stack.filters == "straight"
         loads = stack.U * (geometry.rows.taps if geometry.rows.dilation > 1 else 1) if straight else 1
-        runs = geometry.C if geometry.flipped else 1
-        if straight and not stack.fits_window:
-            runs = geometry.C * geometry.planes.taps * (1 if geometry.rows.dilation == 1 else geometry.rows.taps)
-        parts, width = stack.kn * (stack.U if straight else 1), stack.U * stack.kn // stack.filter_slots
-        run = 1 if geometry.w_strides[3] > 1 and geometry.columns.taps > 1 else size / runs
-        moved = dma_ns(target, parts, parts, size, run, geometry.hbm_itemsize)
+        moved = filters_moved_ns(target, geometry, stack.kn, stack.U, straight, stack.fits_window)
+        width = stack.U * stack.kn // stack.filter_slots
         most = transposes_of_bank(stack.U * stack.kn, geometry.itemsize)
         first = min(div_ceil(stack.num_filters, FILTER_PARTS), most)
         placed = first * stack.U * stack.kn * target.vector_16bit_ns
         if not straight:
             placed += target.vector_done_ns + size * (stack.U // stack.filter_slots) * target.vector_4x_ns
-        transposed = self.transposes_ns(stack.num_filters * stack.filter_slots, width)
+        transposed = stack.num_filters * stack.filter_slots * transpose_ns(target, geometry, width)
         triggers = (loads - 1) * target.static_issue_ns
         return Filters(moved, triggers, transposed, placed, first=first / stack.num_filters)
 
@@ -372,7 +347,7 @@ class Bound:
             elements = channels // geometry.depth_axis.taps * run
         moved = times * dma_ns(target, parts, parts, elements, run, geometry.hbm_itemsize)
         loads = k_tiles * max(shift.lanes, shift.V)
-        transposed = 0.0 if as_stored else self.transposes_ns(times * taps, together * K)
+        transposed = 0.0 if as_stored else times * taps * transpose_ns(target, geometry, together * K)
         copies = shift.U * shift.groups * geometry.planes.taps
         vector = copies * target.vector_fixed_ns + shift.U * taps * K * target.vector_16bit_ns
         scalar = copies * target.scalar_fixed_ns + shift.U * taps * K * target.scalar_ns
@@ -407,3 +382,13 @@ class Bound:
         later = pages * len(schedule.turns[0].outputs) * (target.vector_fixed_ns + taps * Kt * self.copy_ns)
         transposed = 0.0 if by_input else pages * taps * (target.matmul_columns_min * self.column_ns + self.matmul_ns)
         return Filters(moved, 0.0, transposed, spread, later)
+
+
+def filters_moved_ns(target: Target, geometry: Geometry, kn: int, U: int, straight: bool, fits_window: bool) -> float:
+    """DMA for the filters of an M tile of K packing; straight: to the places of each of U rows of y."""
+    size, runs = geometry.C * num_taps(geometry), geometry.C if geometry.flipped else 1
+    if straight and not fits_window:
+        runs = geometry.C * geometry.planes.taps * (1 if geometry.rows.dilation == 1 else geometry.rows.taps)
+    parts = kn * (U if straight else 1)
+    run = 1 if geometry.w_strides[3] > 1 and geometry.columns.taps > 1 else size / runs
+    return dma_ns(target, parts, parts, size, run, geometry.hbm_itemsize)

@@ -19,7 +19,7 @@ from .cuts import window_of
 from .geometry import Geometry
 from .m_packing import NAMES, PackedSettings, packed_reason, packed_sizes
 from .options import Options
-from .prices import matmul_rates, planes_met
+from .prices import least_ns, matmul_ns, planes_met, transpose_ns
 from .settings import Config, Settings, declarations, once_a_config
 from .stacked_schedule import phases_of, taps_of_window
 from .tiles import P_MAX, PARTS, QUADRANT, div_ceil
@@ -34,7 +34,7 @@ from .weight_stationary import (
     PhasesSettings,
     unsupported_phases,
 )
-from .weight_stationary_bound import Bound
+from .weight_stationary_bound import Bound, filters_moved_ns
 
 #: Settings that say how large an output tile is: those that differ in it alone have the same sums.
 TILE_BYTES = ("x_bytes", "y_bytes")
@@ -42,13 +42,15 @@ TILE_BYTES = ("x_bytes", "y_bytes")
 NEAR = 1.15
 #: Rows of y on a partition that are tried; sizes of K packing that are bounded, those of least work of the Tensor
 #: Engine, and of M packing, with so many bytes of x.
-V_TRIED, BUILT, SIZES, X_SIZES = (1, 2, 4), 100, 8, (4096, 16_384, 32_768)
+V_TRIED, BUILT, SIZES, X_SIZES = (1, 2, 4), 24, 8, (4096, 16_384, 32_768)
 #: Bytes a partition of results of an output tile that are tried.
 Y_SIZES = (Y_BYTES, Y_BYTES // 2, Y_BYTES // 4)
 #: Phases of a Schedule above which one is made, of 3 to 12.
 MANY_PHASES = 300
 
-#: (ns of the Tensor Engine, at least, settings)
+#: Rows, shifts, outputs, rows of y on a partition, rows from block to block.
+Sizes = tuple[int, int, int, int, int]
+#: (ns, at least, settings)
 Tried = Iterator[tuple[float, Any]]
 
 
@@ -94,9 +96,9 @@ def candidates(
         return []
     found: list[tuple[float, Any]] = []
     known: dict[Config, list[Schedule]] = {}
-    least_ns, skipped = math.inf, set()
-    for tensor_ns, one in TRIED[algorithm](target, geometry, options, given):
-        if tensor_ns > least_ns:
+    best_ns, skipped = math.inf, set()
+    for bound_ns, one in TRIED[algorithm](target, geometry, options, given):
+        if len(found) >= BUILT or bound_ns > best_ns:
             break
         sums = tuple(pair for pair in one.pairs if pair[0] not in TILE_BYTES)
         if sums in skipped or family.unsupported_reason(geometry, options, one.pairs):
@@ -106,11 +108,11 @@ def candidates(
             continue
         known[sums].append(schedule)
         bound = Bound(target, geometry, options, schedule)
-        if bound.array_ns > NEAR * least_ns:
+        if bound.array_ns > NEAR * best_ns:
             skipped.add(sums)
             continue
         found.append((bound.ns(), completed(bound, one, given)))
-        least_ns = min(least_ns, found[-1][0])
+        best_ns = min(best_ns, found[-1][0])
     return sorted(found, key=lambda each: each[0])
 
 
@@ -134,28 +136,34 @@ def stacked_tried(target: Target, geometry: Geometry, options: Options, given: d
     if geometry.groups > 1:
         yield 0.0, stacked.depthwise_settings(geometry, config)
         return
-    B = given.get("rows", 0)
-    sizes = [(0.0, 0, (B, 1, 1, 1, B))] if B else sorted(tensor_ns(target, geometry))[:BUILT]
-    for ns, _, one in sizes:
-        made = stacked.sized(geometry, config, *one)
-        yield ns, made
-        if made.filters == "apart" and "filters" not in given and not geometry.flipped:
-            yield ns, replace(made, filters="straight")
+    B, given_filters, planes = given.get("rows", 0), given.get("filters"), planes_met(geometry)
+    bounds: list[tuple[float, int, Sizes, str]] = []
+    for one in [(B, 1, 1, 1, B)] if B else sizes_tried(geometry):
+        filters = given_filters or stacked.default_filters(
+            geometry, given.get("rows", one[0]), given.get("outputs", one[2])
+        )
+        ways = (filters, "straight") if filters == "apart" and not (given_filters or geometry.flipped) else (filters,)
+        bounds += [(least_stacked_ns(target, geometry, one, way, planes), len(bounds), one, way) for way in ways]
+    for ns, _, one, way in sorted(bounds):
+        yield ns, replace(stacked.sized(geometry, config, *one), filters=way)
 
 
-def tensor_ns(target: Target, geometry: Geometry) -> Iterator[tuple[float, int, tuple[int, int, int, int, int]]]:
-    """(ns of the Tensor Engine, place, sizes) of all sizes that are tried."""
-    rows, columns = geometry.rows, geometry.columns
-    planes = planes_met(geometry)
-    for place, (B, D, U, V, G) in enumerate(sizes_tried(geometry)):
-        blocks = div_ceil(geometry.planes.out * div_ceil(rows.out, U * V), PARTS)
-        taps = taps_of_window(rows, B, U, V, max(phases_of(rows.stride, V, G))) * div_ceil(columns.taps, D)
-        count = div_ceil(geometry.K, P_MAX // U) * blocks * V * columns.out * taps * planes
-        yield count * matmul_rates(target, geometry)[0], place, (B, D, U, V, G)
+def least_stacked_ns(target: Target, geometry: Geometry, size: Sizes, filters: str, planes: float) -> float:
+    """What sums and filters of a size take at least; planes: of taps, that an output meets on average."""
+    rows, columns, (B, D, U, V, G) = geometry.rows, geometry.columns, size
+    phases, m_tiles = phases_of(rows.stride, V, G), div_ceil(geometry.K, P_MAX // U)
+    blocks = div_ceil(geometry.planes.out * div_ceil(rows.out, U * V), PARTS)
+    window, slots = taps_of_window(rows, B, U, V, max(phases)), U if filters == "apart" else 1
+    transposed_ns = slots * transpose_ns(target, geometry, U * geometry.K / m_tiles / slots)
+    sums_ns = V * planes * matmul_ns(target, geometry, blocks * columns.out)
+    each_ns = sums_ns + geometry.planes.taps * len(phases) * transposed_ns
+    fits = U == 1 and max(phases) == 0 and window * B == rows.taps
+    moved_ns = filters_moved_ns(target, geometry, geometry.K // m_tiles, U, filters == "straight", fits)
+    return least_ns(target, m_tiles * window * div_ceil(columns.taps, D) * each_ns, moved_ns)
 
 
-def sizes_tried(geometry: Geometry) -> Iterator[tuple[int, int, int, int, int]]:
-    """Rows, shifts, outputs, rows of y on a partition, rows from block to block."""
+def sizes_tried(geometry: Geometry) -> Iterator[Sizes]:
+    """All sizes that fit the partitions."""
     rows, taps, most = geometry.rows, geometry.columns.taps, P_MAX // geometry.C
     # fewer columns of taps a group than needed for as many groups only leave partitions idle
     shifts = [D for D in dict.fromkeys(-(-taps // groups) for groups in range(1, taps + 1)) if D <= most]
