@@ -18,7 +18,11 @@ from .source import FUNCTIONS, Function
 
 _MAKERS = ("nki.isa.register_alloc", "nki.isa.scalar_load")
 _LOOPS = {"nki.language.fori_loop": 2, "nki.language.while_loop": 1}  # the place of the body among the arguments
-_RANGES = ("range", "nki.language.affine_range", "nki.language.sequential_range", "nki.language.static_range")
+#: Iterators that are unrolled, and Python's range from 0.7 on.
+_UNROLLED = ("nki.language.affine_range", "nki.language.sequential_range", "nki.language.static_range")
+_RANGES = ("range", *_UNROLLED)
+#: Of NKI 0.7.
+_SCALARS = ("nki.isa.scalar_load", "nki.isa.scalar_store", "nki.isa.NkiScalar")
 _CONVERSIONS = ("bool", "float", "int")
 
 Names = set[str]
@@ -31,6 +35,10 @@ def check(context: Context) -> Iterator[Problem]:
         if isinstance(node, ast.Call):
             yield from _loop_call(context, node, registers)
             yield from _steered_call(context, node, registers)
+            yield from _scalar_call(context, node)
+        elif isinstance(node, ast.BinOp) and not isinstance(node.op, (ast.Add, ast.Sub, ast.Mult)):
+            if _mentions(node, registers):
+                yield context.problem("NKL311", node, short(node))
         elif isinstance(node, ast.While) and isinstance(node.test, ast.Name) and node.test.id in registers:
             yield context.problem("NKL302", node, node.test.id)
         elif isinstance(node, ast.With) and _is_no_reorder(context, node):
@@ -136,6 +144,19 @@ def _steered_call(context: Context, node: ast.Call, registers: Names) -> Iterato
     name = _full_name(context, node.func)
     if name in (*_RANGES, *_CONVERSIONS) and any(_mentions(value, registers) for value in node.args):
         yield context.problem("NKL303", node, short(node))
+
+
+def _scalar_call(context: Context, node: ast.Call) -> Iterator[Problem]:
+    """Calls of NKI 0.7's scalars, and of iterators that it deprecates."""
+    name = context.external(node.func)
+    if name in _SCALARS:
+        yield context.problem("NKL310", node, name.replace("nki.isa", "nisa"))
+    if name == "nki.isa.scalar_store":
+        value = argument(node, "value", 1)
+        if isinstance(value, ast.Constant):
+            yield context.problem("NKL312", value, short(value))
+    if name in _UNROLLED:
+        yield context.problem("NKL313", node, name.rpartition(".")[2])
 
 
 def _loop_call(context: Context, node: ast.Call, registers: Names) -> Iterator[Problem]:

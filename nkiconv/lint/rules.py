@@ -19,6 +19,7 @@ _TO_03 = "nki/migration/index.rst, 0.2 to 0.3"
 _TO_04 = "nki/migration/index.rst, 0.3 to 0.4"
 _TO_06 = "nki/migration/index.rst, 0.5 to 0.6"
 _TO_07 = "nki/migration/index.rst, 0.6 to 0.7"
+_SCALARS = "nki/deep-dives/nki-scalar.rst"
 #: AWS's front-end up to NKI 0.6, open source up to March 2026: what it does with the code, for want of documents.
 _SIMPLIFY = "leanprover/KLR, KLR/NKI/Simplify.lean"
 _TRACE = "leanprover/KLR, KLR/Trace"
@@ -421,7 +422,7 @@ _ALL = [
     Rule(
         id="NKL308",
         message="`{}` changes what Python holds in a loop on the device, whose body is compiled once",
-        remedy="use nl.static_range, or count in a register or a tensor",
+        remedy="use range, or count in a register or a tensor",
         source="nki/deep-dives/nki-dynamic-loops.rst, Hardware Lowering",
         versions=VERSIONS,
     ),
@@ -431,6 +432,34 @@ _ALL = [
         remedy="compute the bound first, or use nl.while_loop",
         source="nki/deep-dives/nki-dynamic-loops.rst, Hardware Lowering",
         versions=VERSIONS,
+    ),
+    Rule(
+        id="NKL310",
+        message="{}: scalars came with NKI 0.7, whose Python tracing they need",
+        remedy="use nisa.register_alloc, register_load and register_store",
+        source=f"{_SCALARS}, isa scalar_load",
+    ),
+    Rule(
+        id="NKL311",
+        message="`{}`: the device computes + - * of an NkiScalar, and nothing of a register",
+        remedy="compute it on the host, or on a tensor",
+        source=f"{_SCALARS}, isa NkiScalar",
+        versions=("0.7",),
+    ),
+    Rule(
+        id="NKL312",
+        message="scalar_store of {}: it takes an NkiScalar, no Python number",
+        remedy="write a number with nisa.memset",
+        source=f"{_SCALARS}, isa scalar_store",
+        versions=("0.7",),
+    ),
+    Rule(
+        id="NKL313",
+        message="nl.{} is deprecated in NKI 0.7, where it is Python's range",
+        remedy="write range",
+        source="nki/deep-dives/nki-loops.rst, Choosing a Loop",
+        versions=(),
+        strict=("0.7",),
     ),
 ]
 

@@ -6,8 +6,8 @@ records every instruction. It imports nothing else of nkiconv.
 
 from __future__ import annotations
 
+from . import compiler, isa, language
 from . import declarations as typing
-from . import isa, language
 from .arguments import ArraySpec
 from .errors import (
     CapacityWarning,
@@ -39,6 +39,7 @@ __all__ = [
     "OverwriteWarning",
     "RaceWarning",
     "TensorTruthWarning",
+    "compiler",
     "execute",
     "install",
     "isa",

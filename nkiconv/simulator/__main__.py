@@ -1,6 +1,6 @@
 """Runs a script that was written for AWS's package, its kernels in this simulator; torch tensors are taken too.
 
-    python -m nkiconv.simulator [--sentinels] [--races] [--overflow] script.py [arguments of the script]
+    python -m nkiconv.simulator [--sentinels] [--races] [--overflow] [--nki 0.6] script.py [arguments of the script]
 
 It is what `NKI_SIMULATOR=1 python script.py` does where AWS's package is installed: `import nki` gives the simulator,
 and a kernel that is called runs here. The script needs no change.
@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from .allowed import VERSIONS
 from .install import NkiInstalledError, install
 
 
@@ -25,6 +26,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--sentinels", action="store_true", help="kernels may read what nothing wrote: NaN, or 4")
     parser.add_argument("--races", action="store_true", help="two cores that race take turns, with a warning")
     parser.add_argument("--overflow", action="store_true", help="tensors that do not fit in program order: a warning")
+    parser.add_argument("--nki", choices=VERSIONS, default="0.7", help="the version of NKI that the script is for")
     parser.add_argument("script", type=Path, help="a Python file")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its sys.argv[1:]")
     asked = parser.parse_args(given)
@@ -33,7 +35,7 @@ def main(given: Sequence[str] | None = None) -> int:
         print(f"{asked.script}: {kind}; give the path of a Python script", file=sys.stderr)
         return 2
     try:
-        installation = install(sentinels=asked.sentinels, races=asked.races, overflow=asked.overflow)
+        installation = install(sentinels=asked.sentinels, races=asked.races, overflow=asked.overflow, nki=asked.nki)
     except NkiInstalledError as error:
         print(f"{error}; run the script with NKI_SIMULATOR=1 instead, which has AWS's simulate it", file=sys.stderr)
         return 2

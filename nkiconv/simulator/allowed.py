@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+#: Versions of NKI that differ in what kernels may call; 0.6 stands for those that parse kernels.
+VERSIONS = ("0.6", "0.7")
+
 
 @dataclass(frozen=True)
 class Allowed:
@@ -12,6 +15,13 @@ class Allowed:
     sentinels: bool = False
     races: bool = False
     overflow: bool = False
+    #: the version of NKI whose calls it has, one of VERSIONS
+    nki: str = "0.7"
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for another version."""
+        if self.nki not in VERSIONS:
+            raise ValueError(f"nki={self.nki!r}: accepted are {', '.join(VERSIONS)} (0.6 stands for 0.3 to 0.6)")
 
 
 _state = [Allowed()]

@@ -11,8 +11,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import isa, language
-from .documented import ISA_CALLS, ISA_ENUMS, LANGUAGE_CALLS, LANGUAGE_CONSTANTS, LANGUAGE_GRIDS, TENSOR_MEMBERS
+from . import compiler, isa, language
+from .documented import (
+    COMPILER,
+    ISA_CALLS,
+    ISA_ENUMS,
+    ISA_SCALARS,
+    LANGUAGE_CALLS,
+    LANGUAGE_CONSTANTS,
+    LANGUAGE_GRIDS,
+    TENSOR_MEMBERS,
+)
 from .tensor import NkiTensor
 
 
@@ -30,11 +39,15 @@ class Coverage:
 
 
 def coverage() -> tuple[Coverage, ...]:
-    """Coverage of nki.isa, nki.language and NkiTensor; what raises NotSimulatedError counts as missing."""
+    """Coverage of nki.isa, nki.language, NkiTensor and nki.compiler of NKI 0.7.
+
+    What raises NotSimulatedError counts as missing.
+    """
     return (
-        _covered("nki.isa", ISA_CALLS + ISA_ENUMS, vars(isa)),
+        _covered("nki.isa", ISA_CALLS + ISA_SCALARS + ISA_ENUMS, vars(isa)),
         _covered("nki.language", LANGUAGE_CALLS + LANGUAGE_CONSTANTS + LANGUAGE_GRIDS, vars(language)),
         _covered("NkiTensor", TENSOR_MEMBERS, vars(NkiTensor)),
+        _covered("nki.compiler", COMPILER, vars(compiler)),
     )
 
 

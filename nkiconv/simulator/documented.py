@@ -1,7 +1,7 @@
 """Every call that AWS documents in nki.isa and nki.language, and which of them trn2 has.
 
-Names are facts of AWS's API index (NKI 0.6, and grids of 0.7); the coverage table of docs/kernels.md is generated from
-here.
+Names are facts of AWS's API index of NKI 0.6 and of the pages that 0.7 adds (SDK 2.33: release notes, migration guide,
+"NKI Scalar Values", nki.compiler); the coverage table of docs/kernels.md is generated from here.
 """
 
 from __future__ import annotations
@@ -17,6 +17,12 @@ ISA_CALLS = (
     "topk", "get_nc_version", "get_nc_sub_version",
 )  # fmt: skip
 
+#: What NKI 0.7 adds to nki.isa: integers that the device computes.
+ISA_SCALARS = ("NkiScalar", "scalar_load", "scalar_store")
+
+#: nki.compiler of NKI 0.7: what nki.jit takes of a kernel.
+COMPILER = ("CompileConfig", "SpecializationConfig", "AddressRotation")
+
 #: Calls of nki.isa that need NeuronCore-v4 (their documents say so).
 ISA_GEN4 = ("nc_matmul_mx", "activate2", "exponential", "quantize_mx", "rand2")
 
@@ -31,7 +37,7 @@ LANGUAGE_CALLS = (
     "erf_dx", "dropout", "rms_norm", "all", "max", "mean", "min", "prod", "sum", "var", "equal", "not_equal", "less",
     "less_equal", "greater", "greater_equal", "logical_and", "logical_or", "logical_xor", "logical_not", "bitwise_and",
     "bitwise_or", "bitwise_xor", "invert", "left_shift", "right_shift", "broadcast_to", "ds", "expand_dims", "where",
-    "gather_flattened", "affine_range", "dynamic_range", "sequential_range", "static_range", "fori_loop", "while_loop",
+    "gather_flattened", "affine_range", "sequential_range", "static_range", "fori_loop", "while_loop",
     "is_psum", "is_sbuf", "is_hbm", "is_on_chip", "device_print", "no_reorder", "program_id", "num_programs",
     "program_ndim",
 )  # fmt: skip
@@ -50,9 +56,9 @@ LANGUAGE_REFUSED = {
 }
 
 LANGUAGE_CONSTANTS = (
-    "bool_", "int8", "int16", "int32", "uint8", "uint16", "uint32", "float16", "float32", "bfloat16", "tfloat32",
-    "float8_e4m3", "float8_e5m2", "float8_e4m3fn", "float8_e8m0fnu", "sbuf", "psum", "hbm", "private_hbm", "shared_hbm",
-    "tile_size", "average", "NKIObject", "NkiTensor",
+    "bool_", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "float16", "float32", "bfloat16",
+    "tfloat32", "float8_e4m3", "float8_e5m2", "float8_e4m3fn", "float8_e8m0fnu", "sbuf", "psum", "hbm", "private_hbm",
+    "shared_hbm", "tile_size", "average", "NKIObject", "NkiTensor",
 )  # fmt: skip
 
 TENSOR_MEMBERS = (

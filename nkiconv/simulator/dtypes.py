@@ -32,7 +32,8 @@ def _info(name: str, numpy_type: Any, *, is_float: bool, short: str) -> DTypeInf
     return DTypeInfo(name, dtype, dtype.itemsize, is_float, short)
 
 
-#: Every dtype a tensor may have on trn2 (nki-dtype table; float8_e4m3 is the IEEE-like format with infinities).
+#: Every dtype a tensor may have on trn2 (nki-dtype table; float8_e4m3 is the IEEE-like format with infinities). int64,
+#: which `nki.isa.scalar_load` takes besides int32, is moved by DMA, and no engine computes on it (NKI055).
 DTYPES: dict[str, DTypeInfo] = {
     info.name: info
     for info in (
@@ -40,6 +41,7 @@ DTYPES: dict[str, DTypeInfo] = {
         _info("int8", np.int8, is_float=False, short="int8"),
         _info("int16", np.int16, is_float=False, short="int16"),
         _info("int32", np.int32, is_float=False, short="int32"),
+        _info("int64", np.int64, is_float=False, short="int64"),
         _info("uint8", np.uint8, is_float=False, short="uint8"),
         _info("uint16", np.uint16, is_float=False, short="uint16"),
         _info("uint32", np.uint32, is_float=False, short="uint32"),

@@ -11,7 +11,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from .memory import SBUF, Region
-from .objects import DynamicSlice, VirtualRegister, as_int
+from .objects import DeviceInteger, DynamicSlice, as_int
 from .rules import fail
 from .views import dense_strides
 
@@ -26,12 +26,12 @@ _ALL = slice(None)
 class Indirection:
     """How run-time indices move a view.
 
-    index: a tensor in SBUF, or a register. by_rows: one index for each index of dim 0, else one for the view.
+    index: a tensor in SBUF, a register or a scalar. by_rows: one index for each index of dim 0, else one for the view.
     stride: elements of the storage that an index counts. limit: indices 0 .. limit - 1 are inside. reach: all the
     elements that may be touched.
     """
 
-    index: NkiTensor | VirtualRegister
+    index: NkiTensor | DeviceInteger
     by_rows: bool
     stride: int
     limit: int
@@ -39,9 +39,12 @@ class Indirection:
 
 
 def scalar_indirection(tensor: NkiTensor, dim: int, index: Any) -> Indirection:
-    """One index into a dim of a tensor (NKI036, NKI037, NKI038)."""
+    """One index into a dim of a tensor (NKI036, NKI037, NKI038, NKI161)."""
     require_static(tensor, "a second run-time index")
-    if type(index) is not VirtualRegister:
+    if isinstance(index, DeviceInteger):
+        if tensor.on_chip and index.dtype != "int32":
+            fail("NKI161", f"an {index.dtype} index of a tensor in {tensor.buffer.name}", tensor=tensor)
+    else:
         _check_index("index", index, tensor)
         if index.size != 1:
             fail("NKI036", f"the index has shape {list(index.shape)}, expected [1, 1]", index=index, tensor=tensor)
@@ -86,8 +89,8 @@ def ap_indirection(tensor: NkiTensor, view: NkiTensor, dim: int, scalar: Any, ve
 
 
 def is_dynamic(key: Any) -> bool:
-    """Whether an index, or the start of an nl.ds, is a register."""
-    return type(key) is VirtualRegister or (type(key) is DynamicSlice and type(key.start) is VirtualRegister)
+    """Whether an index, or the start of an nl.ds, is a register or an NkiScalar."""
+    return isinstance(key.start if type(key) is DynamicSlice else key, DeviceInteger)
 
 
 def dynamic_view(tensor: NkiTensor, keys: tuple[Any, ...]) -> NkiTensor:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from . import collectives, declarations, isa, language, launch
+from . import collectives, compiler, declarations, isa, language, launch
 from .allowed import Allowed, default, set_default
 from .isa import enums
 
@@ -62,16 +62,16 @@ class Installation:
         self.remove()
 
 
-def install(*, sentinels: bool = False, races: bool = False, overflow: bool = False) -> Installation:
-    """Make `import nki`, `nki.isa`, `nki.language` and `nki.typing` give the simulator, for the rest of the process.
+def install(*, sentinels: bool = False, races: bool = False, overflow: bool = False, nki: str = "0.7") -> Installation:
+    """Make `import nki`, `nki.isa`, `nki.language`, `nki.compiler` and `nki.typing` give the simulator from now on.
 
     `nki` has jit and simulate, and calls of jitted kernels run here. Two names that nki-library uses are there as well:
     `nki.isa.constants` with nki.isa's enums, and `nki.dtype`, the type of dtypes. `nki.collectives` can be imported;
-    its calls raise NotSimulatedError. What the simulator lacks, such as `nki.compiler`, is not found.
+    its calls raise NotSimulatedError. What the simulator lacks, such as `nki.kernels`, is not found.
 
     Args:
-        sentinels, races, overflow: as of `simulate`, for all launches in the meantime that do not say; calls that were
-            written for AWS's package cannot.
+        sentinels, races, overflow, nki: as of `simulate`, for all launches in the meantime that do not say; calls that
+            were written for AWS's package cannot.
 
     Returns: an `Installation`: ``with install():`` or its `remove()` undoes it. Of several the last one counts that is
         still there.
@@ -82,7 +82,7 @@ def install(*, sentinels: bool = False, races: bool = False, overflow: bool = Fa
     found = _aws_nki()
     if found is not None:
         raise NkiInstalledError(f"AWS's nki is here ({found}); its own nki.simulate runs kernels without a device")
-    return Installation(_State(_modules(), Allowed(sentinels, races, overflow)))
+    return Installation(_State(_modules(), Allowed(sentinels, races, overflow, nki)))
 
 
 def _modules() -> dict[str, ModuleType]:
@@ -96,6 +96,7 @@ def _modules() -> dict[str, ModuleType]:
         "isa": isa,
         "language": language,
         "typing": declarations,
+        "compiler": compiler,
         "collectives": collectives,
     }
     vars(package).update(parts)
@@ -105,6 +106,7 @@ def _modules() -> dict[str, ModuleType]:
         "nki.isa.constants": enums,
         "nki.language": language,
         "nki.typing": declarations,
+        "nki.compiler": compiler,
         "nki.collectives": collectives,
     }
 

@@ -14,7 +14,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from .memory import StorageInfo
-from .objects import VirtualRegister
+from .objects import DeviceInteger
 from .rules import fail, kernel_frame
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def _word(value: Any) -> str | None:
     """A setting as it is compared; None for tensors, whose places are, and for what is left out."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return repr(value)
-    if isinstance(value, VirtualRegister):
+    if isinstance(value, DeviceInteger):
         return "a register"
     if isinstance(value, (tuple, list)):
         return repr([_word(item) for item in value])

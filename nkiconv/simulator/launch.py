@@ -22,6 +22,7 @@ from . import hardware as hw
 from .allowed import Allowed, default
 from .arguments import Binder, comparable
 from .capacity import check_capacity
+from .compiler import NO_CONFIGS, CompileConfig, Configs, SpecializationConfig
 from .errors import KernelAssertionError, NkiError, TraceLimitError
 from .iterations import trip_counts
 from .program import Instruction, Launch, Program
@@ -66,13 +67,14 @@ class Execution:
 class Kernel:
     """A function marked with `nki.jit`: call it, or `kernel[lnc]` it first. Inside another kernel it is inlined."""
 
-    def __init__(self, function: Callable[..., Any], schedule: Edges = ()) -> None:
+    def __init__(self, function: Callable[..., Any], schedule: Edges = (), configs: Configs = NO_CONFIGS) -> None:
         self.function = function
         self.schedule = schedule
+        self.configs = configs
         functools.update_wrapper(self, function)
 
     def __getitem__(self, grid: Any) -> LaunchedKernel:
-        return LaunchedKernel(self.function, _checked_grid(grid), self.schedule)
+        return LaunchedKernel(self, _checked_grid(grid))
 
     def with_schedule(self, edges: Any) -> Kernel:
         """The kernel with dependencies between named instructions: pairs (later, earlier) or (later, [earlier, ...]).
@@ -80,23 +82,28 @@ class Kernel:
         Raises NkiError: NKI174 for what are no pairs of names, and at the launch for names that not exactly one
         instruction of a core bears or that come in another order; NKI173 there for one across device loops.
         """
-        return Kernel(self.function, self.schedule + checked(edges))
+        return Kernel(self.function, self.schedule + checked(edges), self.configs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if running() is not None:
-            _no_schedule(self.schedule)
-            return self.function(*args, **kwargs)
-        return execute(self, args, kwargs).outputs
+        program = running()
+        if program is None:
+            return execute(self, args, kwargs).outputs
+        if self.schedule:  # that of a kernel which another one calls would go unseen
+            fail("NKI174", "a kernel with a schedule is called by another kernel; give the outer one the schedule")
+        _check_configs(self.configs, program.launch.configs)
+        return self.function(*args, **kwargs)
 
 
 class LaunchedKernel:
     """A kernel with its launch grid."""
 
-    def __init__(self, function: Callable[..., Any], grid: int, schedule: Edges = ()) -> None:
-        self.function = function
+    def __init__(self, kernel: Kernel, grid: int) -> None:
+        self.kernel = kernel
+        self.function = kernel.function
         self.grid = grid
-        self.schedule = schedule
-        functools.update_wrapper(self, function)
+        self.schedule = kernel.schedule
+        self.configs = kernel.configs
+        functools.update_wrapper(self, kernel.function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         program = running()
@@ -104,12 +111,19 @@ class LaunchedKernel:
             return execute(self, args, kwargs).outputs
         if self.grid != program.num_programs:
             fail("NKI026", f"kernel[{self.grid}] called by a kernel that runs on {program.num_programs} cores")
-        _no_schedule(self.schedule)
-        return self.function(*args, **kwargs)
+        return self.kernel(*args, **kwargs)
 
 
-def jit(fn: Callable[..., Any] | None = None, **kwargs: Any) -> Any:
+def jit(
+    fn: Callable[..., Any] | None = None,
+    *,
+    compile_config: CompileConfig | None = None,
+    specialization_config: SpecializationConfig | None = None,
+    **kwargs: Any,
+) -> Any:
     """Mark a function as an NKI kernel.
+
+    compile_config, specialization_config: of `nki.compiler`; they are for AWS's compiler.
 
     Returns: a `Kernel`; without `fn`, as in ``@nki.jit()``, what makes one of a function.
 
@@ -122,7 +136,16 @@ def jit(fn: Callable[..., Any] | None = None, **kwargs: Any) -> Any:
     if kwargs:
         names = ", ".join(sorted(kwargs))
         raise TypeError(f"nki.jit takes no {names}: removed in NKI 0.3; set NEURON_PLATFORM_TARGET_OVERRIDE instead")
-    return Kernel(fn) if fn is not None else Kernel
+    for name, config, kind in (
+        ("compile_config", compile_config, CompileConfig),
+        ("specialization_config", specialization_config, SpecializationConfig),
+    ):
+        if config is not None and not isinstance(config, kind):
+            raise TypeError(f"{name}={config!r} is no nki.compiler.{kind.__name__}")
+    configs = Configs(compile_config, specialization_config)
+    if fn is None:
+        return Kernel if configs == NO_CONFIGS else functools.partial(Kernel, configs=configs)
+    return Kernel(fn, configs=configs)
 
 
 def simulate(
@@ -132,12 +155,14 @@ def simulate(
     sentinels: bool | None = None,
     races: bool | None = None,
     overflow: bool | None = None,
+    nki: str | None = None,
 ) -> Callable[..., Any]:
     """A callable that runs `kernel` (jitted, `kernel[lnc]`, or a plain function) on NumPy and torch arrays.
 
     Args:
         trace_only: compute nothing; arguments may be `ArraySpec`s, and so are the results.
         sentinels, races, overflow: None: as `install` was told, else False.
+        nki: the version of NKI whose calls the kernel may use, "0.7" or "0.6"; None: as `install` was told, else "0.7".
         sentinels: let the kernel read unwritten memory, and find there what AWS's simulator puts: NaN, and 4
             where integers are. It is for kernels that throw such elements away later; without it they are refused
             (NKI016, and NKI023 for results).
@@ -156,7 +181,7 @@ def simulate(
 
     @functools.wraps(_function(kernel))
     def simulated(*args: Any, **kwargs: Any) -> Any:
-        allowed: dict[str, Any] = {"sentinels": sentinels, "races": races, "overflow": overflow}
+        allowed: dict[str, Any] = {"sentinels": sentinels, "races": races, "overflow": overflow, "nki": nki}
         return execute(kernel, args, kwargs, trace_only=trace_only, **allowed).outputs
 
     return simulated
@@ -171,6 +196,7 @@ def execute(
     sentinels: bool | None = None,
     races: bool | None = None,
     overflow: bool | None = None,
+    nki: str | None = None,
     most: int | None = None,
     alone: int | None = None,
     cut: bool = False,
@@ -179,7 +205,7 @@ def execute(
 
     Args:
         kernel: jitted, `kernel[lnc]`, or a plain function.
-        args, kwargs: its arguments. trace_only, sentinels, races, overflow: as of `simulate`.
+        args, kwargs: its arguments. trace_only, sentinels, races, overflow, nki: as of `simulate`.
         most: instructions of all cores, each of which has an equal share, at which to give up; None: no such limit.
         alone: the core that runs, without data (trace_only), while the other does nothing; None: all run.
         cut: return the first `most` instructions of a core that has more, where it runs alone.
@@ -195,8 +221,9 @@ def execute(
         fail("NKI026", "a launch from inside a kernel; call the kernel itself, it is inlined")
     function = _function(kernel)
     grid: int | None = kernel.grid if isinstance(kernel, LaunchedKernel) else None
-    allowed = _allowed(sentinels=sentinels, races=races, overflow=overflow)
+    allowed = _allowed(sentinels=sentinels, races=races, overflow=overflow, nki=nki)
     launch = Launch(_degree(grid), int(grid is not None), numeric=not trace_only, allowed=allowed, most=most)
+    launch.configs = getattr(kernel, "configs", launch.configs)
     binder = Binder(launch)
     bound_args, bound_kwargs = binder.call(function, args, kwargs or {})
     try:
@@ -220,15 +247,20 @@ def execute(
     return found
 
 
-def _allowed(**asked: bool | None) -> Allowed:
+def _allowed(**asked: Any) -> Allowed:
     """What a launch allows that was asked for this; None asks for the default."""
     return replace(default(), **{name: value for name, value in asked.items() if value is not None})
 
 
-def _no_schedule(schedule: Edges) -> None:
-    """A schedule belongs to a launch: that of a kernel which another one calls would go unseen."""
-    if schedule:
-        fail("NKI174", "a kernel with a schedule is called by another kernel; give the outer one the schedule")
+def _check_configs(inner: Configs, outer: Configs) -> None:
+    """A kernel that another one calls is compiled as that one: a compile_config that differs is refused (NKI185), or a
+    warning where the outer one says so. No document compares with a kernel that has none: it never differs."""
+    if inner.compile is None or inner.compile == outer.compile:
+        return
+    detail = f"the kernel that is called has {inner.compile}, the one that is launched {outer.compile}"
+    if not outer.overrides:
+        fail("NKI185", detail)
+    warnings.warn(f"{detail}, which holds", stacklevel=3)
 
 
 def _function(kernel: Any) -> Callable[..., Any]:

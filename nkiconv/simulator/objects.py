@@ -57,19 +57,29 @@ def _is_member(value: Any) -> bool:
     return callable(value) or inspect.isdatadescriptor(value) or isinstance(value, (staticmethod, classmethod))
 
 
-class VirtualRegister(NKIObject):
-    """A 32-bit register of the engines' sequencers; its value is unknown while the kernel is built."""
+class DeviceInteger(NKIObject):
+    """An integer that only the device knows: unknown while the kernel is built, so it steers no Python (NKI032)."""
 
-    __slots__ = ("frozen", "set_by", "value")
+    __slots__ = ("set_by", "value")
+    dtype: str
 
-    def __init__(self, value: int | None = None, frozen: bool = False) -> None:
+    def __init__(self, value: int | None = None) -> None:
         self.value = value
-        self.frozen = frozen
         #: the last instruction that set it
         self.set_by: Instruction | None = None
 
+    @property
+    def kind(self) -> str:
+        """As refusals call it."""
+        return "a register"
+
+    @property
+    def advice(self) -> str:
+        """What may be done instead of Python's operators."""
+        return "compute with nisa.register_* or index with nl.ds(register, n)"
+
     def _refuse(self) -> NoReturn:
-        fail("NKI032", "a register used as a Python value")
+        fail("NKI032", f"{self.kind} used as a Python value")
 
     def __bool__(self) -> bool:
         self._refuse()
@@ -87,11 +97,22 @@ class VirtualRegister(NKIObject):
 
     __hash__ = object.__hash__
 
-    def _combined(self, other: Any) -> NoReturn:
-        fail("NKI032", "a register in Python arithmetic; compute with nisa.register_* or index with nl.ds(register, n)")
+    def _combined(self, other: Any) -> Any:
+        fail("NKI032", f"{self.kind} in Python arithmetic; {self.advice}")
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __floordiv__ = __rfloordiv__ = _combined
     __mod__ = __rmod__ = __lt__ = __le__ = __gt__ = __ge__ = _combined
+
+
+class VirtualRegister(DeviceInteger):
+    """A 32-bit register of the engines' sequencers."""
+
+    __slots__ = ("frozen",)
+    dtype = "int32"
+
+    def __init__(self, value: int | None = None, frozen: bool = False) -> None:
+        super().__init__(value)
+        self.frozen = frozen
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 from . import hardware as hw
 from .allowed import Allowed
 from .capacity import Usage
+from .compiler import NO_CONFIGS
 from .dtypes import Array
 from .errors import NkiError, TraceLimitError
 from .iterations import DeviceLoop, Repeat, note, require_reachable
@@ -231,6 +232,10 @@ class Launch:
     ) -> None:
         self.degree = degree
         self.most = most
+        #: whether the kernel is traced as Python, which NKI does from 0.7 on
+        self.traces = allowed.nki != "0.6"
+        #: of the kernel that is launched
+        self.configs = NO_CONFIGS
         self.sentinels = allowed.sentinels
         self.races = allowed.races and numeric and degree > 1
         self.grid_dims = grid_dims

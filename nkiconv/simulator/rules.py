@@ -62,11 +62,11 @@ _TABLE = (
     ("NKI029", "NKI calls run inside a kernel", "guide", "call them from a function given to nki.jit or nki.simulate"),
     ("NKI030", "enum parameters take enum members", "mig 0.3", "use the members of nki.isa's enums, not ints or strings"),
     ("NKI031", "tensor contents are not known while the kernel is built", "guide", "compute with nki.isa instructions"),
-    ("NKI032", "a register does not steer Python control flow", "isa VirtualRegister", "use nl.fori_loop or nl.while_loop"),
+    ("NKI032", "a register or NkiScalar does not steer Python", "isa VirtualRegister, NkiScalar", "use nl.fori_loop or nl.while_loop"),
     ("NKI033", "a kernel writes only to arrays that are writable", "simulator", "pass a writable array"),
     ("NKI034", "a core runs at most 5,000,000 instructions", "reported by users as NCC_EBVF030", "split the work over several calls, or use larger tiles"),
     ("NKI035", "the target platform is trn2", "simulator guide", "unset NEURON_PLATFORM_TARGET_OVERRIDE or set it to trn2"),
-    ("NKI036", "a run-time index is a static int32 or uint32 tensor in SBUF, [1, 1] or [P, 1], or (scalar_offset) a register", "aps, isa dma_copy", "copy the indices to an int32 tile in SBUF"),
+    ("NKI036", "a run-time index is a static int32 or uint32 tensor in SBUF, [1, 1] or [P, 1], or (scalar_offset) a register or NkiScalar", "aps, isa dma_copy", "copy the indices to an int32 tile in SBUF"),
     ("NKI037", "a view has one indirection, which stays as it is: no second index, other dtype or change of the indexed dim", "isa NkiTensor.is_indirect", "reshape, view and slice first, then index"),
     ("NKI038", "a vector of indices counts dim 0 of an HBM tensor, a scalar index any dim but the partition dim", "isa NkiTensor.select, vector_select", "index another dim, or move the data to HBM"),
     ("NKI039", "an index of .ap counts a dim of a dense tensor and keeps its element size", "aps and isa NkiTensor.ap disagree", "call .ap on the tensor itself, or on .view(dtype) of it"),
@@ -86,6 +86,7 @@ _TABLE = (
     ("NKI052", "the tensors named have the same dtype", "isa", "cast with tensor_copy first"),
     ("NKI053", "an axis has at most 65,535 elements and a stride of at most 32,767 elements", "inf2", "split the free axis"),
     ("NKI054", "only dma_copy, dma_transpose, dma_compute and (on chip, with a scalar index) tensor_copy take an indirect view", "aps, isa dma_copy, mig 0.4", "copy it to a tile first"),
+    ("NKI055", "int64 is moved by dma_copy, without a cast, and by scalar_load and scalar_store; nothing computes on it", "isa scalar_load", "use int32, or compute on an NkiScalar"),
     # Vector, Scalar and GpSimd instructions.
     ("NKI060", "memset's value is a number of the tensor's kind and range", "mig 0.3", "pass an int for integer tensors"),
     ("NKI061", "the predicate is an unsigned (select_reduce: 8/16-bit) integer tensor", "isa tensor_copy_predicated", "make the predicate uint8"),
@@ -154,8 +155,9 @@ _TABLE = (
     ("NKI153", "GpSimd's DMA moves at most 1024/512/256 bytes per partition of 32/16/8-bit data", "isa sendrecv", "use dma_engine.dma"),
     ("NKI154", "both cores meet at the same barrier or sendrecv", "isa core_barrier", "call it on both cores in the same order"),
     ("NKI160", "register calls take registers, 32-bit ints and one-element tensors", "isa register_alloc", "allocate with nisa.register_alloc"),
+    ("NKI161", "an NkiScalar is the int32 or int64 of a [1, 1] tile, computed by + - * with ints and scalars of its dtype; an int64 indexes HBM alone", "isa NkiScalar, scalar_load, scalar_store", "load it with nisa.scalar_load; write ints with nisa.memset"),
     # Device loops, scheduling and annotations.
-    ("NKI170", "a device loop has int or register bounds, a positive compile-time step, and register conditions", "isa fori_loop, while_loop", "pass ints or registers from nisa.register_alloc"),
+    ("NKI170", "a device loop has int, int32 NkiScalar or register bounds, a positive compile-time step, and register conditions", "isa fori_loop, while_loop", "pass ints, nisa.scalar_load's scalars, or registers from nisa.register_alloc"),
     ("NKI171", "a device loop is not opened inside nl.no_reorder", "isa no_reorder", "open the no_reorder block in the loop's body"),
     ("NKI172", "the induction register of a dynamic_range loop is not written", "rn 0.4", "copy it with nisa.register_move first"),
     ("NKI173", "an instruction waits for others, of its own iteration of a device loop or from outside the loop", "isa NkiInstruction.depends_on", "order instructions of one body"),
@@ -168,6 +170,8 @@ _TABLE = (
     ("NKI181", "a grid cuts the last dims of a tensor, or of a grid, by tuples of positive ints of one length of at least 2", "nl.tiles, blocks, alloc_tiles, alloc_blocks", "give tile_shape, block_shape and element_shape as tuples of ints"),
     ("NKI182", "a grid is indexed by ints and by slices of step 1, inside it", "nl.tiles", "loop over range(grid.shape[0])"),
     ("NKI183", "`data` of several on-chip tiles is tiles side by side in one row of a 2-d grid", "nl.alloc_tiles, NkiGrid", "take a tile at a time, as is_data_representable says"),
+    ("NKI184", "a call is one of the version of NKI that the launch is for (0.7 unless it says nki='0.6')", "mig 0.7", "use what that version has instead"),
+    ("NKI185", "a kernel that another one calls has no compile_config of its own that differs from that one's", "isa nki.compiler.SpecializationConfig", "give the outer kernel the config, or SpecializationConfig(allow_nested_config_override=True)"),
     ("NKI175", "an argument has the shape that its nt.tensor annotation declares", "mig 0.3", "pass an array of that shape, or change the annotation"),
 )
 # fmt: on

@@ -169,7 +169,7 @@ REFUSED = [
     ("6-d", np.zeros((1,) * 6, np.float32), "NKI004", "x has shape"),
     ("torch 0-d", torch.tensor(1.0), "NKI002", r"x has shape \(\)"),
     ("masked", np.ma.masked_array(np.zeros((4, 6), np.float32), True), "NKI025", "x is a masked array"),
-    ("torch int64", torch.zeros(4, 6, dtype=torch.int64), "NKI025", "x has dtype torch.int64"),
+    ("torch float64", torch.zeros(4, 6, dtype=torch.float64), "NKI025", "x has dtype torch.float64"),
     ("torch complex", torch.zeros(4, 6, dtype=torch.complex64).conj(), "NKI025", "x has dtype torch.complex64"),
     ("torch fnuz", torch.zeros(4, 6).to(torch.float8_e4m3fnuz), "NKI025", "x has dtype torch.float8_e4m3fnuz"),
     ("torch meta", torch.zeros(4, 6, device="meta"), "NKI025", "x is on meta"),

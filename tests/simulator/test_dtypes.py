@@ -20,8 +20,9 @@ NAMES = [
     (np.float32, "float32"), (np.dtype("float16"), "float16"), ("<f4", None), (np.bool_, "bool_"), (bool, "bool_"),
     (ml_dtypes.bfloat16, "bfloat16"), (np.dtype(ml_dtypes.float8_e4m3), "float8_e4m3"),
     (torch.bfloat16, "bfloat16"), (torch.bool, "bool_"), (torch.float8_e5m2, "float8_e5m2"),
-    (torch.int64, None), (torch.float8_e4m3fnuz, None), (torch.complex64, None),
-    (np.int64, None), (np.float64, None), (np.complex64, None), (np.dtype(">f4"), None), (float, None), (int, None),
+    (torch.int64, "int64"), (torch.float8_e4m3fnuz, None), (torch.complex64, None),
+    (np.int64, "int64"), (int, "int64"), (np.float64, None), (np.complex64, None), (np.dtype(">f4"), None),
+    (float, None),
     ("float64", None), ("", None), (None, None), (3, None), (object, None), ("float8_e5m2_x4", None),
 ]  # fmt: skip
 

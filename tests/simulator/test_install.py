@@ -153,9 +153,9 @@ def test_only_what_aws_documents_is_found():
     with install():
         nki = importlib.import_module("nki")
         public = {name for name in vars(nki) if not name.startswith("_")}
-        assert public == {"jit", "simulate", "isa", "language", "typing", "dtype", "collectives"}
+        assert public == {"jit", "simulate", "isa", "language", "typing", "dtype", "compiler", "collectives"}
         assert isinstance(our_language.bfloat16, nki.dtype)
-        for name in ("nki.compiler", "nki.tensor", "nki.hardware"):
+        for name in ("nki.kernels", "nki.tensor", "nki.hardware"):
             with pytest.raises(ModuleNotFoundError, match=f"No module named '{name}'"):
                 importlib.import_module(name)
 

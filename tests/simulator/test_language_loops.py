@@ -11,12 +11,21 @@ from pairs import Pair, dropped, run
 from nkiconv.simulator import NkiError, execute, jit, profiling
 from nkiconv.simulator import isa as nisa
 from nkiconv.simulator import language as nl
+from nkiconv.simulator.allowed import Allowed, set_default
 from nkiconv.simulator.hardware import CONSTANTS
 from nkiconv.simulator.rules import RULES
 from nkiconv.simulator.timing import Rates, price
 
 F32, I32 = nl.float32, nl.int32
 pytestmark = pytest.mark.filterwarnings("ignore:nl.dynamic_range")
+
+
+@pytest.fixture
+def nki06():
+    """Launches that are for NKI 0.6, which has nl.dynamic_range."""
+    set_default(Allowed(nki="0.6"))
+    yield
+    set_default(Allowed())
 
 
 def register(value):
@@ -26,9 +35,19 @@ def register(value):
     return loaded
 
 
+def scalar(value):
+    """An NkiScalar."""
+    return nisa.scalar_load(put(np.array([[value]], np.int32)))
+
+
+def wide(value):
+    """An NkiScalar of 64 bits."""
+    return nisa.scalar_load(put(np.array([[value]], np.int64)))
+
+
 def value_of(one):
     cell = nl.ndarray((1, 1), I32)
-    nisa.register_store(cell, one)
+    (nisa.scalar_store if isinstance(one, nisa.NkiScalar) else nisa.register_store)(cell, one)
     return int(get(cell)[0, 0])
 
 
@@ -42,12 +61,38 @@ def seen(loop):
 BOUNDS = [(0, 4, 1), (1, 8, 3), (5, 5, 1), (7, 2, 1), (-3, 2, 2)]
 
 
-@pytest.mark.parametrize("make", [int, nisa.VirtualRegister, register], ids=["ints", "registers", "loaded"])
+MAKES = {"ints": int, "registers": nisa.VirtualRegister, "loaded": register}
+
+
+@pytest.mark.parametrize("make", [*MAKES.values(), scalar], ids=[*MAKES, "scalars"])
 @pytest.mark.parametrize(("lower", "upper", "step"), BOUNDS)
 def test_counted_loops(lower, upper, step, make):
     expected = list(range(lower, upper, step))
     assert seen(lambda body: nl.fori_loop(make(lower), make(upper), body, step)) == expected
     assert seen(lambda body: nl.fori_loop(make(lower), upper, body_fun=body, step=step)) == expected
+
+
+#: Bounds, and what a body gets: an NkiScalar, but a register where a bound is one, and always in NKI 0.6.
+GIVEN = {"ints": (int, int), "a scalar": (int, scalar), "a register": (register, int), "both": (scalar, register)}
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_what_a_body_gets(name):
+    lower, upper = GIVEN[name]
+    for nki, kind in (("0.7", nisa.VirtualRegister if register in GIVEN[name] else nisa.NkiScalar),
+                      ("0.6", nisa.VirtualRegister)):  # fmt: skip
+        if nki == "0.6" and scalar in GIVEN[name]:
+            continue
+        kinds = []
+        execute(jit(lambda: nl.fori_loop(lower(0), upper(2), lambda i: kinds.append(type(i)))), (), nki=nki)  # noqa: B023
+        assert kinds == [kind] * 2
+
+
+@pytest.mark.usefixtures("nki06")
+@pytest.mark.parametrize("make", MAKES.values(), ids=MAKES)
+@pytest.mark.parametrize(("lower", "upper", "step"), BOUNDS)
+def test_ranges_on_the_device_of_nki_06(lower, upper, step, make):
+    expected = list(range(lower, upper, step))
 
     def ranged(body):
         for i in nl.dynamic_range(make(lower), make(upper), step):
@@ -62,7 +107,14 @@ def test_counted_loops(lower, upper, step, make):
     assert seen(to) == list(range(upper))
 
 
-def test_dynamic_range_is_deprecated():
+def test_dynamic_range_is_gone_in_nki_07():
+    with pytest.raises(NkiError, match=r"NKI184: dynamic_range: .* gone in NKI 0\.7; .* nl\.fori_loop\(") as caught:
+        run(lambda: dropped(nl.dynamic_range(2)))
+    assert caught.value.location.startswith(__file__)
+
+
+@pytest.mark.usefixtures("nki06")
+def test_dynamic_range_is_deprecated_in_nki_06():
     with pytest.warns(DeprecationWarning, match=r"fori_loop") as caught:
         run(lambda: dropped(nl.dynamic_range(2)))
     assert caught[0].filename == __file__
@@ -96,7 +148,7 @@ def test_a_body_gets_a_register_of_its_own():
             return r
 
         nl.while_loop(start, once)
-        nl.fori_loop(0, 3, lambda i: nisa.register_move(i, 7 if values.append(value_of(i)) is None else 0))
+        nl.fori_loop(register(0), 3, lambda i: nisa.register_move(i, 7 if values.append(value_of(i)) is None else 0))
         return [*values, value_of(start)]
 
     assert evaluate(body) == [2, 0, 1, 2, 2]
@@ -392,24 +444,30 @@ PAIRS = [
          lambda: ordered(lambda: loop_over(0, 2)), "fori_loop: a dynamic loop"),
     Pair("NKI171", "while_loop", lambda: ordered(lambda: dropped(register(0))),
          lambda: ordered(lambda: nl.while_loop(register(0), dropped)), "while_loop: a dynamic loop"),
-    Pair("NKI171", "dynamic_range", lambda: ordered(lambda: each(nl.static_range(2), dropped)),
-         lambda: ordered(lambda: each(nl.dynamic_range(2), dropped)), "dynamic_range: a dynamic loop"),
-    Pair("NKI172", "move", lambda: each(nl.dynamic_range(2), lambda i: nisa.register_move(nisa.register_alloc(), i)),
-         lambda: each(nl.dynamic_range(2), lambda i: nisa.register_move(i, 0)), "register_move"),
-    Pair("NKI172", "load", lambda: each(nl.dynamic_range(2), value_of),
-         lambda: each(nl.dynamic_range(2), lambda i: nisa.register_load(i, put(np.ones((1, 1), np.int32)))), "load"),
+    Pair("NKI170", "narrow bounds", lambda: loop_over(0, scalar(2)), lambda: loop_over(0, wide(2)), "upper.*int64"),
+    Pair("NKI170", "scalar condition", lambda: nl.while_loop(register(0), dropped),
+         lambda: nl.while_loop(scalar(0), dropped), "init"),
     Pair("NKI170", "endless", lambda: nl.while_loop(nisa.register_alloc(0), lambda r: r),
          lambda: nl.while_loop(nisa.register_alloc(1), lambda r: r), "never ends"),
     Pair("NKI176", "immediate", lambda: counting(0), lambda: counting(1),
          r"instruction 0 of iteration 1 is tensor_scalar\(.*operand0=2.0.*of the first tensor_scalar\(.*operand0=1.0"),
     Pair("NKI176", "length", lambda: growing(0), lambda: growing(1), "iteration 1 has 2 instructions and loops, the"),
     Pair("NKI176", "inner loop", lambda: inner_counting(0), lambda: inner_counting(1), "operand0=2.0"),
-    Pair("NKI177", "break", lambda: left_by_break(False), lambda: left_by_break(True), "the loop at"),
     Pair("NKI178", "after the loop", lambda: kept(-1), lambda: kept(0), "an earlier iteration"),
     Pair("NKI178", "the next iteration", lambda: reading(True), lambda: reading(False), "an earlier iteration"),
     Pair("NKI179", "trip counts", lambda: counted_by_core(0), lambda: counted_by_core(1), "2 on core 1", lnc=2),
     Pair("NKI173", "iterations", lambda: across_iterations(True), lambda: across_iterations(False), "another loop or"),
     Pair("NKI173", "out of a loop", lambda: out_of(0), lambda: out_of(1), "memset waits for a memset"),
+]  # fmt: skip
+#: Of launches that are for NKI 0.6.
+PAIRS_06 = [
+    Pair("NKI171", "dynamic_range", lambda: ordered(lambda: each(nl.static_range(2), dropped)),
+         lambda: ordered(lambda: each(nl.dynamic_range(2), dropped)), "dynamic_range: a dynamic loop"),
+    Pair("NKI172", "move", lambda: each(nl.dynamic_range(2), lambda i: nisa.register_move(nisa.register_alloc(), i)),
+         lambda: each(nl.dynamic_range(2), lambda i: nisa.register_move(i, 0)), "register_move"),
+    Pair("NKI172", "load", lambda: each(nl.dynamic_range(2), value_of),
+         lambda: each(nl.dynamic_range(2), lambda i: nisa.register_load(i, put(np.ones((1, 1), np.int32)))), "load"),
+    Pair("NKI177", "break", lambda: left_by_break(False), lambda: left_by_break(True), "the loop at"),
 ]  # fmt: skip
 
 
@@ -418,8 +476,10 @@ def fills_one():
     fills(1)
 
 
-@pytest.mark.parametrize("pair", PAIRS, ids=lambda p: p.id)
-def test_pairs(pair):
+@pytest.mark.parametrize("pair", [*PAIRS, *PAIRS_06], ids=lambda p: p.id)
+def test_pairs(pair, request):
+    if pair in PAIRS_06:
+        request.getfixturevalue("nki06")
     run(pair.passes, lnc=pair.lnc)
     with pytest.raises(NkiError, match=pair.match) as caught:
         run(pair.raises, lnc=pair.lnc)
@@ -429,9 +489,10 @@ def test_pairs(pair):
 
 def test_every_rule_of_loops_has_a_pair():
     of_loops = {rule for rule in RULES if "NKI170" <= rule <= "NKI179"}
-    assert {pair.rule for pair in PAIRS} == of_loops - {"NKI174", "NKI175"}
+    assert {pair.rule for pair in (*PAIRS, *PAIRS_06)} == of_loops - {"NKI174", "NKI175"}
 
 
+@pytest.mark.usefixtures("nki06")
 def test_a_break_at_a_kernels_end_is_seen():
     def body():
         for _ in nl.dynamic_range(3):
@@ -465,6 +526,6 @@ def test_a_loop_whose_condition_is_loaded_is_not_traced():
 
 
 def test_calls_outside_a_kernel():
-    for call in (nl.no_reorder, lambda: loop_over(0, 2), lambda: nl.dynamic_range(2)):
+    for call in (nl.no_reorder, lambda: loop_over(0, 2), lambda: nl.dynamic_range(2), lambda: nisa.scalar_load(None)):
         with pytest.raises(NkiError, match="NKI029"):
             call()

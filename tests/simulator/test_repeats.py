@@ -101,7 +101,7 @@ def test_the_last_iteration_is_recorded(monkeypatch):
             nisa.memset(tile(), 0.0)
             nisa.register_move(register, i)
 
-        nl.fori_loop(0, 1000, body)
+        nl.fori_loop(nisa.register_alloc(0), 1000, body)
         left.append(register.value)
 
     [program] = execute(kernel, (X,), trace_only=True).programs

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from nkiconv.simulator import NkiError
 from nkiconv.simulator.__main__ import main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,6 +84,22 @@ def test_options_are_those_of_launches(tmp_path, options, status):
     done = simulated(*options, str(path))
     assert done.returncode == status
     assert ("NKI016" in done.stderr) == (status == 1)
+
+
+@pytest.mark.parametrize("given", [[], ["--nki", "0.6"]])
+def test_kernels_of_nki_06(tmp_path, given, capsys):
+    path = tmp_path / "ranged.py"
+    path.write_text(
+        "import nki\nimport nki.language as nl\nimport numpy as np\n\n@nki.jit\ndef kernel(x):\n"
+        "    for i in nl.dynamic_range(2):\n        nl.load(x)\n\nkernel(np.ones((2, 3), np.float32))\nprint('ran')\n"
+    )
+    if given:
+        with pytest.warns(DeprecationWarning, match="dynamic_range"):
+            assert main([*given, str(path)]) == 0
+        assert capsys.readouterr().out == "ran\n"
+    else:
+        with pytest.raises(NkiError, match=r"NKI184: dynamic_range.*\n.*ranged\.py:7"):
+            main([str(path)])
 
 
 def test_what_is_no_script(tmp_path, capsys):

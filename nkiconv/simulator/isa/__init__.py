@@ -10,6 +10,7 @@ from ..errors import NkiError, NkiValidationError, NotSimulatedError
 from ..objects import VirtualRegister
 from ..program import Instruction as NkiInstruction
 from ..rules import RULES, kernel_frame
+from ..scalars import NkiScalar
 from . import enums
 from .dma import dma_compute, dma_copy, dma_transpose
 from .enums import dge_mode, dma_engine, engine, matmul_perf_mode, nc_version, oob_mode, reduce_cmd
@@ -35,6 +36,8 @@ from .sync import (
     register_load,
     register_move,
     register_store,
+    scalar_load,
+    scalar_store,
     sendrecv,
 )
 from .tensor_engine import nc_matmul, nc_transpose
@@ -62,6 +65,7 @@ unknown_engine = engine.unknown
 
 __all__ = [
     "NkiInstruction",
+    "NkiScalar",
     "NkiValidationError",
     "VirtualRegister",
     "activation",
@@ -103,6 +107,8 @@ __all__ = [
     "register_move",
     "register_store",
     "rng",
+    "scalar_load",
+    "scalar_store",
     "scalar_tensor_tensor",
     "select_reduce",
     "sendrecv",

@@ -24,7 +24,7 @@ from .indirect_dma import (
     check_unique,
     last_axis,
 )
-from .operands import enum_member, same_dtype, shaped, tensors, writable
+from .operands import enum_member, narrow, same_dtype, shaped, tensors, writable
 from .places import after_registers, index_tensors, indirect_params, read_places, write_places
 
 _DgeMode, _OobMode = dge_mode, oob_mode
@@ -71,7 +71,7 @@ def dma_copy(
             index nothing is out of bounds.
         dge_mode: who makes the descriptors; hwdge does not cast.
         engine: sync or scalar, with hwdge only.
-    Raises NkiError (NKI130-NKI133, NKI138, NKI139, NKI017). Source: isa dma_copy, DGE guide.
+    Raises NkiError (NKI055 for casts of int64, NKI130-NKI133, NKI138, NKI139, NKI017). Source: isa dma_copy, DGE guide.
     """
     program = current()
     tensors(indirect=True, dst=dst, src=src)
@@ -86,6 +86,8 @@ def dma_copy(
         check_rows(dst=dst, src=src)
     if dst.shape != src.shape and dst.size != src.size:
         fail("NKI131", f"dst has {dst.size} elements, src {src.size}", dst=dst, src=src)
+    if src.dtype != dst.dtype:
+        narrow(dst=dst, src=src)
     _row_writable(dst)
     if program.numeric:
         values, present = read_places(src, oob_mode)
@@ -124,7 +126,7 @@ def dma_compute(
     Args:
         dst, srcs: 1 to 16 sources of dst's element count, in HBM or SBUF, any dtypes.
         reduce_op: nl.add. scales: None or all 1.0.
-    Raises NkiError (NKI130, NKI131, NKI134, NKI135, NKI138-NKI140). Source: isa dma_compute.
+    Raises NkiError (NKI055, NKI130, NKI131, NKI134, NKI135, NKI138-NKI140). Source: isa dma_compute.
     """
     program = current()
     sources = tuple(srcs)
@@ -132,6 +134,7 @@ def dma_compute(
         fail("NKI135", f"{len(sources)} sources")
     named = {f"srcs[{i}]": src for i, src in enumerate(sources)}
     tensors(indirect=True, dst=dst, **named)
+    narrow(dst=dst, **named)
     _not_psum(dst=dst, **named)
     check_bounds_mode(oob_mode, dst=dst, **named)
     check_compute(dst, sources)
@@ -180,7 +183,7 @@ def dma_transpose(
             4-d) with shape[0] * shape[-2] a multiple of 16; with a vector of indices unknown or swdge. Of none isa's
             text and its list of parameters disagree; kernels of nki-library use it.
         oob_mode: skip leaves what comes from rows out of bounds as it is.
-    Raises NkiError (NKI052, NKI054, NKI130, NKI134, NKI136-NKI139, NKI141). Source: isa dma_transpose.
+    Raises NkiError (NKI052, NKI054, NKI055, NKI130, NKI134, NKI136-NKI139, NKI141). Source: isa dma_transpose.
     """
     program = current()
     tensors(dst=dst)
@@ -190,6 +193,7 @@ def dma_transpose(
     check_bounds_mode(oob_mode, src=src)
     enum_member("dge_mode", dge_mode, _DgeMode)
     same_dtype(dst=dst, src=src)
+    narrow(src=src)
     order = _TRANSPOSES.get(src.ndim)
     if order is None or (axes is not None and tuple(axes) != order):
         fail("NKI136", f"axes={axes!r} of a {src.ndim}-d source", src=src)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..dtypes import DTYPES, Array
-from ..objects import VirtualRegister
+from ..objects import DeviceInteger
 from ..program import Instruction, current
 from ..rules import fail
 from ..tensor import NkiTensor
@@ -34,10 +34,10 @@ def index_tensors(*tensors: NkiTensor) -> tuple[NkiTensor, ...]:
 
 
 def after_registers(instruction: Instruction, *tensors: NkiTensor) -> Instruction:
-    """The instruction, which waits for what set the registers that index its operands."""
+    """The instruction, which waits for what set the registers or scalars that index its operands."""
     for tensor in tensors:
         index = None if tensor.indirection is None else tensor.indirection.index
-        if type(index) is VirtualRegister and index.set_by is not None:
+        if isinstance(index, DeviceInteger) and index.set_by is not None:
             instruction.after.append(index.set_by)  # of an earlier iteration, too
     return instruction
 

@@ -1,4 +1,4 @@
-"""Two cores and their registers: core_barrier, sendrecv, register_*, and which NeuronCore this is."""
+"""Two cores, their registers and scalars: core_barrier, sendrecv, register_*, scalar_*, which NeuronCore this is."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from ..objects import VirtualRegister
 from ..program import Instruction, Program, current
 from ..rendezvous import Offer
 from ..rules import fail, kernel_frame
+from ..scalars import SCALAR_DTYPES, NkiScalar
 from ..tensor import NkiTensor
 from .enums import dma_engine, engine, nc_version
-from .operands import enum_member, tensors, writable
+from .operands import enum_member, narrow, tensors, writable
 
 _Engine, _DmaEngine = engine, dma_engine
 _CORES = (0, 1)
@@ -126,6 +127,7 @@ def _target(register: Any) -> VirtualRegister:
 
 def _one_element(name: str, tensor: Any) -> NkiTensor:
     tensors(**{name: tensor})
+    narrow(**{name: tensor})
     if tensor.buffer is PSUM or tensor.size != 1:
         where = tensor.buffer.name
         fail("NKI160", f"{name} has {tensor.size} elements in {where}, expected 1 in SBUF or HBM", **{name: tensor})
@@ -143,7 +145,8 @@ def register_move(dst: VirtualRegister, src: Any) -> Instruction:
 
 
 def register_load(dst: VirtualRegister, src: NkiTensor) -> Instruction:
-    """dst = the one element of a tensor in HBM or SBUF (up to 32 bits). Raises NkiError (NKI040, NKI160, NKI172)."""
+    """dst = the one element of a tensor in HBM or SBUF (up to 32 bits). Raises NkiError (NKI040, NKI055, NKI160,
+    NKI172)."""
     program = current()
     target, tensor = _target(dst), _one_element("src", src)
     target.value = int(tensor.storage.read(tensor).reshape(-1)[0]) if program.numeric else None
@@ -152,7 +155,7 @@ def register_load(dst: VirtualRegister, src: NkiTensor) -> Instruction:
 
 
 def register_store(dst: NkiTensor, src: VirtualRegister) -> Instruction:
-    """The one element of a tensor in HBM or SBUF = a register. Raises NkiError (NKI040, NKI160)."""
+    """The one element of a tensor in HBM or SBUF = a register. Raises NkiError (NKI040, NKI055, NKI160)."""
     program = current()
     tensor, register = _one_element("dst", dst), _register("src", src)
     if program.numeric:
@@ -160,3 +163,46 @@ def register_store(dst: NkiTensor, src: VirtualRegister) -> Instruction:
             fail("NKI160", "src was never given a value")
         tensor.storage.write(tensor, register.value)
     return program.record("sync", "register_store", (tensor,), (), {})
+
+
+def _scalar_tile(name: str, tensor: Any) -> NkiTensor:
+    """A 1x1 tensor of int32 or int64 in SBUF or HBM (NKI040, NKI161), from NKI 0.7 on (NKI184)."""
+    program = current()
+    if not program.launch.traces:
+        fail("NKI184", "NkiScalar, scalar_load and scalar_store came with NKI 0.7; use registers")
+    tensors(**{name: tensor})
+    if tensor.buffer is PSUM or tensor.shape != (1, 1) or tensor.dtype not in SCALAR_DTYPES:
+        what = f"{list(tensor.shape)} {tensor.dtype} in {tensor.buffer.name}"
+        fail("NKI161", f"{name} is {what}, expected [1, 1] int32 or int64 in SBUF or HBM", **{name: tensor})
+    return tensor  # type: ignore[no-any-return]
+
+
+def scalar_load(src: NkiTensor) -> NkiScalar:
+    """An NkiScalar with the one element of src and its dtype.
+
+    Args: src: [1, 1] int32 or int64 in SBUF or HBM.
+    Raises NkiError (NKI040, NKI161, NKI184). Source: isa scalar_load of NKI 0.7.
+    """
+    program = current()
+    tensor = _scalar_tile("src", src)
+    found = NkiScalar(int(tensor.storage.read(tensor)[0, 0]) if program.numeric else None, tensor.dtype)
+    found.set_by = program.record("sync", "scalar_load", (), (tensor,), {})
+    return found
+
+
+def scalar_store(dst: NkiTensor, value: NkiScalar) -> Instruction:
+    """The one element of dst = an NkiScalar; of an int nisa.memset makes a tile.
+
+    Args: dst: [1, 1] in SBUF or HBM, of value's dtype.
+    Raises NkiError (NKI040, NKI161, NKI184). Source: isa scalar_store of NKI 0.7.
+    """
+    program = current()
+    tensor = _scalar_tile("dst", dst)
+    if type(value) is not NkiScalar or value.dtype != tensor.dtype:
+        what = f"an NkiScalar of {value.dtype}" if type(value) is NkiScalar else repr(value)
+        fail("NKI161", f"value is {what}, expected an NkiScalar of {tensor.dtype}", dst=tensor)
+    if program.numeric:
+        tensor.storage.write(tensor, value.value)
+    stored = program.record("sync", "scalar_store", (tensor,), (), {})
+    stored.after += [] if value.set_by is None else [value.set_by]
+    return stored

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from .. import hardware
-from ..isa import VirtualRegister
+from ..isa import NkiScalar, VirtualRegister
 from ..iterations import DeviceLoop, open_loop
-from ..objects import DynamicSlice, as_int
+from ..objects import DeviceInteger, DynamicSlice, as_int
 from ..program import Instruction, Program, current
 from ..rules import fail
 
@@ -37,29 +37,36 @@ def ds(start: Any, size: int) -> DynamicSlice:
 def dynamic_range(start: Any, stop: Any = None, step: int = 1) -> Iterator[VirtualRegister]:
     """A loop on the device: registers start, start + step, ... below stop, which the body may not write.
 
-    Deprecated from NKI 0.6 on, for fori_loop.
+    Deprecated in NKI 0.6 and gone in 0.7, for fori_loop: it needs a launch that is told to be for 0.6.
 
     Args:
         start, stop: ints or registers with a value; one alone is the stop. When only traced, a register that was
             loaded from a tensor has none. step: a positive int.
-    Raises NkiError (NKI170, NKI171, NKI172 for a write). Source: isa dynamic_range, dynamic loops guide.
+    Raises NkiError (NKI170, NKI171, NKI172 for a write, NKI184). Source: isa dynamic_range, dynamic loops guide, mig
+    0.7.
     """
+    if current().launch.traces:
+        detail = "nl.dynamic_range is gone in NKI 0.7; write its body as a function and call nl.fori_loop"
+        fail("NKI184", f"{detail}(start, stop, body, step)")
     warnings.warn("nl.dynamic_range is deprecated, use nl.fori_loop", DeprecationWarning, stacklevel=2)
     lower, upper = (0, start) if stop is None else (start, stop)
-    return _iterations(open_loop(_opened()), _values(lower, upper, step), by_register(lower, upper), frozen=True)
+    values, counted = _values(lower, upper, step), on_device(lower, upper)
+    return _iterations(open_loop(_opened()), values, counted, lambda value: VirtualRegister(value, frozen=True))
 
 
-def fori_loop(lower: Any, upper: Any, body_fun: Callable[[VirtualRegister], Any], step: int = 1) -> None:
-    """A loop on the device: body_fun(i) for registers i = lower, lower + step, ... below upper.
+def fori_loop(lower: Any, upper: Any, body_fun: Callable[[Any], Any], step: int = 1) -> None:
+    """A loop on the device: body_fun(i) for i = lower, lower + step, ... below upper.
 
-    The body gets a register of its own each time: what it writes there changes nothing outside.
+    i is an NkiScalar, but a register where a bound is one, and in NKI 0.6. The body gets one of its own each time: what
+    it does to that changes nothing outside.
 
-    Args: lower, upper: ints or registers with a value. body_fun: returns None. step: a positive int.
-    Raises NkiError (NKI170, NKI171). Source: isa fori_loop.
+    Args: lower, upper: ints, int32 NkiScalars or registers, with a value. body_fun: returns None. step: a positive int.
+    Raises NkiError (NKI170, NKI171). Source: isa fori_loop of NKI 0.7.
     """
-    values, counted = _values(lower, upper, step), by_register(lower, upper)
-    for register in _iterations(open_loop(_opened()), values, counted, frozen=False):
-        returned = body_fun(register)
+    values, counted = _values(lower, upper, step), on_device(lower, upper)
+    registers = isinstance(lower, VirtualRegister) or isinstance(upper, VirtualRegister) or not current().launch.traces
+    for i in _iterations(open_loop(_opened()), values, counted, VirtualRegister if registers else _scalar):
+        returned = body_fun(i)
         if returned is not None and not isinstance(returned, Instruction):  # a lambda's is that of its last call
             fail("NKI170", f"body_fun returned {returned!r:.80}, must return None; keep state in SBUF or HBM")
 
@@ -67,7 +74,7 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable[[VirtualRegister], Any]
 def while_loop(init: VirtualRegister, body_fun: Callable[[VirtualRegister], VirtualRegister]) -> None:
     """A loop on the device: body_fun(r) while the register r is not 0; r is init, then what the body returned.
 
-    The body gets a copy of r. It must return a register.
+    The body gets a copy of r. It must return a register; documents give no NkiScalar here.
 
     Raises NkiError (NKI170, NKI171). Source: isa while_loop.
     """
@@ -91,15 +98,27 @@ def _values(lower: Any, upper: Any, step: Any) -> range:
 
 
 def _bound(name: str, value: Any) -> int:
-    return _register_value(name, value) if isinstance(value, VirtualRegister) else as_int(value, name, "NKI170")
+    if not isinstance(value, DeviceInteger):
+        return as_int(value, name, "NKI170")
+    if value.dtype != "int32":
+        fail("NKI170", f"{name} is an NkiScalar of {value.dtype}: a loop compares 32 bits")
+    return _known(name, value)
 
 
 def _register_value(name: str, register: Any) -> int:
     if not isinstance(register, VirtualRegister):
         fail("NKI170", f"{name} is {register!r}, not a register")
-    if register.value is None:
-        fail("NKI170", f"{name} is a register without a value; one loaded from a tensor has none when only traced")
-    return register.value
+    return _known(name, register)
+
+
+def _known(name: str, bound: DeviceInteger) -> int:
+    if bound.value is None:
+        fail("NKI170", f"{name} is {bound.kind} without a value; one loaded from a tensor has none when only traced")
+    return bound.value
+
+
+def _scalar(value: int) -> NkiScalar:
+    return NkiScalar(value, "int32")
 
 
 def _opened() -> Program:
@@ -109,12 +128,12 @@ def _opened() -> Program:
     return program
 
 
-def by_register(lower: Any, upper: Any) -> bool:
-    """Whether a bound is a register, which cores may have different values in."""
-    return isinstance(lower, VirtualRegister) or isinstance(upper, VirtualRegister)
+def on_device(lower: Any, upper: Any) -> bool:
+    """Whether a bound is a register or a scalar, which cores may have different values in."""
+    return isinstance(lower, DeviceInteger) or isinstance(upper, DeviceInteger)
 
 
-def _iterations(loop: DeviceLoop, values: range, counted: bool, *, frozen: bool) -> Iterator[VirtualRegister]:
+def _iterations(loop: DeviceLoop, values: range, counted: bool, make: Callable[[int], Any]) -> Iterator[Any]:
     if counted:
         loop.program.counted.append((loop.location, len(values)))
         for outer in loop.program.loops:
@@ -125,7 +144,7 @@ def _iterations(loop: DeviceLoop, values: range, counted: bool, *, frozen: bool)
             _require_room(loop, len(values))
         first = loop.begin()
         try:
-            yield VirtualRegister(values[place], frozen)
+            yield make(values[place])
         except GeneratorExit:  # by a break or return, or an error in the body
             loop.program.left = loop.location
             raise

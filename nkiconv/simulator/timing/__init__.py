@@ -66,9 +66,9 @@ def price(instruction: Instruction, rates: Rates) -> AnyPrice:
         return scalar_price(op, writes, reads, params, rates)
     if engine == "gpsimd":
         return gpsimd_price(op, writes, reads, params, rates)
-    if op in ("register_load", "register_store"):
+    if op in ("register_load", "register_store", "scalar_load", "scalar_store"):
         busy = rates("control.tensor_load_reg_ns")
-    elif op == "register_move":
+    elif op in ("register_move", "scalar_arithmetic"):
         busy = rates("gpsimd.register_move_ns")
     else:
         raise NotImplementedError(f"timing knows no {op} on the {engine} engine")
