@@ -1,0 +1,1 @@
+"""Constants of trn2.toml against measured ones."""
