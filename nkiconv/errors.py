@@ -69,6 +69,10 @@ class PlanWarning(UserWarning):
     """A kernel on a Neuron device runs without a plan, by its default rule; the message says why there is none."""
 
 
+class LaunchWarning(UserWarning):
+    """Launches on a Neuron device take longer than they need to; the message says which setting makes them shorter."""
+
+
 def join_violations(summary: str, violations: Sequence[str]) -> str:
     """Return one message: the violation itself if there is one, else the summary, their number and a list of them.
 

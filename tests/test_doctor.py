@@ -106,6 +106,27 @@ def test_variables(monkeypatch, name, value, text):
     assert all(text in line for line in about)
 
 
+def test_settings_that_launches_do_not_agree_on(monkeypatch):
+    monkeypatch.setenv("NEURON_LOGICAL_NC_CONFIG", "2")
+    monkeypatch.setenv("NEURON_CC_FLAGS", "-O1 --lnc=1")
+    [line] = [line for line in doctor.diagnose().advice if "LNC degree" in line]
+    assert line.startswith("NEURON_LOGICAL_NC_CONFIG is 2; --lnc in NEURON_CC_FLAGS is 1; ")
+
+
+@pytest.mark.parametrize(("nki", "torch_xla", "target", "advised"), [
+    (True, True, None, True), (True, True, "trn2", False), (True, False, None, False), (False, True, None, False),
+])  # fmt: skip
+def test_what_makes_launches_under_torch_xla_slow(site, monkeypatch, nki, torch_xla, target, advised):
+    for name in ["nki"] * nki + ["torch_xla"] * torch_xla:
+        install(site, name, name, "")
+    monkeypatch.delenv("NEURON_PLATFORM_TARGET_OVERRIDE", raising=False)
+    if target is not None:
+        monkeypatch.setenv("NEURON_PLATFORM_TARGET_OVERRIDE", target)
+    about = [line for line in doctor.diagnose().advice if line.startswith("NEURON_PLATFORM_TARGET_OVERRIDE: is unset")]
+    assert len(about) == advised
+    assert all("about 52 ms" in line and line.endswith("set it to trn2") for line in about)
+
+
 def test_the_command():
     result = CliRunner().invoke(app, ["doctor"])
     assert result.exit_code == 0

@@ -171,6 +171,7 @@ def test_the_environment_is_completed_before_anything_is_imported(monkeypatch):
     monkeypatch.setitem(os.environ, "NEURON_COMPILE_CACHE_URL", "mine")
     device = torch_neuron.TorchNeuron(1)
     assert os.environ["NEURON_LOGICAL_NC_CONFIG"] == "1"
+    assert os.environ["NEURON_PLATFORM_TARGET_OVERRIDE"] == "trn2"
     assert os.environ["NEURON_COMPILE_CACHE_URL"] == "mine"
     assert os.environ["TORCH_NEURONX_NEFF_CACHE_DIR"].endswith(sources_hash())
     assert device.name in device.description
@@ -196,7 +197,10 @@ LACKING = [
     ("no torch", {"torch": "missing"}, ["torch: is missing; install the one that torch-neuronx wants"]),
     ("simulator", {"provider": "simulator"}, ["nki: AWS's must run the kernels, and because I say so; unset"]),
     ("trn1", {"product": "trn1.2xlarge"}, ["trn1.2xlarge: is not a trn2 instance"]),
-    ("other degree", {"NEURON_LOGICAL_NC_CONFIG": "1"}, ["NEURON_LOGICAL_NC_CONFIG='1': contradicts --lnc 2"]),
+    ("other degree", {"NEURON_LOGICAL_NC_CONFIG": "1"},
+     ["NEURON_LOGICAL_NC_CONFIG is 1; --lnc in NEURON_CC_FLAGS is unset; the launch's LNC degree is 2: must be one"]),
+    ("other flags", {"NEURON_CC_FLAGS": "--lnc=1"},
+     ["NEURON_LOGICAL_NC_CONFIG is unset, taken for 2; --lnc in NEURON_CC_FLAGS is 1; the launch's LNC degree is 2"]),
     ("two", {"device": False, "nki": "missing"}, ["nki: is missing", "/dev/neuron0: there is no"]),
 ]  # fmt: skip
 
@@ -223,8 +227,8 @@ def lacking(monkeypatch, tmp_path, **changes):
     product = tmp_path / "product_name"
     product.write_text(changes.get("product", "trn2.48xlarge") + "\n")
     monkeypatch.setattr(torch_neuron, "PRODUCT", product)
-    if "NEURON_LOGICAL_NC_CONFIG" in changes:
-        monkeypatch.setenv("NEURON_LOGICAL_NC_CONFIG", changes["NEURON_LOGICAL_NC_CONFIG"])
+    for name in [name for name in changes if name.startswith("NEURON_")]:
+        monkeypatch.setenv(name, changes[name])
     return [str(error) for error in torch_neuron._lacking(2)]
 
 

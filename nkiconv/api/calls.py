@@ -14,6 +14,7 @@ import numpy as np
 from .. import rules, simulator
 from .._nki import CHOICE, nl, simulate
 from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, refused
+from ..launches import on_cores
 from ..problem import DTYPES, dtype_name
 from ..rules import KERNEL_DTYPES
 from ..simulator.dtypes import canonical
@@ -48,7 +49,7 @@ def launch(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any], lnc: int,
 
     Raises UnsupportedError: trace_only where AWS's NKI runs; the kernel refuses its arguments, with its words.
     """
-    launched = kernel[plain(lnc)]
+    launched = on_cores(kernel, plain(lnc))
     kwargs = {name: plain(value) for name, value in kwargs.items()}
     began = time.perf_counter()
     if CHOICE.provider == "aws":

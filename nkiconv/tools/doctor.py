@@ -16,6 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from .. import launches
 from ..errors import UnsupportedError
 from ..providers import OLDEST_NKI, PLACEHOLDER, PLACEHOLDER_MARK, too_old
 from ..simulator.constants import VARIABLE, TargetFileError
@@ -42,9 +43,9 @@ _AWS_PACKAGES = (
     ("neuronx-cc", "neuronxcc", "trn2: the compiler"),
     ("torch-neuronx", "torch_neuronx", "trn2: running kernels on the device"),
 )
-_VARIABLES = ("NKICONV_NKI", VARIABLE, "NEURON_PLATFORM_TARGET_OVERRIDE", "NEURON_LOGICAL_NC_CONFIG")
+_VARIABLES = ("NKICONV_NKI", VARIABLE, launches.TARGET, launches.DEGREE, launches.FLAGS)
 #: Accepted values of the target platform variables; unset is accepted too.
-_ACCEPTED = {"NEURON_PLATFORM_TARGET_OVERRIDE": ("trn2", "gen3"), "NEURON_LOGICAL_NC_CONFIG": ("1", "2")}
+_ACCEPTED = {launches.TARGET: ("trn2", "gen3"), launches.DEGREE: ("1", "2")}
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ def diagnose() -> Diagnosis:
         target=CONSTANTS.target,
         variables=variables,
         device=DEVICE.exists(),
-        advice=(*_variable_advice(variables), *_trn2_advice(packages)),
+        advice=(*_variable_advice(variables), *_launch_advice(packages, variables), *_trn2_advice(packages)),
     )
 
 
@@ -152,6 +153,19 @@ def _variable_advice(variables: dict[str, str | None]) -> Iterator[str]:
         value = variables[name]
         if value is not None and value not in accepted:
             yield f"{name}={value!r}: the simulator accepts {', '.join(accepted)}; unset it or set one of them"
+
+
+def _launch_advice(packages: tuple[Package, ...], variables: dict[str, str | None]) -> Iterator[str]:
+    """Settings that launches on a device do not agree on, or that make them slow."""
+    if variables[launches.DEGREE] in (None, *_ACCEPTED[launches.DEGREE]):
+        try:
+            launches.degree()
+        except UnsupportedError as error:
+            yield str(error)
+    nki = next(package for package in packages if package.name == "nki")
+    lazy = nki.status == INSTALLED and importlib.util.find_spec("torch_xla") is not None
+    if lazy and variables[launches.TARGET] is None:
+        yield launches.slow_without_target()
 
 
 def _trn2_advice(packages: tuple[Package, ...]) -> Iterator[str]:

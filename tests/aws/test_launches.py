@@ -4,11 +4,14 @@ import warnings
 
 import pytest
 import torch
+import torch_neuronx
 from launched import follows_plan, problem_of
 from torch.nn import functional as F
 
-from nkiconv import PlanWarning, pytorch
+from nkiconv import LaunchWarning, PlanWarning, pytorch
 from nkiconv._nki import CHOICE
+from nkiconv.errors import UnsupportedError
+from nkiconv.launches import advise_target
 from nkiconv.planner import Request, cache, child
 from nkiconv.pytorch.computers import device
 
@@ -223,3 +226,48 @@ def test_results_are_tensors_of_their_own(launches):
 def test_nothing_is_launched_for_no_images(launches, searched):
     assert pytorch.conv2d(X2[:0], ints(4, 6, 3, 3), padding=1).shape == (0, 4, 7, 8)
     assert (launches, searched) == ([], [])
+
+
+@pytest.fixture
+def under_torch_xla(monkeypatch):
+    """As torch_xla's backend has it: kernels are called as they are, and nothing wraps them."""
+    monkeypatch.delattr(torch_neuronx, "wrap_nki")
+    device.launcher.cache_clear()
+    advise_target.cache_clear()
+    yield
+    device.launcher.cache_clear()
+    advise_target.cache_clear()
+
+
+@pytest.mark.usefixtures("under_torch_xla")
+def test_a_slow_launch_under_torch_xla_is_told_once(launches, searched, monkeypatch):
+    monkeypatch.delenv("NEURON_PLATFORM_TARGET_OVERRIDE", raising=False)
+    call, arguments, reference = CALLS["conv2d"]
+    with pytest.warns(LaunchWarning, match="set it to trn2"):
+        assert torch.equal(call(*arguments), reference(*arguments))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        call(*arguments)
+        pytorch.conv1d(*CALLS["conv1d"][1])
+    assert [one.lnc for one in launches] == [2, 2, 2]
+
+
+def test_settings_that_contradict_launch_nothing(launches, searched, monkeypatch):
+    monkeypatch.setenv("NEURON_CC_FLAGS", "--lnc=1")
+    call, arguments, _ = CALLS["conv2d"]
+    with pytest.raises(UnsupportedError, match=r"--lnc in NEURON_CC_FLAGS is 1; .*NCC_EVRF066"):
+        call(*arguments)
+    assert launches == []
+
+
+def test_kernels_without_a_grid(launches, searched, monkeypatch):
+    """The bracket grid is deprecated in NKI 0.7: where it is gone, the variable says the degree."""
+    monkeypatch.delattr(torch_neuronx.Wrapped, "__getitem__")
+    device.launcher.cache_clear()
+    call, arguments, reference = CALLS["conv2d"]
+    with pytest.raises(UnsupportedError, match=r"NEURON_LOGICAL_NC_CONFIG is unset, .* must be 2, .* take no grid"):
+        call(*arguments)
+    monkeypatch.setenv("NEURON_LOGICAL_NC_CONFIG", "2")
+    assert torch.equal(call(*arguments), reference(*arguments))
+    assert len(launches) == 1
+    device.launcher.cache_clear()

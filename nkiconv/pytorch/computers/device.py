@@ -15,9 +15,11 @@ from typing import Any
 
 import torch
 
+from ..._nki import CHOICE
 from ...api.calls import plain
 from ...errors import NkiconvError, PlanWarning, UnsupportedError
 from ...kernels.blocks.causal_conv1d_split import causal_conv1d_split_heads, causal_conv1d_split_step
+from ...launches import advise_target, degree, on_cores
 from ...planner.depthwise_conv1d import chunked_shape
 from ...planner.entry import answer, estimated
 from ...planner.operations import OPERATIONS, operation_of
@@ -31,8 +33,6 @@ from ..operators.planned import Called
 from ..operators.prologue import NO_SCALES, Scales
 from .statistics import stats_by_torch
 
-#: Cores of a launch: those of a logical NeuronCore, which AWS's runtime reads from the same variable.
-LNC_VARIABLE, LNC = "NEURON_LOGICAL_NC_CONFIG", "2"
 #: Who chooses: "estimate", a plan that is in the cache, else cost models, in milliseconds; "timed", the planner, which
 #: searches where its cache has none; "kernel", the kernel's default rule.
 PLAN_VARIABLE, EFFORTS = "NKICONV_PLAN", ("estimate", "timed", "kernel")
@@ -212,11 +212,8 @@ def _launch(
 
 
 def cores() -> int:
-    """Cores of a launch. Raises UnsupportedError where NEURON_LOGICAL_NC_CONFIG is neither 1 nor 2."""
-    wanted = os.environ.get(LNC_VARIABLE, LNC)
-    if wanted not in ("1", "2"):
-        raise UnsupportedError(f"{LNC_VARIABLE}={wanted!r}: must be 1 or 2 (LNC degrees of trn2)")
-    return int(wanted)
+    """Cores of a launch: those of a logical NeuronCore. Raises UnsupportedError as `launches.degree` does."""
+    return degree()
 
 
 @functools.cache
@@ -226,9 +223,11 @@ def launcher(operation: str, lnc: int) -> Any:
 
 
 def launched(kernel: Any, lnc: int) -> Any:
-    """A kernel on so many cores, the same way."""
+    """A kernel on so many cores, the same way; a LaunchWarning says once what makes launches under torch_xla slow."""
     wrap = getattr(importlib.import_module("torch_neuronx"), "wrap_nki", None)
-    return (kernel if wrap is None else wrap(kernel))[lnc]
+    if wrap is None and CHOICE.provider == "aws":
+        advise_target()
+    return on_cores(kernel if wrap is None else wrap(kernel), lnc)
 
 
 @functools.cache

@@ -10,6 +10,7 @@ import numpy as np
 
 from ...cases import Case
 from ...kernels.floors import copy_floor, launch_floor
+from ...launches import on_cores
 from ...planner.estimate import chosen
 from ...planner.floors import ROW_BYTES
 from ...planner.plan import Estimate
@@ -84,6 +85,6 @@ def _variants(launch: CaseLaunch, lnc: int, predicted: Modelled, count: int) -> 
     return [
         Variant(THIS, kernel, calls, arguments),
         Variant(AGAIN, kernel, calls, arguments),
-        Variant(COPY_FLOOR, copy_floor[lnc], flat, tile),
-        Variant(LAUNCH_FLOOR, launch_floor[lnc], rows, {}),
+        Variant(COPY_FLOOR, on_cores(copy_floor, lnc), flat, tile),
+        Variant(LAUNCH_FLOOR, on_cores(launch_floor, lnc), rows, {}),
     ]

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import UnsupportedError, raise_all
+from ...launches import DEGREE, TARGET, degree
 from ...problem import DTYPES
 from ..doctor import DEVICE, INSTALLED, diagnose
 from ..suites.profile_table import sources_hash
@@ -31,7 +32,6 @@ PRODUCT = Path("/sys/devices/virtual/dmi/id/product_name")
 #: Runs of a new graph before it is timed; the first one compiles it.
 WARM_UPS = 3
 _BF16 = DTYPES["bf16"]
-_LNC_VARIABLE = "NEURON_LOGICAL_NC_CONFIG"
 #: What names the compilers' caches, for the older and for the native backend.
 _CACHE_VARIABLES = ("NEURON_COMPILE_CACHE_URL", "TORCH_NEURONX_NEFF_CACHE_DIR")
 _FROM_AWS = "install it from AWS's own package repository, not from PyPI (the Neuron documentation gives its address)"
@@ -46,7 +46,8 @@ class TorchNeuron:
         Raises UnsupportedError, naming everything that this machine lacks.
         """
         raise_all("trn2 cannot be measured on this machine", list(_lacking(lnc)))
-        os.environ.setdefault(_LNC_VARIABLE, str(lnc))
+        os.environ.setdefault(DEGREE, str(lnc))
+        os.environ.setdefault(TARGET, "trn2")  # which nki otherwise asks for at each launch
         for variable in _CACHE_VARIABLES:
             os.environ.setdefault(variable, str(Path(tempfile.gettempdir()) / f"nkiconv-neuron-{sources_hash()}"))
         self._torch = _imported("torch")
@@ -216,11 +217,10 @@ def _lacking(lnc: int) -> Iterator[UnsupportedError]:
     product = _product()
     if found.device and product and not product.startswith("trn2"):
         yield UnsupportedError(f"{product}: is not a trn2 instance; measure on one")
-    degree = os.environ.get(_LNC_VARIABLE, str(lnc))
-    if degree != str(lnc):
-        yield UnsupportedError(
-            f"{_LNC_VARIABLE}={degree!r}: contradicts --lnc {lnc}; unset one of them or make them equal"
-        )
+    try:
+        degree(lnc, unset=lnc)
+    except UnsupportedError as error:
+        yield error
 
 
 def _product() -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...cases import Case
+from ...launches import on_cores
 from ...planner.plan import Estimate
 from ...planner.request import Asked, Request
 from ...problem import DTYPES, ConvProblem
@@ -59,7 +60,7 @@ def case_launch(case: Case, lnc: int, taken: Estimate, precision: str | None = N
     specs, kwargs = operation.launch(request, taken.algorithm, taken.config)
     arrays = iter(case_arrays(case, SEED))
     args = tuple(next(arrays).reshape(one.shape) if isinstance(one, ArraySpec) else one for one in specs)
-    return CaseLaunch(case.problem, operation.kernel[lnc], args, kwargs, precision)
+    return CaseLaunch(case.problem, on_cores(operation.kernel, lnc), args, kwargs, precision)
 
 
 def wrong(comparison: Comparison) -> str:

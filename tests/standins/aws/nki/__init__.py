@@ -46,7 +46,11 @@ class Kernel:
     def __call__(self, *args, **kwargs):
         given = arguments(self.func, args, kwargs)
         launches.append(note(self.func, self.lnc, given))
-        return self.inner[self.lnc](**given)
+        return self.on_cores()(**given)
+
+    def on_cores(self):
+        """What the simulator runs; without a grid NEURON_LOGICAL_NC_CONFIG says on how many cores."""
+        return self.inner if self.lnc is None else self.inner[self.lnc]
 
 
 def arguments(function, args, kwargs):
@@ -81,4 +85,4 @@ def jit(func=None):
 
 def simulate(kernel):
     """AWS's simulator."""
-    return simulate_simulated(kernel.inner if kernel.lnc is None else kernel.inner[kernel.lnc])
+    return simulate_simulated(kernel.on_cores())

@@ -48,7 +48,7 @@ class Wrapped:
 def launch(tensors: Sequence[torch.Tensor], call: int) -> list[torch.Tensor]:
     """Run a kernel."""
     kernel, lnc, names, constants = calls[call]
-    found = kernel[lnc](**dict(zip(names, tensors, strict=True)), **constants)
+    found = (kernel if lnc is None else kernel[lnc])(**dict(zip(names, tensors, strict=True)), **constants)
     return list(found) if isinstance(found, tuple) else [found]
 
 
@@ -58,7 +58,7 @@ def _(tensors, call):
     specs = {}
     for name, tensor in zip(names, tensors, strict=True):
         specs[name] = ArraySpec(tuple(map(int, tensor.shape)), str(tensor.dtype).removeprefix("torch."))
-    found = simulated(kernel.inner[lnc], trace_only=True)(**specs, **constants)
+    found = simulated(kernel[lnc].on_cores(), trace_only=True)(**specs, **constants)
     found = found if isinstance(found, tuple) else (found,)
     return [tensors[0].new_empty(one.shape, dtype=getattr(torch, str(one.dtype))) for one in found]
 

@@ -1,0 +1,95 @@
+"""Launches on a device: three settings of the LNC degree, kernels without a grid, and the hint of what is slow."""
+
+import types
+import warnings
+
+import pytest
+
+from nkiconv import LaunchWarning, launches
+from nkiconv.errors import UnsupportedError
+
+DEGREE, FLAGS, TARGET = "NEURON_LOGICAL_NC_CONFIG", "NEURON_CC_FLAGS", "NEURON_PLATFORM_TARGET_OVERRIDE"
+
+
+@pytest.fixture
+def setting(monkeypatch):
+    """Sets variables of the environment, and unsets those that are None."""
+
+    def set_(**values):
+        for name, value in values.items():
+            monkeypatch.delenv(name, raising=False)
+            if value is not None:
+                monkeypatch.setenv(name, value)
+
+    return set_
+
+
+# NEURON_LOGICAL_NC_CONFIG, NEURON_CC_FLAGS, what the launch says: its cores, or of what the refusal speaks
+DEGREES = [
+    (None, None, None, 2),
+    (None, None, 2, 2),
+    (None, "-O1", None, 2),
+    (None, "--lnc=2", 2, 2),
+    ("1", None, None, 1),
+    ("1", "--lnc=1", 1, 1),
+    ("1", "-O1 --logical-nc-config 1", None, 1),
+    ("1", " '-lnc=1' --target trn2", None, 1),
+    ("1", "--lnc=2 --lnc=1", None, 1),
+    ("2", "--lnc-like=1", None, 2),
+    (None, None, 1, "NEURON_LOGICAL_NC_CONFIG is unset, taken for 2; .* the launch's LNC degree is 1: "),
+    (None, "--lnc=1", None, "unset, taken for 2; --lnc in NEURON_CC_FLAGS is 1; the launch's LNC degree is unset: "),
+    ("1", None, 2, "NEURON_LOGICAL_NC_CONFIG is 1; --lnc in NEURON_CC_FLAGS is unset; the launch's LNC degree is 2: "),
+    ("2", "--lnc=1", 2, "NEURON_LOGICAL_NC_CONFIG is 2; --lnc in NEURON_CC_FLAGS is 1; the launch's LNC degree is 2: "),
+    ("4", None, None, "^NEURON_LOGICAL_NC_CONFIG='4': must be 1 or 2"),
+    ("2", "--lnc=two", None, "^--lnc in NEURON_CC_FLAGS='two': must be 1 or 2"),
+]
+
+
+@pytest.mark.parametrize(("variable", "flags", "asked", "expected"), DEGREES)
+def test_degrees(setting, variable, flags, asked, expected):
+    setting(**{DEGREE: variable, FLAGS: flags})
+    if isinstance(expected, int):
+        assert launches.degree(asked) == expected
+        return
+    with pytest.raises(UnsupportedError, match=expected) as caught:
+        launches.degree(asked)
+    assert "must be 1 or 2" in str(caught.value) or "NCC_EVRF066" in str(caught.value)
+
+
+@pytest.mark.parametrize("variable", [None, "1", "2"])
+@pytest.mark.parametrize("lnc", [1, 2])
+def test_kernels_with_and_without_a_grid(setting, variable, lnc):
+    """Without one the variable decides, and kernels take 1 where it is unset."""
+    setting(**{DEGREE: variable})
+    assert launches.on_cores({lnc: "launched"}, lnc) == "launched"
+    bare = types.SimpleNamespace()
+    if (variable or "1") == str(lnc):
+        assert launches.on_cores(bare, lnc) is bare
+    else:
+        with pytest.raises(UnsupportedError, match=rf"{DEGREE} is .*: must be {lnc}, .* take no grid; set it to {lnc}"):
+            launches.on_cores(bare, lnc)
+
+
+@pytest.fixture
+def unadvised():
+    launches.advise_target.cache_clear()
+    yield
+    launches.advise_target.cache_clear()
+
+
+@pytest.mark.usefixtures("unadvised")
+def test_the_hint_comes_once_a_process(setting):
+    setting(**{TARGET: None})
+    with pytest.warns(LaunchWarning, match=rf"{TARGET}: is unset, .* about 52 ms .*; set it to trn2"):
+        launches.advise_target()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        launches.advise_target()
+
+
+@pytest.mark.usefixtures("unadvised")
+def test_no_hint_where_the_target_is_set(setting):
+    setting(**{TARGET: "trn2"})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        launches.advise_target()
