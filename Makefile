@@ -15,7 +15,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all coverage conformance peers validation mutation choice zoo plans golden ablate chains lint format readme docs wheel \
+.PHONY: help setup demo test test-all coverage conformance peers validation calibration mutation choice zoo plans golden ablate chains lint format readme docs wheel \
   bench profiles deepbench against models training hf-kernel clean
 
 help: ## list the targets
@@ -75,6 +75,10 @@ peers: $(ALL) ## run causal-conv1d's tests, and torch's of its convolutions: mak
 validation: $(ALL) ## model what others have measured on trn2: make validation CHECKOUTS="PATH ..."
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/validation $(CHECKOUTS) --out profiles/validation.md
 
+SEEDS ?= 20
+calibration: $(ALL) ## say which constants `nkiconv calibrate` finds that it cannot see (a quarter of an hour)
+	@OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/calibration --seeds $(SEEDS)
+
 mutation: $(ALL) ## plant faults, count those that the tests notice (an hour or two): tests/mutation.md
 	@$(BIN)/python tests/mutation --out tests/mutation.md
 
@@ -106,7 +110,7 @@ lint: $(ALL) ## check style, types, import arrows and kernels' Python; print lin
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/nkiconv lint nkiconv/kernels --strict
+	@$(BIN)/nkiconv lint nkiconv/kernels nkiconv/tools/calibrate/kernels --strict
 	@find nkiconv -name '*.py' -exec wc -l {} + | \
 	  awk '$$2 != "total" {sub("/[^/]*$$", "", $$2); n[$$2] += $$1} END {for (f in n) printf "%6d %s\n", n[f], f}' | sort -k 2
 

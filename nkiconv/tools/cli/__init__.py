@@ -1,7 +1,8 @@
 """The command line, one file per command.
 
     nkiconv doctor | cases | run | lint | demo
-    nkiconv plan | tune | plan-model | crossover | profile | profiles | bench | bench-simulator | cache
+    nkiconv plan | tune | plan-model | crossover | profile | profiles | bench | calibrate | bench-simulator
+    nkiconv cache
 
 Commands import what they run when they run it: `--help` is quick, and `doctor` works where NKICONV_NKI is impossible.
 """
@@ -15,7 +16,22 @@ from typing import Annotated
 import typer
 
 from ... import __version__
-from . import bench, cache, cases, crossover, demo, doctor, lint, measure, plan, plan_model, profile, profiles, run
+from . import (
+    bench,
+    cache,
+    calibrate,
+    cases,
+    crossover,
+    demo,
+    doctor,
+    lint,
+    measure,
+    plan,
+    plan_model,
+    profile,
+    profiles,
+    run,
+)
 
 app = typer.Typer(
     help="Convolutions for AWS Trainium: run NKI kernels in a simulator on any machine, and check them.",
@@ -52,6 +68,7 @@ _COMMANDS = {
     "profile": profile.command,
     "profiles": profiles.command,
     "bench": measure.command,
+    "calibrate": calibrate.command,
     "demo": demo.command,
     "bench-simulator": bench.command,
 }

@@ -20,6 +20,10 @@ class Device(Protocol):
     def description(self) -> str:
         """The name, and the versions of what compiles and runs kernels there."""
 
+    @property
+    def clock(self) -> str:
+        """What `seconds` are, as in "wall time of a graph"."""
+
     def run(self, launched: Any, args: Call, kwargs: dict[str, Any]) -> Any:
         """The NumPy outputs of one call of a launched kernel, `kernel[lnc]`, on NumPy arrays."""
 

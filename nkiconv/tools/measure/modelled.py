@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import subprocess
 import sys
 from dataclasses import dataclass
 from typing import Any
 
 from ... import cases
 from ..._nki import CHOICE
-from ...errors import UnsupportedError
 from ..suites.profiles import CaseProfile, profile_case
 from .interleave import Advance
+from .own_process import in_own_process
 
 
 @dataclass(frozen=True)
@@ -75,18 +73,7 @@ def model_in_own_process(
 ) -> Modelled:
     """As `model`, by a process that runs kernels on nkiconv's simulator."""
     asked = {"name": name, "dtype": dtype, "lnc": lnc, "algorithm": algorithm, "precision": precision}
-    request = json.dumps(asked)
-    done = subprocess.run(
-        [sys.executable, "-m", __name__, request],
-        env={**os.environ, "NKICONV_NKI": "simulator"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-        raise UnsupportedError(f"case={name!r}: its model failed in a process of its own ({reason})")
-    return Modelled(**json.loads(done.stdout))
+    return Modelled(**in_own_process(__name__, asked, f"case={name!r}: its model"))
 
 
 def _modelled(one: CaseProfile) -> Modelled:
@@ -112,5 +99,5 @@ def _ignore(_what: str, _share: float | None) -> None:
 
 
 if __name__ == "__main__":
-    asked = json.loads(sys.argv[1])
+    asked = json.load(sys.stdin)
     print(json.dumps(dataclasses.asdict(model(**asked, advance=_ignore))))

@@ -69,6 +69,11 @@ class TorchNeuron:
         found = ", ".join(f"{name} {versions[name]}" for name in ("torch", "torch-neuronx", "nki", "neuronx-cc"))
         return f"{self.name}, {self._backend.name}, {found}"
 
+    @property
+    def clock(self) -> str:
+        """Wall time: the backend has no other."""
+        return f"wall time of a graph, {self._backend.name}"
+
     def run(self, launched: Any, args: Call, kwargs: dict[str, Any]) -> Any:
         """Outputs of one call, outside any graph."""
         tensors = [self._upload(array) for array in args]

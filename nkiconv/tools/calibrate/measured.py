@@ -1,0 +1,89 @@
+"""Slopes of probes on a device, with the noise of equal runs (A/A).
+
+In every round each of a probe's two kernels runs twice, in rotated order, so that there are two slopes that nothing
+tells apart. Where their medians differ by more than 3 %, the probe reports nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...simulator.dtypes import DTYPES
+from ..measure.device import Call, Device
+from ..measure.interleave import NOISY_ABOVE, Advance, Variant, rotated
+from .probe import LNC, Probe
+
+#: Calls of a kernel in the graph that is timed.
+CALLS = 16
+ROUNDS = 100
+#: Standard error of a median over that of a mean, of normal noise; its standard deviation over its median deviation.
+_MEDIAN_ERROR = 1.2533
+_MEDIAN_DEVIATION = 1.4826
+#: The least share of a slope that its standard error is taken to be.
+_LEAST_ERROR = 1e-4
+_SHORT, _LONG = 0, 1
+
+
+@dataclass(frozen=True)
+class Slope:
+    """Measured ns of a repetition; with a reason, nobody should rest on it."""
+
+    probe: str
+    clock: str  # what the device's seconds are
+    rounds: int
+    slope_ns: float
+    error_ns: float  # standard error
+    aa_difference: float  # of the two medians, as a share of the slope
+    reason: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return dataclasses.asdict(self)
+
+
+def measure(device: Device, probe: Probe, advance: Advance, rounds: int = ROUNDS, calls: int = CALLS) -> Slope:
+    """The slope of a probe; one that the device fails to run, or that is noisy, has its reason.
+
+    Args: rounds: at least 1, of a probe that asks for no more. calls: of each kernel in the graph that is timed.
+    """
+    rounds *= probe.rounds
+    try:
+        halves = _halves(device, probe, advance, rounds, calls)
+    except Exception as error:  # the row stays, with its reason, as in measure.one_case
+        text = (str(error).strip().splitlines() or ["no message"])[0]
+        return Slope(probe.name, device.clock, rounds, np.nan, np.nan, np.nan, f"{type(error).__name__}: {text}")
+    finally:
+        device.forget()
+    medians, both = np.median(halves, axis=1), halves.reshape(-1)
+    slope = float(np.median(both))
+    deviation = _MEDIAN_DEVIATION * float(np.median(np.abs(both - slope)))
+    uncertainty = max(_MEDIAN_ERROR * deviation / np.sqrt(len(both)), _LEAST_ERROR * abs(slope))
+    difference = float(abs(medians[1] - medians[0]) / abs(slope)) if slope else np.inf
+    reason = f"noisy: equal runs differ by {difference:.1%}" if difference > NOISY_ABOVE else ""
+    if slope <= 0:
+        reason = f"the slope is {slope:.3g} ns: the machine's noise is larger than the probe's time"
+    return Slope(probe.name, device.clock, rounds, slope, uncertainty, difference, reason)
+
+
+def _halves(device: Device, probe: Probe, advance: Advance, rounds: int, calls: int) -> Any:
+    """ns of a repetition, [2, rounds]: of the runs of either half."""
+    launched = probe.kernel[LNC]
+    arrays: list[Call] = [(np.zeros(probe.shape, DTYPES[probe.dtype].numpy),) for _ in range(calls)]
+    variants = [
+        Variant(f"{half}{which}", launched, arrays, probe.arguments(count))
+        for half in range(2)
+        for which, count in enumerate(probe.counts)
+    ]
+    seconds: dict[str, list[float]] = {variant.name: [] for variant in variants}
+    for i in range(rounds):
+        advance(f"timing {probe.name}", i / rounds)
+        for variant in rotated(variants, i):
+            seconds[variant.name].append(device.seconds(launched, variant.calls, variant.kwargs))
+    repetitions = calls * (probe.counts[_LONG] - probe.counts[_SHORT])
+    return np.array(
+        [np.subtract(seconds[f"{half}{_LONG}"], seconds[f"{half}{_SHORT}"]) / repetitions * 1e9 for half in range(2)]
+    )

@@ -1,0 +1,63 @@
+"""A calibration from its first probe to the file of measured constants."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from pathlib import Path
+
+from ...simulator.constants import SHIPPED, Constant, write_target
+from ...simulator.hardware import CONSTANTS
+from ..measure.device import Device
+from ..measure.interleave import Advance
+from . import kept
+from .estimate import FOUND, Estimate
+from .measured import ROUNDS, Slope, measure
+from .probe import Probe
+from .suite import PROBES
+
+
+def slopes(
+    device: Device, probes: Sequence[Probe], advance: Advance, path: Path | None = None, rounds: int = ROUNDS
+) -> list[Slope]:
+    """The slope of each probe; those that the file at `path` has of the same machine are not measured again."""
+    known = kept.load(path, device.description) if path else {}
+    found = []
+    for i, probe in enumerate(probes):
+        if probe.name not in known:
+            told = _within(advance, i, len(probes))
+            known[probe.name] = measure(device, probe, told, rounds)
+            if path:
+                kept.append(path, device.description, known[probe.name])
+        found.append(known[probe.name])
+    return found
+
+
+def _within(advance: Advance, place: int, count: int) -> Advance:
+    """Progress of one of several probes as that of all."""
+    return lambda what, share: advance(what, (place + (share or 0.0)) / count)
+
+
+def rows(estimates: Sequence[Estimate], device: Device) -> dict[str, Constant]:
+    """The constants that were measured, as rows of a target."""
+    day = datetime.date.today().isoformat()
+    source = f"nkiconv calibrate, {day}: {device.description}, {device.clock}"
+    found = {}
+    for one in estimates:
+        if one.status == FOUND:
+            low, high = one.value - one.half_interval, one.value + one.half_interval
+            found[one.name] = Constant(one.name, one.value, SHIPPED[one.name].unit, source, "measured", low, high)
+    return found
+
+
+def write(path: Path, estimates: Sequence[Estimate], device: Device) -> dict[str, Constant]:
+    """Write what was measured as a target, which NKICONV_TARGET takes; returns its rows."""
+    found = rows(estimates, device)
+    write_target(found, path)
+    return found
+
+
+def unprobed() -> list[str]:
+    """Inferred constants that no probe is for."""
+    probed = {name for probe in PROBES for name in probe.constants}
+    return [name for name, one in CONSTANTS.items() if one.standing == "inferred" and name not in probed]

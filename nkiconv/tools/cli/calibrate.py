@@ -1,0 +1,169 @@
+"""`nkiconv calibrate`: measure the constants of the timing model on this machine's device."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ...errors import UnsupportedError, raise_all
+from ...simulator.constants import VARIABLE
+from ..doctor import DEVICE
+from .grid import Grid
+from .measure import Target
+from .options import Force
+from .paths import unwritable
+from .shell import CHECK_FAILED, JsonOption, console, notes, print_json, prints_tables, progress, say
+
+if TYPE_CHECKING:
+    from ..calibrate.estimate import Estimate, Fit
+    from ..calibrate.probe import Probe
+    from ..measure.device import Device
+
+#: Where the constants go unless --out says otherwise.
+OUT = Path("trn2_measured.toml")
+#: How far off the values are that --target model begins with, so that what it finds says something.
+_OFF = 1.1
+
+
+@prints_tables
+def command(
+    target: Annotated[
+        Target | None,
+        typer.Option(help="trn2: measure on this instance. model: recover trn2.toml from the timing model itself."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help=f"Write the measured constants to this file. Default {OUT}.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Only probes whose name contains this; repeatable.")] = None,
+    rounds: Annotated[int | None, typer.Option(min=4, help="Rounds of timing on trn2. Default 100.")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Measure again what an earlier run has measured.")] = False,
+    force: Force = False,
+    list_them: Annotated[bool, typer.Option("--list", help="Print the probes and what each is for.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure the constants of the timing model on this machine's device, with 95 % confidence intervals.
+
+    Each probe is a kernel at two counts of repetitions, whose difference of times is the probe's slope. The constants
+    are those under which the timing model has all of the measured slopes. NKICONV_TARGET=FILE makes plans, estimates
+    and profiles use them. An interrupted run goes on where it was. Exit status 1 if a probe failed.
+    """
+    suite = importlib.import_module("nkiconv.tools.calibrate.suite")
+    chosen = [probe for probe in suite.PROBES if not only or any(part in probe.name for part in only)]
+    where = target or (Target.trn2 if DEVICE.exists() else Target.model)
+    given = {"--out": out, "--rounds": rounds, "--fresh": fresh}
+    raise_all("nkiconv calibrate cannot run this call", list(_contradictions(only, chosen, where, given)))
+    if list_them:
+        _list(chosen, as_json)
+        return
+    path = None
+    if where is Target.trn2:
+        path = out or OUT
+        raise_all(
+            "nkiconv calibrate cannot run this call", list(unwritable("--out", path, "a .toml file", force=force))
+        )
+    _calibrate(chosen, path, rounds, fresh, "" if target else _said(where), as_json)
+
+
+def _said(where: Target) -> str:
+    if where is Target.trn2:
+        return ""
+    return f"there is no {DEVICE} here, so the timing model stands for a device; --target trn2 measures"
+
+
+def _contradictions(
+    only: list[str] | None, chosen: Sequence[Probe], where: Target, given: dict[str, Any]
+) -> Iterator[UnsupportedError]:
+    if not chosen:
+        yield UnsupportedError(
+            f"--only={', '.join(only or ())}: no probe has such a name; see nkiconv calibrate --list"
+        )
+    for option, value in given.items():
+        if value and where is Target.model:
+            yield UnsupportedError(f"{option}={value}: is of --target trn2, and the target is model; drop it")
+
+
+def _list(chosen: Sequence[Probe], as_json: bool) -> None:
+    if as_json:
+        print_json([{"probe": one.name, "design": one.design, "constants": one.constants} for one in chosen])
+        return
+    grid = Grid("probes", ("probe", "design", "for"), ("probe", "design", "for"))
+    for one in chosen:
+        grid.add(one.name, one.design, ", ".join(one.constants) or "comparison with the model")
+    grid.show(console())
+
+
+def _device(path: Path | None) -> Device:
+    if path is None:
+        found: Device = importlib.import_module("nkiconv.tools.calibrate.model").ModelDevice()
+    else:
+        probe = importlib.import_module("nkiconv.tools.calibrate.probe")
+        found = importlib.import_module("nkiconv.tools.measure.torch_neuron").TorchNeuron(probe.LNC)
+    return found
+
+
+def _calibrate(
+    chosen: Sequence[Probe], path: Path | None, rounds: int | None, fresh: bool, said: str, as_json: bool
+) -> None:
+    """Measure, solve, write and print. path: None for the timing model as the device."""
+    session = importlib.import_module("nkiconv.tools.calibrate.session")
+    solve = importlib.import_module("nkiconv.tools.calibrate.solve").solve
+    constants = importlib.import_module("nkiconv.simulator.hardware").CONSTANTS
+    device, slopes_path = _device(path), None
+    if path is not None:
+        slopes_path = importlib.import_module("nkiconv.tools.calibrate.kept").path_of(path)
+        if fresh:
+            slopes_path.unlink(missing_ok=True)
+    with progress(show=not as_json) as advance:
+        how = {"rounds": rounds} if rounds else {"rounds": 1} if path is None else {}
+        slopes = session.slopes(device, chosen, advance, slopes_path, **how)
+        names = {name for probe in chosen for name in probe.constants}
+        start = {name: constants[name].value / _OFF for name in names} if path is None else None
+        estimates, fits = solve(slopes, advance, start)
+    if path is not None:
+        session.write(path, estimates, device)
+    if as_json:
+        rows = [one.as_dict() for one in estimates]
+        probes = [{**one.as_dict(), "misses": one.misses} for one in fits]
+        document = {"machine": device.description, "note": said, "out": path and str(path), "rows": rows}
+        print_json({**document, "probes": probes, "unprobed": session.unprobed()})
+    else:
+        _show(device, estimates, fits, session.unprobed(), said, path)
+    if any(fit.slope.reason for fit in fits):
+        raise typer.Exit(CHECK_FAILED)
+
+
+def _show(
+    device: Device,
+    estimates: Sequence[Estimate],
+    fits: Sequence[Fit],
+    unprobed: Sequence[str],
+    said: str,
+    path: Path | None,
+) -> None:
+    screen = console()
+    if said:
+        say(screen, said)
+    say(screen, device.description)
+    text = "constant", "standing"
+    grid = Grid("constants", ("constant", "trn2.toml", "found", "95 %", "ratio", "standing"), text)
+    for one in estimates:
+        known = one.status == "found"
+        cells = (f"{one.value:.4g}", f"±{one.half_interval / one.value:.1%}") if known else ("-", "-")
+        ratio = f"{one.value / one.old:.3f}" if known else "-"
+        standing = f"{one.status}: {one.reason}" if one.reason else one.status
+        grid.add(one.name, f"{one.old:.4g}", *cells, ratio, standing, style="" if known else "yellow")
+    grid.show(screen)
+    headings = "probe", "slope ns", "modelled before", "after", "A/A", "clock", "verdict"
+    grid = Grid("probes", headings, ("probe", "clock", "verdict"), ("probe", "slope ns", "after", "A/A", "verdict"))
+    for fit in fits:
+        slope = fit.slope
+        verdict = slope.reason or ("the model does not follow" if fit.misses else "pass")
+        numbers = f"{slope.slope_ns:,.2f}", f"{fit.before_ns:,.2f}", f"{fit.after_ns:,.2f}"
+        style = "" if verdict == "pass" else "yellow"
+        grid.add(slope.probe, *numbers, f"{slope.aa_difference:.1%}", slope.clock, verdict, style=style)
+    grid.show(screen)
+    notes(screen, f"inferred constants that no probe is for: {', '.join(unprobed)}")
+    if path is not None:
+        say(screen, f"wrote {path}; {VARIABLE}={path} makes plans, estimates and profiles use it")

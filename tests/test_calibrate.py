@@ -1,0 +1,237 @@
+"""Calibration: probe kernels, slopes and their noise, constants from slopes, the command; with devices of Python."""
+
+import ast
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import module_of
+from hidden_device import HiddenDevice, hidden_constants
+from shell import run
+
+from nkiconv.errors import FileFormatError
+from nkiconv.simulator import documented, simulate
+from nkiconv.simulator.constants import load_target
+from nkiconv.simulator.dtypes import DTYPES
+from nkiconv.simulator.hardware import CONSTANTS
+from nkiconv.tools.calibrate import estimate, kept, kernels, measured, session
+from nkiconv.tools.calibrate.model import ModelDevice, shared
+from nkiconv.tools.calibrate.probe import LNC
+from nkiconv.tools.calibrate.solve import solve
+from nkiconv.tools.calibrate.suite import PROBES
+
+pytestmark = pytest.mark.simulator_only
+
+BY_NAME = {probe.name: probe for probe in PROBES}
+#: Quick to trace, and enough for six constants.
+FEW = ("vector_4x_few", "vector_4x", "vector_chain", "vector_operand", "elements_256", "elements_4096")
+FOLDER = Path(kernels.__file__).parent
+#: A probe for each kernel.
+KERNELS = {probe.kernel: probe.name for probe in PROBES}.values()
+
+
+def ignore(_what, _share):
+    """An `Advance` that does nothing."""
+
+
+def probes(*names):
+    return [BY_NAME[name] for name in names]
+
+
+def found(device, names, start=None):
+    estimates, fits = solve(session.slopes(device, probes(*names), ignore), ignore, start)
+    return {one.name: one for one in estimates}, {fit.slope.probe: fit for fit in fits}
+
+
+def run_numerically(probe):
+    """One run of a probe's kernel, of few repetitions, on data."""
+    x = np.ones(probe.shape, DTYPES[probe.dtype].numpy)
+    return simulate(probe.kernel[LNC])(x, **probe.arguments(4))
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_every_kernel_keeps_the_rules_on_data(name):
+    """Nothing unwritten is read or returned, and no core reads what the other writes."""
+    assert np.isfinite(np.asarray(run_numerically(BY_NAME[name]), dtype=np.float64)).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(BY_NAME))
+def test_every_probe_keeps_the_rules_on_data(name):
+    run_numerically(BY_NAME[name])
+
+
+def test_probe_kernels_call_only_documented_nki():
+    known = {
+        "nisa": {*documented.ISA_CALLS, *documented.ISA_ENUMS},
+        "nl": {*documented.LANGUAGE_CALLS, *documented.LANGUAGE_CONSTANTS},
+    }
+    used = {
+        (node.value.id, node.attr)
+        for path in FOLDER.glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+    }
+    assert ("nisa", "nc_matmul") in used
+    for module, names in known.items():
+        assert {name for owner, name in used if owner == module} <= names
+
+
+def test_names_are_unique_and_constants_exist():
+    assert len(BY_NAME) == len(PROBES)
+    assert {name for probe in PROBES for name in probe.constants} <= set(CONSTANTS)
+    assert not set(session.unprobed()) & {name for probe in PROBES for name in probe.constants}
+
+
+def test_a_slope_is_free_of_what_a_launch_costs():
+    probe = BY_NAME["vector_4x_few"]
+    slope = measured.measure(HiddenDevice({}, 0.0, 0), probe, ignore, rounds=2)
+    assert slope.slope_ns == pytest.approx(shared().slope_ns(probe, {}))
+    assert (slope.reason, slope.aa_difference) == ("", pytest.approx(0.0, abs=1e-9))
+    # 16 columns of a copy in the fastest mode, and the fixed part
+    expected = CONSTANTS["vector.issue_fixed_sbuf_ns"].value + 16 * CONSTANTS["vector.ns_per_elem_4x"].value
+    assert slope.slope_ns == pytest.approx(expected)
+
+
+def test_the_model_recovers_its_constants_from_wrong_ones():
+    start = {name: CONSTANTS[name].value / 1.1 for probe in probes(*FEW) for name in probe.constants}
+    estimates, fits = found(ModelDevice(), FEW, start)
+    assert {one.status for one in estimates.values()} == {estimate.FOUND}
+    for name, one in estimates.items():
+        assert one.value == pytest.approx(CONSTANTS[name].value)
+    assert not any(fit.misses for fit in fits.values())
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_hidden_constants_are_found_within_five_percent(seed):
+    hidden = hidden_constants({name for probe in probes(*FEW) for name in probe.constants}, seed)
+    estimates, _ = found(HiddenDevice(hidden, 0.02, seed), FEW)
+    for name, value in hidden.items():
+        assert estimates[name].status == estimate.FOUND
+        assert estimates[name].value == pytest.approx(value, rel=0.05)
+
+
+def test_a_constant_that_nothing_tells_is_not_guessed():
+    """Two of three hops appear only as a sum; an interval that nothing depends on; a probe that is not there."""
+    device = HiddenDevice({"sync.hop_to_vector_ns": 60.0}, 0.0, 0)
+    names = ("vector_chain", "vector_4x_few", "vector_4x", "scalar_chain", "scalar_few", "scalar", "hops_vector_scalar")
+    estimates, _ = found(device, names)
+    for one, other in (("vector", "scalar"), ("scalar", "vector")):
+        hop = estimates[f"sync.hop_to_{one}_ns"]
+        assert (hop.status, hop.value) == (estimate.UNIDENTIFIED, hop.old)
+        assert f"only together with sync.hop_to_{other}_ns" in hop.reason
+    assert estimates["vector.lat_fixed_sbuf_ns"].status == estimate.FOUND
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.02])
+def test_a_limit_that_does_not_bind_is_not_guessed(noise):
+    """Where the engines are slower than the core's limit, loads of a core tell only a bound of that limit."""
+    device = HiddenDevice({"dma.engine_bytes_per_ns": 19.0}, noise, 0)
+    estimates, _ = found(device, ("elements_256", "elements_4096", "core_loads"))
+    assert estimates["dma.engine_bytes_per_ns"].value == pytest.approx(19.0, rel=0.02)
+    assert estimates["dma.steady_core_gbps"].status == estimate.UNIDENTIFIED
+
+
+def test_noise_beyond_three_percent_is_refused():
+    noisy = measured.measure(HiddenDevice({}, 2.0, 0), BY_NAME["vector_4x"], ignore, rounds=4)
+    assert noisy.reason.startswith(("noisy: equal runs differ by", "the slope is -"))
+    estimates, fits = solve([noisy], ignore)
+    assert [(one.status, one.value) for one in estimates] == [(estimate.UNIDENTIFIED, estimates[0].old)]
+    assert not fits[0].misses
+
+
+def test_a_constant_with_a_wide_interval_keeps_its_value():
+    estimates, _ = found(HiddenDevice({}, 0.0, 0), ("elements_4096",))
+    assert estimates["dma.engine_bytes_per_ns"].status == estimate.FOUND
+    wide = measured.measure(HiddenDevice({}, 0.0, 0), BY_NAME["elements_4096"], ignore, rounds=1)
+    wide = measured.Slope(**{**wide.as_dict(), "error_ns": 0.2 * wide.slope_ns})
+    (one,), _ = solve([wide], ignore)
+    assert (one.status, one.value) == (estimate.UNCERTAIN, one.old)
+
+
+def test_a_slope_that_the_model_cannot_follow_is_named():
+    """Of 128 rows, static triggers bind on this device; the model has the engines bind."""
+    probe = BY_NAME["static_loads_128"]
+    slope = measured.measure(HiddenDevice({}, 0.0, 0), probe, ignore, rounds=1)
+    _, (fit,) = solve([measured.Slope(**{**slope.as_dict(), "slope_ns": 670.0})], ignore)
+    assert fit.misses
+
+
+def test_a_probe_that_the_device_fails_to_run_has_its_reason():
+    class Broken(HiddenDevice):
+        def seconds(self, launched, calls, kwargs):
+            raise RuntimeError("the compiler gave up\nlong story")
+
+    slope = measured.measure(Broken({}, 0.0, 0), BY_NAME["vector_4x"], ignore, rounds=1)
+    assert slope.reason == "RuntimeError: the compiler gave up"
+
+
+def test_an_interrupted_calibration_goes_on(tmp_path):
+    path, device = tmp_path / "slopes.jsonl", HiddenDevice({}, 0.0, 0)
+    first = session.slopes(device, probes(*FEW[:2]), ignore, path, rounds=1)
+    device.seconds = None
+    assert session.slopes(device, probes(*FEW[:2]), ignore, path, rounds=1) == first
+    assert kept.load(path, "another machine") == {}
+    path.write_text("{}\n")
+    with pytest.raises(FileFormatError, match="line 1 holds no slope"):
+        kept.load(path, device.description)
+
+
+def test_the_file_of_constants_is_a_target(tmp_path):
+    device, path = HiddenDevice({"vector.ns_per_elem_4x": 0.3}, 0.0, 0), tmp_path / "measured.toml"
+    estimates, _ = found(device, FEW)
+    session.write(path, list(estimates.values()), device)
+    row = load_target(path)["vector.ns_per_elem_4x"]
+    assert row.value == pytest.approx(0.3)
+    assert row.low < row.value < row.high
+    assert row.standing == "measured"
+    assert "hidden, modelled, with noise" in row.source
+
+
+def test_where_aws_s_nki_runs_estimates_have_a_process_of_its_own(monkeypatch):
+    slopes = session.slopes(HiddenDevice({}, 0.0, 0), probes("vector_4x_few", "vector_4x"), ignore, rounds=1)
+    here = solve(slopes, ignore)
+    module = sys.modules[solve.__module__]
+    monkeypatch.setattr(module, "CHOICE", dataclasses.replace(module.CHOICE, provider="aws"))
+    monkeypatch.setattr(module, "estimate", None)
+    monkeypatch.setenv("NKICONV_NKI", "aws")
+    assert solve(slopes, ignore) == here
+
+
+def test_the_command_models_where_there_is_no_device():
+    document = json.loads(run("calibrate", "--only", "scalar_bias", "--only", "elements_4096", "--json").stdout)
+    assert "no /dev/neuron0 here" in document["note"]
+    assert {row["status"] for row in document["rows"]} == {"found"}
+    assert [row["slope"]["clock"] for row in document["probes"]] == ["modelled"] * 3
+
+
+def test_the_command_lists_its_probes():
+    rows = json.loads(run("calibrate", "--list", "--json").stdout)["rows"]
+    assert [row["probe"] for row in rows] == [probe.name for probe in PROBES]
+
+
+# arguments, what the refusal says
+REFUSED = [
+    (("--only", "no such"), "no probe has such a name"),
+    (("--target", "model", "--out", "x.toml"), "is of --target trn2"),
+    (("--target", "model", "--rounds", "5"), "is of --target trn2"),
+    (("--target", "trn2", "--out", "/"), "is a directory"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "says"), REFUSED)
+def test_refusals(arguments, says):
+    result = run("calibrate", *arguments)
+    assert result.exit_code == 2
+    assert says in " ".join(result.stderr.split())
+
+
+@pytest.mark.slow
+def test_the_suite_finds_thirty_hidden_constants(monkeypatch):
+    """`make calibration` says the same of twenty seeds."""
+    recovered = module_of(Path(__file__).parent / "calibration", "__main__", monkeypatch).recovered
+    good = [one.name for one, error in recovered(PROBES, 0) if one.status == estimate.FOUND and abs(error) <= 0.05]
+    assert len(good) >= 30
