@@ -80,8 +80,10 @@ class _Race:
         self.found: dict[Choice, Probe] = {}
 
     def fastest(self, candidates: Sequence[Choice], near: Callable[[str, Config], Iterable[Config]]) -> Choice:
+        known: dict[str, Counts] = {}
         for one in candidates:
-            self.time(one)
+            if self.time(one, known.get(one[0])) and any(self.found[one].least):
+                known[one[0]] = self.found[one].least
         if not self.found:
             return candidates[0]
         best = min(self.found, key=lambda one: self.found[one].us)
@@ -175,8 +177,8 @@ def with_counts(config: Config, counts: Counts) -> Config:
 class Probe:
     """A kernel that was traced with `PROBE` matmuls on zeros in each place.
 
-    Attributes: us: modelled us, or of a cut trace until the last matmul's end, with the counts of a few that take
-    least, `least`.
+    Attributes: us: modelled us, or of a cut trace until the last matmul's end, with the counts `least`: given ones, or
+    of a few those that take least.
     """
 
     def __init__(self, execution: Execution, rates: Rates, config: Config, counts: Counts | None = None) -> None:
@@ -193,6 +195,7 @@ class Probe:
         #: tasks of each place, those of that core first
         self.places = [[task for one in place for task in one] for place in zip(*by_core, strict=False)]
         self.known: dict[tuple[Counts, float], float] = {}
+        self.is_given = counts is not None
         self.least = counts or self.filled() if self.places else (0, 0)
 
     @property
@@ -219,10 +222,11 @@ class Probe:
 
     def refined(self) -> Counts:
         """The least counts, or more, which take the engine across a window's threshold wherever the windows begin."""
+        if self.places and self.is_given:
+            self.least = self.best(self.least, self.filled())
         first, second = self.least
-        more = [(first + PROBE, second), (2 * first, second), (first, second + PROBE)]
-        more = [one for one in more[: len(self.places) + 1] if sum(one) <= WARM_UP_MAX]
-        near = [one for one in more if self.places and self.at(one) <= NEAR_PHASE0 * self.us]
+        more = [one for one in (first + PROBE, 2 * first) if self.places and one + second <= WARM_UP_MAX]
+        near = [(one, second) for one in more if self.at((one, second)) <= NEAR_PHASE0 * self.us]
         return self.best(self.least, *near, phases=PHASES)
 
     def best(self, found: Counts, *others: Counts, phases: Sequence[float] = (0.0,)) -> Counts:

@@ -27,7 +27,7 @@ WARMED = 0.6
 @dataclass
 class Work:
     """An M tile for an output tile: the Tensor Engine, its columns alone, evacuation by Vector and Scalar, statistics
-    by Vector, DMA for results; for the output tile alone a prologue by Scalar and DMA for x; banks."""
+    by Vector, DMA for results; for the output tile alone a prologue by Scalar, DMA for x and its triggers; banks."""
 
     array: float
     streamed: float
@@ -36,6 +36,7 @@ class Work:
     y: float
     prologue: float
     x: float
+    issued: float
     banks: int
 
 
@@ -84,7 +85,8 @@ class Bound:
         self.there_ns = first_load_ns(target)
         self.kinds: dict[Any, Work] = {}
         self.seen: dict[Any, Work] = {}
-        self.core = self.core_of(schedule.steps(PARTS - 1, PARTS))  # which has no less than the other
+        #: which has no less than the other: whole blocks of groups come first, shares of all else grow
+        self.core = self.core_of(schedule.steps(0 if schedule.gathers else PARTS - 1, PARTS))
 
     @property
     def array_ns(self) -> float:
@@ -110,7 +112,7 @@ class Bound:
             found.counted += tiles * work.counted
             found.moved += work.x + tiles * (work.y + filters.moved)
             found.prologue += work.prologue
-            found.issued += tiles * filters.issued
+            found.issued += work.issued + tiles * filters.issued
             found.last, group = work, b
         assert found is not None
         return found
@@ -210,8 +212,8 @@ class Bound:
             read += row_tiles * (together - 1) * gathered / 2
             counted += row_tiles * self.counted_ns(turn, n, size)
         n = banks.total()
-        y, x = self.y_ns(tile, lanes, row_tiles, n), self.x_ns(tile, lanes)
-        return Work(array, streamed, read, counted, y, self.taken_ns(lanes), x, max(1, n))
+        y, x, issued = self.y_ns(tile, lanes, row_tiles, n), self.x_ns(tile, lanes), self.issued_ns(lanes)
+        return Work(array, streamed, read, counted, y, self.taken_ns(lanes), x, issued, max(1, n))
 
     def least_ns(self, lanes: int) -> float:
         """The Tensor Engine for a matmul, at least, of each row tile that works in parallel."""
@@ -274,6 +276,13 @@ class Bound:
         run = 1 if geometry.x_strides[3] > 1 else max(1, columns * (rows if whole else 1))
         elements, item = z.xn * rows * columns, geometry.hbm_itemsize
         return len(schedule.k_tiles) * dma_ns(self.target, parts, every or parts, elements, run, item)
+
+    def issued_ns(self, lanes: Lanes) -> float:
+        """Triggers of x of an output tile of K packing: of each shift, and of each block that has x in part."""
+        if self.stack is None:
+            return 0.0
+        loads = sum(len(boxes) for _, _, boxes in self.stack.x_pieces(lanes[0], False))
+        return loads * (1 if self.stack.diagonal else lanes[0][0].xn) * self.target.static_issue_ns
 
     def y_ns(self, tile: tuple[RowTile, ...], lanes: Lanes, row_tiles: int, banks: int) -> float:
         """DMA for the results of an M tile for an output tile, and for the residual."""

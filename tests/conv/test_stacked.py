@@ -17,11 +17,15 @@ from nkiconv import cases
 from nkiconv.kernels._epilogue import read_epilogue
 from nkiconv.planner import cost
 from nkiconv.planner.cost.algorithm import Shape
+from nkiconv.planner.operations import operation_for
+from nkiconv.planner.request import Request
 from nkiconv.problem import ConvProblem
 from nkiconv.schedules.prices import planes_met
 from nkiconv.schedules.stacked import WAYS
 from nkiconv.schedules.weight_stationary_bound import Bound
 from nkiconv.schedules.weight_stationary_candidates import BUILT, candidates, least_stacked_ns, plan_stacked
+from nkiconv.simulator.launch import execute
+from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
 from nkiconv.simulator.timing.target import Target
 
@@ -201,6 +205,20 @@ def test_candidates_are_in_order_and_no_bound_is_below_that_of_their_size(proble
         plan = plan_stacked(geometry, options, own.pairs, 2)[0]
         assert ns == Bound(TARGET, geometry, options, plan).ns()
         assert ns >= least_stacked_ns(TARGET, geometry, sizes, own.filters, planes_met(geometry))
+
+
+def test_triggers_of_planes_count():
+    """Each plane of a few rows takes a DMA for each shift: they bound this volume, not the Tensor Engine."""
+    axes = {"stride": (1, 2, 2), "padding": ((1, 1), (1, 1), (1, 1))}
+    problem = ConvProblem(N=2, C=4, K=27, D=35, H=10, W=17, T=3, R=3, S=3, **axes, dtype="fp32")
+    sizes = {"rows": 9, "shifts": 3, "outputs": 2, "beside": 2, "apart": 8}
+    request = Request(problem=problem)
+    operation = operation_for(request)
+    shape = operation.shape(request, Rates())
+    bound = operation.algorithm("stacked").guess(shape, tuple(sizes.items()))
+    args, kwargs = operation.arguments(request, "stacked", bound.config)
+    us = in_time(execute(operation.kernel[2], args, kwargs, trace_only=True), Rates()).us
+    assert 0.9 < bound.ns / 1e3 / us < 1.1
 
 
 MANY = ConvProblem(N=5, C=3, H=9, W=7, K=6, R=3, S=3, stride=(2, 1), padding=((1, 1), (1, 1)))
