@@ -154,6 +154,25 @@ def plans(tmp_path, monkeypatch):
 
 
 @pytest.fixture
+def plainly(monkeypatch):
+    """Kernels run by the algorithm that takes most problems, with its default settings, in a tenth of an estimate's
+    time: calls with estimates are held to torch in tests/test_functions.py."""
+    from nkiconv.planner import estimate
+    from nkiconv.planner.operations import operation_for
+    from nkiconv.planner.plan import Estimate
+    from nkiconv.simulator.timing import Rates
+
+    own = estimate.chosen
+
+    def chosen(request):
+        operation = operation_for(request)
+        refused = operation.kernel_reason(operation.fallback, operation.shape(request, Rates()), None)
+        return own(request) if refused else Estimate(operation.fallback, None, by_rule=True)
+
+    monkeypatch.setattr(estimate, "chosen", chosen)
+
+
+@pytest.fixture
 def change(monkeypatch):
     """Changes a constant of a module; plans that were built before are forgotten, and those of the test after it."""
     from nkiconv.kernels.conv.dispatch import built

@@ -4,14 +4,14 @@ import pytest
 
 
 @pytest.fixture(params=["torch", "simulate", "compare"])
-def mode(request, monkeypatch):
+def mode(request, monkeypatch, plainly):
     """Each of NKICONV_CPU; a test that wants fewer says so by `indirect`."""
     monkeypatch.setenv("NKICONV_CPU", request.param)
     return request.param
 
 
 @pytest.fixture
-def simulate(monkeypatch):
+def simulate(monkeypatch, plainly):
     """The kernels compute, and torch's gradients of filters are out of reach."""
     from nkiconv.pytorch.computers import host
 
