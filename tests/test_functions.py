@@ -110,7 +110,10 @@ def torchs(name, x, w, bias=None, pad=(), lhs_dilation=1, **more):
 
 
 @pytest.mark.parametrize(("name", "more", "pad", "lnc"), ROWS, ids=[f"{row[0]}-{row[1]}" for row in ROWS])
-def test_equals_torch(name, more, pad, lnc):
+def test_equals_torch(name, more, pad, lnc, request):
+    """With estimates, which take seconds of volumes: of these on both cores only."""
+    if (name[-2:], lnc) == ("3d", 1):
+        request.getfixturevalue("plainly")
     x, w, bias = arrays(name, more.get("groups", 1))
     kept = (*NUMBERS, "padding", "output_padding") if "transpose" in name else (*NUMBERS, "lhs_dilation")
     wanted = torchs(name, x, w, bias, **{one: more[one] for one in kept if one in more}, pad=pad)
@@ -123,7 +126,7 @@ def test_equals_torch(name, more, pad, lnc):
     for layout in IMAGES[len(x)]
     for filter_layout in (FILTERS[len(x)] if name[:4] == "conv" and "_" not in name else (None,))
 ])  # fmt: skip
-def test_layouts(name, layout, filter_layout):
+def test_layouts(name, layout, filter_layout, plainly):
     """The same numbers, whatever the order of the axes; the residual lies as y does; arrays need not be contiguous."""
     groups, axes = (1 if "depthwise" in name else 2), len(SHAPES[name][0]) - 2
     x, w, bias = arrays(name, groups)
@@ -148,7 +151,7 @@ def test_layouts(name, layout, filter_layout):
                        ("conv3d", ("silu",)), ("conv_transpose2d", ("silu",)))
     for activation in some for position in POSITIONS
 ])  # fmt: skip
-def test_epilogues(name, activation, position):
+def test_epilogues(name, activation, position, plainly):
     shapes, rows = SHAPES[name], name == "depthwise_conv1d"
     x, w = normals(*shapes)
     how, beta = {"padding": "causal" if rows else 1}, 1.0 if rows else -2.0
@@ -188,7 +191,7 @@ TYPES = {"bf16": ml_dtypes.bfloat16, "fp16": np.float16, "fp32": np.float32}
 
 
 @pytest.mark.parametrize("name", ["conv2d", "depthwise_conv1d"])
-def test_dtypes_of_results_and_arrays_in_any_order(name):
+def test_dtypes_of_results_and_arrays_in_any_order(name, plainly):
     (x, w), call = normals(*SHAPES[name]), getattr(nkiconv, name)
     plain = call(x, w)
     for dtype in (*TYPES, np.float16, ml_dtypes.bfloat16):
@@ -215,10 +218,10 @@ def test_dtypes_of_transposed_ones(dtype):
 
 
 @pytest.mark.parametrize("padding", ["same", "valid"])
-def test_names_of_padding_give_the_extents_that_they_promise(padding):
+def test_names_of_padding_give_the_extents_that_they_promise(padding, plainly):
     x, w, _ = arrays("conv2d")
     for stride in ((1, 1), (2, 3), (7, 5)):
-        for H, width in ((5, 8), (9, 11)):
+        for H, width in ((5, 8), (8, 9)):
             y = conv2d(x[:, :, :H, :width], w, padding=padding, stride=stride)
             taken = (0, 0) if padding == "same" else (w.shape[2] - 1, w.shape[3] - 1)
             assert y.shape[2:] == (-(-(H - taken[0]) // stride[0]), -(-(width - taken[1]) // stride[1]))
@@ -270,7 +273,7 @@ def test_flops_are_those_without_zeros(call):
 
 
 @pytest.mark.parametrize("name", ["conv3d", "conv_transpose3d"])
-def test_one_hot_elements_land_where_they_belong(name):
+def test_one_hot_elements_land_where_they_belong(name, plainly):
     """Each axis of x and w has an extent of its own, so that swapped axes cannot hide."""
     rng, back = np.random.default_rng(3), name == "conv_transpose3d"
     how, seen = {"stride": (3, 2, 2), "padding": 1} if back else {"padding": 2}, 0
@@ -298,7 +301,7 @@ def test_a_transposed_one_is_the_adjoint():
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("count", [2, 3])
-def test_batch_groups(count, layout):
+def test_batch_groups(count, layout, plainly):
     """XLA's: the k-th share of y's channels is the k-th share of the images, by the k-th share of the filters."""
     x, w, bias = (integer_inputs(RNG, shape, "fp32") for shape in ((6, 5, 7, 8), (6, 5, 3, 2), (6,)))
     shares = zip(np.split(x, count), np.split(w, count), np.split(bias, count), strict=True)
@@ -329,7 +332,7 @@ EMPTY = [
 
 
 @pytest.mark.parametrize(("call", "shape"), EMPTY)
-def test_no_images_or_no_channels(call, shape):
+def test_no_images_or_no_channels(call, shape, plainly):
     y = call()
     assert (y.shape, y.dtype) == (shape, np.float32)
 
