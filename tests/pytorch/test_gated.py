@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from gradchecks import assert_derivatives
 from operators_seen import Seen
 from tolerances import FLOAT32_SUMS, assert_within_share
 from torch.nn import functional as F
@@ -81,8 +82,8 @@ def test_16_bits_agree_within_the_bound(call, dtype, tensors, monkeypatch):
 def test_second_derivatives(tensors):
     x, w, bias, states = (one.detach().double()[:1] if one.dim() == 3 else one.detach().double() for one in tensors)
     given = tuple(one.requires_grad_() for one in (x[..., :4].detach(), w, bias, states))
-    assert torch.autograd.gradcheck(pytorch.gated_short_conv, given)
-    assert torch.autograd.gradgradcheck(lambda x, w: pytorch.glu_conv1d(x[:, :8], w), given[:2])
+    assert_derivatives(pytorch.gated_short_conv, given)
+    assert_derivatives(lambda x, w: pytorch.glu_conv1d(x[:, :8], w), given[:2])
 
 
 @pytest.mark.parametrize("mode", ["torch", "simulate"])
