@@ -12,6 +12,7 @@ import functools
 import os
 import re
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 from .errors import LaunchWarning, UnsupportedError, raise_all
@@ -51,6 +52,14 @@ def degree(asked: int | None = None, unset: int = 2) -> int:
         f"{'; '.join(said)}: must be one LNC degree, as a graph and its kernels have the same and neuronx-cc refuses "
         f"others (NCC_EVRF066); set {DEGREE} to the one you mean and leave the other two out"
     )
+
+
+def other_degree(lnc: int) -> Iterator[UnsupportedError]:
+    """Why a process cannot launch on so many cores, where DEGREE is still to be set; nothing if it can."""
+    try:
+        degree(lnc, unset=lnc)
+    except UnsupportedError as error:
+        yield error
 
 
 def on_cores(kernel: Any, lnc: int) -> Any:

@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 
 
 #: The last one makes a device of a name that stays one for the rest of a process.
-FILES = ("test_compiled.py", "test_launches.py", "test_device.py")
+FILES = ("test_compiled.py", "test_compile_stages.py", "test_launches.py", "test_device.py")
 
 
 @pytest.mark.simulator_only

@@ -82,7 +82,7 @@ class _Process:
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=self._stderr,
-                    env=_environment(),
+                    env=environment("simulator"),
                     encoding="utf-8",
                     start_new_session=True,  # a Ctrl-C is for this process, which ends that one
                 )
@@ -155,13 +155,13 @@ class _Process:
         return f"the planner's process {how} ({words[-1]})"
 
 
-def _environment() -> dict[str, str]:
-    """That of this process, so that the same nkiconv and constants are found, with the simulator as NKI; cores are as
+def environment(nki: str) -> dict[str, str]:
+    """That of this process, so that the same nkiconv and constants are found, with this for NKICONV_NKI; cores are as
     requests say."""
     path = os.pathsep.join(one or os.getcwd() for one in sys.path)
     kept = {name: value for name, value in os.environ.items() if name != "NEURON_LOGICAL_NC_CONFIG"}
     kept[VARIABLE] = str(CONSTANTS.path or "")
-    return {**kept, "PYTHONPATH": path, "PYTHONSAFEPATH": "1", "NKICONV_NKI": "simulator"}
+    return {**kept, "PYTHONPATH": path, "PYTHONSAFEPATH": "1", "NKICONV_NKI": nki}
 
 
 def _running() -> _Process:

@@ -43,6 +43,8 @@ _AWS_PACKAGES = (
     ("neuronx-cc", "neuronxcc", "trn2: the compiler"),
     ("torch-neuronx", "torch_neuronx", "trn2: running kernels on the device"),
 )
+#: What gets AWS's packages.
+FROM_AWS = "install it from AWS's own package repository, not from PyPI (the Neuron documentation gives its address)"
 _VARIABLES = ("NKICONV_NKI", VARIABLE, launches.TARGET, launches.DEGREE, launches.FLAGS)
 #: Accepted values of the target platform variables; unset is accepted too.
 _ACCEPTED = {launches.TARGET: ("trn2", "gen3"), launches.DEGREE: ("1", "2")}
@@ -183,3 +185,16 @@ def _trn2_advice(packages: tuple[Package, ...]) -> Iterator[str]:
         )
     if not DEVICE.exists():
         yield f"{DEVICE}: there is no Neuron device here; use a trn2 instance with the Neuron driver installed"
+
+
+def lacking(found: Diagnosis, *names: str) -> Iterator[UnsupportedError]:
+    """Which of these packages, AWS's and torch, a machine lacks, or why AWS's nki does not run the kernels there."""
+    status = {package.name: package.status for package in found.packages}
+    for name in names:
+        if status[name] != INSTALLED:
+            remedy = "install the one that torch-neuronx wants" if name == "torch" else FROM_AWS
+            yield UnsupportedError(f"{name}: is {status[name]}; {remedy}")
+    if status["nki"] == INSTALLED and found.provider != "aws":
+        yield UnsupportedError(
+            f"nki: AWS's must run the kernels, and {found.reason}; unset NKICONV_NKI or reinstall nki"
+        )

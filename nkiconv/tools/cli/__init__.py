@@ -1,6 +1,6 @@
 """The command line, one file per command.
 
-    nkiconv doctor | cases | run | lint | demo
+    nkiconv doctor | cases | run | lint | compile-check | demo
     nkiconv plan | tune | plan-model | crossover | profile | profiles | bench | calibrate | bench-simulator
     nkiconv cache
 
@@ -21,6 +21,7 @@ from . import (
     cache,
     calibrate,
     cases,
+    compile_check,
     crossover,
     demo,
     doctor,
@@ -61,6 +62,7 @@ _COMMANDS = {
     "cases": cases.command,
     "run": run.command,
     "lint": lint.command,
+    "compile-check": compile_check.command,
     "plan": plan.command,
     "tune": plan.tune,
     "plan-model": plan_model.command,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import importlib
+import inspect
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import numpy as np
 
 from ... import rules, simulator
 from ...errors import DtypeError, GeometryError, NkiconvError, UnsupportedError, raise_all, refused
+from ...launches import on_cores
 from ...simulator.dtypes import DTYPES, canonical
 from .files import load, source
 from .scripts import attribute_of, guarded
@@ -102,6 +104,13 @@ class KernelCall:
             kernel = found if hasattr(found, "function") else importlib.import_module("nkiconv.simulator").jit(found)
             yield kernel[self.lnc]
 
+    @contextlib.contextmanager
+    def aws_kernel(self) -> Iterator[Any]:
+        """The same for AWS's nki, which the file imports."""
+        with attribute_of(self.target) as found:
+            kernel = importlib.import_module("nki").jit(found) if inspect.isfunction(found) else found
+            yield on_cores(kernel, self.lnc)
+
     def guarded(self, call: Any) -> Any:
         """What a call of the kernel returns; what is no rule of NKI becomes an error with the file's line."""
         return guarded(f"{self.target}", Path(self.target.rpartition(":")[0]), call, passing=(simulator.NkiError,))
@@ -175,7 +184,7 @@ def keywords(texts: Sequence[str]) -> dict[str, Any]:
 
 def _value(text: str) -> Any:
     if text.startswith(_LANGUAGE):
-        return getattr(importlib.import_module("nkiconv.simulator.language"), text.removeprefix(_LANGUAGE))
+        return getattr(importlib.import_module("nkiconv._nki").nl, text.removeprefix(_LANGUAGE))
     return ast.literal_eval(text)
 
 

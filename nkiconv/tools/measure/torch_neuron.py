@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 
 from ...errors import UnsupportedError, raise_all
-from ...launches import DEGREE, TARGET, degree
+from ...launches import DEGREE, TARGET, other_degree
 from ...problem import DTYPES
-from ..doctor import DEVICE, INSTALLED, diagnose
+from ..doctor import DEVICE, diagnose, lacking
 from ..suites.profile_table import sources_hash
 from .device import Call
 
@@ -34,7 +34,6 @@ WARM_UPS = 3
 _BF16 = DTYPES["bf16"]
 #: What names the compilers' caches, for the older and for the native backend.
 _CACHE_VARIABLES = ("NEURON_COMPILE_CACHE_URL", "TORCH_NEURONX_NEFF_CACHE_DIR")
-_FROM_AWS = "install it from AWS's own package repository, not from PyPI (the Neuron documentation gives its address)"
 
 
 class TorchNeuron:
@@ -206,15 +205,7 @@ def to_numpy(torch: Any, tensor: Any) -> Any:
 def _lacking(lnc: int) -> Iterator[UnsupportedError]:
     """What keeps this machine and process from measuring on trn2, with the remedy."""
     found = diagnose()
-    status = {package.name: package.status for package in found.packages}
-    for name in ("torch", "torch-neuronx", "nki"):
-        if status[name] != INSTALLED:
-            remedy = "install the one that torch-neuronx wants" if name == "torch" else _FROM_AWS
-            yield UnsupportedError(f"{name}: is {status[name]}; {remedy}")
-    if status["nki"] == INSTALLED and found.provider != "aws":
-        yield UnsupportedError(
-            f"nki: AWS's must run the kernels, and {found.reason}; unset NKICONV_NKI or reinstall nki"
-        )
+    yield from lacking(found, "torch", "torch-neuronx", "nki")
     if not found.device:
         yield UnsupportedError(
             f"{DEVICE}: there is no Neuron device here; use a trn2 instance with the Neuron driver installed"
@@ -222,10 +213,7 @@ def _lacking(lnc: int) -> Iterator[UnsupportedError]:
     product = _product()
     if found.device and product and not product.startswith("trn2"):
         yield UnsupportedError(f"{product}: is not a trn2 instance; measure on one")
-    try:
-        degree(lnc, unset=lnc)
-    except UnsupportedError as error:
-        yield error
+    yield from other_degree(lnc)
 
 
 def _product() -> str:

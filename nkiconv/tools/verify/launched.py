@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ...api.calls import plain
 from ...cases import Case
 from ...launches import on_cores
 from ...planner.plan import Estimate
@@ -50,8 +51,8 @@ class CaseLaunch:
             sample = sampled_channels(problem, SAMPLE_CHANNELS)
         if of_filters:
             return compare_filters(y, x, second, problem, sample), len(sample)
-        plain, w = as_plain(problem, second)
-        return compare_channels(y, x, w, plain, sample, precision=self.precision), len(sample)
+        equal, w = as_plain(problem, second)
+        return compare_channels(y, x, w, equal, sample, precision=self.precision), len(sample)
 
 
 def case_launch(case: Case, lnc: int, taken: Estimate, precision: str | None = None) -> CaseLaunch:
@@ -59,7 +60,8 @@ def case_launch(case: Case, lnc: int, taken: Estimate, precision: str | None = N
     operation, request = case_operation(case), Request(problem=case.problem, lnc=lnc, asked=Asked(precision=precision))
     specs, kwargs = operation.launch(request, taken.algorithm, taken.config)
     arrays = iter(case_arrays(case, SEED))
-    args = tuple(next(arrays).reshape(one.shape) if isinstance(one, ArraySpec) else one for one in specs)
+    args = tuple(next(arrays).reshape(one.shape) if isinstance(one, ArraySpec) else plain(one) for one in specs)
+    kwargs = {name: plain(value) for name, value in kwargs.items()}
     return CaseLaunch(case.problem, on_cores(operation.kernel, lnc), args, kwargs, precision)
 
 
