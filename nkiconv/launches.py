@@ -16,12 +16,20 @@ from collections.abc import Iterator
 from typing import Any
 
 from .errors import LaunchWarning, UnsupportedError, raise_all
+from .rules import accepted
 
 DEGREE, FLAGS, TARGET = "NEURON_LOGICAL_NC_CONFIG", "NEURON_CC_FLAGS", "NEURON_PLATFORM_TARGET_OVERRIDE"
 #: --lnc and its other names, as neuronx-cc's reference has them.
 _FLAG = re.compile(r"(?:^|[\s'\"])--?(?:lnc|logical-nc-config)(?:=|\s+)([^\s'\"]+)")
+#: How torch launches kernels: one by one, in graphs of torch.compile, or recorded by torch_xla.
+MODES = ("eager", "compiled", "xla")
 #: What a launch costs under torch_xla where TARGET is unset, measured by others (whn09/xpu-perf).
 TARGET_MS = 52
+
+
+def launch_mode(value: Any, name: str = "mode") -> str:
+    """What is wrong with a way of launching kernels; "" for one of MODES, and for None, where none is said."""
+    return accepted(name, value, (None, *MODES), "use one of these")
 
 
 def degree(asked: int | None = None, unset: int = 2) -> int:

@@ -122,6 +122,22 @@ def test_table(script):
     assert "building" not in result.stdout
 
 
+def test_launches_are_counted_where_a_mode_is_given(script):
+    """4 calls in one graph: 97.5 us, and 5 for each call; the table has both sums."""
+    arguments = f"{script(MODEL)}:build_model", "--input", "2x3x10x12", "--dtype", "bf16"
+    plain, found = (document(*arguments, *more) for more in ((), ("--mode", "compiled")))
+    added = {"mode", "launches_us", "launches_us_low", "launches_us_high", "total_us"}
+    assert found.keys() - plain.keys() == added
+    assert (found["launches"], found["launches_us"]) == (4, 97.5 + 4 * 5)
+    assert found["total_us"] == pytest.approx(found["modelled_us"] + found["launches_us"])
+    text = words(run("plan-model", *arguments, "--mode", "compiled", width=120).stdout)
+    kernels, total = f"{found['modelled_us']:,.1f}", f"{found['total_us']:,.1f}"
+    assert f"sum 4 {kernels}" in text.replace("│", "")
+    assert "launches, compiled 4 117.5" in text
+    assert f"with launches {total}" in text
+    assert "launches, compiled: 1 x 97.5 (95 to 100, measured) + 4 x 5 (2 to 8, inferred) = 117.5 us" in text
+
+
 def test_options_reach_conversion_and_planner(script):
     text = "def build(): return nn.Sequential(nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8))"
     arguments = f"{script(text)}:build", "--input", "input=1x3x6x6", "--fold-batchnorm", "--lnc", 1, "--dtype", "fp16"
@@ -298,6 +314,7 @@ def test_nothing_is_left_behind(script, tmp_path):
     ("", "{folder}/model.py:build", ("--input", "a=1", "--input", "a=2"), "--input=a=2: a is given twice"),
     ("", "{folder}/model.py:build", ("--dtype", "int64"), "--dtype=int64: accepted are bf16, fp16, fp32"),
     ("", "{folder}/model.py:build", ("--polyphase",), "--polyphase: is of what --fuse finds; pass both"),
+    ("", "{folder}/model.py:build", ("--mode", "graph"), "--mode='graph': accepted are None, eager, compiled, xla"),
     ("", "{folder}/model.py:build", ("--dtype", "fp8", "--lnc", 3), "cannot run this call; 2 reasons"),
 ])  # fmt: skip
 def test_bad_input(script, tmp_path, plans, text, target, arguments, message):

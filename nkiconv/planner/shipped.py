@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..problem import ConvProblem
+from ..simulator.constants import of_kernels
 from ..simulator.hardware import CONSTANTS
 from ..simulator.timing import Rates
 from .operations import operation_for, operation_of
@@ -92,7 +93,7 @@ def key_of(request: Request) -> str:
 
 def constants_hash() -> str:
     """Twelve hex digits of the timing model's constants."""
-    values = sorted((name, one.value) for name, one in CONSTANTS.items())
+    values = sorted((name, one.value) for name, one in of_kernels(CONSTANTS).items())
     return hashlib.sha256(json.dumps(values).encode()).hexdigest()[:12]
 
 

@@ -40,6 +40,8 @@ _DIVISORS = (
     "scheduling.lookahead_window", "pe.fp32_passes", "pe.cyc_per_row", "pe.onezero_speedup_fp32",
     "gpsimd.local_gather_t", "gpsimd.local_gather_lane_bytes", "gpsimd.n_gather_group_elems",
 )  # fmt: skip
+#: Constants of the host's launches: no kernel's time rests on them, so they change no plan.
+_HOST = "host."
 #: Constants that are shares of something.
 SHARES = ("pe.row_tiles_overlap",)
 #: Constants that rules and kernels are written for: no target has others.
@@ -196,6 +198,11 @@ def write_target(constants: Mapping[str, Constant], path: Path | str) -> None:
         part.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
+def of_kernels(constants: Mapping[str, Constant]) -> dict[str, Constant]:
+    """Those that kernels' times, and so plans, rest on."""
+    return {name: one for name, one in constants.items() if not name.startswith(_HOST)}
+
+
 def modelled(target: str) -> str:
     """What a time is called that rests on a target's constants."""
     return "modelled" if target == DEFAULT else f"modelled ({target})"
@@ -235,8 +242,8 @@ class InUse(Mapping[str, Constant]):
     @functools.cached_property
     def key(self) -> str:
         """ "trn2", and a hash of the values, ranges and standings that are not trn2.toml's."""
-        known = {name: (one.value, one.low, one.high, one.standing) for name, one in SHIPPED.items()}
-        own = {name: (one.value, one.low, one.high, one.standing) for name, one in self.items()}
+        known = {name: (one.value, one.low, one.high, one.standing) for name, one in of_kernels(SHIPPED).items()}
+        own = {name: (one.value, one.low, one.high, one.standing) for name, one in of_kernels(self).items()}
         changed = sorted((name, row) for name, row in own.items() if row != known[name])
         return f"{DEFAULT} {hashlib.sha256(json.dumps(changed).encode()).hexdigest()[:12]}" if changed else DEFAULT
 

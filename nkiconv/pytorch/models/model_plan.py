@@ -14,6 +14,7 @@ import torch
 
 from ... import rules
 from ...errors import LayoutError, UnsupportedError, refuse
+from ...launches import launch_mode
 from ...planner import Plan, Request
 from ...planner.entry import answer
 from ...planner.explain import SCREEN, problem_words, table
@@ -22,6 +23,7 @@ from ...planner.request import least_bytes
 from ...rules import DIRECTIONS, LAYOUTS, VOLUME_LAYOUTS
 from .advice import Advice, advise, folding
 from .flops import Share
+from .launch_costs import LaunchCost, launch_cost
 from .only_ways import plan_mlp, plan_split
 from .recording import Convolved, Other, Recording, record
 from .report import Report
@@ -106,6 +108,7 @@ class ModelPlan:
     advice: tuple[Advice, ...] = ()  # on the rows that lose most against their limits, where it was asked for
     fusing: str = ""  # what folding batch norms would save, where advice was asked for and there are any
     statistics: tuple[StatisticsRow, ...] = ()  # of norms in fused chains; those with most modelled time first
+    mode: str | None = None  # of launches, one of launches.MODES
 
     def __str__(self) -> str:
         """A table of the longest rows, the sum, and what is said of the slowest."""
@@ -116,9 +119,11 @@ class ModelPlan:
             share = sum(map(self.share, rest))
             rows.append((f"{len(rest)} more", "", "", "", f"{sum(row.us for row in rest):,.1f}", f"{share:.0%}", ""))
         rows.append(("sum", "", "", "", f"{self.modelled_us:,.1f}", "", f"{self.roofline_fraction:.0%}"))
+        rows += [(name, str(calls or ""), "", "", f"{us:,.1f}", "", "") for name, calls, us in self.totals]
         cores = "2 cores" if self.lnc == 2 else "1 core"
         head = f"convolutions on trn2, {cores}, modelled us of all calls"
-        notes = [*map(str, self.advice), *filter(None, [self.fusing, self.statistics_note]), str(self.flops)]
+        said = [self.fusing, self.statistics_note, self.launch_note]
+        notes = [*map(str, self.advice), *filter(None, said), str(self.flops)]
         wrapped = [line for note in notes for line in textwrap.wrap(note, SCREEN, subsequent_indent="  ")]
         return "\n".join([head, *table(headings, rows, right=(1, 4, 5, 6)), *wrapped])
 
@@ -150,6 +155,38 @@ class ModelPlan:
     def launches(self) -> int:
         """Of convolutions and of statistics."""
         return sum(row.calls for row in self.rows) + sum(row.calls for row in self.statistics)
+
+    @property
+    def launch_cost(self) -> LaunchCost | None:
+        """Of these launches; None where no mode was asked for."""
+        return None if self.mode is None else launch_cost(self.mode, self.launches, self.graphs)
+
+    @property
+    def total_us(self) -> float:
+        """Kernels, those of statistics too, and their launches where a mode was asked for, without overlap."""
+        return self.modelled_us + self.statistics_us + (0.0 if self.launch_cost is None else self.launch_cost.us)
+
+    @property
+    def totals(self) -> tuple[tuple[str, int, float], ...]:
+        """(what, launches or 0, us) of rows below the sum, which say what launches add; none without a mode."""
+        cost = self.launch_cost
+        if cost is None:
+            return ()
+        statistics = [("statistics", sum(row.calls for row in self.statistics), self.statistics_us)]
+        return *statistics * bool(self.statistics), (f"launches, {cost.mode}", cost.launches, cost.us), (
+            "with launches", 0, self.total_us,
+        )  # fmt: skip
+
+    @property
+    def launch_note(self) -> str:
+        """How the cost of launches is made up, in words; "" without a mode."""
+        cost = self.launch_cost
+        if cost is None:
+            return ""
+        return (
+            f"launches, {cost.mode}: {cost.words} = {cost.us:,.1f} us ({cost.low:,.1f} to {cost.high:,.1f}) of "
+            "convolutions and their statistics alone; the sum is without overlap of host and device"
+        )
 
     @property
     def hbm_bytes(self) -> int:
@@ -216,6 +253,7 @@ class ModelPlan:
             "modelled_us": self.modelled_us,
             "statistics_us": self.statistics_us,
             "launches": self.launches,
+            **({} if self.launch_cost is None else {**self.launch_cost.as_dict(), "total_us": self.total_us}),
             "hbm_bytes": self.hbm_bytes,
             "instructions": self.instructions,
             "cache_bytes": self.cache_bytes,
@@ -279,6 +317,7 @@ def plan_model(
     functional: bool = True,
     training: bool = False,
     layout: str | None = None,
+    mode: str | None = None,
     advice: bool = False,
     quick: bool = False,
     wide: bool = False,
@@ -300,6 +339,8 @@ def plan_model(
             which changes none of these).
         layout: "NCHW" or "NHWC": plan as if x and y were in that order in memory, volumes in NCDHW or NDHWC; rows of
             depthwise_conv1d stay as they are. None: as the operators run, which is NCHW.
+        mode: also count what launches cost, as others have measured it: "eager", each by itself; "compiled", in graphs
+            of torch.compile; "xla", under torch_xla.
         advice: also say why the slowest layers are slow, and what they would take in other forms.
         quick: instead of a search, time what a Neuron device takes where the cache has no plan: a tenth of the work.
             Nothing is put into the cache.
@@ -313,6 +354,7 @@ def plan_model(
     refuse(UnsupportedError, rules.lnc(lnc))
     if quick and wide:
         raise UnsupportedError("quick=True, wide=True: one times a single choice, the other many; drop one")
+    refuse(UnsupportedError, launch_mode(mode))
     refuse(LayoutError, rules.layout("layout", layout, (None, *LAYOUTS)))
     if training and fold_batchnorm:
         raise UnsupportedError("training=True, fold_batchnorm=True: what is folded is not trained; drop one")
@@ -348,7 +390,7 @@ def plan_model(
     fusing = folding(model, rows, lnc) if advice and not (fold_batchnorm or training) else ""
     return ModelPlan(
         tuple(rows), kept, uncalled, found.ran_on, lnc, found.report, found.share, found.because, calls=calls,
-        advice=said, fusing=fusing, statistics=rows_of(found.statistics, lnc),
+        advice=said, fusing=fusing, statistics=rows_of(found.statistics, lnc), mode=mode,
     )  # fmt: skip
 
 

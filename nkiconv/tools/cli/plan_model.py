@@ -11,6 +11,7 @@ import typer
 
 from ... import rules
 from ...errors import NkiconvError, UnsupportedError, raise_all, refused
+from ...launches import launch_mode
 from .grid import Grid
 from .options import Fresh, Lnc
 from .scripts import function_of
@@ -58,6 +59,10 @@ def command(
     layout: Annotated[
         str | None, typer.Option(help="Plan as if x and y were NCHW or NHWC in memory; default: NCHW, as they run.")
     ] = None,
+    mode: Annotated[
+        str | None,
+        typer.Option(help="Add what launches cost: eager, compiled (by torch.compile) or xla (under torch_xla)."),
+    ] = None,
     lnc: Lnc = 2,
     fold_batchnorm: Annotated[
         bool, typer.Option("--fold-batchnorm", help="Multiply batch norms into the convolutions before them.")
@@ -87,7 +92,7 @@ def command(
     cached plan, or of what a device takes without one; --search looks for faster ones. Below the table: why the slowest
     layers are slow, and what other layouts, dtypes and paddings would take.
     """
-    shapes = list(_shapes(input, dtype, lnc, polyphase and not fuse))
+    shapes = list(_shapes(input, dtype, mode, lnc, polyphase and not fuse))
     pytorch = _pytorch()
     with progress(show=not as_json) as advance, plain_warnings(), function_of(script) as build:
         advance("building the model", None)
@@ -95,7 +100,7 @@ def command(
         inputs, named = _tensors(model, shapes)
         more: dict[str, Any] = {"fold_batchnorm": fold_batchnorm, "fuse": fuse, "polyphase": polyphase}
         more |= {"training": training, "lnc": lnc, "wide": tuned, "use_cache": not no_cache}
-        more |= {"layout": layout, "advice": True, "quick": not (search or tuned)}
+        more |= {"layout": layout, "mode": mode, "advice": True, "quick": not (search or tuned)}
         found: ModelPlan = pytorch.plan_model(model, inputs, named, **more, advance=advance)
     if as_json:
         print_json({"script": script, "inputs": input or [], **found.as_dict()})
@@ -109,7 +114,7 @@ def _pytorch() -> Any:
 
 
 def _shapes(
-    given: list[str] | None, dtype: str | None, lnc: int, is_alone: bool
+    given: list[str] | None, dtype: str | None, mode: str | None, lnc: int, is_alone: bool
 ) -> Iterator[tuple[str | None, tuple[int, ...], str]]:
     """(name, shape, type) of each --input; the type is "" for the model's. is_alone: whether --polyphase is.
 
@@ -121,7 +126,7 @@ def _shapes(
         errors.append(UnsupportedError("--input: is needed; give the shape of forward's, as in --input 1x3x224x224"))
     if dtype is not None and dtype not in _FLOATS:
         errors.append(UnsupportedError(f"--dtype={dtype}: accepted are {', '.join(_FLOATS)}; use one of these"))
-    errors += refused(UnsupportedError, rules.lnc(lnc, "--lnc"))
+    errors += refused(UnsupportedError, launch_mode(mode, "--mode"), rules.lnc(lnc, "--lnc"))
     errors += refused(UnsupportedError, "--polyphase: is of what --fuse finds; pass both" * is_alone)
     for text in given or []:
         name, equals, rest = text.rpartition("=")
@@ -199,6 +204,8 @@ def _show(found: ModelPlan, script: str, inputs: list[str]) -> None:
         )
         numbers = f"{part.modelled_us:,.1f}", share, f"{part.roofline_fraction:.1%}", f"{part.instructions:,}"
         grid.add(name, str(calls), "", "", "", "", *numbers, "", style="bold")
+    for name, calls, us in found.totals:
+        grid.add(name, str(calls or ""), *[""] * 4, f"{us:,.1f}", *[""] * 4, style="bold")
     grid.show(screen)
     if found.kept:
         _kept_grid(found).show(screen)
@@ -265,6 +272,8 @@ def _notes(found: ModelPlan) -> Iterator[str]:
     yield str(found.flops)
     if found.statistics:
         yield found.statistics_note
+    if found.launch_note:
+        yield found.launch_note
     if found.quick:
         yield "times are of what a device takes where no plan is cached; --search looks for faster ones and keeps them"
     if found.cache_bytes:
