@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from .cuts import window_of
-from .geometry import Axis, Geometry, num_taps, valid_range
+from .geometry import Axis, Geometry, num_taps, valid_range, windows_of_outputs
 from .settings import BY_SHAPE, Config, Settings, count, double, half, less, more, setting, warm_up
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, PSUM_BANKS, QUADRANT, Part, cut, cut_at, div_ceil, size_of
 
@@ -50,6 +50,12 @@ class BlocksSettings(Settings):
         default=0,
     )
     split: int = count("1: the cores share blocks, whose sums they add; 0: accumulators", 0, 1, near=(_other,))
+    exchanged: int = count(
+        "1: x and gy change places: input channels are the rows of accumulators, output channels their columns; 0: not",
+        0,
+        1,
+        default=0,
+    )
     warmup: int = warm_up(0, near=(0, 28, 44, 60, 80))
 
 
@@ -65,11 +71,12 @@ FEW_PASSES = 8
 BLOCK_BYTES = 147_456
 
 
-def config_unsupported(geometry: Geometry, config: Config) -> str:
-    """What is wrong with names and values, "" if nothing is."""
-    reason = BlocksSettings.unsupported_reason(config)
+def config_unsupported(geometry: Geometry, config: Config, bias: bool) -> str:
+    """What is wrong with names and values, "" if nothing is. geometry: of x and gy in memory."""
+    reason = BlocksSettings.unsupported_reason(config) or exchange_unsupported(geometry, config, bias)
     if reason:
         return reason
+    geometry = in_places(geometry, config)
     beside, channels, side = setting(config, "beside", 1), setting(config, "channels", 1), setting(config, "side", 1)
     pixels, columns = setting(config, "pixels", 0), setting(config, "columns", beside)
     if side == 3 or (side > 1 and pixels > 0):
@@ -98,6 +105,54 @@ def config_unsupported(geometry: Geometry, config: Config) -> str:
             f"{max_channels(geometry, beside)} input channels; use at most as many"
         )
     return ""
+
+
+def in_places(geometry: Geometry, config: Config) -> Geometry:
+    """The Geometry whose x and gy have the places that a config says: in the other's, taps are in reverse order."""
+    if setting(config, "exchanged", 0) == 0:
+        return geometry
+    k, c, r, s = geometry.w_strides
+    return replace(
+        geometry,
+        C=geometry.K,
+        K=geometry.C,
+        planes=windows_of_outputs(geometry.planes),
+        rows=windows_of_outputs(geometry.rows),
+        columns=windows_of_outputs(geometry.columns),
+        x_strides=geometry.y_strides,
+        w_strides=(c, k, r, s),
+        y_strides=geometry.x_strides,
+        flipped=True,
+    )
+
+
+def exchange_unsupported(geometry: Geometry, config: Config, bias: bool) -> str:
+    """Why x and gy do not change places as a config says; "" if they may."""
+    strides = geometry.planes.stride, geometry.rows.stride, geometry.columns.stride
+    if setting(config, "exchanged", 0) == 0:
+        return ""
+    if geometry.groups > 1 or max(strides) > 1:
+        return (
+            f"config exchanged=1, feature_group_count={geometry.groups}, stride={strides}: x and gy change places "
+            f"where there is one group and no stride; use 0"
+        )
+    if bias and None in whole_taps(in_places(geometry, config)):
+        return (
+            "config exchanged=1, bias_gradient=True: sums of gy are those of a tap at which x meets all of it, there "
+            "is none; use 0"
+        )
+    return ""
+
+
+def whole_taps(geometry: Geometry) -> tuple[int | None, int | None, int | None]:
+    """Of planes, rows and columns the first tap at which outputs see all elements, or None."""
+    planes, rows, columns = map(_whole_tap, (geometry.planes, geometry.rows, geometry.columns))
+    return planes, rows, columns
+
+
+def _whole_tap(axis: Axis) -> int | None:
+    one = replace(axis, size=axis.size // axis.images, out=axis.out // axis.images, images=1)
+    return next((tap for tap in range(one.taps) if valid_range(one, tap, 0, one.out)[2] == one.size), None)
 
 
 def takes_lines(geometry: Geometry, config: Config) -> bool:
@@ -265,9 +320,9 @@ Tile = tuple[Region, ...]
 
 @dataclass(frozen=True)
 class Accumulator:
-    """An accumulator: (first, how many) output and input channels, rows and columns of taps of plane t; -1 where x is
-    ones, so that the sums are the bias's. beside: columns of gy that share a matmul, each with its own output channels
-    in the accumulator's rows; part: number of the row tile."""
+    """An accumulator: (first, how many) output and input channels, rows and columns of taps of plane t. beside: columns
+    of gy that share a matmul, each with its own output channels in the accumulator's rows; part: number of the row
+    tile; bias: whether the sums are the bias's: x is ones, at t=-1, or gy is where it has x's place."""
 
     k: Part
     c: Part
@@ -276,6 +331,7 @@ class Accumulator:
     s: Part
     beside: int
     part: int
+    bias: bool = False
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,8 @@ from .blocks import (
     blocks_geometry,
     buffers_needed,
     config_unsupported,
+    exchange_unsupported,
+    in_places,
     is_transposed,
     max_channels,
     most_beside,
@@ -68,7 +70,7 @@ def plan(geometry: Geometry, config: Config, bias: bool, cores: int) -> tuple[Bl
 @once_a_config
 def chosen(geometry: Geometry, config: Config, bias: bool, cores: int) -> Config:
     """A config with all settings: those that it leaves open as candidates have them best; itself where none fits."""
-    if config_unsupported(geometry, config) or len(config or ()) == len(fields(BlocksSettings)):
+    if config_unsupported(geometry, config, bias) or len(config or ()) == len(fields(BlocksSettings)):
         return config
     given = {"warmup": 0, **dict(config or ())}
     found = candidates(Target.of(Rates()), geometry, given, 1, bias, cores)
@@ -79,15 +81,33 @@ def candidates(
     target: Target, geometry: Geometry, given: Mapping[str, Any], count: int, bias: bool, cores: int
 ) -> list[tuple[float, Config]]:
     """(ns, config) of so many of least time that have the given settings and fit. geometry: of x and gy in memory."""
+    found: list[tuple[float, Config]] = []
+    for exchanged in choices(given, "exchanged", (0, 1) if pays_exchanged(geometry, bias) else (0,)):
+        own = {**given, "exchanged": exchanged}
+        found += _in_places(target, geometry, own, count, bias, cores)
+    return heapq.nsmallest(count, found, key=lambda one: one[0])
+
+
+def pays_exchanged(geometry: Geometry, bias: bool) -> bool:
+    """Whether x and gy may change places, so that the Tensor Engine has less to do."""
+    (K, C), config = (geometry.K, geometry.C), (("exchanged", 1),)
+    return div_ceil(C, P_MAX) * K < div_ceil(K, P_MAX) * C and not exchange_unsupported(geometry, config, bias)
+
+
+def _in_places(
+    target: Target, geometry: Geometry, given: Mapping[str, Any], count: int, bias: bool, cores: int
+) -> list[tuple[float, Config]]:
+    """`candidates` with x and gy in the places that are given."""
     found: list[tuple[float, int, Config]] = []
+    source = in_places(geometry, tuple(given.items()))
     for pixels in choices(given, "pixels", (0,) if given.get("side", 1) > 1 else (0, LINES, TRANSPOSED)):
         config: Config = (("pixels", pixels),)
-        lines, known = takes_lines(geometry, config), {"warmup": WARM_UP, **given, "pixels": pixels}
-        if pixels and not (lines or is_transposed(geometry, config) or "pixels" in given):
+        lines, known = takes_lines(source, config), {"warmup": WARM_UP, **given, "pixels": pixels}
+        if pixels and not (lines or is_transposed(source, config) or "pixels" in given):
             continue
         known |= {"columns": 1, "beside": 1} if lines else {}
-        blocks = blocks_geometry(geometry, config)[0]
-        bound = BlocksBound(target, blocks, geometry, 0 if blocks is geometry else pixels, units_of_tile(blocks, lines))
+        blocks = blocks_geometry(source, config)[0]
+        bound = BlocksBound(target, blocks, source, 0 if blocks is source else pixels, units_of_tile(blocks, lines))
         least = _least(bound, known, count + SPARE)
         every = ((ns, _fitting(geometry, bound, one, known, bias, cores)) for ns, one in least)
         for ns, config in islice((one for one in every if one[1] is not None), count):
@@ -99,7 +119,7 @@ def _fitting(
     geometry: Geometry, bound: BlocksBound, one: BlocksSettings, given: Mapping[str, Any], bias: bool, cores: int
 ) -> Config:
     """The settings if they fit, or with one buffer where two do not; else None."""
-    found = replace(one, warmup=given["warmup"], pixels=given["pixels"])
+    found = replace(one, warmup=given["warmup"], pixels=given["pixels"], exchanged=given["exchanged"])
     counts = (one.buffers, 1) if bound.pixels == TRANSPOSED and "buffers" not in given else (one.buffers,)
     for buffers in counts:
         config = replace(found, buffers=buffers).pairs
@@ -150,7 +170,7 @@ def _sizes(bound: BlocksBound, given: Mapping[str, Any]) -> Iterator[BlocksSetti
                 # many passes are shared as well as halves are, whose sums the cores need not add
                 splits = choices(given, "split", (0, 1) if passes < FEW_PASSES else (0,))
                 for split, (rows, columns) in product(splits, blocks):
-                    yield BlocksSettings(rows, columns, channels, outputs, inputs, beside, side, 1, 0, split, 0)
+                    yield BlocksSettings(rows, columns, channels, outputs, inputs, beside, side, 1, 0, split, 0, 0)
 
 
 def _full(geometry: Geometry, shapes: list[tuple[int, int]], beside: int, most: int) -> list[tuple[int, int]]:
@@ -197,14 +217,17 @@ class BlocksBound:
             # after the last loads: a row of the last tile, or all of it but for one accumulator
             last_ns = array_ns * (1 / one.rows if one.split else 1 - (1 - 1 / one.rows) / accumulators)
             turn_ns = self._turn_ns(array_ns, moved_ns) / one.buffers
+        stored_ns = self._stored_ns(one)
         array_ns, moved_ns, turn_ns = count * array_ns, count * moved_ns, count * turn_ns
+        moved_ns += (self.turns(one) - 1) * stored_ns
         if accumulators > self.banks:
             # all tiles of a pass are loaded before its first accumulators leave, the next pass's meanwhile, or later
             passes, rounds, turn_ns = self.turns(one), div_ceil(accumulators, self.banks), 0.0
             waits_ns = moved_ns / (1 if one.buffers < 2 * self.tiles(one) else passes)
             array_ns = max(array_ns, waits_ns + array_ns * (1 - 1 / (rounds * passes)))
         busiest_ns = max(first_ns + array_ns, moved_ns + last_ns, first_ns + turn_ns)
-        return self.start_ns + busiest_ns + EXPOSED * min(array_ns, moved_ns) + self._end_ns(one, accumulators)
+        exposed_ns = EXPOSED * min(array_ns, moved_ns)
+        return self.start_ns + busiest_ns + exposed_ns + self._end_ns(one, accumulators) + stored_ns
 
     def array_ns(self, one: BlocksSettings) -> float:
         """Of the Tensor Engine alone."""
@@ -358,6 +381,15 @@ class BlocksBound:
         last_ns = places * max(vector_ns, scalar_ns) + target.matmul_done_ns + target.hop_ns + target.hop_tensor_ns
         return max(array_ns, vector_ns * scalar_ns / (vector_ns + scalar_ns)), last_ns
 
+    def _stored_ns(self, one: BlocksSettings) -> float:
+        """DMA's for a pass's sums where x and gy have changed places: runs of the taps of an input channel."""
+        geometry, taps = self.geometry, self.geometry.rows.taps * self.geometry.columns.taps
+        if not geometry.flipped:
+            return 0.0
+        runs, run = (1, 4 * taps) if geometry.w_strides[1] > geometry.w_strides[3] else (taps, 4)
+        count = runs * one.channels * self.accumulators(one)[0] / (PARTS if one.split else 1)
+        return float(self.target.rows_an_engine * count * self.target.run_ns(run))
+
     def _end_ns(self, one: BlocksSettings, accumulators: int) -> float:
         """The last accumulator's evacuation and store; the sums of both cores' halves, which nothing hides."""
         target, geometry = self.target, self.geometry
@@ -375,6 +407,6 @@ class BlocksBound:
 def _clips(geometry: Geometry) -> bool:
     """Whether a kernel with several row tiles leaves out the zeros around blocks that are whole planes."""
     rows, columns, taps = geometry.rows, geometry.columns, (geometry.rows.taps, geometry.columns.taps)
-    one = BlocksSettings(rows.out, columns.out, 1, 1, 1, 1, 2, 1, 0, 0, 0)
+    one = BlocksSettings(rows.out, columns.out, 1, 1, 1, 1, 2, 1, 0, 0, 0, 0)
     runs = runs_of(rows, rows.out, (0, taps[0])), runs_of(columns, columns.out, (0, taps[1]))
     return clipped_first(geometry, one, runs, taps) is not None

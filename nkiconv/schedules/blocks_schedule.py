@@ -35,6 +35,7 @@ from .blocks import (
     config_unsupported,
     extent_of,
     first_seen,
+    in_places,
     is_transposed,
     outputs_beside,
     planes_of,
@@ -45,6 +46,7 @@ from .blocks import (
     tiles_of_units,
     units_in,
     units_of_tile,
+    whole_taps,
 )
 from .cuts import most_of
 from .geometry import Geometry, instructions_unsupported
@@ -126,8 +128,11 @@ class BlocksSchedule:
 def build(geometry: Geometry, config: Config, bias: bool, cores: int) -> tuple[BlocksSchedule | None, str]:
     """(Schedule on `cores` cores, "") or (None, why not), built once. geometry: of x and gy in memory; bias: whether
     its gradient is wanted. Settings that a config leaves open take least room; see `blocks_candidates.chosen`."""
-    reason = config_unsupported(geometry, config) or gradient_unsupported(geometry)
-    if not reason and is_transposed(geometry, config):
+    reason = config_unsupported(geometry, config, bias) or gradient_unsupported(geometry)
+    if reason:
+        return None, reason
+    geometry = in_places(geometry, config)
+    if is_transposed(geometry, config):
         reason = spread_unsupported(geometry, "pixels=2", "pixels=0")
     if reason:
         return None, reason
@@ -270,7 +275,7 @@ def batches_of(geometry: Geometry, config: BlocksSettings, bias: bool, banks: in
             for some in cut_at(len(ks), config.outputs):
                 own_ks, own_cs = some_of(ks, some), some_of(cs, c)
                 accumulators, biases = _accumulators_of(geometry, config, group, own_ks, own_cs, taps)
-                biases = biases if bias and c[0] == 0 else ()
+                biases = biases if bias and (some if geometry.flipped else c)[0] == 0 else ()
                 if biases and len(accumulators) <= banks < len(accumulators) + len(biases):
                     found.append(biases)
                 else:
@@ -295,7 +300,8 @@ def _accumulators_of(
 ) -> tuple[tuple[Accumulator, ...], tuple[Accumulator, ...]]:
     """(Accumulators of some channels of a group, those of their biases)."""
     accumulators: list[Accumulator] = []
-    biases: list[Accumulator] = []
+    biases: dict[Accumulator, None] = {}
+    t0, r0, s0 = whole_taps(geometry) if geometry.flipped else (None, None, None)
     parts = cut(len(cs), div_ceil(len(cs), config.side))
     for (first, count), beside in ks:
         k = first + group * (geometry.K // geometry.groups), count
@@ -305,7 +311,10 @@ def _accumulators_of(
                 if index < chunks:
                     c = cs[at + index][0] + group * (geometry.C // geometry.groups), cs[at + index][1]
                     accumulators += [Accumulator(k, c, t, r, s, beside, part) for t, r, s in taps]
-        biases.append(Accumulator(k, (0, 1), -1, (0, 1), (0, 1), beside, 0))
+                    if t0 is not None and r0 is not None and s0 is not None:
+                        biases[Accumulator((0, 1), c, t0, (r0, 1), (s0, 1), 1, part, True)] = None
+        if not geometry.flipped:
+            biases[Accumulator(k, (0, 1), -1, (0, 1), (0, 1), beside, 0, True)] = None
     return tuple(accumulators), tuple(biases)
 
 

@@ -127,6 +127,14 @@ def num_taps(geometry: Geometry) -> int:
     return filter_rows(geometry) * geometry.columns.taps
 
 
+def windows_of_outputs(axis: Axis) -> Axis:
+    """The Axis of elements of x that each see outputs, at taps in reverse order."""
+    before = (axis.taps - 1) * axis.dilation - axis.before
+    return replace(
+        axis, size=axis.out, out=axis.size, stride=axis.lhs_dilation, lhs_dilation=axis.stride, before=before
+    )
+
+
 def span(axis: Axis, first: int, count: int) -> tuple[int, int]:
     """(first element, how many) of x that any tap meets at outputs first .. first+count-1; (0, 0) if none does."""
     if axis.images == 1 and count > 0:

@@ -30,7 +30,10 @@ def given(shape, way):
     if way == "channels last":
         x, gy = (np.ascontiguousarray(one.transpose(0, 2, 3, 1)) for one in (x, gy))
         perms = {"in_perm": (0, 3, 1, 2), "out_perm": (0, 2, 3, 1)}
-    config = {"algorithm": "blocks", "config": (*WAYS[way], ("split", 1), ("outputs", outputs), ("inputs", 2))}
+    config = {
+        "algorithm": "blocks",
+        "config": (*WAYS[way], ("split", 1), ("outputs", outputs), ("inputs", 2), ("exchanged", 0)),
+    }
     return x, gy, (K, C, 3, 3), {"padding": ((1, 1), (1, 1)), "bias_gradient": True, **perms, **config}
 
 

@@ -1,7 +1,7 @@
 """The loop of the filter gradient: tiles of blocks are loaded, each of their positions is a matmul for each
 accumulator, which are evacuated at the end."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..._nki import nisa, nl
 from ...schedules.blocks import taps_seen, units_of
@@ -44,6 +44,8 @@ class Feed(nl.NKIObject):
 def run_weight(work):
     """This core's part of the passes; or the sums of halves of the tiles of each, one a core, and their sum."""
     plan, cores, core = work.plan, nl.num_programs(), nl.program_id(0)
+    if plan.geometry.flipped:
+        work.operands = exchanged_operands(work.operands)
     warm_up(warm_zeros(), plan.settings.warmup, 1)
     start_ones(work, work.operands.w_dtype)
     buffers = start_buffers(work)
@@ -55,6 +57,12 @@ def run_weight(work):
     for half in range(mine[0], mine[0] + mine[1]):
         work.half = half
         run_passes(work, order_of(plan, plan.passes, half), buffers)
+
+
+def exchanged_operands(operands):
+    """Operands whose x is gy and whose gy is x."""
+    x, w = operands.x, operands.w
+    return replace(operands, x=w, w=x, x_dtype=operands.w_dtype, w_dtype=operands.x_dtype)
 
 
 def run_passes(work, order, buffers):
@@ -202,7 +210,9 @@ def add_products(work, accumulator, acc_psum, feed, some, q, adds):
     units, k, p = (first, first + units_of(tile.tile)), acc.k[0] - one.k[0], some.member * settings.rows + some.row
     y_sbuf = of_array(blocks.y, work.operands)
     stationary = part_of(y_sbuf, geometry.y_strides, units, (p, p + 1), (q, q + count), (k, k + acc.k[1]))
-    if not is_channels_last(geometry.y_strides):
+    if acc.bias and acc.t >= 0:
+        stationary = ones_of(work, units)
+    elif not is_channels_last(geometry.y_strides):
         stationary = stationary.permute((0, 2, 3, 1))
     h = some.row * rows.stride + (acc.r[0] - one.r[0]) * rows.dilation
     w = q * columns.stride + (acc.s[0] - one.s[0]) * columns.dilation
@@ -223,8 +233,13 @@ def moving_of(work, accumulator, some, place, r, s):
     channel), at rows and columns of taps (first, end); or ones."""
     (blocks, units, c), rows, columns = some, work.geometry.rows.dilation, work.geometry.columns.dilation
     if accumulator.t < 0:
-        return of_array(work.ones_sbuf, work.operands)[units[0] : units[1], 0:1, 0:1, 0:1]
+        return ones_of(work, units)
     x_sbuf = of_array(blocks.x[accumulator.t], work.operands)
     h, h1 = place[0] + r[0] * rows, place[0] + (r[1] - 1) * rows + 1
     w, w1 = place[1] + s[0] * columns, place[1] + (s[1] - 1) * columns + 1
     return part_of(x_sbuf, work.geometry.x_strides, units, (h, h1, rows), (w, w1, columns), (c, c + accumulator.c[1]))
+
+
+def ones_of(work, units):
+    """Ones on the partitions (first, end) of some units."""
+    return of_array(work.ones_sbuf, work.operands)[units[0] : units[1], 0:1, 0:1, 0:1]

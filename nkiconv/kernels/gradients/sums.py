@@ -27,14 +27,24 @@ def multiply(dst, stationary, moving, adds, side, below=(0, 1)):
 
 def place_of_sums(work, accumulator):
     """(tensor in HBM, pattern, offset) of an accumulator's sums there, channels last or first, as in the filter."""
-    acc, strides = accumulator, work.geometry.w_strides
-    if acc.t < 0:
-        return work.bias, [[1, acc.k[1]], [1, 1], [1, 1], [1, 1]], acc.k[0]
+    acc, strides, (planes, rows, columns) = accumulator, work.geometry.w_strides, taps_stored(work, accumulator)
+    if acc.bias:
+        (k, kn), (c, cn) = acc.k, acc.c  # of one of both there is one
+        return work.bias, [[1, kn], [1, cn], [1, 1], [1, 1]], k + c
     # channels of a group are counted from its first one
-    c, row = acc.c[0] % (work.geometry.C // work.geometry.groups), acc.t * work.geometry.rows.taps + acc.r[0]
+    c, row = acc.c[0] % (work.geometry.C // work.geometry.groups), planes * work.geometry.rows.taps + rows
     channels, taps = [strides[1], acc.c[1]], [[strides[2], acc.r[1]], [strides[3], acc.s[1]]]
     pattern = [[strides[0], acc.k[1]]] + (taps + [channels] if filters_last(work) else [channels] + taps)
-    return work.operands.y, pattern, offset_at(strides, (acc.k[0], c, row, acc.s[0]))
+    return work.operands.y, pattern, offset_at(strides, (acc.k[0], c, row, columns))
+
+
+def taps_stored(work, accumulator):
+    """The first plane, row and column of an accumulator's taps as the filter has them."""
+    acc, geometry = accumulator, work.geometry
+    if not geometry.flipped:
+        return acc.t, acc.r[0], acc.s[0]
+    row, column = geometry.rows.taps - sum(acc.r), geometry.columns.taps - sum(acc.s)
+    return geometry.planes.taps - 1 - acc.t, row, column
 
 
 def filters_last(work):
@@ -44,7 +54,7 @@ def filters_last(work):
 
 def added_sums(work, accumulator, pattern, offset):
     """What an accumulator's sums are added to, None if nothing is."""
-    if accumulator.t < 0 or work.added == None:
+    if accumulator.bias or work.added == None:
         return None
     added_sbuf = nl.ndarray([count for _, count in pattern], dtype=nl.float32, buffer=nl.sbuf)
     copy(added_sbuf, work.added.ap(pattern=pattern, offset=offset))
@@ -112,9 +122,20 @@ def sums_beside(work, accumulator, acc_psum, index):
     """An accumulator's sums of the index-th of the columns of gy that share its matmuls, in the order of the filter."""
     acc, strides = accumulator, work.geometry.x_strides
     k, far = index * acc.k[1], 0 if acc.t < 0 else index * work.plan.further
-    last = acc.t >= 0 and filters_last(work)
-    rows, columns = (0, acc.r[1], 1), (far, far + acc.s[1], 1)
-    sums = part_of(acc_psum, strides, (k, k + acc.k[1]), rows, columns, (0, acc.c[1]))
+    last = not acc.bias and filters_last(work)
+    R, S, units, channels = acc.r[1], acc.s[1], (k, k + acc.k[1]), (0, acc.c[1])
+    if work.geometry.flipped:
+        # steps of access patterns are signed: APPair of KLR, github.com/leanprover/KLR, KLR/Core/Tensor.lean
+        sums = part_of(acc_psum, strides, units, (R - 1, R), (far + S - 1, far + S), channels)
+        sizes = acc_psum.shape[1:]
+        steps = [size_of(sizes[axis + 1 :]) for axis in range(len(sizes))]
+        counts, signs = (
+            ((R, S, acc.c[1]), (-1, -1, 1)) if is_channels_last(strides) else ((acc.c[1], R, S), (1, -1, -1))
+        )
+        free = [[sign * step, count] for sign, step, count in zip(signs, steps, counts)]
+        sums = sums.ap(pattern=[[size_of(sizes), acc.k[1]], *free])
+    else:
+        sums = part_of(acc_psum, strides, units, (0, R, 1), (far, far + S, 1), channels)
     if last == is_channels_last(strides):
         return sums
     return sums.permute((0, 2, 3, 1) if last else (0, 3, 1, 2))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ....schedules.blocks import TRANSPOSED, BlocksSettings, config_unsupported, most_beside
+from ....schedules.blocks import TRANSPOSED, BlocksSettings, config_unsupported, in_places, most_beside
 from ....schedules.blocks_candidates import EXTENTS, candidates
 from ....schedules.blocks_schedule import build, gradient_unsupported
 from ...request import Config
@@ -18,7 +18,8 @@ class Blocks(ByBound):
     settings, starts = BlocksSettings, (10, 40)
 
     def candidates(self, shape: Shape, given: dict[str, Any], count: int = 1) -> list[Guess]:
-        if config_unsupported(shape.geometry, config_of(**given)) or gradient_unsupported(shape.geometry):
+        refused = config_unsupported(shape.geometry, config_of(**given), shape.options.bias)
+        if refused or gradient_unsupported(shape.geometry):
             return []
         found = candidates(shape.target, shape.geometry, given, count, shape.options.bias, shape.cores)
         return [Guess(config, ns) for ns, config in found]
@@ -35,7 +36,8 @@ class Blocks(ByBound):
         now = dict(config or ())
         if "rows" not in now:  # no schedule completes them: the kernel's default rule does
             return []
-        P, Q = shape.geometry.rows.out, shape.geometry.columns.out
+        geometry = in_places(shape.geometry, config)
+        P, Q = geometry.rows.out, geometry.columns.out
         rows = [one for one in _around(now["rows"], P) if one <= P]
         columns = [one for one in _around(now["columns"], Q) if now["beside"] <= one <= Q]
         return list(BlocksSettings.near(config, rows=rows, columns=columns))
