@@ -14,7 +14,7 @@ from nkiconv.bounds import epilogue_bound, error_bound
 from nkiconv.tools.cli import files
 from nkiconv.tools.verify import conv
 
-pytestmark = pytest.mark.simulator_only
+pytestmark = [pytest.mark.simulator_only, pytest.mark.usefixtures("plainly")]
 BF16 = ml_dtypes.bfloat16
 
 

@@ -14,7 +14,7 @@ from nkiconv.problem import ConvProblem
 from nkiconv.tools.cli.scripts import MODULE
 
 pytest.importorskip("torch")
-pytestmark = [pytest.mark.simulator_only, pytest.mark.usefixtures("plans")]
+pytestmark = [pytest.mark.simulator_only, pytest.mark.usefixtures("plans", "plainly")]
 ROOT = Path(__file__).resolve().parents[1]
 HEAD = "import torch\nfrom torch import nn\nfrom torch.nn import functional as F\n"
 #: Two convolutions of one shape, one of another, one that is transposed, one that stays, one that nobody calls.

@@ -77,9 +77,9 @@ CAUSAL = [
 @pytest.mark.parametrize(
     ("more", "sizes", "asked"), CAUSAL, ids=lambda one: "-".join(one) if isinstance(one, dict) else ""
 )
-def test_causal_convolutions_are_planned(more, sizes, asked):
+def test_causal_convolutions_are_planned(more, sizes, asked, plainly):
     x = torch.randn(1 if "cu_seqlens" in more else 2, 6, 9)
-    found = plan_model(Mixer(more), [x])
+    found = plan_model(Mixer(more), [x], quick=True)
     [row] = found.rows
     N, W, zeros = sizes
     problem = ConvProblem(N=N, C=6, W=W, K=6, groups=6, S=4, padding=((0, 0), (zeros, 0)), dtype="fp32")
@@ -93,7 +93,7 @@ def test_the_model_stays_as_it_was():
     model.train()
     state = {name: (one, one.clone()) for name, one in model.state_dict(keep_vars=True).items()}
     kinds = [type(module) for module in model.modules()]
-    found = plan_model(model, [x], fold_batchnorm=True)
+    found = plan_model(model, [x], fold_batchnorm=True, quick=True)
     assert [type(module) for module in model.modules()] == kinds
     assert model.training
     assert all(not module._forward_hooks and not module._forward_pre_hooks for module in model.modules())
@@ -218,8 +218,8 @@ class Clip(nn.Module):
         return self.space(self.space(self.time(nn.functional.pad(x, (0, 0, 0, 0, 2, 0)))))
 
 
-def test_volumes_are_planned_and_their_instructions_counted():
-    found = plan_model(Clip(), [torch.zeros(1, 8, 4, 12, 14)])
+def test_volumes_are_planned_and_their_instructions_counted(plainly):
+    found = plan_model(Clip(), [torch.zeros(1, 8, 4, 12, 14)], quick=True)
     one, two = sorted(found.rows, key=lambda row: row.layers)
     assert [(row.convolved.operation, row.calls) for row in (one, two)] == [("conv3d", 2), ("conv3d", 1)]
     assert two.convolved.problem.input_shape == (1, 8, 6, 12, 14)
@@ -243,7 +243,7 @@ def test_graphs_are_cut_where_a_compiler_takes_no_more(most, cuts):
     assert few.as_dict()["cuts"] == [list(one) for one in cuts]
 
 
-def test_a_step_of_training_has_gradients_too():
+def test_a_step_of_training_has_gradients_too(plainly):
     model = nn.Sequential(
         nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3, groups=8),
         nn.Conv2d(8, 4, 1), nn.ConvTranspose2d(4, 2, 2, 2), nn.Conv2d(2, 2, 1),
@@ -281,7 +281,7 @@ class Pooled(nn.Module):
         return self.pool(self.inner(x))
 
 
-def test_a_plain_network_of_volumes_keeps_no_frames():
+def test_a_plain_network_of_volumes_keeps_no_frames(plainly):
     found = plan_model(Pooled(), [torch.zeros(1, 4, 4, 6, 6)], quick=True)
     assert found.cache_bytes == 0
 
@@ -296,7 +296,7 @@ def test_quick_times_are_of_the_estimate_and_are_not_kept(plans):
     assert plan_model(model, [x], quick=True).rows[0].plan.cached
 
 
-def test_another_layout_is_planned_as_asked():
+def test_another_layout_is_planned_as_asked(plainly):
     model, x = nn.Sequential(nn.Conv2d(8, 16, 3), nn.Conv2d(16, 16, 3)), torch.zeros(1, 8, 12, 12)
     found = plan_model(model, [x], layout="NHWC", quick=True)
     assert {row.convolved.problem.layout for row in found.rows} == {"NHWC"}
@@ -332,7 +332,7 @@ def test_advice_is_what_the_planner_says_of_other_forms():
     assert folded.startswith("folding 1 batch norm into the convolutions before (--fold-batchnorm) saves at least")
 
 
-def test_printed_it_is_a_short_table():
+def test_printed_it_is_a_short_table(plainly):
     layers = [nn.Conv2d(4, 4, 3, dilation=one, padding=one) for one in range(1, 15)]
     text = str(plan_model(nn.Sequential(*layers), [torch.zeros(1, 4, 5, 5)], quick=True, advice=True))
     assert max(map(len, text.splitlines())) <= 80
