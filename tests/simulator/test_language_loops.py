@@ -1,67 +1,21 @@
 """Device loops, nl.no_reorder, dependencies and schedules: what runs, in which order, and what is refused."""
 
 import inspect
-import re
 
 import numpy as np
 import pytest
 from isa_tiles import evaluate, get, put, sb
+from on_device import BOUNDS, MAKES, register, scalar, seen, value_of
 from pairs import Pair, dropped, run
 
 from nkiconv.simulator import NkiError, execute, jit, profiling
 from nkiconv.simulator import isa as nisa
 from nkiconv.simulator import language as nl
-from nkiconv.simulator.allowed import Allowed, set_default
 from nkiconv.simulator.hardware import CONSTANTS
 from nkiconv.simulator.rules import RULES
 from nkiconv.simulator.timing import Rates, price
 
 F32, I32 = nl.float32, nl.int32
-pytestmark = pytest.mark.filterwarnings("ignore:nl.dynamic_range")
-
-
-@pytest.fixture
-def nki06():
-    """Launches that are for NKI 0.6, which has nl.dynamic_range."""
-    set_default(Allowed(nki="0.6"))
-    yield
-    set_default(Allowed())
-
-
-def register(value):
-    """A register whose value came from memory."""
-    loaded = nisa.register_alloc()
-    nisa.register_load(loaded, put(np.array([[value]], np.int32)))
-    return loaded
-
-
-def scalar(value):
-    """An NkiScalar."""
-    return nisa.scalar_load(put(np.array([[value]], np.int32)))
-
-
-def wide(value):
-    """An NkiScalar of 64 bits."""
-    return nisa.scalar_load(put(np.array([[value]], np.int64)))
-
-
-def value_of(one):
-    cell = nl.ndarray((1, 1), I32)
-    (nisa.scalar_store if isinstance(one, nisa.NkiScalar) else nisa.register_store)(cell, one)
-    return int(get(cell)[0, 0])
-
-
-def seen(loop):
-    """Values of a loop's induction register, in order; `loop` gets the function to call with each."""
-    values = []
-    run(lambda: loop(lambda i: values.append(value_of(i))))
-    return values
-
-
-BOUNDS = [(0, 4, 1), (1, 8, 3), (5, 5, 1), (7, 2, 1), (-3, 2, 2)]
-
-
-MAKES = {"ints": int, "registers": nisa.VirtualRegister, "loaded": register}
 
 
 @pytest.mark.parametrize("make", [*MAKES.values(), scalar], ids=[*MAKES, "scalars"])
@@ -86,38 +40,6 @@ def test_what_a_body_gets(name):
         kinds = []
         execute(jit(lambda: nl.fori_loop(lower(0), upper(2), lambda i: kinds.append(type(i)))), (), nki=nki)  # noqa: B023
         assert kinds == [kind] * 2
-
-
-@pytest.mark.usefixtures("nki06")
-@pytest.mark.parametrize("make", MAKES.values(), ids=MAKES)
-@pytest.mark.parametrize(("lower", "upper", "step"), BOUNDS)
-def test_ranges_on_the_device_of_nki_06(lower, upper, step, make):
-    expected = list(range(lower, upper, step))
-
-    def ranged(body):
-        for i in nl.dynamic_range(make(lower), make(upper), step):
-            body(i)
-
-    assert seen(ranged) == expected
-
-    def to(body):
-        for i in nl.dynamic_range(make(upper)):
-            body(i)
-
-    assert seen(to) == list(range(upper))
-
-
-def test_dynamic_range_is_gone_in_nki_07():
-    with pytest.raises(NkiError, match=r"NKI184: dynamic_range: .* gone in NKI 0\.7; .* nl\.fori_loop\(") as caught:
-        run(lambda: dropped(nl.dynamic_range(2)))
-    assert caught.value.location.startswith(__file__)
-
-
-@pytest.mark.usefixtures("nki06")
-def test_dynamic_range_is_deprecated_in_nki_06():
-    with pytest.warns(DeprecationWarning, match=r"fori_loop") as caught:
-        run(lambda: dropped(nl.dynamic_range(2)))
-    assert caught[0].filename == __file__
 
 
 @pytest.mark.parametrize("count", [0, 1, 5])
@@ -408,13 +330,6 @@ def counting_from(i, changes, seen=[0]):  # noqa: B006
     nisa.tensor_scalar(tile, tile, nl.add, float(seen[0]))
 
 
-def left_by_break(leaves):
-    for _ in nl.dynamic_range(3):
-        if leaves:
-            break
-    nisa.memset(nl.ndarray((4, 8), F32), 0.0)
-
-
 def kept(index):
     made = []
     nl.fori_loop(0, 3, lambda i: made.append(sb(4, 8)))
@@ -444,7 +359,8 @@ PAIRS = [
          lambda: ordered(lambda: loop_over(0, 2)), "fori_loop: a dynamic loop"),
     Pair("NKI171", "while_loop", lambda: ordered(lambda: dropped(register(0))),
          lambda: ordered(lambda: nl.while_loop(register(0), dropped)), "while_loop: a dynamic loop"),
-    Pair("NKI170", "narrow bounds", lambda: loop_over(0, scalar(2)), lambda: loop_over(0, wide(2)), "upper.*int64"),
+    Pair("NKI170", "narrow bounds", lambda: loop_over(0, scalar(2)),
+         lambda: loop_over(0, scalar(2, "int64")), "upper.*int64"),
     Pair("NKI170", "scalar condition", lambda: nl.while_loop(register(0), dropped),
          lambda: nl.while_loop(scalar(0), dropped), "init"),
     Pair("NKI170", "endless", lambda: nl.while_loop(nisa.register_alloc(0), lambda r: r),
@@ -459,16 +375,6 @@ PAIRS = [
     Pair("NKI173", "iterations", lambda: across_iterations(True), lambda: across_iterations(False), "another loop or"),
     Pair("NKI173", "out of a loop", lambda: out_of(0), lambda: out_of(1), "memset waits for a memset"),
 ]  # fmt: skip
-#: Of launches that are for NKI 0.6.
-PAIRS_06 = [
-    Pair("NKI171", "dynamic_range", lambda: ordered(lambda: each(nl.static_range(2), dropped)),
-         lambda: ordered(lambda: each(nl.dynamic_range(2), dropped)), "dynamic_range: a dynamic loop"),
-    Pair("NKI172", "move", lambda: each(nl.dynamic_range(2), lambda i: nisa.register_move(nisa.register_alloc(), i)),
-         lambda: each(nl.dynamic_range(2), lambda i: nisa.register_move(i, 0)), "register_move"),
-    Pair("NKI172", "load", lambda: each(nl.dynamic_range(2), value_of),
-         lambda: each(nl.dynamic_range(2), lambda i: nisa.register_load(i, put(np.ones((1, 1), np.int32)))), "load"),
-    Pair("NKI177", "break", lambda: left_by_break(False), lambda: left_by_break(True), "the loop at"),
-]  # fmt: skip
 
 
 def fills_one():
@@ -476,10 +382,8 @@ def fills_one():
     fills(1)
 
 
-@pytest.mark.parametrize("pair", [*PAIRS, *PAIRS_06], ids=lambda p: p.id)
-def test_pairs(pair, request):
-    if pair in PAIRS_06:
-        request.getfixturevalue("nki06")
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda p: p.id)
+def test_pairs(pair):
     run(pair.passes, lnc=pair.lnc)
     with pytest.raises(NkiError, match=pair.match) as caught:
         run(pair.raises, lnc=pair.lnc)
@@ -489,17 +393,8 @@ def test_pairs(pair, request):
 
 def test_every_rule_of_loops_has_a_pair():
     of_loops = {rule for rule in RULES if "NKI170" <= rule <= "NKI179"}
-    assert {pair.rule for pair in (*PAIRS, *PAIRS_06)} == of_loops - {"NKI174", "NKI175"}
-
-
-@pytest.mark.usefixtures("nki06")
-def test_a_break_at_a_kernels_end_is_seen():
-    def body():
-        for _ in nl.dynamic_range(3):
-            break
-
-    with pytest.raises(NkiError, match=rf"NKI177: .*the loop at {re.escape(__file__)}"):
-        run(body)
+    others = {"NKI172", "NKI174", "NKI175", "NKI177"}  # loops of NKI 0.6, schedules, annotations
+    assert {pair.rule for pair in PAIRS} == of_loops - others
 
 
 def test_loaded_bounds_are_not_known_when_only_traced():

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from isa_tiles import evaluate, get, put, same
+from on_device import scalar
 from pairs import Pair, check, named, run
 
 from nkiconv.simulator import NkiError, execute, jit, profiling
@@ -21,10 +22,6 @@ ARITHMETIC = {
     "int product": lambda a, b: 4 * a * 100_000 + 1,
     "negative": lambda a, b: -a,
 }
-
-
-def scalar(value, dtype="int32", buffer=nl.sbuf):
-    return nisa.scalar_load(put(np.array([[value]], DTYPES[dtype]), buffer=buffer))
 
 
 def stored(value, buffer=nl.sbuf):
