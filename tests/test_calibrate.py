@@ -14,7 +14,7 @@ from shell import run
 
 from nkiconv.errors import FileFormatError
 from nkiconv.simulator import documented, simulate
-from nkiconv.simulator.constants import load_target
+from nkiconv.simulator.constants import load_target, write_target
 from nkiconv.simulator.dtypes import DTYPES
 from nkiconv.simulator.hardware import CONSTANTS
 from nkiconv.tools.calibrate import estimate, kept, kernels, measured, session
@@ -208,6 +208,17 @@ def test_the_command_models_where_there_is_no_device():
     assert [row["slope"]["clock"] for row in document["probes"]] == ["modelled"] * 3
 
 
+def test_the_command_compares_targets(tmp_path, plans):
+    path = tmp_path / "slow.toml"
+    row = CONSTANTS["dma.static_issue_ns"]
+    write_target({row.name: dataclasses.replace(row, value=600.0, low=600.0, high=600.0, standing="measured")}, path)
+    arguments = "calibrate", "--compare", "trn2", path, "--case", "short"
+    document = json.loads(run(*arguments, "--json").stdout)
+    assert document["constants"] == [{"constant": row.name, "old": row.value, "new": 600.0}]
+    assert [one["case"] for one in document["cases"]] == ["short"]
+    assert row.name in run(*arguments).stdout
+
+
 def test_the_command_lists_its_probes():
     rows = json.loads(run("calibrate", "--list", "--json").stdout)["rows"]
     assert [row["probe"] for row in rows] == [probe.name for probe in PROBES]
@@ -215,6 +226,10 @@ def test_the_command_lists_its_probes():
 
 # arguments, what the refusal says
 REFUSED = [
+    (("--case", "short"), "add --compare OLD NEW"),
+    (("--compare", "trn2", "none.toml"), "none.toml: cannot be read"),
+    (("--compare", "trn2", "trn2", "--only", "dma"), "--compare measures nothing"),
+    (("--list", "--compare", "trn2", "trn2", "--target", "model"), "--compare measures nothing"),
     (("--only", "no such"), "no probe has such a name"),
     (("--target", "model", "--out", "x.toml"), "is of --target trn2"),
     (("--target", "model", "--rounds", "5"), "is of --target trn2"),

@@ -122,6 +122,11 @@ class _Problem:
     def __init__(self, probes: Sequence[Probe], names: Sequence[str], modelled: Modelled) -> None:
         self.probes, self.names, self._modelled = probes, names, modelled
         self._place = {name: i for i, name in enumerate(names)}
+        #: of each probe, the constants that may move its slope
+        self._rests_on = [sorted(modelled.constants(probe) & set(names)) for probe in probes]
+        #: of each probe, those that do, or that it is for, once that is known
+        self._moving: list[list[str]] | None = None
+        self._known: dict[Any, float] = {}
 
         self._highest = np.array([0.0 if name in SHARES else np.inf for name in names])
 
@@ -134,20 +139,33 @@ class _Problem:
 
     def slopes(self, logs: Any) -> Any:
         values = self.values(logs)
-        return np.log([self._modelled.slope_ns(probe, values) for probe in self.probes])
+        return np.array([self._slope(i, values) for i in range(len(self.probes))])
+
+    def _slope(self, i: int, values: Mapping[str, float]) -> float:
+        """Logarithm of the slope of the i-th probe, under the values that it rests on."""
+        key = i, *(values[name] for name in self._rests_on[i])
+        if key not in self._known:
+            chosen = {name: values[name] for name in self._rests_on[i]}
+            self._known[key] = float(np.log(self._modelled.slope_ns(self.probes[i], chosen)))
+        return self._known[key]
 
     def influence(self, logs: Any, difference: float = -_DIFFERENCE) -> Any:
         """d log(slope) / d log(constant), [probes, constants], by a relative difference of each constant."""
         values, out = self.values(logs), np.zeros((len(self.probes), len(self.names)))
-        for i, probe in enumerate(self.probes):
-            here = np.log(self._modelled.slope_ns(probe, values))
-            for name in self._modelled.constants(probe) & set(self.names):
+        for i, names in enumerate(self._moving or self._rests_on):
+            here = self._slope(i, values)
+            for name in names:
                 moved = values[name] * (1 + difference)
                 if name in SHARES:
                     moved = min(moved, 1.0)
-                change = np.log(self._modelled.slope_ns(probe, {**values, name: moved})) - here
+                change = self._slope(i, {**values, name: moved}) - here
                 out[i, self._place[name]] = change / np.log(1 + difference)
         out[np.abs(out) < _INFLUENCE] = 0.0
+        if self._moving is None:
+            self._moving = [
+                [name for name in names if out[i, self._place[name]] or name in self.probes[i].constants]
+                for i, names in enumerate(self._rests_on)
+            ]
         return out
 
 

@@ -4,27 +4,49 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ...simulator import ArraySpec
 from ...simulator.launch import execute
 from ...simulator.profiling.timed import Timed, in_time
-from ...simulator.timeline import price_again, run
-from ...simulator.timing import DmaPrice, Rates
+from ...simulator.program import Instruction
+from ...simulator.timeline import run
+from ...simulator.timing import DmaPrice, Rates, price, price_key
 from ..measure.device import Call
 from .probe import LNC, Probe
+
+
+@dataclass(frozen=True)
+class _Traced:
+    """A kernel with its timeline, and its instructions by price: one of each, and which one a task's price is of."""
+
+    timed: Timed
+    distinct: tuple[Instruction, ...]
+    which: tuple[int, ...]
+
+    @staticmethod
+    def of(timed: Timed) -> _Traced:
+        places: dict[Any, int] = {}
+        which = tuple(places.setdefault(price_key(source), len(places)) for source in timed.tasks.source)
+        first = dict(zip(reversed(which), reversed(timed.tasks.source), strict=True))
+        return _Traced(timed, tuple(first[i] for i in range(len(places))), which)
+
+    def us(self, rates: Rates) -> float:
+        """Time from the first DMA's issue to the last DMA's end."""
+        prices = [price(one, rates) for one in self.distinct]
+        return self.timed.us_of(run(self.timed.tasks, [prices[i] for i in self.which], rates))
 
 
 class Modelled:
     """Kernels that are traced once and timed under many constants."""
 
     def __init__(self) -> None:
-        self._traced: dict[Any, Timed] = {}
+        self._traced: dict[Any, _Traced] = {}
 
     def us(self, launched: Any, spec: ArraySpec, kwargs: dict[str, Any], constants: Mapping[str, float]) -> float:
         """Time of a launch, from its first DMA's issue to its last DMA's end."""
-        timed, rates = self._timed(launched, spec, kwargs), Rates(constants)
-        return timed.us_of(run(timed.tasks, price_again(timed.tasks, rates), rates))
+        return self._trace(launched, spec, kwargs).us(Rates(constants))
 
     def slope_ns(self, probe: Probe, constants: Mapping[str, float]) -> float:
         """Time of a repetition of a probe."""
@@ -33,19 +55,20 @@ class Modelled:
 
     def constants(self, probe: Probe) -> frozenset[str]:
         """Names of what the probe's prices rest on, and of hops, which no price says."""
-        timed = self._timed(*_launch(probe, probe.counts[1]))
-        found = {name for name in timed.rates.read if not name.startswith("scheduling.")}
-        for price in timed.prices:
-            found |= price.constants
-            if isinstance(price, DmaPrice):
-                found |= price.issue_constants
+        traced, rates = self._trace(*_launch(probe, probe.counts[1])), Rates()
+        traced.us(rates)
+        found = set(rates.read)
+        for one in traced.timed.prices:
+            found |= one.constants
+            if isinstance(one, DmaPrice):
+                found |= one.issue_constants
         return frozenset(found)
 
-    def _timed(self, launched: Any, spec: ArraySpec, kwargs: dict[str, Any]) -> Timed:
+    def _trace(self, launched: Any, spec: ArraySpec, kwargs: dict[str, Any]) -> _Traced:
         key = launched.function, spec, repr(sorted(kwargs.items()))
         if key not in self._traced:
             execution = execute(launched, (spec,), kwargs, trace_only=True)
-            self._traced[key] = in_time(execution, Rates())
+            self._traced[key] = _Traced.of(in_time(execution, Rates()))
         return self._traced[key]
 
 

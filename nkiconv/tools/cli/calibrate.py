@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ... import cases
 from ...errors import UnsupportedError, raise_all
-from ...simulator.constants import VARIABLE
+from ...simulator.constants import DEFAULT, SHIPPED, VARIABLE, load_target
 from ..doctor import DEVICE
 from .grid import Grid
 from .measure import Target
 from .options import Force
 from .paths import unwritable
-from .shell import CHECK_FAILED, JsonOption, console, notes, print_json, prints_tables, progress, say
+from .shell import CHECK_FAILED, JsonOption, console, notes, print_json, prints_tables, progress, say, write_out
 
 if TYPE_CHECKING:
     from ..calibrate.estimate import Estimate, Fit
@@ -41,6 +42,16 @@ def command(
     fresh: Annotated[bool, typer.Option("--fresh", help="Measure again what an earlier run has measured.")] = False,
     force: Force = False,
     list_them: Annotated[bool, typer.Option("--list", help="Print the probes and what each is for.")] = False,
+    compare: Annotated[
+        tuple[str, str] | None,
+        typer.Option(
+            metavar="OLD NEW",
+            help="Print the constants in which two targets differ, and the plans that change: files, or trn2.",
+        ),
+    ] = None,
+    case: Annotated[
+        list[str] | None, typer.Option(help="With --compare: only plans of this case; repeatable. Default: all cases.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Measure the constants of the timing model on this machine's device, with 95 % confidence intervals.
@@ -53,7 +64,11 @@ def command(
     chosen = [probe for probe in suite.PROBES if not only or any(part in probe.name for part in only)]
     where = target or (Target.trn2 if DEVICE.exists() else Target.model)
     given = {"--out": out, "--rounds": rounds, "--fresh": fresh}
-    raise_all("nkiconv calibrate cannot run this call", list(_contradictions(only, chosen, where, given)))
+    contradictions = [*_contradictions(only, chosen, where, given), *_beside_compare(compare, case, target, only)]
+    raise_all("nkiconv calibrate cannot run this call", contradictions)
+    if compare is not None:
+        _compare(*compare, case, as_json)
+        return
     if list_them:
         _list(chosen, as_json)
         return
@@ -82,6 +97,29 @@ def _contradictions(
     for option, value in given.items():
         if value and where is Target.model:
             yield UnsupportedError(f"{option}={value}: is of --target trn2, and the target is model; drop it")
+
+
+def _beside_compare(
+    compare: tuple[str, str] | None, case: list[str] | None, target: Target | None, only: list[str] | None
+) -> Iterator[UnsupportedError]:
+    if case and compare is None:
+        yield UnsupportedError("--case: belongs to --compare, and there is none; add --compare OLD NEW")
+    for option, value in {"--target": target, "--only": only}.items():
+        if value and compare is not None:
+            yield UnsupportedError(f"{option}: is of a calibration, and --compare measures nothing; drop it")
+
+
+def _compare(old: str, new: str, names: list[str] | None, as_json: bool) -> None:
+    """Print in which constants two targets differ, and which plans change."""
+    targets = [SHIPPED if one == DEFAULT else load_target(one) for one in (old, new)]
+    chosen = [cases.get(name) for name in names or cases.names()]
+    module = importlib.import_module("nkiconv.tools.calibrate.compare")
+    with progress(show=not as_json) as advance:
+        found = module.compare(*targets, chosen, advance=advance)
+    if as_json:
+        print_json(found.as_dict())
+    else:
+        write_out(found.table() + "\n")
 
 
 def _list(chosen: Sequence[Probe], as_json: bool) -> None:
