@@ -144,9 +144,10 @@ def test_results_that_no_memory_holds_are_refused_before_any_work(quickly, paddi
 ints = [np.int64, np.int32, np.uint8, np.int16]
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("kind", ints)
 @pytest.mark.parametrize("call", CALLS)
-def test_ints_of_numpy_are_ints(call, kind):
+def test_ints_of_numpy_are_ints(call, kind, plainly):
     is_gradient = "_input" in call or "_weight" in call
     more = {"stride": 7} if is_gradient else {"stride": 2, "padding": 1, "dilation": 1}
     assert (CALLS[call](**{name: kind(value) for name, value in more.items()}) == CALLS[call](**more)).all()

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 import nkiconv
-from nkiconv import ConvProblem, cases, plan
+from nkiconv import ConvProblem, plan
 from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
 
 pytestmark = pytest.mark.simulator_only
@@ -39,7 +39,7 @@ def test_explain_tells_everything():
 @pytest.mark.parametrize("width", [80, 116])
 def test_explain_fits_its_width(width):
     """And says the same, but for line breaks."""
-    found = planned(cases.get("kda_bf16").problem)
+    found = planned(SMALL)
     lines = found.explain(width).splitlines()
     assert max(map(len, lines)) <= width
     letters, whole = (Counter("".join(text.split()).replace("-", "")) for text in ("".join(lines), found.explain()))
@@ -47,7 +47,7 @@ def test_explain_fits_its_width(width):
 
 
 def test_explain_says_what_differs_from_an_algorithms_first_row():
-    found = planned(cases.get("kda_bf16").problem)
+    found = planned(SMALL)
     text = found.explain()
     others = [one for one in found.alternatives[1:] if one.algorithm == found.algorithm]
     assert text.count("but ") >= len(others) > 0
