@@ -156,7 +156,7 @@ def plans(tmp_path, monkeypatch):
 @pytest.fixture
 def plainly(monkeypatch):
     """Kernels run by the algorithm that takes most problems, with its default settings, in a tenth of an estimate's
-    time: calls with estimates are held to torch in tests/test_functions.py."""
+    time: calls with estimates are held to torch in tests/test_functions.py. Gives what estimates."""
     from nkiconv.planner import estimate
     from nkiconv.planner.operations import operation_for
     from nkiconv.planner.plan import Estimate
@@ -170,6 +170,7 @@ def plainly(monkeypatch):
         return own(request) if refused else Estimate(operation.fallback, None, by_rule=True)
 
     monkeypatch.setattr(estimate, "chosen", chosen)
+    return own
 
 
 @pytest.fixture

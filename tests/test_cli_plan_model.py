@@ -14,7 +14,7 @@ from nkiconv.problem import ConvProblem
 from nkiconv.tools.cli.scripts import MODULE
 
 pytest.importorskip("torch")
-pytestmark = [pytest.mark.simulator_only, pytest.mark.usefixtures("plans", "plainly")]
+pytestmark = [pytest.mark.simulator_only, pytest.mark.usefixtures("plans", "plainly", "unadvised")]
 ROOT = Path(__file__).resolve().parents[1]
 HEAD = "import torch\nfrom torch import nn\nfrom torch.nn import functional as F\n"
 #: Two convolutions of one shape, one of another, one that is transposed, one that stays, one that nobody calls.
@@ -37,6 +37,14 @@ def build_model():
     print("building")
     return Model()
 """
+
+
+@pytest.fixture
+def unadvised(monkeypatch):
+    """No search for other forms of slow layers."""
+    from nkiconv.pytorch.models import model_plan
+
+    monkeypatch.setattr(model_plan, "advise", lambda *_, **__: ())
 
 
 @pytest.fixture
@@ -98,7 +106,10 @@ def test_json(script):
     assert (found["uncalled"], found["ran_on"], found["lnc"]) == (["unused"], "fake tensors", 2)
 
 
-def test_table(script):
+def test_table(script, monkeypatch):
+    from nkiconv.pytorch.models import advice, model_plan
+
+    monkeypatch.setattr(model_plan, "advise", advice.advise)
     result = run(
         "plan-model", f"{script(MODEL)}:build_model", "--input", "2x3x10x12", "--dtype", "bf16", "--lnc", 1, "--wide",
         width=250,
@@ -115,6 +126,7 @@ def test_table(script):
         "flops of convolutions are nkiconv's; the others: aten::conv_tbc",
         "the model ran on shapes only",
         "convolutions that this run did not call: unused",
+        "of the limit; ",
     ):
         assert wanted in text
     assert "sum 4" in text
@@ -139,7 +151,7 @@ def test_launches_are_counted_where_a_mode_is_given(script):
 
 
 def test_options_reach_conversion_and_planner(script):
-    text = "def build(): return nn.Sequential(nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8))"
+    text = "def build(): return nn.Sequential(nn.Conv2d(3, 8, 1, bias=False), nn.BatchNorm2d(8))"
     arguments = f"{script(text)}:build", "--input", "input=1x3x6x6", "--fold-batchnorm", "--lnc", 1, "--dtype", "fp16"
     found = document(*arguments, "--tuned")
     [first] = found["rows"]

@@ -43,10 +43,11 @@ def test_core_0_takes_what_both_cores_take(name):
     assert us == pytest.approx(both_cores_us(launch), rel=0.01)
 
 
+@pytest.mark.parametrize("count", [1, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("operation", random_problems.OF)
-def test_core_0_takes_no_more_than_both_cores(operation):
+def test_core_0_takes_no_more_than_both_cores(operation, count):
     """Core 1 may have more to do than core 0; both share the HBM's rate, of which core 0 has at least half."""
-    for problem in random_problems.OF[operation](4, 46):
+    for problem in random_problems.OF[operation](count, 46):
         launch = launch_of(problem)
         if execute(launch[0], *launch[1:], trace_only=True).programs[0].instructions:
             us = core_us(launch, Rates(), 50_000)

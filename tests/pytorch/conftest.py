@@ -3,15 +3,27 @@
 import pytest
 
 
+@pytest.fixture(autouse=True)
+def _plainly(plainly):
+    """Layers are tested by kernels' default settings, but where a test wants `estimates`."""
+
+
+@pytest.fixture
+def estimates(plainly, monkeypatch):
+    from nkiconv.planner import estimate
+
+    monkeypatch.setattr(estimate, "chosen", plainly)
+
+
 @pytest.fixture(params=["torch", "simulate", "compare"])
-def mode(request, monkeypatch, plainly):
+def mode(request, monkeypatch):
     """Each of NKICONV_CPU; a test that wants fewer says so by `indirect`."""
     monkeypatch.setenv("NKICONV_CPU", request.param)
     return request.param
 
 
 @pytest.fixture
-def simulate(monkeypatch, plainly):
+def simulate(monkeypatch):
     """The kernels compute, and torch's gradients of filters are out of reach."""
     from nkiconv.pytorch.computers import host
 

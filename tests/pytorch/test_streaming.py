@@ -140,7 +140,7 @@ def test_a_causal_layer_in_chunks_equals_its_definition(mode, row):
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("options", [{}, {"padding_mode": "replicate"}, {"stride": (2, 1, 1)}], ids=str)
 @pytest.mark.parametrize(("C", "K"), [(3, 16), (20, 3), (130, 24)])
-def test_chunks_of_kernels_have_the_bits_of_the_whole(monkeypatch, options, C, K):
+def test_chunks_of_kernels_have_the_bits_of_the_whole(monkeypatch, estimates, options, C, K):
     monkeypatch.setenv("NKICONV_CPU", "simulate")
     layer = nn.CausalConv3d(C, K, 3, padding=(1, 1, 1), dtype=torch.bfloat16, **options)
     x = torch.randn(1, C, 10, 6, 9, generator=GENERATOR).bfloat16()
@@ -157,7 +157,7 @@ def test_a_cache_where_there_is_no_padding_is_not_seen(mode):
     assert torch.equal(layer(x, x[:, :, :2]), layer(x))
 
 
-def test_a_plan_of_a_model_knows_of_frames(plainly):
+def test_a_plan_of_a_model_knows_of_frames():
     class Twice(torch.nn.Module):
         def __init__(self):
             super().__init__()
