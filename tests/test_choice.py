@@ -102,6 +102,7 @@ def test_random_problems():
     assert found[-1] <= 2.0
 
 
+@pytest.mark.cover(1)
 @pytest.mark.parametrize(("Q", "S"), [(65, 2048), (512, 8192)])
 def test_short_outputs_of_long_filters_go_through_hbm(Q, S):
     """Chunks of a long convolution: `banded` takes as long for them as for outputs as many as taps."""
@@ -110,6 +111,7 @@ def test_short_outputs_of_long_filters_go_through_hbm(Q, S):
     assert modelled_us(problem, algorithm, config) <= 0.5 * modelled_us(problem, "banded", None)
 
 
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("S", [51_000, 60_000])
 def test_filters_too_long_for_banded_take_what_the_plan_takes(S):
     problem = ConvProblem(N=1, C=1, W=S + 100, S=S)

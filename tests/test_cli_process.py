@@ -75,7 +75,7 @@ FULL = Path("/dev/full")
 NO_SPACE = "UnsupportedError: stdout: cannot be written (No space left on device); send it elsewhere\n"
 
 
-@pytest.mark.cover(3)
+@pytest.mark.cover(2)
 @pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full to write to")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize(("arguments", "said"), [
@@ -92,6 +92,7 @@ def test_a_full_disk_is_2(arguments, said, unbuffered):
     assert "Exception ignored" not in done.stderr
 
 
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("arguments", [("cases", "--json"), ("cases",)], ids=["json", "table"])
 def test_a_reader_that_has_gone_is_not_an_error_to_tell(arguments):
     reader, writer = os.pipe()

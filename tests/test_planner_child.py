@@ -185,7 +185,7 @@ def test_nothing_is_left_open():
 
 # what the command is told; seconds and whether a plan was kept differ from run to run
 COMMANDS = {
-    "plan": ("plan", "short", "nkl_n1_c16_w512_s7", "--json"),
+    "plan": ("plan", "short", "--json"),
     "tune": ("tune", "short", "--lnc", 1, "--json"),
     "refused": ("plan", "short", "--precision", "tf32", "--json"),
     "nothing runs": ("plan", "short", "--constant", "no.such=1", "--json"),

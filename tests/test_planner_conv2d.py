@@ -165,7 +165,7 @@ def test_no_timeline_beats_its_lower_bound(name, lnc):
 
 
 def test_symbols():
-    found = plan(cases.get("rn50_c5").problem).symbols
+    found = plan(cases.get("rn50_c5").problem, algorithms=("implicit_gemm",)).symbols
     letters = {"N": 8, "C": 512, "H": 7, "W": 7, "R": 3, "S": 3, "K": 512, "P": 7, "Q": 7, "groups": 1}
     assert {name: found[name] for name in letters} == letters
     assert (found["rows"], found["contraction"]) == (8 * 49, 9 * 512)
@@ -224,7 +224,7 @@ def test_estimates_rank_no_algorithm_that_refuses_a_precision(problem):
     assert chosen(Request(problem=problem, asked=Asked(precision="fp16x3"))).algorithm == "implicit_gemm"
 
 
-@pytest.mark.cover(3)
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize("name", ["c256_32x16_fp32", "rect_filter", "c1k1"])
 def test_settings_of_pairs_run_and_none_beats_its_lower_bound(name, lnc):
@@ -295,4 +295,5 @@ def test_packed_filters_are_planned_as_pack_filter_makes_them():
     w = np.zeros(problem.filter_shape, np.float32)
     args, _ = OPERATIONS["conv2d"].launch(Request(problem=problem, asked=Asked(packed=True)), "implicit_gemm", None)
     assert args[1].shape == nkiconv.pack_filter(w.astype(nkiconv.problem.DTYPES["bf16"])).shape
-    assert plan(problem, packed=True).phase0_us < plan(problem).phase0_us
+    packed, plain = (plan(problem, packed=one, algorithms=("implicit_gemm",)) for one in (True, False))
+    assert packed.phase0_us < plain.phase0_us
