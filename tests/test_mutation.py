@@ -97,10 +97,10 @@ class Suite:
 
 @pytest.fixture
 def judged(command, monkeypatch, tmp_path):
-    """The first fault in the kernels, its verdict with a suite, and the suite."""
+    """The first fault in DMAs, its verdict with a suite, and the suite."""
 
     def judge(fails, fails_always=""):
-        fault = command.faults.of_kernels(command.ROOT / "nkiconv")[0]
+        fault = command.faults.of_file(command.ROOT / "nkiconv" / "kernels" / "_dma.py", command.faults.KERNEL)[0]
         suite = Suite(fault.path.relative_to(command.ROOT), fails, fails_always)
         monkeypatch.setattr(command, "failing", suite.failing)
         monkeypatch.setattr(command, "copy_of_repository", lambda to: _with_file(to, fault, command))
