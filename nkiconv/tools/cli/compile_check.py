@@ -162,8 +162,8 @@ def _show(rows: list[Row], versions: dict[str, str | None], lnc: int, out: Path,
     """The table, and of each failed kernel its first error."""
     screen = console()
     tools = ", ".join(f"{name} {versions[name] or '(version unknown)'}" for name in _PACKAGES)
-    text = "kernel", "algorithm", "simulate", "compile", "line"
-    headings = "kernel", "algorithm", "simulate", "compile", "instructions", "modelled us", "predicted us", "line"
+    text = "kernel", "algorithm", "simulate", "compile", "line", "error"
+    headings = *text[:4], "instructions", "modelled us", "predicted us", *text[4:]
     main = "kernel", "simulate", "compile", "modelled us", "instructions", "algorithm"
     grid = Grid(f"AWS's tools for trn2, {'2 cores' if lnc == 2 else '1 core'}: {tools}", headings, text, main)
     for row in rows:
@@ -185,4 +185,4 @@ def _cells(row: Row) -> Iterator[str]:
     yield "-" if row.instructions is None else f"{row.instructions:,}"
     for us in (row.modelled_us, row.predicted_us):
         yield "-" if us is None else f"{us:,.1f}"
-    yield row.line
+    yield from (row.line, row.error)
