@@ -57,8 +57,8 @@ def degree(asked: int | None = None, unset: int = 2) -> int:
     said = [f"{name} is {value or 'unset'}" for name, value in settings.items()]
     said[0] += f", taken for {unset}" if settings[DEGREE] is None else ""
     raise UnsupportedError(
-        f"{'; '.join(said)}: must be one LNC degree, as a graph and its kernels have the same and neuronx-cc refuses "
-        f"others (NCC_EVRF066); set {DEGREE} to the one you mean and leave the other two out"
+        f"{'; '.join(said)}: these must agree, as a graph and its kernels have one LNC degree and neuronx-cc refuses "
+        f"another (NCC_EVRF066); set {DEGREE} to the one you mean and leave the other two out"
     )
 
 
