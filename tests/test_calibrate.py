@@ -18,6 +18,7 @@ from nkiconv.simulator.constants import load_target, write_target
 from nkiconv.simulator.dtypes import DTYPES
 from nkiconv.simulator.hardware import CONSTANTS
 from nkiconv.tools.calibrate import estimate, kept, kernels, measured, session
+from nkiconv.tools.calibrate.clocks import Chains
 from nkiconv.tools.calibrate.model import ModelDevice, shared
 from nkiconv.tools.calibrate.probe import LNC
 from nkiconv.tools.calibrate.solve import solve
@@ -41,8 +42,12 @@ def probes(*names):
     return [BY_NAME[name] for name in names]
 
 
-def found(device, names, start=None):
-    estimates, fits = solve(session.slopes(device, probes(*names), ignore), ignore, start)
+def clock_of(constants, noise=0.0, seed=0):
+    return Chains(HiddenDevice(constants, noise, seed))
+
+
+def found(clock, names, start=None):
+    estimates, fits = solve(session.slopes(clock, probes(*names), ignore), ignore, start)
     return {one.name: one for one in estimates}, {fit.slope.probe: fit for fit in fits}
 
 
@@ -88,7 +93,7 @@ def test_names_are_unique_and_constants_exist():
 
 def test_a_slope_is_free_of_what_a_launch_costs():
     probe = BY_NAME["vector_4x_few"]
-    slope = measured.measure(HiddenDevice({}, 0.0, 0), probe, ignore, rounds=2)
+    slope = measured.measure(clock_of({}), probe, ignore, rounds=2)
     assert slope.slope_ns == pytest.approx(shared().slope_ns(probe, {}))
     assert (slope.reason, slope.aa_difference) == ("", pytest.approx(0.0, abs=1e-9))
     # 16 columns of a copy in the fastest mode, and the fixed part
@@ -98,7 +103,7 @@ def test_a_slope_is_free_of_what_a_launch_costs():
 
 def test_the_model_recovers_its_constants_from_wrong_ones():
     start = {name: CONSTANTS[name].value / 1.1 for probe in probes(*FEW) for name in probe.constants}
-    estimates, fits = found(ModelDevice(), FEW, start)
+    estimates, fits = found(Chains(ModelDevice()), FEW, start)
     assert {one.status for one in estimates.values()} == {estimate.FOUND}
     for name, one in estimates.items():
         assert one.value == pytest.approx(CONSTANTS[name].value)
@@ -108,7 +113,7 @@ def test_the_model_recovers_its_constants_from_wrong_ones():
 @pytest.mark.parametrize("seed", [0, 1])
 def test_hidden_constants_are_found_within_five_percent(seed):
     hidden = hidden_constants({name for probe in probes(*FEW) for name in probe.constants}, seed)
-    estimates, _ = found(HiddenDevice(hidden, 0.02, seed), FEW)
+    estimates, _ = found(clock_of(hidden, 0.02, seed), FEW)
     for name, value in hidden.items():
         assert estimates[name].status == estimate.FOUND
         assert estimates[name].value == pytest.approx(value, rel=0.05)
@@ -116,9 +121,9 @@ def test_hidden_constants_are_found_within_five_percent(seed):
 
 def test_a_constant_that_nothing_tells_is_not_guessed():
     """Two of three hops appear only as a sum; an interval that nothing depends on; a probe that is not there."""
-    device = HiddenDevice({"sync.hop_to_vector_ns": 60.0}, 0.0, 0)
+    clock = clock_of({"sync.hop_to_vector_ns": 60.0})
     names = ("vector_chain", "vector_4x_few", "vector_4x", "scalar_chain", "scalar_few", "scalar", "hops_vector_scalar")
-    estimates, _ = found(device, names)
+    estimates, _ = found(clock, names)
     for one, other in (("vector", "scalar"), ("scalar", "vector")):
         hop = estimates[f"sync.hop_to_{one}_ns"]
         assert (hop.status, hop.value) == (estimate.UNIDENTIFIED, hop.old)
@@ -129,14 +134,14 @@ def test_a_constant_that_nothing_tells_is_not_guessed():
 @pytest.mark.parametrize("noise", [0.0, 0.02])
 def test_a_limit_that_does_not_bind_is_not_guessed(noise):
     """Where the engines are slower than the core's limit, loads of a core tell only a bound of that limit."""
-    device = HiddenDevice({"dma.engine_bytes_per_ns": 19.0}, noise, 0)
-    estimates, _ = found(device, ("elements_256", "elements_4096", "core_loads"))
+    clock = clock_of({"dma.engine_bytes_per_ns": 19.0}, noise)
+    estimates, _ = found(clock, ("elements_256", "elements_4096", "core_loads"))
     assert estimates["dma.engine_bytes_per_ns"].value == pytest.approx(19.0, rel=0.02)
     assert estimates["dma.steady_core_gbps"].status == estimate.UNIDENTIFIED
 
 
 def test_noise_beyond_three_percent_is_refused():
-    noisy = measured.measure(HiddenDevice({}, 2.0, 0), BY_NAME["vector_4x"], ignore, rounds=4)
+    noisy = measured.measure(clock_of({}, 2.0), BY_NAME["vector_4x"], ignore, rounds=4)
     assert noisy.reason.startswith(("noisy: equal runs differ by", "the slope is -"))
     estimates, fits = solve([noisy], ignore)
     assert [(one.status, one.value) for one in estimates] == [(estimate.UNIDENTIFIED, estimates[0].old)]
@@ -144,9 +149,9 @@ def test_noise_beyond_three_percent_is_refused():
 
 
 def test_a_constant_with_a_wide_interval_keeps_its_value():
-    estimates, _ = found(HiddenDevice({}, 0.0, 0), ("elements_4096",))
+    estimates, _ = found(clock_of({}), ("elements_4096",))
     assert estimates["dma.engine_bytes_per_ns"].status == estimate.FOUND
-    wide = measured.measure(HiddenDevice({}, 0.0, 0), BY_NAME["elements_4096"], ignore, rounds=1)
+    wide = measured.measure(clock_of({}), BY_NAME["elements_4096"], ignore, rounds=1)
     wide = measured.Slope(**{**wide.as_dict(), "error_ns": 0.2 * wide.slope_ns})
     (one,), _ = solve([wide], ignore)
     assert (one.status, one.value) == (estimate.UNCERTAIN, one.old)
@@ -155,35 +160,36 @@ def test_a_constant_with_a_wide_interval_keeps_its_value():
 def test_a_slope_that_the_model_cannot_follow_is_named():
     """Of 128 rows, static triggers bind on this device; the model has the engines bind."""
     probe = BY_NAME["static_loads_128"]
-    slope = measured.measure(HiddenDevice({}, 0.0, 0), probe, ignore, rounds=1)
+    slope = measured.measure(clock_of({}), probe, ignore, rounds=1)
     _, (fit,) = solve([measured.Slope(**{**slope.as_dict(), "slope_ns": 670.0})], ignore)
     assert fit.misses
 
 
 def test_a_probe_that_the_device_fails_to_run_has_its_reason():
-    class Broken(HiddenDevice):
-        def seconds(self, launched, calls, kwargs):
-            raise RuntimeError("the compiler gave up\nlong story")
+    def broken(_probe, _count):
+        raise RuntimeError("the compiler gave up\nlong story")
 
-    slope = measured.measure(Broken({}, 0.0, 0), BY_NAME["vector_4x"], ignore, rounds=1)
+    clock = clock_of({})
+    clock.seconds = broken
+    slope = measured.measure(clock, BY_NAME["vector_4x"], ignore, rounds=1)
     assert slope.reason == "RuntimeError: the compiler gave up"
 
 
 def test_an_interrupted_calibration_goes_on(tmp_path):
-    path, device = tmp_path / "slopes.jsonl", HiddenDevice({}, 0.0, 0)
-    first = session.slopes(device, probes(*FEW[:2]), ignore, path, rounds=1)
-    device.seconds = None
-    assert session.slopes(device, probes(*FEW[:2]), ignore, path, rounds=1) == first
+    path, clock = tmp_path / "slopes.jsonl", clock_of({})
+    first = session.slopes(clock, probes(*FEW[:2]), ignore, path, rounds=1)
+    clock.seconds = None
+    assert session.slopes(clock, probes(*FEW[:2]), ignore, path, rounds=1) == first
     assert kept.load(path, "another machine") == {}
     path.write_text("{}\n")
     with pytest.raises(FileFormatError, match="line 1 holds no slope"):
-        kept.load(path, device.description)
+        kept.load(path, clock.description)
 
 
 def test_the_file_of_constants_is_a_target(tmp_path):
-    device, path = HiddenDevice({"vector.ns_per_elem_4x": 0.3}, 0.0, 0), tmp_path / "measured.toml"
-    estimates, _ = found(device, FEW)
-    session.write(path, list(estimates.values()), device)
+    clock, path = clock_of({"vector.ns_per_elem_4x": 0.3}), tmp_path / "measured.toml"
+    estimates, _ = found(clock, FEW)
+    session.write(path, list(estimates.values()), clock)
     row = load_target(path)["vector.ns_per_elem_4x"]
     assert row.value == pytest.approx(0.3)
     assert row.low < row.value < row.high
@@ -192,7 +198,7 @@ def test_the_file_of_constants_is_a_target(tmp_path):
 
 
 def test_where_aws_s_nki_runs_estimates_have_a_process_of_its_own(monkeypatch):
-    slopes = session.slopes(HiddenDevice({}, 0.0, 0), probes("vector_4x_few", "vector_4x"), ignore, rounds=1)
+    slopes = session.slopes(clock_of({}), probes("vector_4x_few", "vector_4x"), ignore, rounds=1)
     here = solve(slopes, ignore)
     module = sys.modules[solve.__module__]
     monkeypatch.setattr(module, "CHOICE", dataclasses.replace(module.CHOICE, provider="aws"))

@@ -6,6 +6,7 @@ import nki
 import pytest
 
 from nkiconv.tools.cli import compile_stages
+from nkiconv.tools.measure import neffs
 from nkiconv.tools.verify.launched import WrongResult
 
 KERNELS = """
@@ -30,7 +31,7 @@ def asked(direction="forward", algorithm="implicit_gemm"):
 @pytest.fixture
 def artifacts(tmp_path, monkeypatch):
     """A folder for NEFFs, as if nki had been imported with it; jit is nki's own again afterwards."""
-    monkeypatch.setenv(compile_stages.ARTIFACTS, str(tmp_path))
+    monkeypatch.setenv(neffs.ARTIFACTS, str(tmp_path))
     monkeypatch.setattr(nki, "ARTIFACTS", str(tmp_path))
     monkeypatch.setattr(nki, "jit", nki.jit)
     return tmp_path
@@ -48,7 +49,7 @@ def test_a_case(one, artifacts, monkeypatch):
 
 
 def _error(stage, one):
-    with pytest.raises((RuntimeError, WrongResult, compile_stages.NotCompiled)) as found:
+    with pytest.raises((RuntimeError, WrongResult, neffs.NotCompiled)) as found:
         stage(one)
     return found.value
 

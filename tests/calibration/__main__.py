@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from rich.progress import track
 
+from nkiconv.tools.calibrate.clocks import Chains
 from nkiconv.tools.calibrate.estimate import FOUND, Estimate
 from nkiconv.tools.calibrate.probe import Probe
 from nkiconv.tools.calibrate.session import slopes
@@ -37,7 +38,7 @@ def ignore(_what: str, _share: float | None) -> None:
 def recovered(probes: Sequence[Probe], seed: int) -> list[tuple[Estimate, float]]:
     """The estimate of each constant that the probes are for, and its error as a share of the hidden value."""
     hidden = hidden_constants({name for probe in probes for name in probe.constants}, seed)
-    estimates, _ = solve(slopes(HiddenDevice(hidden, NOISE, seed), probes, ignore), ignore)
+    estimates, _ = solve(slopes(Chains(HiddenDevice(hidden, NOISE, seed)), probes, ignore), ignore)
     return [(one, one.value / hidden[one.name] - 1) for one in estimates]
 
 

@@ -12,20 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from ...simulator.dtypes import DTYPES
-from ..measure.device import Call, Device
-from ..measure.interleave import NOISY_ABOVE, Advance, Variant, rotated
-from .probe import LNC, Probe
+from ..measure.interleave import NOISY_ABOVE, Advance, rotated
+from .clocks import Clock
+from .probe import Probe
 
-#: Calls of a kernel in the graph that is timed.
-CALLS = 16
-ROUNDS = 100
 #: Standard error of a median over that of a mean, of normal noise; its standard deviation over its median deviation.
 _MEDIAN_ERROR = 1.2533
 _MEDIAN_DEVIATION = 1.4826
 #: The least share of a slope that its standard error is taken to be.
 _LEAST_ERROR = 1e-4
-_SHORT, _LONG = 0, 1
 
 
 @dataclass(frozen=True)
@@ -45,19 +40,19 @@ class Slope:
         return dataclasses.asdict(self)
 
 
-def measure(device: Device, probe: Probe, advance: Advance, rounds: int = ROUNDS, calls: int = CALLS) -> Slope:
+def measure(clock: Clock, probe: Probe, advance: Advance, rounds: int) -> Slope:
     """The slope of a probe; one that the device fails to run, or that is noisy, has its reason.
 
-    Args: rounds: at least 1, of a probe that asks for no more. calls: of each kernel in the graph that is timed.
+    Args: rounds: at least 1, of a probe that asks for no more.
     """
     rounds *= probe.rounds
     try:
-        halves = _halves(device, probe, advance, rounds, calls)
+        halves = _halves(clock, probe, advance, rounds)
     except Exception as error:  # the row stays, with its reason, as in measure.one_case
         text = (str(error).strip().splitlines() or ["no message"])[0]
-        return Slope(probe.name, device.clock, rounds, np.nan, np.nan, np.nan, f"{type(error).__name__}: {text}")
+        return Slope(probe.name, clock.name, rounds, np.nan, np.nan, np.nan, f"{type(error).__name__}: {text}")
     finally:
-        device.forget()
+        clock.forget()
     medians, both = np.median(halves, axis=1), halves.reshape(-1)
     slope = float(np.median(both))
     deviation = _MEDIAN_DEVIATION * float(np.median(np.abs(both - slope)))
@@ -66,24 +61,17 @@ def measure(device: Device, probe: Probe, advance: Advance, rounds: int = ROUNDS
     reason = f"noisy: equal runs differ by {difference:.1%}" if difference > NOISY_ABOVE else ""
     if slope <= 0:
         reason = f"the slope is {slope:.3g} ns: the machine's noise is larger than the probe's time"
-    return Slope(probe.name, device.clock, rounds, slope, uncertainty, difference, reason)
+    return Slope(probe.name, clock.name, rounds, slope, uncertainty, difference, reason)
 
 
-def _halves(device: Device, probe: Probe, advance: Advance, rounds: int, calls: int) -> Any:
+def _halves(clock: Clock, probe: Probe, advance: Advance, rounds: int) -> Any:
     """ns of a repetition, [2, rounds]: of the runs of either half."""
-    launched = probe.kernel[LNC]
-    arrays: list[Call] = [(np.zeros(probe.shape, DTYPES[probe.dtype].numpy),) for _ in range(calls)]
-    variants = [
-        Variant(f"{half}{which}", launched, arrays, probe.arguments(count))
-        for half in range(2)
-        for which, count in enumerate(probe.counts)
-    ]
-    seconds: dict[str, list[float]] = {variant.name: [] for variant in variants}
+    runs = [(half, count) for half in range(2) for count in probe.counts]
+    seconds: dict[tuple[int, int], list[float]] = {run: [] for run in runs}
     for i in range(rounds):
         advance(f"timing {probe.name}", i / rounds)
-        for variant in rotated(variants, i):
-            seconds[variant.name].append(device.seconds(launched, variant.calls, variant.kwargs))
-    repetitions = calls * (probe.counts[_LONG] - probe.counts[_SHORT])
-    return np.array(
-        [np.subtract(seconds[f"{half}{_LONG}"], seconds[f"{half}{_SHORT}"]) / repetitions * 1e9 for half in range(2)]
-    )
+        for run in rotated(runs, i):
+            seconds[run].append(clock.seconds(probe, run[1]))
+    short, long = probe.counts
+    differences = [np.subtract(seconds[half, long], seconds[half, short]) for half in range(2)]
+    return np.array(differences) / (long - short) * 1e9

@@ -8,27 +8,27 @@ from pathlib import Path
 
 from ...simulator.constants import SHIPPED, Constant, write_target
 from ...simulator.hardware import CONSTANTS
-from ..measure.device import Device
 from ..measure.interleave import Advance
 from . import kept
+from .clocks import Clock
 from .estimate import FOUND, Estimate
-from .measured import ROUNDS, Slope, measure
+from .measured import Slope, measure
 from .probe import Probe
 from .suite import PROBES
 
 
 def slopes(
-    device: Device, probes: Sequence[Probe], advance: Advance, path: Path | None = None, rounds: int = ROUNDS
+    clock: Clock, probes: Sequence[Probe], advance: Advance, path: Path | None = None, rounds: int | None = None
 ) -> list[Slope]:
     """The slope of each probe; those that the file at `path` has of the same machine are not measured again."""
-    known = kept.load(path, device.description) if path else {}
+    known = kept.load(path, clock.description) if path else {}
     found = []
     for i, probe in enumerate(probes):
         if probe.name not in known:
             told = _within(advance, i, len(probes))
-            known[probe.name] = measure(device, probe, told, rounds)
+            known[probe.name] = measure(clock, probe, told, rounds or clock.rounds)
             if path:
-                kept.append(path, device.description, known[probe.name])
+                kept.append(path, clock.description, known[probe.name])
         found.append(known[probe.name])
     return found
 
@@ -38,10 +38,10 @@ def _within(advance: Advance, place: int, count: int) -> Advance:
     return lambda what, share: advance(what, (place + (share or 0.0)) / count)
 
 
-def rows(estimates: Sequence[Estimate], device: Device) -> dict[str, Constant]:
+def rows(estimates: Sequence[Estimate], clock: Clock) -> dict[str, Constant]:
     """The constants that were measured, as rows of a target."""
     day = datetime.date.today().isoformat()
-    source = f"nkiconv calibrate, {day}: {device.description}, {device.clock}"
+    source = f"nkiconv calibrate, {day}: {clock.description}, {clock.name}"
     found = {}
     for one in estimates:
         if one.status == FOUND:
@@ -50,9 +50,9 @@ def rows(estimates: Sequence[Estimate], device: Device) -> dict[str, Constant]:
     return found
 
 
-def write(path: Path, estimates: Sequence[Estimate], device: Device) -> dict[str, Constant]:
+def write(path: Path, estimates: Sequence[Estimate], clock: Clock) -> dict[str, Constant]:
     """Write what was measured as a target, which NKICONV_TARGET takes; returns its rows."""
-    found = rows(estimates, device)
+    found = rows(estimates, clock)
     write_target(found, path)
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,9 +21,9 @@ from .paths import unwritable
 from .shell import CHECK_FAILED, JsonOption, console, notes, print_json, prints_tables, progress, say, write_out
 
 if TYPE_CHECKING:
+    from ..calibrate.clocks import Clock
     from ..calibrate.estimate import Estimate, Fit
     from ..calibrate.probe import Probe
-    from ..measure.device import Device
 
 #: Where the constants go unless --out says otherwise.
 OUT = Path("trn2_measured.toml")
@@ -38,7 +39,7 @@ def command(
     ] = None,
     out: Annotated[Path | None, typer.Option(help=f"Write the measured constants to this file. Default {OUT}.")] = None,
     only: Annotated[list[str] | None, typer.Option(help="Only probes whose name contains this; repeatable.")] = None,
-    rounds: Annotated[int | None, typer.Option(min=4, help="Rounds of timing on trn2. Default 100.")] = None,
+    rounds: Annotated[int | None, typer.Option(min=4, help="Rounds of timing. Default 100, 10 by nrtpy.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Measure again what an earlier run has measured.")] = False,
     force: Force = False,
     list_them: Annotated[bool, typer.Option("--list", help="Print the probes and what each is for.")] = False,
@@ -132,12 +133,16 @@ def _list(chosen: Sequence[Probe], as_json: bool) -> None:
     grid.show(console())
 
 
-def _device(path: Path | None) -> Device:
+def _clock(path: Path | None) -> Clock:
+    """The timing model's; of a device its own time, where NKICONV_NRTPY says how, else chains through torch."""
+    clocks = importlib.import_module("nkiconv.tools.calibrate.clocks")
     if path is None:
-        found: Device = importlib.import_module("nkiconv.tools.calibrate.model").ModelDevice()
+        found: Clock = clocks.Chains(importlib.import_module("nkiconv.tools.calibrate.model").ModelDevice())
+    elif python := os.environ.get(clocks.VARIABLE):
+        found = clocks.Neffs(python)
     else:
-        probe = importlib.import_module("nkiconv.tools.calibrate.probe")
-        found = importlib.import_module("nkiconv.tools.measure.torch_neuron").TorchNeuron(probe.LNC)
+        degree = importlib.import_module("nkiconv.tools.calibrate.probe").LNC
+        found = clocks.Chains(importlib.import_module("nkiconv.tools.measure.torch_neuron").TorchNeuron(degree))
     return found
 
 
@@ -148,32 +153,31 @@ def _calibrate(
     session = importlib.import_module("nkiconv.tools.calibrate.session")
     solve = importlib.import_module("nkiconv.tools.calibrate.solve").solve
     constants = importlib.import_module("nkiconv.simulator.hardware").CONSTANTS
-    device, slopes_path = _device(path), None
+    clock, slopes_path = _clock(path), None
     if path is not None:
         slopes_path = importlib.import_module("nkiconv.tools.calibrate.kept").path_of(path)
         if fresh:
             slopes_path.unlink(missing_ok=True)
     with progress(show=not as_json) as advance:
-        how = {"rounds": rounds} if rounds else {"rounds": 1} if path is None else {}
-        slopes = session.slopes(device, chosen, advance, slopes_path, **how)
+        slopes = session.slopes(clock, chosen, advance, slopes_path, 1 if path is None else rounds)
         names = {name for probe in chosen for name in probe.constants}
         start = {name: constants[name].value / _OFF for name in names} if path is None else None
         estimates, fits = solve(slopes, advance, start)
     if path is not None:
-        session.write(path, estimates, device)
+        session.write(path, estimates, clock)
     if as_json:
         rows = [one.as_dict() for one in estimates]
         probes = [{**one.as_dict(), "misses": one.misses} for one in fits]
-        document = {"machine": device.description, "note": said, "out": path and str(path), "rows": rows}
+        document = {"machine": clock.description, "note": said, "out": path and str(path), "rows": rows}
         print_json({**document, "probes": probes, "unprobed": session.unprobed()})
     else:
-        _show(device, estimates, fits, session.unprobed(), said, path)
+        _show(clock, estimates, fits, session.unprobed(), said, path)
     if any(fit.slope.reason for fit in fits):
         raise typer.Exit(CHECK_FAILED)
 
 
 def _show(
-    device: Device,
+    clock: Clock,
     estimates: Sequence[Estimate],
     fits: Sequence[Fit],
     unprobed: Sequence[str],
@@ -183,7 +187,7 @@ def _show(
     screen = console()
     if said:
         say(screen, said)
-    say(screen, device.description)
+    say(screen, clock.description)
     text = "constant", "standing"
     grid = Grid("constants", ("constant", "trn2.toml", "found", "95 %", "ratio", "standing"), text)
     for one in estimates:

@@ -25,7 +25,8 @@ from ...cases import Case
 from ...launches import DEGREE, TARGET
 from ...planner import child
 from ...planner.sources import hash_of, sources_hash
-from .compile_stages import ARTIFACTS, first_error, line_of_log, script_of
+from ..measure.neffs import ARTIFACTS
+from .compile_stages import first_error, line_of_log, script_of
 from .kernels import KernelCall
 from .shell import Advance
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import re
 import sys
 from collections.abc import Callable
@@ -23,19 +22,14 @@ from typing import Any
 import nkiconv
 
 from ...whole_file import whole_file
+from ..measure.neffs import compiled
 from .kernels import KernelCall, keywords
 
-#: Where compiled kernels go; AWS's nki reads it when it is imported.
-ARTIFACTS = "NKI_ARTIFACTS_DIR"
 #: Our kernels, and the folder that their lines are named from.
 KERNELS = Path(nkiconv.__file__).resolve().parent / "kernels"
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 #: What `faulthandler` begins with; its calls come with the most recent first.
 _FATAL = "Fatal Python error"
-
-
-class NotCompiled(Exception):
-    """A call of a kernel came back and has left no NEFF."""
 
 
 def model(asked: dict[str, Any]) -> dict[str, Any]:
@@ -69,21 +63,14 @@ def simulate(asked: dict[str, Any]) -> dict[str, Any]:
 def compile_kernel(asked: dict[str, Any]) -> dict[str, Any]:
     """The NEFF of a kernel, compiled with barrier_check."""
     check_barriers()
-    raised = None
-    try:
-        if "target" in asked:
-            call = _call(asked)
-            with call.aws_kernel() as kernel:
-                kernel(*call.arrays(0), **keywords(call.arguments))
-        else:
-            launch = _launch(asked)
-            launch.kernel(*launch.args, **launch.kwargs)
-    except Exception as error:  # whatever its execution raises without a device
-        raised = error
-    neffs = sorted(Path(os.environ[ARTIFACTS]).rglob("*.neff"))
-    if not neffs:
-        raise raised or NotCompiled(f"the call returned and left no .neff file in {ARTIFACTS}")
-    return {"neff": str(neffs[0]), "neff_bytes": neffs[0].stat().st_size}
+    if "target" in asked:
+        call = _call(asked)
+        with call.aws_kernel() as kernel:
+            neff = compiled(lambda: kernel(*call.arrays(0), **keywords(call.arguments)))
+    else:
+        launch = _launch(asked)
+        neff = compiled(lambda: launch.kernel(*launch.args, **launch.kwargs))
+    return {"neff": str(neff), "neff_bytes": neff.stat().st_size}
 
 
 def check_barriers() -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -28,6 +28,9 @@ PERCENTILES = (10.0, 50.0, 90.0)
 
 #: Told what is being done and the share of it that is done, 0 to 1; None while it cannot be told.
 Advance = Callable[[str, "float | None"], None]
+
+
+_Any = TypeVar("_Any")
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,7 @@ def interleave(
     return slopes
 
 
-def rotated(variants: Sequence[Variant], by: int) -> list[Variant]:
+def rotated(variants: Sequence[_Any], by: int) -> list[_Any]:
     """The variants from the `by`-th on, and then those before it."""
     first = by % len(variants)
     return [*variants[first:], *variants[:first]]

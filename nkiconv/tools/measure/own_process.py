@@ -1,4 +1,4 @@
-"""Work that needs nkiconv's simulator, for a process whose NKI is AWS's: one process has one NKI."""
+"""Work in a process of its own, as one process has one NKI, and AWS's keeps one folder of compiled kernels."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from typing import Any
 from ...errors import UnsupportedError
 
 
-def in_own_process(module: str, request: dict[str, Any], what: str) -> Any:
-    """What `python -m module` prints, as JSON, for a request that it reads from stdin as JSON.
+def in_own_process(module: str, request: dict[str, Any], what: str, **environment: str) -> Any:
+    """The last line that `python -m module` prints, as JSON, for a request that it reads from stdin as JSON.
 
-    Args: what: to name in the error. Raises: UnsupportedError, with the last line of what the process said.
+    Args: what: to name in the error. environment: variables of the process; none: its NKI is nkiconv's simulator.
+    Raises: UnsupportedError, with the last line of what the process said.
     """
     done = subprocess.run(
         [sys.executable, "-m", module],
         input=json.dumps(request),
-        env={**os.environ, "NKICONV_NKI": "simulator"},
+        env={**os.environ, **(environment or {"NKICONV_NKI": "simulator"})},
         capture_output=True,
         text=True,
         check=False,
@@ -27,4 +28,4 @@ def in_own_process(module: str, request: dict[str, Any], what: str) -> Any:
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
         raise UnsupportedError(f"{what} failed in a process of its own ({reason})")
-    return json.loads(done.stdout)
+    return json.loads(done.stdout.splitlines()[-1])

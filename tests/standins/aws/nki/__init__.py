@@ -89,12 +89,17 @@ def require_plain(constants):
 
 def compiled(kernel, given):
     """Leave the NEFF of a launch, and fail to run it."""
-    require_plain({name: one for name, one in given.items() if not hasattr(one, "shape")})
+    constants = {name: one for name, one in given.items() if not hasattr(one, "shape")}
+    require_plain(constants)
     specs = {
         name: ArraySpec(one.shape, str(one.dtype)) if hasattr(one, "shape") else one for name, one in given.items()
     }
     simulate_simulated(kernel.on_cores(), trace_only=True)(**specs)
-    told = {"lnc": kernel.lnc, "barrier_check": bool(kernel.compile_config and kernel.compile_config.barrier_check)}
+    told = {
+        "lnc": kernel.lnc,
+        "constants": constants,
+        "barrier_check": bool(kernel.compile_config and kernel.compile_config.barrier_check),
+    }
     told |= {name: os.environ.get(name) for name in ("NEURON_PLATFORM_TARGET_OVERRIDE", "NEURON_LOGICAL_NC_CONFIG")}
     (Path(ARTIFACTS) / "kernel.neff").write_text(json.dumps(told))
     raise OSError("libnrt.so.1: cannot open shared object file")

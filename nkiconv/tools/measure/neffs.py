@@ -1,0 +1,32 @@
+"""NEFFs of kernels: NKI_ARTIFACTS_DIR, set before nki is imported, keeps that of a kernel that is called on arrays.
+
+It is there also where the execution fails, as it does without a device. Each kernel takes a process of its own. Written
+for what AWS documents of NKI 0.7, and never run there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+#: Where compiled kernels go; AWS's nki reads it when it is imported.
+ARTIFACTS = "NKI_ARTIFACTS_DIR"
+
+
+class NotCompiled(Exception):
+    """A call of a kernel came back and has left no NEFF."""
+
+
+def compiled(launch: Callable[[], Any]) -> Path:
+    """The NEFF that a launch leaves. Raises what the launch raises, or NotCompiled, where it leaves none."""
+    raised = None
+    try:
+        launch()
+    except Exception as error:  # whatever its execution raises without a device
+        raised = error
+    neffs = sorted(Path(os.environ[ARTIFACTS]).rglob("*.neff"))
+    if not neffs:
+        raise raised or NotCompiled(f"the call returned and left no .neff file in {ARTIFACTS}")
+    return neffs[0]
