@@ -29,11 +29,12 @@ runs: a DMA element is one row of x.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from .block_schedule import Resident, RowTile, Schedule
 from .cuts import axis_elements, num_plane_parts
-from .geometry import Geometry, instructions_unsupported
+from .geometry import Axis, Geometry, instructions_unsupported, valid_range
 from .options import (
     Options,
     no_prologue,
@@ -47,6 +48,7 @@ from .options import (
 )
 from .settings import BY_SHAPE, Config, Settings, choice, count, half, less, more, setting, warm_up
 from .stacked_schedule import (
+    BUSY_COLUMNS,
     FILTER_BYTES,
     FIRST_PIECES,
     LONG_RUN_BYTES,
@@ -58,10 +60,9 @@ from .stacked_schedule import (
     runs_of,
     taps_of_window,
     tile_bytes,
-    whole_group,
     x_width,
 )
-from .tiles import BANK_COLUMNS, P_MAX, PARTS, QUADRANT, SBUF_BYTES, Part, cut, cut_at, div_ceil, slot_for
+from .tiles import BANK_COLUMNS, P_MAX, PARTS, QUADRANT, SBUF_BYTES, Part, cut, cut_at, cut_into, div_ceil, slot_for
 
 ALGORITHM = "stacked"
 #: How filters come to the partitions of (u, k), shifted down for each u: by DMAs of their own, as they are and then
@@ -276,7 +277,7 @@ def build(geometry: Geometry, settings: StackedSettings | DepthwiseSettings, opt
     if isinstance(settings, DepthwiseSettings):
         made = _depthwise(geometry, settings)
     else:
-        made = _one_group(geometry, settings, options.residual)
+        made = _one_group(geometry, settings, options)
     if made is None:
         return None
     return made if made.sbuf_bytes(options.residual) + fused_bytes(made, options) <= SBUF_BYTES else None
@@ -295,7 +296,7 @@ def fused_bytes(stack: Stack, options: Options) -> int:
 def fused_instructions(stack: Stack, options: Options, cores: int) -> int:
     """Instructions of statistics and of a prologue of a core, at most."""
     out_tiles, planes = div_ceil(len(stack.items), cores), axis_elements(stack.geometry.planes, stack.images)
-    banks = stack.V * stack.images * (2 * div_ceil(stack.blocks * stack.geometry.columns.out, BANK_COLUMNS // 2) + 4)
+    banks = stack.V * stack.images * (2 * div_ceil(stack.blocks * stack.row.out, BANK_COLUMNS // 2) + 4)
     total = out_tiles * len(stack.m_tiles) * packed_statistics_instructions(options, stack.U, banks, stack.images)
     if not options.prologue.asked:
         return total
@@ -304,7 +305,7 @@ def fused_instructions(stack: Stack, options: Options, cores: int) -> int:
     return total + pieces * (2 * planes + rows) + stack.D * (3 * rows + 4)
 
 
-def _one_group(geometry: Geometry, settings: StackedSettings, residual: bool) -> Stack | None:
+def _one_group(geometry: Geometry, settings: StackedSettings, options: Options) -> Stack | None:
     planes, rows, columns, item = geometry.planes, geometry.rows, geometry.columns, geometry.itemsize
     B, D, U, V, G = settings.rows, settings.shifts, settings.outputs, settings.beside, settings.apart
     most = P_MAX // U
@@ -322,6 +323,7 @@ def _one_group(geometry: Geometry, settings: StackedSettings, residual: bool) ->
         images=1,
         blocks=1,
         whole=whole_group(columns, div_ceil(rows.out, U * V)) if D == 1 else -1,
+        row_parts=((0, columns.out),),
         ring=2,
         warmup=settings.warmup,
         late_warmup=min(settings.late_warmup, settings.warmup),
@@ -329,12 +331,14 @@ def _one_group(geometry: Geometry, settings: StackedSettings, residual: bool) ->
     height = max(made.phases) + (U - 1) * V * rows.stride + made.num_taps * B
     padded = planes.taps * geometry.C * height * columns.taps * item
     filters = len(m_tiles) * made.kn * made.num_filters * U * item
-    row_bytes = made.width * item
+    y_bytes = Y_BYTES // 2 if options.residual else Y_BYTES
+    made = _with_row_parts(made, y_bytes, options)
+    columns, row_bytes = made.row, made.width * item
     plane_bytes = axis_elements(planes, 1) * row_bytes
     if padded > PADDED_BYTES or filters > FILTER_BYTES or plane_bytes * made.reach > X_BYTES:
         return None
     # blocks that x and results have room for
-    room = (Y_BYTES // 2 if residual else Y_BYTES) // (4 * V * columns.out)
+    room = y_bytes // (4 * V * columns.out)
     images, blocks = 1, min(made.num_blocks, (X_BYTES // plane_bytes - made.reach) // made.step + 1, max(1, room))
     if planes.taps > 1:
         images, blocks = _blocks_together(geometry, made, room, min(blocks, settings.blocks))
@@ -347,13 +351,45 @@ def _one_group(geometry: Geometry, settings: StackedSettings, residual: bool) ->
     return replace(made, images=images, blocks=min(blocks, settings.blocks), ring=ring)
 
 
+@lru_cache(maxsize=256)
+def met_counts(columns: Axis) -> tuple[int, ...]:
+    """Outputs that see an element of x, of each column of taps."""
+    return tuple(valid_range(columns, tap, 0, columns.out)[2] for tap in range(columns.taps))
+
+
+def whole_group(columns: Axis, blocks: int) -> int:
+    """The middlemost column of taps that meets x at all outputs; -1 where none does, or where sums of so many blocks
+    without the zeros are too short to keep the Tensor Engine busy."""
+    counts = met_counts(columns)
+    every = [tap for tap, count in enumerate(counts) if count == columns.out]
+    middle = [tap for tap in every if 2 * tap <= columns.taps]
+    fewest = min(counts)
+    long = min(blocks, max(1, BANK_COLUMNS // columns.out)) * fewest >= BUSY_COLUMNS
+    return (*every[:1], *middle)[-1] if every and (long or 4 * fewest >= 3 * columns.out) else -1
+
+
+def _with_row_parts(made: Stack, y_bytes: int, options: Options) -> Stack:
+    """The same with rows in parts, as many for one core as for the other, where x or results of whole ones do not fit;
+    a prologue and statistics take whole ones."""
+    geometry, (planes, columns) = made.geometry, (made.geometry.planes, made.geometry.columns)
+    most = X_BYTES // (axis_elements(planes, 1) * made.reach * geometry.itemsize)  # columns of X
+    if made.width <= most or options.prologue.asked or options.statistics:
+        return made
+    window = (made.groups - 1) * made.D * columns.dilation + 1
+    outputs = min((most - window) // columns.stride + 1, y_bytes // (4 * made.V))
+    if outputs < BANK_COLUMNS:
+        return made
+    parts = cut_into(columns.out, div_ceil(div_ceil(columns.out, outputs), PARTS) * PARTS)
+    return replace(made, whole=-1, row_parts=tuple(parts))
+
+
 def _blocks_together(geometry: Geometry, made: Stack, room: int, most_blocks: int) -> Part:
     """(planes of outputs, blocks) of an output tile that loads each plane of x least often: planes whose sums of a
     block share a bank, as many blocks as there is room for then, and several output tiles for each core. room: blocks
     of results."""
     planes = geometry.planes
     found, least = (1, most_blocks), 0
-    for images in range(1, min(planes.out // planes.images, max(1, BANK_COLUMNS // geometry.columns.out)) + 1):
+    for images in range(1, min(planes.out // planes.images, max(1, BANK_COLUMNS // made.row.out)) + 1):
         seen = axis_elements(planes, images)
         x_most = (X_BYTES // (seen * made.width * geometry.itemsize) - made.reach) // made.step + 1
         blocks = min(most_blocks, room // images, x_most)
@@ -389,6 +425,7 @@ def _depthwise(geometry: Geometry, settings: DepthwiseSettings) -> Stack | None:
         blocks=1,
         # how sums begin must not depend on the number of planes: a video may come in chunks
         whole=whole_group(columns, BANK_COLUMNS),
+        row_parts=((0, columns.out),),
         ring=settings.buffers,
         warmup=settings.warmup,
         late_warmup=0,

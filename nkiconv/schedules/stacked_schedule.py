@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from .block_axes import BlockAxis, part_at, plain_axis
 from .block_axes import Part as BlockPart
 from .block_schedule import Bank, Lanes, Place, Turn
-from .cuts import axis_elements, cut_planes, parts_for_cores, window_of
-from .geometry import Axis, Geometry, filter_rows, span, valid_range
+from .cuts import axis_elements, cut_planes, most_of, parts_for_cores, window_of
+from .geometry import Axis, Geometry, filter_rows, span
 from .products import home_tap
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, Part, cut, cut_into, div_ceil, share, whole_words
 
@@ -75,6 +75,8 @@ class Stack:
     #: matmuls on zeros, and how many of them follow the transposes of the first filters
     warmup: int
     late_warmup: int
+    #: columns of y, (first, how many), of the output tiles of a row
+    row_parts: tuple[Part, ...]
     #: depthwise: M tiles whose stationaries are loaded together, and those of the first that are zeroed before w is
     #: loaded; 0 of one group
     together: int = 0
@@ -134,7 +136,12 @@ class Stack:
     @property
     def width(self) -> int:
         """Columns of X."""
-        return x_width(self.geometry.columns, self.whole, (self.groups - 1) * self.D + 1)
+        return x_width(self.row, self.whole, (self.groups - 1) * self.D + 1)
+
+    @property
+    def row(self) -> Axis:
+        """The columns of an output tile."""
+        return replace(self.geometry.columns, out=most_of(self.row_parts))
 
     @property
     def hold(self) -> int:
@@ -166,13 +173,14 @@ class Stack:
     def items(self) -> tuple[Lanes, ...]:
         """Output tiles, as even as can be, as output tiles of one lane."""
         (z_axis, p_axis, q_axis), (parts, cuts), found = self.axes, self.out_tile_parts, []
-        out_tiles = itertools.product(cut_planes(self.geometry.planes, parts), cut_into(self.num_blocks, cuts))
-        for (first, zn), (j0, jn) in out_tiles:
+        planes = cut_planes(self.geometry.planes, parts)
+        out_tiles = itertools.product(planes, cut_into(self.num_blocks, cuts), self.row_parts)
+        for (first, zn), (j0, jn), (q0, qn) in out_tiles:
             image, z0 = divmod(first, z_axis.out)
             d0, dn = span(self.geometry.planes, first, zn)
             z = part_at(z_axis, z0, zn, d0 - image * z_axis.size, dn, image)
             p = part_at(p_axis, j0, jn, j0 * self.step, self.block_rows(jn))
-            found.append(((z, p, part_at(q_axis, 0, q_axis.out, 0, self.width)),))
+            found.append(((z, p, part_at(q_axis, q0, qn, q0 * self.row.stride, self.width)),))
         return tuple(found)
 
     @cached_property
@@ -206,7 +214,7 @@ class Stack:
 
     def parts_of(self, zn: int, jn: int) -> list[Part]:
         """(first, how many) of the blocks of an output tile whose sums share a bank."""
-        widest = cut(self.geometry.columns.out, BANK_COLUMNS)[-1][1]
+        widest = cut(self.row.out, BANK_COLUMNS)[-1][1]
         return cut(jn, max(1, BANK_COLUMNS // (zn * widest)))
 
     def banks(self, lanes: Lanes, k0: int) -> Iterator[Bank]:
@@ -242,15 +250,15 @@ class Stack:
         end = min(m0 + mn, room // self.G + 1) if room >= 0 else m0
         return (m0, m0) if end <= first else (first, end)
 
-    @cached_property
-    def spans(self) -> list[tuple[int, int, int]]:
-        """(first column of X that holds x, end, element of x at column 0) of each shift."""
+    def spans(self, x0: int) -> list[tuple[int, int, int]]:
+        """(first column of X that holds x, end, element of x at column 0) of each shift, of an output tile whose X
+        begins at this column of a whole row's."""
         columns = self.geometry.columns
         if self.whole >= 0:
             return [(0, columns.size, 0)]
         found = []
         for d in range(self.D):
-            moved = d * columns.dilation - columns.before
+            moved = x0 + d * columns.dilation - columns.before
             low = min(self.width, max(0, -moved))
             found.append((low, max(low, min(self.width, columns.size - moved)), moved))
         return found
@@ -276,7 +284,7 @@ class Stack:
         m0, begin = lane[1].x0, 0
         for end in self.first_pieces(lane[0].bn, lane[1].bn) if is_first else [lane[1].xn]:
             found, (first, last) = [], self.whole_blocks(m0 + begin, end - begin)
-            for d, (low, high, moved) in enumerate(self.spans):
+            for d, (low, high, moved) in enumerate(self.spans(lane[2].x0)):
                 if low >= high:
                     continue
                 if first < last:
@@ -387,7 +395,7 @@ class Stack:
     @property
     def result_bytes(self) -> int:
         """Bytes per partition of the results of an output tile and M tile, or of a residual, at most."""
-        return 4 * self.images * self.blocks * self.V * self.geometry.columns.out
+        return 4 * self.images * self.blocks * self.V * self.row.out
 
     @property
     def residual_depth(self) -> int:
@@ -415,7 +423,7 @@ class Stack:
     def most_instructions(self, cores: int) -> int:
         """Instructions of a core, at most."""
         geometry = self.geometry
-        planes, rows, Q, T = geometry.planes, geometry.rows, geometry.columns.out, geometry.planes.taps
+        planes, rows, Q, T = geometry.planes, geometry.rows, self.row.out, geometry.planes.taps
         if self.diagonal:
             m_tiles = div_ceil(len(self.m_tiles), cores)
             rounds = div_ceil(m_tiles, self.together) + ROUND_BUFFERS
@@ -456,23 +464,6 @@ def taps_of_window(rows: Axis, B: int, U: int, V: int, front: int) -> int:
 def x_width(columns: Axis, whole: int, taps: int) -> int:
     """Columns of X: x's own, or without a `whole_group` all that so many columns of taps see, zeros included."""
     return columns.size if whole >= 0 else (columns.out - 1) * columns.stride + (taps - 1) * columns.dilation + 1
-
-
-@lru_cache(maxsize=256)
-def met_counts(columns: Axis) -> tuple[int, ...]:
-    """Outputs that see an element of x, of each column of taps."""
-    return tuple(valid_range(columns, tap, 0, columns.out)[2] for tap in range(columns.taps))
-
-
-def whole_group(columns: Axis, blocks: int) -> int:
-    """The middlemost column of taps that meets x at all outputs; -1 where none does, or where sums of so many blocks
-    without the zeros are too short to keep the Tensor Engine busy."""
-    counts = met_counts(columns)
-    every = [tap for tap, count in enumerate(counts) if count == columns.out]
-    middle = [tap for tap in every if 2 * tap <= columns.taps]
-    fewest = min(counts)
-    long = min(blocks, max(1, BANK_COLUMNS // columns.out)) * fewest >= BUSY_COLUMNS
-    return (*every[:1], *middle)[-1] if every and (long or 4 * fewest >= 3 * columns.out) else -1
 
 
 def matrix_elements(geometry: Geometry) -> int:

@@ -147,7 +147,7 @@ LAYER = ConvProblem(N=1, C=3, H=40, W=40, K=16, R=5, S=5, padding=((2, 2), (2, 2
         (LAYER.replace(lhs_dilation=(2, 1)), {}, r"lhs_dilation=\(2, 1\): stacked takes"),
         (LAYER.replace(groups=2, C=6), {}, "feature_group_count=2, C=6, K=16: stacked takes one group"),
         (LAYER.replace(C=129), {}, "C=129: stacked takes at most 128"),
-        (LAYER.replace(W=20_000), {}, "W=20000, R=5, S=5: stacked rows and filters must fit"),
+        (LAYER.replace(K=9000, R=31), {}, "W=40, R=31, S=5: stacked rows and filters must fit"),
     ],
 )
 def test_what_is_not_stacked(problem, changes, message):
@@ -278,3 +278,23 @@ def test_volumes_by_settings(filters, sizes):
 
 def test_several_planes_share_a_out_tile():
     check_volume((4, 8, 1, (9, 3, 1, 1, 1, 1, 1), (4, 3, 1, 1, 1, 1, 1), (5, 3, 1, 1, 1, 1, 1)), algorithm="stacked")
+
+
+#: Problems whose rows of y have parts where X has few bytes; B, D, U, V, G; how many parts.
+LONG_ROWS = [
+    (ConvProblem(N=1, C=1, W=9000, K=5, S=10, stride=(1, 5)), (1, 10, 1, 1, 1), 2),
+    (ConvProblem(N=2, C=2, W=6100, K=3, S=5, padding=((0, 0), (7, 9)), rhs_dilation=(1, 3)), (1, 3, 1, 1, 1), 2),
+    (ConvProblem(N=1, C=3, W=6100, K=4, S=3, padding=((0, 0), (1, 1))), (1, 1, 1, 1, 1), 2),
+    (ConvProblem(N=1, C=2, H=5, W=3100, K=3, R=3, S=3, padding=((1, 1), (1, 0)), layout="NHWC"), (2, 2, 2, 1, 2), 2),
+]
+
+
+@pytest.mark.parametrize(("problem", "sizes", "parts"), LONG_ROWS)
+def test_parts_of_long_rows_are_exact(problem, sizes, parts, monkeypatch):
+    monkeypatch.setattr("nkiconv.schedules.stacked.X_BYTES", 12_000)
+    monkeypatch.setattr("nkiconv.schedules.stacked.Y_BYTES", 32_000)
+    asked, config = {"bias": True, "residual": True, "beta": 2.0}, (*stacked(*sizes), ("warmup", 7))
+    assert len(planned(problem, "stacked", config[1:], residual=True)[0].stack.row_parts) == parts
+    check_exact(problem, config=config)
+    check_epilogue(problem, asked, config)
+    check_bits(problem.replace(dtype="fp32"), config)

@@ -208,15 +208,16 @@ class StackedInputs(nl.NKIObject):
         stack, count, lane = self.stack, len(self.tiles), self.loads[index][1]
         missing = misses_planes(self.geometry, *planes_of(lane[0]))
         if index >= count and not missing:
-            planes, rows, _ = self.loads[index - count][1]
-            if (planes.xn, rows) == (lane[0].xn, lane[1]):
+            planes, rows, columns = self.loads[index - count][1]
+            if (planes.xn, rows, columns) == (lane[0].xn, lane[1], lane[2]):
                 return
         engine = nisa.engine.vector if index == 0 else nisa.engine.gpsimd
         if missing:
             nisa.memset(dst=self._tile(index), value=0.0, engine=engine)
             return
         (x_sbuf,), m0, width = self.take(index), lane[1].x0, stack.width
-        left, right = max(one[0] for one in stack.spans), min(one[1] for one in stack.spans)
+        spans = stack.spans(lane[2].x0)
+        left, right = max(one[0] for one in spans), min(one[1] for one in spans)
         mn = x_sbuf.shape[2]
         first, last = (m - m0 for m in stack.whole_blocks(m0, mn))
         clear_window(x_sbuf, 0, first, 0, width, engine)

@@ -284,7 +284,7 @@ class StackedResults(nl.NKIObject):
             (tile[0], schedule.residents[b].items[i][0]) for b, i in steps for tile in schedule.residents[b].tiles
         ]
         planes, blocks = (max((lane[axis].bn for _, lane in self.wanted), default=1) for axis in range(2))
-        shape = (self.stack.U * self.stack.kn, planes, blocks, self.stack.V, geometry.columns.out)
+        shape = (self.stack.U * self.stack.kn, planes, blocks, self.stack.V, self.stack.row.out)
         count = 0 if operands.residual == None else self.stack.residual_depth
         self.tiles = tiles_in_turn(count, shape, operands.residual.dtype if count > 0 else None)
         self.loaded, self.turn = [], 0
@@ -293,8 +293,8 @@ class StackedResults(nl.NKIObject):
         """Load residuals until there are so many, or all; none without one."""
         while len(self.loaded) < min(count, len(self.wanted)) and len(self.tiles) > 0:
             (one, lane), tile = self.wanted[len(self.loaded)], self.tiles[len(self.loaded) % len(self.tiles)]
-            (z, p, _), parts = lane, one.kn
-            residual_sbuf = tile[0:parts, 0 : z.bn, 0 : p.bn]
+            (z, p, q), parts = lane, one.kn
+            residual_sbuf = tile[0:parts, 0 : z.bn, 0 : p.bn, 0 : self.stack.V, 0 : q.yn]
             if (p.b0 + p.bn) * self.stack.U * self.stack.V > self.geometry.rows.out:
                 last_sbuf = residual_sbuf[0:parts, 0 : z.bn, p.bn - 1]
                 nisa.memset(dst=last_sbuf, value=0.0, engine=nisa.engine.gpsimd)
@@ -341,7 +341,7 @@ class StackedResults(nl.NKIObject):
             if self.stack.diagonal:
                 outputs = [[by_k, kn], [V * by_p, un]]
             blocks, columns, own = [U * V * by_p, count], [by_q, q.yn], (base + u * kn, j + first, 0, 0)
-            there = row_tile.k0, planes_of(z)[0], (p.b0 + j + first) * U * V + u * V, 0
+            there = row_tile.k0, planes_of(z)[0], (p.b0 + j + first) * U * V + u * V, q.q0
             if V == 1:
                 pattern, at = [*outputs, [by_n, z.bn], blocks, columns], (own[0], 0, own[1], 0)
                 view_sbuf = tile_sbuf[0:parts, 0:planes, 0:most, 0, 0 : q.yn]

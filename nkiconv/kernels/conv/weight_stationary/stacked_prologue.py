@@ -16,7 +16,7 @@ class StackedPrologue(nl.NKIObject):
 
     def __init__(self, operands, stack, ledger):
         self.on_x, self.dtype, self.stack, self.ledger = operands.prologue, operands.x_dtype, stack, ledger
-        spans = [(low, high) for low, high, _ in stack.spans if low < high]
+        spans = [(low, high) for low, high, _ in stack.spans(0) if low < high]
         self.low, self.high = min(low for low, _ in spans), max(high for _, high in spans)
         #: columns in which some shifts have x, and others do not
         lows, highs = max(low for low, _ in spans), min(high for _, high in spans)
@@ -69,7 +69,7 @@ class StackedPrologue(nl.NKIObject):
             mask_sbuf = nl.ndarray((stack.parts, high - low), dtype=self.dtype, buffer=nl.sbuf)
             for d in reversed(range(stack.D)):
                 count = (d + 1) * stack.B * stack.geometry.C
-                begin, end, _ = stack.spans[d]
+                begin, end, _ = stack.spans(0)[d]
                 begin, end = max(begin, low) - low, min(end, high) - low
                 fill(mask_sbuf[0:count, 0 : high - low], 0.0)
                 if begin < end:
