@@ -259,8 +259,15 @@ def sum_banks(transposes: bool) -> int:
 
 def banks_of_taps(geometry: Geometry) -> int:
     """Banks of accumulators of some output and input channels."""
+    rows, columns = taps_of_banks(geometry)
+    return geometry.planes.taps * len(rows) * len(columns)
+
+
+def taps_of_banks(geometry: Geometry) -> tuple[list[Part], list[Part]]:
+    """(first, how many) rows and columns of taps that a bank has of an input channel: several rows of taps, if they
+    fit."""
     R, S = geometry.rows.taps, geometry.columns.taps
-    return geometry.planes.taps * (1 if R * S <= BANK_COLUMNS else R * div_ceil(S, BANK_COLUMNS))
+    return cut(R, max(1, BANK_COLUMNS // S)), cut(S, BANK_COLUMNS)
 
 
 def buffers_needed(

@@ -42,6 +42,7 @@ from .blocks import (
     runs_of,
     sum_banks,
     takes_lines,
+    taps_of_banks,
     taps_seen,
     tiles_of_units,
     units_in,
@@ -53,7 +54,6 @@ from .geometry import Geometry, instructions_unsupported
 from .settings import Config, once_a_config
 from .tiles import (
     BANK_BYTES,
-    BANK_COLUMNS,
     PARTS,
     PSUM_BANKS,
     SBUF_BYTES,
@@ -320,9 +320,8 @@ def _accumulators_of(
 
 def _taps_of(geometry: Geometry) -> list[tuple[int, Part, Part]]:
     """(plane, rows, columns) of taps of an accumulator."""
-    R, S = geometry.rows.taps, geometry.columns.taps
-    rows = [(0, R)] if R * S <= BANK_COLUMNS else cut(R, 1)
-    return [(t, r, s) for t in range(geometry.planes.taps) for r in rows for s in cut(S, BANK_COLUMNS)]
+    rows, columns = taps_of_banks(geometry)
+    return [(t, r, s) for t in range(geometry.planes.taps) for r in rows for s in columns]
 
 
 def chains_of(plan: BlocksSchedule, one: Pass, count: int) -> list[Part]:
