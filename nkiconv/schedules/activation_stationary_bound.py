@@ -15,15 +15,9 @@ from .geometry import Geometry
 from .moving_filters import num_transposes
 from .options import Options
 from .pixel_tiles import PixelSchedule, blocks_of, outputs_apart, window_shape
-from .prices import matmul_ns, planes_seen, prologue_ns
+from .prices import first_load_ns, last_store_ns, matmul_ns, overlapped_ns, planes_seen, prologue_ns, transpose_ns
 from .tiles import P_MAX, PARTS, cut, div_ceil, share
 from .volume_rows import RowSchedule, moves_of, segment_rows
-
-#: ns from a core's start to its first matmul, and from its last one to the end of the last store. These, EXPOSED,
-#: FREELY and STORE_NS are calibrated on the golden table's estimates; the clock ranks what they order.
-START_NS, END_NS = 3400.0, 2600.0
-#: Share of the other engines' time that the busiest does not hide; of the time that triggers of matrices leave.
-EXPOSED, FREELY = 0.02, 0.6
 
 
 @dataclass(frozen=True)
@@ -36,10 +30,11 @@ class Bound:
     plan: Any
 
     def ns(self) -> float:
-        """From the first DMA to the last."""
+        """From the first DMA to the last; filters come and are transposed before x."""
         kinds = {PixelSchedule: self.pixels, RowSchedule: self.rows, BlockSchedule: self.blocks}
-        busy = kinds[type(self.plan)]()
-        return float(START_NS + max(busy) + EXPOSED * (sum(busy) - max(busy)) + END_NS)
+        target, busy = self.target, kinds[type(self.plan)]()
+        transposed_ns = target.matmul_done_ns + target.hop_ns + target.vector_done_ns + target.hop_tensor_ns
+        return 2 * first_load_ns(target) + transposed_ns + overlapped_ns(*busy) + last_store_ns(target)
 
     def moved_ns(self, num_bytes: float, run_bytes: float, partitions: float = P_MAX) -> float:
         """The DMA engines of so many partitions, or HBM, for so many bytes in such runs."""
@@ -56,9 +51,9 @@ class Bound:
         """The Tensor Engine for (how many matmuls, of how many columns) and so many transposes of `columns` partitions;
         few columns leave it at half of its rate."""
         target, every = self.target, [*matmuls, (transposes, columns)]
-        passes = target.transpose_passes_fp32 if self.geometry.itemsize == 4 else 1.0
-        each_ns = max(columns, target.matmul_columns_min) * passes * target.tensor_column_ns + target.matmul_ns
-        found = transposes * each_ns + sum(count * matmul_ns(target, self.geometry, one) for count, one in matmuls)
+        found = transposes * transpose_ns(target, self.geometry, columns) + sum(
+            count * matmul_ns(target, self.geometry, one) for count, one in matmuls
+        )
         work = sum(count * one for count, one in every) / sum(count * max(one, P_MAX) for count, one in every)
         return found / target.half_rate if work * target.half_rate < target.window_work else found
 
@@ -73,16 +68,12 @@ class Bound:
         known: dict[Any, tuple[float, float, float]] = {}
         for half in range(PARTS):
             at, count = share(len(plan.items), PARTS, half)
-            array_ns, moved_ns, read_ns, batch = start_ns, 0.0, 0.0, -1
+            array_ns = start_ns + self.filters_ns(plan.batches[plan.items[at].batch][1])
+            moved_ns, read_ns, batch = 0.0, 0.0, -1
             for item in plan.items[at : at + count]:
-                key = (
-                    item.batch != batch,
-                    plan.batches[item.batch][1],
-                    item.out_tile.zn,
-                    item.out_tile.pn,
-                    item.out_tile.qn,
-                )
-                own = known.get(key) or known.setdefault(key, self.out_tile_ns(*key[:2], item.out_tile))
+                tile, kn = item.out_tile, plan.batches[item.batch][1]
+                key = item.batch != batch, kn, tile.zn, tile.pn, tile.qn
+                own = known.get(key) or known.setdefault(key, self.out_tile_ns(*key[:2], tile))
                 array_ns, moved_ns, read_ns = array_ns + own[0], moved_ns + own[1], read_ns + own[2]
                 batch = item.batch
             most = max(most, (array_ns, moved_ns, read_ns), key=max)
@@ -104,13 +95,17 @@ class Bound:
         moved_ns += self.moved_ns(out_tile.zn * out_tile.pn * out_tile.qn * source.fold * kn * item, run_bytes)
         if fresh:
             transposes = num_transposes(kn, plan) if plan.way == "array" else 0
-            filter_bytes = kn * geometry.C * len(plan.places[0]) * item
-            moved_ns += self.transposed_ns(filter_bytes) if plan.way == "dma" else filter_bytes * target.hbm_byte_ns
+            moved_ns += self.filters_ns(kn)
         dn, hn, wn = window_shape(source, out_tile)
         k_tiles, images = len(plan.k_tiles), dn / geometry.image_planes
         elements = k_tiles * source.slots * dn * hn * wn
         taken_ns = prologue_ns(target, self.options.prologue, elements, k_tiles * source.slots, images)
         return self.tensor_ns(matmuls, transposes), moved_ns, max(read_ns, taken_ns, (read_ns + taken_ns) / 2)
+
+    def filters_ns(self, kn: int) -> float:
+        """DMA, or HBM, for the filters of so many output channels."""
+        num_bytes = kn * self.geometry.C * len(self.plan.places[0]) * self.geometry.hbm_itemsize
+        return self.transposed_ns(num_bytes) if self.plan.way == "dma" else num_bytes * self.target.hbm_byte_ns
 
     def window_ns(self, out_tile: Any) -> float:
         """DMA, or HBM, for the window of an output tile: its rows of x, all columns."""
@@ -205,4 +200,4 @@ class Bound:
         matrices_ns = self.moved_ns(run_bytes * plan.size * channels * settings.together, run_bytes, plan.size)
         array_ns += max(triggers_ns + matrices_ns, moved_ns / max(1.0, tiles * steps))
         read_ns = max(vector_ns, (vector_ns + both_ns) / 2)
-        return array_ns, read_ns, max(moved_ns + rounds * matrices_ns, rounds * triggers_ns / FREELY)
+        return array_ns, read_ns, max(moved_ns + rounds * matrices_ns, rounds * triggers_ns)

@@ -31,6 +31,7 @@ from .pixel_tiles import (
     pixels_fit,
     read_pixels,
 )
+from .prices import last_store_ns
 from .settings import Config, declarations, once_a_config, values_of
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, SBUF_BYTES, div_ceil, fits_sbuf
 from .volume_rows import (
@@ -45,9 +46,9 @@ from .volume_rows import (
 
 #: Pixels of a partition that are tried, at most, and bytes of their results; rows of y that are folded.
 SIDE_MAX, RESULT_BYTES, FOLDS = 32, 32_768, (1, 2, 4, 8)
-#: Instructions of a core from which on steps that are alike are a loop on the device, whose stores wait for each other
-#: so many ns; rotations of the circular buffer that its body may have.
-LOOP_FROM, STORE_NS, LOOPS = 8_000, 3_000.0, (2, 1)
+#: Instructions of a core from which on steps that are alike are a loop on the device, whose stores wait for each other;
+#: rotations of the circular buffer that its body may have.
+LOOP_FROM, LOOPS = 8_000, (2, 1)
 #: Of depthwise problems: windows of a row of y, heights of blocks, channels of a K tile, tiles of blocks in rotation,
 #: and bytes a partition of the matrices of a round that are tried; sizes of blocks whose other settings are tried.
 WINDOWS, HEIGHTS, CHANNELS, BUFFERS, MATRICES_BYTES, SIZES = 10, 4, (8, 16, 32, 64, 128), (4, 2), 32_768, 12
@@ -218,7 +219,8 @@ def _loop(target: Target, geometry: Geometry, options: Options, cores: int, sett
     plan, *looped = (make_rows(geometry, options, replace(settings, loop=loop)) for loop in (0, *LOOPS))
     assert plan is not None  # it has a bound
     step_ns = Bound(target, geometry, options, plan).step_ns(plan.items[0])
-    hidden = len(stored_together(plan.items[0].zn, geometry.K)) * STORE_NS <= step_ns
+    store_ns = last_store_ns(target) + target.dma_done_ns
+    hidden = len(stored_together(plan.items[0].zn, geometry.K)) * store_ns <= step_ns
     count = geometry.times * row_instructions(geometry, plan, options, cores)
     if count <= (LOOP_FROM if hidden else MOST_INSTRUCTIONS):
         return 0

@@ -44,7 +44,7 @@ from .blocks_schedule import BlocksSchedule, build, clipped_first
 from .blocks_transposes import RUN_BYTES, gang_of, grid_of
 from .cuts import window_of
 from .geometry import Geometry, num_taps
-from .prices import matmul_ns
+from .prices import first_load_ns, matmul_ns
 from .settings import Config, once_a_config
 from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, div_ceil
 
@@ -200,7 +200,7 @@ class BlocksBound:
         self.target, self.geometry, self.source, self.pixels, self.most = target, geometry, source, pixels, most
         self.banks = sum_banks(pixels == TRANSPOSED)
         self.planes = [count for _, count in planes_of(geometry.planes)] if pixels == TRANSPOSED else []
-        self.start_ns = target.first_packet_ns + target.load_skew_ns + target.dma_end_ns + target.dma_done_ns
+        self.start_ns = first_load_ns(target)
         self.clips = _clips(geometry)
         self._accumulators = functools.cache(self._accumulators_of)
         self.grid = functools.cache(functools.partial(grid_of, source))

@@ -24,7 +24,7 @@ from .diagonals import (
     diagonals_unsupported,
 )
 from .geometry import Geometry
-from .prices import matmul_rates
+from .prices import first_load_ns, matmul_rates
 from .settings import Config, once_a_config
 from .tiles import BANK_COLUMNS, P_MAX, PARTS
 
@@ -66,8 +66,6 @@ EXTENTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 28, 32, 64, 128)
 SIDES, BELOW, BESIDE, GROUPS = (1, 2, 4), (1, 2, 4), (1, 2, 4, 8, 16, 32), (1, 2, 4, 8, 12, 16, 32, 64)
 #: What blocks whose units are tried may take of the Tensor Engine over the one that takes least.
 BLOCKS, IDLE = 6, 1.3
-#: ns of the Tensor Engine and of an evacuation at the end of a pass for each row tile.
-END_NS = 180.0
 #: Matmuls on zeros before the first others.
 WARM_UP = 40
 
@@ -203,21 +201,22 @@ class DiagonalsBound:
         accumulators = ceil(t["groups"], t["below"]) * T
         whole = t["below"] * t["rows"] * t["columns"] * t["beside"] * self.k == P_MAX
         products = t["groups"] * T * t["down"] * t["across"] + np.where((t["below"] > 1) & ~whole, accumulators, 0)
-        array_ns = products * self.product_ns(t) + t["side"] * END_NS
+        array_ns = products * self.product_ns(t) + t["side"] * target.matmul_done_ns
         moving_ns = self.moving_ns(t, rows, columns)
-        reads_ns = t["side"] * (accumulators * self.read_ns(t) + END_NS) + self.shared_ns(t, rows, columns)
+        reads_ns = t["side"] * (accumulators * self.read_ns(t) + target.matmul_done_ns) + self.shared_ns(
+            t, rows, columns
+        )
         streamed_ns = products * t["beside"] * t["sums"] * self.column_ns
         # short products at half rate never bring the Tensor Engine back to the full one
         short = target.half_rate * streamed_ns < target.window_work * array_ns
         short |= streamed_ns < target.window_work * np.maximum(np.maximum(array_ns, moving_ns), reads_ns)
         array_ns = np.where(short, array_ns / target.half_rate, array_ns)
         step_ns = np.maximum(np.maximum(array_ns, moving_ns), reads_ns)
-        start_ns = target.first_packet_ns + target.load_skew_ns + target.dma_end_ns + target.dma_done_ns
         # of both cores' sums: a pass's are exchanged by row tiles
         sums = accumulators * self.taps * t["rows"] * t["columns"] * t["beside"] * self.k * t["below"]
         shared_ns = t["side"] * (target.exchange_ns + 4 * sums * target.exchange_byte_ns) * passes
         shared_ns = np.where(t["split"] > 0, shared_ns, 0)
-        return step_ns * (steps * passes - 1) + array_ns + moving_ns + reads_ns + start_ns + shared_ns
+        return step_ns * (steps * passes - 1) + array_ns + moving_ns + reads_ns + first_load_ns(target) + shared_ns
 
     def shared_ns(self, t: Table, rows: Any, columns: Any) -> Any:
         """Of the copies of rows of x that a unit shares with that above."""

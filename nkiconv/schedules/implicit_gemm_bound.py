@@ -32,19 +32,9 @@ from .implicit_gemm_products import RAW_BYTES, home_row
 from .implicit_gemm_schedule import Item, Schedule, kinds_of
 from .options import Options
 from .pairs_of_planes import planes_at_once
-from .prices import matmul_rates, prologue_ns
+from .prices import first_load_ns, last_store_ns, matmul_rates, overlapped_ns, prologue_ns, transpose_ns
 from .products import home_tap
 from .tiles import P_MAX, PARTS, div_ceil, share, some_of, transposes_of_bank
-
-#: ns from the last sums to the end of the last store. These and EXPOSED are calibrated on the golden table's plans; the
-#: clock ranks what they order.
-END_NS = 1330.0
-#: More of them until the first x that DMA transposes is there: its trigger, and filters that come between.
-TRANSPOSED_NS = 2200.0
-#: And where filters of two rows of outputs are evacuated one after the other.
-FOLDED_NS = 700.0
-#: Share of the other engines' time that the busiest does not hide.
-EXPOSED = 0.03
 
 
 @dataclass
@@ -80,18 +70,16 @@ class Bound:
         self.outputs = geometry.planes.out * geometry.rows.out * geometry.columns.out
         #: taps of a filter in HBM
         self.taps = num_taps(geometry.direct or geometry)
-        passes = target.transpose_passes_fp32 if geometry.itemsize == 4 else 1
-        self.transpose_ns = P_MAX * target.tensor_column_ns * passes + target.matmul_ns
+        self.transpose_ns = transpose_ns(target, geometry)
 
     def ns(self, plan: Schedule) -> float:
         """From the first DMA to the last."""
         tensor_ns, dma_ns, *others = max((one.engines_ns(self.target) for one in self.cores(plan)), key=max)
-        first_ns = self.first_rows_ns(plan)
-        busy = [tensor_ns, max(0.0, dma_ns - first_ns), *others]
+        target, first_ns = self.target, self.first_rows_ns(plan)
         there_ns = self.filters_there_ns(plan.batches[0][0]) + first_ns
-        there_ns += FOLDED_NS if plan.settings.fold in ("outputs", "both") else 0.0
-        there_ns += TRANSPOSED_NS if is_transposed(self.geometry) else 0.0
-        return there_ns + max(busy) + EXPOSED * (sum(busy) - max(busy)) + END_NS
+        if is_transposed(self.geometry):  # filters come between
+            there_ns += target.hwdge_issue_ns + first_load_ns(target)
+        return there_ns + overlapped_ns(tensor_ns, max(0.0, dma_ns - first_ns), *others) + last_store_ns(target)
 
     def first_rows_ns(self, plan: Schedule) -> float:
         """DMA, for the rows of x of a first bank of sums, of one K tile."""
@@ -250,8 +238,7 @@ class Bound:
         if not by_input(geometry):
             _, rn, _, sn = tap_blocks(geometry, m_tile.k_tiles[0].cn // m_tile.pack, RAW_BYTES)[0]
             load_ns *= rn * sn / num_taps(geometry)
-        first_ns = target.static_issue_ns + target.first_packet_ns + target.load_skew_ns
-        return float(first_ns + load_ns + target.dma_done_ns)
+        return first_load_ns(target) + load_ns
 
     def move_ns(self, m_tile: MTile) -> float:
         """DMA, to transpose the filters of an M tile within SBUF."""

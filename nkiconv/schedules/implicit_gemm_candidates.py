@@ -25,6 +25,7 @@ from .implicit_gemm_unsupported import (
     schedule_unsupported,
 )
 from .options import Options
+from .prices import first_load_ns
 from .settings import Config, declarations, once_a_config, values_of
 from .tiles import P_MAX, PARTS
 
@@ -33,9 +34,6 @@ WORTHWHILE, TIE = 0.98, 0.995
 #: Matmuls on zeros: at least, of packed filters, whose transposes none waits for, at most, and more while the first
 #: filters become pairs of fp16; ns until there are zeros.
 WARM_UP, WARM_UP_PACKED, WARM_UP_MOST, WARM_UP_PAIRS, ZEROS_NS = 20, 18, 64, 8, 220.0
-#: ns until DMA has transposed the first block of an M tile's filters: an engine's copy, the trigger, the first packet,
-#: the end.
-MOVE_NS = 4000.0
 #: Banks of sums of M tiles that are made together, at most: the next ones' begin in others, and filters are transposed
 #: in one.
 TOGETHER_BANKS = 5
@@ -114,9 +112,11 @@ def completed(bound: Bound, schedule: Schedule, given: dict[str, Any]) -> Implic
         warmup += WARM_UP_PAIRS
     # as many M tiles as DMA has time for, where the sums of one for an output tile take longer than that
     moved, move_ns = 0, bound.move_ns(m_tile)
+    # a load, an engine's copy, a DMA that transposes
+    first_move_ns = 2 * first_load_ns(target) + target.vector_done_ns + target.hop_dma_ns + target.hwdge_issue_ns
     pixels = tile.zn * tile.pn * tile.qn
     sums_ns = bound.m_tile(m_tile, pixels, len(banks_of(tile, False)), False).tensor
-    if can_move(geometry) and sums_ns >= MOVE_NS + move_ns:
+    if can_move(geometry) and sums_ns >= first_move_ns + move_ns:
         filters_ns = sum(bound.transposing_ns(one) for batch in schedule.batches for one in batch)
         halves = PARTS if len(schedule.batches) > 1 else 1
         idle_ns = busy.tensor - filters_ns / halves - busy.engines_ns(target)[1]

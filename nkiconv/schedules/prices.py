@@ -7,6 +7,9 @@ from .geometry import Axis, Geometry, valid_range
 from .options import Prologue
 from .tiles import P_MAX
 
+#: Share of the other engines' time that the busiest does not hide.
+EXPOSED = 0.02
+
 
 def planes_seen(geometry: Geometry, count: float = 1.0) -> float:
     """Planes of x that so many neighbouring planes of outputs see, at most; as many of images."""
@@ -57,6 +60,12 @@ def last_store_ns(target: Target) -> float:
 def least_ns(target: Target, array_ns: float, moved_ns: float = 0.0) -> float:
     """What no kernel with so much work of the Tensor Engine after so much of DMA is below."""
     return array_end_ns(target, first_load_ns(target) + moved_ns, array_ns) + last_store_ns(target)
+
+
+def overlapped_ns(*busy: float) -> float:
+    """What engines take together that are busy so long each: the busiest, and a share of the others for orders in which
+    they wait for each other, by which settings differ that the busiest takes alike."""
+    return max(busy) + EXPOSED * (sum(busy) - max(busy))
 
 
 def prologue_ns(target: Target, prologue: Prologue, elements: float, loads: float, images: float = 1.0) -> float:

@@ -13,15 +13,19 @@ from .block_schedule import Lanes, RowTile, Schedule, Shift, Turn, banks_of, blo
 from .geometry import Geometry, num_taps
 from .options import Options, adds_bias_alone, either_reads
 from .planes import with_windows
-from .prices import array_end_ns, dma_ns, first_load_ns, last_store_ns, matmul_rates, prologue_ns, transpose_ns
+from .prices import (
+    array_end_ns,
+    dma_ns,
+    first_load_ns,
+    last_store_ns,
+    matmul_rates,
+    overlapped_ns,
+    prologue_ns,
+    transpose_ns,
+)
 from .settings import WARM_UP_MAX
 from .stacked_schedule import FILTER_PARTS, Stack, tile_bytes
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, div_ceil, transposes_of_bank
-
-#: Share of the other engines' time that the busiest does not hide; where additions wait for each other.
-EXPOSED, SHIFTED = 0.02, 0.08
-#: Windows of the Tensor Engine's throttle with work from which on it is warmed up.
-WARMED = 0.6
 
 
 @dataclass
@@ -74,7 +78,7 @@ class Core:
 
 
 class Bound:
-    """Bounds of one Schedule, of the busier of two cores."""
+    """Bounds of one Schedule, of one of two cores."""
 
     def __init__(self, target: Target, geometry: Geometry, options: Options, schedule: Schedule) -> None:
         self.target, self.options, self.schedule = target, options, schedule
@@ -85,8 +89,8 @@ class Bound:
         self.there_ns = first_load_ns(target)
         self.kinds: dict[Any, Work] = {}
         self.seen: dict[Any, Work] = {}
-        #: which has no less than the other: whole blocks of groups come first, shares of all else grow
-        self.core = self.core_of(schedule.steps(0 if schedule.gathers else PARTS - 1, PARTS))
+        #: of the one that has more output tiles, or of the first, which has the larger of groups
+        self.core = self.core_of(max((schedule.steps(core, PARTS) for core in range(PARTS)), key=len))
 
     @property
     def array_ns(self) -> float:
@@ -133,13 +137,12 @@ class Bound:
             max(0.0, moved - begin),
             max(0.0, core.issued - filters.triggers),
         )
-        exposed = EXPOSED if self.shift is None else SHIFTED
-        return float(begin + max(busy) + exposed * (sum(busy) - max(busy)) + self.last_ns(core.last))
+        return begin + overlapped_ns(*busy) + self.last_ns(core.last)
 
     def warm_ups(self) -> tuple[int, int]:
         """Matmuls on zeros until the first filters are there, and from their transposes to the first sums."""
         core, target = self.core, self.target
-        if core.array < WARMED * target.window_ns:
+        if core.array < target.window_work * target.window_ns:
             return 0, 0
         there_ns, made_ns = self.made_ns(core.filters)
         each_ns = (BANK_COLUMNS if self.schedule.by_channels and self.stack else P_MAX) * target.tensor_column_ns
