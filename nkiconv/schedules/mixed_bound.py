@@ -31,7 +31,7 @@ from .tiles import BANK_COLUMNS, PARTS, div_ceil
 #: Taps above which recipes are all alike: the other engines take a small part of them.
 MANY_TAPS = 64
 #: Tiles that are looked at; the others go on at the rate of the second half of these.
-LOOKED_AT = 24
+LOOKED_AT = 12
 #: Share of a window's time in which matmuls on zeros bring the array to its full rate.
 WARM_SHARE = 0.45
 #: ns that they fill at most, and share of a window that the array may wait and stay there.
