@@ -146,6 +146,9 @@ def candidates(target: Target, geometry: Geometry, options: Options, cores: int,
         found = [(Bound(target, geometry, options, plan).ns(), one) for one, plan in plans if plan is not None]
         return [one for _, one in sorted(found, key=lambda each: each[0])]
 
+    def fits(one: DepthwiseSettings) -> bool:
+        return fits_sbuf(block_bytes(geometry, BlockSchedule(geometry, one), options))
+
     if unsupported_reason(geometry, options, config) != "":
         return
     if len(given) == len(declarations(kind)):
@@ -153,10 +156,12 @@ def candidates(target: Target, geometry: Geometry, options: Options, cores: int,
     elif kind is DepthwiseSettings:
         sizes = least(sizes_of(geometry, given))
         for first in range(0, len(sizes), SIZES):
-            every = (one for size in sizes[first : first + SIZES] for one in shares_of(geometry, given, size))
-            for one in least(every):
-                if fits_sbuf(block_bytes(geometry, BlockSchedule(geometry, one), options)):
-                    yield one.pairs
+            every = [[*shares_of(geometry, given, size)] for size in sizes[first : first + SIZES]]
+            # none of a size fits where the least does not
+            every = [
+                ones for ones in every if fits(min(ones, key=lambda one: (one.channels, one.together, one.buffers)))
+            ]
+            yield from (one.pairs for one in least(itertools.chain(*every)) if fits(one))
     elif kind is RowSettings:
         for one in least(rows_tried(geometry, given)):
             loop = given.get("loop", _loop(target, geometry, options, cores, one))
