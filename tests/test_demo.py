@@ -43,21 +43,17 @@ ROWS = [
 pytestmark = pytest.mark.simulator_only
 
 
-#: The folder of the tour that was done, and what it found.
-TOURED = []
-
-
 @pytest.fixture
 def small_picture(monkeypatch):
-    """A corner of the photograph and few steps, so that drawing and running them are quick; one tour for all tests."""
-    whole, tour = photograph.picture(), demo.run
+    """A corner of the photograph and few steps, so that drawing and running them are quick; one tour for all forms."""
+    whole, tour, toured = photograph.picture(), demo.run, []
     monkeypatch.setattr(photograph, "picture", lambda: whole[100:148, 200:296])
     monkeypatch.setattr(training, "STEPS", 3)
 
     def run(out, advance):
-        if not TOURED:
-            TOURED.extend((out, tour(out, advance)))
-        first, found = TOURED
+        if not toured:
+            toured.extend((out, tour(out, advance)))
+        first, found = toured
         if out != first:
             shutil.copytree(first, out, dirs_exist_ok=True)
         return dataclasses.replace(found, files=tuple(out / path.name for path in found.files))
@@ -67,6 +63,7 @@ def small_picture(monkeypatch):
 
 @pytest.mark.usefixtures("small_picture")
 def test_the_tour(tmp_path):
+    """As text, with what each took, and as JSON."""
     result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path / "new" / "folder")], env={"COLUMNS": "120"})
     assert result.exit_code == 0, result.output
     written = {path.name: path for path in (tmp_path / "new" / "folder").iterdir()}
@@ -82,18 +79,10 @@ def test_the_tour(tmp_path):
     assert verdict.endswith("one core and two give the same bits, training follows torch's losses")
     assert files.startswith(f"open {tmp_path / 'new' / 'folder' / 'eeg.png'}; also drawn: ")
     assert "SBUF" not in result.stdout
-
-
-@pytest.mark.usefixtures("small_picture")
-def test_the_tour_with_what_each_took(tmp_path):
-    result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path), "--verbose"])
+    result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path / "verbose"), "--verbose"])
     assert "identical to lnc 1" in result.stdout
     assert " ".join(result.stdout.split()).count("identical to one run") == len(clip.CHUNKS)
-
-
-@pytest.mark.usefixtures("small_picture")
-def test_the_tour_as_json(tmp_path):
-    result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path), "--json"])
+    result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path / "json"), "--json"])
     found = json.loads(result.stdout)
     assert found["ok"] is True
     assert [(report["name"], report["lnc"]) for report in found["rows"]] == ROWS
