@@ -145,11 +145,11 @@ def test_a_wrong_result_is_status_1(monkeypatch, tmp_path):
 
 
 def test_what_is_too_long_or_uneven_is_named(monkeypatch, checkout):
-    few(monkeypatch, (FS_ASR, "bf16", 512), ("nkl_n1_c16_w512_s3", "bf16", 15))
+    few(monkeypatch, (FS_ASR, "bf16", 64), ("nkl_n1_c16_w512_s3", "bf16", 15))
     monkeypatch.setattr(against, "INSTRUCTIONS_MAX", 500)
     long, uneven = json.loads(bench(checkout, "--json").stdout)["rows"]
-    assert long["nki_library_reason"] == "about 6,656 instructions; those above 500 are not timed"
-    assert long["nki_library_instructions"] == 512 * 13
+    assert long["nki_library_reason"] == "about 832 instructions; those above 500 are not timed"
+    assert long["nki_library_instructions"] == 64 * 13
     assert uneven["nki_library_reason"] == "C=15: it asks for a multiple of the 2 cores"
 
 

@@ -362,7 +362,8 @@ def test_plans(problem, more, kind, message):
 def test_plans_that_are_made():
     plan = nkiconv.plan(UP, use_cache=False)
     assert (plan.operation, plan.algorithm) == ("conv_transpose2d", "weight_stationary")
-    plan = nkiconv.plan(VIDEO, initial_frames=2, return_final_frames=2, use_cache=False)
+    frames = {"initial_frames": 2, "return_final_frames": 2}
+    plan = nkiconv.plan(VIDEO, **frames, algorithms=("implicit_gemm",), use_cache=False)
     assert (plan.operation, plan.asked.initial_frames, plan.asked.return_final_frames) == ("conv3d", 2, 2)
     rng = np.random.default_rng(2)
     x, w, bias = (rng.integers(-3, 4, shape).astype(np.float32) for shape in ((2, 5, 40), (5, 4), (5,)))

@@ -21,14 +21,9 @@ from nkiconv.simulator.timing import Rates
 from nkiconv.simulator.timing.target import Target
 from nkiconv.tools.suites.profiles import profile_case
 
-pytestmark = pytest.mark.simulator_only
+pytestmark = [pytest.mark.simulator_only, pytest.mark.usefixtures("plans")]
 SMALL = ConvProblem(N=2, C=12, H=14, W=11, K=20, R=3, S=2, padding=((1, 1), (0, 2)), dtype="fp32")
 DEPTHWISE = ConvProblem(N=2, C=130, H=9, W=10, R=3, S=3, groups=130, padding=((1, 1), (1, 1)))
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("NKICONV_CACHE", str(tmp_path / "cache"))
 
 
 def test_every_algorithm_is_known_to_the_planner():
@@ -263,7 +258,7 @@ def test_plans_run():
     w = rng.integers(-3, 4, SMALL.filter_shape).astype(np.float32)
     how = {"padding": SMALL.padding}
     expected = nkiconv.conv2d(x, w, **how)
-    for found in plan(SMALL, wide=True).alternatives:
+    for found in plan(SMALL).alternatives:
         for lnc in (1, 2):
             y = nkiconv.conv2d(x, w, **how, lnc=lnc, algorithm=found.algorithm, config=found.config)
             np.testing.assert_array_equal(y, expected)
