@@ -115,7 +115,7 @@ def _unknown_dtype(name: str) -> Any:
 
 def _stand_in() -> None:
     """All modules that the tests import."""
-    simulator.install()
+    simulator.install(nki="0.6")  # which nki-library is written for
     nki = sys.modules["nki"]
     vars(nki).update(jit=jit, cpu_simulate=_Launcher)
     for name in ("compiler", "tensor"):

@@ -238,7 +238,7 @@ def outcomes(checkout: Path) -> Iterator[Outcome]:
     """Of every file that holds a tutorial written for `import nki`."""
     target = os.environ.get(TARGET)
     try:
-        with simulator.install():
+        with simulator.install(nki="0.6"):
             for tutorial in TUTORIALS:
                 for path in sorted(checkout.rglob(tutorial.file)):
                     if "neuronxcc" not in path.read_text(encoding="utf-8"):
