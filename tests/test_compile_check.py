@@ -191,8 +191,8 @@ def checker(tmp_path, monkeypatch):
     }
     found.asked = []
 
-    def reply(stage, name, asked):
-        found.asked.append((stage, name))
+    def reply(stage, kernel, asked):
+        found.asked.append((stage, kernel.name))
         return dict(found.replies[stage])
 
     monkeypatch.setattr(found, "_run", reply)
@@ -211,9 +211,9 @@ def test_rows_come_in_order_and_once(checker):
     assert [one.kernel for one in rows] == ["short bf16", "short dgrad bf16"]
     assert (rows[0].simulate, rows[0].compile, rows[0].modelled_us, rows[0].predicted_us) == ("pass", "pass", 1.5, None)
     assert len(checker.asked) == 6
-    assert checker.rows(CASES[::-1], 1, False, ignore) == rows[::-1]
+    assert checker.rows([*CASES[::-1], CASES[1]], 1, False, ignore) == [rows[1], rows[0], rows[1]]
     assert len(checker.asked) == 6
-    checker.rows(CASES[:1], 1, True, ignore)
+    checker.rows([CASES[0]] * 2, 1, True, ignore)
     assert len(checker.asked) == 9
 
 
@@ -313,12 +313,16 @@ def test_a_case_and_its_gradients(command):
 @pytest.mark.slow
 def test_ctrl_c_ends_all_processes(command, tmp_path):
     process = command("k.py:good", "k.py:hangs", "--input", "128x64:bf16")
-    rows, log = tmp_path / "compile_check" / "rows.jsonl", tmp_path / "compile_check" / "k.py_hangs" / "simulate.log"
+    rows, log = (
+        tmp_path / "compile_check" / "rows.jsonl",
+        tmp_path / "compile_check" / "k.py_hangs_lnc2" / "simulate.log",
+    )
     began = time.monotonic()
     while not (rows.exists() and log.exists()):
         assert time.monotonic() - began < 300
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=60)
     assert (process.returncode != 0, out) == (True, "")
+    assert "compile_check keeps what is done; the same command goes on" in err
     assert [json.loads(line)["kernel"] for line in rows.read_text().splitlines()] == ["k.py:good"]

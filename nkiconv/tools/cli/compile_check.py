@@ -106,8 +106,12 @@ def command(
     kernels += [running.Kernel(case, one, lnc) for case in chosen for one in directions]
     versions = {"nkiconv": __version__} | {one.name: one.version for one in found.packages if one.name in _PACKAGES}
     checker = running.Checker(out, timeout, versions)
-    with progress(show=not as_json) as advance:
-        rows = checker.rows(kernels, jobs, rerun, advance)
+    try:
+        with progress(show=not as_json) as advance:
+            rows = checker.rows(kernels, jobs, rerun, advance)
+    except KeyboardInterrupt:
+        say(console(stderr=True), f"{out} keeps what is done; the same command goes on", "yellow")
+        raise
     if csv is not None:
         importlib.import_module("nkiconv.tools.suites.suite").write(csv, rows)
     right = all(row.ok for row in rows)

@@ -47,7 +47,7 @@ class Kernel:
     def name(self) -> str:
         """What its row is called."""
         if isinstance(self.what, KernelCall):
-            return Path(self.what.target).name
+            return self.what.target
         return f"{self.what.toward(self.direction).name} {self.what.problem.dtype}"
 
     @property
@@ -142,7 +142,7 @@ class Checker:
         path = self.out / "rows.jsonl"
         known = {} if rerun else load(path)
         keys = [kernel.key(self.versions, self.sources) for kernel in kernels]
-        todo = [kernel for kernel, key in zip(kernels, keys, strict=True) if key not in known]
+        todo = {key: kernel for key, kernel in zip(keys, kernels, strict=True) if key not in known}.values()
         advance(f"0 of {len(todo)}", 0.0)
         with ThreadPoolExecutor(jobs) as pool:
             try:
@@ -163,14 +163,14 @@ class Checker:
         row = Row(kernel.name, kernel.lnc, kernel.key(self.versions, self.sources), versions=self.versions)
         asked = kernel.request
         if isinstance(kernel.what, Case):
-            found = self._run("model", kernel.name, asked)
+            found = self._run("model", kernel, asked)
             if "taken" not in found:
                 return dataclasses.replace(row, **_error("model", found), seconds=time.monotonic() - began)
             asked |= {name: found[name] for name in ("taken", "instructions")}
             numbers = {name: found[name] for name in ("modelled_us", "instructions")}
             row = dataclasses.replace(row, algorithm=found["taken"]["algorithm"], **numbers)
         for stage in ("simulate", "compile"):
-            found = self._run(stage, kernel.name, asked)
+            found = self._run(stage, kernel, asked)
             verdict = found.pop("verdict", RAN if stage == "simulate" and "target" in asked else PASS)
             if "error" in found:
                 found = {} if row.error else _error(stage, found)
@@ -184,9 +184,9 @@ class Checker:
             for process in self._running:
                 _kill(process)
 
-    def _run(self, stage: str, name: str, asked: dict[str, Any]) -> dict[str, Any]:
+    def _run(self, stage: str, kernel: Kernel, asked: dict[str, Any]) -> dict[str, Any]:
         """What a stage replies; verdict, error and line where it fails, dies, or takes too long."""
-        folder = self.out / re.sub(r"[^\w.-]+", "_", name)
+        folder = self.out / re.sub(r"[^\w.-]+", "_", f"{kernel.name} lnc{kernel.lnc}")
         artifacts, log, reply = folder / stage, folder / f"{stage}.log", folder / f"{stage}.json"
         folder.mkdir(exist_ok=True)
         reply.unlink(missing_ok=True)
