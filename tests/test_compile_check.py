@@ -217,6 +217,23 @@ def test_rows_come_in_order_and_once(checker):
     assert len(checker.asked) == 9
 
 
+def test_a_file_that_is_edited_meanwhile_is_checked_again(checker, monkeypatch, tmp_path):
+    script = tmp_path / "k.py"
+    script.write_text("1")
+    kernel = Kernel(KernelCall(f"{script}:good", (), (), 2), "", 2)
+    checker.replies["simulate"] = {}
+    reply = checker._run
+
+    def edited(*asked):
+        script.write_text("2")
+        return reply(*asked)
+
+    monkeypatch.setattr(checker, "_run", edited)
+    for stages in (2, 4, 4):
+        [found] = checker.rows([kernel], 1, False, ignore)
+        assert (found.kernel, found.simulate, len(checker.asked)) == (f"{script}:good", "ran", stages)
+
+
 # replies, the row's simulate, compile, stage of its error
 FAULTS = [
     ({"model": {"verdict": "failed", "error": "no plan", "line": ""}}, "", "", "model"),

@@ -142,11 +142,11 @@ class Checker:
         path = self.out / "rows.jsonl"
         known = {} if rerun else load(path)
         keys = [kernel.key(self.versions, self.sources) for kernel in kernels]
-        todo = {key: kernel for key, kernel in zip(keys, kernels, strict=True) if key not in known}.values()
+        todo = {key: kernel for key, kernel in zip(keys, kernels, strict=True) if key not in known}
         advance(f"0 of {len(todo)}", 0.0)
         with ThreadPoolExecutor(jobs) as pool:
             try:
-                for count, done in enumerate(as_completed([pool.submit(self.check, one) for one in todo]), 1):
+                for count, done in enumerate(as_completed([pool.submit(self.check, *one) for one in todo.items()]), 1):
                     row = done.result()
                     append(path, row)
                     known[row.key] = row
@@ -157,10 +157,10 @@ class Checker:
                 raise
         return [known[key] for key in keys]
 
-    def check(self, kernel: Kernel) -> Row:
+    def check(self, key: str, kernel: Kernel) -> Row:
         """The row of a kernel."""
         began = time.monotonic()
-        row = Row(kernel.name, kernel.lnc, kernel.key(self.versions, self.sources), versions=self.versions)
+        row = Row(kernel.name, kernel.lnc, key, versions=self.versions)
         asked = kernel.request
         if isinstance(kernel.what, Case):
             found = self._run("model", kernel, asked)
