@@ -87,21 +87,21 @@ def test_no_plan_is_slower_than_the_estimate_in_the_mean_over_phases():
 
 def test_a_plan_says_what_it_would_take_if_row_tiles_took_turns():
     found = plan(GROUPED, use_cache=False)
-    turns = found.in_turns
-    assert turns is not None
-    assert turns.us > found.phase0_us
-    assert turns.least_us <= turns.us
-    assert "row tiles of the array in parallel, which is not measured" in found.explain()
+    (risk,) = (one for one in found.risks if one.constant == "pe.row_tiles_overlap")
+    assert risk.value == 0
+    assert risk.us > found.phase0_us
+    assert risk.least_us <= risk.us
+    assert "pe.row_tiles_overlap, which is inferred, may be 0: " in found.explain()
     assert Plan.from_json(found.to_json()) == found
     # the same plan, searched for where they do
     other = plan(GROUPED, use_cache=False, constants=TURNS)
-    assert other.in_turns is None
+    assert not any(one.constant == "pe.row_tiles_overlap" for one in other.risks)
     us = {(one.algorithm, one.config): one.us for one in other.alternatives}
-    assert us.get((found.algorithm, found.config), turns.us) == pytest.approx(turns.us)
-    assert other.phase0_us <= turns.least_us * 1.001
+    assert us.get((found.algorithm, found.config), risk.us) == pytest.approx(risk.us)
+    assert other.phase0_us <= risk.least_us * 1.001
 
 
 def test_a_plan_without_row_tiles_has_nothing_to_say():
     found = plan(GROUPED.replace(groups=1, C=64, K=64), use_cache=False)
-    assert found.in_turns is None
-    assert "row tiles" not in found.explain()
+    assert not any(one.constant == "pe.row_tiles_overlap" for one in found.risks)
+    assert "row_tiles" not in found.explain()

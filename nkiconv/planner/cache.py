@@ -65,9 +65,10 @@ def directory() -> Path:
 
 
 def key(request: Request) -> dict[str, Any]:
-    """Everything that a plan depends on, as JSON has it."""
+    """Everything that a plan depends on, as JSON has it, but for how robust it is to be: the last one made is kept."""
     known = {"format": FORMAT, "target": CONSTANTS.key, "sources": _sources(), "operation": operation_for(request).name}
-    return json.loads(json.dumps({**dataclasses.asdict(request), **known}))  # type: ignore[no-any-return]
+    asked = {name: value for name, value in dataclasses.asdict(request).items() if name != "robust"}
+    return json.loads(json.dumps({**asked, **known}))  # type: ignore[no-any-return]
 
 
 def _sources() -> str:

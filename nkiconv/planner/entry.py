@@ -19,6 +19,7 @@ from .estimate import known
 from .operations import violations
 from .plan import TUNED, Estimate, Plan
 from .request import Asked, Request, sorted_constants
+from .robust import percent_of
 from .search import NothingRuns, search
 from .timekeeper import Advance
 
@@ -58,6 +59,7 @@ def plan(
     operation: str | None = None,
     algorithms: Sequence[str] | None = None,
     constants: Mapping[str, float] | None = None,
+    robust: str | float | None = None,
     wide: bool = False,
     use_cache: bool = True,
     advance: Advance = _ignore,
@@ -85,6 +87,9 @@ def plan(
         operation: "depthwise_conv1d", "conv2d" or "conv3d", instead of the one that the problem is for.
         algorithms: names to choose from; None: all.
         constants: modelling constants by name, instead of trn2.toml's.
+        robust: per cent that the plan may take longer than the fastest where it loses less if an inferred constant is
+            wrong, "off" for 0, "on" for 2; see `planner.robust`. None: a kept plan's, else "off". The result replaces
+            the kept plan, so that later calls find it.
         wide: try more settings and time every close candidate as a whole (seconds to minutes). The result replaces the
             cached plan, so that later calls find it.
         use_cache: whether to take the plan from memory or disk, and to put it there; see `planner.cache`.
@@ -105,6 +110,7 @@ def plan(
         constants=sorted_constants(constants),
         algorithms=_several(algorithms),
         operation=operation,
+        robust=None if robust is None else percent_of(robust),
     )
     return answer(wanted, wide=wide, use_cache=use_cache, advance=advance)
 
@@ -114,7 +120,7 @@ def answer(
 ) -> Plan:
     """As `plan`, for a request. quick: where the cache has no plan, time the estimate and keep nothing."""
     raise_all("there is no plan for this", list(violations(request)))
-    kept = cache.load(request) if use_cache else None
+    kept = _kept(request) if use_cache else None
     if kept is not None and (kept.effort == TUNED or not wide):
         return kept
     try:
@@ -153,8 +159,14 @@ def _tuned_meanwhile(request: Request) -> Plan | None:
     """The plan that another process tuned while this one searched, which is better and stays; None without one."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", cache.CacheWarning)  # what is wrong with the file has been said
-        kept = cache.load(request)
+        kept = _kept(request)
     return kept if kept is not None and kept.effort == TUNED else None
+
+
+def _kept(request: Request) -> Plan | None:
+    """The plan that the cache has, if it is as robust as is asked for."""
+    kept = cache.load(request)
+    return kept if kept is None or request.robust in (None, kept.robust) else None
 
 
 def _several(algorithms: Sequence[str] | None) -> tuple[str, ...] | None:

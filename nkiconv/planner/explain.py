@@ -44,22 +44,30 @@ class Rejection:
 
 
 @dataclass(frozen=True)
-class InTurns:
-    """If row tiles took turns: modelled us of the plan, phase 0, and the algorithm and settings that take least then
-    among the fastest that were timed of each algorithm, with row tiles and without."""
+class Risk:
+    """An inferred constant that a plan takes longer under at an end of its range: modelled us there, phase 0, and what
+    would take least of what was timed, the plan itself where nothing would take less."""
 
+    constant: str
+    value: float
     us: float
     algorithm: str
     config: Config
     least_us: float
 
     @property
+    def regret(self) -> float:
+        """The plan's time over the least."""
+        return self.us / self.least_us
+
+    @property
     def text(self) -> str:
         """A line for people."""
-        found = f"row tiles of the array in parallel, which is not measured: {self.us:,.2f} us if one after the other"
+        found = f"{self.constant}, which is inferred, may be {self.value:g}: {self.us:,.2f} us then"
         if self.least_us == self.us:
-            return f"{found}, and still the least of what was timed"
-        return f"{found}; {self.algorithm}, {settings_text(self.config)}, would take {self.least_us:,.2f} us then"
+            return f"{found}, still the least of what was timed"
+        least = f"{self.algorithm}, {settings_text(self.config)}, would take {self.least_us:,.2f} us"
+        return f"{found}, {self.regret:.2f} times the least: {least}"
 
 
 def settings_text(config: Config) -> str:

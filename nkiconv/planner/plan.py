@@ -16,8 +16,8 @@ from .explain import (
     SCREEN,
     WIDTH,
     Alternative,
-    InTurns,
     Rejection,
+    Risk,
     alternatives_text,
     problem_words,
     rejected_text,
@@ -104,8 +104,12 @@ class Plan:
     #: the plan first, then the fastest; those alike are told once, and slow ones only as the best of an algorithm
     alternatives: tuple[Alternative, ...]
     rejected: tuple[Rejection, ...]
-    #: what it would take if row tiles of the array took turns; None of a plan without such
-    in_turns: InTurns | None = None
+    #: the inferred constants under which it takes longer, the greatest regret first; none of a quick plan
+    risks: tuple[Risk, ...] = ()
+    #: per cent that it may take longer than the fastest, for the sake of its risks; us and worst regret of the fastest
+    robust: float = 0.0
+    fastest_us: float = 0.0
+    fastest_regret: float = 1.0
     #: channels (rows or columns where an operation has no such) of the reduced problem that times and instructions are
     #: extrapolated from, None: all is of the whole; the same in words
     extrapolated_from: int | None = None
@@ -133,6 +137,11 @@ class Plan:
         return self.modelled_us / self.copy_floor_us
 
     @property
+    def worst_regret(self) -> float:
+        """Its time over that of the best of what was timed, under the inferred constant that is worst for it."""
+        return max((one.regret for one in self.risks), default=1.0)
+
+    @property
     def arguments(self) -> dict[str, Any]:
         """What functions and kernels are called with, beside the problem's own arguments."""
         return {"algorithm": self.algorithm, "config": self.config}
@@ -145,7 +154,8 @@ class Plan:
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON, derived numbers included."""
         plain = dataclasses.asdict(self)
-        derived = {"roofline_fraction": self.roofline_fraction, "x_copy_floor": self.x_copy_floor, "whole": self.whole}
+        names = ("roofline_fraction", "x_copy_floor", "whole", "worst_regret")
+        derived = {name: getattr(self, name) for name in names}
         return {**plain, **derived}
 
     def to_json(self) -> str:
@@ -174,19 +184,19 @@ class Plan:
             values["problem"] = ConvProblem(**tuples(document["problem"]))
             values["asked"] = Asked(**tuples(document["asked"]))
             values["config"] = tuples(document["config"])
-            for name, kind in (("alternatives", Alternative), ("rejected", Rejection)):
+            for name, kind in (("alternatives", Alternative), ("rejected", Rejection), ("risks", Risk)):
                 values[name] = tuple(kind(**tuples(one)) for one in document[name])
-            turns = document["in_turns"]
-            values["in_turns"] = None if turns is None else InTurns(**tuples(turns))
             found = Plan(**values)
             _check_numbers(found, _COUNTS, "from 0")
             _check_numbers(found, _TIMES, "above 0")
             for one in found.alternatives:
                 _check_numbers(one, ("us",), "above 0")
-            if found.in_turns is not None:
-                _check_numbers(found.in_turns, ("us", "least_us"), "above 0")
-            others = [one.config for one in found.alternatives] + [one.config for one in found.rejected]
-            refuse(UnsupportedError, *(form_unsupported(config) for config in (found.config, *others)))
+            for risk in found.risks:
+                _check_numbers(risk, ("us", "least_us"), "above 0")
+            configs = [found.config]
+            for several in (found.alternatives, found.rejected, found.risks):
+                configs += [one.config for one in several]
+            refuse(UnsupportedError, *map(form_unsupported, configs))
             if found.effort not in ORIGINS:
                 raise ValueError(f"{found.effort!r:.40} is none of {', '.join(ORIGINS)}")
             for word in (found.algorithm, found.bound_by, found.operation):
@@ -244,8 +254,12 @@ class Plan:
             f"{self.instructions:,} instructions; at most {self.sbuf_bytes:,} B of SBUF per partition and "
             f"{self.psum_banks} PSUM banks",
         ]
-        if self.in_turns is not None:
-            lines.append(self.in_turns.text)
+        if self.worst_regret < self.fastest_regret:
+            lines.append(
+                f"robust: the fastest takes {self.fastest_us:,.2f} us, but {self.fastest_regret:.2f} times the least "
+                f"where a constant is wrong, this one {self.worst_regret:.2f} times"
+            )
+        lines += [one.text for one in self.risks]
         if self.extrapolated_from is not None:
             lines.append(f"times and instructions are extrapolated from {self.part}; nkiconv tune times the whole")
         if self.by_rule:
@@ -256,7 +270,16 @@ class Plan:
 
 
 _FIELDS = tuple(one.name for one in dataclasses.fields(Plan))
-_TIMES = ("modelled_us", "phase0_us", "worst_us", "phases", "copy_floor_us", "roofline_us")
+_TIMES = (
+    "modelled_us",
+    "fastest_us",
+    "fastest_regret",
+    "phase0_us",
+    "worst_us",
+    "phases",
+    "copy_floor_us",
+    "roofline_us",
+)
 _COUNTS = ("instructions", "sbuf_bytes", "psum_banks", "seconds")
 
 

@@ -86,6 +86,9 @@ class Request:
     algorithms: tuple[str, ...] | None = None
     #: "depthwise_conv1d", "conv2d" or "conv3d"; None: the first of them that takes the problem
     operation: str | None = None
+    #: per cent that the plan may take longer than the fastest where it loses less if an inferred constant is wrong;
+    #: None: as a kept plan has it, else as by default
+    robust: float | None = None
 
     @staticmethod
     def from_dict(document: Mapping[str, Any]) -> Request:

@@ -17,25 +17,27 @@ to the same run of the kernel are timed once, and counted as often as they are t
    `VERIFIED_INSTRUCTIONS` is not timed as a whole unless the search is wide: its plan stays extrapolated, and says so.
 5. The mean. Phase 0 of the throttle's grid ranks so far; of the few that are close by it, the plan is the one of the
    least mean over phases.
+6. Risks. What the plan takes where inferred constants are at the ends of their ranges; where a candidate that is nearly
+   as fast loses much less, that is the plan (`robust`).
 """
 
 from __future__ import annotations
 
 import time as clock
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from ..errors import UnsupportedError
 from ..simulator.collector import without_collector
 from ..simulator.dtypes import canonical
 from ..simulator.hardware import CONSTANTS
-from ..simulator.profiling import Phases, in_time
+from ..simulator.profiling import Phases
 from ..simulator.profiling.roofline import roofline
 from ..simulator.timing import Rates
-from ..simulator.timing.prices import TensorPrice
 from .candidates import Candidate, field_of, symbols_of
-from .explain import InTurns, Rejection
+from .explain import Rejection, Risk
 from .plan import ESTIMATED, SHIPPED, TIMED, TUNED, Plan
 from .request import Config, Request, array_work, least_bytes
+from .robust import DEFAULT, INSTRUCTIONS, End, Regrets
 from .timekeeper import CLOSE, ESTIMATE_INSTRUCTIONS, WHOLE_INSTRUCTIONS, Advance, Timekeeper, Trial, key_of
 from .timing import phases
 
@@ -64,8 +66,6 @@ PHASES, PHASES_LEAST = 8, 2
 MEANS, NEAR_PHASE0 = 4, 1.04
 #: Fastest candidates that a plan tells of.
 ALTERNATIVES = 24
-#: The share of a matmul during which another row tile may be at work.
-OVERLAP = "pe.row_tiles_overlap"
 
 
 class NothingRuns(Exception):
@@ -95,6 +95,7 @@ class _Search:
         self.field = field_of(request, Rates(dict(request.constants)))
         self.times = Timekeeper(request, self.field, wide, advance)
         self.began = clock.perf_counter()
+        self.percent = DEFAULT if request.robust is None else request.robust
         self.default_key: tuple[str, Config] | None = None
         self.estimate: Candidate | None = None
 
@@ -262,9 +263,17 @@ class _Search:
 
     def _told(self, trials: list[Trial], effort: str) -> Plan:
         """The plan, from the fastest trial."""
+        request, problem = self.request, self.request.problem
         best, found = self._least_mean(trials)
+        fastest_us, regret, risks = found.mean_us * best.us / found.phase0_us, 1.0, tuple[Risk, ...]()
+        if effort in (TIMED, TUNED):
+            regrets = Regrets(best, trials, dict(request.constants), self.percent)
+            self.advance("inferred constants", 0.97)
+            regret = regrets.worst(best)
+            best, found = self._robust(found, regrets)
+            risks = tuple(self._risk(best, *one, regrets) for one in regrets.risks(best))
         trials = [best, *[one for one in trials if one is not best]]
-        request, problem, timing = self.request, self.request.problem, best.timing
+        timing = best.timing
         assert timing is not None
         (flops, dtype), moved = array_work(problem, request.asked), least_bytes(problem, request.asked)
         share = best.us / found.phase0_us  # other than 1 for an extrapolated time, which moves as the reduced one
@@ -289,7 +298,10 @@ class _Search:
             symbols=symbols_of(request, best.candidate.algorithm, best.candidate.config),
             alternatives=tuple(one.alternative(self.times.completed(one.candidate)) for one in _worth_telling(trials)),
             rejected=tuple(dict.fromkeys(self.times.rejected)),
-            in_turns=self._in_turns(best, trials),
+            risks=risks,
+            robust=self.percent,
+            fastest_us=fastest_us,
+            fastest_regret=regret,
             extrapolated_from=best.extrapolated_from,
             part=best.part,
             by_rule=self.field.shape.by_rule and best.candidate.config is None,
@@ -298,21 +310,22 @@ class _Search:
             seconds=clock.perf_counter() - self.began,
         )
 
-    def _in_turns(self, best: Trial, trials: Iterable[Trial]) -> InTurns | None:
-        """What the best trial comes to if row tiles took turns, and which one of the others would be better; None of
-        one that has no row tiles."""
-        constants = dict(self.request.constants)
-        if constants.get(OVERLAP) == 0.0 or not _has_row_tiles(best):
-            return None
-        rates = Rates({**constants, OVERLAP: 0.0})
-        fastest: dict[tuple[str, bool], Trial] = {}
-        for one in trials:
-            if one.timing and not one.at_least:
-                fastest.setdefault((one.candidate.algorithm, _has_row_tiles(one)), one)
-        tried = [best, *fastest.values()]
-        us = [_us(one, rates) for one in tried]
-        least = tried[us.index(min(us))].candidate
-        return InTurns(us[0], least.algorithm, self.times.completed(least), min(us))
+    def _robust(self, found: Phases, regrets: Regrets) -> tuple[Trial, Phases]:
+        """The trial of least worst regret among those that take no more than the request allows over the fastest, phase
+        0 and mean, and its phases. found: the fastest one's."""
+        fastest, most = regrets.best, float("inf") if self.wide else INSTRUCTIONS
+        most_us = found.mean_us / found.phase0_us * fastest.us * (1 + self.percent / 100)
+        for one in regrets.better(most):
+            assert one.timing is not None
+            own = phases(one.timing, len(found.at_us))
+            if own.mean_us / own.phase0_us * one.us <= most_us:
+                return one, own
+        return fastest, found
+
+    def _risk(self, best: Trial, end: End, least: Trial, regrets: Regrets) -> Risk:
+        """What a plan tells of an end of a constant's range, and of what takes least there."""
+        config = self.times.completed(least.candidate)
+        return Risk(*end, regrets.us(best, end), least.candidate.algorithm, config, regrets.us(least, end))
 
 
 def _difference(one: Candidate, other: Candidate) -> str:
@@ -329,15 +342,3 @@ def _worth_telling(ranked: list[Trial]) -> list[Trial]:
     told = list(distinct.values())
     leaders = {one.candidate.algorithm: i for i, one in reversed(list(enumerate(told)))}.values()
     return [one for i, one in enumerate(told) if i < ALTERNATIVES or i in leaders]
-
-
-def _has_row_tiles(trial: Trial) -> bool:
-    prices = trial.timing.timed.prices if trial.timing else []
-    return any(isinstance(price, TensorPrice) and price.tiled for price in prices)
-
-
-def _us(trial: Trial, rates: Rates) -> float:
-    """Modelled us of a trial under other constants, phase 0; an extrapolated one moves as its part does."""
-    timing = trial.timing
-    assert timing is not None
-    return in_time(timing.timed.execution, rates).us * trial.us / timing.us

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .. import hardware as hw
-from ..timeline import dropped_loads, price_again, run, unread_matmuls, written_storages
-from ..timing import AnyPrice, DmaPrice, Rates, inferred
+from ..constants import Constant
+from ..timeline import ENGINES, dropped_loads, price_again, run, unread_matmuls, written_storages
+from ..timing import AnyPrice, DmaPrice, MeetPrice, Price, Rates, TensorPrice, inferred
 from .report import Profile, Sensitivity
 from .settings import Settings
 from .timed import Timed, in_time
@@ -17,32 +18,31 @@ def sensitivities(found: Profile, timed: Timed, extra_us: float, settings: Setti
 
     Args: extra_us: what the profile's totals have beyond the timeline's.
     """
-    chosen = [
-        constant
-        for constant in inferred(hw.CONSTANTS)
-        if constant.name not in settings.constants and _matters(constant.name, timed)
-    ]
+    chosen = [constant for constant in mattering(timed) if constant.name not in settings.constants]
     entries = []
     for i, constant in enumerate(chosen):
         settings.advance(f"sensitivity: {constant.name}", i / len(chosen))
         ends = [
             found.phases.phase0_us
             if end == constant.value
-            else _total_us(timed, {**settings.constants, constant.name: end}) + extra_us
+            else us_under(timed, {**settings.constants, constant.name: end}) + extra_us
             for end in (constant.low, constant.high)
         ]
         entries.append(Sensitivity(constant.name, constant.low, constant.high, *ends))
     return tuple(sorted(entries, key=lambda entry: -entry.spread_us(found.phases.phase0_us)))
 
 
-def _matters(name: str, timed: Timed) -> bool:
-    """Whether a constant takes part in this kernel's timeline: as a price, or in how tasks are put in time."""
-    if name == _RELOADS:
-        return any(_drops_loads(timed, hw.CONSTANTS[name].high))
-    if name == _UNREAD:
-        return any(unread_matmuls(program.instructions) for program in timed.execution.programs)
-    priced = {read for price in timed.prices for read in _read_by(price)}
-    return name in priced or name in _TIMELINE_CONSTANTS
+def mattering(timed: Timed) -> list[Constant]:
+    """The inferred constants that take part in a kernel's timeline: in prices, in how tasks are put in time, or in what
+    there is to put."""
+    names = set[str]().union(*{_read_by(price) for price in timed.prices})
+    names |= {_DEPTH} if any(type(price) is DmaPrice and price.queue == "hwdge" for price in timed.prices) else set()
+    names |= {_HOP} if any(engine % len(ENGINES) == _GPSIMD for engine in timed.tasks.engine) else set()
+    if any(_drops_loads(timed, hw.CONSTANTS[_RELOADS].high)):
+        names.add(_RELOADS)
+    if any(unread_matmuls(program.instructions) for program in timed.execution.programs):
+        names.add(_UNREAD)
+    return inferred(names)
 
 
 def _drops_loads(timed: Timed, window: float) -> Iterator[bool]:
@@ -59,12 +59,34 @@ def _read_by(price: AnyPrice) -> frozenset[str]:
 
 #: Those that decide which instructions there are.
 _RELOADS, _UNREAD = "scheduling.reload_window", "scheduling.drops_unread"
-#: Inferred constants that the timeline itself reads.
-_TIMELINE_CONSTANTS = frozenset({"dma.hwdge_queue_depth", "sync.hop_to_gpsimd_ns"})
+#: Those that the timeline itself reads.
+_DEPTH, _HOP = "dma.hwdge_queue_depth", "sync.hop_to_gpsimd_ns"
+_GPSIMD = ENGINES.index("gpsimd")
 
 
-def _total_us(timed: Timed, constants: dict[str, float]) -> float:
+def us_under(timed: Timed, constants: dict[str, float], *, rises: bool = False) -> float:
+    """A kernel's total under other constants than its timeline's, phase 0.
+
+    rises: only a longer one is of interest: where nothing costs more, the total as it is.
+    """
     rates = Rates(constants)
     if _RELOADS in constants or _UNREAD in constants:
         return in_time(timed.execution, rates).us
-    return timed.us_of(run(timed.tasks, price_again(timed.tasks, rates), rates))
+    prices = price_again(timed.tasks, rates)
+    if not {_DEPTH, _HOP} & set(constants):
+        known = zip(prices, timed.prices, strict=True)
+        if prices == timed.prices or (rises and all(_costs(new) <= _costs(old) for new, old in known)):
+            return timed.us
+    return timed.us_of(run(timed.tasks, prices, rates))
+
+
+def _costs(price: AnyPrice) -> float:
+    """The sum of all that a price makes its task or others wait."""
+    if type(price) is TensorPrice:
+        return price.interval_ns * (2 - price.overlap) + price.stream_ns + price.gap_ns + price.issue_ns
+    if type(price) is DmaPrice:
+        return price.issue_ns + price.again_ns + price.first_packet_ns + sum(price.work_ns) + price.hbm_ns
+    if type(price) is MeetPrice:
+        return price.seam_ns
+    assert type(price) is Price
+    return price.issue_ns + price.latency_ns

@@ -26,6 +26,14 @@ Strict = Annotated[
     bool, typer.Option("--strict-nonfinite", help="Only algorithms that keep NaN and Inf in their channel.")
 ]
 Suite = Annotated[str | None, typer.Option(help=f"All cases of a suite: {', '.join(cases.SUITES)}.")]
+Robust = Annotated[
+    str | None,
+    typer.Option(
+        metavar="off|on|PERCENT",
+        help="Per cent that a plan may take longer than the fastest where it loses less if an inferred constant is "
+        "wrong; on: 2. Default: as a kept plan has it, else off.",
+    ),
+]
 Explain = Annotated[bool, typer.Option("--explain", help="Print alternatives, rejections with reasons, and symbols.")]
 
 
@@ -59,6 +67,7 @@ def _planning(*, wide: bool, doc: str) -> Callable[..., None]:
         transposed: shapes.Transposed = False,
         output_padding: shapes.OutputPadding = None,
         constant: Constants = None,
+        robust: Robust = None,
         no_cache: Fresh = False,
         as_json: JsonOption = False,
     ) -> None:
@@ -75,13 +84,15 @@ def _planning(*, wide: bool, doc: str) -> Callable[..., None]:
         operation_of = importlib.import_module("nkiconv.tools.verify").case_operation
         request = importlib.import_module("nkiconv.planner.request")
         constants = request.sorted_constants(read_constants(constant))
+        percent = importlib.import_module("nkiconv.planner.robust").percent_of
         asked = request.Asked(strict_nonfinite=strict_nonfinite, precision=precision)
         wanted = {}
         for case in chosen:
             problem = case.problem if known is None else case.problem.replace(dtype=known)
             wanted[case.name] = request.Request(
-                problem=problem, lnc=lnc, asked=asked, constants=constants, operation=operation_of(case).name
-            )
+                problem=problem, lnc=lnc, asked=asked, constants=constants, operation=operation_of(case).name,
+                robust=None if robust is None else percent(robust),
+            )  # fmt: skip
         errors = [error for one in wanted.values() for error in entry.violations(one)]
         raise_all("these cases cannot be planned", errors)
         found: list[tuple[Case, Plan]] = []
