@@ -1,5 +1,6 @@
 """The robust choice: among plans that are nearly as fast, the one that loses least where a constant is wrong."""
 
+import csv
 from types import SimpleNamespace
 
 import pytest
@@ -121,3 +122,14 @@ def test_the_command_refuses_it():
     done = CliRunner().invoke(app, ["plan", "short", "--robust", "much"])
     assert (done.exit_code, done.stdout) == (2, "")
     assert "robust='much': must be off, on or per cent" in done.stderr
+
+
+@pytest.mark.simulator_only
+def test_the_table_has_regrets_where_they_were_asked_for(plans):
+    plain, found = (
+        next(csv.DictReader(CliRunner().invoke(app, ["plan", "short", "--format", "csv", *more]).stdout.splitlines()))
+        for more in ([], ["--robust", "on"])
+    )
+    assert not {"worst regret", "fastest us", "its regret"} & set(plain)
+    assert found["fastest us"] == found["modelled us"] == plain["modelled us"]
+    assert found["worst regret"] == found["its regret"] > "1.02"

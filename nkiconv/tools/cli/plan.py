@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import statistics
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated
 
@@ -136,7 +137,9 @@ def _show(found: list[tuple[Case, Plan]], lnc: int, explain: bool) -> None:
     text = "case", "algorithm", "settings", "bound by"
     numbers = "modelled us", "of the limit", "x copy floor", "instructions"
     main = "case", "algorithm", "modelled us", "of the limit", "bound by", "x copy floor", "instructions"
-    grid = Grid(f"plans (trn2, {cores})", (*text, *numbers), text, main)
+    is_robust = any(one.robust for _, one in found)
+    risks = ("worst regret", "fastest us", "its regret") if is_robust else ()
+    grid = Grid(f"plans (trn2, {cores})", (*text, *numbers, *risks), text, (*main[:3], *risks, *main[3:]))
     for case, one in found:
         grid.add(
             f"{case.name} {kind(one.problem.dtype, one.asked.precision)}",
@@ -147,6 +150,7 @@ def _show(found: list[tuple[Case, Plan]], lnc: int, explain: bool) -> None:
             f"{one.roofline_fraction:.1%}",
             f"{one.x_copy_floor:.2f}",
             f"{one.instructions:,}",
+            *((f"{one.worst_regret:.2f}", f"{one.fastest_us:,.2f}", f"{one.fastest_regret:.2f}") if is_robust else ()),
         )
     grid.show(screen)
     notes(screen, *_notes(found))
@@ -158,6 +162,13 @@ def _notes(found: list[tuple[Case, Plan]]) -> Iterator[str]:
         f"modelled: mean over phases of the throttle's grid, program order; {cached} of {len(found)} cached, searched "
         f"for {seconds:.2f} s"
     )
+    robust = [one for _, one in found if one.robust]
+    if robust:
+        cost = statistics.geometric_mean(one.modelled_us / one.fastest_us for one in robust)
+        yield (
+            "regret: a time over the least of what was timed, under the inferred constant that is worst for it, which "
+            f"--explain names; to hedge costs {cost - 1:.2%} in the geometric mean"
+        )
     for case, one in found:
         if one.extrapolated_from is not None:
             yield f"~ {case.name}: extrapolated from {one.part}; nkiconv tune {case.name} times the whole"
