@@ -311,7 +311,8 @@ def test_kernels_of_a_file(command):
     assert found["k.py:hangs"]["error"] == "took more than 20 s"
     neff = json.loads(Path(found["k.py:good"]["neff"]).read_text())
     assert neff == {
-        "lnc": 2, "barrier_check": True, "NEURON_PLATFORM_TARGET_OVERRIDE": "trn2", "NEURON_LOGICAL_NC_CONFIG": "2"
+        "lnc": 2, "barrier_check": True, "NEURON_PLATFORM_TARGET_OVERRIDE": "trn2", "NEURON_LOGICAL_NC_CONFIG": "2",
+        "NKI_DEBUG_INFO": "True", "constants": {},
     }  # fmt: skip
 
 

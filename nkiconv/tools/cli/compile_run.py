@@ -25,7 +25,7 @@ from ...cases import Case
 from ...launches import DEGREE, TARGET
 from ...planner import child
 from ...planner.sources import hash_of, sources_hash
-from ..measure.neffs import ARTIFACTS
+from ..measure.neffs import ARTIFACTS, DEBUG
 from .compile_stages import first_error, line_of_log, script_of
 from .kernels import KernelCall
 from .shell import Advance
@@ -248,7 +248,7 @@ def _environment(stage: str, lnc: int, artifacts: Path) -> dict[str, str]:
     """A process's environment: the simulator's, or AWS's for trn2."""
     if stage == "model":
         return child.environment("simulator")
-    kept = {ARTIFACTS: str(artifacts)} if stage == "compile" else {}
+    kept = {ARTIFACTS: str(artifacts), DEBUG: "True"} if stage == "compile" else {}
     return {**child.environment("aws"), TARGET: "trn2", DEGREE: str(lnc), **kept}
 
 

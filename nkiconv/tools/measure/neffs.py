@@ -13,6 +13,8 @@ from typing import Any
 
 #: Where compiled kernels go; AWS's nki reads it when it is imported.
 ARTIFACTS = "NKI_ARTIFACTS_DIR"
+#: Has NEFFs tell Neuron Explorer the source line of each instruction.
+DEBUG = "NKI_DEBUG_INFO"
 
 
 class NotCompiled(Exception):

@@ -100,7 +100,8 @@ def compiled(kernel, given):
         "constants": constants,
         "barrier_check": bool(kernel.compile_config and kernel.compile_config.barrier_check),
     }
-    told |= {name: os.environ.get(name) for name in ("NEURON_PLATFORM_TARGET_OVERRIDE", "NEURON_LOGICAL_NC_CONFIG")}
+    names = "NEURON_PLATFORM_TARGET_OVERRIDE", "NEURON_LOGICAL_NC_CONFIG", "NKI_DEBUG_INFO"
+    told |= {name: os.environ.get(name) for name in names}
     (Path(ARTIFACTS) / "kernel.neff").write_text(json.dumps(told))
     raise OSError("libnrt.so.1: cannot open shared object file")
 
