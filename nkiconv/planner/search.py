@@ -265,7 +265,7 @@ class _Search:
         """The plan, from the fastest trial."""
         request, problem = self.request, self.request.problem
         best, found = self._least_mean(trials)
-        fastest_us, regret, risks = found.mean_us * best.us / found.phase0_us, 1.0, tuple[Risk, ...]()
+        fastest_us, regret, risks = found.mean_us * (best.us / found.phase0_us), 1.0, tuple[Risk, ...]()
         if effort in (TIMED, TUNED):
             regrets = Regrets(best, trials, dict(request.constants), self.percent)
             self.advance("inferred constants", 0.97)
