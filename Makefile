@@ -76,8 +76,8 @@ validation: $(ALL) ## model what others have measured on trn2: make validation C
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/validation $(CHECKOUTS) --out profiles/validation.md
 
 SEEDS ?= 20
-calibration: $(ALL) ## say which constants `nkiconv calibrate` finds that it cannot see (a quarter of an hour)
-	@OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/calibration --seeds $(SEEDS)
+calibration: $(ALL) ## say which constants `nkiconv calibrate` finds that it cannot see (a quarter of an hour): tests/calibration.md
+	@OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/calibration --seeds $(SEEDS) --out tests/calibration.md
 
 mutation: $(ALL) ## plant faults, count those that the tests notice (an hour or two): tests/mutation.md
 	@$(BIN)/python tests/mutation --out tests/mutation.md

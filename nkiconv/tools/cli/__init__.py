@@ -1,8 +1,8 @@
 """The command line, one file per command.
 
     nkiconv doctor | cases | run | lint | compile-check | demo
-    nkiconv plan | tune | plan-model | crossover | profile | profiles | bench | calibrate | bench-simulator
-    nkiconv cache
+    nkiconv plan | tune | plan-model | crossover | profile | profiles | bench | calibrate | report
+    nkiconv bench-simulator | cache
 
 Commands import what they run when they run it: `--help` is quick, and `doctor` works where NKICONV_NKI is impossible.
 """
@@ -31,6 +31,7 @@ from . import (
     plan_model,
     profile,
     profiles,
+    report,
     run,
 )
 
@@ -71,6 +72,7 @@ _COMMANDS = {
     "profiles": profiles.command,
     "bench": measure.command,
     "calibrate": calibrate.command,
+    "report": report.command,
     "demo": demo.command,
     "bench-simulator": bench.command,
 }

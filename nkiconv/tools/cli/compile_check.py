@@ -41,6 +41,10 @@ _NOTES = (
 )
 
 
+#: Where rows, logs and NEFFs go unless --out says otherwise.
+OUT = Path("compile_check")
+
+
 @prints_tables
 def command(
     names: Annotated[
@@ -68,7 +72,7 @@ def command(
     ] = 1800,
     out: Annotated[
         Path, typer.Option(help="Where rows, logs and NEFFs are kept; rows that are there are not made again.")
-    ] = Path("compile_check"),
+    ] = OUT,
     rerun: Annotated[bool, typer.Option("--rerun", help="Make rows again.")] = False,
     csv: Annotated[Path | None, typer.Option(help="Write the rows to this file.")] = None,
     force: Force = False,

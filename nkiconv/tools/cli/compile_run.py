@@ -30,6 +30,8 @@ from .compile_stages import first_error, line_of_log, script_of
 from .kernels import KernelCall
 from .shell import Advance
 
+#: The file of rows in a folder of kernels.
+ROWS = "rows.jsonl"
 #: What runs in a process, and seconds that one has to say where it is before it is killed.
 MODULE, LAST_WORDS_S = f"{__package__}.compile_stages", 5.0
 PASS, RAN, FAILED, TIMEOUT, DIED = "pass", "ran", "failed", "timeout", "died"
@@ -139,7 +141,7 @@ class Checker:
         """The rows of kernels, so many at a time; each is kept as soon as it is there, and taken from there unless they
         are to be made again. Ctrl-C ends all processes."""
         self.out.mkdir(parents=True, exist_ok=True)
-        path = self.out / "rows.jsonl"
+        path = self.out / ROWS
         known = {} if rerun else load(path)
         keys = [kernel.key(self.versions, self.sources) for kernel in kernels]
         todo = {key: kernel for key, kernel in zip(keys, kernels, strict=True) if key not in known}

@@ -1,0 +1,125 @@
+"""`nkiconv report`: what this machine's calls have found, in one file to send along with an issue."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import io
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ... import __version__, cases
+from ...errors import raise_all
+from ...whole_file import write_page
+from ..doctor import diagnose
+from . import calibrate, compile_check, compile_run, measure
+from .options import Force, Lnc
+from .paths import unwritable
+from .shell import SCHEMA, JsonOption, console, of_case, print_json, progress, reports_errors, say
+
+OUT = Path("nkiconv_report.md")
+
+
+@dataclass(frozen=True)
+class Section:
+    """What one command has found, as plain data; None where it has not run here."""
+
+    title: str
+    command: str  # that makes it
+    found: Any
+
+
+@reports_errors
+def command(
+    case: Annotated[
+        list[str] | None, typer.Option(help="Model this case, too; repeatable. Default: the cases that were measured.")
+    ] = None,
+    lnc: Lnc = 2,
+    out: Annotated[Path, typer.Option(help="Write the report to this file.")] = OUT,
+    target: Annotated[Path, typer.Option(help="What nkiconv calibrate wrote.")] = calibrate.OUT,
+    compiled: Annotated[Path, typer.Option(help="The folder of nkiconv compile-check.")] = compile_check.OUT,
+    measured: Annotated[Path, typer.Option(help="The rows of nkiconv bench.")] = measure.OUT,
+    force: Force = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write one file with versions, measured constants, rows of compile-check and bench, and profiles, for an issue.
+
+    It is Markdown with a block of JSON for each part; a part that is not there names the command that makes it. It has
+    no data of yours: read it before you send it.
+    """
+    raise_all("nkiconv report cannot run this call", list(unwritable("--out", out, "a .md file", force=force)))
+    named = [cases.get(name).name for name in case or []]
+    rows = _table(measured)
+    names = named or list(dict.fromkeys(row["case"] for row in rows or () if row["case"] in cases.names()))
+    with progress(show=not as_json) as advance:
+        profiles = [{"case": name, "lnc": lnc, **_modelled(name, lnc, of_case(name, advance))} for name in names]
+    versions = {"nkiconv": __version__, "commit": _rows().commit(), **diagnose().as_dict()}
+    sections = [
+        Section("versions", "nkiconv doctor", versions),
+        Section("constants", "nkiconv calibrate", _text(target)),
+        Section("slopes of probes", "nkiconv calibrate", _lines(_slopes(target))),
+        Section("kernels under AWS's tools", "nkiconv compile-check", _lines(compiled / compile_run.ROWS)),
+        Section("measured", "nkiconv bench CASE", rows),
+        Section("modelled", "nkiconv report --case CASE", profiles or None),
+    ]
+    if as_json:
+        print_json({"out": str(out), **{one.title: one.found for one in sections}})
+    write_page(list(_page(sections)), out)
+    say(console(stderr=as_json), f"wrote {out}; read it, and attach it to an issue")
+
+
+def _page(sections: list[Section]) -> Iterator[str]:
+    yield f"# nkiconv {__version__}, {time.strftime('%Y-%m-%d')}"
+    yield f"\nJSON of schema {SCHEMA}, a block for each part. Modelled times say so; all others are measured."
+    for one in sections:
+        yield f"\n## {one.title}\n"
+        if one.found is None:
+            yield f"None here: `{one.command}` makes them."
+        else:
+            yield f"By `{one.command}`.\n\n```json\n{json.dumps(one.found, indent=1)}\n```"
+
+
+def _rows() -> Any:
+    return importlib.import_module("nkiconv.tools.measure.rows")
+
+
+def _slopes(target: Path) -> Path:
+    path: Path = importlib.import_module("nkiconv.tools.calibrate.kept").path_of(target)
+    return path
+
+
+def _modelled(name: str, lnc: int, advance: Any) -> dict[str, Any]:
+    model = importlib.import_module("nkiconv.tools.measure.modelled").model
+    found: dict[str, Any] = model(name, None, lnc, None, advance).as_dict()
+    return found
+
+
+def _text(path: Path) -> list[str] | None:
+    return path.read_text(encoding="utf-8").splitlines() if path.exists() else None
+
+
+def _lines(path: Path) -> list[Any] | None:
+    """A JSON value a line; half a line, which a kill leaves, is as it stands."""
+    return None if (lines := _text(path)) is None else [_value(line) for line in lines]
+
+
+def _value(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return line
+
+
+def _table(path: Path) -> list[dict[str, str]] | None:
+    """The rows of a file of CSV.
+
+    Raises FileFormatError: it is not of `nkiconv bench`.
+    """
+    _rows().check(path)
+    return list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8")))) if path.exists() else None
