@@ -8,6 +8,7 @@ from .depthwise_blocks import DepthwiseSettings
 from .frames import is_transposed
 from .geometry import Geometry, images_unsupported, writes_rows
 from .options import PROLOGUE_ARGUMENTS, Options, keeps_sums, no_prologue, one_group_unsupported, taken_unsupported
+from .patches import PatchSettings, is_patches, patches_unsupported
 from .pixel_tiles import PixelSettings, can_fold, is_padded, outputs_apart
 from .planes import taps_are_inside
 from .settings import Config, Settings
@@ -25,6 +26,8 @@ def unsupported_reason(geometry: Geometry, options: Options, config: Config) -> 
         return reason or no_prologue(options, f"{NAME} takes none of depthwise problems")
     if reason == "":
         reason = one_group_unsupported(geometry, NAME, False)
+    if reason == "" and is_patches(geometry):
+        return patches_unsupported(geometry, options)
     if reason == "" and writes_rows(geometry):
         return rows_unsupported(geometry, options) or no_prologue(options, f"{NAME} takes none where y is NCDHW")
     if reason == "":
@@ -115,4 +118,6 @@ def settings_of(geometry: Geometry) -> type[Settings]:
     """The dataclass of the settings that a problem has."""
     if geometry.groups > 1:
         return DepthwiseSettings
+    if is_patches(geometry):
+        return PatchSettings
     return RowSettings if writes_rows(geometry) else PixelSettings

@@ -14,6 +14,7 @@ from .frames import is_transposed
 from .geometry import Geometry
 from .moving_filters import num_transposes
 from .options import Options
+from .patches import PatchSchedule
 from .pixel_tiles import PixelSchedule, blocks_of, outputs_apart, window_shape
 from .prices import first_load_ns, last_store_ns, matmul_ns, overlapped_ns, planes_seen, prologue_ns, transpose_ns
 from .tiles import P_MAX, PARTS, cut, div_ceil, share
@@ -32,7 +33,7 @@ class Bound:
     def ns(self) -> float:
         """From the first DMA to the last; filters come and are transposed before x."""
         kinds = {PixelSchedule: self.pixels, RowSchedule: self.rows, BlockSchedule: self.blocks}
-        target, busy = self.target, kinds[type(self.plan)]()
+        target, busy = self.target, {**kinds, PatchSchedule: self.patches}[type(self.plan)]()
         transposed_ns = target.matmul_done_ns + target.hop_ns + target.vector_done_ns + target.hop_tensor_ns
         return 2 * first_load_ns(target) + transposed_ns + overlapped_ns(*busy) + last_store_ns(target)
 
@@ -56,6 +57,27 @@ class Bound:
         )
         work = sum(count * one for count, one in every) / sum(count * max(one, P_MAX) for count, one in every)
         return found / target.half_rate if work * target.half_rate < target.window_work else found
+
+    # ---------------------------------------------------------------------------------------- patches
+
+    def patches(self) -> tuple[float, ...]:
+        """ns of the Tensor Engine, of DMA, of evacuation by Vector and Scalar."""
+        plan, geometry, target, item = self.plan, self.geometry, self.target, self.geometry.hbm_itemsize
+        S, first, found = geometry.columns.taps, plan.items[0], [0.0, 0.0, 0.0]
+        _, count = share(len(plan.items), PARTS, 0)
+        for one in plan.items[: max(1, count)]:
+            columns = [kn * rn * S for (_, kn), (_, rn) in plan.banks(geometry, one)]
+            matmuls = [(float(plan.side * len(plan.k_tiles)), float(width)) for width in columns]
+            rows, wide = one.n[1] * one.i[1], plan.side * S
+            found[0] += self.tensor_ns(matmuls, 0)
+            found[1] += self.moved_ns(geometry.C * rows * geometry.columns.size * item, geometry.columns.size * item)
+            y_item = self.options.epilogue.y_itemsize
+            run, parts = wide * y_item, rows * plan.settings.across
+            found[1] += self.moved_ns(parts * geometry.K * one.r[1] * run, run, parts)
+            fixed_ns = len(columns) * target.vector_fixed_psum_ns
+            found[2] += plan.side * (sum(columns) * target.vector_ns + fixed_ns) / 2
+        found[1] += geometry.C * geometry.K * first.r[1] * S * item * target.hbm_byte_ns
+        return tuple(found)
 
     # ---------------------------------------------------------------------------------------- y as NHWC
 

@@ -20,6 +20,14 @@ from .device_loops import MOST_INSTRUCTIONS
 from .frames import is_transposed
 from .geometry import Geometry, instructions_unsupported
 from .options import Options
+from .patches import (
+    PatchSchedule,
+    PatchSettings,
+    make_patches,
+    patch_instructions,
+    patches_fit,
+    patches_tried,
+)
 from .pixel_tiles import (
     SHARDS,
     STEP_MAX,
@@ -56,7 +64,7 @@ WINDOWS, HEIGHTS, CHANNELS, BUFFERS, MATRICES_BYTES, SIZES = 10, 4, (8, 16, 32, 
 ITEM_INSTRUCTIONS = 20
 
 #: What makes the sums of output tiles.
-Schedule = PixelSchedule | RowSchedule | BlockSchedule
+Schedule = PixelSchedule | RowSchedule | BlockSchedule | PatchSchedule
 
 
 def plan(geometry: Geometry, options: Options, config: Config, cores: int) -> tuple[Schedule | None, str]:
@@ -97,6 +105,8 @@ def _settings(geometry: Geometry, config: Config) -> Any:
         return read_pixels(config, "images", 1, 1)
     if kind is RowSettings:
         return RowSettings.read(config, depth=1)
+    if kind is PatchSettings:
+        return PatchSettings.read(config)
     rows, columns = geometry.rows.stride * outputs_apart(geometry.rows), outputs_apart(geometry.columns)
     least = dict.fromkeys(("beside", "below", "images", "channels"), 1)
     return DepthwiseSettings.read(config, rows=rows, columns=columns, **least)
@@ -106,12 +116,20 @@ def instructions(geometry: Geometry, options: Options, plan: Schedule, cores: in
     """Instructions of the busiest core, at most."""
     if isinstance(plan, BlockSchedule):
         return block_instructions(geometry, plan, cores)
+    if isinstance(plan, PatchSchedule):
+        return patch_instructions(geometry, plan, cores)
     count = row_instructions if isinstance(plan, RowSchedule) else pixel_instructions
     return count(geometry, plan, options, cores)  # type: ignore[arg-type]  # of its own schedule
 
 
 def _memory_unsupported(geometry: Geometry, options: Options, settings: Any) -> str:
     """Why settings have no schedule."""
+    if isinstance(settings, PatchSettings):
+        return (
+            f"config across={settings.across}, C={geometry.C}, K={geometry.K}, W={geometry.columns.size}: across must "
+            f"divide W, and {NAME} keeps filters and rows of patches in SBUF, {SBUF_BYTES} bytes per partition; use "
+            f"weight_stationary"
+        )
     if isinstance(settings, RowSettings):
         return (
             f"C={geometry.C}, K={geometry.K}, W={geometry.columns.size}: {NAME} keeps rows of x of all planes that are "
@@ -166,6 +184,8 @@ def candidates(target: Target, geometry: Geometry, options: Options, cores: int,
         for one in least(rows_tried(geometry, given)):
             loop = given.get("loop", _loop(target, geometry, options, cores, one))
             yield replace(one, loop=loop).pairs
+    elif kind is PatchSettings:
+        yield from (one.pairs for one in least(patches_tried(geometry, given)))
     else:
         for one in least(pixels_tried(geometry, options, given)):
             columns = geometry.K * one.fold // (PARTS if one.shard == "channels" else 1)
@@ -179,6 +199,9 @@ def schedule_of(geometry: Geometry, options: Options, settings: Any) -> Schedule
         return None if blocks_misfit(geometry, settings) else BlockSchedule(geometry, settings)
     if isinstance(settings, RowSettings):
         return make_rows(geometry, options, settings)
+    if isinstance(settings, PatchSettings):
+        patches = make_patches(geometry, settings)
+        return patches if patches_fit(geometry, options, patches) else None
     plan = make_pixels(geometry, settings)
     return plan if pixels_fit(geometry, options, plan) else None
 

@@ -4,7 +4,14 @@ import pytest
 
 from nkiconv.kernels import conv
 from nkiconv.kernels.conv.relayout import relayout_instructions
-from nkiconv.schedules import activation_stationary_candidates, depthwise_blocks, m_packing, pixel_tiles, volume_rows
+from nkiconv.schedules import (
+    activation_stationary_candidates,
+    depthwise_blocks,
+    m_packing,
+    patches,
+    pixel_tiles,
+    volume_rows,
+)
 from nkiconv.schedules import stacked as k_packing
 from nkiconv.schedules import weight_stationary as blocks
 from nkiconv.simulator import launch
@@ -23,6 +30,7 @@ def _said(algorithm, geometry, options, plan, cores):
         kinds = {
             depthwise_blocks.BlockSchedule: depthwise_blocks.block_bytes,
             volume_rows.RowSchedule: volume_rows.row_bytes,
+            patches.PatchSchedule: patches.patch_bytes,
         }
         size = kinds.get(type(plan), pixel_tiles.pixel_bytes)
         count = activation_stationary_candidates.instructions(geometry, options, plan, cores)

@@ -13,6 +13,8 @@ all of them see elements of x at the same taps, zeros between these at others, w
     | NHWC   | x, the window of one tap | c; folded: h, c        | 128 pixels    | k; folded p, k| plain        |
     | NCDHW  | x, the window of one tap | c; left over: copies,  | 128 positions | z, k          | transpose    |
     |        |                          | each a tap further     | of rows       |               |              |
+    | NCHW,  | x, a column of rows      | c                      | 128 rows of x | k, taps       | plain        |
+    | patches|                          |                        |               |               |              |
     | depth- | blocks of x              | pixels of a block      | 128 blocks    | pixels of     | plain        |
     | wise   |                          |                        |               | blocks of y   |              |
 
@@ -40,6 +42,7 @@ Of depthwise problems, whose filters become Toeplitz matrices F of all taps (see
 """
 
 from ....schedules.depthwise_blocks import BlockSchedule
+from ....schedules.patches import PatchSchedule
 from ....schedules.pixel_tiles import PixelSchedule
 from ....schedules.volume_rows import RowSchedule
 from ..._engines import new_ledger
@@ -47,14 +50,16 @@ from ..._warm import warm_zeros
 from ..call import part_of_core
 from .depthwise import block_tiles
 from .loop import Work, work_tiles
+from .patches import patch_tiles
 from .pixels import pixel_tiles
 from .rows import row_tiles
 
 
 def run_activation_stationary(operands, geometry, options, plan):
-    """This core's part of the items: by pixels, by rows of volumes, or by blocks of depthwise problems."""
+    """This core's part of the items: by pixels, by rows of volumes, by blocks of depthwise problems, or by patches."""
     _, items = part_of_core(plan.items)
     if len(items) > 0:
         work = Work(operands, geometry, options, plan, new_ledger(), warm_zeros())
-        tiles = {PixelSchedule: pixel_tiles, RowSchedule: row_tiles, BlockSchedule: block_tiles}[type(plan)]
+        kinds = {PixelSchedule: pixel_tiles, RowSchedule: row_tiles, BlockSchedule: block_tiles}
+        tiles = {**kinds, PatchSchedule: patch_tiles}[type(plan)]
         work_tiles(work, tiles(work, items))

@@ -12,6 +12,7 @@ from ....schedules.activation_stationary_bound import Bound
 from ....schedules.activation_stationary_candidates import candidates, sides_of
 from ....schedules.depthwise_blocks import DepthwiseSettings
 from ....schedules.device_loops import MOST_INSTRUCTIONS
+from ....schedules.patches import PatchSettings
 from ....schedules.pixel_tiles import SHARDS, PixelSettings, outputs_apart
 from ....schedules.volume_rows import COPIES, RowSchedule, RowSettings, row_instructions
 from ...request import Config
@@ -53,6 +54,7 @@ class ActivationStationary(Conv2dAlgorithm):
         if unsupported_reason(geometry, shape.options, None):
             return [None]
         kinds: dict[Any, tuple[str, Any]] = {PixelSettings: ("shard", SHARDS), DepthwiseSettings: ("disjoint", (0, 1))}
+        kinds[PatchSettings] = "warmup", (0, 28)
         name, values = kinds.get(settings_of(geometry), ("copies", (1, COPIES)))
         each = (self._candidates(shape, config_of(**{name: one})) for one in values)
         return [one for found in each for one in itertools.islice(found, STARTS[wide])] or [None]
@@ -65,6 +67,8 @@ class ActivationStationary(Conv2dAlgorithm):
             return list(PixelSettings.near(config, now, side=near))
         if "depth" in now:
             return list(RowSettings.near(config, now))
+        if "across" in now:
+            return list(PatchSettings.near(config, now))
         if not now:
             return []  # no sizes fit that are tried
         rows, apart = now["rows"], geometry.rows.stride * outputs_apart(geometry.rows)

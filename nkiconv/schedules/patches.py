@@ -1,0 +1,130 @@
+"""Transposed convolutions whose stride is their filter's size, in NCHW: each element of x becomes a patch of its own.
+
+    y[k, n, i * R + r, j * S + s] = sum over c of x[c, n, i, j] * w[c, k, r, s]
+
+That is a product with one tap to K * R * S channels. Elements of x are the stationary: rows (n, i) of x at column j
+are columns of the Tensor Engine; filters pass as torch stores them. A row's patches gather on its partition, so that R
+neighbouring rows of y leave as one run for each output channel. Where x has few rows, parts of them share the columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from .geometry import Axis, Geometry, sees_itself, writes_rows
+from .options import Options, keeps_sums, no_prologue
+from .settings import WARM_UPS, Settings, count, warm_up
+from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, Part, cut, cut_into, div_ceil, fits_sbuf
+
+#: Buffers of x and of results.
+BUFFERS = 2
+
+
+@dataclass(frozen=True)
+class PatchSettings(Settings):
+    """All settings of patches."""
+
+    algorithm = "activation_stationary of patches"
+    tried = ("warmup",)
+
+    across: int = count("parts of a row of x on partitions of their own", 1, P_MAX, default=1)
+    warmup: int = warm_up(28, near=WARM_UPS)
+
+
+@dataclass(frozen=True)
+class PatchTile:
+    """Images (first, how many) and rows of x of an output tile, and rows of taps."""
+
+    n: Part
+    i: Part
+    r: Part
+
+
+@dataclass(frozen=True)
+class PatchSchedule:
+    """Output tiles; columns of x of a partition; (output channels, rows of taps from a tile's first) of each bank."""
+
+    settings: PatchSettings
+    items: tuple[PatchTile, ...]
+    k_tiles: tuple[Part, ...]
+    side: int
+
+    def banks(self, geometry: Geometry, item: PatchTile) -> list[tuple[Part, Part]]:
+        """(output channels, rows of taps) whose sums share a bank."""
+        columns = geometry.columns.taps
+        rows = cut(item.r[1], max(1, BANK_COLUMNS // columns))
+        channels = cut(geometry.K, max(1, BANK_COLUMNS // (rows[-1][1] * columns)))
+        return [(k, (item.r[0] + first, n)) for k in channels for first, n in rows]
+
+
+def is_patches(geometry: Geometry) -> bool:
+    """Whether each element of x becomes a patch of y, which tile it, in NCHW."""
+    own = geometry.flipped and geometry.groups == 1 and sees_itself(geometry.planes) and geometry.frames is None
+    tiled = _tiles(geometry.rows) and _tiles(geometry.columns) and geometry.rows.taps * geometry.columns.taps > 1
+    rows = geometry.y_strides[3] == 1 and (geometry.K == 1 or writes_rows(geometry))
+    return own and tiled and rows and len(geometry.x_strides) == 4
+
+
+def _tiles(axis: Axis) -> bool:
+    taps = axis.taps
+    whole = axis.before == taps - 1 and axis.out == axis.size * taps and axis.images == 1
+    return whole and (axis.lhs_dilation, axis.stride) == (taps, 1) and (axis.dilation == 1 or taps == 1)
+
+
+def patches_unsupported(geometry: Geometry, options: Options) -> str:
+    """Why patches are not for this; "" if they are."""
+    if geometry.hbm_itemsize == 1 or geometry.columns.taps > BANK_COLUMNS:
+        return (
+            f"img_ref.dtype, S={geometry.columns.taps}: patches are of 16 or 32 bits and at most {BANK_COLUMNS} columns"
+            f"; use weight_stationary"
+        )
+    if options.residual or options.epilogue.norm is not None or keeps_sums(options.epilogue):
+        return "residual, y_norm: patches take none; use weight_stationary"
+    return no_prologue(options, "patches take none; use weight_stationary")
+
+
+def make_patches(geometry: Geometry, settings: PatchSettings) -> PatchSchedule | None:
+    """The PatchSchedule of settings, None where parts of rows are uneven or do not fit."""
+    N, P, Q, across = geometry.planes.out, geometry.rows.size, geometry.columns.size, settings.across
+    if Q % across or across > P_MAX:
+        return None
+    rows = min(P, P_MAX // across)
+    images = min(N, P_MAX // (across * P)) if rows == P else 1
+    tiles = [(n, i) for n in cut(N, images) for i in cut(P, rows)]
+    # the cores share rows of taps unless output tiles are as many for one as for the other
+    taps = [(0, geometry.rows.taps)] if len(tiles) % PARTS == 0 else cut_into(geometry.rows.taps, PARTS)
+    items = tuple(PatchTile(*one, r) for r in taps if r[1] > 0 for one in tiles)
+    return PatchSchedule(settings, items, tuple(cut(geometry.C, P_MAX)), Q // across)
+
+
+def patches_tried(geometry: Geometry, given: dict[str, Any]) -> Iterator[PatchSettings]:
+    """As many parts of rows as fill the partitions, and fewer."""
+    rows, Q = min(P_MAX, geometry.planes.out * geometry.rows.size), geometry.columns.size
+    every = [one for one in range(1, min(Q, P_MAX // rows) + 1) if Q % one == 0]
+    for across in [given["across"]] if "across" in given else every[-3:]:
+        yield PatchSettings.read(tuple(given.items()), across=across)
+
+
+def patch_bytes(geometry: Geometry, plan: PatchSchedule, options: Options) -> int:
+    """Bytes a partition, at most: filters, x and results of two output tiles, biases, zeros."""
+    item, k_tiles = geometry.itemsize, len(plan.k_tiles)
+    P, Q, R, S = geometry.rows.size, geometry.columns.size, geometry.rows.taps, geometry.columns.taps
+    most = max(one.n[1] * one.i[1] for one in plan.items)
+    filters = k_tiles * geometry.K * R * S * item
+    results = geometry.K * R * plan.side * S * options.epilogue.y_itemsize
+    x_bytes = k_tiles * most * Q * item * (2 if P > most else 1)
+    return filters + BUFFERS * (x_bytes + results) + 2 * BANK_BYTES + 4 * geometry.K + 2 * P_MAX
+
+
+def patches_fit(geometry: Geometry, options: Options, plan: PatchSchedule | None) -> bool:
+    """Whether there is a schedule, and room in SBUF for it."""
+    return plan is not None and fits_sbuf(patch_bytes(geometry, plan, options))
+
+
+def patch_instructions(geometry: Geometry, plan: PatchSchedule, cores: int) -> int:
+    """Instructions of the busiest core, at most."""
+    banks = max(len(plan.banks(geometry, one)) for one in plan.items)
+    each = plan.side * banks * (len(plan.k_tiles) + 5) + 4 * len(plan.k_tiles) + 4 * geometry.K + 4
+    return div_ceil(len(plan.items), cores) * each + 4 * len(plan.k_tiles) + plan.settings.warmup + 16

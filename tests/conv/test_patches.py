@@ -1,0 +1,107 @@
+"""Transposed convolutions whose stride is their filter's size: patches of y, by activation_stationary."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from draws import cores
+from torch.nn import grad
+from transposed import Transposed, check
+
+import nkiconv
+from nkiconv import ConvProblem
+from nkiconv.kernels.conv.dispatch import plan_of
+from nkiconv.planner.conv import geometry_of, options_of
+from nkiconv.planner.operations import operation_for
+from nkiconv.planner.request import Asked, Request
+from nkiconv.schedules.patches import is_patches
+from nkiconv.simulator.timing import Rates
+
+
+def patches(N, C, K, sizes, taps):
+    return Transposed(N, C, K, 1, sizes, taps, taps, (0, 0), (0, 0), (1, 1))
+
+
+#: x's channels, rows and images that do not fill the partitions, or more than do; taps of a bank and of several.
+CALLS = {
+    "image": patches(2, 130, 3, (3, 4), (4, 4)),
+    "many rows": patches(3, 20, 2, (70, 2), (2, 3)),
+    "tall": patches(1, 4, 1, (150, 3), (3, 2)),
+    "more than a bank": patches(1, 5, 2, (2, 3), (25, 22)),
+    "many channels": patches(2, 40, 140, (3, 5), (2, 2)),
+    "row": patches(1, 10, 3, (1, 12), (1, 5)),
+}
+
+
+@pytest.mark.parametrize("across", [1, None])
+@pytest.mark.parametrize("name", CALLS)
+def test_patches_are_exact(name, across):
+    call = CALLS[name]
+    config = None if across is None else (("across", across),)
+    for lnc in cores():
+        check(call, lnc=lnc, algorithm="activation_stationary", config=config)
+
+
+@pytest.mark.parametrize("across", [2, 3, 6])
+def test_parts_of_a_row_share_the_columns(across):
+    check(patches(1, 9, 3, (2, 6), (3, 3)), algorithm="activation_stationary", config=(("across", across),))
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "fp32"])
+def test_dtypes(dtype):
+    check(CALLS["image"], dtype, algorithm="activation_stationary")
+
+
+@pytest.mark.parametrize("activation", [None, "relu"])
+def test_a_bias_of_each_output_channel(activation):
+    call, bias = CALLS["image"], np.array([5.0, -70.0, 9.0], np.float32)
+    x, w = call.inputs("bf16")
+    given = {"bias": bias, "activation": activation, "algorithm": "activation_stationary", "out_dtype": "float32"}
+    y = nkiconv.conv_transpose2d(x, w, stride=4, **given)
+    truth = call.truth(x, w, bias)
+    np.testing.assert_array_equal(y, truth if activation is None else np.maximum(truth, 0))
+
+
+def test_the_gradient_of_an_embeddings_x():
+    """What conv2d_input takes by an estimate."""
+    rng = np.random.default_rng(0)
+    w, gy = (rng.integers(-3, 4, shape).astype(np.float32) for shape in ((24, 3, 8, 8), (2, 24, 3, 4)))
+    shape = (2, 3, 24, 32)
+    problem = ConvProblem(N=2, C=3, H=24, W=32, K=24, R=8, S=8, stride=(8, 8), dtype="fp32").toward("dgrad")
+    request = Request(problem=problem)
+    chosen = operation_for(request).choice(request, operation_for(request).shape(request, Rates()))
+    assert chosen[0] == "activation_stationary"
+    expected = grad.conv2d_input(shape, torch.tensor(w, dtype=torch.float64), torch.tensor(gy, dtype=torch.float64), 8)
+    np.testing.assert_array_equal(nkiconv.conv2d_input(shape, w, gy, stride=8), expected.numpy())
+
+
+EMBEDDING = ConvProblem(N=1, C=3, H=32, W=32, K=64, R=8, S=8, stride=(8, 8))
+
+
+def seen(**changes):
+    return geometry_of(EMBEDDING.replace(**changes).toward("dgrad"), Asked())
+
+
+@pytest.mark.parametrize(
+    "changes", [{"H": 33}, {"H": 31, "padding": ((1, 0), (0, 0))}, {"H": 31, "R": 7}, {"layout": "NHWC"}, {"groups": 1}]
+)
+def test_what_has_patches(changes):
+    assert is_patches(seen(**changes)) == (changes == {"groups": 1})
+
+
+@pytest.mark.parametrize(
+    ("settings", "asked", "message"),
+    [
+        ({"across": 3}, Asked(), "config across=3.*must divide W"),
+        ({"across": 0}, Asked(), "across=0: must be an int from 1"),
+        ({}, Asked(residual="pre_activation"), "residual, y_norm: patches take none"),
+        ({}, Asked(x_activation="silu"), "x_activation.*: patches take none"),
+    ],
+)
+def test_what_patches_refuse(settings, asked, message):
+    problem = EMBEDDING.toward("dgrad")
+    config = tuple(settings.items()) or None
+    plan, reason = plan_of("activation_stationary", seen(), options_of(problem, asked), config, 2)
+    assert plan is None
+    assert re.search(message, reason), reason
