@@ -4,14 +4,13 @@ before."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
 from ..simulator.timing.target import Target
 from .cuts import OutTile, same_place, tap_blocks
 from .frames import is_transposed
-from .geometry import Axis, Geometry, filter_rows, num_taps, valid_range
+from .geometry import Geometry, filter_rows, num_taps
 from .implicit_gemm_channels import (
     HALVES,
     STAGED,
@@ -32,34 +31,18 @@ from .implicit_gemm_products import RAW_BYTES, home_row
 from .implicit_gemm_schedule import Item, Schedule, kinds_of
 from .options import Options
 from .pairs_of_planes import planes_at_once
-from .prices import first_load_ns, last_store_ns, matmul_rates, overlapped_ns, prologue_ns, transpose_ns
+from .prices import (
+    Busy,
+    first_load_ns,
+    last_store_ns,
+    matmul_rates,
+    met_outputs,
+    overlapped_ns,
+    prologue_ns,
+    transpose_ns,
+)
 from .products import home_tap
 from .tiles import P_MAX, PARTS, div_ceil, share, some_of, transposes_of_bank
-
-
-@dataclass
-class Busy:
-    """ns of a core's engines: the Tensor Engine at its full rate, and those of them in which it works, the DMA engines,
-    Scalar, Vector, GpSimd; and of HBM."""
-
-    tensor: float = 0.0
-    work: float = 0.0
-    dma: float = 0.0
-    scalar: float = 0.0
-    vector: float = 0.0
-    gpsimd: float = 0.0
-    hbm: float = 0.0
-
-    def add(self, other: Busy, times: float = 1.0) -> None:
-        """More of it, so many times."""
-        for name, value in vars(other).items():
-            setattr(self, name, getattr(self, name) + times * value)
-
-    def engines_ns(self, target: Target) -> list[float]:
-        """By engine; the throttle leaves the Tensor Engine at half of its rate where it works too little."""
-        slow = self.work < target.window_work * self.tensor
-        tensor_ns = self.tensor / (target.half_rate if slow else 1.0)
-        return [tensor_ns, max(self.dma, self.hbm), self.scalar, self.vector, self.gpsimd]
 
 
 class Bound:
@@ -74,8 +57,9 @@ class Bound:
 
     def ns(self, plan: Schedule) -> float:
         """From the first DMA to the last."""
-        tensor_ns, dma_ns, *others = max((one.engines_ns(self.target) for one in self.cores(plan)), key=max)
         target, first_ns = self.target, self.first_rows_ns(plan)
+        every = ((one.tensor_ns(target), one.moved_ns, one.scalar, one.vector, one.gpsimd) for one in self.cores(plan))
+        tensor_ns, dma_ns, *others = max(every, key=max)
         there_ns = self.filters_there_ns(plan.batches[0][0]) + first_ns
         if is_transposed(self.geometry):  # filters come between
             there_ns += target.hwdge_issue_ns + first_load_ns(target)
@@ -126,17 +110,17 @@ class Bound:
             columns = alike * kinds_of(geometry) * columns * pixels / self.outputs
             matmuls = alike * kinds_of(geometry) * passes * div_ceil(banks, m_tile.rows)
             found.tensor += max(columns, matmuls * target.matmul_columns_min) * column_ns + matmuls * fixed_ns
-            found.work += columns * column_ns
+            found.streamed += columns * column_ns
         rows = m_tile_axis(geometry, m_tile)
         if home_tap(geometry.columns) < 0 or not home_row(geometry, rows)[1]:  # sums begin as a product of zeros
             found.tensor += pixels * column_ns + banks * fixed_ns
-            found.work += pixels * column_ns
+            found.streamed += pixels * column_ns
         transposes = div_ceil(pixels, P_MAX) if stores_channels(geometry) else 0
         if is_depthwise_m_tile(geometry, m_tile):
             found.gpsimd += target.gpsimd_fixed_ns + num_taps(geometry) * m_tile.kn * target.gpsimd_select_ns
         transposing_ns = transposes * self.transpose_ns + (self.transposing_ns(m_tile) if by_array else 0.0)
         found.tensor += transposing_ns
-        found.work += transposing_ns * min(1.0, m_tile.kn / target.matmul_columns_min)
+        found.streamed += transposing_ns * min(1.0, m_tile.kn / target.matmul_columns_min)
         found.add(self.filters(m_tile), sum(one.slots for one in m_tile.k_tiles))
         found.vector += self.options.statistics * pixels / m_tile.rows * target.vector_ns
         return found
@@ -249,8 +233,3 @@ class Bound:
 def run_of(height: float, width: float, row_step: int, column_step: int) -> float:
     """Elements of a run of an image of one channel: all, a row, or one."""
     return 1 if column_step > 1 else max(1, width if row_step > width else height * width)
-
-
-def met_outputs(axis: Axis) -> int:
-    """Outputs that taps meet, each tap's counted."""
-    return int(axis.images * sum(valid_range(axis, tap, 0, axis.out // axis.images)[2] for tap in range(axis.taps)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ..simulator.timing.target import Target
 from .geometry import Axis, Geometry, valid_range
 from .options import Prologue
@@ -9,6 +11,37 @@ from .tiles import P_MAX
 
 #: Share of the other engines' time that the busiest does not hide.
 EXPOSED = 0.02
+
+
+@dataclass
+class Busy:
+    """ns of a core's engines: the Tensor Engine at its full rate, and those of them in which columns stream, evacuation
+    by Vector and Scalar together, each of these and GpSimd alone, the DMA engines, triggers of DMA; and of HBM."""
+
+    tensor: float = 0.0
+    streamed: float = 0.0
+    read: float = 0.0
+    vector: float = 0.0
+    scalar: float = 0.0
+    gpsimd: float = 0.0
+    dma: float = 0.0
+    issued: float = 0.0
+    hbm: float = 0.0
+
+    def add(self, other: Busy, times: float = 1.0) -> None:
+        """More of it, so many times."""
+        for name, value in vars(other).items():
+            if value:
+                setattr(self, name, getattr(self, name) + times * value)
+
+    def tensor_ns(self, target: Target) -> float:
+        """The Tensor Engine, which the throttle leaves at half of its rate where it works too little."""
+        return self.tensor / (target.half_rate if self.streamed < target.window_work * self.tensor else 1.0)
+
+    @property
+    def moved_ns(self) -> float:
+        """DMA, or HBM."""
+        return max(self.dma, self.hbm)
 
 
 def planes_seen(geometry: Geometry, count: float = 1.0) -> float:

@@ -14,6 +14,7 @@ from .geometry import Geometry, num_taps
 from .options import Options, adds_bias_alone, either_reads
 from .planes import with_windows
 from .prices import (
+    Busy,
     array_end_ns,
     dma_ns,
     first_load_ns,
@@ -30,17 +31,10 @@ from .tiles import BANK_COLUMNS, P_MAX, PARTS, div_ceil, transposes_of_bank
 
 @dataclass
 class Work:
-    """An M tile for an output tile: the Tensor Engine, its columns alone, evacuation by Vector and Scalar, statistics
-    by Vector, DMA for results; for the output tile alone a prologue by Scalar, DMA for x and its triggers; banks."""
+    """What an M tile takes for an output tile, what the output tile takes once, and its banks."""
 
-    array: float
-    streamed: float
-    read: float
-    counted: float
-    y: float
-    prologue: float
-    x: float
-    issued: float
+    each: Busy
+    once: Busy
     banks: int
 
 
@@ -60,21 +54,21 @@ class Filters:
     issued: float = 0.0
     waits: float = 0.0
 
+    @property
+    def busy(self) -> Busy:
+        """All of it."""
+        read = (self.placed + self.later) / 2
+        return Busy(self.transposed, self.transposed, read, dma=self.moved, issued=self.issued)
+
 
 @dataclass
 class Core:
-    """All of a core's steps, as of Work; its first and last Work, and its first Filters."""
+    """All of a core's steps; its first and last Work, and its first Filters."""
 
+    busy: Busy
     first: Work
     last: Work
     filters: Filters
-    array: float = 0.0
-    streamed: float = 0.0
-    read: float = 0.0
-    counted: float = 0.0
-    moved: float = 0.0
-    prologue: float = 0.0
-    issued: float = 0.0
 
 
 class Bound:
@@ -95,12 +89,12 @@ class Bound:
     @property
     def array_ns(self) -> float:
         """The Tensor Engine at its full rate."""
-        return self.core.array
+        return self.core.busy.tensor
 
     @property
     def adds_most(self) -> bool:
         """Whether additions of shifted sums take longer than the Tensor Engine."""
-        return self.shift is not None and self.shift.T > 1 and self.core.read > self.core.array
+        return self.shift is not None and self.shift.T > 1 and self.core.busy.read > self.core.busy.tensor
 
     def core_of(self, steps: Sequence[tuple[int, int]]) -> Core:
         """The work of a core's steps."""
@@ -108,15 +102,14 @@ class Bound:
         for b, i in steps:
             resident = self.schedule.residents[b]
             work, tiles = self.work_of(resident.tiles[0], resident.items[i]), len(resident.tiles)
-            filters = self.filters_of(resident.tiles[0]) if b != group else Filters(0.0)
-            found = found or Core(work, work, filters)
-            found.array += tiles * (work.array + filters.transposed)
-            found.streamed += tiles * (work.streamed + filters.transposed)
-            found.read += tiles * (work.read + (filters.placed + filters.later) / 2)
-            found.counted += tiles * work.counted
-            found.moved += work.x + tiles * (work.y + filters.moved)
-            found.prologue += work.prologue
-            found.issued += work.issued + tiles * filters.issued
+            filters = self.filters_of(resident.tiles[0]) if b != group else None
+            if found is None:
+                assert filters is not None
+                found = Core(Busy(), work, work, filters)
+            found.busy.add(work.once)
+            found.busy.add(work.each, tiles)
+            if filters is not None:
+                found.busy.add(filters.busy, tiles)
             found.last, group = work, b
         assert found is not None
         return found
@@ -125,24 +118,23 @@ class Bound:
         """From the first DMA to the last."""
         core, filters, target = self.core, self.core.filters, self.target
         begin = self.begin_ns(core.first, filters)
-        array = core.array - filters.first * filters.transposed
+        made, busy = filters.first * filters.transposed, core.busy
         # row tiles work in parallel: one of them has few of the columns
-        streamed = core.streamed - filters.first * filters.transposed
-        share = 1.0 if self.schedule.gathers or array <= 0.0 else streamed / array
-        read = max(core.counted, core.read + core.counted / 2)
-        moved = target.first_packet_ns + core.moved - self.stored_ns(core.last)
-        busy = (
-            array_end_ns(target, begin, array, share) - begin,
-            max(read, core.prologue, (read + core.prologue) / 2),
+        share = 1.0 if self.schedule.gathers or busy.tensor <= made else (busy.streamed - made) / (busy.tensor - made)
+        read = max(busy.vector, busy.read + busy.vector / 2)
+        moved = target.first_packet_ns + busy.dma - self.stored_ns(core.last)
+        together_ns = overlapped_ns(
+            array_end_ns(target, begin, busy.tensor - made, share) - begin,
+            max(read, busy.scalar, (read + busy.scalar) / 2),
             max(0.0, moved - begin),
-            max(0.0, core.issued - filters.triggers),
+            max(0.0, busy.issued - filters.triggers),
         )
-        return begin + overlapped_ns(*busy) + self.last_ns(core.last)
+        return begin + together_ns + self.last_ns(core.last)
 
     def warm_ups(self) -> tuple[int, int]:
         """Matmuls on zeros until the first filters are there, and from their transposes to the first sums."""
         core, target = self.core, self.target
-        if core.array < target.window_work * target.window_ns:
+        if core.busy.tensor < target.window_work * target.window_ns:
             return 0, 0
         there_ns, made_ns = self.made_ns(core.filters)
         each_ns = (BANK_COLUMNS if self.schedule.by_channels and self.stack else P_MAX) * target.tensor_column_ns
@@ -168,21 +160,21 @@ class Bound:
         target, (there_ns, made_ns) = self.target, self.made_ns(filters)
         if filters.transposed:
             made_ns += target.matmul_done_ns + target.hop_ns + target.vector_done_ns
-        made_ns += filters.placed + max(0.0, filters.later - work.array)
+        made_ns += filters.placed + max(0.0, filters.later - work.each.tensor)
         if self.shift or self.stack or self.schedule.gathers:
-            x_ns = filters.moved * (1 - 1 / filters.pieces) + work.x / (work.banks * len(self.schedule.k_tiles))
+            x_ns = filters.moved * (1 - 1 / filters.pieces) + work.once.dma / (work.banks * len(self.schedule.k_tiles))
         else:  # all of an output tile's x comes before
-            x_ns = work.x / filters.pieces
+            x_ns = work.once.dma / filters.pieces
         return max(made_ns, there_ns + x_ns)
 
     def last_ns(self, work: Work) -> float:
         """From the last sums to the end of the last store."""
         added_ns = 0.0 if self.shift is None else (self.shift.T - 1) * self.target.vector_done_ns
-        return last_store_ns(self.target) + work.read / work.banks + added_ns + self.stored_ns(work)
+        return last_store_ns(self.target) + work.each.read / work.banks + added_ns + self.stored_ns(work)
 
     def stored_ns(self, work: Work) -> float:
         """DMA for the results that leave last: what all turns of some blocks make."""
-        return work.y * min(1.0, len(self.schedule.turns) / work.banks)
+        return work.each.dma * min(1.0, len(self.schedule.turns) / work.banks)
 
     # ---------------------------------------------------------------------------------------- an output tile
 
@@ -201,22 +193,23 @@ class Bound:
         row_tiles, together = sum(one.lane < len(lanes) for one in tile), schedule.together_rows
         banks = Counter(bank.turn for bank in banks_of(schedule, lanes, tile[0].k0))
         whole = tuple((0, max(one[axis].bn for one in lanes)) for axis in range(3))
-        array = streamed = read = counted = 0.0
+        each = Busy()
         for at, n in banks.items():
             turn, blocks = schedule.turns[at], blocks_in(schedule.turns[at], lane, whole)
             size, met = size_of(blocks), [one for one in blocks_met(turn, lane, blocks) if one]
             least = n * self.least_ns(len(lanes))
-            array += count * sum(max(one * self.column_ns + n * self.matmul_ns, least) for one in met)
-            streamed += count * sum(met) * self.column_ns
+            each.tensor += count * sum(max(one * self.column_ns + n * self.matmul_ns, least) for one in met)
+            each.streamed += count * sum(met) * self.column_ns
             times, added = len(turn.outputs) // together, size_of(blocks[:2]) * lane[2].yn
-            read += row_tiles * (self.read_ns(n, size) * times if self.shift is None else self.shifted_ns(n, added))
+            read = self.read_ns(n, size) * times if self.shift is None else self.shifted_ns(n, added)
             # rows that leave together are then copied to their places
             gathered = n * self.target.vector_fixed_ns + times * size * self.copy_ns
-            read += row_tiles * (together - 1) * gathered / 2
-            counted += row_tiles * self.counted_ns(turn, n, size)
+            each.read += row_tiles * (read + (together - 1) * gathered / 2)
+            each.vector += row_tiles * self.counted_ns(turn, n, size)
         n = banks.total()
-        y, x, issued = self.y_ns(tile, lanes, row_tiles, n), self.x_ns(tile, lanes), self.issued_ns(lanes)
-        return Work(array, streamed, read, counted, y, self.taken_ns(lanes), x, issued, max(1, n))
+        each.dma = self.y_ns(tile, lanes, row_tiles, n)
+        once = Busy(scalar=self.taken_ns(lanes), dma=self.x_ns(tile, lanes), issued=self.issued_ns(lanes))
+        return Work(each, once, max(1, n))
 
     def least_ns(self, lanes: int) -> float:
         """The Tensor Engine for a matmul, at least, of each row tile that works in parallel."""
