@@ -136,6 +136,7 @@ def test_derivatives_of_the_activation(mode, packed):
         assert_within_limit(mine.numpy(), wanted.numpy(), limit + (0 if more is None else EPS32 * more.numpy()))
 
 
+@pytest.mark.usefixtures("estimates")
 @pytest.mark.cover
 @pytest.mark.parametrize("by", ["cu_seqlens", "seq_idx"])
 @pytest.mark.parametrize("activation", [None, "silu"])
@@ -175,6 +176,7 @@ def test_nothing_passes_between_sequences(mode, value, activation, by):
         torch.testing.assert_close(found[1], by_hand, rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.usefixtures("estimates")
 @pytest.mark.parametrize(("channels", "width"), [(64, 4), (16, 31)])
 def test_nothing_passes_between_sequences_on_the_tensor_engine(channels, width):
     """Shapes whose fastest algorithm would spread a NaN over the columns behind it."""
@@ -185,6 +187,7 @@ def test_nothing_passes_between_sequences_on_the_tensor_engine(channels, width):
     assert torch.equal(y.isnan().nonzero(), torch.tensor([[0, 3, 99]]))
 
 
+@pytest.mark.usefixtures("estimates")
 def test_strict_rows_keep_their_states_to_themselves():
     """Of a shape in which the estimate spreads them."""
     x, w, initial = integers(3, 2, 8), integers(2, 1, 4, seed=1), integers(3, 2, 3, seed=2)
@@ -194,6 +197,7 @@ def test_strict_rows_keep_their_states_to_themselves():
     assert torch.equal(y.isnan().any(2).any(1), torch.tensor([False, True, False]))
 
 
+@pytest.mark.usefixtures("estimates")
 @pytest.mark.parametrize("mode", MODES)
 def test_tokens_of_no_sequence_are_not_looked_at(mode):
     seq_idx = torch.tensor([[-1, 0, 0, -1, 0, 1, -2, -1]], dtype=torch.int32)

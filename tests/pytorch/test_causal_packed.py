@@ -119,6 +119,7 @@ def test_filters_gradients_of_packed_sequences_are_the_kernels(monkeypatch, dtyp
         assert torch.equal(one.grad.double(), other.grad)
 
 
+@pytest.mark.usefixtures("estimates")
 @pytest.mark.parametrize("mode", ["torch", "simulate"])
 def test_what_is_not_finite_inside_a_sequence_reaches_its_channel(mode):
     x, w = integers(1, 3, 40), integers(3, 4, seed=1)

@@ -356,6 +356,7 @@ def test_compiled_training(simulate):
     agree(compiled, step(eager, eager), FLOAT32_SUMS)
 
 
+@pytest.mark.usefixtures("estimates")
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_checkpointed_training(reentrant, simulate):
     model, plain = Net(), Net()
@@ -388,6 +389,7 @@ def test_what_is_not_finite_agrees(monkeypatch, C, groups):
         again()
 
 
+@pytest.mark.usefixtures("estimates")
 def test_many_channels_stay_apart(simulate):
     """Which `blocks` takes: compare mode holds whole filters then, the kernel itself spoils no other."""
     dw, _ = overflowing(40, 1)

@@ -243,6 +243,7 @@ def test_graphs_are_cut_where_a_compiler_takes_no_more(most, cuts):
     assert few.as_dict()["cuts"] == [list(one) for one in cuts]
 
 
+@pytest.mark.usefixtures("estimates")
 def test_a_step_of_training_has_gradients_too():
     model = nn.Sequential(
         nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3, groups=8),

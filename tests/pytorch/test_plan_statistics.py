@@ -7,6 +7,8 @@ from torch import nn
 from nkiconv.pytorch import channel_stats, norm_scale_shift, plan_model
 from nkiconv.pytorch.models.statistics_plan import Statistics, taken
 
+pytestmark = pytest.mark.usefixtures("estimates")
+
 
 class Once(nn.Sequential):
     """A convolution, and two chains of which the first takes its statistics."""

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from nkiconv.pytorch import convert, plan_model
 from nkiconv.pytorch.models import only_ways, pixel_layers, prices
 
+pytestmark = pytest.mark.usefixtures("estimates")
 X = (2, C, 6, 5)
 
 

@@ -167,6 +167,7 @@ def test_padding_may_have_any_number_or_none():
         causal_conv1d_update(x, held, w, None, None, tensor([7, 1]), pad_slot_id=None)
 
 
+@pytest.mark.usefixtures("estimates")
 @pytest.mark.parametrize("mode", ["torch", "simulate"])
 def test_what_is_not_finite_stays_in_its_sequence(mode):
     """Padding too: neither its tokens nor its slot reach others."""
@@ -188,6 +189,7 @@ def test_what_is_not_finite_stays_in_its_sequence(mode):
     assert not results[1][0][1].any()
 
 
+@pytest.mark.usefixtures("estimates")
 def test_derivatives():
     """Of y by x, weight and bias; the cache is constant, and changed behind the forward."""
     x, w, bias, states = integers(3, 8), integers(3, 4, seed=1), integers(3, seed=2), integers(4, 3, 3, seed=3)

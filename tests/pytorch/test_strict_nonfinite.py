@@ -10,6 +10,7 @@ from nkiconv import ConvProblem
 from nkiconv.pytorch.computers import device
 from nkiconv.pytorch.errors import KindError
 
+pytestmark = pytest.mark.usefixtures("estimates")
 BAD = float("nan")
 
 
