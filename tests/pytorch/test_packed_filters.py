@@ -298,6 +298,7 @@ class TestFrozen:
         torch.testing.assert_close(y, convolved(x, model[0].weight.plain(), model[0].bias), rtol=0, atol=0)
         assert y.requires_grad == (inference == "made")
 
+    @pytest.mark.cover(1)
     def test_compiled(self):
         model = frozen()
         compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
@@ -308,6 +309,7 @@ class TestFrozen:
         model[0].weight.data.add_(1)
         self.run(model, integers(128, 70, 3, 3) - 1, by=compiled)
 
+    @pytest.mark.cover(1)
     def test_exported(self):
         model, x = frozen(), integers(1, 70, 4, 4)
         program = torch.export.export(model, (x,)).module()
