@@ -30,9 +30,9 @@ class Busy:
 
     def add(self, other: Busy, times: float = 1.0) -> None:
         """More of it, so many times."""
+        mine = vars(self)
         for name, value in vars(other).items():
-            if value:
-                setattr(self, name, getattr(self, name) + times * value)
+            mine[name] += times * value
 
     def tensor_ns(self, target: Target) -> float:
         """The Tensor Engine, which the throttle leaves at half of its rate where it works too little."""

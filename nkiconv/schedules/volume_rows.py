@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import gcd
 
 from .channel_pieces import Product, places_of, products_of
 from .cuts import Outputs, axis_elements, cut_volumes, most_of, window_of
 from .device_loops import Register, register_of
-from .geometry import Geometry, span, valid_range
+from .geometry import Axis, Geometry, span, valid_range
 from .implicit_gemm import LOOP_MAX
 from .moving_filters import FilterSchedule, raw_bytes, way_of
 from .options import Options, norm_bytes, norm_instructions
@@ -25,6 +26,8 @@ from .tiles import BANK_COLUMNS, P_MAX, PARTS, Part, cut, cut_into, div_ceil, fi
 PARTS_TRIED = (1, 2, 3, 4, 6, 8, 12, 16)
 TILE_BANKS = 2
 
+#: Cuts of planes whose Moves are kept: schedules of other columns have the same.
+MOVES_KEPT = 1024
 #: Copies of the channels left over, and the most.
 COPIES, COPIES_MAX = 4, 16
 
@@ -60,6 +63,9 @@ class Move:
     count: int
     tau: int
     adds: bool
+
+
+Moves = tuple[tuple[Move, ...], tuple[Move, ...]]
 
 
 @dataclass(frozen=True)
@@ -148,40 +154,45 @@ def segment_rows(plan: RowSchedule, item: Outputs) -> int:
     return div_ceil(item.pn, plan.segments)
 
 
-def moves_of(geometry: Geometry, plan: RowSchedule, item: Outputs) -> tuple[list[Move], list[Move]]:
+def moves_of(geometry: Geometry, plan: RowSchedule, item: Outputs) -> Moves:
     """(Moves of the first product, of each other one) of a tile, planes of x from the last to the first, so that an
     output's taps come in one order wherever output tiles are cut. Sums without a plane of x are products of zeros."""
-    planes, started = geometry.planes, filled(item.zn, False)
+    return _moves(geometry.planes, tuple(plan.banks), item.z0, item.zn)
+
+
+@lru_cache(maxsize=MOVES_KEPT)
+def _moves(planes: Axis, banks: tuple[Part, ...], z0: int, zn: int) -> Moves:
+    started = filled(zn, False)
     first: list[Move] = []
     rest: list[Move] = []
-    d0, dn = span(planes, item.z0, item.zn)
+    d0, dn = span(planes, z0, zn)
     seen_by: list[list[tuple[int, int]]] = [[] for _ in range(dn)]
-    for z in range(item.zn):
+    for z in range(zn):
         sees = False
         for tau in range(planes.taps):
-            one = valid_range(planes, planes.taps - 1 - tau, item.z0 + z, 1)
+            one = valid_range(planes, planes.taps - 1 - tau, z0 + z, 1)
             if one[2] > 0:
                 sees = True
                 seen_by[one[3] - d0].append((z, tau))
         if not sees:
-            add_moves(first, plan, [(z, 0)], started, -1)
+            _add_moves(first, banks, [(z, 0)], started, -1)
     for plane in range(dn - 1, -1, -1):
-        add_moves(first, plan, seen_by[plane], started, plane)
+        _add_moves(first, banks, seen_by[plane], started, plane)
         for z, _ in seen_by[plane]:
             started[z] = True
-        add_moves(rest, plan, seen_by[plane], started, plane)
-    return first, rest
+        _add_moves(rest, banks, seen_by[plane], started, plane)
+    return tuple(first), tuple(rest)
 
 
-def add_moves(
-    found: list[Move], plan: RowSchedule, pairs: Sequence[tuple[int, int]], started: Sequence[bool], plane: int
+def _add_moves(
+    found: list[Move], banks: Sequence[Part], pairs: Sequence[tuple[int, int]], started: Sequence[bool], plane: int
 ) -> None:
     """Append the Moves of a plane for (plane of y, tap from the last): one for neighbours in a bank at ascending taps
     whose sums are there, or are not."""
     begin = len(found)
     for z, tau in pairs:
-        bank = next(at for at, (first, count) in enumerate(plan.banks) if first <= z < first + count)
-        at, adds, last = z - plan.banks[bank][0], started[z], found[-1] if len(found) > begin else None
+        bank = next(at for at, (first, count) in enumerate(banks) if first <= z < first + count)
+        at, adds, last = z - banks[bank][0], started[z], found[-1] if len(found) > begin else None
         follows = last is not None and (last.z + last.count, last.tau + last.count) == (at, tau)
         if last is not None and follows and (last.bank, last.adds) == (bank, adds):
             found[-1] = replace(last, count=last.count + 1)
