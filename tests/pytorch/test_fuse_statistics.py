@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from chained import C, drawn, image
-from operators_seen import Seen
+from operators_seen import Seen, graph_of
 from torch import nn
 from torch.nn import functional as F
 
@@ -110,17 +110,9 @@ def test_gradients():
 
 
 def test_one_graph_of_torch_compile():
-    model, x, names = drawn(Net()).eval(), image(2, 3, 6, 5), []
-
-    def backend(module, _inputs):
-        names.extend(str(node.target) for node in module.graph.nodes if node.op == "call_function")
-        return module.forward
-
-    torch._dynamo.reset()
-    converted = convert(model, fuse=True).model
+    model, x = drawn(Net()).eval(), image(2, 3, 6, 5)
     with torch.no_grad():
-        found = torch.compile(converted, backend=backend, fullgraph=True)(x)
-    torch._dynamo.reset()
+        found, names = graph_of(convert(model, fuse=True).model, x)
     assert not any("channel_stats" in name for name in names)
     assert sum("with_stats" in name for name in names) == 4
     assert_same(lambda _: found, model, x)
