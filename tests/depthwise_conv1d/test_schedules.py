@@ -4,7 +4,10 @@ import numpy as np
 import pytest
 
 import nkiconv
+from nkiconv.planner.operations import OPERATIONS
+from nkiconv.planner.request import Request
 from nkiconv.schedules import banded, dot, mixed, update
+from nkiconv.simulator.timing import Rates
 
 BUILDS = {
     "mixed": (mixed.build, 90, 7), "vector": (mixed.build, 90, 7), "banded": (banded.build, 90, 7),
@@ -20,10 +23,11 @@ def test_a_call_builds_its_schedule_once(algorithm, lnc):
     build, W, S = BUILDS[algorithm]
     x, w = np.ones((2, 24, W), "f4"), np.ones((24, S), "f4")
     problem = nkiconv.ConvProblem(N=2, C=24, W=W, S=S, groups=24, dtype="fp32")
-    chosen = nkiconv.plan(problem, algorithms=(algorithm,), lnc=lnc)
+    request, operation = Request(problem=problem, lnc=lnc), OPERATIONS["depthwise_conv1d"]
+    config = operation.complete(algorithm, operation.shape(request, Rates()), None)
     build.cache_clear()
     for misses in (1, 1):
-        nkiconv.depthwise_conv1d(x, w, algorithm=algorithm, config=chosen.config, lnc=lnc)
+        nkiconv.depthwise_conv1d(x, w, algorithm=algorithm, config=config, lnc=lnc)
         assert build.cache_info().misses == misses
     nkiconv.depthwise_conv1d(x, w, algorithm=algorithm, lnc=lnc)
     misses = build.cache_info().misses
