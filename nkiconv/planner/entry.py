@@ -88,7 +88,7 @@ def plan(
         algorithms: names to choose from; None: all.
         constants: modelling constants by name, instead of trn2.toml's.
         robust: per cent that the plan may take longer than the fastest where it loses less if an inferred constant is
-            wrong, "off" for 0, "on" for 2; see `planner.robust`. None: a kept plan's, else "off". The result replaces
+            wrong, "off" for 0, "on" for 2; see `planner.robust`. None: a kept plan's, else "on". The result replaces
             the kept plan, so that later calls find it.
         wide: try more settings and time every close candidate as a whole (seconds to minutes). The result replaces the
             cached plan, so that later calls find it.

@@ -19,7 +19,7 @@ from .timekeeper import Trial
 
 #: Per cent that a robust plan may take more than the fastest, for --robust=off and on.
 OFF, ON = 0.0, 2.0
-DEFAULT = OFF
+DEFAULT = ON
 #: A time under a changed constant over the time without, and a regret, from which on they count.
 RISE = REGRET = 1.02
 #: How much less a worst regret must be for another plan, whose own time counts against it.

@@ -17,8 +17,8 @@ to the same run of the kernel are timed once, and counted as often as they are t
    `VERIFIED_INSTRUCTIONS` is not timed as a whole unless the search is wide: its plan stays extrapolated, and says so.
 5. The mean. Phase 0 of the throttle's grid ranks so far; of the few that are close by it, the plan is the one of the
    least mean over phases.
-6. Risks. What the plan takes where inferred constants are at the ends of their ranges; where a candidate that is nearly
-   as fast loses much less, that is the plan (`robust`).
+6. Risks. What the plan takes where inferred constants are at the ends of their ranges; where a candidate that takes up
+   to 2 % longer loses much less, that is the plan (`robust`).
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ def row_of(name: str, problem: ConvProblem, way: str) -> Row:
     operation, rates = operation_for(request), Rates()
     algorithm, config = None, None
     if way == "timed":
-        plan = nkiconv.plan(problem, use_cache=False)
+        plan = nkiconv.plan(problem, robust="off", use_cache=False)
         algorithm, config = plan.algorithm, plan.config
     elif way == "estimate":
         algorithm, config = operation.choice(request, operation.shape(request, rates))

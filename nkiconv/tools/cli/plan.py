@@ -32,7 +32,7 @@ Robust = Annotated[
     typer.Option(
         metavar="off|on|PERCENT",
         help="Per cent that a plan may take longer than the fastest where it loses less if an inferred constant is "
-        "wrong; on: 2. Default: as a kept plan has it, else off.",
+        "wrong; on: 2. Default: as a kept plan has it, else on.",
     ),
 ]
 Explain = Annotated[bool, typer.Option("--explain", help="Print alternatives, rejections with reasons, and symbols.")]
@@ -105,7 +105,7 @@ def _planning(*, wide: bool, doc: str) -> Callable[..., None]:
         if as_json:
             print_json([{"case": case.name, **one.as_dict()} for case, one in found])
         else:
-            _show(found, lnc, explain)
+            _show(found, lnc, explain, regrets=robust is not None)
 
     command.__doc__ = doc
     return prints_tables(command)
@@ -120,7 +120,7 @@ tune = _planning(
 )
 
 
-def _show(found: list[tuple[Case, Plan]], lnc: int, explain: bool) -> None:
+def _show(found: list[tuple[Case, Plan]], lnc: int, explain: bool, regrets: bool) -> None:
     screen = console()
     if explain:
         width = min(screen.width, importlib.import_module("nkiconv.planner.explain").WIDTH)
@@ -137,8 +137,7 @@ def _show(found: list[tuple[Case, Plan]], lnc: int, explain: bool) -> None:
     text = "case", "algorithm", "settings", "bound by"
     numbers = "modelled us", "of the limit", "x copy floor", "instructions"
     main = "case", "algorithm", "modelled us", "of the limit", "bound by", "x copy floor", "instructions"
-    is_robust = any(one.robust for _, one in found)
-    risks = ("worst regret", "fastest us", "its regret") if is_robust else ()
+    risks = ("worst regret", "fastest us", "its regret") if regrets else ()
     grid = Grid(f"plans (trn2, {cores})", (*text, *numbers, *risks), text, (*main[:3], *risks, *main[3:]))
     for case, one in found:
         grid.add(
@@ -150,10 +149,10 @@ def _show(found: list[tuple[Case, Plan]], lnc: int, explain: bool) -> None:
             f"{one.roofline_fraction:.1%}",
             f"{one.x_copy_floor:.2f}",
             f"{one.instructions:,}",
-            *((f"{one.worst_regret:.2f}", f"{one.fastest_us:,.2f}", f"{one.fastest_regret:.2f}") if is_robust else ()),
+            *((f"{one.worst_regret:.2f}", f"{one.fastest_us:,.2f}", f"{one.fastest_regret:.2f}") if regrets else ()),
         )
     grid.show(screen)
-    notes(screen, *_notes(found))
+    notes(screen, *_notes(found), *(_regret_notes(found) if regrets else ()))
 
 
 def _notes(found: list[tuple[Case, Plan]]) -> Iterator[str]:
@@ -162,15 +161,16 @@ def _notes(found: list[tuple[Case, Plan]]) -> Iterator[str]:
         f"modelled: mean over phases of the throttle's grid, program order; {cached} of {len(found)} cached, searched "
         f"for {seconds:.2f} s"
     )
-    robust = [one for _, one in found if one.robust]
-    if robust:
-        cost = statistics.geometric_mean(one.modelled_us / one.fastest_us for one in robust)
-        yield (
-            "regret: a time over the least of what was timed, under the inferred constant that is worst for it, which "
-            f"--explain names; to hedge costs {cost - 1:.2%} in the geometric mean"
-        )
     for case, one in found:
         if one.extrapolated_from is not None:
             yield f"~ {case.name}: extrapolated from {one.part}; nkiconv tune {case.name} times the whole"
         if one.by_rule:
             yield f"{case.name}: {importlib.import_module('nkiconv.planner.plan').BY_RULE}"
+
+
+def _regret_notes(found: list[tuple[Case, Plan]]) -> Iterator[str]:
+    cost = statistics.geometric_mean(one.modelled_us / one.fastest_us for _, one in found)
+    yield (
+        "regret: a time over the least of what was timed, under the inferred constant that is worst for it, which "
+        f"--explain names; to hedge costs {cost - 1:.2%} in the geometric mean"
+    )
