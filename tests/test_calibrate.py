@@ -158,11 +158,17 @@ def test_a_constant_with_a_wide_interval_keeps_its_value():
 
 
 def test_a_slope_that_the_model_cannot_follow_is_named():
-    """Of 128 rows, static triggers bind on this device; the model has the engines bind."""
-    probe = BY_NAME["static_loads_128"]
-    slope = measured.measure(clock_of({}), probe, ignore, rounds=1)
-    _, (fit,) = solve([measured.Slope(**{**slope.as_dict(), "slope_ns": 670.0})], ignore)
-    assert fit.misses
+    """A static trigger that takes 670 ns for 128 rows and 100 for one is none of the model's."""
+    names = "static_loads", "static_loads_128"
+    slopes = [measured.measure(clock_of({}), BY_NAME[name], ignore, rounds=1) for name in names]
+    slopes = [
+        dataclasses.replace(slope, slope_ns=ns, error_ns=ns / 1e3)
+        for slope, ns in zip(slopes, (100.0, 670.0), strict=True)
+    ]
+    (one, *_), fits = solve(slopes, ignore)
+    assert any(fit.misses for fit in fits)
+    assert (one.name, one.status, one.value) == ("dma.static_issue_ns", estimate.UNCERTAIN, one.old)
+    assert "the model does not follow static_loads" in one.reason
 
 
 def test_a_probe_that_the_device_fails_to_run_has_its_reason():

@@ -104,7 +104,18 @@ def estimate(
         Fit(slope, modelled.slope_ns(probe, {}), modelled.slope_ns(probe, values))
         for probe, slope in zip(probes, slopes, strict=True)
     ]
-    return estimates, fits
+    missed = {
+        name: probe.name for probe, fit in zip(probes, fits, strict=True) if fit.misses for name in probe.constants
+    }
+    return [_contradicted(one, missed[one.name]) if one.name in missed else one for one in estimates], fits
+
+
+def _contradicted(one: Estimate, probe: str) -> Estimate:
+    """An estimate that a probe of its own contradicts: nobody should rest on it."""
+    if one.status != FOUND:
+        return one
+    reason = f"the model does not follow {probe}, {one.value:.4g} is the nearest"
+    return dataclasses.replace(one, status=UNCERTAIN, value=one.old, reason=reason)
 
 
 @dataclass(frozen=True)

@@ -152,7 +152,7 @@ def _tensor() -> list[Probe]:
         ),
         Probe(
             "matmul_double_row", "fp8 matmuls of 512 columns and 256 rows of K: modelled as bf16's of 128",
-            arrays.double_rows, (streams.PARTITIONS, 2, 768), (128, 384), (), {"columns": 512}, "float8_e4m3",
+            arrays.double_rows, (streams.PARTITIONS, 2, 768), (128, 384), (), {"columns": 512},
         ),
         Probe(
             "transpose", "transposes of [128, 128] bf16: modelled as matmuls of 128 columns", arrays.transposes,
@@ -194,7 +194,7 @@ def _triggers() -> list[Probe]:
             "static_stores", one, transfers.stores, (1, 32), few, ("dma.static_issue_ns",),
             {"mode": "none", "engine": "unknown"},
         ),
-        _loads("static_loads_128", all_rows, "none", 128, 1, 32, some),
+        _loads("static_loads_128", all_rows, "none", 128, 1, 32, some, "dma.static_issue_ns"),
         _loads("hwdge_loads_row", one, "hwdge", 1, 1, 32, few, "dma.hwdge_issue_row_ns", engine="sync"),
         _loads("hwdge_loads_128", all_rows, "hwdge", 128, 1, 32, some, "dma.hwdge_again_ns", engine="sync"),
         _loads("hwdge_loads_scalar", all_rows, "hwdge", 128, 1, 32, some, "dma.hwdge_again_ns", engine="scalar"),

@@ -48,13 +48,16 @@ def products(x_ref, columns, rows, count):
 def double_rows(x_ref, columns, count):
     """A stream of fp8 matmuls in double_row mode that accumulate.
 
-    Args: x_ref: fp8 [128, 2, 2 * 128 + columns] in HBM. columns: of the moving operand. count: matmuls.
+    Args: x_ref: bf16 [128, 2, 2 * 128 + columns] in HBM, cast to fp8 on the chip, as torch has no dtype for NKI's.
+        columns: of the moving operand. count: matmuls.
     Returns: fp32 [128, columns] in HBM, the sums.
     """
     out_hbm = nl.ndarray((PARTITIONS, columns), dtype=nl.float32, buffer=nl.shared_hbm)
     if nl.program_id(0) == 0:
-        x_sbuf = nl.ndarray(x_ref.shape, dtype=x_ref.dtype, buffer=nl.sbuf)
-        nisa.dma_copy(dst=x_sbuf, src=x_ref, dge_mode=nisa.dge_mode.none)
+        wide_sbuf = nl.ndarray(x_ref.shape, dtype=x_ref.dtype, buffer=nl.sbuf)
+        x_sbuf = nl.ndarray(x_ref.shape, dtype=nl.float8_e4m3, buffer=nl.sbuf)
+        nisa.dma_copy(dst=wide_sbuf, src=x_ref, dge_mode=nisa.dge_mode.none)
+        nisa.tensor_copy(dst=x_sbuf, src=wide_sbuf, engine=nisa.engine.vector)
         sums_psum = nl.ndarray((PARTITIONS, columns), dtype=nl.float32, buffer=nl.psum)
         for i in range(count):
             column = i % 2 * PARTITIONS
