@@ -51,6 +51,15 @@ class BlockAxis:
         """The outputs of a block that are packed in step v."""
         return range(v, self.step, self.turns)
 
+    def places_met(self, f: int, first: int, count: int, start: int) -> tuple[slice, slice] | None:
+        """(those of taps first .. first+count-1 that meet output f of a block, counted from the first, their elements
+        counted from the window's first and `start`), or None."""
+        met = [(tap - first, start + e - self.low) for tap, e in self.taps[f] if first <= tap < first + count]
+        if not met:
+            return None
+        (tap, e), (last, end), (other, step) = met[0], met[-1], met[min(1, len(met) - 1)]
+        return slice(tap, last + 1, max(1, other - tap)), slice(e, end + 1, max(1, step - e))
+
     def elements(self, v: int) -> list[int]:
         """Every e that those meet, ascending."""
         return sorted({e for f in self.outputs(v) for _, e in self.taps[f]})

@@ -158,7 +158,7 @@ def unsupported_reason(geometry: Geometry, options: Options, config: Config) -> 
     """Why not, from settings and sizes alone; "" for nothing."""
     if geometry.groups > 1:
         reason = _groups_reason(geometry, config)
-        return reason or taken_unsupported(geometry, options, ALGORITHM, False, "other groups' channels")
+        return reason or taken_unsupported(geometry, options, ALGORITHM, True, "other groups' channels")
     if settings_class(geometry, config) is PackedSettings:
         return m_packing.packed_reason(geometry, options, config)
     return PhasesSettings.unsupported_reason(config) or unsupported_phases(geometry)
@@ -192,15 +192,25 @@ def _groups_reason(geometry: Geometry, config: Config) -> str:
     if reason := GroupsSettings.unsupported_reason(config):
         return reason
     rows, height, width = (setting(config, name, 0) for name in ("rows", "height", "width"))
+    if num_steps(geometry.planes) > 1 or not any(_has_phases(geometry, *block) for block in BLOCKS):
+        steps = (geometry.planes.lhs_dilation, geometry.rows.lhs_dilation, geometry.columns.lhs_dilation)
+        return f"lhs_dilation={steps}: {ALGORITHM} of groups takes blocks of at most 4 phases; use implicit_gemm"
     if (rows, height, width) == (0, 0, 0):
         return ""
     given = f"config rows={rows} height={height} width={width}"
     if rows not in TILE_ROWS or (height, width) not in BLOCKS:
         return f"{given}: given together, rows one of {TILE_ROWS}, (height, width) one of {BLOCKS}"
+    if not _has_phases(geometry, height, width):
+        return f"{given}: a block has all phases of lhs_dilation, or several of each; use another"
     per_c, per_k = geometry.C // geometry.groups, geometry.K // geometry.groups
     if per_c > rows or per_k > PARTITIONS // (height * width):
         return f"{given}: a group takes {per_c} rows and height * width * {per_k} of {PARTITIONS} columns"
     return ""
+
+
+def _has_phases(geometry: Geometry, height: int, width: int) -> bool:
+    """Whether blocks of groups, whose stationaries are all outputs', have each phase as often."""
+    return height % num_steps(geometry.rows) == 0 and width % num_steps(geometry.columns) == 0
 
 
 def _packing_reason(geometry: Geometry, options: Options, settings: PhasesSettings) -> str:
@@ -239,7 +249,8 @@ def settings_class(geometry: Geometry, config: Config = None) -> type[Settings]:
 def least_settings(geometry: Geometry, config: Config) -> Settings:
     """All settings of a config; of what it leaves open those that take least room."""
     if geometry.groups > 1:
-        return GroupsSettings.read(config, rows=TILE_ROWS[0], height=1, width=2)
+        height, width = next(one for one in reversed(BLOCKS) if _has_phases(geometry, *one))
+        return GroupsSettings.read(config, rows=TILE_ROWS[0], height=height, width=width)
     if settings_class(geometry, config) is PackedSettings:
         return PackedSettings.read(config, geometry, outputs=1, taps=1)
     return PhasesSettings.read(config, geometry)
@@ -262,7 +273,7 @@ def build(
 def _of_groups(geometry: Geometry, settings: GroupsSettings) -> Schedule | None:
     T, Uh, Uw = settings.rows, settings.height, settings.width
     per_c, per_k = geometry.C // geometry.groups, geometry.K // geometry.groups
-    axes = _axes(geometry, (1, Uh, Uw))
+    axes = _axes(geometry, (1, Uh, Uw), True)
     Kt, taps = PARTITIONS // (Uh * Uw), num_taps(geometry)
     stationaries = geometry.planes.taps * axes[1].window * axes[2].window * PARTITIONS
     if per_c > T or per_k > Kt or max(stationaries, per_c * taps) * geometry.itemsize > GROUPS_FILTER_BYTES:
@@ -339,8 +350,11 @@ def _beside(geometry: Geometry, beside: str) -> tuple[int, int, int]:
     return z, p, q
 
 
-def _axes(geometry: Geometry, beside: tuple[int, int, int]) -> tuple[BlockAxis, BlockAxis, BlockAxis]:
-    planes, rows, columns = map(block_axis, (geometry.planes, geometry.rows, geometry.columns), beside)
+def _axes(
+    geometry: Geometry, beside: tuple[int, int, int], aligned: bool = False
+) -> tuple[BlockAxis, BlockAxis, BlockAxis]:
+    axes = zip((geometry.planes, geometry.rows, geometry.columns), beside, strict=True)
+    planes, rows, columns = (block_axis(axis, count, aligned) for axis, count in axes)
     return planes, rows, columns
 
 

@@ -131,7 +131,7 @@ def test_both_cores_give_the_bits_of_one():
 def test_the_default_rule_multiplies_no_zeros():
     """Filters as torch stores them and several phases: `weight_stationary`, where it runs."""
     assert _algorithm(CALLS["unet"]) == "weight_stationary"
-    assert _algorithm(GROUPS["depthwise"]) != "weight_stationary"
+    assert _algorithm(GROUPS["depthwise"]) == "weight_stationary"
 
 
 def _algorithm(call):
@@ -207,3 +207,38 @@ def test_a_convolution_with_filters_stored_the_other_way_round():
     kernel = nkiconv.simulate(nkiconv.conv2d_implicit_gemm)
     y = kernel(X, stored, algorithm="weight_stationary", **options)
     np.testing.assert_array_equal(y, kernel(X, stored, algorithm="implicit_gemm", **options))
+
+
+#: Groups whose blocks have all phases: strides, taps that do not divide, dilations, crops, multipliers, few groups.
+GROUPS_OF_PHASES = {
+    "depthwise": Transposed(2, 9, 9, 9, (6, 7), (3, 5), (2, 2), (1, 2), (1, 1), (1, 1)),
+    "multiplier": Transposed(1, 12, 4, 4, (5, 6), (4, 7), (2, 2), (0, 3), (1, 0), (1, 1)),
+    "groups": Transposed(2, 6, 4, 2, (5, 6), (3, 4), (2, 2), (1, 1), (1, 0), (1, 1)),
+    "rows": Transposed(3, 140, 140, 70, (4, 5), (3, 3), (2, 1), (2, 1), (0, 0), (1, 1)),
+    "columns": Transposed(1, 40, 20, 20, (3, 30), (1, 6), (1, 4), (0, 1), (0, 2), (1, 1)),
+    "dilated": Transposed(2, 8, 8, 8, (5, 6), (3, 3), (2, 2), (1, 0), (0, 1), (3, 2)),
+    "fewer taps than phases": Transposed(1, 6, 6, 6, (4, 5), (1, 2), (2, 4), (0, 0), (1, 1), (1, 1)),
+}
+
+
+@pytest.mark.parametrize("call", GROUPS_OF_PHASES.values(), ids=GROUPS_OF_PHASES)
+def test_phases_of_groups(call):
+    """Blocks that have each phase once and, where there is room, several times."""
+    if call.stride[1] == 4 and call.stride[0] == 2:
+        with pytest.raises(KernelAssertionError, match="of groups takes blocks of at most 4 phases"):
+            check(call, algorithm="weight_stationary")
+        return
+    for height, width in weight_stationary.BLOCKS:
+        if height % call.stride[0] == 0 and width % call.stride[1] == 0:
+            config = (("rows", 32), ("height", height), ("width", width))
+            for lnc, dtype in ((1, "bf16"), (2, "fp32")):
+                check(call, dtype, lnc=lnc, last=lnc == 1, algorithm="weight_stationary", config=config)
+
+
+def test_blocks_of_groups_have_all_phases():
+    with pytest.raises(KernelAssertionError, match="rows=32 height=1 width=2: a block has all phases"):
+        check(
+            GROUPS_OF_PHASES["groups"],
+            algorithm="weight_stationary",
+            config=(("rows", 32), ("height", 1), ("width", 2)),
+        )

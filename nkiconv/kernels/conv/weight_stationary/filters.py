@@ -216,30 +216,25 @@ class GroupFilters(nl.NKIObject):
         What is in PSUM is read once: copies inside SBUF are faster.
         """
         r0, rn, s0, sn = block
-        rows, columns = self.geometry.rows, self.geometry.columns
         _, by_rows, by_columns = self.schedule.axes
         Kt, inputs, kn = self.schedule.slot, taps.shape[0], taps.shape[2]
-        src = taps.reshape((inputs, rn, sn, kn))
+        src, plane = taps.reshape((inputs, rn, sn, kn)), r0 // self.geometry.rows.taps
         for uh in range(by_rows.beside):
             for uw in range(by_columns.beside):
-                t, r = r0 // rows.taps, r0 % rows.taps
-                a = t * by_rows.window + uh * rows.stride + r * rows.dilation
-                b = uw * columns.stride + s0 * columns.dilation
-                k = (uw * by_rows.beside + uh) * Kt
-                dst = filters_sbuf[
-                    first : first + inputs,
-                    a : a + (rn - 1) * rows.dilation + 1 : rows.dilation,
-                    b : b + (sn - 1) * columns.dilation + 1 : columns.dilation,
-                    k : k + kn,
-                ]
+                rows = by_rows.places_met(uh, r0 % self.geometry.rows.taps, rn, plane * by_rows.window)
+                columns, k = by_columns.places_met(uw, s0, sn, 0), (uw * by_rows.beside + uh) * Kt
+                if rows is None or columns is None:
+                    continue
+                dst = filters_sbuf[first : first + inputs, rows[1], columns[1], k : k + kn]
+                own = src[0:inputs, rows[0], columns[0], 0:kn]
                 in_psum = not is_by_input(self.geometry) and uh + uw == 0
                 engine = nisa.engine.vector
                 if in_psum:
                     engine = pick(self.ledger, rn * sn * kn, False)
                 else:
                     self.ledger.vector += START_WORK + rn * sn * kn * copy_work(filters_sbuf.dtype)
-                nisa.tensor_copy(dst=dst, src=src, engine=engine)
-                if in_psum:
+                nisa.tensor_copy(dst=dst, src=own, engine=engine)
+                if in_psum and own.shape == src.shape:
                     src = dst
 
     def _spread(self, raw_sbuf, block):
