@@ -3,6 +3,7 @@ at both ends."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -83,8 +84,13 @@ class Bound:
         self.there_ns = first_load_ns(target)
         self.kinds: dict[Any, Work] = {}
         self.seen: dict[Any, Work] = {}
-        #: of the one that has more output tiles, or of the first, which has the larger of groups
-        self.core = self.core_of(max((schedule.steps(core, PARTS) for core in range(PARTS)), key=len))
+        #: of the one that has more blocks, or of the first, which has the larger of groups
+        self.core = self.core_of(max((schedule.steps(core, PARTS) for core in range(PARTS)), key=self.blocks_of))
+
+    def blocks_of(self, steps: Sequence[tuple[int, int]]) -> int:
+        """Blocks of a core's steps, of all M tiles."""
+        every = ((self.schedule.residents[b], i) for b, i in steps)
+        return sum(len(one.tiles) * math.prod(part.bn for part in one.items[i][0]) for one, i in every)
 
     @property
     def array_ns(self) -> float:
@@ -143,7 +149,9 @@ class Bound:
             slow, fast = max(0.0, min(end, target.window_ns) - begin), max(0.0, end - max(begin, target.window_ns))
             return min(WARM_UP_MAX, int((slow * target.half_rate + fast) / each_ns))
 
-        early = zeros(target.static_issue_ns, there_ns)
+        # in all so many that the first window of the throttle has work enough for the next to be at full rate
+        enough = math.ceil(target.window_work * target.window_ns / each_ns)
+        early = max(enough, zeros(target.static_issue_ns, there_ns))
         return early, min(WARM_UP_MAX - early, zeros(made_ns, self.begin_ns(core.first, core.filters)))
 
     def made_ns(self, filters: Filters) -> tuple[float, float]:
