@@ -58,14 +58,14 @@ class Regrets:
         """best: the plan without regard to regrets. trials: the fastest first. constants: what the request overrides.
         percent: how much longer than the best another plan may take."""
         self.best, self.constants, self.spent = best, dict(constants), 0
-        distinct: dict[object, Trial] = {}
+        distinct: dict[int, Trial] = {}
         for one in (best, *trials):
             if one.timing is not None and not one.at_least:
-                distinct.setdefault((one.candidate.algorithm, one.us, one.instructions), one)
+                distinct.setdefault(id(one.timing), one)  # settings that come to the same run share its timing
         most_us, part = best.us * (1 + percent / 100), best.extrapolated_from
         near = [one for one in distinct.values() if one.us <= most_us and one.extrapolated_from == part]
         #: that may become the plan, the best first
-        self.close = near[:CLOSE]
+        self.close = near[:CLOSE] if percent > OFF else [best]
         leaders: dict[str, Trial] = {}
         for one in distinct.values():
             leaders.setdefault(one.candidate.algorithm, one)
