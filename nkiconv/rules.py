@@ -337,13 +337,6 @@ def lnc(value: Any, name: str = "lnc") -> str:
     return "" if fits else f"{name}={shown(value)}: must be 1 or 2 (LNC degrees of trn2); use {name}=2"
 
 
-def robust(value: Any) -> str:
-    """How much longer a plan may take for the sake of what may be wrong, in per cent."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 100:
-        return ""
-    return f"robust={shown(value)}: must be off, on or per cent from 0 to 100; use robust=on"
-
-
 def removed_note(algorithm: Any, algorithms: Iterable[str]) -> str:
     """What a refusal says first of an algorithm that was removed; "" of any other name."""
     successor = next((new for old, new in REMOVED if old == algorithm), "")

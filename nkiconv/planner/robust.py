@@ -12,8 +12,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from .. import rules
-from ..errors import UnsupportedError, refuse
+from ..errors import UnsupportedError, shown
 from ..simulator.profiling.sensitivity import mattering, us_under
 from .timekeeper import Trial
 
@@ -40,7 +39,9 @@ def percent_of(robust: str | float) -> float:
     found: Any = {"off": OFF, "on": ON}.get(robust, robust) if isinstance(robust, str) else robust
     with suppress(ValueError):
         found = float(found) if isinstance(found, str) else found
-    refuse(UnsupportedError, rules.robust(found))
+    if isinstance(found, bool) or not isinstance(found, (int, float)) or not 0 <= found <= 100:
+        rule = "must be off, on or per cent from 0 to 100; use robust=on"
+        raise UnsupportedError(f"robust={shown(robust)}: {rule}")
     return float(found)
 
 
