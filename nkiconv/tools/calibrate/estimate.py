@@ -31,10 +31,11 @@ _NEAR = 0.02
 _FURTHEST = 2.0
 #: Singular values below this share of the largest say nothing.
 _RANK = 1e-6
-#: Relative change, both ways, by which constants are told from bounds, and the least share of the larger influence that
-#: the smaller one must be.
+#: Relative change, both ways, by which constants are told from bounds; the least share of the larger influence that the
+#: smaller one must be; and of the largest that counts.
 _BOTH_WAYS = 0.05
 _ONE_SIDED = 0.5
+_SMALL = 0.1
 #: Least change of a slope's logarithm with a constant's that counts as influence.
 _INFLUENCE = 1e-3
 #: Half of a 95 % confidence interval in standard errors.
@@ -204,13 +205,18 @@ def _solve(problem: _Problem, slopes: Sequence[Slope], logs: Any, advance: Calla
     return _Solution(logs, errors, reasons)
 
 
-def _bounds(problem: _Problem, logs: Any, *ways: Any) -> dict[int, str]:
-    """Constants of which only one direction moves a slope, as something else binds in the other: the reason of each."""
-    down, up = (np.linalg.norm(influence, axis=0) for influence in ways)
+def _bounds(problem: _Problem, logs: Any, down: Any, up: Any) -> dict[int, str]:
+    """Constants of which only one direction moves slopes, as something else binds in the other: the reason of each.
+
+    Args: down, up: weighted influences by moves either way. A slope that both move tells a constant, if what moves it
+    is a tenth of what the largest move does.
+    """
+    least, most = np.minimum(np.abs(down), np.abs(up)), np.maximum(np.abs(down), np.abs(up))
+    tells = (least >= _ONE_SIDED * most) & (most >= _SMALL * most.max(axis=0)) & (most > 0)
     found = {}
     for i, name in enumerate(problem.names):
         at_limit = name in SHARES and logs[i] > np.log(1 - _BOTH_WAYS)
-        if not at_limit and min(down[i], up[i]) < _ONE_SIDED * max(down[i], up[i]):
+        if not at_limit and not tells[:, i].any():
             found[i] = f"something else binds beyond {np.exp(logs[i]):.4g}"
     return found
 
