@@ -29,14 +29,7 @@ class ActivationStationary(Conv2dAlgorithm):
     algorithm = "activation_stationary"
     order = ("fold", "copies")
 
-    def complete(self, shape: Shape, config: Config) -> Config:
-        def completed() -> Config:
-            return next(self._candidates(shape, config), config)
-
-        return shape.once((f"{self.algorithm}, least", config), completed)
-
-    def _candidates(self, shape: Shape, config: Config) -> Iterator[Config]:
-        geometry = plain_of(self.algorithm, shape.geometry, shape.options)
+    def candidates(self, shape: Shape, geometry: Any, config: Config) -> Iterator[Config]:
         return candidates(shape.target, geometry, shape.options, shape.cores, config)
 
     def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
@@ -56,7 +49,7 @@ class ActivationStationary(Conv2dAlgorithm):
         kinds: dict[Any, tuple[str, Any]] = {PixelSettings: ("shard", SHARDS), DepthwiseSettings: ("disjoint", (0, 1))}
         kinds[PatchSettings] = "warmup", (0, 28)
         name, values = kinds.get(settings_of(geometry), ("copies", (1, COPIES)))
-        each = (self._candidates(shape, config_of(**{name: one})) for one in values)
+        each = (self.candidates(shape, geometry, config_of(**{name: one})) for one in values)
         return [one for found in each for one in itertools.islice(found, STARTS[wide])] or [None]
 
     def near(self, shape: Shape, config: Config) -> list[Config]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ....kernels.conv.dispatch import plan_of
 from ....kernels.conv.relayout import plain_of
-from ....schedules.settings import Settings, declarations
 from ...request import Config
 from ..algorithm import Algorithm, Guess, Shape, ints
 from .relayout import relayout_ns
@@ -17,12 +16,9 @@ LONG = 4_000
 
 
 class Conv2dAlgorithm(Algorithm):
-    """An algorithm whose own plan says what settings come to, and of which `best` finds those that a config leaves
-    open."""
+    """An algorithm whose own plan says what settings come to."""
 
     algorithm: str
-    #: why the kernel does not run a problem with some settings, whatever those that are left open come to
-    unsupported_reason: Callable[[Any, Any, Config], str]
 
     def guesses(self, shape: Shape) -> list[Guess]:
         found = self.guess(shape, None)
@@ -37,24 +33,14 @@ class Conv2dAlgorithm(Algorithm):
         return Guess(config, relayout_ns(self.algorithm, shape) + self.plan_ns(shape, plain, plan))
 
     def complete(self, shape: Shape, config: Config) -> Config:
-        return shape.once((f"{self.algorithm}, best", config), lambda: self._completed(shape, config))
+        def completed() -> Config:
+            geometry = plain_of(self.algorithm, shape.geometry, shape.options)
+            return next(self.candidates(shape, geometry, config), config)
 
-    def _completed(self, shape: Shape, config: Config) -> Config:
-        geometry = plain_of(self.algorithm, shape.geometry, shape.options)
-        if self.unsupported_reason(geometry, shape.options, config):
-            return config
-        settings, given = self.settings_of(geometry, config), dict(config or ())
-        if given.keys() == declarations(settings).keys():
-            return settings(**given).pairs
-        found = self.best(shape, geometry, given)
-        return found.pairs if found else config
+        return shape.once((f"{self.algorithm}, least", config), completed)
 
-    def settings_of(self, geometry: Any, config: Config) -> type[Settings]:
-        """The kernel's dataclass of the settings that a problem has."""
-        raise NotImplementedError
-
-    def best(self, shape: Shape, geometry: Any, given: dict[str, Any]) -> Any:
-        """The kernel's settings of least time that have the given ones; None where no such kernel runs.
+    def candidates(self, shape: Shape, geometry: Any, config: Config) -> Iterator[Config]:
+        """Complete settings that have the given ones and run, those of the least bound first.
 
         geometry: as of `plan_ns`.
         """

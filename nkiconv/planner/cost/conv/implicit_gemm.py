@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ....kernels.conv.relayout import plain_of
 from ....schedules.device_loops import MOST_INSTRUCTIONS
 from ....schedules.implicit_gemm import X_BYTES, ImplicitGemmSettings
 from ....schedules.implicit_gemm_bound import Bound
@@ -25,12 +24,8 @@ class Taps(Conv2dAlgorithm):
     algorithm = "implicit_gemm"
     order = ("fold", "product")
 
-    def complete(self, shape: Shape, config: Config) -> Config:
-        def completed() -> Config:
-            geometry = plain_of(self.algorithm, shape.geometry, shape.options)
-            return next(candidates(shape.target, geometry, shape.options, shape.cores, config), config)
-
-        return shape.once((f"{self.algorithm}, least", config), completed)
+    def candidates(self, shape: Shape, geometry: Any, config: Config) -> Iterator[Config]:
+        return candidates(shape.target, geometry, shape.options, shape.cores, config)
 
     def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
         return Bound(shape.target, geometry, shape.options).ns(plan)

@@ -17,11 +17,9 @@ class Stacked(OfBlocks):
     """Rows, shifts and outputs stacked, or whole columns of depthwise channels."""
 
     algorithm, unsupported_reason = "stacked", staticmethod(unsupported_reason)
+    settings_of = staticmethod(settings_class)
     order = ("rows", "shifts", "outputs", "beside", "apart")
     timed = 2, 1.1
-
-    def settings_of(self, geometry: Any, config: Config) -> type[Any]:
-        return settings_class(geometry)
 
     def guesses(self, shape: Shape) -> list[Guess]:
         # what fills the partitions by itself is implicit_gemm's

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ....kernels.conv.dispatch import seen_by
 from ....kernels.conv.relayout import plain_of
 from ....schedules.m_packing import PackedSettings
+from ....schedules.settings import Settings, declarations
 from ....schedules.weight_stationary import (
     BLOCKS,
     SHARDS,
@@ -31,6 +33,10 @@ class OfBlocks(Conv2dAlgorithm):
     """
 
     timed: tuple[int, float]
+    #: why the kernel does not run a problem with some settings, whatever those that are left open come to
+    unsupported_reason: Callable[[Any, Any, Config], str]
+    #: the kernel's dataclass of the settings that a problem has
+    settings_of: Callable[[Any, Config], type[Settings]]
 
     def _least(self, shape: Shape, config: Config) -> list[tuple[float, Any]]:
         """(bound, settings) of candidates that have some settings, the least first."""
@@ -39,16 +45,21 @@ class OfBlocks(Conv2dAlgorithm):
         def found() -> list[tuple[float, Any]]:
             return candidates(self.algorithm, shape.target, geometry, shape.options, shape.cores, config)
 
-        return shape.once((f"{self.algorithm}, least", config), found)
+        return shape.once((f"{self.algorithm}, bounds", config), found)
 
     def guesses(self, shape: Shape) -> list[Guess]:
         most, near = self.timed
         found, copies_ns = self._least(shape, None)[:most], relayout_ns(self.algorithm, shape)
         return [Guess(one.pairs, copies_ns + ns) for ns, one in found if ns <= near * found[0][0]]
 
-    def best(self, shape: Shape, geometry: Any, given: dict[str, Any]) -> Any:
-        found = self._least(shape, config_of(**given))
-        return found[0][1] if found else None
+    def candidates(self, shape: Shape, geometry: Any, config: Config) -> Iterator[Config]:
+        if self.unsupported_reason(geometry, shape.options, config):
+            return
+        settings, given = self.settings_of(geometry, config), dict(config or ())
+        if given.keys() == declarations(settings).keys():
+            yield settings(**given).pairs
+        else:
+            yield from (one.pairs for _, one in self._least(shape, config))
 
     def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
         return Bound(shape.target, geometry, shape.options, plan).ns()
@@ -61,11 +72,9 @@ class WeightStationary(OfBlocks):
     """Groups on row tiles, and transposed convolutions phase by phase."""
 
     algorithm, unsupported_reason = "weight_stationary", staticmethod(unsupported_reason)
+    settings_of = staticmethod(settings_class)
     order = ("rows", "height", "width", "outputs", "depth", "taps", "lanes")
     timed = 3, 1.15
-
-    def settings_of(self, geometry: Any, config: Config) -> type[Any]:
-        return settings_class(geometry, config)
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
         geometry = plain_of(self.algorithm, shape.geometry, shape.options)
