@@ -68,18 +68,6 @@ def plan(
     return found
 
 
-def plan_stacked(geometry: Geometry, options: Options, config: Config, cores: int) -> tuple[Schedule | None, str]:
-    """The same of `stacked`."""
-    return plan("stacked", geometry, options, config, cores)
-
-
-def plan_weight_stationary(
-    geometry: Geometry, options: Options, config: Config, cores: int
-) -> tuple[Schedule | None, str]:
-    """The same of `weight_stationary`."""
-    return plan("weight_stationary", geometry, options, config, cores)
-
-
 @once_a_config
 def chosen(geometry: Geometry, config: Config, algorithm: str, options: Options, cores: int) -> Any:
     """All settings of a config, of the candidate of least bound; where none runs, those that take least room."""

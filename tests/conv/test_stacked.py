@@ -23,7 +23,7 @@ from nkiconv.problem import ConvProblem
 from nkiconv.schedules.prices import planes_met
 from nkiconv.schedules.stacked import WAYS
 from nkiconv.schedules.weight_stationary_bound import Bound
-from nkiconv.schedules.weight_stationary_candidates import BUILT, candidates, least_stacked_ns, plan_stacked
+from nkiconv.schedules.weight_stationary_candidates import BUILT, candidates, least_stacked_ns, plan
 from nkiconv.simulator.launch import execute
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
@@ -202,8 +202,8 @@ def test_candidates_are_in_order_and_no_bound_is_below_that_of_their_size(proble
     assert found == sorted(found, key=lambda one: one[0])
     for ns, own in found:
         sizes = own.rows, own.shifts, own.outputs, own.beside, own.apart
-        plan = plan_stacked(geometry, options, own.pairs, 2)[0]
-        assert ns == Bound(TARGET, geometry, options, plan).ns()
+        schedule = plan("stacked", geometry, options, own.pairs, 2)[0]
+        assert ns == Bound(TARGET, geometry, options, schedule).ns()
         assert ns >= least_stacked_ns(TARGET, geometry, sizes, own.filters, planes_met(geometry))
 
 

@@ -1,16 +1,16 @@
 """The algorithms of conv2d by name: who refuses what, who is chosen, and who does it."""
 
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
+from typing import Any
 
 from ..._nki import nl
-from ...schedules import activation_stationary_candidates, implicit_gemm_candidates
+from ...schedules import activation_stationary_candidates, implicit_gemm_candidates, weight_stationary_candidates
 from ...schedules.options import TAKE_NORM, norm_unsupported, prologue_unsupported, statistics_unsupported
 from ...schedules.pairs_of_planes import beside_pairs_unsupported
 from ...schedules.planes import PLANES, asked_planes, planes_unsupported, wants_channels, with_channels, without_planes
 from ...schedules.settings import is_hashable
 from ...schedules.tiles import require
-from ...schedules.weight_stationary_candidates import plan_stacked, plan_weight_stationary
 from .activation_stationary import run_activation_stationary
 from .implicit_gemm.loop import run_implicit_gemm
 from .relayout import plain_of, relayout_unsupported
@@ -20,11 +20,11 @@ from .weight_stationary.loop import run_weight_stationary
 #: Precisions that one algorithm takes.
 ONLY_IMPLICIT_GEMM = ("fp16x3", "winograd")
 #: The algorithms that can be asked for by name: what plans each, and what issues its plan.
-TABLE = {
+TABLE: dict[str, tuple[Any, Any]] = {
     "implicit_gemm": (implicit_gemm_candidates.plan, run_implicit_gemm),
-    "stacked": (plan_stacked, run_weight_stationary),
+    "stacked": (partial(weight_stationary_candidates.plan, "stacked"), run_weight_stationary),
     "activation_stationary": (activation_stationary_candidates.plan, run_activation_stationary),
-    "weight_stationary": (plan_weight_stationary, run_weight_stationary),
+    "weight_stationary": (partial(weight_stationary_candidates.plan, "weight_stationary"), run_weight_stationary),
 }
 ALGORITHMS = tuple(TABLE)
 #: Plans that are kept: a search asks for thousands, a call for a few.
