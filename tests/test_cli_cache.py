@@ -6,7 +6,8 @@ import pytest
 from shell import run
 
 from nkiconv import ConvProblem, plan
-from nkiconv.planner import cache
+from nkiconv.planner import cache, entry
+from nkiconv.planner.request import Asked, Request
 
 pytestmark = [pytest.mark.simulator_only, pytest.mark.usefixtures("plans")]
 PROBLEM = ConvProblem(N=1, C=8, W=40, S=3, groups=8)
@@ -27,6 +28,14 @@ def test_what_is_kept_is_listed(plans):
     assert row["problem"] == "N=1 C=8 W=40 S=3 bf16"
     assert (row["algorithm"], row["modelled_us"], row["current"]) == (found.algorithm, found.modelled_us, True)
     assert "N=1 C=8 W=40 S=3 bf16" in run("cache", "list").stdout
+
+
+def test_estimates_are_listed_and_current(plans):
+    request = Request(problem=PROBLEM, asked=Asked())
+    cache.store_estimate(request, entry.answer(request, quick=True))
+    (plans / ("0" * 32 + ".json")).write_text("[]")
+    rows = json.loads(run("cache", "list", "--json").stdout)["rows"]
+    assert sorted((row["kind"], row["current"]) for row in rows) == [("estimate", True), ("unreadable", False)]
 
 
 def test_clear_leaves_other_files_and_what_is_current(plans, monkeypatch):

@@ -186,7 +186,7 @@ def entries() -> Iterator[Entry]:
     for file in sorted(found, key=lambda one: one.stat().st_mtime, reverse=True):
         try:
             document = _read(file)
-            kind = next(kind for kind in ("plan", "estimate") if isinstance(document[kind], dict))
+            kind = next(kind for kind in ("plan", "estimate") if isinstance({**document}.get(kind), dict))
             key, kept = dict(document["key"]), document[kind]
         except (OSError, ValueError, TypeError, KeyError, StopIteration, RecursionError):
             kind, key, kept = "", {}, {}
