@@ -16,7 +16,16 @@ from .moving_filters import num_transposes
 from .options import Options
 from .patches import PatchSchedule
 from .pixel_tiles import PixelSchedule, blocks_of, outputs_apart, window_shape
-from .prices import first_load_ns, last_store_ns, matmul_ns, overlapped_ns, planes_seen, prologue_ns, transpose_ns
+from .prices import (
+    evacuated_ns,
+    first_load_ns,
+    last_store_ns,
+    matmul_ns,
+    overlapped_ns,
+    planes_seen,
+    prologue_ns,
+    transpose_ns,
+)
 from .tiles import P_MAX, PARTS, cut, div_ceil, share
 from .volume_rows import RowSchedule, moves_of, segment_rows
 
@@ -34,8 +43,7 @@ class Bound:
         """From the first DMA to the last; filters come and are transposed before x."""
         kinds = {PixelSchedule: self.pixels, RowSchedule: self.rows, BlockSchedule: self.blocks}
         target, busy = self.target, {**kinds, PatchSchedule: self.patches}[type(self.plan)]()
-        transposed_ns = target.matmul_done_ns + target.hop_ns + target.vector_done_ns + target.hop_tensor_ns
-        return 2 * first_load_ns(target) + transposed_ns + overlapped_ns(*busy) + last_store_ns(target)
+        return 2 * first_load_ns(target) + evacuated_ns(target) + overlapped_ns(*busy) + last_store_ns(target)
 
     def moved_ns(self, num_bytes: float, run_bytes: float, partitions: float = P_MAX) -> float:
         """The DMA engines of so many partitions, or HBM, for so many bytes in such runs."""
