@@ -242,6 +242,8 @@ REFUSED = [
     (("--compare", "trn2", "none.toml"), "none.toml: cannot be read"),
     (("--compare", "trn2", "trn2", "--only", "dma"), "--compare measures nothing"),
     (("--list", "--compare", "trn2", "trn2", "--target", "model"), "--compare measures nothing"),
+    (("--compare", "trn2", "trn2", "--list"), "--list: is of a calibration"),
+    (("--compare", "trn2", "trn2", "--fresh", "--out", "x.toml"), "--fresh: is of a calibration"),
     (("--only", "no such"), "no probe has such a name"),
     (("--target", "model", "--out", "x.toml"), "is of --target trn2"),
     (("--target", "model", "--rounds", "5"), "is of --target trn2"),

@@ -81,14 +81,19 @@ def load_constants(path: Path) -> Mapping[str, Constant]:
         raise TargetFileError(f"{path}: cannot be read ({error.strerror}); name a file like trn2.toml") from error
     except ValueError as error:  # no UTF-8, or no TOML
         raise TargetFileError(f"{path}: is no TOML ({error}); write it as trn2.toml is") from error
-    found = {}
+    try:
+        return MappingProxyType(dict(_constants(sections)))
+    except TargetFileError as error:
+        raise TargetFileError(f"{path}: {error}") from error
+
+
+def _constants(sections: Mapping[str, Any]) -> Iterator[tuple[str, Constant]]:
     for section, rows in sections.items():
         if not isinstance(rows, dict):
             raise TargetFileError(f"{section}={rows!r}: must be a section of rows; write [{section}] above them")
         for key, row in rows.items():
             name = f"{section}.{key}"
-            found[name] = _constant(name, row)
-    return MappingProxyType(found)
+            yield name, _constant(name, row)
 
 
 def _constant(name: str, row: Any) -> Constant:

@@ -78,7 +78,7 @@ def test_a_file_that_is_none_is_refused_by_name(why, content, message, tmp_path,
     path = tmp_path / "target.toml"
     if content is not None:
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(TargetFileError, match=message):
+    with pytest.raises(TargetFileError, match=rf"target\.toml: {message}"):
         load_target(path)
     monkeypatch.setenv(VARIABLE, str(path))
     with pytest.raises(TargetFileError, match=rf"^{VARIABLE}='.*target\.toml'.*{message}"):

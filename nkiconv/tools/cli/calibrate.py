@@ -65,8 +65,13 @@ def command(
     chosen = [probe for probe in suite.PROBES if not only or any(part in probe.name for part in only)]
     where = target or (Target.trn2 if DEVICE.exists() else Target.model)
     given = {"--out": out, "--rounds": rounds, "--fresh": fresh}
-    contradictions = [*_contradictions(only, chosen, where, given), *_beside_compare(compare, case, target, only)]
-    raise_all("nkiconv calibrate cannot run this call", contradictions)
+    if compare is None:
+        contradictions = _contradictions(only, chosen, where, given, case)
+    else:
+        contradictions = _beside_compare(
+            {"--target": target, "--only": only, "--list": list_them, "--force": force, **given}
+        )
+    raise_all("nkiconv calibrate cannot run this call", list(contradictions))
     if compare is not None:
         _compare(*compare, case, as_json)
         return
@@ -89,8 +94,10 @@ def _said(where: Target) -> str:
 
 
 def _contradictions(
-    only: list[str] | None, chosen: Sequence[Probe], where: Target, given: dict[str, Any]
+    only: list[str] | None, chosen: Sequence[Probe], where: Target, given: dict[str, Any], case: list[str] | None
 ) -> Iterator[UnsupportedError]:
+    if case:
+        yield UnsupportedError("--case: belongs to --compare, and there is none; add --compare OLD NEW")
     if not chosen:
         yield UnsupportedError(
             f"--only={', '.join(only or ())}: no probe has such a name; see nkiconv calibrate --list"
@@ -100,13 +107,9 @@ def _contradictions(
             yield UnsupportedError(f"{option}={value}: is of --target trn2, and the target is model; drop it")
 
 
-def _beside_compare(
-    compare: tuple[str, str] | None, case: list[str] | None, target: Target | None, only: list[str] | None
-) -> Iterator[UnsupportedError]:
-    if case and compare is None:
-        yield UnsupportedError("--case: belongs to --compare, and there is none; add --compare OLD NEW")
-    for option, value in {"--target": target, "--only": only}.items():
-        if value and compare is not None:
+def _beside_compare(given: dict[str, Any]) -> Iterator[UnsupportedError]:
+    for option, value in given.items():
+        if value:
             yield UnsupportedError(f"{option}: is of a calibration, and --compare measures nothing; drop it")
 
 
