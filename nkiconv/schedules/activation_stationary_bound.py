@@ -17,7 +17,6 @@ from .options import Options
 from .patches import PatchSchedule
 from .pixel_tiles import PixelSchedule, blocks_of, outputs_apart, window_shape
 from .prices import (
-    evacuated_ns,
     first_load_ns,
     last_store_ns,
     matmul_ns,
@@ -43,7 +42,8 @@ class Bound:
         """From the first DMA to the last; filters come and are transposed before x."""
         kinds = {PixelSchedule: self.pixels, RowSchedule: self.rows, BlockSchedule: self.blocks}
         target, busy = self.target, {**kinds, PatchSchedule: self.patches}[type(self.plan)]()
-        return 2 * first_load_ns(target) + evacuated_ns(target) + overlapped_ns(*busy) + last_store_ns(target)
+        transposed_ns = target.matmul_done_ns + target.hop_ns + target.vector_done_ns + target.hop_tensor_ns
+        return 2 * first_load_ns(target) + transposed_ns + overlapped_ns(*busy) + last_store_ns(target)
 
     def moved_ns(self, num_bytes: float, run_bytes: float, partitions: float = P_MAX) -> float:
         """The DMA engines of so many partitions, or HBM, for so many bytes in such runs."""
@@ -224,8 +224,11 @@ class Bound:
         moved_ns, y_item = self.moved_ns(x_bytes, x_run, parts), epilogue.y_itemsize
         y_bytes = N * P * Q * C * y_item / PARTS * (2 if self.options.residual else 1)
         moved_ns += self.moved_ns(y_bytes, y_run * y_item, settings.below * settings.images * settings.beside)
-        # a DMA a place of a block for the matrices of a round
-        rounds, triggers_ns = max(1.0, tiles) / settings.together, plan.size * target.static_issue_ns
+        # a DMA a place of a block for the matrices of a round, which waits for the matmuls that had its buffer
+        rounds, triggers_ns = (
+            max(1.0, tiles) / settings.together,
+            plan.size * (target.static_issue_ns + target.hop_dma_ns),
+        )
         run_bytes = plan.matrix_size * geometry.itemsize
         matrices_ns = self.moved_ns(run_bytes * plan.size * channels * settings.together, run_bytes, plan.size)
         array_ns += max(triggers_ns + matrices_ns, moved_ns / max(1.0, tiles * steps))

@@ -24,7 +24,7 @@ from .diagonals import (
     diagonals_unsupported,
 )
 from .geometry import Geometry
-from .prices import evacuated_ns, first_load_ns, matmul_rates
+from .prices import first_load_ns, matmul_rates
 from .settings import Config, once_a_config
 from .tiles import BANK_COLUMNS, P_MAX, PARTS
 
@@ -201,10 +201,10 @@ class DiagonalsBound:
         accumulators = ceil(t["groups"], t["below"]) * T
         whole = t["below"] * t["rows"] * t["columns"] * t["beside"] * self.k == P_MAX
         products = t["groups"] * T * t["down"] * t["across"] + np.where((t["below"] > 1) & ~whole, accumulators, 0)
-        array_ns = products * self.product_ns(t) + t["side"] * target.matmul_done_ns
+        waits_ns = t["side"] * (target.matmul_done_ns + target.hop_ns)  # for each row tile's last sums
+        array_ns = products * self.product_ns(t) + waits_ns
         moving_ns = self.moving_ns(t, rows, columns)
-        reads_ns = t["side"] * (accumulators * self.read_ns(t) + target.matmul_done_ns)
-        reads_ns = reads_ns + self.shared_ns(t, rows, columns)
+        reads_ns = t["side"] * accumulators * self.read_ns(t) + waits_ns + self.shared_ns(t, rows, columns)
         streamed_ns = products * t["beside"] * t["sums"] * self.column_ns
         # short products at half rate never bring the Tensor Engine back to the full one
         short = target.half_rate * streamed_ns < target.window_work * array_ns
@@ -215,8 +215,6 @@ class DiagonalsBound:
         sums = accumulators * self.taps * t["rows"] * t["columns"] * t["beside"] * self.k * t["below"]
         shared_ns = t["side"] * (target.exchange_ns + 4 * sums * target.exchange_byte_ns) * passes
         shared_ns = np.where(t["split"] > 0, shared_ns, 0)
-        # sums of a pass leave their banks before the next pass has them
-        shared_ns = shared_ns + passes * evacuated_ns(target)
         return step_ns * (steps * passes - 1) + array_ns + moving_ns + reads_ns + first_load_ns(target) + shared_ns
 
     def shared_ns(self, t: Table, rows: Any, columns: Any) -> Any:

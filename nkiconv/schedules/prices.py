@@ -84,11 +84,6 @@ def first_load_ns(target: Target) -> float:
     return target.first_packet_ns + target.load_skew_ns + target.dma_end_ns + target.dma_done_ns
 
 
-def evacuated_ns(target: Target) -> float:
-    """From the end of a bank's matmuls until the array may use what was read from it, without its elements."""
-    return target.matmul_done_ns + target.hop_ns + target.vector_done_ns + target.hop_tensor_ns
-
-
 def last_store_ns(target: Target) -> float:
     """From the end of the last sums to that of their store, without their elements: evacuation, DMA."""
     evacuation_ns = target.matmul_done_ns + target.scalar_done_ns + 2 * target.hop_ns
