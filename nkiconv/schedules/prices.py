@@ -9,8 +9,9 @@ from .geometry import Axis, Geometry, valid_range
 from .options import Prologue
 from .tiles import P_MAX
 
-#: Share of the other engines' time that the busiest does not hide.
-EXPOSED = 0.02
+#: Shares of the other engines' time that the busiest does not hide, as golden plans have it; and where Vector adds
+#: shifted sums, each addition after the one before.
+EXPOSED, SHIFTED = 0.02, 0.08
 
 
 @dataclass
@@ -95,10 +96,10 @@ def least_ns(target: Target, array_ns: float, moved_ns: float = 0.0) -> float:
     return array_end_ns(target, first_load_ns(target) + moved_ns, array_ns) + last_store_ns(target)
 
 
-def overlapped_ns(*busy: float) -> float:
+def overlapped_ns(*busy: float, exposed: float = EXPOSED) -> float:
     """What engines take together that are busy so long each: the busiest, and a share of the others for orders in which
     they wait for each other, by which settings differ that the busiest takes alike."""
-    return max(busy) + EXPOSED * (sum(busy) - max(busy))
+    return max(busy) + exposed * (sum(busy) - max(busy))
 
 
 def prologue_ns(target: Target, prologue: Prologue, elements: float, loads: float, images: float = 1.0) -> float:

@@ -15,6 +15,8 @@ from .geometry import Geometry, num_taps
 from .options import Options, adds_bias_alone, either_reads
 from .planes import with_windows
 from .prices import (
+    EXPOSED,
+    SHIFTED,
     Busy,
     array_end_ns,
     dma_ns,
@@ -134,6 +136,7 @@ class Bound:
             max(read, busy.scalar, (read + busy.scalar) / 2),
             max(0.0, moved - begin),
             max(0.0, busy.issued - filters.triggers),
+            exposed=EXPOSED if self.shift is None else SHIFTED,
         )
         return begin + together_ns + self.last_ns(core.last)
 
