@@ -45,5 +45,6 @@ def test_the_first_tile_comes_first(channels, algorithm, settings):
 
 @pytest.mark.parametrize(("C", "K", "more"), [(64, 128, 1), (64, 32, 0), (150, 256, 0)])
 def test_x_has_a_buffer_more_where_it_is_less_and_fits(C, K, more):
-    loads = loads_of((48, C, K, 1), 28, "blocks", {**BLOCKS, "rows": 7, "columns": 14, "outputs": 2, "inputs": 3})
+    sizes = {"rows": 7, "columns": 14, "outputs": 2, "inputs": 3, "exchanged": 0}
+    loads = loads_of((48, C, K, 1), 28, "blocks", {**BLOCKS, **sizes})
     assert [len({buffer for buffer, _ in some}) for some in loads] == [2 + more, 2]
