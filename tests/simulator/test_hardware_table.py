@@ -74,7 +74,7 @@ def test_a_good_row_is_read(tmp_path):
 
 @pytest.mark.parametrize(("why", "changes", "message"), MALFORMED, ids=[row[0] for row in MALFORMED])
 def test_a_malformed_row_is_refused_by_name(why, changes, message, tmp_path):
-    with pytest.raises(ValueError, match=rf"^pe\.gap_ns: .*{message}"):
+    with pytest.raises(ValueError, match=rf"table\.toml: pe\.gap_ns: .*{message}"):
         load_constants(written(tmp_path / "table.toml", changes))
 
 

@@ -18,7 +18,7 @@ from ... import __version__, cases
 from ...errors import raise_all
 from ...whole_file import write_page
 from ..doctor import diagnose
-from . import calibrate, compile_check, compile_run, measure
+from . import calibrate, compile_check, measure
 from .options import Force, Lnc
 from .paths import unwritable
 from .shell import SCHEMA, JsonOption, console, of_case, print_json, progress, reports_errors, say
@@ -56,6 +56,7 @@ def command(
     raise_all("nkiconv report cannot run this call", list(unwritable("--out", out, "a .md file", force=force)))
     named = [cases.get(name).name for name in case or []]
     rows = _table(measured)
+    kernels = compiled / importlib.import_module("nkiconv.tools.cli.compile_run").ROWS
     names = named or list(dict.fromkeys(row["case"] for row in rows or () if row["case"] in cases.names()))
     with progress(show=not as_json) as advance:
         profiles = [{"case": name, "lnc": lnc, **_modelled(name, lnc, of_case(name, advance))} for name in names]
@@ -64,7 +65,7 @@ def command(
         Section("versions", "nkiconv doctor", versions),
         Section("constants", "nkiconv calibrate", _text(target)),
         Section("slopes of probes", "nkiconv calibrate", _lines(_slopes(target))),
-        Section("kernels under AWS's tools", "nkiconv compile-check", _lines(compiled / compile_run.ROWS)),
+        Section("kernels under AWS's tools", "nkiconv compile-check", _lines(kernels)),
         Section("measured", "nkiconv bench CASE", rows),
         Section("modelled", "nkiconv report --case CASE", profiles or None),
     ]
