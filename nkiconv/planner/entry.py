@@ -64,8 +64,8 @@ def plan(
     use_cache: bool = True,
     advance: Advance = _ignore,
 ) -> Plan:
-    """The fastest way known to run a problem, by modelled time in program order: of those that are close at phase 0 of
-    the throttle's grid the one of the least mean over its phases.
+    """The best way known to run a problem, by modelled time in program order: of those close at phase 0 of the
+    throttle's grid the one of least mean over its phases, unless another within `robust` per cent loses less at worst.
 
     Args:
         problem: any; a depthwise row (groups = C = K, H = R = 1) is planned for `depthwise_conv1d`, all others, and
@@ -76,23 +76,19 @@ def plan(
             dw's.
         bias, activation, out_dtype, initial_state, return_final_state, strict_nonfinite: what the kernel will be called
             with; flags stand for tensors. residual: None, or where one is added, as the kernel's residual_position.
-        chunks: of depthwise_conv1d: what the chunks of x's channels are, as in "BCx"; the problem's C is of one chunk.
+        chunks: of depthwise_conv1d: what the chunks of x's channels are, as in "BCx"; the problem's C is of one.
         scaled, precision, packed: the same of conv2d and conv3d: whether the residual's beta is not 1, how fp32
             products are taken, whether the filter comes from `pack_filter`. return_stats: as theirs.
-        initial_frames, return_final_frames: of conv3d: how many of the problem's D planes come as initial_frames, and
-            how many are returned.
+        initial_frames, return_final_frames: of conv3d: how many of the problem's D planes come so, or are returned.
         x_scale, x_shift: None, or what x is scaled and shifted by as it arrives, "channel" of [C] or "image" of [N, C].
             x_activation, x_upsample: as the functions'; the problem's H and W are x_upsample times x's.
         y_norm, return_before_norm: as of conv2d and conv3d; y_norm_weight, y_norm_bias: flags of its tensors.
-        operation: "depthwise_conv1d", "conv2d" or "conv3d", instead of the one that the problem is for.
-        algorithms: names to choose from; None: all.
-        constants: modelling constants by name, instead of trn2.toml's.
+        operation: "depthwise_conv1d", "conv2d" or "conv3d", instead of the one that the problem is for. algorithms:
+            names to choose from; None: all. constants: by name, instead of trn2.toml's.
         robust: per cent that the plan may take longer than the fastest where it loses less if an inferred constant is
-            wrong, "off" for 0, "on" for 2; see `planner.robust`. None: a kept plan's, else "on". The result replaces
-            the kept plan, so that later calls find it.
-        wide: try more settings and time every close candidate as a whole (seconds to minutes). The result replaces the
-            cached plan, so that later calls find it.
-        use_cache: whether to take the plan from memory or disk, and to put it there; see `planner.cache`.
+            wrong, "off" for 0, "on" for 2; see `planner.robust`. None: a kept plan's, else "on".
+        wide: try more settings and time every close candidate as a whole (seconds to minutes).
+        use_cache: whether to take the plan from memory or disk, and to keep it there for later calls.
         advance: told what is being done, and the share of it that is done.
 
     Returns: a `Plan`; its `algorithm` and `config` are arguments of the function that its `operation` names.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,8 +40,13 @@ class Bound:
 
     def ns(self) -> float:
         """From the first DMA to the last; filters come and are transposed before x."""
-        kinds = {PixelSchedule: self.pixels, RowSchedule: self.rows, BlockSchedule: self.blocks}
-        target, busy = self.target, {**kinds, PatchSchedule: self.patches}[type(self.plan)]()
+        kinds: dict[type, Callable[[], tuple[float, ...]]] = {
+            PixelSchedule: self.pixels,
+            RowSchedule: self.rows,
+            BlockSchedule: self.blocks,
+            PatchSchedule: self.patches,
+        }
+        target, busy = self.target, kinds[type(self.plan)]()
         transposed_ns = target.matmul_done_ns + target.hop_ns + target.vector_done_ns + target.hop_tensor_ns
         return 2 * first_load_ns(target) + transposed_ns + overlapped_ns(*busy) + last_store_ns(target)
 
@@ -71,21 +76,21 @@ class Bound:
     def patches(self) -> tuple[float, ...]:
         """ns of the Tensor Engine, of DMA, of evacuation by Vector and Scalar."""
         plan, geometry, target, item = self.plan, self.geometry, self.target, self.geometry.hbm_itemsize
-        S, first, found = geometry.columns.taps, plan.items[0], [0.0, 0.0, 0.0]
+        S, y_item = geometry.columns.taps, self.options.epilogue.y_itemsize
+        array_ns, read_ns = 0.0, 0.0
+        moved_ns = geometry.C * geometry.K * plan.items[0].r[1] * S * item * target.hbm_byte_ns
         _, count = share(len(plan.items), PARTS, 0)
         for one in plan.items[: max(1, count)]:
             columns = [kn * rn * S for (_, kn), (_, rn) in plan.banks(geometry, one)]
             matmuls = [(float(plan.side * len(plan.k_tiles)), float(width)) for width in columns]
             rows, wide = one.n[1] * one.i[1], plan.side * S
-            found[0] += self.tensor_ns(matmuls, 0)
-            found[1] += self.moved_ns(geometry.C * rows * geometry.columns.size * item, geometry.columns.size * item)
-            y_item = self.options.epilogue.y_itemsize
+            array_ns += self.tensor_ns(matmuls, 0)
+            moved_ns += self.moved_ns(geometry.C * rows * geometry.columns.size * item, geometry.columns.size * item)
             run, parts = wide * y_item, rows * plan.settings.across
-            found[1] += self.moved_ns(parts * geometry.K * one.r[1] * run, run, parts)
+            moved_ns += self.moved_ns(parts * geometry.K * one.r[1] * run, run, parts)
             fixed_ns = len(columns) * target.vector_fixed_psum_ns
-            found[2] += plan.side * (sum(columns) * target.vector_ns + fixed_ns) / 2
-        found[1] += geometry.C * geometry.K * first.r[1] * S * item * target.hbm_byte_ns
-        return tuple(found)
+            read_ns += plan.side * (sum(columns) * target.vector_ns + fixed_ns) / 2
+        return array_ns, moved_ns, read_ns
 
     # ---------------------------------------------------------------------------------------- y as NHWC
 
@@ -225,10 +230,8 @@ class Bound:
         y_bytes = N * P * Q * C * y_item / PARTS * (2 if self.options.residual else 1)
         moved_ns += self.moved_ns(y_bytes, y_run * y_item, settings.below * settings.images * settings.beside)
         # a DMA a place of a block for the matrices of a round, which waits for the matmuls that had its buffer
-        rounds, triggers_ns = (
-            max(1.0, tiles) / settings.together,
-            plan.size * (target.static_issue_ns + target.hop_dma_ns),
-        )
+        rounds = max(1.0, tiles) / settings.together
+        triggers_ns = plan.size * (target.static_issue_ns + target.hop_dma_ns)
         run_bytes = plan.matrix_size * geometry.itemsize
         matrices_ns = self.moved_ns(run_bytes * plan.size * channels * settings.together, run_bytes, plan.size)
         array_ns += max(triggers_ns + matrices_ns, moved_ns / max(1.0, tiles * steps))

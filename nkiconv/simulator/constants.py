@@ -252,6 +252,11 @@ class InUse(Mapping[str, Constant]):
         changed = sorted((name, row) for name, row in own.items() if row != known[name])
         return f"{DEFAULT} {hashlib.sha256(json.dumps(changed).encode()).hexdigest()[:12]}" if changed else DEFAULT
 
+    @functools.cached_property
+    def numbers(self) -> Mapping[str, float]:
+        """Values by name."""
+        return MappingProxyType({name: one.value for name, one in self._constants.items()})
+
     def __getitem__(self, name: str) -> Constant:
         return self._constants[name]
 

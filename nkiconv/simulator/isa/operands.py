@@ -33,8 +33,12 @@ def tensors(*, indirect: bool = False, **operands: Any) -> None:
 def narrow(**operands: NkiTensor) -> None:
     """No operand is int64 (NKI055)."""
     for name, tensor in operands.items():
-        if tensor.dtype == "int64":
-            fail("NKI055", f"{name} is int64", **{name: tensor})
+        _narrow(name, tensor)
+
+
+def _narrow(name: str, tensor: NkiTensor) -> None:
+    if tensor.dtype == "int64":
+        fail("NKI055", f"{name} is int64", **{name: tensor})
 
 
 def on_chip(free_dims: int = hw.FREE_DIMS_MAX, **operands: Any) -> None:
@@ -55,7 +59,7 @@ def _walk(name: str, tensor: NkiTensor) -> int:
         fail("NKI054", f"{name} is an indirect view", **{name: tensor})
     if not tensor.on_chip:
         fail("NKI040", f"{name} is in {tensor.buffer.name}, engines read and write SBUF and PSUM", **{name: tensor})
-    narrow(**{name: tensor})
+    _narrow(name, tensor)
     start, count = first_partition(tensor), tensor.shape[0]
     step = hw.PARTITIONS if count > 64 else 64 if count > hw.QUADRANT_PARTITIONS else hw.QUADRANT_PARTITIONS
     if start % step:

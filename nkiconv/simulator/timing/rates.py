@@ -22,7 +22,7 @@ class Rates:
     """
 
     def __init__(self, overrides: Mapping[str, float] | None = None) -> None:
-        self._values = {name: constant.value for name, constant in CONSTANTS.items()}
+        self._values = dict(CONSTANTS.numbers)
         for name, value in (overrides or {}).items():
             if name not in self._values:
                 raise UnknownConstantError(f"constants[{name!r}]: {unknown_name(name)}")

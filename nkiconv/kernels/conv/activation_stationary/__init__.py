@@ -54,12 +54,18 @@ from .patches import patch_tiles
 from .pixels import pixel_tiles
 from .rows import row_tiles
 
+#: What makes the output tiles of each kind of schedule.
+TILES = {
+    PixelSchedule: pixel_tiles,
+    RowSchedule: row_tiles,
+    BlockSchedule: block_tiles,
+    PatchSchedule: patch_tiles,
+}
+
 
 def run_activation_stationary(operands, geometry, options, plan):
     """This core's part of the items: by pixels, by rows of volumes, by blocks of depthwise problems, or by patches."""
     _, items = part_of_core(plan.items)
     if len(items) > 0:
         work = Work(operands, geometry, options, plan, new_ledger(), warm_zeros())
-        kinds = {PixelSchedule: pixel_tiles, RowSchedule: row_tiles, BlockSchedule: block_tiles}
-        tiles = {**kinds, PatchSchedule: patch_tiles}[type(plan)]
-        work_tiles(work, tiles(work, items))
+        work_tiles(work, TILES[type(plan)](work, items))

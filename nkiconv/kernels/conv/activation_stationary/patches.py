@@ -28,8 +28,8 @@ def patch_tiles(work, items):
 
 
 def load_tile(work, item, filters):
-    """x of an output tile, [c, image, row, column] of each K tile, with filters of its rows of taps behind the first K
-    tile's if they are not there yet."""
+    """x of an output tile, [c, image, row, column] of each K tile, and filters of its rows of taps, of each K tile
+    after its x, if they are not there yet."""
     geometry, plan, operands, found = work.geometry, work.plan, work.operands, []
     by_k, by_c, by_r, by_s = geometry.w_strides
     K, (r0, rn), S = geometry.K, item.r, geometry.columns.taps
