@@ -23,7 +23,7 @@ DEGREE, FLAGS, TARGET = "NEURON_LOGICAL_NC_CONFIG", "NEURON_CC_FLAGS", "NEURON_P
 _FLAG = re.compile(r"(?:^|[\s'\"])--?(?:lnc|logical-nc-config)(?:=|\s+)([^\s'\"]+)")
 #: How torch launches kernels: one by one, in graphs of torch.compile, or recorded by torch_xla.
 MODES = ("eager", "compiled", "xla")
-#: What a launch costs under torch_xla where TARGET is unset, measured by others (whn09/xpu-perf).
+#: What a launch costs under torch_xla where TARGET is unset, reported for whn09/xpu-perf, whose public files lack it.
 TARGET_MS = 52
 
 
@@ -97,5 +97,5 @@ def slow_without_target() -> str:
     """What an unset TARGET costs, and what to do."""
     return (
         f"{TARGET}: is unset, so that under torch_xla each launch of a kernel starts a process to ask for the "
-        f"platform, about {TARGET_MS} ms (measured by others); set it to trn2"
+        f"platform, about {TARGET_MS} ms (reported by others); set it to trn2"
     )

@@ -184,8 +184,10 @@ def test_a_probe_that_the_device_fails_to_run_has_its_reason():
 def test_an_interrupted_calibration_goes_on(tmp_path):
     path, clock = tmp_path / "slopes.jsonl", clock_of({})
     first = session.slopes(clock, probes(*FEW[:2]), ignore, path, rounds=1)
+    more = session.slopes(clock, probes(*FEW[:2]), ignore, path, rounds=2)
+    assert [one.rounds for one in more] == [2 * one.rounds for one in first]
     clock.seconds = None
-    assert session.slopes(clock, probes(*FEW[:2]), ignore, path, rounds=1) == first
+    assert session.slopes(clock, probes(*FEW[:2]), ignore, path, rounds=1) == more
     assert kept.load(path, "another machine") == {}
     path.write_text("{}\n")
     with pytest.raises(FileFormatError, match="line 1 holds no slope"):

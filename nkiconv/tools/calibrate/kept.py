@@ -11,7 +11,7 @@ from .measured import Slope
 
 
 def path_of(out: Path) -> Path:
-    """Where the slopes behind a target's file are."""
+    """The file of the slopes that a target was made from."""
     return out.with_name(out.name + ".slopes.jsonl")
 
 

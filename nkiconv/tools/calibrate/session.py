@@ -20,13 +20,14 @@ from .suite import PROBES
 def slopes(
     clock: Clock, probes: Sequence[Probe], advance: Advance, path: Path | None = None, rounds: int | None = None
 ) -> list[Slope]:
-    """The slope of each probe; those that the file at `path` has of the same machine are not measured again."""
+    """The slope of each probe; those that the file at `path` has of the same machine, and of no fewer rounds, are not
+    measured again."""
     known = kept.load(path, clock.description) if path else {}
     found = []
     for i, probe in enumerate(probes):
-        if probe.name not in known:
-            told = _within(advance, i, len(probes))
-            known[probe.name] = measure(clock, probe, told, rounds or clock.rounds)
+        each = rounds or clock.rounds
+        if probe.name not in known or known[probe.name].rounds < each * probe.rounds:
+            known[probe.name] = measure(clock, probe, _within(advance, i, len(probes)), each)
             if path:
                 kept.append(path, clock.description, known[probe.name])
         found.append(known[probe.name])
