@@ -37,7 +37,7 @@ def model(asked: dict[str, Any]) -> dict[str, Any]:
     case = _case(asked)
     request = importlib.import_module("nkiconv.planner.request").Request(problem=case.problem, lnc=asked["lnc"])
     shipped, estimate = (importlib.import_module(f"nkiconv.planner.{one}") for one in ("shipped", "estimate"))
-    taken = shipped.known(request) or estimate.chosen(request)
+    taken = shipped.known(request) or estimate.estimate(request, use_cache=False)
     profiles = importlib.import_module("nkiconv.tools.suites.profiles")
     found = profiles.profile_case(case, lnc=asked["lnc"], **taken.arguments)[0].profile
     return {"taken": taken.as_dict(), "modelled_us": found.modelled_us, "instructions": found.instructions}
