@@ -145,8 +145,8 @@ def m_tiles_of(
     """M tiles whose filters take so many bytes at most. apart: whether groups must not share one."""
     per_c, per_k, fold = geometry.C // geometry.groups, geometry.K // geometry.groups, settings.fold
     pack = 1
-    if geometry.groups > 1 and not apart and per_c <= P_MAX and per_k <= P_MAX:
-        pack = max(1, min(geometry.groups, P_MAX // per_c, P_MAX // per_k))
+    if not (apart or has_own_m_tiles(geometry)):
+        pack = min(geometry.groups, P_MAX // per_c, P_MAX // per_k)
     most_k = most_channels(per_c, num_taps(geometry), geometry.itemsize, filter_bytes)
     while pack > 1 and pack * per_k > most_k:
         pack //= 2
@@ -293,8 +293,15 @@ def can_move(geometry: Geometry) -> bool:
 
 
 def by_input(geometry: Geometry) -> bool:
-    """Whether filters come in by input channels, taps reversed: of transposed convolutions of one group."""
-    return geometry.flipped and geometry.groups == 1
+    """Whether filters come in by input channels, taps reversed: of transposed convolutions whose groups never share an
+    M tile."""
+    return geometry.flipped and has_own_m_tiles(geometry)
+
+
+def has_own_m_tiles(geometry: Geometry) -> bool:
+    """Whether each group has M tiles of its own: it is the only one, or too wide for two to share the array."""
+    widest = max(geometry.C, geometry.K) // geometry.groups
+    return geometry.groups == 1 or ROWS * widest > P_MAX
 
 
 def lies_ready(geometry: Geometry, m_tile: MTile, k_tile: KTile) -> bool:

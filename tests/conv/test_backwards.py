@@ -5,6 +5,7 @@ from choices import modelled_us
 from transposed import Transposed, check
 
 import nkiconv
+from nkiconv._nki import nl
 from nkiconv.planner.operations import operation_of
 from nkiconv.planner.request import Request
 from nkiconv.problem import ConvProblem
@@ -120,6 +121,34 @@ def test_groups(name, dtype):
         check(call, dtype, algorithm="stacked")
     if name == "depthwise":
         check(call, dtype, algorithm="activation_stationary")
+
+
+#: Groups too wide to share an M tile, and of volumes, which get a copy.
+WIDE_GROUPS = {
+    "inputs": Transposed(2, 140, 24, 2, (7, 6), (3, 2), (1, 1), (1, 0), (0, 0), (2, 1)),
+    "outputs, stride": Transposed(1, 30, 280, 2, (5, 6), (3, 3), (2, 2), (1, 1), (1, 1), (1, 1)),
+    "several tiles of both": Transposed(1, 288, 432, 2, (5, 4), (1, 3), (1, 1), (0, 1), (0, 0), (1, 1)),
+    "volumes": Transposed(1, 140, 24, 2, (3, 4, 5), (2, 3, 2), (1, 1, 1), (1, 1, 0), (0, 0, 0), (1, 1, 1)),
+}
+
+
+@pytest.mark.cover(6)
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize("name", WIDE_GROUPS)
+def test_groups_with_tiles_of_their_own(name, dtype):
+    for last, shard in ((False, "channels"), (False, "images"), (True, "channels")):
+        check(WIDE_GROUPS[name], dtype, last=last, algorithm="implicit_gemm", config=(("shard", shard),))
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_wide_filters_are_read_where_they_are(groups):
+    problem = ConvProblem(N=1, C=288, H=7, W=7, K=288, R=3, S=3, groups=groups, padding=SAME).toward("dgrad")
+    operation, request = operation_of(problem), Request(problem=problem)
+    arguments = operation.arguments(request, "implicit_gemm", (("fold", "none"),))
+    done = nkiconv.simulator.execute(operation.kernel[2], *arguments, trace_only=True)
+    written = {view.info.buffer for one in done.instructions for view in one.writes if "hbm" in view.info.buffer.name}
+    assert written == {nl.shared_hbm}  # of y; a copy is private
 
 
 @pytest.mark.cover(6)

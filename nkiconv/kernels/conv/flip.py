@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from ..._nki import nl
 from ...schedules.geometry import filter_rows, num_taps, writes_rows
-from ...schedules.implicit_gemm_channels import left_over
+from ...schedules.implicit_gemm_channels import has_own_m_tiles, left_over
 from ...schedules.tiles import QUADRANT, cut, cut_at
 from .._dma import copy
 from .filter_feed import turn_forwards
@@ -30,8 +30,10 @@ def reads_backwards(algorithm, geometry):
         plain = geometry.precision in (None, "bf16", "tf32") and geometry.hbm_itemsize > 1
         if plain and geometry.groups > 1 and geometry.groups == geometry.C and geometry.groups == geometry.K:
             return True
+        if not plain or geometry.planes.taps > 1 or not has_own_m_tiles(geometry):
+            return False
         # folded channels are put in place as engines address partitions
-        return images and plain and geometry.C > 1 and left_over(geometry.C) % QUADRANT == 0
+        return geometry.groups > 1 or (geometry.C > 1 and left_over(geometry.C) % QUADRANT == 0)
     if algorithm == "stacked":
         return geometry.groups > 1 or (images and geometry.hbm_itemsize > 1)
     if algorithm == "activation_stationary":

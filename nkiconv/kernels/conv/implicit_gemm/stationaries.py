@@ -125,12 +125,12 @@ def in_order(raw_sbuf, geometry, c0, ledger, by_tap=False):
 def load_backwards(operands, geometry, of):
     """All taps of a K tile of a transposed convolution's filter: [depth * channels, kn, rows, columns] in SBUF, once
     for each tap of a group of folded ones."""
-    (c0, count, depth, *_), kn = of.k_tile, of.m_tile.kn
+    (c0, count, depth, *_), kn, k0 = of.k_tile, of.m_tile.kn, of.m_tile.k0 % (geometry.K // geometry.groups)
     R, S, strides = geometry.rows.taps, geometry.columns.taps, geometry.w_strides
     raw_sbuf = nl.ndarray((depth * count, kn, R, S), dtype=operands.w_dtype, buffer=nl.sbuf)
     pattern = pattern_of((strides[1], strides[0], strides[2], strides[3]), (count, kn, R, S))
     for d in range(depth):
-        load_region(raw_sbuf, operands.w, (d * count, 0, 0, 0), pattern, c0 * strides[1] + of.m_tile.k0 * strides[0])
+        load_region(raw_sbuf, operands.w, (d * count, 0, 0, 0), pattern, c0 * strides[1] + k0 * strides[0])
     return raw_sbuf
 
 
