@@ -30,6 +30,7 @@ from .blocks import (
     Pass,
     Run,
     Tile,
+    banks_of_taps,
     blocks_geometry,
     completed,
     config_unsupported,
@@ -50,7 +51,7 @@ from .blocks import (
     whole_taps,
 )
 from .cuts import most_of
-from .geometry import Geometry, instructions_unsupported
+from .geometry import Geometry, instructions_unsupported, num_taps
 from .settings import Config, once_a_config
 from .tiles import (
     BANK_BYTES,
@@ -348,7 +349,9 @@ def needed_bytes(plan: BlocksSchedule) -> int:
     others = 0
     if found is not None:
         others = transposes.transpose_bytes(plan.source, (found.raw_shapes, found.slab_shape), found.raws)
-    return blocks + others + SUMS_BYTES + held * BANK_BYTES
+    # sums of all taps of some channels, that they are added to, and results; the next ones meanwhile
+    gathered = 4 * 4 * plan.settings.channels * num_taps(plan.geometry) if banks_of_taps(plan.geometry) > 1 else 0
+    return blocks + others + SUMS_BYTES + held * BANK_BYTES + gathered
 
 
 def instructions(plan: BlocksSchedule, cores: int) -> int:

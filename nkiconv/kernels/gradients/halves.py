@@ -1,7 +1,7 @@
 """What a core has at hand, and sums of halves of all units, one a core, where the cores do not share channels: tiles of
 them change places, and each core adds up both and stores a part. One core has the first half's wait in HBM."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..._nki import nisa, nl
 from ...schedules.geometry import Geometry
@@ -15,7 +15,8 @@ from ..conv.call import Operands
 class WeightWork(nl.NKIObject):
     """What one core has at hand. operands: x, gy as w, and as y the result in HBM; plan: of an algorithm; added: what
     that is added to, or None; bias: of its gradient in HBM, or None; half: which of the units is at work, -1: all;
-    kept: tiles of the first half's sums in HBM, of one core; met: how many have met the second's."""
+    kept: tiles of the first half's sums in HBM, of one core; met: how many have met the second's;
+    gathered: `sums.gathered_of` its passes."""
 
     operands: Operands
     geometry: Geometry
@@ -27,6 +28,7 @@ class WeightWork(nl.NKIObject):
     half: int = -1
     valid_range: int = 0
     ones_sbuf: object = None
+    gathered: dict = field(default_factory=dict)
 
 
 def start_ones(work, dtype):

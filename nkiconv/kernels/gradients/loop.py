@@ -12,7 +12,7 @@ from .._warm import warm_up, warm_zeros
 from ..conv.call import of_array
 from .halves import start_ones
 from .loads import Piece, clear_x, clear_y, is_channels_last, load_lines, load_units, part_of, room_of
-from .sums import add_beside, multiply, part_of_joint, start_joint, store_joint, store_sums
+from .sums import add_beside, gathered_of, multiply, part_of_joint, start_joint, store_joint, store_sums
 from .transposes import start_transposes, transpose_for
 
 #: Columns of matmuls ahead of which x and gy are transposed; chosen by modelled times.
@@ -51,12 +51,12 @@ def run_weight(work):
     buffers = start_buffers(work)
     if not plan.split:
         mine = some_of(plan.passes, share(len(plan.passes), cores, core))
-        run_passes(work, order_of(plan, mine, -1), buffers)
+        run_passes(work, mine, -1, buffers)
         return
     mine = share(PARTS, cores, core)
     for half in range(mine[0], mine[0] + mine[1]):
         work.half = half
-        run_passes(work, order_of(plan, plan.passes, half), buffers)
+        run_passes(work, plan.passes, half, buffers)
 
 
 def exchanged_operands(operands):
@@ -65,8 +65,10 @@ def exchanged_operands(operands):
     return replace(operands, x=w, w=x, x_dtype=operands.w_dtype, w_dtype=operands.x_dtype)
 
 
-def run_passes(work, order, buffers):
-    """Products in their order, tiles loaded, or transposed, as far ahead as there are buffers."""
+def run_passes(work, passes, half, buffers):
+    """Products of passes in their order, over a half of the units or, -1, all; tiles are loaded, or transposed, as far
+    ahead as there are buffers."""
+    order, work.gathered = order_of(work.plan, passes, half), gathered_of(work.geometry, passes)
     feed, settings = Feed(order.tiles, *buffers), work.plan.settings
     sums, held, joint = [], filled(PSUM_BANKS, None), None
     ahead = start_transposes(work, len(feed.buffers)) if work.plan.transposes != None else None

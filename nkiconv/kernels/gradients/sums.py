@@ -1,6 +1,8 @@
 """Accumulators on their way to HBM: evacuated, added to what there is, or to those of the other half of the units."""
 
 from ..._nki import nisa, nl
+from ...schedules.blocks import banks_of_taps
+from ...schedules.regions import pattern_of
 from ...schedules.tiles import size_of
 from .._dma import copy
 from .._engines import pick
@@ -52,21 +54,73 @@ def filters_last(work):
     return work.geometry.w_strides[1] < work.geometry.w_strides[3]
 
 
-def added_sums(work, accumulator, pattern, offset):
-    """What an accumulator's sums are added to, None if nothing is."""
-    if accumulator.bias or work.added == None:
-        return None
+def added_to(work, accumulator, pattern, offset):
+    """What an accumulator's own sums are added to, None if nothing is."""
+    alone = not accumulator.bias and (accumulator.k, accumulator.c) not in work.gathered
+    return added_sums(work, pattern, offset) if alone and work.added != None else None
+
+
+def added_sums(work, pattern, offset):
+    """A region of what sums are added to."""
     added_sbuf = nl.ndarray([count for _, count in pattern], dtype=nl.float32, buffer=nl.sbuf)
     copy(added_sbuf, work.added.ap(pattern=pattern, offset=offset))
     return added_sbuf
 
 
+def gathered_of(geometry, passes):
+    """Accumulators of passes whose channels have several, for all taps: by channels [a tile in SBUF for all of them, or
+    None, how many are missing]."""
+    every = [(acc.k, acc.c) for one in passes for some in one.rounds for acc in some if not acc.bias]
+    count = banks_of_taps(geometry)
+    return {key: [None, count] for key in dict.fromkeys(every) if count > 1 and every.count(key) == count}
+
+
+def room_for(work, accumulator, into, pattern):
+    """Room in SBUF for an accumulator's sums: a tile, or its taps in one for all taps of its channels."""
+    acc, gathered = accumulator, work.gathered.get((accumulator.k, accumulator.c))
+    shape = [count for _, count in pattern]
+    if acc.bias or gathered == None:
+        return nl.ndarray(shape, dtype=into.dtype, buffer=nl.sbuf)
+    R, S, last = work.geometry.rows.taps, work.geometry.columns.taps, filters_last(work)
+    if gathered[0] == None:
+        rows = work.geometry.planes.taps * R
+        whole = (acc.k[1], rows, S, acc.c[1]) if last else (acc.k[1], acc.c[1], rows, S)
+        gathered[0] = nl.ndarray(whole, dtype=into.dtype if work.added == None else nl.float32, buffer=nl.sbuf)
+    t, r, s = taps_stored(work, acc)
+    rows, columns = slice(t * R + r, t * R + r + acc.r[1]), slice(s, s + acc.s[1])
+    return gathered[0][:, rows, columns, :] if last else gathered[0][:, :, rows, columns]
+
+
+def store(work, accumulator, found_sbuf, place):
+    """Sums in SBUF to their place in HBM; of channels that have several accumulators all taps at once, when the last of
+    them is there: a run of each output channel."""
+    into, pattern, offset = place
+    gathered = None if accumulator.bias else work.gathered.get((accumulator.k, accumulator.c))
+    if gathered != None:
+        gathered[1] -= 1
+        if gathered[1] > 0:
+            return
+        found_sbuf, strides = gathered[0], work.geometry.w_strides
+        c = accumulator.c[0] % (work.geometry.C // work.geometry.groups)
+        pattern, offset = pattern_of(strides, found_sbuf.shape), offset_at(strides, (accumulator.k[0], c, 0, 0))
+        if filters_last(work):
+            pattern = pattern_of(tuple(strides[axis] for axis in (0, 2, 3, 1)), found_sbuf.shape)
+        if work.added != None:
+            sums_sbuf, found_sbuf = found_sbuf, nl.ndarray(found_sbuf.shape, dtype=into.dtype, buffer=nl.sbuf)
+            added = added_sums(work, pattern, offset)
+            nisa.tensor_tensor(dst=found_sbuf, data1=sums_sbuf, data2=added, op=nl.add)
+    k = own_part(work, accumulator.k[1])
+    if k[1] > 0:
+        rows, step = [pattern[0][0], k[1]], pattern[0][0]
+        copy(into.ap(pattern=[rows, *pattern[1:]], offset=offset + k[0] * step), found_sbuf[k[0] : k[0] + k[1]])
+
+
 def store_sums(work, accumulator, acc_psum):
     """An accumulator's sums, in the order of the filter, to HBM."""
     into, pattern, offset = place_of_sums(work, accumulator)
-    found_sbuf = nl.ndarray([count for _, count in pattern], dtype=into.dtype, buffer=nl.sbuf)
-    add_beside(work, accumulator, acc_psum, found_sbuf, added_sums(work, accumulator, pattern, offset))
-    copy(into.ap(pattern=pattern, offset=offset), found_sbuf)
+    found_sbuf, added = room_for(work, accumulator, into, pattern), added_to(work, accumulator, pattern, offset)
+    add_beside(work, accumulator, acc_psum, found_sbuf, added)
+    store(work, accumulator, found_sbuf, (into, pattern, offset))
 
 
 def start_joint(work, accumulators):
@@ -94,16 +148,13 @@ def store_joint(work, accumulators, joint):
     for accumulator, place in () if waits(work) else zip(accumulators, places):
         into, pattern, offset = place_of_sums(work, accumulator)
         mine, other = part_of_joint(work, accumulator, tiles, place), part_of_joint(work, accumulator, others, place)
-        added = added_sums(work, accumulator, pattern, offset)
+        added = added_to(work, accumulator, pattern, offset)
         if added != None:
             nisa.tensor_tensor(dst=mine, data1=mine, data2=other, op=nl.add)
             other = added
-        found_sbuf = nl.ndarray(mine.shape, dtype=into.dtype, buffer=nl.sbuf)
+        found_sbuf = room_for(work, accumulator, into, pattern)
         nisa.tensor_tensor(dst=found_sbuf, data1=mine, data2=other, op=nl.add)
-        k = own_part(work, accumulator.k[1])
-        if k[1] > 0:
-            rows, step = [pattern[0][0], k[1]], pattern[0][0]
-            copy(into.ap(pattern=[rows, *pattern[1:]], offset=offset + k[0] * step), found_sbuf[k[0] : k[0] + k[1]])
+        store(work, accumulator, found_sbuf, (into, pattern, offset))
 
 
 def add_beside(work, accumulator, acc_psum, into_sbuf, added):
