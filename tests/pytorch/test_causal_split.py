@@ -121,6 +121,7 @@ def test_derivatives_in_bf16_are_near(mode):
         assert_within_share([one], [right], BF16_NORMS)
 
 
+@pytest.mark.slow
 def test_compiles_without_graph_breaks():
     def stage(x, w, state):
         parts, final = causal_conv1d_split(x * 1, w, splits=SPLITS, initial_states=state, return_final_states=True)
@@ -137,6 +138,7 @@ def test_compiles_without_graph_breaks():
         assert_within_share([one], [right], FLOAT32_SUMS)
 
 
+@pytest.mark.slow
 def test_opcheck():
     x, w, bias, state = data(1, grad=True)
     flat = [int(number) for part in SPLITS for number in part]

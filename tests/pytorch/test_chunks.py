@@ -98,6 +98,7 @@ def test_a_codec_in_chunks(padding_mode):
     torch.testing.assert_close([*torch.autograd.grad(y, leaves, g)], [*torch.autograd.grad(expected, theirs, g)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["torch", "simulate"])
 def test_compiled_once(mode):
     torch._dynamo.reset()

@@ -243,6 +243,7 @@ def test_on_meta():
     assert entry.function == CALLED
 
 
+@pytest.mark.slow
 def test_it_compiles():
     model, x = made("causal")
     y, names = graph_of(convert(model).model, x)

@@ -315,6 +315,7 @@ def test_parametrizations_can_be_removed():
     assert torch.equal(converted(x), model(x))
 
 
+@pytest.mark.slow
 def test_on_meta_and_compiled():
     with torch.device("meta"):
         assert isinstance(convert(Wan(3, 4, 3, padding=1)).model, pytorch.nn.Conv3d)

@@ -256,6 +256,7 @@ def test_an_input_that_other_code_changes_is_an_error():
         found(image(2, C, 6, 7))
 
 
+@pytest.mark.slow
 def test_compiled_without_a_break():
     model = drawn(Bottleneck()).eval()
     found = convert(model, fuse=True, fold_batchnorm=True).model

@@ -224,13 +224,14 @@ def test_gradients_may_be_changed_in_place(mode):
     equal(g.grad, torch.autograd.grad(2 * dw.sum() + db.sum(), g)[0])
 
 
+@pytest.mark.slow
 def test_gradcheck():
     x, g = (one.double().requires_grad_() for one in (X[:1], G[:1]))
     assert torch.autograd.gradcheck(operator, (x, g), check_forward_ad=True, check_batched_grad=True)
     assert torch.autograd.gradgradcheck(operator, (x, g), check_fwd_over_rev=True)
 
 
-@pytest.mark.cover(3)
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("rank", [1, 2, 3])
 @pytest.mark.parametrize("bias", [True, False])
 def test_opcheck(rank, bias):
@@ -349,6 +350,7 @@ def test_training_notices_wrong_gradients(precision, which, simulate, monkeypatc
         agree(*both_steps(precision, monkeypatch), share)
 
 
+@pytest.mark.slow
 def test_compiled_training(simulate):
     model, eager = Net(), Net()
     torch.compiler.reset()
@@ -356,6 +358,7 @@ def test_compiled_training(simulate):
     agree(compiled, step(eager, eager), FLOAT32_SUMS)
 
 
+@pytest.mark.cover(1)
 @pytest.mark.usefixtures("estimates")
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_checkpointed_training(reentrant, simulate):

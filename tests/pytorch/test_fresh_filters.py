@@ -117,7 +117,7 @@ def test_a_changed_weight(mode, rank, name):
         assert_fresh(model, model[0], x)
 
 
-@pytest.mark.cover(0, keep=["simulate"])
+@pytest.mark.slow
 @in_each_mode
 def test_changed_under_compile(mode):
     model, x = convert(layer(2)).model, images(2)

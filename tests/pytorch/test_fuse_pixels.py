@@ -162,6 +162,7 @@ def test_what_stays_is_named(why):
     assert chains(convert(make(), fuse=True))["norm2"] == reason
 
 
+@pytest.mark.slow
 def test_compiled_modules_compute_apart():
     torch._dynamo.reset()
     fused, x = convert(block(), fuse=True).model, image(1, C, 3, 4, 5)

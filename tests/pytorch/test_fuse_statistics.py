@@ -109,6 +109,7 @@ def test_gradients():
         assert (one.grad - other.grad).abs().max() <= 32 * 5 * TERMS * 2.0**-24 * max(1, other.grad.abs().max())
 
 
+@pytest.mark.slow
 def test_one_graph_of_torch_compile():
     model, x = drawn(Net()).eval(), image(2, 3, 6, 5)
     with torch.no_grad():

@@ -119,6 +119,7 @@ def test_statistics_move_once_for_each_call():
     assert_near([other, *found], [right, copy.deepcopy(model[2]).double()(h), h, right])
 
 
+@pytest.mark.slow
 def test_compiled_steps():
     model, x = drawn(Basic()).train(), image(2, 3, 6, 5)
     expected, _ = trained(copy.deepcopy(model).double(), torch.float64, [x] * 2)

@@ -258,6 +258,7 @@ def test_a_sum_and_an_activation_after_it_are_in_its_call():
     assert upsampled(report.model, x, y) == (["conv2d_with_prologue"], False)
 
 
+@pytest.mark.slow
 def test_one_graph_of_torch_compile():
     model = drawn(Decoder()).eval()
     converted, x = convert(model, fuse=True).model, image(2, 4, 4, 5)

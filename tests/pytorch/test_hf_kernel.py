@@ -236,6 +236,7 @@ def test_modules(package, make, shape):
     assert same(torch.autograd.grad(found, (x, *module.parameters()), g), derivatives)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("replaced")
 def test_compiled_modules(package):
     module = by_layers(package, nn.Sequential(nn.Conv2d(4, 6, 3), nn.ReLU(), nn.Conv2d(6, 2, 1)))
@@ -311,7 +312,7 @@ def test_layers_are_what_kernels_takes(package):
         assert {member for member in vars(layer) if not member.startswith("__")} == {"forward", "can_torch_compile"}
 
 
-@pytest.mark.cover(8)
+@pytest.mark.cover(3)
 @pytest.mark.usefixtures("neuron", "together")
 @pytest.mark.parametrize("name", DECODERS)
 def test_kernel_config(package, monkeypatch, name):

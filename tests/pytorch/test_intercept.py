@@ -274,6 +274,7 @@ class Padded(nn.Module):
         return self.conv(F.pad(x, (0, math.ceil(x.shape[-1] / to) * to - x.shape[-1])))
 
 
+@pytest.mark.slow
 def test_remedies_where_numpy_numbers_do_not_compile():
     """torch's own fault, under a mode that does nothing; docs/torch.md has the remedies, until it is mended."""
     model, x = Padded(), torch.randn(1, 3, 20)
@@ -295,6 +296,7 @@ def test_remedies_where_numpy_numbers_do_not_compile():
     torch.testing.assert_close(compiled(convert(model).model, fullgraph=True), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.slow)])
 def test_converted_models_compile(dtype):
     made, backend = model().to(dtype), Captured()

@@ -169,7 +169,7 @@ def test_only_rows_are_causal():
 # Transposed convolutions in layers and models.
 
 
-@pytest.mark.cover(3)
+@pytest.mark.cover(0, keep=["simulate-2"])
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_transposed_modules_and_convert(rank, mode):
     kind = f"ConvTranspose{rank}d"
@@ -205,12 +205,14 @@ def test_batch_norms_fold_into_transposed_layers():
     assert_within_share([report.model(x)], [model(x)], FLOAT32_SUMS)
 
 
+@pytest.mark.slow
 def test_transposed_layers_compile(simulate):
     module = nn.ConvTranspose1d(4, 6, 4, stride=2, padding=1)
     (x,) = integers((2, 4, 7))
     assert torch.equal(torch.compile(module, fullgraph=True, backend="aot_eager")(x), module(x))
 
 
+@pytest.mark.slow
 @pytest.mark.simulator_only
 def test_what_no_algorithm_runs_is_refused_by_name(plans, simulate):
     """FCN-32s, one filter of 64 x 64 for each of 21 channels: in calls, compiled or converted, and in gradients."""

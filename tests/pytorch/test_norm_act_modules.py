@@ -42,7 +42,7 @@ def module(rank):
     return getattr(ours, f"NormActConv{rank}d")
 
 
-@pytest.mark.cover(12)
+@pytest.mark.cover(6)
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("name", NORMS)
 @pytest.mark.parametrize("rank", [1, 2, 3])
@@ -108,6 +108,7 @@ def test_modules_hand_on_statistics(rank, mode):
     assert_within_share(moments(of_found, each), moments(channel_stats(found), each), 4 * FLOAT32_SUMS)
 
 
+@pytest.mark.slow
 def test_training_steps_go_on_in_a_compiled_model():
     norm, conv = theirs(2, "batch")
     fused, x = ours.NormActConv2d.of(norm, "silu", conv), torch.randn(2, 6, 5, 6)

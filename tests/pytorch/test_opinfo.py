@@ -21,7 +21,7 @@ RUNS = [
 ]
 
 
-@pytest.mark.cover(3)
+@pytest.mark.cover(2)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize(("what", "kind", "dtype", "mode"), RUNS)
 def test_samples(what, kind, dtype, mode, plans):

@@ -91,6 +91,7 @@ def test_what_is_refused(packed, more, error, message):
         conv2d(torch.zeros(1, 70 * groups, 5, 5), torch.zeros(128, 70, 3, 3), packed=packed, **more)
 
 
+@pytest.mark.slow
 def test_opcheck():
     x, w = torch.randn(1, 70, 4, 4, requires_grad=True), torch.randn(128, 70, 3, 3, requires_grad=True)
     numbers = [[1, 1], [0, 0, 0, 0], [1, 1], [1, 1], 1, "silu", "pre_activation", None]
@@ -298,7 +299,7 @@ class TestFrozen:
         torch.testing.assert_close(y, convolved(x, model[0].weight.plain(), model[0].bias), rtol=0, atol=0)
         assert y.requires_grad == (inference == "made")
 
-    @pytest.mark.cover(1)
+    @pytest.mark.cover(0, keep=["simulate"])
     def test_compiled(self):
         model = frozen()
         compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
@@ -342,6 +343,7 @@ class TestConvert:
         assert not report.model[0].is_frozen
         assert not report.entries[0].packed
 
+    @pytest.mark.slow
     def test_by_plans(self):
         few, many = nn.Conv2d(256, 128, 1), nn.Conv2d(128, 128, 3, padding=1)
         groups = nn.Conv2d(128, 128, 3, groups=2)

@@ -414,6 +414,7 @@ def test_autocast_computes_one_by_one(convolved):
     assert convolved == []
 
 
+@pytest.mark.slow
 def test_converted_models_are_copied_pickled_traced_compiled_and_converted_again():
     model = drawn(Sequence()).eval()
     converted, x = convert(model, fuse=True).model, image(2, C, 6, 5)

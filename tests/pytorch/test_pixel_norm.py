@@ -87,6 +87,7 @@ def test_values_and_derivatives_equal_torchs(rank, frames, kind, position):
     assert seen.convolutions[0] == f"nkiconv::conv{rank}d_with_norm"
 
 
+@pytest.mark.slow
 def test_a_compiled_call_is_one_operator():
     torch._dynamo.reset()
     x, named = tensors(3, True)
@@ -111,6 +112,7 @@ def test_derivatives_of_derivatives(kind):
     assert_derivatives(operator, leaves)
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("mode", ["compare"], indirect=True)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("kind", ["rms", "layer"])
@@ -155,6 +157,7 @@ def test_batches(batched):
     agree(found, [torch.stack(one) for one in zip(*each, strict=True)])
 
 
+@pytest.mark.slow
 def test_flops_and_checks_of_torch():
     x, named = tensors(3, True, torch.float32)
     with FlopCounterMode(display=False) as counter:

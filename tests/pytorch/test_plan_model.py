@@ -316,6 +316,7 @@ def test_options_that_make_no_sense(more, message):
         plan_model(nn.Conv2d(3, 4, 3), [torch.zeros(1, 3, 9, 9)], **more)
 
 
+@pytest.mark.slow
 def test_advice_is_what_the_planner_says_of_other_forms(estimates):
     """A filter gradient that NHWC halves: the sentence names it, with the time that the planner gives."""
     model = nn.Sequential(nn.Conv2d(32, 32, 3, padding=1), nn.BatchNorm2d(32)).to(torch.bfloat16)
@@ -333,6 +334,7 @@ def test_advice_is_what_the_planner_says_of_other_forms(estimates):
     assert folded.startswith("folding 1 batch norm into the convolutions before (--fold-batchnorm) saves at least")
 
 
+@pytest.mark.slow
 def test_printed_it_is_a_short_table():
     layers = [nn.Conv1d(4, 4, 3, dilation=one, padding=one) for one in range(1, 15)]
     text = str(plan_model(nn.Sequential(*layers), [torch.zeros(1, 4, 5)], quick=True, advice=True))

@@ -215,6 +215,7 @@ def test_derivatives():
     assert same(found, torch.autograd.grad(expected, theirs))
 
 
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("mode", ["torch", "simulate"])
 def test_compiled_without_a_break(mode):
     """Numbers change between calls, and nothing is compiled again."""

@@ -67,6 +67,7 @@ def test_pairs_of_padding(mode):
     assert torch.equal(y, F.conv3d(F.pad(x, (0, 1, -1, 0, 2, 0)), w))
 
 
+@pytest.mark.slow
 def test_under_torch_compile():
     x, frames, w = ints(1, 4, 3, 5, 6), ints(1, 4, 2, 5, 6), ints(6, 4, 3, 3, 3)
     compiled = torch.compile(

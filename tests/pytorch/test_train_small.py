@@ -63,6 +63,7 @@ def test_what_torch_would_run_is_refused(monkeypatch):
         train_small.trained(TASKS["unet"], 1, ["simulate"])
 
 
+@pytest.mark.cover(1)
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("status", [0, 1], ids=["right", "wrong"])
 def test_the_script(status, request, monkeypatch, capsys, tmp_path):
@@ -128,7 +129,7 @@ def launched(monkeypatch):
     return found
 
 
-@pytest.mark.cover(3)
+@pytest.mark.cover(1)
 @pytest.mark.usefixtures("group")
 @pytest.mark.parametrize("how", ["DDP", "FSDP2"])
 @pytest.mark.parametrize("mode", ["simulate", "compare"])

@@ -272,6 +272,7 @@ def test_convert_reaches_what_decoders_call_as_functions(name):
     assert torch.equal(model.run(made, x), expected)
 
 
+@pytest.mark.slow
 def test_mobilenet_folds_its_norms():
     """Its layers hold a convolution, a norm and an activation, and pad by what the image's size needs."""
     transformers = importlib.import_module("transformers")
@@ -291,6 +292,7 @@ def test_mobilenet_folds_its_norms():
     assert_within_share([found], [truth], FLOAT32_MODELS)
 
 
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("name", ["EncodecModel", "MimiModel"])
 def test_codecs_that_read_their_padding_are_planned_on_shapes_alone(name):
     transformers = importlib.import_module("transformers")

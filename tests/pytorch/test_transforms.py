@@ -114,7 +114,7 @@ def test_derivatives_of_each_sample(function, mode):
     close(func.vmap(func.grad(by_image(function)))(X), func.vmap(func.grad(by_image(torchs)))(X))
 
 
-@pytest.mark.cover(3)
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("function", [ours, operators])
 @pytest.mark.parametrize("activation", [None, *ACTIVATIONS])
 def test_gradcheck(function, activation):
@@ -126,6 +126,7 @@ def test_gradcheck(function, activation):
         assert torch.autograd.gradgradcheck(convolve, given, check_fwd_over_rev=True)
 
 
+@pytest.mark.slow
 def test_gradcheck_of_images():
     given = [one.requires_grad_() for one in randoms((1, 2, 4, 3), (4, 1, 2, 2), (4,), dtype=torch.float64)]
 
@@ -189,6 +190,7 @@ def test_transforms_of_states(function, mode):
     close(func.jacfwd(func.jacrev(sums(function)))(bias), func.jacfwd(func.jacrev(sums(causal_in_torch)))(bias))
 
 
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("function", [causal, causal_operator])
 def test_gradcheck_of_states(function):
     given = [one.requires_grad_() for one in randoms((1, 2, 2), (2, 3), (2,), (1, 2, 2), dtype=torch.float64)]
