@@ -103,18 +103,9 @@ def test_random_problems():
 
 
 @pytest.mark.cover(1)
-@pytest.mark.parametrize(("Q", "S"), [(65, 2048), (512, 8192)])
-def test_short_outputs_of_long_filters_go_through_hbm(Q, S):
-    """Chunks of a long convolution: `banded` takes as long for them as for outputs as many as taps."""
-    problem = ConvProblem(N=1, C=128, W=S + Q - 1, S=S, groups=128)
-    algorithm, config = chosen(problem)
-    assert modelled_us(problem, algorithm, config) <= 0.5 * modelled_us(problem, "banded", None)
-
-
-@pytest.mark.cover(1)
 @pytest.mark.parametrize("S", [51_000, 60_000])
 def test_filters_too_long_for_banded_take_what_the_plan_takes(S):
-    problem = ConvProblem(N=1, C=1, W=S + 100, S=S)
+    problem = ConvProblem(N=1, C=1, W=S + 30, S=S)
     assert times_slower(problem) == 1
 
 

@@ -62,8 +62,7 @@ def settings_of(algorithm, S):
          "shard": shards, "groups": st.integers(1, 40), "images": few, "buffers": st.integers(1, 16),
          "buffer_groups": few, "warmup": st.integers(0, 8), "edge": st.integers(0, 9), "streamed": st.integers(1, 12),
          "scratch": st.booleans(), "rewarm": st.integers(0, 8), "x_stationary": st.booleans()},
-        "dot": {"block": st.sampled_from([1, 2, 4, 8, 16]), "slots": st.integers(1, 70), "lags": st.integers(1, 97),
-         "wide": st.booleans(), "warmup": few},
+        "dot": {"block": st.sampled_from([1, 2, 4, 8, 16]), "slots": st.integers(1, 70), "warmup": few},
         "update": {"engine": st.sampled_from(["tensor", "vector"]), "vector_reads": st.integers(0, 4),
          "channels": st.integers(1, 128), "groups": st.integers(1, 16), "warmup": few},
     }.get(algorithm, {})  # fmt: skip

@@ -16,7 +16,6 @@ from .._arguments import check_choice
 from .._epilogue import read_epilogue
 from ..conv.relayout import meet
 from ..depthwise_conv1d.dispatch import algorithm_for, run_algorithm
-from ..depthwise_conv1d.dot.kernel import sums_taps
 from ..depthwise_conv1d.geometry import Operands, read_geometry
 from .result import FilterLike, result_dtype
 from .rows import copy_rows, flat_rows, fold_images, gradient_geometry, sum_positions
@@ -78,7 +77,7 @@ def depthwise_conv1d_weight_gradient(
     dw_hbm = nl.ndarray(filter_shape, dtype=dw_dtype, buffer=nl.shared_hbm)
     db_hbm = nl.ndarray((forward.C,), dtype=nl.float32, buffer=nl.shared_hbm) if bias_gradient else None
     x_hbm, gy_hbm = copy_rows(img_ref, x_rows), copy_rows(grad_ref, gy_rows)
-    in_pass = algorithm == DOT and geometry.C == forward.C and sums_taps(geometry, config)
+    in_pass = algorithm == DOT and geometry.C == forward.C
     if algorithm == SKEWED:
         steps = (forward.C * x_rows.row, x_rows.row, x_rows.step), (forward.C * gy_rows.row, gy_rows.row, gy_rows.step)
         plan = skewed_schedule.build(forward, config, nl.num_programs())[0]

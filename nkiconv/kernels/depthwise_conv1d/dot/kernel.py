@@ -17,14 +17,12 @@ the matmuls of tile i; Scalar moves transposed slots to SBUF, pairs of 16-bit
 elements as one fp32 element, which copies bits; the tails of tiles i - 1 and i - 2 come later, where no engine waits
 for another. Channel c0 + p * L + r is row p of the results, so that those of several tiles leave in one DMA of long
 runs. Bound by Tensor, then DMA: per 128 channels and tap of bf16 with Q = 4, the transposes take 0.91 ns and the
-matmuls 0.59, HBM 1.43. Vector's masks grow with Q; from a dozen lags or two on, wide.py puts lags in step by a way
-through HBM instead. One row, N * C = 1, is cut into parts that stand for channels, summed at the end; cores share its
-blocks of lags, where there are several.
+matmuls 0.59, HBM 1.43. Vector's masks grow with Q.
 
 Zeros are multiplied: a NaN or Inf reaches every column of the channels that share a matmul with it.
 """
 
-from ...._nki import nisa, nl
+from ...._nki import nl
 from ....schedules.dot import batches, build, dot_settings, dot_units, padded_columns, steps_of
 from ....schedules.tiles import share, some_of
 from ..._warm import warm_up, warm_zeros
@@ -39,15 +37,9 @@ from .sums import (
     sum_channels,
     sum_lags,
 )
-from .wide import run_wide
 
 #: Banks of transposed slots that are on their way before the first matmul of the tile before.
 LEAD = 2
-
-
-def sums_taps(geometry, config):
-    """Whether sums of filters' taps, operands.sums, come along."""
-    return not dot_settings(geometry, config).wide
 
 
 def dot(operands, geometry, options, config):
@@ -58,10 +50,10 @@ def dot(operands, geometry, options, config):
     units = dot_units(plan, some_of(every, share(len(every), nl.num_programs(), nl.program_id(0))))
     if units:
         warm_up(warm_zeros(), settings.warmup, 1)
-        (run_wide if plan.wide else run_masked)(operands, geometry, options, plan, units)
+        run_units(operands, geometry, options, plan, units)
 
 
-def run_masked(operands, geometry, options, plan, units):
+def run_units(operands, geometry, options, plan, units):
     """Four units in flight: transposes of one between the matmuls of the one before and the tails of two others."""
     masks = make_masks(plan)
     run = start_dot(operands, geometry, options, plan, units)
@@ -80,7 +72,7 @@ def run_masked(operands, geometry, options, plan, units):
         # while the second unit's rows are still on their way, the first one's matmuls go before its transposes
         for move in range(-1 if index == 1 else 0, max(len(moves), LEAD)):
             if 0 <= move and move < len(moves):
-                move_slots(moves[move], nisa.engine.scalar)
+                move_slots(moves[move])
             if move == LEAD - 1 and 2 <= index and index <= len(units) + 1:
                 kept = mask_lags(units[index - 2].groups, ready, plan, masks)
             wanted = len(steps)
@@ -123,4 +115,4 @@ def finish_batch(run, masks, unit, sums):
         extra = [load_epilogue(run, batch, n, r0, width) for n in range(batch.n0, end)]
         for index, n in enumerate(range(batch.n0, end)):
             of_image = sums[0 : nl.tile_size.pmax, index * width : (index + 1) * width, 0 : padded_columns(plan)]
-            leave(run, batch, n, r0, [of_image], masks.same_channel, extra[index], None)
+            leave(run, batch, n, r0, of_image, masks.same_channel, extra[index])

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from ...._nki import nisa, nl
 from ....schedules.channels import full_rows, row_runs
-from ....schedules.dot import needs_filter, x_slots
+from ....schedules.dot import BUFFERS, needs_filter, x_slots
 from ....schedules.tiles import BANK_BYTES, cut, filled, some_of
 from ..._dma import copy, load
 from ..._prologue import finish_gates, load_rows, outside_of
@@ -31,7 +31,7 @@ class DotRun:
 def start_dot(operands, geometry, options, plan, units):
     """A DotRun, and loads of the first units, all but the last of those in flight."""
     x_tiles, w_tiles, P_MAX = [], [], nl.tile_size.pmax
-    for _ in range(min(plan.buffers, len(units))):
+    for _ in range(min(BUFFERS, len(units))):
         x_shape = P_MAX, plan.x_length
         x_tiles.append([nl.ndarray(x_shape, dtype=one.dtype, buffer=nl.sbuf) for one in sources_of(operands)])
         w_tiles.append(nl.ndarray((P_MAX, plan.w_length), dtype=operands.w.dtype, buffer=nl.sbuf))
@@ -60,7 +60,7 @@ def load_ahead(run):
 def load_dot_taps(run, unit, w_sbuf):
     """A unit's taps of w."""
     geometry, plan, block = run.geometry, run.plan, unit.batch.block
-    first = unit.chunk * plan.slots * plan.depth * plan.tap_phases
+    first = unit.chunk * plan.slots * nl.tile_size.pmax * plan.tap_phases
     taps = min(plan.w_length, geometry.S - first)
     clear_dot_rows(plan, block, w_sbuf, 0, taps, 0.0)
     offset = block.c0 * geometry.w_c + first * geometry.w_s
@@ -70,8 +70,8 @@ def load_dot_taps(run, unit, w_sbuf):
 def load_dot_x(run, unit, x_sbuf, source):
     """What a unit's taps meet of x and of the initial state, or of x's factor."""
     geometry, plan, operands, block = run.geometry, run.plan, run.operands, unit.batch.block
-    # in the padded row, 0 being its first element, for lags from l0 on
-    start = geometry.stride * plan.spread * (unit.chunk * plan.slots * plan.depth + unit.batch.l0)
+    # in the padded row, 0 being its first element
+    start = geometry.stride * plan.spread * unit.chunk * plan.slots * nl.tile_size.pmax
     used = (geometry.Q - 1) * geometry.stride + (geometry.S - 1) * geometry.dilation + 1
     length = min(plan.x_length, used - start)
     from_x = min(length, max(0, geometry.pad_left - start))
@@ -160,7 +160,7 @@ def sum_taps(run, unit, w_rows, parts_sbuf):
 
 @dataclass
 class Move:
-    """Slots that go through a PSUM bank: slots first .. of slots_sbuf [depth, slots, rows] from rows_sbuf [rows, ...].
+    """Slots that go through a PSUM bank: slots first .. of slots_sbuf [128, slots, rows] from rows_sbuf [rows, ...].
 
     Entry p of a slot is element start + p * step.
     """
@@ -173,20 +173,20 @@ class Move:
 
 
 def slot_moves(moves, plan, unit, rows_sbuf, firsts, count, step):
-    """A tile for transposed slots, [depth, slots, rows], and the Moves that fill it appended.
+    """A tile for transposed slots, [128, slots, rows], and the Moves that fill it appended.
 
     `count` slots of each phase, whose first begins at one of `firsts`, the others `step` elements apart.
     """
     starts, rows = [first + step * t for first in firsts for t in range(count)], unit.groups * plan.channels
-    slots_sbuf = nl.ndarray((plan.depth, len(starts), rows), dtype=rows_sbuf.dtype, buffer=nl.sbuf)
+    slots_sbuf = nl.ndarray((nl.tile_size.pmax, len(starts), rows), dtype=rows_sbuf.dtype, buffer=nl.sbuf)
     itemsize = 4 if rows_sbuf.dtype == nl.float32 else 2
     for part in cut(len(starts), BANK_BYTES // (rows * itemsize)):
         moves.append(Move(slots_sbuf, rows_sbuf, part[0], some_of(starts, part), step * plan.slots))
     return slots_sbuf
 
 
-def move_slots(move, engine):
-    """Transpose the slots of a Move on the array, and `engine` copies them to SBUF; 16-bit ones in pairs, as fp32."""
+def move_slots(move):
+    """Transpose the slots of a Move on the array, and Scalar copies them to SBUF; 16-bit ones in pairs, as fp32."""
     depth, rows, count = move.slots_sbuf.shape[0], move.slots_sbuf.shape[2], len(move.starts)
     slots_psum = nl.ndarray((depth, count, rows), dtype=move.slots_sbuf.dtype, buffer=nl.psum)
     for index, start in enumerate(move.starts):
@@ -198,27 +198,22 @@ def move_slots(move, engine):
     nisa.tensor_copy(
         dst=move.slots_sbuf[0:depth, move.first : move.first + count, 0:rows].view(nl.float32),
         src=slots_psum.view(nl.float32),
-        engine=engine,
+        engine=nisa.engine.scalar,
     )
 
 
 def multiply_slots(dst_psum, x_sbuf, w_sbuf, plan, unit, g, phase, lag_block):
-    """dst [stationary's columns, window, channels of x]: products of group g over all blocks of slots.
-
-    The stationary's columns are (slot, channel), or (channel, slot) with wide.
-    """
-    columns = plan.channels * unit.groups
-    matmuls = 0
+    """dst [(slot, channel), window, channels of x]: products of group g over all blocks of slots."""
+    P_MAX, columns, matmuls = nl.tile_size.pmax, plan.channels * unit.groups, 0
     for r in range(plan.tap_phases):
         x0 = (phase * plan.tap_phases + r) * x_slots(plan) + lag_block * plan.lags
         for t0 in range(0, plan.slots, plan.taps):
             tn = min(plan.taps, plan.slots - t0)
             xn, w0 = tn + plan.lags - 1, r * plan.slots + t0
-            stationary = w_sbuf[0 : plan.depth, w0 : w0 + tn, g : columns : unit.groups]
             nisa.nc_matmul(
                 dst=dst_psum[0 : tn * plan.channels, 0:xn, 0 : plan.channels],
-                stationary=stationary.permute((0, 2, 1)) if plan.wide else stationary,
-                moving=x_sbuf[0 : plan.depth, x0 + t0 : x0 + t0 + xn, g : columns : unit.groups],
+                stationary=w_sbuf[0:P_MAX, w0 : w0 + tn, g : columns : unit.groups],
+                moving=x_sbuf[0:P_MAX, x0 + t0 : x0 + t0 + xn, g : columns : unit.groups],
                 accumulate=matmuls > 0,
             )
             matmuls += 1

@@ -4,10 +4,9 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ....schedules.depthwise import residual_places
-from ....schedules.dot import padded_columns, window_of
+from ....schedules.dot import window_of
 from ....schedules.tiles import BANK_COLUMNS, cut_at
 from ..._dma import load, store
-from ..._engines import pick
 from ..._epilogue import evacuate
 from ..._masks import keep_equal
 from ..free_channels import move_free
@@ -110,64 +109,52 @@ def sum_lags(sums, column, groups, kept, plan, accumulate):
             nisa.tensor_tensor(dst=into, data1=into, data2=target, op=nl.add)
 
 
-def dot_places(run, batch, n, places):
-    """(columns of a batch, HBM elements between channels and columns, and where the batch begins in image n), of y, or
-    of the residual as `residual_places`."""
-    geometry, plan = run.geometry, run.plan
-    (n_step, c_step, q_step, start), q0 = places, batch.l0 * plan.spread
-    return min(padded_columns(plan), geometry.Q - q0), (c_step, q_step, start + n * n_step + q0 * q_step)
+def dot_places(n, places):
+    """(HBM elements between channels and columns, and where a batch begins in image n), of y, or of the residual as
+    `residual_places`."""
+    n_step, c_step, q_step, start = places
+    return c_step, q_step, start + n * n_step
 
 
 def load_epilogue(run, batch, n, r0, width):
-    """(bias [rows, width, 1], residual [rows, width, columns]) of channels r0 .. of each row, in SBUF, or None."""
+    """(bias [rows, width, 1], residual [rows, width, Q]) of channels r0 .. of each row, in SBUF, or None."""
     epilogue, operands = run.options.epilogue, run.operands
     rows, bias_sbuf, residual_sbuf = run.plan.channels, None, None
     if epilogue.bias:
         bias_sbuf = nl.ndarray((rows, width, 1), dtype=nl.float32, buffer=nl.sbuf)
         move_free(bias_sbuf, operands.bias, batch.block, r0, (1, 0, 0), load)
     if epilogue.residual != "":
-        qn, places = dot_places(run, batch, n, residual_places(run.geometry))
-        residual_sbuf = nl.ndarray((rows, width, qn), dtype=operands.residual.dtype, buffer=nl.sbuf)
+        places = dot_places(n, residual_places(run.geometry))
+        residual_sbuf = nl.ndarray((rows, width, run.geometry.Q), dtype=operands.residual.dtype, buffer=nl.sbuf)
         move_free(residual_sbuf, operands.residual, batch.block, r0, places, load)
     return bias_sbuf, residual_sbuf
 
 
-def leave(run, batch, n, r0, sums, stationary, extra, ledger):
+def leave(run, batch, n, r0, sums, same_channel, extra):
     """Results of channels r0 .. of each row of a batch's block in image n: sums over slots, epilogue, store.
 
-    sums: for each column phase, fp32 [(slot, channel), channels of a row, lags] in SBUF, of columns from batch.l0 on.
-    stationary: ones where a partition belongs to a row. extra: of `load_epilogue`. ledger: who reads out, or None:
-    Vector.
+    sums: fp32 [(slot, channel), channels of a row, columns] in SBUF. same_channel: of Masks. extra: of `load_epilogue`.
     """
-    rows, phases, width, lags = run.plan.channels, len(sums), sums[0].shape[1], sums[0].shape[2]
-    geometry = run.geometry
-    qn, places = dot_places(run, batch, n, (geometry.y_n, geometry.y_c, geometry.y_q, 0))
+    geometry, rows, (_, width, columns) = run.geometry, run.plan.channels, sums.shape
     bias_sbuf, residual_sbuf = extra
-    y_sbuf = nl.ndarray((rows, width, qn), dtype=run.operands.y.dtype, buffer=nl.sbuf)
-    most = BANK_COLUMNS // lags
-    for phase in range(phases):
-        # the last columns may leave none to a phase
-        count = (qn - phase + phases - 1) // phases
-        for a, an in cut_at(width if count > 0 else 0, most):
-            acc_psum = nl.ndarray((rows, an, lags), dtype=nl.float32, buffer=nl.psum)
-            nisa.nc_matmul(
-                dst=acc_psum,
-                stationary=stationary,
-                moving=sums[phase][0 : nl.tile_size.pmax, a : a + an, 0:lags],
-                is_stationary_onezero=True,
-                accumulate=False,
-            )
-            bias, residual = None, None
-            if bias_sbuf != None:
-                bias = bias_sbuf[0:rows, a : a + an, 0:1].broadcast(2, count)
-            if residual_sbuf != None:
-                residual = residual_sbuf[0:rows, a : a + an, phase:qn:phases]
-            evacuate(
-                y_sbuf[0:rows, a : a + an, phase:qn:phases],
-                acc_psum[0:rows, 0:an, 0:count],
-                bias,
-                residual,
-                run.options.epilogue,
-                nisa.engine.vector if ledger == None else pick(ledger, an * count, False),
-            )
+    y_sbuf = nl.ndarray((rows, width, geometry.Q), dtype=run.operands.y.dtype, buffer=nl.sbuf)
+    for a, an in cut_at(width, BANK_COLUMNS // columns):
+        acc_psum = nl.ndarray((rows, an, columns), dtype=nl.float32, buffer=nl.psum)
+        nisa.nc_matmul(
+            dst=acc_psum,
+            stationary=same_channel,
+            moving=sums[0 : nl.tile_size.pmax, a : a + an, 0:columns],
+            is_stationary_onezero=True,
+            accumulate=False,
+        )
+        bias = None if bias_sbuf is None else bias_sbuf[0:rows, a : a + an, 0:1].broadcast(2, geometry.Q)
+        evacuate(
+            y_sbuf[0:rows, a : a + an, 0 : geometry.Q],
+            acc_psum[0:rows, 0:an, 0 : geometry.Q],
+            bias,
+            None if residual_sbuf is None else residual_sbuf[0:rows, a : a + an, 0 : geometry.Q],
+            run.options.epilogue,
+            nisa.engine.vector,
+        )
+    places = dot_places(n, (geometry.y_n, geometry.y_c, geometry.y_q, 0))
     move_free(y_sbuf, run.operands.y, batch.block, r0, places, store)

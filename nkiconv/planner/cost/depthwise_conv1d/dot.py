@@ -27,8 +27,6 @@ class Dot(OfSchedule):
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         settings, plan = self.settings_of(shape, config), self.plan(shape, config)
-        if settings.wide:
-            return []
         known = {"slots": plan.slots}
         return list(DotSettings.near(settings.pairs, known, warmup=(0, warm_up_of(shape.target))))
 
