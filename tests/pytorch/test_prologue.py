@@ -1,202 +1,370 @@
-"""x_scale, x_shift and x_activation of convolutions: values and derivatives of conv(act(x * x_scale + x_shift))."""
+"""x_scale, x_shift, x_activation, x_upsample and return_stats of convolutions: values, derivatives and refusals.
+
+y = conv(upsample(act(x * x_scale + x_shift))), of transposed convolutions too, and mean and variance of y.
+"""
 
 import functools
 
+import numpy as np
 import pytest
 import torch
-from gradchecks import assert_derivatives
+from gradchecks import (
+    assert_batches,
+    assert_derivatives,
+    assert_gradient_of_one,
+    assert_gradients,
+    assert_tangents,
+    several,
+)  # fmt: skip
 from operators_seen import Seen, graph_of
-from prologues import assert_gradient_of_one, assert_gradients, operator, ours, tensors, torchs, truth
+from prologues import EACH, FORMS
 from tolerances import FLOAT32_SUMS, assert_within_limit, assert_within_share
-from torch import func
-from torch.autograd import forward_ad
+from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
 
-from nkiconv.errors import DtypeError, GeometryError, UnsupportedError
-from nkiconv.pytorch import conv2d, conv3d, pack_filter
+from nkiconv.bounds import returned_stats_bound
+from nkiconv.errors import ComparisonError, DtypeError, GeometryError, UnsupportedError
+from nkiconv.pytorch import (
+    channel_stats,
+    conv2d,
+    conv3d,
+    conv_transpose2d,
+    nn,
+    norm_act_conv1d,
+    norm_act_conv2d,
+    pack_filter,
+)
+from nkiconv.pytorch.computers import simulated
 from nkiconv.pytorch.computers.arrays import to_numpy
+from nkiconv.pytorch.computers.statistics import moments
 from nkiconv.pytorch.models.model_plan import plan_model
+from nkiconv.reference import channel_stats_ref
 from nkiconv.rules import ACTIVATIONS
 
 in_both = pytest.mark.parametrize("mode", ["torch", "simulate"], indirect=True)
+of_each_form = pytest.mark.parametrize("form", FORMS.values(), ids=str)
+PLAIN, UPSAMPLED, STATISTICS, TRANSPOSED = (FORMS[one] for one in ("prologue", "upsampled", "statistics", "transposed"))
+
+
+@pytest.mark.cover(16)
+@pytest.mark.parametrize("act", [None, "silu", "relu"])
+@pytest.mark.parametrize("of_x", ["channel", "image"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(("form", "rank"), [*((PLAIN, rank) for rank in (1, 2, 3)), (UPSAMPLED, 2)], ids=str)
+def test_values_are_within_their_bound(form, rank, dtype, of_x, act, mode):
+    given = form.tensors(rank, of_x, dtype=dtype)
+    with Seen() as seen:
+        y = form.ours(*given, act)
+    assert seen.convolutions[0] == f"nkiconv::{form.operator_name(rank)}"
+    expected, limit = form.truth(given, act)
+    assert_within_limit(to_numpy(y).reshape(expected.shape), expected, limit)
 
 
 @pytest.mark.cover(12)
-@pytest.mark.parametrize("act", [None, "silu", "relu"])
-@pytest.mark.parametrize("form", ["channel", "image"])
+@pytest.mark.parametrize("act", [None, "silu"])
+@pytest.mark.parametrize("mean", [0.0, 1000.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("rank", [1, 2, 3])
-def test_values_are_within_their_bound(rank, dtype, form, act, mode):
-    given = tensors(rank, form, dtype=dtype)
+def test_statistics_are_within_their_bound(rank, dtype, mean, act, mode):
+    x, w, bias, *others = STATISTICS.tensors(rank, dtype=dtype)
+    given = [x, w, bias + mean, *others]
+    y, stats = STATISTICS.call(*given, act, activation="relu")
+    assert stats.shape[1:] == (2, 4, 3)
+    assert torch.equal(y, PLAIN.call(*given, act, activation="relu"))
+    y, error = STATISTICS.truth(given, act, "relu", "fp32")
+    right, limits = channel_stats_ref(y), returned_stats_bound(y, error, y[0, 0].size)
+    assert np.array_equal(to_numpy(stats[..., 0].sum(0)), right[..., 0])
+    for found, expected, limit in zip(
+        moments(stats.double(), EACH), (right[..., 1], right[..., 2]), limits, strict=True
+    ):
+        assert_within_limit(to_numpy(found), expected, limit)
+
+
+@pytest.mark.cover(8)
+@pytest.mark.parametrize("of_x", ["channel", "image"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("name", ["transposed", "statistics of transposed"])
+def test_kernels_of_transposed_ones_are_within_their_bound(name, rank, dtype, of_x, monkeypatch):
+    monkeypatch.setenv("NKICONV_CPU", "compare")  # raises where the kernel's results and the truth differ by more
+    given = FORMS[name].tensors(rank, of_x, dtype=dtype)
     with Seen() as seen:
-        y = ours(*given, act)
-    assert seen.convolutions[0] == f"nkiconv::conv{rank}d_with_prologue"
-    expected, limit = truth(given, act)
-    assert_within_limit(to_numpy(y).reshape(expected.shape), expected, limit)
+        y, *stats = several(FORMS[name].call(*given))
+    assert seen.convolutions[0] == f"nkiconv::{FORMS[name].operator_name(rank)}"
+    assert (y.shape, y.dtype) == (given[3].shape, dtype)
+    assert [one.shape for one in stats] in ([], [(1, 2, 4, 3)])
 
 
-@in_both
-def test_depthwise_rows_have_their_own_operator(mode):
-    given = tensors(1, groups=4, channels=4)
-    with Seen() as seen:
-        y = ours(*given, "silu")
-    assert seen.convolutions[0] == "nkiconv::depthwise_conv1d_with_prologue"
-    expected, limit = truth(given, "silu")
-    assert_within_limit(to_numpy(y).reshape(expected.shape), expected, limit)
-
-
-#: What is given: arguments of `tensors`, what of x_scale and x_shift is None, and the rest of the call.
+#: What is given: arguments of `tensors`, what of the tensors is None, and the rest of the call.
 CALLS = {
     "all": ({}, (), {"activation": "relu"}),
     "of channels": ({"form": "channel"}, (), {"activation": "silu", "residual_position": "post_activation"}),
     "scale": ({"residual": False}, (5,), {"act": "gelu"}),
     "shift": ({"residual": False, "groups": 1}, (4,), {"act": None, "activation": "gelu_tanh"}),
-    "activation": ({"groups": 4, "channels": 4}, (4, 5), {"act": "tanh"}),
+    "no prologue": ({}, (4, 5), {"act": None, "activation": "silu"}),
+    "plain": ({"residual": False}, (2, 4, 5), {"act": None}),
+    "a filter a channel": ({"groups": 4, "channels": 4, "form": "channel"}, (), {"act": "tanh"}),
 }
 
 
 @in_both
-@pytest.mark.cover(8)
-@pytest.mark.parametrize("function", [ours, operator])
-@pytest.mark.parametrize("rank", [1, 2, 3])
-@pytest.mark.parametrize("name", CALLS)
-def test_gradients(name, rank, function, mode):
-    numbers, none, more = CALLS[name]
-    given = [None if i in none else one for i, one in enumerate(tensors(rank, **numbers))]
-    assert_gradients(function, given, **more)
+@pytest.mark.cover(24)
+@pytest.mark.parametrize("who", ["ours", "operator"])
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize(("name", "rank"), [(name, rank) for name, form in FORMS.items() for rank in form.ranks])
+def test_gradients(name, rank, call, who, mode):
+    numbers, none, more = CALLS[call]
+    form = FORMS[name]
+    given = [None if i in none else one for i, one in enumerate(form.tensors(rank, **numbers))]
+    pair = (functools.partial(one, **more) for one in (getattr(form, who), form.torchs))
+    assert_gradients(*pair, given, (1 + 3 * form.stats) * FLOAT32_SUMS)  # of statistics sums of sums
 
 
 @pytest.mark.parametrize("index", range(6))
-def test_only_what_is_wanted_is_differentiated(index):
-    given = tensors(2)
-    assert_gradient_of_one(given, index)
+@pytest.mark.parametrize("form", [PLAIN, UPSAMPLED], ids=str)
+def test_only_what_is_wanted_is_differentiated(form, index):
+    assert_gradient_of_one(form.operator, form.torchs, form.tensors(2), index)
 
 
-@pytest.mark.parametrize("act", ACTIVATIONS)
-def test_derivatives_in_float64(act):
-    """Both directions, and twice, of every tensor."""
-    generator = torch.Generator().manual_seed(1)
-    shapes = (1, 2, 3), (2, 2, 3), (2,), (1, 2, 3), (1, 2), (2,)
-    leaves = [torch.randn(one, generator=generator, dtype=torch.float64, requires_grad=True) for one in shapes]
-    call = functools.partial(operator, act=act, activation="silu")
-    assert_derivatives(call, leaves, check_forward_ad=True)
-
-
-@in_both
-def test_tangents(mode):
-    given = tensors(1)
-    tangents = [one.cos() for one in given]
-    for at in (range(6), *([i] for i in range(6))):
-        found = []
-        for call, kind in ((ours, torch.float32), (torchs, torch.float64)):
-            with forward_ad.dual_level():
-                pairs = [(one.to(kind), each.to(kind)) for one, each in zip(given, tangents, strict=True)]
-                duals = [forward_ad.make_dual(*pair) if i in at else pair[0] for i, pair in enumerate(pairs)]
-                found.append(forward_ad.unpack_dual(call(*duals)).tangent)
-        assert_within_share(found[:1], found[1:], FLOAT32_SUMS)
-
-
-#: Which tensors have a batch.
-BATCHES = [(0,), (1,), (4,), (0, 3, 4, 5), (0, 1, 2, 3, 4, 5), (2, 5)]
+@pytest.mark.parametrize(
+    ("name", "act"), [*(("prologue", act) for act in ACTIVATIONS), *((one, "silu") for one in FORMS)]
+)
+def test_derivatives_in_float64(name, act):
+    """Both directions, and twice, of every tensor and result."""
+    form = FORMS[name]
+    x, w, bias, residual, scale, shift = form.tensors(form.ranks[0], dtype=torch.float64)
+    given = x[:1, :, :2, ...], w, bias, residual[:1, :, : 2 * residual.shape[2] // x.shape[2]], scale[:1], shift[:1]
+    call = functools.partial(form.operator, act=act, activation="silu")
+    assert_derivatives(call, [one.clone().requires_grad_() for one in given], check_forward_ad=True)
 
 
 @in_both
-@pytest.mark.cover(6)
-@pytest.mark.parametrize("form", ["channel", "image"])
-@pytest.mark.parametrize("batched", BATCHES, ids=str)
-def test_vmap(batched, form, mode):
-    given = [torch.stack([one, one.cos()], 1) if i in batched else one for i, one in enumerate(tensors(1, form))]
-    dims = tuple(1 if i in batched else None for i in range(6))
-    found = func.vmap(operator, dims)(*given)
-    each = [[one.select(1, k) if i in batched else one for i, one in enumerate(given)] for k in (0, 1)]
-    assert_within_share(found, [torchs(*(one.double() for one in some)) for some in each], FLOAT32_SUMS)
+@of_each_form
+def test_tangents(form, mode):
+    assert_tangents(form.ours, form.torchs, form.tensors(form.ranks[0]))
 
 
-def test_one_image_and_an_empty_batch():
-    x, w, bias, residual, scale, shift = tensors(2, "channel")
-    expected = torchs(x, w, bias, residual, scale, shift)
-    found = ours(x[0], w, bias, residual[0], scale, shift)
-    assert_within_share([found], [expected[0]], FLOAT32_SUMS)
+@in_both
+@pytest.mark.cover(12)
+@pytest.mark.parametrize("of_x", ["channel", "image"])
+@pytest.mark.parametrize("batched", [(0,), (1,), (4,), (0, 3, 4, 5), (0, 1, 2, 3, 4, 5), (2, 5)], ids=str)
+@of_each_form
+def test_vmap(form, batched, of_x, mode):
+    assert_batches(form.operator, form.torchs, form.tensors(form.ranks[0], of_x), batched)
+
+
+@of_each_form
+def test_one_image_and_an_empty_batch(form, mode):
+    x, w, bias, residual, *scales = form.tensors(2, "channel")
+    y, *stats = several(form.ours(x, w, bias, residual, *scales))
+    of_one, *found = several(form.ours(x[0], w, bias, residual[0], *scales))
+    assert of_one.shape == y.shape[1:]
+    assert_within_share([of_one], [y[0]], FLOAT32_SUMS)
+    for one, other in zip(found, stats, strict=True):
+        assert_within_share([one], [other[:1]], FLOAT32_SUMS)
     with Seen():
-        assert ours(x[:0], w, bias, residual[:0], scale, shift).shape == (0, 4, 5, 6)
+        none, *stats = several(form.call(x[:0], w, bias, residual[:0], *scales))
+    assert none.shape == (0, *y.shape[1:])
+    assert [one.shape[1:] for one in stats] in ([], [(0, 4, 3)])
 
 
-def test_packed_filters(monkeypatch):
+@pytest.mark.parametrize("form", [PLAIN, UPSAMPLED, STATISTICS], ids=str)
+def test_packed_filters(form, monkeypatch):
     monkeypatch.setenv("NKICONV_CPU", "simulate")
     x, scale, shift = torch.ones(1, 70, 3, 3), torch.arange(70.0) % 5, torch.arange(70.0) % 3 - 1
     w = torch.arange(128 * 70 * 9).remainder(7).float().reshape(128, 70, 3, 3)
-    found = conv2d(x, w, padding=1, packed=pack_filter(w), x_scale=scale, x_shift=shift, x_activation="relu")
-    assert torch.equal(found, torchs(x, w, None, None, scale, shift, "relu"))
+    given = x, w, None, None, scale, shift, "relu"
+    found, plain = several(form.call(*given, packed=pack_filter(w))), several(form.call(*given))
+    assert torch.equal(found[0], several(form.torchs(*given))[0])
+    assert all(map(torch.equal, found, plain))
 
 
-@pytest.mark.cover(1)
-def test_one_graph_whoever_computes(mode):
-    given = tensors(2)
-    y, names = graph_of(lambda *each: ours(*each, activation="relu"), *given)
-    assert [name for name in names if "conv" in name] == ["nkiconv.conv2d_with_prologue.default"]
-    assert torch.equal(y, ours(*given, activation="relu"))
+@pytest.mark.cover(2)
+@of_each_form
+def test_one_graph_whoever_computes(form, mode):
+    given = form.tensors(2)
+    found, names = graph_of(lambda *each: form.call(*each, activation="relu"), *given)
+    assert [name for name in names if "conv" in name] == [f"nkiconv.{form.operator_name(2)}.default"]
+    assert all(map(torch.equal, several(found), several(form.call(*given, activation="relu"))))
 
 
 @pytest.mark.slow
-def test_operators_pass_torchs_own_checks():
-    for given in (tensors(1), tensors(3, "channel", residual=False)):
-        leaves = [None if one is None else one.requires_grad_() for one in given]
-        rank = given[1].dim() - 2
-        more = (
-            [1] * rank,
-            [1] * 2 * rank,
-            [1] * rank,
-            [1] * rank,
-            2,
-            "relu",
-            "pre_activation",
-            None,
-            None,
-            False,
-            "silu",
-        )
-        call = getattr(torch.ops.nkiconv, f"conv{rank}d_with_prologue").default
-        found = torch.library.opcheck(call, (*leaves, *more))
+@of_each_form
+def test_operators_pass_torchs_own_checks(form):
+    for rank, of_x in ((form.ranks[0], "image"), (form.ranks[-1], "channel")):
+        leaves = [one.requires_grad_() for one in form.tensors(rank, of_x)]
+        numbers = form.numbers(*leaves[:2], activation="relu")
+        call = getattr(torch.ops.nkiconv, form.operator_name(rank)).default
+        found = torch.library.opcheck(call, (*leaves, *numbers))
         assert set(found.values()) == {"SUCCESS"}, found
 
 
-def test_scales_stay_fp32_under_autocast():
-    x, w, bias, residual, scale, shift = tensors(2)
+@of_each_form
+def test_scales_stay_fp32_under_autocast(form):
+    x, w, bias, residual, scale, shift = form.tensors(2)
     with torch.autocast("cpu", torch.bfloat16):
-        found = ours(x, w, bias, residual, scale, shift)
-    cast = [one.bfloat16() for one in (x, w, bias, residual)]
-    assert torch.equal(found, ours(*cast, scale, shift))
+        found = form.call(x, w, bias, residual, scale, shift)
+    expected = form.call(*(one.bfloat16() for one in (x, w, bias, residual)), scale, shift)
+    assert all(map(torch.equal, several(found), several(expected)))
 
 
-def test_a_plan_has_the_prologue():
+@of_each_form
+def test_a_plan_has_all_that_is_asked_for(form):
     class Net(torch.nn.Module):
         def forward(self, x):
-            return ours(x, *tensors(2)[1:])
+            return several(form.call(x, *form.tensors(2)[1:]))[0]
 
-    (row,) = plan_model(Net(), [tensors(2)[0]]).rows
+    x = form.tensors(2)[0]
+    (row,) = plan_model(Net(), [x], quick=form is STATISTICS).rows
+    asked, problem = row.convolved.asked, row.convolved.problem
     assert row.calls == 1
-    asked = row.convolved.asked
     assert (asked.x_scale, asked.x_shift, asked.x_activation) == ("image", "image", "silu")
+    assert (asked.x_upsample, asked.return_stats) == (form.x_upsample, "channel" if form.stats else None)
+    assert (problem.transposed, problem.H) == (form.transposed, form.x_upsample * x.shape[2])
 
 
+def test_depthwise_rows_have_their_own_operator(mode):
+    given = PLAIN.tensors(1, groups=4, channels=4)
+    with Seen() as seen:
+        y = PLAIN.ours(*given)
+    assert seen.convolutions[0] == "nkiconv::depthwise_conv1d_with_prologue"
+    expected, limit = PLAIN.truth(given, "silu")
+    assert_within_limit(to_numpy(y).reshape(expected.shape), expected, limit)
+
+
+def test_alone_upsampling_is_what_interpolate_gives(mode):
+    """Channels side by side too, of which y then has its channels side by side."""
+    x = torch.arange(2 * 6 * 4 * 5).remainder(5).float().reshape(2, 6, 4, 5) - 2
+    w = torch.arange(4 * 6 * 9).remainder(3).float().reshape(4, 6, 3, 3) - 1
+    for order in (torch.contiguous_format, torch.channels_last):
+        x = x.contiguous(memory_format=order)
+        y = conv2d(x, w, stride=(1, 2), padding=(0, 2), x_upsample=2)
+        doubled = F.interpolate(x, scale_factor=2, mode="nearest")
+        assert torch.equal(y, F.conv2d(doubled, w, stride=(1, 2), padding=(0, 2)))
+        assert y.is_contiguous(memory_format=order)
+
+
+def test_no_channels_upsampled(mode):
+    x, w = torch.zeros(2, 0, 5, 6, requires_grad=True), torch.zeros(4, 0, 3, 3)
+    y = conv2d(x, w, padding=1, x_upsample=2)
+    y.sum().backward()
+    assert (y.shape, x.grad.shape) == ((2, 0, 10, 12), (2, 0, 5, 6))
+
+
+def test_pixels_that_are_one_of_input_are_summed_in_fp32():
+    """In bf16 the sum of 256 and three ones would be 256."""
+    x, w = torch.zeros(1, 1, 1, 1, dtype=torch.bfloat16, requires_grad=True), torch.ones(1, 1, 1, 1).bfloat16()
+    g = torch.tensor([[[[256.0, 1.0], [1.0, 2.0]]]]).bfloat16()
+    for call in (conv2d, functools.partial(conv2d, x_scale=torch.ones(1))):
+        for look in (Seen, torch.enable_grad):
+            with look():
+                (found,) = torch.autograd.grad(call(x, w, x_upsample=2), x, g)
+            assert found.item() == 260
+
+
+def test_flops_are_those_of_what_is_convolved():
+    x, w, *_ = PLAIN.tensors(2)
+    totals = []
+    for call in (
+        lambda: conv2d(x, w, groups=2, padding=1, x_upsample=2),
+        lambda: conv2d(x, w, groups=2, padding=1, x_upsample=2, return_stats="channel"),
+        lambda: F.conv2d(F.interpolate(x, scale_factor=2), w, groups=2, padding=1),
+    ):
+        with FlopCounterMode(display=False) as counter:
+            call()
+        totals.append(counter.get_total_flops())
+    assert totals[0] == totals[1] == totals[2] > 0
+
+
+def test_frames_and_statistics(mode):
+    x, w, *_ = STATISTICS.tensors(3)
+    y, stats = conv3d(x, w, groups=2, return_stats="channel")
+    final, planes, more = conv3d(x, w, groups=2, return_stats="channel", return_final_frames=True)
+    assert torch.equal(final, y)
+    assert torch.equal(planes, x[:, :, 1:])
+    assert_within_share(moments(more, EACH), moments(stats, EACH), FLOAT32_SUMS)
+
+
+def test_channel_stats_of_y_are_not_taken():
+    with Seen() as seen:
+        y, stats = STATISTICS.call(*STATISTICS.tensors(2))
+    assert [name for name in seen.names if name.startswith("nkiconv")] == ["nkiconv::conv2d_with_stats"]
+    assert_within_share([stats], [channel_stats(y)], FLOAT32_SUMS)
+
+
+@pytest.mark.parametrize(("name", "wrong", "words"), [
+    ("statistics", lambda y, stats: (y, stats * 1.001), r"encoder.stem \(conv2d\): the kernel is up to"),
+    ("upsampled", lambda y: y.flip(3), r"encoder.stem \(conv2d\): the kernel"),
+])  # fmt: skip
+def test_comparison_names_the_layer_that_differs(name, wrong, words, monkeypatch):
+    monkeypatch.setenv("NKICONV_CPU", "compare")
+    form, real = FORMS[name], simulated.convolve
+    given = form.tensors(2)
+    form.call(*given)
+    monkeypatch.setattr(simulated, "convolve", lambda *args: wrong(*several(real(*args))))
+    with pytest.raises(ComparisonError, match=words):
+        form.call(*given, layer="encoder.stem")
+
+
+def test_upsampling_modules(mode):
+    x, layer = UPSAMPLED.tensors(2)[0], nn.NormActConv2d(6, 4, 3, padding=1, num_groups=3, x_upsample=2)
+    norm, conv = layer.norm, layer.conv
+    wide = F.silu(F.group_norm(x.double(), 3, norm.weight.double(), norm.bias.double()))
+    wide = F.conv2d(F.interpolate(wide, scale_factor=2), *(one.double() for one in conv.parameters()), padding=1)
+    assert_within_share([layer(x)], [wide], FLOAT32_SUMS)
+    more = {"num_groups": 3, "norm_weight": norm.weight, "norm_bias": norm.bias, "padding": 1}
+    assert torch.equal(layer(x), norm_act_conv2d(x, conv.weight, conv.bias, x_upsample=2, **more))
+    assert torch.equal(conv(x), conv2d(x, conv.weight, conv.bias, padding=1, x_upsample=2))
+    assert "x_upsample=2" in repr(conv)
+
+
+def test_transposed_modules_return_statistics(mode):
+    module, x = nn.ConvTranspose2d(6, 4, 3, 2, 1, groups=2), TRANSPOSED.tensors(2)[0]
+    y, stats = module(x, output_size=(10, 12), return_stats="channel")
+    assert torch.equal(y, module(x, output_size=(10, 12)))
+    wide = torch.nn.ConvTranspose2d(6, 4, 3, 2, 1, groups=2).double()
+    wide.load_state_dict(module.state_dict())
+    y = wide(x.double(), output_size=(10, 12)).flatten(2)
+    assert_within_share(moments(stats, EACH), (y.mean(2), y.var(2, correction=0)), FLOAT32_SUMS)
+
+
+X, W, *_ = PLAIN.tensors(2)
+VOLUME, TAPS, *_ = PLAIN.tensors(3)
+conv = functools.partial(conv2d, X, W, groups=2)
+frames = functools.partial(conv3d, VOLUME, TAPS, groups=2, initial_frames=VOLUME[:, :, :1])
 REFUSALS = [
-    ({"x_scale": torch.ones(5)}, GeometryError, r"x_scale.shape=\(5,\): must be \[C\] = \(6,\) or \[N, C\] = \(2, 6\)"),
-    ({"x_shift": torch.ones(1, 6)}, GeometryError, r"x_shift.shape=\(1, 6\)"),
-    ({"x_scale": torch.ones(6).double()}, DtypeError, "x_scale.dtype=torch.float64: "),
-    ({"x_shift": torch.ones(6).bfloat16()}, DtypeError, "x_shift.dtype=torch.bfloat16: must be torch.float32"),
-    ({"x_scale": 2.0}, DtypeError, "x_scale: must be a torch.Tensor, not float"),
-    ({"x_activation": "swish"}, UnsupportedError, "x_activation='swish': accepted are .*silu"),
-    ({"x_scale": torch.ones(6, device="meta")}, UnsupportedError, "x_scale.device=meta: must be input's"),
-]
+    (lambda: conv(x_scale=torch.ones(5)), GeometryError,
+     r"x_scale.shape=\(5,\): must be \[C\] = \(6,\) or \[N, C\] = \(2, 6\)"),
+    (lambda: conv(x_shift=torch.ones(1, 6)), GeometryError, r"x_shift.shape=\(1, 6\)"),
+    (lambda: conv(x_scale=torch.ones(6).double()), DtypeError, "x_scale.dtype=torch.float64: "),
+    (lambda: conv(x_shift=torch.ones(6).bfloat16()), DtypeError, "x_shift.dtype=torch.bfloat16: must be torch.float32"),
+    (lambda: conv(x_scale=2.0), DtypeError, "x_scale: must be a torch.Tensor, not float"),
+    (lambda: conv(x_activation="swish"), UnsupportedError, "x_activation='swish': accepted are .*silu"),
+    (lambda: conv(x_scale=torch.ones(6, device="meta")), UnsupportedError, "x_scale.device=meta: must be input's"),
+    (lambda: conv(return_stats="group"), UnsupportedError, "return_stats='group': accepted are None, channel"),
+    (lambda: conv(return_stats=True), UnsupportedError, "return_stats=True: accepted are None, channel"),
+    (lambda: conv(x_upsample=3), UnsupportedError, "x_upsample=3: accepted are 1, 2"),
+    (lambda: conv(x_upsample=True), UnsupportedError, "x_upsample=True: accepted are 1, 2"),
+    (lambda: conv(x_upsample=2, y_norm="rms"), UnsupportedError, "x_activation, x_upsample; apply these before"),
+    (lambda: frames(x_activation="silu"), UnsupportedError,
+     "x_scale, x_shift, x_activation: are not taken with initial_frames"),
+    (lambda: frames(return_stats="channel"), UnsupportedError,
+     "return_stats: is not taken with initial_frames; use channel_stats of y"),
+    (lambda: conv_transpose2d(X, X, groups=2, x_scale=torch.ones(5)), GeometryError, r"x_scale.shape=\(5,\): must be"),
+    (lambda: conv_transpose2d(X, X, return_stats="group"), UnsupportedError, "return_stats='group': accepted are None"),
+    (lambda: norm_act_conv1d(X[0], W[0], x_upsample=2), UnsupportedError,
+     "x_upsample=2: accepted are 1; upsample what the norm gives"),
+    (lambda: nn.Conv3d(4, 4, 3, x_upsample=2), UnsupportedError,
+     "x_upsample=2: accepted are 1; use one of them, or upsample the input"),
+    (lambda: nn.Conv2d(4, 4, 3, padding=1, padding_mode="reflect", x_upsample=2), UnsupportedError,
+     "must be 'zeros' with x_upsample"),
+    (lambda: torch.ops.nkiconv.conv_transpose2d_with_prologue(
+        X, X, None, None, None, None, *TRANSPOSED.numbers(X, W)[:8], x_upsample=2),
+     UnsupportedError, "x_upsample=2: conv2d alone takes it; upsample input before"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("more", "error", "words"), REFUSALS)
-def test_refusals(more, error, words, mode):
-    x, w, *_ = tensors(2)
+@pytest.mark.parametrize(("call", "error", "words"), REFUSALS, ids=[row[2][:40] for row in REFUSALS])
+def test_refusals(call, error, words, mode):
     with pytest.raises(error, match=words):
-        conv2d(x, w, groups=2, **more)
-
-
-def test_frames_and_a_prologue_are_refused():
-    x, w, *_ = tensors(3)
-    with pytest.raises(UnsupportedError, match="x_scale, x_shift, x_activation: are not taken with initial_frames"):
-        conv3d(x, w, groups=2, initial_frames=x[:, :, :1], x_activation="silu")
+        call()
