@@ -27,23 +27,28 @@ activation_stationary (of depthwise problems this loads blocks as stored), and t
 the host's choice (`nkiconv.plan`); a bare kernel follows `dispatch.default_of`.
 """
 
+from types import SimpleNamespace
+
 from ... import norms, rules
 from ..._nki import nki, nl
 from ...pixel_norms import NORM_EPS
-from ...schedules.options import Options
+from ...schedules.options import Options, keeps_sums
 from ...schedules.pairs_of_planes import pairs_unsupported, with_pairs
 from ...schedules.tiles import size_of
 from .._arguments import check_bias, check_choice, check_flags, check_residual, read_out_dtype, refuse
 from .._epilogue import read_epilogue
 from .._pixel_norms import read_norm
 from .._prologue import PrologueOperands, read_prologue
-from .arguments import read_geometry
-from .call import operands_of
-from .checks import check_axes, places_of_transposed
+from .arguments import check_axes, places_of_transposed, read_geometry
+from .call import Operands
 from .dispatch import ALGORITHMS, chosen
 from .flip import copy_forwards
 from .frames import final_shape_of, store_final_frames
 from .relayout import copy_in, copy_out
+
+#: Arguments that not all kernels take, as of those that do not.
+OTHERS = dict(packed=False, initial_frames=None, return_final_frames=False, batch_group_count=1, x_upsample=1)
+OTHERS |= dict(y_norm=None, y_norm_weight=None, y_norm_bias=None, y_norm_eps=NORM_EPS, return_before_norm=False)
 
 
 @nki.jit
@@ -120,13 +125,7 @@ def conv2d_implicit_gemm(
 
     Raises: an assertion (KernelAssertionError, a ValueError, in the simulator) of argument, value, rule and remedy.
     """
-    places, groups = (padding, stride, rhs_dilation, lhs_dilation), (feature_group_count, batch_group_count)
-    check_axes(img_ref, places, 2)
-    perms, choice = (in_perm, kern_perm, out_perm), (algorithm, config)
-    after = (activation, beta, residual_position, out_dtype, strict_nonfinite, return_stats)
-    tensors, before = (img_ref, filter_ref, bias, residual), (x_scale, x_shift, x_activation, x_upsample)
-    norm = y_norm, y_norm_weight, y_norm_bias, y_norm_eps, return_before_norm
-    return convolved(tensors, before, places, groups, perms, after, precision, choice, norm=norm)
+    return convolved(locals(), 2)
 
 
 @nki.jit
@@ -193,14 +192,7 @@ def conv3d_implicit_gemm(
 
     Raises: as conv2d_implicit_gemm.
     """
-    places, groups = (padding, stride, rhs_dilation, lhs_dilation), (feature_group_count, batch_group_count)
-    check_axes(img_ref, places, 3)
-    perms, choice = (in_perm, kern_perm, out_perm), (algorithm, config)
-    after = (activation, beta, residual_position, out_dtype, strict_nonfinite, return_stats)
-    tensors, before = (img_ref, filter_ref, bias, residual), (x_scale, x_shift, x_activation)
-    frames = (initial_frames, return_final_frames)
-    norm = (y_norm, y_norm_weight, y_norm_bias, y_norm_eps, return_before_norm)
-    return convolved(tensors, before, places, groups, perms, after, precision, choice, packed, frames, norm=norm)
+    return convolved(locals(), 3)
 
 
 @nki.jit
@@ -246,11 +238,7 @@ def conv_transpose2d_implicit_gemm(
 
     Raises: as conv2d_implicit_gemm.
     """
-    places = places_of_transposed(img_ref, filter_ref, (stride, padding, output_padding, dilation), kern_perm, 2)
-    groups, perms, choice = (feature_group_count, 1), (in_perm, kern_perm, out_perm), (algorithm, config)
-    after = (activation, beta, residual_position, out_dtype, strict_nonfinite, return_stats)
-    tensors, before = (img_ref, filter_ref, bias, residual), (x_scale, x_shift, x_activation)
-    return convolved(tensors, before, places, groups, perms, after, precision, choice, flipped=True)
+    return convolved(locals(), 2, transposed=True)
 
 
 @nki.jit
@@ -289,92 +277,76 @@ def conv_transpose3d_implicit_gemm(
 
     Raises: as conv2d_implicit_gemm.
     """
-    places = places_of_transposed(img_ref, filter_ref, (stride, padding, output_padding, dilation), kern_perm, 3)
-    groups, perms, choice = (feature_group_count, 1), (in_perm, kern_perm, out_perm), (algorithm, config)
-    after = (activation, beta, residual_position, out_dtype, strict_nonfinite, return_stats)
-    tensors, before = (img_ref, filter_ref, bias, residual), (x_scale, x_shift, x_activation)
-    return convolved(tensors, before, places, groups, perms, after, precision, choice, flipped=True)
+    return convolved(locals(), 3, transposed=True)
 
 
-def convolved(
-    tensors,
-    before,
-    places,
-    groups,
-    perms,
-    after,
-    precision,
-    choice,
-    packed=False,
-    frames=(None, False),
-    flipped=False,
-    norm=(None, None, None, NORM_EPS, False),
-):
-    """y of a public kernel's arguments, or it, the final frames and the statistics of y, as they are asked for.
-
-    tensors: x, w, bias, residual; before: (x_scale, x_shift, x_activation), perhaps x_upsample; places, groups, perms:
-    see `geometry.read_geometry`; after: (activation, beta, residual_position, out_dtype, strict_nonfinite,
-    return_stats); choice: (algorithm, config); packed, flipped: see there; frames: (initial_frames,
-    return_final_frames); norm: (y_norm, y_norm_weight, y_norm_bias, y_norm_eps,
-    return_before_norm).
-    """
-    img_ref, filter_ref, bias, residual = tensors
-    activation, beta, residual_position, out_dtype, strict_nonfinite, return_stats = after
-    algorithm, config = choice
-    check_choice(algorithm, config, ALGORITHMS)
-    check_flags((("strict_nonfinite", strict_nonfinite), ("packed", packed)))
-    frames_ref, wanted = frames
-    upsample = before[3] if len(before) > 3 else 1
-    refuse(rules.accepted("x_upsample", upsample, rules.UPSAMPLES))
-    geometry, y_shape = read_geometry(
-        img_ref, filter_ref, places, groups, perms, precision, packed, flipped, frames_ref, upsample
+def convolved(arguments, axes, transposed=False):
+    """y of a public kernel's arguments, by name, on two or three axes, or it, the final frames and the statistics of y,
+    as they are asked for."""
+    asked = SimpleNamespace(**(OTHERS | arguments))
+    img_ref, filter_ref, residual = asked.img_ref, asked.filter_ref, asked.residual
+    if transposed:
+        places = places_of_transposed(asked, axes)
+    else:
+        places = asked.padding, asked.stride, asked.rhs_dilation, asked.lhs_dilation
+        check_axes(img_ref, places, axes)
+    check_choice(asked.algorithm, asked.config, ALGORITHMS)
+    check_flags((("strict_nonfinite", asked.strict_nonfinite), ("packed", asked.packed)))
+    refuse(rules.accepted("x_upsample", asked.x_upsample, rules.UPSAMPLES))
+    groups, perms = (
+        (asked.feature_group_count, asked.batch_group_count),
+        (asked.in_perm, asked.kern_perm, asked.out_perm),
     )
-    prologue = read_prologue(before[:3], upsample, img_ref, geometry.planes.size // geometry.image_planes, geometry.C)
-    refuse(pairs_unsupported(geometry, len(places[1])) if precision == "winograd" else "")
-    depth = 2 if perms[0] == None else perms[0][2]
-    final_shape = final_shape_of(geometry, img_ref, depth, wanted)
-    geometry = with_pairs(geometry)
-    y_dtype = read_out_dtype(out_dtype, img_ref)
-    check_bias(bias, "K", geometry.K)
+    flags = asked.packed, transposed, asked.initial_frames, asked.x_upsample
+    geometry, y_shape = read_geometry(img_ref, filter_ref, places, groups, perms, asked.precision, *flags)
+    images = geometry.planes.size // geometry.image_planes
+    on_x = asked.x_scale, asked.x_shift, asked.x_activation
+    prologue = read_prologue(on_x, asked.x_upsample, img_ref, images, geometry.C)
+    refuse(pairs_unsupported(geometry, axes) if asked.precision == "winograd" else "")
+    depth = 2 if asked.in_perm == None else asked.in_perm[2]
+    final_shape = final_shape_of(geometry, img_ref, depth, asked.return_final_frames)
+    geometry, y_dtype = with_pairs(geometry), read_out_dtype(asked.out_dtype, img_ref)
+    check_bias(asked.bias, "K", geometry.K)
     check_residual(residual, y_shape)
-    refuse(rules.beta(beta), norms.return_stats(return_stats))
+    refuse(rules.beta(asked.beta), norms.return_stats(asked.return_stats))
+    norm = asked.y_norm, asked.y_norm_weight, asked.y_norm_bias, asked.y_norm_eps, asked.return_before_norm
     asked_norm, norm_operands = read_norm(norm, geometry.K)
+    y_itemsize, position = 4 if y_dtype == nl.float32 else 2, asked.residual_position
     options = Options(
-        epilogue=read_epilogue(
-            activation, bias, residual, residual_position, 4 if y_dtype == nl.float32 else 2, norm=asked_norm
-        ),
+        epilogue=read_epilogue(asked.activation, asked.bias, residual, position, y_itemsize, norm=asked_norm),
         residual=residual != None,
-        scaled=residual != None and beta != 1.0,
-        strict_nonfinite=strict_nonfinite,
+        scaled=residual != None and asked.beta != 1.0,
+        strict_nonfinite=asked.strict_nonfinite,
         prologue=prologue,
-        statistics=return_stats != None,
+        statistics=asked.return_stats != None,
     )
-    y_hbm = nl.ndarray(y_shape, dtype=y_dtype, buffer=nl.shared_hbm)
-    on_x = None
+    operands = Operands(
+        x=img_ref,
+        w=filter_ref,
+        y=nl.ndarray(y_shape, dtype=y_dtype, buffer=nl.shared_hbm),
+        bias=asked.bias,
+        residual=residual,
+        beta=asked.beta,
+        precision=asked.precision,
+        frames=asked.initial_frames,
+        norm=norm_operands,
+    )
     if prologue.asked:
-        on_x = PrologueOperands(prologue, before[0], before[1], geometry.image_planes)
-    operands = operands_of(img_ref, filter_ref, y_hbm, bias, residual, beta, precision, frames_ref, on_x, norm_operands)
-    if return_stats != None:
-        give_stats(operands, geometry, y_shape, perms[2])
-    if asked_norm != None and asked_norm.kept:
+        operands.prologue = PrologueOperands(prologue, *on_x[:2], geometry.image_planes)
+    if options.statistics:
+        N = y_shape[0 if asked.out_perm == None else asked.out_perm.index(0)]
+        operands.image_planes = size_of(y_shape) // (N * geometry.K * geometry.rows.out * geometry.columns.out)
+        operands.stats = nl.ndarray((nl.num_programs(), N, geometry.K, 3), dtype=nl.float32, buffer=nl.shared_hbm)
+    if keeps_sums(options.epilogue):
         operands.kept = nl.ndarray(y_shape, dtype=y_dtype, buffer=nl.shared_hbm)
-    final_hbm = None
+    y_hbm, final_hbm = operands.y, None
     if len(final_shape) > 0:
         final_hbm = nl.ndarray(final_shape, dtype=img_ref.dtype, buffer=nl.shared_hbm)
-        store_final_frames(img_ref, frames_ref, final_hbm, depth)
-    algorithm, run, seen, schedule = chosen(algorithm, geometry, options, config)
+        store_final_frames(img_ref, asked.initial_frames, final_hbm, depth)
+    algorithm, run, seen, schedule = chosen(asked.algorithm, geometry, options, asked.config)
     copy_forwards(algorithm, operands, geometry)
     copy_in(algorithm, operands, geometry)
     run(operands, seen, options, schedule)
     copy_out(algorithm, y_hbm, operands, geometry, options)
     found = [one for one in (y_hbm, final_hbm, operands.stats, operands.kept) if one is not None]
     return found[0] if len(found) == 1 else tuple(found)
-
-
-def give_stats(operands, geometry, y_shape, out_perm):
-    """Where statistics of y go, of the images of its canonical shape."""
-    images = y_shape[0 if out_perm == None else out_perm.index(0)]
-    outputs = images * geometry.K * geometry.rows.out * geometry.columns.out
-    operands.image_planes = size_of(y_shape) // outputs
-    shape = (nl.num_programs(), images, geometry.K, 3)
-    operands.stats = nl.ndarray(shape, dtype=nl.float32, buffer=nl.shared_hbm)

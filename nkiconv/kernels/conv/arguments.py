@@ -9,9 +9,49 @@ from ..._nki import nl
 from ...schedules.frames import Frames
 from ...schedules.geometry import Axis, Geometry, images_axis, repeated, sees_itself, thinned
 from ...schedules.tiles import dense_strides, picked, require, result_strides
-from .._arguments import FP8, refuse
-from .checks import check_arguments, check_blocks, check_groups, check_precision
+from .._arguments import FP8, NAMES, check_tensors, refuse
 from .frames import frames_in_front
+
+
+def check_axes(img_ref, places, axes, dilation="rhs_dilation"):
+    """Refuse x, padding, strides and dilations that are not of so many axes; dilation: what that of taps is called."""
+    padding, stride, rhs_dilation, lhs_dilation = places
+    letters = "N, C, D, H, W" if axes == 3 else "N, C, H, W"
+    refuse(rules.rank("img_ref", img_ref.shape, letters, " before in_perm"), rules.padding(padding, axes, alone=False))
+    for name, value in (("stride", stride), (dilation, rhs_dilation), ("lhs_dilation", lhs_dilation)):
+        refuse(rules.places(name, value, axes, alone=False))
+
+
+def places_of_transposed(asked, axes):
+    """(padding, stride, rhs_dilation, lhs_dilation) of the convolution that a transposed one's arguments ask for."""
+    stride, more, dilation, kern_perm = asked.stride, asked.output_padding, asked.dilation, asked.kern_perm
+    ones, taps = (1,) * axes, asked.filter_ref.shape
+    check_axes(asked.img_ref, (asked.padding, ones, dilation, ones), axes, "dilation")
+    refuse(rules.places("stride", stride, axes, alone=False))
+    refuse(rules.places("output_padding", more, axes, alone=False, least=0))
+    refuse(rules.permutation("kern_perm", kern_perm, axes + 2))
+    letters = "C, K / groups, R, S" if axes == 2 else "C, K / groups, T, R, S"
+    refuse(rules.rank("filter_ref", taps, letters), rules.output_padding(more, stride, dilation, axes))
+    stored = range(2, axes + 2) if kern_perm == None else kern_perm[2:]
+    windows = [(taps[axis] - 1) * apart for axis, apart in zip(stored, dilation, strict=True)]
+    pairs = zip(windows, asked.padding, more, strict=True)
+    return tuple((one - pad[0], one - pad[1] + end) for one, pad, end in pairs), ones, dilation, stride
+
+
+def check_arguments(img_ref, filter_ref, group_counts, perms, axes, packed):
+    """Refuse malformed arguments by name."""
+    groups, batch_groups = group_counts
+    letters = "K, C / groups, R, S" if axes == 2 else "K, C / groups, T, R, S"
+    if not packed or len(filter_ref.shape) != 5:
+        refuse(rules.rank("filter_ref", filter_ref.shape, letters, ", or be packed as pack_filter does it"))
+    require(
+        not packed or (perms[1] == None and groups == 1),
+        f"filter_ref.shape={filter_ref.shape}, kern_perm={perms[1]}, feature_group_count={groups}: a packed filter has "
+        f"its own order and no groups; pass it plain",
+    )
+    check_tensors(img_ref, filter_ref, rules.CONV2D_DTYPES, perms, axes + 2)
+    refuse(rules.accepted("batch_group_count", batch_groups, (1,), "split the batch before the call"))
+    refuse(rules.number("feature_group_count", groups, " that divides C and K"))
 
 
 def read_axis(letters, size, taps, places, index):
@@ -38,11 +78,8 @@ def read_geometry(
     axes = len(places[1])
     packed = len(filter_ref.shape) == 5 and not flipped if axes == 2 else packed
     check_arguments(img_ref, filter_ref, group_counts, perms, axes, packed)
-    check_precision(precision, img_ref.dtype)
-    identity = (0, 1, 2, 3, 4) if axes == 3 else (0, 1, 2, 3)
-    in_axes = identity if perms[0] == None else perms[0]
-    kern_axes = identity if perms[1] == None else perms[1]
-    out_axes = identity if perms[2] == None else perms[2]
+    refuse(rules.precision(precision), rules.precision_fits(precision, img_ref.dtype, "img_ref and filter_ref"))
+    in_axes, kern_axes, out_axes = (tuple(range(axes + 2)) if perm == None else perm for perm in perms)
     x_extents = picked(img_ref.shape, in_axes)
     held = frames_in_front(frames_ref, img_ref, in_axes)
     w_stored, each = filter_as_stored(filter_ref.shape, packed, axes, x_extents[1])
@@ -50,7 +87,11 @@ def read_geometry(
     N, C, K, groups = x_extents[0], x_extents[1], w_extents[0], group_counts[0]
     if flipped:
         K = w_extents[1] * groups
-    check_groups(filter_ref.shape, w_extents[0 if flipped else 1], C, K, groups, flipped)
+    order, w_in = " after kern_perm", w_extents[0 if flipped else 1]
+    refuse(
+        rules.divides("feature_group_count", groups, C=C, K=K),
+        rules.filter_channels(filter_ref.shape, w_in, C, groups, transposed=flipped, names=NAMES, order=order),
+    )
     last = axes + 1
     rows = read_axis("PHR", repeat * x_extents[last - 1], w_extents[last - 1], places, axes - 2)
     columns = read_axis("QWS", repeat * x_extents[last], w_extents[last], places, axes - 1)
@@ -117,7 +158,11 @@ def filter_as_stored(w_shape, packed, axes, C):
     each = w_shape[4]
     if axes == 2:
         return (w_shape[0] * each, w_shape[1], w_shape[2], w_shape[3]), each
-    check_blocks(w_shape, C)
+    require(
+        w_shape[0] % C == 0,
+        f"filter_ref.shape={w_shape}: a packed filter of volumes is [K / kn * C, T, R, S, kn], x has C={C}; pack one "
+        f"of as many channels",
+    )
     return (w_shape[0] // C * each, C, w_shape[1], w_shape[2], w_shape[3]), each
 
 

@@ -4,28 +4,25 @@ An algorithm gets (operands, geometry, options, config) and writes operands.y; w
 unsupported reason names before any instruction, to the kernel and to the planner alike.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..._nki import nisa, nl
-from ...schedules.tiles import share, some_of
+from ...schedules.tiles import share, size_of, some_of
 
 
 @dataclass
 class Operands(nl.NKIObject):
-    """Tensors in HBM, None where there is none, the residual's factor, and what x and w are on chip."""
+    """Tensors in HBM, None where there is none, the residual's factor, and how products are taken."""
 
     x: object
     w: object
     y: object
-    bias: object
-    residual: object
-    beta: float
-    x_dtype: object
-    w_dtype: object
-    #: whether the array takes fp32 as tf32
-    tf32: bool
+    bias: object = None
+    residual: object = None
+    beta: float = 1.0
+    precision: object = None
     #: planes in front of x's
-    frames: object
+    frames: object = None
     #: None, or what happens to x as it arrives
     prologue: object = None
     #: None, or where statistics of y go, [P, N, K, 3] fp32, and planes of y that an image has
@@ -37,28 +34,31 @@ class Operands(nl.NKIObject):
     #: None, or in a loop on the device the register that moves x, y and residual, which are [rows, what it counts] then
     moved: object = None
 
+    @property
+    def x_dtype(self):
+        """x's on chip."""
+        return nl.bfloat16 if self.precision == "bf16" else self.x.dtype
 
-def operands_of(x_hbm, w_hbm, y_hbm, bias_hbm, residual_hbm, beta, precision, frames_hbm, prologue=None, norm=None):
-    """Operands of these tensors at a precision."""
-    return Operands(
-        x=x_hbm,
-        w=w_hbm,
-        y=y_hbm,
-        bias=bias_hbm,
-        residual=residual_hbm,
-        beta=beta,
-        x_dtype=nl.bfloat16 if precision == "bf16" else x_hbm.dtype,
-        w_dtype=nl.bfloat16 if precision == "bf16" else w_hbm.dtype,
-        tf32=precision == "tf32",
-        frames=frames_hbm,
-        prologue=prologue,
-        norm=norm,
-    )
+    @property
+    def w_dtype(self):
+        """w's on chip."""
+        return nl.bfloat16 if self.precision == "bf16" else self.w.dtype
+
+
+def moved_operands(operands, register, at):
+    """Operands whose x, frames, y and residual the register `at` of a loop on the device moves."""
+
+    def in_rows(hbm, each):
+        return None if hbm == None else hbm.reshape((size_of(hbm.shape) // each, each))
+
+    x, frames = in_rows(operands.x, register.x), in_rows(operands.frames, register.x)
+    y, residual = in_rows(operands.y, register.y), in_rows(operands.residual, register.y)
+    return replace(operands, x=x, frames=frames, y=y, residual=residual, moved=at)
 
 
 def of_array(tile, operands):
     """A tile as the array is to take it; None stays None."""
-    return tile.view(nl.tfloat32) if tile != None and operands.tf32 else tile
+    return tile.view(nl.tfloat32) if tile != None and operands.precision == "tf32" else tile
 
 
 def scale_residual(residual_sbuf, beta):

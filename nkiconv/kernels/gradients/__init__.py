@@ -5,9 +5,8 @@ from ...schedules import blocks_candidates, diagonals_candidates
 from ...schedules.tiles import require
 from .._arguments import check_choice
 from .._engines import new_ledger
-from ..conv.arguments import read_geometry
-from ..conv.call import operands_of
-from ..conv.checks import check_axes
+from ..conv.arguments import check_axes, read_geometry
+from ..conv.call import Operands
 from .diagonals.loop import run_diagonals
 from .halves import WeightWork
 from .loop import run_weight
@@ -73,7 +72,7 @@ def conv_weight_gradient(
     assert plan is not None, reason
     dw_hbm = nl.ndarray(filter_shape, dtype=dw_dtype, buffer=nl.shared_hbm)
     db_hbm = nl.ndarray((geometry.K,), dtype=nl.float32, buffer=nl.shared_hbm) if bias_gradient else None
-    operands = operands_of(img_ref, grad_ref, dw_hbm, None, None, 1.0, precision, None)
+    operands = Operands(img_ref, grad_ref, dw_hbm, precision=precision)
     run(WeightWork(operands, plan.geometry, plan, accumulate_into, db_hbm, ledger=new_ledger(), kept=[]))
     return (dw_hbm, db_hbm) if bias_gradient else dw_hbm
 

@@ -16,8 +16,8 @@ from ....schedules.volume_rows import moves_of, rows_window, segment_rows, store
 from ..._engines import is_16bit, new_ledger, pick
 from ..._prologue import load_x
 from ..._warm import warm_up
+from ..call import moved_operands
 from ..filter_feed import tiles_in_turn, transposed_bank, transposes_of_bank
-from ..moved import moved_operands
 from ..regions import around, clear_window, offset_at, store_regions
 from ..sums import zero_sums
 from .filters import load_filters, start_filters
@@ -170,7 +170,7 @@ def run_steps(work, ring, item, moves, tiles):
         own_tiles, own_ring = tiles[:], dataclasses.replace(ring, cleared=ring.cleared[:])
         own = dataclasses.replace(
             work,
-            operands=moved_operands(work.operands, work.geometry.precision, steps.register, at),
+            operands=moved_operands(work.operands, steps.register, at),
             ledger=new_ledger(),
         )
         for row in range(steps.first, steps.first + steps.each):

@@ -36,8 +36,7 @@ from ..._engines import new_ledger
 from ..._epilogue import evacuate, load_bias, round_out, unrounded
 from ..._statistics import OutputStatistics
 from ..._warm import accumulator, warm_up, warm_zeros
-from ..call import of_array
-from ..moved import moved_operands
+from ..call import moved_operands, of_array
 from ..sums import elements_met, is_whole, sums_met, zero_sums
 from .filters import Filters
 from .fp8 import load_paired, multiply_pair, new_rows
@@ -416,7 +415,7 @@ class Core:
 
         def body(at):
             # a register moves x, y and residual; what engines have had to do starts anew
-            moved = moved_operands(self.operands, self.geometry.precision, repeat.register, at)
+            moved = moved_operands(self.operands, repeat.register, at)
             core = Core(moved, self.geometry, self.options, self.schedule, self.zeros_sbuf)
             core.group = self.group
             for which in range(repeat.out_tiles):
