@@ -87,7 +87,7 @@ def test_every_setting_is_exact(name, settings, dtype):
     check_exact(problem, config=completed(problem, **settings))
 
 
-@pytest.mark.cover(16)
+@pytest.mark.cover(9)
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("settings", [{}, {"side": FEWEST}, {"x_bytes": 1000}, {"side": 1, "x_bytes": 500}], ids=str)
 @pytest.mark.parametrize("fold", [1, 2, 3, 4, 6])
@@ -187,7 +187,7 @@ def test_a_packed_filter(settings):
         assert_exact(run(x, packed, MANY, lnc, config=completed(MANY, **settings)), truth, MANY.dtype)
 
 
-@pytest.mark.cover(20)
+@pytest.mark.cover(11)
 @pytest.mark.parametrize("precision", [None, "bf16", "tf32"])
 @pytest.mark.parametrize("filters", FILTER_PERMS)
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])

@@ -64,6 +64,7 @@ def test_any_volume(shape, config):
         check_volume(shape, algorithm=NAME, config=tuple(config.items()) if leaves_by_rows else None)
 
 
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("name", ["pairs", "strided", "dilated", "one row"])
 def test_columns_in_parts(name, change):
     change(volume_rows, "PARTS_TRIED", (3,))
@@ -87,6 +88,7 @@ def test_epilogue(activation):
     assert same_bits(one, other)
 
 
+@pytest.mark.cover(40)
 @pytest.mark.parametrize("copies", [1, 2, 3, 4, 9])
 @pytest.mark.parametrize(("C", "R", "S"), [*product((3, 32, 64, 96, 112, 200, 224), (1, 3, 4), (1, 3, 5))])
 def test_products_take_every_channel_at_every_tap_once(C, R, S, copies):
@@ -125,7 +127,7 @@ def test_what_is_refused(changes, message):
     assert re.search(message, CONV3D.unsupported_reason(NAME, shape, None))
 
 
-@pytest.mark.cover(8)
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("layout", VOLUME_FILTER_LAYOUTS)
 @pytest.mark.parametrize(("K", "T", "R", "S"), [(3, 3, 1, 1), (6, 3, 1, 2), (6, 3, 2, 1), (4, 2, 1, 2)])
 def test_filters_whose_channels_are_as_many_as_taps(K, T, R, S, layout):

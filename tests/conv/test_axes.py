@@ -12,7 +12,7 @@ from volumes import VOLUMES, check_volume, volumes
 import nkiconv
 
 
-@pytest.mark.cover(24)
+@pytest.mark.cover(13)
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize("name", VOLUMES)
 def test_volumes(name, lnc):
@@ -34,7 +34,7 @@ TAKEN = {
 }
 
 
-@pytest.mark.cover(20)
+@pytest.mark.cover(11)
 @pytest.mark.parametrize("last", [False, True], ids=["channels first", "channels last"])
 @pytest.mark.parametrize("name", VOLUMES)
 @pytest.mark.parametrize("algorithm", TAKEN)

@@ -58,7 +58,7 @@ def test_exact_whole(name):
     check_exact(CASES[name])
 
 
-@pytest.mark.cover(4)
+@pytest.mark.cover(2)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("name", CASES)
 def test_traced_whole(name):

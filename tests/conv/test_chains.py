@@ -105,6 +105,7 @@ def check_stats(stats, truth, error):
     assert np.all(np.abs(variance - right[..., 2]) <= limits[1])
 
 
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("with_stats", [False, True])
 @draws(60)
 @hypothesis.given(chains())

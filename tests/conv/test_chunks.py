@@ -111,7 +111,7 @@ NAMED = {
 }
 
 
-@pytest.mark.cover(3)
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("name", NAMED)
 def test_chunks_of_every_algorithm(name):
     check(NAMED[name], [1, 4, 4], algorithm=name.split(",")[0])

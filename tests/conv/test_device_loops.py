@@ -105,6 +105,7 @@ def test_fp32_comes_as_bf16_in_a_loop_too():
     assert same_bits(run("images", 2, loop=True, dtype="fp32", precision="bf16"), expected)
 
 
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("given", [{"x_bytes": 1024}, {"x_bytes": 256, "planes": "channels"}])
 def test_frames_in_front_move_with_x(given):
     rng = np.random.default_rng(6)
@@ -216,6 +217,7 @@ TIMED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TIMED)
 def test_a_loop_takes_hardly_longer(name):
     problem = TIMED[name]

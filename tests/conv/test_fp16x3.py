@@ -83,7 +83,7 @@ def test_as_accurate_as_fp32_and_a_hundred_times_more_than_the_others(scales):
     assert 100 * errors["fp16x3"] < errors["tf32"] < errors["bf16"]
 
 
-@pytest.mark.cover(6)
+@pytest.mark.cover(3)
 @pytest.mark.parametrize(
     ("x_scale", "w_scale"), [(2.0**-14, 1.0), (1.0, 2.0**-20), (2.0**-12, 2.0**-13), (2.0**-30, 1.0), (10_000.0, 5.0)]
 )
@@ -242,6 +242,7 @@ def test_refused_settings(config, message):
     check_refused(LAYER, "implicit_gemm", message, dict(config), precision="fp16x3")
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_refused_by_name():
     wide = LAYER.replace(C=1, W=40_010, S=3, rhs_dilation=(1, 20_000), padding=((1, 1), (0, 0)))
     assert re.match(
@@ -253,6 +254,7 @@ def test_what_does_not_fit_is_refused_by_name():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("name", ["c256_224_fp32", "unet_320"])
 def test_long_kernels_take_three_passes_and_little_more(name):

@@ -66,7 +66,7 @@ def takes(problem, shape):
     return problem.C // problem.groups <= rows and problem.K // problem.groups * height * width <= 128
 
 
-@pytest.mark.cover(12)
+@pytest.mark.cover(7)
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
 @pytest.mark.parametrize("name", ROWS)
 def test_exact(name, dtype):
@@ -127,7 +127,7 @@ BOUNDED = [
 ]
 
 
-@pytest.mark.cover(4)
+@pytest.mark.cover(1)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize(("N", "C", "K", "size", "taps", "groups", "stride", "dtype"), BOUNDED, ids=str)
 def test_a_candidate_of_least_bounds_is_near_the_fastest(N, C, K, size, taps, groups, stride, dtype):

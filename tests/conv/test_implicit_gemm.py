@@ -51,7 +51,7 @@ def test_blocks_of_filters_that_dma_moves(shard):
     check_bits(M_TILES.replace(dtype="bf16"), config_of("implicit_gemm", moved=9, shard=shard))
 
 
-@pytest.mark.cover(16)
+@pytest.mark.cover(9)
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("why", EDGE)
 def test_every_edge_is_exact(why, dtype):
@@ -120,6 +120,7 @@ def test_what_cannot_be_folded(problem, changes, fold, message):
         check_refused(problem, "implicit_gemm", message, {"fold": fold}, **changes)
 
 
+@pytest.mark.slow
 def test_folding_pays_where_channels_are_left_over():
     times = {}
     for fold in ("none", "inputs", "outputs", "both"):

@@ -36,7 +36,7 @@ def test_every_edge_is_exact(why, dtype):
     check_exact(EDGE[why].replace(dtype=dtype, layout="NHWC"), config=config_of("implicit_gemm"))
 
 
-@pytest.mark.cover(12)
+@pytest.mark.cover(7)
 @pytest.mark.parametrize("name", PROBLEMS)
 @pytest.mark.parametrize("side", ["x", "y"])
 def test_one_side_alone(name, side):

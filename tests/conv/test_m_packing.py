@@ -72,7 +72,7 @@ def packed(U, T, settings):
     return config_of("weight_stationary", outputs=U, taps=T, **settings)
 
 
-@pytest.mark.cover(16)
+@pytest.mark.cover(9)
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
 @pytest.mark.parametrize("name", SHAPES)
 def test_every_shape_is_exact(name, dtype):
@@ -82,7 +82,7 @@ def test_every_shape_is_exact(name, dtype):
     check_exact(problem.replace(dtype=dtype), config=packed(U, T, settings))
 
 
-@pytest.mark.cover(16, keep=["dilation_beyond_a_load"])
+@pytest.mark.cover(9, keep=["dilation_beyond_a_load"])
 @pytest.mark.parametrize("why", EDGE)
 def test_every_edge_is_exact_or_refused(why):
     found, reason = planned(EDGE[why], "weight_stationary", (("shared", 0),))
@@ -99,7 +99,7 @@ def test_cores_take_the_same_products(name):
     check_bits(problem.replace(dtype="fp32"), packed(U, T, settings))
 
 
-@pytest.mark.cover(20)
+@pytest.mark.cover(11)
 @pytest.mark.parametrize("asked", EPILOGUES)
 @pytest.mark.parametrize(
     "name", ["one tap at once", "three taps", "many banks, shared", "strided", "transposed", "wide, groups of taps"]

@@ -23,7 +23,7 @@ TAKEN = {
 }
 
 
-@pytest.mark.cover(20)
+@pytest.mark.cover(8)
 @pytest.mark.parametrize("why", [*TAKEN, *EDGE])
 def test_no_kernel_changes_its_plan(why):
     problem = {**TAKEN, **EDGE}[why]

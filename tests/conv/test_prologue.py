@@ -123,7 +123,7 @@ def sized(sizes):
     return tuple(zip(("rows", "shifts", "outputs", "beside", "apart"), sizes, strict=True))
 
 
-@pytest.mark.cover(12)
+@pytest.mark.cover(7)
 @pytest.mark.parametrize("activation", [None, "relu"])
 @pytest.mark.parametrize("name", SIZES)
 def test_k_packing_keeps_its_zeros(name, activation):
@@ -131,7 +131,7 @@ def test_k_packing_keeps_its_zeros(name, activation):
     check_exact(problem, "image", "channel", activation, "stacked", config=sized(sizes))
 
 
-@pytest.mark.cover(40)
+@pytest.mark.cover(20)
 @pytest.mark.parametrize("activation", [None, "relu"])
 @pytest.mark.parametrize("scale", [None, "channel", "image"])
 @pytest.mark.parametrize("shift", [None, "channel", "image"])
@@ -146,7 +146,7 @@ def test_integers_are_exact(algorithm, name, dtype, shift, scale, activation):
         assert algorithm != ALGORITHMS[0]
 
 
-@pytest.mark.cover(6)
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_the_planner_takes_an_algorithm_that_can(name):
     """Whatever runs without a prologue runs with one, and the plan sees it."""
@@ -157,7 +157,7 @@ def test_the_planner_takes_an_algorithm_that_can(name):
     check_exact(problem, "image", "channel", "relu", None)
 
 
-@pytest.mark.cover(16)
+@pytest.mark.cover(9)
 @pytest.mark.parametrize(("precision", "dtype", "layout"), [
     ("bf16", "fp32", "NCHW"), ("bf16", "fp32", "NHWC"), ("tf32", "fp32", "NCHW"), ("fp16x3", "fp32", "NCHW"),
     ("fp16x3", "fp32", "NHWC"), (None, "fp32", "NHWC"), (None, "bf16", "NCHW"), (None, "fp16", "NHWC"),
@@ -263,6 +263,7 @@ def test_batch_groups_share_numbers_as_x(form):
     )
 
 
+@pytest.mark.cover(2)
 @pytest.mark.parametrize(("form", "loops"), [("channel", 2), ("image", 0)])
 @pytest.mark.parametrize(("H", "of_image"), [(16, False), (64, True)])
 def test_a_loop_on_the_device_keeps_to_the_numbers_of_an_image(form, loops, H, of_image):
@@ -306,6 +307,7 @@ def test_upsampled_images_are_exact(name, precision):
     assert same_bits(one, two)
 
 
+@pytest.mark.slow
 def test_upsampled_plans_count_the_bytes_of_x():
     """Of roofline and copy floor; only implicit_gemm takes it, and no loop on the device."""
     problem = image(N=1, C=128, K=16, H=128, W=128, dtype="bf16")
@@ -377,6 +379,7 @@ def test_fp8_is_refused():
         nkiconv.plan(problem, x_scale="channel")
 
 
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("name", ["x_scale", "x_shift", "x_activation"])
 def test_plans_of_depthwise_rows_are_of_rows(name):
     problem = ConvProblem(N=1, C=8, W=30, S=3, groups=8)

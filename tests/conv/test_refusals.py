@@ -79,7 +79,7 @@ def test_too_many_instructions_are_refused():
         trace(huge, config=(("algorithm", "implicit_gemm"), ("loop", 0)))
 
 
-@pytest.mark.cover(20)
+@pytest.mark.cover(11)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("why", EDGE)
 def test_unsupported_counts_at_least_every_instruction(why, change):

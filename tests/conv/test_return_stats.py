@@ -189,7 +189,7 @@ CASES |= {
 }  # fmt: skip
 
 
-@pytest.mark.cover(len(CASES))
+@pytest.mark.cover(24)
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize("name", CASES)
 def test_statistics_of_y(name, lnc):
@@ -336,6 +336,7 @@ def test_what_else_is_refused():
         nkiconv.plan(row, operation="depthwise_conv1d", return_stats="channel")
 
 
+@pytest.mark.slow
 def test_plans_take_the_algorithm_that_has_them():
     """Whatever is best without statistics, and under a name of its own in the cache."""
     problem = image(C=3, K=64, H=32, W=32, dtype="bf16")
@@ -358,6 +359,7 @@ OUTPUTS_OF_BLOCKS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("name", OUTPUTS_OF_BLOCKS)
 def test_statistics_of_blocks_take_less_than_a_pass(name):
@@ -371,6 +373,7 @@ def test_statistics_of_blocks_take_less_than_a_pass(name):
     assert found[1] - found[0] <= share * passed
 
 
+@pytest.mark.slow
 def test_statistics_hide_behind_the_array():
     """512 channels at 128^2, with bias and residual: at most 3 % over the convolution alone."""
     image_spec, filters = nkiconv.spec((1, 512, 128, 128), "bf16"), nkiconv.spec((512, 512, 3, 3), "bf16")

@@ -155,6 +155,7 @@ def test_settings_and_bounds_follow_the_rates(why):
         assert dict(found[0].config)[setting] == usual != dict(found[1].config)[setting]
 
 
+@pytest.mark.cover(20)
 @pytest.mark.parametrize("why", EDGE)
 def test_a_bare_kernel_runs_what_the_host_finds_settings_for(why):
     for algorithm in (PIXELS, BLOCKS):

@@ -94,7 +94,7 @@ def completed(problem, settings=None, **changes):
     return cost.algorithm("conv2d", "stacked").complete(shape, given)
 
 
-@pytest.mark.cover(16)
+@pytest.mark.cover(9)
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("row", SHAPES, ids=IDS)
 def test_every_shape_is_exact(row, dtype):
@@ -103,7 +103,7 @@ def test_every_shape_is_exact(row, dtype):
     check_exact(row[0].replace(dtype=dtype), config=stacked(*row[1:]))
 
 
-@pytest.mark.cover(12)
+@pytest.mark.cover(7)
 @pytest.mark.parametrize("row", SHAPES, ids=IDS)
 def test_banks_are_cut_alike_on_one_core_and_two(row):
     check_bits(row[0].replace(dtype="fp32"), stacked(*row[1:]))
