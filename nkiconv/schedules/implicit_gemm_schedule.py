@@ -38,8 +38,8 @@ from .options import (
 )
 from .pairs_of_planes import PRODUCTS_OF_PAIR, bank_of_y, frames_seen, out_tile_of_y, planes_at_once
 from .planes import misses_planes, window_channels
-from .regions import Region, offset_at, regions_of_x
-from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, SBUF_BYTES, Part, div_ceil, share, some_of
+from .regions import offset_at, regions_of_x
+from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, SBUF_BYTES, div_ceil, share
 
 #: Bytes a partition of blocks of taps that are on their way together, if more than one; of a core's first M tile, at
 #: least.
@@ -119,18 +119,6 @@ class Schedule:
     def k_tiles(self) -> tuple[list[KTile], ...]:
         """K tiles of x by group."""
         return tuple(map(k_tiles_of, self.batches))
-
-    @cached_property
-    def comes_whole(self) -> bool:
-        """Whether x of an output tile that is not a core's first comes in one load a K tile: SBUF does not hold all x
-        of a core, so that the first load of an output tile waits until another is done with, and parts that come behind
-        those of later ones would keep the Tensor Engine waiting. Not where a folded K tile comes with others: its loads
-        wait for zeros next to x, and long loads of the others would come before them."""
-        if len(self.k_tiles[0]) > 1 and self.k_tiles[0][-1].depth > 1:
-            return False
-        sizes = [self.x_bytes(item) for item in self.items]
-        parts = [share(len(sizes), PARTS, half) for half in range(PARTS)]
-        return max(sum(some_of(sizes, part)) for part in parts) > self.spare_bytes + 2 * max(sizes)
 
     def x_bytes(self, item: Item) -> int:
         """Bytes a partition of x of an item."""
@@ -273,24 +261,61 @@ class Schedule:
             index = repeat.first + repeat.count * repeat.out_tiles
         return [*found, *range(index, first + count)]
 
-    @cached_property
-    def _loops(self) -> _Loops:
-        return _Loops(self)
-
     def repeats(self, first: int, count: int) -> list[Repeat]:
         """The Repeats among items first .. first + count - 1, which are a core's; x of the item after each comes in
         it."""
         out_tiles, index, end = 2 * self.loop, first + 1, first + count
         found: list[Repeat] = []
-        looped = self._loops
         while out_tiles > 0 and index + out_tiles < end:
-            times, register = looped.times(index, out_tiles, end), None
+            times, register = self._times(index, out_tiles, end), None
             if times > 1:
-                register = register_of(self.geometry, looped.apart(index, index + out_tiles))
+                register = register_of(self.geometry, self._apart(index, out_tiles))
             if register is not None:
                 found.append(Repeat(index, out_tiles, times, register))
             index += 1 if register is None else times * out_tiles
         return found
+
+    def _times(self, first: int, out_tiles: int, end: int) -> int:
+        """How often a body of so many items repeats from item `first` on: all are of one group, not its first, and the
+        item after them has x of one shape with theirs too."""
+        every = {_x_sizes(one.out_tile) for one in self.items[first : first + out_tiles + 1]}
+        if self.items[first - 1].batch != self.items[first].batch or len(every) > 1:
+            return 0
+        index, apart = first, self._apart(first, out_tiles)
+        while index + out_tiles < end and self._apart(index, out_tiles) == apart:
+            body = self._bodies[index][2]
+            if body is None or body != self._bodies[index + out_tiles][2]:
+                break
+            index += 1
+        return (index - first + out_tiles - 1) // out_tiles
+
+    def _apart(self, index: int, count: int) -> tuple[int, int]:
+        """Elements of HBM from an item's x and y to those of the item so many further."""
+        (x, y, _), (next_x, next_y, _) = self._bodies[index], self._bodies[index + count]
+        return next_x - x, next_y - y
+
+    @cached_property
+    def _bodies(self) -> list[tuple[int, int, object]]:
+        """Of each item where its x and y begin in HBM, which a register moves, and what it does, counted from there;
+        None where it has no x."""
+        return list(map(self._body, self.items))
+
+    def _body(self, item: Item) -> tuple[int, int, object]:
+        geometry, one = self.geometry, item.out_tile
+        y = offset_at(geometry.y_strides, (0, one.z0, one.p0, one.q0))
+        regions = regions_of_x(geometry, (0, geometry.C), (one.d0, one.dn), (one.h0, one.w0), (one.hn, one.wn))
+        if one.dn * one.hn * one.wn == 0 or not regions:
+            return 0, y, None
+        steps = {m_tile.rows: m_tile_axis(geometry, m_tile) for m_tile in self.batches[item.batch]}
+        rows = [
+            (one.p0 % step, _met(axis, div_ceil(one.pn, step), one.p0 // step, one.h0)) for step, axis in steps.items()
+        ]
+        planes, missed = _met(geometry.planes, one.zn, one.z0, one.d0), misses_planes(geometry, one.z0, one.zn)
+        # numbers of a prologue that each image has do not move with x
+        image = one.d0 // geometry.image_planes if self.options.prologue.by_image else 0
+        sizes, x = (one.zn, one.pn, one.q0, one.w0, *_x_sizes(one)), regions[0][2]
+        apart = [(place, pattern, offset - x, framed) for place, pattern, offset, framed in regions]
+        return x, y, (item.batch, item.last, sizes, image, missed, planes, rows, apart)
 
 
 def build(geometry: Geometry, options: Options, settings: ImplicitGemmSettings) -> Schedule:
@@ -333,96 +358,16 @@ def sums_of(geometry: Geometry) -> int:
     return 2 if geometry.precision == "fp16x3" else 1
 
 
-class _Loops:
-    """Which items do the same to other elements of HBM, evenly spaced: each meets as many planes and rows of x by every
-    tap as the one before it, which holds for all but those at the edges of x. What differs is where x, residual and y
-    begin, which a register moves."""
-
-    def __init__(self, schedule: Schedule) -> None:
-        self.schedule, self.geometry, self.items = schedule, schedule.geometry, schedule.items
-        self._regions: dict[int, list[Region]] = {}
-
-    def times(self, first: int, out_tiles: int, end: int) -> int:
-        """How often a body of so many items repeats from item `first` on: all are of one group, not its first, and the
-        item behind them is alike too."""
-        one, index = self.items[first], first
-        others = self.items[first + 1 : first + out_tiles + 1]
-        if self.items[first - 1].batch != one.batch or any(
-            _sizes(one.out_tile) != _sizes(two.out_tile) for two in others
-        ):
-            return 0
-        while index + out_tiles < end and self._is_alike(index, index + out_tiles):
-            if self.apart(index, index + out_tiles) != self.apart(first, first + out_tiles):
-                break
-            index += 1
-        return (index - first + out_tiles - 1) // out_tiles
-
-    def apart(self, first: int, second: int) -> tuple[int, int]:
-        """Elements of HBM from an item's x and y to another's, by index."""
-        y = []
-        for out_tile in (self.items[first].out_tile, self.items[second].out_tile):
-            y.append(offset_at(self.geometry.y_strides, (0, out_tile.z0, out_tile.p0, out_tile.q0)))
-        return self._regions_of(second)[0][2] - self._regions_of(first)[0][2], y[1] - y[0]
-
-    def _regions_of(self, index: int) -> list[Region]:
-        """Regions of x of an item, of all channels, each found once."""
-        if index not in self._regions:
-            out_tile, channels = self.items[index].out_tile, (0, self.geometry.C)
-            first, extents = (out_tile.h0, out_tile.w0), (out_tile.hn, out_tile.wn)
-            self._regions[index] = regions_of_x(self.geometry, channels, (out_tile.d0, out_tile.dn), first, extents)
-        return self._regions[index]
-
-    def _is_alike(self, first: int, second: int) -> bool:
-        geometry, one, other = self.geometry, self.items[first], self.items[second]
-        a, b = one.out_tile, other.out_tile
-        same = (one.batch, one.last, _sizes(a), a.zn, a.pn, a.q0, a.w0) == (
-            (other.batch, other.last, _sizes(b), b.zn, b.pn, b.q0, b.w0)
-        )
-        if not same or a.dn * a.hn * a.wn == 0:
-            return False
-        # numbers of a prologue that each image has do not move with x
-        if self.schedule.options.prologue.by_image and a.d0 // geometry.image_planes != b.d0 // geometry.image_planes:
-            return False
-        if misses_planes(geometry, a.z0, a.zn) != misses_planes(geometry, b.z0, b.zn):
-            return False
-        if not _sees_alike(geometry.planes, a.zn, (a.z0, a.d0), (b.z0, b.d0)):
-            return False
-        for m_tile in {m_tile.rows: m_tile for m_tile in self.schedule.batches[one.batch]}.values():
-            rows, axis = m_tile.rows, m_tile_axis(geometry, m_tile)
-            here, there = (a.p0 // rows, a.h0), (b.p0 // rows, b.h0)
-            if a.p0 % rows != b.p0 % rows or not _sees_alike(axis, div_ceil(a.pn, rows), here, there):
-                return False
-        # all regions of x, those of frames in front too, are equally far apart
-        before, after = self._regions_of(first), self._regions_of(second)
-        if len(before) != len(after) or not before:
-            return False
-        far = after[0][2] - before[0][2]
-        pairs = zip(before, after, strict=True)
-        return all(q[2] - p[2] == far and (p[0], p[1], p[3]) == (q[0], q[1], q[3]) for p, q in pairs)
-
-
-def _sizes(out_tile: OutTile) -> tuple[int, ...]:
-    """Sizes of x of an output tile, and its columns of outputs: those of one fill tiles of one shape."""
-    return out_tile.dn, out_tile.hn, out_tile.wn, out_tile.qn
-
-
-def _sees_alike(axis: Axis, count: int, one: Part, other: Part) -> bool:
-    """Whether each tap meets the same of an axis at so many outputs from two on, each (first output, first element)."""
-    if one == other:
-        return True
-    if _is_inside(axis, one[0], count) and _is_inside(axis, other[0], count):
-        return one[0] * axis.stride - one[1] == other[0] * axis.stride - other[1]
-    return _seen(axis, count, *one) == _seen(axis, count, *other)
-
-
-def _is_inside(axis: Axis, first: int, count: int) -> bool:
-    """Whether every tap meets an element at all outputs first .. first + count - 1, of an axis without gaps."""
+def _met(axis: Axis, count: int, first: int, element: int) -> object:
+    """What taps meet of an axis from outputs first .. first + count - 1, counted from that and from `element`."""
     begin = first * axis.stride - axis.before
     end = begin + (count - 1) * axis.stride + (axis.taps - 1) * axis.dilation
-    return axis.lhs_dilation == 1 and axis.images == 1 and begin >= 0 and end < axis.size
+    if axis.lhs_dilation == axis.images == 1 and begin >= 0 and end < axis.size:
+        return first * axis.stride - element  # every tap meets all
+    every = (valid_range(axis, tap, first, count) for tap in range(axis.taps))
+    return [one[2] > 0 and (one[0] - first, *one[1:3], one[3] - element, one[4]) for one in every]
 
 
-def _seen(axis: Axis, count: int, first: int, element: int) -> list[tuple[int, ...]]:
-    """What each tap meets of an axis from outputs first .. first + count - 1, counted from that and from `element`."""
-    every = [(tap, valid_range(axis, tap, first, count)) for tap in range(axis.taps)]
-    return [(tap, one[0] - first, *one[1:3], one[3] - element, one[4]) for tap, one in every if one[2] > 0]
+def _x_sizes(out_tile: OutTile) -> tuple[int, ...]:
+    """Sizes of x of an output tile, and its columns of outputs: those of one fill tiles of one shape."""
+    return out_tile.dn, out_tile.hn, out_tile.wn, out_tile.qn

@@ -215,16 +215,6 @@ def test_x_of_another_batch_is_not_loaded_again():
 LARGE = ConvProblem(N=1, C=128, H=256, W=512, K=128, R=3, S=3, padding=((1, 1), (1, 1)), dtype="fp32")
 
 
-@pytest.mark.parametrize(("problem", "whole"), [
-    (LARGE, True),
-    (LARGE.replace(H=64), False),
-    (LARGE.replace(R=1, S=1, padding=((0, 0), (0, 0))), True),
-    (LARGE.replace(C=144, K=128), False),
-], ids=["no room", "room", "DMA takes longer", "a folded chunk with another"])  # fmt: skip
-def test_out_tiles_that_wait_for_room_come_whole(problem, whole):
-    assert chosen(problem, "tf32").comes_whole == whole
-
-
 @pytest.mark.simulator_only
 def test_the_array_does_not_wait_for_out_tiles_that_wait_for_room():
     """A second load of each output tile would come after those of the output tiles after it."""

@@ -37,31 +37,22 @@ from ..._epilogue import evacuate, load_bias, round_out, unrounded
 from ..._statistics import OutputStatistics
 from ..._warm import accumulator, warm_up, warm_zeros
 from ..call import moved_operands, of_array
+from ..regions import store_regions
 from ..sums import elements_met, is_whole, sums_met, zero_sums
 from .filters import Filters
 from .fp8 import load_paired, multiply_pair, new_rows
 from .fp16x3 import Pairs, read_sums_out
 from .norms import Norms
 from .preparing import Factor, Pace
-from .rows import Late, ends_row, load_residual, load_rows, rows_in, rows_of_all, rows_tile, store_banks, window
+from .rows import Late, load_residual, load_rows, regions_of_bank, rows_in, rows_of_all, rows_tile, whole_bank, window
 from .stationaries import stationary_of_product
 from .winograd import Frames, read_pair_out
-
-#: Filters are transposed between the matmuls of this part of an M tile, when they have come and before they are due.
-TRANSPOSE_FROM, TRANSPOSE_UNTIL = 0.45, 0.85
-#: And those of a K tile that comes soon between the matmuls of this part of one, as they may be on their way still.
-LEAD_FROM, LEAD_UNTIL = 0.1, 0.7
-#: Banks whose results leave by one DMA, if there are more to come.
-STORE_BANKS = 4
-#: Banks whose results wait to be rounded, where statistics are taken of them before: others are evacuated in the
-#: meantime, so that no engine waits for what another has just begun.
-HELD_BANKS = 1
 
 
 @dataclass
 class Results(nl.NKIObject):
     """What an M tile (its index) makes of an output tile, in its own rows: banks, y_sbuf, residual_sbuf [outputs,
-    images, rows, columns] or None, and banks that are not stored yet."""
+    images, rows, columns] or None."""
 
     index: int
     m_tile: MTile
@@ -69,21 +60,6 @@ class Results(nl.NKIObject):
     banks: list
     y_sbuf: object
     residual_sbuf: object
-    waiting: list
-
-
-@dataclass
-class Leaving(nl.NKIObject):
-    """A bank of Results that has been evacuated: as y's, with y's output tile; what statistics are taken of, and the
-    bias that it lacks, or None; y before it is rounded; whether it and those before it are stored at once."""
-
-    results: Results
-    bank: Bank
-    out_tile: OutTile
-    counted: object
-    bias_sbuf: object
-    unrounded_sbuf: object
-    at_once: bool
 
 
 @dataclass
@@ -122,8 +98,8 @@ class Group:
 
 class Core:
     """What one core has at hand. now: x of the output tile that is worked on, by K tile; late: results that wait to be
-    transposed; leaving: banks that are to be stored; pace: of pieces of coming filters; preparing: what has x that is
-    multiplied otherwise than it comes, or None; statistics: of y, or None."""
+    transposed; pace: of pieces of coming filters; preparing: what has x that is multiplied otherwise than it comes, or
+    None; statistics: of y, or None."""
 
     group: Any = None
     following: Any = None
@@ -134,7 +110,7 @@ class Core:
     def __init__(self, operands, geometry, options, schedule, zeros_sbuf):
         self.operands, self.geometry, self.options, self.schedule = operands, geometry, options, schedule
         self.ledger, self.zeros_sbuf, self.warm, self.pace = new_ledger(), zeros_sbuf, [], Pace()
-        self.late, self.leaving, self.every = Late(operands, geometry, self.ledger), [], []
+        self.late, self.every = Late(operands, geometry, self.ledger), []
         self.norms = None if options.epilogue.norm is None else Norms(self)
 
     def start(self, item):
@@ -185,15 +161,13 @@ class Core:
         if group.k_tiles == self.group.k_tiles and same_place(coming.out_tile, item.out_tile):
             return now
         tiles, parts = [None] * len(group.k_tiles), row_parts(self.geometry, coming.out_tile, False, 1)
-        if self.schedule.comes_whole and parts:
-            parts = [(0, coming.out_tile.hn)]
         for part in parts:
             for k_tile in range(len(tiles)):
-                self.bring_rows(group.k_tiles, tiles, k_tile, coming.out_tile, part, True)
+                self.bring_rows(group.k_tiles, tiles, k_tile, coming.out_tile, part)
         return tiles
 
-    def bring_rows(self, k_tiles, tiles, index, out_tile, part, held=False):
-        """x of a K tile in a part (first row, rows) of an output tile, into its tile; held: as of `load_rows`."""
+    def bring_rows(self, k_tiles, tiles, index, out_tile, part):
+        """x of a K tile in a part (first row, rows) of an output tile, into its tile."""
         operands, geometry, k_tile = self.operands, self.geometry, k_tiles[index]
         if k_tile.pairing != ALONE:
             if tiles[index] is None:
@@ -203,7 +177,7 @@ class Core:
             if tiles[index] is None:
                 tiles[index] = rows_tile(operands, geometry, k_tile, out_tile)
             rows_sbuf = rows_in(tiles[index], part[0], part[1])
-            load_rows(self, k_tile, rows_sbuf, out_tile, out_tile.h0 + part[0], len(k_tiles) == 1, held)
+            load_rows(self, k_tile, rows_sbuf, out_tile, out_tile.h0 + part[0], len(k_tiles) == 1)
         else:
             if tiles[index] is None:
                 tiles[index] = self.preparing.new_tile(k_tile, out_tile)
@@ -239,7 +213,7 @@ class Core:
             coming -= filters.pieces_to(filters.plan.after_m_tile(last) - 1)
         elif self.following is not None:
             coming = self.following.filters.left_to(0)
-        self.pace = Pace(coming, matmuls, TRANSPOSE_FROM, TRANSPOSE_UNTIL)
+        self.pace = Pace(coming, matmuls)
 
     def transpose_due(self, pieces):
         """After a matmul: transpose what is due of the next M tile's or group's filters; pieces: whether by the array
@@ -280,7 +254,7 @@ class Core:
         dtype = operands.y.dtype if self.norms is None else nl.float32
         y_sbuf = nl.ndarray(shape, dtype=dtype, buffer=nl.sbuf)
         residual_sbuf = load_residual(operands, geometry, m_tile, out_tile_of_y(geometry, item.out_tile), self.ledger)
-        results = Results(index, m_tile, out_tile, banks, y_sbuf, residual_sbuf, [])
+        results = Results(index, m_tile, out_tile, banks, y_sbuf, residual_sbuf)
         self.every = [*(self.every if index > 0 else []), results]
         return results
 
@@ -320,7 +294,7 @@ class Core:
         filters.transpose_until(min(place + lead, end) - 1)
         soon = filters.pieces_to(min(place + lead, end - 1))
         factors = self.factors(one, k_tile, place, tile, every)
-        pace, out_tile = Pace(soon, len(every) * len(factors), LEAD_FROM, LEAD_UNTIL), results.out_tile
+        pace, out_tile = Pace(soon, len(every) * len(factors)), results.out_tile
         outputs = (out_tile.z0 + bank.z, out_tile.p0 + bank.p, out_tile.q0 + bank.q)
         elements = (out_tile.d0, out_tile.h0, k_tile_window(geometry, own, out_tile)[0])
         for kind, factor in enumerate(factors):
@@ -361,7 +335,8 @@ class Core:
         return preparing.factors(one.banks, w_sbuf, filters.lows.get(place), tile, parts, ends)
 
     def finish_sums(self, one, item, last):
-        """Read a bank of sums out, and store what waits for that, as `last` has it in `work_out_tile`."""
+        """Evacuate a bank of sums, take statistics of it, if they are asked for, and store it, or with the last one all
+        of them, as `last` has it in `work_out_tile`."""
         results, geometry, epilogue = one.results, self.geometry, self.options.epilogue
         bank, out_tile = bank_of_y(geometry, item.out_tile, one.bank), out_tile_of_y(geometry, item.out_tile)
         residual = None if results.residual_sbuf is None else window(results.residual_sbuf, bank)
@@ -383,26 +358,16 @@ class Core:
             acc_psum = one.banks[0][0 : y_sbuf.shape[0], 0 : bank.zn, 0 : bank.pn, 0 : bank.qn]
             strict, counted = self.options.strict_nonfinite, counted if held else acc_psum
             evacuate(sums_sbuf, acc_psum, bias_sbuf, residual, epilogue, self.ledger, strict)
-        at_once = last or one.which + 1 == len(results.banks)
-        self.leaving.append(Leaving(results, bank, out_tile, counted, None if held else bias_sbuf, sums_sbuf, at_once))
-        self.leave(HELD_BANKS if held else 0)
-
-    def leave(self, most=0):
-        """Take statistics of evacuated banks, if they are asked for, round and store them, until so many wait."""
-        while len(self.leaving) > most:
-            one = self.leaving.pop(0)
-            results, bank, out_tile = one.results, one.bank, one.out_tile
-            if self.statistics is not None:
-                rows = rows_of_all(results.m_tile, out_tile, bank)
-                self.statistics.add(results.m_tile, one.counted, out_tile.z0 + bank.z, rows, one.bias_sbuf)
-                round_out(window(results.y_sbuf, bank), one.unrounded_sbuf, self.ledger)
-            if stores_channels(self.geometry):
-                self.late.add(window(results.y_sbuf, bank), results.m_tile, out_tile, bank)
-                continue
-            results.waiting.append(bank)
-            if one.at_once or (len(results.waiting) >= STORE_BANKS and ends_row(out_tile, bank)):
-                store_banks(self.operands, results.y_sbuf, self.geometry, results.m_tile, out_tile, results.waiting)
-                results.waiting = []
+        if self.statistics is not None:
+            rows = rows_of_all(results.m_tile, out_tile, bank)
+            self.statistics.add(results.m_tile, counted, out_tile.z0 + bank.z, rows, None if held else bias_sbuf)
+            round_out(y_sbuf, sums_sbuf, self.ledger)
+        if stores_channels(geometry):
+            self.late.add(y_sbuf, results.m_tile, out_tile, bank)
+        elif last or one.which + 1 == len(results.banks):
+            stored = bank if last else whole_bank(results.m_tile, out_tile)
+            regions = regions_of_bank(geometry.y_strides, results.m_tile, out_tile, stored)
+            store_regions(self.operands.y, results.y_sbuf, regions, self.operands.moved)
 
     def run_repeat(self, repeat):
         """A Repeat, of which x of the first item is there; x of the next item is in the same tiles then."""
@@ -454,7 +419,6 @@ def run_implicit_gemm(operands, geometry, options, schedule):
         index = repeat.first + repeat.count * repeat.out_tiles
     for step in core.steps(index, end, end):
         core.work_out_tile(*step)
-    core.leave()
     if core.statistics is not None:
         core.statistics.end()
     core.late.finish()

@@ -18,31 +18,27 @@ from ....schedules.tiles import div_ceil
 from ..._dma import load_transposed
 from ..._prologue import load_x
 from ..call import scale_residual
-from ..regions import clear_window, load_regions, store_regions
+from ..regions import clear_window, load_regions
 from ..transposes import is_transposed, store_transposed
 
 #: Matmuls between a bank's sums and the transposes of its results, at least: they hide the evacuation.
 WAIT_MATMULS = 6
 
 
-def load_rows(core, k_tile, x_sbuf, out_tile, h0, alone, held=False):
+def load_rows(core, k_tile, x_sbuf, out_tile, h0, alone):
     """x of a K tile in an output tile's planes and columns, rows from h0 on, into [cn, images, rows, columns].
 
-    core: what has operands, geometry and ledger. alone: whether no other K tile's goes with it; held: whether nothing
-    of it may come before there is room for the tile.
+    core: what has operands, geometry and ledger. alone: whether no other K tile's goes with it.
     """
-    operands, geometry, wn = core.operands, core.geometry, x_sbuf.shape[3]
+    operands, geometry = core.operands, core.geometry
     if is_transposed(geometry):
         first = (k_tile.c0, out_tile.d0, h0, out_tile.w0)
         load_x(x_sbuf, operands, geometry, first, ledger=core.ledger, alone=alone)
         return
     if misses_planes(geometry, out_tile.z0, out_tile.zn):
-        clear(x_sbuf, 0, wn)
+        clear(x_sbuf, 0, x_sbuf.shape[3])
     elif k_tile.depth > 1:
         clear_beside(x_sbuf, geometry, k_tile, out_tile)
-    if held and geometry.depth is not None:
-        # a column of all regions: those that wait for nothing would overtake what is wanted before
-        clear(x_sbuf, wn // 2, wn // 2 + 1)
     load_copies(operands, geometry, k_tile, x_sbuf, out_tile, out_tile.d0, h0, core.ledger)
 
 
@@ -105,8 +101,8 @@ def load_residual(operands, geometry, m_tile, out_tile, ledger):
         return scale_residual(residual_sbuf, operands.beta)
     if pairs * m_tile.rows > out_tile.pn:
         nisa.memset(dst=residual_sbuf[0 : shape[0], 0 : out_tile.zn, pairs - 1, 0 : out_tile.qn], value=0.0)
-    every = Bank(z=0, zn=out_tile.zn, p=0, pn=pairs, q=0, qn=out_tile.qn)
-    load_regions(residual_sbuf, operands.residual, regions_of_bank(strides, m_tile, out_tile, every), operands.moved)
+    regions = regions_of_bank(strides, m_tile, out_tile, whole_bank(m_tile, out_tile))
+    load_regions(residual_sbuf, operands.residual, regions, operands.moved)
     return scale_residual(residual_sbuf, operands.beta)
 
 
@@ -134,18 +130,9 @@ def window(tile_sbuf, bank):
     return tile_sbuf[0 : tile_sbuf.shape[0], n : n + bank.zn, p : p + bank.pn, q : q + bank.qn]
 
 
-def ends_row(out_tile, bank):
-    """Whether a bank has the last columns of its rows."""
-    return bank.q + bank.qn == out_tile.qn
-
-
-def store_banks(operands, y_sbuf, geometry, m_tile, out_tile, banks):
-    """Stores of some banks of an M tile's output tile that follow each other: one DMA where they are whole rows."""
-    first, end = banks[0], banks[-1]
-    if all(bank.zn == out_tile.zn for bank in banks) and first.q == 0 and ends_row(out_tile, end):
-        banks = [Bank(z=0, zn=out_tile.zn, p=first.p, pn=end.p + end.pn - first.p, q=0, qn=out_tile.qn)]
-    for bank in banks:
-        store_regions(operands.y, y_sbuf, regions_of_bank(geometry.y_strides, m_tile, out_tile, bank), operands.moved)
+def whole_bank(m_tile, out_tile):
+    """All of an M tile's output tile as one Bank, rows of outputs in the M tile's own."""
+    return Bank(z=0, zn=out_tile.zn, p=0, pn=div_ceil(out_tile.pn, m_tile.rows), q=0, qn=out_tile.qn)
 
 
 @dataclass

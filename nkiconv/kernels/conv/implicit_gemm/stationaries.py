@@ -21,10 +21,6 @@ from ..._engines import is_16bit, pick
 from ..._masks import keep_between, keep_equal
 from ..filter_feed import turn_forwards
 from ..regions import load_region
-from ..transposes import is_transposed
-
-#: Taps in reverse order whose diagonals GpSimd makes one by one.
-SELECTED_TAPS = 16
 
 
 def new_tile(geometry, of, dtype, whole=False):
@@ -67,21 +63,14 @@ def load_channels(operands, geometry, m_tile):
 
 def make_diagonals(raw_sbuf, geometry):
     """[cn, rows, columns, 1, kn] in SBUF: filters of channel c in the columns of its outputs, zero elsewhere, by one
-    select. Taps in reverse order are reversed first, or, a few where Vector and Scalar have x to evacuate, have each
-    its own.
+    select. Taps in reverse order are reversed first.
     """
-    tap_by_tap = geometry.flipped and is_transposed(geometry) and raw_sbuf.shape[2] <= SELECTED_TAPS
-    if geometry.flipped and not tap_by_tap:
+    if geometry.flipped:
         raw_sbuf = turn_forwards(raw_sbuf)
     count, each, taps = raw_sbuf.shape
     filters_sbuf = nl.ndarray((count, taps, count, each), dtype=raw_sbuf.dtype, buffer=nl.sbuf)
     source_sbuf = raw_sbuf.permute((0, 2, 1)).expand_dim(2).broadcast(2, count)
-    if tap_by_tap:
-        for tap in range(taps):
-            source = source_sbuf[0:count, taps - 1 - tap]
-            keep_equal(filters_sbuf[0:count, tap], [[-1, count], [0, each]], source)
-    else:
-        keep_equal(filters_sbuf, [[0, taps], [-1, count], [0, each]], source_sbuf)
+    keep_equal(filters_sbuf, [[0, taps], [-1, count], [0, each]], source_sbuf)
     return filters_sbuf.reshape((count, filter_rows(geometry), geometry.columns.taps, 1, count * each))
 
 

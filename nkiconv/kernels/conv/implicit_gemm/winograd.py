@@ -26,9 +26,6 @@ from .rows import clear, clear_beside, load_copies
 ORDER_OF_SUMS = (1, 2, 0, 3)
 #: Tiles that frames of a K tile rotate through, at most.
 TURNS_MAX = 4
-#: Share of an output tile's first M tile before the frames of the next are added, as they are on their way, and until
-#: they are.
-ADD_FROM, ADD_UNTIL = 0.35, 0.95
 
 
 @dataclass
@@ -157,9 +154,8 @@ class Frames(Preparing):
         self.bring()
 
     def set_pace(self, matmuls):
-        """RowParts that are not begun yet are in the course of so many matmuls, but for those while they are on their
-        way."""
-        self.pace = Pace(len(self.parts) - self.started, matmuls, ADD_FROM, ADD_UNTIL)
+        """RowParts that are not begun yet are, evenly, in the course of so many matmuls."""
+        self.pace = Pace(len(self.parts) - self.started, matmuls)
 
     def after_matmul(self, index, factors):
         """What is due after a matmul."""
