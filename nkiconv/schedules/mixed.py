@@ -61,19 +61,10 @@ FILTER_BLOCK_BYTES = 16_384
 PREFETCH = 4
 #: Tiles of a part from which GpSimd would be late with their zeros; of fewer what counts is that Vector starts early.
 MANY_TILES = 4
-#: Bytes of a row's state up to which it is staged: a DMA element of fewer takes no less time (trn2.toml,
-#: dma.small_element_bytes), and the copy on chip is short.
-STAGED_BYTES_MAX = 64
-#: Bytes a partition of the states of all images of a block's channel tiles, and images that one DMA loads: the next
-#: ones come while these are summed.
-BLOCK_BYTES = 4096
-IMAGES = 4
-#: Tiles that begin a row, channel tiles of images, from which a part's states are staged.
-STAGED_TILES_MIN = 4
-#: Columns of a part that are summed while the first states of many tiles are on their way: theirs go straight.
-DIRECT_COLUMNS = 512
-#: Tiles ahead of the sums that states are copied to their columns, so that sums do not wait for the copy.
-FILLED_AHEAD = 2
+#: Bytes of a row's state up to which states are staged: a DMA element of fewer takes no less time (trn2.toml,
+#: dma.small_element_bytes), and the copy on chip is short. Bytes a partition of a part's states, at most, and how many
+#: of them it has at least.
+STAGED_BYTES_MAX, STATES_BYTES, STATES_MIN = 64, 8192, 4
 #: Bytes of a row up to which pieces are stored together, as HBM takes a time for each run beside its bytes
 #: (trn2.toml, dma.hbm_run_ns); the last tiles of a part, whose pieces are stored one by one, so that none waits at the
 #: end; tiles to load ahead, at least, with that.
@@ -131,7 +122,8 @@ class MixedSchedule:
     rows: RowPlan
     #: columns of a piece
     piece: int
-    #: channel tiles whose states are loaded together and then copied to their columns; 0: each goes straight there
+    #: bytes a partition of the states that are loaded together and then copied to their columns; 0: each goes straight
+    #: there
     states: int
     #: tiles loaded ahead of the sums: as many as fit
     prefetch: int = PREFETCH
@@ -233,7 +225,7 @@ def build(geometry: RowGeometry, options: Options, settings: MixedSettings) -> M
         settings=settings,
         rows=rows,
         piece=min(settings.piece, max(1, rows.columns)),
-        states=state_block(geometry, options, rows),
+        states=staged_bytes(geometry, options, rows),
         # GpSimd makes diagonals; Vector that has taps besides none of them is the busier one
         vector_fills=rows.columns > 0 and (taps > 0 or geometry.S == 1) and tile_count(geometry, rows) >= MANY_TILES,
         taps=taps,
@@ -272,7 +264,7 @@ def diagonal_bytes(geometry: RowGeometry, plan: MixedSchedule) -> int:
 
 def mixed_sbuf_bytes(geometry: RowGeometry, options: Options, plan: MixedSchedule, prefetch: int) -> int:
     """Bytes a partition that are live at once, about."""
-    rows, item = plan.rows, geometry.itemsize
+    rows = plan.rows
     tile = load_bytes(geometry, rows)
     tile += gate_bytes(geometry, tile)
     if options.epilogue.residual != "":
@@ -281,14 +273,12 @@ def mixed_sbuf_bytes(geometry: RowGeometry, options: Options, plan: MixedSchedul
     # two fp32 tiles for each piece in flight, and pieces of y, or what is stored together, on their way out
     widest = widest_piece(plan)
     pieces = 8 * plan.phases * widest + 4 * options.epilogue.y_itemsize * max(widest, plan.together * plan.piece)
-    # two blocks of states
-    states = 2 * plan.states * part_images(geometry, rows.shard) * geometry.pad_left * item
     # tiles of the pieces in flight and those loaded ahead; no more than a part has
     tiles = 1
     if rows.columns > 0:
         in_flight = 1 + div_ceil(plan.phases - 1, div_ceil(rows.columns, plan.piece))
         tiles = min(in_flight + prefetch, tile_count(geometry, rows))
-    return tiles * tile + 2 * diagonal_bytes(geometry, plan) + filters + states + pieces
+    return tiles * tile + 2 * diagonal_bytes(geometry, plan) + filters + plan.states + pieces
 
 
 def unsupported(geometry: RowGeometry, options: Options, config: Config, cores: int, on_tensor: bool) -> str:
@@ -402,34 +392,10 @@ def cut_pieces(plan: MixedSchedule, epilogue: Epilogue, tiles: Sequence[RowTile]
     return pieces
 
 
-def state_block(geometry: RowGeometry, options: Options, rows: RowPlan) -> int:
-    """Channel tiles whose states are loaded together; 0 where states go straight to their columns."""
-    row_bytes, images = geometry.pad_left * geometry.itemsize, part_images(geometry, rows.shard)
-    if not options.state or not rows.runs or rows.G > 1:
+def staged_bytes(geometry: RowGeometry, options: Options, rows: RowPlan) -> int:
+    """Bytes a partition of a part's states if they are staged; 0 where each goes straight to its columns."""
+    row_bytes = geometry.pad_left * geometry.itemsize
+    count = part_most(rows.T, rows.shard == "channels") * part_images(geometry, rows.shard)
+    if not options.state or not rows.runs or rows.G > 1 or row_bytes > STAGED_BYTES_MAX or count < STATES_MIN:
         return 0
-    if row_bytes > STAGED_BYTES_MAX or rows.T * images < STAGED_TILES_MIN:
-        return 0
-    return min(rows.T, BLOCK_BYTES // (row_bytes * images))
-
-
-def is_staged(plan: MixedSchedule, i: int) -> bool:
-    """Whether the state of tile i of a part comes by way of SBUF."""
-    return plan.states > 0 and i >= div_ceil(DIRECT_COLUMNS, plan.rows.columns)
-
-
-def meets_state(geometry: RowGeometry, tile: RowTile) -> bool:
-    """Whether a tile of one group begins before its row."""
-    return tile.groups[0][1] < geometry.pad_left
-
-
-def state_images(tiles: Sequence[RowTile]) -> tuple[int, int]:
-    """(first image of a part, how many), as its first and last tiles have them."""
-    first, last = tiles[0].groups[0][0], tiles[-1].groups[0][0]
-    return first, last + 1 - first
-
-
-def block_of(plan: MixedSchedule, tiles: Sequence[RowTile], tile: RowTile) -> int:
-    """The block of states of a tile."""
-    first, images = state_images(tiles)
-    n = tile.groups[0][0] - first
-    return (tile.t - tiles[0].t) // plan.states * div_ceil(images, IMAGES) + n // IMAGES
+    return count * row_bytes if count * row_bytes <= STATES_BYTES else 0

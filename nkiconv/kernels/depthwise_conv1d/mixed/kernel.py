@@ -25,13 +25,11 @@ from dataclasses import dataclass, field
 from ...._nki import nl
 from ....schedules.depthwise import Options, RowGeometry
 from ....schedules.mixed import (
-    FILLED_AHEAD,
     GATED_AHEAD,
     MixedSchedule,
     build,
     cut_pieces,
     filter_block,
-    is_staged,
     mixed_cuts,
     mixed_settings,
     widths_of,
@@ -42,7 +40,7 @@ from ..._prologue import finish_gates
 from ..._warm import warm_up, warm_zeros
 from ..geometry import Operands, parts_of_core
 from .chains import run_step
-from .dma import fill_state, load_channels, load_mixed_residual, load_states, load_tile_x
+from .dma import load_channels, load_mixed_residual, load_tile_x
 
 
 def convolve_rows(operands, geometry, options, config, on_tensor):
@@ -64,7 +62,6 @@ def convolve_rows(operands, geometry, options, config, on_tensor):
             pieces=pieces,
             chains=[(None, None)] * len(pieces),
             filters=[],
-            states=[],
             warm=[],
         )
         for turn in range(len(pieces) + plan.phases - 1):
@@ -117,43 +114,35 @@ class MixedRun:
     chains: list
     #: of each block of channel tiles: filters and biases [partitions, 1, ...]
     filters: list
-    #: of each block of channel tiles: states
-    states: list
     #: WarmBanks
     warm: list
     #: what is stored together, by tile and first column: y in SBUF, and of how many columns it is not there yet
     results: dict = field(default_factory=dict)
     left: dict = field(default_factory=dict)
-    #: tiles whose x is loaded, that have their filters and stationaries, and that have their states
+    #: the part's states, if they are staged, once there
+    states: object = None
+    #: tiles whose x is loaded, and that have their filters and stationaries
     loaded: int = 0
     prepared: int = 0
-    filled: int = 0
 
 
 def prepare(run, i):
-    """Load x of tile i and of those that are prefetched; make diagonals of it and of the next; fill states in."""
+    """Load x of tile i and of those that are prefetched; make diagonals of it and of the next."""
     while run.loaded < min(len(run.tiles), i + run.plan.prefetch + 1):
         load_next_tile(run, run.loaded)
         run.loaded = run.loaded + 1
     while run.prepared < min(run.loaded, i + 2):
         prepare_tile(run, run.prepared)
         run.prepared = run.prepared + 1
-    while run.filled < min(run.loaded, i + FILLED_AHEAD + 1):
-        if is_staged(run.plan, run.filled):
-            fill_state(run, run.filled)
-        run.filled = run.filled + 1
 
 
 def load_next_tile(run, i):
-    """x and residual of tile i; filters, and states, come before the first x that needs them."""
+    """x and residual of tile i; filters come before the first x that needs them."""
     plan, tile = run.plan, run.tiles[i]
     load_mixed_filters(run, tile.t)
-    staged = is_staged(plan, i)
-    if staged:
-        load_states(run, tile)
     begin = widths_of(tile.qn, plan, i == 0, i == len(run.tiles) - 1)[0]
     cuts, held = mixed_cuts(tile.qn, begin), run.held[i]
-    held.x, held.gates = load_tile_x(run, tile, cuts, run.options.state and not staged)
+    held.x, held.gates = load_tile_x(run, tile, cuts)
     held.residual = load_mixed_residual(run, tile)
     if i == 0 and plan.settings.warmup > 0:
         run.warm = warm_up(warm_zeros(), plan.settings.warmup, WARM_BLOCKS)
@@ -168,10 +157,10 @@ def load_mixed_filters(run, t):
         t0 = len(run.filters) * block + first_t
         tn = min(block, tiles[len(tiles) - 1].t + 1 - t0)
         steps = (0, geometry.w_c, geometry.w_s)
-        w_sbuf = load_channels(run, operands.w, nl.float32, 0, 0, t0, tn, steps, geometry.S)
+        w_sbuf = load_channels(run, operands.w, nl.float32, (0, 0), t0, tn, steps, geometry.S)
         bias_sbuf = None
         if operands.bias != None:
-            bias_sbuf = load_channels(run, operands.bias, nl.float32, 0, 0, t0, tn, (0, 1, 1), 1)
+            bias_sbuf = load_channels(run, operands.bias, nl.float32, (0, 0), t0, tn, (0, 1, 1), 1)
         run.filters.append((w_sbuf, bias_sbuf))
 
 
