@@ -9,8 +9,8 @@ from .options import NO_PROLOGUE, NUMBERS_BYTES, PROLOGUE_ARGUMENTS, Epilogue, P
 from .settings import SHARDS
 from .tiles import INSTRUCTIONS_MAX, PARTS, div_ceil, share
 
-#: Taps in reverse order: up to which copying each is the less work; of a filter that is copied in HBM, at most.
-FEW_TAPS, COPIED_TAPS = 16, 8192
+#: Taps in reverse order up to which copying each is less work than the array's transposes.
+FEW_TAPS = 16
 #: Elements a partition of one product of x and its gate.
 GATED_ELEMENTS = 1024
 #: Columns of an image below which two cores do not share them.
@@ -107,9 +107,15 @@ def arrival_ns(geometry: RowGeometry, target: Target) -> float:
     return target.scalar_ns if gate_of(geometry) == "G" or geometry.prologue.asked else 0.0
 
 
-def prologue_unsupported(geometry: RowGeometry, name: str) -> str:
-    """Why an algorithm without one does not run a prologue, or ""."""
-    return f"{PROLOGUE_ARGUMENTS}: {name} takes none; use mixed, vector or banded" if geometry.prologue.asked else ""
+def input_unsupported(geometry: RowGeometry, name: str) -> str:
+    """Why an algorithm that takes x as it is, and taps in order, does not run this, or ""."""
+    if geometry.prologue.asked:
+        return f"{PROLOGUE_ARGUMENTS}: {name} takes none; use mixed, vector or banded"
+    if geometry.flipped:
+        return f"flipped=True: {name} reads taps in order; use mixed, vector or banded"
+    if geometry.lhs_dilation > 1:
+        return f"lhs_dilation={geometry.lhs_dilation}: {name} takes 1; use mixed or vector"
+    return ""
 
 
 def residual_places(geometry: RowGeometry) -> tuple[int, int, int, int]:
@@ -157,15 +163,3 @@ def instructions_unsupported(geometry: RowGeometry, name: str, count: int) -> st
         f"{extents}: {name} needs up to {count} instructions on a core, the compiler takes {INSTRUCTIONS_MAX}; split "
         f"N or C over several calls"
     )
-
-
-def flips(algorithm: str, geometry: RowGeometry) -> bool:
-    """Whether an algorithm gets a copy of the filters, with taps in order."""
-    return geometry.flipped and algorithm not in ("mixed", "vector", "banded")
-
-
-def flip_unsupported(algorithm: str, geometry: RowGeometry) -> str:
-    """Why filters are not copied, or ""."""
-    if flips(algorithm, geometry) and geometry.S > COPIED_TAPS:
-        return f"S={geometry.S}: {algorithm} takes at most {COPIED_TAPS} taps backwards; use banded or mixed"
-    return ""

@@ -12,7 +12,7 @@ from typing import Any
 from ..simulator.timing import Rates
 from ..simulator.timing.target import Target
 from . import banded_rule, dot, mixed, mixed_bound, update
-from .depthwise import Options, RowGeometry, flip_unsupported
+from .depthwise import Options, RowGeometry
 from .settings import Config
 
 #: The algorithms that can be asked for by name.
@@ -29,9 +29,6 @@ GUESSES: dict[str, Callable[[RowGeometry, Options, int, Target], list[tuple[Any,
 
 def unsupported_reason(algorithm: str, geometry: RowGeometry, options: Options, config: Config, cores: int) -> str:
     """Why an algorithm does not run this on `cores` cores: argument, value, rule, remedy; "" if it does."""
-    reason = flip_unsupported(algorithm, geometry)
-    if reason != "":
-        return reason
     if algorithm in ("mixed", "vector"):
         return mixed.unsupported(geometry, options, config, cores, algorithm == "mixed")
     of_name = {"banded": banded_rule.unsupported, "dot": dot.unsupported, "update": update.unsupported}

@@ -25,9 +25,9 @@ from .depthwise import (
     RowGeometry,
     gate_bytes,
     gate_instructions,
+    input_unsupported,
     inputs_of,
     instructions_unsupported,
-    prologue_unsupported,
 )
 from .settings import Config, Settings, count, double, half, setting, warm_up
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, SBUF_BYTES, cut_at, div_ceil
@@ -130,13 +130,11 @@ class DotUnit:
 
 def unsupported(geometry: RowGeometry, options: Options, config: Config, cores: int) -> str:
     """Why this algorithm does not run a convolution on `cores` cores; "" if it does."""
-    reason = dot_config_unsupported(config) or prologue_unsupported(geometry, "dot")
+    reason = dot_config_unsupported(config) or input_unsupported(geometry, "dot")
     if reason != "":
         return reason
     if options.strict_nonfinite:
         return "strict_nonfinite=True: dot sums channels together under a mask; use vector"
-    if geometry.lhs_dilation > 1:
-        return f"lhs_dilation={geometry.lhs_dilation}: dot takes 1; use mixed or vector"
     if geometry.Q > COLUMNS_MAX:
         return f"Q={geometry.Q}: dot computes at most {COLUMNS_MAX} columns a row; use banded or vector"
     settings = dot_settings(geometry, config)

@@ -20,9 +20,9 @@ from .depthwise import (
     RowGeometry,
     gate_instructions,
     gate_ns,
+    input_unsupported,
     inputs_of,
     instructions_unsupported,
-    prologue_unsupported,
 )
 from .engines import Engines
 from .settings import Config, Settings, choice, count, warm_up
@@ -146,15 +146,13 @@ def fill_bank(geometry: RowGeometry, options: Options, target: Target) -> tuple[
 
 def unsupported(geometry: RowGeometry, options: Options, config: Config, cores: int) -> str:
     """Why this algorithm does not run a convolution on `cores` cores; "" if it does."""
-    reason = UpdateSettings.unsupported_reason(config) or prologue_unsupported(geometry, "update")
+    reason = UpdateSettings.unsupported_reason(config) or input_unsupported(geometry, "update")
     if reason != "":
         return reason
     settings = update_settings(geometry, options, config)
     on_tensor = settings.engine == "tensor"
     if options.strict_nonfinite and on_tensor:
         return 'strict_nonfinite=True: the array adds zeros times other channels; leave out engine="tensor"'
-    if geometry.lhs_dilation > 1:
-        return f"lhs_dilation={geometry.lhs_dilation}: update takes 1; use mixed or vector"
     if max(geometry.W, _state(geometry, options.state)) > ROW_MAX:
         return f"W={geometry.W}: update takes rows (and states) of at most {ROW_MAX} elements; use mixed or vector"
     plan = build(geometry, options.state, settings)

@@ -5,7 +5,6 @@ from ...schedules.depthwise_rule import default_of, unsupported_reason
 from ...schedules.tiles import require
 from .banded.kernel import banded
 from .dot.kernel import dot
-from .flip import copy_forwards
 from .mixed.kernel import convolve_rows
 from .update.kernel import update
 
@@ -13,7 +12,6 @@ from .update.kernel import update
 def convolve(algorithm, operands, geometry, options, config):
     """Write operands.y; algorithm None: by the default rule."""
     algorithm = algorithm_for(algorithm, geometry, options, config)
-    operands, geometry = copy_forwards(algorithm, operands, geometry, options.strict_nonfinite)
     run_algorithm(algorithm, operands, geometry, options, config)
 
 

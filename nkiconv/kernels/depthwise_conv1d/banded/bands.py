@@ -23,7 +23,7 @@ from ....schedules.banded import reverses_taps
 from ....schedules.tiles import div_ceil
 from ..._dma import copy
 from ..._engines import VECTOR_WORK_MEMSET
-from ..flip import taps_mirror, turn_taps
+from .reverse import reverse_taps, taps_mirror
 
 #: Buffers of 128 channels' filters in turn, if a band buffer needs no more of them at once: more would all come at the
 #: start, before the first bands.
@@ -66,7 +66,7 @@ def start_filters(run, c0, cn):
     if blocks.settings.scratch:
         scratch_hbm = nl.ndarray((cn, width), dtype=dtype, buffer=nl.private_hbm)
     reverses = reverses_taps(run.geometry, blocks.settings)
-    mirror = taps_mirror(run.geometry.S, dtype, False) if reverses else None
+    mirror = taps_mirror(run.geometry.S, dtype) if reverses else None
     run.filters = Filters(ring=ring, held=held, scratch=scratch_hbm, mirror=mirror, c0=c0, cn=cn, width=width)
 
 
@@ -93,7 +93,7 @@ def load_banded_filters(run, z_sbuf, row0):
     if reverses_taps(geometry, blocks.settings):
         raw_sbuf = nl.ndarray((rows, geometry.S), dtype=z_sbuf.dtype, buffer=nl.sbuf)
         copy(raw_sbuf, src)
-        turn_taps(own_sbuf, raw_sbuf, filters.mirror)
+        reverse_taps(own_sbuf, raw_sbuf, filters.mirror)
     else:
         copy(own_sbuf, src)
     if front > 0:
