@@ -1,6 +1,7 @@
 """Calibration: probe kernels, slopes and their noise, constants from slopes, the command; with devices of Python."""
 
 import ast
+import csv
 import dataclasses
 import json
 import sys
@@ -231,6 +232,10 @@ def test_the_command_compares_targets(tmp_path, plans):
     assert document["constants"] == [{"constant": row.name, "old": row.value, "new": 600.0}]
     assert [one["case"] for one in document["cases"]] == ["short"]
     assert row.name in run(*arguments).stdout
+    head, constant, _, case = csv.reader(run(*arguments, "--format", "csv").stdout.splitlines())
+    assert head == ["constant", "old", "new", "ratio", "unit"]
+    assert constant == [row.name, f"{row.value:g}", "600", "10.3", row.unit]
+    assert case[0] == "short"
 
 
 def test_the_command_lists_its_probes():

@@ -33,10 +33,10 @@ def test_constants_and_plans():
     assert change.old.modelled_us == nkiconv.plan(short.problem).modelled_us
     assert change.new.modelled_us == nkiconv.plan(short.problem, constants=overrides).modelled_us
     assert change.kept_us >= change.new.modelled_us > change.old.modelled_us
-    text = found.table()
-    assert "dma.static_issue_ns" in text
-    assert f"{change.new.modelled_us:,.2f}" in text
-    assert ("the same" in text) is not change.is_other
+    assert [row[0] for row in found.constant_rows()] == ["dma.sem_write_ns", "dma.static_issue_ns"]
+    (row,) = found.case_rows()
+    assert row[3] == f"{change.new.modelled_us:,.2f}"
+    assert (row[-1] == "the same") is not change.is_other
 
 
 def test_a_plan_that_changes_is_told_with_what_keeping_it_costs():
@@ -46,7 +46,8 @@ def test_a_plan_that_changes_is_told_with_what_keeping_it_costs():
     (change,) = found.changes
     assert change.is_other
     assert change.kept_us > change.new.modelled_us
-    assert all(plan.settings[:8] in found.table() for plan in (change.old, change.new))
+    (row,) = found.case_rows()
+    assert row[-2:] == tuple(f"{plan.algorithm}, {plan.settings}" for plan in (change.old, change.new))
     assert found.as_dict()["cases"][0]["changes"]
 
 

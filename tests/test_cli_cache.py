@@ -27,7 +27,8 @@ def test_what_is_kept_is_listed(plans):
     [row] = [row for row in rows if row["kind"] == "plan"]
     assert row["problem"] == "N=1 C=8 W=40 S=3 bf16"
     assert (row["algorithm"], row["modelled_us"], row["current"]) == (found.algorithm, found.modelled_us, True)
-    assert "N=1 C=8 W=40 S=3 bf16" in run("cache", "list").stdout
+    assert row["target"] == "trn2"
+    assert "N=1 C=8 W=40 S=3 bf16,plan,2,trn2," in run("cache", "list", "--format", "csv").stdout
 
 
 def test_estimates_are_listed_and_current(plans):

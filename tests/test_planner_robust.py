@@ -88,7 +88,12 @@ def test_the_last_plan_is_kept_with_how_robust_it_is(plans):
     assert nkiconv.plan(problem, robust=2).cached
     other = nkiconv.plan(problem, robust=3.5)
     assert (other.robust, other.cached) == (3.5, False)
-    assert nkiconv.plan(problem).robust == 3.5
+    assert nkiconv.plan(problem, robust=3.5).cached
+    plain = nkiconv.plan(problem)
+    assert (plain.robust, plain.cached) == (2, False)
+    tuned = nkiconv.plan(problem, robust="off", wide=True)
+    assert nkiconv.plan(problem) == tuned
+    assert (nkiconv.plan(problem, robust="on").robust, tuned.robust) == (2, 0)
     assert other.fastest_us <= other.modelled_us <= 1.035 * other.fastest_us
     assert nkiconv.Plan.from_json(other.to_json()) == other
 

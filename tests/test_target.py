@@ -91,5 +91,5 @@ def test_a_target_that_is_none_is_refused_and_explained(tmp_path):
     assert plan[:2] == [2, ""]
     assert doctor[0] == 1
     for _, _, said in (plan, doctor):
-        assert f"{VARIABLE}='trn2_measured.toml': " in said
+        assert f"TargetFileError: {VARIABLE}='trn2_measured.toml': " in said
         assert text in said

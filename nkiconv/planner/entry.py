@@ -19,7 +19,7 @@ from .estimate import known
 from .operations import violations
 from .plan import TUNED, Estimate, Plan
 from .request import Asked, Request, sorted_constants
-from .robust import percent_of
+from .robust import DEFAULT, percent_of
 from .search import NothingRuns, search
 from .timekeeper import Advance
 
@@ -86,7 +86,7 @@ def plan(
         operation: "depthwise_conv1d", "conv2d" or "conv3d", instead of the one that the problem is for. algorithms:
             names to choose from; None: all. constants: by name, instead of trn2.toml's.
         robust: per cent that the plan may take longer than the fastest where it loses less if an inferred constant is
-            wrong, "off" for 0, "on" for 2; see `planner.robust`. None: a kept plan's, else "on".
+            wrong, "off" for 0, "on" for 2; see `planner.robust`. None: "on", unless a tuned plan is kept.
         wide: try more settings and time every close candidate as a whole (seconds to minutes).
         use_cache: whether to take the plan from memory or disk, and to keep it there for later calls.
         advance: told what is being done, and the share of it that is done.
@@ -160,9 +160,11 @@ def _tuned_meanwhile(request: Request) -> Plan | None:
 
 
 def _kept(request: Request) -> Plan | None:
-    """The plan that the cache has, if it is as robust as is asked for."""
+    """The plan that the cache has, if it is as robust as is asked for; a tuned one where nothing is asked."""
     kept = cache.load(request)
-    return kept if kept is None or request.robust in (None, kept.robust) else None
+    if kept is None or (request.robust is None and kept.effort == TUNED):
+        return kept
+    return kept if kept.robust == (DEFAULT if request.robust is None else request.robust) else None
 
 
 def _several(algorithms: Sequence[str] | None) -> tuple[str, ...] | None:

@@ -69,6 +69,7 @@ class Diagnosis:
     packages: tuple[Package, ...]
     provider: str | None  # "aws" or "simulator"; None if the choice is impossible
     reason: str  # why that provider, or why none
+    error: str  # the refusal's class where there is none
     target: str  # what modelled times, and so plans, rest on: trn2, or the file that NKICONV_TARGET names
     variables: dict[str, str | None]
     device: bool
@@ -93,7 +94,7 @@ class Diagnosis:
 def diagnose() -> Diagnosis:
     """Look at this machine and process; raises nothing."""
     packages = tuple(_package(*row) for row in (*_PACKAGES, *_AWS_PACKAGES))
-    provider, reason = _choice()
+    provider, reason, error = _choice()
     variables = {name: os.environ.get(name) for name in _VARIABLES}
     return Diagnosis(
         python=f"{platform.python_implementation()} {platform.python_version()}",
@@ -101,6 +102,7 @@ def diagnose() -> Diagnosis:
         packages=packages,
         provider=provider,
         reason=reason,
+        error=error,
         target=CONSTANTS.target,
         variables=variables,
         device=DEVICE.exists(),
@@ -108,14 +110,14 @@ def diagnose() -> Diagnosis:
     )
 
 
-def _choice() -> tuple[str | None, str]:
-    """Which NKI nkiconv uses, and why; or None and the refusal."""
+def _choice() -> tuple[str | None, str, str]:
+    """Which NKI nkiconv uses, why, and ""; or None, the refusal, and its class."""
     try:
         choice = importlib.import_module("nkiconv._nki").CHOICE
         len(CONSTANTS)  # reads the target
     except (UnsupportedError, TargetFileError) as error:
-        return None, str(error)
-    return choice.provider, choice.reason
+        return None, str(error), type(error).__name__
+    return choice.provider, choice.reason, ""
 
 
 def _package(name: str, module: str, purpose: str) -> Package:

@@ -10,7 +10,6 @@ from ...cases import Case
 from ...errors import raise_all
 from ...planner import Plan, Request
 from ...planner.entry import answer
-from ...planner.explain import table
 from ...simulator.constants import Constant
 from ...simulator.hardware import CONSTANTS
 from ..suites.profiles import profile_case
@@ -57,14 +56,14 @@ class Comparison:
     constants: tuple[Difference, ...]
     changes: tuple[Change, ...]  # one for each case
 
-    def table(self) -> str:
-        """Two tables as text: constants, then cases; the plan is named twice where it changes."""
-        rows = [(one.name, f"{one.old:g}", f"{one.new:g}", f"{one.ratio:.3g}", one.unit) for one in self.constants]
-        lines = table(("constant", "old", "new", "ratio", "unit"), rows, right=(1, 2, 3))
-        headings = "case", "old us", "new us, kept plan", "new us", "gain", "old plan", "new plan"
-        return "\n".join([*lines, "", *table(headings, list(self._cases()), right=(1, 2, 3, 4))])
+    def constant_rows(self) -> Iterator[tuple[str, ...]]:
+        """Constant, old and new value, ratio, unit."""
+        for one in self.constants:
+            yield one.name, f"{one.old:g}", f"{one.new:g}", f"{one.ratio:.3g}", one.unit
 
-    def _cases(self) -> Iterator[tuple[str, ...]]:
+    def case_rows(self) -> Iterator[tuple[str, ...]]:
+        """Case; us of the old plan under both targets, and of the best under the new one; gain; the plans, the new one
+        named where it is another."""
         for one in self.changes:
             times = one.old.modelled_us, one.kept_us, min(one.kept_us, one.new.modelled_us)
             plans = (f"{plan.algorithm}, {plan.settings}" for plan in (one.old, one.new))

@@ -32,8 +32,9 @@ def show(stale: Stale = False, as_json: JsonOption = False) -> None:
         print_json({"directory": str(cache.directory()), "rows": [_as_dict(one) for one in found]})
         return
     screen = console()
-    headings = ("problem", "kind", "cores", "algorithm", "modelled us", "bytes", "days", "stale")
-    grid = Grid(f"{len(found)} files in {cache.directory()}", headings, ("problem", "kind", "algorithm", "stale"))
+    headings = ("problem", "kind", "cores", "target", "algorithm", "modelled us", "bytes", "days", "stale")
+    text = "problem", "kind", "target", "algorithm", "stale"
+    grid = Grid(f"{len(found)} files in {cache.directory()}", headings, text)
     for one in found:
         plain = _as_dict(one)
         us = plain["modelled_us"]
@@ -41,6 +42,7 @@ def show(stale: Stale = False, as_json: JsonOption = False) -> None:
             plain["problem"] or one.file.name,
             plain["kind"],
             str(plain["lnc"] or ""),
+            str(plain["target"] or ""),
             str(plain["algorithm"] or ""),
             f"{us:,.2f}" if isinstance(us, float) else "",
             f"{one.size:,}",
@@ -72,6 +74,7 @@ def _as_dict(one: Entry) -> dict[str, Any]:
         "effort": one.kept.get("effort", one.kind or None),
         "problem": _problem(one),
         "lnc": one.key.get("lnc"),
+        "target": one.kept.get("target", one.key.get("target")),
         "algorithm": one.kept.get("algorithm"),
         "modelled_us": one.kept.get("modelled_us"),
         "bytes": one.size,

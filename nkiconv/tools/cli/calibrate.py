@@ -18,7 +18,7 @@ from .grid import Grid
 from .measure import Target
 from .options import Force
 from .paths import unwritable
-from .shell import CHECK_FAILED, JsonOption, console, notes, print_json, prints_tables, progress, say, write_out
+from .shell import CHECK_FAILED, JsonOption, console, notes, print_json, prints_tables, progress, say
 
 if TYPE_CHECKING:
     from ..calibrate.clocks import Clock
@@ -122,8 +122,14 @@ def _compare(old: str, new: str, names: list[str] | None, as_json: bool) -> None
         found = module.compare(*targets, chosen, advance=advance)
     if as_json:
         print_json(found.as_dict())
-    else:
-        write_out(found.table() + "\n")
+        return
+    constants = Grid("constants", ("constant", "old", "new", "ratio", "unit"), ("constant", "unit"))
+    times = "old us", "new us, kept plan", "new us", "gain"
+    plans = Grid("plans, modelled", ("case", *times, "old plan", "new plan"), ("case", "old plan", "new plan"))
+    for grid, rows in ((constants, found.constant_rows()), (plans, found.case_rows())):
+        for row in rows:
+            grid.add(*row)
+        grid.show(console())
 
 
 def _list(chosen: Sequence[Probe], as_json: bool) -> None:

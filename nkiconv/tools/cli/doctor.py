@@ -20,7 +20,7 @@ def command(as_json: JsonOption = False) -> None:
     else:
         _show(found)
     if not found.ok:
-        console(stderr=True).print(Text(f"UnsupportedError: {found.reason}", style="red"), soft_wrap=True)
+        console(stderr=True).print(Text(f"{found.error}: {found.reason}", style="red"), soft_wrap=True)
         raise typer.Exit(CHECK_FAILED)
 
 
