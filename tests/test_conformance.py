@@ -1,106 +1,15 @@
 """The command that runs AWS's own kernels in the simulator: what it makes of reports, and of tutorials."""
 
-import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
-from xml.etree import ElementTree
 
-import numpy as np
 import pytest
-from commands import module_of, of_command
+from commands import of_command
 
 from nkiconv import simulator
 from nkiconv.simulator import NkiError
 
-FOLDER = Path(__file__).resolve().parent / "conformance"
-
-
-library = of_command("conformance", "library")
 tutorials = of_command("conformance", "tutorials")
-
-
-@pytest.mark.parametrize(
-    ("message", "reason"),
-    [
-        ("nki.isa.max8 is documented NKI that this simulator does not run yet; it runs: nc_matmul",
-         "not simulated: max8"),
-        ("nki.language.rand is documented NKI that this simulator does not run yet", "not simulated: rand"),
-        ("nki.collectives.rank_id is documented NKI that this simulator does not run yet", "needs several devices"),
-        ("NKI049: nc_matmul_mx: needs NeuronCore-v4", "needs trn3"),
-        ("AttributeError: module has no attribute 'float8_e4m3fn_x4'", "needs trn3"),
-        ("NKI018: dma_copy: too full", "refused: NKI018"),
-        ("NameError: name 'Platforms' is not defined", "theirs: no Platforms"),
-        ("No module named 'nkilib_src.nkilib.experimental.subkernels'", "theirs: no subkernels"),
-        ("No module named 'nki.compiler.frontend'", "needs AWS's compiler"),
-        ("ValidationException: Validation failed for ['output']", "differs from the reference"),
-        ("Failed: Timeout (>60.0s) from pytest-timeout.", "takes too long"),
-        ("failed on setup with \"worker 'gw1' crashed while running 'test_a.py::test_b'\"", "its process died"),
-        ("E   TypeError: f() got an unexpected | keyword", "TypeError: f() got an unexpected / keyword"),
-        ("something else\nand more", "something else"),
-        ("", "no message"),
-    ],
-)  # fmt: skip
-def test_reasons(library, message, reason):
-    assert library.reason_of(message) == reason
-
-
-OURS = ("test/core/test_mask.py", "../lib/site-packages/nkiconv/simulator/isa/dma.py")
-
-
-@pytest.mark.parametrize(("message", "places", "reason"), [
-    ("NameError: name 'dst' is not defined", OURS, "NameError: name 'dst' is not defined"),
-    ("NameError: name 'dst' is not defined", OURS[:1], "theirs: no dst"),
-    ("SyntaxError: invalid syntax", OURS, "SyntaxError: invalid syntax"),
-    ("SyntaxError: invalid syntax", (), "theirs: does not parse"),
-    ("KeyError: 'out'", OURS, "KeyError: 'out'"),
-    ("KeyError: 'out'", OURS[:1], "theirs: the test finds no out among its own inputs"),
-    ("KeyError: 'out'", (*OURS[:1], "src/mask.py"), "KeyError: 'out'"),
-    ("NKI018: dma_copy: too full", OURS, "refused: NKI018"),
-])  # fmt: skip
-def test_whose_fault(library, message, places, reason):
-    assert library.reason_of(message, places) == reason
-
-
-REPORT = """<testsuites><testsuite>
-<testcase classname="test.integration.nkilib.core.cumsum.test_cumsum.TestCumsum" name="a">
-<properties><property name="difference" value="0.25"/><property name="adapted" value="1"/>
-<property name="RaceWarning" value="1"/></properties></testcase>
-<testcase classname="test.integration.nkilib.core.cumsum.test_cumsum.TestCumsum" name="b">
-<failure message="InferenceException: NKI018: dma_copy: too full">
-src/kernel.py:3: in kernel
-E   nkiconv.simulator.errors.NkiError: NKI049: first
-
-The above exception was the direct cause of the following exception:
-test/test_cumsum.py:5: in test_b
-E   InferenceException: NKI018: dma_copy: too full</failure></testcase>
-<testcase classname="test.integration.nkilib.core.cumsum.test_cumsum.TestCumsum" name="c"><skipped/></testcase>
-<testcase classname="test.integration.nkilib.core.cumsum.test_cumsum.TestCumsum" name="d">
-<failure message="needs trn3">line</failure></testcase>
-<testcase classname="" name="test.integration.nkilib.core.mlp.test_mlp">
-<error message="collection failure">E   IndentationError: unexpected indent</error></testcase>
-</testsuite></testsuites>"""
-
-
-def test_what_a_report_says(library, monkeypatch, tmp_path):
-    monkeypatch.setattr(library, "run_folder", lambda *_arguments: ElementTree.fromstring(REPORT))
-    found = library.collect(tmp_path, [tmp_path], "fast", 60)
-    assert [(one.file, one.passed, one.skipped, one.run, one.difference, one.adapted, one.raced) for one in found] == [
-        ("test_cumsum", 1, 1, 3, 0.25, 1, 1), ("test_mlp", 0, 0, 1, None, 0, 0)
-    ]  # fmt: skip
-    assert found[0].reasons == Counter({"refused: NKI018": 1, "needs trn3": 1})
-
-
-def test_a_page_of_a_report(library, monkeypatch, tmp_path):
-    command = module_of(FOLDER, "__main__", monkeypatch)
-    monkeypatch.setattr(command.library, "run_folder", lambda *_arguments: ElementTree.fromstring(REPORT))
-    (tmp_path / library.TESTS).mkdir(parents=True)
-    (tmp_path / library.TESTS / "test_cumsum.py").touch()
-    text = "\n".join(command.library_section(tmp_path, "abc", "", "fast", 60))
-    assert "1 of 4 passed. 2 need" in text
-    assert "of the other 2 that is 50.0 %. Of 1 files with such tests all of them passed in 0, some in 1" in text
-    assert "| test_cumsum | 1 | 1 |  | 3 | 1 | 2.5e-01 |" in text
-    assert "| test_mlp | 0 |  |  | 1 | 0 |  | 1 x theirs: does not parse |" in text
 
 
 KERNELS = {
@@ -174,17 +83,3 @@ def test_faults_of_the_table_itself_are_raised(tutorials, tmp_path):
     assert [one.status for one in tutorials.outcomes(tmp_path)] == [
         "ModuleNotFoundError: No module named 'nki.nothing' (index-case-1.py:1)"
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("found", "apart"),
-    [((1.0, 2.0), 0), ((1.0, 4.0), 1), ((1.0,), np.inf), (1.0, np.inf), ((1.0, [2.0, 2.0]), np.inf)],
-)
-def test_differences(tutorials, found, apart):
-    assert tutorials.difference(found, (1.0, 2.0)) == apart
-
-
-def test_what_is_no_checkout_is_refused(tmp_path):
-    done = subprocess.run([sys.executable, str(FOLDER), str(tmp_path)], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "has none of" in done.stderr

@@ -24,16 +24,6 @@ def test_values_take_turns():
     assert sorted(rows[i][1] for i in cover(rows)) == ["x"] * 3 + ["y"] * 3
 
 
-def test_rows_of_several_lengths():
-    assert cover([("a",), ("a", "b"), ("a", "b", "c"), ("a", "b", "c")]) == [2, 1]
-
-
-def test_a_sample_has_as_many_values_as_so_many_rows_can():
-    rows = list(product("abcdef", "xyz"))
-    kept = [rows[place] for place in sample(rows, 3, "test_table")]
-    assert (len({one for one, _ in kept}), len({other for _, other in kept})) == (3, 3)
-
-
 def test_tables_of_the_same_rows_take_different_ones():
     rows = [(str(place),) for place in range(60)]
     taken = [sample(rows, 6, f"test_{name}") for name in range(20)]

@@ -22,7 +22,6 @@ from nkiconv.tools.tables.support.table import (
     Row,
     always,
     cell,
-    markdown,
 )
 
 pytestmark = pytest.mark.simulator_only
@@ -45,50 +44,9 @@ def column(name, function=toy):
     )  # fmt: skip
 
 
-TWO = Row("a", "two", lambda operands: {"a": (operands.dtype, 2)})
-
-
-@pytest.mark.parametrize(("row", "dtype", "outcome"), [
-    (PLAIN, "odd", KERNEL),
-    (TWO, "even", KERNEL),
-    (TWO, "odd", REFUSED),
-    (Row("b", "", always(b=3)), "odd", TORCH),
-    (Row("c", "", always(c=1)), "odd", ABSENT),
-])  # fmt: skip
-def test_outcome(row, dtype, outcome):
-    assert column("toy").outcome(row, dtype) == outcome
-
-
 def test_an_error_that_is_not_nkiconvs_is_no_answer():
     with pytest.raises(ZeroDivisionError):
         column("toy").outcome(Row("b", "", always(b=0)), "odd")
-
-
-@pytest.mark.parametrize(("outcomes", "text"), [
-    ({"p": KERNEL, "q": KERNEL}, "kernel"),
-    ({"p": REFUSED, "q": KERNEL, "r": REFUSED}, "kernel: q; refused: p, r"),
-    ({"p": TORCH, "q": KERNEL}, "kernel: q; torch: p"),
-])  # fmt: skip
-def test_cell(outcomes, text):
-    assert cell(outcomes) == text
-
-
-def test_rows_that_agree_are_one_and_refused_dtypes_stay_above():
-    def lacks_odd(*, a, b=1):
-        if a[0] == "odd":
-            raise UnsupportedError("a: no")
-        return toy(a=a, b=b)
-
-    rows = [Row("b", "one", always(b=1)), Row("b", "two", always(b=2)), Row("b", "three", always(b=3)), TWO]
-    assert markdown([column("toy"), column("half", lacks_odd)], rows, ("odd", "even")).splitlines() == [
-        "|  | toy | half |",
-        "| --- | --- | --- |",
-        "| dtype: odd | kernel | refused |",
-        "| dtype: even | kernel | kernel |",
-        "| b: one, two | kernel | kernel |",
-        "| b: three | torch | torch |",
-        "| a: two | kernel: even; refused: odd | kernel |",
-    ]
 
 
 def test_markers_must_be_there(tmp_path):

@@ -38,31 +38,6 @@ adds = ""
 class = "copies"
 rows = [{ what = "small", us = 5.0, moves = "copy", shapes = [[256, 256]], dtype = "fp32", block = 512 }]
 """
-# why                       change                                         message
-MALFORMED = [
-    ("a key of its own", ('says = "a copy"', 'says = "a copy"\nwhy = ""'), r"someone: .*has \['why'\]"),
-    ("no name of the class", ('class = "copies"\n', ""), r"lacks \['class'\]"),
-    ("no time", ("us = 5.0, ", ""), r"lacks \['us'\]"),
-    ("an unknown constant", ('adds = ""', 'adds = "launch.extra_ns"'), "has no such constant"),
-    ("no kernel", ('moves = "copy", ', ""), "must have moves, or file and kernel"),
-    ("two kernels", ('moves = "copy"', 'moves = "copy", file = "a.py", kernel = "b"'), "must have moves, or file"),
-    ("a kernel without its file", ('moves = "copy"', 'kernel = "b"'), "must have moves, or file and kernel"),
-]
-
-
-@pytest.mark.parametrize(("why", "change", "message"), MALFORMED, ids=[row[0] for row in MALFORMED])
-def test_a_malformed_table_is_refused(measured, tmp_path, why, change, message):
-    path = tmp_path / "table.toml"
-    path.write_text(GOOD.replace(*change))
-    with pytest.raises(measured.MeasuredError, match=message):
-        measured.read(path)
-
-
-def test_sources_without_anything_are_refused(measured, tmp_path):
-    path = tmp_path / "table.toml"
-    path.write_text(GOOD.partition("rows")[0] + "rows = []\n")
-    with pytest.raises(measured.MeasuredError, match="neither rows nor traces"):
-        measured.read(path)
 
 
 def mixed(x, streams, post, comb):
@@ -155,22 +130,6 @@ def test_what_is_ours_theirs_and_replayed(measured, modelled, moves, monkeypatch
     assert "nki" not in sys.modules, "the simulator is in nobody's way afterwards"
 
 
-def outcome(module, seen, modelled_us, ahead):
-    return module.Outcome("x", "ours", seen, modelled_us, ahead)
-
-
-def test_errors_by_class(command, modelled):
-    found = {
-        "good": [outcome(modelled, 100.0, 105.0, 105.0), outcome(modelled, 100.0, 97.0, 97.0)],
-        "slow": [outcome(modelled, 20.0, 26.0, 19.0)],
-    }
-    lines = list(command.summary(found))
-    assert lines[2] == "| good | 2 | 4.0% | +5.0% | 4.0% | +5.0% |  |"
-    assert lines[3] == "| slow | 1 | 30.0% | +30.0% | 5.0% | -5.0% | not to be believed in program order |"
-    assert lines[4].startswith("| all | 3 | 12.7% | +30.0% |")
-    assert lines[5].startswith("| all below 40 us | 1 | 30.0% |")
-
-
 def test_the_page(command, tmp_path):
     command.main(["--only", "runs of 64 bytes", "--out", str(tmp_path / "page.md")])
     page = (tmp_path / "page.md").read_text()
@@ -178,13 +137,3 @@ def test_the_page(command, tmp_path):
     assert "pe.row_tiles_overlap | 1 | 0 to 1" in page
     command.main(["--only", "nki-autotune", "--out", str(tmp_path / "page.md")])
     assert "No checkout of it was given." in (tmp_path / "page.md").read_text()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [(["nowhere"], "has none of"), (["--constant", "dma.engines"], "must be NAME=VALUE")],
-)
-def test_what_the_command_refuses(command, capsys, arguments, message):
-    with pytest.raises(SystemExit):
-        command.main(arguments)
-    assert message in capsys.readouterr().err

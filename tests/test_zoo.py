@@ -72,15 +72,6 @@ def test_a_model_s_rest_is_told_with_its_reason(zoo, measure):
     assert found.fraction == FLOPS / (FLOPS + flops)
 
 
-def test_what_has_no_kernel_is_not_ours(zoo, measure, monkeypatch):
-    def choice(*_):
-        raise measure.NkiconvError("no such kernel")
-
-    monkeypatch.setattr(measure.operation_for(measure.Request(problem=problem())).__class__, "choice", choice)
-    found = measure.measure(zoo.Model("tiny", "none", lambda: Padding(3, 4, 3), {"x": (1, 3, 8, 8)}))
-    assert (found.nkiconv, found.kernels, found.rest) == (0, 0, {"no such kernel": FLOPS})
-
-
 def problem():
     from nkiconv import ConvProblem
 
@@ -94,43 +85,6 @@ def test_models_that_do_not_run_are_told(zoo, measure):
     assert measure.measure(zoo.Model("none", "none", lambda: nn.Conv2d(0, "x", 1), {})).error
 
 
-def test_inputs_are_where_the_model_is(zoo):
-    inputs = {"a": (2, 3), "b": zoo.Ids((4,)), "c": {"d": (5,)}, "e": True}
-    for device in (zoo.META, zoo.CPU):
-        made = zoo.Model("m", "none", nn.Identity, inputs, device).given()
-        assert made["a"].shape == (2, 3)
-        assert made["b"].dtype == torch.long
-        assert {made["a"].device.type, made["b"].device.type, made["c"]["d"].device.type} == {device}
-        assert made["e"] is True
-
-
-def test_the_page(zoo, measure, command):
-    ours, partly, broken = (measure.Found(zoo.Model(name, "none", built)) for name in ("ours", "partly", "broken"))
-    ours.nkiconv, ours.kernels = 3 * 10**9, 2
-    partly.nkiconv = 9 * 10**8
-    partly.take_off("is a|b", 10**8)
-    broken.error = "ValueError: no"
-    text = "\n".join(command.page([ours, partly, broken], ["timm"]))
-    assert "| ours | none | 3.0 | 100 % | 2 |  |" in text
-    assert "| partly | none | 1.0 | 90.00 % | 0 | 10.00 %: is a/b |" in text
-    assert "| broken | none | 0.0 | 0.00 % | 0 | ValueError: no |" in text
-    assert "timm is not installed" in text
-    assert "2 of 3 models ran: 97.50 % of 4 Gflop are nkiconv's, 95.00 % in a model's mean, 90.00 % of partly's" in text
-    assert list(command.shortfalls([ours, partly, broken])) == [
-        "all: 97.50 %, below 99.50 %", "partly: 90.00 %, below 95.00 %", "broken: did not run"
-    ]  # fmt: skip
-    assert list(command.shortfalls([ours])) == []
-    assert command.totals([broken]) == "None of 1 models ran."
-    assert command.shown(0.999999) == "99.99 %"
-
-
-def test_the_zoo_s_names(command, everything):
-    models = command.models([])
-    assert len({(one.package, one.name) for one in models}) == len(models) > 100
-    assert {one.package for one in models} == set(everything.PACKAGES)
-    assert [one.name for one in command.models(["wan 2.1 vae"])] == ["Wan 2.1 VAE"]
-
-
 def test_one_model_by_the_command(command, everything, monkeypatch, tmp_path):
     pytest.importorskip("transformers")
     models = [one for one in everything.of_transformers.models() if one.name == "ViTModel"]
@@ -141,12 +95,6 @@ def test_one_model_by_the_command(command, everything, monkeypatch, tmp_path):
         command.main()
     assert stop.value.code == 0
     assert "| ViTModel | transformers | 0.2 | 100 % | 1 |  |" in out.read_text(encoding="utf-8")
-
-
-def test_the_pinned_packages(monkeypatch):
-    found = module_of(FOLDER, "packages", monkeypatch).requirements(FOLDER.parents[1] / "pyproject.toml")
-    assert [one.partition("==")[0] for one in found] == ["diffusers", "timm", "torchvision", "torchaudio"]
-    assert all("==" in one for one in found)
 
 
 @pytest.fixture
