@@ -31,10 +31,6 @@ def test_names_are_unique_plain_words():
     assert [name for name in names if not re.fullmatch(r"[a-z0-9_x]+", name)] == []
 
 
-def test_names_of_one_suite():
-    assert cases.names("conv2d") == tuple(case.name for case in cases.load("conv2d"))
-
-
 def test_output_extents():
     for case in (one for suite in SIZES for one in cases.load(suite)):
         problem = case.problem
@@ -48,20 +44,6 @@ def test_output_extents():
             dilation, stride, gaps = problem.rhs_dilation[axis], problem.stride[axis], problem.lhs_dilation[axis]
             expected = places(sizes[axis], lo, hi, taps[axis], dilation, stride, gaps)
             assert outputs[axis] == expected, (case.name, axis)
-
-
-def test_depthwise_suite_is_depthwise():
-    problems = [case.problem for case in cases.load("depthwise_conv1d")]
-    assert all(problem.is_depthwise and problem.H == problem.R == problem.P == 1 for problem in problems)
-
-
-def test_a_depthwise_row_by_hand():
-    case = cases.get("wavenet_dil512")
-    assert (case.source, case.headline) == ("model layer: dilated causal", False)
-    problem = case.problem
-    assert (problem.N, problem.C, problem.K, problem.W, problem.S, problem.groups) == (1, 512, 512, 16000, 2, 512)
-    assert (problem.padding, problem.rhs_dilation, problem.stride) == (((0, 0), (512, 0)), (1, 512), (1, 1))
-    assert (problem.Q, problem.dtype) == (16000, "bf16")
 
 
 def test_a_conv2d_row_by_hand():
@@ -100,11 +82,6 @@ def test_transposed_rows_count_no_zeros(case):
     assert problem.transposed
     taps = problem.filter_shape[1] * math.prod(axis.taps for axis in problem.axes)
     assert problem.flops == pytest.approx(2 * math.prod(problem.input_shape) * taps, rel=0.3)
-
-
-def test_headlines_are_a_proper_subset():
-    headlines = [case.name for suite in SIZES for case in cases.load(suite) if case.headline]
-    assert {"mamba2_prefill", "vae_512"} <= set(headlines) < set(cases.names())
 
 
 # call, regular expression

@@ -1,6 +1,5 @@
 """The command line in this process: tables, JSON, files in and out, and every bad input with its name and status."""
 
-import itertools
 import json
 import pickle
 import re
@@ -13,7 +12,7 @@ from shell import run
 from nkiconv import cases, depthwise_conv1d
 from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
 from nkiconv.tools import verify as verification
-from nkiconv.tools.cli import app, files, paths, show
+from nkiconv.tools.cli import app, files, paths
 from nkiconv.tools.cli.shell import print_json
 from nkiconv.tools.verify import depthwise_conv1d as verify
 
@@ -194,14 +193,6 @@ def test_run_at_a_precision():
     assert "precision='tf32': depthwise_conv1d has none" in run("run", "short", "--precision", "tf32").stderr
 
 
-def test_run_in_a_layout():
-    result = run("run", "c1k1", "prime", "--layout", "NHWC", "--lnc", "both", "--json")
-    assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout)["rows"]
-    assert {(one["problem"]["layout"], one["verdict"]) for one in found} == {("NHWC", "pass")}
-    assert "--layout=NHWC: rows are checked as [N, C, W]; drop short" in run("run", "short", "--layout", "NHWC").stderr
-
-
 def test_several_cases_in_one_table():
     result = run("run", "short", "nkl_n1_c16_w512_s7", "--lnc", "both", "--wide")
     assert result.exit_code == 0, result.stderr
@@ -237,22 +228,6 @@ def test_an_algorithm_by_name(algorithm):
         (algorithm, 1, None),
         (algorithm, 2, True),
     ]
-
-
-def test_the_seed_decides_the_data():
-    errors = [json.loads(run("run", "short", "--json", "--seed", seed).stdout)["rows"][0] for seed in (1, 1, 2)]
-    first, again, other = [(report["max_error"], report["worst"]) for report in errors]
-    assert first == again != other
-
-
-def test_samples_are_said(monkeypatch):
-    result = run("run", "nkl_n1_c256_w129_s128", "--channels", "5", "--wide")
-    assert result.exit_code == 0
-    assert "5 of 256 channels" in result.stdout
-    assert "nkl_n1_c256_w129_s128: only a sample of the channels was checked; --channels all" in result.stdout
-    monkeypatch.setattr(verify, "SAMPLE_ABOVE_INSTRUCTIONS", 10)
-    assert "16 of 256 channels" in run("run", "nkl_n1_c256_w129_s128", "--wide").stdout
-    assert "all 256 channels" in run("run", "nkl_n1_c256_w129_s128", "--channels", "all", "--wide").stdout
 
 
 def test_a_wrong_result_is_status_1_and_no_file(here, monkeypatch):
@@ -307,13 +282,6 @@ def test_bf16_files():
     y, x, w = np.load("y.npy"), np.load("x.npy"), np.load("w.npy")
     assert y.dtype == np.dtype("V2")
     np.testing.assert_array_equal(y.view(bf16), depthwise_conv1d(x.astype(bf16), w.astype(bf16)))
-
-
-@pytest.mark.usefixtures("here")
-def test_files_of_any_memory_order():
-    np.save("x_fortran.npy", np.asfortranarray(np.load("x.npy")))
-    assert run("run", "--input", "x_fortran.npy", "--filter", "w.npy", "--out", "y.npy").exit_code == 0
-    np.testing.assert_array_equal(np.load("y.npy"), depthwise_conv1d(np.load("x.npy"), np.load("w.npy")))
 
 
 @pytest.mark.usefixtures("here")
@@ -391,13 +359,6 @@ def test_listing_cases():
     assert "nkl_fs_asr" not in only
 
 
-def test_cases_are_json_too():
-    found = json.loads(run("cases", "--suite", "depthwise_conv1d", "--json").stdout)["rows"]
-    assert [case["name"] for case in found] == list(cases.names("depthwise_conv1d"))
-    case = next(case for case in found if case["name"] == "nkl_fs_asr")
-    assert (case["Q"], case["problem"]["C"], case["flops"]) == (4993, 512, 2 * 512 * 4993 * 8)
-
-
 def test_an_unknown_suite():
     result = run("cases", "--suite", "conv4d")
     assert result.exit_code == 2
@@ -410,27 +371,6 @@ def test_help(command):
     result = run(*command, "--help")
     assert result.exit_code == 0
     assert "Usage" in result.stdout
-
-
-def test_help_wraps_at_the_terminals_width():
-    """Not where a docstring breaks its lines: only the last line of a paragraph may have room for the next word."""
-    lines = [line.strip() for line in run("bench", "--help", width=80).stdout.partition("╭")[0].splitlines()]
-    for line, following in itertools.pairwise(lines):
-        if line and following:
-            assert len(f" {line} {following.split()[0]} ") > 80, line
-
-
-def test_help_keeps_brackets():
-    assert "y[n, c, q] = sum over s of w[c, s]" in " ".join(run("run", "--help").stdout.split())
-
-
-# value, text
-QUANTITIES = [(0, "0"), (999, "999"), (999.6, "1 k"), (1234, "1.23 k"), (58.1e9, "58.1 G"), (2.5e15, "2.5e+03 T")]
-
-
-@pytest.mark.parametrize(("value", "text"), QUANTITIES)
-def test_quantities(value, text):
-    assert show.quantity(value) == text
 
 
 def test_json_of_numbers_that_json_has_not(capsys):

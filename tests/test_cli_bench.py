@@ -12,7 +12,7 @@ from shell import run
 
 from nkiconv.tools import doctor
 from nkiconv.tools.cli import measure as cli_measure
-from nkiconv.tools.measure import interleave, rows, timing_speed, torch_neuron
+from nkiconv.tools.measure import interleave, timing_speed, torch_neuron
 
 pytestmark = pytest.mark.simulator_only
 
@@ -117,14 +117,6 @@ def test_a_case_that_fails_leaves_the_others(here, on):
 
 
 @pytest.mark.usefixtures("here")
-def test_noise_is_said(on):
-    on(FakeDevice(noise=0.1))
-    result = bench(CASE, "--target", "trn2", "--rounds", "12")
-    assert result.exit_code == 0
-    assert re.search(rf"{CASE}: noisy, the medians of the kernel and of itself differ by \d+\.\d%", result.stdout)
-
-
-@pytest.mark.usefixtures("here")
 def test_how_often_when_nobody_says(on, monkeypatch):
     monkeypatch.setattr(interleave, "ROUNDS", 7)
     on(FakeDevice())
@@ -216,30 +208,6 @@ def test_modelled_cases(here):
     assert re.search(rf"{CASE} bf16 +[a-z]+ +{modelled} .* - +{copy_floor} +{launch_floor} +{x_copy} ", result.stdout)
 
 
-def test_modelled_as_json():
-    found = json.loads(bench(CASE, "--target", "model", "--dtype", "fp32", "--json").stdout)
-    assert (found["target"], found["kind"], found["note"], found["timing_speed"]) == ("model", "modelled", "", None)
-    [row] = found["rows"]
-    assert (row["case"], row["dtype"], row["lnc"]) == (CASE, "fp32", 2)
-    assert row["worst_us"] > row["modelled_us"] * (1 - 1e-12)  # a mean of equal phases may round up
-    assert row["modelled_us"] > row["copy_floor_us"] > row["launch_floor_us"] > 0
-    assert not [name for name in row if name.startswith("p50")]
-
-
-def test_modelled_at_a_precision():
-    assert "c1k1 fp32 as fp16x3  implicit_gemm" in bench("c1k1", "--target", "model", "--precision", "fp16x3").stdout
-    [row] = json.loads(bench("c1k1", "--target", "model", "--precision", "tf32", "--json").stdout)["rows"]
-    assert (row["dtype"], row["precision"]) == ("fp32", "tf32")
-
-
-def test_measured_at_a_precision(here, on):
-    on(FakeDevice())
-    result = bench("c1k1", "--target", "trn2", "--rounds", "4", "--precision", "fp16x3")
-    assert result.exit_code == 0, result.output
-    [row] = read(here / "measured_trn2.csv")
-    assert (row["precision"], row["algorithm"], row["status"]) == ("fp16x3", "implicit_gemm", "pass")
-
-
 @pytest.mark.parametrize("device", [True, False])
 def test_the_target_when_nobody_says(here, on, monkeypatch, device):
     path = here / "neuron0"
@@ -268,7 +236,3 @@ def test_the_speed_of_the_model(monkeypatch):
     assert (found["timing_speed"]["aim_seconds"], found["timing_speed"]["aim_gb"]) == (5.0, 1.0)
     assert found["timing_speed"]["seconds"] > 0
     assert [row["case"] for row in found["rows"]] == [OTHER]
-
-
-def test_columns_are_named_once():
-    assert len(set(rows.COLUMNS)) == len(rows.COLUMNS)

@@ -34,10 +34,6 @@ def test_the_table():
     assert " up to S=" in result.output or "throughout" in result.output
 
 
-def test_one_value_has_no_change():
-    assert "throughout" in run("--vary", "S", "--values", 2, "--C", 16, "--W", 64).output
-
-
 def test_json_csv_and_the_cache(plans, tmp_path):
     found = document(*SMALL, "--csv", "sweep.csv")
     assert found["sweep"]["values"] == [1, 4]
@@ -49,23 +45,3 @@ def test_json_csv_and_the_cache(plans, tmp_path):
         rows = list(csv.DictReader(file))
     assert [row["algorithm"] for row in rows] == [point["algorithm"] for point in found["rows"]]
     assert len(list(plans.iterdir())) == len(found["rows"])
-
-
-def test_markdown():
-    result = run(*SMALL, "--format", "markdown")
-    assert result.exit_code == 0, result.output
-    assert result.stdout.startswith("| S | algorithm | settings |")
-
-
-def test_options_reach_the_planner(plans):
-    options = ("--lnc", 1, "--dtype", "fp32", "--N", 2, "--S", 3, "--no-cache", "--constant", "scalar.ns_per_elem=1.5")
-    found = document("--vary", "Q", "--values", "2", "--C", 16, *options)
-    [point] = found["rows"]
-    assert (point["lnc"], point["dtype"], point["N"], point["S"], point["W"], point["Q"]) == (1, "fp32", 2, 3, 4, 2)
-    assert found["sweep"]["constants"] == {"scalar.ns_per_elem": 1.5}
-    assert not plans.exists()
-
-
-def test_without_padding():
-    [point] = document("--vary", "S", "--values", 4, "--C", 16, "--W", 64, "--valid")["rows"]
-    assert (point["pad_left"], point["Q"]) == (0, 61)

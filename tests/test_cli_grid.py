@@ -51,27 +51,6 @@ def test_a_table_of_many_columns_is_whole_or_paragraphs(width):
     assert any("60" in line for line in lines)
 
 
-MANY = ("case", "shape", "algorithm", "mean", "phase 0", "instructions", "bound by")
-
-
-@pytest.mark.parametrize("width", [40, 60, 80, 200])
-def test_the_main_columns_are_a_table_at_any_width(width):
-    """Those that come first in `main` stay longest; what is left out is named."""
-    grid = Grid("them", MANY, ("case", "shape", "algorithm", "bound by"), ("case", "mean", "bound by", "shape"))
-    grid.add("short bf16", "8 256 14 14 -> 256 14 14", "implicit_gemm", "16.53", "17.01", "310", "tensor")
-    screen = Console(file=io.StringIO(), width=width, color_system=None)
-    grid.show(screen)
-    *lines, hidden = screen.file.getvalue().splitlines()
-    assert hidden.startswith("--wide also shows:")
-    assert max(map(len, lines)) <= width
-    headings = next(line for line in lines if "mean" in line)
-    assert "case" in headings
-    assert "phase 0" not in headings
-    assert any("16.53" in line for line in lines)
-    if width >= 60:
-        assert "shape" in headings
-
-
 def test_wide_shows_every_column():
     found = run("plan", CASE, "--wide", width=200)
     assert "settings" in found.stdout
@@ -98,12 +77,6 @@ def test_sentences_wrap_at_words_on_a_terminal_and_are_whole_elsewhere():
         lines = screen.file.getvalue().splitlines()
         assert " ".join(line.strip() for line in lines) == sentence
         assert (max(map(len, lines)) <= 40) == terminal
-
-
-def test_a_table_without_rows_is_its_headings():
-    screen = Console(file=io.StringIO(), width=80)
-    Grid("none", ("case", "us"), ("case",)).show(screen)
-    assert "case" in screen.file.getvalue()
 
 
 @pytest.mark.cover(3, keep=["bench-60"])
@@ -133,14 +106,3 @@ def test_csv_and_markdown_are_the_table():
     lines = run("plan", CASE, "--format", "markdown").stdout.splitlines()
     assert lines[0] == "| " + " | ".join(header) + " |"
     assert lines[2] == "| " + " | ".join(row) + " |"
-
-
-@pytest.mark.simulator_only
-def test_quiet_leaves_the_notes_out():
-    assert "mean over phases" in run("plan", CASE).stdout
-    assert "mean over phases" not in run("plan", CASE, "--quiet").stdout
-
-
-def test_version_and_help():
-    assert run("--version").stdout.startswith("nkiconv ")
-    assert run("plan", "-h").stdout == run("plan", "--help").stdout

@@ -88,14 +88,6 @@ def test_a_broken_rule_names_the_line_of_the_file(tmp_path):
         assert "mine.py:8" in "".join(result.output.split())
 
 
-def test_what_is_no_rule_names_the_line_too(tmp_path):
-    script = tmp_path / "mine.py"
-    script.write_text("import nki\n\n\n@nki.jit\ndef odd(x):\n    return x.shape[7]\n")
-    result = run("run", f"{script}:odd", "--input", "4x4:fp32")
-    assert result.exit_code == 2
-    assert "raised IndexError (mine.py:6)" in " ".join(result.output.split())
-
-
 @pytest.mark.parametrize(("arguments", "words"), [
     (("run", PLAIN, "--input", "4x4:fp23"), "fp23 is no dtype; write SHAPE:DTYPE with one of bf16"),
     (("run", PLAIN, "--input", "4x0:fp32"), "every extent must be at least 1"),
@@ -168,12 +160,6 @@ def test_what_a_kernel_prints_is_not_stdouts(tmp_path):
     assert {"to the file descriptor", "to sys.__stdout__", "to sys.stdout"} <= set(found.stderr.splitlines())
 
 
-@pytest.mark.parametrize("columns", [0, 1, 2])
-def test_terminals_without_room_wrap_by_themselves(columns):
-    found = run("run", PLAIN, *INPUTS, "--lnc", 1, width=columns)
-    assert found.exit_code == 0, found.output
-
-
 OLD = "import neuronxcc.nki as nki\n\n\n@nki.jit\ndef double(x):\n    return x\n"
 CALLS = [
     (("run", "old.py", "--input", "128x64:bf16"), r"old.py: is a file, which defines double, .*; write old.py:double"),
@@ -237,9 +223,3 @@ def test_a_kernel_without_matmuls_is_drawn_against_its_bytes(tmp_path, monkeypat
     monkeypatch.setattr(picture, "peak_flops_per_ns", lambda *_: drawn.append("flops"))
     result = run("profile", PLAIN, *INPUTS, "--plot", tmp_path / "p.png")
     assert (result.exit_code, drawn) == (0, []), result.output
-
-
-def test_run_as_csv():
-    found = run("run", PLAIN, *INPUTS, "--lnc", "both", "--format", "csv").stdout.splitlines()
-    assert found[0] == 'returned,dtype,cores,min,mean,max,"NaN, Inf"'
-    assert [line.split(",")[:3] for line in found[1:]] == [["256 x 96", "float32", "1"], ["256 x 96", "float32", "2"]]

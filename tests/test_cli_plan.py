@@ -1,16 +1,13 @@
 """`nkiconv plan` and `nkiconv tune`: the row, the explanation, JSON, the cache, and bad input by name."""
 
-import dataclasses
 import json
 
 import pytest
 from shell import run
 
-import nkiconv
-from nkiconv import Plan, cases
+from nkiconv import Plan
 from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
 from nkiconv.planner import cache
-from nkiconv.planner.request import Request
 
 pytestmark = [pytest.mark.simulator_only, pytest.mark.usefixtures("plans")]
 CASE = "nkl_n1_c16_w512_s7"
@@ -35,16 +32,6 @@ def test_explain():
     for text in ("x best", "rejected", "C=16", "S=7", *ALGORITHMS):
         assert text in result.output
     assert "dot computes at most" in " ".join(result.output.split())
-
-
-def test_what_the_default_rule_chose_is_said():
-    problem = cases.get(CASE).problem
-    cache.store(
-        Request(problem=problem, operation="depthwise_conv1d"), dataclasses.replace(nkiconv.plan(problem), by_rule=True)
-    )
-    assert one_plan()["by_rule"]
-    for arguments in ((), ("--explain",)):
-        assert "too big for cost models" in " ".join(run("plan", CASE, *arguments).output.split())
 
 
 def test_json_is_a_plan():
@@ -82,19 +69,3 @@ def test_a_corrupt_file_is_a_warning(plans):
     assert result.exit_code == 0
     assert f"{file.name}: cannot be read" in " ".join(result.stderr.split()).replace("\n", "")
     assert "warnings.warn" not in result.stderr
-
-
-def test_layout(plans):
-    [found] = json.loads(run("plan", "rn50_1x1", "--layout", "NHWC", "--json").stdout)["rows"]
-    plan = nkiconv.plan(cases.get("rn50_1x1").problem.replace(layout="NHWC"))
-    assert (found["algorithm"], found["problem"]["layout"]) == (plan.algorithm, "NHWC")
-    assert found["phase0_us"] == plan.phase0_us
-
-
-def test_precision(plans):
-    result = run("plan", "c1k1", "--precision", "fp16x3")
-    assert result.exit_code == 0, result.output
-    assert "fp32 as fp16x3" in result.output
-    assert "implicit_gemm" in result.output
-    [found] = json.loads(run("plan", "c1k1", "--precision", "fp16x3", "--json").stdout)["rows"]
-    assert (found["algorithm"], found["asked"]["precision"]) == ("implicit_gemm", "fp16x3")

@@ -5,8 +5,6 @@ import json
 import pytest
 from shell import run
 
-from nkiconv.simulator.profiling.show import short_path
-
 pytestmark = pytest.mark.simulator_only
 CASE = "nkl_n1_c16_w512_s7"
 
@@ -25,29 +23,6 @@ def test_json():
     assert (first["case"], second["case"]) == (CASE, "kda_bf16")
     assert (first["dtype"], first["lnc"]) == ("fp32", 1)
     assert first["x_copy_floor"] == pytest.approx(first["modelled_us"] / first["copy_floor_us"])
-
-
-def test_precision():
-    result = run("profile", "c1k1", "--precision", "fp16x3")
-    assert result.exit_code == 0, result.output
-    assert "fp32 as fp16x3, implicit_gemm on 2 cores" in result.output
-    [found] = json.loads(run("profile", "c1k1", "--precision", "tf32", "--json").stdout)["rows"]
-    assert found["precision"] == "tf32"
-
-
-def test_layout():
-    result = run("profile", "rn50_1x1", "--layout", "NHWC")
-    assert result.exit_code == 0, result.output
-    assert "K=256 R=1 S=1 NHWC bf16" in result.output
-    assert "layout='NCW': accepted are NCHW, NHWC" in run("profile", "rn50_1x1", "--layout", "NCW").stderr
-
-
-def test_standalone_says_so():
-    inside, alone = (
-        json.loads(run("profile", CASE, "--json", *more).stdout)["rows"][0] for more in ((), ("--standalone",))
-    )
-    assert alone["modelled_us"] - inside["modelled_us"] == pytest.approx(15.57)
-    assert "preamble" in run("profile", CASE, "--standalone").output
 
 
 def test_files(tmp_path):
@@ -71,11 +46,6 @@ def test_profiles_of_some_cases():
     assert "kda_fp32" in result.output or "kda_bf16" in result.output
     rows = json.loads(run("profiles", "--only", "kda", "--json").stdout)["rows"]
     assert {row["kind"] for row in rows} == {"modelled"}
-
-
-def test_source_lines_are_short():
-    assert short_path("dma flow (load)") == "dma flow (load)"
-    assert short_path("/a/b/c/d/kernel.py:12") == "d/kernel.py:12"
 
 
 def test_constants_move_the_profile_and_are_named():

@@ -96,13 +96,6 @@ def test_a_refusal_is_a_change(fake):
     assert change.text("S").endswith("(dot is refused there: too many taps; use banded)")
 
 
-def test_kinds(fake):
-    fake(lambda value: ("banded", (("block", 16 if value < 7 else 32), ("shard", "channels"))))
-    sweep = Sweep(vary="S", values=(1, 8))
-    assert crossover.crossover(sweep).changes == ()
-    assert crossover.crossover(sweep, kinds=True).changes == (Change(6, 7, "banded B=16", "banded B=32", None),)
-
-
 @pytest.mark.parametrize(("change", "words"), [
     (Change(7, 8, "mixed", "banded", 1.25), "mixed up to S=7, banded from S=8 (mixed takes 1.25 x there)"),
     (Change(7, 8, "mixed", "banded", 1.25, True), "(mixed takes >1.25 x there)"),
@@ -114,11 +107,6 @@ def test_a_change_in_words(change, words):
     assert words in change.text("S")
 
 
-def test_values_are_sorted_and_told_once():
-    assert Sweep(vary="S", values=(8, 2, 8)).asked == (2, 8)
-    assert Sweep(vary="S").asked == VARIED["S"]
-
-
 @pytest.mark.parametrize("vary", VARIED)
 def test_what_is_varied(vary):
     problem = Sweep(vary=vary, N=3, C=5, W=70, S=9, dtype="fp32").request(12).problem
@@ -126,16 +114,6 @@ def test_what_is_varied(vary):
     assert {name: getattr(problem, name) for name in expected} == expected
     assert (problem.groups, problem.dtype) == (problem.C, "fp32")
     assert problem.width.lo == (0 if vary == "Q" else problem.S - 1)
-
-
-def test_without_padding():
-    problem = Sweep(vary="S", W=70, causal=False).request(9).problem
-    assert (problem.width.lo, problem.Q) == (0, 62)
-
-
-def test_constants_and_cores_reach_the_planner():
-    request = Sweep(vary="S", lnc=1, constants={"scalar.ns_per_elem": 1.5}).request(2)
-    assert (request.lnc, request.constants) == (1, (("scalar.ns_per_elem", 1.5),))
 
 
 @pytest.mark.parametrize(("sweep", "kind", "words"), [
@@ -153,13 +131,6 @@ def test_refused_before_any_work(plans, sweep, kind, words):
     assert words in str(raised.value)
     assert len(raised.value.violations) == 1
     assert not plans.exists()
-
-
-def test_short_settings():
-    assert crossover.short_settings(None) == "defaults"
-    assert crossover.short_settings((("block", 32), ("warmup", 0))) == "block=32 ..."
-    assert crossover.short_settings((("warmup", 0),)) == "..."
-    assert crossover.short_settings((("engine", "vector"),)) == "engine=vector"
 
 
 def test_markdown_and_csv(fake, tmp_path):

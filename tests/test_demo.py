@@ -5,18 +5,15 @@ import json
 import shutil
 import sys
 
-import ml_dtypes
 import numpy as np
 import pytest
 import tolerances
 from typer.testing import CliRunner
 
-import nkiconv
 from nkiconv.errors import FileFormatError, UnsupportedError
-from nkiconv.reference import conv_ref
 from nkiconv.tools import demo
 from nkiconv.tools.cli import app
-from nkiconv.tools.demo import clip, eeg, filters, image, photograph, plots, training
+from nkiconv.tools.demo import clip, eeg, image, photograph, plots, training
 from nkiconv.tools.demo.curves import Curves
 
 PICTURES = {
@@ -141,113 +138,6 @@ def test_a_recording_of_another_size_is_refused(monkeypatch, tmp_path):
     monkeypatch.setattr(plots, "sample_data", lambda name: tmp_path / name)
     with pytest.raises(FileFormatError, match=r"eeg\.dat: holds 7 numbers, not 800 samples of 4 electrodes"):
         eeg.recording()
-
-
-def test_the_recording():
-    x = eeg.recording()
-    assert (x.shape, x.dtype) == ((1, 4, 800), np.float32)
-    np.testing.assert_allclose(x.std(axis=2), 1, rtol=0, atol=tolerances.EEG_NORMALISATION)
-    problem = eeg.problem(x, eeg.filters())
-    assert (problem.Q, problem.padding) == (800, ((0, 0), (64, 0)))
-
-
-# filter, its edges, frequencies that pass, frequencies that do not; Hz
-BANDS = [
-    (filters.low_pass(65, 4, 80), 1, (0, 1), (7, 20, 39)),
-    (filters.high_pass(65, 13, 80), 1, (16, 25, 39), (0, 5, 10)),
-    (filters.band_pass(65, 8, 13, 80), 2, (10.5,), (0, 4, 17, 35)),
-    (filters.band_stop(65, 8, 13, 80), 2, (0, 4, 17, 35), (10.5,)),
-]
-
-
-@pytest.mark.parametrize(
-    ("w", "edges", "passes", "stops"), BANDS, ids=["low-pass", "high-pass", "band-pass", "band-stop"]
-)
-def test_bands(w, edges, passes, stops):
-    np.testing.assert_allclose(w, w[::-1], rtol=0, atol=tolerances.FLOAT64_ROUNDINGS)
-    ripple = edges * tolerances.HAMMING_EDGE
-    np.testing.assert_allclose(filters.response(w, np.array(passes), 80), 1, rtol=0, atol=ripple)
-    np.testing.assert_allclose(filters.response(w, np.array(stops), 80), 0, rtol=0, atol=ripple)
-
-
-def test_gaussians():
-    blur, slope = filters.gaussian(5.0), filters.gaussian_derivative(1.0)
-    assert (len(blur), len(slope)) == (31, 7)
-    np.testing.assert_allclose(blur.sum(), 1, rtol=0, atol=tolerances.FLOAT64_SUMS)
-    ramp = 3.0 * np.arange(20)
-    np.testing.assert_allclose(np.correlate(ramp, slope, "valid"), 3.0, rtol=0, atol=tolerances.FLOAT64_SUMS)
-    np.testing.assert_allclose(np.correlate(np.ones(20), slope, "valid"), 0, rtol=0, atol=tolerances.FLOAT64_ROUNDINGS)
-
-
-def test_pictures_become_channels_and_back():
-    image = photograph.picture()
-    assert (image.shape, image.dtype) == ((600, 512, 3), np.float32)
-    x, w = photograph.arrays(image, photograph.EFFECTS[1])
-    assert (x.shape, w.shape) == ((1, 1800, 512), (1800, 7))
-    np.testing.assert_array_equal(x[0, 3 * 17 + 2], image[17, :, 2])
-    np.testing.assert_array_equal(photograph.as_picture(x, image.shape), image)
-
-
-def test_sobel_measures_the_slope_of_brightness():
-    y, x = np.mgrid[0:7, 0:9]
-    ramp = np.stack([0.25 * x + 2 * y] * 3)[None]
-    w = image.sobel()
-    problem = nkiconv.ConvProblem(N=1, C=3, H=7, W=9, K=2, R=3, S=3, dtype="fp32")
-    slopes = conv_ref(ramp, w, problem)
-    np.testing.assert_allclose(slopes[0, 0], 0.25, rtol=0, atol=tolerances.FLOAT64_SUMS)
-    np.testing.assert_allclose(slopes[0, 1], 2, rtol=0, atol=tolerances.FLOAT64_SUMS)
-
-
-def test_the_blur_keeps_brightness_and_colours_apart():
-    blur = image.layers()[0]
-    np.testing.assert_allclose(blur.w.sum(axis=(1, 2, 3)), 1)
-    x = np.zeros((1, 3, 30, 31))
-    x[0, 1] = 1
-    _, _, problem = image.arrays(x, blur)
-    y = conv_ref(x, blur.w, problem)
-    assert y[0, 0].max() == y[0, 2].max() == 0
-    assert y[0, 1, 15, 15] == pytest.approx(1)
-
-
-def test_random_layers_follow_each_other():
-    _, _, first, second = image.layers()
-    assert (first.w.shape[0], second.w.shape[1], second.w.shape[0]) == (image.HIDDEN, image.HIDDEN, 3)
-    assert [one.activation for one in (first, second)] == ["relu", "relu"]
-
-
-def test_the_clip_has_levels_and_sums_that_are_exact():
-    x = clip.clip(photograph.picture())
-    assert (x.shape, x.dtype) == ((1, 3, 9, 100, 85), np.dtype(ml_dtypes.bfloat16))
-    np.testing.assert_array_equal(x.astype(np.float64) * 256 % 1, 0)
-    assert 0 <= x.min() < 0.1 < 0.9 < x.max() < 1
-    weights = clip.blur().astype(np.float64)
-    np.testing.assert_array_equal(weights.sum(axis=(1, 2, 3, 4)), 1)
-    np.testing.assert_array_equal(weights * 2**14 % 1, 0)  # and 2^-14 times 2^-8 is above the last bit of 1 in fp32
-
-
-def test_a_clip_of_one_colour_stays_so():
-    """Weights of pixels add up to 1 at every frame, edges included."""
-    x = clip.clip(np.full((60, 72, 3), 0.4, np.float32))
-    np.testing.assert_array_equal(x.astype(np.float64), 102 / 256)
-
-
-def test_frames_move_from_the_first_window_to_the_last():
-    """A picture whose colours are its rows, its columns and nothing says where each frame looks."""
-    rows, columns = np.mgrid[0:600, 0:512] + 0.5
-    picture = np.stack([rows / 600, columns / 512, np.zeros_like(rows)], axis=2).astype(np.float32)
-    x = clip.clip(picture)[0].astype(np.float64) * 256 / 255
-    for frame, seen, middle in zip((0, -1), clip.SEEN, clip.MIDDLE, strict=True):
-        np.testing.assert_allclose(x[:2, frame].mean(axis=(1, 2)), middle, rtol=0, atol=tolerances.PICTURE_LEVEL / 2)
-        found = np.ptp(x[0, frame]), np.ptp(x[1, frame])
-        np.testing.assert_allclose(found, (seen * 99 / 100, seen * 84 / 85), rtol=0, atol=tolerances.PICTURE_LEVEL)
-
-
-def test_new_frames_are_means_of_their_neighbours():
-    x = np.random.default_rng(0).integers(0, 256, (1, 3, 9, 4, 5)) / 256
-    w = clip.between()
-    y = conv_ref(x, w, clip.between_problem(x, w))
-    np.testing.assert_array_equal(y[:, :, ::2], x)
-    np.testing.assert_array_equal(y[:, :, 1::2], (x[:, :, 1:] + x[:, :, :-1]) / 2)
 
 
 #: losses expected, found by two, and whether they are equal within rounding

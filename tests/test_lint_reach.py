@@ -144,24 +144,6 @@ def test_folders_of_other_people_are_left_out(tmp_path):
     assert report.files == 1
 
 
-def test_a_file_named_twice_is_judged_once(tmp_path):
-    path = write(tmp_path, HEAD + KERNEL.format("lambda: x"))
-    report = lint([path, tmp_path, path], nki="0.6")
-    assert (len(report.findings), report.files, report.kernels) == (1, 1, 1)
-
-
-def test_counts(tmp_path):
-    write(tmp_path, f"{HEAD}def f(x):\n    return x\n\n{KERNEL.format('f(x)')}")
-    report = lint([tmp_path], nki="0.6")
-    assert (report.files, report.kernels, report.functions) == (1, 1, 2)
-
-
-@pytest.mark.parametrize("version", ["0.5", "1.0", ""])
-def test_unknown_versions(tmp_path, version):
-    with pytest.raises(UnsupportedError, match=r"must be 0\.6 or 0\.7"):
-        lint([tmp_path], nki=version)
-
-
 def test_every_missing_path_is_named(tmp_path):
     with pytest.raises(UnsupportedError, match=r"(?s)a: no such.*b: no such"):
         lint([tmp_path / "a", tmp_path, tmp_path / "b"], nki="0.6")

@@ -35,25 +35,6 @@ def measure(device, name=CASE, *, dtype=None, rounds=4, **options):
     )
 
 
-# chain lengths, their seconds, slope
-SLOPES = [
-    ((4, 20), (10.0, 42.0), 2.0),
-    ((20, 4), (42.0, 10.0), 2.0),
-    ((1, 2, 3), (1.0, 2.0, 4.0), 1.5),  # least squares: neither of the two steps, 1 and 2
-    ((4, 20), (5.0, 5.0), 0.0),
-]
-
-
-@pytest.mark.parametrize(("lengths", "seconds", "expected"), SLOPES)
-def test_slopes(lengths, seconds, expected):
-    assert interleave.slope(lengths, seconds) == pytest.approx(expected)
-
-
-def test_percentiles():
-    shuffled = np.random.default_rng(1).permutation(11).astype(float)  # 0 .. 10
-    assert interleave.spread(shuffled) == interleave.Spread(1.0, 5.0, 9.0)
-
-
 def test_every_round_times_every_variant_in_rotated_order():
     order = []
 
@@ -150,12 +131,6 @@ def test_the_copy_floor_moves_as_many_bytes_as_the_case():
 
     measure(Sizes(), valid)
     assert set(sizes) == {(problem.N * problem.C * problem.Q, row.modelled.copy_tile_bytes)}
-
-
-def test_another_dtype():
-    row = measure(FakeDevice(), dtype="fp32")
-    assert (row.status, row.problem.dtype, row.values()["dtype"]) == ("pass", "fp32", "fp32")
-    assert row.modelled == modelled.model(CASE, "fp32", 2, None, ignore)
 
 
 def test_a_transposed_case():
@@ -311,13 +286,6 @@ def test_an_empty_file_gets_a_header(tmp_path):
     path.touch()
     rows.append(path, measure(FakeDevice()))
     assert [row["case"] for row in read(path)] == [CASE]
-
-
-def test_reasons_with_commas_and_quotes_are_one_field(tmp_path):
-    path = tmp_path / "measured.csv"
-    reason = 'Error: "a", b'
-    rows.append(path, dataclasses.replace(measure(FakeDevice()), reason=reason))
-    assert read(path)[0]["reason"] == reason
 
 
 @pytest.fixture

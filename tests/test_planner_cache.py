@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-import types
 
 import numpy as np
 import pytest
@@ -40,11 +39,6 @@ def test_a_plan_comes_back_from_disk_and_from_memory(plans, monkeypatch):
         assert again == first
 
 
-def test_without_the_cache_nothing_is_read_or_written(plans):
-    assert not plan(PROBLEM, use_cache=False).cached
-    assert not plans.exists()
-
-
 def test_a_wide_plan_replaces_the_quick_one_and_stays():
     quick = plan(PROBLEM)
     wide = plan(PROBLEM, wide=True)
@@ -67,28 +61,6 @@ def test_everything_asked_for_is_in_the_key(plans, other):
     plan(PROBLEM)
     assert not plan(PROBLEM, **other).cached
     assert len([*plans.iterdir()]) == 2
-
-
-def test_other_sources_mean_other_plans(monkeypatch):
-    plan(PROBLEM)
-    monkeypatch.setattr(cache, "hash_of", lambda *_packages: "0123456789ab")
-    assert not plan(PROBLEM).cached
-
-
-def test_modules_count_as_well_as_packages(tmp_path):
-    from nkiconv import kernels
-    from nkiconv.planner import floors
-    from nkiconv.planner.sources import hash_of
-
-    assert len({hash_of(kernels), hash_of(floors), hash_of(kernels, floors)}) == 3
-    (tmp_path / "one.py").write_text("A = 1")
-    module = types.ModuleType("one")
-    module.__file__ = str(tmp_path / "one.py")
-    first = hash_of.__wrapped__(module)
-    (tmp_path / "two.py").write_text("B = 1")
-    assert hash_of.__wrapped__(module) == first
-    (tmp_path / "one.py").write_text("A = 2")
-    assert hash_of.__wrapped__(module) != first
 
 
 def wrong_key(document):
@@ -315,16 +287,6 @@ def test_who_may_read_a_plan_is_as_the_umask_says(plans, umask, mode):
     finally:
         os.umask(before)
     assert the_file(plans).stat().st_mode & 0o777 == mode
-
-
-def test_nothing_is_left_of_a_write_that_failed(plans, monkeypatch):
-    def full(*_args):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "replace", full)
-    with pytest.warns(cache.CacheWarning, match="No space left"):
-        plan(PROBLEM)
-    assert [*plans.iterdir()] == []
 
 
 OTHER_PROCESS = """

@@ -10,9 +10,9 @@ import pytest
 import nkiconv
 from nkiconv import ConvProblem, Plan, cases, plan
 from nkiconv.kernels.conv.dispatch import ALGORITHMS
-from nkiconv.planner import Asked, Request, candidates, conv, cost
+from nkiconv.planner import Asked, Request, candidates, cost
 from nkiconv.planner.estimate import chosen
-from nkiconv.planner.operations import OPERATIONS, operation_of
+from nkiconv.planner.operations import OPERATIONS
 from nkiconv.planner.timekeeper import CLOSE
 from nkiconv.planner.timing import time, trace
 from nkiconv.schedules.activation_stationary_candidates import steady_warm_up
@@ -24,10 +24,6 @@ from nkiconv.tools.suites.profiles import profile_case
 pytestmark = [pytest.mark.simulator_only, pytest.mark.usefixtures("plans")]
 SMALL = ConvProblem(N=2, C=12, H=14, W=11, K=20, R=3, S=2, padding=((1, 1), (0, 2)), dtype="fp32")
 DEPTHWISE = ConvProblem(N=2, C=130, H=9, W=10, R=3, S=3, groups=130, padding=((1, 1), (1, 1)))
-
-
-def test_every_algorithm_is_known_to_the_planner():
-    assert all(cost.algorithm("conv2d", name) for name in ALGORITHMS)
 
 
 def test_an_algorithm_without_bound_is_searched_by_its_declared_settings(monkeypatch):
@@ -42,47 +38,6 @@ def test_an_algorithm_without_bound_is_searched_by_its_declared_settings(monkeyp
     assert known.configs(shape, True) == [known.complete(shape, None)] == [(("columns", 512),)]
     assert known.near(shape, (("columns", 512),)) == [(("columns", 256),)]
     assert known.complete(shape, (("columns", 0),)) == (("columns", 0),)  # for the kernel to refuse
-
-
-DILATED_ROWS = ConvProblem(N=2, C=64, W=1500, S=31, groups=64, padding=((0, 0), (480, 480)), rhs_dilation=(1, 16))
-NHWC_ROWS = cases.get("kda_bf16").problem.replace(layout="NHWC")
-# problem, what is asked for, operation
-OPERATION = [
-    (cases.get("kda_bf16").problem, Asked(), "depthwise_conv1d"),
-    (cases.get("kda_bf16").problem.replace(padding=((0, 1), (0, 0))), Asked(), "conv2d"),
-    (cases.get("kda_fp32").problem, Asked(precision="tf32"), "conv2d"),
-    (NHWC_ROWS, Asked(), "conv2d"),
-    (NHWC_ROWS, Asked(return_final_state=True), "depthwise_conv1d"),
-    (NHWC_ROWS.toward("wgrad"), Asked(), "conv2d_weight"),
-    (cases.get("hyena_train").problem.replace(layout="NHWC"), Asked(), "depthwise_conv1d"),
-    (cases.get("s128_train").problem.replace(layout="NHWC").toward("wgrad"), Asked(), "depthwise_conv1d_weight"),
-    (cases.get("conformer_train").problem.replace(layout="NHWC").toward("wgrad"), Asked(), "conv2d_weight"),
-    (cases.get("conformer_train").problem.toward("wgrad"), Asked(), "conv2d_weight"),
-    (DILATED_ROWS.toward("wgrad"), Asked(), "conv2d_weight"),
-    (DILATED_ROWS.replace(rhs_dilation=(1, 32)).toward("wgrad"), Asked(), "depthwise_conv1d_weight"),
-    (DILATED_ROWS.replace(rhs_dilation=(1, 32), layout="NHWC").toward("wgrad"), Asked(), "depthwise_conv1d_weight"),
-    (DILATED_ROWS.replace(N=1, stride=(1, 16), rhs_dilation=(1, 1)).toward("wgrad"), Asked(),
-     "depthwise_conv1d_weight"),
-    (cases.get("kda_train").problem.toward("wgrad"), Asked(), "depthwise_conv1d_weight"),
-    (cases.get("whisper_conv1").problem, Asked(), "conv2d"),
-    (cases.get("kda_bf16").problem.replace(dtype="fp8_e5m2"), Asked(), "conv2d"),
-    (SMALL, Asked(), "conv2d"),
-    (DEPTHWISE, Asked(), "conv2d"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("problem", "asked", "name"), OPERATION)
-def test_the_operation_of_a_problem(problem, asked, name):
-    assert operation_of(problem, asked) is OPERATIONS[name]
-
-
-def test_geometry_is_the_kernels_own():
-    found = conv.geometry_of(SMALL.replace(layout="NHWC", stride=(2, 1), groups=4), Asked())
-    assert (found.planes.out, found.C, found.K, found.groups, found.itemsize) == (2, 12, 20, 4, 4)
-    assert (found.rows.size, found.rows.taps, found.rows.out, found.rows.stride) == (14, 3, 7, 2)
-    assert (found.columns.size, found.columns.taps, found.columns.out, found.columns.before) == (11, 2, 12, 0)
-    assert found.x_strides == (1, 14 * 11 * 12, 11 * 12, 12)
-    assert found.y_strides == (1, 7 * 12 * 20, 12 * 20, 20)
 
 
 def test_a_plan_tries_every_number_of_neighbours():
@@ -123,13 +78,6 @@ def test_a_plan_avoids_row_tiles_that_take_turns():
     assert plan(problem, use_cache=False, constants=turns).phase0_us < 0.9 * slow.us
 
 
-def test_options_are_the_kernels_own():
-    asked = Asked(bias=True, activation="relu", residual="post_activation", scaled=True, out_dtype="bf16")
-    found = conv.options_of(SMALL, asked)
-    assert (found.epilogue.bias, found.epilogue.activation, found.epilogue.y_itemsize) == (True, "relu", 2)
-    assert (found.residual, found.scaled, found.strict_nonfinite) == (True, True, False)
-
-
 @pytest.mark.cover(0, keep=["few", "depthwise"])
 @pytest.mark.parametrize(
     "problem", [SMALL, DEPTHWISE, cases.get("rn50_stem").problem], ids=["few", "depthwise", "stem"]
@@ -159,25 +107,6 @@ def test_no_timeline_beats_its_lower_bound(name, lnc):
         assert traced.least_us <= CLOSE * time(traced, rates).us, one
 
 
-def test_symbols():
-    found = plan(cases.get("rn50_c5").problem, algorithms=("implicit_gemm",)).symbols
-    letters = {"N": 8, "C": 512, "H": 7, "W": 7, "R": 3, "S": 3, "K": 512, "P": 7, "Q": 7, "groups": 1}
-    assert {name: found[name] for name in letters} == letters
-    assert (found["rows"], found["contraction"]) == (8 * 49, 9 * 512)
-    assert found["tiles"] >= 2
-    assert found["k_tile"] <= 128
-
-
-def test_a_plan_says_what_a_profile_says():
-    case = cases.get("rn50_1x1")
-    found = plan(case.problem)
-    one, _ = profile_case(case, algorithm=found.algorithm, config=found.config)
-    assert (found.operation, found.extrapolated_from) == ("conv2d", None)
-    assert found.modelled_us == pytest.approx(one.profile.modelled_us)
-    assert found.roofline_us == pytest.approx(one.profile.roofline_us)
-    assert (found.bound_by, found.instructions) == (one.profile.bound_by, one.profile.instructions)
-
-
 @pytest.mark.parametrize("problem", [SMALL, DEPTHWISE], ids=["few", "depthwise"])
 def test_the_plan_is_the_fastest_and_none_is_slower_than_the_kernels_choice(problem):
     found = plan(problem, use_cache=False)
@@ -185,16 +114,6 @@ def test_the_plan_is_the_fastest_and_none_is_slower_than_the_kernels_choice(prob
     field = candidates.field_of(Request(problem=problem), Rates())
     own = candidates.Candidate(*field.operation.choice(field.request, field.shape))
     assert found.phase0_us <= time(trace(Request(problem=problem), own, Rates()), Rates()).us
-
-
-def test_a_plan_is_read_back_and_found_again():
-    found = plan(SMALL, residual="pre_activation", scaled=True, precision="tf32")
-    assert Plan.from_json(found.to_json()) == found
-    assert found.asked.scaled
-    again = plan(SMALL, residual="pre_activation", scaled=True, precision="tf32")
-    assert again.cached
-    assert again == found
-    assert not plan(SMALL).cached
 
 
 def test_a_precision_that_one_algorithm_takes():
@@ -242,14 +161,6 @@ def test_the_roofline_is_of_the_precision(precision, share):
     assert found.as_dict()["precision"] == precision
     least_us = exact.problem.min_bytes / 716e3
     assert found.profile.roofline_us == pytest.approx(max(least_us, share * exact.profile.roofline_us))
-
-
-def test_a_forced_operation_is_another_plan():
-    problem = cases.get("short").problem
-    assert plan(problem).operation == "depthwise_conv1d"
-    forced = plan(problem, operation="conv2d")
-    assert (forced.operation, forced.cached) == ("conv2d", False)
-    assert set(ALGORITHMS) >= {one.algorithm for one in forced.alternatives}
 
 
 def test_plans_run():

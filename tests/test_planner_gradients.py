@@ -8,11 +8,10 @@ import pytest
 from hypothesis import strategies as st
 
 import nkiconv
-from nkiconv import ConvProblem, UnsupportedError, cases
+from nkiconv import ConvProblem, UnsupportedError
 from nkiconv.planner import Asked, Request
 from nkiconv.planner.candidates import Candidate, field_of
 from nkiconv.planner.estimate import estimate
-from nkiconv.planner.operations import operation_of
 from nkiconv.reference import conv_ref
 from nkiconv.simulator.timing import Rates
 
@@ -93,13 +92,6 @@ def test_refused_directions(problem, direction, message):
         nkiconv.plan(problem, direction=direction)
 
 
-def test_a_problem_has_a_direction_that_can_be():
-    with pytest.raises(UnsupportedError, match="direction='dgrad': must be 'forward' or 'wgrad'"):
-        IMAGES.replace(direction="dgrad")
-    with pytest.raises(UnsupportedError, match="direction='wgrad', transposed=True"):
-        IMAGES.toward("dgrad").replace(direction="wgrad")
-
-
 @pytest.mark.cover(0, keep=["images", "rows"])
 @pytest.mark.parametrize(
     "problem", [IMAGES, VOLUMES, IMAGES.replace(layout="NHWC"), ROWS], ids=["images", "volumes", "NHWC", "rows"]
@@ -121,13 +113,6 @@ def test_what_filter_gradients_lack_is_refused():
         nkiconv.plan(IMAGES, direction="wgrad", activation="relu")
     with pytest.raises(UnsupportedError, match="operation='conv2d_weight': the problem's direction is 'forward'"):
         nkiconv.plan(IMAGES, operation="conv2d_weight")
-
-
-def test_cases_have_gradients():
-    case = cases.get("rn50_c3_s2")
-    assert case.toward("forward") == case
-    assert case.toward("wgrad").name == "rn50_c3_s2 wgrad"
-    assert operation_of(case.toward("dgrad").problem).name == "conv_transpose2d"
 
 
 def test_settings_that_only_the_default_rule_completes_have_no_neighbours():

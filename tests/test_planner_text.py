@@ -46,14 +46,6 @@ def test_explain_fits_its_width(width):
     assert letters == whole
 
 
-def test_explain_says_what_differs_from_an_algorithms_first_row():
-    found = planned(SMALL)
-    text = found.explain()
-    others = [one for one in found.alternatives[1:] if one.algorithm == found.algorithm]
-    assert text.count("but ") >= len(others) > 0
-    assert "but: the settings of the algorithm's first row, except for these" in text
-
-
 @pytest.mark.usefixtures("plans")
 def test_printed_a_plan_is_a_short_table():
     found = nkiconv.plan(ConvProblem(N=2, C=64, H=14, W=14, K=64, R=3, S=3, padding=((1, 1), (1, 1))))

@@ -1,7 +1,5 @@
 """What ConvProblem derives, against numbers worked out by hand."""
 
-import dataclasses
-
 import ml_dtypes
 import numpy as np
 import pytest
@@ -52,11 +50,6 @@ def test_inputs_that_an_output_meets(arguments):
     assert one.num_read == sum(i * one.lhs_dilation in places for i in range(one.size))
 
 
-def test_height_and_width_do_not_mix():
-    assert (ODD.P, ODD.Q) == (2, 2)  # (1+5+0 - (3+1))//2 + 1, (0+7+2 - (4+1))//3 + 1
-    assert ODD.replace(rhs_dilation=(2, 3)).output_shape == (2, 4, 2, 1)
-
-
 def test_shapes_follow_the_layout_but_the_filter_does_not():
     assert ODD.input_shape == (2, 6, 5, 7)
     assert ODD.output_shape == (2, 4, 2, 2)
@@ -74,12 +67,6 @@ def test_work_and_traffic():
     assert ODD.replace(dtype="fp32").min_bytes == 2 * ODD.min_bytes
     assert ODD.replace(dtype="fp8_e5m2").min_bytes == 2 * 6 * 3 * 5 + 4 * 3 * 2 * 3 + 2 * (2 * 4 * 2 * 2)  # y is bf16
     assert [ODD.replace(dtype=dtype).out_dtype for dtype in ("fp16", "fp32", "fp8_e4m3")] == ["fp16", "fp32", "bf16"]
-
-
-def test_output_channels_default_to_input_channels():
-    problem = ConvProblem(N=1, C=5, W=9, S=2)
-    assert problem.K == 5
-    assert problem.replace(C=3).K == 5
 
 
 # why, fields, is depthwise
@@ -111,23 +98,8 @@ def test_dtype_names(dtype, name):
     assert ConvProblem(N=1, C=1, W=4, S=2, dtype=dtype).dtype == name
 
 
-@pytest.mark.parametrize(("dtype", "size"), [("bf16", 2), ("fp16", 2), ("fp32", 4), ("fp8_e4m3", 1), ("fp8_e5m2", 1)])
-def test_itemsize(dtype, size):
-    assert ODD.replace(dtype=dtype).itemsize == size
-
-
 def test_equal_problems_are_one_key():
     same = ODD.replace(dtype="bfloat16")
     assert same == ODD
     assert hash(same) == hash(ODD)
     assert ODD.replace(W=8) != ODD
-
-
-def test_fields_cannot_change():
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        ODD.W = 9
-
-
-def test_positional_arguments_are_refused():
-    with pytest.raises(TypeError, match="positional"):
-        ConvProblem(1, 2, 3, 4)

@@ -58,13 +58,6 @@ def test_another_header_is_refused(tmp_path):
         profile_table.read(tmp_path / "x.csv")
 
 
-def test_write_and_read(tmp_path):
-    rows = list(COMMITTED.values())
-    profile_table.write(tmp_path / "x.csv", rows)
-    assert profile_table.read(tmp_path / "x.csv") == rows
-    assert (tmp_path / "x.csv").read_bytes() == FILE.read_bytes()
-
-
 def test_the_hash_is_of_the_sources():
     assert len(profile_table.sources_hash()) == 12
     assert {row["sources"] for row in COMMITTED.values()} == {next(iter(COMMITTED.values()))["sources"]}

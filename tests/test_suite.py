@@ -1,6 +1,5 @@
 """`nkiconv bench --suite`: rows that are planned, checked and modelled; baselines, means, CSV, and bad input."""
 
-import csv
 import dataclasses
 import json
 import math
@@ -80,16 +79,6 @@ def test_warnings_of_the_cache_are_plain(tmp_path, monkeypatch):
     assert "warnings.warn" not in result.stderr
 
 
-def test_csv(monkeypatch, tmp_path):
-    monkeypatch.setattr(suite, "headline", lambda: [(cases.get("kda_bf16"), "bf16")])
-    result = run("bench", "--suite", "depthwise", "--csv", "rows.csv")
-    assert result.exit_code == 0, result.output
-    with (tmp_path / "rows.csv").open(encoding="utf-8", newline="") as file:
-        [row] = csv.DictReader(file)
-    assert (row["case"], row["verdict"]) == ("kda_bf16", "pass")
-    assert float(row["modelled_us"]) > 0
-
-
 def test_readme(monkeypatch, tmp_path):
     """The table between the markers is that of the CSV file, number by number."""
     monkeypatch.setattr(suite, "headline", lambda: [(cases.get("kda_bf16"), "bf16")])
@@ -108,20 +97,6 @@ def test_a_readme_without_markers_is_refused_before_any_work(tmp_path):
     result = run("bench", "--suite", "depthwise", "--readme", "page.md")
     assert result.exit_code == 2
     assert "lacks the markers" in result.output
-
-
-def test_a_missing_number_is_a_dash_in_the_table():
-    row = dict.fromkeys(("modelled_us", "modelled_phase0_us", "modelled_worst_us"), 1.0) | {
-        "case": "a", "dtype": "bf16", "algorithm": "dot", "x_implicit_gemm": None,
-        "x_copy_floor": 1.5, "roofline_fraction": 0.5, "bound_by": "hbm",
-    }  # fmt: skip
-    assert "| 1.0 | 50.0% | hbm | - | 1.50 |" in readme.markdown([row])
-
-
-def test_every_headline_case_of_the_suite_is_in_it():
-    pairs = suite.chosen("depthwise")
-    assert {case.name for case, _ in pairs} >= {"mamba2_prefill", "hyena", "decode_step", "nkl_qwen3"}
-    assert {case.suite for case, _ in pairs} == {"depthwise_conv1d"}
 
 
 def test_a_suite_of_two_operations_has_both():
@@ -143,12 +118,6 @@ def test_a_baseline_that_does_not_run_has_no_number(monkeypatch):
     assert math.isnan(suite.geometric_mean([None])[0])
 
 
-def test_h200_names_are_cases():
-    names = {name for name, _ in h200.fractions()}
-    assert names <= set(cases.names())
-    assert all(0 < share < 1 for share in h200.fractions().values())
-
-
 def test_rows_and_picture_of_conv2d(tmp_path):
     result = run("bench", "--suite", "conv2d", "--only", "rn50_1x1", "--plot", "roofline.png", "--json")
     assert result.exit_code == 0, result.output
@@ -162,13 +131,6 @@ def test_rows_and_picture_of_conv2d(tmp_path):
         assert row["reload"] == pytest.approx((x + w + y + shared) / (x + w + y))
         assert 0 < row["psum_banks"] <= 8
     assert (tmp_path / "roofline.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_a_dot_of_the_roofline():
-    problem = cases.get("rn50_1x1").problem
-    dot = roofline_plot.Dot("it", problem, 10.0)
-    assert dot.tflops == pytest.approx(problem.flops / 10e-6 / 1e12)
-    assert dot.intensity == pytest.approx(problem.flops / problem.min_bytes)
 
 
 def test_without_matplotlib_there_is_no_picture(monkeypatch):

@@ -192,29 +192,6 @@ def test_keeping_y_runs_every_channel(monkeypatch):
     np.testing.assert_array_equal(y, depthwise_conv1d(x, w))
 
 
-def test_progress_is_told():
-    told = []
-    verify.verify_depthwise_conv1d("told", *arrays(), advance=lambda what, share: told.append((what, share)))
-    assert told == [("tracing told", None), ("checking told", 0.0), ("checking told", 1.0)]
-
-
-def test_reports_are_plain_data():
-    [report], _ = verify.verify_depthwise_conv1d("plain", *arrays(), algorithm="banded")
-    found = report.as_dict()
-    assert (found["name"], found["Q"], found["verdict"], found["channels_checked"]) == ("plain", 37, "pass", 5)
-    assert found["problem"]["C"] == 5
-    assert sum(found["instructions"].values()) > 0
-    assert found["tiles"]["block"] == 32
-
-
-def test_case_arrays_are_reproducible():
-    case = cases.get("nkl_fp16")
-    x, w = case_arrays(case, seed=3)
-    assert (x.shape, w.shape, x.dtype, w.dtype) == ((1, 256, 512), (256, 128), np.float16, np.float16)
-    np.testing.assert_array_equal(x, case_arrays(case, seed=3)[0])
-    assert not np.array_equal(x, case_arrays(case, seed=4)[0])
-
-
 def test_cases_that_no_kernel_runs_are_refused():
     case = cases.get("kda_bf16")
     case = dataclasses.replace(case, problem=case.problem.replace(dtype="fp8_e4m3"))

@@ -1,6 +1,5 @@
 """Files that commands write are there whole or not at all: the disk may be full, and Ctrl-C may come at any time."""
 
-import errno
 import os
 import resource
 import signal
@@ -11,24 +10,7 @@ import pytest
 from shell import run
 
 from nkiconv.planner import cache, timekeeper, timing
-from nkiconv.whole_file import whole_file, write_page
-
-
-def test_it_takes_its_name_at_the_end(tmp_path):
-    path = tmp_path / "a.txt"
-    path.write_text("before")
-    with whole_file(path) as part:
-        part.write_text("after")
-        assert path.read_text() == "before"
-        assert part.parent == tmp_path
-    assert path.read_text() == "after"
-    assert os.listdir(tmp_path) == ["a.txt"]
-
-
-def test_pages_go_to_a_file_or_to_stdout(tmp_path, capsys):
-    write_page(["a", "b", "", ""], tmp_path / "a.md")
-    write_page(["a", "b", "", ""], None)
-    assert (tmp_path / "a.md").read_text() == capsys.readouterr().out == "a\nb\n"
+from nkiconv.whole_file import whole_file
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt()])
@@ -47,20 +29,6 @@ def test_nothing_is_left_where_the_block_raises(error, existed, tmp_path):
         write()
     assert os.listdir(tmp_path) == (["a.txt"] if existed else [])
     assert not existed or path.read_text() == "before"
-
-
-def test_the_disks_reason_names_the_path(tmp_path):
-    path = tmp_path / "missing" / "a.txt"
-    with pytest.raises(FileNotFoundError) as caught, whole_file(path) as part:
-        part.write_text("x")
-    assert caught.value.filename == str(path)
-
-
-def test_a_reason_without_a_number_gets_one(tmp_path):
-    """NumPy's, of a file on a full disk."""
-    with pytest.raises(OSError, match="40000 requested and 12 written") as caught, whole_file(tmp_path / "y.npy"):
-        raise OSError("40000 requested and 12 written")
-    assert (caught.value.errno, caught.value.filename) == (errno.EIO, str(tmp_path / "y.npy"))
 
 
 KILLED = """

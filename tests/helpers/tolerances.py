@@ -46,16 +46,6 @@ FLOAT32_MODELS = 1e-5
 #: A float64 number of order 1 that was rounded at most eight times, each by at most 2^-53 of it.
 FLOAT64_ROUNDINGS = 8 * 2.0**-53
 
-#: Gain error, in the pass and the stop band, of one edge of a filter made with a Hamming window: -53 dB (Oppenheim and
-#: Schafer, Discrete-Time Signal Processing, the comparison of common windows). The errors of a filter's edges add.
-HAMMING_EDGE = 10.0 ** (-53 / 20)
-
-#: How far the sample EEG's channels are from the standard deviation of 1 that its makers gave them: 0.0023, rounded up.
-EEG_NORMALISATION = 0.0025
-
-#: Step between the levels of a picture whose white is 1: what rounding to them takes off the difference of two pixels.
-PICTURE_LEVEL = 1 / 255
-
 
 def silu_slope_bound(z, z_error):
     """How far silu's slope at z may be off, computed in fp32 from a z that is itself off by at most z_error."""

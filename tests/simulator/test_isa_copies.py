@@ -163,15 +163,6 @@ def test_transfers_between_memories_may_change_the_shape(src, dst, shape, rng):
     same(copied(values, shape, src=getattr(nl, src), dst=getattr(nl, dst)), values.reshape(shape))
 
 
-SETTINGS = [*({"dge_mode": mode} for mode in DGE), {"oob_mode": nisa.oob_mode.skip}]
-
-
-@pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_the_way_descriptors_are_made_does_not_matter(settings, rng):
-    values = rng.normal(size=(5, 7)).astype(np.float16)
-    same(copied(values, (7, 5), **settings), values.reshape(7, 5))
-
-
 @pytest.mark.parametrize("buffer", [nl.hbm, nl.sbuf], ids=["hbm", "sbuf"])
 def test_overlapping_reads_make_windows(buffer, rng):
     values = rng.normal(size=(1, 16)).astype(np.float32)

@@ -62,10 +62,6 @@ def test_the_cores_of_a_launch_differ():
         assert (mine != other).all()
 
 
-def test_the_engines_differ():
-    assert evaluate(lambda: (bits((4, 8)) != bits((4, 8), engine=ENGINE.gpsimd)).all())
-
-
 def mask():
     dst = nl.ndarray((4, 64), nl.float32)
     nisa.dropout(dst, put(np.ones((4, 64), np.float32)), 0.5)

@@ -47,11 +47,6 @@ def bitwise(op, a, b):
     return np.array([BITVEC[op](x, y, bits) for x, y in pairs], dtype=raw).view(a.dtype).reshape(a.shape)
 
 
-def test_every_binary_operator_of_the_table_is_here():
-    binary = {name for name, op in OPS.items() if op.compute and not op.unary and not op.gen4 and name != "average"}
-    assert binary == {*ARITHMETIC, *BITVEC, "power"}
-
-
 # tensor_tensor.
 
 

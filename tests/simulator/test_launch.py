@@ -61,13 +61,6 @@ def test_ways_to_call(call):
     np.testing.assert_array_equal(call(), 2 * X)
 
 
-def test_a_kernel_keeps_the_name_and_text_of_its_function():
-    kernel = nki.jit(scaled)
-    for callable_ in (kernel, kernel[2], nki.simulate(kernel), nki.simulate(kernel[2])):
-        assert (callable_.__name__, callable_.__doc__) == ("scaled", "x * factor.")
-        assert list(inspect.signature(callable_).parameters) == ["x", "factor"]
-
-
 def test_removed_options_of_jit_are_refused():
     with pytest.raises(TypeError, match=r"takes no debug, platform_target: removed in NKI 0\.3"):
         nki.jit(platform_target="trn2", debug=True)
@@ -147,22 +140,6 @@ def test_records_name_the_kernel_line_and_may_depend_on_each_other():
     assert (first.index, first.engine, first.bytes) == (0, "dma", X.nbytes)
     assert third.depends_on(first, second) is third
     assert third.after == [first, second]
-
-
-def test_callables_without_a_signature():
-    class Unsigned:
-        __signature__ = "none"
-
-        def __call__(self, *args, **kwargs):
-            return [t.name for t in (*args, *kwargs.values())]
-
-    assert nki.execute(Unsigned(), (X, X + 1), {"z": X + 2}).outputs == ["argument[0]", "argument[1]", "z"]
-
-
-def test_wrong_arguments_are_python_errors():
-    for call in (lambda: nki.jit(scaled)(), lambda: nki.jit(scaled)(X, 1, 2), lambda: nki.jit(scaled)(X, scale=1)):
-        with pytest.raises(TypeError, match="argument"):
-            call()
 
 
 # What an exception leaves behind.

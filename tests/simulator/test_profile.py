@@ -1,9 +1,7 @@
 """Profiles: what they add up to, on kernels small enough to check by hand."""
 
-import gc
 import itertools
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +10,6 @@ from nkiconv import simulator as nki
 from nkiconv import spec
 from nkiconv.simulator import isa as nisa
 from nkiconv.simulator import language as nl
-from nkiconv.simulator.collector import without_collector
 from nkiconv.simulator.profiling import NoTimelineError, Problem, Profile, profile, profile_timed
 from nkiconv.simulator.profiling.path import critical_path
 from nkiconv.simulator.profiling.perfetto import trace
@@ -198,14 +195,6 @@ def test_constants_can_be_given_and_are_checked():
         profile(on_gpsimd, constants={"gpsimd.elementwise_ns_per_elem": float("nan")})(X)
 
 
-def test_arrays_do_as_well_as_specs():
-    """Also by name, and one that is given twice is one."""
-    x, two = np.ones((128, 512), np.float32), nki.jit(lambda a, b: copied(a) if a.shape == b.shape else copied(b))
-    for found in (profile(copied)(x), profile(copied, trace_only=False)(x), profile(copied)(x=X)):
-        assert (found.modelled_us, found.min_bytes) == (profile(copied)(X).modelled_us, profile(copied)(X).min_bytes)
-    assert profile(two)(x, x).min_bytes == profile(two)(X, X).min_bytes - x.nbytes
-
-
 def test_trace_has_every_track_and_every_instruction():
     _, timed = profile_timed(multiplied[2], (HALF, 3))
     events = json.loads(json.dumps(trace(timed)))["traceEvents"]
@@ -222,35 +211,6 @@ def test_trace_has_every_track_and_every_instruction():
     starts, ends = ({e["id"] for e in events if e["ph"] == kind} for kind in "sf")
     assert starts == ends != set()
     assert {e["name"] for e in events if e["ph"] == "C"} == {"SBUF bytes per partition", "PSUM bytes per partition"}
-
-
-def test_paths_of_a_trace_begin_where_the_command_runs(tmp_path, monkeypatch):
-    """Also where that changes between two traces of one process."""
-    _, timed = profile_timed(copied, (X,))
-    here, whole = Path(__file__).resolve(), f"simulator/{Path(__file__).name}"
-    for folder, shown in ((here.parent, here.name), (here.parents[1], whole), (tmp_path, whole)):
-        monkeypatch.chdir(folder)
-        events = trace(timed)["traceEvents"]
-        assert {e["args"]["line"].rpartition(":")[0] for e in events if "line" in e.get("args", {})} == {shown}
-
-
-@pytest.mark.parametrize("was_on", [True, False])
-def test_the_collector_is_left_as_it_was(was_on):
-    """Also by what fails."""
-
-    @without_collector()
-    def fail():
-        assert not gc.isenabled()
-        raise ZeroDivisionError
-
-    before = gc.isenabled()
-    (gc.enable if was_on else gc.disable)()
-    try:
-        with pytest.raises(ZeroDivisionError):
-            fail()
-        assert gc.isenabled() == was_on
-    finally:
-        (gc.enable if before else gc.disable)()
 
 
 @nki.jit
@@ -279,16 +239,6 @@ def test_slices_of_one_track_do_not_overlap():
     for track, spans in tracks.items():
         for (_, end), (begin, _) in itertools.pairwise(sorted(spans)):
             assert end <= begin + 2e-6, track
-
-
-@pytest.mark.slow
-def test_picture(tmp_path):
-    from nkiconv.simulator.profiling.picture import picture
-
-    for kernel, args in ((multiplied, (HALF, 3)), (copied, (X,))):
-        found, timed = profile_timed(kernel, args)
-        picture(found, timed, tmp_path / "p.png")
-        assert (tmp_path / "p.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
 @nki.jit
@@ -366,23 +316,6 @@ def test_hops_to_gpsimd_are_inferred():
     assert "sync.hop_to_gpsimd_ns" not in found.inferred_constants, "the load's completion is traced"
     handed_over = between(lambda a: nisa.tensor_copy(dst=a, src=a), gpsimd_copies)
     assert "sync.hop_to_gpsimd_ns" in profile(handed_over)(X).inferred_constants
-
-
-def test_a_profile_prints_itself_within_80_columns():
-    found = profile(multiplied)(HALF, 3)
-    text = str(found)
-    assert text.startswith("multiplied on 1 core\n")
-    assert max(len(line) for line in text.splitlines()) <= 80
-    for part in (f"{found.modelled_us:,.2f} us", "engines", "critical path by kind", "Tensor Engine"):
-        assert part in text
-
-
-def test_a_profile_writes_its_timeline(tmp_path):
-    found = profile(copied)(X)
-    found.save_trace(tmp_path / "t.json")
-    assert json.loads((tmp_path / "t.json").read_text())["traceEvents"]
-    found.plot(tmp_path / "p.png")
-    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_profile_comes_back_from_json_without_its_timeline(tmp_path):

@@ -12,7 +12,7 @@ from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
 from pairs import run
-from timelines import BF16, DGE, ENGINE, FP32, HBM, PSUM, tile, touched
+from timelines import DGE, ENGINE, FP32, HBM, PSUM, touched
 
 from nkiconv.simulator import isa as nisa
 from nkiconv.simulator import language as nl
@@ -194,28 +194,6 @@ def test_an_instruction_more_never_shortens_a_program_without_dma(steps, more):
     assert end(timed(kernel([*steps, more]))[1]) >= end(timed(kernel(steps))[1])
 
 
-def test_a_trigger_more_may_shorten_the_whole():
-    """It keeps Sync busy until a long and a short load are ready; without it the short one, ready first, goes first.
-
-    A scalar copy of 300 columns delays the long load (4 MiB) until 189 + 250 + 32 = 471, a memset the short one until
-    about 80. Alone the short one issues first, the long one at 80 + 530 = 610; behind another trigger (0 to 530) the
-    long one goes first, in program order, at 530.
-    """
-
-    def body(more):
-        long, short, other = (tile(columns) for columns in (8192, 8, 8))
-        nisa.tensor_copy(long[:, 0:300], tile(300), engine=ENGINE.scalar)
-        nisa.dma_copy(long, tile(8192, FP32, HBM), **WAYS["sync"])
-        nisa.memset(short, 0.0)
-        nisa.dma_copy(short, tile(8, FP32, HBM), **WAYS["sync"])
-        if more:
-            nisa.dma_copy(other, tile(8, FP32, HBM), **WAYS["sync"])
-
-    (_, without), (_, with_it) = (timed(lambda more=more: body(more)) for more in (False, True))
-    assert (without.start[1] > 600, with_it.start[1]) == (True, 530)
-    assert end(without) - end(with_it) == pytest.approx(without.start[1] - 530 - 8 * 10.5, abs=50)
-
-
 @draws(100)
 @given(st.lists(transfers(*WAYS), min_size=1, max_size=7), st.sampled_from([8, 32, 128]))
 def test_twice_the_bytes_are_never_faster(steps, columns):
@@ -255,86 +233,4 @@ def test_tiles_of_its_own_never_hold_a_program_up(engine, data, own):
     assert apart.total_ns <= together.total_ns + 1e-6
 
 
-def test_a_tile_of_its_own_lets_gpsimd_have_the_port_before_vector():
-    """GpSimd's second copy no longer waits for Scalar's, and Vector's, which the store waits for, then waits for it."""
-    program = [
-        *(Step("load", "static", slot, 0) for slot in range(SLOTS)), Step("copy", "vector", 0, 0),
-        Step("drain", "scalar", 0, 0), Step("copy", "scalar", 1, 0, 0, 2, True),
-        Step("copy", "scalar", 1, 0, 0, 3, True), Step("matmul", "tensor", 0, 0), Step("copy", "gpsimd", 0, 1, 1, 3),
-        Step("copy", "vector", 0, 1), Step("copy", "gpsimd", 0, 1), Step("store", "static", 0, 0),
-    ]  # fmt: skip
-    together, apart = (timed(kernel(program, own=which), {"vector.cold_start_ns": 0})[1] for which in ((), (5, 10)))
-    assert end(together) < end(apart) < end(together) + 5
-
-
-def test_a_tile_of_its_own_lets_a_trigger_overtake_what_is_urgent():
-    """The short load waits for the copy that reads its tile, or (own tile) goes first and holds the long one up by 530.
-
-    The memset is done at 58 + 3, the long load ready 32 later; the short one's 8 * 10.5 come before or after it.
-    """
-
-    def body(own):
-        x, long = tile(8), tile(8192)
-        nisa.tensor_copy(tile(8), x, engine=ENGINE.scalar)
-        nisa.dma_copy(tile(8) if own else x, tile(8, FP32, HBM), **WAYS["sync"])
-        nisa.memset(long[:, 0:4], 0.0)
-        nisa.dma_copy(long, tile(8192, FP32, HBM), **WAYS["sync"])
-
-    (_, shared), (_, apart) = (timed(lambda own=own: body(own)) for own in (False, True))
-    assert (shared.start[3], apart.start[3]) == pytest.approx((93, 530), abs=12)
-    # the long one's flow: 4 MiB at 415 B/ns, from 1630 behind its start on, 120 later right behind another trigger
-    ends = (93 + 1630 + 10106.7 + 8 * 10.5 + 7, 530 + 120 + 1630 + 10106.7 + 7)
-    assert (end(shared), end(apart)) == pytest.approx(ends, abs=12)
-
-
-@pytest.mark.parametrize("own", [False, True], ids=["shared", "own"])
-def test_a_warm_start_may_be_worth_more_than_an_early_one(own):
-    """An instruction behind another ends 10.5 earlier than on an idle Vector Engine; 2.7 of waiting pay for that.
-
-    Scalar's copy of 100 is done at 189 + 83.3 and 38 later at Vector: 310.3. GpSimd's memset of 1 is done at 178.6;
-    Vector's copy of 50 starts 38 later, or at 0, and is issued at 216.6 + 10.5 + 60 + 26.0 = 313.1, or before 100.
-    """
-
-    def body():
-        x, y, z = tile(50), tile(100), tile(100)
-        nisa.tensor_copy(y, z, engine=ENGINE.scalar)
-        nisa.memset(x[:, 0:1], 0.0, engine=ENGINE.gpsimd)
-        nisa.tensor_copy(tile(50), tile(50) if own else x)
-        nisa.tensor_copy(z, y)
-
-    _, line = timed(body)
-    late, lat = (310.3, 153 + 52.1) if own else (313.1, 153 + 52.1 - 10.5)
-    assert (line.start[3], line.visible[3]) == pytest.approx((late, late + lat), abs=0.2)
-
-
 # The throttle.
-
-
-def test_a_warm_up_matmul_may_shorten_the_whole():
-    """A burst of 16 matmuls (3413.3 ns of work) behind a load does 816 of the 1271 ns of work in the first window that
-    release the next one: it runs at half rate until 6826.7. One fp32 matmul beforehand adds 853, and is released.
-
-    The load is there at 775 + 300 + 338.8 + 7 + 380 = 1800.8, the burst starts 19 before, or behind the warm-up, whose
-    load and stream end at 163 + 1706.7 = 1869.7. At full rate 2.5 lie between two matmuls.
-    """
-
-    def body(warm_up):
-        x, w, acc = tile(512, BF16), tile(128, BF16), tile(512, FP32, PSUM)
-        if warm_up:
-            other = tile(512)
-            nisa.nc_matmul(tile(512, FP32, PSUM), other[:, 0:128], other)
-        nisa.dma_copy(x, tile(512, BF16, HBM), **WAYS["static"])
-        for i in range(16):
-            nisa.nc_matmul(acc, w, x, accumulate=i > 0)
-        out = tile(512, BF16)
-        nisa.tensor_copy(out, acc)
-        nisa.dma_copy(tile(512, BF16, HBM), out, **WAYS["static"])
-
-    (_, cold), (_, warm) = (timed(lambda on=on: body(on), throttle=True) for on in (False, True))
-    released = [[round(at) for at, full in line.throttle_changes[0] if full] for line in (cold, warm)]
-    assert released == [[6827], [3413]]
-    # done when released: (6826.7 - 1781.8) / 2 = 2522.4, four matmuls follow; (3413.3 - 1869.7) / 2 = 771.8, twelve
-    done = (6826.7 + 3413.3 - 2522.4 + 4 * 2.5, 3413.3 + 3413.3 - 771.8 + 12 * 2.5)
-    assert cold.total_ns - warm.total_ns == pytest.approx(done[0] - done[1], abs=0.5)
-    (_, cold), (_, warm) = (timed(lambda on=on: body(on)) for on in (False, True))
-    assert cold.total_ns == warm.total_ns, "not without the throttle"
