@@ -144,6 +144,7 @@ def test_a_wrong_result_is_status_1(monkeypatch, tmp_path):
     assert bench(checkout).exit_code == 0
 
 
+@pytest.mark.slow
 def test_what_is_too_long_or_uneven_is_named(monkeypatch, checkout):
     few(monkeypatch, (FS_ASR, "bf16", 64), ("nkl_n1_c16_w512_s3", "bf16", 15))
     monkeypatch.setattr(against, "INSTRUCTIONS_MAX", 500)

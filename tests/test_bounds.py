@@ -59,6 +59,7 @@ def errors(problems, algorithm, seed=0):
     return sorted(abs(one) for one in found)
 
 
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("algorithm", ["mixed", "vector", "banded"])
 def test_named_cases(algorithm):
     found = errors([cases.get(name).problem for name in NAMED], algorithm)

@@ -223,6 +223,7 @@ def test_the_command_models_where_there_is_no_device():
     assert [row["slope"]["clock"] for row in document["probes"]] == ["modelled"] * 3
 
 
+@pytest.mark.slow
 def test_the_command_compares_targets(tmp_path, plans):
     path = tmp_path / "slow.toml"
     row = CONSTANTS["dma.static_issue_ns"]

@@ -39,6 +39,7 @@ def test_constants_and_plans():
     assert (row[-1] == "the same") is not change.is_other
 
 
+@pytest.mark.slow
 def test_a_plan_that_changes_is_told_with_what_keeping_it_costs():
     """Where a trigger takes 670 ns, x is not loaded by the many DMAs that are best where it takes 58."""
     case = dataclasses.replace(cases.get("rn50_c4"), problem=nkiconv.ConvProblem(N=1, C=128, W=512, S=16, groups=128))

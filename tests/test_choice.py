@@ -102,7 +102,7 @@ def test_random_problems():
     assert found[-1] <= 2.0
 
 
-@pytest.mark.cover(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("S", [51_000, 60_000])
 def test_filters_too_long_for_banded_take_what_the_plan_takes(S):
     problem = ConvProblem(N=1, C=1, W=S + 30, S=S)

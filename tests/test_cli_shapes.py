@@ -55,6 +55,7 @@ def one_plan(monkeypatch):
     monkeypatch.setattr(entry, "search", lambda request, **_: dataclasses.replace(plan, problem=request.problem))
 
 
+@pytest.mark.cover(4)
 @pytest.mark.usefixtures("one_plan")
 @pytest.mark.parametrize(("options", "fields"), SHAPES, ids=[options for options, _ in SHAPES])
 def test_plans_of_shapes(options, fields):

@@ -35,6 +35,7 @@ def both_cores_us(launch):
     return in_time(execute(kernel, args, kwargs, trace_only=True), Rates()).us
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("name", ["kda_bf16", "rn50_c4", "mobilenet_dw", "vit_patch16", "hifigan_up4", "vae_out_rgb"])
 def test_core_0_takes_what_both_cores_take(name):
     """Named cases have as much to do on each core."""

@@ -58,6 +58,7 @@ def small_picture(monkeypatch):
     monkeypatch.setattr(demo, "run", run)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_picture")
 def test_the_tour(tmp_path):
     """As text, with what each took, and as JSON."""
@@ -174,6 +175,7 @@ def test_the_reference_of_training_is_torchs(monkeypatch):
         np.testing.assert_allclose(one, other.detach(), rtol=0, atol=tolerances.FLOAT64_SUMS)
 
 
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("wrong", ["forward", "toward_layer", "toward_input"])
 def test_training_notices_what_is_wrong(wrong, small_picture, monkeypatch, tmp_path):
     monkeypatch.setattr(training, "_draw", lambda *_: None)

@@ -359,6 +359,7 @@ def test_plans(problem, more, kind, message):
         nkiconv.plan(problem, **more)
 
 
+@pytest.mark.slow
 def test_plans_that_are_made():
     plan = nkiconv.plan(UP, use_cache=False)
     assert (plan.operation, plan.algorithm) == ("conv_transpose2d", "weight_stationary")

@@ -73,7 +73,7 @@ def test_edges_have_plans(row, every):
 BOUNDED = ["kda_fp32", "short", "odd_c", "nkl_st2_p5_c256_w512_s64_bf16", "nkl_pad_n1_c16_w512_s200"]
 
 
-@pytest.mark.cover(3)
+@pytest.mark.cover(1)
 @pytest.mark.parametrize(("name", "dtype"), [
     *((name, None) for name in BOUNDED),
     pytest.param("nkl_fs_asr", None, marks=pytest.mark.slow),
@@ -160,7 +160,7 @@ def test_extrapolated_times_are_close(algorithm):
     assert estimate.instructions == pytest.approx(whole.instructions, rel=0.02)
 
 
-@pytest.mark.cover(0, keep=["32"])
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("rows", [8, 16, 32])
 def test_parts_that_one_core_computes_foretell_no_less_than_the_whole(rows):
     """Of 128 rows of outputs in tiles of as many as 32: parts of 32 have work for one core, or cut tiles short."""
@@ -201,8 +201,9 @@ def test_no_plan_is_slower_than_the_kernels_choice(problem):
     assert found.phase0_us == time(trace(wanted, best, Rates()), Rates()).us
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("C", "algorithms", "share", "wins"), [
-    pytest.param(8192, None, 0.98, True, marks=pytest.mark.slow), (2048, ("vector",), 0.90, False),
+    (8192, None, 0.98, True), (2048, ("vector",), 0.90, False),
 ])  # fmt: skip
 def test_what_only_seems_as_fast_as_the_kernels_choice_is_not_the_plan(monkeypatch, C, algorithms, share, wins):
     """Extrapolated times are made too small, and none of them is made sure."""
@@ -233,7 +234,7 @@ def test_parts_have_several_windows():
     assert (first.extent, first.least) == ("Q", 4000)
 
 
-@pytest.mark.cover(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.5, 1.5])
 def test_a_plan_is_timed_as_a_whole_whatever_extrapolation_says(monkeypatch, share):
     """Extrapolated times are far off, and the final makes none of them sure: what is told is of the whole kernel."""

@@ -107,6 +107,7 @@ def test_no_timeline_beats_its_lower_bound(name, lnc):
         assert traced.least_us <= CLOSE * time(traced, rates).us, one
 
 
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("problem", [SMALL, DEPTHWISE], ids=["few", "depthwise"])
 def test_the_plan_is_the_fastest_and_none_is_slower_than_the_kernels_choice(problem):
     found = plan(problem, use_cache=False)
@@ -138,7 +139,7 @@ def test_estimates_rank_no_algorithm_that_refuses_a_precision(problem):
     assert chosen(Request(problem=problem, asked=Asked(precision="fp16x3"))).algorithm == "implicit_gemm"
 
 
-@pytest.mark.cover(2)
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize("name", ["c256_32x16_fp32", "rect_filter", "c1k1"])
 def test_settings_of_pairs_run_and_none_beats_its_lower_bound(name, lnc):
