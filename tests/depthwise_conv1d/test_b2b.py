@@ -46,6 +46,7 @@ def test_within_the_bound(N, D, W, taps, shared, dtype, seed):
         assert_within_limit(found, wanted, limit)
 
 
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("taps", [(3, 7), (4, 64)])
 def test_exact_and_pieces_are_the_whole(taps):
     x, *filters = drawn(2, 6, 80, taps, 3, "fp32", 0, whole=True)
@@ -72,6 +73,7 @@ def by_torch(x, proj, mixer, skip):
     return x2 * (F.conv1d(F.pad(u, (w.shape[1] - 1, 0)), w[:, None], groups=len(w)) + skip[:, None] * u)
 
 
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("mode", ["torch", "simulate", "compare"])
 def test_torch(mode, monkeypatch, plainly):
     monkeypatch.setenv("NKICONV_CPU", mode)

@@ -65,14 +65,14 @@ SETTINGS = [
 row = functools.partial(row_of, ROWS)
 
 
-@pytest.mark.cover(12)
+@pytest.mark.cover(7)
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
 def test_exact_on_integers(row, dtype):
     check(row.problem(dtype), PLAIN, 1, whole=True, algorithm="banded")
 
 
-@pytest.mark.cover(16)
+@pytest.mark.cover(9)
 @pytest.mark.parametrize("block", BLOCKS)
 @pytest.mark.parametrize(
     "why", ["images share matmuls", "odd channels, causal", "padding wider than the row", "dilation, causal"]
@@ -94,7 +94,7 @@ def test_every_setting_gives_the_same_sums(why, config):
 ROWWISE = (("x_stationary", True),)
 
 
-@pytest.mark.cover(12)
+@pytest.mark.cover(7)
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("row", [row for row in ROWS if row.dilation == 1], ids=lambda row: row.id)
 def test_exact_where_x_is_stationary(row, dtype):

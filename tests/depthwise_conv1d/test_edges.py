@@ -83,7 +83,7 @@ def test_negative_numbers_are_refused_by_the_probe():
         7 // Counted(-2)
 
 
-@pytest.mark.cover(48)
+@pytest.mark.cover(25)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize(

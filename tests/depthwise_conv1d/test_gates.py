@@ -51,7 +51,7 @@ def test_refusals_do_not_grow(algorithm):
     assert reasons.count("") >= ACCEPTED[algorithm], [reason for reason in reasons if reason]
 
 
-@pytest.mark.cover(20)
+@pytest.mark.cover(11)
 @pytest.mark.parametrize("chunks", CHUNKS)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
@@ -63,7 +63,7 @@ def test_within_the_bound(row, algorithm, chunks):
     check_gated(problem, chunks, request, 1, whole=False, algorithm=algorithm)
 
 
-@pytest.mark.cover(20)
+@pytest.mark.cover(11)
 @pytest.mark.parametrize("chunks", ["BCx", "xG"])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("row", [row for row in ROWS if takes_state(row.problem("bf16"))], ids=lambda row: row.id)
@@ -74,6 +74,7 @@ def test_exact_with_states(row, algorithm, chunks):
         check_gated(problem, chunks, request, 2, whole=True, algorithm=algorithm)
 
 
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("chunks", ["BCx", "xG"])
 @pytest.mark.parametrize("shard", ["channels", "columns"])
 @pytest.mark.parametrize("x_stationary", [False, True])

@@ -85,7 +85,7 @@ def one_state():
     return np.zeros(1, np.float32)
 
 
-@pytest.mark.cover(12)
+@pytest.mark.cover(7)
 @pytest.mark.parametrize("asked", ASKED[:2], ids=str)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
@@ -95,7 +95,7 @@ def test_exact(row, algorithm, asked):
         check(problem, asked, Request(bias="fp32", out_dtype="fp32"), whole=True, algorithm=algorithm)
 
 
-@pytest.mark.cover(12)
+@pytest.mark.cover(7)
 @pytest.mark.parametrize("asked", ASKED, ids=str)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
@@ -105,7 +105,7 @@ def test_within_the_bound(row, algorithm, asked):
         check(problem, asked, Request(), whole=False, algorithm=algorithm)
 
 
-@pytest.mark.cover(12)
+@pytest.mark.cover(7)
 @pytest.mark.parametrize("state", [False, True])
 @pytest.mark.parametrize("asked", ASKED, ids=str)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

@@ -136,7 +136,7 @@ def test_completed_settings_are_all_and_stay(algorithm, config):
 BAD_VALUES = [0, -1, 10**9, 1.5, "x", None, (), (0,), ((1, 2),), True]
 
 
-@pytest.mark.cover(150)
+@pytest.mark.cover(76)
 @pytest.mark.simulator_only
 @pytest.mark.usefixtures("quickly")
 @pytest.mark.parametrize("value", BAD_VALUES, ids=str)

@@ -54,7 +54,7 @@ def test_refusals_do_not_grow(algorithm):
     assert len(taken) >= ACCEPTED[algorithm], {why: reason for why, reason in refusals.items() if reason}
 
 
-@pytest.mark.cover(32)
+@pytest.mark.cover(17)
 @pytest.mark.parametrize("request_", STATES, ids=identity)
 @pytest.mark.parametrize("row", ROWS, ids=identity)
 @pytest.mark.parametrize("algorithm", TRIED)
@@ -131,7 +131,7 @@ NEXT = [
 LAYOUTS = [(0, 1, 2, 3), (0, 3, 1, 2), (3, 2, 0, 1)]
 
 
-@pytest.mark.cover(17)
+@pytest.mark.cover(9)
 @pytest.mark.parametrize("in_perm", LAYOUTS, ids=str)
 @pytest.mark.parametrize("with_state", [False, True], ids=["zeros", "state"])
 @pytest.mark.parametrize("row", NEXT, ids=identity)

@@ -28,13 +28,13 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.cover(12)
+@pytest.mark.cover(7)
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_every_problem_is_exact(name):
     on_cores(check, *PROBLEMS[name], bias_gradient=True, adds=True)
 
 
-@pytest.mark.cover(20)
+@pytest.mark.cover(11)
 @pytest.mark.parametrize("algorithm", ROWS_ALGORITHMS)
 @pytest.mark.parametrize("name", FEW)
 def test_algorithms(name, algorithm):

@@ -22,7 +22,7 @@ PROBLEMS = {
 }
 
 
-@pytest.mark.cover(12)
+@pytest.mark.cover(7)
 @pytest.mark.parametrize("is_last", [False, True], ids=["channels first", "channels last"])
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_every_problem_is_exact(name, is_last):
