@@ -477,18 +477,11 @@ def test_no_frames_and_empty_arrays():
     assert (y.shape, final.shape) == ((0, 4, 7, 3, 5), (0, 6, 3, 5, 7))
 
 
-@draws(30)
+@draws(30, 1000)
 @given(volumes(groups=(1, 1, 2, 3)), st.integers(1, 3), st.booleans())
 def test_any_volumes_on_one_core_and_two(shape, N, last):
     for lnc in cores(shape, N):
         check_volume(shape, lnc=lnc, N=N, last=last)
-
-
-@pytest.mark.slow
-@draws(1000)
-@given(volumes(groups=(1, 1, 2, 3)), st.integers(1, 3), st.booleans())
-def test_any_volumes_at_length(shape, N, last):
-    check_volume(shape, N=N, last=last)
 
 
 @draws(25)

@@ -300,17 +300,9 @@ def check(job, seed):
     check_call(call, seed)
 
 
-@pytest.mark.parametrize("job", JOBS, ids=IDS)
-@settings(draws(FEW), **AS_DRAWN)
-@given(seed=SEEDS)
-def test_random_calls(job, seed):
-    check(job, seed)
-
-
-@pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("job", JOBS, ids=IDS)
-@settings(draws(MANY), **AS_DRAWN)
+@settings(draws(FEW, MANY), **AS_DRAWN)
 @given(seed=SEEDS)
-def test_many_random_calls(job, seed):
+def test_random_calls(job, seed):
     check(job, seed)

@@ -107,14 +107,7 @@ def check_stats(stats, truth, error):
 
 @pytest.mark.cover(1)
 @pytest.mark.parametrize("with_stats", [False, True])
-@draws(60)
+@draws(60, 250)
 @hypothesis.given(chains())
 def test_any_chain(with_stats, chain):
-    check(*chain, with_stats)
-
-
-@pytest.mark.slow
-@hypothesis.settings(max_examples=500)
-@hypothesis.given(chains(), st.booleans())
-def test_five_hundred_chains(chain, with_stats):
     check(*chain, with_stats)

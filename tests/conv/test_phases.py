@@ -61,7 +61,7 @@ def test_a_kernel_called_bare(call):
     check(call, last=True)
 
 
-@draws(100)
+@draws(100, 500)
 @given(
     transposed(groups=(1, 2, 3)), st.booleans(), st.sampled_from(ALGORITHMS), st.sampled_from(["bf16", "fp32"]),
     st.sampled_from([1, 2]),
@@ -72,13 +72,6 @@ def test_any_on_any_algorithm_that_takes_it(call, last, algorithm, dtype, lnc):
     takes = algorithm == "implicit_gemm" or _reason(call, last, algorithm) == ""
     with contextlib.nullcontext() if takes else refused:
         check(call, dtype, lnc, last=last, algorithm=algorithm)
-
-
-@pytest.mark.slow
-@draws(500)
-@given(transposed(groups=(1, 1, 1, 2, 3)), st.booleans(), st.sampled_from([1, 2]))
-def test_any_at_length(call, last, lnc):
-    check(call, lnc=lnc, last=last)
 
 
 def arrangements():

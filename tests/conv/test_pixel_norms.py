@@ -373,16 +373,8 @@ def drawn(draw, most=40):
     }
 
 
-@draws(40)
+@draws(40, 200)
 @given(drawn())
 def test_any_shape_and_options(one):
-    problem, asked = one
-    check(problem, eps=1e-3, **asked)
-
-
-@pytest.mark.slow
-@draws(200)
-@given(drawn(300))
-def test_many_shapes_and_options(one):
     problem, asked = one
     check(problem, eps=1e-3, **asked)

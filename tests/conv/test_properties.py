@@ -191,7 +191,8 @@ def stored_shape(shape: tuple[int, ...], perm: tuple[int, ...] | None) -> tuple[
     return shape if perm is None else tuple(shape[axis] for axis in np.argsort(perm))
 
 
-@draws(NORMAL)
+@pytest.mark.timeout(1800)
+@draws(NORMAL, SLOW)
 @given(call=calls(), seed=SEEDS, whole=st.booleans())
 def test_calls(call, seed, whole):
     check(call, seed, whole=whole)
@@ -205,25 +206,10 @@ def test_calls_by_fp16_pairs(call, seed, whole):
     check((problem.replace(dtype="fp32"), pairs, "fp32", perms), seed, whole=whole)
 
 
-@draws(NORMAL // 5)
+@pytest.mark.timeout(1800)
+@draws(NORMAL // 5, SLOW // 4)
 @given(call=calls(largest=40, most_taps=9, most_channels=60), seed=SEEDS)
 def test_larger_calls(call, seed):
-    check(call, seed, whole=True)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-@draws(SLOW)
-@given(call=calls(), seed=SEEDS, whole=st.booleans())
-def test_many_calls(call, seed, whole):
-    check(call, seed, whole=whole)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-@draws(SLOW // 4)
-@given(call=calls(largest=60, most_taps=9, most_channels=45), seed=SEEDS)
-def test_many_larger_calls(call, seed):
     check(call, seed, whole=True)
 
 

@@ -161,16 +161,9 @@ def any_is_exact(problem, config, is_last, lnc, bias):
         raise
 
 
-@draws(15)
+@draws(15, 500)
 @hypothesis.given(a_problem(), a_config(), st.booleans(), st.integers(1, 2), st.booleans())
 def test_any_images_and_volumes_are_exact(problem, config, is_last, lnc, bias):
-    any_is_exact(problem, config, is_last, lnc, bias)
-
-
-@pytest.mark.slow
-@draws(500)
-@hypothesis.given(a_problem(), a_config(), st.booleans(), st.integers(1, 2), st.booleans())
-def test_five_hundred_problems_are_exact(problem, config, is_last, lnc, bias):
     any_is_exact(problem, config, is_last, lnc, bias)
 
 

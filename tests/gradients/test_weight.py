@@ -281,25 +281,16 @@ def a_problem(draw, axes):
 SOME_PIXELS = st.sampled_from((None, TURNED))
 
 
-@draws(60)
+@draws(60, 700)
 @hypothesis.given(a_problem(2), st.booleans(), st.integers(1, 2), st.booleans(), SOME_PIXELS)
 def test_any_images_are_exact(problem, is_last, lnc, bias, config):
     check(*problem, is_last, lnc=lnc, bias_gradient=bias, config=config)
 
 
-@draws(20)
+@draws(20, 300)
 @hypothesis.given(a_problem(3), st.booleans(), st.integers(1, 2), SOME_PIXELS)
 def test_any_volumes_are_exact(problem, is_last, lnc, config):
     check(*problem, is_last, lnc=lnc, config=config)
-
-
-@pytest.mark.slow
-@draws(1000)
-@hypothesis.given(
-    st.one_of(a_problem(2), a_problem(2), a_problem(3)), st.booleans(), st.integers(1, 2), st.booleans(), SOME_PIXELS
-)
-def test_a_thousand_problems_are_exact(problem, is_last, lnc, bias, config):
-    check(*problem, is_last, lnc=lnc, bias_gradient=bias, config=config)
 
 
 @pytest.mark.cover(8)

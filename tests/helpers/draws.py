@@ -9,9 +9,11 @@ import hypothesis
 WHOLE = 100
 
 
-def draws(count: int) -> hypothesis.settings:
-    """Settings of a test that draws so many examples in `make test-all`, as the profile of conftest.py says."""
-    return hypothesis.settings(max_examples=max(1, count * hypothesis.settings.default.max_examples // WHOLE))
+def draws(count: int, at_length: int | None = None) -> hypothesis.settings:
+    """Settings of a test that draws a quarter of so many examples in `make test`, as the profile of conftest.py says;
+    in `make test-all` as many, or as at_length says."""
+    share = hypothesis.settings.default.max_examples
+    return hypothesis.settings(max_examples=max(1, (at_length or count if share == WHOLE else count * share // WHOLE)))
 
 
 def cores(*row: object) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from chained import C, drawn, image
 from draws import draws
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
@@ -106,7 +106,7 @@ MODELS = (
 )
 
 
-@draws(120)
+@draws(120, 2000)
 @given(*MODELS)
 def test_random_models(rank, steps, training, fold):
     check(rank, steps, training, fold)
@@ -119,10 +119,3 @@ def test_random_models_of_which_prices_keep_parts_apart(rank, steps, training, f
         for name, one in zip(("prologue_pays", "statistics_pay", "sum_pays"), pays, strict=True):
             patch.setattr(fusing, name, lambda *_, one=one: one)
         check(rank, steps, training, fold)
-
-
-@pytest.mark.slow
-@settings(max_examples=2000)
-@given(*MODELS)
-def test_thousands_of_random_models(rank, steps, training, fold):
-    check(rank, steps, training, fold)
