@@ -45,7 +45,7 @@ def run_weight(work):
     """This core's part of the passes; or the sums of halves of the tiles of each, one a core, and their sum."""
     plan, cores, core = work.plan, nl.num_programs(), nl.program_id(0)
     if plan.geometry.flipped:
-        work.operands = exchanged_operands(work.operands)
+        work.operands = replace(work.operands, x=work.operands.w, w=work.operands.x)
     warm_up(warm_zeros(), plan.settings.warmup, 1)
     start_ones(work, work.operands.w_dtype)
     buffers = start_buffers(work)
@@ -57,12 +57,6 @@ def run_weight(work):
     for half in range(mine[0], mine[0] + mine[1]):
         work.half = half
         run_passes(work, plan.passes, half, buffers)
-
-
-def exchanged_operands(operands):
-    """Operands whose x is gy and whose gy is x."""
-    x, w = operands.x, operands.w
-    return replace(operands, x=w, w=x, x_dtype=operands.w_dtype, w_dtype=operands.x_dtype)
 
 
 def run_passes(work, passes, half, buffers):
