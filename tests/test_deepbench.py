@@ -61,6 +61,7 @@ def test_means_are_of_the_rows_that_have_a_value():
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.simulator_only
 @pytest.mark.usefixtures("plans")
 def test_rows_of_one_problem(tmp_path):

@@ -53,6 +53,7 @@ def test_placeholders_are_called_that(site, name, folder):
     assert "install from AWS's own package repository, not from PyPI" in advice
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize(("version", "old"), [
     ("0.3.0+1234.g18aa1271", True), ("0.6.1", True), ("0.7.0", False), ("0.7", False), ("0.10.0", False),
     ("1.0", False),
@@ -113,6 +114,7 @@ def test_settings_that_launches_do_not_agree_on(monkeypatch):
     assert line.startswith("NEURON_LOGICAL_NC_CONFIG is 2; --lnc in NEURON_CC_FLAGS is 1; ")
 
 
+@pytest.mark.cover(2)
 @pytest.mark.parametrize(("nki", "torch_xla", "target", "advised"), [
     (True, True, None, True), (True, True, "trn2", False), (True, False, None, False), (False, True, None, False),
 ])  # fmt: skip

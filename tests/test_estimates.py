@@ -81,6 +81,7 @@ def test_what_the_default_rule_chose_is_said(quickly):
         assert Plan.from_json(found.to_json()) == found
 
 
+@pytest.mark.slow
 def test_what_an_estimate_chooses_for_many_images_is_what_it_chooses_for_some():
     some, many = (ConvProblem(N=N, C=3, K=16, H=56, W=56, R=3, S=3) for N in (400, 1000))
     assert pieces_of(some) < parts.PIECES < pieces_of(many)
@@ -198,6 +199,7 @@ def test_settings_that_bounds_leave_out_are_none_of_the_best(monkeypatch, layout
     assert count < len(priced) - count
 
 
+@pytest.mark.cover(2)
 @pytest.mark.parametrize(("name", "layout", "algorithm"), [
     ("rn50_c5", "NHWC", "blocks"),
     ("rn50_c5", "NCHW", "blocks"),

@@ -100,6 +100,7 @@ def call(example, name, x, w, stride, padding, settings, lnc):
     return y.transpose(0, 3, 1, 2) if channels_last else y
 
 
+@pytest.mark.cover(12)
 @pytest.mark.parametrize(("name", "x", "w", "stride", "padding", "dtype", "settings"), ROWS)
 def test_integers_are_exact_on_one_core_and_two(example, name, x, w, stride, padding, dtype, settings):
     rng = np.random.default_rng(46)

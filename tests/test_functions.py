@@ -396,7 +396,7 @@ def as_rounded(array, precision):
     return bits.astype(np.uint32).view(np.float32)
 
 
-@pytest.mark.cover(10)
+@pytest.mark.cover(5)
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize(("K", "block"), [(96, 96), (320, 64), (134, 67), (9, 9)])

@@ -63,7 +63,7 @@ NUMBERS = [
 ]
 
 
-@pytest.mark.cover
+@pytest.mark.cover(6)
 @pytest.mark.parametrize(("call", "name"), NUMBERS)
 def test_huge_numbers_are_run_or_refused_by_name(quickly, call, name):
     """Strides that leave one window are run, all else is refused."""
@@ -144,7 +144,7 @@ def test_results_that_no_memory_holds_are_refused_before_any_work(quickly, paddi
 ints = [np.int64, np.int32, np.uint8, np.int16]
 
 
-@pytest.mark.cover
+@pytest.mark.cover(8)
 @pytest.mark.parametrize("kind", ints)
 @pytest.mark.parametrize("call", CALLS)
 def test_ints_of_numpy_are_ints(call, kind, plainly):

@@ -124,6 +124,7 @@ def test_plans_run():
         np.testing.assert_array_equal(y, expected)
 
 
+@pytest.mark.slow
 def test_big_problems_are_extrapolated_and_say_so(monkeypatch):
     whole_up_to(monkeypatch, 10)
     monkeypatch.setattr(timekeeper, "VERIFIED_INSTRUCTIONS", 10)
@@ -144,7 +145,7 @@ LINES = {
 }
 
 
-@pytest.mark.cover(0, keep=["banded", "dot"])
+@pytest.mark.cover(0, keep=["banded"])
 @pytest.mark.parametrize("algorithm", LINES)
 def test_extrapolated_times_are_close(algorithm):
     problem = LINES[algorithm]
@@ -185,7 +186,7 @@ DEFAULTS = [
 ]
 
 
-@pytest.mark.cover(0, keep=["many images"])
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "problem",
     [pytest.param(row[1], id=row[0], marks=[pytest.mark.slow] if row[0] == "big tiles" else []) for row in DEFAULTS],
@@ -296,6 +297,7 @@ def test_the_kernels_choice_is_among_the_candidates_under_its_full_name():
     assert dataclasses.replace(field, algorithms=others).default(accepted) is None
 
 
+@pytest.mark.slow
 def test_a_wide_search_is_no_worse():
     problem = cases.get("short").problem
     quick, wide = planned(problem), planned(problem, wide=True)
@@ -323,6 +325,7 @@ def test_plans_do_not_depend_on_the_run():
     assert fresh(SMALL) == planned(SMALL)
 
 
+@pytest.mark.slow
 def test_one_core_and_two():
     one, two = (planned(SMALL, lnc, algorithms=("vector",)) for lnc in (1, 2))
     assert (one.lnc, two.lnc) == (1, 2)

@@ -76,6 +76,7 @@ def test_packed_sequences(mode, as_tensor):
                 assert_within_share([part[:, first:end]], [one], FLOAT32_SUMS)
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("layout", ["NCW", "NWC"])
 @pytest.mark.parametrize("offsets", [None, (0, 4, 11)])
 def test_derivatives(mode, layout, offsets):
@@ -178,6 +179,7 @@ def test_on_a_device(monkeypatch):
     assert final is None
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize("indexed", [False, True])
 @pytest.mark.parametrize("L", [1, 3, 20])
 def test_steps_are_one_run(mode, indexed, L):

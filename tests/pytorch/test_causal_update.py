@@ -74,6 +74,7 @@ def test_steps_are_the_whole_row(mode, activation):
     assert torch.equal(state, x[..., -3:])
 
 
+@pytest.mark.cover(8)
 @pytest.mark.usefixtures("estimates")
 @pytest.mark.parametrize("spoiled", ["x", "conv_state"])
 @pytest.mark.parametrize("steps", [1, 8])

@@ -98,6 +98,7 @@ CALLS = [
 ]
 
 
+@pytest.mark.cover(12)
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize(("name", "rank", "x_shape", "w_shape", "more", "theirs"), CALLS, ids=lambda one: str(one)[:30])
 def test_launches(recorder, monkeypatch, lnc, name, rank, x_shape, w_shape, more, theirs):

@@ -141,6 +141,7 @@ WAYS = {
 }  # fmt: skip
 
 
+@pytest.mark.cover(15)
 @pytest.mark.parametrize("rank", [1, 2, 3])
 @pytest.mark.parametrize("way", WAYS)
 def test_ways(way, rank):

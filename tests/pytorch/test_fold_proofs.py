@@ -155,6 +155,7 @@ UNPROVED = {
 }  # fmt: skip
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize("name", UNPROVED)
 def test_what_is_not_proved_for_every_input_stays(name):
     make, norm, reason = UNPROVED[name]

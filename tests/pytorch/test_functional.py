@@ -108,7 +108,7 @@ def test_values_and_derivatives_equal_torchs(name, x, w, more, dtype, mode):
         assert same(derivatives(y, leaves), derivatives(expected, wide))
 
 
-@pytest.mark.cover(24)
+@pytest.mark.cover(12)
 @pytest.mark.parametrize("position", ["pre_activation", "post_activation"])
 @pytest.mark.parametrize("activation", [None, *ACTIVATIONS])
 @pytest.mark.parametrize("name", ["conv2d", "depthwise_conv1d", "conv_transpose2d"])
@@ -178,7 +178,7 @@ UNEVEN = [
 ]  # fmt: skip
 
 
-@pytest.mark.cover(12)
+@pytest.mark.cover(6)
 @pytest.mark.parametrize("mode", ["torch", "simulate"], indirect=True)
 @pytest.mark.parametrize(("name", "padding", "gaps", "stride", "dilation"), UNEVEN)
 def test_derivatives_with_uneven_padding_and_gaps(name, padding, gaps, stride, dilation, mode):

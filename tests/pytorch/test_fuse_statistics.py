@@ -81,6 +81,7 @@ def test_norms_take_what_convolutions_return(name, rank):
     assert "statistics from blocks.0.conv2" in str(report).replace("\n", " ")
 
 
+@pytest.mark.cover(1)
 def test_kernels_compute_them(mode):
     model = drawn(Net()).eval()
     with torch.no_grad():
@@ -192,6 +193,7 @@ class Timed(nn.Module):
         return self.conv2(F.silu(self.norm(t + h if self.first else h + t)))
 
 
+@pytest.mark.cover(8)
 @pytest.mark.parametrize("images", [1, 2])
 @pytest.mark.parametrize("first", [False, True])
 @pytest.mark.parametrize("rank", [1, 2, 3])

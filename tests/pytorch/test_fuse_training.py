@@ -57,6 +57,7 @@ def assert_near(found, expected):
         assert (one - other).abs().max() <= STEPS * 16 * 3 * TERMS * 2.0**-24 * max(1, other.abs().max())
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize("rank", [1, 2, 3])
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_steps_of_training(options, rank, calls):

@@ -54,6 +54,7 @@ def of(folder, name):
     return file, getattr(file, name)
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize(("folder", "name", "settings", "call"), MIXERS, ids=[one[0] for one in MIXERS])
 def test_mixers(folder, name, settings, call, made):
     warnings.simplefilter("ignore")

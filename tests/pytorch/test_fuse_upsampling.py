@@ -90,6 +90,7 @@ FUSED = {
 }
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", FUSED)
 def test_the_convolution_reads_the_small_image(name, dtype):

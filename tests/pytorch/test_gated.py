@@ -56,6 +56,7 @@ def test_gated_short_conv(mode, tensors, monkeypatch):
     close(pytorch.gated_short_conv(x, w, order="xCB"), short_conv(x, w, order="xCB")[0])
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("padding", ["same", "causal", 2])
 def test_glu_conv1d(mode, padding, tensors, monkeypatch):

@@ -262,6 +262,7 @@ def test_a_forward_of_its_own_is_not_lost(package, monkeypatch):
     assert torch.equal(module(x), nn.Conv2d.forward(module, x) + 1)
 
 
+@pytest.mark.cover(3)
 @pytest.mark.usefixtures("replaced")
 @pytest.mark.parametrize("name", [name for name in MODELS if name not in DECODERS])
 def test_models_of_transformers(package, name):

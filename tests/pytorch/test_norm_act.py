@@ -82,7 +82,7 @@ def limit_of(given, norm, act, dtype):
     return reference.epilogue_ref(sums, bias), limit
 
 
-@pytest.mark.cover(16)
+@pytest.mark.cover(10)
 @pytest.mark.parametrize("act", [None, "silu", "relu"])
 @pytest.mark.parametrize("mean", [0.0, 1000.0])
 @pytest.mark.parametrize("dtype", NAMES, ids=str)

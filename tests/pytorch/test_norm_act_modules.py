@@ -95,6 +95,7 @@ def test_statistics_that_are_known():
         fused.eval()(x, stats=channel_stats(x))
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_modules_hand_on_statistics(rank, mode):
     norm, conv = theirs(rank, "group")

@@ -23,6 +23,7 @@ def planned(model, *shapes, **more):
     return plan_model(drawn(model).eval(), [image(*shape) for shape in shapes], quick=True, **more)
 
 
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("lnc", [1, 2])
 def test_launches_and_times(lnc):
     found = planned(Once(), (2, C, 6, 5), fuse=True, lnc=lnc)

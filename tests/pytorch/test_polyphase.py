@@ -17,6 +17,7 @@ def by_phases(x, w, bias=None, padding=(1, 1), groups=1, **more):
     return conv_transpose2d(x, polyphase_filter(w, groups), bias, 2, sides, groups=groups, **more)
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize(
     ("taps", "padding", "groups"),
     [((3, 3), (1, 1), 1), ((3, 3), (0, 2), 1), ((1, 1), (0, 0), 1), ((2, 5), (1, 3), 1), ((3, 4), (1, 2), 2)],

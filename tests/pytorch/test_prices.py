@@ -41,6 +41,7 @@ def words(report):
     return " ".join(str(report).split())
 
 
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize(("apart", "pays"), [(90.0, False), (98.0, True)])
 def test_statistics_of_groups(transposed, apart, pays, priced, monkeypatch):
@@ -142,6 +143,7 @@ def test_a_module_with_two_shapes_has_two_prices(priced):
     assert "1 of 1 norms fused" in told
 
 
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("model", [Grouped(nn.Conv2d(C, C, 3, groups=2)), Layers()])
 def test_calls_of_unknown_times_are_in_one(model, priced):
     """As where torch computes, and under torch.compile."""

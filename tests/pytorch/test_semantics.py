@@ -58,7 +58,7 @@ def filled(module):
     return module
 
 
-@pytest.mark.cover(32)
+@pytest.mark.cover(8)
 @pytest.mark.parametrize("shape", [(2, 4, 7), (4, 7), (2, 4, 7, 6), (4, 7, 6)])
 @pytest.mark.parametrize("groups", [1, 4])
 def test_results_may_be_changed_in_place(shape, groups, computer):
@@ -326,7 +326,7 @@ def test_mimi_trains(monkeypatch):
             assert not one.any()
 
 
-@pytest.mark.cover(12)
+@pytest.mark.cover(6)
 @pytest.mark.parametrize("position", ["pre_activation", "post_activation"])
 @pytest.mark.parametrize("activation", [None, "relu", "sigmoid"])
 @pytest.mark.parametrize("rank", [1, 2, 3])
@@ -405,7 +405,7 @@ CHECKPOINTED = {
 }  # fmt: skip
 
 
-@pytest.mark.cover(10)
+@pytest.mark.cover(5)
 @pytest.mark.parametrize("computer", ["torch", "simulate"])
 @pytest.mark.parametrize("saved", ["conv", ""])
 @pytest.mark.parametrize(("theirs", "mine"), CHECKPOINTED.values(), ids=CHECKPOINTED)

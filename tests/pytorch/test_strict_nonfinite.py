@@ -37,7 +37,7 @@ def reached(theirs, x, shape, how):
     return theirs((~x.isfinite()).double(), torch.ones(shape).double(), **how) > 0
 
 
-@pytest.mark.cover(4)
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("name", CALLS)
 def test_rows_of_a_batch_stay_apart(name, strict):

@@ -192,7 +192,7 @@ def by_torch(monkeypatch):
     importlib.import_module("transformers").logging.set_verbosity_error()
 
 
-@pytest.mark.cover(8)
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("name", MODELS)
 def test_outputs_and_gradients(monkeypatch, name):
     model = MODELS[name]
@@ -218,7 +218,7 @@ def results(model, made):
     return y.detach(), dx
 
 
-@pytest.mark.cover(6)
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("name", DECODERS)
 def test_steps_of_decoding(monkeypatch, name):
     """The prefill and each step see what those before left in the cache."""
@@ -254,7 +254,7 @@ def test_kernels_agree_in_the_simulator(monkeypatch, name):
             torch.testing.assert_close(one, other, rtol=0, atol=off)
 
 
-@pytest.mark.cover(8)
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("name", DECODERS)
 def test_convert_reaches_what_decoders_call_as_functions(name):
     """The file is imported long before; its layers never call the convolutions that they have."""

@@ -156,7 +156,7 @@ CAUSAL = ((2, 3, 5), (3, 4), (3,), (2, 3, 3))
 
 
 @in_both
-@pytest.mark.cover(6)
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("activation", [None, "silu"])
 @pytest.mark.parametrize("function", [causal, causal_operator])
 def test_tangents_of_states(function, activation, mode):
