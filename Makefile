@@ -15,7 +15,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all coverage conformance peers validation calibration mutation choice zoo plans golden ablate chains lint format readme docs wheel \
+.PHONY: help setup demo test test-all coverage conformance peers validation calibration limits mutation choice zoo plans golden ablate chains lint format readme docs wheel \
   bench profiles deepbench against models training hf-kernel clean
 
 help: ## list the targets
@@ -76,6 +76,9 @@ validation: $(ALL) ## model what others have measured on trn2: make validation C
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/validation $(CHECKOUTS) --out profiles/validation.md
 
 SEEDS ?= 20
+limits: $(ALL) ## the hardware's limit over modelled times of convolutions that models have (ten minutes): tests/limits.md
+	@OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/limits --out tests/limits.md
+
 calibration: $(ALL) ## say which constants `nkiconv calibrate` finds that it cannot see (a quarter of an hour): tests/calibration.md
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/calibration --seeds $(SEEDS) --out tests/calibration.md
 
