@@ -80,6 +80,7 @@ def check_norm(found, x, weight=None, bias=None, norm="group", num_groups=32, ep
         assert np.all(np.abs(one - right) <= bound), name
 
 
+@pytest.mark.cover(8)
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize("dtype", [np.float32, BF16, np.float16])
 @pytest.mark.parametrize("name", SHAPES)
@@ -95,6 +96,7 @@ def test_statistics_of_channels(name, dtype, lnc):
 NORMS = [("group", 1), ("group", 3), ("group", 12), ("batch", None), ("instance", None)]
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize(("norm", "num_groups"), NORMS)
 def test_norms_of_a_thousand_standard_deviations(norm, num_groups, lnc):
@@ -125,6 +127,7 @@ def test_parts_of_launches_and_none(norm, num_groups):
     assert all(np.array_equal(a, b) for a, b in zip(one, two, strict=True))
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("affine", [(True, False), (False, True), (False, False)])
 @pytest.mark.parametrize(
     ("N", "C", "norm", "num_groups"),
@@ -168,6 +171,7 @@ def test_exact_statistics_of_small_integers():
     assert np.all(found.shift == -0.5)
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("is_last", [False, True])
 def test_non_finite_numbers_stay_in_their_channel(bad, is_last):
@@ -195,6 +199,7 @@ def test_non_finite_numbers_of_many_images_stay_in_their_channel(bad):
     assert np.array_equal(np.isfinite(found.shift), [True, True, False, True, True])
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("pieces", [1, TRIPLES // 2, TRIPLES // 2 + 1, 3 * TRIPLES])
 def test_triples_become_one_as_they_become_many(pieces):
     """As many bn_stats as there may be, of pieces of different sizes, in as much SBUF."""

@@ -93,6 +93,7 @@ def test_each_convolution_is_one_launch(name, launches, searched, graphs):
     assert len(searched) == asked
 
 
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("activation", [None, "silu"])
 def test_states(activation, launches, searched, graphs):
     torch.manual_seed(0)

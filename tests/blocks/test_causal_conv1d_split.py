@@ -18,6 +18,7 @@ from nkiconv.simulator import simulate
 BF16 = ml_dtypes.bfloat16
 
 
+@pytest.mark.cover(8)
 @pytest.mark.parametrize("dtype", [np.float32, BF16, np.float16])
 @pytest.mark.parametrize("layout", ["NCW", "NWC"])
 @pytest.mark.parametrize("name", SPLITS)
@@ -46,6 +47,7 @@ def test_random_calls(splits, N, T, S, layout, activation, biased, state, lnc, d
     check(found, x, w, splits, layout=layout, **more)
 
 
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("layout", ["NCW", "NWC"])
 @pytest.mark.parametrize("dtype", [np.float32, BF16])
 def test_exact_sums_of_integers(layout, dtype):
@@ -59,6 +61,7 @@ def test_exact_sums_of_integers(layout, dtype):
         assert_exact(one, right, dtype_name(dtype))
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("layout", ["NCW", "NWC"])
 @pytest.mark.parametrize("pieces", [(1, 1, 1, 199), (130, 72), (2, 128, 72)])
 def test_resumed_prefill_is_one_run(layout, pieces):
@@ -83,6 +86,7 @@ def test_resumed_prefill_is_one_run(layout, pieces):
         assert np.concatenate(several, 1).tobytes() == part.tobytes()
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("layout", ["NCW", "NWC"])
 @pytest.mark.parametrize("cu_seqlens", [(0, 202), (0, 1, 3, 3, 130, 202), (0, 0, 77, 202, 202)])
 def test_packed_sequences_are_calls_of_their_own(cu_seqlens, layout):
@@ -110,6 +114,7 @@ def test_packed_sequences_are_calls_of_their_own(cu_seqlens, layout):
                 assert np.array_equal(found.astype(np.float32), one.astype(np.float32), equal_nan=True)
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("layout", ["NCW", "NWC"])
 @pytest.mark.parametrize(("N", "cu_seqlens"), [(2, None), (1, (0, 2, 60, 60, 150))])
 @pytest.mark.parametrize("state", [False, True])

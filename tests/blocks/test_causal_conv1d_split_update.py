@@ -15,6 +15,7 @@ from nkiconv.simulator import simulate
 BF16 = ml_dtypes.bfloat16
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize("dtype", [np.float32, BF16])
 @pytest.mark.parametrize("layout", ["NCW", "NWC"])
 @pytest.mark.parametrize("name", SPLITS)
@@ -66,6 +67,7 @@ def test_several_batches_of_slots():
     assert state[indices].tobytes() == np.concatenate([before[indices], x], 2)[:, :, 1:].tobytes()
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("indexed", [False, True])
 @pytest.mark.parametrize(("S", "T"), [(8, 9), (4, 13), (2, 15)])
 def test_most_tokens_fit(S, T, indexed):

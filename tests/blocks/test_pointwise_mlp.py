@@ -81,6 +81,7 @@ def check(arrays, more, dtype="fp32", activation="gelu", lnc=2):
     return y
 
 
+@pytest.mark.cover(10)
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("why", SHAPES)
 def test_it_agrees_with_float64(why, dtype):
@@ -88,6 +89,7 @@ def test_it_agrees_with_float64(why, dtype):
     assert check(arrays, more, dtype).tobytes() == check(arrays, more, dtype, lnc=1).tobytes()
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize("activation", [None, "relu", "silu", "gelu_tanh"])
 @pytest.mark.parametrize("added", ADDED)
 def test_what_may_be_left_out(added, activation):
@@ -125,6 +127,7 @@ def test_a_norm_of_x_agrees_with_float64(why, dtype, kind):
     assert check(arrays, more, dtype).tobytes() == check(arrays, more, dtype, lnc=1).tobytes()
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize("kind", NORMS)
 @pytest.mark.parametrize(("weight", "bias"), [(True, False), (False, True), (False, False)])
 @pytest.mark.parametrize("added", ["all", "alone"])
@@ -133,6 +136,7 @@ def test_what_a_norm_may_lack(added, weight, bias, kind):
     check(arrays, more | normed(arrays, kind, weight, bias) | {"x_norm_eps": 0.5}, "bf16")
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("C", [96, 384])
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
 def test_a_mean_of_a_thousand_standard_deviations(dtype, C):
@@ -232,7 +236,7 @@ def test_filters_that_do_not_fit_are_refused():
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("kind", [None, *NORMS])
 @pytest.mark.parametrize("why", OF_NORMS)
-@pytest.mark.cover(14)
+@pytest.mark.cover(4)
 def test_it_needs_no_more_than_a_schedule_says(why, kind, dtype, lnc):
     """dtype: of the residual."""
     (x, w1, w2), more = drawn(*OF_NORMS[why], "bf16")
