@@ -23,7 +23,7 @@ from .implicit_gemm_channels import (
 from .implicit_gemm_outputs import group_met
 from .planes import is_by_plane
 from .products import Product, home_tap, in_order, is_whole
-from .tiles import Part, div_ceil, transposes_of_bank
+from .tiles import div_ceil, transposes_of_bank
 
 #: Bytes a partition of a block of taps as loaded.
 RAW_BYTES = 24_576
@@ -212,30 +212,24 @@ def filter_order(geometry: Geometry, m_tiles: Batch, moved_from: int, together: 
         places[index][which] = of.place
         if by_dma and of.m_tile.rows == 1 and of.k_tile.depth == 1:
             first = len(blocks)
-            blocks += (block for block, _ in _blocks_of(geometry, of, False))
+            blocks += (block for block, _ in _blocks_of(geometry, of))
             moves += range(first, len(blocks))
         else:
-            for block, last_tap in _blocks_of(geometry, of, not blocks):
+            for block, last_tap in _blocks_of(geometry, of):
                 pieces += _pieces_of(geometry, of, block, last_tap, len(blocks))
                 blocks.append(block)
         order.append(replace(of, end=(len(blocks), len(pieces), len(moves))))
     return FilterOrder(tuple(blocks), tuple(pieces), tuple(moves), tuple(order), tuple(map(tuple, places)))
 
 
-def _blocks_of(geometry: Geometry, of: KFilters, begins: bool) -> Iterator[tuple[FilterBlock, bool]]:
-    """(block, whether it is the last tap alone) of a K tile; a depthwise filter is one block, and so is a packed one
-    but for the first: x is waited for with the taps that come first in the work, not with all. begins: of all."""
+def _blocks_of(geometry: Geometry, of: KFilters) -> Iterator[tuple[FilterBlock, bool]]:
+    """(block, whether it is the last tap alone) of a K tile; a packed or depthwise filter is one block."""
     R, S, m_tile, k_tile = filter_rows(geometry), geometry.columns.taps, of.m_tile, of.k_tile
     per_c = geometry.C // geometry.groups
     c0, own = (0, per_c) if m_tile.pack > 1 else (k_tile.c0 % per_c, k_tile.cn)
-    if geometry.packed > 0 and begins and geometry.precision != "fp16x3":
-        parts = first_rows(home_row(geometry, geometry.rows)[0], R, S)
-    elif (
-        geometry.packed > 0 or geometry.direct is not None or geometry.flipped or is_depthwise_m_tile(geometry, m_tile)
-    ):
-        parts = [(0, R, 0, S)]
-    else:
-        parts = tap_blocks(geometry, own, RAW_BYTES)
+    whole = geometry.packed > 0 or geometry.direct is not None or geometry.flipped
+    whole = whole or is_depthwise_m_tile(geometry, m_tile)
+    parts = [(0, R, 0, S)] if whole else tap_blocks(geometry, own, RAW_BYTES)
     for slot in range(k_tile.slots):
         # the second slot of HALVES has one tap
         last_tap = slot > 0 and k_tile.pairing == HALVES and geometry.packed == 0
@@ -260,12 +254,6 @@ def _pieces_of(geometry: Geometry, of: KFilters, block: FilterBlock, last_tap: b
                 yield Piece(index, row, group, min(most, whole - group), depth)
             if whole < end:
                 yield Piece(index, row, whole, 1, rest)
-
-
-def first_rows(home: int, R: int, S: int) -> list[tuple[int, int, int, int]]:
-    """Blocks as `tap_blocks` of the row of taps that is the first in the work, and of the others."""
-    rows: tuple[Part, ...] = ((home, 1), (0, home), (home + 1, R - home - 1))
-    return [(first, count, 0, S) for first, count in rows if count > 0]
 
 
 def needs_order(geometry: Geometry) -> bool:

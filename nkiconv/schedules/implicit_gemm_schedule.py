@@ -37,7 +37,7 @@ from .options import (
     prologue_instructions,
 )
 from .pairs_of_planes import PRODUCTS_OF_PAIR, bank_of_y, frames_seen, out_tile_of_y, planes_at_once
-from .planes import misses_planes, window_channels
+from .planes import is_by_plane, misses_planes, window_channels
 from .regions import offset_at, regions_of_x
 from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, SBUF_BYTES, div_ceil, share
 
@@ -212,7 +212,10 @@ class Schedule:
 
     def instructions(self, cores: int) -> int:
         """Instructions of the busiest core, at most, as the compiler sees them: the body of a loop once."""
-        geometry, taps, most = self.geometry, num_taps(self.geometry), 0
+        geometry, options, taps, most = self.geometry, self.options, num_taps(self.geometry), 0
+        # of a bank of sums besides its products
+        each = 3 * sums_of(geometry) + STATISTICS_INSTRUCTIONS * options.statistics + is_transposed(geometry)
+        each += 13 * (options.epilogue.norm is not None) + 3 * keeps_sums(options.epilogue)
         for core in range(cores):
             first, count = share(len(self.items), cores, core)
             total = 64
@@ -220,37 +223,22 @@ class Schedule:
                 item, out_tile = self.items[index], self.items[index].out_tile
                 pixels = out_tile.zn * out_tile.pn * out_tile.qn
                 banks = pixels // 256 + 2 + out_tile.pn
-                begins = index == first or self.items[index - 1].batch != item.batch
-                if self.options.prologue.asked:
-                    loads = len(self.k_tiles[item.batch]) * len(row_parts(geometry, out_tile, index == first, 1))
-                    total += prologue_instructions(self.options.prologue, geometry, out_tile.dn, loads)
+                loads = len(self.k_tiles[item.batch]) * len(row_parts(geometry, out_tile, index == first, 1))
+                total += prologue_instructions(options.prologue, geometry, out_tile.dn, loads)
                 for m_tile in self.batches[item.batch]:
                     k_tiles = len(m_tile.k_tiles)
-                    total += banks * (kinds_of(geometry) * taps * k_tiles + 3 * sums_of(geometry)) + 12
-                    if self.options.statistics:
-                        total += (banks + out_tile.zn) * STATISTICS_INSTRUCTIONS
-                    total += 0 if self.options.epilogue.norm is None else 13 * banks
-                    total += 3 * banks if keeps_sums(self.options.epilogue) else 0
+                    total += banks * (kinds_of(geometry) * taps * k_tiles + each) + 12
+                    total += out_tile.zn * STATISTICS_INSTRUCTIONS * options.statistics
                     if geometry.direct is not None:
                         total += k_tiles * ((out_tile.hn + 4) * (PRODUCTS_OF_PAIR + 4) + 5)
-                    if stores_channels(geometry):
-                        total += self._transposed_out(out_tile, banks, pixels)
-                    elif is_transposed(geometry):
-                        total += banks
-                    if begins:
+                    if stores_channels(geometry):  # transposes of pixels, and runs of them
+                        total += pixels // (P_MAX // 2) + 5 * (out_tile.zn * out_tile.pn + 2 * banks)
+                    if index == first or self.items[index - 1].batch != item.batch:
                         # of channels by plane copies of runs, or DMAs of those of each block of a packed filter
                         runs = window_channels(geometry) * (1 if geometry.packed == 0 else m_tile.kn)
-                        by_plane = geometry.by_plane and geometry.depth is not None and geometry.direct is None
-                        total += k_tiles * (taps * 5 + 8 + (runs if by_plane else 0)) + 8
+                        total += k_tiles * (taps * 5 + 8 + (runs if is_by_plane(geometry) else 0)) + 8
             most = max(most, total)
         return most
-
-    def _transposed_out(self, out_tile: OutTile, banks: int, pixels: int) -> int:
-        """Instructions for the results of an M tile as NHWC, at most."""
-        Q, strides = self.geometry.columns.out, self.geometry.y_strides
-        together = strides[2] == Q * strides[3] and out_tile.qn == Q
-        runs = banks * out_tile.zn if together else out_tile.zn * out_tile.pn + banks
-        return banks + div_ceil(pixels, P_MAX) + runs + 4 * (runs + div_ceil(pixels, BANK_COLUMNS))
 
     def _unrolled(self, first: int, count: int) -> list[int]:
         """Indices of the items of a core that the compiler sees: all but those that bodies of loops stand for."""

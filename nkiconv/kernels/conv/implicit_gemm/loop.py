@@ -28,7 +28,7 @@ from ....schedules.cuts import Bank, OutTile, same_place
 from ....schedules.implicit_gemm_channels import ALONE, MTile, stores_channels, sums_pitch
 from ....schedules.implicit_gemm_outputs import banks_of, k_tile_window, lead_k_tiles, m_tile_out_tile, row_parts
 from ....schedules.implicit_gemm_products import TapPair, filter_order, matmuls_of, num_matmuls
-from ....schedules.implicit_gemm_schedule import kinds_of, sums_of
+from ....schedules.implicit_gemm_schedule import WAITING_MAX, kinds_of, sums_of
 from ....schedules.options import adds_bias_alone
 from ....schedules.pairs_of_planes import bank_of_y, out_tile_of_y, planes_at_once
 from ....schedules.tiles import share
@@ -37,16 +37,20 @@ from ..._epilogue import evacuate, load_bias, round_out, unrounded
 from ..._statistics import OutputStatistics
 from ..._warm import accumulator, warm_up, warm_zeros
 from ..call import moved_operands, of_array
-from ..regions import store_regions
+from ..regions import offset_at, store_regions
 from ..sums import elements_met, is_whole, sums_met, zero_sums
+from ..transposes import store_transposed
 from .filters import Filters
 from .fp8 import load_paired, multiply_pair, new_rows
 from .fp16x3 import Pairs, read_sums_out
 from .norms import Norms
-from .preparing import Factor, Pace
-from .rows import Late, load_residual, load_rows, regions_of_bank, rows_in, rows_of_all, rows_tile, whole_bank, window
+from .preparing import Deferred, Factor, Pace
+from .rows import load_residual, load_rows, regions_of_bank, rows_in, rows_of_all, rows_tile, whole_bank, window
 from .stationaries import stationary_of_product
 from .winograd import Frames, read_pair_out
+
+#: Matmuls between a bank's sums and the transposes of its results, at least.
+WAIT_MATMULS = 6
 
 
 @dataclass
@@ -110,7 +114,7 @@ class Core:
     def __init__(self, operands, geometry, options, schedule, zeros_sbuf):
         self.operands, self.geometry, self.options, self.schedule = operands, geometry, options, schedule
         self.ledger, self.zeros_sbuf, self.warm, self.pace = new_ledger(), zeros_sbuf, [], Pace()
-        self.late, self.every = Late(operands, geometry, self.ledger), []
+        self.late, self.every = Deferred(WAIT_MATMULS, self.store_pixels), []
         self.norms = None if options.epilogue.norm is None else Norms(self)
 
     def start(self, item):
@@ -131,15 +135,9 @@ class Core:
         )
         for which, k_tile in enumerate(m_tile.k_tiles):
             last = max(places[0][which] + lead - 1, places[group.at_once[0][-1]][which])
-            packed = geometry.packed > 0 and which == 0
-            if packed:
-                filters.load_block()
-            else:
-                filters.load_first(last)
+            filters.load_first(last)
             if parts:
                 self.bring_rows(group.k_tiles, tiles, group.k_tiles.index(k_tile), out_tile, parts[0])
-            if packed:
-                filters.load_first(last)
         for index, tile in enumerate(tiles):
             if parts and tile is None:
                 self.bring_rows(group.k_tiles, tiles, index, out_tile, parts[0])
@@ -317,7 +315,7 @@ class Core:
                 self.transpose_due(soon == 0)
                 self.late.after_matmul()
                 if self.norms is not None:
-                    self.norms.after_matmul()
+                    self.norms.waiting.after_matmul()
                 if self.preparing is not None:
                     self.preparing.after_matmul(kind * len(every) + which, len(factors))
         one.started = True
@@ -363,11 +361,17 @@ class Core:
             self.statistics.add(results.m_tile, counted, out_tile.z0 + bank.z, rows, None if held else bias_sbuf)
             round_out(y_sbuf, sums_sbuf, self.ledger)
         if stores_channels(geometry):
-            self.late.add(y_sbuf, results.m_tile, out_tile, bank)
+            first = (results.m_tile.k0, out_tile.z0 + bank.z, out_tile.p0 + bank.p, out_tile.q0 + bank.q)
+            self.late.finish(WAITING_MAX - 1)
+            self.late.add(y_sbuf, offset_at(geometry.y_strides, first))
         elif last or one.which + 1 == len(results.banks):
             stored = bank if last else whole_bank(results.m_tile, out_tile)
             regions = regions_of_bank(geometry.y_strides, results.m_tile, out_tile, stored)
             store_regions(self.operands.y, results.y_sbuf, regions, self.operands.moved)
+
+    def store_pixels(self, y_sbuf, offset):
+        """Results as NHWC pass the array in tiles of 128 pixels, to leave as rows of channels."""
+        store_transposed(self.operands.y, self.geometry.y_strides, y_sbuf, offset, self.ledger)
 
     def run_repeat(self, repeat):
         """A Repeat, of which x of the first item is there; x of the next item is in the same tiles then."""
@@ -423,4 +427,4 @@ def run_implicit_gemm(operands, geometry, options, schedule):
         core.statistics.end()
     core.late.finish()
     if core.norms is not None:
-        core.norms.finish()
+        core.norms.waiting.finish()

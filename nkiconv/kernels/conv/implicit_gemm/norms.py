@@ -6,41 +6,23 @@ array takes fp32 at twice the rate where one operand is ones. Each matmul waits 
 up, while the array makes other sums. All in fp32.
 """
 
-from dataclasses import dataclass
-
 from ...._nki import nisa, nl
 from ..._epilogue import evacuate, load_bias
 from ..._pixel_norms import before_norm, keep, rstd_of, scale_pixels, total_of
 from ..regions import store_regions
+from .preparing import Deferred
 from .rows import regions_of_bank, window
 
 #: Matmuls between the last sums of a bank and the one that adds up its squares, or itself, at least: they hide Vector.
 WAIT_MATMULS = 24
 
 
-@dataclass
-class Waiting(nl.NKIObject):
-    """A bank of outputs of an output tile, of all M tiles' Results: what is to be added up over the partitions, [P,
-    images, rows, columns], whether that is the sums, not squares, and matmuls of the array until then."""
-
-    every: list
-    bank: object
-    total_sbuf: object
-    centers: bool
-    matmuls: int
-
-
 class Norms:
     """Sums that wait for their norm."""
 
     def __init__(self, core):
-        self.operands, self.geometry, self.ledger, self.options = (
-            core.operands,
-            core.geometry,
-            core.ledger,
-            core.options,
-        )
-        self.waiting, self.numbers = [], {}
+        self.operands, self.geometry, self.ledger = core.operands, core.geometry, core.ledger
+        self.options, self.waiting, self.numbers = core.options, Deferred(WAIT_MATMULS, self.take_mean), {}
         P_MAX = nl.tile_size.pmax
         self.ones_sbuf = nl.ndarray((P_MAX, P_MAX), dtype=nl.float32, buffer=nl.sbuf)
         nisa.memset(dst=self.ones_sbuf, value=1.0, engine=nisa.engine.gpsimd)
@@ -52,7 +34,7 @@ class Norms:
 
     def add(self, every, bank):
         """A bank of an output tile of which all M tiles have their sums."""
-        self.finish()
+        self.waiting.finish()
         if self.operands.kept != None:
             self.keep(every, bank)
         self.wait(every, bank, self.options.epilogue.norm.kind == "layer")
@@ -74,36 +56,25 @@ class Norms:
         """Have a bank wait for the total of its sums, or the mean of their squares."""
         sums = sorted((window(one.y_sbuf, bank) for one in every), key=lambda one: -one.shape[0])
         total_sbuf = total_of(sums, None if centers else 1.0 / self.geometry.K)
-        self.waiting.append(Waiting(every, bank, total_sbuf, centers, WAIT_MATMULS))
+        self.waiting.add(every, bank, total_sbuf, centers)
 
-    def after_matmul(self):
-        """Go on with what has waited long enough."""
-        for one in self.waiting:
-            one.matmuls -= 1
-        if self.waiting and self.waiting[0].matmuls <= 0:
-            self.take_mean(self.waiting.pop(0))
-
-    def finish(self):
-        """Normalize and store what waits."""
-        while self.waiting:
-            self.take_mean(self.waiting.pop(0))
-
-    def take_mean(self, one):
-        """Subtract the mean of a bank's sums, or store what the mean of their squares makes of them."""
-        shape = one.total_sbuf.shape
+    def take_mean(self, every, bank, total_sbuf, centers):
+        """Subtract the mean of a bank's sums of all M tiles, or store what the mean of their squares makes of them;
+        total_sbuf: [P, images, rows, columns], what is to be added up over the partitions."""
+        shape = total_sbuf.shape
         means_psum = nl.ndarray((nl.tile_size.pmax, *shape[1:]), dtype=nl.float32, buffer=nl.psum)
         nisa.nc_matmul(
             dst=means_psum,
             stationary=self.ones_sbuf[0 : shape[0]],
-            moving=one.total_sbuf,
+            moving=total_sbuf,
             is_stationary_onezero=True,
             accumulate=False,
         )
-        if not one.centers:
-            self.normalize(one, means_psum)
+        if not centers:
+            self.normalize(every, bank, means_psum)
             return
-        for results in one.every:
-            sums = window(results.y_sbuf, one.bank)
+        for results in every:
+            sums = window(results.y_sbuf, bank)
             nisa.scalar_tensor_tensor(
                 dst=sums,
                 data=means_psum[0 : sums.shape[0]],
@@ -112,18 +83,18 @@ class Norms:
                 op1=nl.add,
                 operand1=sums,
             )
-        self.wait(one.every, one.bank, False)
+        self.wait(every, bank, False)
 
-    def normalize(self, one, means_psum):
+    def normalize(self, every, bank, means_psum):
         """A bank of all M tiles' results to HBM, of mean squares [P, images, rows, columns]."""
         rstd_sbuf = rstd_of(means_psum, self.operands.norm.eps)
-        for results in one.every:
-            sums = window(results.y_sbuf, one.bank)
-            residual = None if results.residual_sbuf is None else window(results.residual_sbuf, one.bank)
+        for results in every:
+            sums = window(results.y_sbuf, bank)
+            residual = None if results.residual_sbuf is None else window(results.residual_sbuf, bank)
             y_sbuf = nl.ndarray(sums.shape, dtype=self.operands.y.dtype, buffer=nl.sbuf)
             (weight, bias), rstd = self.of(results.m_tile), rstd_sbuf[0 : sums.shape[0]]
             scale_pixels(y_sbuf, sums, rstd, weight, bias, residual, self.options.epilogue, self.ledger)
-            self.store(self.operands.y, y_sbuf, results, one.bank)
+            self.store(self.operands.y, y_sbuf, results, bank)
 
     def of(self, m_tile):
         """Weight and bias of an M tile, [k, 1] or None, each loaded once."""

@@ -28,6 +28,29 @@ class Pace:
         return count
 
 
+class Deferred:
+    """Work of the array on what has been evacuated, in its order: `matmuls` others come between, at least, which hide
+    the evacuation."""
+
+    def __init__(self, matmuls, work):
+        self.matmuls, self.work, self.waiting, self.now = matmuls, work, [], 0
+
+    def add(self, *what):
+        """Have something wait, which `work` takes."""
+        self.waiting.append((self.now + self.matmuls, what))
+
+    def after_matmul(self):
+        """Do what has waited long enough."""
+        self.now += 1
+        if self.waiting and self.waiting[0][0] <= self.now:
+            self.work(*self.waiting.pop(0)[1])
+
+    def finish(self, most=0):
+        """Do what has waited longest, until so many wait."""
+        while len(self.waiting) > most:
+            self.work(*self.waiting.pop(0)[1])
+
+
 @dataclass
 class Factor(nl.NKIObject):
     """What is multiplied for a K tile, and where sums go. adds: to what is there; low, parts: whether low parts must be

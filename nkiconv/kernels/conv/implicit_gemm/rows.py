@@ -1,16 +1,9 @@
-"""Rows of x and of residuals on their way in, results on their way out.
-
-Results as NHWC wait until the array has some matmuls after their evacuation, and then pass it in tiles of 128 pixels,
-to leave as rows of channels.
-"""
-
-from dataclasses import dataclass
+"""Rows of x and of residuals on their way in, results on their way out."""
 
 from ...._nki import nisa, nl
 from ....schedules.cuts import Bank
 from ....schedules.implicit_gemm_channels import stores_channels
 from ....schedules.implicit_gemm_outputs import k_tile_window
-from ....schedules.implicit_gemm_schedule import WAITING_MAX
 from ....schedules.pairs_of_planes import row_pieces
 from ....schedules.planes import misses_planes
 from ....schedules.regions import offset_at, pattern_of
@@ -19,10 +12,7 @@ from ..._dma import load_transposed
 from ..._prologue import load_x
 from ..call import scale_residual
 from ..regions import clear_window, load_regions
-from ..transposes import is_transposed, store_transposed
-
-#: Matmuls between a bank's sums and the transposes of its results, at least: they hide the evacuation.
-WAIT_MATMULS = 6
+from ..transposes import is_transposed
 
 
 def load_rows(core, k_tile, x_sbuf, out_tile, h0, alone):
@@ -133,39 +123,3 @@ def window(tile_sbuf, bank):
 def whole_bank(m_tile, out_tile):
     """All of an M tile's output tile as one Bank, rows of outputs in the M tile's own."""
     return Bank(z=0, zn=out_tile.zn, p=0, pn=div_ceil(out_tile.pn, m_tile.rows), q=0, qn=out_tile.qn)
-
-
-@dataclass
-class Waiting(nl.NKIObject):
-    """Results that wait: y_sbuf [k, images, rows, columns], the first one's offset in y, and matmuls of the array until
-    they are transposed."""
-
-    y_sbuf: object
-    offset: int
-    matmuls: int
-
-
-class Late:
-    """Results as NHWC, in the order in which they are transposed."""
-
-    def __init__(self, operands, geometry, ledger):
-        self.operands, self.geometry, self.ledger, self.waiting = operands, geometry, ledger, []
-
-    def add(self, y_sbuf, m_tile, out_tile, bank):
-        """Results from the first of a bank on, [k, images, rows, columns] in SBUF."""
-        self.finish(WAITING_MAX - 1)
-        first = (m_tile.k0, out_tile.z0 + bank.z, out_tile.p0 + bank.p, out_tile.q0 + bank.q)
-        self.waiting.append(Waiting(y_sbuf, offset_at(self.geometry.y_strides, first), WAIT_MATMULS))
-
-    def after_matmul(self):
-        """Transpose results that have waited long enough."""
-        for one in self.waiting:
-            one.matmuls -= 1
-        if self.waiting and self.waiting[0].matmuls <= 0:
-            self.finish(len(self.waiting) - 1)
-
-    def finish(self, most=0):
-        """Transpose and store the results that have waited longest, until so many wait."""
-        while len(self.waiting) > most:
-            one = self.waiting.pop(0)
-            store_transposed(self.operands.y, self.geometry.y_strides, one.y_sbuf, one.offset, self.ledger)
