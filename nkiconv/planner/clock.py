@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ..schedules.settings import WARM_UP_MAX
@@ -24,15 +24,12 @@ from ..simulator.timeline import ENGINES, Options, Tasks, Timeline, build, repea
 from ..simulator.timing import AnyPrice, PriceList, Rates, TensorPrice
 from .request import Config
 
-#: Instructions of a core, those of an estimate's first candidate, and as many of all others together; how many of these
-#: are left when no more neighbours are timed: some 20 ms of CPU.
-INSTRUCTIONS, RESERVE = 140, 70
+#: Instructions of a core, those of an estimate's first candidate, and as many of all others together.
+INSTRUCTIONS = 140
 #: Instructions that take as long as what a trace takes whatever its length.
 TRACE = 20
 #: Candidates whose cost model is further above the least than this are not timed, nor are others like them looked for.
 NEAR = 1.2
-#: How much less a neighbour must take.
-BETTER = 0.998
 #: The setting that counts all matmuls on zeros; settings that count those of a second place, and whether the first
 #: counts them too.
 FIRST = "warmup"
@@ -55,21 +52,14 @@ Choice = tuple[str, Config]
 Launch = tuple[Any, tuple[Any, ...], dict[str, Any]]
 
 
-def fastest(
-    candidates: Sequence[Choice],
-    launch: Callable[[str, Config], Launch],
-    rates: Rates,
-    near: Callable[[str, Config], Iterable[Config]] = lambda *_: (),
-) -> Choice:
-    """The candidate that takes least, among the first that `INSTRUCTIONS` reach for and neighbours of the best of them,
-    with the matmuls on zeros that pay; the first where they reach for one.
+def fastest(candidates: Sequence[Choice], launch: Callable[[str, Config], Launch], rates: Rates) -> Choice:
+    """The candidate that takes least, among the first that `INSTRUCTIONS` reach for, with the matmuls on zeros that
+    pay; the first where they reach for one.
 
-    Args:
-        candidates: algorithms with settings, in the order in which they are timed. launch: what runs one.
-        near: settings that differ from some in one thing, complete, which the algorithm takes.
+    Args: candidates: algorithms with settings, in the order in which they are timed. launch: what runs one.
     """
     with without_collector():
-        return _Race(launch, rates).fastest(candidates, near)
+        return _Race(launch, rates).fastest(candidates)
 
 
 class _Race:
@@ -79,43 +69,35 @@ class _Race:
         self.launch, self.rates, self.left = launch, rates, INSTRUCTIONS
         self.found: dict[Choice, Probe] = {}
 
-    def fastest(self, candidates: Sequence[Choice], near: Callable[[str, Config], Iterable[Config]]) -> Choice:
+    def fastest(self, candidates: Sequence[Choice]) -> Choice:
         known: dict[str, Counts] = {}
         for one in candidates:
-            if self.time(one, known.get(one[0])) and any(self.found[one].least):
+            self.time(one, known.get(one[0]))
+            if one in self.found and any(self.found[one].least):
                 known[one[0]] = self.found[one].least
         if not self.found:
             return candidates[0]
-        best = min(self.found, key=lambda one: self.found[one].us)
-        tried = iter(near(*best))
-        while self.left > RESERVE and (config := next(tried, None)) is not None:
-            one = best[0], config
-            if self.time(one, self.found[best].least) and self.found[one].us < BETTER * self.found[best].us:
-                best, tried = one, iter(near(*one))
         best, probe = self.confirmed()
         return best[0], with_counts(best[1], probe.refined())
 
-    def time(self, one: Choice, counts: Counts | None = None) -> bool:
+    def time(self, one: Choice, counts: Counts | None) -> None:
         """Time core 0 of a candidate while there are instructions left for it, with so many matmuls on zeros or the
-        best of a few; whether that is new."""
-        if one in self.found or self.left <= 0:
-            return False
+        best of a few."""
+        if self.left <= 0:
+            return
         try:
             probe = self.probe(one, 0, self.left, counts)
         except TraceLimitError:
             self.left = 0
-            return False
+            return
         except NkiError:  # a search tells of it
-            return False
-        if probe.says_nothing:
+            return
+        if probe.says_nothing or probe.execution.is_cut:
             self.left = 0
-            return False
-        self.found[one] = probe
-        if probe.execution.is_cut:
-            self.left = 0
-        elif len(self.found) > 1:
+        elif self.found:
             self.left -= len(probe.execution.instructions) + TRACE
-        return True
+        if not probe.says_nothing:
+            self.found[one] = probe
 
     def probe(self, one: Choice, core: int, most: int | None, counts: Counts | None = None) -> Probe:
         config = with_counts(one[1], (PROBE, PROBE))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -57,7 +56,7 @@ class Operation(ABC):
         if part is request.problem:
             return dataclasses.replace(whole, by_rule=by_rule)
         found = self.whole_shape(dataclasses.replace(request, problem=part), rates, times)
-        return dataclasses.replace(found, whole=whole, chunks=whole.chunks, by_rule=by_rule)
+        return dataclasses.replace(found, whole=whole, chunk=whole.chunk, by_rule=by_rule)
 
     @abstractmethod
     def default_of(self, shape: Shape) -> str:
@@ -95,7 +94,7 @@ class Operation(ABC):
             return None
 
         def completed() -> Config:
-            of_stream = self._stream_settings(algorithm, shape) if config is None and shape.chunks else None
+            of_stream = self._stream_settings(algorithm, shape) if config is None and shape.chunk else None
             return of_stream or self.algorithm(algorithm).complete(shape, config)
 
         return shape.once((f"{algorithm}, settled", config), completed)
@@ -127,15 +126,7 @@ class Operation(ABC):
         def launch(algorithm: str, config: Config) -> clock.Launch:
             return self.kernel[request.lnc], *self.arguments(request, algorithm, config)
 
-        def near(algorithm: str, config: Config) -> Iterator[Config]:
-            for one in self.algorithm(algorithm).near(shape, config):
-                completed = self.complete(algorithm, shape, one)
-                if shape.chunks and self._ordered(algorithm, completed) != self._ordered(algorithm, config):
-                    continue
-                if not self.unsupported_reason(algorithm, shape, completed):
-                    yield completed
-
-        return clock.fastest(candidates, launch, shape.rates, near)
+        return clock.fastest(candidates, launch, shape.rates)
 
     def ranked(self, shape: Shape) -> list[tuple[str, Config]]:
         """Algorithms with settings that are near the least by cost models, the least first; of a video the one whose
@@ -188,30 +179,17 @@ class Operation(ABC):
         return {name: int(value) for name, value in self.algorithm(algorithm).symbols(shape, config).items()}
 
     # One order of sums for a video and all chunks that it may come in, so that they round alike: what decides it is the
-    # algorithm and some of its settings (`Algorithm.order`), those that chunks of a few lengths take best together.
+    # algorithm and some of its settings (`Algorithm.order`), those that a chunk of `STREAM_PLANES` takes best.
 
     def stream_choice(self, shape: Shape) -> Choice | None:
-        """The algorithm and settings of the first chunk of a video; None of what is no video.
+        """The algorithm and settings of a video's chunk by cost models; None of what is no video."""
 
-        What is best for each chunk; where that differs, of what is near the least for one what takes least for all.
-        """
-        return shape.once(("stream", None), lambda: self._stream_choice(shape.chunks) if shape.chunks else None)
+        def chosen() -> Choice | None:
+            near = self.near_least(shape.chunk, self.algorithms) if shape.chunk else []
+            best = min(near, key=lambda one: one[1].ns, default=None)
+            return best and (best[0], best[1].config)
 
-    def _stream_choice(self, chunks: Sequence[Shape]) -> Choice | None:
-        near = [self.near_least(one, self.algorithms) for one in chunks]
-        best = [min(found, key=lambda one: one[1].ns) for found in near if found]
-        if not best:
-            return None
-        if len({(name, self._ordered(name, guess.config)) for name, guess in best}) == 1:
-            return best[0][0], best[0][1].config
-
-        def product_ns(order: Choice) -> float:
-            guesses = [self.algorithm(order[0]).guess(one, order[1]) for one in chunks]
-            return math.prod(math.inf if one is None else one.ns for one in guesses)
-
-        orders = {(name, self._ordered(name, guess.config)) for found in near for name, guess in found}
-        name, order = min(sorted(orders, key=repr), key=product_ns)
-        return name, self.algorithm(name).complete(chunks[0], order)
+        return shape.once(("stream", None), chosen)
 
     def stream_order(self, algorithm: str, shape: Shape) -> Config:
         """Settings of an algorithm that all chunks of a video have; none of what is no video."""
@@ -222,14 +200,15 @@ class Operation(ABC):
         return tuple((name, value) for name, value in config or () if name in self.algorithm(algorithm).order)
 
     def _chunk_config(self, algorithm: str, shape: Shape) -> Config:
-        """All settings of an algorithm for the first chunk."""
+        """All settings of an algorithm for the chunk."""
         best = self.stream_choice(shape)
         if best is None or best[0] == algorithm:
             return best and best[1]
-        return self.algorithm(algorithm).complete(shape.chunks[0], None)
+        assert shape.chunk is not None
+        return self.algorithm(algorithm).complete(shape.chunk, None)
 
     def _stream_settings(self, algorithm: str, shape: Shape) -> Config:
-        """All settings in a video's order: the others best, or where those do not fit as the first chunk has them; None
+        """All settings in a video's order: the others best, or where those do not fit as the chunk has them; None
         where the kernel refuses both, or the algorithm has but one order."""
         own = self.stream_order(algorithm, shape)
         tried = (self.algorithm(algorithm).complete(shape, own), self._chunk_config(algorithm, shape)) if own else ()

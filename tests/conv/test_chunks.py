@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 import nkiconv
 from nkiconv import ConvProblem
-from nkiconv.planner import clock
 from nkiconv.planner.estimate import chosen
 from nkiconv.planner.operations import operation_for
 from nkiconv.planner.request import Asked, Request
@@ -138,19 +137,3 @@ def test_padding_behind_and_windows_of_one_plane_are_no_video():
         assert operation.stream_choice(shape) is None
     operation, shape = shape_of(CAUSAL)
     assert operation.stream_choice(shape) is not None
-
-
-def test_neighbours_of_an_estimate_keep_the_order_of_a_video(monkeypatch):
-    operation, shape = shape_of(CAUSAL)
-    tried = []
-
-    def first(candidates, launch, rates, near):
-        tried.extend(near(*candidates[0]))
-        return candidates[0]
-
-    monkeypatch.setattr(clock, "fastest", first)
-    algorithm, _ = operation.choice(Request(problem=CAUSAL), shape)
-    order = dict(operation.stream_order(algorithm, shape))
-    assert order
-    assert tried
-    assert all(order.items() <= dict(one).items() for one in tried)
