@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .block_windows import pixels_among
+from .block_windows import least_columns, pixels_among, window_width, windows_of
 from .cuts import window_of
 from .depthwise_blocks import DepthwiseSettings
 from .frames import is_transposed
@@ -72,7 +72,7 @@ def rows_unsupported(geometry: Geometry, options: Options) -> str:
 
 def depthwise_unsupported(geometry: Geometry, options: Options) -> str:
     """Why several groups are not for this algorithm, whatever its settings; "" if they may be."""
-    rows, columns, most = geometry.rows, geometry.columns, P_MAX
+    rows, columns, most, disjoint = geometry.rows, geometry.columns, P_MAX, not is_transposed(geometry)
     if geometry.groups != geometry.C or geometry.K != geometry.C or geometry.packed > 0:
         return (
             f"feature_group_count={geometry.groups}, C={geometry.C}, K={geometry.K}: {NAME} takes 1, or depthwise "
@@ -85,11 +85,18 @@ def depthwise_unsupported(geometry: Geometry, options: Options) -> str:
         return f"initial_frames, N: {NAME} takes planes evenly apart in one tensor; use stacked or weight_stationary"
     if geometry.hbm_itemsize == 1:
         return f"img_ref.dtype=float8: {NAME} takes 16 and 32 bits; use implicit_gemm"
-    least = pixels_among(columns, window_of(columns, outputs_apart(columns)))
-    if least * outputs_apart(rows) * rows.stride // rows.lhs_dilation > most:
+    least, height = least_columns(columns, disjoint), outputs_apart(rows) * rows.stride // rows.lhs_dilation
+    if disjoint:
+        height = pixels_among(rows, window_of(rows, outputs_apart(rows)))
+    if window_width(columns, least, disjoint) * height > most:
         return (
-            f"S={columns.taps}, rhs_dilation={columns.dilation}, stride={rows.stride}: {NAME} takes windows of a row "
-            f"that {most} partitions hold, times the stride of rows; use stacked"
+            f"R={rows.taps}, S={columns.taps}, rhs_dilation={columns.dilation}, stride={rows.stride}: {NAME} takes "
+            f"windows of rows that {most} partitions hold; use stacked"
+        )
+    if disjoint and [one.q > 0 for one in windows_of(columns, least, True)][:1] != [False]:
+        return (
+            f"padding={columns.before} in front of a row, lhs_dilation={columns.lhs_dilation}: {NAME} takes planes of "
+            f"NCHW whose first column of y sees x; use stacked"
         )
     reason = taken_unsupported(geometry, options, NAME, True, "pixels outside a window")
     if reason == "" and is_transposed(geometry) == writes_rows(geometry):

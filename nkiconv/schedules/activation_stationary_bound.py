@@ -194,15 +194,13 @@ class Bound:
         target, geometry, plan, settings = self.target, self.geometry, self.plan, self.plan.settings
         N, P, Q, C, W = geometry.planes.out, geometry.rows.out, geometry.columns.out, geometry.C, geometry.columns.size
         item, channels, epilogue = geometry.hbm_itemsize, settings.channels, self.options.epilogue
-        out_tiles, together = (
-            div_ceil(div_ceil(P, plan.out_rows), settings.below),
-            min(len(plan.windows), plan.windows_together),
-        )
+        out_tiles = div_ceil(div_ceil(P, plan.out_rows), settings.below)
+        together = min(len(plan.windows), settings.beside) if plan.by_pixels else len(plan.windows)
         # items of a K tile, their steps, K tiles of a core
         items, tiles = out_tiles * div_ceil(N, settings.images), C / PARTS / channels
         steps = items * div_ceil(len(plan.windows), together)
         matmuls, columns, sums = plan.depth, plan.bank[0] * plan.bank[1], plan.out_rows * settings.columns
-        if plan.disjoint:
+        if not plan.by_pixels:
             products = [one.columns[1] for span in plan.spans for one in span.products]
             matmuls, columns, sums = len(products), plan.out_rows * sum(products) / len(products), plan.out_rows * Q
         banks = tiles * channels * steps * max(1, len(plan.spans)) / plan.bank_channels

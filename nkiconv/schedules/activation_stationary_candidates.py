@@ -261,11 +261,10 @@ def sizes_of(geometry: Geometry, given: dict[str, Any]) -> Iterator[DepthwiseSet
     rows, each = geometry.rows, outputs_apart(geometry.columns)
     unit, some = outputs_apart(rows) * rows.stride, min(CHANNELS[1], div_ceil(geometry.C, PARTS))
     widths = {div_ceil(Q, count * each) * each for count in range(1, WINDOWS + 1)}
-    for columns, disjoint in itertools.product(
-        values_of(given, "columns", sorted(widths)), values_of(given, "disjoint", _disjoint(geometry))
-    ):
-        most = P_MAX // max(1, window_width(geometry.columns, columns, disjoint == 1)) * rows.lhs_dilation
-        most += rows.stride - window_of(rows, 1) if disjoint == 1 else 0
+    disjoint = not is_transposed(geometry)
+    for columns in values_of(given, "columns", sorted(widths)):
+        most = P_MAX // max(1, window_width(geometry.columns, columns, disjoint)) * rows.lhs_dilation
+        most += rows.stride - window_of(rows, 1) if disjoint else 0
         # the least rows of each number of blocks below each other
         heights = {div_ceil(P * rows.stride, one): one for one in range(max(0, most) // unit * unit, 0, -unit)}
         for height in values_of(given, "rows", [heights[count] for count in sorted(heights)[:HEIGHTS]]):
@@ -277,7 +276,7 @@ def sizes_of(geometry: Geometry, given: dict[str, Any]) -> Iterator[DepthwiseSet
                     if is_transposed(geometry):
                         beside = max(1, min(windows, P_MAX // (below * images)))
                         beside = div_ceil(windows, div_ceil(windows, beside))
-                    sizes = {"rows": height, "columns": columns, "disjoint": disjoint, "beside": beside, "below": below}
+                    sizes = {"rows": height, "columns": columns, "beside": beside, "below": below}
                     share_of = {"images": images, "channels": some, "together": 1, "buffers": BUFFERS[0]}
                     yield DepthwiseSettings(**{**sizes, **share_of, **given})
 
@@ -295,7 +294,3 @@ def shares_of(geometry: Geometry, given: dict[str, Any], size: DepthwiseSettings
         for together in values_of(given, "together", {1, div_ceil(most, 2), most}):
             for buffers in values_of(given, "buffers", BUFFERS):
                 yield replace(size, channels=channels, together=together, buffers=buffers)
-
-
-def _disjoint(geometry: Geometry) -> tuple[int, ...]:
-    return (0,) if is_transposed(geometry) else (0, 1)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from .cuts import window_of
 from .geometry import Axis
+from .pixel_tiles import outputs_apart
 from .tiles import BANK_COLUMNS, P_MAX, Part, cut, cut_at, div_ceil
 
 
@@ -79,6 +80,13 @@ def windows_of(columns: Axis, most: int, disjoint: bool) -> list[Window]:
 def have_own_columns(columns: Axis, windows: Sequence[Window], width: int) -> bool:
     """Whether windows of so many columns of x have all of these and no others."""
     return windows[0].start == 0 and windows[-1].start + width == columns.size
+
+
+def least_columns(columns: Axis, disjoint: bool) -> int:
+    """Columns of y of a window, at least: those that begin alike, or several times as many; disjoint windows are as
+    wide as all taps."""
+    far, each = (columns.taps - 1) * columns.dilation, outputs_apart(columns)
+    return max(each, div_ceil(far, columns.stride * each) * each) if disjoint else each
 
 
 def window_width(columns: Axis, most: int, disjoint: bool) -> int:

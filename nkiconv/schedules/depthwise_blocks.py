@@ -9,8 +9,8 @@ pixels,
 
 zero elsewhere: with rows as far apart as a block is wide, one Toeplitz matrix of all taps. It has a column for each
 pixel of a block, as if the stride were 1: others than those of y cost nothing below 128, and keep the array at its full
-rate. Where windows are disjoint (`windows`), a block has all rows that its rows of y see, and several windows add to a
-column of y. Zeros between pixels (lhs_dilation) are left out of blocks, which then have rows / lhs_dilation rows from
+rate. Windows of NCHW are disjoint: a block has all rows that its rows of y see, and several windows add to a column of
+y. Zeros between pixels (lhs_dilation) are left out of blocks, which then have rows / lhs_dilation rows from
 one to the next: matrices have the outputs between.
 """
 
@@ -29,6 +29,7 @@ from .block_windows import (
     disjoint_spans,
     front_of,
     have_own_columns,
+    least_columns,
     pitch_of,
     pixels_among,
     window_width,
@@ -63,13 +64,6 @@ class DepthwiseSettings(Settings):
     )
     columns: int = count(
         "columns of y of a window; with lhs_dilation a multiple of those that begin alike", 1, BANK_COLUMNS
-    )
-    disjoint: int = count(
-        "1, of NCHW: windows share no column of x and a block has all rows that its rows of y see; 0: blocks share no "
-        "row of x and a window has all columns",
-        0,
-        1,
-        default=0,
     )
     beside: int = count("blocks of a row that one matmul takes; 1 of NCHW", 1, P_MAX)
     below: int = count("blocks of a column that one matmul takes", 1, P_MAX)
@@ -125,14 +119,14 @@ class BlockSchedule:
     def __post_init__(self) -> None:
         geometry, settings, rows, columns = self.geometry, self.settings, self.geometry.rows, self.geometry.columns
         by_pixels, out_rows = is_transposed(geometry), settings.rows // rows.stride
-        windows = windows_of(columns, settings.columns, self.disjoint)
+        windows = windows_of(columns, settings.columns, not by_pixels)
         widest, seen = max(window.qn for window in windows), pixels_among(rows, window_of(rows, out_rows))
         height, apart = settings.rows // rows.lhs_dilation, (rows.stride, columns.stride)
         chunks = cut(geometry.C, settings.channels)
         found: dict[str, Any] = {"windows": windows, "chunks": chunks, "by_pixels": by_pixels, "out_rows": out_rows}
         found |= {"step": settings.rows, "apart": height, "columns": widest if by_pixels else columns.out}
         found |= {"together": min(settings.together, div_ceil(len(chunks), PARTS))}
-        if self.disjoint:
+        if not by_pixels:
             spans = disjoint_spans(windows, columns.out, out_rows)
             found |= {"rows": seen, "depth": 1, "width": window_width(columns, settings.columns, True), "spans": spans}
             found |= {"pitch": pitch_of(spans, columns, settings.columns), "matrix_steps": apart, "bank_steps": (1, 1)}
@@ -142,11 +136,6 @@ class BlockSchedule:
             found |= {"pitch": window_of(columns, widest), "matrix_steps": (1, 1), "bank_steps": apart, "spans": []}
             found |= {"bank": (settings.rows, bank_columns(columns, widest, settings.rows))}
         vars(self).update(found)
-
-    @property
-    def disjoint(self) -> bool:
-        """Whether windows share no column of x."""
-        return self.settings.disjoint == 1
 
     @property
     def size(self) -> int:
@@ -179,40 +168,30 @@ class BlockSchedule:
         return self.depth * self.step * self.pitch
 
     @property
-    def windows_together(self) -> int:
-        """Windows of an item that are worked on together: of pixels all of its own, of planes all if disjoint."""
-        if self.by_pixels:
-            return self.settings.beside
-        return len(self.windows) if self.disjoint else 1
-
-    @property
     def has_own_columns(self) -> bool:
-        """Whether disjoint windows have all columns of x and no others."""
-        return self.disjoint and have_own_columns(self.geometry.columns, self.windows, self.width)
+        """Whether windows of planes have all columns of x and no others."""
+        return have_own_columns(self.geometry.columns, self.windows, self.width)
 
     def rows_of_block(self, k: int) -> int:
         """Rows of the block k below that a block of y sees."""
         seen = pixels_among(self.geometry.rows, window_of(self.geometry.rows, self.out_rows))
         return min(self.rows, seen - k * self.apart)
 
-    def spans_of(self, windows: Part) -> Sequence[Span]:
-        """Spans of the tile of x of some windows (first, how many)."""
-        if self.disjoint:
+    def spans_of(self, item: BlocksItem) -> Sequence[Span]:
+        """Spans of an item's tile of x."""
+        if not self.by_pixels:
             return self.spans
-        own = self.windows[windows[0]]
-        columns = (0, self.columns) if self.by_pixels else (own.q, own.qn)
-        return [Span(columns, (WindowProduct((0, windows[1]), (0, self.bank[1]), 0, False),))]
+        return [Span((0, self.columns), (WindowProduct((0, item.windows[1]), (0, self.bank[1]), 0, False),))]
 
     def below(self, item: BlocksItem) -> int:
         """Blocks of x below each other that an item's rows of y see."""
         return item.below[1] + self.depth - 1
 
     def x_shape(self, item: BlocksItem) -> tuple[int, ...]:
-        """[pixels, beside, below, images, channels]; of planes the blocks of windows that are worked on together one
-        after the other."""
+        """[pixels, beside, below, images, channels]; of planes the blocks of all windows one after the other."""
         beside, below = item.windows[1], self.below(item)
         if not self.by_pixels:
-            beside, below = 1, below * self.windows_together
+            beside, below = 1, below * beside
         return (self.size, beside, below, item.images[1], item.channels[1])
 
     def y_shape(self, item: BlocksItem) -> tuple[int, int, int, int]:
@@ -310,9 +289,8 @@ def block_instructions(geometry: Geometry, plan: BlockSchedule, cores: int) -> i
 def item_instructions(plan: BlockSchedule, item: BlocksItem) -> int:
     """Of an item."""
     cn, beside, spans = item.channels[1], item.windows[1], max(1, len(plan.spans))
-    steps = 1 if plan.by_pixels or plan.disjoint else beside
-    products = sum(len(span.products) for span in plan.spans) if plan.disjoint else 1
-    sums = steps * (cn * plan.depth * products + 4 * div_ceil(cn, plan.bank_channels) * spans)
+    products = max(1, sum(len(span.products) for span in plan.spans))
+    sums = cn * plan.depth * products + 4 * div_ceil(cn, plan.bank_channels) * spans
     if plan.by_pixels:
         return sums + beside * (plan.rows + 4 + 2 * plan.depth) + 8 * beside
     below = plan.below(item)
@@ -322,10 +300,8 @@ def item_instructions(plan: BlockSchedule, item: BlocksItem) -> int:
 
 def blocks_misfit(geometry: Geometry, settings: DepthwiseSettings) -> str:
     """Why sizes of blocks do not go together, or ""."""
-    most, rows, columns, disjoint = P_MAX, geometry.rows, geometry.columns, settings.disjoint == 1
+    most, rows, columns, disjoint = P_MAX, geometry.rows, geometry.columns, not is_transposed(geometry)
     asked = f"config rows={settings.rows}, columns={settings.columns}"
-    if disjoint and is_transposed(geometry):
-        return "config disjoint=1: must be 0 where channels are neighbours (NHWC)"
     if settings.rows % rows.stride > 0:
         return f"config rows={settings.rows}: must be a multiple of the stride of rows, {rows.stride}"
     if settings.rows % rows.lhs_dilation > 0 or settings.columns % outputs_apart(columns) > 0:
@@ -351,37 +327,26 @@ def blocks_misfit(geometry: Geometry, settings: DepthwiseSettings) -> str:
             f"config beside={settings.beside}, below={settings.below}, images={settings.images}: their product must be "
             f"at most {most}; use fewer"
         )
-    if is_transposed(geometry):
+    if not disjoint:
         return ""
-    if disjoint:
-        reason = disjoint_misfit(columns, settings, settings.rows // rows.stride)
-        if reason != "":
-            return reason
     if settings.beside > 1:
         return f"config beside={settings.beside}: must be 1 unless channels are contiguous (NHWC)"
     if settings.channels > most:
         return f"config channels={settings.channels}: must be at most {most} unless channels are contiguous (NHWC)"
-    return ""
+    return disjoint_misfit(columns, settings, settings.rows // rows.stride)
 
 
 def disjoint_misfit(columns: Axis, settings: DepthwiseSettings, out_rows: int) -> str:
     """Why windows of some columns of y cannot be disjoint, or ""."""
-    far = (columns.taps - 1) * columns.dilation
-    if settings.columns * columns.stride < far:
+    if settings.columns < least_columns(columns, True):
         return (
-            f"config disjoint=1, columns={settings.columns}, S={columns.taps}: windows that do not overlap must be "
-            f"{far} columns of x wide, so that each shares columns of y with its neighbours alone"
+            f"config columns={settings.columns}, S={columns.taps}: windows of NCHW do not overlap, and must be as wide "
+            f"as all taps, which then share y with neighbours alone; use {least_columns(columns, True)}"
         )
-    windows = windows_of(columns, settings.columns, True)
-    if len(windows) == 0 or windows[0].q > 0:
-        return (
-            f"config disjoint=1, padding={columns.before} in front of a row, lhs_dilation={columns.lhs_dilation}: "
-            f"windows that do not overlap take rows of y whose first column sees x; use disjoint=0"
-        )
-    for span in disjoint_spans(windows, columns.out, out_rows):
+    for span in disjoint_spans(windows_of(columns, settings.columns, True), columns.out, out_rows):
         if span.columns[1] * out_rows > BANK_COLUMNS:
             return (
-                f"config disjoint=1, rows={settings.rows}, columns={settings.columns}: {out_rows} rows of "
+                f"config rows={settings.rows}, columns={settings.columns}: {out_rows} rows of "
                 f"{span.columns[1]} columns of y must fit a bank, {BANK_COLUMNS}; use fewer"
             )
     return ""

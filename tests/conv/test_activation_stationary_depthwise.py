@@ -51,12 +51,12 @@ CUT = {
 }
 
 
-#: Images whose windows cannot be disjoint: outputs that see zeros alone at the begin of a row, taps that no window is
-#: as wide as.
+#: Images that NCHW, whose windows do not overlap, does not take: outputs that see zeros alone at the begin of a row,
+#: taps that no window is as wide as.
 NEVER_DISJOINT = (
     "padded beyond the filter", "taller than a block", "begins between columns", "begins before two", "far outside",
 )  # fmt: skip
-#: (problem, settings) of disjoint windows: as the host has them; one of few columns at the end of a row, an odd number
+#: (problem, settings) of planes: as the host has them; one of few columns at the end of a row, an odd number
 #: of windows and an even one, banks that end where windows do, bands of rows.
 DISJOINT = {
     **{name: (one, {}) for name, one in {**IMAGES, **APART}.items() if name not in NEVER_DISJOINT},
@@ -72,6 +72,11 @@ DISJOINT = {
 }  # fmt: skip
 
 
+def taken(problems):
+    """Names of problems with each layout in which they are taken."""
+    return [(one, layout) for layout in LAYOUTS for one in problems if layout == "NHWC" or one not in NEVER_DISJOINT]
+
+
 def completed(problem, settings=None, **changes):
     """All settings, those that are open as the host has them."""
     asked = Shape(geometry_of(problem), options_of(**changes), 2, Rates())
@@ -79,17 +84,15 @@ def completed(problem, settings=None, **changes):
 
 
 @pytest.mark.cover(4)
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("name", "layout"), taken(IMAGES))
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
-@pytest.mark.parametrize("name", IMAGES)
 def test_exact(name, dtype, layout):
     check_exact(IMAGES[name].replace(dtype=dtype, layout=layout), config=BLOCKS)
 
 
 @pytest.mark.cover(10)
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("name", "layout"), taken(APART))
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
-@pytest.mark.parametrize("name", APART)
 def test_zeros_between_pixels(name, dtype, layout):
     check_exact(APART[name].replace(dtype=dtype, layout=layout), config=BLOCKS)
 
@@ -97,22 +100,17 @@ def test_zeros_between_pixels(name, dtype, layout):
 @pytest.mark.cover(5)
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("name", DISJOINT)
-def test_disjoint_windows(name, dtype):
+def test_windows_of_planes(name, dtype):
     problem, given = DISJOINT[name]
     problem = problem.replace(dtype=dtype, layout="NCHW")
-    settings = completed(problem, (("disjoint", 1), *given.items()))
-    assert {"disjoint": 1, **given}.items() <= dict(settings).items()
+    settings = completed(problem, tuple(given.items()))
+    assert given.items() <= dict(settings).items()
     check_exact(problem, config=(("algorithm", NAME), *settings))
 
 
 @pytest.mark.parametrize("name", NEVER_DISJOINT)
-def test_windows_that_cannot_be_disjoint(name):
-    problem = {**IMAGES, **APART}[name].replace(layout="NCHW")
-    for columns in range(1, problem.output_shape[-1] + 1):
-        for rows in (problem.stride[0], 4 * problem.stride[0]):
-            plan_, reason = planned(problem, NAME, (("disjoint", 1), ("columns", columns), ("rows", rows)))
-            assert plan_ is None
-            assert reason != ""
+def test_planes_that_it_does_not_take(name):
+    check_refused({**IMAGES, **APART}[name].replace(layout="NCHW"), NAME, "use stacked")
 
 
 @pytest.mark.cover(1)
@@ -138,21 +136,18 @@ def test_blocks_beside_each_other():
 
 
 @pytest.mark.cover(3)
-@pytest.mark.parametrize("disjoint", [0, 1])
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", ["several rounds", "both strides"])
-def test_one_core_has_the_bits_of_two(name, disjoint):
-    check_bits(IMAGES[name].replace(dtype="fp32"), config_of(NAME, disjoint=disjoint))
+def test_one_core_has_the_bits_of_two(name, layout):
+    check_bits(IMAGES[name].replace(dtype="fp32", layout=layout), BLOCKS)
 
 
 @pytest.mark.cover(3)
-@pytest.mark.parametrize(("layout", "disjoint"), [("NCHW", 0), ("NCHW", 1), ("NHWC", 0)])
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", ["both strides", "several rounds", "dilation"])
-def test_epilogue(name, layout, disjoint):
-    config = BLOCKS
-    if disjoint:
-        config = (("algorithm", NAME), *completed(IMAGES[name].replace(dtype="fp32"), (("disjoint", 1),)))
+def test_epilogue(name, layout):
     asked = {"bias": True, "residual": True, "beta": -1.0, "activation": "relu"}
-    check_epilogue(IMAGES[name].replace(layout=layout), asked, config)
+    check_epilogue(IMAGES[name].replace(layout=layout), asked, BLOCKS)
 
 
 @st.composite
@@ -172,11 +167,11 @@ def images(draw):
         draw(st.integers(2, 40)), N=draw(st.integers(1, 20)), H=H, W=W, R=taps[0], S=taps[1], stride=stride,
         rhs_dilation=dilation, lhs_dilation=apart, padding=tuple(padding), layout=layout,
     )  # fmt: skip
+    windows = st.integers(1, 5) if layout == "NHWC" else st.integers(3, 8)
     config = {
-        "rows": stride[0] * apart[0] * draw(st.integers(1, 3)), "columns": apart[1] * draw(st.integers(1, 5)),
+        "rows": stride[0] * apart[0] * draw(st.integers(1, 3)), "columns": apart[1] * draw(windows),
         "below": draw(st.integers(1, 4)), "images": draw(st.integers(1, 20)), "channels": draw(st.integers(1, 12)),
         "together": draw(st.integers(1, 3)), "buffers": draw(st.integers(2, 4)),
-        "disjoint": draw(st.integers(0, 1)) if layout == "NCHW" else 0,
     }  # fmt: skip
     return problem, config
 
@@ -201,17 +196,14 @@ SAME = IMAGES["same"]
     (SAME.replace(lhs_dilation=(3, 1)), {"settings": (("rows", 4),)}, "of lhs_dilation, 3, columns of 1, so that"),
     (SAME.replace(W=200, S=131), {}, "S=131, rhs_dilation=1, stride=1: activation_stationary takes windows"),
     (SAME.replace(dtype="fp8_e4m3"), {}, f"{NAME} takes 16 and 32 bits"),
-    (SAME, {"settings": (("rows", 64), ("columns", 3))}, "config rows=64, columns=3, S=7: 9 columns of x"),
+    (SAME, {"settings": (("rows", 64), ("columns", 9))}, "config rows=64, columns=9, S=7: 9 columns of x"),
     (SAME, {"settings": (("below", 32), ("images", 5))}, "beside=1, below=32, images=5: their product"),
     (SAME, {"settings": (("beside", 2),)}, "config beside=2: must be 1 unless channels"),
     (SAME, {"settings": (("channels", 200),)}, "config channels=200: must be at most 128"),
-    (SAME.replace(layout="NHWC"), {"settings": (("disjoint", 1),)}, "config disjoint=1: must be 0 where channels"),
-    (SAME, {"settings": (("disjoint", 1), ("columns", 5), ("rows", 2))}, "columns=5, S=7: windows that do not"),
-    (SAME, {"settings": (("disjoint", 2),)}, "config disjoint=2: must be an int from 0 to 1"),
-    (IMAGES["padded beyond the filter"], {"settings": (("disjoint", 1), ("columns", 4), ("rows", 2))},
-     "config disjoint=1, padding=[0-9]+ in front of a row"),
-    (IMAGES["many columns"].replace(padding=((1, 1), (4, 600))), {"settings": (("disjoint", 1), ("columns", 40),
-     ("rows", 1))}, "config disjoint=1, rows=1, columns=40: 1 rows of [0-9]+ columns of y must fit a bank"),
+    (SAME, {"settings": (("columns", 5), ("rows", 2))}, "columns=5, S=7: windows of NCHW do not"),
+    (IMAGES["padded beyond the filter"], {}, "padding=[0-9]+ in front of a row"),
+    (IMAGES["many columns"].replace(padding=((1, 1), (4, 600))), {"settings": (("columns", 40), ("rows", 1))},
+     "config rows=1, columns=40: 1 rows of [0-9]+ columns of y must fit a bank"),
     (IMAGES["stride"], {"settings": (("rows", 3),)}, "config rows=3: must be a multiple of the stride"),
     (depthwise(256, N=64, H=56, W=56, R=7, S=7, padding=((3, 3), (3, 3)), layout="NHWC"),
      {"settings": (("images", 16), ("channels", 256), ("below", 8))},
@@ -223,8 +215,7 @@ def test_what_it_does_not_do(problem, changes, message):
 
 
 @pytest.mark.cover(5)
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("name", IMAGES)
+@pytest.mark.parametrize(("name", "layout"), taken(IMAGES))
 def test_what_the_host_settles_is_exact(name, layout):
     problem = IMAGES[name].replace(layout=layout)
     check_exact(problem, config=(("algorithm", NAME), *completed(problem)))

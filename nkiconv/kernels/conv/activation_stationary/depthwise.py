@@ -71,7 +71,7 @@ class Planes(nl.NKIObject):
 
 
 def block_tiles(work, items):
-    """Output tiles of items of a core, of the windows that are worked on together of each."""
+    """Output tiles of items of a core."""
     plan, blocks = work.plan, start_blocks(work, items)
     warm_up(work.zeros_sbuf, WARM_UP, 1)
     if plan.by_pixels:
@@ -80,27 +80,21 @@ def block_tiles(work, items):
             matrices_for(work, blocks, index)
             while len(tiles) < min(len(items), index + len(blocks.tiles)):
                 tiles.append(load_pixels(work, blocks, len(tiles)))
-            yield from item_tiles(work, blocks, item, tiles[index], item.windows, start_results(work, item), [])
+            yield from item_tiles(work, blocks, item, tiles[index], [])
         return
-    together = plan.windows_together
-    steps = [(index, first) for index in range(len(items)) for first in range(0, len(plan.windows), together)]
     ahead = len(blocks.tiles) - 1
     planes_until(work, blocks, 1)
     matrices_for(work, blocks, 0)
     for number in range(ahead):
-        for job in frame_jobs(work, blocks, steps, number) + transpose_jobs(work, blocks, steps, number):
+        for job in frame_jobs(work, blocks, number) + transpose_jobs(work, blocks, number):
             job()
-    for job in frame_jobs(work, blocks, steps, ahead):
+    for job in frame_jobs(work, blocks, ahead):
         job()
     lines_until(work, blocks, len(blocks.taps))
-    for number, (index, first) in enumerate(steps):
-        if first == 0:
-            results = start_results(work, items[index])
-        jobs = frame_jobs(work, blocks, steps, number + ahead + 1) + transpose_jobs(work, blocks, steps, number + ahead)
-        if first == 0:
-            matrices_for(work, blocks, index)
-        tile_sbuf = tile_of(blocks, number, plan.x_shape(items[index]))
-        yield from item_tiles(work, blocks, items[index], tile_sbuf, (first, together), results, jobs)
+    for index, item in enumerate(items):
+        jobs = frame_jobs(work, blocks, index + ahead + 1) + transpose_jobs(work, blocks, index + ahead)
+        matrices_for(work, blocks, index)
+        yield from item_tiles(work, blocks, item, tile_of(blocks, index, plan.x_shape(item)), jobs)
 
 
 def start_blocks(work, items):
@@ -152,11 +146,10 @@ def lines_until(work, blocks, count):
         blocks.lines.append(copy_backwards(work, blocks.taps[len(blocks.lines)]))
 
 
-def item_tiles(work, blocks, item, x_sbuf, windows, results, jobs):
-    """All channels of a tile of blocks of some windows (first, how many), a bank of some at a time, and the jobs
-    between them; what they complete leaves."""
-    geometry, plan, (y_sbuf, _) = work.geometry, work.plan, results
-    spans, cn = plan.spans_of(windows), x_sbuf.shape[4]
+def item_tiles(work, blocks, item, x_sbuf, jobs):
+    """All channels of an item, a bank of some at a time, and the jobs between them; what they complete leaves."""
+    geometry, plan, results = work.geometry, work.plan, start_results(work, item)
+    spans, cn, y_sbuf = plan.spans_of(item), x_sbuf.shape[4], results[0]
     pieces = cut_at(cn, plan.bank_channels)
     # none after the last bank: the next tile's first matmuls would wait for them
     turns, turn = max(1, len(pieces) * len(spans) - 1), 0
@@ -166,7 +159,7 @@ def item_tiles(work, blocks, item, x_sbuf, windows, results, jobs):
             for job in some_of(jobs, share(len(jobs), turns, turn)):
                 job()
             turn += 1
-        if not plan.by_pixels and sum(spans[-1].columns) == geometry.columns.out:
+        if not plan.by_pixels:
             store_regions(work.operands.y, y_sbuf, result_regions(geometry, plan, item, piece))
     if plan.by_pixels:
         store_regions(work.operands.y, y_sbuf, result_regions(geometry, plan, item, (0, cn)))
@@ -297,11 +290,10 @@ def zeros_around(planes, buffer, shape):
     return framed_sbuf
 
 
-def frame_jobs(work, blocks, steps, number):
-    """Jobs that put zeros around an item's planes, if a step is its first; the next one's are on their way then."""
-    if number >= len(steps) or steps[number][1] > 0:
+def frame_jobs(work, blocks, index):
+    """Jobs that put zeros around planes of item number `index`, if there is one; the next one's are on their way."""
+    if index >= len(blocks.items):
         return []
-    index = steps[number][0]
     planes_until(work, blocks, index + 2)
     item = blocks.items[index]
     return [lambda planes=planes: put_zeros_around(work, blocks, planes, item) for planes in blocks.planes[index]]
@@ -321,30 +313,29 @@ def put_zeros_around(work, blocks, planes, item):
         nisa.tensor_copy(dst=dst, src=planes.raw, engine=nisa.engine.vector)
 
 
-def transpose_jobs(work, blocks, steps, number):
-    """Jobs that transpose the blocks of a step, if there is one, a bank of them each."""
-    if number >= len(steps):
+def transpose_jobs(work, blocks, index):
+    """Jobs that transpose the blocks of item number `index`, if there is one, a bank of them each."""
+    if index >= len(blocks.items):
         return []
-    (index, window), plan = steps[number], work.plan
-    item = blocks.items[index]
-    tile_sbuf = tile_of(blocks, number, plan.x_shape(item))
-    banks = cut(plan.below(item) * plan.windows_together, plan.transposes_together(item))
+    item, plan = blocks.items[index], work.plan
+    tile_sbuf = tile_of(blocks, index, plan.x_shape(item))
+    banks = cut(plan.below(item) * len(plan.windows), plan.transposes_together(item))
     return [
-        lambda group=group, bank=bank: transpose_bank(work, tile_sbuf, blocks.planes[index][group], item, window, bank)
+        lambda group=group, bank=bank: transpose_bank(work, tile_sbuf, blocks.planes[index][group], item, bank)
         for group in range(plan.groups(item))
         for bank in banks
     ]
 
 
-def transpose_bank(work, tile_sbuf, planes, item, window, bank):
-    """Some blocks (first, how many) of windows from `window` on, [(j, w), (image, c)], into the tile of an item."""
+def transpose_bank(work, tile_sbuf, planes, item, bank):
+    """Some blocks (first, how many), [(j, w), (image, c)], into the tile of an item."""
     plan, (first, count), (n, nn), cn = work.plan, bank, planes.images, item.channels[1]
     parts, size, below = nn * cn, plan.size, plan.below(item)
     pitch = parts + parts % 2  # what the array writes begins at words
     bank_psum = nl.ndarray((size, count, pitch), dtype=tile_sbuf.dtype, buffer=nl.psum)
     for slot in range(count):
         row = (first + slot) % below * plan.apart
-        start = plan.windows[window + (first + slot) // below].start - plan.windows[0].start
+        start = plan.windows[(first + slot) // below].start - plan.windows[0].start
         nisa.nc_transpose(
             dst=bank_psum[0:size, slot, 0:parts],
             data=planes.framed[0:parts, row : row + plan.rows, start : start + plan.width],

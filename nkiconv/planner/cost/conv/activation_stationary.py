@@ -9,7 +9,7 @@ from typing import Any
 from ....kernels.conv.relayout import plain_of
 from ....schedules.activation_stationary import settings_of, unsupported_reason
 from ....schedules.activation_stationary_bound import Bound
-from ....schedules.activation_stationary_candidates import candidates, sides_of
+from ....schedules.activation_stationary_candidates import BUFFERS, candidates, sides_of
 from ....schedules.depthwise_blocks import DepthwiseSettings
 from ....schedules.device_loops import MOST_INSTRUCTIONS
 from ....schedules.patches import PatchSettings
@@ -46,7 +46,7 @@ class ActivationStationary(Conv2dAlgorithm):
         geometry = plain_of(self.algorithm, shape.geometry, shape.options)
         if unsupported_reason(geometry, shape.options, None):
             return [None]
-        kinds: dict[Any, tuple[str, Any]] = {PixelSettings: ("shard", SHARDS), DepthwiseSettings: ("disjoint", (0, 1))}
+        kinds: dict[Any, tuple[str, Any]] = {PixelSettings: ("shard", SHARDS), DepthwiseSettings: ("buffers", BUFFERS)}
         kinds[PatchSettings] = "warmup", (0, 28)
         name, values = kinds.get(settings_of(geometry), ("copies", (1, COPIES)))
         each = (self.candidates(shape, geometry, config_of(**{name: one})) for one in values)
