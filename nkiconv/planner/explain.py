@@ -46,7 +46,7 @@ class Rejection:
 @dataclass(frozen=True)
 class Risk:
     """An inferred constant that a plan takes longer under at an end of its range: modelled us there, phase 0, and what
-    would take least of what was timed, the plan itself where nothing would take less."""
+    would take least of what was timed, the plan itself where nothing would take less, with its us as assumed."""
 
     constant: str
     value: float
@@ -54,6 +54,7 @@ class Risk:
     algorithm: str
     config: Config
     least_us: float
+    assumed_us: float
 
     @property
     def regret(self) -> float:
@@ -67,7 +68,7 @@ class Risk:
         if self.least_us == self.us:
             return f"{found}, still the least of what was timed"
         least = f"{self.algorithm}, {settings_text(self.config)}, would take {self.least_us:,.2f} us"
-        return f"{found}, {self.regret:.2f} times the least: {least}"
+        return f"{found}, {self.regret:.2f} times the least: {least}, and {self.assumed_us:,.2f} us as it is assumed"
 
 
 def settings_text(config: Config) -> str:

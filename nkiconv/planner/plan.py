@@ -192,7 +192,7 @@ class Plan:
             for one in found.alternatives:
                 _check_numbers(one, ("us",), "above 0")
             for risk in found.risks:
-                _check_numbers(risk, ("us", "least_us"), "above 0")
+                _check_numbers(risk, ("us", "least_us", "assumed_us"), "above 0")
             configs = [found.config]
             for several in (found.alternatives, found.rejected, found.risks):
                 configs += [one.config for one in several]

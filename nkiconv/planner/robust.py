@@ -4,23 +4,33 @@ A candidate's regret under a changed constant is its time over that of the best 
 would have been faster, or where it is no longer than it should be. Its worst regret is that over the ends of all
 inferred constants. Of the candidates within some per cent of the fastest, the robust plan is the one of least worst
 regret. Times are of the search's own traces, at phase 0 of the throttle's grid: nothing is traced again.
+
+Where the fastest candidate's worst regret is above `RUINOUS`, the search first looks for a hedge: from the candidate of
+least cost, about its time times its worst regret, it changes settings one at a time, until a cost is within the per
+cent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ..errors import UnsupportedError, shown
 from ..simulator.profiling.sensitivity import mattering, us_under
 from .timekeeper import Trial
+from .timing import Timing
 
 #: Per cent that a robust plan may take more than the fastest, for --robust=off and on.
 OFF, ON = 0.0, 2.0
 DEFAULT = ON
 #: A time under a changed constant over the time without, and a regret, from which on they count.
 RISE = REGRET = 1.02
+#: A worst regret from which on a search looks for a hedge.
+RUINOUS = 1.15
+#: Power of what such a hedge takes beyond a plan's most time.
+STEEP = 4
 #: How much less a worst regret must be for another plan, whose own time counts against it.
 WORTH = 0.98
 #: Candidates that may become the plan, and the best of other algorithms, which times are held against too.
@@ -56,47 +66,62 @@ class Regrets:
     """Times of a search's trials under changed constants, each found when it is asked for."""
 
     def __init__(self, best: Trial, trials: Iterable[Trial], constants: Mapping[str, float], percent: float) -> None:
-        """best: the plan without regard to regrets. trials: the fastest first. constants: what the request overrides.
-        percent: how much longer than the best another plan may take."""
-        self.best, self.constants, self.spent = best, dict(constants), 0
+        """constants: what the request overrides. percent: how much longer than the best another plan may take. The
+        rest: as in `hold`."""
+        self.constants, self.percent = dict(constants), percent
+        self._ends: dict[int, list[End]] = {}
+        self._known: dict[tuple[int, End], float] = {}
+        self.rivals: list[Trial] = []
+        self._timings: list[Timing] = []  # whose times are known, so that no other takes their place in memory
+        self.hold(best, trials)
+
+    def hold(self, best: Trial, trials: Iterable[Trial]) -> None:
+        """Hold trials against each other. best: the plan without regard to regrets. trials: the fastest first, after
+        those that are close whatever others are."""
+        self.best, self.spent = best, 0
         distinct: dict[int, Trial] = {}
         for one in (best, *trials):
             if one.timing is not None and not one.at_least:
                 distinct.setdefault(id(one.timing), one)  # settings that come to the same run share its timing
-        most_us, part = best.us * (1 + percent / 100), best.extrapolated_from
-        near = [one for one in distinct.values() if one.us <= most_us and one.extrapolated_from == part]
+        part = best.extrapolated_from
+        near = [one for one in distinct.values() if one.us <= self.most_us and one.extrapolated_from == part]
         #: that may become the plan, the best first
-        self.close = near[:CLOSE] if percent > OFF else [best]
+        self.close = near[:CLOSE] if self.percent > OFF else [best]
         leaders: dict[str, Trial] = {}
         for one in distinct.values():
             leaders.setdefault(one.candidate.algorithm, one)
+        first = *list(distinct.values())[:CLOSE], *list(leaders.values())[:LEADERS]
         #: that times are held against, the fastest first
-        rivals = {id(one): one for one in (*list(distinct.values())[:CLOSE], *list(leaders.values())[:LEADERS])}
+        rivals = {id(one): one for one in (*first, *(one for one in self.rivals if id(one.timing) in distinct))}
         self.rivals = sorted(rivals.values(), key=lambda one: one.us)
-        self._ends: dict[int, list[End]] = {}
-        self._known: dict[tuple[int, End], float] = {}
+        self.ruinous = [end for end in self.rising(best) if self.regret(best, end) > REGRET]
+
+    @property
+    def most_us(self) -> float:
+        """What a plan may take."""
+        return self.best.us * (1 + self.percent / 100)
 
     def ends(self, one: Trial) -> list[End]:
         """Ends of ranges that a trial's time may rest on."""
-        if id(one) not in self._ends:
-            assert one.timing is not None
+        assert one.timing is not None
+        if id(one.timing) not in self._ends:
             chosen = [constant for constant in mattering(one.timing.timed) if constant.name not in self.constants]
             found = [End(each.name, end) for each in chosen for end in (each.low, each.high) if end != each.value]
-            self._ends[id(one)] = found
-        return self._ends[id(one)]
+            self._ends[id(one.timing)] = found
+            self._timings.append(one.timing)
+        return self._ends[id(one.timing)]
 
     def us(self, one: Trial, end: End) -> float:
         """What a trial takes there; an extrapolated one moves as its part does."""
-        key = id(one), end
+        assert one.timing is not None
+        if end not in self.ends(one):
+            return one.us
+        key = id(one.timing), end
         if key not in self._known:
-            assert one.timing is not None
-            us = one.us
-            if end in self.ends(one):
-                self.spent += one.timing.instructions
-                there = {**self.constants, end.constant: end.value}
-                us *= us_under(one.timing.timed, there, rises=True) / one.timing.us
-            self._known[key] = us
-        return self._known[key]
+            self.spent += one.timing.instructions
+            there = {**self.constants, end.constant: end.value}
+            self._known[key] = us_under(one.timing.timed, there, rises=True) / one.timing.us
+        return one.us * self._known[key]
 
     def rising(self, one: Trial) -> list[End]:
         """Ends at which it takes clearly longer."""
@@ -119,17 +144,33 @@ class Regrets:
         """Its worst regret."""
         return max((self.regret(one, end) for end in self.rising(one)), default=1.0)
 
+    def cost(self, one: Trial) -> float:
+        """Its time times its worst regret where the best's own counts; more where it takes longer than a plan may."""
+        if one.timing is None or one.extrapolated_from != self.best.extrapolated_from:
+            return math.inf
+        beyond = max(1.0, one.us / self.most_us) ** STEEP
+        return one.us * beyond * max((self.regret(one, end) for end in self.ruinous), default=1.0)
+
+    def cheapest(self, trials: Sequence[Trial], most: float) -> Trial:
+        """The trial of least cost. Args: trials: the fastest first. most: as of `better`."""
+        found = self.best
+        for one in trials:
+            if one.us >= self.cost(found) or self.spent > most:
+                break
+            if not one.at_least and self.cost(one) < self.cost(found):
+                found = one
+        return found
+
     def better(self, most: float) -> list[Trial]:
         """Trials whose worst regret is so much less than the best's that their time is worth it, the least first.
 
         Args: most: instructions on timelines beyond which no further trial is looked at.
         """
         worst = self.worst(self.best)
-        ruinous = [end for end in self.rising(self.best) if self.regret(self.best, end) > REGRET]
         found: list[tuple[float, Trial]] = []
-        for one in self.close[1:] if ruinous else ():
+        for one in self.close[1:] if self.ruinous else ():
             allowed = worst * WORTH * self.best.us / one.us
-            likely = self.spent <= most and all(self.regret(one, end) < allowed for end in ruinous)
+            likely = self.spent <= most and all(self.regret(one, end) < allowed for end in self.ruinous)
             if likely and self.worst(one) < allowed:
                 found.append((self.worst(one) * one.us, one))
         return [one for _, one in sorted(found, key=lambda pair: pair[0])]

@@ -18,13 +18,14 @@ to the same run of the kernel are timed once, and counted as often as they are t
 5. The mean. Phase 0 of the throttle's grid ranks so far; of the few that are close by it, the plan is the one of the
    least mean over phases.
 6. Risks. What the plan takes where inferred constants are at the ends of their ranges; where a candidate that takes up
-   to 2 % longer loses much less, that is the plan (`robust`).
+   to 2 % longer loses much less, that is the plan (`robust`). Where the plan would lose much and no candidate hedges,
+   refinement goes on for one that does.
 """
 
 from __future__ import annotations
 
 import time as clock
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from ..errors import UnsupportedError
 from ..simulator.collector import without_collector
@@ -37,7 +38,7 @@ from .candidates import Candidate, field_of, symbols_of
 from .explain import Rejection, Risk
 from .plan import ESTIMATED, SHIPPED, TIMED, TUNED, Plan
 from .request import Config, Request, array_work, least_bytes
-from .robust import DEFAULT, INSTRUCTIONS, End, Regrets
+from .robust import DEFAULT, INSTRUCTIONS, OFF, RUINOUS, WORTH, End, Regrets
 from .timekeeper import CLOSE, ESTIMATE_INSTRUCTIONS, WHOLE_INSTRUCTIONS, Advance, Timekeeper, Trial, key_of
 from .timing import phases
 
@@ -57,6 +58,8 @@ IDLE, BETTER = 1e-6, 0.998
 REFINED, FAR, NOT_FAR = 2, 1.25, 1.1
 #: Of what a quick search may still trace, the part that the best algorithm's refinement has before another's.
 FIRST_SHARE = 0.75
+#: Candidates that a quick search for a hedge times, or as many instructions as a whole kernel may have.
+HEDGES = 8
 #: Candidates of an algorithm that a wide search goes on from in each of its rounds.
 BEAM, ROUNDS = 3, 4
 #: Phases of the throttle's grid, at most: as many as a profile tries. At least two: in some the array may stay at half
@@ -117,8 +120,12 @@ class _Search:
             raise NothingRuns(self.times.rejected)
         self._refine()
         trials = self._proven()
+        regrets = Regrets(trials[0], trials, dict(self.request.constants), self.percent)
+        if hedge := self._hedge(regrets, trials):
+            trials = self._proven()
+            regrets.hold(trials[0], [hedge, *trials])
         self.advance("phases of the throttle", 0.95)
-        return self._told(trials, TUNED if self.wide else TIMED)
+        return self._told(trials, TUNED if self.wide else TIMED, regrets)
 
     def of_estimate(self) -> Plan:
         """The plan of the estimate alone, or where that does not run, of the first candidate that does."""
@@ -178,23 +185,41 @@ class _Search:
             self.advance(f"refining {algorithm}", 0.4 + 0.4 * i / len(order))
             self._descend(leader, limit)
             for _ in range(ROUNDS if self.wide else 0):
-                own = [one for one in times.ranked() if one.candidate.algorithm == algorithm and not one.at_least]
-                if sum(self._descend(one, limit) for one in own[:BEAM]) == 0:
+                own, known = [one for one in times.ranked() if one.candidate.algorithm == algorithm], len(times.found)
+                for one in [one for one in own if not one.at_least][:BEAM]:
+                    self._descend(one, limit)
+                if len(times.found) == known:
                     break
 
-    def _descend(self, best: Trial, limit: float) -> bool:
+    def _hedge(self, regrets: Regrets, trials: list[Trial]) -> Trial | None:
+        """What loses least for its time among neighbours of the trial that does; None where the plan loses little, or
+        no trial loses clearly less."""
+        if self.percent == OFF or self.times.at_floor() or regrets.worst(regrets.best) <= RUINOUS:
+            return None
+        self.advance("hedges", 0.9)
+        least = regrets.cheapest(trials, INSTRUCTIONS)
+        if regrets.cost(least) > WORTH * regrets.cost(regrets.best):
+            return None
+        self.times.best_us = least.us
+        most = WIDE_INSTRUCTIONS if self.wide else min(HEDGES * least.traced, WHOLE_INSTRUCTIONS)
+        limit = self.times.spent + min(most, self.times.left)
+        return self._descend(least, limit, regrets.cost, regrets.most_us)
+
+    def _descend(
+        self, best: Trial, limit: float, cost: Callable[[Trial], float] = lambda one: one.us, enough: float = 0.0
+    ) -> Trial:
         """Go on from each better neighbour at once, with the settings that were changed longest ago, up to a limit of
-        instructions traced; whether any was timed."""
+        instructions traced, or until the cost is no more than is enough; the best of all."""
         tried, turns = self._near(best), dict[str, int]()
-        while tried and self.times.spent + best.traced <= limit:
+        while tried and self.times.spent + best.traced <= limit and cost(best) > enough:
             candidate = tried.pop(0)
             turns[_difference(candidate, best.candidate)] = len(self.times.found)
             one = self.times.screen(candidate)
-            if one is not None and not one.at_least and one.us < best.us * BETTER:
+            if one is not None and not one.at_least and cost(one) < cost(best) * BETTER:
                 best = one
                 new = [(turns.get(_difference(other, candidate), 0), other) for other in self._near(one)]
                 tried = [other for _, other in sorted(new, key=lambda pair: pair[0])]
-        return bool(turns)
+        return best
 
     def _near(self, one: Trial) -> list[Candidate]:
         """Neighbours that have not been tried."""
@@ -261,13 +286,14 @@ class _Search:
         assert best is not None
         return best
 
-    def _told(self, trials: list[Trial], effort: str) -> Plan:
-        """The plan, from the fastest trial."""
+    def _told(self, trials: list[Trial], effort: str, regrets: Regrets | None = None) -> Plan:
+        """The plan, from the fastest trial. regrets: of these trials; None for a plan that tells of no risks."""
         request, problem = self.request, self.request.problem
         best, found = self._least_mean(trials)
         fastest_us, regret, risks = found.mean_us * (best.us / found.phase0_us), 1.0, tuple[Risk, ...]()
-        if effort in (TIMED, TUNED):
-            regrets = Regrets(best, trials, dict(request.constants), self.percent)
+        if regrets is not None:
+            if best is not regrets.best:
+                regrets.hold(best, [*regrets.close, *trials])
             self.advance("inferred constants", 0.97)
             regret = regrets.worst(best)
             best, found = self._robust(found, regrets)
@@ -325,7 +351,7 @@ class _Search:
     def _risk(self, best: Trial, end: End, least: Trial, regrets: Regrets) -> Risk:
         """What a plan tells of an end of a constant's range, and of what takes least there."""
         config = self.times.completed(least.candidate)
-        return Risk(*end, regrets.us(best, end), least.candidate.algorithm, config, regrets.us(least, end))
+        return Risk(*end, regrets.us(best, end), least.candidate.algorithm, config, regrets.us(least, end), least.us)
 
 
 def _difference(one: Candidate, other: Candidate) -> str:
