@@ -11,7 +11,6 @@ from shell import run
 
 import nkiconv
 from nkiconv.problem import ConvProblem
-from nkiconv.tools.cli.scripts import MODULE
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.simulator_only, pytest.mark.usefixtures("plans", "plainly", "unadvised")]
@@ -134,22 +133,6 @@ def test_table(script, monkeypatch):
     assert "building" not in result.stdout
 
 
-def test_launches_are_counted_where_a_mode_is_given(script):
-    """4 calls in one graph: 97.5 us, and 5 for each call; the table has both sums."""
-    arguments = f"{script(MODEL)}:build_model", "--input", "2x3x10x12", "--dtype", "bf16"
-    plain, found = (document(*arguments, *more) for more in ((), ("--mode", "compiled")))
-    added = {"mode", "launches_us", "launches_us_low", "launches_us_high", "total_us"}
-    assert found.keys() - plain.keys() == added
-    assert (found["launches"], found["launches_us"]) == (4, 97.5 + 4 * 5)
-    assert found["total_us"] == pytest.approx(found["modelled_us"] + found["launches_us"])
-    text = words(run("plan-model", *arguments, "--mode", "compiled", width=120).stdout)
-    kernels, total = f"{found['modelled_us']:,.1f}", f"{found['total_us']:,.1f}"
-    assert f"sum 4 {kernels}" in text.replace("│", "")
-    assert "launches, compiled 4 117.5" in text
-    assert f"with launches {total}" in text
-    assert "launches, compiled: 1 x 97.5 (95 to 100, measured) + 4 x 5 (2 to 8, inferred) = 117.5 us" in text
-
-
 def test_options_reach_conversion_and_planner(script):
     text = "def build(): return nn.Sequential(nn.Conv2d(3, 8, 1, bias=False), nn.BatchNorm2d(8))"
     arguments = f"{script(text)}:build", "--input", "input=1x3x6x6", "--fold-batchnorm", "--lnc", 1, "--dtype", "fp16"
@@ -245,12 +228,6 @@ def build(): return Model([nn.Conv1d(3, 4, 3) for _ in range(8)])
     assert document(*arguments)["uncalled"] == [str(i) for i in range(1, 8)]
 
 
-def test_a_model_without_convolutions(script):
-    found = run("plan-model", f"{script('def build(): return nn.Linear(3, 4)')}:build", "--input", "1x3")
-    assert found.exit_code == 0
-    assert "sum 0" in words(found.stdout)
-
-
 def test_what_has_no_plan_is_not_in_the_sum(script, monkeypatch):
     from nkiconv.pytorch.models import model_plan
 
@@ -268,19 +245,6 @@ def test_what_has_no_plan_is_not_in_the_sum(script, monkeypatch):
     assert told == [("blocks.0", ""), ("up", ""), ("first", "C=3: too odd")]
     assert found["modelled_us"] == found["rows"][0]["modelled_us"] + found["rows"][1]["modelled_us"]
     assert "no plan for first, which is not in the sum: C=3: too odd" in words(run(*arguments).stdout)
-
-
-def test_nothing_is_left_behind(script, tmp_path):
-    script("WIDTH = 7\n", "neighbour_of_a_model.py")
-    path = script("from neighbour_of_a_model import WIDTH\ndef build(): return nn.Conv1d(WIDTH, 2, 1)\n")
-    before = list(sys.path)
-    try:
-        found = document(f"{path}:build", "--input", "1x7x4")
-    finally:
-        sys.modules.pop("neighbour_of_a_model", None)
-    assert found["rows"][0]["problem"]["C"] == 7
-    assert sys.path == before
-    assert MODULE not in sys.modules
 
 
 @pytest.mark.parametrize(("text", "target", "arguments", "message"), [

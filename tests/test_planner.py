@@ -202,30 +202,6 @@ def test_no_plan_is_slower_than_the_kernels_choice(problem):
     assert found.phase0_us == time(trace(wanted, best, Rates()), Rates()).us
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("C", "algorithms", "share", "wins"), [
-    (8192, None, 0.98, True), (2048, ("vector",), 0.90, False),
-])  # fmt: skip
-def test_what_only_seems_as_fast_as_the_kernels_choice_is_not_the_plan(monkeypatch, C, algorithms, share, wins):
-    """Extrapolated times are made too small, and none of them is made sure."""
-    problem = ConvProblem(N=1, C=C, W=2051, S=4, groups=C)
-    exact = planned(problem, algorithms=algorithms)
-    extrapolated = timekeeper.Timekeeper._extrapolated
-
-    def too_fast(self, *asked):
-        found = extrapolated(self, *asked)
-        return found and dataclasses.replace(found, us=exact.phase0_us * share)
-
-    monkeypatch.setattr(timekeeper.Timekeeper, "_extrapolated", too_fast)
-    monkeypatch.setattr(search._Search, "_unsettled", lambda _: [])
-    monkeypatch.setattr(timekeeper, "VERIFIED_INSTRUCTIONS", 0)
-    whole_up_to(monkeypatch, C // 8)
-    found = fresh(problem, algorithms=algorithms)
-    assert (found.extrapolated_from is None) == wins
-    if wins:
-        assert (found.algorithm, found.config) == (exact.algorithm, exact.config)
-
-
 def test_parts_have_several_windows():
     """512 columns of filters of 4097 taps said six times as long as all columns take."""
     first = next(reductions(cases.get("hyena").problem, Asked()))
@@ -233,35 +209,6 @@ def test_parts_have_several_windows():
     long = ConvProblem(N=1, C=128, W=2**18, S=1000, groups=128, padding=((0, 0), (999, 0)))
     first = next(reductions(long, Asked()))
     assert (first.extent, first.least) == ("Q", 4000)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("share", [0.5, 1.5])
-def test_a_plan_is_timed_as_a_whole_whatever_extrapolation_says(monkeypatch, share):
-    """Extrapolated times are far off, and the final makes none of them sure: what is told is of the whole kernel."""
-    problem = ConvProblem(N=2, C=3072, W=900, S=6, groups=3072)
-    extrapolated, timed = timekeeper.Timekeeper._extrapolated, []
-
-    def off(self, *asked):
-        found = extrapolated(self, *asked)
-        return found and dataclasses.replace(found, us=found.us * share)
-
-    def time_one(self, one, by=timekeeper.Timekeeper.time_whole):
-        timed.append(one)
-        return by(self, one)
-
-    monkeypatch.setattr(timekeeper.Timekeeper, "_extrapolated", off)
-    monkeypatch.setattr(search._Search, "_unsettled", lambda _: [])
-    monkeypatch.setattr(timekeeper.Timekeeper, "time_whole", time_one)
-    whole_up_to(monkeypatch, 10)
-    found = fresh(problem)
-    assert found.whole
-    assert 1 <= len(timed) <= search.VERIFIED + 1
-    best = candidates.Candidate(found.algorithm, found.config)
-    assert found.phase0_us == time(trace(Request(problem=problem), best, Rates()), Rates()).us
-    field = candidates.field_of(Request(problem=problem), Rates())
-    own = candidates.Candidate(*field.operation.choice(field.request, field.shape))
-    assert found.phase0_us <= time(trace(Request(problem=problem), own, Rates()), Rates()).us
 
 
 @pytest.mark.slow

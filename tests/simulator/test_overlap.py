@@ -143,13 +143,6 @@ def test_hbm_views(why, a, b, meet, cover):
     assert covers(hbm(*a), hbm(*b), False) == cover
 
 
-def test_hbm_cover_may_be_missed_but_not_invented():
-    """Two halves of one pattern: a holds b, but to find that out is too dear; a wait too many is no error."""
-    a, b = hbm((4, 3), (16, 5)), hbm((2, 3), (16, 5))
-    assert overlaps(a, b, False)
-    assert not covers(a, b, False)
-
-
 def test_views_of_very_many_runs_are_compared_by_their_ends():
     """Above the limit two interleaved views count as meeting, which costs a wait; their ends still tell them apart."""
     count = RUNS_COMPARED + 1
@@ -157,15 +150,6 @@ def test_views_of_very_many_runs_are_compared_by_their_ends():
     assert overlaps(even, odd, False)
     assert not overlaps(even, hbm((count,), (2,), 2 * count), False)
     assert not overlaps(hbm((count - 1,), (2,)), hbm((count - 1,), (2,), 1), False)
-
-
-def test_long_rows_on_chip():
-    """A whole partition of SBUF: every other of 50,000 fp32 elements."""
-    info = StorageInfo("", (128, 50_000), "float32", SBUF, "")
-    views = [extent(Region(info, "float32", (128, 25_000), (50_000, 2), offset)) for offset in (0, 1)]
-    assert not overlaps(*views, True)
-    assert overlaps(views[0], extent(Region(info, "float32", (1, 1), (50_000, 1), 127 * 50_000 + 49_998)), True)
-    assert not overlaps(views[0], extent(Region(info, "float32", (1, 1), (50_000, 1), 127 * 50_000 + 49_999)), True)
 
 
 # The grid.
@@ -241,25 +225,6 @@ def check_waits(accesses):
         assert found == waits(accesses)
 
 
-# what is written                       a view: shape, strides           another's offset
-APART = [
-    ("rows of every channel", ((128, 512), (1 << 15, 1)), 512),
-    ("rows of channels of images", ((8, 16, 512), (1 << 19, 1 << 15, 1)), 512),
-    ("columns of every row", ((64, 2, 32), (1 << 15, 128, 1)), 256),
-    ("other channels", ((16, 512), (1 << 15, 1)), 1 << 19),
-    ("blocks", ((1 << 15,), (1,)), 1 << 15),
-]
-
-
-@pytest.mark.parametrize(("what", "view", "step"), APART, ids=[row[0] for row in APART])
-def test_views_side_by_side_share_no_cell(what, view, step):
-    """All that are written beside each other, so that none is compared with all others."""
-    grid = Grid(extent(box(*view)), 1 << 22, HBM_SLICES)
-    cells = [set(grid.cells(extent(box(*view, i * step)))) for i in range(HBM_SLICES)]
-    assert all(len(each) <= 2 for each in cells)
-    assert max(len([each for each in cells if i in each]) for i in set().union(*cells)) <= 2
-
-
 def test_a_view_that_is_not_compared_run_by_run_meets_all_between_its_ends():
     """It counts as overlapping them, and must be found to do so."""
     count = RUNS_COMPARED + 1
@@ -268,12 +233,3 @@ def test_a_view_that_is_not_compared_run_by_run_meets_all_between_its_ends():
     assert set(grid.cells(extent(even))) & set(grid.cells(extent(odd)))
     narrow = Grid(extent(box((128, 512), (1 << 15, 1))), 1 << 22, HBM_SLICES)
     assert set(narrow.cells(extent(even))) & set(narrow.cells(extent(box((2, 1), (1 << 15, 1), 513))))
-
-
-def test_the_typical_view_is_the_one_written_most_often():
-    once = box((32,), (1,))
-    often = box((4, 8), (64, 1))._replace(info=once.info)
-    writes = [once, *(often._replace(offset=8 * i) for i in range(3))]
-    made = [Instruction(i, "dma", "dma_copy", (region,), (), {}, "", 0) for i, region in enumerate(writes)]
-    (found,) = written_storages(made).values()
-    assert (found.shape, found.strides) == (often.shape, often.strides)
