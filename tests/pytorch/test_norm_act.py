@@ -6,10 +6,9 @@ import math
 import numpy as np
 import pytest
 import torch
-from gradchecks import assert_derivatives
+from gradchecks import assert_batches, assert_derivatives, assert_gradients
 from operators_seen import Seen, graph_of
 from tolerances import FLOAT32_SUMS, assert_within_limit, assert_within_share
-from torch import func
 from torch.nn import functional as F
 from torch_activation import torchs as activation_of
 
@@ -103,13 +102,8 @@ def test_values_are_within_their_bound(rank, norm, dtype, mean, act, mode):
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_gradients(rank, norm, act, mode):
-    leaves = [one.requires_grad_() for one in tensors(rank)]
-    wide = [one.detach().double().requires_grad_() for one in leaves]
-    y, expected = ours(*leaves, norm, act), torchs(*wide, norm, act)
-    g = torch.randn(y.shape, generator=torch.Generator().manual_seed(9))
-    pairs = zip(torch.autograd.grad(y, leaves, g), torch.autograd.grad(expected, wide, g.double()), strict=True)
-    for found, right in pairs:
-        assert_within_share([found], [right], 4 * FLOAT32_SUMS)  # sums of sums: of the convolution, and of its gradient
+    call, right = (functools.partial(one, norm=norm, act=act) for one in (ours, torchs))
+    assert_gradients(call, right, tensors(rank), 4 * FLOAT32_SUMS)  # sums of sums: of y, and of its gradient
 
 
 @in_both
@@ -175,12 +169,8 @@ def test_derivatives_of_all_results(norm):
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("batched", [(0,), (3,), (4,), (0, 3, 4), (0, 1, 2, 3, 4)], ids=str)
 def test_vmap(batched, norm):
-    given = [torch.stack([one, one.cos()], 1) if i in batched else one for i, one in enumerate(tensors(1))]
-    dims = tuple(1 if i in batched else None for i in range(5))
-    found = func.vmap(functools.partial(ours, norm=norm), dims)(*given)
-    each = [[one.select(1, k) if i in batched else one for i, one in enumerate(given)] for k in (0, 1)]
-    expected = [torchs(*(one.double() for one in some), norm=norm) for some in each]
-    assert_within_share(found, expected, 4 * FLOAT32_SUMS)
+    call, right = (functools.partial(one, norm=norm) for one in (ours, torchs))
+    assert_batches(call, right, tensors(1), batched, 4 * FLOAT32_SUMS)
 
 
 @pytest.mark.cover(1)
