@@ -162,7 +162,7 @@ def blocks_of(feed, index):
 
 
 def load_blocks(work, feed, index):
-    """A Feed's tile into its buffers. Loads into new ones come after those of the first tile, which wait for zeros."""
+    """A Feed's tile into its buffers."""
     of_pass, blocks = feed.tiles[index], blocks_of(feed, index)
     one, tile = of_pass.one, of_pass.tile
     plan, geometry, settings, size = work.plan, work.geometry, work.plan.settings, (one.r, one.s, one.h, one.w)
@@ -176,10 +176,10 @@ def load_blocks(work, feed, index):
     held, (of_x, of_y) = (of_pass.number, one.r, one.s), blocks.zeros
     for t in one.planes:
         if of_x[t] != held:
-            clear_x(geometry, pieces[0], tile, blocks.x[t], t, 0 < index and index < plan.windows)
+            clear_x(geometry, pieces[0], tile, blocks.x[t], t)
             of_x[t] = held
     if of_y[0] != held:
-        clear_y(geometry, pieces[0], tile, blocks.y, 0 < index and index < settings.buffers)
+        clear_y(geometry, pieces[0], tile, blocks.y)
         of_y[0] = held
     if plan.lines:
         if len(one.planes) > 0:

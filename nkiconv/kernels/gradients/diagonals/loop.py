@@ -125,18 +125,18 @@ def piece_of(plan, part, group):
 
 def load_step(work, steps, index, buffers):
     """What a step needs of x and gy, but for what it shares with the step before. Rows of blocks of the first and the
-    last come one by one, if each tile of rows has one group; loads into new buffers come after those of the first."""
+    last come one by one, if each tile of rows has one group."""
     geometry, settings, taps = work.geometry, work.plan.settings, work.geometry.planes.taps
     step, into = steps[index], buffers[index % len(buffers)]
     by_rows = settings.groups == 1 and (index == 0 or index + 1 == len(steps))
-    bands, holds = settings.down if by_rows else 1, 0 < index and index < len(buffers)
+    bands = settings.down if by_rows else 1
     whole = piece_of(work.plan, 0, step.parts[0])
     # zeros around planes stay in a buffer, which knows the number of their strip, while that is the same
     beside = settings.strips == 0 or into.zeros[0] != step.strip
     into.zeros[0] = step.strip
     for t in range(taps):
-        clear_x(geometry, whole, step.tile, into.x[t], t, holds, beside)
-    clear_y(geometry, whole, step.tile, into.y, holds, beside)
+        clear_x(geometry, whole, step.tile, into.x[t], t, beside)
+    clear_y(geometry, whole, step.tile, into.y, beside)
     there = whole.h[0] + (work.plan.shared if step.follows else 0)
     pieces = [piece_of(work.plan, part, groups) for part, groups in enumerate(step.parts)]
     load_units(work, pieces, step.tile, into, range(taps), there, bands)
