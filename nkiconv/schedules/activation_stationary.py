@@ -24,10 +24,10 @@ def unsupported_reason(geometry: Geometry, options: Options, config: Config) -> 
     if reason == "" and geometry.groups > 1:
         reason = depthwise_unsupported(geometry, options)
         return reason or no_prologue(options, f"{NAME} takes none of depthwise problems")
-    if reason == "":
-        reason = one_group_unsupported(geometry, NAME, False)
     if reason == "" and is_patches(geometry):
         return patches_unsupported(geometry, options)
+    if reason == "":
+        reason = one_group_unsupported(geometry, NAME, False)
     if reason == "" and writes_rows(geometry):
         return rows_unsupported(geometry, options) or no_prologue(options, f"{NAME} takes none where y is NCDHW")
     if reason == "":

@@ -1,10 +1,11 @@
 """Transposed convolutions whose stride is their filter's size, in NCHW: each element of x becomes a patch of its own.
 
-    y[k, n, i * R + r, j * S + s] = sum over c of x[c, n, i, j] * w[c, k, r, s]
+    y[k, n * T + t, i * R + r, j * S + s] = sum over c of x[c, n, i, j] * w[c, k, t, r, s]
 
-That is a product with one tap to K * R * S channels. Elements of x are the stationary: rows (n, i) of x at column j
-are columns of the Tensor Engine; filters pass as torch stores them. A row's patches gather on its partition, so that R
-neighbouring rows of y leave as one run for each output channel. Where x has few rows, parts of them share the columns.
+That is a product with one tap to K * T * R * S channels. Elements of x are the stationary: rows (n, i) of x at column
+j are columns of the Tensor Engine; filters pass as torch stores them. A row's patches gather on its partition, so that
+R neighbouring rows of y leave as one run for each output channel. Rows of taps are those of all planes. Where x has few
+rows, parts of them share the columns.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from .geometry import Axis, Geometry, sees_itself, writes_rows
+from .geometry import Axis, Geometry, filter_rows, num_taps, sees_itself, writes_rows
 from .options import Options, keeps_sums, no_prologue
 from .settings import WARM_UPS, Settings, count, warm_up
 from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, Part, cut, cut_into, div_ceil, fits_sbuf
@@ -35,7 +36,7 @@ class PatchSettings(Settings):
 
 @dataclass(frozen=True)
 class PatchTile:
-    """Images (first, how many) and rows of x of an output tile, and rows of taps."""
+    """Planes (first, how many) and rows of x of an output tile, and rows of taps of all planes."""
 
     n: Part
     i: Part
@@ -61,15 +62,15 @@ class PatchSchedule:
 
 def is_patches(geometry: Geometry) -> bool:
     """Whether each element of x becomes a patch of y, which tile it, in NCHW."""
-    own = geometry.flipped and geometry.groups == 1 and sees_itself(geometry.planes) and geometry.frames is None
-    tiled = _tiles(geometry.rows) and _tiles(geometry.columns) and geometry.rows.taps * geometry.columns.taps > 1
-    rows = geometry.y_strides[3] == 1 and (geometry.K == 1 or writes_rows(geometry))
-    return own and tiled and rows and len(geometry.x_strides) == 4
+    own = geometry.flipped and geometry.groups == 1 and geometry.frames is None
+    own = own and (_tiles(geometry.planes) or (sees_itself(geometry.planes) and len(geometry.x_strides) == 4))
+    tiled = _tiles(geometry.rows) and _tiles(geometry.columns) and num_taps(geometry) > 1
+    return own and tiled and geometry.y_strides[3] == 1 and (geometry.K == 1 or writes_rows(geometry))
 
 
 def _tiles(axis: Axis) -> bool:
     taps = axis.taps
-    whole = axis.before == taps - 1 and axis.out == axis.size * taps and axis.images == 1
+    whole = axis.before == taps - 1 and axis.out == axis.size * taps
     return whole and (axis.lhs_dilation, axis.stride) == (taps, 1) and (axis.dilation == 1 or taps == 1)
 
 
@@ -87,21 +88,23 @@ def patches_unsupported(geometry: Geometry, options: Options) -> str:
 
 def make_patches(geometry: Geometry, settings: PatchSettings) -> PatchSchedule | None:
     """The PatchSchedule of settings, None where parts of rows are uneven or do not fit."""
-    N, P, Q, across = geometry.planes.out, geometry.rows.size, geometry.columns.size, settings.across
+    N, P, Q, across = geometry.planes.size, geometry.rows.size, geometry.columns.size, settings.across
     if Q % across or across > P_MAX:
         return None
     rows = min(P, P_MAX // across)
-    images = min(N, P_MAX // (across * P)) if rows == P else 1
-    tiles = [(n, i) for n in cut(N, images) for i in cut(P, rows)]
+    planes = min(N, P_MAX // (across * P)) if rows == P else 1
+    # volumes lie apart
+    volumes = cut_into(N, geometry.planes.images if len(geometry.x_strides) > 4 else 1)
+    tiles = [((first + n, count), i) for first, d in volumes for n, count in cut(d, planes) for i in cut(P, rows)]
     # the cores share rows of taps unless output tiles are as many for one as for the other
-    taps = [(0, geometry.rows.taps)] if len(tiles) % PARTS == 0 else cut_into(geometry.rows.taps, PARTS)
+    taps = [(0, filter_rows(geometry))] if len(tiles) % PARTS == 0 else cut_into(filter_rows(geometry), PARTS)
     items = tuple(PatchTile(*one, r) for r in taps if r[1] > 0 for one in tiles)
     return PatchSchedule(settings, items, tuple(cut(geometry.C, P_MAX)), Q // across)
 
 
 def patches_tried(geometry: Geometry, given: dict[str, Any]) -> Iterator[PatchSettings]:
     """As many parts of rows as fill the partitions, and fewer."""
-    rows, Q = min(P_MAX, geometry.planes.out * geometry.rows.size), geometry.columns.size
+    rows, Q = min(P_MAX, geometry.planes.size * geometry.rows.size), geometry.columns.size
     every = [one for one in range(1, min(Q, P_MAX // rows) + 1) if Q % one == 0]
     for across in [given["across"]] if "across" in given else every[-3:]:
         yield PatchSettings.read(tuple(given.items()), across=across)
@@ -110,7 +113,7 @@ def patches_tried(geometry: Geometry, given: dict[str, Any]) -> Iterator[PatchSe
 def patch_bytes(geometry: Geometry, plan: PatchSchedule, options: Options) -> int:
     """Bytes a partition, at most: filters, x and results of two output tiles, biases, zeros."""
     item, k_tiles = geometry.itemsize, len(plan.k_tiles)
-    P, Q, R, S = geometry.rows.size, geometry.columns.size, geometry.rows.taps, geometry.columns.taps
+    P, Q, R, S = geometry.rows.size, geometry.columns.size, filter_rows(geometry), geometry.columns.taps
     most = max(one.n[1] * one.i[1] for one in plan.items)
     filters = k_tiles * geometry.K * R * S * item
     results = geometry.K * R * plan.side * S * options.epilogue.y_itemsize
@@ -126,5 +129,7 @@ def patches_fit(geometry: Geometry, options: Options, plan: PatchSchedule | None
 def patch_instructions(geometry: Geometry, plan: PatchSchedule, cores: int) -> int:
     """Instructions of the busiest core, at most."""
     banks = max(len(plan.banks(geometry, one)) for one in plan.items)
-    each = plan.side * banks * (len(plan.k_tiles) + 5) + 4 * len(plan.k_tiles) + 4 * geometry.K + 4
+    each = (
+        plan.side * banks * (len(plan.k_tiles) + 5) + 4 * len(plan.k_tiles) + 4 * geometry.K * geometry.planes.taps + 4
+    )
     return div_ceil(len(plan.items), cores) * each + 4 * len(plan.k_tiles) + plan.settings.warmup + 16

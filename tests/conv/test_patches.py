@@ -20,7 +20,8 @@ from nkiconv.simulator.timing import Rates
 
 
 def patches(N, C, K, sizes, taps):
-    return Transposed(N, C, K, 1, sizes, taps, taps, (0, 0), (0, 0), (1, 1))
+    none = (0,) * len(sizes)
+    return Transposed(N, C, K, 1, sizes, taps, taps, none, none, (1,) * len(sizes))
 
 
 #: x's channels, rows and images that do not fill the partitions, or more than do; taps of a bank and of several.
@@ -31,6 +32,10 @@ CALLS = {
     "more than a bank": patches(1, 5, 2, (2, 3), (25, 22)),
     "many channels": patches(2, 40, 140, (3, 5), (2, 2)),
     "row": patches(1, 10, 3, (1, 12), (1, 5)),
+    "volume": patches(1, 130, 3, (3, 2, 5), (2, 3, 4)),
+    "volumes": patches(2, 9, 2, (2, 70, 3), (3, 2, 2)),
+    "planes alone": patches(3, 9, 2, (4, 3, 5), (2, 1, 1)),
+    "planes of one tap": patches(2, 9, 2, (4, 3, 5), (1, 2, 2)),
 }
 
 

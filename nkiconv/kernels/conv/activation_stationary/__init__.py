@@ -13,7 +13,7 @@ all of them see elements of x at the same taps, zeros between these at others, w
     | NHWC   | x, the window of one tap | c; folded: h, c        | 128 pixels    | k; folded p, k| plain        |
     | NCDHW  | x, the window of one tap | c; left over: copies,  | 128 positions | z, k          | transpose    |
     |        |                          | each a tap further     | of rows       |               |              |
-    | NCHW,  | x, a column of rows      | c                      | 128 rows of x | k, taps       | plain        |
+    | NC(D)HW| x, a column of rows      | c                      | 128 rows of x | k, taps       | plain        |
     | patches|                          |                        |               |               |              |
     | depth- | blocks of x              | pixels of a block      | 128 blocks    | pixels of     | plain        |
     | wise   |                          |                        |               | blocks of y   |              |

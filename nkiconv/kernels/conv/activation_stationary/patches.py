@@ -1,6 +1,9 @@
 """Patches of y: columns of x are the stationaries, filters pass as they are stored, rows of y leave as runs."""
 
+from itertools import product
+
 from ...._nki import nl
+from ....schedules.tiles import div_ceil
 from ..._epilogue import evacuate
 from ..._prologue import load_x
 from ..._warm import warm_up
@@ -71,12 +74,13 @@ def bank_of(work, item, tiles, column, bank):
 
 
 def store_patches(work, item, y_sbuf):
-    """Rows of y of an output tile: of each output channel, as an access pattern has few dims."""
+    """Rows of y of an output tile: of each output channel and plane of taps, as an access pattern has few dims."""
     operands, geometry, across = work.operands, work.geometry, work.plan.settings.across
-    _, by_n, by_p, by_q = geometry.y_strides
-    R, wide, (r0, rn) = geometry.rows.taps, work.plan.side * geometry.columns.taps, item.r
-    for k in range(geometry.K):
-        pattern = [[by_n, item.n[1]], [R * by_p, item.i[1]], [wide * by_q, across], [by_p, rn], [by_q, wide]]
-        offset = offset_at(geometry.y_strides, (k, item.n[0], item.i[0] * R + r0, 0))
-        rows_sbuf = y_sbuf[0 : y_sbuf.shape[0], k].reshape((y_sbuf.shape[0], rn, wide))
+    _, by_n, by_p, by_q, *_ = geometry.y_strides
+    T, R, wide, (first, rows) = geometry.planes.taps, geometry.rows.taps, work.plan.side * geometry.columns.taps, item.r
+    for k, t in product(range(geometry.K), range(first // R, div_ceil(first + rows, R))):
+        r0, end = max(first, t * R), min(first + rows, (t + 1) * R)
+        pattern = [[T * by_n, item.n[1]], [R * by_p, item.i[1]], [wide * by_q, across], [by_p, end - r0], [by_q, wide]]
+        offset = offset_at(geometry.y_strides, (k, item.n[0] * T + t, item.i[0] * R + r0 - t * R, 0))
+        rows_sbuf = y_sbuf[0 : y_sbuf.shape[0], k, r0 - first : end - first].reshape((y_sbuf.shape[0], end - r0, wide))
         store_regions(operands.y, rows_sbuf, [((0, 0, 0), pattern, offset)])
