@@ -15,7 +15,10 @@ from .. import rules, simulator
 from .._nki import CHOICE, nl, simulate
 from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, refused
 from ..launches import on_cores
-from ..problem import DTYPES, dtype_name
+from ..planner.estimate import completed
+from ..planner.operation import Operation
+from ..planner.request import Asked, Config, Request, kernel_arguments
+from ..problem import DTYPES, ConvProblem, dtype_name
 from ..rules import KERNEL_DTYPES
 from ..simulator.dtypes import canonical
 
@@ -72,6 +75,29 @@ def launch(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any], lnc: int,
         sbuf_peak_bytes=execution.sbuf_peak_bytes,
         psum_peak_bytes=execution.psum_peak_bytes,
     )
+
+
+def launch_planned(
+    operation: Operation,
+    problem: ConvProblem,
+    asked: Asked,
+    tensors: tuple[Any, ...],
+    more: dict[str, Any],
+    *,
+    lnc: int,
+    algorithm: str | None,
+    config: Config,
+    trace_only: bool = False,
+) -> KernelRun:
+    """Launch an operation's kernel with settings that are checked, or those known to be best.
+
+    more: the kernel's arguments beside the problem's.
+    """
+    request = Request(problem=problem, lnc=lnc, asked=asked, operation=operation.name)
+    algorithm, config = completed(request, algorithm, config)
+    nonfinite, rows = asked.strict_nonfinite, operation.name == "depthwise_conv1d"
+    kwargs = kernel_arguments(problem, strict_nonfinite=nonfinite, algorithm=algorithm, config=config, rows=rows)
+    return launch(operation.kernel, tensors, kwargs | more, lnc, trace_only)
 
 
 def plain(value: Any) -> Any:

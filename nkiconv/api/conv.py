@@ -11,9 +11,8 @@ from .. import norms, rules, simulator
 from ..errors import GeometryError, UnsupportedError, raise_all, refuse
 from ..integers import takes_ints
 from ..pixel_norms import NORM_EPS
-from ..planner.estimate import completed
 from ..planner.operations import OPERATIONS
-from ..planner.request import X_PERMS, Config, Request, kernel_arguments
+from ..planner.request import X_PERMS, Config
 from ..problem import ConvProblem, dtype_name
 from ..reference import AnyArray
 from ..rules import FILTER_PERMS
@@ -21,7 +20,7 @@ from .calls import (
     KernelRun,
     Places,
     has_no_images,
-    launch,
+    launch_planned,
     no_data,
     one_image,
     with_extents,
@@ -126,7 +125,7 @@ def conv2d(
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError, before any work, naming every violated rule.
     """
-    return _convolved(IMAGES, **locals())
+    return convolved(IMAGES, **locals())
 
 
 @takes_ints
@@ -194,18 +193,18 @@ def conv3d(
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError, before any work, naming every violated rule.
     """
-    return _convolved(VOLUMES, **locals())
+    return convolved(VOLUMES, **locals())
 
 
-def _convolved(
+def convolved(
     kind: Kind,
     x: Any,
     w: Any,
     *,
-    batch_group_count: int,
+    batch_group_count: int = 1,
     groups: int,
     layout: str,
-    filter_layout: str,
+    filter_layout: Any = None,
     initial_frames: Any = None,
     return_final_frames: bool | int = False,
     **more: Any,
@@ -336,14 +335,22 @@ def run_conv(
     other = other_layout(kind, filter_layout)
     asked = extra.asked(is_packed(kind, w), other)
     name = f"conv_transpose{kind.axes}d" if problem.transposed else kind.name
-    request = Request(problem=problem, lnc=lnc, asked=asked, operation=name)
-    algorithm, config = completed(request, algorithm, config)
-    kwargs = kernel_arguments(problem, strict_nonfinite=extra.strict_nonfinite, algorithm=algorithm, config=config)
+    more = extra.arguments()
     if other is not None:
-        kwargs |= {"kern_perm": FILTER_PERMS[other]}
-    if problem.is_volume and is_packed(kind, w):
-        w, kwargs["packed"] = _merged(w), True  # NKI's tensors have five axes at most
-    return launch(OPERATIONS[name].kernel, (x, w), kwargs | extra.arguments(), lnc, trace_only)
+        more["kern_perm"] = FILTER_PERMS[other]
+    if problem.is_volume and asked.packed:
+        w, more["packed"] = _merged(w), True  # NKI's tensors have five axes at most
+    return launch_planned(
+        OPERATIONS[name],
+        problem,
+        asked,
+        (x, w),
+        more,
+        lnc=lnc,
+        algorithm=algorithm,
+        config=config,
+        trace_only=trace_only,
+    )
 
 
 def _merged(w: Any) -> Any:

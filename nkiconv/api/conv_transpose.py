@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
-
-import numpy as np
 
 from ..axis import padding_pairs
 from ..errors import raise_all
 from ..integers import takes_ints
 from ..planner.request import Config
-from ..problem import dtype_name
 from ..reference import AnyArray
-from .calls import Places, has_no_images, no_data, one_image, with_extents
-from .conv import run_conv, stats_of_no_data
+from .calls import Places
+from .conv import convolved
 from .conv1d import as_rows, check_row, with_height
 from .conv_problem import (
     LAYOUTS_1D,
     TRANSPOSED,
-    Kind,
     array_violations,
     check_channels,
-    check_numbers,
-    checked_conv,
     number_violations,
 )
-from .epilogue import Epilogue
 
 
 @takes_ints
@@ -116,7 +108,7 @@ def conv_transpose2d(
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError, before any work, naming every violated rule.
     """
-    return _transposed(TRANSPOSED[2], **locals())
+    return convolved(TRANSPOSED[2], **locals())
 
 
 @takes_ints
@@ -157,7 +149,7 @@ def conv_transpose3d(
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError, before any work, naming every violated rule.
     """
-    return _transposed(TRANSPOSED[3], **locals())
+    return convolved(TRANSPOSED[3], **locals())
 
 
 def _as_images(
@@ -197,24 +189,3 @@ def _as_images(
         "groups": groups,
         "layout": LAYOUTS_1D[layout],
     }
-
-
-def _transposed(kind: Kind, x: Any, w: Any, **call: Any) -> Any:
-    """y of a call."""
-    epilogue, more = Epilogue.taken_from(call)
-    empty = has_no_images(x)
-    of_one, checked = x, epilogue
-    if empty:
-        check_numbers(kind, x, more["layout"], epilogue)
-        of_one, checked = with_extents(x, {0: 1}), dataclasses.replace(epilogue, x_scale=None, x_shift=None)
-        if isinstance(epilogue.residual, np.ndarray) and epilogue.residual.ndim:
-            checked = dataclasses.replace(checked, residual=one_image("residual", epilogue.residual))
-    problem = checked_conv(kind, of_one, w, checked, **more)
-    if empty:
-        dtype = dtype_name(epilogue.out_dtype or problem.out_dtype)
-        y = no_data(problem.output_shape, problem.layout, "N", dtype)
-        stats = stats_of_no_data(epilogue, y, problem.layout, more["lnc"])
-        return (y, *stats) if stats else y
-    choice = {name: more[name] for name in ("lnc", "algorithm", "config")}
-    y = run_conv(x, w, problem, epilogue=epilogue, **choice).y
-    return tuple(y) if isinstance(y, (list, tuple)) else y

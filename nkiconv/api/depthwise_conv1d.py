@@ -12,18 +12,16 @@ from .. import rules, simulator
 from ..axis import padding_pairs
 from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all, refuse, refused
 from ..integers import takes_ints
-from ..kernels.depthwise_conv1d import depthwise_conv1d_implicit_gemm
 from ..planner.depthwise_conv1d import chunk_violations, chunked_shape
-from ..planner.estimate import completed
 from ..planner.operations import OPERATIONS, choice_refusals, choice_violations
-from ..planner.request import Config, Request, kernel_arguments
+from ..planner.request import Config
 from ..problem import DTYPES, ConvProblem, dtype_name
 from ..reference import AnyArray
 from ..rules import KERNEL_DTYPES, PADDINGS
 from .calls import KernelRun as KernelRun
 from .calls import (
     has_no_images,
-    launch,
+    launch_planned,
     no_data,
     one_image,
 )
@@ -195,21 +193,21 @@ def run_depthwise_conv1d(
     """
     asked = epilogue or Epilogue()
     wanted = dataclasses.replace(asked, strict_nonfinite=strict_nonfinite or asked.strict_nonfinite).asked()
-    request = Request(problem=problem, lnc=lnc, asked=wanted, operation="depthwise_conv1d")
-    algorithm, config = completed(request, algorithm, config)
     x4 = _reshaped(x, chunked_shape(problem, wanted.chunks))
     w4 = _reshaped(w, (problem.C, 1, 1, problem.S))
-    kwargs = kernel_arguments(
-        problem,
-        strict_nonfinite=wanted.strict_nonfinite,
-        algorithm=algorithm,
-        config=config,
-        rows=True,
-    )
     if asked.residual is not None:
         asked = dataclasses.replace(asked, residual=_reshaped(asked.residual, (problem.N, problem.C, 1, problem.Q)))
-    kwargs |= asked.arguments()
-    run = launch(depthwise_conv1d_implicit_gemm, (x4, w4), kwargs, lnc, trace_only)
+    run = launch_planned(
+        _OPERATION,
+        problem,
+        wanted,
+        (x4, w4),
+        asked.arguments(),
+        lnc=lnc,
+        algorithm=algorithm,
+        config=config,
+        trace_only=trace_only,
+    )
     y4, state = tuple(run.y) if asked.return_final_state else (run.y, None)
     y = _reshaped(y4, (problem.N, problem.C, problem.Q))
     return dataclasses.replace(run, y=y, final_state=state)

@@ -9,12 +9,11 @@ from typing import Any
 from .. import rules
 from ..errors import GeometryError, raise_all, refuse
 from ..integers import takes_ints
-from ..planner.estimate import completed
 from ..planner.operations import OPERATIONS, choice_refusals, choice_violations
-from ..planner.request import Asked, Config, Request, asked_violations, kernel_arguments
+from ..planner.request import Asked, Config, asked_violations
 from ..problem import ConvProblem, dtype_name
 from ..reference import AnyArray
-from .calls import has_no_images, launch, nl_dtype, one_array, one_image
+from .calls import has_no_images, launch_planned, nl_dtype, one_array, one_image
 from .depthwise_conv1d import KIND, depthwise_conv1d, depthwise_problem
 from .weight_checks import check_gradients, filter_like, of_no_images, result_violations, sizes_of
 
@@ -134,8 +133,7 @@ def run_depthwise_weight(
     residual = None if accumulate_into is None else "pre_activation"
     asked = Asked(bias=bias_gradient, out_dtype=dtype_name(out_dtype), residual=residual)
     raise_all(_KIND.cannot, list(choice_refusals(_OPERATION, problem, asked, algorithm, config, lnc)))
-    request = Request(problem=problem, lnc=lnc, asked=asked, operation=_OPERATION.name)
-    algorithm, config = completed(request, algorithm, config)
-    arguments = kernel_arguments(problem, algorithm=algorithm, config=config)
-    arguments |= {"accumulate_into": accumulate_into, "bias_gradient": bias_gradient, "out_dtype": nl_dtype(out_dtype)}
-    return launch(_OPERATION.kernel, (x, gy, problem.filter_shape), arguments, lnc, trace_only=False).y
+    more = {"accumulate_into": accumulate_into, "bias_gradient": bias_gradient, "out_dtype": nl_dtype(out_dtype)}
+    return launch_planned(
+        _OPERATION, problem, asked, (x, gy, problem.filter_shape), more, lnc=lnc, algorithm=algorithm, config=config
+    ).y

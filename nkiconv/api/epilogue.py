@@ -15,8 +15,19 @@ from ..planner.request import Asked, asked_violations
 from ..problem import dtype_name
 from .calls import nl_dtype, one_array, out_dtype_unsupported
 
-#: Arguments of a prologue, and of a norm of y, but for a number.
-OF_X, OF_NORM = ("x_scale", "x_shift", "x_activation"), ("y_norm", *pixel_norms.OF_CHANNELS)
+#: Arguments of a prologue; what a kernel is told as it is, where it is not as by default.
+OF_X = ("x_scale", "x_shift", "x_activation")
+PLAIN = (
+    "activation",
+    "precision",
+    "chunks",
+    "x_activation",
+    "y_norm",
+    "return_before_norm",
+    "return_stats",
+    "x_upsample",
+)
+PLAIN += ("return_final_frames", "return_final_state")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,54 +68,33 @@ class Epilogue:
 
     def asked(self, packed: bool = False, filter_layout: str | None = None) -> Asked:
         """The same as flags and names, for the planner; packed: whether the filter is, filter_layout: of plain ones."""
-        return Asked(
-            bias=self.bias is not None,
-            activation=self.activation,
-            residual=None if self.residual is None else self.residual_position,
-            out_dtype=None if self.out_dtype is None else dtype_name(self.out_dtype),
-            initial_state=self.initial_state is not None,
-            return_final_state=self.return_final_state,
-            chunks=self.chunks,
-            strict_nonfinite=self.strict_nonfinite,
-            return_stats=self.return_stats,
-            scaled=self.residual is not None and self.beta != 1.0,
-            precision=self.precision,
-            packed=packed,
-            filter_layout=filter_layout,
-            initial_frames=self.num_frames,
-            return_final_frames=self.return_final_frames,
-            x_scale=_form_of(self.x_scale),
-            x_shift=_form_of(self.x_shift),
-            x_activation=self.x_activation,
-            y_norm=self.y_norm,
-            y_norm_weight=self.y_norm_weight is not None,
-            y_norm_bias=self.y_norm_bias is not None,
-            x_upsample=self.x_upsample,
-            return_before_norm=self.return_before_norm,
-        )
+        alike = (one.name for one in dataclasses.fields(Asked) if hasattr(self, one.name))
+        given = {name: getattr(self, name) is not None for name in ("bias", "initial_state", *pixel_norms.OF_CHANNELS)}
+        own = {
+            "residual": None if self.residual is None else self.residual_position,
+            "out_dtype": None if self.out_dtype is None else dtype_name(self.out_dtype),
+            "scaled": self.residual is not None and self.beta != 1.0,
+            "initial_frames": self.num_frames,
+            **{name: _form_of(getattr(self, name)) for name in OF_X[:2]},
+        }
+        same = {name: getattr(self, name) for name in alike}
+        return Asked(**{**same, **given, **own, "packed": packed, "filter_layout": filter_layout})
 
     def arguments(self) -> dict[str, Any]:
         """The kernel's arguments; nothing for what is not asked for."""
-        names = ("bias", "activation", "residual", "precision", "initial_state", "initial_frames", "chunks")
-        every = (*names, *OF_X, *OF_NORM)
-        found = {name: getattr(self, name) for name in every if getattr(self, name) is not None}
+        tensors = ("bias", "residual", "initial_state", "initial_frames", *OF_X[:2], *pixel_norms.OF_CHANNELS)
+        found = {name: getattr(self, name) for name in tensors if getattr(self, name) is not None}
+        for name in PLAIN:
+            if getattr(self, name) != getattr(Epilogue, name):
+                found[name] = getattr(self, name)
         if self.residual is not None:
-            found["residual_position"] = self.residual_position
-            if self.beta != 1.0:
-                found["beta"] = float(self.beta)
+            found |= {"residual_position": self.residual_position}
+            found |= {"beta": float(self.beta)} if self.beta != 1.0 else {}
         if self.y_norm is not None:
             found["y_norm_eps"] = float(self.y_norm_eps)
-        if self.return_before_norm:
-            found["return_before_norm"] = True
         if self.out_dtype is not None:
             found["out_dtype"] = nl_dtype(self.out_dtype)
-        if self.return_stats is not None:
-            found["return_stats"] = self.return_stats
-        if self.x_upsample != 1:
-            found["x_upsample"] = self.x_upsample
-        if self.return_final_frames:
-            found["return_final_frames"] = self.return_final_frames
-        return found | ({"return_final_state": True} if self.return_final_state else {})
+        return found
 
     def violations(self, axes: dict[str, str]) -> Iterator[NkiconvError]:
         """Errors of names and numbers, and of kind, rank and dtype of the tensors; axes: of each, as in "N, C, Q"."""

@@ -10,12 +10,11 @@ from .. import rules
 from ..axis import Axis, padding_pairs
 from ..errors import DtypeError, GeometryError, LayoutError, raise_all, refuse, refused
 from ..integers import takes_ints
-from ..planner.estimate import completed
 from ..planner.operations import OPERATIONS, choice_refusals, choice_violations, operation_of
-from ..planner.request import Asked, Config, Request, asked_violations, kernel_arguments
+from ..planner.request import Asked, Config, asked_violations
 from ..problem import dtype_name
 from ..reference import AnyArray
-from .calls import Places, has_no_images, launch, nl_dtype, one_array, one_image, per_axis
+from .calls import Places, has_no_images, launch_planned, nl_dtype, one_array, one_image, per_axis
 from .conv1d import as_rows, check_row, with_height
 from .conv_problem import (
     IMAGES,
@@ -296,12 +295,11 @@ def _weight(
     after = {"accumulate_into": into, "bias_gradient": bias_gradient}
     if algorithm is None and operation_of(problem, asked) is not operation:
         return run_depthwise_weight(x, gy, problem, **after, out_dtype=out_dtype, lnc=lnc)
-    request = Request(problem=problem, lnc=lnc, asked=asked, operation=kind.name)
     raise_all(kind.cannot, list(choice_refusals(operation, problem, asked, algorithm, config, lnc)))
-    algorithm, config = completed(request, algorithm, config)
-    arguments = kernel_arguments(problem, algorithm=algorithm, config=config)
-    arguments |= after | {"precision": precision, "out_dtype": nl_dtype(out_dtype)}
-    return launch(operation.kernel, (x, gy, size), arguments, lnc, trace_only=False).y
+    after |= {"precision": precision, "out_dtype": nl_dtype(out_dtype)}
+    return launch_planned(
+        operation, problem, asked, (x, gy, size), after, lnc=lnc, algorithm=algorithm, config=config
+    ).y
 
 
 def _input(
