@@ -7,7 +7,7 @@ from nkiconv.planner import Request, candidates, timekeeper
 from nkiconv.planner.candidates import Candidate
 from nkiconv.planner.entry import answer
 from nkiconv.planner.estimate import estimate
-from nkiconv.planner.timing import phases, time, trace
+from nkiconv.planner.timing import phases, trace
 from nkiconv.simulator.timing import Rates
 
 pytestmark = pytest.mark.simulator_only
@@ -71,7 +71,7 @@ def test_what_was_left_out_for_an_extrapolated_time_is_timed_when_that_proves_to
     found = plan(problem, use_cache=False)
     assert found.whole
     best = Candidate(found.algorithm, found.config)
-    assert found.phase0_us == time(trace(Request(problem=problem), best, Rates()), Rates()).us
+    assert found.phase0_us == trace(Request(problem=problem), best, Rates()).us
 
 
 def test_no_plan_is_slower_than_the_estimate_in_the_mean_over_phases():
@@ -80,7 +80,7 @@ def test_no_plan_is_slower_than_the_estimate_in_the_mean_over_phases():
     found = plan(request.problem, robust="off", use_cache=False)
     guess = estimate(request, use_cache=False)
     guessed = Candidate(guess.algorithm, guess.config)
-    spread = phases(time(trace(request, guessed, Rates()), Rates()), found.phases)
+    spread = phases(trace(request, guessed, Rates()).timed, found.phases)
     assert found.phase0_us <= spread.phase0_us
     assert found.modelled_us <= spread.mean_us
 

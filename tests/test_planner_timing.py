@@ -2,9 +2,7 @@
 
 import pytest
 
-from nkiconv.planner.request import Request
-from nkiconv.planner.timing import Timing, busiest_ns, phases
-from nkiconv.problem import ConvProblem
+from nkiconv.planner.timing import busiest_ns, phases
 from nkiconv.simulator import ArraySpec, execute, iterations, jit
 from nkiconv.simulator import isa as nisa
 from nkiconv.simulator import language as nl
@@ -42,8 +40,7 @@ def test_phases_are_those_of_all_iterations(monkeypatch):
     monkeypatch.setattr(iterations, "RECORDED_INSTRUCTIONS", 256)
     short = timed(300)
     assert len(short.tasks) < len(whole.tasks) / 2
-    request = Request(problem=ConvProblem(N=1, C=1, W=8, K=1, S=1))
-    found, all_of_them = (phases(Timing(request, each), 4).at_us for each in (short, whole))
+    found, all_of_them = (phases(each, 4).at_us for each in (short, whole))
     assert len(found) == len(all_of_them) > 1
     assert list(found.values()) == pytest.approx(list(all_of_them.values()), rel=0.02)
 

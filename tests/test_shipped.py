@@ -14,7 +14,7 @@ from nkiconv.planner.plan import Estimate
 from nkiconv.planner.request import Asked, Request
 from nkiconv.planner.shipped import Shipped, key_of, known
 from nkiconv.planner.timekeeper import key_of as key_of_candidate
-from nkiconv.planner.timing import phases, time, trace
+from nkiconv.planner.timing import phases, trace
 from nkiconv.problem import ConvProblem
 from nkiconv.simulator.timing import Rates
 
@@ -153,9 +153,9 @@ def test_a_sample_of_what_is_shipped_takes_what_it_says():
 
 
 def timing_of(request, algorithm, config):
-    return time(trace(request, Candidate(algorithm, config), Rates()), Rates())
+    return trace(request, Candidate(algorithm, config), Rates())
 
 
 def mean_us(timing):
     """Over the throttle's phases, which a plan is chosen by."""
-    return phases(timing, 8).mean_us
+    return phases(timing.timed, 8).mean_us

@@ -157,4 +157,4 @@ def symbols_of(request: Request, algorithm: str, config: Config) -> dict[str, in
     operation = operation_for(request)
     shape = operation.shape(request, Rates(dict(request.constants)))
     found = {**operation.letters(shape), "cores": request.lnc, "partitions": PARTITIONS}
-    return found if shape.by_rule else {**found, **operation.symbols(shape, algorithm, config)}
+    return found if shape.by_rule else {**operation.symbols(shape, algorithm, config), **found}

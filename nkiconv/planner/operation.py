@@ -176,7 +176,7 @@ class Operation(ABC):
 
     def symbols(self, shape: Shape, algorithm: str, config: Config) -> dict[str, int]:
         """An algorithm's tile sizes and counts by name."""
-        return {name: int(value) for name, value in self.algorithm(algorithm).symbols(shape, config).items()}
+        return cost.symbols_of(self.algorithm(algorithm).completed(shape, config))
 
     # One order of sums for a video and all chunks that it may come in, so that they round alike: what decides it is the
     # algorithm and some of its settings (`Algorithm.order`), those that a chunk of `STREAM_PLANES` takes best.

@@ -276,7 +276,7 @@ class _Search:
         best: tuple[Trial, Phases] | None = None
         for one in close:
             assert one.timing is not None
-            found = phases(one.timing, most if best is None else len(best[1].at_us))
+            found = phases(one.timing.timed, most if best is None else len(best[1].at_us))
             if best is None:
                 best = one, found
                 if len(found.at_us) == 1 or found.worst_us - min(found.at_us.values()) <= IDLE * found.worst_us:
@@ -343,7 +343,7 @@ class _Search:
         most_us = found.mean_us / found.phase0_us * fastest.us * (1 + self.percent / 100)
         for one in regrets.better(most):
             assert one.timing is not None
-            own = phases(one.timing, len(found.at_us))
+            own = phases(one.timing.timed, len(found.at_us))
             if own.mean_us / own.phase0_us * one.us <= most_us:
                 return one, own
         return fastest, found

@@ -16,7 +16,7 @@ from .explain import Alternative, Rejection
 from .floors import floors
 from .parts import SPARE, Reduction, reductions
 from .request import Config, Request, bytes_spared
-from .timing import Timing, Traced, time, trace
+from .timing import Traced, trace
 
 #: Instructions, all cores, of a kernel that is timed as a whole without being asked to.
 WHOLE_INSTRUCTIONS = 14_000
@@ -45,7 +45,7 @@ class Trial:
     candidate: Candidate
     us: float
     instructions: int  # all cores, as a compiler sees them: the body of a loop on the device once
-    timing: Timing | None  # the whole problem, or the larger reduction
+    timing: Traced | None  # the whole problem, or the larger reduction
     effort: float  # instructions that a trace of the whole problem records
     extrapolated_from: int | None = None
     at_least: bool = False
@@ -77,15 +77,6 @@ def key_of(candidate: Candidate) -> tuple[str, Config]:
     return candidate.algorithm, candidate.config and tuple(sorted(candidate.config))
 
 
-@dataclass
-class _Run:
-    """What a kernel does with the whole problem once its settings have come to something."""
-
-    completed: object
-    traced: Traced
-    timing: Timing | None = None
-
-
 class Parts(NamedTuple):
     """Along which extent parts are made, units of the smaller one, and whether cores share them evenly."""
 
@@ -108,9 +99,9 @@ class Timekeeper:
         self.rejected: list[Rejection] = []
         self.found: dict[tuple[str, Config], Trial] = {}
         self.best_us = float("inf")
-        #: by algorithm: runs of the whole problem; along which extent kernels that are too long have parts, and units
-        #: of the smaller one; times of whole problems over extrapolated ones
-        self._runs: dict[str, list[_Run]] = {}
+        #: by algorithm: what settings come to, with that run of the whole problem; along which extent kernels that are
+        #: too long have parts, and units of the smaller one; times of whole problems over extrapolated ones
+        self._runs: dict[str, list[tuple[object, Traced]]] = {}
         self._parts: dict[str, Parts | None] = {}
         self._off_by: dict[str, float] = {}
 
@@ -216,44 +207,39 @@ class Timekeeper:
         least_us = line(half.least_us, full.least_us)
         if least_us > self.best_us * CLOSE:
             return Trial(candidate, least_us, instructions, None, effort, more, True, part)
-        small, large = time(half, self.rates), time(full, self.rates)
         off_by = self._off_by.get(candidate.algorithm, 1.0)
-        us = max(large.us, line(small.us, large.us) * off_by, self.copy_floor_us)
+        us = max(full.us, line(half.us, full.us) * off_by, self.copy_floor_us)
         self.best_us = min(self.best_us, us)
-        return Trial(candidate, us, instructions, large, effort, more, part=part)
+        return Trial(candidate, us, instructions, full, effort, more, part=part)
 
     def whole(self, candidate: Candidate, most: int | None = None) -> Trial | None:
         """The time of the whole problem, or a bound above the best; None where the kernel does not run it.
 
         Raises TraceLimitError: it has more instructions than `most`.
         """
-        run = self._run(candidate, most)
-        if run is None:
+        traced = self._run(candidate, most)
+        if traced is None:
             return None
-        traced = run.traced
         if traced.least_us > self.best_us * CLOSE:
             return Trial(candidate, traced.least_us, traced.compiled, None, traced.instructions, at_least=True)
-        if run.timing is None:
-            run.timing = time(traced, self.rates)
-        self.best_us = min(self.best_us, run.timing.us)
-        return Trial(candidate, run.timing.us, traced.compiled, run.timing, traced.instructions)
+        self.best_us = min(self.best_us, traced.us)
+        return Trial(candidate, traced.us, traced.compiled, traced, traced.instructions)
 
-    def _run(self, candidate: Candidate, most: int | None) -> _Run | None:
+    def _run(self, candidate: Candidate, most: int | None) -> Traced | None:
         """The kernel's run of the whole problem: an earlier one where settings that differ come to the same.
 
         It counts as traced again, so that idle settings do not let a search try more than others would.
         """
         completed = self.field.completed(candidate)
         runs = self._runs.setdefault(candidate.algorithm, [])
-        known = next((run for run in runs if run.completed == completed), None)
+        known = next((run for made, run in runs if made == completed), None)
         if known is not None:
-            self.spent += known.traced.instructions
+            self.spent += known.instructions
             return known
         traced = self._traced(candidate, most)
-        if traced is None:
-            return None
-        runs.append(_Run(completed, traced))
-        return runs[-1]
+        if traced is not None:
+            runs.append((completed, traced))
+        return traced
 
     def _traced(
         self, candidate: Candidate, most: int | None, reduction: Reduction | None = None, units: int = 0

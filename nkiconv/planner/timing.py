@@ -20,32 +20,8 @@ from .request import Request
 
 
 @dataclass(frozen=True)
-class Timing:
-    """A candidate's timeline at phase 0 of the throttle's grid."""
-
-    request: Request
-    timed: Timed
-
-    @property
-    def us(self) -> float:
-        """First DMA issue to last DMA done, modelled."""
-        return self.timed.us
-
-    @property
-    def instructions(self) -> int:
-        """Of all cores."""
-        return len(self.timed.tasks)
-
-    @functools.cached_property
-    def bound_by(self) -> str:
-        """As in a profile: the resource that most of the critical path is spent on."""
-        timed = self.timed
-        return bound_by(timed, critical_path(timed.tasks, timed.prices, timed.line))
-
-
-@dataclass(frozen=True)
 class Traced:
-    """A candidate's instructions with their prices, not yet in time."""
+    """A candidate's instructions with their prices, put on a timeline when that is asked for."""
 
     request: Request
     execution: Execution
@@ -60,6 +36,23 @@ class Traced:
     def least_us(self) -> float:
         """That of the busier core: no timeline is shorter, but for packets with which DMAs overlap."""
         return max(self.cores_us)
+
+    @functools.cached_property
+    def timed(self) -> Timed:
+        """The timeline at phase 0 of the throttle's grid."""
+        name = operation_for(self.request).name
+        return in_time(self.execution, self.prices.rates, name, prices=self.prices)
+
+    @property
+    def us(self) -> float:
+        """First DMA issue to last DMA done, modelled."""
+        return self.timed.us
+
+    @functools.cached_property
+    def bound_by(self) -> str:
+        """As in a profile: the resource that most of the critical path is spent on."""
+        timed = self.timed
+        return bound_by(timed, critical_path(timed.tasks, timed.prices, timed.line))
 
 
 def trace(
@@ -98,16 +91,9 @@ def busiest_ns(program: Program, prices: PriceList) -> float:
     return max(totals.values())
 
 
-def time(traced: Traced, rates: Rates) -> Timing:
-    """Put a trace on its timeline."""
-    known = traced.prices if traced.prices.rates is rates else None
-    name = operation_for(traced.request).name
-    return Timing(traced.request, in_time(traced.execution, rates, name, prices=known))
-
-
-def phases(timing: Timing, most: int) -> Phases:
+def phases(timed: Timed, most: int) -> Phases:
     """Totals at `most` of the phases that a profile tries, evenly spread; phase 0 is known already."""
-    chosen = phase_list(timing.timed)
+    chosen = phase_list(timed)
     while len(chosen) > max(1, most):
         chosen = chosen[::2]
-    return phases_at(timing.timed, chosen)
+    return phases_at(timed, chosen)

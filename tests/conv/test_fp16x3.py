@@ -15,7 +15,6 @@ from nkiconv.kernels.conv.dispatch import ALGORITHMS
 from nkiconv.planner import Request, candidates
 from nkiconv.planner.operations import OPERATIONS
 from nkiconv.planner.request import Asked
-from nkiconv.planner.timing import time
 from nkiconv.planner.timing import trace as traced
 from nkiconv.problem import ConvProblem
 from nkiconv.reference import abs_sum_ref, conv_ref, num_terms
@@ -262,7 +261,7 @@ def test_long_kernels_take_three_passes_and_little_more(name):
     problem = cases.get(name).problem.replace(dtype="fp32")
     request, rates = Request(problem=problem, lnc=1, asked=Asked(precision="fp16x3")), Rates()
     candidate = candidates.Candidate("implicit_gemm", None)
-    us = time(traced(request, candidate, rates), rates).us
+    us = traced(request, candidate, rates).us
     conv2d = OPERATIONS["conv2d"]
     shape = conv2d.shape(request, rates)
     plan = conv2d.algorithm("implicit_gemm").plan(shape, None)

@@ -30,7 +30,6 @@ from nkiconv.planner.entry import answer
 from nkiconv.planner.operations import operation_for, violations
 from nkiconv.planner.request import Request
 from nkiconv.planner.shipped import Shipped, key_of
-from nkiconv.planner.timing import time as in_time
 from nkiconv.planner.timing import trace
 from nkiconv.simulator.errors import NkiError, TraceLimitError
 from nkiconv.simulator.timing import Rates
@@ -98,7 +97,7 @@ def holds(plan: Shipped) -> bool:
         return True
     except NkiError:
         return False
-    return abs(in_time(traced, rates).us - plan.us) <= ALIKE * plan.us
+    return abs(traced.us - plan.us) <= ALIKE * plan.us
 
 
 def each(work: Callable[[Any], Any], given: Sequence[Any], jobs: int, what: str) -> Iterator[tuple[Any, Any]]:

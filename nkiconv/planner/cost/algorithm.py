@@ -8,7 +8,7 @@ the number of channels, a generator names the value.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -59,7 +59,7 @@ class Guess:
 
 
 class Algorithm:
-    """What the host knows of an algorithm; here, of one that has no settings and no cost model."""
+    """What the host knows of an algorithm."""
 
     #: settings that decide in which order an output's products are added, and so how it is rounded
     order: tuple[str, ...] = ()
@@ -95,36 +95,9 @@ class Algorithm:
         """Settings that differ from these in one thing."""
         return []
 
-    def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
-        """Tile sizes and counts by name."""
-        return {}
-
     def completed(self, shape: Shape, config: Config) -> Any:
-        """What the kernel makes of settings: it does the same under all for which this is equal."""
-        return config
-
-
-class Declared(Algorithm):
-    """An algorithm of whose time the host knows nothing: a search times it, an estimate takes others.
-
-    settings: its declarations, of which each has a default.
-    """
-
-    def __init__(self, settings: type[Settings]) -> None:
-        self.settings = settings
-
-    def complete(self, shape: Shape, config: Config) -> Config:
-        refused = self.settings.unsupported_reason(config)
-        return config if refused else self.settings.read(config, shape.geometry).pairs
-
-    def configs(self, shape: Shape, wide: bool) -> list[Config]:
-        return [self.complete(shape, None)]
-
-    def near(self, shape: Shape, config: Config) -> list[Config]:
-        return list(self.settings.near(config))
-
-    def completed(self, shape: Shape, config: Config) -> Any:
-        return self.complete(shape, config)
+        """What the kernel makes of settings, its schedule: it does the same under all for which this is equal."""
+        raise NotImplementedError
 
 
 class ByBound(Algorithm):
@@ -162,9 +135,6 @@ class ByBound(Algorithm):
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
         return [one.config for one in self.candidates(shape, {}, self.starts[wide])] or [None]
 
-    def completed(self, shape: Shape, config: Config) -> Any:
-        return self.complete(shape, config)
-
 
 def config_of(**settings: Any) -> Config:
     """A config of these settings."""
@@ -181,7 +151,15 @@ def with_settings(config: Config, **values: Any) -> Config:
     return tuple({**dict(config or ()), **values}.items())
 
 
-def ints(plan: Any) -> dict[str, int]:
-    """The numbers among a kernel's plan."""
-    fields = {field.name: getattr(plan, field.name) for field in dataclasses.fields(plan)}
-    return {name: int(value) for name, value in fields.items() if isinstance(value, int)}
+def symbols_of(made: Any) -> dict[str, int]:
+    """The numbers of a schedule and of its settings by name, and how many there are of what it lists."""
+    if isinstance(made, tuple):
+        return {name: value for one in made for name, value in symbols_of(one).items()}
+    found: dict[str, int] = {}
+    for one in dataclasses.fields(made) if dataclasses.is_dataclass(made) else ():
+        value = getattr(made, one.name)
+        if isinstance(value, (int, tuple)):
+            found[one.name] = len(value) if isinstance(value, tuple) else int(value)
+        elif isinstance(value, Settings):
+            found |= symbols_of(value)
+    return found

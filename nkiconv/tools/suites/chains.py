@@ -24,7 +24,7 @@ from ...planner.candidates import Candidate
 from ...planner.entry import plan
 from ...planner.floors import pass_us
 from ...planner.request import Request
-from ...planner.timing import time, trace
+from ...planner.timing import trace
 from ...problem import ConvProblem
 from ...simulator import ArraySpec
 from ...simulator.dtypes import canonical
@@ -103,7 +103,7 @@ def convolved(problem: ConvProblem, what: str, **asked: Any) -> Launch:
     if found.extrapolated_from is None:
         return Launch(what, found.modelled_us)
     request, rates = Request(problem=problem, lnc=LNC, asked=found.asked, operation=found.operation), Rates({})
-    return Launch(what, time(trace(request, Candidate(found.algorithm, found.config), rates), rates).us)
+    return Launch(what, trace(request, Candidate(found.algorithm, found.config), rates).us)
 
 
 def launched(what: str, kernel: Any, *args: Any, **kwargs: Any) -> Launch:

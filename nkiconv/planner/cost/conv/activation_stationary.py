@@ -67,8 +67,5 @@ class ActivationStationary(Conv2dAlgorithm):
         rows, apart = now["rows"], geometry.rows.stride * outputs_apart(geometry.rows)
         return list(DepthwiseSettings.near(config, now, rows=(rows - apart, rows + apart)))
 
-    def tiles(self, shape: Shape, plan: Any) -> int:
-        return len(plan.items)
-
 
 ALGORITHM = ActivationStationary()

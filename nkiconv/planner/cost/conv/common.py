@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from ....kernels.conv.dispatch import plan_of
 from ....kernels.conv.relayout import plain_of
 from ...request import Config
-from ..algorithm import Algorithm, Guess, Shape, ints
+from ..algorithm import Algorithm, Guess, Shape
 from .relayout import relayout_ns
 
 #: Instructions of a kernel from which on a quick search starts from one list of settings: each takes seconds.
@@ -53,10 +53,6 @@ class Conv2dAlgorithm(Algorithm):
         """
         raise NotImplementedError
 
-    def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
-        plan = self.plan(shape, config)
-        return {"tiles": self.tiles(shape, plan), **{name: one for name, one in ints(plan).items() if name != "tiles"}}
-
     def completed(self, shape: Shape, config: Config) -> Any:
         return self.plan(shape, config)
 
@@ -68,7 +64,3 @@ class Conv2dAlgorithm(Algorithm):
             return plan_of(self.algorithm, shape.geometry, shape.options, completed, shape.cores)[0]
 
         return shape.once((self.algorithm, config), planned)
-
-    def tiles(self, shape: Shape, plan: Any) -> int:
-        """Pieces of work of all cores."""
-        raise NotImplementedError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from ....schedules.device_loops import MOST_INSTRUCTIONS
@@ -47,25 +47,6 @@ class Taps(Conv2dAlgorithm):
     def near(self, shape: Shape, config: Config) -> list[Config]:
         known = {"x_bytes": dict(config or ()).get("x_bytes", X_BYTES), "warmup": self.plan(shape, config).warmup}
         return list(ImplicitGemmSettings.near(config, known))
-
-    def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
-        plan = self.plan(shape, config)
-        m_tiles = [m_tile for batch in plan.batches for m_tile in batch]
-        out_tiles = [item.out_tile for item in plan.items]
-        return {
-            "tiles": len(plan.items),
-            "batches": len(plan.batches),
-            "m_tiles": len(m_tiles),
-            "k_tile": max(m_tile.kn for m_tile in m_tiles),
-            "c_tile": max(k_tile[1] for m_tile in m_tiles for k_tile in m_tile.k_tiles),
-            "c_tiles": max(len(m_tile.k_tiles) for m_tile in m_tiles),
-            "groups_per_m_tile": max(m_tile.pack for m_tile in m_tiles),
-            "tile_planes": max(out_tile.zn for out_tile in out_tiles),
-            "tile_rows": max(out_tile.pn for out_tile in out_tiles),
-            "tile_columns": max(out_tile.qn for out_tile in out_tiles),
-            "warmup": plan.warmup,
-            "together": int(plan.together),
-        }
 
 
 def _scaled(shape: Shape, plan: Any) -> int:

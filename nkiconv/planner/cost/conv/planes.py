@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 from ....kernels.conv.dispatch import seen_by
@@ -95,9 +94,6 @@ class OfVolumes(Algorithm):
         own, inner = self._of(shape, config)
         found = self.inner.near(own, inner)
         return found if own is shape else [_channels(one) for one in found]
-
-    def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
-        return self.inner.symbols(*self._of(shape, config))
 
     def completed(self, shape: Shape, config: Config) -> Any:
         own, inner = self._of(shape, config)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from ....schedules.stacked import DepthwiseSettings, StackedSettings, settings_class, unsupported_reason
 from ....schedules.weight_stationary_candidates import V_TRIED
 from ....simulator.hardware import PARTITIONS
 from ...request import Config
-from ..algorithm import Guess, Shape, ints, with_settings
+from ..algorithm import Guess, Shape, with_settings
 from .weight_stationary import OfBlocks
 
 
@@ -24,10 +23,6 @@ class Stacked(OfBlocks):
     def guesses(self, shape: Shape) -> list[Guess]:
         # what fills the partitions by itself is implicit_gemm's
         return [] if shape.geometry.C == PARTITIONS and shape.geometry.groups == 1 else super().guesses(shape)
-
-    def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
-        plan = self.plan(shape, config)
-        return {"tiles": self.tiles(shape, plan), **ints(plan.stack)}
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         stack = self.plan(shape, config).stack

@@ -64,9 +64,6 @@ class OfBlocks(Conv2dAlgorithm):
     def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
         return Bound(shape.target, geometry, shape.options, plan).ns()
 
-    def tiles(self, shape: Shape, plan: Any) -> int:
-        return sum(len(one.items) * len(one.tiles) for one in plan.residents)
-
 
 class WeightStationary(OfBlocks):
     """Groups on row tiles, and transposed convolutions phase by phase."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from ....schedules.banded import BandedSchedule, BandedSettings, build, shape_unsupported
 from ....schedules.banded_rule import banded_settings, blocks_of, candidates, guess, near_of, starts
 from ...request import Config
-from ..algorithm import Guess, Shape, config_of, ints, with_settings
+from ..algorithm import Guess, Shape, config_of, with_settings
 from .common import OfSchedule, timed
 
 #: Sizes and shards that a search starts from as the rule has them.
@@ -56,10 +55,6 @@ class Banded(OfSchedule):
         blocks = self._plan(shape, settings)
         names = (*vars(blocks), "scratch", "buffers", "streamed")
         return tuple(getattr(blocks, name, getattr(settings, name, None)) for name in names if name != "settings")
-
-    def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
-        blocks = self.plan(shape, config)
-        return {**ints(blocks), **ints(blocks.settings)}
 
     def _plan(self, shape: Shape, settings: BandedSettings) -> BandedSchedule:
         return build(shape.geometry, settings, shape.options.state)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from ....schedules.settings import Settings
 from ...request import Config
-from ..algorithm import Algorithm, Guess, Shape, ints
+from ..algorithm import Algorithm, Guess, Shape
 
 Own = TypeVar("Own", bound=Settings)
 
@@ -42,9 +42,6 @@ class OfSchedule(Algorithm):
             return config
         found: Config = self.settings_of(shape, config).pairs
         return found
-
-    def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
-        return ints(self.plan(shape, config))
 
     def completed(self, shape: Shape, config: Config) -> Any:
         return self.plan(shape, config)

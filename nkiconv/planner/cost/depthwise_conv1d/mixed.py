@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -25,7 +25,7 @@ from ....schedules.settings import SHARDS, descended
 from ....schedules.tiles import PARTS
 from ... import clock
 from ...request import Config
-from ..algorithm import Guess, Shape, config_of, ints, with_settings
+from ..algorithm import Guess, Shape, config_of, with_settings
 from .common import OfSchedule, timed
 
 #: Pieces of a core's work up to which each of the first and last ones matters.
@@ -120,10 +120,6 @@ class Mixed(OfSchedule):
         values = {"recipes": edges, "start": edges, "end": edges, "first": MORE_FIRST, "last": MORE_LAST}
         more = MixedSettings.near(settings.pairs, None, **values)
         return list(dict.fromkeys([*self._near(shape, settings), *more]))
-
-    def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
-        plan = self.plan(shape, config)
-        return {**ints(plan.rows), **ints(plan), "num_recipes": len(plan.settings.recipes)}
 
     def completed(self, shape: Shape, config: Config) -> Any:
         plan = self.plan(shape, config)

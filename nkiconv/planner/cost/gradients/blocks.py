@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from ....schedules.blocks import TRANSPOSED, BlocksSettings, config_unsupported, in_places, most_beside
 from ....schedules.blocks_candidates import EXTENTS, candidates
 from ....schedules.blocks_schedule import build, gradient_unsupported
 from ...request import Config
-from ..algorithm import ByBound, Guess, Shape, config_of, ints
+from ..algorithm import ByBound, Guess, Shape, config_of
 
 
 class Blocks(ByBound):
@@ -42,14 +41,8 @@ class Blocks(ByBound):
         columns = [one for one in _around(now["columns"], Q) if now["beside"] <= one <= Q]
         return list(BlocksSettings.near(config, rows=rows, columns=columns))
 
-    def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
-        plan: Any = build(shape.geometry, self.complete(shape, config), shape.options.bias, shape.cores)[0]
-        return {
-            "passes": len(plan.passes),
-            "tiles": sum(len(one.tiles) for one in plan.passes),
-            "banks": sum(len(accumulators) for one in plan.passes for accumulators in one.rounds),
-            **ints(plan),
-        }
+    def completed(self, shape: Shape, config: Config) -> Any:
+        return build(shape.geometry, self.complete(shape, config), shape.options.bias, shape.cores)[0]
 
 
 def _around(now: int, whole: int) -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from ....schedules.diagonals import DiagonalsSettings, build
@@ -39,10 +38,8 @@ class Diagonals(ByBound):
         sizes = {name: now[name] for name in ("buffers", "groups", "down", "across")}
         return list(DiagonalsSettings.near(config, sizes))
 
-    def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
-        completed = self.complete(shape, config)
-        plan: Any = build(shape.geometry, completed, shape.options.bias, shape.cores)[0]
-        return {"passes": len(plan.passes), "tiles": len(plan.tiles), "sums": plan.columns, **dict(completed or ())}
+    def completed(self, shape: Shape, config: Config) -> Any:
+        return build(shape.geometry, self.complete(shape, config), shape.options.bias, shape.cores)[0]
 
 
 ALGORITHM = Diagonals()

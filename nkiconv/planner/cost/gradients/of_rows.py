@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from ...request import Config
@@ -41,9 +40,6 @@ class OfRows(Algorithm):
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         return self.base.near(self.rows(shape), config)
-
-    def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
-        return self.base.symbols(self.rows(shape), config)
 
     def completed(self, shape: Shape, config: Config) -> Any:
         return self.base.completed(self.rows(shape), config)

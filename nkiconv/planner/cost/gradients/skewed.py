@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from ....schedules.skewed import SkewedSettings, build, candidates
 from ....schedules.tiles import PARTS
 from ...request import Config
-from ..algorithm import ByBound, Guess, Shape, config_of, ints
+from ..algorithm import ByBound, Guess, Shape, config_of
 
 
 class Skewed(ByBound):
@@ -23,8 +22,8 @@ class Skewed(ByBound):
     def near(self, shape: Shape, config: Config) -> list[Config]:
         return list(SkewedSettings.near(config))
 
-    def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
-        return ints(build(shape.geometry, self.complete(shape, config), PARTS)[0])
+    def completed(self, shape: Shape, config: Config) -> Any:
+        return build(shape.geometry, self.complete(shape, config), PARTS)[0]
 
 
 ALGORITHM = Skewed()
