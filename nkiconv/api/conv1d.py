@@ -71,50 +71,45 @@ def conv1d(
     return as_rows(conv2d(**as_conv2d(**locals())), layout)
 
 
-def as_conv2d(
-    x: Any,
-    w: Any,
-    residual: Any = None,
-    *,
-    stride: int = 1,
-    padding: Any = 0,
-    dilation: int = 1,
-    lhs_dilation: int = 1,
-    groups: int = 1,
-    layout: str = "NCW",
-    filter_layout: str = "KCS",
-    **more: Any,
-) -> dict[str, Any]:
-    """`conv2d`'s arguments, by name, of a `conv1d` call with these: arrays with an axis of height 1, numbers as pairs.
+def as_conv2d(x: Any, w: Any, residual: Any = None, kind: Kind = ROWS, **call: Any) -> dict[str, Any]:
+    """`conv2d`'s arguments, by name, of a `conv1d` call with these: arrays with an axis of height 1, numbers as pairs;
+    or `conv_transpose2d`'s, `conv2d_weight`'s, of a call of that kind.
 
-    more: arguments that both have.
+    call: by name: the numbers, groups, layout and filter_layout, and arguments that both have.
 
     Raises: LayoutError, GeometryError, DtypeError: layouts, numbers, and kinds, ranks, dtypes and channels of the
         arrays.
     """
-    numbers = {"stride": stride, "padding": padding, "dilation": dilation, "lhs_dilation": lhs_dilation}
+    layout, groups = call.pop("layout", "NCW"), call.pop("groups", 1)
+    order = call.pop("filter_layout", "".join(kind.filter_layouts[:1]))
+    names = ("stride", "padding", "dilation", "lhs_dilation", "output_padding")
+    numbers = {name: call.pop(name) for name in names if name in call}
     wrong = [
-        *array_violations(ROWS, x, w, layout, filter_layout, more.get("lnc", 2)),
-        *number_violations(ROWS, **numbers, groups=groups),
+        *array_violations(kind, x, w, layout, order, call.get("lnc", 2)),
+        *number_violations(kind, **numbers, groups=groups),
     ]
-    raise_all(ROWS.cannot, wrong)
-    check_channels(ROWS, w, x.shape[layout.index("C")], groups, filter_layout)
-    height, taps = layout.index("W"), w.shape[filter_layout.index("S")]
-    (sides,) = padding_pairs(padding, ((x.shape[height], taps, stride, dilation),))
-    out = Axis(x.shape[height], taps, stride, *sides, dilation, lhs_dilation).out
-    check_row("residual", residual, layout, x.shape[0], w.shape[filter_layout.index("K")], out)
-    return more | {
-        "x": with_height(x, height),
-        "w": with_height(w, filter_layout.index("S")),
-        "residual": None if residual is None else with_height(residual, height),
-        "stride": (1, stride),
-        "padding": ((0, 0), sides),
-        "dilation": (1, dilation),
-        "lhs_dilation": (1, lhs_dilation),
-        "groups": groups,
-        "layout": LAYOUTS_1D[layout],
-        "filter_layout": FILTER_LAYOUTS_1D[filter_layout],
-    }
+    raise_all(kind.cannot, wrong)
+    height, width = layout.index("W"), 2 if kind.transposed else order.index("S")
+    check_channels(kind, w, x.shape[layout.index("C")], groups, order)
+    size, taps = x.shape[height], w.shape[width]
+    stride, dilation, more = (numbers.get(name, 1) for name in ("stride", "dilation", "lhs_dilation"))
+    (sides,) = padding_pairs(numbers.get("padding", 0), ((size, taps, stride, dilation),))
+    if kind.transposed:
+        K, after = w.shape[1] * groups, numbers.get("output_padding", 0)
+        out = (size - 1) * stride + (taps - 1) * dilation + 1 - sum(sides) + after
+    else:
+        K, out = w.shape[order.index("K")], Axis(size, taps, stride, *sides, dilation, more).out
+    of_y = {"gy": call["gy"]} if "gy" in call else {"residual": residual}
+    for name, array in of_y.items():
+        check_row(name, array, layout, x.shape[0], K, out, kind.dtypes if name == "gy" else KERNEL_DTYPES)
+        of_y[name] = None if array is None else with_height(array, height)
+    pairs = {name: (int(name != "output_padding"), value) for name, value in numbers.items()}
+    found = call | of_y | pairs | {"x": with_height(x, height), "padding": ((0, 0), sides), "groups": groups}
+    found["layout"] = LAYOUTS_1D[layout]
+    if "gy" in of_y:
+        return found
+    found["w"] = with_height(w, width)
+    return found if kind.transposed else found | {"filter_layout": FILTER_LAYOUTS_1D[order]}
 
 
 def as_rows(y: Any, layout: str = "NCW") -> Any:

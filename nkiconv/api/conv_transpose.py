@@ -4,21 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..axis import padding_pairs
-from ..errors import raise_all
 from ..integers import takes_ints
 from ..planner.request import Config
 from ..reference import AnyArray
 from .calls import Places
 from .conv import convolved
-from .conv1d import as_rows, check_row, with_height
-from .conv_problem import (
-    LAYOUTS_1D,
-    TRANSPOSED,
-    array_violations,
-    check_channels,
-    number_violations,
-)
+from .conv1d import as_conv2d, as_rows
+from .conv_problem import TRANSPOSED
 
 
 @takes_ints
@@ -59,7 +51,7 @@ def conv_transpose1d(
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError, before any work, naming every violated rule.
     """
-    return as_rows(conv_transpose2d(**_as_images(**locals())), layout)
+    return as_rows(conv_transpose2d(**as_conv2d(**locals(), kind=TRANSPOSED[1])), layout)
 
 
 @takes_ints
@@ -150,42 +142,3 @@ def conv_transpose3d(
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError, before any work, naming every violated rule.
     """
     return convolved(TRANSPOSED[3], **locals())
-
-
-def _as_images(
-    *,
-    x: Any,
-    w: Any,
-    stride: int,
-    padding: Any,
-    output_padding: int,
-    dilation: int,
-    groups: int,
-    layout: str,
-    residual: Any,
-    **more: Any,
-) -> dict[str, Any]:
-    """`conv_transpose2d`'s arguments of `conv_transpose1d`'s: arrays with an axis of height 1, numbers as pairs."""
-    kind = TRANSPOSED[1]
-    numbers = {"stride": stride, "padding": padding, "output_padding": output_padding, "dilation": dilation}
-    wrong = [
-        *array_violations(kind, x, w, layout, None, more["lnc"]),
-        *number_violations(kind, **numbers, groups=groups),
-    ]
-    raise_all(kind.cannot, wrong)
-    check_channels(kind, w, x.shape[layout.index("C")], groups)
-    height = layout.index("W")
-    (sides,) = padding_pairs(padding, ((0, 0, 1, 1),))
-    out = (x.shape[height] - 1) * stride + (w.shape[2] - 1) * dilation + 1 - sum(sides) + output_padding
-    check_row("residual", residual, layout, x.shape[0], w.shape[1] * groups, out)
-    return more | {
-        "x": with_height(x, height),
-        "w": with_height(w, 2),
-        "residual": None if residual is None else with_height(residual, height),
-        "stride": (1, stride),
-        "padding": ((0, 0), sides),
-        "output_padding": (0, output_padding),
-        "dilation": (1, dilation),
-        "groups": groups,
-        "layout": LAYOUTS_1D[layout],
-    }

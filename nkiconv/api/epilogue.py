@@ -18,16 +18,9 @@ from .calls import nl_dtype, one_array, out_dtype_unsupported
 #: Arguments of a prologue; what a kernel is told as it is, where it is not as by default.
 OF_X = ("x_scale", "x_shift", "x_activation")
 PLAIN = (
-    "activation",
-    "precision",
-    "chunks",
-    "x_activation",
-    "y_norm",
-    "return_before_norm",
-    "return_stats",
-    "x_upsample",
+    *("activation", "precision", "chunks", "x_activation", "x_upsample", "y_norm", "return_before_norm"),
+    *("return_stats", "return_final_frames", "return_final_state"),
 )
-PLAIN += ("return_final_frames", "return_final_state")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import rules
-from ..axis import Axis, padding_pairs
+from ..axis import padding_pairs
 from ..errors import DtypeError, GeometryError, LayoutError, raise_all, refuse, refused
 from ..integers import takes_ints
 from ..planner.operations import OPERATIONS, choice_refusals, choice_violations, operation_of
@@ -15,10 +15,9 @@ from ..planner.request import Asked, Config, asked_violations
 from ..problem import dtype_name
 from ..reference import AnyArray
 from .calls import Places, has_no_images, launch_planned, nl_dtype, one_array, one_image, per_axis
-from .conv1d import as_rows, check_row, with_height
+from .conv1d import as_conv2d, as_rows, with_height
 from .conv_problem import (
     IMAGES,
-    LAYOUTS_1D,
     ROWS,
     TRANSPOSED,
     VOLUMES,
@@ -227,33 +226,13 @@ WEIGHT = {
 }
 
 
-def _as_images(
-    *, x: Any, gy: Any, weight_size: Any, layout: Any, accumulate_into: Any, lnc: Any, groups: Any, **more: Any
-) -> dict[str, Any]:
-    """`conv2d_weight`'s arguments of `conv1d_weight`'s: arrays with an axis of height 1, numbers as pairs."""
-    kind, size = WEIGHT[1], sizes_of("weight_size", weight_size, 3)
-    numbers = {name: more.pop(name) for name in ("stride", "padding", "dilation", "lhs_dilation")}
-    wrong = [
-        *array_violations(kind, x, filter_like(size, gy), layout, "KCS", lnc),
-        *number_violations(kind, **numbers, groups=groups),
-    ]
-    raise_all(kind.cannot, wrong)
-    places, height = {name: (1, numbers[name]) for name in ("stride", "dilation", "lhs_dilation")}, layout.index("W")
-    width = x.shape[height]
-    (sides,) = padding_pairs(numbers["padding"], ((width, size[2], numbers["stride"], numbers["dilation"]),))
-    out = Axis(width, size[2], numbers["stride"], *sides, numbers["dilation"], numbers["lhs_dilation"]).out
-    check_row("gy", gy, layout, x.shape[0], size[0], out, kind.dtypes)
+def _as_images(*, weight_size: Any, accumulate_into: Any, **call: Any) -> dict[str, Any]:
+    """`conv2d_weight`'s arguments of `conv1d_weight`'s."""
+    size = sizes_of("weight_size", weight_size, 3)
+    found = as_conv2d(**call, w=filter_like(size, call["gy"]), kind=WEIGHT[1])
     check_accumulated(accumulate_into, size)
-    return more | places | {
-        "x": with_height(x, height),
-        "gy": with_height(gy, height),
-        "weight_size": (*size[:2], 1, size[2]),
-        "padding": ((0, 0), sides),
-        "layout": LAYOUTS_1D[layout],
-        "accumulate_into": None if accumulate_into is None else with_height(accumulate_into, 2),
-        "lnc": lnc,
-        "groups": groups,
-    }  # fmt: skip
+    into = None if accumulate_into is None else with_height(accumulate_into, 2)
+    return found | {"weight_size": (*size[:2], 1, size[2]), "accumulate_into": into}
 
 
 def _weight(
