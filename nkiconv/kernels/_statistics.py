@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._nki import nisa, nl
-from ..schedules.options import MOVING_MAX, SMALL_IMAGES, TRIPLES
+from ..schedules.options import MOVING_MAX, TRIPLES
 from ..schedules.tiles import cut_at, size_of
 from ._dma import copy, store
 from ._engines import book_vector
@@ -89,37 +89,6 @@ def combine_each(dst, triples, count):
         nisa.scalar_tensor_tensor(dst=into, data=data, op0=nl.multiply, operand0=factor, op1=op, operand1=other)
 
 
-def combine_alike(dst, every, count):
-    """(count, mean, variance) of each of some pieces, dst [P, pieces, 3], from those of R parts of `count` values,
-    every [P, pieces, 3, R], fp32 in SBUF."""
-    P, n, _, R = every.shape
-    means, variances = every[0:P, 0:n, 1], every[0:P, 0:n, 2]
-    sum_sbuf = nl.ndarray((P, n), dtype=nl.float32, buffer=nl.sbuf)
-    apart_sbuf = nl.ndarray((P, n, R), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.memset(dst=dst[0:P, 0:n, 0], value=float(R * count), engine=nisa.engine.gpsimd)
-    nisa.tensor_reduce(dst=sum_sbuf, op=nl.add, data=means, axis=2)
-    nisa.tensor_scalar(dst=dst[0:P, 0:n, 1], data=sum_sbuf, op0=nl.multiply, operand0=1 / R)
-    mean = dst[0:P, 0:n, 1].expand_dim(2).broadcast(2, R)
-    nisa.tensor_tensor(dst=apart_sbuf, data1=means, data2=mean, op=nl.subtract)
-    nisa.tensor_tensor(dst=apart_sbuf, data1=apart_sbuf, data2=apart_sbuf, op=nl.multiply)
-    nisa.tensor_tensor(dst=apart_sbuf, data1=apart_sbuf, data2=variances, op=nl.add)
-    nisa.tensor_reduce(dst=sum_sbuf, op=nl.add, data=apart_sbuf, axis=2)
-    nisa.tensor_scalar(dst=dst[0:P, 0:n, 2], data=sum_sbuf, op0=nl.multiply, operand0=1 / R)
-
-
-@dataclass
-class SmallImages(nl.NKIObject):
-    """Triples [P, SMALL_IMAGES, 2, 3] of an M tile of images that follow each other, of `count` values each: the first
-    image, how many there are, and a bias as of Channels."""
-
-    m_tile: object
-    triples: Any
-    count: int
-    first: int
-    used: int
-    bias: object
-
-
 @dataclass
 class Channels(nl.NKIObject):
     """Statistics of output channels of an image, by how many rows of y the partitions are of that hold the values, all
@@ -144,7 +113,7 @@ class OutputStatistics:
         channels."""
         self.slot = slot
         self.hbm, self.planes, self.ledger, self.open, self.left = stats_hbm, planes, ledger, {}, {}
-        self.moving, self.small = [], {}
+        self.moving = []
         for m_tile, first, count in visits:
             for image, _, _ in self.images(first, count):
                 self.left[image, m_tile.k0] = self.left.get((image, m_tile.k0), 0) + 1
@@ -171,12 +140,6 @@ class OutputStatistics:
         """
         partitions, planes, pn, qn = values.shape
         found, done = self.images(first, planes), []
-        together = self.hbm.shape[1] > 1 and (m_tile.rows == 1 or self.slot is not None)
-        if together and self.planes * pn * qn <= nl.tile_size.bn_stats_fmax:
-            whole = [one for one in found if self.left[one[0], m_tile.k0] == 1 and one[2] == self.planes]
-            for image, z, zn in whole:
-                self.add_image(m_tile, image, values[0:partitions, z : z + zn], bias)
-            found = [one for one in found if one not in whole]
         for image, z, zn in found:
             if (image, m_tile.k0) not in self.open:
                 self.open[image, m_tile.k0] = Channels({}, bias, self.left[image, m_tile.k0])
@@ -193,53 +156,6 @@ class OutputStatistics:
         # after those of all images, so that Vector does not wait for what it has just begun
         for image in done:
             self.store_channels(image, m_tile, self.open.pop((image, m_tile.k0)))
-
-    def add_image(self, m_tile, image, data, bias):
-        """Take in an M tile of a whole image, at most 512 values a partition; some of them are stored together."""
-        some, count = self.small.get(m_tile.k0), size_of(data.shape[1:])
-        if some is not None and (some.first + some.used != image or some.used == SMALL_IMAGES or some.m_tile != m_tile):
-            self.store_small(some)
-            some = None
-        if some is None:
-            triples_sbuf = nl.ndarray((data.shape[0], SMALL_IMAGES, 2, 3), dtype=nl.float32, buffer=nl.sbuf)
-            some = self.small[m_tile.k0] = SmallImages(m_tile, triples_sbuf, count, image, 0, bias)
-        nisa.bn_stats(dst=some.triples[0 : data.shape[0], some.used, 0:2, 0:3], data=data)
-        book_vector(self.ledger, count)
-        some.used = some.used + 1
-        del self.left[image, m_tile.k0]
-        if (image + 1, m_tile.k0) not in self.left:
-            self.store_small(self.small.pop(m_tile.k0))
-
-    def store_small(self, some):
-        """Store the statistics of an M tile of small images; of several rows of y once these are copied to the same
-        partitions."""
-        kn, n, rows, parts = some.m_tile.kn, some.used, some.m_tile.rows, some.triples.shape[0]
-        stats_sbuf = nl.ndarray((parts, n, 3), dtype=nl.float32, buffer=nl.sbuf)
-        combine_each(stats_sbuf, some.triples[0:parts, 0:n], some.count)
-        if rows == 1:
-            self.store_images(some, stats_sbuf[0:kn, 0:n, 0:3])
-            return
-        every_sbuf = nl.ndarray((kn, n, 3, rows), dtype=nl.float32, buffer=nl.sbuf)
-        for row in range(rows):
-            src = stats_sbuf[row * self.slot : row * self.slot + kn, 0:n, 0:3]
-            self.move(every_sbuf[0:kn, 0:n, 0:3, row], src)
-        self.store_moved(COPIED_MAX)
-        self.moving.append(lambda: self.store_alike(some, every_sbuf))
-
-    def store_alike(self, some, every_sbuf):
-        """The same from those of each row of y."""
-        stats_sbuf = nl.ndarray(every_sbuf.shape[0:3], dtype=nl.float32, buffer=nl.sbuf)
-        combine_alike(stats_sbuf, every_sbuf, some.count)
-        self.store_images(some, stats_sbuf)
-
-    def store_images(self, some, stats_sbuf):
-        """Store statistics [k, images, 3] of an M tile of small images."""
-        kn, n, _ = stats_sbuf.shape
-        if some.bias is not None:
-            means_sbuf = stats_sbuf[0:kn, 0:n, 1]
-            nisa.tensor_scalar(dst=means_sbuf, data=means_sbuf, op0=nl.add, operand0=some.bias[0:kn, 0:1])
-        pattern = [[3, kn], [3 * self.hbm.shape[2], n], [1, 3]]
-        store(stats_sbuf, self.hbm, pattern, self.offset(some.first, some.m_tile))
 
     def add_piece(self, one, rows, data):
         """Take in values of partitions of so many rows, at most 512 a partition at once."""
@@ -278,9 +194,7 @@ class OutputStatistics:
             nisa.tensor_copy(dst=dst, src=src, engine=nisa.engine.gpsimd)
 
     def end(self):
-        """Store what waits: small images whose next one the cores share, and what is moved to other partitions."""
-        for some in self.small.values():
-            self.store_small(some)
+        """Store what waits to be moved to other partitions."""
         self.store_moved(0)
 
     def store_moved(self, most):

@@ -34,8 +34,6 @@ TRIPLES = 32
 #: Bytes a partition of those, of an M tile and image; statistics of M tiles that are moved to other partitions at once,
 #: at most; banks of fp32 results that are to be rounded; instructions for a bank and an image.
 STATISTICS_BYTES, MOVING_MAX, ROUNDED_BANKS, STATISTICS_INSTRUCTIONS = 12 * TRIPLES, 32, 2, 3
-#: Small images whose statistics are stored together, of an M tile.
-SMALL_IMAGES = 16
 #: Algorithms that return statistics.
 TAKE_STATISTICS = ("implicit_gemm", "weight_stationary", "stacked")
 
