@@ -60,6 +60,7 @@ def test_every_algorithm_has_a_guard_and_a_purpose():
 EPILOGUES = [PLAIN, Request("fp32", "gelu", "fp32", "post_activation", "fp32")]
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize("request_", EPILOGUES, ids=identity)
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -125,7 +126,7 @@ PERMS = [
 ]
 
 
-@pytest.mark.cover(13)
+@pytest.mark.cover(8)
 @pytest.mark.parametrize("perms", PERMS, ids=str)
 @pytest.mark.parametrize(("algorithm", "row"), each(lambda algorithm: [*PURPOSES, NORMAL_ROWS[-1], NORMAL_ROWS[0]]))
 def test_layouts(algorithm, row, perms):

@@ -88,6 +88,7 @@ def test_torch(mode, monkeypatch, plainly):
     assert_within_share([after], [by_torch(torch.cat([x, x], 2), *filters)[..., 11:]], FLOAT32_SUMS)
 
 
+@pytest.mark.slow
 def test_torchs_derivatives_and_compilation():
     given = [torch.from_numpy(one).double() for one in drawn(1, 2, 6, (3, 4), 1, "fp32", 0)]
 

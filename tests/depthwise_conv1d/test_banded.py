@@ -127,6 +127,7 @@ def test_bands_are_interleaved_with_blocks_of_sums_alone():
     assert re.search("rhs_dilation=2, config x_stationary=True: .* use x_stationary=False", reason)
 
 
+@pytest.mark.cover(1)
 @pytest.mark.parametrize(("shape", "config"), [
     # a core's second image begins again at the first channels after the last ones, of which there are few
     (Row("channels once more", 2, 257, 8, 3), (("block", 128), ("shard", "batch"), ("groups", 8), ("edge", 0))),
@@ -144,6 +145,7 @@ def test_epilogues(why, request_):
     check(row(why).problem("bf16"), request_, 5, whole=True, algorithm="banded")
 
 
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 def test_filters_of_thousands_of_taps(dtype):
     """8,192 taps, causal, on long rows."""

@@ -257,15 +257,6 @@ def test_an_input_that_other_code_changes_is_an_error():
         found(image(2, C, 6, 7))
 
 
-@pytest.mark.slow
-def test_compiled_without_a_break():
-    model = drawn(Bottleneck()).eval()
-    found = convert(model, fuse=True, fold_batchnorm=True).model
-    compiled, x = torch.compile(found, backend="eager", fullgraph=True), image(2, C, 6, 8)
-    with torch.no_grad():
-        assert torch.equal(compiled(x), found(x))
-
-
 def test_plans_have_them():
     model = drawn(Bottleneck()).eval()
     plan = plan_model(model, (torch.randn(1, C, 6, 8),), fuse=True, fold_batchnorm=True, quick=True)

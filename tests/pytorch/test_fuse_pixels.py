@@ -162,15 +162,6 @@ def test_what_stays_is_named(why):
     assert chains(convert(make(), fuse=True))["norm2"] == reason
 
 
-@pytest.mark.slow
-def test_compiled_modules_compute_apart():
-    torch._dynamo.reset()
-    fused, x = convert(block(), fuse=True).model, image(1, C, 3, 4, 5)
-    with torch.no_grad():
-        found = torch.compile(fused, backend="eager", fullgraph=True)(x)
-        assert_within_share(found, fused(x), 8 * 2 * 27 * C * 2.0**-24)
-
-
 def test_a_chain_is_fused_once():
     again = convert(convert(nn.Sequential(block()), fuse=True).model, fuse=True)
     assert chains(again) == {"0.norm2": "is in a fused chain already"}
