@@ -123,6 +123,7 @@ def test_pieces_of_all_but_the_last_tiles_are_stored_together(recipes):
 HEADLINES = ["mamba2_prefill", "mamba2_prefill_fp32", "qwen3_next_gdn", "kda_fp32", "kda_bf16", "nkl_fs_asr"]
 
 
+@pytest.mark.cover(3)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("name", HEADLINES)
 def test_x_is_loaded_once_and_nothing_is_staged(name):
@@ -139,6 +140,7 @@ def test_x_is_loaded_once_and_nothing_is_staged(name):
     assert {r.info.name for r in regions if r.info.buffer is PRIVATE_HBM} <= {"img_ref", "filter_ref"}
 
 
+@pytest.mark.cover(2)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("name", HEADLINES)
 def test_runs_are_long_after_the_first_tile(name):
@@ -220,6 +222,7 @@ def test_tiles_whose_last_sums_are_on_their_way_are_counted_with_those_ahead(alg
     assert trace(problem, algorithm).sbuf_peak_bytes <= 212_728
 
 
+@pytest.mark.cover(1)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("name", ["mamba2_prefill", "mamba2_prefill_fp32", "qwen3_next_gdn"])
 def test_four_taps_take_as_long_as_moving_the_data(name):
@@ -230,7 +233,7 @@ def test_four_taps_take_as_long_as_moving_the_data(name):
     assert times_floor(trace(problem, "mixed"), problem) <= 1.03 * longer
 
 
-@pytest.mark.cover(3)
+@pytest.mark.cover(1)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("N", [1, 8])
 @pytest.mark.parametrize("S", [2, 4])

@@ -104,7 +104,7 @@ PLANNED = [
 ]
 
 
-@pytest.mark.cover(3, keep=["banded-short_filter"])
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("row", PLANNED, ids=lambda row: row.id)
 @pytest.mark.parametrize("algorithm", CONFIGURABLE)
 def test_what_the_planner_tries_is_right(algorithm, row):
@@ -136,7 +136,7 @@ def test_completed_settings_are_all_and_stay(algorithm, config):
 BAD_VALUES = [0, -1, 10**9, 1.5, "x", None, (), (0,), ((1, 2),), True]
 
 
-@pytest.mark.cover(76)
+@pytest.mark.cover(60)
 @pytest.mark.simulator_only
 @pytest.mark.usefixtures("quickly")
 @pytest.mark.parametrize("value", BAD_VALUES, ids=str)
