@@ -39,7 +39,14 @@ REFUSED = (
 
 
 @pytest.mark.cover(
-    0, keep=["1,048,576 filters", "1,024 rows of 128 taps, NHWC, dgrad", "25 volumes", "FCN-32s, 21 groups"]
+    0,
+    keep=[
+        "1,048,576 filters",
+        "1,024 rows of 128 taps, NHWC, dgrad",
+        "25 volumes",
+        "FCN-32s, 21 groups",
+        "20,000 x 20,000 rows, wgrad",
+    ],
 )
 @pytest.mark.parametrize("name", big_problems.BIG)
 def test_estimates_of_big_problems(quickly, name):

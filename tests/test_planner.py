@@ -145,7 +145,7 @@ LINES = {
 }
 
 
-@pytest.mark.cover(0, keep=["banded"])
+@pytest.mark.cover(0, keep=["banded", "dot"])
 @pytest.mark.parametrize("algorithm", LINES)
 def test_extrapolated_times_are_close(algorithm):
     problem = LINES[algorithm]
@@ -161,7 +161,7 @@ def test_extrapolated_times_are_close(algorithm):
     assert estimate.instructions == pytest.approx(whole.instructions, rel=0.02)
 
 
-@pytest.mark.cover(1)
+@pytest.mark.cover(0, keep=["32"])
 @pytest.mark.parametrize("rows", [8, 16, 32])
 def test_parts_that_one_core_computes_foretell_no_less_than_the_whole(rows):
     """Of 128 rows of outputs in tiles of as many as 32: parts of 32 have work for one core, or cut tiles short."""
@@ -186,7 +186,7 @@ DEFAULTS = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.cover(0, keep=["many images"])
 @pytest.mark.parametrize(
     "problem",
     [pytest.param(row[1], id=row[0], marks=[pytest.mark.slow] if row[0] == "big tiles" else []) for row in DEFAULTS],
