@@ -228,8 +228,9 @@ class Probe:
         """The timeline of these counts, which are known from then on."""
         prices = list(self.prices)
         for place, count in zip(self.places, counts, strict=False):
+            price = _times(prices[place[0]], count / PROBE)  # of all of them, which are alike
             for task in place:
-                prices[task] = _times(prices[task], count / PROBE)
+                prices[task] = price
         line = run(self.tasks, prices, self.rates, Options(phase=phase))
         self.known[counts, phase] = self.us_of(line)
         return line

@@ -23,7 +23,8 @@ _FAMILIES = {"depthwise_conv1d": "depthwise_conv1d"} | dict.fromkeys(
 @functools.cache
 def algorithm(operation: str, name: str) -> Algorithm:
     """An algorithm by the names that the operation's kernel knows it by."""
-    found: Algorithm = import_module(f"{__name__}.{_FAMILIES.get(operation, 'conv')}.{name}").ALGORITHM
+    module = import_module(f"{__name__}.{_FAMILIES.get(operation, 'conv')}.{name}")
     if operation in ("conv3d", "conv_transpose3d") and name in BY_CHANNELS:
-        return OfVolumes(name, found)
+        return OfVolumes(module.ALGORITHM)
+    found: Algorithm = module.ALGORITHM
     return found

@@ -68,10 +68,6 @@ class Algorithm:
         """The first settings that come to mind, quickly; none where the algorithm does not run this, or never best."""
         return []
 
-    def guess(self, shape: Shape, config: Config) -> Guess | None:
-        """These settings, with those that they leave open; None where the algorithm does not run so."""
-        return None
-
     def is_short(self, shape: Shape, config: Config) -> bool:
         """Whether a core has at most MOST_INSTRUCTIONS, about, of these settings, which are complete."""
         return True
@@ -111,8 +107,8 @@ class ByBound(Algorithm):
         """So many settings of least time that have the given ones, the least first; none where the kernel refuses."""
         raise NotImplementedError
 
-    def first(self, shape: Shape, config: Config) -> Guess | None:
-        """The candidate of least time that has some settings."""
+    def guess(self, shape: Shape, config: Config) -> Guess | None:
+        """The candidate of least time that has some settings; None where the algorithm does not run so."""
 
         def found() -> Guess | None:
             return next(iter(self.candidates(shape, dict(config or ()))), None)
@@ -120,16 +116,13 @@ class ByBound(Algorithm):
         return shape.once((f"{type(self).__name__}, first", config), found)
 
     def guesses(self, shape: Shape) -> list[Guess]:
-        found = self.first(shape, None)
+        found = self.guess(shape, None)
         return [] if found is None else [found]
-
-    def guess(self, shape: Shape, config: Config) -> Guess | None:
-        return self.first(shape, config)
 
     def complete(self, shape: Shape, config: Config) -> Config:
         if len(config or ()) == len(dataclasses.fields(self.settings)):
             return pairs_of(self.settings(**dict(config or ())))
-        found = self.first(shape, config)
+        found = self.guess(shape, config)
         return config if found is None else found.config
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:

@@ -20,14 +20,15 @@ from ....schedules.tiles import PARTS, div_ceil
 from ....simulator.hardware import PARTITIONS
 from ...request import Config
 from ..algorithm import Algorithm, Guess, Shape, with_settings
+from .common import Conv2dAlgorithm
 from .relayout import relayout_ns
 
 
 class OfVolumes(Algorithm):
     """An algorithm of images, for volumes: configs say `planes` where planes of taps are channels."""
 
-    def __init__(self, name: str, inner: Algorithm) -> None:
-        self.name, self.inner = name, inner
+    def __init__(self, inner: Conv2dAlgorithm) -> None:
+        self.name, self.inner = inner.algorithm, inner
         self.order = (*inner.order, "planes")
 
     def _folded(self, shape: Shape) -> Shape | None:
