@@ -176,7 +176,7 @@ def plainly(monkeypatch):
 @pytest.fixture
 def change(monkeypatch):
     """Changes a constant of a module; plans that were built before are forgotten, and those of the test after it."""
-    from nkiconv.kernels.conv.dispatch import built
+    from nkiconv.schedules.conv_algorithms import built
 
     def changed(module, name, value):
         monkeypatch.setattr(module, name, value)

@@ -5,13 +5,13 @@ import pytest
 
 import nkiconv
 from nkiconv import ConvProblem, Plan, cases, plan
-from nkiconv.kernels.conv.dispatch import ALGORITHMS
 from nkiconv.planner import Asked, Request, candidates
 from nkiconv.planner.estimate import chosen
 from nkiconv.planner.operations import OPERATIONS
 from nkiconv.planner.timekeeper import CLOSE
 from nkiconv.planner.timing import trace
 from nkiconv.schedules.activation_stationary_candidates import steady_warm_up
+from nkiconv.schedules.conv_algorithms import ALGORITHMS
 from nkiconv.simulator.timing import Rates
 from nkiconv.simulator.timing.target import Target
 from nkiconv.tools.suites.profiles import profile_case

@@ -17,10 +17,10 @@ from ..kernels.conv import (
     conv_transpose3d_implicit_gemm,
 )
 from ..kernels.conv.arguments import read_geometry
-from ..kernels.conv.dispatch import ALGORITHMS, default_of, plan_of, precision_unsupported
 from ..problem import ConvProblem
 from ..rules import CONV2D_DTYPES, FILTER_PERMS
 from ..schedules import activation_stationary, implicit_gemm_unsupported
+from ..schedules.conv_algorithms import ALGORITHMS, default_of, plan_of, precision_unsupported
 from ..schedules.geometry import Geometry, num_taps
 from ..schedules.implicit_gemm_channels import packed_channels
 from ..schedules.options import Options, norm_unsupported, prologue_unsupported, statistics_unsupported

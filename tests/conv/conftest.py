@@ -3,7 +3,6 @@
 import pytest
 
 from nkiconv.kernels import conv
-from nkiconv.kernels.conv.relayout import relayout_instructions
 from nkiconv.schedules import (
     activation_stationary_candidates,
     depthwise_blocks,
@@ -14,6 +13,7 @@ from nkiconv.schedules import (
 )
 from nkiconv.schedules import stacked as k_packing
 from nkiconv.schedules import weight_stationary as blocks
+from nkiconv.schedules.relayout import relayout_instructions
 from nkiconv.simulator import launch
 from nkiconv.simulator.iterations import num_compiled
 from nkiconv.simulator.running import running

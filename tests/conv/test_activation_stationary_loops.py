@@ -13,13 +13,13 @@ from volumes import an_axis, check_volume, has_output, volumes
 
 import nkiconv
 from nkiconv.kernels.conv import conv3d_implicit_gemm
-from nkiconv.kernels.conv.dispatch import built
 from nkiconv.planner import Request
 from nkiconv.planner.candidates import Candidate
 from nkiconv.planner.cost.conv.activation_stationary import ALGORITHM
 from nkiconv.planner.timing import trace
 from nkiconv.problem import ConvProblem
 from nkiconv.schedules import volume_rows
+from nkiconv.schedules.conv_algorithms import built
 from nkiconv.schedules.volume_rows import row_bytes, row_instructions
 from nkiconv.simulator.iterations import num_compiled
 from nkiconv.simulator.timing import Rates

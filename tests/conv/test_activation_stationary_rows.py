@@ -16,7 +16,6 @@ from volumes import PLAIN, VOLUMES, check_volume, outputs, volumes
 
 import nkiconv
 from nkiconv import cases
-from nkiconv.kernels.conv.dispatch import plan_of
 from nkiconv.planner.operations import OPERATIONS
 from nkiconv.planner.request import Request
 from nkiconv.problem import ConvProblem
@@ -24,6 +23,7 @@ from nkiconv.reference import conv_ref
 from nkiconv.rules import VOLUME_FILTER_LAYOUTS
 from nkiconv.schedules import volume_rows
 from nkiconv.schedules.channel_pieces import parts_of, products_of
+from nkiconv.schedules.conv_algorithms import plan_of
 from nkiconv.simulator.timing import Rates
 
 NAME = "activation_stationary"

@@ -11,13 +11,13 @@ from tolerances import assert_exact, assert_within_limit
 
 import nkiconv
 from nkiconv import bounds, cases
-from nkiconv.kernels.conv.dispatch import ALGORITHMS
 from nkiconv.planner import Request, candidates
 from nkiconv.planner.operations import OPERATIONS
 from nkiconv.planner.request import Asked
 from nkiconv.planner.timing import trace as traced
 from nkiconv.problem import ConvProblem
 from nkiconv.reference import abs_sum_ref, conv_ref, num_terms
+from nkiconv.schedules.conv_algorithms import ALGORITHMS
 from nkiconv.schedules.implicit_gemm_bound import Bound
 from nkiconv.simulator.timing import Rates
 

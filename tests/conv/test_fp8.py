@@ -25,11 +25,11 @@ from tolerances import assert_exact
 
 from nkiconv import cases, conv1d, conv2d, depthwise_conv1d, depthwise_conv2d, pack_filter
 from nkiconv.errors import DtypeError, GeometryError
-from nkiconv.kernels.conv.dispatch import ALGORITHMS
 from nkiconv.planner.conv import Conv2d
 from nkiconv.planner.request import Request
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import conv_ref
+from nkiconv.schedules.conv_algorithms import ALGORITHMS
 from nkiconv.schedules.implicit_gemm import FP8_PRODUCTS
 from nkiconv.schedules.implicit_gemm_channels import extent_of, left_over, paired_k_tiles
 from nkiconv.schedules.implicit_gemm_outputs import banks_of

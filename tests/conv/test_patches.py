@@ -11,10 +11,10 @@ from transposed import Transposed, check
 
 import nkiconv
 from nkiconv import ConvProblem
-from nkiconv.kernels.conv.dispatch import plan_of
 from nkiconv.planner.conv import geometry_of, options_of
 from nkiconv.planner.operations import operation_for
 from nkiconv.planner.request import Asked, Request
+from nkiconv.schedules.conv_algorithms import plan_of
 from nkiconv.schedules.patches import is_patches
 from nkiconv.simulator.timing import Rates
 

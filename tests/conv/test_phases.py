@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from transposed import KERNELS, Transposed, check, transposed
 
 import nkiconv
-from nkiconv.kernels.conv.dispatch import ALGORITHMS, default_of, plan_of
 from nkiconv.planner.conv import geometry_of, options_of
 from nkiconv.planner.request import Asked
 from nkiconv.schedules import output_tiles, weight_stationary
+from nkiconv.schedules.conv_algorithms import ALGORITHMS, default_of, plan_of
 from nkiconv.schedules.weight_stationary import ALONG, BESIDE
 from nkiconv.simulator import KernelAssertionError
 

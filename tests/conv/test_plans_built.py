@@ -4,10 +4,10 @@ import pytest
 from conv_calls import EDGE, planned, trace
 from core_times import core_us
 
-from nkiconv.kernels.conv.dispatch import ALGORITHMS, built
 from nkiconv.planner import Request
 from nkiconv.planner.operations import operation_for
 from nkiconv.problem import ConvProblem
+from nkiconv.schedules.conv_algorithms import ALGORITHMS, built
 from nkiconv.simulator.timing import Rates
 
 pytestmark = pytest.mark.simulator_only

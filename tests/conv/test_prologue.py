@@ -15,12 +15,12 @@ from nkiconv import ConvProblem
 from nkiconv.bounds import epilogue_bound, products_bound, prologue_bound
 from nkiconv.errors import NkiconvError
 from nkiconv.kernels.conv import conv2d_implicit_gemm
-from nkiconv.kernels.conv.dispatch import ALGORITHMS, plan_of
 from nkiconv.planner.conv import geometry_of, options_of
 from nkiconv.planner.estimate import estimate
 from nkiconv.planner.request import Asked, Request
 from nkiconv.problem import DTYPES
 from nkiconv.reference import abs_sum_ref, conv_ref, num_terms, prologue_ref
+from nkiconv.schedules.conv_algorithms import ALGORITHMS, plan_of
 
 pytestmark = pytest.mark.simulator_only
 

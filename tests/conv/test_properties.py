@@ -16,12 +16,12 @@ import nkiconv
 from nkiconv.bounds import epilogue_bound, products_bound
 from nkiconv.errors import GeometryError
 from nkiconv.kernels.conv.arguments import read_geometry
-from nkiconv.kernels.conv.dispatch import ALGORITHMS, plan_of
 from nkiconv.planner.conv import options_of
 from nkiconv.planner.request import Asked
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import abs_sum_ref, apply_out_perm, conv_ref, epilogue_ref, num_terms
 from nkiconv.rules import ACTIVATIONS, PRECISIONS, RESIDUAL_POSITIONS
+from nkiconv.schedules.conv_algorithms import ALGORITHMS, plan_of
 
 NORMAL, SLOW = 100, 1000
 SEEDS = st.integers(0, 2**32 - 1)

@@ -10,12 +10,12 @@ from tolerances import assert_exact
 
 from nkiconv import cases
 from nkiconv.kernels._epilogue import read_epilogue
-from nkiconv.kernels.conv import relayout
-from nkiconv.kernels.conv.dispatch import ALGORITHMS, plan_of
 from nkiconv.planner.operations import OPERATIONS
 from nkiconv.planner.request import Request
 from nkiconv.problem import ConvProblem
 from nkiconv.reference import conv_ref
+from nkiconv.schedules import relayout
+from nkiconv.schedules.conv_algorithms import ALGORITHMS, plan_of
 from nkiconv.simulator.launch import execute
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates

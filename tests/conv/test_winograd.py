@@ -12,12 +12,12 @@ from volumes import an_axis, check_volume
 import nkiconv
 from nkiconv import bounds, cases
 from nkiconv.errors import NkiconvError, UnsupportedError
-from nkiconv.kernels.conv.dispatch import plan_of
 from nkiconv.planner import Request
 from nkiconv.planner.conv import Conv3d
 from nkiconv.planner.request import Asked, array_work
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import abs_sum_ref, conv_ref, epilogue_ref, num_terms
+from nkiconv.schedules.conv_algorithms import plan_of
 from nkiconv.simulator.launch import execute
 from nkiconv.simulator.timing import Rates
 

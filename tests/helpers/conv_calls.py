@@ -12,10 +12,10 @@ from nkiconv._nki import nl
 from nkiconv.kernels._epilogue import read_epilogue
 from nkiconv.kernels.conv import conv2d_implicit_gemm
 from nkiconv.kernels.conv.arguments import read_geometry
-from nkiconv.kernels.conv.dispatch import plan_of
 from nkiconv.planner.request import X_PERMS, Y_PERMS
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import conv_ref
+from nkiconv.schedules.conv_algorithms import plan_of
 from nkiconv.schedules.options import Options
 from nkiconv.simulator.dtypes import canonical
 

@@ -24,7 +24,7 @@ No im2col tensor exists anywhere; filters come to the array as stationaries (but
 as strided views. Where channels are neighbours in HBM (NHWC), DMA transposes x for implicit_gemm and
 activation_stationary (of depthwise problems this loads blocks as stored), and the array the results of implicit_gemm
 (`transposes`); the others, and implicit_gemm for fp8, work on copies (`relayout`). Which one, with which settings, is
-the host's choice (`nkiconv.plan`); a bare kernel follows `dispatch.default_of`.
+the host's choice (`nkiconv.plan`); a bare kernel follows `schedules.conv_algorithms`.
 """
 
 from types import SimpleNamespace
@@ -32,23 +32,33 @@ from types import SimpleNamespace
 from ... import norms, rules
 from ..._nki import nki, nl
 from ...pixel_norms import NORM_EPS
+from ...schedules.conv_algorithms import default_of, plan_of, seen_by
 from ...schedules.options import Options, keeps_sums
 from ...schedules.pairs_of_planes import pairs_unsupported, with_pairs
-from ...schedules.tiles import size_of
+from ...schedules.tiles import require, size_of
 from .._arguments import check_bias, check_choice, check_flags, check_residual, read_out_dtype, refuse
 from .._epilogue import read_epilogue
 from .._pixel_norms import read_norm
 from .._prologue import PrologueOperands, read_prologue
+from .activation_stationary import run_activation_stationary
 from .arguments import check_axes, places_of_transposed, read_geometry
 from .call import Operands
-from .dispatch import ALGORITHMS, chosen
-from .flip import copy_forwards
 from .frames import final_shape_of, store_final_frames
-from .relayout import copy_in, copy_out
+from .implicit_gemm.loop import run_implicit_gemm
+from .relayout import copy_forwards, copy_in, copy_out
+from .weight_stationary.loop import run_weight_stationary
 
+#: What issues the plan of each algorithm.
+RUNS = {
+    "implicit_gemm": run_implicit_gemm,
+    "stacked": run_weight_stationary,
+    "activation_stationary": run_activation_stationary,
+    "weight_stationary": run_weight_stationary,
+}
 #: Arguments that not all kernels take, as of those that do not.
-OTHERS = dict(packed=False, initial_frames=None, return_final_frames=False, batch_group_count=1, x_upsample=1)
-OTHERS |= dict(y_norm=None, y_norm_weight=None, y_norm_bias=None, y_norm_eps=NORM_EPS, return_before_norm=False)
+OTHERS: dict[str, object] = {"packed": False, "initial_frames": None, "return_final_frames": False, "x_upsample": 1}
+OTHERS |= {"y_norm": None, "y_norm_weight": None, "y_norm_bias": None, "y_norm_eps": NORM_EPS}
+OTHERS |= {"return_before_norm": False, "batch_group_count": 1}
 
 
 @nki.jit
@@ -108,7 +118,7 @@ def conv2d_implicit_gemm(
             for Inf.
         out_dtype: nl.bfloat16, nl.float16 or nl.float32; None: img_ref's, but bf16 for fp8, whose 2 or 3 bits sums
             hardly fit.
-        algorithm: one of `dispatch.ALGORITHMS`; None: by the default rule. config: settings of that algorithm, a tuple
+        algorithm: one of `conv.RUNS`; None: by the default rule. config: settings of that algorithm, a tuple
             of (name, value) pairs as in `Plan.config`; None, or what it leaves open: its defaults.
         strict_nonfinite: whether NaN and Inf stay in their group and windows, by algorithms that multiply no zeros.
         return_stats: None, or "channel": also return statistics of y by image and channel, a part by each core, before
@@ -290,7 +300,7 @@ def convolved(arguments, axes, transposed=False):
     else:
         places = asked.padding, asked.stride, asked.rhs_dilation, asked.lhs_dilation
         check_axes(img_ref, places, axes)
-    check_choice(asked.algorithm, asked.config, ALGORITHMS)
+    check_choice(asked.algorithm, asked.config, tuple(RUNS))
     check_flags((("strict_nonfinite", asked.strict_nonfinite), ("packed", asked.packed)))
     refuse(rules.accepted("x_upsample", asked.x_upsample, rules.UPSAMPLES))
     groups, perms = (
@@ -350,3 +360,13 @@ def convolved(arguments, axes, transposed=False):
     copy_out(algorithm, y_hbm, operands, geometry, options)
     found = [one for one in (y_hbm, final_hbm, operands.stats, operands.kept) if one is not None]
     return found[0] if len(found) == 1 else tuple(found)
+
+
+def chosen(algorithm, geometry, options, config):
+    """(algorithm, what runs it, the Geometry that it works on, its Schedule); algorithm None: by the default rule."""
+    cores = nl.num_programs()
+    if algorithm == None:
+        algorithm = default_of(geometry, options, cores)
+    plan, reason = plan_of(algorithm, geometry, options, config, cores)
+    require(reason == "", reason)
+    return algorithm, RUNS[algorithm], seen_by(algorithm, geometry, options, config), plan

@@ -5,6 +5,7 @@ unsupported reason names before any instruction, to the kernel and to the planne
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ..._nki import nisa, nl
 from ...schedules.tiles import share, size_of, some_of
@@ -14,13 +15,13 @@ from ...schedules.tiles import share, size_of, some_of
 class Operands(nl.NKIObject):
     """Tensors in HBM, None where there is none, the residual's factor, and how products are taken."""
 
-    x: object
-    w: object
-    y: object
-    bias: object = None
-    residual: object = None
+    x: Any
+    w: Any
+    y: Any
+    bias: Any = None
+    residual: Any = None
     beta: float = 1.0
-    precision: object = None
+    precision: Any = None
     #: planes in front of x's
     frames: object = None
     #: None, or what happens to x as it arrives

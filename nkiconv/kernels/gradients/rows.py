@@ -2,14 +2,15 @@
 over images, and over the positions of a row, in fp32, in an order that the number of cores does not change.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from ..._nki import nisa, nl
 from ...schedules.depthwise import RowGeometry
+from ...schedules.relayout import to_rows
 from ...schedules.tiles import cut_at, div_ceil, share, some_of
 from .._dma import copy
-from ..conv.relayout import meet, rows_copy, to_rows
+from ..conv.relayout import meet, rows_copy
 
 
 @dataclass
@@ -30,8 +31,7 @@ def flat_rows(geometry, is_x):
         return Rows(row=n_step if C == 1 else c_step, step=step, parts=[])
     part = to_rows((C, N, 1, size), geometry.itemsize, (c_step, n_step, 0, step), 1, N, 0)
     # the other way of a copy has DMA transpose channels, which must be neighbours
-    part.is_sorted = part.is_sorted or c_step != 1
-    return Rows(row=size, step=1, parts=[part])
+    return Rows(row=size, step=1, parts=[replace(part, is_sorted=part.is_sorted or c_step != 1)])
 
 
 def copy_rows(hbm, rows):

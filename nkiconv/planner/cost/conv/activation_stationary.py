@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from ....kernels.conv.relayout import plain_of
 from ....schedules.activation_stationary import settings_of, unsupported_reason
 from ....schedules.activation_stationary_bound import Bound
 from ....schedules.activation_stationary_candidates import BUFFERS, candidates, sides_of
@@ -14,6 +13,7 @@ from ....schedules.depthwise_blocks import DepthwiseSettings
 from ....schedules.device_loops import MOST_INSTRUCTIONS
 from ....schedules.patches import PatchSettings
 from ....schedules.pixel_tiles import SHARDS, PixelSettings, outputs_apart
+from ....schedules.relayout import plain_of
 from ....schedules.volume_rows import COPIES, RowSchedule, RowSettings, row_instructions
 from ...request import Config
 from ..algorithm import Shape, config_of
@@ -43,7 +43,7 @@ class ActivationStationary(Conv2dAlgorithm):
         return count * int(geometry.times) <= MOST_INSTRUCTIONS
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
-        geometry = plain_of(self.algorithm, shape.geometry, shape.options)
+        geometry = plain_of(self.algorithm, shape.geometry)
         if unsupported_reason(geometry, shape.options, None):
             return [None]
         kinds: dict[Any, tuple[str, Any]] = {PixelSettings: ("shard", SHARDS), DepthwiseSettings: ("buffers", BUFFERS)}

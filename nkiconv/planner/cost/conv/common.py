@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ....kernels.conv.dispatch import plan_of
-from ....kernels.conv.relayout import plain_of
+from ....schedules.conv_algorithms import plan_of
+from ....schedules.relayout import plain_of, relayout_ns
 from ...request import Config
 from ..algorithm import Algorithm, Guess, Shape
-from .relayout import relayout_ns
 
 #: Instructions of a kernel from which on a quick search starts from one list of settings: each takes seconds.
 LONG = 4_000
@@ -29,12 +28,13 @@ class Conv2dAlgorithm(Algorithm):
         plan = self.plan(shape, config) if config else None  # without settings none run that are worth a try
         if plan is None:
             return None
-        plain = plain_of(self.algorithm, shape.geometry, shape.options)
-        return Guess(config, relayout_ns(self.algorithm, shape) + self.plan_ns(shape, plain, plan))
+        copies_ns = relayout_ns(shape.target, self.algorithm, shape.geometry, shape.options)
+        plain = plain_of(self.algorithm, shape.geometry)
+        return Guess(config, copies_ns + self.plan_ns(shape, plain, plan))
 
     def complete(self, shape: Shape, config: Config) -> Config:
         def completed() -> Config:
-            geometry = plain_of(self.algorithm, shape.geometry, shape.options)
+            geometry = plain_of(self.algorithm, shape.geometry)
             return next(self.candidates(shape, geometry, config), config)
 
         return shape.once((f"{self.algorithm}, least", config), completed)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from ....kernels.conv.dispatch import seen_by
-from ....kernels.conv.relayout import plain_of
+from ....schedules.conv_algorithms import seen_by
 from ....schedules.geometry import num_taps
 from ....schedules.planes import (
     dmas_of_piece,
@@ -16,12 +15,12 @@ from ....schedules.planes import (
     windows_in_pieces,
     without_planes,
 )
+from ....schedules.relayout import plain_of, relayout_ns
 from ....schedules.tiles import PARTS, div_ceil
 from ....simulator.hardware import PARTITIONS
 from ...request import Config
 from ..algorithm import Algorithm, Guess, Shape, with_settings
 from .common import Conv2dAlgorithm
-from .relayout import relayout_ns
 
 
 class OfVolumes(Algorithm):
@@ -35,7 +34,7 @@ class OfVolumes(Algorithm):
         """The problem whose planes of taps are channels, or None where they cannot be."""
 
         def folded() -> Shape | None:
-            if planes_unsupported(self.name, plain_of(self.name, shape.geometry, shape.options), shape.options):
+            if planes_unsupported(self.name, plain_of(self.name, shape.geometry), shape.options):
                 return None
             geometry = seen_by(self.name, shape.geometry, shape.options, _channels(None))
             return dataclasses.replace(shape, geometry=geometry, memo={})
@@ -58,7 +57,8 @@ class OfVolumes(Algorithm):
         found = self.inner.guess(own, inner)
         if found is None or own is shape:
             return found
-        ns = found.ns + relayout_ns(self.name, shape) + self._borders_ns(own, found.config)
+        copies_ns = relayout_ns(shape.target, self.name, shape.geometry, shape.options)
+        ns = found.ns + copies_ns + self._borders_ns(own, found.config)
         return dataclasses.replace(found, config=_channels(found.config), ns=ns)
 
     def _borders_ns(self, folded: Shape, config: Config) -> float:

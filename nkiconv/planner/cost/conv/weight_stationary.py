@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ....kernels.conv.dispatch import seen_by
-from ....kernels.conv.relayout import plain_of
+from ....schedules.conv_algorithms import seen_by
 from ....schedules.m_packing import PackedSettings
+from ....schedules.relayout import plain_of, relayout_ns
 from ....schedules.settings import Settings, declarations
 from ....schedules.weight_stationary import (
     BLOCKS,
@@ -23,7 +23,6 @@ from ....schedules.weight_stationary_candidates import candidates, ways
 from ...request import Config
 from ..algorithm import Guess, Shape, config_of, with_settings
 from .common import Conv2dAlgorithm
-from .relayout import relayout_ns
 
 
 class OfBlocks(Conv2dAlgorithm):
@@ -49,7 +48,8 @@ class OfBlocks(Conv2dAlgorithm):
 
     def guesses(self, shape: Shape) -> list[Guess]:
         most, near = self.timed
-        found, copies_ns = self._least(shape, None)[:most], relayout_ns(self.algorithm, shape)
+        found = self._least(shape, None)[:most]
+        copies_ns = relayout_ns(shape.target, self.algorithm, shape.geometry, shape.options)
         return [Guess(one.pairs, copies_ns + ns) for ns, one in found if ns <= near * found[0][0]]
 
     def candidates(self, shape: Shape, geometry: Any, config: Config) -> Iterator[Config]:
@@ -74,7 +74,7 @@ class WeightStationary(OfBlocks):
     timed = 3, 1.15
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
-        geometry = plain_of(self.algorithm, shape.geometry, shape.options)
+        geometry = plain_of(self.algorithm, shape.geometry)
         if settings_class(geometry) is not PhasesSettings or self.unsupported_reason(geometry, shape.options, None):
             return [None]
         some = [one for one in ways(geometry) if wide or one["beside"] in ("none", "columns")]

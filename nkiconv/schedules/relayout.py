@@ -1,0 +1,282 @@
+"""Copies in HBM for algorithms that do not read x, y or a filter as they are stored, and what they take.
+
+NHWC, for those that read rows of x and write rows of y: a copy transposes two axes, of x, c, side by side before, and
+w, side by side then; of y the same the other way round. DMA transposes them on the way to SBUF, from where they leave
+as runs; with few channels, or elements of one byte, an engine sorts the pixels of whole rows instead, as few partitions
+would be slow, and DMA transposes no single bytes.
+
+Transposed convolutions: one of x with lhs_dilation, whose filter, [C, K / groups, ...], has its taps in reverse order
+and its channels swapped. Some algorithms read such filters as they are, others a copy with taps in order.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+
+from ..simulator.timing.target import Target
+from .cuts import cut_volumes, most_of
+from .frames import are_side_by_side, parts_of_x
+from .geometry import Geometry, num_taps, writes_rows
+from .implicit_gemm_channels import has_own_m_tiles, left_over
+from .options import Options
+from .tiles import INSTRUCTIONS_MAX, P_MAX, PARTS, QUADRANT, Part, cut, cut_at, div_ceil
+
+#: Algorithms that take NHWC without a copy, but for x of single bytes.
+OWN = ("implicit_gemm", "activation_stationary")
+#: Up to so many channels, if there are as many columns, an engine sorts the pixels of rows.
+FEW = 64
+#: Bytes a partition of one piece of a copy of x or y, and of filters.
+PIECE_BYTES, FLIP_BYTES = 16_384, 8192
+
+
+@dataclass(frozen=True)
+class Transposed:
+    """Elements [a, n, h, b] of two tensors in HBM, their bytes, and their strides in both: a has stride 1 in the
+    source, b in the target."""
+
+    shape: tuple[int, ...]
+    item: int
+    source: tuple[int, ...]
+    target: tuple[int, ...]
+    #: offsets of the first element
+    source_first: int
+    target_first: int
+    #: whether an engine transposes them
+    is_sorted: bool
+    #: that the n are planes of
+    volumes: int
+
+
+def copies_x(algorithm: str, geometry: Geometry) -> bool:
+    """Whether an algorithm gets a copy of x."""
+    own = algorithm in OWN and geometry.hbm_itemsize > 1
+    own = own and not (algorithm == "activation_stationary" and writes_rows(geometry))
+    return not own and are_side_by_side(geometry) and geometry.x_strides[3] > 1
+
+
+def copies_y(algorithm: str, geometry: Geometry) -> bool:
+    """Whether an algorithm writes a copy of y."""
+    return algorithm not in OWN and geometry.y_strides[0] == 1 and geometry.K > 1 and geometry.y_strides[3] > 1
+
+
+def plain_of(algorithm: str, geometry: Geometry) -> Geometry:
+    """The Geometry that an algorithm sees: strides of the copies, those of filters too."""
+    found = forwards_of(algorithm, geometry)
+    rows, columns = geometry.rows, geometry.columns
+    if copies_x(algorithm, geometry):
+        found = replace(found, x_strides=dense(geometry.C, rows.size, columns.size), frames=None)
+    if copies_y(algorithm, geometry):
+        found = replace(found, y_strides=dense(geometry.K, rows.out, columns.out))
+    return found
+
+
+def dense(channels: int, height: int, width: int) -> tuple[int, ...]:
+    """Strides along channels, planes, rows and columns of rows side by side, channels of a plane next to each other."""
+    return (height * width, channels * height * width, width, 1)
+
+
+def x_to_rows(geometry: Geometry) -> list[Transposed]:
+    """x as its copy has it, the frames in front before it."""
+    C, H, W, planes = geometry.C, geometry.rows.size, geometry.columns.size, geometry.planes
+    found = []
+    for part in parts_of_x(geometry, planes):
+        shape = (C, planes.images * part.count, H, W)
+        found.append(to_rows(shape, geometry.hbm_itemsize, part.strides, planes.images, planes.size, part.first))
+    return found
+
+
+def residual_to_rows(geometry: Geometry) -> Transposed:
+    """The residual as its copy has it, of four bytes an element at most."""
+    shape = (geometry.K, geometry.planes.out, geometry.rows.out, geometry.columns.out)
+    return to_rows(shape, 4, geometry.y_strides, geometry.planes.images, geometry.planes.out, 0)
+
+
+def to_rows(
+    shape: tuple[int, ...], item: int, strides: tuple[int, ...], volumes: int, planes: int, first: int
+) -> Transposed:
+    """Channels of NHWC, [c, n, h, w], as rows: planes from `first` on of each volume of a copy that has
+    so many of all volumes."""
+    target = dense(shape[0], shape[2], shape[3])
+    by_plane = target[1]
+    if shape[1] < planes:
+        target = (*target, planes // volumes * by_plane, shape[1] // volumes)
+    return Transposed(
+        shape=shape,
+        item=item,
+        source=strides,
+        target=target,
+        source_first=0,
+        target_first=first * by_plane,
+        is_sorted=item == 1 or shape[0] <= min(FEW, shape[3]),
+        volumes=volumes,
+    )
+
+
+def y_to_pixels(geometry: Geometry, options: Options) -> list[Transposed]:
+    """y from its copy: as rows, or pixels that are evenly spaced in y as rows of 128 and one of the rest."""
+    K, P, Q = geometry.K, geometry.rows.out, geometry.columns.out
+    is_sorted, step = K <= min(FEW, Q), geometry.y_strides[3] if Q > 1 else geometry.y_strides[2]
+    each, lines, line_step = Q, [(0, P, Q)], geometry.y_strides[2]
+    if not is_sorted and (P == 1 or Q == 1 or geometry.y_strides[2] == Q * step):
+        each = P_MAX
+        whole = P * Q // each
+        lines, line_step = [(0, whole, each), (whole * each, 1, P * Q % each)], each * step
+    found = []
+    for line in lines:
+        first, count, columns = line
+        if count * columns > 0:
+            found.append(
+                Transposed(
+                    shape=(columns, geometry.planes.out, count, K),
+                    item=options.epilogue.y_itemsize,
+                    source=(1, K * P * Q, each, P * Q),
+                    target=(step, geometry.y_strides[1], line_step, 1, *geometry.y_strides[4:]),
+                    source_first=first,
+                    target_first=first * step,
+                    is_sorted=is_sorted,
+                    volumes=geometry.planes.images,
+                )
+            )
+    return found
+
+
+def copies_of(algorithm: str, geometry: Geometry, options: Options) -> list[Transposed]:
+    """All that is copied for an algorithm."""
+    found = x_to_rows(geometry) if copies_x(algorithm, geometry) else []
+    if copies_y(algorithm, geometry):
+        found = found + y_to_pixels(geometry, options)
+        if options.residual:
+            found.append(residual_to_rows(geometry))
+    return found
+
+
+def pieces_of(part: Transposed) -> list[tuple[int, ...]]:
+    """(first, how many) of n, a, h, b of the pieces of a Transposed, with rows on the partitions where they are sorted,
+    else with a; an even number where rows allow it."""
+    A, N, H, B = part.shape
+    most, together, volumes = PIECE_BYTES // part.item, 1, part.volumes
+    if part.is_sorted:
+        most = max(1, most // min(A, B))
+        a_parts, b_parts, heights = cut(A, most if A > B else A), cut(B, most if A <= B else B), cut(H, P_MAX)
+        if len(a_parts) * len(b_parts) == 1:
+            together = P_MAX // H
+    else:
+        a_parts, b_parts = cut(A, P_MAX), cut(B, most)
+        heights = cut(H, max(1, most // most_of(b_parts)))
+        if len(b_parts) == 1:
+            together = most // (H * B)
+    parts = div_ceil(N // volumes, max(1, min(together, div_ceil(N, PARTS))))
+    images = cut_volumes(N, volumes, volumes * parts)
+    if len(images) * len(a_parts) * len(b_parts) * len(heights) % PARTS == 1 and H >= PARTS * len(heights):
+        heights = cut(H, div_ceil(H, PARTS * len(heights)))
+    every = itertools.product(images, a_parts, heights, b_parts)
+    return [(*n, *a, *h, *b) for n, a, h, b in every]
+
+
+def flips(algorithm: str, geometry: Geometry) -> bool:
+    """Whether an algorithm gets a copy of the filter."""
+    return geometry.flipped and not reads_backwards(algorithm, geometry)
+
+
+def reads_backwards(algorithm: str, geometry: Geometry) -> bool:
+    """Whether an algorithm reads such filters as they are; some, those of images alone."""
+    images = geometry.groups == 1 and geometry.planes.taps == 1
+    if algorithm == "implicit_gemm":
+        plain = geometry.precision in (None, "bf16", "tf32") and geometry.hbm_itemsize > 1
+        if plain and geometry.groups > 1 and geometry.groups == geometry.C and geometry.groups == geometry.K:
+            return True
+        if not plain or geometry.planes.taps > 1 or not has_own_m_tiles(geometry):
+            return False
+        # folded channels are put in place as engines address partitions
+        return geometry.groups > 1 or (geometry.C > 1 and left_over(geometry.C) % QUADRANT == 0)
+    if algorithm == "stacked":
+        return geometry.groups > 1 or (images and geometry.hbm_itemsize > 1)
+    if algorithm == "activation_stationary":
+        return images or geometry.groups > 1 or writes_rows(geometry)
+    return algorithm == "weight_stationary"
+
+
+def has_outputs_first(geometry: Geometry) -> bool:
+    """Whether a copy is [K, C / groups, ...]: of groups, and of volumes whose planes of taps may be channels."""
+    few = geometry.C * geometry.planes.taps <= P_MAX
+    return geometry.groups > 1 or (geometry.planes.taps > 1 and few)
+
+
+def forwards_of(algorithm: str, geometry: Geometry) -> Geometry:
+    """The Geometry that an algorithm sees: strides of the copy, [C, K, ...] or [K, C / groups, ...]."""
+    if not flips(algorithm, geometry):
+        return geometry
+    taps, columns, each = num_taps(geometry), geometry.columns.taps, geometry.C // geometry.groups
+    of_k, of_c = (each * taps, taps) if has_outputs_first(geometry) else (taps, geometry.K * taps)
+    return replace(geometry, w_strides=(of_k, of_c, columns, 1), flipped=False)
+
+
+def flip_pieces(geometry: Geometry) -> list[tuple[Part, Part]]:
+    """((first input channel, how many), (first output channel of a group, how many)) of pieces: whole groups of input
+    channels, or parts of one."""
+    each = geometry.C // geometry.groups
+    most_k = max(1, FLIP_BYTES // (num_taps(geometry) * geometry.itemsize))
+    channels = cut_at(geometry.C, P_MAX // each * each) if each <= P_MAX else []
+    if geometry.groups == 1 or each > P_MAX:
+        channels = [(g * each + c, cn) for g in range(geometry.groups) for c, cn in cut(each, P_MAX)]
+    return list(itertools.product(channels, cut(geometry.K // geometry.groups, most_k)))
+
+
+def relayout_unsupported(algorithm: str, geometry: Geometry, options: Options) -> str:
+    """Why the copies cannot be made, or ""."""
+    count = relayout_instructions(algorithm, geometry, options)
+    if count > INSTRUCTIONS_MAX:
+        return (
+            f"N={geometry.planes.out}, H={geometry.rows.size}, W={geometry.columns.size}: copies of x and y as NCHW "
+            f"need {count} instructions, the compiler takes {INSTRUCTIONS_MAX}; split N over several calls"
+        )
+    return ""
+
+
+def relayout_instructions(algorithm: str, geometry: Geometry, options: Options) -> int:
+    """Instructions of both cores for the copies, a piece of x or y three at most, and where the cores meet; of filters
+    for one core, as each makes its own."""
+    flipped = len(flip_pieces(geometry)) * (num_taps(geometry) + 2) if flips(algorithm, geometry) else 0
+    return flipped + sum(3 * len(pieces_of(part)) + 1 for part in copies_of(algorithm, geometry, options))
+
+
+def relayout_ns(target: Target, algorithm: str, geometry: Geometry, options: Options) -> float:
+    """ns of both cores for the copies; of images of one pixel, which are in both layouts, for single elements."""
+    pixels, outputs = geometry.rows.size * geometry.columns.size, geometry.rows.out * geometry.columns.out
+    y_itemsize, found = options.epilogue.y_itemsize, 0.0
+    if algorithm not in OWN and pixels == 1:
+        found += geometry.planes.size * geometry.C * target.run_ns(geometry.hbm_itemsize) / (PARTS * target.dma_engines)
+    if algorithm not in OWN and outputs == 1:
+        found += geometry.planes.out * geometry.K * target.run_ns(y_itemsize) / (PARTS * target.dma_engines)
+    if flips(algorithm, geometry):
+        found += _flip_ns(target, geometry)
+    return found + sum(copy_ns(target, part) for part in copies_of(algorithm, geometry, options))
+
+
+def _flip_ns(target: Target, geometry: Geometry) -> float:
+    """ns of a core for its copy of the filter with taps in order. Of one group the copy has each output channel's taps
+    in a run of their own, which its load pays for."""
+    taps, item, pieces = num_taps(geometry), geometry.hbm_itemsize, flip_pieces(geometry)
+    per_group = geometry.K // geometry.groups
+    elements = geometry.C * per_group * taps
+    rows = sum(part[1] for part, _ in pieces)
+    copied_ns = len(pieces) * taps * target.vector_fixed_ns + elements / rows * len(pieces) * target.vector_16bit_ns
+    moved_ns = 2 * elements * item * target.hbm_byte_ns
+    short = geometry.C // geometry.groups > 1
+    runs_ns = geometry.C * per_group * target.run_ns(taps * item) / target.dma_engines if short else 0.0
+    return float(max(copied_ns, moved_ns) + runs_ns / (PARTS if geometry.groups == 1 else 1))
+
+
+def copy_ns(target: Target, part: Transposed) -> float:
+    """ns of both cores for a copy."""
+    A, N, H, B = part.shape
+    mine, all_engines = N * A * H * B / PARTS, target.dma_engines
+    engines = min(all_engines, -(-A // (P_MAX // all_engines)))
+    read_ns = mine * part.item * target.byte_ns / (target.transpose_rate * all_engines)
+    if part.is_sorted:
+        engines, run = all_engines, A * (B if part.source[3] == A else 1)
+        read_ns = mine / run * target.run_ns(run * part.item) / engines
+    run = B * (A if part.target[0] == B else 1)
+    written_ns = mine / run * target.run_ns(run * part.item) / engines
+    return float(max(read_ns + written_ns, 2 * mine * part.item * target.hbm_byte_ns))
