@@ -86,7 +86,7 @@ class Bound:
             rows, wide = one.n[1] * one.i[1], plan.side * S
             array_ns += self.tensor_ns(matmuls, 0)
             moved_ns += self.moved_ns(geometry.C * rows * geometry.columns.size * item, geometry.columns.size * item)
-            run, parts = wide * y_item, rows * plan.settings.across
+            run, parts = wide * y_item, rows * plan.across
             moved_ns += self.moved_ns(parts * geometry.K * one.r[1] * run, run, parts)
             fixed_ns = len(columns) * target.vector_fixed_psum_ns
             read_ns += plan.side * (sum(columns) * target.vector_ns + fixed_ns) / 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -20,14 +20,7 @@ from .device_loops import MOST_INSTRUCTIONS
 from .frames import is_transposed
 from .geometry import Geometry, instructions_unsupported
 from .options import Options
-from .patches import (
-    PatchSchedule,
-    PatchSettings,
-    make_patches,
-    patch_instructions,
-    patches_fit,
-    patches_tried,
-)
+from .patches import PatchSchedule, PatchSettings, make_patches, patch_instructions
 from .pixel_tiles import (
     SHARDS,
     STEP_MAX,
@@ -36,7 +29,7 @@ from .pixel_tiles import (
     make_pixels,
     outputs_apart,
     pixel_instructions,
-    pixels_fit,
+    pixels_that_fit,
     read_pixels,
 )
 from .prices import last_store_ns
@@ -65,6 +58,13 @@ ITEM_INSTRUCTIONS = 20
 
 #: What makes the sums of output tiles.
 Schedule = PixelSchedule | RowSchedule | BlockSchedule | PatchSchedule
+#: What counts the instructions of each.
+COUNTED: dict[type, Callable[..., int]] = {
+    PixelSchedule: pixel_instructions,
+    RowSchedule: row_instructions,
+    BlockSchedule: block_instructions,
+    PatchSchedule: patch_instructions,
+}
 
 
 def plan(geometry: Geometry, options: Options, config: Config, cores: int) -> tuple[Schedule | None, str]:
@@ -114,21 +114,15 @@ def _settings(geometry: Geometry, config: Config) -> Any:
 
 def instructions(geometry: Geometry, options: Options, plan: Schedule, cores: int) -> int:
     """Instructions of the busiest core, at most."""
-    if isinstance(plan, BlockSchedule):
-        return block_instructions(geometry, plan, cores)
-    if isinstance(plan, PatchSchedule):
-        return patch_instructions(geometry, plan, cores)
-    count = row_instructions if isinstance(plan, RowSchedule) else pixel_instructions
-    return count(geometry, plan, options, cores)  # type: ignore[arg-type]  # of its own schedule
+    return COUNTED[type(plan)](geometry, plan, options, cores)
 
 
 def _memory_unsupported(geometry: Geometry, options: Options, settings: Any) -> str:
     """Why settings have no schedule."""
     if isinstance(settings, PatchSettings):
         return (
-            f"config across={settings.across}, C={geometry.C}, K={geometry.K}, W={geometry.columns.size}: across must "
-            f"divide W, and {NAME} keeps filters and rows of patches in SBUF, {SBUF_BYTES} bytes per partition; use "
-            f"weight_stationary"
+            f"C={geometry.C}, K={geometry.K}, W={geometry.columns.size}: {NAME} keeps filters and rows of patches in "
+            f"SBUF, {SBUF_BYTES} bytes per partition; use weight_stationary"
         )
     if isinstance(settings, RowSettings):
         return (
@@ -185,7 +179,7 @@ def candidates(target: Target, geometry: Geometry, options: Options, cores: int,
             loop = given.get("loop", _loop(target, geometry, options, cores, one))
             yield replace(one, loop=loop).pairs
     elif kind is PatchSettings:
-        yield from (one.pairs for one in least(patches_tried(geometry, given)))
+        yield PatchSettings.read(config).pairs
     else:
         for one in least(pixels_tried(geometry, options, given)):
             columns = geometry.K * one.fold // (PARTS if one.shard == "channels" else 1)
@@ -200,10 +194,8 @@ def schedule_of(geometry: Geometry, options: Options, settings: Any) -> Schedule
     if isinstance(settings, RowSettings):
         return make_rows(geometry, options, settings)
     if isinstance(settings, PatchSettings):
-        patches = make_patches(geometry, settings)
-        return patches if patches_fit(geometry, options, patches) else None
-    plan = make_pixels(geometry, settings)
-    return plan if pixels_fit(geometry, options, plan) else None
+        return make_patches(geometry, options, settings)
+    return pixels_that_fit(geometry, options, settings)
 
 
 def pixels_tried(geometry: Geometry, options: Options, given: dict[str, Any]) -> Iterator[PixelSettings]:

@@ -274,7 +274,7 @@ def block_bytes(geometry: Geometry, plan: BlockSchedule, options: Options) -> in
     return fixed + most + 4 * 3 * BANK_COLUMNS
 
 
-def block_instructions(geometry: Geometry, plan: BlockSchedule, cores: int) -> int:
+def block_instructions(geometry: Geometry, plan: BlockSchedule, options: Options, cores: int) -> int:
     """Instructions of the busiest core, at most: of each K tile's matrices, and of each item."""
     most, parts = 0, 1 + div_ceil(most_of(plan.chunks), P_MAX)
     made = parts * (num_taps(geometry) + 4 + plan.size)

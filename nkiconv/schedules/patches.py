@@ -10,13 +10,11 @@ rows, parts of them share the columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from .geometry import Axis, Geometry, filter_rows, num_taps, sees_itself, writes_rows
 from .options import Options, keeps_sums, no_prologue
-from .settings import WARM_UPS, Settings, count, warm_up
+from .settings import WARM_UPS, Settings, warm_up
 from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, Part, cut, cut_into, div_ceil, fits_sbuf
 
 #: Buffers of x and of results.
@@ -30,7 +28,6 @@ class PatchSettings(Settings):
     algorithm = "activation_stationary of patches"
     tried = ("warmup",)
 
-    across: int = count("parts of a row of x on partitions of their own", 1, P_MAX, default=1)
     warmup: int = warm_up(28, near=WARM_UPS)
 
 
@@ -45,11 +42,12 @@ class PatchTile:
 
 @dataclass(frozen=True)
 class PatchSchedule:
-    """Output tiles; columns of x of a partition; (output channels, rows of taps from a tile's first) of each bank."""
+    """Output tiles; parts of a row of x on partitions of their own, and columns of each."""
 
     settings: PatchSettings
     items: tuple[PatchTile, ...]
     k_tiles: tuple[Part, ...]
+    across: int
     side: int
 
     def banks(self, geometry: Geometry, item: PatchTile) -> list[tuple[Part, Part]]:
@@ -86,11 +84,10 @@ def patches_unsupported(geometry: Geometry, options: Options) -> str:
     return no_prologue(options, "patches take none; use weight_stationary")
 
 
-def make_patches(geometry: Geometry, settings: PatchSettings) -> PatchSchedule | None:
-    """The PatchSchedule of settings, None where parts of rows are uneven or do not fit."""
-    N, P, Q, across = geometry.planes.size, geometry.rows.size, geometry.columns.size, settings.across
-    if Q % across or across > P_MAX:
-        return None
+def make_patches(geometry: Geometry, options: Options, settings: PatchSettings) -> PatchSchedule | None:
+    """The PatchSchedule of settings, with as many parts of rows as fill the partitions; None where it does not fit."""
+    N, P, Q = geometry.planes.size, geometry.rows.size, geometry.columns.size
+    across = max(one for one in range(1, P_MAX // min(P_MAX, N * P) + 1) if Q % one == 0)
     rows = min(P, P_MAX // across)
     planes = min(N, P_MAX // (across * P)) if rows == P else 1
     # volumes lie apart
@@ -99,15 +96,8 @@ def make_patches(geometry: Geometry, settings: PatchSettings) -> PatchSchedule |
     # the cores share rows of taps unless output tiles are as many for one as for the other
     taps = [(0, filter_rows(geometry))] if len(tiles) % PARTS == 0 else cut_into(filter_rows(geometry), PARTS)
     items = tuple(PatchTile(*one, r) for r in taps if r[1] > 0 for one in tiles)
-    return PatchSchedule(settings, items, tuple(cut(geometry.C, P_MAX)), Q // across)
-
-
-def patches_tried(geometry: Geometry, given: dict[str, Any]) -> Iterator[PatchSettings]:
-    """As many parts of rows as fill the partitions, and fewer."""
-    rows, Q = min(P_MAX, geometry.planes.size * geometry.rows.size), geometry.columns.size
-    every = [one for one in range(1, min(Q, P_MAX // rows) + 1) if Q % one == 0]
-    for across in [given["across"]] if "across" in given else every[-3:]:
-        yield PatchSettings.read(tuple(given.items()), across=across)
+    found = PatchSchedule(settings, items, tuple(cut(geometry.C, P_MAX)), across, Q // across)
+    return found if fits_sbuf(patch_bytes(geometry, found, options)) else None
 
 
 def patch_bytes(geometry: Geometry, plan: PatchSchedule, options: Options) -> int:
@@ -121,12 +111,7 @@ def patch_bytes(geometry: Geometry, plan: PatchSchedule, options: Options) -> in
     return filters + BUFFERS * (x_bytes + results) + 2 * BANK_BYTES + 4 * geometry.K + 2 * P_MAX
 
 
-def patches_fit(geometry: Geometry, options: Options, plan: PatchSchedule | None) -> bool:
-    """Whether there is a schedule, and room in SBUF for it."""
-    return plan is not None and fits_sbuf(patch_bytes(geometry, plan, options))
-
-
-def patch_instructions(geometry: Geometry, plan: PatchSchedule, cores: int) -> int:
+def patch_instructions(geometry: Geometry, plan: PatchSchedule, options: Options, cores: int) -> int:
     """Instructions of the busiest core, at most."""
     banks = max(len(plan.banks(geometry, one)) for one in plan.items)
     each = (

@@ -326,6 +326,14 @@ class PixelSchedule(FilterSchedule):
     banks: int
 
 
+def pixels_that_fit(geometry: Geometry, options: Options, settings: PixelSettings) -> PixelSchedule | None:
+    """`make_pixels`; None too where a norm has not all channels of a pixel together, or SBUF no room."""
+    plan = make_pixels(geometry, settings)
+    if plan is None or (options.epilogue.norm is not None and len(plan.batches) > 1):
+        return None
+    return plan if fits_sbuf(pixel_bytes(geometry, plan, options)) else None
+
+
 def make_pixels(geometry: Geometry, config: PixelSettings) -> PixelSchedule | None:
     """The PixelSchedule of settings, or None where a window is too wide, or the filters of one output channel, or where
     cores share channels, or filters are not there at once, and rows of y are folded."""
@@ -395,13 +403,6 @@ def pixel_bytes(geometry: Geometry, plan: PixelSchedule, options: Options) -> in
     zeros = P_MAX * 2
     numbers = prologue_bytes(options.prologue, geometry, geometry.planes.size) + norm_bytes(options.epilogue, kn)
     return x_bytes + filters + results + sums + bias + zeros + numbers
-
-
-def pixels_fit(geometry: Geometry, options: Options, plan: PixelSchedule | None) -> bool:
-    """Whether there is a schedule, with all channels of a pixel together for a norm, and room in SBUF for it."""
-    if plan is None or (options.epilogue.norm is not None and len(plan.batches) > 1):
-        return False
-    return fits_sbuf(pixel_bytes(geometry, plan, options))
 
 
 def pixel_instructions(geometry: Geometry, plan: PixelSchedule, options: Options, cores: int) -> int:

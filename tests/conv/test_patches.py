@@ -32,6 +32,8 @@ CALLS = {
     "more than a bank": patches(1, 5, 2, (2, 3), (25, 22)),
     "many channels": patches(2, 40, 140, (3, 5), (2, 2)),
     "row": patches(1, 10, 3, (1, 12), (1, 5)),
+    "parts of rows": patches(1, 9, 3, (2, 6), (3, 3)),
+    "uneven parts": patches(2, 9, 3, (14, 9), (2, 3)),
     "volume": patches(1, 130, 3, (3, 2, 5), (2, 3, 4)),
     "volumes": patches(2, 9, 2, (2, 70, 3), (3, 2, 2)),
     "planes alone": patches(3, 9, 2, (4, 3, 5), (2, 1, 1)),
@@ -39,18 +41,10 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("across", [1, None])
 @pytest.mark.parametrize("name", CALLS)
-def test_patches_are_exact(name, across):
-    call = CALLS[name]
-    config = None if across is None else (("across", across),)
+def test_patches_are_exact(name):
     for lnc in cores():
-        check(call, lnc=lnc, algorithm="activation_stationary", config=config)
-
-
-@pytest.mark.parametrize("across", [2, 3, 6])
-def test_parts_of_a_row_share_the_columns(across):
-    check(patches(1, 9, 3, (2, 6), (3, 3)), algorithm="activation_stationary", config=(("across", across),))
+        check(CALLS[name], lnc=lnc, algorithm="activation_stationary")
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "fp32"])
@@ -98,8 +92,7 @@ def test_what_has_patches(changes):
 @pytest.mark.parametrize(
     ("settings", "asked", "message"),
     [
-        ({"across": 3}, Asked(), "config across=3.*must divide W"),
-        ({"across": 0}, Asked(), "across=0: must be an int from 1"),
+        ({"warmup": -1}, Asked(), "warmup=-1: must be an int from 0"),
         ({}, Asked(residual="pre_activation"), "residual, y_norm: patches take none"),
         ({}, Asked(x_activation="silu"), "x_activation.*: patches take none"),
     ],

@@ -20,7 +20,7 @@ def patch_tiles(work, items):
     for index, item in enumerate(items):
         x_sbuf = load_tile(work, item, filters) if after is None else after
         after = load_tile(work, items[index + 1], filters) if index + 1 < len(items) else None
-        rows, columns, across = item.r[1], geometry.columns.taps, plan.settings.across
+        rows, columns, across = item.r[1], geometry.columns.taps, plan.across
         shape = (item.n[1] * item.i[1] * across, geometry.K, rows, plan.side, columns)
         y_sbuf = nl.ndarray(shape, dtype=work.operands.y.dtype, buffer=nl.sbuf)
         banks = plan.banks(geometry, item)
@@ -75,7 +75,7 @@ def bank_of(work, item, tiles, column, bank):
 
 def store_patches(work, item, y_sbuf):
     """Rows of y of an output tile: of each output channel and plane of taps, as an access pattern has few dims."""
-    operands, geometry, across = work.operands, work.geometry, work.plan.settings.across
+    operands, geometry, across = work.operands, work.geometry, work.plan.across
     _, by_n, by_p, by_q, *_ = geometry.y_strides
     T, R, wide, (first, rows) = geometry.planes.taps, geometry.rows.taps, work.plan.side * geometry.columns.taps, item.r
     for k, t in product(range(geometry.K), range(first // R, div_ceil(first + rows, R))):

@@ -14,7 +14,7 @@ from ....schedules.device_loops import MOST_INSTRUCTIONS
 from ....schedules.patches import PatchSettings
 from ....schedules.pixel_tiles import SHARDS, PixelSettings, outputs_apart
 from ....schedules.relayout import plain_of
-from ....schedules.volume_rows import COPIES, RowSchedule, RowSettings, row_instructions
+from ....schedules.volume_rows import COPIES, RowSchedule, row_instructions
 from ...request import Config
 from ..algorithm import Shape, config_of
 from .common import Conv2dAlgorithm
@@ -53,19 +53,18 @@ class ActivationStationary(Conv2dAlgorithm):
         return [one for found in each for one in itertools.islice(found, STARTS[wide])] or [None]
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
-        now, geometry = dict(self.complete(shape, config) or ()), shape.geometry
+        now, values = dict(self.complete(shape, config) or ()), {}
+        geometry = plain_of(self.algorithm, shape.geometry, shape.options)
+        if not now:
+            return []  # no sizes fit that are tried
         if "side" in now:
             sides = sides_of(geometry)
             near = [one for one in sides if one < now["side"]][-1:] + [one for one in sides if one > now["side"]][:1]
-            return list(PixelSettings.near(config, now, side=near))
-        if "depth" in now:
-            return list(RowSettings.near(config, now))
-        if "across" in now:
-            return list(PatchSettings.near(config, now))
-        if not now:
-            return []  # no sizes fit that are tried
-        rows, apart = now["rows"], geometry.rows.stride * outputs_apart(geometry.rows)
-        return list(DepthwiseSettings.near(config, now, rows=(rows - apart, rows + apart)))
+            values["side"] = near
+        if "rows" in now:
+            apart = geometry.rows.stride * outputs_apart(geometry.rows)
+            values["rows"] = [now["rows"] - apart, now["rows"] + apart]
+        return list(settings_of(geometry).near(config, now, **values))
 
 
 ALGORITHM = ActivationStationary()
