@@ -1,8 +1,8 @@
 """Axes of outputs in blocks of neighbours: where the taps of each output of a block meet x.
 
 Output origin + step * m + f is the f-th of block m, and a tap that meets it sees element m * apart + e of x, e the same
-for all blocks. Of a block's outputs `beside` are packed along the columns of a stationary, the others in turn:
-f = u * turns + v.
+for all blocks. Of a block's outputs `beside` are packed along the columns of a stationary, the others are of further
+turns: f = u * turns + v.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def num_steps(axis: Axis) -> int:
 
 @lru_cache(maxsize=256)
 def block_axis(axis: Axis, beside: int, aligned: bool = False) -> BlockAxis:
-    """An Axis in blocks of so many packed outputs, or as many times more as are in turn. aligned: whether block 0
+    """An Axis in blocks of so many packed outputs, or as many times more as there are turns. aligned: whether block 0
     begins with output 0."""
     steps, size, out = num_steps(axis), axis.size // axis.images, axis.out // axis.images
     step = math.lcm(steps, beside)
@@ -178,7 +178,7 @@ def block_axis(axis: Axis, beside: int, aligned: bool = False) -> BlockAxis:
 
 
 def plain_axis(size: int, out: int, apart: int = 1, images: int = 1, turns: int = 1, gaps: int = 1) -> BlockAxis:
-    """An axis of blocks of so many outputs in turn, the first elements of two neighbours `apart` from each other."""
+    """An axis of blocks of so many outputs, a turn each; the first elements of neighbours are `apart`."""
     return BlockAxis(images, size, out, 1, turns, apart, 0, out // turns, (((0, 0),),), 0, 0, gaps)
 
 

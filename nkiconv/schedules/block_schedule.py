@@ -68,7 +68,6 @@ class Shift:
 
     sums: columns of sums as an axis that T taps meet; groups: of T columns of taps; tiles: as of ShiftedPart. depth:
     the planes' own Axis where V planes of y are packed together. lanes: row tiles, each with images of its own.
-    shared: whether Scalar and GpSimd take some of Vector's additions.
     """
 
     T: int
@@ -79,8 +78,6 @@ class Shift:
     tiles: tuple[tuple[int, int, int, int], ...]
     depth: Axis
     lanes: int
-    each: int
-    shared: bool
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,8 @@ DEPTH_MOST = 8
 LEAVES, PLACED, ISSUED = 2.5, 120, 140
 #: Columns that a matmul takes at least.
 COLUMNS_MIN = 128
+#: Output tiles whose x is in SBUF at once.
+X_BUFFERS = 4
 _QUADRANTS = P_MAX // QUADRANT
 
 
@@ -57,9 +59,10 @@ class PackedSettings(Settings):
     """All settings of few output channels; outputs and taps are given together."""
 
     algorithm = "weight_stationary of few outputs"
-    tried = ("x_bytes", "buffers", "blocks", "images", "shared", "warmup", "late_warmup", "depth", "lanes")
+    tried = ("x_bytes", "outputs", "taps", "warmup", "late_warmup", "depth", "lanes")
+    removed = tuple((name, "leave it out") for name in ("blocks", "images", "buffers", "shared"))
 
-    outputs: int = count("rows of y packed along the columns", 1, P_MAX)
+    outputs: int = count("rows of y packed along the columns", 1, P_MAX, near=(less, more))
     depth: int = count(
         "planes of y packed beside those; the planes of x that several see are channels",
         1,
@@ -67,14 +70,10 @@ class PackedSettings(Settings):
         default=1,
         near=(less, more),
     )
-    taps: int = count("columns of taps packed along the columns", 1, _QUADRANTS)
+    taps: int = count("columns of taps packed along the columns", 1, _QUADRANTS, near=(less, more))
     lanes: int = count(
         "images packed along the partitions, each on a row tile", 1, _QUADRANTS, default=1, near=(half, double)
     )
-    blocks: int = count(
-        "blocks of rows of an accumulator, at most", 1, BANK_COLUMNS, default=BANK_COLUMNS, near=(half, less)
-    )
-    images: int = count("images of an accumulator, at most", 1, BANK_COLUMNS, default=BANK_COLUMNS, near=(half, double))
     x_bytes: int = count(
         "x of an output tile; rows of an accumulator are loaded in any case",
         256,
@@ -83,8 +82,6 @@ class PackedSettings(Settings):
         near=(half, double),
         unit="bytes a partition",
     )
-    buffers: int = count("output tiles whose x is loaded at once", 2, 64, default=4, near=(3, 6))
-    shared: int = count("1: Scalar and GpSimd take additions from Vector", 0, 1, default=0, near=(0, 1))
     warmup: int = warm_up(
         lambda geometry: WARM_UP if _outputs(geometry) >= WARM_OUTPUTS else WARM_UP_FIRST, near=WARM_UPS
     )
@@ -142,7 +139,6 @@ def build_packed(geometry: Geometry, config: PackedSettings) -> Schedule | None:
             for t, e in planes.taps[v] for n, row in enumerate(elements) for g in range(groups)
         ]  # fmt: skip
         turns.append(Turn(((v, 0, 0),), tuple(_home_first(geometry, (planes, rows), found)), 0))
-    each = div_ceil(planes.out, L)
     return Schedule(
         axes=(planes, rows, part.axis),
         turns=tuple(turns),
@@ -151,10 +147,10 @@ def build_packed(geometry: Geometry, config: PackedSettings) -> Schedule | None:
         rows=row_tile,
         slot=slot,
         packs=True,
-        buffers=config.buffers,
+        buffers=X_BUFFERS,
         warmup=config.warmup,
         late_warmup=min(config.late_warmup, config.warmup),
-        shift=Shift(T, V, U, groups, sums, tiles, depth, L, each, config.shared == 1),
+        shift=Shift(T, V, U, groups, sums, tiles, depth, L),
     )
 
 
@@ -174,11 +170,11 @@ def _cuts(geometry: Geometry, axes: Axes, config: PackedSettings, k_tiles: int) 
     accumulators as x has room for, as many for one core as for the other."""
     planes, rows, part = axes
     widest, L = max(count for _, _, _, count in part.tiles), config.lanes
-    blocks = min(rows.blocks, max(1, BANK_COLUMNS // widest), config.blocks)
+    blocks = min(rows.blocks, max(1, BANK_COLUMNS // widest))
     own = geometry.planes if L == 1 else images_axis(div_ceil(planes.out, L))
     volume, images = own.out // own.images, 1
     if blocks == rows.blocks and len(part.tiles) == 1:
-        images = min(volume, max(1, BANK_COLUMNS // (blocks * widest)), config.images)
+        images = min(volume, max(1, BANK_COLUMNS // (blocks * widest)))
     row_bytes = axis_elements(own, images) * part.xn * geometry.itemsize * k_tiles
     most = max(0, config.x_bytes // row_bytes - rows.window) // rows.apart + 1
     share = div_ceil(rows.blocks * div_ceil(own.out, images), blocks * PARTS * ITEMS)

@@ -46,12 +46,11 @@ from .options import (
     prologue_instructions,
     taken_unsupported,
 )
-from .settings import BY_SHAPE, Config, Settings, choice, count, half, less, more, setting, warm_up
+from .settings import Config, Settings, choice, count, half, less, more, setting, warm_up
 from .stacked_schedule import (
     BUSY_COLUMNS,
     FILTER_BYTES,
     FIRST_PIECES,
-    LONG_RUN_BYTES,
     PADDED_BYTES,
     X_BYTES,
     Y_BYTES,
@@ -62,12 +61,12 @@ from .stacked_schedule import (
     tile_bytes,
     x_width,
 )
-from .tiles import BANK_COLUMNS, P_MAX, PARTS, QUADRANT, SBUF_BYTES, Part, cut, cut_at, cut_into, div_ceil, slot_for
+from .tiles import BANK_COLUMNS, P_MAX, PARTS, SBUF_BYTES, Part, cut, cut_at, cut_into, div_ceil, slot_for
 
 ALGORITHM = "stacked"
-#: How filters come to the partitions of (u, k), shifted down for each u: by DMAs of their own, as they are and then
-#: shifted on chip, or not at all: they stay at k, and each u has transposes of its own.
-WAYS = ("straight", "shifted", "apart")
+#: How filters come to the columns of (u, k), shifted down for each u: by DMAs to partitions of their own, or by
+#: transposes of their own.
+WAYS = ("straight", "apart")
 #: Most of a setting that memory limits anyway, of matmuls on zeros.
 MOST = 4096
 WARM_UP_MOST = 512
@@ -76,11 +75,9 @@ RING_BYTES = 65_536
 RING = 4
 #: Output tiles of a core, if there are images for so many: loads of one overlap the sums of another.
 OUT_TILES = 4
-#: Of depthwise problems, bytes per partition of the stationaries that are loaded together, of all buffers of x, and of
-#: the stationaries that are zeroed before w is loaded.
+#: Of depthwise problems, bytes per partition of the stationaries that are loaded together, and of all buffers of x.
 ROUND_BYTES = 40_960
 DEPTHWISE_X_BYTES = 49_152
-EARLY_BYTES = 10_800
 #: Columns of the array that pass while the rows of an image are loaded and stored, and during two triggers.
 DMA_COLUMNS = 384
 RUN_COLUMNS = 280
@@ -117,7 +114,7 @@ class DepthwiseSettings(Settings):
 
     channels: int = count("channels of an M tile", 1, P_MAX, near=(less, half))
     together: int = count("M tiles whose stationaries are loaded together, at most", 1, P_MAX, near=(half, less, more))
-    buffers: int = count("buffers of x", 2, P_MAX, near=BY_SHAPE)
+    buffers: int = count("buffers of x", 2, P_MAX, near=(half, 2, 3, 4))
     warmup: int = warm_up(48, columns=512, near=(0, 24, 48, 96))
 
 
@@ -140,9 +137,9 @@ def planned(geometry: Geometry, options: Options, settings: Any, cores: int) -> 
                 f"and the stationaries of {settings.channels} channels"
             )
         return None, f"{what} must fit SBUF, {SBUF_BYTES} bytes per partition; use implicit_gemm"
-    count = stack.most_instructions(cores) + fused_instructions(stack, options, cores)
+    count = settings.warmup + stack.most_instructions(cores) + fused_instructions(stack, options, cores)
     reason = instructions_unsupported(geometry, ALGORITHM, count)
-    return (scheduled(stack), "") if reason == "" else (None, reason)
+    return (scheduled(stack, settings), "") if reason == "" else (None, reason)
 
 
 def unsupported_reason(geometry: Geometry, options: Options, config: Config) -> str:
@@ -202,21 +199,8 @@ def sizes_reason(geometry: Geometry, settings: StackedSettings | DepthwiseSettin
     if B % G != 0 and taps_of_window(rows, B, U, V, max(phases_of(rows.stride, V, G))) > 1:
         return f"config rows={B} apart={G}: rows must be a multiple of it, or hold the window of all outputs"
     if settings.filters == "straight" and geometry.flipped:
-        return "config filters=straight: a rotated filter is reversed on chip; use shifted or apart"
-    if settings.filters == "shifted" and not can_shift(geometry, U):
-        return f"config filters=shifted, outputs={U}, K={geometry.K}: engines address quadrants of {QUADRANT} channels"
+        return "config filters=straight: a rotated filter is reversed on chip; use apart"
     return ""
-
-
-def can_shift(geometry: Geometry, U: int) -> bool:
-    """Whether engines may address the partitions of the filters of each of U rows of all M tiles."""
-    return U == 1 or _by_quadrants(geometry.K, P_MAX // U)
-
-
-def _by_quadrants(K: int, most: int) -> bool:
-    """Whether M tiles of at most `most` output channels, as few as can be, may be of whole quadrants."""
-    units = most // QUADRANT
-    return units > 0 and K % QUADRANT == 0 and div_ceil(K // QUADRANT, units) <= div_ceil(K, most)
 
 
 def least_settings(geometry: Geometry, config: Config) -> StackedSettings | DepthwiseSettings:
@@ -224,21 +208,12 @@ def least_settings(geometry: Geometry, config: Config) -> StackedSettings | Dept
     if geometry.groups > 1:
         return depthwise_settings(geometry, config)
     B = setting(config, "rows", 1)
-    return sized(geometry, config, B, 1, 1, 1, B)
+    return StackedSettings.read(config, rows=B, shifts=1, outputs=1, beside=1, apart=B, filters=ways_of(geometry)[0])
 
 
-def sized(geometry: Geometry, config: Config, B: int, D: int, U: int, V: int, G: int) -> StackedSettings:
-    """All settings; sizes as given here where a config has none."""
-    filters = default_filters(geometry, setting(config, "rows", B), setting(config, "outputs", U))
-    return StackedSettings.read(config, rows=B, shifts=D, outputs=U, beside=V, apart=G, filters=filters)
-
-
-def default_filters(geometry: Geometry, B: int, U: int) -> str:
-    """How filters come: straight in long runs, or where nothing is shifted, else as engines may address partitions."""
-    run = geometry.columns.taps * (geometry.rows.taps if geometry.rows.dilation == 1 else 1) * geometry.itemsize
-    if not geometry.flipped and (run >= LONG_RUN_BYTES or (U == 1 and geometry.rows.taps == B)):
-        return "straight"
-    return "shifted" if can_shift(geometry, U) else "apart"
+def ways_of(geometry: Geometry) -> tuple[str, ...]:
+    """How filters may come."""
+    return WAYS[1:] if geometry.flipped else WAYS
 
 
 def depthwise_settings(geometry: Geometry, config: Config) -> DepthwiseSettings:
@@ -250,8 +225,8 @@ def depthwise_settings(geometry: Geometry, config: Config) -> DepthwiseSettings:
     taps = planes.taps * columns.taps * (1 if geometry.fast else 4)
     work = max(taps * max(P_MAX, planes.out * columns.out), planes.out * DMA_COLUMNS)
     needed = RUN_COLUMNS * A * len(runs_of(geometry.rows)) // work + 1
-    # with few buffers the DMA engines idle while the first stationaries come, with many those wait for x of M tiles
-    # whose turn is far
+    # with few buffers the DMA engines idle while the first stationaries come, with many those wait for x of much later
+    # M tiles
     ahead = max(AHEAD_LEAST, min(AHEAD_MOST, AHEAD_PLANES // planes.out)) * planes.images
     each = planes.images * _depthwise_x_bytes(geometry)
     room = max(2, min(P_MAX, DEPTHWISE_X_BYTES // max(1, each) * planes.images))
@@ -308,9 +283,7 @@ def fused_instructions(stack: Stack, options: Options, cores: int) -> int:
 def _one_group(geometry: Geometry, settings: StackedSettings, options: Options) -> Stack | None:
     planes, rows, columns, item = geometry.planes, geometry.rows, geometry.columns, geometry.itemsize
     B, D, U, V, G = settings.rows, settings.shifts, settings.outputs, settings.beside, settings.apart
-    most = P_MAX // U
-    unit = QUADRANT if _by_quadrants(geometry.K, most) else 1
-    m_tiles = tuple((first * unit, n * unit) for first, n in cut(geometry.K // unit, most // unit))
+    m_tiles = tuple(cut(geometry.K, P_MAX // U))
     made = Stack(
         geometry=geometry,
         B=B,
@@ -325,8 +298,6 @@ def _one_group(geometry: Geometry, settings: StackedSettings, options: Options) 
         whole=whole_group(columns, div_ceil(rows.out, U * V)) if D == 1 else -1,
         row_parts=((0, columns.out),),
         ring=2,
-        warmup=settings.warmup,
-        late_warmup=min(settings.late_warmup, settings.warmup),
     )
     height = max(made.phases) + (U - 1) * V * rows.stride + made.num_taps * B
     padded = planes.taps * geometry.C * height * columns.taps * item
@@ -419,7 +390,7 @@ def _depthwise(geometry: Geometry, settings: DepthwiseSettings) -> Stack | None:
         U=rows.out,
         V=1,
         G=rows.out * rows.stride,
-        filters="runs",
+        filters="",
         m_tiles=m_tiles,
         images=planes.out // planes.images,
         blocks=1,
@@ -427,14 +398,11 @@ def _depthwise(geometry: Geometry, settings: DepthwiseSettings) -> Stack | None:
         whole=whole_group(columns, BANK_COLUMNS),
         row_parts=((0, columns.out),),
         ring=settings.buffers,
-        warmup=settings.warmup,
-        late_warmup=0,
         together=together,
-        early=min(together, EARLY_BYTES // each),
     )
 
 
-def scheduled(stack: Stack) -> Schedule:
+def scheduled(stack: Stack, settings: Any) -> Schedule:
     """The Schedule of a Stack: its x serves all M tiles, of depthwise problems each has x of its own."""
     C = stack.geometry.C
     tiles = [
@@ -453,7 +421,7 @@ def scheduled(stack: Stack) -> Schedule:
         slot=slot_for(stack.U * stack.kn),
         by_channels=stack.diagonal,
         buffers=stack.ring,
-        warmup=stack.warmup,
-        late_warmup=stack.late_warmup,
+        warmup=settings.warmup,
+        late_warmup=min(settings.late_warmup if isinstance(settings, StackedSettings) else 0, settings.warmup),
         stack=stack,
     )

@@ -31,8 +31,6 @@ BUSY_COLUMNS = 128
 FILTER_PARTS = 3
 #: Pieces that the first output tile is loaded in, if it has so many tiles of sums.
 FIRST_PIECES = 6
-#: Bytes of w that are neighbours in HBM from which on it is loaded straight to its places.
-LONG_RUN_BYTES = 512
 #: Of depthwise problems, buffers of stationaries: one is filled while the other is used.
 ROUND_BUFFERS = 2
 
@@ -61,7 +59,7 @@ class Stack:
     U: int
     V: int
     G: int
-    #: how filters come to their places, one of `stacked.WAYS`, or "runs"
+    #: how filters come to their places, one of `stacked.WAYS`; of depthwise problems ""
     filters: str
     #: output channels of the M tiles, (first, how many)
     m_tiles: tuple[Part, ...]
@@ -72,15 +70,10 @@ class Stack:
     whole: int
     #: buffers of x, at most
     ring: int
-    #: matmuls on zeros, and how many of them follow the transposes of the first filters
-    warmup: int
-    late_warmup: int
     #: columns of y, (first, how many), of the output tiles of a row
     row_parts: tuple[Part, ...]
-    #: depthwise: M tiles whose stationaries are loaded together, and those of the first that are zeroed before w is
-    #: loaded; 0 of one group
+    #: depthwise: M tiles whose stationaries are loaded together; 0 of one group
     together: int = 0
-    early: int = 0
 
     @property
     def diagonal(self) -> bool:
@@ -329,26 +322,12 @@ class Stack:
         return max(2, PADDED_BYTES // (self.z_elements * self.geometry.itemsize))
 
     @property
-    def common_rows(self) -> Part:
-        """(first, how many) rows of Z that hold taps of all u and are loaded in long runs; how many is 0 else."""
-        rows, before = self.geometry.rows, self.z_row(self.U - 1)
-        count = rows.taps - (before - self.lead)
-        run = count * self.geometry.columns.taps * self.geometry.itemsize
-        if self.filters != "straight" or self.fits_window or rows.dilation > 1 or run < LONG_RUN_BYTES:
-            return 0, 0
-        return before, count
-
-    @property
     def z_loads(self) -> list[tuple[int, int, int]]:
-        """(u, first row of taps, how many) of loads straight to Z: rows that all u have first. Rows of taps that are no
-        neighbours take a DMA for each: an access pattern has few dims."""
-        R, common = self.geometry.rows.taps, self.common_rows[1]
-        if common == 0:
-            pieces = [(0, R)] if self.geometry.rows.dilation == 1 else [(r, 1) for r in range(R)]
-            return [(u, *piece) for u in range(self.U) for piece in pieces]
-        behind = [(self.U - 1 - u) * self.V * self.geometry.rows.stride for u in range(self.U)]
-        rest = [(u, *one) for u, r in enumerate(behind) for one in ((0, r), (r + common, R - r - common))]
-        return [(u, r, common) for u, r in enumerate(behind)] + rest
+        """(u, first row of taps, how many) of loads straight to Z. Rows of taps that are no neighbours take a DMA for
+        each: an access pattern has few dims."""
+        R = self.geometry.rows.taps
+        pieces = [(0, R)] if self.geometry.rows.dilation == 1 else [(r, 1) for r in range(R)]
+        return [(u, *piece) for u in range(self.U) for piece in pieces]
 
     def columns_of(self, g: int) -> int:
         """Columns of taps of a group."""
@@ -421,7 +400,7 @@ class Stack:
         return self.ring * blocks * self.width * self.geometry.itemsize + self.filter_bytes + results + 4096
 
     def most_instructions(self, cores: int) -> int:
-        """Instructions of a core, at most."""
+        """Instructions of a core, at most, besides matmuls on zeros."""
         geometry = self.geometry
         planes, rows, Q, T = geometry.planes, geometry.rows, self.row.out, geometry.planes.taps
         if self.diagonal:
@@ -432,7 +411,7 @@ class Stack:
             made += (div_ceil(geometry.C, P_MAX) + 1) * (max(filter_rows(geometry), taps) + 4)
             # all rows of a volume are one block
             banks = sum(1 for _ in self.banks(self.items[0], 0))
-            return 96 + self.warmup + m_tiles * planes.images * (banks * (taps + 4) + 16) + made
+            return 96 + m_tiles * planes.images * (banks * (taps + 4) + 16) + made
         # two blocks or columns more than fill a bank are halved, and so is the last bank
         halves = div_ceil(self.blocks * Q, BANK_COLUMNS // 2)
         banks = self.V * self.images * (2 * halves + 4)
@@ -444,9 +423,7 @@ class Stack:
         copies += filter_rows(geometry) * geometry.columns.taps if geometry.flipped else 0
         pieces = self.U * (filter_rows(geometry) if rows.dilation > 1 else 3 * T)
         out_tiles = div_ceil(len(self.items), cores)
-        return (
-            404 + self.warmup + out_tiles * (loads + len(self.m_tiles) * m_tile) + len(self.m_tiles) * (copies + pieces)
-        )
+        return 404 + out_tiles * (loads + len(self.m_tiles) * m_tile) + len(self.m_tiles) * (copies + pieces)
 
 
 @lru_cache(maxsize=4096)

@@ -1,7 +1,7 @@
 """`weight_stationary`: settings, why it does not run a problem, and its Schedule.
 
 Outputs are in blocks of neighbours on each axis (`block_axes`). Of a block's outputs some are packed along the
-columns of a stationary, the others follow in turn, each turn with stationaries of its own:
+columns of a stationary, the others follow in further turns, each with stationaries of its own:
 
     PSUM[(u, segment, k), z, m, j] += F[e]^T X[(segment, c), z .., m * apart + e, ..]
 
@@ -60,8 +60,8 @@ BESIDE = ("none", "columns", "rows", "planes")
 ALONG = ("planes", "rows", "columns")
 SHARDS = ("channels", "outputs")
 Y_BYTES = 16_384
-#: Banks that accumulate together, at most, so that two are left for what follows.
-TOGETHER_MAX = 7
+#: Banks that accumulate together for a core's first results, K tile by K tile: two are left for what follows.
+BANKS_TOGETHER = 7
 #: Matmuls on zeros that a search tries besides WARM_UPS.
 WARM_UP = 30
 #: Schedules that are kept, for which candidates are compared.
@@ -97,7 +97,8 @@ class PhasesSettings(Settings):
     """All settings of transposed convolutions."""
 
     algorithm = "weight_stationary of transposed problems"
-    tried = ("y_bytes", "together", "warmup", "shard", "channels")
+    tried = ("y_bytes", "warmup", "shard", "channels")
+    removed = (("together", "leave it out"),)
 
     shard: str = choice(
         "what the two cores share: channels of y, or outputs",
@@ -118,13 +119,6 @@ class PhasesSettings(Settings):
     along: str = choice("axis along which segments are neighbours", ALONG, default="columns")
     y_bytes: int = count(
         "results of an output tile", 256, _ROOM, default=Y_BYTES, near=(half, double), unit="bytes per partition"
-    )
-    together: int = count(
-        "banks that accumulate together for a core's first results, K tile by K tile",
-        1,
-        TOGETHER_MAX,
-        default=4,
-        near=(1, 4, TOGETHER_MAX),
     )
     warmup: int = warm_up(20, near=(*WARM_UPS, WARM_UP))
 
@@ -337,7 +331,7 @@ def _of_phases(geometry: Geometry, settings: PhasesSettings) -> Schedule:
         packs=packs,
         by_channels=by_channels,
         buffers=X_BUFFERS,
-        together=settings.together,
+        together=BANKS_TOGETHER if geometry.C > PARTITIONS else 1,
         warmup=settings.warmup,
     )
 
@@ -452,7 +446,7 @@ def most_instructions(geometry: Geometry, schedule: Schedule, cores: int, option
 
 
 def _most_banks(schedule: Schedule, lanes: Lanes) -> int:
-    """Banks of one of the outputs that follow in turn, of an output tile, at most."""
+    """Banks of a turn of an output tile, at most."""
     z, p, q = (part.bn for part in lanes[0])
     rows = max(1, BANK_COLUMNS // min(BANK_COLUMNS, q))
     return div_ceil(q, BANK_COLUMNS) * div_ceil(p, rows) * div_ceil(z, max(1, rows // p))

@@ -99,11 +99,6 @@ class Bound:
         """The Tensor Engine at its full rate."""
         return self.core.busy.tensor
 
-    @property
-    def adds_most(self) -> bool:
-        """Whether additions of shifted sums take longer than the Tensor Engine."""
-        return self.shift is not None and self.shift.T > 1 and self.core.busy.read > self.core.busy.tensor
-
     def core_of(self, steps: Sequence[tuple[int, int]]) -> Core:
         """The work of a core's steps."""
         found, group = None, -1
@@ -335,7 +330,7 @@ class Bound:
         first = min(div_ceil(stack.num_filters, FILTER_PARTS), most)
         placed = first * stack.U * stack.kn * target.vector_16bit_ns
         if not straight:
-            placed += target.vector_done_ns + size * (stack.U // stack.filter_slots) * target.vector_4x_ns
+            placed += target.vector_done_ns + size * target.vector_4x_ns
         transposed = stack.num_filters * stack.filter_slots * transpose_ns(target, geometry, width)
         triggers = (loads - 1) * target.static_issue_ns
         return Filters(moved, triggers, transposed, placed, first=first / stack.num_filters)
@@ -346,7 +341,7 @@ class Bound:
         triggers = stack.kn * len(stack.runs) * target.static_issue_ns
         # w comes, is reversed, goes to HBM and comes again
         again = target.first_packet_ns + target.store_skew_ns + target.dma_end_ns + self.there_ns
-        words = (stack.together - stack.early) * tile_bytes(geometry, stack.kn) / 4
+        words = stack.together * tile_bytes(geometry, stack.kn) / 4
         waits = again + words * target.vector_memset_ns
         return Filters(0.0, triggers, issued=triggers / stack.together, waits=waits)
 

@@ -20,7 +20,7 @@ from .geometry import Geometry
 from .m_packing import NAMES, PackedSettings, packed_reason, packed_sizes
 from .options import Options
 from .prices import least_ns, matmul_ns, planes_met, transpose_ns
-from .settings import Config, Settings, declarations, once_a_config
+from .settings import Config, Settings, declarations, once_a_config, values_of
 from .stacked_schedule import phases_of, taps_of_window
 from .tiles import P_MAX, PARTS, QUADRANT, div_ceil
 from .weight_stationary import (
@@ -28,7 +28,6 @@ from .weight_stationary import (
     BLOCKS,
     SHARDS,
     TILE_ROWS,
-    TOGETHER_MAX,
     Y_BYTES,
     GroupsSettings,
     PhasesSettings,
@@ -48,8 +47,8 @@ Y_SIZES = (Y_BYTES, Y_BYTES // 2, Y_BYTES // 4)
 #: Phases of a Schedule above which one is made, of 3 to 12.
 MANY_PHASES = 300
 
-#: Rows, shifts, outputs, rows of y on a partition, rows from block to block.
 Sizes = tuple[int, int, int, int, int]
+SIZES_OF_BLOCKS = ("rows", "shifts", "outputs", "beside", "apart")
 #: (ns, at least, settings)
 Tried = Iterator[tuple[float, Any]]
 
@@ -105,9 +104,9 @@ def candidates(
 
 
 def completed(bound: Bound, settings: Settings, given: dict[str, Any]) -> Any:
-    """Settings with what follows from the engines: matmuls on zeros while the Tensor Engine waits, and who adds."""
+    """Settings with what follows from the engines: matmuls on zeros while the Tensor Engine waits."""
     early, late = bound.warm_ups()
-    values = {"warmup": early + late, "shared": int(bound.adds_most), **given}
+    values = {"warmup": early + late, **given}
     values["late_warmup"] = given.get("late_warmup", max(0, values["warmup"] - early))
     if bound.stack is not None:
         values = {"blocks": bound.stack.blocks, **values}
@@ -124,16 +123,14 @@ def stacked_tried(target: Target, geometry: Geometry, options: Options, given: d
     if geometry.groups > 1:
         yield 0.0, stacked.depthwise_settings(geometry, config)
         return
-    B, given_filters, planes = given.get("rows", 0), given.get("filters"), planes_met(geometry)
+    B, planes = given.get("rows", 0), planes_met(geometry)
     bounds: list[tuple[float, int, Sizes, str]] = []
     for one in [(B, 1, 1, 1, B)] if B else sizes_tried(geometry):
-        filters = given_filters or stacked.default_filters(
-            geometry, given.get("rows", one[0]), given.get("outputs", one[2])
-        )
-        ways = (filters, "straight") if filters == "apart" and not (given_filters or geometry.flipped) else (filters,)
+        ways = values_of(given, "filters", stacked.ways_of(geometry))
         bounds += [(least_stacked_ns(target, geometry, one, way, planes), len(bounds), one, way) for way in ways]
     for ns, _, one, way in sorted(bounds):
-        yield ns, replace(stacked.sized(geometry, config, *one), filters=way)
+        sizes = dict(zip(SIZES_OF_BLOCKS, one, strict=True))
+        yield ns, stacked.StackedSettings.read(config, **sizes, filters=way)
 
 
 def least_stacked_ns(target: Target, geometry: Geometry, size: Sizes, filters: str, planes: float) -> float:
@@ -206,7 +203,7 @@ def blocks_tried(target: Target, geometry: Geometry, options: Options, given: di
         channels = min(P_MAX // way["segments"], geometry.K)
         if shard == "channels":
             channels = min(channels, div_ceil(geometry.K, PARTS))
-        own = {**way, "shard": shard, "channels": channels, "together": TOGETHER_MAX if geometry.C > P_MAX else 1}
+        own = {**way, "shard": shard, "channels": channels}
         for y_bytes in Y_SIZES:
             yield 0.0, PhasesSettings.read(config, geometry, **own, y_bytes=y_bytes)
 

@@ -73,7 +73,7 @@ def test_few_inputs(name, dtype):
 
 
 def test_few_inputs_shifted_on_the_chip():
-    sizes = (("rows", 8), ("shifts", 2), ("outputs", 2), ("apart", 2), ("filters", "shifted"))
+    sizes = (("rows", 8), ("shifts", 2), ("outputs", 2), ("apart", 2), ("filters", "apart"))
     check(FEW["quadrants"], algorithm="stacked", config=sizes)
     with pytest.raises(nkiconv.simulator.KernelAssertionError, match="filters=straight: a rotated filter is reversed"):
         check(FEW["quadrants"], algorithm="stacked", config=(*sizes[:-1], ("filters", "straight")))

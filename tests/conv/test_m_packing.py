@@ -42,28 +42,27 @@ SHAPES = {
     "two taps": (RGB, 20, 2, {}),
     "three taps": (RGB, 10, 3, {}),
     "all partitions": (RGB, 23, 1, {}),
-    "one block a bank": (RGB, 5, 3, {"blocks": 1}),
-    "many banks": (RGB, 1, 3, {"blocks": 1}),
-    "many banks, shared": (RGB, 2, 3, {"blocks": 1, "shared": 1}),
+    "one block a bank": (RGB, 5, 3, {}),
+    "many banks": (RGB.replace(W=90), 1, 3, {}),
     "loads of one row": (RGB, 2, 3, {"x_bytes": 256}),
-    "few buffers": (RGB, 3, 3, {"x_bytes": 256, "buffers": 2}),
-    "loads cut inside a bank": (TALL, 2, 3, {"x_bytes": 256, "blocks": 3}),
+    "short loads": (RGB, 3, 3, {"x_bytes": 256}),
+    "loads cut inside a bank": (TALL, 2, 3, {"x_bytes": 256}),
     "strided": (STRIDED, 3, 4, {}),
-    "strided, groups of taps": (STRIDED, 8, 2, {"images": 2}),
-    "strided, image by image": (STRIDED, 2, 3, {"images": 1, "warmup": 0}),
+    "strided, groups of taps": (STRIDED, 8, 2, {}),
+    "strided, image by image": (STRIDED.replace(H=120), 2, 3, {"warmup": 0}),
     "unlike images on two cores": (PIXELS, 1, 1, {}),
     "uneven lines": (UNEVEN, 2, 2, {}),
     "transposed": (TRANSPOSED, 6, 4, {}),
     "transposed, groups of taps": (TRANSPOSED, 4, 2, {}),
-    "transposed, all taps on one side": (TRANSPOSED, 2, 1 + 1, {"blocks": 2}),
+    "transposed, all taps on one side": (TRANSPOSED, 2, 1 + 1, {}),
     "both dilations": (BOTH, 3, 4, {}),
     "both dilations, single taps": (BOTH, 6, 1, {}),
     "wide": (WIDE, 4, 4, {}),
     "wide, groups of taps": (WIDE, 10, 3, {}),
     "lanes": (STRIDED.replace(C=64), 3, 4, {"lanes": 2}),
-    "lanes, image by image": (STRIDED.replace(C=17, N=5), 2, 3, {"lanes": 2, "images": 1}),
-    "four lanes": (TRANSPOSED.replace(N=7, C=32), 4, 2, {"lanes": 4, "images": 1, "blocks": 1}),
-    "four lanes, more than a core has": (TRANSPOSED.replace(N=5), 2, 2, {"lanes": 4, "images": 1}),
+    "lanes, image by image": (STRIDED.replace(C=17, N=5), 2, 3, {"lanes": 2}),
+    "four lanes": (TRANSPOSED.replace(N=7, C=32), 4, 2, {"lanes": 4}),
+    "four lanes, more than a core has": (TRANSPOSED.replace(N=5), 2, 2, {"lanes": 4}),
     "lanes of wide rows": (WIDE.replace(N=3), 4, 4, {"lanes": 2}),
 }
 
@@ -85,11 +84,11 @@ def test_every_shape_is_exact(name, dtype):
 @pytest.mark.cover(9, keep=["dilation_beyond_a_load"])
 @pytest.mark.parametrize("why", EDGE)
 def test_every_edge_is_exact_or_refused(why):
-    found, reason = planned(EDGE[why], "weight_stationary", (("shared", 0),))
+    found, reason = planned(EDGE[why], "weight_stationary", (("lanes", 1),))
     if found is None:
         assert re.search("weight_stationary (takes|keeps|multiplies)|has no setting", reason)
     else:
-        check_exact(EDGE[why], config=config_of("weight_stationary", shared=0))
+        check_exact(EDGE[why], config=config_of("weight_stationary", lanes=1))
 
 
 @pytest.mark.cover(10)
@@ -102,7 +101,7 @@ def test_cores_take_the_same_products(name):
 @pytest.mark.cover(11)
 @pytest.mark.parametrize("asked", EPILOGUES)
 @pytest.mark.parametrize(
-    "name", ["one tap at once", "three taps", "many banks, shared", "strided", "transposed", "wide, groups of taps"]
+    "name", ["one tap at once", "three taps", "many banks", "strided", "transposed", "wide, groups of taps"]
 )
 def test_epilogue(name, asked):
     problem, U, T, settings = SHAPES[name]
@@ -111,7 +110,7 @@ def test_epilogue(name, asked):
 
 def test_layouts():
     perms = {"in_perm": (0, 3, 1, 2), "kern_perm": (3, 2, 0, 1), "out_perm": (0, 2, 3, 1)}
-    check_exact(RGB, config=config_of("weight_stationary", shared=0), **perms)
+    check_exact(RGB, config=config_of("weight_stationary", lanes=1), **perms)
 
 
 @pytest.mark.parametrize("each", [1, 2, 4])
@@ -119,14 +118,14 @@ def test_packed_filters(each):
     problem = RGB.replace(K=4)
     x, w = integers(np.random.default_rng(4), problem)
     packed = np.ascontiguousarray(w.reshape(4 // each, each, *w.shape[1:]).transpose(0, 2, 3, 4, 1))
-    config = config_of("weight_stationary", shared=0)
+    config = config_of("weight_stationary", lanes=1)
     np.testing.assert_array_equal(run(x, packed, problem, 2, config=config), run(x, w, problem, 2, config=config))
 
 
 @pytest.mark.parametrize("precision", ["bf16", "tf32"])
 def test_precision(precision):
     problem = RGB.replace(dtype="fp32")
-    check_exact(problem, config=config_of("weight_stationary", shared=0), precision=precision)
+    check_exact(problem, config=config_of("weight_stationary", lanes=1), precision=precision)
 
 
 LAYER = ConvProblem(N=1, C=200, H=40, W=40, K=3, R=3, S=3, padding=SAME)
@@ -148,10 +147,10 @@ def test_what_is_refused(problem, changes, message):
     ({"outputs": 1, "taps": 4}, "config outputs=1 taps=4, K=3, S=3: at most 3 taps"),
     ({"outputs": 43, "taps": 1}, "config outputs=43 taps=1"),
     ({"outputs": 129, "taps": 1}, "config outputs=129: must be an int from 1 to 128"),
-    ({"buffers": 1}, "config buffers=1: must be an int from 2"),
+    ({"x_bytes": 255}, "config x_bytes=255: must be an int from 256"),
     ({"lanes": 2}, "config lanes=2, N=1, C=200: weight_stationary puts at most N images on row tiles"),
-    ({"shared": 2}, "config shared=2: must be an int from 0 to 1"),
-    ({"rows": 1, "shared": 0}, "has no setting rows"),
+    ({"shared": 1, "lanes": 1}, "config shared: was removed from weight_stationary of few outputs; leave it out"),
+    ({"rows": 1, "lanes": 1}, "has no setting rows"),
 ])  # fmt: skip
 def test_settings_that_are_refused(settings, message):
     check_refused(LAYER, "weight_stationary", message, settings)
@@ -160,7 +159,7 @@ def test_settings_that_are_refused(settings, message):
 def test_outputs_that_meet_no_element_are_refused():
     between = {"stride": (2, 1), "padding": ((1, 0), (0, 0)), "lhs_dilation": (2, 1)}
     problem = ConvProblem(N=1, C=17, H=1, W=1, K=1, R=1, S=1, **between)
-    check_refused(problem, "weight_stationary", "for rows of y that see x", {"shared": 0})
+    check_refused(problem, "weight_stationary", "for rows of y that see x", {"lanes": 1})
 
 
 def test_rows_of_a_block_start_at_a_multiple_of_lhs_dilation():
@@ -173,8 +172,7 @@ def test_a_kernel_without_settings_runs_every_shape(name):
     assert planned(problem, "weight_stationary")[1] == ""
 
 
-@pytest.mark.cover(3)
-@pytest.mark.parametrize("config", [(), (("images", 1), ("blocks", 1)), (("x_bytes", 256),), (("shared", 1),)])
+@pytest.mark.parametrize("config", [(), (("x_bytes", 256),)])
 def test_volumes_by_settings(config):
     for outputs, taps in ((1, 1), (2, 3), (4, 2)):
         sized = (("outputs", outputs), ("taps", taps), *config)

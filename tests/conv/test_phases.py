@@ -98,8 +98,7 @@ def test_phases_and_segments_beside_each_other(beside, segments, along, C):
     (("shard", "channels"), ("channels", 3)),
     (("shard", "outputs"), ("channels", 2)),
     (("channels", 1), ("y_bytes", 256)),
-    (("together", 7),),
-    (("together", 1), ("warmup", 0)),
+    (("warmup", 0),),
 ], ids=str)  # fmt: skip
 def test_settings_change_nothing(config, change):
     change(output_tiles, "X_BYTES", 256)

@@ -111,7 +111,7 @@ def test_copies_need_no_more_than_is_said(name, algorithm, dtype):
 def test_too_many_pixels_are_refused(change):
     change(relayout, "INSTRUCTIONS_MAX", 50_000)  # 5 million take seconds to count
     problem = ConvProblem(N=80_000, C=20, H=60, W=60, K=3, R=3, S=3, layout="NHWC")
-    found, reason = planned(problem, "weight_stationary", (("shared", 0),))
+    found, reason = planned(problem, "weight_stationary", (("lanes", 1),))
     assert found is None
     assert "N=80000, H=60, W=60: copies of x and y as NCHW need" in reason
     assert "split N over several calls" in reason

@@ -68,7 +68,7 @@ ROWS = {
         [{"rows": 32}, {"columns": 3}, {"warmup": -1}],
     ),
     "M packing": (
-        BLOCKS, RGB, None, [{"shared": 0}, {"outputs": 5, "taps": 3, "blocks": 1}],
+        BLOCKS, RGB, None, [{"lanes": 1}, {"outputs": 5, "taps": 3, "x_bytes": 256}],
         [{"outputs": 2}, {"rows": 3}, {"outputs": 43, "taps": 1}],
     ),
     "phases": (BLOCKS, TORCH, None, [{}, {"shard": "channels", "channels": 3}], [{"beside": "all"}]),
@@ -120,7 +120,7 @@ def test_matmuls_on_zeros_are_no_more_than_a_kernel_takes():
     request = Request(problem=ConvProblem(N=1, C=128, H=48, W=48, K=32, R=16, S=16))
     operation = operation_for(request)
     shape = operation.shape(request, Rates())
-    found = operation.complete(BLOCKS, shape, (("shared", 0),))
+    found = operation.complete(BLOCKS, shape, (("lanes", 1),))
     assert dict(found)["warmup"] == WARM_UP_MAX
     assert operation.unsupported_reason(BLOCKS, shape, found) == ""
 

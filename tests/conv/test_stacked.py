@@ -79,14 +79,6 @@ def stacked(B, D, U, V, G):
     return config_of("stacked", rows=B, shifts=D, outputs=U, beside=V, apart=G)
 
 
-def test_m_tiles_need_not_all_be_of_whole_quadrants():
-    """126 channels of 4 rows each: M tiles of 31 and of 32, of which engines may address only the second."""
-    problem = ConvProblem(N=1, C=1, H=12, W=9, K=126, R=3, S=3, padding=((1, 1), (1, 1)))
-    config = stacked(6, 1, 4, 1, 4)
-    check_exact(problem, config=config)
-    assert "engines address quadrants" in planned(problem, "stacked", (*config[1:], ("filters", "shifted")))[1]
-
-
 def completed(problem, settings=None, **changes):
     """All settings, those that are open as the host has them."""
     given = settings and tuple(settings.items())
@@ -128,7 +120,7 @@ def test_epilogue_of_every_row_of_a_block(row):
         (PLAIN, {"rows": 1, "shifts": 1, "outputs": 1, "blocks": 0}, "blocks=0: must be an int from 1 to 4096"),
         (PLAIN, {"images": 1}, "stacked has no setting images"),
         (PLAIN, {"filters": "turned"}, "filters=turned: must be one of"),
-        (STRIDED, {"rows": 4, "shifts": 1, "outputs": 2, "filters": "shifted"}, "engines address quadrants of 32"),
+        (PLAIN, {"filters": "shifted"}, "filters=shifted: must be one of"),
         (PLAIN, {"late_warmup": 513}, "late_warmup=513: must be an int from 0 to 512"),
     ],
 )
@@ -247,10 +239,9 @@ def test_filters_come_every_way_and_rows_leave_together(problem, settings):
 def test_each_way_of_filters_is_taken():
     taken = [
         dict(completed(problem, {"rows": 2, "shifts": 1, "outputs": outputs}))["filters"]
-        for problem, outputs in [(PLAIN, 2), (TALL, 2), (PRICED["few outputs"], 2)]
+        for problem, outputs in [(TALL, 2), (PLAIN, 2)]
     ]
-    assert taken == ["shifted", "straight", "apart"]
-    assert set(taken) == set(WAYS)
+    assert tuple(taken) == WAYS
 
 
 @pytest.mark.cover(10)
@@ -267,7 +258,7 @@ def test_biases_of_m_tiles(K, outputs):
 
 
 @pytest.mark.cover(8)
-@pytest.mark.parametrize("filters", ["straight", "shifted", "apart"])
+@pytest.mark.parametrize("filters", WAYS)
 @pytest.mark.parametrize("sizes", [(3, 1, 1), (5, 1, 2), (4, 2, 2), (8, 3, 4)])
 def test_volumes_by_settings(filters, sizes):
     rows, shifts, outputs = sizes

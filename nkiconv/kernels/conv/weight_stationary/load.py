@@ -152,8 +152,8 @@ class Inputs(nl.NKIObject):
 
 
 class StackedInputs(nl.NKIObject):
-    """Of K packing X [(d, b, c), planes, blocks, columns] of each step, zeros where a window meets no x, in tiles that
-    they take in turn, planes below each other."""
+    """Of K packing X [(d, b, c), planes, blocks, columns] of each step, zeros where a window meets no x, in a
+    circular buffer, planes below each other."""
 
     def __init__(self, operands, geometry, schedule, steps, ledger):
         residents, stack = schedule.residents, schedule.stack

@@ -287,7 +287,7 @@ class StackedResults(nl.NKIObject):
         shape = (self.stack.U * self.stack.kn, planes, blocks, self.stack.V, self.stack.row.out)
         count = 0 if operands.residual == None else self.stack.residual_depth
         self.tiles = tiles_in_turn(count, shape, operands.residual.dtype if count > 0 else None)
-        self.loaded, self.turn = [], 0
+        self.loaded, self.count = [], 0
 
     def load(self, count):
         """Load residuals until there are so many, or all; none without one."""
@@ -304,15 +304,15 @@ class StackedResults(nl.NKIObject):
 
     def start(self, tile, lanes):
         """Room for results, and residuals on their way."""
-        self.load(self.turn + len(self.tiles))
-        self.residual_sbuf = scale_residual(self.loaded[self.turn], self.operands.beta) if self.tiles else None
+        self.load(self.count + len(self.tiles))
+        self.residual_sbuf = scale_residual(self.loaded[self.count], self.operands.beta) if self.tiles else None
         (z, p, q), slot = lanes[0], slot_for(tile[0].kn)
         slots = nl.tile_size.pmax // slot
         shape = (nl.tile_size.pmax if slots > 1 else tile[0].kn, z.bn, p.bn, self.stack.V, q.yn)
         self.y_sbuf = nl.ndarray(shape, dtype=self.operands.y.dtype, buffer=nl.sbuf)
-        first = self.turn * sum(bank.done for bank in self.stack.banks(lanes, tile[0].k0))
+        first = self.count * sum(bank.done for bank in self.stack.banks(lanes, tile[0].k0))
         self.bases = (index % slots * slot for index in itertools.count(first))
-        self.base, self.turn = next(self.bases), self.turn + 1
+        self.base, self.count = next(self.bases), self.count + 1
 
     def place(self, row_tile):
         """(tile, first partition, 0) of a row tile's results."""

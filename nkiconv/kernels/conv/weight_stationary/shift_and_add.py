@@ -1,10 +1,11 @@
 """Evacuation of M packing: the sums of several columns of taps, each shifted to its outputs, added in fp32.
 
-Vector adds one tap's sums while it reads them; the first tap's are copied, by Scalar if it has less to do. Where this
-bounds everything, Scalar copies the last tap's sums too and GpSimd adds them, for as many banks as balances the three:
-the order of the additions is the same, and so are the bits.
+Vector adds one tap's sums while it reads them; the first tap's are copied, by Scalar if it has less to do. Where Vector
+has more to do than Scalar and GpSimd, Scalar copies the last tap's sums too and GpSimd adds them: the order of the
+additions is the same, and so are the bits.
 """
 
+import itertools
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
@@ -22,6 +23,9 @@ from ..._engines import (
 from ..._epilogue import evacuate
 from ..regions import clear_window
 from ..sums import places_of_elements, places_of_outputs, spaced, taps_by_cover
+
+#: Sums of several taps that are made ahead: GpSimd has additions between their zeros.
+PARTS_AHEAD = 4
 
 
 def add_shifted(y_sbuf, acc_psum, schedule, tile, bias_sbuf, residual_sbuf, epilogue, ledger, parts_ahead):
@@ -57,7 +61,7 @@ def add_outputs(y_sbuf, acc_psum, schedule, tile, one, part_sbuf, bias_sbuf, res
         elif not fused:
             nisa.tensor_tensor(dst=place, data1=sums, data2=place, op=nl.add)
             ledger.vector = ledger.vector + VECTOR_START_WORK_PSUM + elements * VECTOR_WORK
-        elif with_gpsimd(schedule, ledger, elements, epilogue):
+        elif with_gpsimd(ledger, elements, epilogue):
             # Scalar reads PSUM, which GpSimd cannot
             scalar, gpsimd = nisa.engine.scalar, nisa.engine.gpsimd
             evacuate(y_sbuf, sums, bias_sbuf, None, epilogue, scalar, rest=part_sbuf, adder=gpsimd)
@@ -97,19 +101,14 @@ def is_direct(one):
 
 
 class PartsAhead(nl.NKIObject):
-    """fp32 sums of several taps of a core, in the order of the work: some are made, and their zeros written, ahead,
-    more where GpSimd has additions too."""
+    """fp32 sums of several taps of a core, in the order of the work: some are made, and their zeros written, ahead."""
 
     def __init__(self, schedule, steps):
-        self.wanted, self.made, self.ahead = parts_wanted(schedule, steps), [], 4 if schedule.shift.shared else 1
+        self.wanted, self.made = parts_wanted(schedule, steps), []
 
     def take(self):
         """The next."""
-        while len(self.made) < self.ahead:
-            one = next(self.wanted, None)
-            if one == None:
-                break
-            self.made.append(part_of(*one))
+        self.made += [part_of(*one) for one in itertools.islice(self.wanted, PARTS_AHEAD - len(self.made))]
         return self.made.pop(0)
 
 
@@ -138,12 +137,12 @@ def part_of(tile, one, shape):
     return part_sbuf
 
 
-def with_gpsimd(schedule, ledger, elements, epilogue):
+def with_gpsimd(ledger, elements, epilogue):
     """Whether Scalar and GpSimd would be done with the last tap before Vector is; if so, it is booked there."""
     scalar = ledger.scalar + SCALAR_START_WORK_PSUM + elements * SCALAR_WORK
     gpsimd = ledger.gpsimd + GPSIMD_START_WORK + elements * GPSIMD_WORK
     vector = ledger.vector + VECTOR_START_WORK_PSUM + elements * VECTOR_WORK
-    if not schedule.shift.shared or epilogue.activation != "" or max(scalar, gpsimd) >= vector:
+    if epilogue.activation != "" or max(scalar, gpsimd) >= vector:
         return False
     ledger.scalar = scalar
     ledger.gpsimd = gpsimd

@@ -1,17 +1,16 @@
 """Filters as stationaries [(d, b, c), (plane, g, z, t), (u, k)], zero-padded and transposed on the array.
 
 Output row u of a block meets tap r at row u * V * stride + r * dilation of the block's window, so the filters of u are
-a copy of w shifted down by u * V * stride rows, with (u, k) on the partitions. They come from HBM straight to their
-places where that makes long runs; else w comes once, as it is, and is shifted on chip, if engines may address the
-partitions of each u, or the rows of each u are transposed apart (`schedules.stacked.WAYS`). Taps that run backwards are
-reversed on that way. A view of B rows and D columns of taps of that takes one transpose; where the last group has fewer
+a copy of w shifted down by u * V * stride rows. They come from HBM straight to partitions (u, k) where that makes long
+runs; else w comes once, and each u has a transpose of its own rows (`schedules.stacked.WAYS`), with reversed taps put
+in order before. A view of B rows and D columns of taps of that takes one transpose; where the last group has fewer
 than D columns of taps, the partitions of the others are left out.
 """
 
 from ...._nki import nisa, nl
 from ....schedules.tiles import cut_into
 from ..filter_feed import clear_words, transpose_together, transposes_of_bank, turn_into
-from ..regions import clear_window, load_region, offset_at
+from ..regions import load_region, offset_at
 
 #: DMAs that bring the first filters, where they are of many channels: one of fewer partitions begins earlier.
 FIRST_DMAS = 2
@@ -36,16 +35,16 @@ class TransposedFilters(nl.NKIObject):
 
     def place(self, m_tile):
         """Stationaries of this M tile and the next one, which is transposed before this one's sums and evacuated during
-        them; the second and third M tile's come after the first rows. Rows of the M tile after them are shifted, so
-        that they do not wait for evacuations of sums."""
+        them; the second and third M tile's come after the first rows. Taps of the M tile after them are placed, so that
+        they do not wait for evacuations of sums."""
         m_tiles = self.m_tiles
         while len(self.ready) < min(len(m_tiles), 1 if m_tile == 0 else m_tile + 2):
             index = len(self.ready)
-            self._shift(index)
+            self._place_taps(index)
             self.ready.append(self._transpose(self.padded[index][1], m_tiles[index][1]))
             self.padded[index] = None
             if index + 1 < len(m_tiles):
-                self._shift(index + 1)
+                self._place_taps(index + 1)
 
     def stationary(self, tile, k_tile, turn, row_tile, product):
         """The stationary [(d, b, c), (u, k)] of a product of an M tile: plane, group of columns of taps, phase, block
@@ -53,7 +52,7 @@ class TransposedFilters(nl.NKIObject):
         return self.ready[self.tiles[row_tile.k0]][product.index]
 
     def _load(self, count):
-        """Load the filters of M tiles until there are `count`, or all. Z lacks what is to be shifted on chip."""
+        """Load the filters of M tiles until there are `count`, or all. Z lacks what is to be placed on chip."""
         schedule, geometry, w_dtype = self.schedule, self.geometry, self.operands.w_dtype
         C, rows, taps, height = geometry.planes.taps * geometry.C, geometry.rows, geometry.columns.taps, schedule.z_rows
         while len(self.padded) < min(count, len(self.m_tiles)):
@@ -62,12 +61,7 @@ class TransposedFilters(nl.NKIObject):
             parts = m_tile[1] if schedule.filters == "apart" else schedule.U * m_tile[1]
             flat_sbuf = nl.ndarray((parts, schedule.z_elements), dtype=w_dtype, buffer=nl.sbuf)
             z_sbuf = flat_sbuf[0:parts, 0 : C * height * taps].reshape((parts, C, height, taps))
-            first, common = schedule.common_rows
-            if common > 0:
-                # only around the rows that all u have: what comes there need not wait
-                clear_window(z_sbuf, 0, first, 0, taps, nisa.engine.vector)
-                clear_window(z_sbuf, first + common, height, 0, taps, nisa.engine.gpsimd)
-            elif not schedule.fits_window:
+            if not schedule.fits_window:
                 clear_words(flat_sbuf, nisa.engine.vector)
             raw_sbuf = None
             if schedule.filters == "straight":
@@ -84,23 +78,20 @@ class TransposedFilters(nl.NKIObject):
         geometry, strides = self.geometry, self.geometry.w_strides
         planes_sbuf = tile.reshape((tile.shape[0], geometry.C, geometry.planes.taps, tile.shape[2], tile.shape[3]))
         planes = [strides[2] * geometry.rows.taps, geometry.planes.taps]
-        for first, n in cut_into(m_tile[1], min(dmas, m_tile[1]) if taps[1] > 0 else 0):
+        for first, n in cut_into(m_tile[1], min(dmas, m_tile[1])):
             channels = [[strides[0], n], [strides[1], geometry.C]]
             pattern = [*channels, planes, [strides[2], taps[1]], [strides[3], geometry.columns.taps]]
             offset = offset_at(strides, (m_tile[0] + first, 0, taps[0], 0))
             load_region(planes_sbuf, self.operands.w, (partition + first, 0, 0, row, 0), pattern, offset)
 
-    def _shift(self, m_tile):
+    def _place_taps(self, m_tile):
         """Complete Z of an M tile."""
-        schedule, rows, kn = self.schedule, self.geometry.rows, self.m_tiles[m_tile][1]
-        raw_sbuf, z_sbuf = self.padded[m_tile]
-        for u in range(0 if raw_sbuf == None else schedule.U // schedule.filter_slots):
-            first = schedule.z_row(u)
-            last = first + (rows.taps - 1) * rows.dilation
-            place = z_sbuf[u * kn : (u + 1) * kn, 0 : z_sbuf.shape[1], first : last + 1 : rows.dilation]
-            if self.geometry.flipped and u == 0:
+        rows, (raw_sbuf, z_sbuf) = self.geometry.rows, self.padded[m_tile]
+        if raw_sbuf != None:
+            first, (parts, channels, _, _) = self.schedule.lead, z_sbuf.shape
+            place = z_sbuf[0:parts, 0:channels, first : first + (rows.taps - 1) * rows.dilation + 1 : rows.dilation]
+            if self.geometry.flipped:
                 turn_into(place, raw_sbuf)
-                raw_sbuf = place
             else:
                 nisa.tensor_copy(dst=place, src=raw_sbuf, engine=nisa.engine.vector)
         self.padded[m_tile] = (None, z_sbuf)

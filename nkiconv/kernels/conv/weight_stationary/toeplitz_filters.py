@@ -15,7 +15,7 @@ from ....schedules.cuts import window_of
 from ....schedules.stacked_schedule import ROUND_BUFFERS, matrix_elements
 from ....schedules.tiles import div_ceil
 from ..._dma import copy
-from ..filter_feed import clear_words, tiles_in_turn
+from ..filter_feed import clear_words, tiles_in_turn, turn_forwards
 
 
 class ToeplitzFilters(nl.NKIObject):
@@ -29,10 +29,9 @@ class ToeplitzFilters(nl.NKIObject):
         self.plane = window_of(geometry.rows, 1) * geometry.columns.taps
 
     def start(self):
-        """Zeros in the first buffer, and z, which waits for few of them."""
-        self._add_buffer(self.schedule.early)
+        """Zeros in the first buffer, and z."""
+        self._add_buffer()
         self.reversed_hbm = self._reverse()
-        self._clear(0, self.schedule.early, self.schedule.together)
 
     def load(self, m_tile):
         """Nothing: all filters are in HBM as runs."""
@@ -43,7 +42,7 @@ class ToeplitzFilters(nl.NKIObject):
         rounds = min(m_tile // together + ROUND_BUFFERS, div_ceil(len(self.m_tiles), together))
         while self.rounds < rounds:
             if 0 < self.rounds < ROUND_BUFFERS:
-                self._add_buffer(together)
+                self._add_buffer()
             self._load_round()
 
     def stationary(self, tile, k_tile, turn, row_tile, product):
@@ -56,18 +55,15 @@ class ToeplitzFilters(nl.NKIObject):
         buffer_sbuf = self.buffers[m_tile // schedule.together % len(self.buffers)]
         return buffer_sbuf[0 : count * geometry.rows.size, m_tile % schedule.together, 0:count, t, s:end:step]
 
-    def _add_buffer(self, cleared):
-        """One more buffer [(a, h), M tile, a', plane of taps, window * columns of taps], zeros in so many M tiles."""
+    def _add_buffer(self):
+        """One more buffer [(a, h), M tile, a', plane of taps, window * columns of taps] of zeros, which Vector and
+        GpSimd write."""
         geometry, schedule = self.geometry, self.schedule
         shape = (schedule.parts, schedule.together, schedule.kn, geometry.planes.taps, matrix_elements(geometry))
         self.buffers = self.buffers + tiles_in_turn(1, shape, self.operands.w_dtype)
-        self._clear(len(self.buffers) - 1, 0, cleared)
-
-    def _clear(self, buffer, first, end):
-        """Zeros in M tiles first .. end-1 of a buffer, Vector and GpSimd alternately."""
-        for tile in range(first, end):
+        for tile in range(schedule.together):
             engine = nisa.engine.gpsimd if tile % 3 == 2 else nisa.engine.vector
-            clear_words(self.buffers[buffer][0 : self.schedule.parts, tile], engine)
+            clear_words(self.buffers[-1][0 : schedule.parts, tile], engine)
 
     def _load_round(self):
         """Matrices of the next round into the buffer that it takes."""
@@ -104,19 +100,10 @@ class ToeplitzFilters(nl.NKIObject):
             if rows.dilation > 1:
                 nisa.memset(dst=z_sbuf, value=0.0, engine=nisa.engine.gpsimd)
             if geometry.flipped:
-                # its rows are in reverse order already, not its planes
-                for t in range(planes):
-                    for s in range(S):
-                        first, src = t * depth, (planes - 1 - t) * rows.taps
-                        end = first + (rows.taps - 1) * rows.dilation + 1
-                        own = w_sbuf[0:n, src : src + rows.taps, S - 1 - s]
-                        nisa.tensor_copy(
-                            dst=z_sbuf[0:n, first : end : rows.dilation, s], src=own, engine=nisa.engine.vector
-                        )
-            else:
-                for t in range(planes):
-                    for r in range(rows.taps):
-                        row, own = t * depth + (rows.taps - 1 - r) * rows.dilation, w_sbuf[0:n, t * rows.taps + r, 0:S]
-                        nisa.tensor_copy(dst=z_sbuf[0:n, row, 0:S], src=own, engine=nisa.engine.vector)
+                w_sbuf = turn_forwards(w_sbuf.expand_dim(1)).reshape(w_sbuf.shape)
+            for t in range(planes):
+                for r in range(rows.taps):
+                    row, own = t * depth + (rows.taps - 1 - r) * rows.dilation, w_sbuf[0:n, t * rows.taps + r, 0:S]
+                    nisa.tensor_copy(dst=z_sbuf[0:n, row, 0:S], src=own, engine=nisa.engine.vector)
             copy(found_hbm[begin : begin + n], z_sbuf.reshape((n, planes * self.plane)))
         return found_hbm
