@@ -2,7 +2,7 @@
 
 Output origin + step * m + f is the f-th of block m, and a tap that meets it sees element m * apart + e of x, e the same
 for all blocks. Of a block's outputs `beside` are packed along the columns of a stationary, the others are of further
-turns: f = u * turns + v.
+sweeps: f = u * sweeps + v.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class BlockAxis:
     size: int
     out: int
     beside: int
-    turns: int
+    sweeps: int
     apart: int
     origin: int
     blocks: int
@@ -40,7 +40,7 @@ class BlockAxis:
     @property
     def step(self) -> int:
         """Outputs of a block."""
-        return self.beside * self.turns
+        return self.beside * self.sweeps
 
     @property
     def window(self) -> int:
@@ -49,7 +49,7 @@ class BlockAxis:
 
     def outputs(self, v: int) -> range:
         """The outputs of a block that are packed in step v."""
-        return range(v, self.step, self.turns)
+        return range(v, self.step, self.sweeps)
 
     def places_met(self, f: int, first: int, count: int, start: int) -> tuple[slice, slice] | None:
         """(those of taps first .. first+count-1 that meet output f of a block, counted from the first, their elements
@@ -153,7 +153,7 @@ def num_steps(axis: Axis) -> int:
 
 @lru_cache(maxsize=256)
 def block_axis(axis: Axis, beside: int, aligned: bool = False) -> BlockAxis:
-    """An Axis in blocks of so many packed outputs, or as many times more as there are turns. aligned: whether block 0
+    """An Axis in blocks of so many packed outputs, or as many times more as there are sweeps. aligned: whether block 0
     begins with output 0."""
     steps, size, out = num_steps(axis), axis.size // axis.images, axis.out // axis.images
     step = math.lcm(steps, beside)
@@ -167,7 +167,7 @@ def block_axis(axis: Axis, beside: int, aligned: bool = False) -> BlockAxis:
         size=size,
         out=out,
         beside=beside,
-        turns=step // beside,
+        sweeps=step // beside,
         apart=axis.stride * step // axis.lhs_dilation,
         origin=origin,
         blocks=-(-(out - origin) // step),
@@ -177,9 +177,9 @@ def block_axis(axis: Axis, beside: int, aligned: bool = False) -> BlockAxis:
     )
 
 
-def plain_axis(size: int, out: int, apart: int = 1, images: int = 1, turns: int = 1, gaps: int = 1) -> BlockAxis:
-    """An axis of blocks of so many outputs, a turn each; the first elements of neighbours are `apart`."""
-    return BlockAxis(images, size, out, 1, turns, apart, 0, out // turns, (((0, 0),),), 0, 0, gaps)
+def plain_axis(size: int, out: int, apart: int = 1, images: int = 1, sweeps: int = 1, gaps: int = 1) -> BlockAxis:
+    """An axis of blocks of so many outputs, a sweep each; the first elements of neighbours are `apart`."""
+    return BlockAxis(images, size, out, 1, sweeps, apart, 0, out // sweeps, (((0, 0),),), 0, 0, gaps)
 
 
 def planes_of(part: Part) -> tuple[int, int]:
@@ -217,7 +217,7 @@ def part_of(axis: BlockAxis, image: int, b0: int, bn: int, *, padded: bool = Fal
 
 
 def home_element(axis: BlockAxis, v: int) -> int | None:
-    """The last element of a turn that all blocks see."""
+    """The last element of a sweep that all blocks see."""
     whole = part_of(axis, 0, 0, axis.blocks)
     valid_range = [e for e in axis.elements(v) if whole.valid_range(e, (0, axis.blocks))[2] == axis.blocks]
     return valid_range[-1] if valid_range else None

@@ -45,7 +45,7 @@ class Resident:
 
 @dataclass(frozen=True)
 class Place:
-    """A product of a turn: element e of a block's window along planes, rows and columns; where its stationary is; by
+    """A product of a sweep: element e of a block's window along planes, rows and columns; where its stationary is; by
     packed output the tap as stored, -1 for none."""
 
     e: tuple[int, int, int]
@@ -54,7 +54,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Turn:
+class Sweep:
     """Outputs of a block, by column of a stationary, and the products that make them; size: places of stationaries."""
 
     outputs: tuple[tuple[int, int, int], ...]
@@ -91,7 +91,7 @@ class Schedule:
     """
 
     axes: tuple[BlockAxis, BlockAxis, BlockAxis]
-    turns: tuple[Turn, ...]
+    sweeps: tuple[Sweep, ...]
     residents: tuple[Resident, ...]
     k_tiles: tuple[tuple[int, int, int, int], ...]
     rows: int
@@ -120,7 +120,7 @@ class Schedule:
         """Columns of a stationary of so many output channels, and partitions of its accumulator."""
         if self.shift is not None:
             return (self.shift.T - 1) * self.slot + kn
-        return len(self.turns[0].outputs) * self.slot if self.packs else kn
+        return len(self.sweeps[0].outputs) * self.slot if self.packs else kn
 
     def steps(self, core: int, cores: int) -> list[tuple[int, int]]:
         """(weight-resident group, output tile) of a core, in order."""
@@ -140,21 +140,21 @@ Along = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class Bank:
-    """Some blocks, from the first of each lane on, in a turn; done: whether all turns of the blocks are."""
+    """Some blocks, from the first of each lane on, in a sweep; done: whether all sweeps of the blocks are."""
 
-    turn: int
+    sweep: int
     blocks: Along
     done: bool
 
 
 def banks_of(schedule: Schedule, lanes: Lanes, k0: int = 0) -> Iterator[Bank]:
-    """Banks of an output tile, and M tile from k0 on, in order: all turns of some blocks, then of the next ones."""
+    """Banks of an output tile, and M tile from k0 on, in order: all sweeps of some blocks, then of the next ones."""
     if schedule.stack is not None:
         yield from schedule.stack.banks(lanes, k0)
         return
     counts = [max(lane[axis].bn for lane in lanes) for axis in range(3)]
     whole = tuple((0, count) for count in counts)
-    every = [blocks_in(turn, lane, whole) for turn in schedule.turns for lane in lanes]
+    every = [blocks_in(sweep, lane, whole) for sweep in schedule.sweeps for lane in lanes]
     most = [max(own[axis][1] for own in every) for axis in range(3)]
     if schedule.shift is not None:
         most[2] = max(count for _, _, _, count in schedule.shift.tiles)
@@ -164,18 +164,18 @@ def banks_of(schedule: Schedule, lanes: Lanes, k0: int = 0) -> Iterator[Bank]:
     if schedule.shift is not None:
         cuts[2] = [(low, count) for _, _, low, count in schedule.shift.tiles]
     for blocks in itertools.product(*cuts):
-        own = [at for at, turn in enumerate(schedule.turns) if any(_meets(turn, lane, blocks) for lane in lanes)]
+        own = [at for at, sweep in enumerate(schedule.sweeps) if any(_meets(sweep, lane, blocks) for lane in lanes)]
         for at in own:
             yield Bank(at, blocks, at == own[-1])
 
 
-def _meets(turn: Turn, lane: Any, blocks: Along) -> bool:
-    return size_of(blocks_in(turn, lane, blocks)) > 0
+def _meets(sweep: Sweep, lane: Any, blocks: Along) -> bool:
+    return size_of(blocks_in(sweep, lane, blocks)) > 0
 
 
-def blocks_in(turn: Turn, lane: Any, blocks: Along) -> Along:
-    """Those of some blocks, counted from a lane's first, that any output of a turn is in: counted from block 0."""
-    return tuple(_blocks_in(lane[axis], {one[axis] for one in turn.outputs}, blocks[axis]) for axis in range(3))
+def blocks_in(sweep: Sweep, lane: Any, blocks: Along) -> Along:
+    """Those of some blocks, counted from a lane's first, that any output of a sweep is in: counted from block 0."""
+    return tuple(_blocks_in(lane[axis], {one[axis] for one in sweep.outputs}, blocks[axis]) for axis in range(3))
 
 
 def _blocks_in(part: Part, outputs: set[int], blocks: tuple[int, int]) -> tuple[int, int]:
@@ -186,11 +186,11 @@ def _blocks_in(part: Part, outputs: set[int], blocks: tuple[int, int]) -> tuple[
     return low, max(0, high - low)
 
 
-def blocks_met(turn: Turn, lane: tuple[Part, ...], blocks: Along) -> list[int]:
-    """How many of some blocks, counted from block 0, meet the element of each product of a turn."""
-    elements = [{place.e[axis] for place in turn.products} for axis in range(len(lane))]
+def blocks_met(sweep: Sweep, lane: tuple[Part, ...], blocks: Along) -> list[int]:
+    """How many of some blocks, counted from block 0, meet the element of each product of a sweep."""
+    elements = [{place.e[axis] for place in sweep.products} for axis in range(len(lane))]
     met = [{e: part.valid_range(e, own)[2] for e in es} for part, es, own in zip(lane, elements, blocks, strict=True)]
-    return [math.prod(map(dict.__getitem__, met, place.e)) for place in turn.products]
+    return [math.prod(map(dict.__getitem__, met, place.e)) for place in sweep.products]
 
 
 def size_of(blocks: Along) -> int:
@@ -200,7 +200,7 @@ def size_of(blocks: Along) -> int:
 
 @dataclass(frozen=True)
 class Counted:
-    """Outputs of a bank that statistics take together: first of its turn's and how many, their blocks along each axis,
+    """Outputs of a bank that statistics take together: first of its sweep's and how many, their blocks along each axis,
     counted from the bank's first, and the first plane of y of all images."""
 
     first: int
@@ -209,11 +209,11 @@ class Counted:
     plane: int
 
 
-def counted_outputs(turn: Turn, lane: tuple[Part, ...], blocks: Along, together: int) -> Iterator[Counted]:
+def counted_outputs(sweep: Sweep, lane: tuple[Part, ...], blocks: Along, together: int) -> Iterator[Counted]:
     """What of some blocks, counted from block 0, is of y: so many outputs together where all of them have the same
     blocks, else one by one."""
-    for first in range(0, len(turn.outputs), together):
-        each = [_counted(lane, blocks, turn.outputs[at], at) for at in range(first, first + together)]
+    for first in range(0, len(sweep.outputs), together):
+        each = [_counted(lane, blocks, sweep.outputs[at], at) for at in range(first, first + together)]
         if len({one.blocks for one in each}) == 1:
             each = [replace(each[0], outputs=together)]
         yield from (one for one in each if size_of(one.blocks) > 0)

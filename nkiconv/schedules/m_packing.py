@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ..simulator.hardware import SBUF_USABLE_BYTES_PER_PARTITION
 from .block_axes import BlockAxis, ShiftedPart, block_axis, home_element, num_steps, part_of, plain_axis
-from .block_schedule import Lanes, Place, Resident, RowTile, Schedule, Shift, Turn
+from .block_schedule import Lanes, Place, Resident, RowTile, Schedule, Shift, Sweep
 from .cuts import axis_elements, cut_volumes
 from .geometry import Axis, Geometry, images_axis, is_of_planes, num_taps, sees_itself, span, valid_range
 from .options import (
@@ -132,16 +132,16 @@ def build_packed(geometry: Geometry, config: PackedSettings) -> Schedule | None:
         return None
     items = _items((planes, rows, part), L, cuts)
     lanes = tuple(RowTile(lane * row_tile, lane, 0, geometry.C, 0, U * geometry.K) for lane in range(L))
-    turns = []
-    for v in range(planes.turns):
+    sweeps = []
+    for v in range(planes.sweeps):
         found = [
             Place((e, row, g), (t * len(elements) + n) * groups + g, ())
             for t, e in planes.taps[v] for n, row in enumerate(elements) for g in range(groups)
         ]  # fmt: skip
-        turns.append(Turn(((v, 0, 0),), tuple(_home_first(geometry, (planes, rows), found)), 0))
+        sweeps.append(Sweep(((v, 0, 0),), tuple(_home_first(geometry, (planes, rows), found)), 0))
     return Schedule(
         axes=(planes, rows, part.axis),
-        turns=tuple(turns),
+        sweeps=tuple(sweeps),
         residents=(Resident((lanes,), items),),
         k_tiles=tuple((*one, 0, 1) for one in k_tiles),
         rows=row_tile,
@@ -351,7 +351,7 @@ def fused_instructions(
     if schedule.shift is not None:
         rows = schedule.shift.U
     else:
-        rows = sum(len(turn.outputs) for turn in schedule.turns)
+        rows = sum(len(sweep.outputs) for sweep in schedule.sweeps)
         banks *= rows
     total = prologue_instructions(options.prologue, geometry, lanes[0][0].xn, loads)
     return total + tiles * packed_statistics_instructions(options, rows, banks, lanes[0][0].bn)
@@ -366,7 +366,7 @@ def packed_bytes(geometry: Geometry, schedule: Schedule, residual: bool) -> int:
     (resident,) = schedule.residents
     x_bytes = max(lane[0].xn * lane[1].xn * lane[2].xn for lanes in resident.items for lane in lanes) * item
     raw = min(shift.lanes * geometry.C, P_MAX) * taps + taps * geometry.K
-    placed = sum(len(turn.products) for turn in schedule.turns) * shift.T * schedule.slot
+    placed = sum(len(sweep.products) for sweep in schedule.sweeps) * shift.T * schedule.slot
     most = max(lane[0].bn * lane[1].bn for lanes in resident.items for lane in lanes)
     results = 4 * most * ((4 if residual else 2) * geometry.columns.out) + 6 * 4 * BANK_COLUMNS
     return k_tiles * (schedule.buffers * x_bytes + (raw + placed) * item) + shift.lanes * results + 4096

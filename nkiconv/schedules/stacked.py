@@ -412,7 +412,7 @@ def scheduled(stack: Stack, settings: Any) -> Schedule:
     every = tuple((one,) for one in tiles)
     return Schedule(
         axes=stack.axes,
-        turns=stack.turns,
+        sweeps=stack.sweeps,
         residents=tuple(Resident((one,), stack.items) for one in every)
         if stack.diagonal
         else (Resident(every, stack.items),),

@@ -9,7 +9,7 @@ from functools import cached_property, lru_cache
 
 from .block_axes import BlockAxis, part_at, plain_axis
 from .block_axes import Part as BlockPart
-from .block_schedule import Bank, Lanes, Place, Turn
+from .block_schedule import Bank, Lanes, Place, Sweep
 from .cuts import axis_elements, cut_planes, most_of, parts_for_cores, window_of
 from .geometry import Axis, Geometry, filter_rows, span
 from .products import home_tap
@@ -183,12 +183,12 @@ class Stack:
         images = planes.images
         return (
             plain_axis(planes.size // images, planes.out // images, planes.stride, images, gaps=planes.lhs_dilation),
-            plain_axis(self.block_rows(self.num_blocks), self.num_blocks * self.V, self.step, turns=self.V),
+            plain_axis(self.block_rows(self.num_blocks), self.num_blocks * self.V, self.step, sweeps=self.V),
             plain_axis(self.width, columns.out, columns.stride),
         )
 
     @property
-    def turns(self) -> tuple[Turn, ...]:
+    def sweeps(self) -> tuple[Sweep, ...]:
         """Products of row v of blocks, by plane of taps, group of columns of taps and block of rows: those first that
         meet all outputs."""
         planes, rows, columns, found = self.geometry.planes, self.geometry.rows, self.geometry.columns, []
@@ -202,7 +202,7 @@ class Stack:
                 element = g * self.D * columns.dilation - (columns.before if self.whole >= 0 else 0)
                 row = v * rows.stride // self.G + t * self.B // self.G
                 products.append(Place((plane * planes.dilation - planes.before, row, element), index, ()))
-            found.append(Turn(((0, v, 0),), tuple(products), self.num_filters))
+            found.append(Sweep(((0, v, 0),), tuple(products), self.num_filters))
         return tuple(found)
 
     def parts_of(self, zn: int, jn: int) -> list[Part]:

@@ -1,7 +1,7 @@
 """`weight_stationary`: settings, why it does not run a problem, and its Schedule.
 
 Outputs are in blocks of neighbours on each axis (`block_axes`). Of a block's outputs some are packed along the
-columns of a stationary, the others follow in further turns, each with stationaries of its own:
+columns of a stationary, the others follow in further sweeps, each with stationaries of its own:
 
     PSUM[(u, segment, k), z, m, j] += F[e]^T X[(segment, c), z .., m * apart + e, ..]
 
@@ -28,7 +28,7 @@ from typing import Any
 from ..simulator.hardware import PARTITIONS, SBUF_USABLE_BYTES_PER_PARTITION
 from . import m_packing
 from .block_axes import BlockAxis, block_axis, home_element, num_steps
-from .block_schedule import Lanes, Place, Resident, RowTile, Schedule, Turn
+from .block_schedule import Lanes, Place, Resident, RowTile, Schedule, Sweep
 from .geometry import Geometry, instructions_unsupported, is_of_planes, num_taps
 from .m_packing import PackedSettings
 from .options import Options, prologue_bytes, taken_unsupported
@@ -287,7 +287,7 @@ def _of_groups(geometry: Geometry, settings: GroupsSettings) -> Schedule | None:
         residents.append(Resident((tuple(tiles),), items(lanes, both)))
     return Schedule(
         axes=axes,
-        turns=_turns(geometry, axes, True),
+        sweeps=_sweeps(geometry, axes, True),
         residents=tuple(residents),
         k_tiles=((0, G * per_c, 0, 1),),
         rows=T,
@@ -321,7 +321,7 @@ def _of_phases(geometry: Geometry, settings: PhasesSettings) -> Schedule:
             residents.append(Resident(tuple((RowTile(0, 0, 0, geometry.C, *block),) for block in own), items))
     return Schedule(
         axes=axes,
-        turns=_turns(geometry, axes, packs),
+        sweeps=_sweeps(geometry, axes, packs),
         residents=tuple(residents),
         k_tiles=k_tiles,
         rows=PARTITIONS,
@@ -352,16 +352,16 @@ def _axes(
     return planes, rows, columns
 
 
-def _turns(geometry: Geometry, axes: tuple[BlockAxis, ...], packs: bool) -> tuple[Turn, ...]:
-    return tuple(_turn(geometry, axes, v, packs) for v in itertools.product(*(range(axis.turns) for axis in axes)))
+def _sweeps(geometry: Geometry, axes: tuple[BlockAxis, ...], packs: bool) -> tuple[Sweep, ...]:
+    return tuple(_sweep(geometry, axes, v, packs) for v in itertools.product(*(range(axis.sweeps) for axis in axes)))
 
 
-def _turn(geometry: Geometry, axes: tuple[BlockAxis, ...], v: tuple[int, ...], packs: bool) -> Turn:
+def _sweep(geometry: Geometry, axes: tuple[BlockAxis, ...], v: tuple[int, ...], packs: bool) -> Sweep:
     own = [axis.outputs(one) for axis, one in zip(axes, v, strict=True)]
     # columns outermost: the rows of a block are neighbours
     outputs = tuple((fz, fp, fq) for fq in own[2] for fz in own[0] for fp in own[1])
     valid_range = [[{e: tap for tap, e in axis.taps[f]} for f in range(axis.step)] for axis in axes]
-    #: places of stationaries along each axis; of groups all turns share them, plane by plane of taps
+    #: places of stationaries along each axis; of groups all sweeps share them, plane by plane of taps
     sizes = [axis.window for axis in axes]
     if geometry.groups > 1:
         sizes[0] = geometry.planes.taps
@@ -382,7 +382,7 @@ def _turn(geometry: Geometry, axes: tuple[BlockAxis, ...], v: tuple[int, ...], p
         # sums that begin with it and go on by number round alike wherever a video is cut
         home = [home_element(axis, one) for axis, one in zip(axes, v, strict=True)]
         found.sort(key=lambda one: list(one.e) != home)
-    return Turn(outputs, tuple(found), math.prod(sizes) if packs else num_taps(geometry))
+    return Sweep(outputs, tuple(found), math.prod(sizes) if packs else num_taps(geometry))
 
 
 def _extents(residents: list[Resident]) -> tuple[int, int, int]:
@@ -426,11 +426,11 @@ def _least_instructions(geometry: Geometry, settings: PhasesSettings, cores: int
 
 def most_instructions(geometry: Geometry, schedule: Schedule, cores: int, options: Options) -> int:
     """Instructions of a core, at most."""
-    k_tiles, taps, outputs = len(schedule.k_tiles), num_taps(geometry), len(schedule.turns[0].outputs)
-    products, most = sum(len(turn.products) for turn in schedule.turns), 0
+    k_tiles, taps, outputs = len(schedule.k_tiles), num_taps(geometry), len(schedule.sweeps[0].outputs)
+    products, most = sum(len(sweep.products) for sweep in schedule.sweeps), 0
     distinct = {id(one.items): one.items for one in schedule.residents}  # residents may share them
     largest = {at: max(one, key=lambda item: math.prod(part.bn for part in item[0])) for at, one in distinct.items()}
-    beside = len(schedule.turns) * (2 * outputs + (2 * schedule.together_rows + 6 if schedule.gathers else 1)) + 4
+    beside = len(schedule.sweeps) * (2 * outputs + (2 * schedule.together_rows + 6 if schedule.gathers else 1)) + 4
     for core in range(cores):
         total = 404 + schedule.warmup
         for resident, steps in itertools.groupby(b for b, _ in schedule.steps(core, cores)):
@@ -446,7 +446,7 @@ def most_instructions(geometry: Geometry, schedule: Schedule, cores: int, option
 
 
 def _most_banks(schedule: Schedule, lanes: Lanes) -> int:
-    """Banks of a turn of an output tile, at most."""
+    """Banks of a sweep of an output tile, at most."""
     z, p, q = (part.bn for part in lanes[0])
     rows = max(1, BANK_COLUMNS // min(BANK_COLUMNS, q))
     return div_ceil(q, BANK_COLUMNS) * div_ceil(p, rows) * div_ceil(z, max(1, rows // p))
@@ -459,14 +459,14 @@ def sbuf_bytes(geometry: Geometry, schedule: Schedule, residual: bool) -> int:
     widest = max(math.prod(part.xn for part in lane) for lane in lanes)
     x_bytes = widest * item * schedule.buffers * len(schedule.k_tiles)
     if schedule.gathers:
-        places = schedule.turns[0].size
+        places = schedule.sweeps[0].size
         each = max(geometry.C, geometry.K) // geometry.groups * taps
         filters = FILTER_BUFFERS * places * PARTITIONS + 3 * each * (pages(schedule) + 1)
         filters += 2 * (taps + BANK_COLUMNS // schedule.slot) * PARTITIONS * pages(schedule)
         y_tiles = (2 + (2 if residual else 0)) * pages(schedule) * schedule.axes[1].beside
     else:
         most = max(sum(tile[0].kn for tile in one.tiles) for one in schedule.residents)
-        made = sum(turn.size for turn in schedule.turns) * schedule.width(1) if schedule.packs else 0
+        made = sum(sweep.size for sweep in schedule.sweeps) * schedule.width(1) if schedule.packs else 0
         filters = len(schedule.k_tiles) * (most * taps + made * max(len(one.tiles) for one in schedule.residents))
         y_tiles = 6 if residual else 2
     return x_bytes + filters * item + y_tiles * 4 * z * p * q + 4096

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..simulator.timing.target import Target
-from .block_schedule import Lanes, RowTile, Schedule, Shift, Turn, banks_of, blocks_in, blocks_met, size_of
+from .block_schedule import Lanes, RowTile, Schedule, Shift, Sweep, banks_of, blocks_in, blocks_met, size_of
 from .geometry import Geometry, num_taps
 from .options import Options, adds_bias_alone, either_reads
 from .planes import with_windows
@@ -179,8 +179,8 @@ class Bound:
         return last_store_ns(self.target) + work.each.read / work.banks + added_ns + self.stored_ns(work)
 
     def stored_ns(self, work: Work) -> float:
-        """DMA for the results that leave last: what all turns of some blocks make."""
-        return work.each.dma * min(1.0, len(self.schedule.turns) / work.banks)
+        """DMA for the results that leave last: what all sweeps of some blocks make."""
+        return work.each.dma * min(1.0, len(self.schedule.sweeps) / work.banks)
 
     # ---------------------------------------------------------------------------------------- an output tile
 
@@ -197,21 +197,21 @@ class Bound:
         """The same, from its banks."""
         schedule, lane, count = self.schedule, lanes[0], len(self.schedule.k_tiles)
         row_tiles, together = sum(one.lane < len(lanes) for one in tile), schedule.together_rows
-        banks = Counter(bank.turn for bank in banks_of(schedule, lanes, tile[0].k0))
+        banks = Counter(bank.sweep for bank in banks_of(schedule, lanes, tile[0].k0))
         whole = tuple((0, max(one[axis].bn for one in lanes)) for axis in range(3))
         each = Busy()
         for at, n in banks.items():
-            turn, blocks = schedule.turns[at], blocks_in(schedule.turns[at], lane, whole)
-            size, met = size_of(blocks), [one for one in blocks_met(turn, lane, blocks) if one]
+            sweep, blocks = schedule.sweeps[at], blocks_in(schedule.sweeps[at], lane, whole)
+            size, met = size_of(blocks), [one for one in blocks_met(sweep, lane, blocks) if one]
             least = n * self.least_ns(len(lanes))
             each.tensor += count * sum(max(one * self.column_ns + n * self.matmul_ns, least) for one in met)
             each.streamed += count * sum(met) * self.column_ns
-            times, added = len(turn.outputs) // together, size_of(blocks[:2]) * lane[2].yn
+            times, added = len(sweep.outputs) // together, size_of(blocks[:2]) * lane[2].yn
             read = self.read_ns(n, size) * times if self.shift is None else self.shifted_ns(n, added)
             # rows that leave together are then copied to their places
             gathered = n * self.target.vector_fixed_ns + times * size * self.copy_ns
             each.read += row_tiles * (read + (together - 1) * gathered / 2)
-            each.vector += row_tiles * self.counted_ns(turn, n, size)
+            each.vector += row_tiles * self.counted_ns(sweep, n, size)
         n = banks.total()
         each.dma = self.y_ns(tile, lanes, row_tiles, n)
         once = Busy(scalar=self.taken_ns(lanes), dma=self.x_ns(tile, lanes), issued=self.issued_ns(lanes))
@@ -253,13 +253,13 @@ class Bound:
         adds = (shift.T // apart - 1) * added
         return max(added * copied / (added + copied), adds, (adds + copied) / 2 if adds else 0.0)
 
-    def counted_ns(self, turn: Turn, banks: int, elements: int) -> float:
+    def counted_ns(self, sweep: Sweep, banks: int, elements: int) -> float:
         """Vector for statistics of a bank's outputs: bn_stats, and, of what is no sum in PSUM, half of a rounding."""
         if not self.options.statistics:
             return 0.0
         target, times, passes = self.target, 1.0, 1.0
         if not adds_bias_alone(self.options.epilogue):
-            times, passes = len(turn.outputs) / self.schedule.together_rows, 1.5
+            times, passes = len(sweep.outputs) / self.schedule.together_rows, 1.5
         return passes * times * (elements * target.vector_ns + banks * target.vector_fixed_psum_ns)
 
     def x_ns(self, tile: tuple[RowTile, ...], lanes: Lanes) -> float:
@@ -304,7 +304,7 @@ class Bound:
         if packs is not None and packs.U > 1:  # other rows are on other partitions
             run *= stack.V if stack is not None else 1
         elif q.qn == self.geometry.columns.out:
-            run *= rows if schedule.gathers else rows / max(1, banks // len(schedule.turns))
+            run *= rows if schedule.gathers else rows / max(1, banks // len(schedule.sweeps))
         times = 1 / slots + (1 if self.options.residual else 0)
         run, item = max(1.0, run), self.options.epilogue.y_itemsize
         return dma_ns(self.target, parts, every, z.qn * rows * q.qn, run, item, times)
@@ -375,9 +375,9 @@ class Bound:
         pieces = count if 1 < schedule.together >= count else 1
         if not schedule.packs:
             return Filters(moved, pieces=pieces)
-        copies = sum(tap >= 0 for turn in schedule.turns for one in turn.products for tap in one.taps)
+        copies = sum(tap >= 0 for sweep in schedule.sweeps for one in sweep.products for tap in one.taps)
         placed = copies * held * (target.vector_fixed_ns + tile[0].kn * self.copy_ns) / 2
-        words = sum(turn.size for turn in schedule.turns) * schedule.width(1) * geometry.itemsize / 4
+        words = sum(sweep.size for sweep in schedule.sweeps) * schedule.width(1) * geometry.itemsize / 4
         return Filters(moved, placed=max(placed, words * target.gpsimd_ns), pieces=pieces)
 
     def of_groups(self, tile: tuple[RowTile, ...]) -> Filters:
@@ -390,7 +390,7 @@ class Bound:
         spread = pages * taps * (Kt if by_input else P_MAX) * product
         if not by_input and tile[0].cn < schedule.rows:
             spread = max(spread, pages * taps * P_MAX * target.gpsimd_ns)
-        later = pages * len(schedule.turns[0].outputs) * (target.vector_fixed_ns + taps * Kt * self.copy_ns)
+        later = pages * len(schedule.sweeps[0].outputs) * (target.vector_fixed_ns + taps * Kt * self.copy_ns)
         transposed = 0.0 if by_input else pages * taps * (target.matmul_columns_min * self.column_ns + self.matmul_ns)
         return Filters(moved, 0.0, transposed, spread, later)
 

@@ -32,7 +32,7 @@ from .packed_filters import PackedFilters
 
 @dataclass
 class PhaseFilters(nl.NKIObject):
-    """Filters of transposed convolutions: by M tile and K tile those of each turn, as loaded or put together."""
+    """Filters of transposed convolutions: by M tile and K tile those of each sweep, as loaded or put together."""
 
     operands: Operands
     geometry: Geometry
@@ -52,13 +52,13 @@ class PhaseFilters(nl.NKIObject):
             load_region(raw_sbuf, self.operands.w, (segment * cn, 0, 0, 0), pattern, c0 * by_c + own.k0 * by_k)
         self.made[tile[0], k_tile] = [raw_sbuf.reshape((held * cn, own.kn, num_taps(geometry)))]
 
-    def _packed(self, raw_sbuf, turn, first, held):
-        """Stationaries of a turn for some segments, block-diagonal over these and zero for the others."""
+    def _packed(self, raw_sbuf, sweep, first, held):
+        """Stationaries of a sweep for some segments, block-diagonal over these and zero for the others."""
         kn, cn, slot = raw_sbuf.shape[1], raw_sbuf.shape[0] // held, self.schedule.slot
-        shape = (raw_sbuf.shape[0], max(1, turn.size), self.schedule.width(kn))
+        shape = (raw_sbuf.shape[0], max(1, sweep.size), self.schedule.width(kn))
         packed_sbuf = nl.ndarray(shape, dtype=raw_sbuf.dtype, buffer=nl.sbuf)
         clear_words(packed_sbuf, nisa.engine.gpsimd)
-        for product in turn.products:
+        for product in sweep.products:
             for output, tap in enumerate(product.taps):
                 for segment in range(held if tap >= 0 else 0):
                     column = output * slot + (first + segment) * kn
@@ -70,10 +70,10 @@ class PhaseFilters(nl.NKIObject):
                     )
         return packed_sbuf
 
-    def stationary(self, tile, k_tile, turn, row_tile, product):
+    def stationary(self, tile, k_tile, sweep, row_tile, product):
         """The stationary of a product: [(segment, c), columns]."""
         if self.schedule.packs:
-            packed_sbuf = self.made[tile[0], k_tile][turn]
+            packed_sbuf = self.made[tile[0], k_tile][sweep]
             return packed_sbuf[0 : packed_sbuf.shape[0], product.index, 0 : packed_sbuf.shape[2]]
         raw_sbuf = self.made[tile[0], k_tile][0]
         return raw_sbuf[0 : raw_sbuf.shape[0], 0 : raw_sbuf.shape[1], product.index]
@@ -89,7 +89,9 @@ class PhaseFilters(nl.NKIObject):
         for tile in tiles if self.schedule.packs else []:
             for k_tile, (_, _, first, held) in enumerate(self.schedule.k_tiles):
                 (raw_sbuf,) = self.made[tile[0], k_tile]
-                self.made[tile[0], k_tile] = [self._packed(raw_sbuf, turn, first, held) for turn in self.schedule.turns]
+                self.made[tile[0], k_tile] = [
+                    self._packed(raw_sbuf, sweep, first, held) for sweep in self.schedule.sweeps
+                ]
 
 
 @dataclass
@@ -183,10 +185,10 @@ class GroupFilters(nl.NKIObject):
             first = index // len(blocks) * self.together * self.schedule.rows
             taps = spreads[index] if is_by_input(geometry) else self._transposed(spreads[index])
             self._place(filters_sbuf, taps, first, blocks[index % len(blocks)])
-        shape = (nl.tile_size.pmax, self.schedule.turns[0].size, filters_sbuf.shape[3])
+        shape = (nl.tile_size.pmax, self.schedule.sweeps[0].size, filters_sbuf.shape[3])
         self.made[tile[0]] = filters_sbuf.reshape(shape)
 
-    def stationary(self, tile, k_tile, turn, row_tile, product):
+    def stationary(self, tile, k_tile, sweep, row_tile, product):
         """The stationary of a product of a row tile: [c, (uw, uh, k)]."""
         filters_sbuf, first = self.made[tile[0]], row_tile.first
         return filters_sbuf[first : first + row_tile.cn, product.index, 0 : filters_sbuf.shape[2]]

@@ -12,7 +12,7 @@ Pseudocode, of one core; `schedules/weight_stationary.py` has the formula, of fe
 
     for (weight-resident group, output tile):
         load x of the next output tiles; make the stationaries of the next group
-        for M tile, bank of (turn, blocks of outputs):
+        for M tile, bank of (sweep, blocks of outputs):
             for K tile, element e of a block's window, row tile:       # row tiles work in parallel
                 PSUM[(u, segment, k), z, m, j] += F[e]^T x[c, z, m * apart + e, ..]
             for output u of a block:                                   # of groups the rows of a block together
@@ -122,7 +122,7 @@ def work_tile(work, tile, lanes, x, together, index):
         every = [[new_sums(work, tile, one, lanes, bank) for one in tile] for bank in some]
         for k_tile in range(len(schedule.k_tiles)):
             for bank, sums in zip(some, every, strict=True):
-                add_products(work, tile, lanes, bank.turn, x, sums, k_tile)
+                add_products(work, tile, lanes, bank.sweep, x, sums, k_tile)
         for bank, sums in zip(some, every, strict=True):
             for place, one in enumerate(sums):
                 if one != None:
@@ -136,14 +136,14 @@ def new_sums(work, tile, row_tile, lanes, bank):
     """The Sums of a row tile for a bank, None where its lane has no such blocks; a product of zeros comes first where
     none meets x at all blocks."""
     schedule, lane = work.schedule, lanes[row_tile.lane]
-    turn = schedule.turns[bank.turn]
-    blocks = blocks_in(turn, lane, bank.blocks)
+    sweep = schedule.sweeps[bank.sweep]
+    blocks = blocks_in(sweep, lane, bank.blocks)
     if size_of(blocks) == 0:
         return None
     counts = [count for _, count in blocks]
     psum, started = accumulator(work.warm, (schedule.width(row_tile.kn), *counts))
     found = []
-    for index, place in enumerate(turn.products):
+    for index, place in enumerate(sweep.products):
         planes, rows, columns = (lane[axis].valid_range(place.e[axis], blocks[axis]) for axis in range(3))
         if planes[2] * rows[2] * columns[2] > 0:
             found.append(Product(planes=planes, rows=rows, columns=columns, group=index))
@@ -183,7 +183,7 @@ def fresh_first(products, blocks, groups):
     return products, 0
 
 
-def add_products(work, tile, lanes, turn, x, every, k_tile):
+def add_products(work, tile, lanes, sweep, x, every, k_tile):
     """Products of a K tile, added to the sums of each row tile of a bank; the row tiles work in parallel."""
     schedule = work.schedule
     longest = max(len(sums.products) if sums != None else 0 for sums in every)
@@ -193,8 +193,8 @@ def add_products(work, tile, lanes, turn, x, every, k_tile):
             if sums == None or which >= len(sums.products):
                 continue
             product, lane = sums.products[which], lanes[row_tile.lane]
-            place = schedule.turns[turn].products[product.group]
-            stationary = work.residents.filters.stationary(tile, k_tile, turn, row_tile, place)
+            place = schedule.sweeps[sweep].products[product.group]
+            stationary = work.residents.filters.stationary(tile, k_tile, sweep, row_tile, place)
             parts = (row_tile.first, stationary.shape[0])
             tiled = schedule.rows < nl.tile_size.pmax
             nisa.nc_matmul(
@@ -216,14 +216,14 @@ def evacuate_bank(work, tile, index, lanes, bank, sums, bias_sbuf):
         shift_out(work, tile, index, lanes, bank, sums, bias_sbuf)
         return
     strict, row_tile = work.options.strict_nonfinite, tile[index]
-    turn, lane = schedule.turns[bank.turn], lanes[row_tile.lane]
+    sweep, lane = schedule.sweeps[bank.sweep], lanes[row_tile.lane]
     rows = schedule.together_rows
     size = rows * schedule.slot if schedule.gathers else schedule.segments * row_tile.kn
     y_sbuf, base, own = results.place(row_tile)
-    place, alone = (row_tile, lane, bank.turn, sums.blocks), adds_bias_alone(work.options.epilogue)
+    place, alone = (row_tile, lane, bank.sweep, sums.blocks), adds_bias_alone(work.options.epilogue)
     counts = work.statistics is not None and not has_rows(schedule)
-    for first in range(0, len(turn.outputs), rows):
-        fz, fp, fq = turn.outputs[first]
+    for first in range(0, len(sweep.outputs), rows):
+        fz, fp, fq = sweep.outputs[first]
         (z, p, q), (yz, yp, yq) = output_in(lane, sums.blocks, (fz, own if schedule.gathers else fp, fq))
         begin = first * schedule.slot
         if z[1] * p[1] * q[1] > 0:
@@ -239,14 +239,14 @@ def evacuate_bank(work, tile, index, lanes, bank, sums, bias_sbuf):
                 add_outputs(work, sums_sbuf, None, place, first, rows, (z[0], p[0], q[0]))
     if counts and alone:
         bias = None if bias_sbuf == None else bias_sbuf[0 : row_tile.kn, index : index + 1]
-        add_outputs(work, sums.psum, bias, place, 0, len(turn.outputs))
+        add_outputs(work, sums.psum, bias, place, 0, len(sweep.outputs))
 
 
 def shift_out(work, tile, index, lanes, bank, sums, bias_sbuf):
     """The sums of several columns of taps, shifted and added, to their places among the results."""
     schedule, lane, size = work.schedule, lanes[tile[index].lane], tile[index].kn
     y_sbuf, base, _ = work.results.place(tile[index])
-    (z, m, _), (yz, _, _) = output_in(lane, sums.blocks, schedule.turns[bank.turn].outputs[0])
+    (z, m, _), (yz, _, _) = output_in(lane, sums.blocks, schedule.sweeps[bank.sweep].outputs[0])
     low = sums.blocks[2][0]
     column = next(one for one in lane[2].tiles if one[2] == low)
     rows, columns = (sums.blocks[1][0] - lane[1].b0, m[1], 1), (column[0], column[1], 1)
@@ -259,4 +259,4 @@ def shift_out(work, tile, index, lanes, bank, sums, bias_sbuf):
         alone = sums_alone(acc_psum, schedule, column, (size, z[1], m[1]))
     sums_sbuf, epilogue = before_rounding(work, y, alone is not None), work.options.epilogue
     add_shifted(sums_sbuf, acc_psum, schedule, column, bias_sbuf, residual, epilogue, work.ledger, work.ahead)
-    leave(work, y, sums_sbuf, alone, bias_sbuf, (tile[index], lane, bank.turn, sums.blocks))
+    leave(work, y, sums_sbuf, alone, bias_sbuf, (tile[index], lane, bank.sweep, sums.blocks))

@@ -55,7 +55,7 @@ class PackedFilters(nl.NKIObject):
             parts, rows, groups, T, slot = made_sbuf.shape
             self.made[k_tile] = made_sbuf.reshape((parts, rows * groups, T * slot))
 
-    def stationary(self, tile, k_tile, turn, row_tile, product):
+    def stationary(self, tile, k_tile, sweep, row_tile, product):
         """The stationary of a product of a row tile: [c, (t, u, k)]."""
         first, cn = row_tile.first, self.schedule.k_tiles[k_tile][1]
         return self.made[k_tile][first : first + cn, product.index, 0 : self.schedule.width(row_tile.kn)]

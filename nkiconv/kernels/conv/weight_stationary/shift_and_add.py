@@ -120,7 +120,7 @@ def parts_wanted(schedule, steps):
         for bank in banks_of(schedule, lanes):
             tile = next(one for one in schedule.shift.tiles if one[2] == bank.blocks[2][0])
             for row_tile in [one for one in resident.tiles[0] if one.lane < len(lanes)]:
-                (_, zn), (_, mn), _ = blocks_in(schedule.turns[bank.turn], lanes[row_tile.lane], bank.blocks)
+                (_, zn), (_, mn), _ = blocks_in(schedule.sweeps[bank.sweep], lanes[row_tile.lane], bank.blocks)
                 for one in outputs_of_tile(schedule.shift.sums, tile) if zn * mn > 0 else []:
                     if not is_direct(one):
                         yield tile, one, (row_tile.kn, zn, mn, one.count)

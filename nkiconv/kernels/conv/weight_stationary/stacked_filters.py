@@ -46,7 +46,7 @@ class TransposedFilters(nl.NKIObject):
             if index + 1 < len(m_tiles):
                 self._place_taps(index + 1)
 
-    def stationary(self, tile, k_tile, turn, row_tile, product):
+    def stationary(self, tile, k_tile, sweep, row_tile, product):
         """The stationary [(d, b, c), (u, k)] of a product of an M tile: plane, group of columns of taps, phase, block
         of rows."""
         return self.ready[self.tiles[row_tile.k0]][product.index]

@@ -32,15 +32,15 @@ def new_output_statistics(operands, geometry, options, schedule, steps, ledger):
         lanes = schedule.residents[b].items[i]
         for tile in schedule.residents[b].tiles:
             for bank in banks_of(schedule, lanes, tile[0].k0):
-                turn = schedule.turns[bank.turn]
+                sweep = schedule.sweeps[bank.sweep]
                 for row_tile in [one for one in tile if one.lane < len(lanes)]:
                     lane = lanes[row_tile.lane]
-                    blocks = blocks_in(turn, lane, bank.blocks)
+                    blocks = blocks_in(sweep, lane, bank.blocks)
                     if slot is not None:
-                        for one in counted_outputs(turn, lane, blocks, outputs_together(schedule, turn, options)):
+                        for one in counted_outputs(sweep, lane, blocks, outputs_together(schedule, sweep, options)):
                             visits.append((columns_of(schedule, row_tile), one.plane, one.blocks[0][1]))
-                    elif size_of(blocks) > 0 and any(rows_of_bank(schedule, turn, blocks[1], geometry.rows.out)):
-                        visits.append((columns_of(schedule, row_tile), *planes_of_bank(turn, lane, blocks)))
+                    elif size_of(blocks) > 0 and any(rows_of_bank(schedule, sweep, blocks[1], geometry.rows.out)):
+                        visits.append((columns_of(schedule, row_tile), *planes_of_bank(sweep, lane, blocks)))
     columns = {one.k0: columns_of(schedule, one) for tile in tiles for one in tile}
     return OutputStatistics(operands.stats, operands.image_planes, ledger, columns.values(), visits, slot)
 
@@ -50,9 +50,9 @@ def has_rows(schedule):
     return schedule.shift is not None or schedule.stack is not None
 
 
-def outputs_together(schedule, turn, options):
+def outputs_together(schedule, sweep, options):
     """Outputs of a block that statistics can take together: all in PSUM, else those that leave it together."""
-    return len(turn.outputs) if adds_bias_alone(options.epilogue) else schedule.together_rows
+    return len(sweep.outputs) if adds_bias_alone(options.epilogue) else schedule.together_rows
 
 
 def columns_of(schedule, row_tile):
@@ -61,17 +61,17 @@ def columns_of(schedule, row_tile):
     return Columns(row_tile.k0, row_tile.kn // rows, rows)
 
 
-def planes_of_bank(turn, lane, blocks):
-    """(first, how many) planes of y of some blocks in a turn; of those that are apart, which are of one image, as if
+def planes_of_bank(sweep, lane, blocks):
+    """(first, how many) planes of y of some blocks in a sweep; of those that are apart, which are of one image, as if
     they followed each other."""
-    _, ((first, count, _), _, _) = output_in(lane, blocks, turn.outputs[0])
+    _, ((first, count, _), _, _) = output_in(lane, blocks, sweep.outputs[0])
     return lane[0].image * lane[0].axis.out + lane[0].y0 + first, count
 
 
-def rows_of_bank(schedule, turn, blocks, out):
+def rows_of_bank(schedule, sweep, blocks, out):
     """How many of some blocks of rows have all their rows in y, of `out` rows, and how many rows the next one has."""
     U, V = (schedule.shift.U, 1) if schedule.shift is not None else (schedule.stack.U, schedule.stack.V)
-    v = 0 if schedule.shift is not None else turn.outputs[0][1]
+    v = 0 if schedule.shift is not None else sweep.outputs[0][1]
     first, count = blocks
     whole = min(count, max(0, (out - v - (U - 1) * V - 1) // (U * V) + 1 - first))
     rest = max(0, -(-(out - v - (first + whole) * U * V) // V))
@@ -88,7 +88,7 @@ def before_rounding(work, y_sbuf, alone):
 def leave(work, y_sbuf, sums_sbuf, acc, bias_sbuf, place):
     """Take statistics of a bank that has been evacuated into `before_rounding`, and round it.
 
-    acc: its sums in PSUM, None where others are added to them. place: its row tile, lane, turn and blocks.
+    acc: its sums in PSUM, None where others are added to them. place: its row tile, lane, sweep and blocks.
     """
     if work.statistics is None:
         return
@@ -99,15 +99,15 @@ def leave(work, y_sbuf, sums_sbuf, acc, bias_sbuf, place):
 
 def add_rows(work, sums_sbuf, acc, bias_sbuf, place):
     """Take statistics of rows of y; the arguments of `leave`."""
-    row_tile, lane, turn, blocks = place
-    turn, counted, bias = work.schedule.turns[turn], sums_sbuf, None
+    row_tile, lane, sweep, blocks = place
+    sweep, counted, bias = work.schedule.sweeps[sweep], sums_sbuf, None
     if acc is not None and adds_bias_alone(work.options.epilogue):
         counted, bias = acc, bias_sbuf
-    whole, last = rows_of_bank(work.schedule, turn, blocks[1], work.rows_out)
+    whole, last = rows_of_bank(work.schedule, sweep, blocks[1], work.rows_out)
     if whole + last > 0:
         parts, planes, _, columns = counted.shape
         counted = counted[0:parts, 0:planes, 0 : whole + min(1, last), 0:columns]
-        first, _ = planes_of_bank(turn, lane, blocks)
+        first, _ = planes_of_bank(sweep, lane, blocks)
         work.statistics.add(columns_of(work.schedule, row_tile), counted, first, whole, bias, last)
 
 
@@ -117,9 +117,9 @@ def add_outputs(work, data, bias, place, first, together, offsets=(0, 0, 0)):
     data: [(output, k), planes, rows, columns] of blocks of their bank, from some of its first planes, rows and columns
     on. place: as of `leave`.
     """
-    row_tile, lane, turn, blocks = place
+    row_tile, lane, sweep, blocks = place
     slot = work.schedule.slot
-    for one in counted_outputs(work.schedule.turns[turn], lane, blocks, together):
+    for one in counted_outputs(work.schedule.sweeps[sweep], lane, blocks, together):
         if first <= one.first < first + together:
             at = (one.first - first) * slot
             parts = slice(at, min(at + one.outputs * slot, data.shape[0]))

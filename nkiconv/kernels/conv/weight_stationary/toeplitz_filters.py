@@ -45,7 +45,7 @@ class ToeplitzFilters(nl.NKIObject):
                 self._add_buffer()
             self._load_round()
 
-    def stationary(self, tile, k_tile, turn, row_tile, product):
+    def stationary(self, tile, k_tile, sweep, row_tile, product):
         """The stationary [(a, h), (a', p)] of a plane and column of taps of an M tile."""
         geometry, schedule, count = self.geometry, self.schedule, row_tile.cn
         m_tile = self.m_tiles.index((row_tile.c0, count))
