@@ -86,7 +86,7 @@ def with_channels(geometry: Geometry) -> Geometry:
 
 
 def with_windows(geometry: Geometry, count: int) -> Geometry:
-    """The Geometry of images each of which is `count` planes of y beside each other, (plane, k), the last of a volume
+    """The Geometry of images each of which is `count` neighbouring planes of y, (plane, k), the last of a volume
     perhaps of fewer; its channels are those of x for each plane of their window. The same where count is 1."""
     planes = geometry.planes
     if count == 1:

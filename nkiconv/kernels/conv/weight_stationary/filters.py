@@ -267,7 +267,7 @@ class GroupFilters(nl.NKIObject):
 
 
 def filters_of(operands, geometry, schedule, ledger):
-    """Who loads and makes the stationaries of a problem."""
+    """What loads and makes the stationaries of a problem."""
     if schedule.shift != None:
         return PackedFilters(operands, geometry, schedule, ledger)
     if geometry.groups == 1:

@@ -197,7 +197,7 @@ class StackedInputs(nl.NKIObject):
         return [whole[0 : tile.shape[0], 0 : max(1, planes.xn), 0 : rows.xn, 0 : columns.xn]]
 
     def copy_held(self, step):
-        """Zeros beside x of steps until this one, as far as they are loaded, which a prologue has filled: not before,
+        """Zeros around x of steps until this one, as far as they are loaded, which a prologue has filled: not before,
         as evacuations would wait with them for loads."""
         while self.prologue is not None and self.filled and self.filled[0][0] <= step:
             self.prologue.clear(*self.filled.pop(0)[1])

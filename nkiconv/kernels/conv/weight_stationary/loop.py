@@ -160,7 +160,8 @@ def new_sums(work, tile, row_tile, lanes, bank):
 
 def fresh_first(products, blocks, groups):
     """(Products, how many of the first write where no other has): groups of columns of taps of a row of x that meets
-    all blocks, each cut at the columns that those before it met, then the others; (products, 0) without such a row."""
+    all blocks, each cut at the columns that those before it wrote, then the others; (products, 0) without such a
+    row."""
     (_, zn), (_, mn), (low, count) = blocks
     for first in range(len(products) - groups + 1):
         some = products[first : first + groups]

@@ -47,8 +47,8 @@ class Residents(nl.NKIObject):
         self._make(1)
 
     def make_until(self, index, place):
-        """Make those that are due at a step; no further than one group ahead: the one after it has the buffers of this
-        one."""
+        """Make those that a step and the next ones need, one group ahead at most: the one after it has the buffers of
+        this one."""
         at = self.order.index(self.steps[index][0])
         soon = self.steps[min(index + AHEAD * self.ahead, len(self.steps) - 1)][0]
         self._make(min(self.order.index(soon), at + 1) + 1)
@@ -107,7 +107,7 @@ class StackedResidents(nl.NKIObject):
         self.filters.place(0)
 
     def make_until(self, index, place):
-        """Load and make those that are due at an M tile of a step."""
+        """Load and make those that an M tile of a step needs."""
         if len(self.biases) == 0:
             self.biases = transpose_biases(self.bias_rows, self.schedule.stack, self.tiles)
         m_tile = self.order.index(self.steps[index][0]) + place

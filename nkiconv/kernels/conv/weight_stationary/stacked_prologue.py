@@ -1,4 +1,4 @@
-"""The prologue of K packing: one instruction for all copies of x, then zeros again where some of them lie beside x.
+"""The prologue of K packing: one instruction for all copies of x, then zeros again where some of them lie outside x.
 
 X [(d, b, c), ..] has x at each shift d in other columns, and in blocks at the image's edges in some rows b alone. As
 engines begin at a few partitions, what is beside x is filled as x is, and multiplied by 0: strips of columns by a tile,
@@ -38,7 +38,7 @@ class StackedPrologue(nl.NKIObject):
         return [m for m in range(first, end) if self.stack.rows_held(m)[1] > 0]
 
     def clear(self, x_sbuf, lane, first, end):
-        """Zeros again beside x in the same blocks."""
+        """Zeros again around x in the same blocks."""
         stack, m0, (_, dn), parts = self.stack, lane[1].x0, plane_span(lane[0]), x_sbuf.shape[0]
         held = self.blocks_held(first, end)
         if not held or dn == 0:

@@ -62,8 +62,8 @@ def columns_of(schedule, row_tile):
 
 
 def planes_of_bank(sweep, lane, blocks):
-    """(first, how many) planes of y of some blocks in a sweep; of those that are apart, which are of one image, as if
-    they followed each other."""
+    """(first, how many) planes of y of some blocks in a sweep; of those with gaps between them, which are of one image,
+    as if they followed each other."""
     _, ((first, count, _), _, _) = output_in(lane, blocks, sweep.outputs[0])
     return lane[0].image * lane[0].axis.out + lane[0].y0 + first, count
 
