@@ -15,7 +15,7 @@ from itertools import product
 from .cuts import window_of
 from .geometry import Axis, Geometry, num_taps, valid_range, windows_of_outputs
 from .settings import BY_SHAPE, Config, Settings, count, double, half, less, more, setting, warm_up
-from .tiles import BANK_COLUMNS, P_MAX, PARTS, PSUM_BANKS, QUADRANT, Part, cut, cut_at, div_ceil, size_of
+from .tiles import BANK_COLUMNS, P_MAX, PSUM_BANKS, QUADRANT, Part, cut, cut_at, div_ceil, size_of
 
 #: Tiles of blocks that are loaded at once, at most.
 BUFFERS_MAX = 64
@@ -268,31 +268,6 @@ def taps_of_banks(geometry: Geometry) -> tuple[list[Part], list[Part]]:
     fit."""
     R, S = geometry.rows.taps, geometry.columns.taps
     return cut(R, max(1, BANK_COLUMNS // S)), cut(S, BANK_COLUMNS)
-
-
-def buffers_needed(
-    geometry: Geometry, block: tuple[int, int], channels: int, sizes: tuple[int, int, int], banks: int, most: int
-) -> int:
-    """Tiles (of up to `most` blocks) that must be there together: two, or all of a core's for several rounds."""
-    units = units_in(geometry, block[0], block[1])
-    mine = div_ceil(div_ceil(units, PARTS) if sizes[2] == 1 else units, most)
-    is_all = accumulators_of_pass(geometry, channels, sizes) > banks and sizes[0] * sizes[1] > 1
-    return min(BUFFERS_MAX, mine) if is_all else min(2, mine)
-
-
-def accumulators_of_pass(geometry: Geometry, channels: int, sizes: Sequence[int]) -> int:
-    """Accumulators of a pass, at most. sizes: (outputs, inputs, ...)."""
-    K, C = geometry.K // geometry.groups, geometry.C // geometry.groups
-    outputs, inputs = min(sizes[0], div_ceil(K, P_MAX)), min(sizes[1], div_ceil(C, channels))
-    return outputs * inputs * banks_of_taps(geometry)
-
-
-def block_bytes(geometry: Geometry, block: tuple[int, int], channels: int, sizes: Sequence[int], side: int) -> int:
-    """Bytes a partition of a block (rows, columns) of x and of gy, of the channels of a pass at most."""
-    (rows, columns), inputs = block, div_ceil(sizes[1], side)
-    x_size = window_of(geometry.rows, rows) * window_of(geometry.columns, columns) * geometry.planes.taps
-    chunks, outputs = min(geometry.C, channels * inputs), min(geometry.K, P_MAX * sizes[0])
-    return (x_size * chunks + rows * columns * outputs) * geometry.itemsize
 
 
 @dataclass(frozen=True)

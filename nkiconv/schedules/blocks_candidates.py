@@ -21,10 +21,8 @@ from .blocks import (
     LINES,
     TRANSPOSED,
     BlocksSettings,
-    accumulators_of_pass,
-    block_bytes,
+    banks_of_taps,
     blocks_geometry,
-    buffers_needed,
     config_unsupported,
     exchange_unsupported,
     in_places,
@@ -33,18 +31,17 @@ from .blocks import (
     most_beside,
     outputs_beside,
     planes_of,
-    runs_of,
     sum_banks,
     takes_lines,
     taps_beside,
     units_in,
     units_of_tile,
 )
-from .blocks_schedule import BlocksSchedule, build, clipped_first
+from .blocks_schedule import BlocksSchedule, build
 from .blocks_transposes import RUN_BYTES, gang_of, grid_of
 from .cuts import window_of
 from .geometry import Geometry, num_taps
-from .prices import first_load_ns, matmul_ns
+from .prices import dma_ns, first_load_ns, last_store_ns, matmul_ns, transpose_ns
 from .settings import Config, once_a_config
 from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, div_ceil
 
@@ -201,86 +198,96 @@ class BlocksBound:
         self.banks = sum_banks(pixels == TRANSPOSED)
         self.planes = [count for _, count in planes_of(geometry.planes)] if pixels == TRANSPOSED else []
         self.start_ns = first_load_ns(target)
-        self.clips = _clips(geometry)
-        self._accumulators = functools.cache(self._accumulators_of)
+        self.accumulators = functools.cache(self._accumulators_of)
         self.grid = functools.cache(functools.partial(grid_of, source))
         self._bank_ns, self._moved_ns = functools.cache(self._bank_ns_of), functools.cache(self._moved_ns_of)
         self._transposed_ns = functools.cache(self._transposed_ns_of)
 
     def ns(self, one: BlocksSettings) -> float:
         """From the first load to the last store."""
-        accumulators, count = self.accumulators(one)[0], self.tiles(one) * self.turns(one)
+        (accumulators, passes), tiles = self.work(one), self.tiles(one)
         array_ns, moved_ns, first_ns = self.engines(one)
-        if self.pixels == TRANSPOSED:
-            last_ns, turn_ns = array_ns / 2 if count == 1 else 0.0, 0.0
-        else:
-            # after the last loads: a row of the last tile, or all of it but for one accumulator
-            last_ns = array_ns * (1 / one.rows if one.split else 1 - (1 - 1 / one.rows) / accumulators)
-            turn_ns = self._turn_ns(array_ns, moved_ns) / one.buffers
-        stored_ns = self._stored_ns(one)
-        array_ns, moved_ns, turn_ns = count * array_ns, count * moved_ns, count * turn_ns
-        moved_ns += (self.turns(one) - 1) * stored_ns
+        # after the last loads: a row of the last tile, or all of it but for one accumulator
+        by_rows = one.split or self.pixels == TRANSPOSED
+        last_ns = array_ns * (1 / one.rows if by_rows else 1 - (1 - 1 / one.rows) / accumulators)
+        stored_ns = self._stored_ns(one, accumulators)
+        again_ns = passes * tiles * self._again_ns(array_ns, moved_ns) / one.buffers
+        array_ns, moved_ns = passes * tiles * array_ns, passes * tiles * moved_ns + (passes - 1) * stored_ns
         if accumulators > self.banks:
             # all tiles of a pass are loaded before its first accumulators leave, the next pass's meanwhile, or later
-            passes, rounds, turn_ns = self.turns(one), div_ceil(accumulators, self.banks), 0.0
-            waits_ns = moved_ns / (1 if one.buffers < 2 * self.tiles(one) else passes)
-            array_ns = max(array_ns, waits_ns + array_ns * (1 - 1 / (rounds * passes)))
-        busiest_ns = max(first_ns + array_ns, moved_ns + last_ns, first_ns + turn_ns)
+            waits_ns = moved_ns / (1 if one.buffers < 2 * tiles else passes)
+            rounds = div_ceil(accumulators, self.banks) * passes
+            array_ns, again_ns = max(array_ns, waits_ns + array_ns * (1 - 1 / rounds)), 0.0
+        busiest_ns = max(first_ns + array_ns, moved_ns + last_ns, first_ns + again_ns)
         exposed_ns = EXPOSED * min(array_ns, moved_ns)
         return self.start_ns + busiest_ns + exposed_ns + self._end_ns(one, accumulators) + stored_ns
 
+    def _again_ns(self, array_ns: float, moved_ns: float) -> float:
+        """From a tile's load into a buffer to the next one; of tiles that are transposed nothing waits for that."""
+        return 0.0 if self.pixels == TRANSPOSED else self.target.hop_dma_ns + self.start_ns + moved_ns + array_ns
+
     def array_ns(self, one: BlocksSettings) -> float:
         """Of the Tensor Engine alone."""
-        return self.turns(one) * self.tiles(one) * self.engines(one)[0]
+        return self.work(one)[1] * self.tiles(one) * self.engines(one)[0]
 
-    def turns(self, one: BlocksSettings) -> int:
-        """Passes of a core."""
-        passes = self.accumulators(one)[1]
-        return passes if one.split else div_ceil(passes, PARTS)
+    def work(self, one: BlocksSettings) -> tuple[int, int]:
+        """Accumulators of a pass, and passes of a core."""
+        accumulators, passes = self.accumulators(one.channels, one.outputs, one.inputs)
+        return accumulators, passes if one.split else div_ceil(passes, PARTS)
+
+    def _accumulators_of(self, channels: int, outputs: int, inputs: int) -> tuple[int, int]:
+        """Accumulators of a pass, and passes."""
+        geometry, taps = self.geometry, banks_of_taps(self.geometry)
+        ks, cs = div_ceil(geometry.K // geometry.groups, P_MAX), div_ceil(geometry.C // geometry.groups, channels)
+        accumulators = min(outputs, ks) * min(inputs, cs) * taps
+        if ks == cs == 1:
+            together = max(1, min(geometry.groups, self.banks // accumulators))
+            return together * accumulators, div_ceil(geometry.groups, together)
+        return accumulators, geometry.groups * div_ceil(ks, outputs) * div_ceil(cs, inputs)
 
     def tiles(self, one: BlocksSettings) -> int:
         """Tiles of units of a core in a pass."""
         parts = PARTS if one.split else 1
         if self.pixels != TRANSPOSED:
             units = div_ceil(units_in(self.geometry, one.rows, one.columns), parts)
-            return int(div_ceil(units, self.most // one.side))
+            return div_ceil(units, self.most // one.side)
         planes, rows, columns = self.grid(one.rows, one.columns)
         each = planes * self._gang(one)
-        return int(div_ceil(sum(div_ceil(count, each) for count in self.planes) * len(rows) * len(columns), parts))
+        return div_ceil(sum(div_ceil(count, each) for count in self.planes) * len(rows) * len(columns), parts)
 
     def buffers(self, one: BlocksSettings) -> int:
         """Tiles that are loaded at once: so many that the Tensor Engine does not wait, or as fit; 0 if too few do."""
-        accumulators, sizes = self.accumulators(one)[0], (one.outputs, one.inputs, one.split)
-        size = block_bytes(self.geometry, (one.rows, one.columns), one.channels, sizes, one.side)
+        geometry, tiles, (c, k) = self.geometry, self.tiles(one), self._channels(one)
+        x_size = window_of(geometry.rows, one.rows) * window_of(geometry.columns, one.columns) * geometry.planes.taps
+        size, room = (x_size * c + one.rows * one.columns * k) * geometry.itemsize, BLOCK_BYTES
         if self.pixels == TRANSPOSED:
-            size *= self._gang(one)
-            fit, tiles = TRANSPOSED_BYTES // size, self.tiles(one)
-            needed, wanted = (tiles, 2 * tiles) if accumulators > self.banks else (1, min(2, tiles))
+            size, room = size * self._gang(one), TRANSPOSED_BYTES
+        if self.work(one)[0] > self.banks:
+            needed, wanted = tiles, 2 * tiles
+        elif self.pixels == TRANSPOSED:
+            needed, wanted = 1, min(2, tiles)
         else:
-            fit, most = min(BUFFERS_MAX, BLOCK_BYTES // size), self.most // one.side
-            needed = buffers_needed(self.geometry, (one.rows, one.columns), one.channels, sizes, self.banks, most)
             array_ns, moved_ns, _ = self.engines(one)
-            again = math.ceil(self._turn_ns(array_ns, moved_ns) / max(array_ns, moved_ns))
-            wanted = 2 * needed if accumulators > self.banks else max(2, again)
+            again = math.ceil(self._again_ns(array_ns, moved_ns) / max(array_ns, moved_ns))
+            needed, wanted = min(2, tiles), max(2, again)
+        fit = min(BUFFERS_MAX, room // size)
         return min(wanted, fit) if needed <= fit else 0
 
     def engines(self, one: BlocksSettings) -> tuple[float, float, float]:
         """A tile's ns of the Tensor Engine and of DMA, and ns of the loads before the first product."""
-        geometry, (P, Q) = self.geometry, (self.geometry.rows.out, self.geometry.columns.out)
+        geometry, (c, k) = self.geometry, self._channels(one)
         chunks = min(one.inputs, div_ceil(geometry.C // geometry.groups, one.channels))
         at_once = chunks / div_ceil(chunks, one.side)
-        array_ns = self._bank_ns(one.rows, one.columns, one.beside, one.channels, at_once)
-        array_ns *= self.accumulators(one)[0]
-        c, k = self._channels(one)
+        array_ns = self.work(one)[0] * self._bank_ns(one.rows, one.columns, one.beside, one.channels, at_once)
         if self.pixels == TRANSPOSED:
-            transposes_ns, moved_ns, first_ns = self._transposed_ns(one.rows, one.columns, c, k, self._gang(one))
-            return array_ns * self._gang(one) + transposes_ns, moved_ns, first_ns
-        # of several row tiles, whole planes come without zeros around them; the last blocks of an axis may be smaller
-        whole = self.clips and one.side > 1 and one.beside == 1 and one.rows >= P and one.columns >= Q
-        full = P * Q / (div_ceil(P, one.rows) * one.rows * div_ceil(Q, one.columns) * one.columns)
-        x_ns, y_ns = (full * ns for ns in self._moved_ns(one.rows, one.columns, c, k, whole))
+            transposes_ns, x_ns, y_ns = self._transposed_ns(one.rows, one.columns, c, k, self._gang(one))
+            array_ns = array_ns * self._gang(one) + transposes_ns
+        else:
+            # of several row tiles, whole planes come without zeros around them
+            is_whole = (one.rows, one.columns) == (geometry.rows.out, geometry.columns.out)
+            x_ns, y_ns = self._moved_ns(one.rows, one.columns, c, k, is_whole and one.side > 1 and one.beside == 1)
         first_ns = x_ns * min(1.0, geometry.rows.taps / window_of(geometry.rows, one.rows)) + y_ns / one.rows
-        return array_ns, x_ns + y_ns, first_ns if self.pixels == 0 else x_ns + y_ns
+        return array_ns, x_ns + y_ns, x_ns + y_ns if self.pixels == LINES else first_ns
 
     def _channels(self, one: BlocksSettings) -> tuple[int, int]:
         """Of x and of gy that a tile has in a pass, on a row tile."""
@@ -289,24 +296,7 @@ class BlocksBound:
 
     def _gang(self, one: BlocksSettings) -> int:
         """Blocks of other planes in a unit that is transposed."""
-        return int(gang_of(self.source, self.grid(one.rows, one.columns)[0], max(self._channels(one))))
-
-    def accumulators(self, one: BlocksSettings) -> tuple[int, int]:
-        """Accumulators of a pass, and passes."""
-        return self._accumulators(one.channels, one.outputs, one.inputs)
-
-    def _accumulators_of(self, channels: int, outputs: int, inputs: int) -> tuple[int, int]:
-        geometry = self.geometry
-        ks, cs = div_ceil(geometry.K // geometry.groups, P_MAX), div_ceil(geometry.C // geometry.groups, channels)
-        accumulators = int(accumulators_of_pass(geometry, channels, (outputs, inputs)))
-        if ks == cs == 1:
-            together = max(1, min(geometry.groups, self.banks // accumulators))
-            return together * accumulators, div_ceil(geometry.groups, together)
-        return accumulators, geometry.groups * div_ceil(ks, outputs) * div_ceil(cs, inputs)
-
-    def _turn_ns(self, array_ns: float, moved_ns: float) -> float:
-        """From a load into a buffer to the next one."""
-        return self.target.hop_dma_ns + self.start_ns + moved_ns + array_ns
+        return gang_of(self.source, self.grid(one.rows, one.columns)[0], max(self._channels(one)))
 
     def _bank_ns_of(self, rows: int, columns: int, beside: int, channels: int, at_once: float) -> float:
         """The Tensor Engine's for a tile and an accumulator, on average: the last output channels may be packed."""
@@ -328,85 +318,64 @@ class BlocksBound:
         of_x = h, w, c, geometry.columns.size, geometry.C, geometry.x_strides
         of_gy = rows, columns, k, geometry.columns.out, geometry.K, geometry.y_strides
         for high, wide, count, width, channels, strides in (of_x, of_gy):
-            if strides[0] != 1:
-                whole_planes = whole and strides[0] == high * wide
-                runs, run = (1, count * high * wide) if whole_planes else (count * high, wide)
+            if strides[0] == 1:
+                run = wide * count if count == channels else count
             else:
-                runs, run = (high, wide * count) if count == channels else (high * wide, count)
-            found.append(self._runs_ns(runs, P_MAX if self.pixels == 0 else self.most, run, width))
+                run = count * high * wide if whole and strides[0] == high * wide else wide
+            found.append(self._runs_ns(high * wide * count, run, width))
         return geometry.planes.taps * found[0], found[1]
 
-    def _runs_ns(self, runs: float, parts: int, run: float, width: int) -> float:
-        """DMA's for so many runs of so many elements on each of some partitions. width: elements of a line."""
-        target, size, num_bytes = self.target, run * self.geometry.hbm_itemsize, runs * run * self.geometry.hbm_itemsize
-        if self.pixels == LINES:
-            moved_ns = parts * num_bytes * target.byte_ns / (target.dma_engines * target.transpose_rate)
-            hbm_ns = target.hbm_ns(parts * num_bytes, width * self.geometry.hbm_itemsize)
-            return float(max(moved_ns, hbm_ns, self.most // width * target.hwdge_again_ns))
-        return float(max(target.rows_an_engine * runs * target.run_ns(size), target.hbm_ns(parts * num_bytes, size)))
+    def _runs_ns(self, elements: int, run: int, width: int) -> float:
+        """DMA's for so many elements of a unit, in runs. width: elements of a line."""
+        target, item = self.target, self.geometry.hbm_itemsize
+        if self.pixels != LINES:
+            return dma_ns(target, P_MAX, P_MAX, elements, run, item)
+        num_bytes = self.most * elements * item
+        moved_ns = num_bytes * target.byte_ns / (target.dma_engines * target.transpose_rate)
+        return max(moved_ns, target.hbm_ns(num_bytes, width * item), self.most // width * target.hwdge_again_ns)
 
     def _transposed_ns_of(self, rows: int, columns: int, c: int, k: int, gang: int) -> tuple[float, float, float]:
-        """A tile's ns of transposes and of DMA, and ns of the loads before the first product."""
-        geometry, item = self.source, self.geometry.itemsize
+        """A tile's ns of transposes, and of DMA for x and for gy."""
+        geometry, axes, found = self.source, (self.source.rows, self.source.columns), []
         planes, some_rows, some_columns = self.grid(rows, columns)
-        array_ns, moved_ns, first_ns = 0.0, 0.0, 0.0
-        all_rows, all_columns = rows * some_rows[-1][1], columns * some_columns[-1][1]
-        axes, taps = (geometry.rows, geometry.columns), (geometry.rows.taps, geometry.planes.taps)
-        of_x = [window_of(axis, n) for axis, n in zip(axes * 2, (rows, columns, all_rows, all_columns), strict=True)]
-        for extents, sizes, channels, (needed, times) in (
-            (of_x, [one.size for one in axes], c, taps),
-            ([rows, columns, all_rows, all_columns], [one.out for one in axes], k, (1, 1)),
-        ):
-            high, wide = (min(extent, size) for extent, size in zip(extents[2:], sizes, strict=True))
-            parts, times = min(P_MAX, channels * gang), times * div_ceil(channels, P_MAX)
-            each_ns, last_ns = self._transpose_ns(parts, max(1, min(extents[1], BANK_BYTES // (parts * item))))
-            array_ns += times * extents[0] * extents[1] * each_ns
+        block, tile, array_ns = (rows, columns), (rows * some_rows[-1][1], columns * some_columns[-1][1]), 0.0
+        windows = [[window_of(axis, count) for axis, count in zip(axes, one, strict=True)] for one in (block, tile)]
+        of_x = *windows, [axis.size for axis in axes], c, geometry.planes.taps
+        for (height, width), extents, sizes, channels, taps in (of_x, (block, tile, [axis.out for axis in axes], k, 1)):
+            high, wide = map(min, extents, sizes)
+            parts, times = min(P_MAX, channels * gang), taps * div_ceil(channels, P_MAX)
+            array_ns += times * height * width * self._transpose_ns(parts)
             # rows that a DMA takes at once
-            lines = min(high, div_ceil(RUN_BYTES, wide * geometry.hbm_itemsize))
-            pieces = max(1, round(extents[0] / lines))
-            piece_ns = self._runs_ns(planes * high / lines, parts, lines * wide, wide)
-            moved_ns += times * piece_ns
-            first_ns += piece_ns * min(1.0, div_ceil(needed * pieces, extents[0]) / pieces)
-        return array_ns + last_ns, moved_ns, first_ns
+            run = wide * min(high, div_ceil(RUN_BYTES, wide * geometry.hbm_itemsize))
+            found.append(times * dma_ns(self.target, P_MAX, parts, planes * high * wide, run, geometry.hbm_itemsize))
+        return array_ns, found[0], found[1]
 
-    def _transpose_ns(self, parts: int, places: int) -> tuple[float, float]:
-        """(Of a transpose: the slower of the Tensor Engine and of Vector and Scalar that evacuate it; of the last bank
-        until a product reads it.)"""
+    def _transpose_ns(self, parts: int) -> float:
+        """Of a transpose: the slower of the Tensor Engine and of Vector and Scalar that evacuate it."""
         target, is_fast = self.target, self.geometry.itemsize == 2
-        columns_ns = max(P_MAX, target.matmul_columns_min) * target.tensor_column_ns
-        array_ns = columns_ns * (1.0 if is_fast else target.transpose_passes_fp32) + target.matmul_ns
+        places = BANK_BYTES // (parts * self.geometry.itemsize)
         vector_ns = parts * (target.vector_16bit_ns if is_fast else target.vector_ns)
         vector_ns += target.vector_fixed_psum_ns / places
         scalar_ns = parts * target.scalar_ns + target.scalar_fixed_ns / places
-        last_ns = places * max(vector_ns, scalar_ns) + target.matmul_done_ns + target.hop_ns + target.hop_tensor_ns
-        return max(array_ns, vector_ns * scalar_ns / (vector_ns + scalar_ns)), last_ns
+        return max(transpose_ns(target, self.geometry), vector_ns * scalar_ns / (vector_ns + scalar_ns))
 
-    def _stored_ns(self, one: BlocksSettings) -> float:
+    def _stored_ns(self, one: BlocksSettings, accumulators: int) -> float:
         """DMA's for a pass's sums where x and gy have changed places: runs of the taps of an input channel."""
         geometry, taps = self.geometry, self.geometry.rows.taps * self.geometry.columns.taps
         if not geometry.flipped:
             return 0.0
-        runs, run = (1, 4 * taps) if geometry.w_strides[1] > geometry.w_strides[3] else (taps, 4)
-        count = runs * one.channels * self.accumulators(one)[0] / (PARTS if one.split else 1)
-        return float(self.target.rows_an_engine * count * self.target.run_ns(run))
+        run = taps if geometry.w_strides[1] > geometry.w_strides[3] else 1
+        elements = taps * one.channels * accumulators / (PARTS if one.split else 1)
+        return dma_ns(self.target, P_MAX, P_MAX, elements, run, 4)
 
     def _end_ns(self, one: BlocksSettings, accumulators: int) -> float:
         """The last accumulator's evacuation and store; the sums of both cores' halves, which nothing hides."""
-        target, geometry = self.target, self.geometry
+        target, geometry, count = self.target, self.geometry, min(accumulators, self.banks)
         width = min(BANK_COLUMNS, taps_beside(geometry, one.beside) * one.channels)
-        end_ns = width * target.scalar_ns + target.scalar_done_ns + target.first_packet_ns + target.dma_end_ns
+        end_ns = width * target.scalar_ns + last_store_ns(target)
         if not one.split:
-            return float(end_ns)
+            return end_ns
         filters = 4 * geometry.K * (geometry.C // geometry.groups) * num_taps(geometry)
-        last = min(filters, min(accumulators, self.banks) * BANK_BYTES * P_MAX)
+        last = min(filters, count * BANK_BYTES * P_MAX)
         exchanged_ns = target.exchange_ns + max(0.0, last - target.exchange_bytes) * target.exchange_byte_ns
-        added_ns = min(accumulators, self.banks) * width * target.vector_ns
-        return float(end_ns + exchanged_ns + added_ns + target.hbm_ns(last / PARTS, 4.0 * width))
-
-
-def _clips(geometry: Geometry) -> bool:
-    """Whether a kernel with several row tiles leaves out the zeros around blocks that are whole planes."""
-    rows, columns, taps = geometry.rows, geometry.columns, (geometry.rows.taps, geometry.columns.taps)
-    one = BlocksSettings(rows.out, columns.out, 1, 1, 1, 1, 2, 1, 0, 0, 0, 0)
-    runs = runs_of(rows, rows.out, (0, taps[0])), runs_of(columns, columns.out, (0, taps[1]))
-    return clipped_first(geometry, one, runs, taps) is not None
+        return end_ns + exchanged_ns + count * width * target.vector_ns + target.hbm_ns(last / PARTS, 4.0 * width)

@@ -97,9 +97,7 @@ class BlocksSchedule:
     Attributes:
         geometry: that blocks are of, whose channels may have been made neighbours; source: of x and gy in memory.
         lines: whether DMA transposes lines of x and gy; transposes: what the Tensor Engine needs for that, or None.
-        windows: buffers of x: one more where it is less than gy and fits: its loads wait for no products of the tile
-            before. x, k, planes: what a tile needs at most, (rows, columns, channels) of x, output channels, planes of
-            taps.
+        x, k, planes: what a tile needs at most, (rows, columns, channels) of x, output channels, planes of taps.
     """
 
     settings: BlocksSettings
@@ -108,7 +106,6 @@ class BlocksSchedule:
     lines: bool
     passes: tuple[Pass, ...]
     split: bool
-    windows: int
     x: tuple[int, int, int]
     k: int
     planes: tuple[int, ...]
@@ -204,7 +201,6 @@ def _scheduled(
         lines=lines,
         passes=tuple(passes),
         split=False,
-        windows=config.buffers,
         x=(height, width, channels),
         k=max(1, most_of(one.k for one in passes)),
         planes=tuple(dict.fromkeys(t for one in passes for t in one.planes)),
@@ -215,15 +211,13 @@ def _scheduled(
     plan = replace(plan, split=config.split == 1 and len(plan.passes[0].tiles) >= PARTS)
     while plan.transposes is not None and plan.transposes.raws > 1 and not fits_sbuf(needed_bytes(plan)):
         plan = replace(plan, transposes=replace(plan.transposes, raws=plan.transposes.raws - 1))
-    x_bytes, y_bytes = tile_bytes(plan)
-    more = plan.transposes is None and x_bytes < y_bytes and fits_sbuf(needed_bytes(plan) + x_bytes)
-    return replace(plan, windows=config.buffers + 1) if more else plan
+    return plan
 
 
 def _with_transposes(plan: BlocksSchedule, planes: Sequence[Part]) -> BlocksSchedule:
     """The same with tiles whose channels the Tensor Engine transposes, and what that needs."""
     geometry, config = plan.geometry, plan.settings
-    room = BLOCK_BYTES // (config.buffers * sum(tile_bytes(plan)))
+    room = BLOCK_BYTES // (config.buffers * tile_bytes(plan))
     channels = max(1, *(max(one.c[0][1], one.k[1]) for one in plan.passes))
     grid = transposes.grid_of(geometry, config.rows, config.columns)[0]
     gang = max(1, min(transposes.gang_of(geometry, grid, channels), room))
@@ -332,20 +326,20 @@ def chains_of(plan: BlocksSchedule, one: Pass, count: int) -> list[Part]:
     return cut_into(count, min(count, div_ceil(matmuls, CHAIN)) if len(one.rounds) == 1 else 1)
 
 
-def tile_bytes(plan: BlocksSchedule) -> tuple[int, int]:
-    """Bytes a partition of x and of gy of a tile of units, but for its gang."""
-    x_size, y_size = len(plan.planes) * size_of(plan.x), plan.settings.rows * plan.settings.columns * plan.k
-    return x_size * plan.geometry.itemsize, y_size * plan.geometry.itemsize
+def tile_bytes(plan: BlocksSchedule) -> int:
+    """Bytes a partition of x and gy of a tile of units, but for its gang."""
+    size = len(plan.planes) * size_of(plan.x) + plan.settings.rows * plan.settings.columns * plan.k
+    return size * plan.geometry.itemsize
 
 
 def needed_bytes(plan: BlocksSchedule) -> int:
     """Bytes a partition, at most."""
-    (x_bytes, y_bytes), found = tile_bytes(plan), plan.transposes
+    found = plan.transposes
     # of chains before; of a half of the units, and of the other one
     chains = [int(len(chains_of(plan, one, len(one.tiles))) > 1) for one in plan.passes]
     halves = PARTS if plan.split else 0
     held = max(len(one.rounds[0]) * (more + halves) for one, more in zip(plan.passes, chains, strict=True))
-    blocks = plan.gang * (plan.windows * x_bytes + plan.settings.buffers * y_bytes)
+    blocks = plan.gang * plan.settings.buffers * tile_bytes(plan)
     others = 0
     if found is not None:
         others = transposes.transpose_bytes(plan.source, (found.raw_shapes, found.slab_shape), found.raws)

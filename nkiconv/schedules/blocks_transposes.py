@@ -38,7 +38,7 @@ class Span:
     def inside(self) -> Part:
         """(First, end) of what is there of all windows."""
         low = min(max(0, self.first), self.size)
-        return low, max(low, min(self.size, self.first + (self.count - 1) * self.step + self.extent))
+        return low, max(low, min(self.size, self.first + self.width))
 
     @functools.cached_property
     def loaded(self) -> Part:
@@ -46,10 +46,15 @@ class Span:
         low, end = self.inside
         return (0, self.size) if 2 * (end - low) > self.size else (low, end)
 
-    def holds(self, w: int) -> bool:
-        """Whether a column of this number of all windows is there."""
-        low, end = self.inside
-        return self.first + w >= low and self.first + w + (self.count - 1) * self.step < end
+    @property
+    def width(self) -> int:
+        """Elements from the first of all windows to the last."""
+        return (self.count - 1) * self.step + self.extent
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether all elements of all windows are there."""
+        return 0 <= self.first <= self.size - self.width
 
 
 @dataclass(frozen=True)
@@ -81,8 +86,7 @@ class Side:
     @property
     def slab_shape(self) -> tuple[int, ...]:
         """Shape [128, planes, blocks, columns] of a row of windows with zeros around it."""
-        span = self.columns
-        return P_MAX, self.count, self.rows.count, (span.count - 1) * span.step + span.extent
+        return P_MAX, self.count, self.rows.count, self.columns.width
 
 
 def grid_of(geometry: Geometry, rows: int, columns: int) -> tuple[int, list[Part], list[Part]]:

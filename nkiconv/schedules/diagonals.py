@@ -277,8 +277,7 @@ def instructions(plan: DiagonalsSchedule, cores: int) -> int:
     # zeros first, where not all sums are a product's
     products = count * (settings.down * settings.across + 1) * accumulators * parts
     reads = count * accumulators * parts * 4
-    # rows of blocks of the first and the last step may come one by one
-    loads = (regions * parts * (settings.down if settings.groups == 1 else 1) + 4 * count) * (T + 1)
+    loads = (regions * parts + 4 * count) * (T + 1)
     stores = 8 * accumulators + (plan.each * T * div_ceil(settings.groups, P_MAX) if plan.transposed else 0)
     total = products + reads + loads + stores * parts + 8 * count
     passes = len(plan.passes) if plan.split else div_ceil(len(plan.passes), cores)

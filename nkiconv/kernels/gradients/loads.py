@@ -136,10 +136,10 @@ def clear_sides(tile, last, rows, columns, sizes):
         nisa.memset(dst=part, value=0.0, engine=nisa.engine.gpsimd if index % 2 else nisa.engine.vector)
 
 
-def load_units(work, pieces, tile, into, planes, there, steps):
+def load_units(work, pieces, tile, into, planes, steps):
     """What a tile's units need of x, at some planes of taps, and of gy, in so many steps. pieces: alike but for
-    channels and partitions; there: the first row of windows that is not there yet."""
-    geometry, one = work.geometry, pieces[0]
+    channels and partitions."""
+    geometry, one, there = work.geometry, pieces[0], 0
     rows, bottom = one.rows // steps, one.h[0] + one.h[1]
     for step in range(steps):
         needed = step * rows * geometry.rows.stride + extent_of(geometry.rows, rows, one.r)

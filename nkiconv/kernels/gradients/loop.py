@@ -22,21 +22,19 @@ AHEAD = 2048
 @dataclass
 class Blocks(nl.NKIObject):
     """A buffer in SBUF of a tile of units: of x by plane of taps (None where no accumulator has it) [units, rows,
-    columns, c], or with c first, and gy [units, rows, columns, k], or with k first; either may be None. zeros: for each
-    plane of taps, or for gy, which tile with which taps the zeros around blocks are there for."""
+    columns, c], or with c first, and gy [units, rows, columns, k], or with k first. strip: of
+    diagonals, number of the strip that the zeros beside blocks are there for."""
 
     x: list
     y: object
-    zeros: list
+    strip: int = -1
 
 
 @dataclass
 class Feed(nl.NKIObject):
-    """Tiles in the order of need, whose gy has a circular buffer, and whose x windows; how many are loaded, or on their
-    way."""
+    """Tiles in the order of need, a circular buffer for them, and how many are loaded, or on their way."""
 
     tiles: tuple
-    windows: list
     buffers: list
     loaded: int = 0
 
@@ -63,7 +61,7 @@ def run_passes(work, passes, half, buffers):
     """Products of passes in their order, over a half of the units or, -1, all; tiles are loaded, or transposed, as far
     ahead as there are buffers."""
     order, work.gathered = order_of(work.plan, passes, half), gathered_of(work.geometry, passes)
-    feed, settings = Feed(order.tiles, *buffers), work.plan.settings
+    feed, settings = Feed(order.tiles, buffers), work.plan.settings
     sums, held, joint = [], filled(PSUM_BANKS, None), None
     ahead = start_transposes(work, len(feed.buffers)) if work.plan.transposes != None else None
     for at, some in enumerate(order.products):
@@ -138,33 +136,30 @@ def start_sums(work, accumulator):
 
 
 def start_buffers(work):
-    """Windows and buffers of a Feed for all passes, of the most that any of them needs; nothing is loaded."""
+    """Buffers of a Feed for all passes, of the most that any of them needs; nothing is loaded."""
     geometry, plan, settings = work.geometry, work.plan, work.plan.settings
     x_shape = room_of(geometry.x_strides, plan.x[2], plan.gang * plan.x[0], plan.x[1])
     y_shape = room_of(geometry.y_strides, plan.k, plan.gang * settings.rows, settings.columns)
     tiles = sum(len(one.tiles) for one in plan.passes)
-    windows = [new_blocks(work, x_shape, None, plan.planes) for _ in range(min(plan.windows, tiles))]
-    return windows, [new_blocks(work, None, y_shape, ()) for _ in range(min(settings.buffers, tiles))]
+    return [new_blocks(work, x_shape, y_shape, plan.planes) for _ in range(min(settings.buffers, tiles))]
 
 
 def new_blocks(work, x_shape, y_shape, planes):
     """Blocks of these shapes, with x at some planes of taps."""
     taps, operands = work.geometry.planes.taps, work.operands
     x = [nl.ndarray(x_shape, dtype=operands.x_dtype, buffer=nl.sbuf) if t in planes else None for t in range(taps)]
-    y = nl.ndarray(y_shape, dtype=operands.w_dtype, buffer=nl.sbuf) if y_shape != None else None
-    return Blocks(x=x, y=y, zeros=filled(taps, None))
+    y = nl.ndarray(y_shape, dtype=operands.w_dtype, buffer=nl.sbuf)
+    return Blocks(x=x, y=y)
 
 
 def blocks_of(feed, index):
     """Blocks of a Feed's tile."""
-    x, y = feed.windows[index % len(feed.windows)], feed.buffers[index % len(feed.buffers)]
-    return Blocks(x=x.x, y=y.y, zeros=[x.zeros, y.zeros])
+    return feed.buffers[index % len(feed.buffers)]
 
 
 def load_blocks(work, feed, index):
     """A Feed's tile into its buffers."""
-    of_pass, blocks = feed.tiles[index], blocks_of(feed, index)
-    one, tile = of_pass.one, of_pass.tile
+    one, tile, blocks = feed.tiles[index].one, feed.tiles[index].tile, blocks_of(feed, index)
     plan, geometry, settings, size = work.plan, work.geometry, work.plan.settings, (one.r, one.s, one.h, one.w)
     each = nl.tile_size.pmax // settings.side
     pieces = [
@@ -172,15 +167,9 @@ def load_blocks(work, feed, index):
         for part, c in enumerate(one.c)
         if part == 0 or c[1] > 0
     ]
-    # which blocks a tile has depends on the taps of its pass
-    held, (of_x, of_y) = (of_pass.number, one.r, one.s), blocks.zeros
     for t in one.planes:
-        if of_x[t] != held:
-            clear_x(geometry, pieces[0], tile, blocks.x[t], t)
-            of_x[t] = held
-    if of_y[0] != held:
-        clear_y(geometry, pieces[0], tile, blocks.y)
-        of_y[0] = held
+        clear_x(geometry, pieces[0], tile, blocks.x[t], t)
+    clear_y(geometry, pieces[0], tile, blocks.y)
     if plan.lines:
         if len(one.planes) > 0:
             load_lines(work.operands.x, plan.source.x_strides, one.c[0], tile, blocks.x[0])
@@ -188,7 +177,7 @@ def load_blocks(work, feed, index):
         return
     # planes without zeros around them are runs
     by_rows = len(tile) <= ROWS_REGIONS and (is_channels_last(geometry.x_strides) or one.clips == None)
-    load_units(work, pieces, tile, blocks, one.planes, 0, settings.rows if by_rows else 1)
+    load_units(work, pieces, tile, blocks, one.planes, settings.rows if by_rows else 1)
 
 
 def columns_of(work, accumulator, count):

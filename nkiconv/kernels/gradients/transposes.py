@@ -95,11 +95,10 @@ def transpose_piece(work, ahead, side, chunk, rows, tile_sbuf):
         # zeros are put around rows before those that precede them are taken out of PSUM
         while len(sources) < min(rows[1], row - rows[0] + SLABS - 1):
             sources.append(source_of(work, ahead, side, piece, rows[0] + len(sources)))
-        source = sources[row - rows[0]]
-        if source[0] == None and source[2] == None:
+        if sources[row - rows[0]] == None:
             clear_row(work, side, piece, row, tile_sbuf)
         else:
-            transpose_row(work, ahead, side, piece, row, source, tile_sbuf)
+            transpose_row(work, ahead, side, piece, row, sources[row - rows[0]], tile_sbuf)
 
 
 def blocks_inside(span, row):
@@ -157,65 +156,54 @@ def loaded_row(side, piece, row, blocks):
 
 
 def source_of(work, ahead, side, piece, row):
-    """A row of all windows: (as it came, its first column there, with zeros around it); None: not there, or needed."""
+    """A row of all windows, with zeros where x ends: (it, number of its first column there); None if nothing is."""
     span, blocks = side.columns, blocks_inside(side.rows, row)
     if piece.raw == None or blocks[1] == 0:
-        return None, 0, None
+        return None
     source, start = loaded_row(side, piece, row, blocks), span.first - span.loaded[0]
-    edges = [w for w in range(span.extent) if not span.holds(w)]
-    width = (span.count - 1) * span.step + span.extent
-    if blocks[1] < side.rows.count or 2 * len(edges) * span.count > width:
-        return None, 0, row_with_zeros(work, ahead, side, source, start, blocks, None)
-    zeros = row_with_zeros(work, ahead, side, source, start, blocks, edges) if len(edges) > 0 else None
-    return source, start, zeros
+    if blocks[1] == side.rows.count and span.is_inside:
+        return source, start
+    return row_with_zeros(work, ahead, side, source, start, blocks), 0
 
 
-def row_with_zeros(work, ahead, side, source, start, blocks, edges):
-    """A row of all windows with zeros where x ends: whole, or those columns of windows alone that have some."""
+def row_with_zeros(work, ahead, side, source, start, blocks):
+    """A copy of a row of windows, of blocks (first, how many), with zeros around it."""
     span, slot, parts = side.columns, next_of(ahead, 2, ahead.slabs), source.shape[0]
-    slab = ahead.slabs[slot].view(source.dtype)
-    width = (span.count - 1) * span.step + span.extent
-    low, end = span.inside
+    slab, (low, end) = ahead.slabs[slot].view(source.dtype), span.inside
     left, right, last = low - span.first, end - span.first, blocks[0] + blocks[1]
-    key = (parts, side.count, side.rows.count, left, right, width)
+    key = (parts, side.count, side.rows.count, left, right, span.width)
     strips = [(0, blocks[0], left, right), (last, side.rows.count, left, right)]
     if ahead.zeros[slot] != key:
         ahead.zeros[slot] = key
-        strips = strips + [(0, side.rows.count, 0, left), (0, side.rows.count, right, width)]
+        strips = strips + [(0, side.rows.count, 0, left), (0, side.rows.count, right, span.width)]
     for b0, b1, w0, w1 in strips:
         if b0 < b1 and w0 < w1:
             into = slab[0:parts, 0 : side.count, b0:b1, w0:w1]
             nisa.memset(dst=into, value=0.0, engine=nisa.engine.gpsimd)
-    copies = [(left, right, 1)]
-    if edges != None:
-        copies = []
-        for w in edges:
-            first = div_ceil(max(0, left - w), span.step)
-            count = min(span.count, div_ceil(max(0, right - w), span.step)) - first
-            if count > 0:
-                copies.append((w + first * span.step, w + (first + count - 1) * span.step + 1, span.step))
-    for w0, w1, step in copies:
-        nisa.tensor_copy(
-            dst=slab[0:parts, 0 : side.count, blocks[0] : last, w0:w1:step],
-            src=source[0:parts, 0 : side.count, 0 : blocks[1], start + w0 : start + w1 : step],
-            engine=nisa.engine.vector,
-        )
-        elements = side.count * blocks[1] * div_ceil(w1 - w0, step)
-        work.ledger.vector += START_WORK + elements * copy_work(slab.dtype)
-    return slab[0:parts, 0 : side.count, 0 : side.rows.count, 0:width]
+    nisa.tensor_copy(
+        dst=slab[0:parts, 0 : side.count, blocks[0] : last, left:right],
+        src=source[0:parts, 0 : side.count, 0 : blocks[1], start + left : start + right],
+        engine=nisa.engine.vector,
+    )
+    work.ledger.vector += START_WORK + side.count * blocks[1] * (right - left) * copy_work(slab.dtype)
+    return slab[0:parts, 0 : side.count, 0 : side.rows.count, 0 : span.width]
 
 
 def transpose_row(work, ahead, side, piece, row, source, tile_sbuf):
     """A row of all windows into a tile. source: what `source_of` finds."""
-    span, cn, c, members = side.columns, piece.channels[1], piece.channels[0], len(side.firsts)
+    (row_sbuf, start), span, cn, c, members = (
+        source,
+        side.columns,
+        piece.channels[1],
+        piece.channels[0],
+        len(side.firsts),
+    )
     units = side.count * side.rows.count * span.count
     rows, places = (row, (members - 1) * side.rows.extent + row + 1), ahead.banks[0].shape[1]
     for some in cut(span.extent, places):
         bank = ahead.banks[next_of(ahead, 3, ahead.banks)].view(tile_sbuf.dtype)
         for index in range(some[1]):
-            w, row_sbuf = some[0] + index, source[2]
-            if source[0] != None and span.holds(w):
-                w, row_sbuf = w + source[1], source[0]
+            w = start + some[0] + index
             end = w + (span.count - 1) * span.step + 1
             nisa.nc_transpose(
                 dst=bank[0:units, index, 0:members, 0:cn],

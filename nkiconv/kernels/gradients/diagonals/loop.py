@@ -12,7 +12,7 @@ from ..._engines import is_16bit, pick
 from ..._warm import warm_up, warm_zeros
 from ...conv.call import of_array
 from ..halves import start_ones
-from ..loads import Piece, clear_sides, clear_x, clear_y, is_channels_last, load_units, part_of, room_of
+from ..loads import Piece, clear_sides, clear_x, clear_y, is_channels_last, load_x_of, load_y, part_of, room_of
 from ..loop import new_blocks
 from ..sums import multiply
 from .results import add_biases, make_constants, start_biases, store_biases, store_taps
@@ -124,29 +124,27 @@ def piece_of(plan, part, group):
 
 
 def load_step(work, steps, index, buffers):
-    """What a step needs of x and gy, but for what it shares with the step before. Rows of blocks of the first and the
-    last come one by one, if each tile of rows has one group."""
-    geometry, settings, taps = work.geometry, work.plan.settings, work.geometry.planes.taps
+    """What a step needs of x and gy, but for what it shares with the step before."""
+    geometry, settings, taps = work.geometry, work.plan.settings, range(work.geometry.planes.taps)
     step, into = steps[index], buffers[index % len(buffers)]
-    by_rows = settings.groups == 1 and (index == 0 or index + 1 == len(steps))
-    bands = settings.down if by_rows else 1
     whole = piece_of(work.plan, 0, step.parts[0])
     # zeros around planes stay in a buffer, which knows the number of their strip, while that is the same
-    beside = settings.strips == 0 or into.zeros[0] != step.strip
-    into.zeros[0] = step.strip
-    for t in range(taps):
+    beside = settings.strips == 0 or into.strip != step.strip
+    into.strip = step.strip
+    for t in taps:
         clear_x(geometry, whole, step.tile, into.x[t], t, beside)
     clear_y(geometry, whole, step.tile, into.y, beside)
     there = whole.h[0] + (work.plan.shared if step.follows else 0)
-    pieces = [piece_of(work.plan, part, groups) for part, groups in enumerate(step.parts)]
-    load_units(work, pieces, step.tile, into, range(taps), there, bands)
+    for part, groups in enumerate(step.parts):
+        piece = piece_of(work.plan, part, groups)
+        for t in taps:
+            load_x_of(work, piece, step.tile, into.x[t], t, (there, piece.h[0] + piece.h[1]))
+        load_y(work, piece, step.tile, into.y, (0, piece.rows))
 
 
 def spans_of(work, step):
-    """(first partition, end, groups) of a step's units: all tiles of rows at once, if they are full and alike."""
+    """(first partition, end, groups) of the units of each tile of rows."""
     size, units = nl.tile_size.pmax // work.plan.settings.side, units_of(step.tile)
-    if units == size and step.parts[-1][1] == step.parts[0][1]:
-        return [(0, len(step.parts) * size, step.parts[0][1])]
     return [(part * size, part * size + units, groups) for part, (_, groups) in enumerate(step.parts)]
 
 
