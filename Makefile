@@ -15,7 +15,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all coverage conformance peers validation calibration limits mutation choice zoo plans golden ablate chains lint format readme docs wheel \
+.PHONY: help setup demo test test-all coverage conformance peers validation calibration limits mutation choice zoo plans nets golden ablate chains lint format readme docs wheel \
   bench profiles deepbench against models training hf-kernel clean
 
 help: ## list the targets
@@ -101,6 +101,10 @@ zoo: $(ZOO) ## say which share of convolutions nkiconv takes, over 138 models (s
 
 plans: $(ZOO) ## search for plans of the zoo's convolutions that nkiconv does not ship yet (hours): nkiconv/planner/shipped.tsv
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/zoo/plans.py $(OPTIONS)
+
+nets: $(ZOO) ## sum up modelled times of the convolutions of six whole nets (five minutes): profiles/nets.md
+	@OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/zoo/nets.py --out profiles/nets.md $(OPTIONS)
+	@cat profiles/nets.md
 
 golden: $(ALL) ## say which kernels have changed since tests/golden/golden.csv, and which are slower (a quarter of an hour)
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/golden $(OPTIONS)

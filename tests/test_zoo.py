@@ -144,3 +144,29 @@ def test_a_model_that_does_not_run_fails_the_run(zoo, measure, monkeypatch):
     monkeypatch.setattr(everything, "models", lambda only: [broken])
     monkeypatch.setattr(everything, "importable", lambda wanted: [])
     assert found.distinct([]) == ({}, ["none broken: the model does not run"])
+
+
+def test_whole_nets_are_summed_beside_cases_of_the_same_shape(zoo, measure, monkeypatch):
+    nets = module_of(FOLDER, "nets", monkeypatch)
+
+    def twice():
+        conv = nn.Conv2d(64, 64, 3, padding=1, bias=False)
+        return nn.Sequential(conv, conv)
+
+    found = nets.planned(zoo.Model("tiny", "none", twice, {"input": (1, 64, 56, 56)}))
+    problem = nkiconv.cases.get("rn50_c2").problem.replace(N=1)
+    assert [(row.calls, row.convolved.problem) for row in found.rows] == [(2, problem)]
+    *_, row, _, missing = nets.page([("tiny", found)], ["timm"])
+    name, calls, distinct, _, us, share, cudnn = (cell.strip() for cell in row.strip("|").split("|"))
+    assert (name, calls, distinct, us) == ("tiny", "2", "1", f"{2 * found.rows[0].plan.modelled_us:,.1f}")
+    assert share == f"{found.roofline_fraction:.0%}"
+    assert cudnn == f"rn50_c2 {nets.h200.fractions()['rn50_c2', 'bf16']:.0%}"
+    assert missing == "timm is not installed: its nets are left out."
+
+
+@pytest.mark.parametrize("name", ["ResNet-50, batch 32", "Mamba2-130m, 2,048 tokens"])
+def test_a_net_is_of_the_zoo_with_other_inputs(measure, monkeypatch, name):
+    nets = module_of(FOLDER, "nets", monkeypatch)
+    (row,) = (rest for one, *rest in nets.NETS if one == name)
+    found = nets.net(*row)
+    assert (found.name, found.inputs) == (row[0], row[1])

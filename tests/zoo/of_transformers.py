@@ -92,7 +92,7 @@ _ROWS: tuple[tuple[Any, ...], ...] = (
 _WITH_DATA = ("VitsModel", "EncodecModel", "MimiModel", "DetrForObjectDetection", "SuperPointForKeypointDetection")
 
 
-def _built(name: str, settings: dict[str, Any]) -> Callable[[], torch.nn.Module]:
+def built(name: str, settings: dict[str, Any]) -> Callable[[], torch.nn.Module]:
     def build() -> torch.nn.Module:
         kind = attribute(f"transformers:{name}")
         return kind(kind.config_class(**settings))
@@ -105,4 +105,4 @@ def models() -> Iterator[Model]:
     for name, inputs, *more in _ROWS:
         settings, reduced = (*more, {}, "")[:2] if len(more) != 1 else (more[0], "")
         device = CPU if name in _WITH_DATA else META
-        yield Model(name, "transformers", _built(name, settings), inputs, device, reduced)
+        yield Model(name, "transformers", built(name, settings), inputs, device, reduced)
