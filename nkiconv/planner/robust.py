@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from ..errors import UnsupportedError, shown
 from ..simulator.profiling.sensitivity import mattering, us_under
 from .timekeeper import Trial
-from .timing import Timing
+from .timing import Traced
 
 #: Per cent that a robust plan may take more than the fastest, for --robust=off and on.
 OFF, ON = 0.0, 2.0
@@ -72,7 +72,7 @@ class Regrets:
         self._ends: dict[int, list[End]] = {}
         self._known: dict[tuple[int, End], float] = {}
         self.rivals: list[Trial] = []
-        self._timings: list[Timing] = []  # whose times are known, so that no other takes their place in memory
+        self._timings: list[Traced] = []  # whose times are known, so that no other takes their place in memory
         self.hold(best, trials)
 
     def hold(self, best: Trial, trials: Iterable[Trial]) -> None:
@@ -91,9 +91,9 @@ class Regrets:
         for one in distinct.values():
             leaders.setdefault(one.candidate.algorithm, one)
         first = *list(distinct.values())[:CLOSE], *list(leaders.values())[:LEADERS]
+        kept = [one for one in self.rivals if distinct.get(id(one.timing)) is one]
         #: that times are held against, the fastest first
-        rivals = {id(one): one for one in (*first, *(one for one in self.rivals if id(one.timing) in distinct))}
-        self.rivals = sorted(rivals.values(), key=lambda one: one.us)
+        self.rivals = sorted({id(one): one for one in (*first, *kept)}.values(), key=lambda one: one.us)
         self.ruinous = [end for end in self.rising(best) if self.regret(best, end) > REGRET]
 
     @property
