@@ -27,6 +27,7 @@ def test_each_chain_has_its_measured_row():
     assert measured <= chains.h200().keys()
 
 
+@pytest.mark.slow
 def test_a_gated_chain_reads_its_chunks_once():
     problem = ConvProblem(N=1, C=128, W=512, S=3, groups=128, padding=((0, 0), (2, 0)), dtype="bf16")
     chain = chains.gated("lfm2", "a model", problem, "BCx")

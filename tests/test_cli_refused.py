@@ -83,7 +83,7 @@ LINES = REFUSED + [
 ]
 
 
-@pytest.mark.cover(60)
+@pytest.mark.cover(30)
 @pytest.mark.parametrize(("line", "words"), LINES, ids=[f"{row[0]} {number}" for number, row in enumerate(LINES)])
 def test_refused(plans, tmp_path, monkeypatch, line, words):
     monkeypatch.chdir(tmp_path)

@@ -82,6 +82,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.cover(5)
 @pytest.mark.parametrize(("words", "variable", "said"), REFUSED, ids=[" ".join(row[:2]) for row in REFUSED])
 def test_refused(monkeypatch, tmp_path, words, variable, said):
     monkeypatch.chdir(tmp_path)

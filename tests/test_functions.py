@@ -121,6 +121,7 @@ def test_equals_torch(name, more, pad, lnc, request):
     np.testing.assert_array_equal(getattr(nkiconv, name)(x, w, bias=bias, lnc=lnc, **more), wanted)
 
 
+@pytest.mark.cover(14)
 @pytest.mark.parametrize(("name", "layout", "filter_layout"), [
     (name, layout, filter_layout)
     for name, (x, _) in SHAPES.items() if name != "depthwise_conv1d"

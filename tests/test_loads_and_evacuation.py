@@ -189,7 +189,7 @@ def is_last(dst):
     return False
 
 
-@pytest.mark.cover
+@pytest.mark.cover(14)
 @pytest.mark.parametrize(("name", "epilogue"), CONV)
 def test_sums_leave_in_one_function(name, epilogue, monkeypatch):
     """Whatever `evacuate` does to y is done to all of y, once."""

@@ -39,6 +39,7 @@ def test_matmuls_that_hold_a_rate_but_do_not_reach_it_are_warmed_up(columns, war
     assert steady_warm_up(Target.of(Rates()), columns) in (range(24, 45) if warms else (0,))
 
 
+@pytest.mark.slow
 def test_a_plan_of_64_columns_is_at_its_full_rate_at_any_phase():
     problem = ConvProblem(N=2, C=128, H=56, W=56, K=64, R=3, S=3, padding=((1, 1), (1, 1)), layout="NHWC")
     found = plan(problem, use_cache=False, algorithms=("activation_stationary",))
@@ -97,6 +98,7 @@ def test_the_plan_is_the_fastest_and_none_is_slower_than_the_kernels_choice(prob
     assert found.phase0_us <= trace(Request(problem=problem), own, Rates()).us
 
 
+@pytest.mark.slow
 def test_a_precision_that_one_algorithm_takes():
     problem = cases.get("c256_32x16_fp32").problem
     plain, pairs = plan(problem), plan(problem, precision="fp16x3")
@@ -177,6 +179,7 @@ def test_everything_asked_for_reaches_the_kernel():
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_packed_filters_are_planned_as_pack_filter_makes_them():
     problem = cases.get("rn50_c4").problem
     w = np.zeros(problem.filter_shape, np.float32)

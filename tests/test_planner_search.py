@@ -74,6 +74,7 @@ def test_what_was_left_out_for_an_extrapolated_time_is_timed_when_that_proves_to
     assert found.phase0_us == trace(Request(problem=problem), best, Rates()).us
 
 
+@pytest.mark.slow
 def test_no_plan_is_slower_than_the_estimate_in_the_mean_over_phases():
     """Four candidates were ahead of it in phase 0, all slower than it in most other phases."""
     request = Request(problem=cases.get("nkl_n1_c256_w512_s64").problem)
@@ -85,6 +86,7 @@ def test_no_plan_is_slower_than_the_estimate_in_the_mean_over_phases():
     assert found.modelled_us <= spread.mean_us
 
 
+@pytest.mark.slow
 def test_a_plan_says_what_it_would_take_if_row_tiles_took_turns():
     found = plan(GROUPED, use_cache=False)
     (risk,) = (one for one in found.risks if one.constant == "pe.row_tiles_overlap")

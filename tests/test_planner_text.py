@@ -46,6 +46,7 @@ def test_explain_fits_its_width(width):
     assert letters == whole
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("plans")
 def test_printed_a_plan_is_a_short_table():
     found = nkiconv.plan(ConvProblem(N=2, C=64, H=14, W=14, K=64, R=3, S=3, padding=((1, 1), (1, 1))))

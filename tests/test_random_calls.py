@@ -300,6 +300,7 @@ def check(job, seed):
     check_call(call, seed)
 
 
+@pytest.mark.cover(24)
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("job", JOBS, ids=IDS)
 @settings(draws(FEW, MANY), **AS_DRAWN)

@@ -99,6 +99,7 @@ def test_states_are_canonical_whatever_the_layout_of_the_rest(algorithm):
     check_stored(problem, request, 4, (0, 3, 1, 2), (3, 0, 1, 2), (0, 2, 3, 1), algorithm=algorithm)
 
 
+@pytest.mark.slow
 def test_a_long_filter_starts_with_a_long_state_of_zeros():
     """More zeros than a partition of SBUF holds."""
     check(Row("long", 1, 1, 3, 60_000, 1, (59_999, 0)).problem("fp32"), Request(final=True), seed=5, whole=True)

@@ -23,7 +23,7 @@ TURNED = (("pixels", 2),)
 WAYS = {"channels first": (False, None), "channels last": (True, None), "turned": (False, TURNED)}
 
 
-@pytest.mark.cover(8, keep=["several tiles, banks and passes-channels first-1"])
+@pytest.mark.cover(3, keep=["several tiles, banks and passes-channels first-1"])
 @pytest.mark.parametrize("chain", [1, 5])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", PROBLEMS)

@@ -75,6 +75,7 @@ def test_it_is_that_of_x_and_gy_exchanged():
     np.testing.assert_array_equal(found, swapped[:, :, ::-1, ::-1].swapaxes(0, 1))
 
 
+@pytest.mark.slow
 def test_a_plan_is_of_both_together():
     problem = nkiconv.ConvProblem(N=2, C=8, K=8, H=9, W=9, R=3, S=3, stride=(2, 2), lhs_dilation=(3, 3))
     plan = nkiconv.plan(problem, direction="wgrad", use_cache=False)

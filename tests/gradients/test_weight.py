@@ -293,7 +293,7 @@ def test_any_volumes_are_exact(problem, is_last, lnc, config):
     check(*problem, is_last, lnc=lnc, config=config)
 
 
-@pytest.mark.cover(8)
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("is_last", [False, True], ids=["channels first", "channels last"])
 @pytest.mark.parametrize("name", [name for name in PROBLEMS if name not in SLOW_BACK])
 def test_inputs_are_exact(name, is_last):

@@ -481,6 +481,7 @@ def test_blocks_of_models_that_have_no_graph(calls):
     assert len(calls) == 4
 
 
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_plans_of_chains(device):
     """Rows have the chain's scales and residual, and the convolution's name."""

@@ -364,6 +364,7 @@ class TestConvert:
         assert "conv2d, packed   filter frozen 2" in str(report)
         assert not any(type(one.weight) is not nn.Parameter for one in model)
 
+    @pytest.mark.slow
     def test_named_inputs_and_those_that_do_not_reach_it(self):
         report = convert(Named().eval(), pack_filters="frozen", example_inputs={"y": torch.zeros(1, 512, 7, 7)})
         packing = [entry.packing for entry in report.entries]

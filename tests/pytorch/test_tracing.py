@@ -18,7 +18,7 @@ HALVING = [
 ]
 
 
-@pytest.mark.cover(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize(("layers", "shape"), HALVING)
 def test_export_narrows_no_extent(layers, shape, strict):

@@ -63,7 +63,7 @@ def test_what_torch_would_run_is_refused(monkeypatch):
         train_small.trained(TASKS["unet"], 1, ["simulate"])
 
 
-@pytest.mark.cover(1)
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("status", [0, 1], ids=["right", "wrong"])
 def test_the_script(status, request, monkeypatch, capsys, tmp_path):
