@@ -177,7 +177,7 @@ def test_residuals_of_channels_on_partitions(position, lnc):
     check(problem, lnc=lnc, kind="rms", norm_bias=True, residual=position, activation="gelu", algorithm="implicit_gemm")
 
 
-@pytest.mark.cover(3)
+@pytest.mark.cover(8)
 @pytest.mark.parametrize("asked", [*ADDED, "rms, bias", "layer alone"])
 @pytest.mark.parametrize("why", ["pixels", "rows folded", "few pixels", "volume by pixels", *ON_PARTITIONS])
 def test_what_the_norm_reads_is_returned_too(why, asked):

@@ -189,7 +189,7 @@ CASES |= {
 }  # fmt: skip
 
 
-@pytest.mark.cover(16)
+@pytest.mark.cover(len(CASES))
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize("name", CASES)
 def test_statistics_of_y(name, lnc):
