@@ -185,6 +185,7 @@ def inline_lines():
     return [[filled.get(word, word) for word in words] for words in lines if len(words) > 1]
 
 
+@pytest.mark.cover(40)
 @pytest.mark.parametrize("words", [*console_lines(), *console_lines(fence="bash"), *inline_lines()], ids=" ".join)
 def test_every_call_is_one_that_the_command_line_parses(words):
     from nkiconv.tools.cli import app
@@ -232,6 +233,7 @@ def tried_lines():
     ]
 
 
+@pytest.mark.cover(12)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("words", tried_lines())
 @pytest.mark.usefixtures("here")
