@@ -336,13 +336,16 @@ class BlocksBound:
 
     def _transposed_ns_of(self, rows: int, columns: int, c: int, k: int, gang: int) -> tuple[float, float, float]:
         """A tile's ns of transposes, and of DMA for x and for gy."""
-        geometry, axes, found = self.source, (self.source.rows, self.source.columns), []
+        geometry, axes, found = self.source, (self.source.rows, self.source.columns), list[float]()
         planes, some_rows, some_columns = self.grid(rows, columns)
         block, tile, array_ns = (rows, columns), (rows * some_rows[-1][1], columns * some_columns[-1][1]), 0.0
-        windows = [[window_of(axis, count) for axis, count in zip(axes, one, strict=True)] for one in (block, tile)]
-        of_x = *windows, [axis.size for axis in axes], c, geometry.planes.taps
-        for (height, width), extents, sizes, channels, taps in (of_x, (block, tile, [axis.out for axis in axes], k, 1)):
-            high, wide = map(min, extents, sizes)
+        for is_x, channels, taps in ((True, c, geometry.planes.taps), (False, k, 1)):
+            (height, width), extents = block, tile
+            if is_x:
+                (height, width), extents = (
+                    (window_of(axes[0], rows), window_of(axes[1], columns)) for rows, columns in (block, tile)
+                )
+            high, wide = (min(n, axis.size if is_x else axis.out) for n, axis in zip(extents, axes, strict=True))
             parts, times = min(P_MAX, channels * gang), taps * div_ceil(channels, P_MAX)
             array_ns += times * height * width * self._transpose_ns(parts)
             # rows that a DMA takes at once

@@ -54,7 +54,7 @@ class ActivationStationary(Conv2dAlgorithm):
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         now, values = dict(self.complete(shape, config) or ()), {}
-        geometry = plain_of(self.algorithm, shape.geometry, shape.options)
+        geometry = plain_of(self.algorithm, shape.geometry)
         if not now:
             return []  # no sizes fit that are tried
         if "side" in now:
