@@ -71,7 +71,7 @@ ROWS = {
         BLOCKS, RGB, None, [{"lanes": 1}, {"outputs": 5, "taps": 3, "x_bytes": 256}],
         [{"outputs": 2}, {"rows": 3}, {"outputs": 43, "taps": 1}],
     ),
-    "phases": (BLOCKS, TORCH, None, [{}, {"shard": "channels", "channels": 3}], [{"beside": "all"}]),
+    "phases": (BLOCKS, TORCH, None, [{}, {"shard": "channels", "channels": 3}], [{"beside": "all"}, {"together": 7}]),
 }  # fmt: skip
 
 
