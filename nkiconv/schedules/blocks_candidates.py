@@ -31,13 +31,14 @@ from .blocks import (
     most_beside,
     outputs_beside,
     planes_of,
+    runs_of,
     sum_banks,
     takes_lines,
     taps_beside,
     units_in,
     units_of_tile,
 )
-from .blocks_schedule import BlocksSchedule, build
+from .blocks_schedule import BlocksSchedule, build, clipped_first
 from .blocks_transposes import RUN_BYTES, gang_of, grid_of
 from .cuts import window_of
 from .geometry import Geometry, num_taps
@@ -284,10 +285,16 @@ class BlocksBound:
             array_ns = array_ns * self._gang(one) + transposes_ns
         else:
             # of several row tiles, whole planes come without zeros around them
-            is_whole = (one.rows, one.columns) == (geometry.rows.out, geometry.columns.out)
-            x_ns, y_ns = self._moved_ns(one.rows, one.columns, c, k, is_whole and one.side > 1 and one.beside == 1)
+            is_whole = (one.rows, one.columns) == (geometry.rows.out, geometry.columns.out) and one.side > 1
+            x_ns, y_ns = self._moved_ns(one.rows, one.columns, c, k, is_whole and self.is_clipped(one))
         first_ns = x_ns * min(1.0, geometry.rows.taps / window_of(geometry.rows, one.rows)) + y_ns / one.rows
         return array_ns, x_ns + y_ns, x_ns + y_ns if self.pixels == LINES else first_ns
+
+    def is_clipped(self, one: BlocksSettings) -> bool:
+        """Whether blocks that are whole planes come without zeros around them."""
+        axes = self.geometry.rows, self.geometry.columns
+        rows, columns = (runs_of(axis, axis.out, (0, axis.taps)) for axis in axes)
+        return clipped_first(self.geometry, one, (rows, columns), (axes[0].taps, axes[1].taps)) is not None
 
     def _channels(self, one: BlocksSettings) -> tuple[int, int]:
         """Of x and of gy that a tile has in a pass, on a row tile."""
@@ -339,13 +346,10 @@ class BlocksBound:
         geometry, axes, found = self.source, (self.source.rows, self.source.columns), list[float]()
         planes, some_rows, some_columns = self.grid(rows, columns)
         block, tile, array_ns = (rows, columns), (rows * some_rows[-1][1], columns * some_columns[-1][1]), 0.0
-        for is_x, channels, taps in ((True, c, geometry.planes.taps), (False, k, 1)):
-            (height, width), extents = block, tile
-            if is_x:
-                (height, width), extents = (
-                    (window_of(axes[0], rows), window_of(axes[1], columns)) for rows, columns in (block, tile)
-                )
-            high, wide = (min(n, axis.size if is_x else axis.out) for n, axis in zip(extents, axes, strict=True))
+        of_block, of_tile = ((window_of(axes[0], one[0]), window_of(axes[1], one[1])) for one in (block, tile))
+        of_x = of_block, of_tile, [axis.size for axis in axes], c, geometry.planes.taps
+        for (height, width), extents, sizes, channels, taps in (of_x, (block, tile, [axis.out for axis in axes], k, 1)):
+            high, wide = (min(extent, size) for extent, size in zip(extents, sizes, strict=True))
             parts, times = min(P_MAX, channels * gang), taps * div_ceil(channels, P_MAX)
             array_ns += times * height * width * self._transpose_ns(parts)
             # rows that a DMA takes at once
