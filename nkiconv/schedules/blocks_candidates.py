@@ -209,8 +209,9 @@ class BlocksBound:
         (accumulators, passes), tiles = self.work(one), self.tiles(one)
         array_ns, moved_ns, first_ns = self.engines(one)
         # after the last loads: a row of the last tile, or all of it but for one accumulator
-        by_rows = one.split or self.pixels == TRANSPOSED
-        last_ns = array_ns * (1 / one.rows if by_rows else 1 - (1 - 1 / one.rows) / accumulators)
+        last_ns = array_ns * (1 / one.rows if one.split else 1 - (1 - 1 / one.rows) / accumulators)
+        if self.pixels == TRANSPOSED:
+            last_ns = array_ns / 2 if passes * tiles == 1 else 0.0
         stored_ns = self._stored_ns(one, accumulators)
         again_ns = passes * tiles * self._again_ns(array_ns, moved_ns) / one.buffers
         array_ns, moved_ns = passes * tiles * array_ns, passes * tiles * moved_ns + (passes - 1) * stored_ns
@@ -281,12 +282,11 @@ class BlocksBound:
         at_once = chunks / div_ceil(chunks, one.side)
         array_ns = self.work(one)[0] * self._bank_ns(one.rows, one.columns, one.beside, one.channels, at_once)
         if self.pixels == TRANSPOSED:
-            transposes_ns, x_ns, y_ns = self._transposed_ns(one.rows, one.columns, c, k, self._gang(one))
-            array_ns = array_ns * self._gang(one) + transposes_ns
-        else:
-            # of several row tiles, whole planes come without zeros around them
-            is_whole = (one.rows, one.columns) == (geometry.rows.out, geometry.columns.out) and one.side > 1
-            x_ns, y_ns = self._moved_ns(one.rows, one.columns, c, k, is_whole and self.is_clipped(one))
+            transposes_ns, moved_ns, first_ns = self._transposed_ns(one.rows, one.columns, c, k, self._gang(one))
+            return array_ns * self._gang(one) + transposes_ns, moved_ns, first_ns
+        # of several row tiles, whole planes come without zeros around them
+        is_whole = (one.rows, one.columns) == (geometry.rows.out, geometry.columns.out) and one.side > 1
+        x_ns, y_ns = self._moved_ns(one.rows, one.columns, c, k, is_whole and self.is_clipped(one))
         first_ns = x_ns * min(1.0, geometry.rows.taps / window_of(geometry.rows, one.rows)) + y_ns / one.rows
         return array_ns, x_ns + y_ns, x_ns + y_ns if self.pixels == LINES else first_ns
 
@@ -342,29 +342,37 @@ class BlocksBound:
         return max(moved_ns, target.hbm_ns(num_bytes, width * item), self.most // width * target.hwdge_again_ns)
 
     def _transposed_ns_of(self, rows: int, columns: int, c: int, k: int, gang: int) -> tuple[float, float, float]:
-        """A tile's ns of transposes, and of DMA for x and for gy."""
-        geometry, axes, found = self.source, (self.source.rows, self.source.columns), list[float]()
+        """A tile's ns of transposes and of DMA, and ns of the loads before the first product."""
+        geometry, axes, item = self.source, (self.source.rows, self.source.columns), self.source.hbm_itemsize
         planes, some_rows, some_columns = self.grid(rows, columns)
-        block, tile, array_ns = (rows, columns), (rows * some_rows[-1][1], columns * some_columns[-1][1]), 0.0
+        block, tile = (rows, columns), (rows * some_rows[-1][1], columns * some_columns[-1][1])
         of_block, of_tile = ((window_of(axes[0], one[0]), window_of(axes[1], one[1])) for one in (block, tile))
-        of_x = of_block, of_tile, [axis.size for axis in axes], c, geometry.planes.taps
-        for (height, width), extents, sizes, channels, taps in (of_x, (block, tile, [axis.out for axis in axes], k, 1)):
+        of_x = of_block, of_tile, [axis.size for axis in axes], c, (geometry.planes.taps, axes[0].taps)
+        of_gy = block, tile, [axis.out for axis in axes], k, (1, 1)
+        array_ns, moved_ns, first_ns, last_ns = 0.0, 0.0, 0.0, 0.0
+        for (height, width), extents, sizes, channels, (taps, needed) in (of_x, of_gy):
             high, wide = (min(extent, size) for extent, size in zip(extents, sizes, strict=True))
             parts, times = min(P_MAX, channels * gang), taps * div_ceil(channels, P_MAX)
-            array_ns += times * height * width * self._transpose_ns(parts)
+            one_ns, last_ns = self._transpose_ns(parts, width)
+            array_ns += times * height * width * one_ns
             # rows that a DMA takes at once
-            run = wide * min(high, div_ceil(RUN_BYTES, wide * geometry.hbm_itemsize))
-            found.append(times * dma_ns(self.target, P_MAX, parts, planes * high * wide, run, geometry.hbm_itemsize))
-        return array_ns, found[0], found[1]
+            lines = min(high, div_ceil(RUN_BYTES, wide * item))
+            pieces = max(1, round(height / lines))
+            each_ns = dma_ns(self.target, P_MAX, parts, planes * high * wide, lines * wide, item)
+            moved_ns += times * each_ns
+            first_ns += each_ns * min(1.0, div_ceil(needed * pieces, height) / pieces)
+        return array_ns + last_ns, moved_ns, first_ns
 
-    def _transpose_ns(self, parts: int) -> float:
-        """Of a transpose: the slower of the Tensor Engine and of Vector and Scalar that evacuate it."""
+    def _transpose_ns(self, parts: int, width: int) -> tuple[float, float]:
+        """(Of a transpose: the slower of the Tensor Engine and of Vector and Scalar that evacuate it; of the last bank
+        until a product reads it.)"""
         target, is_fast = self.target, self.geometry.itemsize == 2
-        places = BANK_BYTES // (parts * self.geometry.itemsize)
+        places = max(1, min(width, BANK_BYTES // (parts * self.geometry.itemsize)))
         vector_ns = parts * (target.vector_16bit_ns if is_fast else target.vector_ns)
         vector_ns += target.vector_fixed_psum_ns / places
         scalar_ns = parts * target.scalar_ns + target.scalar_fixed_ns / places
-        return max(transpose_ns(target, self.geometry), vector_ns * scalar_ns / (vector_ns + scalar_ns))
+        last_ns = places * max(vector_ns, scalar_ns) + target.matmul_done_ns + target.hop_ns + target.hop_tensor_ns
+        return max(transpose_ns(target, self.geometry), vector_ns * scalar_ns / (vector_ns + scalar_ns)), last_ns
 
     def _stored_ns(self, one: BlocksSettings, accumulators: int) -> float:
         """DMA's for a pass's sums where x and gy have changed places: runs of the taps of an input channel."""
