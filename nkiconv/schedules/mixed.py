@@ -17,6 +17,7 @@ from .depthwise import Options, RowGeometry, gate_bytes, gate_instructions, inst
 from .options import Epilogue
 from .recipes import (
     FIRST_WIDTHS,
+    LAST_WIDTHS,
     Recipe,
     first_recipes,
     last_recipes,
@@ -59,16 +60,10 @@ MIXED_SBUF_BYTES = 196_608
 FILTER_BLOCK_BYTES = 16_384
 #: Tiles loaded ahead of the sums, if they fit.
 PREFETCH = 4
-#: Tiles of a part from which GpSimd would be late with their zeros; of fewer what counts is that Vector starts early.
-MANY_TILES = 4
 #: Bytes of a row's state up to which states are staged: a DMA element of fewer takes no less time (trn2.toml,
 #: dma.small_element_bytes), and the copy on chip is short. Bytes a partition of a part's states, at most, and how many
 #: of them it has at least.
 STAGED_BYTES_MAX, STATES_BYTES, STATES_MIN = 64, 8192, 4
-#: Bytes of a row up to which pieces are stored together, as HBM takes a time for each run beside its bytes
-#: (trn2.toml, dma.hbm_run_ns); the last tiles of a part, whose pieces are stored one by one, so that none waits at the
-#: end; tiles to load ahead, at least, with that.
-STORED_BYTES, STORED_BY_PIECE, STORED_AHEAD = 8192, 4, 2
 #: Pieces ahead of the sums whose x is multiplied by a gate.
 GATED_AHEAD = 1
 
@@ -78,7 +73,8 @@ class MixedSettings(Settings):
     """All settings. A recipe is (tensor, vector_a, head, vector_b): how many taps of a piece each has."""
 
     algorithm = "mixed"
-    tried = ("recipes", "piece", "start", "end", "last", "first", "warmup", "shard", "columns")
+    tried = ("recipes", "piece", "start", "end", "warmup", "shard", "columns")
+    removed = tuple((name, "leave it out") for name in ("first", "last"))
 
     shard: str = choice("axis that the two parts of the work share", SHARDS, near=BY_SHAPE)
     recipes: tuple[Any, ...] = unchecked("recipes that a part's pieces rotate through, one or more", near=BY_SHAPE)
@@ -87,11 +83,7 @@ class MixedSettings(Settings):
     )
     piece: int = count("columns of a piece; at most a tile's", 1, PIECE_MAX, near=BY_SHAPE)
     start: tuple[Any, ...] = unchecked("recipes of the first pieces of a part", near=BY_SHAPE)
-    first: tuple[Any, ...] = unchecked(f"columns of the first pieces of a part, 1 to {PIECE_MAX} each", near=BY_SHAPE)
     end: tuple[Any, ...] = unchecked("recipes of the last pieces of a part", near=BY_SHAPE)
-    last: tuple[Any, ...] = unchecked(
-        f"columns of the last pieces of a part, 1 to {PIECE_MAX} each", default=(320,), near=BY_SHAPE
-    )
     warmup: int = warm_up(BY_SHAPE, most=64, near=(4, 6, 0), columns=512)
 
 
@@ -110,8 +102,6 @@ class MixedPiece:
     vector_reads: bool
     #: whether Vector adds the chains instead of GpSimd, which takes longer for it
     vector_joins: bool
-    #: columns of its tile that are stored together, (first, how many)
-    stored: tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -127,9 +117,7 @@ class MixedSchedule:
     states: int
     #: tiles loaded ahead of the sums: as many as fit
     prefetch: int = PREFETCH
-    #: pieces of a tile that are stored together
-    together: int = 1
-    #: whether Vector fills columns outside of rows, or GpSimd, which makes diagonals and sums of chains too
+    #: whether Vector fills columns outside rows, or GpSimd, which makes diagonals too; with all taps Vector is busier
     vector_fills: bool = False
     #: of all recipes: most taps on Tensor, phases, steps of a phase, and pieces whose sums are in PSUM at once
     taps: int = 0
@@ -160,7 +148,6 @@ def mixed_settings(
         columns=columns,
         piece=piece,
         start=first_recipes(geometry) if on_array else (),
-        first=FIRST_WIDTHS if piece <= BANK_COLUMNS else (),
         end=last_recipes(geometry) if on_array else (),
         warmup=WARM_UP if on_array else 0,
     )
@@ -187,14 +174,7 @@ def mixed_config_unsupported(geometry: RowGeometry, config: Config, on_tensor: b
         reason = recipes_unsupported(name, given[name], geometry.S, on_tensor) if name in given else ""
         if reason != "":
             return reason
-    if not all(are_counts(given.get(name, ()), 1, PIECE_MAX) for name in ("first", "last")):
-        return f"config={config}: first and last must be tuples of ints, 1 to {PIECE_MAX} columns each"
     return ""
-
-
-def are_counts(values: Any, least: int, most: int) -> bool:
-    """Whether values is a tuple of ints from least to most."""
-    return isinstance(values, tuple) and all(type(value) is int and least <= value <= most for value in values)
 
 
 def recipes_unsupported(name: str, recipes: Any, S: int, on_tensor: bool) -> str:
@@ -202,8 +182,14 @@ def recipes_unsupported(name: str, recipes: Any, S: int, on_tensor: bool) -> str
     if not isinstance(recipes, tuple) or (len(recipes) == 0 and name == "recipes"):
         return f"config {name}={recipes}: must be a tuple of (tensor, vector_a, head, vector_b)"
     for index, recipe in enumerate(recipes):
-        right = are_counts(recipe, 0, S) and len(recipe) == 4
-        if not right or recipe[2] > 1 or (recipe[2] == 0 and recipe[3] > 0) or tap_count(recipe) != S:
+        right = isinstance(recipe, tuple) and all(type(taps) is int and 0 <= taps <= S for taps in recipe)
+        if (
+            not right
+            or len(recipe) != 4
+            or recipe[2] > 1
+            or (recipe[2] == 0 and recipe[3] > 0)
+            or tap_count(recipe) != S
+        ):
             return (
                 f"config {name}={recipes}: recipe {index} must be (tensor, vector_a, head, vector_b) with head 0 or "
                 f"1, vector_b = 0 without a head, and S={S} taps in all (one more on Scalar if tensor is 0)"
@@ -215,7 +201,7 @@ def recipes_unsupported(name: str, recipes: Any, S: int, on_tensor: bool) -> str
 
 @functools.lru_cache(maxsize=4096)
 def build(geometry: RowGeometry, options: Options, settings: MixedSettings) -> MixedSchedule:
-    """The schedule of all settings; pieces are stored together where that leaves room for tiles ahead."""
+    """The schedule of all settings, with as many tiles loaded ahead as SBUF holds."""
     rows = plan_rows(geometry, settings.shard, settings.columns, is_on_array(settings))
     recipes = settings.start + settings.recipes + settings.end
     phases = [phases_of(recipe, options.epilogue) for recipe in recipes]
@@ -226,22 +212,14 @@ def build(geometry: RowGeometry, options: Options, settings: MixedSettings) -> M
         rows=rows,
         piece=min(settings.piece, max(1, rows.columns)),
         states=staged_bytes(geometry, options, rows),
-        # GpSimd makes diagonals; Vector that has taps besides none of them is the busier one
-        vector_fills=rows.columns > 0 and (taps > 0 or geometry.S == 1) and tile_count(geometry, rows) >= MANY_TILES,
+        vector_fills=taps > 0 or geometry.S == 1,
         taps=taps,
         phases=max(map(len, phases)),
         phase_steps=max(end - begin for own in phases for begin, end in own),
         in_psum=max(in_psum, default=1),
     )
-    together = max(1, min(rows.columns, STORED_BYTES // options.epilogue.y_itemsize) // found.piece)
-    stored = _with_ahead(geometry, options, replace(found, together=together))
-    return stored if stored.prefetch >= STORED_AHEAD else _with_ahead(geometry, options, found)
-
-
-def _with_ahead(geometry: RowGeometry, options: Options, plan: MixedSchedule) -> MixedSchedule:
-    """A plan with as many tiles loaded ahead as SBUF holds."""
-    ahead = (n for n in range(PREFETCH, 0, -1) if mixed_sbuf_bytes(geometry, options, plan, n) <= MIXED_SBUF_BYTES)
-    return replace(plan, prefetch=next(ahead, 0))
+    ahead = (n for n in range(PREFETCH, 0, -1) if mixed_sbuf_bytes(geometry, options, found, n) <= MIXED_SBUF_BYTES)
+    return replace(found, prefetch=next(ahead, 0))
 
 
 def filter_block(geometry: RowGeometry) -> int:
@@ -251,10 +229,12 @@ def filter_block(geometry: RowGeometry) -> int:
 
 def widest_piece(plan: MixedSchedule) -> int:
     """Columns of the widest piece."""
-    widest = plan.piece
-    for width in plan.settings.first + plan.settings.last:
-        widest = max(widest, min(width, plan.rows.columns))
-    return widest
+    return max(plan.piece, min(plan.rows.columns, max((*first_widths(plan), *LAST_WIDTHS))))
+
+
+def first_widths(plan: MixedSchedule) -> Widths:
+    """Columns of the first pieces of a part, where pieces are of a bank."""
+    return FIRST_WIDTHS if plan.piece <= BANK_COLUMNS else ()
 
 
 def diagonal_bytes(geometry: RowGeometry, plan: MixedSchedule) -> int:
@@ -270,9 +250,8 @@ def mixed_sbuf_bytes(geometry: RowGeometry, options: Options, plan: MixedSchedul
     if options.epilogue.residual != "":
         tile += 4 * rows.columns
     filters = 2 * min(rows.T, filter_block(geometry)) * geometry.S * 4
-    # two fp32 tiles for each piece in flight, and pieces of y, or what is stored together, on their way out
-    widest = widest_piece(plan)
-    pieces = 8 * plan.phases * widest + 4 * options.epilogue.y_itemsize * max(widest, plan.together * plan.piece)
+    # two fp32 tiles for each piece in flight, and pieces of y on their way out
+    pieces = (8 * plan.phases + 4 * options.epilogue.y_itemsize) * widest_piece(plan)
     # tiles of the pieces in flight and those loaded ahead; no more than a part has
     tiles = 1
     if rows.columns > 0:
@@ -306,9 +285,8 @@ def plan_unsupported(geometry: RowGeometry, options: Options, plan: MixedSchedul
     banks = plan.in_psum * div_ceil(widest_piece(plan), BANK_COLUMNS)
     if banks > PSUM_BANKS:
         return (
-            f"config piece={plan.piece}, first={plan.settings.first}, last={plan.settings.last}: the pieces in flight "
-            f"need {banks} banks of PSUM, and there are {PSUM_BANKS}; use pieces of up to {BANK_COLUMNS} columns, or "
-            f"give chain A a tap on Vector in every recipe"
+            f"config piece={plan.piece}: the pieces in flight need {banks} banks of PSUM, and there are {PSUM_BANKS}; "
+            f"use pieces of up to {BANK_COLUMNS} columns, or give chain A a tap on Vector in every recipe"
         )
     return instructions_unsupported(geometry, name, count_mixed_instructions(geometry, plan, cores))
 
@@ -317,14 +295,13 @@ def count_mixed_instructions(geometry: RowGeometry, plan: MixedSchedule, cores: 
     """Most instructions that a core can need."""
     rows = plan.rows
     tiles = tile_count(geometry, rows)
-    pieces = tiles * div_ceil(rows.columns, plan.piece) + len(plan.settings.first) + len(plan.settings.last)
+    begin = len(first_widths(plan))
+    pieces = tiles * div_ceil(rows.columns, plan.piece) + begin + len(LAST_WIDTHS)
     # a tap is one instruction on any engine, or one for each bank; sums, epilogue, stores of every group
     each = geometry.S * div_ceil(plan.piece, BANK_COLUMNS) + 4 + rows.G
-    loads = 6 + 3 * rows.G + len(plan.settings.first)
+    loads = 6 + 3 * rows.G + begin
     gated = gate_instructions(geometry, load_bytes(geometry, rows) // geometry.itemsize)
-    loads += gated * (rows.G + len(plan.settings.first) + 1)
-    if not rows.runs:
-        loads = geometry.S * (1 + (2 + gated) * rows.G)
+    loads += gated * (rows.G + begin + 1)
     channel_tiles = part_most(rows.T, rows.shard == "channels")
     filters = 8 * div_ceil(channel_tiles, filter_block(geometry)) + 8 + plan.settings.warmup
     halves = 2 if cores == 1 else 1
@@ -333,9 +310,9 @@ def count_mixed_instructions(geometry: RowGeometry, plan: MixedSchedule, cores: 
 
 def widths_of(qn: int, plan: MixedSchedule, is_first: bool, is_last: bool) -> tuple[Widths, Widths, Widths]:
     """Widths of the pieces of a tile: narrow ones at the ends of a part, equal ones between."""
-    begin, left = _taken(plan.settings.first if is_first else (), qn)
-    end, left = _taken(plan.settings.last[::-1] if is_last else (), left)
-    return begin, tuple(count for _, count in cut(left, plan.piece)), end[::-1]
+    begin, left = _taken(first_widths(plan) if is_first else (), qn)
+    end, left = _taken(LAST_WIDTHS if is_last else (), left)
+    return begin, tuple(count for _, count in cut(left, plan.piece)), end
 
 
 def _taken(widths: Widths, left: int) -> tuple[Widths, int]:
@@ -358,18 +335,14 @@ def cut_pieces(plan: MixedSchedule, epilogue: Epilogue, tiles: Sequence[RowTile]
     """The pieces of all tiles of a part, in order."""
     settings, spans = plan.settings, []
     for i, tile in enumerate(tiles):
-        widths, q0 = widths_of(tile.qn, plan, i == 0, i == len(tiles) - 1), 0
-        together = plan.together if i < len(tiles) - STORED_BY_PIECE else 1
-        for some, most in zip(widths, (1, together, 1), strict=True):
-            for first in range(0, len(some), most):
-                stored = (q0, sum(some[first : first + most]))
-                for width in some[first : first + most]:
-                    spans.append((i, q0, width, stored))
-                    q0 += width
+        q0 = 0
+        for width in itertools.chain(*widths_of(tile.qn, plan, i == 0, i == len(tiles) - 1)):
+            spans.append((i, q0, width))
+            q0 += width
     # where every recipe leaves PSUM to be copied out, Vector and Scalar rotate; else Scalar does it
     in_turn = all(map(reads_out, settings.recipes))
     pieces = []
-    for place, (i, q0, qn, stored) in enumerate(spans):
+    for place, (i, q0, qn) in enumerate(spans):
         recipe = settings.recipes[max(0, place - len(settings.start)) % len(settings.recipes)]
         if place < len(settings.start):
             recipe = settings.start[place]
@@ -386,7 +359,6 @@ def cut_pieces(plan: MixedSchedule, epilogue: Epilogue, tiles: Sequence[RowTile]
                 vector_reads=in_turn and place % 2 == 0,
                 # nothing follows the last sums that Vector could be late for
                 vector_joins=place == len(spans) - 1,
-                stored=stored,
             )
         )
     return pieces
@@ -396,6 +368,6 @@ def staged_bytes(geometry: RowGeometry, options: Options, rows: RowPlan) -> int:
     """Bytes a partition of a part's states if they are staged; 0 where each goes straight to its columns."""
     row_bytes = geometry.pad_left * geometry.itemsize
     count = part_most(rows.T, rows.shard == "channels") * part_images(geometry, rows.shard)
-    if not options.state or not rows.runs or rows.G > 1 or row_bytes > STAGED_BYTES_MAX or count < STATES_MIN:
+    if not options.state or rows.G > 1 or row_bytes > STAGED_BYTES_MAX or count < STATES_MIN:
         return 0
     return count * row_bytes if count * row_bytes <= STATES_BYTES else 0

@@ -116,11 +116,7 @@ def _loads(
 ) -> list[tuple[int, float]]:
     """(end column, ns) of each load of a tile's x, and zeros. ends: whether it is the first, whether the last."""
     found, target, item, place = [], engines.target, geometry.itemsize, 0
-    if not plan.rows.runs:
-        row_ns = target.row_ns(tile.qn, geometry.x_w * geometry.stride, item)
-        loads, num_bytes = geometry.S * inputs_of(geometry), tile.rows * tile.qn * item
-        return [(tile.qn, [engines.load(tile.rows, row_ns, num_bytes) for _ in range(loads)][-1])]
-    size, firsts, zeros_ns = run_length(geometry, tile.qn), positions_of(geometry, tile, 0), 0.0
+    size, firsts, zeros_ns = run_length(geometry, tile.qn), positions_of(geometry, tile), 0.0
     left, right = (size, size) if geometry.lhs_dilation > 1 else held_by_all(geometry, options.state, firsts, size)
     name, element_ns, fixed_ns = "gpsimd", target.gpsimd_ns, target.gpsimd_fixed_ns
     if plan.vector_fills:

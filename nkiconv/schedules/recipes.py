@@ -49,8 +49,8 @@ ENGINE_MARGIN = 1.015
 #: bounds the one with less wins), of the difference of two recipes in Tensor's time (the less alike, the more one
 #: engine waits for another), of the last sums of a piece, one after the other.
 BUSY_WEIGHT, WORK_WEIGHT, UNLIKE_WEIGHT, CHAIN_WEIGHT = 1.0, 0.05, 0.1, 0.5
-#: Columns of the first pieces of a half where pieces are of a bank: sums begin with few.
-FIRST_WIDTHS = (256, 384, 512)
+#: Columns of the first pieces of a part where pieces are of a bank, as sums begin with few, and of the last.
+FIRST_WIDTHS, LAST_WIDTHS = (256, 384, 512), (320,)
 #: Columns of a piece that fixed costs are spread over in bounds.
 PIECE = 2048
 

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..simulator.hardware import PARTITIONS
-from .axis import outputs_met
 from .depthwise import RowGeometry, part_most, part_span
 from .tiles import PARTS, cut_at, div_ceil, some_of
 
@@ -28,10 +27,6 @@ STRETCH_MIN = 32
 TILES_TO_SHARE = 15
 #: Bytes a partition of the columns of one tile, without the halo: long runs, and several tiles fit SBUF.
 ROWS_TILE_BYTES = 16384
-#: Strides up to this load whole runs: run bytes / 27.2 B/ns stay below the 55 ns of a 2-byte DMA element (trn2.toml).
-RUN_STRIDE_MAX = 64
-#: A run may be this many times longer than what the taps read of it; beyond, each tap loads its own columns.
-RUN_WASTE_MAX = 4
 
 
 #: Image and first column of what is stacked on the partitions of a tile.
@@ -55,8 +50,6 @@ class RowPlan:
     shard: str
     #: most columns of a tile
     columns: int
-    #: whether a tile holds one run a row, read by all taps, or each tap's columns apart
-    runs: bool
     #: whether the groups of a tile are of one image
     alone: bool
 
@@ -155,19 +148,11 @@ def fill_partitions(geometry: RowGeometry, shard: str | None, alone: bool) -> tu
 def fit_columns(geometry: RowGeometry, T: int, G: int, shard: str, longest: int, alone: bool) -> RowPlan:
     """The RowPlan with at most `longest` columns a tile that fits LOAD_BYTES_MAX; its columns are 0 if none does."""
     halo = (geometry.S - 1) * geometry.dilation
-    most = LOAD_BYTES_MAX // geometry.itemsize
-    runs = False
-    columns = 0
-    if geometry.stride <= RUN_STRIDE_MAX and halo < most:
+    most, columns = LOAD_BYTES_MAX // geometry.itemsize, 0
+    if halo < most:
         columns = aligned(geometry, G, min(longest, 1 + (most - halo - 1) // geometry.stride))
         columns = min(columns, stretch(geometry, G, shard, columns, alone))
-        run = (columns - 1) * geometry.stride + halo + 1
-        runs = run <= RUN_WASTE_MAX * geometry.S * max(columns * geometry.stride, STRETCH_MIN)
-    if not runs:
-        columns = min(longest, most // geometry.S)
-        if columns > 0:
-            columns = min(columns, stretch(geometry, G, shard, columns, alone))
-    return RowPlan(T=T, G=G, shard=shard, columns=columns, runs=runs, alone=alone)
+    return RowPlan(T=T, G=G, shard=shard, columns=columns, alone=alone)
 
 
 def stretch(geometry: RowGeometry, G: int, shard: str, longest: int, alone: bool) -> int:
@@ -238,16 +223,13 @@ def run_length(geometry: RowGeometry, qn: int) -> int:
 
 def load_bytes(geometry: RowGeometry, rows: RowPlan) -> int:
     """Bytes a partition of one loaded tile."""
-    if not rows.runs:
-        return geometry.S * rows.columns * geometry.itemsize
     run = run_length(geometry, rows.columns) * geometry.itemsize
     return run if geometry.lhs_dilation == 1 else run + div_ceil(run, geometry.lhs_dilation) + geometry.itemsize
 
 
-def positions_of(geometry: RowGeometry, tile: RowTile, s: int) -> tuple[int, ...]:
-    """Positions of the padded row, 0 is x[0], that tap s meets at the first column of each group."""
-    shift = s * geometry.dilation - geometry.pad_left
-    return tuple(q0 * geometry.stride + shift for _, q0 in tile.groups)
+def positions_of(geometry: RowGeometry, tile: RowTile) -> tuple[int, ...]:
+    """Positions of the padded row, 0 is x[0], that the first tap meets at the first column of each group."""
+    return tuple(q0 * geometry.stride - geometry.pad_left for _, q0 in tile.groups)
 
 
 def held_by_all(geometry: RowGeometry, state: bool, firsts: Sequence[int], size: int) -> tuple[int, int]:
@@ -273,23 +255,6 @@ def places_between(
         columns.append(first)
         counts.append(max(first, min(end, high - place)) - first)
     return offsets, columns, counts
-
-
-def places_of_tap(geometry: RowGeometry, tile: RowTile, s: int) -> tuple[Places, int, int]:
-    """(places of the columns at which tap s meets an element of x, columns from one of them to the next, elements)."""
-    shift = s * geometry.dilation - geometry.pad_left
-    offsets, columns, counts = [], [], []
-    q_step, e_step = 1, 1
-    for n, q0 in tile.groups:
-        first, q_step, count, element, apart = outputs_met(
-            geometry.W, geometry.stride, geometry.lhs_dilation, shift, q0, tile.qn
-        )
-        if count > 0:
-            e_step = apart
-        offsets.append(n * geometry.x_n + tile.t * geometry.x_c + element * geometry.x_w)
-        columns.append(first - q0)
-        counts.append(count)
-    return (offsets, columns, counts), q_step, e_step
 
 
 def places_of_y(tile: RowTile, steps: tuple[int, int, int], start: int, q0: int, qn: int) -> Places:

@@ -22,7 +22,6 @@ PROBLEM = Row("short filter", 2, 9, 60, 4, 1, (3, 0)).problem("fp32")
 
 few = st.integers(1, 8)
 shards = st.sampled_from(["channels", "columns", "batch"])
-widths = st.lists(st.integers(1, 300), max_size=3).map(tuple)
 
 
 @st.composite
@@ -45,8 +44,6 @@ def row_settings(S, on_tensor):
         "piece": st.integers(1, 700),
         "columns": st.integers(1, 700),
         "shard": shards,
-        "first": widths,
-        "last": widths,
         "start": recipes(S, on_tensor, 0),
         "end": recipes(S, on_tensor, 0),
         "warmup": st.integers(0, 8),

@@ -13,14 +13,9 @@ from .dma import store_y, tap_view
 
 
 def result(run, piece, step):
-    """[rows, qn] in SBUF for what a step computes: y in its dtype if it is the last, a view of all that is stored with
-    it, else fp32."""
-    rows, (first, count) = run.tiles[piece.tile].rows, piece.stored
-    if step < piece.last:
-        return nl.ndarray((rows, piece.qn), dtype=nl.float32, buffer=nl.sbuf)
-    if (piece.tile, first) not in run.results:
-        run.results[piece.tile, first] = nl.ndarray((rows, count), dtype=run.operands.y.dtype, buffer=nl.sbuf)
-    return run.results[piece.tile, first][0:rows, piece.q0 - first : piece.q0 - first + piece.qn]
+    """[rows, qn] in SBUF for what a step computes: y in its dtype if it is the last, else fp32."""
+    dtype = nl.float32 if step < piece.last else run.operands.y.dtype
+    return nl.ndarray((run.tiles[piece.tile].rows, piece.qn), dtype=dtype, buffer=nl.sbuf)
 
 
 def run_step(run, place, step):
@@ -53,7 +48,7 @@ def run_step(run, place, step):
         a = complete(run, piece, step, a)
     run.chains[place] = (a, b)
     if step == piece.last:
-        store_y(run, piece)
+        store_y(run, piece, a)
 
 
 def sum_on_tensor(run, piece):

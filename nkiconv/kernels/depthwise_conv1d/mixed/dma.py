@@ -1,10 +1,9 @@
 """DMAs of tiles with channels on partitions: x with its halo, residual, filters, biases and states in; y out.
 
-x comes from HBM once, straight to its place: runs of whole rows where taps are near each other, one copy of each tap's
-columns where they are far apart. Zeros of the padding are memsets of the columns that hold them; an initial state is a
-DMA into these columns, or, where it is a few elements, comes by way of SBUF: one DMA of long runs for all tiles but the
-first, as channels p * T + t of neighbouring tiles are neighbours in HBM, then a small copy for each. Only lhs_dilation
-takes a second step, a strided copy on chip that opens the gaps.
+x comes from HBM once, straight to its place, in runs of whole rows. Zeros of the padding are memsets of the columns
+that hold them; an initial state is a DMA into these columns, or, where it is a few elements, comes by way of SBUF: one
+DMA of long runs for all tiles but the first, as channels p * T + t of neighbouring tiles are neighbours in HBM, then a
+small copy for each. Only lhs_dilation takes a second step, a strided copy on chip that opens the gaps.
 """
 
 from ...._nki import nisa, nl
@@ -14,7 +13,6 @@ from ....schedules.rows import (
     channels_of,
     held_by_all,
     places_between,
-    places_of_tap,
     places_of_y,
     positions_of,
     run_length,
@@ -26,16 +24,14 @@ from ..._prologue import Arrival, finish_gates, load_rows, outside_of
 from ..geometry import gates_due, sources_of
 
 
-def copy_groups(tile_sbuf, hbm, tile, places, tile_step, c_step, hbm_step, move):
+def copy_groups(tile_sbuf, hbm, tile, places, c_step, hbm_step, move):
     """DMAs between a tile's groups and HBM, one for each span of their places.
 
-    tile_step, hbm_step: between columns; c_step: in HBM, between the channels of a tile; move: `load_rows`, `load` or
-    `store`.
+    c_step, hbm_step: in HBM, between the channels of a tile and between columns; move: `load_rows`, `load` or `store`.
     """
     offsets, firsts, counts = places
     for g, num, apart in spans(places):
-        end = firsts[g] + (counts[g] - 1) * tile_step + 1
-        here = tile_sbuf[g * tile.P : (g + num) * tile.P, firsts[g] : end : tile_step]
+        here = tile_sbuf[g * tile.P : (g + num) * tile.P, firsts[g] : firsts[g] + counts[g]]
         move(here, hbm, [[apart, num], [c_step, tile.P], [hbm_step, counts[g]]], offsets[g])
 
 
@@ -50,27 +46,20 @@ def fill_outside(run, dst_sbuf, source=None):
 
 
 def load_tile_x(run, tile, cuts):
-    """What the taps read: [rows, run], or [rows, S * qn] where each tap has its columns apart; and the products, or the
-    prologue, that it waits for, in order of columns.
+    """What the taps read, [rows, run]; and the products, or the prologue, that it waits for, in order of columns.
 
     cuts: columns of the tile after which a new DMA begins, the last is the tile's width.
     """
-    geometry, runs = run.geometry, run.plan.rows.runs
-    size = run_length(geometry, tile.qn) if runs else geometry.S * tile.qn
+    geometry, size = run.geometry, run_length(run.geometry, tile.qn)
     sources, tiles, gates = sources_of(run.operands), [], []
     numbers = load_numbers(run, tile)
     for source in sources:
         tiles.append(nl.ndarray((tile.rows, size), dtype=source.dtype, buffer=nl.sbuf))
-    if not runs:
-        for s in range(geometry.S):
-            for source, x_sbuf in zip(sources, tiles):
-                gates += load_tap(run, tile, x_sbuf[0 : tile.rows, s * tile.qn : (s + 1) * tile.qn], s, source, numbers)
-        return tiles[0], gates + gates_due(geometry, tiles)
     if geometry.lhs_dilation > 1:
         for source, x_sbuf in zip(sources, tiles):
             load_dilated(run, tile, x_sbuf, source, numbers)
         return tiles[0], gates_due(geometry, tiles)
-    firsts, begin = positions_of(geometry, tile, 0), 0
+    firsts, begin = positions_of(geometry, tile), 0
     for source, x_sbuf in zip(sources, tiles):
         clear_outside(run, x_sbuf, firsts, source)
     for columns in cuts:
@@ -115,7 +104,7 @@ def load_dilated(run, tile, x_sbuf, source, numbers):
     step, before = geometry.lhs_dilation, max(0, geometry.pad_left)
     fill_outside(run, x_sbuf, source)
     shift, firsts = 0, []
-    for position in positions_of(geometry, tile, 0):
+    for position in positions_of(geometry, tile):
         element = div_ceil(position + before * step, step) - before
         shift = element * step - position
         firsts.append(element)
@@ -149,53 +138,28 @@ def load_elements(run, tile, dst_sbuf, firsts, begin, end, source):
     geometry = run.geometry
     steps = (geometry.x_n, geometry.x_c, geometry.x_w)
     where = places_between(tile, steps, firsts, begin, end, 0, geometry.W)
-    copy_groups(dst_sbuf, source, tile, where, 1, run.plan.rows.T * geometry.x_c, geometry.x_w, load_rows)
+    copy_groups(dst_sbuf, source, tile, where, run.plan.rows.T * geometry.x_c, geometry.x_w, load_rows)
 
 
 def load_state(run, tile, dst_sbuf, firsts, begin, end):
     """The same of the state, elements -pad_left .. -1."""
     L = run.geometry.pad_left
     where = places_between(tile, (run.geometry.C * L, L, 1), firsts, begin, end, -L, 0)
-    copy_groups(dst_sbuf, run.operands.state, tile, where, 1, run.plan.rows.T * L, 1, load_rows)
-
-
-def load_tap(run, tile, dst_sbuf, s, source, numbers):
-    """The columns of one tap, [rows, qn]: elements of x where it meets any, the state or zeros elsewhere. Returns the
-    prologue that they wait for."""
-    geometry, firsts = run.geometry, positions_of(run.geometry, tile, s)
-    places, q_step, e_step = places_of_tap(geometry, tile, s)
-    has_state = follows_state(run, source)
-    before = [min(tile.qn, max(0, -first)) if has_state else 0 for first in firsts]
-    if any(count + held < tile.qn for count, held in zip(places[2], before)):
-        fill_outside(run, dst_sbuf, source)
-    if has_state:
-        load_state(run, tile, dst_sbuf, firsts, 0, tile.qn)
-    c_step = run.plan.rows.T * geometry.x_c
-    copy_groups(dst_sbuf, source, tile, places, q_step, c_step, e_step * geometry.x_w, load_rows)
-    (_, (first, *_), (count, *_)), prologue = places, run.operands.prologue
-    if prologue is None or count == 0:
-        return []
-    here = dst_sbuf[0 : tile.rows, first : first + (count - 1) * q_step + 1 : q_step]
-    return [Arrival(here, prologue, *numbers)]
+    copy_groups(dst_sbuf, run.operands.state, tile, where, run.plan.rows.T * L, 1, load_rows)
 
 
 def tap_view(run, i, s, q0, qn):
     """What tap s meets at columns q0 .. q0+qn-1 of tile i: [rows, qn], strided."""
     geometry, tile, x_sbuf = run.geometry, run.tiles[i], run.held[i].x
-    if not run.plan.rows.runs:
-        return x_sbuf[0 : tile.rows, s * tile.qn + q0 : s * tile.qn + q0 + qn]
     begin = q0 * geometry.stride + s * geometry.dilation
     return x_sbuf[0 : tile.rows, begin : begin + (qn - 1) * geometry.stride + 1 : geometry.stride]
 
 
-def store_y(run, piece):
-    """The columns that are stored together with a piece to HBM, once the last of them is there."""
-    geometry, tile, (first, count) = run.geometry, run.tiles[piece.tile], piece.stored
-    run.left[piece.tile, first] = run.left.get((piece.tile, first), count) - piece.qn
-    if run.left[piece.tile, first] == 0:
-        where = places_of_y(tile, (geometry.y_n, geometry.y_c, geometry.y_q), 0, first, count)
-        y_sbuf = run.results.pop((piece.tile, first))
-        copy_groups(y_sbuf, run.operands.y, tile, where, 1, run.plan.rows.T * geometry.y_c, geometry.y_q, store)
+def store_y(run, piece, y_sbuf):
+    """The columns of a piece to HBM."""
+    geometry, tile = run.geometry, run.tiles[piece.tile]
+    where = places_of_y(tile, (geometry.y_n, geometry.y_c, geometry.y_q), 0, piece.q0, piece.qn)
+    copy_groups(y_sbuf, run.operands.y, tile, where, run.plan.rows.T * geometry.y_c, geometry.y_q, store)
 
 
 def load_mixed_residual(run, tile):
@@ -209,7 +173,7 @@ def load_mixed_residual(run, tile):
     least = min(where[2])
     if least < tile.qn:
         fill_outside(run, residual_sbuf[0 : tile.rows, least : tile.qn])
-    copy_groups(residual_sbuf, residual, tile, where, 1, run.plan.rows.T * c_step, q_step, load)
+    copy_groups(residual_sbuf, residual, tile, where, run.plan.rows.T * c_step, q_step, load)
     return residual_sbuf
 
 

@@ -116,9 +116,6 @@ class MixedRun:
     filters: list
     #: WarmBanks
     warm: list
-    #: what is stored together, by tile and first column: y in SBUF, and of how many columns it is not there yet
-    results: dict = field(default_factory=dict)
-    left: dict = field(default_factory=dict)
     #: the part's states, if they are staged, once there
     states: object = None
     #: tiles whose x is loaded, and that have their filters and stationaries

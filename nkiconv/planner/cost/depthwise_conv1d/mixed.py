@@ -32,9 +32,6 @@ from .common import OfSchedule, timed
 SHORT = 12
 #: Lists of recipes that are tried besides others, and that a search starts from.
 RECIPES, START = 8, 2
-#: First and last pieces of short work, and more that a search tries.
-FIRST, MORE_FIRST = ((256, 384, 512), (256, 256), (128, 256)), ((256, 512), (256, 96, 512), (256,))
-LAST, MORE_LAST = ((192, 192), (256, 128, 128), (128,)), ((192, 192, 192), (256,))
 
 
 class Mixed(OfSchedule):
@@ -81,8 +78,6 @@ class Mixed(OfSchedule):
             "piece": (512, 448, 384) if is_short else (2048, 1024, 512),
             "start": [(), *[(one,) for one in edges], *[(*settings.start, one) for one in edges if settings.start]],
             "end": [(), *[(one,) for one in edges]],
-            "first": FIRST if is_short else (),
-            "last": LAST if is_short else (),
             "warmup": (4, 6, 0) if self.on_tensor else (),
         }
         now = {**dict(settings.pairs), "piece": plan.piece, "columns": plan.rows.columns}
@@ -117,8 +112,7 @@ class Mixed(OfSchedule):
     def near(self, shape: Shape, config: Config) -> list[Config]:
         settings, few = self.plan(shape, config).settings, shape.geometry.S <= MANY_TAPS
         edges = [(one,) for one in candidates(shape.geometry.S, self.on_tensor)] if few else []
-        values = {"recipes": edges, "start": edges, "end": edges, "first": MORE_FIRST, "last": MORE_LAST}
-        more = MixedSettings.near(settings.pairs, None, **values)
+        more = MixedSettings.near(settings.pairs, None, recipes=edges, start=edges, end=edges)
         return list(dict.fromkeys([*self._near(shape, settings), *more]))
 
     def completed(self, shape: Shape, config: Config) -> Any:
