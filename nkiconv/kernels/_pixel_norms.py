@@ -73,6 +73,13 @@ def before_norm(epilogue):
     return replace(epilogue, activation="", residual="" if adds_last(epilogue) else epilogue.residual, norm=None)
 
 
+def evacuate_after(y_sbuf, sums, bias, residual, epilogue, ledger):
+    """`evacuate` with the part of an Epilogue that comes after its norm."""
+    last = adds_last(epilogue)
+    after = replace(epilogue, residual=epilogue.residual if last else "", norm=None)
+    evacuate(y_sbuf, sums, bias, residual if last else None, after, ledger)
+
+
 def keep(dst, sums, ledger):
     """Round what a norm reads, fp32 in PSUM or SBUF, to what is returned of it."""
     nisa.tensor_copy(dst=dst, src=sums, engine=pick(ledger, size_of(dst.shape[1:]), False))
@@ -95,8 +102,7 @@ def evacuate_normalized(y_sbuf, acc, bias, residual, epilogue, norm, ledger, kep
     into = y_sbuf if plain else scratch_of(y_sbuf, 0)
     normalize(into, sums, epilogue.norm, norm, ledger)
     if not plain:
-        after = replace(epilogue, residual=epilogue.residual if last else "", norm=None)
-        evacuate(y_sbuf, into, None, residual if last else None, after, ledger)
+        evacuate_after(y_sbuf, into, None, residual, epilogue, ledger)
 
 
 def normalize(dst, sums, kind, norm, ledger):
@@ -108,8 +114,7 @@ def normalize(dst, sums, kind, norm, ledger):
         # Scalar, which could sum squares, would load another table of functions for each activation
         nisa.tensor_tensor(dst=mean, data1=mean, data2=mean, op=nl.multiply, engine=nisa.engine.vector)
         nisa.tensor_tensor(dst=spread, data1=spread, data2=mean, op=nl.add, engine=nisa.engine.vector)
-    rstd_sbuf = nl.ndarray((positions, n), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_scalar(dst=rstd_sbuf, data=spread, op0=nl.add, operand0=norm.eps, op1=nl.power, operand1=-0.5)
+    rstd_sbuf = rstd_of(spread, norm.eps)
     for pixel in range(n):
         rstd = (nl.multiply, rstd_sbuf[0:positions, pixel : pixel + 1])
         steps = [rstd] if kind.kind == "rms" else [(nl.subtract, moments_sbuf[0:positions, pixel, 0:1])]
@@ -186,7 +191,7 @@ def total_of(sums, square_part):
 
 
 def rstd_of(mean_squares, eps):
-    """(mean square + eps)^-0.5, fp32 in SBUF."""
+    """(mean square or variance + eps)^-0.5, fp32 in SBUF."""
     found_sbuf = nl.ndarray(mean_squares.shape, dtype=nl.float32, buffer=nl.sbuf)
     nisa.tensor_scalar(dst=found_sbuf, data=mean_squares, op0=nl.add, operand0=eps, op1=nl.power, operand1=-0.5)
     return found_sbuf
@@ -203,6 +208,4 @@ def scale_pixels(y_sbuf, sums, rstd, weight, bias, residual, epilogue, ledger):
             dst=scaled_sbuf, data=sums, op0=nl.multiply, operand0=weight, op1=nl.multiply, operand1=rstd
         )
     book_vector(ledger, size_of(y_sbuf.shape[1:]))
-    last = adds_last(epilogue)
-    after = replace(epilogue, residual=epilogue.residual if last else "", norm=None)
-    evacuate(y_sbuf, scaled_sbuf, bias, residual if last else None, after, ledger)
+    evacuate_after(y_sbuf, scaled_sbuf, bias, residual, epilogue, ledger)

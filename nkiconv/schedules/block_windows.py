@@ -77,11 +77,6 @@ def windows_of(columns: Axis, most: int, disjoint: bool) -> list[Window]:
     return found
 
 
-def have_own_columns(columns: Axis, windows: Sequence[Window], width: int) -> bool:
-    """Whether windows of so many columns of x have all of these and no others."""
-    return windows[0].start == 0 and windows[-1].start + width == columns.size
-
-
 def least_columns(columns: Axis, disjoint: bool) -> int:
     """Columns of y of a window, at least: those that begin alike, or several times as many; disjoint windows are as
     wide as all taps."""

@@ -28,7 +28,6 @@ from .block_windows import (
     bank_columns,
     disjoint_spans,
     front_of,
-    have_own_columns,
     least_columns,
     pitch_of,
     pixels_among,
@@ -170,7 +169,7 @@ class BlockSchedule:
     @property
     def has_own_columns(self) -> bool:
         """Whether windows of planes have all columns of x and no others."""
-        return have_own_columns(self.geometry.columns, self.windows, self.width)
+        return self.windows[0].start == 0 and self.windows[-1].start + self.width == self.geometry.columns.size
 
     def rows_of_block(self, k: int) -> int:
         """Rows of the block k below that a block of y sees."""

@@ -11,6 +11,7 @@ from ..._nki import nisa, nl
 from ...norms import SHARED_MAX
 from ...schedules.tiles import cut_at, div_ceil, share, size_of
 from .._dma import load, store
+from .._pixel_norms import rstd_of
 
 #: The means of a core, at most so many (count, mean, variance) a partition at once.
 TOGETHER = SHARED_MAX
@@ -61,10 +62,7 @@ def write_tile(stats, parts, spot, means, row, eps, affine, outputs):
         triples = stats_sbuf[0:rows, 0:whole, index * channels : (index + 1) * channels, 0:3]
         nisa.bn_aggr(dst=moments_sbuf[0:rows, index, 0:2], data=triples)
     mean_sbuf, variance_sbuf = moments_sbuf[0:rows, 0:each, 0:1], moments_sbuf[0:rows, 0:each, 1:2]
-    inverse_sbuf = nl.ndarray((rows, each, 1), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_scalar(
-        dst=inverse_sbuf, data=variance_sbuf, op0=nl.add, operand0=float(eps), op1=nl.power, operand1=-0.5
-    )
+    inverse_sbuf = rstd_of(variance_sbuf, float(eps))
     scale_sbuf = nl.ndarray((rows, each, channels), dtype=nl.float32, buffer=nl.sbuf)
     shift_sbuf = nl.ndarray((rows, each, channels), dtype=nl.float32, buffer=nl.sbuf)
     inverse, mean = inverse_sbuf.broadcast(2, channels), mean_sbuf.broadcast(2, channels)
