@@ -82,7 +82,7 @@ def test_a_hedge_is_looked_for_near_the_trial_that_loses_least_for_its_time(us, 
     assert regrets.cheapest(several, float("inf")) is several[start]
     assert regrets.cheapest(several, -1) is several[0]
     assert regrets.cost(several[0]) == 100 * 150 / us
-    assert regrets.cost(several[1]) == pytest.approx(us * (us / 102) ** robust.STEEP)
+    assert regrets.cost(several[1]) == pytest.approx(us * (us / regrets.most_us) ** robust.STEEP)
 
 
 def test_a_hedge_is_held_against_though_many_are_faster(trials):
@@ -136,11 +136,12 @@ def test_a_plan_that_hedges_at_no_cost():
 
 @pytest.mark.slow
 @pytest.mark.simulator_only
-def test_a_hedge_that_no_candidate_of_the_search_is():
+@pytest.mark.parametrize(("name", "worst"), [("nkl_n1_c1024_w1024_s128", 1.2), ("unet_up", 1.02)])
+def test_a_hedge_that_no_candidate_of_the_search_is(name, worst):
     """Triggers may take 670 ns for 58: what the search times within 2 % takes 1.4 times the least then."""
-    found = nkiconv.plan(cases.get("nkl_n1_c1024_w1024_s128").problem, robust="on", use_cache=False)
+    found = nkiconv.plan(cases.get(name).problem, robust="on", use_cache=False)
     assert found.fastest_us < found.modelled_us <= 1.02 * found.fastest_us
-    assert found.worst_regret < 1.2 < 2.5 < found.fastest_regret
+    assert found.worst_regret < worst < 1.38 < found.fastest_regret
 
 
 @pytest.mark.parametrize(("value", "percent"), [("off", 0), ("on", 2), (5, 5), ("2.5", 2.5), (0, 0)])

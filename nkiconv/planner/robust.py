@@ -29,6 +29,8 @@ DEFAULT = ON
 RISE = REGRET = 1.02
 #: A worst regret from which on a search looks for a hedge.
 RUINOUS = 1.15
+#: How much further from the fastest a hedge may be at phase 0 than in the mean.
+PHASE0 = 1.005
 #: Power of what such a hedge takes beyond a plan's most time.
 STEEP = 4
 #: How much less a worst regret must be for another plan, whose own time counts against it.
@@ -98,8 +100,8 @@ class Regrets:
 
     @property
     def most_us(self) -> float:
-        """What a plan may take."""
-        return self.best.us * (1 + self.percent / 100)
+        """What a plan may take at phase 0: its mean over phases is what the per cent are of."""
+        return self.best.us * (1 + self.percent / 100) * PHASE0
 
     def ends(self, one: Trial) -> list[End]:
         """Ends of ranges that a trial's time may rest on."""

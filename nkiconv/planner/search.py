@@ -337,8 +337,8 @@ class _Search:
         )
 
     def _robust(self, found: Phases, regrets: Regrets) -> tuple[Trial, Phases]:
-        """The trial of least worst regret among those that take no more than the request allows over the fastest, phase
-        0 and mean, and its phases. found: the fastest one's."""
+        """The trial of least worst regret among those whose mean over phases is no more than the request allows over
+        the fastest one's, and its phases. found: the fastest one's."""
         fastest, most = regrets.best, float("inf") if self.wide else INSTRUCTIONS
         most_us = found.mean_us / found.phase0_us * fastest.us * (1 + self.percent / 100)
         for one in regrets.better(most):
