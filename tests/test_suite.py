@@ -118,6 +118,7 @@ def test_a_baseline_that_does_not_run_has_no_number(monkeypatch):
     assert math.isnan(suite.geometric_mean([None])[0])
 
 
+@pytest.mark.slow
 def test_rows_and_picture_of_conv2d(tmp_path):
     result = run("bench", "--suite", "conv2d", "--only", "rn50_1x1", "--plot", "roofline.png", "--json")
     assert result.exit_code == 0, result.output

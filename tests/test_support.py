@@ -84,7 +84,7 @@ PLANNED = [
 ]
 
 
-@pytest.mark.cover(64)
+@pytest.mark.cover(32)
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32", "fp8_e4m3", "fp8_e5m2"])
 @pytest.mark.parametrize(("name", "value", "asked"), PLANNED, ids=lambda one: str(one))
 @pytest.mark.parametrize("operation", PROBLEMS)
@@ -114,7 +114,7 @@ def cells_of(column):
     return found
 
 
-@pytest.mark.cover(0, keep=["`conv2d`-0", "`conv_transpose1d`-1"])
+@pytest.mark.cover(0, keep=["`conv_transpose1d`-1"])
 @pytest.mark.parametrize("first", [0, 1])
 @pytest.mark.parametrize("name", ["`conv2d`", "`conv_transpose1d`"])
 def test_a_column_of_the_page_is_what_the_function_does(name, first):
