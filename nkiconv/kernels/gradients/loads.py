@@ -45,16 +45,18 @@ def part_of(tile, strides, units, rows, columns, channels):
     return tile[units, channels, rows, columns]
 
 
-def clear_y(geometry, piece, tile, y_sbuf, beside=True):
-    """Zeros where a unit has fewer rows of gy, or, `beside`, columns."""
+def clear_y(geometry, piece, tile, y_sbuf, beside=True, holds=False):
+    """Zeros where a unit has fewer rows of gy, or, `beside`, columns. holds: whether loads wait for those before."""
     rows = min(piece.rows, *(region.rows.extent for region in tile))
     columns = min(piece.columns, *(region.columns.extent for region in tile)) if beside else piece.columns
     last = is_channels_last(geometry.y_strides)
     clear_sides(y_sbuf, last, (0, rows), (0, columns), (piece.rows, piece.columns))
+    if holds:
+        hold_loads(y_sbuf, geometry.y_strides, (0, piece.rows), (0, 1))
 
 
-def clear_x(geometry, piece, tile, x_sbuf, t, beside=True):
-    """Zeros above and below x, and `beside` it, at a plane of taps."""
+def clear_x(geometry, piece, tile, x_sbuf, t, beside=True, holds=False):
+    """Zeros above and below x, and `beside` it, at a plane of taps. holds: whether loads wait for those before."""
     bottom, side, last = piece.h[0] + piece.h[1], piece.w[0] + piece.w[1], is_channels_last(geometry.x_strides)
     low, high, left, right = piece.h[0], bottom, piece.w[0], side
     for region in tile:
@@ -65,7 +67,17 @@ def clear_x(geometry, piece, tile, x_sbuf, t, beside=True):
             low, high = piece.h[0], piece.h[0]
     low, left = low - piece.h[0], left - piece.w[0]
     inside = (low, max(low, high - piece.h[0])), (left, max(left, right - piece.w[0]))
-    clear_sides(x_sbuf, last, inside[0], inside[1] if beside else (0, piece.w[1]), (piece.h[1], piece.w[1]))
+    inside = inside[0], inside[1] if beside else (0, piece.w[1])
+    clear_sides(x_sbuf, last, inside[0], inside[1], (piece.h[1], piece.w[1]))
+    if holds:
+        hold_loads(x_sbuf, geometry.x_strides, inside[0], inside[1])
+
+
+def hold_loads(tile, strides, rows, columns):
+    """Have loads of a tile of units, of these rows and columns (first, end), come after those that wait for zeros."""
+    column = columns[0], columns[0] + 1
+    for engine in (nisa.engine.vector, nisa.engine.gpsimd) if rows[0] < rows[1] and columns[0] < columns[1] else ():
+        nisa.memset(dst=part_of(tile, strides, (0, tile.shape[0]), rows, column, (0, 1)), value=0.0, engine=engine)
 
 
 def load_y(work, piece, tile, y_sbuf, rows):

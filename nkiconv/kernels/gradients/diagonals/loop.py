@@ -12,7 +12,17 @@ from ..._engines import is_16bit, pick
 from ..._warm import warm_up, warm_zeros
 from ...conv.call import of_array
 from ..halves import start_ones
-from ..loads import Piece, clear_sides, clear_x, clear_y, is_channels_last, load_x_of, load_y, part_of, room_of
+from ..loads import (
+    Piece,
+    clear_sides,
+    clear_x,
+    clear_y,
+    is_channels_last,
+    load_x_of,
+    load_y,
+    part_of,
+    room_of,
+)
 from ..loop import new_blocks
 from ..sums import multiply
 from .results import add_biases, make_constants, start_biases, store_biases, store_taps
@@ -124,16 +134,17 @@ def piece_of(plan, part, group):
 
 
 def load_step(work, steps, index, buffers):
-    """What a step needs of x and gy, but for what it shares with the step before."""
+    """What a step needs of x and gy, but for what it shares with the step before. Loads into new buffers come after
+    those of the first, which wait for zeros."""
     geometry, settings, taps = work.geometry, work.plan.settings, range(work.geometry.planes.taps)
-    step, into = steps[index], buffers[index % len(buffers)]
+    step, into, holds = steps[index], buffers[index % len(buffers)], 0 < index < len(buffers)
     whole = piece_of(work.plan, 0, step.parts[0])
     # zeros around planes stay in a buffer, which knows the number of their strip, while that is the same
     beside = settings.strips == 0 or into.strip != step.strip
     into.strip = step.strip
     for t in taps:
-        clear_x(geometry, whole, step.tile, into.x[t], t, beside)
-    clear_y(geometry, whole, step.tile, into.y, beside)
+        clear_x(geometry, whole, step.tile, into.x[t], t, beside, holds)
+    clear_y(geometry, whole, step.tile, into.y, beside, holds)
     there = whole.h[0] + (work.plan.shared if step.follows else 0)
     for part, groups in enumerate(step.parts):
         piece = piece_of(work.plan, part, groups)
@@ -143,8 +154,10 @@ def load_step(work, steps, index, buffers):
 
 
 def spans_of(work, step):
-    """(first partition, end, groups) of the units of each tile of rows."""
+    """(first partition, end, groups) of a step's units: all tiles of rows at once, if they are full and alike."""
     size, units = nl.tile_size.pmax // work.plan.settings.side, units_of(step.tile)
+    if units == size and step.parts[-1][1] == step.parts[0][1]:
+        return [(0, len(step.parts) * size, step.parts[0][1])]
     return [(part * size, part * size + units, groups) for part, (_, groups) in enumerate(step.parts)]
 
 
