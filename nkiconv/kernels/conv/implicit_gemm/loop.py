@@ -49,6 +49,10 @@ from .rows import load_residual, load_rows, regions_of_bank, rows_in, rows_of_al
 from .stationaries import stationary_of_product
 from .winograd import Frames, read_pair_out
 
+#: Filters are transposed between the matmuls of this part of an M tile, when they have come and before they are due.
+TRANSPOSE_FROM, TRANSPOSE_UNTIL = 0.45, 0.85
+#: And those of a K tile that comes soon between the matmuls of this part of one, as they may be on their way still.
+LEAD_FROM, LEAD_UNTIL = 0.1, 0.7
 #: Matmuls between a bank's sums and the transposes of its results, at least.
 WAIT_MATMULS = 6
 
@@ -211,7 +215,7 @@ class Core:
             coming -= filters.pieces_to(filters.plan.after_m_tile(last) - 1)
         elif self.following is not None:
             coming = self.following.filters.left_to(0)
-        self.pace = Pace(coming, matmuls)
+        self.pace = Pace(coming, matmuls, TRANSPOSE_FROM, TRANSPOSE_UNTIL)
 
     def transpose_due(self, pieces):
         """After a matmul: transpose what is due of the next M tile's or group's filters; pieces: whether by the array
@@ -292,7 +296,7 @@ class Core:
         filters.transpose_until(min(place + lead, end) - 1)
         soon = filters.pieces_to(min(place + lead, end - 1))
         factors = self.factors(one, k_tile, place, tile, every)
-        pace, out_tile = Pace(soon, len(every) * len(factors)), results.out_tile
+        pace, out_tile = Pace(soon, len(every) * len(factors), LEAD_FROM, LEAD_UNTIL), results.out_tile
         outputs = (out_tile.z0 + bank.z, out_tile.p0 + bank.p, out_tile.q0 + bank.q)
         elements = (out_tile.d0, out_tile.h0, k_tile_window(geometry, own, out_tile)[0])
         for kind, factor in enumerate(factors):

@@ -15,10 +15,12 @@ from .rows import rows_in, rows_shape
 
 
 class Pace:
-    """Spreads `count` pieces of background work over the next matmuls."""
+    """Spreads `count` pieces of background work over the next matmuls, from share `first` of them until share
+    `until`."""
 
-    def __init__(self, count=0, matmuls=1):
-        self.rate, self.credit = count / matmuls, 0.0
+    def __init__(self, count=0, matmuls=1, first=0.0, until=1.0):
+        self.rate = count / ((until - first) * matmuls)
+        self.credit = -first * matmuls * self.rate
 
     def due(self):
         """After a matmul: how many pieces of work are due."""
