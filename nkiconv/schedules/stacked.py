@@ -67,6 +67,8 @@ ALGORITHM = "stacked"
 #: How filters come to the columns of (u, k), shifted down for each u: by DMAs to partitions of their own, or by
 #: transposes of their own.
 WAYS = ("straight", "apart")
+#: Bytes of w that are neighbours in HBM from which on it comes straight.
+LONG_RUN_BYTES = 512
 #: Most of a setting that memory limits anyway, of matmuls on zeros.
 MOST = 4096
 WARM_UP_MOST = 512
@@ -208,12 +210,17 @@ def least_settings(geometry: Geometry, config: Config) -> StackedSettings | Dept
     if geometry.groups > 1:
         return depthwise_settings(geometry, config)
     B = setting(config, "rows", 1)
-    return StackedSettings.read(config, rows=B, shifts=1, outputs=1, beside=1, apart=B, filters=ways_of(geometry)[0])
+    return StackedSettings.read(
+        config, rows=B, shifts=1, outputs=1, beside=1, apart=B, filters=ways_of(geometry, B, 1)[0]
+    )
 
 
-def ways_of(geometry: Geometry) -> tuple[str, ...]:
-    """How filters may come."""
-    return WAYS[1:] if geometry.flipped else WAYS
+def ways_of(geometry: Geometry, B: int, U: int) -> tuple[str, ...]:
+    """How filters of B packed rows of x and U of y may come: straight in long runs, or where nothing is shifted."""
+    run = geometry.columns.taps * (geometry.rows.taps if geometry.rows.dilation == 1 else 1) * geometry.itemsize
+    if not geometry.flipped and (run >= LONG_RUN_BYTES or (U == 1 and geometry.rows.taps == B)):
+        return WAYS[:1]
+    return WAYS[1:] if geometry.flipped or U == 1 else WAYS
 
 
 def depthwise_settings(geometry: Geometry, config: Config) -> DepthwiseSettings:

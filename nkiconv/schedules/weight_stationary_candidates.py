@@ -126,7 +126,9 @@ def stacked_tried(target: Target, geometry: Geometry, options: Options, given: d
     B, planes = given.get("rows", 0), planes_met(geometry)
     bounds: list[tuple[float, int, Sizes, str]] = []
     for one in [(B, 1, 1, 1, B)] if B else sizes_tried(geometry):
-        ways = values_of(given, "filters", stacked.ways_of(geometry))
+        ways = values_of(
+            given, "filters", stacked.ways_of(geometry, given.get("rows", one[0]), given.get("outputs", one[2]))
+        )
         bounds += [(least_stacked_ns(target, geometry, one, way, planes), len(bounds), one, way) for way in ways]
     for ns, _, one, way in sorted(bounds):
         sizes = dict(zip(SIZES_OF_BLOCKS, one, strict=True))
