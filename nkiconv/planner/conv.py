@@ -34,8 +34,8 @@ from .request import X_PERMS, Y_PERMS, Asked, Config, Request, kernel_arguments,
 
 #: Output channels of a block of a packed filter, below which its runs are too short.
 LEAST_BLOCK = 16
-#: Planes of y of the chunk of a video whose choice all others follow: of two latent frames of video VAEs.
-STREAM_PLANES = 8
+#: Planes of y of the chunks of a video whose choice all others follow: of one latent frame of video VAEs, and of some.
+STREAM_PLANES = (4, 16)
 
 
 class Conv(Operation):
@@ -76,8 +76,8 @@ class Conv(Operation):
         if times > 1 or not is_stream(problem, asked):
             return found
         plain = dataclasses.replace(asked, initial_frames=problem.depth.window - 1, return_final_frames=0)
-        chunk, each = part_of(chunk_of(problem, STREAM_PLANES), plain)
-        return dataclasses.replace(found, chunk=shape_of(chunk, plain, each))
+        chunks = (part_of(chunk_of(problem, planes), plain) for planes in STREAM_PLANES)
+        return dataclasses.replace(found, chunks=tuple(shape_of(one, plain, each) for one, each in chunks))
 
     def default_of(self, shape: Shape) -> str:
         return str(default_of(shape.geometry, shape.options, shape.cores))
@@ -172,7 +172,7 @@ def is_stream(problem: ConvProblem, asked: Asked) -> bool:
     if problem.depth is None or problem.transposed or asked.precision == "winograd":
         return False
     depth = problem.depth
-    if (STREAM_PLANES - 1) * depth.stride + depth.window > EXTENT_MAX:
+    if (max(STREAM_PLANES) - 1) * depth.stride + depth.window > EXTENT_MAX:
         return False  # no chunk has several planes
     return depth.taps > 1 and depth.lhs_dilation == 1 and depth.hi <= 0
 

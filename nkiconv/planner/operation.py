@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -56,7 +57,7 @@ class Operation(ABC):
         if part is request.problem:
             return dataclasses.replace(whole, by_rule=by_rule)
         found = self.whole_shape(dataclasses.replace(request, problem=part), rates, times)
-        return dataclasses.replace(found, whole=whole, chunk=whole.chunk, by_rule=by_rule)
+        return dataclasses.replace(found, whole=whole, chunks=whole.chunks, by_rule=by_rule)
 
     @abstractmethod
     def default_of(self, shape: Shape) -> str:
@@ -94,7 +95,7 @@ class Operation(ABC):
             return None
 
         def completed() -> Config:
-            of_stream = self._stream_settings(algorithm, shape) if config is None and shape.chunk else None
+            of_stream = self._stream_settings(algorithm, shape) if config is None and shape.chunks else None
             return of_stream or self.algorithm(algorithm).complete(shape, config)
 
         return shape.once((f"{algorithm}, settled", config), completed)
@@ -179,17 +180,30 @@ class Operation(ABC):
         return cost.symbols_of(self.algorithm(algorithm).completed(shape, config))
 
     # One order of sums for a video and all chunks that it may come in, so that they round alike: what decides it is the
-    # algorithm and some of its settings (`Algorithm.order`), those that a chunk of `STREAM_PLANES` takes best.
+    # algorithm and some of its settings (`Algorithm.order`), those that chunks of a few lengths take best together.
 
     def stream_choice(self, shape: Shape) -> Choice | None:
-        """The algorithm and settings of a video's chunk by cost models; None of what is no video."""
+        """The algorithm and settings of the first chunk of a video; None of what is no video.
 
-        def chosen() -> Choice | None:
-            near = self.near_least(shape.chunk, self.algorithms) if shape.chunk else []
-            best = min(near, key=lambda one: one[1].ns, default=None)
-            return best and (best[0], best[1].config)
+        What is best for each chunk; where that differs, of what is near the least for one what takes least for all.
+        """
+        return shape.once(("stream", None), lambda: self._stream_choice(shape.chunks) if shape.chunks else None)
 
-        return shape.once(("stream", None), chosen)
+    def _stream_choice(self, chunks: Sequence[Shape]) -> Choice | None:
+        near = [self.near_least(one, self.algorithms) for one in chunks]
+        best = [min(found, key=lambda one: one[1].ns) for found in near if found]
+        if not best:
+            return None
+        if len({(name, self._ordered(name, guess.config)) for name, guess in best}) == 1:
+            return best[0][0], best[0][1].config
+
+        def product_ns(order: Choice) -> float:
+            guesses = [self.algorithm(order[0]).guess(one, order[1]) for one in chunks]
+            return math.prod(math.inf if one is None else one.ns for one in guesses)
+
+        orders = {(name, self._ordered(name, guess.config)) for found in near for name, guess in found}
+        name, order = min(sorted(orders, key=repr), key=product_ns)
+        return name, self.algorithm(name).complete(chunks[0], order)
 
     def stream_order(self, algorithm: str, shape: Shape) -> Config:
         """Settings of an algorithm that all chunks of a video have; none of what is no video."""
@@ -200,15 +214,14 @@ class Operation(ABC):
         return tuple((name, value) for name, value in config or () if name in self.algorithm(algorithm).order)
 
     def _chunk_config(self, algorithm: str, shape: Shape) -> Config:
-        """All settings of an algorithm for the chunk."""
+        """All settings of an algorithm for the first chunk."""
         best = self.stream_choice(shape)
         if best is None or best[0] == algorithm:
             return best and best[1]
-        assert shape.chunk is not None
-        return self.algorithm(algorithm).complete(shape.chunk, None)
+        return self.algorithm(algorithm).complete(shape.chunks[0], None)
 
     def _stream_settings(self, algorithm: str, shape: Shape) -> Config:
-        """All settings in a video's order: the others best, or where those do not fit as the chunk has them; None
+        """All settings in a video's order: the others best, or where those do not fit as the first chunk has them; None
         where the kernel refuses both, or the algorithm has but one order."""
         own = self.stream_order(algorithm, shape)
         tried = (self.algorithm(algorithm).complete(shape, own), self._chunk_config(algorithm, shape)) if own else ()

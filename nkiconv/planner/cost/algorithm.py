@@ -32,8 +32,8 @@ class Shape:
     whole: Shape | None = field(default=None, compare=False, repr=False)
     #: whether it is too much for cost models (`parts.is_too_much`)
     by_rule: bool = field(default=False, compare=False)
-    #: of a video that may come in chunks: one of these, which says in which order all of them add their products
-    chunk: Shape | None = field(default=None, compare=False, repr=False)
+    #: of a video that may come in chunks: some of these, which say in which order all of them add their products
+    chunks: tuple[Shape, ...] = field(default=(), compare=False, repr=False)
     #: what settings come to, by algorithm and settings: a search asks several times
     memo: dict[tuple[str, Config], Any] = field(default_factory=dict, compare=False, repr=False)
 
@@ -67,6 +67,10 @@ class Algorithm:
     def guesses(self, shape: Shape) -> list[Guess]:
         """The first settings that come to mind, quickly; none where the algorithm does not run this, or never best."""
         return []
+
+    def guess(self, shape: Shape, config: Config) -> Guess | None:
+        """The least time of settings that have these; None where the algorithm does not run so."""
+        return None
 
     def is_short(self, shape: Shape, config: Config) -> bool:
         """Whether a core has at most MOST_INSTRUCTIONS, about, of these settings, which are complete."""
