@@ -186,7 +186,8 @@ def reads_backwards(algorithm: str, geometry: Geometry) -> bool:
         plain = geometry.precision in (None, "bf16", "tf32") and geometry.hbm_itemsize > 1
         if plain and geometry.groups > 1 and geometry.groups == geometry.C and geometry.groups == geometry.K:
             return True
-        if not plain or geometry.planes.taps > 1 or not has_own_m_tiles(geometry):
+        by_input = has_own_m_tiles(geometry) and geometry.groups != geometry.C
+        if not plain or geometry.planes.taps > 1 or not by_input:
             return False
         # folded channels are put in place as engines address partitions
         return geometry.groups > 1 or (geometry.C > 1 and left_over(geometry.C) % QUADRANT == 0)

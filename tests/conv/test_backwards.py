@@ -127,6 +127,7 @@ def test_groups(name, dtype):
 WIDE_GROUPS = {
     "inputs": Transposed(2, 140, 24, 2, (7, 6), (3, 2), (1, 1), (1, 0), (0, 0), (2, 1)),
     "outputs, stride": Transposed(1, 30, 280, 2, (5, 6), (3, 3), (2, 2), (1, 1), (1, 1), (1, 1)),
+    "one input": Transposed(2, 3, 195, 3, (5, 6), (3, 2), (1, 1), (1, 0), (0, 0), (1, 1)),
     "several tiles of both": Transposed(1, 288, 432, 2, (5, 4), (1, 3), (1, 1), (0, 1), (0, 0), (1, 1)),
     "volumes": Transposed(1, 140, 24, 2, (3, 4, 5), (2, 3, 2), (1, 1, 1), (1, 1, 0), (0, 0, 0), (1, 1, 1)),
 }

@@ -103,3 +103,13 @@ def test_what_patches_refuse(settings, asked, message):
     plan, reason = plan_of("activation_stationary", seen(), options_of(problem, asked), config, 2)
     assert plan is None
     assert re.search(message, reason), reason
+
+
+@pytest.mark.parametrize("taps", [(2, 2, 2), (3, 1, 2)])
+def test_volumes_whose_channels_are_neighbours_in_x_alone(taps):
+    call = patches(2, 9, 3, (3, 1, 4), taps)
+    x, w = call.inputs("bf16")
+    given = {"stride": taps, "padding": ((0, 0),) * 3, "algorithm": "activation_stationary"}
+    kernel = nkiconv.conv_transpose3d_implicit_gemm[2]
+    y = kernel(np.ascontiguousarray(x.transpose(0, 2, 3, 4, 1)), w, in_perm=(0, 4, 1, 2, 3), **given)
+    assert np.array_equal(np.asarray(y, np.float64), call.truth(x, w))
