@@ -148,6 +148,7 @@ REFUSED = {
         (APART | {"algorithm": "diagonals"}, UnsupportedError, "lhs_dilation=(1, 1, 2): diagonals takes 1"),
     ],
     "conv2d_weight": [
+        ({"accumulate_into": "x"}, GeometryError, "accumulate_into: must be float32 of the filter's shape"),
         ({"groups": 2}, GeometryError, "x has C=3 in groups=2"),
         ({"precision": "fp16x3"}, UnsupportedError, "precision=fp16x3: a filter gradient takes None, bf16 and tf32"),
         (BLOCKS | {"config": (("beside", 2),)}, UnsupportedError, "config beside=2, K=4, stride=1: at most 1"),
@@ -186,6 +187,8 @@ REFUSED = {
         ({"stride": 2, "weight_size": (3, 3, 3, 3)}, GeometryError, "weight_size=(3, 3, 3, 3): its first entry is C"),
         ({"stride": 2, "x": [1]}, DtypeError, "x: must be a NumPy array, not list"),
         ({"stride": 2, "groups": 3}, GeometryError, "must have y's N=1 and K=9"),
+        ({"stride": 2, "bias_gradient": True}, UnsupportedError,
+         "bias_gradient: a transposed convolution's is gy's sum"),
     ],
     "depthwise_conv1d_weight": [
         ({"gy": zeros(2, 3, 6, dtype=np.float16)}, DtypeError, "gy.dtype=float16: must be float32 exactly when x's is"),

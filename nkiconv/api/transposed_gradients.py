@@ -9,7 +9,7 @@ from typing import Any
 
 from .. import rules
 from ..axis import padding_pairs
-from ..errors import GeometryError, raise_all, refuse
+from ..errors import GeometryError, UnsupportedError, raise_all, refuse
 from ..integers import takes_ints
 from ..reference import AnyArray
 from .calls import Places, one_array, per_axis
@@ -113,6 +113,10 @@ def _weight(
         *number_violations(kind, **numbers, groups=groups),
     ]
     raise_all(kind.cannot, wrong)
+    if "bias_gradient" in more:
+        raise UnsupportedError(
+            "bias_gradient: a transposed convolution's is gy's sum over pixels; leave it out, sum gy"
+        )
     refuse(GeometryError, rules.images_and_channels("gy", gy.shape, layout, x.shape[0], size[1] * groups))
     numbers["padding"] = padding_pairs(numbers["padding"], ((0, 0, 1, 1),) * axes)
     _check(x, size, gy, [per_axis(numbers[name], axes) for name in ("stride", "dilation")], numbers["padding"], layout)

@@ -36,7 +36,10 @@ def check_gradients(gy: Any, y_shape: tuple[int, ...], into: Any, size: tuple[in
 def check_accumulated(into: Any, size: tuple[int, ...]) -> None:
     """Refuse what a gradient cannot be added to; None is none."""
     if into is not None:
-        refuse(GeometryError, rules.accumulated("accumulate_into", into.shape, into.dtype, size))
+        refuse(
+            GeometryError,
+            rules.accumulated("accumulate_into", np.shape(into), getattr(into, "dtype", type(into).__name__), size),
+        )
 
 
 def result_violations(bias_gradient: Any, out_dtype: Any) -> Iterator[NkiconvError]:

@@ -65,7 +65,7 @@ def built(
     reason = reason or depth_unsupported(algorithm, geometry, options, config)
     if reason:
         return None, reason
-    return PLANS[algorithm](seen_by(algorithm, geometry, options, config), options, without_planes(config), cores)
+    return PLANS[algorithm](seen_by(algorithm, geometry, config), options, without_planes(config), cores)
 
 
 def precision_unsupported(algorithm: str, geometry: Geometry) -> str:
@@ -83,7 +83,7 @@ def depth_unsupported(algorithm: str, geometry: Geometry, options: Options, conf
     return planes_unsupported(algorithm, plain_of(algorithm, geometry), options) if wants_channels(config) else ""
 
 
-def seen_by(algorithm: str, geometry: Geometry, options: Options, config: Config) -> Geometry:
+def seen_by(algorithm: str, geometry: Geometry, config: Config) -> Geometry:
     """The Geometry that an algorithm works on: of copies of filters and of NHWC tensors, of planes of taps as
     channels."""
     plain = plain_of(algorithm, geometry)

@@ -53,6 +53,7 @@ class DepthwiseSettings(Settings):
     """All settings of depthwise conv2d; beside * below * images is at most 128."""
 
     algorithm = "activation_stationary"
+    removed = (("disjoint", "leave it out"),)
     tried = ("buffers", "channels", "rows")
 
     rows: int = count(

@@ -26,6 +26,7 @@ class PatchSettings(Settings):
     """All settings of patches."""
 
     algorithm = "activation_stationary of patches"
+    removed = (("across", "leave it out"),)
     tried = ("warmup",)
 
     warmup: int = warm_up(28, near=WARM_UPS)

@@ -369,4 +369,4 @@ def chosen(algorithm, geometry, options, config):
         algorithm = default_of(geometry, options, cores)
     plan, reason = plan_of(algorithm, geometry, options, config, cores)
     require(reason == "", reason)
-    return algorithm, RUNS[algorithm], seen_by(algorithm, geometry, options, config), plan
+    return algorithm, RUNS[algorithm], seen_by(algorithm, geometry, config), plan

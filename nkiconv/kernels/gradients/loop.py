@@ -69,7 +69,7 @@ def run_passes(work, passes, half, buffers):
             load_until(work, feed, some.stays + len(feed.buffers))
         if some.starts:
             sums = [start_sums(work, accumulator) for accumulator in some.accumulators]
-            joint = None if work.half < 0 else start_joint(work, some.accumulators)
+            joint = None if work.half < 0 else start_joint(some.accumulators)
         clips, banks = feed.tiles[some.index].one.clips, range(some.banks[0], some.banks[0] + some.banks[1])
         begin = 0 if clips == None else clips[1]
         for column in range(settings.columns):

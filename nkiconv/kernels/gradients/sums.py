@@ -123,7 +123,7 @@ def store_sums(work, accumulator, acc_psum):
     store(work, accumulator, found_sbuf, (into, pattern, offset))
 
 
-def start_joint(work, accumulators):
+def start_joint(accumulators):
     """Room for sums of a round's accumulators over a half of the units, which leave for the other core together: (tiles
     [k, columns] in SBUF, of each accumulator (its tile's number, first column, columns))."""
     sizes, places = {}, []

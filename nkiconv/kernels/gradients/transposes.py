@@ -89,7 +89,7 @@ def transpose_piece(work, ahead, side, chunk, rows, tile_sbuf):
     piece = RawPiece(raw=None, rows=rows, channels=chunk, whole=rows[1] == side.rows.extent)
     if len(side.firsts) > 0 and columns[0] < columns[1]:
         piece.raw = ahead.raws[which][next_of(ahead, which, ahead.raws[which])]
-        load_piece(work, side, piece, work.operands.w if side.t < 0 else work.operands.x)
+        load_piece(side, piece, work.operands.w if side.t < 0 else work.operands.x)
     sources = []
     for row in range(rows[0], rows[0] + rows[1]):
         # zeros are put around rows before those that precede them are taken out of PSUM
@@ -108,7 +108,7 @@ def blocks_inside(span, row):
     return first, max(0, min(span.count, end) - first)
 
 
-def load_piece(work, side, piece, hbm):
+def load_piece(side, piece, hbm):
     """Load what there is of a piece, in memory order."""
     strides, span, regions = side.strides, side.rows, []
     w, end = side.columns.loaded

@@ -28,7 +28,6 @@ class Target:
     matmul_fp32_ns: float  # each pass of an fp32 one
     matmul_columns_min: int  # columns between matmuls at least
     row_tile_columns: int  # columns from a matmul on one tile of the array's rows to the next on another
-    matmul_start_ns: float  # from the first operands to the stream where the array has paused
     matmul_done_ns: float  # from the end of a stream to its sums, at full rate
     matmul_done_half_ns: float  # at half rate
     window_ns: float  # the throttle's windows
@@ -112,14 +111,6 @@ class Target:
             return count * self.run_ns(itemsize)
         return self.run_ns(count * itemsize)
 
-    def image_ns(self, height: int, width: int, row_step: int, column_step: int, itemsize: int) -> float:
-        """The same of an image of one channel: one run, a run a row, or one for each element."""
-        if column_step > 1:
-            return height * width * self.run_ns(itemsize)
-        if row_step > width:
-            return height * self.run_ns(width * itemsize)
-        return self.run_ns(height * width * itemsize)
-
     def hbm_ns(self, num_bytes: float, run_bytes: float) -> float:
         """One core's HBM traffic in runs of so many bytes while both cores are at work."""
         return num_bytes * (self.hbm_long_byte_ns + self.hbm_element_ns / max(run_bytes, self.hbm_run_bytes))
@@ -137,7 +128,6 @@ def _target(overrides: tuple[tuple[str, float], ...]) -> Target:
         matmul_fp32_ns=rates("pe.issue_overhead_fp32_ns"),
         matmul_columns_min=int(rates("pe.min_interval_rows")),
         row_tile_columns=int(rates("pe.row_tile_interval_rows")),
-        matmul_start_ns=rates("pe.cold_ldw_16bit_full_ns"),
         matmul_done_ns=rates("pe.completion_full_ns"),
         matmul_done_half_ns=rates("pe.completion_half_ns"),
         window_ns=rates("throttle.window_ns"),

@@ -119,7 +119,7 @@ def work_tile(work, tile, lanes, x, together, index):
         # two banks before the Tensor Engine needs them, so that evacuation waits for no loads of later rows
         work.inputs.copy_held(index + (2 if len(banks) == 1 else 1 if first + 2 >= len(banks) else 0))
         some = banks[first : first + n]
-        every = [[new_sums(work, tile, one, lanes, bank) for one in tile] for bank in some]
+        every = [[new_sums(work, one, lanes, bank) for one in tile] for bank in some]
         for k_tile in range(len(schedule.k_tiles)):
             for bank, sums in zip(some, every, strict=True):
                 add_products(work, tile, lanes, bank.sweep, x, sums, k_tile)
@@ -132,7 +132,7 @@ def work_tile(work, tile, lanes, x, together, index):
     results.end(tile, lanes, last)
 
 
-def new_sums(work, tile, row_tile, lanes, bank):
+def new_sums(work, row_tile, lanes, bank):
     """The Sums of a row tile for a bank, None where its lane has no such blocks; a product of zeros comes first where
     none meets x at all blocks."""
     schedule, lane = work.schedule, lanes[row_tile.lane]

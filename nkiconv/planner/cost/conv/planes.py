@@ -36,7 +36,7 @@ class OfVolumes(Algorithm):
         def folded() -> Shape | None:
             if planes_unsupported(self.name, plain_of(self.name, shape.geometry), shape.options):
                 return None
-            geometry = seen_by(self.name, shape.geometry, shape.options, _channels(None))
+            geometry = seen_by(self.name, shape.geometry, _channels(None))
             return dataclasses.replace(shape, geometry=geometry, memo={})
 
         return shape.once((f"{self.name}, planes", None), folded)

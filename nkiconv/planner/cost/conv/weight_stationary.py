@@ -25,7 +25,7 @@ class OfBlocks(Conv2dAlgorithm):
 
     def _least(self, shape: Shape, config: Config) -> list[tuple[float, Any]]:
         """(bound, settings) of candidates that have some settings, the least first."""
-        geometry = seen_by(self.algorithm, shape.geometry, shape.options, None)
+        geometry = seen_by(self.algorithm, shape.geometry, None)
 
         def found() -> list[tuple[float, Any]]:
             return candidates(self.algorithm, shape.target, geometry, shape.options, shape.cores, config)
