@@ -76,7 +76,7 @@ validation: $(ALL) ## model what others have measured on trn2: make validation C
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/validation $(CHECKOUTS) --out profiles/validation.md
 
 SEEDS ?= 20
-limits: $(ALL) ## the hardware's limit over modelled times of convolutions that models have (ten minutes): tests/limits.md
+limits: $(ALL) ## the hardware's limit over modelled times of convolutions that models have (three minutes): tests/limits.md
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/limits --out tests/limits.md
 
 calibration: $(ALL) ## say which constants `nkiconv calibrate` finds that it cannot see (a quarter of an hour): tests/calibration.md
