@@ -188,7 +188,7 @@ REFUSED = {
         ({"stride": 2, "x": [1]}, DtypeError, "x: must be a NumPy array, not list"),
         ({"stride": 2, "groups": 3}, GeometryError, "must have y's N=1 and K=9"),
         ({"stride": 2, "bias_gradient": True}, UnsupportedError,
-         "bias_gradient: a transposed convolution's is gy's sum"),
+         "bias_gradient=True: a transposed convolution's is gy's sum"),
     ],
     "depthwise_conv1d_weight": [
         ({"gy": zeros(2, 3, 6, dtype=np.float16)}, DtypeError, "gy.dtype=float16: must be float32 exactly when x's is"),
