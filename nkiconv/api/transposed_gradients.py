@@ -113,9 +113,9 @@ def _weight(
         *number_violations(kind, **numbers, groups=groups),
     ]
     raise_all(kind.cannot, wrong)
-    if "bias_gradient" in more:
+    if more.get("bias_gradient"):
         raise UnsupportedError(
-            "bias_gradient: a transposed convolution's is gy's sum over pixels; leave it out, sum gy"
+            "bias_gradient=True: a transposed convolution's is gy's sum over pixels; leave it out, sum gy"
         )
     refuse(GeometryError, rules.images_and_channels("gy", gy.shape, layout, x.shape[0], size[1] * groups))
     numbers["padding"] = padding_pairs(numbers["padding"], ((0, 0, 1, 1),) * axes)
