@@ -6,7 +6,7 @@ from .block_windows import least_columns, pixels_among, window_width, windows_of
 from .cuts import window_of
 from .depthwise_blocks import DepthwiseSettings
 from .frames import is_transposed
-from .geometry import Geometry, images_unsupported, writes_rows
+from .geometry import Geometry, images_unsupported, is_evenly_apart, writes_rows
 from .options import PROLOGUE_ARGUMENTS, Options, keeps_sums, no_prologue, one_group_unsupported, taken_unsupported
 from .patches import PatchSettings, is_patches, patches_unsupported
 from .pixel_tiles import PixelSettings, can_fold, is_padded, outputs_apart
@@ -81,7 +81,7 @@ def depthwise_unsupported(geometry: Geometry, options: Options) -> str:
     reason = images_unsupported(geometry.planes, f"{NAME} of depthwise problems", "stacked or weight_stationary")
     if reason != "":
         return reason
-    if len(geometry.x_strides) > 4 or geometry.frames is not None:
+    if not is_evenly_apart(geometry) or geometry.frames is not None:
         return f"initial_frames, N: {NAME} takes planes evenly apart in one tensor; use stacked or weight_stationary"
     if geometry.hbm_itemsize == 1:
         return f"img_ref.dtype=float8: {NAME} takes 16 and 32 bits; use implicit_gemm"

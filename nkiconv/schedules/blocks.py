@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from .cuts import window_of
-from .geometry import Axis, Geometry, num_taps, valid_range, windows_of_outputs
+from .geometry import Axis, Geometry, is_evenly_apart, num_taps, valid_range, windows_of_outputs
 from .settings import BY_SHAPE, Config, Settings, count, double, half, less, more, setting, warm_up
 from .tiles import BANK_COLUMNS, P_MAX, PSUM_BANKS, QUADRANT, Part, cut, cut_at, div_ceil, size_of
 
@@ -191,7 +191,7 @@ def lines_of(geometry: Geometry) -> tuple[Geometry, Geometry]:
     width = line_width(size)
     count = size // width
     x_strides, y_strides = ((*s[0:2], width, 1, *s[4:]) for s in (geometry.x_strides, geometry.y_strides))
-    if count == 1 and len(geometry.x_strides) == 4 and len(geometry.y_strides) == 4:
+    if count == 1 and is_evenly_apart(geometry):
         count, planes = planes.size, Axis(size=1, taps=1, out=1)
         x_strides, y_strides = ((s[0], 0, s[1], 1) for s in (geometry.x_strides, geometry.y_strides))
     rows, columns = Axis(size=count, taps=1, out=count), Axis(size=width, taps=1, out=width)

@@ -112,6 +112,11 @@ def writes_rows(geometry: Geometry) -> bool:
     return geometry.y_strides[0] != 1 and geometry.K > 1
 
 
+def is_evenly_apart(geometry: Geometry) -> bool:
+    """Whether planes of all images or volumes are as far apart, in x and in y."""
+    return len(geometry.x_strides) == len(geometry.y_strides) == 4
+
+
 def filter_rows(geometry: Geometry) -> int:
     """Rows of taps of a filter, those of all planes one after the other."""
     return geometry.planes.taps * geometry.rows.taps

@@ -34,10 +34,10 @@ def way_of(geometry: Geometry, by_rows: bool) -> str:
     """How filters come; by_rows: of y that leaves by rows, the array transposes them."""
     if by_rows:
         return "array"
-    if geometry.packed > 0 or geometry.w_strides[0] == 1:
-        return "copy"
     if geometry.flipped:
         return "backwards"
+    if geometry.packed > 0 or geometry.w_strides[0] == 1:
+        return "copy"
     if geometry.w_strides[1] == 1 and geometry.hbm_itemsize == 2:
         return "dma"
     return "array"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .geometry import Axis, Geometry, filter_rows, num_taps, sees_itself, writes_rows
+from .geometry import Axis, Geometry, filter_rows, is_evenly_apart, num_taps, sees_itself, writes_rows
 from .options import Options, keeps_sums, no_prologue
 from .settings import WARM_UPS, Settings, warm_up
 from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, Part, cut, cut_into, div_ceil, fits_sbuf
@@ -62,14 +62,9 @@ class PatchSchedule:
 def is_patches(geometry: Geometry) -> bool:
     """Whether each element of x becomes a patch of y, which tile it, in NCHW."""
     own = geometry.flipped and geometry.groups == 1 and geometry.frames is None
-    own = own and (_tiles(geometry.planes) or (sees_itself(geometry.planes) and _evenly(geometry)))
+    own = own and (_tiles(geometry.planes) or (sees_itself(geometry.planes) and is_evenly_apart(geometry)))
     tiled = _tiles(geometry.rows) and _tiles(geometry.columns) and num_taps(geometry) > 1
     return own and tiled and geometry.y_strides[3] == 1 and (geometry.K == 1 or writes_rows(geometry))
-
-
-def _evenly(geometry: Geometry) -> bool:
-    """Whether planes of all images or volumes are as far apart, in x and in y."""
-    return len(geometry.x_strides) == len(geometry.y_strides) == 4
 
 
 def _tiles(axis: Axis) -> bool:
@@ -96,7 +91,7 @@ def make_patches(geometry: Geometry, options: Options, settings: PatchSettings) 
     across = max(one for one in range(1, P_MAX // min(P_MAX, N * P) + 1) if Q % one == 0)
     rows = min(P, P_MAX // across)
     planes = min(N, P_MAX // (across * P)) if rows == P else 1
-    volumes = cut_into(N, 1 if _evenly(geometry) else geometry.planes.images)
+    volumes = cut_into(N, 1 if is_evenly_apart(geometry) else geometry.planes.images)
     tiles = [((first + n, count), i) for first, d in volumes for n, count in cut(d, planes) for i in cut(P, rows)]
     # the cores share rows of taps unless output tiles are as many for one as for the other
     taps = [(0, filter_rows(geometry))] if len(tiles) % PARTS == 0 else cut_into(filter_rows(geometry), PARTS)

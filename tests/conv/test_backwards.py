@@ -1,8 +1,10 @@
 """Filters of transposed convolutions that an algorithm reads backwards, as torch stores them: exact, and in no time."""
 
+import numpy as np
 import pytest
 from choices import modelled_us
-from transposed import Transposed, check
+from tolerances import assert_exact
+from transposed import KERNELS, Transposed, check
 
 import nkiconv
 from nkiconv._nki import nl
@@ -191,3 +193,36 @@ def test_no_gradient_without_lhs_dilation_has_filters_turned():
         problem = ConvProblem(**{"N": 1, "C": 8, "H": 9, "W": 9, "K": 4, "R": 3, "S": 3} | changes)
         assert problem.toward("dgrad").transposed
     assert not problem.replace(lhs_dilation=(1, 2)).toward("dgrad").transposed
+
+
+ORDERS = {
+    "few outputs": Transposed(2, 8, 5, 1, (3, 4, 5), (1, 3, 2), (1, 2, 2), (0, 0, 0), (0, 0, 0), (1, 1, 1)),
+    "one output": Transposed(2, 8, 1, 1, (3, 4, 5), (1, 2, 3), (1, 2, 3), (0, 0, 0), (0, 0, 0), (1, 1, 1)),
+    "depthwise": Transposed(2, 6, 6, 6, (3, 4, 5), (1, 3, 2), (1, 1, 1), (0, 0, 0), (0, 0, 0), (1, 1, 1)),
+    "groups": Transposed(2, 8, 4, 2, (3, 4, 5), (1, 2, 3), (1, 1, 2), (0, 0, 0), (0, 0, 0), (1, 1, 1)),
+    "planes of taps": Transposed(2, 9, 4, 1, (3, 4, 5), (2, 3, 2), (1, 1, 1), (0, 0, 0), (0, 0, 0), (1, 1, 1)),
+}
+#: With output channels last among them, and those of which axes of one element have strides of their own.
+KERN_PERMS = ((0, 1, 2, 3, 4), (0, 4, 1, 2, 3), (0, 3, 4, 2, 1), (1, 0, 3, 2, 4), (2, 1, 4, 0, 3), (3, 4, 1, 0, 2))
+
+
+@pytest.mark.cover(20, keep=["depthwise-activation_stationary-in_perm1-out_perm0"])
+@pytest.mark.parametrize("out_perm", [(0, 1, 2, 3, 4), (0, 2, 3, 4, 1), (0, 4, 1, 2, 3)])
+@pytest.mark.parametrize("in_perm", [(0, 1, 2, 3, 4), (0, 4, 1, 2, 3)])
+@pytest.mark.parametrize("algorithm", ["implicit_gemm", "stacked", "activation_stationary", "weight_stationary"])
+@pytest.mark.parametrize("name", ORDERS)
+def test_every_order_in_memory(name, algorithm, in_perm, out_perm):
+    """Exact, or refused by name."""
+    call = ORDERS[name]
+    x, w = call.inputs("bf16")
+    numbers = {"stride": call.stride, "padding": ((0, 0),) * 3, "feature_group_count": call.groups}
+    for kern_perm in KERN_PERMS:
+        perms = {"in_perm": in_perm, "kern_perm": kern_perm, "out_perm": out_perm}
+        x_stored, w_stored = (
+            np.ascontiguousarray(one.transpose(np.argsort(perm))) for one, perm in ((x, in_perm), (w, kern_perm))
+        )
+        try:
+            y = KERNELS[3][1](x_stored, w_stored, algorithm=algorithm, **perms, **numbers)
+        except nkiconv.simulator.KernelAssertionError:
+            continue
+        assert_exact(y, call.truth(x, w).transpose(out_perm), "bf16")

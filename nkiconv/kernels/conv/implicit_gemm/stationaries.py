@@ -55,9 +55,10 @@ def load_channels(operands, geometry, m_tile):
     each, R, S = geometry.K // geometry.C, filter_rows(geometry), geometry.columns.taps
     c0, count = m_tile.k_tiles[0][:2]
     raw_sbuf = nl.ndarray((count, each, R, S), dtype=operands.w_dtype, buffer=nl.sbuf)
-    by_k, _, by_r, by_s = geometry.w_strides
-    pattern = pattern_of((each * by_k, by_k, by_r, by_s), (count, each, R, S))
-    load_region(raw_sbuf, operands.w, (0, 0, 0, 0), pattern, c0 * each * by_k)
+    by_k, by_c, by_r, by_s = geometry.w_strides
+    apart = by_c if geometry.flipped else each * by_k
+    pattern = pattern_of((apart, by_k, by_r, by_s), (count, each, R, S))
+    load_region(raw_sbuf, operands.w, (0, 0, 0, 0), pattern, c0 * apart)
     return raw_sbuf.reshape((count, each, R * S))
 
 
