@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from .channel_pieces import KTilePiece, Place
 from .cuts import tap_blocks
-from .geometry import Geometry, filter_rows
+from .geometry import Geometry, filter_rows, num_taps
 from .tiles import P_MAX, div_ceil
 
 #: Bytes a partition of a block of taps in memory order, and of all that are on their way together, if more than one.
@@ -34,7 +34,7 @@ def way_of(geometry: Geometry, by_rows: bool) -> str:
     """How filters come; by_rows: of y that leaves by rows, the array transposes them."""
     if by_rows:
         return "array"
-    if geometry.flipped:
+    if geometry.flipped and (num_taps(geometry) > 1 or geometry.w_strides[0] != 1):
         return "backwards"
     if geometry.packed > 0 or geometry.w_strides[0] == 1:
         return "copy"
