@@ -16,7 +16,7 @@ class WeightWork(nl.NKIObject):
     """What one core has at hand. operands: x, gy as w, and as y the result in HBM; plan: of an algorithm; added: what
     that is added to, or None; bias: of its gradient in HBM, or None; half: which of the units is at work, -1: all;
     kept: tiles of the first half's sums in HBM, of one core; met: how many have met the second's;
-    gathered: `sums.gathered_of` its passes."""
+    leavings: `sums.leavings_of` its passes."""
 
     operands: Operands
     geometry: Geometry
@@ -28,7 +28,7 @@ class WeightWork(nl.NKIObject):
     half: int = -1
     valid_range: int = 0
     ones_sbuf: object = None
-    gathered: dict = field(default_factory=dict)
+    leavings: dict = field(default_factory=dict)
 
 
 def start_ones(work, dtype):

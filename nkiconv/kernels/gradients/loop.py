@@ -12,7 +12,7 @@ from .._warm import warm_up, warm_zeros
 from ..conv.call import of_array
 from .halves import start_ones
 from .loads import Piece, clear_x, clear_y, is_channels_last, load_lines, load_units, part_of, room_of
-from .sums import add_beside, gathered_of, multiply, part_of_joint, start_joint, store_joint, store_sums
+from .sums import add_beside, leavings_of, multiply, part_of_joint, start_joint, store_joint, store_sums
 from .transposes import start_transposes, transpose_for
 
 #: Columns of matmuls ahead of which x and gy are transposed; chosen by modelled times.
@@ -60,7 +60,7 @@ def run_weight(work):
 def run_passes(work, passes, half, buffers):
     """Products of passes in their order, over a half of the units or, -1, all; tiles are loaded, or transposed, as far
     ahead as there are buffers."""
-    order, work.gathered = order_of(work.plan, passes, half), gathered_of(work.geometry, passes)
+    order, work.leavings = order_of(work.plan, passes, half), leavings_of(work, passes)
     feed, settings = Feed(order.tiles, buffers), work.plan.settings
     sums, held, joint = [], filled(PSUM_BANKS, None), None
     ahead = start_transposes(work, len(feed.buffers)) if work.plan.transposes != None else None

@@ -1,8 +1,11 @@
 """Accumulators on their way to HBM: evacuated, added to what there is, or to those of the other half of the units."""
 
+from collections import Counter
+from dataclasses import dataclass
+
 from ..._nki import nisa, nl
 from ...schedules.blocks import banks_of_taps
-from ...schedules.regions import pattern_of
+from ...schedules.geometry import filter_rows
 from ...schedules.tiles import size_of
 from .._dma import copy
 from .._engines import pick
@@ -27,100 +30,108 @@ def multiply(dst, stationary, moving, adds, side, below=(0, 1)):
     )
 
 
-def place_of_sums(work, accumulator):
-    """(tensor in HBM, pattern, offset) of an accumulator's sums there, channels last or first, as in the filter."""
-    acc, strides, (planes, rows, columns) = accumulator, work.geometry.w_strides, taps_stored(work, accumulator)
-    if acc.bias:
-        (k, kn), (c, cn) = acc.k, acc.c  # of one of both there is one
-        return work.bias, [[1, kn], [1, cn], [1, 1], [1, 1]], k + c
-    # channels of a group are counted from its first one
-    c, row = acc.c[0] % (work.geometry.C // work.geometry.groups), planes * work.geometry.rows.taps + rows
-    channels, taps = [strides[1], acc.c[1]], [[strides[2], acc.r[1]], [strides[3], acc.s[1]]]
-    pattern = [[strides[0], acc.k[1]]] + (taps + [channels] if filters_last(work) else [channels] + taps)
-    return work.operands.y, pattern, offset_at(strides, (acc.k[0], c, row, columns))
-
-
-def taps_stored(work, accumulator):
-    """The first plane, row and column of an accumulator's taps as the filter has them."""
-    acc, geometry = accumulator, work.geometry
-    if not geometry.flipped:
-        return acc.t, acc.r[0], acc.s[0]
-    row, column = geometry.rows.taps - sum(acc.r), geometry.columns.taps - sum(acc.s)
-    return geometry.planes.taps - 1 - acc.t, row, column
-
-
 def filters_last(work):
     """Whether channels of filters are neighbours in memory."""
     return work.geometry.w_strides[1] < work.geometry.w_strides[3]
 
 
-def added_to(work, accumulator, pattern, offset):
-    """What an accumulator's own sums are added to, None if nothing is."""
-    alone = not accumulator.bias and (accumulator.k, accumulator.c) not in work.gathered
-    return added_sums(work, pattern, offset) if alone and work.added != None else None
+@dataclass
+class Leaving(nl.NKIObject):
+    """Sums of some taps of some channels that leave together. place: (tensor in HBM, pattern, offset); first: their
+    first row of taps, of all planes, and column; missing: accumulators still to come; in SBUF, or None: these sums, and
+    what they are added to."""
+
+    place: tuple
+    first: tuple
+    missing: int
+    sums_sbuf: object = None
+    added_sbuf: object = None
 
 
-def added_sums(work, pattern, offset):
-    """A region of what sums are added to."""
-    added_sbuf = nl.ndarray([count for _, count in pattern], dtype=nl.float32, buffer=nl.sbuf)
-    copy(added_sbuf, work.added.ap(pattern=pattern, offset=offset))
-    return added_sbuf
+def leavings_of(work, passes):
+    """By accumulator of passes its Leaving: of all taps of its channels, a run of HBM for each output channel, where
+    they have all of these, else of its own."""
+    every = [acc for one in passes for some in one.rounds for acc in some]
+    count, banks, together = Counter(map(channels_of, every)), banks_of_taps(work.geometry), {}
+    found = {}
+    for acc in every:
+        key = channels_of(acc)
+        rows, columns = taps_stored(work, acc)
+        if acc.bias or count[key] < banks:
+            found[acc] = Leaving(place_of(work, acc, rows, columns), (rows[0], columns[0]), 1)
+            continue
+        if key not in together:
+            whole = (0, filter_rows(work.geometry)), (0, work.geometry.columns.taps)
+            together[key] = Leaving(place_of(work, acc, *whole), (0, 0), banks)
+        found[acc] = together[key]
+    return found
 
 
-def gathered_of(geometry, passes):
-    """Accumulators of passes whose channels have several, for all taps: by channels [a tile in SBUF for all of them, or
-    None, how many are missing]."""
-    every = [(acc.k, acc.c) for one in passes for some in one.rounds for acc in some if not acc.bias]
-    count = banks_of_taps(geometry)
-    return {key: [None, count] for key in dict.fromkeys(every) if count > 1 and every.count(key) == count}
+def channels_of(accumulator):
+    """Output and input channels of an accumulator, and whether its sums are the bias's."""
+    return accumulator.k, accumulator.c, accumulator.bias
 
 
-def room_for(work, accumulator, into, pattern):
-    """Room in SBUF for an accumulator's sums: a tile, or its taps in one for all taps of its channels."""
-    acc, gathered = accumulator, work.gathered.get((accumulator.k, accumulator.c))
+def place_of(work, accumulator, rows, columns):
+    """(tensor in HBM, pattern, offset) of an accumulator's channels at taps (first, how many), channels last or first,
+    as in the filter."""
+    acc, strides = accumulator, work.geometry.w_strides
+    if acc.bias:
+        (k, kn), (c, cn) = acc.k, acc.c  # of one of both there is one
+        return work.bias, [[1, kn], [1, cn], [1, 1], [1, 1]], k + c
+    # channels of a group are counted from its first one
+    c = acc.c[0] % (work.geometry.C // work.geometry.groups)
+    channels, taps = [strides[1], acc.c[1]], [[strides[2], rows[1]], [strides[3], columns[1]]]
+    pattern = [[strides[0], acc.k[1]]] + (taps + [channels] if filters_last(work) else [channels] + taps)
+    return work.operands.y, pattern, offset_at(strides, (acc.k[0], c, rows[0], columns[0]))
+
+
+def taps_stored(work, accumulator):
+    """(First, how many) rows of taps, of all planes, and columns of an accumulator, as the filter has them."""
+    acc, geometry, (r, s) = accumulator, work.geometry, (accumulator.r, accumulator.s)
+    if acc.bias:
+        return (0, 1), (0, 1)
+    t, row, column = acc.t, r[0], s[0]
+    if geometry.flipped:
+        t = geometry.planes.taps - 1 - t
+        row, column = geometry.rows.taps - sum(r), geometry.columns.taps - sum(s)
+    return (t * geometry.rows.taps + row, r[1]), (column, s[1])
+
+
+def room_for(work, accumulator):
+    """(Room in SBUF for an accumulator's sums, what they are added to, or None)."""
+    one = work.leavings[accumulator]
+    into, pattern, offset = one.place
     shape = [count for _, count in pattern]
-    if acc.bias or gathered == None:
-        return nl.ndarray(shape, dtype=into.dtype, buffer=nl.sbuf)
-    R, S, last = work.geometry.rows.taps, work.geometry.columns.taps, filters_last(work)
-    if gathered[0] == None:
-        rows = work.geometry.planes.taps * R
-        whole = (acc.k[1], rows, S, acc.c[1]) if last else (acc.k[1], acc.c[1], rows, S)
-        gathered[0] = nl.ndarray(whole, dtype=into.dtype if work.added == None else nl.float32, buffer=nl.sbuf)
-    t, r, s = taps_stored(work, acc)
-    rows, columns = slice(t * R + r, t * R + r + acc.r[1]), slice(s, s + acc.s[1])
-    return gathered[0][:, rows, columns, :] if last else gathered[0][:, :, rows, columns]
+    if one.added_sbuf == None and work.added != None and not accumulator.bias:
+        one.added_sbuf = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
+        copy(one.added_sbuf, work.added.ap(pattern=pattern, offset=offset))
+    if one.sums_sbuf == None:
+        one.sums_sbuf = nl.ndarray(shape, dtype=into.dtype, buffer=nl.sbuf)
+    (r, rn), (s, sn) = taps_stored(work, accumulator)
+    rows, columns = slice(r - one.first[0], r - one.first[0] + rn), slice(s - one.first[1], s - one.first[1] + sn)
+    last = filters_last(work) and not accumulator.bias
+    return [
+        None if tile == None else tile[:, rows, columns, :] if last else tile[:, :, rows, columns]
+        for tile in (one.sums_sbuf, one.added_sbuf)
+    ]
 
 
-def store(work, accumulator, found_sbuf, place):
-    """Sums in SBUF to their place in HBM; of channels that have several accumulators all taps at once, when the last of
-    them is there: a run of each output channel."""
-    into, pattern, offset = place
-    gathered = None if accumulator.bias else work.gathered.get((accumulator.k, accumulator.c))
-    if gathered != None:
-        gathered[1] -= 1
-        if gathered[1] > 0:
-            return
-        found_sbuf, strides = gathered[0], work.geometry.w_strides
-        c = accumulator.c[0] % (work.geometry.C // work.geometry.groups)
-        pattern, offset = pattern_of(strides, found_sbuf.shape), offset_at(strides, (accumulator.k[0], c, 0, 0))
-        if filters_last(work):
-            pattern = pattern_of(tuple(strides[axis] for axis in (0, 2, 3, 1)), found_sbuf.shape)
-        if work.added != None:
-            sums_sbuf, found_sbuf = found_sbuf, nl.ndarray(found_sbuf.shape, dtype=into.dtype, buffer=nl.sbuf)
-            added = added_sums(work, pattern, offset)
-            nisa.tensor_tensor(dst=found_sbuf, data1=sums_sbuf, data2=added, op=nl.add)
+def store(work, accumulator):
+    """An accumulator's sums to HBM, with those that leave together, when the last of them is there."""
+    one = work.leavings[accumulator]
+    one.missing -= 1
     k = own_part(work, accumulator.k[1])
-    if k[1] > 0:
-        rows, step = [pattern[0][0], k[1]], pattern[0][0]
-        copy(into.ap(pattern=[rows, *pattern[1:]], offset=offset + k[0] * step), found_sbuf[k[0] : k[0] + k[1]])
+    if one.missing == 0 and k[1] > 0:
+        into, pattern, offset = one.place
+        step, own_sbuf = pattern[0][0], one.sums_sbuf[k[0] : k[0] + k[1]]
+        copy(into.ap(pattern=[[step, k[1]], *pattern[1:]], offset=offset + k[0] * step), own_sbuf)
 
 
 def store_sums(work, accumulator, acc_psum):
     """An accumulator's sums, in the order of the filter, to HBM."""
-    into, pattern, offset = place_of_sums(work, accumulator)
-    found_sbuf, added = room_for(work, accumulator, into, pattern), added_to(work, accumulator, pattern, offset)
-    add_beside(work, accumulator, acc_psum, found_sbuf, added)
-    store(work, accumulator, found_sbuf, (into, pattern, offset))
+    add_beside(work, accumulator, acc_psum, *room_for(work, accumulator))
+    store(work, accumulator)
 
 
 def start_joint(accumulators):
@@ -137,7 +148,7 @@ def start_joint(accumulators):
 def part_of_joint(work, accumulator, tiles, place):
     """An accumulator's sums among those of a round."""
     tile, first, columns = place
-    shape = [count for _, count in place_of_sums(work, accumulator)[1]]
+    shape = [count for _, count in place_of(work, accumulator, *taps_stored(work, accumulator))[1]]
     return tiles[tile][0 : shape[0], first : first + columns].reshape(shape)
 
 
@@ -146,15 +157,13 @@ def store_joint(work, accumulators, joint):
     tiles, places = joint
     others = [keep_sums(work, tile) if waits(work) else other_sums(work, tile) for tile in tiles]
     for accumulator, place in () if waits(work) else zip(accumulators, places):
-        into, pattern, offset = place_of_sums(work, accumulator)
         mine, other = part_of_joint(work, accumulator, tiles, place), part_of_joint(work, accumulator, others, place)
-        added = added_to(work, accumulator, pattern, offset)
+        found_sbuf, added = room_for(work, accumulator)
         if added != None:
             nisa.tensor_tensor(dst=mine, data1=mine, data2=other, op=nl.add)
             other = added
-        found_sbuf = room_for(work, accumulator, into, pattern)
         nisa.tensor_tensor(dst=found_sbuf, data1=mine, data2=other, op=nl.add)
-        store(work, accumulator, found_sbuf, (into, pattern, offset))
+        store(work, accumulator)
 
 
 def add_beside(work, accumulator, acc_psum, into_sbuf, added):
