@@ -94,6 +94,8 @@ def _wanted(dtype: Any) -> str:
 
 
 def _numpy_name(dtype: Any) -> str:
+    if isinstance(dtype, np.generic | np.ndarray):
+        return ""  # NumPy reads an array as its own dtype
     try:
         return str(np.dtype(dtype).name)
     except TypeError:

@@ -119,7 +119,7 @@ def padding(
     numbers = [value] if alone else []
     if pairs and all(map(is_pair, pairs)):
         numbers = [one for pair in pairs for one in pair]
-    elif each and fits:
+    elif each and fits and axes > 1:
         numbers = list(value)
     elif isinstance(value, str) and value in names:
         return ""

@@ -34,6 +34,7 @@ GOOD = {
     "pack_filter": {"w": zeros(4, 4, 3, 3)},
     "conv1d_weight": {"x": zeros(1, 3, 5), "weight_size": (4, 3, 3), "gy": zeros(1, 4, 4)},
     "conv2d_weight": {"x": zeros(1, 3, 5, 5), "weight_size": (4, 3, 3, 3), "gy": zeros(1, 4, 3, 3)},
+    "conv1d_input": {"input_size": (1, 3, 6), "w": zeros(4, 3, 3), "gy": zeros(1, 4, 4)},
     "conv2d_input": {"input_size": (1, 3, 5, 5), "w": zeros(4, 3, 3, 3), "gy": zeros(1, 4, 3, 3)},
     "conv_transpose2d_weight": {"x": zeros(1, 4, 5, 5), "weight_size": (4, 3, 3, 3), "gy": zeros(1, 3, 11, 11)},
     "depthwise_conv1d_weight": {"x": zeros(2, 3, 9), "weight_size": (3, 4), "gy": zeros(2, 3, 6)},
@@ -222,8 +223,19 @@ ALGORITHMS = {
     "conv1d": "implicit_gemm", "conv2d": "implicit_gemm", "conv3d": "stacked", "conv_transpose2d": "weight_stationary",
     "conv2d_weight": "blocks", "depthwise_conv1d": "banded", "depthwise_conv1d_weight": "banded",
 }  # fmt: skip
+#: Arguments that a type of arrays is no array of; one axis has no number an axis; a number is no dtype.
+ARRAYS = ("x", "w", "gy", "bias", "residual", "x_scale")
 CASES = [
     *((name, *row) for name, rows in REFUSED.items() for row in rows),
+    *((name, {array: np.float64}, DtypeError, f"{array}: must be a NumPy array, not type")
+      for name, good in GOOD.items() for array in ARRAYS[:3] if array in good),
+    *(("conv2d", {array: np.float64}, DtypeError, f"{array}: must be a NumPy array, not type")
+      for array in ARRAYS[3:]),
+    ("conv2d_weight", {"accumulate_into": np.float64}, GeometryError, "accumulate_into: must be float32"),
+    *((name, {"padding": (1,)}, GeometryError, "padding=(1,): must be an int,")
+      for name in ("conv1d", "conv_transpose1d", "conv1d_weight", "conv1d_input", "depthwise_conv1d")),
+    *((name, {"out_dtype": np.float32(2)}, DtypeError, "out_dtype=np.float32(2.0)")
+      for name in ("conv2d", "conv2d_weight")),
     *((name, {"algorithm": one, "config": config}, UnsupportedError, words)
       for name, one in ALGORITHMS.items() for config, words in FORMS),
 ]  # fmt: skip

@@ -119,13 +119,32 @@ def per_axis(value: int | Places, axes: int) -> Places:
     return (value,) * axes if isinstance(value, int) else value
 
 
+def is_array(value: Any) -> bool:
+    """Whether a call takes this as an array."""
+    return isinstance(value, np.ndarray | simulator.ArraySpec)
+
+
+def no_array(name: str, value: Any) -> str:
+    """Why this is no array; "" if it is one."""
+    kind = type(value).__name__
+    return (
+        ""
+        if is_array(value)
+        else f"{name}: must be a NumPy array, not {kind}; convert it with numpy.asarray or .numpy()"
+    )
+
+
+def shape_of(value: Any) -> tuple[int, ...]:
+    """An array's shape, () of anything else: to ask before `one_array` refuses it."""
+    return value.shape if is_array(value) else ()
+
+
 def one_array(
     name: str, array: Any, axes: str, dtypes: tuple[str, ...] = KERNEL_DTYPES, empty: str = "N"
 ) -> Iterator[NkiconvError]:
     """Errors of an array's kind, rank, extents and dtype; axes: their names, as in "N, C, W"; empty: which may be 0."""
-    if not isinstance(array, (np.ndarray, simulator.ArraySpec)):
-        kind = type(array).__name__
-        yield DtypeError(f"{name}: must be a NumPy array, not {kind}; convert it with numpy.asarray or .numpy()")
+    if not is_array(array):
+        yield from refused(DtypeError, no_array(name, array))
         return
     names, malformed = axes.split(", "), rules.rank(name, array.shape, axes)
     yield from refused(LayoutError, malformed)

@@ -23,6 +23,7 @@ from .calls import (
     launch_planned,
     no_data,
     one_image,
+    shape_of,
     with_extents,
 )
 from .conv_problem import IMAGES, VOLUMES, Kind, array_violations, check_numbers, checked_conv, is_packed, other_layout
@@ -300,7 +301,7 @@ def _with_data(
 
 def _upsampled(kind: Kind, x: Any, upsample: Any, layout: str) -> Any:
     """In place of x, one without data of as many rows and columns as are convolved; what is wrong is refused later."""
-    is_image = layout in kind.layouts and len(getattr(x, "shape", ())) == kind.axes + 2
+    is_image = layout in kind.layouts and len(shape_of(x)) == kind.axes + 2
     if not is_image or type(upsample) is not int or upsample not in rules.UPSAMPLES[1:]:
         return x
     return with_extents(x, {axis: upsample * x.shape[axis] for axis in X_PERMS[layout][2:]})

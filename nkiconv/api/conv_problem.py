@@ -22,7 +22,7 @@ from ..rules import (
     VOLUME_FILTER_LAYOUTS,
     VOLUME_LAYOUTS,
 )
-from .calls import Places, one_array, per_axis
+from .calls import Places, one_array, per_axis, shape_of
 from .epilogue import Epilogue
 
 #: The letters of y's axes for those of x.
@@ -245,7 +245,7 @@ def number_violations(
 
 def is_packed(kind: Kind, w: Any) -> bool:
     """Whether a filter is one that `pack_filter` returned."""
-    return kind.axes > 1 and len(getattr(w, "shape", ())) == kind.axes + 3 and len(kind.filter_layouts) > 0
+    return kind.axes > 1 and len(shape_of(w)) == kind.axes + 3 and len(kind.filter_layouts) > 0
 
 
 def filter_axes(filter_layout: str) -> str:

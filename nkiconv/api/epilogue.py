@@ -13,7 +13,7 @@ from .. import pixel_norms, rules
 from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, refused
 from ..planner.request import Asked, asked_violations
 from ..problem import dtype_name
-from .calls import nl_dtype, one_array, out_dtype_unsupported
+from .calls import nl_dtype, one_array, out_dtype_unsupported, shape_of
 
 #: Arguments of a prologue; what a kernel is told as it is, where it is not as by default.
 OF_X = ("x_scale", "x_shift", "x_activation")
@@ -138,4 +138,4 @@ def _form_of(numbers: Any) -> str | None:
     if numbers is None:
         return None
     channel, image = rules.SCALE_FORMS
-    return channel if len(getattr(numbers, "shape", ())) == 1 else image
+    return channel if len(shape_of(numbers)) == 1 else image

@@ -11,7 +11,7 @@ from ..errors import LayoutError, UnsupportedError, raise_all, refuse
 from ..planner.conv import LEAST_BLOCK, block_of
 from ..reference import AnyArray
 from ..rules import CONV2D_DTYPES, FILTER_PERMS
-from .calls import one_array
+from .calls import one_array, shape_of
 from .conv_problem import IMAGES, VOLUMES, filter_axes
 
 
@@ -32,7 +32,7 @@ def pack_filter(w: AnyArray, *, filter_layout: str | None = None) -> AnyArray:
     Raises: DtypeError, GeometryError, LayoutError; UnsupportedError where K has no divisor that is worth a block.
     """
     if filter_layout is None:
-        kind = VOLUMES if len(getattr(w, "shape", ())) == 5 else IMAGES
+        kind = VOLUMES if len(shape_of(w)) == 5 else IMAGES
         filter_layout = kind.filter_layouts[0]
     refuse(LayoutError, rules.layout("filter_layout", filter_layout, FILTER_PERMS))
     raise_all("pack_filter cannot pack this", list(one_array("w", w, filter_axes(filter_layout), CONV2D_DTYPES)))

@@ -14,7 +14,7 @@ from ..pixel_norms import NORM_EPS
 from ..problem import DTYPES
 from ..reference import AnyArray
 from ..schedules.pointwise_mlp import MlpGeometry, unsupported_reason
-from .calls import has_no_images, launch, no_data, one_array, one_image
+from .calls import has_no_images, launch, no_data, one_array, one_image, shape_of
 
 _CANNOT = "pointwise_mlp cannot run this call"
 #: Axes of x, by how many there are.
@@ -88,7 +88,7 @@ def pointwise_mlp(
 
 def _violations(x: Any, w1: Any, w2: Any, activation: Any, lnc: Any) -> Iterator[NkiconvError]:
     """What is wrong with each array and value by itself."""
-    axes = _AXES.get(len(getattr(x, "shape", ())), _AXES[4])
+    axes = _AXES.get(len(shape_of(x)), _AXES[4])
     for name, one, letters in (("x", x, axes), ("w1", w1, "M, C"), ("w2", w2, "K, M")):
         yield from one_array(name, one, letters, empty="")
     yield from refused(UnsupportedError, rules.activation(activation, of="hidden channels"), rules.lnc(lnc))
@@ -113,8 +113,8 @@ def _shape_violations(
     for (name, one), letter in zip(numbers.items(), "CCMK", strict=True):
         if one is not None:
             yield from one_array(name, one, letter, empty="")
-            shape = getattr(one, "shape", ())
+            shape = shape_of(one)
             yield from refused(GeometryError, rules.shape(name, shape, (counts[letter],), f"[{letter}]"))
     if residual is not None:
         yield from one_array("residual", residual, _AXES[len(y_shape)])
-        yield from refused(GeometryError, rules.shape("residual", getattr(residual, "shape", ()), y_shape, "y's"))
+        yield from refused(GeometryError, rules.shape("residual", shape_of(residual), y_shape, "y's"))

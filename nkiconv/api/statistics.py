@@ -10,7 +10,7 @@ from ..errors import GeometryError, LayoutError, UnsupportedError, raise_all, re
 from ..integers import takes_ints
 from ..kernels.statistics import channel_statistics, norm_scale_and_shift
 from ..reference import AnyArray
-from .calls import launch, one_array
+from .calls import launch, one_array, shape_of
 from .conv_problem import IMAGES, ROWS, VOLUMES
 
 #: Orders of the axes of x, by how many there are.
@@ -48,7 +48,7 @@ def channel_stats(x: AnyArray, *, layout: str | None = None, lnc: int = 2) -> An
 
     Raises: DtypeError, GeometryError, LayoutError, UnsupportedError, before any work, naming every violated rule.
     """
-    axes = len(getattr(x, "shape", ()))
+    axes = len(shape_of(x))
     layouts = _LAYOUTS.get(axes, _LAYOUTS[4])
     wrong = [
         *refused(LayoutError, rules.layout("layout", layout, (None, *layouts))),
@@ -110,7 +110,7 @@ def norm_scale_shift(
     for name, affine in (("weight", weight), ("bias", bias)):
         if affine is not None:
             wrong += one_array(name, affine, "C", empty="")
-            wrong += refused(GeometryError, rules.shape(name, getattr(affine, "shape", ()), (C,), "[C]"))
+            wrong += refused(GeometryError, rules.shape(name, shape_of(affine), (C,), "[C]"))
     wrong += (
         *refused(UnsupportedError, norms.norm(norm)),
         *refused(UnsupportedError, norms.eps(eps)),

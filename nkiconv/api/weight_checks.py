@@ -11,7 +11,7 @@ from .. import rules
 from ..errors import DtypeError, GeometryError, NkiconvError, UnsupportedError, refuse, refused
 from ..planner.request import Asked
 from ..problem import DTYPES
-from .calls import out_dtype_unsupported
+from .calls import is_array, no_array, out_dtype_unsupported, shape_of
 
 
 def sizes_of(name: str, size: Any, axes: int, of_images: bool = False) -> tuple[int, ...]:
@@ -29,17 +29,16 @@ def filter_like(size: tuple[int, ...], gy: Any) -> Any:
 
 def check_gradients(gy: Any, y_shape: tuple[int, ...], into: Any, size: tuple[int, ...]) -> None:
     """Refuse gy of another shape than y's, and what a gradient cannot be added to; into: None, or that."""
-    refuse(GeometryError, rules.shape("gy", np.shape(gy), y_shape, "y's"))
+    refuse(DtypeError, no_array("gy", gy))
+    refuse(GeometryError, rules.shape("gy", shape_of(gy), y_shape, "y's"))
     check_accumulated(into, size)
 
 
 def check_accumulated(into: Any, size: tuple[int, ...]) -> None:
     """Refuse what a gradient cannot be added to; None is none."""
     if into is not None:
-        refuse(
-            GeometryError,
-            rules.accumulated("accumulate_into", np.shape(into), getattr(into, "dtype", type(into).__name__), size),
-        )
+        dtype = into.dtype if is_array(into) else type(into).__name__
+        refuse(GeometryError, rules.accumulated("accumulate_into", shape_of(into), dtype, size))
 
 
 def result_violations(bias_gradient: Any, out_dtype: Any) -> Iterator[NkiconvError]:
