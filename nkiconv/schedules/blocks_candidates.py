@@ -39,7 +39,7 @@ from .blocks import (
     units_of_tile,
 )
 from .blocks_schedule import BlocksSchedule, build, clipped_first
-from .blocks_transposes import RUN_BYTES, gang_of, grid_of
+from .blocks_transposes import RUN_BYTES, chunks_of, gang_of, gangs_of, grid_of, members_of, spacing_of
 from .cuts import window_of
 from .geometry import Geometry, num_taps
 from .prices import dma_ns, first_load_ns, last_store_ns, matmul_ns, transpose_ns
@@ -197,10 +197,12 @@ class BlocksBound:
         """geometry: of the blocks; source: of x and gy in memory; pixels: the setting; most: units of a tile."""
         self.target, self.geometry, self.source, self.pixels, self.most = target, geometry, source, pixels, most
         self.banks = sum_banks(pixels == TRANSPOSED)
-        self.planes = [count for _, count in planes_of(geometry.planes)] if pixels == TRANSPOSED else []
+        self.planes = tuple(count for _, count in planes_of(geometry.planes)) if pixels == TRANSPOSED else ()
         self.start_ns = first_load_ns(target)
         self.accumulators = functools.cache(self._accumulators_of)
         self.grid = functools.cache(functools.partial(grid_of, source))
+        self.members = functools.cache(functools.partial(members_of, source))
+        self._gangs = functools.cache(self._gangs_of)
         self._bank_ns, self._moved_ns = functools.cache(self._bank_ns_of), functools.cache(self._moved_ns_of)
         self._transposed_ns = functools.cache(self._transposed_ns_of)
 
@@ -253,9 +255,7 @@ class BlocksBound:
         if self.pixels != TRANSPOSED:
             units = div_ceil(units_in(self.geometry, one.rows, one.columns), parts)
             return div_ceil(units, self.most // one.side)
-        planes, rows, columns = self.grid(one.rows, one.columns)
-        each = planes * self._gang(one)
-        return div_ceil(sum(div_ceil(count, each) for count in self.planes) * len(rows) * len(columns), parts)
+        return div_ceil(self._gangs(one.rows, one.columns, self._gang(one)), parts)
 
     def buffers(self, one: BlocksSettings) -> int:
         """Tiles that are loaded at once: so many that the Tensor Engine does not wait, or as fit; 0 if too few do."""
@@ -302,8 +302,14 @@ class BlocksBound:
         return min(self.geometry.C, of_x), min(self.geometry.K, P_MAX * one.outputs)
 
     def _gang(self, one: BlocksSettings) -> int:
-        """Blocks of other planes in a unit that is transposed."""
-        return gang_of(self.source, self.grid(one.rows, one.columns)[0], max(self._channels(one)))
+        """Members of a tile that is transposed."""
+        return gang_of(self.members(one.rows, one.columns, self.planes), self._channels(one), one.split == 1)
+
+    def _gangs_of(self, rows: int, columns: int, gang: int) -> int:
+        """Tiles of such gangs."""
+        planes, some_rows, some_columns = self.grid(rows, columns)
+        places = len(some_rows) * len(some_columns)
+        return sum(len(gangs_of(count, planes, gang, places)) for count in self.planes)
 
     def _bank_ns_of(self, rows: int, columns: int, beside: int, channels: int, at_once: float) -> float:
         """The Tensor Engine's for a tile and an accumulator, on average: the last output channels may be packed."""
@@ -345,22 +351,24 @@ class BlocksBound:
         """A tile's ns of transposes and of DMA, and ns of the loads before the first product."""
         geometry, axes, item = self.source, (self.source.rows, self.source.columns), self.source.hbm_itemsize
         planes, some_rows, some_columns = self.grid(rows, columns)
-        block, tile = (rows, columns), (rows * some_rows[-1][1], columns * some_columns[-1][1])
+        block, tile = (rows, columns), (rows * some_rows[0][1], columns * some_columns[0][1])
         of_block, of_tile = ((window_of(axes[0], one[0]), window_of(axes[1], one[1])) for one in (block, tile))
-        of_x = of_block, of_tile, [axis.size for axis in axes], c, (geometry.planes.taps, axes[0].taps)
-        of_gy = block, tile, [axis.out for axis in axes], k, (1, 1)
+        spacing = spacing_of(axes[0], rows), spacing_of(axes[1], columns)
+        of_x = of_block, of_tile, [axis.size for axis in axes], c, (geometry.planes.taps, axes[0].taps), spacing
+        of_gy = block, tile, [axis.out for axis in axes], k, (1, 1), (1, 1)
         array_ns, moved_ns, first_ns, last_ns = 0.0, 0.0, 0.0, 0.0
-        for (height, width), extents, sizes, channels, (taps, needed) in (of_x, of_gy):
+        for (height, width), extents, sizes, channels, (taps, needed), (down, along) in (of_x, of_gy):
             high, wide = (min(extent, size) for extent, size in zip(extents, sizes, strict=True))
-            parts, times = min(P_MAX, channels * gang), taps * div_ceil(channels, P_MAX)
+            (_, members), (_, count) = chunks_of(channels, gang)[-1]
+            parts, times = members * count, taps * len(chunks_of(channels, gang))
             one_ns, last_ns = self._transpose_ns(parts, width)
-            array_ns += times * height * width * one_ns
+            array_ns += times * div_ceil(height, down) * div_ceil(width, along) * one_ns
             # rows that a DMA takes at once
             lines = min(high, div_ceil(RUN_BYTES, wide * item))
             pieces = max(1, round(height / lines))
             each_ns = dma_ns(self.target, P_MAX, parts, planes * high * wide, lines * wide, item)
             moved_ns += times * each_ns
-            first_ns += each_ns * min(1.0, div_ceil(needed * pieces, height) / pieces)
+            first_ns += taps * each_ns * min(1.0, div_ceil(needed * pieces, height) / pieces)
         return array_ns + last_ns, moved_ns, first_ns
 
     def _transpose_ns(self, parts: int, width: int) -> tuple[float, float]:

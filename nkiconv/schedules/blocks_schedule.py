@@ -79,15 +79,14 @@ CHAIN = 4096
 
 @dataclass(frozen=True)
 class Transposes:
-    """What transposes on the Tensor Engine need: groups of planes of a unit, pieces of x, and of gy, on their way
-    together, banks of PSUM, shapes of the buffers of pieces (of x, of gy), of rows with zeros and of banks."""
+    """What transposes on the Tensor Engine need: members of a gang, at most, pieces of x, and of gy, on their way
+    together, banks of PSUM, shapes of the buffers of pieces (of x, of gy) and of rows with zeros."""
 
     gang: int
     raws: int
     banks: int
     raw_shapes: tuple[tuple[int, ...], tuple[int, ...]]
     slab_shape: tuple[int, ...]
-    bank_shape: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -113,7 +112,7 @@ class BlocksSchedule:
 
     @property
     def gang(self) -> int:
-        """Groups of planes whose blocks a unit has."""
+        """Members of a tile's gang, whose blocks a unit has, at most."""
         return 1 if self.transposes is None else self.transposes.gang
 
     @property
@@ -217,10 +216,10 @@ def _scheduled(
 def _with_transposes(plan: BlocksSchedule, planes: Sequence[Part]) -> BlocksSchedule:
     """The same with tiles whose channels the Tensor Engine transposes, and what that needs."""
     geometry, config = plan.geometry, plan.settings
-    room = BLOCK_BYTES // (config.buffers * tile_bytes(plan))
-    channels = max(1, *(max(one.c[0][1], one.k[1]) for one in plan.passes))
-    grid = transposes.grid_of(geometry, config.rows, config.columns)[0]
-    gang = max(1, min(transposes.gang_of(geometry, grid, channels), room))
+    room = min(BLOCK_BYTES // (config.buffers * tile_bytes(plan)), CHAIN // (config.rows * config.columns))
+    channels = tuple(max(1, *some) for some in zip(*((one.c[0][1], one.k[1]) for one in plan.passes), strict=True))
+    members = transposes.members_of(geometry, config.rows, config.columns, [count for _, count in planes])
+    gang = max(1, min(transposes.gang_of(members, channels, config.split == 1), room))
     known: dict[tuple[Part, Part], tuple[Tile, ...]] = {}
     passes = []
     for one in plan.passes:
@@ -230,8 +229,7 @@ def _with_transposes(plan: BlocksSchedule, planes: Sequence[Part]) -> BlocksSche
         passes.append(replace(one, tiles=known[taps], half=div_ceil(len(known[taps]), PARTS)))
     raw_shapes, slab_shape = transposes.buffer_shapes(plan.source, config, passes)
     banks = min(PSUM_BANKS - len(accumulators) for one in passes for accumulators in one.rounds)
-    bank_shape = transposes.bank_shape(plan.source, passes, gang)
-    found = Transposes(gang, transposes.RAWS, banks, raw_shapes, slab_shape, bank_shape)
+    found = Transposes(gang, transposes.RAWS, banks, raw_shapes, slab_shape)
     return replace(plan, passes=tuple(passes), transposes=found)
 
 
@@ -360,8 +358,7 @@ def instructions(plan: BlocksSchedule, cores: int) -> int:
                 regions += sum(region.counts[0] * region.counts[1] for tile in one.tiles for region in tile)
             total += (len(one.planes) + 1) * (regions * settings.side + 5 * count)
         else:
-            places = plan.transposes.bank_shape[1]
-            total += transposes.transpose_instructions(plan.source, settings, one, plan.gang, places)
+            total += transposes.transpose_instructions(plan.source, settings, one)
         chains = len(chains_of(plan, one, count)) + PARTS
         for accumulator in chain.from_iterable(one.rounds):
             total += count * settings.rows * div_ceil(settings.columns, accumulator.beside) * plan.gang + 4 + chains

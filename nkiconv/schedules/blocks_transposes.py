@@ -2,20 +2,34 @@
 
 What is at one place of the windows of all units of a tile is a strided view of planes [c, pixels], and its transpose
 [units, c] what a tile of units has there: a transpose for each place of a window and 128 channels. Of fewer channels
-blocks of several groups of planes lie on the partitions together (a gang), and below each other in a unit. A tile's
-units are those of some planes, rows and columns of blocks, with their whole windows: zeros are put in before.
+blocks of several places lie on the partitions together, and below each other in a unit: a tile's gang, whose members
+are groups of planes, or parts of their rows and columns, as many of x and of gy as their channels leave room for. A
+member's units are those of some planes, rows and columns of blocks, with their whole windows: zeros are put in before.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from .blocks import BlocksSettings, Pass, Region, Run, Tile, extent_of
 from .geometry import Axis, Geometry, valid_range
-from .tiles import BANK_BYTES, P_MAX, Part, cut, cut_into, div_ceil, size_of, whole_words
+from .tiles import (
+    BANK_BYTES,
+    P_MAX,
+    PARTS,
+    Part,
+    cut,
+    cut_at,
+    cut_into,
+    div_ceil,
+    size_of,
+    some_of,
+    whole_words,
+)
 
 #: Bytes of neighbouring rows that a DMA takes at once, about.
 RUN_BYTES = 384
@@ -25,14 +39,15 @@ RAWS, SLABS = 8, 4
 
 @dataclass(frozen=True)
 class Span:
-    """Windows of `count` blocks along an axis, which begin `step` elements apart, `extent` elements each: those from
-    `first` on, of which 0 .. size-1 are there."""
+    """Windows of `count` blocks along an axis, which begin `step` elements apart, `extent` elements each, of which taps
+    meet every `spacing`-th: those from `first` on, of which 0 .. size-1 are there."""
 
     first: int
     step: int
     count: int
     extent: int
     size: int
+    spacing: int = 1
 
     @functools.cached_property
     def inside(self) -> Part:
@@ -59,21 +74,43 @@ class Span:
 
 @dataclass(frozen=True)
 class Side:
-    """gy (t is -1), or x at a plane of taps, of a tile: first planes of its gang, if any, and how many follow each."""
+    """gy (t is -1), or x at a plane of taps, of members (first, how many) of a tile's gang, and channels of theirs (the
+    same): (plane, row, column) where what is loaded of each member begins, if anything is there, and how many planes
+    follow. rows, columns: of all members; of an axis along which these lie apart, what is loaded, zeros where nothing
+    is there of sizes (rows, columns)."""
 
     t: int
     strides: tuple[int, ...]
-    firsts: tuple[int, ...]
+    members: Part
+    channels: Part
+    corners: tuple[tuple[int, int, int], ...]
     count: int
     apart: int
     rows: Span
     columns: Span
+    sizes: tuple[int, int]
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether its members are not the same rows and columns of other planes."""
+        return len({corner[1:] for corner in self.corners}) > 1
 
     def pieces(self, itemsize: int) -> list[Part]:
         """(First, how many) rows of windows that are loaded together; one piece: all that is there of planes."""
         low, end = self.columns.loaded
         rows = div_ceil(RUN_BYTES, max(1, end - low) * itemsize)
-        return cut_into(self.rows.extent, max(1, (2 * self.rows.extent + rows) // (2 * rows)))
+        many = max(1, (2 * self.rows.extent + rows) // (2 * rows))
+        return cut_into(self.rows.extent, 1 if self.is_apart else many)
+
+    def loaded_of(self, corner: tuple[int, int, int]) -> tuple[Part, Part]:
+        """(First, end) of rows and of columns of the only piece that are there of the member with this corner."""
+        (top, bottom), (left, right) = self.rows.inside, self.columns.loaded
+        extents = bottom - top, right - left
+        rows, columns = (
+            (max(0, -first), min(extent, size - first))
+            for first, extent, size in zip(corner[1:], extents, self.sizes, strict=True)
+        )
+        return rows, columns
 
     def raw_shape(self, itemsize: int) -> tuple[int, ...]:
         """Shape [128, planes, blocks, rows, columns] of a piece in SBUF."""
@@ -90,17 +127,43 @@ class Side:
 
 
 def grid_of(geometry: Geometry, rows: int, columns: int) -> tuple[int, list[Part], list[Part]]:
-    """(planes, parts of the rows, of the columns) of blocks of a tile: all of a plane, or a part of it."""
-    some_columns = cut(div_ceil(geometry.columns.out, columns), P_MAX)
-    some_rows = cut(div_ceil(geometry.rows.out, rows), P_MAX // some_columns[-1][1])
+    """(planes, parts of the rows, of the columns) of blocks of a member: all of a plane, or a part of it."""
+    some_columns = _even(div_ceil(geometry.columns.out, columns), P_MAX)
+    some_rows = _even(div_ceil(geometry.rows.out, rows), P_MAX // some_columns[0][1])
     whole = len(some_columns) == 1 and len(some_rows) == 1
     planes = P_MAX // (some_rows[0][1] * some_columns[0][1]) if whole else 1
     return min(planes, geometry.planes.out), some_rows, some_columns
 
 
-def gang_of(geometry: Geometry, planes: int, channels: int) -> int:
-    """Groups of planes on the partitions together, of tiles of so many planes, passes of so many channels."""
-    return max(1, min(P_MAX // channels, geometry.planes.out // planes))
+def _even(count: int, most: int) -> list[Part]:
+    """(first, how many) of parts of at most so many, alike but for the last, which may be smaller."""
+    return cut_at(count, div_ceil(count, div_ceil(count, most)))
+
+
+def members_of(geometry: Geometry, rows: int, columns: int, planes: Sequence[int]) -> int:
+    """Members that there are of so many planes that see planes of x at the same taps."""
+    most, some_rows, some_columns = grid_of(geometry, rows, columns)
+    return max(1, max(planes) // most) * len(some_rows) * len(some_columns)
+
+
+def gang_of(members: int, channels: tuple[int, int], shared: bool) -> int:
+    """Members of a tile's gang, of so many in all with channels (of x, of gy). shared: whether the cores share them."""
+    most = max(1, members // PARTS if shared else members)
+    return div_ceil(most, div_ceil(most, max(1, P_MAX // min(channels))))
+
+
+def gangs_of(total: int, most: int, gang: int, places: int) -> list[tuple[range, int, Part]]:
+    """(First planes, how many follow each, (first, how many) places) of each tile's gang: of so many planes, `most` of
+    a member, and parts of their rows and columns."""
+    found: list[tuple[range, int, Part]] = []
+    at = 0
+    while at < total:
+        members = min(gang, total - at)
+        count = min(most, (total - at) // members)
+        firsts = range(at, at + members * count, count)
+        found += [(firsts, count, some) for some in cut(places, max(1, gang // members))]
+        at += members * count
+    return found
 
 
 def transposed_tiles(
@@ -110,17 +173,19 @@ def transposed_tiles(
     most, some_rows, some_columns = grid_of(geometry, config.rows, config.columns)
     rows = [(p, _run_of(geometry.rows, config.rows, p, taps[0])) for p in some_rows]
     columns = [(q, _run_of(geometry.columns, config.columns, q, taps[1])) for q in some_columns]
-    tiles: list[Tile] = []
+    places, tiles = list(product(rows, columns)), list[Tile]()
     for first, total in planes:
-        at, end = first, first + total
-        while at < end:
-            members = min(gang, end - at)
-            count = min(most, (end - at) // members)
-            firsts = range(at, at + members * count, count)
-            for (p, of_rows), (q, of_columns) in product(rows, columns):
-                place = p[0] * config.rows, q[0] * config.columns, (count, p[1], q[1])
-                tiles.append(tuple(Region(0, of_rows, of_columns, z, *place) for z in firsts))
-            at += members * count
+        for firsts, count, some in gangs_of(total, most, gang, len(places)):
+            own = some_of(places, some)
+            # members are alike: blocks of the last one that are not there are zeros
+            counts = count, max(p[1] for (p, _), _ in own), max(q[1] for _, (q, _) in own)
+            tiles.append(
+                tuple(
+                    Region(0, of_rows, of_columns, first + z, p[0] * config.rows, q[0] * config.columns, counts)
+                    for (p, of_rows), (q, of_columns) in own
+                    for z in firsts
+                )
+            )
     return tuple(tiles)
 
 
@@ -132,28 +197,59 @@ def _run_of(axis: Axis, extent: int, blocks: Part, taps: Part) -> Run:
     return Run(first=0, count=1, apart=extent, extent=extent, low=low, high=high)
 
 
-def side_of(geometry: Geometry, config: BlocksSettings, one: Pass, tile: Tile, t: int) -> Side:
-    """The Side of a tile of a pass. geometry: of x and gy in memory."""
-    region, planes = tile[0], geometry.planes
-    found = [(1, member.z) if t < 0 else valid_range(planes, t, member.z, 1)[2:4] for member in tile]
-    firsts = tuple(first for count, first in found if count > 0)
-    p, q = (region.p, config.rows, region.counts[1]), (region.q, config.columns, region.counts[2])
-    if t < 0:
-        rows, columns = Span(*p, config.rows, geometry.rows.out), Span(*q, config.columns, geometry.columns.out)
-        return Side(t, geometry.y_strides, firsts, region.counts[0], 1, rows, columns)
-    rows, columns = _span_of(geometry.rows, p, one.r), _span_of(geometry.columns, q, one.s)
-    return Side(t, geometry.x_strides, firsts, region.counts[0], planes.stride, rows, columns)
+def side_of(
+    geometry: Geometry, config: BlocksSettings, one: Pass, tile: Tile, t: int, chunk: tuple[Part, Part]
+) -> Side:
+    """The Side of a chunk (members, channels) of a tile of a pass. geometry: of x and gy in memory."""
+    own, planes = some_of(tile, chunk[0]), geometry.planes
+    seen = [(1, member.z) if t < 0 else valid_range(planes, t, member.z, 1)[2:4] for member in own]
+    corners = []
+    for region, (count, plane) in zip(own, seen, strict=True):
+        p, q = (region.p, config.rows, region.counts[1]), (region.q, config.columns, region.counts[2])
+        if t < 0:
+            rows, columns = Span(*p, config.rows, geometry.rows.out), Span(*q, config.columns, geometry.columns.out)
+        else:
+            rows, columns = _span_of(geometry.rows, p, one.r), _span_of(geometry.columns, q, one.s)
+        if count > 0:
+            corners.append((plane, rows, columns))
+    same_rows, same_columns = (len({corner[axis] for corner in corners}) <= 1 for axis in (1, 2))
+    return Side(
+        t=t,
+        strides=geometry.y_strides if t < 0 else geometry.x_strides,
+        members=chunk[0],
+        channels=chunk[1],
+        corners=tuple(
+            (plane, h.inside[0] if same_rows else h.first, w.loaded[0] if same_columns else w.first)
+            for plane, h, w in corners
+        ),
+        count=own[0].counts[0],
+        apart=1 if t < 0 else planes.stride,
+        rows=rows if same_rows else replace(rows, first=0, size=rows.width),
+        columns=columns if same_columns else replace(columns, first=0, size=columns.width),
+        sizes=(rows.size, columns.size),
+    )
 
 
 def _span_of(axis: Axis, blocks: tuple[int, int, int], taps: Part) -> Span:
     """The Span of x of blocks (first output, outputs, how many) at taps (first, how many)."""
     first, step = blocks[0] * axis.stride + taps[0] * axis.dilation - axis.before, blocks[1] * axis.stride
-    return Span(first, step, blocks[2], extent_of(axis, blocks[1], taps), axis.size)
+    return Span(first, step, blocks[2], extent_of(axis, blocks[1], taps), axis.size, spacing_of(axis, blocks[1]))
 
 
-def chunks_of(channels: int, gang: int) -> list[Part]:
-    """(first, how many) of channels that are transposed together."""
-    return [(0, channels)] if gang > 1 else cut(channels, P_MAX)
+def spacing_of(axis: Axis, outputs: int) -> int:
+    """Elements of x from one that taps of a block of so many outputs meet to the next."""
+    return axis.dilation if outputs == 1 else math.gcd(axis.stride, axis.dilation)
+
+
+def chunks_of(channels: int, gang: int) -> list[tuple[Part, Part]]:
+    """((first, how many) members, channels) that are transposed together, of so many of each."""
+    return list(product(cut(gang, max(1, P_MAX // channels)), cut(channels, P_MAX)))
+
+
+def sides_of(geometry: Geometry, config: BlocksSettings, one: Pass, tile: Tile, t: int) -> list[Side]:
+    """The Sides of all chunks of a tile of a pass."""
+    channels = max(1, one.k[1] if t < 0 else one.c[0][1])
+    return [side_of(geometry, config, one, tile, t, chunk) for chunk in chunks_of(channels, len(tile))]
 
 
 def buffer_shapes(
@@ -164,9 +260,10 @@ def buffer_shapes(
     slab: tuple[int, ...] = (1, 1, 1, 1)
     for one in passes:
         for tile, t in product(one.tiles, (-1, *one.planes)):
-            side, which = side_of(geometry, config, one, tile, t), int(t < 0)
-            raws[which] = tuple(map(max, raws[which], side.raw_shape(geometry.itemsize)))
-            slab = tuple(map(max, slab, side.slab_shape))
+            for side in sides_of(geometry, config, one, tile, t):
+                which = int(t < 0)
+                raws[which] = tuple(map(max, raws[which], side.raw_shape(geometry.itemsize)))
+                slab = tuple(map(max, slab, side.slab_shape))
     return (raws[0], raws[1]), slab
 
 
@@ -176,20 +273,20 @@ def transpose_bytes(geometry: Geometry, shapes: tuple[tuple[tuple[int, ...], ...
     return (raws * (size_of(x[1:]) + size_of(y[1:])) + SLABS * size_of(slab[1:])) * geometry.itemsize
 
 
-def bank_shape(geometry: Geometry, passes: Sequence[Pass], gang: int) -> tuple[int, int, int, int]:
-    """Shape [128, places, blocks of a gang, channels] of transposes in a bank."""
-    widths = [chunks_of(max(1, channels), gang)[-1][1] for one in passes for channels in (one.c[0][1], one.k[1])]
-    room = whole_words(max(1, *widths), geometry.itemsize)
-    return P_MAX, BANK_BYTES // (gang * room * geometry.itemsize), gang, room
+def bank_shape(side: Side, itemsize: int) -> tuple[int, int, int, int]:
+    """Shape [128, places, members, channels] of a Side's transposes in a bank."""
+    members, room = side.members[1], whole_words(side.channels[1], itemsize)
+    return P_MAX, BANK_BYTES // (members * room * itemsize), members, room
 
 
-def transpose_instructions(geometry: Geometry, config: BlocksSettings, one: Pass, gang: int, places: int) -> int:
-    """Instructions of transposing the tiles of a pass, at most. places: of a bank."""
+def transpose_instructions(geometry: Geometry, config: BlocksSettings, one: Pass) -> int:
+    """Instructions of transposing the tiles of a pass, at most."""
     total = 0
     for tile, t in product(one.tiles, (-1, *one.planes)):
-        side, chunks = side_of(geometry, config, one, tile, t), chunks_of(one.k[1] if t < 0 else one.c[0][1], gang)
-        rows, columns = side.rows.extent, side.columns.extent
-        # rows of windows: edges and a copy of each, its transposes, and their way out
-        each = len(side.pieces(geometry.itemsize)) * len(tile) * (side.rows.count + 1)
-        total += len(chunks) * (each + rows * (6 + columns + div_ceil(columns, places) * len(tile)))
+        for side in sides_of(geometry, config, one, tile, t):
+            rows, columns = side.rows.extent, side.columns.extent
+            # rows of windows: edges and a copy of each, its transposes, and their way out
+            each = len(side.pieces(geometry.itemsize)) * side.members[1] * (side.rows.count + 1) + 4
+            places = bank_shape(side, geometry.itemsize)[1]
+            total += each + rows * (6 + columns + div_ceil(columns, places))
     return total

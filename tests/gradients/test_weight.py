@@ -277,8 +277,8 @@ def a_problem(draw, axes):
     return (draw(st.integers(1, 3)), C, K, groups), list(found)
 
 
-#: The planner's own choice, or tiles that are turned.
-SOME_PIXELS = st.sampled_from((None, TURNED))
+#: The planner's own choice, or tiles that are turned, of the blocks that it chooses or of single pixels.
+SOME_PIXELS = st.sampled_from((None, TURNED, (*TURNED, ("rows", 1), ("columns", 1))))
 
 
 @draws(60, 700)

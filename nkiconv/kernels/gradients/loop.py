@@ -108,8 +108,7 @@ def transpose_ahead(work, ahead, feed, products, at, q):
         some = products[ahead.done]
         if some.index >= products[at].oldest + len(feed.buffers):
             return
-        place, accumulators = (some.index, some.row), some_of(some.accumulators, some.banks)
-        transpose_for(work, ahead, feed, blocks_of(feed, some.index), place, accumulators)
+        transpose_for(work, ahead, feed, blocks_of(feed, some.index), some)
         left += columns_in(work, some, 0)
         ahead.done += 1
 

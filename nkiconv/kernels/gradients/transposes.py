@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 
 from ..._nki import nisa, nl
-from ...schedules.blocks_transposes import SLABS, chunks_of, side_of
-from ...schedules.tiles import cut, div_ceil, filled
+from ...schedules.blocks_transposes import SLABS, bank_shape, sides_of
+from ...schedules.tiles import BANK_BYTES, cut, div_ceil, filled, size_of, some_of
 from .._engines import START_WORK, copy_work, is_16bit, pick
 from ..conv.regions import load_region, offset_at
+from .loads import clear_sides
 
 
 @dataclass
@@ -25,11 +26,10 @@ class Ahead(nl.NKIObject):
 
 @dataclass
 class RawPiece(nl.NKIObject):
-    """Rows of windows of a Side as loaded, and channels, of a pass: (first, how many); whole: what planes have."""
+    """Rows of windows of a Side as loaded: (first, how many); whole: what planes have."""
 
     raw: object
     rows: tuple
-    channels: tuple
     whole: bool
 
 
@@ -42,7 +42,8 @@ def start_transposes(work, buffers):
 
     raws = [tiles(plan.raws, shape, dtype) for shape, dtype in zip(plan.raw_shapes, dtypes)]
     slabs = tiles(SLABS, plan.slab_shape, dtypes[0])
-    banks, there = tiles(plan.banks, plan.bank_shape, dtypes[0], nl.psum), filled(buffers, (-1, []))
+    bank_shape = nl.tile_size.pmax, BANK_BYTES // work.geometry.itemsize
+    banks, there = tiles(plan.banks, bank_shape, dtypes[0], nl.psum), filled(buffers, (-1, []))
     return Ahead(raws=raws, slabs=slabs, banks=banks, taken=[0, 0, 0, 0], zeros=filled(SLABS, None), there=there)
 
 
@@ -52,53 +53,52 @@ def next_of(ahead, kind, buffers):
     return (ahead.taken[kind] - 1) % len(buffers)
 
 
-def transpose_for(work, ahead, feed, blocks, place, accumulators):
-    """Transpose the Blocks of a Feed's tile that some accumulators need for a row of gy and that are not there yet.
-    place: (the tile, the row)."""
-    index, row = place
-    one, tile = feed.tiles[index].one, feed.tiles[index].tile
-    slot, rows = index % len(feed.buffers), work.geometry.rows
-    if ahead.there[slot][0] != index:
-        ahead.there[slot] = (index, [])
+def transpose_for(work, ahead, feed, blocks, some):
+    """Transpose the Blocks of a Feed's tile that some Products need and that are not there yet."""
+    one, tile = feed.tiles[some.index].one, feed.tiles[some.index].tile
+    slot, rows = some.index % len(feed.buffers), work.geometry.rows
+    if ahead.there[slot][0] != some.index:
+        ahead.there[slot] = (some.index, [])
     done = ahead.there[slot][1]
-    for accumulator in accumulators:
-        if accumulator.t >= 0:
-            end = row * rows.stride + (accumulator.r[0] - one.r[0] + accumulator.r[1] - 1) * rows.dilation + 1
-            side = side_of(work.plan.source, work.plan.settings, one, tile, accumulator.t)
-            transpose_pieces(work, ahead, side, one.c[0], accumulator.c, end, done, blocks.x[accumulator.t])
-        side = side_of(work.plan.source, work.plan.settings, one, tile, -1)
-        transpose_pieces(work, ahead, side, one.k, accumulator.k, row + 1, done, blocks.y)
+    for accumulator in some_of(some.accumulators, some.banks):
+        for t in (accumulator.t, -1) if accumulator.t >= 0 else (-1,):
+            end, own, needed = some.row + 1, one.k, accumulator.k
+            if t >= 0:
+                end = some.row * rows.stride + (accumulator.r[0] - one.r[0] + accumulator.r[1] - 1) * rows.dilation + 1
+                own, needed = one.c[0], accumulator.c
+            for side in sides_of(work.plan.source, work.plan.settings, one, tile, t):
+                (member, members), (c, channels) = side.members, side.channels
+                meets = member <= some.member < member + members
+                if meets and own[0] + c < needed[0] + needed[1] and needed[0] < own[0] + c + channels:
+                    tile_sbuf = blocks.y if t < 0 else blocks.x[t]
+                    transpose_pieces(work, ahead, side, own[0] + c, end, done, tile_sbuf)
 
 
-def transpose_pieces(work, ahead, side, channels, needed, end, done, tile_sbuf):
-    """Have pieces of a Side that has some channels be there, of channels needed and rows below `end`, in a tile."""
-    parts = side.pieces(work.geometry.itemsize)
-    for chunk in chunks_of(channels[1], work.plan.gang):
-        c = channels[0] + chunk[0]
-        meets = c < needed[0] + needed[1] and needed[0] < c + chunk[1]
-        for rows in parts if meets else []:
-            key = (side.t, chunk[0], rows[0])
-            if rows[0] < end and key not in done:
-                done.append(key)
-                transpose_piece(work, ahead, side, (chunk[0], chunk[1], c), rows, tile_sbuf)
+def transpose_pieces(work, ahead, side, channel, end, done, tile_sbuf):
+    """Have pieces of a Side be there, of rows below `end`, in a tile. channel: the first in HBM."""
+    for rows in side.pieces(work.geometry.itemsize):
+        key = (side.t, side.members[0], side.channels[0], rows[0])
+        if rows[0] < end and key not in done:
+            done.append(key)
+            transpose_piece(work, ahead, side, channel, rows, tile_sbuf)
 
 
-def transpose_piece(work, ahead, side, chunk, rows, tile_sbuf):
-    """A piece of a Side into a tile. chunk: channels (first of the tile's, how many, first in HBM)."""
+def transpose_piece(work, ahead, side, channel, rows, tile_sbuf):
+    """Rows (first, how many) of a Side into a tile. channel: the first in HBM."""
     which, columns = 1 if side.t < 0 else 0, side.columns.inside
-    piece = RawPiece(raw=None, rows=rows, channels=chunk, whole=rows[1] == side.rows.extent)
-    if len(side.firsts) > 0 and columns[0] < columns[1]:
+    piece, sources = RawPiece(raw=None, rows=rows, whole=rows[1] == side.rows.extent), []
+    if len(side.corners) > 0 and columns[0] < columns[1]:
         piece.raw = ahead.raws[which][next_of(ahead, which, ahead.raws[which])]
-        load_piece(side, piece, work.operands.w if side.t < 0 else work.operands.x)
-    sources = []
-    for row in range(rows[0], rows[0] + rows[1]):
+        load_piece(side, piece, channel, work.operands.w if side.t < 0 else work.operands.x)
+    needed = [row for row in range(rows[0], rows[0] + rows[1]) if row % side.rows.spacing == 0]
+    for index, row in enumerate(needed):
         # zeros are put around rows before those that precede them are taken out of PSUM
-        while len(sources) < min(rows[1], row - rows[0] + SLABS - 1):
-            sources.append(source_of(work, ahead, side, piece, rows[0] + len(sources)))
-        if sources[row - rows[0]] == None:
-            clear_row(work, side, piece, row, tile_sbuf)
+        for later in needed[len(sources) : index + SLABS - 1]:
+            sources.append(source_of(work, ahead, side, piece, later))
+        if sources[index] == None:
+            clear_row(side, row, tile_sbuf)
         else:
-            transpose_row(work, ahead, side, piece, row, sources[row - rows[0]], tile_sbuf)
+            transpose_row(work, ahead, side, row, sources[index], tile_sbuf)
 
 
 def blocks_inside(span, row):
@@ -108,45 +108,67 @@ def blocks_inside(span, row):
     return first, max(0, min(span.count, end) - first)
 
 
-def load_piece(side, piece, hbm):
-    """Load what there is of a piece, in memory order."""
-    strides, span, regions = side.strides, side.rows, []
-    w, end = side.columns.loaded
+def load_piece(side, piece, channel, hbm):
+    """Load what there is of a piece, in memory order. channel: the first in HBM."""
+    (w, end), strides, count = side.columns.loaded, side.strides, side.channels[1]
     if piece.whole:
-        low, high = span.inside
-        if low < high:
-            regions.append((0, 1, low, 0, high - low))
-    else:
-        top, bottom = blocks_inside(span, piece.rows[0]), blocks_inside(span, piece.rows[0] + piece.rows[1] - 1)
-        first, last = max(top[0], bottom[0]), min(top[0] + top[1], bottom[0] + bottom[1])
-        if first < last:
-            regions.append((first, last - first, span.first + first * span.step + piece.rows[0], 0, piece.rows[1]))
-        for block in range(span.count):
-            start = span.first + block * span.step + piece.rows[0]
-            h, h_end = max(0, start), min(span.size, start + piece.rows[1])
-            if h < h_end and (block < first or block >= last):
-                regions.append((block, 1, h, h - start, h_end - h))
-    count = piece.channels[1]
-    for member, plane in enumerate(side.firsts):
-        for block, blocks, h, row, rows in regions if w < end else []:
-            pattern = [[strides[0], count], [strides[1] * side.apart, side.count], [strides[2] * span.step, blocks]]
+        parts = [side.loaded_of(corner) for corner in side.corners]
+        clear_around(side, parts, piece.raw)
+        for member, ((plane, h, w), (rows, columns)) in enumerate(zip(side.corners, parts)):
+            extents = rows[1] - rows[0], columns[1] - columns[0]
+            if min(extents) > 0:
+                pattern = [[strides[0], count], [strides[1] * side.apart, side.count], [1, 1]]
+                pattern = pattern + [[strides[2], extents[0]], [strides[3], extents[1]]]
+                offset = offset_at(strides, (channel, plane, h + rows[0], w + columns[0]))
+                load_region(piece.raw, hbm, (member * count, 0, 0, rows[0], columns[0]), pattern, offset)
+        return
+    for member, corner in enumerate(side.corners):
+        for block, blocks, h, row, rows in regions_of(side.rows, piece.rows) if w < end else []:
+            pattern = [
+                [strides[0], count],
+                [strides[1] * side.apart, side.count],
+                [strides[2] * side.rows.step, blocks],
+            ]
             pattern = pattern + [[strides[2], rows], [strides[3], end - w]]
-            offset = offset_at(strides, (piece.channels[2], plane, h, w))
+            offset = offset_at(strides, (channel, corner[0], h, w))
             load_region(piece.raw, hbm, (member * count, 0, block, row, 0), pattern, offset)
 
 
-def clear_row(work, side, piece, row, tile_sbuf):
+def regions_of(span, rows):
+    """(first block, blocks, first row in memory, in the piece, rows) of loads of rows (first, how many) of windows."""
+    regions, top, bottom = [], blocks_inside(span, rows[0]), blocks_inside(span, rows[0] + rows[1] - 1)
+    first, last = max(top[0], bottom[0]), min(top[0] + top[1], bottom[0] + bottom[1])
+    if first < last:
+        regions.append((first, last - first, span.first + first * span.step + rows[0], 0, rows[1]))
+    for block in range(span.count):
+        start = span.first + block * span.step + rows[0]
+        h, h_end = max(0, start), min(span.size, start + rows[1])
+        if h < h_end and (block < first or block >= last):
+            regions.append((block, 1, h, h - start, h_end - h))
+    return regions
+
+
+def clear_around(side, parts, raw):
+    """Zeros where not all members of a Side are loaded, whose rows and columns (first, end) these are."""
+    (top, bottom), (left, right) = side.rows.inside, side.columns.loaded
+    tops, bottoms, lefts, rights = zip(*(rows + columns for rows, columns in parts))
+    inside = (max(tops), max(max(tops), min(bottoms))), (max(lefts), max(max(lefts), min(rights)))
+    members = raw[0 : len(parts) * side.channels[1], 0 : side.count, 0]
+    clear_sides(members, False, *inside, (bottom - top, right - left))
+
+
+def clear_row(side, row, tile_sbuf):
     """Zeros where nothing is there of a row of windows."""
-    extent, (c, cn, _) = side.rows.extent, piece.channels
-    rows = slice(row, (work.plan.gang - 1) * extent + row + 1, extent)
-    into = tile_sbuf[0 : tile_sbuf.shape[0], rows, 0 : side.columns.extent, c : c + cn]
+    (member, members), extent, (c, channels) = side.members, side.rows.extent, side.channels
+    rows = slice(member * extent + row, (member + members - 1) * extent + row + 1, extent)
+    into = tile_sbuf[0 : tile_sbuf.shape[0], rows, 0 : side.columns.extent, c : c + channels]
     nisa.memset(dst=into, value=0.0, engine=nisa.engine.gpsimd)
 
 
 def loaded_row(side, piece, row, blocks):
     """A row of the windows of some blocks (first, how many): [channels, planes, blocks, columns]."""
     raw, first = piece.raw, blocks[0]
-    parts, columns = len(side.firsts) * piece.channels[1], side.columns.loaded
+    parts, columns = len(side.corners) * side.channels[1], side.columns.loaded
     width = columns[1] - columns[0]
     if not piece.whole:
         return raw[0:parts, 0 : side.count, first : first + blocks[1], row - piece.rows[0], 0:width]
@@ -189,29 +211,26 @@ def row_with_zeros(work, ahead, side, source, start, blocks):
     return slab[0:parts, 0 : side.count, 0 : side.rows.count, 0 : span.width]
 
 
-def transpose_row(work, ahead, side, piece, row, source, tile_sbuf):
+def transpose_row(work, ahead, side, row, source, tile_sbuf):
     """A row of all windows into a tile. source: what `source_of` finds."""
-    (row_sbuf, start), span, cn, c, members = (
-        source,
-        side.columns,
-        piece.channels[1],
-        piece.channels[0],
-        len(side.firsts),
-    )
-    units = side.count * side.rows.count * span.count
-    rows, places = (row, (members - 1) * side.rows.extent + row + 1), ahead.banks[0].shape[1]
-    for some in cut(span.extent, places):
+    (row_sbuf, start), span, (member, members), (c, channels) = source, side.columns, side.members, side.channels
+    units, extent, step = side.count * side.rows.count * span.count, side.rows.extent, span.spacing
+    rows = slice(member * extent + row, (member + members - 1) * extent + row + 1, extent)
+    shape = bank_shape(side, work.geometry.itemsize)
+    for first, count in cut(div_ceil(span.extent, step), shape[1]):
         bank = ahead.banks[next_of(ahead, 3, ahead.banks)].view(tile_sbuf.dtype)
-        for index in range(some[1]):
-            w = start + some[0] + index
+        bank = bank[0 : shape[0], 0 : size_of(shape[1:])].reshape(shape)
+        for index in range(count):
+            w = start + (first + index) * step
             end = w + (span.count - 1) * span.step + 1
             nisa.nc_transpose(
-                dst=bank[0:units, index, 0:members, 0:cn],
-                data=row_sbuf[0 : members * cn, 0 : side.count, 0 : side.rows.count, w : end : span.step],
+                dst=bank[0:units, index, 0:members, 0:channels],
+                data=row_sbuf[0 : members * channels, 0 : side.count, 0 : side.rows.count, w : end : span.step],
                 engine=nisa.engine.tensor,
             )
+        columns = slice(first * step, (first + count - 1) * step + 1, step)
         nisa.tensor_copy(
-            dst=tile_sbuf[0:units, rows[0] : rows[1] : side.rows.extent, some[0] : some[0] + some[1], c : c + cn],
-            src=bank[0:units, 0 : some[1], 0:members, 0:cn].permute((0, 2, 1, 3)),
-            engine=pick(work.ledger, some[1] * members * cn, is_16bit(tile_sbuf.dtype)),
+            dst=tile_sbuf[0:units, rows, columns, c : c + channels],
+            src=bank[0:units, 0:count, 0:members, 0:channels].permute((0, 2, 1, 3)),
+            engine=pick(work.ledger, count * members * channels, is_16bit(tile_sbuf.dtype)),
         )
