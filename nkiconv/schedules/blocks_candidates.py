@@ -157,7 +157,8 @@ def _sizes(bound: BlocksBound, given: Mapping[str, Any]) -> Iterator[BlocksSetti
         most = max_channels(geometry, beside)
         # several row tiles pay where planes are blocks, whose zeros are left out
         some = [one for one in shapes if one[1] >= beside and (side == 1 or "side" in given or one == (P, Q))]
-        blocks, own = _full(geometry, some, beside, bound.most // side), div_ceil(C, side)
+        every = BlocksSettings(1, 1, most, whole, div_ceil(C, most), beside, side, 1, 0, 0, 0, 0)
+        blocks, own = _full(bound, some, every), div_ceil(C, side)
         # accumulators of channels that are transposed together need not wait for others
         widths = (most, min(most, P_MAX)) if bound.pixels == TRANSPOSED else (most,)
         for channels in choices(given, "channels", (div_ceil(own, div_ceil(own, one)) for one in widths)):
@@ -171,12 +172,10 @@ def _sizes(bound: BlocksBound, given: Mapping[str, Any]) -> Iterator[BlocksSetti
                     yield BlocksSettings(rows, columns, channels, outputs, inputs, beside, side, 1, 0, split, 0, 0)
 
 
-def _full(geometry: Geometry, shapes: list[tuple[int, int]], beside: int, most: int) -> list[tuple[int, int]]:
-    """Of shapes of blocks (rows, columns), so many of a tile, those that leave little of the Tensor Engine idle."""
-    taken = [
-        div_ceil(units_in(geometry, rows, columns), most) * rows * div_ceil(columns, beside) for rows, columns in shapes
-    ]
-    return [one for one, columns in zip(shapes, taken, strict=True) if columns <= IDLE * min(taken)]
+def _full(bound: BlocksBound, shapes: list[tuple[int, int]], every: BlocksSettings) -> list[tuple[int, int]]:
+    """Of shapes of blocks (rows, columns) those that leave little of the Tensor Engine idle, if a pass has all sums."""
+    taken = [bound.array_ns(replace(every, rows=rows, columns=columns)) for rows, columns in shapes]
+    return [one for one, ns in zip(shapes, taken, strict=True) if ns <= IDLE * min(taken)]
 
 
 def _parts(whole: int, values: tuple[int, ...]) -> list[int]:

@@ -8,7 +8,7 @@ from ...schedules.blocks import banks_of_taps
 from ...schedules.geometry import filter_rows
 from ...schedules.tiles import size_of
 from .._dma import copy
-from .._engines import pick
+from .._engines import book_vector, pick
 from ..conv.regions import offset_at
 from .halves import keep_sums, other_sums, own_part, waits
 from .loads import is_channels_last, part_of
@@ -174,6 +174,7 @@ def add_beside(work, accumulator, acc_psum, into_sbuf, added):
         if added == None:
             nisa.tensor_copy(dst=found_sbuf, src=sums, engine=pick(work.ledger, size_of(into_sbuf.shape[1:]), False))
         else:
+            book_vector(work.ledger, size_of(into_sbuf.shape[1:]))
             nisa.tensor_tensor(dst=found_sbuf, data1=sums, data2=added, op=nl.add)
         added = found_sbuf
 
