@@ -17,7 +17,7 @@ from .options import (
     prologue_instructions,
     taken_unsupported,
 )
-from .planes import k_tiles_of_windows, window_channels, with_windows
+from .planes import is_by_plane, k_tiles_of_windows, window_channels, with_windows
 from .settings import (
     WARM_UP_MAX,
     WARM_UPS,
@@ -316,6 +316,9 @@ def packed_sizes(geometry: Geometry, given: dict[str, int]) -> list[tuple[int, i
                         blocks = div_ceil(seen.rows.out, U) * seen.planes.out
                         rows = len(block_axis(seen.rows, U, True).elements(0)) * seen.planes.taps
                         groups = div_ceil(seen.columns.taps, T)
+                        columns = rows * groups * T * slot_for(U * seen.K)
+                        if filter_bytes(seen, k_tiles, L, columns) > SBUF_USABLE_BYTES_PER_PARTITION:
+                            continue
                         each = max(COLUMNS_MIN, blocks * seen.columns.size / PARTS)
                         passed = PARTS * each * rows * groups * k_tiles / L
                         left = blocks * max(0.6, T / seen.columns.lhs_dilation) * seen.columns.out * LEAVES
@@ -362,11 +365,19 @@ def packed_bytes(geometry: Geometry, schedule: Schedule, residual: bool) -> int:
     shift = schedule.shift
     assert shift is not None
     geometry = with_windows(geometry, shift.V)
-    item, taps, k_tiles = geometry.itemsize, num_taps(geometry), len(schedule.k_tiles)
+    item, k_tiles = geometry.itemsize, len(schedule.k_tiles)
     (resident,) = schedule.residents
     x_bytes = max(lane[0].xn * lane[1].xn * lane[2].xn for lanes in resident.items for lane in lanes) * item
-    raw = min(shift.lanes * geometry.C, P_MAX) * taps + taps * geometry.K
-    placed = sum(len(sweep.products) for sweep in schedule.sweeps) * shift.T * schedule.slot
+    products = sum(len(sweep.products) for sweep in schedule.sweeps)
+    filters = filter_bytes(geometry, k_tiles, shift.lanes, products * shift.T * schedule.slot)
     most = max(lane[0].bn * lane[1].bn for lanes in resident.items for lane in lanes)
     results = 4 * most * ((4 if residual else 2) * geometry.columns.out) + 6 * 4 * BANK_COLUMNS
-    return k_tiles * (schedule.buffers * x_bytes + (raw + placed) * item) + shift.lanes * results + 4096
+    return k_tiles * schedule.buffers * x_bytes + filters + shift.lanes * results + 4096
+
+
+def filter_bytes(geometry: Geometry, k_tiles: int, lanes: int, placed: int) -> int:
+    """Bytes per partition of filters: as loaded, transposed, and as stationaries of so many columns of a K tile."""
+    by_input, taps = geometry.packed > 0 or geometry.flipped, num_taps(geometry)
+    loads = k_tiles if by_input or is_by_plane(geometry) else div_ceil(k_tiles, P_MAX // geometry.K)
+    loaded = loads * taps * (geometry.K if by_input else min(lanes * geometry.C, P_MAX))
+    return (loaded + k_tiles * (taps * geometry.K + placed)) * geometry.itemsize

@@ -47,6 +47,8 @@ SHAPES = {
     "loads of one row": (RGB, 2, 3, {"x_bytes": 256}),
     "short loads": (RGB, 3, 3, {"x_bytes": 256}),
     "loads cut inside a bank": (TALL, 2, 3, {"x_bytes": 256}),
+    "many K tiles": (RGB.replace(C=1100, H=9, W=7, R=5, S=5), 6, 3, {}),
+    "many K tiles, loads of some": (RGB.replace(C=460, H=9, W=7, K=60), 2, 1, {}),
     "strided": (STRIDED, 3, 4, {}),
     "strided, groups of taps": (STRIDED, 8, 2, {}),
     "strided, image by image": (STRIDED.replace(H=120), 2, 3, {"warmup": 0}),
@@ -169,6 +171,12 @@ def test_rows_of_a_block_start_at_a_multiple_of_lhs_dilation():
 @pytest.mark.parametrize("name", SHAPES)
 def test_a_kernel_without_settings_runs_every_shape(name):
     problem = SHAPES[name][0]
+    assert planned(problem, "weight_stationary")[1] == ""
+
+
+def test_filters_of_many_k_tiles_fit():
+    """K tiles whose filters are loaded together take the room of one."""
+    problem = ConvProblem(N=2, C=2048, H=7, W=7, K=16, R=7, S=7, padding=((3, 3), (3, 3)))
     assert planned(problem, "weight_stationary")[1] == ""
 
 
