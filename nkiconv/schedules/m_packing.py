@@ -49,8 +49,8 @@ DEPTH_MOST = 8
 LEAVES, PLACED, ISSUED = 2.5, 120, 140
 #: Columns that a matmul takes at least.
 COLUMNS_MIN = 128
-#: Output tiles whose x is in SBUF at once.
-X_BUFFERS = 4
+#: Output tiles whose x is in SBUF at once, at least and at most, and bytes a partition for more than the least.
+X_BUFFERS, X_ROOM = (2, 4), SBUF_USABLE_BYTES_PER_PARTITION // 2
 _QUADRANTS = P_MAX // QUADRANT
 
 
@@ -147,7 +147,7 @@ def build_packed(geometry: Geometry, config: PackedSettings) -> Schedule | None:
         rows=row_tile,
         slot=slot,
         packs=True,
-        buffers=X_BUFFERS,
+        buffers=max(X_BUFFERS[0], min(X_BUFFERS[1], X_ROOM // _x_bytes(geometry, items, len(k_tiles)))),
         warmup=config.warmup,
         late_warmup=min(config.late_warmup, config.warmup),
         shift=Shift(T, V, U, groups, sums, tiles, depth, L),
@@ -174,7 +174,8 @@ def _cuts(geometry: Geometry, axes: Axes, config: PackedSettings, k_tiles: int) 
     own = geometry.planes if L == 1 else images_axis(div_ceil(planes.out, L))
     volume, images = own.out // own.images, 1
     if blocks == rows.blocks and len(part.tiles) == 1:
-        images = min(volume, max(1, BANK_COLUMNS // (blocks * widest)))
+        room = X_ROOM // (X_BUFFERS[0] * rows.size * part.xn * geometry.itemsize * k_tiles)
+        images = min(volume, max(1, min(room, BANK_COLUMNS // (blocks * widest))))
     row_bytes = axis_elements(own, images) * part.xn * geometry.itemsize * k_tiles
     most = max(0, config.x_bytes // row_bytes - rows.window) // rows.apart + 1
     share = div_ceil(rows.blocks * div_ceil(own.out, images), blocks * PARTS * ITEMS)
@@ -365,14 +366,19 @@ def packed_bytes(geometry: Geometry, schedule: Schedule, residual: bool) -> int:
     shift = schedule.shift
     assert shift is not None
     geometry = with_windows(geometry, shift.V)
-    item, k_tiles = geometry.itemsize, len(schedule.k_tiles)
-    (resident,) = schedule.residents
-    x_bytes = max(lane[0].xn * lane[1].xn * lane[2].xn for lanes in resident.items for lane in lanes) * item
+    k_tiles, (resident,) = len(schedule.k_tiles), schedule.residents
+    x_bytes = schedule.buffers * _x_bytes(geometry, resident.items, k_tiles)
     products = sum(len(sweep.products) for sweep in schedule.sweeps)
     filters = filter_bytes(geometry, k_tiles, shift.lanes, products * shift.T * schedule.slot)
     most = max(lane[0].bn * lane[1].bn for lanes in resident.items for lane in lanes)
     results = 4 * most * ((4 if residual else 2) * geometry.columns.out) + 6 * 4 * BANK_COLUMNS
-    return k_tiles * schedule.buffers * x_bytes + filters + shift.lanes * results + 4096
+    return x_bytes + filters + shift.lanes * results + 4096
+
+
+def _x_bytes(geometry: Geometry, items: tuple[Lanes, ...], k_tiles: int) -> int:
+    """Bytes per partition of x of the largest output tile."""
+    most = max(lane[0].xn * lane[1].xn * lane[2].xn for lanes in items for lane in lanes)
+    return k_tiles * most * geometry.itemsize
 
 
 def filter_bytes(geometry: Geometry, k_tiles: int, lanes: int, placed: int) -> int:

@@ -49,6 +49,7 @@ SHAPES = {
     "loads cut inside a bank": (TALL, 2, 3, {"x_bytes": 256}),
     "many K tiles": (RGB.replace(C=1100, H=9, W=7, R=5, S=5), 6, 3, {}),
     "many K tiles, loads of some": (RGB.replace(C=460, H=9, W=7, K=60), 2, 1, {}),
+    "many K tiles, image by image": (RGB.replace(N=2, C=600, H=54, W=55, K=1), 27, 3, {}),
     "strided": (STRIDED, 3, 4, {}),
     "strided, groups of taps": (STRIDED, 8, 2, {}),
     "strided, image by image": (STRIDED.replace(H=120), 2, 3, {"warmup": 0}),
