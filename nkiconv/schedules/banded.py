@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 from ..simulator.hardware import PARTITIONS, SBUF_USABLE_BYTES_PER_PARTITION
 from .depthwise import (
-    FEW_TAPS,
     Options,
     RowGeometry,
     gate_bytes,
@@ -189,17 +188,10 @@ def banded_sbuf_bytes(geometry: RowGeometry, options: Options, blocks: BandedSch
     filters = div_ceil(blocks.groups * A, PARTITIONS) * (taps + blocks.block) * item
     bands = blocks.settings.buffers * blocks.buffer_groups * A * taps * item
     constants = 2 * PARTITIONS * 4 + BANK_COLUMNS * item
-    if reverses_taps(geometry, blocks.settings):  # filters as they come, and what reverses them
-        constants += 2 * (geometry.S + 2 * PARTITIONS) * item
     if blocks.settings.x_stationary and options.epilogue.bias:
         constants += SPLIT_BIAS_BYTES * geometry.C
     # sums are of 4 bytes at most
     return constants + bands + 2 * (rows_in + rows_out + filters + rows * (x_width * item + y_width * 4))
-
-
-def reverses_taps(geometry: RowGeometry, settings: BandedSettings) -> bool:
-    """Whether the order of taps changes on their way to the bands."""
-    return geometry.flipped != settings.x_stationary
 
 
 def fits(geometry: RowGeometry, options: Options, blocks: BandedSchedule) -> bool:
@@ -447,8 +439,6 @@ def size_unsupported(geometry: RowGeometry, options: Options, blocks: BandedSche
 def count_banded_instructions(geometry: RowGeometry, options: Options, blocks: BandedSchedule, cores: int) -> int:
     """Most instructions that a core takes."""
     fixed = 64 + blocks.settings.buffers
-    if reverses_taps(geometry, blocks.settings):
-        fixed += div_ceil(geometry.C, PARTITIONS) * (FEW_TAPS + 5 * div_ceil(geometry.S, PARTITIONS))
     of_parts = []
     for cuts in (banded_cuts(blocks, geometry, part) for part in range(PARTS)):
         ends = [sorted({0, 1 % len(spans), len(spans) - 1}) if spans else [] for spans in vars(cuts).values()]

@@ -9,8 +9,6 @@ from .options import NO_PROLOGUE, NUMBERS_BYTES, PROLOGUE_ARGUMENTS, Epilogue, P
 from .settings import SHARDS
 from .tiles import INSTRUCTIONS_MAX, PARTS, div_ceil, share
 
-#: Taps in reverse order up to which copying each is less work than the array's transposes.
-FEW_TAPS = 16
 #: Elements a partition of one product of x and its gate.
 GATED_ELEMENTS = 1024
 #: Columns of an image below which two cores do not share them.

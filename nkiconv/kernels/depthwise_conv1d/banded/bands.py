@@ -8,8 +8,8 @@ so the bands of all k lie in one row of (num_taps B) elements that starts at ele
 overlapping windows. A buffer holds those of several groups, each block-diagonal over the channels of the group,
 [(a, i), group, a', v]; what is off the diagonal is zeroed once and never written again.
 
-Where x is stationary the outputs are in order, and z = zeros, w[a] in reverse, zeros: a row starts at element
-B - 1 - i, so that partitions step backwards in HBM, and has the last k first.
+With flipped=True w[a, S - 1 - s] stands for w[a, s]: z = num_taps B - S zeros, w[a], zeros, as stored; row i starts at
+element B - 1 - i, so that partitions step backwards in z, and has its outputs in order and the last k first.
 
 z is made in SBUF and, for all but the first groups, read from a copy in HBM, because a DMA from SBUF has to take its
 partitions, which are channels, first: it can serve only one channel, where one from HBM serves channel a of every group
@@ -19,11 +19,9 @@ of a buffer. The first groups do not wait for the copy.
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
-from ....schedules.banded import reverses_taps
 from ....schedules.tiles import div_ceil
 from ..._dma import copy
 from ..._engines import VECTOR_WORK_MEMSET
-from .reverse import reverse_taps, taps_mirror
 
 #: Buffers of 128 channels' filters in turn, if a band buffer needs no more of them at once: more would all come at the
 #: start, before the first bands.
@@ -43,8 +41,6 @@ class Filters:
     held: list
     #: [channels, width] in HBM, or None
     scratch: object
-    #: of `taps_mirror`, of taps in reverse order
-    mirror: object
     c0: int
     cn: int
     width: int
@@ -65,9 +61,7 @@ def start_filters(run, c0, cn):
     scratch_hbm = None
     if blocks.settings.scratch:
         scratch_hbm = nl.ndarray((cn, width), dtype=dtype, buffer=nl.private_hbm)
-    reverses = reverses_taps(run.geometry, blocks.settings)
-    mirror = taps_mirror(run.geometry.S, dtype) if reverses else None
-    run.filters = Filters(ring=ring, held=held, scratch=scratch_hbm, mirror=mirror, c0=c0, cn=cn, width=width)
+    run.filters = Filters(ring=ring, held=held, scratch=scratch_hbm, c0=c0, cn=cn, width=width)
 
 
 def ensure_filters(run, c0, cn):
@@ -85,17 +79,10 @@ def load_banded_filters(run, z_sbuf, row0):
     """z of up to 128 channels: the filters, zeros before and after, and the copy in HBM."""
     geometry, filters = run.geometry, run.filters
     blocks, rows = run.blocks, z_sbuf.shape[0]
-    by_rows = blocks.settings.x_stationary
-    front = blocks.num_taps * blocks.block - geometry.S if by_rows else blocks.block - geometry.stride
+    front = blocks.num_taps * blocks.block - geometry.S if geometry.flipped else blocks.block - geometry.stride
     pattern = [[geometry.w_c, rows], [geometry.w_s, geometry.S]]
     src = run.operands.w.ap(pattern=pattern, offset=(filters.c0 + row0) * geometry.w_c)
-    own_sbuf = z_sbuf[0:rows, front : front + geometry.S]
-    if reverses_taps(geometry, blocks.settings):
-        raw_sbuf = nl.ndarray((rows, geometry.S), dtype=z_sbuf.dtype, buffer=nl.sbuf)
-        copy(raw_sbuf, src)
-        reverse_taps(own_sbuf, raw_sbuf, filters.mirror)
-    else:
-        copy(own_sbuf, src)
+    copy(z_sbuf[0:rows, front : front + geometry.S], src)
     if front > 0:
         nisa.memset(dst=z_sbuf[0:rows, 0:front], value=0.0, engine=nisa.engine.gpsimd)
     nisa.memset(dst=z_sbuf[0:rows, front + geometry.S : filters.width], value=0.0, engine=nisa.engine.gpsimd)
@@ -138,7 +125,7 @@ def load_bands(run, buffer_sbuf, c0, cn, soon):
     filters, block, A = run.filters, run.blocks.block, run.blocks.per_group
     size, row0 = run.blocks.num_taps * block, c0 - filters.c0
     # steps of access patterns are signed: APPair of KLR, github.com/leanprover/KLR, KLR/Core/Tensor.lean
-    step, start = (-1, block - 1) if run.blocks.settings.x_stationary else (1, 0)
+    step, start = (-1, block - 1) if run.geometry.flipped else (1, 0)
     if soon:
         for channel in range(cn):
             row, a = row0 + channel, channel % A
@@ -152,6 +139,17 @@ def load_bands(run, buffer_sbuf, c0, cn, soon):
             pattern, offset = [[step, block], [A * filters.width, groups], [1, size]], (row0 + a) * filters.width
             dst = buffer_sbuf[a * block : (a + 1) * block, 0:groups, a, 0:size]
             copy(dst, filters.scratch.ap(pattern=pattern, offset=offset + start))
+
+
+def bands_of(run, buffer_sbuf, group, contraction, k, mirrored):
+    """A group's bands of tap block k: [(a, i), a, outputs of a block] as the buffer has them, or mirrored."""
+    blocks, stride, slot = run.blocks, run.geometry.stride, group % run.blocks.buffer_groups
+    A, B, size = blocks.per_group, blocks.block, buffer_sbuf.shape[3]
+    begin = (blocks.num_taps - 1 - k if run.geometry.flipped else k) * B
+    if not mirrored:
+        return buffer_sbuf[0:contraction, slot, 0:A, begin : begin + B : stride]
+    pattern = [[buffer_sbuf.shape[1] * A * size, contraction], [size, A], [-stride, blocks.out_block]]
+    return buffer_sbuf.ap(pattern=pattern, offset=slot * A * size + begin + (blocks.out_block - 1) * stride)
 
 
 def spread_bias(run, tile):

@@ -34,7 +34,7 @@ must not meet the mirror matrix's zeros.
 from dataclasses import dataclass, field, replace
 
 from ...._nki import nisa, nl
-from ....schedules.banded import BandedSchedule, build, even, reverses_taps, tiles_of_part
+from ....schedules.banded import BandedSchedule, build, even, tiles_of_part
 from ....schedules.banded_rule import banded_settings
 from ....schedules.depthwise import Options, RowGeometry
 from ....schedules.options import Epilogue
@@ -165,14 +165,6 @@ def buffers_of(count, shape, dtype):
     return [nl.ndarray(shape, dtype=dtype, buffer=nl.sbuf) for _ in range(count)]
 
 
-def start_loads(run, c0):
-    """Filters from channel c0 on, rows of the first tile."""
-    settings = run.blocks.settings
-    # the array reverses taps: rows must not keep those of later channels from it
-    ensure_filters(run, c0, run.filters.cn if settings.x_stationary and settings.scratch else 1)
-    load_banded_rows(run, 0)
-
-
 def start_work(run):
     """What comes before the first sums: filters, rows of two tiles, bands of all buffers, blocks of the first tile, and
     matmuls on zeros wherever the array would wait."""
@@ -192,13 +184,10 @@ def start_work(run):
         run.bias = bias_in_parts(run)
         run.ones = nl.ndarray((BIAS_PARTS, nl.tile_size.pmax), dtype=nl.bfloat16, buffer=nl.sbuf)
         nisa.memset(dst=run.ones, value=1.0, engine=nisa.engine.gpsimd)
-    reverses = reverses_taps(run.geometry, config)
-    if not reverses:
-        start_loads(run, c0)
+    ensure_filters(run, c0, 1)
+    load_banded_rows(run, 0)
     zeros_sbuf = warm_zeros()
     run.warm = warm_up(zeros_sbuf, config.warmup, WARM_BLOCKS)
-    if reverses:  # which the array does, after the zeros
-        start_loads(run, c0)
     # [(a, i), group, a', v]; each is zeroed before its first bands
     shape = (
         blocks.per_group * blocks.block,
@@ -217,10 +206,11 @@ def start_work(run):
         load_banded_rows(run, index)
     if len(tiles) > 1 and not config.x_stationary:  # on Vector, which waits for the first sums
         finish_gates(run.held[1].gates, None)
-    # [(a, o'), (a, o)], 1 where o' = out_block - 1 - o, in the same channel
+    # [(a, o'), (a, o)], 1 where o' = out_block - 1 - o, or o where sums have outputs in order, in the same channel
     A, Bo = blocks.per_group, blocks.out_block
     if not config.x_stationary:
-        run.mirror = select_ones(A * Bo, [[-Bo, A], [1, Bo]], 1 - Bo, run.sum_dtype)
+        pattern, start = ([[-1, A * Bo]], 0) if run.geometry.flipped else ([[-Bo, A], [1, Bo]], 1 - Bo)
+        run.mirror = select_ones(A * Bo, pattern, start, run.sum_dtype)
     if run.operands.bias is not None and not config.x_stationary:
         most = max(tile.gn for tile in tiles)
         run.identity = select_ones(most, [[-1, most]], 0, nl.float32)
@@ -263,7 +253,6 @@ def banded(operands, geometry, options, config):
         for group in range(tile.gn):
             left = 0 if by_rows else due * (tile.gn - 1 - group) // tile.gn
             bands_sbuf, slot = run.buffers[position % len(run.buffers)], group % at_once
-            bands_sbuf = bands_sbuf[0 : bands_sbuf.shape[0], slot]
             if sums_first:
                 multiply(run, index, group, bands_sbuf)
             else:

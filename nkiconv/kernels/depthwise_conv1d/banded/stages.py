@@ -23,7 +23,7 @@ from ..._epilogue import evacuate
 from ..._prologue import Arrival, finish_gates, load_rows, outside_of
 from ..._warm import accumulator
 from ..geometry import gates_due, sources_of
-from .bands import BIAS_PARTS, as_words
+from .bands import BIAS_PARTS, as_words, bands_of
 
 
 def load_banded_rows(run, index):
@@ -249,7 +249,7 @@ def start_results(run, tile):
 
 
 def multiply_group(run, index, group, bands_sbuf):
-    """Sums of one group, into Y once a PSUM bank is full of groups. bands_sbuf: its bands [(a, i), a', v]."""
+    """Sums of one group, into Y once a PSUM bank is full of groups. bands_sbuf: the buffer that has its bands."""
     tile, held, size = run.tiles[index], run.held[index], run.blocks.per_group * run.blocks.out_block
     spans = sum_spans(tile)
     for span in spans:
@@ -280,12 +280,9 @@ def multiply_columns(run, index, group, bands_sbuf, acc_psum, span):
         first = j0 + k * blocks.apart
         meets = first < tile.data0 + tile.datan and first + jn > tile.data0
         if meets or (k == blocks.num_taps - 1 and not started):
-            begin = k * blocks.block
             nisa.nc_matmul(
                 dst=acc_psum,
-                stationary=bands_sbuf[
-                    0:contraction, 0 : blocks.per_group, begin : begin + blocks.block : run.geometry.stride
-                ],
+                stationary=bands_of(run, bands_sbuf, group, contraction, k, False),
                 moving=held.x_blocks.ap(pattern=pattern, offset=first * tile.rows + group * tile.nn + n0),
                 accumulate=started,
             )
@@ -335,8 +332,8 @@ def multiply_chunks(run, index, group, bands_sbuf, sums_psum, first):
     """Sums [(chunk, image), channel, columns] of some blocks of each chunk, from block `first` on."""
     tile, held, blocks = run.tiles[index], run.held[index], run.blocks
     rows, A, columns = sums_psum.shape
-    B, Bo, started = blocks.block, blocks.out_block, held.started
-    contraction = (tile.last if group == tile.gn - 1 else A) * B
+    Bo, started = blocks.out_block, held.started
+    contraction = (tile.last if group == tile.gn - 1 else A) * blocks.block
     if run.bias is not None:
         pattern = [[run.bias.shape[1], BIAS_PARTS], [1, A], [0, columns]]
         bias = run.bias.ap(pattern=pattern, offset=(tile.g0 + group) * A - run.filters.c0)
@@ -345,11 +342,10 @@ def multiply_chunks(run, index, group, bands_sbuf, sums_psum, first):
     pattern = [[tile.rows * tile.x_width, contraction], [tile.step_out * tile.rows, tile.chunks_out], [1, tile.nn]]
     for j in range(columns // Bo):
         for k in range(blocks.num_taps):
-            begin, offset = (blocks.num_taps - 1 - k) * B, (first + j + k) * tile.rows + group * tile.nn
             nisa.nc_matmul(
                 dst=sums_psum[0:rows, 0:A, j * Bo : (j + 1) * Bo],
-                stationary=held.x_blocks.ap(pattern=pattern, offset=offset),
-                moving=bands_sbuf[0:contraction, 0:A, begin : begin + B : run.geometry.stride],
+                stationary=held.x_blocks.ap(pattern=pattern, offset=(first + j + k) * tile.rows + group * tile.nn),
+                moving=bands_of(run, bands_sbuf, group, contraction, k, not run.geometry.flipped),
                 accumulate=started or k > 0,
             )
 
