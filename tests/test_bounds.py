@@ -15,8 +15,7 @@ from nkiconv.planner import cost
 from nkiconv.planner.cost.algorithm import Shape
 from nkiconv.planner.depthwise_conv1d import geometry_of, options_of
 from nkiconv.planner.request import Asked
-from nkiconv.schedules import banded_rule, mixed_bound
-from nkiconv.schedules.depthwise_rule import unsupported_reason
+from nkiconv.schedules.depthwise_rule import ALGORITHMS, unsupported_reason
 from nkiconv.simulator.timing import Rates
 
 pytestmark = pytest.mark.simulator_only
@@ -31,9 +30,8 @@ def shape_of(problem):
 
 def bound_us(shape, algorithm, config):
     """What a bound says."""
-    bound = banded_rule if algorithm == "banded" else mixed_bound
     plan = cost.algorithm("depthwise_conv1d", algorithm).completed(shape, config)
-    return bound.bound_ns(shape.geometry, shape.options, plan, shape.target) / 1e3
+    return ALGORITHMS[algorithm].bound_ns(shape.geometry, shape.options, plan, shape.target) / 1e3
 
 
 def tries(problems, algorithm, seed):

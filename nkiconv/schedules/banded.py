@@ -138,8 +138,8 @@ def tile_columns(geometry: RowGeometry, shard: str, images: int, num_taps: int, 
 
 
 @functools.lru_cache(maxsize=4096)
-def build(geometry: RowGeometry, settings: BandedSettings, state: bool) -> BandedSchedule:
-    """The schedule of all settings; with a `state` the data begin in front of x."""
+def build(geometry: RowGeometry, options: Options, settings: BandedSettings) -> BandedSchedule:
+    """The schedule of all settings; with a state the data begin in front of x."""
     block, shard, apart = settings.block, settings.shard, geometry.dilation
     per_group, num_taps, num_groups, num_columns = block_counts(geometry, block)
     out_block = out_columns(geometry, block)
@@ -155,7 +155,7 @@ def build(geometry: RowGeometry, settings: BandedSettings, state: bool) -> Bande
         apart=apart,
         num_groups=num_groups,
         num_columns=num_columns,
-        first_data=0 if state else max(0, geometry.pad_left) // (block * apart) * apart,
+        first_data=0 if options.state else max(0, geometry.pad_left) // (block * apart) * apart,
         end_data=div_ceil(max(0, geometry.W + geometry.pad_left), block * apart) * apart,
         buffer_groups=min(groups, settings.buffer_groups),
         groups=groups,
@@ -199,7 +199,7 @@ def fits(geometry: RowGeometry, options: Options, blocks: BandedSchedule) -> boo
     return fits_sbuf(banded_sbuf_bytes(geometry, options, blocks))
 
 
-def shape_unsupported(geometry: RowGeometry, options: Options, config: Config) -> str:
+def config_unsupported(geometry: RowGeometry, options: Options, config: Config) -> str:
     """What is wrong with settings, or what banded does not do at any size; "" if nothing is."""
     reason = BandedSettings.unsupported_reason(config)
     if reason != "":
@@ -425,7 +425,7 @@ def out_pieces(blocks: BandedSchedule, tile: BandedTile) -> int:
     return div_ceil(tile.blocks_out, outs_a_bank(blocks, tile))
 
 
-def size_unsupported(geometry: RowGeometry, options: Options, blocks: BandedSchedule, cores: int) -> str:
+def plan_unsupported(geometry: RowGeometry, options: Options, blocks: BandedSchedule, cores: int) -> str:
     """What is too large: memory or instructions; "" if nothing is."""
     if not fits(geometry, options, blocks):
         needed = banded_sbuf_bytes(geometry, options, blocks)

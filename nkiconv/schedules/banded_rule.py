@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ..simulator.hardware import PARTITIONS
-from ..simulator.timing import Rates
 from ..simulator.timing.target import Target
 from .banded import (
     BANDED_TILE_BYTES,
@@ -30,8 +29,6 @@ from .banded import (
     out_pieces,
     plan_tile,
     row_spans,
-    shape_unsupported,
-    size_unsupported,
     sum_spans,
     tile_columns,
 )
@@ -73,16 +70,11 @@ ROW_BYTES, ROW_TILES = 128, 8
 ROW_WAITS = 1.1
 
 
-def banded_settings(
-    geometry: RowGeometry, options: Options, config: Config, target: Target | None = None
-) -> BandedSettings:
-    """All settings of a config without a refusal: what it leaves open is as the least bound has it.
-
-    target: other prices than those of trn2.toml.
-    """
+def complete(geometry: RowGeometry, options: Options, config: Config, target: Target) -> BandedSettings:
+    """All settings of a config without a refusal: what it leaves open is as the least bound has it."""
     if config is not None and len(config) == len(declarations(BandedSettings)):
         return BandedSettings.read(config)
-    return candidates(geometry, options, config, target or Target.of(Rates()))[0][0]
+    return candidates(geometry, options, config, target)[0][0]
 
 
 @functools.lru_cache(maxsize=256)
@@ -97,7 +89,7 @@ def candidates(
         near |= descended(
             one,
             lambda other: ns_of(geometry, options, other, target),
-            lambda other: near_of(geometry, other),
+            lambda other: near_of(geometry, options, other),
             KEPT | dict(config or ()).keys(),
         )
     return tuple(sorted(near.items(), key=lambda each: each[1]))
@@ -126,15 +118,15 @@ def starts(
 
 def ns_of(geometry: RowGeometry, options: Options, settings: BandedSettings, target: Target) -> float:
     """ns of settings, about; infinity where they do not fit."""
-    blocks = build(geometry, settings, options.state)
+    blocks = build(geometry, options, settings)
     if settings.images * settings.groups > PARTITIONS or not fits(geometry, options, blocks):
         return float("inf")
     return bound_ns(geometry, options, blocks, target)
 
 
-def near_of(geometry: RowGeometry, now: BandedSettings) -> list[tuple[tuple[str, Any], ...]]:
+def near_of(geometry: RowGeometry, options: Options, now: BandedSettings) -> list[tuple[tuple[str, Any], ...]]:
     """Settings that differ in one thing."""
-    blocks, sizes = build(geometry, now, False), sorted({*blocks_of(geometry.stride), now.block})
+    blocks, sizes = build(geometry, options, now), sorted({*blocks_of(geometry.stride), now.block})
     place, groups = sizes.index(now.block), part_most(blocks.num_groups, now.shard == "channels")
     even = (div_ceil(groups, tiles) for tiles in range(1, 5))
     sized = {name: getattr(blocks, name) for name in ("groups", "buffer_groups", "images")}
@@ -156,22 +148,9 @@ def near_of(geometry: RowGeometry, now: BandedSettings) -> list[tuple[tuple[str,
 SMALLEST = {"groups": 1, "images": 1, "buffer_groups": 1, "buffers": 1, "edge": 0}
 
 
-def guess(geometry: RowGeometry, options: Options, cores: int, target: Target) -> list[tuple[BandedSettings, float]]:
-    """The first settings, and ns, about; none where it does not run."""
-    if shape_unsupported(geometry, options, None):
-        return []
-    settings, ns = starts(geometry, options, None, target)[0]
-    is_refused = size_unsupported(geometry, options, build(geometry, settings, options.state), cores)
-    return [] if is_refused else [(settings, ns)]
-
-
-def unsupported(geometry: RowGeometry, options: Options, config: Config, cores: int) -> str:
-    """Why this algorithm does not run a convolution on `cores` cores; "" if it does."""
-    reason = shape_unsupported(geometry, options, config)
-    if reason != "":
-        return reason
-    blocks = build(geometry, banded_settings(geometry, options, config), options.state)
-    return size_unsupported(geometry, options, blocks, cores)
+def first(geometry: RowGeometry, options: Options, target: Target) -> list[BandedSettings]:
+    """The first settings."""
+    return [starts(geometry, options, None, target)[0][0]]
 
 
 def blocks_of(stride: int) -> list[int]:

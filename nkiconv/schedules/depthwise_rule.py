@@ -7,32 +7,87 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from ..simulator.timing import Rates
 from ..simulator.timing.target import Target
-from . import banded_rule, dot, mixed, mixed_bound, update
+from . import banded, banded_rule, dot, mixed, mixed_bound, update
 from .depthwise import Options, RowGeometry
-from .settings import Config
+from .settings import Config, Settings
 
-#: The algorithms that can be asked for by name.
-ALGORITHMS = ("banded", "mixed", "vector", "dot", "update")
-#: Of each its first settings with their ns.
-GUESSES: dict[str, Callable[[RowGeometry, Options, int, Target], list[tuple[Any, float]]]] = {
-    "banded": banded_rule.guess,
-    "mixed": functools.partial(mixed_bound.guess, on_tensor=True),
-    "vector": functools.partial(mixed_bound.guess, on_tensor=False),
-    "dot": dot.guess,
-    "update": update.guess,
-}
+
+@dataclass(frozen=True)
+class RowAlgorithm:
+    """What is asked of an algorithm, each of a RowGeometry, Options, and what stands there."""
+
+    settings: type[Settings]
+    #: of a config: why it is refused, or the problem whatever its sizes; "" if nothing is
+    config_unsupported: Callable[[RowGeometry, Options, Config], str]
+    #: of a config that is not, and a target: all settings, those left open by a rule
+    complete: Callable[[RowGeometry, Options, Config, Target], Any]
+    #: of all settings: the schedule
+    build: Callable[[RowGeometry, Options, Any], Any]
+    #: of a schedule and a number of cores: why memory or the compiler does not take it; "" if they do
+    plan_unsupported: Callable[[RowGeometry, Options, Any, int], str]
+    #: of a target: the settings that come first to mind; none where the algorithm is never best
+    first: Callable[[RowGeometry, Options, Target], list[Any]]
+    #: of a schedule and a target: ns of a core, about
+    bound_ns: Callable[[RowGeometry, Options, Any, Target], float]
+
+    def unsupported(self, geometry: RowGeometry, options: Options, config: Config, cores: int) -> str:
+        """Why it does not run this on `cores` cores; "" if it does."""
+        reason = self.config_unsupported(geometry, options, config)
+        return reason or self.plan_unsupported(geometry, options, self.plan(geometry, options, config), cores)
+
+    def plan(self, geometry: RowGeometry, options: Options, config: Config) -> Any:
+        """The schedule of a config."""
+        return self.build(geometry, options, self.complete(geometry, options, config, Target.of(Rates())))
+
+    def ns_of(self, geometry: RowGeometry, options: Options, cores: int, target: Target, settings: Any) -> float:
+        """ns of settings, about; infinity where they do not run."""
+        plan = self.build(geometry, options, settings)
+        if self.plan_unsupported(geometry, options, plan, cores):
+            return float("inf")
+        return self.bound_ns(geometry, options, plan, target)
+
+    def guesses(self, geometry: RowGeometry, options: Options, cores: int, target: Target) -> list[tuple[Any, float]]:
+        """The first settings that run, with their ns."""
+        if self.config_unsupported(geometry, options, None):
+            return []
+        found = self.first(geometry, options, target)
+        priced = [(one, self.ns_of(geometry, options, cores, target, one)) for one in found]
+        return [(one, ns) for one, ns in priced if ns < float("inf")]
+
+
+def _mixed(on_tensor: bool) -> RowAlgorithm:
+    with_mix = functools.partial(functools.partial, on_tensor=on_tensor)
+    refusal, settings = with_mix(mixed.config_unsupported), with_mix(mixed.complete)
+    size, first = with_mix(mixed.plan_unsupported), with_mix(mixed_bound.first)
+    return RowAlgorithm(mixed.MixedSettings, refusal, settings, mixed.build, size, first, mixed_bound.bound_ns)
+
+
+#: The algorithms by the names that they can be asked for by.
+ALGORITHMS = {
+    "banded": RowAlgorithm(
+        banded.BandedSettings, banded.config_unsupported, banded_rule.complete, banded.build, banded.plan_unsupported,
+        banded_rule.first, banded_rule.bound_ns,
+    ),
+    "mixed": _mixed(on_tensor=True),
+    "vector": _mixed(on_tensor=False),
+    "dot": RowAlgorithm(
+        dot.DotSettings, dot.config_unsupported, dot.complete, dot.build, dot.plan_unsupported, dot.first, dot.bound_ns
+    ),
+    "update": RowAlgorithm(
+        update.UpdateSettings, update.config_unsupported, update.complete, update.build, update.plan_unsupported,
+        update.first, update.bound_ns,
+    ),
+}  # fmt: skip
 
 
 def unsupported_reason(algorithm: str, geometry: RowGeometry, options: Options, config: Config, cores: int) -> str:
     """Why an algorithm does not run this on `cores` cores: argument, value, rule, remedy; "" if it does."""
-    if algorithm in ("mixed", "vector"):
-        return mixed.unsupported(geometry, options, config, cores, algorithm == "mixed")
-    of_name = {"banded": banded_rule.unsupported, "dot": dot.unsupported, "update": update.unsupported}
-    return of_name[algorithm](geometry, options, config, cores)
+    return ALGORITHMS[algorithm].unsupported(geometry, options, config, cores)
 
 
 @functools.lru_cache(maxsize=256)
@@ -40,7 +95,7 @@ def default_of(geometry: RowGeometry, options: Options, cores: int) -> str:
     """The algorithm of a kernel that is called without one: that of the least bound; `vector`, or `dot`, whose filters
     need not fit SBUF, where none has a bound."""
     target = Target.of(Rates())
-    found = [(ns, name) for name, guess in GUESSES.items() for _, ns in guess(geometry, options, cores, target)]
+    found = [(ns, name) for name, one in ALGORITHMS.items() for _, ns in one.guesses(geometry, options, cores, target)]
     if found:
         return min(found)[1]
     runs = (name for name in ("vector", "dot") if unsupported_reason(name, geometry, options, None, cores) == "")

@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
-from ..simulator.timing import Rates
 from ..simulator.timing.target import Target
 from .channels import ChannelBlock, channel_block, channel_halves
 from .depthwise import (
@@ -67,24 +66,30 @@ class DotSettings(Settings):
     warmup: int = warm_up("by shape", near=(0, WARM_UP))
 
 
-def dot_settings(geometry: RowGeometry, config: Config, target: Target | None = None) -> DotSettings:
-    """All settings of a config; target: other prices than those of trn2.toml."""
-    is_warm = geometry.N * geometry.C >= MANY_ROWS
-    return DotSettings.read(config, warmup=warm_up_of(target or Target.of(Rates())) if is_warm else 0)
+def complete(geometry: RowGeometry, options: Options, config: Config, target: Target) -> DotSettings:
+    """All settings of a config."""
+    return DotSettings.read(config, warmup=warm_up_of(target) if geometry.N * geometry.C >= MANY_ROWS else 0)
 
 
-def dot_config_unsupported(config: Config) -> str:
-    """What is wrong with a config; "" if nothing is."""
-    reason = DotSettings.unsupported_reason(config)
-    if reason or setting(config, "block", 1) in BLOCKS:
+def config_unsupported(geometry: RowGeometry, options: Options, config: Config) -> str:
+    """What is wrong with a config, or what dot does not do at any size; "" if nothing is."""
+    reason = DotSettings.unsupported_reason(config) or input_unsupported(geometry, "dot")
+    if reason != "":
         return reason
-    return f"config block={setting(config, 'block', 1)}: must be 1, 2, 4, 8 or 16 slots of a stationary"
+    if setting(config, "block", 1) not in BLOCKS:
+        return f"config block={setting(config, 'block', 1)}: must be 1, 2, 4, 8 or 16 slots of a stationary"
+    if options.strict_nonfinite:
+        return "strict_nonfinite=True: dot sums channels together under a mask; use vector"
+    if geometry.Q > COLUMNS_MAX:
+        return f"Q={geometry.Q}: dot computes at most {COLUMNS_MAX} columns a row; use banded or vector"
+    return ""
 
 
 @dataclass(frozen=True)
 class DotSchedule:
     """Numbers of one problem; the same on every core."""
 
+    warmup: int  # matmuls on zeros
     tap_phases: int  # R
     spread: int  # D
     column_phases: int  # min(D, Q)
@@ -128,26 +133,17 @@ class DotUnit:
     groups: int
 
 
-def unsupported(geometry: RowGeometry, options: Options, config: Config, cores: int) -> str:
-    """Why this algorithm does not run a convolution on `cores` cores; "" if it does."""
-    reason = dot_config_unsupported(config) or input_unsupported(geometry, "dot")
-    if reason != "":
-        return reason
-    if options.strict_nonfinite:
-        return "strict_nonfinite=True: dot sums channels together under a mask; use vector"
-    if geometry.Q > COLUMNS_MAX:
-        return f"Q={geometry.Q}: dot computes at most {COLUMNS_MAX} columns a row; use banded or vector"
-    settings = dot_settings(geometry, config)
-    plan = build(geometry, settings)
+def plan_unsupported(geometry: RowGeometry, options: Options, plan: DotSchedule, cores: int) -> str:
+    """Why a plan does not run on `cores` cores: memory or instructions; "" if it does."""
     if plan.slots == 0:
         return (
             f"stride={geometry.stride}, dilation={geometry.dilation}: rows of 128 taps and their columns must fit "
             f"SBUF, {SBUF_BYTES} bytes per partition; use vector"
         )
-    return instructions_unsupported(geometry, "dot", count_dot_instructions(geometry, plan, settings.warmup, cores))
+    return instructions_unsupported(geometry, "dot", count_dot_instructions(geometry, plan, cores))
 
 
-def count_dot_instructions(geometry: RowGeometry, plan: DotSchedule, warmup: int, cores: int) -> int:
+def count_dot_instructions(geometry: RowGeometry, plan: DotSchedule, cores: int) -> int:
     """Instructions of the busiest core, at most: loads, transposes and read-outs, matmuls, masks and sums."""
     slots = plan.tap_phases * (plan.slots + plan.column_phases * x_slots(plan))
     blocks = plan.lag_blocks * plan.column_phases
@@ -155,7 +151,7 @@ def count_dot_instructions(geometry: RowGeometry, plan: DotSchedule, warmup: int
     unit = 2 * slots + matmuls + blocks * (4 * plan.taps + 3) + 16 + 4 * gate_instructions(geometry, plan.x_length)
     results = 15 + 4 * div_ceil(plan.tiles * plan.taps * padded_columns(plan), 512)
     batch = plan.images * (plan.tiles * plan.chunks * unit + results)
-    return div_ceil(count_batches(geometry, plan), cores) * batch + 32 + warmup
+    return div_ceil(count_batches(geometry, plan), cores) * batch + 32 + plan.warmup
 
 
 def padded_columns(plan: DotSchedule) -> int:
@@ -174,13 +170,14 @@ def window_of(plan: DotSchedule) -> int:
 
 
 @functools.lru_cache(maxsize=4096)
-def build(geometry: RowGeometry, settings: DotSettings) -> DotSchedule:
+def build(geometry: RowGeometry, options: Options, settings: DotSettings) -> DotSchedule:
     """The schedule of all settings: slots, as many a chunk as asked for that fit; lags, all of them; tiles and images
     that leave."""
     common = math.gcd(geometry.stride, geometry.dilation)
     tap_phases, spread = geometry.stride // common, geometry.dilation // common
     lags, most = div_ceil(geometry.Q, spread), div_ceil(div_ceil(geometry.S, tap_phases), P_MAX)
-    plan = _with_block(DotSchedule(tap_phases, spread, min(spread, geometry.Q)), min(settings.block, most), lags)
+    plan = DotSchedule(settings.warmup, tap_phases, spread, min(spread, geometry.Q))
+    plan = _with_block(plan, min(settings.block, most), lags)
     padded, slots = plan.lag_blocks * plan.lags, min(most, settings.slots)
     # either three filters are under way, or, with several images, others are kept
     for filters, room in ((3, DOT_SBUF_BYTES), (0, DOT_SBUF_BYTES - KEPT_BYTES))[: 1 + (geometry.N > 1)]:
@@ -270,11 +267,9 @@ def steps_of(plan: DotSchedule, unit: DotUnit) -> list[tuple[int, int, int, int]
     return [(g0, gn, phase, lag_block) for (g0, gn), phase, lag_block in steps]
 
 
-def guess(geometry: RowGeometry, options: Options, cores: int, target: Target) -> list[tuple[DotSettings, float]]:
-    """Settings, and ns, about; none where it does not run."""
-    if unsupported(geometry, options, None, cores):
-        return []
-    return [(dot_settings(geometry, None, target), bound_ns(geometry, target))]
+def first(geometry: RowGeometry, options: Options, target: Target) -> list[DotSettings]:
+    """The first settings."""
+    return [complete(geometry, options, None, target)]
 
 
 def warm_up_of(target: Target) -> int:
@@ -282,7 +277,7 @@ def warm_up_of(target: Target) -> int:
     return math.ceil(target.window_work * target.window_ns / (P_MAX * target.tensor_column_ns))
 
 
-def bound_ns(geometry: RowGeometry, target: Target) -> float:
+def bound_ns(geometry: RowGeometry, options: Options, plan: DotSchedule, target: Target) -> float:
     """ns of a core: transposes and products of slots, or masks and sums on Vector, or HBM."""
     column_ns = target.tensor_column_ns
     slots = div_ceil((geometry.S - 1) * geometry.dilation + 1, P_MAX)

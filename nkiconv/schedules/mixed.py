@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..simulator.timing import Rates
 from ..simulator.timing.target import Target
 from .depthwise import Options, RowGeometry, gate_bytes, gate_instructions, instructions_unsupported, part_most
 from .options import Epilogue
@@ -108,10 +107,9 @@ class MixedPiece:
 class MixedSchedule:
     """Everything that is decided before the first instruction."""
 
+    #: with columns of a tile and of a piece as they fit
     settings: MixedSettings
     rows: RowPlan
-    #: columns of a piece
-    piece: int
     #: bytes a partition of the states that are loaded together and then copied to their columns; 0: each goes straight
     #: there
     states: int
@@ -126,20 +124,15 @@ class MixedSchedule:
     in_psum: int = 1
 
 
-def mixed_settings(
-    geometry: RowGeometry, epilogue: Epilogue, config: Config, on_tensor: bool, target: Target | None = None
-) -> MixedSettings:
-    """All settings of a config without a refusal; what it leaves open is as the balance of the engines has it.
-
-    target: other prices than those of trn2.toml.
-    """
-    target, given = target or Target.of(Rates()), dict(config or ())
+def complete(geometry: RowGeometry, options: Options, config: Config, target: Target, on_tensor: bool) -> MixedSettings:
+    """All settings of a config without a refusal; what it leaves open is as the balance of the engines has it."""
+    given = dict(config or ())
     alone = are_on_array((given["recipes"],)) if "recipes" in given else on_tensor
     rows = plan_rows(geometry, given.get("shard"), given.get("columns", 0), alone)
     columns = max(1, rows.columns)
     # most of a bank of PSUM, more where there are so many pieces that the ends do not matter
     piece = min(given.get("piece", max(PIECE_MIN, min(PIECE_MAX, part_total(geometry) // PIECES))), columns)
-    recipes = given.get("recipes") or next(ranked_recipes(geometry, epilogue, target, piece, on_tensor))
+    recipes = given.get("recipes") or next(ranked_recipes(geometry, options.epilogue, target, piece, on_tensor))
     on_array = are_on_array((recipes,))
     return MixedSettings.read(
         config,
@@ -164,8 +157,10 @@ def is_on_array(settings: MixedSettings) -> bool:
     return are_on_array((settings.recipes, settings.start, settings.end))
 
 
-def mixed_config_unsupported(geometry: RowGeometry, config: Config, on_tensor: bool) -> str:
-    """What is wrong with the names and values of a config; "" if nothing is."""
+def config_unsupported(geometry: RowGeometry, options: Options, config: Config, on_tensor: bool) -> str:
+    """What is wrong with the names and values of a config, or what is not done at any size; "" if nothing is."""
+    if on_tensor and options.strict_nonfinite:
+        return "strict_nonfinite=True: mixed multiplies channels by the zeros of a diagonal matrix; use vector"
     reason = MixedSettings.unsupported_reason(config, "mixed" if on_tensor else "vector")
     if reason != "":
         return reason
@@ -208,9 +203,8 @@ def build(geometry: RowGeometry, options: Options, settings: MixedSettings) -> M
     taps = max(recipe[0] for recipe in recipes)
     in_psum = [3 if recipe[1] == 0 and recipe[3] > 0 else 2 for recipe in recipes if recipe[0] > 0]
     found = MixedSchedule(
-        settings=settings,
+        settings=replace(settings, columns=rows.columns, piece=min(settings.piece, max(1, rows.columns))),
         rows=rows,
-        piece=min(settings.piece, max(1, rows.columns)),
         states=staged_bytes(geometry, options, rows),
         vector_fills=taps > 0 or geometry.S == 1,
         taps=taps,
@@ -229,12 +223,12 @@ def filter_block(geometry: RowGeometry) -> int:
 
 def widest_piece(plan: MixedSchedule) -> int:
     """Columns of the widest piece."""
-    return max(plan.piece, min(plan.rows.columns, max((*first_widths(plan), *LAST_WIDTHS))))
+    return max(plan.settings.piece, min(plan.rows.columns, max((*first_widths(plan), *LAST_WIDTHS))))
 
 
 def first_widths(plan: MixedSchedule) -> Widths:
     """Columns of the first pieces of a part, where pieces are of a bank."""
-    return FIRST_WIDTHS if plan.piece <= BANK_COLUMNS else ()
+    return FIRST_WIDTHS if plan.settings.piece <= BANK_COLUMNS else ()
 
 
 def diagonal_bytes(geometry: RowGeometry, plan: MixedSchedule) -> int:
@@ -255,24 +249,14 @@ def mixed_sbuf_bytes(geometry: RowGeometry, options: Options, plan: MixedSchedul
     # tiles of the pieces in flight and those loaded ahead; no more than a part has
     tiles = 1
     if rows.columns > 0:
-        in_flight = 1 + div_ceil(plan.phases - 1, div_ceil(rows.columns, plan.piece))
+        in_flight = 1 + div_ceil(plan.phases - 1, div_ceil(rows.columns, plan.settings.piece))
         tiles = min(in_flight + prefetch, tile_count(geometry, rows))
     return tiles * tile + 2 * diagonal_bytes(geometry, plan) + filters + plan.states + pieces
 
 
-def unsupported(geometry: RowGeometry, options: Options, config: Config, cores: int, on_tensor: bool) -> str:
-    """Why `mixed` (on_tensor) or `vector` does not run a convolution on `cores` cores; "" if it does."""
-    if on_tensor and options.strict_nonfinite:
-        return "strict_nonfinite=True: mixed multiplies channels by the zeros of a diagonal matrix; use vector"
-    reason = mixed_config_unsupported(geometry, config, on_tensor)
-    if reason != "":
-        return reason
-    plan = build(geometry, options, mixed_settings(geometry, options.epilogue, config, on_tensor))
-    return plan_unsupported(geometry, options, plan, cores, "mixed" if on_tensor else "vector")
-
-
-def plan_unsupported(geometry: RowGeometry, options: Options, plan: MixedSchedule, cores: int, name: str) -> str:
+def plan_unsupported(geometry: RowGeometry, options: Options, plan: MixedSchedule, cores: int, on_tensor: bool) -> str:
     """Why a plan does not run: memory or instructions; "" if it does."""
+    name = "mixed" if on_tensor else "vector"
     needed = mixed_sbuf_bytes(geometry, options, plan, 0)
     if plan.rows.columns == 0 or needed > MIXED_SBUF_BYTES:
         return (
@@ -285,20 +269,20 @@ def plan_unsupported(geometry: RowGeometry, options: Options, plan: MixedSchedul
     banks = plan.in_psum * div_ceil(widest_piece(plan), BANK_COLUMNS)
     if banks > PSUM_BANKS:
         return (
-            f"config piece={plan.piece}: the pieces in flight need {banks} banks of PSUM, and there are {PSUM_BANKS}; "
-            f"use pieces of up to {BANK_COLUMNS} columns, or give chain A a tap on Vector in every recipe"
+            f"config piece={plan.settings.piece}: the pieces in flight need {banks} banks of PSUM, and there are "
+            f"{PSUM_BANKS}; use pieces of up to {BANK_COLUMNS} columns, or give chain A a tap on Vector in every recipe"
         )
     return instructions_unsupported(geometry, name, count_mixed_instructions(geometry, plan, cores))
 
 
 def count_mixed_instructions(geometry: RowGeometry, plan: MixedSchedule, cores: int) -> int:
     """Most instructions that a core can need."""
-    rows = plan.rows
+    rows, piece = plan.rows, plan.settings.piece
     tiles = tile_count(geometry, rows)
     begin = len(first_widths(plan))
-    pieces = tiles * div_ceil(rows.columns, plan.piece) + begin + len(LAST_WIDTHS)
+    pieces = tiles * div_ceil(rows.columns, piece) + begin + len(LAST_WIDTHS)
     # a tap is one instruction on any engine, or one for each bank; sums, epilogue, stores of every group
-    each = geometry.S * div_ceil(plan.piece, BANK_COLUMNS) + 4 + rows.G
+    each = geometry.S * div_ceil(piece, BANK_COLUMNS) + 4 + rows.G
     loads = 6 + 3 * rows.G + begin
     gated = gate_instructions(geometry, load_bytes(geometry, rows) // geometry.itemsize)
     loads += gated * (rows.G + begin + 1)
@@ -312,7 +296,7 @@ def widths_of(qn: int, plan: MixedSchedule, is_first: bool, is_last: bool) -> tu
     """Widths of the pieces of a tile: narrow ones at the ends of a part, equal ones between."""
     begin, left = _taken(first_widths(plan) if is_first else (), qn)
     end, left = _taken(LAST_WIDTHS if is_last else (), left)
-    return begin, tuple(count for _, count in cut(left, plan.piece)), end
+    return begin, tuple(count for _, count in cut(left, plan.settings.piece)), end
 
 
 def _taken(widths: Widths, left: int) -> tuple[Widths, int]:

@@ -7,7 +7,7 @@ a dilated x and the loads of a residual of its own are left out: they hardly dep
 from __future__ import annotations
 
 from ..simulator.timing.target import Target
-from .banded import shape_unsupported
+from .banded import config_unsupported
 from .depthwise import Options, RowGeometry, arrival_ns, gate_ns, inputs_of
 from .engines import Engines
 from .mixed import (
@@ -15,12 +15,10 @@ from .mixed import (
     MixedPiece,
     MixedSchedule,
     MixedSettings,
-    build,
+    complete,
     cut_pieces,
     filter_block,
     mixed_cuts,
-    mixed_settings,
-    plan_unsupported,
     widths_of,
 )
 from .options import Epilogue
@@ -182,24 +180,7 @@ def _sums(piece: MixedPiece, epilogue: Epilogue, engines: Engines, there: float)
     return ready
 
 
-def guess(
-    geometry: RowGeometry, options: Options, cores: int, target: Target, on_tensor: bool
-) -> list[tuple[MixedSettings, float]]:
-    """The rule's settings, and ns, about; none where they do not run, or with many taps for which `banded` needs far
-    fewer matmuls."""
-    few, strict = geometry.S <= MANY_TAPS or shape_unsupported(geometry, options, None) != "", options.strict_nonfinite
-    if not ((few and not strict) if on_tensor else (few or strict)):
-        return []
-    settings = mixed_settings(geometry, options.epilogue, None, on_tensor, target)
-    ns = ns_of(geometry, options, cores, target, settings)
-    return [(settings, ns)] if ns < float("inf") else []
-
-
-def ns_of(geometry: RowGeometry, options: Options, cores: int, target: Target, settings: MixedSettings) -> float:
-    """ns of settings, about; infinity where they do not run."""
-    plan = build(geometry, options, settings)
-    return (
-        float("inf")
-        if plan_unsupported(geometry, options, plan, cores, "")
-        else bound_ns(geometry, options, plan, target)
-    )
+def first(geometry: RowGeometry, options: Options, target: Target, on_tensor: bool) -> list[MixedSettings]:
+    """The rule's settings; none with many taps for which `banded` needs far fewer matmuls."""
+    few = geometry.S <= MANY_TAPS or config_unsupported(geometry, options, None) != ""
+    return [complete(geometry, options, None, target, on_tensor)] if few or options.strict_nonfinite else []

@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, replace
 
-from ..simulator.timing import Rates
 from ..simulator.timing.target import Target
 from .channels import ChannelBlock, channel_halves
 from .depthwise import (
@@ -25,9 +24,11 @@ from .depthwise import (
     instructions_unsupported,
 )
 from .engines import Engines
-from .settings import Config, Settings, choice, count, warm_up
+from .settings import Config, Settings, choice, count, setting, warm_up
 from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, cut_at, div_ceil, slot_for
 
+#: Engines that can multiply.
+ENGINES = ("tensor", "vector")
 #: Most groups of a chunk: at most 128 groups' filters are transposed at once.
 GROUPS_MAX = 16
 #: Bytes a partition of SBUF for transposed filters, and for chunks on their way, and most of these.
@@ -56,7 +57,7 @@ class UpdateSettings(Settings):
     algorithm = "update"
     tried = ("vector_reads", "warmup")
 
-    engine: str = choice("engine that multiplies", ("tensor", "vector"))
+    engine: str = choice("engine that multiplies", ENGINES)
     channels: int = count("channels of a group; fewer where they do not fit", 1, 128)
     groups: int = count("groups of a chunk; fewer where they do not fit", 1, GROUPS_MAX)
     vector_reads: int = count(
@@ -73,6 +74,9 @@ class UpdateSettings(Settings):
 class UpdateSchedule:
     """Numbers of one problem; the same on every core."""
 
+    engine: str
+    vector_reads: int
+    warmup: int
     state: int  # positions of an initial state in front of each row, 0 without one
     pieces: int  # ranges of a block's channels on neighbouring partitions
     pitch: int  # partitions from one to the next
@@ -106,32 +110,25 @@ class UpdatePart:
     nn: int
 
 
-def update_settings(
-    geometry: RowGeometry, options: Options, config: Config, target: Target | None = None
-) -> UpdateSettings:
-    """All settings of a config; without one, the chunk whose channels take least, and who is done first.
-
-    target: other prices than those of trn2.toml.
-    """
-    target = target or Target.of(Rates())
+def complete(geometry: RowGeometry, options: Options, config: Config, target: Target) -> UpdateSettings:
+    """All settings of a config; without one, the chunk whose channels take least, and who is done first."""
     channels, groups = fill_bank(geometry, options, target)
     warmup = WARMUP if geometry.N * geometry.C >= MANY_ROWS else 0
     found = UpdateSettings.read(config, engine="tensor", channels=channels, groups=groups, warmup=warmup)
     if "engine" in dict(config or ()):
         return found
-    on_array_ns, on_vector_ns = (ns_of(geometry, options, target, found) for ns_of in (tensor_ns, vector_ns))
+    on_array_ns, on_vector_ns = (
+        bound_ns(geometry, options, build(geometry, options, one), target)
+        for one in (found, replace(found, engine="vector"))
+    )
     is_vector = options.strict_nonfinite or on_array_ns == 0.0 or 0.0 < on_vector_ns < on_array_ns
     return replace(found, engine="vector") if is_vector else found
 
 
-def guess(geometry: RowGeometry, options: Options, cores: int, target: Target) -> list[tuple[UpdateSettings, float]]:
-    """Settings, and ns, about, of each engine that multiplies; none where none does."""
-    found = []
-    for engine, ns_of in (("tensor", tensor_ns), ("vector", vector_ns)):
-        settings = update_settings(geometry, options, (("engine", engine),), target)
-        if not unsupported(geometry, options, settings.pairs, cores):
-            found.append((settings, ns_of(geometry, options, target, settings)))
-    return found
+def first(geometry: RowGeometry, options: Options, target: Target) -> list[UpdateSettings]:
+    """Settings of each engine that multiplies."""
+    engines = ("vector",) if options.strict_nonfinite else ENGINES
+    return [complete(geometry, options, (("engine", engine),), target) for engine in engines]
 
 
 def fill_bank(geometry: RowGeometry, options: Options, target: Target) -> tuple[int, int]:
@@ -144,18 +141,21 @@ def fill_bank(geometry: RowGeometry, options: Options, target: Target) -> tuple[
     return min(ways, key=lambda one: (chunk_ns + one[1] * group_ns) / (one[0] * one[1]))
 
 
-def unsupported(geometry: RowGeometry, options: Options, config: Config, cores: int) -> str:
-    """Why this algorithm does not run a convolution on `cores` cores; "" if it does."""
+def config_unsupported(geometry: RowGeometry, options: Options, config: Config) -> str:
+    """What is wrong with a config, or what update does not do at any size; "" if nothing is."""
     reason = UpdateSettings.unsupported_reason(config) or input_unsupported(geometry, "update")
     if reason != "":
         return reason
-    settings = update_settings(geometry, options, config)
-    on_tensor = settings.engine == "tensor"
-    if options.strict_nonfinite and on_tensor:
+    if options.strict_nonfinite and setting(config, "engine", "") == "tensor":
         return 'strict_nonfinite=True: the array adds zeros times other channels; leave out engine="tensor"'
     if max(geometry.W, _state(geometry, options.state)) > ROW_MAX:
         return f"W={geometry.W}: update takes rows (and states) of at most {ROW_MAX} elements; use mixed or vector"
-    plan = build(geometry, options.state, settings)
+    return ""
+
+
+def plan_unsupported(geometry: RowGeometry, options: Options, plan: UpdateSchedule, cores: int) -> str:
+    """Why a plan does not run on `cores` cores: memory or instructions; "" if it does."""
+    on_tensor = plan.engine == "tensor"
     if on_tensor and plan.channels == 0:
         return (
             f"Q={geometry.Q}, S={geometry.S}: the columns of one channel must fit a PSUM bank, its taps SBUF; use "
@@ -168,7 +168,7 @@ def unsupported(geometry: RowGeometry, options: Options, config: Config, cores: 
             f"image must fit SBUF on 256 partitions; split C over several calls, or use vector"
         )
     count = count_on_tensor(geometry, plan, cores) if on_tensor else count_on_vector(geometry, parts, cores)
-    return instructions_unsupported(geometry, "update", count + settings.warmup)
+    return instructions_unsupported(geometry, "update", count + plan.warmup)
 
 
 def _state(geometry: RowGeometry, with_state: bool) -> int:
@@ -210,20 +210,21 @@ def group_limits(geometry: RowGeometry, with_state: bool) -> tuple[int, int, int
 
 
 @functools.lru_cache(maxsize=4096)
-def build(geometry: RowGeometry, with_state: bool, settings: UpdateSettings) -> UpdateSchedule:
-    """The schedule of all settings; channels is 0 if not even one channel fits."""
-    state, tiling = _state(geometry, with_state), update_images(geometry)
-    most, most_groups, room = group_limits(geometry, with_state)
-    channels, pieces = min(settings.channels, most), tiling[0]
+def build(geometry: RowGeometry, options: Options, settings: UpdateSettings) -> UpdateSchedule:
+    """The schedule of all settings; channels is 0 if not even one channel fits, or on Vector."""
+    state, tiling, is_vector = _state(geometry, options.state), update_images(geometry), settings.engine == "vector"
+    most, most_groups, room = group_limits(geometry, options.state)
+    channels, pieces = 0 if is_vector else min(settings.channels, most), tiling[0]
+    own = (settings.engine, *((0, 0) if is_vector else (settings.vector_reads, settings.warmup)), state)
     if channels == 0:
-        return UpdateSchedule(state, *tiling, channels=0, groups=0, filters=0, ahead=CHUNKS_AHEAD)
+        return UpdateSchedule(*own, *tiling, channels=0, groups=0, filters=0, ahead=CHUNKS_AHEAD)
     groups = min(settings.groups, most_groups, room // channels)
     per_group = pieces * geometry.Q * (2 if state > 0 else 1) * geometry.itemsize
     filters = max(1, min(P_MAX // pieces, UPDATE_FILTER_BYTES // per_group) // groups) * groups
     chunk_bytes = groups * channels * (geometry.W * inputs_of(geometry) + state) * geometry.itemsize
     loads = TAPS_BYTES // (channels * geometry.S * geometry.itemsize) - 1
     ahead = max(1, min(CHUNKS_AHEAD, AHEAD_BYTES // chunk_bytes, loads * filters // groups))
-    return UpdateSchedule(state, *tiling, channels, groups, filters, ahead)
+    return UpdateSchedule(*own, *tiling, channels, groups, filters, ahead)
 
 
 def group_start(block: ChannelBlock, plan: UpdateSchedule, group: int) -> int:
@@ -294,11 +295,15 @@ def count_on_vector(geometry: RowGeometry, parts: int, cores: int) -> int:
     return div_ceil(parts, cores) * (17 + 2 * gated + 6 * geometry.Q) + 5
 
 
-def tensor_ns(geometry: RowGeometry, options: Options, target: Target, settings: UpdateSettings) -> float:
-    """ns on the array: the slowest engine's work of all chunks, filters before them, the ends; 0 where nothing fits."""
-    plan = build(geometry, options.state, settings)
-    if plan.channels == 0:
-        return 0.0
+def bound_ns(geometry: RowGeometry, options: Options, plan: UpdateSchedule, target: Target) -> float:
+    """ns of a core, about; 0 where nothing fits."""
+    if plan.engine == "vector":
+        return vector_ns(geometry, options, target)
+    return tensor_ns(geometry, plan, target) if plan.channels else 0.0
+
+
+def tensor_ns(geometry: RowGeometry, plan: UpdateSchedule, target: Target) -> float:
+    """ns on the array: the slowest engine's work of all chunks, filters before them, the ends."""
     kinds = 2 if plan.state > 0 else 1
     fp32 = geometry.itemsize == 4
     element_ns = target.vector_ns if fp32 else target.vector_16bit_ns
@@ -347,7 +352,7 @@ def chunk_of(
     return dma_ns, max(tensor, busy_ns, dma_ns, issue_ns)
 
 
-def vector_ns(geometry: RowGeometry, options: Options, target: Target, settings: UpdateSettings) -> float:
+def vector_ns(geometry: RowGeometry, options: Options, target: Target) -> float:
     """ns on Vector: for each column a product and a sum over the taps that meet the row, of all images of a part.
 
     0 where not even one image fits.

@@ -18,11 +18,10 @@ from epilogue import (
 )
 
 from nkiconv import depthwise_conv1d
-from nkiconv.planner.cost.algorithm import Shape, pairs_of
+from nkiconv.planner.cost.algorithm import Shape
 from nkiconv.planner.cost.depthwise_conv1d.banded import ALGORITHM
 from nkiconv.problem import DTYPES
-from nkiconv.schedules.banded import build
-from nkiconv.schedules.banded_rule import banded_settings
+from nkiconv.schedules.depthwise_rule import ALGORITHMS
 from nkiconv.simulator.memory import SBUF
 from nkiconv.simulator.timing import Rates
 
@@ -51,6 +50,12 @@ ROWS = [
     Row("dilation, long row", 1, 1, 9000, 300, 1, (0, 0), 5),
 ]
 BLOCKS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128)
+
+
+def settings_of(geometry, options, config):
+    return ALGORITHMS["banded"].plan(geometry, options, config).settings
+
+
 SETTINGS = [
     (("block", 16), ("groups", 1)),
     (("block", 8), ("groups", 3), ("edge", 1)),
@@ -254,7 +259,7 @@ def test_a_row_that_is_cropped_away_has_no_blocks():
     """Ceil divisions are of ints that are not negative: NKI's documents do not say how // rounds those."""
     problem = Row("all cropped", 1, 2, 10, 3, 1, (-17, 20)).problem("bf16")
     geometry, options = kernel_view(problem)
-    assert build(geometry, banded_settings(geometry, options, None), False).end_data == 0
+    assert ALGORITHMS["banded"].plan(geometry, options, None).end_data == 0
     check(problem, PLAIN, 7, whole=True, algorithm="banded")
 
 
@@ -271,7 +276,7 @@ def test_both_cores_work_with_x_stationary(row):
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
 def test_memory_is_bounded_by_what_the_kernel_reckons(row, asked, monkeypatch):
     problem = row.problem("bf16")
-    config = pairs_of(banded_settings(*kernel_view(problem), asked if row.dilation == 1 else None))
+    config = settings_of(*kernel_view(problem), asked if row.dilation == 1 else None).pairs
     execution = trace(problem, "banded", config=config)
     monkeypatch.setattr("nkiconv.schedules.tiles.SBUF_BYTES", 0)
     needed = int(re.search(r"banded needs (\d+) bytes", reason_to_refuse("banded", problem, lnc=2, config=config))[1])
@@ -286,4 +291,4 @@ def test_completed_settings_are_all_and_complete_to_themselves(row, config):
     shape = Shape(geometry, options, 2, Rates())
     completed = ALGORITHM.complete(shape, config)
     assert set(config or ()) <= set(completed)
-    assert ALGORITHM.complete(shape, completed) == completed == pairs_of(banded_settings(geometry, options, completed))
+    assert ALGORITHM.complete(shape, completed) == completed == settings_of(geometry, options, completed).pairs

@@ -17,7 +17,7 @@ import nkiconv
 from nkiconv import GeometryError, LayoutError, UnsupportedError
 from nkiconv.bounds import epilogue_bound, gated_bound
 from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
-from nkiconv.schedules.banded_rule import banded_settings
+from nkiconv.schedules.depthwise_rule import ALGORITHMS as SCHEDULES
 from nkiconv.simulator import KernelAssertionError
 
 #: For each algorithm something, with padding on one side, on both, on none; states where they fit.
@@ -92,7 +92,7 @@ def test_buffers_of_banded_keep_what_stands_for_padding(x_stationary, shard, chu
 def test_long_rows_with_a_gate_and_an_activation_have_x_stationary(columns, x_stationary):
     problem = Row("Conformer", 8, 512, columns, 31, 1, (15, 15)).problem("bf16")
     geometry, options = gated_view(problem, "xG", Request(bias="fp32", activation="silu"))
-    assert banded_settings(geometry, options, None).x_stationary is x_stationary
+    assert SCHEDULES["banded"].plan(geometry, options, None).settings.x_stationary is x_stationary
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

@@ -5,7 +5,7 @@ from depthwise import Row
 
 from nkiconv.planner.cost.algorithm import Shape
 from nkiconv.schedules.depthwise import Options, RowGeometry
-from nkiconv.schedules.mixed import mixed_settings
+from nkiconv.schedules.mixed import complete
 from nkiconv.schedules.options import Epilogue
 from nkiconv.schedules.recipes import (
     candidates,
@@ -41,12 +41,16 @@ def best(shape, on_tensor):
     return next(ranked_recipes(shape.geometry, shape.options.epilogue, shape.target, 512, on_tensor))
 
 
+def bare_settings(shape, on_tensor):
+    return complete(shape.geometry, shape.options, None, shape.target, on_tensor)
+
+
 @pytest.mark.parametrize("on_tensor", [False, True])
 @pytest.mark.parametrize("S", [1, 2, 3, 4, 5, 8, 16, 64])
 def test_every_recipe_has_every_tap_once(S, on_tensor):
     for itemsize in (2, 4):
         chosen = best(shape_of(S, itemsize), on_tensor)
-        bare = mixed_settings(geometry_of(S, itemsize), PLAIN, None, on_tensor)
+        bare = bare_settings(shape_of(S, itemsize), on_tensor)
         for recipe in (*candidates(S, on_tensor), *chosen, *bare.recipes, *bare.start, *bare.end):
             assert tap_count(recipe) == S
             assert on_tensor or recipe[0] == 0
@@ -54,7 +58,7 @@ def test_every_recipe_has_every_tap_once(S, on_tensor):
 
 
 def test_long_filters_go_to_tensor():
-    bare = mixed_settings(geometry_of(40, 2), PLAIN, None, True)
+    bare = bare_settings(shape_of(40, 2), True)
     for recipe in (*best(shape_of(40, 2), True), *bare.recipes):
         assert recipe[0] >= 30
 

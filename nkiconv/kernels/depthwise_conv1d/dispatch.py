@@ -1,7 +1,7 @@
 """The algorithms of depthwise conv1d by name: who does it."""
 
 from ..._nki import nl
-from ...schedules.depthwise_rule import default_of, unsupported_reason
+from ...schedules.depthwise_rule import ALGORITHMS, default_of, unsupported_reason
 from ...schedules.tiles import require
 from .banded.kernel import banded
 from .dot.kernel import dot
@@ -28,7 +28,6 @@ def algorithm_for(algorithm, geometry, options, config):
 
 def run_algorithm(algorithm, operands, geometry, options, config):
     """Write operands.y by an algorithm that runs this."""
-    if algorithm in ("mixed", "vector"):
-        convolve_rows(operands, geometry, options, config, algorithm == "mixed")
-    else:
-        {"banded": banded, "dot": dot, "update": update}[algorithm](operands, geometry, options, config)
+    plan = ALGORITHMS[algorithm].plan(geometry, options, config)
+    loops = {"banded": banded, "mixed": convolve_rows, "vector": convolve_rows, "dot": dot, "update": update}
+    loops[algorithm](operands, geometry, options, plan)

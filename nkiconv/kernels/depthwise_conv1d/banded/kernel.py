@@ -34,8 +34,7 @@ must not meet the mirror matrix's zeros.
 from dataclasses import dataclass, field, replace
 
 from ...._nki import nisa, nl
-from ....schedules.banded import BandedSchedule, build, even, tiles_of_part
-from ....schedules.banded_rule import banded_settings
+from ....schedules.banded import BandedSchedule, even, tiles_of_part
 from ....schedules.depthwise import Options, RowGeometry
 from ....schedules.options import Epilogue
 from ..._engines import Ledger, new_ledger
@@ -124,10 +123,9 @@ class BandedRun:
     ones: object = None
 
 
-def start_banded(operands, geometry, options, config):
+def start_banded(operands, geometry, options, blocks):
     """The BandedRun of this core. A residual is added at the end, and an activation of sums with it follows there; all
     else happens in the middle."""
-    blocks = build(geometry, banded_settings(geometry, options, config), options.state)
     epilogue, sum_dtype = options.epilogue, operands.y.dtype
     if epilogue.residual != "" or sum_dtype == nl.float16:
         sum_dtype = nl.float32
@@ -229,12 +227,9 @@ def prepare_results(run, index):
             held.y_blocks = start_results(run, tile)
 
 
-def banded(operands, geometry, options, config):
-    """Write operands.y: bands of one tile, between rows of the next coming in and rows of the one before going out.
-
-    config: (name, value) pairs of BandedSettings.
-    """
-    run = start_banded(operands, geometry, options, config)
+def banded(operands, geometry, options, blocks):
+    """Write operands.y: bands of one tile, between rows of the next coming in and rows of the one before going out."""
+    run = start_banded(operands, geometry, options, blocks)
     if len(run.tiles) == 0:
         return
     start_work(run)

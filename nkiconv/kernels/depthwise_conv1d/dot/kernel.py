@@ -23,7 +23,7 @@ Zeros are multiplied: a NaN or Inf reaches every column of the channels that sha
 """
 
 from ...._nki import nl
-from ....schedules.dot import batches, build, dot_settings, dot_units, padded_columns, steps_of
+from ....schedules.dot import batches, dot_units, padded_columns, steps_of
 from ....schedules.tiles import share, some_of
 from ..._warm import warm_up, warm_zeros
 from .rows import load_ahead, move_slots, next_rows, start_dot, sum_taps
@@ -42,14 +42,12 @@ from .sums import (
 LEAD = 2
 
 
-def dot(operands, geometry, options, config):
-    """Write operands.y. config: (name, value) pairs of DotSettings."""
-    settings = dot_settings(geometry, config)
-    plan = build(geometry, settings)
+def dot(operands, geometry, options, plan):
+    """Write operands.y."""
     every = batches(geometry, plan)
     units = dot_units(plan, some_of(every, share(len(every), nl.num_programs(), nl.program_id(0))))
     if units:
-        warm_up(warm_zeros(), settings.warmup, 1)
+        warm_up(warm_zeros(), plan.warmup, 1)
         run_units(operands, geometry, options, plan, units)
 
 

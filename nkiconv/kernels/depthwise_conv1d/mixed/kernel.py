@@ -27,11 +27,9 @@ from ....schedules.depthwise import Options, RowGeometry
 from ....schedules.mixed import (
     GATED_AHEAD,
     MixedSchedule,
-    build,
     cut_pieces,
     filter_block,
     mixed_cuts,
-    mixed_settings,
     widths_of,
 )
 from ....schedules.rows import tile_list
@@ -43,12 +41,8 @@ from .chains import run_step
 from .dma import load_channels, load_mixed_residual, load_tile_x
 
 
-def convolve_rows(operands, geometry, options, config, on_tensor):
-    """Write operands.y, for `mixed` (on_tensor) and `vector`: a new piece begins while those before it go on.
-
-    config: settings of `MixedSettings`; recipes without Tensor are accepted beside ones with it.
-    """
-    plan = build(geometry, options, mixed_settings(geometry, options.epilogue, config, on_tensor))
+def convolve_rows(operands, geometry, options, plan):
+    """Write operands.y, for `mixed` and `vector`: a new piece begins while those before it go on."""
     for part in parts_of_core():
         tiles = tile_list(geometry, plan.rows, part, 0)
         pieces = cut_pieces(plan, options.epilogue, tiles)

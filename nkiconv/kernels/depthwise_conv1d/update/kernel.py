@@ -27,7 +27,7 @@ from ...._nki import nisa, nl
 from ....schedules.channels import row_start
 from ....schedules.depthwise import residual_places
 from ....schedules.tiles import div_ceil, share, some_of
-from ....schedules.update import build, group_runs, group_start, taps_met, update_chunks, update_settings
+from ....schedules.update import group_runs, group_start, taps_met, update_chunks
 from ..._dma import copy
 from ..._epilogue import evacuate
 from ..._masks import keep_between
@@ -37,17 +37,15 @@ from ..geometry import gates_due
 from .vector import update_vector
 
 
-def update(operands, geometry, options, config):
-    """Write operands.y. config: (name, value) pairs of UpdateSettings."""
-    settings = update_settings(geometry, options, config)
-    if settings.engine == "vector":
+def update(operands, geometry, options, plan):
+    """Write operands.y."""
+    if plan.engine == "vector":
         update_vector(operands, geometry, options)
         return
-    plan = build(geometry, options.state, settings)
     every = update_chunks(geometry, plan)
     mine = share(len(every), nl.num_programs(), nl.program_id(0))
     if mine[1] > 0:
-        run_chunks(operands, geometry, options, plan, settings, some_of(every, mine))
+        run_chunks(operands, geometry, options, plan, some_of(every, mine))
 
 
 @dataclass
@@ -83,10 +81,10 @@ class Loaded:
     filters: object
 
 
-def run_chunks(operands, geometry, options, plan, settings, work):
+def run_chunks(operands, geometry, options, plan, work):
     """Loads run ahead, bands one chunk; transposes of a chunk go before the matmuls of the one before it."""
     kinds = row_kinds(operands, geometry, plan)
-    warm = warm_up(warm_zeros(), settings.warmup, 1)
+    warm = warm_up(warm_zeros(), plan.warmup, 1)
     loaded = []
     fetch(loaded, operands, geometry, plan, kinds, work)
     for kind in kinds:
@@ -104,8 +102,7 @@ def run_chunks(operands, geometry, options, plan, settings, work):
             pairs = zip(now.rows, kinds)
             now.rows = [transpose_rows(rows_sbuf, plan, work[index], kind.width) for rows_sbuf, kind in pairs]
         if index > 0:
-            own, vector_reads = loaded[index - 1], settings.vector_reads
-            multiply_chunk(operands, geometry, options, plan, work[index - 1], own, warm, vector_reads)
+            multiply_chunk(operands, geometry, options, plan, work[index - 1], loaded[index - 1], warm)
             loaded[index - 1] = None
 
 
@@ -184,7 +181,7 @@ def transpose_rows(rows_sbuf, plan, chunk, width):
     return groups_sbuf
 
 
-def multiply_chunk(operands, geometry, options, plan, chunk, loaded, warm, vector_reads):
+def multiply_chunk(operands, geometry, options, plan, chunk, loaded, warm):
     """Matmuls of a chunk, then each piece's own columns through the epilogue, and its channels' results to HBM.
 
     Of each piece those channels leave that no chunk or piece before it has.
@@ -203,7 +200,7 @@ def multiply_chunk(operands, geometry, options, plan, chunk, loaded, warm, vecto
             )
     y_sbuf = nl.ndarray((rows, chunk.width * Q), dtype=operands.y.dtype, buffer=nl.sbuf)
     for h in range(plan.pieces):
-        row, on_vector = h * plan.pitch, vector_reads > 0 and h % max(1, vector_reads) == 0
+        row, on_vector = h * plan.pitch, plan.vector_reads > 0 and h % max(1, plan.vector_reads) == 0
         end = row + chunk.nn
         for first, count, start in group_runs(chunk.block, plan, chunk.first, chunk.count):
             at, width = (start - chunk.start) * Q, count * size

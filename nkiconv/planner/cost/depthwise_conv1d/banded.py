@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ....schedules.banded import BandedSchedule, BandedSettings, build, shape_unsupported
-from ....schedules.banded_rule import banded_settings, blocks_of, candidates, guess, near_of, starts
+from ....schedules.banded import BandedSettings
+from ....schedules.banded_rule import blocks_of, candidates, near_of, starts
 from ...request import Config
 from ..algorithm import Guess, Shape, config_of, with_settings
 from .common import OfSchedule, timed
@@ -24,20 +24,11 @@ class Banded(OfSchedule):
         found = candidates(shape.geometry, shape.options, None, shape.target)
         return timed(found, lambda one: self._same(shape, one))
 
-    def unsupported(self, shape: Shape, config: Config) -> str:
-        return shape_unsupported(shape.geometry, shape.options, config)
-
-    def settings_of(self, shape: Shape, config: Config) -> BandedSettings:
-        return banded_settings(shape.geometry, shape.options, config, shape.target)
-
-    def plan(self, shape: Shape, config: Config) -> Any:
-        return self._plan(shape, BandedSettings(**dict(self.complete(shape, config) or ())))
-
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
-        if self.unsupported(shape, None):
-            return [None]  # the kernel says why
         own = self.complete(shape, None)
-        block = dict(own or ())["block"]
+        if own is None:
+            return [None]  # the kernel says why
+        block = dict(own)["block"]
         sizes = sorted({*blocks_of(shape.geometry.stride), block})
         if not wide:
             sizes = [size for size in sizes if block <= size * self.FACTORS and size <= block * self.FACTORS]
@@ -48,16 +39,13 @@ class Banded(OfSchedule):
         return list(dict.fromkeys(found))
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
-        return list(near_of(shape.geometry, self.completed(shape, config).settings))
+        return list(near_of(shape.geometry, shape.options, self.settings_of(shape, config)))
 
     def _same(self, shape: Shape, settings: BandedSettings) -> Any:
         """What settings come to."""
-        blocks = self._plan(shape, settings)
+        blocks = self.rows.build(shape.geometry, shape.options, settings)
         names = (*vars(blocks), "scratch", "buffers", "streamed")
         return tuple(getattr(blocks, name, getattr(settings, name, None)) for name in names if name != "settings")
 
-    def _plan(self, shape: Shape, settings: BandedSettings) -> BandedSchedule:
-        return build(shape.geometry, settings, shape.options.state)
 
-
-ALGORITHM = Banded(guess)
+ALGORITHM = Banded("banded")

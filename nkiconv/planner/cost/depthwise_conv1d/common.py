@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
+from ....schedules.depthwise_rule import ALGORITHMS
 from ....schedules.settings import Settings
 from ...request import Config
 from ..algorithm import Algorithm, Guess, Shape
@@ -16,35 +17,34 @@ TIMED = 3
 
 
 class OfSchedule(Algorithm):
-    """An algorithm of which a schedule has first settings with their bound, all settings of a config, and a plan."""
+    """An algorithm by its name; starts: configs that a search starts from, and a wide one."""
 
-    def __init__(self, guess: Callable[..., list[tuple[Any, float]]]) -> None:
-        self._guess = guess
-
-    def unsupported(self, shape: Shape, config: Config) -> str:
-        """What is wrong with a config; "" if nothing is."""
-        raise NotImplementedError
+    def __init__(self, name: str, *starts: list[Config]) -> None:
+        self.rows, self.starts = ALGORITHMS[name], starts
 
     def settings_of(self, shape: Shape, config: Config) -> Any:
         """All settings of a config that is not refused."""
-        raise NotImplementedError
+        return self.rows.complete(shape.geometry, shape.options, config, shape.target)
 
-    def plan(self, shape: Shape, config: Config) -> Any:
-        """The schedule of a config."""
-        raise NotImplementedError
+    def ns_of(self, shape: Shape, settings: Any) -> float:
+        """ns of settings, about."""
+        return self.rows.ns_of(shape.geometry, shape.options, shape.cores, shape.target, settings)
 
     def guesses(self, shape: Shape) -> list[Guess]:
-        found = self._guess(shape.geometry, shape.options, shape.cores, shape.target)
+        found = self.rows.guesses(shape.geometry, shape.options, shape.cores, shape.target)
         return [Guess(settings.pairs, ns) for settings, ns in found]
 
     def complete(self, shape: Shape, config: Config) -> Config:
-        if self.unsupported(shape, config):
+        if self.rows.config_unsupported(shape.geometry, shape.options, config):
             return config
         found: Config = self.settings_of(shape, config).pairs
         return found
 
+    def configs(self, shape: Shape, wide: bool) -> list[Config]:
+        return [self.complete(shape, config) for config in self.starts[wide]]
+
     def completed(self, shape: Shape, config: Config) -> Any:
-        return self.plan(shape, config)
+        return self.rows.build(shape.geometry, shape.options, self.settings_of(shape, config))
 
 
 def timed(found: Iterable[tuple[Own, float]], same: Callable[[Own], Any]) -> list[Guess]:

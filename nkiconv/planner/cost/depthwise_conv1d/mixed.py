@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from ....schedules import mixed_bound
 from ....schedules.depthwise import shards_of
-from ....schedules.mixed import (
-    MixedSchedule,
-    MixedSettings,
-    build,
-    cut_pieces,
-    mixed_config_unsupported,
-    mixed_settings,
-)
-from ....schedules.mixed_bound import LOOKED_AT, MANY_TAPS, ns_of
+from ....schedules.mixed import MixedSettings, build, cut_pieces
+from ....schedules.mixed_bound import LOOKED_AT, MANY_TAPS
 from ....schedules.recipes import PIECE, candidates, edge_recipes, ranked_recipes
 from ....schedules.rows import part_total, tile_list
 from ....schedules.settings import SHARDS, descended
@@ -37,12 +27,9 @@ RECIPES, START = 8, 2
 class Mixed(OfSchedule):
     """`mixed` and `vector`: channels on partitions, taps shared out by recipes."""
 
-    def __init__(self, on_tensor: bool) -> None:
-        super().__init__(functools.partial(mixed_bound.guess, on_tensor=on_tensor))
-        self.on_tensor = on_tensor
-
-    def unsupported(self, shape: Shape, config: Config) -> str:
-        return mixed_config_unsupported(shape.geometry, config, self.on_tensor)
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.on_tensor = name == "mixed"
 
     def refined(self, shape: Shape, guess: Guess) -> list[Guess]:
         tried = self._tried(shape, MixedSettings.read(guess.config))
@@ -59,7 +46,7 @@ class Mixed(OfSchedule):
     def _tried(self, shape: Shape, start: MixedSettings) -> dict[MixedSettings, float]:
         return descended(
             start,
-            lambda one: ns_of(shape.geometry, shape.options, shape.cores, shape.target, one),
+            lambda one: self.ns_of(shape, one),
             lambda one: self._near(shape, one),
             clock.SETTINGS,
         )
@@ -67,8 +54,9 @@ class Mixed(OfSchedule):
     def _near(self, shape: Shape, settings: MixedSettings) -> list[Config]:
         """Settings that differ in one thing."""
         geometry, plan = shape.geometry, build(shape.geometry, shape.options, settings)
-        is_short, few = part_total(geometry) <= SHORT * plan.piece, geometry.S <= MANY_TAPS
-        ranked = ranked_recipes(geometry, shape.options.epilogue, shape.target, plan.piece, self.on_tensor)
+        piece = plan.settings.piece
+        is_short, few = part_total(geometry) <= SHORT * piece, geometry.S <= MANY_TAPS
+        ranked = ranked_recipes(geometry, shape.options.epilogue, shape.target, piece, self.on_tensor)
         parts = {"batch": geometry.N, "columns": geometry.Q, "channels": geometry.C}
         edges = edge_recipes(geometry.S) if self.on_tensor and is_short and few else ()
         on_tensor = [((geometry.S, 0, 0, 0),)] if self.on_tensor else []
@@ -80,47 +68,35 @@ class Mixed(OfSchedule):
             "end": [(), *[(one,) for one in edges]],
             "warmup": (4, 6, 0) if self.on_tensor else (),
         }
-        now = {**dict(settings.pairs), "piece": plan.piece, "columns": plan.rows.columns}
-        return list(MixedSettings.near(settings.pairs, now, **choices))
+        return list(MixedSettings.near(settings.pairs, dict(plan.settings.pairs), **choices))
 
-    def settings_of(self, shape: Shape, config: Config) -> MixedSettings:
+    def settings_of(self, shape: Shape, config: Config) -> Any:
         """All settings: those of a config and others by a rule; without any, those of the least bound."""
         if config:
-            return self._by_rule(shape, config)
+            return super().settings_of(shape, config)
 
         def best() -> MixedSettings:
-            tried = self._tried(shape, self._by_rule(shape, None))
+            tried = self._tried(shape, super(Mixed, self).settings_of(shape, None))
             return min(tried, key=lambda one: tried[one])
 
         return shape.once((f"mixed, {self.on_tensor}", None), best)
 
-    def _by_rule(self, shape: Shape, config: Config) -> MixedSettings:
-        """Given settings, and others by the kernel's rule."""
-        return mixed_settings(shape.geometry, shape.options.epilogue, config, self.on_tensor, shape.target)
-
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
         geometry = shape.geometry
         if geometry.S > MANY_TAPS:
-            return [config_of(shard=self.plan(shape, config_of(piece=PIECE)).rows.shard)]
+            return [config_of(shard=self.completed(shape, config_of(piece=PIECE)).rows.shard)]
         own = self.settings_of(shape, None).pairs
-        most, piece = 3 * START if wide else START, self.plan(shape, own).piece
+        most, piece = 3 * START if wide else START, self.completed(shape, own).settings.piece
         lists = islice(ranked_recipes(geometry, shape.options.epilogue, shape.target, piece, self.on_tensor), most)
         shards = shards_of(geometry, first=dict(own or ())["shard"])[1:]
         found = [own, *[with_settings(own, recipes=one) for one in lists]]
         return list(dict.fromkeys([*found, *[with_settings(own, shard=shard) for shard in shards]]))
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
-        settings, few = self.plan(shape, config).settings, shape.geometry.S <= MANY_TAPS
+        settings, few = self.settings_of(shape, config), shape.geometry.S <= MANY_TAPS
         edges = [(one,) for one in candidates(shape.geometry.S, self.on_tensor)] if few else []
         more = MixedSettings.near(settings.pairs, None, recipes=edges, start=edges, end=edges)
         return list(dict.fromkeys([*self._near(shape, settings), *more]))
 
-    def completed(self, shape: Shape, config: Config) -> Any:
-        plan = self.plan(shape, config)
-        return replace(plan, settings=replace(plan.settings, columns=plan.rows.columns, piece=plan.piece))
 
-    def plan(self, shape: Shape, config: Config) -> MixedSchedule:
-        return build(shape.geometry, shape.options, self.settings_of(shape, config))
-
-
-ALGORITHM = Mixed(on_tensor=True)
+ALGORITHM = Mixed("mixed")

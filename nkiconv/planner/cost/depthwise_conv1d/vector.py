@@ -2,4 +2,4 @@
 
 from .mixed import Mixed
 
-ALGORITHM = Mixed(on_tensor=False)
+ALGORITHM = Mixed("vector")
