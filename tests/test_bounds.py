@@ -15,7 +15,7 @@ from nkiconv.planner import cost
 from nkiconv.planner.cost.algorithm import Shape
 from nkiconv.planner.depthwise_conv1d import geometry_of, options_of
 from nkiconv.planner.request import Asked
-from nkiconv.schedules.depthwise_rule import ALGORITHMS, unsupported_reason
+from nkiconv.schedules.depthwise_algorithms import ALGORITHMS, unsupported_reason
 from nkiconv.simulator.timing import Rates
 
 pytestmark = pytest.mark.simulator_only

@@ -14,7 +14,7 @@ from ..kernels.depthwise_conv1d.geometry import read_geometry
 from ..problem import ConvProblem
 from ..rules import CONV2D_DTYPES, KERNEL_DTYPES
 from ..schedules.depthwise import Options, RowGeometry
-from ..schedules.depthwise_rule import default_of, unsupported_reason
+from ..schedules.depthwise_algorithms import default_of, unsupported_reason
 from ..schedules.options import PROLOGUE_ARGUMENTS
 from ..simulator import ArraySpec
 from ..simulator.timing import Rates

@@ -25,7 +25,7 @@ from ..kernels.gradients.depthwise_conv1d import (
 from ..kernels.gradients.rows import flat_rows, gradient_geometry
 from ..problem import ConvProblem
 from ..rules import KERNEL_DTYPES
-from ..schedules.depthwise_rule import unsupported_reason
+from ..schedules.depthwise_algorithms import unsupported_reason
 from ..schedules.geometry import Geometry
 from ..simulator import ArraySpec
 from ..simulator.timing import Rates

@@ -3,8 +3,8 @@
 Positions count from the first padded element. Block J holds positions J * B .. J * B + B - 1 of a row; output block j,
 B / stride columns, needs blocks j .. j + num_taps - 1. With a dilation D, sets of D blocks are interleaved: block
 J * D + r holds every D-th position from J * B * D + r on, and output block j needs blocks j, j + D and so on.
-`banded_rule` chooses settings. The list of tiles is the same on any number of cores; a core takes its part of it. The
-rows of a tile, one for each group and image, are cut into chunks of blocks, as many as the partitions hold.
+`banded_candidates` chooses settings. The list of tiles is the same on any number of cores; a core takes its part of it.
+The rows of a tile, one for each group and image, are cut into chunks of blocks, as many as the partitions hold.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from nkiconv import depthwise_conv1d
 from nkiconv.planner.cost.algorithm import Shape
 from nkiconv.planner.cost.depthwise_conv1d.banded import ALGORITHM
 from nkiconv.problem import DTYPES
-from nkiconv.schedules.depthwise_rule import ALGORITHMS
+from nkiconv.schedules.depthwise_algorithms import ALGORITHMS
 from nkiconv.simulator.memory import SBUF
 from nkiconv.simulator.timing import Rates
 

@@ -17,7 +17,7 @@ import nkiconv
 from nkiconv import GeometryError, LayoutError, UnsupportedError
 from nkiconv.bounds import epilogue_bound, gated_bound
 from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
-from nkiconv.schedules.depthwise_rule import ALGORITHMS as SCHEDULES
+from nkiconv.schedules.depthwise_algorithms import ALGORITHMS as SCHEDULES
 from nkiconv.simulator import KernelAssertionError
 
 #: For each algorithm something, with padding on one side, on both, on none; states where they fit.

@@ -21,7 +21,7 @@ from nkiconv.kernels.depthwise_conv1d.geometry import read_geometry
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import abs_sum_ref, apply_out_perm, conv_ref, epilogue_ref, num_terms
 from nkiconv.schedules.depthwise import Options
-from nkiconv.schedules.depthwise_rule import unsupported_reason
+from nkiconv.schedules.depthwise_algorithms import unsupported_reason
 from nkiconv.simulator import KernelAssertionError
 
 NL = {"bf16": nl.bfloat16, "fp16": nl.float16, "fp32": nl.float32}

@@ -12,7 +12,7 @@ from nkiconv.bounds import epilogue_bound, factor_bound, gated_bound
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import abs_sum_ref, chunks_ref, epilogue_ref, num_terms
 from nkiconv.schedules.depthwise import Options, RowGeometry
-from nkiconv.schedules.depthwise_rule import unsupported_reason
+from nkiconv.schedules.depthwise_algorithms import unsupported_reason
 
 from nkiconv.kernels._epilogue import read_epilogue  # isort: skip
 from nkiconv.kernels.depthwise_conv1d.geometry import read_geometry  # isort: skip

@@ -2,7 +2,7 @@
 
 from ..._nki import nki, nl
 from ...schedules.depthwise import Options
-from ...schedules.depthwise_rule import ALGORITHMS
+from ...schedules.depthwise_algorithms import ALGORITHMS
 from .._arguments import check_bias, check_choice, check_flags, check_residual, read_out_dtype
 from .._epilogue import read_epilogue
 from .dispatch import convolve

@@ -1,7 +1,7 @@
 """The algorithms of depthwise conv1d by name: who does it."""
 
 from ..._nki import nl
-from ...schedules.depthwise_rule import ALGORITHMS, default_of, unsupported_reason
+from ...schedules.depthwise_algorithms import ALGORITHMS, default_of, unsupported_reason
 from ...schedules.tiles import require
 from .banded.kernel import banded
 from .dot.kernel import dot

@@ -10,7 +10,7 @@ added from fp32 scratch in HBM (`folds`). Of filters short against rows `skewed`
 from ..._nki import nki, nl
 from ...schedules import skewed as skewed_schedule
 from ...schedules.depthwise import Options
-from ...schedules.depthwise_rule import ALGORITHMS
+from ...schedules.depthwise_algorithms import ALGORITHMS
 from ...schedules.tiles import require
 from .._arguments import check_choice
 from .._epilogue import read_epilogue

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ....schedules.banded import BandedSettings
-from ....schedules.banded_rule import blocks_of, candidates, near_of, starts
+from ....schedules.banded_candidates import blocks_of, candidates, near_of, starts
 from ...request import Config
 from ..algorithm import Guess, Shape, config_of, with_settings
 from .common import OfSchedule, timed

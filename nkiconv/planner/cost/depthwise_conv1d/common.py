@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from ....schedules.depthwise_rule import ALGORITHMS
+from ....schedules.depthwise_algorithms import ALGORITHMS
 from ....schedules.settings import Settings
 from ...request import Config
 from ..algorithm import Algorithm, Guess, Shape

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..simulator.timing import Rates
 from ..simulator.timing.target import Target
-from . import banded, banded_rule, dot, mixed, mixed_bound, update
+from . import banded, banded_candidates, dot, mixed, mixed_bound, update
 from .depthwise import Options, RowGeometry
 from .settings import Config, Settings
 
@@ -70,8 +70,8 @@ def _mixed(on_tensor: bool) -> RowAlgorithm:
 #: The algorithms by the names that they can be asked for by.
 ALGORITHMS = {
     "banded": RowAlgorithm(
-        banded.BandedSettings, banded.config_unsupported, banded_rule.complete, banded.build, banded.plan_unsupported,
-        banded_rule.first, banded_rule.bound_ns,
+        banded.BandedSettings, banded.config_unsupported, banded_candidates.complete, banded.build,
+        banded.plan_unsupported, banded_candidates.first, banded_candidates.bound_ns,
     ),
     "mixed": _mixed(on_tensor=True),
     "vector": _mixed(on_tensor=False),
