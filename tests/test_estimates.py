@@ -18,7 +18,7 @@ from nkiconv.planner.operations import operation_for
 from nkiconv.planner.parts import part_of, pieces_of
 from nkiconv.planner.plan import Estimate, Plan
 from nkiconv.planner.request import Asked, Request
-from nkiconv.schedules import m_packing
+from nkiconv.schedules import blocks_candidates, m_packing
 from nkiconv.schedules.axis import outputs_met
 from nkiconv.schedules.blocks_candidates import BlocksBound
 from nkiconv.schedules.geometry import Axis, span, valid_range
@@ -201,6 +201,14 @@ def test_settings_that_bounds_leave_out_are_none_of_the_best(monkeypatch, layout
 
     monkeypatch.setattr(BlocksBound, "ns", counted)
     few, count = found(), len(priced)
+    full, array_ns = blocks_candidates._full, BlocksBound.array_ns
+
+    def extents(*asked):
+        with monkeypatch.context() as patch:
+            patch.setattr(BlocksBound, "array_ns", array_ns)
+            return full(*asked)
+
+    monkeypatch.setattr(blocks_candidates, "_full", extents)
     monkeypatch.setattr(BlocksBound, "array_ns", lambda bound, settings: 0.0)
     assert found() == few
     assert count < len(priced) - count
