@@ -11,7 +11,7 @@ from .channel_pieces import parts_of
 from .cuts import window_of
 from .depthwise_blocks import BlockSchedule
 from .frames import is_transposed
-from .geometry import Geometry
+from .geometry import Geometry, filter_rows
 from .moving_filters import num_transposes
 from .options import Options
 from .patches import PatchSchedule
@@ -78,7 +78,9 @@ class Bound:
         plan, geometry, target, item = self.plan, self.geometry, self.target, self.geometry.hbm_itemsize
         S, y_item = geometry.columns.taps, self.options.epilogue.y_itemsize
         array_ns, read_ns = 0.0, 0.0
-        moved_ns = geometry.C * geometry.K * plan.items[0].r[1] * S * item * target.hbm_byte_ns
+        run = S * plan.items[0].r[1]
+        run *= geometry.K if plan.items[0].r[1] == filter_rows(geometry) else 1
+        moved_ns = self.moved_ns(geometry.C * geometry.K * plan.items[0].r[1] * S * item, run * item)
         _, count = share(len(plan.items), PARTS, 0)
         for one in plan.items[: max(1, count)]:
             columns = [kn * rn * S for (_, kn), (_, rn) in plan.banks(geometry, one)]
@@ -158,7 +160,7 @@ class Bound:
 
     def rows(self) -> tuple[float, ...]:
         """ns of the Tensor Engine, which waits for filters and for rows of x without room before, and of DMA."""
-        target, geometry, plan, rows = self.target, self.geometry, self.plan, self.geometry.rows
+        geometry, plan, rows = self.geometry, self.plan, self.geometry.rows
         array_ns = moved_ns = waits_ns = 0.0
         volume = geometry.planes.out // geometry.planes.images
         known: dict[Any, float] = {}
@@ -170,9 +172,9 @@ class Bound:
             parts = sum(parts_of(k_tile, len(k_tile)) for k_tile in plan.k_tiles)
             each_ns = self.moved_ns(runs * parts * run_bytes, run_bytes)
             waits_ns += max(1, rows.taps - rows.stride) * each_ns
+            y_run = item.qn * self.options.epilogue.y_itemsize
             moved_ns += each_ns * (rows.stride * (steps - 1) + rows.taps)
-        y_bytes = geometry.planes.out * rows.out * geometry.columns.out * geometry.K * geometry.hbm_itemsize
-        moved_ns += y_bytes * target.hbm_byte_ns
+            moved_ns += self.moved_ns(item.zn * item.pn * geometry.K * y_run, y_run)
         cores = min(PARTS, len(plan.items))
         filters = sum(len(one) for one in plan.places) * div_ceil(geometry.K, P_MAX)
         return self.tensor_ns([], filters) + (waits_ns + array_ns) / cores, moved_ns / cores

@@ -33,12 +33,14 @@ from .options import Options
 from .pairs_of_planes import planes_at_once
 from .prices import (
     Busy,
+    array_end_ns,
     first_load_ns,
     last_store_ns,
     matmul_rates,
     met_outputs,
     overlapped_ns,
     prologue_ns,
+    read_ns,
     transpose_ns,
 )
 from .products import home_tap
@@ -57,13 +59,34 @@ class Bound:
 
     def ns(self, plan: Schedule) -> float:
         """From the first DMA to the last."""
-        target, first_ns = self.target, self.first_rows_ns(plan)
-        every = ((one.tensor_ns(target), one.moved_ns, one.scalar, one.vector, one.gpsimd) for one in self.cores(plan))
-        tensor_ns, dma_ns, *others = max(every, key=max)
-        there_ns = self.filters_there_ns(plan.batches[0][0]) + first_ns
+        target, first_ns, m_tile = self.target, self.first_rows_ns(plan), plan.batches[0][0]
+        busy = max(self.cores(plan), key=lambda one: max(one.tensor, *one.others()))
+        begin_ns = self.filters_there_ns(m_tile) + first_ns
         if is_transposed(self.geometry):  # filters come between
-            there_ns += target.hwdge_issue_ns + first_load_ns(target)
-        return there_ns + overlapped_ns(tensor_ns, max(0.0, dma_ns - first_ns), *others) + last_store_ns(target)
+            begin_ns += target.hwdge_issue_ns + first_load_ns(target)
+        begin_ns += self.spread_ns(m_tile)
+        made_ns = self.first_block(m_tile) * self.transposing_ns(m_tile) / len(m_tile.k_tiles)
+        if made_ns > 0 and plan.moved[0] == 0:
+            begin_ns = array_end_ns(target, begin_ns, made_ns)
+            begin_ns += target.matmul_done_ns + target.hop_ns + target.vector_done_ns
+            busy.tensor -= made_ns
+        array_ns = array_end_ns(target, begin_ns, busy.tensor, busy.streamed / busy.tensor) - begin_ns
+        return begin_ns + overlapped_ns(array_ns, *busy.others(first_ns)) + self.last_ns(plan)
+
+    def last_ns(self, plan: Schedule) -> float:
+        """From the last sums to the end of the last store: of a bank, and what DMA still has of its output tile."""
+        item = plan.items[-1]
+        m_tile, tile, banks = plan.batches[item.batch][-1], item.out_tile, banks_of(item.out_tile, item.last)
+        pixels = tile.zn * tile.pn * tile.qn / m_tile.rows / len(banks)
+        stored = self.stored(m_tile, tile).moved_ns / len(banks)
+        return last_store_ns(self.target) + read_ns(self.target, self.options, 0, pixels) + stored
+
+    def first_block(self, m_tile: MTile) -> float:
+        """The part of a K tile's filters in the block of taps that comes first."""
+        if by_input(self.geometry):
+            return 1.0
+        _, rn, _, sn = tap_blocks(self.geometry, m_tile.k_tiles[0].cn // m_tile.pack, RAW_BYTES)[0]
+        return rn * sn / num_taps(self.geometry)
 
     def first_rows_ns(self, plan: Schedule) -> float:
         """DMA, for the rows of x of a first bank of sums, of one K tile."""
@@ -116,14 +139,21 @@ class Bound:
             found.tensor += pixels * column_ns + banks * fixed_ns
             found.streamed += pixels * column_ns
         transposes = div_ceil(pixels, P_MAX) if stores_channels(geometry) else 0
-        if is_depthwise_m_tile(geometry, m_tile):
-            found.gpsimd += target.gpsimd_fixed_ns + num_taps(geometry) * m_tile.kn * target.gpsimd_select_ns
+        found.gpsimd += self.spread_ns(m_tile)
         transposing_ns = transposes * self.transpose_ns + (self.transposing_ns(m_tile) if by_array else 0.0)
         found.tensor += transposing_ns
         found.streamed += transposing_ns * min(1.0, m_tile.kn / target.matmul_columns_min)
         found.add(self.filters(m_tile), sum(one.slots for one in m_tile.k_tiles))
+        found.read += read_ns(target, self.options, banks, pixels / m_tile.rows)
         found.vector += self.options.statistics * pixels / m_tile.rows * target.vector_ns
         return found
+
+    def spread_ns(self, m_tile: MTile) -> float:
+        """GpSimd to spread filters of one input channel along the diagonals of stationaries."""
+        if not is_depthwise_m_tile(self.geometry, m_tile):
+            return 0.0
+        elements = num_taps(self.geometry) * m_tile.kn
+        return self.target.gpsimd_fixed_ns + elements * self.target.gpsimd_select_ns
 
     def transposing_ns(self, m_tile: MTile) -> float:
         """The Tensor Engine to transpose the filters of an M tile."""
@@ -156,16 +186,8 @@ class Bound:
     def out_tile(self, batch: Batch, k_tiles: Sequence[KTile], tile: OutTile, fresh: bool) -> Busy:
         """Of an output tile's results, and its x where that comes for it."""
         geometry, target, found = self.geometry, self.target, Busy()
-        step = geometry.y_strides[2:4]
         for m_tile in batch:
-            parts, pixels = (
-                m_tile.kn * m_tile.rows,
-                planes_at_once(geometry) * tile.zn * tile.pn * tile.qn / m_tile.rows,
-            )
-            if stores_channels(geometry):
-                found.add(self.moved(P_MAX, parts * pixels / P_MAX, m_tile.kn))
-            else:
-                found.add(self.moved(parts, pixels, tile.qn if m_tile.rows > 1 else run_of(tile.pn, tile.qn, *step)))
+            found.add(self.stored(m_tile, tile))
         for k_tile in k_tiles if fresh else ():
             found.add(self.rows(tile, k_tile), k_tile.slots * tile.dn)
             pixels = tile.dn * tile.hn * tile.wn
@@ -176,6 +198,15 @@ class Bound:
                 words = tile.wn // word_of(geometry) + 2 + copies * (copies + 1) * geometry.columns.dilation
                 found.gpsimd += tile.dn * tile.hn * words * target.gpsimd_ns
         return found
+
+    def stored(self, m_tile: MTile, tile: OutTile) -> Busy:
+        """An M tile's results of an output tile."""
+        geometry, parts = self.geometry, m_tile.kn * m_tile.rows
+        pixels = planes_at_once(geometry) * tile.zn * tile.pn * tile.qn / m_tile.rows
+        if stores_channels(geometry):
+            return self.moved(P_MAX, parts * pixels / P_MAX, m_tile.kn)
+        step = geometry.y_strides[2:4]
+        return self.moved(parts, pixels, tile.qn if m_tile.rows > 1 else run_of(tile.pn, tile.qn, *step))
 
     def moved(self, parts: int, elements: float, run: float, itemsize: int = 0) -> Busy:
         """DMA of so many elements of each of some partitions in such runs, of bytes as on chip if not said."""
@@ -212,17 +243,13 @@ class Bound:
         geometry, channels = self.geometry, m_tile.k_tiles[0].cn // m_tile.pack
         if by_input(geometry):
             return self.moved(m_tile.k_tiles[0].cn, m_tile.kn * self.taps, m_tile.kn * self.taps)
-        whole = geometry.w_strides[3] == 1 and geometry.w_strides[1] == self.taps
-        return self.moved(m_tile.kn, channels * self.taps, channels * self.taps if whole else 1)
+        inside = geometry.w_strides[3] == 1  # or single elements, as channels lie between taps
+        run = self.taps * (channels if geometry.w_strides[1] == self.taps else 1) if inside else 1
+        return self.moved(m_tile.kn, channels * self.taps, run)
 
     def filters_there_ns(self, m_tile: MTile) -> float:
         """From a core's start until the first block of an M tile's filters is there."""
-        geometry, target = self.geometry, self.target
-        load_ns = self.filters(m_tile).dma
-        if not by_input(geometry):
-            _, rn, _, sn = tap_blocks(geometry, m_tile.k_tiles[0].cn // m_tile.pack, RAW_BYTES)[0]
-            load_ns *= rn * sn / num_taps(geometry)
-        return first_load_ns(target) + load_ns
+        return first_load_ns(self.target) + self.filters(m_tile).dma * self.first_block(m_tile)
 
     def move_ns(self, m_tile: MTile) -> float:
         """DMA, to transpose the filters of an M tile within SBUF."""

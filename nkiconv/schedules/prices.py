@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ..simulator.timing.target import Target
 from .geometry import Axis, Geometry, valid_range
-from .options import Prologue
+from .options import Options, Prologue, either_reads
 from .tiles import P_MAX
 
 #: Shares of the other engines' time that the busiest does not hide, as golden plans have it; and where Vector adds
@@ -35,9 +35,10 @@ class Busy:
         for name, value in vars(other).items():
             mine[name] += times * value
 
-    def tensor_ns(self, target: Target) -> float:
-        """The Tensor Engine, which the throttle leaves at half of its rate where it works too little."""
-        return self.tensor / (target.half_rate if self.streamed < target.window_work * self.tensor else 1.0)
+    def others(self, moved: float = 0.0) -> tuple[float, ...]:
+        """All but the Tensor Engine, without so much of DMA."""
+        read = max(self.read, (self.read + self.scalar + self.vector) / 2)
+        return max(0.0, self.moved_ns - moved), read, self.scalar, self.vector, self.gpsimd
 
     @property
     def moved_ns(self) -> float:
@@ -112,6 +113,15 @@ def prologue_ns(target: Target, prologue: Prologue, elements: float, loads: floa
         fixed_ns = target.scalar_fixed_operand_ns + (operands - 1) * target.scalar_operand_done_ns
     instructions = loads * prologue.upsample**2 * (images if prologue.by_image else 1.0)
     return float(elements * target.scalar_ns + instructions * fixed_ns)
+
+
+def read_ns(target: Target, options: Options, banks: float, elements: float) -> float:
+    """ns of evacuation for so many elements a partition from so many banks, by Vector and Scalar, or by one."""
+    vector = elements * target.vector_ns + banks * target.vector_fixed_psum_ns
+    scalar = elements * target.scalar_ns + banks * target.scalar_fixed_psum_ns
+    if options.residual:
+        return vector
+    return vector * scalar / (vector + scalar) if either_reads(options.epilogue, options.strict_nonfinite) else scalar
 
 
 def dma_ns(

@@ -12,7 +12,7 @@ from typing import Any
 from ..simulator.timing.target import Target
 from .block_schedule import Lanes, RowTile, Schedule, Shift, Sweep, banks_of, blocks_in, blocks_met, size_of
 from .geometry import Geometry, num_taps
-from .options import Options, adds_bias_alone, either_reads
+from .options import Options, adds_bias_alone
 from .planes import with_windows
 from .prices import (
     EXPOSED,
@@ -25,6 +25,7 @@ from .prices import (
     matmul_rates,
     overlapped_ns,
     prologue_ns,
+    read_ns,
     transpose_ns,
 )
 from .settings import WARM_UP_MAX
@@ -207,7 +208,9 @@ class Bound:
             each.tensor += count * sum(max(one * self.column_ns + n * self.matmul_ns, least) for one in met)
             each.streamed += count * sum(met) * self.column_ns
             times, added = len(sweep.outputs) // together, size_of(blocks[:2]) * lane[2].yn
-            read = self.read_ns(n, size) * times if self.shift is None else self.shifted_ns(n, added)
+            read = (
+                read_ns(self.target, self.options, n, size) * times if self.shift is None else self.shifted_ns(n, added)
+            )
             # rows that leave together are then copied to their places
             gathered = n * self.target.vector_fixed_ns + times * size * self.copy_ns
             each.read += row_tiles * (read + (together - 1) * gathered / 2)
@@ -231,17 +234,6 @@ class Bound:
         copies = len(schedule.k_tiles) * (len(lanes) if schedule.rows < P_MAX else schedule.k_tiles[0][3])
         images = z.xn / self.geometry.image_planes
         return prologue_ns(self.target, self.options.prologue, z.xn * p.xn * q.xn * copies, copies, images)
-
-    def read_ns(self, banks: int, elements: int) -> float:
-        """Evacuation of an output of a block from so many banks."""
-        target, options = self.target, self.options
-        vector = elements * target.vector_ns + banks * target.vector_fixed_psum_ns
-        scalar = elements * target.scalar_ns + banks * target.scalar_fixed_psum_ns
-        if options.residual:
-            return vector
-        return (
-            vector * scalar / (vector + scalar) if either_reads(options.epilogue, options.strict_nonfinite) else scalar
-        )
 
     def shifted_ns(self, banks: int, elements: float) -> float:
         """Shift-and-add of so many outputs from so many banks: a copy of the first tap's sums, additions by Vector."""

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from ....schedules.activation_stationary import settings_of, unsupported_reason
-from ....schedules.activation_stationary_bound import Bound
 from ....schedules.activation_stationary_candidates import BUFFERS, candidates, sides_of
 from ....schedules.depthwise_blocks import DepthwiseSettings
 from ....schedules.device_loops import MOST_INSTRUCTIONS
@@ -31,9 +30,6 @@ class ActivationStationary(Conv2dAlgorithm):
 
     def candidates(self, shape: Shape, geometry: Any, config: Config) -> Iterator[Config]:
         return candidates(shape.target, geometry, shape.options, shape.cores, config)
-
-    def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
-        return Bound(shape.target, geometry, shape.options, plan).ns()
 
     def is_short(self, shape: Shape, config: Config) -> bool:
         plan, geometry = self.plan(shape, config), shape.geometry

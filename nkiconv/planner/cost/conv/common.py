@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ....schedules.conv_algorithms import plan_of
-from ....schedules.relayout import plain_of, relayout_ns
+from ....schedules.conv_algorithms import bound_ns, plan_of
+from ....schedules.relayout import plain_of
 from ...request import Config
 from ..algorithm import Algorithm, Guess, Shape
 
@@ -28,9 +28,7 @@ class Conv2dAlgorithm(Algorithm):
         plan = self.plan(shape, config) if config else None  # without settings none run that are worth a try
         if plan is None:
             return None
-        copies_ns = relayout_ns(shape.target, self.algorithm, shape.geometry, shape.options)
-        plain = plain_of(self.algorithm, shape.geometry)
-        return Guess(config, copies_ns + self.plan_ns(shape, plain, plan))
+        return Guess(config, bound_ns(shape.target, self.algorithm, shape.geometry, shape.options, plan))
 
     def complete(self, shape: Shape, config: Config) -> Config:
         def completed() -> Config:
@@ -41,13 +39,6 @@ class Conv2dAlgorithm(Algorithm):
 
     def candidates(self, shape: Shape, geometry: Any, config: Config) -> Iterator[Config]:
         """Complete settings that have the given ones and run, those of the least bound first.
-
-        geometry: as of `plan_ns`.
-        """
-        raise NotImplementedError
-
-    def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
-        """What a plan of the kernel's takes on two cores, from the first DMA to the last.
 
         geometry: as the algorithm sees it, of NHWC tensors that of their copies.
         """

@@ -7,7 +7,6 @@ from typing import Any
 
 from ....schedules.device_loops import MOST_INSTRUCTIONS
 from ....schedules.implicit_gemm import X_BYTES, ImplicitGemmSettings
-from ....schedules.implicit_gemm_bound import Bound
 from ....schedules.implicit_gemm_candidates import candidates
 from ...request import Config
 from ..algorithm import Shape, config_of
@@ -26,9 +25,6 @@ class Taps(Conv2dAlgorithm):
 
     def candidates(self, shape: Shape, geometry: Any, config: Config) -> Iterator[Config]:
         return candidates(shape.target, geometry, shape.options, shape.cores, config)
-
-    def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
-        return Bound(shape.target, geometry, shape.options).ns(plan)
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
         plan = self.plan(shape, None)

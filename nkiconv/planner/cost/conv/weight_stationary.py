@@ -8,7 +8,6 @@ from typing import Any
 from ....schedules.conv_algorithms import seen_by
 from ....schedules.relayout import relayout_ns
 from ....schedules.settings import declarations
-from ....schedules.weight_stationary_bound import Bound
 from ....schedules.weight_stationary_candidates import FAMILIES, candidates
 from ...request import Config
 from ..algorithm import Guess, Shape, with_settings
@@ -57,9 +56,6 @@ class OfBlocks(Conv2dAlgorithm):
         sizes = [tuple(pair for pair in one.pairs if pair[0] in self.order) for _, one in self._least(shape, None)]
         others = [with_settings(complete, **dict(one)) for one in dict.fromkeys(sizes) if one]
         return [*settings.near(complete), *(one for one in others if one != complete)]
-
-    def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
-        return Bound(shape.target, geometry, shape.options, plan).ns()
 
 
 class WeightStationary(OfBlocks):
