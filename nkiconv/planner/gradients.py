@@ -13,7 +13,7 @@ from typing import Any
 from .. import rules
 from .._nki import nl
 from ..errors import DtypeError, NkiconvError, UnsupportedError, refused
-from ..kernels.gradients import TABLE, WEIGHT_ALGORITHMS, conv_weight_gradient, default_of
+from ..kernels.gradients import TABLE, WEIGHT_ALGORITHMS, conv_weight_gradient
 from ..kernels.gradients.depthwise_conv1d import (
     ROWS_ALGORITHMS,
     SKEWED,
@@ -27,6 +27,7 @@ from ..problem import ConvProblem
 from ..rules import KERNEL_DTYPES
 from ..schedules.depthwise_algorithms import unsupported_reason
 from ..schedules.geometry import Geometry
+from ..schedules.gradient_algorithms import default_of
 from ..simulator import ArraySpec
 from ..simulator.timing import Rates
 from . import cost
@@ -112,7 +113,7 @@ class ConvWeight(_FilterGradient):
         return Shape(geometry, WeightOptions(request.asked.bias), request.lnc, rates)
 
     def default_of(self, shape: Shape) -> str:
-        return str(default_of(shape.geometry, shape.options.bias))
+        return default_of(shape.geometry, shape.options.bias, shape.cores)
 
     def kernel_reason(self, algorithm: str, shape: Shape, config: Config) -> str:
         find, _ = TABLE[algorithm]

@@ -70,8 +70,7 @@ def chosen(geometry: Geometry, config: Config, bias: bool, cores: int) -> Config
     """A config with all settings: those that it leaves open as candidates have them best; itself where none fits."""
     if config_unsupported(geometry, config, bias) or len(config or ()) == len(fields(BlocksSettings)):
         return config
-    given = {"warmup": 0, **dict(config or ())}
-    found = candidates(Target.of(Rates()), geometry, given, 1, bias, cores)
+    found = candidates(Target.of(Rates()), geometry, dict(config or ()), 1, bias, cores)
     return found[0][1] if found else config
 
 

@@ -28,8 +28,6 @@ from .prices import first_load_ns, matmul_rates
 from .settings import Config, once_a_config
 from .tiles import BANK_COLUMNS, P_MAX, PARTS
 
-#: Channels of each of several groups, and of a dense filter, up to which a bare kernel takes diagonals.
-FEW_CHANNELS, FEW_DENSE = 16, 8
 #: Settings to fall back on where better ones do not fit.
 SPARE = 6
 
@@ -53,12 +51,6 @@ def candidates(target: Target, geometry: Geometry, config: Config, count: int) -
     if config_unsupported(geometry, config) or gradient_unsupported(geometry) or diagonals_unsupported(geometry):
         return []
     return DiagonalsBound(target, geometry).least(dict(config or ()), count)
-
-
-def takes_diagonals(geometry: Geometry, bias: bool) -> bool:
-    """Whether a bare kernel takes diagonals: where groups have few channels."""
-    few = FEW_DENSE if geometry.groups == 1 else FEW_CHANNELS * geometry.groups
-    return max(geometry.K, geometry.C) <= few and plan(geometry, None, bias, 1)[1] == ""
 
 
 #: Rows and columns of a block that are tried, groups packed along partitions and columns, groups of a pass.

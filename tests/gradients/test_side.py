@@ -75,7 +75,7 @@ def matmuls(layout, side):
     x, perms = nkiconv.spec((32, 16, 7, 7) if layout == "NCHW" else (32, 7, 7, 16), "bf16"), {}
     if layout == "NHWC":
         perms = {"in_perm": (0, 3, 1, 2), "out_perm": (0, 2, 3, 1)}
-    config = (("rows", 7), ("columns", 7), ("side", side), ("channels", 4), ("inputs", 4), ("split", 0))
+    config = (("rows", 7), ("columns", 7), ("side", side), ("channels", 4), ("inputs", 4), ("split", 0), ("warmup", 0))
     call = {"padding": ((1, 1), (1, 1)), "algorithm": "blocks", "config": config, **perms}
     traced = nkiconv.simulator.execute(conv_weight_gradient[1], (x, x, (16, 16, 3, 3)), call, trace_only=True)
     return traced, [one for one in traced.instructions if one.op == "nc_matmul"]

@@ -2,6 +2,7 @@
 
 from ..._nki import nki, nl
 from ...schedules import blocks_candidates, diagonals_candidates
+from ...schedules.gradient_algorithms import default_of
 from ...schedules.tiles import require
 from .._arguments import check_choice
 from .._engines import new_ledger
@@ -50,8 +51,8 @@ def conv_weight_gradient(
         bias_gradient: also return that of the bias, [K], fp32.
         precision: of fp32 tensors: None, "bf16" or "tf32", as in the convolution.
         out_dtype: nl.float32, also for None, nl.bfloat16 or nl.float16.
-        algorithm, config: "blocks" or "diagonals" and its settings (see `schedules`); None: diagonals
-            of groups of at most 16 channels in and out, 8 if there is one, if they take these, else blocks.
+        algorithm, config: "blocks" or "diagonals" and its settings (see `schedules`); None: those of
+            the least bound.
 
     Returns: dw in HBM, of filter_shape, or the pair of it and db. Sums are fp32, one a bank over all positions.
 
@@ -67,7 +68,9 @@ def conv_weight_gradient(
         img_ref, like, places, (feature_group_count, 1), (in_perm, kern_perm, out_perm), precision
     )
     dw_dtype = result_dtype(grad_ref, y_shape, filter_shape, accumulate_into, out_dtype)
-    find, run = TABLE[default_of(geometry, bias_gradient) if algorithm == None else algorithm]
+    if algorithm == None:
+        algorithm = default_of(geometry, bias_gradient, nl.num_programs())
+    find, run = TABLE[algorithm]
     plan, reason = find(geometry, config, bias_gradient, nl.num_programs())
     assert plan is not None, reason
     dw_hbm = nl.ndarray(filter_shape, dtype=dw_dtype, buffer=nl.shared_hbm)
@@ -75,8 +78,3 @@ def conv_weight_gradient(
     operands = Operands(img_ref, grad_ref, dw_hbm, precision=precision)
     run(WeightWork(operands, plan.geometry, plan, accumulate_into, db_hbm, ledger=new_ledger(), kept=[]))
     return (dw_hbm, db_hbm) if bias_gradient else dw_hbm
-
-
-def default_of(geometry, bias):
-    """The algorithm of a kernel that is called without one."""
-    return "diagonals" if diagonals_candidates.takes_diagonals(geometry, bias) else "blocks"
