@@ -27,6 +27,7 @@ from .calls import (
 )
 from .conv_problem import Kind, array_violations, number_violations
 from .epilogue import Epilogue
+from .token_rows import convolved_tokens
 
 #: Axes of what may come with a call.
 _AXES = {"bias": "C", "residual": "N, C, Q", "initial_state": "N, C, window - 1"}
@@ -43,6 +44,7 @@ def depthwise_conv1d(
     padding: Any = 0,
     dilation: int = 1,
     lhs_dilation: int = 1,
+    layout: str = "NCW",
     bias: AnyArray | None = None,
     activation: str | None = None,
     residual: AnyArray | None = None,
@@ -72,6 +74,8 @@ def depthwise_conv1d(
         stride, dilation, lhs_dilation: at least 1; lhs_dilation puts zeros between inputs, before padding.
         padding: zeros on both sides; (left, right), negative crops; "valid": none; "causal": window - 1 on the left;
             "same": Q = ceil(W / stride), the odd zero on the right.
+        layout: "NCW", or "NWC": x and y are token-major, [N, W, C] and [N, Q, C], as `causal_conv1d_split` has them:
+            padding "causal", at most 16 taps, bias, activation and states, which are [N, C, window - 1] as ever.
         bias: [C]; bf16, fp16 or fp32.
         activation: None or a name of `nkiconv.rules.ACTIVATIONS`, as in "silu"; as torch defines it.
         residual: [N, C, Q]; bf16, fp16 or fp32. residual_position: "pre_activation" as above, or "post_activation",
@@ -96,7 +100,9 @@ def depthwise_conv1d(
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError, before any work, naming every violated rule.
     """
-    epilogue, call = Epilogue.taken_from(locals())
+    if layout != KIND.layouts[0]:
+        return convolved_tokens(**locals())
+    epilogue, call = Epilogue.taken_from({name: value for name, value in locals().items() if name != "layout"})
     given = _with_one_row(x, epilogue) if has_no_images(x) else (x, epilogue)
     problem = checked_depthwise_conv1d(**call | {"x": given[0], "epilogue": given[1]})
     if has_no_images(x):

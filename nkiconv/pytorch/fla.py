@@ -60,10 +60,9 @@ def causal_conv1d(
             text = f"initial_state: must be [N, C, width] = [..., {width}], not {told}; pass such a state"
             raise_all(f"{where} cannot run this call", [GeometryError(text)])
     before = None if initial_state is None else initial_state[..., 1:]
-    rows = x.transpose(1, 2)
-    y = causal_conv1d_fn(rows, weight, bias, None, before, activation=activation, cu_seqlens=cu_seqlens, layer=where)
-    found: Tensor = y.transpose(1, 2).contiguous()
-    final = _final(rows, weight.shape[1], initial_state, cu_seqlens) if output_final_state else None
+    more: dict[str, Any] = {"activation": activation, "cu_seqlens": cu_seqlens, "layout": "NWC", "layer": where}
+    found: Tensor = causal_conv1d_fn(x, weight, bias, None, before, **more)
+    final = _final(x.transpose(1, 2), weight.shape[1], initial_state, cu_seqlens) if output_final_state else None
     return found if residual is None else found + residual, final
 
 

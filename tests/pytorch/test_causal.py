@@ -61,13 +61,18 @@ def test_integers_are_exact(data):
     final = data.draw(st.booleans(), "final")
     ours, theirs = leaves_of(x, w, bias, initial if data.draw(st.booleans(), "initial") else None)
     with computing(data.draw(st.sampled_from(MODES), "mode")):
-        found = causal_conv1d_fn(*ours[:3], initial_states=ours[3], return_final_states=final, **more)
+        tokens = data.draw(st.booleans(), "token-major")
+        given_x, order = (ours[0].transpose(1, 2), "NWC") if tokens else (ours[0], "NCW")
+        states = {"initial_states": ours[3], "return_final_states": final}
+        found = causal_conv1d_fn(given_x, *ours[1:3], **states, layout=order, **more)
         outputs = found if final else (found,)
+        if tokens:
+            outputs = (outputs[0].transpose(1, 2), *outputs[1:])
         expected = causal.sequences(theirs[0], offsets, *theirs[1:]) if more else causal.rows(*theirs)
         for one, other in zip(outputs, expected[: len(outputs)], strict=True):
             assert one.dtype == x.dtype
             assert_equal(one, other)
-        assert causal.lies_as(outputs[0], ours[0])
+        assert tokens or causal.lies_as(outputs[0], ours[0])
         derived = 2 if final and w.shape[1] > 1 else 1
         assert_derivatives(ours, theirs, outputs[:derived], expected[:derived])
 
@@ -448,6 +453,7 @@ REFUSED = [
     ({"x": ONE, "cu_seqlens": CU.bool()}, DtypeError, "cu_seqlens.dtype=torch.bool: must be"),
     ({"x": ONE, "cu_seqlens": CU, "initial_states": S[:1]}, GeometryError,
      r"\[sequences, C, width - 1\] = \(2, 4, 2\)"),
+    ({"layout": "NLC"}, LayoutError, "layout='NLC': accepted are NCW, NWC"),
     ({"activation": "relu"}, UnsupportedError, "activation='relu': causal_conv1d_fn accepts None, 'silu' and 'swish'"),
     ({"activation": True}, UnsupportedError, "activation=True: causal_conv1d_fn accepts"),
     ({"final_states_out": S}, UnsupportedError, "final_states_out: is written with return_final_states=True only"),

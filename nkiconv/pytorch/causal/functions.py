@@ -7,12 +7,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ... import rules
+from ...errors import refuse
+from ...schedules.split import LAYOUTS, TAPS_MAX
 from ..computers import host, modes
+from ..errors import LayoutError
 from ..function_modes import one_call
 from ..functional import refuse_script
 from .checks import activation_of, check_call, check_update
 from .operator import convolve
 from .ring import ConvState
+from .split import causal_conv1d_split
 
 
 @one_call
@@ -27,6 +32,7 @@ def causal_conv1d_fn(
     activation: str | None = None,
     *,
     cu_seqlens: Tensor | None = None,
+    layout: str = "NCW",
     layer: str | None = None,
     strict_nonfinite: bool | None = None,
 ) -> Any:
@@ -50,11 +56,13 @@ def causal_conv1d_fn(
         activation: None, "silu" or "swish", which is the same.
         cu_seqlens: [sequences + 1], int32 or int64: x is one row [1, C, total] of sequences, the k-th from token
             cu_seqlens[k] up to cu_seqlens[k + 1]; states are [sequences, C, width - 1] then.
+        layout: "NCW", or "NWC": x and y are token-major, [N, L, C]; states stay. Rows of 2 to 16 taps run as one part
+            of `causal_conv1d_split`, without a transpose, and with its derivatives; others are transposed.
         layer: a name for messages.
         strict_nonfinite: True: NaN and Inf of x and states reach exactly the outputs that the definition gives them.
             None: as `set_strict_nonfinite` says. Packed sequences run so whatever it is.
 
-    Returns: y [N, C, L] of x's dtype, summed in fp32 and rounded once, contiguous, or with channels next to each other
+    Returns: y of x's shape and dtype, summed in fp32 and rounded once, contiguous, or with channels next to each other
     where x has them so; with return_final_states the pair of it and the final states.
 
     Packed sequences (seq_idx, cu_seqlens) run in one launch, as a row with width - 1 zeros, or the initial state,
@@ -70,16 +78,25 @@ def causal_conv1d_fn(
     """
     where = layer or "causal_conv1d_fn"
     act, direct = activation_of(where, activation), modes.is_torchs(x)
-    given = x, weight, bias, initial_states, cu_seqlens, seq_idx, return_final_states, final_states_out
+    refuse(LayoutError, rules.layout("layout", layout, LAYOUTS))
+    tokens = layout == "NWC"
+    of_rows = x.transpose(1, 2) if tokens and isinstance(x, Tensor) and x.dim() == 3 else x
+    given = of_rows, weight, bias, initial_states, cu_seqlens, seq_idx, return_final_states, final_states_out
     check_call(where, *given, direct=direct)
-    rows, filters, state = of_one_kind(x, weight, initial_states)
+    rows, filters, state = of_one_kind(of_rows, weight, initial_states)
     strict = modes.wants_strict_nonfinite(strict_nonfinite)
-    more = return_final_states, act, layer, strict
-    y, final = convolve(rows, filters, bias, state, cu_seqlens, seq_idx, *more, direct=direct)
-    y = like(x, host.in_dtype(y, x.dtype))
+    whole = not direct and not strict and cu_seqlens is None and seq_idx is None and x.numel() > 0
+    if tokens and whole and 2 <= weight.shape[1] <= TAPS_MAX:
+        y, final = _of_tokens(rows, filters, bias, state, return_final_states, act, layer)
+    else:
+        more = return_final_states, act, layer, strict
+        y, final = convolve(rows, filters, bias, state, cu_seqlens, seq_idx, *more, direct=direct)
+        y = y.transpose(1, 2).contiguous() if tokens else y
+    y = host.in_dtype(y, x.dtype)
+    y = y if tokens else like(x, y)
     if not return_final_states:
         return y
-    final = host.in_dtype(final, x.dtype)
+    final = host.in_dtype(final, x.dtype)  # type: ignore[arg-type]  # it is asked for
     return y, final if final_states_out is None else final_states_out.copy_(final)
 
 
@@ -136,6 +153,23 @@ def causal_conv1d_update(
         y = torch.where(buffer.padding[:, None, None], 0, y)
     buffer.advance(steps, host.in_dtype(final, x.dtype) if fits else None)
     return like(x, y.squeeze(-1) if x.dim() == 2 else y)
+
+
+def _of_tokens(
+    rows: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    state: Tensor | None,
+    final: bool,
+    activation: str | None,
+    layer: str | None,
+) -> tuple[Tensor, Tensor | None]:
+    """y [N, L, C], and the final states if they are asked for, of rows [N, C, L] whose channels are neighbours."""
+    asked: dict[str, Any] = {"splits": ((1, rows.shape[1], False),), "activation": activation, "layout": "NWC"}
+    asked |= {"initial_states": state, "return_final_states": final, "layer": layer}
+    found = causal_conv1d_split(rows.transpose(1, 2), weight, bias, **asked)
+    (y,), last = found if final else (found, None)
+    return y.squeeze(2), last
 
 
 def of_one_kind(x: Tensor, weight: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:

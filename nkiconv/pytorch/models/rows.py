@@ -36,7 +36,7 @@ _TRANSPOSES = (torch.Tensor.transpose, torch.transpose)
 _SIGNATURE = inspect.signature(causal_conv1d_fn)
 #: What a causal convolution may be called with and still be a part of another call.
 _TENSORS = ("x", "weight", "bias")
-_NO_MORE = ("activation", "layer", "strict_nonfinite")
+_NO_MORE = ("activation", "layout", "layer", "strict_nonfinite")
 #: Arguments of forward that keep no tensor that they are given, unlike a cache.
 _PLAIN = (Tensor, bool, int, float, str, type(None))
 
@@ -288,7 +288,11 @@ class Fusing(TorchFunctionMode):
         bound.apply_defaults()
         given, weight = bound.arguments, bound.arguments["weight"]
         others = [one for name, one in given.items() if name not in _TENSORS and name not in _NO_MORE]
-        if any(one not in (None, False) for one in others) or modes.wants_strict_nonfinite(given["strict_nonfinite"]):
+        if (
+            given["layout"] != "NCW"
+            or any(one not in (None, False) for one in others)
+            or modes.wants_strict_nonfinite(given["strict_nonfinite"])
+        ):
             return None
         given["activation"] = checks.activation_of("causal_conv1d_fn", given["activation"])
         product = self._product_of(given["x"])

@@ -1,0 +1,50 @@
+"""`depthwise_conv1d` of token-major rows, [N, W, C]: one part of `causal_conv1d_split`, which needs no transposes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import rules
+from ..errors import LayoutError, UnsupportedError, raise_all, refuse, shown
+from ..schedules.split import LAYOUTS, TAPS_MAX
+from .causal_conv1d_split import causal_conv1d_split
+
+#: What a call must leave as it is: its default.
+_LEFT: dict[str, Any] = {
+    **dict.fromkeys(("stride", "dilation", "lhs_dilation"), 1),
+    **dict.fromkeys(("residual", "out_dtype", "chunks", "algorithm", "config", "x_scale", "x_shift", "x_activation")),
+    **dict.fromkeys(("strict_nonfinite", "flipped"), False),
+    "residual_position": "pre_activation",
+}
+_INSTEAD = "use layout='NCW', or conv1d of this layout with groups"
+
+
+def convolved_tokens(
+    x: Any, w: Any, *, layout: Any, padding: Any, activation: Any, return_final_state: Any, **more: Any
+) -> Any:
+    """y, and the state if it is asked for; arguments and errors are those of `depthwise_conv1d`."""
+    refuse(LayoutError, rules.layout("layout", layout, LAYOUTS))
+    wrong = [
+        UnsupportedError(f"layout={layout!r}, {name}={shown(more[name])}: must be {value!r}; {_INSTEAD}")
+        for name, value in _LEFT.items()
+        if more[name] is not value and (value is None or more[name] != value)
+    ]
+    if not isinstance(padding, str) or padding != "causal":
+        wrong.append(UnsupportedError(f"layout={layout!r}, padding={padding!r}: must be 'causal'; {_INSTEAD}"))
+    shapes: list[tuple[int, ...]] = [getattr(one, "shape", None) or (0,) for one in (x, w)]
+    of_x, of_w = shapes
+    if len(of_w) == 2 and of_w[1] > TAPS_MAX:
+        wrong.append(UnsupportedError(f"layout={layout!r}, S={of_w[1]}: must be at most {TAPS_MAX} taps; {_INSTEAD}"))
+    raise_all("depthwise_conv1d cannot run this call", wrong)
+    asked = {name: value for name, value in more.items() if name not in _LEFT}
+    found = causal_conv1d_split(
+        x,
+        w,
+        splits=((1, of_x[-1], False),),
+        activation=activation,
+        layout=layout,
+        return_final_state=return_final_state,
+        **asked,
+    )
+    parts, *states = found if return_final_state else (found,)
+    return (parts[0][:, :, 0], *states) if states else parts[0][:, :, 0]
