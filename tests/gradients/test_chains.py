@@ -7,7 +7,7 @@ from depthwise import on_cores
 from gradients import check
 
 import nkiconv
-from nkiconv.bounds import EPS32, error_bound
+from nkiconv.bounds import error_bound
 from nkiconv.schedules import blocks_schedule
 from nkiconv.simulator.hardware import PARTITIONS
 
@@ -23,7 +23,7 @@ TURNED = (("pixels", 2),)
 WAYS = {"channels first": (False, None), "channels last": (True, None), "turned": (False, TURNED)}
 
 
-@pytest.mark.cover(3, keep=["several tiles, banks and passes-channels first-1"])
+@pytest.mark.cover(2, keep=["several tiles, banks and passes-channels first-1"])
 @pytest.mark.parametrize("chain", [1, 5])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -63,9 +63,3 @@ def test_long_sums_lose_little(monkeypatch, chain, lost):
         additions = PARTITIONS + chain + gy.size // (PARTITIONS * chain) + 1
         assert abs(truth - found) <= error_bound(gy.size, total, total, "fp32", additions)
         assert error_bound(gy.size, total, total, "fp32", additions) < error_bound(gy.size, total, total, "fp32")
-
-
-def test_a_bound_of_chains():
-    sums = np.float64(1.0)
-    assert error_bound(10**8, sums, 0 * sums, "fp32", 4415) == pytest.approx(4415 * EPS32)
-    assert error_bound(100, sums, 0 * sums, "fp32", 4415) == error_bound(100, sums, 0 * sums, "fp32")

@@ -1,17 +1,14 @@
 """Filter gradients by diagonals against torch in float64, exact on integers."""
 
 import hypothesis
-import numpy as np
 import pytest
-from depthwise import on_cores, same_bits
+from depthwise import on_cores
 from draws import cores, draws
 from gradients import an_axis, check, last, problem_of
 from hypothesis import strategies as st
 
 import nkiconv
-from nkiconv.kernels.conv.arguments import read_geometry
 from nkiconv.kernels.gradients import conv_weight_gradient
-from nkiconv.schedules.diagonals import build, needed_bytes
 from nkiconv.simulator import KernelAssertionError
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
@@ -62,7 +59,7 @@ def test_every_problem_is_exact(name, is_last):
         check(channels, axes, is_last, lnc=lnc, bias_gradient=lnc == 2, algorithm="diagonals")
 
 
-@pytest.mark.cover(10)
+@pytest.mark.cover(6)
 @pytest.mark.parametrize("name", ["depthwise", "strided", "groups"])
 @pytest.mark.parametrize("values", CONFIGS)
 def test_settings(values, name):
@@ -73,7 +70,7 @@ def test_settings(values, name):
     )
 
 
-@pytest.mark.cover(5)
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("split", [0, 1])
 @pytest.mark.parametrize(("below", "beside"), [(1, 1), (4, 1), (2, 2), (1, 3)])
 def test_many_groups_are_stored_by_their_sets(below, beside, split):
@@ -83,20 +80,6 @@ def test_many_groups_are_stored_by_their_sets(below, beside, split):
     config = (*sizes.items(), ("below", below), ("beside", beside), ("split", split))
     channels, axes = (2, groups, 2 * groups, groups), [PLAIN, (11, 3, 1, 1, 1, 1)]
     on_cores(check, channels, axes, True, adds=True, bias_gradient=True, algorithm="diagonals", config=config)
-
-
-def test_real_data_has_the_same_bits_on_one_core_and_two():
-    rng = np.random.default_rng(0)
-    x, gy = (rng.standard_normal((3, 6, 10, 10)).astype(np.float32) for _ in range(2))
-    for split in (0, 1):
-        config = (("rows", 2), ("columns", 5), ("down", 1), ("across", 1), ("split", split), ("side", 4))
-        found = [
-            nkiconv.conv2d_weight(
-                x, (6, 1, 3, 3), gy, padding=1, groups=6, lnc=lnc, algorithm="diagonals", config=config
-            )
-            for lnc in (1, 2)
-        ]
-        assert same_bits(*found)
 
 
 @pytest.mark.parametrize("side", [1, 4])
@@ -117,17 +100,6 @@ def test_strips_load_each_row_once(is_last, side):
         moved = [one for one in traced.instructions if one.op == "dma_copy" and one.writes[0].info.on_chip]
         loaded.append(sum(one.writes[0].num_elems for one in moved if one.reads[0].info.name == "img_ref"))
     assert loaded[1] == x.size < loaded[0]
-
-
-def test_each_tap_is_its_own():
-    """gy of a single one has x's window as the gradient."""
-    x = np.arange(49, dtype=np.float32).reshape(1, 1, 7, 7).repeat(2, 1)
-    for p, q in ((0, 0), (3, 2), (6, 6)):
-        gy = np.zeros((1, 2, 7, 7), np.float32)
-        gy[0, 1, p, q] = 1
-        dw = nkiconv.conv2d_weight(x, (2, 1, 3, 3), gy, padding=1, groups=2, algorithm="diagonals")
-        assert not dw[0].any()
-        np.testing.assert_array_equal(dw[1, 0], np.pad(x[0, 1], 1)[p : p + 3, q : q + 3])
 
 
 @pytest.mark.parametrize(("dtype", "precision"), [("fp16", None), ("fp32", None), ("fp32", "bf16"), ("fp32", "tf32")])
@@ -169,6 +141,7 @@ def test_any_images_and_volumes_are_exact(problem, config, is_last, lnc, bias):
     any_is_exact(problem, config, is_last, lnc, bias)
 
 
+@pytest.mark.cover(5)
 @pytest.mark.parametrize("beside", [1, 16])
 @pytest.mark.parametrize("some", [{"rows": 20}, {"columns": 40}, {"rows": 3, "below": 4}, {"columns": 9, "below": 2}])
 @pytest.mark.parametrize("is_last", [False, True], ids=["channels first", "channels last"])
@@ -187,19 +160,6 @@ def test_a_bare_kernel_completes_settings(is_last, some, beside):
         return
     traced = nkiconv.simulator.execute(conv_weight_gradient[2], (spec, spec, (16, 1, 3, 3)), more, trace_only=True)
     assert any(one.op == "nc_n_gather" for one in traced.instructions)
-
-
-def test_biases_of_many_channels_need_room():
-    """Sums of two passes, and those that are added to them."""
-    sizes = dict.fromkeys(("rows", "columns", "down", "across", "side", "below"), 1)
-    config = tuple({**sizes, "beside": 8, "groups": 512, "buffers": 4, "strips": 0, "split": 0, "warmup": 0}.items())
-    perms, groups = {"in_perm": (0, 3, 1, 2), "out_perm": (0, 2, 3, 1)}, 4096
-    x, shape = nkiconv.spec((256, 2, 2, groups), "bf16"), (groups, 1, 1, 1)
-    more = {"feature_group_count": groups, "bias_gradient": True, "algorithm": "diagonals", "config": config, **perms}
-    traced = nkiconv.simulator.execute(conv_weight_gradient[1], (x, x, shape), more, trace_only=True)
-    numbers, orders = (((0, 0),) * 2, (1, 1), (1, 1), (1, 1)), (perms["in_perm"], None, perms["out_perm"])
-    geometry = read_geometry(x, nkiconv.spec(shape, "bf16"), numbers, (groups, 1), orders, None)[0]
-    assert traced.sbuf_peak_bytes <= needed_bytes(build(geometry, config, True, 1)[0])
 
 
 def test_a_bare_kernel_takes_the_faster():

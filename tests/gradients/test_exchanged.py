@@ -36,7 +36,7 @@ def exchanged(**sizes):
     return (("exchanged", 1), *sizes.items())
 
 
-@pytest.mark.cover(7)
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("pixels", [0, 2])
 @pytest.mark.parametrize("is_last", [False, True])
 @pytest.mark.parametrize("name", FEW_OUTPUTS)

@@ -25,7 +25,7 @@ CONFIGS = {
 }
 
 
-@pytest.mark.cover(7)
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("is_last", [False, True])
 @pytest.mark.parametrize("config", CONFIGS)
 @pytest.mark.parametrize("name", SEVERAL)

@@ -22,7 +22,7 @@ PROBLEMS = {
 }
 
 
-@pytest.mark.cover(7)
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("is_last", [False, True], ids=["channels first", "channels last"])
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_every_problem_is_exact(name, is_last):
@@ -50,7 +50,7 @@ def test_any_images_are_exact(axes, is_last, lnc, rows, columns, groups):
     check((2, 3 * groups, 2 * groups, groups), list(axes), is_last, lnc=lnc, config=config)
 
 
-@draws(40)
+@draws(12, 40)
 @hypothesis.given(a_spread_axis(30), st.sampled_from(OPERATIONS["depthwise_conv1d_weight"].algorithms), st.data())
 def test_rows_are_exact(axis, algorithm, data):
     """By every algorithm that takes them."""
@@ -65,14 +65,6 @@ def test_rows_are_exact(axis, algorithm, data):
         found = nkiconv.depthwise_conv1d_weight(x, (channels, axis[1]), gy, **call)
     np.testing.assert_array_equal(found[0], dw.reshape(channels, -1))
     np.testing.assert_array_equal(found[1], db)
-
-
-def test_it_is_that_of_x_and_gy_exchanged():
-    """What a plan of one without strides is of: a transposed convolution's, whose taps are the other way round."""
-    x, gy, shape = problem_of((2, 3, 4, 1), [(5, 3, 1, 1, 1, 1, 2), (6, 3, 1, 1, 1, 1, 2)])
-    found = nkiconv.conv2d_weight(x, shape, gy, padding=1, lhs_dilation=2)
-    swapped = nkiconv.conv_transpose2d_weight(x, (3, 4, 3, 3), gy, padding=1, stride=2)
-    np.testing.assert_array_equal(found, swapped[:, :, ::-1, ::-1].swapaxes(0, 1))
 
 
 @pytest.mark.slow

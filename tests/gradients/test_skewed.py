@@ -29,7 +29,7 @@ MORE = {
 }
 
 
-@pytest.mark.cover(7)
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("beside", BESIDE)
 @pytest.mark.parametrize("name", [*PROBLEMS, *MORE])
 def test_channels_beside_each_other(name, beside):
@@ -50,7 +50,7 @@ def test_parts_of_taps(name, shifts):
     on_cores(check, *given, algorithm=SKEWED, config=(("shifts", shifts),), adds=True)
 
 
-@pytest.mark.cover(7)
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("buffers", [2, 5])
 @pytest.mark.parametrize("groups", [1, 3])
 @pytest.mark.parametrize("name", [*FEW, "parts of positions"])

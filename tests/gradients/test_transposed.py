@@ -39,7 +39,7 @@ def drawn(name, dtype):
     return x, gy, dw.numpy(), {**plain, "groups": groups}
 
 
-@pytest.mark.cover
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_it_is_torchs(name, dtype):
@@ -49,6 +49,7 @@ def test_it_is_torchs(name, dtype):
     np.testing.assert_array_equal(found, dw)
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_channels_last(name):
     x, gy, dw, more = drawn(name, "bf16")

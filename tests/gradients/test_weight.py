@@ -13,7 +13,6 @@ import nkiconv
 from nkiconv.kernels.gradients import conv_weight_gradient
 from nkiconv.planner.operations import operation_for
 from nkiconv.planner.request import Request
-from nkiconv.schedules import blocks_schedule
 from nkiconv.schedules.blocks_candidates import chosen
 from nkiconv.simulator.timing import Rates
 
@@ -59,15 +58,7 @@ def test_every_problem_is_exact(name, way):
         check(channels, axes, is_last, lnc=lnc, bias_gradient=lnc == 2, config=config)
 
 
-@pytest.mark.parametrize("name", ["same", "stem", "volumes", "several tiles, banks and passes"])
-def test_it_adds_to_what_there_is(name):
-    channels, *axes = PROBLEMS[name]
-    for split in (0, 1):
-        config = (("split", split), ("rows", 2), ("columns", 4), ("outputs", 1), ("inputs", 1))
-        check(channels, axes, True, adds=True, bias_gradient=True, config=config)
-
-
-@pytest.mark.cover(3)
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("split", [0, 1])
 @pytest.mark.parametrize(
     ("outputs", "inputs", "side", "pixels"), [(1, 8, 1, 0), (1, 8, 4, 0), (2, 4, 1, 0), (2, 3, 1, 0), (1, 5, 1, 2)]
@@ -93,20 +84,10 @@ def test_a_bare_kernel_takes_the_settings_of_estimates(layout, given):
     assert found.items() >= dict(given).items()
 
 
-def test_a_bare_kernel_completes_settings():
-    """Of 64 output channels it puts columns beside each other only where a bank still holds the channels asked for."""
-    x, gy = nkiconv.spec((2, 9, 8, 64), "bf16"), nkiconv.spec((2, 9, 4, 64), "bf16")
-    more = {"padding": ((1, 1), (1, 1)), "stride": (1, 2), "in_perm": (0, 3, 1, 2), "out_perm": (0, 2, 3, 1)}
-    more |= {"algorithm": "blocks", "config": (("channels", 32),)}
-    traced = nkiconv.simulator.execute(conv_weight_gradient[1], (x, gy, (64, 64, 3, 4)), more, trace_only=True)
-    sums = {one.writes[0].shape for one in traced.instructions if one.op == "nc_matmul"}
-    assert any(shape[-1] == 32 for shape in sums)
-
-
-@pytest.mark.parametrize(("C", "H", "turned"), [(64, 14, True), (3, 224, False)])
-def test_a_bare_kernel_turns_what_fits(C, H, turned):
+@pytest.mark.parametrize(("N", "C", "H", "turned"), [(2, 64, 14, True), (16, 3, 224, False)])
+def test_a_bare_kernel_turns_what_fits(N, C, H, turned):
     """NCHW on the array, but where its rows do not fit SBUF beside the blocks."""
-    x, gy = nkiconv.spec((16, C, H, H), "bf16"), nkiconv.spec((16, 64, H, H), "bf16")
+    x, gy = nkiconv.spec((N, C, H, H), "bf16"), nkiconv.spec((N, 64, H, H), "bf16")
     call = {"padding": ((1, 1), (1, 1)), "algorithm": None}
     traced = nkiconv.simulator.execute(conv_weight_gradient[2], (x, gy, (64, C, 3, 3)), call, trace_only=True)
     assert any(one.op == "nc_transpose" for one in traced.instructions) == turned
@@ -116,7 +97,7 @@ def test_a_bare_kernel_turns_what_fits(C, H, turned):
 FEW = ("same", "several tiles, banks and passes", "stem", "groups", "volumes, strided", "sequences")
 
 
-@pytest.mark.cover(8)
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("split", [0, 1])
 @pytest.mark.parametrize("name", FEW)
 def test_tiles_are_turned_in_turn(name, split):
@@ -126,13 +107,7 @@ def test_tiles_are_turned_in_turn(name, split):
     on_cores(check, channels, axes, adds=True, bias_gradient=True, config=TURNED + sizes)
 
 
-@pytest.mark.parametrize(("dtype", "precision"), [("fp16", None), ("fp32", None), ("fp32", "bf16"), ("fp32", "tf32")])
-def test_dtypes_are_turned(dtype, precision):
-    channels, *axes = PROBLEMS["strides, dilations, cropped"]
-    check(channels, axes, dtype=dtype, precision=precision, config=(*TURNED, ("rows", 2), ("columns", 5)))
-
-
-@pytest.mark.cover(8)
+@pytest.mark.cover(3)
 @pytest.mark.parametrize(("K", "beside"), [(192, 2), (160, 4), (160, 2), (416, 4)])
 @pytest.mark.parametrize("way", WAYS)
 def test_the_last_channels_beside_each_other(way, K, beside):
@@ -191,7 +166,7 @@ def real_images(draw):
     return (last(x), last(gy), call) if layout == "NHWC" else (x, gy, call)
 
 
-@draws(60)
+@draws(20, 60)
 @hypothesis.given(real_images())
 def test_cores_do_not_change_bits(images):
     """Sums of real numbers, which round by their order."""
@@ -211,20 +186,7 @@ def test_halves_whose_last_row_meets_most_taps():
         check((4, 6, 5, 1), ((2, 3, 1, 1, 2, 0), (4, 1, 1, 1, 0, 0)), True, config=config, lnc=lnc)
 
 
-def test_rounds_of_banks_share_what_was_turned():
-    channels, *axes = PROBLEMS["several tiles, banks and passes"]
-    sizes = (("rows", 7), ("columns", 7), ("outputs", 3), ("inputs", 2), ("buffers", 1), ("split", 0))
-    check(channels, axes, config=TURNED + sizes, bias_gradient=True)
-
-
-@pytest.mark.parametrize("buffers", [1, 2, 3])
-def test_tiles_wait_for_room(buffers):
-    channels, *axes = PROBLEMS["several tiles, banks and passes"]
-    config = (("buffers", buffers), ("rows", 1), ("columns", 2), ("outputs", 1), ("inputs", 1))
-    for is_last in (False, True):
-        check(channels, axes, is_last, config=config, bias_gradient=True)
-
-
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("pixels", [0, 2])
 @pytest.mark.parametrize("buffers", [3, 4, 6])
 def test_tiles_of_several_rounds_stay(buffers, pixels):
@@ -242,12 +204,6 @@ def test_uneven_shares_are_exact(split):
     check((7, 13, 130, 1), axes, True, config=config, bias_gradient=True)
 
 
-def test_short_chains_are_exact(monkeypatch):
-    monkeypatch.setattr(blocks_schedule, "CHAIN", 2)
-    channels, *axes = PROBLEMS["several tiles, banks and passes"]
-    check(channels, axes, config=TURNED)
-
-
 def test_banks_of_many_taps_pass_over_many_tiles():
     channels, *axes = PROBLEMS[SEVERAL_PLANES]
     check(channels, axes, True, config=(("rows", 2), ("columns", 4), ("outputs", 1), ("inputs", 1), ("split", 0)))
@@ -256,8 +212,8 @@ def test_banks_of_many_taps_pass_over_many_tiles():
 @pytest.mark.parametrize(("dtype", "precision"), [("fp16", None), ("fp32", None), ("fp32", "bf16"), ("fp32", "tf32")])
 def test_dtypes(dtype, precision):
     channels, *axes = PROBLEMS["strides, dilations, cropped"]
-    check(channels, axes, dtype=dtype, precision=precision, bias_gradient=True)
-    check(channels, axes, True, dtype=dtype, precision=precision, bias_gradient=True)
+    for is_last, config in WAYS.values():
+        check(channels, axes, is_last, dtype=dtype, precision=precision, bias_gradient=True, config=config)
 
 
 def test_the_result_can_be_rounded():
@@ -281,19 +237,19 @@ def a_problem(draw, axes):
 SOME_PIXELS = st.sampled_from((None, TURNED, (*TURNED, ("rows", 1), ("columns", 1))))
 
 
-@draws(60, 700)
+@draws(24, 700)
 @hypothesis.given(a_problem(2), st.booleans(), st.integers(1, 2), st.booleans(), SOME_PIXELS)
 def test_any_images_are_exact(problem, is_last, lnc, bias, config):
     check(*problem, is_last, lnc=lnc, bias_gradient=bias, config=config)
 
 
-@draws(20, 300)
+@draws(12, 300)
 @hypothesis.given(a_problem(3), st.booleans(), st.integers(1, 2), SOME_PIXELS)
 def test_any_volumes_are_exact(problem, is_last, lnc, config):
     check(*problem, is_last, lnc=lnc, config=config)
 
 
-@pytest.mark.cover(4)
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("is_last", [False, True], ids=["channels first", "channels last"])
 @pytest.mark.parametrize("name", [name for name in PROBLEMS if name not in SLOW_BACK])
 def test_inputs_are_exact(name, is_last):
@@ -308,18 +264,6 @@ def test_inputs_are_exact(name, is_last):
         **places_of(axes),
     )  # fmt: skip
     np.testing.assert_array_equal(np.moveaxis(found, -1, 1) if is_last else found, dx)
-
-
-def test_gradients_are_adjoint():
-    """<gy, conv(x, w)> = <dx, x> = <dw, w>."""
-    channels, *axes = PROBLEMS["several tiles, banks and passes"]
-    x, gy, shape = problem_of(channels, axes)
-    w = np.random.default_rng(1).integers(-2, 3, shape).astype(ml_dtypes.bfloat16)
-    y = nkiconv.conv2d(x, w, out_dtype="float32", **places_of(axes))
-    dw = nkiconv.conv2d_weight(x, shape, gy, **places_of(axes))
-    dx = nkiconv.conv2d_input(x.shape, w, gy, out_dtype="float32", **places_of(axes))
-    products = [np.vdot(a.astype(np.float64), b.astype(np.float64)) for a, b in ((gy, y), (dx, x), (dw, w))]
-    assert products[0] == products[1] == products[2]
 
 
 #: Filter gradients by name, with the shapes of their filters; a window of 3 and padding=1 keep all extents 5.
@@ -375,7 +319,7 @@ def test_gradients_of_no_images_are_checked(name):
 @pytest.mark.parametrize("axis", [(2, 1, 2, 2, 5, -1), (2, 2, 3, 1, 2, 0), (2, 2, 3, 1, 5, 0)])
 def test_turned_blocks_whose_rows_see_nothing(axis):
     """Windows of some blocks lie beside x."""
-    for rows in (1, 2, 3):
+    for rows in (1, 3):
         check((1, 2, 3, 1), (axis, (9, 2, 1, 1, 0, 0)), config=(("pixels", 2), ("rows", rows), ("columns", 2)))
 
 
