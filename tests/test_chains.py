@@ -8,7 +8,13 @@ import pytest
 from tolerances import FLOAT32_MODELS
 
 import nkiconv
+from nkiconv import cases
+from nkiconv.planner.candidates import Candidate
+from nkiconv.planner.estimate import estimate
+from nkiconv.planner.request import Asked, Request
+from nkiconv.planner.timing import trace
 from nkiconv.problem import ConvProblem
+from nkiconv.simulator.timing import Rates
 from nkiconv.tools.suites import chains
 from nkiconv.tools.tables import chains as pages
 from nkiconv.tools.tables.readme import find_between
@@ -37,6 +43,14 @@ def test_a_gated_chain_reads_its_chunks_once():
     assert row.alone_us < row.fused_us < row.separate_us
     assert row.separate_us == pytest.approx(sum(one.us for one in chain.separate()))
     assert row.as_dict()["ahead"] == pytest.approx(row.limit_us / row.fused_us / (14 / 145))
+
+
+def test_the_clock_says_where_bands_of_a_conformers_rows_come_from():
+    """From a copy of the filters in HBM it takes 78 us."""
+    asked = Asked(chunks="xG", bias=True, activation="silu")
+    request = Request(problem=cases.get("conformer").problem, lnc=2, asked=asked)
+    found = estimate(request)
+    assert trace(request, Candidate(found.algorithm, found.config), Rates({})).us <= 71
 
 
 @pytest.mark.parametrize("training", [False, True])

@@ -53,7 +53,7 @@ class BandedSettings(Settings):
 
     algorithm = "banded"
     tried = (
-        *("groups", "images", "buffer_groups", "buffers", "scratch", "edge", "streamed", "warmup", "rewarm", "block"),
+        *("scratch", "groups", "images", "buffer_groups", "buffers", "edge", "streamed", "warmup", "rewarm", "block"),
         *("shard", "x_stationary"),
     )
 
