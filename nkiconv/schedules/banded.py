@@ -112,8 +112,7 @@ class BandedSchedule:
     columns: int
     #: columns of a chunk of a row at least
     chunk_columns: int
-    #: columns of a row's last set of blocks, in and out
-    rest_in: int
+    #: columns of a row's last set of output blocks
     rest_out: int
 
 
@@ -162,7 +161,6 @@ def build(geometry: RowGeometry, options: Options, settings: BandedSettings) -> 
         images=images,
         columns=tile_columns(geometry, shard, images, num_taps, num_columns),
         chunk_columns=RUN_BYTES_LEAST // geometry.itemsize,
-        rest_in=max(0, geometry.W + geometry.pad_left - 1) % (block * apart) + 1,
         rest_out=(geometry.Q - 1) % (out_block * apart) + 1,
     )
 
@@ -334,8 +332,8 @@ def plan_tile(blocks: BandedSchedule, cuts: BandedCuts, g_index: int, n_index: i
     most = max(1, PARTITIONS // rows)
     blocks_in, chunks_in = 0, 0
     if datan > 0:
-        rest = blocks.rest_in if j0 + data0 + datan == blocks.end_data else blocks.block * apart
-        blocks_in = apart * chunk_blocks(datan // apart, most, blocks, rest)
+        least = div_ceil(blocks.chunk_columns, blocks.block * apart)
+        blocks_in = min(datan, apart * max(least, div_ceil(datan // apart, most)))
         chunks_in = div_ceil(datan, blocks_in)
     most = PARTITIONS // nn if x_stationary else most
     step_out = max(div_ceil(blocks.chunk_columns, blocks.out_block * apart), div_ceil(jn, most * apart))
@@ -367,15 +365,6 @@ def plan_tile(blocks: BandedSchedule, cuts: BandedCuts, g_index: int, n_index: i
         y_width=(chunks_out - 1) * step_out + blocks_out,
         repeats=repeats,
     )
-
-
-def chunk_blocks(count: int, most: int, blocks: BandedSchedule, rest: int) -> int:
-    """Sets of a chunk, of a row of `count` sets whose last has `rest` columns, in at most `most` chunks; one or two
-    more if only so the last chunk has chunk_columns."""
-    block = blocks.block * blocks.apart
-    least = min(count, max(div_ceil(blocks.chunk_columns, block), div_ceil(count, most)))
-    fitting = (some for some in range(least, least + 3) if (count - 1) % some * block + rest >= blocks.chunk_columns)
-    return min(count, next(fitting, least))
 
 
 def is_ragged(blocks: BandedSchedule, tile: BandedTile) -> bool:
