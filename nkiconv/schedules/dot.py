@@ -1,6 +1,6 @@
 """`dot`: dot products of whole rows. Settings, schedule, what it does not run.
 
-Its cuts are phases of taps and columns, chunks of taps, blocks of lags, tiles and batches. None of it depends on the
+Its cuts are phases of taps and columns, chunks of taps, blocks of lags and tiles. None of it depends on the
 number of cores.
 
 With g = gcd(stride, dilation), R = stride / g and D = dilation / g, tap s = R s' + r and column q = D q' + m meet at
@@ -41,10 +41,8 @@ WARM_UP, MANY_ROWS = 24, 1024
 BUFFERS = 4
 #: Bytes a partition of SBUF for rows as loaded, transposed slots and kept filters; sums and products take the rest.
 DOT_SBUF_BYTES = 180_000
-#: Bytes a partition of transposed filters that are kept for all images of a batch.
+#: Bytes a partition of transposed filters that are kept for all images of a tile.
 KEPT_BYTES = 65_536
-#: Channel tiles, or images, that leave together.
-LEAVE_TOGETHER = 4
 #: ns from the first load to the first sums and from the last sums to the end of the last store.
 ENDS_NS = 5000.0
 #: Share of the masks and sums that Vector is left with, a column of lags and channels.
@@ -101,36 +99,18 @@ class DotSchedule:
     lag_blocks: int = 1  # lags * lag_blocks >= ceil(Q / D)
     x_length: int = 0  # positions of x in one chunk, as loaded
     w_length: int = 0  # taps of w in one chunk, as loaded
-    tiles: int = 1  # channel tiles of a batch
-    images: int = 1  # of a batch
     keep: bool = False  # whether transposed filters stay in SBUF from image to image
 
 
 @dataclass(frozen=True)
-class DotBatch:
-    """Tiles k0 .. k0+kn-1 of a channel block and images n0 .. n0+nn-1; kn or nn is 1. They leave in one store each.
-
-    width: channels that a row of results has in one image.
-    """
+class DotUnit:
+    """A chunk of taps of a tile: of image n `groups` groups of `channels` channels of a block, from r0 of each row."""
 
     block: ChannelBlock
-    k0: int
-    kn: int
-    n0: int
-    nn: int
-    width: int
-
-
-@dataclass(frozen=True)
-class DotUnit:
-    """A chunk of taps of tile k of a batch, of image n: `groups` groups of `channels` channels, from r0 of each row."""
-
-    batch: DotBatch
     n: int
-    k: int
-    chunk: int
     r0: int
     groups: int
+    chunk: int
 
 
 def plan_unsupported(geometry: RowGeometry, options: Options, plan: DotSchedule, cores: int) -> str:
@@ -149,9 +129,8 @@ def count_dot_instructions(geometry: RowGeometry, plan: DotSchedule, cores: int)
     blocks = plan.lag_blocks * plan.column_phases
     matmuls = plan.taps * blocks * plan.tap_phases * div_ceil(plan.slots, plan.taps)
     unit = 2 * slots + matmuls + blocks * (4 * plan.taps + 3) + 16 + 4 * gate_instructions(geometry, plan.x_length)
-    results = 15 + 4 * div_ceil(plan.tiles * plan.taps * padded_columns(plan), 512)
-    batch = plan.images * (plan.tiles * plan.chunks * unit + results)
-    return div_ceil(count_batches(geometry, plan), cores) * batch + 32 + plan.warmup
+    results = 15 + 4 * div_ceil(plan.taps * padded_columns(plan), BANK_COLUMNS)
+    return div_ceil(count_tiles(geometry, plan), cores) * (plan.chunks * unit + results) + 32 + plan.warmup
 
 
 def padded_columns(plan: DotSchedule) -> int:
@@ -171,8 +150,7 @@ def window_of(plan: DotSchedule) -> int:
 
 @functools.lru_cache(maxsize=4096)
 def build(geometry: RowGeometry, options: Options, settings: DotSettings) -> DotSchedule:
-    """The schedule of all settings: slots, as many a chunk as asked for that fit; lags, all of them; tiles and images
-    that leave."""
+    """The schedule of all settings: slots, as many a chunk as asked for that fit; lags, all of them."""
     common = math.gcd(geometry.stride, geometry.dilation)
     tap_phases, spread = geometry.stride // common, geometry.dilation // common
     lags, most = div_ceil(geometry.Q, spread), div_ceil(div_ceil(geometry.S, tap_phases), P_MAX)
@@ -189,10 +167,8 @@ def build(geometry: RowGeometry, options: Options, settings: DotSettings) -> Dot
         keep = chunks * slots * P_MAX * tap_phases * geometry.itemsize <= KEPT_BYTES
         plan = replace(plan, slots=slots, chunks=chunks, keep=keep)
         plan = _with_block(plan, min(plan.taps, slots), lags)
-    tiles = max(1, min(LEAVE_TOGETHER, BANK_COLUMNS // (plan.taps * padded_columns(plan)))) if geometry.N == 1 else 1
     x_length, w_length = lengths_of(geometry, plan, max(1, plan.slots), plan.lag_blocks * plan.lags)
-    images = min(LEAVE_TOGETHER, div_ceil(geometry.N, 2))
-    return replace(plan, tiles=tiles, images=images, x_length=x_length, w_length=w_length)
+    return replace(plan, x_length=x_length, w_length=w_length)
 
 
 def lengths_of(geometry: RowGeometry, plan: DotSchedule, slots: int, lags: int) -> tuple[int, int]:
@@ -227,31 +203,24 @@ def channel_blocks(geometry: RowGeometry, plan: DotSchedule) -> list[ChannelBloc
     return channel_halves(geometry.C, plan.channels)
 
 
-def batches(geometry: RowGeometry, plan: DotSchedule) -> list[DotBatch]:
-    """All batches, in order; cores take contiguous shares."""
+def tiles(geometry: RowGeometry, plan: DotSchedule) -> list[DotUnit]:
+    """The first chunks of all tiles, in order; cores take contiguous shares."""
     return [
-        DotBatch(block, k0, kn, n0, nn, min(kn * plan.taps, block.length - k0 * plan.taps))
+        DotUnit(block, n, r0, groups, 0)
         for block in channel_blocks(geometry, plan)
-        for k0, kn in cut_at(div_ceil(block.length, plan.taps), plan.tiles)
-        for n0, nn in cut_at(geometry.N, plan.images)
+        for r0, groups in cut_at(block.length, plan.taps)
+        for n in range(geometry.N)
     ]
 
 
-def count_batches(geometry: RowGeometry, plan: DotSchedule) -> int:
-    """How many `batches` finds."""
-    tiles = [div_ceil(div_ceil(block.length, plan.taps), plan.tiles) for block in channel_blocks(geometry, plan)]
-    return sum(tiles) * div_ceil(geometry.N, plan.images)
+def count_tiles(geometry: RowGeometry, plan: DotSchedule) -> int:
+    """How many `tiles` finds."""
+    return sum(div_ceil(block.length, plan.taps) for block in channel_blocks(geometry, plan)) * geometry.N
 
 
-def dot_units(plan: DotSchedule, some: Sequence[DotBatch]) -> list[DotUnit]:
-    """The units of some batches, in order."""
-    return [
-        DotUnit(batch, n, k, chunk, k * plan.taps, min(plan.taps, batch.block.length - k * plan.taps))
-        for batch in some
-        for n in range(batch.n0, batch.n0 + batch.nn)
-        for k in range(batch.k0, batch.k0 + batch.kn)
-        for chunk in range(plan.chunks)
-    ]
+def dot_units(plan: DotSchedule, some: Sequence[DotUnit]) -> list[DotUnit]:
+    """All chunks of some tiles, in order."""
+    return [replace(tile, chunk=chunk) for tile in some for chunk in range(plan.chunks)]
 
 
 def needs_filter(plan: DotSchedule, units: Sequence[DotUnit], index: int) -> bool:

@@ -7,8 +7,6 @@ import pytest
 from depthwise import Row, loads, row_of, trace
 from epilogue import PLAIN, REQUESTS, all_cores_run, check, reason_to_refuse, refused
 
-from nkiconv.simulator.memory import SBUF
-
 ROWS = [
     #   why                               N    C     W     S  stride  pad        dil
     Row("four lags", 1, 40, 520, 517),
@@ -112,20 +110,6 @@ def test_x_and_w_are_read_once_in_whole_rows(why):
     shared = (chunks - 1) * (problem.Q - 1)
     assert sum(i.reads[0].num_elems for i in of_x) == problem.N * problem.C * (problem.W + shared)
     assert all(i.reads[0].strides[-1] == 1 for i in of_w + of_x)
-
-
-@pytest.mark.simulator_only
-def test_results_of_several_tiles_leave_in_one_dma_of_long_runs():
-    problem = row("four lags").problem("bf16").replace(C=2048, K=2048, groups=2048, W=1024, S=1021)
-    stores = [
-        i
-        for i in trace(problem, "dot").programs[0].instructions
-        if i.op == "dma_copy" and i.reads[0].info.buffer is SBUF
-    ]
-    assert len(stores) == 2, "8 tiles of 128 channels in batches of 4"
-    for store in stores:
-        assert store.reads[0].shape == (16, 32, 4), "16 rows of 32 channels, which lie side by side in HBM"
-        assert store.writes[0].strides[1:] == (4, 1)
 
 
 @pytest.mark.cover(6)

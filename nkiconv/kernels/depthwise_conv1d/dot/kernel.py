@@ -10,20 +10,20 @@ are wanted. It accumulates over all blocks of 8 slots; then
 
     keep c = c' (mask) and sum over c'      [(t, c), t']       Vector, read-out of PSUM
     keep t' - t = q (mask) and sum over t'  [(t, c), q]        GpSimd, Vector
-    sum over t                              [c, q]             one small fp32 matmul for several tiles
+    sum over t                              [c, q]             one small fp32 matmul
 
 Engine plan: DMA loads rows of x and w, each once from HBM, 128 channels a tile; Tensor transposes tile i + 1 between
 the matmuls of tile i; Scalar moves transposed slots to SBUF, pairs of 16-bit
 elements as one fp32 element, which copies bits; the tails of tiles i - 1 and i - 2 come later, where no engine waits
-for another. Channel c0 + p * L + r is row p of the results, so that those of several tiles leave in one DMA of long
-runs. Bound by Tensor, then DMA: per 128 channels and tap of bf16 with Q = 4, the transposes take 0.91 ns and the
-matmuls 0.59, HBM 1.43. Vector's masks grow with Q.
+for another. Channel c0 + p * L + r is row p of the results, so that they leave in long runs. Bound by Tensor, then DMA:
+per 128 channels and tap of bf16 with Q = 4, the transposes take 0.91 ns and the matmuls 0.59, HBM 1.43. Vector's masks
+grow with Q.
 
 Zeros are multiplied: a NaN or Inf reaches every column of the channels that share a matmul with it.
 """
 
 from ...._nki import nl
-from ....schedules.dot import batches, dot_units, padded_columns, steps_of
+from ....schedules.dot import dot_units, padded_columns, steps_of, tiles
 from ....schedules.tiles import share, some_of
 from ..._warm import warm_up, warm_zeros
 from .rows import load_ahead, move_slots, next_rows, start_dot, sum_taps
@@ -44,7 +44,7 @@ LEAD = 2
 
 def dot(operands, geometry, options, plan):
     """Write operands.y."""
-    every = batches(geometry, plan)
+    every = tiles(geometry, plan)
     units = dot_units(plan, some_of(every, share(len(every), nl.num_programs(), nl.program_id(0))))
     if units:
         warm_up(warm_zeros(), plan.warmup, 1)
@@ -85,7 +85,7 @@ def run_units(operands, geometry, options, plan, units):
         if done > 0:
             sum_channels(partials, plan, steps[done - 1], last)
         if index >= 3:
-            finish_batch(run, masks, units[index - 3], sums)
+            finish_unit(run, masks, units[index - 3], sums)
         if 2 <= index and index <= len(units) + 1:
             sums = add_unit(plan, units[index - 2], kept, sums)
         if index < len(units) and operands.sums != None:
@@ -95,22 +95,14 @@ def run_units(operands, geometry, options, plan, units):
 
 
 def add_unit(plan, unit, kept, sums):
-    """Put a unit's results into its batch's [(t, c), (image, r), q]; returns them, new for the first of a batch."""
-    batch = unit.batch
-    if unit.n == batch.n0 and unit.k == batch.k0 and unit.chunk == 0:
-        shape = (nl.tile_size.pmax, batch.width * batch.nn, padded_columns(plan))
-        sums = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
-    column = (unit.n - batch.n0) * batch.width + (unit.k - batch.k0) * plan.taps
-    sum_lags(sums, column, unit.groups, kept, plan, unit.chunk > 0)
+    """Add a unit's results to its tile's [(t, c), r, q]; returns them, new for the first chunk."""
+    if unit.chunk == 0:
+        sums = nl.ndarray((nl.tile_size.pmax, unit.groups, padded_columns(plan)), dtype=nl.float32, buffer=nl.sbuf)
+    sum_lags(sums, unit.groups, kept, plan, unit.chunk > 0)
     return sums
 
 
-def finish_batch(run, masks, unit, sums):
-    """After a batch's last unit, the results of each image leave."""
-    batch, plan = unit.batch, run.plan
-    end, r0, width = batch.n0 + batch.nn, batch.k0 * plan.taps, batch.width
-    if unit.n == end - 1 and unit.k == batch.k0 + batch.kn - 1 and unit.chunk == plan.chunks - 1:
-        extra = [load_epilogue(run, batch, n, r0, width) for n in range(batch.n0, end)]
-        for index, n in enumerate(range(batch.n0, end)):
-            of_image = sums[0 : nl.tile_size.pmax, index * width : (index + 1) * width, 0 : padded_columns(plan)]
-            leave(run, batch, n, r0, of_image, masks.same_channel, extra[index])
+def finish_unit(run, masks, unit, sums):
+    """After a tile's last chunk its results leave."""
+    if unit.chunk == run.plan.chunks - 1:
+        leave(run, unit, sums, masks.same_channel, load_epilogue(run, unit))

@@ -59,7 +59,7 @@ def load_ahead(run):
 
 def load_dot_taps(run, unit, w_sbuf):
     """A unit's taps of w."""
-    geometry, plan, block = run.geometry, run.plan, unit.batch.block
+    geometry, plan, block = run.geometry, run.plan, unit.block
     first = unit.chunk * plan.slots * nl.tile_size.pmax * plan.tap_phases
     taps = min(plan.w_length, geometry.S - first)
     clear_dot_rows(plan, block, w_sbuf, 0, taps, 0.0)
@@ -69,7 +69,7 @@ def load_dot_taps(run, unit, w_sbuf):
 
 def load_dot_x(run, unit, x_sbuf, source):
     """What a unit's taps meet of x and of the initial state, or of x's factor."""
-    geometry, plan, operands, block = run.geometry, run.plan, run.operands, unit.batch.block
+    geometry, plan, operands, block = run.geometry, run.plan, run.operands, unit.block
     # in the padded row, 0 being its first element
     start = geometry.stride * plan.spread * unit.chunk * plan.slots * nl.tile_size.pmax
     used = (geometry.Q - 1) * geometry.stride + (geometry.S - 1) * geometry.dilation + 1
@@ -105,7 +105,7 @@ def load_dot_rows(rows_sbuf, src_hbm, unit, places, first, end, move):
     `first`; move: `load_rows` of x, `load` of w.
     """
     c_step, step, offset = places
-    block = unit.batch.block
+    block = unit.block
     for row, rows, channels in row_runs(block, unit.r0, unit.groups):
         at = row * unit.groups
         pattern = [[block.length * c_step, rows], [c_step, channels], [step, end - first]]
@@ -135,7 +135,7 @@ def next_rows(run, index, moves):
 def sum_taps(run, unit, w_rows, parts_sbuf):
     """Sums of a unit's taps, which Vector and Scalar share, into columns of parts_sbuf, new for a tile's first chunk;
     after its last they leave for operands.sums. Returns parts_sbuf."""
-    plan, block, rows = run.plan, unit.batch.block, unit.groups * run.plan.channels
+    plan, block, rows = run.plan, unit.block, unit.groups * run.plan.channels
     if unit.chunk == 0:
         parts_sbuf = nl.ndarray((nl.tile_size.pmax, 2 * plan.chunks), dtype=nl.float32, buffer=nl.sbuf)
     column, half = 2 * unit.chunk, plan.w_length // 2

@@ -95,14 +95,14 @@ def mask_lags(groups, partials, plan, masks):
     return found
 
 
-def sum_lags(sums, column, groups, kept, plan, accumulate):
-    """sums[(t, c), column + g, q] = (or += for a later chunk) masked lags summed over t', for every q."""
+def sum_lags(sums, groups, kept, plan, accumulate):
+    """sums[(t, c), g, q] = (or += for a later chunk) masked lags summed over t', for every q."""
     P_MAX, lags = nl.tile_size.pmax, plan.lags
     for index, kept_sbuf in enumerate(kept):
         phase, lag_block = divmod(index, plan.lag_blocks)
         q0 = lag_block * lags * plan.column_phases + phase
         end = q0 + (lags - 1) * plan.column_phases + 1
-        into = sums[0:P_MAX, column : column + groups, q0 : end : plan.column_phases]
+        into = sums[0:P_MAX, 0:groups, q0 : end : plan.column_phases]
         target = nl.ndarray((P_MAX, groups, lags), dtype=nl.float32, buffer=nl.sbuf) if accumulate else into
         nisa.tensor_reduce(dst=target, op=nl.add, data=kept_sbuf, axis=3)
         if accumulate:
@@ -110,28 +110,28 @@ def sum_lags(sums, column, groups, kept, plan, accumulate):
 
 
 def dot_places(n, places):
-    """(HBM elements between channels and columns, and where a batch begins in image n), of y, or of the residual as
+    """(HBM elements between channels and columns, and where image n begins), of y, or of the residual as
     `residual_places`."""
     n_step, c_step, q_step, start = places
     return c_step, q_step, start + n * n_step
 
 
-def load_epilogue(run, batch, n, r0, width):
-    """(bias [rows, width, 1], residual [rows, width, Q]) of channels r0 .. of each row, in SBUF, or None."""
-    epilogue, operands = run.options.epilogue, run.operands
+def load_epilogue(run, unit):
+    """(bias [rows, groups, 1], residual [rows, groups, Q]) of a unit's channels, in SBUF, or None."""
+    epilogue, operands, width = run.options.epilogue, run.operands, unit.groups
     rows, bias_sbuf, residual_sbuf = run.plan.channels, None, None
     if epilogue.bias:
         bias_sbuf = nl.ndarray((rows, width, 1), dtype=nl.float32, buffer=nl.sbuf)
-        move_free(bias_sbuf, operands.bias, batch.block, r0, (1, 0, 0), load)
+        move_free(bias_sbuf, operands.bias, unit.block, unit.r0, (1, 0, 0), load)
     if epilogue.residual != "":
-        places = dot_places(n, residual_places(run.geometry))
+        places = dot_places(unit.n, residual_places(run.geometry))
         residual_sbuf = nl.ndarray((rows, width, run.geometry.Q), dtype=operands.residual.dtype, buffer=nl.sbuf)
-        move_free(residual_sbuf, operands.residual, batch.block, r0, places, load)
+        move_free(residual_sbuf, operands.residual, unit.block, unit.r0, places, load)
     return bias_sbuf, residual_sbuf
 
 
-def leave(run, batch, n, r0, sums, same_channel, extra):
-    """Results of channels r0 .. of each row of a batch's block in image n: sums over slots, epilogue, store.
+def leave(run, unit, sums, same_channel, extra):
+    """Results of a unit's channels in its image: sums over slots, epilogue, store.
 
     sums: fp32 [(slot, channel), channels of a row, columns] in SBUF. same_channel: of Masks. extra: of `load_epilogue`.
     """
@@ -156,5 +156,5 @@ def leave(run, batch, n, r0, sums, same_channel, extra):
             run.options.epilogue,
             nisa.engine.vector,
         )
-    places = dot_places(n, (geometry.y_n, geometry.y_c, geometry.y_q, 0))
-    move_free(y_sbuf, run.operands.y, batch.block, r0, places, store)
+    places = dot_places(unit.n, (geometry.y_n, geometry.y_c, geometry.y_q, 0))
+    move_free(y_sbuf, run.operands.y, unit.block, unit.r0, places, store)
