@@ -45,7 +45,7 @@ def drawn(data, rows, length, states):
     return x, integers(channels, width, seed=1, dtype=dtype), bias, initial
 
 
-@draws(80)
+@draws(40)
 @given(st.data())
 def test_integers_are_exact(data):
     """Of rows, or of packed sequences, each on its own: any width, rows shorter than it; derivatives too."""
@@ -77,7 +77,7 @@ def test_integers_are_exact(data):
         assert_derivatives(ours, theirs, outputs[:derived], expected[:derived])
 
 
-@draws(60)
+@draws(40)
 @given(st.data())
 def test_numbers_keep_sequences_apart(data):
     """Each row has its own; negative numbers anywhere, also inside a sequence, where they keep their place."""
@@ -217,7 +217,7 @@ def test_tokens_of_no_sequence_are_not_looked_at(mode):
     assert y[..., seq_idx[0] >= 0].ne(0).any()
 
 
-@pytest.mark.parametrize("cuts", [[7], [1, 2, 5], [1] * 11])
+@pytest.mark.parametrize("cuts", [[1, 2, 5]])
 def test_pieces_continue_each_other(cuts):
     x, w, bias = integers(2, 3, 11), integers(3, 5, seed=1), integers(3, seed=2)
     with computing("simulate"):
@@ -240,6 +240,7 @@ def test_final_states_go_where_they_are_wanted():
     assert torch.equal(of_x, torch.tensor([0.0, 0, 1, 1, 1]).expand(2, 3, 5))
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("x_dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("w_dtype", DTYPES, ids=str)
 def test_dtypes_mix(x_dtype, w_dtype):
@@ -255,6 +256,7 @@ def test_dtypes_mix(x_dtype, w_dtype):
     assert torch.equal(causal_conv1d_fn(x, fine), expected)
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("mode", ["torch", "simulate"])
 @pytest.mark.parametrize(
     "more",
@@ -353,12 +355,6 @@ def test_no_rows(mode):
     with computing(mode):
         y, final = causal_conv1d_fn(torch.zeros(0, 3, 5), torch.zeros(3, 4), return_final_states=True)
     assert (y.shape, final.shape) == ((0, 3, 5), (0, 3, 3))
-
-
-def test_meta_tensors_have_shapes():
-    x, w = torch.zeros(1, 3, 5, device="meta"), torch.zeros(3, 4, device="meta")
-    y, final = causal_conv1d_fn(x, w, return_final_states=True, cu_seqlens=torch.tensor([0, 2, 5], device="meta"))
-    assert (y.device.type, y.shape, final.shape) == ("meta", (1, 3, 5), (2, 3, 3))
 
 
 @pytest.mark.cover(3)

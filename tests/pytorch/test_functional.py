@@ -20,8 +20,6 @@ from nkiconv import pytorch
 from nkiconv.bounds import epilogue_bound
 from nkiconv.errors import DtypeError, GeometryError, LayoutError, UnsupportedError
 from nkiconv.pytorch.computers import host
-from nkiconv.pytorch.operators import gradients
-from nkiconv.pytorch.operators.convolution import Convolution
 from nkiconv.rules import ACTIVATIONS
 
 FUNCTIONS = [
@@ -95,7 +93,7 @@ def derivatives(y, leaves, seed=1):
     return torch.autograd.grad(y, leaves, g.to(y.dtype))
 
 
-@pytest.mark.cover(28, keep=["simulate-conv2d-(0, 6, 9, 11)-(4, 6, 3, 2)-{'padding': 1}-torch.float32"])
+@pytest.mark.cover(24, keep=["simulate-conv2d-(0, 6, 9, 11)-(4, 6, 3, 2)-{'padding': 1}-torch.float32"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(("name", "x", "w", "more"), CALLS, ids=lambda value: str(value)[:40])
 def test_values_and_derivatives_equal_torchs(name, x, w, more, dtype, mode):
@@ -193,7 +191,7 @@ def test_derivatives_with_uneven_padding_and_gaps(name, padding, gaps, stride, d
     assert same([y, *derivatives(y, leaves)], [expected, *derivatives(expected, wide)])
 
 
-@pytest.mark.cover(4)
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_second_derivatives(name, mode):
     """Of numbers from -1 to 1: no sum reaches 2^24, so that they are exact in any order."""
@@ -217,6 +215,7 @@ def stacked(tensors, dims):
     ]
 
 
+@pytest.mark.cover(10)
 @pytest.mark.parametrize("dims", [(0, None, None), (1, 0, None), (None, 0, 1), (2, 1, 0), (None, None, 0)])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_vmap(name, dims):
@@ -265,15 +264,6 @@ def test_opcheck(name, activation):
     operator = getattr(torch.ops.nkiconv, name).default
     found = torch.library.opcheck(operator, (*leaves, None, *numbers, activation, "pre_activation", None))
     assert set(found.values()) == {"SUCCESS"}
-
-
-@pytest.mark.parametrize("rank", [1, 2, 3])
-def test_input_gradients_of_strides_are_transposed(rank):
-    """No copy of the filter, no zeros: the operator that the gradient calls says so."""
-    (w,) = integers((4, 3, *[3] * rank))
-    asked = Convolution(f"conv{rank}d", (2,) * rank, ((1, 1),) * rank, (1,) * rank, (1,) * rank, 2)
-    back, filters = gradients.of_input(asked, (6,) * rank, w)
-    assert (back.name, filters is w) == (f"conv_transpose{rank}d", True)
 
 
 BACKWARDS = [
@@ -338,12 +328,6 @@ def test_flops_of_causal_rows(more, activation):
     forward, both = flops(lambda x, w: F.conv1d(F.pad(x, (2, 0)), w[:, None], groups=4), *leaves)
     found = flops(lambda x, w: pytorch.causal_conv1d_fn(x, w, activation=activation, **more), *leaves)
     assert found == (forward, both + (forward if activation else 0))
-
-
-def test_meta_tensors_have_shapes():
-    x, w = (tensor.to("meta") for tensor in integers((2, 6, 9, 11), (4, 6, 3, 2)))
-    y = pytorch.conv2d(x, w, stride=2, padding=1)
-    assert (y.device.type, y.shape) == ("meta", (2, 4, 5, 6))
 
 
 X, W, B = integers((2, 6, 9, 11), (4, 6, 3, 2), (4,))
@@ -480,6 +464,7 @@ def test_layers_of_no_channels(rank, mode):
     assert torch.func.vmap(layer)(x[:, None]).shape == (2, 1, *size)
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_no_channels_that_torch_refuses(rank, mode):
     """Transposed filters of no channels, and filters without outputs."""

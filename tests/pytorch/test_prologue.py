@@ -25,7 +25,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from nkiconv.bounds import returned_stats_bound
 from nkiconv.errors import ComparisonError, DtypeError, GeometryError, UnsupportedError
 from nkiconv.pytorch import (
-    channel_stats,
     conv2d,
     conv3d,
     conv_transpose2d,
@@ -108,7 +107,7 @@ CALLS = {
 
 
 @in_both
-@pytest.mark.cover(24)
+@pytest.mark.cover(12)
 @pytest.mark.parametrize("who", ["ours", "operator"])
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize(("name", "rank"), [(name, rank) for name, form in FORMS.items() for rank in form.ranks])
@@ -120,12 +119,14 @@ def test_gradients(name, rank, call, who, mode):
     assert_gradients(*pair, given, (1 + 3 * form.stats) * FLOAT32_SUMS)  # of statistics sums of sums
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize("index", range(6))
 @pytest.mark.parametrize("form", [PLAIN, UPSAMPLED], ids=str)
 def test_only_what_is_wanted_is_differentiated(form, index):
     assert_gradient_of_one(form.operator, form.torchs, form.tensors(2), index)
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize(
     ("name", "act"), [*(("prologue", act) for act in ACTIVATIONS), *((one, "silu") for one in FORMS)]
 )
@@ -138,6 +139,7 @@ def test_derivatives_in_float64(name, act):
     assert_derivatives(call, [one.clone().requires_grad_() for one in given], check_forward_ad=True)
 
 
+@pytest.mark.cover(3)
 @in_both
 @of_each_form
 def test_tangents(form, mode):
@@ -153,6 +155,7 @@ def test_vmap(form, batched, of_x, mode):
     assert_batches(form.operator, form.torchs, form.tensors(form.ranks[0], of_x), batched)
 
 
+@pytest.mark.cover(4)
 @of_each_form
 def test_one_image_and_an_empty_batch(form, mode):
     x, w, bias, residual, *scales = form.tensors(2, "channel")
@@ -168,6 +171,7 @@ def test_one_image_and_an_empty_batch(form, mode):
     assert [one.shape[1:] for one in stats] in ([], [(0, 4, 3)])
 
 
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("form", [PLAIN, UPSAMPLED, STATISTICS], ids=str)
 def test_packed_filters(form, monkeypatch):
     monkeypatch.setenv("NKICONV_CPU", "simulate")
@@ -179,7 +183,7 @@ def test_packed_filters(form, monkeypatch):
     assert all(map(torch.equal, found, plain))
 
 
-@pytest.mark.cover(2)
+@pytest.mark.cover(1)
 @of_each_form
 def test_one_graph_whoever_computes(form, mode):
     given = form.tensors(2)
@@ -208,6 +212,7 @@ def test_scales_stay_fp32_under_autocast(form):
     assert all(map(torch.equal, several(found), several(expected)))
 
 
+@pytest.mark.cover(2)
 @of_each_form
 def test_a_plan_has_all_that_is_asked_for(form):
     class Net(torch.nn.Module):
@@ -215,7 +220,7 @@ def test_a_plan_has_all_that_is_asked_for(form):
             return several(form.call(x, *form.tensors(2)[1:]))[0]
 
     x = form.tensors(2)[0]
-    (row,) = plan_model(Net(), [x], quick=form is STATISTICS).rows
+    (row,) = plan_model(Net(), [x], quick=True).rows
     asked, problem = row.convolved.asked, row.convolved.problem
     assert row.calls == 1
     assert (asked.x_scale, asked.x_shift, asked.x_activation) == ("image", "image", "silu")
@@ -276,6 +281,7 @@ def test_flops_are_those_of_what_is_convolved():
     assert totals[0] == totals[1] == totals[2] > 0
 
 
+@pytest.mark.cover(1)
 def test_frames_and_statistics(mode):
     x, w, *_ = STATISTICS.tensors(3)
     y, stats = conv3d(x, w, groups=2, return_stats="channel")
@@ -283,13 +289,6 @@ def test_frames_and_statistics(mode):
     assert torch.equal(final, y)
     assert torch.equal(planes, x[:, :, 1:])
     assert_within_share(moments(more, EACH), moments(stats, EACH), FLOAT32_SUMS)
-
-
-def test_channel_stats_of_y_are_not_taken():
-    with Seen() as seen:
-        y, stats = STATISTICS.call(*STATISTICS.tensors(2))
-    assert [name for name in seen.names if name.startswith("nkiconv")] == ["nkiconv::conv2d_with_stats"]
-    assert_within_share([stats], [channel_stats(y)], FLOAT32_SUMS)
 
 
 @pytest.mark.parametrize(("name", "wrong", "words"), [
@@ -306,6 +305,7 @@ def test_comparison_names_the_layer_that_differs(name, wrong, words, monkeypatch
         form.call(*given, layer="encoder.stem")
 
 
+@pytest.mark.cover(1)
 def test_upsampling_modules(mode):
     x, layer = UPSAMPLED.tensors(2)[0], nn.NormActConv2d(6, 4, 3, padding=1, num_groups=3, x_upsample=2)
     norm, conv = layer.norm, layer.conv
@@ -318,6 +318,7 @@ def test_upsampling_modules(mode):
     assert "x_upsample=2" in repr(conv)
 
 
+@pytest.mark.cover(1)
 def test_transposed_modules_return_statistics(mode):
     module, x = nn.ConvTranspose2d(6, 4, 3, 2, 1, groups=2), TRANSPOSED.tensors(2)[0]
     y, stats = module(x, output_size=(10, 12), return_stats="channel")
@@ -364,6 +365,7 @@ REFUSALS = [
 ]  # fmt: skip
 
 
+@pytest.mark.cover(20)
 @pytest.mark.parametrize(("call", "error", "words"), REFUSALS, ids=[row[2][:40] for row in REFUSALS])
 def test_refusals(call, error, words, mode):
     with pytest.raises(error, match=words):
