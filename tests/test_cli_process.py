@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -48,27 +47,6 @@ def without_nki(folder):
     """A folder that hides every package named nki from the processes that start with it in front."""
     (folder / "sitecustomize.py").write_text('import sys\nsys.modules["nki"] = None\n')
     return folder
-
-
-def test_a_failed_check_is_1(tmp_path):
-    x = np.ones((1, 40, 3000), np.float32)
-    x[0, 0, 0] = np.inf
-    np.save(tmp_path / "x.npy", x)
-    np.save(tmp_path / "w.npy", np.ones((40, 40), np.float32))
-    done = run("run", "--input", "x.npy", "--filter", "w.npy", "--out", "y.npy", "--json", cwd=tmp_path)
-    assert done.returncode == 1
-    assert json.loads(done.stdout)["ok"] is False
-    assert not (tmp_path / "y.npy").exists()
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write anywhere")
-def test_a_read_only_folder_is_2(tmp_path):
-    np.save(tmp_path / "x.npy", np.ones((1, 4, 9), np.float32))
-    np.save(tmp_path / "w.npy", np.ones((4, 2), np.float32))
-    (tmp_path / "locked").mkdir(mode=0o555)
-    done = run("run", "--input", "x.npy", "--filter", "w.npy", "--out", "locked/y.npy", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "locked is not a directory that can be written" in done.stderr
 
 
 FULL = Path("/dev/full")
@@ -113,10 +91,22 @@ def test_the_placeholder_is_passed_over(tmp_path):
     assert json.loads(run("run", "short", "--json", packages=packages).stdout)["rows"][0]["provider"] == "simulator"
 
 
-@pytest.mark.parametrize("setting", ["aws", pytest.param("auto", marks=pytest.mark.slow)])
-def test_a_working_nki_is_used(tmp_path, setting):
-    done = run("doctor", "--json", packages=fake_nki(tmp_path, WORKING), NKICONV_NKI=setting)
-    assert (done.returncode, done.stderr, json.loads(done.stdout)["provider"]) == (0, "", "aws")
+# package named nki, its version, NKICONV_NKI, who runs the kernels, why
+CHOICES = [
+    (WORKING, "0.7.0", "auto", "aws", ""),
+    pytest.param(WORKING, None, "auto", "aws", "", marks=pytest.mark.slow),
+    pytest.param(WORKING, None, "aws", "aws", "", marks=pytest.mark.slow),
+    (WORKING, None, "simulator", "simulator", "NKICONV_NKI=simulator"),
+    (BROKEN, None, "auto", "simulator", "AWS's nki is installed but broken: libnrt.so.1"),
+]
+
+
+@pytest.mark.parametrize(("nki", "version", "setting", "provider", "reason"), CHOICES)
+def test_a_working_nki_is_used_and_can_be_passed_over(tmp_path, nki, version, setting, provider, reason):
+    done = run("doctor", "--json", packages=fake_nki(tmp_path, nki, version), NKICONV_NKI=setting)
+    report = json.loads(done.stdout)
+    assert (done.returncode, done.stderr, report["provider"]) == (0, "", provider)
+    assert reason in report["reason"]
 
 
 @pytest.mark.slow
@@ -128,19 +118,6 @@ def test_a_working_nki_is_used_by_default(tmp_path):
     for one in json.loads(done.stdout)["rows"]:
         assert (one["provider"], one["verdict"], one["instructions"], one["tiles"]) == ("aws", "pass", None, None)
     assert "not counted" in run("run", "short", "--wide", packages=packages).stdout
-
-
-def test_a_working_nki_can_be_passed_over(tmp_path):
-    packages = fake_nki(tmp_path, WORKING)
-    report = json.loads(run("doctor", "--json", packages=packages, NKICONV_NKI="simulator").stdout)
-    assert (report["provider"], report["reason"]) == ("simulator", "NKICONV_NKI=simulator")
-
-
-def test_a_broken_nki_is_passed_over(tmp_path):
-    packages = fake_nki(tmp_path, BROKEN)
-    done = run("doctor", packages=packages)
-    assert done.returncode == 0
-    assert "kernels run on nkiconv's simulator, because AWS's nki is installed but broken: libnrt.so.1" in done.stdout
 
 
 def test_the_simulator_is_not_timed_in_disguise(tmp_path):
@@ -181,11 +158,6 @@ def test_an_old_nki_is_refused_by_name(tmp_path, setting):
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("UnsupportedError: nki 0.6.1: must be 0.7 or later")
     assert "install nki>=0.7 from AWS's package repository, or set NKICONV_NKI=simulator" in done.stderr
-
-
-def test_an_nki_of_the_oldest_version_is_used(tmp_path):
-    report = json.loads(run("doctor", "--json", packages=fake_nki(tmp_path, WORKING, "0.7.0")).stdout)
-    assert report["provider"] == "aws"
 
 
 def test_what_needs_no_nki_works_with_an_impossible_choice():
