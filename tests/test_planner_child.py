@@ -40,7 +40,7 @@ def ended():
     child.stop()
 
 
-@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("wide", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_the_same_plan_and_progress_as_here(wide, plans):
     there, here = [], []
     found = search(advance=lambda *told: there.append(told), wide=wide)

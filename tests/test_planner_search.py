@@ -54,12 +54,12 @@ def test_settings_that_come_to_the_same_are_timed_once(monkeypatch):
         return trace(request, candidate, rates, **limits)
 
     monkeypatch.setattr(timekeeper, "trace", counted)
-    request = Request(problem=cases.get("rn50_1x1").problem)
+    request = Request(problem=cases.get("short").problem)
     found = answer(request, use_cache=False)
     field = candidates.field_of(request, Rates())
     completed = [(one.algorithm, field.completed(one)) for one in traced]
     assert all(one not in completed[:i] for i, one in enumerate(completed))
-    assert len(found.alternatives) >= 1
+    assert len(completed) >= len(found.alternatives) > 1
 
 
 @pytest.mark.slow
@@ -103,6 +103,7 @@ def test_a_plan_says_what_it_would_take_if_row_tiles_took_turns():
     assert other.phase0_us <= risk.least_us * 1.001
 
 
+@pytest.mark.slow
 def test_a_plan_without_row_tiles_has_nothing_to_say():
     found = plan(GROUPED.replace(groups=1, C=64, K=64), use_cache=False)
     assert not any(one.constant == "pe.row_tiles_overlap" for one in found.risks)
