@@ -87,6 +87,7 @@ def test_tails_and_where_formulas_meet(op, x, roundings, floor):
     assert_relative(activate(op, x), truth(op, x), roundings, floor=floor)
 
 
+@pytest.mark.cover(18)
 @pytest.mark.parametrize("src", ["float32", "bfloat16", "float16", "float8_e4m3", "int8", "int32", "uint8"])
 @pytest.mark.parametrize("dst", ["float32", "bfloat16", "float16", "float8_e5m2", "int16", "uint8", "tfloat32"])
 def test_dtypes(src, dst, rng):
@@ -114,6 +115,7 @@ def test_scale_then_bias(scale, bias, rng):
     same(found, (x * factor + offset).reshape(33, 24))
 
 
+@pytest.mark.cover(8)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("partitions", [1, 5, 32, 33, 128])
 def test_views(layout, partitions, rng):

@@ -25,7 +25,7 @@ def copied(values, shape, dtype=None, src=nl.hbm, dst=nl.sbuf, **settings):
     return result(nisa.dma_copy, shape, dtype or str(values.dtype), a_tile(values, buffer=src), to=dst, **settings)
 
 
-@pytest.mark.cover
+@pytest.mark.cover(24)
 @by_each
 @pytest.mark.parametrize(("src", "dst"), [*itertools.product(ALL, ALL)])
 def test_copies_cast_through_fp32(src, dst, copy, memory, rng):
@@ -50,6 +50,7 @@ CASTS = [
 ]
 
 
+@pytest.mark.cover(12)
 @by_each
 @pytest.mark.parametrize(("dtype", "values", "expected"), CASTS, ids=[row[0] for row in CASTS])
 def test_casts_round_to_even_and_integers_saturate(dtype, values, expected, copy, memory):
@@ -115,6 +116,7 @@ FILLS = [
 ]  # fmt: skip
 
 
+@pytest.mark.cover(14)
 @pytest.mark.parametrize(("dtype", "value", "expected"), FILLS)
 @pytest.mark.parametrize("engine", ["unknown", "gpsimd"])
 def test_memset(dtype, value, expected, engine):
@@ -126,6 +128,7 @@ def test_memset(dtype, value, expected, engine):
 # tensor_copy_predicated.
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("predicate", ["uint8", "uint16", "uint32"])
 @pytest.mark.parametrize("source", ["tile", "number"])

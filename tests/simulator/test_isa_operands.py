@@ -140,6 +140,7 @@ def test_operands_that_break_a_rule(rule, case, name):
 TENSOR_OR_NUMBER = {"operand0", "operand1", "initial", "on_false", "reduce_init", "scale", "bias"}
 
 
+@pytest.mark.cover(24)
 @each(OPERANDS)
 def test_a_string_is_no_operand(case, name):
     is_scalar = name in TENSOR_OR_NUMBER and case.operands[name] == COLUMN
@@ -190,6 +191,7 @@ def test_interleaved_outputs(name, pattern, legal):
         breaks("NKI017", "dst addresses some elements more than once", body)
 
 
+@pytest.mark.cover(14)
 @each([(case, name) for case, name in COMPUTE if case.operands[name] == TILE and case.name != "tensor_reduce"])
 def test_operands_walk_a_limited_number_of_dims(case, name):
     def body(dims):
@@ -329,6 +331,7 @@ def test_enums_are_members(name, parameter, value):
 
 
 #: Every call that runs in a trace without data records what it records with data.
+@pytest.mark.cover(8)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_tracing_records_the_same(case):
     with_data = run(case.call).instructions[-1]

@@ -39,7 +39,7 @@ def folded(op, values):
 # tensor_reduce.
 
 
-@pytest.mark.cover
+@pytest.mark.cover(16)
 @pytest.mark.parametrize("op", REDUCTIONS)
 @pytest.mark.parametrize(("dtype", "to"), [("float32", "float32"), ("bfloat16", "int16"), ("int8", "bfloat16")])
 @pytest.mark.parametrize("axis", [3, (2, 3), (1, 2, 3), [3, 2]])
@@ -58,6 +58,7 @@ def test_a_reduction_of_one_element(op):
     assert found.item() == (1.0 if op.startswith("logical") else 2.0)
 
 
+@pytest.mark.cover(8)
 @pytest.mark.parametrize(("layout", "partitions"), [*itertools.product(LAYOUTS, PARTITIONS)])
 def test_tensor_reduce_of_views(layout, partitions, rng):
     values = small_integers(rng, (partitions, 3, 7), "float32")
@@ -156,6 +157,7 @@ def test_chains(name, buffer):
     assert result(chain, (1, 1), nl.float32, row(1, 2), to=buffer).item() == expected
 
 
+@pytest.mark.cover(5)
 @pytest.mark.parametrize("op", FOLDS)
 @pytest.mark.parametrize("start", ["reset", "number", "column"])
 def test_a_chain_of_tensor_scalar_reduce(op, start, rng):
@@ -177,6 +179,7 @@ def test_a_chain_of_tensor_scalar_reduce(op, start, rng):
     same(result(chain, (5, 1), nl.float32, *parts, 0 * parts[2]), expected)
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16"])
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("false", ["number", "column"])
@@ -290,6 +293,7 @@ def affine(partitions, pattern, offset, multiplier):
     return np.array(values).reshape(partitions, -1)
 
 
+@pytest.mark.cover(8)
 @pytest.mark.parametrize(("pattern", "offset", "multiplier"), PATTERNS)
 @pytest.mark.parametrize("dtype", ["int32", "float32", "bfloat16", "int16"])
 def test_iota(pattern, offset, multiplier, dtype):
@@ -324,6 +328,7 @@ COMPARISONS = {
 }  # fmt: skip
 
 
+@pytest.mark.cover(10)
 @pytest.mark.parametrize("cmp_op", COMPARISONS)
 @pytest.mark.parametrize(("pattern", "offset", "multiplier"), PATTERNS)
 def test_affine_select(cmp_op, pattern, offset, multiplier, rng):

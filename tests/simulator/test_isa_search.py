@@ -26,6 +26,7 @@ def draws(seed, shape, dtype=np.float32, copies=9):
 # max8.
 
 
+@pytest.mark.cover(8)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "uint16", "int32"])
 @pytest.mark.parametrize("to", ["float32", "bfloat16", "int32"])
 @pytest.mark.parametrize("buffer", [nl.sbuf, nl.psum], ids=["sbuf", "psum"])
@@ -40,6 +41,7 @@ def test_max8_keeps_copies_and_infinities():
     assert result(nisa.max8, (1, 8), F32, values).tolist() == [[np.inf, 2, 2, 2, 1, 0, -np.inf, -np.inf]]
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize(("layout", "partitions"), [*itertools.product(LAYOUTS, (1, 32, 128))])
 def test_searches_of_views(layout, partitions):
     values = draws(1, (partitions, 3, 7))
@@ -103,6 +105,7 @@ def test_the_documented_example_of_copies():
     assert values.tolist() == [[1, 2, 0, 4, *[0] * 7]]
 
 
+@pytest.mark.cover(8)
 @pytest.mark.parametrize("imm", [-np.inf, 3.0, 4], ids=str)
 @pytest.mark.parametrize("to", ["float32", "bfloat16", "int16"])
 @pytest.mark.parametrize("indices", [None, U16, U32])
@@ -149,6 +152,7 @@ def snake(values, columns):
     return tile.reshape(columns, 16).T
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize("groups", [1, 2, 8])
 @pytest.mark.parametrize(("n", "k"), [(8, 1), (42, 8), (48, 16), (64, 20), (33, 33), (128, 64)])
 def test_topk(groups, n, k):
@@ -204,6 +208,7 @@ def column(values):
     return np.asarray(values, np.float32).reshape(-1, 1)
 
 
+@pytest.mark.cover(8)
 @pytest.mark.parametrize("op0", TESTS)
 @pytest.mark.parametrize("op1", TESTS)
 def test_range_select(op0, op1, rng):
@@ -218,6 +223,7 @@ def test_range_select(op0, op1, rng):
     same(best, expected.max(axis=1, keepdims=True))
 
 
+@pytest.mark.cover(5)
 @pytest.mark.filterwarnings("ignore:overflow")  # of NumPy's cast to fp16 in the expected values
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
@@ -260,6 +266,7 @@ def cumulated(values, step, start):
                      for one in values], np.float32)  # fmt: skip
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize("op", STEPS)
 @pytest.mark.parametrize(("dtype", "to"), [("float32", "float32"), ("bfloat16", "int16"), ("uint8", "bfloat16")])
 def test_tensor_scalar_cumulative(op, dtype, to, rng):
@@ -292,7 +299,7 @@ def test_cumulating_goes_on_and_shares_the_registers():
 # local_gather and nc_n_gather.
 
 
-@pytest.mark.cover(8)
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "uint8", "int32"])
 @pytest.mark.parametrize(("partitions", "columns", "width", "count"), [
     (16, 1, 1, None), (32, 3, 1, 40), (128, 4, 4, 64), (128, 2, 32, 5), (64, 256, 1, None),
@@ -309,6 +316,7 @@ def test_local_gather(dtype, partitions, columns, width, count, rng):
     same(found, expected)
 
 
+@pytest.mark.cover(8)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "uint32", "bool_"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_nc_n_gather(dtype, layout, rng):

@@ -34,6 +34,7 @@ def multiply(stationary, moving, shape, dtypes=(None, None), **settings):
     return result(nisa.nc_matmul, shape, nl.float32, *tiles, to=nl.psum, **settings)
 
 
+@pytest.mark.cover(10)
 @pytest.mark.parametrize(("left", "right"), [*itertools.product(NARROW, NARROW), *itertools.product(WIDE, WIDE)])
 def test_dtypes(left, right, rng):
     a, b = integers(rng, (33, 7), left), integers(rng, (33, 20), right)
@@ -187,6 +188,7 @@ def test_clipped_taps_accumulate_in_sub_windows(rng):
 # double_row, tiles.
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize(("left", "right"), [*itertools.product(("float8_e4m3", "float8_e5m2"), repeat=2)])
 @pytest.mark.parametrize("k", [1, 33, 128])
 def test_double_row(left, right, k, rng):
@@ -230,7 +232,7 @@ def test_transposes_keep_every_bit(dtype, how):
     same(found.view(bits.dtype), bits.T.copy())
 
 
-@pytest.mark.cover
+@pytest.mark.cover(18)
 @pytest.mark.parametrize("dtype", [*NARROW, *WIDE, "int8", "uint8", "int16", "uint16", "int32", "uint32", "bool_"])
 @pytest.mark.parametrize("engine", ["tensor", "vector", "unknown"])
 @pytest.mark.parametrize("shape", [(1, 1), (5, 3, 4), (32, 32), (32, 2, 2, 8)])

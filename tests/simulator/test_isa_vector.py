@@ -50,7 +50,7 @@ def bitwise(op, a, b):
 # tensor_tensor.
 
 
-@pytest.mark.cover
+@pytest.mark.cover(24)
 @pytest.mark.parametrize("op", ARITHMETIC)
 @pytest.mark.parametrize(("left", "right", "out"), [
     ("float32", "float32", "float32"),
@@ -77,6 +77,7 @@ def test_power(dtype, rng):
     assert_relative(found, base.astype(np.float64) ** exponent.astype(np.float64), 5)
 
 
+@pytest.mark.cover(12)
 @pytest.mark.parametrize("dtype", INTEGERS)
 @pytest.mark.parametrize("op", BITVEC)
 def test_bits_of_two_tensors(op, dtype, rng):
@@ -159,7 +160,7 @@ def test_a_unary_second_op():
     assert found.tolist() == [[1.0, 1.0]]
 
 
-@pytest.mark.cover
+@pytest.mark.cover(12)
 @pytest.mark.parametrize("dtype", INTEGERS)
 @pytest.mark.parametrize("kind", ["number", "column"])
 @pytest.mark.parametrize("op", BITVEC)
@@ -207,6 +208,7 @@ def test_scalar_tensor_tensor(reverse0, reverse1, dtype, kind, rng):
 SCANS = [("multiply", "add"), ("subtract", "subtract"), ("maximum", "add"), ("less", "multiply")]
 
 
+@pytest.mark.cover(10)
 @pytest.mark.parametrize(("reverse0", "reverse1"), BOTH)
 @pytest.mark.parametrize(("op0", "op1"), SCANS)
 @pytest.mark.parametrize("initial", ["number", "column"])

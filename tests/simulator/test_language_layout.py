@@ -20,6 +20,7 @@ def ops(body):
     return [(i.engine, i.op) for i in run(lambda: dropped(body())).instructions]
 
 
+@pytest.mark.cover(8)
 @pytest.mark.parametrize("shape", [(128, 128), (1, 5), (5, 1), (33, 128), (128, 7)], ids=str)
 @pytest.mark.parametrize("dtype", [F32, BF16, I32, U8])
 def test_transpose(shape, dtype):
@@ -75,7 +76,7 @@ def test_instructions_of_matmul():
     ]  # fmt: skip
 
 
-@pytest.mark.cover
+@pytest.mark.cover(8)
 @pytest.mark.parametrize("dtype", [F32, U8, nl.float8_e4m3])
 @pytest.mark.parametrize("buffer", [nl.sbuf, nl.psum], ids=["sbuf", "psum"])
 @pytest.mark.parametrize(

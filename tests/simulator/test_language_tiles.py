@@ -32,6 +32,7 @@ NUMBERS = {
 }  # fmt: skip
 
 
+@pytest.mark.cover(14)
 @BUFFERS
 @pytest.mark.parametrize("x", NUMBERS.values(), ids=NUMBERS)
 @by_rounding
@@ -56,6 +57,7 @@ def test_rounding_into_another_dtype(name):
     np.testing.assert_array_equal(out, ROUNDING[name](x.astype(np.float32)))
 
 
+@pytest.mark.cover(7)
 @pytest.mark.parametrize("layout", ["strided", "shifted"])
 @pytest.mark.parametrize("name", CALLS)
 def test_views_and_dtypes_of_results(name, layout):
@@ -111,7 +113,7 @@ def axes_of(x, axis):
     return tuple(a % x.ndim for a in (axis if isinstance(axis, (tuple, list)) else (axis,)))
 
 
-@pytest.mark.cover
+@pytest.mark.cover(18)
 @BUFFERS
 @of_each_shape
 @pytest.mark.parametrize("name", REFERENCES)
@@ -165,6 +167,7 @@ def softmax(x, axes):
     return powers / powers.sum(axes, keepdims=True)
 
 
+@pytest.mark.cover(6)
 @of_each_shape
 @BUFFERS
 def test_softmax(shape, axis, reduced, buffer):
@@ -180,6 +183,7 @@ def test_softmax_of_what_would_overflow_and_its_dtype():
     np.testing.assert_array_equal(out.astype(np.float32), [[0.5, 0.5], [0, 1]])
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize("compute", [None, BF16])
 @of_each_shape
 def test_rms_norm(shape, axis, reduced, compute):

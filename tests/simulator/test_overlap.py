@@ -83,7 +83,7 @@ def pairs_of_views(draw):
 MANY = pytest.param(5000, marks=pytest.mark.slow)
 
 
-@pytest.mark.parametrize("count", [500, MANY])
+@pytest.mark.parametrize("count", [200, MANY])
 def test_against_sets_of_bytes(count):
     draws(count)(given(pairs_of_views())(check_against_sets_of_bytes))()
 
@@ -101,7 +101,7 @@ def check_against_sets_of_bytes(views):
     assert covers(first, first, on_chip), "a view covers itself"
 
 
-@draws(200)
+@draws(80, 200)
 @given(pairs_of_views())
 def test_an_extent_bounds_its_view(views):
     region = views[0]
@@ -173,7 +173,7 @@ NUM_BYTES = 240
 INFO = StorageInfo("", (NUM_BYTES,), "uint8", SHARED_HBM, "")
 
 
-@pytest.mark.parametrize("count", [300, MANY])
+@pytest.mark.parametrize("count", [120, MANY])
 def test_views_that_share_a_byte_share_a_cell(count):
     three = views(INFO), views(INFO), views(INFO)
     draws(count)(given(*three, st.sampled_from([1, 2, 3, 64]))(check_cells))()
@@ -205,7 +205,7 @@ def waits(accesses):
     return found
 
 
-@pytest.mark.parametrize("count", [300, MANY])
+@pytest.mark.parametrize("count", [120, MANY])
 def test_waits_are_those_of_every_byte(count):
     """DMAs on one storage, in program order."""
     some = st.lists(st.tuples(views(INFO), st.booleans()), min_size=1, max_size=12)

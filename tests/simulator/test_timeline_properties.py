@@ -112,7 +112,7 @@ def all_bytes(regions):
     return {(region.info.id, byte) for region in regions for byte in touched(region)}
 
 
-@draws(200)
+@draws(80, 200)
 @given(st.lists(ANY, min_size=2, max_size=8), st.sampled_from(["program", "lookahead"]), st.booleans())
 def test_whoever_shares_a_byte_waits(steps, order, throttle):
     """By bytes, not by the dependencies that the code found; a write on the same engine only has to keep its place."""
@@ -130,7 +130,7 @@ def test_whoever_shares_a_byte_waits(steps, order, throttle):
 HOPS, SAME, TRIGGER, DMA = (52, 38, 37, 38), 35, 32, 380
 
 
-@draws(200)
+@draws(80, 200)
 @given(st.lists(ANY, min_size=2, max_size=9), st.booleans())
 def test_every_task_starts_a_hop_after_its_waits(steps, throttle):
     tasks, line = timed(kernel(steps), throttle=throttle)
@@ -148,7 +148,7 @@ def test_every_task_starts_a_hop_after_its_waits(steps, throttle):
             assert line.start[task] > line.start[producer]
 
 
-@draws(200)
+@draws(80, 200)
 @given(st.lists(ANY, min_size=2, max_size=9), st.sampled_from(["program", "lookahead"]))
 def test_no_engine_does_two_things_at_once(steps, order):
     tasks, line = timed(kernel(steps), order=order)
@@ -163,7 +163,7 @@ def test_no_engine_does_two_things_at_once(steps, order):
 # Nothing else matters.
 
 
-@draws(100)
+@draws(40, 100)
 @given(st.lists(ANY, min_size=1, max_size=9), st.sampled_from(["program", "lookahead"]), st.booleans())
 def test_names_and_repetition_change_nothing(steps, order, throttle):
     def times(named):
@@ -176,7 +176,7 @@ def test_names_and_repetition_change_nothing(steps, order, throttle):
 # More work takes longer.
 
 
-@draws(200)
+@draws(80, 200)
 @given(st.lists(st.one_of(COMPUTE, transfers("sync")), min_size=1, max_size=8), COMPUTE)
 def test_an_instruction_more_changes_nothing_before_it(steps, more):
     """The last of its engine's queue holds nobody up. Sync, which computes nothing, triggers all DMA: see below."""
@@ -188,13 +188,13 @@ def test_an_instruction_more_changes_nothing_before_it(steps, more):
         assert after.total_ns == before.total_ns, "from the first DMA to the last"
 
 
-@draws(100)
+@draws(40, 100)
 @given(st.lists(COMPUTE, min_size=1, max_size=8), ANY)
 def test_an_instruction_more_never_shortens_a_program_without_dma(steps, more):
     assert end(timed(kernel([*steps, more]))[1]) >= end(timed(kernel(steps))[1])
 
 
-@draws(100)
+@draws(40, 100)
 @given(st.lists(transfers(*WAYS), min_size=1, max_size=7), st.sampled_from([8, 32, 128]))
 def test_twice_the_bytes_are_never_faster(steps, columns):
     """Of transfers that do not wait for each other, else queues may change their order; of elements above 4 bytes."""
@@ -212,7 +212,7 @@ def test_elements_of_4_bytes_are_slower_than_of_8():
 # Fewer dependencies take no longer.
 
 
-@draws(200)
+@draws(80, 200)
 @given(st.sampled_from(["vector", "gpsimd"]), st.data(), st.sets(st.integers(3, 10)))
 def test_tiles_of_its_own_never_hold_a_program_up(engine, data, own):
     """Three loads, then compute of which some is on tiles of its own, then a store.

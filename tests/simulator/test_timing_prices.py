@@ -184,6 +184,7 @@ def test_fixed_part_and_slope(why, case, issue, lat, each, gate, n):
         assert found.warm_issue == near(issue + each * n)
 
 
+@pytest.mark.cover(12)
 @pytest.mark.parametrize(("case", "gate"), [(row[1], row[-1]) for row in ROWS], ids=[row[0] for row in ROWS])
 def test_only_vector_knows_a_cold_start(case, gate):
     found = measure(case, 128, gate)
