@@ -39,7 +39,7 @@ from .blocks import (
     units_of_tile,
 )
 from .blocks_schedule import BlocksSchedule, build, clipped_first
-from .blocks_transposes import RUN_BYTES, chunks_of, gang_of, gangs_of, grid_of, members_of, spacing_of
+from .blocks_transposes import RAWS_LEAST, RUN_BYTES, chunks_of, gang_of, gangs_of, grid_of, members_of, spacing_of
 from .cuts import window_of
 from .geometry import Geometry, num_taps
 from .prices import dma_ns, first_load_ns, last_store_ns, matmul_ns, transpose_ns
@@ -261,7 +261,7 @@ class BlocksBound:
         x_size = window_of(geometry.rows, one.rows) * window_of(geometry.columns, one.columns) * geometry.planes.taps
         size, room = (x_size * c + one.rows * one.columns * k) * geometry.itemsize, BLOCK_BYTES
         if self.pixels == TRANSPOSED:
-            size, room = size * self._gang(one), TRANSPOSED_BYTES
+            size, room = size * self._gang(one), TRANSPOSED_BYTES - self._pieces_bytes(one)
         if self.work(one)[0] > self.banks:
             needed, wanted = tiles, 2 * tiles
         elif self.pixels == TRANSPOSED:
@@ -272,6 +272,14 @@ class BlocksBound:
             needed, wanted = min(2, tiles), max(2, again)
         fit = min(BUFFERS_MAX, room // size)
         return min(wanted, fit) if needed <= fit else 0
+
+    def _pieces_bytes(self, one: BlocksSettings) -> int:
+        """Of a partition for pieces of x on their way to the Tensor Engine, all rows of a member of a gang each."""
+        _, some_rows, some_columns = self.grid(one.rows, one.columns)
+        if self._gang(one) == 1 or len(some_rows) * len(some_columns) == 1:
+            return 0
+        high, wide = window_of(self.source.rows, one.rows * some_rows[0][1]), self.source.columns.size
+        return RAWS_LEAST * high * wide * self.geometry.itemsize
 
     def engines(self, one: BlocksSettings) -> tuple[float, float, float]:
         """A tile's ns of the Tensor Engine and of DMA, and ns of the loads before the first product."""
@@ -301,7 +309,7 @@ class BlocksBound:
 
     def _gang(self, one: BlocksSettings) -> int:
         """Members of a tile that is transposed."""
-        return gang_of(self.members(one.rows, one.columns, self.planes), self._channels(one), one.split == 1)
+        return gang_of(self.members(one.rows, one.columns, self.planes), self._channels(one)[0], one.split == 1)
 
     def _gangs_of(self, rows: int, columns: int, gang: int) -> int:
         """Tiles of such gangs."""
@@ -366,7 +374,9 @@ class BlocksBound:
             pieces = max(1, round(height / lines))
             each_ns = dma_ns(self.target, P_MAX, parts, planes * high * wide, lines * wide, item)
             moved_ns += times * each_ns
-            first_ns += taps * each_ns * min(1.0, div_ceil(needed * pieces, height) / pieces)
+            first_ns += (
+                taps * div_ceil(channels, P_MAX) * each_ns * min(1.0, div_ceil(needed * pieces, height) / pieces)
+            )
         return array_ns + last_ns, moved_ns, first_ns
 
     def _transpose_ns(self, parts: int, width: int) -> tuple[float, float]:

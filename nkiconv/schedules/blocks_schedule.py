@@ -55,6 +55,7 @@ from .geometry import Geometry, instructions_unsupported, num_taps
 from .settings import Config, once_a_config
 from .tiles import (
     BANK_BYTES,
+    P_MAX,
     PARTS,
     PSUM_BANKS,
     SBUF_BYTES,
@@ -87,6 +88,11 @@ class Transposes:
     banks: int
     raw_shapes: tuple[tuple[int, ...], tuple[int, ...]]
     slab_shape: tuple[int, ...]
+
+    @property
+    def zeros(self) -> int:
+        """Zeros that a row of a piece has, at most."""
+        return max(shape[-1] for shape in self.raw_shapes)
 
 
 @dataclass(frozen=True)
@@ -206,20 +212,22 @@ def _scheduled(
         transposes=None,
     )
     if is_pe:
-        plan = _with_transposes(plan, planes)
+        whole, plan = plan, _with_transposes(plan, planes, P_MAX)
+        while plan.gang > 1 and not fits_sbuf(needed_bytes(plan, transposes.RAWS_LEAST)):
+            plan = _with_transposes(whole, planes, plan.gang // 2)
     plan = replace(plan, split=config.split == 1 and len(plan.passes[0].tiles) >= PARTS)
     while plan.transposes is not None and plan.transposes.raws > 1 and not fits_sbuf(needed_bytes(plan)):
         plan = replace(plan, transposes=replace(plan.transposes, raws=plan.transposes.raws - 1))
     return plan
 
 
-def _with_transposes(plan: BlocksSchedule, planes: Sequence[Part]) -> BlocksSchedule:
-    """The same with tiles whose channels the Tensor Engine transposes, and what that needs."""
+def _with_transposes(plan: BlocksSchedule, planes: Sequence[Part], most: int) -> BlocksSchedule:
+    """The same with tiles whose channels the Tensor Engine transposes, of `most` members, and what that needs."""
     geometry, config = plan.geometry, plan.settings
     room = min(BLOCK_BYTES // (config.buffers * tile_bytes(plan)), CHAIN // (config.rows * config.columns))
-    channels = tuple(max(1, *some) for some in zip(*((one.c[0][1], one.k[1]) for one in plan.passes), strict=True))
+    channels = max(1, *(one.c[0][1] for one in plan.passes))
     members = transposes.members_of(geometry, config.rows, config.columns, [count for _, count in planes])
-    gang = max(1, min(transposes.gang_of(members, channels, config.split == 1), room))
+    gang = max(1, min(transposes.gang_of(members, channels, config.split == 1), room, most))
     known: dict[tuple[Part, Part], tuple[Tile, ...]] = {}
     passes = []
     for one in plan.passes:
@@ -330,8 +338,8 @@ def tile_bytes(plan: BlocksSchedule) -> int:
     return size * plan.geometry.itemsize
 
 
-def needed_bytes(plan: BlocksSchedule) -> int:
-    """Bytes a partition, at most."""
+def needed_bytes(plan: BlocksSchedule, raws: int = 0) -> int:
+    """Bytes a partition, at most. raws: pieces on their way to the Tensor Engine, 0: as the plan has them."""
     found = plan.transposes
     # of chains before; of a half of the units, and of the other one
     chains = [int(len(chains_of(plan, one, len(one.tiles))) > 1) for one in plan.passes]
@@ -340,7 +348,7 @@ def needed_bytes(plan: BlocksSchedule) -> int:
     blocks = plan.gang * plan.settings.buffers * tile_bytes(plan)
     others = 0
     if found is not None:
-        others = transposes.transpose_bytes(plan.source, (found.raw_shapes, found.slab_shape), found.raws)
+        others = transposes.transpose_bytes(plan.source, (found.raw_shapes, found.slab_shape), raws or found.raws)
     # sums of all taps of some channels, that they are added to, and results; the next ones meanwhile
     gathered = 4 * 4 * plan.settings.channels * num_taps(plan.geometry) if banks_of_taps(plan.geometry) > 1 else 0
     return blocks + others + SUMS_BYTES + held * BANK_BYTES + gathered

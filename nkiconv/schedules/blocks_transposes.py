@@ -33,8 +33,9 @@ from .tiles import (
 
 #: Bytes of neighbouring rows that a DMA takes at once, about.
 RUN_BYTES = 384
-#: Pieces of x, and of gy, on their way together, at most; rows with zeros around them that are there together.
-RAWS, SLABS = 8, 4
+#: Pieces of x, and of gy, on their way together, at most, and of a gang at least; rows with zeros around them that are
+#: there together.
+RAWS, RAWS_LEAST, SLABS = 8, 3, 4
 
 
 @dataclass(frozen=True)
@@ -146,10 +147,11 @@ def members_of(geometry: Geometry, rows: int, columns: int, planes: Sequence[int
     return max(1, max(planes) // most) * len(some_rows) * len(some_columns)
 
 
-def gang_of(members: int, channels: tuple[int, int], shared: bool) -> int:
-    """Members of a tile's gang, of so many in all with channels (of x, of gy). shared: whether the cores share them."""
+def gang_of(members: int, channels: int, shared: bool) -> int:
+    """Members of a tile's gang, of so many in all: what channels of x leave room for, whose windows have more places
+    than gy's blocks. shared: whether the cores share them."""
     most = max(1, members // PARTS if shared else members)
-    return div_ceil(most, div_ceil(most, max(1, P_MAX // min(channels))))
+    return div_ceil(most, div_ceil(most, max(1, P_MAX // channels)))
 
 
 def gangs_of(total: int, most: int, gang: int, places: int) -> list[tuple[range, int, Part]]:
@@ -270,7 +272,8 @@ def buffer_shapes(
 def transpose_bytes(geometry: Geometry, shapes: tuple[tuple[tuple[int, ...], ...], tuple[int, ...]], raws: int) -> int:
     """Bytes a partition that transposes need besides the blocks. shapes: of `buffer_shapes`; raws: pieces of each."""
     (x, y), slab = shapes
-    return (raws * (size_of(x[1:]) + size_of(y[1:])) + SLABS * size_of(slab[1:])) * geometry.itemsize
+    pieces = raws * (size_of(x[1:]) + size_of(y[1:]))
+    return (pieces + SLABS * size_of(slab[1:]) + max(x[-1], y[-1])) * geometry.itemsize
 
 
 def bank_shape(side: Side, itemsize: int) -> tuple[int, int, int, int]:

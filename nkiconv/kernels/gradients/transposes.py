@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from ..._nki import nisa, nl
 from ...schedules.blocks_transposes import SLABS, bank_shape, sides_of
 from ...schedules.tiles import BANK_BYTES, cut, div_ceil, filled, size_of, some_of
+from .._dma import copy
 from .._engines import START_WORK, copy_work, is_16bit, pick
-from ..conv.regions import load_region, offset_at
-from .loads import clear_sides
+from ..conv.regions import around, load_region, offset_at
 
 
 @dataclass
 class Ahead(nl.NKIObject):
     """Circular buffers of tiles, and their sizes: pieces of x and of gy as loaded, rows with zeros, banks; which
-    zeros a row's buffer has; of each tile's buffer which pieces are there; how many products have theirs."""
+    zeros a row's buffer has; of each tile's buffer which pieces are there; zeros; how many products have theirs."""
 
     raws: list
     slabs: list
@@ -21,6 +21,7 @@ class Ahead(nl.NKIObject):
     taken: list
     zeros: list
     there: list
+    zeros_sbuf: object
     done: int = 0
 
 
@@ -44,7 +45,10 @@ def start_transposes(work, buffers):
     slabs = tiles(SLABS, plan.slab_shape, dtypes[0])
     bank_shape = nl.tile_size.pmax, BANK_BYTES // work.geometry.itemsize
     banks, there = tiles(plan.banks, bank_shape, dtypes[0], nl.psum), filled(buffers, (-1, []))
-    return Ahead(raws=raws, slabs=slabs, banks=banks, taken=[0, 0, 0, 0], zeros=filled(SLABS, None), there=there)
+    zeros_sbuf = nl.ndarray((nl.tile_size.pmax, plan.zeros), dtype=dtypes[0], buffer=nl.sbuf)
+    nisa.memset(dst=zeros_sbuf, value=0.0, engine=nisa.engine.gpsimd)
+    taken, zeros = [0, 0, 0, 0], filled(SLABS, None)
+    return Ahead(raws, slabs, banks, taken, zeros, there, zeros_sbuf)
 
 
 def next_of(ahead, kind, buffers):
@@ -89,7 +93,7 @@ def transpose_piece(work, ahead, side, channel, rows, tile_sbuf):
     piece, sources = RawPiece(raw=None, rows=rows, whole=rows[1] == side.rows.extent), []
     if len(side.corners) > 0 and columns[0] < columns[1]:
         piece.raw = ahead.raws[which][next_of(ahead, which, ahead.raws[which])]
-        load_piece(side, piece, channel, work.operands.w if side.t < 0 else work.operands.x)
+        load_piece(ahead, side, piece, channel, work.operands.w if side.t < 0 else work.operands.x)
     needed = [row for row in range(rows[0], rows[0] + rows[1]) if row % side.rows.spacing == 0]
     for index, row in enumerate(needed):
         # zeros are put around rows before those that precede them are taken out of PSUM
@@ -108,13 +112,13 @@ def blocks_inside(span, row):
     return first, max(0, min(span.count, end) - first)
 
 
-def load_piece(side, piece, channel, hbm):
+def load_piece(ahead, side, piece, channel, hbm):
     """Load what there is of a piece, in memory order. channel: the first in HBM."""
     (w, end), strides, count = side.columns.loaded, side.strides, side.channels[1]
     if piece.whole:
-        parts = [side.loaded_of(corner) for corner in side.corners]
-        clear_around(side, parts, piece.raw)
-        for member, ((plane, h, w), (rows, columns)) in enumerate(zip(side.corners, parts)):
+        for member, (plane, h, w) in enumerate(side.corners):
+            rows, columns = side.loaded_of((plane, h, w))
+            clear_around(ahead, side, member, (*rows, *columns), piece.raw)
             extents = rows[1] - rows[0], columns[1] - columns[0]
             if min(extents) > 0:
                 pattern = [[strides[0], count], [strides[1] * side.apart, side.count], [1, 1]]
@@ -148,13 +152,14 @@ def regions_of(span, rows):
     return regions
 
 
-def clear_around(side, parts, raw):
-    """Zeros where not all members of a Side are loaded, whose rows and columns (first, end) these are."""
-    (top, bottom), (left, right) = side.rows.inside, side.columns.loaded
-    tops, bottoms, lefts, rights = zip(*(rows + columns for rows, columns in parts))
-    inside = (max(tops), max(max(tops), min(bottoms))), (max(lefts), max(max(lefts), min(rights)))
-    members = raw[0 : len(parts) * side.channels[1], 0 : side.count, 0]
-    clear_sides(members, False, *inside, (bottom - top, right - left))
+def clear_around(ahead, side, member, inside, raw):
+    """Zeros where nothing is there of a member of a Side beside rows and columns (first, end, first, end): by DMA, as
+    engines would write them after all work that they have before."""
+    (top, bottom), (left, right), count = side.rows.inside, side.columns.loaded, side.channels[1]
+    for first, end, low, high in around(bottom - top, right - left, inside):
+        pattern = [[ahead.zeros_sbuf.shape[1], count], [0, side.count], [0, end - first], [1, high - low]]
+        into = raw[member * count : (member + 1) * count, 0 : side.count, 0, first:end, low:high]
+        copy(into, ahead.zeros_sbuf.ap(pattern=pattern))
 
 
 def clear_row(side, row, tile_sbuf):
