@@ -274,9 +274,10 @@ class BlocksBound:
         return min(wanted, fit) if needed <= fit else 0
 
     def _pieces_bytes(self, one: BlocksSettings) -> int:
-        """Of a partition for pieces of x on their way to the Tensor Engine, all rows of a member of a gang each."""
+        """Of a partition for pieces of x on their way to the Tensor Engine, all rows of a gang's members each, if these
+        are not the same rows and columns."""
         _, some_rows, some_columns = self.grid(one.rows, one.columns)
-        if self._gang(one) == 1 or len(some_rows) * len(some_columns) == 1:
+        if self._gang(one) < 2 * max(self.planes) or len(some_rows) * len(some_columns) == 1:
             return 0
         high, wide = window_of(self.source.rows, one.rows * some_rows[0][1]), self.source.columns.size
         return RAWS_LEAST * high * wide * self.geometry.itemsize
@@ -374,9 +375,7 @@ class BlocksBound:
             pieces = max(1, round(height / lines))
             each_ns = dma_ns(self.target, P_MAX, parts, planes * high * wide, lines * wide, item)
             moved_ns += times * each_ns
-            first_ns += (
-                taps * div_ceil(channels, P_MAX) * each_ns * min(1.0, div_ceil(needed * pieces, height) / pieces)
-            )
+            first_ns += taps * each_ns * min(1.0, div_ceil(needed * pieces, height) / pieces)
         return array_ns + last_ns, moved_ns, first_ns
 
     def _transpose_ns(self, parts: int, width: int) -> tuple[float, float]:

@@ -213,7 +213,7 @@ def _scheduled(
     )
     if is_pe:
         whole, plan = plan, _with_transposes(plan, planes, P_MAX)
-        while plan.gang > 1 and not fits_sbuf(needed_bytes(plan, transposes.RAWS_LEAST)):
+        while transposes.are_apart(plan.passes) and not fits_sbuf(needed_bytes(plan, transposes.RAWS_LEAST)):
             plan = _with_transposes(whole, planes, plan.gang // 2)
     plan = replace(plan, split=config.split == 1 and len(plan.passes[0].tiles) >= PARTS)
     while plan.transposes is not None and plan.transposes.raws > 1 and not fits_sbuf(needed_bytes(plan)):

@@ -191,6 +191,11 @@ def transposed_tiles(
     return tuple(tiles)
 
 
+def are_apart(passes: Sequence[Pass]) -> bool:
+    """Whether members of a gang are other rows or columns."""
+    return any(len({(member.p, member.q) for member in tile}) > 1 for one in passes for tile in one.tiles)
+
+
 def _run_of(axis: Axis, extent: int, blocks: Part, taps: Part) -> Run:
     """The Run of blocks (first, how many) of a tile, all together: what any of their windows has of x."""
     span = _span_of(axis, (blocks[0] * extent, extent, blocks[1]), taps)
