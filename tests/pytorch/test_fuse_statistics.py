@@ -57,6 +57,23 @@ def sources(report):
     return {chain.norm: chain.statistics for chain in report.chains if chain.statistics}
 
 
+class Down(nn.Module):
+    """A convolution whose forward asks for channels, as diffusers' Downsample2D does."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(C, C, 3, stride=2, padding=1)
+
+    def forward(self, x):
+        assert x.shape[1] == C
+        return self.conv(x)
+
+
+def test_a_module_without_norms_that_asks_for_channels_returns_statistics():
+    net = nn.Sequential(Down(), Residual(lambda: nn.GroupNorm(2, C)))
+    assert sources(convert(drawn(net).eval(), fuse=True))["1.norm1"] == ("0.conv",)
+
+
 def assert_same(converted, model, *inputs, layers=5):
     """Within fp32 rounding of the model in float64; returned are the operators that run."""
     with torch.no_grad(), Seen() as seen:

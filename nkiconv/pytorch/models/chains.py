@@ -21,7 +21,7 @@ from ..computers import modes
 from ..computers.host import activate
 from ..fused_module import operator_of
 from .classes import change_class, is_changed, ours
-from .follows import Region, regions_of
+from .follows import Region
 from .fusing import After, Ends, fused, hands_on, is_channel_norm, mark, norm_arguments
 from .norms import CLOSE
 from .pending import Normed, Padding
@@ -47,12 +47,21 @@ class _Steps(NamedTuple):
     over_one: bool  # whether the sum is divided by 1
 
 
-def find(model: torch.nn.Module, swapped: Sequence[str], folded: Sequence[str], copied: Copy) -> tuple[Chain, ...]:
+def find(
+    model: torch.nn.Module,
+    regions: Sequence[Region],
+    unproved: Mapping[str, str],
+    swapped: Sequence[str],
+    folded: Sequence[str],
+    copied: Copy,
+) -> tuple[Chain, ...]:
     """What is to become of every norm of channels.
 
-    swapped: names of the convolutions that may take one; folded: of the norms that go into filters.
+    regions, unproved: of `regions_of`; swapped: names of the convolutions that may take one; folded:
+    of the norms that go into filters.
     """
-    regions, unproved = regions_of(model, copied, is_channel_norm, every_call=False)
+    # the graphs of a module without norms do not say who reads what it gives
+    regions = [region for region in regions if any(map(is_channel_norm, region.kinds.values()))]
     steps: dict[str, set[_Steps | str]] = {}
     for region in regions:
         for name, found in _of_region(region):

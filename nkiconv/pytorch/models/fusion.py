@@ -11,7 +11,8 @@ from torch.nn.modules.conv import _ConvNd
 from . import chains, doublings, epilogues, pixel_chains, pixel_layers, row_blocks
 from .epilogues import Epilogue
 from .follows import regions_of
-from .fusing import read_pending
+from .fusing import is_channel_norm, read_pending
+from .pixel_layers import is_linear
 from .report import Chain, Doubling, Fold, PixelLayer, RowBlock
 from .ways import Copy
 
@@ -46,16 +47,21 @@ def find(
     within = {block.name for block in blocks if block.fused}
     folded = [fold.batchnorm for fold in folds if fold.folded]
     noted = [*folded, *(norm for block in blocks for norm in block.norms)]
-    before = chains.find(model, plain, noted, copied)
+    regions, unproved = regions_of(model, copied, _is_read, every_call=False)
+    before = chains.find(model, regions, unproved, plain, noted, copied)
     after = pixel_chains.find(model, swapped)
     chained = {chain.convolution for chain in before + after if chain.fused}
-    layers = pixel_layers.find(model, [name for name in plain if name not in chained], copied)
+    layers = pixel_layers.find(model, regions, [name for name in plain if name not in chained])
     taken = {layer.name for layer in layers if layer.fused} | {chain.convolution for chain in after if chain.fused}
     others = [name for name in plain if name not in taken and name.rpartition(".")[0] not in within]
-    regions, unproved = regions_of(model, copied, lambda one: isinstance(one, _ConvNd), every_call=False)
     grown = doublings.find(model, regions, unproved, others, copied, polyphase)
     ends = epilogues.find(model, others, folds, before, regions)
     return Fusion(before, after, layers, blocks, ends, grown)
+
+
+def _is_read(module: torch.nn.Module) -> bool:
+    """Whether a module is one whose place in the graphs decides what is fused."""
+    return isinstance(module, _ConvNd) or is_channel_norm(module) or is_linear(module)
 
 
 def take(model: torch.nn.Module, found: Fusion, swapped: Sequence[str], strict_nonfinite: bool | None) -> None:

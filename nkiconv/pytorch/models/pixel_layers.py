@@ -28,7 +28,7 @@ from ..pointwise import pointwise_mlp, unsupported
 from . import pixel_inputs
 from .chains import activation_at
 from .classes import change_class, define, is_changed
-from .follows import Region, regions_of
+from .follows import Region
 from .intercept import STRICT
 from .only_ways import mlp_of
 from .pending import (
@@ -47,7 +47,6 @@ from .pixel_inputs import FRONT, NormedPixels
 from .prices import is_timed, layers_pay, x_norm_pays
 from .producers import SUMS, is_through, modules_around, only_user
 from .report import PixelLayer
-from .ways import Copy
 
 #: Order of axes with channels last.
 LAST = (0, 2, 3, 1)
@@ -236,13 +235,12 @@ class _Found(NamedTuple):
     second: str = ""  # the layer that may be in its call
 
 
-def find(model: torch.nn.Module, swapped: Sequence[str], copied: Copy) -> tuple[PixelLayer, ...]:
+def find(model: torch.nn.Module, regions: Sequence[Region], swapped: Sequence[str]) -> tuple[PixelLayer, ...]:
     """What is to become of every linear layer between the permutations of images, and of 1x1 convolutions that come
     after each other.
 
-    swapped: names of the convolutions that are nkiconv's.
+    regions: those with such layers; swapped: names of the convolutions that are nkiconv's.
     """
-    regions, _ = regions_of(model, copied, lambda one: is_linear(one) or is_pointwise(one), every_call=False)
     found: dict[str, set[_Found]] = {}
     for region in regions:
         for one in _of_region(region):
