@@ -307,7 +307,7 @@ def test_vmap_takes_no_packed_sequences():
         torch.vmap(lambda one: causal_conv1d_fn(one, w, cu_seqlens=torch.tensor([0, 2, 5])))(x)
 
 
-@pytest.mark.cover(0, keep=["cu_seqlens-True"])
+@pytest.mark.slow
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("how", ["states", "cu_seqlens", "seq_idx"])
 def test_compiles_without_graph_breaks(how, dynamic):

@@ -156,6 +156,7 @@ def test_the_share_is_true_without_functional_too(name):
     assert convert(model).share(x).nkiconv == ours + theirs
 
 
+@pytest.mark.slow
 def test_what_is_planned_is_what_runs():
     model, x, _, calls = made("SPAN")
     found = plan_model(model, [x], lnc=1, use_cache=False)

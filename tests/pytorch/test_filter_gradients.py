@@ -50,18 +50,6 @@ def launched(simulate, monkeypatch):
     return found
 
 
-@pytest.mark.parametrize("name", ["conv1d", "depthwise_conv2d", "conv3d", "conv_transpose2d"])
-def test_torchs_gradient_is_not_called(name, monkeypatch):
-    x_shape, w_shape, more = CALLS[name]
-    given, called = [one.requires_grad_() for one in integers(x_shape, w_shape)], {}
-    for who in ("simulate", "torch"):
-        monkeypatch.setenv("NKICONV_CPU", who)
-        with torch.autograd.profiler.profile() as profile:
-            getattr(pytorch, name)(*given, **more).sum().backward()
-        called[who] = "aten::convolution_backward" in {event.name for event in profile.function_events}
-    assert called == {"simulate": False, "torch": True}
-
-
 @pytest.mark.parametrize("dtypes", [("bfloat16", "bfloat16"), ("float16", "float16"), ("bfloat16", "float16")], ids=str)
 @by_kernels
 def test_gradients_are_of_the_filters_dtype(dtypes, mode):
@@ -190,6 +178,7 @@ def test_derivatives_of_the_operators(mode):
         equal(*(transform(functools.partial(loss, one), (0, 1))(X, G) for one in (operator, formula)))
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("dims", [(0, None), (None, 1), (1, 0)])
 def test_batches(dims, bias):
@@ -224,13 +213,6 @@ def test_gradients_may_be_changed_in_place(mode):
     equal(g.grad, torch.autograd.grad(2 * dw.sum() + db.sum(), g)[0])
 
 
-@pytest.mark.slow
-def test_gradcheck():
-    x, g = (one.double().requires_grad_() for one in (X[:1], G[:1]))
-    assert torch.autograd.gradcheck(operator, (x, g), check_forward_ad=True, check_batched_grad=True)
-    assert torch.autograd.gradgradcheck(operator, (x, g), check_fwd_over_rev=True)
-
-
 @pytest.mark.cover(1)
 @pytest.mark.parametrize("rank", [1, 2, 3])
 @pytest.mark.parametrize("bias", [True, False])
@@ -239,12 +221,6 @@ def test_opcheck(rank, bias):
     numbers = (6, 2, *[2] * rank), [1] * rank, [0] * 2 * rank, [1] * rank, 2
     found = torch.library.opcheck(filter_gradients.OPERATORS[rank], (x, g, *numbers, bias, torch.float32, "layer"))
     assert set(found.values()) == {"SUCCESS"}
-
-
-def test_meta_tensors_have_shapes():
-    dw, db = operator(X.bfloat16().to("meta"), G.bfloat16().to("meta"), dtype=torch.float16)
-    assert (dw.device.type, dw.shape, dw.dtype) == ("meta", (4, 1, 3), torch.float16)
-    assert (db.shape, db.dtype) == ((4,), torch.float32)
 
 
 REFUSED = [
@@ -333,7 +309,7 @@ def test_training(precision, launched, monkeypatch):
     agree(found, expected, PRECISIONS[precision][0])
 
 
-@pytest.mark.cover(4)
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("which", [0, 1], ids=["filters", "biases"])
 def test_training_notices_wrong_gradients(precision, which, simulate, monkeypatch):

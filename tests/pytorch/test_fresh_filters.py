@@ -183,16 +183,6 @@ def test_inference_mode(mode, inference):
 
 
 @in_each_mode
-def test_memory_formats(mode):
-    model, x = convert(layer(2)).model, images(2)
-    with torch.no_grad():
-        assert_fresh(model, model[0], x)
-        model.to(memory_format=torch.channels_last)
-        assert_fresh(model, model[0], x)
-        assert_fresh(model, model[0], x.to(memory_format=torch.channels_last))
-
-
-@in_each_mode
 def test_no_module_keeps_a_tensor(mode):
     """Of a call in eval mode a module keeps nothing: what it has is what torch's has, and its parameters."""
     model = convert(layer(2)).model
@@ -229,16 +219,6 @@ class TestChecks:
             conv2d(**call)
             with pytest.raises(ValueError, match=r"cannot run this call|must|accepted|differ|input channels per group"):
                 conv2d(**{**call, **changes})
-
-    @in_each_mode
-    def test_for_another_computer(self, mode, monkeypatch):
-        wide = [one.double() for one in (X, W, B)]
-        monkeypatch.setenv("NKICONV_CPU", "torch")
-        conv2d(*wide, activation="silu")
-        monkeypatch.setenv("NKICONV_CPU", mode)
-        if mode != "torch":
-            with pytest.raises(DtypeError, match=r"input.dtype=torch.float64"):
-                conv2d(*wide, activation="silu")
 
     def test_under_autocast(self):
         """It casts what could not be mixed."""

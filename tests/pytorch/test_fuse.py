@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from nkiconv.errors import UnsupportedError
 from nkiconv.planner.request import Asked
 from nkiconv.pytorch import convert, plan_model
-from nkiconv.pytorch.models import fusing, prices
+from nkiconv.pytorch.models import fusing
 
 K = 6
 NOT_ALONE = "is not followed by one convolution, with at most an activation between, that alone sees its result"
@@ -38,21 +38,6 @@ def test_chains_that_share_an_activation(calls):
     assert "2 of 2 norms fused" in str(report)
     assert "one call with act -> conv1" in str(report)
     assert [row["fused"] for row in report.as_dict()["chains"]] == [True, True]
-
-
-def test_without_fuse_nothing_is_told():
-    report = convert(drawn(Block()).eval())
-    assert report.chains == ()
-    assert "norms fused" not in str(report)
-    assert report.as_dict()["chains"] == []
-
-
-def test_in_place():
-    model = drawn(Block()).eval()
-    plain = copy.deepcopy(model)
-    report = convert(model, fuse=True, inplace=True)
-    assert report.model is model
-    assert_same(model, plain, image(2, C, 6, 5), image(2, 4), terms=2 * 9 * C)
 
 
 @pytest.mark.parametrize(("argument", "remedy"), [
@@ -287,17 +272,6 @@ def test_a_plan_counts_a_norm_before_groups_where_it_pays(apart, pays, priced):
     assert row.convolved.asked.x_activation == ("silu" if pays else None)
     told = " ".join(str(found.report).split())
     assert (f"apart: costs more (100.0 us for 92.0, x 1x{C}x8x7)" in told) == (not pays)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("taps", "pays"), [(5, True), (7, False)])
-def test_quick_plans_of_depthwise_convolutions_with_a_prologue(taps, pays):
-    """8 x 240 at 28 x 28, 5 taps: 34 us, and 33 alone; 8 x 96 at 56 x 56, 7 taps: 93 and 51, and 16 for a pass."""
-    channels, H = (240, 28) if taps == 5 else (96, 56)
-    convolution = nn.Conv2d(channels, channels, taps, padding=taps // 2, groups=channels, device="meta")
-    x, norm = torch.empty(8, channels, H, H, dtype=torch.bfloat16, device="meta"), nn.Identity()
-    assert prices.prologue_pays(norm, convolution, x, "silu") is pays
-    assert prices.is_apart(norm) is not pays
 
 
 def test_modules_that_do_not_go_together_stay():

@@ -128,14 +128,6 @@ def test_metadata_as_kernels_reads_it(package, backend, needs):
     assert backend in found.id
 
 
-def test_building_again_leaves_nothing_of_before(package):
-    before = files(package)
-    stale = package / "build" / "torch-cpu" / "more.py"
-    stale.write_text("")
-    hub_package.build(package)
-    assert files(package) == before
-
-
 @pytest.mark.parametrize("content", [None, "", "[]", '{"name": "relu"}'])
 def test_other_builds_are_not_touched(package, capsys, content):
     path = package / "build" / "torch-neuron" / "metadata.json"
@@ -185,13 +177,6 @@ def test_neuron_takes_its_variant(package):
     assert kernels.get_local_kernel(package).__file__ == str(package / "build/torch-neuron/__init__.py")
 
 
-def test_neuron_needs_nki(package, monkeypatch):
-    monkeypatch.setattr(torch, "neuron", object(), raising=False)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ImportError, match="pip install nki"):
-        kernels.get_local_kernel(package)
-
-
 #: A module of torch and the shape of its input.
 CALLS = [
     (lambda: nn.Conv1d(4, 6, 3), (2, 4, 9)),
@@ -236,15 +221,6 @@ def test_modules(package, make, shape):
     assert same(torch.autograd.grad(found, (x, *module.parameters()), g), derivatives)
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("replaced")
-def test_compiled_modules(package):
-    module = by_layers(package, nn.Sequential(nn.Conv2d(4, 6, 3), nn.ReLU(), nn.Conv2d(6, 2, 1)))
-    x = small((2, 4, 7, 8), 0)
-    compiled = torch.compile(module, backend="aot_eager", fullgraph=True)
-    assert torch.equal(compiled(x), module(x))
-
-
 class Own(nn.Conv2d):
     def forward(self, input):
         return super().forward(input) + 1
@@ -274,17 +250,6 @@ def test_models_of_transformers(package, name):
         found = model.run(made, model.input())
     assert of_nkiconv(seen) == convolutions > 0
     assert torch.equal(found, model.run(converted, model.input()))
-
-
-@pytest.mark.cover(3)
-@pytest.mark.usefixtures("together")
-@pytest.mark.parametrize("name", DECODERS)
-def test_decoders_of_transformers(package, name):
-    """By layers they give what they give with nkiconv as causal_conv1d, the cache included."""
-    model = MODELS[name]
-    installed, convolutions = model.with_nkiconv()
-    made = by_layers(package, model.build())
-    assert_same_decoding(model, made, installed, convolutions)
 
 
 def assert_same_decoding(model, made, installed, convolutions):

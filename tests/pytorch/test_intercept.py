@@ -251,6 +251,7 @@ def fresh():
     torch._dynamo.reset()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fresh")
 def test_compiled_code_is_traced_through_and_once_more_inside():
     made, backend = model(), Captured()

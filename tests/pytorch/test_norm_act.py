@@ -135,6 +135,7 @@ def test_offsets_that_are_refused(offset, error, text):
         ours(*tensors(2), offset=offset)
 
 
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("norm", NORMS)
 def test_derivatives_in_float64(norm):
     """Both directions, and twice, through mean and variance, of operators."""
@@ -173,24 +174,13 @@ def test_vmap(batched, norm):
     assert_batches(call, right, tensors(1), batched, 4 * FLOAT32_SUMS)
 
 
-@pytest.mark.cover(1)
+@pytest.mark.slow
 def test_one_graph(mode):
     given = tensors(2)
     y, names = graph_of(lambda *each: ours(*each), *given)
     wanted = ["channel_stats", "norm_scale_shift", "conv2d_with_prologue"]
     assert [name for name in names if name.startswith("nkiconv.")] == [f"nkiconv.{one}.default" for one in wanted]
     assert torch.equal(y, ours(*given))
-
-
-@pytest.mark.slow
-def test_extents_may_change_in_one_graph():
-    given = tensors(2)
-    torch._dynamo.reset()
-    compiled = torch.compile(lambda x: ours(x, *given[1:]), backend="aot_eager", fullgraph=True, dynamic=True)
-    for shape in ((2, 6, 5, 6), (3, 6, 7, 4)):
-        x = torch.ones(shape).cumsum(3)
-        assert torch.equal(compiled(x), ours(x, *given[1:]))
-    torch._dynamo.reset()
 
 
 @pytest.mark.slow
@@ -204,15 +194,6 @@ def test_operators_pass_torchs_own_checks(norm):
     ):  # fmt: skip
         args = args if norm == "group" or len(args) == 1 else (*args[:4], None, 1e-5)
         assert set(torch.library.opcheck(operator.default, args).values()) == {"SUCCESS"}
-
-
-def test_statistics_that_are_known_are_not_taken_again():
-    x, w, bias, gamma, beta = tensors(2)
-    stats = [channel_stats(x[:, :, :2]), channel_stats(x[:, :, 2:])]
-    with Seen() as seen:
-        y = ours(x, w, bias, gamma, beta, stats=stats)
-    assert "nkiconv::channel_stats" not in seen.names
-    assert_within_share([y], [ours(x, w, bias, gamma, beta)], FLOAT32_SUMS)
 
 
 @in_both
@@ -240,14 +221,6 @@ def test_statistics_of_what_a_convolution_writes(rank, norm, mode):
     g = expected.detach().cos()
     pairs = torch.autograd.grad(y, leaves + more, g.float()), torch.autograd.grad(expected, wide + other, g)
     assert_within_share(*pairs, 16 * FLOAT32_SUMS)
-
-
-def test_statistics_of_one_image():
-    x, w, bias, gamma, beta = tensors(2)
-    y, stats = ours(x[0], w, bias, gamma, beta, return_stats="channel")
-    whole, more = ours(x, w, bias, gamma, beta, return_stats="channel")
-    assert y.shape == whole.shape[1:]
-    assert_within_share([y, stats], [whole[0], more[:, :1]], FLOAT32_SUMS)
 
 
 def test_running_statistics():
@@ -345,6 +318,7 @@ REFUSALS = [
 ]
 
 
+@pytest.mark.cover(17)
 @pytest.mark.parametrize(("more", "error", "words"), REFUSALS, ids=lambda one: str(one)[:40])
 def test_refusals(more, error, words, mode):
     given = {"input": X, "norm": "group", **more}

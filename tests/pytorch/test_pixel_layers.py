@@ -303,12 +303,6 @@ def test_layers_of_tokens_are_not_told(model):
     assert report.as_dict()["layers"] == []
 
 
-def test_without_fuse_nothing_changes():
-    report = convert(Block().eval())
-    assert report.layers == ()
-    assert type(report.model.mlp.fc1) is nn.Linear
-
-
 @pytest.mark.parametrize(("dtype", "shape"), [(torch.float16, (2, C, 6, 5)), (torch.float32, (1, C, 2, 2))])
 def test_a_scale_that_does_not_go_into_filters(dtype, shape, convolved):
     """Of fp16, where small products are lost, and of fewer pixels than the filter has inputs."""
@@ -404,14 +398,6 @@ def test_an_input_that_changes_is_refused(between):
         x += 1
     with torch.no_grad(), pytest.raises(UnsupportedError, match="was changed in place"):
         pending.sum()
-
-
-def test_autocast_computes_one_by_one(convolved):
-    model = drawn(Block()).eval()
-    converted, x = convert(model, fuse=True).model, image(2, C, 6, 5)
-    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
-        assert torch.equal(converted(x), model(x))
-    assert convolved == []
 
 
 @pytest.mark.slow

@@ -42,6 +42,7 @@ def wide(given):
     return {name: one.double() for name, one in given.items()}
 
 
+@pytest.mark.cover(9)
 @pytest.mark.parametrize("pixels", [(9,), (4, 3), (2, 3, 2)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_it_agrees_with_linear_layers(mode, dtype, pixels):
@@ -51,6 +52,7 @@ def test_it_agrees_with_linear_layers(mode, dtype, pixels):
     assert (found - expected).abs().max() <= 2 * torch.finfo(dtype).eps * max(1, expected.abs().max())
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_norms_agree_with_torchs(mode, dtype, norm):
@@ -68,6 +70,7 @@ def test_what_may_be_left_out(mode):
     assert pointwise_mlp(**given | {"input": given["input"][:0]}).shape == (0, K, 4, 3)
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("norm", [None, *NORMS])
 @pytest.mark.parametrize("mode", ["torch", "simulate"], indirect=True)
 def test_gradients(mode, norm):

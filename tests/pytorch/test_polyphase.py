@@ -17,7 +17,7 @@ def by_phases(x, w, bias=None, padding=(1, 1), groups=1, **more):
     return conv_transpose2d(x, polyphase_filter(w, groups), bias, 2, sides, groups=groups, **more)
 
 
-@pytest.mark.cover(6)
+@pytest.mark.cover(3)
 @pytest.mark.parametrize(
     ("taps", "padding", "groups"),
     [((3, 3), (1, 1), 1), ((3, 3), (0, 2), 1), ((1, 1), (0, 0), 1), ((2, 5), (1, 3), 1), ((3, 4), (1, 2), 2)],
@@ -31,6 +31,7 @@ def test_integers_are_exact(taps, padding, groups, mode):
     assert torch.equal(conv2d(x, w, None, 1, padding, 1, groups, x_upsample=2), expected)
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 def test_its_taps_are_rounded_once(dtype, mode):
     """One more rounding of each sum of taps than a convolution has, as the documentation says."""

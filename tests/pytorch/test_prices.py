@@ -94,12 +94,6 @@ def test_sums_of_groups(apart, pays, priced):
     assert told.replace(" ", "") in str(found.report).replace(" ", "").replace("\n", "")
 
 
-def test_one_group_is_not_priced(priced):
-    asked = priced(lambda request: 0.0)
-    plan_model(drawn(Grouped(nn.Conv2d(C, C, 3))).eval(), [image(*X)], fuse=True, quick=True)
-    assert asked == []
-
-
 #: Modelled us of `pointwise_mlp` with the norm and without it, and of one of two convolutions; a pass takes 2. Then
 #: what runs, and what the report says of the norm and the second layer.
 WAYS = {

@@ -157,16 +157,6 @@ def test_a_step_reads_one_block_and_writes_another():
     assert torch.equal(states, after)
 
 
-def test_padding_may_have_any_number_or_none():
-    x, w, states = integers(2, 2, 1), integers(2, 4, seed=1), integers(3, 2, 3, seed=2)
-    expected, after = reference.update(list(x), w, None, states, [7, 1], None, None, 7)
-    held = states.clone()
-    assert torch.equal(causal_conv1d_update(x, held, w, None, None, tensor([7, 1]), pad_slot_id=7)[1], expected[1])
-    assert torch.equal(held, after)
-    with pytest.raises(GeometryError, match=r"conv_state_indices=\[7, 1\]"):
-        causal_conv1d_update(x, held, w, None, None, tensor([7, 1]), pad_slot_id=None)
-
-
 @pytest.mark.usefixtures("estimates")
 @pytest.mark.parametrize("mode", ["torch", "simulate"])
 def test_what_is_not_finite_stays_in_its_sequence(mode):

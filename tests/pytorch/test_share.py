@@ -2,13 +2,11 @@
 
 import importlib
 import sys
-import types
 import warnings
 
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from nkiconv.pytorch import convert, plan_model
 
@@ -142,16 +140,9 @@ def test_calls_that_nkiconv_refuses_stay_with_the_file_s_function(file):
     report.installation.undo()
 
 
-def test_filter_leaves_functions_alone(file):
-    before = file.causal_conv1d_fn
-    report = convert(file.Mixer(), filter=lambda name, module: False)
-    assert file.causal_conv1d_fn is before
-    assert [entry.reason for entry in report.entries] == ["filter leaves it out"]
-
-
 def test_plan_model_puts_the_functions_back(file):
     before = file.causal_conv1d_fn
-    found = plan_model(file.Mixer(), [X], lnc=1, use_cache=False)
+    found = plan_model(file.Mixer(), [X], lnc=1, quick=True)
     assert file.causal_conv1d_fn is before
     assert found.flops.fraction == 1
     assert found.flops.nkiconv == FLOPS
@@ -197,11 +188,6 @@ def test_flops_of_convolutions_that_stay_in_torch():
     assert share.others == {"aten::conv_tbc": 2 * (7 * 2 * 4) * (3 * 7)}
 
 
-def test_a_model_without_convolutions():
-    share = convert(nn.Linear(3, 3)).share(torch.ones(1, 3))
-    assert (share.fraction, share.nkiconv, share.torch) == (1, 0, 0)
-
-
 def test_statistics_and_training_mode_are_left_as_they_are():
     model = nn.Sequential(nn.Conv1d(6, 6, 3), nn.BatchNorm1d(6), nn.Dropout())
     model[2].eval()
@@ -212,15 +198,6 @@ def test_statistics_and_training_mode_are_left_as_they_are():
         report.share(X[0, 0])
     assert [module.training for module in report.model] == [True, True, False]
     assert all(torch.equal(one, before[name]) for name, one in model.state_dict().items())
-
-
-def test_a_class_without_source():
-    """Nothing is known of its methods: its convolution counts as called."""
-    space = {"nn": nn, "F": F}
-    exec(SOURCE.split("class Plain")[0].split("class Mixer")[0].split("def causal")[0], space)
-    made = types.new_class("Anonymous", (nn.Module,), exec_body=lambda names: names.update(forward=lambda self, x: x))()
-    made.conv = nn.Conv1d(6, 6, 3)
-    assert len(convert(made).swapped) == 1
 
 
 class Reading(nn.Module):
@@ -263,21 +240,3 @@ def test_who_reads_a_weight_may_call_it_too(kind, share):
     report = convert(kind(), functional=False)
     assert report.swapped
     assert (report.share(X).nkiconv > 0) == share
-
-
-def test_compiled_layers_call_the_functions(file):
-    torch._dynamo.reset()
-    graphs = []
-
-    def backend(graph, inputs):
-        graphs.append([str(node.target) for node in graph.graph.nodes if "conv1d." in str(node.target)])
-        return graph
-
-    torch.manual_seed(0)
-    model = file.Mixer()
-    expected = model(X)
-    report = convert(model)
-    torch.testing.assert_close(torch.compile(report.model, backend=backend, fullgraph=True)(X), expected)
-    assert graphs == [["nkiconv.causal_conv1d.default"]]
-    report.installation.undo()
-    torch._dynamo.reset()

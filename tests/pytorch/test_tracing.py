@@ -137,7 +137,7 @@ class Block(nn.Module):
         return torch.relu(self.out(self.conv(x)))
 
 
-@pytest.mark.cover(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("filters", ["plain", "frozen"])
 def test_repeated_blocks_share_compiled_code(filters):
     """As many as torch compiles of one frame before it gives up, and one more."""

@@ -129,7 +129,7 @@ def launched(monkeypatch):
     return found
 
 
-@pytest.mark.cover(1)
+@pytest.mark.slow
 @pytest.mark.usefixtures("group")
 @pytest.mark.parametrize("how", ["DDP", "FSDP2"])
 @pytest.mark.parametrize("mode", ["simulate", "compare"])

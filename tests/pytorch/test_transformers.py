@@ -5,7 +5,6 @@ nothing else to a tolerance, the model by torch then goes on with the results th
 bits, everything between the convolutions must make the same bits, up to the output and to the input's derivative.
 """
 
-import copy
 import dataclasses
 import importlib
 import importlib.util
@@ -15,7 +14,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from tolerances import FLOAT32_MODELS, FLOAT32_SUMS, assert_within_limit, assert_within_share, silu_slope_bound
+from tolerances import FLOAT32_SUMS, assert_within_limit, assert_within_share, silu_slope_bound
 from torch import nn
 from torch.nn import functional as F
 from torch_exact import same
@@ -192,7 +191,7 @@ def by_torch(monkeypatch):
     importlib.import_module("transformers").logging.set_verbosity_error()
 
 
-@pytest.mark.cover(4)
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("name", MODELS)
 def test_outputs_and_gradients(monkeypatch, name):
     model = MODELS[name]
@@ -254,7 +253,7 @@ def test_kernels_agree_in_the_simulator(monkeypatch, name):
             torch.testing.assert_close(one, other, rtol=0, atol=off)
 
 
-@pytest.mark.cover(4)
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("name", DECODERS)
 def test_convert_reaches_what_decoders_call_as_functions(name):
     """The file is imported long before; its layers never call the convolutions that they have."""
@@ -273,26 +272,6 @@ def test_convert_reaches_what_decoders_call_as_functions(name):
 
 
 @pytest.mark.slow
-def test_mobilenet_folds_its_norms():
-    """Its layers hold a convolution, a norm and an activation, and pad by what the image's size needs."""
-    transformers = importlib.import_module("transformers")
-    torch.manual_seed(0)
-    model = transformers.MobileNetV2Model(transformers.MobileNetV2Config(depth_multiplier=0.35)).eval()
-    for module in model.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            nn.init.normal_(module.running_mean, std=0.1)
-            nn.init.uniform_(module.running_var, 0.5, 1.5)
-    x = torch.randn(1, 3, 32, 32)
-    report = nkiconv_torch.convert(model, fold_batchnorm=True)
-    assert len(report.folds) == 52
-    assert all(fold.folded for fold in report.folds)
-    with torch.no_grad():
-        truth = copy.deepcopy(model).double()(x.double()).last_hidden_state
-        found = report.model(x).last_hidden_state
-    assert_within_share([found], [truth], FLOAT32_MODELS)
-
-
-@pytest.mark.cover(1)
 @pytest.mark.parametrize("name", ["EncodecModel", "MimiModel"])
 def test_codecs_that_read_their_padding_are_planned_on_shapes_alone(name):
     transformers = importlib.import_module("transformers")
@@ -306,17 +285,7 @@ def test_codecs_that_read_their_padding_are_planned_on_shapes_alone(name):
     assert share.fraction == 1
 
 
-def test_decoders_files_are_put_back():
-    for name in DECODERS:
-        model = MODELS[name]
-        before = importlib.import_module(model.file)
-        model.with_nkiconv()
-        assert importlib.import_module(model.file) is before
-        package, _, last = model.file.rpartition(".")
-        assert getattr(importlib.import_module(package), last) is before
-        assert type(model.build()) is getattr(before, model.name)
-
-
+@pytest.mark.slow
 def test_the_table(capsys):
     with pytest.raises(SystemExit) as stop:
         compare_models.main(["vit", "mamba"])
@@ -327,11 +296,6 @@ def test_the_table(capsys):
     assert [line[2] for line in rows[2:]] == ["100%", "100%"]
     assert [bool(line[5]) for line in rows[2:]] == [False, True]
     assert [line[6] for line in rows[2:]] == [compare_models.AGREE] * 2
-
-
-def test_the_table_of_an_unknown_model():
-    with pytest.raises(SystemExit, match="vgg: no such model; there are mamba"):
-        compare_models.main(["vgg"])
 
 
 def test_the_table_names_kernels_that_disagree(monkeypatch, capsys):

@@ -52,7 +52,7 @@ def close(found, expected):
 
 
 @in_both
-@pytest.mark.cover(4)
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("function", [ours, operators])
 @pytest.mark.parametrize("position", ["pre_activation", "post_activation"])
 @pytest.mark.parametrize("activation", [None, *ACTIVATIONS])
@@ -114,7 +114,7 @@ def test_derivatives_of_each_sample(function, mode):
     close(func.vmap(func.grad(by_image(function)))(X), func.vmap(func.grad(by_image(torchs)))(X))
 
 
-@pytest.mark.cover(2)
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("function", [ours, operators])
 @pytest.mark.parametrize("activation", [None, *ACTIVATIONS])
 def test_gradcheck(function, activation):
@@ -124,18 +124,6 @@ def test_gradcheck(function, activation):
     assert torch.autograd.gradcheck(convolve, given, check_forward_ad=True, check_batched_grad=True)
     if activation != "relu":  # has none
         assert torch.autograd.gradgradcheck(convolve, given, check_fwd_over_rev=True)
-
-
-@pytest.mark.slow
-def test_gradcheck_of_images():
-    given = [one.requires_grad_() for one in randoms((1, 2, 4, 3), (4, 1, 2, 2), (4,), dtype=torch.float64)]
-
-    def operator(x, w, bias):
-        numbers = ([2, 1], [1, 0, -1, 2], [1, 2], [1, 2], 2)  # uneven zeros, a crop, gaps
-        return torch.ops.nkiconv.conv2d(x, w, bias, None, *numbers, "tanh", "pre_activation", None)
-
-    assert torch.autograd.gradcheck(operator, given, check_forward_ad=True)
-    assert torch.autograd.gradgradcheck(operator, given, check_fwd_over_rev=True)
 
 
 def causal(x, w, bias, initial, activation="silu"):
