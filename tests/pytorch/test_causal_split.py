@@ -12,7 +12,7 @@ from tolerances import BF16_NORMS, FLOAT32_SUMS, assert_within_share
 
 from nkiconv import simulator
 from nkiconv.errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError
-from nkiconv.pytorch import causal_conv1d_fn, causal_conv1d_split, causal_conv1d_split_update, nn
+from nkiconv.pytorch import causal_conv1d_split, causal_conv1d_split_update, nn
 from nkiconv.pytorch.computers import device, modes
 from nkiconv.pytorch.computers.arrays import from_numpy, to_numpy
 
@@ -293,13 +293,6 @@ def test_bad_modules_are_refused():
     for args, text in ((((2, 3), 4), "must be a tuple of"), ((SPLITS, 0), "kernel_size"), ((SPLITS, 17), "S=17")):
         with pytest.raises(NkiconvError, match=text):
             nn.GatedDeltaConv(*args)
-
-
-def test_equals_causal_conv1d_fn_where_nothing_is_normalised(mode):
-    x, w, bias, _ = data()
-    (part,) = causal_conv1d_split(x, w, bias, splits=((1, C, False),))
-    y = causal_conv1d_fn(x, w, bias, activation="silu")
-    assert_within_share([part[:, :, 0]], [y.transpose(1, 2)], FLOAT32_SUMS)
 
 
 @pytest.mark.slow

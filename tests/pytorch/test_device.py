@@ -333,13 +333,6 @@ def test_a_torch_neuronx_that_cannot_be_imported_is_a_warning(monkeypatch, tmp_p
         assert registrar() is torch.library.custom_op
 
 
-def test_arrays_and_back():
-    for dtype in (torch.bfloat16, torch.float16, torch.float32):
-        tensor = torch.randn(3, 4).to(dtype)
-        assert torch.equal(from_numpy(to_numpy(tensor)), tensor)
-    assert to_numpy(torch.ones(2, dtype=torch.bfloat16)).dtype == np.dtype("bfloat16")
-
-
 @pytest.mark.parametrize("final", [False, True])
 def test_gated_rows(recorder, final):
     generator = torch.Generator().manual_seed(0)

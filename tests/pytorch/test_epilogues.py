@@ -209,12 +209,6 @@ def test_what_is_not_a_chain_computes_as_before():
     assert seen == [torch.Tensor]
 
 
-def test_hooks_keep_what_they_see():
-    model = drawn(Convolutions(lambda m, x: F.relu(m.a(x)) + m.act(m.b(x)))).eval()
-    model.act.register_forward_hook(lambda *_: None)
-    assert epilogues(convert(model, fuse=True)) == {"a": "relu", "b": ""}
-
-
 class Apart(nn.Module):
     """A convolution and its activation in modules of their own."""
 

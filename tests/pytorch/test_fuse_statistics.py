@@ -11,7 +11,6 @@ from torch.nn import functional as F
 
 from nkiconv.errors import UnsupportedError
 from nkiconv.pytorch import convert
-from nkiconv.pytorch.models.pending import keep_statistics, statistics_of
 
 TERMS = 9 * C
 ROWS = {1: (7,), 2: (6, 5), 3: (3, 4, 5)}
@@ -105,26 +104,6 @@ def test_kernels_compute_them(mode):
         truth = copy.deepcopy(model).double()(image(1, 3, 4, 4).double())
         found = convert(model, fuse=True).model(image(1, 3, 4, 4))
     assert (found - truth).abs().max() <= 8 * 5 * TERMS * 2.0**-24 * max(1, truth.abs().max())
-
-
-@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode, torch.enable_grad])
-def test_modes_of_torch(context):
-    model = drawn(Net()).eval()
-    converted = convert(model, fuse=True).model
-    with context(), Seen() as seen:
-        converted(image(2, 3, 6, 5))
-    assert "nkiconv::channel_stats" not in seen.names
-
-
-def test_gradients():
-    model, x = drawn(Net()).eval(), image(2, 3, 6, 5)
-    converted, wide = convert(model, fuse=True).model, copy.deepcopy(model).double()
-    for one, kind in ((converted, torch.float32), (wide, torch.float64)):
-        y = one(x.to(kind))
-        (y * y.detach().cos()).sum().backward()
-    for one, other in zip(converted.parameters(), wide.parameters(), strict=True):
-        # sums over layers and pixels, forward and back
-        assert (one.grad - other.grad).abs().max() <= 32 * 5 * TERMS * 2.0**-24 * max(1, other.grad.abs().max())
 
 
 @pytest.mark.slow
@@ -340,15 +319,6 @@ def test_what_has_or_wants_none(name):
     assert [chain.fused for chain in report.chains] == [True]
     assert sources(report) == {}
     assert_same(report.model, model, image(2, C, *[8, 7][:rank]))
-
-
-def test_statistics_go_with_a_tensor_that_nobody_changed():
-    y, stats = torch.ones(1, 2, 3), torch.ones(1, 1, 2, 3)
-    keep_statistics(y, stats)
-    assert statistics_of(y) is stats
-    assert statistics_of(y * 1) is statistics_of(y.view(1, 2, 3)) is None
-    y[0, 0] = 2
-    assert statistics_of(y) is None
 
 
 def test_copies_and_another_conversion():

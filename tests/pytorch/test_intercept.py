@@ -2,7 +2,6 @@
 
 import copy
 import math
-import pickle
 import threading
 import warnings
 
@@ -297,17 +296,6 @@ def test_remedies_where_numpy_numbers_do_not_compile():
     torch.testing.assert_close(compiled(convert(model).model, fullgraph=True), expected)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.slow)])
-def test_converted_models_compile(dtype):
-    made, backend = model().to(dtype), Captured()
-    x = X.to(dtype)
-    expected = made(x)
-    compiled = torch.compile(convert(made).model, backend=backend, fullgraph=True)
-    torch.testing.assert_close(compiled(x), expected)
-    assert backend.graphs == [["nkiconv"] * 3]
-
-
 def test_convert_functional():
     made = model()
     report = convert(made)
@@ -331,11 +319,3 @@ def test_convert_functional_of_a_forward_of_an_instance():
     found, names = seen(convert(made, inplace=True).model, X)
     assert names == [OURS]
     torch.testing.assert_close(found, X.sum(1, keepdim=True))
-
-
-def test_converted_models_are_pickled():
-    report = convert(nn.Sequential(nn.Conv2d(3, 4, 3)))
-    again = pickle.loads(pickle.dumps(report.model))
-    assert seen(again, X)[1] == [OURS]
-    assert type(again).__name__ == "Sequential"
-    assert torch.equal(again(X), report.model(X))

@@ -68,6 +68,7 @@ def test_initialization_is_torchs(name):
     assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
 
 
+@pytest.mark.cover(14)
 @pytest.mark.parametrize("position", ["pre_activation", "post_activation"])
 @pytest.mark.parametrize("activation", [None, *ACTIVATIONS])
 @pytest.mark.parametrize("name", PAIRS)
@@ -88,7 +89,7 @@ def test_activation_and_residual(name, activation, position):
 CAUSAL = [(6, 4, 3, 1, 1, 1), (6, 6, 4, 6, 1, 1), (6, 6, 4, 6, 3, 1), (6, 4, 3, 2, 2, 2), (4, 4, 1, 4, 5, 1)]
 
 
-@pytest.mark.cover(20)
+@pytest.mark.cover(7)
 @pytest.mark.parametrize(("inputs", "outputs", "taps", "groups", "dilation", "stride"), CAUSAL)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_causal_equals_padding_on_the_left(inputs, outputs, taps, groups, dilation, stride, dtype, mode):
