@@ -57,6 +57,7 @@ REFUSED = [
     ("bench kda_bf16 --plot x.png", "--plot: belongs to --suite"),
     ("bench kda_bf16 --csv x.csv", "--csv: belongs to --suite"),
     ("bench kda_bf16 --only kda", "--only: belongs to --suite"),
+    ("cases --suite conv4d", "suite='conv4d': unknown name; use one of depthwise_conv1d, conv2d"),
     ("cases --format html", "--format=html: accepted are table, markdown, csv"),
     ("cases --format csv --json", "--format=csv: --json prints one document"),
 ]  # fmt: skip
