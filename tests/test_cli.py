@@ -1,10 +1,8 @@
 """The command line in this process: tables, JSON, files in and out, and every bad input with its name and status."""
 
 import json
-import pickle
 import re
 
-import ml_dtypes
 import numpy as np
 import pytest
 from shell import run
@@ -26,25 +24,8 @@ def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(5)
     x, w = rng.standard_normal((2, 5, 40)).astype(np.float32), rng.standard_normal((5, 4)).astype(np.float32)
-    bf16 = ml_dtypes.bfloat16
-    for name, array in {
-        "x": x,
-        "w": w,
-        "x_bf16": x.astype(bf16),
-        "w_bf16": w.astype(bf16),
-        "x_big_endian": x.astype(">f4"),
-        "x_empty": x[:0],
-        "text": np.array(["a"]),
-    }.items():
-        np.save(f"{name}.npy", array)
-    np.save("objects.npy", np.array([{}], object), allow_pickle=True)
-    np.savez("zipped", x=x)
-    (tmp_path / "zipped.npz").rename("zipped.npy")
-    whole = (tmp_path / "x.npy").read_bytes()
-    (tmp_path / "truncated.npy").write_bytes(whole[:300])
-    (tmp_path / "header.npy").write_bytes(whole[:40])
-    (tmp_path / "pickle.npy").write_bytes(pickle.dumps([1]))
-    (tmp_path / "empty.npy").write_bytes(b"")
+    np.save("x.npy", x)
+    np.save("w.npy", w)
     (tmp_path / "folder").mkdir()
     (tmp_path / "there.npy").write_text("precious")
     return tmp_path
@@ -64,18 +45,12 @@ BAD_RUNS = [
     ("case of another dtype", ["short", "--dtype", "fp8_e4m3"],
      r"dtype='fp8_e4m3': accepted are bf16, fp16, fp32; use"),
     ("case and out", ["short", "--out", "y.npy"], r"--out: cannot be combined with named cases"),
-    ("no filter", ["--input", "x.npy"], r"--filter: is needed with --input"),
     ("no input", ["--filter", "w.npy"], r"CASE, --input: neither is given"),
     ("seed of files", [*FILES, "--seed", "1"], r"--seed=1: files bring their own data"),
     ("force without out", [*FILES, "--force"], r"--force: lets --out overwrite, and there is no --out"),
-    ("zero channels", ["short", "--channels", "0"], r"--channels=0: must be auto, all, or a positive number"),
     ("half the channels", ["short", "--channels", "half"], r"--channels=half: must be auto, all"),
     ("sample and out", [*FILES, "--out", "y.npy", "--channels", "3"], r"--channels=3: --out needs every channel"),
     ("dtype of another", [*FILES, "--dtype", "bf16"], r"DtypeError: --dtype=bf16: x\.npy holds float32"),
-    ("three paddings", [*FILES, "--padding", "1,2,3"],
-     r"GeometryError: --padding=1,2,3: must be one number or left,right"),
-    ("algorithm", ["short", "kda_bf16", "--algorithm", "fft"],
-     r"2 reasons\n  - case='short': algorithm='fft': accepted for depthwise_conv1d are None, banded"),
     ("algorithm of files", [*FILES, "--algorithm", "fft"],
      r"UnsupportedError: algorithm='fft': accepted are None, banded"),
     ("a later case is not the algorithm's", ["short", "mamba2_prefill", "--algorithm", "dot"],
@@ -87,26 +62,6 @@ BAD_RUNS = [
      r"UnsupportedError: --out=x\.npy.y\.npy: x\.npy is not a directory"),
 ]  # fmt: skip
 
-# why, --input and --filter without .npy, --dtype, pattern in stderr
-BAD_FILES = [
-    ("missing", "no", "w", None, r"FileFormatError: --input=no\.npy: cannot be read \(No such"),
-    ("missing filter", "x", "no", None, r"FileFormatError: --filter=no\.npy: cannot be read"),
-    ("directory", "folder", "w", None, r"UnsupportedError: --input=folder: is a directory"),
-    ("npz", "zipped", "w", None, r"FileFormatError: --input=zipped\.npy: is a \.npz or zip archive"),
-    ("not npy", "there", "w", None, r"--input=there\.npy: does not start as \.npy files do"),
-    ("empty file", "empty", "w", None, r"--input=empty\.npy: does not start as"),
-    ("pickle", "pickle", "w", None, r"--input=pickle\.npy: does not start as"),
-    ("truncated", "truncated", "w", None, r"--input=truncated\.npy: is truncated or damaged"),
-    ("half a header", "header", "w", None, r"--input=header\.npy: is truncated or damaged"),
-    ("objects", "objects", "w", None, r"--input=objects\.npy: holds Python objects"),
-    ("text", "text", "w", None, r"LayoutError.*2 reasons\n.*\n  - x\.dtype=<U1"),
-    ("big-endian", "x_big_endian", "w", None,
-     r"DtypeError: --input=x_big_endian\.npy: has dtype >f4, the other byte order"),
-    ("no data", "x_empty", "w", None, r"FileFormatError: --input=x_empty\.npy: holds no elements \(shape \(0, 5, 40\)"),
-    ("raw bf16", "x_bf16", "w_bf16", None, r"DtypeError: .*\|V2.* add --dtype bf16"),
-    ("raw is not fp16", "x_bf16", "w", "fp16", r"--input=x_bf16\.npy: has dtype \|V2"),
-]  # fmt: skip
-
 
 @pytest.mark.cover(20)
 @pytest.mark.parametrize(("arguments", "pattern"), [row[1:] for row in BAD_RUNS], ids=[row[0] for row in BAD_RUNS])
@@ -114,13 +69,11 @@ def test_bad_arguments_have_a_name(here, arguments, pattern):
     assert_refused(here, arguments, pattern)
 
 
-@pytest.mark.parametrize(
-    ("input", "filter", "dtype", "pattern"), [row[1:] for row in BAD_FILES], ids=[row[0] for row in BAD_FILES]
-)
-def test_bad_files_have_a_name(here, input, filter, dtype, pattern):
-    paths = [name if "." in name or name == "folder" else f"{name}.npy" for name in (input, filter)]
-    options = [] if dtype is None else ["--dtype", dtype]
-    assert_refused(here, ["--input", paths[0], "--filter", paths[1], *options], pattern)
+def test_errors_as_json():
+    result = run("run", "vae_512", "rn50_c4", "--algorithm", "weight_stationary", "--json")
+    error = json.loads(result.stdout)["error"]
+    assert (result.exit_code, error["class"]) == (2, "UnsupportedError")
+    assert [violation[:13] for violation in error["violations"]] == ["case='vae_512", "case='rn50_c4"]
 
 
 def assert_refused(here, arguments, pattern):
@@ -135,32 +88,6 @@ def assert_refused(here, arguments, pattern):
     assert "Traceback" not in result.stderr
     assert sorted(here.iterdir()) == before
     assert (here / "there.npy").read_text() == "precious"
-
-
-# why, arguments
-BAD_OPTIONS = [
-    ("not a number", ["run", "short", "--seed", "x"]),
-    ("negative seed", ["run", "short", "--seed", "-1"]),
-    ("lnc 3", ["run", "short", "--lnc", "3"]),
-    ("unknown option", ["run", "short", "--fast"]),
-    ("unknown command", ["walk"]),
-    ("demo without out", ["demo"]),
-]
-
-
-@pytest.mark.parametrize("arguments", [row[1] for row in BAD_OPTIONS], ids=[row[0] for row in BAD_OPTIONS])
-def test_bad_options(arguments):
-    result = run(*arguments)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert "Usage" in result.stderr
-
-
-def test_errors_as_json():
-    result = run("run", "vae_512", "rn50_c4", "--algorithm", "weight_stationary", "--json")
-    assert result.exit_code == 2
-    error = json.loads(result.stdout)["error"]
-    assert error["class"] == "UnsupportedError"
-    assert [violation[:13] for violation in error["violations"]] == ["case='vae_512", "case='rn50_c4"]
 
 
 def test_run_at_a_precision():
@@ -199,7 +126,7 @@ def test_cases_as_json():
     assert one["dma_bytes"] > 0 < one["sbuf_peak_bytes_per_partition"]
 
 
-@pytest.mark.cover(4)
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_an_algorithm_by_name(algorithm):
     result = run("run", "short", "--algorithm", algorithm, "--lnc", "both", "--json")
@@ -241,7 +168,7 @@ CALLS = [
 ]
 
 
-@pytest.mark.cover(6)
+@pytest.mark.cover(5)
 @pytest.mark.parametrize(("options", "call"), CALLS, ids=[" ".join(row[0]) or "plain" for row in CALLS])
 def test_files_in_and_out(here, options, call):
     result = run("run", *FILES, "--out", "y.npy", *options)
@@ -250,25 +177,6 @@ def test_files_in_and_out(here, options, call):
     y = np.load("y.npy")
     np.testing.assert_array_equal(y, depthwise_conv1d(np.load("x.npy"), np.load("w.npy"), **call))
     assert not [path for path in here.iterdir() if path.suffix == ".part"]
-
-
-@pytest.mark.usefixtures("here")
-def test_bf16_files():
-    result = run(
-        "run", "--input", "x_bf16.npy", "--filter", "w_bf16.npy", "--dtype", "bf16", "--out", "y.npy", "--json"
-    )
-    assert result.exit_code == 0, result.stderr
-    assert json.loads(result.stdout)["out"] == "y.npy"
-    bf16 = ml_dtypes.bfloat16
-    y, x, w = np.load("y.npy"), np.load("x.npy"), np.load("w.npy")
-    assert y.dtype == np.dtype("V2")
-    np.testing.assert_array_equal(y.view(bf16), depthwise_conv1d(x.astype(bf16), w.astype(bf16)))
-
-
-@pytest.mark.usefixtures("here")
-def test_force_overwrites():
-    assert run("run", *FILES, "--out", "there.npy", "--force").exit_code == 0
-    assert np.load("there.npy").shape == (2, 5, 37)
 
 
 @pytest.mark.usefixtures("here")
@@ -284,23 +192,6 @@ def test_nan_needs_strict_nonfinite():
     assert "an infinite error comes from NaN or Inf in x; --strict-nonfinite keeps them" in spread.stdout
     assert json.loads(run("run", *files, "--json").stdout)["rows"][0]["max_error"] == "inf"
     assert run("run", *files, "--strict-nonfinite").exit_code == 0
-
-
-# what fails, how
-BROKEN_WRITES = [("numpy.save", "No space left on device"), ("os.replace", "Permission denied")]
-
-
-@pytest.mark.parametrize(("target", "reason"), BROKEN_WRITES, ids=["disk full", "no rename"])
-def test_a_broken_write_leaves_nothing(here, monkeypatch, target, reason):
-    def refuse(*_arguments, **_options):
-        raise OSError(28, reason)
-
-    before = sorted(here.iterdir())
-    monkeypatch.setattr(target, refuse)
-    result = run("run", *FILES, "--out", "y.npy")
-    assert result.exit_code == 2
-    assert f"UnsupportedError: --out=y.npy: cannot be written ({reason})" in result.stderr
-    assert sorted(here.iterdir()) == before
 
 
 def test_a_folder_that_cannot_be_written(here, monkeypatch):
@@ -340,13 +231,7 @@ def test_listing_cases():
     assert "nkl_fs_asr" not in only
 
 
-def test_an_unknown_suite():
-    result = run("cases", "--suite", "conv4d")
-    assert result.exit_code == 2
-    assert run("cases", "--suite", "depthwise").stdout == run("cases", "--suite", "depthwise_conv1d").stdout
-    assert "suite='conv4d': unknown name; use one of depthwise_conv1d, conv2d" in result.stderr
-
-
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)], ids=str)
 def test_help(command):
     result = run(*command, "--help")

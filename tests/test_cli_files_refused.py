@@ -110,8 +110,13 @@ def floating_wav():
 # why, file, its bytes, :NAME, pattern in stderr
 BAD_FILES = [
     ("suffix", "x.txt", b"1", "", r"UnsupportedError: --input=x\.txt: must end in \.npy, \.npz, \.safetensors, \.png"),
-    ("no suffix", "x", b"1", "", r"UnsupportedError: --input=x: must end in"),
     ("npy by name", "x.npy", npy(X), ":x", r"UnsupportedError: --input=x\.npy:x: a \.npy file has no arrays by name"),
+    ("not npy", "x.npy", b"precious", "", r"--input=x\.npy: does not start as \.npy files do"),
+    ("npz as npy", "x.npy", WHOLE_ZIP, "", r"--input=x\.npy: is a \.npz or zip archive"),
+    ("truncated npy", "x.npy", npy(X)[:-9], "", r"--input=x\.npy: is truncated or damaged"),
+    ("half an npy header", "x.npy", npy(X)[:40], "", r"--input=x\.npy: is truncated or damaged"),
+    ("other byte order", "x.npy", npy(X.astype(">f4")), "", r"has dtype >f4, the other byte order"),
+    ("no data", "x.npy", npy(X[:0]), "", r"FileFormatError: --input=x\.npy: holds no elements \(shape \(0, 2, 9\)"),
     ("long header", "x.npy", npy(X, start=b"{" + b" " * 20_000 + b"}"), "", r"--input=x\.npy: .*damaged.*is large"),
     ("deep header", "x.npy", npy(X, start=b"(" * 5_000), "", r"FileFormatError: --input=x\.npy: is truncated or dam"),
     ("negative extent", "x.npy", npy(X, shape=(-1, 2, 9)), "", r"--input=x\.npy: is damaged \(shape \(-1, 2, 9\)\)"),
@@ -124,23 +129,15 @@ BAD_FILES = [
     ("version 3", "x.npy", b"\x93NUMPY\x03\x00" + npy(X)[8:], "", r"--input=x\.npy: .*version 3\.0 of the format"),
     ("no zip", "x.npz", npy(X), "", r"FileFormatError: --input=x\.npz: is truncated or damaged \(File is not a zip"),
     ("half a zip", "x.npz", WHOLE_ZIP[:60], "", r"--input=x\.npz: is truncated or damaged"),
-    ("empty zip", "x.npz", zipped(), "", r"FileFormatError: --input=x\.npz: holds no arrays"),
     ("nothing of ours in a zip", "x.npz", zipped(("x.txt", b"1")), "", r"--input=x\.npz: holds no arrays"),
     ("no name", "x.npz", zipped(("a.npy", npy(X)), ("b.npy", npy(X))), "", r"holds 2 arrays, a, b; add .* x\.npz:a"),
     ("another name", "x.npz", WHOLE_ZIP, ":y",
      r"UnsupportedError: --input=x\.npz:y: has no array of that name; use .* x"),
-    ("path by name", "x.npz", WHOLE_ZIP, ":../x", r"--input=x\.npz:\.\./x: has no array of that name"),
     ("way out", "x.npz", zipped(("../x.npy", npy(X))), ":../x", r"a member named \.\./x\.npy, which points out of"),
-    ("way out beside", "x.npz", zipped(("x.npy", npy(X)), ("/etc/x", b"")), ":x",
-     r"a member named /etc/x, which points"),
     ("drive", "x.npz", zipped(("C:\\x.npy", npy(X))), "", r"a member named C:.x\.npy, which points"),
     ("terminal codes", "x.npz", zipped(("\x1b[2J.npy", npy(X)), ("b.npy", npy(X))), "", r"arrays, '\\x1b\[2J', b"),
-    ("objects in a zip", "x.npz", zipped(("x.npy", npy(X, descr="|O"))), "", r"holds Python objects"),
     ("raw in a zip", "x.npz", zipped(("x.npy", npy(X.astype(ml_dtypes.bfloat16)))), "", r"\|V2.*add --dtype bf16"),
-    ("other byte order in a zip", "x.npz", zipped(("x.npy", npy(X.astype(">f4")))), "",
-     r"has dtype >f4, the other byte"),
     ("less in a zip than promised", "x.npz", lying_zip(), "", r"is truncated or damaged \(72 of 144 bytes of data"),
-    ("short in a zip", "x.npz", zipped(("x.npy", npy(X)[:-4])), "", r"is truncated or damaged \(68 bytes of data"),
     ("checksum", "x.npz", zipped(("x.npy", npy(X))).replace(X.tobytes(), (2 * X).tobytes()), "", r"Bad CRC-32"),
     ("no tensors", "x.safetensors", tensors({}), "", r"FileFormatError: --input=x\.safetensors: holds no arrays"),
     ("truncated", "x.safetensors", WHOLE_TENSORS[:-1], ":x", r"--input=x\.safetensors:x: is truncated or damaged"),
@@ -158,11 +155,9 @@ BAD_FILES = [
     ("nothing", "x.safetensors", tensors({"x": tensor(shape=(0, 3), offsets=(0, 0))}), "", r"x holds no elements \(sh"),
     ("no picture", "x.png", b"precious", "", r"FileFormatError: --input=x\.png: does not start as such pictures do"),
     ("no end of a picture", "x.png", WHOLE_PNG[:-14], "", r"FileFormatError: --input=x\.png: is truncated or damaged"),
-    ("half a picture", "x.png", WHOLE_PNG[:50], "", r"FileFormatError: --input=x\.png: is truncated or damaged"),
     ("PNG as JPEG", "x.jpg", WHOLE_PNG, "", r"FileFormatError: --input=x\.jpg: does not start as such pictures do"),
     ("palette", "x.png", png(RGB, "P"), "",
      r"DtypeError: --input=x\.png: has mode P: accepted are grey \(L\), RGB or RG"),
-    ("one bit", "x.png", png(GREY, "1"), "", r"DtypeError: --input=x\.png: has mode 1: accepted"),
     ("grey and alpha", "x.png", png(GREY, "LA"), "", r"DtypeError: --input=x\.png: has mode LA: accepted"),
     ("16 bits grey", "x.png", png(GREY.astype(np.uint16)), "", r"DtypeError: --input=x\.png: has mode I;16: accepted"),
     ("16 bits RGB", "x.png", deep_png(), "", r"DtypeError: --input=x\.png: has 16 bits a sample: accepted are grey"),
@@ -172,9 +167,7 @@ BAD_FILES = [
     ("picture by name", "x.png", WHOLE_PNG, ":red", r"a PNG or JPEG picture has no arrays by name; drop :red"),
     ("no sound", "x.wav", b"precious", "", r"FileFormatError: --input=x\.wav: is no uncompressed WAV file"),
     ("half a sound", "x.wav", WHOLE_WAV[:-2], "", r"FileFormatError: --input=x\.wav: is truncated"),
-    ("half a WAV header", "x.wav", WHOLE_WAV[:30], "", r"FileFormatError: --input=x\.wav: is no uncompressed WAV"),
     ("8 bits", "x.wav", wav(width=1), "", r"DtypeError: --input=x\.wav: has 8 bits a sample: accepted are 16"),
-    ("24 bits", "x.wav", wav(width=3), "", r"DtypeError: --input=x\.wav: has 24 bits a sample: accepted are 16"),
     ("floating point", "x.wav", floating_wav(), "",
      r"FileFormatError: --input=x\.wav: is no uncompressed WAV file \(unk"),
     ("silence", "x.wav", wav(frames=0), "", r"FileFormatError: --input=x\.wav: holds no samples"),
@@ -221,6 +214,9 @@ SOUND = ("--input", "good.wav", "--filter", "all.npz:taps")
 
 # why, arguments, pattern in stderr
 BAD_CALLS = [
+    ("no file", ["--input", "no.npy", "--filter", "all.npz:taps"], r"--input=no\.npy: cannot be read \(No such"),
+    ("folder", ["--input", "..", "--filter", "all.npz:taps"], r"UnsupportedError: --input=\.\.: is a directory"),
+    ("no filter", ["--input", "all.npz:x"], r"--filter: is needed with --input"),
     ("long name", [*ROWS, "--bias", "all.npz:" + 5000 * "b"], r"UnsupportedError: --bias=all\.npz:b{77}\.\.\.: has no"),
     ("operation", [*ROWS, "--operation", "conv3d"],
      r"UnsupportedError: --operation=conv3d: accepted are depthwise_conv"),
@@ -228,35 +224,23 @@ BAD_CALLS = [
     ("packed", ["--input", "all.npz:x", "--filter", "all.npz:packed"], r"LayoutError: --filter=.*: must be \[C, S\]"),
     ("other rank", [*ROWS, "--operation", "conv1d"], r"LayoutError: w\.shape=\(2, 3\): must have 3 axes"),
     ("groups of rows", [*ROWS, "--groups", "2"], r"--groups=2: depthwise_conv1d takes none \(each channel has its own"),
-    ("layout of rows", [*ROWS, "--layout", "NHWC"],
-     r"--layout=NHWC: depthwise_conv1d takes none \(rows are \[N, C, W\]"),
-    ("precision of rows", [*ROWS, "--precision", "tf32"], r"--precision=tf32: depthwise_conv1d takes none"),
-    ("filter layout of rows", [*ROWS, "--filter-layout", "SCK"], r"--filter-layout=SCK: depthwise_conv1d takes none"),
     ("groups and gaps of depthwise_conv2d", [*PICTURE, "--operation", "depthwise_conv2d", "--lhs-dilation", "2"],
      r"2 reasons\n  - --groups=3: depthwise_conv2d takes none.*\n  - --lhs-dilation=2: depthwise_conv2d takes none"),
     ("no groups", [*LINES, "--groups", "0"], r"GeometryError: groups=0: must be an int of at least 1"),
     ("pair of rows", [*LINES, "--stride", "1,2"], r"GeometryError: --stride=1,2: must be one number \(rows have one"),
     ("three strides", [*PICTURE, "--stride", "1,2,3"], r"GeometryError: --stride=1,2,3: must be one number or height"),
-    ("words", [*PICTURE, "--dilation", "far"], r"GeometryError: --dilation=far: must be one number or height,width"),
     ("huge", [*LINES, "--stride", "1" + 20 * "0"], r"GeometryError: --stride=10+: must lie within 2,147,483,647"),
-    ("huge crop", [*ROWS, "--padding=-3000000000,1"], r"GeometryError: --padding=-3000000000,1: must lie within 2,1"),
     ("huge groups", [*LINES, "--groups", 10**20], r"GeometryError: groups=10{20}: must be at most 2,147,483,647"),
-    ("half a pair", [*PICTURE, "--lhs-dilation", "1,"], r"GeometryError: --lhs-dilation=1,: must be one number or h"),
     ("three paddings", [*PICTURE, "--padding", "1,2,3"], r"--padding=1,2,3: must be one number, height,width or top,"),
-    ("four paddings of rows", [*LINES, "--padding", "1,2,3,4"], r"--padding=1,2,3,4: must be one number or left,right"),
     ("causal picture", [*PICTURE, "--padding", "causal"], r"GeometryError: padding='causal': must be an int, \(\(top"),
     ("layout of images", [*LINES, "--layout", "NCHW"], r"LayoutError: layout='NCHW': accepted are NCW, NWC"),
-    ("layout of filters", [*LINES, "--filter-layout", "KCRS"], r"LayoutError: filter_layout='KCRS': accepted are KCS"),
     ("activation", [*LINES, "--activation", "swish"], r"UnsupportedError: activation='swish': accepted are None, relu"),
     ("precision of bf16", [*PICTURE, "--precision", "half"], r"UnsupportedError: precision='half': accepted are None"),
     ("bias", [*ROWS, "--bias", "all.npz:x"], r"LayoutError: bias\.shape=\(1, 2, 9\): must have 1 axes, \[C\]"),
-    ("long bias", [*LINES, "--bias", "all.npz:flat"], r"GeometryError: bias\.shape=\(3,\): must be \[K\] = \(4,\)"),
     ("residual", [*ROWS, "--residual", "all.npz:x"],
      r"GeometryError: residual\.shape=\(1, 2, 9\): must be y's, \[N, C"),
     ("no residual", [*ROWS, "--residual-position", "post_activation"],
      r"--residual-position=post_.*: there is no --res"),
-    ("no bias there", [*ROWS, "--bias", "all.npz:b"],
-     r"UnsupportedError: --bias=all\.npz:b: has no array of that name"),
     ("picture as filter", ["--input", "all.npz:x", "--filter", "good.png"],
      r"--filter=good\.png: is a PNG or JPEG pict"),
     ("sound as bias", [*ROWS, "--bias", "good.wav"], r"--bias=good\.wav: is a 16-bit WAV file, which --input, --resid"),
@@ -267,24 +251,18 @@ BAD_CALLS = [
     ("picture as a row's residual", [*ROWS, "--residual", "good.png"],
      r"--residual=good\.png: is a PNG or JPEG pictur"),
     ("picture of rows", [*ROWS, "--out", "y.png"], r"--out=y\.png: a PNG or JPEG picture is written where x is one"),
-    ("picture of sound", [*SOUND, "--out", "y.png"], r"--out=y\.png: a PNG or JPEG picture is written where x is one"),
     ("sound of rows", [*ROWS, "--out", "y.wav"], r"--out=y\.wav: a 16-bit WAV file is written where x is one, and"),
     ("out of no kind", [*ROWS, "--out", "y.csv"], r"UnsupportedError: --out=y\.csv: must end in \.npy, \.npz"),
     ("out by name", [*ROWS, "--out", "y.npy:y"], r"UnsupportedError: --out=y\.npy:y: a \.npy file has no arrays by na"),
     ("out of the archive", [*ROWS, "--out", "y.npz:../y"], r"--out=y\.npz:\.\./y: the name points out of the archive"),
-    ("root of the archive", [*ROWS, "--out", "y.npz:/y"], r"--out=y\.npz:/y: the name points out of the archive"),
     ("the format's own", [*ROWS, "--out", "y.safetensors:__metadata__"],
      r"__metadata__ is the format's own; use another"),
     ("out is there", [*PICTURE, "--out", "good.png"], r"UnsupportedError: --out=good\.png: exists already, and is not"),
     ("two channels", ["--input", "good.png", "--filter", "two.npy", "--out", "y.png"],
      r"--out=y\.png: y has N=1, K=2, the file holds one picture of K = 1 \(L\), 3 \(RGB\), 4 \(RGBA\) channels"),
-    ("alpha in JPEG", ["--input", "good.png", "--filter", "four.npy", "--out", "y.jpg"],
-     r"--out=y\.jpg: y has N=1, K=4, the file holds one picture of K = 1 \(L\), 3 \(RGB\) channels"),
     ("too many tracks", ["--input", "good.wav", "--filter", "tracks.npy", "--out", "y.wav"],
      r"--out=y\.wav: y is \[1, 65536, 20\], a WAV file holds N=1, up to 65,535 channels"),
     ("case and bias", ["short", "--bias", "all.npz:flat"], r"--bias: cannot be combined with named cases"),
-    ("case and groups", ["short", "--groups", "2"], r"--groups: cannot be combined with named cases"),
-    ("case and activation", ["short", "--activation", "relu"], r"--activation: cannot be combined with named cases"),
 ]  # fmt: skip
 
 
@@ -343,13 +321,16 @@ def test_packages_that_are_not_installed(here, monkeypatch, package, arguments, 
     assert_refused(here, arguments, f"MissingPackageError: {pattern}, which is not installed; run pip install")
 
 
-@pytest.mark.parametrize("out", ["y.npz", "y.safetensors", "y.png", "y.wav"])
-def test_a_broken_write_leaves_nothing(here, monkeypatch, out):
+@pytest.mark.parametrize(("out", "broken"), [
+    ("y.npz", "os.fsync"), ("y.safetensors", "os.fsync"), ("y.png", "os.fsync"), ("y.wav", "os.fsync"),
+    ("y.npy", "os.replace"),
+])  # fmt: skip
+def test_a_broken_write_leaves_nothing(here, monkeypatch, out, broken):
     def refuse(*_arguments, **_options):
         raise OSError(28, "No space left on device")
 
     before = sorted(here.iterdir())
-    monkeypatch.setattr("os.fsync", refuse)
+    monkeypatch.setattr(broken, refuse)
     call = {"y.png": PICTURE, "y.wav": SOUND}.get(out, ROWS)
     result = run("run", *call, "--out", out)
     assert result.exit_code == 2

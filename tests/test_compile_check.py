@@ -1,6 +1,7 @@
 """Kernels through AWS's tools: refusals, rows and what keeps them, lines of errors; whole commands with a stand-in."""
 
 import dataclasses
+import functools
 import json
 import os
 import signal
@@ -50,10 +51,11 @@ def hangs(x):
 """
 
 
-def diagnosis(**statuses):
-    """This machine's, but for packages, all of which are installed that are not named; AWS's nki runs the kernels."""
+@functools.cache
+def diagnosis():
+    """This machine's, but that all packages are installed; AWS's nki runs the kernels."""
     found = doctor.diagnose()
-    packages = [dataclasses.replace(one, status=statuses.get(one.name, "installed")) for one in found.packages]
+    packages = [dataclasses.replace(one, status="installed") for one in found.packages]
     return dataclasses.replace(found, packages=tuple(packages), provider="aws")
 
 
@@ -264,10 +266,7 @@ def test_ctrl_c_keeps_what_is_done(checker, monkeypatch):
         if what.startswith("1 of"):
             raise KeyboardInterrupt
 
-    def stop():
-        ended.set()
-
-    monkeypatch.setattr(checker, "_stop", stop)
+    monkeypatch.setattr(checker, "_stop", ended.set)
     with pytest.raises(KeyboardInterrupt):
         checker.rows(CASES, 1, False, interrupted)
     assert ended.is_set()

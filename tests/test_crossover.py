@@ -69,7 +69,7 @@ def test_points_are_the_planners():
         assert point.times(point.runner_up) >= 1 or point.runner_up.us >= point.plan.phase0_us
 
 
-@pytest.mark.parametrize("last", range(1, 16))
+@pytest.mark.parametrize("last", [1, 6, 15])
 def test_a_change_is_bisected(fake, last):
     asked = fake(steps((last, "mixed"), (16, "banded")), other_us=1.5)
     found = crossover.crossover(Sweep(vary="S", values=(1, 16)))
@@ -77,16 +77,6 @@ def test_a_change_is_bisected(fake, last):
     assert len(asked) == len(set(asked)) <= 2 + 4
     assert [point.value for point in found.table] == [1, 16]
     assert [point.value for point in found.points] == sorted(asked)
-
-
-def test_several_changes_between_neighbours(fake):
-    fake(steps((5, "mixed"), (9, "banded"), (16, "dot")))
-    changes = crossover.crossover(Sweep(vary="S", values=(1, 16))).changes
-    assert [(one.last, one.first, one.before, one.after) for one in changes] == [
-        (5, 6, "mixed", "banded"),
-        (9, 10, "banded", "dot"),
-    ]
-    assert all(one.at_least for one in changes)
 
 
 def test_a_refusal_is_a_change(fake):
@@ -117,12 +107,9 @@ def test_what_is_varied(vary):
 
 
 @pytest.mark.parametrize(("sweep", "kind", "words"), [
-    (Sweep(vary="K"), UnsupportedError, "vary=K: accepted are N, C, W, S, Q"),
     (Sweep(vary="S", values=(0, 4)), GeometryError, "values=0: must be at least 1 (it is S)"),
-    (Sweep(vary="S", C=0), GeometryError, "C=0: must be at least 1"),
     (Sweep(vary="S", values=(4, 100), W=64, causal=False), GeometryError, "output width must be at least 1"),
     (Sweep(vary="S", dtype="fp64"), DtypeError, "dtype='fp64'"),
-    (Sweep(vary="S", dtype="fp8_e4m3"), DtypeError, "accepted are bf16, fp16, fp32"),
     (Sweep(vary="S", lnc=3), UnsupportedError, "lnc=3: must be 1 or 2"),
 ])  # fmt: skip
 def test_refused_before_any_work(plans, sweep, kind, words):
