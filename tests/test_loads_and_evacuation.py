@@ -130,7 +130,7 @@ def result_of(execution):
     return execution.outputs[0] if isinstance(execution.outputs, tuple) else execution.outputs
 
 
-@pytest.mark.cover(20)
+@pytest.mark.cover(14)
 @pytest.mark.parametrize("name", CASES)
 def test_x_arrives_in_one_module(name, monkeypatch):
     """Whatever a prologue does to x in the DMAs of that module is done to all of x, once, and not to padding; nothing
@@ -189,7 +189,7 @@ def is_last(dst):
     return False
 
 
-@pytest.mark.cover(14)
+@pytest.mark.cover(9)
 @pytest.mark.parametrize(("name", "epilogue"), CONV)
 def test_sums_leave_in_one_function(name, epilogue, monkeypatch):
     """Whatever `evacuate` does to y is done to all of y, once."""
