@@ -45,7 +45,7 @@ ELSEWHERE = {
 }
 
 
-@pytest.mark.cover(10)
+@pytest.mark.cover(6)
 @pytest.mark.parametrize("row", REPORTS.values(), ids=[names[0] for names in REPORTS])
 def test_report(row):
     row()

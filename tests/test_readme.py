@@ -18,7 +18,6 @@ import torch
 from commands import module_of
 from shell import run
 from typer.main import get_command
-from typer.testing import CliRunner
 
 import nkiconv
 from nkiconv import cases
@@ -77,7 +76,7 @@ def test_the_front_page_is_one_page():
     assert all(f"](docs/{path.name})" in readme for path in (ROOT / "docs").glob("*.md") if path.name != "index.md")
 
 
-@pytest.mark.cover(0, keep=["docs/numpy.md"])
+@pytest.mark.slow
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("page", [name for name, text in PAGES.items() if blocks("python", text)])
 def test_python_blocks_run_in_order_in_a_fresh_process(page):
@@ -92,14 +91,15 @@ def test_python_blocks_run_in_order_in_a_fresh_process(page):
 
 @pytest.mark.simulator_only
 def test_blocks_leave_what_they_say():
-    for page in ("README.md", "docs/numpy.md"):
-        assert namespace(page)["y"].shape == (2, 48, 1000)
-    assert namespace("docs/numpy.md")["features"].shape == (1, 16, 20, 28)
+    assert namespace("README.md")["y"].shape == (2, 48, 1000)
     assert (namespace("docs/kernels.md")["doubled"] == 2).all()
 
 
+@pytest.mark.slow
 @pytest.mark.simulator_only
 def test_quick_starts_do_what_they_say():
+    assert namespace("docs/numpy.md")["y"].shape == (2, 48, 1000)
+    assert namespace("docs/numpy.md")["features"].shape == (1, 16, 20, 28)
     found = namespace("docs/torch.md")
     assert found["maps"].shape == (1, 16, 20, 20)
     assert found["weight"].grad.abs().sum() > 0
@@ -139,7 +139,7 @@ def test_quick_start_for_trn2_reaches_the_kernel(monkeypatch):
 
 COMMANDS = sorted(
     {line.split()[1] for block in blocks("console") for line in block.splitlines() if line[:8] == "nkiconv "}
-    | set(re.findall(r"`nkiconv ([a-z-]+)", TEXT))
+    | set(re.findall(r"`nkiconv ([a-z][a-z-]*)", TEXT))
 )
 
 
@@ -185,7 +185,7 @@ def inline_lines():
     return [[filled.get(word, word) for word in words] for words in lines if len(words) > 1]
 
 
-@pytest.mark.cover(40)
+@pytest.mark.cover(20)
 @pytest.mark.parametrize("words", [*console_lines(), *console_lines(fence="bash"), *inline_lines()], ids=" ".join)
 def test_every_call_is_one_that_the_command_line_parses(words):
     from nkiconv.tools.cli import app
@@ -233,7 +233,7 @@ def tried_lines():
     ]
 
 
-@pytest.mark.cover(12)
+@pytest.mark.cover(5)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("words", tried_lines())
 @pytest.mark.usefixtures("here")
@@ -299,16 +299,10 @@ def test_the_table_beside_awss_kernel_is_the_csv():
     assert {row["nki_library_check"] for row in rows if row["nki_library_us"] is not None} == {"pass"}
 
 
-def test_there_are_commands():
-    assert {"doctor", "cases", "run", "bench-simulator"} <= set(COMMANDS)
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_command_exists(command):
+def test_commands_exist():
     from nkiconv.tools.cli import app
 
-    result = CliRunner().invoke(app, [command, "--help"])
-    assert result.exit_code == 0, result.output
+    assert {"doctor", "cases", "run", "bench-simulator"} <= set(COMMANDS) <= set(get_command(app).commands)
 
 
 def test_make_targets_exist():
@@ -378,18 +372,12 @@ WRITERS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("line", WRITERS)
-def test_make_readme_writes_each_page(line):
+def test_make_writes_each_page():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    recipe = makefile.split("\nreadme:")[1].split("\n\n")[0]
-    assert re.search(rf"-m nkiconv\.[a-z.]*{line}$", recipe, re.MULTILINE)
-
-
-@pytest.mark.parametrize("target", ["profiles", "against"])
-def test_make_writes_the_performance_page(target):
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    recipe = makefile.split(f"\n{target}:")[1].split("\n\n")[0]
-    assert "--readme docs/performance.md" in recipe
+    recipes = {name: makefile.split(f"\n{name}:")[1].split("\n\n")[0] for name in ("readme", "profiles", "against")}
+    for line in WRITERS:
+        assert re.search(rf"-m nkiconv\.[a-z.]*{line}$", recipes["readme"], re.MULTILINE), line
+    assert all("--readme docs/performance.md" in recipes[name] for name in ("profiles", "against"))
 
 
 def slugs(text):

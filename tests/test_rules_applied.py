@@ -352,7 +352,7 @@ def broken(entry: Entry, name: str) -> Iterator[tuple[Any, str]]:
 
 
 @pytest.mark.parametrize("name", ENTRIES)
-def test_the_call_that_is_changed_is_launched(monkeypatch, name):
+def test_the_call_that_is_changed_is_launched(monkeypatch, plainly, name):
     monkeypatch.setattr("nkiconv.api.calls.simulator.execute", lambda *_, **__: 1 // 0)
     with pytest.raises(ZeroDivisionError):
         ENTRIES[name].call(**ENTRIES[name].given)

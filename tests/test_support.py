@@ -84,7 +84,7 @@ PLANNED = [
 ]
 
 
-@pytest.mark.cover(32)
+@pytest.mark.cover(10)
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32", "fp8_e4m3", "fp8_e5m2"])
 @pytest.mark.parametrize(("name", "value", "asked"), PLANNED, ids=lambda one: str(one))
 @pytest.mark.parametrize("operation", PROBLEMS)
@@ -137,7 +137,7 @@ def on_data(name, tensor):
     return made(tensor.shape, dtype=tensor.dtype, requires_grad=tensor.requires_grad)
 
 
-@pytest.mark.cover(32, keep=[
+@pytest.mark.cover(16, keep=[
     "float64-x of one step, [N, C] -`depthwise_conv2d`",
     "float64-several filters a channel -`conv_transpose2d`",
     "fp32-`activation` sigmoid-`depthwise_conv2d`",

@@ -99,7 +99,7 @@ def test_what_rounds_to_infinity_may_be_infinite():
     assert compare(y, x, w, problem).num_wrong == 1
 
 
-@pytest.mark.cover(3)
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("S", [4, 70], ids=["many channels a matmul", "one channel a matmul"])
 @pytest.mark.parametrize(
     "call", [{}, {"padding": "same", "stride": 3}, {"padding": (9, -1), "lhs_dilation": 2}], ids=str
@@ -166,6 +166,7 @@ SAMPLES = [
 ]
 
 
+@pytest.mark.cover(0, keep=["auto-40-1-expected1", "3-40-1000000-expected4", "99-40-1000000-expected6"])
 @pytest.mark.parametrize(("channels", "C", "limit", "expected"), SAMPLES)
 def test_samples(monkeypatch, channels, C, limit, expected):
     monkeypatch.setattr(verify, "SAMPLE_ABOVE_INSTRUCTIONS", limit)
@@ -223,7 +224,8 @@ CONV2D = [
 ]
 
 
-@pytest.mark.parametrize(("problem", "channels", "among"), CONV2D)
+@pytest.mark.cover(0, keep=["NHWC", "groups"])
+@pytest.mark.parametrize(("problem", "channels", "among"), CONV2D, ids=["all", "NHWC", "groups", "depthwise"])
 def test_conv2d_is_held_against_the_reference(monkeypatch, problem, channels, among):
     rng = np.random.default_rng(3)
     x = rng.standard_normal(problem.input_shape).astype(np.float32)

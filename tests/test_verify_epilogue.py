@@ -54,7 +54,7 @@ def assert_torchs(y, x, w, asked, groups=1):
     assert (np.abs(y - truth.numpy()) <= limit).all()
 
 
-@pytest.mark.cover(5)
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("row", EPILOGUES, ids=IDS)
 @pytest.mark.parametrize("channels", ["all", 3], ids=["all channels", "a sample"])
 def test_depthwise_conv1d(monkeypatch, row, channels):
@@ -77,7 +77,7 @@ def test_depthwise_conv1d(monkeypatch, row, channels):
     assert found.verdict == "fail"
 
 
-@pytest.mark.cover(6)
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("row", EPILOGUES, ids=IDS)
 @pytest.mark.parametrize(("layout", "filter_layout"), [("NCHW", "KCRS"), ("NHWC", "RSCK"), ("NCHW", "KRSC")])
 def test_conv2d(monkeypatch, row, layout, filter_layout):

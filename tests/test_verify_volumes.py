@@ -35,6 +35,7 @@ def spoilt(module, monkeypatch, place, number=0, output=0):
     monkeypatch.setattr(module, "run_conv", run)
 
 
+@pytest.mark.cover(0, keep=["volume", "transposed, groups"])
 @pytest.mark.parametrize("problem", CHECKED, ids=["volume", "transposed", "transposed, groups"])
 def test_volumes_are_held_against_the_reference(monkeypatch, problem):
     x, w = arrays(problem)

@@ -112,7 +112,7 @@ def test_a_full_disk_leaves_no_part_of_a_file(arguments, name, tmp_path):
 
 
 @pytest.mark.simulator_only
-@pytest.mark.parametrize("traced", [1, 3])
+@pytest.mark.parametrize("traced", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_ctrl_c_during_tune_leaves_the_cache_whole(traced, tmp_path, monkeypatch):
     monkeypatch.setenv("NKICONV_CACHE", str(tmp_path))
     cache.forget()
