@@ -34,9 +34,6 @@ FLOAT64_SUMS = 1e-12
 #: each of 2^-24 of the largest number.
 FLOAT32_SUMS = 32 * 2.0**-24
 
-#: Sine, cosine and tangent of at most 1 of an angle of at most pi, both rounded to fp32: pi errs by EPS32 of 4.
-ANGLE = 5 * EPS32
-
 #: rms_norm that computes in bf16: x, its square, their sum, the root, the quotient and the product with w are rounded.
 BF16_NORMS = 7 * EPS["bf16"]
 

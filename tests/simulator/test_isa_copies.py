@@ -96,12 +96,6 @@ def test_copies_between_shapes_keep_the_order(shape, copy, memory, rng):
     same(result(copy, shape, nl.float32, values, to=memory), values.reshape(shape))
 
 
-def test_a_broadcast_source_repeats(rng):
-    values = rng.normal(size=(3, 4, 1)).astype(np.float32)
-    found = result(lambda out, data: nisa.tensor_copy(out, data.broadcast(2, 5)), (3, 4, 5), nl.float32, values)
-    same(found, np.repeat(values, 5, axis=2))
-
-
 def test_a_copy_onto_itself_reads_before_it_writes():
     data = out(row(*range(8)), nl.float32)
     [found] = results(lambda data: nisa.tensor_copy(data[:, 1:8], data[:, 0:7]), data)

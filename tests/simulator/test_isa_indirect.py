@@ -4,8 +4,6 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from isa_indices import column, one, register, rows_of
 from isa_tiles import evaluate, fill, get, hbm, put, result, rounded, same, sample, sb
 from pairs import run
@@ -103,23 +101,6 @@ def test_what_a_view_takes(name, rng):
     same(moved(lambda: view(in_hbm(values)), expected.shape), expected)
 
 
-@given(st.data())
-def test_gather_and_scatter_undo_each_other(data):
-    rows, columns = data.draw(st.integers(1, 12)), data.draw(st.integers(1, 5))
-    picked = data.draw(st.permutations(range(rows)))
-
-    def body():
-        start = in_hbm(np.arange(rows * columns, dtype=np.float32).reshape(rows, columns))
-        moved, back = nl.ndarray((rows, columns), F32), nl.ndarray((rows, columns), F32, nl.hbm)
-        nisa.dma_copy(moved, rows_of(start, column(picked)))
-        nisa.dma_copy(rows_of(back, column(picked)), moved)
-        return get(start), get(moved), get(back)
-
-    start, moved, back = evaluate(body)
-    same(moved, start[list(picked)])
-    same(back, start)
-
-
 #: Views of rows gathered from a [7, 4, 5] tensor.
 VIEWS = {
     "all": lambda v: (v, lambda a: a),
@@ -152,6 +133,7 @@ def test_views_of_a_vector_select(name, rng):
 # Scalar indices.
 
 
+@pytest.mark.cover(9)
 @pytest.mark.parametrize("make", [one, register, lambda v: one(v, U32)], ids=["int32", "register", "uint32"])
 @pytest.mark.parametrize("mode", [DGE.unknown, DGE.swdge, DGE.hwdge], ids=lambda m: m.name)
 @pytest.mark.parametrize(

@@ -78,24 +78,6 @@ def test_layouts(left, right, out, rng):
     same(found, product(a, b).reshape(8, 3, 5))
 
 
-@pytest.mark.parametrize(("stride_h", "stride_w"), [(1, 1), (2, 1), (2, 3)])
-def test_image_windows_make_a_convolution(stride_h, stride_w, rng):
-    image, taps = integers(rng, (6, 9, 14), "bfloat16"), integers(rng, (2, 3, 6, 4), "bfloat16")
-    height, width = (9 - 2) // stride_h + 1, (14 - 3) // stride_w + 1
-
-    def windows(x, r, s):
-        return x[:, r : r + stride_h * (height - 1) + 1 : stride_h, s : s + stride_w * (width - 1) + 1 : stride_w]
-
-    def body():
-        x, dst = put(image), nl.ndarray((4, height, width), nl.float32, nl.psum)
-        for r, s in itertools.product(range(2), range(3)):
-            nisa.nc_matmul(dst, put(taps[r, s]), windows(x, r, s), accumulate=(r, s) != (0, 0))
-        return get(dst)
-
-    expected = sum(product(taps[r, s], windows(image, r, s)) for r in range(2) for s in range(3))
-    same(evaluate(body), expected.reshape(4, height, width))
-
-
 # Accumulation.
 
 
@@ -160,29 +142,6 @@ def test_what_no_matmul_wrote_is_overwritten(how, rng):
         assert told[0].filename == __file__
 
     same(result(matmuls, (4, 6), nl.float32, to=nl.psum), product(a, b))
-
-
-def test_clipped_taps_accumulate_in_sub_windows(rng):
-    """A padded 3x3 convolution without padding: the centre tap covers the tile, the others what they reach of it."""
-    image, taps = integers(rng, (6, 5, 7), "bfloat16"), integers(rng, (3, 3, 6, 4), "bfloat16")
-    order = sorted(itertools.product(range(3), range(3)), key=lambda rs: rs != (1, 1))
-
-    def span(tap, size):
-        return slice(max(0, 1 - tap), min(size, size + 1 - tap)), slice(max(0, tap - 1), min(size, size - 1 + tap))
-
-    def body():
-        x, dst = put(image), nl.ndarray((4, 5, 7), nl.float32, nl.psum)
-        for r, s in order:
-            (to_h, from_h), (to_w, from_w) = span(r, 5), span(s, 7)
-            nisa.nc_matmul(dst[:, to_h, to_w], put(taps[r, s]), x[:, from_h, from_w])
-        return get(dst)
-
-    padded = np.pad(image.astype(np.float64), ((0, 0), (1, 1), (1, 1)))
-    expected = sum(
-        np.einsum("ck,chw->khw", taps[r, s].astype(np.float64), padded[:, r : r + 5, s : s + 7])
-        for r, s in itertools.product(range(3), range(3))
-    )
-    same(evaluate(body), expected.astype(np.float32))
 
 
 # double_row, tiles.

@@ -199,21 +199,6 @@ def test_partial_writes_by_a_mask():
 
 
 @inside
-def test_is_contiguous():
-    tile, tensor = nl.ndarray((4, 6, 5), F32), nl.ndarray((4, 6, 5), F32, nl.hbm)
-    assert tile.is_contiguous()
-    assert tensor.is_contiguous()
-    assert tile[1:3, :, :].is_contiguous()
-    assert tile[:, 2, :].is_contiguous()  # the partition stride does not count
-    assert not tensor[:, 2, :].is_contiguous()
-    assert tensor[2].is_contiguous()
-    assert not tile.permute((0, 2, 1)).is_contiguous()
-    assert not tile[:, :, 0:4].is_contiguous()
-    assert tile[:, 0:1, 0:4].is_contiguous()
-    assert not tile[:, :, 0:1].broadcast(2, 5).is_contiguous()
-
-
-@inside
 def test_what_a_tensor_lacks():
     tile = nl.ndarray((4, 6), F32)
     for member in TENSOR_MEMBERS:
@@ -224,13 +209,6 @@ def test_what_a_tensor_lacks():
         tile[tile]
     with pytest.raises(AttributeError, match="no attribute 'flatten'"):
         tile.flatten()
-
-
-@inside
-def test_views_share_storage():
-    tile = nl.zeros((4, 6), F32)
-    nisa.memset(tile.reshape((4, 2, 3))[:, 1], 1.0)
-    np.testing.assert_array_equal(values(tile), np.repeat([[0, 0, 0, 1, 1, 1]], 4, axis=0))
 
 
 # Random chains: each step is drawn from what the view at hand allows, and done by NumPy as well.
