@@ -12,7 +12,6 @@ import nkiconv
 from nkiconv import ConvProblem, Plan, UnsupportedError, cases, plan
 from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
 from nkiconv.planner import Asked, Request, candidates, search, timekeeper
-from nkiconv.planner.floors import floors
 from nkiconv.planner.parts import Reduction
 from nkiconv.planner.timekeeper import Parts
 from nkiconv.planner.timing import trace
@@ -209,54 +208,6 @@ def test_no_plan_is_slower_than_the_kernels_choice(problem):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("share", [0.5, 1.5])
-def test_a_plan_is_timed_as_a_whole_whatever_extrapolation_says(monkeypatch, share):
-    """Extrapolated times are far off, and the final makes none of them sure: what is told is of the whole kernel."""
-    problem = ConvProblem(N=2, C=3072, W=900, S=6, groups=3072)
-    extrapolated, timed = timekeeper.Timekeeper._extrapolated, []
-
-    def off(self, *asked):
-        found = extrapolated(self, *asked)
-        return found and dataclasses.replace(found, us=found.us * share)
-
-    def time_one(self, one, by=timekeeper.Timekeeper.time_whole):
-        timed.append(one)
-        return by(self, one)
-
-    monkeypatch.setattr(timekeeper.Timekeeper, "_extrapolated", off)
-    monkeypatch.setattr(search._Search, "_unsettled", lambda _: [])
-    monkeypatch.setattr(timekeeper.Timekeeper, "time_whole", time_one)
-    whole_up_to(monkeypatch, 10)
-    found = fresh(problem)
-    assert found.whole
-    assert 1 <= len(timed) <= search.VERIFIED + 1
-    best = candidates.Candidate(found.algorithm, found.config)
-    assert found.phase0_us == trace(Request(problem=problem), best, Rates()).us
-    field = candidates.field_of(Request(problem=problem), Rates())
-    own = candidates.Candidate(*field.operation.choice(field.request, field.shape))
-    assert found.phase0_us <= trace(Request(problem=problem), own, Rates()).us
-
-
-@pytest.mark.slow
-def test_extrapolated_times_are_corrected_by_what_the_first_was_off_by():
-    problem = DEFAULTS[0][1]
-    wanted = Request(problem=problem, algorithms=("banded",))
-    one = keeper_of(wanted)
-    config = (("block", 16), ("shard", "channels"), ("groups", 2))
-    first, second = (one.field.check("banded", (*config, *more)) for more in ((), (("buffers", 3),)))
-    one.most = 10, timekeeper.SLICE_INSTRUCTIONS
-    line, whole = one.screen(first).us, one.whole(first).us
-    one.best_us = float("inf")
-    uncorrected = one.screen(second).us
-    assert one.time_whole(one.found[timekeeper.key_of(first)]).us == whole
-    corrected = one.found[timekeeper.key_of(second)].us
-    assert corrected == pytest.approx(uncorrected * whole / line)
-    del one.found[timekeeper.key_of(second)]
-    assert one.screen(second).us == pytest.approx(corrected)
-    assert one.whole(second).us == pytest.approx(corrected, rel=0.05)
-
-
-@pytest.mark.slow
 def test_a_wide_search_is_no_worse():
     problem = cases.get("short").problem
     quick, wide = planned(problem), planned(problem, wide=True)
@@ -302,25 +253,6 @@ def test_epilogues_are_timed():
 
 
 HALF_VECTOR = {"vector.ns_per_elem_scalar_tensor_tensor": 2.0833}
-HALF_GPSIMD = {"gpsimd.elementwise_ns_per_elem": 3.3333, "gpsimd.issue_fixed_ns": 253.8}
-SMALL_ELEMENTS = {"dma.small_element_ns": 55.0}
-
-
-@pytest.mark.slow
-@pytest.mark.cover(1)
-@pytest.mark.parametrize("constants", [HALF_VECTOR, HALF_GPSIMD, SMALL_ELEMENTS], ids=["vector", "gpsimd", "elements"])
-@pytest.mark.parametrize("name", [
-    *(pytest.param(name, marks=pytest.mark.slow) for name in ("kda_fp32", "nkl_n1_c16_w512_s7")), "short",
-])  # fmt: skip
-def test_plans_follow_the_constants(name, constants):
-    problem = cases.get(name).problem
-    found = fresh(problem, constants=constants)
-    assert found.constants == constants
-    assert found.copy_floor_us == pytest.approx(floors(problem, 2, constants).copy_us)
-    searched = fresh(problem, constants=constants, wide=True)
-    assert found.phase0_us <= 1.15 * searched.phase0_us
-
-
 # why, changes of the problem, arguments, pattern
 REFUSED = [
     ("images", {"H": 3}, {"operation": "depthwise_conv1d"}, "takes rows .*use conv2d"),

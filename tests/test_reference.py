@@ -7,12 +7,10 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from nkiconv.errors import GeometryError, UnsupportedError
+from nkiconv.errors import GeometryError
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import (
     abs_sum_ref,
-    apply_in_perm,
-    apply_out_perm,
     conv_ref,
     depthwise_conv1d_ref,
 )
@@ -115,20 +113,6 @@ def test_dilated_inputs_are_a_transposed_convolution(stride, padding, taps):
     assert_equal_to_rounding(conv_ref(x, flipped, problem), truth.numpy())
 
 
-def test_unit_impulse_fixes_the_order_of_the_arguments():
-    """An impulse in channel 2 at row 2, column 3 gives y[k, p, q] = w[k, 2, 2 - p, 3 - q]: no axis is swapped."""
-    problem = ConvProblem(N=2, C=3, H=4, W=7, K=5, R=3, S=2, dtype="fp32")
-    w = np.arange(5 * 3 * 3 * 2.0).reshape(5, 3, 3, 2)
-    x = np.zeros((2, 3, 4, 7))
-    x[1, 2, 2, 3] = 1
-    y = conv_ref(x, w, problem)  # [2, 5, 2, 6]
-    expected = np.zeros((2, 5, 2, 6))
-    for k, p, q in np.ndindex(5, 2, 6):
-        if 0 <= 2 - p < 3 and 0 <= 3 - q < 2:
-            expected[1, k, p, q] = w[k, 2, 2 - p, 3 - q]
-    np.testing.assert_array_equal(y, expected)
-
-
 def test_cross_correlation_by_hand():
     x, w = np.array([[[[1.0, 2, 3, 4]]]]), np.array([[[[10.0, 1]]]])
     assert depthwise_conv1d_ref(x, w).tolist() == [[[[12, 23, 34]]]]
@@ -139,25 +123,8 @@ def test_cross_correlation_by_hand():
     assert depthwise_conv1d_ref(x, w, padding=((0, 0), (-1, 1))).tolist() == [[[[23, 34, 40]]]]
 
 
-def test_depthwise_equals_torch_conv1d():
-    rng = np.random.default_rng(2)
-    x, w = rng.standard_normal((2, 5, 1, 19)), rng.standard_normal((5, 1, 1, 4))
-    flat = torch.from_numpy(x[:, :, 0]), torch.from_numpy(w[:, :, 0])
-    truth = torch.nn.functional.conv1d(*flat, stride=2, padding=3, dilation=2, groups=5).numpy()
-    y = depthwise_conv1d_ref(x, w, padding=((0, 0), (3, 3)), stride=(1, 2), rhs_dilation=(1, 2))
-    assert_equal_to_rounding(y[:, :, 0], truth)
-
-
 #: A permutation that is not its own inverse, so that the two directions of reading it differ: NHWC as NCHW.
 NHWC_TO_NCHW, NCHW_TO_NHWC = (0, 3, 1, 2), (0, 2, 3, 1)
-
-
-def test_perms_read_inputs_forwards_and_write_outputs_forwards():
-    storage = np.zeros((2, 3, 5, 7))
-    assert apply_in_perm(storage, NHWC_TO_NCHW).shape == (2, 7, 3, 5)
-    assert apply_out_perm(storage, NCHW_TO_NHWC).shape == (2, 5, 7, 3)
-    assert apply_in_perm(storage, None) is storage
-    assert apply_out_perm(storage, None) is storage
 
 
 def test_depthwise_perms():
@@ -200,12 +167,6 @@ def test_wrong_arrays_are_refused_together():
     assert x == "x.shape=(2, 7, 1, 6): must be [N, C, H, W] = (2, 6, 1, 7); pass one of that shape"
     assert w.startswith("w.shape=(6, 1, 1, 3): must be [K, C / groups, R, S] = (6, 6, 1, 3)")
     assert channels.startswith("channels=[0]: need a depthwise problem (groups=1, C=6, K=6)")
-
-
-def test_channels_need_a_depthwise_problem():
-    problem = ConvProblem(N=1, C=2, W=4, S=2)
-    with pytest.raises(UnsupportedError, match="need a depthwise problem"):
-        abs_sum_ref(*inputs(problem), problem, channels=[1])
 
 
 def rounded(y, dtype):
