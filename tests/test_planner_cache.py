@@ -64,75 +64,42 @@ def test_everything_asked_for_is_in_the_key(other, monkeypatch):
         plan(PROBLEM, **other)
 
 
-def wrong_key(document):
-    document["key"]["lnc"] = 1
+GONE = object()
+#: What a kept document is told to say instead, and where.
+SPOILT = {
+    "wrong key": (1, "key", "lnc"),
+    "wrong problem": (41, "plan", "problem", "W"),
+    "no checksum": (GONE, "sha256"),
+    "no plan": (GONE, "plan"),
+    "half a plan": (GONE, "plan", "config"),
+    "text for a number": ("4.5", "plan", "modelled_us"),
+    "no time of an alternative": (None, "plan", "alternatives", 0, "us"),
+    "a negative time": (-1.0, "plan", "phase0_us"),
+    "a number beyond all": (10**400, "plan", "instructions"),
+    "an algorithm that is none": ("fft", "plan", "algorithm"),
+    "markup": ("[red]vector[/red]", "plan", "bound_by"),
+    "a pair that is none": ([1, 2], "plan", "config", 0),
+    "a setting that the kernel refuses": ("everything", "plan", "config", 0, 1),
+    "no time": (0, "plan", "modelled_us"),
+}
 
 
-def wrong_problem(document):
-    document["plan"]["problem"]["W"] = 41
+def spoil(document, what):
+    value, *path, last = SPOILT[what]
+    for name in path:
+        document = document[name]
+    if value is GONE:
+        del document[last]
+    else:
+        document[last] = value
 
 
-def no_plan(document):
-    del document["plan"]
-
-
-def half_a_plan(document):
-    del document["plan"]["config"]
-
-
-def text_for_a_number(document):
-    document["plan"]["modelled_us"] = "4.5"
-
-
-def no_time_of_an_alternative(document):
-    document["plan"]["alternatives"][0]["us"] = None
-
-
-def a_negative_time(document):
-    document["plan"]["phase0_us"] = -1.0
-
-
-def a_number_beyond_all(document):
-    document["plan"]["instructions"] = 10**400
-
-
-def an_algorithm_that_is_none(document):
-    document["plan"]["algorithm"] = "fft"
-
-
-def markup(document):
-    document["plan"]["bound_by"] = "[red]vector[/red]"
-
-
-def a_pair_that_is_none(document):
-    document["plan"]["config"][0] = [1, 2]
-
-
-def a_setting_that_the_kernel_refuses(document):
-    document["plan"]["config"][0][1] = "everything"
-
-
-def no_time(document):
-    document["plan"]["modelled_us"] = 0
-
-
-def no_checksum(document):
-    del document["sha256"]
-
-
-SPOILT = [
-    wrong_key, wrong_problem, no_plan, half_a_plan, text_for_a_number, no_time_of_an_alternative, a_negative_time,
-    a_number_beyond_all, an_algorithm_that_is_none, markup, a_pair_that_is_none, a_setting_that_the_kernel_refuses,
-    no_time, no_checksum,
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("spoil", SPOILT)
-def test_foreign_files_are_ignored_with_a_warning(plans, spoil):
+@pytest.mark.parametrize("what", SPOILT)
+def test_foreign_files_are_ignored_with_a_warning(plans, what):
     plan(PROBLEM)
     file = the_file(plans)
     document = json.loads(file.read_text())
-    spoil(document)
+    spoil(document, what)
     file.write_text(json.dumps(document))
     cache.forget()
     with pytest.warns(cache.CacheWarning, match=file.name):
@@ -141,12 +108,12 @@ def test_foreign_files_are_ignored_with_a_warning(plans, spoil):
     assert plan(PROBLEM).cached
 
 
-@pytest.mark.parametrize("spoil", SPOILT[2:-1])
-def test_a_document_that_is_no_plan_is_refused_by_name(spoil):
+@pytest.mark.parametrize("what", [*SPOILT][3:])
+def test_a_document_that_is_no_plan_is_refused_by_name(what):
     document = {"plan": json.loads(plan(PROBLEM).to_json())}
-    spoil(document)
+    spoil(document, what)
     text = json.dumps(document.get("plan"))
-    if spoil in (an_algorithm_that_is_none, a_setting_that_the_kernel_refuses):
+    if what in ("an algorithm that is none", "a setting that the kernel refuses"):
         found = Plan.from_json(text)  # has the form of a plan; the call that takes it refuses it
         with pytest.raises(UnsupportedError):
             depthwise_conv1d(np.ones((1, 8, 40), np.float32), np.ones((8, 3), np.float32), **found.arguments)
@@ -189,7 +156,7 @@ def test_an_edited_file_never_reaches_a_call(plans):
     plan(PROBLEM.replace(dtype="fp32"))
     file = the_file(plans)
     document = json.loads(file.read_text())
-    a_setting_that_the_kernel_refuses(document)
+    spoil(document, "a setting that the kernel refuses")
     file.write_text(json.dumps(document))
     cache.forget()
     with pytest.warns(cache.CacheWarning, match=f"{file.name}: was changed after nkiconv wrote it"):

@@ -85,6 +85,7 @@ def test_models_that_do_not_run_are_told(zoo, measure):
     assert measure.measure(zoo.Model("none", "none", lambda: nn.Conv2d(0, "x", 1), {})).error
 
 
+@pytest.mark.slow
 def test_one_model_by_the_command(command, everything, monkeypatch, tmp_path):
     pytest.importorskip("transformers")
     models = [one for one in everything.of_transformers.models() if one.name == "ViTModel"]

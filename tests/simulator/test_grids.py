@@ -110,32 +110,6 @@ def test_a_row_of_tiles_is_one_operand():
     run(body)
 
 
-def test_a_matmul_over_grids():
-    @jit
-    def product(a, b):
-        rows, columns = nl.tiles(a, tile_shape=(128, 64)), nl.tiles(b, tile_shape=(128, 96))
-        y = nl.ndarray((a.shape[1], b.shape[1]), dtype=nl.float32, buffer=nl.shared_hbm)
-        out = nl.tiles(y, tile_shape=(64, 96))
-        for i in range(rows.shape[1]):
-            for j in range(columns.shape[1]):
-                shape = out[i, j].element_shape
-                sums = nl.alloc_tiles(tile_shape=(64, 96), element_shape=shape, buffer=nl.psum, dtype=nl.float32).data
-                for k in range(rows.shape[0]):
-                    left = nl.ndarray(rows[k, i].element_shape, dtype=a.dtype, buffer=nl.sbuf)
-                    right = nl.ndarray(columns[k, j].element_shape, dtype=b.dtype, buffer=nl.sbuf)
-                    nisa.dma_copy(left, rows[k, i].data)
-                    nisa.dma_copy(right, columns[k, j].data)
-                    nisa.nc_matmul(sums, left, right)
-                done = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
-                nisa.tensor_copy(done, sums)
-                nisa.dma_copy(out[i, j].data, done)
-        return y
-
-    rng = np.random.default_rng(0)
-    a, b = (rng.integers(-4, 5, shape).astype(np.float32) for shape in ((200, 100), (200, 130)))
-    np.testing.assert_array_equal(product[1](a, b), a.T @ b)
-
-
 X = {"tile_shape": (4, 4)}
 REFUSED = [
     (lambda t: nl.tiles(t), "NKI181", "tile_shape=None"),

@@ -80,16 +80,6 @@ def test_without_with():
     assert "nki" not in sys.modules
 
 
-def test_installations_are_nested():
-    with install():
-        with install():
-            inner = sys.modules["nki"]
-        assert sys.modules["nki"] is not inner
-        import nki.language as nl
-
-        assert nl is our_language
-
-
 #: Options of install, and kernels (by cores) that are refused without them.
 ALLOWED = {"sentinels": (1, "NKI016"), "races": (2, "NKI028"), "overflow": (1, "NKI018")}
 
@@ -218,6 +208,7 @@ def test_collectives_are_named_not_simulated():
         ncc.all_at_once  # noqa: B018
 
 
+@pytest.mark.slow
 def test_a_script_of_its_own():
     script = KERNEL + textwrap.dedent("""
         import numpy as np

@@ -66,17 +66,3 @@ def test_registers_index_tensors(name, i, buffer):
         return get(out)
 
     same(evaluate(body).reshape(expected.shape), np.ascontiguousarray(expected))
-
-
-def test_registers_move_destinations_in_a_device_loop():
-    rng = np.random.default_rng(9)
-    values = rng.normal(size=(4, 6)).astype(np.float32)
-
-    def body():
-        data, out = put(values, buffer=nl.hbm), put(np.zeros((4, 6), np.float32), buffer=nl.hbm)
-        nl.fori_loop(1, 3, lambda i: nisa.dma_copy(out[i], data[i]) and None)
-        return get(out)
-
-    expected = np.zeros((4, 6), np.float32)
-    expected[1:3] = values[1:3]
-    same(evaluate(body), expected)

@@ -48,10 +48,6 @@ def test_arithmetic_wraps_at_the_width_of_the_scalar(name, dtype):
         assert found.item() == wrapped
 
 
-def test_the_documented_wrap():
-    assert evaluate(lambda: stored(scalar(100_000) * 100_000)).item() == 1_410_065_408
-
-
 @pytest.mark.parametrize(("dtype", "buffer"), [("int32", nl.sbuf), ("int32", nl.hbm), ("int64", nl.hbm)])
 def test_scalars_index_tensors(dtype, buffer):
     values = np.arange(120, dtype=np.float32).reshape(5, 4, 6)
