@@ -43,7 +43,7 @@ SHAPES = {
 SETTINGS = [{}, {"depth": 1, "copies": 1}, {"depth": 2, "copies": 3, "warmup": 0}]
 
 
-@pytest.mark.cover(5)
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize("config", SETTINGS, ids=str)
 @pytest.mark.parametrize("name", SHAPES)
@@ -120,7 +120,7 @@ PLAIN_CASE = ConvProblem(N=1, C=8, D=5, H=6, W=7, K=4, T=3, R=3, S=3)
     ({"lhs_dilation": (2, 1, 1)}, f"of planes: {NAME} takes 1"),
     ({"lhs_dilation": (1, 2, 1)}, f"lhs_dilation=.*{NAME} takes"),
     ({"dtype": "fp8_e4m3"}, f"float8: {NAME} takes 16 and 32 bits"),
-    ({"C": 1024, "D": 64, "T": 64}, f"{NAME} keeps rows of x"),
+    ({"W": 100_000}, f"{NAME} keeps rows of x"),
 ])  # fmt: skip
 def test_what_is_refused(changes, message):
     shape = CONV3D.shape(Request(problem=PLAIN_CASE.replace(**changes)), Rates())

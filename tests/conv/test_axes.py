@@ -12,13 +12,14 @@ from volumes import VOLUMES, check_volume, volumes
 import nkiconv
 
 
-@pytest.mark.cover(13)
+@pytest.mark.cover(9)
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize("name", VOLUMES)
 def test_volumes(name, lnc):
     check_volume(VOLUMES[name], lnc=lnc)
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("name", ["same", "causal", "stem", "several chunks", "cropped"])
 def test_volumes_with_channels_last(name):
     check_volume(VOLUMES[name], last=True)
@@ -34,7 +35,7 @@ TAKEN = {
 }
 
 
-@pytest.mark.cover(11)
+@pytest.mark.cover(8)
 @pytest.mark.parametrize("last", [False, True], ids=["channels first", "channels last"])
 @pytest.mark.parametrize("name", VOLUMES)
 @pytest.mark.parametrize("algorithm", TAKEN)
@@ -45,6 +46,7 @@ def test_several_volumes(algorithm, name, last):
         check_volume(VOLUMES[name], N=3, last=last, algorithm=algorithm)
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize("fold", ["none", "inputs", "outputs", "both"])
 @pytest.mark.parametrize("name", ["causal", "stem", "cropped"])
 def test_folded_channels(name, fold):
@@ -71,6 +73,7 @@ SQUARE = (5, 3, 1, 1, 1, 1, 1)
 FP8_PAIRS = ("fp8_pairs", "fp8_halves", "fp8_staged")
 
 
+@pytest.mark.cover(5)
 @pytest.mark.parametrize("N", [1, 2])
 @pytest.mark.parametrize("name", MOVING)
 def test_planes_that_one_tap_meets(name, N):
@@ -102,7 +105,7 @@ def test_settings(config):
     check_volume(VOLUMES["several chunks"], config=config)
 
 
-@draws(160)
+@draws(48, 160)
 @given(volumes(groups=(1, 1, 2, 3, "all")), st.sampled_from([1, 2]), st.booleans(), st.sampled_from([None, *TAKEN]))
 def test_any_volume(shape, lnc, last, algorithm):
     """An algorithm that does not take it refuses it by its name."""

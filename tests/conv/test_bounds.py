@@ -78,7 +78,7 @@ ROWS = {
 }  # fmt: skip
 
 
-@pytest.mark.cover(9)
+@pytest.mark.cover(6)
 @pytest.mark.parametrize(("why", "place"), [(why, place) for why in ROWS for place in range(len(ROWS[why][2]))])
 def test_bounds_are_near_the_timeline(why, place):
     algorithm, off, problems = ROWS[why]

@@ -105,9 +105,8 @@ def check_stats(stats, truth, error):
     assert np.all(np.abs(variance - right[..., 2]) <= limits[1])
 
 
-@pytest.mark.cover(1)
 @pytest.mark.parametrize("with_stats", [False, True])
-@draws(60, 250)
+@draws(20, 250)
 @hypothesis.given(chains())
 def test_any_chain(with_stats, chain):
     check(*chain, with_stats)

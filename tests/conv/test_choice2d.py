@@ -5,9 +5,8 @@ shares of random problems; `make test-all` looks at more of them, and at all nam
 """
 
 import pytest
-from choices import CLOSE, SAME, share_within, times_slower
+from choices import CLOSE, SAME, times_slower
 from depthwise_images import depthwise
-from random_problems import conv2d as random_problems
 
 from nkiconv import ConvProblem, cases
 from nkiconv.planner.estimate import chosen
@@ -29,13 +28,13 @@ FEW_OUT = {
 }
 
 
-@pytest.mark.cover(2)
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("name", SOME)
 def test_named_cases(name):
     assert times_slower(cases.get(name).problem, "conv2d") <= SAME
 
 
-@pytest.mark.cover(4)
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("name", FEW_OUT)
 def test_few_outputs(name):
     assert times_slower(FEW_OUT[name], "conv2d") <= CLOSE
@@ -94,19 +93,3 @@ def test_algorithms_are_chosen_where_they_pay(algorithm):
 @pytest.mark.parametrize("name", [one.name for one in cases.load("conv2d") if one.name not in SOME])
 def test_every_other_named_case(name):
     assert times_slower(cases.get(name).problem, "conv2d") <= SAME
-
-
-@pytest.mark.slow
-def test_some_random_problems():
-    found = [times_slower(problem, "conv2d") for problem in random_problems(30, seed=1, most_flops=1e9)]
-    assert share_within(found, CLOSE) >= 0.85
-    assert share_within(found, 1.6) == 1.0
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_random_problems():
-    """More than 9 in 10 within 10 %, 49 in 50 within 50 %."""
-    found = [times_slower(problem, "conv2d") for problem in random_problems(200, seed=3, most_flops=3e11)]
-    assert share_within(found, CLOSE) >= 0.90
-    assert share_within(found, 1.5) >= 0.98

@@ -14,15 +14,9 @@ from volumes import check_volume, has_output, volumes
 
 import nkiconv
 from nkiconv.kernels.conv import conv2d_implicit_gemm, conv3d_implicit_gemm
-from nkiconv.planner import Request
-from nkiconv.planner.candidates import Candidate
-from nkiconv.planner.cost.conv.implicit_gemm import ALGORITHM
-from nkiconv.planner.operations import operation_for
-from nkiconv.planner.timing import trace
 from nkiconv.problem import ConvProblem
 from nkiconv.schedules import geometry
 from nkiconv.simulator.iterations import num_compiled
-from nkiconv.simulator.timing import Rates
 
 pytestmark = pytest.mark.simulator_only
 ONE = ((0, 0), (1, 1), (1, 1))
@@ -86,7 +80,7 @@ def test_bits_are_those_of_the_unrolled_kernel(why, epilogue):
         assert same_bits(run(why, lnc, loop=True, **more), expected)
 
 
-@pytest.mark.cover(5)
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("why", LOOPED)
 def test_as_many_bodies_as_are_alike_are_seen_once(why):
     looped, unrolled = (run(why, 2, loop=one, trace_only=True) for one in (True, False))
@@ -122,6 +116,7 @@ def test_frames_in_front_move_with_x(given):
     assert same_bits(*found)
 
 
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("why", ["images", "several jobs", "volumes"])
 def test_it_is_exact(why):
     x_shape, w_shape, padding, places, given, _ = LOOPED[why]
@@ -189,47 +184,18 @@ LONG = ConvProblem(N=1, C=96, H=2160, W=3840, K=96, R=3, S=3, padding=((1, 1), (
 SHORT = LONG.replace(H=270, W=480)
 
 
-def counts(problem, **more):
+def counts(problem):
     """(settings, instructions of a core at most) as the host has them."""
-    found = completed(problem, **more)
+    found = completed(problem)
     plan, reason = planned(problem, "implicit_gemm", tuple(found.items()))
     assert reason == ""
     return found, plan.instructions(2)
 
 
-def test_many_instructions_ask_for_a_loop():
+def test_many_instructions_ask_for_a_loop(change):
     found, looped = counts(LONG)
-    assert found["loop"] == 1
-    assert looped < 10_000 < 100_000 < counts(LONG, loop=0)[1]
+    assert planned(LONG, "implicit_gemm")[0].loop == found["loop"] == 1
+    assert looped < 10_000
     assert counts(SHORT)[0]["loop"] == 0
-
-
-def test_a_bare_kernel_loops_as_the_host_does(change):
-    assert planned(LONG, "implicit_gemm")[0].loop == counts(LONG)[0]["loop"] == 1
     change(geometry, "INSTRUCTIONS_MAX", 100_000)
     assert "the compiler takes 100000" in planned(LONG, "implicit_gemm", (("loop", 0),))[1]
-
-
-#: Problems of a few dozen output tiles.
-TIMED = {
-    "image": ConvProblem(N=1, C=128, H=360, W=256, K=128, R=3, S=3, padding=((1, 1), (1, 1))),
-    "volume": ConvProblem(N=1, C=128, D=4, H=120, W=128, K=128, T=3, R=3, S=3, padding=ONE),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", TIMED)
-def test_a_loop_takes_hardly_longer(name):
-    problem = TIMED[name]
-    found = {}
-    for loop in (0, 1):
-        request = Request(problem=problem)
-        shape = operation_for(request).shape(request, Rates())
-        config = ALGORITHM.complete(shape, (("x_bytes", 8192), ("loop", loop)))
-        traced = trace(request, Candidate("implicit_gemm", config), Rates())
-        plan = ALGORITHM.plan(shape, config)
-        assert max(map(num_compiled, traced.execution.programs)) <= plan.instructions(2)
-        assert traced.execution.sbuf_peak_bytes <= plan.sbuf_bytes
-        found[loop] = traced.us, traced.compiled
-    assert found[1][0] <= 1.03 * found[0][0]
-    assert found[1][1] < 0.5 * found[0][1]

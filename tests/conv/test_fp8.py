@@ -12,31 +12,22 @@ from conv_calls import (
     check_exact,
     check_refused,
     config_of,
-    geometry_of,
     integers,
     planned,
     run,
     trace,
 )
-from draws import cores, draws
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from draws import cores
 from tolerances import assert_exact
 
-from nkiconv import cases, conv1d, conv2d, depthwise_conv1d, depthwise_conv2d, pack_filter
-from nkiconv.errors import DtypeError, GeometryError
+from nkiconv import conv2d, depthwise_conv1d, pack_filter
+from nkiconv.errors import DtypeError
 from nkiconv.planner.conv import Conv2d
 from nkiconv.planner.request import Request
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import conv_ref
-from nkiconv.schedules.conv_algorithms import ALGORITHMS
 from nkiconv.schedules.implicit_gemm import FP8_PRODUCTS
-from nkiconv.schedules.implicit_gemm_channels import extent_of, left_over, paired_k_tiles
-from nkiconv.schedules.implicit_gemm_outputs import banks_of
-from nkiconv.schedules.implicit_gemm_products import matmuls_of, products
-from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
-from nkiconv.tools.suites.profiles import profile_case
 
 FP8 = ("fp8_e4m3", "fp8_e5m2")
 MIXES = [*itertools.product(FP8, FP8)]
@@ -95,25 +86,6 @@ SETTINGS = [
 ]
 
 
-SEEDS = st.integers(0, 2**32 - 1)
-
-
-@st.composite
-def problems(draw, largest, most_taps, most_channels):
-    """A ConvProblem of fp8 with an output, of one group, several channels and without gaps between inputs."""
-    pair = st.tuples(st.integers(-3, 7), st.integers(-3, 7))
-    fields = {name: draw(st.integers(1, largest)) for name in "HW"} | {"N": draw(st.integers(1, 5))}
-    fields |= {name: draw(st.integers(1, most_taps)) for name in "RS"}
-    fields |= {"C": draw(st.integers(2, most_channels)), "K": draw(st.integers(1, most_channels))}
-    fields |= {"padding": draw(st.tuples(pair, pair)), "dtype": draw(st.sampled_from(FP8))}
-    for name in ("stride", "rhs_dilation"):
-        fields[name] = draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
-    try:
-        return ConvProblem(**fields)
-    except GeometryError:
-        assume(False)
-
-
 CONV2D = Conv2d()
 
 
@@ -164,12 +136,6 @@ def test_every_geometry_runs_in_fp8(why, dtype):
     check_exact(EDGE[why].replace(dtype=dtype))
 
 
-@draws(60)
-@given(problem=problems(20, 5, 60), w_dtype=st.sampled_from(FP8), seed=SEEDS)
-def test_random_problems(problem, w_dtype, seed):
-    check_exact(problem, seed, w_dtype=w_dtype, config=pairs())
-
-
 @pytest.mark.cover(4)
 @pytest.mark.parametrize("residual_dtype", ["bf16", "fp16", "fp32"])
 @pytest.mark.parametrize("name", ["two chunks", "small images", "wide", "stride of one axis"])
@@ -189,50 +155,6 @@ def test_the_array_works_in_pairs():
     assert {i.params["contraction"] for i in double} == {256, 128}
     assert {i.params["tile_position"] for i in inner} == {(0, 0), (64, 0)}
     assert len(matmuls) < 5 * 14
-
-
-def test_windows_of_a_pair_hold_both_taps():
-    problem = ConvProblem(N=1, C=128, H=6, W=8, K=4, R=3, S=3, padding=SAME, dtype="fp8_e4m3")
-    geometry, found = geometry_of(problem), planned(problem, "implicit_gemm", (("product", "fp8_pairs"),))[0]
-    out_tile, m_tile = found.items[0].out_tile, found.batches[0][0]
-    bank = banks_of(out_tile, False)[0]
-    each = {(one.row, one.group): one for one in products(geometry, m_tile, m_tile.k_tiles[0], out_tile, bank)}
-    every = matmuls_of(geometry, m_tile, m_tile.k_tiles[0], out_tile, bank, 0)
-    assert (every[0].rows, every[0].columns) == ((0, 1, bank.pn), (0, 1, bank.qn))
-    for pair in every:
-        for tap in (pair.first, *([pair.second] if pair.second else [])):
-            for axis in ("rows", "columns"):
-                inner, outer = getattr(each[tap], axis), getattr(pair, axis)
-                assert outer[0] <= inner[0]
-                assert inner[0] + inner[2] <= outer[0] + outer[2]
-    taps = sorted(tap for pair in every for tap in (pair.first, pair.second) if tap)
-    assert taps == sorted(each)
-    assert [pair.second for pair in every].count(None) == 1
-
-
-@pytest.mark.parametrize("count", [1, 3, 6])
-def test_what_outputs_need_of_rows(count):
-    problem = ConvProblem(N=1, C=1, H=9, W=1, R=3, S=1, K=1, stride=(2, 1), padding=((2, 3), (0, 0)))
-    extent, above, below = extent_of(geometry_of(problem), count)
-    assert (extent, above) == ((count - 1) * 2 + 3, 2)
-    assert extent - above - below == min(9, extent - 2)
-
-
-@pytest.mark.cover
-@pytest.mark.parametrize("channels", [2, 64, 128, 129, 150, 192, 200, 256, 257, 315, 320, 384, 400, 1000, 1030])
-@pytest.mark.parametrize("product", FP8_PRODUCTS)
-@pytest.mark.parametrize("folded", [False, True])
-def test_every_channel_is_in_one_slot(channels, product, folded):
-    geometry = geometry_of(ConvProblem(N=1, C=channels, H=9, W=8, K=8, R=3, S=3, padding=SAME, dtype="fp8_e4m3"))
-    rest = left_over(channels) if folded else 0
-    found, parts = [], paired_k_tiles(geometry, product, rest, 2 if rest else 1)
-    for k_tile in parts:
-        again = 0 if k_tile[3] == "halves" else k_tile.slots - 1
-        for slot in range(again + 1):
-            (_, first, count), *_ = k_tile.slot_channels(slot)
-            found += range(k_tile[0] + first + k_tile.again_of(slot), k_tile[0] + first + count)
-        assert k_tile[1] * k_tile[2] <= 128
-    assert sorted(found) == list(range(channels))
 
 
 LAYER = ROWS["two chunks"].replace(dtype="fp8_e4m3")
@@ -268,29 +190,6 @@ def test_there_are_none_that_lie_too_far_apart():
     assert dict(CONV2D.complete("implicit_gemm", shape_of(wide), given))["product"] == "single"
 
 
-@pytest.mark.parametrize(("dtype", "precision", "product"), [
-    ("fp8_e4m3", None, "two"),
-    ("fp8_e4m3", None, "fp16x3"),
-    ("fp32", None, "fp16x3"),
-    ("fp32", "fp16x3", "single"),
-    ("bf16", None, "fp8_staged"),
-])  # fmt: skip
-def test_products_are_checked(dtype, precision, product):
-    found = planned(LAYER.replace(dtype=dtype), "implicit_gemm", (("product", product),), precision=precision)[1]
-    assert f"config product={product}: " in found
-
-
-@pytest.mark.cover(0, keep=["rn50_c5", "rn50_1x1"])
-@pytest.mark.simulator_only
-@pytest.mark.parametrize("name", ["vae_128", "unet_320", "rn50_c5", "rn50_1x1", "rn50_c3_s2"])
-def test_a_kernel_without_settings_is_nearly_as_fast(name):
-    problem = cases.get(name).problem.replace(dtype="fp8_e4m3")
-    completed = CONV2D.complete("implicit_gemm", shape_of(problem), None)
-    configs = config_of("implicit_gemm"), pairs(dict(completed))
-    bare, best = (in_time(trace(problem, 2, config=one), Rates()).us for one in configs)
-    assert bare <= 1.2 * best
-
-
 #: For each algorithm, problems that it is made for.
 OTHERS = {
     "implicit_gemm": [ConvProblem(N=2, C=12, H=9, W=10, K=9, R=3, S=3, groups=3, lhs_dilation=(2, 1), padding=SAME),
@@ -308,12 +207,6 @@ OTHERS = {
         ConvProblem(N=2, C=5, H=9, W=40, K=2, R=2, S=9),
     ],
 }  # fmt: skip
-
-
-def test_every_other_algorithm_is_here():
-    # of 16 bits or more; test_phases.py has fp8
-    for name in set(ALGORITHMS) - set(OTHERS):
-        assert f"{name} takes 16 and 32 bits" in planned(LAYER, name)[1]
 
 
 @pytest.mark.cover(9)
@@ -348,19 +241,6 @@ class TestOps:
             y = conv2d(x, packed, padding=1, algorithm="implicit_gemm", config=(("product", product),))
             assert_exact(y, conv_ref(x, w, problem), "bf16")
 
-    def test_channels_last(self):
-        x, w = self.arrays()
-        y = conv2d(x.transpose(0, 2, 3, 1).copy(), w, padding=1, layout="NHWC")
-        assert_exact(y.transpose(0, 3, 1, 2).copy(), conv_ref(x, w, self.problem), "bf16")
-
-    def test_conv1d_and_depthwise_conv2d(self):
-        problem = ConvProblem(N=2, C=24, W=30, K=16, S=3, dtype="fp8_e4m3")
-        x, w = integers(np.random.default_rng(4), problem)
-        assert_exact(conv1d(x[:, :, 0], w[:, :, 0]), conv_ref(x, w, problem)[:, :, 0], "bf16")
-        problem = ConvProblem(N=2, C=24, H=9, W=8, K=24, R=3, S=3, groups=24, padding=SAME, dtype="fp8_e5m2")
-        x, w = integers(np.random.default_rng(4), problem)
-        assert_exact(depthwise_conv2d(x, w, padding=1), conv_ref(x, w, problem), "bf16")
-
     @pytest.mark.parametrize("other", ["bf16", "fp16", "fp32"])
     def test_fp8_does_not_mix_with_others(self, other):
         x, w = self.arrays()
@@ -380,21 +260,3 @@ class TestOps:
         x, w = np.zeros((1, 4, 9), DTYPES["fp8_e4m3"]), np.zeros((4, 3), DTYPES["fp8_e4m3"])
         with pytest.raises(DtypeError, match=r"x.dtype=float8_e4m3: accepted are bfloat16, float16, float32"):
             depthwise_conv1d(x, w)
-
-
-@pytest.mark.simulator_only
-class TestModelled:
-    """Times of whole cases."""
-
-    @pytest.mark.slow
-    @pytest.mark.parametrize("name", ["vae_128", "vae_512"])
-    def test_almost_twice_as_fast_as_bf16(self, name):
-        bf16, fp8 = (profile_case(cases.get(name), dtype=dtype)[0] for dtype in ("bf16", "fp8_e4m3"))
-        assert bf16.algorithm == fp8.algorithm == "implicit_gemm"
-        assert bf16.profile.modelled_us > 1.8 * fp8.profile.modelled_us
-
-    def test_the_roofline_is_that_of_fp8(self):
-        found = profile_case(cases.get("vae_512"), dtype="fp8_e4m3")[0].profile
-        problem = cases.get("vae_512").problem.replace(dtype="fp8_e4m3")
-        assert found.roofline_us == pytest.approx(problem.flops / (2 * 157.3e6))
-        assert found.min_bytes == problem.min_bytes == 512 * (128 * 128 * (1 + 2) + 512 * 9)

@@ -1,6 +1,5 @@
 """Volumes in chunks: frames in front of x in a tensor of their own, final frames, by every algorithm and to the bit."""
 
-import ml_dtypes
 import numpy as np
 import pytest
 from draws import draws
@@ -10,8 +9,6 @@ from tolerances import assert_exact, integer_inputs
 from volumes import volume_ref
 
 import nkiconv
-from nkiconv.planner.estimate import known
-from nkiconv.planner.request import Asked, Request
 from nkiconv.problem import ConvProblem
 from nkiconv.reference import conv_ref
 from nkiconv.simulator import KernelAssertionError
@@ -93,6 +90,7 @@ def test_every_algorithm_takes_frames(row, planes):
     check(planes, C, K, groups, last, algorithm=algorithm, config=config)
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize("planes", [row[1:] for row in PLANES[:3]], ids=[row[0] for row in PLANES[:3]])
 @pytest.mark.parametrize("channels", [(50, 16), (144, 48)])
@@ -107,55 +105,13 @@ def test_packed_filters_with_planes_as_channels(channels, planes, lnc):
     np.testing.assert_array_equal(y, volume_ref(whole, w, ((F + D, taps, *places), *SIDES), 1))
 
 
-@pytest.mark.parametrize(("C", "K", "algorithm", "config"), [
-    (96, 48, "implicit_gemm", CHANNELS),
-    (96, 48, "implicit_gemm", (*CHANNELS, ("fold", "both"))),
-    (96, 3, "weight_stationary", (("depth", 2),)),
-])  # fmt: skip
-def test_a_window_in_two_tensors_takes_a_dma_of_each(C, K, algorithm, config):
-    """Not one of each channel: twice as many DMAs are enough for windows, and some more for filters."""
-    counts = []
-    for frames in (0, 2):
-        x, w = np.zeros((1, C, 6 - frames, 24, 24), np.float16), np.zeros((K, C, 3, 3, 3), np.float16)
-        more = {"padding": ((0, 0), (1, 1), (1, 1)), "algorithm": algorithm, "config": config}
-        if frames > 0:
-            more["initial_frames"] = np.zeros((1, C, frames, 24, 24), np.float16)
-        done = nkiconv.simulator.execute(nkiconv.conv3d_implicit_gemm[2], (x, w), more, trace_only=True)
-        counts.append(sum(one.op.startswith("dma_copy") for one in done.instructions))
-    assert counts[0] < counts[1] <= 2 * counts[0] + 12
-
-
-@pytest.mark.cover(1)
-@pytest.mark.parametrize(("C", "K", "H", "W", "packed"), [(50, 48, 24, 30, True), (192, 192, 12, 16, False)])
-def test_sums_of_chunks_have_the_order_of_the_whole(C, K, H, W, packed):
-    """To the bit, of fp32 sums that round: planes of taps have the same partitions with frames in front and without."""
-    rng, sides = np.random.default_rng(9), ((1, 1), (1, 1))
-    x = rng.standard_normal((1, C, 8, H, W)).astype(ml_dtypes.bfloat16)
-    w = rng.standard_normal((K, C, 3, 3, 3)).astype(ml_dtypes.bfloat16)
-    problem = ConvProblem(N=1, C=C, D=6, H=H, W=W, K=K, T=3, R=3, S=3, padding=((0, 0), *sides))
-    found = nkiconv.plan(problem, initial_frames=2, packed=packed, use_cache=False)
-    assert dict(found.config)["planes"] == "channels"
-    w = nkiconv.pack_filter(w) if packed else w
-    orders = []
-    for D, front, frames in ((8, (2, 0), 0), (6, (0, 0), 2)):
-        asked = Asked(packed=packed, initial_frames=frames, out_dtype="fp32")
-        chosen = known(Request(problem=problem.replace(D=D, padding=(front, *sides)), asked=asked))
-        orders.append((chosen.algorithm, *(dict(chosen.config)[name] for name in ("planes", "fold", "product"))))
-    assert orders[0] == orders[1]
-    # NumPy's own sums round by how many channels a core has
-    order = {"planes": "channels", "fold": orders[0][2], "product": orders[0][3], "shard": "images"}
-    options = {"algorithm": "implicit_gemm", "config": tuple(order.items()), "out_dtype": "fp32"}
-    whole = nkiconv.conv3d(x, w, padding=((2, 0), *sides), **options)
-    chunk = nkiconv.conv3d(x[:, :, 4:], w, padding=((0, 0), *sides), initial_frames=x[:, :, 2:4], **options)
-    np.testing.assert_array_equal(chunk, whole[:, :, 4:])
-
-
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp8_e4m3"])
 @pytest.mark.parametrize("last", [False, True])
 def test_dtypes(dtype, last):
     check(PLANES[1][1:], 24, 32, 1, last, dtype)
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize(("C", "wanted"), [(1, 1), (1, 3), (5, 2), (5, 4)])
 @pytest.mark.parametrize("last", [False, True])
@@ -173,17 +129,6 @@ def test_one_tap_and_frames_of_fp8_that_pair():
 def test_fp16_pairs_and_a_gap_between_planes():
     check((2, 1, 3, 2, 1, 1, 2, 1, 0), 6, 8, 1, False)
     check((1, 2, 3, 3, 1, 1, 1, 0, 0), 20, 24, 1, False, precision="fp16x3")
-
-
-def test_final_frames_without_initial_ones():
-    rng = np.random.default_rng(1)
-    x, w = integer_inputs(rng, (2, 3, 4, 5, 6), "fp32"), integer_inputs(rng, (4, 3, 3, 2, 3), "fp32")
-    axes = ((4, 3, 1, 1, 1, 2, 0), *SIDES)
-    for wanted, count in ((True, 2), (3, 3), (4, 4)):
-        y, final = run(x, None, w, axes, 1, False, return_final_frames=wanted)
-        np.testing.assert_array_equal(y, volume_ref(x, w, axes, 1))
-        np.testing.assert_array_equal(final, x[:, :, -count:])
-    assert len(run(x, None, w, axes, 1, False, return_final_frames=0)) == 1
 
 
 @st.composite

@@ -41,6 +41,7 @@ CALLS = {
 }
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize("name", CALLS)
 def test_patches_are_exact(name):
     for lnc in cores():

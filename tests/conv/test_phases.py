@@ -5,7 +5,7 @@ import contextlib
 import numpy as np
 import pytest
 from depthwise import same_bits
-from draws import draws
+from draws import cores, draws
 from hypothesis import given
 from hypothesis import strategies as st
 from transposed import KERNELS, Transposed, check, transposed
@@ -49,19 +49,20 @@ def test_phases(call, dtype):
     check(call, dtype, algorithm="weight_stationary")
 
 
-@pytest.mark.cover(8)
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("call", {**CALLS, **GROUPS}.values(), ids={**CALLS, **GROUPS})
 def test_other_algorithms_on_a_copy_of_the_filter(call):
     for last in (False, True):
         check(call, algorithm="implicit_gemm", last=last)
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize("call", {**CALLS, **GROUPS}.values(), ids={**CALLS, **GROUPS})
 def test_a_kernel_called_bare(call):
     check(call, last=True)
 
 
-@draws(100, 500)
+@draws(40, 500)
 @given(
     transposed(groups=(1, 2, 3)), st.booleans(), st.sampled_from(ALGORITHMS), st.sampled_from(["bf16", "fp32"]),
     st.sampled_from([1, 2]),
@@ -90,10 +91,11 @@ def test_phases_and_segments_beside_each_other(beside, segments, along, C):
     stride = (1, 2, 2) if beside == "rows" else (2, 1, 2) if beside == "planes" else (2, 2, 2)
     for padding, taps in (((0, 0, 0), (2, 2, 2)), ((1, 1, 1), (3, 3, 4))):
         call = Transposed(1, C, K, 1, (5, 6, 7), taps, stride, padding, (0, 0, 0), (1, 1, 1))
-        check(call, algorithm="weight_stationary", config=config)
-        check(call, lnc=1, algorithm="weight_stationary", config=config)
+        for lnc in cores(config, taps):
+            check(call, lnc=lnc, algorithm="weight_stationary", config=config)
 
 
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("config", [
     (("shard", "channels"), ("channels", 3)),
     (("shard", "outputs"), ("channels", 2)),

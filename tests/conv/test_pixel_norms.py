@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tolerances import assert_within_limit
 
 import nkiconv
-from nkiconv.bounds import epilogue_bound, norm_error
+from nkiconv.bounds import epilogue_bound
 from nkiconv.errors import DtypeError, GeometryError, UnsupportedError
 from nkiconv.planner.request import Y_PERMS
 from nkiconv.problem import DTYPES, ConvProblem
@@ -140,7 +140,7 @@ def check(problem, out_dtype=None, lnc=2, **asked):
     return y
 
 
-@pytest.mark.cover(10)
+@pytest.mark.cover(7)
 @pytest.mark.parametrize("asked", ASKED)
 @pytest.mark.parametrize("why", PROBLEMS)
 def test_y_is_within_its_bound(why, asked):
@@ -154,11 +154,11 @@ def test_residuals_come_before_the_norm_or_after_the_activation(why, asked):
     check(PROBLEMS[why].replace(dtype="fp32"), **ADDED[asked])
 
 
-@pytest.mark.cover(7)
-@pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.cover(9)
+@pytest.mark.parametrize("asked", [*ASKED, *ADDED])
 @pytest.mark.parametrize("why", ON_PARTITIONS)
 def test_channels_on_partitions(why, asked):
-    check(ON_PARTITIONS[why].replace(dtype="bf16"), algorithm="implicit_gemm", **ASKED[asked])
+    check(ON_PARTITIONS[why].replace(dtype="bf16"), algorithm="implicit_gemm", **{**ASKED, **ADDED}[asked])
 
 
 @pytest.mark.cover(7)
@@ -170,14 +170,7 @@ def test_settings_of_implicit_gemm(asked, config):
     check(problem, **{**ASKED, **ADDED}[asked], **chosen)
 
 
-@pytest.mark.parametrize("position", ["pre_activation", "post_activation"])
-@pytest.mark.parametrize("lnc", [1, 2])
-def test_residuals_of_channels_on_partitions(position, lnc):
-    problem = ON_PARTITIONS["M tiles"].replace(dtype="bf16")
-    check(problem, lnc=lnc, kind="rms", norm_bias=True, residual=position, activation="gelu", algorithm="implicit_gemm")
-
-
-@pytest.mark.cover(8)
+@pytest.mark.cover(5)
 @pytest.mark.parametrize("asked", [*ADDED, "rms, bias", "layer alone"])
 @pytest.mark.parametrize("why", ["pixels", "rows folded", "few pixels", "volume by pixels", *ON_PARTITIONS])
 def test_what_the_norm_reads_is_returned_too(why, asked):
@@ -211,7 +204,7 @@ def test_fp8_and_packed_filters():
     assert_within_limit(y, truth(sums, told, norm), limit)
 
 
-@pytest.mark.cover(6)
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
 @pytest.mark.parametrize("kind", ["rms", "layer"])
 @pytest.mark.parametrize("why", ["pixels", "volume", "M tiles"])
@@ -223,6 +216,7 @@ def test_a_mean_of_a_thousand_deviations(why, kind, dtype):
     assert spread[0] < np.abs(y).mean() / 0.8 < spread[1] * 2
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("why", ["pixels", "rows folded", "volume", "volume by pixels", "M tiles", "banks"])
 def test_one_core_and_two_return_the_same_bits(why):
     problem = {**PROBLEMS, **ON_PARTITIONS}[why].replace(dtype="bf16")
@@ -332,18 +326,13 @@ def test_transposed_convolutions_and_rows_have_none():
             nkiconv.plan(problem, y_norm="rms", use_cache=False, **more)
 
 
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("kind", ["rms", "layer"])
 def test_a_plan_takes_an_algorithm_that_has_all_channels(kind):
     problem = PROBLEMS["volume"].replace(dtype="bf16")
     plan = nkiconv.plan(problem, y_norm=kind, y_norm_weight=True, use_cache=False)
     assert plan.algorithm in ("activation_stationary", "implicit_gemm")
     check(problem, kind=kind, weight=True, algorithm=plan.algorithm, config=plan.config)
-
-
-def test_the_bound_of_a_pixel_that_is_lost_is_infinite():
-    u = np.full((1, 4, 1), 1e9) + np.arange(4.0).reshape(1, 4, 1) * 1e-3
-    assert np.isinf(norm_error(u, np.zeros_like(u), ChannelNorm("layer"))).all()
-    assert (norm_error(u, np.zeros_like(u), ChannelNorm("rms")) < 1e-5).all()
 
 
 @st.composite
@@ -373,7 +362,7 @@ def drawn(draw, most=40):
     }
 
 
-@draws(40, 200)
+@draws(16, 200)
 @given(drawn())
 def test_any_shape_and_options(one):
     problem, asked = one

@@ -14,7 +14,6 @@ import nkiconv
 from nkiconv import ConvProblem
 from nkiconv.bounds import epilogue_bound, products_bound, prologue_bound
 from nkiconv.errors import NkiconvError
-from nkiconv.kernels.conv import conv2d_implicit_gemm
 from nkiconv.planner.conv import geometry_of, options_of
 from nkiconv.planner.estimate import estimate
 from nkiconv.planner.request import Asked, Request
@@ -123,7 +122,7 @@ def sized(sizes):
     return tuple(zip(("rows", "shifts", "outputs", "beside", "apart"), sizes, strict=True))
 
 
-@pytest.mark.cover(7)
+@pytest.mark.cover(5)
 @pytest.mark.parametrize("activation", [None, "relu"])
 @pytest.mark.parametrize("name", SIZES)
 def test_k_packing_keeps_its_zeros(name, activation):
@@ -131,7 +130,7 @@ def test_k_packing_keeps_its_zeros(name, activation):
     check_exact(problem, "image", "channel", activation, "stacked", config=sized(sizes))
 
 
-@pytest.mark.cover(20)
+@pytest.mark.cover(14)
 @pytest.mark.parametrize("activation", [None, "relu"])
 @pytest.mark.parametrize("scale", [None, "channel", "image"])
 @pytest.mark.parametrize("shift", [None, "channel", "image"])
@@ -146,7 +145,7 @@ def test_integers_are_exact(algorithm, name, dtype, shift, scale, activation):
         assert algorithm != ALGORITHMS[0]
 
 
-@pytest.mark.cover(3)
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_the_planner_takes_an_algorithm_that_can(name):
     """Whatever runs without a prologue runs with one, and the plan sees it."""
@@ -165,7 +164,7 @@ def test_the_planner_takes_an_algorithm_that_can(name):
 @pytest.mark.parametrize("activation", nkiconv.rules.ACTIVATIONS)
 def test_real_data_is_within_its_bound(precision, dtype, layout, activation):
     problem = image(dtype=dtype, layout=layout)
-    check_within(problem, np.random.default_rng(4), activation, precision)
+    check_within(problem, np.random.default_rng(4), activation, precision, "implicit_gemm")
 
 
 @pytest.mark.parametrize("layout", ["NCDHW", "NDHWC"])
@@ -208,6 +207,7 @@ def test_fp32_is_scaled_before_it_is_rounded(mean):
         assert np.all(np.abs(y - conv_ref(prepared, w, problem)) <= 1.01 * limit)
 
 
+@pytest.mark.usefixtures("plainly")
 @pytest.mark.cover
 @pytest.mark.parametrize("axes", [1, 2, 3])
 @pytest.mark.parametrize("layout", ["first", "last"])
@@ -226,18 +226,7 @@ def test_transposed_convolutions(axes, layout):
     assert_exact(y if first else np.moveaxis(y, -1, 1), plain.astype(float), "fp32")
 
 
-@pytest.mark.parametrize("layout", ["NCW", "NWC"])
-def test_rows(layout):
-    rng = np.random.default_rng(8)
-    x, w = integer_inputs(rng, (2, 6, 30), "bf16"), integer_inputs(rng, (4, 6, 3), "bf16")
-    shift = rng.integers(40, 50, 6).astype(np.float32)
-    given = x if layout == "NCW" else np.ascontiguousarray(np.moveaxis(x, 1, -1))
-    y = nkiconv.conv1d(given, w, padding="causal", layout=layout, x_shift=shift, out_dtype="fp32")
-    problem = ConvProblem(N=2, C=6, K=4, W=30, S=3, padding=((0, 0), (2, 0)))
-    truth = conv_ref(prologue_ref(x, None, shift)[:, :, None], w[:, :, None], problem)[:, :, 0]
-    assert_exact(y if layout == "NCW" else np.moveaxis(y, -1, 1), truth, "fp32")
-
-
+@pytest.mark.usefixtures("plainly")
 def test_frames_have_the_prologue_too():
     """initial_frames are x that came before: y is that of both together."""
     rng, problem = np.random.default_rng(9), volume(padding=((0, 0), *PADDED), D=6)
@@ -251,6 +240,7 @@ def test_frames_have_the_prologue_too():
     assert same_bits(final, np.ascontiguousarray(x[:, :, -2:]))  # as they came: the next call's prologue is its own
 
 
+@pytest.mark.usefixtures("plainly")
 @pytest.mark.parametrize("form", ["channel", "image"])
 def test_batch_groups_share_numbers_as_x(form):
     rng, problem = np.random.default_rng(10), image(N=4, C=6, K=8)
@@ -290,7 +280,7 @@ UPSAMPLED = {
 }
 
 
-@pytest.mark.cover(10, keep=["output tiles of a few rows-None"])
+@pytest.mark.cover(7, keep=["output tiles of a few rows-None"])
 @pytest.mark.parametrize("precision", [None, "fp16x3", "bf16"])
 @pytest.mark.parametrize("name", UPSAMPLED)
 def test_upsampled_images_are_exact(name, precision):
@@ -379,28 +369,7 @@ def test_fp8_is_refused():
         nkiconv.plan(problem, x_scale="channel")
 
 
-@pytest.mark.cover(1)
-@pytest.mark.parametrize("name", ["x_scale", "x_shift", "x_activation"])
-def test_plans_of_depthwise_rows_are_of_rows(name):
-    problem = ConvProblem(N=1, C=8, W=30, S=3, groups=8)
-    value = "relu" if name == "x_activation" else "channel"
-    assert nkiconv.plan(problem, **{name: value}, use_cache=False).operation == "depthwise_conv1d"
-    with pytest.raises(NkiconvError, match=f"{name}='{value}': a filter gradient has none"):
-        nkiconv.plan(problem, direction="wgrad", **{name: value})
-
-
-def test_numbers_of_each_image_cost_little():
-    """ResNet-50's 3x3 with stride 2: those of all images come at once, at most 3 % over those of all images alike."""
-    x, w = nkiconv.spec((8, 128, 56, 56), "bf16"), nkiconv.spec((128, 128, 3, 3), "bf16")
-    more = {"stride": (2, 2), "padding": PADDED, "x_activation": "silu", "algorithm": "implicit_gemm"}
-    kernel, found = nkiconv.profile(conv2d_implicit_gemm[2]), []
-    for shape in ((128,), (8, 128)):
-        numbers = nkiconv.spec(shape, "fp32")
-        found.append(kernel(x, w, x_scale=numbers, x_shift=numbers, **more).modelled_us)
-    assert found[1] <= 1.03 * found[0]
-
-
-@draws(60)
+@draws(24, 60)
 @given(st.data())
 def test_any_shape(data):
     """Random problems, exactly, by each algorithm that takes them."""

@@ -216,7 +216,7 @@ def test_larger_calls(call, seed):
 BASE = ConvProblem(N=2, C=5, H=8, W=9, K=6, R=3, S=2, padding=((1, 1), (1, 0)), dtype="fp32")
 
 
-@pytest.mark.cover(17)
+@pytest.mark.cover(9)
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("position", RESIDUAL_POSITIONS)
 @pytest.mark.parametrize("activation", [None, *ACTIVATIONS])

@@ -1,18 +1,14 @@
 """Every argument that conv2d_implicit_gemm refuses, by name: no work is done, and the message says what is accepted."""
 
-import re
-
 import ml_dtypes
 import numpy as np
 import pytest
-from conv_calls import EDGE, NL, config_of, geometry_of, integers, run, trace
+from conv_calls import geometry_of, integers, run, trace
 
 import nkiconv
 from nkiconv.kernels.conv import conv2d_implicit_gemm
 from nkiconv.problem import ConvProblem
-from nkiconv.schedules import geometry
 from nkiconv.schedules.geometry import instructions_unsupported
-from nkiconv.simulator import KernelAssertionError
 
 PROBLEM = ConvProblem(N=2, C=6, H=8, W=9, K=4, R=3, S=2, groups=2, dtype="fp32")
 X, W = integers(np.random.default_rng(0), PROBLEM)
@@ -71,31 +67,6 @@ def test_refused(arguments, message):
     assert isinstance(caught.value, ValueError) or nkiconv._nki.CHOICE.provider == "aws"
 
 
-@pytest.mark.simulator_only
-def test_too_many_instructions_are_refused():
-    huge = ConvProblem(N=1, C=128, K=8192, H=12_000, W=600, R=3, S=3)
-    message = r"N=1, C=128, K=8192: implicit_gemm needs .* instructions .*takes 5000000; call it 4 times, with"
-    with pytest.raises(KernelAssertionError, match=message):
-        trace(huge, config=(("algorithm", "implicit_gemm"), ("loop", 0)))
-
-
-@pytest.mark.cover(11)
-@pytest.mark.simulator_only
-@pytest.mark.parametrize("why", EDGE)
-def test_unsupported_counts_at_least_every_instruction(why, change):
-    problem = EDGE[why]
-    residual = nkiconv.spec(problem.output_shape, "fp32")
-    longest = {"residual": residual, "residual_position": "post_activation", "activation": "tanh", "beta": 0.5}
-    longest["config"] = config_of("implicit_gemm")  # the others count for themselves
-    issued = [len(program.instructions) for lnc in (1, 2) for program in trace(problem, lnc, **longest).programs]
-    change(geometry, "INSTRUCTIONS_MAX", 1)
-    with pytest.raises(KernelAssertionError, match="instructions on a core") as caught:
-        trace(problem, **longest)
-    counted = re.search(r"needs up to (\d+) instructions", str(caught.value))
-    assert counted
-    assert max(issued) <= int(counted[1])
-
-
 # why, images, rows of y, instructions of a core, remedy
 TOO_MANY = [
     ("images", 30, 4, 12_000_001, "call it 3 times, with at most 10 images each"),
@@ -124,26 +95,6 @@ MUCH_OF_SBUF = [
 @pytest.mark.parametrize("problem", [row[1] for row in MUCH_OF_SBUF], ids=[row[0] for row in MUCH_OF_SBUF])
 def test_what_needs_much_of_sbuf_runs(problem):
     assert len(trace(problem).instructions) > 0
-
-
-# each argument that changes a result, and a value that is not its default
-FLIPS = {
-    "bias": np.ones(4, np.float32), "residual": Y + 1, "padding": ((0, 1), (2, 0)), "stride": (1, 2),
-    "rhs_dilation": (2, 1), "lhs_dilation": (1, 2), "in_perm": (0, 1, 3, 2), "kern_perm": (0, 1, 3, 2),
-    "out_perm": (1, 0, 2, 3), "activation": "relu", "out_dtype": NL["bf16"],
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", FLIPS)
-def test_every_argument_is_used(name):
-    plain, flipped = call(), call(**{name: FLIPS[name]})
-    assert plain.shape != flipped.shape or plain.dtype != flipped.dtype or not np.array_equal(plain, flipped)
-
-
-def test_beta_and_position_are_used():
-    plain = call(residual=Y - 3, activation="relu")
-    assert not np.array_equal(plain, call(residual=Y - 3, activation="relu", beta=-1.0))
-    assert not np.array_equal(plain, call(residual=Y - 3, activation="relu", residual_position="post_activation"))
 
 
 def test_arguments_in_the_order_of_the_signature():

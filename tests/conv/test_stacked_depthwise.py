@@ -42,6 +42,7 @@ def test_layouts():
     check_exact(ROWS["both strides"].replace(layout="NHWC"), config=OUT_TILES)
 
 
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("name", ["both strides", "several banks", "fewer channels last", "biases of several tiles"])
 def test_epilogue(name):
     asked = {"bias": True, "residual": True, "beta": -1.0, "activation": "relu"}
@@ -69,7 +70,7 @@ def test_what_depthwise_stacks_do_not_do(problem, changes, message):
     check_refused(problem, "stacked", message, **changes)
 
 
-@pytest.mark.cover(5)
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("name", ROWS)
 def test_what_the_host_settles_is_exact(name):
     check_exact(ROWS[name], config=(("algorithm", "stacked"), *completed(ROWS[name])))
@@ -80,6 +81,7 @@ PLANES = (4, 4, 4, *VOLUMES["same"][3:])
 GAPS = [(4, 4, 4, planes, *VOLUMES["same"][4:]) for planes in ((5, 4, 1, 1, 3, 0, 0), (6, 3, 2, 2, 3, 2, 1))]
 
 
+@pytest.mark.cover(5)
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize("shape", [VOLUMES["depthwise"], PLANES, (6, 6, 6, *VOLUMES["causal"][3:]), *GAPS])
 def test_volumes(shape, lnc):

@@ -35,8 +35,3 @@ def times_slower(problem, operation):
     request = Request(problem=problem, operation=operation)
     chosen = OPERATIONS[operation].choice(request, OPERATIONS[operation].shape(request, Rates()))[0]
     return found[chosen] / min(found.values())
-
-
-def share_within(found, most):
-    """The share of times that are at most so many."""
-    return sum(times <= most for times in found) / len(found)
