@@ -4,7 +4,7 @@ import hypothesis
 import pytest
 from depthwise import on_cores
 from draws import cores, draws
-from gradients import an_axis, check, last, problem_of
+from gradients import an_axis, check
 from hypothesis import strategies as st
 
 import nkiconv
@@ -80,26 +80,6 @@ def test_many_groups_are_stored_by_their_sets(below, beside, split):
     config = (*sizes.items(), ("below", below), ("beside", beside), ("split", split))
     channels, axes = (2, groups, 2 * groups, groups), [PLAIN, (11, 3, 1, 1, 1, 1)]
     on_cores(check, channels, axes, True, adds=True, bias_gradient=True, algorithm="diagonals", config=config)
-
-
-@pytest.mark.parametrize("side", [1, 4])
-@pytest.mark.parametrize("is_last", [False, True], ids=["channels first", "channels last"])
-def test_strips_load_each_row_once(is_last, side):
-    """But for columns that units beside each other share, which have no windows here."""
-    x, gy, shape = problem_of((3, 6, 6, 6), ((17, 5, 1, 1, 2, 2), (12, 1, 1, 1, 0, 0)))
-    x, gy = (last(x), last(gy)) if is_last else (x, gy)
-    perms = {"in_perm": (0, 3, 1, 2), "out_perm": (0, 2, 3, 1)} if is_last else {}
-    sizes = {"rows": 2, "columns": 4, "down": 2, "across": 1, "side": side, "groups": 2, "buffers": 2, "split": 0}
-    call = {"padding": ((2, 2), (0, 0)), "feature_group_count": 6, "algorithm": "diagonals", **perms}
-    loaded = []
-    for strips in (0, 1):
-        config = (*sizes.items(), ("strips", strips))
-        traced = nkiconv.simulator.execute(
-            conv_weight_gradient[1], (x, gy, shape), {**call, "config": config}, trace_only=True
-        )
-        moved = [one for one in traced.instructions if one.op == "dma_copy" and one.writes[0].info.on_chip]
-        loaded.append(sum(one.writes[0].num_elems for one in moved if one.reads[0].info.name == "img_ref"))
-    assert loaded[1] == x.size < loaded[0]
 
 
 @pytest.mark.parametrize(("dtype", "precision"), [("fp16", None), ("fp32", None), ("fp32", "bf16"), ("fp32", "tf32")])

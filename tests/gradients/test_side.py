@@ -12,12 +12,8 @@ from hypothesis import strategies as st
 
 import nkiconv
 from nkiconv import cases
-from nkiconv.kernels.gradients import conv_weight_gradient
 from nkiconv.planner.entry import answer
-from nkiconv.planner.operations import OPERATIONS
-from nkiconv.planner.request import Asked, Request
-from nkiconv.simulator.profiling import in_time
-from nkiconv.simulator.timing import Rates
+from nkiconv.planner.request import Request
 
 #: (N, C, K, groups), and an axis each (size, taps, stride, dilation, before, after).
 PROBLEMS = {
@@ -70,57 +66,11 @@ def test_any_images_are_exact(axes, is_last, side, beside, inputs, channels, pla
         assert re.search(r"config (beside|channels)=", str(error))  # noqa: PT017
 
 
-def matmuls(layout, side):
-    """Matmuls of one core of 7 x 7 planes by whole planes."""
-    x, perms = nkiconv.spec((32, 16, 7, 7) if layout == "NCHW" else (32, 7, 7, 16), "bf16"), {}
-    if layout == "NHWC":
-        perms = {"in_perm": (0, 3, 1, 2), "out_perm": (0, 2, 3, 1)}
-    config = (("rows", 7), ("columns", 7), ("side", side), ("channels", 4), ("inputs", 4), ("split", 0), ("warmup", 0))
-    call = {"padding": ((1, 1), (1, 1)), "algorithm": "blocks", "config": config, **perms}
-    traced = nkiconv.simulator.execute(conv_weight_gradient[1], (x, x, (16, 16, 3, 3)), call, trace_only=True)
-    return traced, [one for one in traced.instructions if one.op == "nc_matmul"]
-
-
-@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-def test_no_zero_is_multiplied(layout):
-    """Each pair of a position and a tap that meets x is in a matmul once for 4 channels, and no other one is."""
-    traced, found = matmuls(layout, 4)
-    valid_range = sum(7 - abs(tap) for tap in (-1, 0, 1)) ** 2
-    assert sum(one.params["moving_columns"] for one in found) == valid_range * 16
-    # of what the array warms up on
-    assert sum(one.op == "memset" for one in traced.instructions) == 1
-
-
 @pytest.mark.parametrize("layout", ["NHWC", pytest.param("NCHW", marks=pytest.mark.slow)])
 def test_the_planner_takes_them_for_small_planes(layout):
     problem = cases.get("rn50_c5_train").problem.replace(layout=layout)
     plan = answer(Request(problem=problem.toward("wgrad")), quick=True, use_cache=False)
     assert dict(plan.config)["side"] == 4
-
-
-#: Of few chunks of channels, of which tiles would have none; of no position that sees all taps; whose plan needs room.
-ESTIMATED = [
-    {"N": 32, "C": 64, "K": 32, "H": 7, "W": 7, "R": 5, "S": 5, "padding": ((2, 2), (2, 2)), "dtype": "fp32"},
-    {"N": 64, "C": 64, "K": 256, "H": 4, "W": 4, "R": 5, "S": 5, "padding": ((2, 2), (2, 2))},
-    {"N": 128, "C": 256, "K": 128, "H": 7, "W": 14, "R": 5, "S": 5, "padding": ((2, 2), (2, 2)), "groups": 4,
-     "layout": "NHWC"},
-]  # fmt: skip
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("numbers", ESTIMATED)
-def test_an_estimate_is_none_the_slower_for_them(numbers):
-    """Than the best without them, by modelled times; and the kernel takes it, with biases too."""
-    problem = nkiconv.ConvProblem(**numbers).toward("wgrad")
-    operation = OPERATIONS["conv2d_weight"]
-    request = Request(problem=problem, asked=Asked(bias=True), operation="conv2d_weight")
-    shape, blocks = operation.shape(request, Rates()), operation.algorithm("blocks")
-
-    def modelled(config):
-        args, kwargs = operation.arguments(request, "blocks", config)
-        return in_time(nkiconv.simulator.execute(operation.kernel[2], args, kwargs, trace_only=True), Rates()).us
-
-    assert modelled(blocks.complete(shape, None)) <= 1.05 * modelled(blocks.complete(shape, (("side", 1),)))
 
 
 REFUSED = [

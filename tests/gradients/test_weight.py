@@ -119,30 +119,6 @@ def test_the_last_channels_beside_each_other(way, K, beside):
         check((2, 7, K, 1), axes, is_last, config=(config or ()) + sizes, bias_gradient=True, adds=True)
 
 
-def columns_of_matmuls(N, H, is_last, **config):
-    """Columns that a filter gradient of 3x3 taps, 16 channels and H x H pixels multiplies on one core."""
-    x, gy, shape = problem_of((N, 16, 16, 1), ((H, 3, 1, 1, 1, 1),) * 2)
-    perms = {"in_perm": (0, 3, 1, 2), "out_perm": (0, 2, 3, 1)} if is_last else {}
-    call = {"padding": ((1, 1), (1, 1)), "algorithm": "blocks", "config": (*config.items(), ("warmup", 0)), **perms}
-    args = (last(x), last(gy), shape) if is_last else (x, gy, shape)
-    traced = nkiconv.simulator.execute(conv_weight_gradient[1], args, call, trace_only=True)
-    return sum(one.writes[0].num_elems // 16 for one in traced.instructions if one.op == "nc_matmul")
-
-
-@pytest.mark.parametrize(("config", "valid_range"), [
-    # whole planes: of 21 pairs of a row and a tap 19 meet x, and of a column too; the first product has all taps
-    ({"rows": 7, "columns": 7}, (19 * 19 - 9) * 16 + 9 * 16 + (9 - 4) * 16),
-    # units of whole columns, all of them in one tile: of rows alone; the first product again
-    ({"rows": 7, "columns": 1}, 19 * 3 * 16 + 3 * 16),
-    # of single pixels there are all places in a tile
-    ({"rows": 1, "columns": 1}, 9 * 16),
-])  # fmt: skip
-@pytest.mark.parametrize("way", ["channels last", "turned"])
-def test_taps_that_meet_zeros_alone_are_left_out(way, config, valid_range):
-    sizes = {**config, "split": 0, "pixels": 2 if way == "turned" else 0}
-    assert columns_of_matmuls(2, 7, way == "channels last", **sizes) == valid_range
-
-
 @st.composite
 def real_images(draw):
     """(x, gy, arguments of conv2d_weight) of real numbers, and settings that cut them into several passes."""
