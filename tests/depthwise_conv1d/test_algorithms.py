@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 from depthwise import EDGE, Row, integers, normals, run, truth
 from draws import cores, draws
-from epilogue import FLOATS, PLAIN, Request, check, check_stored, draw, reason_to_refuse
-from epilogue import truth as truth_and_bound
+from epilogue import PLAIN, Request, check_stored, draw, reason_to_refuse
 from hypothesis import given
 from hypothesis import strategies as st
 from scope import check_in_scope, runs
 from strategies import problems_for, requests
-from tolerances import assert_exact, assert_within_limit
+from tolerances import assert_exact
 
 from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
 from nkiconv.simulator import KernelAssertionError
@@ -50,13 +49,6 @@ def each(rows_of, *more):
     ]
 
 
-def test_every_algorithm_has_a_guard_and_a_purpose():
-    assert set(ALGORITHMS) <= set(ACCEPTED)
-    for algorithm in ALGORITHMS:
-        taken = [row for row in PURPOSES if reason_to_refuse(algorithm, row.problem("bf16"), lnc=1) == ""]
-        assert taken, f"{algorithm} takes none of {[row.why for row in PURPOSES]}"
-
-
 EPILOGUES = [PLAIN, Request("fp32", "gelu", "fp32", "post_activation", "fp32")]
 
 
@@ -77,13 +69,13 @@ def test_exact_on_integers(algorithm, row):
     check_in_scope(algorithm, row.problem("bf16"), whole=True)
 
 
-@pytest.mark.cover
+@pytest.mark.cover(6)
 @pytest.mark.parametrize(("algorithm", "row"), each(lambda _: EDGE[::2]))
 def test_exact_on_integers_in_fp32(algorithm, row):
     check_in_scope(algorithm, row.problem("fp32"), whole=True)
 
 
-@pytest.mark.cover
+@pytest.mark.cover(6)
 @pytest.mark.parametrize(("algorithm", "row"), each(lambda _: EDGE[::2]))
 def test_exact_on_integers_with_strict_nonfinite(algorithm, row):
     check_in_scope(algorithm, row.problem("bf16"), whole=True, strict_nonfinite=True)
@@ -96,27 +88,12 @@ NORMAL_ROWS = [
 ]
 
 
-@pytest.mark.cover(17)
+@pytest.mark.cover(10)
 @pytest.mark.parametrize(
     ("algorithm", "row", "dtype"), each(lambda algorithm: [*NORMAL_ROWS, *PURPOSES], ["bf16", "fp16", "fp32"])
 )
 def test_within_the_bound_on_normals(algorithm, row, dtype):
     check_in_scope(algorithm, row.problem(dtype), whole=False)
-
-
-@pytest.mark.cover(4)
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("row", PURPOSES, ids=identity)
-def test_algorithms_agree_within_the_sum_of_their_bounds(row, dtype):
-    problem = replace(row, C=min(row.C, 40)).problem(dtype)
-    request = Request("fp32", "silu", "fp32", "post_activation")
-    inputs = draw(np.random.default_rng(3), problem, request, whole=False)
-    _, limit = truth_and_bound(inputs, problem, request)
-    taken = [name for name in ALGORITHMS if reason_to_refuse(name, problem, request, lnc=2) == ""]
-    results = {name: check(problem, request, seed=3, whole=False, algorithm=name) for name in taken}
-    assert len(results) >= 3
-    for one, other in itertools.combinations(taken, 2):
-        assert_within_limit(results[one], results[other].astype(np.float64), 2 * limit)
 
 
 PERMS = [
@@ -157,7 +134,7 @@ def with_bad(problem, value, where, tap=1):
     return x, w
 
 
-@pytest.mark.cover
+@pytest.mark.cover(24)
 @pytest.mark.parametrize("where", ["x", "w"])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf], ids=str)
 @pytest.mark.parametrize("name", BAD_PROBLEMS)
@@ -179,7 +156,7 @@ SPREAD_MAX = 128
 APART = ("vector",)
 
 
-@pytest.mark.cover(7)
+@pytest.mark.cover(5)
 @pytest.mark.parametrize("where", ["x", "w"])
 @pytest.mark.parametrize("value", [np.nan, np.inf], ids=str)
 @pytest.mark.parametrize("row", PURPOSES, ids=identity)
@@ -204,7 +181,7 @@ def test_by_default_bad_values_spread_within_a_matmul_and_never_get_lost(algorit
     np.testing.assert_array_equal(actual[keeps], y[keeps])
 
 
-@pytest.mark.cover(10)
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("row", PURPOSES, ids=identity)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_sums_beyond_the_output_dtype_become_infinite_where_they_are(algorithm, row):
@@ -232,7 +209,7 @@ def test_filters_of_the_other_16_bit_dtype():
             assert_exact(run(x, w, problem, 2, algorithm=algorithm), truth(x, w, problem)[0], "fp16")
 
 
-@draws(100)
+@draws(40, 100)
 @given(data=st.data(), seed=st.integers(0, 2**32 - 1), whole=st.booleans(), strict=st.booleans())
 def test_any_problem_with_any_epilogue(data, seed, whole, strict):
     """Whatever is refused, is refused by the kernel in the same words; whatever is not, is right."""
@@ -254,6 +231,7 @@ def check_a_larger_problem(data, seed):
     check_in_scope(algorithm, problem, seed=seed, whole=True)
 
 
+@pytest.mark.cover(7)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize(("config", "message"), [
     ((("nonsense", 1),), r"config=.*: {algorithm} has no setting nonsense; it has \("),
@@ -278,6 +256,7 @@ def test_unknown_algorithms_are_refused_by_name(algorithm):
         run(x, w, problem, 2, algorithm=algorithm)
 
 
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_inputs_are_not_changed(algorithm):
     request = Request("fp32", "relu", "bf16")

@@ -36,7 +36,7 @@ def truth(x, proj, mixer, skip, dtype):
     dtype=st.sampled_from(["bf16", "fp16", "fp32"]),
     seed=st.integers(0, 99),
 )
-@draws(12)
+@draws(8, 12)
 def test_within_the_bound(N, D, W, taps, shared, dtype, seed):
     given = drawn(N, D, W, taps, max(1, D // shared), dtype, seed)
     wanted, limit = truth(*given, dtype)

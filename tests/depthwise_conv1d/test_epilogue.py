@@ -72,11 +72,6 @@ def accepted(rows=None, requests=(PLAIN,), dtypes=("bf16",)):
     ]
 
 
-def test_every_algorithm_is_tried():
-    tried = [param.values[0] for param in accepted(ROWS, SOME)]
-    assert min(tried.count(algorithm) for algorithm in (None, *ALGORITHMS)) >= 2 * len(SOME)
-
-
 @pytest.mark.cover(17)
 @pytest.mark.parametrize(("algorithm", "row", "dtype", "request_"), accepted(requests=EVERY))
 def test_every_combination(algorithm, row, dtype, request_):
@@ -98,7 +93,7 @@ DTYPE_REQUESTS = [
 ]
 
 
-@pytest.mark.cover
+@pytest.mark.cover(12)
 @pytest.mark.parametrize(("algorithm", "row", "dtype", "request_"), accepted(None, DTYPE_REQUESTS, FLOATS))
 def test_every_dtype(algorithm, row, dtype, request_):
     """Sums stay fp32 until the one cast at the end: an fp32 y of 16-bit inputs is as good as fp32."""
@@ -108,6 +103,7 @@ def test_every_dtype(algorithm, row, dtype, request_):
 LAID = [Request("fp32", "relu", "bf16", position) for position in RESIDUAL_POSITIONS]
 
 
+@pytest.mark.cover(8)
 @pytest.mark.parametrize(("algorithm", "row", "dtype", "request_"), accepted(requests=LAID) + accepted(ROWS[4:5], LAID))
 def test_residuals_lie_as_y_does(algorithm, row, dtype, request_):
     out_perm = (0, 2, 3, 1) if request_.residual_position == "pre_activation" else (3, 1, 2, 0)

@@ -115,6 +115,7 @@ def test_states_hold_what_is_convolved(row, algorithm, asked, state):
         check(row.problem("fp32"), asked, Request(state=state, final=True), whole=False, algorithm=algorithm)
 
 
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("shard", ["channels", "columns"])
 def test_buffers_of_banded_keep_their_zeros(shard):
     problem = Row("many tiles", 3, 155, 150, 31, 1, (15, 15)).problem("bf16")

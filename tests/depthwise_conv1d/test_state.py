@@ -4,19 +4,13 @@ import dataclasses
 
 import numpy as np
 import pytest
-from depthwise import Row, integers, run, same_bits, trace, truth
-from draws import cores, draws
-from epilogue import PLAIN, Request, call, check, check_stored, draw, final_state, reason_to_refuse, stored, window
-from hypothesis import given
-from hypothesis import strategies as st
+from depthwise import Row, integers, run, same_bits, truth
+from draws import cores
+from epilogue import Request, call, check, check_stored, draw, final_state, reason_to_refuse, stored, window
 from scope import REFUSES, check_in_scope, runs, scope
-from strategies import causal_problems, requests
 from tolerances import assert_exact
 
-from nkiconv import spec
 from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
-from nkiconv.simulator.profiling import in_time
-from nkiconv.simulator.timing import Rates
 
 ROWS = [
     #   why                              N  C    W     S  stride  pad        dil
@@ -47,6 +41,7 @@ ACCEPTED = {
 }  # fmt: skip
 
 
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_refusals_do_not_grow(algorithm):
     refusals = {row.why: reason_to_refuse(algorithm, row.problem("bf16"), STATES[0], lnc=2) for row in ROWS}
@@ -149,31 +144,6 @@ def test_the_next_state_is_the_end_of_state_and_row(row, with_state, in_perm):
         assert same_bits(final, expected)
 
 
-def modelled_us(problem, request):
-    """Of the kernel on two cores."""
-    more = {"return_final_state": request.final}
-    if request.state:
-        more["initial_state"] = spec((problem.N, problem.C, window(problem)), problem.dtype)
-    return in_time(trace(problem, **more), Rates()).us
-
-
-@pytest.mark.simulator_only
-@pytest.mark.parametrize("asked", [Request(final=True), Request(state=True, final=True)], ids=identity)
-def test_the_next_state_of_a_decoder_costs_little_more_than_its_bytes(asked):
-    """One token of 64 sequences, 8192 channels: 64 x 8192 x 3 x 2 B there and back are 10.3 us of HBM at 613 GB/s."""
-    problem = Row("decoder", 64, 8192, 1, 4, 1, (3, 0)).problem("bf16")
-    without = dataclasses.replace(asked, final=False)
-    assert modelled_us(problem, asked) - modelled_us(problem, without) < 12
-
-
-@pytest.mark.simulator_only
-@pytest.mark.parametrize("W", [128, 1000])
-def test_the_next_state_of_rows_costs_little(W):
-    """4096 rows a core, each an element of 10.5 ns on one of 16 engines, move while the convolution works."""
-    problem = Row("rows", 2, 4096, W, 4, 1, (3, 0)).problem("bf16")
-    assert modelled_us(problem, Request(final=True)) <= 1.03 * modelled_us(problem, PLAIN)
-
-
 @pytest.mark.parametrize("algorithm", TRIED)
 def test_bad_values_in_a_state_reach_what_the_definition_says_and_the_next_state(algorithm):
     request = Request(state=True, final=True)
@@ -188,12 +158,3 @@ def test_bad_values_in_a_state_reach_what_the_definition_says_and_the_next_state
     bad[1, 3, 0, :] = True
     np.testing.assert_array_equal(np.isnan(y), bad)
     assert np.argwhere(np.isnan(final)).tolist() == [[1, 3, 0]]
-
-
-@draws(60)
-@given(data=st.data(), seed=st.integers(0, 2**32 - 1), whole=st.booleans(), strict=st.booleans())
-def test_any_state_with_any_epilogue(data, seed, whole, strict):
-    problem = data.draw(causal_problems(widest=50, most_taps=20, most_channels=9))
-    request = data.draw(requests(problem))
-    algorithm = data.draw(st.sampled_from(TRIED))
-    check_in_scope(algorithm, problem, request, seed=seed, whole=whole, strict_nonfinite=strict)

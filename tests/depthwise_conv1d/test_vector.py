@@ -5,14 +5,9 @@ from collections import Counter
 import pytest
 from depthwise import Row, trace
 from epilogue import Request, check, refused
-from rows import staged, times_floor
+from rows import staged
 
-from nkiconv import cases
 from nkiconv.simulator.memory import PSUM
-from nkiconv.simulator.profiling import in_time
-from nkiconv.simulator.timeline import Options
-from nkiconv.simulator.timeline import run as play
-from nkiconv.simulator.timing import Rates
 
 SHORT = Row("short filter", 2, 131, 90, 5, 1, (4, 0)).problem("fp32")
 
@@ -38,19 +33,3 @@ def test_what_it_refuses():
     assert "taps on Tensor; use algorithm mixed" in refused("vector", SHORT, config=(("recipes", ((4, 1, 0, 0),)),))
     far = SHORT.replace(S=60_000, W=10, padding=((0, 0), (59_999, 0)))
     assert "S=60000" in refused("vector", far)
-
-
-@pytest.mark.simulator_only
-def test_four_taps_in_fp32_take_as_long_as_moving_the_data():
-    problem = cases.get("mamba2_prefill_fp32").problem
-    assert times_floor(trace(problem, "vector"), problem) <= 1.03
-
-
-@pytest.mark.simulator_only
-@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
-@pytest.mark.parametrize("name", ["kda_fp32", "odd_c", "short", "nkl_n1_c16_w512_s3", "nkl_pad_n1_c16_w512_s7"])
-def test_nothing_is_gained_by_another_order(name, dtype):
-    """Each chain is extended as soon as its product is there: looking ahead finds no better order."""
-    timed = in_time(trace(cases.get(name).problem.replace(dtype=dtype), "vector"), Rates())
-    ahead = play(timed.tasks, timed.prices, timed.rates, Options(order="lookahead"))
-    assert timed.line.total_ns <= 1.01 * ahead.total_ns

@@ -228,11 +228,6 @@ def refused(algorithm: str, problem: ConvProblem, request: Request = PLAIN, **mo
     return said
 
 
-def all_cores_run(execution: Any, *ops: str) -> bool:
-    """Whether every core has an instruction of one of these names."""
-    return all(any(i.op in ops for i in program.instructions) for program in execution.programs)
-
-
 def stored(canonical: Any, perm: Any) -> Any:
     """The array whose transpose(perm) is `canonical`."""
     return np.ascontiguousarray(np.transpose(canonical, np.argsort(perm)))

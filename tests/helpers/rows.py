@@ -18,9 +18,3 @@ def staged(execution: Any) -> list[Any]:
     """DMAs that bring something from on chip to on chip, or from HBM to HBM."""
     found = [i for i in execution.instructions if i.op == "dma_copy"]
     return [i for i in found if (i.reads[0].info.buffer is SBUF) == (i.writes[0].info.buffer is SBUF)]
-
-
-def shortest_run(instructions: list[Any]) -> int:
-    """Bytes of the shortest contiguous run of these loads, all of whose innermost dims are contiguous."""
-    assert all(i.reads[0].strides[-1] == 1 for i in instructions)
-    return min(i.reads[0].shape[-1] * i.reads[0].itemsize for i in instructions)
