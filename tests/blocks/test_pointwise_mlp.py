@@ -120,7 +120,7 @@ OF_NORMS = SHAPES | {"a whole tile": ((2, 128, 9, 7), 40, 24), "whole tiles": ((
 @pytest.mark.parametrize("kind", NORMS)
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("why", OF_NORMS)
-@pytest.mark.cover
+@pytest.mark.cover(12)
 def test_a_norm_of_x_agrees_with_float64(why, dtype, kind):
     arrays, more = drawn(*OF_NORMS[why], dtype)
     more |= normed(arrays, kind)
