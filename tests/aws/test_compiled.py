@@ -205,20 +205,6 @@ def test_epilogues_packed_filters_and_changes_in_place(launches, searched, graph
     assert all(map(follows_plan, (told, again, filters)))
 
 
-def test_eager_changes_in_place_train(launches, searched):
-    """Results are no views, neither of rows, whose kernel has images of height 1, nor of images."""
-    for operator, w, x in (
-        (pytorch.conv1d, torch.randn(4, 6, 3), torch.randn(2, 6, 9)),
-        (pytorch.conv2d, torch.randn(4, 6, 3, 3), torch.randn(2, 6, 5, 5)),
-    ):
-        w.requires_grad_()
-        operator(x, w, padding=1).add_(1).mul_(2).sum().backward()
-        ours, w.grad = w.grad, None
-        reference = torch.nn.functional.conv1d if x.dim() == 3 else torch.nn.functional.conv2d
-        reference(x, w, padding=1).mul(2).sum().backward()
-        near(ours, w.grad)
-
-
 @pytest.mark.cover(1)
 @pytest.mark.parametrize("kind", ["conv1d", "depthwise_conv1d", "conv2d"])
 def test_dynamic_shapes_become_numbers(kind, launches, searched, graphs):
@@ -237,18 +223,3 @@ def test_dynamic_shapes_become_numbers(kind, launches, searched, graphs):
     assert [one.shapes["img_ref"][0] for one in launches] == [2, 3, 2]
     assert len(searched) == 2
     assert all(map(follows_plan, launches))
-
-
-@pytest.mark.cover(0, keep=["convnext"])
-@pytest.mark.parametrize("name", ["convnext", "conformer"])
-def test_on_the_host_torch_computes(name, graphs):
-    """Operators whose bodies are traced there, too: into what torch computes them by."""
-    plain, x = build(name)
-    model = pytorch.convert(copy.deepcopy(plain)).model
-    y = compiled(model)(x)
-    y.square().sum().backward()
-    plain(x).square().sum().backward()
-    near(y, plain(x))
-    for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
-        near(ours.grad, theirs.grad)
-    assert launches_of(graphs.forward[0]) == launches_of(graphs.backward[0]) == []
