@@ -75,7 +75,7 @@ def check(problem, sizes, seed=1, **options):
         z += size
 
 
-@draws(8, 500)
+@draws(4, 500)
 @given(video=videos(), seed=st.integers(0, 2**31))
 def test_any_chunks_have_the_bits_of_the_whole(video, seed):
     check(*video, seed)
@@ -105,6 +105,7 @@ def shape_of(problem, frames=0):
     return operation, operation.shape(request, Rates())
 
 
+@pytest.mark.slow
 @draws(6)
 @given(video=videos())
 def test_a_plan_of_any_depth_keeps_the_order_of_the_estimate(video):

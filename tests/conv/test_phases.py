@@ -90,7 +90,7 @@ def test_phases_and_segments_beside_each_other(beside, segments, along, C):
     config = (("beside", beside), ("segments", segments), ("along", along), ("y_bytes", 256))
     stride = (1, 2, 2) if beside == "rows" else (2, 1, 2) if beside == "planes" else (2, 2, 2)
     for padding, taps in (((0, 0, 0), (2, 2, 2)), ((1, 1, 1), (3, 3, 4))):
-        call = Transposed(1, C, K, 1, (5, 6, 7), taps, stride, padding, (0, 0, 0), (1, 1, 1))
+        call = Transposed(1, C, K, 1, (3, 4, 5), taps, stride, padding, (0, 0, 0), (1, 1, 1))
         for lnc in cores(config, taps):
             check(call, lnc=lnc, algorithm="weight_stationary", config=config)
 

@@ -87,6 +87,7 @@ def traced(problem, config, lnc=2):
     return (*specs, problem.filter_shape), more
 
 
+@pytest.mark.cover(0, keep=["conformer-skewed"])
 @pytest.mark.simulator_only
 @pytest.mark.parametrize(
     ("name", "choice"), [("conformer", SKEWED), ("nkl_n4_c256_w512_s128", SKEWED), ("kda_bf16", "dot")]

@@ -254,6 +254,7 @@ OF_FILTERS = {
 }
 
 
+@pytest.mark.usefixtures("plainly")
 @pytest.mark.cover(7)
 @pytest.mark.parametrize("adds", [False, True])
 @pytest.mark.parametrize("out_dtype", ["float32", "bf16", "fp16"])
@@ -292,6 +293,7 @@ def test_gradients_of_no_images_are_checked(name):
             getattr(nkiconv, name)(x, size, x, padding=1, **more)
 
 
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("axis", [(2, 1, 2, 2, 5, -1), (2, 2, 3, 1, 2, 0), (2, 2, 3, 1, 5, 0)])
 def test_turned_blocks_whose_rows_see_nothing(axis):
     """Windows of some blocks lie beside x."""
