@@ -8,7 +8,6 @@ from conv_calls import (
     check_exact,
     check_refused,
     config_of,
-    geometry_of,
     integers,
     planned,
     run,
@@ -22,7 +21,6 @@ import nkiconv
 from nkiconv import cases
 from nkiconv.problem import ConvProblem
 from nkiconv.reference import conv_ref
-from nkiconv.schedules.implicit_gemm_outputs import bank_rows, row_parts
 
 SETTINGS = [
     {}, {"moved": 0}, {"moved": 1}, {"moved": 9}, {"moved": 9, "shard": "channels"}, {"moved": 2, "shard": "images"},
@@ -114,43 +112,11 @@ def test_a_single_row_is_shared_by_both_cores():
     assert len(found.items) % 2 == 0
 
 
-ROWS = ConvProblem(N=1, C=96, H=20, W=64, K=128, R=5, S=5, padding=((2, 2), (2, 2)), dtype="bf16")
-
-
-@pytest.mark.parametrize("problem", [ROWS, ROWS.replace(H=6, W=9), ROWS.replace(H=2, W=3, N=3)])
-def test_rows_are_shared_evenly(problem):
-    """Three banks were one for a core and two for the other, and a single one left a core without work."""
-    found, _ = planned(problem, "implicit_gemm")
-    half = len(found.items) // 2
-    mine, other = (
-        sum(item.out_tile.zn * item.out_tile.pn * item.out_tile.qn for item in items)
-        for items in (found.items[:half], found.items[half:])
-    )
-    assert half > 0
-    assert 0 <= other - mine <= problem.P * problem.Q if problem.N > 1 else abs(other - mine) <= problem.Q
-
-
-def test_m_tiles_of_unequal_work_are_not_shared():
-    """A folded M tile takes less than another: a core each would leave one of them idle."""
-    found = chosen(FOLDED["both"].replace(N=4, H=100, W=56, dtype="bf16"))
-    assert len(found.batches) == 1
-
-
 def test_rows_that_are_all_but_whole_come_whole():
     """A load of 55 of 56 columns was a run of 110 bytes a row."""
     problem = cases.get("rn50_proj_s2").problem
     for found in (chosen(problem), planned(problem, "implicit_gemm")[0]):
         assert {item.out_tile.wn for item in found.items} == {56}
-
-
-def test_rows_of_a_first_bank_of_pairs_come_together():
-    """Two rows of outputs at once: a bank is pairs of rows, and the first load is all that it needs."""
-    problem = ConvProblem(N=4, C=155, H=31, W=31, K=56, R=3, S=1, padding=((1, 1), (0, 0)), dtype="fp32")
-    found, _ = planned(problem, "implicit_gemm")
-    m_tile, out_tile = found.batches[0][0], found.items[0].out_tile
-    assert m_tile.rows == 2
-    first = row_parts(geometry_of(problem), out_tile, True, m_tile.rows)[0]
-    assert first == (0, min(out_tile.hn, 2 * bank_rows(out_tile) + 1))
 
 
 @pytest.mark.parametrize("problem", [M_TILES.replace(dtype="fp32"), EDGE["groups"]])
@@ -197,13 +163,3 @@ def test_filters_of_the_next_batch_fit_beside_those_of_one():
 def test_settings_that_were_removed_are_refused_by_name(name):
     found, reason = planned(M_TILES, "implicit_gemm", ((name, 64),))
     assert (found, reason) == (None, f"config {name}: was removed from implicit_gemm; leave it out")
-
-
-def test_rows_wider_than_a_bank_are_stored_whole():
-    """In a device loop stores wait for each other, as a register says where they go: one a bank held up the array."""
-    problem = ConvProblem(N=1, C=8, H=65, W=1024, K=16, R=1, S=1, dtype="bf16")
-    execution = trace(problem, 1, config=config_of("implicit_gemm", fold="none", x_bytes=8192, loop=1))
-    program = execution.programs[0]
-    stores = [one for one in program.instructions if one.op == "dma_copy" and not one.writes[0].info.on_chip]
-    whole = [one for one in stores if one.bytes % (problem.K * problem.Q * problem.itemsize) == 0]
-    assert len(whole) >= len(stores) - 4

@@ -4,18 +4,15 @@ import itertools
 
 import numpy as np
 import pytest
-from conv_calls import EDGE, check_exact, config_of, geometry_of, in_layout, integers, options_of, planned, run, trace
+from conv_calls import EDGE, check_exact, config_of, geometry_of, in_layout, integers, options_of, planned, run
 from draws import cores
 from tolerances import assert_exact
 
 from nkiconv.kernels._epilogue import read_epilogue
-from nkiconv.planner.operations import OPERATIONS
-from nkiconv.planner.request import Request
 from nkiconv.problem import ConvProblem
 from nkiconv.reference import conv_ref
 from nkiconv.schedules import relayout
 from nkiconv.schedules.conv_algorithms import ALGORITHMS, plan_of
-from nkiconv.simulator.launch import execute
 
 SAME = ((1, 1), (1, 1))
 PROBLEMS = {
@@ -89,19 +86,6 @@ def test_every_edge_is_exact(why, dtype):
     check_exact(EDGE[why].replace(dtype=dtype, layout="NHWC"))
 
 
-@pytest.mark.cover(5)
-@pytest.mark.simulator_only
-@pytest.mark.parametrize(("name", "algorithm", "dtype"), ONCE)
-def test_copies_need_no_more_than_is_said(name, algorithm, dtype):
-    problem = PROBLEMS[name].replace(layout="NHWC", dtype=dtype)
-    counts = []
-    for layout in ("NCHW", "NHWC"):
-        execution = trace(problem.replace(layout=layout), 1, **how(algorithm))
-        counts.append(len(execution.instructions))
-    said = relayout.relayout_instructions(algorithm, geometry_of(problem), options_of())
-    assert counts[1] - counts[0] <= said
-
-
 def test_too_many_pixels_are_refused(change):
     change(relayout, "INSTRUCTIONS_MAX", 50_000)  # 5 million take seconds to count
     problem = ConvProblem(N=80_000, C=20, H=60, W=60, K=3, R=3, S=3, layout="NHWC")
@@ -109,12 +93,3 @@ def test_too_many_pixels_are_refused(change):
     assert found is None
     assert "N=80000, H=60, W=60: copies of x and y as NCHW need" in reason
     assert "split N over several calls" in reason
-
-
-@pytest.mark.parametrize("lnc", [1, 2])
-def test_single_pixels_are_loaded_not_transposed(lnc):
-    """Channels of one pixel are neighbours in HBM in either layout; a DMA that transposes them takes longer."""
-    problem = ConvProblem(N=1, C=300, H=1, W=1, K=40, R=1, S=1)
-    args, kwargs = OPERATIONS["conv2d"].arguments(Request(problem=problem, lnc=lnc), "weight_stationary", None)
-    execution = execute(OPERATIONS["conv2d"].kernel[lnc], args, kwargs, trace_only=True)
-    assert "dma_transpose" not in {one.op for one in execution.instructions}

@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from depthwise import EDGE, Row, loads, row_of, trace
+from depthwise import EDGE, Row, row_of, trace
 from epilogue import (
     PLAIN,
     REQUESTS,
@@ -179,17 +179,6 @@ def test_refusals_name_what_they_refuse():
         assert config[0][0] in reason_to_refuse("banded", problem, lnc=1, config=config)
     huge = problem.replace(N=2_000, C=20_000, K=20_000, groups=20_000)
     assert "instructions" in reason_to_refuse("banded", huge, lnc=2)
-
-
-@pytest.mark.cover(2)
-@pytest.mark.simulator_only
-@pytest.mark.parametrize("row", ROWS[:5], ids=lambda row: row.id)
-def test_x_and_w_are_read_once(row):
-    """But for the columns that two cores' halves of one row share."""
-    problem = row.problem("bf16")
-    execution = trace(problem, "banded", lnc=1, config=(("shard", "channels"), ("block", 32)))
-    assert sum(i.reads[0].num_elems for i in loads(execution, "img_ref")) == problem.N * problem.C * problem.W
-    assert sum(i.reads[0].num_elems for i in loads(execution, "filter_ref")) == problem.C * problem.S
 
 
 def test_a_row_that_is_cropped_away_has_no_blocks():

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 
 import pytest
-from depthwise import Row, loads, row_of, trace
+from depthwise import Row, row_of
 from epilogue import PLAIN, REQUESTS, check, reason_to_refuse, refused
 
 ROWS = [
@@ -93,21 +93,3 @@ def test_refusals_name_what_they_refuse():
         assert config[0][0] in reason_to_refuse("dot", problem, lnc=1, config=config)
     huge = dataclasses.replace(problem, N=20_000, C=20_000, K=20_000, groups=20_000)
     assert "instructions" in reason_to_refuse("dot", huge, lnc=2)
-
-
-@pytest.mark.cover(2)
-@pytest.mark.simulator_only
-@pytest.mark.parametrize(
-    "why", ["four lags", "images share filters", "two chunks, images", "channels of several tiles"]
-)
-def test_x_and_w_are_read_once_in_whole_rows(why):
-    """w once for all images (here on one core), x once but for the columns that neighbouring chunks share."""
-    problem = row(why).problem("bf16")
-    execution = trace(problem, "dot", lnc=1)
-    of_w = loads(execution, "filter_ref")
-    assert sum(i.reads[0].num_elems for i in of_w) == problem.C * problem.S
-    of_x = loads(execution, "img_ref")
-    chunks = len({i.reads[0].offset % problem.W for i in of_x})
-    shared = (chunks - 1) * (problem.Q - 1)
-    assert sum(i.reads[0].num_elems for i in of_x) == problem.N * problem.C * (problem.W + shared)
-    assert all(i.reads[0].strides[-1] == 1 for i in of_w + of_x)

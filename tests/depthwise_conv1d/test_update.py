@@ -4,7 +4,7 @@ import dataclasses
 import functools
 
 import pytest
-from depthwise import Row, loads, row_of, trace
+from depthwise import Row, row_of, trace
 from epilogue import PLAIN, Request, check, reason_to_refuse
 
 ROWS = [
@@ -96,12 +96,3 @@ def test_what_takes_too_many_instructions_is_refused_before_it_is_cut(monkeypatc
     monkeypatch.setattr("nkiconv.schedules.update.update_chunks", None)
     huge = dataclasses.replace(row("odd channels").problem("bf16"), N=200_000, C=200_000, K=200_000, groups=200_000)
     assert "instructions" in reason_to_refuse("update", huge, lnc=2)
-
-
-@pytest.mark.simulator_only
-@pytest.mark.parametrize("why", ["window of four", "70 images", "image tiles", "one channel"])
-def test_x_is_read_once(why):
-    problem = row(why).problem("bf16")
-    for config in (TENSOR, VECTOR):
-        read = sum(i.reads[0].num_elems for i in loads(trace(problem, "update", config=config), "img_ref"))
-        assert read == problem.N * problem.C * problem.W
