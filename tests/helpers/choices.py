@@ -6,8 +6,8 @@ from nkiconv.simulator.launch import execute
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
 
-#: Times that the choice may take of the fastest: on named cases, on random problems.
-SAME, CLOSE = 1.03, 1.10
+#: Times that the choice may take of the fastest.
+SAME = 1.03
 #: Instructions of a kernel that is still timed.
 INSTRUCTIONS_MAX = 20_000
 
