@@ -93,10 +93,6 @@ def test_blocks_of_other_modules(change, reason):
     assert told(convert(model, fuse=True))[""].startswith(reason)
 
 
-def test_without_fuse_nothing_is_told():
-    assert convert(ShortConv(D)).blocks == ()
-
-
 class Masked(ConformerModule):
     """With a mask between GLU and convolution, as Parakeet has it."""
 

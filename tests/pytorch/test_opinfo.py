@@ -20,7 +20,7 @@ RUNS = [
 ]
 
 
-@pytest.mark.cover(2)
+@pytest.mark.cover(1)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize(("what", "kind", "dtype", "mode"), RUNS)
 def test_samples(what, kind, dtype, mode, plans):

@@ -137,7 +137,7 @@ def test_a_module_with_two_shapes_has_two_prices(priced):
     assert "1 of 1 norms fused" in told
 
 
-@pytest.mark.cover(0, keep=["model1"])
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [Grouped(nn.Conv2d(C, C, 3, groups=2)), Layers()])
 def test_calls_of_unknown_times_are_in_one(model, priced):
     """As where torch computes, and under torch.compile."""

@@ -51,6 +51,7 @@ def test_transforms(mode):
     assert all(map(torch.equal, found, wanted))
 
 
+@pytest.mark.cover(2)
 def test_one_volume_and_no_frames(mode):
     x, w = ints(4, 3, 5, 6), ints(6, 4, 2, 3, 3)
     y, final = conv3d(x, w, initial_frames=x[:, :1], return_final_frames=True)
@@ -61,6 +62,7 @@ def test_one_volume_and_no_frames(mode):
     assert final.shape == (4, 0, 5, 6)
 
 
+@pytest.mark.cover(1)
 def test_pairs_of_padding(mode):
     x, w = ints(1, 4, 3, 5, 6), ints(6, 4, 2, 3, 3)
     y = conv3d(x, w, padding=((2, 0), (-1, 0), (0, 1)))
@@ -179,6 +181,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize(("kwargs", "error", "text"), REFUSED, ids=[row[2] for row in REFUSED])
 def test_refusals(mode, kwargs, error, text):
     with pytest.raises(error, match=text):
