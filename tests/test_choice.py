@@ -53,7 +53,7 @@ GAPS = [
 ]
 
 
-@pytest.mark.cover(0, keep=["(1, 6, 3085, 148, 1, 2, (6, 23))", "(1, 70, 1609, 108, 1, 2, (0, 0))"])
+@pytest.mark.cover(0, keep=["(1, 70, 1609, 108, 1, 2, (0, 0))"])
 @pytest.mark.parametrize("row", [*GAPS[:-1], pytest.param(GAPS[-1], marks=pytest.mark.slow)], ids=str)
 def test_long_filters_with_gaps_take_what_is_fast(row):
     """10 to 500 times what the best takes, when only `dot` was looked at; 1.2 to 3.6 times, by estimates that took all

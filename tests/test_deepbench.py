@@ -38,11 +38,6 @@ def test_the_published_shares_are_those_of_the_list():
     assert [f"{share:.0%}" for share in shares] == ["22%", "22%", "17%"]
 
 
-def test_a_limit_is_of_flops_or_of_bytes():
-    assert deepbench.v100_limit_us(250_000_000, 900_000) == 2
-    assert deepbench.v100_limit_us(125_000_000, 2_700_000) == 3
-
-
 def test_means_are_of_the_rows_that_have_a_value():
     row = {"direction": "dgrad", "behind": ""}
     found = deepbench.means(

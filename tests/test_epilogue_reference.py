@@ -103,15 +103,6 @@ def test_fp32_evaluation_stays_within_the_bound(name):
     assert_within_limit(actual, epilogue_ref(sums, activation=name), limit)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_bound_without_an_epilogue_is_the_convolutions(dtype):
-    rng = np.random.default_rng(2)
-    y, abs_sum = rng.standard_normal((2, 3, 1, 4)), np.abs(rng.standard_normal((2, 3, 1, 4))) + 2
-    np.testing.assert_array_equal(
-        bounds.epilogue_bound(30, abs_sum, y, dtype), bounds.error_bound(30, abs_sum, y, dtype)
-    )
-
-
 @pytest.mark.parametrize("name", [None, *ACTIVATIONS])
 def test_bound_refuses_a_wrong_activation_a_dropped_bias_and_a_residual_in_the_wrong_place(name):
     rng = np.random.default_rng(3)
