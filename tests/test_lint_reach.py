@@ -126,8 +126,8 @@ def test_modules_that_import_each_other(tmp_path):
 
 def test_a_long_chain_of_helpers(tmp_path):
     """Deeper than Python's own stack."""
-    chain = "".join(f"def f{i}(x):\n    return f{i + 1}(x)\n\n" for i in range(3000))
-    text = f"{HEAD}{chain}def f3000(x):\n    return «lambda: x\n\n{KERNEL.format('f0(x)')}"
+    chain = "".join(f"def f{i}(x):\n    return f{i + 1}(x)\n\n" for i in range(1500))
+    text = f"{HEAD}{chain}def f1500(x):\n    return «lambda: x\n\n{KERNEL.format('f0(x)')}"
     assert found_at(findings(tmp_path, text)) == [("NKL107", *place) for place in places(text)]
 
 
