@@ -177,7 +177,7 @@ def alive(pid):
 
 # what the command is told; seconds and whether a plan was kept differ from run to run
 COMMANDS = {
-    "plan": ("plan", "short", "--json"),
+    "plan": ("plan", "--C", 16, "--W", 64, "--S", 3, "--json"),
     "tune": ("tune", "short", "--lnc", 1, "--json"),
     "refused": ("plan", "short", "--precision", "tf32", "--json"),
     "nothing runs": ("plan", "short", "--constant", "no.such=1", "--json"),

@@ -33,7 +33,7 @@ request = Request(problem=problem)
 plan = nkiconv.plan(problem)
 found = {{"us": plan.modelled_us, "text": plan.explain(), "key": cache.key(request)["target"]}}
 found["shipped"], found["sources"] = len(shipped.table().answers), sources.sources_hash()
-found["table"] = CliRunner().invoke(app, ["plan", "short"]).stdout
+found["table"] = CliRunner().invoke(app, "plan --C 16 --K 16 --W 64 --S 3".split()).stdout
 found["doctor"] = json.loads(CliRunner().invoke(app, ["doctor", "--json"]).stdout)
 os.environ["{VARIABLE}"] = "other.toml"
 found["child_us"] = child.search(request, wide=False, advance=lambda *_: None).modelled_us
