@@ -52,6 +52,7 @@ ARGUMENTS = [
 ]
 
 
+@pytest.mark.cover(40)
 @pytest.mark.parametrize(("name", "argument"), ARGUMENTS)
 def test_an_array_is_no_other_argument(name, argument):
     """Of a layout, name or dtype it once ended in NumPy's error about the truth of an array."""
