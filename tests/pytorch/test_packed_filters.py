@@ -126,6 +126,7 @@ def convolved(x, weight, bias, **more):
 
 
 @pytest.mark.usefixtures("mode")
+@pytest.mark.parametrize("mode", ["torch", "simulate"], indirect=True)
 class TestFrozen:
     """A frozen module has one filter, which nothing outside of it changes."""
 

@@ -126,7 +126,7 @@ def test_only_what_is_wanted_is_differentiated(form, index):
     assert_gradient_of_one(form.operator, form.torchs, form.tensors(2), index)
 
 
-@pytest.mark.cover(6)
+@pytest.mark.cover(4)
 @pytest.mark.parametrize(
     ("name", "act"), [*(("prologue", act) for act in ACTIVATIONS), *((one, "silu") for one in FORMS)]
 )
@@ -183,7 +183,7 @@ def test_packed_filters(form, monkeypatch):
     assert all(map(torch.equal, found, plain))
 
 
-@pytest.mark.cover(1)
+@pytest.mark.slow
 @of_each_form
 def test_one_graph_whoever_computes(form, mode):
     given = form.tensors(2)
