@@ -9,15 +9,12 @@ pytestmark = pytest.mark.simulator_only
 CASE = "nkl_n1_c16_w512_s7"
 
 
-def test_table():
+def test_table_and_json():
     result = run("profile", CASE, "--sensitivity")
     assert result.exit_code == 0, result.output
     for text in ("modelled 4", "phase 0", "worst", "look-ahead", "copy floor", "critical path", "sensitivity", "HBM"):
         assert text in result.output
     assert "inferred constants" in result.output
-
-
-def test_json():
     result = run("profile", CASE, "kda_bf16", "--json", "--lnc", 1, "--dtype", "fp32")
     first, second = json.loads(result.stdout)["rows"]
     assert (first["case"], second["case"]) == (CASE, "kda_bf16")
