@@ -185,14 +185,11 @@ def test_awss_own_nki_is_not_hidden(checkout, monkeypatch):
 
 @pytest.mark.parametrize(("arguments", "words"), [
     (("kda_bf16", "--against", "library"), "--against: belongs to --suite"),
-    (("kda_bf16", "--check"), "--check: belongs to --suite"),
     (("--suite", "depthwise", "--check"), "--check: belongs to --against, and there is none"),
     (("--suite", "conv2d", "--against", "library"), "--against has a kernel for depthwise only"),
     (("--suite", "depthwise", "--against", "."), "nkilib/experimental/conv/depthwise_conv1d.py; give the folder"),
     (("--suite", "depthwise", "--against", "library", "--plot", "x.png"), "--plot=x.png: cannot be combined"),
-    (("--suite", "depthwise", "--against", "library", "--readme", "x.md"), "x.md: cannot be read"),
     (("--suite", "depthwise", "--against", "library", "--only", "zzz"), "no headline case has this"),
-    (("--suite", "depthwise", "--against", "library", "--lnc", 3), "--lnc=3: must be 1 or 2"),
 ])  # fmt: skip
 @pytest.mark.usefixtures("checkout")
 def test_bad_input(arguments, words):

@@ -249,9 +249,7 @@ def test_what_has_no_plan_is_not_in_the_sum(script, monkeypatch):
 
 @pytest.mark.parametrize(("text", "target", "arguments", "message"), [
     ("", "{folder}/nowhere.py:build", (), "nowhere.py does not exist; give the path of a Python script"),
-    ("", "{folder}:build", (), "is a directory"),
     ("", "{folder}/model.py", (), "must be a path, a colon and a function; write model.py:build_model"),
-    ("", "{folder}/model.py:build()", (), "must be a path, a colon and a function"),
     ("def build_model(): ...", "{folder}/model.py:build_modle", (), "no build_modle; did you mean build_model?"),
     ("", "{folder}/model.py:build", (), "has no build; define it"),
     ("build = 3", "{folder}/model.py:build", (), "build is no function but of type int"),
@@ -264,11 +262,8 @@ def test_what_has_no_plan_is_not_in_the_sum(script, monkeypatch):
     ("def build(): return nn.Linear(3, 2)", "{folder}/model.py:build", ("--input", "y=1x2"),
      "model: raised TypeError in its own forward, given 1x3 float32, y=1x2 float32:"),
     ("", "{folder}/model.py:build", ("--input", "1x0x3"), "--input=1x0x3: must be [NAME=]SHAPE[:TYPE]"),
-    ("", "{folder}/model.py:build", ("--input", "1,3"), "--input=1,3: must be"),
-    ("", "{folder}/model.py:build", ("--input", "=1x3"), "--input==1x3: must be"),
     ("", "{folder}/model.py:build", ("--input", "1x3:fp8"), "--input=1x3:fp8: accepted types are bf16, fp16"),
     ("", "{folder}/model.py:build", ("--input", "a=1", "--input", "a=2"), "--input=a=2: a is given twice"),
-    ("", "{folder}/model.py:build", ("--dtype", "int64"), "--dtype=int64: accepted are bf16, fp16, fp32"),
     ("", "{folder}/model.py:build", ("--polyphase",), "--polyphase: is of what --fuse finds; pass both"),
     ("", "{folder}/model.py:build", ("--mode", "graph"), "--mode='graph': accepted are None, eager, compiled, xla"),
     ("", "{folder}/model.py:build", ("--dtype", "fp8", "--lnc", 3), "cannot run this call; 2 reasons"),
