@@ -256,7 +256,8 @@ REFUSED = [
     *((f"NKI040: {name}: ", name, (make,)) for name in CALLS for make in (3.0, hbm)),
     *((f"NKI040: {name}: x is not a tile", name, (make, 1)) for name in REDUCTIONS for make in (3.0, hbm)),
     *((f"NKI062: {name}: axis=", name, (small_integers((2, 3, 4)), axis))
-      for name in REDUCTIONS for axis in (0, (0, 1), (0, 1, 2), 1, (1,), -2, 3, (), 1.0, True, "x")),
+      for name in REDUCTIONS for axis in (0, (0, 1), (0, 1, 2), 1, (1,), -2, 3, (), 1.0, True, "x")
+      if axis == 1 or name in ("sum", "var", "softmax")),
     ("NKI040: rms_norm: w is not a tile", "rms_norm", (sb, 1.0, 1, 8)),
     ("NKI044: rms_norm", "rms_norm", (sb, np.ones((1, 8), np.float32), 1, 8)),
     ("NKI062: rms_norm", "rms_norm", (sb, sb, 0, 8)),
