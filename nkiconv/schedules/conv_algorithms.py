@@ -23,6 +23,7 @@ from .pairs_of_planes import beside_pairs_unsupported
 from .planes import PLANES, asked_planes, planes_unsupported, wants_channels, with_channels, without_planes
 from .relayout import plain_of, relayout_ns, relayout_unsupported
 from .settings import Config, is_hashable
+from .tiles import P_MAX
 
 #: Precisions that one algorithm takes.
 ONLY_IMPLICIT_GEMM = ("fp16x3", "winograd")
@@ -100,6 +101,11 @@ def bound_ns(target: Target, algorithm: str, geometry: Geometry, options: Option
     return copies_ns + weight_stationary_bound.Bound(target, plain, options, plan).ns()
 
 
+def fills_partitions(geometry: Geometry) -> bool:
+    """Whether input channels fill the partitions by themselves: of `stacked`, implicit_gemm takes less."""
+    return geometry.C == P_MAX and geometry.groups == 1
+
+
 def default_of(geometry: Geometry, options: Options, cores: int) -> str:
     """The algorithm of a kernel that is called without one: that of the least bound, and of a norm the first that takes
     it; implicit_gemm, to be refused, where none runs."""
@@ -108,5 +114,7 @@ def default_of(geometry: Geometry, options: Options, cores: int) -> str:
     runs = {one: plan for one, (plan, reason) in plans.items() if reason == ""}
     if options.epilogue.norm is not None:
         return next((one for one in TAKE_NORM if one in runs), TAKE_NORM[0])
+    if fills_partitions(geometry):
+        runs.pop("stacked", None)
     bounds = {one: bound_ns(target, one, geometry, options, plan) for one, plan in runs.items()}
     return min(bounds, key=bounds.__getitem__, default="implicit_gemm")

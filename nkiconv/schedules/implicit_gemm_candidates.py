@@ -110,6 +110,8 @@ def completed(bound: Bound, schedule: Schedule, given: dict[str, Any]) -> Implic
         warmup = max(WARM_UP if m_tile.k_tiles[0].pairing == ALONE else 0, warmup)
     if geometry.precision == "fp16x3":
         warmup += WARM_UP_PAIRS
+    if busy.tensor < target.window_work * target.window_ns:
+        warmup = 0  # the array ends before its throttle would let go
     # as many M tiles as DMA has time for, where the sums of one for an output tile take longer than that
     moved, move_ns = 0, bound.move_ns(m_tile)
     # a load, an engine's copy, a DMA that transposes

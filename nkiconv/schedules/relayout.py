@@ -20,6 +20,7 @@ from .frames import are_side_by_side, parts_of_x
 from .geometry import Geometry, num_taps, writes_rows
 from .implicit_gemm_channels import has_own_m_tiles, left_over
 from .options import Options
+from .prices import first_load_ns, last_store_ns
 from .tiles import INSTRUCTIONS_MAX, P_MAX, PARTS, QUADRANT, Part, cut, cut_at, div_ceil
 
 #: Algorithms that take NHWC without a copy, but for x of single bytes.
@@ -250,8 +251,10 @@ def relayout_ns(target: Target, algorithm: str, geometry: Geometry, options: Opt
         found += geometry.planes.size * geometry.C * target.run_ns(geometry.hbm_itemsize) / (PARTS * target.dma_engines)
     if algorithm not in OWN and outputs == 1:
         found += geometry.planes.out * geometry.K * target.run_ns(y_itemsize) / (PARTS * target.dma_engines)
+    ends_ns = first_load_ns(target) + last_store_ns(target)  # of each copy, which another one waits for
+    found += ends_ns * (copies_x(algorithm, geometry) + copies_y(algorithm, geometry))
     if flips(algorithm, geometry):
-        found += _flip_ns(target, geometry)
+        found += ends_ns + _flip_ns(target, geometry)
     return found + sum(copy_ns(target, part) for part in copies_of(algorithm, geometry, options))
 
 

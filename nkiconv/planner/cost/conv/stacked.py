@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ....simulator.hardware import PARTITIONS
+from ....schedules.conv_algorithms import fills_partitions
 from ..algorithm import Guess, Shape
 from .weight_stationary import OfBlocks
 
@@ -14,8 +14,7 @@ class Stacked(OfBlocks):
     order = ("rows", "shifts", "outputs", "beside", "apart")
 
     def guesses(self, shape: Shape) -> list[Guess]:
-        # what fills the partitions by itself is implicit_gemm's
-        return [] if shape.geometry.C == PARTITIONS and shape.geometry.groups == 1 else super().guesses(shape)
+        return [] if fills_partitions(shape.geometry) else super().guesses(shape)
 
 
 ALGORITHM = Stacked()
