@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,7 +34,7 @@ def norm(value: Any) -> str:
 
 def eps(value: Any) -> str:
     """What is added to a variance."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf:
+    if rules.is_finite(value) and value >= 0:
         return ""
     return f"eps={shown(value)}: must be a finite number of at least 0; pass one, as 1e-5"
 

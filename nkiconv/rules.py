@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -324,9 +325,15 @@ def flag(name: str, value: Any) -> str:
     return "" if isinstance(value, bool) else f"{name}={shown(value)}: must be True or False; pass one of these"
 
 
+def is_finite(value: Any) -> bool:
+    """Whether this is an int or float that fp64 holds."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return number and abs(value) <= sys.float_info.max
+
+
 def beta(value: Any) -> str:
     """A residual's factor."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+    if is_finite(value):
         return ""
     return f"beta={shown(value)}: must be a finite int or float; scale the residual otherwise"
 

@@ -41,6 +41,7 @@ GOOD = {
     "depthwise_conv1d_input": {"input_size": (1, 4, 20), "w": zeros(4, 3), "gy": zeros(1, 4, 18)},
 }
 OWN = {"algorithm": "implicit_gemm"}
+TOKENS = {"x": zeros(2, 9, 5), "padding": "causal", "layout": "NWC"}
 OF_ROWS, APART = {"padding": "causal"}, {"stride": 2, "lhs_dilation": 2}
 BLOCKS, SKEWED = {"algorithm": "blocks"}, {"algorithm": "skewed"}
 OF_FOUR = {"x": zeros(1, 4, 5, 5), "weight_size": (4, 1, 3, 3), "groups": 4, "algorithm": "diagonals"}
@@ -209,6 +210,11 @@ CASES = [
     *((name, *row) for name, rows in REFUSED.items() for row in rows),
     *((name, {array: np.float64}, DtypeError, f"{array}: must be a NumPy array, not type")
       for name, good in GOOD.items() for array in ARRAYS[:3] if array in good),
+    *(("depthwise_conv1d", TOKENS | {array: np.float64}, DtypeError, f"{array}: must be a NumPy array, not type")
+      for array in ARRAYS[:2]),
+    *(("depthwise_conv1d", TOKENS | {name: value}, UnsupportedError, f"layout='NWC', {name}={value}: must be")
+      for name, value in {"stride": True, "dilation": 1.0, "flipped": 0, "strict_nonfinite": 0}.items()),
+    ("conv2d", {"residual": zeros(2, 4, 7, 10), "beta": 10**400}, UnsupportedError, "must be a finite int or float"),
     *(("conv2d", {array: np.float64}, DtypeError, f"{array}: must be a NumPy array, not type")
       for array in ARRAYS[3:]),
     ("conv2d_weight", {"accumulate_into": np.float64}, GeometryError, "accumulate_into: must be float32"),

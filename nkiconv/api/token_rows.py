@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from .. import rules
-from ..errors import LayoutError, UnsupportedError, raise_all, refuse, shown
+from ..errors import LayoutError, NkiconvError, UnsupportedError, raise_all, refuse, shown
 from ..schedules.split import LAYOUTS, TAPS_MAX
+from .calls import shape_of
 from .causal_conv1d_split import causal_conv1d_split
 
 #: What a call must leave as it is: its default.
@@ -24,15 +25,14 @@ def convolved_tokens(
 ) -> Any:
     """y, and the state if it is asked for; arguments and errors are those of `depthwise_conv1d`."""
     refuse(LayoutError, rules.layout("layout", layout, LAYOUTS))
-    wrong = [
+    wrong: list[NkiconvError] = [
         UnsupportedError(f"layout={layout!r}, {name}={shown(more[name])}: must be {value!r}; {_INSTEAD}")
         for name, value in _LEFT.items()
-        if more[name] is not value and (value is None or more[name] != value)
+        if more[name] is not value and (type(more[name]) is not type(value) or more[name] != value)
     ]
     if not isinstance(padding, str) or padding != "causal":
         wrong.append(UnsupportedError(f"layout={layout!r}, padding={padding!r}: must be 'causal'; {_INSTEAD}"))
-    shapes: list[tuple[int, ...]] = [getattr(one, "shape", None) or (0,) for one in (x, w)]
-    of_x, of_w = shapes
+    of_x, of_w = shape_of(x) or (0,), shape_of(w)
     if len(of_w) == 2 and of_w[1] > TAPS_MAX:
         wrong.append(UnsupportedError(f"layout={layout!r}, S={of_w[1]}: must be at most {TAPS_MAX} taps; {_INSTEAD}"))
     raise_all("depthwise_conv1d cannot run this call", wrong)

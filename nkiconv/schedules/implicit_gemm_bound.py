@@ -65,12 +65,13 @@ class Bound:
         if is_transposed(self.geometry):  # filters come between
             begin_ns += target.hwdge_issue_ns + first_load_ns(target)
         begin_ns += self.spread_ns(m_tile)
+        streamed = busy.streamed / busy.tensor if busy.tensor > 0 else 1.0  # of outputs that meet padding alone
         made_ns = self.first_block(m_tile) * self.transposing_ns(m_tile) / len(m_tile.k_tiles)
         if made_ns > 0 and plan.moved[0] == 0:
             begin_ns = array_end_ns(target, begin_ns, made_ns)
             begin_ns += target.matmul_done_ns + target.hop_ns + target.vector_done_ns
-            busy.tensor -= made_ns
-        array_ns = array_end_ns(target, begin_ns, busy.tensor, busy.streamed / busy.tensor) - begin_ns
+            busy.tensor = max(0.0, busy.tensor - made_ns)
+        array_ns = array_end_ns(target, begin_ns, busy.tensor, streamed) - begin_ns
         return begin_ns + overlapped_ns(array_ns, *busy.others(first_ns)) + self.last_ns(plan)
 
     def last_ns(self, plan: Schedule) -> float:

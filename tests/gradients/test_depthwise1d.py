@@ -162,6 +162,8 @@ BARE_REFUSED = [
     ({"filter_shape": (4, 4, 1, 4)}, "must be after kern_perm [C, 1, 1, S]"),
     ({"filter_shape": (8, 1, 1, 4)}, "(8, 1, 1, 4): must be after kern_perm [C, 1, 1, S] = (4, 1, 1, 4)"),
     ({"filter_shape": (4, 1, 2, 4)}, "must be after kern_perm [C, 1, 1, S]"),
+    *(({"filter_shape": shape}, "filter_shape=") for shape in (None, (4, 1, 1, 4, 1), (4.0, 1, 1, 4), (4, 1, 1, 0))),
+    ({"bias_gradient": 1}, "bias_gradient=1: must be True or False"),
     ({"img_ref": (1, 4, 2, 9)}, "img_ref H=2: must be 1"),
     ({"grad_ref": (1, 4, 1, 7)}, "grad_ref.shape=(1, 4, 1, 7): must be y's, (1, 4, 1, 6)"),
     ({"feature_group_count": 2}, "feature_group_count=2: accepted are 1, 4; this kernel is depthwise"),

@@ -1,5 +1,7 @@
 """Gradients of filters and biases against torch in float64, exact on integers."""
 
+import re
+
 import hypothesis
 import ml_dtypes
 import numpy as np
@@ -14,6 +16,7 @@ from nkiconv.kernels.gradients import conv_weight_gradient
 from nkiconv.planner.operations import operation_for
 from nkiconv.planner.request import Request
 from nkiconv.schedules.blocks_candidates import chosen
+from nkiconv.simulator import KernelAssertionError
 from nkiconv.simulator.timing import Rates
 
 INPUT = {1: nkiconv.conv1d_input, 2: nkiconv.conv2d_input, 3: nkiconv.conv3d_input}
@@ -309,3 +312,15 @@ def test_a_pass_has_as_many_groups_as_fit():
     dw = nkiconv.conv1d_weight(x, (4, 1, 2), gy, **given)
     taps = [x[:, :, tap * apart : tap * apart + W - apart] for tap in range(2)]
     np.testing.assert_array_equal(dw, np.stack([(one * gy).sum(axis=(0, 2)) for one in taps], axis=1)[:, None])
+
+
+@pytest.mark.parametrize(("more", "message"), [
+    *(({"filter_shape": shape}, "filter_shape=")
+      for shape in (None, (4, 4, 3, 3, 4), (16.0, 4, 3, 3), (16, 4, 0, 3), (16, 4, -3, 3))),
+    *(({"bias_gradient": flag}, f"bias_gradient={flag!r}: must be True or False") for flag in ("no", 1)),
+])  # fmt: skip
+def test_a_bare_kernel_refuses(more, message):
+    given = {"filter_shape": (16, 4, 3, 3), **more}
+    args = nkiconv.spec((1, 4, 6, 6), "bf16"), nkiconv.spec((1, 16, 4, 4), "bf16"), given.pop("filter_shape")
+    with pytest.raises(KernelAssertionError, match=re.escape(message)):
+        nkiconv.simulator.execute(conv_weight_gradient[1], args, given, trace_only=True)

@@ -11,7 +11,7 @@ from ..conv.call import Operands
 from .diagonals.loop import run_diagonals
 from .halves import WeightWork
 from .loop import run_weight
-from .result import FilterLike, result_dtype
+from .result import filter_like, result_dtype
 
 #: The algorithms by their names in a Plan: what plans each, and what issues its plan.
 TABLE = {"blocks": (blocks_candidates.plan, run_weight), "diagonals": (diagonals_candidates.plan, run_diagonals)}
@@ -63,7 +63,7 @@ def conv_weight_gradient(
     require(axes == 2 or axes == 3, f"stride={stride}: must have 2 or 3 entries, an axis each; pass as many")
     check_axes(img_ref, places, axes)
     check_choice(algorithm, config, WEIGHT_ALGORITHMS)
-    like = FilterLike(shape=filter_shape, dtype=grad_ref.dtype)
+    like = filter_like(filter_shape, axes, grad_ref, bias_gradient)
     geometry, y_shape = read_geometry(
         img_ref, like, places, (feature_group_count, 1), (in_perm, kern_perm, out_perm), precision
     )

@@ -17,7 +17,7 @@ from .._epilogue import read_epilogue
 from ..conv.relayout import meet
 from ..depthwise_conv1d.dispatch import algorithm_for, run_algorithm
 from ..depthwise_conv1d.geometry import Operands, read_geometry
-from .result import FilterLike, result_dtype
+from .result import filter_like, result_dtype
 from .rows import copy_rows, flat_rows, fold_images, gradient_geometry, sum_positions
 from .skewed.kernel import skewed
 
@@ -66,7 +66,7 @@ def depthwise_conv1d_weight_gradient(
     Raises: an assertion that names argument, value, rule and remedy, before any instruction.
     """
     check_choice(algorithm, config, ROWS_ALGORITHMS)
-    like = FilterLike(shape=filter_shape, dtype=grad_ref.dtype)
+    like = filter_like(filter_shape, 2, grad_ref, bias_gradient)
     places, perms = (padding, stride, rhs_dilation, lhs_dilation), (in_perm, kern_perm, out_perm)
     forward, y_shape = read_geometry(img_ref, like, places, (feature_group_count, 1), perms)
     dw_dtype = result_dtype(grad_ref, y_shape, filter_shape, accumulate_into, out_dtype)

@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 
+from ... import rules
 from ..._nki import nl
 from ...schedules.tiles import require
+from .._arguments import refuse
 
 
 @dataclass
@@ -12,6 +14,13 @@ class FilterLike(nl.NKIObject):
 
     shape: tuple
     dtype: object
+
+
+def filter_like(filter_shape, axes, grad_ref, bias_gradient):
+    """The filter of this shape with so many axes of its taps; refused are no such shape, and a bias_gradient that is
+    neither True nor False."""
+    refuse(rules.sizes("filter_shape", filter_shape, axes + 2), rules.flag("bias_gradient", bias_gradient))
+    return FilterLike(shape=filter_shape, dtype=grad_ref.dtype)
 
 
 def result_dtype(grad_ref, y_shape, filter_shape, accumulate_into, out_dtype):
