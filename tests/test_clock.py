@@ -165,8 +165,8 @@ def test_an_estimate_is_the_fastest_of_its_candidates(name, layout):
 
 
 def test_the_clock_overrules_cost_models():
-    """implicit_gemm is the first by cost models, and 1.5 times slower with its settings."""
-    problem = ConvProblem(N=4, C=16, H=10, W=7, K=16, R=3, S=3, padding=((1, 1), (1, 1)))
+    """stacked is the first by cost models, and 1.3 times slower with its settings."""
+    problem = ConvProblem(N=2, C=40, W=4363, K=26, S=7, stride=(1, 2), padding=((0, 0), (3, 3)))
     request = Request(problem=problem)
     operation = operation_for(request)
     ranked = operation.ranked(operation.shape(request, Rates()))
