@@ -1,10 +1,11 @@
-"""Ints as Python has them, and arrays where only those belong."""
+"""Ints and floats as Python has them, and arrays where only those belong."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 import operator
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -15,6 +16,22 @@ from .errors import DtypeError, NkiconvError, is_array, raise_all, shown
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 #: What operator.index takes, or may take, and yet is no number here: flags, and arrays of data.
 _NO_NUMBERS = (bool, np.bool_, np.ndarray, str, type(None))
+
+
+def is_int(value: Any) -> bool:
+    """Whether this is an int, and no flag."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_pair(value: Any) -> bool:
+    """Whether this is a tuple of two ints."""
+    return isinstance(value, tuple) and len(value) == 2 and all(map(is_int, value))
+
+
+def is_finite(value: Any) -> bool:
+    """Whether this is an int or float that fp64 holds."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return number and abs(value) <= sys.float_info.max
 
 
 def plain_ints(value: Any) -> Any:

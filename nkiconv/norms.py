@@ -7,6 +7,7 @@ from typing import Any
 
 from . import rules
 from .errors import shown
+from .integers import is_finite
 
 #: What shares a mean and a variance: the channels of a group of an image; a channel of all images; one of an image.
 NORMS = ("group", "batch", "instance")
@@ -34,7 +35,7 @@ def norm(value: Any) -> str:
 
 def eps(value: Any) -> str:
     """What is added to a variance."""
-    if rules.is_finite(value) and value >= 0:
+    if is_finite(value) and value >= 0:
         return ""
     return f"eps={shown(value)}: must be a finite number of at least 0; pass one, as 1e-5"
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from .axis import BLANK_FROM, BLANK_MOST, EXTENT_MAX, Axis
 from .chunks import chunks as chunks
 from .chunks import chunks_plain as chunks_plain
 from .errors import shown
+from .integers import is_finite, is_int, is_pair
 
 #: Data types by nkiconv's name, and NumPy's, torch's and NKI's name of them; those that every kernel takes and returns.
 DTYPE_NAMES = {
@@ -63,16 +63,6 @@ SIDES = {
 #: Paddings by name; the last is of rows alone.
 PADDINGS = ("same", "valid", "causal")
 _LISTED = "write a tuple, NKI kernels cannot take lists"
-
-
-def is_int(value: Any) -> bool:
-    """Whether this is an int, and no flag."""
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def is_pair(value: Any) -> bool:
-    """Whether this is a tuple of two ints."""
-    return isinstance(value, tuple) and len(value) == 2 and all(map(is_int, value))
 
 
 def _has_list(value: Any) -> bool:
@@ -323,12 +313,6 @@ def layout(name: str, value: Any, some: Iterable[str | None]) -> str:
 def flag(name: str, value: Any) -> str:
     """True or False."""
     return "" if isinstance(value, bool) else f"{name}={shown(value)}: must be True or False; pass one of these"
-
-
-def is_finite(value: Any) -> bool:
-    """Whether this is an int or float that fp64 holds."""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return number and abs(value) <= sys.float_info.max
 
 
 def beta(value: Any) -> str:

@@ -119,7 +119,7 @@ def per_axis(value: int | Places, axes: int) -> Places:
     return (value,) * axes if isinstance(value, int) else value
 
 
-def is_array(value: Any) -> bool:
+def is_numpy(value: Any) -> bool:
     """Whether a call takes this as an array."""
     return isinstance(value, np.ndarray | simulator.ArraySpec)
 
@@ -129,21 +129,21 @@ def no_array(name: str, value: Any) -> str:
     kind = type(value).__name__
     return (
         ""
-        if is_array(value)
+        if is_numpy(value)
         else f"{name}: must be a NumPy array, not {kind}; convert it with numpy.asarray or .numpy()"
     )
 
 
 def shape_of(value: Any) -> tuple[int, ...]:
     """An array's shape, () of anything else: to ask before `one_array` refuses it."""
-    return value.shape if is_array(value) else ()
+    return value.shape if is_numpy(value) else ()
 
 
 def one_array(
     name: str, array: Any, axes: str, dtypes: tuple[str, ...] = KERNEL_DTYPES, empty: str = "N"
 ) -> Iterator[NkiconvError]:
     """Errors of an array's kind, rank, extents and dtype; axes: their names, as in "N, C, W"; empty: which may be 0."""
-    if not is_array(array):
+    if not is_numpy(array):
         yield from refused(DtypeError, no_array(name, array))
         return
     names, malformed = axes.split(", "), rules.rank(name, array.shape, axes)

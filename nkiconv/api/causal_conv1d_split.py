@@ -10,7 +10,7 @@ import numpy as np
 from .. import norms, rules
 from ..axis import Axis
 from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all, refused, shown
-from ..integers import takes_ints
+from ..integers import is_int, takes_ints
 from ..kernels.blocks.causal_conv1d_split import causal_conv1d_split_heads, causal_conv1d_split_step
 from ..problem import DTYPES, dtype_name
 from ..reference import AnyArray
@@ -158,7 +158,7 @@ def causal_conv1d_split_update(
 
 
 def _pad(pad_slot: Any) -> Iterator[NkiconvError]:
-    if not rules.is_int(pad_slot):
+    if not is_int(pad_slot):
         yield UnsupportedError(f"pad_slot={shown(pad_slot)}: must be an int; pass the number of padding's slot")
 
 

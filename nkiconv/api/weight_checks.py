@@ -11,7 +11,7 @@ from .. import rules
 from ..errors import DtypeError, GeometryError, NkiconvError, UnsupportedError, refuse, refused
 from ..planner.request import Asked
 from ..problem import DTYPES
-from .calls import is_array, no_array, out_dtype_unsupported, shape_of
+from .calls import is_numpy, no_array, out_dtype_unsupported, shape_of
 
 
 def sizes_of(name: str, size: Any, axes: int, of_images: bool = False) -> tuple[int, ...]:
@@ -37,7 +37,7 @@ def check_gradients(gy: Any, y_shape: tuple[int, ...], into: Any, size: tuple[in
 def check_accumulated(into: Any, size: tuple[int, ...]) -> None:
     """Refuse what a gradient cannot be added to; None is none."""
     if into is not None:
-        dtype = into.dtype if is_array(into) else type(into).__name__
+        dtype = into.dtype if is_numpy(into) else type(into).__name__
         refuse(GeometryError, rules.accumulated("accumulate_into", shape_of(into), dtype, size))
 
 
