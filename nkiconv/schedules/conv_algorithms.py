@@ -106,6 +106,7 @@ def fills_partitions(geometry: Geometry) -> bool:
     return geometry.C == P_MAX and geometry.groups == 1
 
 
+@lru_cache(maxsize=PLANS_KEPT)
 def default_of(geometry: Geometry, options: Options, cores: int) -> str:
     """The algorithm of a kernel that is called without one: that of the least bound, and of a norm the first that takes
     it; implicit_gemm, to be refused, where none runs."""

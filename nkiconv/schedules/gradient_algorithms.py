@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+
 from ..simulator.timing import Rates
 from ..simulator.timing.target import Target
 from . import blocks_candidates, diagonals_candidates
 from .geometry import Geometry
 
 
+@functools.lru_cache(maxsize=128)
 def default_of(geometry: Geometry, bias: bool, cores: int) -> str:
     """The algorithm of a kernel that is called without one: that of the least bound; blocks, to be refused, where none
     runs."""
