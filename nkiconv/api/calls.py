@@ -126,12 +126,9 @@ def is_numpy(value: Any) -> bool:
 
 def no_array(name: str, value: Any) -> str:
     """Why this is no array; "" if it is one."""
-    kind = type(value).__name__
-    return (
-        ""
-        if is_numpy(value)
-        else f"{name}: must be a NumPy array, not {kind}; convert it with numpy.asarray or .numpy()"
-    )
+    if is_numpy(value):
+        return ""
+    return f"{name}: must be a NumPy array, not {type(value).__name__}; convert it with numpy.asarray or .numpy()"
 
 
 def shape_of(value: Any) -> tuple[int, ...]:

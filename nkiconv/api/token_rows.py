@@ -28,7 +28,7 @@ def convolved_tokens(
     wrong: list[NkiconvError] = [
         UnsupportedError(f"layout={layout!r}, {name}={shown(more[name])}: must be {value!r}; {_INSTEAD}")
         for name, value in _LEFT.items()
-        if more[name] is not value and (type(more[name]) is not type(value) or more[name] != value)
+        if type(more[name]) is not type(value) or more[name] != value
     ]
     if not isinstance(padding, str) or padding != "causal":
         wrong.append(UnsupportedError(f"layout={layout!r}, padding={padding!r}: must be 'causal'; {_INSTEAD}"))
