@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Iterator, Sequence
+from types import ModuleType
 from typing import Any
 
 
@@ -114,7 +115,8 @@ def refuse(kind: type[NkiconvError], *reasons: str) -> None:
 
 def is_array(value: Any) -> bool:
     """Whether this is an array or tensor of whatever package, or a description of one; a number of NumPy's is none."""
-    return not isinstance(value, type) and hasattr(value, "dtype") and getattr(value, "ndim", len(shape_of(value))) > 0
+    no_value = isinstance(value, type | ModuleType)
+    return not no_value and hasattr(value, "dtype") and getattr(value, "ndim", len(shape_of(value))) > 0
 
 
 def shape_of(value: Any) -> tuple[int, ...]:

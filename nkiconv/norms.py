@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import rules
-from .errors import shown
+from .errors import is_array, shown
 from .integers import is_finite
 
 #: What shares a mean and a variance: the channels of a group of an image; a channel of all images; one of an image.
@@ -49,6 +49,13 @@ def num_groups(value: Any, norm: str, C: int) -> list[str]:
     return [one for one in wrong if one] or [
         one for one in [rules.divides("num_groups", value or NUM_GROUPS, C=C)] if one
     ]
+
+
+def parts(name: str, given: Any) -> str:
+    """Statistics of parts of the same x."""
+    if isinstance(given, tuple | list) and given and all(is_array(one) and len(one.shape) == 4 for one in given):
+        return ""
+    return f"{name}={shown(given)}: must be a tuple of arrays [P, N, C, 3]; pass one of each launch"
 
 
 def stats(name: str, given: Sequence[int], dtype: Any, images_and_channels: Sequence[int] | None = None) -> list[str]:

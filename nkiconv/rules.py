@@ -15,7 +15,7 @@ from . import activations
 from .axis import BLANK_FROM, BLANK_MOST, EXTENT_MAX, Axis
 from .chunks import chunks as chunks
 from .chunks import chunks_plain as chunks_plain
-from .errors import shown
+from .errors import is_array, shown
 from .integers import is_finite, is_int, is_pair
 
 #: Data types by nkiconv's name, and NumPy's, torch's and NKI's name of them; those that every kernel takes and returns.
@@ -174,6 +174,13 @@ def filter_channels(
         f"{w}.shape={tuple(shape)}: has {inputs} input channels per group, {x} has C={C} in {of}={groups}; pass [K, "
         f"C / groups, ...]{order}, or other groups"
     )
+
+
+def tensor(name: str, value: Any, optional: bool) -> str:
+    """What a kernel reads and writes in HBM; optional: or None."""
+    if is_array(value) or (optional and value is None):
+        return ""
+    return f"{name}={shown(value)}: must be an array with axes{' or None' if optional else ''}; pass one"
 
 
 def rank(name: str, given: Sequence[int], letters: str, more: str = "") -> str:

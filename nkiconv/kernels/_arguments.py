@@ -10,11 +10,22 @@ FP8 = (nl.float8_e4m3, nl.float8_e5m2)
 #: What x, w and groups are called.
 NAMES = ("img_ref", "filter_ref", "feature_group_count")
 
+#: Tensors that a public kernel may go without; those that it needs are called ..._ref.
+OPTIONAL = {"bias", "bias1", "bias2", "weight", "residual", "x_scale", "x_shift", "y_norm_weight", "y_norm_bias"}
+OPTIONAL |= {"x_norm_weight", "x_norm_bias", "initial_state", "initial_frames", "state_indices", "accumulate_into"}
+
 
 def refuse(*reasons):
     """Refuse arguments that break a rule; "" is none."""
     for reason in reasons:
         require(reason == "", reason)
+
+
+def check_given(arguments):
+    """Refuse what is no tensor, of a public kernel's arguments by name: the first thing that it does."""
+    for name, value in arguments.items():
+        if name in OPTIONAL or name.endswith("_ref"):
+            refuse(rules.tensor(name, value, optional=name in OPTIONAL))
 
 
 def read_out_dtype(out_dtype, img_ref):

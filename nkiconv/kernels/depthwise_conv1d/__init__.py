@@ -3,7 +3,7 @@
 from ..._nki import nki, nl
 from ...schedules.depthwise import Options
 from ...schedules.depthwise_algorithms import ALGORITHMS
-from .._arguments import check_bias, check_choice, check_flags, check_residual, read_out_dtype
+from .._arguments import check_bias, check_choice, check_flags, check_given, check_residual, read_out_dtype
 from .._epilogue import read_epilogue
 from .dispatch import convolve
 from .geometry import Operands, of_chunks, read_geometry, with_prologue
@@ -73,6 +73,7 @@ def depthwise_conv1d_implicit_gemm(
 
     Raises: before any instruction an assertion of argument, value, rule and remedy; simulated, KernelAssertionError.
     """
+    check_given(locals())
     check_choice(algorithm, config, ALGORITHMS)
     flags = (("strict_nonfinite", strict_nonfinite), ("return_final_state", return_final_state), ("flipped", flipped))
     check_flags(flags)

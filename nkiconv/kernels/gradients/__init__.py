@@ -4,7 +4,7 @@ from ..._nki import nki, nl
 from ...schedules import blocks_candidates, diagonals_candidates
 from ...schedules.gradient_algorithms import default_of
 from ...schedules.tiles import require
-from .._arguments import check_choice
+from .._arguments import check_choice, check_given
 from .._engines import new_ledger
 from ..conv.arguments import check_axes, read_geometry
 from ..conv.call import Operands
@@ -58,6 +58,7 @@ def conv_weight_gradient(
 
     Raises: an assertion that names argument, value, rule and remedy, before any instruction.
     """
+    check_given(locals())
     axes = len(stride) if isinstance(stride, tuple) else 0
     places = (padding, stride, rhs_dilation, lhs_dilation)
     require(axes == 2 or axes == 3, f"stride={stride}: must have 2 or 3 entries, an axis each; pass as many")

@@ -12,7 +12,7 @@ from ...schedules import skewed as skewed_schedule
 from ...schedules.depthwise import Options
 from ...schedules.depthwise_algorithms import ALGORITHMS
 from ...schedules.tiles import require
-from .._arguments import check_choice
+from .._arguments import check_choice, check_given
 from .._epilogue import read_epilogue
 from ..conv.relayout import meet
 from ..depthwise_conv1d.dispatch import algorithm_for, run_algorithm
@@ -65,6 +65,7 @@ def depthwise_conv1d_weight_gradient(
 
     Raises: an assertion that names argument, value, rule and remedy, before any instruction.
     """
+    check_given(locals())
     check_choice(algorithm, config, ROWS_ALGORITHMS)
     like = filter_like(filter_shape, 2, grad_ref, bias_gradient)
     places, perms = (padding, stride, rhs_dilation, lhs_dilation), (in_perm, kern_perm, out_perm)

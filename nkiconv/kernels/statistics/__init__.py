@@ -9,7 +9,7 @@ squares is ever taken. Convolutions take scale and shift, and return statistics 
 
 from ... import norms, rules
 from ..._nki import nki, nl
-from .._arguments import check_bias, check_flags, refuse
+from .._arguments import check_bias, check_flags, check_given, refuse
 from .channels import stats_of_pixels, stats_of_rows
 from .norm import write_norm
 
@@ -27,6 +27,7 @@ def channel_statistics(img_ref, channels_last=False):
 
     Raises: an assertion that names argument, value, rule and remedy, before any instruction.
     """
+    check_given(locals())
     check_flags((("channels_last", channels_last),))
     few = len(img_ref.shape) < 3
     refuse(
@@ -58,7 +59,9 @@ def norm_scale_and_shift(stats, weight=None, bias=None, norm="group", num_groups
 
     Raises: an assertion that names argument, value, rule and remedy, before any instruction.
     """
-    _, N, C, _ = stats[0].shape
+    check_given(locals())
+    refuse(norms.parts("stats", stats))
+    N, C = stats[0].shape[1:3]
     for one in stats:
         refuse(*norms.stats("stats", one.shape, one.dtype, (N, C)))
     refuse(norms.norm(norm), norms.eps(eps), *norms.num_groups(num_groups, norm, C))

@@ -5,7 +5,7 @@ from ...._nki import nki, nl
 from ....pixel_norms import NORM_EPS
 from ....schedules.pointwise_mlp import MlpGeometry, unsupported_reason
 from ....schedules.tiles import size_of
-from ..._arguments import check_bias, check_residual, refuse
+from ..._arguments import check_bias, check_given, check_residual, refuse
 from ..._epilogue import read_epilogue
 from ..._pixel_norms import read_input_norm
 from .kernel import Operands, run_mlp
@@ -41,6 +41,7 @@ def pointwise_mlp_fused(
 
     Raises: before any instruction an assertion of argument, value, rule and remedy; simulated, KernelAssertionError.
     """
+    check_given(locals())
     (N, C), M, K = x_ref.shape[0:2], w1_ref.shape[0], w2_ref.shape[0]
     refuse(rules.shape("w1_ref", w1_ref.shape, (M, C), "[M, C]"), rules.shape("w2_ref", w2_ref.shape, (K, M), "[K, M]"))
     refuse(rules.array_dtype("x_ref", x_ref.dtype))

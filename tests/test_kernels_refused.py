@@ -1,0 +1,47 @@
+"""What public kernels say, called bare, of an argument that is no tensor."""
+
+import inspect
+
+import numpy as np
+import pytest
+
+import nkiconv
+from nkiconv.kernels import _arguments
+
+ROWS, IMAGES, VOLUMES = (np.ones((1, 2, *axes), np.float32) for axes in ((1, 8), (8, 8), (4, 8, 8)))
+ROW_TAPS, TAPS, CUBES = (
+    np.ones((2, 1, 1, 3), np.float32),
+    *(np.ones((2, 2, *taps), np.float32) for taps in ((3, 3), (3, 3, 3))),
+)
+#: Kernels, and arguments that they run with.
+KERNELS = {
+    "depthwise_conv1d_implicit_gemm": {"img_ref": ROWS, "filter_ref": ROW_TAPS},
+    "depthwise_conv1d_weight_gradient": {"img_ref": ROWS, "grad_ref": ROWS[..., 2:], "filter_shape": ROW_TAPS.shape},
+    "conv2d_implicit_gemm": {"img_ref": IMAGES, "filter_ref": TAPS},
+    "conv3d_implicit_gemm": {"img_ref": VOLUMES, "filter_ref": CUBES},
+    "conv_transpose2d_implicit_gemm": {"img_ref": IMAGES, "filter_ref": TAPS},
+    "conv_transpose3d_implicit_gemm": {"img_ref": VOLUMES, "filter_ref": CUBES},
+    "conv_weight_gradient": {"img_ref": IMAGES, "grad_ref": IMAGES[..., 2:, 2:], "filter_shape": TAPS.shape},
+    "channel_statistics": {"img_ref": IMAGES},
+    "norm_scale_and_shift": {"stats": (np.ones((1, 1, 2, 3), np.float32),), "norm": "batch"},
+    "pointwise_mlp_fused": {"x_ref": IMAGES, "w1_ref": TAPS[..., 0, 0], "w2_ref": TAPS[..., 0, 0]},
+    "causal_conv1d_split_heads": {"x_ref": ROWS[:, :, 0], "w_ref": ROW_TAPS[:, 0, 0], "splits": ((1, 2, False),)},
+    "causal_conv1d_split_step": {
+        "x_ref": ROWS[:, :, 0, :1],
+        "state_ref": ROWS[:, :, 0, :2],
+        "w_ref": ROW_TAPS[:, 0, 0],
+        "splits": ((1, 2, False),),
+    },
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_what_is_no_tensor(name):
+    kernel, given = getattr(nkiconv, name), KERNELS[name]
+    nkiconv.simulate(kernel)(**given)
+    tensors = [one for one in inspect.signature(kernel).parameters if one.endswith("_ref") or one == "stats"]
+    tensors += sorted(_arguments.OPTIONAL & set(inspect.signature(kernel).parameters))
+    for tensor in tensors:
+        for wrong in (3, "x", (1,), np.float32, np, np.float32(3)):
+            with pytest.raises(ValueError, match=f"assert: {tensor}=.*must be"):
+                nkiconv.simulate(kernel)(**given | {tensor: wrong})
