@@ -1,10 +1,8 @@
-"""Views of one storage: overlaps(), covers(), the grid that accesses to HBM are found again by, and the waits found
-with it, against sets of bytes counted one by one."""
+"""Views of one storage: overlaps(), covers() and waits for accesses to HBM, against sets of bytes."""
 
 import math
 import operator
 
-import pytest
 from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
@@ -80,15 +78,9 @@ def pairs_of_views(draw):
     return a, a._replace(offset=a.offset + shift)
 
 
-MANY = pytest.param(5000, marks=pytest.mark.slow)
-
-
-@pytest.mark.parametrize("count", [200, MANY])
-def test_against_sets_of_bytes(count):
-    draws(count)(given(pairs_of_views())(check_against_sets_of_bytes))()
-
-
-def check_against_sets_of_bytes(views):
+@draws(120, 5000)
+@given(pairs_of_views())
+def test_against_sets_of_bytes(views):
     a, b = views
     bytes_a, bytes_b = touched(a), touched(b)
     first, second, on_chip = extent(a), extent(b), a.info.on_chip
@@ -101,46 +93,12 @@ def check_against_sets_of_bytes(views):
     assert covers(first, first, on_chip), "a view covers itself"
 
 
-@draws(80, 200)
-@given(pairs_of_views())
-def test_an_extent_bounds_its_view(views):
-    region = views[0]
-    e = extent(region)
-    row = region.info.bytes_per_partition if region.info.on_chip else region.info.num_bytes
-    found = touched(region)
-    assert {byte // row for byte in found} == set(range(e.p0, e.p1))
-    columns = {byte % row for byte in found}
-    assert (min(columns), max(columns) + 1) == (e.b0, e.b1)
-    if e.dense:
-        assert columns == set(range(e.b0, e.b1))
-
-
 def box(shape, strides, offset=0):
     return Region(StorageInfo("", (1 << 22,), "uint8", SHARED_HBM, ""), "uint8", shape, strides, offset)
 
 
 def hbm(shape, strides, offset=0):
     return extent(box(shape, strides, offset))
-
-
-# why                            two HBM views: shape, strides, offset           they meet    a covers b
-HBM_VIEWS = [
-    ("disjoint rows", ((4, 8), (16, 1), 0), ((4, 8), (16, 1), 8), False, False),
-    ("rows that touch", ((4, 8), (16, 1), 0), ((4, 8), (16, 1), 7), True, False),
-    ("interleaved columns", ((8, 4), (8, 2), 0), ((8, 4), (8, 2), 1), False, False),
-    ("windows over windows", ((4, 8), (2, 1), 0), ((1, 2), (1, 1), 13), True, False),
-    ("behind the last window", ((4, 8), (2, 1), 0), ((1, 2), (1, 1), 14), False, False),
-    ("backwards and forwards", ((8,), (-2,), 14), ((8,), (2,), 1), False, False),
-    ("backwards over forwards", ((8,), (-2,), 15), ((8,), (2,), 1), True, False),
-    ("a whole block and its rows", ((64,), (1,), 0), ((4, 3), (16, 5), 2), True, True),
-    ("one and the same", ((4, 3), (16, 5), 2), ((4, 3), (16, 5), 2), True, True),
-]
-
-
-@pytest.mark.parametrize(("why", "a", "b", "meet", "cover"), HBM_VIEWS, ids=[row[0] for row in HBM_VIEWS])
-def test_hbm_views(why, a, b, meet, cover):
-    assert overlaps(hbm(*a), hbm(*b), False) == meet
-    assert covers(hbm(*a), hbm(*b), False) == cover
 
 
 def test_views_of_very_many_runs_are_compared_by_their_ends():
@@ -173,21 +131,6 @@ NUM_BYTES = 240
 INFO = StorageInfo("", (NUM_BYTES,), "uint8", SHARED_HBM, "")
 
 
-@pytest.mark.parametrize("count", [120, MANY])
-def test_views_that_share_a_byte_share_a_cell(count):
-    three = views(INFO), views(INFO), views(INFO)
-    draws(count)(given(*three, st.sampled_from([1, 2, 3, 64]))(check_cells))()
-
-
-def check_cells(typical, a, b, most):
-    grid = Grid(extent(typical), NUM_BYTES, most)
-    cells_a, cells_b = list(grid.cells(extent(a))), list(grid.cells(extent(b)))
-    assert len(set(cells_a)) == len(cells_a)
-    assert min(cells_a) >= 0
-    if touched(a) & touched(b):
-        assert set(cells_a) & set(cells_b)
-
-
 def waits(accesses):
     """What each access waits for, from the bytes of all that came before it.
 
@@ -205,14 +148,10 @@ def waits(accesses):
     return found
 
 
-@pytest.mark.parametrize("count", [120, MANY])
-def test_waits_are_those_of_every_byte(count):
+@draws(80, 5000)
+@given(st.lists(st.tuples(views(INFO), st.booleans()), min_size=1, max_size=12))
+def test_waits_are_those_of_every_byte(accesses):
     """DMAs on one storage, in program order."""
-    some = st.lists(st.tuples(views(INFO), st.booleans()), min_size=1, max_size=12)
-    draws(count)(given(some)(check_waits))()
-
-
-def check_waits(accesses):
     instructions = [
         Instruction(i, "dma", "dma_copy", (region,) if writes else (), () if writes else (region,), {}, "", 0)
         for i, (region, writes) in enumerate(accesses)
