@@ -2,6 +2,7 @@
 
 import inspect
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -45,3 +46,30 @@ def test_what_is_no_tensor(name):
         for wrong in (3, "x", (1,), np.float32, np, np.float32(3)):
             with pytest.raises(ValueError, match=f"assert: {tensor}=.*must be"):
                 nkiconv.simulate(kernel)(**given | {tensor: wrong})
+
+
+NHWC_FP8 = {
+    name: np.ones(shape, ml_dtypes.float8_e4m3)
+    for name, shape in (("img_ref", (1, 8, 8, 64)), ("filter_ref", (64, 64, 1, 1)))
+}
+NHWC_FP8 |= {"in_perm": (0, 3, 1, 2), "out_perm": (0, 2, 3, 1), "y_norm": "rms"}
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "remedy"),
+    [
+        (
+            "conv_weight_gradient",
+            {"img_ref": VOLUMES, "grad_ref": VOLUMES, "filter_shape": CUBES.shape},
+            "stride=.*one for each axis",
+        ),
+        (
+            "conv2d_implicit_gemm",
+            NHWC_FP8,
+            "store y as NCHW",
+        ),
+    ],
+)
+def test_remedies_that_help(name, given, remedy):
+    with pytest.raises(ValueError, match=remedy):
+        nkiconv.simulate(getattr(nkiconv, name))(**given)

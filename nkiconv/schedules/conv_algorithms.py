@@ -114,7 +114,7 @@ def default_of(geometry: Geometry, options: Options, cores: int) -> str:
     plans = {one: plan_of(one, geometry, options, None, cores) for one in ALGORITHMS}
     runs = {one: plan for one, (plan, reason) in plans.items() if reason == ""}
     if options.epilogue.norm is not None:
-        return next((one for one in TAKE_NORM if one in runs), TAKE_NORM[0])
+        return next((one for one in TAKE_NORM if one in runs), "implicit_gemm")
     if fills_partitions(geometry):
         runs.pop("stacked", None)
     bounds = {one: bound_ns(target, one, geometry, options, plan) for one, plan in runs.items()}

@@ -60,7 +60,8 @@ def norm_unsupported(geometry: Geometry, options: Options) -> str:
     if geometry.groups > 1:
         reason = f"takes feature_group_count=1, not {geometry.groups}; normalize y"
     elif stores_channels(geometry):
-        reason = "takes rows of y in HBM, not channels side by side; use activation_stationary"
+        use = "store y as NCHW" if geometry.itemsize == 1 else "use activation_stationary"
+        reason = f"takes rows of y in HBM, not channels side by side; {use}"
     elif geometry.precision in ("fp16x3", "winograd"):
         reason = f"takes no precision={geometry.precision}; normalize y"
     return reason and f"y_norm={norm.kind}: implicit_gemm {reason}"

@@ -256,9 +256,8 @@ def packed_reason(geometry: Geometry, options: Options, config: Config) -> str:
     most = P_MAX if planes.taps > 1 else planes.out // planes.images
     if depth > 1 and (geometry.packed > 0 or geometry.flipped or planes.lhs_dilation > 1 or depth > most):
         return (
-            f"config depth={depth}: {NAME} needs a plain filter, not one of a transposed convolution, no "
-            f"lhs_dilation={planes.lhs_dilation} of planes and, with one plane of taps, at most "
-            f"Z={planes.out // planes.images}; use 1"
+            f"config depth={depth}: {NAME} needs a plain filter, not one of a transposed convolution, "
+            f"lhs_dilation 1 of planes, which is {planes.lhs_dilation}, and at most {most} planes of y; use 1"
         )
     if depth > 1 and options.prologue.asked:
         return f"config depth={depth}, {PROLOGUE_ARGUMENTS}: planes of x that are channels have no prologue; use 1"

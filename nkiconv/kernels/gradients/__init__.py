@@ -61,7 +61,8 @@ def conv_weight_gradient(
     check_given(locals())
     axes = len(stride) if isinstance(stride, tuple) else 0
     places = (padding, stride, rhs_dilation, lhs_dilation)
-    require(axes == 2 or axes == 3, f"stride={stride}: must have 2 or 3 entries, an axis each; pass as many")
+    must = f"img_ref.shape={img_ref.shape} of 4 or 5 axes: must have one for each axis after N and C"
+    require(axes in (2, 3) and axes == len(img_ref.shape) - 2, f"stride={stride}, {must}; pass as many everywhere")
     check_axes(img_ref, places, axes)
     check_choice(algorithm, config, WEIGHT_ALGORITHMS)
     like = filter_like(filter_shape, axes, grad_ref, bias_gradient)

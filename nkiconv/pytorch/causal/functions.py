@@ -82,7 +82,7 @@ def causal_conv1d_fn(
     tokens = layout == "NWC"
     of_rows = x.transpose(1, 2) if tokens and isinstance(x, Tensor) and x.dim() == 3 else x
     given = of_rows, weight, bias, initial_states, cu_seqlens, seq_idx, return_final_states, final_states_out
-    check_call(where, *given, direct=direct)
+    check_call(f"{where}, of x as [N, C, L]," if tokens else where, *given, direct=direct)
     rows, filters, state = of_one_kind(of_rows, weight, initial_states)
     strict = modes.wants_strict_nonfinite(strict_nonfinite)
     whole = not direct and not strict and cu_seqlens is None and seq_idx is None and x.numel() > 0
