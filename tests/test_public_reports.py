@@ -1,64 +1,157 @@
-"""Faults that people reported of convolutions elsewhere, tried here: right values, or a refusal with what to do.
+"""Faults that people reported of convolutions elsewhere: torch's values here, or modelled times that do not jump.
 
-The rows are in `helpers/reports_of_kernels.py` and `helpers/reports_of_models.py`; the reports that other tests prove
-are in `ELSEWHERE`.
+A row is named as the public report is, owner/repository#number of GitHub. Integers, so that sums are exact.
 """
 
-import itertools
-import re
-from pathlib import Path
-
+import ml_dtypes
+import numpy as np
 import pytest
-import reports_of_kernels  # noqa: F401  # adds its rows
-import reports_of_models  # noqa: F401
-from public_reports import REPORTS
+import torch
+from causal import computing
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+import nkiconv
+from nkiconv import ConvProblem, pytorch
+from nkiconv.planner.entry import answer
+from nkiconv.planner.request import Request
+from nkiconv.pytorch import causal_conv1d_fn, causal_conv1d_update
 
 pytestmark = pytest.mark.simulator_only
 
-#: Reports whose fault is tried by a test of the place that it would be in.
-ELSEWHERE = {
-    "aws-neuron/aws-neuron-sdk#214": "tests/test_functions.py::test_equals_torch",  # depthwise
-    "aws-neuron/aws-neuron-sdk#347": "tests/test_functions.py::test_equals_torch",  # volumes
-    "aws-neuron/aws-neuron-sdk#588": "tests/gradients/test_weight.py::test_every_problem_is_exact",  # ResNet's step
-    "aws-neuron/aws-neuron-sdk#787": "tests/test_functions.py::test_layouts",  # rows with channels last
-    "aws-neuron/aws-neuron-sdk#1202": "tests/pytorch/test_convert.py::test_the_headline_is_the_share_of_flops",
-    "Dao-AILab/causal-conv1d#78": "tests/pytorch/test_causal.py::test_tokens_of_no_sequence_are_not_looked_at",
-    "fla-org/flash-linear-attention#494": "tests/pytorch/test_causal.py::test_pieces_continue_each_other",
-    "fla-org/flash-linear-attention#546": "tests/pytorch/test_fla.py::test_rows_and_sequences",  # rows below W tokens
-    "fla-org/flash-linear-attention#774": "tests/pytorch/test_causal_packed.py::test_rows_of_numbered_sequences_in_pieces",  # noqa: E501
-    "huggingface/transformers#46084": "tests/pytorch/test_causal_package.py::test_reference_of_rows",  # chunks
-    "vllm-project/vllm#24680": "tests/pytorch/test_serving.py::test_steps",  # slots wider than the state
-    "vllm-project/vllm#25752": "tests/pytorch/test_serving.py::test_states_at_the_ends_of_blocks",
-    "vllm-project/vllm-ascend#8561": "tests/pytorch/test_serving.py::test_prefill",  # sequences shorter than the state
-    "sgl-project/sglang#25587": "tests/pytorch/test_serving.py::test_drafts_that_are_taken_back_leave_nothing",
-    "sgl-project/sglang#18540": "tests/pytorch/test_semantics.py::test_channels_last_goes_through",
-    "Blaizzy/mlx-video#38": "tests/pytorch/test_convert_videos.py::test_published_code_runs_without_copies",
-    "Wan-Video/Wan2.1#198": "tests/test_functions.py::test_a_video_in_chunks",  # a decoder that fills the memory
-    "pytorch/pytorch#51430": "tests/gradients/test_weight.py::test_every_problem_is_exact",  # groups
-    "pytorch/pytorch#13008": "tests/pytorch/test_functional.py::test_derivatives_with_uneven_padding_and_gaps",
-    "pytorch/pytorch#3867": "tests/test_functions.py::test_names_of_padding_give_the_extents_that_they_promise",
-    "pytorch/pytorch#1972": "tests/pytorch/test_functional.py::test_second_derivatives",
-    "pytorch/pytorch#152816": "tests/test_estimates.py::test_estimates_of_big_problems",
-    "pytorch/pytorch#146129": "tests/pytorch/test_causal.py::test_compiles_without_graph_breaks",  # a compiled Mamba
-    "pytorch/xla#1537": "tests/pytorch/test_train_small.py::test_curves_are_equal",  # depthwise layers in training
-    "ROCm/MIOpen#1907": "tests/gradients/test_weight.py::test_every_problem_is_exact",  # not deterministic
+
+def ints(*shape, seed=0):
+    """A tensor of integers from -2 to 2."""
+    return torch.randint(-2, 3, shape, generator=torch.Generator().manual_seed(seed)).float()
+
+
+#: Function of both torches, shapes of x and w, numbers: values and gradients of both.
+CALLS = {
+    "aws-neuron/aws-neuron-sdk#1295": ("conv2d", (1, 3, 32, 64), (64, 3, 7, 7), {"stride": 2, "padding": 3}),
+    "aws-neuron/aws-neuron-sdk#398": ("conv_transpose2d", (1, 256, 8, 8), (256, 128, 2, 2), {"stride": 2}),
+    "hexgrad/kokoro#79": (
+        "conv_transpose1d", (1, 70, 11), (70, 1, 3), {"stride": 2, "padding": 1, "output_padding": 1, "groups": 70},
+    ),
+    "pytorch/pytorch#92238": ("conv2d", (1, 2, 5, 4), (3, 2, 3, 3), {"padding": 100}),
+    "pytorch/pytorch#106450": ("conv_transpose1d", (2, 3, 3), (3, 4, 3), {"dilation": 3, "output_padding": 2}),
+    "modular/modular#6129": ("conv1d", (1, 96, 60), (96, 6, 128), {"padding": 64, "groups": 16}),
+    "tensorflow/tensorflow#9870": ("conv1d", (65_537, 1, 4), (2, 1, 3), {}),
+}  # fmt: skip
+
+
+@pytest.mark.cover(2, keep=["modular/modular#6129"])
+@pytest.mark.parametrize("row", CALLS.values(), ids=list(CALLS))
+def test_values_and_gradients_are_torchs(row, plainly):
+    name, x, w, numbers = row
+    leaves = [ints(*x).requires_grad_(), ints(*w, seed=1).requires_grad_()]
+    expected = getattr(F, name)(*leaves, **numbers)
+    slopes = ints(*expected.shape, seed=9)
+    with computing("simulate"):
+        y = getattr(pytorch, name)(*leaves, **numbers)
+        found = y, *torch.autograd.grad(y, leaves, slopes)
+    for one, other in zip(found, (expected, *torch.autograd.grad(expected, leaves, slopes)), strict=True):
+        assert torch.equal(one, other)
+
+
+#: Shapes of x and w, padding, gaps: rows of 40,000 elements, windows and crops behind the first column.
+CROPS = {
+    "aws-neuron/aws-neuron-sdk#709": ((1, 2, 3, 40_000), (2, 2, 2, 1), ((0, 0), (0, 0)), (1, 1)),
+    "aws-neuron/aws-neuron-sdk#1117": ((1, 4, 6, 7), (5, 4, 1, 1), ((-1, -1), (-2, -1)), (1, 1)),
+    "openxla/xla#48713": ((1, 8, 15, 6), (8, 8, 1, 1), ((0, 0), (-5, 1)), (1, 1)),
+    "tillahoffmann/jax-mps#150": ((1, 3, 6, 7), (4, 3, 3, 3), ((-2, 3), (1, -4)), (3, 2)),
 }
 
 
-@pytest.mark.cover(6)
-@pytest.mark.parametrize("row", REPORTS.values(), ids=[names[0] for names in REPORTS])
-def test_report(row):
-    row()
+@pytest.mark.parametrize("row", CROPS.values(), ids=list(CROPS))
+def test_crops_are_of_the_spread_input(row, plainly):
+    x_shape, w_shape, padding, gaps = row
+    x, w = ints(*x_shape), ints(*w_shape, seed=1)
+    spread = torch.zeros(*x_shape[:2], *((size - 1) * gap + 1 for size, gap in zip(x_shape[2:], gaps, strict=True)))
+    spread[:, :, :: gaps[0], :: gaps[1]] = x
+    y = nkiconv.conv2d(x.numpy(), w.numpy(), padding=padding, lhs_dilation=gaps)
+    np.testing.assert_array_equal(y, F.conv2d(F.pad(spread, (*padding[1], *padding[0])), w))
 
 
-def test_there_are_more_than_33():
-    """And each is named once."""
-    names = [*itertools.chain(*REPORTS), *ELSEWHERE]
-    assert len({*names}) == len(names) >= 33
-    assert all(re.fullmatch(r"[\w.-]+/[\w.-]+#\d+", name) for name in names)
+def test_many_channels():
+    """Dao-AILab/causal-conv1d#32: 65,536 channels were more than a grid of blocks holds."""
+    x, w = ints(1, 65_536, 4), ints(65_536, 2, seed=1)
+    with computing("simulate"):
+        assert torch.equal(causal_conv1d_fn(x, w), F.conv1d(F.pad(x, (1, 0)), w[:, None], groups=65_536))
 
 
-@pytest.mark.parametrize("place", sorted({*ELSEWHERE.values()}))
-def test_the_others_are_tried(place):
-    path, test = place.split("::")
-    assert f"\ndef {test}(" in (Path(__file__).parents[1] / path).read_text(encoding="utf-8")
+def test_a_state_that_is_a_view(plainly):
+    """pytorch/pytorch#131192: compiled code changed a copy where an operator changes a view of its input in place."""
+    x, w = ints(2, 6, 1, seed=2), ints(6, 4, seed=1)
+
+    def step(pool, x):
+        return causal_conv1d_update(x, pool[1], w)
+
+    eager = ints(3, 2, 6, 3)
+    compiled, before = eager.clone(), eager.clone()
+    with computing("simulate"):
+        assert torch.equal(torch.compile(step, backend="aot_eager", fullgraph=True)(compiled, x), step(eager, x))
+    assert torch.equal(compiled, eager)
+    assert not torch.equal(compiled[1], before[1])
+    assert torch.equal(compiled[::2], before[::2])
+
+
+def test_sums_of_bf16_gradients_are_fp32(plainly):
+    """pytorch/pytorch#68048, ROCm/rocm-libraries#8029: a bias's stopped at 256, a 1x1x1 filter's were off by half."""
+    layer = pytorch.convert(nn.Conv2d(1, 2, 3, 2, 1).bfloat16()).model
+    with computing("simulate"):
+        layer(torch.randn(1, 1, 80, 80, dtype=torch.bfloat16)).sum().backward()
+    assert layer.bias.grad.tolist() == [1600, 1600]
+    x, gy = (ints(8, 16, 16, 16, 16, seed=seed).numpy().astype(ml_dtypes.bfloat16) for seed in (0, 1))
+    wanted = np.einsum("ncdhw,nkdhw->kc", x.astype(np.float64), gy.astype(np.float64))[..., None, None, None]
+    np.testing.assert_array_equal(nkiconv.conv3d_weight(x, (16, 16, 1, 1, 1), gy), wanted)
+
+
+def test_masked_weights(plainly):
+    """pytorch/pytorch#183313: a PixelCNN's layer masks its weight by .data in each forward."""
+
+    class Masked(nn.Conv2d):
+        def forward(self, x):
+            self.weight.data *= torch.tensor([1.0, 0.0, 0.0])
+            return super().forward(x)
+
+    layer, x = Masked(1, 8, 3, padding=1, bias=False), ints(1, 1, 6, 6)
+    layer.weight.data = ints(8, 1, 3, 3, seed=1)
+    found = pytorch.convert(layer).model
+    with computing("simulate"):
+        assert torch.equal(found(x), layer(x))
+    assert not found.weight[..., 1:].any()
+
+
+def test_checkpointed_chunks(plainly):
+    """Wan-Video/Wan2.1#430: checkpoints around chunks of a decoder with a cache had wrong caches."""
+    layer = pytorch.nn.CausalConv3d(2, 3, 3, padding=(1, 1))
+    layer.weight.data, layer.bias.data = ints(3, 2, 3, 3, 3), ints(3, seed=1)
+    x, slopes = ints(1, 2, 5, 4, 4, seed=2).requires_grad_(), ints(1, 3, 5, 4, 4, seed=3)
+    leaves = x, layer.weight, layer.bias
+    with computing("simulate"):
+        cache, pieces = None, []
+        for piece in x.split(2, 2):
+            y, cache = checkpoint(layer, piece, cache, return_final_frames=True, use_reentrant=False)
+            pieces.append(y)
+        found = torch.autograd.grad(torch.cat(pieces, 2), leaves, slopes)
+    wanted = torch.autograd.grad(F.conv3d(F.pad(x, (1, 1, 1, 1, 2, 0)), *leaves[1:]), leaves, slopes)
+    assert all(map(torch.equal, found, wanted))
+
+
+def modelled(problem):
+    return answer(Request(problem=problem), quick=True, use_cache=False).modelled_us
+
+
+@pytest.mark.slow
+def test_padding_gaps_and_gradients_are_not_slow():
+    """aws-neuron/aws-neuron-sdk#461, IAHispano/Applio#1291, jax-ml/jax#31662: they took up to 62 times as long."""
+    fields = {"N": 1, "C": 256, "K": 256, "R": 3, "S": 3, "dtype": "bf16"}
+    padded = ConvProblem(**fields, H=64, W=64, padding=((1, 1), (1, 1)))
+    assert modelled(padded) <= modelled(ConvProblem(**fields, H=66, W=66))
+    rows = {"N": 8, "C": 512, "W": 2048, "K": 512, "S": 3, "dtype": "bf16"}
+    dense, spread = (ConvProblem(**rows, rhs_dilation=(1, gap), padding=((0, 0), (gap, gap))) for gap in (1, 5))
+    assert modelled(spread) <= 1.05 * modelled(dense)
+    numbers = {"stride": (2, 2), "padding": ((1, 1), (1, 1)), "output_padding": (0, 0), "dilation": (1, 1)}
+    up = ConvProblem.transpose(N=8, C=64, K=64, H=32, W=32, taps=(4, 4), dtype="bf16", **numbers)
+    assert all(modelled(up.toward(way)) <= 2 * modelled(up) for way in ("dgrad", "wgrad"))
