@@ -1,13 +1,12 @@
 """Statistics of channels, norms of them, and norm_act_conv*: values and derivatives of conv(act(norm(x)))."""
 
 import functools
-import math
 
 import numpy as np
 import pytest
 import torch
 from gradchecks import assert_batches, assert_derivatives, assert_gradients
-from operators_seen import Seen, graph_of
+from operators_seen import Seen
 from tolerances import FLOAT32_SUMS, assert_within_limit, assert_within_share
 from torch.nn import functional as F
 from torch_activation import torchs as activation_of
@@ -15,7 +14,7 @@ from torch_activation import torchs as activation_of
 from nkiconv import bounds, pytorch, reference
 from nkiconv.activations import ACTIVATIONS
 from nkiconv.errors import ComparisonError, DtypeError, GeometryError, LayoutError, UnsupportedError
-from nkiconv.norms import NORMS, NUM_GROUPS
+from nkiconv.norms import NORMS
 from nkiconv.problem import ConvProblem
 from nkiconv.pytorch import channel_stats, norm_scale_shift
 from nkiconv.pytorch.computers import statistics
@@ -175,15 +174,6 @@ def test_vmap(batched, norm):
 
 
 @pytest.mark.slow
-def test_one_graph(mode):
-    given = tensors(2)
-    y, names = graph_of(lambda *each: ours(*each), *given)
-    wanted = ["channel_stats", "norm_scale_shift", "conv2d_with_prologue"]
-    assert [name for name in names if name.startswith("nkiconv.")] == [f"nkiconv.{one}.default" for one in wanted]
-    assert torch.equal(y, ours(*given))
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("norm", NORMS)
 def test_operators_pass_torchs_own_checks(norm):
     x, _, _, gamma, beta = (one.requires_grad_() for one in tensors(1))
@@ -194,64 +184,6 @@ def test_operators_pass_torchs_own_checks(norm):
     ):  # fmt: skip
         args = args if norm == "group" or len(args) == 1 else (*args[:4], None, 1e-5)
         assert set(torch.library.opcheck(operator.default, args).values()) == {"SUCCESS"}
-
-
-@in_both
-@pytest.mark.cover(5)
-@pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("rank", [1, 2, 3])
-def test_statistics_of_what_a_convolution_writes(rank, norm, mode):
-    """Two blocks, of which the second reads no input for its statistics: values and gradients."""
-    leaves = [one.requires_grad_() for one in tensors(rank)]
-    more = [one.requires_grad_() for one in tensors(rank, seed=1)[1:]]
-    wide, other = ([one.detach().double().requires_grad_() for one in each] for each in (leaves, more))
-    between = torch.randn(6, 4, *[3] * rank, generator=torch.Generator().manual_seed(3))
-    y, stats = getattr(pytorch, f"conv{rank}d")(ours(*leaves, norm), between, padding=1, return_stats="channel")
-    with Seen() as seen:
-        y, of_y = ours(y, *more, norm, stats=stats, return_stats="channel")
-    assert "nkiconv::channel_stats" not in seen.names
-    h = CONVOLVE[rank](torchs(*wide, norm), between.double(), padding=1)
-    expected = torchs(h, *other, norm)
-    assert_within_share([y], [expected], 8 * FLOAT32_SUMS)  # three convolutions and two norms
-    each = statistics.Norm("instance", None, 0.0)
-    found = statistics.moments(of_y, each)
-    assert_within_share(
-        found, [expected.flatten(2).mean(2), expected.flatten(2).var(2, correction=0)], 8 * FLOAT32_SUMS
-    )
-    g = expected.detach().cos()
-    pairs = torch.autograd.grad(y, leaves + more, g.float()), torch.autograd.grad(expected, wide + other, g)
-    assert_within_share(*pairs, 16 * FLOAT32_SUMS)
-
-
-def test_running_statistics():
-    x, w, bias, gamma, beta = tensors(2)
-    mean, var = torch.randn(6), torch.rand(6) + 0.5
-    leaves = [one.requires_grad_() for one in (x, w, bias, gamma, beta)]
-    y = ours(*leaves, "batch", running_mean=mean, running_var=var)
-    expected = F.conv2d(F.silu(F.batch_norm(x, mean, var, gamma, beta, False)), w, bias, padding=1)
-    assert_within_share([y], [expected], FLOAT32_SUMS)
-    g = torch.randn_like(y)
-    for one, other in zip(torch.autograd.grad(y, leaves, g), torch.autograd.grad(expected, leaves, g), strict=True):
-        assert_within_share([one], [other], FLOAT32_SUMS)
-
-
-def test_running_statistics_move_in_training():
-    x, w, bias, gamma, beta = tensors(2, mean=2.0)
-    running, moved = [torch.zeros(6), torch.ones(6)], [torch.zeros(6), torch.ones(6)]
-    y = ours(x, w, bias, gamma, beta, "batch", running_mean=moved[0], running_var=moved[1], training=True, momentum=0.3)
-    F.batch_norm(x, *running, gamma, beta, True, 0.3)
-    assert_within_share(moved, running, FLOAT32_SUMS)
-    assert torch.equal(y, ours(x, w, bias, gamma, beta, "batch"))
-
-
-def test_one_image_residual_and_activation():
-    x, w, bias, gamma, beta = tensors(2)
-    residual = torch.randn(2, 4, 5, 6)
-    more = {"residual": residual, "residual_position": "post_activation", "activation": "relu"}
-    expected = torchs(x, w, bias, gamma, beta).relu() + residual
-    assert_within_share([ours(x, w, bias, gamma, beta, **more)], [expected], FLOAT32_SUMS)
-    one = ours(x[0], w, bias, gamma, beta, **{**more, "residual": residual[0]})
-    assert_within_share([one], [expected[0]], FLOAT32_SUMS)
 
 
 def test_no_images():
@@ -269,13 +201,6 @@ def test_autocast_casts_input_before_the_norm():
     assert torch.equal(y, ours(*(one.bfloat16() for one in given[:3]), *given[3:]))
 
 
-def test_32_groups_are_the_default():
-    x = torch.randn(1, 64, 3, 3)
-    w = torch.randn(4, 64, 1, 1)
-    expected = F.conv2d(F.silu(F.group_norm(x, NUM_GROUPS)), w)
-    assert_within_share([pytorch.norm_act_conv2d(x, w)], [expected], FLOAT32_SUMS)
-
-
 def test_compare_notices_what_is_wrong(monkeypatch):
     monkeypatch.setenv("NKICONV_CPU", "compare")
     x = tensors(2)[0]
@@ -286,14 +211,6 @@ def test_compare_notices_what_is_wrong(monkeypatch):
             channel_stats(x)
         with pytest.raises(ComparisonError, match="norm_scale_shift: the kernel is up to"):
             norm_scale_shift(right, num_groups=3)
-
-
-def test_values_of_statistics(mode):
-    x = tensors(3, torch.bfloat16, 30.0)[0]
-    stats = channel_stats(x)
-    assert stats.shape == (2 if mode == "simulate" else 1, 2, 6, 3)
-    assert stats.dtype == torch.float32
-    assert torch.equal(stats[..., 0].sum(0), torch.full((2, 6), float(math.prod(SIZES[3]))))
 
 
 X, W, B, G, _ = tensors(2)
