@@ -351,6 +351,7 @@ def broken(entry: Entry, name: str) -> Iterator[tuple[Any, str]]:
             yield value, reason
 
 
+@pytest.mark.cover(5)
 @pytest.mark.parametrize("name", ENTRIES)
 def test_the_call_that_is_changed_is_launched(monkeypatch, plainly, name):
     monkeypatch.setattr("nkiconv.api.calls.simulator.execute", lambda *_, **__: 1 // 0)
