@@ -80,13 +80,14 @@ class GatedDeltaConv(torch.nn.Module):
         initial_states: Tensor | None = None,
         return_final_states: bool = False,
         cu_seqlens: Sequence[int] | Tensor | None = None,
+        state_positions: Sequence[int] | Tensor | None = None,
     ) -> Any:
-        """Parts [N, L, heads, dim], and final states where asked for; arguments and errors as of
+        """Parts [N, L, heads, dim], and states where asked for; arguments and errors as of
         `causal_conv1d_split`."""
         return causal_conv1d_split(
             x, self.weight.squeeze(1), self.bias, splits=self.splits, activation=self.activation, eps=self.eps,
             layout=self.layout, initial_states=initial_states, return_final_states=return_final_states,
-            cu_seqlens=cu_seqlens, layer=self.layer,
+            cu_seqlens=cu_seqlens, state_positions=state_positions, layer=self.layer,
         )  # fmt: skip
 
     def extra_repr(self) -> str:

@@ -76,20 +76,53 @@ def test_packed_sequences(mode, as_tensor):
                 assert_within_share([part[:, first:end]], [one], FLOAT32_SUMS)
 
 
+def held_after(rows, state, positions, starts=(0,)):
+    """The last three inputs of each position's sequence, its initial state in front: [N, positions, C, 3]."""
+    found = []
+    for position in positions:
+        k = max(k for k, start in enumerate(starts) if start < position)
+        before = state if len(starts) == 1 else state[k : k + 1]
+        found.append(torch.cat([before, rows[:, :, starts[k] : position]], 2)[:, :, -3:])
+    return torch.stack(found, 1)
+
+
+@pytest.mark.cover(4)
+@pytest.mark.parametrize("offsets", [None, (0, 2, 2, 9, 11)])
+@pytest.mark.parametrize("positions", [(1, 3, 11, 2), torch.tensor([10, 2])])
+@pytest.mark.parametrize("layout", ["NCW", "NWC"])
+@pytest.mark.parametrize("final", [False, True])
+def test_states_after_positions(mode, offsets, positions, layout, final):
+    """What prefix caches keep, x's bits, of a module too; a call as short as a step returns them as well."""
+    x, w, bias, state = data(2 if offsets is None else 1, layout=layout, dtype=torch.bfloat16, rows=offsets and 4)
+    asked = {"cu_seqlens": offsets, "state_positions": positions}
+    stage = nn.GatedDeltaConv(SPLITS, 4, bias=True, layout=layout)
+    stage.load_state_dict({"weight": w[:, None], "bias": bias}, assign=True)
+    parts, *ends, kept = stage(x, state, final, **asked)
+    rows = x if layout == "NCW" else x.transpose(1, 2)
+    wanted = held_after(rows, state, list(positions), offsets[:-1] if offsets else (0,))
+    assert len(ends) == final
+    assert torch.equal(kept, wanted)
+    given = {"splits": SPLITS, "layout": layout, "initial_states": state, "cu_seqlens": offsets}
+    for one, right in zip(parts, causal_conv1d_split(x, w, bias, **given), strict=True):
+        assert torch.equal(one, right)
+
+
 @pytest.mark.cover(4)
 @pytest.mark.parametrize("layout", ["NCW", "NWC"])
 @pytest.mark.parametrize("offsets", [None, (0, 4, 11)])
 def test_derivatives(mode, layout, offsets):
-    """Of parts and final states, by x, weight, bias and states, against torch's in float64."""
+    """Of parts and all states, by x, weight, bias and states, against torch's in float64."""
     given = data(1, layout=layout, rows=None if offsets is None else 2, grad=True)
-    parts, final = causal_conv1d_split(
-        *given[:3], splits=SPLITS, layout=layout, initial_states=given[3], return_final_states=True, cu_seqlens=offsets
-    )
+    parts, final, kept = causal_conv1d_split(
+        *given[:3], splits=SPLITS, layout=layout, initial_states=given[3], return_final_states=True, cu_seqlens=offsets,
+        state_positions=(2, 6, 11),
+    )  # fmt: skip
     exact = [one.detach().double().requires_grad_() for one in given]
     wanted = composed(*exact, layout, offsets)
     rows = exact[0] if layout == "NCW" else exact[0].transpose(1, 2)
     ends = [rows[0, :, end - 3 : end] for end in (offsets or (0, 11))[1:]]
-    sums = [sum(one.double().sin().sum() for one in each) for each in ((*parts, final), (*wanted, *ends))]
+    ends.append(held_after(rows, exact[3], (2, 6, 11), offsets[:-1] if offsets else (0,)))
+    sums = [sum(one.double().sin().sum() for one in each) for each in ((*parts, final, kept), (*wanted, *ends))]
     for one, right in zip(
         *(torch.autograd.grad(*each) for each in zip(sums, (given, exact), strict=True)), strict=True
     ):
@@ -125,8 +158,9 @@ def test_derivatives_in_bf16_are_near(mode):
 @pytest.mark.slow
 def test_compiles_without_graph_breaks():
     def stage(x, w, state):
-        parts, final = causal_conv1d_split(x * 1, w, splits=SPLITS, initial_states=state, return_final_states=True)
-        return [one + 1 for one in parts], final
+        given = {"initial_states": state, "return_final_states": True, "state_positions": (4,)}
+        parts, final, kept = causal_conv1d_split(x * 1, w, splits=SPLITS, **given)
+        return [one + 1 for one in parts], final + kept[:, 0]
 
     torch.compiler.reset()
     compiled = torch.compile(stage, fullgraph=True, backend="aot_eager")
@@ -143,7 +177,7 @@ def test_compiles_without_graph_breaks():
 def test_opcheck():
     x, w, bias, state = data(1, grad=True)
     flat = [int(number) for part in SPLITS for number in part]
-    args = (x, w, bias, state, flat, "silu", 1e-6, "NCW", True, None, None)
+    args = (x, w, bias, state, flat, "silu", 1e-6, "NCW", True, None, [2, 5], None)
     found = torch.library.opcheck(torch.ops.nkiconv.causal_conv1d_split.default, args)
     assert set(found.values()) == {"SUCCESS"}
 
@@ -170,7 +204,10 @@ def test_on_a_device(monkeypatch):
     monkeypatch.setattr(modes, "computer", lambda x: "device")
     x, w, _, state = data()
     with torch.no_grad():
-        parts, final = device.causal_conv1d_split(x, w, None, state, SPLITS, "silu", 1e-6, "NCW", True, None)[:3], None
+        parts, final = (
+            device.causal_conv1d_split(x, w, None, state, SPLITS, "silu", 1e-6, "NCW", True, None, None)[:3],
+            None,
+        )
         whole = causal_conv1d_split(x, w, splits=SPLITS, initial_states=state)
     assert [one[:2] for one in calls] == [("causal_conv1d_split_heads", 2), ("causal_conv1d_split_step", 2)]
     assert calls[1][2] == ["activation", "eps", "layout", "splits"]
@@ -249,6 +286,9 @@ REFUSED = [
     ("states", (X, WEIGHT), {"initial_states": torch.ones(1, C, 4)}, GeometryError, "initial_states.shape"),
     ("offsets", (X, WEIGHT), {"cu_seqlens": (0, 4)}, GeometryError, "5 tokens"),
     ("one tap", (X, WEIGHT[:, :1]), {"return_final_states": True}, GeometryError, "one tap"),
+    ("position", (X, WEIGHT), {"state_positions": [6]}, GeometryError, r"state_positions=\(6,\).*x's 5 tokens"),
+    ("no positions", (X, WEIGHT), {"state_positions": 3}, GeometryError, "state_positions=3"),
+    ("positions of one tap", (X, WEIGHT[:, :1]), {"state_positions": (1,)}, GeometryError, "one tap"),
 ]
 
 
@@ -274,7 +314,8 @@ def test_steps_are_refused(changed, text):
 
 
 def test_no_rows(mode):
-    parts = causal_conv1d_split(torch.ones(0, C, 5), WEIGHT, splits=SPLITS)
+    parts, kept = causal_conv1d_split(torch.ones(0, C, 5), WEIGHT, splits=SPLITS, state_positions=(2,))
+    assert kept.shape == (0, 1, C, 3)
     steps = causal_conv1d_split_update(torch.ones(0, C), torch.ones(0, C, 3), WEIGHT, splits=SPLITS)
     assert [one.shape for one in parts] == [(0, 5, 2, 8), (0, 5, 1, 16), (0, 5, 3, 5)]
     assert [one.shape for one in steps] == [(0, 2, 8), (0, 1, 16), (0, 3, 5)]

@@ -1,7 +1,7 @@
 """`causal_conv1d_split` on tensors, and its operator: the convolution stage of Gated DeltaNet, KDA and Mamba2.
 
     nkiconv::causal_conv1d_split(x, weight, bias, initial_states, splits, activation, eps, layout, return_final_states,
-        cu_seqlens, layer) -> parts, and the final states
+        cu_seqlens, state_positions, layer) -> parts, the final states, and those after positions
 
 Nothing of the forward is kept but its arguments: the derivative computes z = act(conv(x)) again, by `causal_conv1d`,
 and the norm by torch, of z rounded to x's dtype.
@@ -9,6 +9,7 @@ and the norm by torch, of z rounded to x's dtype.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -19,7 +20,14 @@ from torch import Tensor
 from ... import norms, rules
 from ...bounds import epilogue_bound, l2norm_bound
 from ...errors import refused
-from ...schedules.split import LAYOUTS, Split, sequences_unsupported, splits_unsupported, taps_unsupported
+from ...schedules.split import (
+    LAYOUTS,
+    Split,
+    positions_unsupported,
+    sequences_unsupported,
+    splits_unsupported,
+    taps_unsupported,
+)
 from ..computers import agreements, host, modes
 from ..errors import ComparisonError, DtypeError, GeometryError, LayoutError, UnsupportedError, as_torchs, raise_all
 from ..function_modes import one_call
@@ -48,6 +56,7 @@ def causal_conv1d_split(
     initial_states: Tensor | None = None,
     return_final_states: bool = False,
     cu_seqlens: Sequence[int] | Tensor | None = None,
+    state_positions: Sequence[int] | Tensor | None = None,
     layer: str | None = None,
 ) -> Any:
     """Convolve each channel with its own causal filter, apply SiLU, split the channels into parts of heads, l2norm.
@@ -64,26 +73,30 @@ def causal_conv1d_split(
         return_final_states: also return what the next piece of each row needs as initial_states.
         cu_seqlens: x is one row of sequences, the k-th from token cu_seqlens[k] up to cu_seqlens[k + 1]; states are
             [sequences, C, width - 1] then. Ints, or a tensor of them, which is read; each is a kernel of its own.
+        state_positions: also return the states after so many tokens of x's rows, 1 to L each, as prefix caches keep
+            them. As cu_seqlens.
         layer: a name for messages.
 
-    Returns: a tuple of [N, L, heads, dim], one a part, x's dtype, summed and normalised in fp32, rounded once; with
-    return_final_states the pair of it and the final states. Derivatives are those of reverse mode, twice too.
+    Returns: a tuple of [N, L, heads, dim], one a part, x's dtype, summed and normalised in fp32, rounded once. With
+    return_final_states a tuple of it and the final states; with state_positions a last member is [N, positions, C,
+    width - 1]. Derivatives are those of reverse mode, twice too.
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
-    offsets = tuple(cu_seqlens.tolist()) if isinstance(cu_seqlens, Tensor) else cu_seqlens
-    offsets = None if offsets is None else tuple(offsets)
-    parts = as_tuples(splits)
-    given = (x, weight, bias, initial_states, parts, activation, eps, layout, return_final_states, offsets, layer)
+    parts, where = as_tuples(splits), (_as_ints(cu_seqlens), _as_ints(state_positions))
+    given = (x, weight, bias, initial_states, parts, activation, eps, layout, return_final_states, *where, layer)
     _check(*given)
     if modes.is_torchs(x):
         found = _on_host(*given)
     else:
         flat = [int(number) for part in parts for number in part]
-        listed = None if offsets is None else list(offsets)
-        made = CAUSAL_CONV1D_SPLIT(*given[:4], flat, activation, float(eps), layout, return_final_states, listed, layer)
+        listed = (None if one is None else list(one) for one in where)
+        made = CAUSAL_CONV1D_SPLIT(
+            *given[:4], flat, activation, float(eps), layout, return_final_states, *listed, layer
+        )
         found = tuple(map(own, made))
-    return (found[:-1], found[-1]) if return_final_states else found
+    count = len(parts)
+    return (found[:count], *found[count:]) if found[count:] else found
 
 
 @one_call
@@ -133,6 +146,12 @@ def causal_conv1d_split_update(
     return tuple(one.squeeze(1) for one in found) if x.dim() == 2 else found
 
 
+def _as_ints(given: Any) -> Any:
+    """A tuple of what a sequence or a tensor holds; anything else as it is."""
+    listed = given.tolist() if isinstance(given, Tensor) else given
+    return tuple(listed) if isinstance(listed, (Sequence, torch.Size)) and not isinstance(listed, str) else listed
+
+
 def as_tuples(splits: Any) -> Any:
     """Splits as tuples where they are lists."""
     if not isinstance(splits, (list, tuple)):
@@ -151,6 +170,7 @@ def _check(
     layout: Any,
     return_final_states: Any,
     cu_seqlens: Any,
+    state_positions: Any,
     layer: Any,
 ) -> None:
     """Refuse arguments that do not go together, naming all violated rules."""
@@ -163,18 +183,22 @@ def _check(
     raise_all(summary, list(refused(LayoutError, rules.rank("x", x.shape, ", ".join(layout).replace("W", "L")))))
     rows = x if layout == "NCW" else x.transpose(1, 2)
     raise_all(summary, list(shapes(rows, weight, bias)))
-    raise_all(summary, list(_related(x, rows, weight, initial_states, splits, return_final_states, cu_seqlens)))
+    raise_all(summary, list(refused(GeometryError, positions_unsupported(state_positions, rows.shape[2]))))
+    has_states = initial_states is not None or return_final_states or state_positions is not None
+    raise_all(summary, list(_related(x, rows, weight, initial_states, splits, has_states, cu_seqlens)))
 
 
 def _related(
-    x: Tensor, rows: Tensor, weight: Tensor, initial: Any, splits: Any, final: bool, cu_seqlens: Any
+    x: Tensor, rows: Tensor, weight: Tensor, initial: Any, splits: Any, has_states: bool, cu_seqlens: Any
 ) -> Iterator[Any]:
     (N, C, L), width = rows.shape, weight.shape[1]
     yield from refused(DtypeError, "" if x.dtype == torch.float64 else rules.dtypes_together(x.dtype, weight.dtype))
     yield from refused(GeometryError, splits_unsupported(splits, C), sequences_unsupported(cu_seqlens, N, L))
     yield from refused(UnsupportedError, taps_unsupported(width))
-    if (initial is not None or final) and width == 1:
-        yield GeometryError("weight: one tap needs no state; leave out initial_states and return_final_states")
+    if has_states and width == 1:
+        yield GeometryError(
+            "weight: one tap needs no state; leave out initial_states, return_final_states and state_positions"
+        )
     if initial is not None:
         wanted = (N if cu_seqlens is None else len(cu_seqlens) - 1, C, width - 1)
         words = "[N, C, width - 1], or of N sequences"
@@ -219,6 +243,18 @@ def _torch_convolved(
     return torch.cat(found, 2), torch.cat(last) if final else None
 
 
+def _states_after(
+    rows: Tensor, initial: Tensor | None, positions: Sequence[int], cu_seqlens: Sequence[int] | None, size: int
+) -> Tensor:
+    """[N, positions, C, size]: what precedes token `position` of rows [N, C, L] in the sequence of the token before."""
+    starts, found = (0,) if cu_seqlens is None else cu_seqlens, []
+    for position in positions:
+        number = bisect_left(starts, position) - 1
+        before = initial if initial is None or cu_seqlens is None else initial[number : number + 1]
+        found.append(states.last_of(states.with_state(rows[..., starts[number] : position], before, size), size))
+    return torch.stack(found, 1)
+
+
 def _on_host(
     x: Tensor,
     weight: Tensor,
@@ -230,15 +266,18 @@ def _on_host(
     layout: str,
     final: bool,
     cu_seqlens: Sequence[int] | None,
+    state_positions: Sequence[int] | None,
     layer: str | None,
 ) -> tuple[Tensor, ...]:
-    """Parts, and final states, by torch, in fp32, or float64 where x is, and rounded once."""
+    """Parts, and states, by torch, in fp32, or float64 where x is, and rounded once."""
     rows = host.wide(x if layout == "NCW" else x.transpose(1, 2))
     filters, added, before = (None if one is None else host.wide(one) for one in (weight, bias, initial_states))
     assert filters is not None
     z, last = _torch_convolved(rows, filters, added, before, activation, final, cu_seqlens, layer)
     parts = [host.in_dtype(part, x.dtype).contiguous() for part in _normalised(z, splits, eps)]
-    return tuple(parts) + (() if last is None else (host.in_dtype(last, x.dtype),))
+    kept = [] if last is None else [last]
+    kept += [_states_after(rows, before, state_positions, cu_seqlens, weight.shape[1] - 1)] if state_positions else []
+    return *parts, *(host.in_dtype(one, x.dtype) for one in kept)
 
 
 def _forward(
@@ -252,26 +291,25 @@ def _forward(
     layout: str,
     return_final_states: bool,
     cu_seqlens: Sequence[int] | None,
+    state_positions: Sequence[int] | None,
     layer: str | None,
 ) -> list[Tensor]:
-    parts, offsets = parts_of(splits), None if cu_seqlens is None else tuple(cu_seqlens)
-    given = (x, weight, bias, initial_states, parts, activation, eps, layout, return_final_states, offsets, layer)
+    more = (activation, eps, layout, return_final_states, _as_ints(cu_seqlens), _as_ints(state_positions), layer)
+    given = (x, weight, bias, initial_states, parts_of(splits), *more)
     _check(*given)
     who = modes.computer(x)
     if x.shape[0] == 0:
-        return _fake(
-            x, weight, bias, initial_states, splits, activation, eps, layout, return_final_states, offsets, layer
-        )
+        return _fake(x, weight, bias, initial_states, splits, *more)
     if who == "torch":
         return [own_memory(one) for one in _on_host(*given)]
     with as_torchs():
         if who == "device":
             from ..computers import device
 
-            return list(device.causal_conv1d_split(*given[:10]))
+            return list(device.causal_conv1d_split(*given[:11]))
         from ..computers import simulated
 
-        found = simulated.causal_conv1d_split(*given[:10])
+        found = simulated.causal_conv1d_split(*given[:11])
         if who == "compare":
             _compare(given, found)
             return [own_memory(one) for one in _on_host(*given)]
@@ -290,7 +328,7 @@ def parts_of(splits: Sequence[int]) -> tuple[Split, ...]:
 
 def _compare(given: tuple[Any, ...], found: list[Tensor]) -> None:
     """Raise ComparisonError unless the kernel's parts are within their bounds of float64's, its states alike."""
-    x, weight, bias, initial, splits, activation, eps, layout, final, cu_seqlens, layer = given
+    x, weight, bias, initial, splits, activation, eps, layout, final, cu_seqlens, state_positions, layer = given
     rows = (x if layout == "NCW" else x.transpose(1, 2)).double()
     w, added, before = (None if one is None else one.double() for one in (weight, bias, initial))
     assert w is not None
@@ -312,8 +350,10 @@ def _compare(given: tuple[Any, ...], found: list[Tensor]) -> None:
         (truth,) = _normalised(own_z.flatten(2).transpose(1, 2), [(*own_z.shape[2:], normalised)], eps)
         limit = l2norm_bound(own_z.numpy(), own_wide.numpy(), eps, kind) if normalised else own_rounded.numpy()
         _require(part.double().numpy(), truth.numpy(), limit, x, layer)
-    if last is not None and not torch.equal(found[-1], last.to(x.dtype)):
-        raise ComparisonError(f"{layer or NAME}: the kernel's final states are not the last inputs; report it with x")
+    kept = [] if last is None else [last]
+    kept += [_states_after(rows, before, state_positions, cu_seqlens, terms - 1)] if state_positions else []
+    if not all(torch.equal(one, right.to(x.dtype)) for one, right in zip(found[len(splits) :], kept, strict=True)):
+        raise ComparisonError(f"{layer or NAME}: the kernel's states are not the last inputs; report it with x")
 
 
 def _require(part: Any, truth: Any, limit: Any, x: Tensor, layer: str | None) -> None:
@@ -334,12 +374,14 @@ def _require(part: Any, truth: Any, limit: Any, x: Tensor, layer: str | None) ->
 def _fake(
     x: Tensor, weight: Tensor, _bias: Tensor | None, _states: Tensor | None, splits: Sequence[int], *rest: Any
 ) -> list[Tensor]:
-    _activation, _eps, layout, final, cu_seqlens, _layer = rest
+    _activation, _eps, layout, final, cu_seqlens, state_positions, _layer = rest
     N, L = x.shape[0], x.shape[layout.index("W")]
     parts = [x.new_empty(N, L, heads, dim) for heads, dim, _ in parts_of(splits)]
     if final:
         rows = N if cu_seqlens is None else len(cu_seqlens) - 1
         parts.append(x.new_empty(rows, weight.shape[0], weight.shape[1] - 1))
+    if state_positions is not None:
+        parts.append(x.new_empty(N, len(state_positions), weight.shape[0], weight.shape[1] - 1))
     return parts
 
 
@@ -366,7 +408,7 @@ def _convolved(
 
 def _backward(ctx: Any, *g: Tensor | None) -> tuple[Tensor | None, ...]:
     """Of a forward that runs again, by operators that autograd knows."""
-    splits, activation, eps, layout, final, cu_seqlens, layer = ctx.rest
+    splits, activation, eps, layout, final, cu_seqlens, state_positions, layer = ctx.rest
     with torch.enable_grad():
         # aliases: what reaches x by way of g is not to be counted here too
         saved: list[Any] = [None if one is None else one.view_as(one) for one in ctx.saved_tensors]
@@ -375,6 +417,8 @@ def _backward(ctx: Any, *g: Tensor | None) -> tuple[Tensor | None, ...]:
         z, last = _convolved(rows, weight, bias, initial, activation, final, cu_seqlens, layer)
         outputs = [host.in_dtype(one, x.dtype) for one in _normalised(host.wide(z), parts_of(splits), eps)]
         outputs += [last] if final else []
+        size = weight.shape[1] - 1
+        outputs += [_states_after(rows, initial, state_positions, cu_seqlens, size)] if state_positions else []
         pairs = [(one, of) for one, of in zip(outputs, g, strict=True) if of is not None and one.requires_grad]
         wanted = [i for i, one in enumerate(saved) if one is not None and ctx.needs_input_grad[1 + i]]
         found: Sequence[Any] = [None] * len(wanted)
@@ -384,7 +428,7 @@ def _backward(ctx: Any, *g: Tensor | None) -> tuple[Tensor | None, ...]:
                 create_graph=True, allow_unused=True,
             )  # fmt: skip
     each = dict(zip(wanted, found, strict=True))
-    return *(each.get(i) for i in range(4)), *[None] * 7
+    return *(each.get(i) for i in range(4)), *[None] * 8
 
 
 def _no_forward_mode(ctx: Any, *_: Any) -> Any:

@@ -123,14 +123,17 @@ def causal_conv1d_split(
     layout: str,
     return_final_states: bool,
     cu_seqlens: tuple[int, ...] | None,
+    state_positions: tuple[int, ...] | None,
 ) -> tuple[torch.Tensor, ...]:
-    """Parts, and final states, as the kernel returns them."""
+    """Parts, and states, as the kernel returns them."""
     named = {"bias": bias, "initial_state": initial_states}
     tensors = {name: tensor.contiguous() for name, tensor in named.items() if tensor is not None}
     numbers: dict[str, Any] = {"activation": activation, "eps": eps, "layout": layout}
     numbers |= {"return_final_state": True} if return_final_states else {}
-    numbers |= {} if cu_seqlens is None else {"cu_seqlens": cu_seqlens}
-    tokens, packed = x.shape[layout.index("W")], cu_seqlens is not None
+    places = {"cu_seqlens": cu_seqlens, "state_positions": state_positions}
+    places = {name: one for name, one in places.items() if one is not None}
+    numbers |= places
+    tokens, packed = x.shape[layout.index("W")], bool(places)
     kernel, given = causal_conv1d_split_heads, [x.contiguous(), weight.contiguous()]
     if is_step(tokens, weight.shape[1], initial_states is not None, return_final_states, packed):
         kernel = causal_conv1d_split_step

@@ -365,15 +365,15 @@ def causal_conv1d_split(
     layout: str,
     return_final_states: bool,
     cu_seqlens: tuple[int, ...] | None,
+    state_positions: tuple[int, ...] | None,
 ) -> list[torch.Tensor]:
-    """Parts, and final states, of the kernel that a Neuron device would run."""
+    """Parts, and states, of the kernel that a Neuron device would run."""
     rows, filters = to_numpy(x), to_numpy(weight)
     added, before = (None if one is None else to_numpy(one) for one in (bias, initial_states))
     asked: dict[str, Any] = {"splits": splits, "activation": activation, "eps": eps, "layout": layout}
-    tokens, packed = rows.shape[layout.index("W")], cu_seqlens is not None
+    tokens, packed = rows.shape[layout.index("W")], (cu_seqlens or state_positions) is not None
     if before is not None and is_step(tokens, filters.shape[1], True, return_final_states, packed):
         return [from_numpy(one) for one in step_arrays(rows, before, filters, added, **asked)]
-    more: dict[str, Any] = {"initial_state": before, "cu_seqlens": cu_seqlens}
-    more["return_final_state"] = return_final_states
-    found = split_arrays(rows, filters, added, **asked, **more)
-    return [from_numpy(one) for one in ((*found[0], found[1]) if return_final_states else found)]
+    more: dict[str, Any] = {"initial_state": before, "cu_seqlens": cu_seqlens, "state_positions": state_positions}
+    found = split_arrays(rows, filters, added, **asked, **more, return_final_state=return_final_states)
+    return [from_numpy(one) for one in ((*found[0], *found[1:]) if isinstance(found[0], tuple) else found)]
