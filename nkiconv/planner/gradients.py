@@ -19,7 +19,6 @@ from ..kernels.gradients.depthwise_conv1d import (
     SKEWED,
     depthwise_conv1d_weight_gradient,
     options_of_rows,
-    takes_skewed,
     unsupported_of_rows,
 )
 from ..kernels.gradients.rows import flat_rows, gradient_geometry
@@ -27,7 +26,7 @@ from ..problem import ConvProblem
 from ..rules import KERNEL_DTYPES
 from ..schedules.depthwise_algorithms import unsupported_reason
 from ..schedules.geometry import Geometry
-from ..schedules.gradient_algorithms import default_of
+from ..schedules.gradient_algorithms import default_of, default_of_rows
 from ..simulator import ArraySpec
 from ..simulator.timing import Rates
 from . import cost
@@ -152,9 +151,8 @@ class DepthwiseConv1dWeight(_FilterGradient):
         return Shape(forward, RowsOptions(rows, request.asked.bias), request.lnc, rates)
 
     def default_of(self, shape: Shape) -> str:
-        if takes_skewed(shape.geometry, shape.cores):
-            return str(SKEWED)
-        return _ROWS.default_of(shape.options.rows)
+        rows = shape.options.rows
+        return default_of_rows(shape.geometry, rows.geometry, rows.options, shape.cores)
 
     def kernel_reason(self, algorithm: str, shape: Shape, config: Config) -> str:
         own = str(unsupported_of_rows(algorithm, shape.geometry, config, shape.cores))

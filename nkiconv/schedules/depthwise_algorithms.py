@@ -90,12 +90,17 @@ def unsupported_reason(algorithm: str, geometry: RowGeometry, options: Options, 
     return ALGORITHMS[algorithm].unsupported(geometry, options, config, cores)
 
 
+def bounds(geometry: RowGeometry, options: Options, cores: int) -> list[tuple[float, str]]:
+    """(ns, algorithm) of the first settings of each that run."""
+    target = Target.of(Rates())
+    return [(ns, name) for name, one in ALGORITHMS.items() for _, ns in one.guesses(geometry, options, cores, target)]
+
+
 @functools.lru_cache(maxsize=256)
 def default_of(geometry: RowGeometry, options: Options, cores: int) -> str:
     """The algorithm of a kernel that is called without one: that of the least bound; `vector`, or `dot`, whose filters
     need not fit SBUF, where none has a bound."""
-    target = Target.of(Rates())
-    found = [(ns, name) for name, one in ALGORITHMS.items() for _, ns in one.guesses(geometry, options, cores, target)]
+    found = bounds(geometry, options, cores)
     if found:
         return min(found)[1]
     runs = (name for name in ("vector", "dot") if unsupported_reason(name, geometry, options, None, cores) == "")

@@ -45,8 +45,6 @@ DOT_SBUF_BYTES = 180_000
 KEPT_BYTES = 65_536
 #: ns from the first load to the first sums and from the last sums to the end of the last store.
 ENDS_NS = 5000.0
-#: Share of the masks and sums that Vector is left with, a column of lags and channels.
-VECTOR_SHARE = 0.75
 
 
 @dataclass(frozen=True)
@@ -247,17 +245,22 @@ def warm_up_of(target: Target) -> int:
 
 
 def bound_ns(geometry: RowGeometry, options: Options, plan: DotSchedule, target: Target) -> float:
-    """ns of a core: transposes and products of slots, or masks and sums on Vector, or HBM."""
-    column_ns = target.tensor_column_ns
-    slots = div_ceil((geometry.S - 1) * geometry.dilation + 1, P_MAX)
-    lags = 7 + geometry.Q * max(1, geometry.stride // geometry.dilation)
-    transpose_ns = P_MAX * column_ns + target.matmul_ns
-    matmul_ns = 16 * max(8, lags) * column_ns + target.matmul_ns
-    slow = target.tensor_column_fp32_ns / column_ns if geometry.itemsize == 4 else 1.0
-    tensor_ns = slow * (slots * transpose_ns + 8 * div_ceil(slots, 8) * matmul_ns)
-    vector_ns = VECTOR_SHARE * 2 * 8 * 16 * lags * target.vector_ns
-    channel_tiles = div_ceil(geometry.C, P_MAX)
-    tiles = div_ceil(geometry.N * channel_tiles, PARTS)
-    moved_ns = P_MAX * (inputs_of(geometry) * geometry.W + geometry.S) * geometry.itemsize * target.hbm_byte_ns
-    filters_ns = slow * div_ceil(channel_tiles, PARTS) * slots * transpose_ns
-    return float(ENDS_NS + tiles * max(tensor_ns, vector_ns, moved_ns) + filters_ns)
+    """ns of a core: the busiest engine of its units, one after the other, or HBM."""
+    fp32, window, blocks = geometry.itemsize == 4, window_of(plan), plan.column_phases * plan.lag_blocks
+    units, groups = div_ceil(count_tiles(geometry, plan), PARTS) * plan.chunks, min(plan.taps, geometry.C)
+    filters = plan.tap_phases * plan.slots / (geometry.N if plan.keep else 1)
+    slots = filters + plan.column_phases * plan.tap_phases * x_slots(plan)
+    # Tensor: transposes and products
+    column_ns = target.tensor_column_fp32_ns if fp32 else target.tensor_column_ns
+    transpose_ns = P_MAX * target.tensor_column_ns * (target.transpose_passes_fp32 if fp32 else 1) + target.matmul_ns
+    columns = max(target.matmul_columns_min, window * plan.channels)
+    matmuls = groups * blocks * plan.tap_phases * div_ceil(plan.slots, plan.taps)
+    tensor_ns = slots * transpose_ns + matmuls * (columns * column_ns + target.matmul_ns)
+    # Scalar moves slots, Vector masks channels and sums them and lags, GpSimd masks lags
+    scalar_ns = slots * groups * plan.channels * geometry.itemsize / 4 * target.scalar_ns
+    products = groups * blocks * window
+    vector_ns = products * (2 * plan.channels + plan.lags) * target.vector_ns
+    gpsimd_ns = products * plan.lags * target.gpsimd_ns
+    elements = groups * plan.channels * (inputs_of(geometry) * min(plan.x_length, geometry.W) + plan.w_length)
+    moved_ns = elements * geometry.itemsize * target.hbm_byte_ns
+    return float(ENDS_NS + units * max(tensor_ns, scalar_ns, vector_ns, gpsimd_ns, moved_ns) + slots * transpose_ns)

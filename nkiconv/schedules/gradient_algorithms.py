@@ -1,4 +1,4 @@
-"""The algorithms of gradients of filters of images and volumes: who is chosen."""
+"""The algorithms of gradients of filters: which a bare kernel takes, by their bounds."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import functools
 
 from ..simulator.timing import Rates
 from ..simulator.timing.target import Target
-from . import blocks_candidates, diagonals_candidates
+from . import blocks_candidates, depthwise_algorithms, diagonals_candidates, skewed
+from .depthwise import Options, RowGeometry
 from .geometry import Geometry
+
+#: ns in which sums of several images leave for HBM, both cores meet, and their sums over images are stored.
+FOLD_NS = 5_000.0
 
 
 @functools.lru_cache(maxsize=128)
@@ -20,3 +24,16 @@ def default_of(geometry: Geometry, bias: bool, cores: int) -> str:
     if not diagonals or diagonals_candidates.plan(geometry, None, bias, cores)[0] is None:
         return "blocks"
     return "diagonals" if not blocks or diagonals[0][0] < blocks[0][0] else "blocks"
+
+
+@functools.lru_cache(maxsize=128)
+def default_of_rows(forward: RowGeometry, geometry: RowGeometry, options: Options, cores: int) -> str:
+    """The same of depthwise rows: `skewed`, or an algorithm of the convolution of x with gy.
+
+    forward: the convolution whose gradient it is; geometry, options: that of x with gy.
+    """
+    fold_ns = FOLD_NS if forward.N > 1 else 0.0
+    found = [(ns + fold_ns, name) for ns, name in depthwise_algorithms.bounds(geometry, options, cores)]
+    of_skewed = skewed.candidates(Target.of(Rates()), forward, None)
+    found += [(ns, "skewed") for ns, one in of_skewed if skewed.build(forward, one.pairs, cores)[0]][:1]
+    return min(found)[1] if found else depthwise_algorithms.default_of(geometry, options, cores)

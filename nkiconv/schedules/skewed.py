@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 
 from ..simulator.timing import Rates
 from ..simulator.timing.target import Target
+from .blocks import Run, joined
 from .channels import ChannelBlock, channel_block
+from .cuts import places_inside
 from .depthwise import RowGeometry, instructions_unsupported
 from .settings import Config, Settings, count, double, half, once_a_config, setting
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, QUADRANT, SBUF_BYTES, cut_into, div_ceil, fits_sbuf
@@ -38,7 +40,7 @@ class SkewedSettings(Settings):
 
 #: ns from the first load to the first products and from the last ones to the end of the last store: HBM is met twice;
 #: how much longer than its busiest part a group takes.
-ENDS_NS, TOGETHER = 11_000.0, 1.15
+ENDS_NS, TOGETHER = 7_500.0, 1.15
 #: Bytes of an element of products and sums.
 SUM_BYTES = 4
 #: Without a config: bytes per partition of tiles of x and gy, batches that a core should have; parts of taps.
@@ -64,8 +66,8 @@ class SkewedSchedule:
         images: of a tile; tiles: of images; first: the first unit of a row; units: how many; span: taps of a part.
         unit: positions of gy of a unit; positions: of a pass; passes: how many.
         folds: parts of a pass's positions whose products are added before they are put in step; part: positions of one.
-        taps: of a chunk; chunks: how many; step: elements of x between columns of a matmul; columns: of a matmul;
-            part_columns: of a part.
+        taps: of a chunk; chunks: how many; step: elements of x between columns of a matmul; spread: columns from a tap
+            to the next; columns: of a matmul; part_columns: of a part.
         window: elements of x of a unit; padded: of gy with zeros after them; both even.
         batches: of channels; groups: of the largest, of which `stacks` parts have sums on partitions of their own.
     """
@@ -85,6 +87,7 @@ class SkewedSchedule:
     taps: int
     chunks: int
     step: int
+    spread: int
     columns: int
     part_columns: int
     window: int
@@ -105,6 +108,11 @@ class SkewedSchedule:
         return self.stacks * self.beside
 
     @property
+    def reach(self) -> int:
+        """Columns from the first tap of a chunk to the last."""
+        return (self.taps - 1) * self.spread + 1
+
+    @property
     def bytes(self) -> int:
         """A partition's, but for the itemsize: x and gy of a matmul's channels."""
         return self.tiles * (self.window + self.beside * self.padded)
@@ -112,7 +120,7 @@ class SkewedSchedule:
     @property
     def result_bytes(self) -> int:
         """A partition's of products, those in step, sums and what they are added to, of two batches."""
-        return 8 * self.chunks * (self.columns + 3 * self.taps)
+        return 8 * self.chunks * (self.columns + self.reach + 2 * self.taps)
 
 
 @once_a_config
@@ -248,7 +256,21 @@ def cut_rows(geometry: RowGeometry, beside: int, shifts: int) -> SkewedSchedule:
     columns, part_columns = (((count - 1) * stride + far) // step + 1 for count in (positions, part))
     of_rows = beside, apart, images, div_ceil(geometry.N, images), first, units, span, unit, positions, passes
     window, padded = window + window % 2, padded + padded % 2
-    return SkewedSchedule(*of_rows, folds, part, taps, chunks, step, columns, part_columns, window, padded)
+    return SkewedSchedule(
+        *of_rows, folds, part, taps, chunks, step, dilation // step, columns, part_columns, window, padded
+    )
+
+
+def x_runs(plan: SkewedSchedule, geometry: RowGeometry) -> list[Run]:
+    """Runs of windows of x."""
+    apart = plan.unit * geometry.stride
+    return unit_runs(plan.units, apart, plan.first * apart - geometry.pad_left, geometry.W, plan.window)
+
+
+def unit_runs(units: int, apart: int, first: int, size: int, window: int) -> list[Run]:
+    """Runs of windows that begin `apart` elements apart, the first one at element `first` of `size`."""
+    found = [places_inside(first + unit * apart, 1, window, size) for unit in range(units)]
+    return joined(Run(unit, 1, apart, 1, *inside) for unit, inside in enumerate(found))
 
 
 def needed_bytes(geometry: RowGeometry, plan: SkewedSchedule) -> int:
@@ -266,7 +288,7 @@ def instructions(plan: SkewedSchedule, cores: int) -> int:
 
 def skewed_ns(geometry: RowGeometry, plan: SkewedSchedule, cores: int, target: Target) -> float:
     """ns of a core at least: the first batch's loads, then matmuls' channels one after the other, each as long as its
-    busiest engine."""
+    busiest engine; or triggers of all loads."""
     item, fp32, gy = geometry.itemsize, geometry.itemsize == SUM_BYTES, plan.beside // plan.channels
     # Tensor: products, at half rate where they stream too few columns, and sums of rows
     passes = target.matmul_passes_fp32 if fp32 else 1.0
@@ -282,11 +304,14 @@ def skewed_ns(geometry: RowGeometry, plan: SkewedSchedule, cores: int, target: T
     load_ns = lines * (gy * target.run_ns(plan.unit * item) + target.run_ns(window * item)) / target.dma_engines
     load_ns = max(load_ns, lines * (gy * plan.unit + window) * item * target.hbm_long_byte_ns)
     rows = plan.beside * plan.part * plan.chunks
-    back_ns = plan.part_columns * SUM_BYTES * target.byte_ns + target.run_ns(plan.taps * SUM_BYTES)
-    num_bytes = rows * (plan.part_columns + plan.taps) * SUM_BYTES
+    back_ns = plan.part_columns * SUM_BYTES * target.byte_ns + target.run_ns(plan.reach * SUM_BYTES)
+    num_bytes = rows * (plan.part_columns + plan.reach) * SUM_BYTES
     dma_ns = load_ns + max(rows * back_ns / target.dma_engines, num_bytes * target.hbm_long_byte_ns)
     # Vector and Scalar share evacuations
     columns = plan.part_columns * (plan.folds + 1 / plan.stacks) if plan.folds > 1 else plan.columns
     read_ns = plan.chunks * (columns + plan.taps / plan.stacks) / (1 / target.vector_ns + 1 / target.scalar_ns)
-    groups = div_ceil(len(plan.batches), cores) * plan.groups
-    return float(ENDS_NS + plan.groups * load_ns + TOGETHER * groups * max(array_ns, dma_ns, read_ns))
+    batches = div_ceil(len(plan.batches), cores)
+    of_x = len(x_runs(plan, geometry)) * plan.channels
+    triggers_ns = batches * plan.tiles * (plan.beside + of_x) * target.static_issue_ns
+    work_ns = plan.groups * (load_ns + TOGETHER * batches * max(array_ns, dma_ns, read_ns))
+    return float(ENDS_NS + max(work_ns, triggers_ns))

@@ -11,6 +11,7 @@ from ..._nki import nki, nl
 from ...schedules import skewed as skewed_schedule
 from ...schedules.depthwise import Options
 from ...schedules.depthwise_algorithms import ALGORITHMS
+from ...schedules.gradient_algorithms import default_of_rows
 from ...schedules.tiles import require
 from .._arguments import check_choice, check_given
 from .._epilogue import read_epilogue
@@ -24,8 +25,6 @@ from .skewed.kernel import skewed
 #: The algorithms that can be asked for by name.
 SKEWED, DOT = "skewed", "dot"
 ROWS_ALGORITHMS = (*ALGORITHMS, SKEWED)
-#: Taps from which a kernel without an algorithm takes blocks of gy, where rows have as many positions for each of them.
-SKEWED_TAPS, SKEWED_POSITIONS = 16, 1
 #: Bytes of an element of sums.
 SUM_BYTES = 4
 
@@ -104,20 +103,14 @@ def unsupported_of_rows(algorithm, forward, config, cores):
     return skewed_schedule.build(forward, config, cores)[1] if algorithm == SKEWED else ""
 
 
-def takes_skewed(forward, cores):
-    """Whether a kernel that is called without an algorithm takes `skewed`."""
-    many = forward.S >= SKEWED_TAPS and forward.Q >= SKEWED_POSITIONS * forward.S
-    return many and unsupported_of_rows(SKEWED, forward, None, cores) == ""
-
-
 def algorithm_of_rows(algorithm, forward, geometry, options, config):
-    """An algorithm that takes this gradient, for None by a rule of shapes; refused is one that does not."""
+    """An algorithm that takes this gradient, for None that of the least bound; refused is one that does not."""
     cores = nl.num_programs()
+    if algorithm == None:
+        algorithm = default_of_rows(forward, geometry, options, cores)
     reason = unsupported_of_rows(algorithm, forward, config, cores)
     require(reason == "", reason)
-    if algorithm == SKEWED or (algorithm == None and takes_skewed(forward, cores)):
-        return SKEWED
-    return algorithm_for(algorithm, geometry, options, config)
+    return SKEWED if algorithm == SKEWED else algorithm_for(algorithm, geometry, options, config)
 
 
 def convolve_rows_with(algorithm, tensors, forward, geometry, options, config):

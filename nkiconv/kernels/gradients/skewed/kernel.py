@@ -203,12 +203,13 @@ def multiply_units(work, tiles, place, into_psum):
 
 
 def put_in_step(work, block, index):
-    """[(r, p), jobs, taps] of a batch in SBUF: column s of row p is T[p, p stride + s dilation]."""
+    """[(r, p), jobs, reach] of a batch in SBUF: tap s of row p, T[p, p stride + s dilation], is column s * spread. What
+    lies between taps is loaded too: one run of HBM a row, not one a tap."""
     plan, geometry, jobs = work.plan, work.geometry, block.length * work.plan.chunks
     row, rows = jobs * plan.part_columns, plan.rows_of_sums
-    in_step_sbuf = nl.ndarray((rows * plan.part, jobs, plan.taps), dtype=nl.float32, buffer=nl.sbuf)
+    in_step_sbuf = nl.ndarray((rows * plan.part, jobs, plan.reach), dtype=nl.float32, buffer=nl.sbuf)
     lines = [[plan.part * row, rows], [row + geometry.stride // plan.step, plan.part]]
-    columns = [[plan.part_columns, jobs], [geometry.dilation // plan.step, plan.taps]]
+    columns = [[plan.part_columns, jobs], [1, plan.reach]]
     copy(in_step_sbuf, work.scratch[index % SKEW_SCRATCH].ap(pattern=lines + columns, offset=0))
     return in_step_sbuf
 
@@ -225,7 +226,7 @@ def store_batch(work, block, in_step_sbuf):
         nisa.nc_matmul(
             dst=sums_psum,
             stationary=work.ones_sbuf,
-            moving=in_step_sbuf[0:rows, first : first + count, 0 : plan.taps],
+            moving=in_step_sbuf[0:rows, first : first + count, 0 : plan.reach : plan.spread],
             is_stationary_onezero=True,
             accumulate=False,
         )

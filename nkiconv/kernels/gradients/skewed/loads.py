@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
-from ....schedules.blocks import Run, joined
-from ....schedules.cuts import places_inside
+from ....schedules.skewed import unit_runs, x_runs
 from ..._dma import copy
 
 
@@ -25,7 +24,7 @@ def skewed_tiles(work, turn):
     )
     engines = (nisa.engine.vector, nisa.engine.gpsimd)
     clear_gy(tiles, engines[turn % 2])
-    runs = x_runs(work)
+    runs = x_runs(work.plan, work.geometry)
     low, high = max(run.low for run in runs), min(run.high for run in runs)
     # the last tile may have partitions for more images than there are
     whole = plan.tiles if plan.tiles * plan.images == work.geometry.N else plan.tiles - 1
@@ -48,13 +47,6 @@ def clear_x(tiles, numbers, columns, engine):
     if tile < last and first < end:
         shape = tiles.x.shape
         nisa.memset(dst=tiles.x[0 : shape[0], tile:last, 0 : shape[2], first:end], value=0.0, engine=engine)
-
-
-def x_runs(work):
-    """Runs of windows of x."""
-    plan, geometry = work.plan, work.geometry
-    apart = plan.unit * geometry.stride
-    return unit_runs(plan.units, apart, plan.first * apart - geometry.pad_left, geometry.W, plan.window)
 
 
 def load_batch(work, block, tiles):
@@ -86,15 +78,9 @@ def load_row(work, tiles, there, row):
     for run in unit_runs(plan.units, plan.unit, first * plan.unit, geometry.Q, plan.unit):
         load_units(work, gy_sbuf, work.gy, work.gy_strides, there, run, (plan.unit, first * plan.unit))
     x_sbuf, apart = tiles.x[0:P_MAX, tile, group:end, 0 : plan.window], plan.unit * geometry.stride
-    for run in x_runs(work) if row == line else []:
+    for run in x_runs(plan, geometry) if row == line else []:
         place = (apart, plan.first * apart - geometry.pad_left)
         load_units(work, x_sbuf, work.x, work.x_strides, there, run, place)
-
-
-def unit_runs(units, apart, first, size, window):
-    """Runs of windows that begin `apart` elements apart, the first one at element `first` of `size`."""
-    found = [places_inside(first + unit * apart, 1, window, size) for unit in range(units)]
-    return joined(Run(unit, 1, apart, 1, *inside) for unit, inside in enumerate(found))
 
 
 def load_units(work, tile_sbuf, hbm, strides, there, run, place):
