@@ -8,9 +8,8 @@ from tolerances import FLOAT32_SUMS, assert_within_share
 from torch_activation import torchs as activation_of
 
 from nkiconv.errors import GeometryError, UnsupportedError
-from nkiconv.pytorch import channel_stats, convert
+from nkiconv.pytorch import channel_stats
 from nkiconv.pytorch import nn as ours
-from nkiconv.pytorch.computers.statistics import Norm, moments
 
 SIZES = {1: (9,), 2: (5, 6), 3: (3, 4, 5)}
 #: A norm's class without its axes, its other arguments, and those of our module.
@@ -93,41 +92,6 @@ def test_statistics_that_are_known():
     fused(x, stats=channel_stats(x))
     with pytest.raises(UnsupportedError, match="stats: running_mean and running_var are used in eval mode"):
         fused.eval()(x, stats=channel_stats(x))
-
-
-@pytest.mark.cover(3)
-@pytest.mark.parametrize("rank", [1, 2, 3])
-def test_modules_hand_on_statistics(rank, mode):
-    norm, conv = theirs(rank, "group")
-    first = getattr(torch.nn, f"Conv{rank}d")(6, 6, 3, padding=1)
-    block, x = getattr(ours, f"NormActConv{rank}d").of(norm, "relu", conv), torch.randn(2, 6, *SIZES[rank])
-    y, stats = convert(first, inplace=False).model(x, return_stats="channel")
-    found, of_found = block(y, stats=stats, return_stats="channel")
-    expected = conv(norm(first(x)).relu())
-    assert_within_share([found], [expected], 4 * FLOAT32_SUMS)
-    each = Norm("instance", None, 0.0)
-    assert_within_share(moments(of_found, each), moments(channel_stats(found), each), 4 * FLOAT32_SUMS)
-
-
-def test_torchs_fx_traces_it_as_one_call():
-    norm, conv = theirs(2, "group")
-    fused, x = ours.NormActConv2d.of(norm, "silu", conv), torch.randn(2, 6, 5, 6)
-    traced = torch.fx.symbolic_trace(torch.nn.Sequential(fused))
-    assert [node.target.__name__ for node in traced.graph.nodes if node.op == "call_function"] == ["_norm_act_conv"]
-    assert torch.equal(traced(x), fused(x))
-
-
-def test_frozen_filters_copies_and_conversion(monkeypatch):
-    monkeypatch.setenv("NKICONV_CPU", "simulate")
-    norm, conv = torch.nn.GroupNorm(2, 4), torch.nn.Conv2d(4, 128, 3)
-    fused, x = ours.NormActConv2d.of(norm, "relu", conv).eval(), torch.randn(1, 4, 4, 4)
-    expected = fused(x)
-    assert torch.equal(convert(fused).model(x), expected)
-    assert torch.equal(copy.deepcopy(fused)(x), expected)
-    fused.conv.pack_filter()
-    assert_within_share([fused(x)], [expected], FLOAT32_SUMS)
-    assert type(conv) is torch.nn.Conv2d
-    assert conv.weight.requires_grad
 
 
 class Own(torch.nn.GroupNorm):
