@@ -11,9 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from torch_activation import torchs as activation_of
 
 from nkiconv.errors import DtypeError, GeometryError, UnsupportedError
-from nkiconv.planner import Asked
 from nkiconv.pytorch import conv2d, conv3d, pack_filter
-from nkiconv.pytorch.models.model_plan import plan_model
 
 OURS, THEIRS = {2: conv2d, 3: conv3d}, {2: F.conv2d, 3: F.conv3d}
 SIZES = {2: (5, 6), 3: (3, 4, 5)}
@@ -87,17 +85,6 @@ def test_values_and_derivatives_equal_torchs(rank, frames, kind, position):
     assert seen.convolutions[0] == f"nkiconv::conv{rank}d_with_norm"
 
 
-@pytest.mark.slow
-def test_a_compiled_call_is_one_operator():
-    torch._dynamo.reset()
-    x, named = tensors(3, True)
-    leaves = [x.requires_grad_(), *(one.requires_grad_() for one in named.values())]
-    found = torch.compile(ours, backend="aot_eager", fullgraph=True)(x, named)
-    expected = torchs(x, named)
-    agree(found, expected)
-    agree(*([*torch.autograd.grad(y.sin().sum() + u.sum(), leaves)] for y, u in (found, expected)))
-
-
 @pytest.mark.parametrize("kind", ["rms", "layer"])
 def test_derivatives_of_derivatives(kind):
     x, named = tensors(2, all_of_it=False)
@@ -168,22 +155,6 @@ def test_flops_and_checks_of_torch():
     given = (x, *(named[name] for name in order), *numbers, "layer", 1e-6, True)
     given = tuple(one.requires_grad_() if isinstance(one, torch.Tensor) else one for one in given)
     torch.library.opcheck(torch.ops.nkiconv.conv3d_with_norm, given)
-
-
-def test_a_plan_of_a_model_counts_the_norm():
-    class Model(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.conv = torch.nn.Conv3d(3, 4, 3)
-
-        def forward(self, x, frames):
-            more = {"initial_frames": frames, "activation": "silu", "y_norm": "rms", "y_norm_weight": self.conv.bias}
-            return conv3d(x, self.conv.weight, None, 1, padding_of(3, True), **more)
-
-    x, named = tensors(3, True, torch.float32)
-    [one] = plan_model(Model(), [x, named["initial_frames"]]).rows
-    wanted = Asked(activation="silu", initial_frames=2, y_norm="rms", y_norm_weight=True)
-    assert (one.layers, one.convolved.asked) == (("conv",), wanted)
 
 
 REFUSED = {
