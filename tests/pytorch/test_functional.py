@@ -1,16 +1,10 @@
 """The torch functions equal torch's own: values, derivatives, batching, compilation, FLOPs, and every refusal."""
 
 import functools
-import inspect
-import os
 
 import numpy as np
 import pytest
 import torch
-from draws import draws
-from hypothesis import given
-from hypothesis import strategies as st
-from operators_seen import Seen
 from tolerances import assert_within_limit, derivative_limits
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
@@ -137,35 +131,6 @@ def test_epilogue_and_its_derivatives(name, activation, position, mode):
     assert_within_limit(y.detach().numpy(), expected.detach().numpy(), limit)
 
 
-@draws(25)
-@given(st.data())
-def test_gradients_are_exact(data):
-    """Of integers, by the kernels: any stride, dilation, groups and padding."""
-    rank = data.draw(st.sampled_from([1, 2, 3]))
-    groups = data.draw(st.integers(1, 3))
-    sizes = [data.draw(st.integers(1, 9 if rank < 3 else 5)) for _ in range(rank)]
-    taps = [data.draw(st.integers(1, 4 if rank < 3 else 3)) for _ in range(rank)]
-    numbers = {
-        name: [data.draw(st.integers(*limits)) for _ in range(rank)]
-        for name, limits in {"stride": (1, 3), "dilation": (1, 3), "padding": (0, 4)}.items()
-    }
-    for axis in range(rank):
-        window = (taps[axis] - 1) * numbers["dilation"][axis] + 1
-        sizes[axis] = max(sizes[axis], window - 2 * numbers["padding"][axis])
-    C, K = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 3))
-    shapes = (2, groups * C, *sizes), (groups * K, C, *taps), (groups * K,)
-    leaves, wide = leaves_of(*shapes, seed=len(sizes) + sum(taps))
-    ours, theirs = pair(f"conv{rank}d", groups=groups, **numbers)
-    try:
-        os.environ["NKICONV_CPU"] = "simulate"
-        y = ours(*leaves)
-        found = (y, *derivatives(y, leaves))
-    finally:
-        del os.environ["NKICONV_CPU"]
-    expected = theirs(*wide)
-    assert same(found, (expected, *derivatives(expected, wide)))
-
-
 #: operator, zeros before and behind rows and columns, gaps between inputs, stride, dilation
 UNEVEN = [
     ("conv2d", [2, 0, 1, 3], [1, 1], [1, 1], [1, 1]), ("conv2d", [-1, 2, 0, -2], [1, 1], [2, 1], [1, 2]),
@@ -225,34 +190,6 @@ def test_vmap(name, dims):
     assert torch.equal(ours, theirs)
 
 
-@pytest.mark.parametrize("dims", [(0, None, 0), (0, 0, None), (None, 0, 0), (None, None, 0)])
-def test_vmap_of_a_residual(dims):
-    given = stacked([*integers((2, 4, 7), (4, 4, 3)), torch.ones(2, 4, 5)], dims)
-    ours = torch.vmap(lambda x, w, r: pytorch.conv1d(x, w, residual=r), in_dims=dims)(*given)
-    assert torch.equal(ours, torch.vmap(lambda x, w, r: F.conv1d(x, w) + r, in_dims=dims)(*given))
-
-
-@pytest.mark.parametrize(
-    ("dynamic", "backend"), [(True, "aot_eager"), pytest.param(True, "inductor", marks=pytest.mark.slow)]
-)
-def test_compiles_without_graph_breaks(dynamic, backend):
-    class Layer(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.w = torch.nn.Parameter(*integers((6, 2, 3, 2)))
-
-        def forward(self, x):
-            return pytorch.conv2d(x, self.w, stride=2, padding=(1, 2), groups=2, activation="relu") + 1
-
-    layer = Layer()
-    compiled = torch.compile(layer, fullgraph=True, dynamic=dynamic, backend=backend)
-    for size in (9, 12):
-        (x,) = integers((2, 4, size, size + 1))
-        y, expected = compiled(x.requires_grad_()), layer(x)
-        assert torch.equal(y, expected)
-        assert same(*(torch.autograd.grad(one.sum(), (x, layer.w)) for one in (y, expected)))
-
-
 @pytest.mark.cover(1)
 @pytest.mark.parametrize("activation", [None, "relu", "gelu"])
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -264,24 +201,6 @@ def test_opcheck(name, activation):
     operator = getattr(torch.ops.nkiconv, name).default
     found = torch.library.opcheck(operator, (*leaves, None, *numbers, activation, "pre_activation", None))
     assert set(found.values()) == {"SUCCESS"}
-
-
-BACKWARDS = [
-    ("conv1d", (4, 8, 3), {"stride": 2}), ("conv2d", (4, 8, 3, 3), {"padding": 1}),
-    ("conv3d", (4, 8, 3, 3, 3), {"stride": (1, 2, 1)}), ("conv2d", (4, 2, 3, 3), {"groups": 4}),
-    ("depthwise_conv1d", (8, 1, 3), {"padding": 2}), ("depthwise_conv1d", (8, 1, 3), {"stride": 2}),
-    ("depthwise_conv2d", (8, 1, 3, 3), {"padding": 1}), ("conv_transpose2d", (8, 4, 3, 3), {"stride": 2}),
-    ("causal_conv1d_fn", (8, 4), {"activation": "silu"}),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "size", "more"), BACKWARDS, ids=str)
-def test_a_backward_pass_neither_reverses_nor_copies_filters(name, size, more):
-    x, w = (torch.randn(shape).requires_grad_() for shape in ((2, 8, *[6] * max(len(size) - 2, 1)), size))
-    with Seen() as seen:
-        torch.autograd.grad(getattr(pytorch, name)(x, w, **more).sum(), x)
-    assert len([one for one in seen.names if one.startswith("nkiconv::")]) > 1
-    assert not {"aten::flip", "aten::index_select", "aten::clone", "aten::_reshape_copy"} & set(seen.names), seen.names
 
 
 def flops(function, *args):
@@ -331,20 +250,6 @@ def test_flops_of_causal_rows(more, activation):
 
 
 X, W, B = integers((2, 6, 9, 11), (4, 6, 3, 2), (4,))
-
-
-def test_strided_tensors():
-    last = X.to(memory_format=torch.channels_last)
-    assert torch.equal(pytorch.conv2d(last, W.flip(3)[..., ::1], B), F.conv2d(X, W.flip(3), B))
-    assert torch.equal(pytorch.conv2d(X[:, :, ::2], W, B), F.conv2d(X[:, :, ::2], W, B))
-
-
-def test_signatures_begin_as_torchs():
-    names = ["input", "weight", "bias", "stride", "padding", "dilation", "groups"]
-    for name in ("conv1d", "conv2d", "conv3d"):
-        parameters = inspect.signature(getattr(pytorch, name)).parameters
-        assert list(parameters)[:7] == names
-        assert [parameters[one].default for one in names[2:]] == [None, 1, 0, 1, 1]
 
 
 X2, W2 = integers((2, 6, 5, 4), (6, 4, 3, 2))
@@ -421,36 +326,7 @@ def test_modes_are_checked(monkeypatch):
         pytorch.conv2d(X, W)
 
 
-def test_compare_names_the_layer_that_differs(monkeypatch):
-    monkeypatch.setenv("NKICONV_CPU", "compare")
-    real = host.unrounded
-    monkeypatch.setattr(host, "unrounded", lambda *args: real(*args) * 1.0001)
-    with pytest.raises(ValueError, match=r"encoder.stem \(conv2d\): the kernel and torch differ by"):
-        pytorch.conv2d(X + 0.3, W, layer="encoder.stem")
-
-
 # Convolutions of no input channels are torch's in every mode: results without channels, gradients of zeros.
-
-
-@pytest.mark.cover(12)
-@pytest.mark.parametrize("rank", [1, 2, 3])
-@pytest.mark.parametrize("numbers", [{}, {"stride": 2, "padding": 1}, {"dilation": 2}, {"groups": 2}], ids=str)
-def test_no_channels(rank, numbers, mode):
-    shapes = (2, 0, *(9,) * rank), (8, 0, *(3,) * rank), (8,)
-    ours, theirs = pair(f"conv{rank}d", **numbers)
-    _, wide = leaves_of(*shapes)
-    expected = theirs(*wide)
-    expected.sum().backward()
-    residual = torch.ones(expected.shape, dtype=torch.bfloat16, requires_grad=True)
-    for more in ({}, {"activation": "silu"}, {"activation": "relu", "residual": residual}):
-        leaves, _ = leaves_of(*shapes, dtype=torch.bfloat16)
-        y = ours(*leaves, **more)
-        assert (y.shape, y.dtype) == (expected.shape, torch.bfloat16)
-        y.sum().backward()
-        assert all(one.grad.dtype == torch.bfloat16 for one in leaves)
-        if not more:
-            assert same([one.grad for one in leaves], [one.grad for one in wide])
-    assert residual.grad.shape == residual.shape
 
 
 @pytest.mark.cover(1)
