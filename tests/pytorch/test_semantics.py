@@ -1,6 +1,5 @@
 """What torch says of its convolutions beside their values holds for ours, whoever computes."""
 
-import copy
 import functools
 import os
 import subprocess
@@ -9,7 +8,6 @@ import sys
 import pytest
 import torch
 from operators_seen import Seen
-from tolerances import FLOAT64_ROUNDINGS, assert_within_share
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
@@ -75,19 +73,6 @@ def test_causal_results_may_be_changed_in_place(computer):
     assert torch.equal(w.grad, expected)
 
 
-def test_torchs_functions_run_where_torch_computes(monkeypatch):
-    """No operator of ours stands around them unless somebody looks."""
-    x, w = integers(2, 4, 7).requires_grad_(), integers(4, 4, 3)
-    names = {"torch": "ConvolutionBackward0", "simulate": "nkiconv_conv1dBackward"}
-    for mode, name in names.items():
-        monkeypatch.setenv("NKICONV_CPU", mode)
-        assert pytorch.conv1d(x, w).grad_fn.name() == name
-    monkeypatch.setenv("NKICONV_CPU", "torch")
-    with Seen() as seen:
-        pytorch.conv1d(x, w)
-    assert "nkiconv::conv1d" in seen.names
-
-
 def test_plain_bf16_is_torchs_own_and_an_epilogue_rounds_once():
     generator = torch.Generator().manual_seed(0)
     x, w, bias, residual = (
@@ -97,17 +82,6 @@ def test_plain_bf16_is_torchs_own_and_an_epilogue_rounds_once():
     wide = F.silu(F.conv1d(x.float(), w.float(), bias.float()) + residual.float()).bfloat16()
     assert torch.equal(pytorch.conv1d(x, w, bias, residual=residual, activation="silu"), wide)
     assert torch.equal(pytorch.conv1d(x, w, bias, activation="relu"), F.conv1d(x, w, bias).relu())
-
-
-def test_float64_on_the_host():
-    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 3, groups=2))
-    report = pytorch.convert(model)
-    assert all(entry.swapped for entry in report.entries)
-    x = torch.randn(2, 3, 8, 8, dtype=torch.float64)
-    converted = report.model.double()
-    assert torch.equal(converted(x), copy.deepcopy(model).double()(x))
-    with Seen():  # as an operator too
-        assert_within_share([converted(x)], [copy.deepcopy(model).double()(x)], FLOAT64_ROUNDINGS)
 
 
 @pytest.mark.parametrize("where", ["simulate", "meta"])
@@ -154,14 +128,6 @@ def test_autocast_does_not_reach_what_kernels_are_compared_with(monkeypatch):
     assert torch.equal(y, F.silu(F.conv1d(x.double(), w.double())).bfloat16())
 
 
-def test_autocast_leaves_float64():
-    x, w = integers(2, 4, 7).double(), integers(4, 4, 3).double()
-    with torch.autocast("cpu", torch.bfloat16):
-        y, expected = pytorch.conv1d(x, w, activation="relu"), F.conv1d(x, w).relu()
-    assert y.dtype == expected.dtype == torch.float64
-    assert torch.equal(y, expected)
-
-
 @pytest.mark.cover(8)
 @pytest.mark.parametrize("which", ["input", "weight", "both", "neither"])
 @pytest.mark.parametrize("activation", [None, "silu"])
@@ -175,15 +141,6 @@ def test_channels_last_goes_through(which, activation, computer):
         assert torch.equal(y, expected)
     else:
         torch.testing.assert_close(y, F.silu(expected))
-
-
-@pytest.mark.slow
-def test_compiled_results_are_channels_last_too():
-    x, w = integers(2, 4, 7, 6).to(memory_format=torch.channels_last), integers(8, 4, 3, 3)
-    torch.compiler.reset()
-    y = torch.compile(lambda x: pytorch.conv2d(x, w) + 1, fullgraph=True, backend="aot_eager")(x)
-    assert y.is_contiguous(memory_format=torch.channels_last)
-    assert torch.equal(y, F.conv2d(x, w) + 1)
 
 
 #: input's and weight's shape
