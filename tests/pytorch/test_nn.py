@@ -5,19 +5,14 @@ import io
 
 import pytest
 import torch
-from draws import draws
-from hypothesis import given
-from hypothesis import strategies as st
 from operators_seen import Seen
 from tolerances import FLOAT32_SUMS, assert_within_share
 from torch.nn import functional as F
-from torch_activation import torchs
 from torch_exact import integers, leaves_of, same
 
 from nkiconv import pytorch
-from nkiconv.errors import GeometryError, UnsupportedError
+from nkiconv.errors import UnsupportedError
 from nkiconv.pytorch import nn
-from nkiconv.rules import ACTIVATIONS
 
 PAIRS = {"Conv1d": (nn.Conv1d, torch.nn.Conv1d), "Conv2d": (nn.Conv2d, torch.nn.Conv2d)}
 #: class, arguments, input's shape, operator
@@ -58,33 +53,6 @@ def test_equals_torchs_module(name, sizes, more, shape, operator, mode):
     assert same([y, *found], [expected, *torch.autograd.grad(expected, [wide, *theirs.parameters()], g.double())])
 
 
-@pytest.mark.parametrize("name", PAIRS)
-def test_initialization_is_torchs(name):
-    states = []
-    for kind in PAIRS[name]:
-        torch.manual_seed(3)
-        states.append(kind(4, 6, 3).state_dict())
-    assert list(states[0]) == list(states[1]) == ["weight", "bias"]
-    assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
-
-
-@pytest.mark.cover(14)
-@pytest.mark.parametrize("position", ["pre_activation", "post_activation"])
-@pytest.mark.parametrize("activation", [None, *ACTIVATIONS])
-@pytest.mark.parametrize("name", PAIRS)
-def test_activation_and_residual(name, activation, position):
-    """The very operators of torch, on the same numbers: equal bits."""
-    conv = fill(PAIRS[name][0](4, 6, 3, padding=1, activation=activation, residual_position=position))
-    size = (5, 6)[: int(name[-2])]
-    x, residual = integers((2, 4, *size), (2, 6, *size))
-    residual = residual / 4
-    act = torchs(activation)
-    z = getattr(F, name.lower())(x, conv.weight, conv.bias, padding=1)
-    expected = act(z + residual) if position == "pre_activation" else act(z) + residual
-    assert torch.equal(conv(x, residual), expected)
-    assert torch.equal(conv(x), act(z))
-
-
 #: in, out, taps, groups, dilation, stride
 CAUSAL = [(6, 4, 3, 1, 1, 1), (6, 6, 4, 6, 1, 1), (6, 6, 4, 6, 3, 1), (6, 4, 3, 2, 2, 2), (4, 4, 1, 4, 5, 1)]
 
@@ -101,27 +69,6 @@ def test_causal_equals_padding_on_the_left(inputs, outputs, taps, groups, dilati
         expected = F.conv1d(padded, conv.weight.double(), conv.bias.double(), **numbers)
         assert torch.equal(conv(x), expected.to(dtype))
     assert conv.operator == ("depthwise_conv1d" if groups == inputs == outputs else "conv1d")
-
-
-@draws(40)
-@given(
-    taps=st.integers(1, 6),
-    dilation=st.integers(1, 4),
-    stride=st.integers(1, 3),
-    size=st.integers(1, 12),
-    data=st.data(),
-)
-def test_causal_outputs_see_nothing_later(taps, dilation, stride, size, data):
-    """The gradient of output q is zero behind input q * stride, and one tap reaches that input."""
-    conv = nn.CausalConv1d(3, 3, taps, stride, dilation, groups=data.draw(st.sampled_from([1, 3])))
-    torch.nn.init.ones_(conv.weight)
-    x = torch.zeros(1, 3, size, requires_grad=True)
-    y = conv(x)
-    assert y.shape[-1] == (size - 1) // stride + 1
-    q = data.draw(st.integers(0, y.shape[-1] - 1))
-    (slope,) = torch.autograd.grad(y[0, 0, q], x)
-    assert slope[0, 0, q * stride] == 1
-    assert not slope[..., q * stride + 1 :].any()
 
 
 def test_state_dicts_go_both_ways_and_copies_keep_the_fusion():
@@ -152,13 +99,6 @@ def test_compiles_without_graph_breaks():
 def test_refusals(kind, more, message):
     with pytest.raises(UnsupportedError, match=message):
         kind(4, 4, 3, **more)
-
-
-def test_only_rows_are_causal():
-    conv = nn.Conv2d(4, 4, 3)
-    conv.padding = "causal"
-    with pytest.raises(GeometryError, match="padding='causal': accepted are same, valid; use one, or ints"):
-        conv(torch.zeros(1, 4, 9, 9))
 
 
 # Transposed convolutions in layers and models.
