@@ -11,7 +11,6 @@ from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
 from tolerances import FLOAT32_SUMS, assert_within_limit, derivative_limits
-from torch_exact import same
 
 import nkiconv
 from nkiconv.bounds import EPS32, epilogue_bound
@@ -193,16 +192,6 @@ def test_nothing_passes_between_sequences_on_the_tensor_engine(channels, width):
 
 
 @pytest.mark.usefixtures("estimates")
-def test_strict_rows_keep_their_states_to_themselves():
-    """Of a shape in which the estimate spreads them."""
-    x, w, initial = integers(3, 2, 8), integers(2, 1, 4, seed=1), integers(3, 2, 3, seed=2)
-    initial[1] = float("nan")
-    with computing("simulate"):
-        y, _ = states.convolve(states.causal(2, 3, strict_nonfinite=True), x, w, None, initial, True)
-    assert torch.equal(y.isnan().any(2).any(1), torch.tensor([False, True, False]))
-
-
-@pytest.mark.usefixtures("estimates")
 @pytest.mark.parametrize("mode", MODES)
 def test_tokens_of_no_sequence_are_not_looked_at(mode):
     seq_idx = torch.tensor([[-1, 0, 0, -1, 0, 1, -2, -1]], dtype=torch.int32)
@@ -215,19 +204,6 @@ def test_tokens_of_no_sequence_are_not_looked_at(mode):
     assert all(one.isfinite().all() for one in (y, *found))
     assert not any(one[..., seq_idx[0] < 0].any() for one in (y, found[0]))
     assert y[..., seq_idx[0] >= 0].ne(0).any()
-
-
-@pytest.mark.parametrize("cuts", [[1, 2, 5]])
-def test_pieces_continue_each_other(cuts):
-    x, w, bias = integers(2, 3, 11), integers(3, 5, seed=1), integers(3, seed=2)
-    with computing("simulate"):
-        whole, last = causal_conv1d_fn(x, w, bias, return_final_states=True)
-        state, pieces = None, []
-        for piece in x.split([*cuts, 11 - sum(cuts)] if sum(cuts) < 11 else cuts, 2):
-            y, state = causal_conv1d_fn(piece, w, bias, initial_states=state, return_final_states=True)
-            pieces.append(y)
-    assert torch.equal(torch.cat(pieces, 2), whole)
-    assert torch.equal(state, last)
 
 
 def test_final_states_go_where_they_are_wanted():
@@ -256,33 +232,6 @@ def test_dtypes_mix(x_dtype, w_dtype):
     assert torch.equal(causal_conv1d_fn(x, fine), expected)
 
 
-@pytest.mark.cover(3)
-@pytest.mark.parametrize("mode", ["torch", "simulate"])
-@pytest.mark.parametrize(
-    "more",
-    [{}, {"cu_seqlens": torch.tensor([0, 2, 5])}, {"seq_idx": torch.tensor([[0, 0, 1, 1, 1]])}],
-    ids=["rows", "cu_seqlens", "seq_idx"],
-)
-def test_second_derivatives(more, mode):
-    """Of a loss whose gradient is made of x too."""
-
-    def second(convolve, x, w, initial):
-        (first,) = torch.autograd.grad(convolve(x, w, initial).pow(2).sum(), x, create_graph=True)
-        return torch.autograd.grad(first.pow(2).sum(), (x, w, initial))
-
-    def definition(x, w, states):
-        if "seq_idx" in more:
-            return causal.numbered(x, more["seq_idx"], w, None, None, states)
-        return (causal.sequences(x, [0, 2, 5], w, None, states) if more else causal.rows(x, w, None, states))[0]
-
-    shapes = (1, 2, 5), (2, 3), (2 if "cu_seqlens" in more else 1, 2, 2)
-    ours, theirs = leaves_of(*(integers(*one).clamp(-1, 1) for one in shapes))  # sums are exact
-    with computing(mode):
-        found = second(lambda x, w, s: causal_conv1d_fn(x, w, initial_states=s, **more), *ours)
-    for one, other in zip(found, second(definition, *theirs), strict=True):
-        assert_equal(one, other)
-
-
 @pytest.mark.parametrize("dims", [(0, None, None, 0), (1, 0, None, None), (None, 0, 1, 2), (2, None, 0, 1)])
 def test_vmap(dims):
     tensors = integers(2, 4, 6), integers(4, 3, seed=1), integers(4, seed=2), integers(2, 4, 2, seed=3)
@@ -305,32 +254,6 @@ def test_vmap_takes_no_packed_sequences():
     x, w = integers(3, 1, 2, 5), integers(2, 3, seed=1)
     with pytest.raises(UnsupportedError, match=r"torch.vmap takes no packed sequences"):
         torch.vmap(lambda one: causal_conv1d_fn(one, w, cu_seqlens=torch.tensor([0, 2, 5])))(x)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("how", ["states", "cu_seqlens", "seq_idx"])
-def test_compiles_without_graph_breaks(how, dynamic):
-    def layer(x, w, more, final):
-        found = causal_conv1d_fn(x * 1, w, activation="silu", return_final_states=final, **more)
-        return (found[0] + 1, found[1]) if final else (found + 1,)
-
-    torch.compiler.reset()
-    compiled = torch.compile(layer, fullgraph=True, dynamic=dynamic, backend="aot_eager")
-    for size in (6, 9):
-        x, w = integers(1, 3, size).requires_grad_(), integers(3, 4, seed=1).requires_grad_()
-        more = {
-            "states": {"initial_states": integers(1, 3, 3, seed=2).requires_grad_()},
-            "cu_seqlens": {"cu_seqlens": torch.tensor([0, 2, size]), "initial_states": integers(2, 3, 3, seed=2)},
-            "seq_idx": {"seq_idx": torch.arange(size)[None] // 4},
-        }[how]
-        final = how != "seq_idx"
-        found, expected = compiled(x, w, more, final), layer(x, w, more, final)
-        leaves = [x, w, *(one for one in more.values() if one.requires_grad)]
-        sums = [sum(one.sum() for one in each) for each in (found, expected)]
-        assert same(found, expected)
-        for one, other in zip(*(torch.autograd.grad(each, leaves) for each in sums), strict=True):
-            torch.testing.assert_close(one, other)  # of silu; compiled, the operator's derivative, else torch's own
 
 
 @pytest.mark.cover(1)

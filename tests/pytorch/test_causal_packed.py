@@ -1,8 +1,5 @@
 """Derivatives of packed sequences: the second ones, and whose those of filters are."""
 
-import itertools
-
-import numpy as np
 import pytest
 import torch
 from causal import MODES, computing, integers, leaves_of, numbered
@@ -12,8 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nkiconv.pytorch import causal_conv1d_fn
-from nkiconv.pytorch.causal import sequences
-from nkiconv.pytorch.computers import dispatch
 
 
 @pytest.mark.cover(3)
@@ -65,58 +60,6 @@ def test_rows_of_numbered_sequences_in_pieces(data):
     assert torch.equal(y.double(), expected)
     for one, other in zip(found, torch.autograd.grad(expected, theirs, g.double(), allow_unused=True), strict=True):
         assert torch.equal(one.double(), torch.zeros_like(one).double() if other is None else other)
-
-
-@draws(100)
-@given(st.data())
-def test_edges_are_what_windows_of_no_token_see(data):
-    """All other columns of the row meet, at every tap, a token of their own sequence."""
-    width, rows = data.draw(st.integers(1, 6), "width"), data.draw(st.integers(1, 2), "rows")
-    lengths = data.draw(st.lists(st.integers(0, 8), min_size=1, max_size=4).filter(any), "lengths")
-    offsets, total = np.cumsum([0, *lengths]), sum(lengths)
-    if data.draw(st.booleans(), "offsets"):
-        packing = sequences.packing_of(torch.zeros(1, 1, total), width, torch.tensor(offsets), None)
-    else:
-        none = data.draw(st.lists(st.booleans(), min_size=rows * total, max_size=rows * total), "none")
-        numbers = np.tile(np.repeat(np.arange(len(lengths)), lengths), rows)
-        seq_idx = torch.tensor(np.where(none, -1, numbers).reshape(rows, total))
-        packing = sequences.packing_of(torch.zeros(rows, 1, total), width, None, seq_idx)
-    columns, seen = packing.edges()
-    tokens = set(packing.outputs().tolist())
-    at_edges = [(column, tap) for column, row in zip(columns.tolist(), seen.tolist(), strict=True)
-                for tap in range(width) if row[tap]]  # fmt: skip
-    inner = set(range(packing.length)) - set(columns.tolist())
-    expected = [(token + tap, tap) for token in tokens for tap in range(width)]
-    assert sorted(at_edges + [(column, tap) for column in inner for tap in range(width)]) == sorted(expected)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_filters_gradients_of_packed_sequences_are_the_kernels(monkeypatch, dtype):
-    """All but the tokens beside a boundary and the states, in fp32, and biases in the same pass."""
-    calls = []
-    launch = dispatch.filters_gradient
-
-    def noted(asked, x, g, size, dtype, bias):
-        calls.append((x, dtype, bias))
-        return launch(asked, x, g, size, dtype, bias)
-
-    monkeypatch.setattr(dispatch, "filters_gradient", noted)
-    ours, theirs = leaves_of(*(integers(*size, dtype=dtype) for size in ((1, 3, 40), (3, 4), (3,))))
-    with computing("simulate"):
-        y = causal_conv1d_fn(*ours, cu_seqlens=torch.tensor([0, 15, 40]))
-        g = integers(*y.shape, seed=2)
-        torch.autograd.backward(y, g.to(dtype))
-    ((row, sums, bias),) = calls
-    assert (sums, bias) == (torch.float32, True)
-    # rows of sums: 3 columns of a state, 12 and 22 tokens, 3 of each sequence's end
-    assert torch.equal(row[0, :, 3:15].float(), ours[0][0, :, :12].float())
-    assert torch.equal(row[0, :, 21:43].float(), ours[0][0, :, 15:37].float())
-    assert not row[..., [*range(3), *range(15, 21), *range(43, 46)]].any()
-    parts = [torch.nn.functional.conv1d(theirs[0][..., start:end], theirs[1][:, None], theirs[2], padding=3, groups=3)
-             [..., : end - start] for start, end in itertools.pairwise((0, 15, 40))]  # fmt: skip
-    torch.autograd.backward(torch.cat(parts, 2), g.double())
-    for one, other in zip(ours, theirs, strict=True):
-        assert torch.equal(one.grad.double(), other.grad)
 
 
 @pytest.mark.usefixtures("estimates")

@@ -334,36 +334,3 @@ def test_bad_modules_are_refused():
     for args, text in ((((2, 3), 4), "must be a tuple of"), ((SPLITS, 0), "kernel_size"), ((SPLITS, 17), "S=17")):
         with pytest.raises(NkiconvError, match=text):
             nn.GatedDeltaConv(*args)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("heads", [(2, 2), (2, 4)])
-def test_is_the_stage_of_qwen3_next(heads, monkeypatch):
-    """The kernel's q, k and v are those that transformers' layer gives its recurrence, once it has normalised them."""
-    file = pytest.importorskip("transformers.models.qwen3_next.modeling_qwen3_next")
-    config = file.Qwen3NextConfig(
-        hidden_size=32, num_hidden_layers=1, linear_num_key_heads=heads[0], linear_num_value_heads=heads[1],
-        linear_key_head_dim=16, linear_value_head_dim=8, layer_types=["linear_attention"],
-    )  # fmt: skip
-    torch.manual_seed(0)
-    layer, seen = file.Qwen3NextGatedDeltaNet(config, 0), {}
-    convolve, recur = file.causal_conv1d_fn, file.torch_chunk_gated_delta_rule
-
-    def convolved(x, *args, **kwargs):
-        seen["x"] = x
-        return convolve(x, *args, **kwargs)
-
-    def recurred(query, key, value, **kwargs):
-        seen["parts"] = file.l2norm(query), file.l2norm(key), value
-        return recur(query, key, value, **kwargs)
-
-    monkeypatch.setattr(file, "causal_conv1d_fn", convolved)
-    monkeypatch.setattr(file, "torch_chunk_gated_delta_rule", recurred)
-    layer(torch.randn(2, 70, 32))
-    splits = ((heads[0], 16, True), (heads[0], 16, True), (heads[1], 8, False))
-    stage = nn.GatedDeltaConv(splits, 4, layout="NCW")
-    stage.load_state_dict(layer.conv1d.state_dict())
-    monkeypatch.setenv("NKICONV_CPU", "simulate")
-    for one, right in zip(stage(seen["x"]), seen["parts"], strict=True):
-        each = right.shape[2] // one.shape[2]  # q and k once for each v
-        assert_within_share([one.repeat_interleave(each, 2)], [right], FLOAT32_SUMS)

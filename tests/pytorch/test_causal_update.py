@@ -11,7 +11,6 @@ from tolerances import FLOAT32_SUMS
 
 from nkiconv.errors import DtypeError, GeometryError, LayoutError, UnsupportedError
 from nkiconv.pytorch import causal_conv1d_fn, causal_conv1d_update
-from nkiconv.pytorch.computers import modes
 
 
 @draws(80)
@@ -171,30 +170,6 @@ def test_refusals_change_nothing(changed, error, message):
     with pytest.raises(error, match=message):
         causal_conv1d_update(**{"x": X, "conv_state": STATE, "weight": W, **changed})
     assert torch.equal(STATE, before)
-
-
-@pytest.mark.parametrize("learns", [False, True])
-@pytest.mark.parametrize("function", ["update", "fn"])
-def test_the_host_does_nothing_twice(function, learns, monkeypatch):
-    """Who computes is asked once, and of torch's functions run those that a convolution written out would call."""
-    weight, state, x = torch.zeros(4, 4, requires_grad=learns), torch.zeros(2, 4, 3), torch.zeros(2, 4)
-    asked, real = [], modes.is_recorded
-    monkeypatch.setattr(modes, "is_recorded", lambda: asked.append(1) or real())
-
-    def call():
-        if function == "update":
-            return causal_conv1d_update(x, state, weight, activation="silu")
-        return causal_conv1d_fn(x[..., None], weight, activation="silu")
-
-    call()
-    asked.clear()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
-        call()
-    names = [one.name for one in seen.events() if one.name.startswith("aten::") and one.cpu_parent is None]
-    moves = {"aten::unsqueeze", "aten::squeeze", "aten::narrow", "aten::slice", "aten::detach"}
-    buffer = ["aten::cat", "aten::copy_"] if function == "update" else ["aten::pad"]
-    assert sorted(name for name in names if name not in moves) == sorted([*buffer, "aten::conv1d", "aten::silu"])
-    assert len(asked) == 1
 
 
 def test_calls_that_passed_are_checked_anew_where_they_differ(monkeypatch):
