@@ -5,15 +5,13 @@ import functools
 
 import pytest
 import torch
-from folding import KINDS, Block, X, assert_near, exact, folded, random_statistics
-from tolerances import assert_within_share, sums_share
+from folding import KINDS, Block, ConvLayer, X, assert_near, exact, folded, random_statistics
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations
-from torch_models import build
+from torch_models import MODELS, build
 
 from nkiconv import pytorch
-from nkiconv.errors import UnsupportedError
 from nkiconv.pytorch import convert
 from nkiconv.rules import ACTIVATIONS
 
@@ -33,44 +31,6 @@ def test_folding_is_exact_where_arithmetic_is(rank, bias, affine):
     assert "folded into conv" in str(report)
 
 
-def test_the_original_keeps_its_batch_norms():
-    model = exact(Block())
-    weight, state = model.conv.weight, {name: one.clone() for name, one in model.state_dict().items()}
-    report = convert(model, fold_batchnorm=True)
-    assert model.conv.weight is weight
-    assert isinstance(model.bn, nn.BatchNorm2d)
-    assert all(torch.equal(one, state[name]) for name, one in model.state_dict().items())
-    assert not torch.equal(report.model.conv.weight, weight)
-    assert convert(model, fold_batchnorm=True, inplace=True).model is model
-    assert type(model.bn) is nn.Identity
-    assert torch.equal(model(X), report.model(X))
-
-
-def test_a_frozen_convolution_stays_frozen_and_bf16_is_rounded_once():
-    model = exact(Block()).to(torch.bfloat16)
-    model.conv.requires_grad_(False)
-    with torch.no_grad():
-        model.bn.running_var.fill_(3)
-    conv = convert(model, fold_batchnorm=True).model.conv
-    assert [one.requires_grad for one in conv.parameters()] == [False, False]
-    scale = model.bn.weight.double() / 3**0.5
-    expected = (model.conv.weight.double() * scale[:, None, None, None]).to(torch.bfloat16)
-    assert torch.equal(conv.weight, expected)
-
-
-@pytest.mark.parametrize(("name", "pairs"), [
-    ("resnet", {"bn1": "conv1", "bn2": "conv2", "downsample.1": "downsample.0"}),
-    ("conformer", {"batch_norm": "depthwise"}),
-])  # fmt: skip
-def test_models(name, pairs):
-    """Filters are rounded once more, of at most 72 terms, through two layers."""
-    model, x = build(name)
-    report = convert(model, fold_batchnorm=True)
-    assert {fold.batchnorm: fold.convolution for fold in report.folds if fold.folded} == pairs
-    truth = copy.deepcopy(model).double()(x.double())
-    assert_within_share([report.model(x)], [truth], sums_share(72, 2))
-
-
 def block(forward, name="Made"):
     """A class like Block with this forward."""
     return type(name, (Block,), {"forward": forward})
@@ -79,20 +39,6 @@ def block(forward, name="Made"):
 def shifted(self, x, shift=None):
     y = self.bn(self.conv(x))
     return y if shift is None else y + shift
-
-
-def test_an_argument_with_a_default():
-    model = exact(block(shifted)())
-    report, same = folded(model, X)
-    assert same
-    assert report.folds[0].folded
-    assert torch.equal(report.model(X, 3), model(X, 3))
-
-
-def test_a_convolution_that_reflects():
-    report, same = folded(exact(Block(padding=1, padding_mode="reflect")), X)
-    assert same
-    assert report.folds[0].folded
 
 
 def skipped(self, x):
@@ -257,13 +203,47 @@ def test_norms_with_an_activation(name):
     assert f"folded{f' with its {fused}' if fused else ''} into 0" in str(report)
 
 
-def test_frozen_norms():
+class Branching(nn.Module):
+    def forward(self, x):
+        return x if x.sum() > 0 else -x
+
+
+def frozen():
+    return nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), Frozen(4), nn.ReLU(), nn.Conv2d(4, 4, 3), Frozen(4))
+
+
+def several_ways():
+    parts = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), Branching(), nn.Conv2d(4, 4, 1), nn.ReLU(), nn.BatchNorm2d(4)
+    return nn.Sequential(*parts)
+
+
+#: What makes a model, and the convolutions of its norms.
+FOLDED = {
+    "resnet": (lambda: build("resnet")[0], {"bn1": "conv1", "bn2": "conv2", "downsample.1": "downsample.0"}),
+    "conformer": (lambda: build("conformer")[0], {"batch_norm": "depthwise"}),
+    "an argument with a default": (block(shifted), {"bn": "conv"}),
+    "reflects": (lambda: Block(padding=1, padding_mode="reflect"), {"bn": "conv"}),
+    "buffers": (frozen, {"1": "0", "4": "3"}),
+    "transposed": (lambda: nn.Sequential(nn.ConvTranspose2d(3, 4, 3, groups=1), nn.BatchNorm2d(4)), {"1": "0"}),
+    "several ways": (lambda: nn.Sequential(ConvLayer()), {"0.normalization": "0.convolution"}),
+    "parts of it": (several_ways, {"1": "0", "5": None}),
+}
+
+
+@pytest.mark.parametrize("name", FOLDED)
+def test_what_is_folded(name):
+    """Filters are rounded once more, of at most 72 terms, through two layers; the original stays as it was."""
+    make, pairs = FOLDED[name]
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), Frozen(4), nn.ReLU(), nn.Conv2d(4, 4, 3), Frozen(4)).eval()
-    x = torch.randn(2, 3, 7, 6)
+    model = random_statistics(make())
+    state = {name: one.clone() for name, one in model.state_dict().items()}
     report = convert(model, fold_batchnorm=True)
-    assert [(fold.batchnorm, fold.convolution) for fold in report.folds if fold.folded] == [("1", "0"), ("4", "3")]
-    assert_near(report.model(x), copy.deepcopy(model).double()(x.double()), 72)
+    assert {fold.batchnorm: fold.convolution for fold in report.folds} == pairs
+    shape = MODELS[name][1] if name in MODELS else (2, 3, 7, 6)
+    for sign in (1, -1):
+        x = sign * torch.randn(shape).abs()
+        assert_near(report.model(x), copy.deepcopy(model).double()(x.double()), 72)
+    assert all(torch.equal(one, state[name]) for name, one in model.state_dict().items())
 
 
 def test_a_fold_that_differs_is_not_made():
@@ -281,13 +261,3 @@ def test_parameters_without_data():
         model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 4, 1), NormAct(4, nn.ReLU())).eval()
     report = convert(model, fold_batchnorm=True)
     assert [fold.reason for fold in report.folds] == ["", "has no data to see what it computes"]
-
-
-@pytest.mark.parametrize("part", ["bn", "conv", None])
-def test_training_mode_is_refused_by_name(part):
-    model = exact(Block())
-    (model if part is None else model.get_submodule(part)).train()
-    names = {"bn": "bn", "conv": "conv", None: "the model, conv, bn"}[part]
-    with pytest.raises(UnsupportedError, match=f"fold_batchnorm=True: needs eval mode, and {names} are in training"):
-        convert(model, fold_batchnorm=True)
-    assert isinstance(model.bn, nn.BatchNorm2d)
