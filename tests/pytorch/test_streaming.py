@@ -69,17 +69,6 @@ def test_pairs_of_padding(mode):
     assert torch.equal(y, F.conv3d(F.pad(x, (0, 1, -1, 0, 2, 0)), w))
 
 
-@pytest.mark.slow
-def test_under_torch_compile():
-    x, frames, w = ints(1, 4, 3, 5, 6), ints(1, 4, 2, 5, 6), ints(6, 4, 3, 3, 3)
-    compiled = torch.compile(
-        lambda x, frames: conv3d(x, w, initial_frames=frames, return_final_frames=True), backend="eager", fullgraph=True
-    )
-    y, final = compiled(x, frames)
-    assert torch.equal(y, F.conv3d(torch.cat([frames, x], 2), w))
-    assert torch.equal(final, x[:, :, 1:])
-
-
 class Reference(torch.nn.Conv3d):
     """A causal layer by its definition: planes are put in front, all is padded, torch convolves."""
 
