@@ -7,7 +7,6 @@ from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
-from torch_exact import same
 
 import nkiconv.pytorch as ours
 from nkiconv.errors import DtypeError, GeometryError, UnsupportedError
@@ -96,69 +95,6 @@ def test_a_codec_in_chunks(padding_mode):
     leaves = [x, down.weight, down.bias, up.weight, up.bias]
     theirs = [x, plain[0].weight, plain[0].bias, plain[1].weight, plain[1].bias]
     torch.testing.assert_close([*torch.autograd.grad(y, leaves, g)], [*torch.autograd.grad(expected, theirs, g)])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", ["torch", "simulate"])
-def test_compiled_once(mode):
-    torch._dynamo.reset()
-    graphs = []
-
-    def backend(graph, _):
-        graphs.append(graph)
-        return graph
-
-    layers = ours.StreamingConv1d(2, 4, 4, 2), ours.StreamingConvTranspose1d(4, 2, 4, 2)
-
-    def step(x, one, two):
-        y, one = layers[0](x, one)
-        y, two = layers[1](y, two)
-        return y, one, two
-
-    compiled = torch.compile(step, backend=backend, fullgraph=True)
-    states = again = torch.zeros(1, 2, 2), torch.zeros(1, 4, 1)
-    with computing(mode), torch.no_grad():
-        for seed in range(3):
-            x = integers(1, 2, 8, seed=seed)
-            y, *states = compiled(x, *states)
-            z, *again = step(x, *again)
-            assert torch.equal(y, z)
-    assert len(graphs) == 1
-
-
-def test_rows_without_a_batch():
-    layer = ours.StreamingConv1d(2, 3, 3)
-    x = torch.randn(2, 9)
-    y, state = layer(x)
-    pieces, state_of = [], None
-    for chunk in x.split(2, 1):
-        one, state_of = layer(chunk, state_of)
-        pieces.append(one)
-    torch.testing.assert_close(torch.cat(pieces, 1), y)
-    assert torch.equal(state, state_of)
-    torch.testing.assert_close(y, layer(x[None])[0][0])
-
-
-def test_arguments_are_those_of_the_modules_without_padding():
-    down = ours.StreamingConv1d(4, 8, 5, 2, 2, 4, False, "replicate", "cpu", torch.float64, layer="down")
-    assert (down.padding, down.dilation, down.groups, down.bias) == ((0,), (2,), 4, None)
-    assert (down.padding_mode, down.front, down.weight.dtype, down.layer) == ("replicate", 7, torch.float64, "down")
-    up = ours.StreamingConvTranspose1d(4, 8, 5, 2, 4, False, 3, dtype=torch.float64, activation="silu")
-    assert (up.padding, up.output_padding, up.groups, up.bias, up.dilation) == ((0,), (0,), 4, None, (3,))
-    assert (up.weight.dtype, up.activation) == (torch.float64, "silu")
-
-
-@pytest.mark.parametrize("mode", ["torch", "simulate"])
-def test_frozen_filters(mode):
-    plain, frozen = ours.StreamingConv1d(64, 64, 3).eval(), ours.StreamingConv1d(64, 64, 3).eval()
-    with torch.no_grad():
-        plain.weight.copy_(integers(64, 64, 3))
-        plain.bias.copy_(integers(64, seed=1))
-    frozen.load_state_dict(plain.state_dict())
-    frozen.pack_filter()
-    assert frozen.is_frozen
-    with computing(mode):
-        assert same(frozen(integers(1, 64, 4)), plain(integers(1, 64, 4)))
 
 
 X, W = torch.zeros(1, 2, 5), torch.zeros(2, 2, 3)
