@@ -3,7 +3,6 @@
 import copy
 import pickle
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -13,7 +12,6 @@ import nkiconv
 from nkiconv.errors import ComparisonError, DtypeError, GeometryError, LayoutError, UnsupportedError
 from nkiconv.pytorch import convert, pack_filter, plan_model
 from nkiconv.pytorch import nn as ours
-from nkiconv.pytorch.computers.arrays import to_numpy
 from nkiconv.pytorch.errors import FrozenFilterError
 from nkiconv.pytorch.functional import conv1d, conv2d
 
@@ -30,15 +28,6 @@ def layer(kind=nn.Conv2d, inputs=70, outputs=128, **more):
         made.weight.copy_(integers(*made.weight.shape))
         made.bias.copy_(integers(*made.bias.shape))
     return nn.Sequential(made).eval()
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_pack_filter_is_that_of_arrays(dtype):
-    w = integers(256, 70, 3, 2, dtype=dtype)
-    packed = pack_filter(w)
-    assert packed.dtype == dtype
-    assert packed.is_contiguous()
-    np.testing.assert_array_equal(to_numpy(packed), nkiconv.pack_filter(to_numpy(w)))
 
 
 @pytest.mark.parametrize(("weight", "error", "message"), [
@@ -168,18 +157,6 @@ class TestFrozen:
         model.state_dict()["0.weight"].zero_()
         self.run(model, weight)
 
-    @pytest.mark.parametrize("made", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
-    def test_copies_of_inference_mode(self, made):
-        with torch.inference_mode():
-            model = made(frozen())
-            weight = model.to(memory_format=torch.channels_last)[0].weight.plain()
-            self.run(model, weight)
-        with torch.inference_mode():
-            model = made(model)
-        model[0].unpack_filter()
-        assert model[0].weight.requires_grad
-        assert not model[0].weight.is_inference()
-
     def test_what_it_says(self):
         model = frozen()
         weight = model[0].weight
@@ -215,15 +192,6 @@ class TestFrozen:
         assert not model[0].is_frozen
         self.run(model, model[0].weight)
 
-    def test_its_original_goes_on(self):
-        original = layer()
-        weight = original[0].weight.detach().clone()
-        model = convert(original).model
-        model[0].pack_filter()
-        original[0].weight.data.add_(1)
-        self.run(model, weight)
-        self.run(original, original[0].weight)
-
     @pytest.mark.parametrize("assign", [False, True])
     def test_loaded(self, assign):
         model, w = frozen(), integers(128, 70, 3, 3) - 2
@@ -244,12 +212,6 @@ class TestFrozen:
         assert list(model.state_dict()) == list(plain.state_dict())
         plain.load_state_dict(model.state_dict())
         self.run(model, plain[0].weight)
-
-    def test_assigned(self):
-        model = frozen()
-        model[0].weight = nn.Parameter(integers(128, 70, 3, 3) + 1)
-        assert not model[0].is_frozen
-        self.run(model, integers(128, 70, 3, 3) + 1)
 
     def test_cast_and_moved(self):
         model = frozen()
@@ -275,35 +237,6 @@ class TestFrozen:
         self.run(model, weight)
         self.run(other, weight + 1)
 
-    @pytest.mark.parametrize("inference", ["made", "called"])
-    def test_inference_mode(self, inference):
-        model = layer(ours.Conv2d)
-        with torch.inference_mode(inference == "made"):
-            model[0].pack_filter()
-        x = integers(1, 70, 4, 4).requires_grad_(inference == "made")
-        with torch.inference_mode(inference == "called"):
-            y = model(x)
-        torch.testing.assert_close(y, convolved(x, model[0].weight.plain(), model[0].bias), rtol=0, atol=0)
-        assert y.requires_grad == (inference == "made")
-
-    @pytest.mark.cover(0, keep=["simulate"])
-    def test_compiled(self):
-        model = frozen()
-        compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-        self.run(model, integers(128, 70, 3, 3), by=compiled)
-        model.load_state_dict({"0.weight": integers(128, 70, 3, 3) - 2, "0.bias": integers(128)})
-        self.run(model, integers(128, 70, 3, 3) - 2, by=compiled)
-        model[0].unpack_filter()
-        model[0].weight.data.add_(1)
-        self.run(model, integers(128, 70, 3, 3) - 1, by=compiled)
-
-    @pytest.mark.cover(1)
-    def test_exported(self):
-        model, x = frozen(), integers(1, 70, 4, 4)
-        program = torch.export.export(model, (x,)).module()
-        with torch.no_grad():
-            torch.testing.assert_close(program(x), model(x), rtol=0, atol=0)
-
 
 @pytest.mark.parametrize(
     ("module", "message"),
@@ -324,11 +257,6 @@ def test_what_cannot_be_frozen(module, message):
 
 class TestConvert:
     """convert packs on request, where plans of example inputs take less time so."""
-
-    def test_not_unless_asked(self):
-        report = convert(layer())
-        assert not report.model[0].is_frozen
-        assert not report.entries[0].packed
 
     @pytest.mark.slow
     def test_by_plans(self):
