@@ -8,7 +8,6 @@ import torch
 from tolerances import FLOAT32_SUMS, assert_within_share
 from torch import func, nn
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 from torch_exact import integers, leaves_of, same, torchs
 
 from nkiconv import pytorch
@@ -87,25 +86,6 @@ def test_gradients_with_packed_filters_and_frames(mode):
     assert same(found, [*wanted, *torch.autograd.grad(whole, theirs, h.double())])
 
 
-@by_kernels
-def test_gradients_of_causal_rows(mode):
-    leaves, wide = leaves_of((2, 6, 9), (6, 4), (6,), (2, 6, 3))
-    y = pytorch.causal_conv1d_fn(*leaves[:3], initial_states=leaves[3], activation=None)
-    expected = F.conv1d(torch.cat([wide[3], wide[0]], 2), wide[1][:, None], wide[2], groups=6)
-    (g,) = integers(y.shape)
-    assert same(torch.autograd.grad(y, leaves, g), torch.autograd.grad(expected, wide, g.double()))
-
-
-def test_compare_names_the_layer_that_differs(monkeypatch):
-    monkeypatch.setenv("NKICONV_CPU", "compare")
-    x, w = torch.rand(2, 3, 5, 5), torch.rand(4, 3, 3, 3, requires_grad=True)
-    y = pytorch.conv2d(x, w, layer="encoder.stem")
-    real = simulated.filters_gradient
-    monkeypatch.setattr(simulated, "filters_gradient", lambda *args: (real(*args)[0] * 1.00001, None))
-    with pytest.raises(ComparisonError, match=r"encoder.stem \(conv2d\): filters' gradients .* differ by"):
-        y.sum().backward()
-
-
 #: Which of x, w and bias want gradients, and what a backward launches.
 WANTED = {
     (True, True, True): {"convolution": 1, "filters and bias": 1},
@@ -178,19 +158,6 @@ def test_derivatives_of_the_operators(mode):
         equal(*(transform(functools.partial(loss, one), (0, 1))(X, G) for one in (operator, formula)))
 
 
-@pytest.mark.cover(3)
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("dims", [(0, None), (None, 1), (1, 0)])
-def test_batches(dims, bias):
-    given = [
-        one if dim is None else torch.stack([one, 2 * one, one + 1], dim) for one, dim in zip((X, G), dims, strict=True)
-    ]
-    found = func.vmap(functools.partial(operator, bias=bias), dims)(*given)
-    expected = func.vmap(formula, dims)(*given)
-    assert torch.equal(found[0], expected[0])
-    assert torch.equal(found[1], expected[1]) if bias else found[1].shape == (3, 0)
-
-
 @pytest.mark.parametrize("name", ["conv1d", "depthwise_conv1d", "conv_transpose1d"])
 def test_gradients_of_each_sample(name, simulate):
     x_shape, w_shape, more = CALLS[name]
@@ -201,16 +168,6 @@ def test_gradients_of_each_sample(name, simulate):
 
     ours = functools.partial(getattr(pytorch, name), **more)
     equal(each(ours), each(lambda x, w: torchs(name, x, w, **more)))
-
-
-@in_both
-def test_gradients_may_be_changed_in_place(mode):
-    """As optimizers do, with a graph behind them too."""
-    x, g = (one.clone().requires_grad_() for one in (X, G))
-    dw, db = operator(x, g)
-    (dw.mul_(2).sum() + db.add_(1).sum()).backward()
-    dw, db = formula(x, g)
-    equal(g.grad, torch.autograd.grad(2 * dw.sum() + db.sum(), g)[0])
 
 
 @pytest.mark.cover(1)
@@ -307,44 +264,6 @@ def test_training(precision, launched, monkeypatch):
     assert launched["filters and bias"] == 2
     assert launched["filters"] == 1  # of a transposed one, whose bias is another sum
     agree(found, expected, PRECISIONS[precision][0])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("which", [0, 1], ids=["filters", "biases"])
-def test_training_notices_wrong_gradients(precision, which, simulate, monkeypatch):
-    share, wrong = PRECISIONS[precision]
-    real = simulated.filters_gradient
-
-    def off(*args):
-        found = list(real(*args))
-        found[which] = None if found[which] is None else found[which] * (1 + wrong)
-        return tuple(found)
-
-    monkeypatch.setattr(simulated, "filters_gradient", off)
-    with pytest.raises(AssertionError, match="allowed a share"):
-        agree(*both_steps(precision, monkeypatch), share)
-
-
-@pytest.mark.slow
-def test_compiled_training(simulate):
-    model, eager = Net(), Net()
-    torch.compiler.reset()
-    compiled = step(model, torch.compile(model, fullgraph=True, backend="aot_eager"))
-    agree(compiled, step(eager, eager), FLOAT32_SUMS)
-
-
-@pytest.mark.cover(1)
-@pytest.mark.usefixtures("estimates")
-@pytest.mark.parametrize("reentrant", [True, False])
-def test_checkpointed_training(reentrant, simulate):
-    model, plain = Net(), Net()
-
-    def call(x):
-        return checkpoint(model, x.requires_grad_(), use_reentrant=reentrant)
-
-    assert same(step(model, call), step(plain, plain))
-    assert same(model.parameters(), plain.parameters())
 
 
 def overflowing(C, groups):
