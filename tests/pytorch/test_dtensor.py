@@ -75,28 +75,6 @@ def test_convolutions(call, placement, mesh):
     gradients_agree(mesh, function, tensors, (0, 3), placement)
 
 
-#: Shapes of x_scale and x_shift.
-OF_X = {"channels": (4,), "images": (2, 4)}
-
-
-@pytest.mark.cover(4)
-@pytest.mark.parametrize("placement", [Replicate(), Shard(0)], ids=str)
-@pytest.mark.parametrize("shape", OF_X.values(), ids=OF_X)
-@pytest.mark.parametrize("name", ["conv2d", "conv2d of 2x", "conv_transpose2d"])
-def test_a_prologue(name, shape, placement, mesh):
-    torch.manual_seed(0)
-    name, of, _ = name.partition(" of 2x")
-    more = {"x_upsample": 2} if of else {}
-    filters = (6, 4, 3, 3) if name == "conv2d" else (4, 6, 3, 3)
-    tensors = [torch.randn(one) for one in ((2, 4, 5, 5), filters, shape, shape)]
-    by_images = (0,) if len(shape) == 1 else (0, 2, 3)
-
-    def function(x, w, scale, shift):
-        return getattr(pytorch, name)(x, w, x_scale=scale, x_shift=shift, x_activation="silu", **more)
-
-    gradients_agree(mesh, function, tensors, by_images, placement)
-
-
 @pytest.mark.parametrize("placement", [Replicate(), Shard(0)], ids=str)
 def test_statistics_of_channels(placement, mesh):
     x = torch.randn(2, 4, 5, 5)
@@ -173,26 +151,6 @@ def frozen(model):
     return converted
 
 
-@pytest.mark.cover(0, keep=["False-R"])
-@pytest.mark.parametrize("placement", [Replicate(), Shard(0)], ids=str)
-@pytest.mark.parametrize("compiles", [False, True])
-def test_frozen_filters_are_replicated(compiles, placement, mesh):
-    """What `distribute_module` does to parameters, of which a frozen filter is none."""
-    torch._dynamo.reset()
-    model = frozen(nn.Sequential(nn.Conv2d(64, 64, 3), nn.ReLU(), nn.ConvTranspose2d(64, 4, 3)))
-    x = torch.randn(2, 64, 4, 4, requires_grad=True)
-    expected = model(x)
-    (g,) = torch.autograd.grad(expected.sum(), x)
-    placed = distribute_module(model, mesh)
-    run = torch.compile(placed, backend="eager", fullgraph=True) if compiles else placed
-    leaf = there(mesh, x, placement).requires_grad_()
-    y = run(leaf)
-    assert y.placements == (placement,)
-    assert_within_share([y.to_local()], [expected], FLOAT32_SUMS)
-    y.to_local().sum().backward()
-    assert_within_share([leaf.grad.to_local()], [g], FLOAT32_SUMS)
-
-
 def test_frozen_filters_that_differ_between_devices(mesh, monkeypatch):
     """A device that has another filter than the first one, which distribute_tensor gives it."""
     model, x = distribute_module(frozen(nn.Sequential(nn.Conv2d(64, 64, 3))), mesh), torch.randn(2, 64, 4, 4)
@@ -212,15 +170,6 @@ def test_functions_of_torch_keep_dtensors(mesh):
     with pytorch.intercept(), pytest.warns(UserWarning, match="conv2d stays with torch: tensor kind: DTensor"):
         y = torch.nn.functional.conv2d(x, w)
     assert isinstance(y, DTensor)
-
-
-def test_fsdp2_keeps_frozen_filters(mesh):
-    x = torch.randn(2, 64, 4, 4)
-    model = frozen(nn.Sequential(nn.Conv2d(64, 64, 3, bias=False), nn.ReLU()))
-    expected = model(x)
-    fully_shard(model, mesh=mesh)
-    assert model[0].is_frozen
-    assert torch.equal(model(x), expected)
 
 
 def test_models_of_fsdp2_are_converted_in_place_only(mesh):
