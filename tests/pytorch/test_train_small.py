@@ -63,30 +63,6 @@ def test_what_torch_would_run_is_refused(monkeypatch):
         train_small.trained(TASKS["unet"], 1, ["simulate"])
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("status", [0, 1], ids=["right", "wrong"])
-def test_the_script(status, request, monkeypatch, capsys, tmp_path):
-    if status:
-        request.getfixturevalue("wrong")
-    picture = tmp_path / "losses.png"
-    asked = ["--only", "unet", "--steps", "2", "--mode", "simulate", "--plot", str(picture)]
-    monkeypatch.setattr("sys.argv", ["train_small.py", *asked])
-    with pytest.raises(SystemExit) as caught:
-        train_small.main()
-    assert caught.value.code == status
-    assert picture.stat().st_size > 0
-    assert f"{'NOT ' if status else ''}equal within rounding" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_the_script_of_all(monkeypatch, tmp_path):
-    monkeypatch.setattr("sys.argv", ["train_small.py", "--plot", str(tmp_path / "losses.png")])
-    with pytest.raises(SystemExit) as caught:
-        train_small.main()
-    assert caught.value.code == 0
-
-
 GENERATOR = torch.Generator().manual_seed(1)
 IMAGES, WANTED = (torch.rand(2, channels, 6, 6, generator=GENERATOR) for channels in (3, 2))
 
