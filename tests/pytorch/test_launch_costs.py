@@ -1,17 +1,13 @@
 """What launches cost: by hand from trn2.toml's constants of the host, on which no plan and no kernel's time rests."""
 
-import dataclasses
-
 import pytest
 import torch
 from torch import nn
 
 from nkiconv import launches
 from nkiconv.errors import UnsupportedError
-from nkiconv.planner import shipped
 from nkiconv.pytorch import plan_model
 from nkiconv.pytorch.models.launch_costs import launch_cost
-from nkiconv.simulator.constants import SHIPPED, of_kernels
 
 pytestmark = [pytest.mark.simulator_only, pytest.mark.usefixtures("plans")]
 
@@ -28,19 +24,6 @@ def test_costs(mode):
     found = launch_cost(mode, 7, 2)
     assert (found.us, found.low, found.high) == COSTS[mode]
     assert ("measured" in found.words, "2 x 97.5" in found.words) == (True, mode == "compiled")
-
-
-def test_constants_of_the_host_are_measured_and_change_no_plan(monkeypatch):
-    host = {name: one for name, one in SHIPPED.items() if name.startswith("host.")}
-    assert {one.standing for one in host.values()} == {"measured"}
-    assert not host.keys() & of_kernels(SHIPPED).keys()
-    known = shipped.constants_hash()
-    doubled = {name: dataclasses.replace(one, value=2 * one.value) for name, one in host.items()}
-    monkeypatch.setattr(shipped, "CONSTANTS", {**SHIPPED, **doubled})
-    assert shipped.constants_hash() == known
-    monkeypatch.setattr(shipped, "CONSTANTS", {**SHIPPED, "dma.engines": dataclasses.replace(
-        SHIPPED["dma.engines"], value=8)})  # fmt: skip
-    assert shipped.constants_hash() != known
 
 
 @pytest.fixture(scope="module")

@@ -105,38 +105,6 @@ def test_the_model_stays_as_it_was():
     assert {fold.folded for fold in found.report.folds} == {True}
 
 
-class Recovering(nn.Module):
-    """Tries one layer, whose input does not fit, and goes on without it."""
-
-    def __init__(self):
-        super().__init__()
-        self.inner = nn.Sequential(nn.Conv1d(5, 4, 3))
-        self.outer = pytorch.nn.Conv1d(3, 3, 3, padding=1, groups=3, activation="silu")
-
-    def forward(self, x, mask=None, flag="on"):
-        try:
-            x = self.inner(x)
-        except ValueError:
-            x = nn.functional.conv1d(x, torch.ones(3, 3, 1))
-        y = self.outer(x, x)
-        return y if mask is None else y * mask
-
-
-def test_names_survive_errors_that_the_model_catches():
-    inputs, named = [torch.zeros(1, 3, 9)], {"mask": torch.ones(9), "flag": "off"}
-    both = record(Recovering(), inputs, named)
-    assert [*both.convolved.values()] == [[""], ["outer"]]
-    assert not both.others
-    found = record(Recovering(), inputs, named, functional=False)
-    [(convolved, layers)] = found.convolved.items()
-    assert layers == ["outer"]
-    assert convolved.operation == "depthwise_conv1d"
-    assert convolved.problem == ConvProblem(N=1, C=3, W=9, S=3, groups=3, padding=((0, 0), (1, 1)), dtype="fp32")
-    assert convolved.asked == Asked(bias=True, activation="silu", residual="pre_activation")
-    [(other, calls)] = found.others.items()
-    assert (other.layer, other.operator, other.shapes, calls) == ("", "aten::convolution", ((1, 3, 9), (3, 3, 1)), 1)
-
-
 class Choosing(nn.Module):
     def __init__(self):
         super().__init__()

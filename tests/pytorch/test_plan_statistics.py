@@ -55,13 +55,6 @@ def test_bytes():
     assert sum(row.hbm_bytes for row in fused.rows) - sum(row.hbm_bytes for row in apart.rows) == x
 
 
-def test_without_chains_there_are_none():
-    found = planned(Once(), (2, C, 6, 5))
-    assert found.statistics == ()
-    assert (found.statistics_us, found.launches) == (0, 3)
-    assert "statistics of norms" not in str(found)
-
-
 def test_pieces_of_one_x():
     class Net(nn.Module):
         def forward(self, x):

@@ -5,9 +5,7 @@ import pickle
 from types import SimpleNamespace
 
 import pytest
-import torch
 from chained import C, assert_same, drawn, image
-from operators_seen import Seen
 from torch import nn
 from torch.nn import functional as F
 
@@ -121,48 +119,3 @@ def test_two_layers(way, priced, monkeypatch):
     )
     assert f"norm -> 1x1 convolution -> gelu{'; ' if of_norm else ' '}{of_norm}".strip() in words(found.report)
     assert of_layers in words(found.report)
-
-
-def test_a_module_with_two_shapes_has_two_prices(priced):
-    priced(lambda request: float(request.problem.W if request.asked.x_scale else 6))
-
-    class Twice(nn.Sequential):
-        def forward(self, x):
-            return super().forward(x) + super().forward(x[..., 1:4])[..., :1]
-
-    model = Twice(nn.BatchNorm2d(C), nn.SiLU(), nn.Conv2d(C, C, 3, groups=2)).eval()
-    found = plan_model(drawn(model), [image(1, C, 6, 12)], fuse=True, quick=True)
-    told = words(found.report)
-    assert f"one call with 1 -> 2; apart: costs more (12.0 us for 8.0, x 1x{C}x6x12)" in told
-    assert "1 of 1 norms fused" in told
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("model", [Grouped(nn.Conv2d(C, C, 3, groups=2)), Layers()])
-def test_calls_of_unknown_times_are_in_one(model, priced):
-    """As where torch computes, and under torch.compile."""
-    asked = priced(lambda request: 0.0)
-    converted, x = convert(drawn(model).eval(), fuse=True).model, image(*X)
-    with Seen() as seen, torch.no_grad():
-        expected = converted(x)
-    torch._dynamo.reset()
-    with torch.no_grad():
-        assert torch.equal(torch.compile(converted, backend="eager", fullgraph=True)(x), expected)
-    assert asked == []
-    assert {"nkiconv::conv2d_with_stats", "nkiconv::pointwise_mlp"} & set(seen.names)
-
-
-@pytest.mark.slow
-def test_quick_plans_of_small_images():
-    """8 x 768 at 7 x 7: 103 us in one kernel, 59 in two and 4 for the norm; 32 of them 155, 140 with the norm apart.
-    8 x 672, 5 taps, at 14 x 14: 40 us with statistics, 24 without and 12 for these; 74 with a sum, and 12 for it."""
-    layer, norm, w1, w2 = nn.Identity(), nn.Identity(), torch.empty(3072, 768), torch.empty(768, 3072)
-    for images, together in ((8, False), (32, True)):
-        x = torch.empty(images, 768, 7, 7, dtype=torch.bfloat16, device="meta")
-        call = only_ways.mlp_of(x, (w1, w2), (w1[:, 0], w2[:, 0]), "gelu", x, "layer")
-        assert prices.layers_pay(layer, call, x) is together
-        assert not prices.x_norm_pays(norm, call, x)
-    convolution = nn.Conv2d(672, 672, 5, padding=2, groups=672, device="meta")
-    x = torch.empty(8, 672, 14, 14, dtype=torch.bfloat16, device="meta")
-    assert not prices.statistics_pay(convolution, x)
-    assert not prices.sum_pays(convolution, x)
