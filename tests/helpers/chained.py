@@ -4,6 +4,7 @@ import copy
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 C = 8
 
@@ -30,6 +31,23 @@ def assert_same(converted, model, *inputs, terms):
         for one in (converted, model):
             error = (one(*inputs) - truth).abs().max()
             assert error <= 4 * terms * 2.0**-24 * max(1, truth.abs().max())
+
+
+def derived(model, kind, inputs):
+    """(what a copy of a model gives of inputs in a dtype, gradients of inputs and parameters, and moved statistics)."""
+    own, leaves = copy.deepcopy(model).to(kind), [one.to(kind, copy=True).requires_grad_() for one in inputs]
+    y = tree_leaves(own(*(one.clone() for one in leaves)))
+    sum((one * one.detach().cos()).sum() for one in y).backward()
+    gradients = [one.grad for one in (*leaves, *own.parameters()) if one.grad is not None]
+    return [one.detach() for one in y], [*gradients, *(one for one in own.buffers() if one.is_floating_point())]
+
+
+def assert_gradients(converted, model, *inputs, terms):
+    """Results as `assert_same` has them; gradients, in which pixels are summed as well, and statistics by that more."""
+    found, truth = derived(converted, torch.float32, inputs), derived(model, torch.float64, inputs)
+    for some, others, sums in zip(found, truth, (terms, terms * inputs[0][:, 0].numel()), strict=True):
+        for one, other in zip(some, others, strict=True):
+            assert (one - other).abs().max() <= 4 * sums * 2.0**-24 * max(1, other.abs().max())
 
 
 class Block(nn.Module):
