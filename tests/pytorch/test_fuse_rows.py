@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 import torch
-from chained import assert_same, drawn, image
+from chained import assert_gradients, assert_same, drawn, image
 from fused_sequences import ConformerModule, Delta, ShortConv
 from torch import nn
 
@@ -27,10 +27,6 @@ def told(report):
     return {block.name: str(block) if block.fused else block.reason for block in report.blocks}
 
 
-def tensors(y):
-    return y if isinstance(y, tuple) else (y,)
-
-
 @pytest.mark.parametrize("call", MODULES)
 def test_a_block(call, made):
     model = drawn(MODULES[call]()).eval()
@@ -40,44 +36,11 @@ def test_a_block(call, made):
     assert report.as_dict()["blocks"][0]["fused"]
     made.clear()
     x = image(2, TOKENS, D)
-    exact = copy.deepcopy(model).double()
-    wide = x.double().requires_grad_()
-    own = x.clone().requires_grad_()
-    truth, found = tensors(exact(wide)), tensors(report.model(own))
-    assert made == [call.split()[0]]
-    grads = [torch.randn(one.shape, generator=torch.Generator().manual_seed(2)) for one in found]
-    torch.autograd.backward(truth, [one.double() for one in grads])
-    torch.autograd.backward(found, grads)
-    pairs = [*zip(found, truth, strict=True), (own.grad, wide.grad)]
-    pairs += [(one.grad, exact.get_parameter(name).grad) for name, one in report.model.named_parameters()]
-    for one, expected in pairs:
-        assert (one - expected).abs().max() <= 4 * TERMS * TOKENS * 2.0**-24 * expected.abs().max().clamp(min=1)
-    assert [*report.model.state_dict()] == [*model.state_dict()]
-
-
-@pytest.mark.parametrize("call", MODULES)
-def test_copies(call, made):
-    report = convert(drawn(MODULES[call]()).eval(), fuse=True)
-    x = image(2, TOKENS, D)
-    for model in (copy.deepcopy(report.model), pickle.loads(pickle.dumps(report.model))):
+    for one in (report.model, copy.deepcopy(report.model), pickle.loads(pickle.dumps(report.model))):
         made.clear()
-        for one, other in zip(tensors(model(x)), tensors(report.model(x)), strict=True):
-            assert torch.equal(one, other)
-        assert made == [call.split()[0]] * 2
-
-
-@pytest.mark.parametrize(("options", "reason"), [
-    ({"strict_nonfinite": True}, "fused calls have no strict_nonfinite"),
-    ({"filter": lambda _name, _module: False}, "its convolution is not swapped by this call, as its own row says"),
-])  # fmt: skip
-@pytest.mark.parametrize("call", MODULES)
-def test_options_that_leave_a_block(call, options, reason, made):
-    model = drawn(MODULES[call]()).eval()
-    report = convert(model, fuse=True, **options)
-    assert told(report) == {"": reason}
-    report.model(image(2, TOKENS, D))
-    assert made == []
-    report.installation.undo()
+        assert_gradients(one, model, x, terms=TERMS)
+        assert made == [call.split()[0]]
+    assert [*report.model.state_dict()] == [*model.state_dict()]
 
 
 @pytest.mark.parametrize(("change", "reason"), [
@@ -114,27 +77,6 @@ def test_a_mask_between(made):
     found, expected = report.model(image(2, TOKENS, D), mask), model(image(2, TOKENS, D), mask)
     assert (found - expected).abs().max() <= 8 * TERMS * 2.0**-24 * expected.abs().max()
     assert made == []
-
-
-def test_training_after_conversion(made):
-    """The statistics of the batch are the modules' own to take."""
-    model = drawn(ConformerModule(D, TAPS)).eval()
-    report = convert(model, fuse=True)
-    assert told(report) == {"": "glu_conv1d with BatchNorm and silu"}
-    plain = copy.deepcopy(model).train()
-    made.clear()
-    found, expected = report.model.train()(image(2, TOKENS, D)), plain(image(2, TOKENS, D))
-    assert (found - expected).abs().max() <= 8 * TERMS * 2.0**-24 * expected.abs().max().clamp(min=1)
-    assert made == ["glu_conv1d"]  # the GLU alone
-    assert torch.equal(report.model.batch_norm.num_batches_tracked, plain.batch_norm.num_batches_tracked)
-
-
-def test_norms_that_are_folded_as_well(made):
-    model = drawn(ConformerModule(D, TAPS)).eval()
-    report = convert(model, fuse=True, fold_batchnorm=True)
-    made.clear()
-    assert_same(report.model, model, image(2, TOKENS, D), terms=TERMS)
-    assert made == ["glu_conv1d"]
 
 
 class Cache:

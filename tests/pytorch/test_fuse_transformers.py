@@ -9,7 +9,6 @@ import pytest
 import torch
 from chained import drawn, image
 from tolerances import FLOAT32_SUMS
-from torch import nn
 
 from nkiconv.pytorch import convert
 
@@ -33,10 +32,6 @@ MIXERS = [
     ("kimi_linear", "KimiLinearDeltaAttention", _KIMI, "causal_conv1d_split"),
     ("mamba2", "Mamba2Mixer", _MAMBA, "causal_conv1d_split"),
     ("bamba", "BambaMixer", _BAMBA, "causal_conv1d_split"),
-]
-CONFORMERS = [
-    ("wav2vec2_conformer", "Wav2Vec2ConformerConvolutionModule", "Wav2Vec2ConformerConfig", "batch_norm"),
-    ("parakeet", "ParakeetEncoderConvolutionModule", "ParakeetEncoderConfig", "norm"),
 ]
 
 
@@ -86,18 +81,3 @@ def test_mixers(folder, name, settings, call, made):
             assert made == ([call] if tokens == 9 else [])
             states = (one.get_conv_state(0, state_idx=0) for one in (own, theirs))
             assert close(*states)
-
-
-@pytest.mark.parametrize(("folder", "name", "config", "norm"), CONFORMERS, ids=[one[0] for one in CONFORMERS])
-def test_conformers(folder, name, config, norm, made):
-    file, kind = of(folder, name)
-    taps = "conv_depthwise_kernel_size" if folder == "wav2vec2_conformer" else "conv_kernel_size"
-    model = drawn(kind(getattr(file, config)(hidden_size=8, hidden_act="silu", **{taps: 5}))).eval()
-    report = convert(nn.ModuleDict({"conv": model}), fuse=True)
-    assert told(report) == {"conv": "glu_conv1d with BatchNorm and silu"}
-    assert [chain.norm for chain in report.chains] == [f"conv.{norm}"]
-    assert not report.chains[0].fused
-    made.clear()
-    with torch.no_grad():
-        assert close(report.model["conv"](image(2, 11, 8)), model(image(2, 11, 8)))
-    assert made == ["glu_conv1d"]
