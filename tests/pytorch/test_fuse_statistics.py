@@ -4,8 +4,8 @@ import copy
 
 import pytest
 import torch
-from chained import C, drawn, image
-from operators_seen import Seen, graph_of
+from chained import C, assert_gradients, drawn, image
+from operators_seen import Seen
 from torch import nn
 from torch.nn import functional as F
 
@@ -13,7 +13,7 @@ from nkiconv.errors import UnsupportedError
 from nkiconv.pytorch import convert
 
 TERMS = 9 * C
-ROWS = {1: (7,), 2: (6, 5), 3: (3, 4, 5)}
+ROWS, IMAGE = {1: (7,), 2: (6, 5), 3: (3, 4, 5)}, (2, 3, 6, 5)
 
 
 class Residual(nn.Module):
@@ -68,11 +68,6 @@ class Down(nn.Module):
         return self.conv(x)
 
 
-def test_a_module_without_norms_that_asks_for_channels_returns_statistics():
-    net = nn.Sequential(Down(), Residual(lambda: nn.GroupNorm(2, C)))
-    assert sources(convert(drawn(net).eval(), fuse=True))["1.norm1"] == ("0.conv",)
-
-
 def assert_same(converted, model, *inputs, layers=5):
     """Within fp32 rounding of the model in float64; returned are the operators that run."""
     with torch.no_grad(), Seen() as seen:
@@ -81,52 +76,6 @@ def assert_same(converted, model, *inputs, layers=5):
         truth = copy.deepcopy(model).double()(*(one.double() for one in inputs))
     assert (found - truth).abs().max() <= 8 * layers * TERMS * 2.0**-24 * max(1, truth.abs().max())
     return [name.removeprefix("nkiconv::") for name in seen.names if name.startswith("nkiconv")]
-
-
-@pytest.mark.parametrize("rank", [1, 2, 3])
-@pytest.mark.parametrize("name", NORMS)
-def test_norms_take_what_convolutions_return(name, rank):
-    model = drawn(Net(lambda: NORMS[name](rank), rank)).eval()
-    report = convert(model, fuse=True)
-    assert sources(report) == FROM
-    names = assert_same(report.model, model, image(2, 3, *ROWS[rank]))
-    assert names.count("channel_stats") == 0
-    # the last convolution's result is read by a norm that is fused with none
-    assert [one for one in names if "conv" in one] == [*[f"conv{rank}d_with_stats"] * 4, f"conv{rank}d_with_prologue"]
-    assert "4 with statistics from the one before" in str(report)
-    assert "statistics from blocks.0.conv2" in str(report).replace("\n", " ")
-
-
-@pytest.mark.cover(1)
-def test_kernels_compute_them(mode):
-    model = drawn(Net()).eval()
-    with torch.no_grad():
-        truth = copy.deepcopy(model).double()(image(1, 3, 4, 4).double())
-        found = convert(model, fuse=True).model(image(1, 3, 4, 4))
-    assert (found - truth).abs().max() <= 8 * 5 * TERMS * 2.0**-24 * max(1, truth.abs().max())
-
-
-@pytest.mark.slow
-def test_one_graph_of_torch_compile():
-    model, x = drawn(Net()).eval(), image(2, 3, 6, 5)
-    with torch.no_grad():
-        found, names = graph_of(convert(model, fuse=True).model, x)
-    assert not any("channel_stats" in name for name in names)
-    assert sum("with_stats" in name for name in names) == 4
-    assert_same(lambda _: found, model, x)
-
-
-def test_a_division_by_another_number():
-    """One more pass over the sum, of which nobody has statistics."""
-    model = drawn(Net(scale=2.0)).eval()
-    report = convert(model, fuse=True)
-    assert "blocks.1.norm1" not in sources(report)
-    assert assert_same(report.model, model, image(2, 3, 6, 5)).count("channel_stats") == 1
-    once = drawn(Net()).eval()
-    converted = convert(once, fuse=True).model
-    for net in (once, converted):
-        net.blocks[0].scale = 4.0  # after it was proved to be 1
-    assert assert_same(converted, once, image(2, 3, 6, 5)).count("channel_stats") == 1
 
 
 class Between(Net):
@@ -148,31 +97,6 @@ class Branch(Net):
         if doubles is not None:
             h = h * doubles
         return self.blocks[0](h)
-
-
-PASSES = {"relu_": torch.relu_, "times": lambda x: 2 * x, "view": lambda x: x.flip(2), "pool": lambda x: x[:, :, 1:]}
-
-
-@pytest.mark.parametrize("name", PASSES)
-def test_what_passes_through_other_operators(name):
-    model = drawn(Between(PASSES[name])).eval()
-    report = convert(model, fuse=True)
-    assert sources(report) == {"blocks.0.norm2": ("blocks.0.conv1",)}
-    assert assert_same(report.model, model, image(2, 3, 6, 5)).count("channel_stats") == 1
-
-
-def test_casts_that_do_nothing():
-    model = drawn(Between(lambda x: x.to("cpu").contiguous())).eval()
-    report = convert(model, fuse=True)
-    assert sources(report)["blocks.0.norm1"] == ("stem",)
-    assert assert_same(report.model, model, image(2, 3, 6, 5)).count("channel_stats") == 0
-
-
-def test_every_way_is_asked():
-    model = drawn(Branch()).eval()
-    report = convert(model, fuse=True)
-    assert "blocks.0.norm1" not in sources(report)
-    assert assert_same(report.model, model, image(2, 3, 6, 5)).count("channel_stats") == 1
 
 
 class Timed(nn.Module):
@@ -207,17 +131,8 @@ def test_numbers_for_each_channel_go_into_the_shift(name, rank, first, images):
 
 @pytest.mark.parametrize("norm", [nn.GroupNorm(2, C), nn.BatchNorm2d(C), nn.InstanceNorm2d(C)], ids=repr)
 def test_gradients_with_numbers_for_each_channel(norm):
-    model, inputs, results = drawn(Timed(norm)), (image(2, 3, 6, 5), image(2, C, 1, 1)), []
-    wide = copy.deepcopy(model).double()
-    for one, kind in ((convert(model, fuse=True).model, torch.float32), (wide, torch.float64)):
-        leaves = [each.to(kind, copy=True).requires_grad_() for each in inputs]
-        y = one(*leaves)
-        (y * y.detach().cos()).sum().backward()
-        results.append([y.detach(), *(each.grad for each in (*leaves, *one.parameters()))])
-        results[-1] += [each for each in one.buffers() if each.is_floating_point()]  # running statistics have moved
-    for one, other in zip(*results, strict=True):
-        # sums over layers and pixels, forward and back
-        assert (one - other).abs().max() <= 32 * 2 * TERMS * 2.0**-24 * max(1, other.abs().max())
+    model = drawn(Timed(norm))
+    assert_gradients(convert(model, fuse=True).model, model, image(2, 3, 6, 5), image(2, C, 1, 1), terms=2 * TERMS)
 
 
 @pytest.mark.parametrize("shape", [(2, C, 6, 5), (2, C, 1, 5), (C, 1, 1), (1, 1, 1, 1)], ids=str)
@@ -235,18 +150,6 @@ def test_a_time_that_changes_in_the_meantime_is_refused():
     t.add_(1)
     with pytest.raises(UnsupportedError, match="was changed in place between a norm"):
         converted.conv2(pending)
-
-
-class Twice(Net):
-    """A convolution whose result is read by a norm in one of two calls."""
-
-    def forward(self, x):
-        return self.blocks[0](self.stem(x)) + self.stem(x + 1)
-
-
-def test_every_call_is_read():
-    model = drawn(Twice()).eval()
-    assert "blocks.0.norm1" not in sources(convert(model, fuse=True))
 
 
 class Sampler(nn.Module):
@@ -273,52 +176,74 @@ class Decoder(Net):
         return self.blocks[1](self.up(self.blocks[0](self.stem(x))))
 
 
-def test_convolutions_at_the_end_of_modules():
-    model = drawn(Decoder()).eval()
-    report = convert(model, fuse=True)
-    assert sources(report)["blocks.1.norm1"] == ("up.conv",)
-    assert assert_same(report.model, model, image(2, 3, 6, 5), layers=6).count("channel_stats") == 0
+class Twice(Net):
+    """A convolution whose result is read by a norm in one of two calls."""
+
+    def forward(self, x):
+        return self.blocks[0](self.stem(x)) + self.stem(x + 1)
 
 
-GIVING = {
-    "depthwise": (nn.Conv2d(C, C, 3, groups=C), "conv2d"),
-    "depthwise volumes": (nn.Conv3d(C, C, 2, groups=C), "conv3d"),
-    "transposed": (nn.ConvTranspose2d(C, C, 3, stride=2), "conv_transpose2d"),
-    "transposed rows": (nn.ConvTranspose1d(C, C, 3), "conv_transpose1d"),
-}
-
-
-@pytest.mark.parametrize("name", GIVING)
-def test_depthwise_and_transposed_convolutions_give_them(name):
-    """And depthwise ones take what a norm makes of them."""
-    first, operator = GIVING[name]
+def alone(first, norm, depthwise=False):
+    """A convolution, and two chains of which the first may be depthwise."""
     rank = len(first.kernel_size)
     conv = getattr(nn, f"Conv{rank}d")
-    depthwise = conv(C, C, 2, groups=C if rank > 1 else 1)
-    layers = first, nn.GroupNorm(2, C), nn.SiLU(), depthwise, nn.GroupNorm(2, C), nn.SiLU(), conv(C, C, 1)
-    model = drawn(nn.Sequential(*layers)).eval()
+    middle = conv(C, C, 2, groups=C if depthwise else 1)
+    return nn.Sequential(first, norm(), nn.SiLU(), middle, nn.GroupNorm(2, C), nn.SiLU(), conv(C, C, 1))
+
+
+def group():
+    return nn.GroupNorm(2, C)
+
+
+FIRST, BOTH = {"blocks.0.norm2": ("blocks.0.conv1",)}, {"1": ("0",), "4": ("3",)}
+#: What makes a model; the shape of its input; which convolutions' statistics its norms take; passes over images for
+#: those that none returns.
+NETS = {
+    **{
+        f"{name} norms of rank {rank}": (
+            lambda name=name, rank=rank: Net(lambda: NORMS[name](rank), rank), (2, 3, *ROWS[rank]), FROM, 0,
+        ) for name, rank in (("group", 1), ("group", 2), ("instance", 2), ("group", 3), ("instance", 3))
+    },
+    "a division": (lambda: Net(scale=2.0), IMAGE, {k: v for k, v in FROM.items() if k != "blocks.1.norm1"}, 1),
+    "in place": (lambda: Between(torch.relu_), IMAGE, FIRST, 1),
+    "a product": (lambda: Between(lambda x: 2 * x), IMAGE, FIRST, 1),
+    "another order": (lambda: Between(lambda x: x.flip(2)), IMAGE, FIRST, 1),
+    "a part": (lambda: Between(lambda x: x[:, :, 1:]), IMAGE, FIRST, 1),
+    "casts that do nothing": (
+        lambda: Between(lambda x: x.to("cpu").contiguous()), IMAGE, {"blocks.0.norm1": ("stem",), **FIRST}, 0
+    ),
+    "another way": (Branch, IMAGE, FIRST, 1),
+    "another call": (Twice, IMAGE, FIRST, 1),
+    "upsampled": (Decoder, IMAGE, FROM | {"blocks.1.norm1": ("up.conv",)}, 0),
+    "depthwise": (lambda: alone(nn.Conv2d(C, C, 3, groups=C), group, True), (2, C, 7, 6), BOTH, 0),
+    "depthwise volumes": (lambda: alone(nn.Conv3d(C, C, 2, groups=C), group, True), (2, C, 7, 6, 5), BOTH, 0),
+    "transposed": (lambda: alone(nn.ConvTranspose2d(C, C, 3, stride=2), group), (2, C, 7, 6), BOTH, 0),
+    "transposed rows": (lambda: alone(nn.ConvTranspose1d(C, C, 3), group), (2, C, 7), BOTH, 0),
+    "depthwise rows": (lambda: alone(nn.Conv1d(C, C, 3, groups=C), group), (2, C, 8), {"4": ("3",)}, 1),
+    "running statistics": (
+        lambda: alone(nn.Conv2d(C, C, 3), lambda: nn.BatchNorm2d(C)), (2, C, 8, 7), {"4": ("3",)}, 0
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_norms_take_what_convolutions_return(name):
+    make, shape, expected, passes = NETS[name]
+    model = drawn(make()).eval()
     report = convert(model, fuse=True)
-    assert sources(report) == {"1": ("0",), "4": ("3",)}
-    names = assert_same(report.model, model, image(2, C, *[7, 6, 5][:rank]))
-    assert [one for one in names if "conv" in one] == [
-        f"{operator}_with_stats", f"conv{rank}d_with_stats", f"conv{rank}d_with_prologue"
-    ]  # fmt: skip
-    assert "channel_stats" not in names
+    assert sources(report) == expected
+    assert f"{len(expected)} with statistics from the one before" in str(report)
+    names = assert_same(report.model, model, image(*shape), layers=6)
+    assert names.count("channel_stats") == passes
+    assert len([one for one in names if one.endswith("_with_stats")]) == len(set(expected.values()))
 
 
-NONE = {"depthwise rows": (1, C, "GroupNorm"), "a norm that takes none": (2, 1, "BatchNorm2d")}
-
-
-@pytest.mark.parametrize("name", NONE)
-def test_what_has_or_wants_none(name):
-    rank, groups, kind = NONE[name]
-    conv = getattr(nn, f"Conv{rank}d")
-    norm = nn.BatchNorm2d(C) if kind == "BatchNorm2d" else nn.GroupNorm(2, C)
-    model = drawn(nn.Sequential(conv(C, C, 3, groups=groups), norm, nn.SiLU(), conv(C, C, 3))).eval()
-    report = convert(model, fuse=True)
-    assert [chain.fused for chain in report.chains] == [True]
-    assert sources(report) == {}
-    assert_same(report.model, model, image(2, C, *[8, 7][:rank]))
+def test_a_divisor_that_changes_after_the_conversion():
+    once = drawn(Net()).eval()
+    converted = convert(once, fuse=True).model
+    for net in (once, converted):
+        net.blocks[0].scale = 4.0  # after it was proved to be 1
+    assert assert_same(converted, once, image(2, 3, 6, 5)).count("channel_stats") == 1
 
 
 def test_copies_and_another_conversion():
