@@ -106,15 +106,10 @@ MODELS = (
 )
 
 
-@draws(120, 2000)
-@given(*MODELS)
-def test_random_models(rank, steps, training, fold):
-    check(rank, steps, training, fold)
-
-
-@draws(40)
+@draws(160, 2000)
 @given(*MODELS, st.tuples(*[st.booleans()] * 3))
-def test_random_models_of_which_prices_keep_parts_apart(rank, steps, training, fold, pays):
+def test_random_models(rank, steps, training, fold, pays):
+    """Whatever prices keep apart."""
     with pytest.MonkeyPatch.context() as patch:
         for name, one in zip(("prologue_pays", "statistics_pay", "sum_pays"), pays, strict=True):
             patch.setattr(fusing, name, lambda *_, one=one: one)
