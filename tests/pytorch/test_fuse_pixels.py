@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import math
 import pickle
 
 import pytest
@@ -14,10 +13,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from nkiconv.errors import UnsupportedError
-from nkiconv.planner.request import Asked, Request
-from nkiconv.problem import ConvProblem
+from nkiconv.planner.request import Asked
 from nkiconv.pytorch import convert
-from nkiconv.pytorch.models import pixel_chains, prices, videos
+from nkiconv.pytorch.models import pixel_chains, videos
 from nkiconv.pytorch.models.model_plan import plan_model
 
 
@@ -183,16 +181,6 @@ def test_a_plan_counts_the_norm_where_it_pays(apart, pays, priced):
     assert [one["fused"] for one in found.report.as_dict()["chains"]] == [False, pays]
     assert (f"apart: costs more (100.0 us for 92.0, x 1x{C}x3x4x5)" in told) == (not pays)
     assert f"{1 if pays else 0} of 2 norms fused" in told
-
-
-@pytest.mark.slow
-def test_the_first_latent_of_wan_is_convolved_apart():
-    """One plane: 2,462 us in one kernel, 854 us alone."""
-    sizes = {"N": 1, "C": 96, "K": 96, "D": 1, "H": 480, "W": 832, "T": 3, "R": 3, "S": 3}
-    problem = ConvProblem(**sizes, padding=((2, 0), (1, 1), (1, 1)), dtype="bf16")
-    asked = Asked(bias=True, y_norm="rms", y_norm_weight=True, activation="silu"), Asked(bias=True)
-    together, plain = (prices._us(Request(problem=problem, lnc=2, asked=one, operation="conv3d")) for one in asked)
-    assert together > plain + prices.pass_us(math.prod(problem.output_shape), "bf16", 2)
 
 
 @pytest.mark.slow

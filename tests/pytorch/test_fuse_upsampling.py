@@ -5,8 +5,7 @@ import pickle
 import pytest
 import torch
 from chained import C, assert_same, drawn, image
-from operators_seen import Seen, graph_of
-from tolerances import FLOAT32_SUMS, assert_within_share
+from operators_seen import Seen
 from torch import nn
 from torch.nn import functional as F
 
@@ -163,17 +162,6 @@ def test_a_fused_call_that_differs_is_left(monkeypatch):
     assert one.reason == "fused, it differs by more than rounding explains"
 
 
-def test_hooks_see_tensors():
-    seen = []
-    for place in ("conv", ""):
-        model = drawn(Grown()).eval()
-        model.get_submodule(place).register_forward_pre_hook(lambda _module, args: seen.append(type(args[0])))
-        report = convert(model, fuse=True)
-        assert_same(report.model, model, image(2, C, 4, 5), terms=TERMS)
-        assert report.doublings[0].fused == (place == "")
-    assert set(seen) == {torch.Tensor}
-
-
 def test_whoever_else_asks_has_it_computed():
     """By code that no graph shows: the module's method is replaced later."""
     model = drawn(Grown()).eval()
@@ -194,15 +182,6 @@ def test_whoever_else_asks_has_it_computed():
         converted(x)
 
 
-def test_autocast_and_one_image_run_the_modules():
-    model = drawn(Grown()).eval()
-    converted = convert(model, fuse=True).model
-    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        assert upsampled(converted, image(2, C, 4, 5)) == (["conv2d"], True)
-    # of one image without N, interpolate's axes are those of rows
-    assert convert(Grown(scale_factor=2), fuse=True).doublings[0].fused
-
-
 class Decoder(nn.Module):
     """A block, an upsampler, and a block whose norm reads what the upsampler writes."""
 
@@ -214,16 +193,6 @@ class Decoder(nn.Module):
     def forward(self, x):
         x = self.grow(self.before(x))
         return x + self.after(F.silu(self.norm(x)))
-
-
-def test_statistics_are_handed_on_across_it():
-    model = drawn(Decoder()).eval()
-    report = convert(model, fuse=True)
-    (chain,) = report.chains
-    assert (report.doublings[0].fused, chain.fused, chain.statistics) == (True, True, ("grow.conv",))
-    x = image(2, 4, 4, 5)
-    assert upsampled(report.model, x) == (["conv2d", "conv2d_with_stats", "conv2d_with_prologue"], False)
-    assert_same(report.model, model, x, terms=2 * TERMS)
 
 
 def test_polyphase_sums_taps_where_they_meet_one_pixel():
@@ -244,37 +213,6 @@ def test_polyphase_sums_taps_where_they_meet_one_pixel():
     assert {"conv_transpose2d"} <= {row.convolved.operation for row in rows if row.layers == ("grow.conv",)}
     with pytest.raises(UnsupportedError, match="polyphase=True: is of what fuse=True finds; pass both"):
         convert(model, polyphase=True)
-
-
-def test_a_sum_and_an_activation_after_it_are_in_its_call():
-    class Summed(Grown):
-        def forward(self, x, y):
-            return F.relu(super().forward(x) + y)
-
-    model = drawn(Summed()).eval()
-    report = convert(model, fuse=True)
-    assert report.entries[0].epilogue == "sum, relu"
-    x, y = image(2, C, 4, 5), image(2, C, 8, 10)
-    assert_same(report.model, model, x, y, terms=TERMS)
-    assert upsampled(report.model, x, y) == (["conv2d_with_prologue"], False)
-
-
-@pytest.mark.slow
-def test_one_graph_of_torch_compile():
-    model = drawn(Decoder()).eval()
-    converted, x = convert(model, fuse=True).model, image(2, 4, 4, 5)
-    with torch.no_grad():
-        found, names = graph_of(converted, x)
-    assert_same(lambda _: found, model, x, terms=2 * TERMS)
-    assert not any("interpolate" in name or "upsample" in name for name in names)
-
-
-def test_training_gradients_are_the_models():
-    model = drawn(Decoder())
-    converted = convert(model, fuse=True).model
-    x = image(2, 4, 4, 5)
-    found, right = (torch.autograd.grad(one(x).square().sum(), [*model.parameters()]) for one in (converted, model))
-    assert_within_share(found, right, FLOAT32_SUMS)
 
 
 def test_a_plan_has_it():
