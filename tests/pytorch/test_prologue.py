@@ -16,7 +16,7 @@ from gradchecks import (
     assert_tangents,
     several,
 )  # fmt: skip
-from operators_seen import Seen, graph_of
+from operators_seen import Seen
 from prologues import EACH, FORMS
 from tolerances import FLOAT32_SUMS, assert_within_limit, assert_within_share
 from torch.nn import functional as F
@@ -30,8 +30,6 @@ from nkiconv.pytorch import (
     conv_transpose2d,
     nn,
     norm_act_conv1d,
-    norm_act_conv2d,
-    pack_filter,
 )
 from nkiconv.pytorch.computers import simulated
 from nkiconv.pytorch.computers.arrays import to_numpy
@@ -171,27 +169,6 @@ def test_one_image_and_an_empty_batch(form, mode):
     assert [one.shape[1:] for one in stats] in ([], [(0, 4, 3)])
 
 
-@pytest.mark.cover(1)
-@pytest.mark.parametrize("form", [PLAIN, UPSAMPLED, STATISTICS], ids=str)
-def test_packed_filters(form, monkeypatch):
-    monkeypatch.setenv("NKICONV_CPU", "simulate")
-    x, scale, shift = torch.ones(1, 70, 3, 3), torch.arange(70.0) % 5, torch.arange(70.0) % 3 - 1
-    w = torch.arange(128 * 70 * 9).remainder(7).float().reshape(128, 70, 3, 3)
-    given = x, w, None, None, scale, shift, "relu"
-    found, plain = several(form.call(*given, packed=pack_filter(w))), several(form.call(*given))
-    assert torch.equal(found[0], several(form.torchs(*given))[0])
-    assert all(map(torch.equal, found, plain))
-
-
-@pytest.mark.slow
-@of_each_form
-def test_one_graph_whoever_computes(form, mode):
-    given = form.tensors(2)
-    found, names = graph_of(lambda *each: form.call(*each, activation="relu"), *given)
-    assert [name for name in names if "conv" in name] == [f"nkiconv.{form.operator_name(2)}.default"]
-    assert all(map(torch.equal, several(found), several(form.call(*given, activation="relu"))))
-
-
 @pytest.mark.slow
 @of_each_form
 def test_operators_pass_torchs_own_checks(form):
@@ -201,15 +178,6 @@ def test_operators_pass_torchs_own_checks(form):
         call = getattr(torch.ops.nkiconv, form.operator_name(rank)).default
         found = torch.library.opcheck(call, (*leaves, *numbers))
         assert set(found.values()) == {"SUCCESS"}, found
-
-
-@of_each_form
-def test_scales_stay_fp32_under_autocast(form):
-    x, w, bias, residual, scale, shift = form.tensors(2)
-    with torch.autocast("cpu", torch.bfloat16):
-        found = form.call(x, w, bias, residual, scale, shift)
-    expected = form.call(*(one.bfloat16() for one in (x, w, bias, residual)), scale, shift)
-    assert all(map(torch.equal, several(found), several(expected)))
 
 
 @pytest.mark.cover(2)
@@ -226,27 +194,6 @@ def test_a_plan_has_all_that_is_asked_for(form):
     assert (asked.x_scale, asked.x_shift, asked.x_activation) == ("image", "image", "silu")
     assert (asked.x_upsample, asked.return_stats) == (form.x_upsample, "channel" if form.stats else None)
     assert (problem.transposed, problem.H) == (form.transposed, form.x_upsample * x.shape[2])
-
-
-def test_depthwise_rows_have_their_own_operator(mode):
-    given = PLAIN.tensors(1, groups=4, channels=4)
-    with Seen() as seen:
-        y = PLAIN.ours(*given)
-    assert seen.convolutions[0] == "nkiconv::depthwise_conv1d_with_prologue"
-    expected, limit = PLAIN.truth(given, "silu")
-    assert_within_limit(to_numpy(y).reshape(expected.shape), expected, limit)
-
-
-def test_alone_upsampling_is_what_interpolate_gives(mode):
-    """Channels side by side too, of which y then has its channels side by side."""
-    x = torch.arange(2 * 6 * 4 * 5).remainder(5).float().reshape(2, 6, 4, 5) - 2
-    w = torch.arange(4 * 6 * 9).remainder(3).float().reshape(4, 6, 3, 3) - 1
-    for order in (torch.contiguous_format, torch.channels_last):
-        x = x.contiguous(memory_format=order)
-        y = conv2d(x, w, stride=(1, 2), padding=(0, 2), x_upsample=2)
-        doubled = F.interpolate(x, scale_factor=2, mode="nearest")
-        assert torch.equal(y, F.conv2d(doubled, w, stride=(1, 2), padding=(0, 2)))
-        assert y.is_contiguous(memory_format=order)
 
 
 def test_no_channels_upsampled(mode):
@@ -281,16 +228,6 @@ def test_flops_are_those_of_what_is_convolved():
     assert totals[0] == totals[1] == totals[2] > 0
 
 
-@pytest.mark.cover(1)
-def test_frames_and_statistics(mode):
-    x, w, *_ = STATISTICS.tensors(3)
-    y, stats = conv3d(x, w, groups=2, return_stats="channel")
-    final, planes, more = conv3d(x, w, groups=2, return_stats="channel", return_final_frames=True)
-    assert torch.equal(final, y)
-    assert torch.equal(planes, x[:, :, 1:])
-    assert_within_share(moments(more, EACH), moments(stats, EACH), FLOAT32_SUMS)
-
-
 @pytest.mark.parametrize(("name", "wrong", "words"), [
     ("statistics", lambda y, stats: (y, stats * 1.001), r"encoder.stem \(conv2d\): the kernel is up to"),
     ("upsampled", lambda y: y.flip(3), r"encoder.stem \(conv2d\): the kernel"),
@@ -303,30 +240,6 @@ def test_comparison_names_the_layer_that_differs(name, wrong, words, monkeypatch
     monkeypatch.setattr(simulated, "convolve", lambda *args: wrong(*several(real(*args))))
     with pytest.raises(ComparisonError, match=words):
         form.call(*given, layer="encoder.stem")
-
-
-@pytest.mark.cover(1)
-def test_upsampling_modules(mode):
-    x, layer = UPSAMPLED.tensors(2)[0], nn.NormActConv2d(6, 4, 3, padding=1, num_groups=3, x_upsample=2)
-    norm, conv = layer.norm, layer.conv
-    wide = F.silu(F.group_norm(x.double(), 3, norm.weight.double(), norm.bias.double()))
-    wide = F.conv2d(F.interpolate(wide, scale_factor=2), *(one.double() for one in conv.parameters()), padding=1)
-    assert_within_share([layer(x)], [wide], FLOAT32_SUMS)
-    more = {"num_groups": 3, "norm_weight": norm.weight, "norm_bias": norm.bias, "padding": 1}
-    assert torch.equal(layer(x), norm_act_conv2d(x, conv.weight, conv.bias, x_upsample=2, **more))
-    assert torch.equal(conv(x), conv2d(x, conv.weight, conv.bias, padding=1, x_upsample=2))
-    assert "x_upsample=2" in repr(conv)
-
-
-@pytest.mark.cover(1)
-def test_transposed_modules_return_statistics(mode):
-    module, x = nn.ConvTranspose2d(6, 4, 3, 2, 1, groups=2), TRANSPOSED.tensors(2)[0]
-    y, stats = module(x, output_size=(10, 12), return_stats="channel")
-    assert torch.equal(y, module(x, output_size=(10, 12)))
-    wide = torch.nn.ConvTranspose2d(6, 4, 3, 2, 1, groups=2).double()
-    wide.load_state_dict(module.state_dict())
-    y = wide(x.double(), output_size=(10, 12)).flatten(2)
-    assert_within_share(moments(stats, EACH), (y.mean(2), y.var(2, correction=0)), FLOAT32_SUMS)
 
 
 X, W, *_ = PLAIN.tensors(2)
