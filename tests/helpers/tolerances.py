@@ -16,9 +16,6 @@ from nkiconv.reference import num_terms
 #: add one each, and s's own ten come once more: 12 + 3 + 10, and one for second order.
 SILU_SLOPE_ROUNDINGS = 26
 
-#: The largest second derivative of silu, at 0.
-SILU_CURVATURE = 0.5
-
 
 def bound(problem_or_terms, abs_sum, y, out_dtype):
     """Return `error_bound` for a ConvProblem, or for a number of products summed for one output."""
@@ -42,11 +39,6 @@ FLOAT32_MODELS = 1e-5
 
 #: A float64 number of order 1 that was rounded at most eight times, each by at most 2^-53 of it.
 FLOAT64_ROUNDINGS = 8 * 2.0**-53
-
-
-def silu_slope_bound(z, z_error):
-    """How far silu's slope at z may be off, computed in fp32 from a z that is itself off by at most z_error."""
-    return SILU_SLOPE_ROUNDINGS * EPS32 * (1 + np.abs(z)) + SILU_CURVATURE * z_error
 
 
 #: The largest second derivative of any activation, gelu's at 0: 2 phi(0).
