@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from nkiconv.pytorch import convert, plan_model
+from nkiconv.pytorch import convert
 
 FILE = "modeling_stub"
 #: A model file as those of transformers are: functions of torch, which its layers look up when they run.
@@ -140,17 +140,6 @@ def test_calls_that_nkiconv_refuses_stay_with_the_file_s_function(file):
     report.installation.undo()
 
 
-def test_plan_model_puts_the_functions_back(file):
-    before = file.causal_conv1d_fn
-    found = plan_model(file.Mixer(), [X], lnc=1, quick=True)
-    assert file.causal_conv1d_fn is before
-    assert found.flops.fraction == 1
-    assert found.flops.nkiconv == FLOPS
-    assert [row.convolved.operation for row in found.rows] == ["depthwise_conv1d"]
-    assert found.as_dict()["flops"] == {"nkiconv": FLOPS, "torch": 0, "fraction": 1.0}
-    assert not found.uncalled
-
-
 class Many(nn.Module):
     """Every kind of convolution of torch once; the flops of each by hand."""
 
@@ -177,66 +166,3 @@ def test_flops_of_every_kind():
     assert str(share) == f"{total}; the others: aten::convolution {back:,}"
     everything = convert(Many()).share(x)
     assert (everything.nkiconv, everything.others) == (ours + back, {})
-
-
-def test_flops_of_convolutions_that_stay_in_torch():
-    class Rows(nn.Module):
-        def forward(self, x):
-            return torch.conv_tbc(x, torch.ones(3, 7, 4), torch.ones(4))
-
-    share = convert(Rows()).share(torch.randn(9, 2, 7))
-    assert share.others == {"aten::conv_tbc": 2 * (7 * 2 * 4) * (3 * 7)}
-
-
-def test_statistics_and_training_mode_are_left_as_they_are():
-    model = nn.Sequential(nn.Conv1d(6, 6, 3), nn.BatchNorm1d(6), nn.Dropout())
-    model[2].eval()
-    report = convert(model)
-    before = {name: one.clone() for name, one in model.state_dict().items()}
-    assert report.share(X).fraction == 1
-    with pytest.raises(ValueError, match="input"):
-        report.share(X[0, 0])
-    assert [module.training for module in report.model] == [True, True, False]
-    assert all(torch.equal(one, before[name]) for name, one in model.state_dict().items())
-
-
-class Reading(nn.Module):
-    """Reads the dtype of a filter; whether it calls it, others decide."""
-
-    def __init__(self):
-        super().__init__()
-        self.conv = nn.Conv1d(6, 6, 3)
-
-    def forward(self, x):
-        return x.to(self.conv.weight.dtype)
-
-
-class InSequence(Reading):
-    def __init__(self):
-        super().__init__()
-        made = nn.Conv1d(6, 6, 3)
-        self.conv, self.layers = made, nn.Sequential(made)
-
-    def forward(self, x):
-        return self.layers(super().forward(x))
-
-
-class InList(Reading):
-    def __init__(self):
-        super().__init__()
-        self.layers = [self.conv]
-
-    def forward(self, x):
-        return self.layers[0](super().forward(x))
-
-
-class ByMethod(Reading):
-    def forward(self, x):
-        return self.conv.forward(super().forward(x))
-
-
-@pytest.mark.parametrize(("kind", "share"), [(Reading, False), (InSequence, True), (InList, True), (ByMethod, True)])
-def test_who_reads_a_weight_may_call_it_too(kind, share):
-    report = convert(kind(), functional=False)
-    assert report.swapped
-    assert (report.share(X).nkiconv > 0) == share
