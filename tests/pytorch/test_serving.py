@@ -1,6 +1,5 @@
 """`nkiconv.pytorch.serving` equals what vLLM's functions say, sequence by sequence, and decoding equals the whole."""
 
-import causal
 import pytest
 import serving as reference
 import torch
@@ -11,7 +10,6 @@ from hypothesis import strategies as st
 from torch_exact import same
 
 from nkiconv.errors import DtypeError, GeometryError, LayoutError, UnsupportedError
-from nkiconv.pytorch import causal_conv1d_fn as of_rows
 from nkiconv.pytorch.serving import causal_conv1d_fn, causal_conv1d_update
 
 
@@ -91,38 +89,6 @@ def test_steps(data):
     assert torch.equal(states, after)
 
 
-@pytest.mark.parametrize("width", [2, 4])
-@pytest.mark.parametrize("packed", [False, True])
-def test_drafts_that_are_taken_back_leave_nothing(packed, width):
-    """Prefill, then steps of 4 tokens of which some are kept: y of these is that of the whole text."""
-    generator = torch.Generator().manual_seed(0)
-    text, w, drafts = integers(2, 3, 40), integers(3, width, seed=1), 4
-    whole = of_rows(text, w)
-    states, slots = torch.zeros(5, 3, width - 2 + drafts), tensor([3, 1])
-    begin = 7
-    x = text[..., :begin].transpose(0, 1).flatten(1)
-    y = causal_conv1d_fn(x, w, None, states, tensor([0, begin, 2 * begin]), slots, None, None)
-    assert torch.equal(y.unflatten(1, (2, begin)).transpose(0, 1), whole[..., :begin])
-    places, accepted = [begin, begin], tensor([1, 1])
-    while max(places) + drafts <= 40:
-        kept = torch.randint(1, drafts + 1, (2,), generator=generator, dtype=torch.int32)
-        x = integers(2, 3, drafts, seed=9) + 100
-        for k in range(2):
-            x[k, :, : kept[k]] = text[k, :, places[k] : places[k] + int(kept[k])]
-        more = {"conv_state_indices": slots, "num_accepted_tokens": accepted}
-        if packed:
-            starts = tensor([0, drafts, 2 * drafts])
-            tokens = x.transpose(1, 2).flatten(0, 1)
-            y = causal_conv1d_update(tokens, states, w, None, None, query_start_loc=starts, max_query_len=4, **more)
-            y = y.unflatten(0, (2, drafts)).transpose(1, 2)
-        else:
-            y = causal_conv1d_update(x, states, w, None, None, **more)
-        for k in range(2):
-            assert torch.equal(y[k, :, : kept[k]], whole[k, :, places[k] : places[k] + int(kept[k])])
-            places[k] += int(kept[k])
-        accepted = kept
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_states_at_the_ends_of_blocks(mode):
     """Prefix caching: each sequence has had some tokens, reads one block and fills those up to its last."""
@@ -179,33 +145,7 @@ def test_what_is_not_finite_stays_in_its_sequence(mode):
     assert not results[1][0][1].any()
 
 
-@pytest.mark.usefixtures("estimates")
-def test_derivatives():
-    """Of y by x, weight and bias; the cache is constant, and changed behind the forward."""
-    x, w, bias, states = integers(3, 8), integers(3, 4, seed=1), integers(3, seed=2), integers(4, 3, 3, seed=3)
-    starts, slots, has = [0, 5, 8], tensor([2, 0]), torch.tensor([True, False])
-    ours, theirs = causal.leaves_of(x, w, bias)
-    g = integers(3, 8, seed=4)
-    held = states.clone()
-    y = causal_conv1d_fn(*ours, held, tensor(starts), slots, has, None)
-    found = torch.autograd.grad(y, ours, g)
-    befores = [states[2].double(), torch.zeros(3, 3).double()]
-    pieces = [
-        causal.row(theirs[0][:, begin:end], theirs[1], theirs[2], before)
-        for begin, end, before in zip(starts[:-1], starts[1:], befores, strict=True)
-    ]
-    assert same(found, torch.autograd.grad(torch.cat(pieces, 1), theirs, g.double()))
-    rows = integers(2, 3, 2)
-    ours, theirs = causal.leaves_of(rows, w)
-    y = causal_conv1d_update(ours[0], held, ours[1], None, None, slots)
-    held.fill_(float("nan"))
-    found = torch.autograd.grad(y.sum(), ours)
-    before = torch.stack([x[:, 2:5], x[:, 5:8]])
-    expected = sum(causal.row(theirs[0][k], theirs[1], None, before[k].double()).sum() for k in range(2))
-    assert same(found, torch.autograd.grad(expected, theirs))
-
-
-@pytest.mark.cover(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["torch", "simulate"])
 def test_compiled_without_a_break(mode):
     """Numbers change between calls, and nothing is compiled again."""
