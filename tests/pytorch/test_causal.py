@@ -3,6 +3,7 @@
 import itertools
 
 import causal
+import gradchecks
 import numpy as np
 import pytest
 import torch
@@ -12,12 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tolerances import FLOAT32_SUMS, assert_within_limit, derivative_limits
 
-import nkiconv
 from nkiconv.bounds import EPS32, epilogue_bound
 from nkiconv.errors import ComparisonError, DtypeError, GeometryError, LayoutError, UnsupportedError
 from nkiconv.pytorch import causal_conv1d_fn
 from nkiconv.pytorch.causal import states
-from nkiconv.pytorch.computers import device, host, modes
+from nkiconv.pytorch.computers import host
 
 
 def assert_equal(found, expected):
@@ -280,50 +280,6 @@ def test_no_rows(mode):
     assert (y.shape, final.shape) == ((0, 3, 5), (0, 3, 3))
 
 
-@pytest.mark.cover(3)
-@pytest.mark.parametrize("how", ["plain", "states", "packed"])
-@pytest.mark.parametrize("choice", ["estimate", "timed", "kernel"])
-def test_on_a_device(monkeypatch, choice, how):
-    """The launch that a Neuron device gets, with the simulator in the device's place."""
-    launched = []
-
-    def launcher(operation, lnc):
-        assert operation == "depthwise_conv1d"
-
-        def launch(*arrays, **arguments):
-            launched.append(arguments)
-            arrays = [one.numpy() for one in arrays]
-            named = {key: one.numpy() if isinstance(one, torch.Tensor) else one for key, one in arguments.items()}
-            found = nkiconv.simulate(nkiconv.depthwise_conv1d_implicit_gemm[lnc])(*arrays, **named)
-            return tuple(map(torch.from_numpy, found)) if isinstance(found, tuple) else torch.from_numpy(found)
-
-        return launch
-
-    monkeypatch.setattr(modes, "NEURON", ("cpu",))
-    monkeypatch.setattr(device, "launcher", launcher)
-    monkeypatch.setenv("NKICONV_PLAN", choice)
-    device._arguments.cache_clear()
-    more = {
-        "plain": {},
-        "states": {"initial_states": integers(1, 3, 3, seed=3), "return_final_states": True},
-        "packed": {"cu_seqlens": torch.tensor([0, 2, 7])},
-    }[how]
-    x, w, bias = integers(1, 3, 7).transpose(1, 2).contiguous().transpose(1, 2), integers(3, 4, seed=1), integers(3)
-    y = causal_conv1d_fn(x, w, bias, **more)
-    if how == "states":
-        expected = causal.rows(x, w, bias, more["initial_states"])
-    else:
-        expected = (causal.sequences(x, [0, 2, 7] if more else [0, 7], w, bias)[0],)
-    for one, other in zip(y if how == "states" else (y,), expected, strict=True):
-        assert_equal(one, other)
-    device._arguments.cache_clear()
-    (arguments,) = launched
-    assert arguments.get("strict_nonfinite", False) == (how == "packed")
-    states = ("initial_state" in arguments, arguments.get("return_final_state"))
-    assert states == ((True, True) if how == "states" else (False, None))
-    assert (arguments.get("algorithm") is None) == (choice == "kernel")
-
-
 def test_compare_finds_what_differs(monkeypatch):
     x, w = integers(2, 3, 7) + 0.3, integers(3, 4, seed=1)
     real, simulate = host.reference, states._simulated
@@ -335,6 +291,68 @@ def test_compare_finds_what_differs(monkeypatch):
         monkeypatch.setattr(states, "_simulated", lambda *args: (simulate(*args)[0], simulate(*args)[1] + 1))
         with pytest.raises(ComparisonError, match="the kernel's final state is not the last 3 columns"):
             causal_conv1d_fn(x, w, return_final_states=True)
+
+
+@pytest.mark.cover(3)
+@pytest.mark.parametrize("activation", [None, "silu"])
+@pytest.mark.parametrize("by", ["cu_seqlens", "seq_idx"])
+def test_second_derivatives_of_packed_sequences(by, activation):
+    """In float64, which torch computes; of all that has a gradient, states too where they are taken."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(1, 2, 7), (2, 3), (2,), (3 if by == "cu_seqlens" else 1, 2, 2)]
+    leaves = [torch.randn(one, generator=generator, dtype=torch.float64, requires_grad=True) for one in shapes]
+    numbers = torch.tensor([0, 2, 2, 7]) if by == "cu_seqlens" else torch.tensor([[0, 0, 1, -1, 2, 2, 2]])
+
+    def packed(x, w, bias, states=None):
+        found = causal_conv1d_fn(
+            x, w, bias, initial_states=states, return_final_states=states is not None, activation=activation,
+            **{by: numbers},
+        )  # fmt: skip
+        return found if states is not None else (found,)
+
+    gradchecks.assert_derivatives(packed, leaves)
+
+
+@draws(25)
+@given(st.data())
+def test_rows_of_numbered_sequences_in_pieces(data):
+    """States go from one piece to the next where a sequence does; y, states and derivatives are those of the whole."""
+    width, length, channels = data.draw(st.integers(1, 5)), data.draw(st.integers(2, 9)), 2
+    numbers = []
+    for _ in range(2):
+        row = sorted(data.draw(st.lists(st.integers(0, 3), min_size=length, max_size=length), "numbers"))
+        none = data.draw(st.lists(st.sampled_from([False, False, True]), min_size=length, max_size=length), "none")
+        numbers.append([-1 if skip and at else number for at, (number, skip) in enumerate(zip(row, none, strict=True))])
+    seq_idx, cut = torch.tensor(numbers), data.draw(st.integers(1, length - 1), "cut")
+    seq_idx[:, cut] = torch.where(seq_idx[:, cut] < 0, seq_idx[:, :cut].amax(1), seq_idx[:, cut])
+    given_x, given_w = integers(2, channels, length), integers(channels, width, seed=1)
+    ours, theirs = leaves_of(given_x, given_w, integers(2, channels, width - 1, seed=2))
+    x, w, before = ours
+    pieces, states = [], before
+    with computing(data.draw(st.sampled_from(MODES), "mode")):
+        for begin, end in ((0, cut), (cut, length)):
+            y, final = causal_conv1d_fn(x[..., begin:end], w, None, seq_idx[:, begin:end], states, True)
+            assert final.shape == (2, channels, width - 1)
+            pieces.append(y)
+            goes_on = seq_idx[:, :end].amax(1) == seq_idx[:, min(end, length - 1)]
+            states = torch.where(goes_on[:, None, None], final, 0)
+        y, g = torch.cat(pieces, 2), integers(2, channels, length, seed=3)
+        found = torch.autograd.grad(y, ours, g)
+    expected = causal.numbered(theirs[0], seq_idx, theirs[1], None, None, theirs[2])
+    assert torch.equal(y.double(), expected)
+    for one, other in zip(found, torch.autograd.grad(expected, theirs, g.double(), allow_unused=True), strict=True):
+        assert torch.equal(one.double(), torch.zeros_like(one).double() if other is None else other)
+
+
+@pytest.mark.usefixtures("estimates")
+@pytest.mark.parametrize("mode", ["torch", "simulate"])
+def test_what_is_not_finite_inside_a_sequence_reaches_its_channel(mode):
+    x, w = integers(1, 3, 40), integers(3, 4, seed=1)
+    x[0, 1, 7] = float("nan")
+    ours, _ = leaves_of(x, w)
+    with computing(mode):
+        causal_conv1d_fn(*ours, cu_seqlens=torch.tensor([0, 15, 40])).sum().backward()
+    assert torch.equal(ours[1].grad.isnan(), torch.tensor([[False], [True], [False]]).expand(3, 4))
 
 
 X, W, B, S = integers(2, 4, 6), integers(4, 3, seed=1), integers(4, seed=2), integers(2, 4, 2, seed=3)

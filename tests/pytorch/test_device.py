@@ -6,6 +6,7 @@ import sys
 import types
 import warnings
 
+import causal
 import numpy as np
 import pytest
 import torch
@@ -18,7 +19,7 @@ from nkiconv.planner import estimate as planner_estimate
 from nkiconv.planner.estimate import estimate
 from nkiconv.planner.operations import OPERATIONS
 from nkiconv.planner.request import Asked, Request
-from nkiconv.pytorch import pack_filter
+from nkiconv.pytorch import causal_conv1d_fn, pack_filter
 from nkiconv.pytorch.computers import device, modes, statistics
 from nkiconv.pytorch.computers.arrays import from_numpy, to_numpy
 from nkiconv.pytorch.operators.convolution import Convolution
@@ -89,6 +90,12 @@ def asked_of(name, rank, **more):
     return Convolution(name=name, padding=((1, 1),) * rank, **{**plain, "groups": 1, **more})
 
 
+def assert_estimated(given, problem, operation="conv2d", lnc=2, **asked):
+    """A kernel is called with what is estimated best."""
+    found = estimate(Request(problem=problem, lnc=lnc, asked=Asked(**asked), operation=operation))
+    assert (given["algorithm"], given["config"]) == (found.algorithm, found.config)
+
+
 CALLS = [
     ("conv2d", 2, (2, 6, 7, 8), (4, 6, 3, 3), {}, F.conv2d),
     ("conv2d", 2, (2, 6, 7, 8), (4, 3, 3, 3), {"groups": 2, "stride": (2, 1), "activation": "relu"}, F.conv2d),
@@ -117,17 +124,9 @@ def test_launches(recorder, monkeypatch, lnc, name, rank, x_shape, w_shape, more
     [(_, cores, shapes, kwargs)] = recorder.calls
     assert cores == lnc
     assert [len(shape) for shape in shapes] == [4, 4]
-    found = estimate(
-        Request(
-            problem=asked.problem(x, w),
-            lnc=lnc,
-            asked=Asked(
-                bias=True, activation=asked.activation, residual=None if asked.activation else "pre_activation"
-            ),
-            operation="depthwise_conv1d" if name == "depthwise_conv1d" else "conv2d",
-        )
-    )
-    assert (kwargs["algorithm"], kwargs["config"]) == (found.algorithm, found.config)
+    operation = "depthwise_conv1d" if name == "depthwise_conv1d" else "conv2d"
+    more = {"activation": asked.activation, "residual": None if asked.activation else "pre_activation"}
+    assert_estimated(kwargs, asked.problem(x, w), operation, lnc, bias=True, **more)
 
 
 GRADIENTS = {
@@ -178,32 +177,13 @@ def test_packed_filters_go_instead_of_plain_ones(recorder):
     assert torch.equal(y, F.conv2d(x, w, padding=1))
     [(_, _, shapes, kwargs)] = recorder.calls
     assert shapes == [(1, 70, 5, 5), (1, 70, 3, 3, 128)]
-    found = estimate(Request(problem=asked.problem(x, w), asked=Asked(packed=True), operation="conv2d"))
-    assert (kwargs["algorithm"], kwargs["config"]) == (found.algorithm, found.config)
+    assert_estimated(kwargs, asked.problem(x, w), packed=True)
 
 
-def test_frames_go_in_front_of_volumes(recorder):
-    x, frames, w = torch.ones(2, 4, 3, 5, 6), 2 * torch.ones(2, 4, 2, 5, 6), torch.ones(6, 4, 3, 3, 3)
-    y = device.convolve(asked_of("conv3d", 3), x, w, None, None, None, frames)
-    both = torch.cat([frames, x], 2)
-    assert torch.equal(y, F.conv3d(both, w, padding=1))
-    [(_, _, shapes, kwargs)] = recorder.calls
-    assert shapes[0] == (2, 4, 3, 5, 6)
-    problem = asked_of("conv3d", 3).problem(both, w)
-    found = estimate(Request(problem=problem, asked=Asked(initial_frames=2), operation="conv3d"))
-    assert (kwargs["algorithm"], kwargs["config"]) == (found.algorithm, found.config)
-
-
-@pytest.mark.parametrize(
-    ("name", "form", "more"),
-    [
-        ("conv1d", "channel", {}),
-        ("conv2d", "image", {}),
-        ("conv2d", "channel", {"x_upsample": 2}),
-        ("conv3d", "channel", {}),
-        ("conv_transpose2d", "image", {}),
-    ],
-)
+@pytest.mark.parametrize(("name", "form", "more"), [
+    ("conv1d", "channel", {}), ("conv2d", "image", {}), ("conv2d", "channel", {"x_upsample": 2}),
+    ("conv3d", "channel", {}), ("conv_transpose2d", "image", {}),
+])  # fmt: skip
 def test_a_prologue_goes_along(recorder, name, form, more):
     rank = int(name[-2])
     x = torch.arange(2 * 4 * 5**rank).remainder(5).float().reshape(2, 4, *[5] * rank)
@@ -217,10 +197,8 @@ def test_a_prologue_goes_along(recorder, name, form, more):
     h = F.interpolate(h, scale_factor=2) if more else h
     assert torch.equal(y, getattr(F, name)(h, w, padding=1))
     [(_, _, _, kwargs)] = recorder.calls
-    wanted = Asked(x_scale=form, x_shift=form, x_activation="relu", **more)
-    problem = asked.problem(x, w)
-    found = estimate(Request(problem=problem, asked=wanted, operation=asked_of(name, rank).operation))
-    assert (kwargs["algorithm"], kwargs["config"]) == (found.algorithm, found.config)
+    scales = {"x_scale": form, "x_shift": form, "x_activation": "relu"}
+    assert_estimated(kwargs, asked.problem(x, w), asked_of(name, rank).operation, **scales, **more)
     assert kwargs["x_activation"] == "relu"
     assert kwargs.get("x_upsample") == more.get("x_upsample")
 
@@ -239,9 +217,8 @@ def test_statistics_come_back(recorder, name):
     expected = statistics.moments(statistics.stats_by_torch(y), each)
     assert_within_share(statistics.moments(stats, each), expected, FLOAT32_SUMS)
     [(_, _, _, kwargs)] = recorder.calls
-    problem, wanted = asked_of(name, rank).problem(x, w), Asked(return_stats="channel")
-    found = estimate(Request(problem=problem, asked=wanted, operation=asked_of(name, rank).operation))
-    assert (kwargs["algorithm"], kwargs["config"]) == (found.algorithm, found.config)
+    plain = asked_of(name, rank)
+    assert_estimated(kwargs, plain.problem(x, w), plain.operation, return_stats="channel")
     assert kwargs["return_stats"] == "channel"
 
 
@@ -255,9 +232,9 @@ def test_a_norm_of_pixels_goes_along(recorder, before):
     assert_within_share(y, expected, FLOAT32_SUMS)
     assert torch.equal(u, read)
     [(_, _, _, kwargs)] = recorder.calls
-    wanted = Asked(y_norm="rms", y_norm_weight=True, return_before_norm=before)
-    found = estimate(Request(problem=asked.problem(x, w), asked=wanted, operation="conv2d"))
-    assert (kwargs["algorithm"], kwargs["config"], kwargs["y_norm_eps"]) == (found.algorithm, found.config, 1.0)
+    wanted = {"y_norm": "rms", "y_norm_weight": True, "return_before_norm": before}
+    assert_estimated(kwargs, asked.problem(x, w), **wanted)
+    assert kwargs["y_norm_eps"] == 1.0
 
 
 @pytest.mark.parametrize("recorder", ["native"], indirect=True)
@@ -346,3 +323,27 @@ def test_gated_rows(recorder, final):
     assert found is None if not final else torch.equal(found, rows[..., -2:])
     [(_, _, shapes, kwargs)] = recorder.calls
     assert (shapes[0], kwargs["chunks"]) == ((2, 18, 1, 9), "BCx")
+
+
+CAUSAL = {
+    "plain": {},
+    "states": {"initial_states": causal.integers(1, 3, 3, seed=3), "return_final_states": True},
+    "packed": {"cu_seqlens": torch.tensor([0, 2, 7])},
+}
+
+
+@pytest.mark.parametrize("recorder", ["native"], indirect=True)
+@pytest.mark.parametrize("how", CAUSAL)
+def test_causal_rows(recorder, how, monkeypatch):
+    monkeypatch.setattr(modes, "computer", lambda x: "device")
+    x, w, bias = (causal.integers(*shape) for shape in ((1, 3, 7), (3, 4), (3,)))
+    found = causal_conv1d_fn(x, w, bias, **CAUSAL[how])
+    if how == "states":
+        expected = causal.rows(x, w, bias, CAUSAL[how]["initial_states"])
+    else:
+        found, expected = [found], causal.sequences(x, [0, 2, 7] if how == "packed" else [0, 7], w, bias)[:1]
+    assert all(torch.equal(one, other.float()) for one, other in zip(found, expected, strict=True))
+    [(_, _, _, kwargs)] = recorder.calls
+    assert kwargs.get("strict_nonfinite", False) == (how == "packed")
+    states = ("initial_state" in kwargs, kwargs.get("return_final_state"))
+    assert states == ((True, True) if how == "states" else (False, None))
