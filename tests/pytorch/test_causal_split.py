@@ -173,15 +173,6 @@ def test_compiles_without_graph_breaks():
         assert_within_share([one], [right], FLOAT32_SUMS)
 
 
-@pytest.mark.slow
-def test_opcheck():
-    x, w, bias, state = data(1, grad=True)
-    flat = [int(number) for part in SPLITS for number in part]
-    args = (x, w, bias, state, flat, "silu", 1e-6, "NCW", True, None, [2, 5], None)
-    found = torch.library.opcheck(torch.ops.nkiconv.causal_conv1d_split.default, args)
-    assert set(found.values()) == {"SUCCESS"}
-
-
 def test_on_a_device(monkeypatch):
     """The kernel is launched once, with what it needs and nothing else."""
     calls, fake = [], types.ModuleType("torch_neuronx")

@@ -80,14 +80,6 @@ def test_what_is_refused(packed, more, error, message):
         conv2d(torch.zeros(1, 70 * groups, 5, 5), torch.zeros(128, 70, 3, 3), packed=packed, **more)
 
 
-@pytest.mark.slow
-def test_opcheck():
-    x, w = torch.randn(1, 70, 4, 4, requires_grad=True), torch.randn(128, 70, 3, 3, requires_grad=True)
-    numbers = [[1, 1], [0, 0, 0, 0], [1, 1], [1, 1], 1, "silu", "pre_activation", None]
-    found = torch.library.opcheck(torch.ops.nkiconv.conv2d.default, (x, w, None, None, *numbers, pack_filter(w)))
-    assert set(found.values()) == {"SUCCESS"}
-
-
 @pytest.mark.parametrize("batched", ["images", "filters"])
 def test_vmap(batched, monkeypatch):
     monkeypatch.setenv("NKICONV_CPU", "compare")

@@ -7,7 +7,6 @@ from operators_seen import Seen
 from tolerances import FLOAT32_SUMS, FLOAT64_SUMS, assert_within_share
 from torch import func
 from torch.nn import functional as F
-from torch.utils.flop_counter import FlopCounterMode
 from torch_activation import torchs as activation_of
 
 from nkiconv.errors import DtypeError, GeometryError, UnsupportedError
@@ -142,19 +141,6 @@ def test_batches(batched):
     found = func.vmap(call, in_dims=(axes,))(several)
     each = [call({k: one if axes[k] is None else one[i] for k, one in several.items()}) for i in range(2)]
     agree(found, [torch.stack(one) for one in zip(*each, strict=True)])
-
-
-@pytest.mark.slow
-def test_flops_and_checks_of_torch():
-    x, named = tensors(3, True, torch.float32)
-    with FlopCounterMode(display=False) as counter:
-        y, _ = ours(x, named)
-    assert counter.get_total_flops() == 2 * y.numel() * 3 * 27
-    numbers = [1] * 3, [0, 0, 1, 1, 1, 1], [1] * 3, [1] * 3, 1, "silu", "pre_activation", None, None, False
-    order = "weight", "bias", "residual", "initial_frames", "y_norm_weight", "y_norm_bias"
-    given = (x, *(named[name] for name in order), *numbers, "layer", 1e-6, True)
-    given = tuple(one.requires_grad_() if isinstance(one, torch.Tensor) else one for one in given)
-    torch.library.opcheck(torch.ops.nkiconv.conv3d_with_norm, given)
 
 
 REFUSED = {
