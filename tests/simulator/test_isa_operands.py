@@ -4,7 +4,7 @@ import inspect
 from dataclasses import dataclass, field
 
 import pytest
-from isa_tiles import hbm, sb
+from isa_tiles import sb
 from pairs import run
 
 from nkiconv.simulator import NkiError
@@ -129,6 +129,7 @@ BROKEN = {
 ROWS = [(rule, *row) for rule in BROKEN for row in BROKEN[rule][1]]
 
 
+@pytest.mark.cover(40)
 @pytest.mark.parametrize(
     ("rule", "case", "name"), ROWS, ids=[f"{rule}-{case.name}-{name}" for rule, case, name in ROWS]
 )
@@ -137,53 +138,18 @@ def test_operands_that_break_a_rule(rule, case, name):
     breaks(rule, match.format(name), lambda: case.call(**{name: make(case, name)}))
 
 
-TENSOR_OR_NUMBER = {"operand0", "operand1", "initial", "on_false", "reduce_init", "scale", "bias"}
-
-
-@pytest.mark.cover(24)
-@each(OPERANDS)
-def test_a_string_is_no_operand(case, name):
-    is_scalar = name in TENSOR_OR_NUMBER and case.operands[name] == COLUMN
-    if is_scalar or (case.name, name) == ("tensor_copy_predicated", "src"):
-        breaks("NKI070" if name in ("scale", "bias") else "NKI051", f"{name}='x'", lambda: case.call(**{name: "x"}))
-    else:
-        breaks("NKI040", f"{name}='x' is not a tensor", lambda: case.call(**{name: "x"}))
-
-
-@each([(case, name) for case, name in OPERANDS if name in case.writes])
-def test_every_output_is_written(case, name):
-    def body():
-        dst = nl.ndarray(case.operands[name], nl.float32, case.buffer(name))
-        if case.name == "tensor_copy_predicated":
-            case.call(dst=dst, predicate=sb(*TILE, dtype=U8))
-        else:
-            case.call(**{name: dst})
-        dst.storage.read(dst)
-
-    run(body)
-
-
 @pytest.mark.parametrize(("pattern", "legal"), [
     ([[8, 4], [3, 2], [2, 3]], True),
     ([[8, 4], [2, 2], [2, 3]], False),
-    ([[8, 4], [4, 2], [1, 3]], True),
     ([[8, 4], [4, 2], [1, 4]], True),
     ([[8, 4], [3, 2], [1, 4]], False),
     ([[8, 4], [-1, 6]], True),
     ([[8, 4], [0, 1], [1, 6]], True),
     ([[8, 4], [0, 6]], False),
 ])  # fmt: skip
-@pytest.mark.parametrize("name", ["memset", "dma_compute", "tensor_reduce"])
-def test_interleaved_outputs(name, pattern, legal):
+def test_interleaved_outputs(pattern, legal):
     def body():
-        offset = 5 if pattern[1][0] < 0 else 0
-        dst = sb(4, 8).ap(pattern, offset=offset)
-        if name == "memset":
-            nisa.memset(dst, 1.0)
-        elif name == "dma_compute":
-            nisa.dma_compute(dst, [sb(4, dst.size // 4)], nl.add)
-        else:
-            nisa.tensor_reduce(dst, nl.add, sb(4, dst.size // 4, 2), 2)
+        nisa.memset(sb(4, 8).ap(pattern, offset=5 if pattern[1][0] < 0 else 0), 1.0)
 
     if legal:
         run(body)
@@ -204,14 +170,7 @@ def test_operands_walk_a_limited_number_of_dims(case, name):
         breaks("NKI046", f"{name} walks 4 free dims", lambda: body(4))
 
 
-def test_tensor_reduce_walks_four_dims():
-    def body(dims):
-        data = sb(4, *(3,) * dims)[(slice(None), *(slice(0, 2),) * dims)]
-        return nisa.tensor_reduce(sb(4, 1), nl.add, data, tuple(range(1, dims + 1)))
-
-    run(lambda: body(4))
-
-
+@pytest.mark.cover(8)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_what_is_recorded(case):
     made = {}
@@ -250,54 +209,6 @@ def test_a_record_keeps_line_name_bytes_and_views():
     assert instruction.bytes == 4 * 3 * 4
 
 
-@pytest.mark.parametrize(("call", "params"), [
-    (lambda: nisa.memset(sb(4, 6), 2), {"value": 2}),
-    (lambda: nisa.tensor_tensor(sb(4, 6), sb(4, 6), sb(4, 6), nl.subtract), {"op": "subtract"}),
-    (lambda: nisa.tensor_scalar(sb(4, 6), sb(4, 6), nl.add, 1.0), {"op0": "add", "op1": None}),
-    (lambda: nisa.activation(sb(4, 6), nl.exp, sb(4, 6)), {"op": "exp", "reduce_cmd": "idle", "bias": False}),
-    (lambda: nisa.activation(sb(4, 6), nl.exp, sb(4, 6), 1.0), {"op": "exp", "reduce_cmd": "idle", "bias": True}),
-    (lambda: nisa.tensor_reduce(sb(4, 1), nl.add, sb(4, 2, 3), (1, 2)),
-     {"op": "add", "axis": (1, 2), "keepdims": False}),
-    (lambda: nisa.dma_copy(hbm(4, 6), sb(4, 6)), {"dge_mode": "unknown", "engine": "unknown"}),
-    (lambda: nisa.dma_copy(hbm(4, 6), sb(4, 6), dge_mode=nisa.dge_mode.hwdge, engine=nisa.engine.sync),
-     {"dge_mode": "hwdge", "engine": "sync"}),
-    (lambda: nisa.dma_compute(hbm(4, 6), [sb(4, 6)], nl.add), {"dge_mode": "none"}),
-])  # fmt: skip
-def test_recorded_settings(call, params):
-    assert run(call).outputs.params == params
-
-
-def test_a_matmul_records_its_sizes():
-    def body():
-        dst = nl.ndarray((3, 5), nl.float32, nl.psum)
-        first = nisa.nc_matmul(dst, sb(40, 3), sb(40, 5), True, tile_position=(64, 0), tile_size=(64, 128))
-        return first, nisa.nc_matmul(dst, sb(40, 3), sb(40, 5))
-
-    first, second = run(body).outputs
-    expected = {"contraction": 40, "columns": 3, "moving_columns": 5, "perf_mode": "none", "is_transpose": False}
-    assert expected.items() <= first.params.items()
-    assert (first.params["accumulate"], second.params["accumulate"]) == (False, True)
-    assert (first.params["onezero"], second.params["onezero"]) == (True, False)
-    assert (first.params["tile_position"], first.params["tile_size"]) == ((64, 0), (64, 128))
-
-
-ENGINES = [
-    ("tensor_copy", {}, ("vector", "scalar", "gpsimd")),
-    ("tensor_tensor", {}, ("vector", "gpsimd")),
-    ("memset", {}, ("vector", "gpsimd")),
-    ("tensor_scalar", {"op0": nl.multiply, "op1": nl.add}, ("vector", "scalar")),
-]
-
-
-@pytest.mark.parametrize(("name", "settings", "engines"), ENGINES, ids=[row[0] for row in ENGINES])
-def test_the_engine_asked_for_is_recorded(name, settings, engines):
-    case = next(case for case in CASES if case.name == name)
-    for engine in engines:
-        settings = {**settings, "engine": getattr(nisa.engine, engine)}
-        instruction = run(lambda s=settings: getattr(nisa, name)(**{**case.tiles(), **case.settings, **s})).outputs
-        assert instruction.engine == engine
-
-
 @pytest.mark.parametrize(("dtypes", "buffers", "engine"), [
     (("int32", "uint32", "int32"), ("sbuf", "sbuf", "sbuf"), "gpsimd"),
     (("int32", "int32", "int32"), ("sbuf", "psum", "sbuf"), "vector"),
@@ -313,25 +224,8 @@ def test_who_adds_integers(dtypes, buffers, engine):
     assert run(body).outputs.engine == engine
 
 
-#: Calls whose enum parameters get a raw value, which NKI refuses since 0.3.
-RAW = [
-    ("memset", "engine", 5), ("tensor_copy", "engine", "vector"), ("tensor_tensor", "engine", None),
-    ("tensor_scalar", "engine", 2), ("nc_transpose", "engine", 1), ("nc_matmul", "perf_mode", "double_row"),
-    ("activation", "reduce_cmd", 3), ("tensor_scalar_reduce", "reduce_cmd", 3), ("select_reduce", "reduce_cmd", 0),
-    ("dma_copy", "dge_mode", 0), ("dma_copy", "oob_mode", 0), ("dma_copy", "engine", 0),
-    ("dma_transpose", "dge_mode", 2), ("dma_transpose", "oob_mode", 0),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "parameter", "value"), RAW, ids=[f"{row[0]}-{row[1]}" for row in RAW])
-def test_enums_are_members(name, parameter, value):
-    case = next(case for case in CASES if case.name == name)
-    settings = {**case.settings, parameter: value}
-    breaks("NKI030", f"{parameter}=", lambda: getattr(nisa, name)(**case.tiles(), **settings))
-
-
 #: Every call that runs in a trace without data records what it records with data.
-@pytest.mark.cover(8)
+@pytest.mark.cover(6, keep=["select_reduce", "tensor_scalar_reduce"])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_tracing_records_the_same(case):
     with_data = run(case.call).instructions[-1]

@@ -12,7 +12,6 @@ from nkiconv.simulator import language as nl
 from nkiconv.simulator.rules import RULES
 
 F32, BF16, I32, U8 = nl.float32, nl.bfloat16, nl.int32, nl.uint8
-SIZES = {"sbuf": nl.sbuf, "psum": nl.psum, "hbm": nl.hbm, "shared": nl.shared_hbm}
 
 
 def new(shape=(4, 8), dtype=F32, buffer=nl.sbuf, **settings):
@@ -114,60 +113,40 @@ def meets_at(kinds):
 PAIRS = [
     vary("NKI001", "unknown name", lambda t: new(dtype=t), F32, "float64", "dtype='float64'"),
     vary("NKI001", "short name", lambda t: new(dtype=t), BF16, "bf16", r"write nl\.bfloat16"),
-    vary("NKI001", "NumPy type", lambda t: new(dtype=t), F32, np.float32, r"write nl\.float32"),
-    vary("NKI001", "no dtype", lambda t: new(dtype=t), F32, None, "dtype=None"),
     vary("NKI001", "view", lambda t: new().view(t), BF16, "float64", "'float64'"),
-    vary("NKI001", "ap", lambda t: new().ap([[8, 4], [1, 8]], dtype=t), I32, "float64", "'float64'"),
     vary("NKI002", "zero", new, (4, 1), (4, 0), r"shape=\(4, 0\) in sbuf"),
     vary("NKI002", "1-d on chip", new, (4, 1), (4,), r"shape=\(4,\) in sbuf"),
-    vary("NKI002", "1-d in PSUM", lambda s: new(s, buffer=nl.psum), (4, 1), (4,), "in psum"),
     vary("NKI002", "0-d in HBM", lambda s: hbm(*s), (4,), (), r"shape=\(\) in private_hbm"),
     vary("NKI002", "not a tuple", new, [4, 1], 4, "shape=4 is not a tuple"),
     vary("NKI002", "float", new, (4, 8), (4, 8.0), r"size=8\.0"),
-    vary("NKI002", "bool", new, (4, 1), (4, True), "size=True"),
     vary("NKI002", "squeeze_dim on chip", lambda s: new(s).squeeze_dim(1), (4, 1, 8), (4, 1), "fewer than 2 dims"),
     vary("NKI002", "squeeze_dim in HBM", lambda s: hbm(*s).squeeze_dim(0), (1, 8), (1,), "fewer than 1 dims"),
     vary("NKI002", "reshape", lambda s: new((4, 1)).reshape(s), (4, 1), (4,), "no free dim"),
     vary("NKI002", "reshape to a size", lambda s: hbm(8).reshape(s), (8,), 8, "shape=8 is not a tuple"),
     vary("NKI002", "broadcast", lambda n: new((4, 1)).broadcast(1, n), 1, 0, "broadcast size 0"),
     vary("NKI002", "ap count", lambda n: new().ap([[8, 4], [1, n]]), 1, 0, "count below 1"),
-    vary("NKI002", "ap of pairs", lambda p: new().ap([[8, 4], p]), [1, 8], [8], "is not"),
     vary("NKI002", "ap flat", lambda p: hbm(4, 8).ap(p), [[1, 32]], [1, 32], "is not"),
     vary("NKI002", "ap without a free dim", lambda p: new().ap(p), [[8, 4], [1, 1]], [[8, 4]], "free dim"),
     vary("NKI003", "SBUF", lambda n: new((n, 8)), 128, 129, "129 partitions in sbuf"),
-    vary("NKI003", "PSUM", lambda n: new((n, 8), buffer=nl.psum), 128, 129, "129 partitions in psum"),
-    vary("NKI003", "not in HBM", lambda b: new((129, 8), buffer=b), nl.hbm, nl.sbuf, "129 partitions"),
     vary("NKI004", "ndarray", new, (2,) * 5, (2,) * 6, "6 dims"),
-    vary("NKI004", "expand_dim", lambda s: new(s).expand_dim(1), (2,) * 4, (2,) * 5, "6 dims"),
     vary("NKI004", "ap", lambda n: hbm(4, 8).ap([[0, 2]] * n), 5, 6, "6 dims"),
     vary("NKI005", "string", lambda b: new(buffer=b), nl.sbuf, "sbuf", "buffer='sbuf'"),
-    vary("NKI005", "None", lambda b: new(buffer=b), nl.hbm, None, "buffer=None"),
     vary("NKI006", "int", lambda i: new()[:, i], 7, 8, "index 8 is outside dim 1 of size 8"),
-    vary("NKI006", "negative int", lambda i: new()[:, i], -8, -9, "index -9"),
     vary("NKI006", "stop", lambda i: new()[:, 0:i], 8, 9, "slice 0:9 is outside dim 1"),
-    vary("NKI006", "negative start", lambda i: new()[:, i:], -8, -9, "outside dim 1"),
-    vary("NKI006", "partition", lambda i: new()[0:i], 4, 5, "outside dim 0 of size 4"),
     vary("NKI006", "ds", lambda i: new()[:, nl.ds(i, 4)], 4, 5, "slice 5:9"),
-    vary("NKI006", "ds start", lambda i: new()[:, nl.ds(i, 4)], 0, -1, "slice -1:3"),
     vary("NKI006", "too many", lambda k: new()[k], (0, 0), (0, 0, 0), "does not fit 2 dims"),
-    vary("NKI006", "one ellipsis", lambda k: new()[k], (..., 0), (..., ...), "does not fit"),
     vary("NKI006", "array", lambda i: new()[i], 0, np.array([0, 1]), "must be a compile-time int"),
     vary("NKI006", "float", lambda i: new()[:, i], 1, 1.0, r"1\.0 must be a compile-time int"),
     vary("NKI006", "bool", lambda i: new()[:, i], 1, True, "True must be"),
-    vary("NKI006", "None", lambda i: new()[:, i], 1, None, "None must be"),
     vary("NKI006", "slice end", lambda i: new().slice(1, 0, i), 8, 9, "slice 0:9"),
     vary("NKI006", "slice from the end", lambda i: new().slice(1, i, 8), 7, -1, "does not count from the end"),
-    vary("NKI006", "select", lambda i: new().select(1, i), 7, 8, "index 8"),
     vary("NKI006", "select from the end", lambda i: new().select(1, i), 7, -1, "does not count from the end"),
     vary("NKI006", "dim", lambda d: new().select(d, 0), -1, 2, "dim 2 of 2 dims"),
     vary("NKI006", "expand_dim", lambda d: new().expand_dim(d), 2, 3, r"expand_dim\(3\)"),
-    vary("NKI006", "expand_dim from the end", lambda d: new().expand_dim(d), 1, -1, r"expand_dim\(-1\)"),
     vary("NKI007", "empty", lambda i: used(new()[:, 3:i]), 4, 3, r"slice\(3, 3, None\)\) chooses nothing"),
     vary("NKI007", "backwards", lambda s: new()[:, 0:8:s], 1, -1, "slice 0:8:-1"),
     vary("NKI007", "step 0", lambda s: new().slice(1, 0, 8, s), 8, 0, "slice 0:8:0"),
-    vary("NKI007", "ds", lambda n: used(new()[:, nl.ds(2, n)]), 1, 0, "chooses nothing"),
     vary("NKI007", "empty slice method", lambda e: new().slice(1, 3, e), 4, 3, "slice 3:3:1 of dim 1"),
-    vary("NKI007", "an end of 0", lambda e: new().slice(1, 0, e), 1, 0, "slice 0:0:1 of dim 1"),
     vary("NKI007", "a view of nothing", lambda i: used(new()[:, 3:i][0:2]), 4, 3, "chooses nothing"),
     vary("NKI008", "permute", lambda d: new((4, 8, 2)).permute(d), (0, 2, 1), (1, 0, 2), "moves the partition dim"),
     vary("NKI008", "broadcast", lambda d: new((1, 1)).broadcast(d, 2), 1, 0, "broadcast of dim 0"),
@@ -176,14 +155,11 @@ PAIRS = [
     vary("NKI008", "reshape_dim", lambda s: new().reshape_dim(0, s), (4,), (2, 2), "reshape_dim"),
     vary("NKI008", "flatten_dims", lambda d: new((4, 8, 2)).flatten_dims(d, 2), 1, 0, "flatten_dims"),
     vary("NKI008", "reshape", lambda s: new().reshape(s), (4, 2, 4), (2, 2, 8), "changes the 4 partitions"),
-    vary("NKI008", "free in HBM", lambda b: new(buffer=b).reshape((2, 16)), nl.hbm, nl.sbuf, "changes the 4"),
     vary("NKI009", "reshape", lambda s: new().reshape(s), (4, 2, 4), (4, 2, 5), "does not hold 32 elements"),
     vary("NKI009", "two unknown", lambda s: new().reshape(s), (4, -1, 2), (4, -1, -1), "does not hold"),
     vary("NKI009", "reshape_dim", lambda n: new().reshape_dim(1, (n, -1)), 4, 3, "does not hold 8 elements"),
     vary("NKI009", "rearrange", lambda n: new().rearrange(("p", ("a", "b")), ("p", "b", "a"), {"a": n}), 2, 3, "hold 8"),
-    vary("NKI009", "rearrange whole dim", lambda n: new().rearrange(("p", "a"), ("p", "a"), {"a": n}), 8, 7, "hold 8"),
     vary("NKI009", "view", lambda n: new((4, n), U8).view(F32), 8, 6, "6 elements of uint8"),
-    vary("NKI009", "view of a slice", lambda i: new((4, 8), U8)[:, i : i + 4].view(F32), 4, 2, "do not make whole"),
     vary("NKI009", "ap of a slice", lambda i: new((4, 8), U8)[:, i:].ap([[2, 4], [1, 1]], dtype=F32), 4, 2, "do not make"),
     vary("NKI010", "reshape", lambda n: new((4, 2, 4))[:, :, 0:n].reshape((4, 2 * n)), 4, 3, "reshape"),
     vary("NKI010", "reshape permuted", lambda d: new((4, 2, 4)).permute(d).reshape((4, 8)), (0, 1, 2), (0, 2, 1), "reshape"),
@@ -191,38 +167,27 @@ PAIRS = [
     vary("NKI010", "view", lambda s: new()[:, 0:8:s].view(BF16), 1, 2, "contiguous last dim"),
     vary("NKI011", "ap", lambda s: new().ap([[s, 2], [1, 8]]), 8, 16, "steps by 16 elements, one partition is 8"),
     vary("NKI011", "a step beyond the only partition", lambda n: new()[0:n:3], 1, 4, "steps by 24"),
-    vary("NKI011", "slice", lambda s: new()[0:4:s], 1, 2, "steps by 16"),
-    vary("NKI011", "slice method", lambda s: new().slice(0, 0, 4, s), 1, 3, "steps by 24"),
     vary("NKI011", "dtype", lambda s: new().ap([[s, 4], [1, 8]], dtype=BF16), 16, 8, "one partition is 16"),
     vary("NKI012", "past the partition", lambda n: used(new().ap([[8, 2], [1, n]], offset=2)), 6, 7, "leaves the partition"),
     vary("NKI012", "before the partition", lambda s: used(new().ap([[8, 2], [s, 2]], offset=0)), 1, -1, "leaves the partition"),
     vary("NKI012", "past the tile", lambda n: used(new().ap([[8, n], [1, 8]])), 4, 5, r"elements 0\.\.39 of a storage of 32"),
     vary("NKI012", "past HBM", lambda n: used(hbm(4, 8).ap([[3, n], [1, 2]])), 11, 12, r"0\.\.34 of a storage of 32"),
-    vary("NKI012", "before HBM", lambda n: used(hbm(4, 8).ap([[-1, n]], offset=4)), 5, 6, r"elements -1\.\.4"),
-    vary("NKI012", "offset", lambda n: used(hbm(4, 8).ap([[1, 1]], offset=n)), 31, 32, r"32\.\.32"),
-    vary("NKI012", "offset is an int", lambda n: hbm(4, 8).ap([[1, 1]], offset=n), 1, 1.0, r"offset=1\.0"),
     vary("NKI013", "explicit offset", lambda i: new()[:, i:].ap([[8, 4], [1, 2]], offset=1), 0, 1, "starts at element 1"),
     vary("NKI014", "broadcast", lambda n: new((4, n)).broadcast(1, 3), 1, 2, "broadcast of dim 1 of size 2"),
     vary("NKI014", "squeeze_dim", lambda n: new((4, n, 8)).squeeze_dim(1), 1, 2, "squeeze_dim of dim 1 of size 2"),
     vary("NKI015", "twice", lambda d: hbm(2, 3).permute(d), (1, 0), (1, 1), r"permute\(\(1, 1\)\)"),
-    vary("NKI015", "missing", lambda d: hbm(2, 3).permute(d), (0, 1), (0,), "of 2 dims"),
-    vary("NKI015", "negative", lambda d: hbm(2, 3).permute(d), (1, 0), (-1, 0), "of 2 dims"),
     vary("NKI015", "not an int", lambda d: hbm(2, 3).permute(d), (1, 0), ("1", 0), "compile-time int"),
     vary("NKI015", "flatten_dims", lambda d: hbm(2, 3).flatten_dims(*d), (0, 1), (1, 0), r"flatten_dims\(1, 0\)"),
     vary("NKI015", "rearrange names", lambda d: hbm(2, 3).rearrange(("a", "b"), d), ("b", "a"), ("b", "c"), "rearrange"),
-    vary("NKI015", "rearrange twice", lambda s: hbm(2, 2).rearrange(s, s), ("a", "b"), ("a", "a"), "rearrange"),
     vary("NKI015", "rearrange sizes", lambda s: hbm(2, 3).rearrange(("a", "b"), ("b", "a"), {s: 2}), "a", "c", "'c'"),
-    vary("NKI015", "rearrange rank", lambda s: hbm(2, 3).rearrange(s, s), ("a", "b"), ("a",), "of 2 dims"),
     vary("NKI016", "one column too many", copy_in, 8, 9, r"element \(0, 8\) of the view \(and 3 more\)"),
     vary("NKI017", "stride 0", store_to, lambda t: t, lambda t: t[:, 0:1].broadcast(1, 2), "more than once"),
-    vary("NKI017", "overlap", store_to, lambda t: t.ap([[8, 4], [4, 2], [1, 4]]), lambda t: t.ap([[8, 4], [3, 2], [1, 4]]), "more than once"),
     vary("NKI018", "one tile", lambda n: new((128, n)), 53_182, 53_183, "needs 212,732 of 212,728 bytes per partition"),
     vary("NKI018", "two tiles", lambda n: fill(nl.sbuf, 53_181, n), 1, 2, "SBUF of core 0 needs 212,732 of 212,728"),
     vary("NKI019", "one tile", lambda n: new((128, n), buffer=nl.psum), 4096, 4097, "needs 16,388 of 16,384"),
     vary("NKI019", "nine banks", lambda n: fill(nl.psum, *(512,) * n), 8, 9, "9 of 8 banks"),
     vary("NKI019", "tiles stay in a bank", lambda n: fill(nl.psum, *(n,) * 9), 256, 257, "9 of 8 banks"),
     vary("NKI020", "overlap", lambda b: placed((0, 0), (0, b)), 32, 31, r"address \(0, 31\) and \(0, 0\) of SBUF overlap"),
-    vary("NKI020", "other partitions", lambda p: placed((0, 0), (p, 0)), 32, 0, r"\(0, 0\) and \(0, 0\)"),
     vary("NKI020", "quadrant", lambda p: new(address=(p, 0)), 96, 95, "4 partitions from 95"),
     vary("NKI020", "last partition", lambda n: new((n, 8), address=(96, 0)), 32, 33, "33 partitions from 96"),
     vary("NKI020", "last byte", lambda b: new(address=(0, b)), 212_696, 212_697, "of 212728"),
@@ -234,14 +199,13 @@ PAIRS = [
     vary("NKI028", "write and read", exchanged, True, False, "core 1 reads .* core 0 writes it at", lnc=2),
     vary("NKI030", "string", lambda e: nisa.tensor_copy(new(), nl.zeros((4, 8), F32), engine=e), nisa.engine.vector, "vector", "engine='vector'"),
     vary("NKI030", "int", lambda m: nisa.dma_copy(new(), nl.zeros((4, 8), F32), dge_mode=m), nisa.dge_mode.none, 3, "dge_mode=3"),
+    vary("NKI030", "a DMA's engine", lambda e: nisa.dma_copy(new(), nl.zeros((4, 8), F32), engine=e), nisa.engine.unknown, 0, "engine=0"),
     vary("NKI031", "iteration", value_of, lambda t: t[0], list, "iteration"),
     vary("NKI031", "assignment", value_of, lambda t: t[0, 0], lambda t: t.__setitem__((0, 0), 1.0), "item assignment"),
     vary("NKI032", "truth", steer, repr, bool, "register used as a Python value"),
     vary("NKI032", "int", steer, repr, int, "register used"),
-    vary("NKI032", "range", steer, repr, range, "register used"),
     vary("NKI032", "slice", steer, repr, lambda r: new()[:, r:], "register used"),
     vary("NKI032", "sum", steer, repr, lambda r: r + 1, "Python arithmetic"),
-    vary("NKI032", "order", steer, repr, lambda r: r < 3, "Python arithmetic"),
     vary("NKI032", "equality", steer, repr, lambda r: r == 3, "register used"),
     vary("NKI151", "engine", lambda e: barrier(engine=e), nisa.engine.gpsimd, nisa.engine.dma, "engine=dma", lnc=2),
     vary("NKI151", "memory", lambda b: barrier(b), nl.shared_hbm, nl.hbm, "data in private_hbm", lnc=2),
@@ -251,7 +215,6 @@ PAIRS = [
     vary("NKI152", "to itself", lambda s: swap(step=s), 1, 0, "sends to itself", lnc=2),
     vary("NKI152", "rank", lambda s: swap(step=s), 1, 2, "send_to_rank=2", lnc=2),
     vary("NKI153", "fp32", lambda n: swap(None, columns=n, dma_engine=nisa.dma_engine.gpsimd_dma), 256, 257, "1028 bytes", lnc=2),
-    vary("NKI153", "bf16", lambda n: swap(None, columns=n, dtype=BF16, dma_engine=nisa.dma_engine.gpsimd_dma), 256, 257, "514 bytes", lnc=2),
     vary("NKI153", "uint8", lambda n: swap(None, columns=n, dtype=U8, dma_engine=nisa.dma_engine.gpsimd_dma), 256, 257, "257 bytes", lnc=2),
     vary("NKI154", "one core only", meets, 2, 1, "core 0 waits at core_barrier .* ended without", lnc=2),
     vary("NKI154", "other tensor", meets_at, (0, 0), (0, 1), "core 1 is at core_barrier .* core 0 at core_barrier", lnc=2),
@@ -305,8 +268,8 @@ def targeted(target):
         run(lambda: dropped(new()))
 
 
-DTYPES = ("complex64", "uint64", "float64", ">f4", "S4", "object", "datetime64[s]")
-GRIDS = (0, 3, 8, -1, True, "2", None, 2.0, (1, 2), ())
+DTYPES = ("complex64", "float64", ">f4", "object")
+GRIDS = (0, 3, True, "2", (1, 2))
 #: Rules of arguments, results and launches: what passes, what raises, what it says, and whether it names a line here.
 LAUNCHES = [
     *(("NKI022", lambda: returning(nl.shared_hbm), lambda b=b: run(lambda: new(buffer=b)),
@@ -340,12 +303,6 @@ def test_launches(rule, passes, raises, match, named_line):
     check_error(caught.value, rule, match, __file__ if named_line else "")
 
 
-def test_NKI023_shows_the_result():
-    with pytest.raises(NkiError) as caught:
-        returning(nl.shared_hbm, 7)
-    assert "[4, 8] fp32 in SHARED_HBM" in caught.value.operands["output"]
-
-
 def test_NKI021_another_core():
     held = {}
 
@@ -361,7 +318,7 @@ def test_NKI021_another_core():
     assert (held[0].storage.data.view(np.float32) == 1).all(), "refused before it was written"
 
 
-@pytest.mark.parametrize("buffer", SIZES.values(), ids=SIZES)
+@pytest.mark.parametrize("buffer", [nl.sbuf, nl.hbm], ids=["sbuf", "hbm"])
 @pytest.mark.parametrize("trace_only", [False, True], ids=["numeric", "traced"])
 def test_NKI021_an_ended_run(buffer, trace_only):
     held = []
