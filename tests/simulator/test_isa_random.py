@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from isa_tiles import a_tile, evaluate, fill, get, put, result, same
+from isa_tiles import a_tile, evaluate, get, put, result, same
 from pairs import run
 
 from nkiconv.simulator import isa as nisa
@@ -11,7 +11,6 @@ from nkiconv.simulator import language as nl
 ENGINE = nisa.engine
 ENGINES = [ENGINE.vector, ENGINE.gpsimd]
 on_each = pytest.mark.parametrize("engine", ENGINES, ids=lambda e: e.name)
-INTEGERS = ("int8", "int16", "int32", "uint8", "uint16", "uint32")
 
 
 def bits(shape, dtype="uint32", engine=ENGINE.vector):
@@ -25,7 +24,7 @@ def seed(value=7, dtype="uint32"):
 
 
 @on_each
-@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize("dtype", ["int8", "uint32"])
 def test_bits_are_uniform(engine, dtype):
     values = evaluate(lambda: bits((128, 4, 128), dtype, engine))
     width = 8 * values.itemsize
@@ -35,12 +34,6 @@ def test_bits_are_uniform(engine, dtype):
         assert abs(share - 0.5) < 0.01, f"bit {bit} of {width}"
     counts = np.bincount((raw & raw.dtype.type(15)).reshape(-1), minlength=16)
     assert abs(counts / raw.size - 1 / 16).max() < 0.005
-
-
-@on_each
-def test_narrow_dtypes_get_the_low_bits(engine):
-    wide, narrow = evaluate(lambda: bits((4, 8), "uint32", engine)), evaluate(lambda: bits((4, 8), "uint8", engine))
-    same(narrow, (wide & 0xFF).astype(np.uint8))
 
 
 @on_each
@@ -68,8 +61,9 @@ def mask():
     return get(dst)
 
 
-@pytest.mark.parametrize("dtype", ["uint32", "int32", "float32"])
-@pytest.mark.parametrize("draw", [lambda: bits((4, 64)), mask], ids=["rng", "dropout"])
+@pytest.mark.parametrize(
+    ("draw", "dtype"), [(lambda: bits((4, 64)), "float32"), (mask, "int32")], ids=["rng", "dropout"]
+)
 def test_a_seed_decides_what_follows_on_vector(draw, dtype):
     def body():
         return [(bits((3, 5)), seed(value, dtype), draw())[2] for value in (7, 7, 8)]
@@ -104,20 +98,6 @@ def test_a_saved_state_goes_on_where_it_was():
     first, again, before, after = evaluate(body)
     same(first, again)
     assert (before != after).all()
-
-
-@pytest.mark.parametrize(("first", "lanes"), [(0, 128), (64, 32)], ids=["whole", "part"])
-def test_a_state_sets_the_lanes_of_its_partitions(first, lanes):
-    words = np.random.default_rng(1).integers(0, 1 << 32, (lanes, 6), dtype=np.uint32)
-
-    def body():
-        before = get(state())
-        nisa.rand_set_state(fill(nl.ndarray((128, 6), nl.uint32)[first : first + lanes], words))
-        return before, get(state())
-
-    before, after = evaluate(body)
-    before[first : first + lanes] = words
-    same(after, before)
 
 
 def test_lanes_are_partitions():

@@ -5,9 +5,7 @@ import operator
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from isa_tiles import LAYOUTS, a_tile, evaluate, fill, get, laid, out, put, result, results, rounded, row, same, sample
+from isa_tiles import a_tile, evaluate, fill, get, laid, out, put, result, results, rounded, row, same, sample
 
 from nkiconv.simulator import isa as nisa
 from nkiconv.simulator import language as nl
@@ -26,13 +24,10 @@ def draws(seed, shape, dtype=np.float32, copies=9):
 # max8.
 
 
-@pytest.mark.cover(8)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "uint16", "int32"])
-@pytest.mark.parametrize("to", ["float32", "bfloat16", "int32"])
-@pytest.mark.parametrize("buffer", [nl.sbuf, nl.psum], ids=["sbuf", "psum"])
-def test_max8(dtype, to, buffer):
+@pytest.mark.parametrize(("dtype", "to"), [("float32", "bfloat16"), ("bfloat16", "float32"), ("int32", "int32")])
+def test_max8(dtype, to):
     values = rounded(np.random.default_rng(3).normal(scale=30.0, size=(33, 17)), dtype)
-    found = result(nisa.max8, (33, 8), to, a_tile(values, dtype, buffer))
+    found = result(nisa.max8, (33, 8), to, a_tile(values, dtype, nl.psum))
     same(found, rounded([sorted(row, reverse=True)[:8] for row in values.astype(np.float32).tolist()], to))
 
 
@@ -41,15 +36,13 @@ def test_max8_keeps_copies_and_infinities():
     assert result(nisa.max8, (1, 8), F32, values).tolist() == [[np.inf, 2, 2, 2, 1, 0, -np.inf, -np.inf]]
 
 
-@pytest.mark.cover(6)
-@pytest.mark.parametrize(("layout", "partitions"), [*itertools.product(LAYOUTS, (1, 32, 128))])
-def test_searches_of_views(layout, partitions):
-    values = draws(1, (partitions, 3, 7))
+def test_searches_of_views():
+    values = draws(1, (128, 3, 7))
     top, where = results(
         lambda top, where, data: (nisa.max8(top, data), nisa.nc_find_index8(where, data, top)),
-        *(out((partitions, 8), dtype, layout=layout) for dtype in (F32, U32)), laid(layout, values),
+        out((128, 8), F32, layout="strided"), out((128, 8), U32), laid("permuted", values),
     )  # fmt: skip
-    flat = values.reshape(partitions, -1)
+    flat = values.reshape(128, -1)
     np.testing.assert_array_equal(top, -np.sort(-flat, axis=1)[:, :8])
     np.testing.assert_array_equal(where, np.argsort(-flat, axis=1, kind="stable")[:, :8])
 
@@ -67,21 +60,12 @@ def found(data, vals, dtype=U32):
     return places
 
 
-@pytest.mark.parametrize("dtype", [U16, U32])
-@pytest.mark.parametrize(("of", "wanted"), [(np.float32, np.float32), (np.int32, np.uint32), (np.uint8, np.float32)])
+@pytest.mark.parametrize(("dtype", "of", "wanted"), [(U16, np.float32, np.float32), (U32, np.uint8, np.int32)])
 def test_nc_find_index8(dtype, of, wanted):
     data, vals = draws(4, (5, 4, 6), of), draws(5, (5, 8), wanted, copies=11)
     expected = [found(row.reshape(-1).tolist(), v.tolist(), dtype) for row, v in zip(data, vals, strict=True)]
     assert ONES[dtype] in np.array(expected), "some values must be absent"
     assert result(nisa.nc_find_index8, (5, 8), dtype, data, vals).tolist() == expected
-
-
-def test_a_broadcast_value_finds_its_first_place_first():
-    data = row(3, 9, 1, 9, 0, 0, 0, 0, 0)
-    where = result(
-        lambda dst, data, one: nisa.nc_find_index8(dst, data, one.broadcast(1, 8)), (1, 8), U16, data, row(9)
-    )
-    assert where.tolist() == [[1, 3, *[0xFFFF] * 6]]
 
 
 def test_a_nan_is_found_nowhere():
@@ -105,10 +89,9 @@ def test_the_documented_example_of_copies():
     assert values.tolist() == [[1, 2, 0, 4, *[0] * 7]]
 
 
-@pytest.mark.cover(8)
-@pytest.mark.parametrize("imm", [-np.inf, 3.0, 4], ids=str)
-@pytest.mark.parametrize("to", ["float32", "bfloat16", "int16"])
-@pytest.mark.parametrize("indices", [None, U16, U32])
+@pytest.mark.parametrize(
+    ("imm", "to", "indices"), [(-np.inf, "float32", U16), (3.0, "bfloat16", None), (4, "int16", U32)]
+)
 def test_nc_match_replace8(imm, to, indices):
     data, vals = draws(6, (7, 5, 3)), draws(7, (7, 2, 4), copies=11)
     places = indices and out((7, 8), indices)
@@ -134,14 +117,6 @@ def test_replacing_in_place_sorts():
     np.testing.assert_array_equal(np.take_along_axis(values, where.astype(np.int64), 1), top)
 
 
-@given(st.lists(st.integers(0, 3), min_size=8, max_size=20), st.lists(st.integers(0, 4), min_size=8, max_size=8))
-def test_searches_of_any_row(data, vals):
-    one, eight = row(*data), row(*vals)
-    assert result(nisa.nc_find_index8, (1, 8), U32, one, eight).tolist() == [found(data, vals)]
-    both = results(nisa.nc_match_replace8, out(one.shape, F32), one, eight, -1.0, out((1, 8), U32))
-    assert tuple(found.tolist()[0] for found in both) == replaced(data, vals, -1.0)
-
-
 # topk.
 
 
@@ -152,9 +127,7 @@ def snake(values, columns):
     return tile.reshape(columns, 16).T
 
 
-@pytest.mark.cover(6)
-@pytest.mark.parametrize("groups", [1, 2, 8])
-@pytest.mark.parametrize(("n", "k"), [(8, 1), (42, 8), (48, 16), (64, 20), (33, 33), (128, 64)])
+@pytest.mark.parametrize(("groups", "n", "k"), [(1, 8, 1), (2, 42, 8), (8, 33, 33), (1, 128, 64)])
 def test_topk(groups, n, k):
     rows = [np.random.default_rng(g).permutation(n) - n / 2 for g in range(groups)]
     columns, written = -(-n // 16) + 1, -(-k // 16)
@@ -208,9 +181,7 @@ def column(values):
     return np.asarray(values, np.float32).reshape(-1, 1)
 
 
-@pytest.mark.cover(8)
-@pytest.mark.parametrize("op0", TESTS)
-@pytest.mark.parametrize("op1", TESTS)
+@pytest.mark.parametrize(("op0", "op1"), zip(TESTS, reversed(TESTS), strict=True))
 def test_range_select(op0, op1, rng):
     values = rng.normal(size=(5, 3, 4)).astype(np.float32)
     low, high = column([2, 3, 4.5, 10, -1]), column([6, 3, 12, 4, 2])
@@ -223,15 +194,13 @@ def test_range_select(op0, op1, rng):
     same(best, expected.max(axis=1, keepdims=True))
 
 
-@pytest.mark.cover(5)
 @pytest.mark.filterwarnings("ignore:overflow")  # of NumPy's cast to fp16 in the expected values
-@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
-def test_range_select_of_views_casts_after_the_maximum(layout, dtype, rng):
+def test_range_select_of_views_casts_after_the_maximum(dtype, rng):
     values, ends = rounded(rng.normal(size=(32, 2, 5)), dtype), column(np.arange(32) % 11)
     selected, best = results(
-        nisa.range_select, out(values.shape, dtype, layout=layout), laid(layout, values, dtype), nl.greater_equal,
-        nl.less, column([0] * 32), ends, reduce_res=out((32, 1), F32),
+        nisa.range_select, out(values.shape, dtype, layout="permuted"), laid("strided", values, dtype),
+        nl.greater_equal, nl.less, column([0] * 32), ends, reduce_res=out((32, 1), F32),
     )  # fmt: skip
     chosen = np.where(np.arange(10) < ends, values.reshape(32, 10).astype(np.float32), LOWEST)
     same(selected, rounded(chosen, dtype).reshape(32, 2, 5))
@@ -266,9 +235,10 @@ def cumulated(values, step, start):
                      for one in values], np.float32)  # fmt: skip
 
 
-@pytest.mark.cover(6)
-@pytest.mark.parametrize("op", STEPS)
-@pytest.mark.parametrize(("dtype", "to"), [("float32", "float32"), ("bfloat16", "int16"), ("uint8", "bfloat16")])
+@pytest.mark.parametrize(("op", "dtype", "to"), [
+    ("add", "float32", "float32"), ("subtract", "bfloat16", "int16"), ("multiply", "uint8", "bfloat16"),
+    ("maximum", "float32", "bfloat16"), ("minimum", "int16", "float32"),
+])  # fmt: skip
 def test_tensor_scalar_cumulative(op, dtype, to, rng):
     values = rounded(rng.integers(0, 3, (5, 3, 4)), dtype)
     flat = values.astype(np.float32).reshape(5, 12) - 1
@@ -276,11 +246,10 @@ def test_tensor_scalar_cumulative(op, dtype, to, rng):
     same(found, rounded(cumulated(flat, *STEPS[op]), to))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_tensor_scalar_cumulative_of_views_with_operand_tiles(layout, rng):
+def test_tensor_scalar_cumulative_of_views_with_operand_tiles(rng):
     values = rng.integers(-4, 5, (32, 2, 3)).astype(np.float32)
     by, start = column(rng.integers(-2, 3, 32)), column(rng.integers(-9, 9, 32))
-    dst, src = out(values.shape, F32, layout=layout), laid(layout, values)
+    dst, src = out(values.shape, F32, layout="strided"), laid("permuted", values)
     [sums] = results(nisa.tensor_scalar_cumulative, dst, src, nl.multiply, nl.add, by, start, CMD.load_reduce)
     same(sums.reshape(32, 6), ((values.reshape(32, 6) * by).cumsum(axis=1) + start).astype(np.float32))
 
@@ -299,10 +268,8 @@ def test_cumulating_goes_on_and_shares_the_registers():
 # local_gather and nc_n_gather.
 
 
-@pytest.mark.cover(4)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "uint8", "int32"])
-@pytest.mark.parametrize(("partitions", "columns", "width", "count"), [
-    (16, 1, 1, None), (32, 3, 1, 40), (128, 4, 4, 64), (128, 2, 32, 5), (64, 256, 1, None),
+@pytest.mark.parametrize(("dtype", "partitions", "columns", "width", "count"), [
+    ("float32", 16, 1, 1, None), ("bfloat16", 32, 3, 1, 40), ("uint8", 128, 2, 32, 5),
 ])  # fmt: skip
 def test_local_gather(dtype, partitions, columns, width, count, rng):
     values = sample(rng, (partitions, 8, 6), dtype)
@@ -316,13 +283,11 @@ def test_local_gather(dtype, partitions, columns, width, count, rng):
     same(found, expected)
 
 
-@pytest.mark.cover(8)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "uint32", "bool_"])
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_nc_n_gather(dtype, layout, rng):
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "bool_"])
+def test_nc_n_gather(dtype, rng):
     values, index = sample(rng, (32, 3, 5), dtype), rng.integers(0, 15, (32, 4, 7)).astype(np.uint32)
-    dst = out(index.shape, dtype, layout=layout)
-    [found] = results(nisa.nc_n_gather, dst, laid(layout, values, dtype), laid(layout, index))
+    dst = out(index.shape, dtype, layout="strided")
+    [found] = results(nisa.nc_n_gather, dst, laid("permuted", values, dtype), laid("shifted", index))
     expected = np.take_along_axis(values.reshape(32, -1), index.reshape(32, -1).astype(np.int64), 1)
     same(found, expected.reshape(index.shape))
 
@@ -336,26 +301,14 @@ def test_gathers_keep_the_payload_of_a_nan():
 # sequence_bounds and nonzero_with_count.
 
 
-@pytest.mark.parametrize("dtype", ["float32", "int32"])
-@pytest.mark.parametrize("to", ["float32", "int32"])
+@pytest.mark.parametrize(("dtype", "to"), [("float32", "int32"), ("int32", "float32")])
 def test_the_documented_example_of_segments(dtype, to):
     ids = row(0, 1, 1, 2, 2, 2, 0, 3, 3, dtype=dtype)
     expected = [[[9, 1, 1, 3, 3, 3, 9, 7, 7], [-1, 3, 3, 6, 6, 6, -1, 9, 9]]]
     same(result(nisa.sequence_bounds, (1, 2, 9), to, ids), np.array(expected, to))
 
 
-@given(st.lists(st.integers(0, 2), min_size=1, max_size=12))
-def test_sequence_bounds_of_any_segments(ids):
-    expected = []
-    for wanted, run in itertools.groupby(ids):
-        first, size = len(expected), len([*run])
-        expected += [[first, first + size] if wanted else [len(ids), -1]] * size
-    found = result(nisa.sequence_bounds, (1, 2, len(ids)), nl.int32, row(*ids, dtype=np.int32))
-    assert found[0].T.tolist() == expected
-
-
-@pytest.mark.parametrize("dtype", ["float32", "int32"])
-@pytest.mark.parametrize(("partitions", "shape"), [(1, (8,)), (17, (3, 5)), (128, (4, 4))])
+@pytest.mark.parametrize(("dtype", "partitions", "shape"), [("float32", 17, (3, 5)), ("int32", 128, (4, 4))])
 def test_nonzero_with_count(dtype, partitions, shape, rng):
     values = rng.integers(-1, 2, (partitions, *shape)).astype(dtype)
     size = int(np.prod(shape))
