@@ -5,7 +5,7 @@ import itertools
 import ml_dtypes
 import numpy as np
 import pytest
-from isa_tiles import LAYOUTS, a_tile, evaluate, get, laid, out, put, result, results, rounded, row, same, sample
+from isa_tiles import a_tile, evaluate, get, laid, out, put, result, results, rounded, row, same, sample
 from tolerances import assert_near
 
 from nkiconv.simulator import isa as nisa
@@ -14,7 +14,6 @@ from nkiconv.simulator.dtypes import DTYPES
 from nkiconv.simulator.ops import OPS
 
 CMD = nisa.reduce_cmd
-PARTITIONS = (1, 5, 32, 33, 128)
 
 
 def small_integers(rng, shape, dtype):
@@ -39,10 +38,12 @@ def folded(op, values):
 # tensor_reduce.
 
 
-@pytest.mark.cover(16)
-@pytest.mark.parametrize("op", REDUCTIONS)
-@pytest.mark.parametrize(("dtype", "to"), [("float32", "float32"), ("bfloat16", "int16"), ("int8", "bfloat16")])
-@pytest.mark.parametrize("axis", [3, (2, 3), (1, 2, 3), [3, 2]])
+@pytest.mark.parametrize(("op", "dtype", "to", "axis"), [
+    ("add", "float32", "float32", 3), ("subtract", "bfloat16", "int16", (2, 3)),
+    ("multiply", "int8", "bfloat16", (1, 2, 3)), ("maximum", "float32", "int16", [3, 2]),
+    ("minimum", "bfloat16", "float32", (1, 2, 3)), ("logical_and", "int8", "float32", (2, 3)),
+    ("logical_or", "float32", "bfloat16", 3), ("logical_xor", "float32", "float32", (2, 3)),
+])  # fmt: skip
 def test_tensor_reduce(op, dtype, to, axis, rng):
     values = small_integers(rng, (5, 2, 3, 4), dtype)
     first = 3 if axis == 3 else min(axis)
@@ -52,23 +53,14 @@ def test_tensor_reduce(op, dtype, to, axis, rng):
     same(found, rounded(expected, to).reshape(shape))
 
 
-@pytest.mark.parametrize("op", REDUCTIONS)
-def test_a_reduction_of_one_element(op):
-    found = result(nisa.tensor_reduce, (1, 1), nl.float32, OPS[op], np.array([[2.0]], np.float32), 1)
-    assert found.item() == (1.0 if op.startswith("logical") else 2.0)
-
-
-@pytest.mark.cover(8)
-@pytest.mark.parametrize(("layout", "partitions"), [*itertools.product(LAYOUTS, PARTITIONS)])
-def test_tensor_reduce_of_views(layout, partitions, rng):
-    values = small_integers(rng, (partitions, 3, 7), "float32")
-    dst, data = out((partitions, 3, 1), nl.float32, layout=layout), laid(layout, values, buffer=nl.psum)
+def test_tensor_reduce_of_views(rng):
+    values = small_integers(rng, (33, 3, 7), "float32")
+    dst, data = out((33, 3, 1), nl.float32, layout="strided"), laid("permuted", values, buffer=nl.psum)
     [found] = results(nisa.tensor_reduce, dst, nl.add, data, 2, negate=True, keepdims=True)
     same(found, -values.sum(axis=2, keepdims=True))
 
 
-@pytest.mark.parametrize("op", BITS)
-@pytest.mark.parametrize("dtype", ["uint8", "int16", "int32"])
+@pytest.mark.parametrize(("op", "dtype"), [*zip(BITS, ["uint8", "int16", "int32"], strict=True)])
 def test_tensor_reduce_of_bits(op, dtype, rng):
     limits = np.iinfo(dtype)
     values = rng.integers(limits.min, limits.max, size=(5, 3, 4), endpoint=True, dtype=dtype)
@@ -78,8 +70,7 @@ def test_tensor_reduce_of_bits(op, dtype, rng):
 # tensor_partition_reduce.
 
 
-@pytest.mark.parametrize("partitions", PARTITIONS)
-@pytest.mark.parametrize("op", ["add", "average", "maximum"])
+@pytest.mark.parametrize(("op", "partitions"), [("add", 5), ("average", 33), ("maximum", 128)])
 def test_tensor_partition_reduce(op, partitions, rng):
     values = small_integers(rng, (partitions, 3, 4), "bfloat16")
     columns = values.astype(np.float64).reshape(partitions, 12)
@@ -99,8 +90,7 @@ def test_tensor_partition_reduce_of_bits(op, rng):
 FOLDS = {"add": np.add, "multiply": np.multiply, "maximum": np.maximum, "minimum": np.minimum}
 
 
-@pytest.mark.parametrize("negate", [False, True])
-@pytest.mark.parametrize("op", FOLDS)
+@pytest.mark.parametrize(("op", "negate"), [*zip(FOLDS, [False, True] * 2, strict=True)])
 def test_tensor_scalar_reduce(op, negate, rng):
     values = small_integers(rng, (5, 3, 4), "int8")
     dst, res = out((5, 12), nl.bfloat16), out((5, 1), nl.float32, nl.psum)
@@ -145,8 +135,7 @@ CHAINS = {
 
 
 @pytest.mark.parametrize("name", CHAINS)
-@pytest.mark.parametrize("buffer", [nl.sbuf, nl.psum], ids=["sbuf", "psum"])
-def test_chains(name, buffer):
+def test_chains(name):
     calls, expected = CHAINS[name]
 
     def chain(res, x):
@@ -154,12 +143,10 @@ def test_chains(name, buffer):
         for call in calls:
             call(dst if "dst" in name else nl.ndarray((1, 2), nl.float32), res, x)
 
-    assert result(chain, (1, 1), nl.float32, row(1, 2), to=buffer).item() == expected
+    assert result(chain, (1, 1), nl.float32, row(1, 2), to=nl.psum).item() == expected
 
 
-@pytest.mark.cover(5)
-@pytest.mark.parametrize("op", FOLDS)
-@pytest.mark.parametrize("start", ["reset", "number", "column"])
+@pytest.mark.parametrize(("op", "start"), [("add", "column"), ("multiply", "number"), ("maximum", "reset")])
 def test_a_chain_of_tensor_scalar_reduce(op, start, rng):
     parts = small_integers(rng, (3, 5, 6), "float32")
     column = small_integers(rng, (5, 1), "float32")
@@ -179,10 +166,9 @@ def test_a_chain_of_tensor_scalar_reduce(op, start, rng):
     same(result(chain, (5, 1), nl.float32, *parts, 0 * parts[2]), expected)
 
 
-@pytest.mark.cover(6)
-@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16"])
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("false", ["number", "column"])
+@pytest.mark.parametrize(("dtype", "reverse", "false"), [
+    ("int8", False, "number"), ("uint8", True, "column"), ("int16", False, "column"), ("uint16", True, "number"),
+])  # fmt: skip
 def test_select_reduce(dtype, reverse, false, rng):
     values = rng.normal(size=(5, 3, 4)).astype(ml_dtypes.bfloat16)
     mask = rng.integers(0, 2, size=(5, 12)).astype(dtype)
@@ -215,8 +201,7 @@ def test_activation_reduce_and_a_result_that_aliases_dst(rng):
 # bn_stats and bn_aggr.
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 511, 512])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize(("size", "dtype"), [(1, "float32"), (2, "bfloat16"), (7, "int8"), (512, "float32")])
 def test_bn_stats_of_even_and_odd_elements(size, dtype, rng):
     values = sample(rng, (5, size), dtype)
     expected = np.zeros((5, 6))
@@ -229,7 +214,7 @@ def test_bn_stats_of_even_and_odd_elements(size, dtype, rng):
     assert_near(found, expected, 4 * size, size * np.square(values.astype(np.float64)).max())
 
 
-@pytest.mark.parametrize("chunks", [(512, 512), (512, 3), (7, 1, 30), (64,)])
+@pytest.mark.parametrize("chunks", [(512, 3), (7, 1, 30)])
 def test_bn_aggr_of_chunks(chunks, rng):
     values = (rng.normal(size=(33, sum(chunks))) + 3).astype(np.float32)
 
@@ -250,8 +235,7 @@ MASKS = {"reverse": list(range(31, -1, -1)), "broadcast": [3] * 32, "some": [5, 
 
 
 @pytest.mark.parametrize(
-    ("partitions", "mask"),
-    [*itertools.product((32, 64, 96, 128), MASKS), (40, "broadcast"), (40, "some"), (40, "none")],
+    ("partitions", "mask"), [(32, "reverse"), (128, "broadcast"), (96, "some"), (64, "none"), (40, "some")]
 )
 def test_stream_shuffle(partitions, mask, rng):
     old, new = rng.normal(size=(2, partitions, 3, 2)).astype(np.float16)
@@ -293,10 +277,9 @@ def affine(partitions, pattern, offset, multiplier):
     return np.array(values).reshape(partitions, -1)
 
 
-@pytest.mark.cover(8)
-@pytest.mark.parametrize(("pattern", "offset", "multiplier"), PATTERNS)
-@pytest.mark.parametrize("dtype", ["int32", "float32", "bfloat16", "int16"])
-def test_iota(pattern, offset, multiplier, dtype):
+@pytest.mark.parametrize(("row", "dtype"), [*enumerate(["int32", "float32", "bfloat16", "int16", "int32"])])
+def test_iota(row, dtype):
+    pattern, offset, multiplier = PATTERNS[row]
     [found] = results(nisa.iota, out((33, 4, 6), dtype, layout="permuted"), pattern, offset, multiplier)
     same(found.reshape(33, 24), rounded(affine(33, pattern, offset, multiplier), dtype))
 
@@ -328,10 +311,9 @@ COMPARISONS = {
 }  # fmt: skip
 
 
-@pytest.mark.cover(10)
-@pytest.mark.parametrize("cmp_op", COMPARISONS)
-@pytest.mark.parametrize(("pattern", "offset", "multiplier"), PATTERNS)
-def test_affine_select(cmp_op, pattern, offset, multiplier, rng):
+@pytest.mark.parametrize(("row", "cmp_op"), [*enumerate(COMPARISONS)])
+def test_affine_select(row, cmp_op, rng):
+    pattern, offset, multiplier = PATTERNS[row % len(PATTERNS)]
     values = rng.normal(size=(33, 4, 6)).astype(ml_dtypes.bfloat16)
     offset -= 30
     chosen = COMPARISONS[cmp_op](affine(33, pattern, offset, multiplier), 0).reshape(33, 4, 6)

@@ -181,7 +181,7 @@ def column(values):
     return np.asarray(values, np.float32).reshape(-1, 1)
 
 
-@pytest.mark.parametrize(("op0", "op1"), zip(TESTS, reversed(TESTS), strict=True))
+@pytest.mark.parametrize(("op0", "op1"), [*zip(TESTS, reversed(TESTS), strict=True)])
 def test_range_select(op0, op1, rng):
     values = rng.normal(size=(5, 3, 4)).astype(np.float32)
     low, high = column([2, 3, 4.5, 10, -1]), column([6, 3, 12, 4, 2])

@@ -50,9 +50,7 @@ def bitwise(op, a, b):
 # tensor_tensor.
 
 
-@pytest.mark.cover(24)
-@pytest.mark.parametrize("op", ARITHMETIC)
-@pytest.mark.parametrize(("left", "right", "out"), [
+TYPES = [
     ("float32", "float32", "float32"),
     ("bfloat16", "float32", "bfloat16"),
     ("float16", "int8", "float16"),
@@ -60,8 +58,12 @@ def bitwise(op, a, b):
     ("int32", "float32", "int16"),
     ("uint8", "int16", "float32"),
     ("tfloat32", "bool_", "tfloat32"),
-])  # fmt: skip
-def test_tensor_tensor_is_fp32(op, left, right, out, rng):
+]
+
+
+@pytest.mark.parametrize(("op", "types"), [*zip(ARITHMETIC, TYPES * 2, strict=True)])
+def test_tensor_tensor_is_fp32(op, types, rng):
+    left, right, out = types
     a, b = sample(rng, (33, 4, 6), left), sample(rng, (33, 4, 6), right)
     a[:, 0], b[:, 1], b[:, 2] = 0, 0, a[:, 2].astype(b.dtype)
 
@@ -77,9 +79,7 @@ def test_power(dtype, rng):
     assert_relative(found, base.astype(np.float64) ** exponent.astype(np.float64), 5)
 
 
-@pytest.mark.cover(12)
-@pytest.mark.parametrize("dtype", INTEGERS)
-@pytest.mark.parametrize("op", BITVEC)
+@pytest.mark.parametrize(("op", "dtype"), [*zip(BITVEC, INTEGERS[1:], strict=True)])
 def test_bits_of_two_tensors(op, dtype, rng):
     limits = np.iinfo(dtype)
     a = rng.integers(limits.min, limits.max, size=(5, 9), endpoint=True, dtype=dtype)
@@ -113,10 +113,9 @@ def test_vector_adds_integers_in_fp32():
 # tensor_scalar.
 
 
-@pytest.mark.cover
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("kind", ["number", "column"])
-@pytest.mark.parametrize("op", ARITHMETIC)
+@pytest.mark.parametrize(("op", "kind", "reverse"), [
+    ("subtract", "number", True), ("subtract", "column", True), ("less", "column", False), ("maximum", "number", False),
+])  # fmt: skip
 def test_tensor_scalar_first_op(op, kind, reverse, rng):
     data, column = (np.round(rng.normal(size=size) * 2).astype(np.float32) for size in ((33, 4, 6), (33, 1)))
     operand = column[:, None] if kind == "column" else np.float32(2)
@@ -126,8 +125,8 @@ def test_tensor_scalar_first_op(op, kind, reverse, rng):
 
 
 @pytest.mark.parametrize(("reverse0", "reverse1"), BOTH)
-@pytest.mark.parametrize(("op0", "op1"), [("subtract", "subtract"), ("multiply", "subtract"), ("less", "multiply")])
-def test_tensor_scalar_two_ops(op0, op1, reverse0, reverse1, rng):
+def test_tensor_scalar_two_ops(reverse0, reverse1, rng):
+    op0, op1 = "subtract", "subtract"
     data = rng.normal(size=(5, 24)).astype(np.float32)
     first, second = rng.normal(size=(2, 5, 1)).astype(np.float32)
     inner = ARITHMETIC[op0](first, data) if reverse0 else ARITHMETIC[op0](data, first)
@@ -146,8 +145,7 @@ def test_multiply_add_is_the_same_on_both_engines(engine, rng):
 UNARY = {"abs": np.abs, "reciprocal": lambda x: 1 / x, "rsqrt": lambda x: x**-0.5}
 
 
-@pytest.mark.parametrize("op", UNARY)
-@pytest.mark.parametrize("operand", [None, 0, 0.0])
+@pytest.mark.parametrize(("op", "operand"), [*zip(UNARY, [None, 0, 0.0], strict=True)])
 def test_unary_tensor_scalar(op, operand, rng):
     data = rng.normal(size=(5, 24)).astype(np.float32)
     data = np.abs(data) if op == "rsqrt" else data
@@ -160,10 +158,9 @@ def test_a_unary_second_op():
     assert found.tolist() == [[1.0, 1.0]]
 
 
-@pytest.mark.cover(12)
-@pytest.mark.parametrize("dtype", INTEGERS)
-@pytest.mark.parametrize("kind", ["number", "column"])
-@pytest.mark.parametrize("op", BITVEC)
+@pytest.mark.parametrize(
+    ("op", "kind", "dtype"), [("left_shift", "column", "int8"), ("right_shift", "number", "int16")]
+)
 def test_bits_with_a_scalar(op, kind, dtype, rng):
     limits = np.iinfo(dtype)
     data = rng.integers(limits.min, limits.max, size=(5, 9), endpoint=True, dtype=dtype)
@@ -193,8 +190,8 @@ def test_bits_two_ops_invert_wide_counts_and_reversed_shifts(values, op, operand
 
 
 @pytest.mark.parametrize(("reverse0", "reverse1"), BOTH)
-@pytest.mark.parametrize(("dtype", "kind"), [("float32", "number"), ("float32", "column"), ("bfloat16", "column")])
-def test_scalar_tensor_tensor(reverse0, reverse1, dtype, kind, rng):
+def test_scalar_tensor_tensor(reverse0, reverse1, rng):
+    dtype, kind = "bfloat16" if reverse1 else "float32", "column" if reverse0 else "number"
     data, other, column = (sample(rng, size, dtype) for size in ((33, 4, 6), (33, 4, 6), (33, 1)))
     tiles = a_tile(data, buffer=nl.psum), laid("permuted", other, dtype)
     given = tiles[0], nl.subtract, column if kind == "column" else 0.75, nl.subtract, tiles[1], reverse0, reverse1
@@ -205,13 +202,13 @@ def test_scalar_tensor_tensor(reverse0, reverse1, dtype, kind, rng):
     same(found, (other - inner if reverse1 else inner - other).reshape(33, 24))
 
 
-SCANS = [("multiply", "add"), ("subtract", "subtract"), ("maximum", "add"), ("less", "multiply")]
+SCANS = [
+    ("multiply", "add", False, False, "number"), ("subtract", "subtract", True, False, "column"),
+    ("subtract", "subtract", False, True, "number"), ("less", "multiply", True, True, "column"),
+]  # fmt: skip
 
 
-@pytest.mark.cover(10)
-@pytest.mark.parametrize(("reverse0", "reverse1"), BOTH)
-@pytest.mark.parametrize(("op0", "op1"), SCANS)
-@pytest.mark.parametrize("initial", ["number", "column"])
+@pytest.mark.parametrize(("op0", "op1", "reverse0", "reverse1", "initial"), SCANS)
 def test_tensor_tensor_scan(op0, op1, reverse0, reverse1, initial, rng):
     a, b = rng.normal(size=(2, 5, 12)).astype(np.float32)
     start = rng.normal(size=(5, 1)).astype(ml_dtypes.bfloat16)
