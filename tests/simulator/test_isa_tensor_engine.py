@@ -1,11 +1,9 @@
 """nc_matmul and nc_transpose against float64 products: dtypes, windows, accumulation, double_row, NaN payloads."""
 
-import itertools
-
 import ml_dtypes
 import numpy as np
 import pytest
-from isa_tiles import LAYOUTS, a_tile, evaluate, get, laid, put, result, results, same, sample
+from isa_tiles import a_tile, evaluate, get, laid, put, result, results, same, sample
 from isa_tiles import out as made
 
 from nkiconv.simulator import OverwriteWarning
@@ -34,14 +32,13 @@ def multiply(stationary, moving, shape, dtypes=(None, None), **settings):
     return result(nisa.nc_matmul, shape, nl.float32, *tiles, to=nl.psum, **settings)
 
 
-@pytest.mark.cover(10)
-@pytest.mark.parametrize(("left", "right"), [*itertools.product(NARROW, NARROW), *itertools.product(WIDE, WIDE)])
+@pytest.mark.parametrize(("left", "right"), [*zip(NARROW, NARROW[::-1], strict=True), WIDE, WIDE[::-1]])
 def test_dtypes(left, right, rng):
     a, b = integers(rng, (33, 7), left), integers(rng, (33, 20), right)
     same(multiply(a, b, (7, 20), (left, right)), product(a, b))
 
 
-@pytest.mark.parametrize(("k", "m", "n"), [(1, 1, 1), (5, 128, 3), (32, 33, 512), (33, 5, 64), (128, 128, 512)])
+@pytest.mark.parametrize(("k", "m", "n"), [(1, 1, 1), (5, 128, 3), (128, 33, 512)])
 def test_sizes(k, m, n, rng):
     a, b = integers(rng, (k, m), "bfloat16"), integers(rng, (k, n), "bfloat16")
     same(multiply(a, b, (m, n)), product(a, b))
@@ -67,14 +64,11 @@ def test_tfloat32_operands_have_ten_mantissa_bits():
     assert evaluate(body) == [[1 + 2.0**-12, 1.0]]
 
 
-@pytest.mark.parametrize(
-    ("left", "right", "out"), [*zip(LAYOUTS, LAYOUTS[1:] + LAYOUTS[:1], LAYOUTS[::-1], strict=True)]
-)
-def test_layouts(left, right, out, rng):
+def test_layouts(rng):
     a, b = integers(rng, (20, 2, 4), "bfloat16"), integers(rng, (20, 3, 5), "bfloat16")
 
-    dst = made((8, 3, 5), nl.float32, nl.psum, out)
-    [found] = results(nisa.nc_matmul, dst, laid(left, a), laid(right, b))
+    dst = made((8, 3, 5), nl.float32, nl.psum, "shifted")
+    [found] = results(nisa.nc_matmul, dst, laid("strided", a), laid("permuted", b))
     same(found, product(a, b).reshape(8, 3, 5))
 
 
@@ -147,9 +141,9 @@ def test_what_no_matmul_wrote_is_overwritten(how, rng):
 # double_row, tiles.
 
 
-@pytest.mark.cover(6)
-@pytest.mark.parametrize(("left", "right"), [*itertools.product(("float8_e4m3", "float8_e5m2"), repeat=2)])
-@pytest.mark.parametrize("k", [1, 33, 128])
+@pytest.mark.parametrize(
+    ("left", "right", "k"), [("float8_e4m3", "float8_e5m2", 128), ("float8_e5m2", "float8_e5m2", 1)]
+)
 def test_double_row(left, right, k, rng):
     a, b = integers(rng, (2, k, 2, 7), left), integers(rng, (2, k, 2, 3, 4), right)
     expected = [sum(product(lhs[:, i], rhs[:, i]) for i in range(2)) for lhs, rhs in zip(a, b, strict=True)]
@@ -181,8 +175,9 @@ ODD_BITS = {
 }
 
 
-@pytest.mark.parametrize("dtype", ODD_BITS)
-@pytest.mark.parametrize("how", ["matmul", nisa.engine.tensor, nisa.engine.vector], ids=["matmul", "tensor", "vector"])
+@pytest.mark.parametrize(
+    ("dtype", "how"), [("bfloat16", "matmul"), ("float32", nisa.engine.tensor), ("float16", nisa.engine.vector)]
+)
 def test_transposes_keep_every_bit(dtype, how):
     bits = ODD_BITS[dtype].reshape(2, 3)
     values, one = bits.view(DTYPES[dtype].numpy), np.eye(2).astype(DTYPES[dtype].numpy)
@@ -191,10 +186,10 @@ def test_transposes_keep_every_bit(dtype, how):
     same(found.view(bits.dtype), bits.T.copy())
 
 
-@pytest.mark.cover(18)
-@pytest.mark.parametrize("dtype", [*NARROW, *WIDE, "int8", "uint8", "int16", "uint16", "int32", "uint32", "bool_"])
-@pytest.mark.parametrize("engine", ["tensor", "vector", "unknown"])
-@pytest.mark.parametrize("shape", [(1, 1), (5, 3, 4), (32, 32), (32, 2, 2, 8)])
+@pytest.mark.parametrize(("dtype", "engine", "shape"), [
+    ("bfloat16", "tensor", (5, 3, 4)), ("float8_e4m3", "vector", (32, 2, 2, 8)), ("tfloat32", "unknown", (1, 1)),
+    ("int32", "tensor", (32, 32)), ("uint8", "vector", (5, 3, 4)), ("bool_", "unknown", (32, 32)),
+])  # fmt: skip
 def test_nc_transpose(dtype, engine, shape, rng):
     values = sample(rng, shape, dtype)
     columns = values[0].size
