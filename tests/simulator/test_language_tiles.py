@@ -12,9 +12,7 @@ from nkiconv.simulator import NkiError
 from nkiconv.simulator import language as nl
 
 F32, BF16 = nl.float32, nl.bfloat16
-BUFFERS = pytest.mark.parametrize("buffer", [nl.sbuf, nl.psum], ids=["sbuf", "psum"])
 ROUNDING = {"floor": np.floor, "ceil": np.ceil, "trunc": np.trunc}
-by_rounding = pytest.mark.parametrize("name", ROUNDING)
 CALLS = {**ROUNDING, "cos": np.cos, "tan": np.tan, "negative": np.negative, "logical_not": np.logical_not}
 
 #: Ties, neighbours of whole numbers, what has no fraction, what int32 does not hold, and what is no number
@@ -29,31 +27,20 @@ NUMBERS = {
 }  # fmt: skip
 
 
-@pytest.mark.cover(14)
-@BUFFERS
+@pytest.mark.cover
 @pytest.mark.parametrize("x", NUMBERS.values(), ids=NUMBERS)
-@by_rounding
-def test_rounding(name, x, buffer):
-    out = by_language(name, a_tile(x, buffer=buffer))
+@pytest.mark.parametrize("name", ROUNDING)
+def test_rounding(name, x):
+    out = by_language(name, a_tile(x, buffer=nl.psum))
     assert out.dtype == x.dtype
     wide = x.astype(np.float64)
     np.testing.assert_array_equal(out.astype(np.float64), ROUNDING[name](wide))
 
 
-@by_rounding
-def test_rounding_into_another_dtype(name):
-    x = row(1.25, -1.25, 3.75, dtype=ml_dtypes.bfloat16)
-    out = by_language(name, x, dtype=nl.int32)
-    assert out.dtype == np.int32
-    np.testing.assert_array_equal(out, ROUNDING[name](x.astype(np.float32)))
-
-
-@pytest.mark.cover(7)
-@pytest.mark.parametrize("layout", ["strided", "shifted"])
 @pytest.mark.parametrize("name", CALLS)
-def test_views_and_dtypes_of_results(name, layout):
+def test_views_and_dtypes_of_results(name):
     x = np.random.default_rng(0).normal(size=(5, 6)).astype(np.float32)
-    out = by_language(name, laid(layout, x))
+    out = by_language(name, laid("strided", x))
     roundings, floor = (4, EPS32) if name in ("cos", "tan") else (0, 0)
     assert_relative(out, CALLS[name](x.astype(np.float64)), roundings, floor)
     half = by_language(name, x, dtype=nl.float16)
@@ -62,9 +49,8 @@ def test_views_and_dtypes_of_results(name, layout):
 
 
 EXACT = [
-    *(("negative", np.array([[5, -3, 0]]).astype(dtype), [[-5, 3, 0]])
-      for dtype in (np.float32, np.int32, np.int8, ml_dtypes.bfloat16)),
-    *(("logical_not", row(0, 1, 1, 0, dtype=dtype), [[1, 0, 0, 1]]) for dtype in (np.float32, np.uint8, np.int32)),
+    *(("negative", np.array([[5, -3, 0]]).astype(dtype), [[-5, 3, 0]]) for dtype in (np.int32, ml_dtypes.bfloat16)),
+    *(("logical_not", row(0, 1, 1, 0, dtype=dtype), [[1, 0, 0, 1]]) for dtype in (np.float32, np.uint8)),
 ]  # fmt: skip
 
 
@@ -96,14 +82,13 @@ def axes_of(x, axis):
     return tuple(a % x.ndim for a in (axis if isinstance(axis, (tuple, list)) else (axis,)))
 
 
-@pytest.mark.cover(18)
-@BUFFERS
+@pytest.mark.cover(10)
 @of_each_shape
 @pytest.mark.parametrize("name", REFERENCES)
-def test_reductions(name, shape, axis, reduced, buffer):
+def test_reductions(name, shape, axis, reduced):
     x = small_integers(shape)
     expected = REFERENCES[name](x.astype(np.float64), axis=axes_of(x, axis))
-    out = by_language(name, a_tile(x, buffer=buffer), axis)
+    out = by_language(name, a_tile(x, buffer=nl.psum), axis)
     # only a mean divides: by a rounded 1 / n, then it is rounded, and squared differences from it for var
     roundings = 8 if name in ("mean", "var") else 0
     assert_relative(out.reshape(expected.shape), expected, roundings, roundings * EPS32)
@@ -112,7 +97,7 @@ def test_reductions(name, shape, axis, reduced, buffer):
     assert out.dtype == np.float32
 
 
-@pytest.mark.parametrize("name", ["sum", "max", "min", "prod", "mean", "var"])
+@pytest.mark.parametrize("name", ["sum", "mean"])
 def test_dims_can_be_kept(name):
     x = small_integers((3, 4, 5))
     assert by_language(name, x, (1, 2), keepdims=True).shape == (3, 1, 1)
@@ -139,12 +124,11 @@ def softmax(x, axes):
     return powers / powers.sum(axes, keepdims=True)
 
 
-@pytest.mark.cover(6)
+@pytest.mark.cover(4)
 @of_each_shape
-@BUFFERS
-def test_softmax(shape, axis, reduced, buffer):
+def test_softmax(shape, axis, reduced):
     x = np.random.default_rng(1).normal(scale=20, size=shape).astype(np.float32)
-    out = by_language("softmax", a_tile(x, buffer=buffer), axis)
+    out = by_language("softmax", a_tile(x, buffer=nl.psum), axis)
     # exp makes as many roundings of the one of its argument as that is large, which is here at most 150
     assert_relative(out, softmax(x.astype(np.float64), axes_of(x, axis)), 160, 1e-30)
 
@@ -155,7 +139,7 @@ def test_softmax_of_what_would_overflow_and_its_dtype():
     np.testing.assert_array_equal(out.astype(np.float32), [[0.5, 0.5], [0, 1]])
 
 
-@pytest.mark.cover(6)
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("compute", [None, BF16])
 @of_each_shape
 def test_rms_norm(shape, axis, reduced, compute):
@@ -185,7 +169,7 @@ def seeded(value):
     nl.random_seed(nl.full((1, 1), value, nl.int32))
 
 
-@pytest.mark.parametrize("buffer", [nl.sbuf, nl.psum, nl.hbm, nl.shared_hbm], ids=lambda b: b.name)
+@pytest.mark.parametrize("buffer", [nl.psum, nl.hbm], ids=lambda b: b.name)
 def test_rand_is_uniform(buffer):
     def body():
         tensor = nl.rand((128, 400), F32, buffer, name="noise")
@@ -201,7 +185,7 @@ def test_rand_is_uniform(buffer):
     np.testing.assert_array_equal(x * 2**24, np.rint(x * 2**24))
 
 
-@pytest.mark.parametrize("shape", [(300, 5), (3,), (2, 5000), (130, 3, 2)], ids=str)
+@pytest.mark.parametrize("shape", [(3,), (130, 3, 2)], ids=str)
 def test_rand_fills_hbm(shape):
     x = by_language("rand", shape, BF16, nl.hbm)
     assert (x.shape, x.dtype) == (shape, ml_dtypes.bfloat16)
@@ -222,8 +206,7 @@ def test_a_seed_repeats_its_numbers():
     assert not any(np.any(first == one) for one in (second, other))
 
 
-@pytest.mark.parametrize("dtype", [None, nl.float16])
-@pytest.mark.parametrize("rate", [0.0, 0.25, 1.0])
+@pytest.mark.parametrize(("rate", "dtype"), [(0.0, None), (0.25, nl.float16), (1.0, None)])
 def test_dropout(rate, dtype):
     x = np.random.default_rng(0).uniform(1, 2, (128, 200)).astype(np.float32)
     out = by_language("dropout", x, rate, dtype=dtype)
@@ -238,11 +221,10 @@ def test_dropout_by_partition():
     np.testing.assert_array_equal(out, np.repeat([[1.0], [0.0]], 50, axis=1))
 
 
-@pytest.mark.parametrize("dtype", [None, BF16])
-def test_gather_flattened(dtype):
+def test_gather_flattened():
     data = np.random.default_rng(1).integers(-9, 9, (4, 3, 5)).astype(np.float32)
     indices = np.random.default_rng(2).integers(0, 15, (4, 2, 7)).astype(np.uint32)
-    out = by_language("gather_flattened", data, indices, dtype=dtype)
+    out = by_language("gather_flattened", data, indices, dtype=BF16)
     expected = np.take_along_axis(data.reshape(4, -1), indices.reshape(4, -1).astype(np.int64), 1).reshape(4, 2, 7)
     assert out.shape == (4, 2, 7)
     np.testing.assert_array_equal(out.astype(np.float32), expected)
@@ -253,11 +235,10 @@ def test_gather_flattened(dtype):
 
 REDUCTIONS = [*REFERENCES, "softmax"]
 REFUSED = [
-    *((f"NKI040: {name}: ", name, (make,)) for name in CALLS for make in (3.0, hbm)),
-    *((f"NKI040: {name}: x is not a tile", name, (make, 1)) for name in REDUCTIONS for make in (3.0, hbm)),
-    *((f"NKI062: {name}: axis=", name, (small_integers((2, 3, 4)), axis))
-      for name in REDUCTIONS for axis in (0, (0, 1), (0, 1, 2), 1, (1,), -2, 3, (), 1.0, True, "x")
-      if axis == 1 or name in ("sum", "var", "softmax")),
+    *((f"NKI040: {name}: ", name, (hbm,)) for name in CALLS),
+    *((f"NKI040: {name}: x is not a tile", name, (hbm, 1)) for name in REDUCTIONS),
+    *((f"NKI062: {name}: axis=", name, (small_integers((2, 3, 4)), 1)) for name in REDUCTIONS),
+    *(("NKI062: sum: axis=", "sum", (small_integers((2, 3, 4)), axis)) for axis in (0, (0, 1), 3, (), 1.0, True, "x")),
     ("NKI040: rms_norm: w is not a tile", "rms_norm", (sb, 1.0, 1, 8)),
     ("NKI044: rms_norm", "rms_norm", (sb, np.ones((1, 8), np.float32), 1, 8)),
     ("NKI062: rms_norm", "rms_norm", (sb, sb, 0, 8)),

@@ -24,6 +24,7 @@ def nki06():
     set_default(Allowed())
 
 
+@pytest.mark.cover
 @pytest.mark.usefixtures("nki06")
 @pytest.mark.parametrize("make", MAKES.values(), ids=MAKES)
 @pytest.mark.parametrize(("lower", "upper", "step"), BOUNDS)
