@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 from isa_indices import column, one, register, rows_of
-from isa_tiles import evaluate, fill, get, hbm, put, result, rounded, same, sample, sb
+from isa_tiles import evaluate, get, put, result, rounded, same, sample, sb
 from pairs import run
 
 from nkiconv.simulator import NkiError
@@ -37,24 +37,21 @@ def written(shape, write, dtype=np.float32):
 # Gathers and scatters.
 
 
-@pytest.mark.cover
-@pytest.mark.parametrize("dtype", [I32, U32])
-@pytest.mark.parametrize("mode", [DGE.unknown, DGE.swdge], ids=lambda m: m.name)
-@pytest.mark.parametrize("of", ["float32", "int32"])
-@pytest.mark.parametrize("to", ["float32", "bfloat16", "int16", "int32"])
-@pytest.mark.parametrize("dst", ["sbuf", "hbm"])
+@pytest.mark.parametrize(("dtype", "mode", "of", "to", "dst"), [
+    (I32, DGE.unknown, "float32", "bfloat16", "sbuf"), (U32, DGE.swdge, "int32", "int32", "hbm"),
+    (I32, DGE.swdge, "int32", "float32", "sbuf"),
+])  # fmt: skip
 def test_gather(dtype, mode, of, to, dst, rng):
     values, picked = sample(rng, (9, 6), of), rng.integers(0, 9, 5)
     found = moved(lambda: rows_of(in_hbm(values), column(picked, dtype)), (5, 6), to, getattr(nl, dst), dge_mode=mode)
     same(found, values[picked] if of == to else rounded(values[picked].astype(np.float32), to))
 
 
-@pytest.mark.parametrize("src", [nl.sbuf, nl.hbm], ids=lambda b: b.name)
-def test_scatter(src, rng):
+def test_scatter(rng):
     values, picked = rng.normal(size=(5, 6)).astype(np.float32), rng.permutation(9)[:5]
     expected = np.zeros((9, 6), np.float32)
     expected[picked] = values
-    same(written((9, 6), lambda out: nisa.dma_copy(rows_of(out, column(picked)), put(values, buffer=src))), expected)
+    same(written((9, 6), lambda out: nisa.dma_copy(rows_of(out, column(picked)), put(values))), expected)
 
 
 def test_scattered_rows_need_not_cover_the_tensor():
@@ -81,12 +78,9 @@ GATHERED = {
     "offset and pattern within a row": (lambda t: t.ap([[24, 3], [12, 2], [2, 3]], offset=7,
      vector_offset=column(PICKED)), lambda a: a[PICKED].reshape(3, 4, 6)[:, 1::2, 1::2]),
     "indices of a column": (lambda t: rows_of(t, put(TABLE)[:, 1]), lambda a: a[TABLE[:, 1]]),
-    "of a slice": (lambda t: rows_of(t, put(TABLE)[:, 2:3]), lambda a: a[TABLE[:, 2]]),
     "of a pattern": (lambda t: rows_of(t, put(TABLE).ap([[4, 5], [1, 1]], offset=3)), lambda a: a[TABLE[:, 3]]),
-    "of a pattern of 3 dims": (lambda t: rows_of(t, put(TABLE).ap([[4, 5], [1, 1], [1, 1]])), lambda a: a[TABLE[:, 0]]),
     "rows of a view": (lambda t: t[1::2, 2:8:2].vector_select(0, column([3, 1])), lambda a: a[[7, 3], 2:8:2]),
     "select": (lambda t: t.select(0, one(3)), lambda a: a[3:4]),
-    "select of a view": (lambda t: t[1:].select(0, one(2)), lambda a: a[3:4]),
     "select of columns": (lambda t: t.select(1, one(5))[1:3], lambda a: a[1:3, 5:6].T),
     "select of every other": (lambda t: t.reshape((9, 4, 6))[:, :, ::2].select(2, one(1, U32)).permute((1, 0)),
      lambda a: a.reshape(9, 4, 6)[:, :, 2].T),
@@ -103,9 +97,7 @@ def test_what_a_view_takes(name, rng):
 
 #: Views of rows gathered from a [7, 4, 5] tensor.
 VIEWS = {
-    "all": lambda v: (v, lambda a: a),
     "slice": lambda v: (v[:, 1:3], lambda a: a[:, 1:3]),
-    "int": lambda v: (v[:, 2], lambda a: a[:, 2]),
     "select": lambda v: (v.select(2, 1), lambda a: a[:, :, 1]),
     "permute": lambda v: (v.permute((0, 2, 1)), lambda a: a.transpose(0, 2, 1)),
     "reshape": lambda v: (v.reshape((3, 2, 10)), lambda a: a.reshape(3, 2, 10)),
@@ -133,14 +125,10 @@ def test_views_of_a_vector_select(name, rng):
 # Scalar indices.
 
 
-@pytest.mark.cover(9)
-@pytest.mark.parametrize("make", [one, register, lambda v: one(v, U32)], ids=["int32", "register", "uint32"])
-@pytest.mark.parametrize("mode", [DGE.unknown, DGE.swdge, DGE.hwdge], ids=lambda m: m.name)
-@pytest.mark.parametrize(
-    ("dim", "index", "of"),
-    [(0, 3, lambda a: a[3, 0:2, 0:3]), (1, 4, lambda a: a[0, 4:6, 0:3]), (2, 2, lambda a: a[0, 0:2, 2:5])],
-    ids=[0, 1, 2],
-)
+@pytest.mark.parametrize(("make", "mode", "dim", "index", "of"), [
+    (one, DGE.unknown, 0, 3, lambda a: a[3, 0:2, 0:3]), (register, DGE.hwdge, 1, 4, lambda a: a[0, 4:6, 0:3]),
+    (lambda v: one(v, U32), DGE.swdge, 2, 2, lambda a: a[0, 0:2, 2:5]),
+])  # fmt: skip
 def test_scalar_offset(make, mode, dim, index, of, rng):
     values = rng.normal(size=(4, 6, 5)).astype(np.float32)
 
@@ -198,7 +186,7 @@ def test_both_sides_may_have_a_scalar_index_and_one_a_vector(rng):
 # Out of bounds.
 
 
-@pytest.mark.parametrize(("index", "dtype"), [(-1, I32), (9, I32), (9, U32), (2**32 - 1, U32)])
+@pytest.mark.parametrize(("index", "dtype"), [(-1, I32), (9, U32)])
 def test_skipped_rows_of_a_gather_keep_what_was_there(index, dtype, rng):
     values = rng.integers(-(2**31), 2**31, (9, 6)).astype(np.int32)
 
@@ -215,19 +203,8 @@ def test_skipped_rows_of_a_scatter_go_nowhere():
     assert found.tolist() == [[1, 1], [0, 0], [1, 1]]
 
 
-def test_skipped_rows_stay_unwritten():
-    def body(at):
-        out = nl.ndarray((2, 6), F32)
-        nisa.dma_copy(out, rows_of(hbm(9, 6), column([9, 0])), oob_mode=SKIP)
-        return get(out[at : at + 1])
-
-    assert evaluate(lambda: body(1)).tolist() == [[1] * 6]
-    with pytest.raises(NkiError, match="NKI016"):
-        evaluate(lambda: body(0))
-
-
 @pytest.mark.parametrize("side", ["src", "dst"])
-@pytest.mark.parametrize(("index", "moves"), [(2, True), (3, False), (-1, False)])
+@pytest.mark.parametrize(("index", "moves"), [(2, True), (3, False)])
 def test_a_skipped_scalar_index_skips_the_transfer(side, index, moves):
     """Two rows from row `index` of four: index 3 is inside its dim, but the access is not inside the tensor."""
 
@@ -277,8 +254,9 @@ def test_a_tile_adds_to_rows(indices, settings, rng):
     same(evaluate(body), expected)
 
 
-@pytest.mark.parametrize("mode", [DGE.unknown, DGE.swdge], ids=lambda m: m.name)
-@pytest.mark.parametrize(("partitions", "columns", "rows"), [(16, 1, 16), (128, 1, 64), (128, 2, 256), (128, 3, 304)])
+@pytest.mark.parametrize(
+    ("mode", "partitions", "columns", "rows"), [(DGE.unknown, 16, 1, 16), (DGE.swdge, 128, 3, 304)]
+)
 def test_transposed_gather(mode, partitions, columns, rows, rng):
     values, table = sample(rng, (40, 24), "bfloat16"), rng.integers(0, 40, (partitions, columns)).astype(np.uint32)
 
@@ -321,8 +299,7 @@ def test_transpose_at_a_scalar_index(rng):
 # tensor_copy.
 
 
-@pytest.mark.parametrize("engine", [E.vector, E.scalar, E.gpsimd], ids=lambda e: e.name)
-@pytest.mark.parametrize("make", [one, register], ids=["tensor", "register"])
+@pytest.mark.parametrize(("engine", "make"), [(E.vector, one), (E.scalar, register), (E.gpsimd, one)])
 def test_copies_on_chip(engine, make, rng):
     values = rng.normal(size=(33, 4, 5)).astype(np.float32)
 
@@ -336,15 +313,6 @@ def test_copies_on_chip(engine, make, rng):
     expected = np.zeros((33, 12), np.float32)
     expected[:, 3:8], expected[:, 8:] = values[:, 2], values[:, :, 0]
     same(evaluate(body), rounded(expected, "bfloat16"))
-
-
-def test_select_on_chip(rng):
-    values = rng.normal(size=(5, 4, 6)).astype(np.float32)
-
-    def copy(out):
-        nisa.tensor_copy(out, fill(nl.ndarray((5, 4, 6), F32, nl.psum), values)[0:3].select(1, one(2)))
-
-    same(result(copy, (3, 6), F32), np.ascontiguousarray(values[0:3, 2]))
 
 
 # Records, traces and races.

@@ -78,23 +78,22 @@ def test_fixed_part_and_slope(why, call, issue, lat, each, n):
     assert found.latency_ns == near(lat + each * n)
 
 
-def test_nonzero_with_count_writes_one_more():
-    found = price_of(lambda: nisa.nonzero_with_count(tile(65, I32), tile(64)))
-    assert found.issue_ns == near(126.9 + 1.667 * 65)
+def seed():
+    nisa.set_rng_seed(tile(1, U32, partitions=1))
+
+
+@pytest.mark.parametrize(("call", "issue"), [
+    (lambda: nisa.nonzero_with_count(tile(65, I32), tile(64)), 126.9 + 1.667 * 65),
+    (lambda: nisa.rand_set_state(tile(6, U32)), 126.9 + 6 * 1.667),
+    (lambda: nisa.rand_get_state(tile(6, U32)), 126.9 + 6 * 1.667), (seed, 60 + 1.042),
+])  # fmt: skip
+def test_issue_of_what_has_one_size(call, issue):
+    assert price_of(call).issue_ns == near(issue)
 
 
 def test_a_wide_nc_n_gather_is_several_instructions():
     narrow, wide = (price_of(lambda n=n: nisa.nc_n_gather(tile(n), tile(9), tile(n, U32))) for n in (512, 513))
     assert wide.issue_ns - narrow.issue_ns == near(6.667 + 126.9)
-
-
-@pytest.mark.parametrize("call", [nisa.rand_set_state, nisa.rand_get_state])
-def test_states_have_a_price(call):
-    assert price_of(lambda: call(tile(6, U32))).issue_ns == near(126.9 + 6 * 1.667)
-
-
-def test_a_seed_has_a_price():
-    assert price_of(lambda: nisa.set_rng_seed(tile(1, U32, partitions=1))).issue_ns == near(60 + 1.042)
 
 
 # Indirect transfers.
@@ -108,8 +107,7 @@ def gather(rows=128, columns=512, mode=DGE.unknown, indirect=True, store=False):
     nisa.dma_copy(*(sides[::-1] if store else sides), dge_mode=mode)
 
 
-@pytest.mark.parametrize("store", [False, True], ids=["gather", "scatter"])
-@pytest.mark.parametrize("mode", [DGE.unknown, DGE.swdge], ids=lambda m: m.name)
+@pytest.mark.parametrize(("mode", "store"), [(DGE.unknown, False), (DGE.swdge, True)])
 def test_rows_cost_what_they_do_at_known_places_of_the_software_queue(mode, store):
     found = price_of(partial(gather, mode=mode, store=store))
     static = price_of(partial(gather, mode=DGE.swdge, indirect=False, store=store))
@@ -160,8 +158,9 @@ def test_a_sum_of_rows_is_the_software_queue_s():
     assert [count for _, count in found.elements] == [128, 128]
 
 
-@pytest.mark.parametrize(("engine", "ghz"), [(E.vector, 0.96), (E.scalar, 1.2), (E.gpsimd, 1.2)], ids=lambda v: str(v))
-@pytest.mark.parametrize("register", [False, True])
+@pytest.mark.parametrize(
+    ("engine", "ghz", "register"), [(E.vector, 0.96, False), (E.scalar, 1.2, True), (E.gpsimd, 1.2, False)]
+)
 def test_a_dynamic_copy_takes_600_cycles_or_as_long_as_a_static_one(engine, ghz, register):
     def body(n, dynamic=True):
         src, where = tile(2 * n), nisa.register_alloc() if register else tile(1, U32, partitions=1)
@@ -198,8 +197,7 @@ def test_a_gather_waits_for_its_indices_and_for_every_row():
     assert start[1] == pytest.approx(1200), "only the preparation of a software load"
 
 
-@pytest.mark.parametrize("setting", ["load", "move"])
-@pytest.mark.parametrize("user", ["copy", "transpose", "tensor_copy"])
+@pytest.mark.parametrize(("setting", "user"), [("load", "copy"), ("move", "transpose"), ("load", "tensor_copy")])
 def test_a_register_is_set_before_it_indexes(setting, user):
     def body():
         register, data = nisa.register_alloc(), nl.ndarray((4, 16, 64), BF16, HBM)

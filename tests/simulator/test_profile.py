@@ -169,23 +169,6 @@ def test_sensitivity_tries_what_the_kernel_rests_on():
     assert profile(copied, sensitivity=True)(X).sensitivity_range_us()[0] == pytest.approx(COPIED_NS / 1e3, rel=1e-3)
 
 
-@on_array
-def on_row_tiles(acc, a, i):
-    """Matmuls in turns on the four row tiles of the array."""
-    rows, where = slice(32 * (i % 4), 32 * (i % 4) + 32), (32 * (i % 4), 0)
-    nisa.nc_matmul(dst=acc, stationary=a[rows, 0:128], moving=a[rows], tile_position=where, tile_size=(32, 128))
-
-
-def test_sensitivity_tries_row_tiles_that_take_turns():
-    """32 matmuls of 512 columns one after the other at half rate, or four at a time, 64 columns after each other."""
-    found = profile(on_row_tiles, sensitivity=True)(HALF, 32)
-    (tiles,) = (one for one in found.sensitivity if one.constant == "pe.row_tiles_overlap")
-    assert (tiles.low, tiles.high) == (0.0, 1.0)
-    assert tiles.high_us == pytest.approx(found.phases.phase0_us)
-    given = profile(on_row_tiles, constants={"pe.row_tiles_overlap": 0.0})(HALF, 32)
-    assert tiles.low_us == given.phases.phase0_us > found.phases.phase0_us + 2.0
-
-
 def test_constants_can_be_given_and_are_checked():
     slow = profile(on_gpsimd, constants={"gpsimd.elementwise_ns_per_elem": 3.3333})(X)
     assert slow.modelled_us > profile(on_gpsimd)(X).modelled_us
@@ -311,13 +294,6 @@ def test_work_outside_the_span_is_reported():
     assert profile(copied)(X).before_us == 0
 
 
-def test_hops_to_gpsimd_are_inferred():
-    found = profile(on_gpsimd)(X)
-    assert "sync.hop_to_gpsimd_ns" not in found.inferred_constants, "the load's completion is traced"
-    handed_over = between(lambda a: nisa.tensor_copy(dst=a, src=a), gpsimd_copies)
-    assert "sync.hop_to_gpsimd_ns" in profile(handed_over)(X).inferred_constants
-
-
 def test_a_profile_comes_back_from_json_without_its_timeline(tmp_path):
     found = profile(copied, sensitivity=True)(X)
     plain = json.loads(json.dumps(found.as_dict()))
@@ -370,34 +346,3 @@ def test_sensitivity_tries_loads_that_the_compiler_may_drop():
     for found, moves in ((near, False), (far, True)):
         (window,) = (one for one in found.sensitivity if one.constant == "scheduling.reload_window")
         assert (abs(window.high_us - window.low_us) > 0.5) == moves
-    plain = profile(warmed, sensitivity=True)(HALF, 0)
-    assert "scheduling.reload_window" not in {one.constant for one in plain.sensitivity}
-
-
-@nki.jit
-def warmed(x, count):
-    """`count` matmuls that nobody reads while x is on its way, then one that counts."""
-    out = tile_of(x, nl.float32, nl.shared_hbm)
-    zeros, a = (tile_of(x, columns=512) for _ in range(2))
-    nisa.memset(dst=zeros, value=0.0)
-    nisa.dma_copy(dst=a, src=x, dge_mode=NONE)
-    warm, sums = (tile_of(x, nl.float32, nl.psum) for _ in range(2))
-    for _ in range(count):
-        nisa.nc_matmul(dst=warm, stationary=zeros[:, 0:128], moving=zeros, accumulate=False)
-    for _ in range(20):
-        nisa.nc_matmul(dst=sums, stationary=a[:, 0:128], moving=a)
-    y = tile_of(x, nl.float32)
-    nisa.tensor_copy(dst=y, src=sums)
-    nisa.dma_copy(dst=out, src=y, dge_mode=NONE)
-    return out
-
-
-def test_sensitivity_tries_a_compiler_that_drops_warm_ups():
-    found = profile(warmed, sensitivity=True)(HALF, 10)
-    (dropped,) = (one for one in found.sensitivity if one.constant == "scheduling.drops_unread")
-    cold = profile(warmed)(HALF, 0)
-    assert dropped.high_us == pytest.approx(cold.phases.phase0_us, rel=0.01)
-    assert dropped.low_us == pytest.approx(found.phases.phase0_us)
-    assert abs(dropped.high_us - dropped.low_us) > 0.1
-    plain = profile(warmed, sensitivity=True)(HALF, 0)
-    assert "scheduling.drops_unread" not in {one.constant for one in plain.sensitivity}

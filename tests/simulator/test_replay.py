@@ -147,19 +147,6 @@ def test_span_by_hand(tmp_path: Path) -> None:
     assert sum(step.gap_ns for step in found.in_order.steps) == pytest.approx(time - STORE_DONE)
 
 
-def test_span_with_dmas_as_seen(tmp_path: Path) -> None:
-    rates = Rates()
-    found = compare(read_trace(write(tmp_path, tiny())), rates)
-    saved = found.in_order.predicted_ns
-    load = rates("dma.hwdge_first_packet_load_ns") + rates("dma.engine_skew_load_ns") + rates("dma.sem_write_ns")
-    load += 8 * (rates("dma.element_overhead_ns") + 512 / rates("dma.engine_bytes_per_ns"))
-    assert found.first_loads_seen.predicted_ns == pytest.approx(saved - load + LOAD_DONE)
-    store = rates("dma.hwdge_first_packet_store_ns") + rates("dma.engine_skew_store_ns") + rates("dma.sem_write_ns")
-    store += 8 * (rates("dma.element_overhead_ns") + 2048 / rates("dma.engine_bytes_per_ns"))
-    expected = found.first_loads_seen.predicted_ns - store + STORE_DONE - STORE_ISSUE
-    assert found.dmas_seen.predicted_ns == pytest.approx(expected)
-
-
 def test_rows(tmp_path: Path) -> None:
     rates = Rates()
     rows = {
@@ -201,14 +188,6 @@ def test_triggers_overtake_only_if_they_may(tmp_path: Path) -> None:
     found = compare(trace, rates)
     early = line.visible[4] + rates("dma.done_to_consumer_ns")
     assert found.in_order.predicted_ns - found.overtaking.predicted_ns == pytest.approx(line.start[3] - early)
-
-
-def test_trigger_without_a_wait_takes_the_earlier_ones(tmp_path: Path) -> None:
-    document = tiny()
-    store = by_pc(document, 21)
-    store["operands"] = store["operands"].replace(f"S[{SCALAR}] (Scalar)>=1", "")
-    replay = build(read_trace(write(tmp_path, document)), Rates(), in_order=False)
-    assert replay.tasks.followers[1] == [2, 3]
 
 
 def test_two_passes_are_one_matmul_and_a_load_may_serve_two(tmp_path: Path) -> None:

@@ -4,8 +4,6 @@ A window lasts 3413.3 ns and the array starts at half rate: a window that is bus
 work. 0.3725 of 3413.3 = 1271.5 ns of work releases the next window; at half rate that is 2542.9 ns, 74.5 % of it.
 """
 
-import itertools
-
 import pytest
 from pairs import run
 
@@ -66,11 +64,8 @@ def test_streams(streams, changes):
 
 # why                                  full-rate ns in each window     rate in each of the following windows
 WINDOWS = [
-    ("never busy", [0, 0, 0], [False, False, False]),
-    ("busy for 58 % of each", [1000] * 4, [False] * 4),
     ("busy for 74 %", [0.37 * WINDOW], [False]),
     ("busy for 75 %", [0.375 * WINDOW], [True]),
-    ("busy, then idle", [1700, 0, 0], [True, False, False]),
     ("37 % of full rate, then 38 %", [1700, 0.38 * WINDOW, 0.37 * WINDOW], [True, True, False]),
     ("released again", [1700, 100, 1700], [True, False, True]),
 ]
@@ -87,7 +82,7 @@ def test_each_window_decides_on_the_next(why, work, full):
 
 
 # phase, when a busy array is released: the first line whose whole window it was busy in, or enough of it
-PHASES = [(0.0, 3413.3), (0.2, 2730.7), (0.25, 2560.0), (0.26, 2525.9 + 3413.3), (0.5, 5120.0), (0.9, 3754.7)]
+PHASES = [(0.0, 3413.3), (0.25, 2560.0), (0.26, 2525.9 + 3413.3), (0.9, 3754.7)]
 
 
 @pytest.mark.parametrize(("phase", "released"), PHASES)
@@ -109,61 +104,22 @@ def test_a_share_of_the_rows_does_a_share_of_the_work():
         assert busy(throttle(), 0, 2000, share) == near(WINDOW + 293.33 if released else 4000)
 
 
-def test_disabled_it_keeps_full_rate():
-    array = throttle(enabled=False)
-    assert array.stream(5.0, 10_000.0) == 10_005
-    assert array.at_full_rate(1e6)
-    assert array.changes == [(0.0, True)]
-
-
 # Under a kernel.
 
 
-def matmuls(count, pause=0, **options):
-    """The timeline of `count` bf16 matmuls of 500 columns; every `pause`-th waits for an activation of the last."""
-
+def test_a_kernel_of_matmuls_is_released_once():
     def body():
         a, b = nl.ndarray((128, 128), nl.bfloat16), nl.ndarray((128, 500), nl.bfloat16)
-        for i in range(count):
-            acc = nl.ndarray((128, 500), nl.float32, nl.psum)
-            nisa.nc_matmul(acc, a, b)
-            if pause and i % pause == 0:
-                nisa.activation(b, nl.copy, acc)
+        for _ in range(24):
+            nisa.nc_matmul(nl.ndarray((128, 500), nl.float32, nl.psum), a, b)
 
     rates = Rates()
-    tasks, prices = tl.build(run(body, trace_only=True).programs, PriceList(rates))
-    line = tl.run(tasks, prices, rates, tl.Options(**options))
-    chosen = [i for i, task in enumerate(tasks.source) if task.engine == "tensor"]
-    return line, [line.start[i] for i in chosen], [line.visible[i] for i in chosen]
-
-
-def test_a_kernel_of_matmuls_is_released_once():
-    line, start, visible = matmuls(24)
+    line = tl.run(*tl.build(run(body, trace_only=True).programs, PriceList(rates)), rates, tl.Options())
     # the ninth starts at 8 * 416.7 = 3333.3, does 40 of 208.3 by the line and the rest at full rate, at which 2.5 ns
     # lie between two; at half rate there are none
     half = [416.67 * i for i in range(9)]
     full = [3413.33 + 168.33 + 2.5 + 210.83 * i for i in range(15)]
-    assert start == pytest.approx(half + full, abs=0.2)
-    assert visible[0] == pytest.approx(416.67 + 206, abs=0.2)
-    assert visible[-1] == pytest.approx(full[-1] + 208.33 + 164, abs=0.2)
+    assert line.start == pytest.approx(half + full, abs=0.2)
+    assert line.visible[0] == pytest.approx(416.67 + 206, abs=0.2)
+    assert line.visible[-1] == pytest.approx(full[-1] + 208.33 + 164, abs=0.2)
     assert line.throttle_changes == [[(0.0, False), (near(3413.33), True)]]
-
-
-def test_without_a_throttle_every_matmul_takes_half_the_time():
-    _, start, _ = matmuls(24, throttle=False)
-    assert start == pytest.approx([16 + 210.83 * i for i in range(24)], abs=0.2)
-
-
-def test_a_kernel_that_uses_the_array_lightly_is_never_released():
-    line, start, _ = matmuls(24, pause=1)
-    # 416.7 + 206, 37 to Scalar, its LAT 158 + 416.7, and 52 - 19 back: the array is busy for a third of the time
-    assert [late - early for early, late in itertools.pairwise(start[1:])] == pytest.approx([1267.3] * 22, abs=0.1)
-    assert line.throttle_changes == [[(0.0, False)]]
-
-
-@pytest.mark.parametrize("phase", [0.0, 0.3, 0.6, 0.9])
-def test_phases_move_the_release_of_a_kernel(phase):
-    line, _, _ = matmuls(24, phase=phase)
-    lines = [(1 - phase + i) * WINDOW for i in range(3)]
-    released = next(at for at in lines if min(at, WINDOW) / 2 >= 0.3725 * WINDOW)
-    assert line.throttle_changes[0][1] == (near(released), True)

@@ -58,15 +58,11 @@ def test_matmul_and_copy_out_of_psum(throttle):
 # why, what happens to a [128, 512] memset before a column of it is read: (op, rows, columns); whether it costs anything
 FILLS = [
     ("a matmul overwrites all", [("matmul", 128, 0, 512)], False),
-    ("two matmuls overwrite half each", [("matmul", 128, 0, 256), ("matmul", 128, 256, 512)], False),
-    ("a transpose overwrites all", [("transpose", 128, 0, 128), ("matmul", 128, 128, 512)], False),
-    ("a sum of matmuls", [("matmul", 128, 0, 512)] * 2, False),
+    ("a transpose and a matmul overwrite all", [("transpose", 128, 0, 128), ("matmul", 128, 128, 512)], False),
     ("rows that no matmul writes", [("matmul", 64, 0, 512)], True),
     ("columns that no matmul writes", [("matmul", 128, 0, 256)], True),
     ("read between two matmuls", [("matmul", 128, 0, 256), ("read", 128, 256, 257), ("matmul", 128, 256, 512)], True),
-    ("overwritten by Vector", [("copy", 128, 0, 512)], True),
     ("Vector writes a column first", [("copy", 128, 511, 512), ("matmul", 128, 0, 512)], True),
-    ("nobody writes", [], True),
 ]
 
 
@@ -114,15 +110,6 @@ def test_independent_engines_run_side_by_side():
 # Waits.
 
 
-# LAT 189 + 512 * 0.8333 = 615.7, then 35; the third needs nothing: ISSUE 60 + 426.7 after the second's start
-@starts(0, 615.7 + 35, 615.7 + 35 + 486.7)
-def test_a_read_on_the_same_engine_waits_for_lat_and_35():
-    x, y = tile(), tile()
-    scalar(x)
-    scalar(y, x)
-    scalar(tile())
-
-
 # consumer, ns from the producer's end (on Vector) to its start
 HOPS = [("scalar", 37), ("gpsimd", 38), ("vector", 35), ("dma", 32), ("tensor", 52 + 16)]
 
@@ -160,50 +147,6 @@ def test_accumulating_matmuls_do_not_wait_for_each_other():
     vector(tile(512), acc)
 
 
-# from idle 106; two passes of 1024 / 2.4 + 5, of zeros and ones a single one + 2.5
-@starts(106, 106 + 863.3, 106 + 863.3 + 429.2)
-def test_fp32_matmuls_are_told_apart_by_their_settings():
-    acc, a, b = tile(512, FP32, PSUM), tile(128), tile(512)
-    for onezero in (False, True, False):
-        nisa.nc_matmul(acc, a, b, is_moving_onezero=onezero)
-
-
-# Who touches what.
-
-
-# why                     first write         second write        it waits
-VIEWS = [
-    ("even and odd columns", (0, 2), (1, 2), False), ("even and every fourth", (0, 2), (2, 4), True),
-    ("every third, two apart", (0, 3), (2, 3), False), ("odd and all", (1, 2), (0, 1), True),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("why", "first", "second", "waits"), VIEWS, ids=[row[0] for row in VIEWS])
-def test_strided_writes(why, first, second, waits):
-    def body():
-        x = tile(24)
-        nisa.memset(x[:, first[0] :: first[1]], 0.0)
-        scalar(x[:, second[0] :: second[1]])
-
-    # a memset of n columns is done by 58 + 0.832 n
-    assert (timed(body).start[1] > 58) == waits
-
-
-# why                     rows of the second store    it starts behind the first store's end, or its issue
-BLOCKS = [("disjoint rows", slice(128, 256), False), ("one row in common", slice(127, 255), True)]
-
-
-@pytest.mark.parametrize(("why", "rows", "waits"), BLOCKS, ids=[row[0] for row in BLOCKS])
-def test_row_blocks_of_an_output(why, rows, waits):
-    def body():
-        out = tile(512, FP32, HBM, rows=256)
-        store(tile(), dst=out[0:128])
-        store(tile(), dst=out[rows])
-
-    # 58 to issue the first; its end is 775 + 150 + FLOW + 7, and 380 to a waiting DMA
-    assert timed(body).start[1] == pytest.approx(925 + FLOW + 7 + 380 if waits else 58, abs=0.2)
-
-
 # DMA queues.
 
 
@@ -222,21 +165,6 @@ def test_ready_triggers_keep_their_place_before_a_later_instruction():
     for _ in range(2):
         load(tile(), DGE.hwdge, ENGINE.scalar)
     scalar(tile())
-
-
-def test_a_trigger_right_behind_another_takes_longer():
-    def body():
-        for columns in (512, 512, 512):
-            load(tile(columns), DGE.unknown)
-        x = tile()
-        vector(x)
-        vector(tile(3000), None)
-        store(x, DGE.unknown)
-
-    # one queue for whatever the compiler may choose for; after a pause a trigger takes 530 again
-    line = timed(body)
-    assert line.start[:3] == ns(0, 530, 1180)
-    assert line.free[:3] == ns(530, 1180, 1830)
 
 
 @pytest.mark.parametrize(("rows", "each"), [(1, 100), (32, 100 + 550 * 31 / 127), (128, 650)])
@@ -283,7 +211,7 @@ def test_two_queues_share_the_engines_packet_by_packet():
 
 
 # cores, KiB a partition, GB/s: a core's own limit whatever the runs, but what both have of their HBM rises with them
-SHARED = [(1, 2, 409.6), (1, 32, 415), (2, 1, 613), (2, 2, 613), (2, 4, 645), (2, 8, 662), (2, 16, 671), (2, 32, 675)]
+SHARED = [(1, 2, 409.6), (1, 32, 415), (2, 2, 613), (2, 8, 662), (2, 32, 675)]
 
 
 @pytest.mark.parametrize(("cores", "kib", "rate"), SHARED)
