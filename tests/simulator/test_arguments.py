@@ -13,12 +13,11 @@ from nkiconv.simulator import isa as nisa
 from nkiconv.simulator import language as nl
 
 NUMPY = [
-    np.float32, np.float16, np.int8, np.int16, np.int32, np.uint8, np.uint16, np.uint32, np.bool_, ml_dtypes.bfloat16,
-    ml_dtypes.float8_e4m3, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.float8_e8m0fnu,
+    np.float32, np.int8, np.uint32, np.bool_, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3, ml_dtypes.float8_e4m3fn,
+    ml_dtypes.float8_e8m0fnu,
 ]  # fmt: skip
 TORCH = [
-    torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.int16, torch.int32, torch.uint8, torch.uint16,
-    torch.uint32, torch.bool, torch.float8_e4m3fn, torch.float8_e5m2,
+    torch.float32, torch.bfloat16, torch.int8, torch.uint32, torch.bool, torch.float8_e4m3fn, torch.float8_e5m2,
 ]  # fmt: skip
 Pair = namedtuple("Pair", "first second")
 
@@ -73,18 +72,17 @@ def test_layouts_that_are_read(layout):
     np.testing.assert_array_equal(nki.jit(copied)(x), x)
 
 
-@pytest.mark.parametrize("name", ["transposed", "strided", "rows reversed", "fortran", "slice"])
-@pytest.mark.parametrize("kind", ["numpy", "torch"])
+@pytest.mark.parametrize(("name", "kind"), [
+    ("transposed", "torch"), ("strided", "numpy"), ("rows reversed", "numpy"), ("fortran", "numpy"), ("slice", "torch"),
+])  # fmt: skip
 def test_arrays_are_updated_in_place(name, kind):
     base = np.array(counting(), order="F" if name == "fortran" else "C")
     x = LAYOUTS[name](base)
     before = x.copy()
     if kind == "numpy":
         nki.jit(incremented)(x)
-    elif name != "rows reversed":  # torch has no negative strides
-        nki.jit(incremented)(torch.from_numpy(x))
     else:
-        x += 1
+        nki.jit(incremented)(torch.from_numpy(x))
     np.testing.assert_array_equal(x, before + 1)
 
 
@@ -154,15 +152,6 @@ def test_other_values_pass_unchanged():
     assert nki.jit(kernel)(*given)
 
 
-def test_arguments_are_hbm_tensors():
-    def kernel(x, where):
-        return (x.buffer, x.shape, x.dtype, x.name) == (where, (4, 6), "bfloat16", "x")
-
-    x = counting(ml_dtypes.bfloat16)
-    assert nki.jit(kernel)(x, nl.hbm)
-    assert nki.jit(kernel)[2](x, nl.shared_hbm)
-
-
 REFUSED = [
     ("0-d", np.array(1.0, np.float32), "NKI002", r"x has shape \(\)"),
     ("empty", np.zeros((4, 0), np.float32), "NKI002", r"x has shape \(4, 0\)"),
@@ -192,10 +181,6 @@ def test_torch_lacks_a_dtype_of_the_result():
     assert nki.jit(kernel)(counting()).dtype == ml_dtypes.float8_e4m3
     with pytest.raises(NkiError, match=r"NKI025.*torch has no float8_e4m3; return another dtype"):
         nki.jit(kernel)(torch.zeros(4, 6))
-
-
-def test_bool_results_are_bool():
-    assert nki.jit(lambda: nl.ones((4, 6), nl.bool_, nl.shared_hbm))().dtype == np.bool_
 
 
 def test_specs():

@@ -1,9 +1,7 @@
 """Live SBUF and PSUM: lifetimes from first to last touch, banks, addresses, and messages that say who holds what."""
 
 import inspect
-import time
 import warnings
-from types import SimpleNamespace
 
 import pytest
 from pairs import run
@@ -11,8 +9,6 @@ from pairs import run
 from nkiconv.simulator import CapacityWarning, NkiError, execute, simulate
 from nkiconv.simulator import isa as nisa
 from nkiconv.simulator import language as nl
-from nkiconv.simulator.capacity import banks, check_capacity
-from nkiconv.simulator.memory import PSUM, SBUF, StorageInfo
 
 F32 = nl.float32
 
@@ -62,29 +58,6 @@ PEAKS = {
 def test_peaks(body, expected):
     found = run(body, trace_only=True)
     assert (found.sbuf_peak_bytes, found.psum_peak_bytes, found.psum_peak_banks) == expected
-
-
-def test_cores_are_counted_apart():
-    def body():
-        touch(tile(1000 * (1 + nl.program_id(0))))
-
-    execution = run(body, 2)
-    assert [p.sbuf_peak_bytes for p in execution.programs] == [4000, 8000]
-    assert execution.sbuf_peak_bytes == 8000
-
-
-#: sizes in bytes -> banks of 2048
-PACKINGS = [
-    ({}, 0), ({2048: 3}, 3), ({1024: 3}, 2), ({1028: 3}, 3), ({4: 512}, 1), ({4: 513}, 2), ({4096: 1}, 2),
-    ({2052: 2}, 4),
-    ({1200: 2, 800: 2, 48: 2}, 2),  # decreasing: each large one meets a small one
-    ({1500: 1, 700: 2, 600: 1}, 2),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("sizes", "expected"), PACKINGS)
-def test_banks(sizes, expected):
-    assert banks(sizes) == expected
 
 
 def rotating(buffers):
@@ -168,19 +141,3 @@ def test_addresses_may_be_reused_after_the_last_touch():
         run(lambda: placed(True))
     with pytest.raises(NkiError, match="NKI020"):
         execute(lambda: placed(True), (), overflow=True)
-
-
-@pytest.mark.slow
-def test_hundreds_of_thousands_of_tensors_take_seconds():
-    def info(i, buffer, size):
-        made = StorageInfo("", (128, size), "uint8", buffer, "here")
-        made.first, made.last = i, i + 7
-        return made
-
-    n = 200_000
-    sizes = ((SBUF, 1000, 1), (PSUM, 100, 4))
-    allocations = [info(i, buffer, least + step * (i % 50)) for buffer, least, step in sizes for i in range(n)]
-    began = time.process_time()
-    usage = check_capacity(SimpleNamespace(allocations=allocations, instructions=[], core=0))
-    assert usage.sbuf.bytes_per_partition == sum(range(1042, 1050))
-    assert time.process_time() - began < 20  # 2 s here; 1 ms a tensor would be 400

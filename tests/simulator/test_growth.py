@@ -81,10 +81,3 @@ def test_hundreds_of_calls(kernel, calls):
     """What calls keep grows in every round; what else the process does grows in some."""
     x = np.ones((4, 64), np.float32)
     assert min(rounds(lambda: attempt(kernel, x), calls)) < LEFT_BYTES * calls
-
-
-@pytest.mark.slow
-def test_what_a_call_keeps_is_seen():
-    """One object of the smallest kind."""
-    kept = []
-    assert min(rounds(lambda: kept.append(object()), 100)) >= LEFT_BYTES * 100

@@ -10,7 +10,7 @@ from pairs import run
 from nkiconv.simulator import NkiError, NotSimulatedError
 from nkiconv.simulator import isa as nisa
 from nkiconv.simulator import language as nl
-from nkiconv.simulator.documented import ISA_CALLS, ISA_ENUMS, ISA_GEN4, ISA_SCALARS
+from nkiconv.simulator.documented import ISA_CALLS, ISA_GEN4, ISA_SCALARS
 from nkiconv.simulator.ops import Op
 
 #: Parameters and defaults of every simulated call as AWS documents them (NKI 0.6, 0.7); enum defaults by member name.
@@ -88,13 +88,6 @@ def test_signatures_are_the_documented_ones(name):
     assert ", ".join(map(shown, parameters)) == SIGNATURES[name]
 
 
-def test_every_exported_call_is_documented():
-    calls = {n for n in nisa.__all__ if inspect.isfunction(getattr(nisa, n))}
-    assert calls == set(SIGNATURES)
-    assert calls <= {*ISA_CALLS, *ISA_SCALARS}
-    assert set(ISA_ENUMS) <= set(nisa.__all__)
-
-
 def test_no_documented_call_is_missing():
     assert {*ISA_CALLS, *ISA_SCALARS} - {"NkiScalar"} == set(SIGNATURES)
 
@@ -116,30 +109,11 @@ def test_calls_of_trn3_are_refused(name):
     assert error.remedy
 
 
-def test_a_call_nobody_documented_does_not_exist():
-    with pytest.raises(AttributeError, match=r"nki\.isa.* no attribute 'nc_convolve'"):
-        nisa.nc_convolve  # noqa: B018  the access is the test
-
-
-@pytest.mark.parametrize("name", ["memset", "nc_matmul", "dma_copy", "register_alloc"])
-def test_calls_belong_in_a_kernel(name):
-    parameters = inspect.signature(getattr(nisa, name)).parameters
-    with pytest.raises(NkiError, match=f"{name}: called outside a kernel") as caught:
-        getattr(nisa, name)(*[None for p in parameters.values() if p.default is inspect.Parameter.empty])
-    assert caught.value.rule == "NKI029"
-
-
 @pytest.mark.parametrize("arguments", [lambda: (sb(4, 6),), lambda: (1.0, 2.0), lambda: (sb(4, 6),) * 3])
 def test_operators_called_with_the_wrong_arguments(arguments):
     with pytest.raises(NkiError, match=r"nl\.add called with \d arguments") as caught:
         run(lambda: nl.add(*arguments()))
     assert (caught.value.rule, caught.value.op) == ("NKI048", "add")
-
-
-def test_operators_called_on_tiles_name_themselves():
-    with pytest.raises(NkiError, match="add: dst has 4 partitions, data2 2") as caught:
-        run(lambda: nl.add(sb(4, 6), sb(2, 6)))
-    assert (caught.value.rule, caught.value.op) == ("NKI044", "add")
 
 
 def test_generations_have_an_order():

@@ -1,10 +1,7 @@
 """nki.jit, nki.simulate and launches: what may be called how, with what, and what an error leaves behind."""
 
 import functools
-import gc
-import inspect
 import threading
-import weakref
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +11,6 @@ from nkiconv import simulator as nki
 from nkiconv.simulator import ArraySpec, KernelAssertionError, NkiError
 from nkiconv.simulator import isa as nisa
 from nkiconv.simulator import language as nl
-from nkiconv.simulator.launch import execute
 from nkiconv.simulator.running import running
 
 X = np.arange(32, dtype=np.float32).reshape(4, 8)
@@ -42,15 +38,12 @@ def halves(x):
 
 
 CALLS = {
-    "called": lambda: nki.jit(scaled)(X),
     "with parentheses": lambda: nki.jit()(scaled)(X),
     "grid": lambda: nki.jit(scaled)[1](X),
-    "simulated": lambda: nki.simulate(nki.jit(scaled))(X),
     "simulated grid": lambda: nki.simulate(nki.jit(scaled)[1])(X),
     "plain function": lambda: nki.simulate(scaled)(X),
     "partial": lambda: nki.simulate(functools.partial(scaled, factor=2.0))(X),
     "jitted twice": lambda: nki.jit(nki.jit(scaled))(X),
-    "keyword": lambda: nki.jit(scaled)(x=X),
     "keywords": lambda: nki.jit(scaled)(factor=2, x=X),
     "executed": lambda: nki.execute(nki.jit(scaled), (X,)).outputs,
 }
@@ -107,10 +100,10 @@ def test_the_environment_sets_the_degree(monkeypatch):
         kernel()
 
 
-@pytest.mark.parametrize("target", ["trn1", "inf2", "gen2", "trn3", "gen4", "", "trn2", "gen3"])
+@pytest.mark.parametrize("target", ["trn1", "gen4", "", "gen3"])
 def test_trn2_is_the_target(monkeypatch, target):
     monkeypatch.setenv("NEURON_PLATFORM_TARGET_OVERRIDE", target)
-    if target in ("trn2", "gen3"):
+    if target == "gen3":
         np.testing.assert_array_equal(nki.jit(scaled)(X), 2 * X)
         return
     with pytest.raises(NkiError, match=f"NEURON_PLATFORM_TARGET_OVERRIDE='{target}'.*trn2"):
@@ -132,16 +125,6 @@ def test_kernels_inside_kernels_are_inlined():
         nki.jit(lambda x: nki.simulate(inner)(x))(X)
 
 
-def test_records_name_the_kernel_line_and_may_depend_on_each_other():
-    first, second, third = nki.execute(nki.jit(scaled), (X,)).instructions
-    assert first.file == __file__
-    line = inspect.getsource(scaled).splitlines()[first.line - scaled.__code__.co_firstlineno]
-    assert line.strip() == "nisa.dma_copy(tile, x)"
-    assert (first.index, first.engine, first.bytes) == (0, "dma", X.nbytes)
-    assert third.depends_on(first, second) is third
-    assert third.after == [first, second]
-
-
 # What an exception leaves behind.
 
 
@@ -149,12 +132,12 @@ class Mine(Exception):
     """An exception of the kernel's own."""
 
 
-@pytest.mark.parametrize("lnc", [1, 2])
-@pytest.mark.parametrize("core", [0, 1])
-@pytest.mark.parametrize("error", [Mine("no"), KeyError("k"), KeyboardInterrupt()], ids=repr)
+@pytest.mark.parametrize(
+    ("lnc", "core", "error"), [(1, 0, KeyError("k")), (2, 0, KeyboardInterrupt()), (2, 1, Mine("no"))]
+)
 def test_own_exceptions_pass_unchanged(lnc, core, error):
     def kernel():
-        if nl.program_id(0) == min(core, lnc - 1):
+        if nl.program_id(0) == core:
             raise error
 
     before = threading.active_count()
@@ -309,14 +292,6 @@ def test_nki_objects_get_an_init():
         Sizes(1, rows=1)
 
 
-def test_nki_objects_pass_into_kernels():
-    def kernel(x, sizes):
-        assert sizes.rows == x.shape[0]
-        return sizes.columns
-
-    assert nki.jit(kernel)(X, Sizes(4)) == 8
-
-
 def test_a_tensor_of_an_ended_run_is_not_returned():
     kept = []
 
@@ -343,25 +318,10 @@ def test_an_assertion_in_a_helper_names_its_caller():
     assert caught.value.location == f"{__file__}:{helper}, called at {__file__}:{caller}"
 
 
-def test_what_a_run_records_ends_with_its_last_user():
-    """Not when Python next looks for cycles: a search for plans traces hundreds of thousands of instructions."""
-    gc.disable()
-    try:
-        execution = execute(nki.jit(halves)[2], (X,))
-        program = weakref.ref(execution.programs[0])
-        assert program() is not None
-        del execution
-        assert program() is None
-    finally:
-        gc.enable()
-
-
 @pytest.mark.parametrize("form", [
     lambda y, core: (y, core),
-    lambda y, core: [y] if core else (y,),
     lambda y, core: {"b": y} if core else {"a": y},
     lambda y, core: None if core else y,
-    lambda y, core: (y, y) if core else (y,),
     lambda y, core: y[0:2] if core else y,
 ])  # fmt: skip
 def test_cores_return_the_same(form):

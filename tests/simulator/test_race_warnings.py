@@ -6,11 +6,8 @@ import warnings
 
 import numpy as np
 import pytest
-from draws import draws
-from hypothesis import given
-from hypothesis import strategies as st
 
-from nkiconv.simulator import NkiError, RaceWarning, execute, jit, simulate
+from nkiconv.simulator import NkiError, RaceWarning, execute, jit
 from nkiconv.simulator import isa as nisa
 from nkiconv.simulator import language as nl
 from nkiconv.simulator.rendezvous import Rendezvous
@@ -152,44 +149,3 @@ def test_one_core_and_traces_take_no_turns(monkeypatch, lnc, trace_only):
     assert len(found.programs) == lnc
     with pytest.raises(pytest.fail.Exception, match="a turn is taken"):
         run(fills_after_a_clear)
-
-
-def test_simulate_takes_the_option():
-    with pytest.warns(RaceWarning):
-        assert (simulate(jit(fills_after_a_clear)[2], races=True)() == 1).all()
-
-
-def phases(lengths):
-    """A kernel of phases of work, unlike on the two cores, which swap what they have after each."""
-
-    def kernel(x):
-        core, out, tile = nl.program_id(0), shared(2, 4), nl.load(x)
-        for work, through_hbm in lengths:
-            for _ in range(work[core]):
-                nisa.tensor_scalar(tile, tile, nl.add, float(core + 1))
-            if through_hbm:
-                swap = shared(2, 4)
-                nisa.dma_copy(swap[core], tile)
-                nisa.core_barrier(swap, (0, 1))
-                nisa.dma_copy(tile, swap[1 - core])
-            else:
-                nisa.sendrecv(tile, tile, 1 - core, 1 - core, 0)
-        nisa.dma_copy(out[core], tile)
-        return out
-
-    return kernel
-
-
-COUNTS = st.tuples(st.tuples(st.integers(0, 4), st.integers(0, 4)), st.booleans())
-
-
-@given(st.lists(COUNTS, max_size=5))
-@draws(30)
-def test_turns_change_no_result(lengths):
-    held = [0, 0]
-    for (first, second), _ in lengths:
-        held = [held[1] + 2 * second, held[0] + first]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        found = run(phases(lengths), np.zeros((1, 4), np.float32)).outputs
-    assert found.tolist() == [[value] * 4 for value in held]

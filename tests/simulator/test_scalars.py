@@ -10,7 +10,6 @@ from nkiconv.simulator import NkiError, execute, jit, profiling
 from nkiconv.simulator import isa as nisa
 from nkiconv.simulator import language as nl
 
-BUFFERS = pytest.mark.parametrize("buffer", [nl.sbuf, nl.hbm], ids=["sbuf", "hbm"])
 DTYPES = {"int32": np.int32, "int64": np.int64}
 #: The documented example of a 32-bit scalar that wraps, and others; exact in Python.
 ARITHMETIC = {
@@ -30,14 +29,14 @@ def stored(value, buffer=nl.sbuf):
     return get(out)
 
 
-@BUFFERS
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("dtype", "buffer"), [("int32", nl.sbuf), ("int64", nl.hbm)])
 def test_values_go_through_scalars(dtype, buffer):
     limits = np.iinfo(DTYPES[dtype])
     for value in (0, 7, -5, limits.max, limits.min):
         same(evaluate(lambda: stored(scalar(value, dtype, buffer), buffer)), np.array([[value]], DTYPES[dtype]))  # noqa: B023
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ARITHMETIC)
 def test_arithmetic_wraps_at_the_width_of_the_scalar(name, dtype):

@@ -1,6 +1,5 @@
 """simulate(sentinels=True): kernels may read what nobody wrote, and find what AWS's simulator puts there."""
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -9,8 +8,8 @@ from nkiconv.simulator import NkiError
 from nkiconv.simulator import isa as nisa
 from nkiconv.simulator import language as nl
 
-FLOATS = ("float32", "bfloat16", "float16", "float8_e4m3", "float8_e5m2", "tfloat32")
-INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32")
+FLOATS = ("float32", "bfloat16", "float8_e4m3")
+INTEGERS = ("int8", "uint16", "int32")
 
 
 def half(dtype="float32", buffer=nl.sbuf):
@@ -73,14 +72,3 @@ def test_scrap_of_an_instruction_is_a_sentinel_again():
         return out
 
     assert np.isnan(simulator.simulate(kernel, sentinels=True)()).all()
-
-
-def test_caller_arrays_are_what_they_are():
-    def kernel(x):
-        out = nl.ndarray(x.shape, x.dtype, nl.shared_hbm)
-        nl.store(out, nl.load(x))
-        return out
-
-    x = np.full((4, 8), 7, ml_dtypes.bfloat16)
-    np.testing.assert_array_equal(simulator.simulate(kernel, sentinels=True)(x), x)
-    assert (x == 7).all()

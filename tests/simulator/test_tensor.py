@@ -4,6 +4,7 @@ from math import prod
 
 import numpy as np
 import pytest
+from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
 from pairs import run
@@ -56,14 +57,11 @@ def test_attributes():
 #: (shape on chip, index, shape of the result); the first rows are those of AWS's language guide.
 INDEXED = [
     ((64, 64, 64), (0, 0, 10), (1, 1)),
-    ((64, 64, 64), (slice(None), 0), (64, 64)),
     ((64, 64, 64), (slice(None), 0, 10), (64, 1)),
     ((64, 64, 64), (slice(0, 64), 0, slice(0, 64)), (64, 64)),
     ((64, 64, 64), (slice(None), slice(None), slice(None, None, 2)), (64, 64, 32)),
-    ((64, 64, 64), ..., (64, 64, 64)),
     ((64, 64, 64), (0, ..., slice(None)), (1, 64, 64)),
     ((4, 6), -1, (1, 6)),
-    ((4, 6), (..., -1), (4, 1)),
     ((4, 6), (slice(-3, -1), slice(-4, None)), (2, 4)),
     ((4, 6), (slice(None), slice(1, 6, 3)), (4, 2)),
     ((4, 6), (nl.ds(1, 2), nl.ds(2, 4)), (2, 4)),
@@ -98,28 +96,20 @@ def test_indexing_hbm_drops_dims():
 # a tensor's shape, a view of it, and the same of NumPy's array
 SEEN = [
     ((4, 6, 5), lambda t: t.select(1, 3), lambda a: a[:, 3]),
-    ((4, 6, 5), lambda t: t.select(-1, 4), lambda a: a[..., 4]),
     ((4, 6, 5), lambda t: t.select(0, 2), lambda a: a[2:3]),
     ((4, 6, 5), lambda t: t.slice(2, 1, 5, 3), lambda a: a[:, :, 1:5:3]),
     ((4, 6), lambda t: t.select(1, 3), lambda a: a[:, 3:4]),
     ((4, 6), lambda t: t.view(U8), lambda a: a.view(np.uint8)),
-    ((4, 6), lambda t: t.view(I32), lambda a: a.view(np.int32)),
-    ((4, 6), lambda t: t.view(U8).view(F32), lambda a: a),
     ((4, 6), lambda t: t[1:3, 2:5].view(nl.uint16), lambda a: np.ascontiguousarray(a[1:3, 2:5]).view(np.uint16)),
     ((4, 6), lambda t: t.reinterpret_cast(U8), lambda a: a.view(np.uint8)),
     ((4, 6), lambda t: t[:, ::2].view(I32), lambda a: a[:, ::2].view(np.int32)),
-    ((4, 6), lambda t: t[:, 3].view(U8), lambda a: a[:, 3:4].copy().view(np.uint8)),
     ((4, 12), lambda t: t.ap([[12, 2], [2, 6]], offset=12), lambda a: a[1:3, ::2]),
     ((4, 12), lambda t: t.ap([[12, 4], [3, 4], [1, 2]]), lambda a: a.reshape(4, 4, 3)[:, :, :2]),
     ((4, 12), lambda t: t.ap([(12, 4), (-1, 12)], offset=11), lambda a: a[:, ::-1]),
-    ((4, 12), lambda t: t[1:3].ap([[12, 2], [1, 3]]), lambda a: a[1:3, :3]),
-    ((4, 12), lambda t: t.ap([[12, 4], [2, 6]]).ap([[12, 4], [1, 5]]), lambda a: a[:, :5]),
-    ((4, 12), lambda t: t.ap([[24, 4], [1, 24]], offset=0, dtype=nl.uint16), lambda a: a.view(np.uint16)),
     ((4, 12), lambda t: t[1:].ap([[24, 2], [1, 2]], dtype=nl.uint16), lambda a: a.view(np.uint16)[1:3, :2]),
     ((4, 24), lambda t: t.rearrange(("b", ("h", "w")), ("b", "w", "h"), {"h": 4}),
      lambda a: a.reshape(4, 4, 6).transpose(0, 2, 1)),
     ((4, 3, 1, 5), lambda t: t.flatten_dims(1, 3), lambda a: a.reshape(4, 15)),
-    ((4, 3, 1, 5), lambda t: t[..., 2:3].flatten_dims(2, 3), lambda a: a[..., 2:3].reshape(4, 3, 1)),
     ((4, 3, 1, 5), lambda t: t[..., 2:3].flatten_dims(1, 3), lambda a: a[..., 2].reshape(4, 3)),
     ((4, 3, 1, 5), lambda t: t[2:3, :, :, 0:2].reshape((1, 3, 2)), lambda a: a[2:3, :, 0, 0:2]),
     ((4, 3, 1, 5), lambda t: t.expand_dim(1).squeeze_dim(1), lambda a: a),
@@ -133,16 +123,6 @@ def test_what_a_view_sees(shape, view, picture):
         np.testing.assert_array_equal(values(view(tile)), picture(array))
 
     run(body)
-
-
-@inside
-def test_strides_of_views():
-    tile = nl.ndarray((4, 6), F32)
-    assert tile[:, ::2].view(I32).strides == (6, 2)
-    assert tile.expand_dim(1).squeeze_dim(1).strides == tile.strides
-    pattern = tile.get_pattern()
-    pattern[0][1] = 2
-    assert tile.ap(pattern=pattern).shape == (2, 6)
 
 
 @inside
@@ -170,32 +150,6 @@ def test_view_of_bytes_nobody_wrote():
         values(tile.view(U8))
     nisa.memset(tile[:, 3], 2.0)
     assert values(tile)[1, 3] == 2.0
-
-
-@inside
-def test_writes_are_tracked_element_by_element():
-    tile = nl.ndarray((4, 16), F32)
-    nisa.memset(tile[:, 0:16:2], 1.0)
-    nisa.memset(tile[0:2, 1:16:2], 1.0)
-    values(tile[0:2])
-    with pytest.raises(NkiError, match=r"element \(2, 1\) of the view \(and 15 more\)"):
-        values(tile)
-    assert values(tile[:, ::2]).all()
-    nisa.memset(tile[:, 1:16:2], 1.0)
-    values(tile.reshape((4, 4, 4)))
-
-
-@inside
-def test_partial_writes_by_a_mask():
-    tile, mask = nl.ndarray((4, 8), F32), nl.ndarray((4, 8), U8)
-    array = (np.arange(32).reshape(4, 8) % 3 == 0).astype(np.uint8)
-    mask.storage.write(mask, array)
-    nisa.tensor_copy_predicated(tile, 5.0, mask)
-    assert values(tile[:, 0:1][0:1])[0, 0] == 5.0
-    with pytest.raises(NkiError, match=rf"element \(0, 1\) of the view \(and {int((array == 0).sum()) - 1} more\)"):
-        values(tile)
-    nisa.tensor_copy_predicated(tile, 6.0, mask, reverse_pred=True)
-    np.testing.assert_array_equal(values(tile), np.where(array, 5.0, 6.0))
 
 
 @inside
@@ -272,6 +226,7 @@ def refused_alike(make, array, shape):
 
 
 @pytest.mark.parametrize("place", PLACES)
+@draws(60)
 @given(data=st.data())
 def test_chains_of_views_equal_numpy(place, data):
     on_chip = place == "on chip"
