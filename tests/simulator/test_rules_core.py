@@ -68,16 +68,6 @@ def divided(rows):
     nisa.dma_copy(shared[start : start + 2], tile)
 
 
-def exchanged(barrier):
-    shared, tile = new((4, 8), buffer=nl.shared_hbm), nl.zeros((4, 8), F32)
-    if nl.program_id(0) == 0:
-        nisa.dma_copy(shared, tile)
-    if barrier:
-        nisa.core_barrier(shared, (0, 1))
-    if nl.program_id(0) == 1:
-        nisa.dma_copy(tile, shared)
-
-
 def shared_shape(columns):
     new((4, 8 if nl.program_id(0) == 0 else columns), buffer=nl.shared_hbm)
 
@@ -103,29 +93,20 @@ def meets(cores):
         nisa.core_barrier(shared, (0, 1))
 
 
-def meets_at(kinds):
-    a, b = new(buffer=nl.shared_hbm), new(buffer=nl.shared_hbm)
-    nisa.core_barrier((a, b)[kinds[nl.program_id(0)]], (0, 1))
-
-
 # fmt: off
 # ruff: noqa: E501  a table with one pair a line
 PAIRS = [
     vary("NKI001", "unknown name", lambda t: new(dtype=t), F32, "float64", "dtype='float64'"),
     vary("NKI001", "short name", lambda t: new(dtype=t), BF16, "bf16", r"write nl\.bfloat16"),
-    vary("NKI001", "view", lambda t: new().view(t), BF16, "float64", "'float64'"),
     vary("NKI002", "zero", new, (4, 1), (4, 0), r"shape=\(4, 0\) in sbuf"),
     vary("NKI002", "1-d on chip", new, (4, 1), (4,), r"shape=\(4,\) in sbuf"),
-    vary("NKI002", "0-d in HBM", lambda s: hbm(*s), (4,), (), r"shape=\(\) in private_hbm"),
     vary("NKI002", "not a tuple", new, [4, 1], 4, "shape=4 is not a tuple"),
     vary("NKI002", "float", new, (4, 8), (4, 8.0), r"size=8\.0"),
     vary("NKI002", "squeeze_dim on chip", lambda s: new(s).squeeze_dim(1), (4, 1, 8), (4, 1), "fewer than 2 dims"),
-    vary("NKI002", "squeeze_dim in HBM", lambda s: hbm(*s).squeeze_dim(0), (1, 8), (1,), "fewer than 1 dims"),
     vary("NKI002", "reshape", lambda s: new((4, 1)).reshape(s), (4, 1), (4,), "no free dim"),
     vary("NKI002", "reshape to a size", lambda s: hbm(8).reshape(s), (8,), 8, "shape=8 is not a tuple"),
     vary("NKI002", "broadcast", lambda n: new((4, 1)).broadcast(1, n), 1, 0, "broadcast size 0"),
     vary("NKI002", "ap count", lambda n: new().ap([[8, 4], [1, n]]), 1, 0, "count below 1"),
-    vary("NKI002", "ap flat", lambda p: hbm(4, 8).ap(p), [[1, 32]], [1, 32], "is not"),
     vary("NKI002", "ap without a free dim", lambda p: new().ap(p), [[8, 4], [1, 1]], [[8, 4]], "free dim"),
     vary("NKI003", "SBUF", lambda n: new((n, 8)), 128, 129, "129 partitions in sbuf"),
     vary("NKI004", "ndarray", new, (2,) * 5, (2,) * 6, "6 dims"),
@@ -133,45 +114,30 @@ PAIRS = [
     vary("NKI005", "string", lambda b: new(buffer=b), nl.sbuf, "sbuf", "buffer='sbuf'"),
     vary("NKI006", "int", lambda i: new()[:, i], 7, 8, "index 8 is outside dim 1 of size 8"),
     vary("NKI006", "stop", lambda i: new()[:, 0:i], 8, 9, "slice 0:9 is outside dim 1"),
-    vary("NKI006", "ds", lambda i: new()[:, nl.ds(i, 4)], 4, 5, "slice 5:9"),
     vary("NKI006", "too many", lambda k: new()[k], (0, 0), (0, 0, 0), "does not fit 2 dims"),
-    vary("NKI006", "array", lambda i: new()[i], 0, np.array([0, 1]), "must be a compile-time int"),
     vary("NKI006", "float", lambda i: new()[:, i], 1, 1.0, r"1\.0 must be a compile-time int"),
     vary("NKI006", "bool", lambda i: new()[:, i], 1, True, "True must be"),
-    vary("NKI006", "slice end", lambda i: new().slice(1, 0, i), 8, 9, "slice 0:9"),
     vary("NKI006", "slice from the end", lambda i: new().slice(1, i, 8), 7, -1, "does not count from the end"),
     vary("NKI006", "select from the end", lambda i: new().select(1, i), 7, -1, "does not count from the end"),
     vary("NKI006", "dim", lambda d: new().select(d, 0), -1, 2, "dim 2 of 2 dims"),
     vary("NKI006", "expand_dim", lambda d: new().expand_dim(d), 2, 3, r"expand_dim\(3\)"),
-    vary("NKI007", "empty", lambda i: used(new()[:, 3:i]), 4, 3, r"slice\(3, 3, None\)\) chooses nothing"),
     vary("NKI007", "backwards", lambda s: new()[:, 0:8:s], 1, -1, "slice 0:8:-1"),
-    vary("NKI007", "step 0", lambda s: new().slice(1, 0, 8, s), 8, 0, "slice 0:8:0"),
     vary("NKI007", "empty slice method", lambda e: new().slice(1, 3, e), 4, 3, "slice 3:3:1 of dim 1"),
     vary("NKI007", "a view of nothing", lambda i: used(new()[:, 3:i][0:2]), 4, 3, "chooses nothing"),
     vary("NKI008", "permute", lambda d: new((4, 8, 2)).permute(d), (0, 2, 1), (1, 0, 2), "moves the partition dim"),
     vary("NKI008", "broadcast", lambda d: new((1, 1)).broadcast(d, 2), 1, 0, "broadcast of dim 0"),
-    vary("NKI008", "expand_dim", lambda d: new().expand_dim(d), 1, 0, r"expand_dim\(0\)"),
-    vary("NKI008", "squeeze_dim", lambda d: new((1, 1, 1)).squeeze_dim(d), 1, 0, "squeeze_dim of dim 0"),
-    vary("NKI008", "reshape_dim", lambda s: new().reshape_dim(0, s), (4,), (2, 2), "reshape_dim"),
     vary("NKI008", "flatten_dims", lambda d: new((4, 8, 2)).flatten_dims(d, 2), 1, 0, "flatten_dims"),
     vary("NKI008", "reshape", lambda s: new().reshape(s), (4, 2, 4), (2, 2, 8), "changes the 4 partitions"),
     vary("NKI009", "reshape", lambda s: new().reshape(s), (4, 2, 4), (4, 2, 5), "does not hold 32 elements"),
     vary("NKI009", "two unknown", lambda s: new().reshape(s), (4, -1, 2), (4, -1, -1), "does not hold"),
-    vary("NKI009", "reshape_dim", lambda n: new().reshape_dim(1, (n, -1)), 4, 3, "does not hold 8 elements"),
-    vary("NKI009", "rearrange", lambda n: new().rearrange(("p", ("a", "b")), ("p", "b", "a"), {"a": n}), 2, 3, "hold 8"),
     vary("NKI009", "view", lambda n: new((4, n), U8).view(F32), 8, 6, "6 elements of uint8"),
-    vary("NKI009", "ap of a slice", lambda i: new((4, 8), U8)[:, i:].ap([[2, 4], [1, 1]], dtype=F32), 4, 2, "do not make"),
     vary("NKI010", "reshape", lambda n: new((4, 2, 4))[:, :, 0:n].reshape((4, 2 * n)), 4, 3, "reshape"),
-    vary("NKI010", "reshape permuted", lambda d: new((4, 2, 4)).permute(d).reshape((4, 8)), (0, 1, 2), (0, 2, 1), "reshape"),
     vary("NKI010", "flatten_dims", lambda n: new((4, 2, 4))[:, :, 0:n].flatten_dims(1, 2), 4, 3, "not contiguous"),
     vary("NKI010", "view", lambda s: new()[:, 0:8:s].view(BF16), 1, 2, "contiguous last dim"),
     vary("NKI011", "ap", lambda s: new().ap([[s, 2], [1, 8]]), 8, 16, "steps by 16 elements, one partition is 8"),
     vary("NKI011", "a step beyond the only partition", lambda n: new()[0:n:3], 1, 4, "steps by 24"),
-    vary("NKI011", "dtype", lambda s: new().ap([[s, 4], [1, 8]], dtype=BF16), 16, 8, "one partition is 16"),
     vary("NKI012", "past the partition", lambda n: used(new().ap([[8, 2], [1, n]], offset=2)), 6, 7, "leaves the partition"),
-    vary("NKI012", "before the partition", lambda s: used(new().ap([[8, 2], [s, 2]], offset=0)), 1, -1, "leaves the partition"),
     vary("NKI012", "past the tile", lambda n: used(new().ap([[8, n], [1, 8]])), 4, 5, r"elements 0\.\.39 of a storage of 32"),
-    vary("NKI012", "past HBM", lambda n: used(hbm(4, 8).ap([[3, n], [1, 2]])), 11, 12, r"0\.\.34 of a storage of 32"),
     vary("NKI013", "explicit offset", lambda i: new()[:, i:].ap([[8, 4], [1, 2]], offset=1), 0, 1, "starts at element 1"),
     vary("NKI014", "broadcast", lambda n: new((4, n)).broadcast(1, 3), 1, 2, "broadcast of dim 1 of size 2"),
     vary("NKI014", "squeeze_dim", lambda n: new((4, n, 8)).squeeze_dim(1), 1, 2, "squeeze_dim of dim 1 of size 2"),
@@ -179,7 +145,6 @@ PAIRS = [
     vary("NKI015", "not an int", lambda d: hbm(2, 3).permute(d), (1, 0), ("1", 0), "compile-time int"),
     vary("NKI015", "flatten_dims", lambda d: hbm(2, 3).flatten_dims(*d), (0, 1), (1, 0), r"flatten_dims\(1, 0\)"),
     vary("NKI015", "rearrange names", lambda d: hbm(2, 3).rearrange(("a", "b"), d), ("b", "a"), ("b", "c"), "rearrange"),
-    vary("NKI015", "rearrange sizes", lambda s: hbm(2, 3).rearrange(("a", "b"), ("b", "a"), {s: 2}), "a", "c", "'c'"),
     vary("NKI016", "one column too many", copy_in, 8, 9, r"element \(0, 8\) of the view \(and 3 more\)"),
     vary("NKI017", "stride 0", store_to, lambda t: t, lambda t: t[:, 0:1].broadcast(1, 2), "more than once"),
     vary("NKI018", "one tile", lambda n: new((128, n)), 53_182, 53_183, "needs 212,732 of 212,728 bytes per partition"),
@@ -189,14 +154,12 @@ PAIRS = [
     vary("NKI019", "tiles stay in a bank", lambda n: fill(nl.psum, *(n,) * 9), 256, 257, "9 of 8 banks"),
     vary("NKI020", "overlap", lambda b: placed((0, 0), (0, b)), 32, 31, r"address \(0, 31\) and \(0, 0\) of SBUF overlap"),
     vary("NKI020", "quadrant", lambda p: new(address=(p, 0)), 96, 95, "4 partitions from 95"),
-    vary("NKI020", "last partition", lambda n: new((n, 8), address=(96, 0)), 32, 33, "33 partitions from 96"),
     vary("NKI020", "last byte", lambda b: new(address=(0, b)), 212_696, 212_697, "of 212728"),
     vary("NKI020", "alignment", lambda b: new(buffer=nl.psum, address=(0, b)), 4, 2, "aligned to 4"),
     vary("NKI020", "pair", lambda a: new(address=a), (0, 0), 0, "not"),
     vary("NKI020", "on chip", lambda b: new(buffer=b, address=(0, 0)), nl.sbuf, nl.hbm, "only on chip"),
     vary("NKI027", "shape", shared_shape, 8, 9, r"shared tensor 0 is \[4, 9\] float32 on this core", lnc=2),
     vary("NKI028", "two writes", divided, 2, 1, r"core 1 writes element \(0, 0\).* core 0 writes it at", lnc=2),
-    vary("NKI028", "write and read", exchanged, True, False, "core 1 reads .* core 0 writes it at", lnc=2),
     vary("NKI030", "string", lambda e: nisa.tensor_copy(new(), nl.zeros((4, 8), F32), engine=e), nisa.engine.vector, "vector", "engine='vector'"),
     vary("NKI030", "int", lambda m: nisa.dma_copy(new(), nl.zeros((4, 8), F32), dge_mode=m), nisa.dge_mode.none, 3, "dge_mode=3"),
     vary("NKI030", "a DMA's engine", lambda e: nisa.dma_copy(new(), nl.zeros((4, 8), F32), engine=e), nisa.engine.unknown, 0, "engine=0"),
@@ -211,13 +174,11 @@ PAIRS = [
     vary("NKI151", "memory", lambda b: barrier(b), nl.shared_hbm, nl.hbm, "data in private_hbm", lnc=2),
     vary("NKI151", "cores", lambda c: barrier(cores=c), (0, 1), (0,), r"cores=\(0,\)", lnc=2),
     vary("NKI152", "shape", lambda s: swap(s), (4, 8), (4, 4), "differ", lnc=2),
-    vary("NKI152", "memory", lambda b: swap(buffer=b), nl.sbuf, nl.psum, "not in SBUF", lnc=2),
     vary("NKI152", "to itself", lambda s: swap(step=s), 1, 0, "sends to itself", lnc=2),
     vary("NKI152", "rank", lambda s: swap(step=s), 1, 2, "send_to_rank=2", lnc=2),
     vary("NKI153", "fp32", lambda n: swap(None, columns=n, dma_engine=nisa.dma_engine.gpsimd_dma), 256, 257, "1028 bytes", lnc=2),
     vary("NKI153", "uint8", lambda n: swap(None, columns=n, dtype=U8, dma_engine=nisa.dma_engine.gpsimd_dma), 256, 257, "257 bytes", lnc=2),
     vary("NKI154", "one core only", meets, 2, 1, "core 0 waits at core_barrier .* ended without", lnc=2),
-    vary("NKI154", "other tensor", meets_at, (0, 0), (0, 1), "core 1 is at core_barrier .* core 0 at core_barrier", lnc=2),
     vary("NKI160", "value", lambda v: nisa.register_alloc(v), 2**32 - 1, 2**32, "is not an int of 32 bits"),
     vary("NKI160", "register", lambda r: nisa.register_move(r(0), 1), nisa.register_alloc, int, "dst=0 is not a register"),
     vary("NKI160", "one element", lambda n: nisa.register_load(nisa.register_alloc(), nl.zeros((1, n), I32)), 1, 2, "2 elements"),
