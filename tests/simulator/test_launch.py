@@ -316,19 +316,3 @@ def test_an_assertion_in_a_helper_names_its_caller():
         nki.execute(nki.jit(kernel), (X,))
     helper, caller = (f.__code__.co_firstlineno + 1 for f in (require, kernel))
     assert caught.value.location == f"{__file__}:{helper}, called at {__file__}:{caller}"
-
-
-@pytest.mark.parametrize("form", [
-    lambda y, core: (y, core),
-    lambda y, core: {"b": y} if core else {"a": y},
-    lambda y, core: None if core else y,
-    lambda y, core: y[0:2] if core else y,
-])  # fmt: skip
-def test_cores_return_the_same(form):
-    def kernel(x, same):
-        y = halves(x)
-        return form(y, 0 if same else nl.program_id(0))
-
-    nki.jit(kernel)[2](X, True)
-    with pytest.raises(NkiError, match="NKI027: launch: core 1 does not return what core 0 returns"):
-        nki.jit(kernel)[2](X, False)

@@ -9,24 +9,15 @@ from hypothesis import strategies as st
 from timelines import touched
 
 from nkiconv.simulator.dtypes import DTYPES
-from nkiconv.simulator.memory import PRIVATE_HBM, PSUM, SBUF, SHARED_HBM, Region, StorageInfo
+from nkiconv.simulator.memory import SHARED_HBM, Region, StorageInfo
 from nkiconv.simulator.program import Instruction
 from nkiconv.simulator.timeline.dependencies import HBM_SLICES, Dependencies, written_storages
 from nkiconv.simulator.timeline.grid import Grid
 from nkiconv.simulator.timeline.overlap import RUNS_COMPARED, covers, extent, overlaps
 
-#: bytes of one partition of the on-chip storages, and of the HBM ones: small, so that views meet often
-ROW, PARTITIONS, FLAT = 48, 4, 96
-DTYPE_NAMES = ("uint8", "bfloat16", "float32")
-
-
-def storage(buffer):
-    shape = (FLAT,) if buffer is PRIVATE_HBM else (PARTITIONS, ROW)
-    return StorageInfo("", shape, "uint8", buffer, "")
-
 
 @st.composite
-def patterns(draw, elems, most=12):
+def patterns(draw, elems, most):
     """(shape, strides, first element) of a view inside `elems` elements: any signs, zeros, rows over rows."""
     shape, strides = [], []
     low = high = 0
@@ -40,74 +31,15 @@ def patterns(draw, elems, most=12):
     return tuple(shape), tuple(strides), draw(st.integers(-low, elems - 1 - high))
 
 
-@st.composite
-def slices(draw, elems):
-    """The same for what indexing makes: every step-th element of one row-major dim or two."""
-    columns = draw(st.integers(1, elems))
-    start, step = draw(st.integers(0, columns - 1)), draw(st.integers(1, 4))
-    stop = draw(st.integers(start + 1, columns))
-    count = -(-(stop - start) // step)
-    rows = draw(st.integers(1, elems // columns))
-    return (rows, count), (columns, step), start
-
-
-@st.composite
-def regions(draw, info):
-    """A view of a storage in a dtype of its own; on chip a range of partitions times a pattern of free elements."""
-    dtype = draw(st.sampled_from(DTYPE_NAMES))
-    size = DTYPES[dtype].itemsize
-    elems = info.bytes_per_partition // size if info.on_chip else info.num_bytes // size
-    shape, strides, first = draw(st.one_of(patterns(elems), slices(elems)))
-    if not info.on_chip:
-        return Region(info, dtype, shape, strides, first)
-    p0 = draw(st.integers(0, PARTITIONS - 1))
-    rows = draw(st.integers(1, PARTITIONS - p0))
-    return Region(info, dtype, (rows, *shape), (elems, *strides), p0 * elems + first)
-
-
-@st.composite
-def pairs_of_views(draw):
-    """Two views of one storage, sometimes the same one shifted."""
-    info = storage(draw(st.sampled_from([SBUF, PSUM, PRIVATE_HBM])))
-    a = draw(regions(info))
-    if draw(st.booleans()):
-        return a, draw(regions(info))
-    elems = info.bytes_per_partition // a.itemsize if info.on_chip else info.num_bytes // a.itemsize
-    inside = [byte // a.itemsize % elems for byte in touched(a)]
-    shift = draw(st.integers(-min(inside), elems - 1 - max(inside)))
-    return a, a._replace(offset=a.offset + shift)
-
-
-@draws(120, 5000)
-@given(pairs_of_views())
-def test_against_sets_of_bytes(views):
-    a, b = views
-    bytes_a, bytes_b = touched(a), touched(b)
-    first, second, on_chip = extent(a), extent(b), a.info.on_chip
-    assert overlaps(first, second, on_chip) == bool(bytes_a & bytes_b)
-    assert overlaps(second, first, on_chip) == bool(bytes_a & bytes_b)
-    if covers(first, second, on_chip):
-        assert bytes_b <= bytes_a
-    if on_chip:
-        assert covers(first, second, on_chip) == (bytes_b <= bytes_a), "on chip it is exact"
-    assert covers(first, first, on_chip), "a view covers itself"
-
-
 def box(shape, strides, offset=0):
     return Region(StorageInfo("", (1 << 22,), "uint8", SHARED_HBM, ""), "uint8", shape, strides, offset)
-
-
-def hbm(shape, strides, offset=0):
-    return extent(box(shape, strides, offset))
 
 
 def test_views_of_very_many_runs_are_compared_by_their_ends():
     """Above the limit two interleaved views count as meeting, which costs a wait; their ends still tell them apart."""
     count = RUNS_COMPARED + 1
-    even, odd = hbm((count,), (2,)), hbm((count,), (2,), 1)
-    assert overlaps(even, odd, False)
-    assert not overlaps(even, hbm((count,), (2,), 2 * count), False)
-    assert not overlaps(hbm((count - 1,), (2,)), hbm((count - 1,), (2,), 1), False)
+    for n, odd, meet in ((count, 1, True), (count, 2 * count, False), (count - 1, 1, False)):
+        assert overlaps(extent(box((n,), (2,))), extent(box((n,), (2,), odd)), False) == meet
 
 
 # The grid.
@@ -132,13 +64,13 @@ INFO = StorageInfo("", (NUM_BYTES,), "uint8", SHARED_HBM, "")
 
 
 def waits(accesses):
-    """What each access waits for, from the bytes of all that came before it.
-
-    A writer is forgotten when one write covers it, as is a reader.
-    """
+    """What each access waits for, from the bytes of all that came before it; who is covered by a write is forgotten."""
     known, found = [], []
     for region, writes in accesses:
         e, mine = extent(region), touched(region)
+        for _, one, _ in known:
+            assert overlaps(e, extent(one), False) == bool(touched(one) & mine)
+            assert not covers(e, extent(one), False) or touched(one) <= mine
         met = [(i, one, wrote) for i, one, wrote in known if (writes or wrote) and touched(one) & mine]
         found.append({i for i, _, _ in met})
         if writes:

@@ -226,28 +226,6 @@ def test_an_error_while_the_other_waits_surfaces(core, met):
     assert caught.value is error
 
 
-def test_every_run_is_the_same():
-    order = []
-
-    def kernel():
-        core, ring = nl.program_id(0), shared(2, 8)
-        put(ring[core], core + 0.25)
-        for step in range(5):
-            order.append((step, core))
-            barrier(ring)
-            tile = get(ring[1 - core])
-            barrier(ring)
-            nisa.tensor_scalar(tile, tile, nl.multiply, 1.7)
-            nisa.dma_copy(ring[core], tile)
-        return ring
-
-    runs = []
-    for _ in range(3):
-        order.clear()
-        runs.append((launch(kernel).tobytes(), tuple(order)))
-    assert len(set(runs)) == 1
-
-
 def test_shared_tensors_are_matched_in_order():
     def kernel():
         core, a, b = nl.program_id(0), shared(2, 8), shared(2, 4)
