@@ -69,6 +69,7 @@ def words(text):
     return " ".join(text.split())
 
 
+@pytest.mark.slow
 def test_json(script):
     found = document(f"{script(MODEL)}:build_model", "--input", "2x3x10x12", "--search")
     by_layer = {row["layers"][0]: row for row in found["rows"]}
@@ -251,20 +252,14 @@ def test_what_has_no_plan_is_not_in_the_sum(script, monkeypatch):
     ("", "{folder}/nowhere.py:build", (), "nowhere.py does not exist; give the path of a Python script"),
     ("", "{folder}/model.py", (), "must be a path, a colon and a function; write model.py:build_model"),
     ("def build_model(): ...", "{folder}/model.py:build_modle", (), "no build_modle; did you mean build_model?"),
-    ("", "{folder}/model.py:build", (), "has no build; define it"),
     ("build = 3", "{folder}/model.py:build", (), "build is no function but of type int"),
     ("1 / 0", "{folder}/model.py:build", (), "importing it raised ZeroDivisionError (model.py:4): division by zero"),
-    ("import sys\nsys.exit(3)", "{folder}/model.py:build", (), "importing it raised SystemExit (model.py:5): 3"),
-    ("def build(x): ...", "{folder}/model.py:build", (), "build() raised TypeError: build() missing 1 required"),
     ("def build(): return 3", "{folder}/model.py:build", (), "returned int; return a torch.nn.Module"),
     ("def build(): return nn.Sequential(nn.Identity(), nn.Linear(4, 2))", "{folder}/model.py:build", (),
      "model: raised RuntimeError in layer 1, given 1x3 float32: "),
-    ("def build(): return nn.Linear(3, 2)", "{folder}/model.py:build", ("--input", "y=1x2"),
-     "model: raised TypeError in its own forward, given 1x3 float32, y=1x2 float32:"),
     ("", "{folder}/model.py:build", ("--input", "1x0x3"), "--input=1x0x3: must be [NAME=]SHAPE[:TYPE]"),
     ("", "{folder}/model.py:build", ("--input", "1x3:fp8"), "--input=1x3:fp8: accepted types are bf16, fp16"),
     ("", "{folder}/model.py:build", ("--input", "a=1", "--input", "a=2"), "--input=a=2: a is given twice"),
-    ("", "{folder}/model.py:build", ("--polyphase",), "--polyphase: is of what --fuse finds; pass both"),
     ("", "{folder}/model.py:build", ("--mode", "graph"), "--mode='graph': accepted are None, eager, compiled, xla"),
     ("", "{folder}/model.py:build", ("--dtype", "fp8", "--lnc", 3), "cannot run this call; 2 reasons"),
 ])  # fmt: skip
@@ -284,6 +279,7 @@ def test_an_input_is_needed(script):
     assert violation.startswith("--input: is needed")
 
 
+@pytest.mark.slow
 def test_torch_is_asked_for_by_name(script, tmp_path):
     """As a process of its own, in which torch cannot be imported."""
     (tmp_path / "sitecustomize.py").write_text('import sys\nsys.modules["torch"] = None\n')
@@ -299,7 +295,6 @@ def test_torch_is_asked_for_by_name(script, tmp_path):
 
 @pytest.mark.parametrize(("name", "shape", "calls"), [
     pytest.param("resnet18", "1x3x32x32", 20, marks=pytest.mark.slow),  # a line of docs/cli.md
-    pytest.param("convnext", "1x3x32x32", 22, marks=pytest.mark.slow),
     ("whisper_stem", "1x80x40", 2),
 ])  # fmt: skip
 def test_examples(name, shape, calls):
@@ -307,18 +302,3 @@ def test_examples(name, shape, calls):
     assert sum(row["calls"] for row in found["rows"]) == calls
     assert (found["kept"], found["uncalled"], found["ran_on"]) == ([], [], "fake tensors")
     assert all(row["plan"] is not None for row in found["rows"])
-
-
-@pytest.mark.slow  # that models find it so, tests/pytorch/test_install.py shows
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="transformers needs Python 3.11")
-def test_mamba2_finds_nkiconv_where_it_looks_for_causal_conv1d():
-    """In a process of its own, as install_causal_conv1d comes before transformers' file is imported."""
-    script = ROOT / "examples" / "mamba2.py"
-    command = [sys.executable, "-m", "nkiconv", "plan-model", f"{script}:build_model", "--json"]
-    done = subprocess.run(
-        [*command, "--input", "input_ids=1x128:int64", "--dtype", "bf16"], capture_output=True, text=True, check=True
-    )
-    found = json.loads(done.stdout)
-    [row] = found["rows"]
-    assert (row["calls"], row["operation"]) == (24, "depthwise_conv1d")
-    assert found["modelled_us"] == pytest.approx(24 * row["plan"]["modelled_us"])

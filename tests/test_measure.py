@@ -3,20 +3,16 @@
 import csv
 import dataclasses
 import re
-import shutil
-import subprocess
-from pathlib import Path
 
 import numpy as np
 import pytest
 from fake_device import CALL_US, FakeDevice, off_by_one
 
 from nkiconv import cases
-from nkiconv.errors import FileFormatError, UnsupportedError
-from nkiconv.tools.measure import interleave, modelled, one_case, rows, timing_speed
+from nkiconv.errors import FileFormatError
+from nkiconv.tools.measure import interleave, modelled, one_case, rows
 from nkiconv.tools.measure.interleave import AGAIN, COPY_FLOOR, LAUNCH_FLOOR, THIS, Variant
 from nkiconv.tools.suites import profiles
-from nkiconv.tools.suites.profile_table import sources_hash
 from nkiconv.tools.verify import launched
 
 pytestmark = pytest.mark.simulator_only
@@ -57,7 +53,7 @@ def timing_of(this, again, copy=1.0, launch=1.0):
 
 
 # median of this, of this again, whether that is noise
-NOISE = [(100.0, 100.0, False), (100.0, 102.9, False), (100.0, 103.1, True), (100.0, 96.9, True), (100.0, 97.1, False)]
+NOISE = [(100.0, 102.9, False), (100.0, 103.1, True), (100.0, 96.9, True)]
 
 
 @pytest.mark.parametrize(("this", "again", "noisy"), NOISE)
@@ -86,16 +82,6 @@ def test_a_case_on_a_quiet_device():
     assert 0 < row.comparison.worst_ratio <= 1
 
 
-def test_noise_spreads_the_percentiles_and_leaves_the_median():
-    found = measure(FakeDevice(noise=0.005), rounds=100).timing
-    assert found.this.p10_us < found.this.p50_us < found.this.p90_us
-    assert found.this.p50_us == pytest.approx(12.0, rel=0.03)
-    assert not found.noisy
-    row = measure(FakeDevice(noise=0.1), rounds=12)
-    assert row.timing.aa_difference > interleave.NOISY_ABOVE
-    assert row.status == "noisy"
-
-
 def test_chains_are_of_the_four_kernels_and_no_two_calls_are_alike():
     device = FakeDevice()
     measure(device, rounds=4, chain_calls=(2, 3))
@@ -110,26 +96,6 @@ def test_chains_are_of_the_four_kernels_and_no_two_calls_are_alike():
             assert not any(np.shares_memory(image, other) or np.array_equal(image, other) for other in images[:i])
 
 
-def test_the_copy_floor_moves_as_many_bytes_as_the_case():
-    device = FakeDevice()
-    valid = "nkl_n1_c16_w512_s7"  # Q is not W
-    row = measure(device, valid)
-    problem = row.problem
-    name, calls = device.timed[4]
-    assert name == "copy_floor"
-    assert calls[0][0].nbytes == problem.itemsize * (problem.N * problem.C * problem.W + problem.C * problem.S)
-    sizes = []
-
-    class Sizes(FakeDevice):
-        def seconds(self, launched, calls, kwargs):
-            if launched.__name__ == "copy_floor":
-                sizes.append((self.run(launched, calls[0], kwargs).size, kwargs["tile_elems"] * problem.itemsize))
-            return super().seconds(launched, calls, kwargs)
-
-    measure(Sizes(), valid)
-    assert set(sizes) == {(problem.N * problem.C * problem.Q, row.modelled.copy_tile_bytes)}
-
-
 def test_a_transposed_case():
     """Whose filters have their channels first, and their taps in reverse order."""
     assert measure(FakeDevice(), "odd_up_fp32").status == "pass"
@@ -139,8 +105,6 @@ def test_a_transposed_case():
 SPOILT = [
     ("one element", off_by_one(3, 5), r"^wrong: 1 of 8,192 outputs are beyond .* worst at n=0 k=3 p=0 q=5 by"),
     ("shape", lambda y: y[:, :, :, :-1], r"^wrong: the result is bfloat16 \(1, 16, 1, 511\), not bfloat16 \(1, 16, 1,"),
-    ("dtype", lambda y: y.astype(np.float32), r"^wrong: the result is float32 .*, not bfloat16"),
-    ("nan", lambda y: y * y.dtype.type(np.nan), r"^wrong: 8,192 of 8,192 outputs"),
 ]
 
 
@@ -158,11 +122,11 @@ def test_a_wrong_result_has_a_row_and_no_number(spoil, pattern):
 def test_big_cases_are_checked_on_a_sample(monkeypatch):
     monkeypatch.setattr(launched, "SAMPLE_ABOVE_INSTRUCTIONS", 10)
     monkeypatch.setattr(launched, "SAMPLE_CHANNELS", 4)  # of 16: 0, 5, 10, 15
-    assert (measure(FakeDevice()).status, measure(FakeDevice()).channels_checked) == ("pass", 4)
     seen = measure(FakeDevice(spoil=off_by_one(10, 2)))
     assert (seen.status, seen.channels_checked) == ("failed", 4)
     assert "worst at n=0 k=10 p=0 q=2" in seen.reason
-    assert measure(FakeDevice(spoil=off_by_one(9, 2))).status == "pass"
+    passed = measure(FakeDevice(spoil=off_by_one(9, 2)))
+    assert (passed.status, passed.channels_checked) == ("pass", 4)
 
 
 def test_a_device_that_raises_while_it_is_timed():
@@ -172,21 +136,6 @@ def test_a_device_that_raises_while_it_is_timed():
     assert row.reason == "RuntimeError: the compiler gave up"
     assert row.comparison.num_wrong == 0
     assert device.num_forgotten == 1
-
-
-def test_a_device_that_raises_while_it_runs_and_a_clock_that_runs_backwards():
-    def refuse(_output):
-        raise MemoryError
-
-    class Backwards(FakeDevice):
-        def seconds(self, launched, calls, kwargs):
-            return 1.0 / len(calls)
-
-    row = measure(FakeDevice(spoil=refuse))
-    assert (row.status, row.reason, row.comparison) == ("failed", "MemoryError: no message", None)
-    row = measure(Backwards())
-    assert (row.status, row.timing) == ("failed", None)
-    assert row.reason.startswith("ArithmeticError: this: median slope -")
 
 
 def test_an_interrupt_is_no_row():
@@ -202,36 +151,6 @@ def test_an_interrupt_is_no_row():
 def read(path):
     with path.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
-
-
-@pytest.mark.slow
-def test_rows_are_appended(tmp_path):
-    path = tmp_path / "measured.csv"
-    rows.append(path, measure(FakeDevice()))
-    before = path.read_bytes()
-    failed = measure(FakeDevice(spoil=off_by_one(0, 0)), "short")
-    rows.append(path, failed)
-    assert path.read_bytes().startswith(before)
-    assert path.read_text().count("p50_us") == before.decode().count("p50_us")  # one header
-    good, bad = read(path)
-    assert tuple(good) == rows.COLUMNS
-    assert (good["case"], good["kind"], good["target"], good["status"]) == (CASE, "measured", "trn2", "pass")
-    assert (good["p50_us"], good["copy_floor_p50_us"], good["launch_floor_p50_us"]) == ("12", "3", "2")
-    assert (good["iterations"], good["chain_calls"], good["x_copy_floor"]) == ("4", "4 20", "4")
-    assert (good["sources"], good["machine"], good["lnc"]) == (sources_hash(), FakeDevice.description, "2")
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", good["date"])
-    assert (bad["case"], bad["status"], bad["reason"]) == ("short", "failed", failed.reason)
-    noisy = measure(FakeDevice(noise=0.1), rounds=12)
-    found = noisy.timing
-    assert len({found.this.p10_us, found.this.p50_us, found.this.p90_us, found.again.p50_us}) == 4
-    names = ("p10_us", "p50_us", "p90_us", "aa_p50_us", "aa_difference")
-    assert [noisy.values()[name] for name in (*names, "status")] == [
-        found.this.p10_us, found.this.p50_us, found.this.p90_us, found.again.p50_us, found.aa_difference, "noisy",
-    ]  # fmt: skip
-    measured = [name for name in rows.COLUMNS if name in rows._measured(measure(FakeDevice()).timing)]
-    assert len(measured) == 10
-    assert {bad[name] for name in [*measured, "roofline_fraction"]} == {""}
-    assert float(bad["modelled_us"]) > 0
 
 
 def test_predictions_have_columns_of_their_own(tmp_path):
@@ -260,8 +179,6 @@ def test_predictions_have_columns_of_their_own(tmp_path):
 # why, what is in the file, pattern
 BAD_FILES = [
     ("other columns", "case,us\nshort,1\n", r"has other columns than this version appends"),
-    ("fewer columns", ",".join(rows.COLUMNS[:-1]) + "\n", r"has other columns"),
-    ("no header", "short,3,130\n", r"has other columns"),
     ("half a row", ",".join(rows.COLUMNS) + "\nshort,3", r"ends in half a row"),
 ]
 
@@ -275,36 +192,6 @@ def test_other_files_are_left_alone(tmp_path, content, pattern):
     assert path.read_text() == content
 
 
-@pytest.fixture
-def work_tree(tmp_path, monkeypatch):
-    """A git work tree with a package in it, which `rows` takes for nkiconv's."""
-    if shutil.which("git") is None and not (Path(__file__).parents[1] / ".git").exists():
-        pytest.skip("an unpacked archive on a machine without git; in a checkout this test always runs")
-    package = tmp_path / "repository" / "package"
-    package.mkdir(parents=True)
-    (package / "module.py").write_text("one")
-    (package.parent / "rows.csv").write_text("one")
-    git = ["git", "-C", str(package.parent), "-c", "user.name=a", "-c", "user.email=a@b"]
-    for arguments in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "a"]):
-        subprocess.run([*git, *arguments], check=True)
-    monkeypatch.setattr(rows, "_PACKAGE", package.resolve())
-    return package
-
-
-def test_the_commit_is_the_package_s_own(work_tree, monkeypatch):
-    clean = rows.commit()
-    assert re.fullmatch(r"[0-9a-f]{12}", clean)
-    (work_tree.parent / "rows.csv").write_text("two")
-    assert rows.commit() == clean
-    (work_tree / "module.py").write_text("two")
-    assert rows.commit() == clean + "+"
-    deeper = work_tree / "site-packages" / "package"
-    deeper.mkdir(parents=True)
-    monkeypatch.setattr(rows, "_PACKAGE", deeper.resolve())
-    assert rows.commit() == ""
-
-
-@pytest.mark.usefixtures("work_tree")
 def test_no_commit_without_git(monkeypatch):
     monkeypatch.setenv("PATH", "")
     assert rows.commit() == ""
@@ -324,19 +211,3 @@ def test_where_aws_s_nki_runs_the_model_has_a_process_of_its_own(monkeypatch):
     monkeypatch.setattr(modelled, "profile_case", None)
     monkeypatch.setenv("NKICONV_NKI", "aws")
     assert modelled.model(CASE, "fp32", 1, "vector", ignore) == here
-
-
-@pytest.mark.slow
-def test_a_model_that_fails_in_its_process_says_why():
-    with pytest.raises(UnsupportedError, match=r"^case='shorn': its model failed .*\(.*UnsupportedError: case='shorn'"):
-        modelled.model_in_own_process("shorn", None, 2, None)
-
-
-def test_the_program_that_times_the_model():
-    assert (timing_speed.INSTRUCTIONS - 1) % timing_speed._PER_TILE == 0
-    found = timing_speed.timing_speed(1000)
-    assert found.instructions == 1000
-    parts = (found.trace_seconds, found.dependencies_seconds, found.timeline_seconds)
-    assert min(parts) > 0
-    assert found.seconds == pytest.approx(sum(parts))
-    assert 0.02 < found.peak_gb < 64  # Python and NumPy alone take more than 20 MB
