@@ -12,16 +12,13 @@ import nkiconv.axis
 from nkiconv import ConvProblem, UnsupportedError, cases
 from nkiconv.planner import estimate as estimates
 from nkiconv.planner import parts
-from nkiconv.planner.cost.gradients import blocks
 from nkiconv.planner.entry import answer, estimated
 from nkiconv.planner.operations import operation_for
 from nkiconv.planner.parts import part_of, pieces_of
 from nkiconv.planner.plan import Estimate, Plan
 from nkiconv.planner.request import Asked, Request
-from nkiconv.schedules import blocks_candidates, m_packing
-from nkiconv.schedules.axis import outputs_met
-from nkiconv.schedules.blocks_candidates import BlocksBound
-from nkiconv.schedules.geometry import Axis, span, valid_range
+from nkiconv.schedules import m_packing
+from nkiconv.schedules.geometry import Axis, span
 from nkiconv.schedules.tiles import cut_into
 from nkiconv.simulator.launch import execute
 from nkiconv.simulator.profiling import in_time
@@ -88,13 +85,6 @@ def test_what_the_default_rule_chose_is_said(quickly):
         assert Plan.from_json(found.to_json()) == found
 
 
-@pytest.mark.slow
-def test_what_an_estimate_chooses_for_many_images_is_what_it_chooses_for_some():
-    some, many = (ConvProblem(N=N, C=3, K=16, H=56, W=56, R=3, S=3) for N in (400, 1000))
-    assert pieces_of(some) < parts.PIECES < pieces_of(many)
-    assert estimated(Request(problem=some)).algorithm == estimated(Request(problem=many)).algorithm
-
-
 @pytest.mark.parametrize("operation", random_problems.OF)
 def test_parts(monkeypatch, operation):
     """A part has no more of anything, the same filter and the same epilogue; settings for it run the whole."""
@@ -125,24 +115,6 @@ def drawn_axis(rng):
             return Axis(size=size, taps=taps, out=out, stride=stride, dilation=apart, lhs_dilation=spread, before=lo)
 
 
-def test_what_taps_meet_is_counted_by_arithmetic():
-    """Against each output and tap one by one."""
-    rng = random.Random(5)
-    for _ in range(400):
-        axis = drawn_axis(rng)
-        first = rng.randrange(axis.out)
-        count = rng.randint(1, axis.out - first)
-        seen = set()
-        for tap in range(axis.taps):
-            places = [(q, q * axis.stride + tap * axis.dilation - axis.before) for q in range(first, first + count)]
-            meets = [(q, one // axis.lhs_dilation) for q, one in places if one % axis.lhs_dilation == 0]
-            meets = [(q, element) for q, element in meets if 0 <= element < axis.size]
-            q0, q_step, number, x0, x_step = valid_range(axis, tap, first, count)
-            assert [(q0 + i * q_step, x0 + i * x_step) for i in range(number)] == meets
-            seen |= {element for _, element in meets}
-        assert span(axis, first, count) == ((min(seen), max(seen) - min(seen) + 1) if seen else (0, 0))
-
-
 def test_parts_are_found_by_arithmetic(monkeypatch):
     """Against each output one by one; rows of more than a bank in parts."""
     monkeypatch.setattr(m_packing, "BANK_COLUMNS", 8)
@@ -156,12 +128,6 @@ def test_parts_are_found_by_arithmetic(monkeypatch):
         assert bool(m_packing.tiles_of(axis)) == any(max(part) <= 8 for part in meeting)
     far = Axis(size=2**30, taps=3, out=2**29, dilation=2**29, before=2**28)
     assert m_packing.tiles_of(far) == ()
-
-
-def test_huge_strides_meet_what_they_meet(quickly):
-    """Output 5 * 2**30 of stride 3 and the last of 2**31 - 1 elements 2 apart."""
-    assert outputs_met(2**31 - 1, 3, 2, 0, 1, 2**40) == (2, 2, (2**32 - 4) // 6, 3, 3)
-    assert outputs_met(9, 2**31 - 1, 2**31 - 2, 0, 0, 9) == (0, 2**31 - 2, 1, 0, 2**31 - 1)
 
 
 def test_products_and_inputs_met_are_counted_by_arithmetic():
@@ -179,39 +145,6 @@ def test_products_and_inputs_met_are_counted_by_arithmetic():
     huge = nkiconv.axis.Axis(9, 3, 1, 2**30, 2**30 - 99, 1, 2)
     assert nkiconv.axis.Axis(2**30 + 1, 3, 2**29, 0, 0, 2**28, 1).num_read == 5  # two windows share an input
     assert (huge.num_read, huge.products) == (9, (huge.out * 3 + 1) // 2)
-
-
-@pytest.mark.cover(4)
-@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-@pytest.mark.parametrize("size", [28, 56])
-def test_settings_that_bounds_leave_out_are_none_of_the_best(monkeypatch, layout, size):
-    """Against all of them, priced one by one; several are alike, of which the first counts."""
-    problem = ConvProblem(N=8, C=192, K=128, H=size, W=size, R=3, S=3, padding=((1, 1), (1, 1)), layout=layout)
-    request = Request(problem=problem.toward("wgrad"))
-
-    def found():
-        shape = operation_for(request).shape(request, Rates())
-        return [(one.config, one.ns) for one in blocks.ALGORITHM.candidates(shape, {}, blocks.ALGORITHM.starts[0])]
-
-    priced, ns = [], BlocksBound.ns
-
-    def counted(*asked):
-        priced.append(asked)
-        return ns(*asked)
-
-    monkeypatch.setattr(BlocksBound, "ns", counted)
-    few, count = found(), len(priced)
-    full, array_ns = blocks_candidates._full, BlocksBound.array_ns
-
-    def extents(*asked):
-        with monkeypatch.context() as patch:
-            patch.setattr(BlocksBound, "array_ns", array_ns)
-            return full(*asked)
-
-    monkeypatch.setattr(blocks_candidates, "_full", extents)
-    monkeypatch.setattr(BlocksBound, "array_ns", lambda bound, settings: 0.0)
-    assert found() == few
-    assert count < len(priced) - count
 
 
 @pytest.mark.cover(2)

@@ -86,15 +86,10 @@ def test_outputs_that_see_no_input_are_told():
 #: Transposed calls nearly all of whose outputs are zeros: of one axis, or of two together.
 BLANK = [
     ("conv_transpose1d", {"stride": 2**27}, "stride 134217728, padding 0[+]0, dilation 1"),
-    ("conv_transpose1d", {"stride": 2**27, "padding": 3}, "stride 134217728, padding 3[+]3, dilation 1"),
     ("conv_transpose1d", {"stride": 2**27, "output_padding": 5}, "padding 0[+]-5 less output_padding, dilation 1"),
     ("conv_transpose1d", {"dilation": 2**27}, "stride 1, padding 0[+]0, dilation 134217728"),
-    ("conv_transpose1d", {"stride": 2**20, "groups": 8}, "stride 1048576, padding 0[+]0, dilation 1"),
-    ("conv_transpose2d", {"stride": (1, 2**27)}, "stride 134217728, padding 0[+]0, dilation 1"),
     ("conv_transpose2d", {"stride": 2**16}, "stride 65536, padding 0[+]0, dilation 1"),
-    ("conv_transpose2d", {"dilation": 2**16}, "stride 1, padding 0[+]0, dilation 65536"),
     ("conv_transpose2d", {"padding": -(2**16)}, "stride 1, padding -65536[+]-65536, dilation 1"),
-    ("conv_transpose3d", {"stride": (2**27, 1, 1)}, "stride 134217728, padding 0[+]0, dilation 1"),
     ("conv_transpose3d", {"stride": 2**14}, "stride 16384, padding 0[+]0, dilation 1"),
 ]
 
@@ -106,13 +101,6 @@ def test_transposed_calls_are_refused_in_their_own_words(monkeypatch, quickly, c
     with pytest.raises(GeometryError, match=f"of so many outputs at most .*{words}") as found:
         CALLS[call](**numbers)
     assert "lhs_dilation" not in str(found.value)
-
-
-def test_strides_that_no_int_counts_are_called_strides():
-    for call in ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"):
-        with pytest.raises(GeometryError, match=r"^stride=.*: must be at most 2,147,483,647") as found:
-            CALLS[call](stride=2**31)
-        assert "lhs_dilation" not in str(found.value)
 
 
 def test_algorithms_refuse_transposed_calls_in_their_own_words():

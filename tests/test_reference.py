@@ -27,18 +27,9 @@ def row(reason, N, C, H, W, K, R, S, stride, padding, rhs, lhs, groups):
 EDGE = [
     # why                            N  C   H  W    K   R  S    stride  padding            rhs     lhs     groups
     row("one of everything",         1, 1,  1, 1,   1,  1, 1,   (1, 1), ((0, 0), (0, 0)),  (1, 1), (1, 1), 1),
-    row("one tap, depthwise",        2, 5,  1, 7,   5,  1, 1,   (1, 1), ((0, 0), (0, 0)),  (1, 1), (1, 1), 5),
-    row("dense, odd everything",     2, 7,  9, 13,  5,  3, 2,   (2, 3), ((1, 0), (0, 2)),  (2, 1), (1, 1), 1),
-    row("groups",                    2, 6,  5, 11,  9,  2, 5,   (1, 2), ((0, 1), (3, 0)),  (1, 2), (1, 1), 3),
-    row("channel multiplier",        1, 3,  8, 5,   6,  3, 2,   (3, 1), ((2, 0), (0, 1)),  (1, 3), (1, 1), 3),
-    row("depthwise 2-d",             2, 5,  9, 6,   5,  4, 3,   (2, 1), ((0, 3), (1, 2)),  (1, 2), (1, 1), 5),
     row("long filter",               1, 3,  1, 300, 3,  1, 200, (1, 1), ((0, 0), (7, 2)),  (1, 1), (1, 1), 3),
-    row("causal, dilated",           2, 3,  1, 17,  3,  1, 4,   (1, 1), ((0, 0), (15, 0)), (1, 5), (1, 1), 3),
-    row("crop",                      2, 3,  7, 11,  4,  2, 3,   (1, 2), ((-1, 2), (1, -3)), (1, 1), (1, 1), 1),
     row("crop to one output",        1, 2,  9, 9,   3,  2, 3,   (1, 1), ((-4, -3), (-2, -4)), (1, 1), (1, 1), 1),
-    row("dilated inputs",            2, 3,  4, 5,   4,  3, 2,   (1, 1), ((1, 2), (2, 0)),  (1, 1), (2, 3), 1),
     row("crop inside the dilation",  1, 4,  4, 5,   4,  2, 3,   (1, 1), ((-1, 0), (-2, -1)), (1, 1), (3, 3), 4),
-    row("stride and both dilations", 2, 4,  5, 7,   6,  3, 2,   (2, 3), ((3, -1), (0, 4)), (2, 3), (3, 2), 2),
     row("window over padding only",  1, 2,  2, 3,   2,  1, 2,   (1, 1), ((3, 2), (5, 4)),  (1, 1), (1, 1), 1),
     row("all inputs cropped away",   1, 2,  1, 4,   2,  1, 2,   (1, 1), ((0, 0), (-5, 6)), (1, 1), (1, 1), 2),
 ]
@@ -102,17 +93,6 @@ def test_equals_torch_anywhere(problem):
     assert_equal_to_rounding(conv_ref(x, w, problem), torch_conv(x, w, problem))
 
 
-@pytest.mark.parametrize(("stride", "padding", "taps"), [((2, 3), (1, 0), (3, 4)), ((3, 1), (0, 2), (2, 5))])
-def test_dilated_inputs_are_a_transposed_convolution(stride, padding, taps):
-    rng = np.random.default_rng(1)
-    x, w = rng.standard_normal((2, 3, 4, 5)), rng.standard_normal((3, 6, *taps))  # torch keeps [in, out, R, S]
-    edges = tuple((tap - 1 - pad, tap - 1 - pad) for tap, pad in zip(taps, padding, strict=True))
-    problem = ConvProblem(N=2, C=3, H=4, W=5, K=6, R=taps[0], S=taps[1], padding=edges, lhs_dilation=stride)
-    flipped = w[:, :, ::-1, ::-1].swapaxes(0, 1)
-    truth = torch.nn.functional.conv_transpose2d(torch.from_numpy(x), torch.from_numpy(w), None, stride, padding)
-    assert_equal_to_rounding(conv_ref(x, flipped, problem), truth.numpy())
-
-
 def test_cross_correlation_by_hand():
     x, w = np.array([[[[1.0, 2, 3, 4]]]]), np.array([[[[10.0, 1]]]])
     assert depthwise_conv1d_ref(x, w).tolist() == [[[[12, 23, 34]]]]
@@ -167,52 +147,3 @@ def test_wrong_arrays_are_refused_together():
     assert x == "x.shape=(2, 7, 1, 6): must be [N, C, H, W] = (2, 6, 1, 7); pass one of that shape"
     assert w.startswith("w.shape=(6, 1, 1, 3): must be [K, C / groups, R, S] = (6, 6, 1, 3)")
     assert channels.startswith("channels=[0]: need a depthwise problem (groups=1, C=6, K=6)")
-
-
-def rounded(y, dtype):
-    """float64 results as a kernel returns them: rounded to fp32, then to the output's dtype."""
-    return y.astype(np.float32).astype(DTYPES[dtype])
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_tolerance_accepts_rounding_and_refuses_a_dropped_tap(dtype):
-    problem = ConvProblem(N=1, C=3, W=200, S=31, groups=3)
-    x, w = inputs(problem)
-    x, w = abs(x) * 0.5, abs(w)  # one sign and about 10 in size: a dropped tap shows even after rounding to fp8
-    ref, abs_sum = conv_ref(x, w, problem), abs_sum_ref(x, w, problem)
-    tolerances.assert_within(rounded(ref, dtype), ref, abs_sum, problem, dtype)
-    w[1, 0, 0, :15] = 0
-    with pytest.raises(AssertionError, match=r"worst at \[0, 1, 0, \d+\]: got .*, expected .*, error .*, bound "):
-        tolerances.assert_within(rounded(conv_ref(x, w, problem), dtype), ref, abs_sum, problem, dtype)
-
-
-def test_tolerance_treats_nan_and_inf_as_values():
-    ref = np.array([np.nan, np.inf, 1.0])
-    tolerances.assert_within(ref.copy(), ref, np.abs(ref), 3, "fp32")
-    for wrong in ([0.0, np.inf, 1.0], [np.nan, 1.0, 1.0], [np.nan, np.inf, np.nan], [np.nan, np.inf, np.inf]):
-        with pytest.raises(AssertionError, match="1 of 3 elements are off"):
-            tolerances.assert_within(np.array(wrong), ref, np.abs(ref), 3, "fp32")
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_integers_must_be_exact(dtype):
-    problem = ConvProblem(N=2, C=3, W=40, S=5, groups=3)
-    rng = np.random.default_rng(4)
-    x = tolerances.integer_inputs(rng, problem.input_shape, dtype)
-    w = tolerances.integer_inputs(rng, problem.filter_shape, dtype)
-    assert x.dtype == DTYPES[dtype]
-    assert set(np.unique(x.astype(int))) == {-2, -1, 0, 1, 2}
-    y = conv_ref(x, w, problem)
-    assert np.all(y == np.round(y))
-    tolerances.assert_exact(rounded(y, dtype), y, dtype)
-    y[1, 2, 0, 3] += 8
-    with pytest.raises(AssertionError, match=r"1 of 216 elements differ; first at \[1, 2, 0, 3\]"):
-        tolerances.assert_exact(rounded(y, dtype), conv_ref(x, w, problem), dtype)
-
-
-def test_results_of_another_shape_or_dtype_fail():
-    ref = np.zeros((2, 3))
-    with pytest.raises(AssertionError, match=r"shape \(3, 2\), expected \(2, 3\)"):
-        tolerances.assert_within(ref.T, ref, ref, 1, "fp32")
-    with pytest.raises(AssertionError, match="dtype float64, expected float32"):
-        tolerances.assert_exact(ref, ref, "fp32")
