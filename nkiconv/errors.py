@@ -67,7 +67,8 @@ class PlanningError(NkiconvError):
 
 
 class PlanWarning(UserWarning):
-    """A kernel on a Neuron device runs without a plan, by its default rule; the message says why there is none."""
+    """A kernel on a Neuron device runs without a plan, by the algorithm of the least bound; the message says
+    why there is none."""
 
 
 class LaunchWarning(UserWarning):

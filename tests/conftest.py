@@ -167,7 +167,7 @@ def plainly(monkeypatch):
     def chosen(request):
         operation = operation_for(request)
         refused = operation.kernel_reason(operation.fallback, operation.shape(request, Rates()), None)
-        return own(request) if refused else Estimate(operation.fallback, None, by_rule=True)
+        return own(request) if refused else Estimate(operation.fallback, None)
 
     monkeypatch.setattr(estimate, "chosen", chosen)
     return own

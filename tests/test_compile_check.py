@@ -186,7 +186,7 @@ def checker(tmp_path, monkeypatch):
     """One whose stages reply what `replies` says by stage, else that all is right."""
     monkeypatch.setattr(compile_run, "sources", lambda: "s")
     found = compile_run.Checker(tmp_path / "out", 1.0, {"nki": "0.7"})
-    taken = {"algorithm": "update", "config": None, "by_rule": False}
+    taken = {"algorithm": "update", "config": None}
     found.replies = {
         "model": {"taken": taken, "modelled_us": 1.5, "instructions": 7},
         "simulate": {"worst_ratio": 0.5, "channels_checked": 3},

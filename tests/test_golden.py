@@ -44,7 +44,7 @@ def test_the_default_rule_is_near_the_timed_plan(golden, operation, record_prope
     every = times + of_gradients
     mean, worst = math.exp(sum(map(math.log, every)) / len(every)), max(times)
     record_property("default over timed", f"{mean:.4f}, worst {worst:.3f}, of {len(every)}")
-    print(f"{operation}: the default rule takes {mean:.4f} of the plan's time (geometric mean), at worst {worst:.3f}")
+    print(f"{operation}: the bare kernel takes {mean:.4f} of the plan's time (geometric mean), at worst {worst:.3f}")
     assert len(times) > 150
     assert mean <= 1.10
     assert worst <= 2.0

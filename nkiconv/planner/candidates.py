@@ -57,7 +57,7 @@ class Field:
     @functools.cached_property
     def guessed(self) -> dict[str, float]:
         """ns of algorithms by cost models, the least first."""
-        near = [] if self.shape.by_rule else self.operation.near_least(self.shape, self.algorithms, math.inf)
+        near = self.operation.near_least(self.shape, self.algorithms, math.inf)
         found: dict[str, float] = {}
         for name, guess in sorted(near, key=lambda one: one[1].ns):
             found.setdefault(name, guess.ns)
@@ -100,7 +100,7 @@ class Field:
         accepted: list[Candidate] = []
         rejected: list[Rejection] = []
         for algorithm in self.algorithms:
-            for config in self._configs(algorithm, wide):
+            for config in self.operation.algorithm(algorithm).configs(self.shape, wide):
                 found = self.check(algorithm, config)
                 if isinstance(found, Candidate):
                     accepted.append(found)
@@ -112,10 +112,6 @@ class Field:
             return -1 if one.algorithm == own else (*order, one.algorithm).index(one.algorithm)
 
         return sorted(accepted, key=place), rejected
-
-    def _configs(self, algorithm: str, wide: bool) -> list[Config]:
-        """Settings to start from; of a problem that is too big for cost models those of the kernel's default rule."""
-        return [None] if self.shape.by_rule else self.operation.algorithm(algorithm).configs(self.shape, wide)
 
     def default(self, accepted: Sequence[Candidate]) -> Candidate | None:
         """The estimate: the one of `accepted` that is the same, which names its settings, or with its own.
@@ -135,12 +131,10 @@ class Field:
         return self._completed(candidate.algorithm, candidate.config)
 
     def _completed(self, algorithm: str, config: Config) -> Any:
-        return config if self.shape.by_rule else self.operation.algorithm(algorithm).completed(self.shape, config)
+        return self.operation.algorithm(algorithm).completed(self.shape, config)
 
     def near(self, candidate: Candidate) -> list[Candidate]:
-        """Candidates that differ from this one in one setting; none by the default rule."""
-        if self.shape.by_rule:
-            return []
+        """Candidates that differ from this one in one setting."""
         configs = self.operation.algorithm(candidate.algorithm).near(self.shape, candidate.config)
         checked = [self.check(candidate.algorithm, config) for config in configs]
         return [one for one in checked if isinstance(one, Candidate)]
@@ -157,4 +151,4 @@ def symbols_of(request: Request, algorithm: str, config: Config) -> dict[str, in
     operation = operation_for(request)
     shape = operation.shape(request, Rates(dict(request.constants)))
     found = {**operation.letters(shape), "cores": request.lnc, "partitions": PARTITIONS}
-    return found if shape.by_rule else {**operation.symbols(shape, algorithm, config), **found}
+    return {**operation.symbols(shape, algorithm, config), **found}

@@ -20,7 +20,7 @@ from ..kernels.conv.arguments import read_geometry
 from ..problem import ConvProblem
 from ..rules import CONV2D_DTYPES, FILTER_PERMS
 from ..schedules import activation_stationary, implicit_gemm_unsupported
-from ..schedules.conv_algorithms import ALGORITHMS, default_of, plan_of, precision_unsupported
+from ..schedules.conv_algorithms import ALGORITHMS, plan_of, precision_unsupported
 from ..schedules.geometry import Geometry, num_taps
 from ..schedules.implicit_gemm_channels import packed_channels
 from ..schedules.options import Options, norm_unsupported, prologue_unsupported, statistics_unsupported
@@ -78,9 +78,6 @@ class Conv(Operation):
         plain = dataclasses.replace(asked, initial_frames=problem.depth.window - 1, return_final_frames=0)
         chunks = (part_of(chunk_of(problem, planes), plain) for planes in STREAM_PLANES)
         return dataclasses.replace(found, chunks=tuple(shape_of(one, plain, each) for one, each in chunks))
-
-    def default_of(self, shape: Shape) -> str:
-        return str(default_of(shape.geometry, shape.options, shape.cores))
 
     def refuser(self, shape: Shape) -> str:
         return self.fallback if shape.options.epilogue.norm is None else activation_stationary.NAME

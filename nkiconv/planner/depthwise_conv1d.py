@@ -14,7 +14,7 @@ from ..kernels.depthwise_conv1d.geometry import read_geometry
 from ..problem import ConvProblem
 from ..rules import CONV2D_DTYPES, KERNEL_DTYPES
 from ..schedules.depthwise import Options, RowGeometry
-from ..schedules.depthwise_algorithms import default_of, unsupported_reason
+from ..schedules.depthwise_algorithms import unsupported_reason
 from ..schedules.options import PROLOGUE_ARGUMENTS
 from ..simulator import ArraySpec
 from ..simulator.timing import Rates
@@ -34,7 +34,6 @@ class _Tensor:
 class DepthwiseConv1d(Operation):
     """Each channel with its own filter of one row."""
 
-    of_rows = True
     name = "depthwise_conv1d"
     kernel = depthwise_conv1d_implicit_gemm
     algorithms = tuple(ALGORITHMS)
@@ -59,9 +58,6 @@ class DepthwiseConv1d(Operation):
         geometry = geometry_of(request.problem, times, request.asked.chunks)
         geometry = replace(geometry, prologue=prologue_of(request.asked))
         return Shape(geometry, options_of(request.problem, request.asked), request.lnc, rates)
-
-    def default_of(self, shape: Shape) -> str:
-        return default_of(shape.geometry, shape.options, shape.cores)
 
     def kernel_reason(self, algorithm: str, shape: Shape, config: Config) -> str:
         return unsupported_reason(algorithm, shape.geometry, shape.options, config, shape.cores)

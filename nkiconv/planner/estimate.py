@@ -32,8 +32,7 @@ def estimate(request: Request, *, use_cache: bool = True) -> Estimate:
         if not runs:
             errors = [UnsupportedError(f"{one}: {reason}") for one, reason in reasons.items()]
             raise_all("no algorithm runs this problem", errors)
-        config = operation.complete(runs[0], shape, None)
-        found = Estimate(runs[0], config, by_rule=config is None)
+        found = Estimate(runs[0], operation.complete(runs[0], shape, None))
     if use_cache:
         cache.store_estimate(request, found)
     return found
@@ -44,8 +43,7 @@ def chosen(request: Request) -> Estimate:
     if CHOICE.provider == "aws":
         return child.estimate(request)
     operation = operation_for(request)
-    shape = operation.shape(request, Rates(dict(request.constants)))
-    return Estimate(*operation.choice(request, shape), by_rule=shape.by_rule)
+    return Estimate(*operation.choice(request, operation.shape(request, Rates(dict(request.constants)))))
 
 
 def completed(request: Request, algorithm: str | None, config: Config) -> tuple[str, Config]:

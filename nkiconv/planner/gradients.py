@@ -26,7 +26,6 @@ from ..problem import ConvProblem
 from ..rules import KERNEL_DTYPES
 from ..schedules.depthwise_algorithms import unsupported_reason
 from ..schedules.geometry import Geometry
-from ..schedules.gradient_algorithms import default_of, default_of_rows
 from ..simulator import ArraySpec
 from ..simulator.timing import Rates
 from . import cost
@@ -45,6 +44,7 @@ class _FilterGradient(Operation):
     """What gradients of filters share."""
 
     dtypes = KERNEL_DTYPES
+    of_rows = False
 
     def violations(self, problem: ConvProblem, asked: Asked) -> Iterator[NkiconvError]:
         if problem.direction != "wgrad":
@@ -111,9 +111,6 @@ class ConvWeight(_FilterGradient):
         geometry = dataclasses.replace(weight_geometry(request.problem, request.asked), times=times)
         return Shape(geometry, WeightOptions(request.asked.bias), request.lnc, rates)
 
-    def default_of(self, shape: Shape) -> str:
-        return default_of(shape.geometry, shape.options.bias, shape.cores)
-
     def kernel_reason(self, algorithm: str, shape: Shape, config: Config) -> str:
         find, _ = TABLE[algorithm]
         return str(find(shape.geometry, config, shape.options.bias, shape.cores)[1])
@@ -149,10 +146,6 @@ class DepthwiseConv1dWeight(_FilterGradient):
         geometry = gradient_geometry(forward, flat_rows(forward, True), flat_rows(forward, False))
         rows = Shape(geometry, options_of_rows(forward, request.asked.residual, dtype), request.lnc, rates)
         return Shape(forward, RowsOptions(rows, request.asked.bias), request.lnc, rates)
-
-    def default_of(self, shape: Shape) -> str:
-        rows = shape.options.rows
-        return default_of_rows(shape.geometry, rows.geometry, rows.options, shape.cores)
 
     def kernel_reason(self, algorithm: str, shape: Shape, config: Config) -> str:
         own = str(unsupported_of_rows(algorithm, shape.geometry, config, shape.cores))

@@ -20,7 +20,7 @@ from ..simulator.timing import Rates
 from . import clock, cost
 from .clock import Choice
 from .cost.algorithm import Algorithm, Guess, Shape
-from .parts import is_too_much, part_of
+from .parts import part_of
 from .request import Asked, Config, Request, nl_name
 
 
@@ -35,8 +35,6 @@ class Operation(ABC):
     algorithms: tuple[str, ...]
     #: nkiconv's names of the dtypes of x and w that it takes
     dtypes: tuple[str, ...]
-    #: whether its cost models take depthwise rows of any number of taps and phases
-    of_rows = False
     #: whether its calls are those of a transposed convolution, whose words refusals use
     transposed = False
     #: extents of which a part has as many as the whole, see `parts.part_of`
@@ -53,15 +51,10 @@ class Operation(ABC):
         `parts.part_of` says, with the whole in its `whole`."""
         part, times = part_of(request.problem, request.asked, self.kept)
         whole = self.whole_shape(request, rates)
-        by_rule = not self.of_rows and is_too_much(part)
         if part is request.problem:
-            return dataclasses.replace(whole, by_rule=by_rule)
+            return whole
         found = self.whole_shape(dataclasses.replace(request, problem=part), rates, times)
-        return dataclasses.replace(found, whole=whole, chunks=whole.chunks, by_rule=by_rule)
-
-    @abstractmethod
-    def default_of(self, shape: Shape) -> str:
-        """The algorithm that the kernel takes of its own accord."""
+        return dataclasses.replace(found, whole=whole, chunks=whole.chunks)
 
     @abstractmethod
     def whole_shape(self, request: Request, rates: Rates, times: int = 1) -> Shape:
@@ -79,7 +72,7 @@ class Operation(ABC):
     def arguments(
         self, request: Request, algorithm: str | None, config: Config
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """(args, kwargs) of a launch without data; algorithm None: the kernel's default rule."""
+        """(args, kwargs) of a launch without data; algorithm None: that of the least bound."""
 
     @abstractmethod
     def letters(self, shape: Shape) -> dict[str, int]:
@@ -91,8 +84,6 @@ class Operation(ABC):
 
     def complete(self, algorithm: str, shape: Shape, config: Config) -> Config:
         """A config with all settings that it leaves open, as its kernel is launched with it."""
-        if config is None and shape.by_rule:
-            return None
 
         def completed() -> Config:
             of_stream = self._stream_settings(algorithm, shape) if config is None and shape.chunks else None
@@ -121,7 +112,7 @@ class Operation(ABC):
         Args: shape: that of the request.
         """
         candidates = self.ranked(shape)
-        if shape.whole is not None or shape.by_rule:
+        if shape.whole is not None:
             return candidates[0]
 
         def launch(algorithm: str, config: Config) -> clock.Launch:
@@ -134,11 +125,8 @@ class Operation(ABC):
         order of sums is that of its stream, where the kernel takes it.
 
         Settings are looked for further where an algorithm's first guess is near the least. Where all refuse, the
-        fallback, which refuses too. Where filters or phases are too many for cost models, what the kernel's default
-        rule says, without settings.
+        fallback, which refuses too.
         """
-        if shape.by_rule:
-            return [(self.default_of(shape), None)]
         of_stream = self.stream_choice(shape)
         if of_stream is not None:
             config = self.complete(of_stream[0], shape, None)

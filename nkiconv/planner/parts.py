@@ -35,9 +35,6 @@ OUTPUTS, CHANNELS, CHANNELS_STEP = 64 * PARTITIONS, 16 * PARTITIONS, 8 * PARTITI
 #: Rows of outputs of a piece, at most, and bytes of x and of zeros around it under the window of an output, at most: of
 #: more each output is a piece.
 ROWS, WINDOW_BYTES = 16, 32_768
-#: Tiles of filters of a part, 128 by 128 for each tap, phases of its outputs and pieces above which no cost model is
-#: asked.
-FILTER_TILES, PHASES, MOST_PIECES = 16_384, 4_096, 8 * PIECES
 #: What each extent is called in a plan, and the least of it that a traced part has: of rows and columns of outputs such
 #: that a load still has several, or long ones; of groups as many as have this many channels.
 EXTENTS = {
@@ -93,15 +90,6 @@ def part_of(problem: ConvProblem, asked: Asked, kept: frozenset[str] = frozenset
         most, step = div_ceil(CHANNELS if groups > 1 else OUTPUTS, each), div_ceil(CHANNELS_STEP, each)
         found = of_fewer(found, name, count - max(0, count - most) // step * step)
     return found, div_ceil(math.prod(problem.output_shape), math.prod(found.output_shape))
-
-
-def is_too_much(part: ConvProblem) -> bool:
-    """Whether filters or phases alone are more than cost models of images and volumes may look at: the kernel's default
-    rule chooses then."""
-    C, K = div_ceil(part.C // part.groups, PARTITIONS), div_ceil(part.K // part.groups, PARTITIONS)
-    taps = math.prod(axis.taps for axis in part.axes)
-    phases = math.prod(axis.lhs_dilation // math.gcd(axis.lhs_dilation, axis.stride) for axis in part.axes)
-    return C * K * taps > FILTER_TILES or phases > PHASES or pieces_of(part) > MOST_PIECES
 
 
 def of_fewer(problem: ConvProblem, name: str, fewer: int) -> ConvProblem:

@@ -39,11 +39,6 @@ ORIGINS = {
     TUNED: "searched for widely (nkiconv tune)",
 }
 
-#: What is said of a plan `by_rule`.
-BY_RULE = (
-    "the problem is too big for cost models: settings are those of the kernel's default rule; name others by config="
-)
-
 
 @dataclass(frozen=True)
 class Estimate:
@@ -51,8 +46,6 @@ class Estimate:
 
     algorithm: str
     config: Config
-    #: whether they are those of the kernel's default rule, as the problem is too big for cost models (`parts`)
-    by_rule: bool = False
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -67,7 +60,7 @@ class Estimate:
     def from_dict(document: Any) -> Estimate:
         """The estimate of an `as_dict` document, or of its JSON. Raises FileFormatError: it is none."""
         try:
-            return Estimate(document["algorithm"], tuples(document["config"]), document["by_rule"])
+            return Estimate(document["algorithm"], tuples(document["config"]))
         except (KeyError, TypeError) as error:
             raise FileFormatError(f"estimate: is not what was written ({type(error).__name__}: {error})") from None
 
@@ -114,8 +107,6 @@ class Plan:
     #: extrapolated from, None: all is of the whole; the same in words
     extrapolated_from: int | None = None
     part: str = ""
-    #: as in `Estimate`: the settings, and the algorithm where none was faster
-    by_rule: bool = False
     effort: str = TIMED
     target: str = DEFAULT  # whose constants these are: trn2, or the file that NKICONV_TARGET named
     seconds: float = field(default=0.0, compare=False)  # the search took
@@ -228,7 +219,6 @@ class Plan:
         )
         notes = [f"settings: {self.settings}", runner_up_text(self.alternatives)]
         notes += [] if self.whole else [f"~ extrapolated from {self.part}"]
-        notes += [BY_RULE] if self.by_rule else []
         lines = table(headings, [cells], right=(1, 2, 3, 5))
         return "\n".join(
             [f"{self.operation}, {shape}, {filters}, {cores}", *lines, *wrapped(filter(None, notes), SCREEN)]
@@ -262,8 +252,6 @@ class Plan:
         lines += [one.text for one in self.risks]
         if self.extrapolated_from is not None:
             lines.append(f"times and instructions are extrapolated from {self.part}; nkiconv tune times the whole")
-        if self.by_rule:
-            lines.append(BY_RULE)
         if self.constants:
             lines.append("with " + ", ".join(f"{name}={value:g}" for name, value in self.constants.items()))
         return lines

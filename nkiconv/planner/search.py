@@ -330,7 +330,6 @@ class _Search:
             fastest_regret=regret,
             extrapolated_from=best.extrapolated_from,
             part=best.part,
-            by_rule=self.field.shape.by_rule and best.candidate.config is None,
             effort=effort,
             target=CONSTANTS.target,
             seconds=clock.perf_counter() - self.began,

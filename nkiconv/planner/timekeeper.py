@@ -254,7 +254,7 @@ class Timekeeper:
             # what is left open is chosen for the whole problem
             candidate = dataclasses.replace(candidate, config=self.completed(candidate))
         try:
-            found = trace(request, candidate, self.rates, most=most, by_rule=self.field.shape.by_rule)
+            found = trace(request, candidate, self.rates, most=most)
         except TraceLimitError:
             self.left -= most or 0
             raise

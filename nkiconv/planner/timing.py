@@ -55,18 +55,15 @@ class Traced:
         return bound_by(timed, critical_path(timed.tasks, timed.prices, timed.line))
 
 
-def trace(
-    request: Request, candidate: Candidate, rates: Rates, *, most: int | None = None, by_rule: bool = False
-) -> Traced:
+def trace(request: Request, candidate: Candidate, rates: Rates, *, most: int | None = None) -> Traced:
     """Run the kernel's Python on shapes, and price its instructions.
 
-    Args: most: instructions at which to give up. by_rule: leave settings to the kernel, where the candidate has none.
+    Args: most: instructions at which to give up.
 
     Raises NkiError: the kernel breaks a rule of NKI, or needs more memory than there is; TraceLimitError beyond `most`.
     """
-    operation, config = operation_for(request), candidate.config
-    launch = operation.arguments if by_rule and config is None else operation.launch
-    args, kwargs = launch(request, candidate.algorithm, config)
+    operation = operation_for(request)
+    args, kwargs = operation.launch(request, candidate.algorithm, candidate.config)
     execution = execute(operation.kernel[request.lnc], args, kwargs, trace_only=True, most=most)
     prices = PriceList(rates)
     busiest = tuple(busiest_ns(program, prices) / 1e3 for program in execution.programs)

@@ -181,6 +181,6 @@ def _sums(piece: MixedPiece, epilogue: Epilogue, engines: Engines, there: float)
 
 
 def first(geometry: RowGeometry, options: Options, target: Target, on_tensor: bool) -> list[MixedSettings]:
-    """The rule's settings; none with many taps for which `banded` needs far fewer matmuls."""
+    """Settings by a rule; none with many taps for which `banded` needs far fewer matmuls."""
     few = geometry.S <= MANY_TAPS or config_unsupported(geometry, options, None) != ""
     return [complete(geometry, options, None, target, on_tensor)] if few or options.strict_nonfinite else []

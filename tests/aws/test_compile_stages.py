@@ -24,7 +24,7 @@ def filled(x, value, dtype=nl.float32):
 
 def asked(direction="forward", algorithm="implicit_gemm"):
     """A request for c1k1 by an algorithm's own settings."""
-    taken = {"algorithm": algorithm, "config": None, "by_rule": False}
+    taken = {"algorithm": algorithm, "config": None}
     return {"case": "c1k1", "direction": direction, "lnc": 2, "taken": taken, "instructions": 10}
 
 

@@ -193,7 +193,9 @@ def test_a_problem_without_a_plan_is_a_warning_and_the_kernel_says_the_rest(laun
 
     monkeypatch.setattr(child, "search", only_of_pixels)
     call, arguments, _ = CALLS["conv2d"]
-    with pytest.warns(PlanWarning, match=r"the kernel follows its default rule \(.*activation_stationary: "):
+    with pytest.warns(
+        PlanWarning, match=r"the kernel takes the algorithm of the least bound \(.*activation_stationary: "
+    ):
         call(*arguments)
     assert "config" not in launches[0].constants
 

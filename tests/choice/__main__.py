@@ -122,8 +122,7 @@ def choosing(problem: ConvProblem) -> tuple[float, str]:
     """(seconds of CPU that an estimate takes, what it chose, or why nothing runs)."""
     request, began = Request(problem=problem), time.process_time()
     try:
-        found = estimate(request, use_cache=False)
-        choice = f"{found.algorithm}{'' if found.config else ', by the default rule'}"
+        choice = estimate(request, use_cache=False).algorithm
     except nkiconv.NkiconvError as error:
         choice = f"refused: {error.violations[0]:.60}"
     return time.process_time() - began, choice

@@ -60,7 +60,7 @@ def home(algorithm):
 
 
 def accepted(rows=None, requests=(PLAIN,), dtypes=("bf16",)):
-    """(algorithm, row, dtype, request) of what is not refused, None (the default rule) included.
+    """(algorithm, row, dtype, request) of what is not refused, None (the kernel's own choice) included.
 
     Without rows, each algorithm gets its home and nothing is left out.
     """

@@ -3,7 +3,7 @@
     make golden                 what moved: nothing, or each row that did, and the geometric mean of all
     make golden OPTIONS=--write the table anew
 
-A row is a problem run by the kernel's default rule, by an estimate or by its plan: algorithm, settings, instructions, a
+A row is a problem run by the bare kernel, by an estimate or by its plan: algorithm, settings, instructions, a
 hash of the instruction stream, modelled us at phase 0 on two cores. Two streams of one hash do the same: engines,
 operations, their settings, views, dtypes and order are in it, names and source lines are not. Nothing here ran on
 hardware.

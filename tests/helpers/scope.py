@@ -19,7 +19,7 @@ BLOCK = 128
 
 
 def scope(algorithm: str | None, problem: ConvProblem, request: Request = PLAIN, strict: bool = False) -> str:
-    """RUNS, REFUSES or MEMORY; None is the default rule, which runs everything."""
+    """RUNS, REFUSES or MEMORY; None is the kernel's own choice, which runs everything."""
     stride, gaps = problem.stride[1], problem.lhs_dilation[1]
     dilation = problem.rhs_dilation[1] if problem.S > 1 else 1  # of a single tap the kernel has none
     if algorithm == "mixed":

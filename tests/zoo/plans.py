@@ -69,8 +69,8 @@ def in_bf16(request: Request) -> Request:
 
 
 def takes(request: Request) -> bool:
-    """Whether a kernel runs it, with settings that a search can vary."""
-    return not list(violations(request)) and not operation_for(request).shape(request, Rates()).by_rule
+    """Whether a kernel runs it."""
+    return not list(violations(request))
 
 
 def planned(request: Request) -> Shipped | str | None:

@@ -118,7 +118,7 @@ def conv2d_implicit_gemm(
             for Inf.
         out_dtype: nl.bfloat16, nl.float16 or nl.float32; None: img_ref's, but bf16 for fp8, whose 2 or 3 bits sums
             hardly fit.
-        algorithm: one of `conv.RUNS`; None: by the default rule. config: settings of that algorithm, a tuple
+        algorithm: one of `conv.RUNS`; None: the one of the least bound. config: settings of that algorithm, a tuple
             of (name, value) pairs as in `Plan.config`; None, or what it leaves open: its defaults.
         strict_nonfinite: whether NaN and Inf stay in their group and windows, by algorithms that multiply no zeros.
         return_stats: None, or "channel": also return statistics of y by image and channel, a part by each core, before
@@ -364,7 +364,8 @@ def convolved(arguments, axes, transposed=False):
 
 
 def chosen(algorithm, geometry, options, config):
-    """(algorithm, what runs it, the Geometry that it works on, its Schedule); algorithm None: by the default rule."""
+    """(algorithm, what runs it, the Geometry that it works on, its Schedule); algorithm None: by the least
+    bound."""
     cores = nl.num_programs()
     if algorithm == None:
         algorithm = default_of(geometry, options, cores)

@@ -10,14 +10,14 @@ from .update.kernel import update
 
 
 def convolve(algorithm, operands, geometry, options, config):
-    """Write operands.y; algorithm None: by the default rule."""
+    """Write operands.y; algorithm None: the one of the least bound."""
     algorithm = algorithm_for(algorithm, geometry, options, config)
     run_algorithm(algorithm, operands, geometry, options, config)
 
 
 def algorithm_for(algorithm, geometry, options, config):
-    """An algorithm that runs this: the one that is asked for, which is refused if it does not, or for None by the
-    default rule."""
+    """An algorithm that runs this: the one that is asked for, which is refused if it does not, or for None that
+    of the least bound."""
     cores = nl.num_programs()
     if algorithm is None:
         algorithm = default_of(geometry, options, cores)

@@ -30,8 +30,6 @@ class Shape:
     rates: Rates
     #: that of the whole where this is of a part (`parts.part_of`), else None
     whole: Shape | None = field(default=None, compare=False, repr=False)
-    #: whether it is too much for cost models (`parts.is_too_much`)
-    by_rule: bool = field(default=False, compare=False)
     #: of a video that may come in chunks: some of these, which say in which order all of them add their products
     chunks: tuple[Shape, ...] = field(default=(), compare=False, repr=False)
     #: what settings come to, by algorithm and settings: a search asks several times

@@ -34,7 +34,7 @@ from ..operators.prologue import NO_SCALES, Scales
 from .statistics import stats_by_torch
 
 #: Who chooses: "estimate", a plan that is in the cache, else cost models, in milliseconds; "timed", the planner, which
-#: searches where its cache has none; "kernel", the kernel's default rule.
+#: searches where its cache has none; "kernel", the kernel, by the least bound.
 PLAN_VARIABLE, EFFORTS = "NKICONV_PLAN", ("estimate", "timed", "kernel")
 #: Operations of filters' gradients.
 _OF_FILTERS = ("depthwise_conv1d_weight", "conv2d_weight", "conv3d_weight")
@@ -56,7 +56,8 @@ def convolve(
 
     packed: the filter as the kernel then takes it; frames: in front of x's; scales: x_scale and x_shift.
 
-    A plan that cannot be had is a PlanWarning, once a shape; the kernel then follows its default rule, or refuses.
+    A plan that cannot be had is a PlanWarning, once a shape; the kernel then takes the algorithm of the least bound,
+    or refuses.
     """
     whole = shaped(x, frames)
     shape = asked.shape(whole, w)
@@ -275,14 +276,15 @@ def effort() -> str:
 
 
 def _choice(request: Request, effort: str) -> tuple[str | None, Any]:
-    """(algorithm, config) of the planner's answer; (None, None), the kernel's default rule, where it has none."""
+    """(algorithm, config) of the planner's answer; (None, None), what the kernel takes by itself, where it has none."""
     problem = request.problem
     try:
         found = answer(request) if effort == "timed" else estimated(request)
     except NkiconvError as error:
         warnings.warn(
             f"{request.operation} of x {problem.input_shape} and w {problem.filter_shape}, {problem.dtype}: there is "
-            f"no plan, and the kernel follows its default rule ({error}); NKICONV_PLAN=kernel asks for none",
+            f"no plan, and the kernel takes the algorithm of the least bound ({error}); NKICONV_PLAN=kernel asks for "
+            f"none",
             PlanWarning,
             stacklevel=2,
         )

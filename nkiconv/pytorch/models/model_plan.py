@@ -45,7 +45,7 @@ class Row:
     convolved: Convolved
     layers: tuple[str, ...]  # names of the modules that run them, in order of their first calls
     calls: int
-    plan: Plan | None  # None where the planner has none; the kernel follows its default rule then
+    plan: Plan | None  # None where the planner has none; the kernel takes the algorithm of the least bound then
     reason: str = ""  # why it has none
 
     @property

@@ -164,8 +164,6 @@ def _notes(found: list[tuple[Case, Plan]]) -> Iterator[str]:
     for case, one in found:
         if one.extrapolated_from is not None:
             yield f"~ {case.name}: extrapolated from {one.part}; nkiconv tune {case.name} times the whole"
-        if one.by_rule:
-            yield f"{case.name}: {importlib.import_module('nkiconv.planner.plan').BY_RULE}"
 
 
 def _regret_notes(found: list[tuple[Case, Plan]]) -> Iterator[str]:

@@ -33,7 +33,7 @@ class Blocks(ByBound):
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         now = dict(config or ())
-        if "rows" not in now:  # no schedule completes them: the kernel's default rule does
+        if "rows" not in now:  # no schedule completes them
             return []
         geometry = in_places(shape.geometry, config)
         P, Q = geometry.rows.out, geometry.columns.out
