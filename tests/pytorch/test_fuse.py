@@ -292,14 +292,6 @@ def test_a_plan_counts_a_norm_before_groups_where_it_pays(apart, pays, priced):
     assert (f"apart: costs more (100.0 us for 92.0, x 1x{C}x8x7)" in told) == (not pays)
 
 
-def test_a_folded_norm_is_in_no_chain():
-    model = drawn(nn.Sequential(nn.Conv2d(C, C, 1), nn.BatchNorm2d(C), nn.ReLU(), nn.Conv2d(C, K, 3))).eval()
-    report = convert(model, fuse=True, fold_batchnorm=True)
-    assert told(report) == {"1": "is folded into the convolution before it"}
-    assert_same(report.model, model, image(2, C, 5, 5), terms=10 * C)
-    assert told(convert(model, fuse=True)) == {"1": "2 -> 3"}
-
-
 def test_dropout_that_drops_is_not_passed_over(calls):
     """In training mode its chain stays; one that was converted in eval mode runs by its modules."""
     training = drawn(Block())
