@@ -42,18 +42,3 @@ def assert_nkiconvs(call, expected, names=None):
     y, found = seen(call)
     assert are_nkiconvs(found) if names is None else found == names
     assert torch.equal(y, expected)
-
-
-def graph_of(function, *args):
-    """(result, names of what torch.compile puts into the one graph of a function)."""
-    names = []
-
-    def backend(module, _inputs):
-        names.extend(str(node.target) for node in module.graph.nodes if node.op == "call_function")
-        return module.forward
-
-    torch._dynamo.reset()
-    try:
-        return torch.compile(function, backend=backend, fullgraph=True)(*args), names
-    finally:
-        torch._dynamo.reset()

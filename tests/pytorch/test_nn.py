@@ -138,22 +138,3 @@ def test_batch_norms_fold_into_transposed_layers():
     assert [fold.folded for fold in report.folds] == [True]
     x = torch.randn(2, 4, 5, 5)
     assert_within_share([report.model(x)], [model(x)], FLOAT32_SUMS)
-
-
-@pytest.mark.slow
-@pytest.mark.simulator_only
-def test_what_no_algorithm_runs_is_refused_by_name(plans, simulate):
-    """FCN-32s, one filter of 64 x 64 for each of 21 channels: in calls, compiled or converted, and in gradients."""
-    x = torch.ones(1, 21, 16, 16)
-    numbers = {"stride": 32, "groups": 21, "bias": False}
-    layer = nn.ConvTranspose2d(21, 21, 64, **numbers)
-    compiled = torch.compile(layer, backend="eager", fullgraph=True)
-    plain = torch.nn.Sequential(torch.nn.ConvTranspose2d(21, 21, 64, **numbers))
-    forward = pytorch.convert(torch.nn.Conv2d(21, 21, 64, **numbers)).model
-    models = ((compiled, x), (pytorch.convert(plain).model, x), (forward, torch.ones(1, 21, 544, 544)))
-    for model, image in models:
-        with pytest.raises(UnsupportedError, match=r"implicit_gemm needs up to \d+ instructions on a core"):
-            model(image)
-    [row] = pytorch.plan_model(plain, x).rows
-    assert row.plan is None
-    assert "implicit_gemm needs up to" in row.reason

@@ -4,32 +4,9 @@ import pytest
 import torch
 from torch import nn
 from torch.export import Dim, export
-from torch.fx.experimental.proxy_tensor import make_fx
-from torch_exact import same
 
 from nkiconv import pytorch
 from nkiconv.errors import UnsupportedError
-
-#: Two convolutions that halve, of each rank, and the shape of an input.
-HALVING = [
-    (lambda: [nn.Conv1d(3, 8, 3, stride=2, padding=1), nn.Conv1d(8, 8, 3, stride=2, padding=1)], (2, 3, 24)),
-    (lambda: [nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.Conv2d(8, 8, 3, stride=2, padding=1)], (2, 3, 24, 32)),
-    (lambda: [nn.Conv2d(3, 8, 2, stride=2), nn.ConvTranspose2d(8, 3, 2, stride=2)], (2, 3, 24, 32)),
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("strict", [True, False])
-@pytest.mark.parametrize(("layers", "shape"), HALVING)
-def test_export_narrows_no_extent(layers, shape, strict):
-    model = nn.Sequential(*layers())
-    dynamic = (dict.fromkeys((0, *range(2, len(shape))), Dim.AUTO),)
-    ranges = []
-    for one in (model, pytorch.convert(model).model):
-        program = export(one, (torch.randn(shape),), dynamic_shapes=dynamic, strict=strict)
-        ranges.append([(found.lower, found.upper) for found in program.range_constraints.values()])
-    assert ranges[0] == ranges[1]
-    assert len(ranges[0]) == len(shape) - 1
 
 
 class ToSize(nn.Module):
@@ -73,20 +50,6 @@ def test_jit_traces_causal_rows():
     torch.testing.assert_close(traced(x), expected)
 
 
-@pytest.mark.parametrize("pre_dispatch", [False, True])
-@pytest.mark.parametrize("mode", ["torch", "simulate"])
-def test_make_fx_of_a_step_with_indices(mode, pre_dispatch, monkeypatch):
-    """Numbers that a tracer does not tell are not checked."""
-    monkeypatch.setenv("NKICONV_CPU", mode)
-
-    def step(x, state, weight, rows):
-        return pytorch.causal_conv1d_update(x, state, weight, activation="silu", conv_state_indices=rows), state
-
-    x, state, weight, rows = torch.randn(2, 4), torch.randn(3, 4, 2), torch.randn(4, 3), torch.tensor([2, -1])
-    graph = make_fx(step, pre_dispatch=pre_dispatch)(x, state.clone(), weight, rows)
-    assert same(graph(x, state.clone(), weight, rows), step(x, state.clone(), weight, rows))
-
-
 class Codec(nn.Module):
     """Of each kind of function one, with what is fused."""
 
@@ -124,44 +87,3 @@ def test_onnx_refuses_our_operators_by_name():
     program = export(pytorch.nn.Conv2d(4, 4, 3), (torch.randn(1, 4, 8, 8),))
     with pytest.raises(UnsupportedError, match=r"^torch\.onnx\.export: ONNX has no nkiconv::conv2d; pass the model"):
         under_onnx(program.run_decompositions)
-
-
-class Block(nn.Module):
-    """One of those that a model repeats, which users compile one by one, as diffusers' compile_repeated_blocks does."""
-
-    def __init__(self):
-        super().__init__()
-        self.conv, self.out = nn.Conv2d(64, 64, 3, padding=1), nn.ConvTranspose2d(64, 64, 1)
-
-    def forward(self, x):
-        return torch.relu(self.out(self.conv(x)))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("filters", ["plain", "frozen"])
-def test_repeated_blocks_share_compiled_code(filters):
-    """As many as torch compiles of one frame before it gives up, and one more."""
-    torch._dynamo.reset()
-    model, x, graphs = nn.Sequential(*(Block() for _ in range(9))).eval(), torch.randn(1, 64, 3, 3), []
-    converted = pytorch.convert(model).model
-
-    def backend(graph, _):
-        graphs.append(graph)
-        return graph
-
-    for block in converted:
-        if filters == "frozen":
-            block.conv.pack_filter()
-        block.compile(fullgraph=True, backend=backend)
-    with torch.no_grad():
-        torch.testing.assert_close(converted(x), model(x))
-    assert len(graphs) == 1
-
-
-def test_compiled_code_that_compares_knows_its_layers(monkeypatch):
-    torch._dynamo.reset()
-    monkeypatch.setenv("NKICONV_CPU", "compare")
-    graphs, converted = [], pytorch.convert(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 2, 3))).model
-    torch.compile(converted, backend=lambda graph, _: graphs.append(graph) or graph)(torch.randn(1, 3, 6, 6))
-    calls = [node.args for graph in graphs for node in graph.graph.nodes if "nkiconv" in str(node.target)]
-    assert [args[11] for args in calls] == ["0", "1"]

@@ -144,26 +144,6 @@ CAUSAL = ((2, 3, 5), (3, 4), (3,), (2, 3, 3))
 
 
 @in_both
-@pytest.mark.cover(3)
-@pytest.mark.parametrize("activation", [None, "silu"])
-@pytest.mark.parametrize("function", [causal, causal_operator])
-def test_tangents_of_states(function, activation, mode):
-    given, tangents = randoms(*CAUSAL), [one.cos() for one in randoms(*CAUSAL)]
-    for chosen in ((0, 1, 2, 3), (0,), (1,), (2,), (3,)):
-
-        def some(convolve, chosen=chosen):
-            def call(*args):
-                full = list(given)
-                for i, one in zip(chosen, args, strict=True):
-                    full[i] = one
-                return convolve(*full, activation)
-
-            return func.jvp(call, tuple(given[i] for i in chosen), tuple(tangents[i] for i in chosen))
-
-        close(some(function), some(causal_in_torch))
-
-
-@in_both
 @pytest.mark.parametrize("function", [causal, causal_operator])
 def test_transforms_of_states(function, mode):
     x, w, bias, initial = randoms(*CAUSAL)
