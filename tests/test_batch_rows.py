@@ -87,7 +87,7 @@ def choices(found: Field, most: int) -> Iterator[tuple[str | None, Any]]:
         more = _MORE.get(name, [])
         if name == "mixed":
             more = [(("recipes", ((taps, 0, 0, 0),)), ("start", ()), ("end", ()))]
-        configs = [*more, None, *found.operation.algorithm(name).configs(found.shape, wide=True)]
+        configs = [*more, None, *found.operation.known[name].configs(found.shape, wide=True)]
         taken = [
             one for one in dict.fromkeys(configs) if not found.operation.unsupported_reason(name, found.shape, one)
         ]

@@ -11,7 +11,7 @@ import random_problems
 from depthwise import modelled_us
 
 from nkiconv import ConvProblem, cases
-from nkiconv.planner import cost
+from nkiconv.planner.cost import rows
 from nkiconv.planner.cost.algorithm import Shape
 from nkiconv.planner.depthwise_conv1d import geometry_of, options_of
 from nkiconv.planner.request import Asked
@@ -30,7 +30,7 @@ def shape_of(problem):
 
 def bound_us(shape, algorithm, config):
     """What a bound says."""
-    plan = cost.algorithm("depthwise_conv1d", algorithm).completed(shape, config)
+    plan = rows.ALGORITHMS[algorithm].completed(shape, config)
     return ALGORITHMS[algorithm].bound_ns(shape.geometry, shape.options, plan, shape.target) / 1e3
 
 
@@ -38,7 +38,7 @@ def tries(problems, algorithm, seed):
     """(problem, config) of the settings that a search starts from and of two that it would try beside them."""
     rng = random.Random(seed)
     for problem in problems:
-        shape, family = shape_of(problem), cost.algorithm("depthwise_conv1d", algorithm)
+        shape, family = shape_of(problem), rows.ALGORITHMS[algorithm]
         if problem.S > 64 and algorithm != "banded":
             continue
         configs = [config for config in family.configs(shape, False)[:1] if config]
@@ -84,6 +84,6 @@ def test_bounds_grow_with_channels(algorithm):
     for C in (1728, 3456):
         problem = ConvProblem(N=42, C=C, W=514, S=59, groups=C, padding=((0, 0), (29, 29)), dtype="bf16")
         shape = shape_of(problem)
-        config = cost.algorithm("depthwise_conv1d", algorithm).complete(shape, (("shard", "channels"),))
+        config = rows.ALGORITHMS[algorithm].complete(shape, (("shard", "channels"),))
         found.append(bound_us(shape, algorithm, config))
     assert 1.7 < found[1] / found[0] < 2.3, found

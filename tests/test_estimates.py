@@ -151,7 +151,7 @@ def test_bounds_of_filter_gradients_are_near_modelled_times(name, layout, algori
     problem = cases.get(f"{name}_train").problem.replace(layout=layout).toward("wgrad")
     request = Request(problem=problem)
     operation = operation_for(request)
-    guess = operation.algorithm(algorithm).guesses(operation.shape(request, Rates()))[0]
+    guess = operation.known[algorithm].guesses(operation.shape(request, Rates()))[0]
     args, kwargs = operation.arguments(request, algorithm, guess.config)
     us = in_time(execute(operation.kernel[2], args, kwargs, trace_only=True), Rates()).us
     assert 0.8 < guess.ns / 1e3 / us < 1.25

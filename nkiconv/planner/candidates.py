@@ -100,7 +100,7 @@ class Field:
         accepted: list[Candidate] = []
         rejected: list[Rejection] = []
         for algorithm in self.algorithms:
-            for config in self.operation.algorithm(algorithm).configs(self.shape, wide):
+            for config in self.operation.known[algorithm].configs(self.shape, wide):
                 found = self.check(algorithm, config)
                 if isinstance(found, Candidate):
                     accepted.append(found)
@@ -131,11 +131,11 @@ class Field:
         return self._completed(candidate.algorithm, candidate.config)
 
     def _completed(self, algorithm: str, config: Config) -> Any:
-        return self.operation.algorithm(algorithm).completed(self.shape, config)
+        return self.operation.known[algorithm].completed(self.shape, config)
 
     def near(self, candidate: Candidate) -> list[Candidate]:
         """Candidates that differ from this one in one setting."""
-        configs = self.operation.algorithm(candidate.algorithm).near(self.shape, candidate.config)
+        configs = self.operation.known[candidate.algorithm].near(self.shape, candidate.config)
         checked = [self.check(candidate.algorithm, config) for config in configs]
         return [one for one in checked if isinstance(one, Candidate)]
 

@@ -20,7 +20,7 @@ from ..kernels.conv.arguments import read_geometry
 from ..problem import ConvProblem
 from ..rules import CONV2D_DTYPES, FILTER_PERMS
 from ..schedules import activation_stationary, implicit_gemm_unsupported
-from ..schedules.conv_algorithms import ALGORITHMS, plan_of, precision_unsupported
+from ..schedules.conv_algorithms import plan_of, precision_unsupported
 from ..schedules.geometry import Geometry, num_taps
 from ..schedules.implicit_gemm_channels import packed_channels
 from ..schedules.options import Options, norm_unsupported, prologue_unsupported, statistics_unsupported
@@ -28,6 +28,7 @@ from ..schedules.pairs_of_planes import beside_pairs_unsupported, pairs_unsuppor
 from ..simulator import ArraySpec
 from ..simulator.timing import Rates
 from .cost.algorithm import Shape
+from .cost.conv import ALGORITHMS
 from .operation import Operation, epilogue_arguments, epilogue_of, prologue_arguments, prologue_of
 from .parts import part_of
 from .request import X_PERMS, Y_PERMS, Asked, Config, Request, kernel_arguments, nl_name
@@ -41,7 +42,7 @@ STREAM_PLANES = (4, 16)
 class Conv(Operation):
     """Images or volumes with filters, any groups."""
 
-    algorithms = tuple(ALGORITHMS)
+    algorithms, known = tuple(ALGORITHMS), ALGORITHMS
     fallback = "implicit_gemm"
     dtypes = CONV2D_DTYPES
     volumes: bool

@@ -9,7 +9,7 @@ from typing import Any
 from .. import pixel_norms, rules
 from .._nki import nl
 from ..errors import DtypeError, GeometryError, NkiconvError, UnsupportedError, refused
-from ..kernels.depthwise_conv1d import ALGORITHMS, depthwise_conv1d_implicit_gemm
+from ..kernels.depthwise_conv1d import depthwise_conv1d_implicit_gemm
 from ..kernels.depthwise_conv1d.geometry import read_geometry
 from ..problem import ConvProblem
 from ..rules import CONV2D_DTYPES, KERNEL_DTYPES
@@ -19,6 +19,7 @@ from ..schedules.options import PROLOGUE_ARGUMENTS
 from ..simulator import ArraySpec
 from ..simulator.timing import Rates
 from .cost.algorithm import Shape
+from .cost.rows import ALGORITHMS
 from .operation import Operation, epilogue_arguments, epilogue_of, prologue_arguments, prologue_of
 from .request import X_PERMS, Y_PERMS, Asked, Config, Request, kernel_arguments, nl_name
 
@@ -36,7 +37,7 @@ class DepthwiseConv1d(Operation):
 
     name = "depthwise_conv1d"
     kernel = depthwise_conv1d_implicit_gemm
-    algorithms = tuple(ALGORITHMS)
+    algorithms, known = tuple(ALGORITHMS), ALGORITHMS
     fallback = "vector"
     dtypes = KERNEL_DTYPES
 

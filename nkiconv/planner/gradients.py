@@ -13,9 +13,8 @@ from typing import Any
 from .. import rules
 from .._nki import nl
 from ..errors import DtypeError, NkiconvError, UnsupportedError, refused
-from ..kernels.gradients import TABLE, WEIGHT_ALGORITHMS, conv_weight_gradient
+from ..kernels.gradients import TABLE, conv_weight_gradient
 from ..kernels.gradients.depthwise_conv1d import (
-    ROWS_ALGORITHMS,
     SKEWED,
     depthwise_conv1d_weight_gradient,
     options_of_rows,
@@ -28,10 +27,9 @@ from ..schedules.depthwise_algorithms import unsupported_reason
 from ..schedules.geometry import Geometry
 from ..simulator import ArraySpec
 from ..simulator.timing import Rates
-from . import cost
 from .conv import geometry_of, letters_of
-from .cost.algorithm import Algorithm, Shape
-from .cost.gradients.of_rows import OfRows
+from .cost.algorithm import Shape
+from .cost.gradients import ALGORITHMS, ALGORITHMS_OF_ROWS
 from .depthwise_conv1d import DepthwiseConv1d
 from .depthwise_conv1d import geometry_of as rows_of
 from .operation import Operation
@@ -95,7 +93,7 @@ class ConvWeight(_FilterGradient):
     """Gradients of filters of images or volumes, any groups."""
 
     kernel = conv_weight_gradient
-    algorithms = WEIGHT_ALGORITHMS
+    algorithms, known = tuple(ALGORITHMS), ALGORITHMS
     fallback = "blocks"
 
     def __init__(self, name: str, volumes: bool) -> None:
@@ -133,7 +131,7 @@ class DepthwiseConv1dWeight(_FilterGradient):
     of_rows = True
     name = "depthwise_conv1d_weight"
     kernel = depthwise_conv1d_weight_gradient
-    algorithms = ROWS_ALGORITHMS
+    algorithms, known = tuple(ALGORITHMS_OF_ROWS), ALGORITHMS_OF_ROWS
     fallback = _ROWS.fallback
     kept = frozenset({"Q"})  # gy is the filter
 
@@ -157,11 +155,6 @@ class DepthwiseConv1dWeight(_FilterGradient):
     def whole_unsupported(self, algorithm: str, shape: Shape, config: Config) -> str:
         assert shape.whole is not None
         return self.kernel_reason(algorithm, shape.whole, config)
-
-    def algorithm(self, name: str) -> Algorithm:
-        if name == SKEWED:
-            return cost.algorithm(self.name, name)
-        return OfRows(cost.algorithm(_ROWS.name, name))
 
     def letters(self, shape: Shape) -> dict[str, int]:
         return _ROWS.letters(shape)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from .. import pixel_norms
@@ -17,9 +17,9 @@ from ..rules import RESIDUAL_POSITIONS, in_words_of
 from ..schedules.options import Epilogue, Norm, Prologue
 from ..simulator import ArraySpec
 from ..simulator.timing import Rates
-from . import clock, cost
+from . import clock
 from .clock import Choice
-from .cost.algorithm import Algorithm, Guess, Shape
+from .cost.algorithm import Algorithm, Guess, Shape, symbols_of
 from .parts import part_of
 from .request import Asked, Config, Request, nl_name
 
@@ -31,8 +31,9 @@ class Operation(ABC):
     name: str
     #: the `@nki.jit` function
     kernel: Any
-    #: names of its algorithms
+    #: names of its algorithms, and what the host knows of each
     algorithms: tuple[str, ...]
+    known: Mapping[str, Algorithm]
     #: nkiconv's names of the dtypes of x and w that it takes
     dtypes: tuple[str, ...]
     #: whether its calls are those of a transposed convolution, whose words refusals use
@@ -78,16 +79,12 @@ class Operation(ABC):
     def letters(self, shape: Shape) -> dict[str, int]:
         """The problem's letters and parameters by name."""
 
-    def algorithm(self, name: str) -> Algorithm:
-        """What the host knows of one of its algorithms."""
-        return cost.algorithm(self.name, name)
-
     def complete(self, algorithm: str, shape: Shape, config: Config) -> Config:
         """A config with all settings that it leaves open, as its kernel is launched with it."""
 
         def completed() -> Config:
             of_stream = self._stream_settings(algorithm, shape) if config is None and shape.chunks else None
-            return of_stream or self.algorithm(algorithm).complete(shape, config)
+            return of_stream or self.known[algorithm].complete(shape, config)
 
         return shape.once((f"{algorithm}, settled", config), completed)
 
@@ -136,7 +133,7 @@ class Operation(ABC):
         refined = [
             (place, name, one)
             for name, guess in near
-            for place, one in enumerate(self.algorithm(name).refined(shape, guess))
+            for place, one in enumerate(self.known[name].refined(shape, guess))
         ]
         if not refined:
             return [(self.refuser(shape), None)]
@@ -156,16 +153,16 @@ class Operation(ABC):
     def near_least(self, shape: Shape, algorithms: Sequence[str], near: float = clock.NEAR) -> list[tuple[str, Guess]]:
         """First guesses of some algorithms, without those far above the least, and long ones where others are not."""
         names = [name for name in algorithms if not self.excludes(name, shape)]
-        found = [(name, guess) for name in names for guess in self.algorithm(name).guesses(shape)]
+        found = [(name, guess) for name in names for guess in self.known[name].guesses(shape)]
         if shape.whole is not None:
             found = [one for one in found if not self.whole_unsupported(one[0], shape, one[1].config)]
-        found = [one for one in found if self.algorithm(one[0]).is_short(shape, one[1].config)] or found
+        found = [one for one in found if self.known[one[0]].is_short(shape, one[1].config)] or found
         least_ns = min((guess.ns for _, guess in found), default=0.0)
         return [(name, guess) for name, guess in found if guess.ns <= near * least_ns]
 
     def symbols(self, shape: Shape, algorithm: str, config: Config) -> dict[str, int]:
         """An algorithm's tile sizes and counts by name."""
-        return cost.symbols_of(self.algorithm(algorithm).completed(shape, config))
+        return symbols_of(self.known[algorithm].completed(shape, config))
 
     # One order of sums for a video and all chunks that it may come in, so that they round alike: what decides it is the
     # algorithm and some of its settings (`Algorithm.order`), those that chunks of a few lengths take best together.
@@ -186,12 +183,12 @@ class Operation(ABC):
             return best[0][0], best[0][1].config
 
         def product_ns(order: Choice) -> float:
-            guesses = [self.algorithm(order[0]).guess(one, order[1]) for one in chunks]
+            guesses = [self.known[order[0]].guess(one, order[1]) for one in chunks]
             return math.prod(math.inf if one is None else one.ns for one in guesses)
 
         orders = {(name, self._ordered(name, guess.config)) for found in near for name, guess in found}
         name, order = min(sorted(orders, key=repr), key=product_ns)
-        return name, self.algorithm(name).complete(chunks[0], order)
+        return name, self.known[name].complete(chunks[0], order)
 
     def stream_order(self, algorithm: str, shape: Shape) -> Config:
         """Settings of an algorithm that all chunks of a video have; none of what is no video."""
@@ -199,20 +196,20 @@ class Operation(ABC):
 
     def _ordered(self, algorithm: str, config: Config) -> Config:
         """The settings of a config that decide the order."""
-        return tuple((name, value) for name, value in config or () if name in self.algorithm(algorithm).order)
+        return tuple((name, value) for name, value in config or () if name in self.known[algorithm].order)
 
     def _chunk_config(self, algorithm: str, shape: Shape) -> Config:
         """All settings of an algorithm for the first chunk."""
         best = self.stream_choice(shape)
         if best is None or best[0] == algorithm:
             return best and best[1]
-        return self.algorithm(algorithm).complete(shape.chunks[0], None)
+        return self.known[algorithm].complete(shape.chunks[0], None)
 
     def _stream_settings(self, algorithm: str, shape: Shape) -> Config:
         """All settings in a video's order: the others best, or where those do not fit as the first chunk has them; None
         where the kernel refuses both, or the algorithm has but one order."""
         own = self.stream_order(algorithm, shape)
-        tried = (self.algorithm(algorithm).complete(shape, own), self._chunk_config(algorithm, shape)) if own else ()
+        tried = (self.known[algorithm].complete(shape, own), self._chunk_config(algorithm, shape)) if own else ()
         return next((one for one in tried if not self.kernel_reason(algorithm, shape, one)), None)
 
 

@@ -26,7 +26,7 @@ from volumes import VOLUMES, check_volume
 import nkiconv
 from nkiconv import conv1d, conv2d, pack_filter
 from nkiconv.planner.cost.algorithm import Shape
-from nkiconv.planner.cost.conv.activation_stationary import ALGORITHM
+from nkiconv.planner.cost.conv import ALGORITHMS
 from nkiconv.problem import ConvProblem
 from nkiconv.reference import abs_sum_ref, conv_ref, num_terms
 from nkiconv.schedules import pixel_tiles
@@ -74,7 +74,7 @@ def completed(problem, **settings):
     """A config with these settings, and the others as the cost model has them best."""
     settings = {name: side_of(problem, value) for name, value in settings.items()}
     shape = Shape(geometry_of(problem), options_of(), 2, Rates())
-    return config_of(NAME, **dict(ALGORITHM.complete(shape, tuple(settings.items()))))
+    return config_of(NAME, **dict(ALGORITHMS[NAME].complete(shape, tuple(settings.items()))))
 
 
 @pytest.mark.cover(8)

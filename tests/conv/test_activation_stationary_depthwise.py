@@ -16,8 +16,8 @@ from depthwise_images import DEPTHWISE_IMAGES, depthwise
 from draws import draws
 from hypothesis import strategies as st
 
-from nkiconv.planner import cost
 from nkiconv.planner.cost.algorithm import Shape
+from nkiconv.planner.cost.conv import ALGORITHMS
 from nkiconv.rules import LAYOUTS
 from nkiconv.simulator.timing import Rates
 
@@ -80,7 +80,7 @@ def taken(problems):
 def completed(problem, settings=None, **changes):
     """All settings, those that are open as the host has them."""
     asked = Shape(geometry_of(problem), options_of(**changes), 2, Rates())
-    return cost.algorithm("conv2d", NAME).complete(asked, settings)
+    return ALGORITHMS[NAME].complete(asked, settings)
 
 
 @pytest.mark.cover(4)

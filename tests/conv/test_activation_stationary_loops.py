@@ -13,7 +13,7 @@ from volumes import an_axis, check_volume, has_output, volumes
 
 import nkiconv
 from nkiconv.kernels.conv import conv3d_implicit_gemm
-from nkiconv.planner.cost.conv.activation_stationary import ALGORITHM
+from nkiconv.planner.cost.conv import ALGORITHMS
 from nkiconv.problem import ConvProblem
 from nkiconv.schedules import volume_rows
 from nkiconv.schedules.conv_algorithms import built
@@ -136,12 +136,12 @@ def test_many_instructions_ask_for_a_loop():
     counts = {}
     for problem, loop in ((LONG, 2), (SHORT, 0)):
         shape = shape_of(problem)
-        found = ALGORITHM.complete(shape, None)
+        found = ALGORITHMS[NAME].complete(shape, None)
         assert dict(found)["loop"] == loop
-        counts[loop] = row_instructions(shape.geometry, ALGORITHM.plan(shape, found), shape.options, 2)
-        assert (ALGORITHM.plan(shape, found).steps is not None) == bool(loop)
+        counts[loop] = row_instructions(shape.geometry, ALGORITHMS[NAME].plan(shape, found), shape.options, 2)
+        assert (ALGORITHMS[NAME].plan(shape, found).steps is not None) == bool(loop)
     assert max(counts.values()) < 20_000
-    assert not ALGORITHM.is_short(shape_of(LONG), (("loop", 0),))
+    assert not ALGORITHMS[NAME].is_short(shape_of(LONG), (("loop", 0),))
 
 
 def test_a_bare_kernel_loops_where_the_host_does():

@@ -89,7 +89,7 @@ def test_bounds_are_near_the_timeline(why, place):
     config = None
     if algorithm is None:
         algorithm, config = operation.choice(request, shape)
-    guess = operation.algorithm(algorithm).guess(shape, config)
+    guess = operation.known[algorithm].guess(shape, config)
     launch = operation.launch(request, algorithm, guess.config)
     timed = in_time(execute(operation.kernel[2], *launch, trace_only=True), Rates())
     assert guess.ns == pytest.approx(timed.line.total_ns, rel=off)

@@ -37,7 +37,7 @@ def test_settings_and_bounds_follow_the_rates(why):
     request, found = Request(problem=problem), []
     for one in ({}, rates):
         operation = operation_for(request)
-        found.append(operation.algorithm(algorithm).guesses(operation.shape(request, Rates(one)))[0])
+        found.append(operation.known[algorithm].guesses(operation.shape(request, Rates(one)))[0])
     assert found[0].ns != found[1].ns
     if setting is not None:
         assert dict(found[0].config)[setting] == usual != dict(found[1].config)[setting]

@@ -13,8 +13,8 @@ from conv_calls import (
 )
 from volumes import check_volume
 
-from nkiconv.planner import cost
 from nkiconv.planner.cost.algorithm import Shape
+from nkiconv.planner.cost.conv import ALGORITHMS
 from nkiconv.problem import ConvProblem
 from nkiconv.schedules.stacked import WAYS
 from nkiconv.simulator.timing import Rates
@@ -70,7 +70,7 @@ def completed(problem, settings=None, **changes):
     """All settings, those that are open as the host has them."""
     given = settings and tuple(settings.items())
     shape = Shape(geometry_of(problem), options_of(**changes), 2, Rates())
-    return cost.algorithm("conv2d", "stacked").complete(shape, given)
+    return ALGORITHMS["stacked"].complete(shape, given)
 
 
 @pytest.mark.cover(9)

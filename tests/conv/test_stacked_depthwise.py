@@ -5,8 +5,8 @@ from conv_calls import check_epilogue, check_exact, check_refused, config_of, ge
 from depthwise_images import DEPTHWISE_IMAGES, depthwise
 from volumes import VOLUMES, check_volume
 
-from nkiconv.planner import cost
 from nkiconv.planner.cost.algorithm import Shape
+from nkiconv.planner.cost.conv import ALGORITHMS
 from nkiconv.simulator.timing import Rates
 
 ROWS = {
@@ -27,7 +27,7 @@ OUT_TILES = config_of("stacked")
 def completed(problem, settings=None, **changes):
     """All settings, those that are open as the host has them."""
     shape = Shape(geometry_of(problem), options_of(**changes), 2, Rates())
-    return cost.algorithm("conv2d", "stacked").complete(shape, settings)
+    return ALGORITHMS["stacked"].complete(shape, settings)
 
 
 @pytest.mark.cover(4)

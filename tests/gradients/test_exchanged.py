@@ -7,7 +7,7 @@ from draws import cores
 from gradients import check
 
 from nkiconv import ConvProblem
-from nkiconv.planner.cost.gradients.blocks import ALGORITHM
+from nkiconv.planner.cost.gradients import ALGORITHMS
 from nkiconv.planner.gradients import WeightOptions
 from nkiconv.planner.operations import operation_for
 from nkiconv.planner.request import Asked, Request
@@ -74,7 +74,7 @@ def shape_of(**fields):
 def test_estimates_exchange_where_output_channels_are_few(C, K, expected):
     shape = shape_of(C=C, K=K)
     for one in (shape, replace(shape, options=WeightOptions(bias=True))):
-        assert dict(ALGORITHM.complete(one, None))["exchanged"] == expected
+        assert dict(ALGORITHMS["blocks"].complete(one, None))["exchanged"] == expected
 
 
 @pytest.mark.parametrize(

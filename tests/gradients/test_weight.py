@@ -83,7 +83,7 @@ def test_a_bare_kernel_takes_the_settings_of_estimates(layout, given):
     operation = operation_for(request)
     shape = operation.shape(request, Rates())
     found = dict(chosen(shape.geometry, given or None, False, 2))
-    assert found == dict(operation.algorithm("blocks").complete(shape, given or None))
+    assert found == dict(operation.known["blocks"].complete(shape, given or None))
     assert found.items() >= dict(given).items()
 
 

@@ -3,7 +3,7 @@
 from conv_calls import config_of, geometry_of, options_of, planned, trace
 
 from nkiconv.planner.cost.algorithm import Shape
-from nkiconv.planner.cost.conv.implicit_gemm import ALGORITHM
+from nkiconv.planner.cost.conv import ALGORITHMS
 from nkiconv.problem import ConvProblem
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timeline.tasks import ENGINES
@@ -36,7 +36,11 @@ def shape_of(problem, precision=None, **changes):
 
 def completed(problem, precision=None, asked=None, **settings):
     """The host's settings for a problem, by name; asked: changes of what is asked for."""
-    return dict(ALGORITHM.complete(shape_of(problem, precision, **(asked or {})), tuple(settings.items()) or None))
+    return dict(
+        ALGORITHMS["implicit_gemm"].complete(
+            shape_of(problem, precision, **(asked or {})), tuple(settings.items()) or None
+        )
+    )
 
 
 def chosen(problem, precision=None, **settings):

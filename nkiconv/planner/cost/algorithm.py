@@ -98,47 +98,9 @@ class Algorithm:
         raise NotImplementedError
 
 
-class ByBound(Algorithm):
-    """An algorithm whose `candidates` are settings with a bound, of which all else follows."""
-
-    #: its settings, and how many candidates of least time a search starts from, and a wide one
-    settings: type[Any]
-    starts = 8, 32
-
-    def candidates(self, shape: Shape, given: dict[str, Any], count: int = 1) -> list[Guess]:
-        """So many settings of least time that have the given ones, the least first; none where the kernel refuses."""
-        raise NotImplementedError
-
-    def guess(self, shape: Shape, config: Config) -> Guess | None:
-        """The candidate of least time that has some settings; None where the algorithm does not run so."""
-
-        def found() -> Guess | None:
-            return next(iter(self.candidates(shape, dict(config or ()))), None)
-
-        return shape.once((f"{type(self).__name__}, first", config), found)
-
-    def guesses(self, shape: Shape) -> list[Guess]:
-        found = self.guess(shape, None)
-        return [] if found is None else [found]
-
-    def complete(self, shape: Shape, config: Config) -> Config:
-        if len(config or ()) == len(dataclasses.fields(self.settings)):
-            return pairs_of(self.settings(**dict(config or ())))
-        found = self.guess(shape, config)
-        return config if found is None else found.config
-
-    def configs(self, shape: Shape, wide: bool) -> list[Config]:
-        return [one.config for one in self.candidates(shape, {}, self.starts[wide])] or [None]
-
-
 def config_of(**settings: Any) -> Config:
     """A config of these settings."""
     return tuple(settings.items())
-
-
-def pairs_of(settings: Any) -> Config:
-    """A config of a kernel's dataclass of settings: all of them, in its order."""
-    return tuple((field.name, getattr(settings, field.name)) for field in dataclasses.fields(settings))
 
 
 def with_settings(config: Config, **values: Any) -> Config:

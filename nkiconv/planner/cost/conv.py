@@ -1,0 +1,276 @@
+"""The algorithms of images and volumes: settings in the order of a bound of the busiest engine."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+from ...schedules import activation_stationary_candidates, implicit_gemm_candidates
+from ...schedules.activation_stationary import settings_of, unsupported_reason
+from ...schedules.conv_algorithms import bound_ns, fills_partitions, plan_of, seen_by
+from ...schedules.depthwise_blocks import DepthwiseSettings
+from ...schedules.device_loops import MOST_INSTRUCTIONS
+from ...schedules.geometry import num_taps
+from ...schedules.implicit_gemm import X_BYTES, ImplicitGemmSettings
+from ...schedules.patches import PatchSettings
+from ...schedules.pixel_tiles import SHARDS, PixelSettings, outputs_apart
+from ...schedules.planes import (
+    dmas_of_piece,
+    is_by_plane,
+    planes_unsupported,
+    wants_channels,
+    windows_in_pieces,
+    without_planes,
+)
+from ...schedules.relayout import plain_of, relayout_ns
+from ...schedules.settings import declarations
+from ...schedules.tiles import PARTS, div_ceil
+from ...schedules.volume_rows import COPIES, RowSchedule, row_instructions
+from ...schedules.weight_stationary_candidates import FAMILIES, candidates
+from ...simulator.hardware import PARTITIONS
+from ..request import Config
+from .algorithm import Algorithm, Guess, Shape, config_of, with_settings
+
+#: Instructions of a kernel from which on a quick search starts from one list of settings: each takes seconds.
+LONG = 4_000
+#: The least of the instructions of a core that `implicit_gemm` counts, of those that there are, where cores share
+#: images; where they share channels they may be all.
+BOUND_OVER_COUNT = 2
+#: Candidates of `activation_stationary` that a search starts from, and a wide one.
+STARTS = 2, 8
+
+
+class ConvAlgorithm(Algorithm):
+    """An algorithm whose own plan says what settings come to.
+
+    Of volumes a config may say `planes`: where planes of taps are channels, the algorithm has another problem, of
+    images. What subclasses are asked is of the problem that they have.
+    """
+
+    name: str
+
+    def tried(self, shape: Shape, config: Config) -> Iterator[Config]:
+        """Complete settings that have the given ones and run, those of the least bound first."""
+        raise NotImplementedError
+
+    def starts(self, shape: Shape, wide: bool) -> list[Config]:
+        """Settings to start from."""
+        raise NotImplementedError
+
+    def neighbours(self, shape: Shape, config: Config) -> list[Config]:
+        """Settings that differ from these in one thing."""
+        raise NotImplementedError
+
+    def guesses(self, shape: Shape) -> list[Guess]:
+        ways = [None] if self._folded(shape) is None else [None, _channels(None)]
+        found = [self.guess(shape, config) for config in ways]
+        return [one for one in found if one is not None]
+
+    def guess(self, shape: Shape, config: Config) -> Guess | None:
+        own, config = self._of(shape, config)[0], self.complete(shape, config)
+        plan = self.plan(shape, config) if config else None  # without settings none run that are worth a try
+        if plan is None:
+            return None
+        ns = bound_ns(shape.target, self.name, own.geometry, shape.options, plan)
+        if own is not shape:
+            ns += relayout_ns(shape.target, self.name, shape.geometry, shape.options) + _planes_ns(
+                own, dict(config or ())
+            )
+        return Guess(config, ns)
+
+    def complete(self, shape: Shape, config: Config) -> Config:
+        def completed() -> Config:
+            own, inner = self._of(shape, config)
+            found = next(self.tried(own, inner), inner)
+            return found if own is shape else _channels(found)
+
+        return shape.once((f"{self.name}, least", config), completed)
+
+    def configs(self, shape: Shape, wide: bool) -> list[Config]:
+        found, folded = self.starts(shape, wide), self._folded(shape)
+        return found if folded is None else found + [_channels(one) for one in self.starts(folded, wide)]
+
+    def near(self, shape: Shape, config: Config) -> list[Config]:
+        own, inner = self._of(shape, config)
+        found = self.neighbours(own, inner)
+        return found if own is shape else [_channels(one) for one in found]
+
+    def completed(self, shape: Shape, config: Config) -> Any:
+        return self._of(shape, config)[0] is shape, self.plan(shape, config)
+
+    def plan(self, shape: Shape, config: Config) -> Any:
+        """The kernel's own plan of settings that it does not refuse."""
+
+        def planned() -> Any:
+            completed = self.complete(shape, config)
+            return plan_of(self.name, shape.geometry, shape.options, completed, shape.cores)[0]
+
+        return shape.once((self.name, config), planned)
+
+    def _folded(self, shape: Shape) -> Shape | None:
+        """The problem whose planes of taps are channels, or None where they cannot be."""
+
+        def folded() -> Shape | None:
+            if planes_unsupported(self.name, plain_of(self.name, shape.geometry), shape.options):
+                return None
+            geometry = seen_by(self.name, shape.geometry, _channels(None))
+            return dataclasses.replace(shape, geometry=geometry, memo={})
+
+        return shape.once((f"{self.name}, planes", None), folded)
+
+    def _of(self, shape: Shape, config: Config) -> tuple[Shape, Config]:
+        """The problem that a config is for, and what it says of that."""
+        folded = self._folded(shape) if wants_channels(config) else None
+        return (shape, config) if folded is None else (folded, without_planes(config))
+
+
+def _channels(config: Config) -> Config:
+    return with_settings(config, planes="channels")
+
+
+def _planes_ns(folded: Shape, settings: dict[str, Any]) -> float:
+    """ns besides copies where planes of taps are channels. Triggers for windows that x or the frames in front of it
+    have in part: where rows of x are beside each other, each row comes by itself. And two engines put the plain filters
+    of a first M tile in the order of x, block by block."""
+    geometry, target = folded.geometry, folded.target
+    each = settings.get("rows", 1) * settings.get("shifts", 1) * dmas_of_piece(geometry)
+    pieces_ns = windows_in_pieces(geometry) * each * target.static_issue_ns / PARTS
+    if geometry.packed or not is_by_plane(geometry):
+        return float(pieces_ns)
+    elements = min(geometry.C, PARTITIONS) * num_taps(geometry)
+    runs_ns = geometry.depth.taps * target.vector_fixed_ns
+    each_ns = runs_ns + elements * (target.vector_16bit_ns if geometry.itemsize == 2 else target.vector_ns)
+    return float(pieces_ns + div_ceil(geometry.C, PARTITIONS) * each_ns / PARTS)
+
+
+class ImplicitGemm(ConvAlgorithm):
+    """One matmul a tap."""
+
+    name, order = "implicit_gemm", ("fold", "product", "planes")
+
+    def tried(self, shape: Shape, config: Config) -> Iterator[Config]:
+        geometry = plain_of(self.name, shape.geometry)
+        return implicit_gemm_candidates.candidates(shape.target, geometry, shape.options, shape.cores, config)
+
+    def starts(self, shape: Shape, wide: bool) -> list[Config]:
+        plan = self.plan(shape, None)
+        if plan is None or (not wide and shape.cores * _scaled(shape, plan) > LONG):
+            return [None]
+        found: list[Config] = [None, config_of(x_bytes=X_BYTES // 2), config_of(x_bytes=X_BYTES // 4)]
+        found += [config_of(shard="channels"), config_of(shard="images")]
+        return found + ([config_of(x_bytes=X_BYTES // 8)] if wide else [])
+
+    def is_short(self, shape: Shape, config: Config) -> bool:
+        plan = self.plan(shape, config)
+        least = 1 if dict(config or ())["shard"] == "channels" else BOUND_OVER_COUNT
+        return bool(plan.loop > 0 or _scaled(shape, plan) <= least * MOST_INSTRUCTIONS)
+
+    def neighbours(self, shape: Shape, config: Config) -> list[Config]:
+        known = {"x_bytes": dict(config or ()).get("x_bytes", X_BYTES), "warmup": self.plan(shape, config).warmup}
+        return list(ImplicitGemmSettings.near(config, known))
+
+
+def _scaled(shape: Shape, plan: Any) -> int:
+    """Instructions of a core, at most, of all parts that a problem has."""
+    return int(plan.instructions(shape.cores)) * int(shape.geometry.times)
+
+
+class ActivationStationary(ConvAlgorithm):
+    """Pixels as stationaries, filters as moving operands."""
+
+    name, order = "activation_stationary", ("fold", "copies")
+
+    def tried(self, shape: Shape, config: Config) -> Iterator[Config]:
+        geometry = plain_of(self.name, shape.geometry)
+        return activation_stationary_candidates.candidates(shape.target, geometry, shape.options, shape.cores, config)
+
+    def is_short(self, shape: Shape, config: Config) -> bool:
+        plan, geometry = self.plan(shape, config), shape.geometry
+        if not isinstance(plan, RowSchedule):
+            return True
+        count = row_instructions(geometry, plan, shape.options, shape.cores)
+        return count * int(geometry.times) <= MOST_INSTRUCTIONS
+
+    def starts(self, shape: Shape, wide: bool) -> list[Config]:
+        geometry, buffers = plain_of(self.name, shape.geometry), activation_stationary_candidates.BUFFERS
+        if unsupported_reason(geometry, shape.options, None):
+            return [None]
+        kinds: dict[Any, tuple[str, Any]] = {PixelSettings: ("shard", SHARDS), DepthwiseSettings: ("buffers", buffers)}
+        kinds[PatchSettings] = "warmup", (0, 28)
+        name, values = kinds.get(settings_of(geometry), ("copies", (1, COPIES)))
+        each = (self.tried(shape, config_of(**{name: one})) for one in values)
+        return [one for found in each for one in itertools.islice(found, STARTS[wide])] or [None]
+
+    def neighbours(self, shape: Shape, config: Config) -> list[Config]:
+        now, values = dict(self.complete(shape, config) or ()), {}
+        geometry = plain_of(self.name, shape.geometry)
+        if not now:
+            return []  # no sizes fit that are tried
+        if "side" in now:
+            sides = activation_stationary_candidates.sides_of(geometry)
+            near = [one for one in sides if one < now["side"]][-1:] + [one for one in sides if one > now["side"]][:1]
+            values["side"] = near
+        if "rows" in now:
+            apart = geometry.rows.stride * outputs_apart(geometry.rows)
+            values["rows"] = [now["rows"] - apart, now["rows"] + apart]
+        return list(settings_of(geometry).near(config, now, **values))
+
+
+class OfBlocks(ConvAlgorithm):
+    """An algorithm whose Schedules are of outputs in blocks, one of FAMILIES: K packing, or groups on row tiles,
+    transposed convolutions phase by phase and M packing."""
+
+    def __init__(self, name: str, most: int, near: float, order: tuple[str, ...]) -> None:
+        """most: candidates that are timed, at most. near: how far above the least bound they may be."""
+        self.name, self.timed, self.order = name, (most, near), order
+
+    def guesses(self, shape: Shape) -> list[Guess]:
+        if self._folded(shape) is not None:
+            return super().guesses(shape)
+        if self.name == "stacked" and fills_partitions(shape.geometry):
+            return []
+        most, near = self.timed
+        found = self._least(shape, None)[:most]
+        copies_ns = relayout_ns(shape.target, self.name, shape.geometry, shape.options)
+        return [Guess(one.pairs, copies_ns + ns) for ns, one in found if ns <= near * found[0][0]]
+
+    def tried(self, shape: Shape, config: Config) -> Iterator[Config]:
+        family, geometry, given = FAMILIES[self.name], plain_of(self.name, shape.geometry), dict(config or ())
+        if family.unsupported_reason(geometry, shape.options, config):
+            return
+        settings = family.settings_class(geometry, config)
+        if given.keys() == declarations(settings).keys():
+            yield settings(**given).pairs
+        else:
+            yield from (one.pairs for _, one in self._least(shape, config))
+
+    def starts(self, shape: Shape, wide: bool) -> list[Config]:
+        return [one.pairs for _, one in self._least(shape, None)] or [None]
+
+    def neighbours(self, shape: Shape, config: Config) -> list[Config]:
+        complete = self.complete(shape, config)
+        settings = FAMILIES[self.name].settings_class(shape.geometry, complete)
+        sizes = [tuple(pair for pair in one.pairs if pair[0] in self.order) for _, one in self._least(shape, None)]
+        others = [with_settings(complete, **dict(one)) for one in dict.fromkeys(sizes) if one]
+        return [*settings.near(complete), *(one for one in others if one != complete)]
+
+    def _least(self, shape: Shape, config: Config) -> list[tuple[float, Any]]:
+        """(bound, settings) of candidates that have some settings, the least first."""
+
+        def found() -> list[tuple[float, Any]]:
+            geometry = seen_by(self.name, shape.geometry, None)
+            return candidates(self.name, shape.target, geometry, shape.options, shape.cores, config)
+
+        return shape.once((f"{self.name}, bounds", config), found)
+
+
+ALGORITHMS: dict[str, Algorithm] = {
+    "implicit_gemm": ImplicitGemm(),
+    "stacked": OfBlocks("stacked", 2, 1.1, ("rows", "shifts", "outputs", "beside", "apart", "planes")),
+    "activation_stationary": ActivationStationary(),
+    "weight_stationary": OfBlocks(
+        "weight_stationary", 3, 1.15, ("rows", "height", "width", "outputs", "depth", "taps", "lanes")
+    ),
+}

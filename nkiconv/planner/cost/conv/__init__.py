@@ -1,1 +1,0 @@
-"""The conv2d algorithms on the host, a file each."""

@@ -1,1 +1,0 @@
-"""The depthwise conv1d algorithms on the host, a file each."""

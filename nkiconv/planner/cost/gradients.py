@@ -1,0 +1,167 @@
+"""The algorithms of filter gradients: candidates with a bound, of which all else follows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...schedules import blocks_candidates, diagonals_candidates, skewed
+from ...schedules.blocks import TRANSPOSED, BlocksSettings, config_unsupported, in_places, most_beside
+from ...schedules.blocks_schedule import build, gradient_unsupported
+from ...schedules.diagonals import DiagonalsSettings
+from ...schedules.diagonals import build as build_diagonals
+from ...schedules.diagonals_candidates import BELOW
+from ...schedules.settings import declarations
+from ...schedules.tiles import PARTS
+from ..request import Config
+from . import rows
+from .algorithm import Algorithm, Guess, Shape, config_of
+
+
+class ByBound(Algorithm):
+    """An algorithm whose `candidates` are settings with a bound, of which all else follows."""
+
+    #: its settings, and how many candidates of least time a search starts from, and a wide one
+    settings: type[Any]
+    starts = 8, 32
+
+    def candidates(self, shape: Shape, config: Config, count: int = 1) -> list[Guess]:
+        """So many settings of least time that have the given ones, the least first; none where the kernel refuses."""
+        raise NotImplementedError
+
+    def guess(self, shape: Shape, config: Config) -> Guess | None:
+        def found() -> Guess | None:
+            return next(iter(self.candidates(shape, config)), None)
+
+        return shape.once((f"{type(self).__name__}, first", config), found)
+
+    def guesses(self, shape: Shape) -> list[Guess]:
+        found = self.guess(shape, None)
+        return [] if found is None else [found]
+
+    def complete(self, shape: Shape, config: Config) -> Config:
+        given = dict(config or ())
+        if given.keys() == declarations(self.settings).keys():
+            return tuple(self.settings(**given).pairs)
+        found = self.guess(shape, config)
+        return config if found is None else found.config
+
+    def configs(self, shape: Shape, wide: bool) -> list[Config]:
+        return [one.config for one in self.candidates(shape, None, self.starts[wide])] or [None]
+
+
+class Blocks(ByBound):
+    """A partition is a block of gy with the window of x around it."""
+
+    settings, starts = BlocksSettings, (10, 40)
+
+    def candidates(self, shape: Shape, config: Config, count: int = 1) -> list[Guess]:
+        refused = config_unsupported(shape.geometry, config, shape.options.bias)
+        if refused or gradient_unsupported(shape.geometry):
+            return []
+        bias, given = shape.options.bias, dict(config or ())
+        found = blocks_candidates.candidates(shape.target, shape.geometry, given, count, bias, shape.cores)
+        return [Guess(one, ns) for ns, one in found]
+
+    def configs(self, shape: Shape, wide: bool) -> list[Config]:
+        ways = [{"split": value} for value in (0, 1)] + [{"pixels": value} for value in (0, 1, TRANSPOSED)]
+        ways += [{"beside": count} for count in (1, 2, 4) if wide and count <= most_beside(shape.geometry)]
+        best = super().configs(shape, wide)
+        if any(dict(one or ()).get("side", 1) > 1 for one in best):
+            best += [one.config for one in self.candidates(shape, config_of(side=1), self.starts[0])]
+        return [*best, *(self.complete(shape, config_of(**way)) for way in ways)]
+
+    def near(self, shape: Shape, config: Config) -> list[Config]:
+        now = dict(config or ())
+        if "rows" not in now:  # no schedule completes them
+            return []
+        geometry = in_places(shape.geometry, config)
+        P, Q = geometry.rows.out, geometry.columns.out
+        rows = [one for one in _around(now["rows"], P) if one <= P]
+        columns = [one for one in _around(now["columns"], Q) if now["beside"] <= one <= Q]
+        return list(BlocksSettings.near(config, rows=rows, columns=columns))
+
+    def completed(self, shape: Shape, config: Config) -> Any:
+        return build(shape.geometry, self.complete(shape, config), shape.options.bias, shape.cores)[0]
+
+
+def _around(now: int, whole: int) -> list[int]:
+    """Extents next to one: the neighbours among EXTENTS, and all."""
+    extents = blocks_candidates.EXTENTS
+    below, above = [one for one in extents if one < now][-2:], [one for one in extents if one > now][:2]
+    return [*below, *above, whole]
+
+
+class Diagonals(ByBound):
+    """Sums of all pairs of a block of gy and its window of x, of which diagonals are gathered."""
+
+    settings = DiagonalsSettings
+
+    def candidates(self, shape: Shape, config: Config, count: int = 1) -> list[Guess]:
+        found = diagonals_candidates.candidates(shape.target, shape.geometry, config, count)
+        return [Guess(one.pairs, ns) for ns, one in found]
+
+    def configs(self, shape: Shape, wide: bool) -> list[Config]:
+        if self.guess(shape, None) is None:
+            return [None]
+        ways: list[dict[str, Any]] = [{"split": value} for value in (0, 1)]
+        ways += [{"split": 1, "strips": value} for value in (0, 1)] + [{"side": side} for side in (1, 2, 4)]
+        # some with each number of groups below each other: of which the bound says least
+        count = self.starts[wide] // 2
+        strips = (0, 1) if shape.geometry.rows.out > 1 else (0,)
+        given = [{"below": below, "strips": one} for below in BELOW for one in strips]
+        each = [one for some in given for one in self.candidates(shape, config_of(**some), count)]
+        each += [one for way in ways for one in self.candidates(shape, config_of(**way))]
+        return [one.config for one in sorted(each, key=lambda one: one.ns)]
+
+    def near(self, shape: Shape, config: Config) -> list[Config]:
+        now = dict(self.complete(shape, config) or ())
+        if not now:
+            return []
+        sizes = {name: now[name] for name in ("buffers", "groups", "down", "across")}
+        return list(DiagonalsSettings.near(config, sizes))
+
+    def completed(self, shape: Shape, config: Config) -> Any:
+        return build_diagonals(shape.geometry, self.complete(shape, config), shape.options.bias, shape.cores)[0]
+
+
+class Skewed(ByBound):
+    """Blocks of gy times windows of x, whose skewed diagonals' sums are wanted."""
+
+    settings = skewed.SkewedSettings
+
+    def candidates(self, shape: Shape, config: Config, count: int = 1) -> list[Guess]:
+        found = skewed.candidates(shape.target, shape.geometry, config)
+        return [Guess(one.pairs, ns) for ns, one in found if skewed.build(shape.geometry, one.pairs, PARTS)[0]][:count]
+
+    def near(self, shape: Shape, config: Config) -> list[Config]:
+        return list(skewed.SkewedSettings.near(config))
+
+    def completed(self, shape: Shape, config: Config) -> Any:
+        return skewed.build(shape.geometry, self.complete(shape, config), PARTS)[0]
+
+
+class OfRows(Algorithm):
+    """Filter gradients of depthwise rows by an algorithm of depthwise convolutions, which x is convolved by with gy: a
+    Shape's options have the convolution's own Shape, `rows`."""
+
+    def __init__(self, base: Algorithm) -> None:
+        self.base, self.order = base, base.order
+        for name in ("guesses", "refined", "is_short", "complete", "near", "completed"):
+            setattr(self, name, _of_rows(getattr(base, name)))
+
+    def configs(self, shape: Shape, wide: bool) -> list[Config]:
+        # what no cost model takes for the best has a matmul a tap, of which there are as many as positions
+        rows = shape.options.rows
+        return self.base.configs(rows, wide) if wide or self.base.guesses(rows) else []
+
+
+def _of_rows(asked: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda shape, *more: asked(shape.options.rows, *more)
+
+
+ALGORITHMS: dict[str, Algorithm] = {"blocks": Blocks(), "diagonals": Diagonals()}
+ALGORITHMS_OF_ROWS: dict[str, Algorithm] = {
+    **{name: OfRows(one) for name, one in rows.ALGORITHMS.items()},
+    "skewed": Skewed(),
+}

@@ -1,1 +1,0 @@
-"""Cost models of the algorithms that only filter gradients have."""

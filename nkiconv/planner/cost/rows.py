@@ -1,0 +1,198 @@
+"""The algorithms of depthwise rows: what their schedules say, and what a search tries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from typing import Any, TypeVar
+
+from ...schedules import depthwise_algorithms
+from ...schedules.banded import BandedSettings
+from ...schedules.banded_candidates import blocks_of, candidates, near_of, starts
+from ...schedules.depthwise import shards_of
+from ...schedules.dot import DotSettings, warm_up_of
+from ...schedules.mixed import MixedSettings, build, cut_pieces
+from ...schedules.mixed_bound import LOOKED_AT, MANY_TAPS
+from ...schedules.recipes import PIECE, edge_recipes, ranked_recipes
+from ...schedules.recipes import candidates as recipe_candidates
+from ...schedules.rows import part_total, tile_list
+from ...schedules.settings import SHARDS, Settings, descended
+from ...schedules.tiles import PARTS
+from ...schedules.update import ENGINES, UpdateSettings
+from .. import clock
+from ..request import Config
+from .algorithm import Algorithm, Guess, Shape, config_of, with_settings
+
+Own = TypeVar("Own", bound=Settings)
+
+#: Settings that are timed, at most.
+TIMED = 3
+#: Of `banded`: sizes and shards that a search starts from as the rule has them; how many times the best block, up and
+#: down, a quick one starts from.
+STARTS, FACTORS = 4, 2
+#: Of `mixed` and `vector`: pieces of a core's work up to which each of the first and last ones matters; lists of
+#: recipes that are tried besides others, and that a search starts from.
+SHORT, RECIPES, START = 12, 8, 2
+
+
+class RowsAlgorithm(Algorithm):
+    """An algorithm by its name; starts: configs that a search starts from, and a wide one."""
+
+    def __init__(self, name: str, *starts: list[Config]) -> None:
+        self.rows, self.starts, self.on_tensor = depthwise_algorithms.ALGORITHMS[name], starts, name == "mixed"
+
+    def settings_of(self, shape: Shape, config: Config) -> Any:
+        """All settings of a config that is not refused."""
+        return self.rows.complete(shape.geometry, shape.options, config, shape.target)
+
+    def guesses(self, shape: Shape) -> list[Guess]:
+        found = self.rows.guesses(shape.geometry, shape.options, shape.cores, shape.target)
+        return [Guess(settings.pairs, ns) for settings, ns in found]
+
+    def complete(self, shape: Shape, config: Config) -> Config:
+        if self.rows.config_unsupported(shape.geometry, shape.options, config):
+            return config
+        found: Config = self.settings_of(shape, config).pairs
+        return found
+
+    def configs(self, shape: Shape, wide: bool) -> list[Config]:
+        return [self.complete(shape, config) for config in self.starts[wide]]
+
+    def completed(self, shape: Shape, config: Config) -> Any:
+        return self.rows.build(shape.geometry, shape.options, self.settings_of(shape, config))
+
+
+def timed(found: Iterable[tuple[Own, float]], same: Callable[[Own], Any]) -> list[Guess]:
+    """Settings with their ns, the least first, that differ in what they come to: as many as are timed."""
+    distinct: dict[Any, Guess] = {}
+    for one, ns in sorted(found, key=lambda each: each[1]):
+        if len(distinct) < TIMED and ns < float("inf"):
+            distinct.setdefault(same(one), Guess(one.pairs, ns))
+    return list(distinct.values())
+
+
+class Banded(RowsAlgorithm):
+    """Band matrices over blocks of positions."""
+
+    def refined(self, shape: Shape, guess: Guess) -> list[Guess]:
+        found = candidates(shape.geometry, shape.options, None, shape.target)
+        return timed(found, lambda one: self._same(shape, one))
+
+    def configs(self, shape: Shape, wide: bool) -> list[Config]:
+        own = self.complete(shape, None)
+        if own is None:
+            return [None]  # the kernel says why
+        block = dict(own)["block"]
+        sizes = sorted({*blocks_of(shape.geometry.stride), block})
+        if not wide:
+            sizes = [size for size in sizes if block <= size * FACTORS and size <= block * FACTORS]
+        found = [own, *[self.complete(shape, config_of(block=size)) for size in sizes]]
+        found += [one.pairs for one, _ in starts(shape.geometry, shape.options, None, shape.target)[:STARTS]]
+        if wide:  # small tiles at the ends have short runs, which constants may punish
+            found += [with_settings(one, edge=0) for one in found if dict(one or ())["edge"] > 0]
+        return list(dict.fromkeys(found))
+
+    def near(self, shape: Shape, config: Config) -> list[Config]:
+        return list(near_of(shape.geometry, shape.options, self.settings_of(shape, config)))
+
+    def _same(self, shape: Shape, settings: BandedSettings) -> Any:
+        """What settings come to."""
+        blocks = self.rows.build(shape.geometry, shape.options, settings)
+        names = (*vars(blocks), "scratch", "buffers", "streamed")
+        return tuple(getattr(blocks, name, getattr(settings, name, None)) for name in names if name != "settings")
+
+
+class Mixed(RowsAlgorithm):
+    """`mixed` and `vector`: channels on partitions, taps shared out by recipes."""
+
+    def refined(self, shape: Shape, guess: Guess) -> list[Guess]:
+        tried = self._tried(shape, MixedSettings.read(guess.config))
+        return timed(tried.items(), lambda one: self._same(shape, one))
+
+    def _same(self, shape: Shape, settings: MixedSettings) -> Any:
+        """What settings come to: rows, and the first and last pieces."""
+        plan = build(shape.geometry, shape.options, settings)
+        tiles = tile_list(shape.geometry, plan.rows, PARTS - 1, LOOKED_AT)
+        return plan.rows, tuple(
+            (one.tile, one.qn, one.recipe) for one in cut_pieces(plan, shape.options.epilogue, tiles)
+        )
+
+    def _tried(self, shape: Shape, start: MixedSettings) -> dict[MixedSettings, float]:
+        return descended(
+            start,
+            lambda one: self.rows.ns_of(shape.geometry, shape.options, shape.cores, shape.target, one),
+            lambda one: self._near(shape, one),
+            clock.SETTINGS,
+        )
+
+    def _near(self, shape: Shape, settings: MixedSettings) -> list[Config]:
+        """Settings that differ in one thing."""
+        geometry, plan = shape.geometry, build(shape.geometry, shape.options, settings)
+        piece = plan.settings.piece
+        is_short, few = part_total(geometry) <= SHORT * piece, geometry.S <= MANY_TAPS
+        ranked = ranked_recipes(geometry, shape.options.epilogue, shape.target, piece, self.on_tensor)
+        parts = {"batch": geometry.N, "columns": geometry.Q, "channels": geometry.C}
+        edges = edge_recipes(geometry.S) if self.on_tensor and is_short and few else ()
+        on_tensor = [((geometry.S, 0, 0, 0),)] if self.on_tensor else []
+        choices: dict[str, Sequence[Any]] = {
+            "shard": [shard for shard in SHARDS if parts[shard] >= PARTS],
+            "recipes": [*islice(ranked, RECIPES), *on_tensor] if few else (),
+            "piece": (512, 448, 384) if is_short else (2048, 1024, 512),
+            "start": [(), *[(one,) for one in edges], *[(*settings.start, one) for one in edges if settings.start]],
+            "end": [(), *[(one,) for one in edges]],
+            "warmup": (4, 6, 0) if self.on_tensor else (),
+        }
+        return list(MixedSettings.near(settings.pairs, dict(plan.settings.pairs), **choices))
+
+    def settings_of(self, shape: Shape, config: Config) -> Any:
+        """All settings: those of a config and others by a rule; without any, those of the least bound."""
+        if config:
+            return super().settings_of(shape, config)
+
+        def best() -> MixedSettings:
+            tried = self._tried(shape, super(Mixed, self).settings_of(shape, None))
+            return min(tried, key=lambda one: tried[one])
+
+        return shape.once((f"mixed, {self.on_tensor}", None), best)
+
+    def configs(self, shape: Shape, wide: bool) -> list[Config]:
+        geometry = shape.geometry
+        if geometry.S > MANY_TAPS:
+            return [config_of(shard=self.completed(shape, config_of(piece=PIECE)).rows.shard)]
+        own = self.settings_of(shape, None).pairs
+        most, piece = 3 * START if wide else START, self.completed(shape, own).settings.piece
+        lists = islice(ranked_recipes(geometry, shape.options.epilogue, shape.target, piece, self.on_tensor), most)
+        shards = shards_of(geometry, first=dict(own or ())["shard"])[1:]
+        found = [own, *[with_settings(own, recipes=one) for one in lists]]
+        return list(dict.fromkeys([*found, *[with_settings(own, shard=shard) for shard in shards]]))
+
+    def near(self, shape: Shape, config: Config) -> list[Config]:
+        settings, few = self.settings_of(shape, config), shape.geometry.S <= MANY_TAPS
+        edges = [(one,) for one in recipe_candidates(shape.geometry.S, self.on_tensor)] if few else []
+        more = MixedSettings.near(settings.pairs, None, recipes=edges, start=edges, end=edges)
+        return list(dict.fromkeys([*self._near(shape, settings), *more]))
+
+
+class Dot(RowsAlgorithm):
+    """Dot products of whole rows."""
+
+    def near(self, shape: Shape, config: Config) -> list[Config]:
+        known, warmups = {"slots": self.completed(shape, config).slots}, (0, warm_up_of(shape.target))
+        return list(DotSettings.near(self.settings_of(shape, config).pairs, known, warmup=warmups))
+
+
+class Update(RowsAlgorithm):
+    """Images on partitions, for many short rows; or Vector alone, for few."""
+
+    def near(self, shape: Shape, config: Config) -> list[Config]:
+        settings = self.settings_of(shape, config)
+        return [] if settings.engine == "vector" else list(UpdateSettings.near(settings.pairs))
+
+
+ALGORITHMS: dict[str, Algorithm] = {
+    "banded": Banded("banded"),
+    "mixed": Mixed("mixed"),
+    "vector": Mixed("vector"),
+    "dot": Dot("dot", *([config_of(block=size) for size in sizes] for sizes in ((8, 16), (8, 16, 4, 2)))),
+    "update": Update("update", *[[config_of(engine=engine) for engine in ENGINES]] * 2),
+}
