@@ -261,13 +261,13 @@ def cut_rows(geometry: RowGeometry, beside: int, shifts: int) -> SkewedSchedule:
     )
 
 
-def x_runs(plan: SkewedSchedule, geometry: RowGeometry) -> list[Run]:
+def x_runs(plan: SkewedSchedule, geometry: RowGeometry) -> tuple[Run, ...]:
     """Runs of windows of x."""
     apart = plan.unit * geometry.stride
     return unit_runs(plan.units, apart, plan.first * apart - geometry.pad_left, geometry.W, plan.window)
 
 
-def unit_runs(units: int, apart: int, first: int, size: int, window: int) -> list[Run]:
+def unit_runs(units: int, apart: int, first: int, size: int, window: int) -> tuple[Run, ...]:
     """Runs of windows that begin `apart` elements apart, the first one at element `first` of `size`."""
     found = [places_inside(first + unit * apart, 1, window, size) for unit in range(units)]
     return joined(Run(unit, 1, apart, 1, *inside) for unit, inside in enumerate(found))
