@@ -2,7 +2,6 @@
 
 import importlib
 import sys
-import textwrap
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ from nkiconv.simulator import ArraySpec, NkiError, NkiInstalledError, NotSimulat
 from nkiconv.simulator import isa as our_isa
 from nkiconv.simulator import language as our_language
 from nkiconv.simulator import typing as nt
-from nkiconv.simulator.allowed import Allowed, default
 
 KERNEL = """
 import nki
@@ -110,25 +108,6 @@ def test_what_launches_allow_meanwhile(option):
     with pytest.raises(NkiError, match=rule):
         kernel()
     simulator.simulate(kernel, **{option: True})()
-
-
-@pytest.mark.parametrize("first", ["outer", "inner"])
-def test_the_last_that_is_there_counts(first):
-    """In whatever order they are removed; what others added to `nki` stays with the one that it was added to."""
-    before = dict(sys.modules)
-    outer = install(overflow=True)
-    sys.modules["nki.extra"] = textwrap
-    modules = {"outer": sys.modules["nki"]}
-    inner = install(races=True)
-    modules["inner"] = sys.modules["nki"]
-    assert "nki.extra" not in sys.modules
-    second = "inner" if first == "outer" else "outer"
-    for name, left in ((first, second), (second, None)):
-        {"outer": outer, "inner": inner}[name].remove()
-        assert sys.modules.get("nki") is modules.get(left)
-        assert default() == {"outer": Allowed(overflow=True), "inner": Allowed(races=True), None: Allowed()}[left]
-        assert ("nki.extra" in sys.modules) == (left == "outer")
-    assert dict(sys.modules) == before
 
 
 def test_only_what_aws_documents_is_found():

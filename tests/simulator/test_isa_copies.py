@@ -90,13 +90,6 @@ def test_copies_between_layouts(src, dst, partitions, rng):
     same(found, values)
 
 
-@by_each
-@pytest.mark.parametrize("shape", [(3, 8, 3), (3, 2, 2, 6)])
-def test_copies_between_shapes_keep_the_order(shape, copy, memory, rng):
-    values = rng.normal(size=(3, 4, 6)).astype(np.float32)
-    same(result(copy, shape, nl.float32, values, to=memory), values.reshape(shape))
-
-
 def test_a_copy_onto_itself_reads_before_it_writes():
     data = out(row(*range(8)), nl.float32)
     [found] = results(lambda data: nisa.tensor_copy(data[:, 1:8], data[:, 0:7]), data)
@@ -165,20 +158,6 @@ def test_overlapping_reads_make_windows(buffer, rng):
     data = a_tile(values, buffer=buffer)
     found = result(lambda out, data: nisa.dma_copy(out, data.ap(pattern)), (5, 12), nl.float32, data)
     same(found, np.stack([values[0, k : k + 12] for k in range(5)]))
-
-
-def test_strided_sides_and_a_broadcast_source(rng):
-    values = rng.normal(size=(6, 10)).astype(np.float32)
-
-    def copy(dst, data):
-        whole = nl.ndarray((3, 2, 10), nl.float32)
-        nisa.dma_copy(whole[:, 1, 0:10:2], data[0:6:2, 1:10:2])
-        nisa.dma_copy(whole[:, 1, 1:10:2], data[0:1, 0:5].expand_dim(1).broadcast(1, 3)[0])
-        nisa.dma_copy(dst, whole[:, 1])
-
-    expected = np.empty((3, 10), np.float32)
-    expected[:, 0::2], expected[:, 1::2] = values[0::2, 1::2], values[0, 0:5]
-    same(result(copy, (3, 10), nl.float32, a_tile(values, buffer=nl.hbm)), expected)
 
 
 # dma_compute.

@@ -54,17 +54,6 @@ def test_scatter(rng):
     same(written((9, 6), lambda out: nisa.dma_copy(rows_of(out, column(picked)), put(values))), expected)
 
 
-def test_scattered_rows_need_not_cover_the_tensor():
-    def body(*rows):
-        out = nl.ndarray((4, 2), F32, nl.hbm)
-        nisa.dma_copy(rows_of(out, column([2, 0])), sb(2, 2))
-        return [get(out[row]).tolist() for row in rows]
-
-    assert evaluate(lambda: body(0, 2)) == [[1, 1], [1, 1]]
-    with pytest.raises(NkiError, match="NKI016"):
-        evaluate(lambda: body(1))
-
-
 def test_of_rows_scattered_to_one_place_the_last_stays():
     rows = np.array([[1, 2], [3, 4]], np.float32)
     found = written((3, 2), lambda out: nisa.dma_copy(rows_of(out, column([1, 1])), put(rows)))
@@ -313,28 +302,6 @@ def test_copies_on_chip(engine, make, rng):
     expected = np.zeros((33, 12), np.float32)
     expected[:, 3:8], expected[:, 8:] = values[:, 2], values[:, :, 0]
     same(evaluate(body), rounded(expected, "bfloat16"))
-
-
-# Records, traces and races.
-
-
-def test_a_trace_needs_no_index_and_a_record_keeps_all_that_may_be_touched():
-    """A raw pattern may reach all of its storage, a selection its tensor."""
-
-    def body():
-        data, where, tile = nl.ndarray((9, 6), F32, nl.hbm), nl.ndarray((4, 1), U32), nl.ndarray((4, 6), F32)
-        nisa.dma_copy(tile, rows_of(data, where))
-        nisa.dma_copy(rows_of(data, where), tile)
-        nisa.tensor_copy(tile[:, 0], tile.select(1, where[0:1]))
-        nisa.dma_copy(tile, data[0:2].ap([[6, 4], [1, 6]], scalar_offset=where[0:1]))
-        nisa.dma_copy(tile[0], data[0:2].select(0, where[0:1]))
-
-    gather, scatter, copy, raw, selected = run(body, trace_only=True).programs[0].instructions
-    assert gather.reads[0].shape == scatter.writes[0].shape == raw.reads[0].shape == (9, 6)
-    assert [region.shape for region in gather.reads[1:]] == [region.shape for region in scatter.reads[1:]] == [(4, 1)]
-    assert gather.bytes == scatter.bytes == 4 * 6 * 4
-    assert [region.shape for region in copy.reads] == [(4, 6), (1, 1)]
-    assert selected.reads[0].shape == (2, 6)
 
 
 def test_two_cores_may_scatter_to_rows_of_their_own():

@@ -73,14 +73,6 @@ def test_a_seed_decides_what_follows_on_vector(draw, dtype):
     assert (first != other).mean() > 0.4
 
 
-def test_a_seed_is_no_matter_to_gpsimd():
-    def body():
-        seed()
-        return bits((4, 8), engine=ENGINE.gpsimd)
-
-    same(evaluate(body), evaluate(lambda: bits((4, 8), engine=ENGINE.gpsimd)))
-
-
 def state(first=0, lanes=128):
     """GpSimd's state in a tile that starts at partition `first`."""
     tile = nl.ndarray((first + lanes, 6), nl.uint32)[first : first + lanes]
@@ -98,25 +90,6 @@ def test_a_saved_state_goes_on_where_it_was():
     first, again, before, after = evaluate(body)
     same(first, again)
     assert (before != after).all()
-
-
-def test_lanes_are_partitions():
-    """Numbers come from the state of the partition that they are for; others keep theirs."""
-
-    def body():
-        before = get(state())
-        tile = nl.ndarray((64, 3), nl.uint32)[32:64]
-        nisa.rng(tile, ENGINE.gpsimd)
-        after = get(state())
-        words = get(state(32, 32))
-        nisa.rand_set_state(put(before[32:64]))  # a tile at partition 0 seeds lanes 0 to 31
-        return before, after, words, get(tile), bits((32, 3), engine=ENGINE.gpsimd)
-
-    before, after, words, drawn, again = evaluate(body)
-    changed = (before != after).any(axis=1)
-    assert changed.tolist() == [32 <= p < 64 for p in range(128)]
-    same(words, after[32:64])
-    same(again, drawn)
 
 
 def test_the_lanes_step_by_xorwow():

@@ -105,6 +105,15 @@ tsr, act = nisa.tensor_scalar_reduce, nisa.activation
 #: Instructions on dst, a result and [[1, 2]], and what the result holds at last.
 CHAINS = {
     "of the fp32 result, not of dst": ([lambda d, r, x: tsr(d, x, nl.multiply, 0.25, nl.add, r)], 0.75),
+    "from a number": (
+        [lambda d, r, x: tsr(d, x, nl.add, 0.0, nl.add, None, reduce_cmd=CMD.load_reduce, reduce_init=5.0),
+         lambda d, r, x: tsr(d, x, nl.add, 0.0, nl.add, r, reduce_cmd=CMD.reduce, reduce_res_negate=True)],
+        -11,
+    ),
+    "from a column": (
+        [lambda d, r, x: tsr(d, x, nl.add, 0.0, nl.multiply, r, reduce_cmd=CMD.load_reduce, reduce_init=put(row(4)))],
+        8,
+    ),
     "a reset forgets": ([lambda d, r, x: tsr(d, x, nl.add, 0.0, nl.add, r)] * 2, 3),
     "Vector's are shared": (
         [lambda d, r, x: tsr(d, x, nl.multiply, 2.0, nl.maximum),
@@ -144,26 +153,6 @@ def test_chains(name):
             call(dst if "dst" in name else nl.ndarray((1, 2), nl.float32), res, x)
 
     assert result(chain, (1, 1), nl.float32, row(1, 2), to=nl.psum).item() == expected
-
-
-@pytest.mark.parametrize(("op", "start"), [("add", "column"), ("multiply", "number"), ("maximum", "reset")])
-def test_a_chain_of_tensor_scalar_reduce(op, start, rng):
-    parts = small_integers(rng, (3, 5, 6), "float32")
-    column = small_integers(rng, (5, 1), "float32")
-
-    def chain(res, *parts):
-        dst = nl.ndarray((5, 6), nl.float32)
-        begin = {"reset": {}, "number": {"reduce_init": 2.0}, "column": {"reduce_init": put(column)}}[start]
-        first = {"reduce_cmd": CMD.load_reduce if begin else CMD.reset_reduce, **begin}
-        last = {"reduce_res": res, "reduce_res_negate": True, "reduce_cmd": CMD.reduce}
-        for part, more in zip(
-            parts, (first, {"reduce_cmd": CMD.reduce}, last, {"reduce_cmd": CMD.reduce}), strict=True
-        ):
-            nisa.tensor_scalar_reduce(dst, part, nl.add, 0.0, OPS[op], **more)
-
-    loaded = {"reset": [], "number": [np.full((5, 1), 2, np.float32)], "column": [column]}[start]
-    expected = -FOLDS[op].reduce(np.concatenate([*loaded, *parts], axis=1), axis=1, keepdims=True)
-    same(result(chain, (5, 1), nl.float32, *parts, 0 * parts[2]), expected)
 
 
 @pytest.mark.parametrize(("dtype", "reverse", "false"), [

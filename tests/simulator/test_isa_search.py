@@ -36,17 +36,6 @@ def test_max8_keeps_copies_and_infinities():
     assert result(nisa.max8, (1, 8), F32, values).tolist() == [[np.inf, 2, 2, 2, 1, 0, -np.inf, -np.inf]]
 
 
-def test_searches_of_views():
-    values = draws(1, (128, 3, 7))
-    top, where = results(
-        lambda top, where, data: (nisa.max8(top, data), nisa.nc_find_index8(where, data, top)),
-        out((128, 8), F32, layout="strided"), out((128, 8), U32), laid("permuted", values),
-    )  # fmt: skip
-    flat = values.reshape(128, -1)
-    np.testing.assert_array_equal(top, -np.sort(-flat, axis=1)[:, :8])
-    np.testing.assert_array_equal(where, np.argsort(-flat, axis=1, kind="stable")[:, :8])
-
-
 # nc_find_index8.
 
 
@@ -102,19 +91,6 @@ def test_nc_match_replace8(imm, to, indices):
     for one in where:
         same(one, np.array([at for _, at in expected], np.uint32).astype(indices))
     assert len(where) == (indices is not None)
-
-
-def test_replacing_in_place_sorts():
-    values = np.random.default_rng(8).permutation(40).reshape(1, 40).astype(np.float32)
-
-    def sort(top, where, data):
-        for eight in range(0, 40, 8):
-            nisa.max8(top[:, eight : eight + 8], data)
-            nisa.nc_match_replace8(data, data, top[:, eight : eight + 8], -np.inf, where[:, eight : eight + 8])
-
-    top, where = results(sort, out((1, 40), F32), out((1, 40), U32), values)
-    assert top.tolist() == [[*range(39, -1, -1)]]
-    np.testing.assert_array_equal(np.take_along_axis(values, where.astype(np.int64), 1), top)
 
 
 # topk.
@@ -290,12 +266,6 @@ def test_nc_n_gather(dtype, rng):
     [found] = results(nisa.nc_n_gather, dst, laid("permuted", values, dtype), laid("shifted", index))
     expected = np.take_along_axis(values.reshape(32, -1), index.reshape(32, -1).astype(np.int64), 1)
     same(found, expected.reshape(index.shape))
-
-
-def test_gathers_keep_the_payload_of_a_nan():
-    bits = row(0x7F800001, 0xFFC00002, dtype=np.uint32)
-    found = result(nisa.nc_n_gather, (1, 2), F32, bits.view(np.float32), row(1, 0, dtype=np.uint32))
-    same(found.view(np.uint32), bits[:, ::-1])
 
 
 # sequence_bounds and nonzero_with_count.

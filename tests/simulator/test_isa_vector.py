@@ -134,14 +134,6 @@ def test_tensor_scalar_two_ops(reverse0, reverse1, rng):
     same(found, ARITHMETIC[op1](second, inner) if reverse1 else ARITHMETIC[op1](inner, second))
 
 
-@pytest.mark.parametrize("engine", ["vector", "scalar"])
-def test_multiply_add_is_the_same_on_both_engines(engine, rng):
-    data = rng.normal(size=(5, 24)).astype(ml_dtypes.bfloat16)
-    more = {"op1": nl.add, "operand1": -0.25, "engine": getattr(nisa.engine, engine)}
-    found = result(nisa.tensor_scalar, (5, 24), nl.float32, data, nl.multiply, 1.5, **more)
-    same(found, data.astype(np.float32) * np.float32(1.5) + np.float32(-0.25))
-
-
 UNARY = {"abs": np.abs, "reciprocal": lambda x: 1 / x, "rsqrt": lambda x: x**-0.5}
 
 
@@ -151,22 +143,6 @@ def test_unary_tensor_scalar(op, operand, rng):
     data = np.abs(data) if op == "rsqrt" else data
     found = result(nisa.tensor_scalar, (5, 24), nl.float32, data, OPS[op], operand)
     assert_relative(found, UNARY[op](data.astype(np.float64)), 5)
-
-
-def test_a_unary_second_op():
-    found = result(nisa.tensor_scalar, (1, 2), nl.float32, row(1, 3), nl.subtract, 2.0, op1=nl.abs)
-    assert found.tolist() == [[1.0, 1.0]]
-
-
-@pytest.mark.parametrize(
-    ("op", "kind", "dtype"), [("left_shift", "column", "int8"), ("right_shift", "number", "int16")]
-)
-def test_bits_with_a_scalar(op, kind, dtype, rng):
-    limits = np.iinfo(dtype)
-    data = rng.integers(limits.min, limits.max, size=(5, 9), endpoint=True, dtype=dtype)
-    operand = np.arange(1, 6)[:, None].astype(dtype) if kind == "column" else np.array(3, dtype)
-    found = result(nisa.tensor_scalar, (5, 9), dtype, data, OPS[op], operand if kind == "column" else 3)
-    same(found, bitwise(op, data, np.broadcast_to(operand, data.shape).copy()))
 
 
 #: Values, a bitvec op and its operand, other arguments, and what comes of them.

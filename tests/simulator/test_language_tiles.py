@@ -185,13 +185,6 @@ def test_rand_is_uniform(buffer):
     np.testing.assert_array_equal(x * 2**24, np.rint(x * 2**24))
 
 
-@pytest.mark.parametrize("shape", [(3,), (130, 3, 2)], ids=str)
-def test_rand_fills_hbm(shape):
-    x = by_language("rand", shape, BF16, nl.hbm)
-    assert (x.shape, x.dtype) == (shape, ml_dtypes.bfloat16)
-    assert 0 <= x.astype(np.float32).min() <= x.astype(np.float32).max() <= 1
-
-
 def test_a_seed_repeats_its_numbers():
     def body():
         seeded(42)

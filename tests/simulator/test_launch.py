@@ -178,20 +178,6 @@ def test_an_assertion_of_the_simulator_is_not_the_kernels(monkeypatch):
     assert not isinstance(caught.value, NkiError)
 
 
-def test_numpy_warnings_of_the_kernel_are_off_and_come_back():
-    def kernel(x):
-        tile, out = nl.ndarray(x.shape, x.dtype), nl.ndarray(x.shape, x.dtype, nl.shared_hbm)
-        nisa.dma_copy(tile, x)
-        nisa.tensor_tensor(tile, tile, tile, nl.multiply)
-        nisa.dma_copy(out, tile)
-        return out
-
-    with np.errstate(all="raise"):
-        assert np.isinf(nki.jit(kernel)(np.full((4, 8), 1e30, np.float32))).all()
-        with pytest.raises(FloatingPointError):
-            np.float32(1e30) * np.float32(1e30)
-
-
 # Traces without data.
 
 

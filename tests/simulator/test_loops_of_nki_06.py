@@ -2,10 +2,8 @@
 
 import re
 
-import numpy as np
 import pytest
-from isa_tiles import put
-from on_device import BOUNDS, MAKES, seen, value_of
+from on_device import BOUNDS, MAKES, seen
 from pairs import Pair, check, dropped, named, run
 
 from nkiconv.simulator import NkiError
@@ -79,9 +77,6 @@ PAIRS = [
          lambda: ordered(lambda: nl.dynamic_range(2)), "a dynamic loop inside"),
     Pair("NKI172", "move", lambda: each(nl.dynamic_range(2), lambda i: nisa.register_move(nisa.register_alloc(), i)),
          lambda: each(nl.dynamic_range(2), lambda i: nisa.register_move(i, 0)), "the induction register"),
-    Pair("NKI172", "load", lambda: each(nl.dynamic_range(2), value_of),
-         lambda: each(nl.dynamic_range(2), lambda i: nisa.register_load(i, put(np.ones((1, 1), np.int32)))),
-         "the induction register"),
     Pair("NKI177", "break", lambda: left_by_break(False), lambda: left_by_break(True), "the loop at"),
 ]  # fmt: skip
 

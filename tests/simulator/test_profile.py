@@ -197,34 +197,6 @@ def test_trace_has_every_track_and_every_instruction():
 
 
 @nki.jit
-def busy_queues(x):
-    """Many loads in flight on two hardware queues, small PSUM tiles, DMA issues beside copies."""
-    out = tile_of(x, buffer=nl.shared_hbm)
-    for i in range(12):
-        rows = slice(128 * i, 128 * i + 128)
-        a = tile_of(x[rows])
-        nisa.dma_copy(dst=a, src=x[rows])
-        acc = tile_of(a, nl.float32, nl.psum, 64)
-        nisa.nc_matmul(dst=acc, stationary=a[0:128, 0:128], moving=a[0:128, 0:64])
-        nisa.activation(dst=a[0:128, 0:64], op=nl.silu if i % 3 else nl.exp, data=acc)
-        nisa.dma_copy(dst=out[rows], src=a)
-    return out
-
-
-def test_slices_of_one_track_do_not_overlap():
-    _, timed = profile_timed(busy_queues[2], (spec((1536, 512), "bf16"),))
-    events = trace(timed)["traceEvents"]
-    tracks = {}
-    for event in events:
-        if event["ph"] == "X":
-            tracks.setdefault((event["pid"], event["tid"]), []).append((event["ts"], event["ts"] + event["dur"]))
-    assert len(tracks) > 12
-    for track, spans in tracks.items():
-        for (_, end), (begin, _) in itertools.pairwise(sorted(spans)):
-            assert end <= begin + 2e-6, track
-
-
-@nki.jit
 def filled(x, columns):
     a, out = (tile_of(x, buffer=buffer, columns=columns) for buffer in (nl.sbuf, nl.shared_hbm))
     row = nl.ndarray((1, 4), dtype=x.dtype, buffer=nl.sbuf)

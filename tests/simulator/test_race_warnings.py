@@ -71,43 +71,6 @@ def test_turns_alternate():
     assert run(counts, numbers).outputs.tolist() == [[1, 2, 3], [1, 2, 3]]
 
 
-def test_one_warning_a_line():
-    def kernel():
-        tensor, tile = shared(1, 4), nl.full((1, 4), float(nl.program_id(0)), F32)
-        for _ in range(5):
-            nisa.dma_copy(tensor, tile)
-
-    with pytest.warns(RaceWarning) as told:
-        run(kernel)
-    assert len(told) == 1
-
-
-@pytest.mark.parametrize("longer", [0, 1])
-@pytest.mark.parametrize("meets", [False, True])
-def test_cores_of_unlike_lengths(longer, meets):
-    """The one that has more to do goes on alone, before a barrier and at the end."""
-
-    def kernel(x):
-        out, tile = shared(2, 4), nl.load(x)
-        core = nl.program_id(0)
-        for _ in range(5 if core == longer else 1):
-            nisa.tensor_scalar(tile, tile, nl.add, 1.0)
-        nisa.dma_copy(out[core], tile)
-        if meets:
-            nisa.core_barrier(out, (0, 1))
-        for _ in range(3 if core == longer else 0):
-            nisa.tensor_scalar(tile, tile, nl.add, 1.0)
-        if meets:
-            nisa.dma_copy(out[core], out[1 - core])
-        return out
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error" if not meets else "ignore")
-        found = run(kernel, np.zeros((1, 4), np.float32)).outputs
-    # behind the barrier the shorter core copies first, from the longer one
-    assert found[:, 0].tolist() == ([5, 5] if meets else [5 if core == longer else 1 for core in (0, 1)])
-
-
 @pytest.mark.parametrize("core", [0, 1])
 def test_a_core_that_fails_ends_both(core):
     def kernel(x):

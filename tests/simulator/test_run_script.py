@@ -76,15 +76,6 @@ def test_torch_tensors_are_taken(script, capsys):
     assert "nki" not in sys.modules
 
 
-def test_options_are_those_of_launches(tmp_path):
-    path = tmp_path / "unwritten.py"
-    text = SCRIPT.replace("    nisa.dma_copy(dst=tile, src=x)\n", "").replace("import beside\n", "")
-    path.write_text(text.replace("beside.ones((2, 3))", "np.ones((2, 3), np.float32)"))
-    assert main(["--sentinels", str(path)]) == 0
-    with pytest.raises(NkiError, match="NKI016"):
-        main([str(path)])
-
-
 @pytest.mark.parametrize("given", [[], ["--nki", "0.6"]])
 def test_kernels_of_nki_06(tmp_path, given, capsys):
     path = tmp_path / "ranged.py"

@@ -64,23 +64,6 @@ def test_scalars_index_tensors(dtype, buffer):
         same(found, np.ascontiguousarray(expected))
 
 
-def test_a_loop_s_scalar_and_arithmetic_on_it_index():
-    values = np.arange(24, dtype=np.float32).reshape(6, 4)
-
-    def body():
-        data, out = put(values, buffer=nl.hbm), put(np.zeros((6, 4), np.float32), buffer=nl.hbm)
-
-        def copy(i):
-            nisa.dma_copy(out[2 * i + 1], data[5 - i])
-
-        nl.fori_loop(0, 1 + scalar(2), copy)
-        return get(out)
-
-    expected = np.zeros((6, 4), np.float32)
-    expected[[1, 3, 5]] = values[[5, 4, 3]]
-    same(evaluate(body), expected)
-
-
 def test_what_is_recorded():
     """Each operation is an instruction that waits for those before it; without data nothing has a value."""
 

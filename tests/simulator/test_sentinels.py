@@ -49,15 +49,6 @@ def test_results_may_be_unwritten_too():
     np.testing.assert_array_equal(found, [[1] * 4, [np.nan] * 4])
 
 
-def test_nothing_else_is_let_pass():
-    def accumulates():
-        dst = nl.ndarray((4, 4), nl.float32, nl.psum)
-        nisa.nc_matmul(dst, nl.ones((4, 4), nl.float32), nl.ones((4, 4), nl.float32), accumulate=True)
-
-    with pytest.raises(NkiError, match="NKI109"):
-        simulator.simulate(accumulates, sentinels=True)()
-
-
 def test_scrap_of_an_instruction_is_a_sentinel_again():
     """Of several results for one element, activation with a sum leaves none that a document tells."""
 

@@ -34,15 +34,6 @@ def test_tensors_at_overlapping_addresses_share_their_memory(second, waits):
     assert line.start[2] == (pytest.approx(line.visible[1] + 38) if waits else 0)
 
 
-def test_depends_on_orders_what_no_data_orders():
-    def body():
-        first = nisa.memset(tile(2048), 0.0, engine=ENGINE.gpsimd)
-        nisa.memset(tile(4), 0.0, engine=ENGINE.vector).depends_on(first)
-
-    line = timed(body)
-    assert line.start[1] == pytest.approx(line.visible[0] + 38)
-
-
 def test_registers_take_what_a_load_from_hbm_takes():
     def body():
         register = nisa.register_alloc(0)

@@ -99,14 +99,6 @@ def test_a_fill_that_others_name_is_kept():
     assert len(timed(body).start) == 2
 
 
-@starts(0, 0, 0, 16)
-def test_independent_engines_run_side_by_side():
-    vector(tile())
-    scalar(tile())
-    nisa.memset(tile(), 0.0, engine=ENGINE.gpsimd)
-    nisa.nc_matmul(tile(512, FP32, PSUM), tile(128, BF16), tile(512, BF16))
-
-
 # Waits.
 
 
@@ -225,22 +217,6 @@ def test_cores_of_a_pair_share_hbm(cores, kib, rate):
     assert line.visible == ns(*[line.visible[0]] * cores)
     assert cores * 128 * 1024 * kib / flow == pytest.approx(rate, rel=2e-3)
     assert line.hbm_bound_ns == pytest.approx(flow if cores == 2 else 0, abs=0.2)
-
-
-def test_both_cores_store_what_they_load_at_published_rates():
-    """Slopes of copies by two cores between sizes: 610 to 620 GB/s in runs of 2 KiB, 640 of 4, 660 to 680 of 16."""
-    for columns, least, most in ((512, 610, 620), (1024, 635, 650), (4096, 660, 680)):
-        spans = []
-        for times in (8, 16):
-
-            def body(times=times, columns=columns):
-                for _ in range(times):
-                    x = tile(columns)
-                    load(x)
-                    store(x)
-
-            spans.append(timed(body, lnc=2).total_ns)
-        assert least <= 2 * 2 * 8 * 128 * columns * 4 / (spans[1] - spans[0]) <= most
 
 
 # core 0's GpSimd is busy for 126.9 + 512 * 1.6667 = 980.2; core 1's waits from 0

@@ -116,23 +116,6 @@ def test_a_load_of_what_somebody_writes_is_not_loads_of():
     assert loads_of(lambda: body(writes_source=True)) == 3
 
 
-def test_no_load_is_dropped_where_tiles_would_not_fit():
-    """Two tiles of 104,000 B fit; the one of the first load does not stay beside a third."""
-
-    def body(columns):
-        x = tile(26_000, FP32, HBM)
-        for _ in range(2):
-            dst = tile(26_000)
-            nisa.dma_copy(dst, x)
-            vector(tile(8), dst[:, 0:8])
-            other = tile(columns)
-            load(other)
-            load_into = tile(columns)
-            vector(load_into[:, 0:8], other[:, 0:8])
-
-    assert (loads_of(lambda: body(8_000)), loads_of(lambda: body(14_000))) == (3, 4)
-
-
 @pytest.mark.parametrize(("columns", "stalls"), [(512, True), (256, False)])
 def test_psum_tiles_wait_for_a_bank(columns, stalls):
     """The ninth bank waits for the first one's end; nine half banks fit."""
