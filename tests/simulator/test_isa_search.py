@@ -26,14 +26,11 @@ def draws(seed, shape, dtype=np.float32, copies=9):
 
 @pytest.mark.parametrize(("dtype", "to"), [("float32", "bfloat16"), ("bfloat16", "float32"), ("int32", "int32")])
 def test_max8(dtype, to):
-    values = rounded(np.random.default_rng(3).normal(scale=30.0, size=(33, 17)), dtype)
+    values = np.random.default_rng(3).normal(scale=3.0, size=(33, 17)).round() + 0.0  # many are equal
+    values[0, :2] = np.inf, -np.inf
+    values = rounded(values, dtype)
     found = result(nisa.max8, (33, 8), to, a_tile(values, dtype, nl.psum))
     same(found, rounded([sorted(row, reverse=True)[:8] for row in values.astype(np.float32).tolist()], to))
-
-
-def test_max8_keeps_copies_and_infinities():
-    values = row(1, np.inf, -np.inf, 2, 2, 2, -np.inf, 0)
-    assert result(nisa.max8, (1, 8), F32, values).tolist() == [[np.inf, 2, 2, 2, 1, 0, -np.inf, -np.inf]]
 
 
 # nc_find_index8.
@@ -157,33 +154,19 @@ def column(values):
     return np.asarray(values, np.float32).reshape(-1, 1)
 
 
-@pytest.mark.parametrize(("op0", "op1"), [*zip(TESTS, reversed(TESTS), strict=True)])
-def test_range_select(op0, op1, rng):
+@pytest.mark.parametrize(
+    ("op0", "op1", "to"), [*zip(TESTS, reversed(TESTS), ["float32", "bfloat16"] * 2 + ["float32"], strict=True)]
+)
+def test_range_select(op0, op1, to, rng):
     values = rng.normal(size=(5, 3, 4)).astype(np.float32)
     low, high = column([2, 3, 4.5, 10, -1]), column([6, 3, 12, 4, 2])
     more = {"reduce_res": out((5, 1), F32), "range_start": 1}
     data = a_tile(values, buffer=nl.psum)
-    selected, best = results(nisa.range_select, out((5, 12), F32), data, OPS[op0], OPS[op1], low, high, **more)
+    selected, best = results(nisa.range_select, out((5, 12), to), data, OPS[op0], OPS[op1], low, high, **more)
     places = 1 + np.arange(12)
     expected = np.where(TESTS[op0](places, low) & TESTS[op1](places, high), values.reshape(5, 12), LOWEST)
-    same(selected, expected)
+    same(selected, rounded(expected, to))
     same(best, expected.max(axis=1, keepdims=True))
-
-
-@pytest.mark.filterwarnings("ignore:overflow")  # of NumPy's cast to fp16 in the expected values
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
-def test_range_select_of_views_casts_after_the_maximum(dtype, rng):
-    values, ends = rounded(rng.normal(size=(32, 2, 5)), dtype), column(np.arange(32) % 11)
-    selected, best = results(
-        nisa.range_select, out(values.shape, dtype, layout="permuted"), laid("strided", values, dtype),
-        nl.greater_equal, nl.less, column([0] * 32), ends, reduce_res=out((32, 1), F32),
-    )  # fmt: skip
-    chosen = np.where(np.arange(10) < ends, values.reshape(32, 10).astype(np.float32), LOWEST)
-    same(selected, rounded(chosen, dtype).reshape(32, 2, 5))
-    same(best, chosen.max(axis=1, keepdims=True))
-    assert best[0] == LOWEST, "an empty range"
-    if dtype != "float32":
-        assert selected[0, 0, 0] == -np.inf
 
 
 def test_range_select_chains_its_maximum():

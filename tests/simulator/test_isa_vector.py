@@ -1,9 +1,7 @@
-"""Elementwise instructions of Vector, Scalar and GpSimd against plain NumPy: operators, dtypes, layouts, memories."""
+"""Elementwise instructions of Vector, Scalar and GpSimd: operators against NumPy, the rest by hand."""
 
-import itertools
 import operator
 
-import ml_dtypes
 import numpy as np
 import pytest
 from isa_tiles import a_tile, evaluate, get, laid, put, result, results, rounded, row, same, sample
@@ -12,10 +10,8 @@ from tolerances import assert_relative
 
 from nkiconv.simulator import isa as nisa
 from nkiconv.simulator import language as nl
-from nkiconv.simulator.dtypes import DTYPES
 from nkiconv.simulator.ops import OPS
 
-BOTH = [*itertools.product([False, True], repeat=2)]
 INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32")
 
 #: What each arithmetic operator means, in fp32.
@@ -110,39 +106,38 @@ def test_vector_adds_integers_in_fp32():
     assert result(nisa.tensor_tensor, (1, 1), nl.int32, *tiles, nl.add, nisa.engine.vector).item() == 2**24
 
 
-# tensor_scalar.
+# tensor_scalar, scalar_tensor_tensor, tensor_tensor_scan, reciprocal.
+
+X, Y, COLUMN = (np.array(values, np.float32) for values in ([[1, 5], [2, 6]], [[10, 30], [50, 70]], [[3], [4]]))
+#: An instruction, its operands and settings, and what comes of them.
+VALUES = [
+    (nisa.tensor_scalar, (X, nl.subtract, 2.0), {}, [[-1, 3], [0, 4]]),
+    (nisa.tensor_scalar, (X, nl.subtract, 2.0, True), {}, [[1, -3], [0, -4]]),
+    (nisa.tensor_scalar, (X, nl.subtract, COLUMN), {}, [[-2, 2], [-2, 2]]),
+    (nisa.tensor_scalar, (X, nl.less, a_tile(COLUMN, buffer=nl.psum)), {}, [[1, 0], [1, 0]]),
+    (nisa.tensor_scalar, (X, nl.subtract, COLUMN, False, nl.subtract, 7.0, True), {}, [[9, 5], [9, 5]]),
+    (nisa.tensor_scalar, (X, nl.subtract, 7.0, True, nl.multiply, COLUMN), {}, [[18, 6], [20, 4]]),
+    (nisa.tensor_scalar, (X, nl.subtract, 4.0), {"op1": nl.abs}, [[3, 1], [2, 2]]),
+    (nisa.tensor_scalar, (X, nl.multiply, 2.0), {"op1": nl.add, "operand1": 1.0, "engine": nisa.engine.scalar},
+     [[3, 11], [5, 13]]),
+    (nisa.tensor_scalar, (-X, nl.abs, None), {}, [[1, 5], [2, 6]]),
+    (nisa.tensor_scalar, (row(4, 0.25), nl.reciprocal, 0), {}, [[0.25, 4]]),
+    (nisa.tensor_scalar, (row(4, 0.25), nl.rsqrt, 0.0), {}, [[0.5, 2]]),
+    (nisa.scalar_tensor_tensor, (X, nl.subtract, 2.0, nl.subtract, Y), {}, [[-11, -27], [-50, -66]]),
+    (nisa.scalar_tensor_tensor, (X, nl.subtract, COLUMN, nl.subtract, Y, True), {}, [[-8, -32], [-48, -72]]),
+    (nisa.scalar_tensor_tensor, (X, nl.subtract, 2.0, nl.subtract, Y, False, True), {}, [[11, 27], [50, 66]]),
+    # state = data0 op0 state, then op1 data1
+    (nisa.tensor_tensor_scan, (X, Y, 2.0, nl.multiply, nl.add), {}, [[12, 90], [54, 394]]),
+    (nisa.tensor_tensor_scan, (X, Y, COLUMN, nl.subtract, nl.subtract), {"reverse0": True}, [[-8, -43], [-48, -124]]),
+    (nisa.tensor_tensor_scan, (X, Y, 2.0, nl.subtract, nl.add), {"reverse1": True}, [[9, 26], [50, 26]]),
+    (nisa.reciprocal, (a_tile(row(1, -8, 64), buffer=nl.psum),), {}, [[1, -0.125, 0.015625]]),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("op", "kind", "reverse"), [
-    ("subtract", "number", True), ("subtract", "column", True), ("less", "column", False), ("maximum", "number", False),
-])  # fmt: skip
-def test_tensor_scalar_first_op(op, kind, reverse, rng):
-    data, column = (np.round(rng.normal(size=size) * 2).astype(np.float32) for size in ((33, 4, 6), (33, 1)))
-    operand = column[:, None] if kind == "column" else np.float32(2)
-    expected = ARITHMETIC[op](operand, data) if reverse else ARITHMETIC[op](data, operand)
-    by = a_tile(column, buffer=nl.psum) if kind == "column" else 2.0
-    same(result(nisa.tensor_scalar, data.shape, nl.bfloat16, data, OPS[op], by, reverse), rounded(expected, "bfloat16"))
-
-
-@pytest.mark.parametrize(("reverse0", "reverse1"), BOTH)
-def test_tensor_scalar_two_ops(reverse0, reverse1, rng):
-    op0, op1 = "subtract", "subtract"
-    data = rng.normal(size=(5, 24)).astype(np.float32)
-    first, second = rng.normal(size=(2, 5, 1)).astype(np.float32)
-    inner = ARITHMETIC[op0](first, data) if reverse0 else ARITHMETIC[op0](data, first)
-    found = result(nisa.tensor_scalar, (5, 24), nl.float32, data, OPS[op0], first, reverse0, OPS[op1], second, reverse1)
-    same(found, ARITHMETIC[op1](second, inner) if reverse1 else ARITHMETIC[op1](inner, second))
-
-
-UNARY = {"abs": np.abs, "reciprocal": lambda x: 1 / x, "rsqrt": lambda x: x**-0.5}
-
-
-@pytest.mark.parametrize(("op", "operand"), [*zip(UNARY, [None, 0, 0.0], strict=True)])
-def test_unary_tensor_scalar(op, operand, rng):
-    data = rng.normal(size=(5, 24)).astype(np.float32)
-    data = np.abs(data) if op == "rsqrt" else data
-    found = result(nisa.tensor_scalar, (5, 24), nl.float32, data, OPS[op], operand)
-    assert_relative(found, UNARY[op](data.astype(np.float64)), 5)
+@pytest.mark.parametrize(("call", "operands", "settings", "expected"), VALUES)
+def test_values(call, operands, settings, expected):
+    found = result(call, np.shape(expected), nl.bfloat16, *operands, **settings)
+    same(found, rounded(expected, "bfloat16"))
 
 
 #: Values, a bitvec op and its operand, other arguments, and what comes of them.
@@ -160,50 +155,6 @@ SHIFTED = [
 def test_bits_two_ops_invert_wide_counts_and_reversed_shifts(values, op, operand, more, expected):
     given = row(*values, dtype=I32), op, operand
     assert result(nisa.tensor_scalar, (1, len(values)), nl.int32, *given, **more).tolist() == [expected]
-
-
-# scalar_tensor_tensor, tensor_tensor_scan, reciprocal.
-
-
-@pytest.mark.parametrize(("reverse0", "reverse1"), BOTH)
-def test_scalar_tensor_tensor(reverse0, reverse1, rng):
-    dtype, kind = "bfloat16" if reverse1 else "float32", "column" if reverse0 else "number"
-    data, other, column = (sample(rng, size, dtype) for size in ((33, 4, 6), (33, 4, 6), (33, 1)))
-    tiles = a_tile(data, buffer=nl.psum), laid("permuted", other, dtype)
-    given = tiles[0], nl.subtract, column if kind == "column" else 0.75, nl.subtract, tiles[1], reverse0, reverse1
-    found = result(nisa.scalar_tensor_tensor, (33, 24), nl.float32, *given, to=nl.psum)
-    data, other = data.astype(np.float32), other.astype(np.float32)
-    operand = column.astype(np.float32)[:, None] if kind == "column" else np.float32(0.75)
-    inner = operand - data if reverse0 else data - operand
-    same(found, (other - inner if reverse1 else inner - other).reshape(33, 24))
-
-
-SCANS = [
-    ("multiply", "add", False, False, "number"), ("subtract", "subtract", True, False, "column"),
-    ("subtract", "subtract", False, True, "number"), ("less", "multiply", True, True, "column"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("op0", "op1", "reverse0", "reverse1", "initial"), SCANS)
-def test_tensor_tensor_scan(op0, op1, reverse0, reverse1, initial, rng):
-    a, b = rng.normal(size=(2, 5, 12)).astype(np.float32)
-    start = rng.normal(size=(5, 1)).astype(ml_dtypes.bfloat16)
-    f0, f1, out = ARITHMETIC[op0], ARITHMETIC[op1], np.empty_like(a)
-    for p in range(5):
-        state = start[p, 0].astype(np.float32) if initial == "column" else np.float32(0.5)
-        for i in range(12):
-            inner = f0(state, a[p, i]) if reverse0 else f0(a[p, i], state)
-            state = out[p, i] = np.float32(f1(b[p, i], inner) if reverse1 else f1(inner, b[p, i]))
-    given = a, a_tile(b, buffer=nl.psum), start if initial == "column" else 0.5, OPS[op0], OPS[op1]
-    found = result(nisa.tensor_tensor_scan, (5, 3, 4), nl.bfloat16, *given, reverse0=reverse0, reverse1=reverse1)
-    same(found, rounded(out, "bfloat16").reshape(5, 3, 4))
-
-
-@pytest.mark.parametrize(("src", "dst"), [("float32", "float32"), ("bfloat16", "float16"), ("int16", "float32")])
-def test_reciprocal(src, dst):
-    data = np.array([[1, 3, -7, 64]]).astype(DTYPES[src].numpy)
-    found = result(nisa.reciprocal, (1, 4), dst, a_tile(data, buffer=nl.psum))
-    same(found, rounded(np.float32(1) / data.astype(np.float32), dst))
 
 
 # Operators called on tiles.
