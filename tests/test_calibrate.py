@@ -1,6 +1,5 @@
 """Calibration: probe kernels, slopes and their noise, constants from slopes, the command; with devices of Python."""
 
-import ast
 import dataclasses
 import json
 import sys
@@ -13,11 +12,11 @@ from hidden_device import HiddenDevice, hidden_constants
 from shell import run
 
 from nkiconv.errors import FileFormatError
-from nkiconv.simulator import documented, simulate
+from nkiconv.simulator import simulate
 from nkiconv.simulator.constants import load_target
 from nkiconv.simulator.dtypes import DTYPES
 from nkiconv.simulator.hardware import CONSTANTS
-from nkiconv.tools.calibrate import estimate, kept, kernels, measured, session
+from nkiconv.tools.calibrate import estimate, kept, measured, session
 from nkiconv.tools.calibrate.clocks import Chains
 from nkiconv.tools.calibrate.model import shared
 from nkiconv.tools.calibrate.probe import LNC
@@ -29,7 +28,6 @@ pytestmark = pytest.mark.simulator_only
 BY_NAME = {probe.name: probe for probe in PROBES}
 #: Quick to trace, and enough for six constants.
 FEW = ("vector_4x_few", "vector_4x", "vector_chain", "vector_operand", "elements_256", "elements_4096")
-FOLDER = Path(kernels.__file__).parent
 #: A probe for each kernel.
 KERNELS = {probe.kernel: probe.name for probe in PROBES}.values()
 
@@ -61,22 +59,6 @@ def run_numerically(probe):
 def test_every_kernel_keeps_the_rules_on_data(name):
     """Nothing unwritten is read or returned, and no core reads what the other writes."""
     assert np.isfinite(np.asarray(run_numerically(BY_NAME[name]), dtype=np.float64)).all()
-
-
-def test_probe_kernels_call_only_documented_nki():
-    known = {
-        "nisa": {*documented.ISA_CALLS, *documented.ISA_ENUMS},
-        "nl": {*documented.LANGUAGE_CALLS, *documented.LANGUAGE_CONSTANTS},
-    }
-    used = {
-        (node.value.id, node.attr)
-        for path in FOLDER.glob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
-    }
-    assert ("nisa", "nc_matmul") in used
-    for module, names in known.items():
-        assert {name for owner, name in used if owner == module} <= names
 
 
 def test_a_slope_is_free_of_what_a_launch_costs():

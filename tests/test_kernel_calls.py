@@ -11,6 +11,7 @@ from nkiconv.simulator import documented
 
 FOLDER = Path(nkiconv.kernels.__file__).parent
 SOURCES = sorted(FOLDER.rglob("*.py"))
+PROBES = FOLDER.parent / "tools" / "calibrate" / "kernels"
 
 
 @pytest.mark.slow  # `make lint` asks for the findings too
@@ -25,11 +26,11 @@ def test_kernels_keep_to_what_nki_traces():
 
 
 def test_kernels_call_only_documented_nki():
-    """Every nisa.X and nl.X in a kernel is a name of AWS's documents that trn2 has."""
+    """Every nisa.X and nl.X in a kernel or a probe is a name of AWS's documents that trn2 has."""
     isa = {*documented.ISA_CALLS, *documented.ISA_ENUMS}
     language = {*documented.LANGUAGE_CALLS, *documented.LANGUAGE_CONSTANTS}
     used = set()
-    for path in SOURCES:
+    for path in (*SOURCES, *PROBES.glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
                 used.add((node.value.id, node.attr))

@@ -1,7 +1,5 @@
 """One name for several constants, functions or classes within a kernel's reach, and near misses."""
 
-from pathlib import Path
-
 import pytest
 from lint_calls import HEAD, found_at, places, write
 
@@ -33,9 +31,9 @@ FINE = [
 ]  # fmt: skip
 
 
-def found_in(folder, kernel, helper):
+def found_in(folder, kernel, helper, third="SIZE = 3\nTHEIRS = «4\n"):
     write(folder, "", "p/__init__.py")
-    write(folder, "SIZE = 3\nTHEIRS = «4\n", "p/c.py")
+    write(folder, third, "p/c.py")
     write(folder, kernel, "p/a.py")
     write(folder, helper, "p/b.py")
     assert lint([folder], nki="0.6").findings == ()
@@ -89,20 +87,10 @@ APART = [
 ]  # fmt: skip
 
 
-def shared_in(folder, kernel, helper):
-    write(folder, "", "p/__init__.py")
-    write(folder, THIRD, "p/c.py")
-    write(folder, kernel, "p/a.py")
-    write(folder, helper, "p/b.py")
-    assert lint([folder], nki="0.6").findings == ()
-    assert lint([folder], nki="0.7", strict=True).findings == ()
-    return lint([folder], nki="0.6", strict=True).findings
-
-
 @pytest.mark.parametrize(("why", "kernel", "helper"), SHARED, ids=[why for why, *_ in SHARED])
 def test_names_of_several_things(tmp_path, why, kernel, helper):
     """Found at the second place; the message names the first."""
-    (found,) = shared_in(tmp_path, kernel, helper)
+    (found,) = found_in(tmp_path, kernel, helper, THIRD)
     place, line = ("p/b.py", places(helper)[0][0]) if places(helper) else ("p/c.py", {"of a third file": 4}.get(why, 1))
     assert (found.path, found.line, found.rule) == ((tmp_path / place).as_posix(), line, "NKL135")
     first = (tmp_path / "p/a.py").as_posix()
@@ -113,17 +101,4 @@ def test_names_of_several_things(tmp_path, why, kernel, helper):
 
 @pytest.mark.parametrize(("why", "kernel", "helper"), APART, ids=[why for why, *_ in APART])
 def test_names_of_one_thing(tmp_path, why, kernel, helper):
-    assert shared_in(tmp_path, kernel, helper) == ()
-
-
-def test_each_place_is_told_once(tmp_path):
-    """Three functions of one name, in the reach of two kernels."""
-    write(tmp_path, THIRD, "p/c.py")
-    write(tmp_path, f"«def work(x):\n    return x\n\n{HELPS}", "p/b.py")
-    second = "@nki.jit\ndef other(x):\n    return work(helper(x))\n"
-    write(tmp_path, USES.replace("return work(helper(x))", "return work(helper(far(x)))") + second, "p/a.py")
-    write(tmp_path, "from .c import work\ndef far(x):\n    return work(x)\n", "p/d.py")
-    (tmp_path / "p/a.py").write_text("from .d import far\n" + (tmp_path / "p/a.py").read_text())
-    found = lint([tmp_path], nki="0.6", strict=True).findings
-    assert [(Path(one.path).name, one.line) for one in found] == [("b.py", 1), ("c.py", 4)]
-    assert all("p/a.py:8, " in one.message for one in found)
+    assert found_in(tmp_path, kernel, helper, THIRD) == ()

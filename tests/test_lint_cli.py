@@ -14,7 +14,6 @@ from nkiconv.tools.cli import app
 ROOT = Path(__file__).resolve().parents[1]
 #: The version whose rules BAD breaks.
 PARSED = ("--nki", "0.6")
-GOOD = HEAD + "@nki.jit\ndef kernel(x):\n    return x\n"
 BAD = HEAD + "@nki.jit\ndef kernel(x):\n    if x is True:\n        raise x\n    return x\n"
 
 
@@ -51,10 +50,9 @@ def test_github(here):
     assert "::`x %25 2 is True` compares" in line
 
 
-@pytest.mark.parametrize("option", [("--format", "json"), ("--json",)])
-def test_json(here, option):
+def test_json(here):
     write(here, BAD, "bad.py")
-    result = run("lint", "bad.py", *option, *PARSED)
+    result = run("lint", "bad.py", "--json", *PARSED)
     assert result.exit_code == 1
     assert result.stderr == ""
     document = json.loads(result.stdout)
@@ -116,9 +114,7 @@ def test_excuses(here, why, line, excused):
 # why, name, bytes, pattern in stderr
 BROKEN = [
     ("syntax", "a.py", b"def f(:\n", r"a\.py:1: not Python"),
-    ("indent", "a.py", b"x = 1\n  y = 2\n", r"a\.py:2: not Python \(unexpected indent\)"),
     ("encoding", "a.py", b"x = '\xff'\n", r"a\.py: not Python|a\.py:1: not Python"),
-    ("NUL", "a.py", b"x = 1\0\n", r"a\.py(:\d+)?: not Python"),
     ("not text", "a.npy", b"\x93NUMPY\x01\x00", r"a\.npy(:\d+)?: not Python"),
 ]
 
@@ -153,14 +149,9 @@ def test_bad_calls(here, why, arguments, pattern):
     assert re.search(pattern, result.stderr)
 
 
-@pytest.mark.parametrize(("text", "said"), [
-    (GOOD, "1 kernel and what they reach, 1 function in 1 file: no findings (NKI 0.7)"),
-    ("x = 1\n", "no @nki.jit in 1 file: nothing to judge"),
-])  # fmt: skip
-def test_nothing_found(here, text, said):
-    write(here, text, "a.py")
-    result = run("lint", ".")
-    assert (result.exit_code, result.stdout, result.stderr.strip()) == (0, "", said)
+def test_a_file_without_kernels(here):
+    write(here, "x = 1\n", "a.py")
+    assert run("lint", ".").stderr.strip() == "no @nki.jit in 1 file: nothing to judge"
 
 
 def test_rules_are_listed():
