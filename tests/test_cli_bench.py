@@ -96,16 +96,6 @@ def test_a_case_that_fails_leaves_the_others(here, on):
     assert [row["status"] for row in json.loads(result.stdout)["rows"]] == ["pass", "failed"]
 
 
-def test_other_files_are_refused_before_any_work(here, on):
-    degrees = on(FakeDevice())
-    path = here / "measured_trn2.csv"
-    path.write_text("case,us\n")
-    result = bench(CASE, "--target", "trn2")
-    assert (result.exit_code, result.stdout, degrees) == (2, "", [])
-    assert "FileFormatError: measured_trn2.csv: has other columns than this version appends" in result.stderr
-    assert path.read_text() == "case,us\n"
-
-
 @pytest.mark.usefixtures("here")
 def test_a_machine_without_neuron_is_refused_by_name(monkeypatch):
     """Any machine, with its device and AWS's packages hidden."""
@@ -144,22 +134,6 @@ def test_bad_calls_have_a_name(here, on, arguments, pattern):
     assert (result.exit_code, result.stdout, degrees) == (2, "", [])
     assert re.search(pattern, result.stderr), result.stderr
     assert list(here.iterdir()) == []
-
-
-def test_modelled_cases(here):
-    result = bench(CASE, OTHER, "--target", "model", "--wide")
-    assert result.exit_code == 0, result.output
-    lines = result.stdout.splitlines()
-    assert lines[0].startswith("modelled us (trn2, 2 cores)")
-    assert max(map(len, lines)) <= 160
-    for heading in ("mean", "phase 0", "worst", "A/A", "copy", "launch", "the limit", "bound by"):
-        assert heading in result.stdout
-    assert "p50" not in result.stdout
-    assert list(here.iterdir()) == []
-    profile = json.loads(run("profile", CASE, "--json").stdout)["rows"][0]
-    cells = [profile[name] for name in ("modelled_us", "copy_floor_us", "launch_floor_us", "x_copy_floor")]
-    modelled, copy_floor, launch_floor, x_copy = (f"{value:.2f}".replace(".", r"\.") for value in cells)
-    assert re.search(rf"{CASE} bf16 +[a-z]+ +{modelled} .* - +{copy_floor} +{launch_floor} +{x_copy} ", result.stdout)
 
 
 @pytest.mark.parametrize("device", [True, False])

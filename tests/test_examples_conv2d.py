@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tolerances import assert_exact, assert_within, integer_inputs
+from tolerances import assert_exact, integer_inputs
 
 import nkiconv
 from nkiconv import reference
 from nkiconv.lint import lint
 from nkiconv.planner.operations import OPERATIONS
-from nkiconv.problem import DTYPES, ConvProblem
+from nkiconv.problem import ConvProblem
 from nkiconv.tools.tables import console
 
 pytestmark = pytest.mark.simulator_only
@@ -111,16 +111,6 @@ def test_integers_are_exact_on_one_core_and_two(example, name, x, w, stride, pad
         assert_exact(call(example, name, x, w, stride, padding, settings, lnc), expected, dtype)
 
 
-@pytest.mark.parametrize("name", KERNELS)
-def test_real_numbers_are_within_the_bound(example, name):
-    rng, dtype = np.random.default_rng(7), "bf16"
-    shape, filters = (1, 6, 10, 12), ((6, 4, 3, 3) if name == "polyphase" else (4, 6, 3, 3))
-    problem = problem_of(name, shape, filters, (1, 1), (1, 1), dtype)
-    x, w = (rng.standard_normal(one).astype(DTYPES[dtype]) for one in (shape, filters))
-    y = call(example, name, x, w, (1, 1), (1, 1), {}, 2)
-    assert_within(y, reference.conv_ref(x, w, problem), reference.abs_sum_ref(x, w, problem), problem, dtype)
-
-
 # what is wrong; x, w, arguments; the error
 REFUSED = [
     ({"groups": 2}, r"groups=2 is not supported"),
@@ -182,7 +172,7 @@ def lines_between(step):
 STEPS = ("reference", "k_packing", "m_packing", "polyphase", "polyphase_small", "activation_stationary")
 
 
-@pytest.mark.cover(0, keep=["m_packing"])
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STEPS)
 def test_the_page_has_the_kernels_times(example, name):
     """All but those of nkiconv's plans, whose search takes longer."""
@@ -202,22 +192,9 @@ def test_the_page_has_the_times_of_plans(example):
         assert lines_between(step) == compare.table(step).splitlines(), "run `make readme`"
 
 
-def test_each_step_pays_on_its_layer(example):
-    """Of the times on the page: a step is faster than the reference kernel, nkiconv's plan faster than both."""
-    for step in example["compare"].STEPS:
-        times = [float(line.split("|")[-2].replace(",", "")) for line in lines_between(step)[4:]]
-        assert times == sorted(times, reverse=True), step.name
-
-
 def test_the_page_shows_the_kernel_and_names_every_algorithm():
     text = PAGE.read_text(encoding="utf-8")
     assert console.filled(text, ROOT) == text, "run `make readme`"
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for command in (
-        "nkiconv.tools.tables.console docs/tensor_engine.md",
-        "examples/conv2d/compare.py docs/tensor_engine.md",
-    ):
-        assert command in makefile
     rows = re.findall(r"^\| (`.*?) \|", text.split("## nkiconv's algorithms by axes")[1], re.MULTILINE)
     named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
     known = {name for operation in OPERATIONS.values() for name in operation.algorithms}
