@@ -71,12 +71,8 @@ PROBLEMS = {
 PLANNED = [
     ("dtype", "", {}),
     ("`bias`", "", {"bias": True}),
-    ("`activation`", "gelu", {"activation": "gelu"}),
     ("`x_scale`", "of channels", {"x_scale": "channel"}),
-    ("`x_activation`", "silu", {"x_activation": "silu"}),
-    ("`residual`", "behind it", {"residual": "post_activation"}),
     ("`residual`", "times `beta`", {"residual": "pre_activation", "scaled": True}),
-    ("`out_dtype`", "fp32", {"out_dtype": "fp32"}),
     ("`precision`", "tf32", {"precision": "tf32"}),
     ("`return_final_state`", "", {"return_final_state": True}),
     ("`strict_nonfinite`", "", {"strict_nonfinite": True}),
@@ -84,7 +80,7 @@ PLANNED = [
 ]
 
 
-@pytest.mark.cover(10)
+@pytest.mark.cover(6)
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32", "fp8_e4m3", "fp8_e5m2"])
 @pytest.mark.parametrize(("name", "value", "asked"), PLANNED, ids=lambda one: str(one))
 @pytest.mark.parametrize("operation", PROBLEMS)
@@ -115,14 +111,14 @@ def cells_of(column):
 
 
 @pytest.mark.cover(0, keep=["`conv_transpose1d`-1"])
-@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("first", [0, 1, 2])
 @pytest.mark.parametrize("name", ["`conv2d`", "`conv_transpose1d`"])
 def test_a_column_of_the_page_is_what_the_function_does(name, first):
-    """Every other row."""
+    """Every third row."""
     (column,) = [one for one in arrays.COLUMNS if one.name == name]
     page = cells_of(name)
     taken = [dtype for dtype in arrays.ASKED if column.outcome(PLAIN, dtype) == KERNEL]
-    for row in arrays.ROWS[first::2]:
+    for row in arrays.ROWS[first::3]:
         assert cell({dtype: column.outcome(row, dtype) for dtype in taken}) == page[row.name, row.value], row
 
 
