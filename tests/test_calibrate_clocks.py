@@ -68,13 +68,6 @@ def test_a_probe_that_does_not_compile_has_its_reason(environment, monkeypatch):
     assert "no such DMA" in slope.reason
 
 
-def test_a_neff_that_the_runtime_refuses_is_told(environment):
-    clock = clocks.Neffs(sys.executable)
-    clock._neffs["vector_4x_few", 64] = str(environment / "none.neff")
-    with pytest.raises(RuntimeError, match=r"FileNotFoundError: .*none\.neff"):
-        clock.seconds(PROBE, 64)
-
-
 def test_an_environment_without_nrtpy_is_refused(monkeypatch):
     with pytest.raises(UnsupportedError, match=r"NKICONV_NRTPY=.*: has no nrtpy \(PackageNotFoundError: .*\); install"):
         clocks.Neffs(sys.executable)

@@ -39,24 +39,6 @@ def test_constants_and_plans():
     assert (row[-1] == "the same") is not change.is_other
 
 
-@pytest.mark.slow
-def test_a_plan_that_changes_is_told_with_what_keeping_it_costs():
-    """Where a trigger takes 670 ns, x is not loaded by the many DMAs that are best where it takes 58."""
-    case = dataclasses.replace(cases.get("rn50_c4"), problem=nkiconv.ConvProblem(N=1, C=128, W=512, S=16, groups=128))
-    found = compare(target(static_issue_ns=670.0), SHIPPED, [case])
-    (change,) = found.changes
-    assert change.is_other
-    assert change.kept_us > change.new.modelled_us
-    (row,) = found.case_rows()
-    assert row[-2:] == tuple(f"{plan.algorithm}, {plan.settings}" for plan in (change.old, change.new))
-    assert found.as_dict()["cases"][0]["changes"]
-
-
-def test_equal_targets_change_nothing():
-    found = compare(SHIPPED, dict(SHIPPED), [])
-    assert (found.constants, found.changes) == ((), ())
-
-
 def test_a_case_that_cannot_be_planned_is_refused():
     short = cases.get("short")
     case = dataclasses.replace(short, problem=short.problem.replace(dtype="fp8_e4m3"))

@@ -63,18 +63,6 @@ def test_no_addresses_of_people_or_registries():
     assert lines_matching(address, [path for path in pages if path.is_file()]) == []
 
 
-def test_workflow_runs_ci_on_two_pythons():
-    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
-    assert "run: .ci/run" in workflow
-    assert 'python: ["3.10", "3.12"]' in workflow
-
-
-def test_everything_runs_nightly():
-    nightly = (ROOT / ".github" / "workflows" / "nightly.yml").read_text(encoding="utf-8")
-    assert "schedule:" in nightly
-    assert "run: make test-all" in nightly
-
-
 def test_kernels_obey():
     """The host chooses: no price, clock or time in a kernel, whose names would say ns."""
     names = r"\b\w+_(ns|NS)\b"

@@ -27,16 +27,11 @@ def setting(monkeypatch):
 # NEURON_LOGICAL_NC_CONFIG, NEURON_CC_FLAGS, what the launch says: its cores, or of what the refusal speaks
 DEGREES = [
     (None, None, None, 2),
-    (None, None, 2, 2),
-    (None, "-O1", None, 2),
     (None, "--lnc=2", 2, 2),
-    ("1", None, None, 1),
-    ("1", "--lnc=1", 1, 1),
     ("1", "-O1 --logical-nc-config 1", None, 1),
     ("1", " '-lnc=1' --target trn2", None, 1),
     ("1", "--lnc=2 --lnc=1", None, 1),
     ("2", "--lnc-like=1", None, 2),
-    (None, None, 1, "NEURON_LOGICAL_NC_CONFIG is unset, taken for 2; .* the launch's LNC degree is 1: "),
     (None, "--lnc=1", None, "unset, taken for 2; --lnc in NEURON_CC_FLAGS is 1; the launch's LNC degree is unset: "),
     ("1", None, 2, "NEURON_LOGICAL_NC_CONFIG is 1; --lnc in NEURON_CC_FLAGS is unset; the launch's LNC degree is 2: "),
     ("2", "--lnc=1", 2, "NEURON_LOGICAL_NC_CONFIG is 2; --lnc in NEURON_CC_FLAGS is 1; the launch's LNC degree is 2: "),

@@ -1,9 +1,6 @@
 """Gradients as problems, cases and plans."""
 
-import itertools
-
 import hypothesis
-import numpy as np
 import pytest
 from hypothesis import strategies as st
 
@@ -12,7 +9,6 @@ from nkiconv import ConvProblem, UnsupportedError
 from nkiconv.planner import Asked, Request
 from nkiconv.planner.candidates import Candidate, field_of
 from nkiconv.planner.estimate import estimate
-from nkiconv.reference import conv_ref
 from nkiconv.simulator.timing import Rates
 
 pytestmark = pytest.mark.simulator_only
@@ -50,29 +46,6 @@ def test_of_transposed_convolutions_x_and_y_change_places():
     found = dgrad.toward("wgrad")
     assert found.filter_shape == dgrad.filter_shape == IMAGES.filter_shape
     assert (found.input_shape, found.output_shape) == (dgrad.output_shape, dgrad.input_shape)
-
-
-def test_of_zeros_between_elements_x_and_y_change_places():
-    """Whose filter gradient, with its taps reversed and channels exchanged, is the dilated one's."""
-    problem = IMAGES.replace(stride=(1, 1), lhs_dilation=(2, 3), rhs_dilation=(2, 1), dtype="fp32")
-    found = problem.toward("wgrad")
-    assert (found.input_shape, found.output_shape) == (problem.output_shape, problem.input_shape)
-    assert (found.stride, found.lhs_dilation, found.transposed) == (problem.lhs_dilation, (1, 1), False)
-    rng = np.random.default_rng(0)
-    x, gy = (rng.integers(-3, 4, shape).astype(np.float64) for shape in (problem.input_shape, problem.output_shape))
-    exchanged = weight_by_definition(gy, x, found)
-    np.testing.assert_array_equal(exchanged[:, :, ::-1, ::-1].swapaxes(0, 1), weight_by_definition(x, gy, problem))
-
-
-def weight_by_definition(x, gy, problem):
-    """dL/dw of one group: conv_ref is linear in w, so that each tap's is what it makes of that tap alone."""
-    found = np.zeros(problem.filter_shape)
-    for c, r, s in itertools.product(range(problem.C), range(problem.R), range(problem.S)):
-        w = np.zeros((1, *problem.filter_shape[1:]))
-        w[0, c, r, s] = 1
-        seen = conv_ref(x, w, problem.replace(K=1))
-        found[:, c, r, s] = np.einsum("npq,nkpq->k", seen[:, 0], gy)
-    return found
 
 
 def test_bytes_of_filter_gradients_are_those_of_x_and_gy_and_fp32_filters():

@@ -43,13 +43,6 @@ def test_output_width(arguments, q):
     assert (problem.P, problem.Q) == (1, q)
 
 
-@pytest.mark.parametrize("arguments", [row[1] for row in WIDTHS], ids=[row[0] for row in WIDTHS])
-def test_inputs_that_an_output_meets(arguments):
-    one = axis(*arguments).width
-    places = {q * one.stride + tap * one.rhs_dilation - one.lo for q in range(one.out) for tap in range(one.taps)}
-    assert one.num_read == sum(i * one.lhs_dilation in places for i in range(one.size))
-
-
 def test_shapes_follow_the_layout_but_the_filter_does_not():
     assert ODD.input_shape == (2, 6, 5, 7)
     assert ODD.output_shape == (2, 4, 2, 2)
@@ -85,10 +78,8 @@ def test_is_depthwise(fields, expected):
 
 
 NAMES = [
-    ("bf16", "bf16"), ("BF16", "bf16"), ("bfloat16", "bf16"), (ml_dtypes.bfloat16, "bf16"),
-    (np.dtype(ml_dtypes.bfloat16), "bf16"), ("Float16", "fp16"), (np.float16, "fp16"), ("float32", "fp32"),
-    (np.dtype(np.float32), "fp32"), ("fp8_e4m3", "fp8_e4m3"), (ml_dtypes.float8_e4m3, "fp8_e4m3"),
-    ("float8_e5m2", "fp8_e5m2"),
+    ("BF16", "bf16"), ("bfloat16", "bf16"), (np.dtype(ml_dtypes.bfloat16), "bf16"), (np.float16, "fp16"),
+    (ml_dtypes.float8_e4m3, "fp8_e4m3"), ("float8_e5m2", "fp8_e5m2"),
 ]  # fmt: skip
 
 
@@ -96,10 +87,3 @@ NAMES = [
 def test_dtype_names(dtype, name):
     assert dtype_name(dtype) == name
     assert ConvProblem(N=1, C=1, W=4, S=2, dtype=dtype).dtype == name
-
-
-def test_equal_problems_are_one_key():
-    same = ODD.replace(dtype="bfloat16")
-    assert same == ODD
-    assert hash(same) == hash(ODD)
-    assert ODD.replace(W=8) != ODD

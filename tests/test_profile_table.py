@@ -56,8 +56,3 @@ def test_another_header_is_refused(tmp_path):
     (tmp_path / "x.csv").write_text("case,dtype\n")
     with pytest.raises(FileFormatError, match="has other columns"):
         profile_table.read(tmp_path / "x.csv")
-
-
-def test_the_hash_is_of_the_sources():
-    assert len(profile_table.sources_hash()) == 12
-    assert {row["sources"] for row in COMMITTED.values()} == {next(iter(COMMITTED.values()))["sources"]}

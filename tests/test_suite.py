@@ -66,15 +66,6 @@ def test_rows_do_not_depend_on_what_was_tuned(monkeypatch):
     assert asked == [(False, True), (False, False), (True, True)]
 
 
-def test_warnings_of_the_cache_are_plain(tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("NKICONV_CACHE", str(tmp_path / "file" / "plans"))
-    result = run("bench", "--suite", "depthwise", "--only", "kda_bf16")
-    assert result.exit_code == 0, result.output
-    assert "set NKICONV_CACHE" in result.stderr
-    assert "warnings.warn" not in result.stderr
-
-
 def test_readme(monkeypatch, tmp_path):
     """The table between the markers is that of the CSV file, number by number."""
     monkeypatch.setattr(suite, "headline", lambda: [(cases.get("kda_bf16"), "bf16")])
@@ -93,13 +84,6 @@ def test_a_readme_without_markers_is_refused_before_any_work(tmp_path):
     result = run("bench", "--suite", "depthwise", "--readme", "page.md")
     assert result.exit_code == 2
     assert "lacks the markers" in result.output
-
-
-def test_a_suite_of_two_operations_has_both():
-    pairs = suite.chosen("conv_transpose")
-    assert {suite.case_operation(case).name for case, _ in pairs} == {"conv_transpose2d", "conv_transpose3d"}
-    row = h200.fractions()
-    assert [row[case.name, dtype] < 0.5 for case, dtype in pairs if dtype == "bf16"] == [True] * (len(pairs) // 2)
 
 
 def test_a_baseline_that_does_not_run_has_no_number(monkeypatch):

@@ -42,7 +42,7 @@ def launch(name, direction):
     return found, simulate(found.kernel)(*found.args, **found.kwargs)
 
 
-@pytest.mark.cover(6)
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("direction", ["forward", "dgrad", "wgrad"])
 @pytest.mark.parametrize("name", ["short", "nkl_st2_p0_c16_w512_s3_bf16", "prime", "small_fp32", "odd_up_fp32"])
 def test_a_wrong_element_of_a_case_or_gradient_is_found(name, direction):

@@ -28,7 +28,7 @@ SHAPES = {
 }
 
 
-@pytest.mark.cover(2)
+@pytest.mark.cover(1)
 @pytest.mark.parametrize(("algorithm", "name"), CASES.items())
 @pytest.mark.parametrize("lnc", [1, 2])
 def test_every_matmul_of_a_warm_up_has_a_reader(algorithm, name, lnc):
