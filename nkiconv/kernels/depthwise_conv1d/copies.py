@@ -1,0 +1,25 @@
+"""Copies in HBM of rows whose channels are neighbours: `schedules.row_copies` says of what."""
+
+from dataclasses import replace
+
+from ..._nki import nl
+from ...schedules.tiles import size_of
+from ..conv.relayout import copy_transposed, meet, rows_copy
+
+
+def with_copies(operands, copies):
+    """Operands with copies of x and of the residual, and a tensor of rows for y, where they are copied."""
+    if copies.x:
+        operands = replace(operands, x=rows_copy([operands.x], [copies.x]))
+    if copies.residual:
+        operands = replace(operands, residual=rows_copy([operands.residual], [copies.residual]))
+    if copies.y:
+        rows_hbm = nl.ndarray((size_of(operands.y.shape),), dtype=operands.y.dtype, buffer=nl.shared_hbm)
+        operands = replace(operands, y=rows_hbm)
+    return operands
+
+
+def copy_back(y_hbm, rows_hbm, part):
+    """y from the rows that an algorithm wrote."""
+    meet(rows_hbm)
+    copy_transposed(y_hbm, rows_hbm, part)
