@@ -153,19 +153,25 @@ def _of_sum(scale: Tensor, shift: Tensor, offset: Tensor | None) -> tuple[Tensor
     return scale, shift if offset is None else shift + offset * scale
 
 
-def _check_offset(rank: int, x: Tensor, offset: Any) -> Tensor | None:
-    """In the dtype of scale and shift. Raises LayoutError: x has other axes; DtypeError, GeometryError."""
+def _modulated(scale: Tensor, shift: Tensor, factor: Tensor | None, added: Tensor | None) -> tuple[Tensor, Tensor]:
+    """(scale, shift) of what those given make of x, times factor plus added."""
+    scale, shift = (scale, shift) if factor is None else (scale * factor, shift * factor)
+    return scale, shift if added is None else shift + added
+
+
+def _numbers(rank: int, x: Tensor, **given: Any) -> list[Tensor | None]:
+    """Numbers of channels in the dtype of scale and shift. Raises LayoutError: x has other axes; DtypeError,
+    GeometryError."""
     if x.dim() != rank + 2:
         raise LayoutError(f"input.shape={tuple(x.shape)}: must have {rank + 2} axes, or {rank + 1} of one image")
-    if offset is None:
-        return None
-    errors = list(tensor_violations("offset", offset))
-    if not errors:
-        errors += refused(DtypeError, rules.same("offset", "dtype", offset.dtype, "input", x.dtype))
-        errors += refused(GeometryError, rules.of_channels("offset", offset.shape, x.shape[0], x.shape[1]))
+    some = {name: one for name, one in given.items() if one is not None}
+    errors = [error for name, one in some.items() for error in tensor_violations(name, one)]
+    for name, one in some.items() if not errors else ():
+        errors += refused(DtypeError, rules.same(name, "dtype", one.dtype, "input", x.dtype))
+        errors += refused(GeometryError, rules.of_channels(name, one.shape, x.shape[0], x.shape[1]))
     raise_all(f"norm_act_conv{rank}d cannot run this call", errors)
-    wide: Tensor = offset.to(torch.float64 if x.dtype == torch.float64 else torch.float32)
-    return wide
+    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
+    return [None if one is None else one.to(wide) for one in given.values()]
 
 
 def _move(running: tuple[Tensor, Tensor], found: ScaleShift, values: int, momentum: Any) -> None:
@@ -198,6 +204,8 @@ def _of_rank(rank: int) -> Callable[..., Any]:
         momentum: float | Tensor = 0.1,
         stats: Tensor | Sequence[Tensor] | None = None,
         offset: Tensor | None = None,
+        scale: Tensor | None = None,
+        shift: Tensor | None = None,
         x_activation: str | None = "silu",
         x_upsample: int = 1,
         activation: str | None = None,
@@ -215,8 +223,9 @@ def _of_rank(rank: int) -> Callable[..., Any]:
         taken = rules.UPSAMPLES if rank == 2 else (1,)
         refuse(UnsupportedError, rules.accepted("x_upsample", x_upsample, taken, "upsample what the norm gives"))
         asked, affine = Norm(norm, num_groups, eps), (norm_weight, norm_bias)
-        added_first = _check_offset(rank, x, offset)
-        scale, shift = _normalised(x, added_first, asked, affine, stats, running, momentum if training else None)
+        before, *after = _numbers(rank, x, offset=offset, scale=scale, shift=shift)
+        of_norm = _normalised(x, before, asked, affine, stats, running, momentum if training else None)
+        x_scale, x_shift = _modulated(*of_norm, *after)
         found = _CONVOLVE[rank](
             x,
             weight,
@@ -231,8 +240,8 @@ def _of_rank(rank: int) -> Callable[..., Any]:
             layer=layer,
             packed=packed,
             strict_nonfinite=strict_nonfinite,
-            x_scale=scale,
-            x_shift=shift,
+            x_scale=x_scale,
+            x_shift=x_shift,
             x_activation=x_activation,
             return_stats=return_stats,
             **({} if x_upsample == 1 else {"x_upsample": x_upsample}),
@@ -273,6 +282,8 @@ Args:
     stats: statistics of input, as of `channel_stats` or of return_stats of what wrote it; None: they are taken here.
     offset: [C] or [N, C], of input's dtype: what is normed is input + offset, of each channel, which is never stored:
         it moves the means, and goes into the shift. None: input.
+    scale, shift: [C] or [N, C], of input's dtype: what the norm gives is multiplied by scale, and shift added, as time
+        embeddings do, before x_activation. None: neither.
     x_activation: of what the norm gives: None or a name of `nkiconv.rules.ACTIVATIONS`.
     x_upsample: as of `conv2d`, of what x_activation gives; 1 of other ranks.
     activation, residual, residual_position, layer, packed, strict_nonfinite, return_stats: as of `conv{rank}d`, of its

@@ -22,7 +22,7 @@ MODELS = {
     "UNet": ("models.resnet", "ResnetBlock2D", {**_WIDER, "temb_channels": 4}, [(2, C, 6, 5), (2, 4)], _BOTH, 0),
     "scale and shift": (
         "models.resnet", "ResnetBlock2D", {**_WIDER, "temb_channels": 4, "time_embedding_norm": "scale_shift"},
-        [(2, C, 6, 5), (2, 4)], {"norm1": True, "norm2": False}, 0,
+        [(2, C, 6, 5), (2, 4)], _BOTH, 0,
     ),
     "HunyuanVideo": (
         "models.autoencoders.autoencoder_kl_hunyuan_video", "HunyuanVideoResnetBlockCausal3D",

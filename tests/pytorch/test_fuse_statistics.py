@@ -6,6 +6,7 @@ import pytest
 import torch
 from chained import C, assert_gradients, drawn, image
 from operators_seen import Seen
+from tolerances import FLOAT32_SUMS, assert_within_share
 from torch import nn
 from torch.nn import functional as F
 
@@ -133,6 +134,75 @@ def test_numbers_for_each_channel_go_into_the_shift(name, rank, first, images):
 def test_gradients_with_numbers_for_each_channel(norm):
     model = drawn(Timed(norm))
     assert_gradients(convert(model, fuse=True).model, model, image(2, 3, 6, 5), image(2, C, 1, 1), terms=2 * TERMS)
+
+
+class Modulated(Timed):
+    """Numbers of a time multiply what the norm gives, and are added to it, as in diffusers' scale_shift."""
+
+    def forward(self, x, t):
+        scale, shift = t[(..., *[None] * len(self.conv1.kernel_size))].chunk(2, 1)
+        h = self.norm(self.conv1(x))
+        return self.conv2(F.silu(self.of(h, scale, shift)))
+
+    def of(self, h, scale, shift):
+        return shift + (1 + scale) * h if self.first else h * (1 + scale) + shift
+
+
+class ScaledAlone(Modulated):
+    def of(self, h, scale, shift):
+        return h * scale
+
+
+class ShiftedBefore(Modulated):
+    def of(self, h, scale, shift):
+        return (h + shift) * scale
+
+
+class ByPixels(Modulated):
+    def of(self, h, scale, shift):
+        return h * scale.expand(h.shape)
+
+
+@pytest.mark.cover(8)
+@pytest.mark.parametrize("images", [1, 2])
+@pytest.mark.parametrize(("kind", "first"), [(Modulated, False), (Modulated, True), (ScaledAlone, False)])
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("name", NORMS)
+def test_numbers_for_each_channel_go_into_scale_and_shift(name, rank, kind, first, images, calls):
+    """Values and all gradients, in one call with what the convolution before returns."""
+    model = drawn(kind(NORMS[name](rank), rank, first)).eval()
+    converted = convert(model, fuse=True)
+    assert [(one.fused, one.modulated, one.statistics) for one in converted.chains] == [(True, True, ("conv1",))]
+    assert "numbers for each channel -> silu -> conv2" in str(converted)
+    x, t = image(2, 3, *[6, 5, 4][:rank]).requires_grad_(), image(images, 2 * C, seed=2).requires_grad_()
+    wide = copy.deepcopy(model).double()
+    inputs = [one.detach().double().requires_grad_() for one in (x, t)]
+    y, right = converted.model(x, t), wide(*inputs)
+    assert [one[0] for one in calls] == ["silu"]
+    leaves, others = [x, t, *model.parameters()], [*inputs, *wide.parameters()]
+    g = image(*y.shape, seed=3)
+    found = [y, *torch.autograd.grad(y, leaves, g, allow_unused=True)]
+    expected = [right, *torch.autograd.grad(right, others, g.double(), allow_unused=True)]
+    assert_within_share(found, expected, 8 * FLOAT32_SUMS)
+
+
+@pytest.mark.parametrize(("kind", "fused"), [(ShiftedBefore, False), (ByPixels, False), (Modulated, True)])
+def test_other_numbers_after_a_norm_are_computed(kind, fused):
+    """In another order, of each pixel, and one number for all channels, which no graph tells from one for each."""
+    model = drawn(kind(nn.GroupNorm(2, C))).eval()
+    converted = convert(model, fuse=True)
+    assert [one.fused for one in converted.chains] == [fused]
+    assert_same(converted.model, model, image(2, 3, 6, 5), image(1, 2 if fused else 2 * C, seed=2))
+
+
+def test_a_scale_that_changes_in_the_meantime_is_refused():
+    converted = convert(drawn(Modulated(nn.GroupNorm(2, C))).eval(), fuse=True).model
+    scale = torch.ones(2, C, 1, 1)
+    with torch.no_grad():
+        pending = converted.norm(image(2, C, 6, 5)) * scale
+        scale.add_(1)
+        with pytest.raises(UnsupportedError, match="changed in place"):
+            converted.conv2(pending)
 
 
 @pytest.mark.parametrize("shape", [(2, C, 6, 5), (2, C, 1, 5), (C, 1, 1), (1, 1, 1, 1)], ids=str)

@@ -98,16 +98,19 @@ def test_values_are_within_their_bound(rank, norm, dtype, mean, act, mode):
 @in_both
 @pytest.mark.cover(6)
 @pytest.mark.parametrize("shape", [(6,), (2, 6)], ids=str)
+@pytest.mark.parametrize("names", [("offset",), ("scale", "shift"), ("offset", "shift"), ("scale",)], ids=str)
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("rank", [1, 2, 3])
-def test_offset(rank, norm, shape, mode):
-    """What is normed is x and a number for each channel."""
-    offset = 3 * torch.randn(shape, generator=torch.Generator().manual_seed(4))
-    leaves = [one.requires_grad_() for one in (*tensors(rank), offset)]
+def test_numbers_of_channels(rank, norm, names, shape, mode):
+    """What is normed is x + offset; what is activated is the norm times scale, plus shift."""
+    given = {name: 3 * torch.randn(shape, generator=torch.Generator().manual_seed(i)) for i, name in enumerate(names)}
+    leaves = [one.requires_grad_() for one in (*tensors(rank), *given.values())]
     wide = [one.detach().double().requires_grad_() for one in leaves]
     stats = channel_stats(leaves[0]) if rank == 2 else None
-    y = ours(*leaves[:-1], norm, offset=leaves[-1], stats=stats)
-    expected = torchs(wide[0] + wide[-1].reshape(-1, 6, *[1] * rank), *wide[1:-1], norm)
+    y = ours(*leaves[:5], norm, stats=stats, **given)
+    of = {name: one.reshape(-1, 6, *[1] * rank) for name, one in zip(names, wide[5:], strict=True)}
+    z = normed(wide[0] + of.get("offset", 0), *wide[3:5], norm) * of.get("scale", 1) + of.get("shift", 0)
+    expected = CONVOLVE[rank](F.silu(z), *wide[1:3], padding=1)
     g = torch.randn(y.shape, generator=torch.Generator().manual_seed(9))
     found, right = [y, *torch.autograd.grad(y, leaves, g)], [expected, *torch.autograd.grad(expected, wide, g.double())]
     assert_within_share(found, right, 4 * FLOAT32_SUMS)  # some norms undo an offset: of all, as some gradients are 0
@@ -119,9 +122,10 @@ def test_offset(rank, norm, shape, mode):
     (torch.ones(2, 6, 1), GeometryError, r"offset.shape=\(2, 6, 1\): must be \[C\] = \(6,\) or \[N, C\] = \(2, 6\)"),
     (torch.ones(3, 6), GeometryError, r"offset.shape=\(3, 6\): must be"),
 ])  # fmt: skip
-def test_offsets_that_are_refused(offset, error, text):
-    with pytest.raises(error, match=text):
-        ours(*tensors(2), offset=offset)
+def test_numbers_of_channels_that_are_refused(offset, error, text):
+    for name in ("offset", "scale", "shift"):
+        with pytest.raises(error, match=text.replace("offset", name)):
+            ours(*tensors(2), **{name: offset})
 
 
 @pytest.mark.cover(1)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -25,13 +26,16 @@ from .follows import Region
 from .fusing import After, Ends, fused, hands_on, is_channel_norm, mark, norm_arguments
 from .norms import CLOSE
 from .pending import Normed, Padding
-from .producers import are_hooked, of_norms, only_user, quotient_after, sum_after
+from .producers import are_hooked, is_of_channels, of_norms, only_user, quotient_after, sum_after
 from .report import Chain
 from .ways import Copy
 
 #: Where torch's activations and dropouts are defined.
 _STEPS = ("torch.nn.modules.activation", "torch.nn.modules.dropout", "torch.nn.modules.linear")
 _HOOKED = "a module of it has hooks, which would see no tensor"
+#: What a norm's `Normed` makes of operators with numbers for each channel, of unknown images.
+ROW_STEPS = {operator.mul: torch.mul, torch.mul: torch.mul, operator.add: torch.add, torch.add: torch.add}
+_ROW = torch.empty(1, 0, 1, 1, 1)
 _NOT_ALONE = "is not followed by one convolution, with at most an activation between, that alone sees its result"
 
 
@@ -39,6 +43,7 @@ class _Steps(NamedTuple):
     """A chain as one graph has it, by names in the region."""
 
     norm: str
+    rows: tuple[Any, ...]  # torch.mul, torch.add, where numbers for each channel multiply the norm, and are added
     activation: str | None  # nkiconv's name
     paddings: tuple[Padding, ...]  # by copies of pixels
     between: tuple[str, ...]  # modules of the activation and of dropout
@@ -86,7 +91,7 @@ def find(
                 continue
             reason = next(_reasons(model, one, swapped), "")
             padding = " and ".join(padding.mode for padding in one.paddings)
-            more: dict[str, Any] = {"padding": padding, "reason": reason}
+            more: dict[str, Any] = {"padding": padding, "modulated": bool(one.rows), "reason": reason}
             chains.append(Chain(name, one.activation, one.between, one.convolution, adds, over_one, **more))
     sources, shifted = of_norms(model, regions, chains, swapped, copied)
     return tuple(
@@ -133,7 +138,7 @@ def _steps(norm: fx.Node, kinds: Mapping[str, torch.nn.Module]) -> _Steps | str:
                 return _HOOKED
             total = sum_after(after, kinds)
             over_one = total is not None and quotient_after(total) is not None
-            found = str(norm.target), value.activation, value.paddings, (*between,), str(after.target)
+            found = str(norm.target), (*value.rows,), value.activation, value.paddings, (*between,), str(after.target)
             return _Steps(*found, total is not None, over_one)
         value, node = _stepped(value, node, after, one), after
         if not isinstance(value, Normed):
@@ -170,13 +175,16 @@ def _of_nothing() -> Normed:
 def _next(node: fx.Node) -> fx.Node:
     """The call after a node: between them nothing runs that could change its input."""
     after = node.next
-    while after.op in ("get_attr", "placeholder"):
+    while after.op in ("get_attr", "placeholder") or is_of_channels(after):
         after = after.next
     return after
 
 
 def _stepped(value: Normed, before: fx.Node, node: fx.Node, module: Any) -> Any:
     """What a node, the only user of the one before, makes of a pending value: one that is pending too, or None."""
+    if node.target in ROW_STEPS and len(node.args) == 2 and before in node.args:
+        [other] = (one for one in node.args if one is not before)
+        return value.step(ROW_STEPS[node.target], (_ROW,), node.kwargs) if is_of_channels(other) else None
     if not node.args or node.args[0] is not before:
         return None
     if node.op == "call_function":
@@ -222,11 +230,15 @@ def _agrees(norm: torch.nn.Module, steps: _Steps, convolution: Any) -> bool:
 
     def normed(x: Tensor) -> Normed:
         found = Normed(alone, x)
+        generator = torch.Generator().manual_seed(1)
+        for function in steps.rows:
+            row = torch.randn(*x.shape[:2], *[1] * (x.dim() - 2), dtype=x.dtype, generator=generator)
+            found.rows[function] = row, row._version
         found.activation, found.paddings = steps.activation, steps.paddings
         return found
 
     def before(x: Tensor) -> Tensor:
-        h = alone(x)
+        h = normed(x).modulated(alone(x))
         return normed(x).padded(h if steps.activation is None else activate(h, steps.activation))
 
     def together(own: Any, x: Tensor, after: After) -> Tensor:

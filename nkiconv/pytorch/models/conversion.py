@@ -76,7 +76,8 @@ def convert(
             whatever the inputs: torch.fx's graphs of all ways through the model prove that, or the norm stays.
         fuse: run chains of GroupNorm, InstanceNorm or, in eval mode, BatchNorm, an activation that nkiconv fuses and a
             convolution as one call each (`norm_act_conv2d`), with the sum after it where its other term has y's shape,
-            numbers for each channel that are added before the norm, and copies of pixels around the input.
+            numbers for each channel that are added before the norm, or multiply and shift what it gives, and copies of
+            pixels around the input.
             That nothing else sees what the norm gives is proved as for fold_batchnorm, and each call is held against
             its modules in float64. Norms over channels of known video VAEs go into the convolution before them. On a
             Neuron device, and in `plan_model`, what quick plans of both ways, made once a shape, price higher in one

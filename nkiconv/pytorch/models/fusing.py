@@ -126,6 +126,7 @@ def fused(normed: Normed, convolution: Any, x: Tensor, after: After, arguments: 
     around, padding = convolution._around(padded)
     weight, packed = convolution._filters(x)
     more = {**arguments, **after.arguments(convolution), "x_activation": normed.activation, "offset": normed.offset()}
+    more |= normed.modulation()
     if takes_statistics(arguments):
         stats = statistics_of(x) if ends_of(norm).statistics else None
         more["stats"] = channel_stats(x) if stats is None and around is not x else stats

@@ -87,6 +87,13 @@ class Pending:
     def __radd__(self, other: Any) -> Any:
         return self + other
 
+    def __mul__(self, other: Any) -> Any:
+        found = self.step(torch.mul, (other,), {}) if self.tensor is None else None
+        return self.value() * tensor_of(other) if found is None else found
+
+    def __rmul__(self, other: Any) -> Any:
+        return self * other
+
 
 def handed_on(kind: Callable[..., Pending], *given: Any, **named: Any) -> Any:
     """What is pending, for other code: of a class whose instances are Tensors by isinstance. torch.compile, which has
@@ -112,7 +119,7 @@ def _through(name: str) -> Callable[..., Any]:
     return method
 
 
-for _name in ("sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "pow", "matmul", "neg", "getitem", "len", "iter"):
+for _name in ("sub", "rsub", "truediv", "rtruediv", "pow", "matmul", "neg", "getitem", "len", "iter"):
     setattr(Pending, f"__{_name}__", _through(f"__{_name}__"))
 
 
@@ -168,12 +175,14 @@ class Shifted(Pending):
 
 
 class Normed(Pending):
-    """A norm of x, perhaps activated; norm: a module whose `plain_forward` computes it; x: perhaps `Shifted`."""
+    """A norm of x, perhaps times a number for each channel, plus one, activated; norm: a module whose `plain_forward`
+    computes it; x: perhaps `Shifted`."""
 
     def __init__(self, norm: Any, x: Tensor | Shifted, computed: list[bool] | None = None) -> None:
         self.norm = norm
         self.x: Tensor = x.y if isinstance(x, Shifted) else x
         self.shifted = x if isinstance(x, Shifted) else None
+        self.rows: dict[Any, tuple[Tensor, int | None]] = {}  # torch.mul's and torch.add's, and their versions
         self.activation: str | None = None
         self.paddings: tuple[Padding, ...] = ()
         self.version = version_of(self.x)
@@ -195,8 +204,25 @@ class Normed(Pending):
         """What is added to x, [N, C] or [C]."""
         if self.shifted is None:
             return None
-        offset = self.shifted.offset.flatten(1)
-        return offset[0] if offset.shape[0] == 1 else offset
+        return _flat(self.shifted.offset)
+
+    def row(self, function: Any) -> Tensor | None:
+        """What torch.mul multiplies the norm by, or torch.add adds then. Raises UnsupportedError: it has changed."""
+        if function not in self.rows:
+            return None
+        is_changed_since(*self.rows[function])
+        return self.rows[function][0]
+
+    def modulation(self) -> dict[str, Tensor]:
+        """The same as [N, C] or [C], by their names in `norm_act_conv2d`."""
+        each = {"scale": self.row(torch.mul), "shift": self.row(torch.add)}
+        return {name: _flat(one) for name, one in each.items() if one is not None}
+
+    def modulated(self, z: Tensor) -> Tensor:
+        """What numbers for each channel make of the norm's result."""
+        factor, added = self.row(torch.mul), self.row(torch.add)
+        z = z if factor is None else z * factor
+        return z if added is None else z + added
 
     def padded(self, x: Tensor) -> Tensor:
         """x, or what is made of it, with all that is around it."""
@@ -205,15 +231,19 @@ class Normed(Pending):
         return x
 
     def compute(self) -> Tensor:
-        """By the norm, then the activation, then the padding."""
+        """By the norm, then numbers for each channel, the activation, the padding."""
         x = self.input() if self.shifted is None else self.shifted.compute()
         z: Tensor = self.norm.plain_forward(x) if self.is_first() else self.norm.forward_again(x)
+        z = self.modulated(z)
         return self.padded(z if self.activation is None else activate(z, self.activation))
 
     def step(self, function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """An activation, a padding by pixels, or a dropout that drops nothing."""
+        """A product with numbers for each channel, a sum with such, an activation, a padding by pixels, or a dropout
+        that drops nothing."""
         if drops_nothing(function, args, named):
             return self
+        if function in (*PRODUCTS, *SUMS):
+            return self._with_row(torch.mul if function in PRODUCTS else torch.add, args, named)
         padding = padding_of(function, args, named, self.x.dim())
         if padding is not None:
             padded = copy.copy(self)
@@ -225,6 +255,25 @@ class Normed(Pending):
         found = self if is_in_place(function, args, named) else copy.copy(self)
         found.activation = activation
         return found
+
+    def _with_row(self, function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Normed | None:
+        """The same with a number for each channel, or each of each image, where nothing but a product precedes it."""
+        other = tensor_of(args[0]) if len(args) == 1 and not named else None
+        if not isinstance(other, Tensor) or (other.dtype, other.device) != (self.x.dtype, self.x.device):
+            return None
+        images, channels, *pixels = self.x.shape
+        is_row = other.shape[0] in (1, images) and tuple(other.shape[1:]) == (channels, *[1] * len(pixels))
+        if not is_row or torch.add in self.rows or function in self.rows or self.activation or self.paddings:
+            return None
+        found = copy.copy(self)
+        found.rows = {**self.rows, function: (other, version_of(other))}
+        return found
+
+
+def _flat(row: Tensor) -> Tensor:
+    """[N, C] or [C] of a number for each channel with as many axes as images."""
+    flat = row.flatten(1)
+    return flat[0] if flat.shape[0] == 1 else flat
 
 
 def version_of(x: Tensor) -> int | None:

@@ -162,9 +162,7 @@ class Pixels(Pending):
 
     def mul(self, other: Any) -> Any:
         """As torch.Tensor's."""
-        return self._stepped(torch.mul, other)
-
-    __mul__ = __rmul__ = mul
+        return self * other
 
     def _stepped(self, function: Any, *args: Any) -> Any:
         found = self.step(function, args, {}) if self.tensor is None else None

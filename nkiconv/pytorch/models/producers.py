@@ -21,6 +21,8 @@ from .report import Chain
 from .ways import Copy, UntraceableError, graphs_of
 
 SUMS = (operator.add, operator.iadd, torch.add)
+#: What makes numbers for each channel of others.
+_OF_ROWS = (operator.add, operator.mul, torch.chunk, "chunk")
 #: What may run between a convolution and what takes its result: it changes nothing in place.
 _HARMLESS = (_ConvNd, torch.nn.Identity)
 _THROUGH = (torch.nn.Identity, torch.nn.modules.dropout._DropoutNd)
@@ -54,6 +56,21 @@ def other_term(total: fx.Node, term: fx.Node) -> fx.Node | None:
     if not isinstance(other, fx.Node) or other is term or (total.target is operator.iadd and first is not term):
         return None
     return None if other.target is operator.getitem else other  # a row or a column of a broadcast
+
+
+def is_of_channels(node: Any) -> bool:
+    """Whether a node computes numbers for each channel, out of place: parts, sums and products of what an index gives
+    further axes."""
+    if not isinstance(node, fx.Node) or node.target not in (operator.getitem, *_OF_ROWS):
+        return False
+    if node.target is operator.getitem:
+        return _has_new_axes(node.args[1]) or is_of_channels(node.args[0])
+    terms = [one for one in node.args if isinstance(one, fx.Node)]
+    return len(terms) == 1 and is_of_channels(terms[0])
+
+
+def _has_new_axes(index: Any) -> bool:
+    return isinstance(index, tuple) and None in index
 
 
 def modules_around(node: fx.Node) -> set[str]:

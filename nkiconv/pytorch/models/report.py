@@ -92,11 +92,17 @@ class Chain(Found):
     statistics: tuple[str, ...] = ()  # convolutions that return those of what the norm reads
     padding: str = ""  # by pixels, between: a mode of torch.nn.functional.pad
     offset: bool = False  # whether numbers for each channel that are added to that before are in the call too
+    modulated: bool = False  # whether such that multiply what the norm gives, or are added to it, are
     reason: str = ""
 
     def __str__(self) -> str:
         """Its modules in order."""
-        steps = (*(self.between or filter(None, [self.activation])), *[f"{self.padding} padding"] * bool(self.padding))
+        modulation = ["numbers for each channel"] * self.modulated
+        steps = (
+            *modulation,
+            *(self.between or filter(None, [self.activation])),
+            *[f"{self.padding} padding"] * bool(self.padding),
+        )
         return " -> ".join([*steps, self.convolution or "the model", *["sum"] * self.adds])
 
 

@@ -74,11 +74,6 @@ class _Rows(Pending):
         """Nothing is noted on it."""
         return None
 
-    def __mul__(self, other: Any) -> Any:
-        return torch.mul(self, other)  # type: ignore[arg-type]
-
-    __rmul__ = __mul__
-
 
 class _Product(_Rows):
     """Two chunks of x multiplied, which stand at these places."""
