@@ -1,7 +1,7 @@
-"""Batch norms go into the convolutions before them, exactly where the arithmetic is, and only where they may."""
+"""Batch norms go into the convolutions before them, exactly where the arithmetic is, and only where torch.fx's graphs
+of all ways through a model prove that nothing else sees what these give."""
 
 import copy
-import functools
 
 import pytest
 import torch
@@ -31,122 +31,21 @@ def test_folding_is_exact_where_arithmetic_is(rank, bias, affine):
     assert "folded into conv" in str(report)
 
 
-def block(forward, name="Made"):
-    """A class like Block with this forward."""
-    return type(name, (Block,), {"forward": forward})
+def made(forward=Block.forward, **parts):
+    """What makes a Block with this forward, and parts that are made of it."""
+
+    def make():
+        model = type("Made", (Block,), {"forward": forward})()
+        for name, part in parts.items():
+            setattr(model, name, part(model))
+        return model
+
+    return make
 
 
 def shifted(self, x, shift=None):
     y = self.bn(self.conv(x))
     return y if shift is None else y + shift
-
-
-def skipped(self, x):
-    y = self.conv(x)
-    return self.bn(y) + y
-
-
-def optional(self, x, shift=None):
-    y = self.conv(x)
-    if shift is None:
-        y = y + 1
-    return self.bn(y)
-
-
-class Forwarding(nn.Conv2d):
-    def forward(self, x):
-        return super().forward(x)
-
-
-def changed(change, forward=Block.forward):
-    """A class like Block, to which something is done when it is made."""
-
-    def init(self):
-        Block.__init__(self)
-        change(self)
-
-    return type("Made", (Block,), {"__init__": init, "forward": forward})
-
-
-def part(name, make):
-    return lambda model: setattr(model, name, make(model))
-
-
-def tied(model):
-    model.other = nn.Conv2d(3, 4, 3, bias=False)
-    model.other.weight = model.conv.weight
-
-
-class Centred(nn.BatchNorm2d):
-    def forward(self, x):
-        return super().forward(x - x.mean((2, 3), keepdim=True))
-
-
-class Clipped(nn.BatchNorm2d):
-    def forward(self, x):
-        return F.relu6(super().forward(x))
-
-
-class Large(nn.BatchNorm2d):
-    def forward(self, x):
-        y = super().forward(x)
-        return torch.where(y > 100, 100, y)
-
-
-class Failing(nn.BatchNorm2d):
-    def forward(self, x):
-        if x.dtype == torch.float64:
-            raise KeyError("fp64")
-        return super().forward(x)
-
-
-class Bare(nn.Module):
-    def __init__(self, channels):
-        super().__init__()
-        self.register_buffer("running_mean", torch.zeros(channels))
-        self.register_buffer("running_var", torch.ones(channels))
-
-    def forward(self, x):
-        return x * 1
-
-
-def with_norm(kind):
-    return changed(part("bn", lambda model: kind(4)))
-
-
-ALONE = "does not follow one convolution that nothing else sees"
-#: What makes a model, and why its norm stays.
-UNFOLDED = {
-    "twice": (block(lambda self, x: self.bn(self.conv(x)) + self.bn(self.conv(-x))), ALONE),
-    "skipped": (block(skipped), ALONE),
-    "before": (changed(part("bn", lambda model: nn.BatchNorm2d(3)), lambda self, x: self.conv(self.bn(x))), ALONE),
-    "reader": (block(lambda self, x: self.bn(self.conv(x)) + self.conv.weight.sum()), ALONE),
-    "optional": (block(optional), ALONE),
-    "staying": (changed(part("conv", lambda model: Forwarding(3, 4, 3))), "its convolution stays in torch"),
-    "momentary": (with_norm(functools.partial(nn.BatchNorm2d, track_running_stats=False)), "no running statistics"),
-    "hooked": (changed(lambda model: model.conv.register_forward_hook(lambda *_: None)), "has hooks, which would see"),
-    "normed": (changed(lambda model: parametrizations.weight_norm(model.conv)), "weight is not a plain parameter"),
-    "tied": (changed(tied, lambda self, x: self.bn(self.conv(x)) + self.other(x)), "shares parameters with another"),
-    # the second name of the convolution is used where fx cannot see the first
-    "alias": (changed(part("head", lambda model: model.conv), lambda self, x: self.bn(self.head(x))),
-     "in several places of the model"),
-    "Centred": (with_norm(Centred), "is a Centred, which does not compute act(scale * x + shift)"),
-    "Clipped": (with_norm(Clipped), "is a Clipped, which does not compute act(scale * x + shift)"),
-    "Large": (with_norm(Large), "is a Large, which does not compute act(scale * x + shift)"),
-    "Failing": (with_norm(Failing), "raises KeyError on a probe in float64"),
-    "Bare": (with_norm(Bare), "has no eps"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("make", "reason"), UNFOLDED.values(), ids=UNFOLDED)
-def test_what_may_not_be_folded_stays(make, reason):
-    model = exact(make())
-    report, same = folded(model, X)
-    assert same
-    [fold] = report.folds
-    assert not fold.folded
-    assert reason in fold.reason
-    assert type(report.model.bn) is type(model.bn)
 
 
 class NormAct(nn.BatchNorm2d):
@@ -221,7 +120,7 @@ def several_ways():
 FOLDED = {
     "resnet": (lambda: build("resnet")[0], {"bn1": "conv1", "bn2": "conv2", "downsample.1": "downsample.0"}),
     "conformer": (lambda: build("conformer")[0], {"batch_norm": "depthwise"}),
-    "an argument with a default": (block(shifted), {"bn": "conv"}),
+    "an argument with a default": (made(shifted), {"bn": "conv"}),
     "reflects": (lambda: Block(padding=1, padding_mode="reflect"), {"bn": "conv"}),
     "buffers": (frozen, {"1": "0", "4": "3"}),
     "transposed": (lambda: nn.Sequential(nn.ConvTranspose2d(3, 4, 3, groups=1), nn.BatchNorm2d(4)), {"1": "0"}),
@@ -244,6 +143,258 @@ def test_what_is_folded(name):
         x = sign * torch.randn(shape).abs()
         assert_near(report.model(x), copy.deepcopy(model).double()(x.double()), 72)
     assert all(torch.equal(one, state[name]) for name, one in model.state_dict().items())
+
+
+class Forwarding(nn.Conv2d):
+    def forward(self, x):
+        return super().forward(x)
+
+
+class Clipped(nn.BatchNorm2d):
+    def forward(self, x):
+        return F.relu6(super().forward(x))
+
+
+class Failing(nn.BatchNorm2d):
+    def forward(self, x):
+        if x.dtype == torch.float64:
+            raise KeyError("fp64")
+        return super().forward(x)
+
+
+class Bare(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("running_mean", torch.zeros(4))
+        self.register_buffer("running_var", torch.ones(4))
+
+    def forward(self, x):
+        return x * 1
+
+
+def catching(self, x):
+    try:
+        return self.bn(self.conv(x)) if x.sum() > 0 else self.conv(x)
+    except Exception:
+        return self.bn(self.conv(x))
+
+
+class Indexed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
+
+    def forward(self, x):
+        layers = self.layers[: min(int(x.abs().max()), 1)] if x.shape[-1] < 7 else self.layers
+        return layers(x)
+
+
+class Around(nn.Module):
+    """A layer, and what else happens to it."""
+
+    def __init__(self, layer, also):
+        super().__init__()
+        self.layer, self.also = layer, [also]  # no module
+
+    def forward(self, x):
+        return self.layer(x) + self.also[0](self.layer, x)
+
+
+class Methodical(ConvLayer):
+    def features(self, x):
+        return self.convolution(x)
+
+
+class Looping(Block):
+    def forward(self, x):
+        while x.shape[-1] > 16:
+            x = F.avg_pool2d(x, (1, 2))
+        return self.bn(self.conv(x))
+
+
+def hooked():
+    model = Block()
+    model.conv.register_forward_hook(lambda *_: None)
+    return model
+
+
+def tied(model):
+    other = nn.Conv2d(3, 4, 3, bias=False)
+    other.weight = model.conv.weight
+    return other
+
+
+ALONE = "does not follow one convolution that nothing else sees"
+REACHES = "the model reaches into layer, around its"
+UNTRACEABLE = "torch.fx cannot trace the model, which runs it: "
+#: What makes a model, and why its norm stays.
+STAYS = {
+    "twice": (made(lambda self, x: self.bn(self.conv(x)) + self.bn(self.conv(-x))), ALONE),
+    "skipped": (made(lambda self, x: self.bn(y := self.conv(x)) + y), ALONE),
+    "before": (made(lambda self, x: self.conv(self.bn(x)), bn=lambda _: nn.BatchNorm2d(3)), ALONE),
+    "reader": (made(lambda self, x: self.bn(self.conv(x)) + self.conv.weight.sum()), ALONE),
+    "buffers": (made(lambda self, x: self.bn(self.conv(x)) + self.bn.running_mean.sum()), ALONE),
+    "stray": (lambda: ConvLayer(stray=True), ALONE),
+    # on one way alone
+    "small": (made(lambda self, x: self.bn(y := self.conv(x)) + (y if x.shape[-1] < 6 else 0)), ALONE),
+    "large": (made(lambda self, x: self.conv(x) if x.shape[-1] > 64 else self.bn(self.conv(x))), ALONE),
+    "batch": (made(lambda self, x: self.bn(self.conv(x)) if x.size(0) == 1 else self.conv(x)), ALONE),
+    "kind": (made(lambda self, x: self.bn(self.conv(x)) if isinstance(x, torch.Tensor) else self.conv(x[0])), ALONE),
+    "caught": (made(catching), f"{UNTRACEABLE}its forward catches exceptions"),
+    "indexed": (Indexed, f"{UNTRACEABLE}TypeError"),
+    "loops": (Looping, f"{UNTRACEABLE}its forward loops on what it is given"),
+    "reaching": (lambda: Around(ConvLayer(), lambda m, x: m.convolution(x).mean()), REACHES),
+    "method": (lambda: Around(Methodical(), lambda m, x: m.features(x).mean()), REACHES),
+    "weight": (lambda: Around(ConvLayer(), lambda m, x: m.convolution.weight.mean()), REACHES),
+    # what they are
+    "staying": (made(conv=lambda _: Forwarding(3, 4, 3)), "its convolution stays in torch"),
+    "momentary": (made(bn=lambda _: nn.BatchNorm2d(4, track_running_stats=False)), "no running statistics"),
+    "hooked": (hooked, "has hooks, which would see"),
+    "normed": (made(conv=lambda model: parametrizations.weight_norm(model.conv)), "weight is not a plain parameter"),
+    "tied": (made(lambda self, x: self.bn(self.conv(x)) + self.other(x), other=tied), "shares parameters with another"),
+    # the second name of the convolution is used where fx cannot see the first
+    "alias": (made(lambda self, x: self.bn(self.head(x)), head=lambda model: model.conv), "in several places of the"),
+    "clipped": (made(bn=lambda _: Clipped(4)), "is a Clipped, which does not compute act(scale * x + shift)"),
+    "failing": (made(bn=lambda _: Failing(4)), "raises KeyError on a probe in float64"),
+    "bare": (made(bn=lambda _: Bare()), "has no eps"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STAYS)
+def test_what_may_not_be_folded_stays(name):
+    make, reason = STAYS[name]
+    model = exact(make())
+    [norm] = [where for where, one in model.named_modules() if hasattr(one, "running_mean")]
+    report = convert(model, fold_batchnorm=True)
+    [fold] = report.folds
+    assert (fold.batchnorm, fold.folded) == (norm, False)
+    assert reason in fold.reason
+    assert type(report.model.get_submodule(norm)) is type(model.get_submodule(norm))
+    for shape in ((1, 3, 9, 8), (2, 3, 6, 5), (2, 3, 5, 70)):
+        x = torch.randn(shape)
+        assert torch.equal(report.model(x), model(x))
+
+
+class Scaled(nn.Module):
+    """torch.fx cannot trace it; what it does with its layers is the subclass's."""
+
+    def __init__(self):
+        super().__init__()
+        self.block, self.layers = Block(), nn.ModuleList([Block(), nn.Sequential(Block())])
+        self.pool, self.by_hand = nn.Sequential(Block()), []
+
+    def forward(self, x):
+        x = x / float(x.abs().max())
+        return self.run(x)
+
+    def run(self, x):
+        if self.block is not None:
+            y = self.block(x)
+        for layer in self.layers:
+            y = y + layer(x)
+        for _, layer in enumerate(self.layers):
+            y = y + layer(x)
+        return y + self.layers[0](x) + self.pool(x)
+
+
+class Property(Scaled):
+    @property
+    def first(self):
+        return self.block.conv
+
+    def run(self, x):
+        return self.block(x) + self.first(x)
+
+
+class InAList(Scaled):
+    def __init__(self):
+        super().__init__()
+        self.by_hand = [self.block.conv]
+
+    def run(self, x):
+        return self.block(x) + self.by_hand[0](x)
+
+
+class InAFunction(Scaled):
+    def __init__(self):
+        super().__init__()
+        self.extra = lambda x: self.block.conv(x)
+
+    def run(self, x):
+        return self.block(x) + self.extra(x)
+
+
+def handed_on(self, x):
+    return self.block(x) + both(self, x)
+
+
+def both(model, x):
+    return model.block.conv(x)
+
+
+def renamed(self, x):
+    block = self.block
+    return block(x) + block.conv(x)
+
+
+def looped_inside(self, x):
+    y = self.block(x)
+    for layer in self.pool:
+        y = y + layer.conv(x)
+    return y
+
+
+def scaled(name, run):
+    return type(name, (Scaled,), {"run": run})
+
+
+ALL_BLOCKS = {"block.bn", "layers.0.bn", "layers.1.0.bn", "pool.0.bn"}
+#: Norms that are folded all the same.
+UNTRACED = {
+    Scaled: ALL_BLOCKS, Property: set(), InAList: set(), InAFunction: set(),
+    scaled("HandedOn", handed_on): set(), scaled("Renamed", renamed): {"pool.0.bn"},
+    scaled("LoopedInside", looped_inside): {"block.bn"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", UNTRACED, ids=lambda kind: kind.__name__)
+def test_parts_that_a_model_only_calls(kind):
+    torch.manual_seed(0)
+    model = random_statistics(kind())
+    report = convert(model, fold_batchnorm=True)
+    assert {fold.batchnorm for fold in report.folds if fold.folded} == UNTRACED[kind]
+    assert all(fold.reason.startswith("torch.fx cannot trace") for fold in report.folds if not fold.folded)
+    x = torch.randn(2, 3, 7, 6)
+    assert_near(report.model(x), model(x), 2 * 27)
+
+
+class Checking(Block):
+    """Refuses what does not fit, and goes round."""
+
+    def forward(self, x):
+        if x.shape[1] != 3:
+            raise ValueError("channels")
+        assert x.dim() == 4
+        size = x.shape[-1]
+        if size > 64:
+            x = F.avg_pool2d(x, 2)
+        return self.bn(self.conv(x))
+
+
+class Optional(Block):
+    """A first argument with a default, which it needs all the same."""
+
+    def forward(self, x=None, scale=None):
+        y = self.bn(self.conv(x[:, :3] if x.shape[1] > 3 else x))
+        return y if scale is None else y * scale
+
+
+def test_ways_that_end_in_an_error_do_not_count():
+    model = exact(nn.Sequential(Checking(), nn.Conv2d(4, 3, 1), Optional()))
+    report = convert(model, fold_batchnorm=True)
+    assert [fold.folded for fold in report.folds] == [True, True]
+    for x in (X, X.repeat(1, 1, 10, 11)):
+        assert torch.equal(report.model(x), model(x))
 
 
 def test_a_fold_that_differs_is_not_made():
