@@ -16,30 +16,19 @@ from torch_exact import same
 from nkiconv import pytorch
 from nkiconv.errors import DtypeError, GeometryError, UnsupportedError
 from nkiconv.pytorch import nn as ours
-from nkiconv.pytorch.computers import device, host, modes
+from nkiconv.pytorch.computers import host
 
 
-@pytest.fixture(params=["torch", "operators in torch", "simulate", "device"])
+@pytest.fixture(params=["torch", "operators in torch", "simulate"])
 def computer(request, monkeypatch):
-    """Who computes; the device's kernel is torch, which answers in a kernel's shape."""
+    """Who computes."""
     who = request.param
     monkeypatch.setenv("NKICONV_CPU", "simulate" if who == "simulate" else "torch")
-    if who == "device":
-        monkeypatch.setattr(modes, "computer", lambda x: "device")
-        monkeypatch.setattr(device, "_launch", launched)
-        monkeypatch.setattr(device, "filters_gradient", host.filters_gradient)
     if who == "operators in torch":
         with Seen():
             yield who
     else:
         yield who
-
-
-def launched(problem, depthwise, wanted, x, filters, tensors):
-    images = F.pad(x.reshape(problem.input_shape), [*problem.padding[1], *problem.padding[0]])
-    y = F.conv2d(images, filters, tensors.get("bias"), problem.stride, 0, problem.rhs_dilation, problem.groups)
-    y = y if wanted.activation is None else host.activate(y, wanted.activation)
-    return (y, images[:, :, 0, 1 - problem.S :].clone()) if wanted.return_final_state else y
 
 
 def integers(*shape, dtype=torch.float32):
@@ -213,7 +202,6 @@ assert all(getattr(nkiconv.pytorch, name) is not None for name in nkiconv.pytorc
 @pytest.mark.parametrize("position", ["pre_activation", "post_activation"])
 @pytest.mark.parametrize("activation", [None, "relu", "sigmoid"])
 @pytest.mark.parametrize("rank", [1, 2, 3])
-@pytest.mark.parametrize("computer", ["torch", "operators in torch", "simulate"], indirect=True)
 def test_bias_and_residual_may_be_changed_before_backward(rank, activation, position, computer):
     """Neither is read again but where the argument of an activation is summed anew."""
     x, w = integers(1, 2, *[4] * rank).requires_grad_(), integers(3, 2, *[2] * rank).requires_grad_()
