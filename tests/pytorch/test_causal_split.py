@@ -11,7 +11,7 @@ from split_heads import check
 from tolerances import BF16_NORMS, FLOAT32_SUMS, assert_within_share
 
 from nkiconv import simulator
-from nkiconv.errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError
+from nkiconv.errors import NkiconvError, UnsupportedError
 from nkiconv.pytorch import causal_conv1d_split, causal_conv1d_split_update, nn
 from nkiconv.pytorch.computers import device, modes
 from nkiconv.pytorch.computers.arrays import from_numpy, to_numpy
@@ -264,44 +264,6 @@ def test_kernel_that_is_wrong_is_found(monkeypatch):
 
 
 X, WEIGHT = torch.ones(1, C, 5), torch.ones(C, 4)
-REFUSED = [
-    ("rank", (X[0], WEIGHT), {}, LayoutError, "x.shape"),
-    ("layout", (X, WEIGHT), {"layout": "NHWC"}, LayoutError, "layout='NHWC'"),
-    ("array", (X.numpy(), WEIGHT), {}, DtypeError, "torch.Tensor"),
-    ("filters", (X, WEIGHT[1:]), {}, GeometryError, "weight.shape"),
-    ("dtypes", (X, WEIGHT.bfloat16()), {}, DtypeError, "bfloat16"),
-    ("splits", (X, WEIGHT), {"splits": ((2, 3, True),)}, GeometryError, "has 6 channels"),
-    ("taps", (X, torch.ones(C, 17)), {}, UnsupportedError, "S=17"),
-    ("activation", (X, WEIGHT), {"activation": "swish"}, UnsupportedError, "activation='swish'"),
-    ("eps", (X, WEIGHT), {"eps": float("nan")}, UnsupportedError, "eps=nan"),
-    ("states", (X, WEIGHT), {"initial_states": torch.ones(1, C, 4)}, GeometryError, "initial_states.shape"),
-    ("offsets", (X, WEIGHT), {"cu_seqlens": (0, 4)}, GeometryError, "5 tokens"),
-    ("one tap", (X, WEIGHT[:, :1]), {"return_final_states": True}, GeometryError, "one tap"),
-    ("position", (X, WEIGHT), {"state_positions": [6]}, GeometryError, r"state_positions=\(6,\).*x's 5 tokens"),
-    ("no positions", (X, WEIGHT), {"state_positions": 3}, GeometryError, "state_positions=3"),
-    ("positions of one tap", (X, WEIGHT[:, :1]), {"state_positions": (1,)}, GeometryError, "one tap"),
-]
-
-
-@pytest.mark.parametrize(("args", "kwargs", "error", "text"), [pytest.param(*one[1:], id=one[0]) for one in REFUSED])
-def test_refused(args, kwargs, error, text):
-    with pytest.raises(NkiconvError, match=text) as caught:
-        causal_conv1d_split(*args, **{"splits": SPLITS, **kwargs})
-    assert isinstance(caught.value, error)
-
-
-@pytest.mark.parametrize(("changed", "text"), [
-    ({"weight": WEIGHT[:, :1]}, "one tap"),
-    ({"conv_state": torch.ones(1, C, 2)}, "conv_state"),
-    ({"splits": ((2, 3, True),)}, "has 6 channels"),
-    ({"conv_state_indices": torch.tensor([3])}, "conv_state_indices"),
-])  # fmt: skip
-def test_steps_are_refused(changed, text):
-    state = torch.ones(1, C, 3)
-    given = {"x": X[:, :, 0], "conv_state": state, "weight": WEIGHT, "splits": SPLITS} | changed
-    with pytest.raises(NkiconvError, match=text):
-        causal_conv1d_split_update(**given)
-    assert (state == 1).all()
 
 
 def test_no_rows(mode):
@@ -319,9 +281,3 @@ def test_forward_mode_and_vmap_are_refused_where_the_kernel_computes(monkeypatch
         torch.func.jvp(lambda one: causal_conv1d_split(one, w, splits=SPLITS)[0], (x,), (x,))
     with pytest.raises(UnsupportedError, match="vmap"):
         torch.vmap(lambda one: causal_conv1d_split(one, w, splits=SPLITS)[0])(x[None])
-
-
-def test_bad_modules_are_refused():
-    for args, text in ((((2, 3), 4), "must be a tuple of"), ((SPLITS, 0), "kernel_size"), ((SPLITS, 17), "S=17")):
-        with pytest.raises(NkiconvError, match=text):
-            nn.GatedDeltaConv(*args)

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 import nkiconv.pytorch as ours
-from nkiconv.errors import DtypeError, GeometryError, UnsupportedError
 
 
 def cut(data, length):
@@ -97,23 +96,4 @@ def test_a_codec_in_chunks(padding_mode):
     torch.testing.assert_close([*torch.autograd.grad(y, leaves, g)], [*torch.autograd.grad(expected, theirs, g)])
 
 
-X, W = torch.zeros(1, 2, 5), torch.zeros(2, 2, 3)
 chunk, layer = ours.conv1d_chunk, ours.StreamingConv1d
-REFUSED = {
-    "stride": (GeometryError, "stride=4: must be from 1 to the window, 3", lambda: chunk(X, None, W, None, 4)),
-    "channels of the state": (GeometryError, r"state.shape=\(1, 3, 2\)", lambda: chunk(X, torch.zeros(1, 3, 2), W)),
-    "dtype of the state": (DtypeError, "state.dtype=torch.float16", lambda: chunk(X, X.half(), W)),
-    "size of the state": (GeometryError, "must have 2 inputs", lambda: ours.conv_transpose1d_chunk(X, X, W)),
-    "no tensor": (DtypeError, "input: must be a torch.Tensor", lambda: chunk(None, None, W)),
-    "no elements": (GeometryError, r"input.shape=\(1, 2, 0\)", lambda: chunk(X[..., :0], None, W)),
-    "front": (GeometryError, "front=-1", lambda: layer(2, 2, 3, front=-1)),
-    "module's stride": (GeometryError, "stride=4", lambda: layer(2, 2, 3, 4)),
-    "padding_mode": (UnsupportedError, "accepted are zeros, replicate", lambda: layer(2, 2, 3, padding_mode="reflect")),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_refused_by_name(name):
-    error, message, call = REFUSED[name]
-    with pytest.raises(error, match=message):
-        call()

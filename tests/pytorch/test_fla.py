@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch_exact import same
 
-from nkiconv.errors import DtypeError, GeometryError, LayoutError
 from nkiconv.pytorch.fla import causal_conv1d, causal_conv1d_update
 
 
@@ -74,22 +73,3 @@ def test_steps(shape, dtype, mode):
         assert held is cache
         assert torch.equal(y.reshape(3, 2), whole[:, t])
     assert torch.equal(cache, final)
-
-
-X, W = integers(2, 5, 3), integers(3, 4)
-REFUSED = {
-    "x.shape": (LayoutError, lambda: causal_conv1d(X[0], W)),
-    "weight: must be": (DtypeError, lambda: causal_conv1d(X, None)),
-    "weight.shape": (GeometryError, lambda: causal_conv1d(X, W[:2])),
-    "residual: must be": (GeometryError, lambda: causal_conv1d(X, W, None, X[:1])),
-    "initial_state: must be": (GeometryError, lambda: causal_conv1d(X, W, None, None, integers(2, 3, 3))),
-    "x.shape=.2, 5, 3.": (LayoutError, lambda: causal_conv1d_update(X, integers(2, 3, 4), None, W)),
-    "conv_state.shape": (GeometryError, lambda: causal_conv1d_update(X[:, 0], integers(3, 3, 4), None, W)),
-}
-
-
-@pytest.mark.parametrize("message", REFUSED)
-def test_refused_by_name(message):
-    error, call = REFUSED[message]
-    with pytest.raises(error, match=message):
-        call()

@@ -8,7 +8,7 @@ from tolerances import FLOAT32_SUMS, assert_within_share
 from torch.nn import functional as F
 
 from nkiconv import pytorch
-from nkiconv.errors import DtypeError, GeometryError, LayoutError, UnsupportedError
+from nkiconv.errors import UnsupportedError
 from nkiconv.pytorch import nn
 
 MODES = ("torch", "simulate", "compare")
@@ -151,33 +151,6 @@ def test_conformers_stage(monkeypatch):
     alone = nn.ConformerConv.from_modules(conv, activation=None)
     assert alone.weight is conv.weight
     close(alone(x), conv(F.glu(x, 1)))
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "words"),
-    [
-        (lambda x, w: pytorch.gated_short_conv(x, w, order="xG"), LayoutError, "order='xG'"),
-        (lambda x, w: pytorch.gated_short_conv(x[:, :11], w), LayoutError, "no multiple of 3"),
-        (lambda x, w: pytorch.gated_short_conv(x, w[:3]), GeometryError, "input.shape"),
-        (lambda x, w: pytorch.gated_short_conv(x, w, w[:3, 0]), GeometryError, "bias"),
-        (lambda x, w: pytorch.gated_short_conv(x[0], w), LayoutError, "N, C, W"),
-        (lambda x, w: pytorch.gated_short_conv(x, w, None, x[:, :4, :3]), GeometryError, "initial_states"),
-        (lambda x, w: pytorch.gated_short_conv(x, w.half()), DtypeError, "weight"),
-        (lambda x, w: pytorch.gated_short_conv(x, w, None, x[:, :4, :2].half()), DtypeError, "initial_states"),
-        (lambda x, w: pytorch.glu_conv1d(x[:, :8], w, padding="top"), GeometryError, "padding"),
-        (lambda x, w: pytorch.glu_conv1d(x[:, :8], w, activation="mish"), UnsupportedError, "activation"),
-        (lambda x, w: pytorch.glu_conv1d(x[:, :8], w, return_final_states=True), GeometryError, "use 'causal'"),
-        (lambda x, w: nn.GatedShortConv.from_module(torch.nn.Conv1d(4, 4, 3)), UnsupportedError, "filter a channel"),
-        (
-            lambda x, w: nn.ConformerConv.from_modules(torch.nn.Conv1d(4, 4, 3, groups=4), torch.nn.BatchNorm1d(4)),
-            UnsupportedError,
-            "eval mode",
-        ),
-    ],
-)
-def test_refusals(call, error, words):
-    with pytest.raises(error, match=words):
-        call(torch.ones(2, 12, 9), torch.ones(4, 3))
 
 
 def test_forward_mode_is_refused_where_a_kernel_computes(monkeypatch):

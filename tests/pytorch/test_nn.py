@@ -11,7 +11,6 @@ from torch.nn import functional as F
 from torch_exact import integers, leaves_of, same
 
 from nkiconv import pytorch
-from nkiconv.errors import UnsupportedError
 from nkiconv.pytorch import nn
 
 PAIRS = {"Conv1d": (nn.Conv1d, torch.nn.Conv1d), "Conv2d": (nn.Conv2d, torch.nn.Conv2d)}
@@ -87,18 +86,6 @@ def test_compiles_without_graph_breaks():
     conv = fill(nn.CausalConv1d(4, 4, 3, groups=4, activation="relu"))
     (x,) = integers((2, 4, 9))
     assert torch.equal(torch.compile(conv, fullgraph=True, backend="aot_eager")(x, x), conv(x, x))
-
-
-@pytest.mark.parametrize(("kind", "more", "message"), [
-    (nn.Conv1d, {"padding_mode": "mirror"}, "padding_mode='mirror': accepted are zeros, reflect, replicate, circ"),
-    (nn.Conv2d, {"activation": "nonesuch"}, "activation='nonesuch': accepted are None, relu"),
-    (nn.CausalConv1d, {"activation": ["relu"]}, r"activation=\['relu'\]: accepted are None, relu"),
-    (nn.CausalConv1d, {"residual_position": "after"}, "residual_position='after': accepted are pre_activation"),
-    (nn.Conv1d, {"padding_mode": "mirror", "activation": "x"}, "Conv1d cannot be built; 2 reasons"),
-])  # fmt: skip
-def test_refusals(kind, more, message):
-    with pytest.raises(UnsupportedError, match=message):
-        kind(4, 4, 3, **more)
 
 
 # Transposed convolutions in layers and models.

@@ -7,7 +7,7 @@ import torch
 from tolerances import FLOAT32_SUMS, assert_within_share
 from torch_activation import torchs as activation_of
 
-from nkiconv.errors import GeometryError, UnsupportedError
+from nkiconv.errors import UnsupportedError
 from nkiconv.pytorch import channel_stats
 from nkiconv.pytorch import nn as ours
 
@@ -92,45 +92,3 @@ def test_statistics_that_are_known():
     fused(x, stats=channel_stats(x))
     with pytest.raises(UnsupportedError, match="stats: running_mean and running_var are used in eval mode"):
         fused.eval()(x, stats=channel_stats(x))
-
-
-class Own(torch.nn.GroupNorm):
-    """A subclass, whose forward may be another."""
-
-
-def hooked(norm):
-    norm.register_forward_hook(lambda *_: None)
-    return norm
-
-
-REFUSALS = [
-    (Own(3, 6), "silu", {}, UnsupportedError, "norm=Own: accepted are torch.nn's GroupNorm, BatchNorm2d"),
-    (torch.nn.LayerNorm(6), "silu", {}, UnsupportedError, "norm=LayerNorm: "),
-    (torch.nn.SyncBatchNorm(6), "silu", {}, UnsupportedError, "norm=SyncBatchNorm: "),
-    (torch.nn.BatchNorm1d(6), "silu", {}, UnsupportedError, "norm=BatchNorm1d: "),
-    (torch.nn.InstanceNorm2d(6, track_running_stats=True), "silu", {}, UnsupportedError, "track_running_stats=True"),
-    (torch.nn.GroupNorm(3, 6), "mish", {}, UnsupportedError, "x_activation='mish': accepted are"),
-    (torch.nn.GroupNorm(3, 6), "silu", {"padding_mode": "reflect"}, UnsupportedError, "conv.padding_mode='reflect': "),
-    (hooked(torch.nn.GroupNorm(3, 6)), "silu", {}, UnsupportedError, "norm: has hooks"),
-    (torch.nn.GroupNorm(3, 9), "silu", {}, GeometryError, "norm: has 9 channels, conv takes 6"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("norm", "activation", "more", "error", "words"), REFUSALS, ids=lambda one: str(one)[:30])
-def test_refusals(norm, activation, more, error, words):
-    with pytest.raises(error, match=words):
-        ours.NormActConv2d.of(norm, activation, torch.nn.Conv2d(6, 4, 3, padding=1, **more))
-
-
-def test_refusals_of_other_convolutions_and_numbers():
-    for conv in (torch.nn.Conv1d(6, 4, 3), torch.nn.ConvTranspose2d(6, 4, 3), torch.nn.Linear(6, 4)):
-        with pytest.raises(UnsupportedError, match=f"conv={type(conv).__name__}: accepted are Conv2d"):
-            ours.NormActConv2d.of(torch.nn.GroupNorm(3, 6), None, conv)
-    with pytest.raises(UnsupportedError, match="norm='layer': accepted are"):
-        ours.NormActConv2d(6, 4, 3, norm="layer")
-    with pytest.raises(GeometryError, match="num_groups=32: must divide C=6"):
-        ours.NormActConv2d(6, 4, 3)
-    with pytest.raises(GeometryError, match="norm='batch' has one value for each mean"):
-        ours.NormActConv1d(6, 4, 1, norm="batch")(torch.ones(1, 6, 1))
-    with pytest.raises(UnsupportedError, match=r"torch\.jit\.script"):
-        torch.jit.script(ours.NormActConv1d(6, 4, 1, norm="batch"))

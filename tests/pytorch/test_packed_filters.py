@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import nkiconv
-from nkiconv.errors import ComparisonError, DtypeError, GeometryError, LayoutError, UnsupportedError
+from nkiconv.errors import ComparisonError, DtypeError, UnsupportedError
 from nkiconv.pytorch import convert, pack_filter, plan_model
 from nkiconv.pytorch import nn as ours
 from nkiconv.pytorch.errors import FrozenFilterError
@@ -28,17 +28,6 @@ def layer(kind=nn.Conv2d, inputs=70, outputs=128, **more):
         made.weight.copy_(integers(*made.weight.shape))
         made.bias.copy_(integers(*made.bias.shape))
     return nn.Sequential(made).eval()
-
-
-@pytest.mark.parametrize(("weight", "error", "message"), [
-    (torch.zeros(131, 70, 3, 3), UnsupportedError, "weight.shape=.131, 70, 3, 3.: K has no divisor"),
-    (torch.zeros(128, 70), LayoutError, "weight.shape=.128, 70.: must have 3 to 5 axes"),
-    (torch.zeros(128, 70, 3).double(), DtypeError, "weight.dtype=torch.float64"),
-    (None, DtypeError, "weight: must be a torch.Tensor"),
-])  # fmt: skip
-def test_what_cannot_be_packed(weight, error, message):
-    with pytest.raises(error, match=message):
-        pack_filter(weight)
 
 
 @pytest.mark.parametrize("rank", [1, 2])
@@ -62,22 +51,6 @@ def test_the_kernel_takes_the_packed_filter(monkeypatch):
     monkeypatch.setenv("NKICONV_CPU", "compare")
     with pytest.raises(ComparisonError, match=r"stale.*the kernel and torch differ"):
         conv2d(x, w, padding=1, packed=pack_filter(w + 1), layer="stale")
-
-
-@pytest.mark.parametrize(
-    ("packed", "more", "error", "message"),
-    [
-        (torch.zeros(1, 70, 3, 3, 64), {}, GeometryError, r"packed.shape=.*: must be pack_filter\(weight\)'s, \(1, 70"),
-        (torch.zeros(1, 70, 3, 3, 128).bfloat16(), {}, DtypeError, "packed.dtype=torch.bfloat16: must be weight's"),
-        (torch.zeros(1, 70, 3, 3, 128), {"groups": 2}, UnsupportedError, "packed: groups=2"),
-        (torch.zeros(1, 70, 3, 3, 128, device="meta"), {}, UnsupportedError, "packed.device=meta: must be"),
-        ("packed", {}, DtypeError, "packed: must be a torch.Tensor, not str"),
-    ],
-)  # fmt: skip
-def test_what_is_refused(packed, more, error, message):
-    groups = more.get("groups", 1)
-    with pytest.raises(error, match=message):
-        conv2d(torch.zeros(1, 70 * groups, 5, 5), torch.zeros(128, 70, 3, 3), packed=packed, **more)
 
 
 @pytest.mark.parametrize("batched", ["images", "filters"])

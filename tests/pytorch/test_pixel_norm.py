@@ -9,7 +9,7 @@ from torch import func
 from torch.nn import functional as F
 from torch_activation import torchs as activation_of
 
-from nkiconv.errors import DtypeError, GeometryError, UnsupportedError
+from nkiconv.errors import UnsupportedError
 from nkiconv.pytorch import conv2d, conv3d, pack_filter
 
 OURS, THEIRS = {2: conv2d, 3: conv3d}, {2: F.conv2d, 3: F.conv3d}
@@ -141,29 +141,6 @@ def test_batches(batched):
     found = func.vmap(call, in_dims=(axes,))(several)
     each = [call({k: one if axes[k] is None else one[i] for k, one in several.items()}) for i in range(2)]
     agree(found, [torch.stack(one) for one in zip(*each, strict=True)])
-
-
-REFUSED = {
-    "kind": ({"kind": "batch"}, UnsupportedError, "y_norm='batch': accepted are None, rms, layer"),
-    "no norm": ({"kind": None}, UnsupportedError, "y_norm_weight: there is no norm that it belongs to"),
-    "eps": ({"y_norm_eps": 0}, UnsupportedError, "y_norm_eps=0"),
-    "weight": ({"y_norm_weight": torch.ones(3)}, GeometryError, r"y_norm_weight.shape=\(3,\)"),
-    "dtype": ({"y_norm_bias": torch.ones(4, dtype=torch.float64)}, DtypeError, "y_norm_bias.dtype=torch.float64"),
-    "prologue": ({"x_activation": "relu"}, UnsupportedError, "y_norm='rms': is not taken with x_scale, x_shift"),
-    "groups": (
-        {"weight": torch.ones(6, 1, 3, 3), "groups": 3, **dict.fromkeys(["bias", "residual", *NAMES[4:]])},
-        UnsupportedError, "y_norm='rms', groups=3: kernels",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("why", REFUSED)
-def test_refused(why):
-    changed, error, message = REFUSED[why]
-    x, named = tensors(2, dtype=torch.float32)
-    more = {name: one for name, one in changed.items() if name not in named}
-    with pytest.raises(error, match=message):
-        ours(x, {**named, **{name: one for name, one in changed.items() if name in named}}, **more)
 
 
 @pytest.mark.parametrize("mode", ["simulate"], indirect=True)

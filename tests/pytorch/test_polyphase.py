@@ -8,7 +8,6 @@ from torch.nn import functional as F
 from nkiconv.bounds import EPS, error_bound
 from nkiconv.pytorch import conv2d, conv_transpose2d, polyphase_filter
 from nkiconv.pytorch.computers.arrays import to_numpy
-from nkiconv.pytorch.errors import DtypeError, GeometryError, KindError, LayoutError
 from nkiconv.pytorch.operators.tensor_kinds import DTYPES
 
 
@@ -43,18 +42,3 @@ def test_its_taps_are_rounded_once(dtype, mode):
     kind = DTYPES[dtype]
     limit = error_bound(40 * 4, most, to_numpy(truth), kind) + (2 * EPS["fp32"] + EPS[kind] * (kind != "fp32")) * most
     assert_within_limit(to_numpy(by_phases(x, w)), to_numpy(truth), limit)
-
-
-@pytest.mark.parametrize(
-    ("given", "error", "words"),
-    [
-        ((2.0,), DtypeError, "weight: must be a torch.Tensor, not float"),
-        ((torch.ones(2, 2, 3),), LayoutError, "weight.shape"),
-        ((torch.ones(2, 2, 3, 3), 3), GeometryError, "groups=3: must divide K=2"),
-        ((torch.ones(2, 2, 3, 3), 0), GeometryError, "groups=0"),
-        ((torch.ones(2, 2, 3, 3), "2"), KindError, "groups='2'"),
-    ],
-)
-def test_refusals(given, error, words):
-    with pytest.raises(error, match=words):
-        polyphase_filter(*given)

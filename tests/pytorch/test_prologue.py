@@ -23,13 +23,9 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from nkiconv.bounds import returned_stats_bound
-from nkiconv.errors import ComparisonError, DtypeError, GeometryError, UnsupportedError
+from nkiconv.errors import ComparisonError
 from nkiconv.pytorch import (
     conv2d,
-    conv3d,
-    conv_transpose2d,
-    nn,
-    norm_act_conv1d,
 )
 from nkiconv.pytorch.computers import simulated
 from nkiconv.pytorch.computers.arrays import to_numpy
@@ -240,46 +236,3 @@ def test_comparison_names_the_layer_that_differs(name, wrong, words, monkeypatch
     monkeypatch.setattr(simulated, "convolve", lambda *args: wrong(*several(real(*args))))
     with pytest.raises(ComparisonError, match=words):
         form.call(*given, layer="encoder.stem")
-
-
-X, W, *_ = PLAIN.tensors(2)
-VOLUME, TAPS, *_ = PLAIN.tensors(3)
-conv = functools.partial(conv2d, X, W, groups=2)
-frames = functools.partial(conv3d, VOLUME, TAPS, groups=2, initial_frames=VOLUME[:, :, :1])
-REFUSALS = [
-    (lambda: conv(x_scale=torch.ones(5)), GeometryError,
-     r"x_scale.shape=\(5,\): must be \[C\] = \(6,\) or \[N, C\] = \(2, 6\)"),
-    (lambda: conv(x_shift=torch.ones(1, 6)), GeometryError, r"x_shift.shape=\(1, 6\)"),
-    (lambda: conv(x_scale=torch.ones(6).double()), DtypeError, "x_scale.dtype=torch.float64: "),
-    (lambda: conv(x_shift=torch.ones(6).bfloat16()), DtypeError, "x_shift.dtype=torch.bfloat16: must be torch.float32"),
-    (lambda: conv(x_scale=2.0), DtypeError, "x_scale: must be a torch.Tensor, not float"),
-    (lambda: conv(x_activation="swish"), UnsupportedError, "x_activation='swish': accepted are .*silu"),
-    (lambda: conv(x_scale=torch.ones(6, device="meta")), UnsupportedError, "x_scale.device=meta: must be input's"),
-    (lambda: conv(return_stats="group"), UnsupportedError, "return_stats='group': accepted are None, channel"),
-    (lambda: conv(return_stats=True), UnsupportedError, "return_stats=True: accepted are None, channel"),
-    (lambda: conv(x_upsample=3), UnsupportedError, "x_upsample=3: accepted are 1, 2"),
-    (lambda: conv(x_upsample=True), UnsupportedError, "x_upsample=True: accepted are 1, 2"),
-    (lambda: conv(x_upsample=2, y_norm="rms"), UnsupportedError, "x_activation, x_upsample; apply these before"),
-    (lambda: frames(x_activation="silu"), UnsupportedError,
-     "x_scale, x_shift, x_activation: are not taken with initial_frames"),
-    (lambda: frames(return_stats="channel"), UnsupportedError,
-     "return_stats: is not taken with initial_frames; use channel_stats of y"),
-    (lambda: conv_transpose2d(X, X, groups=2, x_scale=torch.ones(5)), GeometryError, r"x_scale.shape=\(5,\): must be"),
-    (lambda: conv_transpose2d(X, X, return_stats="group"), UnsupportedError, "return_stats='group': accepted are None"),
-    (lambda: norm_act_conv1d(X[0], W[0], x_upsample=2), UnsupportedError,
-     "x_upsample=2: accepted are 1; upsample what the norm gives"),
-    (lambda: nn.Conv3d(4, 4, 3, x_upsample=2), UnsupportedError,
-     "x_upsample=2: accepted are 1; use one of them, or upsample the input"),
-    (lambda: nn.Conv2d(4, 4, 3, padding=1, padding_mode="reflect", x_upsample=2), UnsupportedError,
-     "must be 'zeros' with x_upsample"),
-    (lambda: torch.ops.nkiconv.conv_transpose2d_with_prologue(
-        X, X, None, None, None, None, *TRANSPOSED.numbers(X, W)[:8], x_upsample=2),
-     UnsupportedError, "x_upsample=2: conv2d alone takes it; upsample input before"),
-]  # fmt: skip
-
-
-@pytest.mark.cover(20)
-@pytest.mark.parametrize(("call", "error", "words"), REFUSALS, ids=[row[2][:40] for row in REFUSALS])
-def test_refusals(call, error, words, mode):
-    with pytest.raises(error, match=words):
-        call()

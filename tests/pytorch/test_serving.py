@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch_exact import same
 
-from nkiconv.errors import DtypeError, GeometryError, LayoutError, UnsupportedError
 from nkiconv.pytorch.serving import causal_conv1d_fn, causal_conv1d_update
 
 
@@ -171,57 +170,3 @@ def test_compiled_without_a_break(mode):
             assert same(compiled(*given), both(*again))
             assert torch.equal(given[2], again[2])
     assert len(compiles) == 1
-
-
-REFUSED = {
-    "x.shape": (LayoutError, {"x": integers(1, 2, 6)}),
-    "weight.shape": (GeometryError, {"weight": integers(3, 4)}),
-    "conv_states.shape": (GeometryError, {"conv_states": integers(4, 2, 2)}),
-    "conv_states.dtype": (DtypeError, {"conv_states": integers(4, 2, 3, dtype=torch.bfloat16)}),
-    "conv_states.requires_grad": (UnsupportedError, {"conv_states": integers(4, 2, 3).requires_grad_()}),
-    "query_start_loc=None": (DtypeError, {"query_start_loc": None}),
-    "query_start_loc.dtype": (DtypeError, {"query_start_loc": torch.tensor([0.0, 6.0])}),
-    "query_start_loc=": (GeometryError, {"query_start_loc": tensor([0, 4, 5])}),
-    "cache_indices.shape": (GeometryError, {"cache_indices": tensor([0])}),
-    "cache_indices=": (GeometryError, {"cache_indices": tensor([1, 1])}),
-    "cache_indices=.0, 4": (GeometryError, {"cache_indices": tensor([0, 4])}),
-    "has_initial_state": (DtypeError, {"has_initial_state": torch.ones(2)}),
-    "activation=": (UnsupportedError, {"activation": "relu"}),
-    "pad_slot_id=": (GeometryError, {"pad_slot_id": "none"}),
-    "num_computed_tokens": (UnsupportedError, {"num_computed_tokens": tensor([0, 0])}),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_refused_before_any_work(name):
-    error, changed = REFUSED[name]
-    arguments = {
-        "x": integers(2, 6), "weight": integers(2, 4), "bias": None, "conv_states": integers(4, 2, 3),
-        "query_start_loc": tensor([0, 4, 6]), "cache_indices": tensor([3, 1]),
-    }  # fmt: skip
-    before = arguments["conv_states"].clone()
-    with pytest.raises(error, match=name):
-        causal_conv1d_fn(**(arguments | changed))
-    assert torch.equal(arguments["conv_states"], before)
-
-
-REFUSED_STEPS = {
-    "x.shape": (LayoutError, {"x": integers(2)}),
-    "conv_state.shape": (GeometryError, {"num_accepted_tokens": tensor([1, 1]), "conv_state": integers(4, 2, 3)}),
-    "num_accepted_tokens=": (GeometryError, {"num_accepted_tokens": tensor([0, 1])}),
-    "num_accepted_tokens=.1, 9": (GeometryError, {"num_accepted_tokens": tensor([1, 9])}),
-    "num_accepted_tokens.shape": (GeometryError, {"num_accepted_tokens": tensor([1])}),
-    "max_query_len=": (GeometryError, {"x": integers(6, 2), "query_start_loc": tensor([0, 4, 6]), "max_query_len": 3}),
-    "query_start_loc=": (GeometryError, {"x": integers(6, 2), "query_start_loc": tensor([0, 4, 7])}),
-    "conv_state_indices=": (GeometryError, {"conv_state_indices": tensor([2, 2])}),
-    "initial_state_idx": (UnsupportedError, {"initial_state_idx": tensor([0, 0])}),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED_STEPS)
-def test_steps_refused_before_any_work(name):
-    error, changed = REFUSED_STEPS[name]
-    arguments = {"x": integers(2, 2, 2), "conv_state": integers(4, 2, 5), "weight": integers(2, 4)}
-    arguments["conv_state_indices"] = tensor([3, 1])
-    with pytest.raises(error, match=name):
-        causal_conv1d_update(**(arguments | changed))

@@ -6,7 +6,6 @@ from exact_matmuls import exact_matmuls
 from torch.nn import functional as F
 from torch_exact import same
 
-from nkiconv.errors import DtypeError, GeometryError, LayoutError, UnsupportedError
 from nkiconv.pytorch import conv3d, nn, plan_model
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -157,35 +156,3 @@ def test_a_plan_of_a_model_knows_of_frames():
     plan = plan_model(Twice(), torch.zeros(1, 8, 2, 6, 6), quick=True)
     assert sorted(row.plan.asked.initial_frames for row in plan.rows) == [0, 2]
     assert plan.flops.fraction == 1
-
-
-X, W = torch.zeros(1, 4, 3, 5, 6), torch.zeros(6, 4, 3, 3, 3)
-REFUSED = [
-    ({"initial_frames": X[:, :3]}, GeometryError, r"initial_frames.shape=\(1, 3, 3, 5, 6\): must be input's but for"),
-    ({"initial_frames": X[0]}, GeometryError, "has other axes"),
-    ({"initial_frames": X.half()}, DtypeError, "initial_frames.dtype=torch.float16: must be input's"),
-    ({"initial_frames": 3}, DtypeError, "initial_frames: must be a torch.Tensor"),
-    ({"return_final_frames": "all"}, TypeError, "return_final_frames='all': must be True, False or an int"),
-    ({"return_final_frames": 4}, GeometryError, "return_final_frames=4: initial_frames and x have 3 planes"),
-]
-
-
-@pytest.mark.cover(6)
-@pytest.mark.parametrize(("kwargs", "error", "text"), REFUSED, ids=[row[2] for row in REFUSED])
-def test_refusals(mode, kwargs, error, text):
-    with pytest.raises(error, match=text):
-        conv3d(X, W, **kwargs)
-
-
-LAYER = [
-    ({"time_padding": "mirror"}, UnsupportedError, "time_padding='mirror': accepted are zeros, replicate"),
-    ({"padding": "same"}, TypeError, "padding='same': must be an int"),
-    ({"padding": (-1, 0)}, GeometryError, "must be at least 0"),
-    ({}, LayoutError, "cache_x: must be a tensor"),
-]
-
-
-@pytest.mark.parametrize(("kwargs", "error", "text"), LAYER, ids=[row[2] for row in LAYER])
-def test_refusals_of_the_module(kwargs, error, text):
-    with pytest.raises(error, match=text):
-        nn.CausalConv3d(4, 6, 3, **kwargs)(X, 3)

@@ -8,7 +8,6 @@ from torch.nn import functional as F
 import nkiconv.pytorch as ours
 from nkiconv import ConvProblem
 from nkiconv.pytorch.computers import device
-from nkiconv.pytorch.errors import KindError
 
 pytestmark = pytest.mark.usefixtures("estimates")
 BAD = float("nan")
@@ -186,27 +185,6 @@ def test_of_causal_rows(how, strict):
         if strict:
             channels = [0, 1, *range(3, 8)]
             assert torch.equal(clean[3][channels], spoilt[3][channels])
-
-
-@pytest.mark.parametrize("value", [1, "yes", 0.0])
-def test_what_is_no_bool_is_refused(value):
-    x, w = values(1, 2, 5), values(2, 2, 3)
-    calls = (
-        lambda: ours.conv1d(x, w, strict_nonfinite=value),
-        lambda: ours.conv_transpose1d(x, w, strict_nonfinite=value),
-        lambda: ours.causal_conv1d_fn(x, w[:, 0], strict_nonfinite=value),
-        lambda: ours.causal_conv1d_update(x[..., 0], x[..., :2].clone(), w[:, 0], strict_nonfinite=value),
-        lambda: ours.nn.Conv1d(2, 2, 3, strict_nonfinite=value),
-        lambda: ours.nn.ConvTranspose1d(2, 2, 3, strict_nonfinite=value),
-        lambda: ours.convert(torch.nn.Conv1d(2, 2, 3), strict_nonfinite=value),
-        lambda: ours.intercept(value),
-        lambda: ours.set_strict_nonfinite(value),
-    )
-    for call in calls:
-        with pytest.raises(KindError, match="strict_nonfinite="):
-            call()
-    with pytest.raises(KindError, match="strict_nonfinite=None"):
-        ours.set_strict_nonfinite(None)
 
 
 def test_plans_are_looked_up_by_it():
