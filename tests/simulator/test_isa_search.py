@@ -1,7 +1,4 @@
-"""Searches, selections by range, cumulations and gathers against NumPy and Python loops."""
-
-import itertools
-import operator
+"""Searches, selections by range, cumulations and gathers, by hand and against Python loops."""
 
 import numpy as np
 import pytest
@@ -9,85 +6,53 @@ from isa_tiles import a_tile, evaluate, fill, get, laid, out, put, result, resul
 
 from nkiconv.simulator import isa as nisa
 from nkiconv.simulator import language as nl
-from nkiconv.simulator.ops import OPS
 
 CMD = nisa.reduce_cmd
-F32, U16, U32 = nl.float32, nl.uint16, nl.uint32
+F32, BF16, I32, U16, U32 = nl.float32, nl.bfloat16, nl.int32, nl.uint16, nl.uint32
 ONES = {U16: 0xFFFF, U32: 0xFFFFFFFF}
+DIGITS = row(3, 1, 4, 1, 5, 9, 2, 6, 5)
+X, COLUMN = np.array([[2, 1, 3], [0, 4, 2]], np.float32), np.array([[10], [20]], np.float32)
+CUMULATIVE, SEGMENTS = nisa.tensor_scalar_cumulative, row(0, 1, 1, 2, 2, 2, 0, 3, 3)
+BOUNDS = [[[9, 1, 1, 3, 3, 3, 9, 7, 7], [-1, 3, 3, 6, 6, 6, -1, 9, 9]]]
+#: An instruction, the dtype of its result, its operands after it, and what it holds.
+VALUES = [
+    (nisa.max8, BF16, (laid("permuted", DIGITS.reshape(1, 3, 3)),), [[9, 6, 5, 5, 4, 3, 2, 1]]),
+    (nisa.max8, F32, (row(1, np.inf, -np.inf, 2, 2, 2, -np.inf, 0),), [[np.inf, 2, 2, 2, 1, 0, -np.inf, -np.inf]]),
+    (nisa.max8, I32, (a_tile(DIGITS.astype(np.int8), buffer=nl.psum),), [[9, 6, 5, 5, 4, 3, 2, 1]]),
+    # each copy of a value takes the next element that equals it
+    (nisa.nc_find_index8, U16, (DIGITS, row(1, 1, 9, 7, 5, 1, 5, 3)), [[1, 3, 5, ONES[U16], 4, ONES[U16], 8, 0]]),
+    (nisa.nc_find_index8, U32, (DIGITS.astype(np.uint8), row(8, *[6] * 7, dtype=np.int32)),
+     [[ONES[U32], 7, *[ONES[U32]] * 6]]),
+    (nisa.nc_find_index8, U16, (row(np.nan, *range(8)), row(np.nan, -0.0, 1, 2, 3, 4, 5, 6)),
+     [[ONES[U16], 1, 2, 3, 4, 5, 6, 7]]),
+    # reg = values op reg
+    (CUMULATIVE, F32, (X, nl.subtract, nl.add, 1.0), [[1, 1, 3], [-1, 2, 3]]),
+    (CUMULATIVE, nl.int16, (X, nl.subtract, nl.subtract, 1.0), [[1, -1, 3], [-1, 4, -3]]),
+    (CUMULATIVE, BF16, (X, nl.add, nl.multiply, 1.0), [[3, 6, 24], [1, 5, 15]]),
+    (CUMULATIVE, F32, (X, nl.multiply, nl.maximum, 1.0), [[2, 2, 3], [0, 4, 4]]),
+    (CUMULATIVE, F32, (X, nl.multiply, nl.minimum, 1.0), [[2, 1, 1], [0, 0, 0]]),
+    (CUMULATIVE, F32, (laid("permuted", X), nl.multiply, nl.add, COLUMN, COLUMN, CMD.load_reduce),
+     [[30, 40, 70], [20, 100, 140]]),
+    (nisa.nc_n_gather, F32, (laid("permuted", DIGITS.reshape(1, 3, 3)), row(8, 0, 5, dtype=np.uint32)), [[5, 3, 9]]),
+    (nisa.nc_n_gather, nl.bool_, (a_tile(row(0, 1, 1), nl.bool_), row(1, 0, dtype=np.uint32)), [[1, 0]]),
+    (nisa.sequence_bounds, I32, (SEGMENTS,), BOUNDS),
+    (nisa.sequence_bounds, F32, (SEGMENTS.astype(np.int32),), BOUNDS),
+]  # fmt: skip
 
 
-def draws(seed, shape, dtype=np.float32, copies=9):
-    """Random values, many of them equal."""
-    return np.random.default_rng(seed).integers(0, copies, shape).astype(dtype)
+@pytest.mark.parametrize(("call", "dtype", "operands", "expected"), VALUES)
+def test_values(call, dtype, operands, expected):
+    assert result(call, np.shape(expected), dtype, *operands).astype(np.float64).tolist() == expected
 
 
-# max8.
-
-
-@pytest.mark.parametrize(("dtype", "to"), [("float32", "bfloat16"), ("bfloat16", "float32"), ("int32", "int32")])
-def test_max8(dtype, to):
-    values = np.random.default_rng(3).normal(scale=3.0, size=(33, 17)).round() + 0.0  # many are equal
-    values[0, :2] = np.inf, -np.inf
-    values = rounded(values, dtype)
-    found = result(nisa.max8, (33, 8), to, a_tile(values, dtype, nl.psum))
-    same(found, rounded([sorted(row, reverse=True)[:8] for row in values.astype(np.float32).tolist()], to))
-
-
-# nc_find_index8.
-
-
-def found(data, vals, dtype=U32):
-    """nc_find_index8 by the definition: each copy of a value takes the next element that equals it."""
-    left, places = list(data), []
-    for value in vals:
-        places.append(left.index(value) if value in left else ONES[dtype])
-        if value in left:
-            left[places[-1]] = None
-    return places
-
-
-@pytest.mark.parametrize(("dtype", "of", "wanted"), [(U16, np.float32, np.float32), (U32, np.uint8, np.int32)])
-def test_nc_find_index8(dtype, of, wanted):
-    data, vals = draws(4, (5, 4, 6), of), draws(5, (5, 8), wanted, copies=11)
-    expected = [found(row.reshape(-1).tolist(), v.tolist(), dtype) for row, v in zip(data, vals, strict=True)]
-    assert ONES[dtype] in np.array(expected), "some values must be absent"
-    assert result(nisa.nc_find_index8, (5, 8), dtype, data, vals).tolist() == expected
-
-
-def test_a_nan_is_found_nowhere():
-    data, vals = row(np.nan, *range(8)), row(np.nan, -0.0, 1, 2, 3, 4, 5, 6)
-    assert result(nisa.nc_find_index8, (1, 8), U16, data, vals).tolist() == [[0xFFFF, 1, 2, 3, 4, 5, 6, 7]]
-
-
-# nc_match_replace8.
-
-
-def replaced(data, vals, imm):
-    """(data, indices) of nc_match_replace8 by the definition: as nc_find_index8, values from the last to the first."""
-    places = found(data, vals[::-1])[::-1]
-    return [imm if i in places else x for i, x in enumerate(data)], places
-
-
-def test_the_documented_example_of_copies():
-    data, vals = [1, 2, 3, 4, 8, 8, 8, 8, 8, 8, 8], [3, *[8] * 7]
-    values, where = results(nisa.nc_match_replace8, out((1, 11), F32), row(*data), row(*vals), 0.0, out((1, 8), U32))
-    assert where.tolist() == [[2, 10, 9, 8, 7, 6, 5, 4]]
-    assert values.tolist() == [[1, 2, 0, 4, *[0] * 7]]
-
-
-@pytest.mark.parametrize(
-    ("imm", "to", "indices"), [(-np.inf, "float32", U16), (3.0, "bfloat16", None), (4, "int16", U32)]
-)
-def test_nc_match_replace8(imm, to, indices):
-    data, vals = draws(6, (7, 5, 3)), draws(7, (7, 2, 4), copies=11)
-    places = indices and out((7, 8), indices)
-    values, *where = results(nisa.nc_match_replace8, out(data.shape, to, nl.psum), data, vals, imm, places)
-    rows = zip(data.reshape(7, -1).tolist(), vals.reshape(7, -1).tolist(), strict=True)
-    expected = [replaced(*one, imm) for one in rows]
-    same(values, rounded([one for one, _ in expected], to).reshape(data.shape))
-    for one in where:
-        same(one, np.array([at for _, at in expected], np.uint32).astype(indices))
-    assert len(where) == (indices is not None)
+@pytest.mark.parametrize(("imm", "to", "indices"), [(-np.inf, F32, U16), (3.0, BF16, None), (0.0, nl.int16, U32)])
+def test_the_documented_example_of_copies(imm, to, indices):
+    data, vals = row(1, 2, 3, 4, 8, 8, 8, 8, 8, 8, 8), row(3, *[8] * 7)
+    values, *where = results(
+        nisa.nc_match_replace8, out((1, 11), to), data, vals, imm, indices and out((1, 8), indices)
+    )
+    assert values.tolist() == [[1, 2, imm, 4, *[imm] * 7]]
+    assert [one.tolist() for one in where] == [[[2, 10, 9, 8, 7, 6, 5, 4]]] * (indices is not None)
 
 
 # topk.
@@ -144,29 +109,23 @@ def test_topk_of_equal_values_prefers_the_lower_place():
 # range_select.
 
 LOWEST = np.finfo(np.float32).min
-TESTS = {
-    "equal": operator.eq, "less": operator.lt, "less_equal": operator.le, "greater": operator.gt,
-    "greater_equal": operator.ge,
-}  # fmt: skip
+#: Two tests of places 1, 2, 3 and 4, and which of them hold both.
+RANGES = [
+    (nl.greater, 1, nl.less, 4, [2, 3]), (nl.greater_equal, 2, nl.less_equal, 3, [2, 3]),
+    (nl.equal, 4, nl.greater, 0, [4]), (nl.less, 3, nl.equal, 3, []), (nl.less_equal, 2, nl.greater_equal, 2, [2]),
+]  # fmt: skip
 
 
-def column(values):
-    return np.asarray(values, np.float32).reshape(-1, 1)
-
-
-@pytest.mark.parametrize(
-    ("op0", "op1", "to"), [*zip(TESTS, reversed(TESTS), ["float32", "bfloat16"] * 2 + ["float32"], strict=True)]
-)
-def test_range_select(op0, op1, to, rng):
-    values = rng.normal(size=(5, 3, 4)).astype(np.float32)
-    low, high = column([2, 3, 4.5, 10, -1]), column([6, 3, 12, 4, 2])
-    more = {"reduce_res": out((5, 1), F32), "range_start": 1}
-    data = a_tile(values, buffer=nl.psum)
-    selected, best = results(nisa.range_select, out((5, 12), to), data, OPS[op0], OPS[op1], low, high, **more)
-    places = 1 + np.arange(12)
-    expected = np.where(TESTS[op0](places, low) & TESTS[op1](places, high), values.reshape(5, 12), LOWEST)
-    same(selected, rounded(expected, to))
-    same(best, expected.max(axis=1, keepdims=True))
+@pytest.mark.parametrize("to", [F32, BF16])
+@pytest.mark.parametrize(("op0", "low", "op1", "high", "held"), RANGES)
+def test_range_select(op0, low, op1, high, held, to):
+    """The maximum is fp32's, whatever is written."""
+    data, more = a_tile(row(5, 7, 6, 8.125), buffer=nl.psum), {"reduce_res": out((1, 1), F32), "range_start": 1}
+    given = out((1, 4), to), data, op0, op1, row(low), row(high)
+    selected, best = results(nisa.range_select, *given, **more)
+    expected = np.array([x if place in held else LOWEST for place, x in enumerate((5, 7, 6, 8.125), 1)], np.float32)
+    same(selected, rounded(expected[None], to))
+    assert best.item() == expected.max()
 
 
 def test_range_select_chains_its_maximum():
@@ -177,40 +136,7 @@ def test_range_select_chains_its_maximum():
             nisa.range_select(dst, data, nl.greater, nl.less, low, high, command, to, range_start=start)
 
     # 9 - 4 at place 4; the 9 at place 0 is outside
-    assert results(select, out((1, 1), F32), column([0]), column([7]))[0].item() == 5
-
-
-# tensor_scalar_cumulative.
-
-STEPS = {
-    "add": (operator.add, 0), "subtract": (operator.sub, 0), "multiply": (operator.mul, 1), "maximum": (max, -np.inf),
-    "minimum": (min, np.inf),
-}  # fmt: skip
-
-
-def cumulated(values, step, start):
-    """reg = values[i] op reg, along each row, in fp32."""
-    return np.array([[*itertools.accumulate(one, lambda reg, x: step(x, reg), initial=np.float32(start))][1:]
-                     for one in values], np.float32)  # fmt: skip
-
-
-@pytest.mark.parametrize(("op", "dtype", "to"), [
-    ("add", "float32", "float32"), ("subtract", "bfloat16", "int16"), ("multiply", "uint8", "bfloat16"),
-    ("maximum", "float32", "bfloat16"), ("minimum", "int16", "float32"),
-])  # fmt: skip
-def test_tensor_scalar_cumulative(op, dtype, to, rng):
-    values = rounded(rng.integers(0, 3, (5, 3, 4)), dtype)
-    flat = values.astype(np.float32).reshape(5, 12) - 1
-    found = result(nisa.tensor_scalar_cumulative, (5, 12), to, values, nl.subtract, OPS[op], 1.0, to=nl.psum)
-    same(found, rounded(cumulated(flat, *STEPS[op]), to))
-
-
-def test_tensor_scalar_cumulative_of_views_with_operand_tiles(rng):
-    values = rng.integers(-4, 5, (32, 2, 3)).astype(np.float32)
-    by, start = column(rng.integers(-2, 3, 32)), column(rng.integers(-9, 9, 32))
-    dst, src = out(values.shape, F32, layout="strided"), laid("permuted", values)
-    [sums] = results(nisa.tensor_scalar_cumulative, dst, src, nl.multiply, nl.add, by, start, CMD.load_reduce)
-    same(sums.reshape(32, 6), ((values.reshape(32, 6) * by).cumsum(axis=1) + start).astype(np.float32))
+    assert results(select, out((1, 1), F32), row(0), row(7))[0].item() == 5
 
 
 def test_cumulating_goes_on_and_shares_the_registers():
@@ -219,12 +145,12 @@ def test_cumulating_goes_on_and_shares_the_registers():
         nisa.tensor_scalar_cumulative(dst[:, 3:6], values, nl.multiply, nl.add, 10.0, reduce_cmd=CMD.reduce)
         nisa.tensor_scalar_reduce(values, values, nl.multiply, 100.0, nl.add, total, reduce_cmd=CMD.reduce)
 
-    sums, total = results(cumulate, out((1, 6), F32), out(column([0]), F32), row(1, 2, 3))
+    sums, total = results(cumulate, out((1, 6), F32), out(row(0), F32), row(1, 2, 3))
     assert sums.tolist() == [[1, 3, 6, 16, 36, 66]]
     assert total.item() == 666
 
 
-# local_gather and nc_n_gather.
+# Gathers and counts.
 
 
 @pytest.mark.parametrize(("dtype", "partitions", "columns", "width", "count"), [
@@ -242,43 +168,12 @@ def test_local_gather(dtype, partitions, columns, width, count, rng):
     same(found, expected)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "bool_"])
-def test_nc_n_gather(dtype, rng):
-    values, index = sample(rng, (32, 3, 5), dtype), rng.integers(0, 15, (32, 4, 7)).astype(np.uint32)
-    dst = out(index.shape, dtype, layout="strided")
-    [found] = results(nisa.nc_n_gather, dst, laid("permuted", values, dtype), laid("shifted", index))
-    expected = np.take_along_axis(values.reshape(32, -1), index.reshape(32, -1).astype(np.int64), 1)
-    same(found, expected.reshape(index.shape))
-
-
-# sequence_bounds and nonzero_with_count.
-
-
-@pytest.mark.parametrize(("dtype", "to"), [("float32", "int32"), ("int32", "float32")])
-def test_the_documented_example_of_segments(dtype, to):
-    ids = row(0, 1, 1, 2, 2, 2, 0, 3, 3, dtype=dtype)
-    expected = [[[9, 1, 1, 3, 3, 3, 9, 7, 7], [-1, 3, 3, 6, 6, 6, -1, 9, 9]]]
-    same(result(nisa.sequence_bounds, (1, 2, 9), to, ids), np.array(expected, to))
-
-
-@pytest.mark.parametrize(("dtype", "partitions", "shape"), [("float32", 17, (3, 5)), ("int32", 128, (4, 4))])
-def test_nonzero_with_count(dtype, partitions, shape, rng):
-    values = rng.integers(-1, 2, (partitions, *shape)).astype(dtype)
-    size = int(np.prod(shape))
-    expected = np.full((partitions, size + 1), 77, np.int32)
-    [found] = results(nisa.nonzero_with_count, out(expected, nl.int32), values, 16, -5)
-    for p in range(0, partitions, 16):
-        places = [16 + i for i, x in enumerate(values[p].reshape(-1)) if x]
-        expected[p] = [*places, *[-5] * (size - len(places)), len(places)]
-    same(found, expected)
-
-
 def test_nonzero_with_count_reads_no_other_partition():
     def body():
         src, dst = nl.ndarray((33, 2), F32), nl.ndarray((33, 3), nl.int32)
         for p in (0, 16, 32):
             fill(src[p : p + 1], np.array([[0, p]]))
-        nisa.nonzero_with_count(dst, src)
+        nisa.nonzero_with_count(dst, src, 40, -5)
         return [get(dst[p : p + 1]).tolist()[0] for p in (0, 16, 32)]
 
-    assert evaluate(body) == [[-1, -1, 0], [1, -1, 1], [1, -1, 1]]
+    assert evaluate(body) == [[-5, -5, 0], [41, -5, 1], [41, -5, 1]]
