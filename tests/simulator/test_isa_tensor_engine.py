@@ -11,8 +11,6 @@ from nkiconv.simulator import isa as nisa
 from nkiconv.simulator import language as nl
 from nkiconv.simulator.dtypes import DTYPES
 
-NARROW = ("bfloat16", "float16", "float8_e4m3", "float8_e5m2")
-WIDE = ("float32", "tfloat32")
 DOUBLE_ROW = nisa.matmul_perf_mode.double_row
 
 
@@ -32,16 +30,13 @@ def multiply(stationary, moving, shape, dtypes=(None, None), **settings):
     return result(nisa.nc_matmul, shape, nl.float32, *tiles, to=nl.psum, **settings)
 
 
-@pytest.mark.parametrize(("left", "right"), [*zip(NARROW, NARROW[::-1], strict=True), WIDE, WIDE[::-1]])
-def test_dtypes(left, right, rng):
-    a, b = integers(rng, (33, 7), left), integers(rng, (33, 20), right)
-    same(multiply(a, b, (7, 20), (left, right)), product(a, b))
-
-
-@pytest.mark.parametrize(("k", "m", "n"), [(1, 1, 1), (5, 128, 3), (128, 33, 512)])
-def test_sizes(k, m, n, rng):
-    a, b = integers(rng, (k, m), "bfloat16"), integers(rng, (k, n), "bfloat16")
-    same(multiply(a, b, (m, n)), product(a, b))
+@pytest.mark.parametrize(("k", "m", "n", "left", "right"), [
+    (1, 1, 1, "bfloat16", "float8_e5m2"), (5, 128, 3, "float16", "float8_e4m3"), (128, 33, 512, "bfloat16", "bfloat16"),
+    (33, 7, 20, "float32", "tfloat32"), (33, 7, 20, "tfloat32", "float32"),
+])  # fmt: skip
+def test_sizes_and_dtypes(k, m, n, left, right, rng):
+    a, b = integers(rng, (k, m), left), integers(rng, (k, n), right)
+    same(multiply(a, b, (m, n), (left, right)), product(a, b))
 
 
 def test_products_are_exact_and_sums_fp32(rng):
@@ -186,32 +181,22 @@ def test_transposes_keep_every_bit(dtype, how):
     same(found.view(bits.dtype), bits.T.copy())
 
 
-@pytest.mark.parametrize(("dtype", "engine", "shape"), [
-    ("bfloat16", "tensor", (5, 3, 4)), ("float8_e4m3", "vector", (32, 2, 2, 8)), ("tfloat32", "unknown", (1, 1)),
-    ("int32", "tensor", (32, 32)), ("uint8", "vector", (5, 3, 4)), ("bool_", "unknown", (32, 32)),
+@pytest.mark.parametrize(("dtype", "engine", "shape", "src", "dst", "runs"), [
+    ("bfloat16", "tensor", (5, 3, 4), "sbuf", "psum", "tensor"),
+    ("int32", "tensor", (32, 32), "sbuf", "psum", "tensor"),
+    ("float8_e4m3", "vector", (32, 2, 2, 8), "sbuf", "psum", "vector"),
+    ("tfloat32", "unknown", (33, 128), "sbuf", "psum", "tensor"),
+    ("uint8", "unknown", (5, 8), "sbuf", "sbuf", "vector"),
+    ("bool_", "unknown", (5, 8), "psum", "psum", "vector"), ("float16", "unknown", (5, 8), "psum", "sbuf", "vector"),
 ])  # fmt: skip
-def test_nc_transpose(dtype, engine, shape, rng):
-    values = sample(rng, shape, dtype)
-    columns = values[0].size
-    found = result(
-        nisa.nc_transpose, (columns, shape[0]), dtype, a_tile(values, dtype), getattr(nisa.engine, engine), to=nl.psum
-    )
-    same(found, values.reshape(shape[0], columns).T.copy())
+def test_nc_transpose(dtype, engine, shape, src, dst, runs, rng):
+    """The default: Tensor up to 128, from SBUF to PSUM; Vector between memories."""
+    values, made = sample(rng, shape, dtype), []
 
+    def transpose(out, data):
+        made.append(nisa.nc_transpose(out, data, nisa.engine[engine]))
 
-TRANSPOSED = [
-    *(((rows, columns), "sbuf", "psum", "tensor") for rows, columns in ((33, 128), (128, 33), (128, 128))),
-    *(((5, 8), src, dst, "vector") for src, dst in (("sbuf", "sbuf"), ("psum", "sbuf"), ("psum", "psum"))),
-]
-
-
-@pytest.mark.parametrize(("shape", "src", "dst", "engine"), TRANSPOSED)
-def test_which_engine_transposes(shape, src, dst, engine, rng):
-    """Tensor up to 128, from SBUF to PSUM; Vector between memories."""
-    values, made = rng.normal(size=shape).astype(np.float16), []
-
-    def transpose(out):
-        made.append(nisa.nc_transpose(out, put(values, buffer=getattr(nl, src))))
-
-    same(result(transpose, shape[::-1], nl.float16, to=getattr(nl, dst)), values.T.copy())
-    assert made[0].engine == engine
+    data = a_tile(values, dtype, getattr(nl, src))
+    found = result(transpose, (values[0].size, shape[0]), dtype, data, to=getattr(nl, dst))
+    same(found, values.reshape(shape[0], -1).T.copy())
+    assert made[0].engine == runs
