@@ -114,14 +114,11 @@ BAD_FILES = [
     ("not npy", "x.npy", b"precious", "", r"--input=x\.npy: does not start as \.npy files do"),
     ("npz as npy", "x.npy", WHOLE_ZIP, "", r"--input=x\.npy: is a \.npz or zip archive"),
     ("truncated npy", "x.npy", npy(X)[:-9], "", r"--input=x\.npy: is truncated or damaged"),
-    ("half an npy header", "x.npy", npy(X)[:40], "", r"--input=x\.npy: is truncated or damaged"),
     ("other byte order", "x.npy", npy(X.astype(">f4")), "", r"has dtype >f4, the other byte order"),
     ("no data", "x.npy", npy(X[:0]), "", r"FileFormatError: --input=x\.npy: holds no elements \(shape \(0, 2, 9\)"),
     ("long header", "x.npy", npy(X, start=b"{" + b" " * 20_000 + b"}"), "", r"--input=x\.npy: .*damaged.*is large"),
     ("deep header", "x.npy", npy(X, start=b"(" * 5_000), "", r"FileFormatError: --input=x\.npy: is truncated or dam"),
-    ("negative extent", "x.npy", npy(X, shape=(-1, 2, 9)), "", r"--input=x\.npy: is damaged \(shape \(-1, 2, 9\)\)"),
     ("huge extent", "x.npy", npy(X, shape=(1, 2, 10**15)), "", r"--input=x\.npy: is truncated .*takes 8,000,000,000,0"),
-    ("two arrays", "x.npy", npy(X) * 2, "", r"--input=x\.npy: has something after the array \(2\d\d bytes"),
     ("records", "x.npy", npy(X, descr=[("a", "<f4")]), "",
      r"--input=x\.npy: holds records of dtype \[\('a', '<f4'\)\]"),
     ("pickle", "x.npy", npy(X, descr="|O"), "", r"--input=x\.npy: holds Python objects, which are not loaded"),
@@ -130,43 +127,31 @@ BAD_FILES = [
     ("no zip", "x.npz", npy(X), "", r"FileFormatError: --input=x\.npz: is truncated or damaged \(File is not a zip"),
     ("half a zip", "x.npz", WHOLE_ZIP[:60], "", r"--input=x\.npz: is truncated or damaged"),
     ("nothing of ours in a zip", "x.npz", zipped(("x.txt", b"1")), "", r"--input=x\.npz: holds no arrays"),
-    ("no name", "x.npz", zipped(("a.npy", npy(X)), ("b.npy", npy(X))), "", r"holds 2 arrays, a, b; add .* x\.npz:a"),
     ("another name", "x.npz", WHOLE_ZIP, ":y",
      r"UnsupportedError: --input=x\.npz:y: has no array of that name; use .* x"),
     ("way out", "x.npz", zipped(("../x.npy", npy(X))), ":../x", r"a member named \.\./x\.npy, which points out of"),
-    ("drive", "x.npz", zipped(("C:\\x.npy", npy(X))), "", r"a member named C:.x\.npy, which points"),
-    ("terminal codes", "x.npz", zipped(("\x1b[2J.npy", npy(X)), ("b.npy", npy(X))), "", r"arrays, '\\x1b\[2J', b"),
     ("raw in a zip", "x.npz", zipped(("x.npy", npy(X.astype(ml_dtypes.bfloat16)))), "", r"\|V2.*add --dtype bf16"),
     ("less in a zip than promised", "x.npz", lying_zip(), "", r"is truncated or damaged \(72 of 144 bytes of data"),
     ("checksum", "x.npz", zipped(("x.npy", npy(X))).replace(X.tobytes(), (2 * X).tobytes()), "", r"Bad CRC-32"),
     ("no tensors", "x.safetensors", tensors({}), "", r"FileFormatError: --input=x\.safetensors: holds no arrays"),
     ("truncated", "x.safetensors", WHOLE_TENSORS[:-1], ":x", r"--input=x\.safetensors:x: is truncated or damaged"),
-    ("half a header", "x.safetensors", WHOLE_TENSORS[:30], ":x", r"--input=x\.safetensors:x: is truncated or damaged"),
     ("huge header", "x.safetensors", struct.pack("<Q", 2**60) + b"{}", "", r"is truncated or damaged \(.*too large"),
-    ("empty", "x.safetensors", b"", "", r"--input=x\.safetensors: is truncated or damaged"),
-    ("which tensor", "x.safetensors", WHOLE_TENSORS, "", r"holds 2 arrays, w, x; add the name of one, as in x\.saf"),
-    ("no such tensor", "x.safetensors", WHOLE_TENSORS, ":v", r"has no array of that name; use one of w, x"),
     ("overlap", "x.safetensors", tensors({"a": tensor(), "b": tensor()}, bytes(24)), ":a", r"is truncated or damaged"),
     ("twice", "x.safetensors", tensors(DUPLICATE, bytes(24)), "", r"has two arrays named x"),
     ("fp64", "x.safetensors", safetensors.numpy.save({"x": X.astype(np.float64)}), "",
      r"DtypeError: .* x has dtype F64"),
     ("other fp8", "x.safetensors", tensors({"x": tensor("F8_E4M3", (2, 3), (0, 6))}, bytes(6)), "",
      r"dtype F8_E4M3: ac.* above 240 .*ml_dtypes.float8_e4m3"),
-    ("nothing", "x.safetensors", tensors({"x": tensor(shape=(0, 3), offsets=(0, 0))}), "", r"x holds no elements \(sh"),
     ("no picture", "x.png", b"precious", "", r"FileFormatError: --input=x\.png: does not start as such pictures do"),
-    ("no end of a picture", "x.png", WHOLE_PNG[:-14], "", r"FileFormatError: --input=x\.png: is truncated or damaged"),
     ("PNG as JPEG", "x.jpg", WHOLE_PNG, "", r"FileFormatError: --input=x\.jpg: does not start as such pictures do"),
     ("palette", "x.png", png(RGB, "P"), "",
      r"DtypeError: --input=x\.png: has mode P: accepted are grey \(L\), RGB or RG"),
-    ("grey and alpha", "x.png", png(GREY, "LA"), "", r"DtypeError: --input=x\.png: has mode LA: accepted"),
     ("16 bits grey", "x.png", png(GREY.astype(np.uint16)), "", r"DtypeError: --input=x\.png: has mode I;16: accepted"),
     ("16 bits RGB", "x.png", deep_png(), "", r"DtypeError: --input=x\.png: has 16 bits a sample: accepted are grey"),
     ("transparent", "x.png", png(RGB, transparency=(0, 0, 0)), "", r"has a transparent colour, and no channel for it"),
     ("two pictures", "x.png", png(RGB, save_all=True, append_images=[Image.fromarray(RGB + 9)]), "",
      r"FileFormatError: --input=x\.png: holds 2 pictures; save one"),
     ("picture by name", "x.png", WHOLE_PNG, ":red", r"a PNG or JPEG picture has no arrays by name; drop :red"),
-    ("no sound", "x.wav", b"precious", "", r"FileFormatError: --input=x\.wav: is no uncompressed WAV file"),
-    ("half a sound", "x.wav", WHOLE_WAV[:-2], "", r"FileFormatError: --input=x\.wav: is truncated"),
     ("8 bits", "x.wav", wav(width=1), "", r"DtypeError: --input=x\.wav: has 8 bits a sample: accepted are 16"),
     ("floating point", "x.wav", floating_wav(), "",
      r"FileFormatError: --input=x\.wav: is no uncompressed WAV file \(unk"),
@@ -199,7 +184,7 @@ def assert_refused(here, arguments, pattern):
 
 
 #: Rows that alone run a line.
-ALONE = ["not npy", "npz as npy", "truncated npy", "half an npy header", "other byte order", "no data", "strange bytes"]
+ALONE = ["not npy", "npz as npy", "truncated npy", "other byte order", "no data", "strange bytes"]
 
 
 @pytest.mark.cover(30, keep=[*ALONE, "raw in a zip"])
@@ -214,33 +199,22 @@ def test_bad_files_have_a_name(here, name, data, array, pattern):
 
 ROWS, LINES = ("--input", "all.npz:x", "--filter", "all.npz:taps"), ("--input", "all.npz:x", "--filter", "all.npz:w1")
 PICTURE = ("--input", "good.png", "--filter", "all.npz:w2", "--groups", "3")
-SOUND = ("--input", "good.wav", "--filter", "all.npz:taps")
 
 # why, arguments, pattern in stderr
 BAD_CALLS = [
     ("no file", ["--input", "no.npy", "--filter", "all.npz:taps"], r"--input=no\.npy: cannot be read \(No such"),
-    ("folder", ["--input", "..", "--filter", "all.npz:taps"], r"UnsupportedError: --input=\.\.: is a directory"),
     ("no filter", ["--input", "all.npz:x"], r"--filter: is needed with --input"),
     ("long name", [*ROWS, "--bias", "all.npz:" + 5000 * "b"], r"UnsupportedError: --bias=all\.npz:b{77}\.\.\.: has no"),
     ("operation", [*ROWS, "--operation", "conv3d"],
      r"UnsupportedError: --operation=conv3d: accepted are depthwise_conv"),
     ("rank 1", ["--input", "all.npz:x", "--filter", "all.npz:flat"], r"LayoutError: --filter=all\.npz:flat: has shape"),
     ("packed", ["--input", "all.npz:x", "--filter", "all.npz:packed"], r"LayoutError: --filter=.*: must be \[C, S\]"),
-    ("other rank", [*ROWS, "--operation", "conv1d"], r"LayoutError: w\.shape=\(2, 3\): must have 3 axes"),
     ("groups of rows", [*ROWS, "--groups", "2"], r"--groups=2: depthwise_conv1d takes none \(each channel has its own"),
     ("groups and gaps of depthwise_conv2d", [*PICTURE, "--operation", "depthwise_conv2d", "--lhs-dilation", "2"],
      r"2 reasons\n  - --groups=3: depthwise_conv2d takes none.*\n  - --lhs-dilation=2: depthwise_conv2d takes none"),
-    ("no groups", [*LINES, "--groups", "0"], r"GeometryError: groups=0: must be an int of at least 1"),
     ("pair of rows", [*LINES, "--stride", "1,2"], r"GeometryError: --stride=1,2: must be one number \(rows have one"),
-    ("three strides", [*PICTURE, "--stride", "1,2,3"], r"GeometryError: --stride=1,2,3: must be one number or height"),
-    ("huge", [*LINES, "--stride", "1" + 20 * "0"], r"GeometryError: --stride=10+: must lie within 2,147,483,647"),
     ("huge groups", [*LINES, "--groups", 10**20], r"GeometryError: groups=10{20}: must be at most 2,147,483,647"),
-    ("three paddings", [*PICTURE, "--padding", "1,2,3"], r"--padding=1,2,3: must be one number, height,width or top,"),
     ("causal picture", [*PICTURE, "--padding", "causal"], r"GeometryError: padding='causal': must be an int, \(\(top"),
-    ("layout of images", [*LINES, "--layout", "NCHW"], r"LayoutError: layout='NCHW': accepted are NCW, NWC"),
-    ("activation", [*LINES, "--activation", "swish"], r"UnsupportedError: activation='swish': accepted are None, relu"),
-    ("precision of bf16", [*PICTURE, "--precision", "half"], r"UnsupportedError: precision='half': accepted are None"),
-    ("bias", [*ROWS, "--bias", "all.npz:x"], r"LayoutError: bias\.shape=\(1, 2, 9\): must have 1 axes, \[C\]"),
     ("residual", [*ROWS, "--residual", "all.npz:x"],
      r"GeometryError: residual\.shape=\(1, 2, 9\): must be y's, \[N, C"),
     ("no residual", [*ROWS, "--residual-position", "post_activation"],
@@ -252,12 +226,7 @@ BAD_CALLS = [
      r"good\.png: is a PNG .*, for conv2d and dep"),
     ("sound as image", ["--input", "good.wav", "--filter", "all.npz:w2"],
      r"good\.wav: is a 16-bit WAV file, for conv1d"),
-    ("picture as a row's residual", [*ROWS, "--residual", "good.png"],
-     r"--residual=good\.png: is a PNG or JPEG pictur"),
     ("picture of rows", [*ROWS, "--out", "y.png"], r"--out=y\.png: a PNG or JPEG picture is written where x is one"),
-    ("sound of rows", [*ROWS, "--out", "y.wav"], r"--out=y\.wav: a 16-bit WAV file is written where x is one, and"),
-    ("out of no kind", [*ROWS, "--out", "y.csv"], r"UnsupportedError: --out=y\.csv: must end in \.npy, \.npz"),
-    ("out by name", [*ROWS, "--out", "y.npy:y"], r"UnsupportedError: --out=y\.npy:y: a \.npy file has no arrays by na"),
     ("out of the archive", [*ROWS, "--out", "y.npz:../y"], r"--out=y\.npz:\.\./y: the name points out of the archive"),
     ("the format's own", [*ROWS, "--out", "y.safetensors:__metadata__"],
      r"__metadata__ is the format's own; use another"),
@@ -274,7 +243,6 @@ BAD_CALLS = [
 @pytest.mark.parametrize(("arguments", "pattern"), [row[1:] for row in BAD_CALLS], ids=[row[0] for row in BAD_CALLS])
 def test_bad_calls_have_a_name(here, arguments, pattern):
     np.save("two.npy", np.ones((2, 3, 1, 1), np.float32))
-    np.save("four.npy", np.ones((4, 3, 1, 1), np.float32))
     np.save("tracks.npy", np.ones((2**16, 2, 1), np.float32))
     assert_refused(here, arguments, pattern)
 
@@ -326,8 +294,7 @@ def test_packages_that_are_not_installed(here, monkeypatch, package, arguments, 
 
 
 @pytest.mark.parametrize(("out", "broken"), [
-    ("y.npz", "os.fsync"), ("y.safetensors", "os.fsync"), ("y.png", "os.fsync"), ("y.wav", "os.fsync"),
-    ("y.npy", "os.replace"),
+    ("y.npz", "os.fsync"), ("y.png", "os.fsync"), ("y.npy", "os.replace"),
 ])  # fmt: skip
 def test_a_broken_write_leaves_nothing(here, monkeypatch, out, broken):
     def refuse(*_arguments, **_options):
@@ -335,7 +302,7 @@ def test_a_broken_write_leaves_nothing(here, monkeypatch, out, broken):
 
     before = sorted(here.iterdir())
     monkeypatch.setattr(broken, refuse)
-    call = {"y.png": PICTURE, "y.wav": SOUND}.get(out, ROWS)
+    call = PICTURE if out == "y.png" else ROWS
     result = run("run", *call, "--out", out)
     assert result.exit_code == 2
     assert f"UnsupportedError: --out={out}: cannot be written (No space left on device)" in result.stderr
@@ -378,3 +345,23 @@ def is_sound_or_named(source):
         return files.load(source, None).array.size > 0
     except NkiconvError as error:
         return str(error).startswith(f"--input={source.path}")
+
+
+@pytest.mark.parametrize("name", ["x.npz", "x.npy"])
+def test_files_are_asked_how_much_they_hold(here, name, monkeypatch):
+    """Before anything is unpacked."""
+    monkeypatch.setattr("nkiconv.tools.cli.files.npy.ARRAY_MAX", 1000)
+    x = np.zeros((1, 2, 126), np.float32)
+    np.savez_compressed("x.npz", x)
+    np.save("x.npy", x)
+    words = r"holds 1,008 bytes unpacked, shape \(1, 2, 126\); at most 1,000 are taken here"
+    assert_refused(here, ["--input", name, "--filter", "all.npz:taps"], words)
+
+
+def test_a_shape_of_bools(here):
+    (here / "x.npy").write_bytes(npy(X, shape=(True, 2, 9)))
+    assert_refused(here, ["--input", "x.npy", "--filter", "all.npz:taps"], r"is damaged \(shape \(True, 2, 9\)\)")
+
+
+def test_a_name_too_long_for_an_archive(here):
+    assert_refused(here, [*ROWS, "--out", f"o.npz:{'a' * 70_000}"], "the name has more than 1,000 bytes")
