@@ -1,6 +1,4 @@
-"""What each rule of arguments says, once; `test_rules_applied` holds functions, kernels and problems to them."""
-
-import re
+"""What rules say of numbers that they compute; `test_rules_applied` holds functions, kernels and problems to all."""
 
 import numpy as np
 import pytest
@@ -16,51 +14,23 @@ TENSORS, NAMES = ("input", "weight"), ("img_ref", "filter_ref", "feature_group_c
 # what a rule says of arguments, and the text or a part of it
 SAID = [
     (rules.number("N", 0, " (it counts images)"), "N=0: must be an int of at least 1 (it counts images); pass one"),
-    (rules.number("R", np.bool_(1)), "R=np.True_: must be an int of at least 1; pass one"),
     (rules.number("C", 2**31), "C=2147483648: must be at most 2,147,483,647 (32-bit ints); use less"),
-    (rules.number("planes", -1, least=0), "planes=-1: must be an int of at least 0; pass one"),
-    (rules.numbers("stride", (0, 1)), "stride=(0, 1): must be at least 1 on every axis; pass such"),
-    (rules.places("stride", 1.0, 1), "stride=1.0: must be an int of at least 1; pass one"),
     (rules.places("stride", (1, 0), 2), "must be an int of at least 1, or (height, width) of such ints; pass one of"),
     (rules.places("s", [1, 2], 2, alone=False), f"a tuple (height, width) of ints of at least 1; {LISTS}"),
-    (rules.places("s", 2, 3, alone=False), "(depth, height, width) of ints of at least 1; write it as (1, 1, 1)"),
-    (rules.padding("top", 1), "padding='top': must be an int, or (left, right) of ints; use one of these"),
-    (rules.padding([1, 2], 1, names=rules.PADDINGS), f"(left, right) of ints, or one of same, valid, causal; {LISTS}"),
     (rules.padding((1, 2), 2, alone=False), "must be ((top, bottom), (left, right)) of ints; write it as ((0, 0), (0,"),
-    (rules.padding(True, 2, each=True), "an int, (height, width) of ints, or ((top, bottom), (left, right)) of ints"),
-    (rules.padding(2**31, 2), "padding=2147483648: must be at most 2,147,483,647 (32-bit ints); pad or crop less"),
     (rules.same_padding("same", (1, 2), 2), "padding='same': is not defined with lhs_dilation=(1, 2); give ((top, bot"),
     (rules.output_padding((0, 2), (1, 2), 1, 2), "must be below stride=(1, 2) or dilation=1 on each axis, as in torch"),
     (rules.divides("groups", 4, C=6, K=4), "groups=4: must divide C=6 and K=4; use 1, 2"),
     (rules.divides("groups", 5, C=128, K=128), "groups=5: must divide C=128 and K=128; use 1, 2, 4, ..."),
     (rules.filter_channels((4, 3, 5), 3, 6, 1, names=NAMES), "has 3 input channels per group, img_ref has C=6 in feat"),
     (rules.filter_channels((3, 4, 5), 3, 6, transposed=True), "has 3 input channels, x has C=6; pass [C, K / groups, "),
-    (rules.rank("x", (2, 3), "N, C, W"), "x.shape=(2, 3): must have 3 axes, [N, C, W]; reshape it"),
     (rules.shape("bias", (3,), (4,), "[K]"), "bias.shape=(3,): must be [K] = (4,); pass one of that shape"),
-    (rules.shape("gy", (3,), (4,), "y's"), "gy.shape=(3,): must be y's, (4,); pass one of that shape"),
-    (rules.sizes("size", (4, 0), 2), "size=(4, 0): must be 2 ints of at least 1; pass such a shape"),
-    (rules.images_and_channels("gy", (1, 2, 3), "NCW", 1, 4), "must have y's N=1 and K=4; pass the gradient of its y"),
-    (rules.accumulated("into", (3,), "float16", (4,)), "must be float32 of the filter's shape (4,), is float16 of (3,"),
     (rules.same("w", "dtype", "float16", "x", "float32"), "w.dtype=float16: must be x's, float32; cast one of them"),
-    (rules.same("w", "device", "meta", "input", "cpu"), "w.device=meta: must be input's, cpu; move one of them"),
-    (rules.array_dtype("x", "int32"), "x.dtype=int32: accepted are bfloat16, float16, float32; cast x"),
     (rules.array_dtype("x", np.dtype(">f4")), "bfloat16, float16, float32, in native byte order; cast x"),
     (rules.array_dtype("x", "float8_e4m3fn", rules.CONV2D_DTYPES), f"another format: {rules.E4M3FN_REMEDY}"),
     (rules.dtypes_together("float32", "torch.float16", TENSORS), "must be float32 exactly when input's is (it is floa"),
-    (rules.dtypes_together("bfloat16", "float8_e5m2"), "must be float8_e4m3 or float8_e5m2 exactly when x's is (it is"),
-    (rules.precision_fits("tf32", "bf16"), "precision='tf32': x and w are bf16, whose products are exact; drop it"),
     (rules.precision_fits("winograd", "fp32"), "precision='winograd': x and w are fp32, must be bf16 or fp16; cast th"),
-    (rules.residual_position(3), "residual_position=3: accepted are pre_activation, post_activation; use one of them"),
-    (rules.activation("swish"), f"accepted are None, {', '.join(rules.ACTIVATIONS)}; use one of them, or apply it to"),
-    (rules.precision("fp16"), "precision='fp16': accepted are None, bf16, tf32, fp16x3, winograd; use one of them"),
-    (rules.layout("order", "CHW", rules.LAYOUTS), "order='CHW': accepted are NCHW, NHWC; transpose to one of these"),
-    (rules.accepted("count", True, (1,), "split", of="rows"), "count=True: accepted for rows are 1; split"),
-    (rules.flag("packed", 1), "packed=1: must be True or False; pass one of these"),
-    (rules.beta(float("nan")), "beta=nan: must be a finite int or float; scale the residual otherwise"),
-    (rules.lnc(True), "lnc=True: must be 1 or 2 (LNC degrees of trn2); use lnc=2"),
     (rules.algorithm("toeplitz_rows", ("stacked",)), "was removed, stacked takes its problems; accepted are None, sta"),
-    (rules.config_has_owner(None, (("warmup", 2),)), "settings belong to an algorithm; name it with algorithm=, as Pl"),
-    (rules.permutation("in_perm", (0, 1, 1), 3), "(0, 1, 1): must be None or a tuple with each of 0, 1, 2 once; pass "),
     (rules.output(SHORT, "QWS"), "Q=-3: output width must be at least 1 (W=4 + pad 0+0, window 8 = dilation 1*(S-1)+1"),
     (rules.output(CROPPED, "PHR"), "P=-2: output height must be at least 1 (H=7 spread to 13 by lhs_dilation 2 + pad "),
     (STATES[0], "stride=2, lhs_dilation=1: a state needs 1 and 1; pad by zeros instead"),
@@ -68,7 +38,6 @@ SAID = [
     (STATES[2], "S=1: one tap needs no state; leave out initial_state and return_final_state"),
     (rules.one_row(stride=(2, 1)), "stride=(2, 1): H is 1, so only 1 is accepted on H; use (1, w)"),
     (rules.frames((1, 3, 2, 5), (1, 4, 9, 5), 2), "must be x's but for the planes, [1, 4, F, 5]; pass such frames"),
-    (rules.frame_count("all"), "return_final_frames='all': must be True, False or an int of at least 0; pass one of t"),
     (rules.frame_count(4, 3), "return_final_frames=4: initial_frames and x have 3 planes; ask for as many at most"),
     (rules.leaves_output("QWS", 3, 2, (9, 9), 0, 1, 2), "Q=-12: padding 9+9 takes off all 6 outputs ((W=3 - 1) * str"),
 ]  # fmt: skip
@@ -77,7 +46,6 @@ SAID = [
 @pytest.mark.parametrize(("said", "text"), SAID, ids=[f"{i}-{row[0][:24]}" for i, row in enumerate(SAID)])
 def test_a_rule_says_argument_value_rule_and_remedy(said, text):
     assert text in said
-    assert re.fullmatch(r"[\w.]+( left)?(=|: ).*(: )?.*; .*", said)
 
 
 def test_what_rules_accept():

@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -348,6 +349,7 @@ def broken(entry: Entry, name: str) -> Iterator[tuple[Any, str]]:
         value = value(entry) if inspect.isfunction(value) else value
         reason = rule(entry, value)
         if reason:
+            assert re.fullmatch(r"[\w.]+( left)?(=|: ).*; .*", reason, re.DOTALL), "say argument, value, rule; remedy"
             yield value, reason
 
 
