@@ -49,13 +49,6 @@ def test_options_reach_the_planner(plans):
     assert not plans.exists()
 
 
-def test_tune_leaves_its_plan_for_plan():
-    result = run("tune", "short")
-    assert result.exit_code == 0, result.output
-    [found] = json.loads(run("plan", "short", "--json").stdout)["rows"]
-    assert (found["effort"], found["cached"]) == ("tuned", True)
-
-
 def test_a_corrupt_file_is_a_warning(plans):
     run("plan", CASE)
     [file] = plans.iterdir()

@@ -185,24 +185,6 @@ build_model = Model
         "meta tensors",
         [("conv2d", 4)],
     ),
-    "a cache of a run": (
-        """
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv, self.window = nn.Conv1d(3, 4, 3), None
-
-    def forward(self, x):
-        if self.window is None:
-            self.window = torch.ones(x.shape[-1])
-        return self.conv(x * self.window) * float(self.window.sum())
-
-build_model = Model
-""",
-        ("--input", "1x3x9"),
-        "data",
-        [("conv2d", 4)],
-    ),
 }
 
 
@@ -213,20 +195,6 @@ def test_other_ways_to_run(script, name):
     found = document(f"{script(text)}:build_model", *arguments)
     assert found["ran_on"] == ran_on
     assert [(row["operation"], row["problem"]["K"]) for row in found["rows"]] == rows
-
-
-def test_long_lists_are_cut_short_in_the_table(script):
-    text = """
-class Model(nn.ModuleList):
-    def forward(self, x):
-        return self[0](x)
-
-def build(): return Model([nn.Conv1d(3, 4, 3) for _ in range(8)])
-"""
-    arguments = f"{script(text)}:build", "--input", "3x9"
-    wanted = "did not call: 1, 2, 3, 4, 5 and 2 more, which --json has"
-    assert wanted in words(run("plan-model", *arguments).stdout)
-    assert document(*arguments)["uncalled"] == [str(i) for i in range(1, 8)]
 
 
 def test_what_has_no_plan_is_not_in_the_sum(script, monkeypatch):

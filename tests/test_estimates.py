@@ -9,7 +9,7 @@ import random_problems
 
 import nkiconv
 import nkiconv.axis
-from nkiconv import ConvProblem, UnsupportedError, cases
+from nkiconv import ConvProblem, UnsupportedError
 from nkiconv.planner import estimate as estimates
 from nkiconv.planner import parts
 from nkiconv.planner.entry import estimated
@@ -20,8 +20,6 @@ from nkiconv.planner.request import Asked, Request
 from nkiconv.schedules import m_packing
 from nkiconv.schedules.geometry import Axis, span
 from nkiconv.schedules.tiles import cut_into
-from nkiconv.simulator.launch import execute
-from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
 
 pytestmark = pytest.mark.simulator_only
@@ -137,21 +135,3 @@ def test_products_and_inputs_met_are_counted_by_arithmetic():
     huge = nkiconv.axis.Axis(9, 3, 1, 2**30, 2**30 - 99, 1, 2)
     assert nkiconv.axis.Axis(2**30 + 1, 3, 2**29, 0, 0, 2**28, 1).num_read == 5  # two windows share an input
     assert (huge.num_read, huge.products) == (9, (huge.out * 3 + 1) // 2)
-
-
-@pytest.mark.cover(2)
-@pytest.mark.parametrize(("name", "layout", "algorithm"), [
-    ("rn50_c5", "NHWC", "blocks"),
-    ("rn50_c5", "NCHW", "blocks"),
-    ("rn50_1x1", "NCHW", "blocks"),
-    ("mobilenet_dw", "NCHW", "diagonals"),
-    ("kda", "NHWC", "diagonals"),
-])  # fmt: skip
-def test_bounds_of_filter_gradients_are_near_modelled_times(name, layout, algorithm):
-    problem = cases.get(f"{name}_train").problem.replace(layout=layout).toward("wgrad")
-    request = Request(problem=problem)
-    operation = operation_for(request)
-    guess = operation.known[algorithm].guesses(operation.shape(request, Rates()))[0]
-    args, kwargs = operation.arguments(request, algorithm, guess.config)
-    us = in_time(execute(operation.kernel[2], args, kwargs, trace_only=True), Rates()).us
-    assert 0.8 < guess.ns / 1e3 / us < 1.25

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from nkiconv import ConvProblem, conv3d, depthwise_conv1d, plan
+from nkiconv import ConvProblem, depthwise_conv1d, plan
 from nkiconv.errors import FileFormatError, UnsupportedError
 from nkiconv.planner import Plan, Request, cache, entry
 
@@ -121,33 +121,20 @@ def test_a_document_that_is_no_plan_is_refused_by_name(what):
             Plan.from_json(text)
 
 
-#: Calls whose algorithm was removed: its name and problem, and the one that takes its problems now.
-REMOVED = [
-    ("toeplitz_rows", ConvProblem(N=1, C=4, D=3, H=4, W=5, K=4, groups=4, T=2, R=3, S=3), "stacked"),
-    ("taps_on_partition", PROBLEM, "vector"),
-    ("grouped", ConvProblem(N=1, C=4, D=3, H=4, W=5, K=4, groups=2, T=1, R=3, S=3), "weight_stationary"),
-]
-
-
-@pytest.mark.cover(0, keep=["taps_on_partition"])
-@pytest.mark.parametrize(("name", "problem", "successor"), REMOVED, ids=[row[0] for row in REMOVED])
-def test_a_plan_of_an_algorithm_that_was_removed(name, problem, successor, monkeypatch):
+def test_a_plan_of_an_algorithm_that_was_removed(monkeypatch):
     """A version that had it kept a plan and an estimate: neither is found; a plan read from JSON is refused by name."""
-    request = Request(problem=problem)
+    name, request = "taps_on_partition", Request(problem=PROBLEM)
     with monkeypatch.context() as before:
         before.setattr(cache, "_sources", lambda: "000000000000")
-        old = dataclasses.replace(plan(problem), algorithm=name, config=None)
+        old = dataclasses.replace(plan(PROBLEM), algorithm=name, config=None)
         cache.store(request, old)
         cache.store_estimate(request, cache.Estimate(name, None))
     cache.forget()
     assert (cache.load(request), cache.load_estimate(request)) == (None, None)
-    assert plan(problem).algorithm != name
-    call, shapes = conv3d, (problem.input_shape, problem.filter_shape)
-    if not problem.is_volume:
-        call, shapes = depthwise_conv1d, ((problem.N, problem.C, problem.W), (problem.C, problem.S))
-    x, w = (np.ones(shape, np.float32) for shape in shapes)
-    with pytest.raises(UnsupportedError, match=f"'{name}': was removed, {successor} takes its problems"):
-        call(x, w, **Plan.from_json(old.to_json()).arguments)
+    with pytest.raises(UnsupportedError, match=f"'{name}': was removed, vector takes its problems"):
+        depthwise_conv1d(
+            np.ones((1, 8, 40), np.float32), np.ones((8, 3), np.float32), **Plan.from_json(old.to_json()).arguments
+        )
 
 
 @pytest.mark.parametrize("content", [b"", b"[1,2]", b"\xff\xfe", b"[" * 100_000])
@@ -176,16 +163,6 @@ def test_a_user_without_a_home_has_plans_and_a_warning(monkeypatch):
     monkeypatch.setattr("nkiconv.planner.cache.Path.home", nowhere)
     with pytest.warns(cache.CacheWarning, match="home directory.*set NKICONV_CACHE"):
         assert plan(PROBLEM).algorithm
-
-
-def test_a_file_that_cannot_be_read_costs_a_warning(plans):
-    plan(PROBLEM)
-    file = the_file(plans)
-    file.unlink()
-    file.mkdir()
-    cache.forget()
-    with pytest.warns(cache.CacheWarning, match="cannot be read"):
-        assert not plan(PROBLEM).cached
 
 
 def test_an_estimate_that_was_edited_is_made_again(plans):
