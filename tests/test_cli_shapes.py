@@ -77,12 +77,3 @@ def test_plans_of_transposed_shapes(options, fields):
 
 def _tuples(value):
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
-
-
-def test_profile_of_a_shape():
-    result = run("profile", "--C", 16, "--W", 64, "--S", 4)
-    assert result.exit_code == 0, result.output
-    assert result.stdout.startswith("N=1 C=16 W=64 S=4 bf16, ")
-    result = run("profile", *UP.split(), "--stride", 2, "--padding", 1, "--output-padding", 1)
-    assert result.exit_code == 0, result.output
-    assert result.stdout.startswith("N=1 C=16 H=1 W=64 K=16 R=1 S=4 stride=2 pad=1,0 transposed bf16, ")

@@ -24,38 +24,6 @@ def test_a_v100_took_some_time_for_all_but_gradients_of_first_layers():
     assert {case.problem.C < 4 for case in cases.load("deepbench") if (case.name, "dgrad") not in found} == {True}
 
 
-def test_the_published_shares_are_those_of_the_list():
-    """Of 125 TFLOP/s, as the means that are quoted of this table: 22, 22 and 17 %."""
-    flops = {case.name: case.problem.flops for case in cases.load("deepbench")}
-    shares = [
-        suite.geometric_mean(
-            deepbench.v100_limit_us(flops[name], 0) / us
-            for (name, one), us in deepbench.published().items()
-            if one == direction
-        )[0]
-        for direction in DIRECTIONS
-    ]
-    assert [f"{share:.0%}" for share in shares] == ["22%", "22%", "17%"]
-
-
-def test_means_are_of_the_rows_that_have_a_value():
-    row = {"direction": "dgrad", "behind": ""}
-    found = deepbench.means(
-        [
-            {**row, "roofline_fraction": 0.5, "v100_fraction": 0.2, "v100_of_peak": 0.1},
-            {**row, "roofline_fraction": 0.125, "v100_fraction": 0.8, "v100_of_peak": 0.4, "behind": "yes"},
-            {**row, "roofline_fraction": 0.25, "v100_fraction": None, "v100_of_peak": None},
-        ]
-    )
-    assert found == [
-        {
-            "direction": "dgrad", "rows": 3, "v100_rows": 2, "behind": 1, "roofline_fraction": pytest.approx(0.25),
-            "matched_fraction": pytest.approx(0.25), "v100_fraction": pytest.approx(0.4),
-            "v100_of_peak": pytest.approx(0.2),
-        }
-    ]  # fmt: skip
-
-
 @pytest.mark.slow
 @pytest.mark.simulator_only
 @pytest.mark.usefixtures("plans")
@@ -77,9 +45,7 @@ def test_rows_of_one_problem(tmp_path):
 @pytest.mark.parametrize(("arguments", "words"), [
     (("--only", "zzz"), "--only=zzz: no case has this in its name; they are db_00, db_01"),
     (("--layout", "HWCN"), "layout='HWCN'"),
-    (("--plot", "x.png"), "--plot=x.png: cannot be combined with --suite=deepbench"),
     (("--dtype", "fp16"), "--dtype: cannot be combined with --suite=deepbench"),
-    (("--readme", "none.md"), "none.md: cannot be read and written"),
 ])  # fmt: skip
 def test_what_cannot_be_run_is_refused(arguments, words):
     result = run("bench", "--suite", "deepbench", *arguments, width=300)

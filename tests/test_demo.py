@@ -7,7 +7,6 @@ import sys
 
 import numpy as np
 import pytest
-import tolerances
 from typer.testing import CliRunner
 
 from nkiconv.errors import FileFormatError, UnsupportedError
@@ -141,43 +140,9 @@ def test_a_recording_of_another_size_is_refused(monkeypatch, tmp_path):
         eeg.recording()
 
 
-#: losses expected, found by two, and whether they are equal within rounding
-CURVES = [
-    ([1.0, 0.5], [1.0, 0.5], [1 + 2.0**-20, 0.5], True),
-    ([1.0, 0.5], [1.0, 0.5], [1 + 2.0**-18, 0.5], False),
-    ([1.0, 0.5], [1.0, 0.5 + 2.0**-20], [1.0, 0.5], True),  # twice as far at the second step
-    ([1.0, 0.5], [1.0, 0.5], [1.0, np.nan], False),
-    ([1.0, 0.5], [1.0, np.inf], [1.0, 0.5], False),
-]
-
-
-@pytest.mark.parametrize(("expected", "first", "second", "ok"), CURVES)
-def test_curves(expected, first, second, ok):
-    assert Curves("learns", "float64", expected, {"first": first, "second": second}).ok is ok
-
-
-def test_the_reference_of_training_is_torchs(monkeypatch):
-    """Losses and layers of 3 steps by torch's derivatives, in float64."""
-    torch = pytest.importorskip("torch")
-    monkeypatch.setattr(training, "STEPS", 3)
-    picture = photograph.picture()
-    losses, layers = training.train(picture, training.FLOAT64)
-    weights = [torch.tensor(one).double() for layer in training._layers() for one in (layer.w, layer.bias)]
-    for loss, (clean, noise) in zip(losses, training._batches(picture), strict=True):
-        w, b, v, c = weights = [one.detach().requires_grad_() for one in weights]
-        hidden = torch.nn.functional.conv2d(torch.tensor(clean + noise).double(), w, b, padding=1).tanh()
-        y = torch.nn.functional.conv2d(hidden, v, c, padding=1)
-        wanted = (y - torch.tensor(noise)).square().mean()
-        np.testing.assert_allclose(loss, wanted.item(), rtol=tolerances.FLOAT64_SUMS)
-        slopes = torch.autograd.grad(wanted, weights)
-        weights = [one - training.RATE * slope for one, slope in zip(weights, slopes, strict=True)]
-    for one, other in zip([one for layer in layers for one in (layer.w, layer.bias)], weights, strict=True):
-        np.testing.assert_allclose(one, other.detach(), rtol=0, atol=tolerances.FLOAT64_SUMS)
-
-
 @pytest.mark.cover(1)
 @pytest.mark.parametrize("wrong", ["forward", "toward_layer", "toward_input"])
-def test_training_notices_what_is_wrong(wrong, small_picture, monkeypatch, tmp_path):
+def test_training_notices_what_is_wrong(wrong, small_picture, plainly, monkeypatch, tmp_path):
     monkeypatch.setattr(training, "_draw", lambda *_: None)
     real = getattr(training.KERNELS, wrong)
 

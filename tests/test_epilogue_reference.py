@@ -12,9 +12,7 @@ from torch_activation import torchs
 from nkiconv import bounds
 from nkiconv._nki import nisa
 from nkiconv.activations import ACTIVATIONS
-from nkiconv.errors import GeometryError, UnsupportedError
 from nkiconv.kernels._epilogue import evacuate
-from nkiconv.problem import DTYPES
 from nkiconv.reference import epilogue_ref
 from nkiconv.rules import RESIDUAL_POSITIONS
 from nkiconv.schedules.options import Epilogue
@@ -49,30 +47,6 @@ def test_epilogue_is_torchs(name, position):
     np.testing.assert_allclose(actual, expected.numpy(), rtol=0, atol=8 * FLOAT64_ROUNDINGS)
 
 
-def test_bias_belongs_to_channels_and_residuals_to_elements():
-    sums = np.zeros((2, 3, 1, 2))
-    np.testing.assert_array_equal(epilogue_ref(sums, np.array([1, 2, 3.0]))[1, :, 0, 0], [1, 2, 3])
-    residual = np.arange(12.0).reshape(sums.shape)
-    np.testing.assert_array_equal(epilogue_ref(sums, residual=residual), residual)
-    below = epilogue_ref(sums - 100, None, "relu", residual, "pre_activation")
-    after = epilogue_ref(sums - 100, None, "relu", residual, "post_activation")
-    np.testing.assert_array_equal(below, sums)
-    np.testing.assert_array_equal(after, residual)
-
-
-def test_wrong_requests_are_refused_together():
-    sums = np.zeros((2, 3, 1, 4))
-    with pytest.raises(UnsupportedError) as caught:
-        epilogue_ref(sums, np.zeros(4), "swish", np.zeros((2, 3, 4)), "after")
-    activation, position, bias, residual = caught.value.violations
-    assert activation.startswith(f"activation='swish': accepted are {', '.join(map(str, (None, *ACTIVATIONS)))}; use")
-    assert position.startswith("residual_position='after': accepted are pre_activation, post_activation")
-    assert bias.startswith("bias.shape=(4,): must be [K] = (3,)")
-    assert residual.startswith("residual.shape=(2, 3, 4): must be [N, K, P, Q] = (2, 3, 1, 4)")
-    with pytest.raises(GeometryError, match=r"bias.shape=\(4,\)"):
-        epilogue_ref(sums, np.zeros(4))
-
-
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_slopes_are_the_largest_and_rounded_up(name):
     z = torch.from_numpy(np.arange(-8, 8, 2.0**-14)).requires_grad_()
@@ -101,18 +75,3 @@ def test_fp32_evaluation_stays_within_the_bound(name):
     sums = z.astype(np.float64)
     limit = bounds.epilogue_bound(1, np.zeros_like(sums), sums, "fp32", activation=name)
     assert_within_limit(actual, epilogue_ref(sums, activation=name), limit)
-
-
-@pytest.mark.parametrize("name", [None, *ACTIVATIONS])
-def test_bound_refuses_a_wrong_activation_a_dropped_bias_and_a_residual_in_the_wrong_place(name):
-    rng = np.random.default_rng(3)
-    sums, bias, residual = (rng.standard_normal(shape) for shape in ((2, 3, 1, 40), (3,), (2, 3, 1, 40)))
-    right = (bias, name, residual, "post_activation")
-    y = epilogue_ref(sums, *right)
-    limit = bounds.epilogue_bound(4, np.abs(sums) + 1, sums, "bf16", *right)
-    assert_within_limit(y.astype(np.float32).astype(DTYPES["bf16"]), y, limit)
-    wrong = [(None, *right[1:]), (bias, "relu" if name != "relu" else "tanh", *right[2:]), (bias, name)]
-    wrong += [(*right[:3], "pre_activation")] if name else []
-    for epilogue in wrong:
-        with pytest.raises(AssertionError, match="elements are off"):
-            assert_within_limit(epilogue_ref(sums, *epilogue), y, limit)

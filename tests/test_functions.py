@@ -15,7 +15,6 @@ from transposed import Transposed, transposed
 
 import nkiconv
 from nkiconv import ConvProblem, conv2d, conv3d, depthwise_conv1d
-from nkiconv.api.conv import run_conv
 from nkiconv.api.conv_problem import conv_problem
 from nkiconv.api.depthwise_conv1d import depthwise_problem
 from nkiconv.bounds import epilogue_bound
@@ -300,15 +299,6 @@ def test_packed_filters_of_volumes(K):
     assert packed.shape == (-(-K // 128), 6, 2, 3, 3, min(K, 128))
     np.testing.assert_array_equal(conv3d(VOLUME, packed, padding=1), torchs("conv3d", VOLUME, w, None, (1,) * 6))
     np.testing.assert_array_equal(nkiconv.pack_filter(w.transpose(2, 3, 4, 1, 0), filter_layout="TRSCK"), packed)
-
-
-def test_no_filter_of_a_packed_one_is_transposed():
-    x, w = nkiconv.spec((1, 256, 9, 9), "bf16"), nkiconv.spec((256, 256, 3, 3), "bf16")
-    packed, problem = nkiconv.spec((2, 256, 3, 3, 128), "bf16"), conv_problem(x, w)
-    how = {"algorithm": "implicit_gemm", "config": (("warmup", 0),), "trace_only": True}
-    plain, fewer = (run_conv(x, one, problem, **how) for one in (w, packed))
-    # 2 blocks of outputs, 2 of channels, 9 taps
-    assert fewer.instructions["tensor"] == plain.instructions["tensor"] - 2 * 2 * 9
 
 
 def test_rows_in_pieces_with_states_are_the_whole():

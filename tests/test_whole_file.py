@@ -1,8 +1,6 @@
 """Files that commands write are there whole or not at all: the disk may be full, and Ctrl-C may come at any time."""
 
 import os
-import resource
-import signal
 import subprocess
 import sys
 
@@ -80,46 +78,14 @@ def test_a_device_is_written_in_place(tmp_path):
     assert os.listdir(tmp_path) == ["pipe"]
 
 
-def command(*arguments):
-    return [sys.executable, "-m", "nkiconv", *arguments]
-
-
-def small_disk():
-    """No file of this process may be longer than a thousand bytes."""
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-
-
-@pytest.mark.cover(1)
 @pytest.mark.simulator_only
-@pytest.mark.parametrize(("arguments", "name"), [
-    (("profile", "fp16", "--trace"), "t.json"),
-    (("profile", "fp16", "--plot"), "p.png"),
-    (("crossover", "--vary", "W", "--values", "64,65,66,67", "--C", "1", "--csv"), "c.csv"),
-])  # fmt: skip
-def test_a_full_disk_leaves_no_part_of_a_file(arguments, name, tmp_path):
-    path = tmp_path / "out" / name
-    path.parent.mkdir()
-    environment = {**os.environ, "NKICONV_CACHE": str(tmp_path / "plans")}
-    done = subprocess.run(
-        command(*arguments, str(path)), capture_output=True, text=True, preexec_fn=small_disk, env=environment,
-        check=False,
-    )  # fmt: skip
-    assert done.returncode == 2, done.stderr
-    assert "File too large" in done.stderr
-    assert str(path) in done.stderr.replace("\n", "")
-    assert os.listdir(path.parent) == []
-
-
-@pytest.mark.simulator_only
-@pytest.mark.parametrize("traced", [1, pytest.param(3, marks=pytest.mark.slow)])
-def test_ctrl_c_during_tune_leaves_the_cache_whole(traced, tmp_path, monkeypatch):
+def test_ctrl_c_during_tune_leaves_the_cache_whole(tmp_path, monkeypatch):
     monkeypatch.setenv("NKICONV_CACHE", str(tmp_path))
     cache.forget()
     assert run("plan", "fp16").exit_code == 0
     [before] = os.listdir(tmp_path)
     text = (tmp_path / before).read_text()
-    calls = iter(range(traced))
+    calls = iter(range(1))
 
     def interrupted(*arguments, **limits):
         if next(calls, None) is None:
