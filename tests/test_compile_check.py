@@ -4,11 +4,9 @@ import dataclasses
 import functools
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -124,18 +122,6 @@ def test_an_error_has_the_deepest_of_our_lines(tmp_path):
     assert compile_stages.told(raised(script, DEEP), None)["line"] == ""
 
 
-def test_an_error_of_an_error_has_the_line_of_the_first(tmp_path):
-    script = tmp_path / "mine.py"
-    try:
-        try:
-            exec(compile(DEEP, str(script), "exec"), {})
-        except ValueError as first:
-            raise RuntimeError("Failed to compile:\n- [x1] error: no such DMA") from first
-    except RuntimeError as error:
-        found = compile_stages.told(error, script)
-    assert found == {"error": "RuntimeError: [x1] error: no such DMA", "line": "mine.py:5"}
-
-
 def test_what_a_dead_process_wrote():
     ours = compile_stages.KERNELS / "a.py"
     frames = f'  File "/aws/isa.py", line 9 in f\n  File "{ours}", line 7 in g\n  File "{ours}", line 3 in h\n'
@@ -162,23 +148,6 @@ def test_rows_that_are_finished_are_kept(tmp_path):
         file.write(b'{"kernel": "half')
     compile_run.append(path, row("f"))
     assert compile_run.load(path) == {"a": kept[1], "b": kept[2], "f": row("f")}
-
-
-def test_a_key_is_of_all_that_a_row_depends_on(tmp_path):
-    script, array = tmp_path / "k.py", tmp_path / "x.npy"
-    script.write_text("1")
-    array.write_bytes(b"1")
-    call = KernelCall(f"{script}:good", (str(array),), (), 2)
-    short = Kernel(cases.get("short"), "forward", 2)
-    kernels = [short, dataclasses.replace(short, direction="wgrad"), dataclasses.replace(short, lnc=1),
-               Kernel(call, "", 2), Kernel(dataclasses.replace(call, arguments=("a=1",)), "", 2)]  # fmt: skip
-    keys = [one.key({"nki": "0.7"}, "s") for one in kernels]
-    keys += [short.key({"nki": "0.8"}, "s"), short.key({"nki": "0.7"}, "t")]
-    for path in (script, array):
-        path.write_text("2")
-        keys.append(Kernel(call, "", 2).key({"nki": "0.7"}, "s"))
-    assert len(set(keys)) == len(keys) == 9
-    assert keys[0] == Kernel(cases.get("short"), "forward", 2).key({"nki": "0.7"}, "s")
 
 
 @pytest.fixture
@@ -315,21 +284,3 @@ def test_a_case_and_its_gradients(command):
         assert 0 < one["worst_ratio"] <= 1
         assert one["modelled_us"] > 0 < one["instructions"]
         assert json.loads(Path(one["neff"]).read_text())["barrier_check"] is True
-
-
-@pytest.mark.slow
-def test_ctrl_c_ends_all_processes(command, tmp_path):
-    process = command("k.py:good", "k.py:hangs", "--input", "128x64:bf16")
-    rows, log = (
-        tmp_path / "compile_check" / "rows.jsonl",
-        tmp_path / "compile_check" / "k.py_hangs_lnc2" / "simulate.log",
-    )
-    began = time.monotonic()
-    while not (rows.exists() and log.exists()):
-        assert time.monotonic() - began < 300
-        time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert (process.returncode != 0, out) == (True, "")
-    assert "compile_check keeps what is done; the same command goes on" in err
-    assert [json.loads(line)["kernel"] for line in rows.read_text().splitlines()] == ["k.py:good"]

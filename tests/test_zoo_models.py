@@ -100,31 +100,3 @@ def test_one_of_them_runs_with_every_suite(model):
     report = convert(made)
     assert len(report.swapped) >= 18
     assert torch.equal(report.model(**inputs), made(**inputs))
-
-
-def decoded(vae, z, chunks):
-    """Frames of latents, some at a time; layers keep what the next ones see."""
-    vae.clear_cache()
-    x, found = vae.post_quant_conv(z), []
-    for index, chunk in enumerate(torch.split(x, chunks, 2)):
-        vae._conv_idx = [0]
-        found.append(
-            vae.decoder(chunk, feat_cache=vae._feat_map, feat_idx=vae._conv_idx, first_chunk=index == 0).detach()
-        )
-    vae.clear_cache()
-    return torch.cat(found, 2)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", ["torch", "simulate"])
-@pytest.mark.parametrize("model", ["AutoencoderKLWan"], indirect=True)
-def test_chunks_of_a_video_decode_to_the_whole(model, mode, monkeypatch):
-    """The first latent frame alone, as the model has it, and those behind it however they are cut."""
-    made = model.made().eval()
-    z = torch.randn(1, 4, 5, 6, 6, generator=torch.Generator().manual_seed(3))
-    with torch.no_grad():
-        whole = decoded(made, z, [1, 4])
-        ours = convert(made).model
-        monkeypatch.setenv("NKICONV_CPU", mode)
-        for chunks in ([1, 4], [1, 1, 1, 1, 1], [1, 2, 2], [1, 3, 1]):
-            assert_within_share([decoded(ours, z, chunks)], [whole], FLOAT32_SUMS)
