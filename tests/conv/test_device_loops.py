@@ -1,27 +1,32 @@
-"""Output tiles that are alike, worked on in a loop on the device: the same bits, fewer instructions, about the same
-time."""
+"""Output tiles, and steps of rows of y, that are alike, in a loop on the device: the same bits, fewer instructions."""
 
 import ml_dtypes
 import numpy as np
 import pytest
 from conv_calls import planned
+from conv_rows import GEMM, PIXELS
 from depthwise import same_bits
 from draws import draws
 from hypothesis import example, given
 from hypothesis import strategies as st
-from implicit_gemm_calls import completed
-from volumes import check_volume, has_output, volumes
+from volumes import an_axis, check_volume, has_output, volumes
 
 import nkiconv
 from nkiconv.kernels.conv import conv2d_implicit_gemm, conv3d_implicit_gemm
+from nkiconv.planner.operations import operation_for
+from nkiconv.planner.request import Request
 from nkiconv.problem import ConvProblem
-from nkiconv.schedules import geometry
+from nkiconv.schedules import geometry, volume_rows
+from nkiconv.schedules.conv_algorithms import built
 from nkiconv.simulator.iterations import num_compiled
+from nkiconv.simulator.timing import Rates
 
 pytestmark = pytest.mark.simulator_only
 ONE = ((0, 0), (1, 1), (1, 1))
-#: Why it is here: shape of x, of w, padding, what else is passed, settings of the algorithm, loops of core 0 of two.
-LOOPED = {
+FLAT = ((0, 0), (0, 0), (1, 1))
+ROW = (1, 20, 4, 60, 24), (24, 20, 3, 3, 3), ONE
+#: Why it is here: shape of x, of w, padding, what else is passed, settings, loops of core 0 of two.
+TILES = {
     "images": ((3, 20, 40, 24), (24, 20, 3, 3), ONE[1:], {}, {"x_bytes": 256}, 2),
     "whole images": ((72, 20, 6, 5), (24, 20, 3, 3), ONE[1:], {}, {"x_bytes": 256}, 1),
     "rows apart": ((1, 20, 97, 24), (24, 20, 3, 3), ONE[1:], {"stride": (2, 1)}, {"x_bytes": 256}, 1),
@@ -29,107 +34,94 @@ LOOPED = {
     "between zeros": ((1, 20, 60, 24), (24, 20, 3, 3), ONE[1:], {"lhs_dilation": (2, 1)}, {"x_bytes": 256}, 1),
     "folded": ((1, 40, 80, 24), (40, 40, 3, 3), ONE[1:], {}, {"x_bytes": 300, "fold": "both"}, 1),
     "groups": ((1, 24, 60, 24), (24, 6, 3, 3), ONE[1:], {"feature_group_count": 4}, {"x_bytes": 256}, 1),
-    "several jobs": ((1, 140, 50, 20), (260, 140, 3, 2), ONE[1:], {}, {"x_bytes": 400}, 1),
-    "several batches": (
-        (1, 140, 50, 20), (260, 140, 3, 2), ONE[1:], {}, {"x_bytes": 400, "shard": "channels"}, 1
-    ),
-    "chunks outside": ((1, 140, 50, 20), (200, 140, 3, 2), ONE[1:], {}, {"x_bytes": 400, "order": "chunks"}, 1),
+    "M tiles": ((1, 140, 50, 20), (260, 140, 3, 2), ONE[1:], {}, {"x_bytes": 400}, 1),
+    "channels shared": ((1, 140, 50, 20), (260, 140, 3, 2), ONE[1:], {}, {"x_bytes": 400, "shard": "channels"}, 1),
+    "K tiles outside": ((1, 140, 50, 20), (200, 140, 3, 2), ONE[1:], {}, {"x_bytes": 400, "order": "chunks"}, 1),
     "volumes": ((1, 20, 6, 40, 24), (24, 20, 3, 3, 3), ONE, {}, {"x_bytes": 1024}, 2),
     "two volumes": ((2, 20, 4, 40, 24), (24, 20, 3, 3, 3), ((1, 1), *ONE[1:]), {}, {"x_bytes": 1024}, 4),
     "planes as channels": ((1, 20, 6, 40, 24), (24, 20, 3, 3, 3), ONE, {}, {"x_bytes": 256, "planes": "channels"}, 2),
     "four bands": ((1, 20, 90, 24), (24, 20, 3, 3), ONE[1:], {}, {"x_bytes": 256, "loop": 2}, 1),
-}  # fmt: skip
-EPILOGUES = {
+}
+#: The same with settings that follow from the shape in other problems (segments, parts).
+ROWS = {
+    "rows": (*ROW, {}, {}, 1),
+    "segments": ((1, 20, 4, 90, 24), *ROW[1:], {}, {"segments": 3}, 1),
+    "an odd row": ((1, 20, 4, 71, 24), *ROW[1:], {}, {"segments": 2}, 1),
+    "riders": ((1, 96, 3, 60, 10), (20, 96, 3, 3, 3), ONE, {}, {}, 1),
+    "copies": ((1, 40, 3, 60, 10), (20, 40, 3, 3, 3), ONE, {}, {"copies": 3}, 1),
+    "two volumes in parts": ((2, 20, 4, 40, 140), ROW[1], ((1, 1), *ONE[1:]), {}, {"parts": 2, "depth": 2}, 8),
+    "several tiles": ((1, 20, 3, 40, 300), *ROW[1:], {}, {}, 1),
+    "strides": ((1, 20, 4, 97, 24), *ROW[1:], {"stride": (1, 2, 2)}, {}, 1),
+    "rows between": ((1, 20, 4, 161, 24), *ROW[1:], {"stride": (1, 2, 1), "rhs_dilation": (1, 3, 1)}, {}, 1),
+    "one row of taps": (ROW[0], (24, 20, 3, 1, 3), FLAT, {}, {}, 1),
+    "rows that nothing sees": ((1, 20, 4, 150, 24), (24, 20, 3, 2, 3), FLAT, {"stride": (1, 3, 1)}, {}, 1),
+    "two rotations": ((1, 20, 4, 80, 24), *ROW[1:], {}, {"loop": 2}, 1),
+}
+#: What else may be asked for.
+ASKED = {
     "plain": {},
     "bias and activation": {"bias": True, "activation": "gelu"},
+    "frames": {"frames": 2},
+    "fp32": {"dtype": np.float32},
+    "fp32 as bf16": {"dtype": np.float32, "precision": "bf16"},
+    "x with channels last": {"in_perm": (0, 4, 1, 2, 3)},
     "residual": {"residual": True, "beta": -0.5, "bias": True, "activation": "silu"},
 }
+CALLS = [(why, "plain") for why in (*TILES, *ROWS)]
+CALLS += [
+    (why, one) for why in ("images", "folded", "groups", "volumes") for one in ("bias and activation", "residual")
+]
+CALLS += [("images", "fp32 as bf16"), ("volumes", "frames"), ("planes as channels", "frames")]
+CALLS += [("rows", one) for one in (*ASKED,)[1:-1]]
 
 
-def run(why, lnc, loop, dtype="bf16", trace_only=False, **epilogue):
-    """y of a problem of LOOPED, or its records."""
-    x_shape, w_shape, padding, places, given, _ = LOOPED[why]
-    kernel = (conv2d_implicit_gemm, conv3d_implicit_gemm)[len(x_shape) - 4][lnc]
+def call(why, loop, dtype=ml_dtypes.bfloat16, frames=0, **more):
+    """(kernel, x, w, the other arguments) of a row."""
+    x_shape, w_shape, padding, places, given, _ = {**TILES, **ROWS}[why]
     rng = np.random.default_rng(5)
-    x, w = (rng.standard_normal(shape).astype(ml_dtypes.bfloat16 if dtype == "bf16" else np.float32)
-            for shape in (x_shape, w_shape))  # fmt: skip
-    more = {"padding": padding, "algorithm": "implicit_gemm", **places, **epilogue}
-    more["config"] = tuple({**given, "loop": given.get("loop", 1) if loop else 0}.items())
-    if "bias" in epilogue:
+    if "in_perm" in more:
+        x_shape = tuple(x_shape[axis] for axis in np.argsort(more["in_perm"]))
+    x, w = (rng.standard_normal(shape).astype(dtype) for shape in (x_shape, w_shape))
+    settings = {name: value for name, value in given.items() if name not in ("segments", "parts")}
+    more |= {"padding": padding, "algorithm": GEMM if why in TILES else PIXELS, **places}
+    more["config"] = tuple({**settings, "loop": given.get("loop", 1) if loop else 0}.items())
+    if "bias" in more:
         more["bias"] = rng.standard_normal(w_shape[0]).astype(np.float32)
-    if "residual" in epilogue:
-        spec = nkiconv.spec(x_shape, dtype), nkiconv.spec(w_shape, dtype)
-        without = {name: value for name, value in more.items() if name not in EPILOGUES["residual"]}
-        y = nkiconv.simulator.execute(kernel, spec, without, trace_only=True).outputs
-        more["residual"] = rng.standard_normal(y.shape).astype(np.float32)
-    if not trace_only:
-        return nkiconv.simulate(kernel)(x, w, **more)
-    return nkiconv.simulator.execute(kernel, (x, w), more, trace_only=True)
+    if frames:
+        more["initial_frames"] = rng.standard_normal((*x_shape[:2], frames, *x_shape[3:])).astype(dtype)
+    kernel = conv2d_implicit_gemm if len(x_shape) == 4 else conv3d_implicit_gemm
+    if "residual" in more:
+        without = {
+            name: value for name, value in more.items() if name not in ("residual", "beta", "bias", "activation")
+        }
+        shape = nkiconv.simulator.execute(kernel[2], (x, w), without, trace_only=True).outputs.shape
+        more["residual"] = rng.standard_normal(shape).astype(np.float32)
+    return kernel, x, w, more
 
 
-CALLS = [(why, "plain") for why in LOOPED]
-CALLS += [(why, one) for why in ("images", "folded", "groups", "volumes") for one in EPILOGUES if one != "plain"]
+@pytest.mark.cover(6, keep=["images-fp32 as bf16", "rows-plain"])
+@pytest.mark.parametrize(("why", "asked"), CALLS)
+def test_bits_are_those_of_the_unrolled_kernel(why, asked, change):
+    given, loops = {**TILES, **ROWS}[why][-2:]
+    change(volume_rows, "fewest_tiles", lambda geometry: given.get("segments", 1))
+    change(volume_rows, "PARTS_TRIED", (given.get("parts", 1),))
+    programs, found = [], []
+    for loop in (False, True):
+        kernel, x, w, more = call(why, loop, **ASKED[asked])
+        programs.append(nkiconv.simulator.execute(kernel[2], (x, w), more, trace_only=True).programs[0])
+        found += [nkiconv.simulate(kernel[lnc])(x, w, **more) for lnc in ((1, 2) if loop else (2,))]
+    assert same_bits(found[0], found[1])
+    assert same_bits(found[0], found[2])
+    unrolled, looped = programs
+    assert len(unrolled.repeated) == 0
+    assert len(looped.repeated) == loops or asked != "plain"
+    assert looped.repeated
+    assert num_compiled(looped) < len(unrolled.instructions)
 
 
-@pytest.mark.cover(3)
-@pytest.mark.parametrize(("why", "epilogue"), CALLS)
-def test_bits_are_those_of_the_unrolled_kernel(why, epilogue):
-    more = EPILOGUES[epilogue]
-    expected = run(why, 2, loop=False, **more)
-    for lnc in (1, 2):
-        assert same_bits(run(why, lnc, loop=True, **more), expected)
-
-
-@pytest.mark.cover(3)
-@pytest.mark.parametrize("why", LOOPED)
-def test_as_many_bodies_as_are_alike_are_seen_once(why):
-    looped, unrolled = (run(why, 2, loop=one, trace_only=True) for one in (True, False))
-    first = looped.programs[0]
-    assert (len(first.repeated), len(unrolled.programs[0].repeated)) == (LOOPED[why][-1], 0)
-    branches = sum(one.op == "loop_branch" for one in first.instructions)
-    assert branches > 0
-    assert num_compiled(first) < len(unrolled.programs[0].instructions)
-    moved = [one for one in first.instructions if one.params.get("indirect")]
-    assert {one.engine for one in moved} == {"dma"}
-    assert sum(not one.writes[0].info.on_chip for one in moved) > 0
-
-
-def test_fp32_comes_as_bf16_in_a_loop_too():
-    expected = run("images", 2, loop=False, dtype="fp32", precision="bf16")
-    assert same_bits(run("images", 2, loop=True, dtype="fp32", precision="bf16"), expected)
-
-
-@pytest.mark.cover(1)
-@pytest.mark.parametrize("given", [{"x_bytes": 1024}, {"x_bytes": 256, "planes": "channels"}])
-def test_frames_in_front_move_with_x(given):
-    rng = np.random.default_rng(6)
-    shapes = (2, 20, 4, 40, 24), (24, 20, 3, 3, 3), (2, 20, 2, 40, 24)
-    x, w, frames = (rng.standard_normal(shape).astype(ml_dtypes.bfloat16) for shape in shapes)
-    found = []
-    for loop in (0, 1):
-        config = (*given.items(), ("loop", loop))
-        more = {"padding": ((0, 0), *ONE[1:]), "initial_frames": frames, "config": config}
-        kernel, more["algorithm"] = conv3d_implicit_gemm[2], "implicit_gemm"
-        execution = nkiconv.simulator.execute(kernel, (x, w), more, trace_only=True)
-        assert bool(execution.programs[0].repeated) == bool(loop)
-        found.append(nkiconv.simulate(kernel)(x, w, **more))
-    assert same_bits(*found)
-
-
-@pytest.mark.cover(2)
-@pytest.mark.parametrize("why", ["images", "several jobs", "volumes"])
-def test_it_is_exact(why):
-    x_shape, w_shape, padding, places, given, _ = LOOPED[why]
-    C, K, axes = x_shape[1], w_shape[0], len(x_shape) - 2
-    sizes = zip(x_shape[2:], w_shape[2:], padding, strict=True)
-    rows = [(size, taps, 1, 1, 1, *around) for size, taps, around in sizes]
-    assert not places
-    check_volume((C, K, 1, *[(2, 1, 1, 1, 1, 0, 0)] * (3 - axes), *rows), config=(*given.items(), ("loop", 1)))
-
-
-def an_axis_of(least, most):
+def an_axis_of(least, most, lhs=2):
     """(size, taps, stride, dilation, lhs_dilation, before, after) of so many elements."""
-    small = (st.integers(1, most) for most in (3, 2, 2, 2))
+    small = (st.integers(1, most) for most in (3, 2, 2, lhs))
     around = st.integers(-1, 2), st.integers(-1, 2)
     return st.tuples(st.integers(least, most), *small, *around).filter(has_output)
 
@@ -137,7 +129,7 @@ def an_axis_of(least, most):
 @draws(20)
 @given(an_axis_of(1, 3), an_axis_of(30, 44), an_axis_of(16, 20), volumes(groups=(1, 2)), st.data())
 @example((1, 2, 1, 1, 1, 0, 2), (30, 1, 1, 1, 1, 0, 0), (16, 1, 1, 1, 1, 0, 0), (1, 1, 1), None)
-def test_any_volume_is_exact(planes, rows, columns, shape, data):
+def test_any_volume_of_tiles(planes, rows, columns, shape, data):
     """Many output tiles of rows, whatever else; planes of taps as channels too, where no plane of x may be seen."""
     C, K, groups, *_ = shape
     more = {"x_bytes": 256, "loop": 1}
@@ -147,55 +139,38 @@ def test_any_volume_is_exact(planes, rows, columns, shape, data):
     check_volume((C, K, groups, planes, rows, columns), lnc=lnc, N=N, config=tuple(more.items()))
 
 
-#: What is asked for, and why that takes no loop.
-REFUSED = [
-    ({"dtype": "fp32", "precision": "fp16x3"}, "config loop=1: product=fp16x3 prepares x of an output tile .*; use 0"),
-    ({"in_perm": (0, 3, 1, 2)}, "config loop=1: needs rows of x and y in HBM, not channels side by side; use 0"),
-    ({"out_perm": (0, 2, 3, 1)}, "config loop=1: needs rows of x and y in HBM, not channels side by side; use 0"),
-    ({"loop": -1}, "config loop=-1: must be an int from 0 to 64"),
-    ({"loop": True}, "config loop=True: must be an int from 0 to 64"),
-]
+@draws(20)
+@given(volumes(most_lhs=1), an_axis_of(24, 44, 1), an_axis(1), st.integers(1, 3), st.integers(1, 2))
+@example((1, 2, 1, (2, 2, 1, 1, 1, 0, 0), None, None), (24, 2, 1, 2, 1, 0, 0), (1, 1, 1, 1, 1, 0, 0), 1, 1)
+@example((3, 4, 1, (3, 2, 1, 1, 1, 0, 0), None, None), (30, 3, 2, 1, 1, 1, 1), (9, 3, 1, 1, 1, 1, 1), 2, 1)
+def test_any_volume_of_rows(shape, rows, columns, segments, lnc):
+    C, K, groups, planes, *_ = shape
+    if planes[1] > 1 and K > 1:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(volume_rows, "fewest_tiles", lambda geometry: segments)
+            built.cache_clear()
+            shape = (C, K, groups, planes, rows, columns)
+            check_volume(shape, lnc=lnc, algorithm=PIXELS, config=(("loop", 1),))
+        built.cache_clear()
 
 
-@pytest.mark.parametrize(("more", "message"), REFUSED)
-def test_what_takes_no_loop_is_refused_by_name(more, message):
-    more = dict(more)
-    spec = [nkiconv.spec(shape, more.get("dtype", "bf16")) for shape in ((1, 8, 8, 8), (8, 8, 1, 1))]
-    more.pop("dtype", None)
-    config = (("loop", more.pop("loop", 1)),)
-    with pytest.raises(nkiconv.simulator.KernelAssertionError, match=message):
-        nkiconv.simulator.execute(
-            conv2d_implicit_gemm[2], spec, {"algorithm": "implicit_gemm", "config": config} | more, trace_only=True
-        )
+#: Kernels of many instructions, and of few, and the loop that the host and a bare kernel have.
+IMAGES = ConvProblem(N=1, C=96, H=2160, W=3840, K=96, R=3, S=3, padding=((1, 1), (1, 1)))
+VIDEO = ConvProblem(N=1, C=96, D=6, H=720, W=1280, K=96, T=3, R=3, S=3, padding=ONE)
+LOOPS = [
+    (GEMM, IMAGES, 1), (GEMM, IMAGES.replace(H=270, W=480), 0), (PIXELS, VIDEO, 2),
+    (PIXELS, VIDEO.replace(H=90, W=160), 0),
+]  # fmt: skip
 
 
-def test_pairs_of_fp8_take_no_loop():
-    with pytest.raises(nkiconv.simulator.KernelAssertionError, match="config loop=1: product=fp8"):
-        nkiconv.simulator.execute(
-            conv2d_implicit_gemm[2],
-            [nkiconv.spec(shape, "fp8_e4m3") for shape in ((1, 256, 16, 16), (128, 256, 3, 3))],
-            {"algorithm": "implicit_gemm", "config": (("loop", 1), ("product", "fp8_pairs"))},
-            trace_only=True,
-        )
+@pytest.mark.parametrize(("algorithm", "problem", "loop"), LOOPS)
+def test_many_instructions_ask_for_a_loop(algorithm, problem, loop):
+    request = Request(problem=problem)
+    operation = operation_for(request)
+    found = operation.complete(algorithm, operation.shape(request, Rates()), None)
+    assert planned(problem, algorithm)[0].loop == dict(found)["loop"] == loop
 
 
-#: A kernel of many instructions, and one of few.
-LONG = ConvProblem(N=1, C=96, H=2160, W=3840, K=96, R=3, S=3, padding=((1, 1), (1, 1)))
-SHORT = LONG.replace(H=270, W=480)
-
-
-def counts(problem):
-    """(settings, instructions of a core at most) as the host has them."""
-    found = completed(problem)
-    plan, reason = planned(problem, "implicit_gemm", tuple(found.items()))
-    assert reason == ""
-    return found, plan.instructions(2)
-
-
-def test_many_instructions_ask_for_a_loop(change):
-    found, looped = counts(LONG)
-    assert planned(LONG, "implicit_gemm")[0].loop == found["loop"] == 1
-    assert looped < 10_000
-    assert counts(SHORT)[0]["loop"] == 0
+def test_too_many_instructions_without_a_loop_are_refused(change):
     change(geometry, "INSTRUCTIONS_MAX", 100_000)
-    assert "the compiler takes 100000" in planned(LONG, "implicit_gemm", (("loop", 0),))[1]
+    assert "the compiler takes 100000" in planned(IMAGES, GEMM, (("loop", 0),))[1]

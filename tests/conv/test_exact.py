@@ -1,0 +1,282 @@
+"""Every algorithm by its settings, at every edge of the geometry and in every layout: exact on integers, within the
+bound elsewhere, the same bits on one core and two."""
+
+import itertools
+
+import numpy as np
+import pytest
+from conv_calls import (
+    EDGE,
+    EPILOGUES,
+    FLOATS,
+    canonical_of,
+    check_bits,
+    check_epilogue,
+    check_exact,
+    config_of,
+    in_layout,
+    integers,
+    planned,
+    run,
+)
+from conv_rows import BLOCKS, EXACT, GEMM, K_PACKING, LINE, M_TILES, PIXELS, RGB, SAME, TALL
+from depthwise_images import depthwise
+from draws import cores
+from tolerances import assert_exact, assert_within
+
+import nkiconv
+from nkiconv.problem import ConvProblem
+from nkiconv.reference import abs_sum_ref, conv_ref, num_terms
+from nkiconv.schedules.conv_algorithms import ALGORITHMS
+
+#: DMA transposes 16 bits alone.
+RUNS = [
+    (name, dtype)
+    for name, (_, config) in EXACT.items()
+    for dtype in (FLOATS[:2] if dict(config).get("moved") else FLOATS)
+]
+
+
+@pytest.mark.cover(64, keep=["pixels: many-bf16", "implicit_gemm: M tiles, K tile by K tile-fp32"])
+@pytest.mark.parametrize(("name", "dtype"), RUNS)
+def test_every_setting(name, dtype):
+    problem, config = EXACT[name]
+    check_exact(problem.replace(dtype=dtype), config=config)
+
+
+def check_normals(problem, config=None, **more):
+    """The same bits on one core and two, within the bound."""
+    y, x, w = check_bits(problem, config, **more)
+    plain = canonical_of(x, problem)
+    sums, sizes = (in_layout(ref(plain, w, problem), problem) for ref in (conv_ref, abs_sum_ref))
+    assert_within(y, sums, sizes, num_terms(problem), problem.out_dtype)
+
+
+@pytest.mark.cover(20)
+@pytest.mark.parametrize(("name", "dtype"), RUNS)
+def test_normals(name, dtype):
+    problem, config = EXACT[name]
+    check_normals(problem.replace(dtype=dtype), config)
+
+
+@pytest.mark.cover(5)
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("why", EDGE)
+def test_normals_at_the_edges(why, dtype):
+    check_normals(EDGE[why].replace(dtype=dtype))
+
+
+#: How an edge is run: the kernel's own choice, an algorithm, a precision; in NHWC where it says so.
+HOW = {
+    "bare": {},
+    "bare NHWC": {"layout": "NHWC"},
+    GEMM: {"config": config_of(GEMM)},
+    "implicit_gemm NHWC": {"config": config_of(GEMM), "layout": "NHWC"},
+    BLOCKS: {"config": config_of(BLOCKS)},
+    "M packing": {"config": config_of(BLOCKS, lanes=1)},
+    PIXELS: {"config": config_of(PIXELS), "layout": "NHWC"},
+    K_PACKING: {"config": config_of(K_PACKING)},
+    "fp16x3": {"precision": "fp16x3"},
+}
+EDGES = [
+    (why, how, dtype)
+    for how, why in itertools.product(HOW, EDGE)
+    for dtype in ([*FLOATS, "fp8_e4m3", "fp8_e5m2"] if "bare" in how else FLOATS[2:] if "fp16x3" in how else FLOATS)
+    if how != PIXELS or EDGE[why].H * EDGE[why].W < 100_000
+]
+
+
+@pytest.mark.cover(56, keep=[
+    "padding_far_outside-activation_stationary-bf16", "dilation_beyond_a_load-M packing-bf16",
+    "filter_of_several_loads-bare-bf16",
+])  # fmt: skip
+@pytest.mark.parametrize(("why", "how", "dtype"), EDGES)
+def test_every_edge(why, how, dtype):
+    """Exact, or refused by the algorithm's name."""
+    given = {"layout": "NCHW"} | HOW[how]
+    problem = EDGE[why].replace(dtype=dtype, layout=given.pop("layout"))
+    if "config" in given:
+        (_, algorithm), *settings = given["config"]
+        found, reason = planned(problem, algorithm, tuple(settings) or None)
+        if found is None:
+            assert algorithm in reason
+            return
+    check_exact(problem, 3, **given)
+
+
+@pytest.mark.cover(3)
+@pytest.mark.parametrize(("x_dtype", "w_dtype"), [("bf16", "fp16"), ("fp16", "bf16"), ("fp8_e4m3", "fp8_e5m2")])
+@pytest.mark.parametrize("why", ["groups", "C_130_K_5", "both_dilations"])
+def test_filters_of_another_dtype(why, x_dtype, w_dtype):
+    check_exact(EDGE[why].replace(dtype=x_dtype), w_dtype=w_dtype)
+
+
+@pytest.mark.cover(9)
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("precision", ["bf16", "tf32"])
+@pytest.mark.parametrize(("problem", "config"), [
+    (TALL, config_of(PIXELS)), (M_TILES, config_of(GEMM)), (RGB, config_of(BLOCKS, lanes=1)),
+], ids=[PIXELS, GEMM, BLOCKS])  # fmt: skip
+def test_products_of_fewer_bits(problem, config, precision, layout):
+    given = {"in_perm": (0, 3, 1, 2), "out_perm": (0, 2, 3, 1)} if config[0][1] == PIXELS else {}
+    check_exact(problem.replace(dtype="fp32", layout=layout), config=config, precision=precision, **given)
+
+
+ASKED = {**EPILOGUES, "all": {"bias": True, "residual": True, "beta": -2.0, "activation": "relu"}}
+
+
+@pytest.mark.cover(36)
+@pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.parametrize(("name", "dtype"), RUNS)
+def test_epilogues(name, dtype, asked):
+    problem, config = EXACT[name]
+    check_epilogue(problem, ASKED[asked], config, dtype)
+
+
+PROBE = ConvProblem(
+    N=2, C=6, H=5, W=7, K=4, R=2, S=3, groups=2, stride=(1, 2), padding=((1, 0), (0, 2)), rhs_dilation=(2, 1),
+    dtype="fp32",
+)  # fmt: skip
+PERMS = list(itertools.permutations(range(4)))
+
+
+@pytest.mark.cover(10)
+@pytest.mark.parametrize("index", range(len(PERMS)))
+def test_every_permutation(index):
+    """Each once of x, w and y, no two the same."""
+    x_perm, w_perm, y_perm = PERMS[index], PERMS[(index + 7) % 24], PERMS[(index + 13) % 24]
+    check_exact(PROBE, index, in_perm=x_perm, kern_perm=w_perm, out_perm=y_perm)
+
+
+#: Problems of each algorithm that reads rows of x, in layouts that it reads and writes by copies, and of those that
+#: read and write channels side by side themselves.
+LAID_OUT = {
+    "few inputs": ConvProblem(N=3, C=3, H=31, W=30, K=20, R=7, S=7, stride=(2, 2), padding=((3, 2), (3, 2))),
+    "few outputs": ConvProblem(N=1, C=140, H=23, W=18, K=3, R=3, S=3, padding=SAME),
+    "depthwise": depthwise(130, N=2, H=12, W=14, R=3, S=3, padding=SAME),
+    "small groups": ConvProblem(N=2, C=64, H=9, W=8, K=96, R=3, S=3, groups=16, padding=SAME),
+    "many pixels": ConvProblem(N=1, C=18, H=40, W=150, K=17, R=3, S=2, padding=((1, 1), (0, 1))),
+    "more than 128 tiles of pixels": ConvProblem(N=1, C=3, H=131, W=129, K=70, R=1, S=1),
+    "one row": ConvProblem(N=2, C=5, W=300, K=33, S=5, padding=((0, 0), (2, 2))),
+    "one column": ConvProblem(N=1, C=20, H=300, K=6, R=5, padding=((2, 2), (0, 0)), W=1, S=1),
+    "M tiles": M_TILES,
+    "line": LINE,
+    "points": ConvProblem(N=3, C=20, H=28, W=28, K=300, R=1, S=1),
+}
+#: in_perm, kern_perm and out_perm: NHWC, with filters as Keras and as torch's channels_last has them; one side alone;
+#: rows and columns swapped.
+LAYOUTS = {
+    "NHWC": ((0, 3, 1, 2), None, (0, 2, 3, 1)),
+    "NHWC, RSCK": ((0, 3, 1, 2), (3, 2, 0, 1), (0, 2, 3, 1)),
+    "NHWC, KRSC": ((0, 3, 1, 2), (0, 3, 1, 2), (0, 2, 3, 1)),
+    "x alone": ((0, 3, 1, 2), None, None),
+    "y alone": (None, None, (0, 2, 3, 1)),
+    "y, swapped": (None, None, (0, 3, 2, 1)),
+    "swapped": ((0, 3, 2, 1), None, (0, 3, 2, 1)),
+    "reversed": ((3, 2, 1, 0), None, (2, 3, 0, 1)),
+}
+#: Algorithms of each problem.
+TAKEN = [
+    (name, algorithm)
+    for name, problem in LAID_OUT.items()
+    for algorithm in ALGORITHMS
+    if planned(problem.replace(layout="NHWC"), algorithm)[0] is not None
+]
+LAID = [
+    (*taken, layout, dtype)
+    for taken, layout, dtype in itertools.product(TAKEN, LAYOUTS, ("bf16", "fp32", "fp8_e5m2"))
+    if taken[1] != PIXELS or (LAYOUTS[layout][2] == (0, 2, 3, 1) and dtype != "fp8_e5m2")
+]
+
+
+@pytest.mark.cover(30)
+@pytest.mark.parametrize(("name", "algorithm", "layout", "dtype"), LAID)
+def test_layouts(name, algorithm, layout, dtype):
+    perms = dict(zip(("in_perm", "kern_perm", "out_perm"), LAYOUTS[layout], strict=True))
+    check_exact(LAID_OUT[name].replace(dtype=dtype), config=config_of(algorithm), **perms)
+
+
+@pytest.mark.cover(6)
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize(("name", "algorithm"), TAKEN)
+def test_residuals_are_copied_too(name, algorithm, dtype):
+    check_epilogue(LAID_OUT[name].replace(layout="NHWC"), ASKED["all"], config_of(algorithm), dtype)
+
+
+#: Of implicit_gemm and activation_stationary, as `pack_filter` packs, and whole M tiles of few outputs.
+PACKED = {
+    **{why: EXACT[why] for why in EXACT if why.startswith("implicit_gemm") and "NHWC" not in EXACT[why][0].layout},
+    "pixels": EXACT["pixels: many"],
+    "pixels, images shared": EXACT["pixels: many, images shared"],
+    "pixels, all filters": (EXACT["pixels: many"][0], config_of(PIXELS)),
+}
+
+
+@pytest.mark.cover(9)
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize("name", PACKED)
+def test_packed_filters(name, dtype):
+    problem, config = PACKED[name]
+    problem = problem.replace(dtype=dtype)
+    config = tuple(pair for pair in config if pair[0] != "moved" and pair != ("fold", "outputs"))
+    x, w = integers(np.random.default_rng(6), problem)
+    packed, truth = nkiconv.pack_filter(w), in_layout(conv_ref(canonical_of(x, problem), w, problem), problem)
+    if ("fold", "both") in config and 128 % packed.shape[-1]:
+        config = tuple(("fold", "inputs") if pair == ("fold", "both") else pair for pair in config)
+    for lnc in cores(name):
+        assert_exact(run(x, packed, problem, lnc, config=config), truth, dtype)
+
+
+@pytest.mark.parametrize("each", [1, 2, 4])
+def test_packed_filters_of_few_outputs(each):
+    problem = RGB.replace(K=4)
+    x, w = integers(np.random.default_rng(4), problem)
+    packed = np.ascontiguousarray(w.reshape(4 // each, each, *w.shape[1:]).transpose(0, 2, 3, 4, 1))
+    assert_exact(run(x, packed, problem, 2, config=config_of(BLOCKS, lanes=1)), conv_ref(x, w, problem), "bf16")
+
+
+#: Problems whose rows of y have parts where X has few bytes, and K packing of them.
+LONG_ROWS = {
+    "stride": (ConvProblem(N=1, C=1, W=9000, K=5, S=10, stride=(1, 5)), (1, 10, 1)),
+    "dilation": (
+        ConvProblem(N=2, C=2, W=6100, K=3, S=5, padding=((0, 0), (7, 9)), rhs_dilation=(1, 3)), (1, 3, 1)),
+    "one shift": (ConvProblem(N=1, C=3, W=6100, K=4, S=3, padding=((0, 0), (1, 1))), (1, 1, 1)),
+    "NHWC": (ConvProblem(N=1, C=2, H=5, W=3100, K=3, R=3, S=3, padding=((1, 1), (1, 0)), layout="NHWC"), (2, 2, 2)),
+}  # fmt: skip
+
+
+@pytest.mark.cover(3)
+@pytest.mark.parametrize("why", LONG_ROWS)
+def test_parts_of_long_rows(why, monkeypatch):
+    monkeypatch.setattr("nkiconv.schedules.stacked.X_BYTES", 12_000)
+    monkeypatch.setattr("nkiconv.schedules.stacked.Y_BYTES", 32_000)
+    problem, sizes = LONG_ROWS[why]
+    config = config_of(K_PACKING, **dict(zip(("rows", "shifts", "outputs"), sizes, strict=True)), warmup=7)
+    assert len(planned(problem, K_PACKING, config[1:])[0].stack.row_parts) == 2
+    check_exact(problem, config=config)
+    check_epilogue(problem, {"bias": True, "residual": True, "beta": 2.0}, config)
+    check_normals(problem.replace(dtype="fp32"), config)
+
+
+@pytest.mark.cover(2)
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_relu_keeps_nan(bias, strict):
+    problem = ConvProblem(N=1, C=4, H=40, W=40, K=5, R=3, S=3, dtype="fp32")
+    x, w = integers(np.random.default_rng(7), problem)
+    x[0, 2, 30, 7] = np.nan
+    more = {"activation": "relu", "strict_nonfinite": strict, "config": config_of(GEMM, fold="none")}
+    if bias:
+        more["bias"] = np.arange(-2, 3).astype(np.float32)
+    expected = np.maximum(conv_ref(x, w, problem) + more.get("bias", np.zeros(5))[:, None, None], 0)
+    assert np.isnan(expected).any()
+    for lnc in cores():
+        np.testing.assert_array_equal(run(x, w, problem, lnc, **more), expected)
+
+
+def test_inputs_are_not_changed():
+    x, w = integers(np.random.default_rng(6), PROBE)
+    before = x.copy(), w.copy()
+    run(x, w, PROBE, 2)
+    np.testing.assert_array_equal(x, before[0])
+    np.testing.assert_array_equal(w, before[1])

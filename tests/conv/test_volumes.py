@@ -1,0 +1,225 @@
+"""Three axes: convolutions of volumes by every algorithm and its settings, whose planes have taps, stride, dilation and
+padding as rows and columns do."""
+
+import contextlib
+
+import numpy as np
+import pytest
+from conv_rows import BLOCKS, GEMM, K_PACKING, PIXELS, k_packed, m_packed, tiles
+from draws import cores, draws
+from hypothesis import given
+from hypothesis import strategies as st
+from tolerances import assert_exact, integer_inputs
+from volumes import PLAIN, VOLUMES, check_volume, volumes
+
+import nkiconv
+from nkiconv import UnsupportedError
+from nkiconv.problem import DTYPES, ConvProblem
+from nkiconv.reference import conv_ref
+from nkiconv.rules import VOLUME_FILTER_LAYOUTS
+from nkiconv.schedules import output_tiles, volume_rows
+from nkiconv.simulator import KernelAssertionError
+
+IN_GROUPS = {"groups", "depthwise"}
+#: The algorithms, and which of the volumes they take.
+TAKEN = {
+    GEMM: set(VOLUMES),
+    K_PACKING: set(VOLUMES) - {"groups", "planes only", "between zeros", "several chunks"},
+    BLOCKS: set(VOLUMES) - {"several chunks"},
+    PIXELS: set(VOLUMES) - IN_GROUPS - {"between zeros"},
+    None: set(VOLUMES),
+}
+
+
+@pytest.mark.cover(22)
+@pytest.mark.parametrize("last", [False, True], ids=["channels first", "channels last"])
+@pytest.mark.parametrize("name", VOLUMES)
+@pytest.mark.parametrize("algorithm", TAKEN)
+def test_every_algorithm(algorithm, name, last):
+    refused = pytest.raises(KernelAssertionError, match=f"{algorithm} ")
+    with contextlib.nullcontext() if name in TAKEN[algorithm] else refused:
+        for lnc in cores(algorithm, name):
+            check_volume(VOLUMES[name], N=3, lnc=lnc, last=last, algorithm=algorithm)
+
+
+CUBE = (5, 32, 1, (5, 3, 1, 1, 1, 1, 1), (9, 3, 1, 1, 1, 1, 1), (7, 3, 1, 1, 1, 1, 1))
+SQUARE, SIDES = (5, 3, 1, 1, 1, 1, 1), VOLUMES["same"][4:]
+#: Rows of planes that share a tile, few output channels, groups.
+SMALL = (20, 30, 1, (11, 3, 1, 1, 1, 1, 1), (3, 3, 1, 1, 1, 1, 1), (4, 3, 1, 1, 1, 1, 1))
+FEW, GROUPS = (130, 3, 1, *VOLUMES["causal"][3:]), (12, 24, 6, *VOLUMES["same"][3:])
+#: Depthwise planes, each of which sees the plane of x of its own number.
+STILL = (16, 16, 16, (5, 1, 1, 1, 1, 0, -1), SQUARE, SQUARE)
+#: Axes of planes that one tap sees, whose outputs do not see the planes of their own numbers.
+MOVING = {
+    "stride": (5, 1, 2, 1, 1, 0, 0),
+    "padded in front": (3, 1, 1, 1, 1, 1, 0),
+    "padded behind": (3, 1, 1, 1, 1, 0, 1),
+    "cropped in front": (5, 1, 1, 1, 1, -1, 0),
+    "between zeros": (3, 1, 1, 1, 2, 0, 0),
+}
+#: (C, K, groups, planes, rows, columns) of windows of x as stationaries, planes of y in columns.
+ROWS = {
+    "riders": (96, 20, 1, (6, 3, 1, 1, 1, 0, 0), (9, 3, 1, 1, 1, 1, 1), (7, 3, 1, 1, 1, 1, 1)),
+    "riders of 16": (112, 5, 1, PLAIN, (6, 4, 1, 1, 1, 2, 1), (9, 3, 1, 2, 1, 1, 2)),
+    "a rest of 96": (224, 5, 1, PLAIN, (6, 4, 1, 1, 1, 2, 1), (7, 5, 1, 1, 1, 2, 2)),
+    "pairs": (192, 140, 1, (4, 3, 1, 1, 1, 1, 1), (4, 3, 1, 1, 1, 1, 1), (5, 3, 1, 1, 1, 1, 1)),
+    "several banks": (40, 200, 1, (7, 3, 1, 1, 1, 2, 0), *SIDES),
+    "strided": (96, 9, 1, (9, 3, 2, 1, 1, 1, 1), (11, 3, 2, 1, 1, 1, 1), (13, 3, 2, 1, 1, 2, 0)),
+    "dilated": (96, 9, 1, (9, 3, 1, 2, 1, 2, 2), (11, 3, 1, 3, 1, 1, 1), (13, 3, 1, 2, 1, 2, 0)),
+    "planes without x": VOLUMES["far outside"],
+    "one row": (5, 4, 1, PLAIN, (1, 1, 1, 1, 1, 0, 0), (300, 5, 1, 1, 1, 2, 2)),
+}
+#: Shape, algorithm, settings.
+SETTINGS = {
+    **{f"folded {fold}": (VOLUMES["stem"], GEMM, {"fold": fold}) for fold in ("none", "inputs", "outputs", "both")},
+    "loads of one row": (VOLUMES["several chunks"], GEMM, {"x_bytes": 256}),
+    "filters by DMA": (VOLUMES["several chunks"], GEMM, {"moved": 2}),
+    "K tile by K tile": (VOLUMES["several chunks"], GEMM, {"order": "chunks"}),
+    "pixels, loads of one row": (VOLUMES["causal"], PIXELS, {"x_bytes": 256}),
+    "pixels, few filters": (VOLUMES["same"], PIXELS, {"filter_bytes": 256}),
+    "pixels, channels shared": (VOLUMES["causal"], PIXELS, {"shard": "channels"}),
+    "pixels, two a partition": (VOLUMES["same"], PIXELS, {"side": 2}),
+    "pixels, small planes": (SMALL, PIXELS, {}),
+    "K packing": (CUBE, K_PACKING, k_packed(3, 1, 1, filters="straight")),
+    "K packing, two shifts": (CUBE, K_PACKING, k_packed(4, 2, 2, filters="straight", blocks=1)),
+    "K packing, filters apart": (CUBE, K_PACKING, k_packed(5, 1, 2, filters="apart", blocks=1)),
+    "K packing, filters apart, all shifts": (CUBE, K_PACKING, k_packed(8, 3, 4, filters="apart")),
+    "K packing, small planes": ((4, 8, 1, (9, *SMALL[3][1:]), (4, *SQUARE[1:]), SQUARE), K_PACKING, {}),
+    "K packing, depthwise": ((6, 6, 6, *VOLUMES["causal"][3:]), K_PACKING, {}),
+    "K packing, gaps": ((4, 4, 4, (5, 4, 1, 1, 3, 0, 0), *SIDES), K_PACKING, {}),
+    "K packing, gaps and a stride": ((4, 4, 4, (6, 3, 2, 2, 3, 2, 1), *SIDES), K_PACKING, {}),
+    "M packing": (FEW, BLOCKS, m_packed(1, 1, x_bytes=256)),
+    "M packing, taps beside": (FEW, BLOCKS, m_packed(2, 3)),
+    "M packing, rows beside": (FEW, BLOCKS, m_packed(4, 2, x_bytes=256)),
+    "groups": ((160, 160, 160, *VOLUMES["causal"][3:]), BLOCKS, {}),
+    "groups, blocks of two columns": (GROUPS, BLOCKS, tiles(32, 1, 2)),
+    "groups, 64 rows": (VOLUMES["depthwise"], BLOCKS, tiles(64, 2, 1)),
+    "groups, two buffers": (GROUPS, BLOCKS, {"buffers": 2}),
+    **{f"rows, {why}": (shape, PIXELS, {}) for why, shape in ROWS.items()},
+    **{f"rows, {why}, copies": (ROWS[why], PIXELS, {"depth": 2, "copies": 3, "warmup": 0}) for why in ROWS},
+    "rows, one plane, one copy": (ROWS["riders of 16"], PIXELS, {"depth": 1, "copies": 1}),
+    **{f"depthwise planes of one tap, {why}": ((16, 16, 16, axis, SQUARE, SQUARE), None, {})
+       for why, axis in MOVING.items()},
+}  # fmt: skip
+
+
+@pytest.mark.cover(27)
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_setting(name, lnc):
+    shape, algorithm, settings = SETTINGS[name]
+    last = algorithm == PIXELS and not name.startswith("rows")
+    check_volume(shape, lnc=lnc, N=2, last=last, algorithm=algorithm, config=tuple(settings.items()) or None)
+
+
+OF_EACH_DTYPE = [
+    ("causal", None, "fp32", precision, None) for precision in (None, "bf16", "tf32", "fp16x3")
+] + [
+    ("riders", PIXELS, "fp16", None, None), ("riders", PIXELS, "fp32", "tf32", None),
+    ("riders", PIXELS, "fp32", "bf16", None), ("same", None, "fp8_e4m3", None, None),
+    ("several chunks", None, "fp8_e4m3", None, None), ("stride", None, "fp8_e4m3", None, None),
+    *[("still", GEMM, "fp8_e4m3", None, product) for product in ("fp8_pairs", "fp8_halves", "fp8_staged")],
+]  # fmt: skip
+DTYPE_SHAPES = {
+    **VOLUMES, **ROWS, "stride": (256, 12, 1, MOVING["stride"], SQUARE, SQUARE),
+    "still": (256, 12, 1, *STILL[3:]),
+}  # fmt: skip
+
+
+@pytest.mark.cover(10)
+@pytest.mark.parametrize(("name", "algorithm", "dtype", "precision", "product"), OF_EACH_DTYPE)
+def test_dtypes(name, algorithm, dtype, precision, product):
+    config = None if product is None else (("product", product),)
+    check_volume(DTYPE_SHAPES[name], dtype, N=2, algorithm=algorithm, precision=precision, config=config)
+
+
+def test_planes_cropped_behind_are_images():
+    check_volume(STILL, algorithm=PIXELS)
+
+
+@pytest.mark.cover(6)
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize("added", [False, True])
+@pytest.mark.parametrize("last", [False, True], ids=["channels first", "channels last"])
+@pytest.mark.parametrize("depth", [2, 4])
+@pytest.mark.parametrize("name", ["same", "causal", "planes only", "dilated", "cropped", "far outside"])
+def test_planes_beside_each_other(name, depth, last, added, lnc):
+    """M packing of planes; added: with a bias and a residual."""
+    C, K, *rest = VOLUMES[name]
+    config = (("depth", depth),)
+    check_volume((C, min(4, K), *rest), lnc=lnc, N=2, last=last, added=added, algorithm=BLOCKS, config=config)
+
+
+@pytest.mark.cover(4)
+@pytest.mark.parametrize(("name", "shape"), [
+    *[(why, ROWS[why]) for why in ("pairs", "strided", "dilated", "one row")],
+    ("groups", GROUPS), ("depthwise", VOLUMES["depthwise"]),
+])  # fmt: skip
+def test_columns_and_loads_in_parts(name, shape, change):
+    change(volume_rows, "PARTS_TRIED", (3,))
+    change(volume_rows, "fewest_tiles", lambda geometry: min(20, geometry.rows.out))
+    change(output_tiles, "GROUPS_X_BYTES", 256)
+    check_volume(shape, algorithm=PIXELS if name in ROWS else BLOCKS)
+
+
+@draws(48, 160)
+@given(volumes(groups=(1, 1, 2, 3, "all")), st.sampled_from([1, 2]), st.booleans(), st.sampled_from([*TAKEN]))
+def test_any_volume(shape, lnc, last, algorithm):
+    """An algorithm that does not take it refuses it by its name."""
+    try:
+        check_volume(shape, lnc=lnc, last=last, algorithm=algorithm)
+    except KernelAssertionError as refused:
+        if algorithm in (None, GEMM) or algorithm not in str(refused):
+            raise
+
+
+PLAIN_CASE = ConvProblem(N=1, C=8, D=5, H=6, W=7, K=4, T=3, R=3, S=3)
+
+
+@pytest.mark.cover(3)
+@pytest.mark.parametrize("layout", VOLUME_FILTER_LAYOUTS)
+@pytest.mark.parametrize(("K", "T", "R", "S"), [(3, 3, 1, 1), (6, 3, 1, 2), (6, 3, 2, 1), (4, 2, 1, 2)])
+def test_filters_whose_channels_are_as_many_as_taps(K, T, R, S, layout):
+    """Outputs between neighbouring input channels, as taps lie between them in KCTRS, are no taps."""
+    problem = PLAIN_CASE.replace(K=K, T=T, R=R, S=S)
+    rng = np.random.default_rng(4)
+    x, w = integer_inputs(rng, problem.input_shape, "bf16"), integer_inputs(rng, problem.filter_shape, "bf16")
+    stored = np.ascontiguousarray(w.transpose(np.argsort(VOLUME_FILTER_LAYOUTS[layout])))
+    for name, config in ((PIXELS, None), (K_PACKING, (("planes", "channels"),))):
+        refused = pytest.raises(UnsupportedError, match="lie as KCTRS")
+        with contextlib.nullcontext() if layout == "KCTRS" else refused:
+            y = nkiconv.conv3d(x, stored, filter_layout=layout, algorithm=name, config=config)
+            assert_exact(y, conv_ref(x, w, problem), "bf16")
+
+
+#: Changes of PLAIN_CASE, an algorithm, settings, what else is asked for, message.
+REFUSED = [
+    ({"D": 1, "T": 1}, PIXELS, {}, {}, "T=1, out_perm: neighbouring output channels are"),
+    ({"K": 513}, PIXELS, {}, {}, "K=513: activation_stationary takes at most 512 output channels"),
+    ({"groups": 2}, PIXELS, {}, {}, "feature_group_count=2, C=8, K=4: activation_stationary takes 1"),
+    ({"lhs_dilation": (2, 1, 1)}, PIXELS, {}, {}, "of planes: activation_stationary takes 1"),
+    ({"lhs_dilation": (1, 2, 1)}, PIXELS, {}, {}, "lhs_dilation=.*activation_stationary takes"),
+    ({"dtype": "fp8_e4m3"}, PIXELS, {}, {}, "float8: activation_stationary takes 16 and 32 bits"),
+    ({}, PIXELS, {}, {"strict_nonfinite": True}, "activation_stationary multiplies"),
+    ({}, PIXELS, {}, {"residual": True}, "activation_stationary takes none"),
+    ({"layout": "NDHWC"}, PIXELS, {"fold": 2}, {}, "one plane of taps"),
+    ({"dtype": "fp8_e4m3", "C": 256}, GEMM, {"product": "fp8_pairs"}, {}, "one plane of taps"),
+    ({"dtype": "fp8_e4m3", "C": 256, "T": 1, "padding": ((1, 0), (0, 0), (0, 0))}, GEMM, {"product": "fp8_pairs"}, {},
+     "planes of y that each see the plane of x"),
+    ({"groups": 8, "K": 8, "T": 1, "stride": (2, 1, 1)}, PIXELS, {}, {}, "planes of y that each see the plane of x"),
+    ({"lhs_dilation": (2, 1, 1)}, BLOCKS, {"depth": 2}, {}, "config depth=2: weight_stationary needs a plain"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "algorithm", "settings", "asked", "message"), REFUSED)
+def test_refusals(changes, algorithm, settings, asked, message):
+    problem = PLAIN_CASE.replace(**changes)
+    dtype = DTYPES[problem.dtype]
+    x, w = np.zeros(problem.input_shape, dtype), np.zeros(problem.filter_shape, dtype)
+    asked = dict(asked)
+    if "residual" in asked:
+        asked["residual"] = np.zeros(problem.output_shape, np.float32)
+    given = {"stride": problem.stride, "padding": problem.padding, "lhs_dilation": problem.lhs_dilation}
+    given |= {"groups": problem.groups, "layout": problem.layout, "algorithm": algorithm}
+    with pytest.raises(UnsupportedError, match=message):
+        nkiconv.conv3d(x, w, **given, config=tuple(settings.items()) or None, **asked)

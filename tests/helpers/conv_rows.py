@@ -1,0 +1,296 @@
+"""Problems of each algorithm of convolutions, with settings of it: what exact sums, epilogues and bits are asked of."""
+
+from conv_calls import config_of
+from depthwise_images import DEPTHWISE_IMAGES, depthwise
+
+from nkiconv.problem import ConvProblem
+
+GEMM, PIXELS, K_PACKING, BLOCKS = "implicit_gemm", "activation_stationary", "stacked", "weight_stationary"
+SAME, ONE_ROW = ((1, 1), (1, 1)), ((0, 0), (1, 1))
+M_TILES = ConvProblem(N=2, C=300, H=9, W=11, K=290, R=3, S=2, padding=((1, 1), (0, 1)))
+LINE = ConvProblem(N=1, C=20, H=1, W=2100, K=150, S=3, stride=(1, 2), padding=ONE_ROW)
+STRIDED = ConvProblem(N=3, C=140, H=28, W=28, K=40, R=1, S=1, stride=(2, 2))
+#: What implicit_gemm folds, by why it is here: channels left over beside whole 128s.
+FOLDED = {
+    "both": ConvProblem(N=2, C=192, H=9, W=11, K=160, R=3, S=3, padding=SAME),
+    "few channels": ConvProblem(N=3, C=20, H=8, W=7, K=24, R=3, S=5, padding=((2, 0), (1, 3))),
+    "stride": ConvProblem(N=1, C=40, H=13, W=15, K=33, R=3, S=2, stride=(2, 2), padding=((1, 2), (0, 1))),
+    "stride and dilation": ConvProblem(
+        N=1, C=140, H=14, W=15, K=130, R=4, S=3, stride=(2, 1), rhs_dilation=(2, 3), padding=((3, 2), (4, 1))
+    ),
+    "cropped": ConvProblem(N=2, C=64, H=11, W=10, K=64, R=3, S=3, padding=((-2, -1), (-3, 1))),
+    "padding far outside": ConvProblem(N=1, C=6, H=3, W=4, K=5, R=3, S=3, padding=((6, 5), (7, 4))),
+    "wide": ConvProblem(N=1, C=30, H=5, W=1100, K=20, R=2, S=4, padding=((1, 0), (2, 1))),
+    "two rows": ConvProblem(N=1, C=64, H=4, W=9, K=40, R=3, S=2),
+}
+_GEMM = {
+    "M tiles": (M_TILES, {}),
+    "M tiles, all filters transposed on the array": (M_TILES, {"moved": 0}),
+    "M tiles, filters transposed by DMA": (M_TILES, {"moved": 9, "shard": "channels"}),
+    "M tiles, images shared": (M_TILES, {"shard": "images", "x_bytes": 600, "warmup": 0}),
+    "M tiles, K tile by K tile": (M_TILES, {"fold": "none", "order": "chunks", "x_bytes": 1500}),
+    "M tiles, channels last": (M_TILES.replace(layout="NHWC"), {"shard": "channels", "x_bytes": 1024}),
+    "line": (LINE, {"shard": "channels", "x_bytes": 1024}),
+    "line, one filter by DMA": (LINE, {"moved": 1}),
+    "line, channels last": (LINE.replace(layout="NHWC"), {"shard": "images", "x_bytes": 600}),
+    "strided": (STRIDED, {"shard": "images", "x_bytes": 600, "warmup": 0}),
+    "strided, some filters by DMA": (STRIDED, {"moved": 2, "shard": "images"}),
+    "wide, channels last": (ConvProblem(N=2, C=20, H=5, W=1100, K=33, R=1, S=1, layout="NHWC"), {}),
+    "groups, channels last": (
+        ConvProblem(N=2, C=64, H=12, W=14, K=96, R=3, S=3, groups=4, padding=SAME, layout="NHWC"), {}),
+    "depthwise, channels last": (
+        depthwise(140, N=2, H=12, W=14, R=3, S=3, padding=SAME, layout="NHWC"), {"shard": "channels"}),
+    "cropped, channels last": (
+        ConvProblem(N=2, C=20, H=11, W=13, K=9, R=1, S=1, stride=(2, 3), padding=((-2, 4), (3, -3)), layout="NHWC"), {}
+    ),
+    **{f"folded, {why}": (one, {"fold": "both"}) for why, one in FOLDED.items()},
+    "folded, inputs": (FOLDED["both"], {"fold": "inputs", "x_bytes": 900}),
+    "folded, outputs": (FOLDED["stride and dilation"], {"fold": "outputs", "x_bytes": 900}),
+}  # fmt: skip
+
+_ROWS = ConvProblem(
+    N=3, C=10, H=31, W=13, K=33, R=4, S=3, stride=(2, 1), padding=((3, 4), (1, 1)), rhs_dilation=(3, 1), layout="NHWC"
+)
+_PLAIN_ROWS = _ROWS.replace(stride=(1, 1), rhs_dilation=(1, 2), padding=((1, 2), (0, 2)), H=24)
+_PIXELS_ONE_TAP = ConvProblem(N=2, C=30, H=12, W=70, K=20, R=1, S=1, layout="NHWC")
+_NO_X = ConvProblem(N=1, C=5, H=3, W=9, K=6, R=3, S=2, padding=((12, 11), (1, 0)), layout="NHWC")
+TALL = ConvProblem(N=1, C=20, H=70, W=13, K=33, R=3, S=3, padding=SAME, layout="NHWC")
+
+
+def _gaps(taps, apart, padding, **more):
+    """Zeros between pixels along both axes or one."""
+    fields = {"N": 2, "C": 9, "H": 6, "W": 8, "K": 5, "lhs_dilation": apart, "padding": padding, "layout": "NHWC"}
+    return ConvProblem(**fields | {"R": taps[0], "S": taps[1]} | more)
+
+
+_PIXELS = {
+    "many": (M_TILES.replace(layout="NHWC"), {"shard": "channels", "filter_bytes": 1500}),
+    "many, images shared": (M_TILES.replace(layout="NHWC"), {"shard": "images", "filter_bytes": 1500, "warmup": 0}),
+    "line": (LINE.replace(layout="NHWC"), {"side": 2, "x_bytes": 9000}),
+    "line, 70 pixels a partition": (LINE.replace(layout="NHWC"), {"side": 70, "x_bytes": 2000}),
+    "strided": (STRIDED.replace(layout="NHWC"), {"side": 2, "shard": "images"}),
+    "tall": (TALL, {"side": 1, "warmup": 3}),
+    "tall, whole rows": (TALL, {"side": 13}),
+    "rows folded, stride and dilation": (_ROWS, {"fold": 3}),
+    "rows folded": (_PLAIN_ROWS, {"fold": 2, "side": 11}),
+    "six rows folded": (_PLAIN_ROWS, {"fold": 6, "side": 1, "x_bytes": 500}),
+    "rows folded, one tap": (_PIXELS_ONE_TAP, {"fold": 4, "side": 2}),
+    "rows folded, no x in some": (_NO_X, {"fold": 4, "x_bytes": 1000}),
+    "gaps": (_gaps((4, 4), (2, 2), ((2, 2), (2, 2)), H=7, W=9, K=7), {"side": 18}),
+    "gaps, no tap": (_gaps((1, 1), (2, 2), ((0, 1), (0, 1))), {"side": 2}),
+    "gaps between rows": (_gaps((4, 3), (3, 1), ((2, 3), (1, 1))), {"side": 1}),
+    "gaps between columns": (_gaps((3, 4), (1, 4), ((1, 1), (3, 3))), {"side": 4}),
+    "gaps and a stride": (_gaps((4, 4), (4, 2), ((2, 3), (2, 1)), N=1, H=9, stride=(2, 1)), {"side": 1}),
+    "gaps and an odd row": (_gaps((3, 3), (2, 2), SAME), {"side": 1}),
+}
+
+#: Depthwise, by Toeplitz matrices of all taps; the last seven have zeros between pixels.
+IMAGES = {
+    **DEPTHWISE_IMAGES,
+    "many rows": depthwise(3, N=1, H=140, W=6, R=9, S=3, padding=((4, 4), (1, 1))),
+    "many columns": depthwise(3, N=1, H=6, W=600, R=3, S=9, padding=((1, 1), (4, 4))),
+    "taller than a block": depthwise(4, N=2, H=40, W=20, R=31, S=31, padding=((15, 15), (15, 15))),
+    "many channels": depthwise(1100, N=1, H=6, W=5, R=3, S=3, padding=SAME),
+    "several rounds": depthwise(300, N=5, H=20, W=9, R=3, S=5, padding=((1, 1), (2, 2))),
+    "gaps": depthwise(6, N=3, H=7, W=6, R=5, S=5, lhs_dilation=(2, 2), padding=((2, 3), (2, 3))),
+    "gaps between rows": depthwise(5, N=2, H=9, W=14, R=3, S=4, lhs_dilation=(3, 1), padding=((0, 2), (1, 2))),
+    "gaps, cropped": depthwise(5, N=2, H=9, W=8, R=3, S=3, lhs_dilation=(1, 2), padding=((1, 1), (-3, -1))),
+    "gaps, stride": depthwise(150, N=2, H=8, W=7, R=3, S=3, lhs_dilation=(2, 3), stride=(3, 2), padding=SAME),
+    "begins between columns": depthwise(6, N=3, H=9, W=9, R=3, S=1, lhs_dilation=(1, 2), padding=((1, 1), (-1, 0))),
+    "begins before two": depthwise(9, N=3, H=6, W=3, R=2, S=2, lhs_dilation=(1, 3), padding=((-2, -1), (-1, 1))),
+    "far outside": depthwise(3, N=1, H=2, W=2, R=2, S=2, lhs_dilation=(2, 2), padding=((9, 8), (7, 6))),
+}
+#: Images that NCHW, whose windows do not overlap, does not take: outputs that see zeros alone at the begin of a row,
+#: taps that no window is as wide as.
+NEVER_DISJOINT = (
+    "padded beyond the filter", "taller than a block", "begins between columns", "begins before two", "far outside",
+)  # fmt: skip
+_SEVEN = {"R": 7, "S": 7, "padding": ((3, 3), (3, 3))}
+_CUT = depthwise(91, N=13, H=12, W=9, R=5, S=3, padding=((2, 2), (1, 1)), layout="NHWC")
+_DEPTHWISE = {
+    **{f"{why}, channels last": (one.replace(layout="NHWC"), {}) for why, one in IMAGES.items()},
+    **{why: (one, {}) for why, one in IMAGES.items() if why not in (*NEVER_DISJOINT, "many columns")},
+    "windows of many columns": (IMAGES["many columns"], {"columns": 30, "rows": 1}),
+    "part of a window": (depthwise(5, N=3, H=6, W=22, **_SEVEN), {"columns": 7, "rows": 6}),
+    "odd windows": (depthwise(5, N=3, H=6, W=21, **_SEVEN), {"columns": 7, "rows": 6}),
+    "three banks": (depthwise(4, N=2, H=16, W=90, R=3, S=3, padding=SAME), {"columns": 6, "rows": 14}),
+    "strides and bands": (
+        depthwise(9, N=3, H=29, W=41, R=5, S=5, stride=(2, 3), padding=((2, 2), (4, 2))),
+        {"columns": 3, "rows": 4, "below": 2},
+    ),
+    "bands": (
+        _CUT, {"rows": 7, "columns": 4, "below": 1, "images": 3, "channels": 40, "together": 1, "buffers": 2}),
+    "rounds": (
+        _CUT.replace(layout="NCHW"),
+        {"rows": 4, "columns": 9, "below": 3, "images": 6, "channels": 11, "together": 3, "buffers": 4},
+    ),
+    "odd planes": (
+        _CUT, {"rows": 3, "columns": 3, "below": 2, "images": 13, "channels": 9, "together": 2, "buffers": 3}),
+    # of 9 channels 14 images go on the partitions together, of 10 twelve, which are fewer partitions
+    "buffers of other sizes": (
+        depthwise(38, N=16, H=6, W=7, R=3, S=3, padding=SAME),
+        {"rows": 3, "columns": 7, "below": 2, "images": 16, "channels": 10},
+    ),
+    "blocks beside each other": (
+        depthwise(6, N=3, H=12, W=29, R=3, S=3, padding=SAME, layout="NHWC"),
+        {"rows": 4, "columns": 5, "beside": 4, "below": 3, "images": 2},
+    ),
+}  # fmt: skip
+
+_K_STRIDED = ConvProblem(
+    N=3, C=3, H=17, W=14, K=10, R=5, S=4, stride=(2, 3), padding=((2, 1), (3, 2)), rhs_dilation=(1, 2)
+)
+_K_DILATED = ConvProblem(N=1, C=5, H=13, W=9, K=7, R=3, S=3, rhs_dilation=(3, 1), padding=((4, 3), (-1, 2)))
+_K_WIDE = ConvProblem(N=1, C=2, H=9, W=1100, K=3, R=3, S=2, padding=((1, 1), (0, 1)))
+_K_LONG = ConvProblem(N=1, C=3, H=1030, W=2, K=4, R=3, S=2, padding=((1, 0), (0, 0)))
+PLAIN = ConvProblem(N=5, C=16, H=15, W=6, K=64, R=3, S=3, padding=((1, 2), (1, 1)))
+_K_MANY = ConvProblem(N=5, C=3, H=9, W=7, K=6, R=3, S=3, stride=(2, 1), padding=SAME)
+_K_TALL = ConvProblem(N=1, C=2, H=24, W=20, K=4, R=20, S=18, padding=((10, 9), (9, 9)))
+
+
+def k_packed(B, D, U, V=1, G=None, **more):
+    """Rows B, shifts D, outputs U of a block, V rows beside each other, G rows from one block to the next."""
+    return {"rows": B, "shifts": D, "outputs": U, "beside": V, "apart": U if G is None else G} | more
+
+
+_K_PACKING = {
+    "strided, one row": (_K_STRIDED, k_packed(1, 1, 1)),
+    "strided, all shifts": (_K_STRIDED, k_packed(8, 4, 8, 1, 8)),
+    "strided, rows beside": (_K_STRIDED, k_packed(11, 3, 2, 2, 8)),
+    "strided, overlapping": (_K_STRIDED, k_packed(11, 2, 4, 1, 8)),
+    "strided, three beside": (_K_STRIDED, k_packed(6, 1, 2, 3, 2)),
+    "dilated": (_K_DILATED, k_packed(7, 3, 14, 1, 7)),
+    "dilated, overlapping": (_K_DILATED, k_packed(8, 2, 2, 1, 2)),
+    "dilated, four beside": (_K_DILATED, k_packed(6, 1, 3, 4, 2)),
+    "long": (_K_LONG, k_packed(3, 1, 1)),
+    "wide": (_K_WIDE, k_packed(4, 1, 8, 1, 4)),
+    "wide, two beside": (_K_WIDE, k_packed(6, 2, 2, 2, 4)),
+    "plain": (PLAIN, k_packed(2, 1, 2, 1, 1)),
+    "plain, four beside": (PLAIN, k_packed(4, 2, 2, 4, 4)),
+    "plain, uneven": (PLAIN, k_packed(8, 1, 2, 3, 6)),
+    "many images, one block at once": (_K_MANY, {"rows": 8, "shifts": 3, "outputs": 4, "blocks": 1}),
+    "tall": (_K_TALL, {"rows": 4, "shifts": 2, "outputs": 2, "beside": 2}),
+    "tall, filters apart": (_K_TALL.replace(K=32), k_packed(2, 1, 2, filters="apart")),
+    "dilated, filters apart": (PLAIN.replace(K=32, rhs_dilation=(2, 1)), k_packed(2, 1, 2, filters="apart")),
+    "filters straight": (PLAIN, k_packed(2, 1, 2, filters="straight")),
+    "tall, filters straight": (_K_TALL.replace(K=32), k_packed(2, 1, 2, filters="straight")),
+    **{f"depthwise, {why}": (one, {}) for why, one in DEPTHWISE_IMAGES.items()},
+    "depthwise, all rows": (depthwise(3, N=1, H=128, W=6, R=9, S=3, padding=((4, 4), (1, 1))), {}),
+    "depthwise, several banks": (depthwise(9, N=20, H=40, W=50, R=5, S=5, padding=((2, 2), (2, 2))), {}),
+    "depthwise, wide": (depthwise(3, N=1, H=9, W=523, R=3, S=4, padding=((1, 1), (2, 1))), {}),
+    "depthwise, no column sees all": (
+        depthwise(5, N=2, H=9, W=2, R=3, S=2, padding=((1, 1), (3, 3)), rhs_dilation=(1, 4)), {}),
+    "depthwise, biases of several tiles": (depthwise(270, N=1, H=65, W=3, R=2, S=2), {}),
+    "depthwise, several rounds": (depthwise(300, N=1, H=62, W=9, R=3, S=9, padding=((1, 1), (4, 4))), {}),
+    "depthwise, channels last": (DEPTHWISE_IMAGES["both strides"].replace(layout="NHWC"), {}),
+}  # fmt: skip
+
+RGB = ConvProblem(N=1, C=130, H=23, W=19, K=3, R=3, S=3, padding=SAME)
+_M_TALL = ConvProblem(N=1, C=30, H=41, W=30, K=2, R=3, S=3, padding=SAME)
+_M_STRIDED = ConvProblem(
+    N=3, C=5, H=21, W=17, K=4, R=4, S=5, stride=(2, 3), padding=((2, 1), (3, 2)), rhs_dilation=(1, 2)
+)
+#: Rows 0, 3, 6 and 4, 7, 10 of a window: lines of a row of y are not evenly spaced.
+_UNEVEN = ConvProblem(N=1, C=7, H=40, W=9, K=2, R=3, S=2, stride=(4, 1), rhs_dilation=(3, 1), padding=((3, 2), (0, 1)))
+TRANSPOSED = ConvProblem(N=2, C=6, H=7, W=9, K=3, R=4, S=4, lhs_dilation=(2, 2), padding=((2, 2), (2, 2)))
+_BOTH = ConvProblem(
+    N=1, C=3, H=9, W=8, K=2, R=3, S=6, rhs_dilation=(2, 3), lhs_dilation=(3, 3), padding=((4, 3), (5, 7))
+)
+_M_WIDE = ConvProblem(N=1, C=2, H=9, W=1100, K=3, R=3, S=4, padding=((1, 1), (2, 1)))
+
+
+def m_packed(U, T, **more):
+    """U rows of y of a block, T columns of taps beside each other."""
+    return {"outputs": U, "taps": T} | more
+
+
+_M_PACKING = {
+    "one tap at once": (RGB, m_packed(1, 1)),
+    "two taps": (RGB, m_packed(20, 2)),
+    "all partitions": (RGB, m_packed(23, 1)),
+    "one block a bank": (RGB, m_packed(5, 3)),
+    "many banks": (RGB.replace(W=90), m_packed(1, 3)),
+    "loads of one row": (RGB, m_packed(2, 3, x_bytes=256)),
+    "loads cut inside a bank": (_M_TALL, m_packed(2, 3, x_bytes=256)),
+    "many K tiles": (RGB.replace(C=1100, H=9, W=7, R=5, S=5), m_packed(6, 3)),
+    "many K tiles, loads of some": (RGB.replace(C=460, H=9, W=7, K=60), m_packed(2, 1)),
+    "many K tiles, image by image": (RGB.replace(N=2, C=600, H=54, W=55, K=1), m_packed(27, 3)),
+    "strided": (_M_STRIDED, m_packed(3, 4)),
+    "strided, image by image": (_M_STRIDED.replace(H=120), m_packed(2, 3, warmup=0)),
+    "unlike images on two cores": (ConvProblem(N=3, C=130, H=1, W=1, K=5, R=1, S=1), m_packed(1, 1)),
+    "uneven lines": (_UNEVEN, m_packed(2, 2)),
+    "transposed": (TRANSPOSED, m_packed(6, 4)),
+    "transposed, all taps on one side": (TRANSPOSED, m_packed(2, 2)),
+    "both dilations": (_BOTH, m_packed(3, 4)),
+    "both dilations, single taps": (_BOTH, m_packed(6, 1)),
+    "wide": (_M_WIDE, m_packed(4, 4)),
+    "wide, groups of taps": (_M_WIDE, m_packed(10, 3)),
+    "lanes": (_M_STRIDED.replace(C=64), m_packed(3, 4, lanes=2)),
+    "four lanes, more than a core has": (TRANSPOSED.replace(N=5), m_packed(2, 2, lanes=4)),
+    "lanes of wide rows": (_M_WIDE.replace(N=3), m_packed(4, 4, lanes=2)),
+}
+
+
+def _of_groups(groups, **fields):
+    return ConvProblem(**{"N": 1, "R": 3, "S": 3, "padding": SAME} | fields, groups=groups)
+
+
+def tiles(rows, height, width):
+    """Row tiles, and blocks of outputs on them."""
+    return {"rows": rows, "height": height, "width": width}
+
+
+GROUPS = {
+    "eight by eight": _of_groups(32, N=3, C=256, H=14, W=14, K=256),
+    "depthwise": depthwise(96, N=2, H=9, W=7, R=3, S=3, padding=SAME),
+    "depthwise, large filter": depthwise(33, N=1, H=12, W=11, R=7, S=5, padding=((3, 3), (2, 2))),
+    "rows of taps in parts": depthwise(64, N=1, H=3, W=40, R=2, S=11, padding=((1, 0), (5, 5))),
+    "multiplier 2": _of_groups(40, N=2, C=40, H=9, W=7, K=80),
+    "multiplier 3, stride": ConvProblem(N=2, C=150, H=9, W=11, K=450, R=3, S=2, groups=150, stride=(2, 3)),
+    "tiles with gaps": _of_groups(7, N=3, C=35, H=11, W=9, K=21, S=2, stride=(2, 1), padding=((0, 2), (1, 0))),
+    "more outputs than inputs": _of_groups(6, C=12, H=6, W=7, K=84, R=2),
+    "more inputs than outputs": _of_groups(5, C=180, H=6, W=7, K=15, R=2),
+    "dilation": _of_groups(
+        4, C=12, H=11, W=13, K=24, R=2, stride=(1, 2), rhs_dilation=(3, 2), padding=((2, 1), (-1, 3))
+    ),
+    "stride beyond the filter": ConvProblem(N=2, C=8, H=20, W=23, K=8, R=2, S=1, groups=4, stride=(3, 4)),
+    "cropped": _of_groups(5, N=2, C=10, H=9, W=9, K=20, padding=((-1, -2), (-2, 1))),
+    "padded beyond the filter": _of_groups(3, C=6, H=4, W=5, K=6, R=2, S=2, padding=((9, 8), (7, 6))),
+    "one row": _of_groups(4, N=2, C=16, H=1, W=33, K=16, R=1, padding=ONE_ROW),
+    "bands of rows": _of_groups(4, C=16, H=90, W=120, K=16),
+    "several banks of a row": _of_groups(2, C=4, H=3, W=800, K=4),
+    "two images at once, one left": depthwise(48, N=5, H=9, W=8, R=3, S=3, padding=SAME),
+    "several waves, the last of two images": depthwise(224, N=4, H=6, W=5, R=3, S=3, padding=SAME),
+    "parts of an image at once": depthwise(32, N=1, H=23, W=9, R=3, S=3, padding=((2, 0), (1, 1))),
+    "parts of two images at once": _of_groups(
+        20, N=2, C=20, H=50, W=130, K=40, R=5, stride=(2, 1), padding=((2, 2), (1, 1))
+    ),
+    "more tiles than rows": _of_groups(4, C=16, H=3, W=9, K=16, padding=ONE_ROW),
+    "groups of half an array": _of_groups(3, C=192, H=7, W=6, K=192),
+    "an output that sees no row": depthwise(2, N=1, H=1, W=1, R=1, S=1, padding=((0, 1), (1, 0))),
+}
+_GROUPS = {
+    **{why: (one, {}) for why, one in GROUPS.items()},
+    "an output that sees no row, channels last": (GROUPS["an output that sees no row"].replace(layout="NHWC"), {}),
+    "blocks of four": (GROUPS["multiplier 2"], tiles(32, 2, 2)),
+    "blocks of four rows": (GROUPS["two images at once, one left"], tiles(32, 4, 1)),
+    "blocks of four columns": (GROUPS["parts of an image at once"], tiles(64, 1, 4)),
+    "64 rows": (GROUPS["rows of taps in parts"], tiles(64, 2, 1)),
+    "64 rows, gaps": (GROUPS["tiles with gaps"], tiles(64, 2, 1)),
+    "blocks of two columns": (GROUPS["dilation"], tiles(32, 1, 2)),
+}
+
+
+def _table(algorithm, kind, rows):
+    return {f"{kind}: {why}": (one, config_of(algorithm, **settings)) for why, (one, settings) in rows.items()}
+
+
+#: Why it is here: a problem, and a config of an algorithm.
+EXACT = {
+    **_table(GEMM, "implicit_gemm", _GEMM),
+    **_table(PIXELS, "pixels", _PIXELS),
+    **_table(PIXELS, "Toeplitz blocks", _DEPTHWISE),
+    **_table(K_PACKING, "K packing", _K_PACKING),
+    **_table(BLOCKS, "M packing", _M_PACKING),
+    **_table(BLOCKS, "groups", _GROUPS),
+}
