@@ -3,6 +3,7 @@ before."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
@@ -112,6 +113,7 @@ class Bound:
                 if (shape, pixels, banks) not in known:
                     known[shape, pixels, banks] = self.m_tile(m_tile, pixels, banks, shape[-1])
                 found.add(known[shape, pixels, banks])
+            often: Counter[Any] = Counter()
             for one in own:
                 tile = one.out_tile
                 sizes = (index, tile.zn, tile.pn, tile.dn, tile.hn, tile.wn, tile.qn)
@@ -121,7 +123,9 @@ class Bound:
                     before = here
                 if (sizes, fresh) not in known:
                     known[sizes, fresh] = self.out_tile(batch, k_tiles, tile, fresh)
-                found.add(known[sizes, fresh])
+                often[sizes, fresh] += 1
+            for kind, count in often.items():
+                found.add(known[kind], count)
         return found
 
     def m_tile(self, m_tile: MTile, pixels: int, banks: int, by_array: bool) -> Busy:

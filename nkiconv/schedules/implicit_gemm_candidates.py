@@ -69,14 +69,15 @@ def candidates(target: Target, geometry: Geometry, options: Options, cores: int,
     if len(given) == len(declarations(ImplicitGemmSettings)):
         yield ImplicitGemmSettings(**given).pairs
         return
-    bound, found = Bound(target, geometry, options), dict[Any, tuple[float, Schedule]]()
+    bound, found = Bound(target, geometry, options), list[tuple[float, Schedule]]()
     for one in tried(geometry, options, config):
         schedule = build(geometry, options, one)
-        if (schedule.batches, schedule.items) not in found and room_unsupported(schedule) == "":
+        known = any((other.batches, other.items) == (schedule.batches, schedule.items) for _, other in found)
+        if not known and room_unsupported(schedule) == "":
             weight = 1.0 if one.fold == FOLDS[0] else 1 / WORTHWHILE
             weight /= 1.0 if one.shard == "channels" else TIE
-            found[schedule.batches, schedule.items] = weight * bound.ns(schedule), schedule
-    for _, schedule in sorted(found.values(), key=lambda each: each[0]):
+            found.append((weight * bound.ns(schedule), schedule))
+    for _, schedule in sorted(found, key=lambda each: each[0]):
         settings = completed(bound, schedule, given)
         if schedule_unsupported(build(geometry, options, settings), cores) == "":
             yield settings.pairs
@@ -131,6 +132,8 @@ def completed(bound: Bound, schedule: Schedule, given: dict[str, Any]) -> Implic
     chosen = replace(schedule.settings, **{**open_ones, **given})
     if "loop" not in given and loop_unsupported(geometry, options, 1, chosen.product) == "":
         # one pair of output tiles where a core takes many instructions without and fewer with it
-        each = [build(geometry, options, replace(chosen, loop=loop)).instructions(PARTS) for loop in (0, 1)]
-        chosen = replace(chosen, loop=int(geometry.times * each[0] > LOOP_FROM and each[1] < each[0]))
+        unrolled = build(geometry, options, chosen).instructions(PARTS)
+        if geometry.times * unrolled > LOOP_FROM:
+            looped = replace(chosen, loop=1)
+            chosen = looped if build(geometry, options, looped).instructions(PARTS) < unrolled else chosen
     return chosen

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from .cuts import Bank, OutTile, axis_elements, bank_unit, cut_planes, most_of, num_plane_parts, window_of
 from .geometry import Geometry, Met, num_taps, span, valid_range
@@ -183,13 +184,18 @@ def bank_rows(out_tile: OutTile) -> int:
     return max(1, min(out_tile.pn, BANK_COLUMNS // (planes * min(out_tile.qn, BANK_COLUMNS))))
 
 
-def banks_of(out_tile: OutTile, last: bool) -> list[Bank]:
+def banks_of(out_tile: OutTile, last: bool) -> Sequence[Bank]:
     """Banks of sums of an output tile; last: the last one is small, as nothing hides what follows it."""
-    qt, pt = min(out_tile.qn, BANK_COLUMNS), bank_rows(out_tile)
-    zt = min(out_tile.zn, max(1, BANK_COLUMNS // (out_tile.pn * out_tile.qn)))
-    parts = itertools.product(cut_at(out_tile.pn, pt), cut_at(out_tile.zn, zt), cut_at(out_tile.qn, qt))
+    return _banks(out_tile.zn, out_tile.pn, out_tile.qn, bank_rows(out_tile), last)
+
+
+@lru_cache(maxsize=256)
+def _banks(planes: int, rows: int, columns: int, pt: int, last: bool) -> Sequence[Bank]:
+    """Those of so many planes, rows and columns, of pt rows."""
+    qt, zt = min(columns, BANK_COLUMNS), min(planes, max(1, BANK_COLUMNS // (rows * columns)))
+    parts = itertools.product(cut_at(rows, pt), cut_at(planes, zt), cut_at(columns, qt))
     found = [Bank(z, zn, p, pn, q, qn) for (p, pn), (z, zn), (q, qn) in parts]
-    return _split_last(found) if last else found
+    return tuple(_split_last(found) if last else found)
 
 
 def _split_last(banks: list[Bank]) -> list[Bank]:

@@ -4,7 +4,8 @@ the same list. What it takes of SBUF, its instructions, and the output tiles tha
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
+from typing import Any
 
 from .cuts import OutTile, k_tiles_of
 from .device_loops import Register, register_of
@@ -153,7 +154,8 @@ class Schedule:
     def sbuf_bytes(self) -> int:
         """Bytes a partition, at most: x of two output tiles, filters, blocks of taps, results."""
         geometry, options, item, taps = self.geometry, self.options, self.geometry.itemsize, num_taps(self.geometry)
-        sizes = [(one.out_tile, self.x_bytes(one)) for one in self.items]
+        every = {(one.batch, _extents(one.out_tile)): one for one in self.items}.values()
+        sizes = [(one.out_tile, self.x_bytes(one)) for one in every]
         x_bytes = max(num_bytes for _, num_bytes in sizes)
         row_bytes = max(num_bytes // max(1, out_tile.hn) for out_tile, num_bytes in sizes)
         y_elements = max(planes_at_once(geometry) * out_tile.zn * out_tile.pn * out_tile.qn for out_tile, _ in sizes)
@@ -212,33 +214,44 @@ class Schedule:
 
     def instructions(self, cores: int) -> int:
         """Instructions of the busiest core, at most, as the compiler sees them: the body of a loop once."""
-        geometry, options, taps, most = self.geometry, self.options, num_taps(self.geometry), 0
-        # of a bank of sums besides its products
-        each = 3 * sums_of(geometry) + STATISTICS_INSTRUCTIONS * options.statistics + is_transposed(geometry)
-        each += 13 * (options.epilogue.norm is not None) + 3 * keeps_sums(options.epilogue)
+        known: dict[Any, int] = {}
+        most = 0
         for core in range(cores):
             first, count = share(len(self.items), cores, core)
             total = 64
             for index in self._unrolled(first, count):
-                item, out_tile = self.items[index], self.items[index].out_tile
-                pixels = out_tile.zn * out_tile.pn * out_tile.qn
-                banks = pixels // 256 + 2 + out_tile.pn
-                loads = len(self.k_tiles[item.batch]) * len(row_parts(geometry, out_tile, index == first, 1))
-                total += prologue_instructions(options.prologue, geometry, out_tile.dn, loads)
-                for m_tile in self.batches[item.batch]:
-                    k_tiles = len(m_tile.k_tiles)
-                    total += banks * (kinds_of(geometry) * taps * k_tiles + each) + 12
-                    total += out_tile.zn * STATISTICS_INSTRUCTIONS * options.statistics
-                    if geometry.direct is not None:
-                        total += k_tiles * ((out_tile.hn + 4) * (PRODUCTS_OF_PAIR + 4) + 5)
-                    if stores_channels(geometry):  # transposes of pixels, and runs of them
-                        total += pixels // (P_MAX // 2) + 5 * (out_tile.zn * out_tile.pn + 2 * banks)
-                    if index == first or self.items[index - 1].batch != item.batch:
-                        # of channels by plane copies of runs, or DMAs of those of each block of a packed filter
-                        runs = window_channels(geometry) * (1 if geometry.packed == 0 else m_tile.kn)
-                        total += k_tiles * (taps * 5 + 8 + (runs if is_by_plane(geometry) else 0)) + 8
+                item, starts = self.items[index], index == first
+                fresh = starts or self.items[index - 1].batch != item.batch
+                kind = item.batch, _extents(item.out_tile), starts, fresh
+                if kind not in known:
+                    known[kind] = self._instructions_of(item, starts, fresh)
+                total += known[kind]
             most = max(most, total)
         return most
+
+    def _instructions_of(self, item: Item, starts: bool, fresh: bool) -> int:
+        """Those of an item, at most. starts: whether it is a core's first. fresh: whether its filters come for it."""
+        geometry, options, taps, out_tile = self.geometry, self.options, num_taps(self.geometry), item.out_tile
+        # of a bank of sums besides its products
+        each = 3 * sums_of(geometry) + STATISTICS_INSTRUCTIONS * options.statistics + is_transposed(geometry)
+        each += 13 * (options.epilogue.norm is not None) + 3 * keeps_sums(options.epilogue)
+        pixels = out_tile.zn * out_tile.pn * out_tile.qn
+        banks = pixels // 256 + 2 + out_tile.pn
+        loads = len(self.k_tiles[item.batch]) * len(row_parts(geometry, out_tile, starts, 1))
+        total = prologue_instructions(options.prologue, geometry, out_tile.dn, loads)
+        for m_tile in self.batches[item.batch]:
+            k_tiles = len(m_tile.k_tiles)
+            total += banks * (kinds_of(geometry) * taps * k_tiles + each) + 12
+            total += out_tile.zn * STATISTICS_INSTRUCTIONS * options.statistics
+            if geometry.direct is not None:
+                total += k_tiles * ((out_tile.hn + 4) * (PRODUCTS_OF_PAIR + 4) + 5)
+            if stores_channels(geometry):  # transposes of pixels, and runs of them
+                total += pixels // (P_MAX // 2) + 5 * (out_tile.zn * out_tile.pn + 2 * banks)
+            if fresh:
+                # of channels by plane copies of runs, or DMAs of those of each block of a packed filter
+                runs = window_channels(geometry) * (1 if geometry.packed == 0 else m_tile.kn)
+                total += k_tiles * (taps * 5 + 8 + (runs if is_by_plane(geometry) else 0)) + 8
+        return total
 
     def _unrolled(self, first: int, count: int) -> list[int]:
         """Indices of the items of a core that the compiler sees: all but those that bodies of loops stand for."""
@@ -306,6 +319,7 @@ class Schedule:
         return x, y, (item.batch, item.last, sizes, image, missed, planes, rows, apart)
 
 
+@lru_cache(maxsize=16)
 def build(geometry: Geometry, options: Options, settings: ImplicitGemmSettings) -> Schedule:
     """The Schedule of settings without a reason against them, with filters as long as SBUF holds, if it does at all."""
     for shorter in SHORTER:
@@ -354,6 +368,12 @@ def _met(axis: Axis, count: int, first: int, element: int) -> object:
         return first * axis.stride - element  # every tap meets all
     every = (valid_range(axis, tap, first, count) for tap in range(axis.taps))
     return [one[2] > 0 and (one[0] - first, *one[1:3], one[3] - element, one[4]) for one in every]
+
+
+def _extents(out_tile: OutTile) -> tuple[int, ...]:
+    """All of an output tile but where its planes lie: tiles of which it is equal need the same room and work."""
+    one = out_tile
+    return one.zn, one.p0, one.pn, one.q0, one.qn, one.dn, one.h0, one.hn, one.w0, one.wn
 
 
 def _x_sizes(out_tile: OutTile) -> tuple[int, ...]:
