@@ -41,7 +41,9 @@ def gated_short_conv(
         out_dtype: of y; None: bcx's. lnc, algorithm, config: as of `depthwise_conv1d`.
 
     Returns: [N, D, W]; with return_final_state the pair of it and [N, D, S - 1], bcx's dtype. B * x is rounded once to
-        bcx's dtype; sums, bias and the product with C are fp32, rounded once.
+        bcx's dtype; sums, bias and the product with C are fp32, rounded once. NaN or Inf in B or x reaches the tokens
+        that the definition gives it, and there other channels of its tile, at most 128, but with algorithm="vector"; in
+        C it reaches its own element alone.
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError, before any work, naming every violated rule.
     """
@@ -90,7 +92,8 @@ def glu_conv1d(
         out_dtype: of y; None: x's. lnc, algorithm, config: as of `depthwise_conv1d`.
 
     Returns: [N, D, Q]; with return_final_state the pair of it and [N, D, S - 1], x's dtype. The sigmoid is fp32, the
-        GLU's result rounded once to x's dtype, as torch's is.
+        GLU's result rounded once to x's dtype, as torch's is. NaN or Inf that the GLU gives reaches other channels as
+        of `gated_short_conv`; Inf in b alone gives none, its sigmoid is 0 or 1.
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError, before any work, naming every violated rule.
     """

@@ -69,7 +69,8 @@ def gated_short_conv(
         return_final_states: also return the next initial_states, [N, D, S - 1]. A decoding step is W = 1 with both.
         layer: a name for messages.
 
-    Returns: [N, D, W] of input's dtype; with return_final_states the pair of it and the states.
+    Returns: [N, D, W] of input's dtype; with return_final_states the pair of it and the states. NaN and Inf as of
+        `nkiconv.gated_short_conv`.
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
@@ -101,7 +102,8 @@ def glu_conv1d(
         activation: None or a name of `nkiconv.rules.ACTIVATIONS`.
         return_final_states, layer: as of `gated_short_conv`.
 
-    Returns: [N, D, Q] of input's dtype; with return_final_states the pair of it and the states.
+    Returns: [N, D, Q] of input's dtype; with return_final_states the pair of it and the states. NaN and Inf as of
+        `nkiconv.glu_conv1d`.
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """

@@ -187,3 +187,27 @@ def test_glu_conv1d_is_the_convolution_of_a_glu():
     found = nkiconv.glu_conv1d(x, w, activation=None)
     assert_within_limit(found, truth, epilogue_bound(7, sizes, truth, "fp32", inexact=inexact))
     assert nkiconv.gated_short_conv(np.ones((0, 12, 9), np.float32), W).shape == (0, 4, 9)
+
+
+@pytest.mark.cover(6)
+@pytest.mark.parametrize("algorithm", ["mixed", "vector"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize(("chunks", "chunk", "after"), [
+    ("BCx", 0, 3), ("BCx", 1, 1), ("BCx", 2, 3), ("xG", 0, 3), ("xG", 1, 3)
+])  # fmt: skip
+def test_non_finite_numbers_reach_the_tokens_of_the_definition(chunks, chunk, after, bad, algorithm):
+    """Of other channels those of a tile, where diagonals multiply; none by a factor of y. An Inf's sigmoid is finite."""
+    D, channel, token = 200, 7, 20
+    x, w = np.ones((1, len(chunks) * D, 40), np.float32), np.ones((D, 3), np.float32)
+    x[0, chunk * D + channel, token] = bad
+    call = nkiconv.gated_short_conv if chunks == "BCx" else nkiconv.glu_conv1d
+    more = {"algorithm": algorithm} | ({} if chunks == "BCx" else {"padding": "causal", "activation": None})
+    if algorithm == "mixed":
+        more["config"] = (("recipes", ((3, 0, 0, 0),)), ("start", ()), ("end", ()))
+    with np.errstate(invalid="ignore"):
+        spoiled = ~np.isfinite(call(x, w, **more)[0])
+    own = [] if (chunks, chunk) == ("xG", 1) and np.isinf(bad) else [*range(token, token + after)]
+    assert list(np.flatnonzero(spoiled[channel])) == own
+    assert not np.delete(spoiled, own, 1).any()
+    tile = range(channel % 2, D, 2) if algorithm == "mixed" and after == 3 else [channel]
+    assert list(np.flatnonzero(spoiled.any(1))) == (list(tile) if own else [])
