@@ -196,7 +196,7 @@ def test_glu_conv1d_is_the_convolution_of_a_glu():
     ("BCx", 0, 3), ("BCx", 1, 1), ("BCx", 2, 3), ("xG", 0, 3), ("xG", 1, 3)
 ])  # fmt: skip
 def test_non_finite_numbers_reach_the_tokens_of_the_definition(chunks, chunk, after, bad, algorithm):
-    """Of other channels those of a tile, where diagonals multiply; none by a factor of y. An Inf's sigmoid is finite."""
+    """Of other channels those of a tile that diagonals multiply; by a factor of y none. Sigmoids of Inf are finite."""
     D, channel, token = 200, 7, 20
     x, w = np.ones((1, len(chunks) * D, 40), np.float32), np.ones((D, 3), np.float32)
     x[0, chunk * D + channel, token] = bad
