@@ -79,23 +79,6 @@ CHAIN = 4096
 
 
 @dataclass(frozen=True)
-class Transposes:
-    """What transposes on the Tensor Engine need: members of a gang, at most, pieces of x, and of gy, on their way
-    together, banks of PSUM, shapes of the buffers of pieces (of x, of gy) and of rows with zeros."""
-
-    gang: int
-    raws: int
-    banks: int
-    raw_shapes: tuple[tuple[int, ...], tuple[int, ...]]
-    slab_shape: tuple[int, ...]
-
-    @property
-    def zeros(self) -> int:
-        """Zeros that a row of a piece has, at most."""
-        return max(shape[-1] for shape in self.raw_shapes)
-
-
-@dataclass(frozen=True)
 class BlocksSchedule:
     """Passes of all accumulators, shared by the cores, or with split tiles of each.
 
@@ -114,7 +97,7 @@ class BlocksSchedule:
     x: tuple[int, int, int]
     k: int
     planes: tuple[int, ...]
-    transposes: Transposes | None
+    transposes: transposes.Transposes | None
 
     @property
     def gang(self) -> int:
@@ -226,8 +209,8 @@ def _with_transposes(plan: BlocksSchedule, planes: Sequence[Part], most: int) ->
     geometry, config = plan.geometry, plan.settings
     room = min(BLOCK_BYTES // (config.buffers * tile_bytes(plan)), CHAIN // (config.rows * config.columns))
     channels = max(1, *(one.c[0][1] for one in plan.passes))
-    members = transposes.members_of(geometry, config.rows, config.columns, [count for _, count in planes])
-    gang = max(1, min(transposes.gang_of(members, channels, config.split == 1), room, most))
+    grid = transposes.grid_of(geometry, config.rows, config.columns)
+    gang = transposes.gang_of(grid, [count for _, count in planes], channels, config.split == 1, min(room, most))
     known: dict[tuple[Part, Part], tuple[Tile, ...]] = {}
     passes = []
     for one in plan.passes:
@@ -235,9 +218,9 @@ def _with_transposes(plan: BlocksSchedule, planes: Sequence[Part], most: int) ->
         if taps not in known:
             known[taps] = transposes.transposed_tiles(geometry, planes, config, gang, taps)
         passes.append(replace(one, tiles=known[taps], half=div_ceil(len(known[taps]), PARTS)))
-    raw_shapes, slab_shape = transposes.buffer_shapes(plan.source, config, passes)
+    shapes = transposes.buffer_shapes(plan.source, config, passes)
     banks = min(PSUM_BANKS - len(accumulators) for one in passes for accumulators in one.rounds)
-    found = Transposes(gang, transposes.RAWS, banks, raw_shapes, slab_shape)
+    found = transposes.Transposes(gang, transposes.RAWS, banks, *shapes)
     return replace(plan, passes=tuple(passes), transposes=found)
 
 
@@ -348,10 +331,15 @@ def needed_bytes(plan: BlocksSchedule, raws: int = 0) -> int:
     blocks = plan.gang * plan.settings.buffers * tile_bytes(plan)
     others = 0
     if found is not None:
-        others = transposes.transpose_bytes(plan.source, (found.raw_shapes, found.slab_shape), raws or found.raws)
-    # sums of all taps of some channels, that they are added to, and results; the next ones meanwhile
-    gathered = 4 * 4 * plan.settings.channels * num_taps(plan.geometry) if banks_of_taps(plan.geometry) > 1 else 0
+        others = transposes.transpose_bytes(plan.source, found, raws or found.raws)
+    gathered = gathered_bytes(plan.geometry, plan.settings.channels)
     return blocks + others + SUMS_BYTES + held * BANK_BYTES + gathered
+
+
+def gathered_bytes(geometry: Geometry, channels: int) -> int:
+    """Bytes a partition for sums of all taps of some channels in several banks: what they are added to, and results;
+    the next ones meanwhile."""
+    return 4 * 4 * channels * num_taps(geometry) if banks_of_taps(geometry) > 1 else 0
 
 
 def instructions(plan: BlocksSchedule, cores: int) -> int:

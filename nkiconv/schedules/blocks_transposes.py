@@ -38,6 +38,10 @@ RUN_BYTES = 384
 RAWS, RAWS_LEAST, SLABS = 8, 3, 4
 
 
+#: Columns of matmuls ahead of which x and gy are transposed; chosen by modelled times.
+AHEAD = 2048
+
+
 @dataclass(frozen=True)
 class Span:
     """Windows of `count` blocks along an axis, which begin `step` elements apart, `extent` elements each, of which taps
@@ -99,9 +103,7 @@ class Side:
     def pieces(self, itemsize: int) -> list[Part]:
         """(First, how many) rows of windows that are loaded together; one piece: all that is there of planes."""
         low, end = self.columns.loaded
-        rows = div_ceil(RUN_BYTES, max(1, end - low) * itemsize)
-        many = max(1, (2 * self.rows.extent + rows) // (2 * rows))
-        return cut_into(self.rows.extent, 1 if self.is_apart else many)
+        return cut_into(self.rows.extent, pieces_of(self.rows.extent, (end - low) * itemsize, self.is_apart))
 
     def loaded_of(self, corner: tuple[int, int, int]) -> tuple[Part, Part]:
         """(First, end) of rows and of columns of the only piece that are there of the member with this corner."""
@@ -127,8 +129,32 @@ class Side:
         return P_MAX, self.count, self.rows.count, self.columns.width
 
 
-def grid_of(geometry: Geometry, rows: int, columns: int) -> tuple[int, list[Part], list[Part]]:
-    """(planes, parts of the rows, of the columns) of blocks of a member: all of a plane, or a part of it."""
+def pieces_of(height: int, num_bytes: int, apart: bool) -> int:
+    """Pieces of windows of so many rows of so many bytes. apart: members of a gang are not the same rows or columns."""
+    rows = div_ceil(RUN_BYTES, max(1, num_bytes))
+    return 1 if apart else max(1, (2 * height + rows) // (2 * rows))
+
+
+#: (planes, parts of the rows, of the columns) of blocks of a member.
+Grid = tuple[int, list[Part], list[Part]]
+
+
+@dataclass(frozen=True)
+class Transposes:
+    """What transposes on the Tensor Engine need: members of a gang, at most, pieces of x, and of gy, on their way
+    together, banks of PSUM, shapes of the buffers of pieces (of x, of gy) and of rows with zeros; zeros beside members
+    that are apart, in a row."""
+
+    gang: int
+    raws: int
+    banks: int
+    raw_shapes: tuple[tuple[int, ...], tuple[int, ...]]
+    slab_shape: tuple[int, ...]
+    zeros: int
+
+
+def grid_of(geometry: Geometry, rows: int, columns: int) -> Grid:
+    """The Grid of blocks of so many rows and columns: a member has planes, or a part of one."""
     some_columns = _even(div_ceil(geometry.columns.out, columns), P_MAX)
     some_rows = _even(div_ceil(geometry.rows.out, rows), P_MAX // some_columns[0][1])
     whole = len(some_columns) == 1 and len(some_rows) == 1
@@ -141,30 +167,29 @@ def _even(count: int, most: int) -> list[Part]:
     return cut_at(count, div_ceil(count, div_ceil(count, most)))
 
 
-def members_of(geometry: Geometry, rows: int, columns: int, planes: Sequence[int]) -> int:
-    """Members that there are of so many planes that see planes of x at the same taps."""
-    most, some_rows, some_columns = grid_of(geometry, rows, columns)
-    return max(1, max(planes) // most) * len(some_rows) * len(some_columns)
+def gang_of(grid: Grid, planes: Sequence[int], channels: int, shared: bool, room: int) -> int:
+    """Members of a tile's gang, of so many planes that see planes of x at the same taps: what channels of x leave room
+    for, whose windows have more places than gy's blocks, up to `room`. shared: whether the cores share them."""
+    most, some_rows, some_columns = grid
+    members = max(1, max(planes) // most) * len(some_rows) * len(some_columns)
+    members = max(1, members // PARTS if shared else members)
+    return max(1, min(room, div_ceil(members, div_ceil(members, max(1, P_MAX // channels)))))
 
 
-def gang_of(members: int, channels: int, shared: bool) -> int:
-    """Members of a tile's gang, of so many in all: what channels of x leave room for, whose windows have more places
-    than gy's blocks. shared: whether the cores share them."""
-    most = max(1, members // PARTS if shared else members)
-    return div_ceil(most, div_ceil(most, max(1, P_MAX // channels)))
-
-
-def gangs_of(total: int, most: int, gang: int, places: int) -> list[tuple[range, int, Part]]:
-    """(First planes, how many follow each, (first, how many) places) of each tile's gang: of so many planes, `most` of
-    a member, and parts of their rows and columns."""
-    found: list[tuple[range, int, Part]] = []
-    at = 0
-    while at < total:
-        members = min(gang, total - at)
-        count = min(most, (total - at) // members)
-        firsts = range(at, at + members * count, count)
-        found += [(firsts, count, some) for some in cut(places, max(1, gang // members))]
-        at += members * count
+def gangs_of(grid: Grid, planes: Sequence[int], gang: int) -> list[tuple[int, range, int, Part]]:
+    """(Number of a run of planes, the first of each member in it, how many follow each, (first, how many) places) of
+    each tile's gang: of members of several places where no run has planes enough."""
+    most, some_rows, some_columns = grid
+    found = list[tuple[int, range, int, Part]]()
+    for run, total in enumerate(planes):
+        at = 0
+        while at < total:
+            members = min(gang, total - at)
+            count = min(most, (total - at) // members)
+            firsts = range(at, at + members * count, count)
+            together = max(1, gang // max(planes))
+            found += [(run, firsts, count, some) for some in cut(len(some_rows) * len(some_columns), together)]
+            at += members * count
     return found
 
 
@@ -172,22 +197,21 @@ def transposed_tiles(
     geometry: Geometry, planes: Sequence[Part], config: BlocksSettings, gang: int, taps: tuple[Part, Part]
 ) -> tuple[Tile, ...]:
     """Tiles with a Region for each of their gang. planes: see `planes_of`; taps: rows and columns of them."""
-    most, some_rows, some_columns = grid_of(geometry, config.rows, config.columns)
+    grid = _, some_rows, some_columns = grid_of(geometry, config.rows, config.columns)
     rows = [(p, _run_of(geometry.rows, config.rows, p, taps[0])) for p in some_rows]
     columns = [(q, _run_of(geometry.columns, config.columns, q, taps[1])) for q in some_columns]
     places, tiles = list(product(rows, columns)), list[Tile]()
-    for first, total in planes:
-        for firsts, count, some in gangs_of(total, most, gang, len(places)):
-            own = some_of(places, some)
-            # members are alike: blocks of the last one that are not there are zeros
-            counts = count, max(p[1] for (p, _), _ in own), max(q[1] for _, (q, _) in own)
-            tiles.append(
-                tuple(
-                    Region(0, of_rows, of_columns, first + z, p[0] * config.rows, q[0] * config.columns, counts)
-                    for (p, of_rows), (q, of_columns) in own
-                    for z in firsts
-                )
+    for run, firsts, count, some in gangs_of(grid, [total for _, total in planes], gang):
+        own = some_of(places, some)
+        # members are alike: blocks of the last one that are not there are zeros
+        counts = count, max(p[1] for (p, _), _ in own), max(q[1] for _, (q, _) in own)
+        tiles.append(
+            tuple(
+                Region(0, of_rows, of_columns, planes[run][0] + z, p[0] * config.rows, q[0] * config.columns, counts)
+                for (p, of_rows), (q, of_columns) in own
+                for z in firsts
             )
+        )
     return tuple(tiles)
 
 
@@ -261,24 +285,26 @@ def sides_of(geometry: Geometry, config: BlocksSettings, one: Pass, tile: Tile, 
 
 def buffer_shapes(
     geometry: Geometry, config: BlocksSettings, passes: Sequence[Pass]
-) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], tuple[int, ...]]:
-    """Shapes that hold each piece (of x, of gy), and each row of windows, of all tiles of passes."""
+) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], tuple[int, ...], int]:
+    """Shapes that hold each piece (of x, of gy), and each row of windows, of all tiles of passes, and zeros that rows
+    of members that are apart have."""
     raws: list[tuple[int, ...]] = [(1, 1, 1, 1, 1), (1, 1, 1, 1, 1)]
     slab: tuple[int, ...] = (1, 1, 1, 1)
+    zeros = 0
     for one in passes:
         for tile, t in product(one.tiles, (-1, *one.planes)):
             for side in sides_of(geometry, config, one, tile, t):
                 which = int(t < 0)
-                raws[which] = tuple(map(max, raws[which], side.raw_shape(geometry.itemsize)))
-                slab = tuple(map(max, slab, side.slab_shape))
-    return (raws[0], raws[1]), slab
+                shape = side.raw_shape(geometry.itemsize)
+                raws[which], slab = tuple(map(max, raws[which], shape)), tuple(map(max, slab, side.slab_shape))
+                zeros = max(zeros, shape[-1]) if side.is_apart else zeros
+    return (raws[0], raws[1]), slab, zeros
 
 
-def transpose_bytes(geometry: Geometry, shapes: tuple[tuple[tuple[int, ...], ...], tuple[int, ...]], raws: int) -> int:
-    """Bytes a partition that transposes need besides the blocks. shapes: of `buffer_shapes`; raws: pieces of each."""
-    (x, y), slab = shapes
-    pieces = raws * (size_of(x[1:]) + size_of(y[1:]))
-    return (pieces + SLABS * size_of(slab[1:]) + max(x[-1], y[-1])) * geometry.itemsize
+def transpose_bytes(geometry: Geometry, found: Transposes, raws: int) -> int:
+    """Bytes a partition that transposes need besides the blocks. raws: pieces of each."""
+    pieces = raws * sum(size_of(shape[1:]) for shape in found.raw_shapes)
+    return (pieces + SLABS * size_of(found.slab_shape[1:]) + found.zeros) * geometry.itemsize
 
 
 def bank_shape(side: Side, itemsize: int) -> tuple[int, int, int, int]:

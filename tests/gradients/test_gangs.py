@@ -6,6 +6,14 @@ from gradients import check
 
 import nkiconv
 from nkiconv.kernels.gradients import conv_weight_gradient
+from nkiconv.planner.operations import operation_for
+from nkiconv.planner.request import Request
+from nkiconv.schedules.blocks import BlocksSettings, transposed_of
+from nkiconv.schedules.blocks_bound import BlocksBound
+from nkiconv.schedules.blocks_candidates import candidates
+from nkiconv.schedules.blocks_schedule import build
+from nkiconv.simulator.timing import Rates
+from nkiconv.simulator.timing.target import Target
 
 #: (N, C, K, groups), an axis each (size, taps, stride, dilation, before, after), rows and columns of a block.
 PROBLEMS = {
@@ -60,3 +68,24 @@ def transposes_of(C, K, H, taps, dilation=1):
 def test_each_tap_of_few_channels_is_transposed_once(dilation, taps):
     """Of 32 x 32 positions, 8 tiles of 128 units: gy's each alone, x's of 8 x 16 channels together."""
     assert transposes_of(16, 128, 32, taps, dilation) == 8 + taps**2
+
+
+#: (N, C, K, D, H, T, R) of volumes, whose first and last planes see fewer planes of x, and of images.
+SHAPES = [(2, 64, 64, 16, 112, 3, 1), (1, 24, 160, 6, 40, 3, 3), (2, 4, 9, 4, 24, 3, 3), (8, 40, 80, 1, 28, 1, 3)]
+
+
+@pytest.mark.parametrize(("N", "C", "K", "D", "H", "T", "R"), SHAPES)
+def test_the_bound_counts_what_schedules_have(N, C, K, D, H, T, R):
+    """Members of a gang, tiles of a core, pieces on their way of candidates of least time."""
+    sides = tuple((taps // 2,) * 2 for taps in (T, R, R))
+    problem = nkiconv.ConvProblem(N=N, C=C, K=K, D=D, H=H, W=H, T=T, R=R, S=R, stride=(1, 1, 1), padding=sides)
+    request = Request(problem=problem.toward("wgrad"))
+    geometry = operation_for(request).shape(request, Rates()).geometry
+    found = candidates(Target.of(Rates()), geometry, {"pixels": 2}, 4, False, 2)
+    bound = BlocksBound(Target.of(Rates()), transposed_of(geometry), geometry, 2, 128)
+    for _, config in found:
+        schedule, settings = build(geometry, config, False, 2)[0], BlocksSettings(**dict(config))
+        assert bound.gang(settings) == schedule.gang
+        most = max(one.half if schedule.split else len(one.tiles) for one in schedule.passes)
+        assert bound.tiles(settings) == most
+        assert bound.raws(settings) == schedule.transposes.raws

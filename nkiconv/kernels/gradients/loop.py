@@ -7,6 +7,7 @@ from ..._nki import nisa, nl
 from ...schedules.blocks import taps_seen, units_of
 from ...schedules.blocks_order import order_of
 from ...schedules.blocks_schedule import ROWS_REGIONS
+from ...schedules.blocks_transposes import AHEAD
 from ...schedules.tiles import PARTS, PSUM_BANKS, div_ceil, filled, share, some_of
 from .._warm import warm_up, warm_zeros
 from ..conv.call import of_array
@@ -14,9 +15,6 @@ from .halves import start_ones
 from .loads import Piece, clear_x, clear_y, is_channels_last, load_lines, load_units, part_of, room_of
 from .sums import add_beside, leavings_of, multiply, part_of_joint, start_joint, store_joint, store_sums
 from .transposes import start_transposes, transpose_for
-
-#: Columns of matmuls ahead of which x and gy are transposed; chosen by modelled times.
-AHEAD = 2048
 
 
 @dataclass

@@ -45,8 +45,9 @@ def start_transposes(work, buffers):
     slabs = tiles(SLABS, plan.slab_shape, dtypes[0])
     bank_shape = nl.tile_size.pmax, BANK_BYTES // work.geometry.itemsize
     banks, there = tiles(plan.banks, bank_shape, dtypes[0], nl.psum), filled(buffers, (-1, []))
-    zeros_sbuf = nl.ndarray((nl.tile_size.pmax, plan.zeros), dtype=dtypes[0], buffer=nl.sbuf)
-    nisa.memset(dst=zeros_sbuf, value=0.0, engine=nisa.engine.gpsimd)
+    zeros_sbuf = nl.ndarray((nl.tile_size.pmax, plan.zeros), dtype=dtypes[0], buffer=nl.sbuf) if plan.zeros else None
+    if zeros_sbuf != None:
+        nisa.memset(dst=zeros_sbuf, value=0.0, engine=nisa.engine.gpsimd)
     taken, zeros = [0, 0, 0, 0], filled(SLABS, None)
     return Ahead(raws, slabs, banks, taken, zeros, there, zeros_sbuf)
 
