@@ -29,7 +29,7 @@ def assert_gradients(function, right, given, share=FLOAT32_SUMS):
         for results, leaves, kind in ((found, given, torch.float32), (expected, wide, torch.float64)):
             some = [one.to(kind) for one in gs[slice(*at)]]
             kept = [one for one in leaves if one is not None]
-            pairs.append(torch.autograd.grad(results[slice(*at)], kept, some, retain_graph=True))
+            pairs.append(torch.autograd.grad(results[slice(*at)], kept, some, True, materialize_grads=True))
         for one in [pairs] if len(gs) > 1 else ([[by] for by in each] for each in zip(*pairs, strict=True)):
             assert_within_share(*one, share)
 

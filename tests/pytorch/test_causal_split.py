@@ -1,20 +1,17 @@
 """The convolution stage on tensors: values, states and sequences by each computer, derivatives, compiling, refusals."""
 
 import itertools
-import sys
-import types
 
 import pytest
 import torch
 from causal import computing
+from gradchecks import assert_gradients
 from split_heads import check
 from tolerances import BF16_NORMS, FLOAT32_SUMS, assert_within_share
 
-from nkiconv import simulator
 from nkiconv.errors import NkiconvError, UnsupportedError
 from nkiconv.pytorch import causal_conv1d_split, causal_conv1d_split_update, nn
-from nkiconv.pytorch.computers import device, modes
-from nkiconv.pytorch.computers.arrays import from_numpy, to_numpy
+from nkiconv.pytorch.computers.arrays import to_numpy
 
 SPLITS = ((2, 8, True), (1, 16, True), (3, 5, False))
 C = 47
@@ -112,22 +109,19 @@ def test_states_after_positions(mode, offsets, positions, layout, final):
 @pytest.mark.parametrize("offsets", [None, (0, 4, 11)])
 def test_derivatives(mode, layout, offsets):
     """Of parts and all states, by x, weight, bias and states, against torch's in float64."""
-    given = data(1, layout=layout, rows=None if offsets is None else 2, grad=True)
-    parts, final, kept = causal_conv1d_split(
-        *given[:3], splits=SPLITS, layout=layout, initial_states=given[3], return_final_states=True, cu_seqlens=offsets,
-        state_positions=(2, 6, 11),
-    )  # fmt: skip
-    exact = [one.detach().double().requires_grad_() for one in given]
-    wanted = composed(*exact, layout, offsets)
-    rows = exact[0] if layout == "NCW" else exact[0].transpose(1, 2)
-    ends = [rows[0, :, end - 3 : end] for end in (offsets or (0, 11))[1:]]
-    ends.append(held_after(rows, exact[3], (2, 6, 11), offsets[:-1] if offsets else (0,)))
-    sums = [sum(one.double().sin().sum() for one in each) for each in ((*parts, final, kept), (*wanted, *ends))]
-    for one, right in zip(
-        *(torch.autograd.grad(*each) for each in zip(sums, (given, exact), strict=True)), strict=True
-    ):
-        assert one.shape == right.shape
-        assert_within_share([one], [right], FLOAT32_SUMS)
+    kept = (2, 6, 11)
+
+    def call(x, w, bias, state):
+        more = {"initial_states": state, "return_final_states": True, "cu_seqlens": offsets, "state_positions": kept}
+        parts, *states = causal_conv1d_split(x, w, bias, splits=SPLITS, layout=layout, **more)
+        return (*parts, *states)
+
+    def right(x, w, bias, state):
+        rows, starts = x if layout == "NCW" else x.transpose(1, 2), offsets[:-1] if offsets else (0,)
+        ends = torch.stack([rows[0, :, end - 3 : end] for end in (offsets or (0, 11))[1:]])
+        return (*composed(x, w, bias, state, layout, offsets), ends, held_after(rows, state, kept, starts))
+
+    assert_gradients(call, right, data(1, layout=layout, rows=None if offsets is None else 2))
 
 
 def test_second_derivatives(mode):
@@ -153,58 +147,6 @@ def test_derivatives_in_bf16_are_near(mode):
     sums = [sum(one.double().sin().sum() for one in each) for each in (parts, wanted)]
     for one, right in zip(torch.autograd.grad(sums[0], (x, w)), torch.autograd.grad(sums[1], exact[:2]), strict=True):
         assert_within_share([one], [right], BF16_NORMS)
-
-
-@pytest.mark.slow
-def test_compiles_without_graph_breaks():
-    def stage(x, w, state):
-        given = {"initial_states": state, "return_final_states": True, "state_positions": (4,)}
-        parts, final, kept = causal_conv1d_split(x * 1, w, splits=SPLITS, **given)
-        return [one + 1 for one in parts], final + kept[:, 0]
-
-    torch.compiler.reset()
-    compiled = torch.compile(stage, fullgraph=True, backend="aot_eager")
-    x, w, _, state = data(1, grad=True)
-    found, wanted = compiled(x, w, state), stage(x, w, state)
-    for one, right in zip(found[0], wanted[0], strict=True):
-        assert_within_share([one], [right], FLOAT32_SUMS)
-    sums = [sum(one.sin().sum() for one in each[0]) + each[1].sum() for each in (found, wanted)]
-    for one, right in zip(*(torch.autograd.grad(each, (x, w, state)) for each in sums), strict=True):
-        assert_within_share([one], [right], FLOAT32_SUMS)
-
-
-def test_on_a_device(monkeypatch):
-    """The kernel is launched once, with what it needs and nothing else."""
-    calls, fake = [], types.ModuleType("torch_neuronx")
-
-    class Wrapped:
-        def __init__(self, kernel):
-            self.kernel = kernel
-
-        def __getitem__(self, lnc):
-            def run(*tensors, **kwargs):
-                calls.append((self.kernel.__name__, lnc, sorted(kwargs)))
-                named = {name: to_numpy(one) if isinstance(one, torch.Tensor) else one for name, one in kwargs.items()}
-                found = simulator.execute(self.kernel[lnc], tuple(map(to_numpy, tensors)), named).outputs
-                return tuple(map(from_numpy, found))
-
-            return run
-
-    fake.wrap_nki = Wrapped
-    monkeypatch.setitem(sys.modules, "torch_neuronx", fake)
-    monkeypatch.setattr(modes, "computer", lambda x: "device")
-    x, w, _, state = data()
-    with torch.no_grad():
-        parts, final = (
-            device.causal_conv1d_split(x, w, None, state, SPLITS, "silu", 1e-6, "NCW", True, None, None)[:3],
-            None,
-        )
-        whole = causal_conv1d_split(x, w, splits=SPLITS, initial_states=state)
-    assert [one[:2] for one in calls] == [("causal_conv1d_split_heads", 2), ("causal_conv1d_split_step", 2)]
-    assert calls[1][2] == ["activation", "eps", "layout", "splits"]
-    assert calls[0][2] == ["activation", "eps", "initial_state", "layout", "return_final_state", "splits"]
-    assert all(torch.equal(one, other) for one, other in zip(parts, whole, strict=True))
-    assert final is None
 
 
 @pytest.mark.cover(6)

@@ -19,7 +19,7 @@ from nkiconv.planner import estimate as planner_estimate
 from nkiconv.planner.estimate import estimate
 from nkiconv.planner.operations import OPERATIONS
 from nkiconv.planner.request import Asked, Request
-from nkiconv.pytorch import causal_conv1d_fn, pack_filter
+from nkiconv.pytorch import causal_conv1d_fn, causal_conv1d_split, pack_filter
 from nkiconv.pytorch.computers import device, modes, statistics
 from nkiconv.pytorch.computers.arrays import from_numpy, to_numpy
 from nkiconv.pytorch.operators.convolution import Convolution
@@ -347,3 +347,23 @@ def test_causal_rows(recorder, how, monkeypatch):
     assert kwargs.get("strict_nonfinite", False) == (how == "packed")
     states = ("initial_state" in kwargs, kwargs.get("return_final_state"))
     assert states == ((True, True) if how == "states" else (False, None))
+
+
+@pytest.mark.parametrize("recorder", ["native"], indirect=True)
+def test_split_rows(recorder, monkeypatch):
+    """Kernels are launched once, with what they need and nothing else; that of steps for as few tokens as it takes."""
+    monkeypatch.setattr(modes, "computer", lambda x: "device")
+    x, w, state = (torch.randn(shape) for shape in ((2, 47, 11), (47, 4), (2, 47, 3)))
+    splits = ((2, 8, True), (1, 16, True), (3, 5, False))
+    with torch.no_grad():
+        parts = device.causal_conv1d_split(x, w, None, state, splits, "silu", 1e-6, "NCW", True, None, None)[:3]
+        whole = causal_conv1d_split(x, w, splits=splits, initial_states=state)
+    assert all(torch.equal(one, other) for one, other in zip(parts, whole, strict=True))
+    assert [(kernel.__name__, cores, sorted(given)) for kernel, cores, _, given in recorder.calls] == [
+        (
+            "causal_conv1d_split_heads",
+            2,
+            ["activation", "eps", "initial_state", "layout", "return_final_state", "splits"],
+        ),
+        ("causal_conv1d_split_step", 2, ["activation", "eps", "layout", "splits"]),
+    ]

@@ -1,8 +1,10 @@
 """gated_short_conv, glu_conv1d and their modules: values, derivatives, states, compilation and batching are torch's."""
 
+import functools
+
 import pytest
 import torch
-from gradchecks import assert_derivatives
+from gradchecks import assert_derivatives, assert_gradients
 from operators_seen import Seen
 from tolerances import FLOAT32_SUMS, assert_within_share
 from torch.nn import functional as F
@@ -10,8 +12,6 @@ from torch.nn import functional as F
 from nkiconv import pytorch
 from nkiconv.errors import UnsupportedError
 from nkiconv.pytorch import nn
-
-MODES = ("torch", "simulate", "compare")
 
 
 def close(found, wanted):
@@ -30,10 +30,6 @@ def short_conv(bcx, w, bias=None, states=None, order="BCx"):
     return parts["C"] * F.conv1d(rows, w.reshape(-1, 1, size + 1), bias, groups=w.shape[0]), rows[..., -size:]
 
 
-def glu_conv(x, w, bias, padding="same"):
-    return F.silu(F.conv1d(F.glu(x, 1), w[:, None], bias, padding=padding, groups=w.shape[0]))
-
-
 @pytest.fixture
 def tensors():
     generator = torch.Generator().manual_seed(0)
@@ -41,34 +37,25 @@ def tensors():
     return [torch.randn(shape, generator=generator, requires_grad=True) for shape in shapes]
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_gated_short_conv(mode, tensors, monkeypatch):
-    monkeypatch.setenv("NKICONV_CPU", mode)
-    found = pytorch.gated_short_conv(*tensors, return_final_states=True)
-    wanted = short_conv(*tensors)
-    gradients = [torch.ones_like(one) for one in wanted]
-    of_each = torch.autograd.grad(found, tensors, gradients), torch.autograd.grad(wanted, tensors, gradients)
-    for one, other in zip((*found, *of_each[0]), (*wanted, *of_each[1]), strict=True):
-        close(one, other)
-    x, w = tensors[:2]
+@pytest.mark.parametrize("order", ["BCx", "xCB"])
+def test_gated_short_conv(mode, order, tensors):
+    call = functools.partial(pytorch.gated_short_conv, order=order, return_final_states=True)
+    assert_gradients(call, functools.partial(short_conv, order=order), tensors)
+    x, w, *_ = tensors
     close(pytorch.gated_short_conv(x, w[:, None]), short_conv(x, w)[0])
-    close(pytorch.gated_short_conv(x, w, order="xCB"), short_conv(x, w, order="xCB")[0])
 
 
 @pytest.mark.cover(4)
-@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("padding", ["same", "causal", 2])
-def test_glu_conv1d(mode, padding, tensors, monkeypatch):
-    monkeypatch.setenv("NKICONV_CPU", mode)
+def test_glu_conv1d(mode, padding, tensors):
     x, w, bias, _ = tensors
-    given = [x.detach()[:, :8].requires_grad_(), w, bias]
-    found = pytorch.glu_conv1d(*given, padding=padding)
-    causal = F.silu(F.conv1d(F.pad(F.glu(given[0], 1), (2, 0)), w[:, None], bias, groups=4))
-    wanted = causal if padding == "causal" else glu_conv(*given, padding)
-    close(found, wanted)
-    of_each = (torch.autograd.grad(y.square().sum(), given) for y in (found, wanted))
-    for one, other in zip(*of_each, strict=True):
-        close(one, other)
+
+    def right(x, w, bias):
+        x = F.glu(x, 1)
+        rows = F.pad(x, (2, 0)) if padding == "causal" else x
+        return F.silu(F.conv1d(rows, w[:, None], bias, padding=0 if padding == "causal" else padding, groups=4))
+
+    assert_gradients(functools.partial(pytorch.glu_conv1d, padding=padding), right, [x[:, :8], w, bias])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

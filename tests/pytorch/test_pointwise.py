@@ -3,7 +3,7 @@
 import pytest
 import torch
 from chained import image
-from gradchecks import assert_derivatives
+from gradchecks import assert_derivatives, assert_gradients
 from torch.nn import functional as F
 
 from nkiconv.errors import UnsupportedError
@@ -67,13 +67,12 @@ def test_what_may_be_left_out(mode):
 @pytest.mark.parametrize("norm", [None, *NORMS])
 @pytest.mark.parametrize("mode", ["torch", "simulate"], indirect=True)
 def test_gradients(mode, norm):
-    given = {name: one.requires_grad_() for name, one in drawn(names=PLAIN if norm is None else NAMES).items()}
-    g = image(2, K, 4, 3, seed=9)
-    found = torch.autograd.grad(pointwise_mlp(**given, x_norm=norm), [*given.values()], g)
-    far = {name: one.detach().double().requires_grad_() for name, one in given.items()}
-    expected = torch.autograd.grad(truth(**far, x_norm=norm), [*far.values()], g.double())
-    for one, other in zip(found, expected, strict=True):
-        assert (one - other).abs().max() <= 4 * 60 * M * 2.0**-24 * max(1, other.abs().max())
+    names = PLAIN if norm is None else NAMES
+    pair = (
+        lambda *given, one=one: one(**dict(zip(names, given, strict=True)), x_norm=norm)
+        for one in (pointwise_mlp, truth)
+    )
+    assert_gradients(*pair, [*drawn(names=names).values()])
 
 
 @pytest.mark.parametrize("norm", [None, "layer"])
