@@ -6,7 +6,6 @@ import pytest
 import torch
 from chained import C, assert_gradients, drawn, image
 from operators_seen import Seen
-from tolerances import FLOAT32_SUMS, assert_within_share
 from torch import nn
 from torch.nn import functional as F
 
@@ -101,102 +100,59 @@ class Branch(Net):
 
 
 class Timed(nn.Module):
-    """What a time says of each channel is added to what a convolution gives, as in diffusers' UNets."""
+    """What a time says of each channel changes what a norm reads or gives, as in diffusers' UNets."""
 
-    def __init__(self, norm, rank=2, first=False):
+    def __init__(self, norm, how="offset", rank=2):
         super().__init__()
         conv = getattr(nn, f"Conv{rank}d")
         self.conv1, self.norm, self.conv2 = conv(3, C, 3, padding=1), norm, conv(C, C, 3, padding=1)
-        self.first = first
+        self.does = [TIMES[how]]  # no module
 
     def forward(self, x, t):
-        h, t = self.conv1(x), F.silu(t)[:, :]
-        return self.conv2(F.silu(self.norm(t + h if self.first else h + t)))
+        scale, shift = F.silu(t)[(..., *[None] * len(self.conv1.kernel_size))].chunk(2, 1)
+        return self.conv2(F.silu(self.does[0](self.norm, self.conv1(x), scale, shift)))
 
 
-@pytest.mark.cover(8)
+TIMES = {
+    "offset": lambda norm, h, scale, shift: norm(h + shift),
+    "offset, first": lambda norm, h, scale, shift: norm(scale + h),
+    "scale and shift": lambda norm, h, scale, shift: norm(h) * (1 + scale) + shift,
+    "shift, scale": lambda norm, h, scale, shift: (z := norm(h), shift + (1 + scale) * z)[1],
+    "scale": lambda norm, h, scale, shift: norm(h) * scale,
+    # what stays: another order, and numbers of pixels
+    "shift before": lambda norm, h, scale, shift: (norm(h) + shift) * scale,
+    "of pixels": lambda norm, h, scale, shift: norm(h) * scale.expand(h.shape),
+}
+
+
+@pytest.mark.cover(12)
 @pytest.mark.parametrize("images", [1, 2])
-@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("how", TIMES)
 @pytest.mark.parametrize("rank", [1, 2, 3])
-@pytest.mark.parametrize("name", NORMS)
-def test_numbers_for_each_channel_go_into_the_shift(name, rank, first, images):
-    model = drawn(Timed(NORMS[name](rank), rank, first)).eval()
-    report = convert(model, fuse=True)
-    assert sources(report) == {"norm": ("conv1",)}
-    assert "statistics from conv1, whose sum with numbers for each channel it takes in" in " ".join(str(report).split())
-    t = image(images, C, *[1] * rank)
-    names = assert_same(report.model, model, image(2, 3, *ROWS[rank]), t, layers=2)
-    assert [one for one in names if "conv" in one] == [f"conv{rank}d_with_stats", f"conv{rank}d_with_prologue"]
-    assert names.count("channel_stats") == 0
-
-
-@pytest.mark.parametrize("norm", [nn.GroupNorm(2, C), nn.BatchNorm2d(C), nn.InstanceNorm2d(C)], ids=repr)
-def test_gradients_with_numbers_for_each_channel(norm):
-    model = drawn(Timed(norm))
-    assert_gradients(convert(model, fuse=True).model, model, image(2, 3, 6, 5), image(2, C, 1, 1), terms=2 * TERMS)
-
-
-class Modulated(Timed):
-    """Numbers of a time multiply what the norm gives, and are added to it, as in diffusers' scale_shift."""
-
-    def forward(self, x, t):
-        scale, shift = t[(..., *[None] * len(self.conv1.kernel_size))].chunk(2, 1)
-        h = self.norm(self.conv1(x))
-        return self.conv2(F.silu(self.of(h, scale, shift)))
-
-    def of(self, h, scale, shift):
-        return shift + (1 + scale) * h if self.first else h * (1 + scale) + shift
-
-
-class ScaledAlone(Modulated):
-    def of(self, h, scale, shift):
-        return h * scale
-
-
-class ShiftedBefore(Modulated):
-    def of(self, h, scale, shift):
-        return (h + shift) * scale
-
-
-class ByPixels(Modulated):
-    def of(self, h, scale, shift):
-        return h * scale.expand(h.shape)
-
-
-@pytest.mark.cover(8)
-@pytest.mark.parametrize("images", [1, 2])
-@pytest.mark.parametrize(("kind", "first"), [(Modulated, False), (Modulated, True), (ScaledAlone, False)])
-@pytest.mark.parametrize("rank", [1, 2, 3])
-@pytest.mark.parametrize("name", NORMS)
-def test_numbers_for_each_channel_go_into_scale_and_shift(name, rank, kind, first, images, calls):
+@pytest.mark.parametrize("name", [*NORMS, "batch"])
+def test_numbers_for_each_channel_go_into_scale_and_shift(name, rank, how, images, calls):
     """Values and all gradients, in one call with what the convolution before returns."""
-    model = drawn(kind(NORMS[name](rank), rank, first)).eval()
-    converted = convert(model, fuse=True)
-    assert [(one.fused, one.modulated, one.statistics) for one in converted.chains] == [(True, True, ("conv1",))]
-    assert "numbers for each channel -> silu -> conv2" in str(converted)
-    x, t = image(2, 3, *[6, 5, 4][:rank]).requires_grad_(), image(images, 2 * C, seed=2).requires_grad_()
-    wide = copy.deepcopy(model).double()
-    inputs = [one.detach().double().requires_grad_() for one in (x, t)]
-    y, right = converted.model(x, t), wide(*inputs)
-    assert [one[0] for one in calls] == ["silu"]
-    leaves, others = [x, t, *model.parameters()], [*inputs, *wide.parameters()]
-    g = image(*y.shape, seed=3)
-    found = [y, *torch.autograd.grad(y, leaves, g, allow_unused=True)]
-    expected = [right, *torch.autograd.grad(right, others, g.double(), allow_unused=True)]
-    assert_within_share(found, expected, 8 * FLOAT32_SUMS)
+    norm = getattr(nn, f"BatchNorm{rank}d")(C) if name == "batch" else NORMS[name](rank)
+    model = drawn(Timed(norm, how, rank))
+    report = convert(model, fuse=True)
+    fused = how not in ("shift before", "of pixels")
+    [chain] = report.chains
+    assert (chain.fused, chain.statistics) == (fused, ("conv1",) if fused else ())
+    assert (chain.offset, chain.modulated) == (how.startswith("offset"), fused and not how.startswith("offset"))
+    assert_gradients(report.model, model, image(2, 3, *ROWS[rank]), image(images, 2 * C, seed=2), terms=2 * TERMS)
+    assert [one[0] for one in calls] == ["silu"] * fused
 
 
-@pytest.mark.parametrize(("kind", "fused"), [(ShiftedBefore, False), (ByPixels, False), (Modulated, True)])
-def test_other_numbers_after_a_norm_are_computed(kind, fused):
-    """In another order, of each pixel, and one number for all channels, which no graph tells from one for each."""
-    model = drawn(kind(nn.GroupNorm(2, C))).eval()
+def test_one_number_for_all_channels_is_computed():
+    """No graph tells it from one for each."""
+    model = drawn(Timed(nn.GroupNorm(2, C), "scale and shift")).eval()
     converted = convert(model, fuse=True)
-    assert [one.fused for one in converted.chains] == [fused]
-    assert_same(converted.model, model, image(2, 3, 6, 5), image(1, 2 if fused else 2 * C, seed=2))
+    assert converted.chains[0].fused
+    assert_same(converted.model, model, image(2, 3, 6, 5), image(1, 2, seed=2), layers=2)
 
 
 def test_a_scale_that_changes_in_the_meantime_is_refused():
-    converted = convert(drawn(Modulated(nn.GroupNorm(2, C))).eval(), fuse=True).model
+    converted = convert(drawn(Timed(nn.GroupNorm(2, C), "scale and shift")).eval(), fuse=True).model
     scale = torch.ones(2, C, 1, 1)
     with torch.no_grad():
         pending = converted.norm(image(2, C, 6, 5)) * scale
@@ -205,10 +161,15 @@ def test_a_scale_that_changes_in_the_meantime_is_refused():
             converted.conv2(pending)
 
 
+class Summed(Timed):
+    def forward(self, x, t):
+        return self.conv2(F.silu(self.norm(self.conv1(x) + t)))
+
+
 @pytest.mark.parametrize("shape", [(2, C, 6, 5), (2, C, 1, 5), (C, 1, 1), (1, 1, 1, 1)], ids=str)
 def test_sums_with_other_shapes_are_computed(shape):
     """Which shape a tensor has is seen in each call."""
-    model = drawn(Timed(nn.GroupNorm(2, C))).eval()
+    model = drawn(Summed(nn.GroupNorm(2, C))).eval()
     names = assert_same(convert(model, fuse=True).model, model, image(2, 3, 6, 5), image(*shape), layers=2)
     assert names.count("channel_stats") == 1
 
