@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 from isa_indices import column, one, register, rows_of
-from isa_tiles import evaluate, get, put, result, rounded, same, sample, sb
+from isa_tiles import evaluate, get, put, result, rounded, same, sample
 from pairs import run
 
 from nkiconv.simulator import NkiError
@@ -23,17 +23,6 @@ def moved(view, shape, dtype=F32, to=nl.sbuf, **settings):
     return result(lambda out: nisa.dma_copy(out, view(), **settings), shape, dtype, to=to)
 
 
-def written(shape, write, dtype=np.float32):
-    """A tensor of zeros in HBM after `write` has run on it."""
-
-    def body():
-        out = in_hbm(np.zeros(shape, dtype))
-        write(out)
-        return get(out)
-
-    return evaluate(body)
-
-
 # Gathers and scatters.
 
 
@@ -45,19 +34,6 @@ def test_gather(dtype, mode, of, to, dst, rng):
     values, picked = sample(rng, (9, 6), of), rng.integers(0, 9, 5)
     found = moved(lambda: rows_of(in_hbm(values), column(picked, dtype)), (5, 6), to, getattr(nl, dst), dge_mode=mode)
     same(found, values[picked] if of == to else rounded(values[picked].astype(np.float32), to))
-
-
-def test_scatter(rng):
-    values, picked = rng.normal(size=(5, 6)).astype(np.float32), rng.permutation(9)[:5]
-    expected = np.zeros((9, 6), np.float32)
-    expected[picked] = values
-    same(written((9, 6), lambda out: nisa.dma_copy(rows_of(out, column(picked)), put(values))), expected)
-
-
-def test_of_rows_scattered_to_one_place_the_last_stays():
-    rows = np.array([[1, 2], [3, 4]], np.float32)
-    found = written((3, 2), lambda out: nisa.dma_copy(rows_of(out, column([1, 1])), put(rows)))
-    assert found.tolist() == [[0, 0], [3, 4], [0, 0]]
 
 
 PICKED, TABLE = [8, 0, 4], np.random.default_rng(1).integers(0, 9, (5, 4)).astype(np.uint32)
@@ -127,120 +103,90 @@ def test_scalar_offset(make, mode, dim, index, of, rng):
     same(moved(pattern, (2, 3), dge_mode=mode), np.ascontiguousarray(of(values)))
 
 
-@pytest.mark.parametrize("counted", [True, False], ids=["induction", "loaded"])
-def test_a_device_loop_indexes_by_its_register(counted, rng):
-    """Copies the rows 1, 3, 5 of seven, counted by the loop or loaded from a table in each of its iterations."""
-    values = rng.normal(size=(7, 3)).astype(np.float32)
-
-    def body(out):
-        data, at, table = in_hbm(values), nisa.register_alloc(0), put(np.array([[0, 1, 0, 3, 0, 5]], np.int32))
-
-        def copy_row(i):
-            if not counted:
-                cell = nl.ndarray((1, 1), I32)
-                nisa.tensor_copy(cell, table.ap([[6, 1], [1, 1]], scalar_offset=i, indirect_dim=1))
-                nisa.register_load(at, cell)
-            source, target = (side.ap([[3, 1], [1, 3]], scalar_offset=i if counted else at) for side in (data, out))
-            nisa.dma_copy(target, source)
-
-        nl.fori_loop(1, 7, copy_row, 2)
-
-    expected = np.zeros((7, 3), np.float32)
-    expected[1::2] = values[1::2]
-    same(written((7, 3), body), expected)
+TWO, DATA = (np.arange(1, 1 + 2 * n, dtype=np.float32).reshape(n, 2) for n in (2, 4))
+ZEROS = np.zeros((3, 2), np.float32)
 
 
-def test_scalar_offset_adds_to_the_static_one_and_moves_dst(rng):
-    values, expected = rng.normal(size=(2, 3)).astype(np.float32), np.zeros((4, 6), np.float32)
-    expected[2:4, 2:5] = values
-    found = written(
-        (4, 6), lambda out: nisa.dma_copy(out.ap([[6, 2], [1, 3]], offset=2, scalar_offset=one(2)), put(values))
-    )
-    same(found, expected)
+def rows_by_loop(out, loaded):
+    """Copies rows 1 and 3, counted by a loop on the device or loaded from a table in each of its iterations."""
+    data, at, table = in_hbm(DATA), nisa.register_alloc(0), put(np.array([[0, 1, 0, 3]], np.int32))
+
+    def copy_row(i):
+        if loaded:
+            cell = nl.ndarray((1, 1), I32)
+            nisa.tensor_copy(cell, table.ap([[4, 1], [1, 1]], scalar_offset=i, indirect_dim=1))
+            nisa.register_load(at, cell)
+        source, target = (side.ap([[2, 1], [1, 2]], scalar_offset=at if loaded else i) for side in (data, out))
+        nisa.dma_copy(target, source)
+
+    nl.fori_loop(1, 4, copy_row, 2)
 
 
-def test_both_sides_may_have_a_scalar_index_and_one_a_vector(rng):
-    values, expected = rng.normal(size=(4, 3)).astype(np.float32), np.zeros((5, 2, 3), np.float32)
-    expected[4], expected[2, 0] = values[[3, 1]], values[2]
-
-    def body(out):
-        data, stored = in_hbm(values), nl.ndarray((1, 1), I32)
-        nisa.register_store(stored, register(2))
-        nisa.dma_copy(out.select(0, one(4)), rows_of(data, column([3, 1])))
-        nisa.dma_copy(out.select(0, one(2))[0], data.select(0, stored))
-
-    same(written((5, 2, 3), body), expected)
+def add_rows(out, indices, order=1, **settings):
+    rows = rows_of(in_hbm(DATA), column(indices))
+    nisa.dma_compute(out, [rows, out][::order], nl.add, **settings)
 
 
-# Out of bounds.
+def add_tile(out, indices, **settings):
+    where = column(indices)
+    nisa.dma_compute(rows_of(out, where), [rows_of(out, where), put(TWO)], nl.add, **settings)
 
 
-@pytest.mark.parametrize(("index", "dtype"), [(-1, I32), (9, U32)])
-def test_skipped_rows_of_a_gather_keep_what_was_there(index, dtype, rng):
-    values = rng.integers(-(2**31), 2**31, (9, 6)).astype(np.int32)
+def two(tensor, at, offset=0):
+    """Two rows of two from row `at` of a tensor."""
+    return tensor.ap([[tensor.shape[1], 2], [1, 2]], offset=offset, scalar_offset=one(at))
+
+
+SKIPS = {"oob_mode": SKIP}
+#: What a tensor holds, where it is, what writes to it at run-time indices, and what it holds then.
+WRITTEN = {
+    "a scatter": (ZEROS, nl.hbm, lambda out: nisa.dma_copy(rows_of(out, column([2, 0])), put(TWO)),
+     [[3, 4], [0, 0], [1, 2]]),
+    "the last of one place": (ZEROS, nl.hbm, lambda out: nisa.dma_copy(rows_of(out, column([1, 1])), put(TWO)),
+     [[0, 0], [3, 4], [0, 0]]),
+    "a scatter skips": (ZEROS, nl.hbm, lambda out: nisa.dma_copy(rows_of(out, column([2, -1, 3, 0])), put(DATA),
+     **SKIPS), [[7, 8], [0, 0], [1, 2]]),
+    "a gather skips": (ZEROS, nl.sbuf, lambda out: nisa.dma_copy(out, rows_of(in_hbm(DATA), column([3, -1, 0])),
+     **SKIPS), [[7, 8], [0, 0], [1, 2]]),
+    "a gather skips what is too large": (ZEROS, nl.sbuf, lambda out: nisa.dma_copy(out, rows_of(in_hbm(DATA),
+     column([3, 4, 0], U32)), **SKIPS), [[7, 8], [0, 0], [1, 2]]),
+    "a scalar and a static offset": (np.zeros((4, 3), np.float32), nl.hbm, lambda out: nisa.dma_copy(two(out, 2, 1),
+     put(TWO)), [[0, 0, 0], [0, 0, 0], [0, 1, 2], [0, 3, 4]]),
+    # index 2 is inside its dim, but the access is not inside the tensor
+    "a load is skipped": (TWO, nl.sbuf, lambda out: nisa.dma_copy(out, two(in_hbm(ZEROS), 2), **SKIPS), TWO),
+    "a store is skipped": (ZEROS, nl.hbm, lambda out: nisa.dma_copy(two(out, 2), put(TWO), **SKIPS), ZEROS),
+    "a store is not": (ZEROS, nl.hbm, lambda out: nisa.dma_copy(two(out, 1), put(TWO), **SKIPS),
+     [[0, 0], [1, 2], [3, 4]]),
+    "both sides": (ZEROS, nl.hbm, lambda out: nisa.dma_copy(out.select(0, one(2)), in_hbm(DATA).select(0, one(1))),
+     [[0, 0], [0, 0], [3, 4]]),
+    "a vector beside a scalar": (np.zeros((2, 2, 2), np.float32), nl.hbm,
+     lambda out: nisa.dma_copy(out.select(0, one(1)), rows_of(in_hbm(DATA), column([3, 1]))),
+     [[[0, 0], [0, 0]], [[7, 8], [3, 4]]]),
+    "rows add to a tile": (TWO, nl.sbuf, lambda out: add_rows(out, [3, 3]), [[8, 10], [10, 12]]),
+    # an addition of 0 would turn -0 to 0
+    "rows add, skipping": (-0.0 * TWO, nl.sbuf, lambda out: add_rows(out, [3, -1], -1, **SKIPS),
+     [[7, 8], [-0.0, -0.0]]),
+    "a tile adds to rows": (DATA, nl.hbm, lambda out: add_tile(out, [3, 0]), [[4, 6], [3, 4], [5, 6], [8, 10]]),
+    "a tile adds, skipping": (DATA, nl.hbm, lambda out: add_tile(out, [3, -1], **SKIPS),
+     [[1, 2], [3, 4], [5, 6], [8, 10]]),
+    "a loop's register": (0 * DATA, nl.hbm, lambda out: rows_by_loop(out, False), [[0, 0], [3, 4], [0, 0], [7, 8]]),
+    "a loaded register": (0 * DATA, nl.hbm, lambda out: rows_by_loop(out, True), [[0, 0], [3, 4], [0, 0], [7, 8]]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_what_is_written(name):
+    start, buffer, write, expected = WRITTEN[name]
 
     def body():
-        out = put(np.full((3, 6), 2**24 + 1, np.int32))
-        nisa.dma_copy(out, rows_of(in_hbm(values), column([8, index, 0], dtype)), oob_mode=SKIP)
+        out = put(start, buffer=buffer)
+        write(out)
         return get(out)
 
-    same(evaluate(body), np.stack([values[8], np.full(6, 2**24 + 1, np.int32), values[0]]))
+    same(evaluate(body), np.array(expected, np.float32))
 
 
-def test_skipped_rows_of_a_scatter_go_nowhere():
-    found = written((3, 2), lambda out: nisa.dma_copy(rows_of(out, column([2, -1, 3, 0])), sb(4, 2), oob_mode=SKIP))
-    assert found.tolist() == [[1, 1], [0, 0], [1, 1]]
-
-
-@pytest.mark.parametrize("side", ["src", "dst"])
-@pytest.mark.parametrize(("index", "moves"), [(2, True), (3, False)])
-def test_a_skipped_scalar_index_skips_the_transfer(side, index, moves):
-    """Two rows from row `index` of four: index 3 is inside its dim, but the access is not inside the tensor."""
-
-    def body():
-        data, tile = in_hbm(np.full((4, 3), 5 if side == "src" else 0, np.float32)), sb(2, 3)
-        view = data.ap([[3, 2], [1, 3]], scalar_offset=one(index))
-        nisa.dma_copy(*((tile, view) if side == "src" else (view, tile)), oob_mode=SKIP)
-        return get(tile if side == "src" else data)
-
-    values = evaluate(body)
-    assert (values == (5 if moves else 1)).all() if side == "src" else values.sum() == (6 if moves else 0)
-
-
-# dma_compute and dma_transpose.
-
-
-def test_rows_add_to_a_tile(rng):
-    values, start, picked = rng.normal(size=(9, 6)).astype(np.float32), rng.normal(size=(4, 6)), [8, 2, 2, 0]
-    start[1, 0] = -0.0  # which an addition of 0 would turn to 0
-
-    def body(order, indices=picked, **settings):
-        tile = put(start.astype(np.float32), BF16)
-        nisa.dma_compute(tile, [rows_of(in_hbm(values), column(indices, I32)), tile][::order], nl.add, **settings)
-        return get(tile)
-
-    base = rounded(start, "bfloat16")
-    for order in (1, -1):
-        same(evaluate(lambda order=order: body(order)), rounded(base.astype(np.float32) + values[picked], "bfloat16"))
-        skipped = evaluate(lambda order=order: body(order, [8, -1, 9, 0], oob_mode=SKIP))
-        same(skipped[1:3], base[1:3])
-        same(skipped[::3], rounded(base[::3].astype(np.float32) + values[[8, 0]], "bfloat16"))
-
-
-@pytest.mark.parametrize(("indices", "settings"), [([7, 0, 3], {}), ([7, -1, 9], {"oob_mode": SKIP})])
-def test_a_tile_adds_to_rows(indices, settings, rng):
-    values, tile = rng.normal(size=(9, 6)).astype(np.float32), rng.normal(size=(3, 6)).astype(np.float32)
-
-    def body():
-        data, where = in_hbm(values), column(indices, I32)
-        nisa.dma_compute(rows_of(data, where), [rows_of(data, where), put(tile)], nl.add, **settings)
-        return get(data)
-
-    expected = values.copy()
-    for i, row in enumerate(indices):
-        if 0 <= row < 9:
-            expected[row] += tile[i]
-    same(evaluate(body), expected)
+# dma_transpose.
 
 
 @pytest.mark.parametrize(

@@ -77,22 +77,6 @@ def test_a_body_gets_a_register_of_its_own():
     assert evaluate(body) == [2, 0, 1, 2, 2]
 
 
-def test_iterations_end_with_branches():
-    def body():
-        tile = sb(4, 8)
-
-        def step(i):
-            nisa.activation(tile, nl.exp, tile)
-            nisa.tensor_scalar(tile, tile, nl.multiply, 0.5)
-
-        nl.fori_loop(0, 2, step)
-
-    ops = [(i.engine, i.op) for i in run(body).instructions][1:]
-    once = [("scalar", "activation"), ("vector", "tensor_scalar")]
-    assert ops == 2 * [*once, ("vector", "loop_branch"), ("scalar", "loop_branch"), ("sync", "loop_branch")]
-    assert profiling.profile(jit(body))().modelled_us > 0
-
-
 def test_loops_beyond_what_is_recorded_are_refused_at_once():
     with pytest.raises(NkiError, match=r"NKI034.* 1,000,000,000 iterations of \d+ instructions"):
         run(lambda: nl.fori_loop(0, 10**9, lambda _: nisa.memset(nl.ndarray((4, 8), F32), 1.0)))
@@ -134,21 +118,6 @@ def test_no_reorder_chains_what_runs_inside():
             fills(2)
 
     assert chain(run(body)) == [[], [], [], [2], [3], [4], [], [], [7]]
-
-
-def test_dependencies_inside_loops():
-    def body():
-        outer = nisa.memset(nl.ndarray((4, 8), F32), 0.0)
-
-        def step(i):
-            first = nisa.memset(nl.ndarray((4, 8), F32), 1.0).depends_on(outer)
-            second = nisa.memset(nl.ndarray((4, 8), F32), 2.0).depends_on(first)
-            nl.fori_loop(0, 1, lambda j: nisa.memset(nl.ndarray((4, 8), F32), 3.0).depends_on(second, outer))
-
-        nl.fori_loop(0, 2, step)
-
-    told = [after for after, i in zip(chain(run(body)), run(body).instructions, strict=True) if i.op == "memset"]
-    assert told == [[], [0], [1], [2, 0], [0], [8], [9, 0]]
 
 
 @jit

@@ -9,7 +9,7 @@ import pytest
 
 from nkiconv.simulator.replay import TraceError, build, compare, read_trace
 from nkiconv.simulator.replay.__main__ import main
-from nkiconv.simulator.replay.tasks import origin_ns, phase, run_in_order
+from nkiconv.simulator.replay.tasks import origin_ns, phase
 from nkiconv.simulator.timing import Rates
 
 #: Semaphores of the tiny trace.
@@ -174,20 +174,6 @@ def test_event_semaphores_wait_for_the_next_instruction(tmp_path: Path) -> None:
     copied = trace.records[2]
     assert copied.waits == ((LOAD, 16), (TENSOR, 2))
     assert build(trace, Rates(), in_order=True).tasks.num_waits[2] == 2
-
-
-def test_triggers_overtake_only_if_they_may(tmp_path: Path) -> None:
-    """A store that needs only the load, behind a copy that waits for the matmuls."""
-    document, rates = tiny(), Rates()
-    store = by_pc(document, 21)
-    store["operands"] = store["operands"].replace(f"S[{SCALAR}] (Scalar)>=1", f"S[{LOAD}] (qSyncDynamicHW)>=16")
-    trace = read_trace(write(tmp_path, document))
-    replay = build(trace, rates, in_order=True)
-    line = run_in_order(replay, rates, 0.0)
-    assert line.start[3] == pytest.approx(line.start[2] + rates("sync.front_end_ns"))
-    found = compare(trace, rates)
-    early = line.visible[4] + rates("dma.done_to_consumer_ns")
-    assert found.in_order.predicted_ns - found.overtaking.predicted_ns == pytest.approx(line.start[3] - early)
 
 
 def test_two_passes_are_one_matmul_and_a_load_may_serve_two(tmp_path: Path) -> None:
