@@ -28,6 +28,7 @@ VALUES = [
     (REDUCE, F32, (nl.logical_xor, PAIRS, 2), {}, [[0, 1]]),
     (REDUCE, F32, (nl.add, laid("permuted", PAIRS, buffer=nl.psum), 2), {"negate": True, "keepdims": True},
      [[[-1], [-3]]]),
+    (REDUCE, F32, (nl.add, laid("permuted", np.ones((1, 2, 2, 2, 2), np.float32)), (1, 2, 3, 4)), {}, [[16]]),
     (REDUCE, U8, (nl.bitwise_and, BITS.astype(np.uint8), 1), {}, [[0b0010]]),
     (REDUCE, I16, (nl.bitwise_or, BITS.astype(np.int16), 1), {}, [[0b1111]]),
     (REDUCE, I32, (nl.bitwise_xor, BITS.astype(np.int32), 1), {}, [[0b1111]]),

@@ -39,21 +39,10 @@ if __name__ == "__main__":
 """
 
 
-def simulated(*arguments, packages=ROOT):
-    """A process that runs a script; packages: a folder of more of them."""
-    return subprocess.run(
-        [sys.executable, "-m", "nkiconv.simulator", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(packages)])},
-    )
-
-
 @pytest.fixture
 def script(tmp_path):
     (tmp_path / "beside.py").write_text(
-        "from numpy import float32\nimport numpy\n\n\ndef ones(shape):\n    return numpy.ones(shape, float32)\n"
+        "import numpy\n\n\ndef ones(shape):\n    return numpy.ones(shape, numpy.float32)\n"
     )
     path = tmp_path / "script.py"
     path.write_text(SCRIPT)
@@ -61,7 +50,9 @@ def script(tmp_path):
 
 
 def test_a_script_runs_as_a_program(script):
-    done = simulated(str(script), "--races", "7")
+    command = [sys.executable, "-m", "nkiconv.simulator", str(script), "--races", "7"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"['--races', '7'] numpy 12.0 {script}\n"
 
@@ -97,9 +88,10 @@ def test_what_is_no_script(tmp_path, capsys):
     assert "does not exist; give the path of a Python script" in capsys.readouterr().err
 
 
-def test_aws_package_is_not_hidden(script, tmp_path):
+def test_aws_package_is_not_hidden(script, tmp_path, monkeypatch, capsys):
     (tmp_path / "nki").mkdir()
     (tmp_path / "nki" / "__init__.py").write_text("")
-    done = simulated(str(script), packages=tmp_path)
-    assert done.returncode == 2
-    assert "NKI_SIMULATOR=1" in done.stderr
+    monkeypatch.syspath_prepend(tmp_path)
+    assert main([str(script)]) == 2
+    assert "NKI_SIMULATOR=1" in capsys.readouterr().err
+    sys.modules.pop("nki", None)
