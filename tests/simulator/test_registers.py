@@ -1,10 +1,12 @@
-"""Registers: values in and out of memory, tensors that they index, and which NeuronCore answers."""
+"""Integers that the device knows: registers and NkiScalars in and out of memory, as indices, and what they are not."""
 
 import numpy as np
 import pytest
 from isa_tiles import evaluate, get, put, same
+from on_device import scalar
+from pairs import Pair, check, named, run
 
-from nkiconv.simulator import NkiError
+from nkiconv.simulator import NkiError, execute, jit, profiling
 from nkiconv.simulator import isa as nisa
 from nkiconv.simulator import language as nl
 
@@ -64,3 +66,136 @@ def test_registers_index_tensors(name, buffer):
         return get(out)
 
     same(evaluate(body).reshape(expected.shape), np.ascontiguousarray(expected))
+
+
+DTYPES = {"int32": np.int32, "int64": np.int64}
+#: The documented example of a 32-bit scalar that wraps, and others; exact in Python.
+ARITHMETIC = {
+    "sum": lambda a, b: a + b,
+    "int sum": lambda a, b: 7 + a + 1,
+    "difference": lambda a, b: a - b,
+    "from an int": lambda a, b: 3 - a,
+    "product": lambda a, b: a * b,
+    "int product": lambda a, b: 4 * a * 100_000 + 1,
+    "negative": lambda a, b: -a,
+}
+
+
+def stored(value, buffer=nl.sbuf):
+    out = nl.ndarray((1, 1), value.dtype, buffer)
+    nisa.scalar_store(out, value)
+    return get(out)
+
+
+@pytest.mark.parametrize(("dtype", "buffer"), [("int32", nl.sbuf), ("int64", nl.hbm)])
+def test_values_go_through_scalars(dtype, buffer):
+    limits = np.iinfo(DTYPES[dtype])
+    for value in (0, 7, -5, limits.max, limits.min):
+        same(evaluate(lambda: stored(scalar(value, dtype, buffer), buffer)), np.array([[value]], DTYPES[dtype]))  # noqa: B023
+
+
+@pytest.mark.cover
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ARITHMETIC)
+def test_arithmetic_wraps_at_the_width_of_the_scalar(name, dtype):
+    compute, info = ARITHMETIC[name], np.iinfo(DTYPES[dtype])
+    for a, b in ((100_000, 100_000), (info.max, 1), (info.min, -3)):
+        wrapped = (compute(a, b) - info.min) % 2**info.bits + info.min
+        found = evaluate(lambda: stored(compute(scalar(a, dtype), scalar(b, dtype))))  # noqa: B023
+        assert found.item() == wrapped
+
+
+@pytest.mark.parametrize(("dtype", "buffer"), [("int32", nl.sbuf), ("int32", nl.hbm), ("int64", nl.hbm)])
+def test_scalars_index_tensors(dtype, buffer):
+    values = np.arange(120, dtype=np.float32).reshape(5, 4, 6)
+
+    def body():
+        i = scalar(0, dtype) + 1
+        data = put(values, buffer=buffer)
+        outs = [nl.ndarray((5, 6), nl.float32), nl.ndarray((5, 2, 6), nl.float32), nl.ndarray((5, 6), nl.float32)]
+        pattern = data.ap([[24, 5], [1, 6]], scalar_offset=i, indirect_dim=1)
+        for out, view in zip(outs, (data[:, i], data[:, nl.ds(i, 2)], pattern), strict=True):
+            (nisa.dma_copy if buffer is nl.hbm else nisa.tensor_copy)(out, view)
+        return tuple(map(get, outs))
+
+    for found, expected in zip(evaluate(body), (values[:, 1], values[:, 1:3], values[:, 1]), strict=True):
+        same(found, np.ascontiguousarray(expected))
+
+
+def test_what_is_recorded():
+    """Each operation is an instruction that waits for those before it; without data nothing has a value."""
+
+    def body():
+        nisa.scalar_store(nl.ndarray((1, 1), nl.int32), scalar(2) * 3 - 1)
+
+    found = run(body).instructions
+    assert [one.op for one in found][-4:] == ["scalar_load", "scalar_arithmetic", "scalar_arithmetic", "scalar_store"]
+    assert [one.after for one in found[-3:]] == [[one] for one in found[-4:-1]]
+    traced = run(body, trace_only=True).instructions
+    assert [one.op for one in traced] == [one.op for one in found]
+    assert profiling.profile(jit(body))().modelled_us > 0
+
+
+def test_int64_moves():
+    values = np.array([[2**40, -1], [3, 2**62]], np.int64)
+
+    def body():
+        tile = nl.ndarray((2, 2), nl.int64)
+        nisa.dma_copy(tile, put(values, buffer=nl.hbm))
+        return get(tile)
+
+    same(evaluate(body), values)
+
+
+def narrow(dtype):
+    return nl.ndarray((2, 4), dtype, nl.sbuf)
+
+
+def loaded(shape=(1, 1), dtype=nl.int32, buffer=nl.sbuf):
+    return nisa.scalar_load(nl.zeros(shape, dtype, buffer) if buffer is nl.sbuf else nl.ndarray(shape, dtype, buffer))
+
+
+def kept(value, dtype=nl.int32):
+    nisa.scalar_store(nl.ndarray((1, 1), dtype), value)
+
+
+def indexed(dtype):
+    tile = nl.zeros((2, 4), nl.float32)
+    nisa.tensor_copy(nl.ndarray((2, 1), nl.float32), tile[:, nl.ds(scalar(1, dtype), 1)])
+
+
+PAIRS = [
+    Pair("NKI161", "one element", lambda: kept(loaded()), lambda: kept(loaded((2, 1))), r"src is \[2, 1\] int32"),
+    Pair("NKI161", "dtype", lambda: kept(loaded()), lambda: kept(loaded(dtype=nl.uint32)), "uint32 in sbuf"),
+    Pair("NKI161", "psum", lambda: kept(loaded()), lambda: kept(loaded(buffer=nl.psum)), "in psum"),
+    Pair("NKI161", "an int", lambda: kept(scalar(3)), lambda: kept(3), "value is 3, expected an NkiScalar"),
+    Pair("NKI161", "a register", lambda: kept(scalar(3)), lambda: kept(nisa.register_alloc(3)), "value is"),
+    Pair("NKI161", "width", lambda: kept(scalar(3)), lambda: kept(scalar(3, "int64")), "an NkiScalar of int64"),
+    Pair("NKI161", "mixed", lambda: kept(scalar(3) + scalar(1)), lambda: kept(scalar(3) + scalar(1, "int64")),
+         "add of an int32 scalar and an NkiScalar of int64"),
+    Pair("NKI161", "float", lambda: kept(scalar(3) * 2), lambda: kept(scalar(3) * 2.0), "int32 scalar and 2.0"),
+    Pair("NKI161", "large", lambda: kept(scalar(3) + (2**31 - 1)), lambda: kept(scalar(3) + 2**31), "and 2147483648"),
+    Pair("NKI161", "on chip", lambda: indexed("int32"), lambda: indexed("int64"), "an int64 index"),
+    Pair("NKI032", "comparison", lambda: kept(scalar(3)), lambda: scalar(3) < 4, "result of a comparison"),
+    Pair("NKI032", "quotient", lambda: kept(scalar(3)), lambda: scalar(3) // 2, r"it has \+ - \*"),
+    Pair("NKI032", "branch", lambda: kept(scalar(3)), lambda: kept(scalar(3) if scalar(1) else scalar(2)),
+         "an NkiScalar used as a Python value"),
+    Pair("NKI055", "compute", lambda: nisa.memset(narrow(nl.int32), 1), lambda: nisa.memset(narrow(nl.int64), 1),
+         "dst is int64"),
+    Pair("NKI055", "cast", lambda: nisa.dma_copy(narrow(nl.int32), nl.zeros((2, 4), nl.int8)),
+         lambda: nisa.dma_copy(narrow(nl.int64), nl.zeros((2, 4), nl.int8)), "dst is int64"),
+    Pair("NKI055", "register", lambda: nisa.register_load(nisa.register_alloc(), nl.zeros((1, 1), nl.int32)),
+         lambda: nisa.register_load(nisa.register_alloc(), put(np.ones((1, 1), np.int64))), "src is int64"),
+]  # fmt: skip
+
+
+@named(PAIRS)
+def test_pairs(pair):
+    check(pair, __file__)
+
+
+def test_nki_06_has_registers_instead():
+    with pytest.raises(NkiError, match=r"NKI184: scalar_load: .* came with NKI 0\.7; use registers"):
+        execute(jit(lambda: kept(scalar(1))), (), nki="0.6")
+    with pytest.raises(ValueError, match=r"nki='0\.5': accepted are 0\.6, 0\.7"):
+        execute(jit(lambda: None), (), nki="0.5")
