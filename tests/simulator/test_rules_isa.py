@@ -306,5 +306,5 @@ def test_every_rule_of_the_instructions_has_a_pair():
     others = {rule for rule in RULES if "NKI081" <= rule <= "NKI099"} | {
         "NKI054",
         "NKI055",
-    }  # test_isa_rules, test_scalars
+    }  # test_isa_rules, test_registers
     assert {rule for rule in RULES if "NKI040" <= rule <= "NKI137"} - others == {pair.rule for pair in PAIRS}
