@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import sys
+import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +12,12 @@ from commands import module_of
 from hidden_device import HiddenDevice, hidden_constants
 from shell import run
 
-from nkiconv.errors import FileFormatError
+from nkiconv.errors import FileFormatError, UnsupportedError
 from nkiconv.simulator import simulate
 from nkiconv.simulator.constants import load_target
 from nkiconv.simulator.dtypes import DTYPES
 from nkiconv.simulator.hardware import CONSTANTS
-from nkiconv.tools.calibrate import estimate, kept, measured, session
+from nkiconv.tools.calibrate import clocks, estimate, kept, measured, session
 from nkiconv.tools.calibrate.clocks import Chains
 from nkiconv.tools.calibrate.model import shared
 from nkiconv.tools.calibrate.probe import LNC
@@ -210,3 +211,73 @@ def test_the_suite_finds_thirty_hidden_constants(monkeypatch):
     recovered = module_of(Path(__file__).parent / "calibration", "__main__", monkeypatch).recovered
     good = [one.name for one, error in recovered(PROBES, 0) if one.status == estimate.FOUND and abs(error) <= 0.05]
     assert len(good) >= 30
+
+
+PROBE = next(probe for probe in PROBES if probe.name == "vector_4x_few")
+#: An nrtpy whose NEFFs, the stand-in's documents, take 10 us and 70 ns a repetition.
+NRTPY = """
+    import json, pathlib
+    from types import SimpleNamespace
+
+    class NrtpyTensor:
+        @classmethod
+        def from_numpy(cls, array, name):
+            return array
+
+    class NrtpyModel:
+        @classmethod
+        def load_from_neff(cls, path):
+            self = cls()
+            self.launch = json.loads(pathlib.Path(path).read_text())
+            self.input_tensors_info = {"x_ref": SimpleNamespace(shape=[128, 144], size=128 * 144 * 2)}
+            return self
+
+        def benchmark(self, inputs, warmup_iter, benchmark_iter, mode):
+            assert (inputs["x_ref"].shape, inputs["x_ref"].itemsize, mode) == ((128, 144), 2, "device")
+            print("a line of the runtime")
+            us = 10 + 0.07 * self.launch["constants"]["count"]
+            return SimpleNamespace(durations_ms=[us / 1e3] * benchmark_iter)
+"""
+
+
+@pytest.fixture
+def environment(tmp_path, monkeypatch):
+    """One interpreter as both environments: AWS's stand-in of nki, and a module and distribution named nrtpy."""
+    tests = Path(__file__).parent
+    (tmp_path / "nrtpy.py").write_text(textwrap.dedent(NRTPY))
+    folder = tmp_path / "nrtpy-2.1.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: nrtpy\nVersion: 2.1\n")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{tests.parent}:{tests / 'standins' / 'aws'}")
+    monkeypatch.setenv("NKICONV_NKI", "aws")
+    return tmp_path
+
+
+def test_nrtpy_times_the_neffs_that_nki_compiles(environment):
+    """The slope of the stand-in's law, whatever a launch costs; the runtime's lines are no answers."""
+    clock = clocks.Neffs(sys.executable)
+    slope = measured.measure(clock, PROBE, lambda *_: None, rounds=2)
+    assert slope.reason == ""
+    assert slope.slope_ns == pytest.approx(70)
+    assert (slope.clock, clock.description[:9]) == ("device time, nrtpy", "nrtpy 2.1")
+
+
+def test_a_probe_that_does_not_compile_has_its_reason(environment, monkeypatch):
+    monkeypatch.setenv("NKI_STANDIN", "raise")
+    slope = measured.measure(clocks.Neffs(sys.executable), PROBE, lambda *_: None, rounds=1)
+    assert slope.reason.startswith("UnsupportedError: vector_4x_few: its compilation failed")
+    assert "no such DMA" in slope.reason
+
+
+def test_an_environment_without_nrtpy_is_refused(monkeypatch):
+    with pytest.raises(UnsupportedError, match=r"NKICONV_NRTPY=.*: has no nrtpy \(PackageNotFoundError: .*\); install"):
+        clocks.Neffs(sys.executable)
+    with pytest.raises(UnsupportedError, match="NKICONV_NRTPY=/none/python: No such file"):
+        clocks.Neffs("/none/python")
+
+
+def test_a_process_that_ends_is_told(environment):
+    clock = clocks.Neffs(sys.executable)
+    clock._process.kill()
+    with pytest.raises(UnsupportedError, match="ended with status -9"):
+        clock.seconds(PROBE, 64)

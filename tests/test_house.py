@@ -4,6 +4,12 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
+
+import nkiconv.kernels
+from nkiconv.lint import lint
+from nkiconv.simulator import documented
+
 ROOT = Path(__file__).resolve().parents[1]
 TEXT_SUFFIXES = {".py", ".toml", ".md", ".csv", ".yaml", ".yml", ".json", ".txt", ".cfg", ".cff", ".sh"}
 MAX_LINES = 500
@@ -76,3 +82,33 @@ def test_kernel_functions_can_be_seen_whole():
             if isinstance(node, ast.FunctionDef) and node.end_lineno - node.lineno >= most:
                 long.append(f"{path.relative_to(ROOT)}: {node.name}")
     assert long == [], f"no function over {most} lines"
+
+
+FOLDER = Path(nkiconv.kernels.__file__).parent
+SOURCES = sorted(FOLDER.rglob("*.py"))
+PROBES = FOLDER.parent / "tools" / "calibrate" / "kernels"
+
+
+@pytest.mark.slow  # `make lint` asks for the findings too
+def test_kernels_keep_to_what_nki_traces():
+    """The linter has found and followed every kernel, so that no findings means something."""
+    report = lint([FOLDER], strict=True)
+    assert report.broken == ()
+    assert not report.findings
+    assert report.files == len(SOURCES)
+    assert report.kernels == 14
+    assert report.functions > 600
+
+
+def test_kernels_call_only_documented_nki():
+    """Every nisa.X and nl.X in a kernel or a probe is a name of AWS's documents that trn2 has."""
+    isa = {*documented.ISA_CALLS, *documented.ISA_ENUMS}
+    language = {*documented.LANGUAGE_CALLS, *documented.LANGUAGE_CONSTANTS}
+    used = set()
+    for path in (*SOURCES, *PROBES.glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                used.add((node.value.id, node.attr))
+    assert {name for module, name in used if module == "nisa"} <= isa
+    assert {name for module, name in used if module == "nl"} <= language
+    assert ("nisa", "nc_matmul") in used

@@ -2,18 +2,21 @@
 
 import dataclasses
 import functools
+from collections import Counter
 
 import numpy as np
 import pytest
-from ml_dtypes import bfloat16
 
 import nkiconv
 from nkiconv import ConvProblem, Plan, UnsupportedError, cases, plan
 from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
 from nkiconv.planner import Asked, Request, candidates, search, timekeeper
+from nkiconv.planner.candidates import Candidate
+from nkiconv.planner.estimate import chosen
 from nkiconv.planner.parts import Reduction
 from nkiconv.planner.timekeeper import Parts
 from nkiconv.planner.timing import trace
+from nkiconv.schedules.conv_algorithms import ALGORITHMS as CONV_ALGORITHMS
 from nkiconv.simulator.timing import Rates
 from nkiconv.tools.suites.profiles import profile_case
 
@@ -66,17 +69,6 @@ def test_the_plan_is_the_fastest_of_its_alternatives(name):
     assert {one.algorithm for one in (*found.alternatives, *found.rejected)} == set(ALGORITHMS)
 
 
-@pytest.mark.slow
-def test_plans_run():
-    rng = np.random.default_rng(0)
-    x, w = (rng.integers(-2, 3, shape).astype(bfloat16) for shape in ((1, 130, 300), (130, 5)))
-    found = planned(SMALL)
-    expected = nkiconv.depthwise_conv1d(x, w, padding=(4, 0))
-    for lnc in (1, 2):
-        y = nkiconv.depthwise_conv1d(x, w, padding=(4, 0), lnc=lnc, algorithm=found.algorithm, config=found.config)
-        np.testing.assert_array_equal(y, expected)
-
-
 LINES = {
     "banded": ConvProblem(N=1, C=1024, W=1024, S=200, groups=1024),  # with S=128 a throttle window is on edge
     "vector": cases.get("nkl_n1_c1024_w1024_s128").problem,
@@ -116,19 +108,18 @@ def test_parts_that_one_core_computes_foretell_no_less_than_the_whole(rows):
     assert 0.95 <= estimate.us / one.whole(candidate).us <= 1.25
 
 
-#: why, problem: the estimate is small or big, named by a candidate or not, the fastest or not.
-DEFAULTS = [
-    ("many images", ConvProblem(N=50, C=6, W=719, S=89, groups=6, padding=((0, 0), (88, 0)))),
-    ("a decoder's step", cases.get("decode_step").problem),
-]
+IMAGE = ConvProblem(N=2, C=12, H=14, W=11, K=20, R=3, S=2, padding=((1, 1), (0, 2)), dtype="fp32")
+#: The estimate is small or big, named by a candidate or not, the fastest or not.
+DEFAULTS = {
+    "many images": ConvProblem(N=50, C=6, W=719, S=89, groups=6, padding=((0, 0), (88, 0))),
+    "a decoder's step": cases.get("decode_step").problem,
+    "few": IMAGE,
+    "depthwise": ConvProblem(N=2, C=130, H=9, W=10, R=3, S=3, groups=130, padding=((1, 1), (1, 1))),
+}
 
 
 @pytest.mark.slow
-@pytest.mark.cover(0, keep=["many images"])
-@pytest.mark.parametrize(
-    "problem",
-    [pytest.param(row[1], id=row[0]) for row in DEFAULTS],
-)
+@pytest.mark.parametrize("problem", DEFAULTS.values(), ids=list(DEFAULTS))
 def test_no_plan_is_slower_than_the_kernels_choice(problem):
     wanted = Request(problem=problem)
     field = candidates.field_of(wanted, Rates())
@@ -239,3 +230,116 @@ def test_json_and_back():
     assert again == found
     assert (again.algorithm, again.config, again.alternatives) == (found.algorithm, found.config, found.alternatives)
     assert isinstance(again.config, tuple | None)
+
+
+# case, algorithm: each has settings that come to the same as others
+COMPLETED = [
+    ("mobilenet_dw", "weight_stationary"),
+    ("rn50_1x1", "implicit_gemm"),
+    ("vit_patch16", "stacked"),
+    ("nkl_n1_c256_w129_s128", "dot"),
+    ("nkl_n1_c16_w512_s64", "banded"),
+    ("short", "mixed"),
+]
+
+
+def instructions(request, candidate):
+    """All that tells a candidate's instructions apart, in order."""
+    found = trace(request, candidate, Rates()).execution.instructions
+    return [(one.engine, one.op, one.params, [one[1:] for one in (*one.writes, *one.reads)]) for one in found]
+
+
+@pytest.mark.cover(0, keep=["nkl_n1_c16_w512_s64-banded", "nkl_n1_c256_w129_s128-dot", "short-mixed"])
+@pytest.mark.parametrize(("name", "algorithm"), COMPLETED)
+def test_settings_that_complete_the_same_are_one_run(name, algorithm):
+    """The search times them once."""
+    request = Request(problem=cases.get(name).problem)
+    field = candidates.field_of(request, Rates())
+    start = next(one for one in field.start(wide=False)[0] if one.algorithm == algorithm)
+    distinct = []
+    for one in [start, *field.near(start)]:
+        completed, found = field.completed(one), instructions(request, one)
+        same = [known for known in distinct if known[0] == completed]
+        assert same in ([], [(completed, found)])
+        distinct += [] if same else [(completed, found)]
+    assert len(distinct) > 1, "settings that matter tell runs apart"
+
+
+@pytest.mark.slow
+def test_what_was_left_out_for_an_extrapolated_time_is_timed_when_that_proves_too_short():
+    """A bound came first when the whole kernel was found to take longer than extrapolated, and was told as the plan."""
+    problem = ConvProblem(
+        N=2, C=464, W=745, S=79, groups=464, padding=((0, 0), (78, 78)), rhs_dilation=(1, 2), dtype="fp16"
+    )
+    found = plan(problem, use_cache=False)
+    assert found.whole
+    best = Candidate(found.algorithm, found.config)
+    assert found.phase0_us == trace(Request(problem=problem), best, Rates()).us
+
+
+SHORT_ROW = ConvProblem(N=1, C=4, W=66, S=2, groups=4)
+
+
+def test_explain_tells_everything():
+    found = planned(SHORT_ROW)
+    text = found.explain()
+    words = "modelled", "copy floor", "roofline", "bound by", "x best", "rejected", "C=4", "cores=2", *ALGORITHMS
+    assert [word for word in words if word not in text] == []
+    assert all(one.reason.split(":")[0] in text for one in found.rejected)
+
+
+@pytest.mark.parametrize("width", [80, 116])
+def test_explain_fits_its_width(width):
+    """And says the same, but for line breaks."""
+    found = planned(SHORT_ROW)
+    lines = found.explain(width).splitlines()
+    assert max(map(len, lines)) <= width
+    letters, whole = (Counter("".join(text.split()).replace("-", "")) for text in ("".join(lines), found.explain()))
+    assert letters == whole
+
+
+def test_printed_a_plan_is_a_short_table():
+    found = planned(SHORT_ROW)
+    lines = str(found).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert len(lines) <= 10
+    assert lines[0] == "depthwise_conv1d, 1 4 66 -> 4 65, S=2 groups=4 bf16, 2 cores"
+    assert f"{found.modelled_us:,.1f}" in lines[3]
+    assert lines[3].startswith(found.algorithm)
+    assert any(line.startswith("next best: ") for line in lines)
+
+
+@pytest.mark.slow
+def test_a_precision_that_one_algorithm_takes():
+    problem = cases.get("c256_32x16_fp32").problem
+    plain, pairs = plan(problem), plan(problem, precision="fp16x3")
+    assert (pairs.algorithm, pairs.phase0_us < plain.phase0_us) == ("implicit_gemm", True)
+    assert {one.algorithm for one in pairs.rejected} == set(CONV_ALGORITHMS) - {"implicit_gemm"}
+    assert pairs.roofline_us == pytest.approx(0.75 * plain.roofline_us)  # three passes of four
+    assert Plan.from_json(pairs.to_json()) == pairs
+
+
+SQUARE = {"N": 1, "H": 28, "W": 28, "padding": ((1, 1), (1, 1)), "dtype": "fp32"}
+TAKEN_BY_WEIGHT_STATIONARY = [
+    ConvProblem(C=64, K=64, R=3, S=3, groups=16, **SQUARE),
+    ConvProblem(C=32, K=3, R=4, S=4, lhs_dilation=(2, 2), transposed=True, **SQUARE),
+]
+
+
+@pytest.mark.parametrize("problem", TAKEN_BY_WEIGHT_STATIONARY, ids=["groups", "transposed"])
+def test_estimates_rank_no_algorithm_that_refuses_a_precision(problem):
+    assert chosen(Request(problem=problem)).algorithm == "weight_stationary"
+    assert chosen(Request(problem=problem, asked=Asked(precision="fp16x3"))).algorithm == "implicit_gemm"
+
+
+@pytest.mark.slow
+def test_plans_of_images_run():
+    rng = np.random.default_rng(0)
+    x = rng.integers(-3, 4, IMAGE.input_shape).astype(np.float32)
+    w = rng.integers(-3, 4, IMAGE.filter_shape).astype(np.float32)
+    how = {"padding": IMAGE.padding}
+    expected = nkiconv.conv2d(x, w, **how)
+    for found in plan(IMAGE).alternatives:
+        for lnc in (1, 2):
+            y = nkiconv.conv2d(x, w, **how, lnc=lnc, algorithm=found.algorithm, config=found.config)
+            np.testing.assert_array_equal(y, expected)

@@ -5,13 +5,29 @@ import math
 
 import numpy as np
 import pytest
+from gradients import expected, problem_of
+from tolerances import integer_inputs
 
 from nkiconv import ConvProblem, cases
 from nkiconv.api.depthwise_conv1d import depthwise_problem
 from nkiconv.errors import UnsupportedError
+from nkiconv.planner.estimate import chosen
+from nkiconv.planner.request import Request
 from nkiconv.problem import DTYPES
-from nkiconv.reference import conv_ref
-from nkiconv.tools.verify import case_arrays, compare, compare_channels, comparison, conv, verify_case
+from nkiconv.reference import conv_ref, filter_gradient_ref
+from nkiconv.rules import FILTER_LAYOUTS
+from nkiconv.simulator import simulate
+from nkiconv.tools.cli.show import report_grid
+from nkiconv.tools.verify import (
+    case_arrays,
+    chunks,
+    compare,
+    compare_channels,
+    comparison,
+    conv,
+    launched,
+    verify_chunks,
+)
 from nkiconv.tools.verify import depthwise_conv1d as verify
 
 pytestmark = pytest.mark.simulator_only
@@ -28,15 +44,6 @@ def arrays(N=2, C=5, W=40, S=4, dtype="fp32", **call):
 def truth(x, w, problem):
     """The reference's result in the dtype of x, [N, C, Q]."""
     return conv_ref(x[:, :, None], w[:, None, None], problem)[:, :, 0].astype(x.dtype)
-
-
-@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
-def test_the_truth_passes(dtype):
-    x, w, problem = arrays(dtype=dtype)
-    found = compare(truth(x, w, problem), x, w, problem)
-    assert (found.num_wrong, found.num_elems) == (0, 2 * 5 * 37)
-    assert 0 < found.worst_ratio <= 1
-    assert found.max_error > 0
 
 
 def test_one_wrong_element_is_found(monkeypatch):
@@ -96,29 +103,12 @@ def test_blocks_cover_all_channels(monkeypatch, call):
     assert parts.comparison.num_elems == whole.comparison.num_elems == x.shape[0] * x.shape[1] * problem.Q
 
 
-# channels asked for, C, instructions above which to sample, channels expected
-SAMPLES = [
-    ("auto", 40, 1, [round(c) for c in np.linspace(0, 39, 16)]),
-    (3, 40, 10**6, [0, 20, 39]),
-    (99, 40, 10**6, range(40)),
-]
-
-
-@pytest.mark.parametrize(("channels", "C", "limit", "expected"), SAMPLES)
-def test_samples(monkeypatch, channels, C, limit, expected):
+@pytest.mark.parametrize(("channels", "limit", "checked"), [("auto", 1, 16), (3, 10**6, 3), (99, 10**6, 40)])
+def test_samples(monkeypatch, channels, limit, checked):
+    """Of 40 channels."""
     monkeypatch.setattr(verify, "SAMPLE_ABOVE_INSTRUCTIONS", limit)
-    seen = []
-    run_block = verify._run_block
-
-    def spy(x, w, problem, block, *rest):
-        seen.extend(block)
-        return run_block(x, w, problem, block, *rest)
-
-    monkeypatch.setattr(verify, "_run_block", spy)
-    [report], _ = verify.verify_depthwise_conv1d("sampled", *arrays(C=C), channels=channels)
-    assert seen == list(expected)
-    assert report.channels_checked == len(seen)
-    assert report.ok
+    [report], _ = verify.verify_depthwise_conv1d("sampled", *arrays(C=40), channels=channels)
+    assert (report.channels_checked, report.ok) == (checked, True)
 
 
 def test_cases_that_no_kernel_runs_are_refused():
@@ -128,40 +118,59 @@ def test_cases_that_no_kernel_runs_are_refused():
         case_arrays(case, seed=0)
 
 
+VOLUME = ConvProblem(N=1, C=4, D=9, H=5, W=7, K=4, T=3, R=3, S=2, groups=2, dtype="fp32")
+UP = ConvProblem.transpose(
+    N=1, C=4, D=3, H=5, W=7, K=6, groups=2, taps=(3, 2, 3), stride=(2, 2, 1), padding=((1, 1), (0, 0), (1, 0)),
+    output_padding=(0, 1, 0), dilation=(1, 1, 1), dtype="fp32",
+)  # fmt: skip
 # problem, channels that are checked, output channels that must be among them
-CONV2D = [
-    (ConvProblem(N=2, C=6, H=9, W=8, K=10, R=3, S=3, dtype="fp32"), "all", range(10)),
-    (ConvProblem(N=2, C=6, H=9, W=8, K=10, R=3, S=3, dtype="fp32", layout="NHWC"), 3, (0, 9)),
-    (ConvProblem(N=1, C=12, H=9, W=8, K=20, R=3, S=2, groups=4, dtype="fp32"), 2, (0, 4, 15, 19)),
-    (ConvProblem(N=1, C=5, H=9, W=8, K=5, R=3, S=2, groups=5, dtype="fp32"), 3, (0, 2, 4)),
-]
+HELD = {
+    "all": (ConvProblem(N=2, C=6, H=9, W=8, K=10, R=3, S=3, dtype="fp32"), "all", range(10)),
+    "NHWC": (ConvProblem(N=2, C=6, H=9, W=8, K=10, R=3, S=3, dtype="fp32", layout="NHWC"), 3, (0, 9)),
+    "groups": (ConvProblem(N=1, C=12, H=9, W=8, K=20, R=3, S=2, groups=4, dtype="fp32"), 2, (0, 4, 15, 19)),
+    "depthwise": (ConvProblem(N=1, C=5, H=9, W=8, K=5, R=3, S=2, groups=5, dtype="fp32"), 3, (0, 2, 4)),
+    "volume": (VOLUME, "all", range(4)),
+    "transposed": (UP, "all", range(6)),
+}
 
 
-@pytest.mark.cover(0, keep=["NHWC", "groups"])
-@pytest.mark.parametrize(("problem", "channels", "among"), CONV2D, ids=["all", "NHWC", "groups", "depthwise"])
-def test_conv2d_is_held_against_the_reference(monkeypatch, problem, channels, among):
-    rng = np.random.default_rng(3)
-    x = rng.standard_normal(problem.input_shape).astype(np.float32)
-    w = rng.standard_normal(problem.filter_shape).astype(np.float32)
-    [one, two], y = conv.verify_conv("it", x, w, problem, degrees=(1, 2), channels=channels)
-    assert (one.verdict, two.verdict, two.identical) == ("pass", "pass", True)
-    assert y.shape == problem.output_shape
-    checked = range(problem.K) if channels == "all" else conv.sampled_channels(problem, channels)
-    assert set(among) <= set(checked)
-    assert one.channels_checked == len(checked)
-    assert one.comparison.num_elems == problem.N * problem.P * problem.Q * len(checked)
-    launch, place = conv.run_conv, (problem.N - 1, checked[-1], 2, 1)
+def integers_of(problem):
+    """Small ints for a problem."""
+    rng = np.random.default_rng(5)
+    return integer_inputs(rng, problem.input_shape, "fp32"), integer_inputs(rng, problem.filter_shape, "fp32")
 
-    def wrong(*args, **options):
+
+def spoilt(module, monkeypatch, place, number=0, output=0):
+    """Add 1 at a place of y, or of another output, of the launch of this number."""
+    launch, count = module.run_conv, iter(range(9))
+
+    def run(*args, **options):
         done = launch(*args, **options)
-        axes = (0, 1, 2, 3) if problem.layout == "NCHW" else (0, 3, 1, 2)
-        done.y.transpose(axes)[place] += 1
+        if next(count) == number:
+            (done.y[output] if isinstance(done.y, tuple) else done.y)[place] += 1
         return done
 
-    monkeypatch.setattr(conv, "run_conv", wrong)
+    monkeypatch.setattr(module, "run_conv", run)
+
+
+@pytest.mark.cover(0, keep=["NHWC", "groups", "volume", "transposed"])
+@pytest.mark.parametrize("name", HELD)
+def test_images_and_volumes_are_held_against_the_reference(monkeypatch, name):
+    problem, channels, among = HELD[name]
+    x, w = integers_of(problem)
+    [one, two], y = conv.verify_conv("it", x, w, problem, degrees=(1, 2), channels=channels)
+    assert (one.verdict, two.verdict, two.identical) == ("pass", "pass", True)
+    axes = 3 if problem.is_volume else 2
+    assert (one.operation, y.shape) == (f"conv{'_transpose' * problem.transposed}{axes}d", problem.output_shape)
+    checked = range(problem.K) if channels == "all" else conv.sampled_channels(problem, channels)
+    assert set(among) <= set(checked)
+    assert (one.channels_checked, one.comparison.num_elems) == (len(checked), y.size // problem.K * len(checked))
+    n, k, *rest = place = (problem.N - 1, checked[-1], *(2, 1, 4)[:axes])
+    spoilt(conv, monkeypatch, place if problem.channels_first else (n, *rest, k))
     [found], _ = conv.verify_conv("it", x, w, problem, channels=channels)
     assert (found.verdict, found.comparison.num_wrong, found.comparison.worst) == ("fail", 1, place)
-    assert found.comparison.place == "n={} k={} p={} q={}".format(*place)
+    letters = ("n", "k", *"zpq"[-axes:])
+    assert found.comparison.place == " ".join(f"{letter}={at}" for letter, at in zip(letters, place, strict=True))
 
 
 @pytest.mark.parametrize("precision", ["bf16", "tf32", "fp16x3"])
@@ -179,7 +188,7 @@ def test_the_bound_is_of_the_precision(precision):
 
 
 def test_conv2d_that_differs_between_degrees(monkeypatch):
-    problem = CONV2D[0][0]
+    problem = HELD["all"][0]
     x, w = np.ones(problem.input_shape, np.float32), np.ones(problem.filter_shape, np.float32)
     launch = conv.run_conv
 
@@ -194,22 +203,122 @@ def test_conv2d_that_differs_between_degrees(monkeypatch):
     assert [one.verdict for one in reports] == ["pass", "lnc differs"]
 
 
-def test_big_conv2d_is_checked_on_a_sample(monkeypatch):
-    monkeypatch.setattr(conv, "SAMPLE_ABOVE_FLOPS", 10)
-    problem = ConvProblem(N=1, C=2, H=4, W=4, K=40, R=1, S=1)
-    case = dataclasses.replace(cases.get("c1k1"), problem=problem)
-    [found] = verify_case(case, *case_arrays(case, 0))
-    assert (found.verdict, found.channels_checked) == ("pass", 16)
+# N, C, K, groups; of each axis size, taps, stride, dilation, zeros before and after
+FILTERS = [
+    ("strides that leave a rest", (2, 3, 4, 1), [(9, 3, 2, 1, 1, 1), (8, 2, 3, 2, 0, 2)]),
+    ("groups", (2, 6, 4, 2), [(5, 2, 1, 1, 0, 0), (6, 3, 1, 2, 2, 1)]),
+    ("depthwise", (3, 4, 4, 4), [(1, 1, 1, 1, 0, 0), (12, 5, 1, 1, 4, 0)]),
+    ("volumes, cropped", (1, 2, 3, 1), [(4, 2, 1, 1, 0, 1), (6, 3, 2, 1, -1, 1), (5, 1, 1, 1, 0, 0)]),
+]
 
 
-def test_a_transposed_case_is_checked(monkeypatch):
-    """On both degrees; a filter whose taps run the other way is noticed."""
-    case = cases.get("odd_up_fp32")
-    x, w = case_arrays(case, seed=0)
-    assert (x.shape, w.shape) == (case.problem.input_shape, case.problem.filter_shape)
-    reports = verify_case(case, x, w, degrees=(1, 2))
-    assert [(one.verdict, one.operation) for one in reports] == [("pass", "conv_transpose2d")] * 2
-    launch = conv.run_conv
-    monkeypatch.setattr(conv, "run_conv", lambda x, w, *args, **more: launch(x, w[:, :, ::-1].copy(), *args, **more))
-    (wrong,) = verify_case(case, x, w)
-    assert wrong.verdict == "fail"
+@pytest.mark.parametrize(("channels", "axes"), [row[1:] for row in FILTERS], ids=[row[0] for row in FILTERS])
+def test_the_reference_of_filter_gradients_is_autograds(channels, axes):
+    N, C, K, groups = channels
+    x, gy, shape = problem_of(channels, axes)
+    letters = zip(("DHW"[-len(axes) :], "TRS"[-len(axes) :]), (0, 1), strict=True)
+    extents = {letter: axis[at] for names, at in letters for letter, axis in zip(names, axes, strict=True)}
+    places = {"stride": 2, "rhs_dilation": 3}
+    problem = ConvProblem(
+        N=N, C=C, K=K, groups=groups, **extents, padding=tuple(axis[4:6] for axis in axes),
+        **{name: tuple(axis[at] for axis in axes) for name, at in places.items()},
+    )  # fmt: skip
+    np.testing.assert_array_equal(filter_gradient_ref(x, gy, problem), expected(x, gy, shape, axes, groups)[0])
+
+
+def launch(name, direction):
+    case = cases.get(name).toward(direction)
+    found = launched.case_launch(case, 2, chosen(Request(problem=case.problem, lnc=2)))
+    return found, simulate(found.kernel)(*found.args, **found.kwargs)
+
+
+@pytest.mark.cover(4)
+@pytest.mark.parametrize("direction", ["forward", "dgrad", "wgrad"])
+@pytest.mark.parametrize("name", ["short", "nkl_st2_p0_c16_w512_s3_bf16", "prime", "small_fp32", "odd_up_fp32"])
+def test_a_wrong_element_of_a_case_or_gradient_is_found(name, direction):
+    found, y = launch(name, direction)
+    right, channels = found.check(y)
+    assert (right.num_wrong, channels, right.num_elems) == (0, y.shape[0 if direction == "wgrad" else 1], y.size)
+    at = tuple(size - 1 for size in y.shape)
+    y[at] += 1
+    seen = found.check(y)[0]
+    assert (seen.num_wrong, seen.worst) == (1, at)
+    assert launched.wrong(seen).startswith(
+        f"wrong: 1 of {y.size:,} outputs are beyond their bound, worst at {seen.place}"
+    )
+
+
+def test_filters_of_a_sample_of_groups(monkeypatch):
+    monkeypatch.setattr(launched, "SAMPLE_ABOVE_FLOPS", 1)
+    monkeypatch.setattr(launched, "SAMPLE_CHANNELS", 4)
+    found, dw = launch("short", "wgrad")  # 130 channels, of which 0, 43, 86 and 129 are checked
+    for channel, wrong in ((86, 1), (87, 0)):
+        spoilt = dw.copy()
+        spoilt[channel, 0, 0, 1] += 1
+        seen, checked = found.check(spoilt)
+        assert (seen.num_wrong, checked) == (wrong, 4)
+        assert not wrong or seen.place == f"k={channel} c=0 r=0 s=1"
+
+
+def test_filters_of_another_dtype_are_wrong():
+    found, dw = launch("c1k1", "wgrad")
+    with pytest.raises(launched.WrongResult, match="the result is float16"):
+        found.check(dw.astype(np.float16))
+
+
+# what is asked for beside the sums
+EPILOGUES = [
+    {"bias": True},
+    {"activation": "silu"},
+    {"residual": True, "bias": True, "activation": "gelu"},
+    {"bias": True, "activation": "relu", "residual": True, "residual_position": "post_activation"},
+]
+
+
+def normals(*shape):
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.cover(3)
+@pytest.mark.parametrize("row", EPILOGUES, ids=lambda row: "-".join(row))
+@pytest.mark.parametrize("which", ["rows", "NCHW KCRS", "NHWC RSCK"])
+def test_a_launch_without_what_was_asked_for_fails(monkeypatch, row, which):
+    """On one core and two; blocks of rows are of few instructions."""
+    monkeypatch.setattr(verify, "BLOCK_INSTRUCTIONS", 1)
+    if which == "rows":
+        module, name, check = verify, "run_depthwise_conv1d", verify.verify_depthwise_conv1d
+        x, w = normals(2, 9, 40), normals(9, 4)
+        problem, y_shape, how = depthwise_problem(x, w), (2, 9, 37), {"channels": 3}
+    else:
+        module, name, check = conv, "run_conv", conv.verify_conv
+        layout, filter_layout = which.split()
+        problem = ConvProblem(N=2, C=3, H=7, W=6, K=5, R=2, S=3, dtype="fp32", layout=layout)
+        x, y_shape, how = normals(*problem.input_shape), problem.output_shape, {"filter_layout": filter_layout}
+        w = np.ascontiguousarray(normals(5, 3, 2, 3).transpose(np.argsort(FILTER_LAYOUTS[filter_layout])))
+    arrays = {"bias": normals(problem.K), "residual": normals(*y_shape)}
+    asked = {key: arrays[key] if value is True else value for key, value in row.items()}
+    reports, _ = check("it", x, w, problem, degrees=(1, 2), **how, **asked)
+    assert [one.verdict for one in reports] == ["pass", "pass"]
+    launch = getattr(module, name)
+
+    def without(*args, epilogue, **options):
+        return launch(*args, epilogue=dataclasses.replace(epilogue, **{next(iter(row)): None}), **options)
+
+    monkeypatch.setattr(module, name, without)
+    assert check("it", x, w, problem, **how, **asked)[0][0].verdict == "fail"
+
+
+@pytest.mark.parametrize("what", ["sums", "cache"])
+def test_a_chunk_that_differs_is_no_pass(monkeypatch, what):
+    x, w = integers_of(VOLUME)
+    _, whole = conv.verify_conv("it", x, w, VOLUME)
+    if what == "sums":
+        whole[0, 0, 3] = np.nextafter(whole[0, 0, 3], np.float32(np.inf))
+    else:
+        spoilt(chunks, monkeypatch, (0, 1, 1, 2, 3), number=1, output=1)
+    found = verify_chunks("it", x, w, VOLUME, whole, (3, 4))
+    assert [(one.ok, one.verdict) for one in found] == [(True, "pass"), (False, "chunk differs")]
+    assert found[1].as_dict()["same_as_whole"] is False
+    first, second = report_grid("them", found).rows
+    assert "all 4 channels; identical to one run" in first
+    assert "all 4 channels; DIFFERS from one run" in second
