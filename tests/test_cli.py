@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from shell import run
 
-from nkiconv import cases, depthwise_conv1d
+from nkiconv import cases
 from nkiconv.tools import verify as verification
 from nkiconv.tools.cli import app
 from nkiconv.tools.cli.shell import print_json
@@ -108,27 +108,6 @@ def test_a_wrong_result_is_status_1_and_no_file(here, monkeypatch):
     assert "1 wrong, worst n=0 c=3 q=5" in result.stdout
     assert "y.npy was not written: the result is wrong" in result.stdout
     assert not (here / "y.npy").exists()
-
-
-# options, the same call in Python
-CALLS = [
-    ([], {}),
-    (["--stride", "2", "--padding", "same"], {"stride": 2, "padding": "same"}),
-    (["--padding", "causal", "--dilation", "3", "--lnc", "1"], {"padding": "causal", "dilation": 3, "lnc": 1}),
-    (["--padding", "4,-2", "--lhs-dilation", "2"], {"padding": (4, -2), "lhs_dilation": 2}),
-    (["--padding=-1,5", "--lnc", "both"], {"padding": (-1, 5), "lnc": 1}),
-]
-
-
-@pytest.mark.cover(5)
-@pytest.mark.parametrize(("options", "call"), CALLS, ids=[" ".join(row[0]) or "plain" for row in CALLS])
-def test_files_in_and_out(here, options, call):
-    result = run("run", *FILES, "--out", "y.npy", *options)
-    assert result.exit_code == 0, result.stderr
-    assert "wrote y.npy" in result.stdout
-    y = np.load("y.npy")
-    np.testing.assert_array_equal(y, depthwise_conv1d(np.load("x.npy"), np.load("w.npy"), **call))
-    assert not [path for path in here.iterdir() if path.suffix == ".part"]
 
 
 @pytest.mark.usefixtures("here")

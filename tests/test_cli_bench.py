@@ -91,9 +91,6 @@ def test_a_case_that_fails_leaves_the_others(here, on):
     assert (found["target"], found["kind"], found["machine"]) == ("trn2", "measured", FakeDevice.description)
     assert [row["status"] for row in found["rows"]] == ["failed", "failed"]  # `fail_at` is reached in both
     assert [row["reason"] for row in read(here / "measured_trn2.csv")] == ["RuntimeError: the compiler gave up"] * 2
-    on(FakeDevice(spoil=lambda y: y if y.shape[1] == 16 else off_by_one(0, 0)(y)))
-    result = bench(CASE, OTHER, "--target", "trn2", "--rounds", "4", "--json")
-    assert [row["status"] for row in json.loads(result.stdout)["rows"]] == ["pass", "failed"]
 
 
 @pytest.mark.usefixtures("here")

@@ -161,20 +161,6 @@ def test_a_unsupported_says_what_to_write(arguments, message, tmp_path, monkeypa
     assert re.search(message, result.stderr), result.stderr
 
 
-@pytest.mark.parametrize(
-    ("code", "message"),
-    [
-        ("import nki\nimport nki.language as nl\n\n\n@nki.jit\ndef kernel(x):\n    return nl.mgrid[0:4, 0:4]\n",
-         r"module 'nki.language' has no attribute 'mgrid'; index with slices"),
-    ],
-)  # fmt: skip
-def test_names_that_nki_no_longer_has(code, message, tmp_path):
-    (tmp_path / "old.py").write_text(code)
-    result = run("run", f"{tmp_path / 'old.py'}:kernel", "--input", "4x4:bf16")
-    assert result.exit_code == 2
-    assert re.search(message, result.stderr), result.stderr
-
-
 def test_what_is_0_or_not_finite_is_told(tmp_path):
     """Without a reference: zeros throughout, and NaN."""
     for name, value, said in (

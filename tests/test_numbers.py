@@ -1,7 +1,5 @@
 """Numbers of any size are run or refused by name quickly, and NumPy's ints are ints."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
@@ -129,19 +127,6 @@ def test_ints_of_numpy_are_ints(call, kind, plainly):
     is_gradient = "_input" in call or "_weight" in call
     more = {"stride": 7} if is_gradient else {"stride": 2, "padding": 1, "dilation": 1}
     assert (CALLS[call](**{name: kind(value) for name, value in more.items()}) == CALLS[call](**more)).all()
-
-
-@pytest.mark.parametrize("kind", ints)
-def test_problems_have_ints_of_python(kind):
-    given = {"N": 1, "C": 8, "H": 9, "W": 9, "K": 4, "R": 3, "S": 3, "groups": 2}
-    pairs = {"stride": (2, 1), "rhs_dilation": (1, 2), "padding": ((1, 0), (0, 1))}
-    tuples = {"stride": (kind(2), 1), "rhs_dilation": (1, kind(2)), "padding": ((kind(1), 0), (0, kind(1)))}
-    found = ConvProblem(**{name: kind(value) for name, value in given.items()}, **tuples)
-    assert found == ConvProblem(**given, **pairs)
-    assert all(type(value) is int for value in dataclasses.asdict(found).values() if isinstance(value, np.integer))
-    assert type(ConvProblem(N=1, C=kind(8), W=9, S=3).K) is int
-    with pytest.raises(GeometryError, match="must be an int"):
-        ConvProblem(**{**given, "N": np.bool_(1)})
 
 
 def test_padding_of_transposed_convolutions_that_takes_all_is_told_so():

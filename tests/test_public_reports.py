@@ -10,7 +10,6 @@ import torch
 from causal import computing
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 import nkiconv
 from nkiconv import ConvProblem, pytorch
@@ -121,22 +120,6 @@ def test_masked_weights(plainly):
     with computing("simulate"):
         assert torch.equal(found(x), layer(x))
     assert not found.weight[..., 1:].any()
-
-
-def test_checkpointed_chunks(plainly):
-    """Wan-Video/Wan2.1#430: checkpoints around chunks of a decoder with a cache had wrong caches."""
-    layer = pytorch.nn.CausalConv3d(2, 3, 3, padding=(1, 1))
-    layer.weight.data, layer.bias.data = ints(3, 2, 3, 3, 3), ints(3, seed=1)
-    x, slopes = ints(1, 2, 5, 4, 4, seed=2).requires_grad_(), ints(1, 3, 5, 4, 4, seed=3)
-    leaves = x, layer.weight, layer.bias
-    with computing("simulate"):
-        cache, pieces = None, []
-        for piece in x.split(2, 2):
-            y, cache = checkpoint(layer, piece, cache, return_final_frames=True, use_reentrant=False)
-            pieces.append(y)
-        found = torch.autograd.grad(torch.cat(pieces, 2), leaves, slopes)
-    wanted = torch.autograd.grad(F.conv3d(F.pad(x, (1, 1, 1, 1, 2, 0)), *leaves[1:]), leaves, slopes)
-    assert all(map(torch.equal, found, wanted))
 
 
 def modelled(problem):
