@@ -53,6 +53,7 @@ if TYPE_CHECKING:
         conv_transpose2d_weight,
         conv_transpose3d_weight,
     )
+    from .kernels.blocks.b2b_causal_conv1d import b2b_causal_conv1d_fused
     from .kernels.blocks.causal_conv1d_split import causal_conv1d_split_heads, causal_conv1d_split_step
     from .kernels.blocks.pointwise_mlp import pointwise_mlp_fused
     from .kernels.conv import (
@@ -91,6 +92,7 @@ __all__ = [
     "ScaleShift",
     "UnsupportedError",
     "b2b_causal_conv1d",
+    "b2b_causal_conv1d_fused",
     "causal_conv1d_split",
     "causal_conv1d_split_heads",
     "causal_conv1d_split_step",
@@ -149,6 +151,7 @@ _HOMES = {
     "Profile": "simulator.profiling",
     "ScaleShift": "api.statistics",
     "b2b_causal_conv1d": "api.b2b",
+    "b2b_causal_conv1d_fused": "kernels.blocks.b2b_causal_conv1d",
     "causal_conv1d_split": "api.causal_conv1d_split",
     "causal_conv1d_split_heads": "kernels.blocks.causal_conv1d_split",
     "causal_conv1d_split_step": "kernels.blocks.causal_conv1d_split",

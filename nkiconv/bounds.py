@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -205,7 +207,12 @@ def factor_bound(error: Float64Array, factor: Float64Array, y: Float64Array, out
 
 
 def b2b_bound(
-    x: AnyArray, weights_proj: AnyArray, weights_mixer: AnyArray, skip_bias: AnyArray, dtype: str
+    x: AnyArray,
+    weights_proj: AnyArray,
+    weights_mixer: AnyArray,
+    skip_bias: AnyArray,
+    dtype: str,
+    before: Sequence[Any] = (None, None),
 ) -> tuple[Float64Array, Float64Array]:
     """(y, its largest error) of a back-to-back causal convolution, for each element; see `b2b_ref`.
 
@@ -216,10 +223,13 @@ def b2b_bound(
 
     Args:
         x: [N, 3 * D, W]. weights_proj: [3 * D, S]. weights_mixer: [D, S]. skip_bias: [D]. dtype: a key of `EPS`.
+        before: of x, and of u, as of `b2b_ref`.
     """
     wide = [np.asarray(one, np.float64) for one in (x, weights_proj, weights_mixer, skip_bias)]
-    y, rows, z = b2b_ref(*wide)
-    of_rows = error_bound(weights_proj.shape[1], causal_ref(np.abs(wide[0]), np.abs(wide[1])), rows, dtype)
+    of_x, of_u = (None if one is None else np.asarray(one, np.float64) for one in before)
+    y, rows, z = b2b_ref(wide[0], wide[1], wide[2], wide[3], (of_x, of_u))
+    sums = causal_ref(np.abs(wide[0]), np.abs(wide[1]), None if of_x is None else np.abs(of_x))
+    of_rows = error_bound(weights_proj.shape[1], sums, rows, dtype)
     (x2, x1, v), (e_x2, e_x1, e_v) = (np.split(one, 3, axis=1) for one in (rows, of_rows))
     u = np.abs(x1 * v)
     e_u = np.abs(x1) * e_v + np.abs(v) * e_x1 + e_x1 * e_v
@@ -230,7 +240,8 @@ def b2b_bound(
     of_tap = _rounding(tap, dtype) + EPS32 * np.abs(tap)
     filters[:, -1:] += of_tap
     inexact = causal_ref(e_u, filters) + of_tap * u
-    e_z = epilogue_bound(filters.shape[1], causal_ref(u + e_u, filters), z, "fp32", inexact=inexact)
+    sums = causal_ref(u + e_u, filters, None if of_u is None else np.abs(of_u))
+    e_z = epilogue_bound(filters.shape[1], sums, z, "fp32", inexact=inexact)
     return y, factor_bound(e_z, x2, y, dtype) + (1 + 2 * EPS[dtype]) * (np.abs(z) + e_z) * e_x2
 
 

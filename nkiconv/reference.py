@@ -196,10 +196,10 @@ def chunks_ref(x: AnyArray, chunks: str) -> tuple[Float64Array, Float64Array | N
     return found, parts.get("C")
 
 
-def causal_ref(x: Float64Array, w: Float64Array) -> Float64Array:
-    """[N, C, W] of x [N, C, W] and a filter for each channel, w [C, S], over what precedes."""
+def causal_ref(x: Float64Array, w: Float64Array, before: Float64Array | None = None) -> Float64Array:
+    """[N, C, W] of x [N, C, W] and a filter for each channel, w [C, S], over what precedes: before, or zeros."""
     W, S = x.shape[2], w.shape[1]
-    padded = np.pad(x, ((0, 0), (0, 0), (S - 1, 0)))
+    padded = np.pad(x, ((0, 0), (0, 0), (S - 1, 0))) if before is None else np.concatenate([before, x], 2)
     found = np.zeros_like(x)
     for tap in range(S):
         found += w[:, tap, None] * padded[:, :, tap : tap + W]
@@ -207,15 +207,21 @@ def causal_ref(x: Float64Array, w: Float64Array) -> Float64Array:
 
 
 def b2b_ref(
-    x: Float64Array, weights_proj: Float64Array, weights_mixer: Float64Array, skip_bias: Float64Array
+    x: Float64Array,
+    weights_proj: Float64Array,
+    weights_mixer: Float64Array,
+    skip_bias: Float64Array,
+    before: Sequence[Any] = (None, None),
 ) -> tuple[Float64Array, Float64Array, Float64Array]:
     """(y, projections [N, 3 * D, W], mixer's sums with the skip) of a back-to-back causal convolution, unrounded.
 
     x2, x1, v = chunks of causal(x, weights_proj);  y = x2 * (causal(x1 * v, weights_mixer) + skip_bias * x1 * v)
+
+    before: what precedes x, and x1 * v; None: zeros.
     """
-    rows = causal_ref(x, weights_proj)
+    rows = causal_ref(x, weights_proj, before[0])
     x2, x1, v = np.split(rows, 3, axis=1)
-    sums = causal_ref(x1 * v, weights_mixer) + skip_bias[:, None] * x1 * v
+    sums = causal_ref(x1 * v, weights_mixer, before[1]) + skip_bias[:, None] * x1 * v
     return x2 * sums, rows, sums
 
 

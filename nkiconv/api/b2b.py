@@ -1,7 +1,8 @@
-"""The back-to-back gated convolution of StripedHyena 2 and Evo 2: two launches of `depthwise_conv1d`."""
+"""The back-to-back gated convolution of StripedHyena 2 and Evo 2: one launch, or two of `depthwise_conv1d`."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,11 @@ import numpy as np
 from .. import b2b, rules
 from ..errors import LayoutError, UnsupportedError, raise_all, refused
 from ..integers import takes_ints
+from ..kernels.blocks.b2b_causal_conv1d import b2b_causal_conv1d_fused
 from ..reference import AnyArray
 from ..rules import KERNEL_DTYPES
-from .calls import one_array
+from ..schedules.b2b import B2bGeometry, pays
+from .calls import launch, one_array
 from .depthwise_conv1d import depthwise_conv1d
 from .gated import gated_short_conv
 
@@ -33,7 +36,8 @@ def b2b_causal_conv1d(
         x2, x1, v = chunks of causal(x, weights_proj)
         y = x2 * (causal(x1 * v, weights_mixer) + skip_bias * x1 * v)
 
-    Two kernels: the projection filters, and a convolution with both gates in it, which reads x2, x1 and v once more.
+    One kernel of bf16 or fp16 x with few taps and many tokens, where it takes less time; else two: the projection
+    filters, and a convolution with both gates in it, which reads x2, x1 and v once more.
 
     Args:
         x: [N, 3 * D, W], chunks x2, x1, v of D channels; bf16 (ml_dtypes), fp16 or fp32. The others have x's dtype.
@@ -45,8 +49,9 @@ def b2b_causal_conv1d(
         return_final_states: also return the next initial_states. A step of one token is W = 1 with them.
         lnc: cores that share the work, 1 or 2.
 
-    Returns: [N, D, W]; with return_final_states the pair of it and the states, all of x's dtype. x2, x1, v and x1 * v
-        are rounded to x's dtype; sums and the product with x2 are fp32, rounded once.
+    Returns: [N, D, W]; with return_final_states the pair of it and the states, all of x's dtype. x1 * v is rounded to
+        x's dtype, and so are x2, x1 and v between two kernels; sums and the product with x2 are fp32, rounded once. NaN
+        and Inf as of `gated_short_conv`.
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError, before any work, naming every violated rule.
     """
@@ -55,11 +60,30 @@ def b2b_causal_conv1d(
     if skip_bias is not None:
         filters[:, -1] = filters[:, -1].astype(np.float32) + skip_bias.astype(np.float32)
     before = [given.get(name) for name in b2b.STATES]
+    taps = weights_proj.shape[1], filters.shape[1]
+    if pays(B2bGeometry(x.shape[0], len(filters), x.shape[2], *taps, x.dtype.itemsize)):
+        found = fused((x, weights_proj, filters), before, return_final_states, lnc)
+        return (found[0], tuple(found[1:])) if return_final_states else found[0]
     more: dict[str, Any] = {"return_final_state": return_final_states, "lnc": lnc}
     first = depthwise_conv1d(x, weights_proj, padding="causal", initial_state=before[0], **more)
     rows, of_x = first if return_final_states else (first, None)
     second = gated_short_conv(rows, filters, order=b2b.CHUNKS, initial_state=before[1], **more)
     return (second[0], (of_x, second[1])) if return_final_states else second
+
+
+def fused(
+    arrays: tuple[AnyArray, AnyArray, AnyArray],
+    before: Sequence[AnyArray | None],
+    return_final_states: bool,
+    lnc: int = 2,
+) -> tuple[AnyArray, ...]:
+    """(y, and the states where asked for) of a call of one kernel; arrays: x, filters of the projections and the mixer,
+    with the skip."""
+    named = zip(("x_state", "gated_state"), before, strict=True)
+    kwargs: dict[str, Any] = {name: one for name, one in named if one is not None}
+    kwargs |= {"return_final_states": True} if return_final_states else {}
+    found = launch(b2b_causal_conv1d_fused, arrays, kwargs, lnc, False).y
+    return tuple(found) if return_final_states else (found,)
 
 
 def _checked(call: dict[str, Any]) -> dict[str, Any]:

@@ -41,9 +41,9 @@ def gated_short_conv(
         out_dtype: of y; None: bcx's. lnc, algorithm, config: as of `depthwise_conv1d`.
 
     Returns: [N, D, W]; with return_final_state the pair of it and [N, D, S - 1], bcx's dtype. B * x is rounded once to
-        bcx's dtype; sums, bias and the product with C are fp32, rounded once. NaN or Inf in B or x reaches the tokens
-        that the definition gives it, and there other channels of its tile, at most 128, but with algorithm="vector"; in
-        C it reaches its own element alone.
+        bcx's dtype; sums, bias and the product with C are fp32, rounded once. NaN or Inf in B or x may reach other
+        channels and tokens of its tile, at most 128 outputs for each that the definition spoils, but with
+        algorithm="vector"; in C it reaches its own element alone.
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError, before any work, naming every violated rule.
     """

@@ -10,9 +10,13 @@ from tolerances import FLOAT32_SUMS, assert_exact, assert_within_limit, assert_w
 from torch.nn import functional as F
 
 import nkiconv
-from nkiconv import DtypeError, GeometryError, LayoutError, UnsupportedError, pytorch
+from nkiconv import DtypeError, GeometryError, LayoutError, UnsupportedError, pytorch, schedules
 from nkiconv.bounds import b2b_bound
+from nkiconv.kernels.blocks import b2b_causal_conv1d as blocks
+from nkiconv.kernels.blocks.b2b_causal_conv1d import kernel
 from nkiconv.problem import DTYPES
+from nkiconv.reference import causal_ref
+from nkiconv.simulator import KernelAssertionError
 
 
 def drawn(N, D, W, taps, groups, dtype, seed, whole=False):
@@ -23,8 +27,67 @@ def drawn(N, D, W, taps, groups, dtype, seed, whole=False):
     return [np.asarray(draw(shape)).astype(DTYPES[dtype]) for shape in shapes]
 
 
-def truth(x, proj, mixer, skip, dtype):
-    return b2b_bound(x, proj, np.repeat(mixer, len(skip) // len(mixer), axis=0), skip, dtype)
+def truth(x, proj, mixer, skip, dtype, before=(None, None)):
+    return b2b_bound(x, proj, np.repeat(mixer, len(skip) // len(mixer), axis=0), skip, dtype, before)
+
+
+@pytest.fixture
+def one_kernel(monkeypatch):
+    """One launch whatever the size, of 16 bits and few taps; how often its loop runs."""
+    calls, own = [], kernel.run_b2b
+    for name in ("FULL_PIECES", "FULL_SHARE"):
+        monkeypatch.setattr(schedules.b2b, name, 1e-9)
+    monkeypatch.setattr(blocks, "run_b2b", lambda *given: calls.append(given) or own(*given))
+    return calls
+
+
+@pytest.mark.cover(8)
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+@pytest.mark.parametrize("taps", [(3, 7), (2, 2), (4, 20)])
+@pytest.mark.parametrize(("N", "D", "W"), [(1, 130, 2600), (3, 5, 1), (2, 45, 515), (1, 1, 3), (5, 128, 12)])
+@pytest.mark.parametrize("with_states", [False, True])
+def test_one_kernel(N, D, W, taps, dtype, with_states):
+    """Within the bound on one core and on two, whose bits are the same; the states are those of the last tokens."""
+    x, proj, mixer, skip = drawn(N, D, W, taps, D, dtype, 0)
+    rng = np.random.default_rng(1)
+    shapes = (N, 3 * D, taps[0] - 1), (N, D, taps[1] - 1)
+    before = [rng.standard_normal(shape).astype(DTYPES[dtype]) if with_states else None for shape in shapes]
+    given = (x, proj, mixer, *before, True)
+    y, of_x, of_gated = nkiconv.simulate(nkiconv.b2b_causal_conv1d_fused[2])(*given)
+    wanted, limit = truth(x, proj, mixer, 0 * skip, dtype, before)
+    assert_within_limit(y, wanted, limit)
+    alone = nkiconv.simulate(nkiconv.b2b_causal_conv1d_fused)(*given)
+    assert all(one.tobytes() == other.tobytes() for one, other in zip((y, of_x, of_gated), alone, strict=True))
+    held = np.zeros(shapes[0], x.dtype) if before[0] is None else before[0]
+    assert of_x.tobytes() == np.ascontiguousarray(np.concatenate([held, x], 2)[:, :, 1 - taps[0] :]).tobytes()
+
+
+@pytest.mark.parametrize(("D", "W", "taps", "dtype", "one"), [
+    (4096, 8192, (3, 7), "bf16", True),
+    (512, 2048, (3, 11), "fp16", True),
+    (4096, 8192, (3, 128), "bf16", False),
+    (4096, 8192, (3, 7), "fp32", False),
+    (4096, 1, (3, 7), "bf16", False),
+    (96, 8192, (3, 7), "bf16", False),
+    (4096, 8192, (6, 7), "bf16", False),
+])  # fmt: skip
+def test_one_kernel_where_it_pays(D, W, taps, dtype, one):
+    assert schedules.b2b.pays(schedules.b2b.B2bGeometry(1, D, W, *taps, DTYPES[dtype].itemsize)) is one
+
+
+@pytest.mark.parametrize(("changed", "words"), [
+    ({"proj_ref": np.ones((12, 1), np.float32)}, "must have 2 or more"),
+    ({"proj_ref": np.ones((12, 3), np.float16)}, "proj_ref.dtype"),
+    ({"x_ref": np.ones((1, 11, 9), np.float32)}, "x_ref.shape"),
+    ({"x_state": np.ones((1, 12, 3), np.float32)}, "x_state.shape"),
+    ({"mixer_ref": np.ones((4, 3000), np.float32)}, "diagonals must fit SBUF"),
+    ({"return_final_states": 1}, "return_final_states=1"),
+])  # fmt: skip
+def test_kernels_arguments_are_refused(changed, words):
+    given = {"x_ref": np.ones((1, 12, 9), np.float32), "proj_ref": np.ones((12, 3), np.float32)}
+    given["mixer_ref"] = np.ones((4, 5), np.float32)
+    with pytest.raises(KernelAssertionError, match=words):
+        nkiconv.simulate(nkiconv.b2b_causal_conv1d_fused)(**(given | changed))
 
 
 @given(
@@ -46,14 +109,17 @@ def test_within_the_bound(N, D, W, taps, shared, dtype, seed):
         assert_within_limit(found, wanted, limit)
 
 
-@pytest.mark.cover(1)
-@pytest.mark.parametrize("taps", [(3, 7), (4, 64)])
-def test_exact_and_pieces_are_the_whole(taps):
-    x, *filters = drawn(2, 6, 80, taps, 3, "fp32", 0, whole=True)
+@pytest.mark.parametrize(("taps", "dtype"), [((3, 7), "fp32"), ((4, 64), "fp32"), ((3, 7), "bf16")])
+def test_exact_and_pieces_are_the_whole(taps, dtype, one_kernel):
+    x, *filters = drawn(2, 6, 80, taps, 3, dtype, 0, whole=True)
     more = {"interleaved": False, "return_final_states": True}
     whole, final = nkiconv.b2b_causal_conv1d(x, *filters, **more)
-    assert_exact(whole, truth(x, *filters, "fp32")[0], "fp32")
+    assert bool(one_kernel) is (dtype == "bf16")
+    assert_exact(whole, truth(x, *filters, dtype)[0], dtype)
     assert np.array_equal(nkiconv.b2b_causal_conv1d(x, *filters, interleaved=False, lnc=1), whole)
+    _, x1, v = np.split(causal_ref(x.astype(np.float64), filters[0].astype(np.float64)), 3, axis=1)
+    for state, right in zip(final, (x, x1 * v), strict=True):
+        assert np.array_equal(state.astype(np.float64), right[..., -state.shape[2] :].astype(np.float64))
     states, found = None, []
     for piece in np.split(x, [70, 71, 72], axis=2):
         y, states = nkiconv.b2b_causal_conv1d(piece.copy(), *filters, initial_states=states, **more)

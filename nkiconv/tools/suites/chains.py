@@ -17,6 +17,7 @@ from typing import Any
 
 from ... import cases
 from ...b2b import CHUNKS
+from ...kernels.blocks.b2b_causal_conv1d import b2b_causal_conv1d_fused
 from ...kernels.blocks.causal_conv1d_split import causal_conv1d_split_heads
 from ...kernels.blocks.pointwise_mlp import pointwise_mlp_fused
 from ...kernels.statistics import channel_statistics, norm_scale_and_shift
@@ -26,6 +27,8 @@ from ...planner.floors import pass_us
 from ...planner.request import Request
 from ...planner.timing import trace
 from ...problem import ConvProblem
+from ...schedules.b2b import B2bGeometry
+from ...schedules.b2b import pays as b2b_pays
 from ...simulator import ArraySpec
 from ...simulator.dtypes import canonical
 from ...simulator.profiling import profile
@@ -195,6 +198,9 @@ def back_to_back(taps: int) -> Chain:
     first, second = rows(3 * C, S), rows(C, taps)
 
     def fused() -> Sequence[Launch]:
+        if b2b_pays(B2bGeometry(1, C, W, S, taps, first.itemsize)):
+            every = of(1, 3 * C, W), of(3 * C, S), of(C, taps)
+            return (launched("b2b_causal_conv1d", b2b_causal_conv1d_fused, *every),)
         of_x = convolved(first, "depthwise_conv1d of x")
         return of_x, convolved(second, f"depthwise_conv1d of chunks {CHUNKS}", chunks=CHUNKS)
 

@@ -1,0 +1,105 @@
+"""A back-to-back gated convolution in one kernel: tiles of 128 channels, spans of their tokens, pieces of a bank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, P_MAX, Part, cut_at, div_ceil, fits_sbuf
+
+#: Tokens of a span: what one load brings and one store takes, in runs of 4 KB of bf16; spans in SBUF at once.
+SPAN, SPANS = 2048, 3
+#: Whether Vector adds the last tap of x2, x1, v and the mixer to Tensor's; else Scalar and GpSimd do, whose sums are in
+#: SBUF too, as Vector multiplies no two operands in PSUM.
+ON_VECTOR = (False, True, False, True)
+#: Taps of a channel above which diagonals take longer than two launches, one of which has `banded`.
+TAPS_MAX = 20
+#: Full pieces from which one kernel takes less time than two, and the least share of all that they are.
+FULL_PIECES, FULL_SHARE = 16, 0.75
+
+
+@dataclass(frozen=True)
+class Span:
+    """Tokens first .. first + count - 1 of image n, of channels c0 .. c0 + rows - 1."""
+
+    n: int
+    c0: int
+    rows: int
+    first: int
+    count: int
+
+
+@dataclass(frozen=True)
+class B2bGeometry:
+    """y [N, D, T] of x [N, 3 * D, T]: `short` taps of the projections, `taps` of the mixer."""
+
+    N: int
+    D: int
+    T: int
+    short: int
+    taps: int
+    itemsize: int
+
+    @property
+    def filters(self) -> list[Part]:
+        """(first tap, how many) of x2, x1, v and the mixer, among all of a channel."""
+        return [*((chunk * self.short, self.short) for chunk in range(3)), (3 * self.short, self.taps)]
+
+    @property
+    def all_taps(self) -> int:
+        """Taps of a channel."""
+        return 3 * self.short + self.taps
+
+    @property
+    def tiles(self) -> int:
+        """Channel tiles of all images."""
+        return self.N * div_ceil(self.D, P_MAX)
+
+    @property
+    def bytes(self) -> int:
+        """A partition of what is in SBUF at once."""
+        rows = SPANS * (3 * (SPAN + self.short) + 2 * SPAN + self.taps) * self.itemsize
+        return rows + 2 * self.all_taps * (P_MAX * self.itemsize + 4) + 16 * 4 * BANK_COLUMNS
+
+    @property
+    def instructions(self) -> int:
+        """Of all cores, at most."""
+        spans, pieces = div_ceil(self.T, SPAN) + 2, div_ceil(self.T, BANK_COLUMNS) + 2
+        return self.tiles * (8 + 8 * spans + pieces * (self.all_taps + 8))
+
+    def spans(self, tiles: Part) -> list[Span]:
+        """Of so many tiles, image by image."""
+        channels, found = cut_at(self.D, P_MAX), []
+        for index in range(tiles[0], tiles[0] + tiles[1]):
+            n, tile = divmod(index, len(channels))
+            # sums begin after a short load, and end with a short store
+            begin, end = (BANK_COLUMNS * (index == one) for one in (tiles[0], tiles[0] + tiles[1] - 1))
+            found += [Span(n, *channels[tile], *part) for part in _cut(self.T, begin, end)]
+        return found
+
+
+def _cut(count: int, begin: int, end: int) -> list[Part]:
+    """(first, how many) of spans, of which the first and the last are shorter, where they are not 0 and all fit."""
+    if count < begin + end:
+        return cut_at(count, BANK_COLUMNS)
+    middle = [(begin + first, size) for first, size in cut_at(count - begin - end, SPAN)]
+    return [part for part in ((0, begin), *middle, (count - end, end)) if part[1]]
+
+
+def unsupported_reason(geometry: B2bGeometry) -> str:
+    """Why there is no schedule; "" if there is."""
+    taps = f"proj of {geometry.short} taps, mixer of {geometry.taps}"
+    if min(geometry.short, geometry.taps) < 2:
+        return f"{taps}: must have 2 or more; put zeros in front of one"
+    if not fits_sbuf(geometry.bytes):
+        return f"{taps}: their diagonals must fit SBUF; use two launches"
+    if geometry.instructions > INSTRUCTIONS_MAX:
+        return f"{taps}, D={geometry.D}, T={geometry.T}: too many instructions for the compiler; split N"
+    return ""
+
+
+def pays(geometry: B2bGeometry) -> bool:
+    """Whether one kernel takes less time than two: in 16 bits, with few taps, of pieces that are mostly full."""
+    full = geometry.N * geometry.D * geometry.T / (P_MAX * BANK_COLUMNS)
+    pieces = geometry.tiles * div_ceil(geometry.T, BANK_COLUMNS)
+    few = geometry.all_taps <= TAPS_MAX and geometry.itemsize == 2
+    return few and full >= max(FULL_PIECES, FULL_SHARE * pieces) and unsupported_reason(geometry) == ""
