@@ -28,11 +28,14 @@ OPERATIONS: dict[str, Operation] = {
 }
 
 #: Taps, from and to, of depthwise rows of which conv2d is the faster, modelled, by direction and layout. In NHWC
-#: depthwise_conv1d loads single elements, and copies them in gradients of filters (us, conv2d's before the other's, by
-#: `plan(problem, operation=)`; N = 2, 256 channels of 1,024: forward 4 taps 11 and 1,806, 500 taps 718 and 1,898;
+#: depthwise_conv1d copies x and y into rows and back (us, conv2d's before the other's, by `plan(problem, operation=)`;
+#: N = 2, 256 channels of 1,024: forward 4 taps 10 and 23, 20 taps 25 and 32, 25 taps 36 and 32, 500 taps 718 and 56;
 #: gradients 4 taps 10 and 24, 64 taps 29 and 33, 127 taps 45 and 32). Gradients in NCHW: 31 taps 16 and 22, 64 taps 18
 #: and 19, 127 taps 28 and 21; 4 taps of 2,048 positions: N = 2, 2,048 channels, 75 and 80, N = 1, 1,536, 46 and 34.
-CONV2D_TAPS = {("forward", "NHWC"): (1, 512), ("wgrad", "NHWC"): (1, 64), ("wgrad", "NCHW"): (6, 80)}
+CONV2D_TAPS = {("forward", "NHWC"): (1, 20), ("wgrad", "NHWC"): (1, 64), ("wgrad", "NCHW"): (6, 80)}
+#: Elements of x up to which that holds forward in NHWC, for more taps (256 channels of 512: 31 taps 15 and 25, 48 taps
+#: 26 and 27).
+FEW_ELEMENTS, TAPS_OF_FEW = 2**18, 48
 #: The least of gradients in NCHW of several images, whose sums the other kernel adds in HBM.
 TAPS_OF_IMAGES = 3
 #: Positions of all images from which that holds for gradients in NCHW (N = 1, 9 taps 7.7 and 5.0 with 64, 9.8 and 11.2
@@ -64,6 +67,8 @@ def _is_one_row(problem: ConvProblem, asked: Asked) -> bool:
         return False
     layout = "NCHW" if problem.C == 1 else problem.layout
     least, most = CONV2D_TAPS.get((problem.direction, layout), (1, 0))
+    if (problem.direction, layout) == ("forward", "NHWC") and problem.N * problem.C * problem.W <= FEW_ELEMENTS:
+        most = TAPS_OF_FEW
     is_faster = least <= problem.S <= most
     if problem.direction == "wgrad":
         is_faster |= problem.N > 1 and TAPS_OF_IMAGES <= problem.S < least

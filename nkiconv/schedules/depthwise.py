@@ -20,7 +20,7 @@ class RowGeometry:
     """One depthwise conv1d: y[n, c, q] = sum over s of w[c, s] * xp[n, c, q * stride + s * dilation - pad_left].
 
     xp is x with lhs_dilation - 1 zeros between neighbours, and zeros outside. Strides are in elements of the HBM
-    tensors as stored, so permuted layouts need no copy.
+    tensors as stored, or of their copies (`row_copies`).
     """
 
     N: int

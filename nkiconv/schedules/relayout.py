@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, replace
 
+from ..simulator.timing import Rates
 from ..simulator.timing.target import Target
 from .cuts import cut_volumes, most_of
 from .frames import are_side_by_side, parts_of_x
@@ -102,44 +103,64 @@ def to_rows(
     by_plane = target[1]
     if shape[1] < planes:
         target = (*target, planes // volumes * by_plane, shape[1] // volumes)
-    return Transposed(
+    by_dma = Transposed(
         shape=shape,
         item=item,
         source=strides,
         target=target,
         source_first=0,
         target_first=first * by_plane,
-        is_sorted=item == 1 or shape[0] <= min(FEW, shape[3]),
+        is_sorted=False,
         volumes=volumes,
     )
+    by_engine = replace(by_dma, is_sorted=True)
+    return by_engine if sorts([by_engine], [by_dma], shape[0], shape[3]) else by_dma
+
+
+def sorts(by_engine: list[Transposed], by_dma: list[Transposed], channels: int, pixels: int) -> bool:
+    """Whether an engine transposes a copy, and not DMA: of single bytes, and of few channels where rows fill the
+    partitions, or in less time."""
+    item, (_, images, height, _) = by_engine[0].item, by_engine[0].shape
+    if item == 1 or channels > min(FEW, pixels):
+        return item == 1
+    target = Target.of(Rates())
+    return images * height >= P_MAX or copies_ns(target, by_engine) < copies_ns(target, by_dma)
 
 
 def y_to_pixels(geometry: Geometry, options: Options) -> list[Transposed]:
-    """y from its copy: as rows, or pixels that are evenly spaced in y as rows of 128 and one of the rest."""
-    K, P, Q = geometry.K, geometry.rows.out, geometry.columns.out
-    is_sorted, step = K <= min(FEW, Q), geometry.y_strides[3] if Q > 1 else geometry.y_strides[2]
-    each, lines, line_step = Q, [(0, P, Q)], geometry.y_strides[2]
-    if not is_sorted and (P == 1 or Q == 1 or geometry.y_strides[2] == Q * step):
-        each = P_MAX
-        whole = P * Q // each
-        lines, line_step = [(0, whole, each), (whole * each, 1, P * Q % each)], each * step
-    found = []
-    for line in lines:
-        first, count, columns = line
-        if count * columns > 0:
-            found.append(
-                Transposed(
-                    shape=(columns, geometry.planes.out, count, K),
-                    item=options.epilogue.y_itemsize,
-                    source=(1, K * P * Q, each, P * Q),
-                    target=(step, geometry.y_strides[1], line_step, 1, *geometry.y_strides[4:]),
-                    source_first=first,
-                    target_first=first * step,
-                    is_sorted=is_sorted,
-                    volumes=geometry.planes.images,
-                )
+    """y from its copy."""
+    K, P, Q, planes = geometry.K, geometry.rows.out, geometry.columns.out, geometry.planes
+    return to_pixels((K, planes.out, P, Q), options.epilogue.y_itemsize, geometry.y_strides, planes.images)
+
+
+def to_pixels(shape: tuple[int, ...], item: int, strides: tuple[int, ...], volumes: int) -> list[Transposed]:
+    """Rows [k, n, p, q] as NHWC with such strides: rows, or pixels that are evenly spaced there as rows of 128 and one
+    of the rest."""
+    K, images, P, Q = shape
+    step = strides[3] if Q > 1 else strides[2]
+    rows, even = (Q, [(0, P, Q)], strides[2]), P == 1 or Q == 1 or strides[2] == Q * step
+    whole = P * Q // P_MAX
+    of_128 = (P_MAX, [(0, whole, P_MAX), (whole * P_MAX, 1, P * Q % P_MAX)], P_MAX * step)
+
+    def copied(cut: tuple[int, list[tuple[int, int, int]], int], is_sorted: bool) -> list[Transposed]:
+        each, lines, line_step = cut
+        return [
+            Transposed(
+                shape=(columns, images, count, K),
+                item=item,
+                source=(1, K * P * Q, each, P * Q),
+                target=(step, strides[1], line_step, 1, *strides[4:]),
+                source_first=first,
+                target_first=first * step,
+                is_sorted=is_sorted,
+                volumes=volumes,
             )
-    return found
+            for first, count, columns in lines
+            if count * columns > 0
+        ]
+
+    by_dma = copied(of_128 if even else rows, False)
+    return by_dma if by_dma and not sorts(copied(rows, True), by_dma, K, Q) else copied(rows, True)
 
 
 def copies_of(algorithm: str, geometry: Geometry, options: Options) -> list[Transposed]:
@@ -255,7 +276,7 @@ def relayout_ns(target: Target, algorithm: str, geometry: Geometry, options: Opt
     found += ends_ns * (copies_x(algorithm, geometry) + copies_y(algorithm, geometry))
     if flips(algorithm, geometry):
         found += ends_ns + _flip_ns(target, geometry)
-    return found + sum(copy_ns(target, part) for part in copies_of(algorithm, geometry, options))
+    return found + copies_ns(target, copies_of(algorithm, geometry, options))
 
 
 def _flip_ns(target: Target, geometry: Geometry) -> float:
@@ -272,6 +293,11 @@ def _flip_ns(target: Target, geometry: Geometry) -> float:
     return float(max(copied_ns, moved_ns) + runs_ns / (PARTS if geometry.groups == 1 else 1))
 
 
+def copies_ns(target: Target, parts: list[Transposed]) -> float:
+    """ns of both cores for copies."""
+    return sum(copy_ns(target, part) for part in parts)
+
+
 def copy_ns(target: Target, part: Transposed) -> float:
     """ns of both cores for a copy."""
     A, N, H, B = part.shape
@@ -281,6 +307,11 @@ def copy_ns(target: Target, part: Transposed) -> float:
     if part.is_sorted:
         engines, run = all_engines, A * (B if part.source[3] == A else 1)
         read_ns = mine / run * target.run_ns(run * part.item) / engines
+        sorted_ns = (
+            A * B * div_ceil(N * H, PARTS * P_MAX) * (target.vector_16bit_ns if part.item == 2 else target.vector_ns)
+        )
+        read_ns = max(read_ns, sorted_ns)
     run = B * (A if part.target[0] == B else 1)
     written_ns = mine / run * target.run_ns(run * part.item) / engines
-    return float(max(read_ns + written_ns, 2 * mine * part.item * target.hbm_byte_ns))
+    issued_ns = 2 * len(pieces_of(part)) / PARTS * target.static_issue_ns
+    return float(max(read_ns + written_ns, 2 * mine * part.item * target.hbm_byte_ns, issued_ns))

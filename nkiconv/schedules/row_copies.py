@@ -3,56 +3,48 @@
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass, replace
 
 from ..simulator.timing import Rates
 from ..simulator.timing.target import Target
 from .depthwise import Options, RowGeometry
 from .prices import first_load_ns, last_store_ns
-from .relayout import Transposed, copy_ns, to_rows
-from .tiles import PARTS
+from .relayout import Transposed, copies_ns, to_pixels, to_rows
+from .tiles import PARTS, div_ceil
 
 
 @dataclass(frozen=True)
 class RowCopies:
-    """The Transposed of x with all chunks of its channels, of y back from its copy, of the residual; None: no copy."""
+    """Transposed parts of x with all chunks of its channels, of y back from its copy, of the residual; () for none."""
 
-    x: Transposed | None
-    y: Transposed | None
-    residual: Transposed | None
+    x: tuple[Transposed, ...]
+    y: tuple[Transposed, ...]
+    residual: tuple[Transposed, ...]
 
 
 @functools.lru_cache(maxsize=256)
 def copies_of(geometry: RowGeometry, options: Options) -> RowCopies:
     """What is copied; of y and the residual both or none."""
-    N, C, W, Q, item = (
-        geometry.N,
-        geometry.C * len(geometry.chunks),
-        geometry.W,
-        geometry.Q,
-        options.epilogue.y_itemsize,
-    )
-    x = to_rows((C, N, 1, W), geometry.itemsize, (geometry.x_c, geometry.x_n, 0, geometry.x_w), 1, N, 0)
-    there = to_rows((geometry.C, N, 1, Q), item, (geometry.y_c, geometry.y_n, 0, geometry.y_q), 1, N, 0)
-    back = replace(  # a of a Transposed has stride 1 in the source, b in the target
-        there,
-        shape=(Q, N, 1, C),
-        source=tuple(there.target[axis] for axis in (3, 1, 2, 0)),
-        target=tuple(there.source[axis] for axis in (3, 1, 2, 0)),
-    )
-    y = back if pays(there) else None
-    plain = options.epilogue.residual != "" and "C" not in geometry.chunks
-    return RowCopies(x if pays(x) else None, y, replace(there, item=4) if y and plain else None)
+    N, C, Q, item = geometry.N, geometry.C, geometry.Q, options.epilogue.y_itemsize
+    of_x, of_y = (C * len(geometry.chunks), N, 1, geometry.W), (C, N, 1, Q)
+    x_strides, y_strides = (geometry.x_c, geometry.x_n, 0, geometry.x_w), (geometry.y_c, geometry.y_n, 0, geometry.y_q)
+    x: tuple[Transposed, ...] = (to_rows(of_x, geometry.itemsize, x_strides, 1, N, 0),)
+    x = x if pays(x, of_x, x_strides, geometry.itemsize) else ()
+    y = tuple(to_pixels(of_y, item, y_strides, 1))
+    y = y if pays(y, of_y, y_strides, item) else ()
+    has_residual = options.epilogue.residual != "" and "C" not in geometry.chunks
+    return RowCopies(x, y, (to_rows(of_y, 4, y_strides, 1, N, 0),) if y and has_residual else ())
 
 
-def pays(part: Transposed) -> bool:
-    """Whether channels are neighbours and a copy of them takes less time than single elements."""
-    C, N, _, width = part.shape
-    if part.source[0] != 1 or part.source[3] == 1 or C == 1 or width == 1:
+def pays(parts: tuple[Transposed, ...], shape: tuple[int, ...], strides: tuple[int, ...], item: int) -> bool:
+    """Whether channels of [c, n, 1, w] are neighbours, and copies take less time than single elements."""
+    if strides[0] != 1 or strides[3] == 1 or shape[0] == 1 or shape[3] == 1:
         return False
     target = Target.of(Rates())
-    ends_ns = first_load_ns(target) + last_store_ns(target)
-    return ends_ns + copy_ns(target, part) < C * N * width * target.run_ns(part.item) / (PARTS * target.dma_engines)
+    copied_ns = first_load_ns(target) + last_store_ns(target) + copies_ns(target, list(parts))
+    engines = min(target.dma_engines, div_ceil(shape[0] * shape[1], PARTS * target.rows_an_engine))
+    return copied_ns < math.prod(shape) * target.run_ns(item) / (PARTS * engines)
 
 
 def rows_of(geometry: RowGeometry, copies: RowCopies) -> RowGeometry:

@@ -10,16 +10,17 @@ from ..conv.relayout import copy_transposed, meet, rows_copy
 def with_copies(operands, copies):
     """Operands with copies of x and of the residual, and a tensor of rows for y, where they are copied."""
     if copies.x:
-        operands = replace(operands, x=rows_copy([operands.x], [copies.x]))
+        operands = replace(operands, x=rows_copy([operands.x], copies.x))
     if copies.residual:
-        operands = replace(operands, residual=rows_copy([operands.residual], [copies.residual]))
+        operands = replace(operands, residual=rows_copy([operands.residual], copies.residual))
     if copies.y:
         rows_hbm = nl.ndarray((size_of(operands.y.shape),), dtype=operands.y.dtype, buffer=nl.shared_hbm)
         operands = replace(operands, y=rows_hbm)
     return operands
 
 
-def copy_back(y_hbm, rows_hbm, part):
+def copy_back(y_hbm, rows_hbm, parts):
     """y from the rows that an algorithm wrote."""
     meet(rows_hbm)
-    copy_transposed(y_hbm, rows_hbm, part)
+    for part in parts:
+        copy_transposed(y_hbm, rows_hbm, part)
