@@ -183,8 +183,8 @@ def _next(node: fx.Node) -> fx.Node:
 def _stepped(value: Normed, before: fx.Node, node: fx.Node, module: Any) -> Any:
     """What a node, the only user of the one before, makes of a pending value: one that is pending too, or None."""
     if node.target in ROW_STEPS and len(node.args) == 2 and before in node.args:
-        [other] = (one for one in node.args if one is not before)
-        return value.step(ROW_STEPS[node.target], (_ROW,), node.kwargs) if is_of_channels(other) else None
+        of_channels = any(is_of_channels(one) for one in node.args if one is not before)  # none is another of y + y
+        return value.step(ROW_STEPS[node.target], (_ROW,), node.kwargs) if of_channels else None
     if not node.args or node.args[0] is not before:
         return None
     if node.op == "call_function":
