@@ -174,6 +174,9 @@ def test_the_headline_is_the_share_of_flops():
     ({"fold_batchnorm": True}, UnsupportedError, "fold_batchnorm=True: needs eval mode, and the model, 0 are in"),
     ({"example_inputs": torch.ones(1)}, DtypeError, r"example_inputs: must be a tuple or dict .* not Tensor; pass"),
     ({"fold_batchnorm": True, "filter": 1}, UnsupportedError, "2 reasons"),
+    ({"pack_filters": True}, UnsupportedError, "pack_filters=True: accepted are None, frozen"),
+    ({"pack_filters": "frozen"}, UnsupportedError, "example_inputs=None: whether a packed filter is faster"),
+    ({"pack_filters": "frozen", "example_inputs": (torch.ones(1, 2, 4, 4),)}, UnsupportedError, "needs eval mode, and"),
 ])  # fmt: skip
 def test_refusals(arguments, error, message):
     with pytest.raises(error, match=message):

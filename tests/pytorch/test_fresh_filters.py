@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-import torch_exact
+from causal import integers
 from tolerances import FLOAT32_SUMS, assert_within_share
 from torch import nn
 from torch.nn import functional as F
@@ -17,10 +17,6 @@ CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
 
 in_each_mode = pytest.mark.parametrize("mode", ["simulate", "torch"], indirect=True)
-
-
-def integers(*shape):
-    return torch_exact.integers(shape, seed=sum(shape))[0]
 
 
 def images(rank):

@@ -5,6 +5,7 @@ import pickle
 
 import pytest
 import torch
+from causal import integers
 from torch import nn
 from torch.nn import functional as F
 
@@ -16,10 +17,6 @@ from nkiconv.pytorch.errors import FrozenFilterError
 from nkiconv.pytorch.functional import conv1d, conv2d
 
 pytestmark = pytest.mark.simulator_only
-
-
-def integers(*shape, dtype=torch.float32):
-    return torch.randint(-3, 4, shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
 
 
 def layer(kind=nn.Conv2d, inputs=70, outputs=128, **more):
@@ -64,9 +61,6 @@ def test_vmap(batched, monkeypatch):
         found = torch.vmap(lambda one: conv2d(x[0], one, packed=pack_filter(one)))(w)
         expected = torch.stack([F.conv2d(x[0], one) for one in w])
     assert torch.equal(found, expected)
-
-
-IMAGES = [torch.zeros(1, 70, 4, 4)]
 
 
 def frozen(**more):
@@ -249,15 +243,6 @@ class TestConvert:
         problem = nkiconv.ConvProblem(N=1, C=128, H=7, W=7, K=128, R=3, S=3, padding=((1, 1), (1, 1)), dtype="fp32")
         found = plan_model(model, [torch.zeros(1, 128, 7, 7)])
         assert found.modelled_us == nkiconv.plan(problem, bias=True, packed=True).modelled_us
-
-    @pytest.mark.parametrize(("model", "more", "message"), [
-        (layer(), {"pack_filters": True}, "pack_filters=True: accepted are None, frozen"),
-        (layer(), {"pack_filters": "frozen"}, "example_inputs=None: whether a packed filter is faster"),
-        (layer().train(), {"pack_filters": "frozen", "example_inputs": IMAGES}, "needs eval mode, and the model"),
-    ])  # fmt: skip
-    def test_refused(self, model, more, message):
-        with pytest.raises(UnsupportedError, match=message):
-            convert(model, **more)
 
 
 class Own(nn.Conv2d):

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+from causal import integers
 from operators_seen import Seen
 from torch import nn
 from torch.nn import functional as F
@@ -29,10 +30,6 @@ def computer(request, monkeypatch):
             yield who
     else:
         yield who
-
-
-def integers(*shape, dtype=torch.float32):
-    return torch.randint(-3, 4, shape, generator=torch.Generator().manual_seed(len(shape))).to(dtype)
 
 
 def filled(module):

@@ -4,6 +4,7 @@ import functools
 
 import pytest
 import torch
+from gradchecks import assert_tangents
 from tolerances import FLOAT32_SUMS, assert_within_share
 from torch import func
 from torch.autograd import forward_ad
@@ -58,16 +59,7 @@ def close(found, expected):
 @pytest.mark.parametrize("activation", [None, *ACTIVATIONS])
 def test_tangents(function, activation, position, mode):
     more = {"activation": activation, "position": position}
-    given, tangents = randoms(*SHAPES), [one.cos() for one in randoms(*SHAPES)]
-    convolve, reference = functools.partial(function, **more), functools.partial(torchs, **more)
-    close(func.jvp(convolve, tuple(given), tuple(tangents)), func.jvp(reference, tuple(given), tuple(tangents)))
-    for i, tangent in enumerate(tangents):  # each alone, with dual numbers
-        found = []
-        for one in (convolve, reference):
-            with forward_ad.dual_level():
-                duals = [forward_ad.make_dual(x, tangent) if i == j else x for j, x in enumerate(given)]
-                found.append(forward_ad.unpack_dual(one(*duals)).tangent)
-        close(*found)
+    assert_tangents(functools.partial(function, **more), functools.partial(torchs, **more), randoms(*SHAPES))
 
 
 def by_bias(function):
