@@ -39,7 +39,7 @@ def test_views_of_very_many_runs_are_compared_by_their_ends():
     """Above the limit two interleaved views count as meeting, which costs a wait; their ends still tell them apart."""
     count = RUNS_COMPARED + 1
     for n, odd, meet in ((count, 1, True), (count, 2 * count, False), (count - 1, 1, False)):
-        assert overlaps(extent(box((n,), (2,))), extent(box((n,), (2,), odd)), False) == meet
+        assert overlaps(extent(box((n,), (2,))), extent(box((n,), (2,), odd))) == meet
 
 
 # The grid.
@@ -69,7 +69,7 @@ def waits(accesses):
     for region, writes in accesses:
         e, mine = extent(region), touched(region)
         for _, one, _ in known:
-            assert overlaps(e, extent(one), False) == bool(touched(one) & mine)
+            assert overlaps(e, extent(one)) == bool(touched(one) & mine)
             assert not covers(e, extent(one), False) or touched(one) <= mine
         met = [(i, one, wrote) for i, one, wrote in known if (writes or wrote) and touched(one) & mine]
         found.append({i for i, _, _ in met})

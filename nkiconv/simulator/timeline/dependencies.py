@@ -83,7 +83,7 @@ class _Memory:
     def _meet(self, a: Extent, bits_a: int, b: Extent, bits_b: int) -> bool:
         """Whether two accesses with their masks share a byte, if their bounds of bytes meet."""
         if not self.on_chip:
-            return overlaps(a, b, on_chip=False)
+            return overlaps(a, b)
         return a.p0 < b.p1 and b.p0 < a.p1 and ((a.dense and b.dense) or bits_a & bits_b != 0)
 
     def _overwrite_readers(self, e: Extent, written: int, found: set[int]) -> None:

@@ -79,14 +79,12 @@ def _reached(shape: Ints, strides: Ints, itemsize: int, row: int) -> tuple[int, 
     return low * itemsize, (high + 1) * itemsize
 
 
-def overlaps(a: Extent, b: Extent, on_chip: bool) -> bool:
-    """Whether two extents of one storage share a byte."""
+def overlaps(a: Extent, b: Extent) -> bool:
+    """Whether two extents of one storage in HBM share a byte."""
     if a.b0 >= b.b1 or b.b0 >= a.b1 or a.p0 >= b.p1 or b.p0 >= a.p1:
         return False
     if a.dense and b.dense:
         return True
-    if on_chip:
-        return bool(mask(a) & mask(b))
     return _runs_overlap(_pattern(a), _pattern(b), b.first - a.first)
 
 
