@@ -27,7 +27,6 @@ NUMBERS = {
 }  # fmt: skip
 
 
-@pytest.mark.cover
 @pytest.mark.parametrize("x", NUMBERS.values(), ids=NUMBERS)
 @pytest.mark.parametrize("name", ROUNDING)
 def test_rounding(name, x):
@@ -72,6 +71,7 @@ VALUES = [
     ("var", (row(4096, 4097, 4098, 4099), 1), {}, [[1.25]]),
     ("softmax", (np.array([[1000, 1000], [-1000, 0]], np.float32),), {"dtype": BF16}, [[0.5, 0.5], [0, 1]]),
     ("dropout", (np.ones((2, 3), np.float32), row(0, 1).T.copy()), {}, [[1, 1, 1], [0, 0, 0]]),
+    ("gather_flattened", (P, np.array([[3], [0]], np.uint32)), {}, [[0], [2]]),
     ("gather_flattened", (P, np.array([[3, 0, 1], [1, 1, 2]], np.uint32)), {"dtype": BF16}, [[0, 1, -2], [4, 4, -1]]),
 ]
 
@@ -180,6 +180,7 @@ def test_dropout(rate, dtype):
 REDUCTIONS = ("sum", "max", "min", "prod", "all", "mean", "var", "softmax")
 REFUSED = [
     *((f"NKI040: {name}: ", name, (hbm,)) for name in CALLS),
+    ("NKI040: negative: x=3.0 is not a tile", "negative", (3.0,)),
     *((f"NKI040: {name}: x is not a tile", name, (hbm, 1)) for name in REDUCTIONS),
     *((f"NKI062: {name}: axis=", name, (P, 1)) for name in REDUCTIONS),
     *(("NKI062: sum: axis=", "sum", (P, axis)) for axis in (0, (0, 1), 3, (), 1.0, True, "x")),

@@ -85,7 +85,7 @@ def test_a_core_that_fails_ends_both(core):
 
 
 def harmless(x):
-    """Core 1 has more to do before the barrier, and goes on alone."""
+    """Core 1 has more to do before the barrier and at the end, and goes on alone."""
     core = nl.program_id(0)
     out, tile = shared(2, 4), nl.load(x)
     for _ in range(4 * core):
@@ -94,6 +94,8 @@ def harmless(x):
     nisa.core_barrier(out, (0, 1))
     nisa.dma_copy(tile, out[1 - core])
     nisa.sendrecv(tile, tile, 1 - core, 1 - core, 0)
+    for _ in range(4 * core):
+        nisa.tensor_scalar(tile, tile, nl.add, 1.0)
     return out
 
 

@@ -61,13 +61,15 @@ def nested(x, trips):
     return y
 
 
-@pytest.mark.cover(0, keep=["nested-20-256"])
-@pytest.mark.parametrize(("kernel", "trips", "least"), [(stream, 1200, 4096), (nested, 20, 256)])
-def test_the_profile_is_that_of_all_iterations(kernel, trips, least, monkeypatch):
+@pytest.mark.cover(0, keep=["nested-20-256-1", "chain-300-64-2"])
+@pytest.mark.parametrize(
+    ("kernel", "trips", "least", "lnc"), [(chain, 300, 64, 2), (stream, 1200, 4096, 1), (nested, 20, 256, 1)]
+)
+def test_the_profile_is_that_of_all_iterations(kernel, trips, least, lnc, monkeypatch):
     monkeypatch.setattr(iterations, "RECORDED_INSTRUCTIONS", 10**9)
-    whole = profile(kernel[1])(X, trips)
+    whole = profile(kernel[lnc])(X, trips)
     monkeypatch.setattr(iterations, "RECORDED_INSTRUCTIONS", least)
-    short = profile(kernel[1])(X, trips)
+    short = profile(kernel[lnc])(X, trips)
     assert whole.extrapolated_us == 0.0
     assert short.extrapolated_us > whole.modelled_us / 3
     assert [getattr(short, name) for name in COUNTS] == [getattr(whole, name) for name in COUNTS]

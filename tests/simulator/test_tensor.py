@@ -45,7 +45,7 @@ def test_attributes():
     assert (part.get_pattern(), part.offset, part.name) == ([[64, 128], [1, 16]], 8, "weights")
     same = tile.ap(pattern=[[64, 128], [1, 16]], offset=8)
     assert (same.get_pattern(), same.offset) == (part.get_pattern(), part.offset)
-    assert not tile.is_indirect()
+    assert (tile.is_indirect(), tile.is_contiguous(), tile[:, ::2].is_contiguous()) == (False, True, False)
     assert "weights" in repr(tile)
     assert "[128, 64] fp32 in SBUF" in repr(tile)
 
