@@ -33,10 +33,6 @@ def put(values, dtype=None, buffer=nl.sbuf):
     return tensor
 
 
-#: Ways to lay a [P, F...] view out in a storage, for `place`
-LAYOUTS = ("dense", "strided", "permuted", "shifted")
-
-
 def place(layout, shape, dtype, buffer=nl.sbuf):
     """An unwritten on-chip view of `shape`, whose neighbours in its storage stay unwritten too.
 

@@ -1,6 +1,5 @@
 """Profiles: what they add up to, on kernels small enough to check by hand."""
 
-import itertools
 import json
 
 import numpy as np
@@ -11,7 +10,6 @@ from nkiconv import spec
 from nkiconv.simulator import isa as nisa
 from nkiconv.simulator import language as nl
 from nkiconv.simulator.profiling import NoTimelineError, Problem, Profile, profile, profile_timed
-from nkiconv.simulator.profiling.path import critical_path
 from nkiconv.simulator.profiling.perfetto import trace
 from nkiconv.simulator.profiling.roofline import roofline
 from nkiconv.simulator.timing import Rates, UnknownConstantError
@@ -73,22 +71,6 @@ def test_the_whole_of_a_load_a_copy_and_a_store():
     assert found.sbuf_peak_bytes == 2 * 2048
     assert found.inferred_share == 0.0
     assert found.bound_by == "dma latency", "two first packets and a completion are more than two flows"
-
-
-def test_path_and_engines_cover_the_span():
-    found, timed = profile_timed(multiplied, (HALF, 60))
-    links = critical_path(timed.tasks, timed.prices, timed.line)
-    assert links[0].begin_ns == timed.line.begin_ns
-    assert links[-1].end_ns == timed.line.end_ns
-    for before, after in itertools.pairwise(links):
-        assert after.begin_ns == pytest.approx(before.end_ns)
-    assert sum(share.share for share in found.path_kinds) == pytest.approx(1)
-    assert sum(share.us for share in found.path_lines) == pytest.approx(timed.line.total_ns / 1e3)
-    for use in found.engines:
-        assert use.busy_us + use.stalled_us + use.idle_us == pytest.approx(timed.line.total_ns / 1e3)
-    tensor = next(use for use in found.engines if use.engine == "tensor")
-    assert tensor.stalls_us == {}, "nothing makes the matmuls wait for each other"
-    assert found.bound_by == "tensor"
 
 
 def test_flops_and_rate():

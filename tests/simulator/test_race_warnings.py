@@ -53,24 +53,6 @@ def test_an_order_that_cores_keep_by_chance():
     assert f"core 1 writes it at {__file__}:{clear}" in str(told[0].message)
 
 
-def counts(numbers):
-    """Each core says thrice how often the other one has spoken."""
-    core, seen = nl.program_id(0), shared(2, 3)
-    spoken, tile = shared(2, 1), nl.zeros((1, 1), F32)
-    nisa.dma_copy(spoken[core], tile)
-    for turn in range(3):
-        nisa.dma_copy(spoken[core], numbers[turn : turn + 1])
-        nisa.dma_copy(seen[core, turn : turn + 1], spoken[1 - core])
-    return seen
-
-
-@pytest.mark.filterwarnings("ignore::nkiconv.simulator.RaceWarning")
-def test_turns_alternate():
-    """Both write, then both read what the other has just written."""
-    numbers = np.arange(1, 4, dtype=np.float32)[:, None]
-    assert run(counts, numbers).outputs.tolist() == [[1, 2, 3], [1, 2, 3]]
-
-
 @pytest.mark.parametrize("core", [0, 1])
 def test_a_core_that_fails_ends_both(core):
     def kernel(x):

@@ -146,23 +146,6 @@ def test_a_barrier_on_another_tensor_orders_nothing():
     get(both[1 - core])
 
 
-def test_barriers_in_a_loop():
-    def kernel(steps):
-        core, ring = nl.program_id(0), shared(2, 8)
-        put(ring[core], core)
-        for _ in range(steps):
-            barrier(ring)
-            tile = get(ring[1 - core])
-            barrier(ring)
-            nisa.tensor_scalar(tile, tile, nl.add, 1.0)
-            nisa.dma_copy(ring[core], tile)
-        return ring
-
-    for steps in (1, 2, 7):
-        expected = [[core + steps if steps % 2 == 0 else 1 - core + steps] * 8 for core in (0, 1)]
-        np.testing.assert_array_equal(launch(kernel, steps), expected)
-
-
 @gives([[11] * 8, [10] * 8])
 def test_sendrecv_swaps():
     core, out = nl.program_id(0), shared(2, 8)

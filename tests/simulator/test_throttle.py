@@ -62,25 +62,6 @@ def test_streams(streams, changes):
     assert array.changes == [(near(at), full) for at, full in changes]
 
 
-# why                                  full-rate ns in each window     rate in each of the following windows
-WINDOWS = [
-    ("busy for 74 %", [0.37 * WINDOW], [False]),
-    ("busy for 75 %", [0.375 * WINDOW], [True]),
-    ("37 % of full rate, then 38 %", [1700, 0.38 * WINDOW, 0.37 * WINDOW], [True, True, False]),
-    ("released again", [1700, 100, 1700], [True, False, True]),
-]
-
-
-@pytest.mark.parametrize(("why", "work", "full"), WINDOWS, ids=[row[0] for row in WINDOWS])
-def test_each_window_decides_on_the_next(why, work, full):
-    array = throttle()
-    for i, (full_ns, expected) in enumerate(zip(work, full, strict=True)):
-        if full_ns:
-            assert busy(array, i, full_ns) <= (i + 1) * WINDOW
-        # just behind the line: an observer on the line itself still sees the window that ends there
-        assert array.at_full_rate((i + 1) * WINDOW + 0.001) == expected
-
-
 # phase, when a busy array is released: the first line whose whole window it was busy in, or enough of it
 PHASES = [(0.0, 3413.3), (0.25, 2560.0), (0.26, 2525.9 + 3413.3), (0.9, 3754.7)]
 

@@ -232,20 +232,6 @@ def test_a_barrier_lets_both_cores_go_2000_after_the_later_one():
 # Activation tables and order.
 
 
-def test_an_activation_table_is_loaded_once():
-    def body():
-        for function in (None, nl.silu, None, nl.silu, nl.exp):
-            if function is None:
-                scalar(tile(8))
-            else:
-                nisa.activation(tile(8), function, tile(8))
-
-    # ISSUE 60 + 8 * 0.8333 = 66.7, of an activation after a copy 81.7; 1283 before the first and before exp
-    line = timed(body)
-    assert line.start == ns(0, 66.7 + 1283, 1431.3, 1498, 1579.7 + 1283)
-    assert [name for _, _, _, name in line.table_loads] == ["silu", "exp"]
-
-
 @starts(0, 1075 + FLOW + 7 + 380)
 def test_a_table_is_loaded_while_its_operand_is_on_the_way():
     x = tile()
