@@ -1,6 +1,5 @@
 """Estimates look at so much of a problem, whatever its size."""
 
-import itertools
 import random
 
 import big_problems
@@ -17,9 +16,7 @@ from nkiconv.planner.operations import operation_for
 from nkiconv.planner.parts import part_of, pieces_of
 from nkiconv.planner.plan import Estimate
 from nkiconv.planner.request import Asked, Request
-from nkiconv.schedules import m_packing
-from nkiconv.schedules.geometry import Axis, span
-from nkiconv.schedules.tiles import cut_into
+from nkiconv.schedules.geometry import Axis
 from nkiconv.simulator.timing import Rates
 
 pytestmark = pytest.mark.simulator_only
@@ -103,21 +100,6 @@ def drawn_axis(rng):
         out = ((size - 1) * spread + 1 + lo + hi - (taps - 1) * apart - 1) // stride + 1
         if out >= 1:
             return Axis(size=size, taps=taps, out=out, stride=stride, dilation=apart, lhs_dilation=spread, before=lo)
-
-
-def test_parts_are_found_by_arithmetic(monkeypatch):
-    """Against each output one by one; rows of more than a bank in parts."""
-    monkeypatch.setattr(m_packing, "BANK_COLUMNS", 8)
-    rng = random.Random(6)
-    for _ in range(200):
-        axis = drawn_axis(rng)
-        assert m_packing.widest_window(axis) == max(span(axis, q, 1)[1] for q in range(axis.out))
-        parts = [[span(axis, *part)[1] for part in cut_into(axis.out, count)] for count in range(1, axis.out + 1)]
-        fewest = min(axis.out, -(-axis.size // 8))
-        meeting = itertools.takewhile(min, parts[fewest - 1 :])
-        assert bool(m_packing.tiles_of(axis)) == any(max(part) <= 8 for part in meeting)
-    far = Axis(size=2**30, taps=3, out=2**29, dilation=2**29, before=2**28)
-    assert m_packing.tiles_of(far) == ()
 
 
 def test_products_and_inputs_met_are_counted_by_arithmetic():

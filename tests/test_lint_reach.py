@@ -11,13 +11,11 @@ KERNEL = "@nki.jit\ndef kernel(x):\n    return {}\n"
 # why, the kernel's file, the helper's path, the helper's text
 ACROSS = [
     ("relative", f"from .b import helper\n{HEAD}{KERNEL.format('helper(x)')}", "p/b.py", BAD),
-    ("renamed", f"from .b import helper as h\n{HEAD}{KERNEL.format('h(x)')}", "p/b.py", BAD),
     ("module", f"from . import b\n{HEAD}{KERNEL.format('b.helper(x)')}", "p/b.py", BAD),
     ("parent", f"from ..b import helper\n{HEAD}{KERNEL.format('helper(x)')}", "b.py", BAD),
     ("absolute", f"from p.b import helper\n{HEAD}{KERNEL.format('helper(x)')}", "p/b.py", BAD),
     ("absolute module", f"import p.b as b\n{HEAD}{KERNEL.format('b.helper(x)')}", "p/b.py", BAD),
     ("dotted", f"import p.b\n{HEAD}{KERNEL.format('p.b.helper(x)')}", "p/b.py", BAD),
-    ("beside", f"from b import helper\n{HEAD}{KERNEL.format('helper(x)')}", "p/b.py", BAD),
     ("package", f"from .b import helper\n{HEAD}{KERNEL.format('helper(x)')}", "p/b/__init__.py", BAD),
     ("inside a function",
      f"{HEAD}def f(x):\n    return helper(x)\n\n{KERNEL.format('f(x)')}\ndef g():\n    from .b import helper\n",
@@ -45,9 +43,6 @@ REACHED = [
     ("a method", f"class A(nl.NKIObject):\n    def f(self):\n        return «lambda: 1\n\n{KERNEL.format('A().f()')}"),
     ("what is called on construction",
      f"class A(nl.NKIObject):\n    def __init__(self):\n        self.f = «lambda: 1\n\n{KERNEL.format('A()')}"),
-    ("a method of a method",
-     "class A(nl.NKIObject):\n    def f(self):\n        self.g()\n\n    def g(self):\n        return «lambda: 1\n\n"
-     + KERNEL.format("A().f()")),
     ("an alias", f"def helper(x):\n    return «lambda: x\n\nalias = helper\n\n{KERNEL.format('alias(x)')}"),
     ("jit called with arguments", "@nki.jit(debug=True)\ndef kernel(x):\n    return «lambda: x\n"),
     ("jit by its name", "from nki import jit\n@jit\ndef kernel(x):\n    return «lambda: x\n"),
@@ -64,12 +59,10 @@ REACHED = [
 UNREACHED = [
     ("no kernel", "def kernel(x):\n    return lambda: x\n"),
     ("another decorator", "@other.jit\ndef kernel(x):\n    return lambda: x\n"),
-    ("a function beside", f"def host(x):\n    return lambda: x\n\n{KERNEL.format('x')}"),
     ("what calls the kernel", f"{KERNEL.format('x')}\ndef host(x):\n    return kernel(lambda: x)\n"),
     ("a name that is its own", "def f():\n    return lambda: 1\n\n@nki.jit\ndef kernel(f):\n    return f\n"),
     ("a method that none calls",
      f"class A(nl.NKIObject):\n    def f(self):\n        return lambda: 1\n\n{KERNEL.format('A()')}"),
-    ("a class that none uses", f"class A:\n    def f(self):\n        return lambda: 1\n\n{KERNEL.format('x.f')}"),
     ("what Python calls on import", f"def make():\n    return (lambda: 1)()\n\nN = make()\n\n{KERNEL.format('x[N]')}"),
     ("the top of the file", f"N = (lambda: 1)()\n\n{KERNEL.format('x[N]')}"),
     ("an annotation", "@nki.jit\ndef kernel(x: (lambda: 1)) -> (lambda: 1):\n    y: (lambda: 1) = x\n    return y\n"),
@@ -132,9 +125,7 @@ READS = "\ndef helper(x, size):\n    return x[SIZE]\n"
 # why, the kernel's file, the helper's
 CLASHES = [
     ("another number", SIZED, f"SIZE = «2\n{READS}"),
-    ("a tuple", SIZED, f"SIZE = «(1,)\n{READS}"),
     ("one of several", SIZED, f"OTHER, SIZE = 1, «2\n{READS}"),
-    ("computed", SIZED, f"SIZE = «1 + 1\n{READS}"),
     ("through a class", SIZED, "SIZE = «2\n\ndef helper(x, size):\n    return A().f(x)\n"
      + "\nclass A(nl.NKIObject):\n    def f(self, x):\n        return x[SIZE]\n"),
     ("by another name", SIZED, "from .c import THEIRS as SIZE\n" + READS),
@@ -143,9 +134,7 @@ CLASHES = [
 FINE = [
     ("the same value", SIZED, f"SIZE = 1\n{READS}"),
     ("the same one", SIZED.replace("SIZE = 1", "from .c import SIZE"), f"from .c import SIZE\n{READS}"),
-    ("one of several, the same", SIZED, f"OTHER, SIZE = 2, 1\n{READS}"),
     ("its own", SIZED, "SIZE = 2\n\ndef helper(x, SIZE):\n    return x[SIZE]\n"),
-    ("not read", SIZED, "SIZE = 2\n\ndef helper(x, size):\n    return x\n\ndef host():\n    return SIZE\n"),
     ("by its module", SIZED, "from . import c\n\ndef helper(x, size):\n    return x[c.SIZE]\n"),
     ("another kernel's", SIZED.replace("helper(x, SIZE)", "x[SIZE]"),
      f"{HEAD}SIZE = 2\n\n@nki.jit\ndef other(x):\n    return x[SIZE]\n"),
@@ -185,7 +174,6 @@ CALLS = f"from .b import helper\n{HEAD}@nki.jit\ndef kernel(x):\n    return help
 # why, the kernel's file, the helper's: work is something else in it than in the kernel's
 SHARED = [
     ("a function", USES, f"«def work(x):\n    return x\n\n{HELPS}"),
-    ("a class", USES, f"«class work(nl.NKIObject):\n    a: int = 1\n\n{HELPS}"),
     ("a constant", USES, f"work = «1\n{HELPS.replace('work(x)', 'x[work]')}"),
     ("passed about", USES, f"«def work(x):\n    return x\n\n{HELPS.replace('work(x)', 'x.run(work)')}"),
     ("of a third file", USES, f"from .c import work\n{HELPS}"),
@@ -196,10 +184,6 @@ THIRD = "def theirs(x):\n    return x\n\ndef work(x):\n    return x\n"
 APART = [
     ("the same one", USES, f"from .a import work\n{HELPS}"),
     ("by its module", USES, f"from . import c\n\n{HELPS.replace('work(x)', 'c.work(x)')}"),
-    ("called otherwise on import", USES, f"from .c import work as other\n\n{HELPS.replace('work(x)', 'other(x)')}"),
-    ("a local name", USES, "def helper(work):\n    return work(work)\n"),
-    ("a method", USES,
-     "class A(nl.NKIObject):\n    def work(self):\n        return 1\n\ndef helper(x):\n    return A().work()\n"),
     ("not reached", USES,
      "def work(x):\n    return x\n\ndef helper(x):\n    return x\n\ndef host(x):\n    return work(x)\n"),
     ("in annotations only", CALLS, "from .c import work\n\ndef helper(x: work):\n    return x\n"),

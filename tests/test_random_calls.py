@@ -189,39 +189,47 @@ def a_call(rng: random.Random, operation: str, algorithm: str | None, product: s
     return None
 
 
-def check_call(call: Call, seed: int) -> None:
-    """Launch it on integers: equal to the definition, rounded once."""
+def drawn(call: Call, seed: int) -> tuple[Any, Any, list[Any], dict[str, Any]]:
+    """(x, the canonical filter or gy, what else the kernel is given by place, by name), of integers."""
     problem, asked, rng = call.request.problem, call.request.asked, np.random.default_rng(seed)
-    weight = problem.direction == "wgrad"
     args, kwargs = call.operation.arguments(call.request, call.algorithm, call.config)
 
-    def filled(value: Any, partner: bool = False) -> Any:
-        if not isinstance(value, ArraySpec):
-            return value
-        dtype = DTYPES[call.partner] if partner else numpy_of[value.dtype].numpy
-        return rng.integers(-2, 3, value.shape).astype(dtype)
+    def filled(value: Any) -> Any:
+        spec = isinstance(value, ArraySpec)
+        return rng.integers(-2, 3, value.shape).astype(numpy_of[value.dtype].numpy) if spec else value
 
-    x = filled(args[0])
+    x, weight = filled(args[0]), problem.direction == "wgrad"
     canonical = rng.integers(-2, 3, problem.output_shape if weight else problem.filter_shape)
     canonical = canonical.astype(DTYPES[call.partner])
     kwargs = {name: filled(value) for name, value in kwargs.items()}
     if call.adds:
         kwargs["accumulate_into"] = rng.integers(-2, 3, problem.filter_shape).astype(np.float32)
+    rest = [canonical, args[2]] if weight else [as_stored(canonical, problem, asked, args[1].shape)]
+    return x, canonical, rest, kwargs
+
+
+def launched(call: Call, x: Any, rest: list[Any], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """All that the kernel returns."""
+    found = nkiconv.simulate(call.operation.kernel[call.request.lnc])(x, *rest, **kwargs)
+    return found if isinstance(found, tuple) else (found,)
+
+
+def check_call(call: Call, seed: int) -> None:
+    """Launch it on integers: equal to the definition, rounded once."""
+    problem, asked = call.request.problem, call.request.asked
+    x, canonical, rest, kwargs = drawn(call, seed)
+    weight = problem.direction == "wgrad"
     if weight:
-        given = (x, canonical, args[2])
         truth = weight_truth(x, canonical, problem, asked, kwargs.get("accumulate_into", 0.0))
     else:
-        given = (x, as_stored(canonical, problem, asked, args[1].shape))
         truth = forward_truth(x, canonical, call, kwargs)
-    found = nkiconv.simulate(call.operation.kernel[call.request.lnc])(*given, **kwargs)
-    several = isinstance(found, tuple)
-    for one, expected in zip(found if several else (found,), truth, strict=True):
+    found = launched(call, x, rest, kwargs)
+    for one, expected in zip(found, truth, strict=True):
         rounded = expected.astype(one.dtype).astype(np.float64)
         assert one.shape == rounded.shape, (one.shape, rounded.shape)
         wrong = np.count_nonzero(np.asarray(one, np.float64) != rounded)
         assert wrong == 0, f"{wrong} of {one.size} elements differ"
-    out_dtype = asked.out_dtype or ("fp32" if weight else problem.out_dtype)
-    assert (found[0] if several else found).dtype == DTYPES[out_dtype]
+    assert found[0].dtype == DTYPES[asked.out_dtype or ("fp32" if weight else problem.out_dtype)]
 
 
 def as_stored(w: Any, problem: ConvProblem, asked: Asked, shape: tuple[int, ...]) -> Any:
@@ -307,3 +315,22 @@ def check(job, seed):
 @given(seed=SEEDS)
 def test_random_calls(job, seed):
     check(job, seed)
+
+
+FORWARD = [(job, name) for job, name in zip(JOBS, IDS, strict=True) if not job[0].endswith("weight")]
+
+
+@pytest.mark.cover(8)
+@pytest.mark.parametrize("job", [job for job, _ in FORWARD], ids=[name for _, name in FORWARD])
+@settings(draws(8, 60), **AS_DRAWN)
+@given(seed=SEEDS, value=st.sampled_from([np.nan, np.inf, -np.inf]))
+def test_what_is_not_finite_in_an_image_reaches_no_other(job, seed, value):
+    """Bit by bit, by any algorithm, strictly or not."""
+    call = a_call(random.Random(seed), *job)
+    assume(call is not None and call.request.problem.N > 1)
+    x, _, rest, kwargs = drawn(call, seed)
+    spoilt, image = x.copy(), seed % len(x)
+    spoilt[image] = value
+    with np.errstate(invalid="ignore"):
+        clean, other = (launched(call, one, rest, kwargs)[0] for one in (x, spoilt))
+    assert np.delete(clean, image, 0).tobytes() == np.delete(other, image, 0).tobytes()
