@@ -70,24 +70,6 @@ def test_a_full_disk_is_2(arguments, said, unbuffered):
     assert "Exception ignored" not in done.stderr
 
 
-# package named nki, its version, NKICONV_NKI, who runs the kernels, why
-CHOICES = [
-    (WORKING, "0.7.0", "auto", "aws", ""),
-    (WORKING, None, "aws", "aws", ""),
-    (WORKING, None, "simulator", "simulator", "NKICONV_NKI=simulator"),
-    (BROKEN, None, "auto", "simulator", "AWS's nki is installed but broken: libnrt.so.1"),
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("nki", "version", "setting", "provider", "reason"), CHOICES)
-def test_a_working_nki_is_used_and_can_be_passed_over(tmp_path, nki, version, setting, provider, reason):
-    done = run("doctor", "--json", packages=fake_nki(tmp_path, nki, version), NKICONV_NKI=setting)
-    report = json.loads(done.stdout)
-    assert (done.returncode, done.stderr, report["provider"]) == (0, "", provider)
-    assert reason in report["reason"]
-
-
 @pytest.mark.slow
 def test_a_working_nki_is_used_by_default(tmp_path):
     packages = fake_nki(tmp_path, WORKING)

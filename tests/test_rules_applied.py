@@ -405,32 +405,3 @@ def test_problems_apply_the_rules_of_their_fields(name):
                 ConvProblem(**good | {name: value})
             assert reason in caught.value.violations
             assert type(caught.value) is class_of(name, reason)
-
-
-@pytest.mark.parametrize("axes", [1, 2, 3])
-@pytest.mark.parametrize("kind", ["conv", "conv_transpose"])
-def test_functions_of_tensors_apply_the_rules(kind, axes):
-    torch, pytorch = pytest.importorskip("torch"), pytest.importorskip("nkiconv.pytorch")
-    entry, each_axis = ENTRIES[f"{kind}{axes}d"], lambda value: (value,) * axes
-    of = {"x": "input", "w": "weight"}
-    given = {of.get(name, name): torch.from_numpy(one) for name, one in entry.given.items()}
-    shapes, names = {name: tuple(one.shape) for name, one in given.items()}, ("input", "weight", "groups")
-    inputs, more = shapes["weight"][0 if entry.transposed else 1], {"transposed": entry.transposed, "names": names}
-    wrong = {
-        "groups": [(1.5, rules.number("groups", 1.5)), (0, rules.numbers("groups", 0))],
-        "activation": [("nonesuch", rules.activation("nonesuch"))],
-        "residual_position": [("before", rules.residual_position("before"))],
-        "stride": [(0, rules.numbers("stride", each_axis(0)))],
-        "dilation": [(2**31, rules.numbers("dilation", each_axis(2**31)))],
-        "padding": [(-1, rules.numbers("padding", each_axis(-1), least=0))],
-        "bias": [(given["bias"][:3], rules.shape("bias", (3,), (K,), "[K]"))],
-        "residual": [(given["input"], rules.shape("residual", shapes["input"], shapes["residual"], "y's"))],
-        "weight": [(given["weight"].half(), rules.dtypes_together("torch.float32", "torch.float16", names[:2]))],
-        "input": [(given["input"][:, :3], rules.filter_channels(shapes["weight"], inputs, 3, **more))],
-    }
-    for name, rows in wrong.items():
-        for value, reason in rows:
-            with pytest.raises(NkiconvError) as caught:
-                getattr(pytorch, f"{kind}{axes}d")(**given | {name: value})
-            assert reason in caught.value.violations
-            assert isinstance(caught.value, RuntimeError)  # as torch's are

@@ -6,10 +6,9 @@ import pytest
 import torch
 
 from nkiconv import ConvProblem, simulator
-from nkiconv.errors import FileFormatError, NkiconvError, UnsupportedError
+from nkiconv.errors import NkiconvError, UnsupportedError
 from nkiconv.planner import Asked
 from nkiconv.planner.operations import OPERATIONS
-from nkiconv.tools.tables.readme import put_between
 from nkiconv.tools.tables.support import arrays, tensors
 from nkiconv.tools.tables.support.table import (
     ABSENT,
@@ -19,8 +18,6 @@ from nkiconv.tools.tables.support.table import (
     TORCH,
     Column,
     Operands,
-    Row,
-    always,
     cell,
 )
 
@@ -42,20 +39,6 @@ def column(name, function=toy):
         name, function, lambda dtype: Operands((1, 1, 1), (1, 1, 1), (1, 1, 1), lambda shape: shape, dtype),
         lambda operands: {"a": (operands.dtype, 1)}, lambda called, arguments: called(**arguments),
     )  # fmt: skip
-
-
-def test_an_error_that_is_not_nkiconvs_is_no_answer():
-    with pytest.raises(ZeroDivisionError):
-        column("toy").outcome(Row("b", "", always(b=0)), "odd")
-
-
-def test_markers_must_be_there(tmp_path):
-    readme = tmp_path / "README.md"
-    readme.write_text("above\n<first>\nold\n<last>\nbelow\n")
-    put_between(readme, ("<first>\n", "<last>"), "new\n")
-    assert readme.read_text() == "above\n<first>\nnew\n<last>\nbelow\n"
-    with pytest.raises(FileFormatError, match="lacks the markers <other> and <last>"):
-        put_between(readme, ("<other>\n", "<last>"), "newer\n")
 
 
 ROWS_OF_IMAGES = {"N": 2, "C": 4, "W": 6, "S": 3}
