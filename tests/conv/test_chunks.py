@@ -5,15 +5,11 @@ import numpy as np
 import pytest
 from draws import draws
 from exact_matmuls import exact_matmuls
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 import nkiconv
 from nkiconv import ConvProblem
-from nkiconv.planner.estimate import chosen
-from nkiconv.planner.operations import operation_for
-from nkiconv.planner.request import Asked, Request
-from nkiconv.simulator.timing import Rates
 
 pytestmark = pytest.mark.simulator_only
 DTYPES = {"bf16": ml_dtypes.bfloat16, "fp16": np.float16, "fp32": np.float32}
@@ -97,34 +93,3 @@ NAMED = {
 @pytest.mark.parametrize("name", NAMED)
 def test_chunks_of_every_algorithm(name):
     check(NAMED[name], [1, 4, 4], algorithm=name.split(",")[0])
-
-
-def shape_of(problem, frames=0):
-    request = Request(problem=problem, asked=Asked(initial_frames=frames))
-    operation = operation_for(request)
-    return operation, operation.shape(request, Rates())
-
-
-@pytest.mark.slow
-@draws(6)
-@given(video=videos())
-def test_a_plan_of_any_depth_keeps_the_order_of_the_estimate(video):
-    """The timeline chooses among settings of one order, and refuses the others by name."""
-    problem, _ = video
-    assume(problem.flops < 1e8)
-    operation, shape = shape_of(problem)
-    algorithm = chosen(Request(problem=problem)).algorithm
-    plan = nkiconv.plan(problem, use_cache=False)
-    assert plan.algorithm == algorithm
-    order, own = dict(operation.stream_order(algorithm, shape)), dict(plan.config or ())
-    assert {name: own.get(name) for name in order} == order
-    others = [one for one in plan.rejected if "rounds otherwise" in one.reason]
-    assert all(one.algorithm != algorithm or one.reason.startswith("config ") for one in others)
-
-
-def test_padding_behind_and_windows_of_one_plane_are_no_video():
-    for other in (CAUSAL.replace(padding=((1, 1),) * 3), CAUSAL.replace(T=1, padding=((0, 0),) * 3)):
-        operation, shape = shape_of(other)
-        assert operation.stream_choice(shape) is None
-    operation, shape = shape_of(CAUSAL)
-    assert operation.stream_choice(shape) is not None

@@ -30,7 +30,7 @@ PROBLEMS = {
     "volume of many channels": ConvProblem(N=1, C=9, K=260, D=3, H=3, W=4, T=3, R=1, S=1, padding=((2, 0), *NONE)),
     "volume by pixels": ConvProblem(N=1, C=10, K=12, D=4, H=5, W=6, T=3, R=3, S=3, padding=CAUSAL, layout="NDHWC"),
 }  # fmt: skip
-#: Channels on partitions, one M tile and several, for `implicit_gemm`; and settings of it.
+#: Channels on partitions, one M tile and several, for `implicit_gemm`.
 ON_PARTITIONS = {
     "an image": ConvProblem(N=2, C=20, K=24, H=7, W=6, R=3, S=3, padding=ONES),
     "M tiles": ConvProblem(N=1, C=9, K=150, H=9, W=20, R=2, S=3, padding=((1, 0), (0, 2))),
@@ -41,12 +41,9 @@ ON_PARTITIONS = {
     "one plane of taps": ConvProblem(N=1, C=70, K=12, D=3, H=4, W=5, T=1, R=3, S=3, padding=((0, 0), *ONES)),
     "two pixels": ConvProblem(N=1, C=3, K=200, H=1, W=2, R=1, S=1),
 }
-SETTINGS = {
-    "alone": (),
-    "small output tiles": (("x_bytes", 512),),
-    "all M tiles at once": (("order", "chunks"),),
-    "folded inputs": (("fold", "inputs"),),
-}
+GEMM = {"algorithm": "implicit_gemm"}
+SEVERAL = ConvProblem(N=1, C=160, K=150, H=9, W=8, R=2, S=3, padding=((1, 0), (0, 2)))
+LOOPED = ConvProblem(N=1, C=10, K=12, D=3, H=24, W=8, T=3, R=3, S=3, padding=CAUSAL)
 ASKED = {
     "rms": {"kind": "rms", "weight": True, "activation": "silu"},
     "rms alone": {"kind": "rms"},
@@ -62,6 +59,11 @@ ADDED = {
     "residual after": {"kind": "rms", "norm_bias": True, "residual": "post_activation", "activation": "silu"},
     "residual after a norm alone": {"kind": "rms", "residual": "post_activation"},
 }
+
+
+def _by_rows(why):
+    """Whether y of a problem leaves by rows of planes."""
+    return (why in PROBLEMS and PROBLEMS[why].layout == "NCDHW") or why == "a loop on the device"
 
 
 def call(problem, kind, weight=False, norm_bias=False, bias=False, residual=None, seed=0, scale=1.0, apart=0.0, **more):
@@ -140,34 +142,31 @@ def check(problem, out_dtype=None, lnc=2, **asked):
     return y
 
 
-@pytest.mark.cover(7)
-@pytest.mark.parametrize("asked", ASKED)
-@pytest.mark.parametrize("why", PROBLEMS)
-def test_y_is_within_its_bound(why, asked):
-    check(PROBLEMS[why].replace(dtype="bf16"), **ASKED[asked])
+#: Problem, what the algorithm is told.
+PLACES = {
+    **{why: (problem, {}) for why, problem in PROBLEMS.items()},
+    **{f"implicit_gemm: {why}": (problem, GEMM) for why, problem in ON_PARTITIONS.items()},
+    "implicit_gemm: small output tiles": (SEVERAL, GEMM | {"config": (("x_bytes", 512),)}),
+    "implicit_gemm: all M tiles at once": (SEVERAL, GEMM | {"config": (("order", "chunks"),)}),
+    "implicit_gemm: folded inputs": (SEVERAL, GEMM | {"config": (("fold", "inputs"),)}),
+    "a loop on the device": (LOOPED, {"algorithm": "activation_stationary", "config": (("loop", 1),)}),
+}
+#: Problems whose estimates have the same settings for one core and two.
+SAME_SETTINGS = (
+    "pixels", "rows folded", "volume", "volume by pixels", "implicit_gemm: M tiles", "implicit_gemm: banks",
+)  # fmt: skip
+#: Algorithms that write y by rows of volumes take no residual.
+CASES = [(why, asked) for why in PLACES for asked in (*ASKED, *(() if _by_rows(why) else ADDED))]
 
 
-@pytest.mark.cover(6)
-@pytest.mark.parametrize("asked", ADDED)
-@pytest.mark.parametrize("why", ["pixels", "rows folded", "volume by pixels"])
-def test_residuals_come_before_the_norm_or_after_the_activation(why, asked):
-    check(PROBLEMS[why].replace(dtype="fp32"), **ADDED[asked])
-
-
-@pytest.mark.cover(9)
-@pytest.mark.parametrize("asked", [*ASKED, *ADDED])
-@pytest.mark.parametrize("why", ON_PARTITIONS)
-def test_channels_on_partitions(why, asked):
-    check(ON_PARTITIONS[why].replace(dtype="bf16"), algorithm="implicit_gemm", **{**ASKED, **ADDED}[asked])
-
-
-@pytest.mark.cover(7)
-@pytest.mark.parametrize("config", SETTINGS)
-@pytest.mark.parametrize("asked", ["rms", "residual after", "layer"])
-def test_settings_of_implicit_gemm(asked, config):
-    chosen = {"algorithm": "implicit_gemm", "config": SETTINGS[config]}
-    problem = ConvProblem(N=1, C=160, K=150, H=9, W=8, R=2, S=3, padding=((1, 0), (0, 2)), dtype="fp32")
-    check(problem, **{**ASKED, **ADDED}[asked], **chosen)
+@pytest.mark.cover(24, keep=["a loop on the device-layer-bf16"])
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize(("why", "asked"), CASES)
+def test_y_is_within_its_bound_on_one_core_and_two(why, asked, dtype):
+    problem, how = PLACES[why]
+    one, two = (check(problem.replace(dtype=dtype), lnc=lnc, **{**ASKED, **ADDED}[asked], **how) for lnc in (1, 2))
+    if why in SAME_SETTINGS:
+        assert one.tobytes() == two.tobytes()
 
 
 @pytest.mark.cover(5)
@@ -216,15 +215,6 @@ def test_a_mean_of_a_thousand_deviations(why, kind, dtype):
     assert spread[0] < np.abs(y).mean() / 0.8 < spread[1] * 2
 
 
-@pytest.mark.cover(3)
-@pytest.mark.parametrize("why", ["pixels", "rows folded", "volume", "volume by pixels", "M tiles", "banks"])
-def test_one_core_and_two_return_the_same_bits(why):
-    problem = {**PROBLEMS, **ON_PARTITIONS}[why].replace(dtype="bf16")
-    arguments, _ = call(problem, **ASKED["layer"])
-    one, two = (convolve(problem, arguments, lnc) for lnc in (1, 2))
-    assert one.tobytes() == two.tobytes()
-
-
 def test_pixels_of_zeros_and_a_large_eps():
     problem = PROBLEMS["pixels"].replace(dtype="fp32")
     (x, w, asked), _ = call(problem, "rms", weight=True)
@@ -241,16 +231,6 @@ def test_nan_and_inf_stay_in_their_pixel():
     assert lost[0, 1, 2].all()
     assert lost[0, 2, 0].all()
     assert lost.sum() == 2 * problem.K
-
-
-def test_a_loop_on_the_device_does_the_same():
-    problem = ConvProblem(N=1, C=10, K=12, D=3, H=24, W=8, T=3, R=3, S=3, padding=CAUSAL, dtype="bf16")
-    arguments, _ = call(problem, **ASKED["layer"])
-    found = []
-    for loop in (0, 1):
-        chosen = {"algorithm": "activation_stationary", "config": (("loop", loop),)}
-        found.append(convolve(problem, (*arguments[:2], arguments[2] | chosen)).tobytes())
-    assert found[0] == found[1]
 
 
 REFUSED = {
@@ -291,6 +271,16 @@ def test_refused(why):
         nkiconv.conv2d(x, w, **asked | changed)
 
 
+@pytest.mark.parametrize("problem", [
+    ConvProblem(N=1, C=4, W=64, S=4, groups=4),
+    ConvProblem(N=1, C=4, K=4, H=4, W=4, R=2, S=2, lhs_dilation=(2, 2), padding=((1, 1), (1, 1)), transposed=True),
+])  # fmt: skip
+def test_transposed_convolutions_and_rows_have_none(problem):
+    more = {} if problem.transposed else {"operation": "depthwise_conv1d"}
+    with pytest.raises(UnsupportedError, match="y_norm='rms'"):
+        nkiconv.plan(problem, y_norm="rms", use_cache=False, **more)
+
+
 @pytest.mark.parametrize(("K", "message", "more"), [
     (513, "K=513", {}),
     (16, "feature_group_count=8: activation_stationary has some channels", {"groups": 8}),
@@ -304,35 +294,6 @@ def test_channels_that_are_not_together_are_refused(K, message, more):
     w = np.zeros((K, 8 // asked.get("groups", 1), 1, 1), np.float32)
     with pytest.raises(UnsupportedError, match=f"y_norm={asked['y_norm']}, {message}"):
         nkiconv.conv2d(np.zeros((1, 8, 8, 8), np.float32), w, **asked)
-
-
-def test_transposed_convolutions_and_rows_have_none():
-    for more in ({"operation": "depthwise_conv1d"}, {}):
-        problem = ConvProblem(N=1, C=4, W=64, S=4, groups=4)
-        if not more:
-            problem = ConvProblem.transpose(
-                N=1,
-                C=4,
-                K=4,
-                H=4,
-                W=4,
-                taps=(2, 2),
-                stride=(2, 2),
-                padding=((0, 0), (0, 0)),
-                output_padding=(0, 0),
-                dilation=(1, 1),
-            )
-        with pytest.raises(UnsupportedError, match="y_norm='rms'"):
-            nkiconv.plan(problem, y_norm="rms", use_cache=False, **more)
-
-
-@pytest.mark.cover(1)
-@pytest.mark.parametrize("kind", ["rms", "layer"])
-def test_a_plan_takes_an_algorithm_that_has_all_channels(kind):
-    problem = PROBLEMS["volume"].replace(dtype="bf16")
-    plan = nkiconv.plan(problem, y_norm=kind, y_norm_weight=True, use_cache=False)
-    assert plan.algorithm in ("activation_stationary", "implicit_gemm")
-    check(problem, kind=kind, weight=True, algorithm=plan.algorithm, config=plan.config)
 
 
 @st.composite

@@ -12,16 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tolerances import assert_exact, assert_within_limit
 
-import nkiconv
 from nkiconv.bounds import epilogue_bound, products_bound
 from nkiconv.errors import GeometryError
-from nkiconv.kernels.conv.arguments import read_geometry
-from nkiconv.planner.conv import options_of
-from nkiconv.planner.request import Asked
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import abs_sum_ref, apply_out_perm, conv_ref, epilogue_ref, num_terms
 from nkiconv.rules import ACTIVATIONS, PRECISIONS, RESIDUAL_POSITIONS
-from nkiconv.schedules.conv_algorithms import ALGORITHMS, plan_of
+from nkiconv.schedules.conv_algorithms import ALGORITHMS
+from nkiconv.simulator import KernelAssertionError
 
 NORMAL, SLOW = 100, 1000
 SEEDS = st.integers(0, 2**32 - 1)
@@ -52,7 +49,7 @@ class Epilogue:
     out_dtype: str | None = None
     strict_nonfinite: bool = False
     precision: str | None = None
-    algorithm: str | None = None  # taken where it accepts the rest
+    algorithm: str | None = None  # which may refuse the rest by its name
 
 
 PLAIN = Epilogue()
@@ -151,8 +148,14 @@ def check(call: Any, seed: int, *, whole: bool) -> None:
     given["residual"] = None if residual is None else np.ascontiguousarray(apply_out_perm(residual, out_perm))
     given["strict_nonfinite"] = epilogue.strict_nonfinite
     given["precision"] = epilogue.precision
-    given["config"] = _config(problem, epilogue, given["precision"], w_dtype, (in_perm, kern_perm, out_perm))
-    one, two = (run(stored(x, in_perm), stored(w, kern_perm), problem, lnc, **given) for lnc in (1, 2))
+    given["config"] = None if epilogue.algorithm is None else (("algorithm", epilogue.algorithm),)
+    arrays = stored(x, in_perm), stored(w, kern_perm)
+    try:
+        one, two = (run(*arrays, problem, lnc, **given) for lnc in (1, 2))
+    except KernelAssertionError as refused:
+        if epilogue.algorithm in (None, "implicit_gemm") or epilogue.algorithm not in str(refused):
+            raise
+        one, two = (run(*arrays, problem, lnc, **given | {"config": None}) for lnc in (1, 2))
     assert one.dtype == DTYPES[out_dtype]
     if whole and epilogue.activation in EXACT_ACTIVATIONS:
         assert_exact(one, y, out_dtype)
@@ -161,34 +164,6 @@ def check(call: Any, seed: int, *, whole: bool) -> None:
         limit = epilogue_bound(num_terms(problem), abs_sum, conv, out_dtype, *after, inexact=inexact)
         assert_within_limit(one, y, apply_out_perm(limit, out_perm))
     assert same_bits(one, two)
-
-
-def _config(problem: ConvProblem, epilogue: Epilogue, precision: str | None, w_dtype: str, perms: Any) -> Any:
-    """The algorithm drawn, if it takes the rest; None leaves the choice to the kernel."""
-    if epilogue.algorithm is None:
-        return None
-    asked = Asked(
-        bias=epilogue.bias is not None, activation=epilogue.activation,
-        residual=None if epilogue.residual is None else epilogue.residual_position, out_dtype=epilogue.out_dtype,
-        strict_nonfinite=epilogue.strict_nonfinite, scaled=epilogue.residual is not None and epilogue.beta != 1.0,
-    )  # fmt: skip
-    x, w = (
-        nkiconv.spec(stored_shape(shape, perm), dtype)
-        for shape, perm, dtype in (
-            (problem.input_shape, perms[0], problem.dtype),
-            (problem.filter_shape, perms[1], w_dtype),
-        )
-    )
-    places = problem.padding, problem.stride, problem.rhs_dilation, problem.lhs_dilation
-    geometry = read_geometry(x, w, places, (problem.groups, 1), perms, precision)[0]
-    options = options_of(problem, asked)
-    reasons = [plan_of(epilogue.algorithm, geometry, options, None, lnc)[1] for lnc in (1, 2)]
-    return None if any(reasons) else (("algorithm", epilogue.algorithm),)
-
-
-def stored_shape(shape: tuple[int, ...], perm: tuple[int, ...] | None) -> tuple[int, ...]:
-    """A canonical shape as `stored` lays it out."""
-    return shape if perm is None else tuple(shape[axis] for axis in np.argsort(perm))
 
 
 @pytest.mark.timeout(1800)
@@ -223,14 +198,3 @@ BASE = ConvProblem(N=2, C=5, H=8, W=9, K=6, R=3, S=2, padding=((1, 1), (1, 0)), 
 def test_every_activation_with_bias_and_residual(activation, position, dtype):
     epilogue = Epilogue("fp32", activation, "bf16", position, 0.5, "fp32")
     check((BASE.replace(dtype=dtype), epilogue, dtype, (None, None, None)), 3, whole=False)
-
-
-@pytest.mark.cover(4)
-@pytest.mark.parametrize("C", [130, 4])
-@pytest.mark.parametrize("K", [5, 260])
-def test_epilogue_of_several_tiles(C, K):
-    """Bias and residual of the right channels and pixels where there are several tiles of them."""
-    problem = ConvProblem(N=3, C=C, H=9, W=70, K=K, R=2, S=3, padding=((1, 0), (1, 1)), dtype="bf16")
-    for residual in ("fp32", None):
-        epilogue = Epilogue("fp32", "relu", residual, "post_activation", 3.0, "fp32")
-        check((problem, epilogue, "bf16", (None, None, None)), 5, whole=True)

@@ -10,16 +10,10 @@ from tolerances import assert_exact, assert_within_limit
 from volumes import an_axis, check_volume
 
 import nkiconv
-from nkiconv import bounds, cases
+from nkiconv import bounds
 from nkiconv.errors import NkiconvError, UnsupportedError
-from nkiconv.planner import Request
-from nkiconv.planner.conv import Conv3d
-from nkiconv.planner.request import Asked, array_work
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import abs_sum_ref, conv_ref, epilogue_ref, num_terms
-from nkiconv.schedules.conv_algorithms import plan_of
-from nkiconv.simulator.launch import execute
-from nkiconv.simulator.timing import Rates
 
 WINOGRAD = {"precision": "winograd"}
 CHANNELS = (("planes", "channels"),)
@@ -44,45 +38,30 @@ VOLUMES = {
     "wide": (4, 5, 1, PLANES, (3, 3, 1, 1, 1, 1, 1), (1030, 3, 1, 1, 1, 1, 1)),
 }
 LAYER = ConvProblem(N=1, C=40, D=6, H=7, W=9, K=30, T=3, R=3, S=3, padding=((1, 1), (1, 1), (1, 1)), dtype="bf16")
-CONV3D = Conv3d()
 
 
-@pytest.mark.cover(6)
+EXACT = {
+    **{name: (name, {}) for name in VOLUMES},
+    **{f"{name}, rows of taps as channels": (name, {"config": CHANNELS})
+       for name in ("pairs", "cropped", "far outside", "causal", "folded", "several chunks", "wide")},
+    **{f"{name}, channels last": (name, {"last": True})
+       for name in ("an odd plane", "folded", "strides and dilations")},
+    "three volumes": ("an odd plane", {"dtype": "fp16", "N": 3}),
+    "three volumes, rows of taps as channels": ("an odd plane", {"dtype": "fp16", "N": 3, "config": CHANNELS}),
+    "short loads": ("folded", {"config": (("x_bytes", 6000),)}),
+    "channels shared": ("folded", {"config": (("x_bytes", 40_000), ("shard", "channels"))}),
+    "not folded": ("folded", {"config": (("fold", "none"),)}),
+    "folded twice": ("folded", {"config": (("fold", "both"), ("warmup", 0))}),
+    "K tile by K tile": ("folded", {"config": (("order", "chunks"), ("x_bytes", 2048))}),
+}  # fmt: skip
+
+
+@pytest.mark.cover(16)
 @pytest.mark.parametrize("lnc", [1, 2])
-@pytest.mark.parametrize("name", VOLUMES)
+@pytest.mark.parametrize("name", EXACT)
 def test_exact_on_integers(name, lnc):
-    check_volume(VOLUMES[name], lnc=lnc, **WINOGRAD)
-
-
-@pytest.mark.parametrize("name", ["pairs", "cropped", "far outside", "causal", "folded", "several chunks", "wide"])
-def test_rows_of_taps_as_channels(name):
-    check_volume(VOLUMES[name], config=CHANNELS, **WINOGRAD)
-
-
-@pytest.mark.parametrize("name", ["an odd plane", "folded", "strides and dilations"])
-def test_channels_side_by_side(name):
-    check_volume(VOLUMES[name], last=True, **WINOGRAD)
-
-
-@pytest.mark.parametrize("config", [None, CHANNELS])
-def test_several_volumes(config):
-    check_volume(VOLUMES["an odd plane"], "fp16", N=3, config=config, **WINOGRAD)
-
-
-SETTINGS = [
-    {"x_bytes": 6000},
-    {"x_bytes": 40_000, "shard": "channels"},
-    {"fold": "none"},
-    {"fold": "both", "warmup": 0},
-    {"order": "chunks", "x_bytes": 2048},
-    {"planes": "channels", "x_bytes": 20_000, "fold": "none"},
-]
-
-
-@pytest.mark.cover(3)
-@pytest.mark.parametrize("index", range(len(SETTINGS)))
-def test_settings_change_no_result(index):
-    check_volume(VOLUMES["folded"], config=tuple(SETTINGS[index].items()), **WINOGRAD)
+    volume, more = EXACT[name]
+    check_volume(VOLUMES[volume], lnc=lnc, **more, **WINOGRAD)
 
 
 @draws(60)
@@ -182,14 +161,6 @@ def test_k_tiles_of_pairs_of_planes_are_the_whole_to_the_bit():
     assert same_bits(np.concatenate(found, 2), whole)
 
 
-@pytest.mark.parametrize("layout", ["TRSCK", "KTRSC"])
-def test_filter_layouts(layout):
-    x, w = normals(LAYER)
-    stored = w.transpose([("KCTRS").index(letter) for letter in layout]).copy()
-    y = nkiconv.conv3d(x, stored, padding=1, filter_layout=layout, **FIXED, **WINOGRAD)
-    assert same_bits(y, nkiconv.conv3d(x, w, padding=1, **FIXED, **WINOGRAD))
-
-
 PAIRS_REFUSED = [
     (LAYER.replace(dtype="fp32"), {}, "x and w are fp32, must be bf16 or fp16"),
     (LAYER.replace(dtype="fp8_e4m3"), {}, "x and w are fp8_e4m3, must be bf16 or fp16"),
@@ -232,24 +203,3 @@ def test_refusals_of_calls():
         kernel(x, w[:, :, :2].copy(), **WINOGRAD)
     with pytest.raises(ValueError, match="must be bf16 or fp16; cast them"):
         kernel(x.astype(np.float32), w.astype(np.float32), **WINOGRAD)
-
-
-def test_filters_that_do_not_fit_are_refused():
-    problem = LAYER.replace(C=128, K=128, R=31, S=31, padding=((1, 1), (15, 15), (15, 15)))
-    shape = CONV3D.shape(Request(problem=problem, asked=Asked(**WINOGRAD)), Rates())
-    for config in (None, CHANNELS):
-        reason = plan_of("implicit_gemm", shape.geometry, shape.options, config, 2)[1]
-        assert "bytes per partition of SBUF for the window of one output and its filters" in reason
-
-
-@pytest.mark.cover(1)
-@pytest.mark.simulator_only
-@pytest.mark.parametrize("name", ["wan_384", "wan_192", "wan_96", "ltx_1024"])
-def test_a_bare_kernel_runs(name):
-    request = Request(problem=cases.get(name).problem.replace(H=6), asked=Asked(**WINOGRAD))
-    args, kwargs = CONV3D.arguments(request, None, None)
-    assert execute(CONV3D.kernel[2], args, kwargs, trace_only=True).sbuf_peak_bytes > 0
-
-
-def test_the_roofline_counts_two_thirds_of_the_products():
-    assert array_work(LAYER, Asked(precision="winograd")) == (LAYER.flops * 2 // 3, "fp16")
