@@ -122,16 +122,13 @@ class Field:
         if algorithm not in self.algorithms:
             return None
         found = self.check(algorithm, config)
-        completed = self._completed(algorithm, config)
+        completed = self.completed(Candidate(algorithm, config))
         same = [one for one in accepted if one.algorithm == algorithm and self.completed(one) == completed]
         return next(iter(same), found if isinstance(found, Candidate) else None)
 
     def completed(self, candidate: Candidate) -> Any:
         """What the kernel makes of a candidate's settings: equal for those under which it does the same."""
-        return self._completed(candidate.algorithm, candidate.config)
-
-    def _completed(self, algorithm: str, config: Config) -> Any:
-        return self.operation.known[algorithm].completed(self.shape, config)
+        return self.operation.known[candidate.algorithm].completed(self.shape, candidate.config)
 
     def near(self, candidate: Candidate) -> list[Candidate]:
         """Candidates that differ from this one in one setting."""

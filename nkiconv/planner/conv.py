@@ -45,7 +45,9 @@ class Conv(Operation):
     algorithms, known = tuple(ALGORITHMS), ALGORITHMS
     fallback = "implicit_gemm"
     dtypes = CONV2D_DTYPES
-    volumes: bool
+
+    def __init__(self, name: str, kernel: Any, *, volumes: bool = False, transposed: bool = False) -> None:
+        self.name, self.kernel, self.volumes, self.transposed = name, kernel, volumes, transposed
 
     def violations(self, problem: ConvProblem, asked: Asked) -> Iterator[NkiconvError]:
         if problem.is_volume != self.volumes:
@@ -121,28 +123,13 @@ class Conv(Operation):
         return letters_of(geometry.direct or geometry, self.volumes)
 
 
-class Conv2d(Conv):
-    """Images."""
-
-    name, kernel, volumes = "conv2d", conv2d_implicit_gemm, False
-
-
-class Conv3d(Conv):
-    """Volumes."""
-
-    name, kernel, volumes = "conv3d", conv3d_implicit_gemm, True
-
-
-class ConvTranspose2d(Conv):
-    """Images, transposed."""
-
-    name, kernel, volumes, transposed = "conv_transpose2d", conv_transpose2d_implicit_gemm, False, True
-
-
-class ConvTranspose3d(Conv):
-    """Volumes, transposed."""
-
-    name, kernel, volumes, transposed = "conv_transpose3d", conv_transpose3d_implicit_gemm, True, True
+#: Images and volumes, forward and transposed.
+CONVS = (
+    Conv("conv2d", conv2d_implicit_gemm),
+    Conv("conv3d", conv3d_implicit_gemm, volumes=True),
+    Conv("conv_transpose2d", conv_transpose2d_implicit_gemm, transposed=True),
+    Conv("conv_transpose3d", conv_transpose3d_implicit_gemm, volumes=True, transposed=True),
+)
 
 
 def letters_of(geometry: Geometry, volumes: bool) -> dict[str, int]:

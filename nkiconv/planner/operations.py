@@ -12,7 +12,7 @@ from ..problem import ConvProblem
 from ..schedules.settings import form_unsupported
 from ..schedules.tiles import BANK_COLUMNS
 from ..simulator.timing import Rates
-from .conv import Conv2d, Conv3d, ConvTranspose2d, ConvTranspose3d
+from .conv import CONVS
 from .depthwise_conv1d import DepthwiseConv1d
 from .gradients import ConvWeight, DepthwiseConv1dWeight
 from .operation import Operation
@@ -22,8 +22,8 @@ from .request import Asked, Config, Request, asked_violations
 OPERATIONS: dict[str, Operation] = {
     one.name: one
     for one in (
-        *(DepthwiseConv1d(), Conv2d(), Conv3d(), ConvTranspose2d(), ConvTranspose3d()),
-        *(DepthwiseConv1dWeight(), ConvWeight("conv2d_weight", False), ConvWeight("conv3d_weight", True)),
+        *(DepthwiseConv1d(), *CONVS, DepthwiseConv1dWeight()),
+        *(ConvWeight("conv2d_weight", False), ConvWeight("conv3d_weight", True)),
     )
 }
 
