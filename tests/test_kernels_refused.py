@@ -26,6 +26,11 @@ KERNELS = {
     "channel_statistics": {"img_ref": IMAGES},
     "norm_scale_and_shift": {"stats": (np.ones((1, 1, 2, 3), np.float32),), "norm": "batch"},
     "pointwise_mlp_fused": {"x_ref": IMAGES, "w1_ref": TAPS[..., 0, 0], "w2_ref": TAPS[..., 0, 0]},
+    "b2b_causal_conv1d_fused": {
+        "x_ref": np.ones((1, 6, 8), np.float32),
+        "proj_ref": np.ones((6, 3), np.float32),
+        "mixer_ref": np.ones((2, 3), np.float32),
+    },
     "causal_conv1d_split_heads": {"x_ref": ROWS[:, :, 0], "w_ref": ROW_TAPS[:, 0, 0], "splits": ((1, 2, False),)},
     "causal_conv1d_split_step": {
         "x_ref": ROWS[:, :, 0, :1],
