@@ -6,7 +6,7 @@ import torch
 from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
-from tolerances import FLOAT32_SUMS, assert_exact, assert_within_limit, assert_within_share
+from tolerances import BF16_NORMS, FLOAT32_SUMS, assert_exact, assert_within_limit, assert_within_share
 from torch.nn import functional as F
 
 import nkiconv
@@ -15,6 +15,8 @@ from nkiconv.bounds import b2b_bound
 from nkiconv.kernels.blocks import b2b_causal_conv1d as blocks
 from nkiconv.kernels.blocks.b2b_causal_conv1d import kernel
 from nkiconv.problem import DTYPES
+from nkiconv.pytorch.computers import device, modes
+from nkiconv.pytorch.computers.arrays import from_numpy, to_numpy
 from nkiconv.reference import causal_ref
 from nkiconv.simulator import KernelAssertionError
 
@@ -152,6 +154,64 @@ def test_torch(mode, monkeypatch, plainly):
     x, *filters = (one.detach() for one in given)
     after = pytorch.b2b_causal_conv1d(x, *filters, interleaved=False, initial_states=states)
     assert_within_share([after], [by_torch(torch.cat([x, x], 2), *filters)[..., 11:]], FLOAT32_SUMS)
+
+
+@pytest.mark.parametrize("mode", ["simulate", "compare"])
+@pytest.mark.parametrize("with_states", [False, True])
+def test_torch_in_one_kernel(mode, with_states, monkeypatch, plainly, one_kernel):
+    """NumPy's bits; derivatives, of all states too, and batches are those of the two operators."""
+    monkeypatch.setenv("NKICONV_CPU", mode)
+    arrays = drawn(2, 6, 11, (3, 7), 6, "bf16", 0)
+    rng, shapes = np.random.default_rng(2), ((2, 18, 2), (2, 6, 6))
+    before = tuple(rng.standard_normal(shape).astype(DTYPES["bf16"]) for shape in shapes) if with_states else None
+    more = {"interleaved": False, "return_final_states": True}
+    whole, after = nkiconv.b2b_causal_conv1d(*arrays, initial_states=before, **more)
+    leaves = [from_numpy(one).requires_grad_() for one in (*arrays, *(before or ()))]
+    one_kernel.clear()
+
+    def call(x, proj, mixer, skip, *states):
+        return pytorch.b2b_causal_conv1d(x, proj, mixer, skip, initial_states=states or None, **more)
+
+    y, (of_x, of_gated) = call(*leaves)
+    assert len(one_kernel) == 2  # cores
+    if mode == "simulate":
+        for one, right in zip((y, of_x, of_gated), (whole, *after), strict=True):
+            assert to_numpy(one).tobytes() == right.tobytes()
+    found = torch.autograd.grad(sum(one.float().sum() for one in (y, of_x, of_gated)), leaves)
+    monkeypatch.setattr("nkiconv.pytorch.b2b.pays", lambda _: False)
+    y2, (of_x2, of_gated2) = call(*leaves)
+    wanted = torch.autograd.grad(sum(one.float().sum() for one in (y2, of_x2, of_gated2)), leaves)
+    assert all(torch.equal(one, right) for one, right in zip(found, wanted, strict=True))
+    monkeypatch.undo()
+
+
+class Hyena(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        made = (from_numpy(one) for one in drawn(1, 6, 1, (3, 7), 6, "bf16", 0)[1:3])
+        self.proj, self.mixer = map(torch.nn.Parameter, made)
+
+    def forward(self, x):
+        return pytorch.b2b_causal_conv1d(x, self.proj, self.mixer, interleaved=False)
+
+
+def test_one_kernel_in_plans_and_batches_and_on_a_device(monkeypatch, one_kernel):
+    model, x = Hyena(), from_numpy(drawn(2, 6, 11, (3, 7), 6, "bf16", 1)[0])
+    (row,) = pytorch.plan_model(model, (x,)).rows
+    assert (row.plan.operation, row.plan.symbols, row.calls) == ("b2b_causal_conv1d", {"mixer S": 7}, 1)
+    monkeypatch.setenv("NKICONV_CPU", "simulate")
+    with torch.no_grad():
+        right = model(x)
+        assert_within_share([torch.vmap(model)(x[:, None])[:, 0]], [right], BF16_NORMS)
+        with pytest.raises(UnsupportedError, match="forward mode"):
+            torch.func.jvp(model, (x,), (x,))
+
+        def launched(kernel, lnc):
+            return lambda *given, **named: from_numpy(nkiconv.simulate(kernel[lnc])(*map(to_numpy, given), **named))
+
+        monkeypatch.setattr(device, "launched", launched)
+        monkeypatch.setattr(modes, "computer", lambda _: "device")
+        assert torch.equal(model(x), right)
 
 
 @pytest.mark.slow

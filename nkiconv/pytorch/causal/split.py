@@ -349,14 +349,14 @@ def _compare(given: tuple[Any, ...], found: list[Tensor]) -> None:
     for (_, _, normalised), part, own_z, own_wide, own_rounded in each:
         (truth,) = _normalised(own_z.flatten(2).transpose(1, 2), [(*own_z.shape[2:], normalised)], eps)
         limit = l2norm_bound(own_z.numpy(), own_wide.numpy(), eps, kind) if normalised else own_rounded.numpy()
-        _require(part.double().numpy(), truth.numpy(), limit, x, layer)
+        require_within(part.double().numpy(), truth.numpy(), limit, x, layer)
     kept = [] if last is None else [last]
     kept += [_states_after(rows, before, state_positions, cu_seqlens, terms - 1)] if state_positions else []
     if not all(torch.equal(one, right.to(x.dtype)) for one, right in zip(found[len(splits) :], kept, strict=True)):
         raise ComparisonError(f"{layer or NAME}: the kernel's states are not the last inputs; report it with x")
 
 
-def _require(part: Any, truth: Any, limit: Any, x: Tensor, layer: str | None) -> None:
+def require_within(part: Any, truth: Any, limit: Any, x: Tensor, layer: str | None) -> None:
     """A part is near enough, or no number where the truth is none; NaN of x may reach what shares its tile."""
     with np.errstate(invalid="ignore"):
         off = np.isfinite(truth) & ~(np.abs(part - truth) <= limit)
@@ -409,26 +409,15 @@ def _convolved(
 def _backward(ctx: Any, *g: Tensor | None) -> tuple[Tensor | None, ...]:
     """Of a forward that runs again, by operators that autograd knows."""
     splits, activation, eps, layout, final, cu_seqlens, state_positions, layer = ctx.rest
-    with torch.enable_grad():
-        # aliases: what reaches x by way of g is not to be counted here too
-        saved: list[Any] = [None if one is None else one.view_as(one) for one in ctx.saved_tensors]
-        x, weight, bias, initial = saved
-        rows = x if layout == "NCW" else x.transpose(1, 2)
+
+    def again(x: Tensor, weight: Tensor, bias: Tensor | None, initial: Tensor | None) -> list[Tensor]:
+        rows, size = x if layout == "NCW" else x.transpose(1, 2), weight.shape[1] - 1
         z, last = _convolved(rows, weight, bias, initial, activation, final, cu_seqlens, layer)
         outputs = [host.in_dtype(one, x.dtype) for one in _normalised(host.wide(z), parts_of(splits), eps)]
-        outputs += [last] if final else []
-        size = weight.shape[1] - 1
-        outputs += [_states_after(rows, initial, state_positions, cu_seqlens, size)] if state_positions else []
-        pairs = [(one, of) for one, of in zip(outputs, g, strict=True) if of is not None and one.requires_grad]
-        wanted = [i for i, one in enumerate(saved) if one is not None and ctx.needs_input_grad[1 + i]]
-        found: Sequence[Any] = [None] * len(wanted)
-        if pairs and wanted:
-            found = torch.autograd.grad(
-                [one for one, _ in pairs], [saved[i] for i in wanted], [of for _, of in pairs],
-                create_graph=True, allow_unused=True,
-            )  # fmt: skip
-    each = dict(zip(wanted, found, strict=True))
-    return *(each.get(i) for i in range(4)), *[None] * 8
+        kept = [_states_after(rows, initial, state_positions, cu_seqlens, size)] if state_positions else []
+        return outputs + [last] * final + kept
+
+    return *autograd.by_running_again(again, ctx.saved_tensors, g), *[None] * 8
 
 
 def _no_forward_mode(ctx: Any, *_: Any) -> Any:

@@ -24,7 +24,7 @@ from ...rules import DIRECTIONS, LAYOUTS, VOLUME_LAYOUTS
 from .advice import Advice, advise, folding
 from .flops import Share
 from .launch_costs import LaunchCost, launch_cost
-from .only_ways import plan_mlp, plan_split
+from .only_ways import plan_b2b, plan_mlp, plan_split
 from .recording import Convolved, Other, Recording, record
 from .report import Report
 from .statistics_plan import StatisticsRow, rows_of
@@ -367,11 +367,13 @@ def plan_model(
         told = _part(advance, layers[0] or "the model", i, len(found.convolved))
         names = tuple(dict.fromkeys(layers))
         convolved = _in_layout(convolved, layout)
-        operation = "depthwise_conv1d" if convolved.splits else convolved.operation
+        operation = "depthwise_conv1d" if convolved.splits or convolved.mixer else convolved.operation
         request = Request(problem=convolved.problem, lnc=lnc, asked=convolved.asked, operation=operation)
         try:
             if convolved.hidden:
                 plan = plan_mlp(request, convolved.hidden, convolved.x_norm)
+            elif convolved.mixer:
+                plan = plan_b2b(request, convolved.mixer)
             elif convolved.splits:
                 plan = plan_split(request, convolved.splits, convolved.tokens_first)
             else:
@@ -385,7 +387,7 @@ def plan_model(
     each = {row.convolved: row.instructions // row.calls for row in rows}
     calls = tuple((layer, each[_in_layout(convolved, layout)]) for layer, convolved in found.order)
     total = sum(row.us for row in rows)
-    single = [row for row in rows if not (row.convolved.hidden or row.convolved.splits)]
+    single = [row for row in rows if not row.convolved.has_one_way]
     said = advise(single, lnc, total, advance, use_cache=use_cache) if advice else ()
     fusing = folding(model, rows, lnc) if advice and not (fold_batchnorm or training) else ""
     return ModelPlan(
@@ -397,7 +399,7 @@ def plan_model(
 def _in_layout(convolved: Convolved, layout: str | None) -> Convolved:
     """A convolution with x and y in another order in memory, filters plain; rows of depthwise_conv1d have one order."""
     problem = convolved.problem
-    if layout is None or convolved.operation == "depthwise_conv1d" or convolved.hidden or convolved.splits:
+    if layout is None or convolved.operation == "depthwise_conv1d" or convolved.has_one_way:
         return convolved
     name = VOLUME_LAYOUTS[LAYOUTS.index(layout)] if problem.is_volume else layout
     asked = convolved.asked if name == problem.layout else dataclasses.replace(convolved.asked, packed=False)

@@ -1,4 +1,4 @@
-"""What kernels with a single way of their own take, timed, as a `Plan`: two 1x1 convolutions, and split rows."""
+"""What kernels with a single way of their own take, timed, as a `Plan`: two 1x1 convolutions, split and gated rows."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from ...kernels.blocks.b2b_causal_conv1d import b2b_causal_conv1d_fused
 from ...kernels.blocks.causal_conv1d_split import causal_conv1d_split_heads
 from ...kernels.blocks.pointwise_mlp import pointwise_mlp_fused
 from ...pixel_norms import X_CHANNELS
@@ -96,6 +97,22 @@ def plan_split(request: Request, splits: tuple[Split, ...], tokens_first: bool) 
         return_final_state=asked.return_final_state,
     )  # fmt: skip
     return _only_way("causal_conv1d_split", request, found, least_bytes(problem, asked), problem.flops, {})
+
+
+@functools.cache
+def plan_b2b(request: Request, taps: int) -> Plan:
+    """The plan of a causal convolution of 3 * D channels, a gate, filters of so many taps and a gate."""
+    problem, asked = request.problem, request.asked
+    dtype = canonical(problem.dtype)
+    assert dtype is not None
+    N, channels, W, D = problem.N, problem.C, problem.W, problem.C // 3
+    shapes = {"x_state": (N, channels, problem.S - 1), "gated_state": (N, D, taps - 1)} if asked.initial_state else {}
+    every = [ArraySpec(shape, dtype) for shape in ((N, channels, W), (channels, problem.S), (D, taps))]
+    states = {name: ArraySpec(shape, dtype) for name, shape in shapes.items()}
+    more = {"return_final_states": True} if asked.return_final_state else {}
+    found = profile(b2b_causal_conv1d_fused[request.lnc])(*every, **states, **more)
+    num_bytes, flops = 4 * N * D * W * problem.itemsize, 2 * N * D * W * (3 * problem.S + taps)
+    return _only_way("b2b_causal_conv1d", request, found, num_bytes, flops, {"mixer S": taps})
 
 
 def _only_way(name: str, request: Request, found: Any, num_bytes: int, flops: int, symbols: dict[str, int]) -> Plan:

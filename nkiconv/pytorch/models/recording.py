@@ -25,7 +25,7 @@ from ...planner import Asked
 from ...planner.operations import operation_of
 from ...problem import ConvProblem
 from ...schedules.split import Split
-from .. import gated
+from .. import b2b, gated
 from ..causal import split, states
 from ..operators.calls import WITH_NORM, WITH_PROLOGUE, WITH_STATS
 from ..operators.convolution import filter_like
@@ -64,6 +64,12 @@ class Convolved:
     x_norm: str | None = None  # a norm in front of them
     splits: tuple[Split, ...] = ()  # parts that the kernel of operation "causal_conv1d_split" writes
     tokens_first: bool = False  # whether it reads [N, T, C]
+    mixer: int = 0  # taps of the second filters of operation "b2b_causal_conv1d"
+
+    @property
+    def has_one_way(self) -> bool:
+        """Whether its kernel has no plan."""
+        return bool(self.hidden or self.splits or self.mixer)
 
 
 @dataclass(frozen=True)
@@ -376,6 +382,12 @@ def _split(
     )  # fmt: skip
 
 
+def _b2b(x: Any, proj: Any, mixer: Any, of_x: Any, _of_gated: Any, final: bool) -> Convolved:
+    """The launch of b2b_causal_conv1d."""
+    found = _causal(x, proj, None, of_x, None, None, final, None)
+    return dataclasses.replace(found, operation=b2b.NAME, mixer=int(mixer.shape[1]))
+
+
 def _convolved(func: Any, args: tuple[Any, ...]) -> Convolved:
     """What the planner is asked about a call of one of our operators."""
     name = func.name().removeprefix("nkiconv::").partition(".")[0]
@@ -385,6 +397,8 @@ def _convolved(func: Any, args: tuple[Any, ...]) -> Convolved:
         return _mlp(*args[:8], activation=args[8], norm=args[9])
     if name == gated.NAME:
         return _gated(*args[:8])
+    if name == b2b.NAME:
+        return _b2b(*args[:6])
     if name == split.NAME:
         return _split(*args[:10])
     found = called(name, args)
