@@ -118,7 +118,7 @@ REFUSED = {
     "conv2d_weight": [
         ({"groups": 2}, GeometryError, "x has C=3 in groups=2"),
         ({"precision": "fp16x3"}, UnsupportedError, "precision=fp16x3: a filter gradient takes None, bf16 and tf32"),
-        (BLOCKS | {"config": (("beside", 2),)}, UnsupportedError, "config beside=2, K=4, stride=1: at most 1"),
+        (BLOCKS | {"config": (("beside", 4),)}, UnsupportedError, "config beside=4, K=4, stride=1: at most 3"),
         (BLOCKS | {"config": (("channels", 200),)}, UnsupportedError,
          "config channels=200: a bank of 512 columns holds all taps of 3"),
         (BLOCKS | APART | {"config": (("pixels", 2),), "gy": zeros(1, 4, 4, 4)}, UnsupportedError,

@@ -79,6 +79,17 @@ def pick_sum(ledger, elements, fast, in_psum=False):
     return nisa.engine.vector
 
 
+def pick_memset(ledger, elements):
+    """As `pick`, Vector or GpSimd for a memset."""
+    vector_work = ledger.vector + START_WORK + elements * VECTOR_WORK_MEMSET
+    gpsimd_work = ledger.gpsimd + GPSIMD_START_WORK + elements * GPSIMD_WORK
+    if vector_work <= gpsimd_work:
+        ledger.vector = vector_work
+        return nisa.engine.vector
+    ledger.gpsimd = gpsimd_work
+    return nisa.engine.gpsimd
+
+
 def copy_work(dtype):
     """Work of an element that Vector copies inside SBUF."""
     return VECTOR_WORK_COPY_16BIT if is_16bit(dtype) else VECTOR_WORK_16BIT

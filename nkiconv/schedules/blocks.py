@@ -8,6 +8,7 @@ partitions, so that a DMA loads many of them; the last units of an axis may have
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -78,14 +79,15 @@ def config_unsupported(geometry: Geometry, config: Config, bias: bool) -> str:
         return reason
     geometry = in_places(geometry, config)
     beside, channels, side = setting(config, "beside", 1), setting(config, "channels", 1), setting(config, "side", 1)
-    pixels, columns = setting(config, "pixels", 0), setting(config, "columns", beside)
+    needed = columns_beside(geometry, beside)
+    pixels, columns = setting(config, "pixels", 0), setting(config, "columns", needed)
     if side == 3 or (side > 1 and pixels > 0):
         return f"config side={side} pixels={pixels}: must be 1, 2 or 4, and 1 but for pixels=0"
     if beside > most_beside(geometry):
         return (
             f"config beside={beside}, K={geometry.K}, stride={geometry.columns.stride}: at most "
-            f"{most_beside(geometry)}, where a group has {QUADRANT} or {2 * QUADRANT} output channels, or that "
-            f"remainder of 128, rhs_dilation divides the stride and a bank holds the wider window; use less"
+            f"{most_beside(geometry)}, where a group has up to {2 * QUADRANT} output channels, or that remainder of "
+            f"{P_MAX}, gy as many columns and a bank holds the wider window; use less"
         )
     last = geometry.x_strides[0] == 1 and geometry.y_strides[0] == 1
     if pixels == LINES and not last and not has_lines(geometry):
@@ -97,8 +99,8 @@ def config_unsupported(geometry: Geometry, config: Config, bias: bool) -> str:
     if takes_lines(geometry, config) and max(beside, setting(config, "columns", 1)) > 1:
         columns = setting(config, "columns", 1)
         return f"config beside={beside} columns={columns} pixels=1: a block of lines is one column; use 1"
-    if columns < beside:
-        return f"config columns={columns}: must be at least beside={beside}; use more"
+    if columns < needed:
+        return f"config columns={columns} beside={beside}: must be at least {needed}; use more"
     if channels > max_channels(geometry, beside):
         return (
             f"config channels={channels}: a bank of {BANK_COLUMNS} columns holds all taps of "
@@ -218,20 +220,47 @@ def units_of_tile(geometry: Geometry, lines: bool) -> int:
     return P_MAX // width * width if lines else P_MAX
 
 
+def apart_beside(geometry: Geometry) -> int:
+    """Columns of gy from one to the next that shares its matmul: windows are taps apart then."""
+    columns = geometry.columns
+    return columns.dilation // math.gcd(columns.stride, columns.dilation)
+
+
+def further_beside(geometry: Geometry) -> int:
+    """Columns of taps that the window of such a column of gy is further than that of the one before."""
+    return apart_beside(geometry) * geometry.columns.stride // geometry.columns.dilation
+
+
+def columns_beside(geometry: Geometry, beside: int) -> int:
+    """Columns of gy from the first to the last of so many that share a matmul."""
+    return (beside - 1) * apart_beside(geometry) + 1
+
+
+def matmuls_beside(geometry: Geometry, columns: int, beside: int) -> int:
+    """Matmuls of so many columns of gy."""
+    apart = apart_beside(geometry)
+    whole, rest = divmod(columns, beside * apart)
+    return whole * apart + min(rest, apart)
+
+
+def pitch_beside(outputs: int, beside: int) -> int:
+    """Rows of an accumulator from a column of gy to the next that shares its matmul: PSUM is read from quadrants on."""
+    return outputs if beside == 1 else div_ceil(outputs, QUADRANT) * QUADRANT
+
+
 def most_beside(geometry: Geometry) -> int:
     """Columns of gy that can share a matmul, at most."""
     last, columns = geometry.K // geometry.groups % P_MAX, geometry.columns
-    fits = last in (QUADRANT, 2 * QUADRANT) and columns.stride % columns.dilation == 0
-    if not fits or geometry.rows.taps * (columns.taps + 3 * columns.stride) > BANK_COLUMNS:
-        return 1
-    return min(P_MAX // last, columns.out)
+    most = P_MAX // pitch_beside(last, 2) if last else 1
+    fits = geometry.rows.taps * (columns.taps + 3 * further_beside(geometry)) <= BANK_COLUMNS
+    return min(most, div_ceil(columns.out, apart_beside(geometry))) if fits else 1
 
 
 def outputs_beside(geometry: Geometry, beside: int) -> list[tuple[Part, int]]:
     """(first, how many) of a group's output channels on the partitions together, columns of gy that share a matmul."""
     K = geometry.K // geometry.groups
     parts = cut(K, P_MAX) if beside == 1 else cut_at(K, P_MAX)
-    return [(part, beside if beside * part[1] <= P_MAX else 1) for part in parts]
+    return [(part, beside if beside * pitch_beside(part[1], beside) <= P_MAX else 1) for part in parts]
 
 
 def max_channels(geometry: Geometry, beside: int) -> int:
@@ -241,14 +270,14 @@ def max_channels(geometry: Geometry, beside: int) -> int:
 
 def taps_beside(geometry: Geometry, beside: int) -> int:
     """Taps of a plane in the window of so many columns of gy that share a matmul."""
-    columns = geometry.columns
-    return geometry.rows.taps * (columns.taps + (beside - 1) * (columns.stride // columns.dilation))
+    return geometry.rows.taps * (geometry.columns.taps + (beside - 1) * further_beside(geometry))
 
 
 def completed(geometry: Geometry, config: Config) -> BlocksSettings:
     """All settings; what a config leaves open takes least room. geometry: of the blocks."""
     beside = setting(config, "beside", 1)
-    found = {"rows": 1, "columns": beside, "channels": max_channels(geometry, beside), "beside": beside}
+    columns = columns_beside(geometry, beside)
+    found = {"rows": 1, "columns": columns, "channels": max_channels(geometry, beside), "beside": beside}
     return BlocksSettings.read(config, **found, outputs=1, inputs=1, buffers=1, split=0)
 
 
@@ -314,6 +343,11 @@ class Accumulator:
     beside: int
     part: int
     bias: bool = False
+
+    @property
+    def pitch(self) -> int:
+        """Rows from the output channels of a column of gy to those of the next."""
+        return pitch_beside(self.k[1], self.beside)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from .blocks import (
     TRANSPOSED,
     BlocksSettings,
     banks_of_taps,
+    matmuls_beside,
     outputs_beside,
     planes_of,
     runs_of,
@@ -191,18 +192,18 @@ class BlocksBound:
 
     def work(self, one: BlocksSettings) -> tuple[int, int]:
         """Accumulators of a pass, and passes of a core."""
-        accumulators, passes = self.accumulators(one.channels, one.outputs, one.inputs)
+        accumulators, passes, _ = self.accumulators(one.channels, one.outputs, one.inputs)
         return accumulators, passes if one.split else div_ceil(passes, PARTS)
 
-    def _accumulators_of(self, channels: int, outputs: int, inputs: int) -> tuple[int, int]:
-        """Accumulators of a pass, and passes."""
+    def _accumulators_of(self, channels: int, outputs: int, inputs: int) -> tuple[int, int, int]:
+        """Accumulators of a pass, passes, and groups of a pass."""
         geometry, taps = self.geometry, banks_of_taps(self.geometry)
         ks, cs = div_ceil(geometry.K // geometry.groups, P_MAX), div_ceil(geometry.C // geometry.groups, channels)
         accumulators = min(outputs, ks) * min(inputs, cs) * taps
         if ks == cs == 1:
             together = max(1, min(geometry.groups, self.banks // accumulators))
-            return together * accumulators, div_ceil(geometry.groups, together)
-        return accumulators, geometry.groups * div_ceil(ks, outputs) * div_ceil(cs, inputs)
+            return together * accumulators, div_ceil(geometry.groups, together), together
+        return accumulators, geometry.groups * div_ceil(ks, outputs) * div_ceil(cs, inputs), 1
 
     def tiles(self, one: BlocksSettings) -> int:
         """Tiles of units of a core in a pass."""
@@ -259,8 +260,9 @@ class BlocksBound:
 
     def _channels(self, one: BlocksSettings) -> tuple[int, int]:
         """Of x and of gy that a tile has in a pass, on a row tile."""
-        of_x = one.channels * div_ceil(one.inputs, one.side)
-        return min(self.geometry.C, of_x), min(self.geometry.K, P_MAX * one.outputs)
+        geometry, together = self.geometry, self.accumulators(one.channels, one.outputs, one.inputs)[2]
+        of_x = min(geometry.C // geometry.groups, one.channels * div_ceil(one.inputs, one.side))
+        return of_x * together, min(geometry.K // geometry.groups, P_MAX * one.outputs) * together
 
     def gang(self, one: BlocksSettings) -> int:
         """Members of a tile."""
@@ -286,7 +288,7 @@ class BlocksBound:
         found, streamed = [], []
         for _, count in outputs_beside(geometry, beside):
             width = float(min(BANK_COLUMNS, taps_beside(geometry, count) * channels))
-            matmuls = rows * div_ceil(columns, count) / at_once
+            matmuls = rows * matmuls_beside(geometry, columns, count) / at_once
             streamed.append(matmuls * width * matmul_rates(target, geometry)[0])
             # row tiles work at once, each matmul a few columns after the last at least
             width = max(width, at_once * target.row_tile_columns if at_once > 1 else 0)
@@ -379,16 +381,18 @@ class BlocksBound:
         return dma_ns(self.target, P_MAX, P_MAX, elements, run, 4)
 
     def _end_ns(self, one: BlocksSettings, accumulators: int, passes: int) -> float:
-        """The last accumulator's evacuation and store; sums of both cores' halves, which nothing hides: Vector adds
-        them before it evacuates the next transposes."""
+        """The last accumulator's evacuation, of each column of gy that shares its matmuls, and store; sums of both
+        cores' halves, which nothing hides. Vector evacuates the next pass's transposes thereafter."""
         target, geometry, count = self.target, self.geometry, min(accumulators, self.banks)
         width = min(BANK_COLUMNS, taps_beside(geometry, one.beside) * one.channels)
-        end_ns = width * target.scalar_ns + last_store_ns(target)
+        evacuated_ns = one.beside * (taps_beside(geometry, 1) * one.channels * target.vector_ns + self.read_ns)
+        again = passes if self.pixels == TRANSPOSED else 1
+        end_ns = again * evacuated_ns + last_store_ns(target)
         if not one.split:
             return end_ns
         filters = 4 * geometry.K * (geometry.C // geometry.groups) * num_taps(geometry)
         last = min(filters, count * BANK_BYTES * P_MAX)
         exchanged_ns = target.exchange_ns + max(0.0, last - target.exchange_bytes) * target.exchange_byte_ns
         exchanged_ns += count * width * target.vector_ns + target.hbm_ns(last / PARTS, 4.0 * width)
-        exchanges = passes * div_ceil(accumulators, self.banks) if self.pixels == TRANSPOSED else 1
-        return end_ns + exchanges * exchanged_ns
+        rounds = div_ceil(accumulators, self.banks) if self.pixels == TRANSPOSED else 1
+        return end_ns + again * rounds * exchanged_ns

@@ -18,6 +18,7 @@ from .blocks import (
     TRANSPOSED,
     BlocksSettings,
     blocks_geometry,
+    columns_beside,
     config_unsupported,
     exchange_unsupported,
     in_places,
@@ -142,7 +143,8 @@ def _sizes(bound: BlocksBound, given: Mapping[str, Any]) -> Iterator[BlocksSetti
     for beside, side in product(besides, choices(given, "side", (1,) if is_transposed else SIDES)):
         most = max_channels(geometry, beside)
         # several row tiles pay where planes are blocks, whose zeros are left out
-        some = [one for one in shapes if one[1] >= beside and (side == 1 or "side" in given or one == (P, Q))]
+        least = columns_beside(geometry, beside)
+        some = [one for one in shapes if one[1] >= least and (side == 1 or "side" in given or one == (P, Q))]
         every = BlocksSettings(1, 1, most, whole, div_ceil(C, most), beside, side, 1, 0, 0, 0, 0)
         blocks, own = _full(bound, some, every), div_ceil(C, side)
         # accumulators of channels that are transposed together need not wait for others

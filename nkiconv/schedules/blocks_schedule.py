@@ -30,14 +30,17 @@ from .blocks import (
     Pass,
     Run,
     Tile,
+    apart_beside,
     banks_of_taps,
     blocks_geometry,
     completed,
     config_unsupported,
     extent_of,
     first_seen,
+    further_beside,
     in_places,
     is_transposed,
+    matmuls_beside,
     outputs_beside,
     planes_of,
     runs_of,
@@ -105,9 +108,20 @@ class BlocksSchedule:
         return 1 if self.transposes is None else self.transposes.gang
 
     @property
+    def apart(self) -> int:
+        """Columns of gy from one to the next that shares its matmul."""
+        return apart_beside(self.geometry)
+
+    @property
     def further(self) -> int:
-        """Columns of taps that the window of a column of gy is further than that of the column before."""
-        return self.geometry.columns.stride // self.geometry.columns.dilation
+        """Columns of taps that the window of the next one is further."""
+        return further_beside(self.geometry)
+
+    @property
+    def cleared(self) -> tuple[int, int]:
+        """(First, end) of channels of gy that matmuls of several columns read beyond those that are loaded."""
+        ends = [(one.k[1], channels_read(one)) for one in self.passes]
+        return min((loaded for loaded, read in ends if loaded < read), default=self.k), self.k
 
 
 @once_a_config
@@ -190,7 +204,7 @@ def _scheduled(
         passes=tuple(passes),
         split=False,
         x=(height, width, channels),
-        k=max(1, most_of(one.k for one in passes)),
+        k=max(1, *map(channels_read, passes)),
         planes=tuple(dict.fromkeys(t for one in passes for t in one.planes)),
         transposes=None,
     )
@@ -202,6 +216,11 @@ def _scheduled(
     while plan.transposes is not None and plan.transposes.raws > 1 and not fits_sbuf(needed_bytes(plan)):
         plan = replace(plan, transposes=replace(plan.transposes, raws=plan.transposes.raws - 1))
     return plan
+
+
+def channels_read(one: Pass) -> int:
+    """Channels of gy that matmuls of a pass read, from its first one on."""
+    return max(acc.k[0] - one.k[0] + acc.pitch for acc in chain.from_iterable(one.rounds) if not acc.bias or acc.t < 0)
 
 
 def _with_transposes(plan: BlocksSchedule, planes: Sequence[Part], most: int) -> BlocksSchedule:
@@ -311,7 +330,7 @@ def _taps_of(geometry: Geometry) -> list[tuple[int, Part, Part]]:
 def chains_of(plan: BlocksSchedule, one: Pass, count: int) -> list[Part]:
     """(first, how many) of so many tiles of a pass that are summed up in a chain each; all if they pass in rounds."""
     beside = min(accumulator.beside for accumulator in one.rounds[0])
-    matmuls = count * plan.gang * plan.settings.rows * div_ceil(plan.settings.columns, beside)
+    matmuls = count * plan.gang * plan.settings.rows * matmuls_beside(plan.geometry, plan.settings.columns, beside)
     return cut_into(count, min(count, div_ceil(matmuls, CHAIN)) if len(one.rounds) == 1 else 1)
 
 
@@ -357,7 +376,8 @@ def instructions(plan: BlocksSchedule, cores: int) -> int:
             total += transposes.transpose_instructions(plan.source, settings, one)
         chains = len(chains_of(plan, one, count)) + PARTS
         for accumulator in chain.from_iterable(one.rounds):
-            total += count * settings.rows * div_ceil(settings.columns, accumulator.beside) * plan.gang + 4 + chains
+            matmuls = matmuls_beside(plan.geometry, settings.columns, accumulator.beside)
+            total += count * settings.rows * matmuls * plan.gang + 4 + chains
         each.append(div_ceil(total * one.half, count) + 64 if plan.split and cores == PARTS else total)
     parts = 1 if plan.split else cores
     most = max(sum(some_of(each, share(len(each), parts, core))) for core in range(parts))

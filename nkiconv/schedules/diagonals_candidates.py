@@ -233,7 +233,8 @@ class DiagonalsBound:
     def dma_ns(self, h: Any, w: Any, c: Any, width: int, channels: int, strides: Any) -> Any:
         """Of so many rows, columns and channels for each partition, of a tensor of so many columns and channels."""
         target, item = self.target, self.geometry.hbm_itemsize
-        whole = (w >= width) if strides[0] != 1 else (c == channels)
+        # rows of blocks that are longer than those in memory are a run each
+        whole, w = (w == width) if strides[0] != 1 else (c == channels), np.minimum(w, width)
         if strides[0] != 1:
             runs, run = np.where(whole, c, c * h), np.where(whole, h * w, w)
         else:

@@ -111,14 +111,17 @@ def test_tiles_are_turned_in_turn(name, split):
 
 
 @pytest.mark.cover(3)
-@pytest.mark.parametrize(("K", "beside"), [(192, 2), (160, 4), (160, 2), (416, 4)])
+@pytest.mark.parametrize(
+    ("K", "beside", "dilation"), [(192, 2, 1), (160, 4, 1), (24, 4, 1), (416, 4, 1), (140, 2, 2), (40, 2, 3)]
+)
 @pytest.mark.parametrize("way", WAYS)
-def test_the_last_channels_beside_each_other(way, K, beside):
-    """Those beyond 128s, in the same pass as whole 128s, and in one of their own."""
+def test_the_last_channels_beside_each_other(way, K, beside, dilation):
+    """Those beyond 128s, in the same pass as whole 128s, and in one of their own; some fewer than a quadrant has, of
+    columns whose windows are taps apart."""
     is_last, config = WAYS[way]
     for outputs in (1, 4):
         sizes = (("beside", beside), ("rows", 3), ("columns", 5), ("outputs", outputs), ("split", outputs // 4))
-        axes = (PLAIN, (11, 3, 1, 1, 1, 1))
+        axes = (PLAIN, (11, 3, 1, dilation, dilation, 1))
         check((2, 7, K, 1), axes, is_last, config=(config or ()) + sizes, bias_gradient=True, adds=True)
 
 

@@ -7,6 +7,7 @@ from ...schedules.blocks import extent_of
 from ...schedules.geometry import valid_range
 from ...schedules.tiles import div_ceil, size_of
 from .._dma import copy
+from .._engines import new_ledger, pick_memset
 from ..conv.regions import offset_at
 
 
@@ -142,10 +143,11 @@ def clear_sides(tile, last, rows, columns, sizes):
     if last and tile.shape[3] % 2 == 0 and tile.dtype != nl.float32:
         # two channels at once
         tile = tile.view(nl.float32)
-    found = [some for some in strips if some[0] < some[1] and some[2] < some[3]]
-    for index, (h0, h1, w0, w1) in enumerate(found):
-        part = tile[0:parts, h0:h1, w0:w1] if last else tile[0:parts, 0 : tile.shape[1], h0:h1, w0:w1]
-        nisa.memset(dst=part, value=0.0, engine=nisa.engine.gpsimd if index % 2 else nisa.engine.vector)
+    ledger = new_ledger()
+    for h0, h1, w0, w1 in strips:
+        if h0 < h1 and w0 < w1:
+            part = tile[0:parts, h0:h1, w0:w1] if last else tile[0:parts, 0 : tile.shape[1], h0:h1, w0:w1]
+            nisa.memset(dst=part, value=0.0, engine=pick_memset(ledger, size_of(part.shape[1:])))
 
 
 def load_units(work, pieces, tile, into, planes, steps):

@@ -75,7 +75,7 @@ def run_passes(work, passes, half, buffers):
             if ahead != None:
                 transpose_ahead(work, ahead, feed, order.products, at, q)
             for bank in banks:
-                if q % some.accumulators[bank].beside == 0:
+                if q % (some.accumulators[bank].beside * work.plan.apart) < work.plan.apart:
                     add_products(work, some.accumulators[bank], sums[bank], feed, some, q, some.adds or column > 0)
         for bank in banks if some.ends else ():
             end_chain(work, some, bank, sums[bank], held, joint)
@@ -128,7 +128,7 @@ def load_until(work, feed, end):
 def start_sums(work, accumulator):
     """A bank of sums for an accumulator."""
     acc, columns = accumulator, columns_of(work, accumulator, accumulator.beside)
-    shape = room_of(work.geometry.x_strides, acc.c[1], acc.r[1], columns, acc.beside * acc.k[1])
+    shape = room_of(work.geometry.x_strides, acc.c[1], acc.r[1], columns, acc.beside * acc.pitch)
     return nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum)
 
 
@@ -138,14 +138,17 @@ def start_buffers(work):
     x_shape = room_of(geometry.x_strides, plan.x[2], plan.gang * plan.x[0], plan.x[1])
     y_shape = room_of(geometry.y_strides, plan.k, plan.gang * settings.rows, settings.columns)
     tiles = sum(len(one.tiles) for one in plan.passes)
-    return [new_blocks(work, x_shape, y_shape, plan.planes) for _ in range(min(settings.buffers, tiles))]
+    return [new_blocks(work, x_shape, y_shape, plan.planes, plan.cleared) for _ in range(min(settings.buffers, tiles))]
 
 
-def new_blocks(work, x_shape, y_shape, planes):
-    """Blocks of these shapes, with x at some planes of taps."""
+def new_blocks(work, x_shape, y_shape, planes, cleared=(0, 0)):
+    """Blocks of these shapes, with x at some planes of taps. cleared: (first, end) channels of gy that are zeros."""
     taps, operands = work.geometry.planes.taps, work.operands
     x = [nl.ndarray(x_shape, dtype=operands.x_dtype, buffer=nl.sbuf) if t in planes else None for t in range(taps)]
-    y = nl.ndarray(y_shape, dtype=operands.w_dtype, buffer=nl.sbuf)
+    y, (first, end) = nl.ndarray(y_shape, dtype=operands.w_dtype, buffer=nl.sbuf), cleared
+    if first < end:
+        read = part_of(y, work.geometry.y_strides, (0, y.shape[0]), (None, None), (None, None), (first, end))
+        nisa.memset(dst=read, value=0.0, engine=nisa.engine.gpsimd)
     return Blocks(x=x, y=y)
 
 
@@ -187,11 +190,12 @@ def add_products(work, accumulator, acc_psum, feed, some, q, adds):
     the first, then those that meet x in any block."""
     acc, settings, geometry = accumulator, work.plan.settings, work.geometry
     tile, one, blocks = feed.tiles[some.index], feed.tiles[some.index].one, blocks_of(feed, some.index)
-    rows, columns, count = geometry.rows, geometry.columns, min(acc.beside, settings.columns - q)
+    rows, columns, apart = geometry.rows, geometry.columns, work.plan.apart
+    count = min(acc.beside, div_ceil(settings.columns - q, apart))
     first = acc.part * (nl.tile_size.pmax // settings.side)
     units, k, p = (first, first + units_of(tile.tile)), acc.k[0] - one.k[0], some.member * settings.rows + some.row
-    y_sbuf = of_array(blocks.y, work.operands)
-    stationary = part_of(y_sbuf, geometry.y_strides, units, (p, p + 1), (q, q + count), (k, k + acc.k[1]))
+    y_sbuf, beside = of_array(blocks.y, work.operands), (q, q + (count - 1) * apart + 1, apart)
+    stationary = part_of(y_sbuf, geometry.y_strides, units, (p, p + 1), beside, (k, k + acc.pitch))
     if acc.bias and acc.t >= 0:
         stationary = ones_of(work, units)
     elif not is_channels_last(geometry.y_strides):
@@ -204,7 +208,7 @@ def add_products(work, accumulator, acc_psum, feed, some, q, adds):
         r, s = taps_seen(h, r[1], rows.dilation, seen[0]), taps_seen(w, s[1], columns.dilation, seen[1])
     if r[0] == r[1] or s[0] == s[1]:
         return
-    sums = part_of(acc_psum, geometry.x_strides, (0, count * acc.k[1]), r, s, (0, acc.c[1]))
+    sums = part_of(acc_psum, geometry.x_strides, (0, count * acc.pitch), r, s, (0, acc.c[1]))
     place = h + some.member * one.h[1] - one.h[0], w - one.w[0]
     moving = moving_of(work, acc, (blocks, units, acc.c[0] - one.c[acc.part][0]), place, r, s)
     multiply(sums, stationary, moving, adds, (acc.part, settings.side))

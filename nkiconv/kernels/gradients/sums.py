@@ -182,7 +182,7 @@ def add_beside(work, accumulator, acc_psum, into_sbuf, added):
 def sums_beside(work, accumulator, acc_psum, index):
     """An accumulator's sums of the index-th of the columns of gy that share its matmuls, in the order of the filter."""
     acc, strides = accumulator, work.geometry.x_strides
-    k, far = index * acc.k[1], 0 if acc.t < 0 else index * work.plan.further
+    k, far = index * acc.pitch, 0 if acc.t < 0 else index * work.plan.further
     last = not acc.bias and filters_last(work)
     R, S, units, channels = acc.r[1], acc.s[1], (k, k + acc.k[1]), (0, acc.c[1])
     if work.geometry.flipped:
