@@ -12,16 +12,8 @@ NAMES = ("img_ref", "filter_ref", "feature_group_count")
 
 #: Tensors that a public kernel may go without; those that it needs are called ..._ref.
 OPTIONAL = {"bias", "bias1", "bias2", "weight", "residual", "x_scale", "x_shift", "y_norm_weight", "y_norm_bias"}
-OPTIONAL |= {
-    "x_norm_weight",
-    "x_norm_bias",
-    "initial_state",
-    "initial_frames",
-    "state_indices",
-    "accumulate_into",
-    "x_state",
-    "gated_state",
-}
+OPTIONAL |= {"x_norm_weight", "x_norm_bias", "initial_state", "initial_frames", "state_indices", "x_state"}
+OPTIONAL |= {"gated_state", "accumulate_into"}
 
 
 def refuse(*reasons):
