@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 from isa_indices import column, one, register, rows_of
-from isa_tiles import evaluate, get, put, result, rounded, same, sample
+from isa_tiles import evaluate, get, out, put, result, results, rounded, same, sample
 from pairs import run
 
 from nkiconv.simulator import NkiError
@@ -235,19 +235,14 @@ def test_transpose_at_a_scalar_index(rng):
 
 
 @pytest.mark.parametrize(("engine", "make"), [(E.vector, one), (E.scalar, register), (E.gpsimd, one)])
-def test_copies_on_chip(engine, make, rng):
-    values = rng.normal(size=(33, 4, 5)).astype(np.float32)
+def test_copies_on_chip(engine, make):
+    def copy(out):
+        src = put(np.arange(24, dtype=np.float32).reshape(2, 4, 3))
+        picked = src.ap([[12, 2], [1, 3]], scalar_offset=make(2), indirect_dim=1)
+        nisa.tensor_copy(out.ap([[5, 2], [1, 3]], scalar_offset=make(1), indirect_dim=1), picked, engine=engine)
 
-    def body():
-        src, out = put(values), put(np.zeros((33, 12), np.float32), BF16)
-        picked = src.ap([[20, 33], [1, 5]], scalar_offset=make(2), indirect_dim=1)
-        nisa.tensor_copy(out.ap([[12, 33], [1, 5]], scalar_offset=make(3), indirect_dim=1), picked, engine=engine)
-        nisa.tensor_copy(out.ap([[12, 33], [1, 4]], offset=8), src[:, :, 0], engine=engine)
-        return get(out)
-
-    expected = np.zeros((33, 12), np.float32)
-    expected[:, 3:8], expected[:, 8:] = values[:, 2], values[:, :, 0]
-    same(evaluate(body), rounded(expected, "bfloat16"))
+    [found] = results(copy, out(np.zeros((2, 5)), BF16))
+    assert found.tolist() == [[0, 6, 7, 8, 0], [0, 18, 19, 20, 0]]
 
 
 def test_two_cores_may_scatter_to_rows_of_their_own():

@@ -61,59 +61,45 @@ def test_a_small_tile_does_not_wait_behind_a_large_one():
 # Loads that the compiler drops.
 
 
-def loads_of(body):
-    tasks, _ = tl.build(run(body, trace_only=True).programs, PriceList(Rates()))
-    return sum(task.op == "dma_copy" for task in tasks.source)
+def copy_of(x, part=False, writes="nothing"):
+    """Load x into a tile of its own, or a part of one, copy that, and write to one of the two or to neither."""
+    dst, kept = nl.ndarray((128, 2, 64), FP32)[:, 0] if part else tile(64), tile(64)
+    nisa.dma_copy(dst, x)
+    vector(kept, dst)
+    if writes == "the tile":
+        nisa.memset(dst[:, 0:8], 0.0)
+    elif writes == "the source":
+        store(kept, dst=x)
 
 
-def again(n, between=0, *, part=False, scope=False):
-    """How many remain of n loads of the same bytes, others between them, each with a copy that reads its tile."""
+@pytest.mark.parametrize(("why", "loads", "between", "on_device", "given"), [
+    ("the same bytes are there", 1, 0, False, {}),
+    ("they were loaded 128 DMAs ago", 1, 127, False, {}),
+    ("or more", 3, 128, False, {}),
+    ("a part of a tile", 3, 0, False, {"part": True}),
+    ("a loop on the device has one copy of its body", 3, 0, True, {}),
+    ("somebody writes the tile", 3, 0, False, {"writes": "the tile"}),
+    ("somebody writes the source, thrice", 6, 0, False, {"writes": "the source"}),
+], ids=lambda value: value if isinstance(value, str) else "")  # fmt: skip
+def test_loads_of_what_a_tile_holds_are_dropped(why, loads, between, on_device, given):
+    """How many DMAs remain of three loads of the same bytes, without those between them."""
 
     def body():
         x = tile(64, FP32, HBM)
 
-        def one(_):
-            dst = nl.ndarray((128, 2, 64), FP32)[:, 0] if part else tile(64)
-            nisa.dma_copy(dst, x)
-            vector(tile(64), dst)
+        def once(_):
+            copy_of(x, **given)
             for _ in range(between):
                 load(tile(64))
 
-        if scope:
-            nl.fori_loop(0, n, one)
+        if on_device:
+            nl.fori_loop(0, 3, once)
         else:
-            for i in range(n):
-                one(i)
+            for i in range(3):
+                once(i)
 
-    return loads_of(body) - n * between
-
-
-@pytest.mark.parametrize(("why", "loads", "given"), [
-    ("the same bytes are there", 1, {}),
-    ("they were loaded 128 DMAs ago", 1, {"between": 127}),
-    ("or more", 3, {"between": 128}),
-    ("a part of a tile", 3, {"part": True}),
-    ("a loop on the device has one copy of its body", 3, {"scope": True}),
-], ids=lambda value: value if isinstance(value, str) else "")  # fmt: skip
-def test_a_load_of_what_a_tile_holds_is_loads_of(why, loads, given):
-    assert again(3, **given) == loads
-
-
-def test_a_load_of_what_somebody_writes_is_not_loads_of():
-    def body(*, writes_source=False, writes_tile=False):
-        x, kept = tile(64, FP32, HBM), tile(64)
-        for _ in range(2):
-            dst = tile(64)
-            nisa.dma_copy(dst, x)
-            vector(kept, dst)
-            if writes_tile:
-                nisa.memset(dst[:, 0:8], 0.0)
-        if writes_source:
-            store(kept, dst=x)
-
-    assert loads_of(body) == 1
-    assert loads_of(lambda: body(writes_tile=True)) == 2
-    assert loads_of(lambda: body(writes_source=True)) == 3
+    tasks, _ = tl.build(run(body, trace_only=True).programs, PriceList(Rates()))
+    assert sum(task.op == "dma_copy" for task in tasks.source) - 3 * between == loads
 
 
 @pytest.mark.parametrize(("columns", "stalls"), [(512, True), (256, False)])
