@@ -63,7 +63,7 @@ HALF = row(0x7FC1, 0xFF81, 0x7F80, 0x8000, dtype=np.uint16)
 
 @pytest.mark.parametrize(("engine", "values"), [
     ("vector", BITS.view(np.float32)), ("scalar", BITS.view(np.int32)), ("gpsimd", HALF.view(ml_dtypes.bfloat16)),
-    ("dma", BITS.view(np.float32)),
+    ("dma", BITS.view(np.float32)), ("dma", row(2**40, -1, dtype=np.int64)),
 ])  # fmt: skip
 def test_copies_of_one_dtype_keep_every_bit(engine, values):
     call, more = (nisa.dma_copy, ()) if engine == "dma" else (nisa.tensor_copy, (nisa.engine[engine],))

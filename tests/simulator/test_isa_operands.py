@@ -84,10 +84,6 @@ OPERANDS = [(case, name) for case in CASES for name in case.operands]
 COMPUTE = [(case, name) for case, name in OPERANDS if case.engine != "dma"]
 
 
-def each(rows):
-    return pytest.mark.parametrize(("case", "name"), rows, ids=[f"{case.name}-{name}" for case, name in rows])
-
-
 def breaks(rule, match, body):
     with pytest.raises(NkiError, match=match) as caught:
         run(body)

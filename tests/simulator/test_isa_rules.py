@@ -12,7 +12,7 @@ from nkiconv.simulator import language as nl
 from nkiconv.simulator.rules import RULES
 
 E, CMD = nisa.engine, nisa.reduce_cmd
-DGE, SKIP = nisa.dge_mode, nisa.oob_mode.skip
+DGE = nisa.dge_mode
 BF16, F32, I32, U8, U16, U32 = nl.bfloat16, nl.float32, nl.int32, nl.uint8, nl.uint16, nl.uint32
 
 

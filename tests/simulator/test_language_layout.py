@@ -9,7 +9,7 @@ from pairs import dropped, run
 from nkiconv.simulator import NkiError
 from nkiconv.simulator import language as nl
 
-F32, BF16, I32 = nl.float32, nl.bfloat16, nl.int32
+F32, BF16 = nl.float32, nl.bfloat16
 RNG = np.random.default_rng(0)
 X = np.arange(1, 7, dtype=np.float32).reshape(2, 3)
 ONE = np.arange(1, 7, dtype=np.float32).reshape(2, 1, 3, 1)

@@ -193,11 +193,6 @@ def ordered(inner):
         inner()
 
 
-def each(values, body):
-    for value in values:
-        body(value)
-
-
 def across_iterations(own):
     """Wait for the previous iteration's instruction, or for the same one's."""
     made = []

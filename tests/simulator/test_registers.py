@@ -36,7 +36,7 @@ def test_the_core_is_gen3():
     assert nisa.get_nc_sub_version() == 0
 
 
-#: Views by one register of value i, as indices say it of NumPy too, and where: the partition dim takes no register.
+#: Views by one register or NkiScalar of value i, as of NumPy too, and where: the partition dim takes none.
 BY_REGISTER = {
     "row": (lambda t, i, ds: t[i], ("hbm",)),
     "rows of one": (lambda t, i, ds: t[i, 1:3], ("hbm",)),
@@ -48,17 +48,19 @@ BY_REGISTER = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "buffer"), [(name, buffer) for name, (_, buffers) in BY_REGISTER.items() for buffer in buffers]
-)
-def test_registers_index_tensors(name, buffer):
+@pytest.mark.parametrize(("name", "buffer", "make"), [
+    *((name, buffer, nisa.register_alloc) for name, (_, buffers) in BY_REGISTER.items() for buffer in buffers),
+    ("middle", "sbuf", scalar), ("two of the middle", "sbuf", lambda i: scalar(i - 1) + 1),
+    ("two rows", "hbm", scalar), ("beside an int", "hbm", lambda i: scalar(i, "int64")),
+])  # fmt: skip
+def test_registers_and_scalars_index_tensors(name, buffer, make):
     rng, i = np.random.default_rng(9), 2
     view = BY_REGISTER[name][0]
     values = rng.normal(size=(5, 4, 6)).astype(np.float32)
     expected = view(values, i, lambda start, size: slice(start, start + size))
 
     def body():
-        source = view(put(values, buffer=getattr(nl, buffer)), nisa.register_alloc(i), nl.ds)
+        source = view(put(values, buffer=getattr(nl, buffer)), make(i), nl.ds)
         assert source.shape == expected.shape
         assert source.is_indirect()
         out = nl.ndarray(expected.shape if expected.ndim > 1 else (1, *expected.shape), nl.float32)
@@ -105,23 +107,6 @@ def test_arithmetic_wraps_at_the_width_of_the_scalar(name, dtype):
         assert found.item() == wrapped
 
 
-@pytest.mark.parametrize(("dtype", "buffer"), [("int32", nl.sbuf), ("int32", nl.hbm), ("int64", nl.hbm)])
-def test_scalars_index_tensors(dtype, buffer):
-    values = np.arange(120, dtype=np.float32).reshape(5, 4, 6)
-
-    def body():
-        i = scalar(0, dtype) + 1
-        data = put(values, buffer=buffer)
-        outs = [nl.ndarray((5, 6), nl.float32), nl.ndarray((5, 2, 6), nl.float32), nl.ndarray((5, 6), nl.float32)]
-        pattern = data.ap([[24, 5], [1, 6]], scalar_offset=i, indirect_dim=1)
-        for out, view in zip(outs, (data[:, i], data[:, nl.ds(i, 2)], pattern), strict=True):
-            (nisa.dma_copy if buffer is nl.hbm else nisa.tensor_copy)(out, view)
-        return tuple(map(get, outs))
-
-    for found, expected in zip(evaluate(body), (values[:, 1], values[:, 1:3], values[:, 1]), strict=True):
-        same(found, np.ascontiguousarray(expected))
-
-
 def test_what_is_recorded():
     """Each operation is an instruction that waits for those before it; without data nothing has a value."""
 
@@ -134,17 +119,6 @@ def test_what_is_recorded():
     traced = run(body, trace_only=True).instructions
     assert [one.op for one in traced] == [one.op for one in found]
     assert profiling.profile(jit(body))().modelled_us > 0
-
-
-def test_int64_moves():
-    values = np.array([[2**40, -1], [3, 2**62]], np.int64)
-
-    def body():
-        tile = nl.ndarray((2, 2), nl.int64)
-        nisa.dma_copy(tile, put(values, buffer=nl.hbm))
-        return get(tile)
-
-    same(evaluate(body), values)
 
 
 def narrow(dtype):

@@ -16,7 +16,7 @@ from nkiconv.simulator import language as nl
 from nkiconv.simulator import timeline as tl
 from nkiconv.simulator.timing import PriceList, Rates
 
-BF16, FP16, FP32, FP8, TF32, BYTE = nl.bfloat16, nl.float16, nl.float32, nl.float8_e4m3, nl.tfloat32, nl.uint8
+BF16, FP32, FP8, TF32, BYTE = nl.bfloat16, nl.float32, nl.float8_e4m3, nl.tfloat32, nl.uint8
 PSUM, HBM = nl.psum, nl.hbm
 ENGINE, DGE = nisa.engine, nisa.dge_mode
 
@@ -81,7 +81,7 @@ def measure(case, n, gate=ENGINE.vector):
 
 # Vector, Scalar, GpSimd.
 
-B, H, F, FP, BP = Side(BF16), Side(FP16), Side(FP32), Side(FP32, PSUM), Side(BF16, PSUM)
+B, F, FP, BP = Side(BF16), Side(FP32), Side(FP32, PSUM), Side(BF16, PSUM)
 GAPS, COLUMN = Side(BF16, step=2), Side(FP32, columns=1)
 
 copy = nisa.tensor_copy
