@@ -1,13 +1,23 @@
-"""trn2.toml is complete, agrees with itself and with the limits, and no other module of the timing holds a number."""
+"""trn2.toml is complete, agrees with itself and the limits, and no other number counts; files of other constants."""
 
 import ast
+import dataclasses
 from pathlib import Path
 
 import pytest
 
 from nkiconv.simulator import constants, timeline, timing
 from nkiconv.simulator import hardware as hw
-from nkiconv.simulator.constants import load_constants
+from nkiconv.simulator.constants import (
+    SHIPPED,
+    VARIABLE,
+    Constant,
+    InUse,
+    TargetFileError,
+    load_constants,
+    load_target,
+    write_target,
+)
 from nkiconv.simulator.hardware import CONSTANTS
 from nkiconv.simulator.timing import Rates, UnknownConstantError
 
@@ -142,3 +152,110 @@ def test_no_number_lives_outside_the_table():
     others = [(path, line, n) for path, line, n in literals() if n not in ANYWHERE and (path.name, n) not in ALLOWED]
     text = [f"{path.parent.name}/{path.name}:{line}: {n}" for path, line, n in others]
     assert text == [], "give it a row in trn2.toml and read it through Rates, or a reason in ALLOWED"
+
+
+ISSUE = SHIPPED["dma.hwdge_issue_ns"]
+MEASURED = dataclasses.replace(ISSUE, value=612.5, low=605.0, high=620.0, standing="measured", source='bench "a" \\ Ä')
+TRIGGERS = dataclasses.replace(SHIPPED["dma.static_issue_ns"], value=85.25, low=80.0, high=90.5, standing="measured")
+
+
+def test_what_is_written_is_read(tmp_path):
+    write_target({one.name: one for one in (TRIGGERS, MEASURED)}, tmp_path / "measured.toml")
+    found = load_target(tmp_path / "measured.toml")
+    assert found == {**SHIPPED, MEASURED.name: MEASURED, TRIGGERS.name: TRIGGERS}
+    write_target(found, tmp_path / "whole.toml")
+    assert load_target(str(tmp_path / "whole.toml")) == found
+
+
+ROW = {"value": "600", "unit": f'"{ISSUE.unit}"', "source": '"bench"', "standing": '"measured"'}
+
+
+def file_of(path, row=None, name="dma.hwdge_issue_ns"):
+    """A target with one row."""
+    section, key = name.split(".")
+    text = ", ".join(f"{key} = {value}" for key, value in {**ROW, **(row or {})}.items())
+    path.write_text(f"[{section}]\n{key} = {{ {text} }}\n", encoding="utf-8")
+    return path
+
+
+def unit(name):
+    return f'"{SHIPPED[name].unit}"'
+
+
+# why                name                       changes to a good row                             message
+REFUSED = [
+    ("unknown constant", "dma.hwdge_isue_ns", {}, r"hwdge_isue_ns: unknown name; did you mean dma\.hwdge_issue"),
+    ("nothing like it", "q.zz", {}, r"q\.zz: unknown name; see simulator/trn2\.toml"),
+    ("another unit", ISSUE.name, {"unit": '"us"'}, r"unit='us': must be trn2\.toml's, 'ns on Sync.*convert the value"),
+    ("unit no text", ISSUE.name, {"unit": "3"}, "unit=3: must be text"),
+    ("value a text", ISSUE.name, {"value": '"600"'}, "value='600': must be a finite number"),
+    ("value a bool", ISSUE.name, {"value": "true"}, "value=True: must be a finite number"),
+    ("value infinite", ISSUE.name, {"value": "inf"}, "value=inf: must be a finite number"),
+    ("low no number", ISSUE.name, {"low": "nan"}, "low=nan: must be a finite number"),
+    ("value 0", ISSUE.name, {"value": "0"}, r"value=0: must be above 0; leave the row out"),
+    ("value below 0", ISSUE.name, {"value": "-1"}, "value=-1: must be at least 0"),
+    ("a rate of 0", "clock.pe_ghz", {"value": "0", "unit": unit("clock.pe_ghz")}, "value=0: must be above 0"),
+    ("a share above 1", "pe.row_tiles_overlap", {"value": "1.5", "unit": unit("pe.row_tiles_overlap")}, "at most 1"),
+    ("far off", ISSUE.name, {"value": "1e9"}, r"must be at most 530000, 1000 times trn2\.toml's 530"),
+    ("a limit", "memory.psum_banks", {"value": "16", "unit": unit("memory.psum_banks")}, "limit of the hardware.*at 8"),
+    ("low above value", ISSUE.name, {"low": "610"}, r"value 600 is outside its range 610\.\.600"),
+    ("high below value", ISSUE.name, {"high": "590"}, r"value 600 is outside its range 600\.\.590"),
+    ("a key too many", ISSUE.name, {"hi": "700"}, "has hi, which no row has"),
+    ("bad range to try", ISSUE.name, {"low": "-5", "standing": '"inferred"'}, "must be at least 0"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("why", "name", "row", "message"), REFUSED, ids=[row[0] for row in REFUSED])
+def test_a_row_that_is_none_is_refused_by_name(why, name, row, message, tmp_path):
+    with pytest.raises(TargetFileError, match=message):
+        load_target(file_of(tmp_path / "target.toml", row, name))
+
+
+# why, what is in the file (None: no file), message
+UNREADABLE = [
+    ("missing", None, "cannot be read .No such file"),
+    ("no TOML", "value = = 3", "is no TOML"),
+    ("no text", b"\xff\xfe", "is no TOML"),
+    ("no section", "pe = 3", "pe=3: must be a section of rows"),
+    ("no row", "[pe]\nmin_rows = 3", r"pe\.min_rows=3: must be a row"),
+]
+
+
+@pytest.mark.parametrize(("why", "content", "message"), UNREADABLE, ids=[row[0] for row in UNREADABLE])
+def test_a_file_that_is_none_is_refused_by_name(why, content, message, tmp_path, monkeypatch):
+    path = tmp_path / "target.toml"
+    if content is not None:
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(TargetFileError, match=rf"target\.toml: {message}"):
+        load_target(path)
+    monkeypatch.setenv(VARIABLE, str(path))
+    with pytest.raises(TargetFileError, match=rf"^{VARIABLE}='.*target\.toml'.*{message}"):
+        InUse()["pe.min_rows"]
+
+
+def test_nothing_is_written_that_could_not_be_read(tmp_path):
+    with pytest.raises(TargetFileError, match="unknown name"):
+        write_target({"q.zz": Constant("q.zz", 1, "ns", "", "measured", 1, 1)}, tmp_path / "target.toml")
+    assert not (tmp_path / "target.toml").exists()
+
+
+def test_a_process_reads_its_target_once(tmp_path, monkeypatch):
+    monkeypatch.setenv(VARIABLE, str(file_of(tmp_path / "trn2_measured.toml")))
+    found = InUse()
+    assert (found["dma.hwdge_issue_ns"].value, len(found), set(found)) == (600, len(SHIPPED), set(SHIPPED))
+    monkeypatch.delenv(VARIABLE)
+    assert (found.target, found.modelled) == ("trn2_measured.toml", "modelled (trn2_measured.toml)")
+    assert (InUse().target, InUse().path, dict(InUse())) == ("trn2", None, dict(SHIPPED))
+
+
+def test_a_key_tells_constants_apart_and_not_files(tmp_path, monkeypatch):
+    """Neither where constants come from nor what is said of them changes a plan."""
+    keys = {}
+    for name, row in {"a": {}, "b": {"source": '"x"'}, "c": {"value": "601"}, "d": {"high": "650"}}.items():
+        monkeypatch.setenv(VARIABLE, str(file_of(tmp_path / f"{name}.toml", row)))
+        keys[name] = InUse().key
+    write_target({ISSUE.name: ISSUE}, tmp_path / "same.toml")
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "same.toml"))
+    assert InUse().key == "trn2"
+    assert keys["a"] == keys["b"]
+    assert len({keys["a"], keys["c"], keys["d"], "trn2"}) == 4
