@@ -141,22 +141,16 @@ def test_chains(name):
     assert result(chain, (1, 1), nl.float32, row(1, 2), to=nl.psum).item() == expected
 
 
-@pytest.mark.parametrize(("dtype", "reverse", "false"), [
-    ("int8", False, "number"), ("uint8", True, "column"), ("int16", False, "column"), ("uint16", True, "number"),
+@pytest.mark.parametrize(("dtype", "reverse", "other", "expected"), [
+    (np.int8, False, -0.5, [1, -0.5, 2]), (np.uint8, True, row(4), [4, 5, 4]), (np.int16, False, row(4), [1, 4, 2]),
+    (np.uint16, True, -0.5, [-0.5, 5, -0.5]),
 ])  # fmt: skip
-def test_select_reduce(dtype, reverse, false, rng):
-    values = rng.normal(size=(5, 3, 4)).astype(ml_dtypes.bfloat16)
-    mask = rng.integers(0, 2, size=(5, 12)).astype(dtype)
-    column = rng.normal(size=(5, 1)).astype(np.float32)
-    other = column if false == "column" else np.float32(-0.5)
+def test_select_reduce(dtype, reverse, other, expected):
+    given = out((1, 3), F32, nl.psum), row(1, 0, 7, dtype=dtype), a_tile(row(1, 5, 2), "bfloat16", nl.psum), other
     found, largest = results(
-        nisa.select_reduce, out((5, 3, 4), nl.float32, nl.psum), mask, a_tile(values, buffer=nl.psum),
-        column if false == "column" else -0.5, out((5, 1), nl.float32), reduce_cmd=CMD.reset_reduce,
-        reverse_pred=reverse,
-    )  # fmt: skip
-    expected = np.where((mask != 0) != reverse, values.reshape(5, 12).astype(np.float32), other)
-    same(found, expected.reshape(5, 3, 4))
-    same(largest, expected.max(axis=1, keepdims=True))
+        nisa.select_reduce, *given, out((1, 1), F32), reduce_cmd=CMD.reset_reduce, reverse_pred=reverse
+    )
+    assert (found.tolist(), largest.item()) == ([expected], max(expected))
 
 
 def test_activation_reduce_and_a_result_that_aliases_dst(rng):

@@ -167,17 +167,6 @@ def test_schedules_refused(edges, match):
         two_named.with_schedule(edges)(X)
 
 
-def test_names_are_of_one_instruction():
-    @jit
-    def twice(x):
-        for _ in range(2):
-            nisa.memset(nl.ndarray((4, 8), F32), 0.0, name="zero")
-        nisa.memset(nl.ndarray((4, 8), F32), 0.0, name="last")
-
-    with pytest.raises(NkiError, match=r"NKI174.*2 instructions are named 'zero'"):
-        twice.with_schedule([("last", "zero")])(X)
-
-
 def test_a_scheduled_kernel_is_launched_not_called():
     inner = two_named.with_schedule([("plus1", "recip")])
     with pytest.raises(NkiError, match=r"NKI174.*called by another kernel"):
