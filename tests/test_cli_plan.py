@@ -1,13 +1,15 @@
 """`nkiconv plan` and `nkiconv tune`: the row, the explanation, JSON, the cache, and bad input by name."""
 
+import dataclasses
 import json
 
 import pytest
 from shell import run
 
-from nkiconv import Plan
+import nkiconv
+from nkiconv import ConvProblem, Plan
 from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
-from nkiconv.planner import cache
+from nkiconv.planner import cache, entry
 
 pytestmark = [pytest.mark.simulator_only, pytest.mark.usefixtures("plans")]
 CASE = "nkl_n1_c16_w512_s7"
@@ -58,3 +60,69 @@ def test_a_corrupt_file_is_a_warning(plans):
     assert result.exit_code == 0
     assert f"{file.name}: cannot be read" in " ".join(result.stderr.split()).replace("\n", "")
     assert "warnings.warn" not in result.stderr
+
+
+ROW, IMAGE = "--C 16 --W 64 --S 4", "--C 16 --W 64 --S 3 --H 8 --R 3"
+ROW_IS, IMAGE_IS = {"N": 1, "C": 16, "W": 64, "S": 4}, {"N": 1, "C": 16, "W": 64, "S": 3, "H": 8, "R": 3}
+# options beside those, the fields that they are
+ROWS = [
+    ("--padding causal", {"groups": 16, "padding": ((0, 0), (3, 0))}),
+    ("--padding 3,1 --stride 2 --N 2", {"groups": 16, "padding": ((0, 0), (3, 1)), "stride": (1, 2), "N": 2}),
+    ("--padding same", {"groups": 16, "padding": ((0, 0), (1, 2))}),
+    ("--K 8", {"K": 8}),
+]
+IMAGES = [
+    ("--padding 1", {"padding": ((1, 1), (1, 1))}),
+    ("--padding same", {"padding": ((1, 1), (1, 1))}),
+    ("--groups 16 --padding 0,1,2,3", {"groups": 16, "padding": ((0, 1), (2, 3))}),
+    ("--dilation 1,2 --dtype fp32", {"rhs_dilation": (1, 2), "dtype": "fp32"}),
+    ("--layout NHWC --lhs-dilation 2", {"layout": "NHWC", "lhs_dilation": (2, 2)}),
+]
+UP, UP_IS = "--transposed --C 16 --W 64 --S 4", {"N": 1, "C": 16, "W": 64, "taps": (1, 4)}
+UPS = [
+    ("--stride 2 --padding 1", {"K": 16, "stride": (1, 2), "padding": ((0, 0), (1, 1))}),
+    ("--K 6 --groups 2 --dilation 3 --padding 2,1",
+     {"K": 6, "groups": 2, "dilation": (1, 3), "padding": ((0, 0), (2, 1))}),
+    ("--H 8 --R 2 --stride 3,2 --output-padding 2,1 --layout NHWC",
+     {"H": 8, "taps": (2, 4), "stride": (3, 2), "output_padding": (2, 1), "layout": "NHWC"}),
+    (
+        "--D 3 --H 8 --T 2 --R 2 --stride 2 --output-padding 1 --padding 1,0,0",
+        {"D": 3, "H": 8, "taps": (2, 2, 4), "stride": (2,) * 3, "output_padding": (1,) * 3,
+         "padding": ((1, 1), (0, 0), (0, 0))},
+    ),
+]  # fmt: skip
+SHAPES = [
+    *((f"{ROW} {options}", {**ROW_IS, **fields}) for options, fields in ROWS),
+    *((f"{IMAGE} {options}", {**IMAGE_IS, **fields}) for options, fields in IMAGES),
+]
+
+
+@pytest.fixture
+def any_search(monkeypatch):
+    """Every problem has the plan of one: what options say is looked at, not what a search finds."""
+    plan = nkiconv.plan(ConvProblem(**ROW_IS, groups=16), algorithms=("vector",))
+    monkeypatch.setattr(entry, "search", lambda request, **_: dataclasses.replace(plan, problem=request.problem))
+
+
+@pytest.mark.cover(4)
+@pytest.mark.usefixtures("any_search")
+@pytest.mark.parametrize(("options", "fields"), SHAPES, ids=[options for options, _ in SHAPES])
+def test_plans_of_shapes(options, fields):
+    [found] = json.loads(run("plan", *options.split(), "--json").stdout)["rows"]
+    kept = {name: _tuples(value) for name, value in found["problem"].items()}
+    assert ConvProblem(**kept) == ConvProblem(**fields)
+
+
+@pytest.mark.usefixtures("any_search")
+@pytest.mark.parametrize(("options", "fields"), UPS, ids=[options for options, _ in UPS])
+def test_plans_of_transposed_shapes(options, fields):
+    [found] = json.loads(run("plan", *UP.split(), *options.split(), "--json").stdout)["rows"]
+    kept = {name: _tuples(value) for name, value in found["problem"].items()}
+    fields = UP_IS | fields
+    axes = len(fields["taps"])
+    defaults = {"stride": (1,) * axes, "dilation": (1,) * axes, "output_padding": (0,) * axes}
+    assert ConvProblem(**kept) == ConvProblem.transpose(**{**defaults, "padding": ((0, 0),) * axes, **fields})
+
+
+def _tuples(value):
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value

@@ -1,6 +1,7 @@
 """The float64 epilogue against torch and by hand, and the bound's constants against what they are derived from."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from torch_activation import torchs
 from nkiconv import bounds
 from nkiconv._nki import nisa
 from nkiconv.activations import ACTIVATIONS
+from nkiconv.kernels import _epilogue
 from nkiconv.kernels._epilogue import evacuate
 from nkiconv.reference import epilogue_ref
 from nkiconv.rules import RESIDUAL_POSITIONS
@@ -75,3 +77,15 @@ def test_fp32_evaluation_stays_within_the_bound(name):
     sums = z.astype(np.float64)
     limit = bounds.epilogue_bound(1, np.zeros_like(sums), sums, "fp32", activation=name)
     assert_within_limit(actual, epilogue_ref(sums, activation=name), limit)
+
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_the_kernels_have_every_activation(name):
+    assert name in _epilogue.FUNCTIONS, "nkiconv/kernels/_epilogue.py: what issues it"
+
+
+def test_the_page_lists_them():
+    assert f"| `activation` | {', '.join(ACTIVATIONS)}," in (ROOT / "docs" / "numpy.md").read_text()
