@@ -127,25 +127,6 @@ def test_quick_start_for_trn2_reaches_the_kernel(monkeypatch):
     assert torch.equal(y, model(batch))  # whole numbers: sums are exact in any order
 
 
-#: Lines of the console blocks, and how tests run them: as they are printed, or with these words instead.
-CHEAPER = {
-    "kda_bf16": "short", "conformer": "short", "1x3x224x224": "1x3x32x32", "nkl_": "nkl_n1_c256_w512_s64",
-    "kda": "kda_bf16", "rn50": "rn50_1x1", "../nki-library": "library",
-}  # fmt: skip
-#: What a line gets besides, by its first words: fewer cases, or fewer values and less of each.
-MORE = {
-    "bench --suite depthwise --against": ["--only", "kda_bf16"],
-    "bench --suite deepbench": ["--only", "db_11"],
-    "crossover --vary S": ["--values", "1,2", "--W", "64", "--C", "16"],
-    "crossover --vary W": ["--values", "64", "--C", "16"],
-    "crossover --vary Q": ["--values", "1,2", "--C", "16"],
-    "crossover --vary N": ["--values", "1,2", "--C", "16"],
-}
-
-#: What takes a second and more begins so.
-LONG = ("bench", "crossover", "doctor", "lint", "plan")
-
-
 def console_lines(text=TEXT, fence="console"):
     """The words of each line of the console blocks that calls nkiconv, after that name; of bash those for a device."""
     joined = [block.replace("\\\n", " ") for block in blocks(fence, text)]
@@ -180,7 +161,7 @@ def test_every_call_is_one_that_the_command_line_parses(words):
 
 @pytest.fixture
 def here(tmp_path, monkeypatch, plans):
-    """What the pages' lines speak of: the repository's folders, arrays, pictures and sound, and a checkout."""
+    """What the pages' lines speak of: the repository's folders, arrays, pictures and sound."""
     monkeypatch.chdir(tmp_path)
     for name in ("examples", "nkiconv"):
         (tmp_path / name).symlink_to(ROOT / name)
@@ -198,37 +179,20 @@ def here(tmp_path, monkeypatch, plans):
     with wave.open("speech.wav", "wb") as file:
         file.setparams((1, 2, 8000, 0, "NONE", ""))
         file.writeframes(rng.integers(-3000, 3000, 200, np.int16).tobytes())
-    kernel = tmp_path / "library/src/nkilib_src/nkilib/experimental/conv/depthwise_conv1d.py"
-    kernel.parent.mkdir(parents=True)
-    kernel.write_text("def depthwise_conv1d_implicit_gemm(*_, **__):\n    raise ValueError('is none')\n")
     return tmp_path
 
 
-def tried_lines():
-    """The words of each line that is tried, of which those that take a second and more in `make test-all`."""
-    pages = "\n".join(text for name, text in PAGES.items() if name != PRINTED)
-    return [
-        pytest.param(words, marks=[pytest.mark.slow] if " ".join(words).startswith(LONG) else [], id=" ".join(words))
-        for words in console_lines(pages)
-    ]
+#: Commands whose lines run as they are printed; of others their own tests run smaller ones.
+TRIED = ("run", "profile", "cases", "cache", "report")
+LINES = console_lines("\n".join(text for name, text in PAGES.items() if name != PRINTED))
 
 
 @pytest.mark.cover(5)
 @pytest.mark.simulator_only
-@pytest.mark.parametrize("words", tried_lines())
+@pytest.mark.parametrize("words", [words for words in LINES if words[0] in TRIED], ids=" ".join)
 @pytest.mark.usefixtures("here")
-def test_every_line_runs(words, monkeypatch):
-    """As it is printed, or with a smaller case in its place."""
-    from nkiconv.tools import bench
-
-    for name, less in (("RUNS", 1), ("REPEATS", 5), ("CASES", ("short",))):
-        monkeypatch.setattr(bench, name, less)
-    more = next((extra for first, extra in MORE.items() if " ".join(words).startswith(first)), [])
-    words = [CHEAPER.get(word, word) for word in words]
-    if "--values" in words and more:
-        words[words.index("--values") + 1] = more[1]
-        more = more[2:]
-    result = run(*words, *(more if "--C" not in words else more[:-2]))
+def test_lines_run(words):
+    result = run(*words)
     assert result.exit_code == 0, result.output
     for option in ("--out", "--plot", "--trace"):
         if option in words:
