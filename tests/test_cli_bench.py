@@ -110,11 +110,6 @@ def test_a_machine_without_neuron_is_refused_by_name(monkeypatch):
 # why, arguments, pattern in stderr
 BAD_CALLS = [
     ("no case", [], r"UnsupportedError: CASE: none is given; name a case"),
-    ("algorithm", ["short", "--algorithm", "magic"],
-     r"algorithm='magic': accepted for depthwise_conv1d are None, banded"),
-    ("not the algorithm's", ["short", "mamba2_prefill", "--target", "trn2", "--algorithm", "dot"],
-     r"UnsupportedError: case='mamba2_prefill': Q=4096: dot"),
-    ("two", ["rn50_c2", "short", "--lnc", "3"], r"2 reasons\n  - lnc=3.*\n  - lnc=3"),
     ("rounds of the model", ["short", "--target", "model", "--rounds", "9"], r"--rounds=9: is of --target trn2"),
     ("out of the model", ["short", "--target", "model", "--append", "x.csv"], r"--append=x\.csv: is of --target trn2"),
     ("speed of trn2", ["short", "--target", "trn2", "--timing-speed"], r"--timing-speed: is of the model"),

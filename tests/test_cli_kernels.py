@@ -1,7 +1,6 @@
 """`nkiconv run` and `nkiconv profile` of kernels in files: results, traces, comparisons, and bad input by name."""
 
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -91,9 +90,13 @@ def test_a_broken_rule_names_the_line_of_the_file(tmp_path):
     (("profile", PLAIN, *INPUTS, "--dtype", "bf16"), "--dtype=bf16: is of cases"),
     (("profile", "kda_bf16", "conformer", "--against", "kda_bf16"), "is held against one profile, 2 are named"),
     (("profile", PLAIN, *INPUTS, "--against", "nowhere.json"), "holds no single profile"),
+    (("run", "{folder}/old.py", "--input", "128x64:bf16"), "is a file, which defines double, "),
+    (("run", "{folder}/old.py:double", "--input", "128,64:bf16"), "128,64 is no shape; write 128x64:bf16"),
+    (("run", "{folder}/old.py:double", "--input", "128x64"), "write import nki, nki.isa and nki.language for"),
 ])  # fmt: skip
 def test_bad_input(arguments, words, tmp_path):
     (tmp_path / "there.npz").touch()
+    (tmp_path / "old.py").write_text("import neuronxcc.nki as nki\n\n\n@nki.jit\ndef double(x):\n    return x\n")
     result = run(*(one.format(folder=tmp_path) for one in arguments))
     assert result.exit_code == 2, result.output
     assert words in " ".join(result.output.split())
@@ -140,25 +143,6 @@ def test_what_a_kernel_prints_is_not_stdouts(tmp_path):
     found = subprocess.run([*command, "--lnc", "1", "--json"], capture_output=True, text=True, timeout=900)
     assert json.loads(found.stdout)["ok"]
     assert {"to the file descriptor", "to sys.__stdout__", "to sys.stdout"} <= set(found.stderr.splitlines())
-
-
-OLD = "import neuronxcc.nki as nki\n\n\n@nki.jit\ndef double(x):\n    return x\n"
-CALLS = [
-    (("run", "old.py", "--input", "128x64:bf16"), r"old.py: is a file, which defines double, .*; write old.py:double"),
-    (("run", "old.py:double", "--input", "128,64:bf16"), r"--input=128,64:bf16: 128,64 is no shape; write 128x64:bf16"),
-    (("run", "old.py:double", "--input", "128x64"), r"write import nki, nki\.isa and nki\.language for neuronxcc\.nki"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"), CALLS, ids=lambda one: " ".join(one) if isinstance(one, tuple) else ""
-)
-def test_a_unsupported_says_what_to_write(arguments, message, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "old.py").write_text(OLD)
-    result = run(*arguments)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert re.search(message, result.stderr), result.stderr
 
 
 def test_what_is_0_or_not_finite_is_told(tmp_path):
