@@ -1,4 +1,4 @@
-"""What is public says what it is, returns and raises, and the pages of it are made without a warning."""
+"""What is public says what it is, takes, returns and raises, and the pages of it are made without a warning."""
 
 import importlib
 import inspect

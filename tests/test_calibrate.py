@@ -1,4 +1,5 @@
-"""Calibration: probe kernels, slopes and their noise, constants from slopes, the command; with devices of Python."""
+"""Calibration: probe kernels, slopes, constants from slopes, targets side by side, the command; with devices of Python
+and stand-ins for AWS's nki and nrtpy, which have never run here."""
 
 import dataclasses
 import json

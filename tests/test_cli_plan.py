@@ -1,4 +1,4 @@
-"""`nkiconv plan` and `nkiconv tune`: the row, the explanation, JSON, the cache, and bad input by name."""
+"""`nkiconv plan` and `nkiconv tune`, of named cases and of shapes of one's own."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""The clock of estimates against the timeline of both cores."""
+"""The clock of estimates against the timeline of both cores, and what depthwise rows are given by cost models."""
 
 import pytest
 import random_problems

@@ -1,4 +1,4 @@
-"""`nkiconv.tools.suites.crossover`: sweeps, the values between which plans change, and what is refused."""
+"""`nkiconv crossover`: sweeps, the values between which plans change, its tables, and what is refused."""
 
 import csv
 import dataclasses

@@ -1,4 +1,4 @@
-"""The float64 epilogue against torch and by hand, and the bound's constants against what they are derived from."""
+"""The float64 epilogue against torch and by hand, and the bound's constants; every activation has its function."""
 
 import math
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The command that says which kernels have changed: its table is of this code on a sample, and it sees what moves."""
+"""The table of kernels is of this code on a sample; the default rule, and what was measured, are near the model."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""House rules that no linter knows: each test names the offenders and the way to mend them."""
+"""House rules that no linter knows, and what kernels call: each test names the offenders and the way to mend them."""
 
 import ast
 import re

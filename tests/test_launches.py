@@ -1,4 +1,4 @@
-"""Launches on a device: three settings of the LNC degree, kernels without a grid, and the hint of what is slow."""
+"""Launches on a device: the LNC degree, kernels without a grid, hints, and arguments of Python's own types."""
 
 import types
 import warnings

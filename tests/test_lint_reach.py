@@ -1,4 +1,4 @@
-"""What is judged: all that kernels reach, in their file and in others, and nothing else."""
+"""What is judged: all that kernels reach, in their file and in others; and one name for several things there."""
 
 import pytest
 from lint_calls import HEAD, findings, found_at, places, write

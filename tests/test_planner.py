@@ -1,4 +1,4 @@
-"""The planner: what it lists, times, ranks and tells; that it follows constants, epilogues and strictness."""
+"""The planner: what it lists, times, ranks, refuses and tells of rows and of images."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""What ConvProblem derives, against numbers worked out by hand."""
+"""What ConvProblem derives, against numbers worked out by hand, and how it lists what is wrong with it."""
 
 import pickle
 

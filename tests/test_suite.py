@@ -1,4 +1,4 @@
-"""`nkiconv bench --suite`: rows that are planned, checked and modelled; baselines, means, CSV, and bad input."""
+"""`nkiconv bench --suite`, `profile`, `profiles` and `bench-simulator`: rows, tables, kept files, and bad input."""
 
 import dataclasses
 import json
