@@ -16,6 +16,7 @@ REFUSED = [
      "must be at most 128000, 1000 times trn2.toml's 128"),
     ("plan nkl_n1_c16_w512_s7 --constant a=1 --constant b=1 --constant 'a =2'", "a is given twice"),
     ("plan nkl_n1_c16_w512_s7 --precision tf32", "precision='tf32': depthwise_conv1d has none; drop it"),
+    ("plan short --robust much", "robust='much': must be off, on or per cent"),
     ("profile nkl_n1_c16_w512_s7 --algorithm fft", "algorithm='fft': accepted for depthwise_conv1d are None, banded"),
     ("profile nkl_n1_c16_w512_s7 mamba2_prefill --algorithm dot", "case='mamba2_prefill': Q=4096: dot computes"),
     ("profile vae_512 --algorithm toeplitz_rows", "toeplitz_rows': was removed, stacked takes its"),

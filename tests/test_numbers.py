@@ -129,18 +129,11 @@ def test_ints_of_numpy_are_ints(call, kind, plainly):
     assert (CALLS[call](**{name: kind(value) for name, value in more.items()}) == CALLS[call](**more)).all()
 
 
-def test_padding_of_transposed_convolutions_that_takes_all_is_told_so():
-    """In the words of the call, not in those of the convolution that computes it, which crops."""
-    with pytest.raises(GeometryError, match=r"P=-29: padding 20\+20 takes off all 11 outputs .*; use less padding"):
-        nkiconv.conv_transpose2d(X, W, padding=20)
-
-
-@pytest.mark.parametrize("algorithm", [pytest.param(None, marks=pytest.mark.slow), "implicit_gemm"])
-def test_a_call_that_no_kernel_runs_is_refused_by_name(algorithm):
+def test_a_call_that_no_kernel_runs_is_refused_by_name():
     """FCN-32s: one filter of 64 x 64 for each of 21 channels."""
     x, w = np.ones((1, 21, 16, 16), np.float16), np.ones((21, 1, 64, 64), np.float16)
     with pytest.raises(UnsupportedError, match=r"implicit_gemm needs up to \d+ instructions on a core"):
-        nkiconv.conv_transpose2d(x, w, stride=32, groups=21, algorithm=algorithm)
+        nkiconv.conv_transpose2d(x, w, stride=32, groups=21, algorithm="implicit_gemm")
 
 
 @pytest.mark.parametrize("mode", ["torch", "simulate"])

@@ -50,12 +50,11 @@ def test_a_plan_that_hedges_at_no_cost():
 
 @pytest.mark.slow
 @pytest.mark.simulator_only
-@pytest.mark.parametrize(("name", "worst"), [("unet_up", 1.02)])
-def test_a_hedge_that_no_candidate_of_the_search_is(name, worst):
+def test_a_hedge_that_no_candidate_of_the_search_is():
     """Triggers may take 670 ns for 58: what the search times within 2 % takes 1.4 times the least then."""
-    found = nkiconv.plan(cases.get(name).problem, robust="on", use_cache=False)
+    found = nkiconv.plan(cases.get("unet_up").problem, robust="on", use_cache=False)
     assert found.fastest_us < found.modelled_us <= 1.02 * found.fastest_us
-    assert found.worst_regret < worst < 1.38 < found.fastest_regret
+    assert found.worst_regret < 1.02 < 1.38 < found.fastest_regret
 
 
 @pytest.mark.parametrize(("value", "percent"), [("off", 0), ("on", 2), (5, 5), ("2.5", 2.5), (0, 0)])
@@ -67,12 +66,6 @@ def test_per_cent(value, percent):
 def test_what_is_no_per_cent_is_refused(value):
     with pytest.raises(UnsupportedError, match=r"^robust=.*: must be off, on or per cent from 0 to 100; use robust=on"):
         percent_of(value)
-
-
-def test_the_command_refuses_it():
-    done = CliRunner().invoke(app, ["plan", "short", "--robust", "much"])
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert "robust='much': must be off, on or per cent" in done.stderr
 
 
 @pytest.mark.simulator_only
