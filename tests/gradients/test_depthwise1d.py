@@ -15,7 +15,6 @@ from tolerances import assert_within
 import nkiconv
 from nkiconv.kernels.gradients.depthwise_conv1d import ROWS_ALGORITHMS, depthwise_conv1d_weight_gradient
 from nkiconv.simulator import KernelAssertionError
-from nkiconv.simulator.launch import execute
 
 #: in_perm, kern_perm, out_perm.
 LAYOUTS = {
@@ -40,24 +39,8 @@ def test_algorithms(name, algorithm):
         with pytest.raises(nkiconv.UnsupportedError, match="rhs_dilation=2, stride=2: banded takes one of them"):
             check(*PROBLEMS[name], algorithm=algorithm)
     else:
-        check(*PROBLEMS[name], algorithm=algorithm)
-
-
-@pytest.mark.parametrize(("name", "copies"), [("causal", 1), ("several images", 2)])
-def test_biases_come_along(name, copies):
-    """gy is read once where its rows are summed as they come; twice where that is a pass of its own."""
-    (N, C), axis = PROBLEMS[name]
-    x, gy = (one[:, :, None] for one in problem_of((N, C), axis))
-    run = execute(depthwise_conv1d_weight_gradient[1], (x, gy, (C, 1, 1, axis[1])), {
-        "padding": ((0, 0), axis[4:]), "stride": (1, axis[2]), "rhs_dilation": (1, axis[3]), "feature_group_count": C,
-        "bias_gradient": True, "algorithm": "dot",
-    })  # fmt: skip
-    read = sum(
-        one.writes[0].num_elems
-        for one in run.programs[0].instructions
-        if one.op == "dma_copy" and one.reads[0].info.name == "grad_ref"
-    )
-    assert read == copies * gy.size
+        for lnc in (1, 2):
+            check(*PROBLEMS[name], algorithm=algorithm, bias_gradient=True, lnc=lnc)
 
 
 @pytest.mark.parametrize("algorithm", [None, "dot", "skewed"])

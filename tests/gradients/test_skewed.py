@@ -6,16 +6,10 @@ from depthwise import on_cores
 from depthwise_gradients import FEW, PROBLEMS, check, problem_of
 
 import nkiconv
-from nkiconv import cases
 from nkiconv.kernels.gradients.depthwise_conv1d import SKEWED, depthwise_conv1d_weight_gradient
-from nkiconv.planner.depthwise_conv1d import geometry_of
-from nkiconv.planner.estimate import estimate
-from nkiconv.planner.request import Request
 from nkiconv.schedules import skewed
-from nkiconv.schedules.skewed import BESIDE, build, skewed_ns
+from nkiconv.schedules.skewed import BESIDE
 from nkiconv.simulator import KernelAssertionError
-from nkiconv.simulator.timing import Rates
-from nkiconv.simulator.timing.target import Target
 
 #: (N, C), (size, taps, stride, dilation, before, after).
 MORE = {
@@ -79,40 +73,8 @@ def test_nan_stays_with_the_channels_beside_it():
     assert lost.sum() <= 2
 
 
-def traced(problem, config, lnc=2):
-    """A launch without data."""
-    specs = nkiconv.spec(problem.input_shape, problem.dtype), nkiconv.spec(problem.output_shape, problem.dtype)
-    more = {"padding": problem.padding, "stride": problem.stride, "rhs_dilation": problem.rhs_dilation}
-    more |= {"feature_group_count": problem.C, "algorithm": SKEWED, "config": config}
-    return (*specs, problem.filter_shape), more
-
-
-@pytest.mark.cover(0, keep=["conformer-skewed"])
-@pytest.mark.simulator_only
-@pytest.mark.parametrize(
-    ("name", "choice"), [("conformer", SKEWED), ("nkl_n4_c256_w512_s128", SKEWED), ("kda_bf16", "dot")]
-)
-def test_the_host_takes_what_takes_least(name, choice):
-    problem = cases.get(name).problem
-    operation = "depthwise_conv1d_weight"
-    found = estimate(Request(problem=problem.toward("wgrad"), operation=operation), use_cache=False)
-    algorithm, config = found.algorithm, found.config
-    assert algorithm == choice
-    if choice == SKEWED:
-        args, more = traced(problem, config)
-        us = nkiconv.profile(depthwise_conv1d_weight_gradient[2])(*args, **more).modelled_us
-        assert (
-            0.75
-            < skewed_ns(geometry_of(problem), build(geometry_of(problem), config, 2)[0], 2, Target.of(Rates()))
-            / 1e3
-            / us
-            < 1.3
-        )
-
-
 def test_rows_that_do_not_fit_are_refused():
-    x = nkiconv.spec((40_000, 1, 1, 4000), "bf16")
-    problem = nkiconv.ConvProblem(N=x.shape[0], C=1, W=4000, S=3, groups=1, dtype="bf16")
-    args, more = traced(problem, (("beside", 1),))
+    x, gy = nkiconv.spec((40_000, 1, 1, 4000), "bf16"), nkiconv.spec((40_000, 1, 1, 3998), "bf16")
+    given = {"feature_group_count": 1, "algorithm": SKEWED, "config": (("beside", 1),)}
     with pytest.raises(KernelAssertionError, match=r"skewed needs \d+ bytes per partition of SBUF for x, gy"):
-        nkiconv.simulator.execute(depthwise_conv1d_weight_gradient[2], args, more, trace_only=True)
+        nkiconv.simulator.execute(depthwise_conv1d_weight_gradient[2], (x, gy, (1, 1, 1, 3)), given, trace_only=True)

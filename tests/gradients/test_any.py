@@ -1,0 +1,182 @@
+"""Random gradients of filters by every algorithm, against torch in float64, exact on integers."""
+
+import re
+
+import hypothesis
+import numpy as np
+from depthwise import same_bits
+from draws import draws
+from gradients import an_axis, check, expected, last, outputs, problem_of
+from hypothesis import strategies as st
+
+import nkiconv
+from nkiconv.planner.operations import OPERATIONS
+from nkiconv.schedules.blocks import line_width
+
+#: x and gy with their channels first are turned on the array.
+TURNED = (("pixels", 2),)
+
+
+@st.composite
+def a_problem(draw, axes):
+    groups = draw(st.sampled_from((1, 1, 2, 3)))
+    C, K = (groups * draw(st.integers(1, most)) for most in (9, 40))
+    found = draw(st.tuples(*(an_axis(most) for most in (5, 13, 15)[3 - axes :])))
+    return (draw(st.integers(1, 3)), C, K, groups), list(found)
+
+
+#: The planner's own choice, or tiles that are turned, of the blocks that it chooses or of single pixels.
+SOME_PIXELS = st.sampled_from((None, TURNED, (*TURNED, ("rows", 1), ("columns", 1))))
+
+
+@draws(24, 700)
+@hypothesis.given(a_problem(2), st.booleans(), st.integers(1, 2), st.booleans(), SOME_PIXELS)
+def test_any_images_are_exact(problem, is_last, lnc, bias, config):
+    check(*problem, is_last, lnc=lnc, bias_gradient=bias, config=config)
+
+
+@draws(12, 300)
+@hypothesis.given(a_problem(3), st.booleans(), st.integers(1, 2), SOME_PIXELS)
+def test_any_volumes_are_exact(problem, is_last, lnc, config):
+    check(*problem, is_last, lnc=lnc, config=config)
+
+
+@st.composite
+def in_groups(draw):
+    groups, c, k = draw(st.integers(1, 6)), draw(st.sampled_from((1, 1, 2, 5))), draw(st.sampled_from((1, 1, 2, 5)))
+    found = draw(st.tuples(*(an_axis(most) for most in (5, 13, 15)[3 - draw(st.sampled_from((2, 2, 3))) :])))
+    return (draw(st.integers(1, 3)), groups * c, groups * k, groups), list(found)
+
+
+@st.composite
+def a_config(draw):
+    most = {"rows": 5, "columns": 6, "down": 3, "across": 3, "groups": 4, "buffers": 3}
+    values = {name: draw(st.integers(1, high)) for name, high in most.items()}
+    values |= {"below": draw(st.sampled_from((1, 2, 4))), "side": draw(st.sampled_from((1, 2, 4)))}
+    values |= {"split": draw(st.integers(0, 1)), "warmup": 0}
+    values |= {"strips": draw(st.integers(0, 1)), "beside": draw(st.sampled_from((1, 1, 2, 3)))}
+    return draw(st.sampled_from((None, tuple(values.items()))))
+
+
+def any_is_exact(problem, config, is_last, lnc, bias):
+    try:
+        check(*problem, is_last, lnc=lnc, bias_gradient=bias, algorithm="diagonals", config=config)
+    except nkiconv.UnsupportedError as unsupported_reason:
+        # blocks too large for a bank or SBUF, or groups of which no so many share products
+        hypothesis.assume(config is None or not str(unsupported_reason).startswith(("config rows=", "config beside=")))
+        raise
+
+
+@draws(15, 500)
+@hypothesis.given(in_groups(), a_config(), st.booleans(), st.integers(1, 2), st.booleans())
+def test_any_by_diagonals(problem, config, is_last, lnc, bias):
+    any_is_exact(problem, config, is_last, lnc, bias)
+
+
+def has_lines(sizes):
+    return np.prod(sizes[-2:]) > 1 and line_width(int(np.prod(sizes[-2:]))) > 0
+
+
+def axes_of(sizes):
+    return [(size, 1, 1, 1, 0, 0) for size in sizes]
+
+
+@draws(24, 100)
+@hypothesis.given(st.data())
+def test_any_lines(data):
+    groups, dtype = data.draw(st.integers(1, 3), "groups"), data.draw(st.sampled_from(("bf16", "fp16")), "dtype")
+    channels = [groups * data.draw(st.integers(1, 40), name) for name in ("C", "K")]
+    sizes = data.draw(st.lists(st.integers(1, 24), min_size=1, max_size=3).filter(has_lines), "sizes")
+    config = [(name, data.draw(st.integers(1, 4), name)) for name in ("rows", "outputs", "buffers", "inputs")]
+    config.append(("split", data.draw(st.integers(0, 1), "split")))
+    N = data.draw(st.integers(1, 6), "N")
+    check((N, *channels, groups), axes_of(sizes), dtype=dtype, bias_gradient=True, lnc=data.draw(st.integers(1, 2)),
+          config=(("pixels", 1), *config))  # fmt: skip
+
+
+@draws(20, 60)
+@hypothesis.given(
+    st.tuples(an_axis(8), an_axis(9)), st.booleans(), st.sampled_from((2, 4)), st.sampled_from((1, 2, 4)),
+    st.integers(1, 12), st.integers(1, 4), st.booleans(), st.sampled_from((1, 1, 3)), st.sampled_from((1, 2)),
+)  # fmt: skip
+def test_any_side(axes, is_last, side, beside, inputs, channels, planes, groups, lnc):
+    """Of whole planes, whose zeros are left out where they can be, and of parts of them."""
+    found = {"beside": beside, "side": side, "inputs": inputs, "channels": channels, "outputs": 1, "buffers": 8}
+    found |= {"rows": outputs(axes[0]), "columns": outputs(axes[1])} if planes else {"rows": 2}
+    hypothesis.assume(beside <= found.get("columns", outputs(axes[1])))
+    try:
+        check((40, 5 * groups, 32 * groups, groups), list(axes), is_last, lnc=lnc, config=tuple(found.items()))
+    except nkiconv.UnsupportedError as error:
+        assert re.search(r"config (beside|channels)=", str(error))  # noqa: PT017
+
+
+@st.composite
+def a_spread_axis(draw, most):
+    size, taps, stride, dilation, before, after = draw(an_axis(most))
+    axis = (size, taps, stride, dilation, before, after, draw(st.integers(1, 4)))
+    hypothesis.assume((size - 1) * axis[6] + min(0, before) + min(0, after) >= 0)
+    hypothesis.assume(outputs(axis) >= 1)
+    return axis
+
+
+@draws(40)
+@hypothesis.given(
+    st.tuples(a_spread_axis(9), a_spread_axis(11)), st.booleans(), st.integers(1, 2), st.integers(1, 4),
+    st.integers(1, 4), st.sampled_from((1, 2)),
+)  # fmt: skip
+def test_any_spread_images(axes, is_last, lnc, rows, columns, groups):
+    config = (("rows", rows), ("columns", columns), ("beside", 1))
+    check((2, 3 * groups, 2 * groups, groups), list(axes), is_last, lnc=lnc, config=config)
+
+
+@draws(12, 40)
+@hypothesis.given(a_spread_axis(30), st.sampled_from(OPERATIONS["depthwise_conv1d_weight"].algorithms), st.data())
+def test_any_spread_rows(axis, algorithm, data):
+    """By every algorithm that takes them."""
+    images, channels = data.draw(st.integers(1, 3)), data.draw(st.sampled_from((1, 5, 130)))
+    x, gy, shape = problem_of((images, channels, channels, channels), [axis])
+    dw, db, _, _ = expected(x, gy, shape, [axis], channels)
+    numbers = {"stride": axis[2], "dilation": axis[3], "padding": axis[4:6], "lhs_dilation": axis[6]}
+    call = {**numbers, "bias_gradient": True, "lnc": data.draw(st.integers(1, 2))}
+    try:
+        found = nkiconv.depthwise_conv1d_weight(x, (channels, axis[1]), gy, algorithm=algorithm, **call)
+    except nkiconv.UnsupportedError:
+        found = nkiconv.depthwise_conv1d_weight(x, (channels, axis[1]), gy, **call)
+    np.testing.assert_array_equal(found[0], dw.reshape(channels, -1))
+    np.testing.assert_array_equal(found[1], db)
+
+
+@st.composite
+def real_images(draw):
+    """(x, gy, arguments of conv2d_weight) of real numbers, and settings that cut them into several passes."""
+    groups, N, H, R = draw(st.sampled_from([1, 6, 12])), *(draw(st.integers(1, most)) for most in (5, 12, 3))
+    C, K = (
+        (draw(st.integers(5, 40)), draw(st.integers(1, 9)))
+        if groups == 1
+        else (groups * draw(st.integers(1, 3)), groups)
+    )
+    stride, layout = draw(st.integers(1, 2)), draw(st.sampled_from(["NCHW", "NHWC"]))
+    Q, rng = (H + 2 - R) // stride + 1, np.random.default_rng(H)
+    config = {name: draw(st.sampled_from([1, 2, 3, Q])) for name in ("rows", "columns")}
+    config |= {"buffers": draw(st.integers(1, 3)), "split": draw(st.integers(0, 1))}
+    if groups == 1:
+        config |= {"channels": draw(st.integers(1, 4)), "outputs": 1, "inputs": 1}
+    else:
+        config |= {"beside": draw(st.sampled_from([1, 2, 3])), "groups": draw(st.integers(1, 3))}
+    x, gy = (rng.standard_normal(size, np.float32) for size in ((N, C, H, H), (N, K, Q, Q)))
+    call = {"padding": 1, "stride": stride, "groups": groups, "layout": layout, "config": tuple(config.items())}
+    call |= {"weight_size": (K, C // groups, R, R), "algorithm": "blocks" if groups == 1 else "diagonals"}
+    return (last(x), last(gy), call) if layout == "NHWC" else (x, gy, call)
+
+
+@draws(20, 60)
+@hypothesis.given(real_images())
+def test_cores_do_not_change_bits(images):
+    """Sums of real numbers, which round by their order."""
+    x, gy, call = images
+    try:
+        one, two = (nkiconv.conv2d_weight(x, gy=gy, lnc=lnc, **call) for lnc in (1, 2))
+    except nkiconv.UnsupportedError as unsupported_reason:
+        hypothesis.assume(not str(unsupported_reason).startswith("config "))
+        raise
+    assert same_bits(one, two)
