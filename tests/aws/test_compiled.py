@@ -65,7 +65,7 @@ class Causal(nn.Module):
         return y * 2, final
 
 
-@pytest.mark.cover(0, keep=["convnext"])
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet", "convnext", "conformer"])
 def test_each_convolution_is_one_launch(name, launches, searched, graphs):
     """Backward two: the gradient of its input, as the first one's is wanted too, and that of its filters and bias."""

@@ -39,6 +39,7 @@ STEPS = {
 }
 
 
+@pytest.mark.cover(0, keep=["conv2d", "depthwise_conv1d", "causal_conv1d_fn"])
 @pytest.mark.usefixtures("plans", "searched")
 @pytest.mark.parametrize("name", STEPS)
 def test_a_training_step(name):
