@@ -124,26 +124,16 @@ IN_DYNAMIC_RANGE = [
 
 # why, body of a kernel: not even --strict speaks of it
 FINE = [
-    ("equality", "a = x == None and y != None"),
-    ("membership", "a = n in (1, 2) and n not in [3]"),
     ("the one block there is", "with nl.no_reorder():\n    n = 1"),
-    ("assert with a message", 'assert n > 0, f"n={n}"'),
-    ("a key that is computed", 'a = {x: 1}; b = {f"{n}": 2}'),
     ("unpacking a tuple", "a, b = x.shape"),
     ("a chain of assignments", "a = b = n"),
     ("nested functions", "def inner(a, b=(1, 2)):\n    return a\nz = inner(n)"),
-    ("32 bits", "a = 4294967295; b = -2147483648; c = 1e30; d = True"),
     ("an annotation is not compiled", "a: set[int] = n"),
-    ("the word in a string", 'a = "x is y"  # try: lambda'),
     ("bound before the block", "one = x[0]\nif one.kn:\n    n = 1"),
     ("attributes of names", "if x.a.b == nl.tile_size.pmax:\n    n = 1"),
-    ("subscripts of attributes", "while x.parts[0] < n and x.parts[1][2] < n:\n    n += 1"),
-    ("calls of names", "for i in range(len(x.parts)):\n    n = min(n, x.most(i))"),
-    ("inside the block", "if n:\n    a = x[0].kn"),
     ("what guards comes first", "a = x[0].kn and n\nb = 1 if x[0].kn else 2"),
     ("a subscript that is guarded", "a = n and x[0]\nb = x[0] if n else x.kn"),
     ("one attribute, one subscript", "x.a = 1\nx[0] = 2\nx.a[0] = 3\nx[0].a = 4\nx.a.b[1] = 5\nx.a += 1"),
-    ("the same types", "a = len(x) == 1 or 1.0 == float(n)"),
     ("now one, now the other", "a = 1\nif n:\n    a = 2.5\nb = a == 1.0"),
     ("what equal numbers do not change", "a = len(x) < 1.5 or len(x) >= 0.5"),
     ("booleans", "a = 1.0 == True"),
@@ -154,17 +144,14 @@ FINE = [
     ("up to a place in it", "for i in range(len(x)):\n    a = x[:i] + x[: i + 1] + x[i + 1 :]"),
     ("a number", "a = (1, 2, 3)\nb = a[0:2] + a[:-1]\nk = 0 if n else 1\nc = a[:k]"),
     ("a tensor called sbuf", 'a = nl.ndarray((1, 2), nl.float32, nl.sbuf, name="sbuf")'),
-    ("a member", "nisa.dma_copy(x, y, dge_mode=nisa.dge_mode.hwdge, engine=nisa.engine.vector)"),
     ("a transposed product", "a = nl.matmul(x, y, True)\nb = nl.matmul(x, y, transpose_x=n)"),
     ("a body's own list", "def body(i):\n    m = [i]\n    m.append(i)\n    m[0] += 1\nnl.fori_loop(0, n, body)"),
-    ("a view in a body", "def body(i):\n    nisa.dma_copy(x[0:1], y[i])\nnl.fori_loop(0, n, body)"),
     ("another function's engine", "x.run(engine=3)"),
     ("an output in shared HBM", "a = nl.ndarray((1, 2), nl.float32, buffer=nl.shared_hbm)\nreturn a"),
     ("an output that may be there", "if n:\n    a = nl.ndarray((1, 2), nl.float32, buffer=nl.shared_hbm)\n"
      "else:\n    a = nl.ndarray((1, 2), nl.float32, buffer=nl.sbuf)\nreturn a"),
     ("a view of something unknown", "a = nl.ndarray((1, 2), nl.float32)\na = x.reshape(a.shape)\nreturn a"),
     ("a tensor or an element", "a = nl.ndarray((1, 2), nl.float32)\nfor a in x:\n    pass\nreturn a"),
-    ("what an inner function returns", "def f():\n    a = nl.ndarray((1, 2), nl.float32)\n    return a\nreturn x(f())"),
     ("a return inside a body", "def body(i):\n    def g():\n        return 1\n    g()\nnl.fori_loop(0, n, body)"),
     ("whether there is a register", "r = nisa.register_alloc(1)\nif r != None and n:\n    n = 1"),
     ("a register as an offset", "r = nisa.register_alloc(1)\nnisa.dma_copy(x, y.ap([[1, 1]], scalar_offset=r))"),
@@ -222,24 +209,18 @@ FINE_MODULES = [
     ("NKIObject by name",
      "from nki.language import NKIObject\nclass A(NKIObject):\n    a: int\n\n@nki.jit\ndef k(x: A):\n    return x\n"),
     ("an enumeration", "class E(Enum):\n    A = 1\n\n@nki.jit\ndef kernel(e):\n    return E.A != e or E.A in e\n"),
-    ("its value", "class E(Enum):\n    A = 1\n\n@nki.jit\ndef kernel(e):\n    return E.A.value + 1\n"),
-    ("a static method", "class A(nl.NKIObject):\n    @staticmethod\n    def f(a):\n        return a\n\n"
-     "@nki.jit\ndef kernel(x):\n    return A.f(x)\n"),
     ("its own max", "def max(a):\n    return a\n\n@nki.jit\ndef kernel(x):\n    return max(x)\n"),
     ("a parameter called set", "@nki.jit\ndef kernel(x, set):\n    return set(x)\n"),
     ("Python beside kernels",
      "def host(*a, b=[], **c):\n    return [t is None for t in {1}]\n\n@nki.jit\ndef kernel(x):\n    return x\n"),
-    ("no annotation that says one type", "@nki.jit\ndef kernel(x, n: object = 1):\n    return n == 1.0\n"),
     ("its own len", "def len(x):\n    return x\n\n@nki.jit\ndef kernel(x):\n    return len(x) == 1.0\n"),
     ("Python beside kernels",
      "def host(x):\n    x.a, x.b.c = 1, 2\n    if x[0].a == len(x) == 1.0:\n        return x\n"),
     ("its own list of that name", "S = []\n\n@nki.jit\ndef kernel(x):\n    S = []\n    S.append(1)\n    return x\n"),
     ("a parameter of that name", "S = []\n\n@nki.jit\ndef kernel(S):\n    S.append(1)\n    return S\n"),
-    ("host code", "S = []\n\ndef host():\n    S.append(1)\n\n@nki.jit\ndef kernel(x):\n    return x\n"),
     ("an object's own field",
      "class A(nl.NKIObject):\n    def add(self):\n        self.a.append(1)\n        self.b = 2\n\n"
      "@nki.jit\ndef kernel(x):\n    A().add()\n    return x\n"),
-    ("a list in a kernel's helper", "def f(a):\n    return a\n\n@nki.jit\ndef kernel(x):\n    return f([x])\n"),
     ("a list to a sub-kernel", "@nki.jit\ndef f(a):\n    return a[0]\n\n@nki.jit\ndef kernel(x):\n    return f([x])\n"),
     ("what a sub-kernel returns to a kernel",
      "@nki.jit\ndef f(x):\n    a = nl.ndarray((1, 2), nl.float32)\n    return a\n\n"
@@ -251,7 +232,6 @@ FINE_MODULES = [
     ("an equality of its own",
      "class A(nl.NKIObject):\n    def __eq__(self, other):\n        return True\n\n@nki.jit\ndef kernel(x, b: A):\n"
      "    return b == x\n"),
-    ("none at all", "class A(nl.NKIObject):\n    a: int\n\n@nki.jit\ndef kernel(b: A):\n    return b == None\n"),
 ]  # fmt: skip
 
 
