@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from draws import draws
 from hypothesis import strategies as st
-from split_heads import GDN, SPLITS, check, data, truth
+from split_heads import SPLITS, check, data, truth
 from tolerances import assert_exact
 
 import nkiconv
@@ -236,12 +236,3 @@ def test_refused(args, kwargs, error, text):
 def test_kernel_refuses_too(args, kwargs, text):
     with pytest.raises(AssertionError, match=text):
         simulate(nkiconv.causal_conv1d_split_heads)(*args, **kwargs)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("T", "most_us"), [(512, 42), pytest.param(2048, 135, marks=pytest.mark.slow),
-                                           pytest.param(4096, 250, marks=pytest.mark.slow)])  # fmt: skip
-def test_modelled_time_of_qwen3_next(T, most_us):
-    args = nkiconv.spec((1, 8192, T), "bf16"), nkiconv.spec((8192, 4), "bf16"), GDN
-    profile = nkiconv.profile(nkiconv.causal_conv1d_split_heads[2])(*args)
-    assert profile.modelled_us < most_us

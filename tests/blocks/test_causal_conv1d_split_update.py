@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from draws import draws
 from hypothesis import strategies as st
-from split_heads import GDN, SPLITS, check, data
+from split_heads import SPLITS, check, data
 
 import nkiconv
 from nkiconv import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError
@@ -141,10 +141,3 @@ def test_kernel_refuses_too(changed, text):
     given = {"x_ref": X[:, :, None], "state_ref": STATE, "w_ref": W, "splits": ((2, 4, True),)} | changed
     with pytest.raises(AssertionError, match=text):
         simulate(nkiconv.causal_conv1d_split_step)(**given)
-
-
-@pytest.mark.slow
-def test_modelled_time_of_qwen3_next():
-    """64 sequences, whose bytes take 12 us of HBM."""
-    x, state, w = (nkiconv.spec(shape, "bf16") for shape in ((64, 8192, 1), (64, 8192, 3), (8192, 4)))
-    assert nkiconv.profile(nkiconv.causal_conv1d_split_step[2])(x, state, w, GDN).modelled_us < 30
