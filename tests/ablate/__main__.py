@@ -13,17 +13,16 @@ from __future__ import annotations
 
 import argparse
 import ast
-import importlib.util
 import math
 import multiprocessing
 import os
+import runpy
 import sys
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from rich.console import Console
@@ -38,18 +37,6 @@ from nkiconv.simulator.timing import Rates
 
 #: Of a plan that is timed again, instructions at most: the few longer ones would take as long as all others.
 MOST = 50_000
-
-
-def golden_table() -> ModuleType:
-    """The command that writes the golden table."""
-    path = Path(__file__).resolve().parents[1] / "golden" / "__main__.py"
-    spec = importlib.util.spec_from_file_location("golden_table", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["golden_table"] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 @dataclass(frozen=True)
@@ -100,10 +87,11 @@ class Held:
         ]
 
 
-def plans(table: ModuleType, only: str) -> list[Plan]:
-    """Timed plans that have settings, of algorithms whose name contains `only`."""
-    rows, found = table.read(), []
-    for name, problem in table.problems():
+def plans(only: str) -> list[Plan]:
+    """Timed plans of the golden table that have settings, of algorithms whose name contains `only`."""
+    table = runpy.run_path(str(Path(__file__).resolve().parents[1] / "golden" / "__main__.py"))
+    rows, found = table["read"](), []
+    for name, problem in table["problems"]():
         row = rows[name, "timed"]
         if row.us and only in row.algorithm and int(row.instructions) <= MOST:
             config = ast.literal_eval(row.config) or ()
@@ -150,7 +138,7 @@ def main() -> int:
     )
     parser.add_argument("--only", default="", help="algorithms whose name contains this")
     asked = parser.parse_args()
-    every = plans(golden_table(), asked.only)
+    every = plans(asked.only)
     if not every:
         parser.error(f"--only={asked.only}: no plan of the golden table is of such an algorithm; drop it")
     values = held_values(every)
