@@ -8,14 +8,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from ...schedules import activation_stationary_candidates, implicit_gemm_candidates
-from ...schedules.activation_stationary import settings_of, unsupported_reason
+from ...schedules.activation_stationary import settings_of
 from ...schedules.conv_algorithms import bound_ns, fills_partitions, plan_of, seen_by
-from ...schedules.depthwise_blocks import DepthwiseSettings
 from ...schedules.device_loops import MOST_INSTRUCTIONS
 from ...schedules.geometry import num_taps
 from ...schedules.implicit_gemm import X_BYTES, ImplicitGemmSettings
-from ...schedules.patches import PatchSettings
-from ...schedules.pixel_tiles import SHARDS, PixelSettings, outputs_apart
+from ...schedules.pixel_tiles import outputs_apart
 from ...schedules.planes import (
     dmas_of_piece,
     is_by_plane,
@@ -27,19 +25,17 @@ from ...schedules.planes import (
 from ...schedules.relayout import plain_of, relayout_ns
 from ...schedules.settings import declarations
 from ...schedules.tiles import PARTS, div_ceil
-from ...schedules.volume_rows import COPIES, RowSchedule, row_instructions
+from ...schedules.volume_rows import RowSchedule, row_instructions
 from ...schedules.weight_stationary_candidates import FAMILIES, candidates
 from ...simulator.hardware import PARTITIONS
 from ..request import Config
-from .algorithm import Algorithm, Guess, Shape, config_of, with_settings
+from .algorithm import Algorithm, Guess, Shape, with_settings
 
-#: Instructions of a kernel from which on a quick search starts from one list of settings: each takes seconds.
-LONG = 4_000
 #: The least of the instructions of a core that `implicit_gemm` counts, of those that there are, where cores share
 #: images; where they share channels they may be all.
 BOUND_OVER_COUNT = 2
-#: Candidates of `activation_stationary` that a search starts from, and a wide one.
-STARTS = 2, 8
+#: Candidates that a search starts from, and a wide one.
+STARTS = 8, 32
 
 
 class ConvAlgorithm(Algorithm):
@@ -56,8 +52,8 @@ class ConvAlgorithm(Algorithm):
         raise NotImplementedError
 
     def starts(self, shape: Shape, wide: bool) -> list[Config]:
-        """Settings to start from."""
-        raise NotImplementedError
+        """Settings to start from, of the problem that the algorithm has."""
+        return [*itertools.islice(self.tried(shape, None), STARTS[wide])] or [None]
 
     def neighbours(self, shape: Shape, config: Config) -> list[Config]:
         """Settings that differ from these in one thing."""
@@ -154,14 +150,6 @@ class ImplicitGemm(ConvAlgorithm):
         geometry = plain_of(self.name, shape.geometry)
         return implicit_gemm_candidates.candidates(shape.target, geometry, shape.options, shape.cores, config)
 
-    def starts(self, shape: Shape, wide: bool) -> list[Config]:
-        plan = self.plan(shape, None)
-        if plan is None or (not wide and shape.cores * _scaled(shape, plan) > LONG):
-            return [None]
-        found: list[Config] = [None, config_of(x_bytes=X_BYTES // 2), config_of(x_bytes=X_BYTES // 4)]
-        found += [config_of(shard="channels"), config_of(shard="images")]
-        return found + ([config_of(x_bytes=X_BYTES // 8)] if wide else [])
-
     def is_short(self, shape: Shape, config: Config) -> bool:
         plan = self.plan(shape, config)
         least = 1 if dict(config or ())["shard"] == "channels" else BOUND_OVER_COUNT
@@ -192,16 +180,6 @@ class ActivationStationary(ConvAlgorithm):
             return True
         count = row_instructions(geometry, plan, shape.options, shape.cores)
         return count * int(geometry.times) <= MOST_INSTRUCTIONS
-
-    def starts(self, shape: Shape, wide: bool) -> list[Config]:
-        geometry, buffers = plain_of(self.name, shape.geometry), activation_stationary_candidates.BUFFERS
-        if unsupported_reason(geometry, shape.options, None):
-            return [None]
-        kinds: dict[Any, tuple[str, Any]] = {PixelSettings: ("shard", SHARDS), DepthwiseSettings: ("buffers", buffers)}
-        kinds[PatchSettings] = "warmup", (0, 28)
-        name, values = kinds.get(settings_of(geometry), ("copies", (1, COPIES)))
-        each = (self.tried(shape, config_of(**{name: one})) for one in values)
-        return [one for found in each for one in itertools.islice(found, STARTS[wide])] or [None]
 
     def neighbours(self, shape: Shape, config: Config) -> list[Config]:
         now, values = dict(self.complete(shape, config) or ()), {}
@@ -245,9 +223,6 @@ class OfBlocks(ConvAlgorithm):
             yield settings(**given).pairs
         else:
             yield from (one.pairs for _, one in self._least(shape, config))
-
-    def starts(self, shape: Shape, wide: bool) -> list[Config]:
-        return [one.pairs for _, one in self._least(shape, None)] or [None]
 
     def neighbours(self, shape: Shape, config: Config) -> list[Config]:
         complete = self.complete(shape, config)
