@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import nkiconv
-from nkiconv.planner import cache, shipped, sources
+from nkiconv.planner import cache, shipped
 from nkiconv.simulator.constants import SHIPPED, VARIABLE
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -24,7 +24,7 @@ from pathlib import Path
 from typer.testing import CliRunner
 import nkiconv
 from nkiconv.errors import PlanningError
-from nkiconv.planner import cache, child, shipped, sources
+from nkiconv.planner import cache, child, shipped
 from nkiconv.planner.request import Request
 from nkiconv.tools.cli import app
 
@@ -32,7 +32,7 @@ problem = nkiconv.ConvProblem(**{PROBLEM})
 request = Request(problem=problem)
 plan = nkiconv.plan(problem)
 found = {{"us": plan.modelled_us, "text": plan.explain(), "key": cache.key(request)["target"]}}
-found["shipped"], found["sources"] = len(shipped.table().answers), sources.sources_hash()
+found["shipped"], found["sources"] = len(shipped.table().answers), cache.sources_hash()
 found["table"] = CliRunner().invoke(app, "plan --C 16 --K 16 --W 64 --S 3".split()).stdout
 found["doctor"] = json.loads(CliRunner().invoke(app, ["doctor", "--json"]).stdout)
 os.environ["{VARIABLE}"] = "other.toml"
@@ -78,7 +78,7 @@ def test_all_that_a_process_models_uses_the_target(tmp_path, plans):
     assert f"modelled {here.modelled_us:,.2f} us" in here.explain()
     assert found["shipped"] == 0 < len(shipped.table().answers)
     assert found["key"] != cache.key(cache.Request(problem=problem))["target"] == "trn2"
-    assert found["sources"] != sources.sources_hash()
+    assert found["sources"] != cache.sources_hash()
     assert f"{VARIABLE}=trn2_measured.toml: the file was changed" in found["refused"]
     assert "plans (trn2, 2 cores); modelled (trn2_measured.toml)" in found["table"]
     assert found["doctor"]["target"] == "trn2_measured.toml"

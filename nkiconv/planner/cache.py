@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import functools
 import hashlib
 import json
 import os
@@ -19,16 +20,17 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
 from .. import kernels, problem, schedules, simulator
 from ..errors import FileFormatError
+from ..simulator.constants import DEFAULT
 from ..simulator.hardware import CONSTANTS
 from ..whole_file import delete_abandoned, whole_file
 from .operations import operation_for
 from .plan import Estimate, Plan
 from .request import Request
-from .sources import hash_of
 
 #: The environment's variable that names another directory.
 VARIABLE = "NKICONV_CACHE"
@@ -69,6 +71,30 @@ def key(request: Request) -> dict[str, Any]:
     known = {"format": FORMAT, "target": CONSTANTS.key, "sources": _sources(), "operation": operation_for(request).name}
     asked = {name: value for name, value in dataclasses.asdict(request).items() if name != "robust"}
     return json.loads(json.dumps({**asked, **known}))  # type: ignore[no-any-return]
+
+
+def sources_hash() -> str:
+    """Twelve hex digits of everything that a modelled time depends on: kernels, schedules, simulator and constants in
+    use."""
+    found = hash_of(kernels, schedules, simulator)
+    if CONSTANTS.key == DEFAULT:
+        return found
+    return hashlib.sha256(f"{found} {CONSTANTS.key}".encode()).hexdigest()[:12]
+
+
+@functools.cache
+def hash_of(*modules: ModuleType) -> str:
+    """Twelve hex digits of the sources of modules, and of all in packages with their constants; as they were when this
+    was first asked."""
+    digest = hashlib.sha256()
+    for module in modules:
+        file = Path(module.__file__ or "")
+        root = file.parent
+        files = root.rglob("*") if hasattr(module, "__path__") else [file]
+        for path in sorted(p for p in files if p.suffix in (".py", ".toml")):
+            digest.update(path.relative_to(root).as_posix().encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def _sources() -> str:

@@ -25,7 +25,7 @@ from ..simulator.timing import AnyPrice, PriceList, Rates, TensorPrice
 from .request import Config
 
 #: Instructions of a core, those of an estimate's first candidate, and as many of all others together.
-INSTRUCTIONS = 140
+INSTRUCTIONS = 120
 #: Instructions that take as long as what a trace takes whatever its length.
 TRACE = 20
 #: Candidates whose cost model is further above the least than this are not timed, nor are others like them looked for.

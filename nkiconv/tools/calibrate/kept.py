@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from ...errors import FileFormatError
-from ...planner.sources import sources_hash
+from ...planner.cache import sources_hash
 from .measured import Slope
 
 

@@ -24,7 +24,7 @@ from typing import Any
 from ...cases import Case
 from ...launches import DEGREE, TARGET
 from ...planner import child
-from ...planner.sources import hash_of, sources_hash
+from ...planner.cache import hash_of, sources_hash
 from ..measure.neffs import ARTIFACTS, DEBUG
 from .compile_stages import first_error, line_of_log, script_of
 from .kernels import KernelCall

@@ -20,7 +20,7 @@ from ... import __version__, cases
 from ...cases import Case
 from ...errors import UnsupportedError
 from ...planner import Plan, Request
-from ...planner.sources import sources_hash
+from ...planner.cache import sources_hash
 from ...rules import DIRECTIONS
 from ...simulator.dtypes import canonical
 from ...simulator.profiling.roofline import roofline

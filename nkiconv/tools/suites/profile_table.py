@@ -13,7 +13,7 @@ from typing import Any
 from ... import __version__, cases
 from ...cases import Case
 from ...errors import FileFormatError
-from ...planner.sources import sources_hash as sources_hash
+from ...planner.cache import sources_hash as sources_hash
 from ...simulator.hardware import CONSTANTS
 from ...simulator.profiling import Advance, ignore
 from ...whole_file import whole_file

@@ -19,9 +19,9 @@ from ... import __version__
 from ...cases import Case
 from ...errors import UnsupportedError
 from ...planner import Plan, Request
+from ...planner.cache import sources_hash
 from ...planner.entry import answer
 from ...planner.plan import TIMED, TUNED
-from ...planner.sources import sources_hash
 from ...whole_file import whole_file
 from ..verify import Channels, Report, case_arrays, case_operation, verify_case
 from .h200 import fractions
