@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from ...schedules import depthwise_algorithms
 from ...schedules.banded import BandedSettings
-from ...schedules.banded_candidates import blocks_of, candidates, near_of, starts
+from ...schedules.banded_candidates import candidates, near_of, starts
 from ...schedules.depthwise import shards_of
 from ...schedules.dot import DotSettings, warm_up_of
 from ...schedules.mixed import MixedSettings, build, cut_pieces
@@ -27,9 +27,8 @@ Own = TypeVar("Own", bound=Settings)
 
 #: Settings that are timed, at most.
 TIMED = 3
-#: Of `banded`: sizes and shards that a search starts from as the rule has them; how many times the best block, up and
-#: down, a quick one starts from.
-STARTS, FACTORS = 4, 2
+#: Of `banded`: sizes and shards of least bound that a search starts from, and a wide one.
+STARTS = 8, 32
 #: Of `mixed` and `vector`: pieces of a core's work up to which each of the first and last ones matters; lists of
 #: recipes that are tried besides others, and that a search starts from.
 SHORT, RECIPES, START = 12, 8, 2
@@ -79,18 +78,8 @@ class Banded(RowsAlgorithm):
         return timed(found, lambda one: self._same(shape, one))
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
-        own = self.complete(shape, None)
-        if own is None:
-            return [None]  # the kernel says why
-        block = dict(own)["block"]
-        sizes = sorted({*blocks_of(shape.geometry.stride), block})
-        if not wide:
-            sizes = [size for size in sizes if block <= size * FACTORS and size <= block * FACTORS]
-        found = [own, *[self.complete(shape, config_of(block=size)) for size in sizes]]
-        found += [one.pairs for one, _ in starts(shape.geometry, shape.options, None, shape.target)[:STARTS]]
-        if wide:  # small tiles at the ends have short runs, which constants may punish
-            found += [with_settings(one, edge=0) for one in found if dict(one or ())["edge"] > 0]
-        return list(dict.fromkeys(found))
+        found = starts(shape.geometry, shape.options, None, shape.target)[: STARTS[wide]]
+        return list(dict.fromkeys([self.complete(shape, None), *(one.pairs for one, _ in found)]))
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         return list(near_of(shape.geometry, shape.options, self.settings_of(shape, config)))
