@@ -20,12 +20,12 @@ from ..schedules.settings import WARM_UP_MAX
 from ..simulator.collector import without_collector
 from ..simulator.errors import MeetingError, NkiError, TraceLimitError
 from ..simulator.launch import Execution, execute
-from ..simulator.timeline import ENGINES, Tasks, Timeline, build, repeated_ns, run
+from ..simulator.timeline import ENGINES, Options, Tasks, Timeline, build, repeated_ns, run
 from ..simulator.timing import AnyPrice, PriceList, Rates, TensorPrice
 from .request import Config
 
 #: Instructions of a core, those of an estimate's first candidate, and as many of all others together.
-INSTRUCTIONS = 120
+INSTRUCTIONS = 140
 #: Instructions that take as long as what a trace takes whatever its length.
 TRACE = 20
 #: Candidates whose cost model is further above the least than this are not timed, nor are others like them looked for.
@@ -39,6 +39,9 @@ SETTINGS = frozenset((FIRST, *SECOND))
 PROBE = 4
 #: Their work at full rate, at most: no setting is refused for it.
 MOST_NS = 13_600.0
+#: Phases of the throttle's grid, which no program knows, that the last choice of counts is made by, of those that are
+#: as near the least at the first.
+PHASES, NEAR_PHASE0 = (0.0, 0.5), 1.03
 #: How much less a kernel must take with more matmuls on zeros.
 WORTHWHILE = 0.999
 
@@ -173,7 +176,7 @@ class Probe:
         by_core = [list(_places(self.tasks, queue)) for queue in queues if queue] if FIRST in dict(config or ()) else []
         #: tasks of each place, those of that core first
         self.places = [[task for one in place for task in one] for place in zip(*by_core, strict=False)]
-        self.known: dict[Counts, float] = {}
+        self.known: dict[tuple[Counts, float], float] = {}
         self.is_given = counts is not None
         self.least = counts or self.filled() if self.places else (0, 0)
 
@@ -200,31 +203,36 @@ class Probe:
         return self.best(found, *counts, (min(WARM_UP_MAX, max(fill, self.enough())), 0))
 
     def refined(self) -> Counts:
-        """The least counts, its own too where they were given."""
-        return self.best(self.least, self.filled()) if self.places and self.is_given else self.least
+        """The least counts, or more, which take the engine across a window's threshold wherever the windows begin."""
+        if self.places and self.is_given:
+            self.least = self.best(self.least, self.filled())
+        first, second = self.least
+        more = [one for one in (first + PROBE, 2 * first) if self.places and one + second <= WARM_UP_MAX]
+        near = [(one, second) for one in more if self.at((one, second)) <= NEAR_PHASE0 * self.us]
+        return self.best(self.least, *near, phases=PHASES)
 
-    def best(self, found: Counts, *others: Counts) -> Counts:
-        """The first counts, or others that take clearly less."""
+    def best(self, found: Counts, *others: Counts, phases: Sequence[float] = (0.0,)) -> Counts:
+        """The first counts, or others that take clearly less in the mean over phases of the throttle's grid."""
         for one in others:
-            if self.at(one) < WORTHWHILE * self.at(found):
+            if sum(self.at(one, each) for each in phases) < WORTHWHILE * sum(self.at(found, each) for each in phases):
                 found = one
         return found
 
-    def at(self, counts: Counts) -> float:
-        """Modelled us with so many."""
-        if counts not in self.known:
-            self.timed(counts)
-        return self.known[counts]
+    def at(self, counts: Counts, phase: float = 0.0) -> float:
+        """Modelled us with so many, at a phase of the throttle's grid."""
+        if (counts, phase) not in self.known:
+            self.timed(counts, phase)
+        return self.known[counts, phase]
 
-    def timed(self, counts: Counts) -> Timeline:
+    def timed(self, counts: Counts, phase: float = 0.0) -> Timeline:
         """The timeline of these counts, which are known from then on."""
         prices = list(self.prices)
         for place, count in zip(self.places, counts, strict=False):
             price = _times(prices[place[0]], count / PROBE)  # of all of them, which are alike
             for task in place:
                 prices[task] = price
-        line = run(self.tasks, prices, self.rates)
-        self.known[counts] = self.us_of(line)
+        line = run(self.tasks, prices, self.rates, Options(phase=phase))
+        self.known[counts, phase] = self.us_of(line)
         return line
 
     def us_of(self, line: Timeline) -> float:
