@@ -3,6 +3,7 @@
 import copy
 
 import pytest
+import torch
 from chained import C, assert_gradients, drawn, image
 from operators_seen import Seen
 from torch import nn
@@ -55,6 +56,61 @@ def test_a_step_of_training(options, rank, calls):
         report.model(x)
     assert "nkiconv::channel_stats" not in seen.names
     assert seen.names.count(f"nkiconv::conv{rank}d_with_stats") == 2
+
+
+class NormAct(nn.BatchNorm2d):
+    """timm's: an activation in the norm's own forward."""
+
+    def __init__(self, act, after=lambda y: y):
+        super().__init__(C)
+        self.act, self.after = act, [after]
+
+    def forward(self, x):
+        return self.after[0](self.act(super().forward(x)))
+
+
+class GroupNormAct(nn.GroupNorm):
+    def __init__(self, act):
+        super().__init__(2, C)
+        self.act = act
+
+    def forward(self, x):
+        return self.act(super().forward(x))
+
+
+OWN = {
+    "silu": (NormAct(nn.SiLU(inplace=True)), "silu"),
+    "relu": (NormAct(nn.ReLU(inplace=True)), "relu"),
+    "none": (NormAct(nn.Identity()), None),
+    "groups": (GroupNormAct(nn.GELU()), "gelu"),
+}
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("name", OWN)
+def test_norms_with_an_activation_in_their_forward(name, training, calls):
+    """One call, with its gradients and running statistics; and alone, also once these have moved."""
+    norm, activation = OWN[name]
+    model = drawn(nn.Sequential(nn.Conv2d(3, C, 3), norm, nn.Conv2d(C, C, 3, padding=1))).train(training)
+    report = convert(model, fuse=True)
+    assert [(one.fused, one.activation) for one in report.chains] == [(True, activation)]
+    assert_gradients(report.model, model, image(2, 3, 6, 5), terms=3 * TERMS)
+    assert calls == [(activation, False)]
+    first, middle, last = report.model
+    with torch.no_grad():
+        h = first(image(2, 3, 6, 5))
+        pending, expected = middle(h), copy.deepcopy(model[1])(h.clone())
+        last(pending)
+        assert (pending + 0 - expected).abs().max() <= 64 * 2.0**-24 * expected.abs().max()
+
+
+@pytest.mark.parametrize("norm", [
+    NormAct(nn.SiLU(), lambda y: y + 1), NormAct(nn.Dropout(0.5)), NormAct(nn.SiLU(), lambda y: y[:, :4]),
+    NormAct(nn.Softshrink()),
+])  # fmt: skip
+def test_norms_that_do_something_else_stay(norm):
+    model = nn.Sequential(norm, nn.Conv2d(C, C, 3)).eval()
+    assert ["a forward of its own" in one.reason for one in convert(model, fuse=True).chains] == [True]
 
 
 def test_kernels_train(mode):

@@ -19,11 +19,10 @@ from torch import Tensor, fx
 from torch.nn.modules.conv import _ConvNd
 
 from ..computers import modes
-from ..computers.host import activate
 from ..fused_module import operator_of
 from .classes import change_class, is_changed, ours
 from .follows import Region
-from .fusing import After, Ends, fused, hands_on, is_channel_norm, mark, norm_arguments
+from .fusing import After, Ends, activation_of_norm, fused, hands_on, is_channel_norm, mark, norm_arguments
 from .norms import CLOSE
 from .pending import Normed, Padding
 from .producers import are_hooked, is_of_channels, of_norms, only_user, quotient_after, sum_after
@@ -128,7 +127,7 @@ def _steps(norm: fx.Node, kinds: Mapping[str, torch.nn.Module]) -> _Steps | str:
     """The chain that a call of a norm begins, or why it begins none."""
     if len(norm.args) != 1 or norm.kwargs:
         return _NOT_ALONE
-    between, value, node = list[str](), _of_nothing(), norm
+    between, value, node = list[str](), _of_nothing(activation_of_norm(kinds[str(norm.target)])), norm
     while (after := only_user(node)) is not None and _next(node) is after:
         one = kinds[str(after.target)] if after.op == "call_module" else None
         if isinstance(one, _ConvNd):
@@ -167,9 +166,9 @@ class _Nothing:
         raise _NoTensorError
 
 
-def _of_nothing() -> Normed:
+def _of_nothing(own: str | None = None) -> Normed:
     """What is pending of a norm of unknown images, of at most three axes beside N and C."""
-    return Normed(_Nothing(), torch.empty([0] * 5))
+    return Normed(_Nothing(), torch.empty([0] * 5), own)
 
 
 def _next(node: fx.Node) -> fx.Node:
@@ -229,7 +228,7 @@ def _agrees(norm: torch.nn.Module, steps: _Steps, convolution: Any) -> bool:
     assert not isinstance(arguments, str)
 
     def normed(x: Tensor) -> Normed:
-        found = Normed(alone, x)
+        found = Normed(alone, x, activation_of_norm(alone))
         generator = torch.Generator().manual_seed(1)
         for function in steps.rows:
             row = torch.randn(*x.shape[:2], *[1] * (x.dim() - 2), dtype=x.dtype, generator=generator)
@@ -238,8 +237,7 @@ def _agrees(norm: torch.nn.Module, steps: _Steps, convolution: Any) -> bool:
         return found
 
     def before(x: Tensor) -> Tensor:
-        h = normed(x).modulated(alone(x))
-        return normed(x).padded(h if steps.activation is None else activate(h, steps.activation))
+        return normed(x).finished(alone(x))
 
     def together(own: Any, x: Tensor, after: After) -> Tensor:
         return fused(normed(x), own, x, after, arguments)

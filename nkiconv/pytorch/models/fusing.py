@@ -18,12 +18,14 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
+from ..computers.host import activate
 from ..computers.modes import is_autocast, wants_strict_nonfinite
 from ..functional import conv1d, conv2d, conv3d
 from ..norm_act import channel_stats, norm_act_conv1d, norm_act_conv2d, norm_act_conv3d
 from ..norm_act_modules import is_hooked, running_statistics
 from ..transposed import conv_transpose2d, polyphase_filter
 from .classes import change_class, define, is_changed
+from .own_norms import activation_within, base_forward_of
 from .pending import Convolved, Normed, Shifted, Upsampled, handed_on, keep_statistics, statistics_of, tensor_of
 from .prices import prologue_pays, statistics_pay, sum_pays
 
@@ -75,6 +77,10 @@ def is_channel_norm(module: torch.nn.Module) -> bool:
 def norm_arguments(norm: Any) -> dict[str, Any] | str:
     """A norm's arguments of `norm_act_conv2d`, with the parameters as they are now, or why it cannot be one."""
     forward = plain_forward_of(type(norm))
+    if forward not in (_GROUP, _INSTANCE, *_BATCH):
+        if activation_within(norm) is None:
+            return f"is a {type(norm).__name__} with a forward of its own"
+        forward = base_forward_of(norm)
     affine = {"norm_weight": norm.weight, "norm_bias": norm.bias, "eps": norm.eps}
     if forward is _GROUP:
         return {"norm": "group", "num_groups": norm.num_groups, **affine}
@@ -82,8 +88,6 @@ def norm_arguments(norm: Any) -> dict[str, Any] | str:
         if norm.track_running_stats:
             return "has running statistics, which fused instance norms lack"
         return {"norm": "instance", **affine}
-    if forward not in _BATCH:
-        return f"is a {type(norm).__name__} with a forward of its own"
     if norm.training and isinstance(norm, torch.nn.SyncBatchNorm):
         return "takes statistics of all processes in training; call model.eval() first"
     return {"norm": "batch", **running_statistics(norm, counts=False), **affine}
@@ -92,6 +96,12 @@ def norm_arguments(norm: Any) -> dict[str, Any] | str:
 def takes_statistics(arguments: dict[str, Any]) -> bool:
     """Whether a norm with these arguments takes statistics of its input."""
     return arguments["norm"] != "batch" or bool(arguments.get("training", True))
+
+
+def activation_of_norm(norm: Any) -> str | None:
+    """Of a norm whose own forward ends with one."""
+    has_own = plain_forward_of(type(norm)) not in (_GROUP, _INSTANCE, *_BATCH)
+    return (activation_within(norm) or None) if has_own else None
 
 
 def plain_forward_of(kind: Any) -> Any:
@@ -171,14 +181,20 @@ def hands_on(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
             or is_hooked(self)
             or is_autocast(x.device.type)
         )
-        return kind.forward(self, tensor_of(input)) if plain else handed_on(Normed, self, input if shifted else x)
+        return (
+            kind.forward(self, tensor_of(input))
+            if plain
+            else handed_on(Normed, self, input if shifted else x, activation_of_norm(self))
+        )
 
     def again(self: Any, input: Tensor) -> Tensor:
         """What forward returns, where running statistics have moved already."""
         if not (self.training and isinstance(self, _BatchNorm)):
             found: Tensor = kind.forward(self, input)
             return found
-        return F.batch_norm(input, None, None, self.weight, self.bias, True, 0.0, self.eps)
+        y = F.batch_norm(input, None, None, self.weight, self.bias, True, 0.0, self.eps)
+        own = activation_of_norm(self)
+        return y if own is None else activate(y, own)
 
     # torch.fx looks into a class that is not torch's
     more = {"forward": forward, "plain_forward": kind.forward, "forward_again": again, "__module__": __name__}

@@ -176,17 +176,17 @@ class Shifted(Pending):
 
 class Normed(Pending):
     """A norm of x, perhaps times a number for each channel, plus one, activated; norm: a module whose `plain_forward`
-    computes it; x: perhaps `Shifted`."""
+    computes it; x: perhaps `Shifted`; own: the activation that the norm's forward ends with."""
 
-    def __init__(self, norm: Any, x: Tensor | Shifted, computed: list[bool] | None = None) -> None:
+    def __init__(self, norm: Any, x: Tensor | Shifted, own: str | None = None) -> None:
         self.norm = norm
         self.x: Tensor = x.y if isinstance(x, Shifted) else x
         self.shifted = x if isinstance(x, Shifted) else None
         self.rows: dict[Any, tuple[Tensor, int | None]] = {}  # torch.mul's and torch.add's, and their versions
-        self.activation: str | None = None
+        self.own = self.activation = own
         self.paddings: tuple[Padding, ...] = ()
         self.version = version_of(self.x)
-        self.computed = [] if computed is None else computed  # not empty once the norm has run, shared by all of a call
+        self.computed: list[bool] = []  # not empty once the norm has run, shared by all of a call
 
     def is_first(self) -> bool:
         """Whether the norm runs for the first time for this call of it, and moves its running statistics if it has
@@ -234,8 +234,13 @@ class Normed(Pending):
         """By the norm, then numbers for each channel, the activation, the padding."""
         x = self.input() if self.shifted is None else self.shifted.compute()
         z: Tensor = self.norm.plain_forward(x) if self.is_first() else self.norm.forward_again(x)
+        return self.finished(z)
+
+    def finished(self, z: Tensor) -> Tensor:
+        """What is made of the norm's result."""
         z = self.modulated(z)
-        return self.padded(z if self.activation is None else activate(z, self.activation))
+        is_active = self.activation is None or self.own is not None
+        return self.padded(z if is_active else activate(z, str(self.activation)))
 
     def step(self, function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """A product with numbers for each channel, a sum with such, an activation, a padding by pixels, or a dropout

@@ -73,7 +73,7 @@ def _ways(
     if _catches(module):
         raise UntraceableError("its forward catches exceptions")
     decisions: list[bool] = []
-    norms = {name for name, one in module.named_modules() if is_norm(one)}
+    norms = {name for name, one in module.named_modules() if is_norm(one) or isinstance(one, torch.nn.GroupNorm)}
     for _ in range(_WAYS):
         try:
             own = copied(module)
