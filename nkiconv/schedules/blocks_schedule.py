@@ -121,7 +121,8 @@ class BlocksSchedule:
     def cleared(self) -> tuple[int, int]:
         """(First, end) of channels of gy that matmuls of several columns read beyond those that are loaded."""
         ends = [(one.k[1], channels_read(one)) for one in self.passes]
-        return min((loaded for loaded, read in ends if loaded < read), default=self.k), self.k
+        ends = [(loaded, read) for loaded, read in ends if loaded < read]
+        return min((loaded for loaded, _ in ends), default=0), max((read for _, read in ends), default=0)
 
 
 @once_a_config

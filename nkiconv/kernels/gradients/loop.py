@@ -148,7 +148,7 @@ def new_blocks(work, x_shape, y_shape, planes, cleared=(0, 0)):
     y, (first, end) = nl.ndarray(y_shape, dtype=operands.w_dtype, buffer=nl.sbuf), cleared
     if first < end:
         read = part_of(y, work.geometry.y_strides, (0, y.shape[0]), (None, None), (None, None), (first, end))
-        nisa.memset(dst=read, value=0.0, engine=nisa.engine.gpsimd)
+        nisa.memset(dst=read, value=0.0, engine=nisa.engine.vector)
     return Blocks(x=x, y=y)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...schedules import blocks_candidates, diagonals_candidates, skewed
-from ...schedules.blocks import TRANSPOSED, BlocksSettings, config_unsupported, in_places, most_beside
+from ...schedules.blocks import TRANSPOSED, BlocksSettings, columns_beside, config_unsupported, in_places, most_beside
 from ...schedules.blocks_schedule import build, gradient_unsupported
 from ...schedules.diagonals import DiagonalsSettings
 from ...schedules.diagonals import build as build_diagonals
@@ -78,7 +78,7 @@ class Blocks(ByBound):
         geometry = in_places(shape.geometry, config)
         P, Q = geometry.rows.out, geometry.columns.out
         rows = [one for one in _around(now["rows"], P) if one <= P]
-        columns = [one for one in _around(now["columns"], Q) if now["beside"] <= one <= Q]
+        columns = [one for one in _around(now["columns"], Q) if columns_beside(geometry, now["beside"]) <= one <= Q]
         return list(BlocksSettings.near(config, rows=rows, columns=columns))
 
     def completed(self, shape: Shape, config: Config) -> Any:
