@@ -24,7 +24,7 @@ from .diagonals import (
     diagonals_unsupported,
 )
 from .geometry import Geometry
-from .prices import first_load_ns, matmul_rates
+from .prices import first_load_ns, last_store_ns, matmul_rates
 from .settings import Config, once_a_config
 from .tiles import BANK_COLUMNS, P_MAX, PARTS
 
@@ -207,8 +207,8 @@ class DiagonalsBound:
         sums = accumulators * self.taps * t["rows"] * t["columns"] * t["beside"] * self.k * t["below"]
         shared_ns = t["side"] * (target.exchange_ns + 4 * sums * target.exchange_byte_ns) * passes
         shared_ns = np.where(t["split"] > 0, shared_ns, 0)
-        first_ns = first_load_ns(target) + self.cleared_ns(t, rows, columns)
-        return step_ns * (steps * passes - 1) + array_ns + moving_ns + reads_ns + first_ns + shared_ns
+        ends_ns = first_load_ns(target) + self.cleared_ns(t, rows, columns) + last_store_ns(target)
+        return step_ns * (steps * passes - 1) + array_ns + moving_ns + reads_ns + ends_ns + shared_ns
 
     def cleared_ns(self, t: Table, rows: Any, columns: Any) -> Any:
         """Of the zeros around windows in the first buffer, which Vector and GpSimd write: its loads wait for them."""
