@@ -31,7 +31,7 @@ def given(shape, way):
         perms = {"in_perm": (0, 3, 1, 2), "out_perm": (0, 2, 3, 1)}
     config = {
         "algorithm": "blocks",
-        "config": (*WAYS[way], ("split", 1), ("outputs", outputs), ("inputs", 2), ("exchanged", 0)),
+        "config": (*WAYS[way], ("split", 1), ("outputs", outputs), ("inputs", 2), ("exchanged", 0), ("beside", 1)),
     }
     return x, gy, (K, C, 3, 3), {"padding": ((1, 1), (1, 1)), "bias_gradient": True, **perms, **config}
 
