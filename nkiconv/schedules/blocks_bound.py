@@ -394,5 +394,7 @@ class BlocksBound:
         last = min(filters, count * BANK_BYTES * P_MAX)
         exchanged_ns = target.exchange_ns + max(0.0, last - target.exchange_bytes) * target.exchange_byte_ns
         exchanged_ns += count * width * target.vector_ns + target.hbm_ns(last / PARTS, 4.0 * width)
-        rounds = div_ceil(accumulators, self.banks) if self.pixels == TRANSPOSED else 1
-        return end_ns + again * rounds * exchanged_ns
+        # those of a round go along with the next one's products
+        rounds = div_ceil(accumulators, self.banks)
+        hidden_ns = self.engines(one).products * self.tiles(one) / rounds
+        return end_ns + again * (exchanged_ns + (rounds - 1) * max(0.0, exchanged_ns - hidden_ns))
