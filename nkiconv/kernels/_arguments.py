@@ -22,11 +22,13 @@ def refuse(*reasons):
         require(reason == "", reason)
 
 
-def check_given(arguments):
-    """Refuse what is no tensor, of a public kernel's arguments by name: the first thing that it does."""
+def check_given(arguments, flags=()):
+    """Refuse what is no tensor, and flags that are neither True nor False, of a public kernel's arguments by name: the
+    first thing that it does."""
     for name, value in arguments.items():
         if name in OPTIONAL or name.endswith("_ref"):
             refuse(rules.tensor(name, value, optional=name in OPTIONAL))
+    refuse(*(rules.flag(name, arguments[name]) for name in flags))
 
 
 def read_out_dtype(out_dtype, img_ref):
@@ -40,11 +42,6 @@ def read_out_dtype(out_dtype, img_ref):
 def check_choice(algorithm, config, algorithms):
     """Refuse an algorithm that there is not, and settings without one."""
     refuse(rules.algorithm(algorithm, algorithms), rules.config_has_owner(algorithm, config))
-
-
-def check_flags(flags):
-    """Refuse what is neither True nor False; flags: (name, value) of each."""
-    refuse(*(rules.flag(name, value) for name, value in flags))
 
 
 def check_tensors(img_ref, filter_ref, dtypes, perms, axes):

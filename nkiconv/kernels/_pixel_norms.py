@@ -10,7 +10,7 @@ from .. import pixel_norms
 from .._nki import nisa, nl
 from ..schedules.options import Norm, adds_last
 from ..schedules.tiles import cut, size_of
-from ._arguments import check_bias, check_flags, refuse
+from ._arguments import check_bias, refuse
 from ._dma import copy
 from ._engines import START_WORK, VECTOR_WORK, book_vector, pick
 from ._epilogue import evacuate, scratch_of
@@ -33,7 +33,6 @@ def read_norm(arguments, K):
     """Check (y_norm, y_norm_weight, y_norm_bias, y_norm_eps, return_before_norm) and return (a Norm, its NormOperands),
     or (None, None)."""
     kind, weight, bias, eps, kept = arguments
-    check_flags((("return_before_norm", kept),))
     refuse(pixel_norms.kind(kind), pixel_norms.eps(eps))
     for name, numbers in (("y_norm_weight", weight), ("y_norm_bias", bias)):
         check_bias(numbers, "K", K, name)

@@ -220,8 +220,9 @@ def _scheduled(
 
 
 def channels_read(one: Pass) -> int:
-    """Channels of gy that matmuls of a pass read, from its first one on."""
-    return max(acc.k[0] - one.k[0] + acc.pitch for acc in chain.from_iterable(one.rounds) if not acc.bias or acc.t < 0)
+    """Channels of gy that matmuls of a pass read, from its first one on; none where it has biases alone."""
+    read = (acc for acc in chain.from_iterable(one.rounds) if not acc.bias or acc.t < 0)
+    return max((acc.k[0] - one.k[0] + acc.pitch for acc in read), default=0)
 
 
 def _with_transposes(plan: BlocksSchedule, planes: Sequence[Part], most: int) -> BlocksSchedule:

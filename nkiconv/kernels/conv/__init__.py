@@ -36,7 +36,7 @@ from ...schedules.conv_algorithms import default_of, plan_of, seen_by
 from ...schedules.options import Options, keeps_sums
 from ...schedules.pairs_of_planes import pairs_unsupported, with_pairs
 from ...schedules.tiles import require, size_of
-from .._arguments import check_bias, check_choice, check_flags, check_given, check_residual, read_out_dtype, refuse
+from .._arguments import check_bias, check_choice, check_given, check_residual, read_out_dtype, refuse
 from .._epilogue import read_epilogue
 from .._pixel_norms import read_norm
 from .._prologue import PrologueOperands, read_prologue
@@ -293,7 +293,7 @@ def conv_transpose3d_implicit_gemm(
 def convolved(arguments, axes, transposed=False):
     """y of a public kernel's arguments, by name, on two or three axes, or it, the final frames and the statistics of y,
     as they are asked for."""
-    check_given(arguments)
+    check_given(OTHERS | arguments, ("strict_nonfinite", "packed", "return_before_norm"))
     asked = SimpleNamespace(**(OTHERS | arguments))
     img_ref, filter_ref, residual = asked.img_ref, asked.filter_ref, asked.residual
     if transposed:
@@ -302,7 +302,6 @@ def convolved(arguments, axes, transposed=False):
         places = asked.padding, asked.stride, asked.rhs_dilation, asked.lhs_dilation
         check_axes(img_ref, places, axes)
     check_choice(asked.algorithm, asked.config, tuple(RUNS))
-    check_flags((("strict_nonfinite", asked.strict_nonfinite), ("packed", asked.packed)))
     refuse(rules.accepted("x_upsample", asked.x_upsample, rules.UPSAMPLES))
     groups, perms = (
         (asked.feature_group_count, asked.batch_group_count),

@@ -3,8 +3,7 @@
 from ..._nki import nki, nl
 from ...schedules.depthwise import Options
 from ...schedules.depthwise_algorithms import ALGORITHMS
-from ...schedules.row_copies import copies_of, rows_of
-from .._arguments import check_bias, check_choice, check_flags, check_given, check_residual, read_out_dtype
+from .._arguments import check_bias, check_choice, check_given, check_residual, read_out_dtype
 from .._epilogue import read_epilogue
 from .copies import copy_back, with_copies
 from .dispatch import convolve
@@ -75,10 +74,8 @@ def depthwise_conv1d_implicit_gemm(
 
     Raises: before any instruction an assertion of argument, value, rule and remedy; simulated, KernelAssertionError.
     """
-    check_given(locals())
+    check_given(locals(), ("strict_nonfinite", "return_final_state", "flipped"))
     check_choice(algorithm, config, ALGORITHMS)
-    flags = (("strict_nonfinite", strict_nonfinite), ("return_final_state", return_final_state), ("flipped", flipped))
-    check_flags(flags)
     places, groups = (padding, stride, rhs_dilation, lhs_dilation), (feature_group_count, batch_group_count)
     perms, y_dtype = (in_perm, kern_perm, out_perm), read_out_dtype(out_dtype, img_ref)
     geometry, y_shape = read_geometry(img_ref, filter_ref, places, groups, perms, flipped, chunks)
@@ -91,12 +88,9 @@ def depthwise_conv1d_implicit_gemm(
     options = Options(epilogue=epilogue, state=initial_state is not None, strict_nonfinite=strict_nonfinite)
     y_hbm = nl.ndarray(y_shape, dtype=y_dtype, buffer=nl.shared_hbm)
     operands = Operands(img_ref, filter_ref, y_hbm, bias=bias, residual=residual, state=initial_state)
-    copies = copies_of(geometry, options)
-    operands, geometry = with_copies(operands, copies), rows_of(geometry, copies)
-    rows_hbm = operands.y
+    operands, geometry, copies = with_copies(operands, geometry, options)
     operands, geometry = with_prologue(of_chunks(operands, geometry), geometry, x_scale, x_shift, x_activation)
     final_hbm = final_state(operands, geometry) if return_final_state else None
     convolve(algorithm, operands, geometry, options, config)
-    if copies.y:
-        copy_back(y_hbm, rows_hbm, copies.y)
+    copy_back(y_hbm, operands.y, copies.y)
     return (y_hbm, final_hbm) if return_final_state else y_hbm

@@ -9,7 +9,7 @@ squares is ever taken. Convolutions take scale and shift, and return statistics 
 
 from ... import norms, rules
 from ..._nki import nki, nl
-from .._arguments import check_bias, check_flags, check_given, refuse
+from .._arguments import check_bias, check_given, refuse
 from .channels import stats_of_pixels, stats_of_rows
 from .norm import write_norm
 
@@ -27,8 +27,7 @@ def channel_statistics(img_ref, channels_last=False):
 
     Raises: an assertion that names argument, value, rule and remedy, before any instruction.
     """
-    check_given(locals())
-    check_flags((("channels_last", channels_last),))
+    check_given(locals(), ("channels_last",))
     few = len(img_ref.shape) < 3
     refuse(
         rules.array_dtype("img_ref", img_ref.dtype),

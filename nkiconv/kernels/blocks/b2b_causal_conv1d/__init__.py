@@ -3,7 +3,7 @@
 from .... import rules
 from ...._nki import nki, nl
 from ....schedules.b2b import B2bGeometry, unsupported_reason
-from ..._arguments import check_flags, check_given, refuse
+from ..._arguments import check_given, refuse
 from .kernel import Operands, run_b2b
 
 
@@ -25,8 +25,7 @@ def b2b_causal_conv1d_fused(x_ref, proj_ref, mixer_ref, x_state=None, gated_stat
 
     Raises: before any instruction an assertion of argument, value, rule and remedy; simulated, KernelAssertionError.
     """
-    check_given(locals())
-    check_flags((("return_final_states", return_final_states),))
+    check_given(locals(), ("return_final_states",))
     (N, channels, T), D = x_ref.shape, mixer_ref.shape[0]
     short, taps = proj_ref.shape[1], mixer_ref.shape[1]
     refuse(rules.array_dtype("x_ref", x_ref.dtype), rules.shape("x_ref", x_ref.shape, (N, 3 * D, T), "[N, 3 * D, T]"))

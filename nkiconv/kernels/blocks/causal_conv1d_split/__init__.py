@@ -6,7 +6,7 @@ states that are returned. step.py decodes.
 
 from .... import norms
 from ...._nki import nki, nl
-from ..._arguments import check_bias, check_flags, check_given, refuse
+from ..._arguments import check_bias, check_given, refuse
 from ..._epilogue import read_epilogue
 from .geometry import Operands, read_geometry, read_step
 from .kernel import convolve_heads
@@ -56,8 +56,7 @@ def causal_conv1d_split_heads(
 
     Raises: before any instruction an assertion of argument, value, rule and remedy; simulated, KernelAssertionError.
     """
-    check_given(locals())
-    check_flags((("return_final_state", return_final_state),))
+    check_given(locals(), ("return_final_state",))
     states = (initial_state, return_final_state, state_positions)
     geometry = read_geometry(x_ref, w_ref, splits, layout, cu_seqlens, states)
     check_bias(bias, "C", geometry.C)
