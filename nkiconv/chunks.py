@@ -22,8 +22,9 @@ def chunks(value: Any, channels: int = 0) -> str:
         return ""
     known = isinstance(value, str) and set(value) <= set(CHUNKS) and len(set(value)) == len(value) > 1
     if known and "x" in value and not {"B", "G"} <= set(value):
-        uneven = channels % len(value) != 0
-        return f"chunks={value!r}: x has {channels} channels, no multiple of {len(value)}; pass {value}" * uneven
+        if channels % len(value) == 0:
+            return ""
+        return f"chunks={value!r}: x has {channels} channels, no multiple of {len(value)}; pass {value}"
     return (
         f"chunks={shown(value)}: must have x, the input, once, and once at most a factor of it, B or G (through a "
         f"sigmoid), and C, a factor of y; write one as 'BCx' or 'xG'"

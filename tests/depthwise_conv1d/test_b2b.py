@@ -215,6 +215,21 @@ def test_one_kernel_in_plans_and_batches_and_on_a_device(monkeypatch, one_kernel
 
 
 @pytest.mark.slow
+def test_the_operator_of_one_kernel(one_kernel):
+    """As torch checks operators, with extents that are not known; and one graph of torch.compile."""
+    x, proj, mixer, _ = (from_numpy(one) for one in drawn(2, 6, 11, (3, 7), 6, "bf16", 0))
+    states = torch.zeros(2, 18, 2).bfloat16(), torch.zeros(2, 6, 6).bfloat16()
+    for before, last in ((states, True), ((None, None), False)):
+        found = torch.library.opcheck(
+            torch.ops.nkiconv.b2b_causal_conv1d.default,
+            (x.clone().requires_grad_(), proj, mixer, *before, last, None),
+        )
+        assert set(found.values()) == {"SUCCESS"}
+    compiled = torch.compile(Hyena(), fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(x), Hyena()(x))
+
+
+@pytest.mark.slow
 def test_torchs_derivatives_and_compilation():
     given = [torch.from_numpy(one).double() for one in drawn(1, 2, 6, (3, 4), 1, "fp32", 0)]
 
