@@ -74,18 +74,13 @@ def transpose_for(work, ahead, feed, blocks, some):
             for side in sides_of(work.plan.source, work.plan.settings, one, tile, t):
                 (member, members), (c, channels) = side.members, side.channels
                 meets = member <= some.member < member + members
-                if meets and own[0] + c < needed[0] + needed[1] and needed[0] < own[0] + c + channels:
-                    tile_sbuf = blocks.y if t < 0 else blocks.x[t]
-                    transpose_pieces(work, ahead, side, own[0] + c, end, done, tile_sbuf)
-
-
-def transpose_pieces(work, ahead, side, channel, end, done, tile_sbuf):
-    """Have pieces of a Side be there, of rows below `end`, in a tile. channel: the first in HBM."""
-    for rows in side.pieces(work.geometry.itemsize):
-        key = (side.t, side.members[0], side.channels[0], rows[0])
-        if rows[0] < end and key not in done:
-            done.append(key)
-            transpose_piece(work, ahead, side, channel, rows, tile_sbuf)
+                meets = meets and own[0] + c < needed[0] + needed[1] and needed[0] < own[0] + c + channels
+                for rows_of_piece in side.pieces(work.geometry.itemsize) if meets else ():
+                    key = t, member, c, rows_of_piece[0]
+                    if rows_of_piece[0] < end and key not in done:
+                        done.append(key)
+                        tile_sbuf = blocks.y if t < 0 else blocks.x[t]
+                        transpose_piece(work, ahead, side, own[0] + c, rows_of_piece, tile_sbuf)
 
 
 def transpose_piece(work, ahead, side, channel, rows, tile_sbuf):
@@ -115,28 +110,20 @@ def blocks_inside(span, row):
 
 def load_piece(ahead, side, piece, channel, hbm):
     """Load what there is of a piece, in memory order. channel: the first in HBM."""
-    (w, end), strides, count = side.columns.loaded, side.strides, side.channels[1]
-    if piece.whole:
-        for member, (plane, h, w) in enumerate(side.corners):
+    (left, right), strides, count = side.columns.loaded, side.strides, side.channels[1]
+    for member, (plane, h, w) in enumerate(side.corners):
+        regions, columns = regions_of(side.rows, piece.rows), (0, right - left)
+        if piece.whole:
             rows, columns = side.loaded_of((plane, h, w))
             clear_around(ahead, side, member, (*rows, *columns), piece.raw)
-            extents = rows[1] - rows[0], columns[1] - columns[0]
-            if min(extents) > 0:
-                pattern = [[strides[0], count], [strides[1] * side.apart, side.count], [1, 1]]
-                pattern = pattern + [[strides[2], extents[0]], [strides[3], extents[1]]]
-                offset = offset_at(strides, (channel, plane, h + rows[0], w + columns[0]))
-                load_region(piece.raw, hbm, (member * count, 0, 0, rows[0], columns[0]), pattern, offset)
-        return
-    for member, corner in enumerate(side.corners):
-        for block, blocks, h, row, rows in regions_of(side.rows, piece.rows) if w < end else []:
-            pattern = [
-                [strides[0], count],
-                [strides[1] * side.apart, side.count],
-                [strides[2] * side.rows.step, blocks],
-            ]
-            pattern = pattern + [[strides[2], rows], [strides[3], end - w]]
-            offset = offset_at(strides, (channel, corner[0], h, w))
-            load_region(piece.raw, hbm, (member * count, 0, block, row, 0), pattern, offset)
+            regions = [(0, 1, h + rows[0], rows[0], rows[1] - rows[0])]
+        for block, blocks, first, row, rows in regions:
+            if rows > 0 and columns[0] < columns[1]:
+                pattern = [[strides[0], count], [strides[1] * side.apart, side.count]]
+                pattern = pattern + [[strides[2] * side.rows.step, blocks], [strides[2], rows]]
+                pattern = pattern + [[strides[3], columns[1] - columns[0]]]
+                offset = offset_at(strides, (channel, plane, first, w + columns[0]))
+                load_region(piece.raw, hbm, (member * count, 0, block, row, columns[0]), pattern, offset)
 
 
 def regions_of(span, rows):
