@@ -20,7 +20,7 @@ from nkiconv.planner.estimate import estimate
 from nkiconv.planner.operations import OPERATIONS
 from nkiconv.planner.request import Asked, Request
 from nkiconv.pytorch import causal_conv1d_fn, causal_conv1d_split, pack_filter
-from nkiconv.pytorch.computers import device, modes, statistics
+from nkiconv.pytorch.computers import device, dispatch, modes, statistics
 from nkiconv.pytorch.computers.arrays import from_numpy, to_numpy
 from nkiconv.pytorch.operators.convolution import Convolution
 from nkiconv.pytorch.operators.pixel_norm import PixelNorm, by_torch
@@ -140,7 +140,7 @@ GRADIENTS = {
 @pytest.mark.cover(16)
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("name", GRADIENTS)
-def test_launches_of_filters_gradients(recorder, name, bias):
+def test_launches_of_filters_gradients(recorder, name, bias, monkeypatch):
     """Rows are images of height 1; the kernel is told the convolution, and what is estimated best for its gradient; its
     fp32 sums are rounded here."""
     x_shape, size, more, dtype = GRADIENTS[name]
@@ -152,7 +152,8 @@ def test_launches_of_filters_gradients(recorder, name, bias):
     y = getattr(F, name.removeprefix("depthwise_"))(*wide, None, asked.stride, 1, asked.dilation, asked.groups)
     g = torch.randint(-3, 4, y.shape, generator=generator).to(dtype)
     (expected,) = torch.autograd.grad(y, wide[1], g.double())
-    dw, db = device.filters_gradient(asked, x, g, size, dtype, bias)
+    monkeypatch.setattr(modes, "computer", lambda x: "device")
+    dw, db = dispatch.filters_gradient(asked, x, g, size, dtype, bias)
     assert torch.equal(dw, expected.to(dtype))
     assert torch.equal(db, g.float().sum([0, *range(2, g.dim())])) if bias else db is None
     [(_, cores, shapes, kwargs)] = recorder.calls
