@@ -128,11 +128,6 @@ class Half(nn.Conv2d):
         return super().forward(x) + F.conv2d(x.to(torch.complex64), self.weight.to(torch.complex64)).real
 
 
-class Multiplied(nn.Conv2d):
-    def forward(self, x):
-        return torch.einsum("nchw,kc->nkhw", x, self.weight[..., 0, 0])
-
-
 class ChannelsLast(nn.Conv2d):
     """Takes images with their channels behind, as timm's and ConvNeXt's layers do."""
 
@@ -190,7 +185,6 @@ TAKEN_WHOLE = {
     "channels last": (lambda: ChannelsLast(3, 4, 3), (2, 6, 6, 3), 1, True),
     "tokens": (lambda: Tokens(3, 4, 3), (2, 6, 3), 1, True),
     "half": (lambda: Half(3, 4, 3), IMAGE, None, False),
-    "multiplied": (lambda: Multiplied(3, 4, 1), IMAGE, None, False),
     **{name: (lambda make=make: make(Model().eval()), X.shape, 4, True) for name, make in GRAPHS.items()},
 }
 #: Those with a forward of their own.
@@ -221,7 +215,7 @@ def test_what_is_taken(name, monkeypatch):
     model, x, calls, whole = made(name)
     kinds, expected = [type(one) for one in model.modules()], model(x)
     report = convert(model, example_inputs=(x,))
-    assert (report.measured.fraction == 1) == (whole or name == "multiplied")
+    assert (report.measured.fraction == 1) == whole
     assert not report.kept
     if name in FORWARDS:
         assert [(one.swapped, one.function) for one in report.entries] == [(False, CALLED)]

@@ -44,17 +44,6 @@ X = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(3))
 ALL = [OURS, OURS, "nkiconv::depthwise_conv1d"]
 
 
-def test_whoever_calls():
-    made = model()
-    expected, before = seen(made, X)
-    with intercept():
-        found, names = seen(made, X)
-    assert before == [THEIRS] * 3
-    assert names == ALL
-    torch.testing.assert_close(found, expected)
-    assert seen(made, X)[1] == before
-
-
 def test_kernels_that_disagree_are_not_hidden(monkeypatch):
     monkeypatch.setenv("NKICONV_CPU", "compare")
     monkeypatch.setattr("nkiconv.pytorch.computers.simulated._worst", lambda *_: 2.0)

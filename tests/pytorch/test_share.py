@@ -40,19 +40,6 @@ class Mixer(nn.Module):
             return causal_conv1d_update(x, state, weight, self.conv1d.bias, activation=self.activation)
         return causal_conv1d_fn(x, weight, self.conv1d.bias, activation=self.activation, other_layers="argument")
 
-class Keeping(nn.Module):
-    """As earlier releases have it: the functions are attributes."""
-
-    def __init__(self):
-        super().__init__()
-        self.conv1d = nn.Conv1d(6, 6, 4, padding=3, groups=6)
-        self.causal_conv1d_fn = None
-
-    def forward(self, x):
-        if self.causal_conv1d_fn is not None:
-            return self.causal_conv1d_fn(x=x, weight=self.conv1d.weight.squeeze(1), bias=self.conv1d.bias)
-        return self.conv1d(x)[..., : x.shape[2]]
-
 class Plain(nn.Module):
     """Reads the weight and calls torch."""
 
@@ -107,23 +94,6 @@ def test_weights_that_layers_read(file):
     assert str(report).startswith("On example_inputs, 0.0% of ")
     found = convert(model, causal_conv1d=False, example_inputs=(X,)).measured
     assert (found.fraction, found.nkiconv) == (1, FLOPS + 2 * 2 * 6 * 7 * 6 * 3)
-
-
-@pytest.mark.parametrize("kept", [False, True])
-def test_functions_that_layers_keep(file, kept):
-    """Its convolution is called, or the function, so both are nkiconv's."""
-    model = file.Keeping()
-    if kept:
-        model.causal_conv1d_fn = lambda x, weight, bias: file.causal_conv1d_fn(x, weight, bias)
-    expected, before = model(X), model.causal_conv1d_fn
-    report = convert(model)
-    assert report.entries[0].function == "causal_conv1d_fn of modeling_stub"
-    share = report.share(X)
-    assert share.fraction == 1
-    assert share.nkiconv == (FLOPS if kept else FLOPS // 9 * 12)
-    torch.testing.assert_close(report.model(X), expected)
-    assert model.causal_conv1d_fn is before
-    report.installation.undo()
 
 
 def test_calls_that_nkiconv_refuses_stay_with_the_file_s_function(file):
