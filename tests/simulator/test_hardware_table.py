@@ -43,9 +43,13 @@ def test_rows_say_what_they_are_and_where_they_come_from():
             assert row["low"] < row["high"], f"{name}: what nobody has measured has a range to try"
 
 
-def test_a_malformed_row_is_refused_by_name(tmp_path):
-    (tmp_path / "table.toml").write_text("[pe]\ngap_ns = { value = 2.5 }\n")
-    with pytest.raises(ValueError, match=r"table\.toml: pe\.gap_ns: .*lacks source, standing, unit"):
+@pytest.mark.parametrize(("row", "words"), [
+    ("value = 2.5", "lacks source, standing, unit"),
+    ('value = 2.5, unit = "ns", source = "a trace", standing = "guessed"', "standing='guessed'"),
+])  # fmt: skip
+def test_a_malformed_row_is_refused_by_name(row, words, tmp_path):
+    (tmp_path / "table.toml").write_text(f"[pe]\ngap_ns = {{ {row} }}\n")
+    with pytest.raises(ValueError, match=rf"table\.toml: pe\.gap_ns: .*{words}"):
         load_constants(tmp_path / "table.toml")
 
 

@@ -109,3 +109,18 @@ def test_the_last_iteration_is_recorded(monkeypatch):
     assert left == [999]
     [repeat] = program.repeats
     assert repeat.skipped + len(repeat.ends) == 1000
+
+
+def test_loops_that_depend_on_the_iteration_around_them_are_recorded_whole(monkeypatch):
+    monkeypatch.setattr(iterations, "RECORDED_INSTRUCTIONS", 64)
+
+    @jit
+    def kernel(x):
+        kept = tile()
+        nisa.dma_copy(kept, x)
+        step = lambda _: nisa.tensor_scalar(kept, kept, nl.add, 1.0)  # noqa: E731
+        nl.fori_loop(1, 20, lambda i: nl.fori_loop(0, i, step))
+
+    [program] = execute(kernel, (X,), trace_only=True).programs
+    recorded = sum(one.op == "tensor_scalar" for one in program.instructions)
+    assert recorded + sum(repeat.skipped for repeat in program.repeats) == sum(range(1, 20))
