@@ -136,16 +136,13 @@ class Field:
         checked = [self.check(candidate.algorithm, config) for config in configs]
         return [one for one in checked if isinstance(one, Candidate)]
 
+    def symbols(self, candidate: Candidate) -> dict[str, int]:
+        """The symbol table: the request's letters, then the algorithm's tiles and counts."""
+        found = {**self.operation.letters(self.shape), "cores": self.request.lnc, "partitions": PARTITIONS}
+        return {**self.operation.symbols(self.shape, candidate.algorithm, candidate.config), **found}
+
 
 def field_of(request: Request, rates: Rates) -> Field:
     """A request without violations as its kernel sees it."""
     operation = operation_for(request)
     return Field(request, operation, operation.shape(request, rates), request.algorithms or operation.algorithms)
-
-
-def symbols_of(request: Request, algorithm: str, config: Config) -> dict[str, int]:
-    """The symbol table of a request: its letters, then the algorithm's tiles and counts."""
-    operation = operation_for(request)
-    shape = operation.shape(request, Rates(dict(request.constants)))
-    found = {**operation.letters(shape), "cores": request.lnc, "partitions": PARTITIONS}
-    return {**operation.symbols(shape, algorithm, config), **found}

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from .. import rules
@@ -24,7 +23,6 @@ from ..kernels.gradients.rows import flat_rows, gradient_geometry
 from ..problem import ConvProblem
 from ..rules import KERNEL_DTYPES
 from ..schedules.depthwise_algorithms import unsupported_reason
-from ..schedules.geometry import Geometry
 from ..simulator import ArraySpec
 from ..simulator.timing import Rates
 from .conv import geometry_of, letters_of
@@ -82,15 +80,8 @@ class _FilterGradient(Operation):
         return (*tensors, problem.filter_shape), kwargs
 
 
-@dataclass(frozen=True)
-class WeightOptions:
-    """What is asked for beside the gradient of w."""
-
-    bias: bool
-
-
 class ConvWeight(_FilterGradient):
-    """Gradients of filters of images or volumes, any groups."""
+    """Gradients of filters of images or volumes, any groups; options of a Shape: whether of the bias is asked for."""
 
     kernel = conv_weight_gradient
     algorithms, known = tuple(ALGORITHMS), ALGORITHMS
@@ -106,27 +97,21 @@ class ConvWeight(_FilterGradient):
         yield from refused(DtypeError, rules.accepted("dtype", problem.dtype, self.dtypes))
 
     def whole_shape(self, request: Request, rates: Rates, times: int = 1) -> Shape:
-        geometry = dataclasses.replace(weight_geometry(request.problem, request.asked), times=times)
-        return Shape(geometry, WeightOptions(request.asked.bias), request.lnc, rates)
+        geometry = dataclasses.replace(
+            geometry_of(request.problem, Asked(precision=request.asked.precision)), times=times
+        )
+        return Shape(geometry, request.asked.bias, request.lnc, rates)
 
     def kernel_reason(self, algorithm: str, shape: Shape, config: Config) -> str:
         find, _ = TABLE[algorithm]
-        return str(find(shape.geometry, config, shape.options.bias, shape.cores)[1])
+        return str(find(shape.geometry, config, shape.options, shape.cores)[1])
 
     def letters(self, shape: Shape) -> dict[str, int]:
         return letters_of((shape.whole or shape).geometry, self.volumes)
 
 
-@dataclass(frozen=True)
-class RowsOptions:
-    """The convolution of x with gy as its kernel sees it; whether the bias's gradient is asked for too."""
-
-    rows: Shape
-    bias: bool
-
-
 class DepthwiseConv1dWeight(_FilterGradient):
-    """Gradients of filters of depthwise rows."""
+    """Gradients of filters of depthwise rows; options of a Shape: that of the convolution of x with gy."""
 
     of_rows = True
     name = "depthwise_conv1d_weight"
@@ -143,13 +128,13 @@ class DepthwiseConv1dWeight(_FilterGradient):
         dtype = getattr(nl, nl_name(request.asked.out_dtype or "fp32"))
         geometry = gradient_geometry(forward, flat_rows(forward, True), flat_rows(forward, False))
         rows = Shape(geometry, options_of_rows(forward, request.asked.residual, dtype), request.lnc, rates)
-        return Shape(forward, RowsOptions(rows, request.asked.bias), request.lnc, rates)
+        return Shape(forward, rows, request.lnc, rates)
 
     def kernel_reason(self, algorithm: str, shape: Shape, config: Config) -> str:
         own = str(unsupported_of_rows(algorithm, shape.geometry, config, shape.cores))
         if own or algorithm == SKEWED:
             return own
-        rows = shape.options.rows
+        rows = shape.options
         return str(unsupported_reason(algorithm, rows.geometry, rows.options, config, shape.cores))
 
     def whole_unsupported(self, algorithm: str, shape: Shape, config: Config) -> str:
@@ -158,8 +143,3 @@ class DepthwiseConv1dWeight(_FilterGradient):
 
     def letters(self, shape: Shape) -> dict[str, int]:
         return _ROWS.letters(shape)
-
-
-def weight_geometry(problem: ConvProblem, asked: Asked) -> Geometry:
-    """The kernel's own description of a filter gradient's convolution."""
-    return geometry_of(problem, Asked(precision=asked.precision))

@@ -34,7 +34,7 @@ from ..simulator.hardware import CONSTANTS
 from ..simulator.profiling import Phases
 from ..simulator.profiling.roofline import roofline
 from ..simulator.timing import Rates
-from .candidates import Candidate, field_of, symbols_of
+from .candidates import Candidate, field_of
 from .explain import Rejection, Risk
 from .plan import ESTIMATED, SHIPPED, TIMED, TUNED, Plan
 from .request import Config, Request, array_work, least_bytes
@@ -321,7 +321,7 @@ class _Search:
             instructions=best.instructions,
             sbuf_bytes=max(space.peak_bytes for space in timing.timed.line.sbuf),
             psum_banks=timing.timed.execution.psum_peak_banks,
-            symbols=symbols_of(request, best.candidate.algorithm, best.candidate.config),
+            symbols=self.field.symbols(best.candidate),
             alternatives=tuple(one.alternative(self.times.completed(one.candidate)) for one in _worth_telling(trials)),
             rejected=tuple(dict.fromkeys(self.times.rejected)),
             risks=risks,

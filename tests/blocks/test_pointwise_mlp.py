@@ -127,8 +127,6 @@ def test_a_norm_of_x_agrees_with_float64(why, dtype, kind):
     assert check(arrays, more, dtype).tobytes() == check(arrays, more, dtype, lnc=1).tobytes()
 
 
-
-
 @pytest.mark.cover(3)
 @pytest.mark.parametrize("C", [96, 384])
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])

@@ -6,16 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 from ...schedules import blocks_candidates, diagonals_candidates, skewed
-from ...schedules.blocks import TRANSPOSED, BlocksSettings, columns_beside, config_unsupported, in_places, most_beside
+from ...schedules.blocks import BlocksSettings, config_unsupported, in_places
 from ...schedules.blocks_schedule import build, gradient_unsupported
 from ...schedules.diagonals import DiagonalsSettings
 from ...schedules.diagonals import build as build_diagonals
-from ...schedules.diagonals_candidates import BELOW
 from ...schedules.settings import declarations
 from ...schedules.tiles import PARTS
 from ..request import Config
 from . import rows
-from .algorithm import Algorithm, Guess, Shape, config_of
+from .algorithm import Algorithm, Guess, Shape
 
 
 class ByBound(Algorithm):
@@ -56,20 +55,12 @@ class Blocks(ByBound):
     settings, starts = BlocksSettings, (10, 40)
 
     def candidates(self, shape: Shape, config: Config, count: int = 1) -> list[Guess]:
-        refused = config_unsupported(shape.geometry, config, shape.options.bias)
+        refused = config_unsupported(shape.geometry, config, shape.options)
         if refused or gradient_unsupported(shape.geometry):
             return []
-        bias, given = shape.options.bias, dict(config or ())
+        bias, given = shape.options, dict(config or ())
         found = blocks_candidates.candidates(shape.target, shape.geometry, given, count, bias, shape.cores)
         return [Guess(one, ns) for ns, one in found]
-
-    def configs(self, shape: Shape, wide: bool) -> list[Config]:
-        ways = [{"split": value} for value in (0, 1)] + [{"pixels": value} for value in (0, 1, TRANSPOSED)]
-        ways += [{"beside": count} for count in (1, 2, 4) if wide and count <= most_beside(shape.geometry)]
-        best = super().configs(shape, wide)
-        if any(dict(one or ()).get("side", 1) > 1 for one in best):
-            best += [one.config for one in self.candidates(shape, config_of(side=1), self.starts[0])]
-        return [*best, *(self.complete(shape, config_of(**way)) for way in ways)]
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         now = dict(config or ())
@@ -82,7 +73,7 @@ class Blocks(ByBound):
         return list(BlocksSettings.near(config, rows=rows, columns=columns))
 
     def completed(self, shape: Shape, config: Config) -> Any:
-        return build(shape.geometry, self.complete(shape, config), shape.options.bias, shape.cores)[0]
+        return build(shape.geometry, self.complete(shape, config), shape.options, shape.cores)[0]
 
 
 def _around(now: int, whole: int) -> list[int]:
@@ -101,19 +92,6 @@ class Diagonals(ByBound):
         found = diagonals_candidates.candidates(shape.target, shape.geometry, config, count)
         return [Guess(one.pairs, ns) for ns, one in found]
 
-    def configs(self, shape: Shape, wide: bool) -> list[Config]:
-        if self.guess(shape, None) is None:
-            return [None]
-        ways: list[dict[str, Any]] = [{"split": value} for value in (0, 1)]
-        ways += [{"split": 1, "strips": value} for value in (0, 1)] + [{"side": side} for side in (1, 2, 4)]
-        # some with each number of groups below each other: of which the bound says least
-        count = self.starts[wide] // 2
-        strips = (0, 1) if shape.geometry.rows.out > 1 else (0,)
-        given = [{"below": below, "strips": one} for below in BELOW for one in strips]
-        each = [one for some in given for one in self.candidates(shape, config_of(**some), count)]
-        each += [one for way in ways for one in self.candidates(shape, config_of(**way))]
-        return [one.config for one in sorted(each, key=lambda one: one.ns)]
-
     def near(self, shape: Shape, config: Config) -> list[Config]:
         now = dict(self.complete(shape, config) or ())
         if not now:
@@ -122,7 +100,7 @@ class Diagonals(ByBound):
         return list(DiagonalsSettings.near(config, sizes))
 
     def completed(self, shape: Shape, config: Config) -> Any:
-        return build_diagonals(shape.geometry, self.complete(shape, config), shape.options.bias, shape.cores)[0]
+        return build_diagonals(shape.geometry, self.complete(shape, config), shape.options, shape.cores)[0]
 
 
 class Skewed(ByBound):
@@ -143,7 +121,7 @@ class Skewed(ByBound):
 
 class OfRows(Algorithm):
     """Filter gradients of depthwise rows by an algorithm of depthwise convolutions, which x is convolved by with gy: a
-    Shape's options have the convolution's own Shape, `rows`."""
+    Shape's options are the convolution's own Shape."""
 
     def __init__(self, base: Algorithm) -> None:
         self.base, self.order = base, base.order
@@ -152,12 +130,12 @@ class OfRows(Algorithm):
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
         # what no cost model takes for the best has a matmul a tap, of which there are as many as positions
-        rows = shape.options.rows
+        rows = shape.options
         return self.base.configs(rows, wide) if wide or self.base.guesses(rows) else []
 
 
 def _of_rows(asked: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda shape, *more: asked(shape.options.rows, *more)
+    return lambda shape, *more: asked(shape.options, *more)
 
 
 ALGORITHMS: dict[str, Algorithm] = {"blocks": Blocks(), "diagonals": Diagonals()}
