@@ -22,9 +22,9 @@ from .. import errors
 from ..errors import NkiconvError, PlanningError
 from ..simulator.constants import VARIABLE
 from ..simulator.hardware import CONSTANTS
+from ..simulator.profiling.settings import Advance
 from .plan import Estimate, Plan
 from .request import Request
-from .timekeeper import Advance
 
 #: Seconds without a word after which the process counts as stuck; between two words it times one candidate.
 SILENCE_S = 600.0

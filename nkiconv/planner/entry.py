@@ -14,6 +14,7 @@ from .._nki import CHOICE
 from ..errors import DtypeError, UnsupportedError, raise_all
 from ..integers import takes_ints
 from ..problem import ConvProblem, dtype_name
+from ..simulator.profiling.settings import Advance, ignore
 from . import cache, child
 from .estimate import known
 from .operations import violations
@@ -21,11 +22,6 @@ from .plan import TUNED, Estimate, Plan
 from .request import Asked, Request, sorted_constants
 from .robust import DEFAULT, percent_of
 from .search import NothingRuns, search
-from .timekeeper import Advance
-
-
-def _ignore(_what: str, _share: float | None) -> None:
-    """An `Advance` that does nothing."""
 
 
 @takes_ints
@@ -62,7 +58,7 @@ def plan(
     robust: str | float | None = None,
     wide: bool = False,
     use_cache: bool = True,
-    advance: Advance = _ignore,
+    advance: Advance = ignore,
 ) -> Plan:
     """The best way known to run a problem, by modelled time in program order: of those close at phase 0 of the
     throttle's grid the one of least mean over its phases, unless another within `robust` per cent loses less at worst.
@@ -112,7 +108,7 @@ def plan(
 
 
 def answer(
-    request: Request, *, wide: bool = False, use_cache: bool = True, advance: Advance = _ignore, quick: bool = False
+    request: Request, *, wide: bool = False, use_cache: bool = True, advance: Advance = ignore, quick: bool = False
 ) -> Plan:
     """As `plan`, for a request. quick: where the cache has no plan, time the estimate and keep nothing."""
     raise_all("there is no plan for this", list(violations(request)))

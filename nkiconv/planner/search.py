@@ -33,13 +33,14 @@ from ..simulator.dtypes import canonical
 from ..simulator.hardware import CONSTANTS
 from ..simulator.profiling import Phases
 from ..simulator.profiling.roofline import roofline
+from ..simulator.profiling.settings import Advance
 from ..simulator.timing import Rates
 from .candidates import Candidate, field_of
 from .explain import Rejection, Risk
 from .plan import ESTIMATED, SHIPPED, TIMED, TUNED, Plan
 from .request import Config, Request, array_work, least_bytes
 from .robust import DEFAULT, INSTRUCTIONS, OFF, RUINOUS, WORTH, End, Regrets
-from .timekeeper import CLOSE, ESTIMATE_INSTRUCTIONS, WHOLE_INSTRUCTIONS, Advance, Timekeeper, Trial, key_of
+from .timekeeper import CLOSE, ESTIMATE_INSTRUCTIONS, WHOLE_INSTRUCTIONS, Timekeeper, Trial, key_of
 from .timing import phases
 
 #: Of all traces of a quick search's refinement, less what the leader's phases take after it, up to a third.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..simulator import NkiError
 from ..simulator.errors import TraceLimitError
+from ..simulator.profiling.settings import Advance
 from .candidates import Candidate, Field
 from .explain import Alternative, Rejection
 from .floors import floors
@@ -34,8 +34,6 @@ EVEN = 1.25
 VERIFIED_INSTRUCTIONS = 100_000
 #: Of the kernel of an estimate, and of a part of it, where nothing else is timed: some 3 s.
 ESTIMATE_INSTRUCTIONS = 40_000, 16_000
-#: Told what is being done, and the share of it that is done.
-Advance = Callable[[str, "float | None"], None]
 
 
 @dataclass(frozen=True)
