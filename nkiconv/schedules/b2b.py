@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, P_MAX, Part, cut_at, div_ceil, fits_sbuf
+from .tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, P_MAX, PARTS, Part, cut_at, div_ceil, fits_sbuf
 
 #: Tokens of a span: what one load brings and one store takes, in runs of 4 KB of bf16; spans in SBUF at once.
 SPAN, SPANS = 2048, 3
@@ -15,6 +15,8 @@ ON_VECTOR = (False, True, False, True)
 TAPS_MAX = 20
 #: Full pieces from which one kernel takes less time than two, and the least share of all that they are.
 FULL_PIECES, FULL_SHARE = 16, 0.75
+#: Tokens below which GpSimd, which makes diagonals, takes longer than the Tensor Engine.
+TOKENS_MIN = 2 * BANK_COLUMNS
 
 
 @dataclass(frozen=True)
@@ -98,8 +100,9 @@ def unsupported_reason(geometry: B2bGeometry) -> str:
 
 
 def pays(geometry: B2bGeometry) -> bool:
-    """Whether one kernel takes less time than two: in 16 bits, with few taps, of pieces that are mostly full."""
+    """Whether one kernel takes less time than two: in 16 bits, with few taps, of pieces that are mostly full, on both
+    cores, and several of them for the diagonals of a tile."""
     full = geometry.N * geometry.D * geometry.T / (P_MAX * BANK_COLUMNS)
-    pieces = geometry.tiles * div_ceil(geometry.T, BANK_COLUMNS)
-    few = geometry.all_taps <= TAPS_MAX and geometry.itemsize == 2
+    pieces = PARTS * div_ceil(geometry.tiles, PARTS) * div_ceil(geometry.T, BANK_COLUMNS)
+    few = geometry.all_taps <= TAPS_MAX and geometry.itemsize == 2 and geometry.T >= TOKENS_MIN
     return few and full >= max(FULL_PIECES, FULL_SHARE * pieces) and unsupported_reason(geometry) == ""

@@ -37,7 +37,7 @@ def truth(x, proj, mixer, skip, dtype, before=(None, None)):
 def one_kernel(monkeypatch):
     """One launch whatever the size, of 16 bits and few taps; how often its loop runs."""
     calls, own = [], kernel.run_b2b
-    for name in ("FULL_PIECES", "FULL_SHARE"):
+    for name in ("FULL_PIECES", "FULL_SHARE", "TOKENS_MIN"):
         monkeypatch.setattr(schedules.b2b, name, 1e-9)
     monkeypatch.setattr(blocks, "run_b2b", lambda *given: calls.append(given) or own(*given))
     return calls
@@ -71,6 +71,8 @@ def test_one_kernel(N, D, W, taps, dtype, with_states):
     (4096, 8192, (3, 7), "fp32", False),
     (4096, 1, (3, 7), "bf16", False),
     (96, 8192, (3, 7), "bf16", False),
+    (128, 8192, (3, 7), "bf16", False),
+    (2048, 512, (3, 7), "bf16", False),
     (4096, 8192, (6, 7), "bf16", False),
 ])  # fmt: skip
 def test_one_kernel_where_it_pays(D, W, taps, dtype, one):
