@@ -126,7 +126,8 @@ class BlocksBound:
         self.grid = functools.cache(functools.partial(grid_of, source))
         self._gangs = functools.cache(self._gangs_of)
         self._bank_ns, self._moved_ns = functools.cache(self._bank_ns_of), functools.cache(self._moved_ns_of)
-        self._sides = functools.cache(self._sides_of)
+        self._sides, self.engines = functools.cache(self._sides_of), functools.cache(self._engines_of)
+        self.gang = functools.cache(self._gang_of)
 
     def ns(self, one: BlocksSettings) -> float:
         """From the first load to the last store."""
@@ -233,7 +234,7 @@ class BlocksBound:
         _, some_rows, some_columns = self.grid(rows, columns)
         return gang > 1 and gang >= 2 * max(self.planes) and len(some_rows) * len(some_columns) > 1
 
-    def engines(self, one: BlocksSettings) -> TileNs:
+    def _engines_of(self, one: BlocksSettings) -> TileNs:
         """Of a tile."""
         geometry, (c, k) = self.geometry, self._channels(one)
         chunks = min(one.inputs, div_ceil(geometry.C // geometry.groups, one.channels))
@@ -264,7 +265,7 @@ class BlocksBound:
         of_x = min(geometry.C // geometry.groups, one.channels * div_ceil(one.inputs, one.side))
         return of_x * together, min(geometry.K // geometry.groups, P_MAX * one.outputs) * together
 
-    def gang(self, one: BlocksSettings) -> int:
+    def _gang_of(self, one: BlocksSettings) -> int:
         """Members of a tile."""
         if self.pixels != TRANSPOSED:
             return 1
