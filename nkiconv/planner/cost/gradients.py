@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...schedules import blocks_candidates, diagonals_candidates, skewed
-from ...schedules.blocks import BlocksSettings, config_unsupported, in_places
+from ...schedules.blocks import BlocksSettings, columns_beside, config_unsupported, in_places
 from ...schedules.blocks_schedule import build, gradient_unsupported
 from ...schedules.diagonals import DiagonalsSettings
 from ...schedules.diagonals import build as build_diagonals
