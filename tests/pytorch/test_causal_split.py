@@ -1,4 +1,4 @@
-"""The convolution stage on tensors: values, states and sequences by each computer, derivatives, compiling, refusals."""
+"""The convolution stage on tensors: values, states and sequences by each computer, and derivatives."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""The torch functions equal torch's own: values, derivatives, batching, compilation, FLOPs, and every refusal."""
+"""The torch functions equal torch's own: values, derivatives, batching and FLOPs."""
 
 import functools
 

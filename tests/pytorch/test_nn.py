@@ -1,4 +1,4 @@
-"""The modules equal torch's: parameters, values, gradients; what is fused, and what is refused by name."""
+"""The modules equal torch's: parameters, values and gradients."""
 
 import copy
 import io

@@ -1,4 +1,4 @@
-"""x_scale, x_shift, x_activation, x_upsample and return_stats of convolutions: values, derivatives and refusals.
+"""x_scale, x_shift, x_activation, x_upsample and return_stats of convolutions: values and derivatives.
 
 y = conv(upsample(act(x * x_scale + x_shift))), of transposed convolutions too, and mean and variance of y.
 """
@@ -24,9 +24,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from nkiconv.bounds import returned_stats_bound
 from nkiconv.errors import ComparisonError
-from nkiconv.pytorch import (
-    conv2d,
-)
+from nkiconv.pytorch import conv2d
 from nkiconv.pytorch.computers import simulated
 from nkiconv.pytorch.computers.arrays import to_numpy
 from nkiconv.pytorch.computers.statistics import moments

@@ -16,9 +16,6 @@ from nkiconv.errors import UnsupportedError
 from nkiconv.pytorch.computers import host
 from nkiconv.rules import ACTIVATIONS
 
-#: fp32 sums of at most some hundred terms of order 1, through two derivatives
-
-
 in_both = pytest.mark.parametrize("mode", ["torch", "simulate"], indirect=True)
 
 
