@@ -1,4 +1,4 @@
-"""The table of kernels is of this code on a sample; the default rule, and what was measured, are near the model."""
+"""The table of kernels is of this code on a sample; bare kernels, and what was measured, are near the model."""
 
 import dataclasses
 import math
