@@ -6,13 +6,12 @@ and computed for a sample of channels, which is the same kernel on fewer channel
 
 import numpy as np
 import pytest
-from depthwise import normals, run, same_bits, trace, truth
+from depthwise import normals, run, same_bits, truth
 from tolerances import assert_within
 
 from nkiconv import cases
 from nkiconv.reference import num_terms
 
-WHOLE_LIMIT = 100_000
 SAMPLED_CHANNELS = 37
 CASES = cases.load("depthwise_conv1d")
 #: Minutes and seconds; many products, or long filters of many channels.
@@ -33,16 +32,6 @@ def check(problem, seed):
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in CASES if case.name not in LARGE])
 def test_case(case):
     check(case.problem, seed=7)
-
-
-@pytest.mark.cover(3)
-@pytest.mark.simulator_only
-@pytest.mark.parametrize("name", LARGE)
-def test_large_case_traced_whole(name):
-    problem = cases.get(name).problem
-    execution = trace(problem)
-    assert execution.outputs.shape == problem.output_shape
-    assert len(execution.instructions) < WHOLE_LIMIT
 
 
 @pytest.mark.cover(3)

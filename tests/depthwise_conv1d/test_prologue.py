@@ -148,14 +148,3 @@ def test_what_is_refused(more, text):
     x, w = np.zeros((2, channels, 9), np.float32), np.zeros((4, 3), np.float32)
     with pytest.raises(NkiconvError, match=text):
         nkiconv.depthwise_conv1d(x, w, padding="causal", **more)
-
-
-def test_no_images():
-    x, w, scale = np.zeros((0, 4, 9), np.float32), np.zeros((4, 3), np.float32), np.zeros((0, 4), np.float32)
-    assert nkiconv.depthwise_conv1d(x, w, x_scale=scale).shape == (0, 4, 7)
-
-
-def test_kernels_choose_what_takes_it():
-    """Two columns of many taps, which dot takes without a prologue."""
-    problem = Row("few columns", 1, 128, 300, 299, 1, (0, 0)).problem("bf16")
-    check(problem, ASKED[0], Request(out_dtype="fp32"), whole=True)

@@ -5,7 +5,7 @@ import re
 import pytest
 from depthwise import Row
 from draws import draws
-from epilogue import PLAIN, check, reason_to_refuse, refused
+from epilogue import PLAIN, check, refused
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import problems_for, requests
@@ -65,12 +65,6 @@ def configs(algorithm, S):
     return st.fixed_dictionaries({}, optional=values).map(lambda found: tuple(found.items()) or None)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_every_setting_is_tried(algorithm):
-    names = re.search(r"it has \((.*)\)$", reason_to_refuse(algorithm, PROBLEM, lnc=1, config=(("", 0),)))[1]
-    assert set(re.findall(r"'(\w+)'", names)) == set(settings_of(algorithm, PROBLEM.S))
-
-
 CONFIGURABLE = [name for name in ALGORITHMS if settings_of(name, 1)]
 
 
@@ -104,11 +98,3 @@ def test_bad_values_are_refused_by_name_or_harmless(algorithm, name, value):
     assert reason == "" or name in reason or re.search("instructions|bytes", reason)
     if reason == "":
         check(PROBLEM, PLAIN, 1, whole=True, algorithm=algorithm, config=config)
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "name"),
-    [("banded", "groups"), ("mixed", "piece"), ("vector", "piece"), ("dot", "slots"), ("update", "groups")],
-)
-def test_a_setting_that_stands_twice_is_refused(algorithm, name):
-    assert f"{name} stands there twice" in refused(algorithm, PROBLEM, config=((name, 1), (name, 1)))

@@ -233,3 +233,11 @@ def check_refused(problem: ConvProblem, algorithm: str, message: str, settings: 
     found, reason = planned(problem, algorithm, tuple(settings.items()) if settings else None, **asked)
     assert found is None
     assert re.search(message, reason), reason
+
+
+def combined(stats: Any) -> Any:
+    """Count, mean and variance of all parts, in float64."""
+    count, mean, variance = np.moveaxis(stats.astype(np.float64), -1, 0)
+    whole = count.sum(0)
+    average = (count * mean).sum(0) / whole
+    return whole, average, (count * (variance + (mean - average) ** 2)).sum(0) / whole

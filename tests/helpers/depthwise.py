@@ -10,7 +10,6 @@ from draws import cores
 import nkiconv
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import abs_sum_ref, conv_ref
-from nkiconv.simulator.memory import SBUF
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
 
@@ -120,12 +119,6 @@ def trace(problem: ConvProblem, algorithm: str | None = None, lnc: int = 2, **mo
     args = nkiconv.spec(problem.input_shape, problem.dtype), nkiconv.spec(problem.filter_shape, problem.dtype)
     kwargs = arguments(problem) | {"algorithm": algorithm} | more
     return nkiconv.simulator.execute(nkiconv.depthwise_conv1d_implicit_gemm[lnc], args, kwargs, trace_only=True)
-
-
-def loads(execution: Any, name: str) -> list[Any]:
-    """The DMAs that bring a tensor of this name into SBUF."""
-    found = [i for i in execution.instructions if i.op == "dma_copy" and i.reads[0].info.name == name]
-    return [i for i in found if i.writes[0].info.buffer is SBUF]
 
 
 def truth(x: Any, w: Any, problem: ConvProblem) -> tuple[Any, Any]:

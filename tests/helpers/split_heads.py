@@ -8,8 +8,6 @@ from nkiconv.bounds import epilogue_bound, l2norm_bound
 from nkiconv.problem import dtype_name
 from nkiconv.reference import abs_sum_ref, conv_ref, epilogue_ref, split_heads_ref
 
-#: (heads, dim, normalised) of Qwen3-Next's q, k and v.
-GDN = ((16, 128, True), (16, 128, True), (32, 128, False))
 #: Parts of several kinds, each with channels that fill no tile evenly.
 SPLITS = {
     "gated delta net": ((1, 128, True), (1, 128, True), (2, 128, False)),

@@ -1,0 +1,312 @@
+"""Each algorithm of rows by its own settings: exact on integers, within the bound elsewhere, refusals by name; a few
+counts of what it loads and how its engines share taps."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from depthwise import EDGE, Row, row_of, trace
+from epilogue import PLAIN, REQUESTS, Request, check, check_stored, kernel_view, reason_to_refuse, refused
+
+from nkiconv import depthwise_conv1d
+from nkiconv.problem import DTYPES
+from nkiconv.schedules.depthwise_algorithms import ALGORITHMS
+
+BANDED = [
+    #   why                                 N    C     W     S  stride  pad
+    Row("filter of tens", 1, 40, 600, 64),
+    Row("images share matmuls", 5, 9, 150, 31, 1, (15, 15)),
+    Row("odd channels, causal", 1, 37, 300, 40, 1, (39, 0)),
+    Row("one channel, long row", 1, 1, 9000, 300),
+    Row("one channel, images", 7, 1, 140, 38),
+    Row("block columns beyond a bank", 1, 3, 30_000, 50, 1, (3, 4)),
+    Row("stride 2", 2, 19, 700, 60, 2, (5, 7)),
+    Row("stride 3", 1, 7, 500, 20, 3, (1, 1)),
+    Row("stride 128", 1, 3, 5000, 200, 128),
+    Row("crop", 2, 9, 700, 60, 2, (-3, -10)),
+    Row("channels of several tiles", 1, 300, 300, 33),
+    Row("bands of many channels at once", 2, 700, 18, 3, 1, (2, 0)),
+    Row("padding wider than the row", 1, 4, 30, 50, 1, (150, 90)),
+    Row("window is the row", 2, 5, 200, 200),
+    Row("one column beyond whole blocks", 1, 40, 161, 33),
+    Row("one column beyond whole chunks", 2, 260, 513, 65),
+    Row("all cropped", 1, 2, 10, 3, 1, (-17, 20)),
+    Row("dilation, causal", 3, 20, 300, 40, 1, (78, 0), 2),
+    Row("dilation beyond a bank's blocks", 2, 9, 700, 31, 1, (5, 9), 7),
+    Row("dilation, crop", 1, 37, 500, 70, 1, (-3, -10), 3),
+    Row("dilation, padding wider than the row", 5, 7, 30, 50, 1, (196, 196), 4),
+    Row("dilation, long row", 1, 1, 9000, 300, 1, (0, 0), 5),
+]
+#: x is the stationary operand.
+ROWWISE = (("x_stationary", True),)
+BLOCKS = {
+    "images share matmuls": (1, 8, 48, 96), "filter of tens": (2, 4, 32, 128), "stride 3": (16, 64),
+    "dilation, causal": (1, 16, 64),
+}  # fmt: skip
+BAND_SETTINGS = {
+    "odd channels, causal": [
+        (("block", 16), ("groups", 1)), (("block", 8), ("groups", 3), ("edge", 1)),
+        (("block", 16), ("shard", "columns")),
+    ],
+    "images share matmuls": [
+        (("block", 32), ("shard", "batch"), ("images", 1)), (("block", 16), ("buffers", 1), ("buffer_groups", 1)),
+    ],
+    "channels of several tiles": [
+        (("block", 16), ("buffers", 3), ("buffer_groups", 5), ("scratch", True)),
+        (("block", 16), ("scratch", False), ("warmup", 0), ("rewarm", 0)), (("block", 64), ("streamed", 128)),
+    ],
+}  # fmt: skip
+#: Filters without a copy in HBM: a core's second image begins again at the first channels after the last ones, of which
+#: there are few; images once more; bands of 320 channels at once.
+NO_SCRATCH = [
+    (Row("channels once more", 2, 257, 8, 3), (("block", 128), ("shard", "batch"), ("groups", 8), ("edge", 0))),
+    (Row("images once more", 2, 672, 9, 3), (("block", 3), ("images", 1), ("groups", 8), ("buffer_groups", 2))),
+    (Row("bands of 320 channels at once", 1, 700, 8, 3), (("block", 2), ("buffer_groups", 5), ("groups", 8))),
+]
+DOT = [
+    #   why                               N    C     W     S  stride  pad        dil
+    Row("four lags", 1, 40, 520, 517),
+    Row("odd channels, padded", 1, 37, 300, 290, 1, (3, 2)),
+    Row("images share filters", 3, 5, 600, 590),
+    Row("one channel", 1, 1, 700, 690, 1, (1, 2)),
+    Row("one channel, images", 7, 1, 140, 138),
+    Row("two chunks of taps", 1, 20, 8300, 8290),
+    Row("two chunks, images", 3, 3, 5000, 4998),
+    Row("stride", 2, 19, 700, 600, 3, (5, 7)),
+    Row("dilation", 1, 9, 830, 200, 1, (2, 2), 4),
+    Row("dilation a multiple of the stride", 1, 9, 700, 150, 2, (2, 2), 4),
+    Row("stride and dilation share a factor", 1, 9, 1000, 200, 6, (2, 2), 4),
+    Row("columns in several blocks of lags", 1, 18, 600, 545),
+    Row("crop", 2, 9, 700, 600, 2, (-3, -10)),
+    Row("causal", 2, 33, 40, 300, 1, (299, 0)),
+    Row("channels of several tiles", 1, 600, 300, 298),
+    Row("padding wider than the row", 1, 4, 3, 300, 1, (310, 5)),
+    Row("one row, causal", 1, 1, 40, 300, 1, (299, 0)),
+    Row("one row, several chunks", 1, 1, 51_020, 51_000, 1, (3, 0)),
+    *[Row(f"{lags} lags", 1, 5, 2048 + lags - 1, 2048) for lags in (24, 25, 49, 64)],
+]
+DOT_SETTINGS = [(("block", 16),), (("block", 4), ("slots", 1)), (("block", 1),), (("warmup", 0),)]
+UPDATE = [
+    #   why                             N    C     W    S  stride  pad     dil
+    Row("window of four", 64, 128, 4, 4),
+    Row("odd channels", 64, 131, 4, 4),
+    Row("token after a state", 64, 300, 1, 4, 1, (3, 0)),
+    Row("tokens after a state", 5, 37, 3, 4, 1, (3, 0)),
+    Row("state wider than its dilation", 6, 20, 5, 3, 1, (8, 0), 4),
+    Row("one image", 1, 200, 4, 4),
+    Row("70 images", 70, 33, 5, 3, 1, (1, 1)),
+    Row("image tiles", 201, 9, 4, 4),
+    Row("one channel of one image", 1, 1, 4, 4),
+    Row("two channels, stride", 33, 2, 7, 3, 2, (1, 2)),
+    Row("dilation", 40, 50, 9, 3, 1, (4, 4), 2),
+    Row("longest row", 12, 10, 128, 5, 3, (2, 2)),
+    Row("several chunks", 20, 1200, 4, 4),
+    Row("crop", 20, 30, 12, 4, 1, (-2, -3)),
+    Row("mostly padding", 3, 5, 2, 2, 1, (6, 7)),
+    Row("partitions between pieces", 48, 700, 4, 4),
+    Row("many columns of long rows", 2, 300, 128, 5, 1, (2, 2)),
+    Row("several loads of filters", 16, 18_000, 4, 4),
+    Row("long filters", 16, 70, 3, 3000, 1, (2999, 0)),
+]
+TENSOR, VECTOR = (("engine", "tensor"),), (("engine", "vector"),)
+UPDATE_SETTINGS = [
+    (*TENSOR, ("vector_reads", 1)),
+    (*TENSOR, ("vector_reads", 0), ("warmup", 9)),
+    (*TENSOR, ("channels", 3), ("groups", 5), ("warmup", 0)),
+]
+#: Rows with stacked groups, several channel tiles, gaps, halos as long as the row, far taps, long strides.
+HARD = (
+    "one column", "odd channels", "channels of several tiles", "columns cross one load", "causal",
+    "padding wider than the row", "crop inside a gap", "stride 64 loads runs", "stride 65 steps in the DMA",
+    "dilation beyond a tile", "lhs dilation", "all three together",
+)  # fmt: skip
+SHORT = Row("short filter", 2, 131, 90, 5, 1, (4, 0))
+RECIPES = [(5, 0, 0, 0), (4, 1, 0, 0), (3, 2, 0, 0), (4, 0, 1, 0), (2, 1, 1, 1), (0, 4, 0, 0), (0, 2, 1, 1)]
+
+
+def mixes(S):
+    """Settings far from the defaults, for any number of taps."""
+    tensor, several = (S, 0, 0, 0), S >= 3
+    kinds = tensor, (1, S - 1, 0, 0), (0, S - 1, 0, 0)
+    one_each = (S - 2, 1, 1, 0) if several else tensor
+    chains = (1, (S - 2) - (S - 2) // 2, 1, (S - 2) // 2) if several else tensor
+    return {
+        "tensor only": (("recipes", (tensor,)), ("piece", 100)),
+        "one tap each": (("recipes", (one_each,)), ("shard", "columns"), ("columns", 33), ("warmup", 0)),
+        "all kinds": (("recipes", kinds), ("start", kinds[2:]), ("end", kinds[1:2]), ("piece", 17), ("columns", 50)),
+        "two chains": (("recipes", (chains,)), ("shard", "channels"), ("piece", 64)),
+    }
+
+
+def _rows():
+    """(algorithm, row, config)."""
+    yield from (("banded", one, None) for one in BANDED)
+    yield from (("banded", one, ROWWISE) for one in BANDED if one.dilation == 1)
+    for table in (BLOCKS, BAND_SETTINGS):
+        for why, several in table.items():
+            configs = [(("block", one),) if isinstance(one, int) else one for one in several]
+            yield from (("banded", row_of(BANDED, why), config) for config in configs)
+    yield from (("banded", one, (("scratch", False), *config)) for one, config in NO_SCRATCH)
+    yield from (("dot", one, None) for one in DOT)
+    of_dot = (row_of(DOT, why) for why in ("four lags", "stride", "images share filters", "two chunks of taps"))
+    yield from (("dot", one, config) for one, config in zip(of_dot, DOT_SETTINGS, strict=True))
+    yield from (("update", one, engine) for one in UPDATE for engine in (TENSOR, VECTOR))
+    of_update = (row_of(UPDATE, why) for why in ("several chunks", "odd channels", "image tiles"))
+    yield from (("update", one, config) for one, config in zip(of_update, UPDATE_SETTINGS, strict=True))
+    for why in HARD:
+        one = row_of(EDGE, why)
+        yield from (("mixed", replace(one, why=f"{why}, {kind}"), own) for kind, own in mixes(one.S).items())
+    yield from (("mixed", SHORT, (("recipes", (one,)), ("piece", 40), ("end", ()))) for one in RECIPES)
+    of_vector = (0, 4, 0, 0), (0, 0, 1, 3), (0, 3, 1, 0), (0, 2, 1, 1)
+    yield from (("vector", SHORT, (("recipes", (one,)), ("piece", 50))) for one in of_vector)
+
+
+TABLE = [pytest.param(*one, id=f"{one[0]}-{one[1].id}-{place}") for place, one in enumerate(_rows())]
+
+
+@pytest.mark.cover(30)
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+@pytest.mark.parametrize(("algorithm", "row", "config"), TABLE)
+def test_exact_on_integers(algorithm, row, config, dtype):
+    problem = row.problem(dtype)
+    if refused(algorithm, problem, config=config):
+        assert (algorithm, dtype) == ("dot", "fp32"), "16-bit rows of the table fit"
+        return
+    check(problem, PLAIN, 1, whole=True, algorithm=algorithm, config=config)
+
+
+MORE = [
+    *REQUESTS,
+    Request("fp32", None, "fp32", out_dtype="fp32", state=True, final=True),
+    Request("fp32", "silu", state=True),
+    Request("fp32", "tanh", "fp32", "pre_activation", "fp16"),
+]
+
+
+@pytest.mark.cover(22)
+@pytest.mark.parametrize("request_", MORE, ids=lambda request: request.id)
+@pytest.mark.parametrize(("algorithm", "row", "config"), TABLE)
+def test_epilogues(algorithm, row, config, request_):
+    problem = row.problem("bf16")
+    if reason_to_refuse(algorithm, problem, request_, lnc=2, config=config) == "":
+        if request_.state and problem.padding[1][0] != (problem.S - 1) * problem.rhs_dilation[1]:
+            request_ = replace(request_, state=False, final=False)
+        check(problem, request_, 4, whole=False, algorithm=algorithm, config=config)
+
+
+#: Channel tiles that are whole or end early, of one image and of several, of rows in one tile, in several, and of one
+#: column.
+STATEFUL = [
+    Row("odd tiles", 1, 1111, 40, 4, 1, (3, 0)),
+    Row("images", 4, 650, 31, 4, 1, (3, 2)),
+    Row("images of odd tiles", 3, 777, 20, 3, 1, (4, 0), 2),
+    Row("tokens", 5, 600, 1, 4, 1, (3, 0)),
+    Row("a state of one", 2, 1500, 9, 2, 1, (1, -1)),
+]
+
+
+@pytest.mark.cover(4)
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("columns", [2, 8192])
+@pytest.mark.parametrize("row", STATEFUL, ids=lambda row: row.id)
+def test_staged_states_are_exact(row, columns):
+    config = (("columns", columns),)
+    check(row.problem("bf16"), Request(state=True, final=True), 6, whole=True, algorithm="mixed", config=config)
+
+
+@pytest.mark.cover(1)
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_filters_of_thousands_of_taps(dtype):
+    """8,192 taps, causal, on long rows."""
+    problem = Row("long", 1, 2, 9000, 8192, 1, (8191, 0)).problem(dtype)
+    check(problem, PLAIN, 8, whole=True, algorithm="banded")
+
+
+def test_all_digits_of_a_bias_are_added_where_x_is_stationary():
+    rng = np.random.default_rng(11)
+    x, w, bias = np.zeros((2, 9, 300)), rng.standard_normal((9, 31)), rng.standard_normal(9).astype(np.float32)
+    bf16 = {"x": x.astype(DTYPES["bf16"]), "w": w.astype(DTYPES["bf16"])}
+    y = depthwise_conv1d(**bf16, bias=bias, out_dtype="fp32", algorithm="banded", config=ROWWISE)
+    assert (y == bias[:, None]).all()
+
+
+def test_any_layout_with_x_stationary():
+    problem, request = row_of(BANDED, "images share matmuls").problem("bf16"), Request(residual="bf16")
+    perms = (0, 3, 2, 1), (3, 1, 2, 0), (1, 0, 2, 3)
+    check_stored(problem, request, 7, *perms, algorithm="banded", config=ROWWISE)
+
+
+@pytest.mark.cover(4)
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("asked", [None, ROWWISE], ids=["", "x_stationary"])
+@pytest.mark.parametrize("row", BANDED, ids=lambda row: row.id)
+def test_memory_of_banded_is_bounded_by_what_it_reckons(row, asked, monkeypatch):
+    problem = row.problem("bf16")
+    asked = asked if row.dilation == 1 else None
+    config = ALGORITHMS["banded"].plan(*kernel_view(problem), asked).settings.pairs
+    execution = trace(problem, "banded", config=config)
+    monkeypatch.setattr("nkiconv.schedules.tiles.SBUF_BYTES", 0)
+    needed = int(re.search(r"banded needs (\d+) bytes", reason_to_refuse("banded", problem, lnc=2, config=config))[1])
+    assert execution.sbuf_peak_bytes <= needed
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize(("W", "algorithm"), [(19_514, "mixed"), (24_000, "mixed"), (24_000, "vector")])
+def test_tiles_whose_last_sums_are_on_their_way_are_counted_with_those_ahead(algorithm, W):
+    """39 or 48 KiB a tile: one more than fit would be loaded ahead if the tile before were thought to be gone."""
+    problem = Row("long runs of a large stride", 10, 128, W, 66, 53, (65, 0)).problem("bf16")
+    assert trace(problem, algorithm).sbuf_peak_bytes <= 212_728
+
+
+SHORT32, STRIDE2 = SHORT.problem("fp32"), row_of(BANDED, "stride 2").problem("bf16")
+FOUR_LAGS, ODD = DOT[0].problem("bf16"), UPDATE[1].problem("bf16")
+MOST = Row("most columns", 1, 2, 300 + 64, 300).problem("bf16")
+STRICT = {"strict_nonfinite": True}
+HUGE = {"N": 200_000, "C": 200_000, "K": 200_000, "groups": 200_000}
+#: Algorithm, problem, what is asked for, what the reason has.
+REFUSED = [
+    ("banded", STRIDE2.replace(lhs_dilation=(1, 2)), {}, "^lhs_dilation=2:"),
+    ("banded", STRIDE2.replace(rhs_dilation=(1, 2)), {}, "^rhs_dilation=2, stride=2:"),
+    ("banded", STRIDE2.replace(stride=(1, 129)), {}, "^block=129, stride=129:"),
+    ("banded", row_of(EDGE, "dilation beyond a tile").problem("bf16"), {}, "bytes per partition of SBUF"),
+    ("banded", STRIDE2, STRICT, "^strict_nonfinite=True"),
+    ("banded", STRIDE2, {"config": (("block", 3),)}, "block"),
+    ("banded", STRIDE2, {"config": (("shard", "rows"),)}, "shard"),
+    ("banded", STRIDE2, {"config": (("scratch", 1),)}, "scratch"),
+    ("banded", STRIDE2, {"config": (("images", 16), ("groups", 16))}, "images"),
+    ("banded", STRIDE2.replace(N=2_000, C=20_000, K=20_000, groups=20_000), {}, "instructions"),
+    ("banded", row_of(BANDED, "dilation, causal").problem("bf16"), {"config": ROWWISE},
+     "rhs_dilation=2, config x_stationary=True: .* use x_stationary=False"),
+    ("banded", Row("many channels", 1, 12_000, 40, 9).problem("bf16"),
+     {"config": ROWWISE, "request": Request(bias="fp32")}, "bytes per partition"),
+    ("mixed", SHORT32, STRICT, "strict_nonfinite=True"),
+    ("mixed", SHORT32.replace(C=256, K=256, groups=256, W=2000, S=600, padding=((0, 0), (0, 0))), {}, "S=600"),
+    ("mixed", SHORT32, {"config": (("recipes", ((4, 0, 0, 0),)),)}, "S=5 taps"),
+    ("mixed", SHORT32.replace(W=5000), {"config": (("recipes", ((2, 0, 1, 2),)), ("piece", 2048))}, "banks of PSUM"),
+    ("vector", SHORT32, {"config": (("recipes", ((4, 1, 0, 0),)),)}, "taps on Tensor; use algorithm mixed"),
+    ("vector", SHORT32.replace(S=60_000, W=10, padding=((0, 0), (59_999, 0))), {}, "S=60000"),
+    ("dot", FOUR_LAGS.replace(lhs_dilation=(1, 2)), {}, "^lhs_dilation="),
+    ("dot", Row("far", 1, 2, 18_000, 3, 1, (10, 0), 9000).problem("bf16"), {}, "^stride=1, dilation=9000: rows of 128"),
+    ("dot", FOUR_LAGS, STRICT, "^strict_nonfinite=True"),
+    ("dot", FOUR_LAGS, {"config": (("block", 3),)}, "block"),
+    ("dot", FOUR_LAGS, {"config": (("slots", 0),)}, "slots"),
+    ("dot", FOUR_LAGS, {"config": (("warmup", -1),)}, "warmup"),
+    ("dot", FOUR_LAGS.replace(N=20_000, C=20_000, K=20_000, groups=20_000), {}, "instructions"),
+    ("dot", MOST, {}, "^Q=65: dot computes at most 64"),
+    ("update", ODD.replace(lhs_dilation=(1, 2)), {}, "^lhs_dilation="),
+    ("update", ODD.replace(W=129), {}, "^W=129:"),
+    ("update", ODD, STRICT | {"config": TENSOR}, "^strict_nonfinite=True"),
+    ("update", ODD, {"config": (("engine", "scalar"),)}, "engine"),
+    ("update", ODD, {"config": (("vector_reads", -1),)}, "vector_reads"),
+    ("update", ODD, {"config": (("channels", 0),)}, "channels"),
+    ("update", ODD, {"config": (("groups", 17),)}, "groups"),
+    ("update", ODD.replace(W=1, S=200, padding=((0, 0), (199, 0))), {"request": Request(state=True)}, "states"),
+    ("update", ODD.replace(W=3, S=60_000, padding=((0, 0), (59_999, 0))), {"config": TENSOR}, "^Q=3, S=60000:"),
+    ("update", ODD.replace(**HUGE), {}, "instructions"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("algorithm", "problem", "asked", "text"), REFUSED)
+def test_refusals_name_what_they_refuse(algorithm, problem, asked, text):
+    assert re.search(text, reason_to_refuse(algorithm, problem, lnc=2, **asked))
