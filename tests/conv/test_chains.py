@@ -3,6 +3,7 @@
 import hypothesis
 import numpy as np
 import pytest
+from conv_calls import combined
 from draws import draws
 from hypothesis import strategies as st
 
@@ -95,10 +96,7 @@ def check(problem, prologue, epilogue, lnc, seed, with_stats):
 
 
 def check_stats(stats, truth, error):
-    count, mean, variance = np.moveaxis(stats.astype(np.float64), -1, 0)
-    whole = count.sum(0)
-    average = (count * mean).sum(0) / whole
-    variance = (count * (variance + (mean - average) ** 2)).sum(0) / whole
+    whole, average, variance = combined(stats)
     right, limits = channel_stats_ref(truth), returned_stats_bound(truth, error, truth[0, 0].size)
     assert np.array_equal(whole, right[..., 0])
     assert np.all(np.abs(average - right[..., 1]) <= limits[0])

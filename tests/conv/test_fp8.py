@@ -29,10 +29,8 @@ LARGEST = {"fp8_e4m3": 16, "fp8_e5m2": 8}
 ROWS = {
     "one chunk": ConvProblem(N=1, C=128, H=9, W=130, K=8, R=3, S=3, padding=SAME),
     "one chunk, one tap": ConvProblem(N=2, C=128, H=9, W=13, K=8, S=1),
-    "one chunk, the last tap meets all": ConvProblem(N=2, C=128, H=9, W=13, K=8, S=3),
     "one chunk, causal": ConvProblem(N=2, C=128, H=9, W=13, K=8, R=3, S=3, padding=((2, 0), (2, 0))),
     "two chunks": ConvProblem(N=2, C=256, H=9, W=17, K=140, R=3, S=3, padding=SAME),
-    "two chunks, one tap": ConvProblem(N=2, C=200, H=9, W=17, K=9, S=1),
     "two chunks with a channel in both": ConvProblem(N=1, C=129, H=7, W=20, K=6, R=3, S=2, padding=SAME),
     "three chunks": ConvProblem(N=3, C=384, H=6, W=7, K=130, R=3, S=3, padding=SAME),
     "three chunks with a channel in two": ConvProblem(N=1, C=320, H=11, W=20, K=20, R=3, S=3, padding=SAME),
@@ -56,15 +54,10 @@ ROWS = {
     "cropped": ConvProblem(N=3, C=128, H=12, W=11, K=5, R=3, S=2, padding=((-2, -1), (-3, -2))),
     "crop and pad": ConvProblem(N=1, C=128, H=9, W=8, K=5, R=3, S=3, stride=(1, 2), padding=((-2, 3), (4, -1))),
     "padding far outside": ConvProblem(N=2, C=128, H=2, W=3, K=2, R=3, S=2, padding=((9, 14), (20, 8))),
-    "padding only": ConvProblem(N=1, C=128, H=2, W=2, K=2, S=1, stride=(3, 3), padding=((3, 3), (3, 3))),
     "small images": ConvProblem(N=9, C=256, H=7, W=7, K=256, R=3, S=3, padding=SAME),
-    "small images, stride": ConvProblem(N=7, C=128, H=8, W=8, K=12, R=3, S=1, stride=(1, 2), padding=((1, 2), (0, 0))),
-    "padding shared by images of one row": ConvProblem(N=5, C=128, H=1, W=9, K=3, S=1, padding=((2, 2), (0, 0))),
     "images of one pixel": ConvProblem(N=70, C=130, H=1, W=1, K=3, S=1),
     "wide": ConvProblem(N=2, C=128, H=5, W=600, K=7, R=3, S=3, padding=SAME),
     "a row": ConvProblem(N=2, C=150, W=700, K=30, S=5, stride=(1, 2), padding=((0, 0), (2, 2))),
-    "a long filter": ConvProblem(N=1, C=128, W=90, K=4, S=64, padding=((0, 0), (7, 2))),
-    "a large filter": ConvProblem(N=1, C=30, H=12, W=13, K=6, R=7, S=5, padding=((3, 3), (2, 2))),
 }
 #: Settings, one after another; None: the plan's own.
 SETTINGS = [

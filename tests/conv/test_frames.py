@@ -2,9 +2,6 @@
 
 import numpy as np
 import pytest
-from draws import draws
-from hypothesis import assume, given
-from hypothesis import strategies as st
 from tolerances import assert_exact, integer_inputs
 from volumes import volume_ref
 
@@ -129,45 +126,6 @@ def test_one_tap_and_frames_of_fp8_that_pair():
 def test_fp16_pairs_and_a_gap_between_planes():
     check((2, 1, 3, 2, 1, 1, 2, 1, 0), 6, 8, 1, False)
     check((1, 2, 3, 3, 1, 1, 1, 0, 0), 20, 24, 1, False, precision="fp16x3")
-
-
-@st.composite
-def videos(draw):
-    """(taps, stride, dilation of planes, planes of each chunk), chunks a multiple of the stride but for the last."""
-    taps, stride, dilation = draw(st.tuples(st.integers(2, 4), st.integers(1, 3), st.integers(1, 2)))
-    chunks = [stride * n for n in draw(st.lists(st.integers(1, 3), min_size=1, max_size=4))]
-    chunks[-1] += draw(st.integers(0, 2))
-    return taps, stride, dilation, chunks
-
-
-@draws(25)
-@given(
-    videos(), st.sampled_from(["fp32", "bf16", "fp16"]), st.sampled_from([row[1:] for row in ALGORITHMS]),
-    st.integers(1, 2), st.booleans(),
-)  # fmt: skip
-def test_chunk_by_chunk_equals_the_whole(video, dtype, row, N, zeros):
-    """Of any cut, stride and dilation, where a chunk begins with zeros as its cache, or with padding."""
-    C, K, groups, algorithm, config, last = row
-    taps, stride, dilation, chunks = video
-    if {*CHANNELS, ("fold", "inputs")} <= {*(config or ())}:
-        assume(1 <= C * taps % 128 <= 64)  # others are refused by name
-    rng, window = np.random.default_rng(2), (taps - 1) * dilation + 1
-    whole = integer_inputs(rng, (N, C, sum(chunks), SIDES[0][0], SIDES[1][0]), dtype)
-    w = integer_inputs(rng, (K, C // groups, taps, SIDES[0][1], SIDES[1][1]), dtype)
-    cache, parts, at = (np.zeros_like(whole[:, :, :1]).repeat(window - 1, 2) if zeros else None), [], 0
-    for count in chunks:
-        held = 0 if cache is None else cache.shape[2]
-        axes = ((held + count, taps, stride, dilation, 1, window - 1 - held, 0), *SIDES)
-        x = whole[:, :, at : at + count]
-        y, cache = run(x, cache, w, axes, groups, last, return_final_frames=True, algorithm=algorithm, config=config)
-        parts.append(y)
-        at += count
-    axes = ((sum(chunks), taps, stride, dilation, 1, window - 1, 0), *SIDES)
-    (expected,) = run(whole, None, w, axes, groups, last, algorithm=algorithm, config=config)
-    np.testing.assert_array_equal(np.concatenate(parts, 2), expected)
-    np.testing.assert_array_equal(
-        expected.astype(np.float64), volume_ref(whole, w, axes, groups).astype(expected.dtype).astype(np.float64)
-    )
 
 
 X, W = np.zeros((1, 4, 3, 5, 6), np.float32), np.zeros((8, 4, 3, 1, 1), np.float32)

@@ -4,19 +4,14 @@ import re
 
 import numpy as np
 import pytest
-import torch
 from draws import cores
-from torch.nn import grad
 from transposed import Transposed, check
 
 import nkiconv
 from nkiconv import ConvProblem
 from nkiconv.planner.conv import geometry_of, options_of
-from nkiconv.planner.operations import operation_for
-from nkiconv.planner.request import Asked, Request
+from nkiconv.planner.request import Asked
 from nkiconv.schedules.conv_algorithms import plan_of
-from nkiconv.schedules.patches import is_patches
-from nkiconv.simulator.timing import Rates
 
 
 def patches(N, C, K, sizes, taps):
@@ -63,31 +58,11 @@ def test_a_bias_of_each_output_channel(activation):
     np.testing.assert_array_equal(y, truth if activation is None else np.maximum(truth, 0))
 
 
-def test_the_gradient_of_an_embeddings_x():
-    """What conv2d_input takes by an estimate."""
-    rng = np.random.default_rng(0)
-    w, gy = (rng.integers(-3, 4, shape).astype(np.float32) for shape in ((24, 3, 8, 8), (2, 24, 3, 4)))
-    shape = (2, 3, 24, 32)
-    problem = ConvProblem(N=2, C=3, H=24, W=32, K=24, R=8, S=8, stride=(8, 8), dtype="fp32").toward("dgrad")
-    request = Request(problem=problem)
-    chosen = operation_for(request).choice(request, operation_for(request).shape(request, Rates()))
-    assert chosen[0] == "activation_stationary"
-    expected = grad.conv2d_input(shape, torch.tensor(w, dtype=torch.float64), torch.tensor(gy, dtype=torch.float64), 8)
-    np.testing.assert_array_equal(nkiconv.conv2d_input(shape, w, gy, stride=8), expected.numpy())
-
-
 EMBEDDING = ConvProblem(N=1, C=3, H=32, W=32, K=64, R=8, S=8, stride=(8, 8))
 
 
 def seen(**changes):
     return geometry_of(EMBEDDING.replace(**changes).toward("dgrad"), Asked())
-
-
-@pytest.mark.parametrize(
-    "changes", [{"H": 33}, {"H": 31, "padding": ((1, 0), (0, 0))}, {"H": 31, "R": 7}, {"layout": "NHWC"}, {"groups": 1}]
-)
-def test_what_has_patches(changes):
-    assert is_patches(seen(**changes)) == (changes == {"groups": 1})
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ def test_k_packing_keeps_its_zeros(name, activation):
     check_exact(problem, "image", "channel", activation, "stacked", config=sized(sizes))
 
 
-@pytest.mark.cover(20)
+@pytest.mark.cover(16)
 @pytest.mark.parametrize("activation", [None, "relu"])
 @pytest.mark.parametrize("scale", [None, "channel", "image"])
 @pytest.mark.parametrize("shift", [None, "channel", "image"])

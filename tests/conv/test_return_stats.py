@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from conv_calls import combined
 
 import nkiconv
 from nkiconv import ConvProblem, UnsupportedError
@@ -33,14 +34,6 @@ def packed(**sizes):
 def stacked(**sizes):
     """K packing of these sizes."""
     return {"algorithm": "stacked", "config": tuple(sizes.items())}
-
-
-def combined(stats):
-    """Count, mean and variance of all parts, in float64."""
-    count, mean, variance = np.moveaxis(stats.astype(np.float64), -1, 0)
-    whole = count.sum(0)
-    average = (count * mean).sum(0) / whole
-    return whole, average, (count * (variance + (mean - average) ** 2)).sum(0) / whole
 
 
 def check(problem, lnc=2, mean=0.0, config=None, seed=0, algorithm="implicit_gemm", **asked):
@@ -150,7 +143,7 @@ CASES |= {
 }  # fmt: skip
 
 
-@pytest.mark.cover(len(CASES) // 2)
+@pytest.mark.cover(len(CASES) // 3)
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize("name", CASES)
 def test_statistics_of_y(name, lnc):

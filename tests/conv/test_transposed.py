@@ -132,7 +132,7 @@ EXACT = {
 PIXEL_CALLS = {"strided": STRIDED, "folded": FOLDED, "one tap": ONE_TAP}
 
 
-@pytest.mark.cover(56)
+@pytest.mark.cover(42)
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("last", [False, True], ids=["channels first", "channels last"])
 @pytest.mark.parametrize("name", EXACT)

@@ -31,7 +31,7 @@ TAKEN = {
 }
 
 
-@pytest.mark.cover(22)
+@pytest.mark.cover(18)
 @pytest.mark.parametrize("last", [False, True], ids=["channels first", "channels last"])
 @pytest.mark.parametrize("name", VOLUMES)
 @pytest.mark.parametrize("algorithm", TAKEN)
@@ -103,7 +103,7 @@ SETTINGS = {
 }  # fmt: skip
 
 
-@pytest.mark.cover(27)
+@pytest.mark.cover(22)
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize("name", SETTINGS)
 def test_every_setting(name, lnc):
