@@ -51,7 +51,9 @@ class Bound:
         return 2 * first_load_ns(target) + transposed_ns + overlapped_ns(*busy) + last_store_ns(target)
 
     def moved_ns(self, num_bytes: float, run_bytes: float, partitions: float = P_MAX) -> float:
-        """The DMA engines of so many partitions, or HBM, for so many bytes in such runs."""
+        """The DMA engines of so many partitions, or HBM, for so many bytes in such runs; none where x is not met."""
+        if num_bytes == 0:
+            return 0.0
         target = self.target
         engines = min(target.dma_engines, div_ceil(int(partitions), target.rows_an_engine))
         return max(num_bytes / run_bytes * target.run_ns(run_bytes) / engines, num_bytes * target.hbm_byte_ns)

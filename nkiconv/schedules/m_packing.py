@@ -147,7 +147,7 @@ def build_packed(geometry: Geometry, config: PackedSettings) -> Schedule | None:
         rows=row_tile,
         slot=slot,
         packs=True,
-        buffers=max(X_BUFFERS[0], min(X_BUFFERS[1], X_ROOM // _x_bytes(geometry, items, len(k_tiles)))),
+        buffers=max(X_BUFFERS[0], min(X_BUFFERS[1], X_ROOM // max(1, _x_bytes(geometry, items, len(k_tiles))))),
         warmup=config.warmup,
         late_warmup=min(config.late_warmup, config.warmup),
         shift=Shift(T, V, U, groups, sums, tiles, depth, L),

@@ -280,3 +280,11 @@ def test_inputs_are_not_changed():
     run(x, w, PROBE, 2)
     np.testing.assert_array_equal(x, before[0])
     np.testing.assert_array_equal(w, before[1])
+
+
+@pytest.mark.parametrize("problem", [
+    ConvProblem(N=1, C=1, H=1, W=1, K=1, S=1, padding=((1, -1), (0, 0)), layout="NHWC", dtype="fp32"),
+    ConvProblem(N=5, C=120, H=1, W=7, K=120, S=2, stride=(2, 1), padding=((2, 5), (-3, -2)), groups=120, dtype="fp32"),
+])  # fmt: skip
+def test_some_outputs_meet_padding_alone(problem):
+    check_exact(problem)
