@@ -81,8 +81,9 @@ def depthwise_unsupported(geometry: Geometry, options: Options) -> str:
     reason = images_unsupported(geometry.planes, f"{NAME} of depthwise problems", "stacked or weight_stationary")
     if reason != "":
         return reason
+    apart = "initial_frames" if geometry.frames is not None else f"padding of planes, N={geometry.planes.images}"
     if not is_evenly_apart(geometry) or geometry.frames is not None:
-        return f"initial_frames, N: {NAME} takes planes evenly apart in one tensor; use stacked or weight_stationary"
+        return f"{apart}: {NAME} takes planes evenly apart in one tensor; use stacked or weight_stationary"
     if geometry.hbm_itemsize == 1:
         return f"img_ref.dtype=float8: {NAME} takes 16 and 32 bits; use implicit_gemm"
     least, height = least_columns(columns, disjoint), outputs_apart(rows) * rows.stride // rows.lhs_dilation
