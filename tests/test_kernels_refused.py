@@ -41,6 +41,20 @@ KERNELS = {
 }
 
 
+RANKS = [
+    ("b2b_causal_conv1d_fused", "x_ref", (6, 64)),
+    ("b2b_causal_conv1d_fused", "proj_ref", (6,)),
+    ("b2b_causal_conv1d_fused", "mixer_ref", (2, 3, 7)),
+    ("pointwise_mlp_fused", "x_ref", (2,)),
+]
+
+
+@pytest.mark.parametrize(("name", "tensor", "shape"), RANKS)
+def test_what_has_other_axes(name, tensor, shape):
+    with pytest.raises(ValueError, match=f"assert: {tensor}.shape=.*must have .* axes"):
+        nkiconv.simulate(getattr(nkiconv, name))(**KERNELS[name] | {tensor: np.ones(shape, np.float32)})
+
+
 @pytest.mark.parametrize("name", KERNELS)
 def test_what_is_no_tensor(name):
     kernel, given = getattr(nkiconv, name), KERNELS[name]

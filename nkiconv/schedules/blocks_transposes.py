@@ -106,14 +106,13 @@ class Side:
         return cut_into(self.rows.extent, pieces_of(self.rows.extent, (end - low) * itemsize, self.is_apart))
 
     def loaded_of(self, corner: tuple[int, int, int]) -> tuple[Part, Part]:
-        """(First, end) of rows and of columns of the only piece that are there of the member with this corner."""
-        (top, bottom), (left, right) = self.rows.inside, self.columns.loaded
-        extents = bottom - top, right - left
-        rows, columns = (
-            (max(0, -first), min(extent, size - first))
-            for first, extent, size in zip(corner[1:], extents, self.sizes, strict=True)
-        )
-        return rows, columns
+        """(First, end) of rows and of columns of the only piece that are there of the member with this corner; the same
+        twice where none is."""
+        (top, bottom), (left, right), found = self.rows.inside, self.columns.loaded, []
+        for first, extent, size in zip(corner[1:], (bottom - top, right - left), self.sizes, strict=True):
+            low = min(extent, max(0, -first))
+            found.append((low, max(low, min(extent, size - first))))
+        return found[0], found[1]
 
     def raw_shape(self, itemsize: int) -> tuple[int, ...]:
         """Shape [128, planes, blocks, rows, columns] of a piece in SBUF."""

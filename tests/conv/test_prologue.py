@@ -205,6 +205,14 @@ def test_transposed_convolutions(axes, layout):
 
 
 @pytest.mark.usefixtures("plainly")
+@pytest.mark.parametrize("algorithm", ["implicit_gemm", "stacked"])
+def test_a_prologue_of_columns_that_no_output_meets(algorithm):
+    x, w = np.ones((1, 3, 16, 1), np.float32), np.ones((3, 3, 3, 1), np.float32)
+    shift = np.ones(3, np.float32)
+    y = nkiconv.conv2d(x, w, padding=((0, 0), (1, 0)), stride=(2, 2), x_shift=shift, algorithm=algorithm)
+    assert not y.any()
+
+
 def test_frames_have_the_prologue_too():
     """initial_frames are x that came before: y is that of both together."""
     rng, problem = np.random.default_rng(9), volume(padding=((0, 0), *PADDED), D=6)

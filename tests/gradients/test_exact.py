@@ -342,3 +342,12 @@ def test_lines_of_pixels_that_lie_side_by_side_already_are_taken_as_they_are(lay
         x, gy = (np.ascontiguousarray(np.moveaxis(one, 1, -1)) for one in (x, gy))
     found = nkiconv.conv2d_weight(x, shape, gy, layout=layout, algorithm="blocks", config=tuple(LINE.items()))
     np.testing.assert_array_equal(found[:, :, 0, 0], truth)
+
+
+@pytest.mark.parametrize(("channels", "axes"), [
+    ((1, 5, 4, 1), [(4, 1, 2, 1, 2, 0), (128, 1, 1, 1, 0, 0)]),
+    ((1, 33, 32, 1), [(1, 2, 1, 1, 5, 2), (128, 1, 1, 1, 2, 5)]),
+    ((1, 13, 40, 1), [(3, 1, 3, 1, 2, 0), (128, 1, 1, 1, 0, 0)]),
+])  # fmt: skip
+def test_some_rows_of_gy_meet_padding_alone(channels, axes):
+    check(channels, axes, False)

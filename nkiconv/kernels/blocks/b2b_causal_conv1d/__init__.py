@@ -26,8 +26,9 @@ def b2b_causal_conv1d_fused(x_ref, proj_ref, mixer_ref, x_state=None, gated_stat
     Raises: before any instruction an assertion of argument, value, rule and remedy; simulated, KernelAssertionError.
     """
     check_given(locals(), ("return_final_states",))
-    (N, channels, T), D = x_ref.shape, mixer_ref.shape[0]
-    short, taps = proj_ref.shape[1], mixer_ref.shape[1]
+    refuse(rules.rank("x_ref", x_ref.shape, "N, 3 * D, T"), rules.rank("proj_ref", proj_ref.shape, "3 * D, S"))
+    refuse(rules.rank("mixer_ref", mixer_ref.shape, "D, S"))
+    (N, channels, T), (D, taps), short = x_ref.shape, mixer_ref.shape, proj_ref.shape[1]
     refuse(rules.array_dtype("x_ref", x_ref.dtype), rules.shape("x_ref", x_ref.shape, (N, 3 * D, T), "[N, 3 * D, T]"))
     refuse(rules.shape("proj_ref", proj_ref.shape, (channels, short), "[3 * D, S]"))
     shapes = (N, channels, short - 1), (N, D, taps - 1)

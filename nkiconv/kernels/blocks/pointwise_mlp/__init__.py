@@ -42,6 +42,8 @@ def pointwise_mlp_fused(
     Raises: before any instruction an assertion of argument, value, rule and remedy; simulated, KernelAssertionError.
     """
     check_given(locals())
+    few = f"x_ref.shape={x_ref.shape}: must have two axes or more, [N, C, ...]; reshape it"
+    refuse("" if len(x_ref.shape) >= 2 else few)
     (N, C), M, K = x_ref.shape[0:2], w1_ref.shape[0], w2_ref.shape[0]
     refuse(rules.shape("w1_ref", w1_ref.shape, (M, C), "[M, C]"), rules.shape("w2_ref", w2_ref.shape, (K, M), "[K, M]"))
     refuse(rules.array_dtype("x_ref", x_ref.dtype))

@@ -16,7 +16,7 @@ class StackedPrologue(nl.NKIObject):
 
     def __init__(self, operands, stack, ledger):
         self.on_x, self.dtype, self.stack, self.ledger = operands.prologue, operands.x_dtype, stack, ledger
-        spans = [(low, high) for low, high, _ in stack.spans(0) if low < high]
+        spans = [(low, high) for low, high, _ in stack.spans(0) if low < high] or [(0, 0)]
         self.low, self.high = min(low for low, _ in spans), max(high for _, high in spans)
         #: columns in which some shifts have x, and others do not
         lows, highs = max(low for low, _ in spans), min(high for _, high in spans)
@@ -34,8 +34,9 @@ class StackedPrologue(nl.NKIObject):
             self.on_x.apply_once(whole, whole, 0, 0, d0, self.ledger, stack.D * stack.B)
 
     def blocks_held(self, first, end):
-        """Those of blocks first .. end - 1 that have rows of x."""
-        return [m for m in range(first, end) if self.stack.rows_held(m)[1] > 0]
+        """Those of blocks first .. end - 1 that have rows of x; none where no column has x."""
+        some = range(first, end) if self.low < self.high else ()
+        return [m for m in some if self.stack.rows_held(m)[1] > 0]
 
     def clear(self, x_sbuf, lane, first, end):
         """Zeros again around x in the same blocks."""
