@@ -177,7 +177,8 @@ def conv3d(
         padding: zeros on all sides; ((front, back), (top, bottom), (left, right)), negative crops; "valid"; "same". A
             causal convolution has ((T - 1) * dilation, 0) for front and back.
         initial_frames: x's shape, layout and dtype but for its F planes, which precede x's as if they were its first
-            (0 are none): y is that of both, and zeros of the padding are in front of them.
+            (0 are none): y is that of both, and zeros of the padding are in front of them. x_scale, x_shift and
+            x_activation are of both too.
         return_final_frames: also return the last planes of both that the next call needs, (T - 1) * dilation or as many
             as there are; or so many. Chunks of one video whose stride divides their planes give the y of the whole, to
             the bit with T > 1 and no padding after; with T = 1 planes are images, whose number says how they are added

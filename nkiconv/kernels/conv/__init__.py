@@ -193,7 +193,7 @@ def conv3d_implicit_gemm(
         feature_group_count: groups; divides C and K. batch_group_count: only 1.
         in_perm, kern_perm: canonical = transpose(storage, perm), of five axes. out_perm: the other way round.
         initial_frames: in HBM, stored as img_ref and of its dtype, with F >= 1 planes that precede img_ref's: y is of
-            both one after the other, `front` counts zeros before them. D outside H and W in memory.
+            both, `front` counts zeros before them, x_scale and its like are of both. D outside H and W in memory.
         return_final_frames: also return the last planes of both that the next call needs, (T - 1) * rhs_dilation or as
             many as there are; or so many, an int.
 
