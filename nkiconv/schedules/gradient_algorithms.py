@@ -9,9 +9,7 @@ from ..simulator.timing.target import Target
 from . import blocks_candidates, depthwise_algorithms, diagonals_candidates, skewed
 from .depthwise import Options, RowGeometry
 from .geometry import Geometry
-
-#: ns in which sums of several images leave for HBM, both cores meet, and their sums over images are stored.
-FOLD_NS = 5_000.0
+from .prices import round_trip_ns
 
 
 @functools.lru_cache(maxsize=128)
@@ -32,8 +30,10 @@ def default_of_rows(forward: RowGeometry, geometry: RowGeometry, options: Option
 
     forward: the convolution whose gradient it is; geometry, options: that of x with gy.
     """
-    fold_ns = FOLD_NS if forward.N > 1 else 0.0
+    target = Target.of(Rates())
+    # both cores meet before what they wrote of several images comes back to be added
+    fold_ns = target.exchange_ns + round_trip_ns(target) if forward.N > 1 else 0.0
     found = [(ns + fold_ns, name) for ns, name in depthwise_algorithms.bounds(geometry, options, cores)]
-    of_skewed = skewed.candidates(Target.of(Rates()), forward, None)
+    of_skewed = skewed.candidates(target, forward, None)
     found += [(ns, "skewed") for ns, one in of_skewed if skewed.build(forward, one.pairs, cores)[0]][:1]
     return min(found)[1] if found else depthwise_algorithms.default_of(geometry, options, cores)

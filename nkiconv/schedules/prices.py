@@ -92,6 +92,11 @@ def last_store_ns(target: Target) -> float:
     return evacuation_ns + target.first_packet_ns + target.store_skew_ns + target.dma_end_ns
 
 
+def round_trip_ns(target: Target) -> float:
+    """Of a copy in HBM by way of SBUF, from its first load to the end of its last store, without its elements."""
+    return first_load_ns(target) + last_store_ns(target)
+
+
 def least_ns(target: Target, array_ns: float, moved_ns: float = 0.0) -> float:
     """What no kernel with so much work of the Tensor Engine after so much of DMA is below."""
     return array_end_ns(target, first_load_ns(target) + moved_ns, array_ns) + last_store_ns(target)

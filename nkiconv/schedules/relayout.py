@@ -21,7 +21,7 @@ from .frames import are_side_by_side, parts_of_x
 from .geometry import Geometry, num_taps, writes_rows
 from .implicit_gemm_channels import has_own_m_tiles, left_over
 from .options import Options
-from .prices import first_load_ns, last_store_ns
+from .prices import round_trip_ns
 from .tiles import INSTRUCTIONS_MAX, P_MAX, PARTS, QUADRANT, Part, cut, cut_at, div_ceil
 
 #: Algorithms that take NHWC without a copy, but for x of single bytes.
@@ -118,13 +118,11 @@ def to_rows(
 
 
 def sorts(by_engine: list[Transposed], by_dma: list[Transposed], channels: int, pixels: int) -> bool:
-    """Whether an engine transposes a copy, and not DMA: of single bytes, and of few channels where rows fill the
-    partitions, or in less time."""
-    item, (_, images, height, _) = by_engine[0].item, by_engine[0].shape
-    if item == 1 or channels > min(FEW, pixels):
-        return item == 1
+    """Whether an engine transposes a copy, and not DMA: of single bytes, and of few channels if it takes less time."""
+    if by_engine[0].item == 1 or channels > min(FEW, pixels):
+        return by_engine[0].item == 1
     target = Target.of(Rates())
-    return images * height >= P_MAX or copies_ns(target, by_engine) < copies_ns(target, by_dma)
+    return copies_ns(target, by_engine) < copies_ns(target, by_dma)
 
 
 def y_to_pixels(geometry: Geometry, options: Options) -> list[Transposed]:
@@ -272,7 +270,7 @@ def relayout_ns(target: Target, algorithm: str, geometry: Geometry, options: Opt
         found += geometry.planes.size * geometry.C * target.run_ns(geometry.hbm_itemsize) / (PARTS * target.dma_engines)
     if algorithm not in OWN and outputs == 1:
         found += geometry.planes.out * geometry.K * target.run_ns(y_itemsize) / (PARTS * target.dma_engines)
-    ends_ns = first_load_ns(target) + last_store_ns(target)  # of each copy, which another one waits for
+    ends_ns = round_trip_ns(target)  # of each copy, which another one waits for
     found += ends_ns * (copies_x(algorithm, geometry) + copies_y(algorithm, geometry))
     if flips(algorithm, geometry):
         found += ends_ns + _flip_ns(target, geometry)
@@ -307,11 +305,8 @@ def copy_ns(target: Target, part: Transposed) -> float:
     if part.is_sorted:
         engines, run = all_engines, A * (B if part.source[3] == A else 1)
         read_ns = mine / run * target.run_ns(run * part.item) / engines
-        sorted_ns = (
-            A * B * div_ceil(N * H, PARTS * P_MAX) * (target.vector_16bit_ns if part.item == 2 else target.vector_ns)
-        )
-        read_ns = max(read_ns, sorted_ns)
-    run = B * (A if part.target[0] == B else 1)
+        element_ns = target.vector_16bit_ns if part.item == 2 else target.vector_ns
+        read_ns = max(read_ns, A * B * div_ceil(N * H, PARTS * P_MAX) * element_ns)
+    run = B * (A if part.is_sorted and part.target[0] == B else 1)  # DMA leaves each of a on a partition of its own
     written_ns = mine / run * target.run_ns(run * part.item) / engines
-    issued_ns = 2 * len(pieces_of(part)) / PARTS * target.static_issue_ns
-    return float(max(read_ns + written_ns, 2 * mine * part.item * target.hbm_byte_ns, issued_ns))
+    return float(max(read_ns + written_ns, 2 * mine * part.item * target.hbm_byte_ns))

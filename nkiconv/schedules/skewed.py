@@ -16,6 +16,7 @@ from .blocks import Run, joined
 from .channels import ChannelBlock, channel_block
 from .cuts import places_inside
 from .depthwise import RowGeometry, instructions_unsupported
+from .prices import round_trip_ns
 from .settings import Config, Settings, count, double, half, once_a_config, setting
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, QUADRANT, SBUF_BYTES, cut_into, div_ceil, fits_sbuf
 
@@ -38,9 +39,8 @@ class SkewedSettings(Settings):
     groups: int = count("matmuls of channels of a batch, at most", 1, GROUPS_MAX, near=(half, double))
 
 
-#: ns from the first load to the first products and from the last ones to the end of the last store: HBM is met twice;
-#: how much longer than its busiest part a group takes.
-ENDS_NS, TOGETHER = 7_500.0, 1.15
+#: How much longer than its busiest part a group takes.
+TOGETHER = 1.15
 #: Bytes of an element of products and sums.
 SUM_BYTES = 4
 #: Without a config: bytes per partition of tiles of x and gy, batches that a core should have; parts of taps.
@@ -314,4 +314,4 @@ def skewed_ns(geometry: RowGeometry, plan: SkewedSchedule, cores: int, target: T
     of_x = len(x_runs(plan, geometry)) * plan.channels
     triggers_ns = batches * plan.tiles * (plan.beside + of_x) * target.static_issue_ns
     work_ns = plan.groups * (load_ns + TOGETHER * batches * max(array_ns, dma_ns, read_ns))
-    return float(ENDS_NS + max(work_ns, triggers_ns))
+    return float(2 * round_trip_ns(target) + max(work_ns, triggers_ns))  # products go by way of HBM
