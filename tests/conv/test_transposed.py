@@ -169,7 +169,7 @@ def test_any_on_any_algorithm_that_takes_it(call, last, algorithm, dtype, lnc):
             raise
 
 
-#: Several phases or segments beside each other, with channels that take them.
+#: Several phases or segments packed together, with channels that take them.
 ARRANGED = [
     (beside, segments, along, C)
     for beside in BESIDE

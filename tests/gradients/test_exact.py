@@ -17,7 +17,7 @@ BLOCKS = {
     "several tiles, banks and passes": ((3, 70, 260, 1), LONG, LONG),
     "strides, dilations, cropped": ((1, 20, 13, 1), (17, 5, 2, 1, 2, 1), (30, 3, 3, 2, -1, 3)),
     "stem": ((2, 3, 64, 1), (24, 7, 2, 1, 3, 3), (24, 7, 2, 1, 3, 3)),
-    "columns beside each other": ((1, 6, 32, 1), PLAIN, (10, 3, 1, 1, 1, 1)),
+    "packed columns": ((1, 6, 32, 1), PLAIN, (10, 3, 1, 1, 1, 1)),
     "groups": ((2, 12, 8, 4), PLAIN, WIDE),
     "depthwise": ((2, 6, 12, 6), PLAIN, WIDE),
     "pointwise": ((3, 140, 130, 1), (6, 1, 1, 1, 0, 0), (5, 1, 1, 1, 0, 0)),
@@ -80,7 +80,7 @@ LINES = {
 EXCHANGED = {
     "same": ((2, 5, 3, 1), PLAIN, WIDE),
     "padded on one side": ((2, 140, 5, 1), (9, 3, 1, 2, 4, 0), (11, 4, 1, 1, 0, 2)),
-    "columns beside each other": ((2, 32, 5, 1), PLAIN, (10, 3, 1, 1, 1, 1)),
+    "packed columns": ((2, 32, 5, 1), PLAIN, (10, 3, 1, 1, 1, 1)),
     "volumes": ((2, 7, 6, 1), (5, 3, 1, 1, 2, 0), PLAIN, (11, 2, 1, 1, 1, 0)),
     "sequences": ((3, 10, 9, 1), (50, 4, 1, 1, 3, 0)),
 }
@@ -140,7 +140,7 @@ def _places(axes):
 def _cut():
     """Of blocks cut small: (channels, axes, settings)."""
     seven = [(7, 3, 1, 1, 1, 1), (5, 3, 1, 1, 1, 1)]
-    # channels beyond 128s, beside each other; fewer than a quadrant has, of columns whose windows are taps apart
+    # packed columns of channels beyond 128s; fewer than a quadrant has, of columns whose windows are taps apart
     for K, beside, apart in ((192, 2, 1), (160, 4, 1), (24, 4, 1), (416, 4, 1), (140, 2, 2), (40, 2, 3)):
         axes = [PLAIN, (11, 3, 1, apart, apart, 1)]
         for outs in (1, 4):

@@ -131,7 +131,7 @@ _DEPTHWISE = {
         depthwise(38, N=16, H=6, W=7, R=3, S=3, padding=SAME),
         {"rows": 3, "columns": 7, "below": 2, "images": 16, "channels": 10},
     ),
-    "blocks beside each other": (
+    "packed blocks": (
         depthwise(6, N=3, H=12, W=29, R=3, S=3, padding=SAME, layout="NHWC"),
         {"rows": 4, "columns": 5, "beside": 4, "below": 3, "images": 2},
     ),
@@ -149,7 +149,7 @@ _K_TALL = ConvProblem(N=1, C=2, H=24, W=20, K=4, R=20, S=18, padding=((10, 9), (
 
 
 def k_packed(B, D, U, V=1, G=None, **more):
-    """Rows B, shifts D, outputs U of a block, V rows beside each other, G rows from one block to the next."""
+    """Rows B, shifts D, outputs U of a block, V rows packed along the columns, G rows from one block to the next."""
     return {"rows": B, "shifts": D, "outputs": U, "beside": V, "apart": U if G is None else G} | more
 
 
@@ -200,7 +200,7 @@ _M_WIDE = ConvProblem(N=1, C=2, H=9, W=1100, K=3, R=3, S=4, padding=((1, 1), (2,
 
 
 def m_packed(U, T, **more):
-    """U rows of y of a block, T columns of taps beside each other."""
+    """U rows of y of a block, T columns of taps packed along the columns."""
     return {"outputs": U, "taps": T} | more
 
 

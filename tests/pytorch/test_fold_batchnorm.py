@@ -175,7 +175,7 @@ class Bare(nn.Module):
 def catching(self, x):
     try:
         return self.bn(self.conv(x)) if x.sum() > 0 else self.conv(x)
-    except Exception:
+    except ValueError:
         return self.bn(self.conv(x))
 
 

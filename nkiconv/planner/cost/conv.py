@@ -128,7 +128,7 @@ def _channels(config: Config) -> Config:
 
 def _planes_ns(folded: Shape, settings: dict[str, Any]) -> float:
     """ns besides copies where planes of taps are channels. Triggers for windows that x or the frames in front of it
-    have in part: where rows of x are beside each other, each row comes by itself. And two engines put the plain filters
+    have in part: where rows of x are neighbours, each row comes by itself. And two engines put the plain filters
     of a first M tile in the order of x, block by block."""
     geometry, target = folded.geometry, folded.target
     each = settings.get("rows", 1) * settings.get("shifts", 1) * dmas_of_piece(geometry)
