@@ -1,4 +1,4 @@
-"""Why a model's layers are slow, and what other forms of them would take: times of the model, not rules of thumb."""
+"""Why a model's layers are slow, and the modelled times of equivalent forms; no rules of thumb."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Advice:
-    """Why a layer is slow, and what it would take in other forms, the fastest first."""
+    """Why a layer is slow, and the modelled times of its other forms, the fastest first."""
 
     layer: str
     direction: str
@@ -56,7 +56,7 @@ class Advice:
         return tuple(one for one in self.changes if one.us <= BETTER * self.us)
 
     def __str__(self) -> str:
-        """In two lines: why, and what to change."""
+        """Two lines: the reason, and the change that helps."""
         gradient = "" if self.direction == "forward" else f", {self.direction}"
         head = f"{self.layer or 'the model'}{gradient}: {self.us:,.1f} us, {self.roofline_fraction:.0%} of the limit"
         told = self.better or self.changes
@@ -81,8 +81,8 @@ def advise(
 
 
 def folding(model: torch.nn.Module, rows: Sequence[Any], lnc: int) -> str:
-    """What folding batch norms into the convolutions before them saves at least: a read and a write of each of their
-    tensors at HBM's rate; "" where there are none to fold."""
+    """A lower bound, in words, of the time that folding batch norms into convolutions saves: a read and a write of each
+    normalized tensor at HBM's rate. Returns "" if no norm can be folded."""
     if not any(isinstance(one, _BatchNorm) for one in model.modules()):
         return ""
     report = convert(copied(model).eval(), inplace=True, fold_batchnorm=True)
@@ -120,7 +120,7 @@ def _of_row(row: Any, lnc: int, use_cache: bool) -> Advice:
 
 
 def _forms(problem: ConvProblem, asked: Asked) -> Iterator[tuple[str, ConvProblem, Asked]]:
-    """(name, problem, what is asked) of forms that compute the same, or the same at fewer bits."""
+    """(name, problem, options) of each form that computes the same, or the same at fewer bits."""
     layouts = VOLUME_LAYOUTS if problem.is_volume else LAYOUTS
     plain = dataclasses.replace(asked, packed=False)
     if not problem.is_depthwise or problem.R > 1 or problem.is_volume:
@@ -138,7 +138,7 @@ def _forms(problem: ConvProblem, asked: Asked) -> Iterator[tuple[str, ConvProble
 
 
 def _reasons(plan: Plan) -> Iterator[str]:
-    """What keeps a plan from its limit, as far as the plan itself says it."""
+    """The reasons that the plan itself gives for its distance from the limit."""
     problem = plan.problem
     yield f"bound by {plan.bound_by}"
     if plan.modelled_us < SHORT_US:

@@ -1,7 +1,7 @@
-"""Norms that follow convolutions, in eval mode: whether they may go into filters and bias, and how they do.
+"""Folding of norms in eval mode into the filters and bias of the convolutions before them.
 
-`follows` says which follow which, `norms` what they compute. Each fold is held against both modules, in float64, before
-it is made.
+`follows` finds pairs of convolution and norm; `norms` finds each norm's scale, shift and activation. Each fold is
+compared with both modules in float64 before it is made.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def violations(model: torch.nn.Module, argument: str) -> Iterator[NkiconvError]:
 
 
 def find(model: torch.nn.Module, swapped: Sequence[str], copied: Copy) -> tuple[Fold, ...]:
-    """What is to become of every norm; swapped: names of the convolutions that may take one."""
+    """A Fold for every norm, folded or with the reason against it; swapped: names of convolutions that may take one."""
     proved = pairs(model, copied)
     before = {pair.norm: pair.convolution for pair in proved.pairs}
     places = Counter(id(module) for _name, module in model.named_modules(remove_duplicate=False))
@@ -59,7 +59,7 @@ def find(model: torch.nn.Module, swapped: Sequence[str], copied: Copy) -> tuple[
 
 
 def _reasons(convolution: Any, norm: Any, places: Counter[int], owners: Counter[int]) -> Iterator[str]:
-    """Why a pair stays as it is, whatever the norm computes."""
+    """Reasons against folding a pair that do not depend on the norm's values."""
     channels = channels_of(norm)
     if channels is not None and channels != convolution.out_channels:
         yield f"has {channels} channels, its convolution {convolution.out_channels}"
@@ -101,7 +101,7 @@ def _folded(convolution: Any, affine: Affine) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def _agrees(convolution: Any, norm: torch.nn.Module, affine: Affine, weight: Tensor, bias: Tensor) -> bool:
-    """Whether both modules one after the other give, in float64, what the folded filters do."""
+    """Whether the folded filters equal both modules in sequence, in float64."""
     rank, generator = len(convolution.kernel_size), torch.Generator().manual_seed(0)
     steps = zip(convolution.kernel_size, convolution.dilation, strict=True)
     extents = [(taps - 1) * step + 3 for taps, step in steps]

@@ -1,9 +1,9 @@
 """Chains of a model that one kernel computes: norm, activation, convolution, and the sum with a residual after it.
 
-torch.fx's graphs of all ways through a module's forward (`follows`) show where nothing else sees what the norm and the
-activation give, and where nothing is changed in place before the convolution reads the norm's input. Each chain is held
-against its modules in float64 before it is made. Calls that no graph shows, such as of a norm by other code, are right
-too: see `pending`.
+torch.fx's graphs of all paths through a module's forward (`follows`) prove two things: the convolution is the only
+reader of the normalized and activated tensor, and no operator changes the norm's input in place before the convolution
+reads it. Each chain is compared with its modules in float64 before it is made. Calls outside of the graphs, such as a
+norm called by other code, stay correct: see `pending`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .ways import Copy
 #: Where torch's activations and dropouts are defined.
 _STEPS = ("torch.nn.modules.activation", "torch.nn.modules.dropout", "torch.nn.modules.linear")
 _HOOKED = "a module of it has hooks, which would see no tensor"
-#: What a norm's `Normed` makes of operators with numbers for each channel, of unknown images.
+#: torch.fx's operators with a value per channel, as the functions that `Normed.step` takes.
 ROW_STEPS = {operator.mul: torch.mul, torch.mul: torch.mul, operator.add: torch.add, torch.add: torch.add}
 _ROW = torch.empty(1, 0, 1, 1, 1)
 _NOT_ALONE = "is not followed by one convolution, with at most an activation between, that alone sees its result"
@@ -59,12 +59,12 @@ def find(
     folded: Sequence[str],
     copied: Copy,
 ) -> tuple[Chain, ...]:
-    """What is to become of every norm of channels.
+    """A Chain for every norm of channels, fused or with the reason against it.
 
-    regions, unproved: of `regions_of`; swapped: names of the convolutions that may take one; folded:
-    of the norms that go into filters.
+    regions, unproved: results of `regions_of`; swapped: names of convolutions that may take a norm; folded: names of
+    norms that go into filters.
     """
-    # the graphs of a module without norms do not say who reads what it gives
+    # the graphs of a module without norms do not show the readers of its result
     regions = [region for region in regions if any(map(is_channel_norm, region.kinds.values()))]
     steps: dict[str, set[_Steps | str]] = {}
     for region in regions:
@@ -109,7 +109,7 @@ def _unseen(name: str, norm: torch.nn.Module, unproved: Mapping[str, str]) -> st
 
 
 def _of_region(region: Region) -> Iterator[tuple[str, _Steps | str]]:
-    """(a norm, what follows it or why that is no chain) of each call in a region's graphs."""
+    """(norm, the steps after it or the reason against a chain) of each call in a region's graphs."""
     prefix = region.prefix
     for graph in region.graphs:
         for node in graph.nodes:
@@ -149,7 +149,7 @@ def _steps(norm: fx.Node, kinds: Mapping[str, torch.nn.Module]) -> _Steps | str:
 
 
 def activation_at(node: fx.Node, before: fx.Node, kinds: Mapping[str, torch.nn.Module]) -> str | None:
-    """nkiconv's name of the activation that a node, the only user of the one before, is; None of others."""
+    """nkiconv's name of a node's activation, or None; the node is the only user of `before`."""
     module = kinds[str(node.target)] if node.op == "call_module" else None
     value = _stepped(_of_nothing(), before, node, module)
     return value.activation if isinstance(value, Normed) else None
@@ -167,7 +167,7 @@ class _Nothing:
 
 
 def _of_nothing(own: str | None = None) -> Normed:
-    """What is pending of a norm of unknown images, of at most three axes beside N and C."""
+    """A pending norm of images of unknown size, with at most three axes beside N and C."""
     return Normed(_Nothing(), torch.empty([0] * 5), own)
 
 
@@ -180,7 +180,7 @@ def _next(node: fx.Node) -> fx.Node:
 
 
 def _stepped(value: Normed, before: fx.Node, node: fx.Node, module: Any) -> Any:
-    """What a node, the only user of the one before, makes of a pending value: one that is pending too, or None."""
+    """The pending value after a node, the only user of `before`; None if the node is no step of a chain."""
     if node.target in ROW_STEPS and len(node.args) == 2 and before in node.args:
         of_channels = any(is_of_channels(one) for one in node.args if one is not before)  # none is another of y + y
         return value.step(ROW_STEPS[node.target], (_ROW,), node.kwargs) if of_channels else None
@@ -222,7 +222,7 @@ def _reasons(model: torch.nn.Module, steps: _Steps, swapped: Sequence[str]) -> I
 
 
 def _agrees(norm: torch.nn.Module, steps: _Steps, convolution: Any) -> bool:
-    """Whether the fused call gives, in float64, what the modules do one after the other."""
+    """Whether the fused call equals the modules in sequence, in float64."""
     alone = copy.deepcopy(norm).cpu().double()
     arguments = norm_arguments(alone)
     assert not isinstance(arguments, str)
@@ -249,8 +249,10 @@ def _agrees(norm: torch.nn.Module, steps: _Steps, convolution: Any) -> bool:
 def agrees(
     convolution: Any, before: Callable[[Tensor], Tensor], together: Callable[[Any, Tensor, After], Tensor]
 ) -> bool:
-    """Whether a call gives, in float64, the sum of what a convolution makes of `before(x)` and a residual; together:
-    that call, of the convolution as ours, x, and what is after it."""
+    """Whether one call equals convolution(before(x)) + residual, in float64.
+
+    together: that call; takes the convolution as nkiconv's, x, and its epilogue.
+    """
     plain = copy.deepcopy(convolution).cpu().double()
     own, most = copy.deepcopy(plain), copy.deepcopy(plain)
     change_class(own, ours)

@@ -55,7 +55,7 @@ def converted(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
 
 @define
 def intercepted(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
-    """A class whose forward runs under `intercept`, whatever it does, with the module's attribute STRICT."""
+    """A subclass whose forward runs under `intercept` with the module's attribute STRICT."""
 
     @functools.wraps(kind.forward)
     def call(self: Any, *args: Any, **named: Any) -> Any:

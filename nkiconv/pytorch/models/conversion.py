@@ -37,7 +37,7 @@ OWN, FILTERED = "has its own", "filter leaves it out"
 _CONVERTED = tuple(OURS.values())
 #: Methods in which a subclass may do something else than torch.
 _METHODS = ("forward", "_conv_forward")
-#: What our classes read from a module besides what torch's do.
+#: Attributes that nkiconv's classes read and torch's do not.
 _ATTRIBUTES = (
     "activation", "residual_position", "layer", "strict_nonfinite", "x_upsample", "upsamples", "operator",
     "is_frozen", "pack_filter", "unpack_filter", "_filters", "_freeze", "_as_parameter", "_where", "_around",
@@ -59,68 +59,70 @@ def convert(
     example_inputs: Sequence[Any] | Mapping[str, Any] | None = None,
     strict_nonfinite: bool | None = None,
 ) -> Report:
-    """Swap Conv1d to Conv3d and ConvTranspose1d to 3d of a model for nkiconv's; whatever stays is in the report with
-    the reason.
+    """Replace a model's Conv1d to Conv3d and ConvTranspose1d to 3d by nkiconv's. The report names each convolution that
+    stays, with the reason.
+
+    With fuse=True each of these chains runs as one call:
+
+    - norm (GroupNorm, InstanceNorm or, in eval mode, BatchNorm), activation, convolution (`norm_act_conv2d`), with a
+      residual of y's shape, a value per channel that is added before the norm or scales and shifts its result, and
+      padding by copies of pixels; `report.chains` names every norm, with the reason if it stays
+    - convolution and the norm over channels after it, in known video VAEs; `report.chains` too
+    - linear layers between permutations of images (ConvNeXt), as 1x1 convolutions with the activation, or the scale
+      and the sum, after them; two 1x1 convolutions with an activation between; `report.layers` names each
+    - any other convolution with a residual of its shape and an activation after it (`Entry.epilogue`); with
+      fold_batchnorm a norm may stand between. Such a convolution returns a Tensor by isinstance that is computed when it
+      is first used
+    - upsampling by 2 ("nearest", "nearest-exact") and the convolution of images after it (x_upsample);
+      `report.doublings` names each
+    - modules with depthwise convolutions of rows (LFM2, Conformer, Qwen3-Next, Kimi Linear, Mamba2); `report.blocks`
+      names the fused calls of each
 
     Args:
-        model: any module, itself perhaps a convolution. Its convolutions may have hooks, parametrizations and weight
-            norm, and may be subclasses of torch's. A subclass with a forward of its own keeps it, and it runs under
-            `intercept`, so that what it convolves by torch's forward or functions is nkiconv's. Of diffusers' Wan,
-            Qwen-Image and Cosmos, whose code is known, the padding and the cache go into the convolution.
-        filter: told a convolution's name and module, says whether to swap it; None: all. What it leaves out is torch's
-            where it is called; a layer that reads the weight and calls a function is the `functional` argument's.
-        fold_batchnorm: multiply a batch norm that follows a convolution into its filters and bias, and put an Identity
-            in its place. Only in eval mode. A norm is whatever has running_mean and running_var and is found, on
-            numbers in float64, to compute act(scale * x + shift): its activation goes into the convolution where
-            nkiconv fuses it, and otherwise takes its place. It must be the only one to see the convolution's output,
-            whatever the inputs: torch.fx's graphs of all ways through the model prove that, or the norm stays.
-        fuse: run chains of GroupNorm, InstanceNorm or, in eval mode, BatchNorm, an activation that nkiconv fuses and a
-            convolution as one call each (`norm_act_conv2d`), with the sum after it where its other term has y's shape,
-            numbers for each channel that are added before the norm, or multiply and shift what it gives, and copies of
-            pixels around the input.
-            That nothing else sees what the norm gives is proved as for fold_batchnorm, and each call is held against
-            its modules in float64. Norms over channels of known video VAEs go into the convolution before them. On a
-            Neuron device, and in `plan_model`, what quick plans of both ways, made once a shape, price higher in one
-            call stays apart. `report.chains` names every norm, and why it stays. Parameters, names and gradients stay;
-            hooks that come later than this are the modules' of chains no more. Under torch.autocast, and of single
-            images without N, the modules compute one by one. Linear layers between the permutations of
-            images, ConvNeXt's, become 1x1 convolutions with the activation, or the scale and the sum, after them, and
-            so do two 1x1 convolutions with an activation between; `report.layers` names each. Every other convolution
-            takes in the sum with a tensor of its shape and the activation after it, which `Entry.epilogue` names;
-            fold_batchnorm takes the norms between out of the way. Called by itself, such a convolution hands on what
-            is computed when it is used, a Tensor by isinstance. Upsampling by 2, "nearest" or "nearest-exact", in front
-            of a convolution of images is its x_upsample, which `report.doublings` names. Modules with depthwise
-            convolutions of rows, as LFM2, Conformers, Qwen3-Next, Kimi Linear and Mamba2 have them, run their forward
-            with the fused calls that `report.blocks` names, each held against the module in float64.
-        polyphase: with fuse, make convolutions of images that are upsampled by 2 transposed ones with the weight's
-            `polyphase_filter`: of 3x3 taps 4/9 of the products. Each call sums the taps and rounds the sums once to the
-            weight's dtype, an error as of rounding the weight. With strides, dilation, padding="same" or
-            strict_nonfinite they have x_upsample.
-        causal_conv1d: where layers pass a convolution's weight to `causal_conv1d_fn` and `causal_conv1d_update`
-            (transformers' Mamba, Qwen3-Next and others), let these be nkiconv's: in the file that defines the layers,
-            so for every model of that file in the process, until `report.installation.undo()`. A call that nkiconv
-            refuses stays with the file's own function, which a warning tells.
-        functional: run the model's forward under `intercept`, so that convolutions by functions of torch are
-            nkiconv's too, in every module. Other methods of the model than forward can be called under `intercept`
-            by hand.
-        pack_filters: "frozen": in eval mode, for inference, let a module own its filter in the kernel's order, so that
-            calls need not transpose it, if plans of example_inputs take less time so; the report says when it was made,
-            and why others stay plain. Such a module has no Parameter of it that could be changed, does not train, and
-            is what its `pack_filter()` makes. None: every call takes the weight as it is then.
+        model: any module; it may itself be a convolution. Its convolutions may have hooks, parametrizations and weight
+            norm, and may be subclasses of torch's. A subclass with its own forward keeps it; that forward runs under
+            `intercept`, so the torch convolutions that it calls are nkiconv's. For the known classes of diffusers' Wan,
+            Qwen-Image and Cosmos, the convolution takes the padding and the cache too.
+        filter: called with each convolution's name and module, returns whether to replace it; None replaces all. It
+            does not hold for layers that read a weight and call a function: see `functional`.
+        fold_batchnorm: fold each batch norm after a convolution into its filters and bias, and put an Identity in its
+            place. Eval mode only. A batch norm is any module with running_mean and running_var that computes
+            act(scale * x + shift), which is checked in float64. The convolution takes the activation if nkiconv fuses
+            it; otherwise the activation replaces the norm. The norm must be the only reader of the convolution's output
+            for all inputs: torch.fx's graphs of all paths through the model prove that, or the norm stays.
+        fuse: run each chain above as one call. The graphs prove that nothing else reads a chain's intermediate tensors,
+            and each call is compared with its modules in float64. Parameters, names and gradients stay. Hooks added
+            afterwards do not see the intermediate tensors. Under torch.autocast, and for single images without N, the
+            modules run one by one. On a Neuron device and in `plan_model`, a chain stays apart where quick plans, made
+            once a shape, price it higher than its parts.
+        polyphase: with fuse, run a convolution of images upsampled by 2 as a transposed one with the weight's
+            `polyphase_filter`: for 3x3 taps 4/9 of the products. Each call sums taps and rounds the sums once to the
+            weight's dtype, an error like that of rounding the weight. Convolutions with strides, dilation,
+            padding="same" or strict_nonfinite use x_upsample instead.
+        causal_conv1d: replace `causal_conv1d_fn` and `causal_conv1d_update` by nkiconv's in the files of layers that
+            pass a convolution's weight to them (transformers' Mamba, Qwen3-Next and others). That holds for every model
+            of such a file in the process, until `report.installation.undo()`. A call that nkiconv refuses goes to the
+            file's own function, with a warning.
+        functional: run the model's forward under `intercept`, so that calls of torch's convolution functions are
+            nkiconv's in every module. Call other methods of the model under `intercept` yourself.
+        pack_filters: "frozen": in eval mode, for inference, keep a module's filter in the kernel's order, so that no
+            call transposes it, where plans for example_inputs are faster so. The report says when each filter was
+            packed, and why others stay plain. A packed module has no Parameter for its filter and cannot train; it
+            equals the result of its `pack_filter()`. None: every call reads the weight.
         inplace: change the model itself. Otherwise `report.model` is a copy of its modules with the same Parameter and
-            buffer objects: optimizers and tied weights go on working, and what changes the one's changes the other's.
-            So cast and move a model first: `model.to` changes the parameters of both, but the buffers of one. Folded
+            buffer objects: optimizers and tied weights keep working, and a change in one model changes the other. So
+            cast and move a model first: `model.to` changes the parameters of both, but the buffers of one. Folded
             convolutions get new parameters in either case.
-        example_inputs: arguments of forward, a tuple, or a dict of them by name, on which the converted model runs
-            once, in eval mode and without gradients, so that the report can say which share of its convolutions' flops
-            is nkiconv's. With pack_filters also the images of the plans: each distinct convolution is planned twice
-            (seconds each; plans are kept, for devices too).
-        strict_nonfinite: of all convolutions that become nkiconv's, as `conv2d` has it; None: as `set_strict_nonfinite`
-            says. Of the functions of a file it holds for every model of that file.
+        example_inputs: arguments of forward, as a tuple or a dict by name. The converted model runs once on them, in
+            eval mode and without gradients, so that the report has nkiconv's share of the convolutions' flops. With
+            pack_filters each distinct convolution of that run is planned twice (seconds each; plans are kept, also for
+            devices).
+        strict_nonfinite: for all convolutions that become nkiconv's, as in `conv2d`; None: as `set_strict_nonfinite`
+            says. For replaced functions it holds for every model of their file.
 
     Returns: a `Report`, whose `model` is the converted one.
 
-    Raises: UnsupportedError, DtypeError, KindError, before any change; what the model raises on example_inputs.
+    Raises: UnsupportedError, DtypeError, KindError, before any change; the model's own errors on example_inputs.
     """
     from . import packing  # which records a run of a converted model
 
@@ -157,7 +159,7 @@ def convert(
     share = None
     if inplace and example_inputs is not None and _can_be_copied(model):
         more: dict[str, Any] = {"pack_filters": pack_filters, "strict_nonfinite": strict_nonfinite, "filter": filter}
-        # on a copy first: what its run raises comes before any change
+        # on a copy first: an error of its run comes before any change
         first = convert(model, example_inputs=example_inputs, **options, **more)
         first.installation.undo()
         share = first.measured
@@ -264,7 +266,7 @@ def _by_intercepted(entry: Entry) -> Entry:
 
 
 def copied(model: torch.nn.Module, remedy: str = "mend that, or convert it with inplace=True") -> torch.nn.Module:
-    """A copy of the modules, and of what they hold, but with the same tensors.
+    """A copy of the modules and their attributes that shares their tensors.
 
     Raises UnsupportedError: something in the model cannot be copied.
     """
@@ -312,8 +314,8 @@ def _entry(name: str, module: torch.nn.Module, filter: Filter | None) -> Entry:
 
 
 def _is_plain(module: torch.nn.Module) -> bool:
-    """Whether one of our modules computes what this does: torch's forward, or one that `videos` knows, and no attribute
-    of its own that ours would read."""
+    """Whether nkiconv's class can replace this module's: it has torch's forward, or one that `videos` knows, and no
+    attribute that nkiconv's class would read."""
     own = _own(module)
     known = own == ["forward"] and isinstance(module, torch.nn.Conv3d) and videos.forward_of(type(module)) is not None
     return (not own or known) and not any(hasattr(module, name) for name in _ATTRIBUTES)

@@ -1,9 +1,9 @@
-"""Upsampling by 2, "nearest" or "nearest-exact", in front of a convolution: into its call, as x_upsample.
+"""Fuse upsampling by 2 ("nearest", "nearest-exact") into the convolution after it, as x_upsample.
 
-Modules in whose forward `interpolate` is called, or torch's Upsample, hand on an `Upsampled`, and the convolution reads
-the image that is in it; whatever else asks for it has it computed by torch. So every order of calls gives what the
-modules give. torch.fx's graphs show that the convolution alone sees it, and that nothing is changed in place in
-between. The kernel writes what it writes without: statistics of it stay.
+A module that calls `interpolate`, or torch's Upsample, returns an `Upsampled`, and the convolution reads its image; any
+other reader makes torch compute it. So every order of calls gives the modules' results. torch.fx's graphs prove that
+the convolution is the only reader and that no operator between them changes a tensor in place. The kernel's result is
+unchanged, and so are statistics of it.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ def find(
     copied: Copy,
     polyphase: bool,
 ) -> tuple[Doubling, ...]:
-    """What is to become of each module that upsamples by 2.
+    """A Doubling for each module that upsamples by 2, fused or with the reason against it.
 
-    regions: those with convolutions; unproved: names of modules with such that have no graphs of all calls; taken: of
-    the convolutions that may read an `Upsampled`; polyphase: whether those of stride 1 may sum taps.
+    regions: those with convolutions; unproved: names of modules with convolutions but without graphs of all calls;
+    taken: names of convolutions that may read an `Upsampled`; polyphase: whether those of stride 1 may sum taps.
     """
     found: dict[str, set[tuple[str | None, str]]] = {}
     for region in (*regions, *_by_default(model, unproved, copied)):
@@ -79,7 +79,7 @@ def _by_default(model: torch.nn.Module, names: Iterable[str], copied: Copy) -> I
 
 
 def _owner(node: fx.Node, kinds: Kinds) -> str | None:
-    """The module whose forward upsamples by 2 in a node, by its name in the region; None of other nodes."""
+    """The name, in the region, of the module whose forward upsamples by 2 in a node; None for other nodes."""
     if node.op == "call_module":
         one = kinds[str(node.target)]
         is_one = type(one) in (torch.nn.Upsample, torch.nn.UpsamplingNearest2d)
@@ -121,7 +121,7 @@ def _read_by(node: fx.Node, region: Region) -> tuple[str | None, str]:
 def _doubling(
     model: torch.nn.Module, name: str, ways: set[tuple[str | None, str]], taken: Sequence[str], polyphase: bool
 ) -> Doubling:
-    """What becomes of a module, of all the ways in which it upsamples."""
+    """The Doubling of a module; ways: (convolution, reason against it) of each of its upsamplings."""
     reasons = sorted(reason for _, reason in ways if reason)
     convolutions = tuple(sorted({one for one, _ in ways if one is not None}))
     polyphase = polyphase and all(_has_phases(model.get_submodule(one)) for one in convolutions)
@@ -160,7 +160,7 @@ def _grown(x: Tensor) -> Tensor:
 
 
 def take(model: torch.nn.Module, fused: Sequence[Doubling]) -> None:
-    """Let modules hand on what they upsample."""
+    """Make modules return an `Upsampled`."""
     for one in fused:
         change_class(model.get_submodule(one.name), doubles)
         for name in one.convolutions if one.polyphase else ():
@@ -180,7 +180,7 @@ def doubles(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
 
 
 class _Doubling(TorchFunctionMode):
-    """Has `interpolate` by 2 hand on what is pending."""
+    """Makes `interpolate` by 2 return an `Upsampled`."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run a function of torch."""

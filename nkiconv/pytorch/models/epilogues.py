@@ -1,7 +1,7 @@
-"""What follows a convolution and its call takes in: a sum with a tensor of its shape, and an activation, as in ResNet.
+"""Fuse the sum with a residual and the activation after a convolution into its call, as in ResNet.
 
-As for chains, torch.fx's graphs of all ways through a model show that nothing else sees what is between, and that
-nothing is changed in place before the call. Batch norms that go into filters are none between.
+As for chains, torch.fx's graphs of all paths through a model prove that nothing else reads the intermediate tensors and
+that no operator changes one in place before the call. Batch norms that are folded into filters do not count.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .report import Chain, Fold
 
 
 class Epilogue(NamedTuple):
-    """What follows a convolution in every graph."""
+    """The sum and the activation that follow a convolution in every graph."""
 
     adds: bool
     activation: str | None  # nkiconv's name
@@ -44,7 +44,7 @@ def find(
     chains: Sequence[Chain],
     regions: Sequence[Region],
 ) -> dict[str, Epilogue]:
-    """What each convolution takes in; chains: the model's, whose sums are theirs; regions: those with convolutions."""
+    """The epilogue of each convolution; chains: the model's, which keep their sums; regions: with convolutions."""
     activated = {fold.convolution for fold in folds if fold.folded and not _is_affine(model, fold)}
     folded = {fold.batchnorm for fold in folds if fold.folded}
     divided = {chain.convolution for chain in chains if chain.fused and chain.over_one}
@@ -70,7 +70,7 @@ def _can_take(convolution: Any) -> bool:
 
 
 def _after(node: fx.Node, region: Region, folded: Container[str], adding: Container[str | None]) -> Epilogue:
-    """What follows one call of a convolution; adding: those that take their sum with a norm in front."""
+    """The epilogue of one call of a convolution; adding: convolutions whose chain takes their sum."""
     kinds, after = region.kinds, node
     total: fx.Node | None = None
 

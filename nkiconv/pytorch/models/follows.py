@@ -1,10 +1,9 @@
-"""Which norms follow convolutions: their input is the output of one convolution that nothing else sees, whatever a
-model's inputs are.
+"""Pairs of convolution and norm: the norm is the only reader of the convolution's output, for all inputs of the model.
 
-torch.fx's graphs of the model prove that. Where a forward branches on what it is given, such as an image's size, each
-way through it is a graph, and a pair is one in all of them. Of a module that torch.fx cannot trace, the module around
-it sees one call; what is inside is proved by its own graphs, as long as no code reaches past it. A module that has no
-graph proves nothing about its parts.
+torch.fx's graphs of the model prove that. Where a forward branches on its inputs, such as an image's size, each path is
+a graph, and a pair must be one in all of them. A module that torch.fx cannot trace is one call in the graph of the
+module around it; its own graphs prove its parts, as long as no code reaches past it. A module without graphs proves
+nothing about its parts.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ Wanted = Callable[[torch.nn.Module], bool]
 
 
 def pairs(model: torch.nn.Module, copied: Copy) -> Found:
-    """What is proved of a model."""
+    """The proved pairs of a model."""
     regions, unproved = regions_of(model, copied, is_norm)
     found = Found(unproved=unproved)
     for region in regions:
@@ -62,7 +61,7 @@ def pairs(model: torch.nn.Module, copied: Copy) -> Found:
 
 @dataclass(frozen=True)
 class Region:
-    """A module that others call as a whole: what its graphs show of its parts holds in the model."""
+    """A module that others call as a whole, so that a proof about its parts by its own graphs holds in the model."""
 
     prefix: str  # of names in it
     graphs: list[fx.Graph]
@@ -72,10 +71,10 @@ class Region:
 def regions_of(
     model: torch.nn.Module, copied: Copy, wanted: Wanted, every_call: bool = True
 ) -> tuple[list[Region], dict[str, str]]:
-    """(the regions that hold modules that are `wanted`, why others have no graph, by name).
+    """(regions with `wanted` modules, the reason why a module has no graph by its name).
 
-    every_call: whether nothing but the graphs may call parts of a region, and a region takes whatever *args and
-    **kwargs hold; without it a region is any module whose forward has graphs.
+    every_call: whether only the graphs may call parts of a region, for any *args and **kwargs; without it a region is
+    any module whose forward has graphs.
     """
     regions, unproved = list[Region](), dict[str, str]()
 

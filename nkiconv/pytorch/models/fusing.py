@@ -41,7 +41,7 @@ _BATCH = (_BatchNorm.forward, torch.nn.SyncBatchNorm.forward)
 
 
 class Ends(NamedTuple):
-    """What every graph of a model shows around a convolution or a norm."""
+    """The steps around a convolution or a norm that every graph of a model shows."""
 
     adds: bool = False  # a sum follows the convolution
     over_one: bool = False  # which is divided by 1
@@ -53,18 +53,18 @@ class Ends(NamedTuple):
 
 
 def mark(module: torch.nn.Module, ends: Ends) -> None:
-    """Note on a module of a chain what is around it."""
+    """Note the steps around a module of a chain on the module."""
     vars(module)[_ENDS] = ends
 
 
 def ends_of(module: torch.nn.Module) -> Ends:
-    """What is noted on a module."""
+    """The steps noted on a module."""
     found: Ends = vars(module).get(_ENDS, Ends())
     return found
 
 
 def waits(module: torch.nn.Module) -> bool:
-    """Whether a module hands on what is pending, and computes at once where it has hooks."""
+    """Whether a module returns a Pending; with hooks it computes at once."""
     ends = ends_of(module)
     return ends.adds or ends.activates or ends.shifts or is_changed(module, hands_on)
 
@@ -105,12 +105,12 @@ def activation_of_norm(norm: Any) -> str | None:
 
 
 def plain_forward_of(kind: Any) -> Any:
-    """The forward of a norm's class before it handed on what is pending."""
+    """The forward of a norm's class before it returned a Pending."""
     return getattr(kind, "plain_forward", kind.forward)
 
 
 class After(NamedTuple):
-    """What is in a convolution's call after it."""
+    """The epilogue of a convolution's call."""
 
     residual: Tensor | None = None
     activation: str | None = None
@@ -128,7 +128,7 @@ class After(NamedTuple):
 
 
 def fused(normed: Normed, convolution: Any, x: Tensor, after: After, arguments: dict[str, Any]) -> Tensor:
-    """A convolution of what is pending, and what is after it, by one call, with statistics of x where they are known.
+    """A pending norm, a convolution and its epilogue by one call, with statistics of x where they are known.
 
     x: the norm's input; arguments: of the norm.
     """
@@ -146,8 +146,11 @@ def fused(normed: Normed, convolution: Any, x: Tensor, after: After, arguments: 
 
 
 def doubled(convolution: Any, x: Tensor, after: After, polyphase: bool, **more: Any) -> Any:
-    """A convolution of x with each row and column twice, and what is after it, by one call; polyphase: by a transposed
-    one of sums of taps, but with strict_nonfinite, as Inf times a sum is not the sum of Inf times each."""
+    """A convolution of x upsampled by 2 and its epilogue, by one call.
+
+    polyphase: by a transposed convolution with sums of taps, except under strict_nonfinite: Inf times a sum is not the
+    sum of Inf times each tap.
+    """
     given = after.arguments(convolution) | more
     if not polyphase or wants_strict_nonfinite(convolution.strict_nonfinite):
         return convolution._convolved(conv2d, x, x_upsample=2, **given)
@@ -188,7 +191,7 @@ def hands_on(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
         )
 
     def again(self: Any, input: Tensor) -> Tensor:
-        """What forward returns, where running statistics have moved already."""
+        """The result of forward, without moving running statistics again."""
         if not (self.training and isinstance(self, _BatchNorm)):
             found: Tensor = kind.forward(self, input)
             return found
@@ -225,18 +228,17 @@ def takes_pending(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
 
 
 def read_pending(model: torch.nn.Module, names: Sequence[str]) -> None:
-    """Let all convolutions of these names read what is pending, so that none is given what it cannot read."""
+    """Make all convolutions of these names accept a Pending as their input."""
     for name in names:
         if not is_changed(model.get_submodule(name), takes_pending):
             change_class(model.get_submodule(name), takes_pending)
 
 
 def _handed_on(convolution: Any, x: Tensor, normed: Normed | None, x_upsample: int = 1) -> Any:
-    """The result of a convolution of x, of its norm or of what x is upsampled to, pending where something that it takes
-    follows."""
+    """The result of a convolution of x, of its norm or of upsampled x; pending if its call takes a later step."""
     ends = ends_of(convolution)
     arguments = {} if normed is None else norm_arguments(normed.norm)
-    assert not isinstance(arguments, str)  # it has handed on what is pending
+    assert not isinstance(arguments, str)  # a norm without arguments is never pending
 
     def call(*given: Any) -> Tensor:
         after = After(*given)
@@ -260,10 +262,10 @@ def _handed_on(convolution: Any, x: Tensor, normed: Normed | None, x_upsample: i
 
 
 def _fits(convolution: Any, normed: Normed) -> bool:
-    """Whether a norm goes into a convolution's call: that is not transposed, running statistics, which count the values
-    of what is convolved, move by those of the norm's input, and it pays."""
+    """Whether a norm goes into a convolution's call: the convolution is not transposed, running statistics are not of a
+    padded input, and one call is faster."""
     arguments = norm_arguments(normed.norm)
-    assert not isinstance(arguments, str)  # it has handed on what is pending
+    assert not isinstance(arguments, str)  # a norm without arguments is never pending
     is_padded = bool(normed.paddings) or convolution.padding_mode != "zeros"
     if convolution.transposed or (is_padded and arguments.get("training", False)):
         return False
@@ -271,7 +273,7 @@ def _fits(convolution: Any, normed: Normed) -> bool:
 
 
 def _once(normed: Normed, arguments: dict[str, Any]) -> dict[str, Any]:
-    """A norm's arguments, of which running statistics move by the first call alone."""
+    """A norm's arguments; only the first call moves running statistics."""
     if not arguments.get("training", False):
         return arguments
     if normed.is_first():

@@ -18,7 +18,7 @@ from .ways import Copy
 
 
 class Fusion(NamedTuple):
-    """What is found in a model."""
+    """The chains, layers and blocks found in a model."""
 
     chains: tuple[Chain, ...] = ()
     pixel_chains: tuple[Chain, ...] = ()
@@ -38,10 +38,10 @@ def find(
     copied: Copy,
     polyphase: bool,
 ) -> Fusion:
-    """What is to become of a model's modules.
+    """Find all chains, layers and blocks of a model, fused or with the reason against it.
 
-    swapped: names of the convolutions that are to be nkiconv's; plain: of those whose forward is torch's; folds: norms
-    that go into filters; the others as of `convert`.
+    swapped: names of convolutions that become nkiconv's; plain: names of those with torch's forward; folds: norms
+    that go into filters; the others as in `convert`.
     """
     blocks = row_blocks.find(model, plain, causal_conv1d, strict_nonfinite, copied)
     within = {block.name for block in blocks if block.fused}
@@ -60,7 +60,7 @@ def find(
 
 
 def _is_read(module: torch.nn.Module) -> bool:
-    """Whether a module is one whose place in the graphs decides what is fused."""
+    """Whether fusing depends on a module's place in the graphs."""
     return isinstance(module, _ConvNd) or is_channel_norm(module) or is_linear(module)
 
 

@@ -1,6 +1,6 @@
 """torch's own conv1d to conv3d, and transposed ones, replaced by nkiconv's for every caller: modules, models.
 
-What nkiconv does not take stays with torch. That is told once for each function and cause, in a warning.
+Calls that nkiconv does not take stay with torch, with one warning for each function and cause.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ _BY_NAME: dict[str, Any] = {
 
 
 def _called(name: str) -> Iterator[Any]:
-    """What is called by a name: a function of torch, which torch.nn.functional's is too, and the operators that graphs
-    of torch.export call."""
+    """The callables of a name: torch's function (torch.nn.functional's is the same object) and the operators that
+    graphs of torch.export call."""
     packet = getattr(torch.ops.aten, name)
     yield from (getattr(torch, name), packet)
     yield from (getattr(packet, overload) for overload in packet.overloads() if overload != "out")
@@ -77,7 +77,7 @@ _OURS: dict[Any, Any] = {theirs: _BY_NAME[name] for theirs, name in FUNCTIONS.it
 _PLAIN_KINDS = (torch.Tensor, torch.nn.Parameter)
 
 
-#: Name of the attribute that says what a converted module's forward runs with.
+#: Attribute of a converted module: the strict_nonfinite of its forward.
 STRICT = "nkiconv_strict_nonfinite"
 
 
@@ -88,17 +88,17 @@ def intercept(strict_nonfinite: bool | None = None) -> Intercept:
         with nkiconv.pytorch.intercept():
             y = model(x)
 
-    It reaches whatever calls these functions: torch's modules, subclasses of them that pad or normalize filters first,
-    and forwards that read a weight and convolve by themselves. Convolutions that nkiconv does not take stay with torch:
-    dtypes other than bf16, fp16, fp32 and, on the host, fp64; tensor subclasses with a meaning of their own. A warning
-    tells each cause once; errors of calls that torch refuses too are torch's.
+    It holds for all callers of these functions: torch's modules, subclasses that pad or normalize filters first, and
+    forwards that read a weight and call a function. Convolutions that nkiconv does not take stay with torch: dtypes
+    other than bf16, fp16, fp32 and, on the host, fp64; tensor subclasses with a meaning of their own. A warning tells
+    each cause once. Calls that torch refuses raise torch's error.
 
     It holds in the thread that enters it, and ends with the block, also by an exception; blocks may be nested.
     Derivatives are nkiconv's whether or not backward runs inside.
-    torch.compile traces through it: what was compiled outside is compiled once more inside.
+    torch.compile traces through it: a function compiled outside is compiled once more inside.
 
     Args:
-        strict_nonfinite: of the convolutions, as `conv2d` has it; None: as `set_strict_nonfinite` says.
+        strict_nonfinite: of the convolutions, as in `conv2d`; None: as `set_strict_nonfinite` says.
 
     Returns: the context manager; one may be entered again after it was left.
 
@@ -188,7 +188,7 @@ def _under_intercept(name: str) -> Any:
     return call
 
 
-# The code of a graph of torch.fx imports what it calls, by its name.
+# The code of a torch.fx graph imports the functions that it calls, by name.
 conv1d = _under_intercept("conv1d")
 conv2d = _under_intercept("conv2d")
 conv3d = _under_intercept("conv3d")

@@ -1,4 +1,4 @@
-"""What the launches of a model's kernels cost, beside their time on the device, by how torch runs them on trn2.
+"""The cost of launching a model's kernels, beside their time on the device, by how torch runs them on trn2.
 
 Measured by others (`host.` in simulator/trn2.toml): eager, each launch is dispatched by itself; compiled, a graph is
 launched as one, and a kernel in it takes a few us more; xla, each launch is recorded on the host. How far host and
@@ -42,7 +42,7 @@ class LaunchCost:
 
 
 def launch_cost(mode: str, launches: int, graphs: int) -> LaunchCost:
-    """What so many launches cost, by a mode of launches.MODES; graphs: those that the compiled model is cut into."""
+    """The cost of a number of launches in a mode of launches.MODES; graphs: how many the compiled model is cut into."""
     parts = [(CONSTANTS[name], count(launches, graphs)) for name, count in _PARTS[mode]]
     us, low, high = (sum(count * getattr(one, end) for one, count in parts) for end in ("value", "low", "high"))
     said = [f"{count:,} x {one.value:g} ({one.low:g} to {one.high:g}, {one.standing})" for one, count in parts]

@@ -1,4 +1,4 @@
-"""What a model's convolutions would take on trn2: each distinct one planned once, and their modelled times summed."""
+"""Modelled time of a model's convolutions on trn2: each distinct one is planned once, and their times are summed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from .statistics_plan import StatisticsRow, rows_of
 GRAPH_INSTRUCTIONS_MAX = 10_000_000
 #: Rows that `print` shows, and characters of a layer, a shape and an algorithm there, so that a line has 80 at most.
 PRINTED, LAYER, SHAPE, ALGORITHM = 12, 16, 22, 13
-#: Told what is being done, and the share of it that is done; None while it cannot be told.
+#: Called with the current step and the share of it that is done; None while that is unknown.
 Advance = Callable[[str, "float | None"], None]
 
 
@@ -102,16 +102,16 @@ class ModelPlan:
     lnc: int
     report: Report  # of the conversion
     flops: Share  # whose the arithmetic of the convolutions is
-    because: str = ""  # what the model raised on shapes alone, where it ran on data
+    because: str = ""  # the model's error on fake tensors, where it ran on data instead
     most_instructions: int = GRAPH_INSTRUCTIONS_MAX  # of a core, that a compiler takes in one graph
     calls: tuple[tuple[str, int], ...] = ()  # (layer, instructions of all cores) of each call, in order
     advice: tuple[Advice, ...] = ()  # on the rows that lose most against their limits, where it was asked for
-    fusing: str = ""  # what folding batch norms would save, where advice was asked for and there are any
+    fusing: str = ""  # the saving by folding batch norms, where advice was asked for and there are any
     statistics: tuple[StatisticsRow, ...] = ()  # of norms in fused chains; those with most modelled time first
     mode: str | None = None  # of launches, one of launches.MODES
 
     def __str__(self) -> str:
-        """A table of the longest rows, the sum, and what is said of the slowest."""
+        """A table of the longest rows, their sum, and advice for the slowest."""
         headings = "layer", "calls", "shape", "algorithm", "us", "share", "of the limit"
         rows = [_printed(self, row) for row in self.rows[:PRINTED]]
         if len(self.rows) > PRINTED:
@@ -144,7 +144,7 @@ class ModelPlan:
 
     @property
     def statistics_note(self) -> str:
-        """What they take, in words; "" without any."""
+        """The time, launches and bytes of statistics, in words; "" without any."""
         if not self.statistics:
             return ""
         calls = sum(row.calls for row in self.statistics)
@@ -168,7 +168,7 @@ class ModelPlan:
 
     @property
     def totals(self) -> tuple[tuple[str, int, float], ...]:
-        """(what, launches or 0, us) of rows below the sum, which say what launches add; none without a mode."""
+        """(name, launches or 0, us) of the rows below the sum, with the cost of launches; empty without a mode."""
         cost = self.launch_cost
         if cost is None:
             return ()
@@ -324,12 +324,12 @@ def plan_model(
     use_cache: bool = True,
     advance: Advance = _ignore,
 ) -> ModelPlan:
-    """Plan every convolution that a model runs, in eval mode and without gradients, or with `training` those of its
-    parameters' gradients too; the model stays as it is.
+    """Plan every convolution that a model runs, in eval mode without gradients or, with `training`, with the gradients
+    too. The model does not change.
 
     Args:
-        model: any; a copy of it is converted and run once, on fake tensors where it allows that (shapes only, nothing
-            is computed), else on the data of `inputs`. Parameters on meta are left there.
+        model: any module. A copy of it is converted and run once: on fake tensors (shapes only) if the model allows
+            that, else on the data of `inputs`. Parameters on meta stay there.
         inputs, named: arguments of its forward.
         lnc: cores, 1 or 2. fold_batchnorm, fuse, polyphase, causal_conv1d, functional: as of `convert`; rows of fused
             chains are their convolutions with x_scale (the kernels that take statistics of x and make a scale of them

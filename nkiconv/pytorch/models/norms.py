@@ -1,7 +1,7 @@
-"""What a norm with fixed statistics computes: for each channel, act(scale * x + shift).
+"""The scale, shift and activation of a norm with fixed statistics: act(scale * x + shift) for each channel.
 
-A norm is whatever has running_mean and running_var, of torch or not. That it computes this is not taken from its class:
-it is run in float64, on numbers that reach far to both sides of where activations bend.
+A norm is any module with running_mean and running_var, torch's or not. Its class proves nothing: it runs in float64 on
+numbers far to both sides of where activations bend.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..computers.host import activate
 
 #: How far a norm may be off, of the sum of its terms: it may compute in fp32.
 CLOSE = 1e-5
-#: The only norms where parameters have no data, by the axes of their images: what these compute is known.
+#: The norms that are known without a run, for parameters without data, by the number of axes of their images.
 KNOWN = {
     1: (torch.nn.BatchNorm1d, torch.nn.SyncBatchNorm),
     2: (torch.nn.BatchNorm2d, torch.nn.SyncBatchNorm),
@@ -51,14 +51,14 @@ def _statistics(module: torch.nn.Module) -> tuple[Tensor, Tensor] | None:
 
 
 def channels_of(module: torch.nn.Module) -> int | None:
-    """How many channels a norm has; None where it has no statistics."""
+    """A norm's number of channels; None if it has no statistics."""
     found = _statistics(module)
     return None if found is None else found[0].shape[0]
 
 
 @torch.no_grad()
 def affine_of(module: torch.nn.Module, rank: int) -> Affine | str:
-    """What a norm computes on images of `rank` axes, or why it is none that can be folded."""
+    """A norm's scale, shift and activation for images of `rank` axes, or the reason why it cannot be folded."""
     found, eps = _statistics(module), getattr(module, "eps", None)
     if found is None:
         return "has no running statistics"
@@ -88,7 +88,7 @@ def _probed(module: torch.nn.Module, rank: int, scale: Tensor, shift: Tensor) ->
     try:
         alone = copy.deepcopy(module).cpu().double()
         y = alone(x.clone())
-    except Exception as error:  # the module's own code, which may raise whatever it likes
+    except Exception as error:  # the module's own code may raise any exception
         return f"raises {type(error).__name__} on a probe in float64: {error}"
     if not isinstance(y, Tensor) or y.shape != z.shape:
         return "does not return what has its input's shape"
@@ -99,7 +99,7 @@ def _probed(module: torch.nn.Module, rank: int, scale: Tensor, shift: Tensor) ->
 
 
 def _candidates(module: torch.nn.Module, z: Tensor) -> Iterator[tuple[str | None, str | None, Tensor]]:
-    """(activation, child, what a norm gives with it)."""
+    """(activation, child, the norm's result with it)."""
     yield None, None, z
     for name in ACTIVATIONS:
         yield name, None, activate(z, name)

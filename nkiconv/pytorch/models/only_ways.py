@@ -1,4 +1,4 @@
-"""What kernels with a single way of their own take, timed, as a `Plan`: two 1x1 convolutions, split and gated rows."""
+"""Timed `Plan`s of kernels with a single algorithm: two 1x1 convolutions, split and gated rows."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def mlp_of(
     residual: Tensor | None,
     norm: str | None,
 ) -> Mlp:
-    """A call of these tensors, of which shapes are read."""
+    """A call with tensors of these shapes."""
     ones, zeros = [1] * (x.dim() - 2), [0] * 2 * (x.dim() - 2)
     both = x.new_empty((filters[1].shape[0], x.shape[1], *ones), device="meta")
     problem = asked_of(f"conv{x.dim() - 2}d", ones, zeros, ones, ones, 1, None, "pre_activation", None).problem(x, both)

@@ -1,7 +1,7 @@
-"""Norms of channels with a forward of their own, as timm's BatchNormAct2d: torch's with an activation after it, or not.
+"""Subclasses of torch's norms of channels with their own forward, as timm's BatchNormAct2d, which has an activation.
 
-Nothing is taken from the class: such a norm runs in float64 beside its base class, in both modes, and what it returns
-and leaves in its buffers must be that of the base, activated.
+The class proves nothing: such a norm runs in float64 beside its base class, in both modes, and must return the base's
+result, activated, and leave the same buffers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..computers.host import activate
 from ..norm_act_modules import is_hooked
 from .norms import CLOSE
 
-#: Name of the attribute of a norm that is what `activation_within` found.
+#: Attribute of a norm: the result of `activation_within`.
 _OWN = "nkiconv_own_activation"
 #: A norm has none.
 NO_ACTIVATION = ""
@@ -55,7 +55,7 @@ def _seen(norm: Any) -> str | None:
         own, base = (copy.deepcopy(alone).train(training) for _ in range(2))
         try:
             y, z = own(x.clone()), base_forward_of(norm)(base, x)
-        except Exception:  # the norm's own code, which may raise whatever it likes
+        except Exception:  # the norm's own code may raise any exception
             return None
         names = {name for name in names if _are_close(y, activate(z, name) if name else z)}
         buffers = zip(own.state_dict().values(), base.state_dict().values(), strict=True)

@@ -1,6 +1,6 @@
-"""Which filters of a model are frozen in the kernel's own order: those of which its plans take less so.
+"""Freeze filters of a model in the kernel's order where its plans are faster so.
 
-Neither is faster for all images: packed filters need no turning, plain ones may be stacked on the array.
+Neither order is faster for all images: packed filters need no transposes, plain ones allow K packing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..operators.filters import Freezes, refusal
 from .recording import Convolved, record
 from .report import Entry
 
-#: What `convert` takes as pack_filters.
+#: The value of `convert`'s pack_filters.
 FROZEN = "frozen"
 #: Modelled us of all calls of a layer in one run, plain and packed, by its name.
 Times = dict[str, tuple[float, float]]

@@ -1,10 +1,9 @@
-"""Values that modules of a fused chain hand on before they are computed: norm(x), activated, and what a convolution
-makes of it.
+"""Tensors that modules of a fused chain return before they are computed: act(norm(x)), and a convolution of it.
 
-A norm hands on a `Normed`; the activation is noted on it; the convolution computes all three by one call. Where a sum
-follows, the convolution hands on a `Convolved`, which takes the other term as the call's residual. Whatever else is
-done with either computes it first, by the modules' own forwards. An input that was changed in place in the meantime is
-an error, so that no order of calls gives another value.
+A norm returns a `Normed`; the activation is noted on it; the convolution computes all three by one call. If a sum
+follows, the convolution returns a `Convolved`, which takes the other term as the call's residual. Any other use of
+either computes it first, by the modules' own forwards. If an input was changed in place in the meantime, that raises an
+error; so every order of calls gives the same values.
 """
 
 from __future__ import annotations
@@ -42,9 +41,9 @@ PRODUCTS = (torch.mul, torch.Tensor.mul, torch.Tensor.__mul__, torch.Tensor.__rm
 
 
 class Pending:
-    """A tensor that is not computed yet; it is by `value`, and from then on this stands for the tensor alone.
+    """A tensor that is computed on its first use (`value`); from then on this stands for that tensor.
 
-    tensor: what it is, once that is computed.
+    tensor: the tensor, once it is computed.
     """
 
     tensor: Tensor | None = None
@@ -60,7 +59,7 @@ class Pending:
         raise NotImplementedError
 
     def step(self, function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """What a function of torch makes of this without computing it; None: nothing. args: after the first."""
+        """The result of a torch function without computing this, or None if that cannot be. args: after the first."""
         raise NotImplementedError
 
     @classmethod
@@ -96,8 +95,8 @@ class Pending:
 
 
 def handed_on(kind: Callable[..., Pending], *given: Any, **named: Any) -> Any:
-    """What is pending, for other code: of a class whose instances are Tensors by isinstance. torch.compile, which has
-    no such classes, sees them in modules alone."""
+    """A Pending whose instances are Tensors by isinstance, for other code. torch.compile cannot trace such classes;
+    under it only modules see a Pending."""
     return (kind if torch.compiler.is_compiling() else _as_tensors(kind))(*given, **named)
 
 
@@ -124,7 +123,7 @@ for _name in ("sub", "rsub", "truediv", "rtruediv", "pow", "matmul", "neg", "get
 
 
 class Padding(NamedTuple):
-    """What F.pad puts around images besides constants: copies of their pixels, so that norms of these commute."""
+    """Padding by copies of pixels (F.pad's modes but "constant"), which commutes with norms."""
 
     sides: tuple[int, ...]
     mode: str
@@ -141,7 +140,7 @@ class Padding(NamedTuple):
 
 
 def padding_of(function: Any, args: tuple[Any, ...], named: dict[str, Any], axes: int) -> Padding | None:
-    """Of a call, around pixels of images with so many axes; None of other calls. args: after the first."""
+    """The Padding of a call of F.pad on images with a number of axes; None for other calls. args: after the first."""
     given = {**dict(zip(("pad", "mode"), args, strict=False)), **named}
     sides, mode = given.get("pad"), given.get("mode")
     if function is not F.pad or mode not in _PADDINGS or not isinstance(sides, Sequence):
@@ -170,7 +169,7 @@ class Shifted(Pending):
         return y + offset
 
     def step(self, function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """Nothing but a norm's module takes it."""
+        """None: only a norm's module takes it."""
         return None
 
 
@@ -195,19 +194,18 @@ class Normed(Pending):
         return len(self.computed) == 1
 
     def input(self) -> Tensor:
-        """x, as it was given to the norm, without what is added to it. Raises UnsupportedError: it has changed since
-        then."""
+        """The norm's input, without the offset that is added to it. Raises UnsupportedError: it has changed since."""
         is_changed_since(self.x, self.version)
         return self.x if self.shifted is None else self.shifted.parts()[0]
 
     def offset(self) -> Tensor | None:
-        """What is added to x, [N, C] or [C]."""
+        """The offset that is added to x, [N, C] or [C]."""
         if self.shifted is None:
             return None
         return _flat(self.shifted.offset)
 
     def row(self, function: Any) -> Tensor | None:
-        """What torch.mul multiplies the norm by, or torch.add adds then. Raises UnsupportedError: it has changed."""
+        """The factor of torch.mul after the norm, or the term of torch.add. Raises UnsupportedError: it has changed."""
         if function not in self.rows:
             return None
         is_changed_since(*self.rows[function])
@@ -219,13 +217,13 @@ class Normed(Pending):
         return {name: _flat(one) for name, one in each.items() if one is not None}
 
     def modulated(self, z: Tensor) -> Tensor:
-        """What numbers for each channel make of the norm's result."""
+        """The norm's result z, scaled and shifted by channel."""
         factor, added = self.row(torch.mul), self.row(torch.add)
         z = z if factor is None else z * factor
         return z if added is None else z + added
 
     def padded(self, x: Tensor) -> Tensor:
-        """x, or what is made of it, with all that is around it."""
+        """A tensor of x's size with all paddings."""
         for one in self.paddings:
             x = one.around(x)
         return x
@@ -237,7 +235,7 @@ class Normed(Pending):
         return self.finished(z)
 
     def finished(self, z: Tensor) -> Tensor:
-        """What is made of the norm's result."""
+        """The norm's result z, modulated, activated and padded."""
         z = self.modulated(z)
         is_active = self.activation is None or self.own is not None
         return self.padded(z if is_active else activate(z, str(self.activation)))
@@ -262,7 +260,7 @@ class Normed(Pending):
         return found
 
     def _with_row(self, function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Normed | None:
-        """The same with a number for each channel, or each of each image, where nothing but a product precedes it."""
+        """This with a factor or a term per channel, of one or each image, if at most a product precedes it."""
         other = tensor_of(args[0]) if len(args) == 1 and not named else None
         if not isinstance(other, Tensor) or (other.dtype, other.device) != (self.x.dtype, self.x.device):
             return None
@@ -282,7 +280,7 @@ def _flat(row: Tensor) -> Tensor:
 
 
 def version_of(x: Tensor) -> int | None:
-    """How often a tensor was changed in place; None where it does not count, or torch.compile traces."""
+    """How often a tensor was changed in place; None for inference tensors and under torch.compile."""
     return None if torch.compiler.is_compiling() or x.is_inference() else x._version
 
 
@@ -307,7 +305,7 @@ def is_in_place(function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> 
 
 
 def activation_of(function: Any, named: dict[str, Any]) -> str | None:
-    """nkiconv's name of an activation of torch; None of other functions."""
+    """nkiconv's name of torch's activation; None for other functions."""
     if function is F.gelu:
         return _GELU.get(named.get("approximate", "none"))
     return _NAMES.get(function)
@@ -343,11 +341,11 @@ class Upsampled(Pending):
 
 
 class Convolved(Pending):
-    """A convolution's result, with which the same call may add a term of the same shape, and activate the sum.
+    """A convolution's result; its call may take a residual of its shape and an activation.
 
-    call: of a residual and an activation, which may be left out; shape: of the result, whose dtype and device are those
-    of x; adds, activates: what graphs show after it; over_one: whether the sum is divided by 1; shifts: whether a norm
-    reads its sum with a number for each channel.
+    call: takes the residual and the activation, or None for each; shape: the result's, with x's dtype and device; adds,
+    activates: whether the graphs show a sum or an activation after it; over_one: whether the sum is divided by 1;
+    shifts: whether a norm reads its sum with a value per channel.
     """
 
     def __init__(
@@ -420,8 +418,8 @@ _STATISTICS = "_nkiconv_statistics"
 
 
 def keep_statistics(y: Tensor, stats: Tensor) -> Tensor:
-    """A tensor, on which its statistics are noted, as of `channel_stats`; what other operators make of it has none."""
-    if torch.compiler.is_compiling():  # which has no attributes of an operator's several results
+    """The tensor y with its statistics (`channel_stats`) as an attribute; results of other operators have none."""
+    if torch.compiler.is_compiling():  # an operator's several results cannot have attributes there
         y = y.view_as(y)
     setattr(y, _STATISTICS, (stats, version_of(y)))
     return y

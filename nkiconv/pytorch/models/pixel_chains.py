@@ -1,9 +1,9 @@
-"""Norms over the channels of pixels after a convolution, as video VAEs have them: into the convolution's call.
+"""Fuse a norm over channels into the convolution before it, as in video VAEs.
 
-The convolution hands on a `Summed`, on which the norm and an activation are noted; whatever else asks for it has both
-computed by one call, `conv3d` with y_norm, where that takes less (`prices`), or the convolution alone where no norm
-came. So every order of calls gives what the modules give. Which norm follows which convolution is known of published
-blocks, by the `fingerprint` of their code; that a norm is one of `nkiconv.pixel_norms` is seen in float64.
+The convolution returns a `Summed`, on which the norm and an activation are noted. Its first use computes them by one
+call, `conv3d` with y_norm, where that is faster (`prices`), or the convolution alone if no norm came. So every order of
+calls gives the modules' results. Published blocks are known by the `fingerprint` of their code, which says which norm
+follows which convolution; a run in float64 shows that a norm is one of `nkiconv.pixel_norms`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ KIND = "nkiconv_y_norm"
 
 
 def find(model: torch.nn.Module, swapped: Sequence[str]) -> tuple[Chain, ...]:
-    """What is to become of every norm of the classes that known blocks have after a convolution.
+    """A Chain for every norm of the classes that known blocks have after a convolution.
 
     swapped: names of the convolutions that may take one.
     """
@@ -100,7 +100,7 @@ def _kind(norm: Any, convolution: Any) -> str | None:
 
 
 def _refusal(convolution: Any) -> str:
-    """Why no kernel normalizes what a convolution gives, of some image or video; "" if one does."""
+    """Why no kernel normalizes a convolution's result, for an image or video of some size; "" if one does."""
     rank = len(convolution.kernel_size)
     sizes: dict[str, Any] = dict(zip("DHW"[-rank:], (8, 64, 64)[-rank:], strict=True))
     sizes |= zip("TRS"[-rank:], convolution.kernel_size, strict=True)
@@ -124,7 +124,7 @@ def take(model: torch.nn.Module, chains: Sequence[Chain]) -> None:
 
 @define
 def takes_sums(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
-    """A norm's class that notes itself on what its convolution hands on."""
+    """A norm's class that notes itself on the `Summed` of its convolution."""
 
     def forward(self: Any, input: Any) -> Any:
         takes = isinstance(input, Summed) and input.tensor is None and input.norm is None
@@ -165,8 +165,8 @@ def hands_on_sums(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
 def _called(
     convolution: Any, args: tuple[Any, ...], named: dict[str, Any], module: Any, activation: str | None
 ) -> Tensor | None:
-    """One call of a convolution with a norm, of torch's forward or of one that `videos` knows; None where that is none,
-    or takes longer."""
+    """The result of one call of a convolution with a norm, for torch's forward or one that `videos` knows; None if it
+    is neither, or if one call is slower."""
     rank, norm = len(convolution.kernel_size), norm_of_kind(module, vars(module)[KIND], convolution.out_channels)
     own: Any = functional.conv2d if rank == 2 else functional.conv3d
     norm_arguments = {"y_norm": norm.kind, "y_norm_weight": norm.weight, "y_norm_bias": norm.bias}

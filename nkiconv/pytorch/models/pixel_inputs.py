@@ -1,7 +1,6 @@
-"""Norms of images over their channels in front of two layers, as ConvNeXt's: into the layers' call.
+"""Fuse a norm over channels into the two 1x1 layers after it, as in ConvNeXt.
 
-The norm hands on `NormedPixels`, which the first layer takes; whatever else is done with them computes the norm, by its
-own forward.
+The norm returns `NormedPixels`, which the first layer takes; any other use computes the norm by its own forward.
 """
 
 from __future__ import annotations
@@ -42,11 +41,11 @@ class NormedPixels(Pending):
         return y
 
     def step(self, function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """Nothing but a layer takes it."""
+        """None: only a layer takes it."""
         return None
 
     def images(self) -> Tensor:
-        """What the norm gives, [N, C, H, W]."""
+        """The norm's result, [N, C, H, W]."""
         return self.value() if self.front else self.value().permute(FRONT)
 
     def arguments(self) -> dict[str, Any]:
@@ -93,6 +92,6 @@ def norm_before(layer: fx.Node, kinds: Mapping[str, torch.nn.Module], last: bool
 
 
 def take(norm: Any, channels: int, is_meta: bool, last: bool) -> None:
-    """Make a norm hand on what it is to compute."""
+    """Make a norm return `NormedPixels`."""
     vars(norm)[_KIND] = (kind_of(norm, channels, 2, is_meta, last), last)
     change_class(norm, hands_on_pixels)

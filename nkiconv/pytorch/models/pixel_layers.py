@@ -1,12 +1,12 @@
-"""Linear layers over the channels of images as 1x1 convolutions, with what comes after them: ConvNeXt's.
+"""Linear layers over the channels of images as 1x1 convolutions with their epilogue, as in ConvNeXt.
 
     activation(linear(x))                             x, residual: [N, H, W, C] as their axes are permuted
     linear(x).permute(0, 3, 1, 2) * scale + residual
     convolution(activation(convolution(x))) * scale + residual        1x1, of [N, C, H, W]
 
-A layer hands on `Pixels`, which note an activation, the permutation, a scale of each channel, and take the sum's other
-term as the residual of one `conv2d`; two layers are one `pointwise_mlp`. As in `pending`, whatever else is done with
-them computes them first. Two layers take the norm of their input into their call, as `pixel_inputs` has it.
+A layer returns `Pixels`, which note an activation, the permutation and a scale per channel, and take the sum's other
+term as the residual of one `conv2d`; two layers are one `pointwise_mlp`. As in `pending`, any other use computes them
+first. The call of two layers takes the norm of their input too (`pixel_inputs`).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _PERMUTES = (torch.permute, torch.Tensor.permute)
 
 
 class Pixels(Pending):
-    """What a layer makes of the channels of x: y [N, H, W, K], or [N, K, H, W] in `front`, as of convolutions.
+    """A layer's result over the channels of x: [N, H, W, K], or, in `front`, [N, K, H, W] as of convolutions.
 
     x: [N, C, H, W], of the layer, or of `before`, the Pixels of a layer that is in the same call, or of its
     norm, `normed`.
@@ -93,12 +93,12 @@ class Pixels(Pending):
         return y
 
     def _together(self, weight: Tensor, bias: Tensor | None, more: dict[str, Any]) -> Tensor | None:
-        """y of one kernel with the layer before; None where there is none, or two take less."""
+        """The result of one kernel with the layer before; None if there is none, or if two kernels are faster."""
         before, x = self.before, self.x
         if before is None:
             return None
         first, normed = _filters(before.linear), before.normed
-        # training keeps what the hidden channels are
+        # training keeps the hidden channels
         trains = torch.is_grad_enabled() and any(one.requires_grad for one in (x, weight, first))
         if trains or unsupported(x, first, weight):
             return None
@@ -226,7 +226,7 @@ def makes_pixels(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
 
 
 class _Found(NamedTuple):
-    """A layer, and the module in which what it gives is computed."""
+    """A layer, and the module whose forward computes its result."""
 
     layer: PixelLayer
     inside: str
@@ -234,8 +234,7 @@ class _Found(NamedTuple):
 
 
 def find(model: torch.nn.Module, regions: Sequence[Region], swapped: Sequence[str]) -> tuple[PixelLayer, ...]:
-    """What is to become of every linear layer between the permutations of images, and of 1x1 convolutions that come
-    after each other.
+    """A PixelLayer for every linear layer between permutations of images and every pair of 1x1 convolutions.
 
     regions: those with such layers; swapped: names of the convolutions that are nkiconv's.
     """
@@ -288,7 +287,7 @@ def _second(node: fx.Node, kinds: Any, wanted: Any) -> fx.Node | None:
 
 
 def _layer(node: fx.Node, region: Region) -> _Found | None:
-    """What a call of a linear layer is part of; None of layers of other tensors than images."""
+    """The fused call that a call of a linear layer is part of; None if its tensors are no images."""
     images = is_pointwise(region.kinds[str(node.target)])
     activation, front, scaled, adds, after = None, images, False, False, node
     while (user := only_user(after)) is not None:
@@ -311,7 +310,7 @@ def _layer(node: fx.Node, region: Region) -> _Found | None:
     if not front and not _comes_permuted(node, region.kinds):  # both are of images
         return None
     inside = set.intersection(modules_around(node) - {str(node.target)}, *map(modules_around, after.users))
-    # what the layer reads must be seen by it alone, as it reads it later
+    # the layer must be the only reader of its input, because it reads it later
     alone = len(node.all_input_nodes[0].users) == 1
     reason = "" if alone else "is not the only one that sees its input"
     second = _second(node, region.kinds, is_pointwise if images else is_linear)

@@ -1,7 +1,7 @@
-"""Whether one kernel takes less than what it does in several, by quick plans of both ways.
+"""Whether one fused kernel is faster than several, by quick plans of both.
 
-Times are known where a Neuron device computes, or shapes alone are known, and NKICONV_PLAN lets calls be planned.
-Elsewhere, and under torch.compile, all that is found is in one call. Both times are noted on a module, for the report.
+Calls are timed on a Neuron device and on fake tensors, if NKICONV_PLAN allows planning. Elsewhere, and under
+torch.compile, every chain is one call. Both times are noted on a module, for the report.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from ..transposed import asked_for as asked_for_transposed
 from . import only_ways
 from .statistics_plan import CHANNEL_STATS, Statistics, taken
 
-#: Name of the attribute of a module with its prices, by what they are of and the shape of what is convolved.
+#: Attribute of a module: its prices, by kind (ALL, SUM, STATISTICS) and the shape of the convolution's input.
 _PRICES = "nkiconv_prices"
-#: What a module's prices are of: all that it is in one call with, or what one convolution's call takes besides.
+#: Kinds of prices: of a whole fused call, or of a convolution's call with a residual or with statistics.
 ALL, SUM, STATISTICS = "all", "sum", "statistics"
 
 
 class Price(NamedTuple):
-    """Modelled us of one kernel, and of what it does in several; infinite where no kernel runs."""
+    """Modelled us of one fused kernel and of separate ones; infinite where no kernel runs."""
 
     together: float
     apart: float
@@ -48,7 +48,7 @@ class Price(NamedTuple):
 
 
 def _prices_of(module: torch.nn.Module, what: str) -> dict[tuple[int, ...], Price]:
-    """Those of a module's calls, by the shape of what is convolved."""
+    """The prices of a module's calls, by the shape of the convolution's input."""
     found: dict[tuple[int, ...], Price] = vars(module).get(_PRICES, {}).get(what, {})
     return found
 
@@ -75,7 +75,7 @@ def told(module: torch.nn.Module, together: str, what: str = ALL) -> str:
 def norm_pays(
     norm: torch.nn.Module, name: str, tensors: tuple[Any, ...], numbers: tuple[Any, ...], own: PixelNorm, fused: Fused
 ) -> bool:
-    """Whether a call with a norm of its result takes less than one without it and a pass over what that writes.
+    """Whether a call with a norm of its result is faster than one without it and a pass over the result.
 
     Args:
         norm: its module, `own` with its parameters; name: of the function; tensors: x, w, bias, the packed filter and
@@ -91,8 +91,8 @@ def norm_pays(
 
 
 def prologue_pays(norm: torch.nn.Module, convolution: Any, x: Tensor, activation: str | None) -> bool:
-    """Whether a convolution of what a norm and an activation make of x takes less than one without them and a pass over
-    x. One group's products hide it: only others are planned."""
+    """Whether a convolution with a norm and an activation on the way in is faster than one without them and a pass over
+    x. The products of a single group hide the prologue, so only convolutions of several groups are planned."""
     if convolution.groups == 1 or not is_timed(x):
         return True
     called = _called(convolution, x)
@@ -154,7 +154,7 @@ def _noted(module: torch.nn.Module, x: Tensor, together: float, apart: float, wh
 
 
 def _called(convolution: Any, x: Tensor) -> Called:
-    """A convolution's call by itself. Padding is of zeros, whatever fills it."""
+    """A convolution's call by itself, with padding by zeros for every padding_mode."""
     name, sides = operator_of(convolution).replace("depthwise_", ""), (convolution.stride, convolution.padding)
     w = torch.empty(filter_shape(convolution), dtype=x.dtype, device="meta")
     if convolution.transposed:

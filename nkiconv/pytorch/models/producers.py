@@ -1,4 +1,4 @@
-"""What graphs show after a convolution: the sum that its call may take, and the norm that reads what it writes."""
+"""The sum after a convolution that its call may take, and the norm that reads its result, from graphs."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from .report import Chain
 from .ways import Copy, UntraceableError, graphs_of
 
 SUMS = (operator.add, operator.iadd, torch.add)
-#: What makes numbers for each channel of others.
+#: Operators whose results are values per channel if their inputs are.
 _OF_ROWS = (operator.add, operator.mul, torch.chunk, "chunk")
-#: What may run between a convolution and what takes its result: it changes nothing in place.
+#: Modules that may run between a convolution and the reader of its result: they change nothing in place.
 _HARMLESS = (_ConvNd, torch.nn.Identity)
 _THROUGH = (torch.nn.Identity, torch.nn.modules.dropout._DropoutNd)
 #: How classes and functions of timm, torchvision and transformers end that return their input in eval mode.
@@ -47,8 +47,8 @@ def sum_after(convolution: fx.Node, kinds: Mapping[str, torch.nn.Module]) -> fx.
 
 
 def other_term(total: fx.Node, term: fx.Node) -> fx.Node | None:
-    """What a node adds to a term, in whose call the sum may be: not of fewer axes or rows, as that is not the sum's
-    shape, nor what the sum changes in place."""
+    """The other term of a node that adds to `term`, if the call of `term` may take the sum: not if it has fewer axes or
+    rows than the sum, nor if the sum changes it in place."""
     if total.target not in SUMS or total.kwargs or len(total.args) != 2:
         return None
     first, second = total.args
@@ -59,7 +59,7 @@ def other_term(total: fx.Node, term: fx.Node) -> fx.Node | None:
 
 
 def is_of_channels(node: Any) -> bool:
-    """Whether a node computes numbers for each channel, out of place: parts, sums and products of what an index gives
+    """Whether a node computes values per channel, out of place: parts, sums and products of tensors that an index gives
     further axes."""
     if not isinstance(node, fx.Node) or node.target not in (operator.getitem, *_OF_ROWS):
         return False
@@ -130,10 +130,10 @@ def _is_harmless(node: fx.Node, kinds: Mapping[str, torch.nn.Module]) -> bool:
 def of_norms(
     model: torch.nn.Module, regions: Sequence[Region], chains: Sequence[Chain], swapped: Sequence[str], copied: Copy
 ) -> tuple[dict[str, tuple[str, ...]], set[str]]:
-    """(sources, the norms that read theirs with numbers for each channel added).
+    """(sources by norm, the norms that read theirs with a value per channel added).
 
-    The sources of a fused norm that takes statistics are the convolutions that write what it reads, in every graph that
-    calls the norm, and whose results such norms read in every graph that calls the convolution.
+    The sources of a fused norm with statistics are convolutions: in every graph that calls the norm, they write its
+    input, and in every graph that calls the convolution, such norms read its result.
 
     chains: of the model; swapped: names of the convolutions that are nkiconv's.
     """
@@ -160,7 +160,7 @@ def of_norms(
 
 
 def _all(names: set[str | None]) -> set[str]:
-    """All of them; none where one is not known."""
+    """All names; an empty set if one is unknown."""
     return set() if None in names else {name for name in names if name is not None}
 
 
@@ -170,13 +170,13 @@ def _takes_statistics(norm: Any) -> bool:
 
 
 def _can_give(convolution: Any) -> bool:
-    """Whether a kernel returns statistics: that of depthwise rows does not, nor do forwards of videos."""
+    """Whether a kernel returns statistics; that of depthwise rows and the forwards of videos do not."""
     depthwise = operator_of(convolution) == "depthwise_conv1d"
     return not (depthwise or videos.forward_of(type(convolution)) is not None)
 
 
 class _Written:
-    """What the nodes of a region's graphs write; ends: chains by their convolution."""
+    """The writers of the tensors in a region's graphs; ends: chains by their convolution."""
 
     def __init__(self, region: Region, ends: Mapping[str | None, Chain], copied: Copy) -> None:
         self.region, self.ends, self.copied = region, ends, copied
@@ -200,7 +200,7 @@ class _Written:
         return None if inner is None else f"{self.region.prefix}{target}.{inner}"
 
     def source(self, norm: fx.Node) -> fx.Node | None:
-        """The call that writes what a norm reads, alone or with the sum that is in it."""
+        """The call that writes a norm's input, alone or with the sum in it."""
         kinds, node = self.region.kinds, norm.args[0]
         while isinstance(node, fx.Node) and node.op == "call_method" and node.target in _PERHAPS_ITSELF:
             node = node.args[0]
@@ -222,7 +222,7 @@ class _Written:
         return None
 
     def shifted(self, norm: fx.Node) -> fx.Node | None:
-        """The call of a convolution, where its sum with numbers that are broadcast is what a norm alone reads."""
+        """The call of a convolution whose sum with a broadcast term has a norm as its only reader."""
         total = norm.args[0]
         if not isinstance(total, fx.Node) or total.target not in SUMS or total.kwargs or only_user(total) is not norm:
             return None

@@ -84,7 +84,7 @@ class Other:
 
 @dataclass
 class Recording:
-    """What one run showed."""
+    """The record of one run."""
 
     report: Report
     ran_on: str  # one of FAKE, META, DATA
@@ -94,7 +94,7 @@ class Recording:
     statistics: dict[Statistics, int] = field(default_factory=dict)  # calls
     called: set[str] = field(default_factory=set)  # names of modules
     share: Share = field(default_factory=Share)  # whose the arithmetic of the convolutions is
-    because: str = ""  # what it raised on shapes alone, where it ran on data
+    because: str = ""  # its error on fake tensors, where it ran on data instead
 
 
 def record(
@@ -130,7 +130,7 @@ def record(
 class ModelError(UnsupportedError):
     """A model raised."""
 
-    raised = ""  # what, and where
+    raised = ""  # the error and its layer
 
 
 class _UnknownShapeError(Exception):
@@ -166,7 +166,7 @@ def _run(
             if training:
                 recorder.is_back = True
                 _differentiate(outputs, [one for one in report.model.parameters() if one.requires_grad])
-        except Exception as error:  # the model's own code, which may raise whatever it likes
+        except Exception as error:  # the model's own code may raise any exception
             raise _raised(error, report.model, kind, inputs, named) from error
     return found
 
@@ -192,7 +192,7 @@ def _is_whole(tensor: torch.Tensor) -> bool:
 
 @contextmanager
 def _silenced(name: str) -> Iterator[None]:
-    """A logger that says nothing of errors that are told otherwise."""
+    """Silence a logger whose errors are reported by us."""
     logger = logging.getLogger(name)
     before, logger.disabled = logger.disabled, True
     try:
@@ -204,7 +204,7 @@ def _silenced(name: str) -> Iterator[None]:
 def _raised(
     error: Exception, model: torch.nn.Module, kind: str, inputs: Sequence[Any], named: Mapping[str, Any]
 ) -> ModelError:
-    """What is to be said of a model's error."""
+    """The ModelError for an error of a model."""
     layer = _layer_of(error, model)
     raised = f"raised {type(error).__name__} {f'in layer {layer}' if layer else 'in its own forward'}"
     remedy = "give it inputs that it takes"
@@ -257,7 +257,7 @@ def _names(model: torch.nn.Module, stack: list[str], called: set[str]) -> Iterat
     def leave(_module: Any, _inputs: Any, _outputs: Any) -> None:
         stack.pop()
 
-    # a module that hands on what is pending computes it where it has hooks
+    # a module that returns a Pending computes it at once if it has hooks
     pends = makes_pixels, hands_on_pixels, pixel_chains.hands_on_sums, pixel_chains.takes_sums
     parts = {
         name: one
@@ -321,7 +321,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         report = self.found.report
         later = {one.name for one in report.layers} | {one.name for one in report.entries if one.epilogue}
         later |= {one.convolution for one in report.chains if one.fused and one.convolution is not None}
-        if isinstance(told, str) and told in later:  # and of what is computed later
+        if isinstance(told, str) and told in later:  # its result is computed later
             layer = told
         self.found.called.update(self.owners[id(one)] for one in args[1:2] if id(one) in self.owners)
         shapes = [tuple(one.shape) for one in args[:2] if isinstance(one, torch.Tensor)]
@@ -339,7 +339,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def _is_of_numbers(func: Any, args: Any, named: Mapping[str, Any]) -> bool:
     """Whether an operator's tensors are integers with data, few enough to be computed with, or single numbers.
 
-    What overwrites one is left out: it may be a buffer that the model itself holds too.
+    Operators that write in place do not count: the tensor may be a buffer that the model holds too.
     """
     tensors = [one for one in tree_leaves((args, named)) if isinstance(one, torch.Tensor)]
     if not tensors or func._schema.is_mutable or any(isinstance(one, FakeTensor) for one in tensors):
@@ -389,7 +389,7 @@ def _b2b(x: Any, proj: Any, mixer: Any, of_x: Any, _of_gated: Any, final: bool) 
 
 
 def _convolved(func: Any, args: tuple[Any, ...]) -> Convolved:
-    """What the planner is asked about a call of one of our operators."""
+    """The planner's request for a call of one of nkiconv's operators."""
     name = func.name().removeprefix("nkiconv::").partition(".")[0]
     if name == "causal_conv1d":
         return _causal(*args[:8], *args[9:])
@@ -406,7 +406,7 @@ def _convolved(func: Any, args: tuple[Any, ...]) -> Convolved:
 
 
 def _gradient(func: Any, args: tuple[Any, ...]) -> tuple[str | None, Convolved]:
-    """(layer, what the planner is asked about it) of a call of one of our operators that is an input gradient."""
+    """(layer, the planner's request) of a call of one of nkiconv's operators for an input gradient."""
     names = [one.name for one in func._schema.arguments]
     return args[names.index("layer")], dataclasses.replace(_convolved(func, args), direction="dgrad")
 

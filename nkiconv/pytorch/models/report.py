@@ -1,4 +1,4 @@
-"""What `convert` did to a model: one row a convolution, and the batch norms that went into filters."""
+"""The report of `convert`: one row for each convolution, and the batch norms that were folded into filters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..causal.installation import Installation
 from .flops import Share, share_of
 from .prices import STATISTICS, SUM, is_apart, told
 
-#: What is fused, by attributes of a report.
+#: Attributes of a report, and the kind of fused call that each lists.
 _TOLD = {
     "doublings": "upsamplings by 2 on the way into a convolution",
     "layers": "layers of images are 1x1 convolutions with what follows them",
@@ -39,8 +39,8 @@ class Entry:
     reason: str = ""
     packed: bool = False  # whether its filter is frozen, packed for the kernel
     packing: str = ""  # when that was made, or why not; empty unless it was asked for
-    epilogue: str = ""  # what follows it and is in its call, a sum and an activation, where fusing was asked for
-    function: str = ""  # what is called with its filter in the place of its forward, where that is nkiconv's now
+    epilogue: str = ""  # the sum and the activation in its call, where fusing was asked for
+    function: str = ""  # nkiconv's function that its layer calls with its filter in place of its forward
 
     @property
     def swapped(self) -> bool:
@@ -69,7 +69,7 @@ class Fold:
 
 
 class Found:
-    """What may be fused: it is exactly where there is no reason against it."""
+    """A candidate for fusing; it is fused if there is no reason against it."""
 
     reason: str
 
@@ -81,7 +81,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Chain(Found):
-    """A norm and what follows it: fused into one call exactly where there is no reason against it."""
+    """A norm and the steps after it: fused into one call if there is no reason against it."""
 
     norm: str
     activation: str | None = None  # of `nkiconv.rules.ACTIVATIONS`
@@ -89,10 +89,10 @@ class Chain(Found):
     convolution: str | None = None
     adds: bool = False  # whether a sum that follows is in the call too, where its other term has the result's shape
     over_one: bool = False  # whether that is divided by 1, which is left out
-    statistics: tuple[str, ...] = ()  # convolutions that return those of what the norm reads
+    statistics: tuple[str, ...] = ()  # convolutions that return statistics of the norm's input
     padding: str = ""  # by pixels, between: a mode of torch.nn.functional.pad
     offset: bool = False  # whether numbers for each channel that are added to that before are in the call too
-    modulated: bool = False  # whether such that multiply what the norm gives, or are added to it, are
+    modulated: bool = False  # whether values per channel that scale and shift the norm's result are
     reason: str = ""
 
     def __str__(self) -> str:
@@ -135,7 +135,7 @@ class PixelLayer(Found):
     reason: str = ""
 
     def __str__(self) -> str:
-        """What its call computes."""
+        """The steps of its call."""
         steps = [self.norm, "1x1 convolution", self.activation, "scale" * self.scaled, "sum" * self.adds]
         return " -> ".join(filter(None, steps))
 
@@ -156,7 +156,7 @@ class RowBlock(Found):
 
 @dataclass(frozen=True)
 class Report:
-    """The converted model and what became of each convolution; `str` of it is a table."""
+    """The converted model and a row for each convolution; `str` of it is a table."""
 
     model: torch.nn.Module
     entries: tuple[Entry, ...]
@@ -185,16 +185,16 @@ class Report:
         return tuple(entry for entry in self.entries if entry.function)
 
     def share(self, *inputs: Any, **named: Any) -> Share:
-        """How much of the convolutions' arithmetic in one run of the model's forward is nkiconv's.
+        """nkiconv's share of the convolutions' flops in one run of the model's forward.
 
         Args: inputs, named: of forward. The model runs once on them, in eval mode and without gradients.
 
-        Raises: whatever the model raises.
+        Raises: the model's own errors.
         """
         return share_of(self.model, inputs, named)
 
     def headline(self) -> Iterator[str]:
-        """What was converted, in words: first the share of flops, where it was measured."""
+        """A summary in words: first the share of flops, if it was measured."""
         if self.measured is not None:
             yield f"On example_inputs, {self.measured}"
         functions = f", {len(self.by_function)} by functions that are nkiconv's" if self.by_function else ""
@@ -253,7 +253,7 @@ class Report:
         return table
 
     def _rows(self) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-        """(kind, name and what became of it), of all that is no convolution."""
+        """(kind, (name, result) of each) of the modules that are no convolutions."""
         yield "batch norm", [(one.batchnorm, one.reason or str(one)) for one in self.folds]
         yield "norm", [(one.norm, self._of_chain(one)) for one in self.chains]
         yield "upsampling", [(one.name, one.reason or str(one)) for one in self.doublings]

@@ -1,7 +1,7 @@
-"""Which modules of a model hold a depthwise convolution of rows whose forward `rows` makes fused calls of.
+"""Modules with a depthwise convolution of rows whose forward can run with the fused calls of `rows`.
 
-Each is run on a small input, in float64 on the host, by its own forward and fused: what is not equal stays as it is.
-Nothing is taken from names of classes.
+Each runs on a small input in float64 on the host, by its own forward and fused; if the results differ, it stays. Names
+of classes prove nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _N, _MORE = 2, 5
 def find(
     model: torch.nn.Module, swapped: Sequence[str], causal_conv1d: bool, strict_nonfinite: bool | None, copied: Copy
 ) -> tuple[RowBlock, ...]:
-    """What is to become of each module that holds a depthwise convolution of rows.
+    """A RowBlock for each module that holds a depthwise convolution of rows, fused or with the reason against it.
 
     swapped: names of the convolutions that may be in a fused call; the others as of `convert`.
     """
@@ -49,7 +49,7 @@ def find(
 
 
 def _reasons(module: torch.nn.Module, is_left: bool, strict_nonfinite: bool | None) -> Iterator[str]:
-    """Why a module stays as it is, whatever its forward does."""
+    """Reasons against fusing a module that do not depend on its forward."""
     parts = [one for one in module.modules() if one is not module]
     yield "is fused already" * is_changed(module, fuses_rows)
     yield "its convolution is not swapped by this call, as its own row says" * is_left
@@ -60,21 +60,21 @@ def _reasons(module: torch.nn.Module, is_left: bool, strict_nonfinite: bool | No
 
 
 def _is_depthwise(module: torch.nn.Module) -> bool:
-    """Whether a module is a convolution of rows, a filter a channel, of which a fused call may take the place."""
+    """Whether a module is a depthwise convolution of rows that a fused call can replace."""
     if not isinstance(module, torch.nn.Conv1d) or module.padding_mode != "zeros":
         return False
     return module.groups == module.in_channels == module.out_channels > 1 == module.stride[0] == module.dilation[0]
 
 
 def _proved(name: str, module: torch.nn.Module, causal_conv1d: bool, copied: Copy) -> RowBlock:
-    """A block whose fused calls give what its modules give, or why it is none."""
+    """The RowBlock of a module: its fused calls if they equal its modules, or the reason against them."""
     is_meta = any(one.is_meta for one in module.parameters())
     try:
         alone = copied(module) if is_meta else copy.deepcopy(module).cpu().double()
     except Exception as error:  # of what a module holds
         return RowBlock(name, reason=f"cannot be copied ({type(error).__name__}: {error})")
     for part in alone.modules():
-        part.training &= not isinstance(part, _DropoutNd)  # which is no part of what is compared
+        part.training &= not isinstance(part, _DropoutNd)  # dropout is not compared
     with Installation() as undo:
         for file in {id(one): one for part in alone.modules() for one in model_files.files_of(part)}.values():
             if causal_conv1d:
@@ -102,13 +102,13 @@ def _first_run(module: torch.nn.Module, is_meta: bool) -> tuple[Tensor, Any]:
     for x in _probes(module, is_meta):
         try:
             return x, _run(module, x)
-        except Exception as error:  # the module's own code, which may raise whatever it likes
+        except Exception as error:  # the module's own code may raise any exception
             told = f"its forward raises {type(error).__name__} on a probe of shape {tuple(x.shape)}: {error}"
     return x, told
 
 
 def _probes(module: torch.nn.Module, is_meta: bool) -> Iterator[Tensor]:
-    """Inputs that a forward may take: tokens first, then channels first, of what its first layer takes."""
+    """Inputs that a forward may take, of its first layer's channels: tokens first, then channels first."""
     channels = next(filter(None, map(_channels, module.children())), None)
     if channels is None:
         return

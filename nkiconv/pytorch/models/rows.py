@@ -1,12 +1,12 @@
-"""What models of sequences do around depthwise convolutions of rows, in one call each, found while their forwards run.
+"""Fused calls around depthwise convolutions of rows in models of sequences, found while their forwards run.
 
     C * causal_conv1d_fn(B * x), chunks of one tensor             gated_short_conv       LFM2
     act(BatchNorm(convolution(glu(x))))                           glu_conv1d             Conformer
     split(causal_conv1d_fn(x).transpose(1, 2))                    causal_conv1d_split    Qwen3-Next, Kimi Linear, Mamba2
 
-The module that holds such a convolution runs its own forward under a function mode. There what a product, a GLU or a
-convolution gives is pending, and what follows is noted on it; whatever else is done with it computes it first. So
-caches, masks and branches on them need not be known. Nothing fuses under torch.compile and torch.autocast.
+The module that holds such a convolution runs its own forward under a function mode. There the result of a product, a
+GLU or a convolution is a Pending, and the next step is noted on it; any other use computes it first. So caches, masks
+and branches on them need not be known. Nothing fuses under torch.compile and torch.autocast.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _CHUNKS = (torch.Tensor.chunk, torch.chunk)
 _SPLITS = (torch.Tensor.split, torch.split)
 _TRANSPOSES = (torch.Tensor.transpose, torch.transpose)
 _SIGNATURE = inspect.signature(causal_conv1d_fn)
-#: What a causal convolution may be called with and still be a part of another call.
+#: Arguments that a causal convolution may have as part of another call.
 _TENSORS = ("x", "weight", "bias")
 _NO_MORE = ("activation", "layout", "layer", "strict_nonfinite")
 #: Arguments of forward that keep no tensor that they are given, unlike a cache.
@@ -42,7 +42,7 @@ _PLAIN = (Tensor, bool, int, float, str, type(None))
 
 
 class _Rows(Pending):
-    """A pending tensor of rows, [N, C, W]; x: what it is made of."""
+    """A pending tensor of rows, [N, C, W], computed from x."""
 
     def __init__(self, mode: Fusing, x: Tensor, shape: Sequence[int]) -> None:
         self.mode, self.x, self.shape = mode, x, torch.Size(shape)
@@ -225,7 +225,7 @@ class _Tokens(_Rows):
 
 
 class Fusing(TorchFunctionMode):
-    """Makes pending what a fused call may take in; calls: those that were made; norms: running means in them.
+    """Makes results pending that a fused call may take; calls: those made; norms: running means in them.
 
     eager: products are computed as well, for a cache may keep them.
     """
@@ -299,7 +299,7 @@ class Fusing(TorchFunctionMode):
         return _Causal(self, product.source(), given, product.places)
 
     def _product_of(self, x: Any) -> _Product | None:
-        """What a tensor is, or is to be, the product of."""
+        """The product that a tensor is or stands for; None for other tensors."""
         if isinstance(x, _Product):
             return x
         return next((own for tensor, own, version in self._products if tensor is x and version_of(x) == version), None)
@@ -330,7 +330,7 @@ CALLS = "nkiconv_calls"
 
 @define
 def takes_glu(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
-    """A depthwise convolution's class that takes a pending GLU; hands on what is pending too."""
+    """A depthwise convolution's class that takes a pending GLU and returns a Pending."""
 
     def forward(self: Any, input: Any, *args: Any, **named: Any) -> Any:
         fits = isinstance(input, _Glu) and input.tensor is None and input.dtype == self.weight.dtype

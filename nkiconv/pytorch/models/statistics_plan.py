@@ -1,4 +1,4 @@
-"""What the kernels take that norms in fused chains rest on: statistics of x, and scale and shift of them."""
+"""Times of the kernels that fused norms need: statistics of x, and their scale and shift."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..computers.statistics import parts_of
 from ..operators.tensor_kinds import DTYPES
 
 CHANNEL_STATS = "channel_stats"
-#: Operators, and what their kernels are called.
+#: Operators and the names of their kernels.
 KERNELS = {CHANNEL_STATS: "channel_statistics", "norm_scale_shift": "norm_scale_and_shift"}
 #: An array without data: its shape and dtype.
 Array = tuple[tuple[int, ...], str]

@@ -1,4 +1,4 @@
-"""What a convolution hands on before it is computed: a norm over channels and an activation may come into the call."""
+"""A convolution's result before it is computed: its call may take a norm over channels and an activation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Summed(Pending):
         return found
 
     def compute(self) -> Tensor:
-        """By one call. Raises UnsupportedError: what the convolution reads has changed since it was called."""
+        """Compute it by one call. Raises UnsupportedError: an input of the convolution has changed since its call."""
         for one, version in zip(self.given, self.versions, strict=True):
             is_changed_since(one, version)
         return self.call(self.norm, self.activation)

@@ -16,8 +16,8 @@ _CONTAINERS = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Sequential)
 
 
 def called_whole(module: torch.nn.Module) -> Iterator[str]:
-    """Names of the children, or of containers' elements, that forward and the methods that it calls do nothing else
-    with than call; none where the source cannot be had, or hands on the module itself.
+    """Names of the children, or of containers' elements, that forward and its methods only call. Empty if there is no
+    source, or if the source passes the module itself on.
     """
     try:
         methods = [*_methods(module)]
@@ -40,7 +40,7 @@ _PARTS = ("_modules", "_parameters", "_buffers")
 
 
 class _UnknownError(Exception):
-    """What forward does cannot be read."""
+    """The source of forward cannot be read."""
 
 
 def _methods(module: torch.nn.Module) -> Iterator[_Method]:

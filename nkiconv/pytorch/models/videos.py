@@ -25,7 +25,7 @@ from .intercept import intercept
 
 
 class Around(NamedTuple):
-    """What a forward puts around a video."""
+    """A video with the planes and zeros that a forward puts around it."""
 
     video: Tensor
     frames: Tensor | None  # planes in front of it
@@ -57,7 +57,7 @@ def _without_planes(x: Tensor) -> tuple[int, ...]:
     return (*x.shape[:2], *x.shape[3:])
 
 
-#: What puts the same around a video as a published forward, by its `fingerprint`.
+#: Functions that pad a video like a published forward, by the forward's `fingerprint`.
 _KNOWN: dict[str, Callable[..., Around | None]] = {
     # Wan 2.1's VAE, WanCausalConv3d and QwenImageCausalConv3d of diffusers 0.42
     "102b75c40c894332a1044f2c0bfa167c77ed691fde88db68ab96e4595e2342ba": _around_wan,
@@ -68,7 +68,7 @@ _KNOWN: dict[str, Callable[..., Around | None]] = {
 
 @functools.cache
 def fingerprint(function: Any) -> str | None:
-    """A hash of a method's statements, without its annotations; None where its source may not be its code."""
+    """A hash of a method's statements, without annotations; None if its source may differ from its code."""
     try:
         source = textwrap.dedent(inspect.getsource(function))
         [method] = ast.parse(source).body
@@ -95,20 +95,20 @@ def _imports(function: Any) -> str:
 
 
 def _statements(code: CodeType) -> tuple[Any, ...]:
-    """What two functions share that were compiled from the same statements."""
+    """The parts of a code object that are equal if two functions have the same statements."""
     return code.co_code, code.co_consts, code.co_names, code.co_varnames, code.co_freevars, code.co_argcount
 
 
 def forward_of(kind: Any) -> dict[str, Callable[..., Any]] | None:
-    """A forward that computes what a class's own does, in every state of its instances, and `fused_forward`, which
-    calls another function; None where none is known."""
+    """A forward equal to a class's own in every state of its instances, and `fused_forward`, which calls another
+    function; None if the class is unknown."""
     own = kind.forward
     around = _KNOWN.get(fingerprint(own) or "")
     if around is None or not _calls_torch(kind, own):
         return None
 
     def fused(self: Any, args: tuple[Any, ...], named: dict[str, Any], function: Callable[..., Any]) -> Any:
-        """y of one call of a function with conv3d's arguments; None where that does something else."""
+        """The result of one call of a function with conv3d's arguments; None if the forward computes something else."""
         found, padding = None, None
         try:
             found = around(self, *args, **named)
@@ -147,7 +147,7 @@ def _calls_torch(kind: Any, own: Any) -> bool:
 
 
 def _padding(module: Any, around: Around) -> tuple[tuple[int, int], ...] | None:
-    """Zeros before and after each axis; None where they are not all that is around the video."""
+    """Zeros before and after each axis; None if the video has other padding too."""
     sides = tuple(
         (before + zeros, behind + zeros) for (before, behind), zeros in zip(around[2:], module.padding, strict=True)
     )

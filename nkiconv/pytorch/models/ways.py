@@ -1,4 +1,4 @@
-"""The graphs of a module's forward, one of each way through it: whatever it branches on goes both ways.
+"""The graphs of a module's forward, one for each path through it: every branch is taken both ways.
 
 A module within it that torch.fx cannot trace, or that branches itself, is one call in these graphs.
 """
@@ -86,7 +86,7 @@ def _ways(
         except UntraceableError:
             tracer.check()
             raise
-        except Exception as error:  # the model's own code on fx's proxies, which may raise whatever it likes
+        except Exception as error:  # the model's own code may raise any exception on fx's proxies
             tracer.check()
             if not _is_raised_by_model(error):
                 raise UntraceableError(f"{type(error).__name__}: {error}".splitlines()[0]) from error
@@ -142,7 +142,7 @@ class _InsideError(Exception):
 
 @contextmanager
 def _asked(module: torch.nn.Module, tracer: _Tracer) -> Iterator[None]:
-    """In the files of a model's layers, whether what comes in is a tensor is one of the decisions, and int of an extent
+    """In the files of a model's layers, isinstance(x, Tensor) of a proxy is one of the decisions, and int of an extent
     is the extent."""
 
     def ask(one: Any, kinds: Any) -> bool:
@@ -197,10 +197,10 @@ def _only_calls_int(source: str) -> bool:
 
 
 class _Tracer(fx.Tracer):
-    """torch.fx's, for which every convolution, every norm and every module of some classes is one node.
+    """torch.fx's tracer in which every convolution, every norm and every module of some classes is one node.
 
-    whole: these classes. norms: names. decisions: what conditions of the traced module's own forward are, True beyond
-    the list.
+    whole: these classes. norms: names. decisions: values of the conditions in the traced module's own forward, True
+    beyond the list.
     """
 
     proxy_buffer_attributes = True
@@ -231,7 +231,7 @@ class _Tracer(fx.Tracer):
         return function, args
 
     def call_module(self, m: torch.nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
-        """As torch.fx's; a module inside of which something fails is noted, and one that forward has made is run."""
+        """As torch.fx's, but note a module whose trace fails, and run a module that forward has made."""
         if id(m) not in self.parts:
             return forward(*args, **kwargs)
         self.running.append(m)
