@@ -223,7 +223,7 @@ def b2b_bound(
 
     Args:
         x: [N, 3 * D, W]. weights_proj: [3 * D, S]. weights_mixer: [D, S]. skip_bias: [D]. dtype: a key of `EPS`.
-        before: of x, and of u, as of `b2b_ref`.
+        before: of x, and of u, as in `b2b_ref`.
     """
     wide = [np.asarray(one, np.float64) for one in (x, weights_proj, weights_mixer, skip_bias)]
     of_x, of_u = (None if one is None else np.asarray(one, np.float64) for one in before)

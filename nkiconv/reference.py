@@ -61,7 +61,7 @@ def conv_ref(x: AnyArray, w: AnyArray, problem: ConvProblem, channels: Sequence[
 def filter_gradient_ref(x: AnyArray, gy: AnyArray, problem: ConvProblem) -> Float64Array:
     """The gradient of w in float64: the sum over n, p and q of gy[n, k, p, q] times what tap r, s reads of x for it.
 
-    Args: x, gy: [N, C, H, W] and [N, K, P, Q], or of volumes. problem: as of `conv_ref`, and not transposed.
+    Args: x, gy: [N, C, H, W] and [N, K, P, Q], or of volumes. problem: as in `conv_ref`, and not transposed.
     Returns: [K, C/groups, R, S], or [K, C/groups, T, R, S].
     """
     gy64 = np.asarray(gy, np.float64).reshape(problem.N, problem.groups, problem.K // problem.groups, -1)
@@ -181,7 +181,7 @@ def chunks_ref(x: AnyArray, chunks: str) -> tuple[Float64Array, Float64Array | N
     """(input of the convolution, y's factor or None) of x's chunks, unrounded: the input is x, x * B or x * sigmoid(G).
 
     Args:
-        x: [N, len(chunks) * C, ...], any dtype that converts to float64. chunks: as of `depthwise_conv1d`.
+        x: [N, len(chunks) * C, ...], any dtype that converts to float64. chunks: as in `depthwise_conv1d`.
 
     Raises:
         LayoutError: chunks are malformed, or not of as many channels each.
@@ -394,7 +394,7 @@ def norm_scale_shift_ref(
 ) -> tuple[Float64Array, Float64Array, Float64Array, Float64Array]:
     """Return scale, shift, mean and biased variance of a norm of x [N, C, ...], in float64, from x itself.
 
-    Args: as of `nkiconv.norm_scale_shift`. Returns: of its shapes.
+    Args: as in `nkiconv.norm_scale_shift`. Returns: of its shapes.
     """
     N, C = x.shape[:2]
     values = np.asarray(x, np.float64).reshape(N, C, -1)

@@ -51,7 +51,7 @@ def b2b_causal_conv1d(
 
     Returns: [N, D, W]; with return_final_states the pair of it and the states, all of x's dtype. x1 * v is rounded to
         x's dtype, and so are x2, x1 and v between two kernels; sums and the product with x2 are fp32, rounded once. NaN
-        and Inf as of `gated_short_conv`.
+        and Inf as in `gated_short_conv`.
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError, before any work, naming every violated rule.
     """

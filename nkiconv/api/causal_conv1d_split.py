@@ -126,7 +126,7 @@ def causal_conv1d_split_update(
         x: [N, C], or [N, C, W], or [N, W, C] with layout="NWC"; W + S - 1 at most 16; bf16, fp16 or fp32. N may be 0.
         state: [slots, C, S - 1], x's dtype: what precedes each sequence's tokens; a slot is changed in place to what
             precedes the next ones. C-contiguous.
-        w, bias, splits, activation, eps, layout, lnc: as of `causal_conv1d_split`; S from 2 to 8.
+        w, bias, splits, activation, eps, layout, lnc: as in `causal_conv1d_split`; S from 2 to 8.
         state_indices: [N], int32 or int64: the slot of each sequence, none twice; None: slot n, of N slots.
         pad_slot: the index that marks padding: no state changes, and y is that of a state of zeros.
 

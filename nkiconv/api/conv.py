@@ -102,7 +102,7 @@ def conv2d(
         strict_nonfinite: keep groups and windows apart (see the kernel), so that NaN and Inf reach no output that the
             definition keeps them from.
         return_stats: None, or "channel": also return statistics of y, with bias, residual and activation, before it is
-            rounded, [P, N, K, 3] fp32 as of `channel_stats`, for `norm_scale_shift`. By algorithm "implicit_gemm".
+            rounded, [P, N, K, 3] fp32 as in `channel_stats`, for `norm_scale_shift`. By algorithm "implicit_gemm".
         algorithm, config: as in a `Plan`; None: the estimate.
         x_scale, x_shift: [C], or [N, C], fp32: x * x_scale + x_shift is convolved, with 1 and 0 for None; zeros of
             padding and lhs_dilation stay zeros. x_activation: as activation, of what is convolved. All of that is

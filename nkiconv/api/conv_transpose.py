@@ -84,8 +84,8 @@ def conv_transpose2d(
     """Transposed convolution of images, as ``torch.nn.functional.conv_transpose2d`` has it; the gradient of `conv2d`.
 
     Args:
-        x: [N, C, H, W], or [N, H, W, C] with layout="NHWC"; dtypes as of `conv2d`. N may be 0.
-        w: [C, K / groups, R, S], as torch stores it; dtypes as of `conv2d`. bias: [K].
+        x: [N, C, H, W], or [N, H, W, C] with layout="NHWC"; dtypes as in `conv2d`. N may be 0.
+        w: [C, K / groups, R, S], as torch stores it; dtypes as in `conv2d`. bias: [K].
         stride, dilation: at least 1, for both axes or (height, width).
         padding: rows and columns taken off the result on all sides: an int, (height, width), or
             ((top, bottom), (left, right)); negative adds.

@@ -92,7 +92,7 @@ def depthwise_conv1d(
         strict_nonfinite: keep channels apart (see the kernel), so that NaN and Inf stay in their channel.
         flipped: whether w has its taps in reverse order, as `depthwise_conv1d_input` takes them; of stride 1.
         algorithm, config: as in a `Plan`; None: the estimate.
-        x_scale, x_shift, x_activation: as of `conv2d`, without chunks: x_activation(x * x_scale + x_shift), rounded to
+        x_scale, x_shift, x_activation: as in `conv2d`, without chunks: x_activation(x * x_scale + x_shift), rounded to
             x's dtype, is what is convolved and what states hold; padding stays zero.
 
     Returns: [N, C, Q], accumulated in fp32 and rounded once; with return_final_state the pair of it and the state,

@@ -99,7 +99,7 @@ def depthwise_conv1d_input(
 
     Args:
         input_size: shape of x, (N, C, W); N may be 0.
-        w: [C, S]. gy: gradient of y, [N, C, Q]. Dtypes as of `depthwise_conv1d`.
+        w: [C, S]. gy: gradient of y, [N, C, Q]. Dtypes as in `depthwise_conv1d`.
         stride, padding, dilation: those of the convolution; padding may be "valid", "causal" or "same".
         more: residual, which is added, out_dtype, lnc, strict_nonfinite, algorithm, config, as in `depthwise_conv1d`.
 

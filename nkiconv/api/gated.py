@@ -33,12 +33,12 @@ def gated_short_conv(
 
     Args:
         bcx: [N, 3 * D, W], chunks of D channels in `order`, as a projection gives them; bf16 (ml_dtypes), fp16 or fp32.
-        w: [D, S]; as of `depthwise_conv1d`.
+        w: [D, S]; as in `depthwise_conv1d`.
         order: of the chunks: "BCx" as transformers' Lfm2ShortConv has them, or another.
         bias: [D]. initial_state: [N, D, S - 1], bcx's dtype, the last S - 1 elements of B * x before these, as
             transformers' cache has them (whose S columns are one more, the oldest); None: zeros.
         return_final_state: also return the next initial_state.
-        out_dtype: of y; None: bcx's. lnc, algorithm, config: as of `depthwise_conv1d`.
+        out_dtype: of y; None: bcx's. lnc, algorithm, config: as in `depthwise_conv1d`.
 
     Returns: [N, D, W]; with return_final_state the pair of it and [N, D, S - 1], bcx's dtype. B * x is rounded once to
         bcx's dtype; sums, bias and the product with C are fp32, rounded once. NaN or Inf in B or x may reach other
@@ -84,12 +84,12 @@ def glu_conv1d(
     convolution is folded into w and bias by the caller. One kernel reads x once and writes y once.
 
     Args:
-        x: [N, 2 * D, W]; bf16 (ml_dtypes), fp16 or fp32. w: [D, S]; as of `depthwise_conv1d`.
+        x: [N, 2 * D, W]; bf16 (ml_dtypes), fp16 or fp32. w: [D, S]; as in `depthwise_conv1d`.
         bias: [D]. activation: None or a name of `nkiconv.rules.ACTIVATIONS`.
-        padding: as of `depthwise_conv1d`; zeros in front of the GLU's result.
+        padding: as in `depthwise_conv1d`; zeros in front of the GLU's result.
         initial_state: [N, D, S - 1], x's dtype: the GLU's last results before these, with padding="causal".
         return_final_state: also return the next initial_state.
-        out_dtype: of y; None: x's. lnc, algorithm, config: as of `depthwise_conv1d`.
+        out_dtype: of y; None: x's. lnc, algorithm, config: as in `depthwise_conv1d`.
 
     Returns: [N, D, Q]; with return_final_state the pair of it and [N, D, S - 1], x's dtype. The sigmoid is fp32, the
         GLU's result rounded once to x's dtype, as torch's is. NaN or Inf that the GLU gives reaches other channels as

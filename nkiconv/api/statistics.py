@@ -78,7 +78,7 @@ def norm_scale_shift(
     mean and variance are those of all parts together, by Chan's formula.
 
     Args:
-        stats: [P, N, C, 3] fp32, as of `channel_stats`, or a sequence of such, whose P may differ, as several launches
+        stats: [P, N, C, 3] fp32, as in `channel_stats`, or a sequence of such, whose P may differ, as several launches
             on pieces of x give them. Parts with count 0 count for nothing.
         weight: [C], bf16, fp16 or fp32; None: 1.
         bias: [C], bf16, fp16 or fp32; None: 0.

@@ -3,15 +3,15 @@
     from nkiconv import pytorch as nkiconv_torch
     y = nkiconv_torch.conv2d(x, weight, bias, padding=1, activation="silu")
 
-On cpu, NKICONV_CPU says who computes: "torch" (the default), "simulate" (the kernel, in the simulator) or "compare"
-(both; they must agree). Importing this registers the operators `torch.ops.nkiconv.*`. Where torch computes they stand
-aside for its own functions, unless torch.compile, torch.export, torch.jit.trace or a TorchDispatchMode looks on. Either
-way derivatives go in both directions, twice and under torch.func's transforms, and refusals are RuntimeErrors too.
+On cpu, NKICONV_CPU selects the backend: "torch" (the default), "simulate" (the kernel, in the simulator) or "compare"
+(both; they must agree). Importing this module registers the operators `torch.ops.nkiconv.*`. Where torch computes,
+calls go to torch's own functions, unless torch.compile, torch.export, torch.jit.trace or a TorchDispatchMode is active.
+Either way derivatives work in both modes, twice and under torch.func's transforms, and refusals are RuntimeErrors too.
 
-`causal_conv1d_fn` and `causal_conv1d_update` are those of the package causal-conv1d; `install_causal_conv1d()` makes
-libraries that import that package find them. `serving` has functions of these names with vLLM's arguments, `fla`
-flash-linear-attention's. `nn` has modules, `convert(model)` swaps a model's own for these, `intercept` takes over
-torch's functions while a block runs, `plan_model` says what they would take on trn2.
+`causal_conv1d_fn` and `causal_conv1d_update` have the signatures of the package causal-conv1d;
+`install_causal_conv1d()` makes libraries that import that package find them. `serving` has functions of these names
+with vLLM's arguments, `fla` with flash-linear-attention's. `nn` has modules, `convert(model)` replaces a model's
+convolutions by them, `intercept` replaces torch's functions within a block, `plan_model` models their time on trn2.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ __all__ = [
     "strict_nonfinite",
 ]
 
-#: What is imported when it is first used, and its module in `models`: with the planner and torch's symbols these take
+#: Names imported on first use, and their modules in `models`: with the planner and torch's symbols their import takes
 #: over a second.
 _HOMES = {
     "ModelPlan": "model_plan",

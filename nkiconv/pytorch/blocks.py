@@ -1,4 +1,4 @@
-"""Modules of convolutions with what models do before and after them, each one kernel."""
+"""Modules of fused blocks: a convolution with the steps before and after it, in one kernel."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ torch.fx.wrap("causal_conv1d_split")
 
 class GatedDeltaConv(torch.nn.Module):
     """The convolution stage of Gated DeltaNet (Qwen3-Next), KDA (Kimi Linear) or Mamba2: causal depthwise convolution,
-    SiLU, split into parts of heads, l2norm of those named.
+    SiLU, split into parts of heads, l2norm of the parts marked so.
 
         stage = GatedDeltaConv(((16, 128, True), (16, 128, True), (32, 128, False)), 4)
         q, k, v = stage(x)  # x [N, L, C], parts [N, L, heads, dim]
 
-    `weight` [C, 1, width] and `bias` [C] are those of a depthwise torch.nn.Conv1d, into which a state_dict loads and
-    from which one comes, and are initialised as these.
+    `weight` [C, 1, width] and `bias` [C] have the names, shapes and initial values of a depthwise torch.nn.Conv1d, so
+    that a state_dict of either loads into the other.
 
     Args:
-        splits: ((heads, dim, normalised), ...) in order of the channels, as of `causal_conv1d_split`.
+        splits: ((heads, dim, normalised), ...) in order of the channels, as in `causal_conv1d_split`.
         kernel_size: taps, width, at most 16. bias: whether there is one.
-        activation, eps, layout: as of `causal_conv1d_split`; layout "NWC" unless said.
+        activation, eps, layout: as in `causal_conv1d_split`; layout is "NWC" by default.
         layer: a name for messages. device, dtype: of the parameters.
 
     Raises: GeometryError, LayoutError, UnsupportedError.
@@ -91,7 +91,7 @@ class GatedDeltaConv(torch.nn.Module):
         )  # fmt: skip
 
     def extra_repr(self) -> str:
-        """What it was built of."""
+        """Its arguments."""
         bias, named = self.bias is not None, f"activation={self.activation}, eps={self.eps}, layout={self.layout}"
         return f"{shown(self.splits)}, kernel_size={self.weight.shape[2]}, bias={bias}, {named}"
 

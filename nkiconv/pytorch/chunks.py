@@ -1,7 +1,7 @@
-"""Rows in chunks: convolutions and transposed ones that give what those of the whole rows give, and a state to go on.
+"""Streaming convolutions of rows, transposed ones too: chunk by chunk, with a state, equal to the whole rows.
 
-A state holds inputs, not partial sums, so that each output is summed in fp32 and rounded once, whole or in chunks; it
-is a tensor that the caller keeps, so that nothing is hidden from torch.compile, torch.export or autograd.
+A state holds inputs, not partial sums: each output is summed in fp32 and rounded once, whole or in chunks. The caller
+keeps it as a tensor, visible to torch.compile, torch.export and autograd.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .operators.tensor_kinds import tensor_violations
 from .places import per_axis
 from .transposed import conv_transpose1d
 
-#: What may stand in front of a first chunk, by torch's padding_mode.
+#: Padding in front of a first chunk, by torch's padding_mode.
 FRONTS = ("zeros", "replicate")
 
 
@@ -38,19 +38,19 @@ def conv1d_chunk(
     packed: Tensor | None = None,
     strict_nonfinite: bool | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`conv1d` of the next chunk of rows after those before: all outputs whose windows are there.
+    """`conv1d` of the next chunk of rows: all outputs whose windows are complete.
 
         y of chunk 1, chunk 2, ... one after the other = conv1d(all chunks one after the other, without padding)
 
     Args:
         input: [N, C, W] or [C, W], W at least 1, any from chunk to chunk.
-        state: what the call before returned, [N, C, F] or [C, F] of input's dtype; before the first chunk what stands
-            in front of the rows (zeros for padding), or None for nothing.
-        weight, bias, stride, dilation, groups: as of `conv1d`, stride at most the window, (S - 1) * dilation + 1.
-        activation, layer, packed, strict_nonfinite: as of `conv1d`.
+        state: the state that the call before returned, [N, C, F] or [C, F] of input's dtype; for the first chunk the
+            elements in front of the rows (zeros for padding), or None.
+        weight, bias, stride, dilation, groups: as in `conv1d`, stride at most the window, (S - 1) * dilation + 1.
+        activation, layer, packed, strict_nonfinite: as in `conv1d`.
 
-    Returns: (y, state). y: [N, K, Q] or [K, Q] of input's dtype, Q = 0 where no window is there yet. state: the inputs
-    that windows to come see: window - stride of them while chunks are multiples of stride.
+    Returns: (y, state). y: [N, K, Q] or [K, Q] of input's dtype, Q = 0 if no window is complete yet. state: the inputs
+    that later windows read: window - stride of them while chunks are multiples of stride.
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
@@ -83,18 +83,18 @@ def conv_transpose1d_chunk(
     layer: str | None = None,
     strict_nonfinite: bool | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`conv_transpose1d` of the next chunk of rows after those before: `stride` outputs for each input.
+    """`conv_transpose1d` of the next chunk of rows: `stride` outputs for each input.
 
         y of chunk 1, chunk 2, ... one after the other = conv_transpose1d(all chunks, no padding)[..., : W * stride]
 
-    which is what causal codecs keep. The window - stride outputs after the last are those of a chunk of zeros.
+    as causal codecs do. The window - stride outputs after the last chunk are those of a chunk of zeros.
 
     Args:
         input: [N, C, W] or [C, W], W at least 1, any from chunk to chunk.
-        state: what the call before returned, [N, C, F] or [C, F] of input's dtype with F = (window - 1) // stride;
-            None before the first chunk, which is zeros.
-        weight, bias, stride, groups, dilation: as of `conv_transpose1d`; window: (S - 1) * dilation + 1.
-        activation, layer, strict_nonfinite: as of `conv1d`.
+        state: the state that the call before returned, [N, C, F] or [C, F] of input's dtype with
+            F = (window - 1) // stride; None, for the first chunk, is zeros.
+        weight, bias, stride, groups, dilation: as in `conv_transpose1d`; window: (S - 1) * dilation + 1.
+        activation, layer, strict_nonfinite: as in `conv1d`.
 
     Returns: (y, state). y: [N, K, W * stride] or [K, W * stride] of input's dtype. state: the last F inputs.
 
@@ -122,7 +122,7 @@ def conv_transpose1d_chunk(
 
 
 def front_of(input: Tensor, front: int, padding_mode: str) -> Tensor:
-    """What stands in front of a first chunk: zeros, or copies of its first element."""
+    """The padding in front of a first chunk: zeros, or copies of its first element."""
     if padding_mode == "replicate":
         return input[..., :1].expand(*input.shape[:-1], front)
     return input.new_zeros(*input.shape[:-1], front)

@@ -27,7 +27,7 @@ class GeometryError(errors.GeometryError, RuntimeError):
 
 
 class KindError(GeometryError, TypeError):
-    """A GeometryError of what is no number at all, for which torch raises TypeError."""
+    """A GeometryError of a value that is no number, for which torch raises TypeError."""
 
 
 class DtypeError(errors.DtypeError, RuntimeError):
@@ -43,7 +43,7 @@ class UnsupportedError(errors.UnsupportedError, RuntimeError):
 
 
 class FrozenFilterError(UnsupportedError, AttributeError):
-    """A frozen filter is asked for what only a Parameter has, or is to train."""
+    """A frozen filter is to train, or is asked for an attribute that only a Parameter has."""
 
 
 class ComparisonError(errors.ComparisonError, RuntimeError):
@@ -57,7 +57,7 @@ _TORCHS: tuple[type[NkiconvError], ...] = (
 
 @contextmanager
 def as_torchs() -> Iterator[None]:
-    """Raise the errors of what runs under it, kernels and their checks, as the torch layer's of the same kind."""
+    """Raise errors of kernels and their checks as the torch layer's errors of the same kind."""
     try:
         yield
     except NkiconvError as error:

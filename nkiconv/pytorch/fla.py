@@ -1,10 +1,10 @@
-"""`causal_conv1d` and `causal_conv1d_update` as flash-linear-attention's layers call them: tokens before channels.
+"""`causal_conv1d` and `causal_conv1d_update` with flash-linear-attention's signatures: tokens before channels.
 
     from nkiconv.pytorch.fla import causal_conv1d, causal_conv1d_update
 
-Names and meaning of the arguments are those of `fla.modules.convolution`. States have `width` columns, of which the
-first is no longer seen. The convolution is nkiconv's depthwise kernel. What differs: `backend` is not there, weight is
-not left out, and a residual is added to y as it is rounded.
+Arguments have the names and meaning of `fla.modules.convolution`. States have `width` columns; the convolution reads
+the last width - 1. It runs on nkiconv's depthwise kernel. Differences: no `backend`, weight is required, and a residual
+is added to y after y is rounded.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ def causal_conv1d(
     cu_seqlens: Tensor | None = None,
     layer: str | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """Convolve each channel of each row with its own filter, over what precedes.
+    """Causal depthwise convolution of each row.
 
     Args:
         x: [N, L, C]; bf16, fp16 or fp32. weight: [C, width]. bias: [C].
         residual: of x's shape and dtype, added after the activation.
-        initial_state: [N, C, width], x's dtype, the inputs before each row, of which the last width - 1 are seen; with
+        initial_state: [N, C, width], x's dtype, the inputs before each row, whose last width - 1 are read; with
             cu_seqlens [sequences, C, width].
-        output_final_state: whether the last `width` inputs are returned too, those of the initial state among them.
-        activation: None, "silu" or "swish", which is the same.
-        cu_seqlens: [sequences + 1], int32 or int64: x is one row [1, total, C] of sequences, as of `causal_conv1d_fn`.
+        output_final_state: whether to return the last `width` inputs too, counting the initial state.
+        activation: None, "silu" or "swish" (the same).
+        cu_seqlens: [sequences + 1], int32 or int64: x is one row [1, total, C] of sequences, as in `causal_conv1d_fn`.
         layer: a name for messages.
 
-    Returns: (y, final state). y: [N, L, C] of x's dtype. final state: as initial_state; None unless asked for. Both
+    Returns: (y, final state). y: [N, L, C] of x's dtype. final state: like initial_state; None unless asked for. Both
     have derivatives by x, weight, bias, residual and initial_state.
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
@@ -76,13 +76,13 @@ def causal_conv1d_update(
     *,
     layer: str | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """One step of decoding: convolve x after what the cache holds, and append x there.
+    """One decode step: convolve x after the inputs in the cache, and append x to the cache.
 
     Args:
         x: [N, C], [N, 1, C] or [1, N, C]; bf16, fp16 or fp32.
         cache: [N, C, width], x's dtype: the last inputs. Moved on by one in place.
         residual: of x's shape and dtype, added after the activation. weight: [C, width]. bias: [C].
-        activation, layer: as of `causal_conv1d`.
+        activation, layer: as in `causal_conv1d`.
 
     Returns: (y of x's shape and dtype, cache).
 
@@ -96,7 +96,7 @@ def causal_conv1d_update(
 
 
 def _check(where: str, x: Any, weight: Any, more: dict[str, Any], steps: bool = False) -> None:
-    """Refuse what `causal_conv1d_fn` could not name as it is called here. Raises DtypeError, LayoutError."""
+    """Check the arguments under their names here, before `causal_conv1d_fn`. Raises DtypeError, LayoutError."""
     errors: list[NkiconvError] = []
     for name, one in (("x", x), ("weight", weight), *more.items()):
         if not isinstance(one, Tensor) and (one is not None or name in ("x", "weight")):

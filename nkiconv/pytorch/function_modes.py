@@ -1,4 +1,4 @@
-"""What torch's function modes, such as `intercept`, see of nkiconv's functions: one call, and not what this reads."""
+"""nkiconv's functions under torch's function modes, such as `intercept`: a mode sees one call, and nothing inside."""
 
 from __future__ import annotations
 

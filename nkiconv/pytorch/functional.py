@@ -29,7 +29,7 @@ from .places import check_groups, per_axis, zeros
 
 
 class Fused(NamedTuple):
-    """Arguments of a call, without tensors, of what happens beside the convolution; see `Convolution`."""
+    """A call's arguments besides tensors and the convolution's own; see `Convolution`."""
 
     activation: str | None = None
     residual_position: str = "pre_activation"
@@ -40,7 +40,7 @@ class Fused(NamedTuple):
     x_upsample: int = 1
 
 
-#: What a call asks for, of an operator's name, its filter, its numbers and what is fused.
+#: Builds a call's Convolution from an operator's name, its filter, its numbers and its fused arguments.
 Reads = Callable[[str, Tensor, tuple[Any, ...], Fused], Convolution]
 
 
@@ -64,27 +64,27 @@ def conv1d(
     x_activation: str | None = None,
     return_stats: str | None = None,
 ) -> Any:
-    """`torch.nn.functional.conv1d` by nkiconv's kernels; one filter a channel goes to the depthwise one.
+    """`torch.nn.functional.conv1d` by nkiconv's kernels; one filter per channel runs on the depthwise kernel.
 
     Args:
         input: [N, C, W] or [C, W]; bf16, fp16 or fp32, and float64 where torch computes. weight: [K, C / groups, S].
         bias: [K].
-        stride, padding, dilation, groups: as torch has them, "same" and "valid" too; and padding="causal",
-            (S - 1) * dilation zeros in front of a row.
-        activation: None or a name of `nkiconv.rules.ACTIVATIONS`, as in "silu"; fused.
-        residual: shape of y. residual_position: "pre_activation", added before the activation, or "post_activation",
-            added to its result.
+        stride, padding, dilation, groups: as in torch, with "same" and "valid"; also padding="causal":
+            (S - 1) * dilation zeros in front of each row.
+        activation: fused; None or a name of `nkiconv.rules.ACTIVATIONS`, such as "silu".
+        residual: of y's shape. residual_position: "pre_activation" adds it before the activation, "post_activation"
+            to the activation's result.
         layer: a name for messages.
-        packed: what `pack_filter(weight)` returned, which the kernel then takes; not of groups.
-        strict_nonfinite: True: NaN and Inf of input reach exactly the outputs that the definition gives them, at the
-            cost of algorithms that multiply by zeros; so in the gradient by input. Without it they may reach other
-            outputs of their own image. None: as `set_strict_nonfinite` says.
-        x_scale, x_shift: [C] or [N, C], fp32, float64 where input is: input * x_scale + x_shift is convolved, with 1
-            and 0 for None; zeros of padding stay zeros. x_activation: as activation, of what is convolved. Computed in
-            fp32 as input arrives, and rounded once to its dtype.
-        return_stats: None, or "channel": also return statistics of y before it is rounded, as `channel_stats` of it.
+        packed: the result of `pack_filter(weight)`, which the kernel reads instead of weight; not with groups.
+        strict_nonfinite: True: NaN and Inf of input reach exactly the outputs that the definition gives them, also in
+            the gradient by input, by algorithms that do not multiply by zeros. False: they may reach other outputs of
+            their own image. None: as `set_strict_nonfinite` says.
+        x_scale, x_shift: [C] or [N, C], fp32, or float64 if input is: convolve input * x_scale + x_shift, with 1 and 0
+            for None; the padding stays zero. x_activation: an activation after it, like `activation`. Computed in fp32
+            as input arrives, and rounded once to input's dtype.
+        return_stats: None, or "channel": also return statistics of y before it is rounded, like `channel_stats`.
 
-    Returns: [N, K, Q] or [K, Q] of input's dtype; with return_stats the pair of it and the statistics, [P, N, K, 3].
+    Returns: y, [N, K, Q] or [K, Q] of input's dtype; with return_stats (y, statistics [P, N, K, 3]).
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
@@ -126,14 +126,14 @@ def conv2d(
 
     Args:
         input: [N, C, H, W] or [C, H, W]. weight: [K, C / groups, R, S].
-        x_upsample: 1, or 2: what is convolved has each row and column twice, as `interpolate` with scale_factor=2 and
-            mode="nearest" has it, after x_activation and before the padding. The kernel loads input as it is.
+        x_upsample: 1, or 2: repeat each row and column once, after x_activation and before the padding, like
+            `interpolate` with scale_factor=2 and mode="nearest". The kernel loads each element of input once.
         y_norm, y_norm_weight, y_norm_bias, y_norm_eps, return_before_norm: a norm over the channels of each pixel, as
-            of `nkiconv.conv2d`; without groups, x_scale, x_shift, x_activation, x_upsample and return_stats.
+            in `nkiconv.conv2d`; not with groups, x_scale, x_shift, x_activation, x_upsample or return_stats.
         The rest: as in `conv1d`, an int for both axes or one for each.
 
-    Returns: [N, K, P, Q] or [K, P, Q] of input's dtype; with return_stats the pair of it and [P, N, K, 3], or with
-        return_before_norm of it and what the norm reads.
+    Returns: y, [N, K, P, Q] or [K, P, Q] of input's dtype; with return_stats (y, statistics [P, N, K, 3]), with
+        return_before_norm (y, the norm's input).
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
@@ -175,16 +175,16 @@ def conv3d(
 
     Args:
         input: [N, C, D, H, W] or [C, D, H, W]. weight: [K, C / groups, T, R, S].
-        padding: also three pairs, before and after each axis, negative ones crop.
-        initial_frames: [N, C, F, H, W] or [C, F, H, W] of input's dtype, planes that precede input's (none where F is
-            0): y is that of both, and padding is around both.
-        return_final_frames: also return the last planes of both that the next chunk of a video needs as its
-            initial_frames, (T - 1) * dilation or as many as there are; or so many.
+        padding: also three pairs, before and after each axis; negative padding crops.
+        initial_frames: [N, C, F, H, W] or [C, F, H, W] of input's dtype, F >= 0 planes in front of input's. y is the
+            convolution of both, with the padding around both.
+        return_final_frames: True: also return the last (T - 1) * dilation planes of both, or all if there are fewer:
+            the initial_frames of a video's next chunk. An int: that many planes.
         The rest: as in `conv2d`, an int for all axes or one for each; x_scale, x_shift, x_activation, return_stats not
             with initial_frames.
 
-    Returns: [N, K, Z, P, Q] or [K, Z, P, Q] of input's dtype; with return_final_frames followed by the planes, with
-        return_stats by the statistics, with return_before_norm by what the norm reads.
+    Returns: y, [N, K, Z, P, Q] or [K, Z, P, Q] of input's dtype; with return_final_frames (y, planes), with
+        return_stats (y, statistics), with return_before_norm (y, the norm's input).
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
@@ -293,11 +293,11 @@ def convolve(
     scales: Scales = NO_SCALES,
     norm: PixelNorm | None = None,
 ) -> Any:
-    """One call in torch's terms.
+    """One call with torch's arguments.
 
-    numbers: as torch's function takes them after the tensors: stride, padding, dilation, groups; reads: what makes a
-    Convolution of these numbers, where they are others; frames: planes in front of x's; scales: x_scale, x_shift.
-    Returns y, or with more.return_stats (y, stats), with norm.before (y, what the norm reads).
+    numbers: stride, padding, dilation, groups, as torch's function takes them after the tensors; reads: builds a
+    Convolution from numbers in another order; frames: planes in front of x's; scales: x_scale, x_shift. Returns y, or
+    with more.return_stats (y, stats), with norm.before (y, the norm's input).
     """
     if is_watched():
         given = x, w, bias, residual, numbers, more, packed, reads, frames, scales, norm
@@ -331,7 +331,7 @@ def convolve(
 
 #: A call's optional tensors.
 _OPTIONAL = ("bias", "residual", "packed", "initial_frames", "x_scale", "x_shift")
-#: Calls on the host that passed every check, and what they ask for.
+#: Convolutions of calls on the host that passed every check.
 _passed: dict[Any, Convolution] = {}
 
 
@@ -386,10 +386,11 @@ def _run(asked: Convolution, direct: bool, norm: PixelNorm | None, x: Tensor, *t
 
 
 def _by_torch(name: str, x: Any, w: Any, bias: Any, numbers: tuple[Any, ...]) -> Tensor | None:
-    """torch's own y of a plain call that torch computes; None of any other, and of what it refuses, for us to name.
+    """torch's own y of a plain call on the host; None for other calls, and for calls that torch refuses, whose errors
+    nkiconv names.
 
-    Under selective checkpointing nothing is tried: a kept result is given once, and what it refuses is no refusal of
-    this call.
+    Under selective checkpointing it returns None: a kept result is given only once there, and errors of a retry would
+    not be this call's.
     """
     if not modes.is_torchs(x) or numbers[1] == "causal" or _is_huge(numbers) or torch._C._len_torch_dispatch_stack():
         return None
@@ -423,7 +424,7 @@ def _is_huge(numbers: tuple[Any, ...]) -> bool:
 
 
 def asked_for(name: str, w: Tensor, numbers: tuple[Any, ...], more: Fused) -> Convolution:
-    """What a call asks for; w: for padding that depends on its taps."""
+    """The Convolution of a call; w: for padding that depends on its taps."""
     stride, padding, dilation, groups = numbers
     rank = NAMES[name]
     steps, gaps = per_axis("stride", stride, rank), per_axis("dilation", dilation, rank)
@@ -453,7 +454,7 @@ def _is_cast(tensor: Tensor, kind: str) -> bool:
 
 
 def refuse_script(*_: Any) -> NoReturn:
-    """What torch.jit.script finds in place of our functions and modules. Raises UnsupportedError."""
+    """Stand in for nkiconv's functions and modules under torch.jit.script. Raises UnsupportedError."""
     raise UnsupportedError(
         "torch.jit.script: cannot compile nkiconv's functions and modules; use torch.compile, torch.export or "
         "torch.jit.trace"

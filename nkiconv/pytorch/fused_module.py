@@ -1,4 +1,4 @@
-"""What modules of convolutions share: arguments besides torch's, their checks, padding other than zeros."""
+"""The common part of convolution modules: arguments besides torch's, their checks, padding other than zeros."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 
 
 class Fused(Freezes):
-    """What our modules have besides torch's module of that name, which comes next in their order of classes."""
+    """nkiconv's additions to torch's module of the same name, which comes next in the order of base classes."""
 
-    #: What padding_mode may be, and x_upsample.
+    #: Accepted values of padding_mode and x_upsample.
     padding_modes: tuple[str, ...] = PADDING_MODES
     upsamples: tuple[int, ...] = (1,)
     activation: str | None = None
@@ -80,7 +80,7 @@ class Fused(Freezes):
         return operator_of(cast("torch.nn.Conv1d", self))
 
     def _fused(self) -> dict[str, Any]:
-        """What every function takes of these, by name."""
+        """The arguments that every function takes, by name."""
         layer = modes.told_layer(self.layer)
         found = {"activation": self.activation, "layer": layer, "strict_nonfinite": self.strict_nonfinite}
         return found if self.x_upsample == 1 else found | {"x_upsample": self.x_upsample}
@@ -143,7 +143,7 @@ def filter_shape(module: Any) -> tuple[int, ...]:
 def check(
     kind: type[Fused], padding_mode: str, activation: str | None, residual_position: str, x_upsample: int = 1
 ) -> None:
-    """Refuse what modules of a kind do not take."""
+    """Check the arguments of a module of a kind."""
     wrong = [rules.accepted("padding_mode", padding_mode, kind.padding_modes), rules.activation(activation)]
     wrong.append(rules.accepted("x_upsample", x_upsample, kind.upsamples, "use one of them, or upsample the input"))
     if x_upsample != 1 and padding_mode != "zeros":
@@ -153,7 +153,7 @@ def check(
 
 
 def padded(x: Tensor, sides: list[int], mode: str) -> Tensor:
-    """Images with what they hold around them; sides: as torch.nn.functional.pad takes them."""
+    """Images padded by copies of their pixels; sides: as in torch.nn.functional.pad."""
     raise_all("these images cannot be padded", list(tensor_violations("input", x)))
     try:
         return F.pad(x, sides, mode=mode)

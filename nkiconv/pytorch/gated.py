@@ -3,10 +3,10 @@
     nkiconv::gated_conv1d(input, weight, bias, initial_states, chunks, padding, activation, return_final_states, layer)
         -> (y, final_states)
 
-chunks says what the chunks of input's channels are, as of `nkiconv.depthwise_conv1d`. Where torch computes, y is made
-of torch's functions, summed in fp32 and rounded once; so is what `compare` holds the kernel against. Derivatives are
-those of the products by torch and of the convolution by the operators for it: the backward pass computes both again and
-keeps nothing but the arguments. torch.vmap makes batches of rows more rows.
+chunks names the chunks of input's channels, as in `nkiconv.depthwise_conv1d`. Where torch computes, y comes from
+torch's functions, summed in fp32 and rounded once; `compare` holds the kernel against the same. Derivatives of the
+products are torch's, those of the convolution its operators'. The backward pass computes both again and keeps only the
+arguments. torch.vmap makes batches of rows more rows.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def glu_conv1d(
         initial_states: [N, D, S - 1], input's dtype, with padding="causal": the GLU's last results before these.
         padding: "same", "valid", "causal", or zeros on both sides.
         activation: None or a name of `nkiconv.rules.ACTIVATIONS`.
-        return_final_states, layer: as of `gated_short_conv`.
+        return_final_states, layer: as in `gated_short_conv`.
 
     Returns: [N, D, Q] of input's dtype; with return_final_states the pair of it and the states. NaN and Inf as of
         `nkiconv.glu_conv1d`.
@@ -265,7 +265,7 @@ def _forward(
 
 
 def _simulated(given: tuple[Any, ...]) -> tuple[Tensor, Tensor | None]:
-    """What the kernel gives in the simulator for an operator's arguments."""
+    """The kernel's result in the simulator for an operator's arguments."""
     x, weight, bias, initial_states, chunks, padding, activation, return_final_states, _layer = given
     from ..api.depthwise_conv1d import depthwise_conv1d
 

@@ -1,4 +1,4 @@
-"""Modules of gated convolutions of rows; parameters are those of torch.nn.Conv1d, a filter a channel, by its names."""
+"""Modules of gated convolutions of rows; parameters have the names and shapes of a depthwise torch.nn.Conv1d's."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ torch.fx.wrap("glu_conv1d")
 
 
 class GatedShortConv(torch.nn.Conv1d):
-    """What lies between the two projections of transformers' Lfm2ShortConv: y = C * (causal convolution of B * x).
+    """The part of transformers' Lfm2ShortConv between its two projections: y = C * (causal convolution of B * x).
 
-    A state_dict of its `conv` loads. forward takes the first projection's result, channels in front of tokens:
+    A state_dict of its `conv` loads. forward takes the first projection's result with channels before tokens:
 
         conv = nkiconv.pytorch.nn.GatedShortConv.from_module(lfm2.conv)
         y = conv(lfm2.in_proj(hidden).transpose(-1, -2))                                   # [N, D, W]
@@ -147,7 +147,7 @@ class ConformerConv(torch.nn.Conv1d):
 
 
 def _check_depthwise(conv: torch.nn.Conv1d) -> None:
-    """Refuse another convolution than that of rows with a filter a channel."""
+    """Refuse convolutions other than depthwise ones of rows."""
     plain = (conv.stride, conv.dilation, conv.padding_mode) == ((1,), (1,), "zeros")
     if not (conv.groups == conv.in_channels == conv.out_channels and plain):
         raise UnsupportedError(

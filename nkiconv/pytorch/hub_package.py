@@ -1,8 +1,8 @@
 """nkiconv as a package of Hugging Face's `kernels`: `make hf-kernel`, or python -m nkiconv.pytorch.hub_package FOLDER.
 
-    FOLDER/README.md                     what it is and how to use it
+    FOLDER/README.md                     purpose and use
     FOLDER/build/torch-neuron/           for a machine whose torch has Neuron: metadata.json, __init__.py, layers.py
-    FOLDER/build/torch-cpu/              the same for a host, where NKICONV_CPU says who computes
+    FOLDER/build/torch-cpu/              the same for a host, where NKICONV_CPU selects the backend
 
 A package calls the nkiconv that is installed instead of carrying it. torch registers an operator once in a process, so
 a copy next to an installed nkiconv, or two copies, could not both be loaded; and a copy would need NumPy and ml_dtypes
@@ -25,7 +25,7 @@ NAME = "nkiconv"
 VERSION = 1
 #: Of `kernels`: the first version that this has been run with.
 KERNELS = "0.17.2"
-#: What each backend needs besides torch and nkiconv.
+#: Dependencies of each backend besides torch and nkiconv.
 BACKENDS: dict[str, list[str]] = {"neuron": ["nki"], "cpu": []}
 _FILES = ("__init__.py", "layers.py")
 _SOURCE = Path(__file__).parent / "hub"
@@ -97,7 +97,7 @@ def build(folder: Path) -> None:
 
 
 def metadata(backend: str) -> dict[str, object]:
-    """What `kernels` wants to know of a variant; `id` is the name that its modules are imported by."""
+    """The metadata of a variant for `kernels`; `id` is the name under which its modules are imported."""
     digest = hashlib.sha256(b"".join((_SOURCE / name).read_bytes() for name in _FILES)).hexdigest()
     return {
         "id": f"_{NAME}_{backend}_{digest[:12]}",

@@ -60,13 +60,13 @@ class Conv1d(Fused, torch.nn.Conv1d):
         activation: None or a name of `nkiconv.rules.ACTIVATIONS`, as in "silu"; fused.
         residual_position: where forward's residual is added: "pre_activation" or "post_activation".
         layer: a name for messages.
-        strict_nonfinite: as of `functional.conv1d`; None: as `set_strict_nonfinite` says when forward runs.
+        strict_nonfinite: as in `functional.conv1d`; None: as `set_strict_nonfinite` says when forward runs.
 
     Raises: UnsupportedError, KindError.
     """
 
     def forward(self, input: Tensor, residual: Tensor | None = None, *, return_stats: str | None = None) -> Any:
-        """y [N, K, Q] of input [N, C, W]; residual: of y's shape. The rest, and errors, as of `functional.conv1d`."""
+        """y [N, K, Q] of input [N, C, W]; residual: of y's shape. The rest, and errors, as in `functional.conv1d`."""
         return self._convolved(conv1d, input, residual, return_stats=return_stats)
 
 
@@ -74,28 +74,28 @@ class Conv2d(Fused, torch.nn.Conv2d):
     """`torch.nn.Conv2d` of [N, C, H, W] or [C, H, W].
 
     Args:
-        x_upsample: 1, or 2: what `torch.nn.Upsample(scale_factor=2)` makes of the input is convolved, as of
-            `functional.conv2d`; with zeros for padding.
-        The rest, and errors: as of `Conv1d`, whose x_upsample is 1.
+        x_upsample: 1, or 2: convolve the result of `torch.nn.Upsample(scale_factor=2)` of the input, as in
+            `functional.conv2d`; padding_mode must be "zeros".
+        The rest, and errors: as in `Conv1d`, whose x_upsample is 1.
     """
 
     upsamples = rules.UPSAMPLES
 
     def forward(self, input: Tensor, residual: Tensor | None = None, *, return_stats: str | None = None) -> Any:
-        """y [N, K, P, Q] of input [N, C, H, W]; residual: of y's shape. The rest as of `functional.conv2d`."""
+        """y [N, K, P, Q] of input [N, C, H, W]; residual: of y's shape. The rest as in `functional.conv2d`."""
         return self._convolved(conv2d, input, residual, return_stats=return_stats)
 
 
 class Conv3d(Fused, torch.nn.Conv3d):
-    """`torch.nn.Conv3d` of [N, C, D, H, W] or [C, D, H, W]. Arguments and errors as of `Conv1d`."""
+    """`torch.nn.Conv3d` of [N, C, D, H, W] or [C, D, H, W]. Arguments and errors as in `Conv1d`."""
 
     def forward(self, input: Tensor, residual: Tensor | None = None, *, return_stats: str | None = None) -> Any:
-        """y [N, K, Z, P, Q] of input [N, C, D, H, W]; residual: of y's shape. The rest as of `functional.conv3d`."""
+        """y [N, K, Z, P, Q] of input [N, C, D, H, W]; residual: of y's shape. The rest as in `functional.conv3d`."""
         return self._convolved(conv3d, input, residual, return_stats=return_stats)
 
 
 class _Transposed(Fused):
-    """What our transposed modules have besides torch's, as `Fused`."""
+    """nkiconv's additions to torch's transposed modules, like `Fused`."""
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class ConvTranspose1d(_Transposed, torch.nn.ConvTranspose1d):
 
     Args:
         in_channels, ..., dtype: torch's own.
-        activation, residual_position, layer, strict_nonfinite: as of `Conv1d`.
+        activation, residual_position, layer, strict_nonfinite: as in `Conv1d`.
 
     Raises: UnsupportedError.
     """
@@ -186,12 +186,12 @@ class ConvTranspose1d(_Transposed, torch.nn.ConvTranspose1d):
         return_stats: str | None = None,
     ) -> Any:
         """y [N, K, Q] of input [N, C, W]; output_size: torch's, of Q among those that stride allows; residual: of y's
-        shape. The rest, and errors, as of `conv_transpose1d`."""
+        shape. The rest, and errors, as in `conv_transpose1d`."""
         return self._transposed(conv_transpose1d, input, output_size, residual, return_stats)
 
 
 class ConvTranspose2d(_Transposed, torch.nn.ConvTranspose2d):
-    """`torch.nn.ConvTranspose2d` of [N, C, H, W] or [C, H, W]. Arguments and errors as of `ConvTranspose1d`."""
+    """`torch.nn.ConvTranspose2d` of [N, C, H, W] or [C, H, W]. Arguments and errors as in `ConvTranspose1d`."""
 
     def forward(
         self,
@@ -201,12 +201,12 @@ class ConvTranspose2d(_Transposed, torch.nn.ConvTranspose2d):
         residual: Tensor | None = None,
         return_stats: str | None = None,
     ) -> Any:
-        """y [N, K, P, Q] of input [N, C, H, W]; the rest as of `ConvTranspose1d.forward`."""
+        """y [N, K, P, Q] of input [N, C, H, W]; the rest as in `ConvTranspose1d.forward`."""
         return self._transposed(conv_transpose2d, input, output_size, residual, return_stats)
 
 
 class ConvTranspose3d(_Transposed, torch.nn.ConvTranspose3d):
-    """`torch.nn.ConvTranspose3d` of [N, C, D, H, W] or [C, D, H, W]. Arguments and errors as of `ConvTranspose1d`."""
+    """`torch.nn.ConvTranspose3d` of [N, C, D, H, W] or [C, D, H, W]. Arguments and errors as in `ConvTranspose1d`."""
 
     def forward(
         self,
@@ -216,7 +216,7 @@ class ConvTranspose3d(_Transposed, torch.nn.ConvTranspose3d):
         residual: Tensor | None = None,
         return_stats: str | None = None,
     ) -> Any:
-        """y [N, K, Z, P, Q] of input [N, C, D, H, W]; the rest as of `ConvTranspose1d.forward`."""
+        """y [N, K, Z, P, Q] of input [N, C, D, H, W]; the rest as in `ConvTranspose1d.forward`."""
         return self._transposed(conv_transpose3d, input, output_size, residual, return_stats)
 
 
@@ -247,14 +247,14 @@ class CausalConv1d(Conv1d):
 
 
 class CausalConv3d(Conv3d):
-    """`Conv3d` of videos: zeros, a chunk's cache or copies of the first frame are in front in time, nothing follows.
+    """`Conv3d` of videos, causal in time: zeros, a chunk's cache or copies of the first frame in front, none after.
 
     Args:
-        padding: (height, width), with (T - 1) * dilation planes in front, so that an output sees no later input; or an
-            int or (depth, height, width), with 2 * depth in front, as diffusers' causal modules have it.
-        time_padding: what is there in front of a video: "zeros", which are never stored, or "replicate", its first
-            frame. padding_mode: of height and width, as torch has them.
-        The rest: as of `Conv1d`. Parameters are those of `torch.nn.Conv3d`.
+        padding: (height, width), with (T - 1) * dilation planes in front, so that no output reads a later input; or an
+            int or (depth, height, width), with 2 * depth planes in front, as in diffusers' causal modules.
+        time_padding: the planes in front of a video: "zeros", which are never stored, or "replicate", its first frame.
+            padding_mode: of height and width, as in torch.
+        The rest: as in `Conv1d`. Parameters are those of `torch.nn.Conv3d`.
 
     Raises: UnsupportedError, GeometryError, TypeError.
     """
@@ -294,7 +294,7 @@ class CausalConv3d(Conv3d):
         self.time_padding = time_padding
         self.sides = sides_of(padding, (self.kernel_size[0] - 1) * self.dilation[0] + 1)
 
-    def forward(  # type: ignore[override]  # the cache comes first, as diffusers' callers have it
+    def forward(  # type: ignore[override]  # the cache comes first, as diffusers' callers pass it
         self,
         input: Tensor,
         cache_x: Tensor | None = None,
@@ -305,7 +305,7 @@ class CausalConv3d(Conv3d):
         """y [N, K, Z, P, Q] of input [N, C, D, H, W].
 
         Args:
-            cache_x: [N, C, F, H, W], the planes before input; what it lacks of the padding in front is padded.
+            cache_x: [N, C, F, H, W], the planes before input; padding in front makes up for missing ones.
             residual: of y's shape.
             return_final_frames: also return the cache_x of the next chunk, as `functional.conv3d` does.
         """
@@ -336,7 +336,7 @@ class CausalConv3d(Conv3d):
         return y, last(input, frames, return_final_frames, window)
 
     def extra_repr(self) -> str:
-        """As torch's, with what is around the input."""
+        """As torch's, with the padding."""
         return f"{super().extra_repr()}, padding={self.sides}, time_padding={self.time_padding}"
 
 
@@ -350,17 +350,16 @@ class NormActConv1d(NormActConv):
 class NormActConv2d(NormActConv):
     """conv(x_activation(norm(x))) of [N, C, H, W] or [C, H, W], the norm and the activation on the way in.
 
-    `norm` and `conv` are modules of its own, torch's norm and our `Conv2d`: a state_dict has norm.weight, norm.bias,
+    Its submodules are `norm`, torch's norm, and `conv`, nkiconv's `Conv2d`: a state_dict has norm.weight, norm.bias,
     norm.running_mean, conv.weight, ... In training mode a BatchNorm's running statistics move as torch's.
-    `NormActConv2d.of(norm, "silu", conv)` shares those of a model.
+    `NormActConv2d.of(norm, "silu", conv)` shares the parameters of a model's modules.
 
     Args:
-        in_channels, ..., bias: as of `Conv2d`, which pads with zeros after the norm. device, dtype: of all parameters.
-        norm: "group", "batch" or "instance". num_groups: of "group"; None: 32. eps, affine: as torch's norms.
-        momentum, track_running_stats: of "batch", as torch's.
-        x_activation: None or a name of `nkiconv.rules.ACTIVATIONS`, of what the norm gives.
-        fused: activation, residual_position, layer and strict_nonfinite of `Conv2d`, of its result; x_upsample, of what
-            x_activation gives.
+        in_channels, ..., bias: as in `Conv2d`, which pads with zeros after the norm. device, dtype: of all parameters.
+        norm: "group", "batch" or "instance". num_groups: of "group"; None: 32. eps, affine: as in torch's norms.
+        momentum, track_running_stats: of "batch", as in torch.
+        x_activation: the activation after the norm, None or a name of `nkiconv.rules.ACTIVATIONS`.
+        fused: activation, residual_position, layer, strict_nonfinite and x_upsample of `Conv2d`.
 
     Raises: UnsupportedError, GeometryError, KindError.
     """

@@ -1,10 +1,10 @@
-"""A norm of channels, an activation and a convolution in one kernel, and the statistics of channels that norms rest on.
+"""A norm of channels, an activation and a convolution in one kernel, and the statistics of channels for norms.
 
     y = norm_act_conv2d(x, w, b, padding=1, norm="group", norm_weight=gamma, norm_bias=beta, x_activation="silu")
 
-equals conv2d(silu(group_norm(x, 32, gamma, beta)), w, b, padding=1), but for what is rounded between them. The
-norm becomes a scale and a shift of each channel, which the convolution's kernel applies to x as it arrives; two small
-kernels take these from x's statistics before, `channel_stats` and `norm_scale_shift`.
+equals conv2d(silu(group_norm(x, 32, gamma, beta)), w, b, padding=1) up to the rounding of intermediate tensors. The
+norm becomes a scale and a shift per channel, which the convolution's kernel applies to x as it arrives; two small
+kernels compute them first, `channel_stats` and `norm_scale_shift`.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _CONVOLVE: dict[int, Callable[..., Any]] = {1: conv1d, 2: conv2d, 3: conv3d}
 
 @one_call
 def channel_stats(input: Tensor) -> Tensor:
-    """Count, mean and variance of input by image and channel, as `nkiconv.channel_stats` of arrays.
+    """Count, mean and variance of input by image and channel, like `nkiconv.channel_stats`.
 
-    Derivatives are those of what all parts say together, as `norm_scale_shift` reads them.
+    Derivatives are those of all parts combined, as `norm_scale_shift` reads them.
 
     Args:
         input: [N, C, ...], one to three axes beside N and C; bf16, fp16 or fp32, and float64 where torch computes.
 
-    Returns: [P, N, C, 3] fp32, float64 where input is; P parts, of a kernel one a core: (count, mean, biased variance).
+    Returns: [P, N, C, 3], fp32, or float64 if input is: (count, mean, biased variance) of P parts, one per core.
 
     Raises: DtypeError, GeometryError, LayoutError, UnsupportedError, before any work.
     """
@@ -59,7 +59,7 @@ def norm_scale_shift(
     """The norm of channels with these statistics as x * scale + shift, as `nkiconv.norm_scale_shift` of arrays.
 
     Args:
-        stats: [P, N, C, 3], as of `channel_stats`, or a sequence of such, of pieces of x.
+        stats: [P, N, C, 3], as in `channel_stats`, or a sequence of such, of pieces of x.
         weight, bias: [C], of any dtype that kernels take; None: 1 and 0.
         norm: "group", "batch" (in training) or "instance". num_groups: of norm "group"; None: 32.
         eps: added to the variance.
@@ -154,7 +154,7 @@ def _of_sum(scale: Tensor, shift: Tensor, offset: Tensor | None) -> tuple[Tensor
 
 
 def _modulated(scale: Tensor, shift: Tensor, factor: Tensor | None, added: Tensor | None) -> tuple[Tensor, Tensor]:
-    """(scale, shift) of what those given make of x, times factor plus added."""
+    """(scale, shift) of (x * scale + shift) * factor + added."""
     scale, shift = (scale, shift) if factor is None else (scale * factor, shift * factor)
     return scale, shift if added is None else shift + added
 
@@ -175,7 +175,7 @@ def _numbers(rank: int, x: Tensor, **given: Any) -> list[Tensor | None]:
 
 
 def _move(running: tuple[Tensor, Tensor], found: ScaleShift, values: int, momentum: Any) -> None:
-    """Move running statistics toward those of so many values a channel, as torch's batch_norm does."""
+    """Move running statistics toward those found, of a number of values per channel, like torch's batch_norm."""
     with torch.no_grad():
         unbiased = found.variance * (values / (values - 1))
         for kept, one in zip(running, (found.mean, unbiased), strict=True):
@@ -273,20 +273,20 @@ def _check_running(norm: str, running: tuple[Any, Any] | None, stats: Any, train
 _DOCUMENTATION = """conv{rank}d(x_activation(norm(input)), weight, bias, ...), norm and activation on the way in.
 
 Args:
-    input, weight, bias, stride, padding, dilation, groups: as of `conv{rank}d`; padding comes after the norm, zeros.
+    input, weight, bias, stride, padding, dilation, groups: as in `conv{rank}d`; padding comes after the norm, zeros.
     norm: "group", "batch" or "instance": what shares a mean, as torch's modules of these names. num_groups: of
         "group"; None: 32.
     norm_weight, norm_bias: [C], of the norm; None: 1 and 0. eps: added to the variance.
     running_mean, running_var: [C], of norm "batch": instead of statistics of input, or with training=True moved toward
         these by momentum, in place, as torch's batch_norm does. None: statistics of input alone.
-    stats: statistics of input, as of `channel_stats` or of return_stats of what wrote it; None: they are taken here.
+    stats: statistics of input, as in `channel_stats` or of return_stats of what wrote it; None: they are taken here.
     offset: [C] or [N, C], of input's dtype: what is normed is input + offset, of each channel, which is never stored:
         it moves the means, and goes into the shift. None: input.
     scale, shift: [C] or [N, C], of input's dtype: what the norm gives is multiplied by scale, and shift added, as time
         embeddings do, before x_activation. None: neither.
     x_activation: of what the norm gives: None or a name of `nkiconv.rules.ACTIVATIONS`.
-    x_upsample: as of `conv2d`, of what x_activation gives; 1 of other ranks.
-    activation, residual, residual_position, layer, packed, strict_nonfinite, return_stats: as of `conv{rank}d`, of its
+    x_upsample: as in `conv2d`, of what x_activation gives; 1 of other ranks.
+    activation, residual, residual_position, layer, packed, strict_nonfinite, return_stats: as in `conv{rank}d`, of its
         result.
 
 Scale and shift are fp32, what is convolved is rounded once to input's dtype. Under torch.autocast input is cast before

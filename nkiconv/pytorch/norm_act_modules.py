@@ -1,4 +1,4 @@
-"""What NormActConv1d to NormActConv3d share: a norm of channels, an activation and a convolution in one kernel."""
+"""The base of NormActConv1d to NormActConv3d: a norm of channels, an activation and a convolution in one kernel."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .functional import refuse_script
 from .norm_act import norm_act_conv1d, norm_act_conv2d, norm_act_conv3d
 
 _BY_RANK = {1: norm_act_conv1d, 2: norm_act_conv2d, 3: norm_act_conv3d}
-#: Names of the dicts that hold a module's hooks, which do not run where a kernel does what it did.
+#: Dicts of a module's hooks; hooks do not run where a kernel replaces the module.
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -97,14 +97,14 @@ class NormActConv(torch.nn.Module):
 
     @classmethod
     def of(cls, norm: torch.nn.Module, x_activation: str | None, conv: torch.nn.Module) -> Self:
-        """One that shares the parameters and statistics of a norm and a convolution that follow each other in a model.
+        """A module that shares the parameters and statistics of a model's norm and the convolution after it.
 
         Args:
-            norm: torch's GroupNorm, or of as many axes BatchNorm, or InstanceNorm without running statistics.
-            x_activation: what is between them: None or a name of `nkiconv.rules.ACTIVATIONS`.
-            conv: torch's convolution of as many axes, or ours, with zeros for padding.
+            norm: torch's GroupNorm, or, of this rank, BatchNorm or InstanceNorm without running statistics.
+            x_activation: the activation between them, None or a name of `nkiconv.rules.ACTIVATIONS`.
+            conv: torch's or nkiconv's convolution of this rank, with zeros for padding.
 
-        Raises: UnsupportedError: of subclasses, hooks, other norms, activations and paddings; GeometryError.
+        Raises: UnsupportedError for subclasses, hooks, other norms, activations and paddings; GeometryError.
         """
         found = cls.__new__(cls)
         torch.nn.Module.__init__(found)
@@ -149,8 +149,8 @@ class NormActConv(torch.nn.Module):
         stats: Tensor | Sequence[Tensor] | None = None,
         return_stats: str | None = None,
     ) -> Any:
-        """y of input [N, C, ...] or [C, ...]; residual: of y's shape; stats: of input, as of `channel_stats`, where
-        they are known; return_stats="channel": also return those of y. Errors as of `norm_act_conv2d`."""
+        """y of input [N, C, ...] or [C, ...]; residual: of y's shape; stats: input's `channel_stats`, if known;
+        return_stats="channel": also return y's. Errors as in `norm_act_conv2d`."""
         conv, norm = self.conv, self.norm
         weight, packed = conv._filters(input)
         return _norm_act_conv(
@@ -177,7 +177,7 @@ class NormActConv(torch.nn.Module):
         )
 
     def _of_norm(self) -> dict[str, Any]:
-        """What a GroupNorm or a BatchNorm has besides weight and bias; which statistics these are is torch's rule."""
+        """A norm's arguments besides weight and bias; torch's rule decides between batch and running statistics."""
         norm: Any = self.norm
         if isinstance(norm, torch.nn.GroupNorm):
             return {"num_groups": norm.num_groups}

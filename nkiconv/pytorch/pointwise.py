@@ -3,7 +3,7 @@
     nkiconv::pointwise_mlp(input, weight1, weight2, bias1, bias2, residual, x_norm_weight, x_norm_bias, activation,
                            x_norm, x_norm_eps, layer) -> Tensor
 
-Nothing of the forward is kept but its arguments: the derivative makes the hidden channels again, by `conv1d`.
+The forward keeps only its arguments; the backward pass computes the hidden channels again, by `conv1d`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .operators.statistics import channel_violations
 from .operators.tensor_kinds import DTYPES, are_positive, tensor_violations
 
 NAME = "pointwise_mlp"
-#: What it takes without a norm.
+#: Its tensors without a norm's.
 TENSORS = ("input", "weight1", "weight2", "bias1", "bias2", "residual")
 
 
@@ -55,19 +55,19 @@ def pointwise_mlp(
     x_norm_eps: float = NORM_EPS,
     layer: str | None = None,
 ) -> Tensor:
-    """weight2 act(weight1 norm(x) + bias1) + bias2 + residual of each pixel, as `nkiconv.pointwise_mlp` of arrays.
+    """weight2 act(weight1 norm(x) + bias1) + bias2 + residual of each pixel, like `nkiconv.pointwise_mlp`.
 
     Args:
         input: [N, C, ...], one to three axes beside N and C; bf16, fp16 or fp32, and float64 where torch computes.
-        weight1: [M, C], weight2: [K, M], as torch.nn.Linear has them, input's dtype. bias1: [M], bias2: [K].
+        weight1: [M, C], weight2: [K, M], as in torch.nn.Linear, of input's dtype. bias1: [M], bias2: [K].
         activation: of the hidden channels, None or a name of `nkiconv.rules.ACTIVATIONS`.
-        residual: [N, K, ...], what is added to the result.
+        residual: [N, K, ...], added to the result.
         x_norm: a norm over the channels of input's pixels, None, "rms" or "layer". x_norm_weight, x_norm_bias: [C].
-        x_norm_eps: what is added to the mean square or variance.
+        x_norm_eps: added to the mean square or the variance.
         layer: a name for messages.
 
-    Returns: [N, K, ...], input's dtype; normalised input and hidden channels are rounded to it too. Derivatives are
-    those of reverse mode, twice too, and where torch computes of forward mode.
+    Returns: [N, K, ...] of input's dtype; the normalised input and the hidden channels are rounded to it too. It has
+    first and second derivatives in reverse mode and, where torch computes, in forward mode.
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
@@ -110,7 +110,7 @@ def _check(given: Sequence[Any], activation: Any, norm: PixelNorm, layer: Any) -
 
 
 def _related(tensors: dict[str, Tensor]) -> Iterator[Any]:
-    """What is wrong with tensors next to each other."""
+    """Errors of the shapes of tensors relative to each other."""
     x, (M, _), K = tensors["input"], tensors["weight1"].shape, tensors["weight2"].shape[0]
     wanted = {"weight1": (M, x.shape[1]), "weight2": (K, M), "bias1": (M,), "bias2": (K,)}
     wanted |= {"residual": (x.shape[0], K, *x.shape[2:])}

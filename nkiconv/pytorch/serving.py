@@ -1,14 +1,13 @@
-"""`causal_conv1d_fn` and `causal_conv1d_update` as vLLM's layers call them: states in the slots of a cache.
+"""`causal_conv1d_fn` and `causal_conv1d_update` with vLLM's signatures: states in the slots of a cache.
 
     from nkiconv.pytorch.serving import causal_conv1d_fn, causal_conv1d_update
 
-Names, order and meaning of the arguments are those of `vllm.model_executor.layers.mamba.ops.causal_conv1d`. The
-convolution is nkiconv's depthwise kernel, one launch a call; torch's indexing takes states out of their slots and puts
-them back. States begin at a slot's first column, there as here (in `nkiconv.pytorch.causal_conv1d_update` they end at
-its last).
+Arguments have the names, order and meaning of `vllm.model_executor.layers.mamba.ops.causal_conv1d`. The convolution is
+nkiconv's depthwise kernel, one launch a call; torch's indexing reads states from their slots and writes them back.
+States begin at a slot's first column, as in vLLM (in `nkiconv.pytorch.causal_conv1d_update` they end at its last).
 
-What differs from vLLM: y is a tensor of its own, x stays as it is; y of sequences without a slot, and of tokens of no
-sequence, is 0, which vLLM leaves undefined; x and states have one dtype; sequences of different lengths need no
+Differences from vLLM: y is a new tensor and x does not change; y is 0 for sequences without a slot and for tokens of no
+sequence, where vLLM's is undefined; x and states have one dtype; sequences of different lengths need no
 num_accepted_tokens; y has derivatives by x, weight and bias.
 """
 
@@ -92,7 +91,7 @@ def causal_conv1d_fn(
     else:
         given = has_initial_state.to(x.device, torch.bool) & ~slots.idle
         before = torch.where(given[:, None, None], before, 0)
-    tokens = torch.where(slots.padding_of(x.shape[1]), 0, x)  # what padding holds must not reach y, nor gradients
+    tokens = torch.where(slots.padding_of(x.shape[1]), 0, x)  # values of padding must not reach y, nor gradients
     rows, filters, state = of_one_kind(tokens[None], weight, before)
     strict = modes.wants_strict_nonfinite(None)
     y, final = convolve(rows, filters, bias, state, query_start_loc, None, True, act, layer, strict)
@@ -122,29 +121,29 @@ def causal_conv1d_update(
     *,
     layer: str | None = None,
 ) -> Tensor:
-    """A step of decoding, or of a draft's tokens: convolve x after the state in each slot, and move the states on.
+    """A decode step, or a step of several draft tokens: convolve x after the state in each slot, and update the states.
 
     Args:
         x: [sequences, C], or [sequences, C, L] for L tokens; with query_start_loc [tokens, C]. bf16, fp16 or fp32.
-        conv_state: [slots, C, state_len], x's dtype; columns 0 to width - 2 of a slot are the state, and with
-            num_accepted_tokens what follows. Changed in place.
-        weight, bias, activation, pad_slot_id, validate_data, layer: as of `causal_conv1d_fn`.
+        conv_state: [slots, C, state_len], x's dtype; columns 0 to width - 2 of a slot are the state; with
+            num_accepted_tokens it begins later. Changed in place.
+        weight, bias, activation, pad_slot_id, validate_data, layer: as in `causal_conv1d_fn`.
         conv_state_indices: [sequences], int32 or int64: the slot of each; None: 0, 1, ... With blocks [sequences,
             blocks].
-        num_accepted_tokens: [sequences], int32 or int64, from 1: of the tokens of the call before, how many are kept.
-            The state begins at column num_accepted_tokens - 1 then, so that the others are as if they had never been;
-            after it x goes to the slot, all of it: state_len is at least width - 2 + L. 1 after a prefill.
+        num_accepted_tokens: [sequences], int32 or int64, at least 1: how many tokens of the call before are accepted.
+            The state then begins at column num_accepted_tokens - 1, which drops the rejected tokens; all of x is
+            written after it, so state_len is at least width - 2 + L. 1 after a prefill.
         query_start_loc: [sequences + 1], int32 or int64: where sequences begin in x; later entries are ignored.
-        max_query_len: tokens of the longest sequence with query_start_loc; -1 reads it there, which waits for a device
-            that holds it, and which torch.compile cannot.
+        max_query_len: tokens of the longest sequence with query_start_loc; -1 reads it from query_start_loc, which
+            waits for its device and is not possible under torch.compile.
         block_idx_last_scheduled_token, initial_state_idx: both or none, [sequences], int32 or int64: the state is in
             slot conv_state_indices[initial_state_idx] and goes to slot
             conv_state_indices[block_idx_last_scheduled_token].
 
-    Returns: y of x's shape and dtype, summed in fp32; 0 where there is no slot.
+    Returns: y of x's shape and dtype, summed in fp32; 0 for sequences without a slot.
 
-    Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work. Numbers
-    are checked where they are on the host and torch.compile is not at work.
+    Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work. Values
+    of index tensors are checked if they are on the host and torch.compile does not trace.
     """
     where = layer or "causal_conv1d_update"
     act = flag_of(where, activation)

@@ -1,4 +1,4 @@
-"""Videos in chunks: what `nn.CausalConv3d` puts in front of one in time, zeros, its first frame, or a chunk's cache."""
+"""Videos in chunks: the planes that `nn.CausalConv3d` puts in front, zeros, the first frame, or a chunk's cache."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .. import rules
 from ..errors import refuse, shown
 from .errors import GeometryError, KindError, LayoutError, UnsupportedError
 
-#: What may stand in front of a video.
+#: Kinds of padding in front of a video.
 TIME_PADDINGS = ("zeros", "replicate")
 Sides = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]
 
@@ -32,7 +32,7 @@ def sides_of(padding: int | tuple[int, ...], window: int) -> Sides:
 
 
 def check_time_padding(time_padding: str) -> None:
-    """Refuse what there is not. Raises UnsupportedError."""
+    """Check a time_padding. Raises UnsupportedError."""
     refuse(UnsupportedError, rules.accepted("time_padding", time_padding, TIME_PADDINGS))
 
 

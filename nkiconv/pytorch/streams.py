@@ -19,18 +19,18 @@ torch.fx.wrap("front_of")
 
 
 class StreamingConv1d(Conv1d):
-    """`Conv1d` of rows that come in chunks: y of chunks one after the other is that of the whole.
+    """`Conv1d` of rows in chunks: the concatenated results of chunks equal the result of the whole rows.
 
         y, state = layer(chunk)  # the first one
         y, state = layer(chunk, state)
 
     Args:
-        in_channels, ..., dtype: those of `Conv1d` in its order, without padding; stride at most the window,
+        in_channels, ..., dtype: as in `Conv1d`, in its order, without padding; stride at most the window,
             (S - 1) * dilation + 1.
-        padding_mode: what stands in front of the first chunk, "zeros" or "replicate", the row's first element. There is
-            no other padding: what follows the rows is the last chunk's.
-        front: how many elements stand there; None: window - stride, as causal codecs (EnCodec, Mimi) have it.
-        The rest: as of `Conv1d`.
+        padding_mode: the elements in front of the first chunk, "zeros" or "replicate", the row's first element. Put
+            padding after the rows into the last chunk.
+        front: the number of these elements; None: window - stride, as in causal codecs (EnCodec, Mimi).
+        The rest: as in `Conv1d`.
 
     Raises: UnsupportedError, GeometryError.
     """
@@ -52,7 +52,7 @@ class StreamingConv1d(Conv1d):
         self.front = check_front(front, window, self.stride[0])
 
     def forward(self, input: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        """(y, state) of a chunk [N, C, W]; state: of the chunk before, None for the first. As of `conv1d_chunk`."""
+        """(y, state) of a chunk [N, C, W], as in `conv1d_chunk`; state: of the chunk before, None for the first."""
         if state is None and isinstance(input, Tensor):
             state = front_of(input, self.front, self.padding_mode)
         weight, packed = self._filters(input)
@@ -62,12 +62,12 @@ class StreamingConv1d(Conv1d):
 
 
 class StreamingConvTranspose1d(ConvTranspose1d):
-    """`ConvTranspose1d` of rows that come in chunks, `stride` outputs for each input, without padding.
+    """`ConvTranspose1d` of rows in chunks, `stride` outputs for each input, without padding.
 
         y, state = layer(chunk)  # the first one
         y, state = layer(chunk, state)
 
-    Args: those of `ConvTranspose1d` in its order, without padding and output_padding.
+    Args: as in `ConvTranspose1d`, in its order, without padding and output_padding.
 
     Raises: UnsupportedError, GeometryError.
     """

@@ -46,7 +46,7 @@ def conv_transpose1d(
         bias: [K].
         stride, padding, output_padding, groups, dilation: as torch has them.
         activation, residual, residual_position, layer, strict_nonfinite, x_scale, x_shift, x_activation, return_stats:
-            as of `conv1d`.
+            as in `conv1d`.
 
     Returns: [N, K, Q] or [K, Q] of input's dtype; with return_stats the pair of it and the statistics, [P, N, K, 3].
 
@@ -85,7 +85,7 @@ def conv_transpose2d(
         input: [N, C, H, W] or [C, H, W]. weight: [C, K / groups, R, S].
         The rest: as in `conv_transpose1d`, an int for both axes or one for each.
 
-    Returns: [N, K, P, Q] or [K, P, Q] of input's dtype; the rest as of `conv_transpose1d`.
+    Returns: [N, K, P, Q] or [K, P, Q] of input's dtype; the rest as in `conv_transpose1d`.
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
@@ -122,7 +122,7 @@ def conv_transpose3d(
         input: [N, C, D, H, W] or [C, D, H, W]. weight: [C, K / groups, T, R, S].
         The rest: as in `conv_transpose1d`, an int for all axes or one for each.
 
-    Returns: [N, K, Z, P, Q] or [K, Z, P, Q] of input's dtype; the rest as of `conv_transpose1d`.
+    Returns: [N, K, Z, P, Q] or [K, Z, P, Q] of input's dtype; the rest as in `conv_transpose1d`.
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
@@ -134,15 +134,15 @@ def conv_transpose3d(
 
 
 def polyphase_filter(weight: Tensor, groups: int = 1) -> Tensor:
-    """The filter with which a transposed convolution of stride 2 is a convolution of each row and column twice, with
-    fewer products: of 3x3 taps 16 for four pixels of y, instead of 36.
+    """The filter of a transposed convolution of stride 2 that equals a convolution of x upsampled by 2, with fewer
+    products: for 3x3 taps 16 instead of 36 for four pixels of y.
 
         conv_transpose2d(x, polyphase_filter(w), b, stride=2, padding=1) = conv2d(x, w, b, padding=1, x_upsample=2)
 
     With R taps on an axis and padding p before and after it, p < R, the transposed convolution's padding is R - 1 - p.
     Its R + 1 taps are w[R-1], w[R-1] + w[R-2], ..., w[1] + w[0], w[0], summed over both axes in fp32 and rounded once
-    to weight's dtype: an error of a product, on top of the convolution's own, of up to 2**-9 of it in bf16 and 2**-12
-    in fp16, as of rounding a filter to that dtype; in fp32 that of two sums. Derivatives are those of the sums.
+    to weight's dtype. That adds to the convolution's own error up to 2**-9 of each product in bf16 and 2**-12 in fp16,
+    like rounding a filter to that dtype; in fp32 the error of two sums. Derivatives are those of the sums.
 
     Args:
         weight: [K, C / groups, R, S], of a dtype that `conv2d` takes. groups: of both convolutions.
@@ -161,8 +161,7 @@ def polyphase_filter(weight: Tensor, groups: int = 1) -> Tensor:
 
 
 def asked_for(name: str, w: Tensor, numbers: tuple[Any, ...], more: Fused) -> Convolution:
-    """What a call asks for: the convolution of input, with stride - 1 zeros between neighbours, with the filter's taps
-    in reverse order."""
+    """The Convolution of a call: input with stride - 1 zeros between neighbours, the filter rotated by 180 degrees."""
     stride, padding, output_padding, groups, dilation = numbers
     rank = NAMES[name]
     steps, gaps = per_axis("stride", stride, rank), per_axis("dilation", dilation, rank)

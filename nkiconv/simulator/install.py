@@ -70,7 +70,7 @@ def install(*, sentinels: bool = False, races: bool = False, overflow: bool = Fa
     its calls raise NotSimulatedError. What the simulator lacks, such as `nki.kernels`, is not found.
 
     Args:
-        sentinels, races, overflow, nki: as of `simulate`, for all launches in the meantime that do not say; calls that
+        sentinels, races, overflow, nki: as in `simulate`, for all launches in the meantime that do not say; calls that
             were written for AWS's package cannot.
 
     Returns: an `Installation`: ``with install():`` or its `remove()` undoes it. Of several the last one counts that is

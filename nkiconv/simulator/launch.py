@@ -205,7 +205,7 @@ def execute(
 
     Args:
         kernel: jitted, `kernel[lnc]`, or a plain function.
-        args, kwargs: its arguments. trace_only, sentinels, races, overflow, nki: as of `simulate`.
+        args, kwargs: its arguments. trace_only, sentinels, races, overflow, nki: as in `simulate`.
         most: instructions of all cores, each of which has an equal share, at which to give up; None: no such limit.
         alone: the core that runs, without data (trace_only), while the other does nothing; None: all run.
         cut: return the first `most` instructions of a core that has more, where it runs alone.

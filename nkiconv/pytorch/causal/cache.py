@@ -1,7 +1,7 @@
-"""Slots of a cache that hold the states of sequences: what is read from them, and what is written.
+"""Slots of a cache that hold the states of sequences: reading and writing them.
 
-Shapes depend on no number in a tensor, so that torch.compile traces all of it: what is not to be written is written as
-it is.
+Shapes depend on no value of a tensor, so that torch.compile traces all of it: a slot that must not change is written
+with its own values.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Slots:
         columns = begins[:, None] + torch.arange(width, device=device)
         values = history.gather(2, columns.clamp(max=size + longest - 1)[:, None].expand(-1, history.shape[1], -1))
         rows = self.rows(blocks)
-        if keeps:  # a shorter sequence leaves what follows its tokens
+        if keeps:  # a shorter sequence keeps the columns after its tokens
             old = self.held[..., :width].index_select(0, rows.clamp(min=0))
             own = columns < size + lengths[:, None]
             values = torch.where(own[:, None], values, old)
@@ -137,9 +137,9 @@ class Slots:
         return torch.where((columns >= 0)[:, :, None], of_x, of_state)
 
     def write(self, values: Tensor, rows: Tensor) -> None:
-        """Put values [sequences, blocks, C, columns] to the first columns of slots [sequences, blocks]; -1: nowhere.
+        """Write values [sequences, blocks, C, columns] to the first columns of slots [sequences, blocks]; -1 skips one.
 
-        What goes nowhere is written as the first one that goes somewhere, once more; where none does, as what is there.
+        A skipped value repeats the first write that is not skipped; if all are, slots are written with their values.
         """
         flat, slots = values.flatten(0, 1), rows.flatten()
         if flat.shape[0] == 0 or flat.shape[2] == 0:

@@ -1,4 +1,4 @@
-"""What the functions of `nkiconv.pytorch.serving` refuse, by name and before any work."""
+"""Checks of the arguments of `nkiconv.pytorch.serving`, by name and before any work."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def _longest(summary: str, starts: Tensor, max_query_len: int) -> int:
 
 
 def _missing(named: dict[str, Any], block_size: Any) -> Iterator[NkiconvError]:
-    """Errors of arguments of blocks, of which there are all or none."""
+    """Errors of arguments of blocks: all must be given, or none."""
     given = [name for name, one in named.items() if one is not None]
     if given and len(given) < len(named):
         others = ", ".join(name for name in named if name not in given)
@@ -235,9 +235,9 @@ def _flags(has_initial_state: Any) -> Iterator[NkiconvError]:
 def _named_once(
     name: str, indices: Tensor, states: Tensor, pad_slot_id: int | None, blocks: tuple[Any, ...]
 ) -> Iterator[NkiconvError]:
-    """Errors of the numbers of slots, and of those of blocks (the one written, the one read), where they can be read.
+    """Errors of slot numbers and of block numbers (written, read), if their values are readable.
 
-    Sequences may share the slot that they read, as prefixes are shared, but not the one that they write.
+    Sequences may share the slot that they read, as shared prefixes do, but not the one that they write.
     """
     numbers = [one for one in blocks if one is not None]
     if not all(has_values(one) for one in (indices, *numbers)):

@@ -1,4 +1,4 @@
-"""What causal_conv1d_fn and causal_conv1d_update refuse, by name and before any work."""
+"""Checks of the arguments of causal_conv1d_fn and causal_conv1d_update, by name and before any work."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _float64(given: dict[str, Any]) -> Iterator[NkiconvError]:
 
 
 def shapes(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> Iterator[NkiconvError]:
-    """Errors of what both functions take."""
+    """Errors of the arguments that both functions take."""
     yield from refused(LayoutError, rules.rank("x", x.shape, "N, C, L"))
     if x.dim() == 3 and not are_positive(x.shape[1:]):
         yield GeometryError(f"x.shape={tuple(x.shape)}: C and L must be at least 1; only N may be 0")
@@ -150,7 +150,7 @@ def _excluded(numbers: dict[str, Any], states: dict[str, Any], return_final_stat
 def _sequences(
     x: torch.Tensor, cu_seqlens: torch.Tensor | None, seq_idx: torch.Tensor | None
 ) -> Iterator[NkiconvError]:
-    """Errors of the shapes that tell sequences apart; `packed` has those of their numbers."""
+    """Errors of the shapes of cu_seqlens and seq_idx; `sequences` checks their values."""
     if seq_idx is not None:
         yield from refused(GeometryError, rules.shape("seq_idx", seq_idx.shape, (x.shape[0], x.shape[2]), "[N, L]"))
     if cu_seqlens is None:

@@ -36,7 +36,7 @@ def causal_conv1d_fn(
     layer: str | None = None,
     strict_nonfinite: bool | None = None,
 ) -> Any:
-    """Convolve each channel of each row with its own filter, over what precedes and nothing else.
+    """Causal depthwise convolution of each row.
 
         y[n, c, t] = act(bias[c] + sum over s of weight[c, s] * x[n, c, t - (width - 1) + s])
 
@@ -44,35 +44,35 @@ def causal_conv1d_fn(
 
     Args:
         x: [N, C, L] with any strides; bf16, fp16 or fp32, or all float64 where torch computes.
-        weight: [C, width], width at least 1. bias: [C]. Of any of the dtypes: where one of x and weight is fp32 and the
-            other is not, both are taken as fp32, which moves twice the bytes, and y has x's dtype.
-        seq_idx: [N, L], int32 or int64: the sequence of each token, not falling along a row. A token sees tokens of its
-            own number only. Tokens with a negative number belong to no sequence: nothing sees them, their y and their
-            derivatives are 0. initial_states precede each row's first sequence, which begins with the row, and final
-            states are those of its last: so rows may come in pieces that cut a sequence.
-        initial_states: [N, C, width - 1], x's dtype: what precedes each row.
-        return_final_states: also return what the next piece of each row needs as initial_states.
-        final_states_out: [N, C, width - 1], x's dtype: is overwritten by the final states and returned in their place.
-        activation: None, "silu" or "swish", which is the same.
-        cu_seqlens: [sequences + 1], int32 or int64: x is one row [1, C, total] of sequences, the k-th from token
-            cu_seqlens[k] up to cu_seqlens[k + 1]; states are [sequences, C, width - 1] then.
-        layout: "NCW", or "NWC": x and y are token-major, [N, L, C]; states stay. Rows of 2 to 16 taps run as one part
-            of `causal_conv1d_split`, without a transpose, and with its derivatives; others are transposed.
+        weight: [C, width], width at least 1. bias: [C]. Of any of these dtypes: if one of x and weight is fp32 and the
+            other is not, both are computed as fp32, which moves twice the bytes, and y has x's dtype.
+        seq_idx: [N, L], int32 or int64: the sequence of each token, non-decreasing along a row. A token reads tokens of
+            its own sequence only. Tokens with a negative number belong to no sequence: no token reads them, and their y
+            and derivatives are 0. initial_states precede each row's first sequence, which begins with the row, and
+            final states are those of its last: so a sequence may continue over pieces of a row.
+        initial_states: [N, C, width - 1], x's dtype: the inputs before each row.
+        return_final_states: also return the initial_states of each row's next piece.
+        final_states_out: [N, C, width - 1], x's dtype: the final states are written to it, and it is returned.
+        activation: None, "silu" or "swish" (the same).
+        cu_seqlens: [sequences + 1], int32 or int64: x is one row [1, C, total] of sequences; sequence k has the tokens
+            from cu_seqlens[k] up to cu_seqlens[k + 1]; states are then [sequences, C, width - 1].
+        layout: "NCW", or "NWC" for token-major x and y, [N, L, C]; states keep their layout. Rows of 2 to 16 taps run
+            as one part of `causal_conv1d_split`, without a transpose, and with its derivatives; others are transposed.
         layer: a name for messages.
         strict_nonfinite: True: NaN and Inf of x and states reach exactly the outputs that the definition gives them.
-            None: as `set_strict_nonfinite` says. Packed sequences run so whatever it is.
+            None: as `set_strict_nonfinite` says. Packed sequences always run so.
 
-    Returns: y of x's shape and dtype, summed in fp32 and rounded once, contiguous, or with channels next to each other
-    where x has them so; with return_final_states the pair of it and the final states.
+    Returns: y of x's shape and dtype, summed in fp32 and rounded once; contiguous, or with adjacent channels if x has
+    them so. With return_final_states (y, final states).
 
     Packed sequences (seq_idx, cu_seqlens) run in one launch, as a row with width - 1 zeros, or the initial state,
-    before each sequence: `packed` says why no mask, and what it costs. Nothing passes between them, forward or
-    backward, not even NaN or Inf. seq_idx and cu_seqlens may stay on the host: their numbers are checked, which waits
-    for a device that holds them. They have no second derivatives and none in forward mode, and torch.vmap does not take
-    them. Without them, and without strict_nonfinite, the kernel may spread a NaN over other channels and columns
-    of its own row, as docs/algorithms.md says; never to other rows.
+    before each sequence; `sequences` gives the reason and the cost. Sequences are independent, forward and backward,
+    also for NaN and Inf. seq_idx and cu_seqlens may be on the host; their values are checked, which waits for a device
+    that holds them. They have no second derivatives, no forward mode and no torch.vmap. Without them, and without
+    strict_nonfinite, the kernel may spread a NaN over other channels and columns of its own row (docs/algorithms.md),
+    never to other rows.
 
-    torch.autocast casts nothing here.
+    torch.autocast does not cast its arguments.
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
@@ -113,21 +113,21 @@ def causal_conv1d_update(
     layer: str | None = None,
     strict_nonfinite: bool | None = None,
 ) -> Tensor:
-    """One step of decoding, or a few: convolve x after what conv_state holds, and append x there.
+    """One decode step, or a few: convolve x after the inputs in conv_state, and append x to it.
 
     Args:
         x: [N, C], or [N, C, L] for L steps; any strides.
         conv_state: [N, C, state_len], x's dtype, state_len at least width - 1: the inputs before x, the last one at the
-            end. Moved on by L in place. It carries no derivative: y's reach x, weight and bias.
-        weight, bias, activation, layer, strict_nonfinite: as for `causal_conv1d_fn`.
-        cache_seqlens: [N], int32 or int64: conv_state is a ring, in which x goes to positions cache_seqlens,
-            cache_seqlens + 1, ... modulo state_len, and the inputs before it precede those.
-        conv_state_indices: [N], int32 or int64: the row of conv_state, [rows, C, state_len], that belongs to each row
-            of x. A negative one marks padding: its y is 0, and no state changes. Numbers on the host that are too large
-            or come twice are refused, unless torch.compile, torch.jit.trace or a TorchDispatchMode is at work; the
-            former are torch's to refuse then.
+            end. Shifted by L in place. It has no derivative; y's reach x, weight and bias.
+        weight, bias, activation, layer, strict_nonfinite: as in `causal_conv1d_fn`.
+        cache_seqlens: [N], int32 or int64: conv_state is a circular buffer: x is written to positions cache_seqlens,
+            cache_seqlens + 1, ... modulo state_len, and the inputs before x precede these.
+        conv_state_indices: [N], int32 or int64: the row of conv_state, [rows, C, state_len], for each row of x. A
+            negative index marks padding: its y is 0, and no state changes. Indices on the host that are too large or
+            repeated are refused, unless torch.compile, torch.jit.trace or a TorchDispatchMode is active; then torch
+            refuses those that are too large.
 
-    Returns: y of x's shape and dtype, contiguous, or with channels next to each other where x has them so.
+    Returns: y of x's shape and dtype; contiguous, or with adjacent channels if x has them so.
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
@@ -141,7 +141,7 @@ def causal_conv1d_update(
     state = buffer.before(weight.shape[1] - 1)
     if not direct and torch.is_grad_enabled():  # the derivative needs it as it was, which torch's has a copy of
         state = state.clone()
-    if buffer.padding is not None:  # what padding holds must not reach others through the kernel
+    if buffer.padding is not None:  # values of padding must not reach other rows through the kernel
         steps = torch.where(buffer.padding[:, None, None], 0, steps)
         state = torch.where(buffer.padding[:, None, None], 0, state)
     rows, filters, before = of_one_kind(steps, weight, state)

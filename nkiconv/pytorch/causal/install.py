@@ -1,8 +1,8 @@
-"""`import causal_conv1d` as nkiconv's functions, for programs and libraries that look for that package.
+"""`import causal_conv1d` as nkiconv's functions, for libraries that import that package.
 
-Three things are looked up by them: the modules of the package (`package` has what is in them), the version in its
-metadata, and in transformers `is_causal_conv1d_available()`, which wants a GPU, and (up to 5.x's first
-releases) a table of kernels that it downloads unless they are in it.
+They look up three things: the package's modules (their contents are in `package`), the version in its metadata, and, in
+transformers, `is_causal_conv1d_available()`, which requires a GPU, and (up to 5.x's first releases) a table of kernels,
+where transformers downloads those that are missing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .model_files import looks, set_in
 from .package import MODULES, VERSION
 
 PACKAGE = "causal_conv1d"
-#: What its modules have, by their full names.
+#: Contents of its modules, by their full names.
 _NAMES = {f"{PACKAGE}.{name}".rstrip("."): names for name, names in MODULES.items()}
 
 #: Where transformers says whether there is the package, and its table of kernels by name.
@@ -37,19 +37,19 @@ def install_causal_conv1d(*, replace: bool = False) -> Installation:
         nkiconv.pytorch.install_causal_conv1d()
         from transformers import AutoModelForCausalLM
 
-    Its modules `causal_conv1d_interface`, `causal_conv1d_varlen` and `cpp_functions` are there too, the references
-    among their functions.
+    Its modules `causal_conv1d_interface`, `causal_conv1d_varlen` and `cpp_functions` exist too, with their reference
+    functions.
 
-    transformers is imported where it is installed, and told that the package is there. Its model files look for it when
-    they are imported and keep what they found: ones imported before get nkiconv's functions until `undo`, and ones
-    imported in between keep them after it.
+    If transformers is installed, it is imported and told that the package is available. Its model files look the
+    package up once, when they are imported: files imported before this call get nkiconv's functions until `undo`; files
+    imported between this call and `undo` keep them.
 
     Args:
-        replace: also where the package's own modules are imported; who took functions from them keeps those.
+        replace: replace the package's own modules too if they are imported; functions taken from them before stay.
 
     Returns: an Installation, whose `undo` restores everything; also a context manager.
 
-    Raises: UnsupportedError where the package's own modules are imported, and not replace.
+    Raises: UnsupportedError if the package's own modules are imported and replace is False.
     """
     real = sorted(name for name in sys.modules if _of_package(name) and not _is_ours(sys.modules[name]))
     if real and not replace:
@@ -89,7 +89,7 @@ def _is_ours(module: ModuleType) -> bool:
 
 
 def _restore_modules(before: dict[str, ModuleType]) -> None:
-    """Leave of the package in sys.modules what was there."""
+    """Restore the package's modules in sys.modules."""
     for name in [name for name in sys.modules if _of_package(name)]:
         del sys.modules[name]
     sys.modules.update(before)

@@ -1,4 +1,4 @@
-"""What was set somewhere else, to be set back."""
+"""Settings outside of nkiconv that can be undone."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 
 class Installation:
-    """What was installed; leaving it as a context manager, or `undo`, undoes it."""
+    """Changes outside of nkiconv; leaving it as a context manager, or `undo`, restores the state before."""
 
     def __init__(self) -> None:
-        """Nothing yet."""
+        """Start with no changes."""
         self.steps: list[Callable[[], None]] = []
 
     def undo(self) -> None:
-        """Restore what was there before; the second time nothing. Later installations are to be undone first."""
+        """Restore the state before; a second call does nothing. Undo later installations first."""
         while self.steps:
             self.steps.pop()()
 

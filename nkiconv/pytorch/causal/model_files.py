@@ -25,7 +25,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "causal_conv1d_fn": causal_conv1d_fn,
     "causal_conv1d_update": causal_conv1d_update,
 }
-#: What the first argument is called there.
+#: The name of the first argument there.
 _ROWS = "hidden_states"
 
 
@@ -68,9 +68,10 @@ def _is_ours(function: Any, ours: Callable[..., Any], strict_nonfinite: bool | N
 
 
 def _instead_of(theirs: Any, ours: Callable[..., Any], strict_nonfinite: bool | None) -> Callable[..., Any]:
-    """Ours with the arguments that model files pass; a call that ours refuses stays with theirs, which is told once.
+    """nkiconv's function with the arguments that model files pass; a call that it refuses goes to theirs, with one
+    warning.
 
-    Layers pass on whatever their callers gave them: arguments that ours does not have are for others.
+    Layers pass on all arguments of their callers; those unknown to nkiconv's function are dropped.
     """
     known = frozenset(inspect.signature(ours).parameters)
     told = False

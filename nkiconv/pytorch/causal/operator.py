@@ -7,9 +7,8 @@ With xs = initial states, or zeros, followed by x, z = conv(xs, w) + bias and y 
 
     dL/dxs = conv(dL/dz between width - 1 zeros on both sides, flipped w), and dL/d final states on its last columns
 
-which is the same kernel again; dL/dw and dL/dbias are those of any convolution of xs. Packed sequences have an operator
-of their own for the derivative: how many sequences seq_idx numbers is known only when it is read, which torch.compile
-cannot look into.
+with the same kernel; dL/dw and dL/dbias are those of any convolution of xs. Packed sequences have their own operator
+for the derivative: the number of sequences in seq_idx is known only when it is read, which torch.compile cannot trace.
 """
 
 from __future__ import annotations
@@ -95,7 +94,7 @@ def _backward(ctx: Any, g: Tensor | None, g_final: Tensor | None) -> tuple[Tenso
 def derivatives(ctx: Any, g: Tensor, g_final: Tensor | None, needs: list[bool]) -> tuple[Tensor | None, ...]:
     """dL/d x, weight, bias and initial states of dL/dy and dL/d final states, each where it is needed.
 
-    ctx: what `_remember` puts into autograd's, `num_inputs` apart.
+    ctx: autograd's context as `_remember` fills it, without `num_inputs`.
     """
     x, weight, bias, initial_states, cu_seqlens, seq_idx = ctx.saved_tensors
     final = g_final if ctx.return_final_states else None
@@ -227,10 +226,10 @@ def _remember_packed(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ..
 
 
 def _second_derivatives(ctx: Any, *of_each: Tensor | None) -> tuple[Tensor | None, ...]:
-    """Derivatives of `_packed_backward`: it runs again, by operators that autograd knows. What stands in other
-    sequences is multiplied by zeros here, NaN or not."""
+    """Derivatives of `_packed_backward`: it runs again, by operators that autograd knows. Elements of other sequences
+    are multiplied by zeros here, also NaN."""
     with torch.enable_grad():
-        # aliases: g may be made of x, and what reaches x by way of g is not to be counted here too
+        # aliases: g may depend on x, and gradients that reach x through g must not be counted here too
         saved: list[Any] = [one if one is None else one.view_as(one) for one in ctx.saved_tensors]
         x, weight, *rest = saved[2:]
         packing = sequences.packing_of(x, weight.shape[1], rest[2], rest[3], rest[1])
@@ -299,10 +298,10 @@ def convolve(
     direct: bool | None = None,
     lent: bool = False,
 ) -> tuple[Tensor, Any]:
-    """What the operator returns for checked arguments; torch's own functions of rows without packing on the host.
+    """The operator's result for checked arguments; by torch's own functions for rows without packing on the host.
 
-    direct: whether `modes.is_torchs` holds, where a caller has asked. lent: final states may be a view of what autograd
-    keeps, for who copies them. Without return_final_states they are nothing, of any kind.
+    direct: `modes.is_torchs`, if the caller knows it. lent: final states may be a view of a tensor that autograd keeps;
+    the caller copies them. Without return_final_states the second result is undefined.
     """
     if cu_seqlens is None and seq_idx is None and (modes.is_torchs(x) if direct is None else direct):
         (channels, width), w = weight.shape, weight.unsqueeze(1)

@@ -1,7 +1,7 @@
-"""What the package causal-conv1d has besides causal_conv1d_fn and causal_conv1d_update, by the names of its modules.
+"""The rest of the package causal-conv1d besides causal_conv1d_fn and causal_conv1d_update, by its modules' names.
 
-References in plain torch, states of packed sequences, and the functions below its autograd, which libraries that fuse
-more than the convolution into one derivative (mamba_ssm) call.
+References in plain torch, states of packed sequences, and the functions below its autograd, which mamba_ssm calls from
+its own fused derivatives.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def causal_conv1d_ref(
 ) -> Any:
     """`causal_conv1d_fn` of rows, in torch alone and in weight's dtype: something to hold results against.
 
-    Args: as of `causal_conv1d_fn`, any floating dtypes.
+    Args: as in `causal_conv1d_fn`, any floating dtypes.
 
     Returns: y [N, C, L] of x's dtype; with return_final_states the pair of it and [N, C, width - 1].
     """
@@ -58,7 +58,7 @@ def causal_conv1d_update_ref(
 ) -> Tensor:
     """`causal_conv1d_update` in torch alone and in weight's dtype; conv_state, a row for each of x's, is moved on.
 
-    Args: as of `causal_conv1d_update`, any floating dtypes.
+    Args: as in `causal_conv1d_update`, any floating dtypes.
 
     Returns: y of x's shape and dtype.
     """
@@ -167,10 +167,10 @@ def causal_conv1d_bwd_function(
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     """dL/d x, weight, bias and initial states of dL/dy (dout) and dL/d final states.
 
-    Args: dx: [N, C, L], is overwritten by the first of them and returned. The rest: as of `causal_conv1d_fn`.
+    Args: dx: [N, C, L]: dL/dx is written to it, and it is returned. The rest: as in `causal_conv1d_fn`.
 
-    Returns: tensors of the dtypes of what they are derivatives by; None for bias where there is none, and for initial
-    states unless return_dinitial_states.
+    Returns: each of the dtype of its argument; None for a bias that is None, and for initial states unless
+    return_dinitial_states.
     """
     rows, filters, state = of_one_kind(x, weight, initial_states)
     if return_dinitial_states and state is None:
@@ -222,7 +222,7 @@ _VARLEN = {
     "causal_conv1d_varlen_states": causal_conv1d_varlen_states,
     "causal_conv1d_varlen_states_ref": causal_conv1d_varlen_states_ref,
 }
-#: What each of the package's modules has; "" is the package itself.
+#: Contents of each of the package's modules; "" is the package itself.
 MODULES: dict[str, dict[str, Any]] = {
     "": {**_PUBLIC, "__version__": VERSION},
     "causal_conv1d_interface": {**_PUBLIC, **_BELOW, **_REFERENCES},

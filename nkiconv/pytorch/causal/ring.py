@@ -7,9 +7,9 @@ from torch import Tensor
 
 
 class ConvState:
-    """The rows of a conv_state that belong to those of x.
+    """The rows of a conv_state for the rows of x.
 
-    padding: [N], the rows of x that have none; None where all have one.
+    padding: [N], True for rows of x without a row of conv_state; None if there are none.
     """
 
     def __init__(self, conv_state: Tensor, cache_seqlens: Tensor | None, indices: Tensor | None) -> None:
@@ -29,7 +29,7 @@ class ConvState:
         return last if self.indices is None else last.index_select(0, self._rows())
 
     def advance(self, x: Tensor, final: Tensor | None) -> None:
-        """Append x [N, C, L] to the inputs; final: what the buffer holds then, where that is known."""
+        """Append x [N, C, L] to the inputs; final: the buffer's new contents, if they are known."""
         length = self.conv_state.shape[2]
         kept = min(x.shape[2], length)
         if self.begins is not None:
@@ -47,7 +47,7 @@ class ConvState:
             self.conv_state.index_copy_(0, self._rows()[source], values)
 
     def _rows(self) -> Tensor:
-        """[N]: rows of conv_state; those of padding are any."""
+        """[N]: rows of conv_state; arbitrary for padding."""
         if self.indices is None:
             return torch.arange(self.conv_state.shape[0], device=self.conv_state.device)
         return self.indices.clamp(min=0)
@@ -71,10 +71,10 @@ class ConvState:
         self.conv_state[rows[:, None], :, positions] = values
 
     def _writers(self) -> tuple[Tensor, Tensor]:
-        """([N]: the row of x that each writes for; whether there is one that is no padding).
+        """([N]: the row of x whose state each row writes; whether any row is no padding).
 
-        Shapes must not depend on how many rows are padding, so padding writes what the first other row writes once
-        more, and where all are padding, what is there already.
+        Shapes must not depend on the number of padding rows: padding repeats the write of the first other row, or, if
+        all rows are padding, writes the present values.
         """
         assert self.padding is not None
         rows = torch.arange(self.padding.shape[0], device=self.padding.device)

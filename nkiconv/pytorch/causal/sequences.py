@@ -1,20 +1,19 @@
 """Several sequences in one launch: a row with the state of each sequence, or zeros, in front of its tokens.
 
     row      s0 s0 s0 a a a a a  s1 s1 s1 b b  s2 s2 s2 c c c      width 4; s: states or zeros
-    y                 A A A A A  -  -  -  B B  -  -  -  C C C      what is computed at "-" is dropped
+    y                 A A A A A  -  -  -  B B  -  -  -  C C C      results at "-" are dropped
 
-A window of width columns that ends in a sequence sees that sequence and what stands before it, nothing else. A mask
-cannot do that: what it multiplies by zero stays NaN where it was NaN or Inf. For the same reason the kernel runs with
-`strict_nonfinite`, without which it may multiply neighbouring columns by zeros itself.
+A window of width columns that ends in a sequence reads that sequence and the state before it, nothing else. A mask
+cannot do that: NaN and Inf times zero are NaN. For the same reason the kernel runs with `strict_nonfinite`; without it
+the kernel may itself multiply neighbouring columns by zeros.
 
-What it costs more than a row without boundaries: a copy of x into the row and one of y out of it, each as many bytes as
-the kernel moves; width - 1 columns for each sequence; and the algorithms that multiply by zeros. Modelled, the kernel
-alone: 8,192 channels of 4,096 tokens in 8 sequences, width 4, bf16, bias and silu take 350 us, and 207 us as one
-sequence.
+The cost over a row without boundaries: a copy of x into the row and one of y out of it, each with the bytes that the
+kernel moves; width - 1 columns for each sequence; and no algorithms that multiply by zeros. Modelled, for the kernel
+alone: 8,192 channels of 4,096 tokens in 8 sequences, width 4, bf16, bias and silu take 350 us, as one sequence 207 us.
 
-dL/dw is the kernel's of the row and dL/dz, which is zero at "-"; those zeros would meet the last tokens of the sequence
-before and the states. What such windows see is therefore taken out of the row (`Packing.edges`), and torch adds its
-products with the windows of tokens: as many columns as a state has, twice for each sequence.
+The kernel computes dL/dw from the row and dL/dz, which is zero at "-"; those zeros would multiply the last tokens of
+the sequence before and the states. So the columns that such windows read are zeroed in the row (`Packing.edges`), and
+torch adds their products with the windows of tokens: as many columns as a state has, twice for each sequence.
 """
 
 from __future__ import annotations
@@ -92,7 +91,7 @@ class Packing:
         if self.tokens is not None:
             columns = (~seen.all(1)).nonzero()[:, 0]
             return columns, seen.index_select(0, columns)
-        # as many whatever the offsets are; those of a sequence shorter than a state are among the initial ones already
+        # their number does not depend on the offsets; those of sequences shorter than a state are initial ones too
         initial, final = self._states(self.starts, None), self._states(self.ends, None)
         again = final < initial.reshape(self.count, self.gap)[:, :1].add(self.gap).expand(-1, self.gap).flatten()
         seen = torch.cat([seen.index_select(0, initial), seen.index_select(0, final) & ~again[:, None]])
@@ -149,7 +148,7 @@ def packing_of(
 
 
 def _has_data(tensor: torch.Tensor) -> bool:
-    """Whether it is no stand-in of torch's tracing, all of which are of other classes."""
+    """Whether a tensor has data; torch's tracing uses stand-ins of other classes."""
     return type(tensor) is torch.Tensor
 
 
@@ -287,7 +286,7 @@ def _of_row(
 def _of_filters(
     packing: Packing, asked: Convolution, spread: torch.Tensor, row: torch.Tensor, w: torch.Tensor, bias: bool
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """(dL/dw, with `bias` dL/dbias): the kernel's, but torch's of what windows of no token see."""
+    """(dL/dw, with `bias` dL/dbias): by the kernel, and by torch for the columns that windows of no token read."""
     columns, seen = packing.edges()
     like = filter_like(w, w.shape, host.wide_dtype(w))
     inner = row.index_fill(1, columns, 0)

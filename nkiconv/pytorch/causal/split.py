@@ -3,8 +3,8 @@
     nkiconv::causal_conv1d_split(x, weight, bias, initial_states, splits, activation, eps, layout, return_final_states,
         cu_seqlens, state_positions, layer) -> parts, the final states, and those after positions
 
-Nothing of the forward is kept but its arguments: the derivative computes z = act(conv(x)) again, by `causal_conv1d`,
-and the norm by torch, of z rounded to x's dtype.
+The forward keeps only its arguments; the backward pass computes z = act(conv(x)) again, by `causal_conv1d`, and the
+norm by torch, from z rounded to x's dtype.
 """
 
 from __future__ import annotations
@@ -59,27 +59,27 @@ def causal_conv1d_split(
     state_positions: Sequence[int] | Tensor | None = None,
     layer: str | None = None,
 ) -> Any:
-    """Convolve each channel with its own causal filter, apply SiLU, split the channels into parts of heads, l2norm.
+    """Causal depthwise convolution, activation (SiLU), split of the channels into parts of heads, l2norm.
 
     Args:
         x: [N, C, L], or token-major [N, L, C] with layout="NWC"; bf16, fp16 or fp32, or all float64 where torch
             computes.
-        weight: [C, width], width at most 16. bias: [C]. Of x's dtype, or bf16 with fp16 and the like; fp32 with fp32.
-        splits: ((heads, dim, normalised), ...) in order of the channels; heads of normalised parts, of 2 to 512
-            channels, become v / sqrt(sum of v^2 + eps), as fla's l2norm.
+        weight: [C, width], width at most 16. bias: [C]. fp32 if x is; otherwise bf16 or fp16.
+        splits: ((heads, dim, normalised), ...) in order of the channels; each head v of a normalised part, dim 2 to
+            512, becomes v / sqrt(sum of v^2 + eps), as in fla's l2norm.
         activation: None or a name of `nkiconv.rules.ACTIVATIONS`. eps: added to the sum of squares.
         layout: "NCW" or "NWC".
-        initial_states: [N, C, width - 1], x's dtype: what precedes each row, instead of zeros.
-        return_final_states: also return what the next piece of each row needs as initial_states.
-        cu_seqlens: x is one row of sequences, the k-th from token cu_seqlens[k] up to cu_seqlens[k + 1]; states are
-            [sequences, C, width - 1] then. Ints, or a tensor of them, which is read; each is a kernel of its own.
-        state_positions: also return the states after so many tokens of x's rows, 1 to L each, as prefix caches keep
-            them. As cu_seqlens.
+        initial_states: [N, C, width - 1], x's dtype: the inputs before each row; None is zeros.
+        return_final_states: also return the initial_states of each row's next piece.
+        cu_seqlens: x is one row of sequences; sequence k has the tokens from cu_seqlens[k] up to cu_seqlens[k + 1];
+            states are then [sequences, C, width - 1]. Ints, or a tensor, which is read: each value compiles a kernel.
+        state_positions: also return the state after each of these numbers of tokens, 1 to L, for prefix caches. Ints,
+            or a tensor, as for cu_seqlens.
         layer: a name for messages.
 
-    Returns: a tuple of [N, L, heads, dim], one a part, x's dtype, summed and normalised in fp32, rounded once. With
-    return_final_states a tuple of it and the final states; with state_positions a last member is [N, positions, C,
-    width - 1]. Derivatives are those of reverse mode, twice too.
+    Returns: parts, a tuple of [N, L, heads, dim] of x's dtype, summed and normalised in fp32, rounded once. With
+    return_final_states and state_positions a tuple: parts, the final states if asked for, the states [N, positions, C,
+    width - 1] if asked for. It has first and second derivatives in reverse mode.
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
@@ -112,17 +112,17 @@ def causal_conv1d_split_update(
     conv_state_indices: Tensor | None = None,
     layer: str | None = None,
 ) -> tuple[Tensor, ...]:
-    """A decode step of `causal_conv1d_split`, or a few tokens: what follows conv_state, to which x is appended.
+    """A decode step of `causal_conv1d_split`, or a few tokens: convolve x after conv_state, and append x to it.
 
     Args:
         x: [N, C], or [N, C, L] for L tokens.
         conv_state: [N, C, state_len], x's dtype, state_len at least width - 1: the inputs before x, the last one at the
-            end. Moved on by L in place. It carries no derivative.
-        weight, bias, splits, activation, eps, layer: as of `causal_conv1d_split`; width at least 2.
-        conv_state_indices: [N], int32 or int64: the row of conv_state, [rows, C, state_len], of each row of x, none
-            twice. A negative one marks padding: its parts are 0, and no state changes.
+            end. Shifted by L in place. It has no derivative.
+        weight, bias, splits, activation, eps, layer: as in `causal_conv1d_split`; width at least 2.
+        conv_state_indices: [N], int32 or int64: the row of conv_state, [rows, C, state_len], for each row of x, without
+            repeats. A negative index marks padding: its parts are 0, and no state changes.
 
-    Returns: a tuple of [N, heads, dim], or [N, L, heads, dim] for x [N, C, L], one a part, x's dtype.
+    Returns: parts, a tuple of [N, heads, dim], or [N, L, heads, dim] for x [N, C, L], of x's dtype.
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
@@ -134,7 +134,7 @@ def causal_conv1d_split_update(
     buffer = ConvState(conv_state, None, conv_state_indices)
     state = buffer.before(weight.shape[1] - 1).clone()  # the derivative needs it as it was
     tokens = steps
-    if buffer.padding is not None:  # what padding holds must not reach others through the kernel
+    if buffer.padding is not None:  # values of padding must not reach other rows through the kernel
         tokens, state = (torch.where(buffer.padding[:, None, None], 0, one) for one in (steps, state))
     found: tuple[Tensor, ...] = causal_conv1d_split(
         tokens, weight, bias, splits=splits, activation=activation, eps=eps, initial_states=state, layer=where
@@ -147,7 +147,7 @@ def causal_conv1d_split_update(
 
 
 def _as_ints(given: Any) -> Any:
-    """A tuple of what a sequence or a tensor holds; anything else as it is."""
+    """The values of a sequence or a tensor as a tuple; other objects unchanged."""
     listed = given.tolist() if isinstance(given, Tensor) else given
     return tuple(listed) if isinstance(listed, (Sequence, torch.Size)) and not isinstance(listed, str) else listed
 
@@ -227,7 +227,7 @@ def _torch_convolved(
     cu_seqlens: Sequence[int] | None,
     layer: str | None,
 ) -> tuple[Tensor, Tensor | None]:
-    """(z [N, C, L], final states or None) by torch, whatever `modes` says."""
+    """(z [N, C, L], final states or None) by torch in every mode."""
     size, first = weight.shape[1] - 1, 0
     asked = states.on_hosts(weight.shape[0], 0, activation, layer)
     ends = (x.shape[2],) if cu_seqlens is None else cu_seqlens[1:]
@@ -246,7 +246,7 @@ def _torch_convolved(
 def _states_after(
     rows: Tensor, initial: Tensor | None, positions: Sequence[int], cu_seqlens: Sequence[int] | None, size: int
 ) -> Tensor:
-    """[N, positions, C, size]: what precedes token `position` of rows [N, C, L] in the sequence of the token before."""
+    """[N, positions, C, size]: the inputs before each position of rows [N, C, L], in the preceding token's sequence."""
     starts, found = (0,) if cu_seqlens is None else cu_seqlens, []
     for position in positions:
         number = bisect_left(starts, position) - 1
@@ -357,7 +357,7 @@ def _compare(given: tuple[Any, ...], found: list[Tensor]) -> None:
 
 
 def require_within(part: Any, truth: Any, limit: Any, x: Tensor, layer: str | None) -> None:
-    """A part is near enough, or no number where the truth is none; NaN of x may reach what shares its tile."""
+    """Raise if a part is not within `limit` of the truth; NaN of x may reach other outputs of its tile."""
     with np.errstate(invalid="ignore"):
         off = np.isfinite(truth) & ~(np.abs(part - truth) <= limit)
     if not x.isfinite().all():

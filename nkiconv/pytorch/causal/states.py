@@ -1,4 +1,4 @@
-"""Causal depthwise conv1d with what precedes the rows as a tensor: torch, the simulator or the kernel, as `modes` says.
+"""Causal depthwise conv1d with a state in front of the rows: by torch, the simulator or the kernel, as `modes` says.
 
 The kernel reads the state in place and writes the next one; x is not copied.
 """

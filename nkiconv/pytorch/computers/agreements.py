@@ -18,7 +18,7 @@ def note(agrees: bool) -> None:
 
 
 def text(seen: Counter[bool]) -> str:
-    """What is said in the end."""
+    """The final report."""
     total = seen.total()
     results = "1 kernel's result" if total == 1 else f"{total:,} kernels' results"
     verdict = f"{seen[False]:,} DIFFER" if seen[False] else "all agree within their error bounds"

@@ -1,8 +1,8 @@
 """The operators' kernels on a Neuron device, through torch-neuronx. They have never run on one; see the README.
 
-torch-neuronx's native backend takes a kernel through `wrap_nki`, which torch.compile sees as one node of its graph;
-under torch_xla a `@nki.jit` kernel is called as it is. Either way the algorithm and settings of a plan go along as
-compile-time arguments. All of this works on shapes alone: what torch.compile traces has no data.
+torch-neuronx's native backend takes a kernel through `wrap_nki`, which is one node of torch.compile's graph; under
+torch_xla a `@nki.jit` kernel is called directly. Either way the algorithm and settings of a plan are compile-time
+arguments. Everything here reads shapes only: tensors that torch.compile traces have no data.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ def convolve(
     scales: Scales = NO_SCALES,
     norm: PixelNorm | None = None,
 ) -> Any:
-    """y of the kernel on the device of the tensors, or with asked.return_stats (y, stats), with a norm (y, what that
-    reads, or nothing).
+    """y of the kernel on the device of the tensors; with asked.return_stats (y, stats), with a norm (y, the norm's
+    input or an empty tensor).
 
-    packed: the filter as the kernel then takes it; frames: in front of x's; scales: x_scale and x_shift.
+    packed: the filter in the kernel's order; frames: in front of x's; scales: x_scale and x_shift.
 
-    A plan that cannot be had is a PlanWarning, once a shape; the kernel then takes the algorithm of the least bound,
-    or refuses.
+    If there is no plan, a PlanWarning says so once for each shape, and the kernel runs the algorithm of the least
+    bound, or refuses.
     """
     whole = shaped(x, frames)
     shape = asked.shape(whole, w)
@@ -171,10 +171,10 @@ def convolve_gated(
 def filters_gradient(
     asked: Convolution, x: torch.Tensor, g: torch.Tensor, size: tuple[int, ...], dtype: torch.dtype, bias: bool
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """(dw, with `bias` db) of the kernel on the device of the tensors.
+    """(dw, with `bias` db) by the kernel on the device of the tensors.
 
-    It returns sums, in fp32: to have it round would take a dtype of nki.language for an argument, which is none of
-    Python's own types.
+    The kernel returns fp32 sums: rounding would need a dtype of nki.language as an argument, which is no plain Python
+    value.
     """
     problem, lnc = asked.problem(x, filter_like(x, size, dtype)), cores()
     problem = problem.toward("wgrad")
@@ -191,7 +191,7 @@ def filters_gradient(
 
 
 def _shaped(y: torch.Tensor, shape: list[int]) -> torch.Tensor:
-    """A kernel's result as the operator has it, and no view of anything: what follows may change it in place."""
+    """A kernel's result in the operator's shape; no view, because callers may change it in place."""
     if list(y.shape) == shape:
         return y
     found: torch.Tensor = torch.ops.aten._unsafe_view(y, shape)
@@ -207,7 +207,7 @@ def _launch(
     tensors: dict[str, torch.Tensor],
     numbers: dict[str, Any] | None = None,
 ) -> Any:
-    """What the kernel returns; filters: as it takes them; tensors, numbers: its other arguments, by name."""
+    """The kernel's result; filters: in the kernel's order; tensors, numbers: its other arguments, by name."""
     images = (x if x.dim() > 3 else x.reshape(chunked_shape(problem, wanted.chunks))).contiguous()
     named = {name: tensor.contiguous() for name, tensor in tensors.items()}
     lnc = cores()
@@ -216,7 +216,7 @@ def _launch(
 
 
 def cores() -> int:
-    """Cores of a launch: those of a logical NeuronCore. Raises UnsupportedError as `launches.degree` does."""
+    """The cores of a launch: those of a logical NeuronCore. Raises UnsupportedError as `launches.degree` does."""
     return degree()
 
 
@@ -227,7 +227,8 @@ def launcher(operation: str, lnc: int) -> Any:
 
 
 def launched(kernel: Any, lnc: int) -> Any:
-    """A kernel on so many cores, the same way; a LaunchWarning says once what makes launches under torch_xla slow."""
+    """A kernel on `lnc` cores, by torch-neuronx or torch_xla; a LaunchWarning names once a setting that makes launches
+    under torch_xla slow."""
     wrap = getattr(importlib.import_module("torch_neuronx"), "wrap_nki", None)
     if wrap is None and CHOICE.provider == "aws":
         advise_target()
@@ -238,8 +239,8 @@ def launched(kernel: Any, lnc: int) -> Any:
 def _arguments(
     problem: ConvProblem, operation: str, asked: Asked, lnc: int, effort: str
 ) -> tuple[tuple[str, Any], ...]:
-    """The kernel's arguments that are no tensors, by name; kept for the process, of what they are chosen by: plans made
-    later are taken by the next."""
+    """The kernel's arguments besides tensors, by name. They are kept for the process, so plans made later hold from the
+    next process on."""
     request = Request(problem=problem, lnc=lnc, asked=asked, operation=operation)
     algorithm, config = (None, None) if effort == "kernel" else _choice(request, effort)
     rows = operation == "depthwise_conv1d"
@@ -268,7 +269,7 @@ def _arguments(
 
 
 def effort() -> str:
-    """What NKICONV_PLAN says. Raises UnsupportedError where it is none of EFFORTS."""
+    """The value of NKICONV_PLAN. Raises UnsupportedError if it is not one of EFFORTS."""
     wanted = os.environ.get(PLAN_VARIABLE, EFFORTS[0])
     if wanted not in EFFORTS:
         raise UnsupportedError(f"{PLAN_VARIABLE}={wanted!r}: accepted are {', '.join(EFFORTS)}; set one, or unset it")
@@ -276,7 +277,7 @@ def effort() -> str:
 
 
 def _choice(request: Request, effort: str) -> tuple[str | None, Any]:
-    """(algorithm, config) of the planner's answer; (None, None), what the kernel takes by itself, where it has none."""
+    """(algorithm, config) of the planner's answer; (None, None) if it has none, so that the kernel chooses."""
     problem = request.problem
     try:
         found = answer(request) if effort == "timed" else estimated(request)

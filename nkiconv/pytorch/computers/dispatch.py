@@ -25,8 +25,8 @@ def convolve(
     scales: Scales = NO_SCALES,
     norm: PixelNorm | None = None,
 ) -> Any:
-    """y of checked tensors, wherever they are, or with asked.return_stats (y, stats), with a norm (y, what that reads,
-    or nothing); frames: in front of x's; scales: x_scale and x_shift."""
+    """y of checked tensors on any device; with asked.return_stats (y, stats), with a norm (y, the norm's input or an
+    empty tensor); frames: in front of x's; scales: x_scale and x_shift."""
     who = modes.computer(x)
     if who == "torch" and norm is not None:
         return by_torch(asked, x, w, bias, residual, frames, norm)

@@ -1,9 +1,8 @@
-"""The operators in torch itself: NKICONV_CPU=torch, and whatever the kernels are compared with.
+"""The operators in torch itself: for NKICONV_CPU=torch, and as the reference for the kernels.
 
-Built of differentiable functions of torch, so that all its derivatives and transforms hold. A plain convolution is
-torch's own, but for fp16, and for bf16 on CPUs for which oneDNN has none: torch sums derivatives of these in their own
-dtype. That, and whatever has an activation or a residual, is summed in fp32 and rounded once, as the kernels do, and so
-is `reference`.
+They consist of differentiable torch functions, so all derivatives and transforms work. A plain convolution is torch's
+own, except in fp16, and in bf16 on CPUs where oneDNN has none: torch sums derivatives of these in their own dtype.
+Those, all calls with an activation or a residual, and `reference` are summed in fp32 and rounded once, as in kernels.
 """
 
 from __future__ import annotations
@@ -83,8 +82,8 @@ def unrounded(
 
 
 def prologued(asked: Convolution, x: torch.Tensor, scales: Scales) -> torch.Tensor:
-    """What is convolved, x_activation(x * x_scale + x_shift), each pixel as often as x_upsample says: in fp32, or
-    float64 where x is, and rounded once."""
+    """The convolution's input, x_activation(x * x_scale + x_shift) upsampled by x_upsample: in fp32, or float64 if x
+    is, and rounded once."""
     if not asked.has_prologue(scales):
         return x
     found = prologue_argument(x, scales)
@@ -96,13 +95,13 @@ def upsampled(x: torch.Tensor, times: int) -> torch.Tensor:
     """Each row and column of images so many times."""
     if times == 1:
         return x
-    # torch's own makes floats of extents, which torch.compile's symbols are none of, and takes no empty images
+    # torch's own converts extents to floats, which fails for torch.compile's symbols, and takes no empty images
     found = x[:, :, :, None, :, None].expand(*x.shape[:3], times, x.shape[3], times).flatten(2, 3).flatten(3, 4)
     return found.contiguous(memory_format=memory_format(x, x))
 
 
 def prologue_argument(x: torch.Tensor, scales: Scales) -> torch.Tensor:
-    """What x_activation is applied to, not rounded to x's dtype."""
+    """x_activation's argument, not rounded to x's dtype."""
     found, (scale, shift) = wide(x), scales
     found = found if scale is None else found * by_channel(scale, x)
     return found if shift is None else found + by_channel(shift, x)
@@ -121,7 +120,7 @@ def filters_gradient(
     _, dw, db = torch.ops.aten.convolution_backward.default(
         wide(g),
         images,
-        images.new_empty(size),  # of which the shape is read
+        images.new_empty(size),  # only its shape is read
         [size[0]] if bias else None,
         asked.stride,
         symmetric,
@@ -164,12 +163,12 @@ def _sums(asked: Convolution, x: torch.Tensor, w: torch.Tensor, bias: torch.Tens
         arguments = (images, filters, bias, asked.stride, symmetric, asked.dilation, asked.groups)
     if not torch.is_autocast_enabled("cpu"):
         return function(*arguments)
-    with torch.autocast("cpu", enabled=False):  # dtypes are what they are to be; torch would cast them again
+    with torch.autocast("cpu", enabled=False):  # dtypes are final; torch would cast them again
         return function(*arguments)
 
 
 def _transposed_arguments(asked: Convolution, w: torch.Tensor) -> tuple[Any, ...] | None:
-    """torch's numbers of a transposed convolution, or None where it has none for it."""
+    """torch's arguments of a transposed convolution, or None if torch cannot express it."""
     windows = [(taps - 1) * gap for taps, gap in zip(w.shape[2:], asked.dilation, strict=True)]
     sides = [window - before for window, (before, _) in zip(windows, asked.padding, strict=True)]
     ends = [behind - before for before, behind in asked.padding]
@@ -187,7 +186,7 @@ def forwards(w: torch.Tensor, groups: int) -> torch.Tensor:
 
 
 def padded(asked: Convolution, x: torch.Tensor) -> tuple[torch.Tensor, list[int]]:
-    """(images with zeros between and around them, or cropped; what padding of both sides is left to torch)."""
+    """(images with zeros between their elements and around them, or cropped; the symmetric padding left to torch)."""
     x = spread(x, asked.lhs_dilation)
     if all(before == behind >= 0 for before, behind in asked.padding):
         return x, [before for before, _ in asked.padding]

@@ -1,7 +1,7 @@
-"""Who computes an operator: torch or the simulator on the host, the kernel on a Neuron device.
+"""The backend of an operator: torch or the simulator on the host, the kernel on a Neuron device.
 
-Where torch computes, and nothing records what runs, its own functions are called without an operator of ours around
-them (`is_torchs`): their derivatives, transforms and cost are torch's.
+Where torch computes and nothing records the calls, torch's own functions run without one of nkiconv's operators
+(`is_torchs`), with torch's derivatives, transforms and cost.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from ...errors import shown
 from ..errors import KindError, UnsupportedError
 
 VARIABLE = "NKICONV_CPU"
-#: What `NKICONV_CPU` may be: torch computes; the kernel runs in the simulator; both do and must agree.
+#: Values of `NKICONV_CPU`: torch computes; the kernel runs in the simulator; both run and must agree.
 MODES = ("torch", "simulate", "compare")
 #: Kinds of devices that are a NeuronCore: of torch-neuronx's native backend, and of torch_xla.
 NEURON = ("neuron", "xla", "privateuseone")
 
 
-#: Whether torch computes on the host whatever NKICONV_CPU says: in this process, in all threads.
+#: Whether torch computes on the host for any NKICONV_CPU: in this process, in all threads.
 _by_torch = False
 
 
@@ -41,7 +41,7 @@ def by_torch() -> Iterator[None]:
 
 
 def mode() -> str:
-    """NKICONV_CPU's value. Raises UnsupportedError where it is none of MODES."""
+    """The value of NKICONV_CPU. Raises UnsupportedError if it is not one of MODES."""
     wanted = MODES[0] if _by_torch else os.environ.get(VARIABLE, MODES[0])
     if wanted not in MODES:
         raise UnsupportedError(f"{VARIABLE}={wanted!r}: accepted are {', '.join(MODES)}; set one, or unset it")
@@ -77,7 +77,7 @@ def set_strict_nonfinite(enabled: bool) -> None:
 
 @contextmanager
 def strict_nonfinite(enabled: bool = True) -> Iterator[None]:
-    """`set_strict_nonfinite` while a block runs; what held before it holds again after it.
+    """`set_strict_nonfinite` within a block; the value before is restored after it.
 
     Returns: the context manager.
 
@@ -105,7 +105,7 @@ def wants_strict_nonfinite(value: bool | None, open_to: tuple[None, ...] = (None
 
 
 def is_autocast(kind: str) -> bool:
-    """Whether torch.autocast is on for a type of device; it has none for some, such as meta."""
+    """Whether torch.autocast is on for a type of device; some types, such as meta, have none."""
     return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
 
 
@@ -130,9 +130,9 @@ def is_onnx() -> bool:
 
 
 def is_recorded() -> bool:
-    """Whether torch.compile, torch.export, torch.jit.trace or a TorchDispatchMode is at work.
+    """Whether torch.compile, torch.export, torch.jit.trace or a TorchDispatchMode is active.
 
-    Selective checkpointing's modes are none of these: they hold what a policy says of torch's operators.
+    Modes of selective checkpointing do not count: they apply a policy to torch's operators.
     """
     return bool(
         torch.compiler.is_compiling()

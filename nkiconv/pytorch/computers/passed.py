@@ -17,8 +17,8 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def key_of(*values: Any) -> tuple[Any, ...] | None:
-    """All that checks read of a call's arguments; None where a tensor is no plain one with strides on cpu,
-    or is nested, which has no shape."""
+    """The properties of a call's arguments that checks read; None if a tensor is not a plain strided one on cpu, or is
+    nested, without a shape."""
     found: list[Any] = []
     for one in values:
         if one is None or type(one) is str or type(one) is bool:
@@ -33,7 +33,7 @@ def key_of(*values: Any) -> tuple[Any, ...] | None:
 
 
 def remember(passed: dict[Any, Any], key: Any, value: Any = None) -> None:
-    """Keep what belongs to a call that passed."""
+    """Keep a value for a call that passed its checks."""
     if len(passed) >= MOST:
         passed.clear()
     passed[key] = value

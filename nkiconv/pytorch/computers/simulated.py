@@ -47,8 +47,8 @@ def convolve(
     scales: Scales = NO_SCALES,
     norm: PixelNorm | None = None,
 ) -> Any:
-    """y of the kernel that a Neuron device would run, by the packed filter where there is one, or with
-    asked.return_stats (y, stats), with a norm (y, what that reads, or nothing)."""
+    """y of the kernel that a Neuron device would run, with the packed filter if there is one; with asked.return_stats
+    (y, stats), with a norm (y, the norm's input or an empty tensor)."""
     if is_empty(x):
         y = x.new_empty(asked.shape(shaped(x, frames), w))
         if norm is not None:
@@ -74,7 +74,7 @@ def _by_arrays(
     scales: Scales,
     norm: PixelNorm | None,
 ) -> Any:
-    """What the function of arrays of a call returns."""
+    """The result of the array function for a call."""
     arrays = list(map(_array, (x, w, bias, residual)))
     more: dict[str, Any] = {"bias": arrays[2], "residual": arrays[3], "residual_position": asked.residual_position}
     more |= {"activation": asked.activation, "strict_nonfinite": asked.strict_nonfinite}
@@ -166,11 +166,11 @@ def compare(
     scales: Scales = NO_SCALES,
     norm: PixelNorm | None = None,
 ) -> Any:
-    """torch's y, summed in fp32, where the kernel's is as near as both must be to the truth, or with asked.return_stats
-    (y, stats), with a norm (y, what that reads, or nothing).
+    """torch's y, summed in fp32, if the kernel's y agrees within the bounds; with asked.return_stats (y, stats), with a
+    norm (y, the norm's input or an empty tensor).
 
-    Each may be off by `bounds.epilogue_bound`, so they differ by at most twice that; the kernel's mean and variance are
-    held against the truth.
+    Each may be off by `bounds.epilogue_bound`, so they may differ by twice that; the kernel's mean and variance are
+    compared with float64.
 
     Raises ComparisonError, naming the layer.
     """
@@ -193,7 +193,7 @@ def compare(
 def _compared(
     asked: Convolution, x: torch.Tensor, found: Any, tensors: tuple[Any, ...], norm: PixelNorm
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """torch's y and what its norm reads, as `compare` has them; tensors: w, bias, residual."""
+    """torch's y and its norm's input, compared as in `compare`; tensors: w, bias, residual."""
     w, bias, residual = tensors
     expected = by_torch(asked, x, w, bias, residual, None, norm)
     if is_empty(x):
@@ -292,8 +292,8 @@ def _truth(
 
 
 def _over(expected: torch.Tensor, found: torch.Tensor, bound: Any, spreads: bool = False) -> float:
-    """The largest difference over twice a bound; infinite where one is not finite, and not both are the same. spreads:
-    only where all of a filter that was found is finite, and what was expected is not."""
+    """The largest difference over twice a bound; infinite if one value is not finite and they differ. spreads: count
+    that only where a found filter is all finite and the expected one is not."""
     one, other = (to_numpy(tensor).astype(np.float64).reshape(bound.shape) for tensor in (expected, found))
     finite = np.isfinite(one) & np.isfinite(other) & np.isfinite(bound)
     if spreads:
@@ -322,11 +322,11 @@ def filters_gradient(
 def compare_filters_gradient(
     asked: Convolution, x: torch.Tensor, g: torch.Tensor, size: tuple[int, ...], dtype: torch.dtype, bias: bool
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """torch's (dw, with `bias` db), where the kernel's are as near as both must be to the truth.
+    """torch's (dw, with `bias` db), if the kernel's agree within the bounds.
 
-    Each may be off by `bounds.error_bound`. Zeros of padding are there for torch too, so that what meets Inf is NaN;
-    with Inf or NaN in x or g the kernel's may have more of them, of channels that share products, and fewer, of taps
-    that meet padding alone, but not none in a filter where torch's has some.
+    Each may be off by `bounds.error_bound`. torch multiplies the zeros of padding too, so that Inf gives NaN there.
+    With Inf or NaN in x or g, the kernel may have more non-finite values, in channels that share products, and fewer,
+    for taps on padding alone, but not none in a filter where torch has some.
 
     Raises ComparisonError, naming the layer.
     """

@@ -25,14 +25,14 @@ SIMULATED = 2
 
 
 class Norm(NamedTuple):
-    """What shares a mean, groups of norm "group", and what is added to a variance; see `nkiconv.norm_scale_shift`."""
+    """A norm's kind, its number of groups, and the eps added to a variance; see `nkiconv.norm_scale_shift`."""
 
     norm: str
     num_groups: int | None
     eps: float
 
     def groups(self, channels: int) -> int:
-        """Runs of channels that share a mean; norm "batch" shares those of all images, too."""
+        """The number of groups of channels with one mean; norm "batch" also shares it among images."""
         return (self.num_groups or NUM_GROUPS) if self.norm == "group" else channels
 
 
@@ -145,7 +145,7 @@ def gathered(values: Tensor, norm: Norm) -> Tensor:
 
 
 def spread(values: Tensor, channels: int) -> Tensor:
-    """What channels share, as [..., C]."""
+    """Values per group as [..., C]."""
     groups = values.shape[-1]
     if groups == channels:
         return values
@@ -162,12 +162,12 @@ def _launch(name: str) -> Callable[..., Any]:
 
 
 def _compared_stats(x: Tensor, found: Tensor) -> Tensor:
-    """torch's statistics, where those of the kernel are right. Raises ComparisonError."""
+    """torch's statistics, if the kernel's agree. Raises ComparisonError."""
     expected = stats_by_torch(x)
     each = Norm("instance", None, 0.0)
     pairs = zip(moments(found.double(), each), moments(stats_by_torch(x.double()), each), strict=True)
     values = [(to_numpy(one), to_numpy(right)) for one, right in pairs]
-    # two of each bn_stats, of which all but the ends have a hundred values or more
+    # two of each bn_stats, which, except at the ends, have at least a hundred values
     triples = 2 * (x[0, 0].numel() // 100 + 2 * STATS)
     limits = moments_bound(values[0][1], values[1][1], triples)
     agree("channel_stats", x, ((*pair, limit) for pair, limit in zip(values, limits, strict=True)))
@@ -177,7 +177,7 @@ def _compared_stats(x: Tensor, found: Tensor) -> Tensor:
 def _compared_norm(
     stats: Tensor, weight: Tensor | None, bias: Tensor | None, norm: Norm, found: ScaleShift
 ) -> ScaleShift:
-    """torch's scale, shift, mean and variance, where those of the kernel are right. Raises ComparisonError."""
+    """torch's scale, shift, mean and variance, if the kernel's agree. Raises ComparisonError."""
     right = norm_by_torch(stats.double(), weight, bias, norm)
     channels, parts = stats.shape[2], stats.shape[0] * (stats.shape[1] if norm.norm == "batch" else 1)
     errors = moments_bound(to_numpy(right.mean), to_numpy(right.variance), parts * channels // norm.groups(channels))
@@ -191,7 +191,7 @@ def _compared_norm(
 
 
 def agree(name: str, x: Tensor, results: Iterable[tuple[Any, Any, Any]]) -> None:
-    """Raise ComparisonError where results are farther from the truth than their bounds; what is not finite is equal."""
+    """Raise ComparisonError if results differ from the truth by more than their bounds; NaN and Inf must be equal."""
     for found, right, limit in results:
         same = np.isclose(found, right, rtol=0, atol=0, equal_nan=True)
         agrees = bool(np.all(same | (np.abs(found - right) <= limit)))

@@ -1,4 +1,4 @@
-"""nkiconv for Hugging Face's `kernels`: its functions, and as `layers` what stands in for modules and for functions.
+"""nkiconv for Hugging Face's `kernels`: its functions, and `layers` that replace modules and functions.
 
 `hub_package` copies this folder into packages that `kernels` loads under a name of its own, so imports of nkiconv are
 absolute: the functions are those of the nkiconv that is installed.

@@ -1,6 +1,6 @@
-"""What `kernels.kernelize` puts in the place of a module's forward: modules without state, and nothing but a forward.
+"""Layers whose forward `kernels.kernelize` puts in place of a module's: modules without state, with only a forward.
 
-`Conv1d` and `Conv2d` stand in for torch's modules, `causal_conv1d_fn` and `causal_conv1d_update` for the functions of
+`Conv1d` and `Conv2d` replace torch's modules, `causal_conv1d_fn` and `causal_conv1d_update` the functions of
 transformers that have these names. A forward runs with the attributes of the module that it was put into.
 """
 
@@ -43,15 +43,15 @@ class Conv2d(nn.Module):
     can_torch_compile = True
 
     def forward(self, input: Tensor) -> Tensor:
-        """y [N, K, P, Q] of input [N, C, H, W], or both without N. Errors as of `Conv1d`."""
+        """y [N, K, P, Q] of input [N, C, H, W], or both without N. Errors as in `Conv1d`."""
         y: Tensor = functional.conv2d(*_call(self, nn.Conv2d, input))
         return y
 
 
 class causal_conv1d_fn(nn.Module):
-    """For transformers' function of this name; arguments, results and errors as of `nkiconv.pytorch`'s.
+    """For transformers' function of this name; arguments, results and errors as in `nkiconv.pytorch`.
 
-    What comes by other names is for other layers, and left out.
+    Arguments with other names are for other layers, and ignored.
     """
 
     can_torch_compile = True
@@ -70,7 +70,7 @@ class causal_conv1d_fn(nn.Module):
 
 
 class causal_conv1d_update(nn.Module):
-    """For transformers' function of this name; arguments, results and errors as of `nkiconv.pytorch`'s."""
+    """For transformers' function of this name; arguments, results and errors as in `nkiconv.pytorch`."""
 
     can_torch_compile = True
 

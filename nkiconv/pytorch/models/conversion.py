@@ -70,9 +70,8 @@ def convert(
     - convolution and the norm over channels after it, in known video VAEs; `report.chains` too
     - linear layers between permutations of images (ConvNeXt), as 1x1 convolutions with the activation, or the scale
       and the sum, after them; two 1x1 convolutions with an activation between; `report.layers` names each
-    - any other convolution with a residual of its shape and an activation after it (`Entry.epilogue`); with
-      fold_batchnorm a norm may stand between. Such a convolution returns a Tensor by isinstance that is computed when it
-      is first used
+    - any other convolution with a residual of its shape and an activation after it (`Entry.epilogue`), and with
+      fold_batchnorm a norm between. Such a convolution returns a Tensor by isinstance that is computed on first use
     - upsampling by 2 ("nearest", "nearest-exact") and the convolution of images after it (x_upsample);
       `report.doublings` names each
     - modules with depthwise convolutions of rows (LFM2, Conformer, Qwen3-Next, Kimi Linear, Mamba2); `report.blocks`

@@ -331,7 +331,7 @@ def plan_model(
         model: any module. A copy of it is converted and run once: on fake tensors (shapes only) if the model allows
             that, else on the data of `inputs`. Parameters on meta stay there.
         inputs, named: arguments of its forward.
-        lnc: cores, 1 or 2. fold_batchnorm, fuse, polyphase, causal_conv1d, functional: as of `convert`; rows of fused
+        lnc: cores, 1 or 2. fold_batchnorm, fuse, polyphase, causal_conv1d, functional: as in `convert`; rows of fused
             chains are their convolutions with x_scale (the kernels that take statistics of x and make a scale of them
             are in `statistics`), and of two linear layers of images one row, C channels to K, by their only algorithm,
             pointwise_mlp. Filters are packed where the model's modules are frozen: convert it before.
@@ -344,7 +344,7 @@ def plan_model(
         advice: also say why the slowest layers are slow, and what they would take in other forms.
         quick: instead of a search, time what a Neuron device takes where the cache has no plan: a tenth of the work.
             Nothing is put into the cache.
-        wide, use_cache, advance: as of `nkiconv.plan`. Plans are those that a Neuron device then takes from the cache.
+        wide, use_cache, advance: as in `nkiconv.plan`. Plans are those that a Neuron device then takes from the cache.
 
     Returns: a `ModelPlan`.
 

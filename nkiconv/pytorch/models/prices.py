@@ -134,7 +134,7 @@ def layers_pay(layer: torch.nn.Module, call: only_ways.Mlp, x: Tensor) -> bool:
 
 
 def x_norm_pays(norm: torch.nn.Module, call: only_ways.Mlp, x: Tensor) -> bool:
-    """Whether `pointwise_mlp` with its norm takes less than a pass and it; x: as of `layers_pay`."""
+    """Whether `pointwise_mlp` with its norm takes less than a pass and it; x: as in `layers_pay`."""
     return _noted(norm, x, _mlp_us(call), _mlp_us(call._replace(x_norm=None)) + _pass_us(x.shape, x))
 
 

@@ -33,7 +33,7 @@ def find(
 ) -> tuple[RowBlock, ...]:
     """A RowBlock for each module that holds a depthwise convolution of rows, fused or with the reason against it.
 
-    swapped: names of the convolutions that may be in a fused call; the others as of `convert`.
+    swapped: names of the convolutions that may be in a fused call; the others as in `convert`.
     """
     found = []
     for name, module in model.named_modules():

@@ -1,1 +1,1 @@
-"""The custom operators: what a call asks for, its checks, derivatives and filters in the kernel's order."""
+"""The custom operators: a call's Convolution, its checks, derivatives and filters in the kernel's order."""

@@ -1,8 +1,8 @@
-"""Derivatives of an operator in both directions, also twice and under torch.func's transforms.
+"""Derivatives of an operator in both modes, also twice and under torch.func's transforms.
 
-torch.library's `register_autograd` knows neither forward mode, of which it drops the tangents in silence, nor
-functorch. So each operator has a kernel of its own for the dispatcher's Autograd key, as torch's operators have: a
-single-level autograd function, which every level of a transform reaches in its turn.
+torch.library's `register_autograd` supports neither functorch nor forward mode, whose tangents it drops silently. So
+each operator has its own kernel for the dispatcher's Autograd key, like torch's operators: a single-level autograd
+function that each level of a transform calls.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch.autograd.function import _SingleLevelFunction
 
 _LIBRARY = torch.library.Library("nkiconv", "FRAGMENT")  # type: ignore[no-untyped-call]
 
-#: What notes which tensors are views. Below an operator nothing is to: what it returns may be changed in place.
+#: The key that marks views. It is excluded below an operator, whose results may be changed in place.
 _VIEWS = _C.DispatchKeySet(_C.DispatchKey.ADInplaceOrView)
 
 Derivatives = tuple[Any, ...]
@@ -35,9 +35,9 @@ def register(
     """Give operator `nkiconv::name` derivatives.
 
     Args:
-        remember: told a context, the operator's arguments and its result, keeps there what the others need.
-        backward: told the context and derivatives of results, returns those of the arguments.
-        forward_mode: told the context, what it saved and tangents of the arguments, returns those of the results.
+        remember: takes a context, the operator's arguments and its result, and saves values for the others.
+        backward: takes the context and gradients of results, returns gradients of the arguments.
+        forward_mode: takes the context, its saved tensors and tangents of the arguments, returns tangents of results.
     """
     operator = getattr(torch.ops.nkiconv, name).default
     is_list = len(operator._schema.returns) == 1 and isinstance(operator._schema.returns[0].type, torch.ListType)
@@ -81,11 +81,11 @@ def register(
 def by_running_again(
     results: Callable[..., Sequence[torch.Tensor]], saved: Sequence[Any], gradients: Sequence[torch.Tensor | None]
 ) -> list[torch.Tensor | None]:
-    """Derivatives of the saved arguments, those that need them, of derivatives of results: by torch's autograd, of what
-    `results` computes of the arguments by operations that have derivatives."""
+    """Gradients of the saved arguments that need them, from gradients of results, by torch's autograd through
+    `results`, which computes the results from the arguments by differentiable operations."""
     twice = torch.is_grad_enabled()
     with torch.enable_grad():
-        # aliases: a gradient may be made of an argument, and what reaches it by way of that is not counted here too
+        # aliases: a gradient may depend on an argument; what reaches the argument through it must not count here too
         given: list[Any] = [one if one is None else one.view_as(one) for one in saved]
         pairs = [
             (y, of) for y, of in zip(results(*given), gradients, strict=True) if of is not None and y.requires_grad
@@ -102,7 +102,7 @@ def by_running_again(
 
 @contextmanager
 def _further_out() -> Iterator[None]:
-    """Differentiate what runs at the levels around this one: torch switches it off for all in a function's methods."""
+    """Enable gradients for the outer levels of a transform: torch disables them for all in a function's methods."""
     if not _C._are_functorch_transforms_active():
         yield
         return

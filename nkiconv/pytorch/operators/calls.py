@@ -1,4 +1,4 @@
-"""Calls of the operators: their arguments, from what they ask for and back."""
+"""Calls of the operators: arguments from a Convolution, and back."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .prologue import NO_SCALES, Scales
 _NOTHING: tuple[Any, ...] = ()
 #: Arguments of an operator after its four tensors, and before the packed filter.
 ARGUMENTS = 8
-#: What follows the name of a plain operator: of one with frames in front of x, with a prologue, with it and statistics
-#: of y, with a norm of pixels of y.
+#: Suffixes of a plain operator's name: with frames in front of x; with a prologue; with a prologue and statistics of y;
+#: with a norm over the channels of y's pixels.
 WITH_FRAMES, WITH_PROLOGUE, WITH_STATS, WITH_NORM = "_with_frames", "_with_prologue", "_with_stats", "_with_norm"
 
 

@@ -1,9 +1,9 @@
-"""The operator `nkiconv::conv3d_with_frames`: conv3d of frames in front of an input, which no kernel copies together.
+"""The operator `nkiconv::conv3d_with_frames`: conv3d of frames in front of an input, without concatenating them.
 
     nkiconv::conv3d_with_frames(input, weight, bias, residual, initial_frames, ..., packed, strict_nonfinite)
         -> Tensor
 
-The rest is as of `nkiconv::conv3d`. Derivatives are those of conv3d of both one after the other, cut where they meet.
+The rest is as in `nkiconv::conv3d`. Derivatives are those of conv3d of both concatenated, split at the boundary.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _fake(
 
 
 def _asked(rest: Sequence[Any]) -> tuple[Convolution, Any]:
-    """(what a call asks for, the packed filter) of its arguments after the tensors."""
+    """(Convolution, packed filter) of a call's arguments after the tensors."""
     return asked_of("conv3d", *rest), rest[ARGUMENTS] if len(rest) > ARGUMENTS else None
 
 

@@ -5,8 +5,8 @@
         y_norm, y_norm_eps, return_before_norm
     ) -> (Tensor, Tensor)
 
-The rest is as of `nkiconv::conv3d`; images have no initial_frames. The second result is what the norm reads, with no
-elements where it is not asked for. For derivatives that is computed again, not kept.
+The rest is as in `nkiconv::conv3d`; images have no initial_frames. The second result is the norm's input, empty unless
+asked for. The backward pass computes it again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def run(
     tensors: tuple[Any, ...],
     norm: PixelNorm,
 ) -> tuple[Tensor, Tensor]:
-    """(y, what the norm reads) of a checked call: by torch's functions where `direct`, else by the operator. tensors:
+    """(y, the norm's input) of a checked call: by torch's functions if `direct`, else by the operator. tensors:
     input, weight, bias, residual, packed, initial_frames."""
     x, w, bias, residual, packed, frames = tensors
     if direct:
@@ -53,7 +53,7 @@ def run(
 
 
 def read(name: str, args: Sequence[Any]) -> tuple[Convolution, PixelNorm, Any]:
-    """(what a call asks for, its norm, the packed filter) of an operator's arguments."""
+    """(Convolution, norm, packed filter) of an operator's arguments."""
     rest = args[TENSORS:]
     kind, eps, before = rest[ARGUMENTS + 2 :]
     return (

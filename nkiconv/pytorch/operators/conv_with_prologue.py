@@ -1,15 +1,15 @@
-"""The operators `nkiconv::conv1d_with_prologue` to `conv3d_with_prologue` and `depthwise_conv1d_with_prologue`, those
-with a second result, `nkiconv::conv1d_with_stats` to `conv3d_with_stats`, and both of transposed convolutions,
-`conv_transpose1d_with_stats`.
+"""Operators with a prologue, `nkiconv::conv1d_with_prologue` to `conv3d_with_prologue` and
+`depthwise_conv1d_with_prologue`; operators with statistics as a second result, `nkiconv::conv1d_with_stats` to
+`conv3d_with_stats`; and both for transposed convolutions, such as `conv_transpose1d_with_stats`.
 
     nkiconv::conv2d_with_prologue(
         input, weight, bias, residual, x_scale, x_shift, ..., packed, strict_nonfinite, x_activation, x_upsample
     ) -> Tensor
-    nkiconv::conv2d_with_stats(the same, where nothing need happen to input) -> (y, stats)
+    nkiconv::conv2d_with_stats(the same; the prologue is optional) -> (y, stats)
 
-The rest is as of `nkiconv::conv2d`, whose input is h, each row and column x_upsample times, of x_activation(v) rounded
-to input's dtype, v = input * x_scale + x_shift. For derivatives h is computed again, not kept; with g the sum of dL/dh
-over the pixels that are one of input:
+The rest is as in `nkiconv::conv2d`, applied to h: x_activation(v) rounded to input's dtype, upsampled by x_upsample,
+with v = input * x_scale + x_shift. The backward pass computes h again; with g the sum of dL/dh over the copies of each
+pixel of input:
 
     dL/dinput = g act'(v) x_scale, dL/dx_scale = sum of g act'(v) input, dL/dx_shift = sum of g act'(v)
 
@@ -36,7 +36,7 @@ from .registrar import define
 from .tensor_kinds import memory_format
 
 NAMES = ("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
-#: What `return_stats` of the operators is, by what follows their names.
+#: The `return_stats` of the operators, by their names' suffix.
 SUFFIXES = {WITH_PROLOGUE: None, WITH_STATS: "channel"}
 #: Tensors of an operator before its numbers.
 TENSORS = 6
@@ -112,7 +112,7 @@ def _define(name: str, suffix: str) -> Any:
 
 
 def _asked(name: str, rest: Sequence[Any], stats: str | None) -> tuple[Convolution, Any]:
-    """(what a call asks for, the packed filter) of its arguments after the tensors."""
+    """(Convolution, packed filter) of a call's arguments after the tensors."""
     return asked_of(name, *rest, return_stats=stats), rest[ARGUMENTS] if len(rest) > ARGUMENTS else None
 
 
@@ -135,7 +135,7 @@ def _backward(ctx: Any, g: Tensor | None, of_stats: Tensor | None = None) -> tup
 
 
 def _slope(asked: Convolution, argument: Tensor) -> Tensor | None:
-    """The slope of x_activation; None of the identity."""
+    """The derivative of x_activation; None for the identity."""
     if asked.x_activation is None:
         return None
     own = ACTIVATIONS[asked.x_activation]
@@ -146,7 +146,7 @@ def _slope(asked: Convolution, argument: Tensor) -> Tensor | None:
 def _of_prologue(
     asked: Convolution, x: Tensor, scales: Scales, g: Tensor | None, needs: Sequence[bool]
 ) -> tuple[Tensor | None, ...]:
-    """dL/d input, x_scale and x_shift of g, that of what is convolved; those that are needed."""
+    """dL/d input, x_scale and x_shift, as needed, from g = dL/dh."""
     if g is None:
         return None, None, None
     g, wide = _gathered(host.wide(g), asked.x_upsample), host.wide(x)
@@ -177,7 +177,7 @@ def _summed(g: Tensor, numbers: Tensor) -> Tensor:
 
 
 def _tangent(asked: Convolution, x: Tensor, scales: Scales, tangents: Sequence[Tensor | None]) -> Tensor | None:
-    """That of what is convolved, of those of input, x_scale and x_shift; None where all are constant."""
+    """The tangent of h from tangents of input, x_scale and x_shift; None if all are constant."""
     (dx, dscale, dshift), (scale, _) = tangents, scales
     found = None if dx is None else host.wide(dx)
     if found is not None and scale is not None:

@@ -1,4 +1,4 @@
-"""What one call of an operator asks for, whatever its rank, and the checks of the tensors that it comes with."""
+"""One call of an operator of any rank, and the checks of its tensors."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Convolution:
         return dataclasses.replace(self, residual_position="pre_activation", **more)
 
     def axes(self, size: torch.Size, taps: torch.Size) -> list[Axis]:
-        """Those of images and filters of these sizes."""
+        """The axes for images and filters of these sizes."""
         each = zip(size, taps, self.stride, self.padding, self.dilation, self.lhs_dilation, strict=True)
         return [Axis(one, tap, stride, lo, hi, dilation, gap) for one, tap, stride, (lo, hi), dilation, gap in each]
 
@@ -101,7 +101,7 @@ class Convolution:
     def problem(self, x: torch.Tensor, w: torch.Tensor) -> ConvProblem:
         """The same as a ConvProblem; a row is an image of height 1. Raises its errors, and DtypeError of float64.
 
-        Extents that torch.compile keeps as symbols become numbers here, of which a compiled kernel is made.
+        Extents that torch.compile keeps as symbols become numbers here: a kernel is compiled for them.
         """
         raise_all(f"{self.name} has no kernel for this", list(tensor_violations("input", x, kernels_only=True)))
         N, C, *sizes = map(int, (*x.shape[:2], *self.convolved(x)))
@@ -231,7 +231,7 @@ class Convolution:
             yield from refused(GeometryError, rules.shape("residual", residual.shape, self.shape(x, w), "y's"))
 
     def _too_large(self, x: torch.Tensor, w: torch.Tensor) -> Iterator[NkiconvError]:
-        """Errors of a result that no memory holds, or nearly all of which are zeros."""
+        """Errors of a result that does not fit in memory, or that consists almost only of zeros."""
         axes = self.axes(self.convolved(x), w.shape[2:])
         yield from refused(GeometryError, *rules.blank("ZPQ"[-self.rank :], axes, self.transposed))
         size = math.prod(self.shape(x, w)) * x.element_size()
@@ -267,5 +267,5 @@ def filter_like(tensor: torch.Tensor, size: Sequence[int], dtype: torch.dtype) -
 
 
 def _places(values: tuple[Any, ...], height: Any) -> tuple[Any, ...]:
-    """A value for each axis; `height` for that of a row."""
+    """A value for each axis of an image; `height` completes those of a row."""
     return (height, *values) if len(values) == 1 else values

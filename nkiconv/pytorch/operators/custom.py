@@ -5,10 +5,9 @@
         input, weight, bias, residual, ..., packed, strict_nonfinite
     ) -> Tensor
 
-Transposed ones are convolutions too: `lhs_dilation` is torch's stride, padding that of input with its zeros.
-Every number is given for each axis; padding as zeros before and after each, negative ones crop. `packed` is the same
-filter again as `filters.pack_filter` returns it, for the kernel; torch and derivatives take `weight`. `functional` has
-torch's own signatures.
+Transposed ones are convolutions of input with zeros between its elements: `lhs_dilation` is torch's stride. Numbers are
+given for each axis, padding before and after it; negative padding crops. `packed` is the filter in the kernel's order
+(`filters.pack_filter`); torch and derivatives read `weight`. `functional` has torch's own signatures.
 """
 
 from __future__ import annotations
@@ -92,16 +91,16 @@ def _define(name: str) -> Any:
 
 
 def _argument(asked: Convolution, x: Tensor, w: Tensor, bias: Tensor | None, residual: Tensor | None) -> Tensor:
-    """What the activation is applied to."""
+    """The activation's argument."""
     z: Tensor = call(asked.plain(), x, w, bias, residual if asked.residual_position == "pre_activation" else None)
     return z
 
 
 def remember_call(ctx: Any, tensors: Sequence[Any], output: Tensor, *more: Tensor | None) -> None:
-    """Keep of a call that ctx.asked describes, of input, weight, bias and residual, what `derivatives` needs.
+    """Save the tensors of the call ctx.asked that `derivatives` needs; tensors: input, weight, bias, residual.
 
-    Bias and residual only where the activation's argument is computed again: others may be changed in place, as with
-    torch's convolutions.
+    Bias and residual are saved only where the activation's argument is computed again; otherwise they may be changed in
+    place, as with torch's convolutions.
     """
     x, w, bias, residual = tensors
     asked: Convolution = ctx.asked
@@ -146,7 +145,7 @@ def derivatives(ctx: Any, saved: Sequence[Any], needs: Sequence[bool], g: Tensor
 
 
 def tangent_of(asked: Convolution, tensors: Sequence[Any], tangents: Sequence[Any]) -> Tensor:
-    """dy of d input, weight, bias and residual, None where they are constant.
+    """dy from tangents of input, weight, bias and residual, None for constant ones.
 
     dz = conv(dx, w) + conv(x, dw) + dbias + dresidual, dy = act'(z) dz
     """
@@ -178,8 +177,8 @@ def batched_call(
     scales: Scales = NO_SCALES,
     of_scales: tuple[int | None, ...] = (None, None),
 ) -> tuple[Any, Any]:
-    """(y, its batch axis) of tensors with a batch axis each, or without one (None), or with asked.return_stats those of
-    y and its statistics; of_scales: those of scales.
+    """(y, its batch axis) of tensors with the batch axes `dims`, None for no batch; with asked.return_stats
+    ((y, stats), (axis, axis)); of_scales: the batch axes of scales.
 
     Batches of images are more images; batches of filters or biases are more groups, whose filters are plain.
     """

@@ -1,4 +1,4 @@
-"""What all operators' fake kernels, which run on shapes alone, do first."""
+"""The common first step of all operators' fake kernels, which run on shapes alone."""
 
 from __future__ import annotations
 

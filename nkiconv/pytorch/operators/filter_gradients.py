@@ -2,11 +2,11 @@
 
     nkiconv::conv2d_weight(input, grad, size, stride, padding, dilation, groups, bias, dtype, layer) -> (Tensor, Tensor)
 
-(dw, db) of an input x and g, the gradient of its convolution: dw of `size`, the filter's, and dtype, x's or fp32; db
-[K], fp32, or float64 where x is, and [0] without `bias`. Both are linear in x and in g, from which their own
-derivatives follow. With v (in x's dtype) and u those of dw and db:
+(dw, db) from an input x and g, the gradient of its convolution. dw has the filter's `size`, and x's dtype or fp32; db
+is [K], fp32, or float64 if x is, and [0] without `bias`. Both are linear in x and in g, which gives their own
+derivatives. With v (in x's dtype) and u the gradients of dw and db:
 
-    dL/dg = conv(x, v) + u, dL/dx = what an input gradient is of g and v, d(dw) = dw(dx, g) + dw(x, dg), d(db) = db(dg)
+    dL/dg = conv(x, v) + u, dL/dx = the input gradient of g and v, d(dw) = dw(dx, g) + dw(x, dg), d(db) = db(dg)
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _ARGUMENTS = 8
 def of_filters(
     asked: Convolution, of_z: Tensor, x: Tensor, w: Tensor, bias: bool = False
 ) -> tuple[Tensor, Tensor | None]:
-    """(dL/dw of dL/dz, with `bias` dL/dbias, fp32), in one pass where x and dL/dz are not exchanged. w: its shape and
-    dtype are read.
+    """(dL/dw from dL/dz; with `bias` dL/dbias, fp32), in one pass unless x and dL/dz are exchanged. w: only its shape
+    and dtype are read.
 
-    They are exchanged where there are zeros between the elements of x, of which none is then multiplied: dL/dw is that
-    of the convolution of dL/dz that dL/dx is, whose result x is.
+    They are exchanged if there are zeros between the elements of x, so that no zero is multiplied: dL/dx is a
+    convolution of dL/dz by w, and dL/dw is that convolution's filter gradient with x as the gradient of its result.
     """
     spread = max(asked.lhs_dilation) > 1
     if asked.transposed or (spread and max(asked.stride) == 1):
@@ -76,12 +76,12 @@ def weight_asked(rank: int, rest: Sequence[Any]) -> tuple[Convolution, tuple[int
 
 
 def _check(asked: Convolution, x: Tensor, g: Tensor, size: tuple[int, ...], dtype: torch.dtype) -> None:
-    """Refuse what does not go together, naming all violated rules."""
+    """Refuse tensors that do not fit together, naming all violated rules."""
     errors: list[NkiconvError] = [*tensor_violations("input", x), *tensor_violations("grad", g)]
     if len(size) != asked.rank + 2 or not are_positive(size):
         errors.append(GeometryError(f"size={size}: must be {asked.rank + 2} ints of at least 1; pass the filter's"))
     asked.refuse(errors)
-    # fp32 is what sums are taken in: a gradient may be that of any filter
+    # sums are fp32, so an fp32 gradient may belong to a filter of any dtype
     like = filter_like(x, size, x.dtype if dtype == torch.float32 else dtype)
     asked.check(x, like, None, None)
     errors += refused(UnsupportedError, rules.same("grad", "device", g.device, "input", x.device))

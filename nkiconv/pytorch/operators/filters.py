@@ -84,10 +84,10 @@ def refusal(module: Any) -> str:
 
 
 class FrozenFilter:
-    """What `weight` of a frozen module is: its only filter, which nothing outside can change or share.
+    """The `weight` of a frozen module: its only filter, which no other code can change or share.
 
-    It is no tensor. Its shape, dtype and device can be read, and `plain()` copies it; everything else, writing in place
-    and .data among it, is refused by name.
+    It is no tensor. Its shape, dtype and device can be read, and `plain()` copies it; all other access, also writing in
+    place and .data, is refused by name.
     """
 
     made: str  #: when, and from what
@@ -96,8 +96,8 @@ class FrozenFilter:
     _learns: bool  # whether its Parameter wanted a gradient
 
     def __init__(self, weight: torch.nn.Parameter, source: str) -> None:
-        """Copy a weight; source: what it is, for messages."""
-        with torch.inference_mode(False):  # tensors that autograd may save, wherever they are made
+        """Copy a weight; source: its name for messages."""
+        with torch.inference_mode(False):  # autograd must be able to save these tensors
             plain = weight.detach().clone()
             kept = {"_plain": plain, "_packed": pack_filter(plain), "_learns": weight.requires_grad}
         vars(self).update(kept, made=f"{datetime.now().isoformat(' ', 'seconds')} from {source}")
@@ -138,20 +138,20 @@ class FrozenFilter:
             return torch.nn.Parameter(self._plain, self._learns)
 
     def __repr__(self) -> str:
-        """Shape, dtype, when it was made and of what."""
+        """Shape, dtype, time and source."""
         return f"FrozenFilter({tuple(self.shape)}, {self.dtype}, made {self.made})"
 
     def __str__(self) -> str:
-        """The same and what to do, for messages of torch's functions that want a tensor."""
+        """repr and a remedy, for messages of torch's functions that require a tensor."""
         return (
             f"{repr(self)[:-1]}; a frozen module has no parameter weight: call its unpack_filter(), or convert without "
             f"pack_filters)"
         )
 
     def __getattr__(self, name: str) -> Any:
-        """Called for what a frozen filter lacks. Raises FrozenFilterError."""
+        """Called for missing attributes. Raises FrozenFilterError."""
         if name.startswith("__") or "made" not in vars(self):
-            raise AttributeError(name)  # what Python asks of any object
+            raise AttributeError(name)  # Python looks these up on any object
         self._refuse(name)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -172,19 +172,19 @@ class FrozenFilter:
 
 
 class Freezes(torch.nn.Module):
-    """What our modules have for packed filters: `weight` is a Parameter, or once they are frozen a `FrozenFilter`.
+    """Packed filters of nkiconv's modules: `weight` is a Parameter, or, in a frozen module, a `FrozenFilter`.
 
-    A frozen module holds one filter and no Parameter of it. A copy next to a Parameter could not be kept right: fused
-    optimizers, .data, NumPy's aliases and storages change a Parameter without a trace. So there is nothing to compare,
-    and no call can use a filter other than the one that `weight`, `state_dict` and repr show.
+    A frozen module holds one filter and no Parameter of it. A packed copy next to a Parameter could become stale: fused
+    optimizers, .data, NumPy's aliases and storages change a Parameter without a trace. So no call can use a filter
+    other than the one that `weight`, `state_dict` and repr show.
 
     While a module is frozen
-        `state_dict` has "weight" as ever, a copy in torch's order, and nothing of the packed form;
-        `load_state_dict` and `to(...)` (dtype, device, memory_format) make the filter anew from what they load or move;
-        `weight = Parameter(...)` and `unpack_filter()` end it;
-        `train()` is refused: an optimizer that was made before has a Parameter that the module no longer has, and
-        would train it without effect;
-        `parameters()` has no weight, and derivatives by inputs and bias are as ever.
+        `state_dict` has "weight", a copy in torch's order, and no packed filter;
+        `load_state_dict` and `to(...)` (dtype, device, memory_format) pack the loaded or moved filter again;
+        `weight = Parameter(...)` and `unpack_filter()` unfreeze it;
+        `train()` is refused: an optimizer built before holds a Parameter that the module no longer has, and would
+        train it without effect;
+        `parameters()` has no weight; derivatives by inputs and bias do not change.
     A deep copy, a pickle, torch.inference_mode and torch.compile change nothing of this.
     """
 
@@ -206,9 +206,9 @@ class Freezes(torch.nn.Module):
             self._freeze("its weight")
 
     def unpack_filter(self) -> None:
-        """End what `pack_filter` began: `weight` is a new Parameter of the same values, tied to no other.
+        """Unfreeze the module: `weight` becomes a new Parameter with the same values, tied to no other.
 
-        Make optimizers after that.
+        Build optimizers after that.
         """
         if self.is_frozen:
             parameter = vars(self).pop("weight").parameter()
@@ -250,7 +250,7 @@ class Freezes(torch.nn.Module):
 
     @contextmanager
     def _as_parameter(self, source: str) -> Iterator[None]:
-        """Have a frozen filter as a Parameter while the block runs, and freeze what it is then."""
+        """Turn a frozen filter into a Parameter within a block, and freeze it again after the block."""
         was_frozen = self.is_frozen
         self.unpack_filter()
         yield

@@ -1,7 +1,8 @@
-"""Multiplications of the operators, twice each, for torch.utils.flop_counter: what torch counts for its own.
+"""Flops of the operators, two for each multiplication, for torch.utils.flop_counter, counted as torch counts its own.
 
-An element of y, or with zeros between the elements of x (a transposed convolution, lhs_dilation) an element of x, meets
-each tap once. Gradients of filters are those of torch, which leaves groups out of account.
+Each element of y is the sum of one product per tap and input channel; with zeros between the elements of x (transposed
+convolutions, lhs_dilation) each element of x is multiplied once by each tap. Gradients of filters are counted as torch
+counts them, which ignores groups.
 """
 
 from __future__ import annotations

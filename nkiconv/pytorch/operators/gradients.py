@@ -1,11 +1,11 @@
 """Derivatives of the operators: input gradients are convolutions by the same kernels.
 
-    dL/dx = conv(dL/dz with stride - 1 zeros between, flipped w with K and C / groups exchanged), stride lhs_dilation,
-            which is the transposed convolution of dL/dz with w, and the other way round
+    dL/dx = conv(dL/dz with stride - 1 zeros between, flipped w with K and C / groups exchanged), stride lhs_dilation:
+            the transposed convolution of dL/dz with w; for a transposed convolution a plain one
     dL/dw, dL/dbias: `filter_gradients`, by a kernel of their own; dL/dresidual = dL/dz
 
-z is what the activation is applied to. It is computed again where its result does not tell the slope (silu, gelu, or a
-residual after the activation), which takes less memory than keeping it.
+z is the activation's argument. Where the result does not determine the slope (silu, gelu, a residual after the
+activation), z is computed again, which takes less memory than keeping it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ...dgrad import is_dgrad_of_rows, is_dgrad_transposed
 from ..computers import host
 from .convolution import Convolution
 
-#: What follows a layer's name in that of its input gradient.
+#: Suffix of a layer's name for its input gradient.
 GRADIENT = ", gradient"
 
 

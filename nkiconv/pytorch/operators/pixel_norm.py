@@ -18,8 +18,8 @@ from .statistics import channel_violations
 
 
 class PixelNorm(NamedTuple):
-    """What `conv2d` and `conv3d` are asked for by y_norm and what belongs to it; weight, bias: [K] or None; before:
-    whether what the norm reads is returned too."""
+    """The norm arguments of `conv2d` and `conv3d`, y_norm and the others; weight, bias: [K] or None; before: whether to
+    return the norm's input too."""
 
     kind: str | None
     weight: Tensor | None
@@ -29,7 +29,7 @@ class PixelNorm(NamedTuple):
 
 
 def norm_of(kind: Any, weight: Any, bias: Any, eps: Any, before: Any) -> PixelNorm | None:
-    """A norm that is not checked; None where nothing asks for one."""
+    """An unchecked norm; None if no argument asks for one."""
     if kind is weight is bias is None and before is False:
         return None
     return PixelNorm(kind, weight, bias, eps, before)
@@ -70,7 +70,7 @@ def normalized(u: Tensor, norm: PixelNorm) -> Tensor:
 
 
 def finished(asked: Convolution, u: Tensor, residual: Tensor | None, norm: PixelNorm) -> Tensor:
-    """y of what the norm reads, both fp32 or float64: norm, activation, and a residual that comes after it."""
+    """y from the norm's input u, both fp32 or float64: norm, activation, and a residual after the activation."""
     y = normalized(u, norm)
     y = y if asked.activation is None else host.activate(y, asked.activation)
     return y if residual is None or asked.residual_position == "pre_activation" else y + host.wide(residual)
@@ -85,7 +85,7 @@ def by_torch(
     frames: Tensor | None,
     norm: PixelNorm,
 ) -> tuple[Tensor, Tensor]:
-    """(y, what the norm reads or nothing) of checked tensors, computed in fp32, or float64 where x is, and rounded."""
+    """(y, the norm's input or an empty tensor) of checked tensors, in fp32, or float64 if x is, and rounded."""
     added = residual if asked.residual_position == "pre_activation" else None
     offsets = None if bias is None else host.wide(bias)
     u = host.reference(asked.plain(), host.wide(joined(x, frames)), host.wide(w), offsets, added)
@@ -94,7 +94,7 @@ def by_torch(
 
 
 def nothing_like(y: Tensor) -> Tensor:
-    """In place of what a norm reads, where that is not asked for."""
+    """An empty tensor in place of a norm's input that is not asked for."""
     return y.new_empty(*y.shape[:2], 0)
 
 
@@ -105,7 +105,7 @@ def numbers_of(norm: PixelNorm) -> dict[str, Any]:
 
 
 def asked_of_planner(norm: PixelNorm) -> dict[str, Any]:
-    """What `planner.request.Asked` has of it."""
+    """The norm's fields of `planner.request.Asked`."""
     flags = norm.weight is not None, norm.bias is not None, norm.before
     return {"y_norm": norm.kind, **dict(zip(pixel_norms.BELONG, flags, strict=True))}
 

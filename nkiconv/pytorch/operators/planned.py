@@ -1,4 +1,4 @@
-"""What the planner is asked about a call of an operator of convolutions."""
+"""The planner's request for a call of a convolution operator."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .prologue import NO_SCALES, Scales, form_of
 
 
 class Called(NamedTuple):
-    """The tensors of a call, and what it asks for."""
+    """The tensors of a call, and its Convolution."""
 
     asked: Convolution
     x: Tensor

@@ -1,4 +1,4 @@
-"""What becomes of an input before it is convolved: act(x * x_scale + x_shift), of numbers for each channel."""
+"""The prologue of a convolution: act(x * x_scale + x_shift), with a scale and a shift per channel."""
 
 from __future__ import annotations
 

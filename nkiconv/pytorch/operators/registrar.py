@@ -20,7 +20,7 @@ def registrar() -> Callable[..., Any]:
     """
     try:
         neuronx: Any = importlib.import_module("torch_neuronx")
-    except Exception as error:  # the stub of PyPI raises whatever it likes
+    except Exception as error:  # the stub of PyPI may raise any exception
         if not (isinstance(error, ModuleNotFoundError) and error.name == "torch_neuronx"):
             warnings.warn(
                 f"torch_neuronx: cannot be imported ({type(error).__name__}: {error}), so torch registers nkiconv's "

@@ -1,7 +1,7 @@
-"""DTensor's strategies for the operators: all of a mesh's devices compute the same, or each has its images or rows.
+"""DTensor's strategies for the operators: all devices of a mesh compute the same, or each computes its images or rows.
 
-DTensor first redistributes what is sharded along other axes. Importing DTensor takes over a second, so the operators'
-fake kernels register the strategies: DTensor runs these for a result's shape before it looks for a strategy.
+DTensor first redistributes tensors that are sharded along other axes. Importing DTensor takes over a second, so the
+operators' fake kernels register the strategies: DTensor runs a fake kernel before it looks for a strategy.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from torch import Tensor
 
 from ..errors import UnsupportedError
 
-#: What becomes of a result where inputs are sharded by images: it is too, by its first axis or its second, it is a
-#: summand, or all have the same.
+#: The placement of a result if inputs are sharded by images: sharded by its first or second axis, a partial sum, or
+#: replicated.
 SHARDED, SECOND, SUMMAND, SAME = "sharded", "second", "summand", "same"
-#: Of an operator's arguments: (positions of tensors with an axis of images in front, what becomes of each result), or
-#: None where images cannot be apart.
+#: From an operator's arguments: (positions of tensors whose first axis is images, the placement of each result), or
+#: None if images cannot be split.
 ByImages = Callable[..., "tuple[Sequence[int], Sequence[str]] | None"]
 
 _by_images: dict[str, ByImages] = {}

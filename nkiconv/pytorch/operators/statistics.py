@@ -1,10 +1,10 @@
-"""The operators `nkiconv::channel_stats` and `nkiconv::norm_scale_shift`: statistics of channels, and norms of them.
+"""The operators `nkiconv::channel_stats` and `nkiconv::norm_scale_shift`: statistics of channels, and norms from them.
 
     nkiconv::channel_stats(input) -> Tensor
     nkiconv::norm_scale_shift(stats, weight, bias, norm, num_groups, eps) -> (scale, shift, mean, variance)
 
-Statistics come in parts, and which part has which element is the kernel's own: derivatives of channel_stats hold for
-what all parts together say, mean M and variance V of n elements, as norm_scale_shift reads them. Counts have none.
+Statistics come in parts, and the kernel decides which part has which element. Derivatives of channel_stats are those of
+the mean M and variance V of all n elements, as norm_scale_shift reads them. Counts have no derivative.
 
     dL/dx = dL/dM / n + 2 dL/dV (x - M) / n        r = 1 / sqrt(V + eps)      t = dL/dscale - M dL/dshift
     dL/dM += sum of -dL/dshift weight r            dL/dV += sum of -t weight r^3 / 2
@@ -30,12 +30,12 @@ from .registrar import define
 from .tensor_kinds import are_positive, tensor_violations
 
 _CANNOT = "cannot run this call"
-#: What has no derivative of norm_scale_shift: norm, num_groups, eps.
+#: Gradients of norm_scale_shift's arguments without one: norm, num_groups, eps.
 _NUMBERS = (None,) * 3
 
 
 def check_input(x: Any) -> None:
-    """Refuse what is no tensor [N, C, ...] with a value for each channel. Raises DtypeError, LayoutError,
+    """Check that x is a tensor [N, C, ...] with elements in each channel. Raises DtypeError, LayoutError,
     GeometryError."""
     errors = list(tensor_violations("input", x))
     if not errors and x.dim() not in (3, 4, 5):
@@ -50,7 +50,7 @@ def check_input(x: Any) -> None:
 def check_norm(
     norm: Norm, channels: int, weight: Any, bias: Any, like: Tensor, names: tuple[str, str] = ("weight", "bias")
 ) -> None:
-    """Refuse a norm of so many channels, and its weight and bias, with what is like its statistics.
+    """Check a norm of a number of channels, its weight and its bias; like: a tensor with the statistics' dtype, device.
 
     Raises: UnsupportedError, GeometryError, DtypeError."""
     wrong = [*refused(UnsupportedError, norms.norm(norm.norm)), *refused(UnsupportedError, norms.eps(norm.eps))]
@@ -78,7 +78,7 @@ def channel_violations(name: str, one: Any, channels: int, like: Tensor) -> Iter
 
 
 def check_stats(name: str, stats: Any, like: Tensor | None = None) -> None:
-    """Refuse what are no statistics [P, N, C, 3], of an x where there is one.
+    """Check that stats are statistics [P, N, C, 3]; like: the x that they must belong to.
 
     Raises: DtypeError, LayoutError, GeometryError, UnsupportedError.
     """

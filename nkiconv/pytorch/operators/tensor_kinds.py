@@ -17,7 +17,7 @@ _ACCEPTED = ", ".join(str(dtype) for dtype in DTYPES)
 
 
 def tensor_violations(name: str, tensor: object, *, kernels_only: bool = False) -> Iterator[NkiconvError]:
-    """Errors of one tensor's kind and dtype; kernels_only: also refuse what torch alone takes, which is float64."""
+    """Errors of one tensor's kind and dtype; kernels_only: also refuse float64, which only torch takes."""
     if not isinstance(tensor, torch.Tensor):
         yield DtypeError(f"{name}: must be a torch.Tensor, not {type(tensor).__name__}; convert it")
         return

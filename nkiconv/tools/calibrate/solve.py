@@ -19,7 +19,7 @@ from .suite import PROBES
 def solve(
     slopes: Sequence[Slope], advance: Advance, start: Mapping[str, float] | None = None
 ) -> tuple[list[Estimate], list[Fit]]:
-    """The constants that measured slopes tell, and how the model then fits them; start: as of `estimate`."""
+    """The constants that measured slopes tell, and how the model then fits them; start: as in `estimate`."""
     if CHOICE.provider == "simulator":
         probes = {probe.name: probe for probe in PROBES}
         return estimate([probes[one.probe] for one in slopes], slopes, shared(), start or {}, advance)

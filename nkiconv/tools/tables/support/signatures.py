@@ -17,7 +17,7 @@ from typing import Any
 
 #: Where functions are looked up that a docstring names, and the functions.
 ARRAYS, TENSORS = "nkiconv", "nkiconv.pytorch"
-#: Another function whose words hold too: "as in `conv2d`", "as of `conv1d`".
+#: Another function whose words hold too: "as in `conv2d`", "as in `conv1d`".
 _LIKE = re.compile(r"\bas (?:in|of) `(\w+)`")
 _ARGS = re.compile(r"^Args:(.*?)(?=^\S|\Z)", re.DOTALL | re.MULTILINE)
 
