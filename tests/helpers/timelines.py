@@ -16,11 +16,12 @@ ENGINE, DGE = nisa.engine, nisa.dge_mode
 FLOW = 8 * (4.7 + 2048 / 27.2)
 
 
-def timed(body, lnc=1, *, throttle=False, **options):
-    """The timeline of a kernel body, at full rate unless asked otherwise."""
-    rates = Rates()
-    tasks, prices = tl.build(run(body, lnc, trace_only=True).programs, PriceList(rates))
-    return tl.run(tasks, prices, rates, tl.Options(throttle=throttle, **options))
+def timed(body, lnc=1, *, throttle=False, constants=None, prices=False, tasks=False, **options):
+    """The timeline of a kernel body, at full rate unless asked otherwise; with its prices, or its tasks."""
+    rates = Rates(constants)
+    made, priced = tl.build(run(body, lnc, trace_only=True).programs, PriceList(rates))
+    line = tl.run(made, priced, rates, tl.Options(throttle=throttle, **options))
+    return (line, priced) if prices else (made, line) if tasks else line
 
 
 def ns(*expected):

@@ -53,23 +53,6 @@ def test_a_malformed_row_is_refused_by_name(row, words, tmp_path):
         load_constants(tmp_path / "table.toml")
 
 
-# Limits: in hardware.py, by hand, and in the table.
-LIMITS = [
-    (hw.SBUF_BYTES_PER_PARTITION, 224 * 1024, "memory.sbuf_bytes_per_partition"),
-    (hw.SBUF_USABLE_BYTES_PER_PARTITION, 212_728, "memory.sbuf_usable_per_partition"),
-    (hw.PSUM_BANKS, 8, "memory.psum_banks"),
-    (hw.PSUM_BANK_BYTES_PER_PARTITION, 2048, "memory.psum_bank_bytes"),
-    (hw.STATIONARY_FREE_MAX, 128, "pe.max_stationary_free"),
-    (hw.MOVING_FREE_MAX, 512, "pe.max_moving_free"),
-    (hw.SENDRECV_GPSIMD_BYTES[4], 1024, "lnc2.sendrecv_gpsimd_max"),
-]
-
-
-@pytest.mark.parametrize(("limit", "by_hand", "name"), LIMITS, ids=[row[2] for row in LIMITS])
-def test_limits_are_the_table_s(limit, by_hand, name):
-    assert limit == by_hand == CONSTANTS[name].value
-
-
 def value(name):
     return CONSTANTS[name].value
 

@@ -52,39 +52,32 @@ GATHERED = {
 }  # fmt: skip
 
 
+#: Views of rows that are gathered, [3, 4, 6], and of NumPy's.
+VIEWS = {
+    "slice": (lambda v: v[:, 1:3], lambda a: a[:, 1:3]),
+    "select": (lambda v: v.select(2, 1), lambda a: a[:, :, 1]),
+    "permute": (lambda v: v.permute((0, 2, 1)), lambda a: a.transpose(0, 2, 1)),
+    "reshape": (lambda v: v.reshape((3, 3, 8)), lambda a: a.reshape(3, 3, 8)),
+    "flatten": (lambda v: v.flatten_dims(1, 2), lambda a: a.reshape(3, 24)),
+    "split": (lambda v: v.reshape_dim(1, (2, -1)), lambda a: a.reshape(3, 2, 2, 6)),
+    "expand": (lambda v: v.expand_dim(1).broadcast(1, 2), lambda a: np.stack([a, a], 1)),
+    "step": (lambda v: v[:, :, ::2], lambda a: a[:, :, ::2]),
+}
+GATHERED |= {
+    f"{name} of rows": (
+        lambda t, view=view: view(t.reshape((9, 4, 6)).vector_select(0, column(PICKED))),
+        lambda a, picture=picture: picture(a.reshape(9, 4, 6)[PICKED]),
+    )
+    for name, (view, picture) in VIEWS.items()
+}
+
+
 @pytest.mark.parametrize("name", GATHERED)
 def test_what_a_view_takes(name, rng):
     view, picture = GATHERED[name]
     values = rng.normal(size=(9, 24)).astype(np.float32)
     expected = np.ascontiguousarray(picture(values))
     same(moved(lambda: view(in_hbm(values)), expected.shape), expected)
-
-
-#: Views of rows gathered from a [7, 4, 5] tensor.
-VIEWS = {
-    "slice": lambda v: (v[:, 1:3], lambda a: a[:, 1:3]),
-    "select": lambda v: (v.select(2, 1), lambda a: a[:, :, 1]),
-    "permute": lambda v: (v.permute((0, 2, 1)), lambda a: a.transpose(0, 2, 1)),
-    "reshape": lambda v: (v.reshape((3, 2, 10)), lambda a: a.reshape(3, 2, 10)),
-    "flatten": lambda v: (v.flatten_dims(1, 2), lambda a: a.reshape(3, 20)),
-    "split": lambda v: (v.reshape_dim(1, (2, -1)), lambda a: a.reshape(3, 2, 2, 5)),
-    "expand": lambda v: (v.expand_dim(1).broadcast(1, 2), lambda a: np.stack([a, a], 1)),
-    "step": lambda v: (v[:, :, ::2], lambda a: a[:, :, ::2]),
-}
-
-
-@pytest.mark.parametrize("name", VIEWS)
-def test_views_of_a_vector_select(name, rng):
-    values, picked = rng.normal(size=(7, 4, 5)).astype(np.float32), [6, 0, 3]
-
-    def body():
-        view, picture = VIEWS[name](in_hbm(values).vector_select(0, column(picked, I32)))
-        assert view.is_indirect()
-        out = nl.ndarray(view.shape, F32)
-        nisa.dma_copy(out, view)
-        same(get(out), np.ascontiguousarray(picture(values[picked])))
-
-    run(body)
 
 
 # Scalar indices.

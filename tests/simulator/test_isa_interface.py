@@ -114,11 +114,3 @@ def test_operators_called_with_the_wrong_arguments(arguments):
     with pytest.raises(NkiError, match=r"nl\.add called with \d arguments") as caught:
         run(lambda: nl.add(*arguments()))
     assert (caught.value.rule, caught.value.op) == ("NKI048", "add")
-
-
-def test_generations_have_an_order():
-    version = nisa.nc_version
-    assert version.gen2 < version.gen3 < version.gen4
-    assert version.gen3 >= version.gen3
-    with pytest.raises(TypeError):
-        assert version.gen3 > 2

@@ -34,11 +34,11 @@ def barrier(tensor):
     nisa.core_barrier(tensor, (0, 1))
 
 
-def launch(kernel, *args):
+def launch(kernel, *args, **options):
     """Run on two cores; no thread is left behind."""
     before = threading.active_count()
     try:
-        return execute(jit(kernel)[2], args).outputs
+        return execute(jit(kernel)[2], args, **options)
     finally:
         assert threading.active_count() == before
 
@@ -73,7 +73,7 @@ def gives(expected):
 
     def of(kernel):
         def test():
-            np.testing.assert_array_equal(launch(kernel), expected)
+            np.testing.assert_array_equal(launch(kernel).outputs, expected)
 
         return test
 
@@ -206,15 +206,6 @@ def test_private_memory_is_private():
     return out
 
 
-def raced(kernel, *args, **options):
-    """On two cores; no thread is left behind."""
-    before = threading.active_count()
-    try:
-        return execute(jit(kernel)[2], args, races=True, **options)
-    finally:
-        assert threading.active_count() == before
-
-
 def line_of(kernel, text):
     lines, first = inspect.getsourcelines(kernel)
     return next(first + i for i, line in enumerate(lines) if text in line)
@@ -233,7 +224,7 @@ def test_an_order_that_cores_keep_by_chance():
     with pytest.raises(NkiError, match="NKI028"):
         execute(jit(fills_after_a_clear)[2], ())
     with pytest.warns(RaceWarning) as told:
-        found = raced(fills_after_a_clear).outputs
+        found = launch(fills_after_a_clear, races=True).outputs
     assert (found == 1).all()
     line, clear = (line_of(fills_after_a_clear, text) for text in ("tensor[half", "nl.zeros"))
     assert {(one.filename, one.lineno) for one in told} == {(__file__, line)}
@@ -250,7 +241,7 @@ def test_a_core_that_fails_ends_both(core):
                 nisa.tensor_copy(tile, tile[:, 0:3])
 
     with pytest.raises(NkiError, match="NKI045"):
-        raced(kernel, np.zeros((1, 4), np.float32))
+        launch(kernel, np.zeros((1, 4), np.float32), races=True)
 
 
 def harmless(x):
@@ -272,8 +263,8 @@ def test_without_a_race_nothing_changes():
     x = np.arange(4, dtype=np.float32)[None]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = raced(harmless, x)
-    plain = execute(jit(harmless)[2], (x,))
+        found = launch(harmless, x, races=True)
+    plain = launch(harmless, x)
     np.testing.assert_array_equal(found.outputs, plain.outputs)
     for one, other in zip(found.programs, plain.programs, strict=True):
         assert [(i.op, i.line) for i in one.instructions] == [(i.op, i.line) for i in other.instructions]
@@ -285,4 +276,4 @@ def test_one_core_and_traces_take_no_turns(monkeypatch, lnc, trace_only):
     found = execute(jit(fills_after_a_clear)[lnc], (), races=True, trace_only=trace_only)
     assert len(found.programs) == lnc
     with pytest.raises(pytest.fail.Exception, match="a turn is taken"):
-        raced(fills_after_a_clear)
+        launch(fills_after_a_clear, races=True)

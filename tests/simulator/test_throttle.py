@@ -5,13 +5,12 @@ work. 0.3725 of 3413.3 = 1271.5 ns of work releases the next window; at half rat
 """
 
 import pytest
-from pairs import run
+from timelines import timed
 
 from nkiconv.simulator import isa as nisa
 from nkiconv.simulator import language as nl
-from nkiconv.simulator import timeline as tl
 from nkiconv.simulator.timeline.throttle import Throttle
-from nkiconv.simulator.timing import PriceList, Rates
+from nkiconv.simulator.timing import Rates
 
 WINDOW = 4096 / 1.2
 
@@ -94,8 +93,7 @@ def test_a_kernel_of_matmuls_is_released_once():
         for _ in range(24):
             nisa.nc_matmul(nl.ndarray((128, 500), nl.float32, nl.psum), a, b)
 
-    rates = Rates()
-    line = tl.run(*tl.build(run(body, trace_only=True).programs, PriceList(rates)), rates, tl.Options())
+    line = timed(body, throttle=True)
     # the ninth starts at 8 * 416.7 = 3333.3, does 40 of 208.3 by the line and the rest at full rate, at which 2.5 ns
     # lie between two; at half rate there are none
     half = [416.67 * i for i in range(9)]

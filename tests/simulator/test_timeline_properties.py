@@ -6,13 +6,10 @@ from typing import NamedTuple
 from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
-from pairs import run
-from timelines import DGE, ENGINE, FP32, HBM, PSUM, touched
+from timelines import DGE, ENGINE, FP32, HBM, PSUM, timed, touched
 
 from nkiconv.simulator import isa as nisa
 from nkiconv.simulator import language as nl
-from nkiconv.simulator import timeline as tl
-from nkiconv.simulator.timing import PriceList, Rates
 
 #: settings of a dma_copy, by who triggers it
 WAYS = {
@@ -79,12 +76,6 @@ def kernel(steps, rows=128, columns=64):
     return body
 
 
-def timed(body, *, throttle=False, **options):
-    rates = Rates()
-    tasks, prices = tl.build(run(body, trace_only=True).programs, PriceList(rates))
-    return tasks, tl.run(tasks, prices, rates, tl.Options(throttle=throttle, **options))
-
-
 def all_bytes(regions):
     """(storage, byte) of every byte that regions meet."""
     return {(region.info.id, byte) for region in regions for byte in touched(region)}
@@ -94,7 +85,7 @@ def all_bytes(regions):
 @given(st.lists(ANY, min_size=2, max_size=8), st.sampled_from(["program", "lookahead"]), st.booleans())
 def test_whoever_shares_a_byte_waits(steps, order, throttle):
     """By bytes, not by the dependencies that the code found; a write on the same engine only has to keep its place."""
-    tasks, line = timed(kernel(steps, rows=4, columns=8), order=order, throttle=throttle)
+    tasks, line = timed(kernel(steps, rows=4, columns=8), order=order, throttle=throttle, tasks=True)
     reads, writes = ([all_bytes(getattr(task, kind)) for task in tasks.source] for kind in ("reads", "writes"))
     for i, j in itertools.combinations(range(len(tasks)), 2):
         if writes[i] & reads[j]:
@@ -107,7 +98,7 @@ def test_whoever_shares_a_byte_waits(steps, order, throttle):
 @draws(40, 200)
 @given(st.lists(ANY, min_size=2, max_size=9), st.sampled_from(["program", "lookahead"]))
 def test_no_engine_does_two_things_at_once(steps, order):
-    tasks, line = timed(kernel(steps), order=order)
+    tasks, line = timed(kernel(steps), order=order, tasks=True)
     for i, j in itertools.permutations(range(len(tasks)), 2):
         if tasks.engine[i] != tasks.engine[j] or (line.start[i], i) > (line.start[j], j):
             continue
@@ -120,8 +111,8 @@ def test_no_engine_does_two_things_at_once(steps, order):
 @given(st.lists(st.one_of(COMPUTE, transfers("sync")), min_size=1, max_size=8), COMPUTE)
 def test_an_instruction_more_changes_nothing_before_it(steps, more):
     """The last of its engine's queue holds nobody up. Sync, which computes nothing, triggers all DMA."""
-    _, before = timed(kernel(steps))
-    _, after = timed(kernel([*steps, more]))
+    _, before = timed(kernel(steps), tasks=True)
+    _, after = timed(kernel([*steps, more]), tasks=True)
     assert after.visible[:-1] == before.visible
     assert max(after.visible) >= max(before.visible)
     if any(step.op in ("load", "store") for step in steps):

@@ -1,13 +1,11 @@
 """What waits for space, by hand, and loads that the compiler drops because a tile holds their bytes."""
 
 import pytest
-from pairs import run
 from timelines import BF16, ENGINE, FP32, HBM, PSUM, load, ns, store, tile, timed, vector
 
 from nkiconv.simulator import isa as nisa
 from nkiconv.simulator import language as nl
 from nkiconv.simulator import timeline as tl
-from nkiconv.simulator.timing import PriceList, Rates
 
 
 @pytest.mark.parametrize(("columns", "stalls"), [(30_000, True), (26_000, False)])
@@ -98,7 +96,7 @@ def test_loads_of_what_a_tile_holds_are_dropped(why, loads, between, on_device, 
             for i in range(3):
                 once(i)
 
-    tasks, _ = tl.build(run(body, trace_only=True).programs, PriceList(Rates()))
+    tasks, _ = timed(body, tasks=True)
     assert sum(task.op == "dma_copy" for task in tasks.source) - 3 * between == loads
 
 
@@ -132,6 +130,5 @@ def test_matmuls_that_nobody_reads_are_dropped_where_the_compiler_does_so(drops,
         nisa.nc_matmul(sums, zeros, zeros)
         vector(out, sums)
 
-    rates = Rates({"scheduling.drops_unread": drops})
-    tasks, _ = tl.build(run(body, trace_only=True).programs, PriceList(rates))
+    tasks, _ = timed(body, constants={"scheduling.drops_unread": drops}, tasks=True)
     assert sum(task.op == "nc_matmul" for task in tasks.source) == kept

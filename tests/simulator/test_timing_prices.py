@@ -9,12 +9,10 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
-from pairs import run
+from timelines import timed
 
 from nkiconv.simulator import isa as nisa
 from nkiconv.simulator import language as nl
-from nkiconv.simulator import timeline as tl
-from nkiconv.simulator.timing import PriceList, Rates
 
 BF16, FP32, FP8, TF32, BYTE = nl.bfloat16, nl.float32, nl.float8_e4m3, nl.tfloat32, nl.uint8
 PSUM, HBM = nl.psum, nl.hbm
@@ -24,12 +22,6 @@ ENGINE, DGE = nisa.engine, nisa.dge_mode
 def near(expected, rel=0.05):
     """A literal figure, within the tolerance of all figures here."""
     return pytest.approx(expected, rel=rel)
-
-
-def timed(body, lnc=1, constants=None, **options):
-    rates = Rates(constants)
-    tasks, prices = tl.build(run(body, lnc, trace_only=True).programs, PriceList(rates))
-    return tl.run(tasks, prices, rates, tl.Options(**options)), prices
 
 
 class Side(NamedTuple):
@@ -72,7 +64,7 @@ def measure(case, n, gate=ENGINE.vector):
         emit()
         emit()
 
-    line, _ = timed(body, throttle=False)
+    line = timed(body)
     assert line.start[1] > line.visible[0], "the gate makes the first run wait"
     assert line.start[2] == line.free[1], "nothing but the engine holds up the second"
     cold, warm = ((line.free[i] - line.start[i], line.visible[i] - line.start[i]) for i in (1, 2))
@@ -164,9 +156,6 @@ GPSIMD = [
 ]
 ROWS = [*((*row, ENGINE.scalar) for row in VECTOR), *((*row, ENGINE.vector) for row in (*SCALAR, *GPSIMD))]
 
-IN_SBUF_WITH_COLUMN = [row[1] for row in VECTOR if row[0].endswith("with a [P, 1] operand") and "PSUM" not in row[0]]
-ACTIVATIONS = [row[1] for row in SCALAR if "copy" not in row[0] or "read-out" in row[0]]
-
 
 @pytest.mark.parametrize(("why", "case", "issue", "lat", "each", "gate"), ROWS, ids=[row[0] for row in ROWS])
 @pytest.mark.parametrize("n", [4, 512])
@@ -177,36 +166,14 @@ def test_fixed_part_and_slope(why, case, issue, lat, each, gate, n):
         assert found.warm_issue == near(issue + each * n)
 
 
-@pytest.mark.cover(5)
-@pytest.mark.parametrize(("case", "gate"), [(row[1], row[-1]) for row in ROWS], ids=[row[0] for row in ROWS])
-def test_only_vector_knows_a_cold_start(case, gate):
-    found = measure(case, 128, gate)
-    cold = 10.5 if gate is ENGINE.scalar else 0
-    if case in IN_SBUF_WITH_COLUMN:
-        cold = 5.5
-    assert found.cold_lat - found.warm_lat == pytest.approx(cold)
-    if case not in ACTIVATIONS:  # see the next test
-        assert found.cold_issue - found.warm_issue == pytest.approx(cold)
-
-
 def test_the_first_activation_after_a_copy_takes_15_more():
     def body():
         for case in (on(act, F, F), on(scalar_copy, F, F), on(act, F, F), on(act, F, F)):
             case(64)[1]()
 
-    line, _ = timed(body)
+    line = timed(body)
     after_copy, after_activation = (line.free[i] - line.start[i] for i in (2, 3))
     assert after_copy - after_activation == pytest.approx(15)
-
-
-def test_a_change_of_opcode_costs_nothing():
-    def body():
-        for case in (on(nisa.memset, F, value=0.0), on(copy, F, F), on(nisa.memset, F, value=0.0), on(add, F, F, F)):
-            case(64)[1]()
-
-    line, _ = timed(body)
-    assert line.start[2] - line.start[1] == near(60 + 0.521 * 64, rel=0.02)
-    assert line.start[3] - line.start[2] == near(58 + 0.832 * 64, rel=0.02)
 
 
 def test_transposes_of_32_by_32_pay_for_a_new_quadrant_and_a_register_move():
@@ -216,7 +183,7 @@ def test_transposes_of_32_by_32_pay_for_a_new_quadrant_and_a_register_move():
             nisa.nc_transpose(out[:, 32 * i : 32 * i + 32], data[32 * q : 32 * q + 32], engine=ENGINE.vector)
         nisa.register_move(nisa.register_alloc(), 7)
 
-    line, _ = timed(body)
+    line = timed(body)
     assert [line.free[i] - line.start[i] for i in range(6)] == near([234, 93, 93, 234, 93, 68])
     assert line.visible[0] - line.start[0] == near(233)
 
@@ -236,7 +203,7 @@ def test_activation_tables(why, first, second, ns):
         for function in (first, second):
             nisa.activation(F.tile(8), function, F.tile(8))
 
-    line, _ = timed(body)
+    line = timed(body)
     assert line.start[1] - line.free[0] == near(ns)
 
 
@@ -302,7 +269,7 @@ def test_matmuls_from_idle(why, case, n, stream, full, half):
         emit()
 
     for throttle, load, busy, completion in ((False, full, stream, 164), (True, half, 2 * stream, 206)):
-        line, _ = timed(body, throttle=throttle)
+        line = timed(body, throttle=throttle)
         assert line.start[1] - line.visible[0] - 52 == near(load)
         assert line.visible[1] - line.start[1] == near(busy + completion)
 
@@ -323,7 +290,7 @@ def test_row_tiles_run_side_by_side(overlap, throttle, ns):
             dst, a, b = FP.tile(512), B.tile(128)[q : q + 32], B.tile(512)[q : q + 32]
             nisa.nc_matmul(dst, a, b, tile_position=(q, 0), tile_size=(32, 128))
 
-    line, _ = timed(body, constants={"pe.row_tiles_overlap": overlap}, throttle=throttle)
+    line = timed(body, constants={"pe.row_tiles_overlap": overlap}, throttle=throttle)
     assert line.start[1] - line.start[0] == near(ns, rel=0.02)
 
 
@@ -332,7 +299,7 @@ def test_row_tiles_run_side_by_side(overlap, throttle, ns):
 
 def load(dst, src):
     """A dma_copy of [64, n] tiles, 8 partitions on each of 8 engines; returns ns an engine is busy with a partition."""
-    line, _ = timed(lambda: nisa.dma_copy(dst(), src()) and None)
+    line = timed(lambda: nisa.dma_copy(dst(), src()) and None)
     return (line.visible[0] - line.arrival[0] - 7) / 8
 
 
@@ -386,7 +353,7 @@ def test_issue_and_first_packet(row):
             engine = ENGINE.sync if mode == "hwdge" else ENGINE.unknown
             nisa.dma_copy(*(sides[::-1] if store else sides), dge_mode=DGE[mode], engine=engine)
 
-    line, prices = timed(body)
+    line, prices = timed(body, prices=True)
     assert line.free[0] - line.start[0] == near(issue)
     assert line.arrival[0] - line.start[0] == near(first)
     assert line.start[0] == near(prepare)
@@ -402,7 +369,7 @@ def test_a_trigger_follows_7_ns_behind_an_instruction_but_holds_up_the_next():
         nisa.dma_copy(F.tile(512), nl.ndarray((128, 512), FP32, HBM), dge_mode=DGE.hwdge, engine=ENGINE.scalar)
         nisa.tensor_copy(F.tile(512), F.tile(512), engine=ENGINE.scalar)
 
-    line, _ = timed(body)
+    line = timed(body)
     assert line.start == near([0, 7, 7 + 530])
 
 
@@ -410,7 +377,7 @@ def test_four_partitions_of_8_kib_are_one_engine_s_work():
     for first in (0, 8):
         rows = slice(first, first + 4)
         body = partial(lambda rows: nisa.dma_copy(F.tile(2048)[rows], nl.ndarray((4, 2048), FP32, HBM)) and None, rows)
-        line, (price,) = timed(body)
+        line, (price,) = timed(body, prices=True)
         assert price.work_ns == near([4 * 2 * 155 if engine == first // 8 else 0 for engine in range(16)])
         assert line.arrival[0] == near(1330, rel=0.01), "a lone engine has no skew"
         assert line.visible[0] - line.arrival[0] == near(7 + 4 * 2 * 155)
@@ -428,7 +395,7 @@ WHOLE = [
 
 @pytest.mark.parametrize(("why", "call", "dst", "where", "src", "ns"), WHOLE, ids=[row[0] for row in WHOLE])
 def test_whole_transfers(why, call, dst, where, src, ns):
-    line, _ = timed(lambda: call(nl.ndarray(dst, BF16), nl.ndarray(src, BF16, where)) and None)
+    line = timed(lambda: call(nl.ndarray(dst, BF16), nl.ndarray(src, BF16, where)) and None)
     assert line.visible[0] - line.arrival[0] - 7 == near(ns)
 
 
@@ -438,5 +405,5 @@ def test_sendrecv_takes_a_seam_and_354_ns_for_4_kib_and_dma_rate_beyond(kib):
         other = 1 - nl.program_id(0)
         nisa.sendrecv(nl.ndarray((4, kib * 64), FP32), nl.ndarray((4, kib * 64), FP32), other, other, 0)
 
-    line, _ = timed(body, lnc=2)
+    line = timed(body, lnc=2)
     assert line.visible == near([2000 + 354 + (kib - 4) * 1024 / 415] * 2)
