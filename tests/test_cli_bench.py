@@ -107,27 +107,6 @@ def test_a_machine_without_neuron_is_refused_by_name(monkeypatch):
     assert "/dev/neuron0: there is no Neuron device here" in result.stderr
 
 
-# why, arguments, pattern in stderr
-BAD_CALLS = [
-    ("no case", [], r"UnsupportedError: CASE: none is given; name a case"),
-    ("rounds of the model", ["short", "--target", "model", "--rounds", "9"], r"--rounds=9: is of --target trn2"),
-    ("out of the model", ["short", "--target", "model", "--append", "x.csv"], r"--append=x\.csv: is of --target trn2"),
-    ("speed of trn2", ["short", "--target", "trn2", "--timing-speed"], r"--timing-speed: is of the model"),
-    ("out in no folder", ["short", "--target", "trn2", "--append", "no/x.csv"],
-     r"--append=no.x\.csv: no is not a directory"),
-    ("out is a folder", ["short", "--target", "trn2", "--append", "."], r"--append=\.: is a directory"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("arguments", "pattern"), [row[1:] for row in BAD_CALLS], ids=[row[0] for row in BAD_CALLS])
-def test_bad_calls_have_a_name(here, on, arguments, pattern):
-    degrees = on(FakeDevice())
-    result = bench(*arguments)
-    assert (result.exit_code, result.stdout, degrees) == (2, "", [])
-    assert re.search(pattern, result.stderr), result.stderr
-    assert list(here.iterdir()) == []
-
-
 @pytest.mark.parametrize("device", [True, False])
 def test_the_target_when_nobody_says(here, on, monkeypatch, device):
     path = here / "neuron0"

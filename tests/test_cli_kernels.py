@@ -75,33 +75,6 @@ def test_a_broken_rule_names_the_line_of_the_file(tmp_path):
         assert "mine.py:8" in "".join(result.output.split())
 
 
-@pytest.mark.parametrize(("arguments", "words"), [
-    (("run", PLAIN, "--input", "4x4:fp23"), "fp23 is no dtype; write SHAPE:DTYPE with one of bf16"),
-    (("run", PLAIN, "--input", "4x0:fp32"), "every extent must be at least 1"),
-    (("run", PLAIN, "--arg", "eps"), "--arg=eps: must be NAME=VALUE"),
-    (("run", PLAIN, "--arg", "eps=one"), "must be a Python literal or nl.NAME"),
-    (("run", PLAIN, FUSED), "a kernel runs alone"),
-    (("run", PLAIN, "--filter", "w.npy"), "--filter: of convolutions"),
-    (("run", PLAIN, *INPUTS, "--out", "y.txt", "--lnc", "1"), "go to .npy or .npz"),
-    (("run", PLAIN, *INPUTS, "--out", "{folder}/there.npz"), "exists; name another, or overwrite it with --force"),
-    (("run", f"{FILE}:rms_nrom", *INPUTS), "did you mean rms_norm"),
-    (("run", "kda_bf16", "--arg", "eps=1"), "--arg=eps=1: is of a kernel"),
-    (("run", "--input", "a.npy", "--input", "b.npy"), "a convolution has one x"),
-    (("profile", PLAIN, *INPUTS, "--dtype", "bf16"), "--dtype=bf16: is of cases"),
-    (("profile", "kda_bf16", "conformer", "--against", "kda_bf16"), "is held against one profile, 2 are named"),
-    (("profile", PLAIN, *INPUTS, "--against", "nowhere.json"), "holds no single profile"),
-    (("run", "{folder}/old.py", "--input", "128x64:bf16"), "is a file, which defines double, "),
-    (("run", "{folder}/old.py:double", "--input", "128,64:bf16"), "128,64 is no shape; write 128x64:bf16"),
-    (("run", "{folder}/old.py:double", "--input", "128x64"), "write import nki, nki.isa and nki.language for"),
-])  # fmt: skip
-def test_bad_input(arguments, words, tmp_path):
-    (tmp_path / "there.npz").touch()
-    (tmp_path / "old.py").write_text("import neuronxcc.nki as nki\n\n\n@nki.jit\ndef double(x):\n    return x\n")
-    result = run(*(one.format(folder=tmp_path) for one in arguments))
-    assert result.exit_code == 2, result.output
-    assert words in " ".join(result.output.split())
-
-
 ODD = """
 import os, sys
 import nki, nki.isa as nisa, nki.language as nl

@@ -1,13 +1,92 @@
-"""Command lines of plans, profiles, sweeps and suites that are refused by name, before any work."""
+"""Command lines that are refused by name, before any work; bad files are in test_cli_files_refused.py."""
 
 import shlex
+import sys
+from pathlib import Path
 
 import pytest
+from cli_files import good_files
 from shell import run
 
+from nkiconv.tools import verify
+from nkiconv.tools.cli.work import Work
+from nkiconv.tools.measure import torch_neuron
+
 pytestmark = pytest.mark.simulator_only
-# a command line, and what stderr says
+ROWS, LINES = "--input all.npz:x --filter all.npz:taps", "--input all.npz:x --filter all.npz:w1"
+PICTURE = "--input good.png --filter all.npz:w2 --groups 3"
+NORM = f"{Path(__file__).parents[1] / 'examples' / 'kernels' / 'rms_norm.py'}:rms_norm"
+INPUTS = "--input 256x96:fp32 --input 1x96:fp32"
+#: A command line, and what stderr says.
 REFUSED = [
+    ("run", "CASE, --input: neither is given"),
+    ("run nkl_fs_asx", "case='nkl_fs_asx': ", "did you mean nkl_fs_asr"),
+    ("run vae_512 mobilenet_dw rn50_c4 --algorithm weight_stationary", "2 reasons - case='vae_512': K=512: weight_",
+     " - case='rn50_c4'"),
+    (f"run short {ROWS}", "--input, --filter: cannot be combined with named cases"),
+    ("run short --out y.npy", "--out: cannot be combined with named cases"),
+    ("run short --bias all.npz:flat", "--bias: cannot be combined with named cases"),
+    (f"run {ROWS} --seed 1", "--seed=1: files bring their own data"),
+    (f"run {ROWS} --force", "--force: lets --out overwrite, and there is no --out"),
+    ("run short --channels half", "--channels=half: must be auto, all"),
+    (f"run {ROWS} --out y.npy --channels 3", "--channels=3: --out needs every channel"),
+    ("run --input rows.npy --filter all.npz:taps --dtype bf16", "DtypeError: --dtype=bf16: rows.npy holds float32"),
+    (f"run {ROWS} --out there.npy", "UnsupportedError: --out=there.npy: exists already"),
+    (f"run {ROWS} --out folder --force", "UnsupportedError: --out=folder: is a directory"),
+    (f"run {ROWS} --out no/y.npy", "UnsupportedError: --out=no/y.npy: no is not a directory"),
+    ("run --input no.npy --filter all.npz:taps", "--input=no.npy: cannot be read (No such"),
+    ("run --input all.npz:x", "--filter: is needed with --input"),
+    (f"run {ROWS} --bias all.npz:{5000 * 'b'}", f"UnsupportedError: --bias=all.npz:{77 * 'b'}...: has no"),
+    (f"run {ROWS} --operation conv3d", "UnsupportedError: --operation=conv3d: accepted are depthwise_conv"),
+    ("run --input all.npz:x --filter all.npz:flat", "LayoutError: --filter=all.npz:flat: has shape"),
+    ("run --input all.npz:x --filter all.npz:packed", "LayoutError: --filter=", ": must be [C, S]"),
+    (f"run {ROWS} --groups 2", "--groups=2: depthwise_conv1d takes none (each channel has its own"),
+    (f"run {PICTURE} --operation depthwise_conv2d --lhs-dilation 2",
+     "2 reasons - --groups=3: depthwise_conv2d takes none", " - --lhs-dilation=2: depthwise_conv2d takes none"),
+    (f"run {LINES} --stride 1,2", "GeometryError: --stride=1,2: must be one number (rows have one"),
+    (f"run {LINES} --groups {10**20}", f"GeometryError: groups={10**20}: must be at most 2,147,483,647"),
+    (f"run {PICTURE} --padding causal", "GeometryError: padding='causal': must be an int, ((top"),
+    (f"run {ROWS} --residual all.npz:x", "GeometryError: residual.shape=(1, 2, 9): must be y's, [N, C"),
+    (f"run {ROWS} --residual-position post_activation", "--residual-position=post_activation: there is no --res"),
+    ("run --input all.npz:x --filter good.png", "--filter=good.png: is a PNG or JPEG pict"),
+    (f"run {ROWS} --bias good.wav", "--bias=good.wav: is a 16-bit WAV file, which --input, --resid"),
+    ("run --input good.png --filter all.npz:w1", "good.png: is a PNG ", ", for conv2d and dep"),
+    ("run --input good.wav --filter all.npz:w2", "good.wav: is a 16-bit WAV file, for conv1d"),
+    (f"run {ROWS} --out y.png", "--out=y.png: a PNG or JPEG picture is written where x is one"),
+    (f"run {ROWS} --out y.npz:../y", "--out=y.npz:../y: the name points out of the archive"),
+    (f"run {ROWS} --out o.npz:{'a' * 70_000}", "the name has more than 1,000 bytes"),
+    (f"run {ROWS} --out y.safetensors:__metadata__", "__metadata__ is the format's own; use another"),
+    (f"run {PICTURE} --out good.png", "UnsupportedError: --out=good.png: exists already, and is not"),
+    ("run --input good.png --filter two.npy --out y.png",
+     "--out=y.png: y has N=1, K=2, the file holds one picture of K = 1 (L), 3 (RGB), 4 (RGBA) channels"),
+    ("run --input good.wav --filter tracks.npy --out y.wav",
+     "--out=y.wav: y is [1, 65536, 20], a WAV file holds N=1, up to 65,535 channels"),
+    (f"run {NORM} --input 4x4:fp23", "fp23 is no dtype; write SHAPE:DTYPE with one of bf16"),
+    (f"run {NORM} --input 4x0:fp32", "every extent must be at least 1"),
+    (f"run {NORM} --arg eps", "--arg=eps: must be NAME=VALUE"),
+    (f"run {NORM} --arg eps=one", "must be a Python literal or nl.NAME"),
+    (f"run {NORM} {NORM}_fused", "a kernel runs alone"),
+    (f"run {NORM} --filter w.npy", "--filter: of convolutions"),
+    (f"run {NORM} {INPUTS} --out y.txt --lnc 1", "go to .npy or .npz"),
+    (f"run {NORM} {INPUTS} --out there.npz", "exists; name another, or overwrite it with --force"),
+    (f"run {NORM[:-1]} {INPUTS}", "did you mean rms_norm"),
+    ("run kda_bf16 --arg eps=1", "--arg=eps=1: is of a kernel"),
+    ("run --input a.npy --input b.npy", "a convolution has one x"),
+    ("run old.py --input 128x64:bf16", "is a file, which defines double, "),
+    ("run old.py:double --input 128,64:bf16", "128,64 is no shape; write 128x64:bf16"),
+    ("run old.py:double --input 128x64", "write import nki, nki.isa and nki.language for"),
+    (f"profile {NORM} {INPUTS} --dtype bf16", "--dtype=bf16: is of cases"),
+    ("profile kda_bf16 conformer --against kda_bf16", "is held against one profile, 2 are named"),
+    (f"profile {NORM} {INPUTS} --against nowhere.json", "holds no single profile"),
+    ("bench", "UnsupportedError: CASE: none is given; name a case"),
+    ("bench short --target model --rounds 9", "--rounds=9: is of --target trn2"),
+    ("bench short --target model --append x.csv", "--append=x.csv: is of --target trn2"),
+    ("bench short --target trn2 --timing-speed", "--timing-speed: is of the model"),
+    ("bench short --target trn2 --append no/x.csv", "--append=no/x.csv: no is not a directory"),
+    ("bench short --target trn2 --append .", "--append=.: is a directory"),
+]  # fmt: skip
+#: Of plans, profiles, sweeps and suites.
+PLANS = [
     ("plan kda_bf61", "did you mean kda_bf16"),
     ("plan nkl_n1_c16_w512_s7 --dtype fp8_e4m3", "accepted are bf16, fp16, fp32"),
     ("plan nkl_n1_c16_w512_s7 --constant scalar.ns_per_elem=fast", "must be NAME=VALUE with a number"),
@@ -69,22 +148,40 @@ SHAPES = [
     ("--C 5 --W 9 --S 2 --transposed --output-padding 1,1", "--output-padding=1,1: must be one number"),
     ("kda_bf16 --transposed", "--transposed: a shape, and kda_bf16 is named too; drop one"),
 ]  # fmt: skip
-LINES = REFUSED + [
-    (f"{command} {options}", words) for command in ("plan", "tune", "profile") for options, words in SHAPES
-]
+PLANS += [(f"{command} {options}", words) for command in ("plan", "tune", "profile") for options, words in SHAPES]
+
+
+@pytest.fixture
+def refused(plans, tmp_path, monkeypatch):
+    """What is wrong stands in stderr and nothing elsewhere; nothing runs, no file changes, and the status is 2."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    good_files(tmp_path)
+    before = {path: path.is_file() and path.read_bytes() for path in tmp_path.iterdir()}
+    for owner, name in ((Work, "verify"), (verify, "verify_depthwise_conv1d"), (torch_neuron, "TorchNeuron")):
+        monkeypatch.delattr(owner, name)
+
+    def held(line, *words):
+        result = run(*shlex.split(line))
+        assert result.exit_code == 2
+        assert result.stdout == "" or "--json" in line
+        assert all(word in " ".join(result.stderr.split()) for word in words), result.stderr
+        assert "Traceback" not in result.stderr
+        assert not plans.exists()
+        assert {path: path.is_file() and path.read_bytes() for path in tmp_path.iterdir()} == before
+
+    return held
+
+
+@pytest.mark.parametrize("row", REFUSED, ids=[f"{row[0][:60]} {number}" for number, row in enumerate(REFUSED)])
+def test_runs_and_benches_are_refused(refused, row):
+    refused(*row)
 
 
 @pytest.mark.cover(30)
-@pytest.mark.parametrize(("line", "words"), LINES, ids=[f"{row[0]} {number}" for number, row in enumerate(LINES)])
-def test_refused(plans, tmp_path, monkeypatch, line, words):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "there.csv").write_text("precious")
-    result = run(*shlex.split(line))
-    assert result.exit_code == 2
-    assert result.stdout == "" or "--json" in line
-    assert words in " ".join(result.stderr.split())
-    assert not plans.exists()
-    assert [path.read_text() for path in tmp_path.iterdir()] == ["precious"]
+@pytest.mark.parametrize(("line", "words"), PLANS, ids=[f"{row[0]} {number}" for number, row in enumerate(PLANS)])
+def test_refused(refused, line, words):
+    refused(line, words)
 
 
 def test_every_violation_is_named():
