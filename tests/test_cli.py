@@ -8,7 +8,6 @@ from shell import run
 
 from nkiconv import cases
 from nkiconv.tools.cli import app
-from nkiconv.tools.cli.shell import print_json
 from nkiconv.tools.verify import depthwise_conv1d as verify
 
 pytestmark = pytest.mark.simulator_only
@@ -27,13 +26,6 @@ def here(tmp_path, monkeypatch):
 
 
 FILES = ("--input", "x.npy", "--filter", "w.npy")
-
-
-def test_errors_as_json():
-    result = run("run", "vae_512", "rn50_c4", "--algorithm", "weight_stationary", "--json")
-    error = json.loads(result.stdout)["error"]
-    assert (result.exit_code, error["class"]) == (2, "UnsupportedError")
-    assert [violation[:13] for violation in error["violations"]] == ["case='vae_512", "case='rn50_c4"]
 
 
 def test_several_cases_in_one_table():
@@ -105,8 +97,3 @@ def test_help(command):
     result = run(*command, "--help")
     assert result.exit_code == 0
     assert "Usage" in result.stdout
-
-
-def test_json_of_numbers_that_json_has_not(capsys):
-    print_json({"a": (float("inf"), -float("inf"), float("nan"), 1.5), 2: None})
-    assert json.loads(capsys.readouterr().out) == {"schema": 1, "a": ["inf", "-inf", "nan", 1.5], "2": None}

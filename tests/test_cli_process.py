@@ -53,7 +53,7 @@ FULL = Path("/dev/full")
 NO_SPACE = "UnsupportedError: stdout: cannot be written (No space left on device); send it elsewhere\n"
 
 
-@pytest.mark.cover(1)
+@pytest.mark.cover(0, keep=["json-"])
 @pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full to write to")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize(("arguments", "said"), [
@@ -111,6 +111,7 @@ def test_an_old_nki_is_refused_by_name(tmp_path, setting):
     assert "install nki>=0.7 from AWS's package repository, or set NKICONV_NKI=simulator" in done.stderr
 
 
+@pytest.mark.slow
 def test_what_needs_no_nki_works_with_an_impossible_choice():
     """In one process: every command but those that run kernels."""
     program = """

@@ -67,17 +67,6 @@ def test_a_candidate_that_breaks_a_rule_is_passed_over():
     assert clock.fastest([broken], launch, Rates()) == broken
 
 
-@pytest.mark.cover(1)
-@pytest.mark.parametrize(("name", "layout"), [("flux_vae_down", "NCHW"), ("rn50_1x1", "NHWC"), ("c256_32x16", "NCHW")])
-def test_an_estimate_is_the_fastest_of_its_candidates(name, layout):
-    problem = cases.get(name).problem.replace(layout=layout)
-    request = Request(problem=problem)
-    operation = operation_for(request)
-    times = [both_cores_us(launch_of(problem, *one)) for one in operation.ranked(operation.shape(request, Rates()))]
-    found = chosen(request)
-    assert both_cores_us(launch_of(problem, found.algorithm, found.config)) <= 1.001 * min(times)
-
-
 def test_the_clock_overrules_cost_models():
     """stacked is the first by cost models, and 1.3 times slower with its settings."""
     problem = ConvProblem(N=2, C=40, W=4363, K=26, S=7, stride=(1, 2), padding=((0, 0), (3, 3)))

@@ -105,7 +105,7 @@ def torchs(name, x, w, bias=None, pad=(), lhs_dilation=1, **more):
     return getattr(F, f"conv{axes}d")(F.pad(spread, pad), w, bias, **more).numpy()
 
 
-@pytest.mark.cover(16)
+@pytest.mark.cover(12)
 @pytest.mark.parametrize(("name", "more", "pad", "lnc"), ROWS, ids=[f"{row[0]}-{row[1]}" for row in ROWS])
 def test_equals_torch(name, more, pad, lnc, request):
     """With estimates, which take seconds of volumes: of these on both cores only."""

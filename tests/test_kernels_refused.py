@@ -74,21 +74,13 @@ NHWC_FP8 = {
 NHWC_FP8 |= {"in_perm": (0, 3, 1, 2), "out_perm": (0, 2, 3, 1), "y_norm": "rms"}
 
 
-@pytest.mark.parametrize(
-    ("name", "given", "remedy"),
-    [
-        (
-            "conv_weight_gradient",
-            {"img_ref": VOLUMES, "grad_ref": VOLUMES, "filter_shape": CUBES.shape},
-            "stride=.*one for each axis",
-        ),
-        (
-            "conv2d_implicit_gemm",
-            NHWC_FP8,
-            "store y as NCHW",
-        ),
-    ],
-)
+SPREAD = {"img_ref": VOLUMES, "grad_ref": VOLUMES, "filter_shape": CUBES.shape}
+
+
+@pytest.mark.parametrize(("name", "given", "remedy"), [
+    ("conv_weight_gradient", SPREAD, "stride=.*one for each axis"),
+    ("conv2d_implicit_gemm", NHWC_FP8, "store y as NCHW"),
+])  # fmt: skip
 def test_remedies_that_help(name, given, remedy):
     with pytest.raises(ValueError, match=remedy):
         nkiconv.simulate(getattr(nkiconv, name))(**given)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -106,29 +105,6 @@ def test_parts_that_one_core_computes_foretell_no_less_than_the_whole(rows):
     estimate = one._by_parts(candidate)
     one.best_us = float("inf")
     assert 0.95 <= estimate.us / one.whole(candidate).us <= 1.25
-
-
-IMAGE = ConvProblem(N=2, C=12, H=14, W=11, K=20, R=3, S=2, padding=((1, 1), (0, 2)), dtype="fp32")
-#: The estimate is small or big, named by a candidate or not, the fastest or not.
-DEFAULTS = {
-    "many images": ConvProblem(N=50, C=6, W=719, S=89, groups=6, padding=((0, 0), (88, 0))),
-    "a decoder's step": cases.get("decode_step").problem,
-    "few": IMAGE,
-    "depthwise": ConvProblem(N=2, C=130, H=9, W=10, R=3, S=3, groups=130, padding=((1, 1), (1, 1))),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("problem", DEFAULTS.values(), ids=list(DEFAULTS))
-def test_no_plan_is_slower_than_the_kernels_choice(problem):
-    wanted = Request(problem=problem)
-    field = candidates.field_of(wanted, Rates())
-    own = candidates.Candidate(*field.operation.choice(field.request, field.shape))
-    found = planned(problem)
-    assert found.extrapolated_from is None
-    assert found.phase0_us <= trace(wanted, own, Rates()).us
-    best = candidates.Candidate(found.algorithm, found.config)
-    assert found.phase0_us == trace(wanted, best, Rates()).us
 
 
 def test_the_plan_has_the_least_mean_of_those_close_at_phase_0():
@@ -288,27 +264,6 @@ def test_explain_tells_everything():
     assert all(one.reason.split(":")[0] in text for one in found.rejected)
 
 
-@pytest.mark.parametrize("width", [80, 116])
-def test_explain_fits_its_width(width):
-    """And says the same, but for line breaks."""
-    found = planned(SHORT_ROW)
-    lines = found.explain(width).splitlines()
-    assert max(map(len, lines)) <= width
-    letters, whole = (Counter("".join(text.split()).replace("-", "")) for text in ("".join(lines), found.explain()))
-    assert letters == whole
-
-
-def test_printed_a_plan_is_a_short_table():
-    found = planned(SHORT_ROW)
-    lines = str(found).splitlines()
-    assert max(map(len, lines)) <= 80
-    assert len(lines) <= 10
-    assert lines[0] == "depthwise_conv1d, 1 4 66 -> 4 65, S=2 groups=4 bf16, 2 cores"
-    assert f"{found.modelled_us:,.1f}" in lines[3]
-    assert lines[3].startswith(found.algorithm)
-    assert any(line.startswith("next best: ") for line in lines)
-
-
 @pytest.mark.slow
 def test_a_precision_that_one_algorithm_takes():
     problem = cases.get("c256_32x16_fp32").problem
@@ -330,16 +285,3 @@ TAKEN_BY_WEIGHT_STATIONARY = [
 def test_estimates_rank_no_algorithm_that_refuses_a_precision(problem):
     assert chosen(Request(problem=problem)).algorithm == "weight_stationary"
     assert chosen(Request(problem=problem, asked=Asked(precision="fp16x3"))).algorithm == "implicit_gemm"
-
-
-@pytest.mark.slow
-def test_plans_of_images_run():
-    rng = np.random.default_rng(0)
-    x = rng.integers(-3, 4, IMAGE.input_shape).astype(np.float32)
-    w = rng.integers(-3, 4, IMAGE.filter_shape).astype(np.float32)
-    how = {"padding": IMAGE.padding}
-    expected = nkiconv.conv2d(x, w, **how)
-    for found in plan(IMAGE).alternatives:
-        for lnc in (1, 2):
-            y = nkiconv.conv2d(x, w, **how, lnc=lnc, algorithm=found.algorithm, config=found.config)
-            np.testing.assert_array_equal(y, expected)

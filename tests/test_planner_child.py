@@ -128,6 +128,7 @@ child.search(Request(problem=cases.get("short").problem), wide=False, advance=ad
 """
 
 
+@pytest.mark.slow
 def test_it_ends_with_the_process_that_asks():
     """Which is killed in a search."""
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}

@@ -116,11 +116,6 @@ def test_a_malformed_field_silences_only_the_rules_that_read_it():
     assert [line.split(":")[0] for line in caught.value.violations] == ["W=0", "P=0"]
 
 
-def test_replace_checks_again():
-    with pytest.raises(GeometryError, match="Q=-1"):
-        ConvProblem(**GOOD).replace(W=1)
-
-
 @pytest.mark.parametrize(
     "error",
     [GeometryError, DtypeError, LayoutError, UnsupportedError, FileFormatError, ComparisonError],

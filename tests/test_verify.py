@@ -5,7 +5,6 @@ import math
 
 import numpy as np
 import pytest
-from gradients import expected, problem_of
 from tolerances import integer_inputs
 
 from nkiconv import ConvProblem, cases
@@ -14,7 +13,7 @@ from nkiconv.errors import UnsupportedError
 from nkiconv.planner.estimate import chosen
 from nkiconv.planner.request import Request
 from nkiconv.problem import DTYPES
-from nkiconv.reference import conv_ref, filter_gradient_ref
+from nkiconv.reference import conv_ref
 from nkiconv.rules import FILTER_LAYOUTS
 from nkiconv.simulator import simulate
 from nkiconv.tools.cli.show import report_grid
@@ -91,9 +90,8 @@ def test_what_rounds_to_infinity_may_be_infinite():
     assert compare(y, x, w, problem).num_wrong == 1
 
 
-@pytest.mark.parametrize("call", [{}, {"padding": (9, -1), "lhs_dilation": 2}], ids=str)
-def test_blocks_cover_all_channels(monkeypatch, call):
-    x, w, problem = arrays(C=601, W=75, S=70, **call)
+def test_blocks_cover_all_channels(monkeypatch):
+    x, w, problem = arrays(C=601, W=75, S=70, padding=(9, -1), lhs_dilation=2)
     [whole], _ = verify.verify_depthwise_conv1d("whole", x, w, problem)
     monkeypatch.setattr(verify, "BLOCK_INSTRUCTIONS", whole.trace.num_instructions // 2)
     [parts], _ = verify.verify_depthwise_conv1d("parts", x, w, problem)
@@ -201,29 +199,6 @@ def test_conv2d_that_differs_between_degrees(monkeypatch):
     monkeypatch.setattr(conv, "run_conv", flipped)
     reports, _ = conv.verify_conv("it", x, w, problem, degrees=(1, 2))
     assert [one.verdict for one in reports] == ["pass", "lnc differs"]
-
-
-# N, C, K, groups; of each axis size, taps, stride, dilation, zeros before and after
-FILTERS = [
-    ("strides that leave a rest", (2, 3, 4, 1), [(9, 3, 2, 1, 1, 1), (8, 2, 3, 2, 0, 2)]),
-    ("groups", (2, 6, 4, 2), [(5, 2, 1, 1, 0, 0), (6, 3, 1, 2, 2, 1)]),
-    ("depthwise", (3, 4, 4, 4), [(1, 1, 1, 1, 0, 0), (12, 5, 1, 1, 4, 0)]),
-    ("volumes, cropped", (1, 2, 3, 1), [(4, 2, 1, 1, 0, 1), (6, 3, 2, 1, -1, 1), (5, 1, 1, 1, 0, 0)]),
-]
-
-
-@pytest.mark.parametrize(("channels", "axes"), [row[1:] for row in FILTERS], ids=[row[0] for row in FILTERS])
-def test_the_reference_of_filter_gradients_is_autograds(channels, axes):
-    N, C, K, groups = channels
-    x, gy, shape = problem_of(channels, axes)
-    letters = zip(("DHW"[-len(axes) :], "TRS"[-len(axes) :]), (0, 1), strict=True)
-    extents = {letter: axis[at] for names, at in letters for letter, axis in zip(names, axes, strict=True)}
-    places = {"stride": 2, "rhs_dilation": 3}
-    problem = ConvProblem(
-        N=N, C=C, K=K, groups=groups, **extents, padding=tuple(axis[4:6] for axis in axes),
-        **{name: tuple(axis[at] for axis in axes) for name, at in places.items()},
-    )  # fmt: skip
-    np.testing.assert_array_equal(filter_gradient_ref(x, gy, problem), expected(x, gy, shape, axes, groups)[0])
 
 
 def launch(name, direction):
