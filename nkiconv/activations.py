@@ -1,7 +1,6 @@
 """The activations of an epilogue, each as torch.nn.functional defines it: value, slope, error, in one place.
 
-What issues one on the device stands in `kernels/_epilogue.py`; everything else that nkiconv says of one follows from
-its row here.
+`kernels/_epilogue.py` issues them on the device; everything else about an activation follows from its row here.
 """
 
 from __future__ import annotations

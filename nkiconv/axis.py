@@ -48,7 +48,7 @@ class Axis:
 
     @property
     def is_blank(self) -> bool:
-        """Whether nearly none of the outputs sees an input."""
+        """Whether almost all outputs read padding only."""
         return self.out > BLANK_MOST * self.size * self.taps
 
     @property

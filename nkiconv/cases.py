@@ -67,10 +67,10 @@ def names(suite: str | None = None) -> tuple[str, ...]:
 
 
 def get(name: str) -> Case:
-    """Return the case of this name, from whichever suite.
+    """Return the case of this name, from any suite.
 
     Raises:
-        UnsupportedError: there is none; the message lists the closest names.
+        UnsupportedError: no such case; the message lists the closest names.
     """
     known = {case.name: case for suite in SUITES for case in load(suite)}
     if name not in known:

@@ -1,4 +1,4 @@
-"""The chunks of x's channels of a gated convolution of rows: what each can be, and the rule of their order.
+"""The chunks of x's channels of a gated convolution of rows: their kinds and their orders.
 
 `rules.chunks` is the rule.
 """
@@ -10,7 +10,7 @@ from typing import Any
 
 from .errors import shown
 
-#: What a chunk can be: the input of the convolution; a factor of it, or one through a sigmoid (GLU); a factor of y.
+#: Kinds of chunks: the convolution's input; a factor of it, or one through a sigmoid (GLU); a factor of y.
 CHUNKS = ("x", "B", "G", "C")
 #: Orders of the chunks of a gated short convolution.
 ORDERS = tuple(map("".join, itertools.permutations("BCx")))
@@ -32,7 +32,7 @@ def chunks(value: Any, channels: int = 0) -> str:
 
 
 def chunks_plain(value: str | None, asked: str) -> str:
-    """Why chunks do not go with what happens to x, by its arguments' names, on its way in; "" without chunks."""
+    """Why chunks cannot be combined with a prologue's arguments, `asked`; "" without chunks."""
     if value is None:
         return ""
     return f"chunks={shown(value)}, {asked}: what arrives is a product already; apply them to the chunks, or drop them"

@@ -42,20 +42,20 @@ class UnsupportedError(NkiconvError):
 
 
 class MissingPackageError(UnsupportedError, ModuleNotFoundError):
-    """A package that nkiconv does not need for the rest is needed here, and is not installed.
+    """An optional package is needed here and is not installed.
 
     Args: what: the option, file or module that needs it. package: its name on the package index. extra: nkiconv's extra
         that installs it. more: a sentence about it.
     """
 
     def __init__(self, what: str, package: str, extra: str, more: str = "") -> None:
-        """Say what is needed, and the commands that install it."""
+        """Name the package and the commands that install it."""
         remedy = f"run pip install {package}, or pip install '.[{extra}]' in a checkout of nkiconv"
         super().__init__(f"{what}: needs {package}, which is not installed; {remedy}{more and f'. {more}'}")
 
 
 class FileFormatError(NkiconvError):
-    """A file does not hold what its reader expects."""
+    """A file does not have the expected format."""
 
 
 class ComparisonError(NkiconvError):
@@ -63,7 +63,7 @@ class ComparisonError(NkiconvError):
 
 
 class PlanningError(NkiconvError):
-    """The planner's process could not be started, ended, or said nothing for too long."""
+    """The planner's process could not be started, ended early, or did not answer in time."""
 
 
 class PlanWarning(UserWarning):
@@ -115,7 +115,7 @@ def refuse(kind: type[NkiconvError], *reasons: str) -> None:
 
 
 def is_array(value: Any) -> bool:
-    """Whether this is an array or tensor of whatever package, or a description of one; a number of NumPy's is none."""
+    """Whether this is an array or tensor of any package, or a description of one; a NumPy scalar is not."""
     no_value = isinstance(value, type | ModuleType)
     return not no_value and hasattr(value, "dtype") and getattr(value, "ndim", len(shape_of(value))) > 0
 

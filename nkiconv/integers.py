@@ -14,7 +14,7 @@ import numpy as np
 from .errors import DtypeError, NkiconvError, is_array, raise_all, shown
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-#: What operator.index takes, or may take, and yet is no number here: flags, and arrays of data.
+#: Types that operator.index may take and that are no numbers here: flags, and arrays of data.
 _NO_NUMBERS = (bool, np.bool_, np.ndarray, str, type(None))
 
 
@@ -35,7 +35,7 @@ def is_finite(value: Any) -> bool:
 
 
 def plain_ints(value: Any) -> Any:
-    """Python's int for what operator.index takes, as NumPy's ints, in tuples and lists too; all else as it is."""
+    """Python ints in place of others, such as NumPy's, also in tuples and lists; other values unchanged."""
     if type(value) is int or isinstance(value, _NO_NUMBERS):
         return value
     if isinstance(value, tuple):
@@ -82,7 +82,7 @@ def takes_ints(function: _Function) -> _Function:
     return called  # type: ignore[return-value]
 
 
-#: Annotations of what is said to be none of them where it is an array, by functions that take no array.
+#: Annotations whose values functions without array arguments refuse if they are arrays.
 _OTHERS = ("bool", "ConvProblem")
 #: Parameters that stand for any others, which the function passes on.
 _MORE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

@@ -1,4 +1,4 @@
-"""Launches on a device: the cores of one, which three settings must agree on, and a variable that makes it shorter.
+"""Launches on a device: the number of cores, on which three settings must agree, and a variable that shortens them.
 
 Facts of SDK 2.33 ("Using Logical NeuronCores with NKI", NCC_EVRF066, "Logical NeuronCore configuration", nki.jit). A
 kernel's LNC degree is that of its bracket grid, deprecated in NKI 0.7, else NEURON_LOGICAL_NC_CONFIG, else 1; a graph's
@@ -23,21 +23,21 @@ DEGREE, FLAGS, TARGET = "NEURON_LOGICAL_NC_CONFIG", "NEURON_CC_FLAGS", "NEURON_P
 _FLAG = re.compile(r"(?:^|[\s'\"])--?(?:lnc|logical-nc-config)(?:=|\s+)([^\s'\"]+)")
 #: How torch launches kernels: one by one, in graphs of torch.compile, or recorded by torch_xla.
 MODES = ("eager", "compiled", "xla")
-#: What a launch costs under torch_xla where TARGET is unset, reported for whn09/xpu-perf, whose public files lack it.
+#: Cost of a launch under torch_xla with TARGET unset, reported for whn09/xpu-perf; its public files lack the figure.
 TARGET_MS = 52
 
 
 def launch_mode(value: Any, name: str = "mode") -> str:
-    """What is wrong with a way of launching kernels; "" for one of MODES, and for None, where none is said."""
+    """Why a mode of launching is refused; "" for one of MODES or None."""
     return accepted(name, value, (None, *MODES), "use one of these")
 
 
 def degree(asked: int | None = None, unset: int = 2) -> int:
-    """Cores of a launch, on which its three settings must agree.
+    """The number of cores of a launch, on which its three settings must agree.
 
-    Args: asked: what the launch says itself, None: nothing. unset: what DEGREE is taken for where it is unset.
+    Args: asked: the launch's own argument, or None. unset: the value of DEGREE if it is unset.
 
-    Raises: UnsupportedError, naming all three, where they differ or one is neither 1 nor 2.
+    Raises: UnsupportedError, naming all three, if they differ or one is neither 1 nor 2.
     """
     flags = _FLAG.findall(os.environ.get(FLAGS, ""))
     settings = {
@@ -63,7 +63,7 @@ def degree(asked: int | None = None, unset: int = 2) -> int:
 
 
 def other_degree(lnc: int) -> Iterator[UnsupportedError]:
-    """Why a process cannot launch on so many cores, where DEGREE is still to be set; nothing if it can."""
+    """Why a process cannot launch on `lnc` cores once DEGREE is set; empty if it can."""
     try:
         degree(lnc, unset=lnc)
     except UnsupportedError as error:
@@ -71,9 +71,9 @@ def other_degree(lnc: int) -> Iterator[UnsupportedError]:
 
 
 def on_cores(kernel: Any, lnc: int) -> Any:
-    """What launches a kernel on so many cores: with a bracket grid, or as it is where it takes none.
+    """A callable that launches a kernel on `lnc` cores: with a bracket grid, or the kernel itself if it takes none.
 
-    Raises: UnsupportedError where it takes none and DEGREE does not say the same.
+    Raises: UnsupportedError if it takes none and DEGREE differs.
     """
     if hasattr(kernel, "__getitem__"):
         return kernel[lnc]
@@ -94,7 +94,7 @@ def advise_target() -> None:
 
 
 def slow_without_target() -> str:
-    """What an unset TARGET costs, and what to do."""
+    """The cost of an unset TARGET, and the remedy."""
     return (
         f"{TARGET}: is unset, so that under torch_xla each launch of a kernel starts a process to ask for the "
         f"platform, about {TARGET_MS} ms (reported by others); set it to trn2"

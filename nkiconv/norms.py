@@ -1,4 +1,4 @@
-"""Norms by statistics of channels: what shares a mean and a variance, and what their arguments must be."""
+"""Norms by statistics of channels: kinds, and the rules of their arguments."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from . import rules
 from .errors import is_array, shown
 from .integers import is_finite
 
-#: What shares a mean and a variance: the channels of a group of an image; a channel of all images; one of an image.
+#: Norms by the elements that share a mean and a variance: the channels of a group in one image; a channel of all
+#: images; a channel of one image.
 NORMS = ("group", "batch", "instance")
 #: Groups of a group norm that names none, as most models with them have.
 NUM_GROUPS = 32
@@ -19,22 +20,22 @@ STATS = 3
 SHARED_MAX = 4096
 
 
-#: What statistics of y a convolution returns.
+#: Kinds of statistics of y that a convolution returns.
 RETURNED = ("channel",)
 
 
 def return_stats(value: Any) -> str:
-    """None, or what statistics of y a convolution returns."""
+    """Check return_stats: None, or a kind of statistics."""
     return rules.accepted("return_stats", value, (None, *RETURNED))
 
 
 def norm(value: Any) -> str:
-    """What shares a mean and a variance."""
+    """Check the kind of a norm."""
     return rules.accepted("norm", value, NORMS)
 
 
 def eps(value: Any) -> str:
-    """What is added to a variance."""
+    """Check the number that is added to a variance."""
     if is_finite(value) and value >= 0:
         return ""
     return f"eps={shown(value)}: must be a finite number of at least 0; pass one, as 1e-5"
@@ -78,7 +79,7 @@ def shared(norm: str, parts: int, N: int, C: int, groups: int | None = None) -> 
 
 
 def too_many(norm: str, parts: int, N: int, C: int, groups: int | None = None) -> str:
-    """As many numbers as SBUF holds of what shares a mean."""
+    """Check that SBUF holds the triples of the elements that share a mean."""
     _, each = shared(norm, parts, N, C, groups)
     if each <= SHARED_MAX:
         return ""

@@ -1,4 +1,4 @@
-"""How far what two 1x1 convolutions with an activation between make may be from the truth, with a norm before them."""
+"""Error bounds of two 1x1 convolutions with an activation between them and a norm before them."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ SQUARES_ERROR = 2.0**-10
 def _of_normalized(
     x: Float64Array, w: Float64Array, dtype: str, norm: ChannelNorm
 ) -> tuple[Float64Array, Float64Array]:
-    """(sum of the |terms| of w norm(x), what they lack of exact ones), for each element, where weight and bias of the
-    norm go into w and its sums.
+    """(sum of the |terms| of w norm(x), their error), for each element; weight and bias of the norm go into w and its
+    sums.
 
         w n weight + w bias     n = (x - mean) / s, which errs by e: `norm_error`, and is rounded to dtype
 
@@ -86,5 +86,5 @@ def _by_row(numbers: Float64Array, ndim: int) -> Float64Array:
 
 
 def _rounded(values: Float64Array, dtype: str) -> Float64Array:
-    """What one rounding errs by."""
+    """The error of one rounding."""
     return error_bound(0, np.abs(values), values, dtype)

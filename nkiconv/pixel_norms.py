@@ -1,5 +1,5 @@
-"""Norms over the channels of a pixel, in front of filters or after them: their names, and what their arguments must be,
-as `rules` has it.
+"""Norms over the channels of a pixel, before or after filters: their names, and the rules of their arguments, as in
+`rules`.
 
 u * rstd * weight + bias              "rms", rstd = (mean(u^2) + eps)^-0.5
 (u - mean(u)) * rstd * weight + bias  "layer", rstd = (variance(u) + eps)^-0.5
@@ -12,17 +12,17 @@ from typing import Any
 from .errors import shown
 from .rules import accepted
 
-#: Names of the norms that a kernel takes; what is added to a mean square or a variance if nothing else is said.
+#: Names of the norms that a kernel takes; the default eps, added to a mean square or a variance.
 NORMS, NORM_EPS = ("rms", "layer"), 1e-6
 #: Numbers of each output channel that a norm of sums may have, as functions and kernels call them.
 OF_CHANNELS = ("y_norm_weight", "y_norm_bias")
 #: The same of a norm of x.
 X_CHANNELS = ("x_norm_weight", "x_norm_bias")
-#: What a call may have only with a norm.
+#: Arguments that a call may have only with a norm.
 BELONG = (*OF_CHANNELS, "return_before_norm")
 
 
-#: What each norm is of.
+#: The tensor that each norm normalises.
 _OF = {"x_norm": "x", "y_norm": "the result"}
 
 
@@ -32,7 +32,7 @@ def kind(value: Any, norm: str = "y_norm") -> str:
 
 
 def eps(value: Any, norm: str = "y_norm") -> str:
-    """What is added to a mean square or a variance: a number that is normal and above 0 in fp32, as sums of it are."""
+    """Check eps: it, and sums with it, must be normal and above 0 in fp32."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if is_number and 2.0**-126 <= value < 2.0**100:
         return ""
@@ -40,7 +40,7 @@ def eps(value: Any, norm: str = "y_norm") -> str:
 
 
 def belongs(name: str, given: bool, norm: Any) -> str:
-    """A norm's weight, its bias and what comes before it go with a norm."""
+    """Check that weight, bias and return_before_norm come with a norm."""
     if not given or norm is not None:
         return ""
     owner = "x_norm" if name in X_CHANNELS else "y_norm"

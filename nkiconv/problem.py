@@ -1,12 +1,12 @@
-"""What is convolved with what: `ConvProblem`, checked when it is made, and everything that follows from it.
+"""`ConvProblem`: one convolution's shapes, dtype and layout, checked when it is made, and everything that follows.
 
     y[n, k, p, q] = sum over c, r, s of
         w[k, c, r, s] * x_pad[n, g*C/groups + c, p*stride_h + r*dilation_h, q*stride_w + s*dilation_w]
 
 where g = k // (K/groups) and x_pad is x with lhs_dilation - 1 zeros between neighbours and then the padding around it.
-These are the semantics of XLA's ConvGeneralDilated: cross-correlation, and negative padding crops. Volumes have an axis
-more before the rows, of D input planes, T filter planes and Z output planes. Transposed convolutions are those with
-lhs_dilation whose filter is stored as torch has it.
+These are the semantics of XLA's ConvGeneralDilated: cross-correlation, and negative padding crops. Volumes have one
+more axis before the rows, with D input planes, T filter planes and Z output planes. Transposed convolutions have
+lhs_dilation and a filter stored in torch's order.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "fp8_e5m2": np.dtype(ml_dtypes.float8_e5m2),
 }
 
-#: Bytes of HBM that a logical core of trn2 has: one of the chip's four banks, with two physical cores (AWS Neuron docs,
-#: Logical NeuronCore configuration). What does not fit is no problem of one launch.
+#: Bytes of HBM of a logical core of trn2: one of the chip's four banks, with two physical cores (AWS Neuron docs,
+#: Logical NeuronCore configuration). A problem of one launch must fit.
 HBM_BYTES = 24 << 30
 
-#: What each extent counts.
+#: The unit of each extent.
 _COUNTS = {
     "N": "images",
     "C": "input channels",
@@ -67,13 +67,13 @@ _COUNTS = {
 
 
 def dtype_name(dtype: Any) -> str:
-    """Return nkiconv's name of a data type, as in "bf16".
+    """Return nkiconv's name of a data type, such as "bf16".
 
     Args:
         dtype: a key of `DTYPES` or NumPy's name of it ("bfloat16"), in any case, or a NumPy or ml_dtypes type.
 
     Raises:
-        DtypeError: it is none of `DTYPES`.
+        DtypeError: it is not one of `DTYPES`.
     """
     refuse(DtypeError, _dtype_refusal(dtype))
     return next(name for name, known in DTYPES.items() if _wanted(dtype) in (name, known.name))
@@ -104,8 +104,8 @@ def _numpy_name(dtype: Any) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ConvProblem:
-    """A convolution, described once: extents as counts, pairs as (height, width), with the depth before them where
-    there is D, which makes it one of volumes.
+    """A convolution, described once: extents as counts, pairs as (height, width); with D, of volumes, triples as
+    (depth, height, width).
 
     Raises:
         GeometryError, DtypeError, LayoutError: the fields contradict a rule. The message lists every violation; the
@@ -129,10 +129,10 @@ class ConvProblem:
     D: int | None = None  # input planes of a volume; None: images, which have no such axis
     T: int | None = None  # filter planes of a volume; None is replaced by 1 there
     transposed: bool = False  # whether w is [C, K / groups, ...] with taps in reverse order; see `transpose`
-    direction: str = "forward"  # what is computed: y, or with "wgrad" the gradient of w from x and that of y
+    direction: str = "forward"  # compute y, or, with "wgrad", the gradient of w from x and the gradient of y
 
     def __post_init__(self) -> None:
-        """Fill in what is None, normalise ints and dtype, and refuse what cannot be."""
+        """Fill in defaults for None, normalise ints and dtype, and refuse invalid fields."""
         arrays = {name: shown(value) for name, value in vars(self).items() if is_array(value)}
         wrong = [
             GeometryError(f"{name}={text}: must be no array; pass ints and names") for name, text in arrays.items()
@@ -153,7 +153,7 @@ class ConvProblem:
 
     @property
     def axes(self) -> tuple[Axis, ...]:
-        """Spatial axes: of rows and of columns, of a volume that of planes before them."""
+        """Spatial axes: rows and columns; in a volume planes first."""
         return (*((self.depth,) * self.is_volume), self.height, self.width)
 
     @property
@@ -202,8 +202,8 @@ class ConvProblem:
 
     @property
     def filter_shape(self) -> tuple[int, ...]:
-        """Canonical shape of w, whatever the layout: [K, C/groups, R, S], of volumes [K, C/groups, T, R, S]; of
-        transposed convolutions [C, K/groups, ...]."""
+        """Canonical shape of w, for any layout: [K, C/groups, R, S], of volumes [K, C/groups, T, R, S]; of transposed
+        convolutions [C, K/groups, ...]."""
         taps = (axis.taps for axis in self.axes)
         if self.transposed:
             return (self.C, self.K // self.groups, *taps)
@@ -250,7 +250,7 @@ class ConvProblem:
 
     @property
     def held(self) -> tuple[int, int]:
-        """Bytes of x and w, and of y; of a filter gradient those of x and of y's, and of w's in fp32."""
+        """(bytes read, bytes written): x and w, and y; for a filter gradient x and gy, and dw in fp32."""
         return self._bytes(math.prod(axis.size for axis in self.axes))
 
     @property
@@ -265,7 +265,7 @@ class ConvProblem:
         return self.itemsize * (x + w), DTYPES[self.out_dtype].itemsize * y
 
     def launch_violations(self) -> Iterator[NkiconvError]:
-        """Errors of what no launch is for: more than one logical core's HBM holds, and `Axis.is_blank`."""
+        """Errors of problems too large for a logical core's HBM, or almost only zeros (`Axis.is_blank`)."""
         yield from refused(GeometryError, *rules.blank("ZPQ"[-len(self.axes) :], self.axes, self.transposed))
         if sum(self.held) > HBM_BYTES:
             names = ("N", "C", *("D" * self.is_volume), "H", "W", "K", *("Z" * self.is_volume), "P", "Q")
@@ -290,11 +290,11 @@ class ConvProblem:
         with stride - 1 zeros between neighbours, with the reversed filter.
 
         Args:
-            stride, padding, output_padding, dilation: torch's; padding in pairs, what is taken off the result before
+            stride, padding, output_padding, dilation: torch's; padding in pairs, the elements cut off the result before
                 and after each axis.
             taps: (R, S) or (T, R, S). fields: those of a ConvProblem without taps, stride, padding and dilations.
 
-        Raises: as the constructor; GeometryError where padding takes off all of the result.
+        Raises: as the constructor; GeometryError if padding cuts off all of the result.
         """
         fields = {name: plain_ints(value) for name, value in fields.items()}
         stride, padding, output_padding, dilation, taps = plain_ints((stride, padding, output_padding, dilation, taps))
@@ -322,13 +322,13 @@ class ConvProblem:
 
     @takes_ints
     def toward(self, direction: str) -> ConvProblem:
-        """What computes y ("forward"), the gradient of x from that of y ("dgrad"), or that of w ("wgrad").
+        """The problem that computes y ("forward"), the gradient of x from y's ("dgrad"), or that of w ("wgrad").
 
-        That of x is a convolution itself: the transposed one, with w as it is, or of lhs_dilation one with strides,
-        whose w has taps reversed and channels exchanged. That of w is, of a transposed convolution and of
-        one with lhs_dilation and no strides, the filter gradient of its dgrad, in which x and y have changed places.
+        "dgrad" is the transposed convolution with the same w; for a problem with lhs_dilation it is a convolution with
+        strides, whose w has taps reversed and channels exchanged. "wgrad" of a transposed convolution, and of one with
+        lhs_dilation and no strides, is the filter gradient of its dgrad, with x and y exchanged.
 
-        Raises UnsupportedError: the direction is none of these, or this is a gradient.
+        Raises UnsupportedError: another direction, or this is a gradient.
         """
         refuse(UnsupportedError, rules.accepted("direction", direction, DIRECTIONS))
         if direction == "forward":

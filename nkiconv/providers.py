@@ -14,9 +14,9 @@ from types import ModuleType
 
 from .errors import UnsupportedError
 
-#: what PyPI's placeholder packages of AWS's names say when they are imported
+#: the text that PyPI's placeholder packages raise on import
 PLACEHOLDER_MARK = "WRONG PACKAGE"
-#: and what we call them
+#: and our name for them
 PLACEHOLDER = "PyPI's placeholder of that name, not AWS's package"
 #: The oldest of AWS's NKI that runs the kernels: the first that traces them with Python.
 OLDEST_NKI = (0, 7)
@@ -24,7 +24,7 @@ OLDEST_NKI = (0, 7)
 
 @dataclass(frozen=True)
 class AwsNki:
-    """What was found under the name `nki`: the module if it works, else why it does not."""
+    """The package found under the name `nki`: the module, or the reason why it does not work."""
 
     module: ModuleType | None
     status: str
@@ -59,7 +59,7 @@ def find_aws_nki() -> AwsNki:
 
 
 def too_old(version: str | None) -> str:
-    """Why AWS's nki of this version cannot run the kernels, and what to do; "" if it can, or its version is unknown."""
+    """Why AWS's nki of this version cannot run the kernels, and the remedy; "" if it can, or its version is unknown."""
     found = re.match(r"(\d+)\.(\d+)", version or "")
     if found is None or (int(found[1]), int(found[2])) >= OLDEST_NKI:
         return ""

@@ -3,9 +3,9 @@
     y[n, k, p, q] = sum over c, r, s of
         w[k, c, r, s] * x_pad[n, g*C/groups + c, p*stride_h + r*dilation_h, q*stride_w + s*dilation_w]
 
-Volumes have an axis of planes before the rows. One step of the loop adds one tap to all outputs; what the tap reads is
-a strided view of x_pad. The zeros of padding and of lhs_dilation lie in memory and take part in the sums, as in XLA:
-Inf or NaN times such a zero is NaN.
+Volumes have an axis of planes before the rows. Each step of the loop adds one tap to all outputs; the tap reads a
+strided view of x_pad. The zeros of padding and of lhs_dilation are in memory and take part in the sums, as in XLA: Inf
+or NaN times such a zero is NaN.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def conv_ref(x: AnyArray, w: AnyArray, problem: ConvProblem, channels: Sequence[
     """Convolve x with w in float64.
 
     Args:
-        x: [N, C, H, W], or [N, C, D, H, W], whatever `problem.layout` says; any dtype that converts to float64.
-        w: [K, C/groups, R, S], or [K, C/groups, T, R, S], of transposed problems [C, K/groups, ...]; the same.
+        x: [N, C, H, W], or [N, C, D, H, W], for any `problem.layout`; any dtype that converts to float64.
+        w: [K, C/groups, R, S], or [K, C/groups, T, R, S], of transposed problems [C, K/groups, ...]; any such dtype.
         problem: the geometry; its dtype and layout are not read.
         channels: depthwise problems only: compute just these channels, in this order.
 
@@ -59,7 +59,7 @@ def conv_ref(x: AnyArray, w: AnyArray, problem: ConvProblem, channels: Sequence[
 
 
 def filter_gradient_ref(x: AnyArray, gy: AnyArray, problem: ConvProblem) -> Float64Array:
-    """The gradient of w in float64: the sum over n, p and q of gy[n, k, p, q] times what tap r, s reads of x for it.
+    """The gradient of w in float64: the sum over n, p and q of gy[n, k, p, q] times the element of x at tap r, s.
 
     Args: x, gy: [N, C, H, W] and [N, K, P, Q], or of volumes. problem: as in `conv_ref`, and not transposed.
     Returns: [K, C/groups, R, S], or [K, C/groups, T, R, S].
@@ -74,7 +74,7 @@ def filter_gradient_ref(x: AnyArray, gy: AnyArray, problem: ConvProblem) -> Floa
 
 
 def abs_sum_ref(x: AnyArray, w: AnyArray, problem: ConvProblem, channels: Sequence[int] | None = None) -> Float64Array:
-    """Return the sum of |w| |x| of each output, which bounds what rounding can do to it.
+    """Return the sum of |w| |x| of each output, which its rounding errors are proportional to.
 
     Arguments, shape of the result and errors are those of `conv_ref`.
     """
@@ -88,11 +88,11 @@ def prologue_ref(
     x_activation: str | None = None,
     x_upsample: int = 1,
 ) -> Float64Array:
-    """What a convolution with a prologue convolves, in float64: act(x * x_scale + x_shift), rows and columns repeated.
+    """The input of a convolution after its prologue, in float64: act(x * x_scale + x_shift), upsampled.
 
     Args:
         x: [N, C, ...], canonical. x_scale, x_shift: [C] or [N, C], or None. All of any dtype that converts to float64.
-        x_activation: None or one of `rules.ACTIVATIONS`. x_upsample: how often each row and column is there.
+        x_activation: None or one of `rules.ACTIVATIONS`. x_upsample: how often each row and column is repeated.
 
     Raises:
         UnsupportedError: x_activation has another name.
@@ -152,7 +152,7 @@ def epilogue_ref(
     residual_position: str = "pre_activation",
     norm: ChannelNorm | None = None,
 ) -> Float64Array:
-    """Put sums of a convolution through an epilogue in float64.
+    """Apply an epilogue to a convolution's sums in float64.
 
         act(norm(sums + bias + residual))    residual_position "pre_activation"
         act(norm(sums + bias)) + residual    residual_position "post_activation"
@@ -197,7 +197,7 @@ def chunks_ref(x: AnyArray, chunks: str) -> tuple[Float64Array, Float64Array | N
 
 
 def causal_ref(x: Float64Array, w: Float64Array, before: Float64Array | None = None) -> Float64Array:
-    """[N, C, W] of x [N, C, W] and a filter for each channel, w [C, S], over what precedes: before, or zeros."""
+    """Causal depthwise convolution [N, C, W] of x [N, C, W] and w [C, S]; before: the inputs before x, None: zeros."""
     W, S = x.shape[2], w.shape[1]
     padded = np.pad(x, ((0, 0), (0, 0), (S - 1, 0))) if before is None else np.concatenate([before, x], 2)
     found = np.zeros_like(x)
@@ -217,7 +217,7 @@ def b2b_ref(
 
     x2, x1, v = chunks of causal(x, weights_proj);  y = x2 * (causal(x1 * v, weights_mixer) + skip_bias * x1 * v)
 
-    before: what precedes x, and x1 * v; None: zeros.
+    before: the inputs before x, and before x1 * v; None: zeros.
     """
     rows = causal_ref(x, weights_proj, before[0])
     x2, x1, v = np.split(rows, 3, axis=1)
@@ -246,10 +246,10 @@ def apply_in_perm(storage: AnyArray, perm: Perm | None) -> AnyArray:
 
 
 def apply_out_perm(canonical: AnyArray, perm: Perm | None) -> AnyArray:
-    """Return a canonical output as it is to lie in memory: storage = transpose(canonical, perm).
+    """Return a canonical output in its memory order: storage = transpose(canonical, perm).
 
     So `storage.shape[i] == canonical.shape[perm[i]]`, and (0, 2, 3, 1) writes NCHW as NHWC: from canonical to
-    storage, as in AWS's kernels; JAX's out_spec goes the other way. None: canonical is what is stored.
+    storage, as in AWS's kernels; JAX's out_spec is the inverse. None: the canonical order.
     """
     return canonical if perm is None else np.transpose(canonical, perm)
 
@@ -339,7 +339,7 @@ def _pad(x: AnyArray, problem: ConvProblem) -> Float64Array:
 
 
 def _windows(x: AnyArray, problem: ConvProblem) -> Iterator[tuple[Any, Float64Array]]:
-    """Each tap, and what it reads of x for all outputs: [N, C, P, Q], a view."""
+    """Each tap, and the elements of x that it reads for all outputs: [N, C, P, Q], a view."""
     x_pad = _pad(x, problem)
     for tap in np.ndindex(*(axis.taps for axis in problem.axes)):
         places = (_window(axis, index) for axis, index in zip(problem.axes, tap, strict=True))
@@ -358,7 +358,7 @@ def _kept(axis: Axis) -> tuple[slice, slice]:
 
 
 def _window(axis: Axis, tap: int) -> slice:
-    """Return what one tap reads of the padded axis for outputs 0, 1, ..., axis.out - 1."""
+    """Return the elements of the padded axis that one tap reads for outputs 0, 1, ..., axis.out - 1."""
     start = tap * axis.rhs_dilation
     return slice(start, start + (axis.out - 1) * axis.stride + 1, axis.stride)
 

@@ -1,7 +1,7 @@
-"""What arguments must be: each fact and each rule once, for problems, NumPy, torch, kernels and the command line.
+"""Rules of arguments: each fact and each rule once, for problems, NumPy, torch, kernels and the command line.
 
-A rule answers why an argument breaks it, or "": `<argument>=<value>: <rule> (<derivation>); <what to do>`. Callers
-raise it as an error of their own class, in their own names of arguments: x is img_ref of a kernel and input of torch.
+A rule returns why an argument breaks it, or "": `<argument>=<value>: <rule> (<derivation>); <remedy>`. Callers raise it
+as an error of their own class, with their own argument names: x is img_ref in a kernel and input in torch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DTYPE_NAMES = {
     "bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp8_e4m3": "float8_e4m3", "fp8_e5m2": "float8_e5m2",
 }  # fmt: skip
 KERNEL_DTYPES, CONV2D_DTYPES = tuple(DTYPE_NAMES)[:3], tuple(DTYPE_NAMES)
-#: What to do with float8_e4m3fn: its bits are those of NKI's float8_e4m3 up to 240, where that has infinities.
+#: The remedy for float8_e4m3fn: its bits equal NKI's float8_e4m3 up to 240; above, that has infinities.
 E4M3FN_REMEDY = (
     "scale by a power of 2 so that no magnitude is above 240 (float8_e4m3fn goes up to 448), cast with "
     ".astype(ml_dtypes.float8_e4m3), and scale the result back"
@@ -37,15 +37,14 @@ VOLUME_LAYOUTS = ("NCDHW", "NDHWC")
 FILTER_LAYOUTS = {"KCRS": (0, 1, 2, 3), "RSCK": (3, 2, 0, 1), "KRSC": (0, 3, 1, 2)}
 VOLUME_FILTER_LAYOUTS = {"KCTRS": (0, 1, 2, 3, 4), "TRSCK": (4, 3, 0, 1, 2), "KTRSC": (0, 4, 1, 2, 3)}
 FILTER_PERMS = FILTER_LAYOUTS | VOLUME_FILTER_LAYOUTS
-#: What can be computed of a convolution: y, the gradient of x, or that of w. See `ConvProblem.toward`.
+#: Directions of a convolution: y, the gradient of x, or the gradient of w. See `ConvProblem.toward`.
 DIRECTIONS = ("forward", "dgrad", "wgrad")
-#: Names of the activations that a kernel takes; where a residual is added.
+#: Names of the activations that a kernel takes; positions of a residual.
 ACTIVATIONS, RESIDUAL_POSITIONS = tuple(activations.ACTIVATIONS), ("pre_activation", "post_activation")
-#: What x may be scaled and shifted by: a number for each channel, [C], or for each of each image, [N, C]; how often
-#: each of its rows and columns may be there.
+#: Forms of x_scale and x_shift: by channel, [C], or by image and channel, [N, C]; values of x_upsample.
 SCALE_FORMS, UPSAMPLES = ("channel", "image"), (1, 2)
-#: How fp32 products may be taken: both factors rounded to bf16, or to tf32 by the array, or as pairs of fp16; and how
-#: those of 16 bits: of sums of frames and of planes of taps, rounded to fp16 (see `pairs_of_planes`).
+#: Precisions of fp32 products: both factors rounded to bf16, or to tf32 by the Tensor Engine, or as pairs of fp16; and
+#: of 16-bit products: sums of frames and of planes of taps, rounded to fp16 (see `pairs_of_planes`).
 PRECISIONS = ("bf16", "tf32", "fp16x3", "winograd")
 #: LNC degrees of a trn2 launch.
 LNC_DEGREES = (1, 2)
@@ -70,7 +69,7 @@ def _has_list(value: Any) -> bool:
 
 
 def number(name: str, value: Any, what: str = "", least: int = 1, most: int = EXTENT_MAX) -> str:
-    """An int from `least` to `most`; what: follows the rule."""
+    """An int from `least` to `most`; what: text after the rule."""
     if not is_int(value) or value < least:
         return f"{name}={shown(value)}: must be an int of at least {least}{what}; pass one"
     return "" if value <= most else f"{name}={value}: must be at most {most:,} (32-bit ints); use less"
@@ -177,7 +176,7 @@ def filter_channels(
 
 
 def tensor(name: str, value: Any, optional: bool) -> str:
-    """What a kernel reads and writes in HBM; optional: or None."""
+    """A tensor that a kernel reads or writes in HBM; optional: or None."""
     if is_array(value) or (optional and value is None):
         return ""
     return f"{name}={shown(value)}: must be an array with axes{' or None' if optional else ''}; pass one"
@@ -200,7 +199,7 @@ def shape(name: str, given: Sequence[int], wanted: Sequence[int], words: str) ->
 
 
 def sizes(name: str, value: Any, axes: int, of_images: bool = False) -> str:
-    """A shape of so many axes; of_images: the first of which may be 0."""
+    """A shape with a number of axes; of_images: the first may be 0."""
     least = (0 if of_images else 1, *[1] * (axes - 1))
     fits = isinstance(value, tuple) and len(value) == axes
     if fits and all(is_int(one) and one >= low for one, low in zip(value, least, strict=True)):
@@ -216,7 +215,7 @@ def images_and_channels(name: str, given: Sequence[int], layout: str, N: int, K:
 
 
 def accumulated(name: str, given: Sequence[int], dtype: Any, size: Sequence[int], words: str = "the filter's") -> str:
-    """What a gradient of filters is added to."""
+    """The tensor to which a gradient of filters is added."""
     if tuple(given) == tuple(size) and short_dtype(dtype) == "fp32":
         return ""
     return f"{name}: must be float32 of {words} shape {tuple(size)}, is {dtype} of {tuple(given)}; pass such an array"
@@ -281,7 +280,7 @@ def precision_fits(precision: str | None, dtype: Any, names: str = "x and w") ->
 def accepted(
     name: str, value: Any, some: Iterable[Any], remedy: str = "use one of them", *, note: str = "", of: str = ""
 ) -> str:
-    """One of some values; note: is said before them; of: what takes them."""
+    """One of some values; note: text before them; of: the function that takes them."""
     some = tuple(some)
     alike = (one for one in some if isinstance(value, type(one)) and isinstance(value, bool) == isinstance(one, bool))
     if any(value == one for one in alike):
@@ -336,7 +335,7 @@ def lnc(value: Any, name: str = "lnc") -> str:
 
 
 def removed_note(algorithm: Any, algorithms: Iterable[str]) -> str:
-    """What a refusal says first of an algorithm that was removed; "" of any other name."""
+    """The first words of a refusal of a removed algorithm; "" for other names."""
     successor = next((new for old, new in REMOVED if old == algorithm), "")
     return f"was removed, {successor} takes its problems; " if successor in algorithms else ""
 
@@ -344,7 +343,7 @@ def removed_note(algorithm: Any, algorithms: Iterable[str]) -> str:
 def algorithm(
     value: Any, algorithms: Sequence[str], name: str = "algorithm", others: tuple[Any, ...] = (None,), of: str = ""
 ) -> str:
-    """None, or an algorithm's name; others: what else it may be; of: the operation."""
+    """None, or an algorithm's name; others: further accepted values; of: the operation."""
     return accepted(name, value, (*others, *algorithms), note=removed_note(value, algorithms), of=of)
 
 
@@ -385,9 +384,9 @@ def output(axis: Axis, letters: str, transposed: bool = False) -> str:
 
 
 def blank(letters: str, axes: Sequence[Axis], transposed: bool) -> list[str]:
-    """Axes that together have very many outputs, nearly all of which are zeros; letters: of their outputs.
+    """Axes that together have very many outputs, almost all zeros; letters: of their outputs.
 
-    transposed: whether the call is of a transposed convolution, whose words are used then.
+    transposed: use the argument names of a transposed convolution.
     """
     found = [(name, axis) for name, axis in zip(letters, axes, strict=True) if axis.is_blank]
     if math.prod(axis.out for _, axis in found) <= BLANK_FROM:
@@ -458,13 +457,13 @@ def one_row(**numbers: tuple[int, ...]) -> str:
     return f"{text}: H is 1, so only 1 is accepted on H; use (1, w)"
 
 
-#: What transposed convolutions call arguments of the convolution that they are.
+#: Argument names of transposed convolutions for those of their equivalent convolution.
 OF_TRANSPOSED = {"lhs_dilation": "stride", "rhs_dilation": "dilation"}
 
 
 def in_words_of(transposed: bool, text: str) -> str:
-    """What is said of a convolution in the words of the call: that of a transposed one names no stride, which is 1, and
-    calls other arguments as `OF_TRANSPOSED` has them."""
+    """A convolution's text with the call's argument names: a transposed one has no stride, and `OF_TRANSPOSED` names
+    the other arguments."""
     if not transposed:
         return text
     text = re.sub(r"\bstride=(1|\(1(, 1)+\))(, | and )", "", text)
@@ -472,8 +471,8 @@ def in_words_of(transposed: bool, text: str) -> str:
 
 
 def _numbers(axis: Axis, transposed: bool) -> str:
-    """Stride, padding and dilation of an axis in the words of the call: of a transposed convolution padding is what is
-    taken off, less output_padding."""
+    """Stride, padding and dilation of an axis with the call's argument names: padding of a transposed convolution is
+    the elements cut off, less output_padding."""
     if not transposed:
         return (
             f"stride {axis.stride}, padding {axis.lo}+{axis.hi}, dilation {axis.rhs_dilation}, lhs_dilation "

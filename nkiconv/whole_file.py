@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, whatever happens while they are written."""
+"""Atomic writes: a file is replaced by a complete one or not at all."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """A temporary path next to `path`, for a block to write; it takes the name at the end, or is deleted if it raised.
+    """A temporary path next to `path` for a block to write; renamed to `path` at the end, or deleted on an exception.
 
-    Nobody sees a part of a file, and what was there stays until then. Where `path` is a link, the file that it leads to
-    is replaced; what is no regular file, a device or a pipe, is written in place.
+    No reader sees a part of a file; the old file stays until then. If `path` is a link, its target is replaced; a
+    device or a pipe is written in place.
 
-    Raises OSError where the disk refuses: it names `path`, not the temporary file.
+    Raises OSError if the disk refuses; it names `path`, not the temporary file.
     """
     if path.exists() and not path.is_file():
         with _named(path):

@@ -87,7 +87,7 @@ def fused(
 
 
 def _checked(call: dict[str, Any]) -> dict[str, Any]:
-    """The arrays of a call by name, of which everything is checked."""
+    """The arrays of a call by name, all checked."""
     cannot, states = "b2b_causal_conv1d cannot run this call", call["initial_states"]
     wrong = [
         *refused(LayoutError, b2b.interleaved_violation(call["interleaved"]), b2b.states_violation(states)),

@@ -1,4 +1,4 @@
-"""What calls of all kernels with arrays share: checks of arguments, and the record of a launch."""
+"""Calls of kernels with arrays: common checks of arguments, and the record of a launch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Places = tuple[int, ...]
 
 @dataclass(frozen=True)
 class KernelRun:
-    """One launch: result and what the simulator counted (zeros and empty where AWS's NKI ran)."""
+    """One launch: its result and the simulator's counts (zero and empty where AWS's NKI ran)."""
 
     y: Any  # array in the layout asked for, or an ArraySpec when only traced
     provider: str
@@ -48,7 +48,7 @@ class KernelRun:
 
 
 def launch(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any], lnc: int, trace_only: bool) -> KernelRun:
-    """Launch a kernel on `lnc` cores; y is whatever it returned.
+    """Launch a kernel on `lnc` cores; y is its result.
 
     Raises UnsupportedError: trace_only where AWS's NKI runs; the kernel refuses its arguments, with its words.
     """
@@ -179,7 +179,7 @@ def no_data(shape: tuple[int, ...], letters: str, empty: str, dtype: str) -> Any
 
 
 def out_dtype_unsupported(out_dtype: Any, others: tuple[Any, ...] = (None,)) -> str:
-    """Why this is no dtype of a result; "" if it is one, by any name; others: what else it may be."""
+    """Why this is no dtype of a result; "" if it is one, by any name; others: further accepted values."""
     named = out_dtype
     with contextlib.suppress(DtypeError):
         named = dtype_name(out_dtype)

@@ -46,15 +46,15 @@ def causal_conv1d_split(
     state_positions: tuple[int, ...] | None = None,
     lnc: int = 2,
 ) -> Any:
-    """Convolve each channel with its own causal filter, apply SiLU, split the channels into parts of heads, l2norm.
+    """Causal depthwise convolution, activation (SiLU), split of the channels into parts of heads, l2norm.
 
         z[n, t, c] = act(sum over s of w[c, s] * x[n, c, t - (S - 1) + s] + bias[c])
         part i: the heads * dim channels after those of part i - 1, as [N, W, heads, dim]
         of a normalised part each head is z / sqrt(sum of z^2 + eps)
 
-    The convolution stage of Gated DeltaNet (Qwen3-Next) and KDA (Kimi Linear), q, k and v of one x, with fla's l2norm;
-    of Mamba2 x, B and C, none of them normalised. One kernel: x is read once, y written once, where what comes next
-    wants it.
+    The convolution stage of Gated DeltaNet (Qwen3-Next) and KDA (Kimi Linear), with q, k and v of one x and fla's
+    l2norm, and of Mamba2, with x, B and C and no norm. One kernel reads x once and writes each part once, in the layout
+    that the next operator reads.
 
     Args:
         x: [N, C, W], or token-major [N, W, C] with layout="NWC"; bf16 (ml_dtypes), fp16 or fp32. N may be 0.
@@ -65,19 +65,19 @@ def causal_conv1d_split(
         activation: None or a name of `nkiconv.rules.ACTIVATIONS`, as torch defines it.
         eps: added to the sum of squares; with 0 a head of zeros is NaN.
         layout: "NCW" or "NWC".
-        initial_state: [N, C, S - 1], x's dtype: what precedes the tokens, instead of zeros.
-        return_final_state: also return the state that the next tokens need.
-        cu_seqlens: packed sequences: x has one row, N = 1, of several, the k-th from token cu_seqlens[k] up to
-            cu_seqlens[k + 1]; nothing passes between them, not even NaN. States are [sequences, C, S - 1] then. Each
-            cu_seqlens is a kernel of its own.
-        state_positions: also return the states after so many tokens of x's rows, 1 to W each: what prefix caches keep,
-            and what a speculative decoder goes back to.
+        initial_state: [N, C, S - 1], x's dtype: the inputs before the tokens; None is zeros.
+        return_final_state: also return the initial_state of the next tokens.
+        cu_seqlens: packed sequences: x has one row, N = 1; sequence k has the tokens from cu_seqlens[k] up to
+            cu_seqlens[k + 1]. Sequences are independent, also for NaN. States are then [sequences, C, S - 1]. Each
+            value of cu_seqlens compiles a kernel.
+        state_positions: also return the state after each of these numbers of tokens, 1 to W, for prefix caches and
+            speculative decoding.
         lnc: cores that share the work, 1 or 2.
 
-    Returns: a tuple of [N, W, heads, dim], one a part, x's dtype; sums, activation and norm are fp32, rounded once.
-        With return_final_state a tuple of it and the state, [N, C, S - 1]; with state_positions a last member is
-        [N, positions, C, S - 1]. NaN or Inf in x reaches the channels of its tile, at most 128, at the tokens that it
-        meets, and of a normalised head all.
+    Returns: parts, a tuple of [N, W, heads, dim] of x's dtype; sums, activation and norm are fp32, rounded once. With
+        return_final_state and state_positions a tuple: parts, the state [N, C, S - 1] if asked for, the states
+        [N, positions, C, S - 1] if asked for. NaN or Inf in x reaches at most the 128 channels of its tile, at the
+        tokens that read it, and all of a normalised head.
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError, before any work, naming every violated rule.
     """
@@ -120,15 +120,15 @@ def causal_conv1d_split_update(
     pad_slot: int = -1,
     lnc: int = 2,
 ) -> tuple[AnyArray, ...]:
-    """A decode step of `causal_conv1d_split`: a token, or a few, of each of N sequences, after what its state holds.
+    """A decode step of `causal_conv1d_split`: one or a few tokens of each of N sequences, after its state.
 
     Args:
         x: [N, C], or [N, C, W], or [N, W, C] with layout="NWC"; W + S - 1 at most 16; bf16, fp16 or fp32. N may be 0.
-        state: [slots, C, S - 1], x's dtype: what precedes each sequence's tokens; a slot is changed in place to what
-            precedes the next ones. C-contiguous.
+        state: [slots, C, S - 1], x's dtype: the inputs before each sequence's tokens; updated in place for the next
+            ones. C-contiguous.
         w, bias, splits, activation, eps, layout, lnc: as in `causal_conv1d_split`; S from 2 to 8.
-        state_indices: [N], int32 or int64: the slot of each sequence, none twice; None: slot n, of N slots.
-        pad_slot: the index that marks padding: no state changes, and y is that of a state of zeros.
+        state_indices: [N], int32 or int64: the slot of each sequence, without repeats; None: slot n, of N slots.
+        pad_slot: the index that marks padding: no state changes, and y is computed from a state of zeros.
 
     Returns: a tuple of [N, W, heads, dim], or [N, heads, dim] for x [N, C], one a part, x's dtype.
 
@@ -194,7 +194,7 @@ def _slot_violations(
 def _without_images(
     x: Any, splits: tuple[Split, ...], state: tuple[int, int], W: int, final: bool, positions: tuple[int, ...] | None
 ) -> Any:
-    """What a call of N = 0 returns; state: (C, S - 1)."""
+    """The result of a call with N = 0; state: (C, S - 1)."""
     dtype = DTYPES[dtype_name(x.dtype)]
     parts = tuple(np.empty((0, W, heads, dim), dtype) for heads, dim, _ in splits)
     more = [np.empty((0, *state), dtype)] if final else []

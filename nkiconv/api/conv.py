@@ -86,43 +86,42 @@ def conv2d(
         padding: zeros on all sides; ((top, bottom), (left, right)), negative crops; "valid": none; "same":
             P = ceil(H / stride) and Q = ceil(W / stride), odd zeros at the bottom and on the right.
         groups: divides C and K.
-        batch_group_count: b, divides N and K, as in XLA: N / b images y, whose k-th of b shares of the K channels comes
-            of the k-th of b shares of the images; not together with groups. x is copied, [N, C] as [N / b, b C].
+        batch_group_count: b, divides N and K, as in XLA: y has N / b images, and its k-th block of K / b channels is
+            computed from the k-th block of N / b images; not with groups. x is copied, [N, C] as [N / b, b C].
         layout: of x, residual and y. filter_layout: of w.
-        activation: None or a name of `nkiconv.rules.ACTIVATIONS`, as in "silu"; as torch defines it.
+        activation: None or a name of `nkiconv.rules.ACTIVATIONS`, such as "silu"; as torch defines it.
         residual: y's shape; bf16, fp16 or fp32. residual_position: "pre_activation" as above, or
             "post_activation", act(sum + bias) + beta * residual. beta: its factor.
-        out_dtype: of y, bf16, fp16 or fp32; None: x's, but bf16 for fp8, as sums hardly fit its 2 or 3 bits.
-        precision: of fp32 arrays: None; "bf16" or "tf32", x and w rounded to that (relative error of a product up to
-            2**-7 or 2**-9), at about four times the speed; sums stay in fp32. Or "fp16x3", each factor as two fp16
-            numbers: relative error of a product up to 3 * 2**-22, at 4/3 of the speed where there are some 100 input
-            channels or more (with few, None is faster). Below 2**-14 a factor keeps an absolute error of up to 2**-36;
-            those of 65520 and more, Inf among them, make NaN. `nkiconv.bounds.products_bound` has the derivation.
+        out_dtype: of y, bf16, fp16 or fp32; None: x's, but bf16 for fp8, whose 2 or 3 bits are too few for sums.
+        precision: of fp32 arrays: None; "bf16" or "tf32": x and w are rounded to it (relative error of a product up to
+            2**-7 or 2**-9), at about four times the speed; sums stay in fp32. Or "fp16x3": each factor is two fp16
+            numbers: relative error of a product up to 3 * 2**-22, at 4/3 of the speed for about 100 input channels or
+            more (with fewer, None is faster). A factor below 2**-14 has an absolute error of up to 2**-36; factors of
+            65520 and more, also Inf, give NaN. `nkiconv.bounds.products_bound` has the derivation.
         lnc: cores that share the work, 1 or 2.
-        strict_nonfinite: keep groups and windows apart (see the kernel), so that NaN and Inf reach no output that the
-            definition keeps them from.
+        strict_nonfinite: keep groups and windows apart (see the kernel), so that NaN and Inf reach exactly the outputs
+            that the definition gives them.
         return_stats: None, or "channel": also return statistics of y, with bias, residual and activation, before it is
             rounded, [P, N, K, 3] fp32 as in `channel_stats`, for `norm_scale_shift`. By algorithm "implicit_gemm".
         algorithm, config: as in a `Plan`; None: the estimate.
-        x_scale, x_shift: [C], or [N, C], fp32: x * x_scale + x_shift is convolved, with 1 and 0 for None; zeros of
-            padding and lhs_dilation stay zeros. x_activation: as activation, of what is convolved. All of that is
-            computed in fp32 as x arrives, NaN and Inf as fp32 has them, and rounded once to x's dtype, or to bf16 with
-            precision="bf16"; not of fp8. Normalisations have these: of GroupNorm, x_scale = weight * rstd and x_shift =
-            bias - mean * x_scale.
-        y_norm: None, or a norm over the output channels of each pixel, y = act(norm(u)), of u = sum + bias and a
-            residual that comes before the activation: "rms", u * (mean(u^2) + y_norm_eps)^-0.5, or "layer",
-            (u - mean(u)) * (variance(u) + y_norm_eps)^-0.5, times y_norm_weight, plus y_norm_bias. In fp32; NaN and Inf
-            of one channel make NaN of all of their pixel, or 0. groups=1. Taken where all channels of a pixel are
-            together: K up to 512 of NHWC, NDHWC, and NCDHW with T > 1 (activation_stationary), and where SBUF holds
-            the filters of all of NCHW or NCDHW (implicit_gemm).
-        y_norm_weight, y_norm_bias: [K]; bf16, fp16 or fp32; None: 1 and 0. y_norm_eps: from 2^-126 on.
-            return_before_norm: also return u, rounded as y: a residual block's second convolution gives the next block
-            its residual u and its input y. Not of NCDHW by activation_stationary.
-        x_upsample: 1, or 2: what is convolved has each row and column of that twice, as torch's "nearest" has it, and
-            all of this function's H and W are of it; x is loaded as it is.
+        x_scale, x_shift: [C] or [N, C], fp32: convolve x * x_scale + x_shift, with 1 and 0 for None; zeros of padding
+            and lhs_dilation stay zeros. x_activation: an activation after it, like `activation`. Computed in fp32 as x
+            arrives, with fp32's NaN and Inf, and rounded once to x's dtype, or to bf16 with precision="bf16"; not for
+            fp8. A GroupNorm is x_scale = weight * rstd and x_shift = bias - mean * x_scale.
+        y_norm: None, or a norm over the output channels of each pixel, y = act(norm(u)), u = sum + bias + a residual
+            before the activation: "rms", u * (mean(u^2) + y_norm_eps)^-0.5, or "layer",
+            (u - mean(u)) * (variance(u) + y_norm_eps)^-0.5, times y_norm_weight, plus y_norm_bias. In fp32; NaN or Inf
+            in one channel makes all channels of its pixel NaN or 0. Only with groups=1 and where a tile has all
+            channels of a pixel: K up to 512 for NHWC, NDHWC, and NCDHW with T > 1 (activation_stationary); NCHW or
+            NCDHW if all filters fit in SBUF (implicit_gemm).
+        y_norm_weight, y_norm_bias: [K]; bf16, fp16 or fp32; None: 1 and 0. y_norm_eps: at least 2^-126.
+            return_before_norm: also return u, rounded like y: a residual block's second convolution gives the next
+            block its residual u and its input y. Not for NCDHW by activation_stationary.
+        x_upsample: 1, or 2: repeat each row and column once, like torch's "nearest"; H and W here are those after it.
+            The kernel loads each element of x once.
 
-    Returns: [N, K, P, Q], or [N, P, Q, K] with layout="NHWC", sums in fp32, rounded once; with return_stats or
-        return_before_norm the pair of it and the statistics, or u.
+    Returns: y, [N, K, P, Q], or [N, P, Q, K] with layout="NHWC", summed in fp32 and rounded once; with return_stats
+        (y, statistics), with return_before_norm (y, u).
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError, before any work, naming every violated rule.
     """
@@ -176,22 +175,21 @@ def conv3d(
         stride, dilation, lhs_dilation: at least 1, for all axes or (depth, height, width).
         padding: zeros on all sides; ((front, back), (top, bottom), (left, right)), negative crops; "valid"; "same". A
             causal convolution has ((T - 1) * dilation, 0) for front and back.
-        initial_frames: x's shape, layout and dtype but for its F planes, which precede x's as if they were its first
-            (0 are none): y is that of both, and zeros of the padding are in front of them. x_scale, x_shift and
-            x_activation are of both too.
-        return_final_frames: also return the last planes of both that the next call needs, (T - 1) * dilation or as many
-            as there are; or so many. Chunks of one video whose stride divides their planes give the y of the whole, to
-            the bit with T > 1 and no padding after; with T = 1 planes are images, whose number says how they are added
-            up, and y differs by roundings.
-        precision: as in `conv2d`; of bf16 and fp16 None or, with T = 3, stride, dilation and lhs_dilation of planes 1,
-            "winograd": two planes of y of four products of sums of frames instead of six, rounded to fp16: errors of
-            some 2e-4 (bf16) or 4e-4 (fp16) of y's standard deviation before y is rounded; sums of two frames, and of
-            three planes of w, from 65520 on make Inf and NaN. Not with groups, packed filters,
-            strict_nonfinite. Chunks of an even number of planes y give the y of the whole.
+        initial_frames: F >= 0 planes in front of x's, with x's other sizes, layout and dtype. y is the convolution of
+            both, with the padding around both; x_scale, x_shift and x_activation apply to both.
+        return_final_frames: True: also return the last (T - 1) * dilation planes of both, or all if there are fewer:
+            the initial_frames of the next call. An int: that many planes. If the stride divides the planes of each
+            chunk of a video, the chunks give the y of the whole: bit-equal with T > 1 and no padding after; with T = 1
+            up to rounding, as planes are then images and their number decides the order of the sums.
+        precision: as in `conv2d`; for bf16 and fp16 None or, with T = 3 and stride, dilation and lhs_dilation of planes
+            1, "winograd": two planes of y from four instead of six products of sums of frames, rounded to fp16: errors
+            of about 2e-4 (bf16) or 4e-4 (fp16) of y's standard deviation before y is rounded; sums of two frames or of
+            three planes of w of 65520 or more give Inf and NaN. Not with groups, packed filters, strict_nonfinite.
+            Chunks with an even number of planes of y give the y of the whole.
         The rest, dtypes and empty arrays: as in `conv2d`.
 
-    Returns: [N, K, Z, P, Q], or [N, Z, P, Q, K] with layout="NDHWC", with return_final_frames followed
-        by the planes, in x's layout and dtype, and with return_stats by the statistics, with return_before_norm by u.
+    Returns: y, [N, K, Z, P, Q], or [N, Z, P, Q, K] with layout="NDHWC"; with return_final_frames also the planes, in
+        x's layout and dtype, with return_stats the statistics, with return_before_norm u.
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError, before any work, naming every violated rule.
     """
@@ -262,7 +260,7 @@ def stats_of_no_data(epilogue: Epilogue, y: Any, layout: str, lnc: int) -> tuple
 
 
 def _batch_groups(kind: Kind, x: Any, w: Any, count: Any, groups: Any, layout: str, filter_layout: str) -> Any:
-    """x [N, C, ...] as [N / count, count C, ...], of which a convolution in so many groups is the one asked for."""
+    """x [N, C, ...] as [N / count, count C, ...], whose convolution in `count` groups is the result."""
     raise_all(kind.cannot, list(array_violations(kind, x, w, layout, filter_layout)))
     refuse(GeometryError, rules.number("batch_group_count", count))
     if groups != 1:
@@ -301,7 +299,7 @@ def _with_data(
 
 
 def _upsampled(kind: Kind, x: Any, upsample: Any, layout: str) -> Any:
-    """In place of x, one without data of as many rows and columns as are convolved; what is wrong is refused later."""
+    """An array without data with the rows and columns after upsampling, in place of x; errors are raised later."""
     is_image = layout in kind.layouts and len(shape_of(x)) == kind.axes + 2
     if not is_image or type(upsample) is not int or upsample not in rules.UPSAMPLES[1:]:
         return x

@@ -1,4 +1,4 @@
-"""conv1d on arrays, and conv2d of single channels: other ranks and names of what `conv2d` runs."""
+"""conv1d on arrays, and depthwise conv2d: other ranks and names of `conv2d`."""
 
 from __future__ import annotations
 
@@ -113,8 +113,8 @@ def as_conv2d(x: Any, w: Any, residual: Any = None, kind: Kind = ROWS, **call: A
 
 
 def as_rows(y: Any, layout: str = "NCW") -> Any:
-    """`conv1d`'s y, and statistics if there are any, of what `conv2d` returns for arguments of `as_conv2d`: y without
-    the axis of height 1."""
+    """`conv1d`'s result from `conv2d`'s for arguments of `as_conv2d`: y without the axis of height 1, and statistics if
+    there are any."""
     if isinstance(y, tuple):
         return as_rows(y[0], layout), *y[1:]
     axis = layout.index("W")

@@ -1,4 +1,4 @@
-"""What calls with arrays convolve: arrays and numbers, checked by `rules`, as a ConvProblem."""
+"""The ConvProblem of a call with arrays: arrays and numbers, checked by `rules`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FILTER_LAYOUTS_1D = {"KCS": "KCRS", "SCK": "RSCK", "KSC": "KRSC"}
 
 @dataclass(frozen=True)
 class Kind:
-    """What differs between functions of arrays: what they take of the arguments that they share."""
+    """Differences between functions of arrays: the values that each takes for their common arguments."""
 
     name: str
     axes: int
@@ -47,7 +47,7 @@ class Kind:
     #: axes of w where it has one order
     filter_letters: str = ""
     dtypes: tuple[str, ...] = CONV2D_DTYPES
-    #: what has w's dtype
+    #: the argument with w's dtype
     w: str = "w"
     #: letters of the axes of x and w that may be 0
     empty: str = "N"
@@ -97,7 +97,7 @@ def checked_conv(
     config: Config = None,
     **geometry: Any,
 ) -> ConvProblem:
-    """The problem of a call of which everything is checked; arguments and errors are its.
+    """The problem of a call, all checked; arguments and errors are the call's.
 
     geometry: stride, padding, dilation and groups, lhs_dilation or output_padding.
     """
@@ -179,7 +179,7 @@ def problem_of(
 
 
 def check_numbers(kind: Kind, x: Any, layout: str, epilogue: Epilogue) -> None:
-    """Raise errors of what x is scaled and shifted by; x's rank and layout are refused elsewhere."""
+    """Check x_scale and x_shift; x's rank and layout are checked elsewhere."""
     if layout in kind.layouts and x.ndim == kind.axes + 2:
         N, C = (x.shape[axis] for axis in X_PERMS[layout][:2])
         raise_all(kind.cannot, [*epilogue.violations({}), *epilogue.number_violations(N, C)])
@@ -194,7 +194,7 @@ def check_channels(kind: Kind, w: Any, C: int, groups: Any, filter_layout: str |
 
 
 def other_layout(kind: Kind, filter_layout: str | None) -> str | None:
-    """A filter's layout, None where it is the first."""
+    """A filter's layout, None for the first."""
     return None if filter_layout in kind.filter_layouts[:1] else filter_layout
 
 
@@ -230,7 +230,7 @@ def number_violations(
     output_padding: Any = 0,
     groups: Any = 1,
 ) -> Iterator[NkiconvError]:
-    """Errors of numbers, whatever the arrays."""
+    """Errors of numbers that do not depend on the arrays."""
     axes = kind.axes
     each = {"stride": stride, "dilation": dilation, "lhs_dilation": lhs_dilation}
     wrong = [rules.places(name, value, axes) for name, value in each.items()]

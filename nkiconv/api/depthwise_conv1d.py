@@ -29,7 +29,7 @@ from .conv_problem import Kind, array_violations, number_violations
 from .epilogue import Epilogue
 from .token_rows import convolved_tokens
 
-#: Axes of what may come with a call.
+#: Axes of a call's optional arrays.
 _AXES = {"bias": "C", "residual": "N, C, Q", "initial_state": "N, C, window - 1"}
 _OPERATION = OPERATIONS["depthwise_conv1d"]
 KIND = Kind("depthwise_conv1d", 1, ("NCW",), (), PADDINGS, filter_letters="C, S", dtypes=KERNEL_DTYPES)
@@ -81,22 +81,22 @@ def depthwise_conv1d(
         residual: [N, C, Q]; bf16, fp16 or fp32. residual_position: "pre_activation" as above, or "post_activation",
             act(sum + bias) + residual.
         out_dtype: of y; None: x's.
-        initial_state: [N, C, window - 1], x's dtype: what precedes the rows, instead of the zeros of the left padding,
-            which must have that width (padding="causal"); stride and lhs_dilation 1.
-        return_final_state: also return the state that the next piece of the rows needs.
-        chunks: None, or what chunks of C channels each x [N, chunks * C, W] has, in order: x the input, B a factor of
-            it or G one that goes through a sigmoid, C a factor of y. "BCx": y = C * act(conv(B * x) + bias), as in
-            `gated_short_conv`; "xG": conv(x * sigmoid(G)), as in `glu_conv1d`. The product is rounded to x's dtype,
-            padding stays zero, and states hold products; with C Q must be W, and there is no residual.
+        initial_state: [N, C, window - 1], x's dtype: the inputs before the rows, in place of the zeros of the left
+            padding, which must have that width (padding="causal"); stride and lhs_dilation 1.
+        return_final_state: also return the initial_state of the rows' next piece.
+        chunks: None, or the kinds of the chunks of C channels in x [N, chunks * C, W], in order: x the input, B a
+            factor of it, G a factor through a sigmoid, C a factor of y. "BCx": y = C * act(conv(B * x) + bias), as in
+            `gated_short_conv`; "xG": conv(x * sigmoid(G)), as in `glu_conv1d`. The product is rounded to x's dtype, the
+            padding stays zero, and states hold products; with C, Q must be W, and there is no residual.
         lnc: cores that share the work, 1 or 2.
         strict_nonfinite: keep channels apart (see the kernel), so that NaN and Inf stay in their channel.
         flipped: whether w has its taps in reverse order, as `depthwise_conv1d_input` takes them; of stride 1.
         algorithm, config: as in a `Plan`; None: the estimate.
-        x_scale, x_shift, x_activation: as in `conv2d`, without chunks: x_activation(x * x_scale + x_shift), rounded to
-            x's dtype, is what is convolved and what states hold; padding stays zero.
+        x_scale, x_shift, x_activation: as in `conv2d`, without chunks. States hold x_activation(x * x_scale + x_shift),
+            rounded to x's dtype; the padding stays zero.
 
-    Returns: [N, C, Q], accumulated in fp32 and rounded once; with return_final_state the pair of it and the state,
-        [N, C, window - 1], x's dtype.
+    Returns: y, [N, C, Q], accumulated in fp32 and rounded once; with return_final_state (y, state [N, C, window - 1] of
+        x's dtype).
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError, before any work, naming every violated rule.
     """
@@ -131,7 +131,7 @@ def checked_depthwise_conv1d(
     config: Config = None,
     **geometry: Any,
 ) -> ConvProblem:
-    """The problem of a `depthwise_conv1d` call of which everything is checked; arguments and errors are its.
+    """The problem of a `depthwise_conv1d` call, all checked; arguments and errors are the call's.
 
     geometry: stride, padding, dilation, lhs_dilation and flipped.
     """
@@ -157,8 +157,8 @@ def depthwise_problem(
     kind: Kind = KIND,
     chunks: str | None = None,
 ) -> ConvProblem:
-    """The checked ConvProblem of a `depthwise_conv1d` call; arguments and errors are its, or those of another kind. C
-    is that of a chunk."""
+    """The checked ConvProblem of a call of `depthwise_conv1d`, or of another kind; arguments and errors are the call's.
+    C is a chunk's."""
     numbers = {"stride": stride, "padding": padding, "dilation": dilation, "lhs_dilation": lhs_dilation}
     raise_all(kind.cannot, list(_violations(kind, x, w, lnc, **numbers, flipped=flipped)))
     N, C, W = x.shape

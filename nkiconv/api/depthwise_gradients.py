@@ -52,7 +52,7 @@ def depthwise_conv1d_weight(
         algorithm, config: "skewed" and its settings, or as in a `Plan` of the convolution of x [1, N * C, W] with gy
             [N * C, Q]; None: the estimate.
 
-    Returns: [C, S]; with bias_gradient the pair of it and [C], fp32. Sums are fp32.
+    Returns: dw, [C, S]; with bias_gradient (dw, dbias [C] fp32). Sums are fp32.
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError, before any work, naming every violated rule.
     """
@@ -95,7 +95,7 @@ def depthwise_conv1d_input(
     dilation: int = 1,
     **more: Any,
 ) -> Any:
-    """Gradient of `depthwise_conv1d` with respect to x: each channel of gy with its filter as it is, taps backwards.
+    """Gradient of `depthwise_conv1d` with respect to x: each channel of gy with its filter, taps reversed.
 
     Args:
         input_size: shape of x, (N, C, W); N may be 0.
@@ -105,7 +105,7 @@ def depthwise_conv1d_input(
 
     Returns: an array of input_size, of gy's dtype or out_dtype.
 
-    Raises: as `depthwise_conv1d`; GeometryError if gy's shape is not that of such a y.
+    Raises: as `depthwise_conv1d`; GeometryError if gy's shape is not y's.
     """
     raise_all("depthwise_conv1d_input cannot run this call", list(one_array("gy", gy, "N, C, Q")))
     N, C, W = sizes_of("input_size", input_size, 3, of_images=True)

@@ -1,4 +1,4 @@
-"""What a call may ask for besides the convolution: checked, described for the planner, and as a kernel's arguments."""
+"""A call's prologue and epilogue: checked, described for the planner, and as a kernel's arguments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..planner.request import Asked, asked_violations
 from ..problem import dtype_name
 from .calls import nl_dtype, one_array, out_dtype_unsupported, shape_of
 
-#: Arguments of a prologue; what a kernel is told as it is, where it is not as by default.
+#: Arguments of a prologue; arguments that a kernel takes unchanged if they are not the default.
 OF_X = ("x_scale", "x_shift", "x_activation")
 PLAIN = (
     *("activation", "precision", "chunks", "x_activation", "x_upsample", "y_norm", "return_before_norm"),
@@ -74,7 +74,7 @@ class Epilogue:
         return Asked(**{**same, **given, **own, "packed": packed, "filter_layout": filter_layout})
 
     def arguments(self) -> dict[str, Any]:
-        """The kernel's arguments; nothing for what is not asked for."""
+        """The kernel's arguments, only those that the call asks for."""
         tensors = ("bias", "residual", "initial_state", "initial_frames", *OF_X[:2], *pixel_norms.OF_CHANNELS)
         found = {name: getattr(self, name) for name in tensors if getattr(self, name) is not None}
         for name in PLAIN:
@@ -105,7 +105,7 @@ class Epilogue:
 
     @property
     def numbers(self) -> dict[str, Any]:
-        """What x is scaled and shifted by, by name."""
+        """x_scale and x_shift by name."""
         every = {name: getattr(self, name) for name in OF_X[:2]}
         return {name: numbers for name, numbers in every.items() if numbers is not None}
 
@@ -126,7 +126,7 @@ class Epilogue:
         return dataclasses.replace(self, **{name: shares(numbers) for name, numbers in self.numbers.items()})
 
     def shape_violations(self, wanted: dict[str, tuple[str, tuple[int, ...]]]) -> Iterator[NkiconvError]:
-        """Errors of the tensors' shapes; wanted: of each, its axes in words and what they must be."""
+        """Errors of the tensors' shapes; wanted: each tensor's axes in words and its required shape."""
         for name, (axes, shape) in wanted.items():
             array = getattr(self, name)
             if array is not None:
@@ -134,7 +134,7 @@ class Epilogue:
 
 
 def _form_of(numbers: Any) -> str | None:
-    """Whether numbers are [C] or [N, C], in `rules.SCALE_FORMS`; None of None."""
+    """Whether numbers are [C] or [N, C], in `rules.SCALE_FORMS`; None for None."""
     if numbers is None:
         return None
     channel, image = rules.SCALE_FORMS

@@ -52,15 +52,15 @@ def conv2d_weight(
     algorithm: str | None = None,
     config: Config = None,
 ) -> Any:
-    """Gradient of `conv2d` with respect to its filters, as ``torch.nn.grad.conv2d_weight`` has it.
+    """Gradient of `conv2d` with respect to its filters, like ``torch.nn.grad.conv2d_weight``.
 
     Args:
         x: [N, C, H, W], or [N, H, W, C] with layout="NHWC"; bf16, fp16 or fp32. N may be 0.
         weight_size: shape of the filters, (K, C / groups, R, S).
         gy: gradient of y, [N, K, P, Q] or [N, P, Q, K]; fp32 with fp32 x, bf16 or fp16 with either of them.
         stride, padding, dilation, lhs_dilation, groups, layout: those of the convolution; padding: an int, (height,
-            width), pairs, "same" or "valid". Of lhs_dilation zeros are multiplied: without a stride
-            `conv_transpose2d_weight` takes less time.
+            width), pairs, "same" or "valid". With lhs_dilation zeros are multiplied: for stride 1
+            `conv_transpose2d_weight` is faster.
         accumulate_into: fp32 of weight_size, to which the gradient is added in the result; or None.
         bias_gradient: also return the gradient of the bias.
         out_dtype: of the result, fp32, bf16 or fp16.
@@ -69,7 +69,7 @@ def conv2d_weight(
         algorithm, config: as in a `Plan` of `nkiconv.plan(problem, direction="wgrad")`, with lhs_dilation of
             `nkiconv.plan(problem.replace(direction="wgrad"))`; None: the estimate.
 
-    Returns: [K, C / groups, R, S]; with bias_gradient the pair of it and [K], fp32. Sums are fp32.
+    Returns: dw, [K, C / groups, R, S]; with bias_gradient (dw, dbias [K] fp32). Sums are fp32.
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError, before any work, naming every violated rule.
     """
@@ -156,13 +156,13 @@ def conv1d_input(
     layout: str = "NCW",
     **more: Any,
 ) -> Any:
-    """Gradient of `conv1d` with respect to x, as ``torch.nn.grad.conv1d_input`` has it: a transposed convolution.
+    """Gradient of `conv1d` with respect to x, like ``torch.nn.grad.conv1d_input``: a transposed convolution.
 
     Args: input_size: of x, in its layout; N may be 0. w: [K, C / groups, S]. The rest: as in `conv2d_input`.
 
     Returns: an array of input_size.
 
-    Raises: as `conv_transpose1d`; GeometryError if gy's shape is not that of such a y.
+    Raises: as `conv_transpose1d`; GeometryError if gy's shape is not y's.
     """
     return _input(1, conv_transpose1d, **locals())
 
@@ -180,7 +180,7 @@ def conv2d_input(
     layout: str = "NCHW",
     **more: Any,
 ) -> Any:
-    """Gradient of `conv2d` with respect to x, as ``torch.nn.grad.conv2d_input`` has it: a transposed convolution.
+    """Gradient of `conv2d` with respect to x, like ``torch.nn.grad.conv2d_input``: a transposed convolution.
 
     Args:
         input_size: shape of x, in its layout; N may be 0.
@@ -190,7 +190,7 @@ def conv2d_input(
 
     Returns: an array of input_size, of gy's dtype or out_dtype.
 
-    Raises: as `conv_transpose2d`; GeometryError if gy's shape is not that of such a y.
+    Raises: as `conv_transpose2d`; GeometryError if gy's shape is not y's.
     """
     return _input(2, conv_transpose2d, **locals())
 
@@ -208,14 +208,14 @@ def conv3d_input(
     layout: str = "NCDHW",
     **more: Any,
 ) -> Any:
-    """Gradient of `conv3d` with respect to x, as ``torch.nn.grad.conv3d_input`` has it; see `conv2d_input`.
+    """Gradient of `conv3d` with respect to x, like ``torch.nn.grad.conv3d_input``; see `conv2d_input`.
 
     Args: w: [K, C / groups, T, R, S]. gy: gradient of y, [N, K, Z, P, Q] or [N, Z, P, Q, K]. The rest: as in
         `conv2d_input`, for three axes.
 
     Returns: an array of input_size, of gy's dtype or out_dtype.
 
-    Raises: as `conv_transpose3d`; GeometryError if gy's shape is not that of such a y.
+    Raises: as `conv_transpose3d`; GeometryError if gy's shape is not y's.
     """
     return _input(3, conv_transpose3d, **locals())
 
@@ -306,7 +306,7 @@ def _input(
 
 
 def _output_padding(shape: tuple[int, ...], w: Any, gy: Any, numbers: Any, groups: Any, layout: str) -> tuple[int, ...]:
-    """Elements after those of x that a window of y sees, of x of this shape."""
+    """Elements after x's that windows of y read, for x of this shape."""
     axes = [layout.index(letter) for letter in layout if letter not in "NC"]
     refuse(GeometryError, rules.images_and_channels("gy", gy.shape, layout, shape[0], w.shape[0]))
     channels = shape[layout.index("C")]
@@ -329,5 +329,5 @@ def _output_padding(shape: tuple[int, ...], w: Any, gy: Any, numbers: Any, group
 
 
 def spanned(outputs: int, taps: int, stride: int, pair: tuple[int, int], dilation: int) -> int:
-    """Elements of an axis of which so many outputs come, at least; up to stride - 1 more make no other."""
+    """The least number of elements of an axis for a number of outputs; up to stride - 1 more add none."""
     return (outputs - 1) * stride + (taps - 1) * dilation + 1 - sum(pair)

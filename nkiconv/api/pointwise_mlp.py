@@ -39,19 +39,19 @@ def pointwise_mlp(
 ) -> AnyArray:
     """Two 1x1 convolutions in one kernel, y = w2 act(w1 norm(x) + bias1) + bias2 + residual.
 
-    Hidden channels stay in SBUF, and so does the norm.
+    The normalised x and the hidden channels stay in SBUF.
 
-    The second half of ConvNeXt's block, whose layer scale goes into w2 and bias2. Of few channels, whose hidden ones
-    are many bytes for few products, it takes half of the time of two `conv2d`; of many as much as they do.
+    It is the second half of ConvNeXt's block, with the layer scale folded into w2 and bias2. With few channels, where
+    hidden channels are many bytes for few products, it takes half the time of two `conv2d`; with many, the same time.
 
     Args:
         x: [N, C, ...] with one to three more axes; bf16 (ml_dtypes), fp16 or fp32. N may be 0.
-        w1: [M, C], w2: [K, M], as torch.nn.Linear has them; x's dtype.
+        w1: [M, C], w2: [K, M], as in torch.nn.Linear; x's dtype.
         bias1: [M], bias2: [K]; bf16, fp16 or fp32.
         activation: of the hidden channels, None or a name of `nkiconv.rules.ACTIVATIONS`.
         residual: [N, K, ...]; bf16, fp16 or fp32.
-        x_norm: a norm over the channels of each pixel of x: None, "rms" or "layer". x_norm_weight, x_norm_bias: [C], as
-            bias1; x_norm_eps: what is added to the mean square or variance.
+        x_norm: a norm over the channels of each pixel of x: None, "rms" or "layer". x_norm_weight, x_norm_bias: [C], of
+            bias1's dtypes; x_norm_eps: added to the mean square or variance.
         lnc: cores that share the work, 1 or 2.
 
     Returns: y [N, K, ...], x's dtype. Sums, activation and residual are fp32; hidden channels are rounded to x's dtype,
@@ -87,7 +87,7 @@ def pointwise_mlp(
 
 
 def _violations(x: Any, w1: Any, w2: Any, activation: Any, lnc: Any) -> Iterator[NkiconvError]:
-    """What is wrong with each array and value by itself."""
+    """Errors of each array and value by itself."""
     axes = _AXES.get(len(shape_of(x)), _AXES[4])
     for name, one, letters in (("x", x, axes), ("w1", w1, "M, C"), ("w2", w2, "K, M")):
         yield from one_array(name, one, letters, empty="")
@@ -95,7 +95,7 @@ def _violations(x: Any, w1: Any, w2: Any, activation: Any, lnc: Any) -> Iterator
 
 
 def _norm_violations(norm: Any, eps: Any, numbers: dict[str, Any]) -> Iterator[NkiconvError]:
-    """What is wrong with a norm of x."""
+    """Errors of a norm of x."""
     yield from refused(UnsupportedError, pixel_norms.kind(norm, "x_norm"), pixel_norms.eps(eps, "x_norm"))
     belong = (pixel_norms.belongs(name, numbers[name] is not None, norm) for name in pixel_norms.X_CHANNELS)
     yield from refused(UnsupportedError, *belong)
@@ -104,7 +104,7 @@ def _norm_violations(norm: Any, eps: Any, numbers: dict[str, Any]) -> Iterator[N
 def _shape_violations(
     x: Any, w: Any, numbers: dict[str, Any], residual: Any, y_shape: tuple[int, ...]
 ) -> Iterator[NkiconvError]:
-    """What is wrong with arrays next to each other."""
+    """Errors of the shapes of arrays relative to each other."""
     (M, _), K = w[0].shape, w[1].shape[0]
     for name, one, wanted, words in (("w1", w[0], (M, x.shape[1]), "[M, C]"), ("w2", w[1], (K, M), "[K, M]")):
         yield from refused(GeometryError, rules.shape(name, one.shape, wanted, words))

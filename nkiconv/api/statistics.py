@@ -34,17 +34,17 @@ class ScaleShift(NamedTuple):
 def channel_stats(x: AnyArray, *, layout: str | None = None, lnc: int = 2) -> AnyArray:
     """Count, mean and variance of x by image and channel, in a part for each core.
 
-    Parts are what `norm_scale_shift` combines, of this launch or several, without ever taking a difference of large
-    squares: variances are right where means are a thousand standard deviations.
+    `norm_scale_shift` combines the parts of one or several launches without a difference of large squares: variances
+    are accurate for means of a thousand standard deviations.
 
     Args:
         x: [N, C, ...] in the order of layout; bf16, fp16 or fp32; one to three axes beside N and C.
         layout: "NCW", "NWC", "NCHW", "NHWC", "NCDHW" or "NDHWC"; None: channels first.
         lnc: cores that share the work, 1 or 2.
 
-    Returns: stats [P, N, C, 3] fp32, P = lnc: stats[p, n, c] is (count, mean, biased variance) of what core p read of
-    x[n, c]; (0, 0, 0) where that is nothing. NaN or Inf in x makes mean and variance of its image and channel NaN or
-    Inf, and no other.
+    Returns: stats [P, N, C, 3] fp32, P = lnc: stats[p, n, c] is (count, mean, biased variance) of the elements of
+    x[n, c] that core p reads; (0, 0, 0) if there are none. NaN or Inf in x makes mean and variance of its image and
+    channel NaN or Inf, and no other.
 
     Raises: DtypeError, GeometryError, LayoutError, UnsupportedError, before any work, naming every violated rule.
     """
@@ -75,22 +75,22 @@ def norm_scale_shift(
 
         scale = weight / sqrt(variance + eps)     shift = bias - mean * scale     norm(x) = x * scale + shift
 
-    mean and variance are those of all parts together, by Chan's formula.
+    mean and variance combine all parts by Chan's formula.
 
     Args:
-        stats: [P, N, C, 3] fp32, as in `channel_stats`, or a sequence of such, whose P may differ, as several launches
-            on pieces of x give them. Parts with count 0 count for nothing.
+        stats: [P, N, C, 3] fp32, as in `channel_stats`, or a sequence of them with any P, from several launches on
+            pieces of x. Parts with count 0 do not count.
         weight: [C], bf16, fp16 or fp32; None: 1.
         bias: [C], bf16, fp16 or fp32; None: 0.
-        norm: what shares a mean: "group", the channels of a group of an image (GroupNorm; with num_groups=1 LayerNorm
-            of channels and pixels), "batch", a channel of all images (BatchNorm in training), or "instance", a channel
-            of an image.
+        norm: the elements with one mean: "group", the channels of a group in one image (GroupNorm; with num_groups=1
+            LayerNorm of channels and pixels), "batch", a channel of all images (BatchNorm in training), or "instance",
+            a channel of one image.
         num_groups: of norm "group"; divides C; None: 32.
         eps: added to the variance.
         lnc: cores that share the work, 1 or 2.
 
-    Returns: a `ScaleShift`; its mean and variance are what running statistics and gradients need. NaN or Inf in a part
-    reaches what shares its mean, and no other; so does a mean of no elements, which is NaN.
+    Returns: a `ScaleShift`, with mean and variance for running statistics and gradients. NaN or Inf in a part reaches
+    the channels that share its mean, and no others; so does a mean of no elements, which is NaN.
 
     Raises: DtypeError, GeometryError, LayoutError, UnsupportedError, before any work, naming every violated rule.
     """

@@ -10,7 +10,7 @@ from ..schedules.split import LAYOUTS, TAPS_MAX
 from .calls import shape_of
 from .causal_conv1d_split import causal_conv1d_split
 
-#: What a call must leave as it is: its default.
+#: Arguments that a call must leave at their default.
 _LEFT: dict[str, Any] = {
     **dict.fromkeys(("stride", "dilation", "lhs_dilation"), 1),
     **dict.fromkeys(("residual", "out_dtype", "chunks", "algorithm", "config", "x_scale", "x_shift", "x_activation")),
@@ -23,7 +23,7 @@ _INSTEAD = "use layout='NCW', or conv1d of this layout with groups"
 def convolved_tokens(
     x: Any, w: Any, *, layout: Any, padding: Any, activation: Any, return_final_state: Any, **more: Any
 ) -> Any:
-    """y, and the state if it is asked for; arguments and errors are those of `depthwise_conv1d`."""
+    """y, and the state if asked for; arguments and errors are those of `depthwise_conv1d`."""
     refuse(LayoutError, rules.layout("layout", layout, LAYOUTS))
     wrong: list[NkiconvError] = [
         UnsupportedError(f"layout={layout!r}, {name}={shown(more[name])}: must be {value!r}; {_INSTEAD}")

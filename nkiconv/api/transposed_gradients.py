@@ -1,5 +1,4 @@
-"""Gradients of transposed convolutions with respect to their filters: those of convolutions in which x and gy have
-changed places."""
+"""Gradients of transposed convolutions with respect to their filters: those of convolutions with x and gy exchanged."""
 
 from __future__ import annotations
 
@@ -58,8 +57,8 @@ def conv_transpose2d_weight(
 ) -> Any:
     """Gradient of `conv_transpose2d` with respect to its filters.
 
-    It is that of a convolution of gy whose result is x, and takes as long; that of the bias is gy's sum over pixels,
-    that of x `conv2d` of gy with the filters as they are.
+    It equals the filter gradient of a convolution of gy with x as the gradient of its result, and takes as long. The
+    gradient of the bias is gy's sum over pixels; the gradient of x is `conv2d` of gy with the same filters.
 
     Args:
         x: [N, C, H, W], or [N, H, W, C] with layout="NHWC".
@@ -70,7 +69,7 @@ def conv_transpose2d_weight(
 
     Returns: [C, K / groups, R, S], fp32 or out_dtype.
 
-    Raises: as `conv2d_weight`, whose x is gy here, and gy x; GeometryError where gy is that of no such y.
+    Raises: as `conv2d_weight`, with x and gy exchanged; GeometryError if gy's shape is no y's.
     """
     return _weight(conv2d_weight, 2, **locals())
 
