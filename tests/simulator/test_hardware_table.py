@@ -83,8 +83,6 @@ def test_rates_are_the_table_s_unless_overridden():
         Rates({"dma.hwdge_isue_ns": 605})
 
 
-# No number lives anywhere else.
-
 #: Literals that state no fact of the hardware, in any file, as int or float: none, one, a pair, a sign.
 ANYWHERE = {0, 1, 2}
 #: (file, literal) of the others: what each is for. Everything else belongs in trn2.toml.

@@ -70,9 +70,6 @@ def test_copies_of_one_dtype_keep_every_bit(engine, values):
     same(result(call, values.shape, str(values.dtype), values, *more), values)
 
 
-# tensor_copy and memset.
-
-
 @pytest.mark.parametrize(("src", "dst", "partitions"), [
     ("dense", "strided", 128), ("strided", "permuted", 33), ("permuted", "shifted", 5), ("shifted", "dense", 1),
 ])  # fmt: skip
@@ -102,9 +99,6 @@ def test_memset(dtype, value, expected):
     assert np.all(found.astype(np.float64) == expected)
 
 
-# tensor_copy_predicated.
-
-
 NEW, MASK = row(7, 8, 9), row(0, 2, 0, dtype=np.uint16)
 
 
@@ -131,9 +125,6 @@ def test_a_predicated_copy_leaves_the_rest_unwritten():
     assert written == [[0, 1, 1, 0]]
 
 
-# dma_copy.
-
-
 @pytest.mark.parametrize(("src", "dst", "shape"), [
     ("hbm", "sbuf", (24, 5)), ("sbuf", "hbm", (5, 24)), ("sbuf", "sbuf", (120, 1)), ("hbm", "hbm", (2, 3, 4, 5)),
     ("shared_hbm", "sbuf", (1, 120)), ("sbuf", "shared_hbm", (24, 5)),
@@ -151,9 +142,6 @@ def test_overlapping_reads_make_windows(buffer, rng):
     data = a_tile(values, buffer=buffer)
     found = result(lambda out, data: nisa.dma_copy(out, data.ap(pattern)), (5, 12), nl.float32, data)
     same(found, np.stack([values[0, k : k + 12] for k in range(5)]))
-
-
-# dma_compute.
 
 
 @pytest.mark.parametrize(("count", "scales"), [(1, None), (2, [1.0]), (16, None)])

@@ -23,9 +23,6 @@ def moved(view, shape, dtype=F32, to=nl.sbuf, **settings):
     return result(lambda out: nisa.dma_copy(out, view(), **settings), shape, dtype, to=to)
 
 
-# Gathers and scatters.
-
-
 @pytest.mark.parametrize(("dtype", "mode", "of", "to", "dst"), [
     (I32, DGE.unknown, "float32", "bfloat16", "sbuf"), (U32, DGE.swdge, "int32", "int32", "hbm"),
     (I32, DGE.swdge, "int32", "float32", "sbuf"),
@@ -78,9 +75,6 @@ def test_what_a_view_takes(name, rng):
     values = rng.normal(size=(9, 24)).astype(np.float32)
     expected = np.ascontiguousarray(picture(values))
     same(moved(lambda: view(in_hbm(values)), expected.shape), expected)
-
-
-# Scalar indices.
 
 
 @pytest.mark.parametrize(("make", "mode", "dim", "index", "of"), [
@@ -179,9 +173,6 @@ def test_what_is_written(name):
     same(evaluate(body), np.array(expected, np.float32))
 
 
-# dma_transpose.
-
-
 @pytest.mark.parametrize(
     ("mode", "partitions", "columns", "rows"), [(DGE.unknown, 16, 1, 16), (DGE.swdge, 128, 3, 304)]
 )
@@ -222,9 +213,6 @@ def test_transpose_at_a_scalar_index(rng):
 
     same(evaluate(lambda: body(2, dge_mode=DGE.hwdge)), np.ascontiguousarray(values[2].T))
     assert not evaluate(lambda: body(4, oob_mode=SKIP)).any()
-
-
-# tensor_copy.
 
 
 @pytest.mark.parametrize(("engine", "make"), [(E.vector, one), (E.scalar, register), (E.gpsimd, one)])

@@ -107,7 +107,7 @@ def repeated(case, name):
 
 
 INPUTS = [(case, name) for case, name in OPERANDS if name not in case.writes]
-#: Those whose results may not be thrown away, as where only the sum is wanted (test_isa_activation).
+#: Those whose results may not be thrown away, as where only the sum is wanted (test_isa_vector).
 OUTPUTS = [(case, name) for case, name in OPERANDS if name in case.writes and case.operands[name][1] > 1
            and case.name not in ("activation", "activation_reduce")]  # fmt: skip
 ELEMENTWISE = [(case, name) for case, name in COMPUTE if case.operands[name] == TILE

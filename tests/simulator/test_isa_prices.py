@@ -93,9 +93,6 @@ def test_a_wide_nc_n_gather_is_several_instructions():
     assert wide.issue_ns - narrow.issue_ns == near(6.667 + 126.9)
 
 
-# Indirect transfers.
-
-
 def gather(mode=DGE.unknown, indirect=True, store=False):
     """dma_copy between a tile and rows of 512 fp32 that an index names, or that follow each other."""
     data = tile(512, buffer=HBM, partitions=1000)

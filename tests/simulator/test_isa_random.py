@@ -109,9 +109,6 @@ def test_the_lanes_step_by_xorwow():
     assert evaluate(body) == expected
 
 
-# dropout.
-
-
 def dropped(values, dtype, prob):
     return result(nisa.dropout, values.shape, dtype, a_tile(values, dtype), prob)
 

@@ -105,9 +105,6 @@ def test_offsets_may_be_registers():
     assert evaluate(body) == ([[3, 4, 5, 6], [3, 4, 5, 6]], [[5.0, 5.0, 0.0, 0.0]])
 
 
-# Registers: tensor_scalar_reduce, select_reduce, activation.
-
-
 @pytest.mark.parametrize(
     ("op", "negate", "expected"),
     [(nl.add, False, 5.5), (nl.multiply, True, -2.625), (nl.maximum, False, 3.5), (nl.minimum, True, -0.5)],
@@ -199,9 +196,6 @@ def test_activation_reduce_and_a_result_that_aliases_dst(rng):
     same(second, np.square(values + 1).sum(axis=1, keepdims=True))
 
 
-# bn_aggr.
-
-
 @pytest.mark.parametrize("chunks", [(512, 3), (7, 1, 30)])
 def test_bn_aggr_of_chunks(chunks, rng):
     values = (rng.normal(size=(33, sum(chunks))) + 3).astype(np.float32)
@@ -253,9 +247,6 @@ def test_the_documented_example_of_copies(imm, to, indices):
     )
     assert values.tolist() == [[1, 2, imm, 4, *[imm] * 7]]
     assert [one.tolist() for one in where] == [[[2, 10, 9, 8, 7, 6, 5, 4]]] * (indices is not None)
-
-
-# topk.
 
 
 def snake(values, columns):
@@ -348,9 +339,6 @@ def test_cumulating_goes_on_and_shares_the_registers():
     sums, total = results(cumulate, out((1, 6), F32), out(row(0), F32), row(1, 2, 3))
     assert sums.tolist() == [[1, 3, 6, 16, 36, 66]]
     assert total.item() == 666
-
-
-# Gathers and counts.
 
 
 @pytest.mark.parametrize(("dtype", "partitions", "columns", "width", "count"), [

@@ -78,9 +78,6 @@ def with_nan():
     return put(np.array([[np.nan, *range(8)]] * 4, np.float32))
 
 
-# Indirect views.
-
-
 def rows_by(picked=(1, 0), index=None, data=None, scalar_offset=None, **settings):
     index = column(picked) if index is None else index()
     data = hbm(3, 4) if data is None else data()

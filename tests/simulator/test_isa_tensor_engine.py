@@ -67,9 +67,6 @@ def test_layouts(rng):
     same(found, product(a, b).reshape(8, 3, 5))
 
 
-# Accumulation.
-
-
 #: Matmuls of a number into six columns from the first one, and what they leave; of 0: a memset of two columns.
 ACCUMULATED = {
     "by default": ([(1, 0, None), (10, 0, None), (100, 0, None)], [111] * 6),
@@ -128,9 +125,6 @@ def test_what_no_matmul_wrote_is_overwritten(how, rng):
     same(result(matmuls, (4, 6), nl.float32, to=nl.psum), product(a, b))
 
 
-# double_row, tiles.
-
-
 @pytest.mark.parametrize(
     ("left", "right", "k"), [("float8_e4m3", "float8_e5m2", 128), ("float8_e5m2", "float8_e5m2", 1)]
 )
@@ -154,8 +148,6 @@ def test_tiles_of_the_array(size, rng):
         a, b = integers(rng, (9, 20)), integers(rng, (9, 7))
         same(multiply(a, b, (20, 7), tile_position=(0, start), tile_size=(32, size)), product(a, b))
 
-
-# Transposes.
 
 #: Bit patterns that a multiplication would change: NaN payloads, infinities, -0, denormals.
 ODD_BITS = {

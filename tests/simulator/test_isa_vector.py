@@ -28,9 +28,6 @@ ARITHMETIC = (
 BITVEC = ("bitwise_and", "bitwise_or", "bitwise_xor", "left_shift", "right_shift")
 
 
-# tensor_tensor.
-
-
 TYPES = [
     ("float32", "float32", "float32"),
     ("bfloat16", "float32", "bfloat16"),
@@ -141,9 +138,6 @@ SHIFTED = [
 def test_bits_two_ops_invert_wide_counts_and_reversed_shifts(values, op, operand, more, expected):
     given = row(*values, dtype=I32), op, operand
     assert result(nisa.tensor_scalar, (1, len(values)), nl.int32, *given, **more).tolist() == [expected]
-
-
-# Operators called on tiles.
 
 
 #: What operators called on tiles x, in SBUF, and y, in PSUM, give; and of NumPy's.

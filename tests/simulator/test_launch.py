@@ -126,9 +126,6 @@ def test_kernels_inside_kernels_are_inlined():
         nki.jit(lambda x: nki.simulate(inner)(x))(X)
 
 
-# What an exception leaves behind.
-
-
 class Mine(Exception):
     """An exception of the kernel's own."""
 
@@ -179,9 +176,6 @@ def test_an_assertion_of_the_simulator_is_not_the_kernels(monkeypatch):
     assert not isinstance(caught.value, NkiError)
 
 
-# Traces without data.
-
-
 def test_trace_only_gives_specs_and_the_same_instructions():
     spec = ArraySpec((4, 8), "float32")
     traced = nki.execute(nki.jit(halves)[2], (spec,), trace_only=True)
@@ -195,9 +189,6 @@ def test_trace_only_gives_specs_and_the_same_instructions():
 def test_specs_need_a_trace():
     with pytest.raises(NkiError, match=r"NKI025.*x is a spec without data; trace with trace_only=True"):
         nki.jit(scaled)(ArraySpec((4, 8), "float32"))
-
-
-# NKIObject.
 
 
 class Sizes(nl.NKIObject):

@@ -42,9 +42,6 @@ def test_views_of_very_many_runs_are_compared_by_their_ends():
         assert overlaps(extent(box((n,), (2,))), extent(box((n,), (2,), odd))) == meet
 
 
-# The grid.
-
-
 @st.composite
 def views(draw, info):
     """A view of a storage: any strides, or a box of a row-major tensor that fills it."""

@@ -230,9 +230,6 @@ def test_comparisons_say_what_moved():
     assert moved.as_dict()["after"]["instructions"] == three.instructions
 
 
-# Instructions that the compiler may drop.
-
-
 @nki.jit
 def loads_again(x, between):
     """The same tile three times, with other DMAs between."""

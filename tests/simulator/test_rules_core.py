@@ -191,9 +191,6 @@ def test_pair(pair):
     check(pair, __file__)
 
 
-# Rules that need arguments, results or a launch of their own: one test each, named after the rule.
-
-
 def returning(buffer, columns=8):
     """Run a kernel that writes so many of 8 columns of a tensor and returns it."""
 

@@ -104,9 +104,6 @@ def test_a_fill_that_others_name_is_kept():
     assert len(timed(body).start) == 2
 
 
-# Waits.
-
-
 # consumer, ns from the producer's end (on Vector) to its start
 HOPS = [("scalar", 37), ("gpsimd", 38), ("vector", 35), ("dma", 32), ("tensor", 52 + 16)]
 
@@ -142,9 +139,6 @@ def test_accumulating_matmuls_do_not_wait_for_each_other():
     for i in range(3):
         nisa.nc_matmul(acc, a, b, accumulate=i > 0)
     vector(tile(512), acc)
-
-
-# DMA queues.
 
 
 # the store waits for 189 + 426.7, then 32; by then Sync issues the load, until 530; it goes on with the store
@@ -232,9 +226,6 @@ def test_a_barrier_lets_both_cores_go_2000_after_the_later_one():
         nisa.memset(tile(), 0.0, engine=ENGINE.gpsimd)
     nisa.core_barrier(data, (0, 1))
     nisa.memset(tile(4), 0.0, engine=ENGINE.gpsimd)
-
-
-# Activation tables and order.
 
 
 @starts(0, 1075 + FLOW + 7 + 380)

@@ -64,9 +64,6 @@ def test_a_small_tile_does_not_wait_behind_a_large_one():
     assert small.start[4] == pytest.approx(58)
 
 
-# Loads that the compiler drops.
-
-
 def copy_of(x, part=False, writes="nothing"):
     """Load x into a tile of its own, or a part of one, copy that, and write to one of the two or to neither."""
     dst, kept = nl.ndarray((128, 2, 64), FP32)[:, 0] if part else tile(64), tile(64)
@@ -124,9 +121,6 @@ def test_psum_tiles_wait_for_a_bank(columns, stalls):
     matmuls = line.start[0::2]
     assert matmuls[:8] == ns(*[16 + i * 55.83 for i in range(8)])
     assert matmuls[8] == pytest.approx(561.7 + 52 + 16 if stalls else 16 + 8 * 55.83, abs=0.2)
-
-
-# Matmuls that nobody reads.
 
 
 @pytest.mark.parametrize(("drops", "kept"), [(0, 4), (1, 1)])
@@ -212,9 +206,6 @@ def test_a_share_of_the_rows_does_a_share_of_the_work():
         assert array.at_full_rate(WINDOW + 1) == released
         # the same when the stream goes on across the line
         assert busy(throttle(), 0, 2000, share) == near(WINDOW + 293.33 if released else 4000)
-
-
-# Under a kernel.
 
 
 def test_a_kernel_of_matmuls_is_released_once():

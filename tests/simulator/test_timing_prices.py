@@ -71,8 +71,6 @@ def measure(case, n, gate=ENGINE.vector):
     return Times(*cold, *warm)
 
 
-# Vector, Scalar, GpSimd.
-
 B, F, FP, BP = Side(BF16), Side(FP32), Side(FP32, PSUM), Side(BF16, PSUM)
 GAPS, COLUMN = Side(BF16, step=2), Side(FP32, columns=1)
 
@@ -207,9 +205,6 @@ def test_activation_tables(why, first, second, ns):
     assert line.start[1] - line.free[0] == near(ns)
 
 
-# Tensor Engine.
-
-
 def matmul(dtype=BF16, k=128, m=128, rows=(), **settings):
     """nc_matmul of [k, m] with [k, n]; `rows`: dims between partition and free (2 for double_row)."""
 
@@ -292,9 +287,6 @@ def test_row_tiles_run_side_by_side(overlap, throttle, ns):
 
     line = timed(body, constants={"pe.row_tiles_overlap": overlap}, throttle=throttle)
     assert line.start[1] - line.start[0] == near(ns, rel=0.02)
-
-
-# DMA.
 
 
 def load(dst, src):
