@@ -116,7 +116,7 @@ class TokenRow:
 
 @dataclass(frozen=True)
 class SplitGeometry:
-    """One call. Strides are in elements of HBM: of x along n, c, t; of w along c, s."""
+    """One call. Strides are in elements of HBM: of x along n, c, t."""
 
     N: int
     C: int
@@ -126,8 +126,6 @@ class SplitGeometry:
     x_n: int
     x_c: int
     x_t: int
-    w_c: int
-    w_s: int
     itemsize: int
     rows: tuple[TokenRow, ...]
 
@@ -165,8 +163,8 @@ class TileRun:
 class HeadGroup:
     """Up to 512 neighbouring channels of a part: `count` from `first` of the part on, channel c0 of x.
 
-    heads: of those that are normalised, 0 of others. strided: whether partition p has the neighbours
-    c0 + p * tiles .. of all tiles, which are one run in HBM; otherwise tile t has c0 + 128 t .. c0 + 128 t + 127.
+    heads: of those that are normalised, 0 of others. Partition p has the neighbours c0 + p * tiles .. of all tiles,
+    which are one run in HBM, or tile t has c0 + 128 t .. c0 + 128 t + 127.
     """
 
     part: int
@@ -175,8 +173,12 @@ class HeadGroup:
     count: int
     heads: int
     tiles: int
-    strided: bool
     runs: tuple[TileRun, ...]
+
+    def channels(self, run: TileRun, tile: int) -> slice:
+        """Channels of a tile of a run among the group's."""
+        first = run.c0 - self.c0 + (tile - run.tile0) * run.tile_step
+        return slice(first, first + (run.rows - 1) * run.row_step + 1, run.row_step)
 
 
 @dataclass(frozen=True)
@@ -222,14 +224,13 @@ def head_groups(geometry: SplitGeometry) -> Iterator[HeadGroup]:
 def _head_group(part: int, first: int, c0: int, count: int, heads: int, by_rows: bool) -> HeadGroup:
     """by_rows: whether tokens, not channels, are neighbours in HBM: then any channels can share a tile."""
     tiles = div_ceil(count, P_MAX)
-    strided = by_rows and count % tiles == 0
-    if strided:
+    if by_rows and count % tiles == 0:
         runs = [TileRun(tile0=0, tiles=tiles, rows=count // tiles, c0=c0, row_step=tiles, tile_step=1)]
     else:
         full, rest = divmod(count, P_MAX)
         sizes = [(0, full, P_MAX), (full, 1 if rest else 0, rest)]
         runs = [TileRun(t, some, rows, c0 + t * P_MAX, 1, P_MAX) for t, some, rows in sizes if some]
-    return HeadGroup(part, first, c0, count, heads, tiles, strided, tuple(runs))
+    return HeadGroup(part, first, c0, count, heads, tiles, tuple(runs))
 
 
 def instructions_unsupported(geometry: SplitGeometry) -> str:

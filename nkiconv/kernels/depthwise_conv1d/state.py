@@ -101,9 +101,10 @@ def store_rows(x_hbm, state_hbm, final_hbm, geometry, row0, state_row0, rows, of
     from_x = min(size, geometry.W)
     kept = size - from_x
     if rows > 0:
-        start = offset + (geometry.W - from_x) * geometry.x_w
-        ends = rows_in_hbm(x_hbm, [[step, rows], [geometry.x_w, from_x]], start)
-        copy(final_hbm.ap(pattern=[[size, rows], [1, from_x]], offset=row0 * size + kept), ends)
+        if from_x > 0:
+            start = offset + (geometry.W - from_x) * geometry.x_w
+            ends = rows_in_hbm(x_hbm, [[step, rows], [geometry.x_w, from_x]], start)
+            copy(final_hbm.ap(pattern=[[size, rows], [1, from_x]], offset=row0 * size + kept), ends)
         if kept > 0:
             kept_hbm = final_hbm.ap(pattern=[[size, rows], [1, kept]], offset=row0 * size)
             if state_hbm != None:

@@ -1,17 +1,15 @@
 """Causal depthwise conv1d, SiLU, split into parts of heads, l2norm: the public kernel.
 
-kernel.py says how and what bounds it; heads.py normalises; loads.py brings x, states and filters; states.py stores the
-states that are returned. step.py decodes.
+kernel.py says how and what bounds it; results.py sums, normalises and stores; states.py stores the states that are
+returned. step.py decodes.
 """
 
-from .... import norms
-from ...._nki import nki, nl
-from ..._arguments import check_bias, check_given, refuse
-from ..._epilogue import read_epilogue
-from .geometry import Operands, read_geometry, read_step
+from ...._nki import nki
+from ..._arguments import check_given
+from .geometry import Operands, read_geometry, read_results, read_step
 from .kernel import convolve_heads
 from .states import store_states
-from .step import StepOperands, step_heads
+from .step import step_heads
 
 
 @nki.jit
@@ -59,11 +57,7 @@ def causal_conv1d_split_heads(
     check_given(locals(), ("return_final_state",))
     states = (initial_state, return_final_state, state_positions)
     geometry = read_geometry(x_ref, w_ref, splits, layout, cu_seqlens, states)
-    check_bias(bias, "C", geometry.C)
-    refuse(norms.eps(eps))
-    epilogue = read_epilogue(activation, bias, None, "pre_activation", geometry.itemsize)
-    shapes = [(geometry.N, geometry.T, heads, dim) for heads, dim, _ in geometry.splits]
-    parts = tuple(nl.ndarray(shape, dtype=x_ref.dtype, buffer=nl.shared_hbm) for shape in shapes)
+    epilogue, parts = read_results(x_ref, geometry, geometry.T, bias, activation, eps)
     operands = Operands(x=x_ref, w=w_ref, parts=parts, bias=bias, state=initial_state)
     convolve_heads(operands, geometry, epilogue, eps)
     return parts + store_states(operands, geometry, return_final_state, state_positions)
@@ -96,11 +90,7 @@ def causal_conv1d_split_step(
     """
     check_given(locals())
     geometry, tokens = read_step(x_ref, state_ref, w_ref, splits, layout, state_indices)
-    check_bias(bias, "C", geometry.C)
-    refuse(norms.eps(eps))
-    epilogue = read_epilogue(activation, bias, None, "pre_activation", geometry.itemsize)
-    shapes = [(geometry.N, tokens[0], heads, dim) for heads, dim, _ in geometry.splits]
-    parts = tuple(nl.ndarray(shape, dtype=x_ref.dtype, buffer=nl.shared_hbm) for shape in shapes)
-    operands = StepOperands(x=x_ref, w=w_ref, parts=parts, bias=bias, state=state_ref, indices=state_indices)
+    epilogue, parts = read_results(x_ref, geometry, tokens[0], bias, activation, eps)
+    operands = Operands(x=x_ref, w=w_ref, parts=parts, bias=bias, state=state_ref, indices=state_indices)
     step_heads(operands, geometry, epilogue, eps, tokens)
     return parts

@@ -10,50 +10,20 @@ partitions and channels along the free axis, which is how y lies in HBM, and the
 
 Engine plan: Sync issues loads, SPANS_AHEAD spans ahead; GpSimd makes the diagonals of the next span, and issues stores;
 Tensor sums, 128 columns a matmul, S matmuls a channel tile; Scalar reads a bank out through the activation; Vector and
-GpSimd normalise (heads.py), stages of steps before. Bound by Tensor with S = 4 (893 ns a step against HBM's 733 in
+GpSimd normalise (results.py), stages of steps before. Bound by Tensor with S = 4 (893 ns a step against HBM's 733 in
 bf16); with fewer taps by HBM.
 
 Zeros of the diagonals are multiplied: a NaN or Inf in x reaches the channels of its tile, at most 128, at the tokens
 that it meets.
 """
 
-from dataclasses import dataclass
-
-from ...._nki import nl
+from ...._nki import nisa, nl
 from ....schedules.split import build
-from ..._engines import new_ledger
-from ..._warm import warm_up, warm_zeros
-from .loads import load_diagonals, load_head_bias, load_span
-from .results import Results, advance_all, finish, sum_taps
+from ..._prologue import load_rows, load_tokens
+from .results import Results, load_filters
 
 #: Spans whose x is loaded before the step that needs them, besides the one at work.
 SPANS_AHEAD = 3
-#: Matmuls on zeros, of WARM_BLOCKS times 128 columns, while the first loads are on their way.
-WARM_UPS, WARM_BLOCKS = 8, 4
-
-
-@dataclass
-class HeldSpan:
-    """What SBUF has of a span, each None before and after it is needed: x; diagonals of each tile; bias."""
-
-    x: object = None
-    diagonals: object = None
-    bias: object = None
-
-
-@dataclass
-class SplitRun:
-    """One core's work on its way."""
-
-    operands: object
-    geometry: object
-    plan: object
-    held: list
-    #: diagonals and bias of the groups that were met last, by group
-    filters: dict
-    warm: list
-    out: Results
-    loaded: int = 0
 
 
 def convolve_heads(operands, geometry, epilogue, eps):
@@ -61,45 +31,60 @@ def convolve_heads(operands, geometry, epilogue, eps):
     plan = build(geometry, nl.num_programs(), nl.program_id(0))
     if len(plan.steps) == 0:
         return
-    run = SplitRun(
-        operands=operands,
-        geometry=geometry,
-        plan=plan,
-        held=[HeldSpan() for _ in plan.spans],
-        filters={},
-        warm=warm_up(warm_zeros(), WARM_UPS, WARM_BLOCKS),
-        out=Results(parts=operands.parts, epilogue=epilogue, eps=eps, ledger=new_ledger(), jobs=[]),
-    )
+    # (x, filters) of spans in SBUF; filters of the last two groups; the last step of each span
+    out, held, filters, loaded = Results(operands.parts, epilogue, eps), {}, {}, 0
     last = {step.span: index for index, step in enumerate(plan.steps)}
     for index, step in enumerate(plan.steps):
-        while run.loaded < min(len(plan.spans), step.span + SPANS_AHEAD + 1):
-            fetch(run, run.loaded)
-            run.loaded = run.loaded + 1
-        run_step(run, step)
+        while loaded < min(len(plan.spans), step.span + SPANS_AHEAD + 1):
+            group = plan.spans[loaded].group
+            if group not in filters:
+                found = load_filters(operands, geometry, group, loaded == 0, out.ledger)
+                filters = {**dict(list(filters.items())[-1:]), group: found}
+            held[loaded] = load_span(operands, geometry, plan.spans[loaded]), filters[group]
+            loaded += 1
+        run_step(out, geometry, plan.spans[step.span], step, *held[step.span])
         if last[step.span] == index:
-            run.held[step.span] = None
-    while run.out.jobs:
-        advance_all(run.out)
+            del held[step.span]
+    out.end()
 
 
-def fetch(run, number):
-    """Load a span; filters too, unless those of its group are there."""
-    held, group = run.held[number], run.plan.spans[number].group
-    if group not in run.filters:
-        diagonals = load_diagonals(run.operands, run.geometry, group, number == 0, run.out.ledger)
-        run.filters = {**dict(list(run.filters.items())[-1:]), group: (diagonals, load_head_bias(run.operands, group))}
-    held.diagonals, held.bias = run.filters[group]
-    held.x = load_span(run.operands, run.geometry, run.plan.spans[number])
-
-
-def run_step(run, step):
-    """Sum the taps of a step, normalise those of steps before, read the sums out."""
-    held, span = run.held[step.span], run.plan.spans[step.span]
+def run_step(out, geometry, span, step, x_sbuf, filters):
+    """y of a step."""
 
     def window(rows, tile, s):
-        return held.x[0:rows, tile, step.first + s : step.first + s + step.count]
+        return x_sbuf[0:rows, tile, step.first + s : step.first + s + step.count]
 
-    sums_psum = sum_taps(run.warm, span.group, step.count, run.geometry.S, window, held.diagonals)
-    advance_all(run.out)
-    token = span.row.image * run.geometry.T + span.row.first + span.first + step.first
-    finish(run.out, span.group, step.count, sums_psum, held.bias, 1, token)
+    token = span.row.image * geometry.T + span.row.first + span.first + step.first
+    out.add(span.group, step.count, window, filters, 1, token)
+
+
+def load_span(operands, geometry, span):
+    """x of a span: [partitions, tiles, S - 1 + tokens] in SBUF; the first S - 1 columns are those before it."""
+    group, row, halo = span.group, span.row, geometry.S - 1
+    before = min(halo, span.first)
+    columns, shape = before + span.count, (group.runs[0].rows, group.tiles, halo + span.count)
+    x_sbuf = nl.ndarray(shape, dtype=operands.x.dtype, buffer=nl.sbuf)
+    for run in group.runs:
+        tiles = slice(run.tile0, run.tile0 + run.tiles)
+        if before < halo:
+            load_halo(x_sbuf[0 : run.rows, tiles, 0 : halo - before], operands, geometry, run, row, before)
+        offset = row.image * geometry.x_n + run.c0 * geometry.x_c + (row.first + span.first - before) * geometry.x_t
+        steps = (run.row_step * geometry.x_c, run.tile_step * geometry.x_c)
+        into = x_sbuf[0 : run.rows, tiles, halo - before : halo + span.count]
+        if geometry.x_t == 1:
+            load_rows(into, operands.x, [[steps[0], run.rows], [steps[1], run.tiles], [1, columns]], offset)
+        else:
+            for tile in range(run.tiles):
+                dst = into[0 : run.rows, tile, 0:columns]
+                load_tokens(dst, operands.x, (geometry.x_t, steps[0]), offset + tile * steps[1])
+    return x_sbuf
+
+
+def load_halo(dst, operands, geometry, run, row, present):
+    """What precedes a row: zeros, or its state but for the last `present` elements, which x has taken over."""
+    if operands.state == None:
+        nisa.memset(dst=dst, value=0.0, engine=nisa.engine.gpsimd)
+        return
+    size = geometry.S - 1
+    pattern = [[run.row_step * size, run.rows], [run.tile_step * size, run.tiles], [1, size - present]]
+    load_rows(dst, operands.state, pattern, (row.number * geometry.C + run.c0) * size + present)

@@ -18,62 +18,58 @@ from ...._nki import nisa, nl
 from ....schedules.split import build
 from ....schedules.tiles import BANK_COLUMNS, whole_words
 from ..._dma import load, store, store_to_rows
-from ..._engines import is_16bit, new_ledger, pick
+from ..._engines import is_16bit, pick
 from ..._prologue import gather_rows, load_rows
-from ..._warm import warm_up, warm_zeros
-from .loads import load_diagonals, load_head_bias
-from .results import Results, advance_all, finish, sum_taps
+from .results import Results, load_filters
 
 #: Groups that are loaded by the time that one is at work, at most, and bytes a partition of all that are held.
 GROUPS_AHEAD, HELD_BYTES = 3, 106496
-#: Matmuls on zeros, of WARM_BLOCKS times 128 columns, while the first loads are on their way.
-WARM_UPS, WARM_BLOCKS = 8, 4
 
 
 @dataclass
-class StepOperands:
-    """Tensors in HBM: x [N, C, T], or [N, T, C]; w [C, S]; parts [N, T, heads, dim]; bias [C] or None; state [slots, C,
-    S - 1]; indices [N] or None."""
+class HeldGroup:
+    """Sequences first .. first + count - 1 of a group in SBUF: slots [sequences, 1] or None, state [sequences,
+    channels, S - 1], x [sequences, channels, tokens]; filters; its positions, transposed."""
 
-    x: object
-    w: object
-    parts: tuple
-    bias: object
+    group: object
+    first: int
+    count: int
+    slots: object
     state: object
-    indices: object
+    x: object
+    filters: tuple
+    positions: list
 
 
 def step_heads(operands, geometry, epilogue, eps, tokens):
     """Write operands.parts and operands.state. geometry: of sequences in the place of tokens; tokens: (T, elements of x
     from one to the next)."""
-    plan = build(geometry, nl.num_programs(), nl.program_id(0))
-    out = Results(parts=operands.parts, epilogue=epilogue, eps=eps, ledger=new_ledger(), jobs=[])
-    rows, held, windows, count = {}, [], [], len(plan.steps)
-    warm, ahead = warm_up(warm_zeros(), WARM_UPS, WARM_BLOCKS), groups_held(geometry, tokens[0])
+    plan, out, T = (
+        build(geometry, nl.num_programs(), nl.program_id(0)),
+        Results(operands.parts, epilogue, eps),
+        tokens[0],
+    )
+    slots, held, count, ahead = {}, [], len(plan.steps), groups_held(geometry, T)
     # where slots are by index, no one knows that a load does not wait for a store: all loads of a batch go first
     batch = 1 if operands.indices == None else ahead
     for index in range(count + 1):
         loaded = index + min(ahead, GROUPS_AHEAD) if operands.indices == None else (index // batch + 1) * batch
-        while len(held) < min(count, loaded):
-            step = plan.steps[len(held)]
-            span = plan.spans[step.span]
-            sequences = (span.first + step.first, step.count)
-            held.append(load_group(operands, geometry, span.group, sequences, tokens, rows))
-            load_filters(operands, geometry, held[-1], len(held) == 1, out.ledger)
-        earlier, windows = windows, []
+        for step in plan.steps[len(held) : loaded]:
+            held.append(load_group(operands, geometry, plan.spans[step.span], step, tokens, slots))
+            held[-1].filters = load_filters(operands, geometry, held[-1].group, len(held) == 1, out.ledger)
         if index < count:
-            now, places = held[index], range(geometry.S - 1 + tokens[0])
-            windows = [transpose_position(now, now.group, place, out.ledger) for place in places]
+            places = range(geometry.S - 1 + T)
+            held[index].positions = [transpose_position(held[index], place, out.ledger) for place in places]
         if index > 0:
-            sum_group(geometry, out, held[index - 1], earlier, tokens[0], warm)
-            join_next_states(held[index - 1], geometry.S - 1, tokens[0], out.ledger)
+            for t in range(T):
+                sum_token(out, held[index - 1], t, T)
+            join_next_states(held[index - 1], geometry.S - 1, T, out.ledger)
         if index % batch == 0 or index == count:
             for one in range(max(0, index - batch), index):
                 if held[one] is not None:
                     store_next_states(operands, geometry, held[one])
                     held[one] = None
-    while out.jobs:
-        advance_all(out)
+    out.end()
 
 
 def groups_held(geometry, T):
@@ -81,23 +77,9 @@ def groups_held(geometry, T):
     return max(1, HELD_BYTES // (BANK_COLUMNS * (T + 3 * geometry.S) * geometry.itemsize))
 
 
-@dataclass
-class HeldGroup:
-    """Sequences (first, how many) of a group in SBUF: state [sequences, channels, S - 1], x [sequences, channels,
-    tokens], slots [sequences, 1] or None, diagonals and bias."""
-
-    group: object
-    sequences: tuple
-    state: object
-    x: object
-    slots: object
-    diagonals: object = None
-    bias: object = None
-
-
-def load_group(operands, geometry, group, sequences, tokens, rows):
-    """Load states and tokens of a group; rows: slots by their first sequence."""
-    (first, count), size, T = sequences, geometry.S - 1, tokens[0]
+def load_group(operands, geometry, span, step, tokens, rows):
+    """States and tokens of a group on their way; rows: slots by their first sequence."""
+    group, first, count, size, T = span.group, span.first + step.first, step.count, geometry.S - 1, tokens[0]
     if operands.indices != None and first not in rows:
         rows[first] = nl.ndarray((count, 1), dtype=operands.indices.dtype, buffer=nl.sbuf)
         load(rows[first], operands.indices, [[1, count], [1, 1]], first)
@@ -105,89 +87,70 @@ def load_group(operands, geometry, group, sequences, tokens, rows):
     state_sbuf = nl.ndarray((count, group.count, size), dtype=operands.state.dtype, buffer=nl.sbuf)
     into = state_sbuf.reshape((count, group.count * size))
     if slots is None:
-        load_rows(into, operands.state, pattern, first * geometry.C * size + group.c0 * size)
+        load_rows(into, operands.state, pattern, (first * geometry.C + group.c0) * size)
     else:
         nisa.memset(dst=into, value=0.0)
         gather_rows(into, operands.state, pattern, group.c0 * size, slots)
-    offset = first * geometry.x_n + group.c0 * geometry.x_c
+    # in memory order
+    axes = [[geometry.x_c, group.count], [tokens[1], T]]
     by_token = geometry.x_c == 1
-    shape = (count, T, group.count) if by_token else (count, group.count, T)
-    x_sbuf = nl.ndarray(shape, dtype=operands.x.dtype, buffer=nl.sbuf)
-    inner = [[tokens[1], T], [geometry.x_c, group.count]]
-    load_rows(x_sbuf, operands.x, [[geometry.x_n, count], *(inner if by_token else inner[::-1])], offset)
-    return HeldGroup(
-        group=group,
-        sequences=sequences,
-        state=state_sbuf,
-        x=x_sbuf.permute((0, 2, 1)) if by_token else x_sbuf,
-        slots=slots,
-    )
+    pattern = [[geometry.x_n, count], *(axes[::-1] if by_token else axes)]
+    x_sbuf = nl.ndarray(tuple(extent for _, extent in pattern), dtype=operands.x.dtype, buffer=nl.sbuf)
+    load_rows(x_sbuf, operands.x, pattern, first * geometry.x_n + group.c0 * geometry.x_c)
+    return HeldGroup(group, first, count, slots, state_sbuf, x_sbuf.permute((0, 2, 1)) if by_token else x_sbuf, (), [])
 
 
-def load_filters(operands, geometry, held, first, ledger):
-    """Filters and bias of a group; first: as of `load_diagonals`."""
-    held.diagonals = load_diagonals(operands, geometry, held.group, first, ledger)
-    held.bias = load_head_bias(operands, held.group)
-
-
-def sum_group(geometry, out, held, windows, T, warm):
-    """Results of a group."""
-    (first, count), group = held.sequences, held.group
-    for t in range(T):
-
-        def window(rows, tile, s, t=t):
-            return windows[t + s][0:rows, tile, 0:count]
-
-        sums_psum = sum_taps(warm, group, count, geometry.S, window, held.diagonals)
-        advance_all(out)
-        finish(out, group, count, sums_psum, held.bias, T, first * T + t)
-
-
-def transpose_position(held, group, place, ledger):
+def transpose_position(held, place, ledger):
     """[channels, tiles, sequences] in SBUF of a position, of the state or of x after it."""
-    count, size = held.sequences[1], held.state.shape[2]
+    group, count, size = held.group, held.count, held.state.shape[2]
     source, place = (held.state, place) if place < size else (held.x, place - size)
-    even = whole_words(count, 2)
-    windows_sbuf = nl.ndarray((nl.tile_size.pmax, group.tiles, count), dtype=source.dtype, buffer=nl.sbuf)
-    windows_psum = nl.ndarray((nl.tile_size.pmax, group.tiles, even), dtype=source.dtype, buffer=nl.psum)
+    shape = (nl.tile_size.pmax, group.tiles, count)
+    found_sbuf = nl.ndarray(shape, dtype=source.dtype, buffer=nl.sbuf)
+    found_psum = nl.ndarray((*shape[:2], whole_words(count, 2)), dtype=source.dtype, buffer=nl.psum)
     for run in group.runs:
-        for tile in range(run.tile0, run.tile0 + run.tiles):
-            begin = run.c0 - group.c0 + (tile - run.tile0) * run.tile_step
-            end = begin + (run.rows - 1) * run.row_step + 1
-            channels = source[0:count, begin : end : run.row_step, place]
-            into = windows_psum[0 : run.rows, tile, 0:count]
-            nisa.nc_transpose(dst=into, data=channels, engine=nisa.engine.tensor)
         tiles = slice(run.tile0, run.tile0 + run.tiles)
+        for tile in range(tiles.start, tiles.stop):
+            into, channels = found_psum[0 : run.rows, tile, 0:count], group.channels(run, tile)
+            nisa.nc_transpose(dst=into, data=source[0:count, channels, place], engine=nisa.engine.tensor)
         nisa.tensor_copy(
-            dst=windows_sbuf[0 : run.rows, tiles, 0:count],
-            src=windows_psum[0 : run.rows, tiles, 0:count],
+            dst=found_sbuf[0 : run.rows, tiles, 0:count],
+            src=found_psum[0 : run.rows, tiles, 0:count],
             engine=pick(ledger, run.tiles * count, is_16bit(source.dtype)),
         )
-    return windows_sbuf
+    return found_sbuf
+
+
+def sum_token(out, held, t, T):
+    """y of token t of T of a group's sequences."""
+
+    def window(rows, tile, s):
+        return held.positions[t + s][0:rows, tile, 0 : held.count]
+
+    out.add(held.group, held.count, window, held.filters, T, held.first * T + t)
 
 
 def join_next_states(held, size, T, ledger):
     """The last positions of state and x, in the place of the state."""
-    count, group, kept = held.sequences[1], held.group, max(0, size - T)
-    next_sbuf = nl.ndarray((count, group.count, size), dtype=held.state.dtype, buffer=nl.sbuf)
+    count, channels, kept = held.count, held.group.count, max(0, size - T)
+    next_sbuf = nl.ndarray((count, channels, size), dtype=held.state.dtype, buffer=nl.sbuf)
     parts = [(kept, size, held.x, T - (size - kept))]
     if kept > 0:
         parts.append((0, kept, held.state, size - kept))
     for begin, end, source, place in parts:
         nisa.tensor_copy(
-            dst=next_sbuf[0:count, 0 : group.count, begin:end],
-            src=source[0:count, 0 : group.count, place : place + end - begin],
-            engine=pick(ledger, group.count * (end - begin), is_16bit(source.dtype)),
+            dst=next_sbuf[0:count, 0:channels, begin:end],
+            src=source[0:count, 0:channels, place : place + end - begin],
+            engine=pick(ledger, channels * (end - begin), is_16bit(source.dtype)),
         )
-    held.state = next_sbuf
+    held.state, held.positions = next_sbuf, []
 
 
 def store_next_states(operands, geometry, held):
     """States to their slots; of padding nowhere."""
-    (first, count), group, size = held.sequences, held.group, geometry.S - 1
+    group, size = held.group, geometry.S - 1
     elements = group.count * size
-    source, pattern = held.state.reshape((count, elements)), [[geometry.C * size, count], [1, elements]]
+    source, pattern = held.state.reshape((held.count, elements)), [[geometry.C * size, held.count], [1, elements]]
     if held.slots is None:
-        store(source, operands.state, pattern, (first * geometry.C + group.c0) * size)
+        store(source, operands.state, pattern, (held.first * geometry.C + group.c0) * size)
     else:
         store_to_rows(source, operands.state, pattern, group.c0 * size, held.slots)
