@@ -15,7 +15,7 @@ from ..conv.call import Operands
 class WeightWork(nl.NKIObject):
     """What one core has at hand. operands: x, gy as w, and as y the result in HBM; plan: of an algorithm; added: what
     that is added to, or None; bias: of its gradient in HBM, or None; half: which of the units is at work, -1: all;
-    kept: tiles of the first half's sums in HBM, of one core; met: how many have met the second's;
+    kept: tiles of the first half's sums in HBM, of one core; paired: how many have been added to the second's;
     leavings: `sums.leavings_of` its passes."""
 
     operands: Operands
@@ -26,7 +26,7 @@ class WeightWork(nl.NKIObject):
     ledger: Ledger
     kept: list
     half: int = -1
-    valid_range: int = 0
+    paired: int = 0
     ones_sbuf: object = None
     leavings: dict = field(default_factory=dict)
 
@@ -71,6 +71,6 @@ def other_sums(work, sums_sbuf):
         other = 1 - nl.program_id(0)
         nisa.sendrecv(src=sums_sbuf, dst=other_sbuf, send_to_rank=other, recv_from_rank=other, pipe_id=0)
     else:
-        copy(other_sbuf, work.kept[work.valid_range])
-        work.valid_range += 1
+        copy(other_sbuf, work.kept[work.paired])
+        work.paired += 1
     return other_sbuf

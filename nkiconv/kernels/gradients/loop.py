@@ -4,7 +4,7 @@ accumulator, which are evacuated at the end."""
 from dataclasses import dataclass, replace
 
 from ..._nki import nisa, nl
-from ...schedules.blocks import taps_seen, units_of
+from ...schedules.blocks import extent_of, taps_seen, units_of
 from ...schedules.blocks_order import order_of
 from ...schedules.blocks_schedule import ROWS_REGIONS
 from ...schedules.blocks_transposes import AHEAD
@@ -12,7 +12,7 @@ from ...schedules.tiles import PARTS, PSUM_BANKS, div_ceil, filled, share, some_
 from .._warm import warm_up, warm_zeros
 from ..conv.call import of_array
 from .halves import start_ones
-from .loads import Piece, clear_x, clear_y, is_channels_last, load_lines, load_units, part_of, room_of
+from .loads import Piece, as_stored, clear_x, clear_y, is_channels_last, load_lines, load_x, load_y, tile_of
 from .sums import add_beside, leavings_of, multiply, part_of_joint, start_joint, store_joint, store_sums
 from .transposes import start_transposes, transpose_for
 
@@ -20,8 +20,8 @@ from .transposes import start_transposes, transpose_for
 @dataclass
 class Blocks(nl.NKIObject):
     """A buffer in SBUF of a tile of units: of x by plane of taps (None where no accumulator has it) [units, rows,
-    columns, c], or with c first, and gy [units, rows, columns, k], or with k first. strip: of
-    diagonals, number of the strip that the zeros beside blocks are there for."""
+    columns, c], and gy [units, rows, columns, k]. strip: of diagonals, number of the strip that the zeros beside blocks
+    are there for."""
 
     x: list
     y: object
@@ -125,31 +125,33 @@ def load_until(work, feed, end):
         feed.loaded += 1
 
 
-def start_sums(work, accumulator):
-    """A bank of sums for an accumulator."""
-    acc, columns = accumulator, columns_of(work, accumulator, accumulator.beside)
-    shape = room_of(work.geometry.x_strides, acc.c[1], acc.r[1], columns, acc.beside * acc.pitch)
-    return nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum)
+def start_sums(work, acc):
+    """A bank of sums [k, rows, columns, c] for an accumulator."""
+    sizes = acc.beside * acc.pitch, acc.r[1], columns_of(work, acc, acc.beside), acc.c[1]
+    return tile_of(is_channels_last(work.geometry.x_strides), sizes, nl.float32, nl.psum)
 
 
 def start_buffers(work):
     """Buffers of a Feed for all passes, of the most that any of them needs; nothing is loaded."""
-    geometry, plan, settings = work.geometry, work.plan, work.plan.settings
-    x_shape = room_of(geometry.x_strides, plan.x[2], plan.gang * plan.x[0], plan.x[1])
-    y_shape = room_of(geometry.y_strides, plan.k, plan.gang * settings.rows, settings.columns)
+    plan, settings, (first, end) = work.plan, work.plan.settings, work.plan.cleared
+    x_sizes = plan.gang * plan.x[0], *plan.x[1:]
+    y_sizes = plan.gang * settings.rows, settings.columns, plan.k
     tiles = sum(len(one.tiles) for one in plan.passes)
-    return [new_blocks(work, x_shape, y_shape, plan.planes, plan.cleared) for _ in range(min(settings.buffers, tiles))]
-
-
-def new_blocks(work, x_shape, y_shape, planes, cleared=(0, 0)):
-    """Blocks of these shapes, with x at some planes of taps. cleared: (first, end) channels of gy that are zeros."""
-    taps, operands = work.geometry.planes.taps, work.operands
-    x = [nl.ndarray(x_shape, dtype=operands.x_dtype, buffer=nl.sbuf) if t in planes else None for t in range(taps)]
-    y, (first, end) = nl.ndarray(y_shape, dtype=operands.w_dtype, buffer=nl.sbuf), cleared
-    if first < end:
-        read = part_of(y, work.geometry.y_strides, (0, y.shape[0]), (None, None), (None, None), (first, end))
+    found = [new_blocks(work, x_sizes, y_sizes, plan.planes) for _ in range(min(settings.buffers, tiles))]
+    for one in found if first < end else ():
+        # what matmuls of several columns read beyond the channels that are loaded
+        read = as_stored(one.y[:, :, :, first:end], is_channels_last(work.geometry.y_strides))
         nisa.memset(dst=read, value=0.0, engine=nisa.engine.vector)
-    return Blocks(x=x, y=y)
+    return found
+
+
+def new_blocks(work, x_sizes, y_sizes, planes):
+    """Blocks of these rows, columns and channels, with x at some planes of taps."""
+    geometry, operands, units = work.geometry, work.operands, nl.tile_size.pmax
+    x_last, y_last = is_channels_last(geometry.x_strides), is_channels_last(geometry.y_strides)
+    taps = range(geometry.planes.taps)
+    x = [tile_of(x_last, (units, *x_sizes), operands.x_dtype) if t in planes else None for t in taps]
+    return Blocks(x=x, y=tile_of(y_last, (units, *y_sizes), operands.w_dtype))
 
 
 def blocks_of(feed, index):
@@ -177,7 +179,15 @@ def load_blocks(work, feed, index):
         return
     # planes without zeros around them are runs
     by_rows = len(tile) <= ROWS_REGIONS and (is_channels_last(geometry.x_strides) or one.clips == None)
-    load_units(work, pieces, tile, blocks, one.planes, settings.rows if by_rows else 1)
+    rows, there, bottom = 1 if by_rows else settings.rows, 0, sum(one.h)
+    for row in range(0, settings.rows, rows):
+        needed = row * geometry.rows.stride + extent_of(geometry.rows, rows, one.r)
+        needed = bottom if row + rows == settings.rows else min(bottom, max(there, needed))
+        for piece in pieces:
+            for t in one.planes:
+                load_x(work, piece, tile, blocks.x[t], t, (there, needed))
+            load_y(work, piece, tile, blocks.y, (row, row + rows))
+        there = needed
 
 
 def columns_of(work, accumulator, count):
@@ -185,47 +195,42 @@ def columns_of(work, accumulator, count):
     return accumulator.s[1] if accumulator.t < 0 else accumulator.s[1] + (count - 1) * work.plan.further
 
 
-def add_products(work, accumulator, acc_psum, feed, some, q, adds):
+def add_products(work, acc, acc_psum, feed, some, q, adds):
     """Products of a row and a column of all blocks, and of those beside it, added to an accumulator's sums; all taps of
     the first, then those that meet x in any block."""
-    acc, settings, geometry = accumulator, work.plan.settings, work.geometry
+    settings, (rows, columns), operands = work.plan.settings, (work.geometry.rows, work.geometry.columns), work.operands
     tile, one, blocks = feed.tiles[some.index], feed.tiles[some.index].one, blocks_of(feed, some.index)
-    rows, columns, apart = geometry.rows, geometry.columns, work.plan.apart
-    count = min(acc.beside, div_ceil(settings.columns - q, apart))
+    count, apart = min(acc.beside, div_ceil(settings.columns - q, work.plan.apart)), work.plan.apart
     first = acc.part * (nl.tile_size.pmax // settings.side)
-    units, k, p = (first, first + units_of(tile.tile)), acc.k[0] - one.k[0], some.member * settings.rows + some.row
-    y_sbuf, beside = of_array(blocks.y, work.operands), (q, q + (count - 1) * apart + 1, apart)
-    stationary = part_of(y_sbuf, geometry.y_strides, units, (p, p + 1), beside, (k, k + acc.pitch))
-    if acc.bias and acc.t >= 0:
-        stationary = ones_of(work, units)
-    elif not is_channels_last(geometry.y_strides):
-        stationary = stationary.permute((0, 2, 3, 1))
+    units, k, p = slice(first, first + units_of(tile.tile)), acc.k[0] - one.k[0], some.member * settings.rows + some.row
     h = some.row * rows.stride + (acc.r[0] - one.r[0]) * rows.dilation
     w = q * columns.stride + (acc.s[0] - one.s[0]) * columns.dilation
-    r, s = (0, acc.r[1]), (0, columns_of(work, acc, count))
+    r, s, last = (0, acc.r[1]), (0, columns_of(work, acc, count)), is_channels_last(work.geometry.x_strides)
     if adds and acc.t >= 0:
-        seen = tile.inside[some.member]
-        r, s = taps_seen(h, r[1], rows.dilation, seen[0]), taps_seen(w, s[1], columns.dilation, seen[1])
+        inside = tile.inside[some.member]
+        r, s = taps_seen(h, r[1], rows.dilation, inside[0]), taps_seen(w, s[1], columns.dilation, inside[1])
     if r[0] == r[1] or s[0] == s[1]:
         return
-    sums = part_of(acc_psum, geometry.x_strides, (0, count * acc.pitch), r, s, (0, acc.c[1]))
-    place = h + some.member * one.h[1] - one.h[0], w - one.w[0]
-    moving = moving_of(work, acc, (blocks, units, acc.c[0] - one.c[acc.part][0]), place, r, s)
+    if acc.bias and acc.t >= 0:
+        stationary = ones_of(work, units)
+    else:
+        y_columns = slice(q, q + (count - 1) * apart + 1, apart)
+        stationary = of_array(blocks.y, operands)[units, p : p + 1, y_columns, k : k + acc.pitch]
+    if acc.t < 0:
+        moving = ones_of(work, units)
+    else:
+        h, w, c = h + some.member * one.h[1] - one.h[0], w - one.w[0], acc.c[0] - one.c[acc.part][0]
+        x_rows, x_columns = taps_of(h, r, rows.dilation), taps_of(w, s, columns.dilation)
+        moving = as_stored(of_array(blocks.x[acc.t], operands)[units, x_rows, x_columns, c : c + acc.c[1]], last)
+    sums = as_stored(acc_psum[0 : count * acc.pitch, slice(*r), slice(*s)], last)
     multiply(sums, stationary, moving, adds, (acc.part, settings.side))
 
 
-def moving_of(work, accumulator, some, place, r, s):
-    """The window of x of an accumulator, which begins at a row and column of blocks (Blocks, partitions, first
-    channel), at rows and columns of taps (first, end); or ones."""
-    (blocks, units, c), rows, columns = some, work.geometry.rows.dilation, work.geometry.columns.dilation
-    if accumulator.t < 0:
-        return ones_of(work, units)
-    x_sbuf = of_array(blocks.x[accumulator.t], work.operands)
-    h, h1 = place[0] + r[0] * rows, place[0] + (r[1] - 1) * rows + 1
-    w, w1 = place[1] + s[0] * columns, place[1] + (s[1] - 1) * columns + 1
-    return part_of(x_sbuf, work.geometry.x_strides, units, (h, h1, rows), (w, w1, columns), (c, c + accumulator.c[1]))
+def taps_of(first, taps, dilation):
+    """Elements of a window at taps (first, end), the first of which is at an element."""
+    return slice(first + taps[0] * dilation, first + (taps[1] - 1) * dilation + 1, dilation)
 
 
 def ones_of(work, units):
-    """Ones on the partitions (first, end) of some units."""
-    return of_array(work.ones_sbuf, work.operands)[units[0] : units[1], 0:1, 0:1, 0:1]
+    """Ones on the partitions of some units."""
+    return of_array(work.ones_sbuf, work.operands)[units, 0:1, 0:1, 0:1]

@@ -12,17 +12,7 @@ from ..._engines import is_16bit, pick
 from ..._warm import warm_up, warm_zeros
 from ...conv.call import of_array
 from ..halves import start_ones
-from ..loads import (
-    Piece,
-    clear_sides,
-    clear_x,
-    clear_y,
-    is_channels_last,
-    load_x_of,
-    load_y,
-    part_of,
-    room_of,
-)
+from ..loads import Piece, as_stored, clear_sides, clear_x, clear_y, is_channels_last, load_x, load_y, with_last
 from ..loop import new_blocks
 from ..sums import multiply
 from .results import add_biases, make_constants, start_biases, store_biases, store_taps
@@ -64,7 +54,7 @@ def start_reads(plan):
     shape = plan.rows_of_sums, plan.per_gather * plan.c, *plan.window
     for _ in range(READS * plan.settings.side):
         found.append(nl.ndarray((shape[0], size_of(shape[1:])), dtype=nl.float32, buffer=nl.sbuf))
-        clear_sides(found[-1].reshape(shape), False, (h, h + hn), (w, w + wn), plan.window)
+        clear_sides(with_last(found[-1].reshape(shape), False), False, (h, h + hn), (w, w + wn))
     return found
 
 
@@ -118,10 +108,9 @@ def store_pass(work, constants, what):
 def start_units(work, count):
     """Room for so many steps; nothing is loaded."""
     geometry, plan, settings = work.geometry, work.plan, work.plan.settings
-    x_shape = room_of(geometry.x_strides, settings.groups * plan.c, plan.h[1], plan.w[1])
-    rows, columns = settings.rows * settings.down, settings.columns * settings.across
-    y_shape = room_of(geometry.y_strides, settings.groups * plan.k, rows, columns)
-    return [new_blocks(work, x_shape, y_shape, range(geometry.planes.taps)) for _ in range(count)]
+    x_sizes = plan.h[1], plan.w[1], settings.groups * plan.c
+    y_sizes = settings.rows * settings.down, settings.columns * settings.across, settings.groups * plan.k
+    return [new_blocks(work, x_sizes, y_sizes, range(geometry.planes.taps)) for _ in range(count)]
 
 
 def piece_of(plan, part, group):
@@ -149,7 +138,7 @@ def load_step(work, steps, index, buffers):
     for part, groups in enumerate(step.parts):
         piece = piece_of(work.plan, part, groups)
         for t in taps:
-            load_x_of(work, piece, step.tile, into.x[t], t, (there, piece.h[0] + piece.h[1]))
+            load_x(work, piece, step.tile, into.x[t], t, (there, piece.h[0] + piece.h[1]))
         load_y(work, piece, step.tile, into.y, (0, piece.rows))
 
 
@@ -163,13 +152,14 @@ def spans_of(work, step):
 
 def copy_shared(work, step, above, below):
     """Rows of x that a step shares with the one before, from the buffer of that to its own."""
-    plan, count, strides = work.plan, work.plan.shared, work.geometry.x_strides
+    plan, count, last = work.plan, work.plan.shared, is_channels_last(work.geometry.x_strides)
     for t in range(work.geometry.planes.taps if count > 0 else 0):
         for first, end, groups in spans_of(work, step):
-            some = (0, plan.w[1]), (0, groups * plan.c)
+            into = below.x[t][first:end, 0:count, :, 0 : groups * plan.c]
+            rows = above.x[t][first:end, plan.h[1] - count : plan.h[1], :, 0 : groups * plan.c]
             nisa.tensor_copy(
-                dst=part_of(below.x[t], strides, (first, end), (0, count), *some),
-                src=part_of(above.x[t], strides, (first, end), (plan.h[1] - count, plan.h[1]), *some),
+                dst=as_stored(into, last),
+                src=as_stored(rows, last),
                 engine=pick(work.ledger, count * plan.w[1] * groups * plan.c, is_16bit(work.operands.x_dtype)),
             )
 
@@ -276,17 +266,14 @@ def add_zeros(plan, constants, bank_psum, part, index):
 
 def add_product(work, step, there, one, bank_psum, place, adds):
     """A block's products, added to the sums at a place: (tile of rows, group, plane of taps, number in the bank)."""
-    plan, c, k, strides = work.plan, work.plan.c, work.plan.k, (work.geometry.x_strides, work.geometry.y_strides)
+    plan, c, k = work.plan, work.plan.c, work.plan.k
     (p, q, h, w), (part, group, t, index) = one, place
     first, number = part * (nl.tile_size.pmax // plan.settings.side), group % plan.settings.below
-    units, hs, ws = (first, first + units_of(step.tile)), plan.seen[0][1], plan.seen[1][1]
-    rows, columns = (p, p + plan.settings.rows), (q, q + plan.settings.columns)
+    units, hs, ws = slice(first, first + units_of(step.tile)), plan.seen[0][1], plan.seen[1][1]
     y_sbuf, x_sbuf = of_array(there.y, work.operands), of_array(there.x[t], work.operands)
-    stationary = part_of(y_sbuf, strides[1], units, rows, columns, (group * k, (group + 1) * k))
-    stationary = stationary if is_channels_last(strides[1]) else stationary.permute((0, 2, 3, 1))
-    rows, columns = (h[0], h[0] + h[1]), (w[0], w[0] + w[1])
-    moving = part_of(x_sbuf, strides[0], units, rows, columns, (group * c, (group + 1) * c))
-    moving = moving.permute((0, 3, 1, 2)) if is_channels_last(strides[0]) else moving
+    rows, columns = slice(p, p + plan.settings.rows), slice(q, q + plan.settings.columns)
+    stationary = y_sbuf[units, rows, columns, group * k : (group + 1) * k]
+    moving = x_sbuf[units, h[0] : h[0] + h[1], w[0] : w[0] + w[1], group * c : (group + 1) * c].permute((0, 3, 1, 2))
     pattern = [[bank_psum.shape[1], plan.positions], [hs * ws, c], [ws, h[1]], [1, w[1]]]
     offset = number * (nl.tile_size.pmax // plan.settings.below) * bank_psum.shape[1]
     sums = bank_psum.ap(pattern=pattern, offset=offset + index * c * hs * ws + h[2] * ws + w[2])

@@ -10,7 +10,6 @@ from ..._dma import copy, load, store
 from ..._engines import book_vector, pick
 from ..._masks import keep_between, keep_equal
 from ..halves import own_part, with_other_half
-from ..loads import is_channels_last, part_of
 from ..sums import multiply
 
 
@@ -130,15 +129,14 @@ def start_biases(work):
 def add_biases(work, step, y_sbuf, spans, biases_sbuf):
     """Sums of gy over the positions of the units of a step: written, or added to those of the steps before. spans:
     (first partition, end, groups) of units."""
-    settings, strides = work.plan.settings, work.geometry.y_strides
+    settings = work.plan.settings
     rows, columns = settings.rows * settings.down, settings.columns * settings.across
     for first, end, groups in spans:
         count = groups * work.plan.k
-        data = part_of(y_sbuf, strides, (first, end), (0, rows), (0, columns), (0, count))
+        data = y_sbuf[first:end, 0:rows, 0:columns, 0:count].permute((0, 3, 1, 2))
         into = biases_sbuf[first:end, 0:count]
         target = into if step.first else nl.ndarray(into.shape, dtype=nl.float32, buffer=nl.sbuf)
         book_vector(work.ledger, rows * columns * count)
-        data = data.permute((0, 3, 1, 2)) if is_channels_last(strides) else data
         nisa.tensor_reduce(dst=target, op=nl.add, data=data, axis=(2, 3))
         if not step.first:
             nisa.tensor_tensor(dst=into, data1=into, data2=target, op=nl.add)
