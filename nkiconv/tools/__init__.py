@@ -1,1 +1,1 @@
-"""What is done with kernels and planner besides calling them: the command line, checks, times, tables, a tour."""
+"""Tools around kernels and planner: the command line, checks, times, tables, a tour."""

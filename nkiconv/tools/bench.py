@@ -1,9 +1,9 @@
-"""How fast the simulator is, and how much of its time NumPy would need anyway.
+"""The simulator's speed, and the share of its time that NumPy needs for the same arithmetic.
 
 Every recorded instruction is repeated by the plain NumPy operations that its arithmetic is made of (matmul on fp32
 operands and the conversion to fp32 before it, copies, casts) on preallocated arrays with the same shapes and strides.
-What the simulator takes beyond that, an instruction, is its overhead. The planner and the profiler only trace: then
-kernels run, and are checked and recorded, without data.
+The rest of the simulator's time, per instruction, is its overhead. The planner and the profiler only trace: kernels
+run, and are checked and recorded, without data.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ..simulator.dtypes import DTYPES
 from ..simulator.memory import Region
 from .verify import Advance, case_arrays, ignore
 
-#: What is timed: cases, and an algorithm whose instructions are mostly large and of few kinds.
+#: The timed cases, and an algorithm with mostly large instructions of few kinds.
 ALGORITHM = "banded"
 CASES = ("nkl_fs_asr", "nkl_n1_c256_w512_s64")
 #: Overhead an instruction that the simulator aims at, in microseconds; and all of it where it only traces.

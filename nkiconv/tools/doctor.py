@@ -1,6 +1,6 @@
-"""What is installed, which NKI runs and why, and what a machine lacks to run on trn2.
+"""Diagnosis: installed packages, the NKI that runs and why, and missing parts for trn2.
 
-Importable whatever NKICONV_NKI says: an impossible choice is part of the diagnosis.
+Importable for every NKICONV_NKI: an impossible choice is part of the diagnosis.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from ..providers import OLDEST_NKI, PLACEHOLDER, PLACEHOLDER_MARK, too_old
 from ..simulator.constants import VARIABLE, TargetFileError
 from ..simulator.hardware import CONSTANTS
 
-#: What the driver makes on a machine with a Neuron device.
+#: The driver's file on a machine with a Neuron device.
 DEVICE = Path("/dev/neuron0")
 INSTALLED, MISSING = "installed", "missing"
 TOO_OLD = f"older than {'.'.join(map(str, OLDEST_NKI))}"
 
-#: distribution, module, what nkiconv wants it for
+#: distribution, module, its use in nkiconv
 _PACKAGES = (
     ("numpy", "numpy", "arrays"),
     ("ml_dtypes", "ml_dtypes", "bf16 and fp8 arrays"),
@@ -43,7 +43,7 @@ _AWS_PACKAGES = (
     ("neuronx-cc", "neuronxcc", "trn2: the compiler"),
     ("torch-neuronx", "torch_neuronx", "trn2: running kernels on the device"),
 )
-#: What gets AWS's packages.
+#: How to get AWS's packages.
 FROM_AWS = "install it from AWS's own package repository, not from PyPI (the Neuron documentation gives its address)"
 _VARIABLES = ("NKICONV_NKI", VARIABLE, launches.TARGET, launches.DEGREE, launches.FLAGS)
 #: Accepted values of the target platform variables; unset is accepted too.
@@ -70,10 +70,10 @@ class Diagnosis:
     provider: str | None  # "aws" or "simulator"; None if the choice is impossible
     reason: str  # why that provider, or why none
     error: str  # the refusal's class where there is none
-    target: str  # what modelled times, and so plans, rest on: trn2, or the file that NKICONV_TARGET names
+    target: str  # the constants of modelled times and plans: trn2, or the file that NKICONV_TARGET names
     variables: dict[str, str | None]
     device: bool
-    advice: tuple[str, ...]  # what keeps this machine from trn2 or from the simulator, and the remedy
+    advice: tuple[str, ...]  # obstacles to trn2 or the simulator on this machine, with remedies
 
     @property
     def ok(self) -> bool:

@@ -1,4 +1,4 @@
-"""The process of the command line: what must hold before its imports, which take a quarter of a second."""
+"""The entry of the command line: settings before its imports, which take a quarter of a second."""
 
 from __future__ import annotations
 

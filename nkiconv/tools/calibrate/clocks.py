@@ -1,8 +1,8 @@
 """Clocks for probes: chains of calls on a device, or a NEFF's time on the device itself.
 
 The second is `nrtpy.NrtpyModel.benchmark` in device mode, as AWS documents it. Its wheel and nki's cannot share a
-Python environment, so that it has one of its own, whose interpreter NKICONV_NRTPY names. Written for what the documents
-say, and never run there; what nki's own wheel has of a runtime is documented nowhere, and not used.
+Python environment, so it has its own, whose interpreter NKICONV_NRTPY names. Written from the documents, and never run
+there; the runtime in nki's own wheel is undocumented, and not used.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ RUNS = 10
 
 
 class Clock(Protocol):
-    """What times probes."""
+    """A clock for probes."""
 
-    name: str  # what its seconds are
+    name: str  # the kind of its seconds
     description: str  # of the machine, with versions
     rounds: int  # that it takes for noise of a few per cent
 
     def seconds(self, probe: Probe, count: int) -> float:
-        """Of a launch of the probe's kernel, with whatever a launch costs."""
+        """Seconds of a launch of the probe's kernel, with the cost of the launch."""
 
     def forget(self) -> None:
-        """Drop what earlier calls left on the machine."""
+        """Drop compiled graphs of earlier calls."""
 
 
 class Chains:
-    """Calls of a kernel, one after another in one graph, of each of which this is the share of the graph's time."""
+    """Calls of a kernel, one after another in one graph; a call's time is its share of the graph's."""
 
     rounds = 100
 

@@ -40,8 +40,8 @@ class Change:
 
     case: str
     old: Plan  # under the old constants
-    kept_us: float  # what it takes under the new ones
-    new: Plan  # what a search finds under the new constants
+    kept_us: float  # its time under the new ones
+    new: Plan  # the plan that a search finds under the new constants
 
     @property
     def is_other(self) -> bool:
@@ -51,7 +51,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What differs between two targets."""
+    """The differences between two targets."""
 
     constants: tuple[Difference, ...]
     changes: tuple[Change, ...]  # one for each case

@@ -1,8 +1,8 @@
 """Constants of the timing model from measured slopes.
 
 The slopes of all probes are solved for at once: Gauss-Newton on the logarithms of the constants, weighted by the noise
-of each slope, with slopes that the timing model predicts under trial values. What the probes cannot tell, the singular
-values say: a constant that no slope depends on, or only together with others, is not estimated.
+of each slope, with slopes that the timing model predicts under trial values. The singular values show which constants
+the probes cannot determine: one that no slope depends on, or only together with others, is not estimated.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ FOUND, UNCERTAIN, UNIDENTIFIED = "found", "uncertain", "not identified"
 
 @dataclass(frozen=True)
 class Estimate:
-    """What the slopes say of a constant; the value is its old one unless they say it."""
+    """The estimate of a constant from the slopes; its old value if they do not determine it."""
 
     name: str
     status: str
@@ -206,10 +206,10 @@ def _solve(problem: _Problem, slopes: Sequence[Slope], logs: Any, advance: Calla
 
 
 def _bounds(problem: _Problem, logs: Any, down: Any, up: Any) -> dict[int, str]:
-    """Constants of which only one direction moves slopes, as something else binds in the other: the reason of each.
+    """Constants that move slopes in one direction only, because another resource binds in the other; with reasons.
 
-    Args: down, up: weighted influences by moves either way. A slope that both move tells a constant, if what moves it
-    is a tenth of what the largest move does.
+    Args: down, up: weighted influences of moves either way. A slope that both move determines a constant if its move is
+    at least a tenth of the largest.
     """
     least, most = np.minimum(np.abs(down), np.abs(up)), np.maximum(np.abs(down), np.abs(up))
     tells = (least >= _ONE_SIDED * most) & (most >= _SMALL * most.max(axis=0)) & (most > 0)

@@ -28,7 +28,7 @@ class Slope:
     """Measured ns of a repetition; with a reason, nobody should rest on it."""
 
     probe: str
-    clock: str  # what the device's seconds are
+    clock: str  # the kind of the device's seconds
     rounds: int
     slope_ns: float
     error_ns: float  # standard error

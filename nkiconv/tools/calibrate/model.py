@@ -54,7 +54,7 @@ class Modelled:
         return (long - short) / (probe.counts[1] - probe.counts[0]) * 1e3
 
     def constants(self, probe: Probe) -> frozenset[str]:
-        """Names of what the probe's prices rest on, and of hops, which no price says."""
+        """Names of the constants in the probe's prices, and of hops, which no price has."""
         traced, rates = self._trace(*_launch(probe, probe.counts[1])), Rates()
         traced.us(rates)
         found = set(rates.read)

@@ -35,7 +35,7 @@ def loaded(path: str) -> tuple[Any, Any]:
 
 
 def answer(asked: dict[str, Any], models: dict[str, tuple[Any, Any]]) -> dict[str, Any]:
-    """To one request; `models` keeps what is loaded."""
+    """The answer to one request; `models` keeps loaded models."""
     if "neff" in asked:
         if asked["neff"] not in models:
             models[asked["neff"]] = loaded(asked["neff"])

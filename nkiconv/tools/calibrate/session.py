@@ -35,7 +35,7 @@ def slopes(
 
 
 def _within(advance: Advance, place: int, count: int) -> Advance:
-    """Progress of one of several probes as that of all."""
+    """Progress over all probes, from that of one."""
     return lambda what, share: advance(what, (place + (share or 0.0)) / count)
 
 
@@ -52,7 +52,7 @@ def rows(estimates: Sequence[Estimate], clock: Clock) -> dict[str, Constant]:
 
 
 def write(path: Path, estimates: Sequence[Estimate], clock: Clock) -> dict[str, Constant]:
-    """Write what was measured as a target, which NKICONV_TARGET takes; returns its rows."""
+    """Write the measured constants as a target for NKICONV_TARGET; returns its rows."""
     found = rows(estimates, clock)
     write_target(found, path)
     return found

@@ -1,8 +1,8 @@
-"""The probes, by engine: which constants each is for, and why its slope tells them.
+"""The probes, by engine: the constants of each, and why its slope determines them.
 
-A latency and the hop to what waits for it always come as a sum, so one of every such pair is held at its value: the hop
-to the same engine, the hop to the array, `vector.lat_fixed_psum_ns`, and what a DMA takes from its last packet to its
-reader. Plans depend on the sums alone.
+A latency and the hop to its reader always come as a sum, so one of every such pair keeps its value: the hop to the same
+engine, the hop to the array, `vector.lat_fixed_psum_ns`, and the time from a DMA's last packet to its reader. Plans
+depend on the sums alone.
 """
 
 from __future__ import annotations

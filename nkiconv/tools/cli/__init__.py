@@ -4,7 +4,7 @@
     nkiconv plan | tune | plan-model | crossover | profile | profiles | bench | calibrate | report
     nkiconv bench-simulator | cache
 
-Commands import what they run when they run it: `--help` is quick, and `doctor` works where NKICONV_NKI is impossible.
+Commands import their modules when they run: `--help` is quick, and `doctor` works with an impossible NKICONV_NKI.
 """
 
 from __future__ import annotations

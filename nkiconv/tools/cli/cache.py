@@ -25,7 +25,7 @@ Stale = Annotated[bool, typer.Option("--stale", help="Only those that this versi
 @app.command("list")
 @prints_tables
 def show(stale: Stale = False, as_json: JsonOption = False) -> None:
-    """List what is kept, the newest first: problems, algorithms, sizes, ages."""
+    """List cached plans, the newest first: problems, algorithms, sizes, ages."""
     cache = importlib.import_module("nkiconv.planner.cache")
     found: list[Entry] = [one for one in cache.entries() if not (stale and one.current)]
     if as_json:
@@ -55,7 +55,7 @@ def show(stale: Stale = False, as_json: JsonOption = False) -> None:
 @app.command("clear")
 @reports_errors
 def clear(stale: Stale = False, as_json: JsonOption = False) -> None:
-    """Delete what is kept, tuned plans too; what is still needed is searched for again."""
+    """Delete cached plans, tuned ones too; plans that are still needed are searched for again."""
     cache = importlib.import_module("nkiconv.planner.cache")
     found: list[Entry] = [one for one in cache.entries() if not (stale and one.current)]
     size = sum(one.size for one in found)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 #: Where the constants go unless --out says otherwise.
 OUT = Path("trn2_measured.toml")
-#: How far off the values are that --target model begins with, so that what it finds says something.
+#: The factor by which --target model's initial values are off, so that its result is a test.
 _OFF = 1.1
 
 

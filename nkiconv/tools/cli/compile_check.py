@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 #: The headline cases of all suites, by a name like a suite's.
 HEADLINE = "headline"
-#: What a machine needs, both AWS's.
+#: Packages that a machine needs, both AWS's.
 _PACKAGES = "nki", "neuronx-cc"
-#: Variables of AWS's nki, and values under which the check is what it says.
+#: Variables of AWS's nki, and the values that the check requires.
 _VARIABLES = {
     TARGET: ("trn2", "gen3"),
     "NKI_SIMULATOR": ("0",),  # else a call is simulated where it should be compiled

@@ -32,14 +32,14 @@ from .shell import Advance
 
 #: The file of rows in a folder of kernels.
 ROWS = "rows.jsonl"
-#: What runs in a process, and seconds that one has to say where it is before it is killed.
+#: The module that runs in a process, and the seconds that it has to write its traceback before it is killed.
 MODULE, LAST_WORDS_S = f"{__package__}.compile_stages", 5.0
 PASS, RAN, FAILED, TIMEOUT, DIED = "pass", "ran", "failed", "timeout", "died"
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """What is checked: a case or its gradient, or the caller's kernel."""
+    """A case, its gradient, or the caller's kernel to check."""
 
     what: Case | KernelCall
     direction: str
@@ -47,14 +47,14 @@ class Kernel:
 
     @property
     def name(self) -> str:
-        """What its row is called."""
+        """The name of its row."""
         if isinstance(self.what, KernelCall):
             return self.what.target
         return f"{self.what.toward(self.direction).name} {self.what.problem.dtype}"
 
     @property
     def request(self) -> dict[str, Any]:
-        """What its processes are told."""
+        """The request to its processes."""
         if isinstance(self.what, KernelCall):
             return {"target": self.what.target, "inputs": self.what.inputs, "arguments": self.what.arguments,
                     "lnc": self.lnc}  # fmt: skip
@@ -71,7 +71,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Row:
-    """What was found of one kernel; times modelled, in us. What AWS documents no way to read is None."""
+    """The result for one kernel; times modelled, in us. Figures without a documented way to read them are None."""
 
     kernel: str
     lnc: int
@@ -121,7 +121,7 @@ def load(path: Path) -> dict[str, Row]:
 
 
 def append(path: Path, row: Row) -> None:
-    """Add a row, on a line of its own, whatever the file ends in."""
+    """Add a row on a new line, also after a broken one."""
     with path.open("a+b") as file:
         broken = file.tell() and path.read_bytes()[-1:] != b"\n"
         file.write((b"\n" if broken else b"") + json.dumps(dataclasses.asdict(row)).encode() + b"\n")
@@ -187,7 +187,7 @@ class Checker:
                 _kill(process)
 
     def _run(self, stage: str, kernel: Kernel, asked: dict[str, Any]) -> dict[str, Any]:
-        """What a stage replies; verdict, error and line where it fails, dies, or takes too long."""
+        """A stage's reply; verdict, error and line if it fails, dies, or takes too long."""
         folder = self.out / re.sub(r"[^\w.-]+", "_", f"{kernel.name} lnc{kernel.lnc}")
         artifacts, log, reply = folder / stage, folder / f"{stage}.log", folder / f"{stage}.json"
         folder.mkdir(exist_ok=True)

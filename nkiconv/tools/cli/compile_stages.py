@@ -1,8 +1,8 @@
 """A stage of `nkiconv compile-check` for one kernel, in a process of its own, which may crash: REQUEST REPLY, a JSON
 document and a file for another.
 
-`model` runs on nkiconv's simulator and chooses the algorithm; `simulate` and `compile` run under AWS's nki, written for
-what AWS documents of NKI 0.7, and never run there. `nki.simulate(kernel)` takes NumPy arrays. A jitted kernel that is
+`model` runs on nkiconv's simulator and chooses the algorithm; `simulate` and `compile` run under AWS's nki, written
+from AWS's documents of NKI 0.7, and never run there. `nki.simulate(kernel)` takes NumPy arrays. A jitted kernel that is
 called with them is compiled and then executed without a framework; NKI_ARTIFACTS_DIR, set before nki is imported, keeps
 its NEFF, also where the execution fails, as it does without a device. `nki.jit(compile_config=CompileConfig(...))` is
 how a kernel is compiled with `barrier_check`. No document says how to read the compiler's instruction counts or its
@@ -28,12 +28,12 @@ from .kernels import KernelCall, keywords
 #: Our kernels, and the folder that their lines are named from.
 KERNELS = Path(nkiconv.__file__).resolve().parent / "kernels"
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
-#: What `faulthandler` begins with; its calls come with the most recent first.
+#: The first words of `faulthandler`; its calls come with the most recent first.
 _FATAL = "Fatal Python error"
 
 
 def model(asked: dict[str, Any]) -> dict[str, Any]:
-    """What a call takes where nobody has planned, and its modelled time."""
+    """The estimate of an unplanned call, and its modelled time."""
     case = _case(asked)
     request = importlib.import_module("nkiconv.planner.request").Request(problem=case.problem, lnc=asked["lnc"])
     shipped, estimate = (importlib.import_module(f"nkiconv.planner.{one}") for one in ("shipped", "estimate"))
@@ -44,7 +44,7 @@ def model(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def simulate(asked: dict[str, Any]) -> dict[str, Any]:
-    """What AWS's simulator makes of a kernel; of a case held against float64."""
+    """The result of AWS's simulator for a kernel; for a case compared with float64."""
     nki = importlib.import_module("nki")
     if "target" in asked:
         call = _call(asked)
@@ -74,7 +74,7 @@ def compile_kernel(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_barriers() -> None:
-    """Have `nki.jit` compile what it decorates from now on with barrier_check, unless it is given a config."""
+    """Make `nki.jit` compile with barrier_check from now on, unless it is given a config."""
     nki: Any = importlib.import_module("nki")
     config = importlib.import_module("nki.compiler").CompileConfig(barrier_check=True)
     jit = nki.jit
@@ -134,7 +134,7 @@ def our_line(file: str, line: int, script: Path | None) -> str:
 
 
 def line_of_log(log: str, script: Path | None) -> str:
-    """The same of what a process wrote before it died: by faulthandler, or an exception's traceback."""
+    """The source line in the log of a process that died: from faulthandler, or an exception's traceback."""
     _, fatal, after = log.rpartition(_FATAL)
     frames = _FRAME.finditer(after)
     lines = [line for one in frames if (line := our_line(one["file"], int(one["line"]), script))]
@@ -150,11 +150,11 @@ STAGES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
 
 
 def main(request: str, reply: Path) -> None:
-    """Run a stage, and write what it says, or its error."""
+    """Run a stage, and write its reply or its error."""
     asked = json.loads(request)
     try:
         found = STAGES[asked["stage"]](asked)
-    except Exception as error:  # AWS's packages raise what they like: it is this kernel's row
+    except Exception as error:  # AWS's packages may raise any exception: it is this kernel's row
         sys.excepthook(type(error), error, error.__traceback__)
         found = told(error, script_of(asked))
     with whole_file(reply) as part:
@@ -162,7 +162,7 @@ def main(request: str, reply: Path) -> None:
 
 
 def script_of(asked: dict[str, Any]) -> Path | None:
-    """The file of a request's kernel, None of a case."""
+    """The file of a request's kernel; None for a case."""
     return Path(asked["target"].rpartition(":")[0]) if "target" in asked else None
 
 

@@ -92,7 +92,7 @@ def command(
 def _violations(
     vary: str, varied: tuple[str, ...], fixed: dict[str, int], causal: bool | None
 ) -> Iterator[NkiconvError]:
-    """What is wrong with the options together."""
+    """Errors of the options together."""
     if vary not in varied:
         yield UnsupportedError(f"--vary={vary}: accepted are {', '.join(varied)}; use one of them")
     if vary in fixed:

@@ -1,4 +1,4 @@
-"""`nkiconv doctor`: what is installed, which NKI runs and why, what is missing for trn2."""
+"""`nkiconv doctor`: installed packages, the NKI that runs and why, missing parts for trn2."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .shell import CHECK_FAILED, JsonOption, console, print_json, prints_tables
 
 @prints_tables
 def command(as_json: JsonOption = False) -> None:
-    """Say what is installed, which NKI runs and why, and what is missing to run on trn2."""
+    """List installed packages, the NKI that runs and why, and missing parts for trn2."""
     found = diagnose()
     if as_json:
         print_json({"nkiconv": __version__, **found.as_dict()})

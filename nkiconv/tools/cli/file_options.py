@@ -1,4 +1,4 @@
-"""The options of `nkiconv run` that go with --input, and what those of them mean that are typed as text."""
+"""The options of `nkiconv run` with --input, and the parsing of those typed as text."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NOT_TAKEN = {
 
 @dataclass(frozen=True, kw_only=True)
 class FileOptions:
-    """As typed; None where not given. Paths are FILE or FILE:NAME."""
+    """The options as typed; None if not given. Paths are FILE or FILE:NAME."""
 
     input: str | None = None
     filter: str | None = None
@@ -143,7 +143,7 @@ def _padding(text: str, axes: int) -> Any:
 
 
 def _numbers(option: str, text: str) -> tuple[int, ...]:
-    """The ints between commas; none where one of them is not an int.
+    """The ints between commas; empty if one of them is not an int.
 
     Raises GeometryError: one of them is beyond 32 bits.
     """

@@ -1,4 +1,4 @@
-"""`nkiconv run` on files: what the options and the files mean together, and y written as its file takes it."""
+"""`nkiconv run` on files: the convolution from options and files, and y written in its file's format."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CHANNELS_LAST = ("NHWC", "NWC")
 
 @dataclass(frozen=True)
 class Written:
-    """What became of y: its file, and how many of its values were clipped on the way."""
+    """The file of y, and how many of its values were clipped."""
 
     path: str
     clipped: int
@@ -163,7 +163,7 @@ def _load(source: files.Source, dtype: str | None, operation: str, layout: str |
 
 
 def _residual(options: FileOptions, dtype: str | None, operation: str, layout: str | None) -> AnyArray | None:
-    """The residual; pictures and sound in fp32, whatever x is."""
+    """The residual; pictures and sound are fp32 for every x."""
     if options.residual is None:
         return None
     source = files.source("--residual", options.residual)
@@ -172,7 +172,7 @@ def _residual(options: FileOptions, dtype: str | None, operation: str, layout: s
 
 
 def _title(options: FileOptions) -> str:
-    """What the report calls it: x's file, and what is done besides the convolution."""
+    """The title in the report: x's file, and the epilogue."""
     assert options.input is not None
     after = options.residual_position == "post_activation"
     parts = [

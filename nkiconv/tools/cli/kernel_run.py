@@ -1,4 +1,4 @@
-"""`nkiconv run FILE.py:KERNEL`: the caller's kernel in the simulator, what it returns and what it took."""
+"""`nkiconv run FILE.py:KERNEL`: the caller's kernel in the simulator, its results and its modelled time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class KernelRun:
     seconds: float
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON; arrays as what `told` says of them."""
+        """Plain data for JSON; arrays as `told` describes them."""
         return {
             "kernel": self.call.target,
             "lnc": self.call.lnc,
@@ -71,7 +71,7 @@ def run_kernel(call: KernelCall, seed: int) -> KernelRun:
 
 
 def told(array: Any) -> dict[str, Any]:
-    """What is said of an array that a kernel returned: shape, dtype, range, mean, and how many are no numbers."""
+    """The description of an array that a kernel returned: shape, dtype, range, mean, and the count of NaN and Inf."""
     if not isinstance(array, np.ndarray):
         return {"value": repr(array)}
     found = {"shape": list(array.shape), "dtype": str(array.dtype)}
@@ -89,7 +89,7 @@ def same_bits(one: KernelRun, other: KernelRun) -> bool:
 
 
 def show(screen: Console, runs: list[KernelRun]) -> None:
-    """Print what was returned, and what it took."""
+    """Print the results and the modelled times."""
     _outputs(runs).show(screen)
     for one in runs:
         for line in _lines(one):
@@ -108,7 +108,7 @@ def verdict(runs: list[KernelRun]) -> tuple[str, bool]:
 
 
 def _doubtful(outputs: tuple[Any, ...]) -> str:
-    """What no reference is needed to doubt: results that are 0 throughout, or not finite."""
+    """A warning for results that are all 0 or not finite, without a reference."""
     arrays = [one.astype(np.float64) for one in outputs if isinstance(one, np.ndarray) and one.size]
     if arrays and not any(one.any() for one in arrays):
         return ", but every element that it returned is 0"
@@ -148,7 +148,7 @@ def refused_out(path: Path, force: bool) -> Iterator[NkiconvError]:
 
 
 def write(one: KernelRun, path: Path) -> str:
-    """Write what a kernel returned to .npy or .npz; returns what was written.
+    """Write a kernel's results to .npy or .npz; returns a description of the file.
 
     Raises UnsupportedError: several arrays for a .npy.
     """

@@ -24,9 +24,9 @@ from .scripts import attribute_of, guarded
 #: Elements of one random input, at most: 4 GiB of fp32.
 ELEMENTS_MAX = 1 << 30
 _SHAPE = re.compile(r"\d+(x\d+)*")
-#: What seems to be one, written otherwise.
+#: Texts that look like a shape in another notation.
 _LIKE_SHAPE = re.compile(r"[(\[]?\d+(\s*[,*X]\s*\d+)+[)\]]?")
-#: What `--arg NAME=VALUE` may name besides Python's literals.
+#: Prefix of names that `--arg NAME=VALUE` takes besides Python's literals.
 _LANGUAGE = "nl."
 
 
@@ -53,7 +53,7 @@ def unnamed(names: Sequence[str]) -> Iterator[NkiconvError]:
 
 @dataclass(frozen=True)
 class KernelCall:
-    """A kernel and what it is to be called with: arrays as specs, or files, and keyword arguments."""
+    """A kernel and its arguments: arrays as specs, or files, and keyword arguments."""
 
     target: str
     inputs: tuple[str, ...]
@@ -66,7 +66,7 @@ class KernelCall:
         return self.target.rpartition(":")[2]
 
     def violations(self) -> Iterator[NkiconvError]:
-        """What is wrong with the options, before anything is loaded."""
+        """Errors of the options, before anything is loaded."""
         yield from refused(UnsupportedError, rules.lnc(self.lnc, "--lnc"))
         for text in self.inputs:
             try:
@@ -112,7 +112,7 @@ class KernelCall:
             yield on_cores(kernel, self.lnc)
 
     def guarded(self, call: Any) -> Any:
-        """What a call of the kernel returns; what is no rule of NKI becomes an error with the file's line."""
+        """The result of a call of the kernel; an error that is no rule of NKI's gets the file's line."""
         return guarded(f"{self.target}", Path(self.target.rpartition(":")[0]), call, passing=(simulator.NkiError,))
 
     def _array(self, text: str, rng: np.random.Generator) -> Any:
@@ -129,7 +129,7 @@ class KernelCall:
 
 
 def spec_of(text: str) -> Any:
-    """The ArraySpec of 1x512x5000:bf16, or None where the text names a file.
+    """The ArraySpec of 1x512x5000:bf16, or None if the text names a file.
 
     Raises DtypeError, GeometryError: there is no such dtype, or an extent of 0.
     """

@@ -1,4 +1,4 @@
-"""`nkiconv lint`: the Python of kernels against what NKI compiles."""
+"""`nkiconv lint`: checks the Python of kernels against NKI's rules."""
 
 from __future__ import annotations
 

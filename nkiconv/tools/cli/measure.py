@@ -50,7 +50,7 @@ class Target(str, enum.Enum):
 
 @dataclass(frozen=True)
 class How:
-    """How cases are run: dtype and algorithm None for a case's own and the estimate."""
+    """How cases run; dtype None: the case's own; algorithm None: the estimate."""
 
     dtype: str | None
     precision: str | None
@@ -331,7 +331,7 @@ def _measured_cells(row: Row) -> Iterator[str]:
 
 
 def _grid(title: str, times: tuple[str, ...], last: tuple[str, ...], main: tuple[str, ...]) -> Grid:
-    """The table of both targets: what its times are, its last columns, and those of a narrow screen differ."""
+    """The table of both targets, which differ in the kind of times, the last columns, and those of a narrow screen."""
     floors = ("A/A", "copy floor", "launch floor", "x copy floor", "of the limit")
     text = "case", "algorithm", "bound by", "verdict"
     return Grid(title, ("case", "algorithm", *times, *floors, *last), text, main)

@@ -10,8 +10,8 @@ from ...errors import UnsupportedError
 
 
 def unwritable(option: str, path: Path, kind: str, *, force: bool = True) -> Iterator[UnsupportedError]:
-    """Why a file cannot be written; nothing if it can. kind: what to name instead of a directory, "a .npy file"; force:
-    whether it may be there already."""
+    """Why a file cannot be written; empty if it can. kind: the wanted kind of file for messages, "a .npy file"; force:
+    whether it may exist."""
     if path.is_dir():
         yield UnsupportedError(f"{option}={path}: is a directory; give the path of {kind}")
     elif not path.parent.is_dir() or not os.access(path.parent, os.W_OK):

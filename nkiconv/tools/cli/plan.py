@@ -1,4 +1,4 @@
-"""`nkiconv plan` and `nkiconv tune`: which algorithm with which settings, why, and what was not chosen."""
+"""`nkiconv plan` and `nkiconv tune`: the algorithm and its settings, the reason, and the alternatives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`nkiconv plan-model`: what the convolutions of a PyTorch model would take on trn2, layer by layer, modelled."""
+"""`nkiconv plan-model`: modelled times of a PyTorch model's convolutions on trn2, layer by layer."""
 
 from __future__ import annotations
 
@@ -88,9 +88,9 @@ def command(
 ) -> None:
     """Plan every convolution that a PyTorch model runs on inputs of these shapes, and sum up their modelled times.
 
-    A copy of the model runs once in eval mode: on shapes alone where it can, else on zeros. Each time is that of the
-    cached plan, or of what a device takes without one; --search looks for faster ones. Below the table: why the slowest
-    layers are slow, and what other layouts, dtypes and paddings would take.
+    A copy of the model runs once in eval mode: on shapes alone where it can, else on zeros. Times are those of the
+    cached plan, or of the estimate that a device takes without one; --search looks for faster plans. Below the table:
+    why the slowest layers are slow, and their times in other layouts, dtypes and paddings.
     """
     shapes = list(_shapes(input, dtype, mode, lnc, polyphase and not fuse))
     pytorch = _pytorch()

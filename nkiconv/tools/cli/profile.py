@@ -149,7 +149,7 @@ class Kinds:
 
 @dataclass(frozen=True)
 class Made:
-    """A profile, and what is said of it beside: a title, more totals, plain data for JSON."""
+    """A profile, its title, more totals, and plain data for JSON."""
 
     profile: Profile
     title: str
@@ -172,7 +172,7 @@ class Made:
         self.profile.plot(path, self.title)
 
 
-#: What can be profiled: a case, a kernel in a file, a file that holds a profile.
+#: Targets of a profile: a case, a kernel in a file, a file that holds a profile.
 Target = Case | KernelCall | Path
 
 
@@ -208,7 +208,7 @@ def profile_of(target: Target, lnc: int, kinds: Kinds, settings: dict[str, Any],
 
 
 def _plain(one: Profile) -> Made:
-    """A profile of which nothing else is known."""
+    """A profile without further data."""
     return Made(one, f"{one.kernel} on {'2 cores' if one.lnc == 2 else '1 core'}", (), one.as_dict())
 
 
@@ -239,7 +239,7 @@ def saved(path: Path) -> Profile:
 
 
 def _tell(made: list[Made], beside: Made | None, written: list[Path], as_json: bool) -> None:
-    """Show profiles, or what moves from the one to another."""
+    """Show profiles, or the changes from one to another."""
     if beside is not None:
         moved = made[0].profile.compare(beside.profile)
     if as_json:

@@ -45,7 +45,7 @@ def _totals(one: Profile) -> list[tuple[str, float]]:
 
 
 def moved_grid(moved: Comparison) -> Grid:
-    """What moves from one profile to another."""
+    """The changes from one profile to another."""
     text = ("what",)
     grid = Grid(f"{moved.before.kernel} -> {moved.after.kernel}", (*text, "before", "after", "change"), text)
     for row in (*moved.rows(), *moved.path_rows()):

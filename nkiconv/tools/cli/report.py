@@ -1,4 +1,4 @@
-"""`nkiconv report`: what this machine's calls have found, in one file to send along with an issue."""
+"""`nkiconv report`: the results of this machine's commands, in one file to attach to an issue."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OUT = Path("nkiconv_report.md")
 
 @dataclass(frozen=True)
 class Section:
-    """What one command has found, as plain data; None where it has not run here."""
+    """The results of one command, as plain data; None if it has not run here."""
 
     title: str
     command: str  # that makes it

@@ -1,4 +1,4 @@
-"""What a script has: SCRIPT.py:NAME, imported as a module of its own, with nothing of it left behind."""
+"""Names in scripts: SCRIPT.py:NAME, imported as a module and removed again."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from typing import Any
 from ...errors import UnsupportedError
 from ...lint.removed import REMOVED
 
-#: The name under which a script is imported; it is none of the script's, so that `__main__` blocks do not run.
+#: The module name of an imported script; it is not "__main__", so that such blocks do not run.
 MODULE = "_nkiconv_script"
 
 
 @contextlib.contextmanager
 def function_of(target: str) -> Iterator[Callable[[], Any]]:
-    """The function that SCRIPT.py:FUNCTION names, to be called without arguments while the block runs.
+    """The function SCRIPT.py:FUNCTION, callable without arguments within the block.
 
-    The script's folder is importable while the block runs, and what the script prints goes to stderr.
+    Within the block the script's folder is importable, and its output goes to stderr.
 
     Raises UnsupportedError: there is no such script or function, importing it raises, or the function wants arguments;
     its caller gets one where the function raises.
@@ -37,7 +37,7 @@ def function_of(target: str) -> Iterator[Callable[[], Any]]:
 
 @contextlib.contextmanager
 def attribute_of(target: str) -> Iterator[Any]:
-    """What SCRIPT.py:NAME names, which can be called, while the block runs; otherwise as `function_of`."""
+    """The callable SCRIPT.py:NAME within the block; otherwise as `function_of`."""
     path, name = _parts(target)
     before = list(sys.path)
     sys.path.insert(0, str(path.resolve().parent))
@@ -51,7 +51,7 @@ def attribute_of(target: str) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _prints_to_stderr() -> Iterator[None]:
-    """What a script prints goes to stderr while the block runs, by whichever way: stdout is the command's."""
+    """Send all output of a script to stderr within the block: stdout is the command's."""
     try:
         kept = os.dup(1)
     except OSError:  # closed
@@ -84,7 +84,7 @@ def _parts(target: str) -> tuple[Path, str]:
 
 
 def _named(target: str, path: Path, name: str) -> Any:
-    """What a script has by this name."""
+    """The object of this name in a script."""
     spec = importlib.util.spec_from_file_location(MODULE, path)
     assert spec is not None
     assert spec.loader is not None
@@ -104,8 +104,8 @@ def _named(target: str, path: Path, name: str) -> Any:
 
 
 def guarded(what: str, path: Path, call: Callable[[], Any], passing: tuple[type[Exception], ...] = ()) -> Any:
-    """What a call of the script's code returns; whatever it raises becomes an UnsupportedError with the line, but for
-    Ctrl-C and what is passing."""
+    """The result of a call of the script's code; its exceptions become an UnsupportedError with the line, except Ctrl-C
+    and those in `passing`."""
     try:
         return call()
     except KeyboardInterrupt:
@@ -118,7 +118,7 @@ def guarded(what: str, path: Path, call: Callable[[], Any], passing: tuple[type[
         raise UnsupportedError(f"{raised}; {remedy}") from error
 
 
-#: What to write for the package that NKI was in before 0.3.
+#: The remedy for the package that NKI was in before 0.3.
 _OLD_NKI = "NKI is a package of its own: write import nki, nki.isa and nki.language for neuronxcc.nki"
 
 
@@ -126,7 +126,7 @@ def _is_old_nki(error: BaseException) -> bool:
     return isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] == "neuronxcc"
 
 
-#: What Python says of a name that a module lacks: by attribute, and by `from module import name`.
+#: Python's messages for a missing name of a module: by attribute, and by `from module import name`.
 _MISSING = (
     re.compile("module '(?P<module>.+)' has no attribute '(?P<name>.+)'"),
     re.compile("cannot import name '(?P<name>.+)' from '(?P<module>.+?)'"),
@@ -134,7 +134,7 @@ _MISSING = (
 
 
 def _missing_name(error: BaseException) -> str:
-    """The full name of what a module lacks, as in "nki.language.par_dim"; else ""."""
+    """The full name of a missing name, such as "nki.language.par_dim"; "" for other errors."""
     found = next(filter(None, (pattern.match(str(error)) for pattern in _MISSING)), None)
     return f"{found['module']}.{found['name']}" if found else ""
 

@@ -65,7 +65,7 @@ OutputPadding = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """As typed; None where not given."""
+    """The options as typed; None if not given."""
 
     N: int | None = None
     C: int | None = None
@@ -196,7 +196,7 @@ def chosen_cases(
 
 
 def _layout(layout: str | None, volume: bool) -> Any:
-    """A layout as ConvProblem knows it, which has D in those of volumes; None for its own."""
+    """A layout by ConvProblem's name, with D for volumes; None for the default."""
     return {"NCHW": "NCDHW", "NHWC": "NDHWC"}.get(layout or "", layout) if volume else layout
 
 

@@ -37,10 +37,10 @@ PLAIN_WIDTH = 120
 LEAST_WIDTH = 20
 #: Columns of wrapped text that goes to a file or a pipe.
 TEXT_WIDTH = 80
-#: Seconds between two lines of progress that go to a file or a pipe; nothing comes of what is done sooner.
+#: Seconds between two lines of progress to a file or a pipe; shorter work prints none.
 PLAIN_SECONDS = 10.0
 
-#: Told what is being done, and the share of it that is done; None while it cannot be told.
+#: Called with the current step, and the share of it that is done; None while that is unknown.
 Advance = Callable[[str, "float | None"], None]
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
@@ -83,7 +83,7 @@ def say(screen: Console, line: str, style: str = "") -> None:
 
 
 def say_wrapped(screen: Console, text: str, style: str = "") -> None:
-    """A text that is wrapped at words in files and pipes too; what continues a line is indented."""
+    """A text that is wrapped at words in files and pipes too, with continued lines indented."""
     width = screen.width if screen.is_terminal else min(screen.width, TEXT_WIDTH)
     for line in text.splitlines():
         indent = " " * (len(line) - len(line.lstrip()))
@@ -92,17 +92,16 @@ def say_wrapped(screen: Console, text: str, style: str = "") -> None:
 
 
 def notes(screen: Console, *lines: str) -> None:
-    """What the columns of a table mean, below it, unless --quiet is given."""
+    """Notes on the columns of a table, below it, unless --quiet is given."""
     for line in () if asked().quiet else lines:
         say(screen, line, "dim")
 
 
 def reports_errors(command: Callable[..., None], *, tables: bool = False) -> Callable[..., None]:
-    """A command with --quiet, whose refusals are a red message and an exit status, with JSON besides if it was called
-    with --json.
+    """A command with --quiet that prints refusals as a red message with an exit status, and with --json as JSON too.
 
-    A kernel that breaks a rule of NKI has failed a check; whatever else is refused is bad input. tables: with --format
-    and --wide.
+    A kernel that breaks a rule of NKI has failed a check; every other refusal is bad input. tables: with --format and
+    --wide.
     """
 
     @functools.wraps(command)
@@ -168,14 +167,14 @@ def _report(error: BaseException, *, as_json: bool) -> None:
 
 
 def _said(error: BaseException) -> str:
-    """An error's message; of the operating system's: the file, and what is wrong with it."""
+    """An error's message; for errors of the operating system the file and the reason."""
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     return str(error)
 
 
 def _is_broken_rule(error: BaseException) -> bool:
-    """Whether a kernel broke a rule of NKI; what is wrong with the launch is the caller's doing."""
+    """Whether a kernel broke a rule of NKI; errors of the launch are the caller's."""
     return isinstance(error, NkiError) and error.op != "launch"
 
 
@@ -190,8 +189,8 @@ def print_json(document: Mapping[str, Any] | Sequence[Any]) -> None:
 def write_out(text: str) -> None:
     """Text on stdout, as it is.
 
-    Raises UnsupportedError: stdout is a file on a full disk, or another that cannot be written; whatever is printed
-    after that is dropped.
+    Raises UnsupportedError: stdout is a file on a full disk, or another that cannot be written; later output is
+    dropped.
     """
     try:
         sys.stdout.write(text)
@@ -204,7 +203,7 @@ def write_out(text: str) -> None:
 
 
 def _settle_stdout() -> None:
-    """Write what is left for stdout now, or never: Python would try again when it ends, and complain."""
+    """Flush stdout now, or drop its buffer: Python would try again at exit, and complain."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -212,7 +211,7 @@ def _settle_stdout() -> None:
 
 
 def _drop_stdout() -> None:
-    """Send nowhere what is left for stdout, and all that comes after it."""
+    """Drop stdout's buffer and all later output."""
     with suppress(OSError), open(os.devnull, "w", encoding="utf-8") as nowhere:  # a stdout in memory has no number
         os.dup2(nowhere.fileno(), sys.stdout.fileno())
 

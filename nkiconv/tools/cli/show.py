@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def extents(problem: ConvProblem) -> str:
-    """Extents by their letters, and whatever is not trivial, as in "N=1 C=512 W=5000 S=8 pad=3,0"."""
+    """Extents by their letters, and all other fields that are not trivial, as in "N=1 C=512 W=5000 S=8 pad=3,0"."""
     letters = "NCWS" if problem.is_depthwise and problem.H == problem.R == 1 else "NCHWKRS"
     if problem.is_volume:
         letters = "NCDHWKTRS"
@@ -48,7 +48,7 @@ def extents(problem: ConvProblem) -> str:
 
 
 def _sides(problem: ConvProblem, axis: Axis) -> str:
-    """What an axis is padded with; of transposed convolutions what is taken off it, output_padding put back."""
+    """An axis's padding; for transposed convolutions the elements cut off, without output_padding."""
     window = axis.window - 1
     return f"{window - axis.lo},{window - axis.hi}" if problem.transposed else f"{axis.lo},{axis.hi}"
 
@@ -70,7 +70,7 @@ REPORT_MAIN = ("case", "verdict", "shape", "algorithm", "max error", "bound", "c
 
 
 def verdict(reports: Sequence[Report], training: Sequence[Curves] = ()) -> tuple[str, bool]:
-    """One line: that all is right, or what is wrong; and which of the two it is."""
+    """One line, "all right" or the errors; and whether all is right."""
     wrong = [f"{one.name} on {_core(one.lnc)} ({_what_is_wrong(one)})" for one in reports if not one.ok]
     wrong += [f"{one.title} (losses differ)" for one in training if not one.ok]
     count = len(reports) + len(training)
@@ -123,7 +123,7 @@ def report_grid(title: str, reports: list[Report]) -> Grid:
 
 
 def _checked(report: Report) -> Iterator[str]:
-    """How much was checked, and what was found besides the largest error."""
+    """How much was checked, and other findings besides the largest error."""
     found, K = report.comparison, report.problem.K
     yield f"all {K} channels" if report.channels_checked == K else f"{report.channels_checked} of {K} channels"
     if report.num_blocks > 1:
@@ -157,7 +157,7 @@ def _tiles(report: Report) -> str:
     return " ".join([*settings, *(f"{name}={size}" for name, size in (report.tiles or {}).items())])
 
 
-#: What the columns of `report_grid` mean, to print below it.
+#: The meaning of the columns of `report_grid`, to print below it.
 REPORT_NOTES = (
     "bound: what the error may be at the element of max error",
     "worst ratio: the largest error over its bound",
@@ -167,7 +167,7 @@ REPORT_NOTES = (
 
 
 def tour_grid(reports: Sequence[Report], training: Sequence[Curves]) -> Grid:
-    """One short row per check: what was run, whether it is right, and how near the bound its error comes."""
+    """One short row per check: its name, whether it is right, and its error over the bound."""
     grid = Grid("the tour", ("what", "cores", "verdict", "error"), ("what", "cores", "verdict"))
     for one in reports:
         style = "" if one.ok else "bold red"
@@ -192,5 +192,5 @@ def curves_grid(curves: Curves) -> Grid:
     return grid
 
 
-#: What the columns of `curves_grid` mean.
+#: The meaning of the columns of `curves_grid`.
 CURVES_NOTES = ("apart: the largest difference over the loss; allowed: the roundings of all steps until then",)

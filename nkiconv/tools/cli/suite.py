@@ -32,7 +32,7 @@ NOTES = (
 
 @dataclass(frozen=True)
 class Files:
-    """What a suite may be written to, besides the terminal."""
+    """The files that a suite may be written to."""
 
     csv: Path | None = None
     readme: Path | None = None

@@ -18,11 +18,11 @@ class Work:
     """A convolution to run: arrays as the kernel takes them, and everything checked."""
 
     name: str
-    operation: str  # as the caller calls it; what is not depthwise_conv1d runs as conv2d
+    operation: str  # the caller's name; all but depthwise_conv1d run as conv2d
     x: AnyArray
     w: AnyArray
     problem: ConvProblem
-    #: what `verify_depthwise_conv1d` or `verify_conv` takes besides: bias, activation, and so on
+    #: further arguments of `verify_depthwise_conv1d` or `verify_conv`: bias, activation, ...
     extra: dict[str, Any] = field(default_factory=dict)
 
     def verify(

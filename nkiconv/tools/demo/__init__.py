@@ -22,7 +22,7 @@ CASE = "nkl_fs_asr"
 
 @dataclass(frozen=True)
 class Part:
-    """What one stop of the tour left behind."""
+    """The results of one part of the tour."""
 
     reports: tuple[Report, ...]
     files: tuple[Path, ...]

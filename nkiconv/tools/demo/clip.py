@@ -111,7 +111,7 @@ def _draw_row(drawn: Any, place: Any, clip: AnyArray, title: str) -> None:
 
 
 def _frame(picture: AnyArray, at: float) -> Float64Array:
-    """What is seen at a time of 0 to 1, [H / 6, W / 6, 3]."""
+    """The frame at a time of 0 to 1, [H / 6, W / 6, 3]."""
     H, W, _ = picture.shape
     seen = np.interp(at, (0, 1), SEEN)
     rows, columns = (

@@ -35,10 +35,10 @@ class Curves:
         return float(np.max([abs(losses[step] / self.expected[step] - 1) for losses in self.found.values()]))
 
     def allowed(self, step: int) -> float:
-        """What `apart` may be.
+        """The bound of `apart`.
 
-        Stable gradient descent hands an error of the weights on without enlarging it, so that those of all steps add
-        up. That needs smooth networks: at relu's kink a rounding turns a unit on or off.
+        Stable gradient descent does not amplify an error of the weights, so the errors of all steps add up. That needs
+        smooth networks: at relu's kink a rounding switches a unit on or off.
         """
         return (step + 1) * ROUNDINGS * EPS32
 

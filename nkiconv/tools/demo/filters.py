@@ -15,7 +15,7 @@ def low_pass(taps: int, cutoff_hz: float, rate_hz: float) -> Float64Array:
 
 
 def high_pass(taps: int, cutoff_hz: float, rate_hz: float) -> Float64Array:
-    """What `low_pass` removes."""
+    """The complement of `low_pass`."""
     return _impulse(taps) - low_pass(taps, cutoff_hz, rate_hz)
 
 
@@ -25,7 +25,7 @@ def band_pass(taps: int, low_hz: float, high_hz: float, rate_hz: float) -> Float
 
 
 def band_stop(taps: int, low_hz: float, high_hz: float, rate_hz: float) -> Float64Array:
-    """What `band_pass` removes."""
+    """The complement of `band_pass`."""
     return _impulse(taps) - band_pass(taps, low_hz, high_hz, rate_hz)
 
 

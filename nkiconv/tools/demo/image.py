@@ -14,9 +14,9 @@ from . import filters as fir
 from . import plots
 
 BLUR_SIGMA = 1.5
-#: Channels between the two random layers, and what decides their filters.
+#: Channels between the two random layers, and the seed of their filters.
 HIDDEN, SEED = 16, 7
-#: Rec. 601: what red, green and blue add to brightness.
+#: Rec. 601: the weights of red, green and blue in brightness.
 BRIGHTNESS = (0.299, 0.587, 0.114)
 NAMES = ("image, Gaussian blur", "image, Sobel edges", "image, random 3->16", "image, random 16->3")
 FILE = "image.png"

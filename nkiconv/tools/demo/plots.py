@@ -9,7 +9,7 @@ from typing import Any
 from ...errors import MissingPackageError, UnsupportedError
 from ...whole_file import whole_file
 
-#: Colours of what went in and of what came out.
+#: Colours of the input and the output.
 BEFORE, AFTER = "0.65", "tab:blue"
 
 

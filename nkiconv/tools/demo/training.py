@@ -55,7 +55,7 @@ KERNELS = Arithmetic(
 
 
 def _windows(x: AnyArray) -> AnyArray:
-    """[N, C, H, W, 3, 3]: what an output sees."""
+    """[N, C, H, W, 3, 3]: the window of each output."""
     around = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
     return np.lib.stride_tricks.sliding_window_view(around, (3, 3), axis=(2, 3))
 
@@ -81,7 +81,7 @@ FLOAT64 = Arithmetic(
 def train(
     picture: AnyArray, by: Arithmetic, told: Callable[[float], None] = lambda _share: None
 ) -> tuple[list[float], list[Layer]]:
-    """Losses by step, and what the layers became, from a picture [H, W, 3]; told: is called with the share done."""
+    """Losses by step, and the trained layers, from a picture [H, W, 3]; told: called with the share done."""
     first, second = (Layer(layer.w.astype(by.dtype), layer.bias.astype(by.dtype)) for layer in _layers())
     losses = []
     for step, (clean, noise) in enumerate(_batches(picture)):

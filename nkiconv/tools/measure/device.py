@@ -1,4 +1,4 @@
-"""What measuring needs of a machine: run a kernel once, and say how long a chain of its calls takes."""
+"""The interface of a machine for measuring: run a kernel once, and time a chain of its calls."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Device(Protocol):
 
     @property
     def description(self) -> str:
-        """The name, and the versions of what compiles and runs kernels there."""
+        """The name, and the versions of the compiler and the runtime."""
 
     @property
     def clock(self) -> str:
-        """What `seconds` are, as in "wall time of a graph"."""
+        """The kind of `seconds`, as in "wall time of a graph"."""
 
     def run(self, launched: Any, args: Call, kwargs: dict[str, Any]) -> Any:
         """The NumPy outputs of one call of a launched kernel, `kernel[lnc]`, on NumPy arrays."""

@@ -2,9 +2,9 @@
 
     us a call = slope of (seconds of n calls in one graph) over n
 
-The slope leaves out what a launch costs once; rotating leaves no variant a favoured place; timing the kernel twice
-(A/A) shows how much two equal things differ here, and so what difference means anything. What the host pays for each
-call stays in the slope of every variant: the launch floor shows how much that is at most.
+The slope excludes the cost of one launch; rotating favours no variant's place; timing the kernel twice (A/A) shows how
+much two equal kernels differ here, and so which differences are significant. The host's cost of each call stays in
+every variant's slope: the launch floor bounds it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ROUNDS = 40
 NOISY_ABOVE = 0.03
 PERCENTILES = (10.0, 50.0, 90.0)
 
-#: Told what is being done and the share of it that is done, 0 to 1; None while it cannot be told.
+#: Called with the current step and the share of it that is done, 0 to 1; None while that is unknown.
 Advance = Callable[[str, "float | None"], None]
 
 
@@ -54,7 +54,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Timing:
-    """What the rounds say of one case. Measured."""
+    """The measured times of one case over all rounds."""
 
     rounds: int
     chain_calls: tuple[int, ...]

@@ -1,7 +1,7 @@
 """NEFFs of kernels: NKI_ARTIFACTS_DIR, set before nki is imported, keeps that of a kernel that is called on arrays.
 
-It is there also where the execution fails, as it does without a device. Each kernel takes a process of its own. Written
-for what AWS documents of NKI 0.7, and never run there.
+It is kept also if the execution fails, as it does without a device. Each kernel runs in its own process. Written from
+AWS's documents of NKI 0.7, and never run there.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class NotCompiled(Exception):
 
 
 def compiled(launch: Callable[[], Any]) -> Path:
-    """The NEFF that a launch leaves. Raises what the launch raises, or NotCompiled, where it leaves none."""
+    """The NEFF that a launch leaves. If there is none, raises the launch's error or NotCompiled."""
     raised = None
     try:
         launch()
-    except Exception as error:  # whatever its execution raises without a device
+    except Exception as error:  # the execution may raise any exception without a device
         raised = error
     neffs = sorted(Path(os.environ[ARTIFACTS]).rglob("*.neff"))
     if not neffs:

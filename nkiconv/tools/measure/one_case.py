@@ -1,4 +1,4 @@
-"""One case on a device: the prediction, the check against float64, then the timing; whatever fails stays as a row."""
+"""One case on a device: the prediction, the check against float64, then the timing; a failure is a row too."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def measure_case(
 
 
 def _reason(error: Exception) -> str:
-    """One line: what a wrong result says of itself, or the error's class and the first line of its text."""
+    """One line: the text of a wrong result, or the error's class and the first line of its text."""
     text = (str(error).strip().splitlines() or ["no message"])[0]
     return text if isinstance(error, WrongResult) else f"{type(error).__name__}: {text}"
 

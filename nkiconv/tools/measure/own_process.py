@@ -14,8 +14,8 @@ from ...errors import UnsupportedError
 def in_own_process(module: str, request: dict[str, Any], what: str, **environment: str) -> Any:
     """The last line that `python -m module` prints, as JSON, for a request that it reads from stdin as JSON.
 
-    Args: what: to name in the error. environment: variables of the process; none: its NKI is nkiconv's simulator.
-    Raises: UnsupportedError, with the last line of what the process said.
+    Args: what: its name in the error. environment: variables of the process; none: its NKI is nkiconv's simulator.
+    Raises: UnsupportedError, with the last line of the process's output.
     """
     done = subprocess.run(
         [sys.executable, "-m", module],

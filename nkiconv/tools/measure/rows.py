@@ -64,7 +64,7 @@ class Row:
         return self.modelled.roofline_us / self.timing.this.p50_us
 
     def values(self) -> dict[str, Any]:
-        """Every column; None for what is not known."""
+        """Every column; None for unknown values."""
         problem = self.problem
         return {
             "case": self.case,

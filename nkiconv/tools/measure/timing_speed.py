@@ -15,7 +15,7 @@ from ...simulator.launch import execute
 from ...simulator.timeline import build, run
 from ...simulator.timing import PriceList, Rates
 
-#: What timing this many instructions may take.
+#: The aims for timing this many instructions.
 INSTRUCTIONS, AIM_SECONDS, AIM_GB = 100_000, 5.0, 1.0
 _ROWS, _COLUMNS = 128, 512
 _MATMULS = 6

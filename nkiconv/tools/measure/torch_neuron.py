@@ -32,7 +32,7 @@ PRODUCT = Path("/sys/devices/virtual/dmi/id/product_name")
 #: Runs of a new graph before it is timed; the first one compiles it.
 WARM_UPS = 3
 _BF16 = DTYPES["bf16"]
-#: What names the compilers' caches, for the older and for the native backend.
+#: Variables of the compilers' caches, for the older and for the native backend.
 _CACHE_VARIABLES = ("NEURON_COMPILE_CACHE_URL", "TORCH_NEURONX_NEFF_CACHE_DIR")
 
 
@@ -84,7 +84,7 @@ class TorchNeuron:
         if key not in self._graphs:
             tensors = [tuple(self._upload(array) for array in call) for call in calls]
             graph = self._backend.graph(launched, tensors, kwargs)
-            self._graphs[key] = (launched, list(calls)), graph  # what is kept keeps its id
+            self._graphs[key] = (launched, list(calls)), graph  # objects that are kept keep their ids
             for _ in range(WARM_UPS):
                 graph()
         return self._graphs[key][1]()
@@ -102,7 +102,7 @@ class TorchNeuron:
 
 
 class _Lazy:
-    """The older backend: torch_xla records calls and runs what is recorded at a sync."""
+    """The older backend: torch_xla records calls and runs them at a sync."""
 
     name = "torch_xla"
 
@@ -130,7 +130,7 @@ class _Lazy:
         self._model.wait_device_ops()
 
     def forget(self) -> None:
-        """Nothing: what torch_xla has compiled it keeps."""
+        """Do nothing: torch_xla keeps compiled graphs."""
 
 
 class _Native:
@@ -182,7 +182,7 @@ class _Native:
         return self._neuronx.nki_op(f"nkiconv_bench::call{_Native._operators}", mutates_args=())(call)
 
     def forget(self) -> None:
-        """Drop compiled chains: they are all of one function, of which torch.compile takes only so many."""
+        """Drop compiled chains: torch.compile limits the number of graphs of one function."""
         self._torch.compiler.reset()
 
 
@@ -195,7 +195,7 @@ def from_numpy(torch: Any, array: Any) -> Any:
 
 
 def to_numpy(torch: Any, tensor: Any) -> Any:
-    """The inverse of `from_numpy`, from whichever device."""
+    """The inverse of `from_numpy`, from any device."""
     tensor = tensor.detach().cpu()
     if tensor.dtype == torch.bfloat16:
         return tensor.view(torch.int16).numpy().view(_BF16)
@@ -203,7 +203,7 @@ def to_numpy(torch: Any, tensor: Any) -> Any:
 
 
 def _lacking(lnc: int) -> Iterator[UnsupportedError]:
-    """What keeps this machine and process from measuring on trn2, with the remedy."""
+    """Obstacles to measuring on trn2 in this process, with remedies."""
     found = diagnose()
     yield from lacking(found, "torch", "torch-neuronx", "nki")
     if not found.device:

@@ -1,7 +1,7 @@
 """A suite's plans and AWS's own kernel, which is loaded from a checkout of nki-library: `nkiconv bench --against`.
 
-Both are timed by the same model, without data, on the same cores. Theirs is written for a compiler that reorders, so
-its time in look-ahead order is compared with that of program order.
+Both are timed by the same model, without data, on the same cores. AWS's kernel is written for a compiler that reorders,
+so its time in look-ahead order is compared with that of program order.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Theirs:
     bound_by: str = ""
     instructions: int | None = None
     reason: str = ""
-    check: str = ""  # of a few channels on data: "pass", "wrong" or what was refused; "" where that was not asked
+    check: str = ""  # of a few channels on data: "pass", "wrong" or the refusal; "" if not asked for
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ def _specs(problem: ConvProblem) -> tuple[ArraySpec, ArraySpec]:
 
 
 def _arguments(problem: ConvProblem) -> dict[str, Any]:
-    """Of their signature, which is ours without what ours adds."""
+    """The arguments of AWS's signature: nkiconv's without its additions."""
     return {
         "padding": problem.padding,
         "stride": problem.stride,

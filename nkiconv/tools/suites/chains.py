@@ -35,9 +35,9 @@ from ...simulator.profiling import profile
 from ...simulator.profiling.roofline import roofline
 from ...simulator.timing import Rates
 
-#: What a chain is launched on.
+#: Cores and dtype of a chain's launch.
 LNC, DTYPE = 2, "bf16"
-#: Told how much of the work is done, and on what.
+#: Called with the current step, and the share of the work that is done.
 Advance = Callable[[str, float], None]
 
 
@@ -307,15 +307,15 @@ def convnext(channels: int, size: int) -> Chain:
     )
 
 
-#: What asks a convolution for statistics of y.
+#: The argument that asks a convolution for statistics of y.
 STATISTICS: dict[str, Any] = {"return_stats": "channel"}
 
 
 def bottleneck(channels: int, size: int, training: bool) -> Chain:
     """ResNet-50's bottleneck on 32 images: 1x1, 3x3 and 1x1, BatchNorm and ReLU after each, the last with the sum.
 
-    BatchNorm is in filters and biases, or, in training, takes the statistics of its batch: the first two are prologues
-    of what follows, the last a pass of its own with the sum.
+    BatchNorm is folded into filters and biases, or, in training, takes the statistics of its batch: the first two are
+    prologues of the next convolution, the last a separate pass with the sum.
     """
     whole: dict[str, Any] = {"N": 32, "H": size, "W": size, "dtype": DTYPE}
     first = ConvProblem(**whole, C=4 * channels, K=channels, R=1, S=1)

@@ -39,7 +39,7 @@ TIE = 1.005
 _KINDS = {"banded": ("block", "B="), "update": ("engine", "")}
 #: Settings that a table shows.
 _SHORT = ("block", "engine", "recipes", "shard")
-#: Told what is being done, and the share of it that is done.
+#: Called with the current step, and the share of it that is done.
 Advance = Callable[[str, "float | None"], None]
 
 
@@ -82,7 +82,7 @@ class Sweep:
         return Request(problem=problem, lnc=self.lnc, constants=constants, operation="depthwise_conv1d")
 
     def check(self) -> None:
-        """Refuse what cannot be planned, before any work.
+        """Check the sweep before any work.
 
         Raises: UnsupportedError, GeometryError or DtypeError, naming every violated rule.
         """
@@ -116,7 +116,7 @@ class Point:
 
     @property
     def runner_up(self) -> Alternative | None:
-        """The fastest of the other algorithms, or a bound that none of them is below; None if no other runs."""
+        """The fastest of the other algorithms, or a lower bound of all of them; None if no other runs."""
         others = [one for one in self.plan.alternatives if one.algorithm != self.plan.algorithm]
         return min(others, key=lambda one: one.us, default=None)
 
@@ -129,7 +129,7 @@ class Point:
         return next((one.reason for one in self.plan.rejected if one.algorithm == algorithm), "")
 
     def fastest(self, name: str, *, kinds: bool) -> Alternative | None:
-        """The fastest alternative that is called this; None where it does not run or was not told."""
+        """The fastest alternative of this name; None if it does not run or is not listed."""
         called = [one for one in self.plan.alternatives if label(one.algorithm, one.config, kinds=kinds) == name]
         return min(called, key=lambda one: (one.at_least, one.us), default=None)
 
@@ -167,7 +167,7 @@ class Change:
     first: int  # the next one, which has `after`
     before: str
     after: str
-    #: time of `before` over that of `after` at `first`; None where it does not run, or was not timed
+    #: time of `before` over that of `after` at `first`; None if it does not run, or was not timed
     x_before: float | None
     at_least: bool = False  # whether `x_before` is only a lower bound
     refusal: str = ""  # why `before` does not run at `first`
@@ -207,7 +207,7 @@ def crossover(sweep: Sweep, *, kinds: bool = False, use_cache: bool = True, adva
     Args:
         kinds: whether another block of `banded` and another engine of `update` count as changes.
         use_cache: whether plans come from the planner's cache and stay there.
-        advance: told what is being done, and the share of it that is done.
+        advance: called with the current step, and the share of it that is done.
 
     Raises: as `Sweep.check`; UnsupportedError where no algorithm runs at a value.
     """

@@ -49,15 +49,15 @@ def published() -> dict[tuple[str, str], float]:
 
 @dataclass(frozen=True)
 class DeepBenchRow:
-    """A problem in one direction: a plan, modelled, and what a V100 took, if that was published."""
+    """A problem in one direction: a plan, modelled, and a V100's published time, if there is one."""
 
-    case: Case  # the convolution, whatever the direction
+    case: Case  # the convolution, in any direction
     direction: str
     plan: Plan
 
     @property
     def limit(self) -> str:
-        """What limits the problem on trn2: "hbm" or "array"."""
+        """The problem's limit on trn2: "hbm" or "array"."""
         problem, lnc = self.plan.problem, self.plan.lnc
         found = roofline(problem.min_bytes, problem.flops, canonical(problem.dtype) or "", lnc, Rates())
         return "array" if found.limit == "flops" else "hbm"

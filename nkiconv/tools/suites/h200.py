@@ -1,4 +1,4 @@
-"""What cuDNN reaches on one H200 for some of the cases: measured elsewhere, kept in data/h200_cudnn.csv."""
+"""cuDNN's share of the limit on one H200 for some of the cases: measured elsewhere, kept in data/h200_cudnn.csv."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import csv
 import functools
 from importlib import resources
 
-#: Our cases of the same shape, by the names of that file; its other shapes are none of ours.
+#: nkiconv's cases of the same shape, by the names of that file.
 _CASES = {
     "mamba2-prefill": ("mamba2_prefill", "mamba2_prefill_fp32"),
     "kda": ("kda_bf16", "kda_fp32"),

@@ -1,4 +1,4 @@
-"""AWS's own depthwise conv1d kernel, loaded from a checkout of nki-library; nothing of it is part of this package."""
+"""AWS's own depthwise conv1d kernel, loaded from a checkout of nki-library; this package contains none of it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MODULE, KERNEL = f"{PACKAGE}.nkilib.experimental.conv.depthwise_conv1d", "depthw
 
 @dataclass(frozen=True)
 class Library:
-    """What a checkout has: `kernel[lnc]` can be launched while it is open, `sha256` (12 digits) is of its file."""
+    """A checkout's kernel: `kernel[lnc]` can be launched while it is open, `sha256` (12 digits) is of its file."""
 
     kernel: Any
     sha256: str
@@ -73,7 +73,7 @@ def _is_theirs(name: str) -> bool:
 
 
 def _loaded(checkout: Path) -> Any:
-    """The kernel, from whatever the checkout's code does when it is imported."""
+    """The kernel, from importing the checkout's code."""
     try:
         return getattr(importlib.import_module(MODULE), KERNEL)
     except Exception as error:

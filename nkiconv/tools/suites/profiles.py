@@ -125,7 +125,7 @@ def case_violations(
     config: Config = None,
     precision: str | None = None,
 ) -> list[NkiconvError]:
-    """What is wrong with the choice of a case, an algorithm, cores and another dtype, wherever they are to run."""
+    """Errors of the choice of a case, an algorithm, cores and another dtype, on any machine."""
     found = [*case_refusals(case), *name_violations(case_operation(case), algorithm)]
     dtypes = case_operation(case).dtypes
     found += refused(DtypeError, rules.accepted("dtype", dtype, (None, *dtypes)))

@@ -41,7 +41,7 @@ SEED = 0
 #: Elements of x and y of a depthwise conv1d up to which every channel is checked, and the channels that are of larger
 #: ones.
 CHECKED_ELEMS, CHECKED_CHANNELS = 1 << 23, 256
-#: Told what is being done, and the share of it that is done.
+#: Called with the current step, and the share of it that is done.
 Advance = Callable[[str, "float | None"], None]
 
 
@@ -177,7 +177,7 @@ def _checked(case: Case) -> Channels:
 
 
 def plan_of(request: Request, wide: bool, advance: Advance) -> Plan:
-    """The plan of a quick or of a wide search, whatever this user has tuned: rows depend on kernels and model alone."""
+    """The plan of a quick or a wide search, without this user's tuned plans: rows depend on kernels and model alone."""
     found = answer(request, wide=wide, advance=advance)
     if found.effort != (TUNED if wide else TIMED):
         found = answer(request, use_cache=False, advance=advance)
@@ -208,7 +208,7 @@ def means(found: Sequence[SuiteRow]) -> dict[str, tuple[float, int]]:
 
 
 class Row(Protocol):
-    """What a table is made of."""
+    """A row of a table."""
 
     def as_dict(self) -> dict[str, Any]:
         """A value a column."""

@@ -37,7 +37,7 @@ _LAUNCHES: Columns = (
 
 
 def page(found: Sequence[Mapping[str, Any]]) -> str:
-    """What stands between MARKERS."""
+    """The text between MARKERS."""
     gain = math.exp(sum(math.log(row["gain"]) for row in found) / len(found))
     said = f"Separate launches take {gain:.2f} times as long as fused ones (geometric mean of {len(found)} chains)."
     return f"{markdown(found, _COLUMNS)}\n{said}\n\n{markdown(found, _LAUNCHES)}"

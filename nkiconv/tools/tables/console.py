@@ -1,9 +1,9 @@
-"""Writes into a page what its commands print and the functions that it shows:
+"""Writes the output of a page's commands, and the functions that it shows, into the page:
 `python -m nkiconv.tools.tables.console docs/first_kernel.md`.
 
-After a fence of console lines that is followed by `<!-- prints -->`, the next fence holds what those lines print, 80
-columns wide, errors too. Commands run in the folder above the page's. The fence after `<!-- shows FILE.py:NAME -->`
-holds that function.
+After a fence of console lines that is followed by `<!-- prints -->`, the next fence holds their output, 80 columns
+wide, with errors. Commands run in the folder above the page's. The fence after `<!-- shows FILE.py:NAME -->` holds that
+function.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SHOWN = re.compile(r"(<!-- shows ([\w./]+):(\w+) -->\n```py\n)(.*?)(```\n)", re
 
 
 def filled(text: str, root: Path) -> str:
-    """A page with the functions that it shows and with what its commands print."""
+    """A page with the functions that it shows and the output of its commands."""
     text = _SHOWN.sub(lambda found: found[1] + source_of(root / found[2], found[3]) + found[5], text)
     return _BLOCK.sub(lambda found: found[1] + printed(found[2], root) + found[4], text)
 
@@ -41,7 +41,7 @@ def source_of(path: Path, name: str) -> str:
 
 
 def printed(commands: str, root: Path) -> str:
-    """What commands print, each a line that begins with nkiconv; a backslash at the end joins two."""
+    """The output of commands, each a line that begins with nkiconv; a backslash at the end joins two lines."""
     return "".join(_run(line, root) for line in commands.replace("\\\n", " ").splitlines() if line.strip())
 
 

@@ -90,7 +90,7 @@ class Found:
 
 
 def page(profiles: Path) -> str:
-    """What stands between MARKERS: the table, what AWS's kernel and cuDNN reach, and how far all cases lie apart."""
+    """The text between MARKERS: the table, the results of AWS's kernel and cuDNN, and the spread over all cases."""
     found = Found.of(profiles)
     rows = [
         {**found.row(name), "layer": f"{model}: {described(cases.get(name).problem)} (`{name}`)"}

@@ -1,4 +1,4 @@
-"""Convolutions, run and held against the float64 reference: what `nkiconv run`, `bench` and `demo` report."""
+"""Convolutions compared with the float64 reference, for `nkiconv run`, `bench` and `demo`."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from ...simulator.timing import Rates
 
 
 def case_operation(case: Case) -> Operation:
-    """The operation that a case is of: transposed ones and gradients by their problem, others that of their suite."""
+    """A case's operation: for transposed ones and gradients by the problem, for others by the suite."""
     problem = case.problem
     plain = not problem.transposed and problem.direction == "forward"
     return OPERATIONS[case.suite] if plain and case.suite in OPERATIONS else operation_of(problem)
@@ -46,7 +46,7 @@ def case_refusals(
 
 
 def name_violations(operation: Operation, algorithm: str | None) -> list[NkiconvError]:
-    """What is wrong with an algorithm's name; empty for None, the estimate."""
+    """Errors of an algorithm's name; empty for None, the estimate."""
     return list(refused(UnsupportedError, rules.algorithm(algorithm, operation.algorithms, of=operation.name)))
 
 

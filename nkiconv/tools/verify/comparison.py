@@ -71,8 +71,8 @@ def compare(
 ) -> Comparison:
     """Hold y [N, C, Q] against the reference of x [N, C, W] and w [C, S]; slab by slab, so that temporaries stay small.
 
-    NaN equals NaN, an infinity itself, and what rounds to infinity in y's dtype may be infinite. bias, activation,
-    residual, residual_position: as in `nkiconv.depthwise_conv1d`.
+    NaN equals NaN, an infinity itself, and a value that rounds to infinity in y's dtype may be infinite. bias,
+    activation, residual, residual_position: as in `nkiconv.depthwise_conv1d`.
     """
     slab = max(1, SLAB_ELEMS // (problem.N * problem.Q))
     parts = []

@@ -143,7 +143,7 @@ class _How:
 
 @dataclass
 class _Tally:
-    """What one LNC degree has done so far."""
+    """The state of one LNC degree."""
 
     lnc: int
     trace: KernelRun | None

@@ -1,4 +1,4 @@
-"""A case's launch with data, whatever runs it, and its result held against the float64 reference."""
+"""A case's launch with data on any backend, and its result compared with the float64 reference."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class WrongResult(Exception):
 
 @dataclass(frozen=True)
 class CaseLaunch:
-    """What a case's kernel is called with."""
+    """The arguments of a case's kernel."""
 
     problem: ConvProblem
     kernel: Any  # on its cores
@@ -66,7 +66,7 @@ def case_launch(case: Case, lnc: int, taken: Estimate, precision: str | None = N
 
 
 def wrong(comparison: Comparison) -> str:
-    """What is wrong with a result, in a line."""
+    """The error of a result, in a line."""
     return (
         f"wrong: {comparison.num_wrong:,} of {comparison.num_elems:,} outputs are beyond their bound, worst at "
         f"{comparison.place} by a factor of {comparison.worst_ratio:.3g}"

@@ -1,4 +1,4 @@
-"""What a verified convolution tells: `Report`."""
+"""`Report`: the result of a verified convolution."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...planner.request import Config
 from ...problem import ConvProblem
 from .comparison import Comparison
 
-#: Called with what is being done and the share of it that is done, 0 to 1; None while it cannot be told.
+#: Called with the current step and the share of it that is done, 0 to 1; None while that is unknown.
 Advance = Callable[[str, "float | None"], None]
 #: How many output channels are checked.
 Channels = int | Literal["auto", "all"]
@@ -26,7 +26,7 @@ def ignore(_what: str, _share: float | None) -> None:
 
 @dataclass(frozen=True)
 class Report:
-    """One convolution on one LNC degree: what it took and whether it is right."""
+    """One convolution on one LNC degree: its counts, and whether it is right."""
 
     name: str
     operation: str
@@ -44,12 +44,12 @@ class Report:
     comparison: Comparison
     same_as_lnc: int | None = None  # the degree that these outputs were compared with, bit for bit
     identical: bool | None = None
-    same_as_whole: bool | None = None  # of a chunk: whether it is what one run of all gives, bit for bit
+    same_as_whole: bool | None = None  # of a chunk: whether it equals one run of all, bit for bit
     precision: str | None = None  # how fp32 products were taken, where the caller said
 
     @property
     def ok(self) -> bool:
-        """Whether every output is within its bound and, if compared, identical to that of the other run."""
+        """Whether every output is within its bound and, if compared, identical in the other run."""
         return self.verdict == "pass"
 
     @property

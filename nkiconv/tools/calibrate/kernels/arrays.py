@@ -111,13 +111,13 @@ def _add(dst, src, _operand, _engine):
     nisa.tensor_tensor(dst=dst, data1=src, data2=dst, op=nl.add, engine=nisa.engine.vector)
 
 
-#: What reads a piece of a bank, by name.
+#: Instructions that read a piece of a bank, by name.
 READS = {"copy": _copy, "scale": _scale, "bias": _bias, "add": _add}
 
 
 @nki.jit
 def evacuations(x_ref, read, engine, pieces, banks, count):
-    """Matmuls that fill a bank, which another engine reads in pieces; what it writes is the bank's next moving operand.
+    """Matmuls that fill a bank, which another engine reads in pieces; its result is the bank's next moving operand.
 
     With one bank and one piece every instruction waits for the one before. With four banks the engine that evacuates
     binds, as one matmul streams for less time than the pieces of its bank take.

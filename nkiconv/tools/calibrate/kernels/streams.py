@@ -68,7 +68,7 @@ def _memset(tile, _other, _operand, engine):
     nisa.memset(dst=tile, value=0.5, engine=getattr(nisa.engine, engine))
 
 
-#: What one repetition does to a tile, by name.
+#: The instructions of one repetition on a tile, by name.
 STEPS = {
     "tensor_scalar": _tensor_scalar,
     "tensor_scalar_operand": _tensor_scalar_operand,

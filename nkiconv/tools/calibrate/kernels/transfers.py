@@ -1,7 +1,7 @@
 """Probe kernels of DMA: triggers, elements, first packets, transposes and the HBM that two cores share.
 
-Every transfer moves bytes of its own to a place of its own, so that no compiler drops a load of what is there already;
-an instruction reads one element of each at the end.
+Every transfer moves distinct bytes to a distinct place, so that no compiler drops a repeated load; an instruction reads
+one element of each at the end.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ def _transfer(dst, src, mode, engine):
 
 
 def _keep(out_hbm, loaded_sbuf):
-    """Store the sum of the first elements of what was loaded, [rows, count, elements]."""
+    """Store the sum of the first elements of loaded_sbuf [rows, count, elements]."""
     rows = loaded_sbuf.shape[0]
     kept_sbuf = nl.ndarray((rows, 1), dtype=loaded_sbuf.dtype, buffer=nl.sbuf)
     nisa.tensor_reduce(dst=kept_sbuf, op=nl.maximum, data=loaded_sbuf[:, :, 0], axis=1)

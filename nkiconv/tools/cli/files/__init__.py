@@ -28,7 +28,7 @@ _NAMED = re.compile(rf"(?P<path>.*?(?:{'|'.join(map(re.escape, _SUFFIXES))})):(?
 
 
 def source(option: str, text: str) -> Source:
-    """What FILE or FILE:NAME means; the name of an existing file is that file, colons and all.
+    """The source FILE or FILE:NAME; the name of an existing file is that file, even with colons.
 
     Raises UnsupportedError: a name for a file of one array.
     """

@@ -1,4 +1,4 @@
-"""What a format of files is to `nkiconv run`: `Format`, and what goes in and comes out of one."""
+"""`Format`: a file format of `nkiconv run`, and the arrays read and written."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Loaded:
-    """An array from a file, and what its file says besides."""
+    """An array from a file, and the file's other properties."""
 
     array: AnyArray
     rate: int | None = None  # frames a second, of sound
@@ -54,7 +54,7 @@ class Format(ABC):
         """The array that the source names.
 
         Args:
-            dtype: of files that do not know theirs: what raw bytes are, or what pictures and sound are to become.
+            dtype: for files without one: of raw bytes, or of pictures and sound after reading.
 
         Raises: FileFormatError: damaged, or of another kind. DtypeError: numbers that cannot be taken.
             UnsupportedError: a name that is not there, or a package that is not installed. OSError.
@@ -82,7 +82,7 @@ def shown(name: str) -> str:
 
 
 def chosen_name(source: Source, names: Sequence[str]) -> str:
-    """The name of the array that a source of named arrays means.
+    """The name of the array in a source of named arrays.
 
     Raises: FileFormatError: there is none. UnsupportedError: there are several and no name, or none of that name.
     """

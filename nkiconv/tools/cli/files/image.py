@@ -26,12 +26,12 @@ _PNG, _JPEG = ".png", (".jpg", ".jpeg")
 _PNG_DEPTH_AT = 24
 #: Of JPEG's 1 to 95.
 _QUALITY = 95
-#: What Pillow raises for damaged pictures.
+#: Pillow's exceptions for damaged pictures.
 _DAMAGED = (OSError, ValueError, SyntaxError, EOFError, IndexError, KeyError, TypeError, ArithmeticError, struct.error)
 
 
 class Image(Format):
-    """A PNG or JPEG of 8 bits a sample; what is written as JPEG loses more than the rounding to 8 bits."""
+    """A PNG or JPEG of 8 bits a sample; writing JPEG loses more than the rounding to 8 bits."""
 
     what = "a PNG or JPEG picture"
     suffixes = (_PNG, *_JPEG)
@@ -118,13 +118,13 @@ def _png_depth(file: BinaryIO) -> int:
 
 
 def _check_kind(source: Source, picture: Any, depth: int) -> None:
-    """Refuse what would be taken for something else without a word."""
+    """Refuse pictures that Pillow would convert silently."""
     accepted = "grey (L), RGB or RGBA of 8 bits"
     if picture.mode not in _MODES.values():
         raise DtypeError(
             f"{source.text}: has mode {picture.mode}: accepted are {accepted}; save Image.convert('RGB') of it"
         )
-    if depth > 8:  # of which Pillow would drop the lower half
+    if depth > 8:  # Pillow would drop the lower half
         raise DtypeError(f"{source.text}: has {depth} bits a sample: accepted are {accepted}; save it with 8")
     if getattr(picture, "n_frames", 1) != 1:
         raise FileFormatError(f"{source.text}: holds {picture.n_frames} pictures; save one of them")

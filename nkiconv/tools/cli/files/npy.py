@@ -1,6 +1,6 @@
 """Arrays as .npy files, mapped rather than read.
 
-NumPy saves arrays of ml_dtypes as raw bytes, bf16 as |V2 and fp8 as |V1; `--dtype` says what they are.
+NumPy saves arrays of ml_dtypes as raw bytes, bf16 as |V2 and fp8 as |V1; `--dtype` gives their type.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _MAGIC = b"\x93NUMPY"
 _ZIP = b"PK"
 #: Longest header that is parsed, characters; NumPy's own are below 200.
 _MAX_HEADER = 10_000
-#: Bytes of an array that is read: what a simulator of kernels gets through.
+#: The most bytes of an array that is read: more is too slow in the simulator.
 ARRAY_MAX = 1 << 29
-#: What raw bytes may be, by their number an element.
+#: Dtypes of raw bytes, by bytes an element.
 _RAW = {2: ("bf16",), 1: ("fp8_e4m3", "fp8_e5m2")}
 
 
@@ -56,7 +56,7 @@ class Npy(Format):
 
 @dataclass(frozen=True)
 class Header:
-    """What the header of a .npy file says, and where the data start."""
+    """The header of a .npy file, and the position of the data."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -70,7 +70,7 @@ class Header:
 
 
 def read_header(text: str, file: BinaryIO) -> Header:
-    """The checked header of a .npy file that is open at its beginning; text: what to call it in messages.
+    """The checked header of a .npy file that is open at its beginning; text: its name in messages.
 
     Raises: FileFormatError: not .npy, damaged, or without numbers. DtypeError: numbers of the other byte order.
     """

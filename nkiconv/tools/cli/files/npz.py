@@ -20,7 +20,7 @@ from .npy import as_dtype, check_size, read_header
 _SUFFIX = ".npy"
 #: Bytes of the name of an array in an archive.
 _NAME_MAX = 1000
-#: What zipfile raises for archives that are damaged, encrypted, or packed in a way it does not know.
+#: zipfile's exceptions for archives that are damaged, encrypted, or packed in an unknown way.
 _DAMAGED = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError, ValueError, struct.error)
 
 
@@ -73,7 +73,7 @@ class Npz(Format):
 
 
 def _read(text: str, file: IO[bytes], size: int) -> AnyArray:
-    """The array of a member of so many bytes; memory grows with what is really there, not with what is promised."""
+    """The array of a member with `size` bytes; memory grows with the bytes read, not with the header's promise."""
     header = read_header(text, cast(BinaryIO, file))
     check_size(text, header, size - header.start)
     flat = np.empty(header.nbytes, np.uint8)

@@ -26,7 +26,7 @@ def check_free(target: Source, what: str, force: bool) -> None:
 
 
 def save(target: Source, what: str, force: bool, write: Callable[[BinaryIO], int]) -> int:
-    """What `write` returns for a temporary file next to the target's, which takes its name when it is complete.
+    """The result of `write` for a temporary file next to the target's, renamed to it when it is complete.
 
     Raises UnsupportedError: as `check_free`, or the disk refused.
     """

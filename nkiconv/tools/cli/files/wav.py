@@ -18,9 +18,9 @@ from .format import Format, Loaded, Source, as_integers
 _SCALE = 1 << 15
 _BYTES = 2
 _SAMPLES = np.dtype("<i2")
-#: Bytes of a header before the data, and what the lengths in it can count to.
+#: Bytes of a header before the data, and the largest length in it.
 _HEADER, _MAX_LENGTH = 44, (1 << 32) - 1
-#: Channels that a header can count to.
+#: The most channels in a header.
 _MAX_CHANNELS = (1 << 16) - 1
 
 

@@ -1,4 +1,4 @@
-"""What each function takes, asked of the functions themselves: the source of the support tables.
+"""The arguments that each function takes, found by calling the functions: the source of the support tables.
 
     python -m nkiconv.tools.tables.support docs/support.md
 

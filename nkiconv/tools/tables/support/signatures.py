@@ -1,9 +1,9 @@
 """One signature object of each public function: names, types and defaults from the function itself, meanings from the
-one docstring that says them.
+one docstring that has them.
 
-A docstring says what differs from another function's, and "The rest: as in `conv2d`"; `arguments` follows these words.
-So each sentence stands once, where editors show it; the site's pages have all of them, and tests hold all functions to
-one type and default of each.
+A docstring gives the differences from another function's, and "The rest: as in `conv2d`"; `arguments` follows these
+words. So each sentence stands once, where editors show it; the site's pages have all of them, and tests hold all
+functions to one type and default of each argument.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ARGS = re.compile(r"^Args:(.*?)(?=^\S|\Z)", re.DOTALL | re.MULTILINE)
 
 @dataclass(frozen=True)
 class Argument:
-    """One argument: its type as annotated, its default as written, "" if it has none, and what it may be."""
+    """One argument: its type as annotated, its default as written, "" if it has none, and its meaning."""
 
     name: str
     kind: str
@@ -40,7 +40,7 @@ def functions(where: str) -> dict[str, Callable[..., Any]]:
 
 
 def arguments(function: Callable[..., Any], where: str = ARRAYS) -> dict[str, Argument]:
-    """The arguments of a function, in its order; those of **more, which another function takes, are left out.
+    """The arguments of a function, in its order, without those of **more, which another function takes.
 
     Raises KeyError: its docstring, and those that it names, say nothing of one.
     """
@@ -55,7 +55,7 @@ def arguments(function: Callable[..., Any], where: str = ARRAYS) -> dict[str, Ar
 
 
 def meanings(function: Callable[..., Any], where: str) -> dict[str, str]:
-    """What a docstring says of each argument, and what those say that it names."""
+    """The meaning of each argument, from a docstring and from those that it names."""
     names = inspect.signature(function).parameters
     own: dict[str, str] = {}
     rest: Mapping[str, str] = {}

@@ -1,6 +1,6 @@
-"""Rows, columns and cells of a support table: a column calls a function, a row says with what, a cell what came of it.
+"""Rows, columns and cells of a support table: a column is a function, a row its arguments, a cell the outcome.
 
-A cell stands for a call in each dtype of its column, and names the dtypes where not all calls end the same way.
+A cell stands for a call in each dtype of its column, and names the dtypes if not all calls end the same way.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ KERNEL, TORCH, REFUSED, ABSENT = "kernel", "torch", "refused", "-"
 
 @dataclass(frozen=True)
 class Operands:
-    """What a call is made of, in one dtype. Shapes are those of the plain call."""
+    """The operands of a call in one dtype, with the shapes of the plain call."""
 
     x: tuple[int, ...]
     w: tuple[int, ...]
@@ -37,7 +37,7 @@ class Operands:
 
 @dataclass(frozen=True)
 class Row:
-    """What is asked for: `arguments` by name, besides or instead of those of the plain call.
+    """`arguments` by name, besides or instead of those of the plain call.
 
     Rows of one name that follow each other and have equal cells are shown as one, with their values.
     """
@@ -88,7 +88,7 @@ def cell(outcomes: Mapping[str, str]) -> str:
 
 
 def markdown(columns: Sequence[Column], rows: Sequence[Row], dtypes: Sequence[str]) -> str:
-    """The table: what the plain call makes of each dtype, then the rows, in the dtypes that a column's kernel takes."""
+    """The table: the plain call in each dtype, then the rows, in the dtypes that a column's kernel takes."""
     plain = [{dtype: column.outcome(PLAIN, dtype) for dtype in dtypes} for column in columns]
     lines = [(PLAIN.name, dtype, [found[dtype] for found in plain]) for dtype in dtypes]
     taken = [[dtype for dtype in dtypes if found[dtype] == KERNEL] or dtypes for found in plain]

@@ -1,7 +1,7 @@
 """The functions of nkiconv.pytorch and the modules that `convert` swaps: each call is checked on tensors without data.
 
-Who computes is told by the operators that run: nkiconv's are the kernels', on a Neuron device. Those that are one
-convolution are also put to the planner's operation, which knows what the kernel refuses.
+The operators that run show the backend: nkiconv's are the kernels', on a Neuron device. Those that are one convolution
+are also checked by the planner's operation, which knows the kernel's refusals.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ OUT, GROWN = SIZE - TAPS + 1, SIZE + TAPS - 1
 
 
 class _Seen(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes nkiconv's operators, and has the planner's operation check what they are asked for."""
+    """Notes nkiconv's operators, and checks their calls by the planner's operation."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -73,7 +73,7 @@ def _check(operator: str, args: Any) -> None:
 
 
 def _call(function: Callable[..., Any], arguments: Mapping[str, Any]) -> str:
-    """Who computes a call, or the derivatives by those of its tensors that require them."""
+    """The backend of a call, or of the derivatives by its tensors that require them."""
     with _Seen() as seen:
         y = function(**arguments)
     by = [one for one in arguments.values() if isinstance(one, torch.Tensor) and one.requires_grad]
