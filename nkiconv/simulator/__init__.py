@@ -1,4 +1,4 @@
-"""AWS's Neuron Kernel Interface on NumPy: what ``import nki`` offers, for machines without Neuron packages.
+"""AWS's Neuron Kernel Interface on NumPy: the modules of ``import nki``, for machines without Neuron packages.
 
 It runs kernels as plain Python, checks every documented rule of NKI and trn2 that it knows (`rules.RULES`), and
 records every instruction. It imports nothing else of nkiconv.

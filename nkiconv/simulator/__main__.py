@@ -2,8 +2,8 @@
 
     python -m nkiconv.simulator [--sentinels] [--races] [--overflow] [--nki 0.6] script.py [arguments of the script]
 
-It is what `NKI_SIMULATOR=1 python script.py` does where AWS's package is installed: `import nki` gives the simulator,
-and a kernel that is called runs here. The script needs no change.
+It corresponds to `NKI_SIMULATOR=1 python script.py` with AWS's package: `import nki` gives the simulator, and kernels
+run in it when they are called. The script needs no change.
 """
 
 from __future__ import annotations

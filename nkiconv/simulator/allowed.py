@@ -1,4 +1,4 @@
-"""What a launch lets a kernel do that is refused unless it is asked for."""
+"""The permissions of a launch: behaviour that is refused by default."""
 
 from __future__ import annotations
 
@@ -33,5 +33,5 @@ def default() -> Allowed:
 
 
 def set_default(allowed: Allowed) -> None:
-    """What launches allow from now on that do not say."""
+    """Set the permissions of launches that name none."""
     _state[0] = allowed

@@ -197,7 +197,7 @@ class Binder:
         return NkiTensor(tuple(shape), dtype, storage)
 
     def outputs(self, result: Any) -> Any:
-        """The kernel's results in the arguments' kind; strided arguments get back what the kernel wrote to them."""
+        """The kernel's results in the arguments' kind; the kernel's writes are copied back to strided arguments."""
         output = self._output(result)
         for array, dense, storage in self._copies:
             if storage.dirty:

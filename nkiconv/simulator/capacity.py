@@ -109,10 +109,10 @@ def banks(counts: Mapping[int, int]) -> int:
 
 
 def check_capacity(program: Program, *, overflow: bool = False) -> Usage:
-    """Peaks of a program; refused when they do not fit (NKI018, NKI019) or addresses collide (NKI020).
+    """Peaks of a program; refused if they do not fit (NKI018, NKI019) or if addresses collide (NKI020).
 
     Args:
-        overflow: what does not fit is a CapacityWarning instead.
+        overflow: raise a CapacityWarning instead if they do not fit.
     """
     infos = program.allocations
     sbuf = _peak(infos, SBUF)
@@ -130,7 +130,7 @@ def check_capacity(program: Program, *, overflow: bool = False) -> Usage:
 def _judge(
     program: Program, rule: str, buffer: MemoryRegion, peak: Peak, limit: int, *, banked: str = "", overflow: bool
 ) -> None:
-    """Refuse what does not fit, or warn of it, with who holds how much."""
+    """Refuse a peak that does not fit, or warn of it, and list the tensors that hold the memory."""
     at = peak.instruction
     culprit = program.instructions[at]
     groups: dict[tuple[str, tuple[int, ...], str], list[int]] = {}

@@ -1,8 +1,8 @@
-"""`nki.compiler` of NKI 0.7: what `nki.jit` is told of a kernel, for AWS's compiler (nki.compiler, nki.jit; SDK 2.33).
+"""`nki.compiler` of NKI 0.7: the options of `nki.jit` for AWS's compiler (nki.compiler, nki.jit; SDK 2.33).
 
-The simulator compiles nothing: all that depends on them is NKI185. What `barrier_check` fails at compile time, a core
-that touches what the other writes with no barrier between, the simulator always refuses (NKI028). Not every field's
-default is documented: None leaves it to the compiler.
+The simulator compiles nothing: only NKI185 depends on them. `barrier_check` fails the compile if one core touches
+memory that the other writes without a barrier; the simulator always refuses that (NKI028). Not every field's default is
+documented: None leaves it to the compiler.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class SpecializationConfig:
 
 @dataclass(frozen=True)
 class Configs:
-    """Both of one kernel, None where it has none."""
+    """Both configs of one kernel, None if it has none."""
 
     compile: CompileConfig | None = None
     specialization: SpecializationConfig | None = None
@@ -54,5 +54,5 @@ class Configs:
         return self.specialization is not None and self.specialization.allow_nested_config_override
 
 
-#: Of a kernel that nki.jit is told nothing of.
+#: The configs of a kernel without options.
 NO_CONFIGS = Configs()

@@ -28,7 +28,7 @@ else:
 
 #: The environment's variable that names a target.
 VARIABLE = "NKICONV_TARGET"
-#: What tables call trn2.toml's constants.
+#: The name of trn2.toml's constants in tables.
 DEFAULT = "trn2"
 Standing = Literal["documented", "measured", "traced", "inferred"]
 
@@ -128,7 +128,7 @@ SHIPPED = load_constants(Path(__file__).with_name("trn2.toml"))
 
 
 def unknown_name(name: str) -> str:
-    """What is wrong with a name that trn2.toml does not have."""
+    """The error of a name that trn2.toml does not have."""
     close = difflib.get_close_matches(name, SHIPPED, n=3, cutoff=0.4)
     return f"unknown name; did you mean {', '.join(close)}?" if close else "unknown name; see simulator/trn2.toml"
 
@@ -209,7 +209,7 @@ def of_kernels(constants: Mapping[str, Constant]) -> dict[str, Constant]:
 
 
 def modelled(target: str) -> str:
-    """What a time is called that rests on a target's constants."""
+    """The adjective of times under a target's constants."""
     return "modelled" if target == DEFAULT else f"modelled ({target})"
 
 
@@ -236,12 +236,12 @@ class InUse(Mapping[str, Constant]):
 
     @property
     def target(self) -> str:
-        """What tables call these constants: "trn2", or the target's file."""
+        """The name of these constants in tables: "trn2", or the target's file."""
         return DEFAULT if self.path is None else self.path.name
 
     @property
     def modelled(self) -> str:
-        """What a time is called that rests on these constants."""
+        """The adjective of times under these constants."""
         return modelled(self.target)
 
     @functools.cached_property

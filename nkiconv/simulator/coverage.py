@@ -41,7 +41,7 @@ class Coverage:
 def coverage() -> tuple[Coverage, ...]:
     """Coverage of nki.isa, nki.language, NkiTensor and nki.compiler of NKI 0.7.
 
-    What raises NotSimulatedError counts as missing.
+    Calls that raise NotSimulatedError count as missing.
     """
     return (
         _covered("nki.isa", ISA_CALLS + ISA_SCALARS + ISA_ENUMS, vars(isa)),

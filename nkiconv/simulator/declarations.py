@@ -48,7 +48,7 @@ def check(function: Callable[..., Any], bound: Mapping[str, Any]) -> None:
 
 
 def _annotations(function: Callable[..., Any]) -> Mapping[str, Any]:
-    """A function's annotations, those that are text evaluated; none where one has no meaning outside its own scope."""
+    """A function's annotations, with text evaluated; empty if one has no meaning outside its own scope."""
     try:
         return inspect.get_annotations(function, eval_str=True)
     except (NameError, TypeError, AttributeError, SyntaxError):

@@ -17,10 +17,10 @@ ISA_CALLS = (
     "topk", "get_nc_version", "get_nc_sub_version",
 )  # fmt: skip
 
-#: What NKI 0.7 adds to nki.isa: integers that the device computes.
+#: NKI 0.7's additions to nki.isa: integers that the device computes.
 ISA_SCALARS = ("NkiScalar", "scalar_load", "scalar_store")
 
-#: nki.compiler of NKI 0.7: what nki.jit takes of a kernel.
+#: nki.compiler of NKI 0.7: the options of nki.jit.
 COMPILER = ("CompileConfig", "SpecializationConfig", "AddressRotation")
 
 #: Calls of nki.isa that need NeuronCore-v4 (their documents say so).
@@ -42,13 +42,13 @@ LANGUAGE_CALLS = (
     "program_ndim",
 )  # fmt: skip
 
-#: What NKI 0.7 adds: tensors as grids of tiles.
+#: NKI 0.7's additions: tensors as grids of tiles.
 LANGUAGE_GRIDS = ("tiles", "blocks", "alloc_tiles", "alloc_blocks", "NkiGrid", "NkiTileGrid", "NkiBlockGrid")
 
 #: Names of nki.language that need NeuronCore-v4.
 LANGUAGE_GEN4 = ("abs_max", "abs_min", "prelu", "bypass", "float8_e5m2_x4", "float8_e4m3fn_x4", "float4_e2m1fn_x4")
 
-#: Functions of nki.language that its documents list as not supported, and what to do instead.
+#: Functions of nki.language that its documents list as not supported, and remedies.
 LANGUAGE_REFUSED = {
     "divide": "no engine divides; multiply by nl.reciprocal",
     "fmod": "no engine has a modulo",

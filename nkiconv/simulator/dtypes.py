@@ -18,7 +18,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class DTypeInfo:
-    """One NKI dtype: NumPy type that stores it, bytes an element, and what kind of number it is."""
+    """One NKI dtype: the NumPy type that stores it, bytes an element, and the kind of number."""
 
     name: str
     numpy: np.dtype[Any]

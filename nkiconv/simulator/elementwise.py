@@ -60,8 +60,8 @@ def _emit(op: Op, dst: NkiTensor, args: tuple[Any, ...]) -> None:
 def _sine(dst: NkiTensor, x: NkiTensor, lead: float) -> None:
     """sin(x + lead turns) over the whole domain: the activation's range is [-pi, pi], so whole turns are taken off.
 
-    AWS documents an accurate result at any angle and not how it comes about: these instructions stand for what it
-    takes, the result is that of fp64.
+    AWS documents an accurate result at any angle, but not the instructions: these stand for the time, and the result is
+    that of fp64.
     """
     turns, angle = _new(x, "int32"), _new(x, "float32")
     per_turn = 0.5 / math.pi

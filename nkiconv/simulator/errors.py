@@ -56,7 +56,7 @@ class MeetingError(Exception):
 
 
 class TensorTruthWarning(UserWarning):
-    """`if tensor:` asks whether there is one, not what it holds; `is not None` says so."""
+    """`if tensor:` tests whether there is a tensor, not its values; write `is not None`."""
 
 
 class CapacityWarning(UserWarning):
@@ -64,7 +64,7 @@ class CapacityWarning(UserWarning):
 
 
 class OverwriteWarning(UserWarning):
-    """A matmul with accumulate=None overwrites what something else than a matmul wrote: hardware does not add to it."""
+    """A matmul with accumulate=None overwrites the result of another instruction: hardware does not add to it."""
 
 
 class RaceWarning(UserWarning):

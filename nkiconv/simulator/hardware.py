@@ -1,4 +1,4 @@
-"""What a trn2 NeuronCore (gen3) is: every size limit that the rules check and every constant that the timing uses.
+"""A trn2 NeuronCore (gen3): every size limit that the rules check and every constant that the timing uses.
 
 All figures are per NeuronCore. "arch" is AWS's Trainium2 architecture guide, "inf2 arch" the Trainium/Inferentia2 one
 it extends, "isa" the contract of the named nki.isa call. Timing constants, and the memory sizes among them, are read

@@ -65,7 +65,7 @@ def vector_indirection(tensor: NkiTensor, dim: int, indices: Any, *, columns: bo
 
 
 def ap_indirection(tensor: NkiTensor, view: NkiTensor, dim: int, scalar: Any, vector: Any) -> Indirection:
-    """What moves `view`, a raw access pattern of `tensor` (NKI036-NKI039); it may reach the whole storage.
+    """The indirection of `view`, a raw access pattern of `tensor` (NKI036-NKI039); it may reach the whole storage.
 
     The documents disagree on tensors that are not dense (aps: sizes to the right; NkiTensor.ap: the stride), and say
     nothing of element sizes.

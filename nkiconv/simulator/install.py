@@ -12,7 +12,7 @@ from . import collectives, compiler, declarations, isa, language, launch
 from .allowed import Allowed, default, set_default
 from .isa import enums
 
-#: What PyPI's placeholder of the name `nki` says when it is imported: it is no NKI.
+#: The text of the error that PyPI's placeholder package `nki` raises on import.
 _PLACEHOLDER_MARK = "WRONG PACKAGE"
 
 
@@ -22,7 +22,7 @@ class NkiInstalledError(RuntimeError):
 
 @dataclass(eq=False)
 class _State:
-    """Which modules are named nki or nki.something, and what launches allow."""
+    """The modules named nki or nki.*, and the permissions of launches."""
 
     modules: dict[str, ModuleType]
     allowed: Allowed
@@ -36,7 +36,7 @@ class _State:
 
 
 class Installation:
-    """Modules named `nki` that are ours, and what launches allow with them; a context manager that undoes it."""
+    """The simulator's modules under the name `nki`, with permissions of launches; a context manager removes them."""
 
     def __init__(self, state: _State) -> None:
         if _states:
@@ -48,7 +48,7 @@ class Installation:
         state.apply()
 
     def remove(self) -> None:
-        """Put back what was there before; what has been imported keeps working. A second call does nothing."""
+        """Restore the modules before; imported ones keep working. A second call does nothing."""
         if self._state in _states:
             _states.remove(self._state)
             _states[-1].apply()
@@ -67,14 +67,13 @@ def install(*, sentinels: bool = False, races: bool = False, overflow: bool = Fa
 
     `nki` has jit and simulate, and calls of jitted kernels run here. Two names that nki-library uses are there as well:
     `nki.isa.constants` with nki.isa's enums, and `nki.dtype`, the type of dtypes. `nki.collectives` can be imported;
-    its calls raise NotSimulatedError. What the simulator lacks, such as `nki.kernels`, is not found.
+    its calls raise NotSimulatedError. Modules that the simulator lacks, such as `nki.kernels`, are not found.
 
     Args:
-        sentinels, races, overflow, nki: as in `simulate`, for all launches in the meantime that do not say; calls that
-            were written for AWS's package cannot.
+        sentinels, races, overflow, nki: as in `simulate`, the defaults of all launches until it is removed; code
+            written for AWS's package cannot pass them.
 
-    Returns: an `Installation`: ``with install():`` or its `remove()` undoes it. Of several the last one counts that is
-        still there.
+    Returns: an `Installation`: ``with install():`` or its `remove()` undoes it. Of several the last remaining holds.
 
     Raises: NkiInstalledError where AWS's nki is installed; NKICONV_NKI=simulator then still has this simulator run
         nkiconv's own kernels.
@@ -112,7 +111,7 @@ def _modules() -> dict[str, ModuleType]:
 
 
 def _aws_nki() -> str | None:
-    """Where AWS's nki is, or what is wrong with it; None where there is none, or only PyPI's placeholder."""
+    """The path of AWS's nki, or its error; None if there is none, or only PyPI's placeholder."""
     try:
         module = importlib.import_module("nki")
     except ModuleNotFoundError as error:
@@ -131,5 +130,5 @@ def _nki_modules() -> dict[str, ModuleType]:
     return {name: module for name, module in sys.modules.items() if _is_nki(name)}
 
 
-#: While there are installations: what was there before them, and theirs, oldest first.
+#: With installations: the state before them, and theirs, oldest first.
 _states: list[_State] = []

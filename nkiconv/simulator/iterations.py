@@ -1,8 +1,8 @@
 """Device loops: hardware has one copy of a body, which must be the same in every iteration that Python runs.
 
 Each iteration leaves a trail: its instructions, with the settings and places that a compiler would see in the one copy.
-What a register moves counts as wherever it may point, a tensor that the iteration allocates as its n-th, and an inner
-loop, however often it runs, as one body.
+An access by a register counts as all places where it may point, a tensor that the iteration allocates as its n-th, and
+an inner loop, however often it runs, as one body.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 RECORDED_INSTRUCTIONS, RECORDED_ITERATIONS = 16_384, 16
 #: Arguments of instructions that may differ between iterations: a name is for people.
 _NOT_SEEN = frozenset({"name"})
-#: One thing of a trail: an instruction as (what is compared, its words), or an inner loop as its trail.
+#: A step of a trail: an instruction as (the compared values, its text), or an inner loop as its trail.
 Step = tuple[tuple[Any, ...], str]
 
 
@@ -69,7 +69,7 @@ class DeviceLoop:
     skipped: int = 0
 
     def begin(self) -> int:
-        """Enter an iteration; returns what `end` takes."""
+        """Enter an iteration; returns `end`'s argument."""
         program = self.program
         program.loops.append(self)
         self.trail, self.allocated, self.iteration = [], program.num_allocated, program.num_iterations
@@ -96,7 +96,7 @@ class DeviceLoop:
         return long and not self.varies and not program.numeric
 
     def close(self) -> None:
-        """The loop is done: what its last iteration allocated outlives it, as the memory of the one copy does."""
+        """End the loop: the last iteration's tensors outlive it, like the memory of the one copy."""
         if self.count:
             self.program.last_iterations.add(self.iteration)
             self.program.repeated.append((self.ends[0], self.ends[-1]))
@@ -125,7 +125,7 @@ def note(program: Program, frame: FrameType, engine: str, op: str, touched: tupl
 
 
 def _word(value: Any) -> str | None:
-    """A setting as it is compared; None for tensors, whose places are, and for what is left out."""
+    """A setting in the form that is compared; None for tensors, whose places are compared, and for ignored settings."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return repr(value)
     if isinstance(value, DeviceInteger):
@@ -166,7 +166,7 @@ def _alike(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
 
 
 def _told(one: Step, other: Step) -> str:
-    """What the first iteration did there, or that it did it to other memory."""
+    """The first iteration's step in words, or that it used other memory."""
     return one[1] if one[1] != other[1] else "the same on other tensors or elements"
 
 

@@ -36,11 +36,11 @@ _PACKAGE_PATH = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Execution:
-    """What a simulated launch left: outputs in the arguments' kind and one `Program` a core."""
+    """The results of a simulated launch: outputs in the arguments' kind and one `Program` a core."""
 
     outputs: Any
     programs: tuple[Program, ...]
-    #: whether `most` instructions ended the trace, of which nothing but its records is checked
+    #: whether the trace ended at `most` instructions; then only its records are checked
     is_cut: bool = False
 
     @property
@@ -79,8 +79,8 @@ class Kernel:
     def with_schedule(self, edges: Any) -> Kernel:
         """The kernel with dependencies between named instructions: pairs (later, earlier) or (later, [earlier, ...]).
 
-        Raises NkiError: NKI174 for what are no pairs of names, and at the launch for names that not exactly one
-        instruction of a core bears or that come in another order; NKI173 there for one across device loops.
+        Raises NkiError: NKI174 for edges that are not pairs of names, and at the launch for a name that no or several
+        instructions of a core have, or for another order; NKI173 at the launch for an edge across device loops.
         """
         return Kernel(self.function, self.schedule + checked(edges), self.configs)
 
@@ -88,7 +88,7 @@ class Kernel:
         program = running()
         if program is None:
             return execute(self, args, kwargs).outputs
-        if self.schedule:  # that of a kernel which another one calls would go unseen
+        if self.schedule:  # the schedule of an inner kernel would be ignored
             fail("NKI174", "a kernel with a schedule is called by another kernel; give the outer one the schedule")
         _check_configs(self.configs, program.launch.configs)
         return self.function(*args, **kwargs)
@@ -125,7 +125,7 @@ def jit(
 
     compile_config, specialization_config: of `nki.compiler`; they are for AWS's compiler.
 
-    Returns: a `Kernel`; without `fn`, as in ``@nki.jit()``, what makes one of a function.
+    Returns: a `Kernel`; without `fn`, as in ``@nki.jit()``, a decorator.
 
     Raises: TypeError for an option, naming it: those that AWS's jit had it no longer takes. `mode` it ignores, with a
         DeprecationWarning.
@@ -161,20 +161,18 @@ def simulate(
 
     Args:
         trace_only: compute nothing; arguments may be `ArraySpec`s, and so are the results.
-        sentinels, races, overflow: None: as `install` was told, else False.
-        nki: the version of NKI whose calls the kernel may use, "0.7" or "0.6"; None: as `install` was told, else "0.7".
-        sentinels: let the kernel read unwritten memory, and find there what AWS's simulator puts: NaN, and 4
-            where integers are. It is for kernels that throw such elements away later; without it they are refused
-            (NKI016, and NKI023 for results).
-        races: let the two cores race. They take turns, one instruction each, and a conflict on shared HBM is a
-            `RaceWarning` that names both lines; the result is that of this order, which hardware need not keep. It is
-            for kernels whose cores keep the order by being about as fast; without it they are refused (NKI028).
-        overflow: let live tensors need more than SBUF and PSUM have, with a `CapacityWarning`. It is for kernels that
-            leave it to the compiler's scheduler to find an order that fits; without it they are refused (NKI018,
-            NKI019).
+        sentinels, races, overflow: None: `install`'s value, else False.
+        nki: the version of NKI whose calls the kernel may use, "0.7" or "0.6"; None: `install`'s value, else "0.7".
+        sentinels: let the kernel read unwritten memory, with the values of AWS's simulator: NaN, and 4 for integers.
+            For kernels that discard such elements later; without it they are refused (NKI016, and NKI023 for results).
+        races: let the two cores race. They run alternately, one instruction each, and a conflict on shared HBM is a
+            `RaceWarning` that names both lines; hardware need not keep this order. For kernels whose cores keep the
+            order by similar speed; without it they are refused (NKI028).
+        overflow: let live tensors need more than SBUF and PSUM have, with a `CapacityWarning`. For kernels that rely on
+            the compiler's scheduler to find an order that fits; without it they are refused (NKI018, NKI019).
 
     Returns: a function of the kernel's arguments that returns its results, in the arguments' kind. Arrays that the
-        kernel writes to are updated in place. It raises what `execute` raises.
+        kernel writes to are updated in place. It raises `execute`'s errors.
 
     Raises: nothing itself.
     """
@@ -206,15 +204,15 @@ def execute(
     Args:
         kernel: jitted, `kernel[lnc]`, or a plain function.
         args, kwargs: its arguments. trace_only, sentinels, races, overflow, nki: as in `simulate`.
-        most: instructions of all cores, each of which has an equal share, at which to give up; None: no such limit.
-        alone: the core that runs, without data (trace_only), while the other does nothing; None: all run.
-        cut: return the first `most` instructions of a core that has more, where it runs alone.
+        most: limit of instructions of all cores, an equal share for each; None: no limit.
+        alone: the only core that runs, without data (trace_only); None: all run.
+        cut: for a core that runs alone, return its first `most` instructions instead of raising.
 
     Returns: an `Execution`.
 
     Raises: NkiError for any broken rule, KernelAssertionError for an assertion in the kernel, the kernel's own
-        exceptions unchanged, TraceLimitError where it has more than `most` instructions, and MeetingError where a core
-        that runs alone is to meet the other.
+        exceptions unchanged, TraceLimitError for more than `most` instructions, and MeetingError if a core that runs
+        alone reaches a barrier with the other.
     """
     check_target()
     if running() is not None:
@@ -248,7 +246,7 @@ def execute(
 
 
 def _allowed(**asked: Any) -> Allowed:
-    """What a launch allows that was asked for this; None asks for the default."""
+    """The permissions of a launch with these arguments; None is the default."""
     return replace(default(), **{name: value for name, value in asked.items() if value is not None})
 
 
@@ -302,7 +300,7 @@ def _refuse(rule: str, detail: str) -> NoReturn:
 
 
 def _run(launch: Launch, body: Callable[[], Any], alone: int | None) -> list[Any]:
-    """Results of all cores, in core order; without that of one that does not run."""
+    """Results of all cores that run, in core order."""
     launch.meeting = Rendezvous(launch, lambda program: _run_core(program, body), alone=alone)
     return launch.meeting.run()
 
@@ -325,7 +323,7 @@ def _run_core(program: Program, body: Callable[[], Any]) -> Any:
 
 
 def _assertion(error: AssertionError) -> KernelAssertionError | None:
-    """An assertion of the kernel's as an NkiError; None for one of the simulator's own."""
+    """A kernel's assertion as an NkiError; None for one of the simulator's own."""
     stack = traceback.extract_tb(error.__traceback__)
     if _is_ours(stack[-1].filename):
         return None

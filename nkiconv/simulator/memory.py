@@ -1,10 +1,9 @@
-"""Memory of a simulated NeuronCore: storages, what has been written in them, and who accumulates where.
+"""Memory of a simulated NeuronCore: storages, their written elements, and accumulation.
 
-A `Storage` is one allocation: flat bytes, partition-major on chip. Tensors are strided views of it. Nothing is
-initialised: bytes start as 0xFF (NaN in every float type) and an `ElementMap` knows element by element what was
-written, so that a read of anything else is an error instead of a number; or, where the launch asks for that, it finds
-sentinels, as in AWS's simulator. Every access is checked before it changes anything: who owns the storage, whether it
-may be written, and what the other core did.
+A `Storage` is one allocation: flat bytes, partition-major on chip. Tensors are strided views of it. Memory is not
+initialised: bytes start as 0xFF (NaN in every float type) and an `ElementMap` marks the written elements, so that a
+read of other elements is an error; or, if the launch allows it, finds sentinels, as in AWS's simulator. Every access is
+checked before it changes anything: the storage's owner, whether it may be written, and the other core's accesses.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from .tensor import NkiTensor
 
 _POISON = 0xFF
-#: What an unwritten integer holds, where that may be read: AWS's simulator guide says so. Floats hold NaN.
+#: The value of an unwritten integer, where it may be read (AWS's simulator guide). Floats are NaN.
 _SENTINEL = 4
 _ids = itertools.count()
 
@@ -49,7 +48,7 @@ PRIVATE_HBM, SHARED_HBM = MemoryRegion.private_hbm, MemoryRegion.shared_hbm
 
 
 class StorageInfo:
-    """What is known of an allocation without its data; instruction records keep this and nothing else alive.
+    """An allocation without its data; instruction records keep only this alive.
 
     `first` and `last` are the indices of the first and last instruction that touched it (-1: none), which is its
     lifetime for the capacity check. Sizes: `num_bytes` in all, `bytes_per_partition` of one partition (on chip).
@@ -178,7 +177,7 @@ class Storage:
         #: something wrote to it (an argument that is a copy must be written back)
         self.dirty = False
         self.race: SharedAccess | None = None
-        #: what a read of an unwritten element breaks
+        #: the rule that a read of an unwritten element breaks
         self.unwritten_rule = "NKI016"
 
     def array(self, tensor: NkiTensor) -> Array:
@@ -244,7 +243,7 @@ class Storage:
             fail("NKI021", "a tensor of another core or of an ended run", tensor=tensor)
 
     def _check_write(self, tensor: NkiTensor, values: Any = None) -> None:
-        """Refuse a write that may not be; values: what it stores, None where it does not store all of it."""
+        """Check a write; values: the stored values, None if it does not store all elements."""
         self.check_owner(tensor)
         if self.readonly:
             fail("NKI033", "the array behind dst is read-only", dst=tensor)
@@ -309,8 +308,8 @@ class Storage:
         return int(np.count_nonzero(blank)), first_index(blank, blank.ndim)
 
     def check_accumulation(self, tensor: NkiTensor, accumulate: bool | None) -> bool | Array:
-        """Whether a matmul into `tensor` adds to what is there (NKI109), as hardware's flag would say; where it does
-        for some elements only, a mask of them."""
+        """Whether a matmul into `tensor` accumulates (NKI109), as by hardware's flag; if for some elements only, their
+        mask."""
         self.check_owner(tensor)
         if accumulate is False:
             return False
@@ -329,7 +328,7 @@ class Storage:
         return cells.reshape(tensor.shape) if cells is not None and 0 < count < total else count == total
 
     def _warn_of_overwriting(self, tensor: NkiTensor, cells: Array | None) -> None:
-        """Say that a matmul overwrites what something else, as a memset, put there to be added to."""
+        """Warn that a matmul overwrites another instruction's result, such as a memset, instead of adding to it."""
         if self.sentinels or (self.written is None and not self.complete):
             return
         other = True if self.complete else self._written_map().view(tensor)

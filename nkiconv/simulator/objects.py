@@ -1,4 +1,4 @@
-"""What kernels may define and pass around besides tensors: NKIObject classes, registers, `nl.ds`, ints, dtypes."""
+"""Objects of kernels besides tensors: NKIObject classes, registers, `nl.ds`, ints, dtypes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class NKIObject:
     """Base of classes that kernels may define: fields become arguments of a generated ``__init__``.
 
-    A field is what has an annotation, or a value and none; without a value it is None. NKI's compiler makes the same
-    initialiser with and without @dataclass (language guide), so all of that holds for @dataclass too.
+    A field has an annotation or a value; without a value it is None. NKI's compiler makes the same initialiser with and
+    without @dataclass (language guide), so all of that holds for @dataclass too.
     """
 
     __slots__ = ()
@@ -75,7 +75,7 @@ class DeviceInteger(NKIObject):
 
     @property
     def advice(self) -> str:
-        """What may be done instead of Python's operators."""
+        """The remedy for Python's operators."""
         return "compute with nisa.register_* or index with nl.ds(register, n)"
 
     def _refuse(self) -> NoReturn:

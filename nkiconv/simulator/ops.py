@@ -1,4 +1,4 @@
-"""The operators of `nki.language` that instructions take as ``op``: what each computes and where it is legal.
+"""The operators of `nki.language` that instructions take as ``op``: their functions and where each is legal.
 
 Arithmetic operators get fp32 operands and give fp32; comparisons and logic give 1.0 or 0.0. Bitvec operators get
 integers and work on their bits. Activation functions are exact to fp32 here; hardware approximates them piecewise.
@@ -36,7 +36,7 @@ class Op:
     valid: Callable[[Array], Array] | None = None
     valid_text: str = ""
 
-    #: what calling a token on tiles does: `elementwise.apply`, set by `language` (it needs what needs the tokens)
+    #: the call of a token on tiles: `elementwise.apply`, set by `language` to avoid a circular import
     lower: ClassVar[Callable[..., Any]]
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""One core's run of a kernel: what it executed, what it holds, and the state of its engines."""
+"""One core's run of a kernel: its instructions, its memory, and the state of its engines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .tensor import NkiTensor
 class Instruction:
     """One executed instruction: engine, op, the regions it wrote and read, its settings, and its source line.
 
-    `params` holds what decides its cost and meaning besides the regions (op tokens, dge mode, accumulate flag, ...).
+    `params` has the settings that decide its price and meaning besides the regions (op tokens, dge mode, ...).
     """
 
     index: int
@@ -44,7 +44,7 @@ class Instruction:
 
     @property
     def bytes(self) -> int:
-        """Bytes moved: the larger of what is written and what is read (of an indirect transfer: its patterns)."""
+        """Bytes moved: the larger of bytes written and read (of an indirect transfer: its patterns)."""
         moved = self.params.get("moved")
         writes, reads = (moved[:1], moved[1:]) if moved else (self.writes, self.reads)
         return max(sum(r.num_bytes for r in writes), sum(r.num_bytes for r in reads))
@@ -177,7 +177,7 @@ class Program:
         fail("NKI177", f"the loop at {self.left}")
 
     def begin_iteration(self) -> int:
-        """Enter one iteration of a device loop; returns what `end_iteration` takes."""
+        """Enter one iteration of a device loop; returns `end_iteration`'s argument."""
         self.scope = (*self.scope, self.num_iterations)
         self.num_iterations += 1
         return len(self.instructions)
@@ -221,10 +221,10 @@ class Program:
 
 
 class Launch:
-    """What the cores of one launch share: its degree, its shared HBM, and whether unwritten memory may be read.
+    """The common state of a launch's cores: its degree, its shared HBM, and whether unwritten memory may be read.
 
-    `races`: whether the cores may race, and so take turns instruction by instruction; it takes two, and data. `most`:
-    instructions of all cores at which to give up, each having an equal share.
+    `races`: whether the cores may race, and so alternate instruction by instruction; needs two cores and data. `most`:
+    limit of instructions of all cores, an equal share for each.
     """
 
     def __init__(

@@ -37,10 +37,10 @@ class _Access(NamedTuple):
 class SharedAccess:
     """Accesses to one shared storage since its last barrier.
 
-    Two accesses conflict when different cores touch one element and one of them writes, unless it writes what is there:
-    kernels that share nothing out have both cores write the same results, and any order leaves the same bytes. So may
-    a core read what the other wrote if it wrote those bytes itself and no core wrote others. Reads cost a list entry
-    until something is written; then a byte an element says who wrote, who read, and whether it was written anew.
+    Two accesses conflict if different cores touch one element and one of them writes another value: in kernels that do
+    not share work both cores write the same results, and any order leaves the same bytes. So a core may also read the
+    other's bytes if it wrote the same bytes itself and no core wrote others. Reads cost a list entry until the first
+    write; from then on a byte an element records who wrote, who read, and whether it was written again.
 
     Args:
         allowed: a conflict is a RaceWarning, one for each line of the kernel, instead of NKI028.

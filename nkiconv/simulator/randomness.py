@@ -1,7 +1,7 @@
 """The random number generators of one core's Vector Engine and GpSimd.
 
-No document gives the sequences of trn2's generators. Those here have the right range, distribution and state, depend on
-nothing but their seeds, and go on from one instruction to the next; another seed gives other numbers than hardware's.
+No document gives the sequences of trn2's generators. Those here have the right range, distribution and state, depend
+only on their seeds, and continue from one instruction to the next. The numbers differ from hardware's.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .dtypes import Array
 
 #: Words of one GpSimd lane's state (isa rand_set_state).
 STATE_WORDS = 6
-#: What XORWOW adds to its counter at every step (Marsaglia, Xorshift RNGs, 2003).
+#: The increment of XORWOW's counter at every step (Marsaglia, Xorshift RNGs, 2003).
 _STEP = np.uint32(362437)
 
 

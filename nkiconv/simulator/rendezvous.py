@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Offer:
-    """What a core brings to a meeting: the kind of meeting, where it is, and what the other core needs from it."""
+    """A core's side of a meeting: its kind, its source line, and the data for the other core."""
 
     kind: tuple[Any, ...]
     location: str
     payload: Any = None
 
     def describe(self) -> str:
-        """Call, what tells it from others of its kind, and source line."""
+        """Call, distinguishing arguments, and source line."""
         return f"{self.kind[0]} {', '.join(str(part) for part in self.kind[1:])} at {self.location}"
 
 

@@ -20,7 +20,7 @@ _PACKAGE = __name__.rpartition(".")[0]
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule: stable id, what must hold, where it is documented, and what to do when it does not."""
+    """One rule: stable id, text, source, and remedy."""
 
     id: str
     text: str

@@ -2,8 +2,8 @@
 
 Documented (nki.isa.NkiScalar, nki.isa.scalar_load, NKI Scalar Values; SDK 2.33): it is int32 or int64 as loaded, and
 never widened; + - * take ints and scalars of its dtype, and wrap; it is the scalar_offset of an access pattern, on chip
-as int32 alone; as int32 it bounds nl.fori_loop. AWS traces comparisons of int32, whose result nothing takes: here they
-are refused. No document says what arithmetic costs: each operation is recorded, and timed as a register_move.
+as int32 alone; as int32 it bounds nl.fori_loop. AWS traces comparisons of int32, whose result no call takes: here they
+are refused. The cost of arithmetic is undocumented: each operation is recorded, and timed as a register_move.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .objects import DeviceInteger
 from .program import Instruction, current
 from .rules import fail
 
-#: What a scalar may be.
+#: Dtypes of scalars.
 SCALAR_DTYPES = ("int32", "int64")
 
 
@@ -35,7 +35,7 @@ class NkiScalar(DeviceInteger):
 
     @property
     def advice(self) -> str:
-        """What may be done instead of other operators."""
+        """The remedy for other operators."""
         return "it has + - *, and nothing takes the result of a comparison"
 
     def _computed(self, op: str, one: Any, other: Any) -> NkiScalar:

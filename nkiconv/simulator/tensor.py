@@ -56,7 +56,7 @@ class NkiTensor(NKIObject):
         self.storage = storage
         self.strides = dense_strides(shape) if strides is None else strides
         self.offset = offset
-        #: what moves the view at run time; None for a static one
+        #: the indices that move the view at run time; None for a static one
         self.indirection = indirection
         self.size = prod(shape)
         self.itemsize = DTYPES[dtype].itemsize
@@ -77,13 +77,13 @@ class NkiTensor(NKIObject):
         return len(self.shape)
 
     def region(self) -> Region:
-        """What an instruction record keeps of this operand: all that an indirect view may touch."""
+        """This operand in an instruction record: all elements that an indirect view may touch."""
         if self._region is None:
             self._region = self.pattern() if self.indirection is None else self.indirection.reach
         return self._region
 
     def pattern(self) -> Region:
-        """The view's own elements; those of an indirect view as if its indices were 0."""
+        """The view's own elements; for an indirect view with indices of 0."""
         return Region(self.storage.info, self.dtype, self.shape, self.strides, self.offset)
 
     def key(self) -> tuple[Any, ...]:
@@ -128,7 +128,7 @@ class NkiTensor(NKIObject):
         """``[[stride, count], ...]`` of the view, as `.ap` takes it."""
         return [[s, n] for s, n in zip(self.strides, self.shape, strict=True)]
 
-    # What tensors cannot do.
+    # Operations that tensors refuse.
 
     def __setitem__(self, key: Any, value: Any) -> NoReturn:
         fail("NKI031", "item assignment; copy with nisa.tensor_copy or nisa.dma_copy", tensor=self)
@@ -423,7 +423,7 @@ class NkiTensor(NKIObject):
         return NkiTensor(shape, dtype or self.dtype, self.storage, strides, offset, self.indirection)
 
     def _unusable(self, shape: Ints, rule: str, why: str) -> NkiTensor:
-        """A view of which there is no more than its shape: what uses it breaks a rule."""
+        """A view with a shape and no storage: using it breaks a rule."""
         of = self.storage.of if isinstance(self.storage, _Refusal) else self
         view = NkiTensor(shape, self.dtype, of.storage)
         view.storage = cast(Storage, _Refusal(rule, why, of))
@@ -485,9 +485,9 @@ class NkiTensor(NKIObject):
 
 
 class _Refusal:
-    """The storage of a view that kernels may make and no instruction may use: past the end, or of nothing.
+    """The storage of a view that kernels may make and no instruction may use: past the end, or empty.
 
-    Kernels form such views for a step that they then skip. Whatever an instruction asks of this breaks the rule.
+    Kernels form such views for a step that they then skip. Any use by an instruction breaks the rule.
     """
 
     def __init__(self, rule: str, why: str, of: NkiTensor) -> None:

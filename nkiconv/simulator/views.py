@@ -85,9 +85,9 @@ def name_groups(pattern: tuple[Any, ...]) -> list[tuple[str, ...]]:
 
 
 def plain_index(key: tuple[Any, ...], shape: Ints, strides: Ints, on_chip: bool) -> tuple[Ints, Ints, int] | None:
-    """(shape, strides, first element) of the view by plain ints and slices inside a tensor, which almost all are.
+    """(shape, strides, first element) of the view by plain ints and slices inside a tensor, the most common kind.
 
-    None for all else, and where dim 0 on chip would be dropped or stepped over.
+    None for other keys, and if dim 0 on chip would be dropped or strided.
     """
     if len(key) > len(shape):
         return None

@@ -67,8 +67,7 @@ def dma_copy(
 
     Args:
         dst, src: any shapes with equal element counts, in HBM or SBUF; different dtypes cast through fp32.
-        oob_mode: what an index out of bounds does: error, or skip its row (a scalar index: the transfer); without an
-            index nothing is out of bounds.
+        oob_mode: for an index out of bounds: error, or skip its row (a scalar index: the transfer).
         dge_mode: who makes the descriptors; hwdge does not cast.
         engine: sync or scalar, with hwdge only.
     Raises NkiError (NKI055 for casts of int64, NKI130-NKI133, NKI138, NKI139, NKI017). Source: isa dma_copy, DGE guide.
@@ -182,7 +181,7 @@ def dma_transpose(
         dge_mode: unknown, none, or hwdge: 2-byte data, last dim <= 128, first dim 16 (2-d) or 1, 2, 4, 8, 16 (3-d,
             4-d) with shape[0] * shape[-2] a multiple of 16; with a vector of indices unknown or swdge. Of none isa's
             text and its list of parameters disagree; kernels of nki-library use it.
-        oob_mode: skip leaves what comes from rows out of bounds as it is.
+        oob_mode: skip leaves the elements of rows out of bounds unchanged.
     Raises NkiError (NKI052, NKI054, NKI055, NKI130, NKI134, NKI136-NKI139, NKI141). Source: isa dma_transpose.
     """
     program = current()

@@ -19,7 +19,7 @@ class engine(Enum):
 
 
 class reduce_cmd(Enum):
-    """What an instruction does with its engine's reduction registers."""
+    """An instruction's use of its engine's reduction registers."""
 
     idle = 0
     reset = 1
@@ -38,7 +38,7 @@ class dge_mode(Enum):
 
 
 class oob_mode(Enum):
-    """What an indirect access does out of bounds."""
+    """The effect of an indirect access out of bounds."""
 
     error = 0
     skip = 1

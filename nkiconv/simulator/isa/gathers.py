@@ -1,6 +1,6 @@
-"""GpSimd: gathers within a partition or a core's 16 partitions, and positions of segments and of what is not zero.
+"""GpSimd: gathers within a partition or a core's 16 partitions, and positions of segments and of non-zero elements.
 
-Each of GpSimd's 8 cores reads and writes 16 partitions of its own. SBUF only.
+Each of GpSimd's 8 cores reads and writes its own 16 partitions. SBUF only.
 """
 
 from __future__ import annotations

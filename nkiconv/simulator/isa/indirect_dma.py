@@ -1,4 +1,4 @@
-"""What DMA asks of indirect sides: modes, bounds, and the forms of dma_compute and dma_transpose that take indices."""
+"""DMA with indirect sides: modes, bounds, and the forms of dma_compute and dma_transpose that take indices."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def _too_long(n: int, stride: int) -> bool:
 
 @functools.lru_cache(maxsize=1 << 14)
 def _free_runs(shape: Ints, strides: Ints) -> int | None:
-    """Free dims of a view that the hardware walks; None where one is too long. Kernels use few patterns very often."""
+    """Free dims of a view as the hardware walks them; None if one is too long. Kernels use few patterns very often."""
     runs = 0
     run_size = run_stride = 0
     for n, s in zip(shape[1:], strides[1:], strict=True):

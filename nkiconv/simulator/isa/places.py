@@ -17,7 +17,7 @@ from .operands import shaped
 
 
 def indirect_params(*tensors: NkiTensor) -> dict[str, Any]:
-    """What a record keeps of a transfer with indirect sides, dst first: how it is indirect and what it moves."""
+    """A record's settings of a transfer with indirect sides, dst first: the kind of indirection and the bytes moved."""
     for tensor in tensors:
         if tensor.indirection is not None:
             break
@@ -34,7 +34,7 @@ def index_tensors(*tensors: NkiTensor) -> tuple[NkiTensor, ...]:
 
 
 def after_registers(instruction: Instruction, *tensors: NkiTensor) -> Instruction:
-    """The instruction, which waits for what set the registers or scalars that index its operands."""
+    """The instruction, which waits for the instructions that set the registers or scalars indexing its operands."""
     for tensor in tensors:
         index = None if tensor.indirection is None else tensor.indirection.index
         if isinstance(index, DeviceInteger) and index.set_by is not None:
@@ -55,7 +55,7 @@ def indices(tensor: NkiTensor) -> Array:
 
 
 def places(tensor: NkiTensor, mode: oob_mode) -> list[NkiTensor | None]:
-    """The static views that a tensor stands for: itself, or where its indices say; None where those are out of bounds.
+    """The static views of a tensor: itself, or those of its indices; None for an index out of bounds.
 
     Raises NkiError NKI138 for indices out of bounds with oob_mode.error.
     """
@@ -88,7 +88,7 @@ def _inside(tensor: NkiTensor, place: NkiTensor) -> bool:
 
 
 def settled(tensor: Any) -> Any:
-    """The static view that a scalar index leads to (NKI138); that of index 0 in a trace, where no index has a value."""
+    """The static view of a scalar index (NKI138); in a trace, where indices have no values, that of index 0."""
     if type(tensor) is not NkiTensor or tensor.indirection is None or tensor.indirection.by_rows:
         return tensor
     if current().numeric:

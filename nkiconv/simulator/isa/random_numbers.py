@@ -1,6 +1,6 @@
 """Random bits, dropout, and the state of the generators behind them.
 
-See `simulator.randomness` for what the numbers have in common with hardware's, and what not.
+See `simulator.randomness` for the numbers' differences from hardware's.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def rng(dst: NkiTensor, engine: engine = engine.vector, name: str | None = None)
 
 
 def dropout(dst: NkiTensor, data: NkiTensor, prob: Any, name: str | None = None) -> Instruction:
-    """dst = data, each element replaced by 0 with probability `prob`; what is kept keeps its bits, unscaled.
+    """dst = data, each element replaced by 0 with probability `prob`; the others keep their bits, unscaled.
 
     Draws from the Vector Engine's generator, which set_rng_seed seeds (no document names its generator).
 

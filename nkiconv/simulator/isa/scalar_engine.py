@@ -80,8 +80,8 @@ def activation(
     """dst = op(data * scale + bias) on the Scalar Engine; optionally the sum over the free dims.
 
     Args:
-        dst, data: same partitions and elements, SBUF or PSUM, any dtypes. Where only the sum is wanted, dst may be a
-            view with steps of 0 (nki-library's kernels save the room so): what it holds then is told nowhere, so that
+        dst, data: same partitions and elements, SBUF or PSUM, any dtypes. If only the sum is wanted, dst may be a view
+            with steps of 0, as nki-library's kernels have it to save memory; its values are undocumented, so that
             reading it is an error.
         bias: None, a number, or a [P, 1] tile (not tf32). scale: a number or an fp32 [P, 1] tile.
         reduce_op: nl.add, needed when reduce_cmd reduces. reduce_res: [P, 1], receives the registers.

@@ -40,8 +40,8 @@ def nc_matmul(
         dst: [M, N...] fp32 in PSUM, inside one bank (is_transpose: the data's dtype).
         stationary: [K, M...] in SBUF, K <= 128, M <= 128; fp8, bf16, fp16, or fp32/tf32 when moving is too.
         moving: [K, N...] in SBUF, N <= 512 over all its free dims.
-        accumulate: False overwrites, True adds to a matmul's result, None (default) overwrites what no matmul has
-            written and adds otherwise.
+        accumulate: False overwrites, True adds to a matmul's result, None (default) adds to a matmul's result and
+            overwrites other data.
         perf_mode: double_row contracts [K, 2, M] with [K, 2, N] in fp8.
         tile_position, tile_size: (start_row, start_column) and (rows, columns) of the array, sizes 32, 64 or 128, M at
             most `columns`. Of columns isa's text and its list of parameters disagree; kernels of nki-library use them.
@@ -174,7 +174,7 @@ def _multiply(
     is_transpose: bool,
     double_row: bool,
 ) -> bool:
-    """Do the product; returns whether it was added to what dst held."""
+    """Compute the product; returns whether it was added to dst."""
     lhs, rhs = stationary.storage.read(stationary), moving.storage.read(moving)
     rows = lhs.shape[0] * (hw.DOUBLE_ROW if double_row else 1)
     lhs, rhs = lhs.reshape(rows, -1), rhs.reshape(rows, -1)

@@ -64,7 +64,7 @@ class NkiGrid(NKIObject):
     __slots__ = ("_axes", "_source", "_tiles")
 
     def __init__(self, source: NkiTensor, axes: tuple[_Axis, ...], tiles: tuple[int, ...] | None) -> None:
-        #: what holds the elements; of tiles that lie side by side: how many there are along each axis, else None
+        #: the tensor of the elements; the number of tiles along each axis if they lie side by side, else None
         self._source, self._axes, self._tiles = source, axes, tiles
 
     @property
@@ -135,7 +135,7 @@ class NkiGrid(NKIObject):
         return shaped[(slice(None), *(slice(0, one.elements) for one in free))]
 
     def __getitem__(self, key: Any) -> Any:
-        """Ints consume coordinates, slices keep them; what is not named is kept whole (NKI182)."""
+        """Ints consume coordinates, slices keep them; axes without a key are kept whole (NKI182)."""
         keys = key if type(key) is tuple else (key,)
         left = [i for i, one in enumerate(self._axes) if one.is_open]
         if len(keys) > len(left):
@@ -174,7 +174,7 @@ class NkiBlockGrid(NkiGrid):
 
 
 def tiles(source: NkiTensor | NkiGrid, *, tile_shape: tuple[int, ...] | None = None) -> NkiTileGrid:
-    """A tensor, or what is chosen of a grid, as a grid of tiles over its last dims.
+    """A tensor, or a part of a grid, as a grid of tiles over its last dims.
 
     Args: tile_shape: elements of a tile, a tuple of at least 2 ints; None: a grid's own.
     Raises NkiError (NKI181).
@@ -258,7 +258,7 @@ def _allocated(tile_shape: Any, block_shape: Any, element_shape: Any, made: tupl
 
 
 def _cut(axes: tuple[_Axis, ...], tile_shape: Any, block_shape: Any) -> tuple[_Axis, ...]:
-    """Axes of which the last are in tiles of a shape, or in blocks of these, with all their coordinates."""
+    """Axes whose last ones are cut into tiles of a shape, or blocks of these, with all coordinates."""
     sizes = _sizes("tile_shape", tile_shape)
     grouped = (1,) * len(sizes) if block_shape is None else _sizes("block_shape", block_shape)
     if not _LEAST_DIMS <= len(sizes) <= len(axes):

@@ -2,9 +2,9 @@
 
 The simulator runs the body of a device loop once for each iteration, and records it as often; without data, of a long
 loop only its first iterations and its last, which stands for the others (`iterations.Repeat`). Each iteration ends with
-a compare and branch on every engine that ran something in it: the documents say that sequencers do that, not what it
-costs. Hardware has one copy of the body, so every iteration must do the same (`iterations`), and no dependency may join
-two of them.
+a compare and branch on every engine that ran an instruction in it: the documents say that sequencers do that, but not
+its cost. Hardware has one copy of the body, so every iteration must do the same (`iterations`), and no dependency may
+join two of them.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def dynamic_range(start: Any, stop: Any = None, step: int = 1) -> Iterator[Virtu
 def fori_loop(lower: Any, upper: Any, body_fun: Callable[[Any], Any], step: int = 1) -> None:
     """A loop on the device: body_fun(i) for i = lower, lower + step, ... below upper.
 
-    i is an NkiScalar, but a register where a bound is one, and in NKI 0.6. The body gets one of its own each time: what
-    it does to that changes nothing outside.
+    i is an NkiScalar, but a register if a bound is one, and in NKI 0.6. The body gets a new one each time: changes to
+    it have no effect outside.
 
     Args: lower, upper: ints, int32 NkiScalars or registers, with a value. body_fun: returns None. step: a positive int.
     Raises NkiError (NKI170, NKI171). Source: isa fori_loop of NKI 0.7.
@@ -67,12 +67,12 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable[[Any], Any], step: int 
     registers = isinstance(lower, VirtualRegister) or isinstance(upper, VirtualRegister) or not current().launch.traces
     for i in _iterations(open_loop(_opened()), values, counted, VirtualRegister if registers else _scalar):
         returned = body_fun(i)
-        if returned is not None and not isinstance(returned, Instruction):  # a lambda's is that of its last call
+        if returned is not None and not isinstance(returned, Instruction):  # a lambda returns its last call's result
             fail("NKI170", f"body_fun returned {returned!r:.80}, must return None; keep state in SBUF or HBM")
 
 
 def while_loop(init: VirtualRegister, body_fun: Callable[[VirtualRegister], VirtualRegister]) -> None:
-    """A loop on the device: body_fun(r) while the register r is not 0; r is init, then what the body returned.
+    """A loop on the device: body_fun(r) while the register r is not 0; r is init, then the body's result.
 
     The body gets a copy of r. It must return a register; documents give no NkiScalar here.
 

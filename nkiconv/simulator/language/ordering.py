@@ -23,8 +23,8 @@ class _InOrder:
 def no_reorder() -> _InOrder:
     """``with nl.no_reorder():`` each instruction that runs inside waits for the one before it there.
 
-    That holds for what called functions run too. Blocks may be nested, and then are one. Device loops go around a
-    block, not inside (NKI171).
+    That holds for instructions of called functions too. Nested blocks are one. Device loops go around a block, not
+    inside (NKI171).
 
     Source: isa no_reorder, scheduling guide.
     """

@@ -1,4 +1,4 @@
-"""`nl.tile_size`: what the hardware takes at once."""
+"""`nl.tile_size`: the hardware's limits of one instruction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two profiles side by side: what moved, in us and counts. All times are modelled."""
+"""Two profiles side by side: their differences in us and counts. All times are modelled."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What moved between two profiles: `print` it, or take its rows."""
+    """The differences between two profiles: `print` it, or take its rows."""
 
     before: Profile
     after: Profile

@@ -1,7 +1,7 @@
-"""The critical path: the chain of waits that ends with the last DMA, and what each link of it rests on.
+"""The critical path: the chain of waits that ends with the last DMA, and the constants of each link.
 
-From the end backwards: a task's time, then whatever its start waited for last: another task's result, room in memory,
-a place in a DMA queue, or the engine, which was busy with the task before.
+From the end backwards: a task's time, then the last event that its start waited for: another task's result, space in
+memory, a place in a DMA queue, or the end of the engine's task before.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..timing import AnyPrice, DmaPrice, MeetPrice, TensorPrice
 #: Differences below this are rounding of sums of ns.
 _SAME_NS = 1e-6
 
-#: What a link of the path can be.
+#: Kinds of links.
 ISSUE, LATENCY, HOP, SPACE_WAIT = "issue", "latency", "hop", "space"
 DMA_FLOW, DMA_START, DMA_ISSUE, DMA_QUEUE = "dma flow", "dma first packet", "dma issue", "dma queue"
 MEETING = "barrier"
@@ -23,7 +23,7 @@ MEETING = "barrier"
 
 @dataclass(frozen=True)
 class Link:
-    """One stretch of the critical path, in ns: what it is, the task that it belongs to, and the constants it rests on.
+    """One link of the critical path, in ns: its kind, its task, and the constants of its time.
 
     A hop belongs to the task that waits; an issue to the task that keeps its engine busy.
     """
@@ -74,7 +74,7 @@ def _own_links(tasks: Tasks, prices: Sequence[AnyPrice], line: Timeline, task: i
 
 
 class _Before:
-    """For each task, what its engine did last before it: the last instruction, and the last DMA that was issued."""
+    """For each task, the last instruction and the last DMA issue of its engine before it."""
 
     def __init__(self, tasks: Tasks, line: Timeline) -> None:
         engines = tasks.num_cores * len(ENGINES)
@@ -117,7 +117,7 @@ def _hop_constants(tasks: Tasks, producer: int, task: int) -> frozenset[str]:
 def _step_back(
     tasks: Tasks, prices: Sequence[AnyPrice], line: Timeline, before: _Before, task: int, links: list[Link]
 ) -> tuple[int | None, bool]:
-    """What a task's start waited for last: (that task or None, whether for its result)."""
+    """The last event that a task's start waited for: (its task or None, whether for its result)."""
     start, ready, cause = line.start[task], line.ready[task], line.ready_by[task]
     price = prices[task]
     if cause == QUEUE_FULL and ready > start:

@@ -2,8 +2,8 @@
 
 One process a core. Tracks: the engines, their DMA issues (which overlap instructions), the DMA queues (each transfer
 while it is at the head of its queue), the PSUM banks (which tile has one), and the throttle's state; counters for SBUF
-and PSUM use; arrows for what a start waited for last. Slices of one track never overlap. Times are us from the first
-DMA issue, and modelled.
+and PSUM use; arrows from the event that a start waited for last. Slices of one track never overlap. Times are us from
+the first DMA issue, and modelled.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _THROTTLE_TRACK = 90
 
 
 def trace(timed: Timed, title: str = "") -> dict[str, Any]:
-    """Chrome-trace JSON of a timed kernel; title: what it ran, as in a case and its shape."""
+    """Chrome-trace JSON of a timed kernel; title: for example a case and its shape."""
     options = timed.line.options
     about = {"kernel": timed.kernel, "title": title or timed.kernel, "time": f"{hw.CONSTANTS.modelled}, not measured"}
     return {

@@ -57,7 +57,7 @@ def picture(found: Profile, timed: Timed, path: Path, title: str = "") -> None:
 
 
 def _rows(timed: Timed) -> dict[str, list[tuple[float, float]]]:
-    """(begin, end) in us of what each row of the timeline shows, of core 0."""
+    """(begin, end) in us of the bars in each row of the timeline, of core 0."""
     line, tasks = timed.line, timed.tasks
     rows: dict[str, list[tuple[float, float]]] = {name: [] for name in (*ENGINES, "loads", "stores")}
     for task, price in enumerate(timed.prices):

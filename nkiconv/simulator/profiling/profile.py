@@ -41,10 +41,10 @@ def profile(
 
     Args:
         trace_only: make no data; arguments may be `ArraySpec`s. False also runs the numerics, with all their checks.
-        sensitivity: time again with each inferred constant that counts at both ends of its range.
-        standalone: add the preamble and postamble that a NEFF of its own pays; without, the kernel is inside a graph.
+        sensitivity: time again with each relevant inferred constant at both ends of its range.
+        standalone: add the preamble and postamble of a separate NEFF; without, the kernel is inside a graph.
         problem: useful flops and bytes for roofline and MFU. constants: values by name, instead of trn2.toml's.
-        advance: told what is being done, and the share of it that is done.
+        advance: called with the current step, and the share of it that is done.
 
     Returns: a function of the kernel's arguments that returns a `Profile`.
 
@@ -64,12 +64,12 @@ def profile(
 def profile_timed(
     kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None, settings: Settings | None = None
 ) -> tuple[Profile, Timed]:
-    """As `profile`, with what pictures are made from.
+    """As `profile`, with the timeline.
 
     Args:
         args, kwargs: the kernel's. settings: how to profile; None: as `profile` by default.
 
-    Returns: a `Profile`, and the timeline that it sums up.
+    Returns: a `Profile`, and its timeline.
 
     Raises: as `profile`.
     """

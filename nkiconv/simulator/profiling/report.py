@@ -1,4 +1,4 @@
-"""What a profile says, as data. Every time in it is modelled."""
+"""A profile as data. Every time in it is modelled."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Phases:
 
 @dataclass(frozen=True)
 class Share:
-    """One entry of the critical path: what, where in the source, how long in us, and its share of the total."""
+    """One entry of the critical path: its name, source line, time in us, and share of the total."""
 
     what: str
     us: float
@@ -87,7 +87,7 @@ class Profile:
     dma_transfers: int
     dma_bytes: int
     hbm_bytes: int
-    hbm_fraction: float  # of what the HBM can carry in the span
+    hbm_fraction: float  # of the bytes that the HBM can carry in the span
     hbm_bound_share: float  # of the span in which more was asked of the HBM than it can carry
     dma_efficiency: float  # time that the bytes need at the engines' full rate / the engines' busy time
     dma_elements: tuple[tuple[int, int], ...]  # (bytes of an element, how many), by size
@@ -103,11 +103,11 @@ class Profile:
     space_stall_us: float  # SBUF and PSUM, longest of the cores' engines
     table_loads: int
     full_rate_share: float | None  # of the span, Tensor Engine at full rate (phase 0); None without Tensor work
-    #: of the phase-0 total, iterations of device loops that were not recorded: the total is extrapolated, and shares
-    #: and times of engines and of the critical path are those of what was recorded
+    #: of the phase-0 total, iterations of device loops that were not recorded: the total is extrapolated, while shares
+    #: and times of engines and of the critical path are of the recorded instructions
     extrapolated_us: float = 0.0
     sensitivity: tuple[Sensitivity, ...] = ()
-    #: what traces and pictures are made from; None of a profile that was read from a file
+    #: the source of traces and pictures; None for a profile that was read from a file
     timed: Timed | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
@@ -130,7 +130,7 @@ class Profile:
         picture(self, self._timeline(), Path(path), title)
 
     def compare(self, other: Profile) -> Comparison:
-        """What moves from this profile to another one: `print` it, or take its rows."""
+        """The changes from this profile to another one: `print` it, or take its rows."""
         return Comparison(self, other)
 
     def _timeline(self) -> Timed:
@@ -142,7 +142,7 @@ class Profile:
 
     @staticmethod
     def from_dict(document: Mapping[str, Any]) -> Profile:
-        """The profile whose `as_dict`, or its JSON, this is; what else the document holds is left out.
+        """The profile of an `as_dict` or its JSON; other entries of the document are ignored.
 
         Raises ValueError: something is missing, or no number.
         """

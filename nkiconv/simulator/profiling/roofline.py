@@ -36,7 +36,7 @@ def peak_flops_per_ns(dtype: str, cores: int, rates: Rates) -> float:
 
 
 def bytes_per_ns(cores: int, rates: Rates) -> float:
-    """What one core's DMA engines carry, or, on two cores, what their HBM does.
+    """The bandwidth of one core's DMA engines, or, on two cores, of their HBM.
 
     For data that passes through SBUF: a copy within HBM reads and writes at once, so that on one core it can be faster.
     """

@@ -16,7 +16,7 @@ from .timed import Timed, in_time
 def sensitivities(found: Profile, timed: Timed, extra_us: float, settings: Settings) -> tuple[Sensitivity, ...]:
     """One entry for each inferred constant that the kernel's timeline may rest on, the one that matters most first.
 
-    Args: extra_us: what the profile's totals have beyond the timeline's.
+    Args: extra_us: the excess of the profile's totals over the timeline's.
     """
     chosen = [constant for constant in mattering(timed) if constant.name not in settings.constants]
     entries = []
@@ -33,8 +33,7 @@ def sensitivities(found: Profile, timed: Timed, extra_us: float, settings: Setti
 
 
 def mattering(timed: Timed) -> list[Constant]:
-    """The inferred constants that take part in a kernel's timeline: in prices, in how tasks are put in time, or in what
-    there is to put."""
+    """The inferred constants that affect a kernel's timeline: in prices, in scheduling, or in dropped instructions."""
     names = set[str]().union(*{_read_by(price) for price in timed.prices})
     names |= {_DEPTH} if any(type(price) is DmaPrice and price.queue == "hwdge" for price in timed.prices) else set()
     names |= {_HOP} if any(engine % len(ENGINES) == _GPSIMD for engine in timed.tasks.engine) else set()

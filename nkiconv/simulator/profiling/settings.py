@@ -1,4 +1,4 @@
-"""What a caller may ask of a profile."""
+"""The options of a profile."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ..dtypes import DTYPES, canonical
 
-#: Told what is being done and the share of it that is done, 0 to 1.
+#: Called with the current step and the share of it that is done, 0 to 1.
 Advance = Callable[[str, "float | None"], None]
 
 
@@ -17,10 +17,10 @@ def ignore(_what: str, _share: float | None) -> None:
 
 @dataclass(frozen=True)
 class Problem:
-    """What the kernel is for, where the caller knows better than the kernel's arguments say.
+    """The kernel's useful work, if the caller knows more than the kernel's arguments show.
 
-    flops: useful ones (a kernel may multiply zeros). min_bytes: least traffic with HBM; arguments and results, where
-    None. dtype: whose peak the flops are held against; the first argument's, where None.
+    flops: useful ones (a kernel may multiply zeros). min_bytes: least traffic with HBM; None: arguments and results.
+    dtype: the dtype of the peak rate; None: the first argument's.
     """
 
     flops: int | None = None

@@ -45,7 +45,7 @@ def text_of(found: Profile, width: int = WIDTH) -> str:
 
 
 def show(screen: Console, found: Profile, title: str, floors: Sequence[str]) -> None:
-    """Print a profile: totals, engines, critical path, data movement, what it rests on; floors: more totals."""
+    """Print a profile: totals, engines, critical path, data movement, inferred constants; floors: more totals."""
     screen.print(Text(title, style="bold"))
     for line in (*totals(found), *floors):
         screen.print(Text(line))
@@ -60,7 +60,7 @@ def show(screen: Console, found: Profile, title: str, floors: Sequence[str]) -> 
 
 
 def totals(found: Profile) -> Iterator[str]:
-    """Times, modelled, and what bounds them."""
+    """Modelled times, and their limiting resource."""
     phases = found.phases
     yield (
         f"modelled {found.modelled_us:,.2f} us ({CONSTANTS.target}; first DMA issue to last DMA done), mean of the "
@@ -74,7 +74,7 @@ def totals(found: Profile) -> Iterator[str]:
 
 
 def engines(found: Profile) -> Table:
-    """What each engine did with its time."""
+    """How each engine spent its time."""
     table = Table(
         title="engines: share of the time, mean of the cores", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
     )
@@ -125,7 +125,7 @@ def short_path(what: str) -> str:
 
 
 def notes(found: Profile) -> Iterator[str]:
-    """Data movement, memory, the Tensor Engine, and what the times rest on."""
+    """Data movement, memory, the Tensor Engine, and the inferred constants of the times."""
     if found.leans_on_compiler:
         yield (
             f"look-ahead order is {found.order_gap:.0%} shorter: above 5 %, the kernel leaves its scheduling to the "

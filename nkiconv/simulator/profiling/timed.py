@@ -1,4 +1,4 @@
-"""A traced kernel with its timeline: what reports, pictures and traces are made from, and how it is made."""
+"""A traced kernel with its timeline, the source of reports, pictures and traces."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .settings import Advance, ignore
 
 @dataclass(frozen=True)
 class Timed:
-    """A traced kernel and its timeline of program order, phase 0: what pictures and traces are made from."""
+    """A traced kernel and its timeline of program order, phase 0."""
 
     kernel: str
     execution: Execution
@@ -27,7 +27,7 @@ class Timed:
         return self.us_of(self.line)
 
     def us_of(self, line: Timeline) -> float:
-        """That of another timeline of the same tasks, with the iterations of device loops that were not recorded."""
+        """The time of another timeline of the same tasks, with the unrecorded iterations of device loops."""
         return (line.total_ns + repeated_ns(self.execution.programs, self.tasks, line)) / 1e3
 
 
@@ -41,9 +41,9 @@ def in_time(
     """Put a traced kernel on its timeline: program order, phase 0 of the throttle's grid.
 
     Args:
-        kernel: its name. advance: told what is being done. prices: under `rates`, where some are known already.
+        kernel: its name. advance: called with the current step. prices: under `rates`, if some are known already.
 
-    Returns: the timeline, and what it was made from.
+    Returns: the timeline and its traced kernel.
 
     Raises: nothing of its own.
     """

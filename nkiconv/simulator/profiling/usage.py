@@ -73,7 +73,7 @@ def own_ns(price: AnyPrice, line: Timeline, task: int) -> float:
 
 
 def cause(task: int, tasks: Tasks, prices: Sequence[AnyPrice], line: Timeline) -> str:
-    """What a task's start waited for, in a word or two."""
+    """The reason for a task's wait, in a word or two."""
     source = line.ready_by[task]
     if source == SPACE:
         psum = all(tasks.tiles[tile].psum for tile in tasks.touches[task] if tasks.tiles[tile].first_task == task)

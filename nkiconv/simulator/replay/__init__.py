@@ -1,8 +1,8 @@
-"""Replays a published hardware trace through the timing model, to see how far predicted and seen times are apart.
+"""Replays a published hardware trace through the timing model, to compare predicted and measured times.
 
 `read_trace` reads the JSON export of a neuron-profile capture of one NeuronCore, `compare` puts its instructions, with
-their sizes and semaphores, on the model's timeline. Figures of a trace decide no price: they are what is compared with.
-What an EVENT_SEMAPHORE costs by itself is not modelled.
+their sizes and semaphores, on the model's timeline. Figures of a trace decide no price. The cost of an EVENT_SEMAPHORE
+by itself is not modelled.
 """
 
 from __future__ import annotations

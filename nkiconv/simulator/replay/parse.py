@@ -2,7 +2,7 @@
 
 Only the kernel's own instructions count: those that carry a compiler's name, of the subgraph that has most of them.
 Engines execute in the order of their program counters. EVENT_SEMAPHORE and NOP are waits of the instruction after them,
-and ACT_TABLE_LOAD is left to the model: what these three cost by themselves is not modelled.
+and ACT_TABLE_LOAD is left to the model: the cost of these three by themselves is not modelled.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from . import operands
 from .records import Matmul, Record, Trace, TraceError, Transfer
 
-#: What a trace must contain.
+#: Required sections of a trace.
 SECTIONS = ("instruction", "dma", "dma_queues_info", "semaphore_update", "ham")
 #: Engines by the label of their instructions.
 _LABELS = {
@@ -104,7 +104,7 @@ class _Semaphores:
 
 
 def _records(engine: str, rows: list[_Row], transfers: list[Transfer], semaphores: _Semaphores) -> list[Record]:
-    """An engine's queue: loads joined with their matmuls, passes with each other, waits with what they hold up."""
+    """An engine's queue: loads joined with their matmuls, passes with each other, waits with the next instruction."""
     records: list[Record] = []
     waits: tuple[tuple[int, int], ...] = ()
     loads: list[_Row] = []
@@ -206,7 +206,7 @@ def _record(
 
 
 def _transfers(document: _Row, subgraph: str, triggers: list[_Row]) -> list[Transfer]:
-    """What an engine's triggers moved: their packets are those of the engine's queue, first in, first out."""
+    """The transfers of an engine's triggers: their packets are those of the engine's queue, first in, first out."""
     label = triggers[0]["label"]
     names = {row["q_name"]: str(row["q_idx"]) for row in _of(document["dma_queues_info"], subgraph)}
     queues = [index for name, index in names.items() if name.startswith(f"q{label}") and "Dynamic" in name]

@@ -1,4 +1,4 @@
-"""What a trace says, as plain records. Times are in ns of the trace's own clock; nothing here is modelled."""
+"""A hardware trace as plain records. Times are in ns of the trace's own clock; nothing here is modelled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trace's instructions by kind: how long they took, and what the model says of such an instruction."""
+"""A trace's instructions by kind: measured times, and the model's."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def error(predicted: float | None, seen: float | None) -> float | None:
 
 
 class _Kind(NamedTuple):
-    """What one row has in common."""
+    """The properties that one row's instructions share."""
 
     opcode: str
     engine: str

@@ -17,7 +17,7 @@ SHOWN_NS = 50.0
 
 
 def spans_table(found: Iterable[Comparison], *, markdown: bool) -> str:
-    """One line a trace: its span and what the replays make of it."""
+    """One line a trace: its span and the replays' spans."""
     lines = []
     for one in found:
         ways: tuple[Span, ...] = (one.in_order, one.overtaking, one.first_loads_seen, one.dmas_seen)

@@ -208,7 +208,7 @@ def dmas_as_seen(replay: Replay, origin: float, rates: Rates, *, first_only: boo
 
 
 def is_as_seen(found: AnyPrice) -> bool:
-    """Whether a price is that of a DMA as long as it was seen to be."""
+    """Whether a price is a DMA's measured time."""
     return isinstance(found, DmaPrice) and found.queue == _AS_SEEN
 
 

@@ -36,9 +36,9 @@ def _readers_kept() -> int:
 class _Memory:
     """Live accesses to one storage: the writers that still show, and the readers since.
 
-    On chip each is kept with its mask, which most comparisons come down to. `readers` have had none of their bytes
-    overwritten; `remainders` some, and hold the mask of the others: what has been overwritten need not be waited for
-    again.
+    On chip each is kept with its mask, by which most comparisons are decided. None of the bytes of `readers` are
+    overwritten; some of those of `remainders` are, which keep the mask of the others: overwritten bytes need no second
+    wait.
     """
 
     __slots__ = ("on_chip", "readers", "remainders", "writers")
@@ -148,9 +148,9 @@ class _CutMemory:
 
 
 class Dependencies:
-    """Finds what each instruction of one core waits for; instructions come in program order.
+    """Finds the instructions that each instruction of one core waits for, in program order.
 
-    Args: written: the storages that anyone writes, as `written_storages` tells them; reads of others need no wait.
+    Args: written: the storages that any instruction writes (`written_storages`); reads of others need no wait.
     """
 
     def __init__(self, written: Mapping[int, Region]) -> None:

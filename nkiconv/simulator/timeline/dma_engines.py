@@ -1,9 +1,8 @@
 """The DMA engines of all cores and the HBM that they share, as flows.
 
 Each core has 16 engines. A transfer gives every engine its share of work. The transfers of one queue run one after the
-other; queues take turns packet by packet, so that each gets the engine's time in proportion to its packets'. Three
-rates bound the flow: an engine's own, a core's, and the HBM's time, which all cores share in proportion to what they
-ask.
+other; queues alternate packet by packet, so that each gets the engine's time in proportion to its packets'. Three rates
+bound the flow: an engine's own, a core's, and the HBM's time, which all cores share in proportion to their demand.
 
 Engines that every transfer of a program loads alike behave alike, so they are one group.
 """
@@ -74,7 +73,7 @@ class DmaEngines:
         self._throttled = False
 
     def start(self, time: float, core: int, transfer: Transfer) -> list[Transfer]:
-        """Add a transfer whose first packets are ready; returns what has finished by then."""
+        """Add a transfer whose first packets are ready; returns the transfers finished by then."""
         done, changed = self._let_run(time)
         work = transfer.price.work_ns
         total = sum(work)
@@ -143,7 +142,7 @@ class DmaEngines:
         return self._sem_write_ns
 
     def _set_rates(self) -> None:
-        """Shares of each engine's time by queue, cut by what the core and the HBM can carry."""
+        """Shares of each engine's time by queue, limited by the rates of the core and the HBM."""
         asked = 0.0
         for groups, flows in zip(self._groups, self._heads, strict=True):
             payload = demand = 0.0

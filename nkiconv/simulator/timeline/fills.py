@@ -1,6 +1,6 @@
 """Memsets of PSUM that the compiler drops: those without an effect, as matmuls overwrite all of it first.
 
-A matmul replaces what no matmul has written, so that a memset ahead of a sum does nothing (traces: trn2.toml, NA).
+A matmul overwrites data that no matmul has written, so a memset before a sum has no effect (traces: trn2.toml, NA).
 """
 
 from __future__ import annotations

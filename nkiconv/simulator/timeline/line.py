@@ -1,4 +1,4 @@
-"""What a run of the scheduler is asked for, and what it leaves: when everything happened."""
+"""The options of a scheduler run, and its result: the time of every event."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .space import Space
 
 Order = Literal["program", "lookahead"]
 
-#: What a task's start waited for last, where that was no other task.
+#: The last event that a task's start waited for, if it was no other task's.
 NOTHING, SPACE, QUEUE_FULL = -1, -2, -3
 
 

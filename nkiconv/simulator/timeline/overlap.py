@@ -58,7 +58,7 @@ def extent(region: Region) -> Extent:
 def columns(e: Extent, row: int) -> tuple[int, int]:
     """Begin and end of the bytes that an HBM extent meets in its storage's rows of `row` bytes each, at most.
 
-    All of them where it is not compared run by run: it counts as meeting whatever lies between its ends.
+    All of them if it is not compared run by run: it then counts as meeting everything between its ends.
     """
     reached = _reached(e.shape, e.strides, e.itemsize, row)
     if reached is None:

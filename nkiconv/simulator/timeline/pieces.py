@@ -1,7 +1,7 @@
 """Tiles of SBUF by the parts that DMAs load: each part has its space for as long as someone uses it.
 
-What waits for space is an address, and what a load must not overwrite are the bytes at it: where a block's buffer takes
-the place of an earlier one, its first rows come while the last of the other are still read (CB: blocks of which two do
+Space is granted by address, and a load must wait only for the readers of the bytes at its address: if a block's buffer
+replaces an earlier one, its first rows load while the last rows of the other are still read (CB: blocks of which two do
 not fit take no longer than those that do).
 """
 
@@ -19,7 +19,7 @@ MOST = 64
 
 
 class Pieces:
-    """The parts of one core's tiles. Those of a core whose tiles all fit at once are whole: none waits for space."""
+    """The parts of one core's tiles; whole tiles if all of the core's tiles fit at once, so that none waits."""
 
     def __init__(self, program: Program) -> None:
         #: first bytes of the parts of tiles that have some, and where the last one ends

@@ -1,9 +1,9 @@
-"""Loads that the compiler drops: of what another tile holds already (trn2.toml, scheduling.reload_window).
+"""Loads that the compiler drops, because another tile holds the same bytes (trn2.toml, scheduling.reload_window).
 
-The Neuron compiler's backend removes a load whose bytes of HBM a tile of SBUF holds from an earlier one, tile by tile,
-before it gives them addresses. So both loads must fill all of their tiles, which no one else writes, from bytes that
-are never written; a part of a tile is loaded again. So is everything in loops on the device, of whose body there is one
-copy, and where the tiles would not fit any more.
+The Neuron compiler's backend removes a load if a tile of SBUF holds the same bytes of HBM from an earlier load. It
+works on tiles, before it assigns addresses. So both loads must fill their tiles, which no other instruction writes,
+from bytes that are never written. It keeps loads of parts of tiles, loads in loops on the device, whose body has one
+copy, and loads whose tiles would not fit any more.
 """
 
 from __future__ import annotations

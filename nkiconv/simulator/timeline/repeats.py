@@ -1,8 +1,8 @@
-"""Iterations of device loops that were not recorded: how often an instruction runs, and what they add to the time.
+"""Iterations of device loops that were not recorded: how often an instruction runs, and their time.
 
-An iteration that was not recorded is taken to be as long as the middle half of the recorded ones is on average, from
-the last result of one to that of another: the first find the throttle and the queues as no later ones do, and while the
-last store, nothing loads any more. What stands in it runs as often.
+An iteration that was not recorded gets the mean time of the middle half of the recorded ones, from the last result of
+one to that of the next: the first ones start with other states of throttle and queues, and while the last ones store,
+no loads run any more. Instructions in the loop run as often.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def times_run(program: Program) -> Array:
 
 
 def repeated_ns(programs: Sequence[Program], tasks: Tasks, line: Timeline) -> float:
-    """Time of the iterations that were not recorded; of loops that both cores run, that of the slower one."""
+    """Time of the iterations that were not recorded; for loops on both cores that of the slower one."""
     if not any(program.repeats for program in programs):
         return 0.0
     by_core: list[list[float]] = []

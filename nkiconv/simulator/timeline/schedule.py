@@ -1,9 +1,9 @@
 """Puts tasks on a timeline, event by event in time order.
 
 Each engine starts its tasks in program order (or any of the next few that are ready, in look-ahead order): when it is
-free, when everything that the task waits for is visible and has hopped to the engine, and when its tiles have space.
-DMA triggers that are ready overtake what waits; a waiting trigger delays no other, but while one is issued its engine
-starts nothing else. A DMA then waits for its first packet, flows, and is visible to others a completion later.
+free, when all results that the task waits for are visible and have hopped to the engine, and when its tiles have space.
+DMA triggers that are ready overtake waiting tasks; a waiting trigger delays no other, but while one is issued its
+engine starts nothing else. A DMA then waits for its first packet, flows, and is visible to others a completion later.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ class _Run:
                 self._resolved(follower)
 
     def _grant(self, space: Space, time: float, by: int) -> None:
-        """Hand out what room there is; `by` is the task whose end made it (NOTHING at the start)."""
+        """Grant the free space; `by` is the task whose end freed it (NOTHING at the start)."""
         ready, ready_by = self.line.ready, self.line.ready_by
         for tile in space.grant(time):
             task = self.tasks.tiles[tile].first_task

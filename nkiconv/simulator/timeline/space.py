@@ -1,7 +1,7 @@
 """A perfect allocator: a core's SBUF and PSUM as amounts, handed out in program order as soon as there is room.
 
-A tile holds its space from when it is granted until its last user has ended. Space is granted in program order of first
-use, which cannot deadlock: what a tile waits for never waits for it. Fragmentation is not modelled.
+A tile holds its space from the grant until its last user has ended. Space is granted in program order of first use,
+which cannot deadlock: the tasks that a tile waits for never wait for it. Fragmentation is not modelled.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Space:
         #: (time, bytes per partition in use), for every change
         self.history: list[tuple[float, int]] = []
         self._sizes: Counter[int] = Counter()
-        #: what program order leaves free when each tile is first used, less what later ones have by then
+        #: the space free in program order when each tile is first used, less that of later tiles granted by then
         self._spare = {} if psum else _spare(tiles, table)
         self._known: dict[frozenset[tuple[int, int]], bool] = {}
 

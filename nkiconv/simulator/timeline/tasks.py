@@ -1,4 +1,4 @@
-"""A traced program as tasks: what each costs, what it waits for, and which memory it fills.
+"""A traced program as tasks: the price of each, the tasks that it waits for, and the memory that it fills.
 
 Tasks of all cores are numbered together, core by core in program order. Edges are found once; the same tasks are then
 put on a timeline as often as there are throttle phases, orders and constants to try.
@@ -54,7 +54,7 @@ class Tasks:
     tiles: list[Tile] = field(default_factory=list)
     #: the task of the other core that a barrier or sendrecv meets; -1 for all else
     meets: list[int] = field(default_factory=list)
-    #: what the caller knows a task by (an Instruction, or whatever a trace had)
+    #: the caller's object for a task (an Instruction, or a trace's record)
     source: list[Any] = field(default_factory=list)
 
     def __len__(self) -> int:
@@ -85,7 +85,7 @@ class Tasks:
 
 
 def build(programs: Sequence[Program], prices: PriceList) -> tuple[Tasks, list[AnyPrice]]:
-    """The tasks of a launch's programs, and their prices; what the compiler drops is no task."""
+    """The tasks of a launch's programs, and their prices; instructions that the compiler drops are no tasks."""
     tasks = Tasks(num_cores=len(programs))
     priced: list[AnyPrice] = []
     written = written_storages([i for program in programs for i in program.instructions])

@@ -1,7 +1,7 @@
 """The Tensor Engine's throttle: full or half rate, decided window by window on a grid of its own.
 
 The array starts at half rate. At each grid line the next window runs at full rate if the work of the window that just
-ended was at least the threshold, a share of what full rate could do in it; otherwise at half rate.
+ended was at least the threshold, a share of full rate's work in a window; otherwise at half rate.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Matmuls that a compiler drops which removes whatever has no reader (trn2.toml, scheduling.drops_unread).
+"""Matmuls without a reader, which a compiler may drop (trn2.toml, scheduling.drops_unread).
 
-Warm-ups are such matmuls: their sums are never read, and what they do is keep the array busy.
+Warm-ups are such matmuls: their sums are never read; they keep the array busy.
 """
 
 from __future__ import annotations

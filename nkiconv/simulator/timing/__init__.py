@@ -1,7 +1,7 @@
-"""What one instruction costs on trn2: a pure function of its engine, op, operands and settings, and of the constants.
+"""The price of one instruction on trn2: a pure function of its engine, op, operands and settings, and of the constants.
 
-Nothing here sees a kernel's or a tensor's name, or what came before: `timeline` puts prices in order. Every price says
-which constants it rests on. Sources of all figures: trn2.toml.
+Nothing here sees a kernel's or a tensor's name, or earlier instructions: `timeline` schedules prices. Every price lists
+its constants. Sources of all figures: trn2.toml.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
     "price_key",
 ]
 
-#: What of an instruction's settings a price depends on.
+#: The settings of an instruction that a price depends on.
 _TENSOR_PARAMS = ("contraction", "columns", "moving_columns", "is_transpose", "onezero", "tile_position", "tile_size")
 _OTHER_PARAMS = ("op", "dge_mode", "engine", "count", "width", "n", "k", "indirect", "moved")
 

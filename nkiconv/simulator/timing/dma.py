@@ -96,7 +96,7 @@ def _hbm_ns(dst: Region, reads: tuple[Region, ...], sides: list[tuple[float, int
 
 @dataclass(frozen=True)
 class _Issue:
-    """How a transfer gets going: who issues it, in what queue, and how long the steps take."""
+    """The start of a transfer: its issuer, its queue, and the times of the steps."""
 
     trigger: str
     queue: str
@@ -164,7 +164,7 @@ def dma_price(
         where = "sbuf" if reads[0].info.on_chip else "hbm"
         work = dst.num_bytes / rates("dma.engine_bytes_per_ns") / rates(f"dma.dma_transpose_frac_{where}")
         on_chip = None
-    elif op == "dma_compute":  # reads source by source; what is written streams behind
+    elif op == "dma_compute":  # reads source by source; writes stream behind
         work *= rates("dma.dma_compute_read_rel")
     packet = max(min(size, rates("dma.max_element_bytes_packet")) for size, _ in sides)
     shares = _spread(on_chip, work, rates)

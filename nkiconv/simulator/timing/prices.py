@@ -1,4 +1,4 @@
-"""What one instruction costs, as plain numbers. A price knows no tensor, no name and no program."""
+"""The price of one instruction, as plain numbers. A price knows no tensor, no name and no program."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ class DmaPrice:
 
     `trigger`: engine that issues it; `queue`: kind of queue it waits in ("hwdge", "swdge", "static"); `prepare_ns`:
     from its wait's end to its issue; `issue_ns` of its trigger, and `again_ns` more where the trigger before has only
-    just ended; `room`: what it takes of a hardware queue, in transfers of 128 partitions;
+    just ended; `room`: its share of a hardware queue, in transfers of 128 partitions;
     `first_packet_ns`: from issue to the first packet of the last engine; `work_ns`:
     busy time of each of the core's DMA engines; `packet_ns`: time of one packet, by which queues take turns;
-    `hbm_bytes`: traffic to and from HBM, both directions added, and `hbm_ns` what that takes of an HBM that two cores
-    share; `payload_bytes`: bytes moved once; `elements`: (bytes, count) of the descriptors' elements. `constants` are
-    what the flow rests on, `issue_constants` issue and first packet.
+    `hbm_bytes`: traffic to and from HBM, both directions added, and `hbm_ns` its time on an HBM that two cores share;
+    `payload_bytes`: bytes moved once; `elements`: (bytes, count) of the descriptors' elements. `constants` are those of
+    the flow, `issue_constants` those of issue and first packet.
     """
 
     trigger: str

@@ -1,4 +1,4 @@
-"""The constants of one timing: their values, what was changed for the sake of a question, and which were read."""
+"""The constants of one timing: their values, overrides, and the names that were read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class UnknownConstantError(ValueError):
 
 
 class Rates:
-    """Values by name. `read` collects the names that were asked for, so that a price can say what it rests on.
+    """Values by name. `read` collects the names that were read, so that a price can list its constants.
 
     Args:
         overrides: values to use instead of those of trn2.toml, or of the target in use.

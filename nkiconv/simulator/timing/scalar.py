@@ -1,4 +1,4 @@
-"""Prices of the Scalar Engine: 0.83 ns an element whatever the dtype, fixed costs by source memory and operands."""
+"""Prices of the Scalar Engine: 0.83 ns an element in every dtype, fixed costs by source memory and operands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What cost models ask of trn2: one object, made from the constants of one question.
+"""trn2's prices for cost models: one object, made from one set of constants.
 
 Every field is a row of trn2.toml, or follows from some as its comment says; ns and bytes. Cost models do arithmetic on
 shapes and choose; the timeline itself works on `Rates`.
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from .dma import hbm_ns
 from .rates import Rates
 
-#: Cores that are at work, as HBM has it: what is rated a core is rated while the other moves as much.
+#: Cores that use the HBM: a core's rate is its rate while the other moves as much.
 _CORES = 2
 
 
@@ -82,9 +82,9 @@ class Target:
     hbm_element_ns: float
     hbm_run_bytes: float  # which counts as no shorter than this
     hbm_byte_ns: float  # a byte of runs of 4 KiB
-    transpose_rate: float  # of a DMA that transposes, of what it moves from HBM
+    transpose_rate: float  # of a DMA that transposes, from HBM
     transpose_rate_sbuf: float  # within SBUF
-    # Semaphores, from a result to what waits for it: on Vector and the others, on the array, at a DMA's trigger
+    # Semaphores, from a result to its reader: on Vector and the others, on the array, at a DMA's trigger
     hop_ns: float
     hop_tensor_ns: float
     hop_dma_ns: float

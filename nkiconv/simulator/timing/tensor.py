@@ -43,7 +43,7 @@ def tensor_price(dtype: str, params: dict[str, Any], rates: Rates) -> TensorPric
         between_ns=gap * (passes - 1) / passes if passes > 1 else 0.0,
         load_ns=rates(full),
         load_half_ns=rates(half),
-        work=share + (1.0 - share) * (1.0 - overlap),  # what has all rows overlaps with nothing, as without tiles
+        work=share + (1.0 - share) * (1.0 - overlap),  # a matmul on all rows overlaps with no other
         first_row=tile_position[0] if tiled else 0,
         rows=rows,
         tiled=tiled,
