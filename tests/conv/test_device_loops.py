@@ -6,10 +6,7 @@ import pytest
 from conv_calls import planned
 from conv_rows import GEMM, PIXELS
 from depthwise import same_bits
-from draws import draws
-from hypothesis import example, given
-from hypothesis import strategies as st
-from volumes import an_axis, check_volume, has_output, volumes
+from volumes import check_volume
 
 import nkiconv
 from nkiconv.kernels.conv import conv2d_implicit_gemm, conv3d_implicit_gemm
@@ -17,7 +14,6 @@ from nkiconv.planner.operations import operation_for
 from nkiconv.planner.request import Request
 from nkiconv.problem import ConvProblem
 from nkiconv.schedules import geometry, volume_rows
-from nkiconv.schedules.conv_algorithms import built
 from nkiconv.simulator.iterations import num_compiled
 from nkiconv.simulator.timing import Rates
 
@@ -119,39 +115,20 @@ def test_bits_are_those_of_the_unrolled_kernel(why, asked, change):
     assert num_compiled(looped) < len(unrolled.instructions)
 
 
-def an_axis_of(least, most, lhs=2):
-    """(size, taps, stride, dilation, lhs_dilation, before, after) of so many elements."""
-    small = (st.integers(1, most) for most in (3, 2, 2, lhs))
-    around = st.integers(-1, 2), st.integers(-1, 2)
-    return st.tuples(st.integers(least, most), *small, *around).filter(has_output)
+ONE_TAP = (1, 1, 1, 1, 1, 0, 0)
+#: Volumes whose loops once went wrong: C, K, groups, planes, rows, columns; segments of rows, cores.
+MENDED = [
+    (GEMM, (1, 1, 1, (1, 2, 1, 1, 1, 0, 2), (30, *ONE_TAP[1:]), (16, *ONE_TAP[1:])), 1, 1),
+    (PIXELS, (1, 2, 1, (2, 2, 1, 1, 1, 0, 0), (24, 2, 1, 2, 1, 0, 0), ONE_TAP), 1, 1),
+    (PIXELS, (3, 4, 1, (3, 2, 1, 1, 1, 0, 0), (30, 3, 2, 1, 1, 1, 1), (9, 3, 1, 1, 1, 1, 1)), 2, 1),
+]
 
 
-@draws(20)
-@given(an_axis_of(1, 3), an_axis_of(30, 44), an_axis_of(16, 20), volumes(groups=(1, 2)), st.data())
-@example((1, 2, 1, 1, 1, 0, 2), (30, 1, 1, 1, 1, 0, 0), (16, 1, 1, 1, 1, 0, 0), (1, 1, 1), None)
-def test_any_volume_of_tiles(planes, rows, columns, shape, data):
-    """Many output tiles of rows, whatever else; planes of taps as channels too, where no plane of x may be seen."""
-    C, K, groups, *_ = shape
-    more = {"x_bytes": 256, "loop": 1}
-    if planes[1] > 1 and groups == planes[4] == 1 and (data is None or data.draw(st.booleans())):
-        more["planes"] = "channels"
-    lnc, N = (1, 1) if data is None else data.draw(st.tuples(st.integers(1, 2), st.integers(1, 2)))
-    check_volume((C, K, groups, planes, rows, columns), lnc=lnc, N=N, config=tuple(more.items()))
-
-
-@draws(20)
-@given(volumes(most_lhs=1), an_axis_of(24, 44, 1), an_axis(1), st.integers(1, 3), st.integers(1, 2))
-@example((1, 2, 1, (2, 2, 1, 1, 1, 0, 0), None, None), (24, 2, 1, 2, 1, 0, 0), (1, 1, 1, 1, 1, 0, 0), 1, 1)
-@example((3, 4, 1, (3, 2, 1, 1, 1, 0, 0), None, None), (30, 3, 2, 1, 1, 1, 1), (9, 3, 1, 1, 1, 1, 1), 2, 1)
-def test_any_volume_of_rows(shape, rows, columns, segments, lnc):
-    C, K, groups, planes, *_ = shape
-    if planes[1] > 1 and K > 1:
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(volume_rows, "fewest_tiles", lambda geometry: segments)
-            built.cache_clear()
-            shape = (C, K, groups, planes, rows, columns)
-            check_volume(shape, lnc=lnc, algorithm=PIXELS, config=(("loop", 1),))
-        built.cache_clear()
+@pytest.mark.parametrize(("algorithm", "shape", "segments", "lnc"), MENDED)
+def test_volumes_whose_loops_once_went_wrong(algorithm, shape, segments, lnc, change):
+    change(volume_rows, "fewest_tiles", lambda geometry: segments)
+    config = (("x_bytes", 256), ("planes", "channels"), ("loop", 1)) if algorithm == GEMM else (("loop", 1),)
+    check_volume(shape, lnc=lnc, algorithm=algorithm, config=config)
 
 
 #: Kernels of many instructions, and of few, and the loop that the host and a bare kernel have.

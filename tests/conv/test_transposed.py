@@ -7,11 +7,9 @@ import numpy as np
 import pytest
 from conv_rows import BLOCKS, GEMM, K_PACKING, PIXELS, k_packed, m_packed, tiles
 from depthwise import same_bits
-from draws import cores, draws
-from hypothesis import given
-from hypothesis import strategies as st
+from draws import cores
 from tolerances import assert_exact
-from transposed import KERNELS, Transposed, check, transposed
+from transposed import KERNELS, Transposed, check
 
 import nkiconv
 from nkiconv._nki import nl
@@ -19,7 +17,6 @@ from nkiconv.planner.operations import operation_of
 from nkiconv.planner.request import Request
 from nkiconv.problem import ConvProblem
 from nkiconv.schedules import output_tiles, weight_stationary
-from nkiconv.schedules.conv_algorithms import ALGORITHMS
 from nkiconv.schedules.weight_stationary import ALONG, BESIDE
 from nkiconv.simulator import KernelAssertionError
 
@@ -153,20 +150,6 @@ def test_every_call(name, last, dtype):
 def test_channels_side_by_side_and_precisions(name, algorithm, dtype, precision):
     call = CALLS["gan"] if algorithm == BLOCKS else PIXEL_CALLS[name]
     check(call, dtype, last=algorithm != GEMM, algorithm=algorithm, precision=precision)
-
-
-@draws(40, 500)
-@given(
-    transposed(groups=(1, 2, 3)), st.booleans(), st.sampled_from(ALGORITHMS), st.sampled_from(["bf16", "fp32"]),
-    st.sampled_from([1, 2]),
-)  # fmt: skip
-def test_any_on_any_algorithm_that_takes_it(call, last, algorithm, dtype, lnc):
-    """An algorithm that does not take it refuses it by its name."""
-    try:
-        check(call, dtype, lnc, last=last, algorithm=algorithm)
-    except KernelAssertionError as refused:
-        if algorithm == GEMM or algorithm not in str(refused):
-            raise
 
 
 #: Several phases or segments packed together, with channels that take them.

@@ -6,11 +6,9 @@ import contextlib
 import numpy as np
 import pytest
 from conv_rows import BLOCKS, GEMM, K_PACKING, PIXELS, k_packed, m_packed, tiles
-from draws import cores, draws
-from hypothesis import given
-from hypothesis import strategies as st
+from draws import cores
 from tolerances import assert_exact, integer_inputs
-from volumes import PLAIN, VOLUMES, check_volume, volumes
+from volumes import PLAIN, VOLUMES, check_volume
 
 import nkiconv
 from nkiconv import UnsupportedError
@@ -160,17 +158,6 @@ def test_columns_and_loads_in_parts(name, shape, change):
     change(volume_rows, "fewest_tiles", lambda geometry: min(20, geometry.rows.out))
     change(output_tiles, "GROUPS_X_BYTES", 256)
     check_volume(shape, algorithm=PIXELS if name in ROWS else BLOCKS)
-
-
-@draws(48, 160)
-@given(volumes(groups=(1, 1, 2, 3, "all")), st.sampled_from([1, 2]), st.booleans(), st.sampled_from([*TAKEN]))
-def test_any_volume(shape, lnc, last, algorithm):
-    """An algorithm that does not take it refuses it by its name."""
-    try:
-        check_volume(shape, lnc=lnc, last=last, algorithm=algorithm)
-    except KernelAssertionError as refused:
-        if algorithm in (None, GEMM) or algorithm not in str(refused):
-            raise
 
 
 PLAIN_CASE = ConvProblem(N=1, C=8, D=5, H=6, W=7, K=4, T=3, R=3, S=3)

@@ -3,11 +3,8 @@
 import numpy as np
 import pytest
 from depthwise import same_bits
-from draws import draws
-from hypothesis import example, given
-from hypothesis import strategies as st
 from tolerances import assert_exact, assert_within_limit
-from volumes import an_axis, check_volume
+from volumes import check_volume
 
 import nkiconv
 from nkiconv import bounds
@@ -62,19 +59,6 @@ EXACT = {
 def test_exact_on_integers(name, lnc):
     volume, more = EXACT[name]
     check_volume(VOLUMES[volume], lnc=lnc, **more, **WINOGRAD)
-
-
-@draws(60)
-@example(1, 1, (1, 3, 1, 1, 1, 0, 2), (1, 2, 1, 1, 1, 0, 1), (1, 1, 1, 1, 1, 0, 0), 1, False)
-@given(
-    st.integers(1, 140), st.integers(1, 140), an_axis(1), an_axis(), an_axis(), st.sampled_from([1, 2]), st.booleans()
-)
-def test_any_volume(C, K, planes, rows, columns, lnc, channels):
-    size, _, _, _, _, front, back = planes
-    planes = (max(size, 3 - front - back), 3, 1, 1, 1, front, back)
-    in_rows = planes[0] * rows[0] * columns[0] > 1  # channels of one element are side by side
-    channels = channels and in_rows and rows[1] > 1 and rows[2] == rows[4] == 1
-    check_volume((C, K, 1, planes, rows, columns), lnc=lnc, config=CHANNELS if channels else None, **WINOGRAD)
 
 
 def normals(problem, seed=1, scale=1.0):

@@ -191,18 +191,6 @@ def test_any_problem_with_any_epilogue(data, seed, whole, strict):
     check_in_scope(algorithm, problem, request, seed=seed, whole=whole, strict_nonfinite=strict)
 
 
-@pytest.mark.parametrize("count", [12, pytest.param(120, marks=pytest.mark.slow)])
-def test_larger_problems(count):
-    anything = {"data": st.data(), "seed": st.integers(0, 2**32 - 1)}
-    draws(count)(given(**anything)(check_a_larger_problem))()
-
-
-def check_a_larger_problem(data, seed):
-    algorithm = data.draw(st.sampled_from([None, *ALGORITHMS]))
-    problem = data.draw(problems_for(algorithm, widest=1500, most_taps=300, most_channels=150))
-    check_in_scope(algorithm, problem, seed=seed, whole=True)
-
-
 @pytest.mark.cover(8)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize(("config", "message"), [

@@ -6,39 +6,11 @@ import hypothesis
 import numpy as np
 from depthwise import same_bits
 from draws import draws
-from gradients import an_axis, check, expected, last, outputs, problem_of
+from gradients import an_axis, check, last, outputs
 from hypothesis import strategies as st
 
 import nkiconv
-from nkiconv.planner.operations import OPERATIONS
 from nkiconv.schedules.blocks import line_width
-
-#: x and gy with their channels first are turned on the array.
-TURNED = (("pixels", 2),)
-
-
-@st.composite
-def a_problem(draw, axes):
-    groups = draw(st.sampled_from((1, 1, 2, 3)))
-    C, K = (groups * draw(st.integers(1, most)) for most in (9, 40))
-    found = draw(st.tuples(*(an_axis(most) for most in (5, 13, 15)[3 - axes :])))
-    return (draw(st.integers(1, 3)), C, K, groups), list(found)
-
-
-#: The planner's own choice, or tiles that are turned, of the blocks that it chooses or of single pixels.
-SOME_PIXELS = st.sampled_from((None, TURNED, (*TURNED, ("rows", 1), ("columns", 1))))
-
-
-@draws(24, 700)
-@hypothesis.given(a_problem(2), st.booleans(), st.integers(1, 2), st.booleans(), SOME_PIXELS)
-def test_any_images_are_exact(problem, is_last, lnc, bias, config):
-    check(*problem, is_last, lnc=lnc, bias_gradient=bias, config=config)
-
-
-@draws(12, 300)
-@hypothesis.given(a_problem(3), st.booleans(), st.integers(1, 2), SOME_PIXELS)
-def test_any_volumes_are_exact(problem, is_last, lnc, config):
-    check(*problem, is_last, lnc=lnc, config=config)
 
 
 @st.composite
@@ -108,42 +80,6 @@ def test_any_side(axes, is_last, side, beside, inputs, channels, planes, groups,
         check((40, 5 * groups, 32 * groups, groups), list(axes), is_last, lnc=lnc, config=tuple(found.items()))
     except nkiconv.UnsupportedError as error:
         assert re.search(r"config (beside|channels)=", str(error))  # noqa: PT017
-
-
-@st.composite
-def a_spread_axis(draw, most):
-    size, taps, stride, dilation, before, after = draw(an_axis(most))
-    axis = (size, taps, stride, dilation, before, after, draw(st.integers(1, 4)))
-    hypothesis.assume((size - 1) * axis[6] + min(0, before) + min(0, after) >= 0)
-    hypothesis.assume(outputs(axis) >= 1)
-    return axis
-
-
-@draws(40)
-@hypothesis.given(
-    st.tuples(a_spread_axis(9), a_spread_axis(11)), st.booleans(), st.integers(1, 2), st.integers(1, 4),
-    st.integers(1, 4), st.sampled_from((1, 2)),
-)  # fmt: skip
-def test_any_spread_images(axes, is_last, lnc, rows, columns, groups):
-    config = (("rows", rows), ("columns", columns), ("beside", 1))
-    check((2, 3 * groups, 2 * groups, groups), list(axes), is_last, lnc=lnc, config=config)
-
-
-@draws(12, 40)
-@hypothesis.given(a_spread_axis(30), st.sampled_from(OPERATIONS["depthwise_conv1d_weight"].algorithms), st.data())
-def test_any_spread_rows(axis, algorithm, data):
-    """By every algorithm that takes them."""
-    images, channels = data.draw(st.integers(1, 3)), data.draw(st.sampled_from((1, 5, 130)))
-    x, gy, shape = problem_of((images, channels, channels, channels), [axis])
-    dw, db, _, _ = expected(x, gy, shape, [axis], channels)
-    numbers = {"stride": axis[2], "dilation": axis[3], "padding": axis[4:6], "lhs_dilation": axis[6]}
-    call = {**numbers, "bias_gradient": True, "lnc": data.draw(st.integers(1, 2))}
-    try:
-        found = nkiconv.depthwise_conv1d_weight(x, (channels, axis[1]), gy, algorithm=algorithm, **call)
-    except nkiconv.UnsupportedError:
-        found = nkiconv.depthwise_conv1d_weight(x, (channels, axis[1]), gy, **call)
-    np.testing.assert_array_equal(found[0], dw.reshape(channels, -1))
-    np.testing.assert_array_equal(found[1], db)
 
 
 @st.composite

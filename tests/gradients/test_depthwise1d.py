@@ -2,14 +2,11 @@
 
 import re
 
-import hypothesis
 import ml_dtypes
 import numpy as np
 import pytest
 from depthwise import on_cores, same_bits
-from depthwise_gradients import DTYPES, FEW, PROBLEMS, check, expected, problem_of
-from draws import draws
-from hypothesis import strategies as st
+from depthwise_gradients import FEW, PROBLEMS, check, expected, problem_of
 from tolerances import assert_within
 
 import nkiconv
@@ -110,25 +107,6 @@ def test_conv1d_weight_takes_it(layout):
 def test_dtypes(dtype):
     for name in FEW:
         check(*PROBLEMS[name], dtype=dtype, bias_gradient=True)
-
-
-@st.composite
-def a_problem(draw):
-    taps, stride, dilation = draw(st.integers(1, 9)), draw(st.integers(1, 4)), draw(st.integers(1, 4))
-    size, before, after = draw(st.integers(1, 60)), draw(st.integers(-2, 9)), draw(st.integers(-2, 9))
-    axis = (size, taps, stride, dilation, before, after)
-    hypothesis.assume(size + before + after >= (taps - 1) * dilation + 1)
-    hypothesis.assume(size + min(0, before) + min(0, after) >= 1)
-    return (draw(st.integers(1, 4)), draw(st.integers(1, 20))), axis
-
-
-def any_problem(problem, lnc, bias, adds, dtype, algorithm):
-    check(*problem, lnc=lnc, bias_gradient=bias, adds=adds, dtype=dtype, algorithm=algorithm)
-
-
-ANY = a_problem(), st.integers(1, 2), st.booleans(), st.booleans(), st.sampled_from((*DTYPES,))
-ANY = (*ANY, st.sampled_from((None, "skewed")))
-test_any_problem_is_exact = draws(40, 500)(hypothesis.given(*ANY)(any_problem))
 
 
 def test_many_images_are_summed_in_parts():

@@ -2,12 +2,10 @@
 
 import numpy as np
 import torch
-from hypothesis import strategies as st
 from tolerances import integer_inputs
 
 import nkiconv
 from nkiconv._nki import nl
-from nkiconv.axis import Axis
 
 #: (size, taps, stride, dilation, lhs_dilation, before, after) of an axis.
 PLAIN = (6, 3, 1, 1, 1, 1, 1)
@@ -70,31 +68,3 @@ def check_volume(shape, dtype="bf16", lnc=2, last=False, N=1, added=False, **opt
         options |= {"bias": bias, "residual": np.moveaxis(residual, 1, -1).copy() if last else residual, "beta": 2.0}
     y = kernel(stored, w, **places, feature_group_count=groups, out_dtype=nl.float32, **options)
     np.testing.assert_array_equal(np.moveaxis(y, -1, 1) if last else y, expected)
-
-
-def has_output(axis):
-    """Whether a row of numbers is of an axis that has any."""
-    return outputs(axis) >= 1
-
-
-def outputs(axis):
-    """Outputs of a row of numbers, below 1 if there are none."""
-    size, taps, stride, dilation, lhs_dilation, before, after = axis
-    return Axis(size, taps, stride, before, after, dilation, lhs_dilation).out
-
-
-def an_axis(most_lhs=3):
-    """Any axis that has an output."""
-    sizes = (st.integers(1, 9), st.integers(1, 4), st.integers(1, 3), st.integers(1, 3), st.integers(1, most_lhs))
-    return st.tuples(*sizes, st.integers(-2, 4), st.integers(-2, 4)).filter(has_output)
-
-
-@st.composite
-def volumes(draw, groups=(1,), most_lhs=3, rows=None):
-    """Any small volume, as `VOLUMES`; groups: accepted numbers of them, "all": of one channel each; rows: the axes of
-    rows and columns, if only planes are to be any."""
-    each, count = draw(st.tuples(st.integers(1, 9), st.integers(1, 9))), draw(st.sampled_from(groups))
-    axes = rows or (draw(an_axis(most_lhs)), draw(an_axis(most_lhs)))
-    if count == "all":  # of one channel each
-        count, each = each[0], (1, 1)
-    return (count * each[0], count * each[1], count, draw(an_axis(most_lhs)), *axes)
