@@ -87,14 +87,14 @@ def bench(*arguments):
 
 
 def test_rows(monkeypatch, checkout):
-    few(monkeypatch, ("nkl_n1_c16_w512_s3", "bf16", 4))
+    few(monkeypatch, ("nkl_n1_c16_w512_s3", "bf16", 2))
     before = set(sys.modules), list(sys.path)
     result = bench(checkout, "--check", "--json")
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)
     assert document["ok"]
     [row] = document["rows"]
-    assert row["nki_library_instructions"] == 4 * (5 + 3)
+    assert row["nki_library_instructions"] == 2 * (5 + 3)
     assert row["nki_library_check"] == "pass"
     assert row["x_nki_library"] == pytest.approx(row["nki_library_us"] / row["modelled_us"])
     lookahead = row["nki_library_lookahead_us"]
@@ -107,7 +107,7 @@ def test_rows(monkeypatch, checkout):
 
 
 def test_csv_readme_and_table(monkeypatch, checkout, tmp_path):
-    few(monkeypatch, (FS_ASR, "bf16", 4), ("mamba2_prefill", "bf16", 4))
+    few(monkeypatch, (FS_ASR, "bf16", 2), ("mamba2_prefill", "bf16", 2))
     first, last = readme.AGAINST_MARKERS
     (tmp_path / "page.md").write_text(f"before\n{first}old\n{last}\nafter\n")
     result = bench(checkout, "--csv", "rows.csv", "--readme", "page.md")
@@ -126,7 +126,7 @@ def test_csv_readme_and_table(monkeypatch, checkout, tmp_path):
 
 
 def test_a_wrong_result_is_status_1(monkeypatch, tmp_path):
-    few(monkeypatch, (FS_ASR, "bf16", 4))
+    few(monkeypatch, (FS_ASR, "bf16", 2))
     checkout = stand_in(tmp_path / "wrong", KERNEL.replace("WRONG", "1.0"))
     result = bench(checkout, "--check")
     assert result.exit_code == 1

@@ -111,18 +111,18 @@ def test_table(script, monkeypatch):
 
     monkeypatch.setattr(model_plan, "advise", advice.advise)
     result = run(
-        "plan-model", f"{script(MODEL)}:build_model", "--input", "2x3x10x12", "--dtype", "bf16", "--lnc", 1, "--wide",
+        "plan-model", f"{script(MODEL)}:build_model", "--input", "1x3x6x6", "--dtype", "bf16", "--lnc", 1, "--wide",
         width=250,
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     text = words(result.stdout)
     for wanted in (
         "(trn2, 1 core, modelled)",
-        "2 8 10 12 -> 8 10 12",
+        "1 8 6 6 -> 8 6 6",
         "3x3 bf16 bias",
         "+1 more",
         "convolutions that stay in torch",
-        "(the model) 1 480 2 4 * 1 4 5 is called as a function",
+        "(the model) 1 144 1 4 * 1 4 5 is called as a function",
         "flops of convolutions are nkiconv's; the others: aten::conv_tbc",
         "the model ran on shapes only",
         "convolutions that this run did not call: unused",

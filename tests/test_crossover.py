@@ -15,7 +15,7 @@ from nkiconv.tools.suites import crossover
 from nkiconv.tools.suites.crossover import Change, Sweep
 
 pytestmark = [pytest.mark.simulator_only, pytest.mark.usefixtures("plans")]
-SMALL = Sweep(vary="S", values=(3,), C=16, W=64)
+SMALL = Sweep(vary="S", values=(3,), C=2, W=16)
 
 
 @functools.cache

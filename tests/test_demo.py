@@ -96,6 +96,7 @@ def test_a_recording_of_another_size_is_refused(monkeypatch, tmp_path):
 @pytest.mark.parametrize("wrong", ["forward", "toward_layer", "toward_input"])
 def test_training_notices_what_is_wrong(wrong, small_picture, plainly, monkeypatch, tmp_path):
     monkeypatch.setattr(training, "_draw", lambda *_: None)
+    monkeypatch.setattr(training, "STEPS", 2)
     real = getattr(training.KERNELS, wrong)
 
     def off(*args):

@@ -17,7 +17,7 @@ SAMPLE = ("nkl_n1_c16_w512_s7", "kda_bf16", "rn50_c4", "vit_patch16", "sam_up")
 golden = of_command("golden")
 
 
-@pytest.mark.cover(2)
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("way", ["default", "estimate", "timed"])
 @pytest.mark.parametrize("name", SAMPLE)
 def test_a_sample_is_as_the_table_says(golden, name, way):

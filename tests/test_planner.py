@@ -1,22 +1,28 @@
-"""The planner: what it lists, times, ranks, refuses and tells of rows and of images."""
+"""The planner: what it lists, times, ranks, refuses and tells of rows, of images and of gradients; and the robust
+choice, which among plans that are nearly as fast loses least where a constant is wrong.
+"""
 
+import csv
 import dataclasses
 import functools
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import nkiconv
 from nkiconv import ConvProblem, Plan, UnsupportedError, cases, plan
 from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
 from nkiconv.planner import Asked, Request, candidates, search, timekeeper
-from nkiconv.planner.candidates import Candidate
-from nkiconv.planner.estimate import chosen
+from nkiconv.planner.candidates import Candidate, field_of
+from nkiconv.planner.estimate import chosen, estimate
 from nkiconv.planner.parts import Reduction
+from nkiconv.planner.robust import percent_of
 from nkiconv.planner.timekeeper import Parts
 from nkiconv.planner.timing import trace
 from nkiconv.schedules.conv_algorithms import ALGORITHMS as CONV_ALGORITHMS
 from nkiconv.simulator.timing import Rates
+from nkiconv.tools.cli import app
 from nkiconv.tools.suites.profiles import profile_case
 
 pytestmark = pytest.mark.simulator_only
@@ -285,3 +291,133 @@ TAKEN_BY_WEIGHT_STATIONARY = [
 def test_estimates_rank_no_algorithm_that_refuses_a_precision(problem):
     assert chosen(Request(problem=problem)).algorithm == "weight_stationary"
     assert chosen(Request(problem=problem, asked=Asked(precision="fp16x3"))).algorithm == "implicit_gemm"
+
+
+IMAGES = ConvProblem(N=2, C=8, H=9, W=11, K=16, R=3, S=3, stride=(2, 1), padding=((1, 1), (0, 2)))
+VOLUMES = IMAGES.replace(D=5, T=3, stride=(1, 2, 1), padding=((1, 1), (1, 1), (0, 2)), rhs_dilation=(1, 1, 1),
+                         lhs_dilation=(1, 1, 1), layout="NDHWC")  # fmt: skip
+
+ROWS = ConvProblem(N=2, C=16, W=40, S=4, groups=16, padding=((0, 0), (3, 0)))
+
+
+@pytest.mark.parametrize("problem", [IMAGES, VOLUMES, ROWS, IMAGES.replace(groups=4, padding=((-1, 3), (1, 0)))])
+def test_a_gradient_has_the_shapes_of_what_it_is_of(problem):
+    dgrad = problem.toward("dgrad")
+    assert (dgrad.input_shape, dgrad.output_shape) == (problem.output_shape, problem.input_shape)
+    assert dgrad.transposed
+    back = dgrad.toward("dgrad")
+    assert (back.input_shape, back.output_shape) == (problem.input_shape, problem.output_shape)
+    assert back.padding == problem.padding or max(problem.stride) > 1
+
+
+def test_of_transposed_convolutions_x_and_y_change_places():
+    dgrad = IMAGES.toward("dgrad")
+    found = dgrad.toward("wgrad")
+    assert found.filter_shape == dgrad.filter_shape == IMAGES.filter_shape
+    assert (found.input_shape, found.output_shape) == (dgrad.output_shape, dgrad.input_shape)
+
+
+def test_bytes_of_filter_gradients_are_those_of_x_and_gy_and_fp32_filters():
+    x, y, w = 2 * 8 * 9 * 11, 2 * 16 * 5 * 11, 16 * 8 * 9
+    assert IMAGES.toward("wgrad").moved == (2 * (x + y), 4 * w)
+    assert IMAGES.toward("wgrad").flops == IMAGES.flops
+
+
+@pytest.mark.parametrize(("problem", "direction", "message"), [
+    (IMAGES, "backward", "direction='backward': accepted are forward, dgrad, wgrad"),
+    (IMAGES.toward("wgrad"), "dgrad", "the problem is a gradient itself"),
+])  # fmt: skip
+def test_refused_directions(problem, direction, message):
+    with pytest.raises(UnsupportedError, match=message):
+        problem.toward(direction)
+    with pytest.raises(UnsupportedError, match=message):
+        nkiconv.plan(problem, direction=direction)
+
+
+@pytest.mark.cover(0, keep=["images", "rows"])
+@pytest.mark.parametrize(
+    "problem", [IMAGES, VOLUMES, IMAGES.replace(layout="NHWC"), ROWS], ids=["images", "volumes", "NHWC", "rows"]
+)
+def test_plans_of_filter_gradients_run(problem):
+    found = nkiconv.plan(problem, direction="wgrad", bias=True, use_cache=False)
+    name = "depthwise_conv1d" if problem is ROWS else "conv3d" if problem.is_volume else "conv2d"
+    assert found.operation == f"{name}_weight"
+    assert found.problem == problem.toward("wgrad")
+    assert nkiconv.Plan.from_json(found.to_json()) == found
+    first = estimate(Request(problem=found.problem, asked=Asked(bias=True)), use_cache=False)
+    us = {one.config: one.us for one in found.alternatives}
+    assert found.phase0_us <= us.get(first.config, found.phase0_us)
+    assert 0 < found.roofline_fraction < 1
+
+
+def test_what_filter_gradients_lack_is_refused():
+    with pytest.raises(UnsupportedError, match="activation='relu': a filter gradient has none"):
+        nkiconv.plan(IMAGES, direction="wgrad", activation="relu")
+    with pytest.raises(UnsupportedError, match="operation='conv2d_weight': the problem's direction is 'forward'"):
+        nkiconv.plan(IMAGES, operation="conv2d_weight")
+
+
+def test_settings_that_only_the_default_rule_completes_have_no_neighbours():
+    big = ConvProblem(N=2, C=384, H=120, W=208, K=192, R=3, S=3, padding=((1, 1), (1, 1)), direction="wgrad")
+    field = field_of(Request(problem=big, asked=Asked(bias=True)), Rates())
+    partial = field.check("blocks", (("pixels", 0),))
+    assert isinstance(partial, Candidate)
+    assert field.near(partial) == []
+
+
+@pytest.mark.slow
+@pytest.mark.simulator_only
+def test_the_last_plan_is_kept_with_how_robust_it_is(plans):
+    problem = nkiconv.ConvProblem(N=1, C=16, W=64, S=3)
+    found = nkiconv.plan(problem, robust="on")
+    assert (found.robust, found.cached) == (2, False)
+    assert nkiconv.plan(problem).cached
+    assert nkiconv.plan(problem, robust=2).cached
+    other = nkiconv.plan(problem, robust=3.5)
+    assert (other.robust, other.cached) == (3.5, False)
+    assert nkiconv.plan(problem, robust=3.5).cached
+    plain = nkiconv.plan(problem)
+    assert (plain.robust, plain.cached) == (2, False)
+    tuned = nkiconv.plan(problem, robust="off", wide=True)
+    assert nkiconv.plan(problem) == tuned
+    assert (nkiconv.plan(problem, robust="on").robust, tuned.robust) == (2, 0)
+    assert other.fastest_us <= other.modelled_us <= 1.035 * other.fastest_us
+    assert nkiconv.Plan.from_json(other.to_json()) == other
+
+
+@pytest.mark.slow
+@pytest.mark.simulator_only
+def test_a_plan_that_hedges_at_no_cost():
+    """GpSimd may take twice as long for an element; another split of the channels is as fast without."""
+    problem = cases.get("mamba2_prefill").problem
+    fast, found = (nkiconv.plan(problem, robust=how, use_cache=False) for how in ("off", "on"))
+    assert found.fastest_us == fast.modelled_us
+    assert found.modelled_us <= 1.02 * fast.modelled_us
+    assert fast.risks[0].constant == "gpsimd.elementwise_ns_per_elem"
+    assert found.worst_regret < 1.02 < fast.worst_regret == found.fastest_regret
+    assert f"robust: the fastest takes {fast.modelled_us:,.2f} us, but " in found.explain()
+    assert (
+        f"gpsimd.elementwise_ns_per_elem, which is inferred, may be 3.3333: {fast.risks[0].us:,.2f}" in fast.explain()
+    )
+
+
+@pytest.mark.parametrize(("value", "percent"), [("off", 0), ("on", 2), (5, 5), ("2.5", 2.5), (0, 0)])
+def test_per_cent(value, percent):
+    assert percent_of(value) == percent
+
+
+@pytest.mark.parametrize("value", ["yes", -1, 101, float("nan")])
+def test_what_is_no_per_cent_is_refused(value):
+    with pytest.raises(UnsupportedError, match=r"^robust=.*: must be off, on or per cent from 0 to 100; use robust=on"):
+        percent_of(value)
+
+
+@pytest.mark.simulator_only
+def test_the_table_has_regrets_where_they_were_asked_for(plans):
+    plain, found = (
+        next(csv.DictReader(CliRunner().invoke(app, ["plan", "short", "--format", "csv", *more]).stdout.splitlines()))
+        for more in ([], ["--robust", "on"])
+    )
+    assert not {"worst regret", "fastest us", "its regret"} & set(plain)
+    assert found["fastest us"] == found["modelled us"] == plain["modelled us"]
+    assert found["worst regret"] == found["its regret"] > "1.02"

@@ -1,12 +1,19 @@
-"""Settings of algorithms: every declaration is whole."""
+"""Settings of algorithms: every declaration is whole. Of warm-ups, a compiler that drops what nobody reads must find a
+reader of each, and the sums stay what they are.
+"""
 
 import importlib
 import pkgutil
 
+import numpy as np
 import pytest
 
+import nkiconv
 import nkiconv.schedules
+from nkiconv import cases
 from nkiconv.schedules.settings import BY_SHAPE, Settings, declarations
+from nkiconv.simulator.timeline import unread_matmuls
+from nkiconv.tools.suites.profiles import profile_case
 
 for module in pkgutil.iter_modules(nkiconv.schedules.__path__):
     importlib.import_module(f"nkiconv.schedules.{module.name}")
@@ -24,3 +31,48 @@ def test_every_declaration_is_whole(settings):
             assert one.unsupported_reason(name, one.default) == "", name
         for value in () if one.near == BY_SHAPE else one.near:
             assert callable(value) or one.unsupported_reason(name, value) == "", name
+
+
+#: A case of each algorithm whose time a dropped warm-up would move by more than 2 %.
+CASES = {
+    "mixed": "kda_bf16",
+    "update": "decode_step",
+    "banded": "nkl_n1_c256_w512_s64",
+    "implicit_gemm": "rn50_c4",
+    "stacked": "vit_patch16",
+    "weight_stationary": "mobilenet_dw",
+    "weight_stationary, transposed": "encodec_up8",
+}
+
+#: Shapes of x and w, groups, stride of a small convolution that an algorithm takes.
+SHAPES = {
+    "implicit_gemm": ((2, 8, 9, 11), (8, 8, 3, 3), 1, 1),
+    "stacked": ((2, 8, 9, 11), (8, 8, 3, 3), 1, 1),
+    "weight_stationary": ((2, 64, 9, 11), (64, 1, 3, 3), 64, 1),
+    "weight_stationary, transposed": ((2, 8, 5, 6), (8, 8, 4, 4), 1, 2),
+}
+
+
+@pytest.mark.cover(1)
+@pytest.mark.parametrize(("algorithm", "name"), CASES.items())
+@pytest.mark.parametrize("lnc", [1, 2])
+def test_every_matmul_of_a_warm_up_has_a_reader(algorithm, name, lnc):
+    found, timed = profile_case(cases.get(name), lnc=lnc)
+    assert found.algorithm == algorithm.split(",")[0]
+    assert dict(found.config)["warmup"] > 0
+    for program in timed.execution.programs:
+        assert not unread_matmuls(program.instructions)
+
+
+@pytest.mark.cover(12)
+@pytest.mark.parametrize("algorithm", SHAPES)
+@pytest.mark.parametrize("count", [1, 3, 4, 9])
+def test_sums_are_added_to_the_zeros_of_a_warm_up_of_any_length(algorithm, count):
+    rng = np.random.default_rng(0)
+    x_shape, w_shape, groups, stride = SHAPES[algorithm]
+    x, w = (rng.integers(-3, 4, shape).astype(np.float32) for shape in (x_shape, w_shape))
+    name, *transposed = algorithm.split(",")
+    call = nkiconv.conv_transpose2d if transposed else nkiconv.conv2d
+    given = {"stride": stride, "padding": 1, "groups": groups, "algorithm": name}
+    want = call(x, w, **given, config=(("warmup", 0),))
+    assert np.array_equal(call(x, w, **given, config=(("warmup", count),)), want)

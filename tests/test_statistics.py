@@ -156,7 +156,7 @@ def test_non_finite_numbers_stay_in_their_channel(bad, is_last):
     assert np.array_equal(np.isfinite(of_group.mean), [[True, True], [True, False]])
 
 
-STATS, ROWS = np.ones((2, 3, 4, 3), np.float32), np.ones((2, 3, 4), np.float32)
+STATS = np.ones((2, 3, 4, 3), np.float32)
 CHANNEL_STATS, NORM = nkiconv.channel_stats, nkiconv.norm_scale_shift
 REFUSED = [
     ("rank of x", CHANNEL_STATS, (np.ones((2, 3), np.float32),), {}, LayoutError, "x.shape"),

@@ -1,4 +1,6 @@
-"""`nkiconv bench --suite`, `profile`, `profiles` and `bench-simulator`: rows, tables, kept files, and bad input."""
+"""`nkiconv bench --suite`, DeepBench's too, `profile`, `profiles` and `bench-simulator`: rows, tables, kept files, and
+bad input.
+"""
 
 import dataclasses
 import json
@@ -12,10 +14,12 @@ from shell import run
 from typer.testing import CliRunner
 
 from nkiconv import FileFormatError, cases, simulator
+from nkiconv.rules import DIRECTIONS, LAYOUTS
 from nkiconv.simulator import isa, language
 from nkiconv.tools import bench
 from nkiconv.tools.cli import app
-from nkiconv.tools.suites import h200, profile_table, roofline_plot, suite
+from nkiconv.tools.suites import deepbench, h200, profile_table, roofline_plot, suite
+from nkiconv.tools.tables import deepbench as tables
 from nkiconv.tools.tables import readme
 
 pytestmark = pytest.mark.simulator_only
@@ -260,3 +264,56 @@ def test_instructions_without_a_twin_are_counted():
     execution = simulator.execute(kernel, (np.ones((4, 8), np.float32),))
     steps, not_replayed = bench.numpy_steps(execution.instructions)
     assert (len(steps), not_replayed) == (1, 1)
+
+
+ROOT = Path(__file__).resolve().parents[1]
+FIRST_LAYERS = 10
+
+
+def test_a_v100_took_some_time_for_all_but_gradients_of_first_layers():
+    found = deepbench.published()
+    counts = [sum(direction == one for _, direction in found) for one in DIRECTIONS]
+    assert counts == [94, 94 - FIRST_LAYERS, 94]
+    assert min(found.values()) > 0
+    assert {name for name, _ in found} == set(cases.names("deepbench"))
+    assert {case.problem.C < 4 for case in cases.load("deepbench") if (case.name, "dgrad") not in found} == {True}
+
+
+@pytest.mark.slow
+@pytest.mark.simulator_only
+@pytest.mark.usefixtures("plans")
+def test_rows_of_one_problem(tmp_path):
+    result = run("bench", "--suite", "deepbench", "--only", "db_11", "--layout", "NCHW", "--json")
+    document = json.loads(result.stdout)
+    rows = document["rows"]
+    assert [(row["case"], row["direction"], row["layout"]) for row in rows] == [
+        ("db_11", direction, "NCHW") for direction in DIRECTIONS
+    ]
+    for row, mean in zip(rows, document["geometric_means"], strict=True):
+        assert row["v100_us"] == deepbench.published()["db_11", row["direction"]]
+        assert mean["roofline_fraction"] == pytest.approx(row["roofline_fraction"])
+        assert (row["behind"] != "") == (row["roofline_fraction"] < row["v100_fraction"])
+    shown = run("bench", "--suite", "deepbench", "--only", "db_11", "--layout", "NCHW", width=200).stdout
+    assert "geometric mean of 1, 1 of the V100" in shown
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    (("--only", "zzz"), "--only=zzz: no case has this in its name; they are db_00, db_01"),
+    (("--layout", "HWCN"), "layout='HWCN'"),
+    (("--dtype", "fp16"), "--dtype: cannot be combined with --suite=deepbench"),
+])  # fmt: skip
+def test_what_cannot_be_run_is_refused(arguments, words):
+    result = run("bench", "--suite", "deepbench", *arguments, width=300)
+    assert result.exit_code == 2
+    assert words in result.output
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_page_is_the_csv(layout):
+    rows = suite.read(ROOT / "profiles" / f"deepbench_{layout.lower()}_modelled_trn2.csv")
+    text = (ROOT / "docs" / "deepbench.md").read_text(encoding="utf-8")
+    first, last = tables.markers(layout)
+    assert text.split(first)[1].split(last)[0] == tables.page(rows), "run `make deepbench`"
+    listed = [(case.name, direction, layout) for direction in DIRECTIONS for case in cases.load("deepbench")]
+    assert [(row["case"], row["direction"], row["layout"]) for row in rows] == listed

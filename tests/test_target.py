@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 pytestmark = pytest.mark.simulator_only
 
 TRIGGER = SHIPPED["dma.static_issue_ns"]
-PROBLEM = {"N": 1, "C": 16, "W": 64, "S": 3}
+PROBLEM = {"N": 1, "C": 4, "W": 16, "S": 2}
 
 #: What a process finds under the target trn2_measured.toml; after it has read it, the variable and the file change.
 FOUND = f"""
@@ -33,7 +33,7 @@ request = Request(problem=problem)
 plan = nkiconv.plan(problem)
 found = {{"us": plan.modelled_us, "text": plan.explain(), "key": cache.key(request)["target"]}}
 found["shipped"], found["sources"] = len(shipped.table().answers), cache.sources_hash()
-found["table"] = CliRunner().invoke(app, "plan --C 16 --K 16 --W 64 --S 3".split()).stdout
+found["table"] = CliRunner().invoke(app, "plan --C 4 --K 4 --W 16 --S 2".split()).stdout
 found["doctor"] = json.loads(CliRunner().invoke(app, ["doctor", "--json"]).stdout)
 os.environ["{VARIABLE}"] = "other.toml"
 found["child_us"] = child.search(request, wide=False, advance=lambda *_: None).modelled_us

@@ -82,7 +82,7 @@ def test_a_device_is_written_in_place(tmp_path):
 def test_ctrl_c_during_tune_leaves_the_cache_whole(tmp_path, monkeypatch):
     monkeypatch.setenv("NKICONV_CACHE", str(tmp_path))
     cache.forget()
-    assert run("plan", "fp16").exit_code == 0
+    assert run("plan", "c1k1").exit_code == 0
     [before] = os.listdir(tmp_path)
     text = (tmp_path / before).read_text()
     calls = iter(range(1))
@@ -93,7 +93,7 @@ def test_ctrl_c_during_tune_leaves_the_cache_whole(tmp_path, monkeypatch):
         return timing.trace(*arguments, **limits)
 
     monkeypatch.setattr(timekeeper, "trace", interrupted)
-    result = run("tune", "fp16")
+    result = run("tune", "c1k1")
     assert result.exit_code == 130
     assert "Traceback" not in result.output
     assert os.listdir(tmp_path) == [before]

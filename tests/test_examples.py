@@ -1,7 +1,10 @@
-"""`examples/conv2d/`: values of the reference kernel and of each step, what they refuse, and the table of the page."""
+"""`examples/conv2d/`: values of the reference kernel and of each step, what they refuse, and the table of the page;
+`examples/training_layers.py`: the table of docs/training.md.
+"""
 
 import importlib
 import re
+import runpy
 import sys
 from pathlib import Path
 
@@ -128,27 +131,6 @@ def test_every_kernel_refuses_by_name(example, name, what, error):
         nkiconv.profile(kernel[2])(nkiconv.spec(x, "bf16"), nkiconv.spec(w, dtype), **what)
 
 
-# kernel, x, w, arguments; the error
-LIMITS = [
-    ("weight_stationary", (1, 4, 2, 8), (3, 4, 3, 3), {}, "3 taps exceed 2 padded elements; y would be empty"),
-    ("activation_stationary", (1, 8, 2, 4), (3, 3, 4, 3), {}, "3 taps exceed 2 padded elements; y would be empty"),
-    ("k_packing", (1, 4, 8, 8), (3, 4, 3, 3), {"shifts": 4}, "shifts=4; must be 1 to S = 3"),
-    ("k_packing", (1, 4, 8, 8), (3, 4, 3, 3), {"shifts": 0}, "shifts=0; must be 1 to S = 3"),
-    ("k_packing", (1, 64, 8, 8), (3, 64, 3, 3), {}, "shifts = 192 exceeds 128 partitions; pack fewer taps"),
-    ("m_packing", (1, 4, 8, 8), (33, 4, 3, 3), {}, "K = 33; a slot takes at most 32 output channels"),
-    ("m_packing", (1, 4, 8, 8), (3, 4, 3, 5), {}, "S = 5; there are 4 slots for columns of taps"),
-    ("polyphase", (1, 4, 8, 8), (4, 3, 1, 2), {}, r"R = 1, stride=\(2, 2\): some phase has no taps"),
-    ("polyphase", (1, 4, 1, 1), (4, 3, 2, 2), {"padding": (1, 0)}, r"padding=\(1, 0\): y would be 0x2"),
-]
-
-
-@pytest.mark.parametrize(("name", "x", "w", "arguments", "error"), LIMITS)
-def test_steps_name_their_limits(example, name, x, w, arguments, error):
-    kernel = example[name].conv_transpose2d if name == "polyphase" else example[name].conv2d
-    with pytest.raises(AssertionError, match=error):
-        nkiconv.profile(kernel[2])(nkiconv.spec(x, "bf16"), nkiconv.spec(w, "bf16"), **arguments)
-
-
 def test_the_ladder_is_short_and_compiles():
     for name in KERNELS:
         lines = len((FOLDER / f"{name}.py").read_text(encoding="utf-8").splitlines())
@@ -193,3 +175,14 @@ def test_the_page_shows_the_kernel_and_names_every_algorithm():
     named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
     known = {name for operation in OPERATIONS.values() for name in operation.algorithms}
     assert named == known, "docs/tensor_engine.md: the tables by axes have a row per algorithm; add or delete rows"
+
+
+@pytest.mark.slow
+def test_a_row_is_that_of_the_page(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["training_layers.py", "--only", "kda"])
+    runpy.run_path(str(ROOT / "examples" / "training_layers.py"), run_name="__main__")
+    titles, ruler, row = capsys.readouterr().out.splitlines()
+    page = (ROOT / "docs" / "training.md").read_text(encoding="utf-8").splitlines()
+    assert titles in page
+    assert row in page
+    assert set(ruler) == set("|-: ")

@@ -1,0 +1,179 @@
+"""Tables of any width, of which no digit is lost; `nkiconv cache`; `nkiconv report`, one file with what other commands
+have left.
+"""
+
+import io
+import json
+import re
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+from shell import run
+
+from nkiconv import ConvProblem, __version__, plan
+from nkiconv.planner import cache, entry
+from nkiconv.planner.request import Asked, Request
+from nkiconv.tools.calibrate import kept
+from nkiconv.tools.calibrate.measured import Slope
+from nkiconv.tools.cli.grid import Grid
+from nkiconv.tools.measure import rows
+
+pytestmark = [pytest.mark.simulator_only, pytest.mark.usefixtures("plans")]
+PROBLEM = ConvProblem(N=1, C=8, W=40, S=3, groups=8)
+
+
+def test_an_empty_cache(plans):
+    assert f"0 files in {plans}" in " ".join(run("cache", "list", width=300).stdout.split())
+    assert run("cache", "clear").stdout.startswith("deleted 0 files (0 B)")
+
+
+def test_what_is_kept_is_listed(plans):
+    found = plan(PROBLEM)
+    (plans / ("0" * 32 + ".json")).write_text("{")
+    (plans / "mine.json").write_text("{}")
+    rows = json.loads(run("cache", "list", "--json").stdout)["rows"]
+    assert [row["kind"] for row in sorted(rows, key=lambda row: row["kind"])] == ["plan", "unreadable"]
+    [row] = [row for row in rows if row["kind"] == "plan"]
+    assert row["problem"] == "N=1 C=8 W=40 S=3 bf16"
+    assert (row["algorithm"], row["modelled_us"], row["current"]) == (found.algorithm, found.modelled_us, True)
+    assert row["target"] == "trn2"
+    assert "N=1 C=8 W=40 S=3 bf16,plan,2,trn2," in run("cache", "list", "--format", "csv").stdout
+
+
+def test_estimates_are_listed_and_current(plans):
+    request = Request(problem=PROBLEM, asked=Asked())
+    cache.store_estimate(request, entry.answer(request, quick=True))
+    (plans / ("0" * 32 + ".json")).write_text("[]")
+    rows = json.loads(run("cache", "list", "--json").stdout)["rows"]
+    assert sorted((row["kind"], row["current"]) for row in rows) == [("estimate", True), ("unreadable", False)]
+
+
+def test_clear_leaves_other_files_and_what_is_current(plans, monkeypatch):
+    plan(PROBLEM)
+    (plans / "mine.json").write_text("{}")
+    assert json.loads(run("cache", "clear", "--stale", "--json").stdout)["deleted"] == 0
+    monkeypatch.setattr(cache, "_sources", lambda: "other sources")
+    assert "yes" in run("cache", "list", "--stale").stdout
+    assert json.loads(run("cache", "clear", "--stale", "--json").stdout)["deleted"] == 1
+    assert [one.name for one in plans.iterdir()] == ["mine.json"]
+    assert not plan(PROBLEM).cached
+
+
+def test_without_a_directory(monkeypatch):
+    def nowhere():
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("NKICONV_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("nkiconv.planner.cache.Path.home", nowhere)
+    result = run("cache", "list")
+    assert result.exit_code == 2
+    assert "NKICONV_CACHE: is not set" in result.stderr
+
+
+SLOPE = Slope("scalar", "modelled", 1, 486.65, 0.1, 0.0)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def blocks(path):
+    """The blocks of JSON in a page, by the headings above them."""
+    found = re.findall(r"^## (.*?)\n\n.*?(?:```json\n(.*?)\n```|None here: (.*?)$)", path.read_text(), re.M | re.S)
+    return {title: json.loads(text) if text else None for title, text, _ in found}
+
+
+def test_an_empty_folder_says_what_to_run(folder):
+    assert run("report").exit_code == 0
+    found = blocks(folder / "nkiconv_report.md")
+    assert found["versions"]["nkiconv"] == __version__
+    assert {title for title, value in found.items() if value is None} == {
+        "constants", "slopes of probes", "kernels under AWS's tools", "measured", "modelled",
+    }  # fmt: skip
+    assert "`nkiconv calibrate` makes them" in (folder / "nkiconv_report.md").read_text()
+
+
+def test_everything_that_is_there_is_in_it(folder):
+    (folder / "trn2_measured.toml").write_text("[dma]\n")
+    kept.append(kept.path_of(folder / "trn2_measured.toml"), "machine", SLOPE)
+    (folder / "compile_check").mkdir()
+    (folder / "compile_check" / "rows.jsonl").write_text('{"kernel": "short"}\n{"half')
+    values = {"case": "c1k1", "p50_us": "12.5"}
+    cells = ",".join(values.get(name, "") for name in rows.COLUMNS)
+    (folder / "measured_trn2.csv").write_text(",".join(rows.COLUMNS) + f"\n{cells}\n")
+    document = json.loads(run("report", "--json").stdout)
+    assert document["constants"] == ["[dma]"]
+    assert document["slopes of probes"][0]["slope"] == SLOPE.as_dict()
+    assert document["kernels under AWS's tools"] == [{"kernel": "short"}, '{"half']
+    assert document["measured"][0]["p50_us"] == "12.5"
+    assert [(one["case"], one["modelled_us"] > 0) for one in document["modelled"]] == [("c1k1", True)]
+    found = blocks(folder / "nkiconv_report.md")
+    assert {title: document[title] for title in found} == found
+
+
+def test_refusals(folder):
+    (folder / "measured_trn2.csv").write_text("case\nc1k1\n")
+    assert "has other columns" in run("report").stderr
+    (folder / "measured_trn2.csv").unlink()
+    assert "case='no such': unknown name" in run("report", "--case", "no such").stderr
+    assert run("report").exit_code == 0
+    assert "exists; name another, or overwrite it with --force" in run("report").stderr
+
+
+CASE = "nkl_n1_c16_w512_s7"
+CELL = st.text("abc=,()0123456789.", min_size=1, max_size=40)
+
+
+@pytest.mark.cover(3)
+@pytest.mark.parametrize("width", [40, 60, 80, 120, 300])
+@given(rows=st.lists(st.tuples(CELL, CELL, st.integers(0, 10**9)), min_size=1, max_size=4))
+def test_no_character_is_lost(width, rows):
+    grid = Grid("numbers", ("case", "settings", "us"), ("case", "settings"))
+    for name, settings, number in rows:
+        grid.add(name, settings, f"{number:,}")
+    screen = Console(file=io.StringIO(), width=width, color_system=None)
+    grid.show(screen)
+    lines = screen.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    shown, held = Counter("".join(lines)), Counter("".join("".join(row) for row in grid.rows))
+    assert not held - shown
+    assert "…" not in shown
+    for _, _, number in rows:
+        assert any(f"{number:,}" in line for line in lines)
+
+
+@pytest.mark.parametrize("width", [50, 77, 113])
+def test_a_table_of_many_columns_is_whole_or_paragraphs(width):
+    """Rich cut the last column of such a table where the others left it less than it asked for."""
+    headings = ("case", "algorithm", "mean", "phase 0", "copy floor", "of the roofline", "instructions", "bound by")
+    grid = Grid("modelled us", headings, ("case", "algorithm", "bound by"))
+    grid.add("short bf16", "update", "4.01", "4.01", "2.83", "0.1%", "60", "dma latency")
+    screen = Console(file=io.StringIO(), width=width, color_system=None)
+    grid.show(screen)
+    lines = screen.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    assert any("dma latency" in line for line in lines)
+    assert any("60" in line for line in lines)
+
+
+@pytest.mark.cover(1, keep=["bench-60"])
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("arguments", [
+    ("plan", CASE),
+    ("profile", CASE),
+    ("bench", CASE, "--target", "model"),
+    ("crossover", "--vary", "S", "--values", "3,4", "--C", "16", "--W", "64"),
+    ("cases",),
+    ("run", CASE),
+], ids=lambda arguments: arguments[0])  # fmt: skip
+def test_commands_cut_nothing(arguments, width):
+    result = run(*arguments, width=width)
+    assert result.exit_code == 0, result.output
+    assert "…" not in result.stdout
