@@ -1,9 +1,10 @@
-"""A block of two fused chains, and numbers for its parameters and inputs."""
+"""What tests of convert(fuse=True) share: numbers for models, what a report tells, what calls compute, comparisons."""
 
 import copy
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 C = 8
@@ -24,13 +25,79 @@ def image(*shape, seed=1):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)) + 2
 
 
-def assert_same(converted, model, *inputs, terms):
+def made(forward, base=nn.Module, **parts):
+    """A module with these parts whose forward is this function."""
+    model = type("Made", (base,), {"forward": forward})()
+    for name, part in parts.items():
+        setattr(model, name, part)
+    return model
+
+
+def hooked(model, name=""):
+    """A model with a hook of a module of it."""
+    model.get_submodule(name).register_forward_hook(lambda *_: None)
+    return model
+
+
+def told(report):
+    """What became of each norm, upsampling, layer and block of rows, and what is in calls of other convolutions."""
+    found = [
+        f"{one.norm}: {one.reason or one}" + "; offset" * one.offset + f"; statistics {' '.join(one.statistics)}"
+        for one in report.chains
+    ]
+    found = [line.removesuffix("; statistics ") for line in found]
+    found += [f"{one.name}: {one.reason or one}" for one in (*report.doublings, *report.layers, *report.blocks)]
+    return found + [f"{one.name}: {one.epilogue}" for one in report.entries if one.epilogue]
+
+
+def steps(name, given):
+    """What a call computes, in order, by its arguments: "norm silu conv2d sum stats"."""
+    plain, _, kind = name.partition("_with_")
+    normed = given.get("x_scale") is not None or given.get("x_shift") is not None
+    residual, position = given.get("residual") is not None, given.get("residual_position")
+    last = residual and "post_activation" in (position, given["residual"])
+    before = given.get("x_norm"), "norm" * normed, given.get("x_activation"), "up" * (given.get("x_upsample") == 2)
+    before += (given.get("chunks"),)
+    after = "sum" * (residual and not last), given.get("y_norm"), given.get("activation"), "sum" * last
+    stats = kind == "stats" or given.get("return_stats") is not None
+    return " ".join(filter(None, (*before, plain, *after, "stats" * stats)))
+
+
+class Calls(TorchDispatchMode):
+    """What each call of nkiconv's operators computes, but of norms' scale and shift."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.name().removeprefix("nkiconv::")
+        if func.namespace == "nkiconv" and name != "norm_scale_shift":
+            given = {one.name: one.default_value for one in func._schema.arguments if one.has_default_value()}
+            given |= dict(zip((one.name for one in func._schema.arguments), args, strict=False)) | (kwargs or {})
+            self.found.append(steps(name, given))
+        return func(*args, **(kwargs or {}))
+
+
+def calls(model, *inputs):
+    """What the calls of a run without gradients compute."""
+    with Calls() as seen, torch.no_grad():
+        model(*(one if one is None else one.clone() for one in inputs))
+    return "; ".join(seen.found)
+
+
+def terms_of(model):
+    """Products in the sums of all layers."""
+    return sum(one[0].numel() for one in model.parameters() if one.dim() > 1)
+
+
+def assert_same(converted, model, *inputs, terms=None):
     """Both within fp32 rounding of the modules in float64; terms: products in a sum of all layers."""
     with torch.no_grad():
         truth = copy.deepcopy(model).double()(*(one.double() for one in inputs))
         for one in (converted, model):
             error = (one(*(given.clone() for given in inputs)) - truth).abs().max()
-            assert error <= 4 * terms * 2.0**-24 * max(1, truth.abs().max())
+            assert error <= 4 * (terms or terms_of(model)) * 2.0**-24 * max(1, truth.abs().max())
 
 
 def derived(model, kind, inputs):
@@ -42,25 +109,10 @@ def derived(model, kind, inputs):
     return [one.detach() for one in y], [*gradients, *(one for one in own.buffers() if one.is_floating_point())]
 
 
-def assert_gradients(converted, model, *inputs, terms):
+def assert_gradients(converted, model, *inputs, terms=None):
     """Results as `assert_same` has them; gradients, in which pixels are summed as well, and statistics by that more."""
     found, truth = derived(converted, torch.float32, inputs), derived(model, torch.float64, inputs)
+    terms = terms or terms_of(model)
     for some, others, sums in zip(found, truth, (terms, terms * inputs[0][:, 0].numel()), strict=True):
         for one, other in zip(some, others, strict=True):
             assert (one - other).abs().max() <= 4 * sums * 2.0**-24 * max(1, other.abs().max())
-
-
-class Block(nn.Module):
-    """A residual block whose two chains share an activation, which another branch calls too."""
-
-    def __init__(self, dropout=0.1, norm=lambda: nn.GroupNorm(2, C)):
-        super().__init__()
-        self.norm1, self.norm2, self.act = norm(), norm(), nn.SiLU()
-        self.conv1, self.conv2 = nn.Conv2d(C, C, 3, padding=1), nn.Conv2d(C, C, 3, padding=1)
-        self.dropout, self.time = nn.Dropout(dropout), nn.Linear(4, C)
-
-    def forward(self, x, t):
-        h = self.conv1(self.act(self.norm1(x)))
-        h = h + self.time(self.act(t))[:, :, None, None]
-        h = self.conv2(self.dropout(self.act(self.norm2(h))))
-        return (x + h) / 2

@@ -32,21 +32,6 @@ def simulate(monkeypatch):
 
 
 @pytest.fixture
-def calls(monkeypatch):
-    """(activation, whether a residual is in the call) of each fused call."""
-    from nkiconv.pytorch.models import fusing
-
-    found, own = [], fusing.fused
-
-    def counted(normed, convolution, x, after, arguments):
-        found.append((normed.activation, after.residual is not None))
-        return own(normed, convolution, x, after, arguments)
-
-    monkeypatch.setattr(fusing, "fused", counted)
-    return found
-
-
-@pytest.fixture
 def made(monkeypatch):
     """Names of the functions of fused rows that run."""
     from nkiconv.pytorch.models import rows

@@ -1,180 +1,330 @@
-"""convert(fuse=True) makes norm, activation, convolution and the sum after it one call, where nothing else can tell."""
+"""convert(fuse=True) makes a norm, an activation, a convolution and what is around it one call, where nothing else can
+tell: what is told of models, what their calls compute, and that results and gradients stay."""
 
-import copy
-import dataclasses
 import pickle
 
+import fused_models as fm
 import pytest
 import torch
-from chained import Block, C, assert_gradients, assert_same, drawn, image
-from tolerances import FLOAT32_SUMS, assert_within_share
+from chained import C, assert_gradients, assert_same, calls, drawn, hooked, image, made, terms_of, told
+from fused_sequences import ConformerModule, Delta, ShortConv
 from torch import nn
 from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves
-from torch.utils.checkpoint import checkpoint
 
 from nkiconv.errors import UnsupportedError
-from nkiconv.planner.request import Asked
-from nkiconv.pytorch import convert, plan_model
+from nkiconv.pytorch import convert
+from nkiconv.pytorch import nn as ours
+from nkiconv.pytorch.models import doublings, pixel_chains, videos
 
-K = 6
+IMAGES = {1: (2, C, 5), 2: (2, C, 5, 6), 3: (2, C, 5, 6, 4)}
+STEMS = {1: (2, 3, 7), 2: (2, 3, 6, 5), 3: (2, 3, 3, 4, 5)}
+X, ROWS = [IMAGES[2]], [(2, 11, C)]
+NORMS = {"Group": lambda rank: nn.GroupNorm(2, C), "Instance": lambda rank: getattr(nn, f"InstanceNorm{rank}d")(C),
+         "Batch": lambda rank: getattr(nn, f"BatchNorm{rank}d")(C)}  # fmt: skip
+ACTS = {"relu": nn.ReLU(inplace=True), "silu": nn.SiLU(), "gelu": nn.GELU(), "gelu_tanh": nn.GELU("tanh"),
+        "tanh": nn.Tanh(), "sigmoid": nn.Sigmoid()}  # fmt: skip
+BLOCK = ["norm1: act -> conv1", "norm2: act -> dropout -> conv2 -> sum; offset; statistics conv1", "conv2: sum"]
+CALLS = "channel_stats; norm silu conv2d stats; norm silu conv2d sum"
+PLAIN, UP, ONE = "channel_stats; norm silu conv2d", "up conv2d", "layer pointwise_mlp sum gelu"
+BOTH = ["mlp.fc1: norm -> 1x1 convolution -> gelu", "mlp.fc2: 1x1 convolution -> scale -> sum"]
+APART = ["mlp.fc1: 1x1 convolution -> gelu", *BOTH[1:]]
+BASIC = ["bn1: act -> conv2; statistics conv1", "bn2: act -> conv3; statistics conv2"]
+OFFSET = "norm: silu -> conv2; offset; statistics conv1"
+MODULATED = "norm: numbers for each channel -> silu -> conv2; statistics conv1"
 NOT_ALONE = "is not followed by one convolution, with at most an activation between, that alone sees its result"
+ALONE, NORM1 = f"norm: {NOT_ALONE}", f"norm1: {NOT_ALONE}"
+HOOKS = "a module of it has hooks, which would see no tensor"
+UNREAD = "is not followed by one convolution that alone sees its result"
+UNKNOWN = "norm1: does not follow a convolution of a block whose code is known"
+IN_MLP, IN_MODEL = (f"a module in {where} has hooks, which would see no tensor" for where in ("mlp", "the model"))
+TWO, BACK, NOTHING = "conv2d; conv2d", "conv_transpose2d", "has no activation or sum after it that a convolution takes"
 
 
-def told(report):
-    return {chain.norm: str(chain) if chain.fused else chain.reason for chain in report.chains}
+class OwnConv(nn.Conv2d):
+    def forward(self, input):
+        return super().forward(input) + 1
 
 
-def chain(norm=None, act=None, conv=None):
-    return nn.Sequential(norm or nn.GroupNorm(2, C), act or nn.SiLU(), conv or nn.Conv2d(C, K, 3, padding=1))
+class OwnGroupNorm(nn.GroupNorm):
+    def forward(self, input):
+        return super().forward(input) + 1
 
 
-def ranked(kind, rank):
-    """A chain of a norm's kind and of images of this rank."""
-    norm = nn.GroupNorm(4, C) if kind == "GroupNorm" else getattr(nn, f"{kind}{rank}d")(C, affine=True)
-    options = {"padding": "same"} if rank == 1 else {"stride": 2, "padding": 1, "groups": 2}
-    return chain(norm, conv=getattr(nn, f"Conv{rank}d")(C, K, 3, **options)).eval()
+def block(forward):
+    """A block with what is no chain in it."""
+    return lambda: made(forward, fm.Block)
 
 
-class Functional(Block):
-    """Functions in the place of modules, and a sum in place."""
-
-    def forward(self, x, t):
-        h = self.conv1(F.silu(self.norm1(x)))
-        h = self.conv2(F.dropout(torch.relu(self.norm2(h)), 0.5, False))
-        h += x
-        return h
+def normed(act, *after, kind=fm.NormAct, training=True):
+    """A norm with an activation in its forward, between two convolutions."""
+    return lambda: nn.Sequential(nn.Conv2d(3, C, 3), kind(act, *after), nn.Conv2d(C, C, 3, padding=1)).train(training)
 
 
-class Untraced(nn.Module):
-    """A loop that torch.fx cannot trace, around a block that it can."""
+def of(make, change):
+    """What makes a model that is changed."""
 
-    def __init__(self):
-        super().__init__()
-        self.block = Block()
+    def changed():
+        model = make()
+        change(model)
+        return model
 
-    def forward(self, x, t):
-        for _ in range(int(t.shape[0])):
-            x = self.block(x, t)
-        return x
+    return changed
 
 
-class Attribute(Block):
-    """A way that no call goes, as the module that it calls is missing."""
-
-    def forward(self, x, t, u=None):
-        return super().forward(x if u is None else x + self.missing(u), t)
+def response(self, x):
+    """ConvNeXt V2's norm over the pixels of an image."""
+    return x * (x.norm(dim=(1, 2), keepdim=True) + 1)
 
 
-class Unbound(Block):
-    """A way on which a name has no value."""
-
-    def forward(self, x, t):
-        if x.dim() == 4:
-            height = x.shape[2]
-        return super().forward(x, t) / height * height
+def excitation(self, x):
+    """A gate whose second layer stays, as nothing that a convolution takes comes after it."""
+    return x * F.hardsigmoid(self.fc2(self.act(self.fc1(x.mean((2, 3), keepdim=True)))))
 
 
-class Padded(nn.Module):
-    """A convolution with pixels around its input, before or after the activation, as HunyuanVideo's VAE has them."""
-
-    def __init__(self, mode, rank=2, first=False, within=False):
-        super().__init__()
-        self.norm, self.mode, self.first = nn.GroupNorm(2, C), mode, first
-        own = {"padding": 1, "padding_mode": mode} if within else {}
-        self.sides = () if within else (1, 0, 2, 1, 1, 1)[: 2 * rank]
-        self.conv = getattr(nn, f"Conv{rank}d")(C, C, 3, **own)
-
-    def forward(self, x):
-        h = self.norm(x)
-        h = h if self.first else F.silu(h)
-        h = F.pad(h, self.sides, mode=self.mode) if self.sides else h
-        return self.conv(F.silu(h) if self.first else h)
-
-
-class Causal(nn.Module):
-    """Copies of the first row in front, and a convolution, as modules of video VAEs."""
-
-    def __init__(self):
-        super().__init__()
-        self.conv = nn.Conv2d(C, C, 3)
-
-    def forward(self, x):
-        return self.conv(F.pad(x, (1, 1, 2, 0), mode="replicate"))
-
-
-class Wrapped(nn.Module):
-    """A residual block with a time, whose convolutions are in modules of their own."""
-
-    def __init__(self):
-        super().__init__()
-        self.norm1, self.norm2 = nn.GroupNorm(2, C), nn.GroupNorm(2, C)
-        self.conv1, self.conv2 = Causal(), Causal()
-
-    def forward(self, x, t):
-        h = self.conv1(F.silu(self.norm1(x)))
-        return x + self.conv2(F.silu(self.norm2(h + t[:, :])))
-
-
-ACTS = {
-    "relu": nn.ReLU(inplace=True), "silu": nn.SiLU(), "gelu": nn.GELU(), "gelu_tanh": nn.GELU("tanh"),
-    "tanh": nn.Tanh(), "sigmoid": nn.Sigmoid(),
-}  # fmt: skip
-OF_BLOCK, ROWS = ((2, C, 6, 5), (2, 4)), {1: ((2, C, 5),), 2: ((2, C, 5, 6),), 3: ((2, C, 5, 6, 4),)}
-BLOCK = {"norm1": "act -> conv1", "norm2": "act -> dropout -> conv2 -> sum"}
-NO_GRAPH = {
-    "block.norm1": "block.act -> block.conv1",
-    "block.norm2": "block.act -> block.dropout -> block.conv2 -> sum",
-}
-#: What makes a model, its inputs' shapes, what is told of its norms, (activation, whether there is a sum) of each call.
-CHAINS = {
-    "shared activation": (Block, OF_BLOCK, BLOCK, [("silu", False), ("silu", True)]),
+EXCITED = {"fc1": nn.Conv2d(C, fm.WIDE, 1), "act": nn.ReLU(inplace=True), "fc2": nn.Conv2d(fm.WIDE, C, 1)}
+#: What makes a model, its inputs' shapes, what is told of it, and what its calls compute.
+FUSED = {
+    # norms and activations before convolutions
+    "shared activation": (fm.Block, [*X, (2, 4)], BLOCK, CALLS),
     "functions": (
-        Functional, OF_BLOCK, {"norm1": "silu -> conv1", "norm2": "relu -> conv2 -> sum"},
-        [("silu", False), ("relu", True)],
+        block(fm.functional), [*X, (2, 4)],
+        ["norm1: silu -> conv1", "norm2: relu -> conv2 -> sum; statistics conv1", "conv2: sum"],
+        CALLS.replace("silu conv2d sum", "relu conv2d sum"),
     ),
-    "no graph": (Untraced, OF_BLOCK, NO_GRAPH, None),
-    "a missing module": (Attribute, OF_BLOCK, BLOCK, None),
-    "an unbound name": (Unbound, OF_BLOCK, BLOCK, None),
-    **{name: (lambda act=act: chain(act=act), ROWS[2], {"0": "1 -> 2"}, [(name, False)]) for name, act in ACTS.items()},
-    "no activation": (lambda: chain(act=nn.Identity()), ROWS[2], {"0": "1 -> 2"}, [(None, False)]),
-    **{
-        f"{kind}{rank}d": (lambda kind=kind, rank=rank: ranked(kind, rank), ROWS[rank], {"0": "1 -> 2"}, None)
-        for kind in ("GroupNorm", "BatchNorm", "InstanceNorm") for rank in (1, 2, 3)
-    },
-    **{
-        f"{mode} around rank {rank}": (
-            lambda mode=mode, rank=rank: Padded(mode, rank, first=rank == 2), ROWS[rank],
-            {"norm": f"silu -> {mode} padding -> conv"}, [("silu", False)],
-        ) for mode, rank in (("replicate", 1), ("reflect", 2), ("circular", 3), ("replicate", 2))
-    },
-    "padding mode": (lambda: Padded("circular", within=True), ROWS[2], {"norm": "silu -> conv"}, [("silu", False)]),
+    "no graph": (
+        lambda: made(fm.looped, block=fm.Block()), [*X, (2, 4)],
+        [f"block.{line}".replace("act", "block.act").replace("conv", "block.conv").replace("drop", "block.drop")
+         for line in BLOCK[:2]] + ["block.conv2: sum"], f"{CALLS}; {CALLS}",
+    ),
+    "a missing module": (block(fm.missing), [*X, (2, 4)], BLOCK, CALLS),
+    "an fm.unbound name": (block(fm.unbound), [*X, (2, 4)], BLOCK, CALLS),
+    "modules of modules": (
+        fm.wrapped, [(2, C, 6, 5), (2, C, 1, 1)],
+        ["norm1: silu -> replicate padding -> conv1.conv",
+         "norm2: silu -> replicate padding -> conv2.conv -> sum; offset; statistics conv1.conv", "conv2.conv: sum"],
+        CALLS,
+    ),
+    **{act: (lambda one=one: fm.chain(act=one), X, ["0: 1 -> 2"], f"channel_stats; norm {act} conv2d")
+       for act, one in ACTS.items()},
+    "no activation": (lambda: fm.chain(act=nn.Identity()), X, ["0: 1 -> 2"], "channel_stats; norm conv2d"),
+    **{f"{kind}{rank}d": (
+        lambda kind=kind, rank=rank: fm.ranked(kind, rank), [IMAGES[rank]], ["0: 1 -> 2"],
+        PLAIN.replace("2d", f"{rank}d").removeprefix("channel_stats; " if kind == "BatchNorm" else ""),
+    ) for kind in ("GroupNorm", "BatchNorm", "InstanceNorm") for rank in (1, 2, 3)},
+    **{f"{mode} around rank {rank}": (
+        lambda mode=mode, rank=rank: fm.Padded(mode, rank, first=rank == 2), [IMAGES[rank]],
+        [f"norm: silu -> {mode} padding -> conv"], PLAIN.replace("2d", f"{rank}d"),
+    ) for mode, rank in (("replicate", 1), ("reflect", 2), ("circular", 3), ("replicate", 2))},
+    "padding mode": (
+        lambda: fm.Padded("", sides=(), padding=1, padding_mode="circular"), X, ["norm: silu -> conv"], PLAIN),
+    "norm with silu": (normed(nn.SiLU(inplace=True)), [STEMS[2]], ["1: silu -> 2"], "conv2d; norm silu conv2d"),
+    "norm with relu": (normed(nn.ReLU(inplace=True)), [STEMS[2]], ["1: relu -> 2"], "conv2d; norm relu conv2d"),
+    "norm with none": (normed(nn.Identity()), [STEMS[2]], ["1: 2"], "conv2d; norm conv2d"),
+    "groups with gelu": (
+        normed(nn.GELU(), kind=fm.GroupNormAct), [STEMS[2]], ["1: gelu -> 2; statistics 0"],
+        "conv2d stats; norm gelu conv2d",
+    ),
+    # what follows convolutions
+    **{f"{way}, after": (
+        lambda does=does, rank=1 + i % 3: fm.two(does, rank), [IMAGES[1 + i % 3]], lines,
+        ran.replace("2d", f"{1 + i % 3}d"),
+    ) for i, (way, (does, lines, ran)) in enumerate(fm.WAYS.items())},
+    "a sum after a norm": (
+        lambda: fm.two(lambda m, x: F.relu(x + m.a(m.act(m.norm(x)))) + m.b(x), norm=nn.GroupNorm(2, C)), X,
+        ["norm: act -> a -> sum", "a: sum, relu", "b: sum"], f"{PLAIN} sum relu; conv2d sum",
+    ),
+    "a chain has the sum": (
+        lambda: fm.two(lambda m, x: F.relu(m.b(x) + m.a(m.act(m.norm(x)))), norm=nn.GroupNorm(2, C)), X,
+        ["norm: act -> a -> sum", "a: sum, relu"], f"conv2d; {PLAIN} sum relu",
+    ),
+    **{str(more): (
+        lambda more=more: fm.two(fm.WAYS["both are terms"][0], **more), X, ["a: sum, relu"], "conv2d; conv2d sum relu"
+    ) for more in ({"padding_mode": "circular"}, {"padding": "same"}, {"stride": 2}, {"groups": C}, {"dilation": 2},
+                   {"bias": False})},
+    # upsampling by 2
+    "upsampled": (fm.Grown, X, [": x_upsample=2 of conv"], UP),
+    "a whole number": (
+        lambda: fm.Grown(scale_factor=(2, 2), mode="nearest-exact"), X, [": x_upsample=2 of conv"], UP),
+    "Upsample": (
+        lambda: nn.Sequential(nn.Upsample(scale_factor=2), nn.Conv2d(C, C, 3, padding=1)), X,
+        ["0: x_upsample=2 of 1"], UP,
+    ),
+    "UpsamplingNearest2d": (
+        lambda: nn.Sequential(nn.UpsamplingNearest2d(scale_factor=2), nn.Conv2d(C, C, 3, padding="same")), X,
+        ["0: x_upsample=2 of 1"], UP,
+    ),
+    "casts": (
+        lambda: nn.Sequential(fm.Cast(scale_factor=(2.0, 2.0), mode="nearest-exact"), nn.Conv2d(C, 4, 3, padding=1)), X,
+        ["0: x_upsample=2 of 1"], UP,
+    ),
+    "groups": (
+        lambda: fm.Grown(nn.Conv2d(C, C, 3, stride=(1, 2), groups=2, bias=False)), X, [": x_upsample=2 of conv"], UP),
+    "decoder": (
+        fm.Decoder, [(2, 4, 4, 5)],
+        ["norm: silu -> after -> sum; statistics grow.conv", "grow: x_upsample=2 of grow.conv", "after: sum"],
+        "conv2d; up conv2d stats; norm silu conv2d sum",
+    ),
+    # layers of images
+    "timm": (fm.ConvNext, X, BOTH, ONE),
+    "torchvision": (
+        fm.Sequence, X, [BOTH[0].replace("mlp.fc1", "block.0"), BOTH[1].replace("mlp.fc2", "block.2")], ONE),
+    "Meta": (fm.First, X, [line.replace("mlp.fc", "pwconv") for line in BOTH], ONE),
+    "1x1 convolutions": (fm.Convolutions, X, [line.removeprefix("mlp.") for line in APART], ONE.removeprefix("layer ")),
+    "after a chain": (
+        lambda: fm.Convolutions(nn.Sequential(nn.GroupNorm(2, C), nn.Conv2d(C, C, 1))), X,
+        ["more.0: more.1", *(line.removeprefix("mlp.") for line in APART)],
+        "channel_stats; norm conv2d; pointwise_mlp sum gelu",
+    ),
+    "no scale": (lambda: fm.ConvNext(scale=False), X, [BOTH[0], "mlp.fc2: 1x1 convolution -> sum"], ONE),
+    "a norm between": (lambda: fm.ConvNext(fm.Mlp(between=made(response))), X, APART, "conv2d gelu; conv2d sum"),
+    "layers of no bias": (of(fm.ConvNext, lambda model: setattr(model.mlp.fc2, "bias", None)), X, BOTH, ONE),
+    "another activation": (
+        lambda: fm.ConvNext(fm.Mlp(nn.ReLU(inplace=True))), X, [BOTH[0].replace("gelu", "relu"), BOTH[1]],
+        ONE.replace("gelu", "relu"),
+    ),
+    "Meta's norm": (lambda: fm.ConvNext(norm=fm.OwnNorm()), X, BOTH, ONE),
+    "timm's norm": (
+        lambda: fm.Convolutions(fm.FrontNorm(C)), X,
+        ["fc1: more -> 1x1 convolution -> gelu", "fc2: 1x1 convolution -> scale -> sum"], ONE,
+    ),
+    "RMSNorm": (lambda: fm.ConvNext(norm=nn.RMSNorm(C, 1e-5)), X, BOTH, ONE.replace("layer", "rms")),
+    # norms that no kernel computes: eps of a dtype, no affine, of rows
+    **{str(norm): (lambda norm=norm: fm.ConvNext(norm=norm), X, APART, ONE.removeprefix("layer "))
+       for norm in (nn.RMSNorm(C), nn.LayerNorm(C, elementwise_affine=False), nn.LayerNorm((6, C)))},
+    # rows, and pixels of videos
+    "LFM2": (lambda: ShortConv(C, 3), ROWS, [": gated_short_conv"], "BCx gated_conv1d"),
+    "Qwen3-Next": (
+        lambda: Delta(C, [4, 4, 6], bias=True, before=3), ROWS, [": causal_conv1d_split"], "causal_conv1d_split silu"),
+    "Conformer": (
+        lambda: ConformerModule(C, 5), ROWS,
+        ["batch_norm: is folded into", ": glu_conv1d with BatchNorm and silu"], "conv1d; xG gated_conv1d silu; conv1d",
+    ),
+    "Wan": (fm.Clip, [(1, C, 3, 4, 5)], [UNKNOWN, "norm2: conv1"], "conv3d rms silu; conv3d"),
+    "layer norms of pixels": (
+        lambda: fm.Clip(kind="layer", bias=True), [(1, C, 3, 4, 5)], [UNKNOWN, "norm2: conv1"],
+        "conv3d layer silu; conv3d",
+    ),
+}  # fmt: skip
+#: What numbers for each channel do, the norm that they are around, ranks.
+TIMED = (
+    ("offset", "Batch", 1, OFFSET), ("offset, first", "Group", 2, OFFSET), ("scale", "Group", 2, MODULATED),
+    ("scale and shift", "Instance", 3, MODULATED), ("shift, scale", "Batch", 1, MODULATED),
+    ("shift before", "Instance", 3, ALONE), ("of pixels", "Batch", 2, ALONE),
+)  # fmt: skip
+#: The same in training.
+TRAINED = {
+    **{f"{more} of rank {rank}": (
+        lambda more=more, rank=rank: fm.Basic(rank, **more), [STEMS[rank]], BASIC,
+        "conv2d stats; norm relu conv2d stats; norm relu conv2d".replace("2d", f"{rank}d"),
+    ) for rank, more in (
+        (2, {}), (1, {"momentum": None}), (3, {"track_running_stats": False}), (2, {"affine": False}))},
+    "trained norm with relu": (
+        normed(nn.ReLU(inplace=True)), [STEMS[2]], ["1: relu -> 2; statistics 0"],
+        "conv2d stats; norm relu conv2d",
+    ),
+    "trained groups with gelu": FUSED["groups with gelu"],
+    "trained Conformer": (
+        lambda: ConformerModule(C, 5), ROWS, ["batch_norm: activation -> pointwise_conv2", ": glu_conv1d"],
+        "conv1d; xG gated_conv1d; conv1d",
+    ),
+    **{f"time, {how}": (
+        lambda how=how, norm=norm, rank=rank: fm.timed(how, NORMS[norm](rank), rank),
+        [STEMS[rank], (1 + rank % 2, 2 * C)], [line],
+        (TWO if line == ALONE else "conv2d stats; norm silu conv2d").replace("2d", f"{rank}d"),
+    ) for how, norm, rank, line in TIMED},
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CHAINS)
-def test_chains(name, calls):
-    make, shapes, expected, ran = CHAINS[name]
-    model = drawn(make()).eval()
-    state = {name: one.clone() for name, one in model.state_dict().items()}
+@pytest.fixture(autouse=True)
+def _published(monkeypatch):
+    monkeypatch.setitem(videos._KNOWN, videos.fingerprint(fm.Causal.forward), videos._around_wan)
+    monkeypatch.setitem(pixel_chains._KNOWN, videos.fingerprint(fm.Clip.forward), ("conv1", "norm2"))
+
+
+def converted(row, training=False):
+    """A model, its inputs and its report, which tells what the row says of it."""
+    make, shapes, lines, _ = row
+    model = drawn(make()).train(training)
     report = convert(model, fuse=True)
-    assert told(report) == expected
-    assert f"{len(expected)} of {len(expected)} norms fused" in str(report)
-    assert_gradients(report.model, model, *(image(*one) for one in shapes), terms=2 * 27 * C)
-    assert calls == ran or (ran is None and len(calls) >= len(expected))
+    found = told(report)
+    assert [line.startswith(words) for line, words in zip(found, lines, strict=True)] == [True] * len(lines), found
+    return model, [image(*one, seed=i) for i, one in enumerate(shapes, 1)], report
+
+
+@pytest.mark.parametrize("name", [*FUSED, *TRAINED])
+def test_fused(name):
+    training = name in TRAINED
+    row = TRAINED[name] if training else FUSED[name]
+    model, inputs, report = converted(row, training)
+    state = {name: one.clone() for name, one in model.state_dict().items()}
+    assert_gradients(report.model, model, *inputs)
     assert [*report.model.state_dict()] == [*state]
     assert all(torch.equal(one, state[name]) for name, one in report.model.state_dict().items())
+    assert calls(report.model, *inputs) == row[3]
 
 
-class Left(Block):
-    """A block with what is no chain in it."""
+@pytest.mark.parametrize("name", ["upsampled", "timm", "LFM2", "Qwen3-Next", "Conformer", "Wan", "silu"])
+def test_models_are_pickled(name):
+    _, inputs, report = converted(FUSED[name])
+    loaded = pickle.loads(pickle.dumps(report.model))
+    results = (tree_leaves(one(*inputs)) for one in (loaded, report.model))
+    assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
+    assert calls(loaded, *inputs) == FUSED[name][3]
 
-    def __init__(self, chain):
-        super().__init__()
-        self.chain = [chain]  # no module
 
-    def forward(self, x, t):
-        return self.chain[0](self, x, t)
+@pytest.mark.parametrize("mode", ["simulate", "compare"], indirect=True)
+@pytest.mark.parametrize("name", ["timm", "Wan", "{} of rank 2"])
+def test_kernels_compute_them(name, mode):
+    model, inputs, report = converted((FUSED | TRAINED)[name], name in TRAINED)
+    check = assert_gradients if name in TRAINED else assert_same
+    check(report.model, model, *inputs)
+
+
+def test_calls_in_bf16():
+    """With casts, too."""
+    for name in ("upsampled", "casts", "groups", "Wan"):
+        model, inputs, report = converted(FUSED[name])
+        model.bfloat16()
+        assert calls(report.model, *(one.bfloat16() for one in inputs)) == FUSED[name][3]
+
+
+@pytest.mark.parametrize("act", ["relu", "silu", "gelu_tanh"])
+def test_a_bottleneck_is_its_convolutions(act):
+    model, x = drawn(fm.Bottleneck(ACTS[act])).eval(), image(2, C, 6, 8)
+    report = convert(model, fuse=True, fold_batchnorm=True)
+    assert told(report)[4:] == [f"conv1: {act}", f"conv2: {act}", f"conv3: sum, {act}"]
+    assert_same(report.model, model, x)
+    assert calls(report.model, x) == f"conv2d {act}; conv2d {act}; conv2d; conv2d sum {act}"
+
+
+def test_polyphase_sums_taps_where_they_meet_one_pixel():
+    """By a transposed convolution, whose statistics the norm after it has."""
+    model, x = drawn(fm.Decoder()).eval(), image(2, 4, 4, 5)
+    report = convert(model, fuse=True, polyphase=True)
+    assert told(report)[1] == "grow: sums of taps of grow.conv"
+    assert calls(report.model, x) == "conv2d; conv_transpose2d stats; norm silu conv2d sum"
+    assert_same(report.model, model, x, terms=2 * 9 * C)
+    strict = convert(model, fuse=True, polyphase=True, strict_nonfinite=True).model
+    assert calls(strict, x) == FUSED["decoder"][3]
+    for make in (FUSED["groups"][0], FUSED["UpsamplingNearest2d"][0], lambda: fm.Grown(nn.Conv2d(C, C, 1))):
+        assert "x_upsample=2 of" in told(convert(drawn(make()).eval(), fuse=True, polyphase=True))[0]
+
+
+def test_reports_count_what_is_fused():
+    words = {
+        "shared activation": "2 of 2 norms fused with a convolution, 1 with statistics from the one before",
+        "functions": "1 convolutions with the sum or the activation after them in their call",
+        "upsampled": "1 of 1 upsamplings by 2 on the way into a convolution",
+        "timm": "2 of 2 layers of images are 1x1 convolutions",
+        "LFM2": "1 of 1 modules with depthwise convolutions of rows make fused calls",
+        "Wan": "1 of 2 norms fused with a convolution",
+    }
+    for name, said in words.items():
+        report = converted(FUSED[name])[2]
+        assert said in str(report)
+        rows = report.as_dict()
+        assert any(one["fused"] for kind in ("chains", "doublings", "layers", "blocks") for one in rows[kind])
 
 
 def changed_input(m, x, t):
@@ -183,228 +333,138 @@ def changed_input(m, x, t):
     return m.conv1(m.act(z)) + x
 
 
-def hooked(model):
-    model[0].register_forward_hook(lambda *_: None)
-    return model
+def changed_between(m, x):
+    y = m.a(x)
+    x.mul_(2)
+    return F.relu(y)
 
 
-def padded(mode, sides):
-    model = Padded(mode)
-    model.sides = sides
-    return model
+T, VIDEO, ROWS_APART = [*X, (2, 4)], [(1, C, 3, 4, 5)], "conv1d; depthwise_conv1d; norm silu conv1d"
+STAYS = "1: is a NormAct with a forward of its own"
 
 
-class OwnNorm(nn.GroupNorm):
-    def forward(self, input):
-        return super().forward(input) + 1
+def conformer():
+    return ConformerModule(C, 5).eval()
 
 
-class OwnConv(nn.Conv2d):
-    def forward(self, input):
-        return super().forward(input) + 1
-
-
-HOOKS = "a module of it has hooks, which would see no tensor"
+#: What makes a model, its inputs' shapes, what stays and why, and what calls compute if that is not one convolution.
 LEFT = {
-    "two users": (Left(lambda m, x, t: m.conv1(m.act(z := m.norm1(x))) + z), NOT_ALONE),
-    "activation is read": (Left(lambda m, x, t: m.conv1(z := m.act(m.norm1(x))) * z.mean()), NOT_ALONE),
-    "two activations": (Left(lambda m, x, t: m.conv1(m.act(m.act(m.norm1(x))))), NOT_ALONE),
-    "returned": (Left(lambda m, x, t: (m.conv1(m.act(z := m.norm1(x))), z)), NOT_ALONE),
-    "one way": (Left(lambda m, x, t: m.conv1(m.act(z)) if (z := m.norm1(x)).sum() > t.sum() else z), NOT_ALONE),
-    "changed input": (Left(changed_input), NOT_ALONE),
-    "scaled": (Left(lambda m, x, t: m.conv1(m.act(m.norm1(x) * (1 + t.sum())))), NOT_ALONE),
-    "hooks": (hooked(chain()), HOOKS),
-    "hooks around": (hooked(nn.Sequential(nn.Sequential(nn.GroupNorm(2, C)), nn.Conv2d(C, K, 3))), HOOKS),
-    "hooks of the convolution": (chain(conv=hooked(nn.Sequential(nn.Conv2d(C, K, 3)))), HOOKS),
-    "synchronised": (chain(nn.SyncBatchNorm(C)), "takes statistics of all processes in training; call model.eval()"),
-    "instances": (chain(nn.InstanceNorm2d(C, track_running_stats=True)).eval(), "has running statistics"),
-    "hardswish": (chain(act=nn.Hardswish()), NOT_ALONE),
-    "dropout": (chain(act=nn.Dropout(0.5)), NOT_ALONE),
-    "transposed": (chain(conv=nn.ConvTranspose2d(C, K, 3)), "its convolution is transposed"),
-    "own convolution": (chain(conv=OwnConv(C, K, 3)), "its convolution is not swapped by this call"),
-    "own norm": (chain(OwnNorm(2, C)), "is a OwnNorm with a forward of its own"),
-    "rows": (chain(conv=nn.Conv1d(C, C, 3, groups=C)), "its convolution is of depthwise rows"),
-    "zeros around": (padded("constant", (1, 1, 1, 1)), "is not followed by one convolution"),
-}
+    "two users": (block(lambda m, x, t: m.conv1(m.act(z := m.norm1(x))) + z), T, NORM1, "conv2d sum"),
+    "activation is read": (block(lambda m, x, t: m.conv1(z := m.act(m.norm1(x))) * z.mean()), T, NORM1),
+    "two activations": (block(lambda m, x, t: m.conv1(m.act(m.act(m.norm1(x))))), T, NORM1),
+    "returned": (block(lambda m, x, t: (m.conv1(m.act(z := m.norm1(x))), z)), T, NORM1),
+    "one way": (block(lambda m, x, t: m.conv1(m.act(z)) if (z := m.norm1(x)).sum() > t.sum() else z), T, NORM1, ""),
+    "changed input": (block(changed_input), T, NORM1, "conv2d sum"),
+    "scaled": (block(lambda m, x, t: m.conv1(m.act(m.norm1(x) * (1 + t.sum())))), T, NORM1),
+    "changed between": (lambda: fm.two(changed_between, norm=nn.GroupNorm(2, C)), X, "norm: is not called in forward"),
+    "hooks": (lambda: hooked(fm.chain(), "0"), X, f"0: {HOOKS}"),
+    "hooks around": (lambda: hooked(fm.chain(nn.Sequential(nn.GroupNorm(2, C))), "0"), X, f"0.0: {HOOKS}"),
+    "hooks after it": (lambda: fm.chain(conv=hooked(nn.Sequential(nn.Conv2d(C, 6, 3)), "0")), X, f"0: {HOOKS}"),
+    "synchronised": (lambda: fm.chain(nn.SyncBatchNorm(C)), X, "0: takes statistics of all processes in training; c"),
+    "running": (lambda: fm.chain(nn.InstanceNorm2d(C, track_running_stats=True)).eval(), X, "0: has running statist"),
+    "hardswish": (lambda: fm.chain(act=nn.Hardswish()), X, f"0: {NOT_ALONE}"),
+    "dropout": (lambda: fm.chain(act=nn.Dropout(0.5)), X, f"0: {NOT_ALONE}"),
+    "transposed": (lambda: fm.chain(conv=nn.ConvTranspose2d(C, 6, 3)), X, "0: its convolution is transposed", BACK),
+    "own convolution": (lambda: fm.chain(conv=OwnConv(C, 6, 3)), X, "0: its convolution is not swapped by this call"),
+    "own norm": (lambda: fm.chain(OwnGroupNorm(2, C)), X, "0: is a OwnGroupNorm with a forward of its own"),
+    "norm that adds": (normed(nn.SiLU(), lambda y: y + 1, training=False), [STEMS[2]], STAYS, TWO),
+    "norm that drops": (normed(nn.Dropout(0.5), training=False), [STEMS[2]], STAYS, TWO),
+    "norm that shrinks": (normed(nn.Softshrink(), training=False), [STEMS[2]], STAYS, TWO),
+    "depthwise rows": (
+        lambda: fm.chain(conv=nn.Conv1d(C, C, 3, groups=C)), [IMAGES[1]], "0: its convolution is of depthwise rows",
+        "depthwise_conv1d",
+    ),
+    "zeros around": (lambda: fm.Padded("constant", sides=(1, 1, 1, 1)), X, "norm: is not followed by one convolution"),
+    "an operation between": (of(fm.Grown, lambda m: setattr(m, "between", lambda x: x * 2)), X, f": {UNREAD}"),
+    "another reader": (lambda: fm.large(lambda large, y: y + large), X, f": {UNREAD}", "conv2d sum"),
+    "returned too": (lambda: fm.large(lambda large, y: (y, large)), X, f": {UNREAD}"),
+    "changed in place": (
+        lambda: made(fm.changed_before, conv=nn.Conv2d(C, C, 3, padding=1)), X,
+        ": what runs between it and its convolution may change the image in place",
+    ),
+    "pixels around": (lambda: fm.Grown(nn.Conv2d(C, C, 3, padding_mode="circular")), X, ": its convolution pads by"),
+    "transposed one": (
+        lambda: fm.Grown(nn.ConvTranspose2d(C, C, 3)), X, ": its convolution is transposed, or is none of image", BACK),
+    "ours": (lambda: fm.Grown(ours.Conv2d(C, C, 3)), X, ": its convolution is not swapped by this call"),
+    "hooks in a layer": (lambda: hooked(fm.ConvNext().eval(), "mlp.act"), X, f"mlp.fc1: {IN_MLP}", ""),
+    "hooks of layers": (lambda: hooked(fm.ConvNext().eval(), "mlp"), X, f"mlp.fc2: {IN_MODEL}", "conv2d gelu"),
+    "hooks after layers": (lambda: hooked(fm.ConvNext().eval(), "path"), X, f"mlp.fc2: {IN_MODEL}", "conv2d gelu"),
+    "what layers read is read": (
+        lambda: fm.ConvNext(also=lambda h: h.permute(0, 3, 1, 2)).eval(), X,
+        "mlp.fc1: is not the only one that sees its input", "conv2d sum",
+    ),
+    "hardswish layers": (lambda: fm.ConvNext(fm.Mlp(nn.Hardswish())).eval(), X, f"mlp.fc1: {NOTHING}", "conv2d sum"),
+    "layers in a chain": (
+        lambda: fm.Convolutions(nn.GroupNorm(2, C)).eval(), X,
+        "fc1: is not swapped by this call, or is in a chain with its norm, as its own row says",
+        "channel_stats; norm conv2d gelu; conv2d sum",
+    ),
+    "excitation": (lambda: made(excitation, **EXCITED).eval(), X, f"fc2: {NOTHING}", "conv2d relu; conv2d"),
+    "rows with hooks": (lambda: hooked(conformer(), "glu"), ROWS, ": a module of it has hooks", ROWS_APART),
+    "rows with a forward": (
+        of(conformer, lambda m: setattr(m.glu, "forward", m.glu.forward)), ROWS,
+        ": a module of it has a forward of its own", ROWS_APART,
+    ),
+    "rows without GLU": (
+        of(conformer, lambda m: setattr(m, "glu", nn.Conv1d(2 * C, C, 1))), ROWS,
+        ": what its forward does around the convolution is in no fused call", f"conv1d; {ROWS_APART}",
+    ),
+    "another norm of pixels": (
+        lambda: fm.Clip(kind="another").eval(), VIDEO, "norm2: is a PixelNorm, which is found to compute none of rms",
+        TWO.replace("2d", "3d"),
+    ),
+    "videos with hooks": (lambda: hooked(fm.Clip().eval(), "conv1"), VIDEO, f"norm2: {HOOKS}", TWO.replace("2d", "3d")),
+    "videos with a forward": (
+        of(lambda: fm.Clip().eval(), lambda m: setattr(m.norm2, "forward", m.norm2.forward)), VIDEO,
+        "norm2: a module of it has a forward of its own", TWO.replace("2d", "3d"),
+    ),
+    "videos without weight": (
+        of(lambda: fm.Clip().eval(), lambda m: setattr(m, "norm2", fm.PixelNorm(1))), VIDEO,
+        f"norm2: has no weight of the convolution's {C} channels", TWO.replace("2d", "3d"),
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", LEFT)
-def test_why_a_chain_stays(name, calls):
-    model, reason = LEFT[name]
-    report = convert(drawn(model), fuse=True)
-    assert reason in next(iter(report.chains)).reason
+def test_what_stays(name):
+    make, shapes, why, *ran = LEFT[name]
+    model = drawn(make())
+    report = convert(model, fuse=True)
+    assert any(line.startswith(why) for line in told(report)), told(report)
+    inputs = [image(*one, seed=i) for i, one in enumerate(shapes, 1)]
+    assert calls(report.model, *inputs) == (ran or ["conv2d"])[0]
     for sign in (1, -1):
-        inputs = [image(2, C, 9)] if name == "rows" else [image(2, C, 6, 5)]
-        inputs += [sign * image(2, 4)] if isinstance(model, Left) else []
         found = []
         for one in (report.model, model):
             torch.manual_seed(0)  # of dropout
             with torch.no_grad():
-                found.append(tree_leaves(one(*(given.clone() for given in inputs))))
+                found.append(tree_leaves(one(sign * inputs[0], *(other.clone() for other in inputs[1:]))))
         for one, other in zip(*found, strict=True):
-            assert (one - other).abs().max() <= 8 * 2 * 9 * C * 2.0**-24 * max(1, other.abs().max())
-    assert calls == []
+            assert (one - other).abs().max() <= 8 * terms_of(model) * 2.0**-24 * max(1, other.abs().max())
 
 
-@pytest.mark.parametrize("model", [
-    chain(nn.GroupNorm(2, C + 2)), padded("replicate", (0, 0, 0, 0, 1, 1)),  # around channels
+@pytest.mark.parametrize(("make", "why"), [
+    (lambda: fm.chain(nn.GroupNorm(2, C + 2)), "raises RuntimeError on a probe in float64"),
+    (lambda: fm.Padded("replicate", sides=(0, 0, 0, 0, 1, 1)), "raises RuntimeError on a probe"),  # around channels
+    (of(conformer, lambda m: setattr(m, "glu", nn.Identity())), "its forward raises RuntimeError on a probe"),
+    (normed(nn.SiLU(), lambda y: y[:, :4], training=False), STAYS[3:]),
 ])  # fmt: skip
-def test_modules_that_do_not_go_together_stay(model):
-    [one] = convert(model, fuse=True).chains
-    assert one.reason.startswith("raises RuntimeError on a probe in float64")
+def test_modules_that_do_not_go_together_stay(make, why):
+    assert why in told(convert(make(), fuse=True))[-1]
 
 
-@pytest.mark.parametrize(("argument", "remedy"), [
-    ({"fuse": 1}, "fuse=1: must be True or False"),
-    ({"fuse": None}, "fuse=None: must be True or False"),
-    ({"fuse": True, "pack_filters": "frozen", "example_inputs": (image(1, C, 4, 4),)}, "does not go with pack_filters"),
-])  # fmt: skip
-def test_refusals(argument, remedy):
-    model = chain().eval()
-    with pytest.raises(UnsupportedError, match=remedy):
-        convert(model, inplace=True, **argument)
-    assert type(model[2]) is nn.Conv2d
+@pytest.mark.parametrize("how", [{"scale_factor": 3}, {"mode": "bilinear"}, {"mode": "area"}, {"scale_factor": (2, 1)}])
+def test_other_upsamplings_are_none(how):
+    assert convert(fm.Grown(**how).eval(), fuse=True).doublings == ()
 
 
-def test_transposed_convolutions_read_what_is_pending():
-    """Of code that no graph shows, which gives a norm's result to another convolution than the chain's."""
-    norm, up = nn.GroupNorm(2, C), nn.ConvTranspose2d(C, K, 2, 2)
-    model = drawn(nn.Sequential(norm, nn.SiLU(), nn.Conv2d(C, C, 1), up))
-    own = convert(model, fuse=True).model
-    x = image(2, C, 5, 5)
-    found, expected = own[3](own[0](x)), up(norm(x))
-    assert (found - expected).abs().max() <= 8 * C * 2.0**-24 * max(1, expected.abs().max())
+def test_a_fused_call_that_differs_is_left(monkeypatch):
+    monkeypatch.setattr(doublings, "_grown", lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"))
+    assert told(convert(drawn(fm.Grown()).eval(), fuse=True)) == [": fused, it differs by more than rounding explains"]
 
 
-@pytest.mark.parametrize(("apart", "pays"), [(90.0, False), (100.0, True)])
-def test_a_plan_counts_a_norm_before_groups_where_it_pays(apart, pays, priced):
-    """The norm apart counts as a copy of its bytes, here 2 us."""
-    asked = priced(lambda request: 100.0 if request.asked.x_scale else apart)
-    model = drawn(nn.Sequential(nn.BatchNorm2d(C), nn.SiLU(), nn.Conv2d(C, C, 3, groups=C))).eval()
-    found = plan_model(model, [image(1, C, 8, 7)], quick=True, fuse=True)
-    [row] = found.rows
-    together, plain = asked
-    assert (together.problem.groups, together.operation) == (C, "conv2d")
-    assert (together.asked.x_scale, together.asked.x_activation) == ("channel", "silu")
-    assert plain == dataclasses.replace(together, asked=Asked(bias=True))
-    assert row.convolved.asked.x_activation == ("silu" if pays else None)
-    told = " ".join(str(found.report).split())
-    assert (f"apart: costs more (100.0 us for 92.0, x 1x{C}x8x7)" in told) == (not pays)
-
-
-def test_dropout_that_drops_is_not_passed_over(calls):
-    """In training mode its chain stays; one that was converted in eval mode runs by its modules."""
-    training = drawn(Block())
-    assert told(convert(training, fuse=True))["norm2"] == NOT_ALONE
-    converted = convert(training.eval(), fuse=True).model.train()
-    training.train()
-    x, t = image(2, C, 6, 5), image(2, 4)
-    torch.manual_seed(0)
-    found = converted(x, t)
-    torch.manual_seed(0)
-    assert_within_share([found], [training(x, t)], FLOAT32_SUMS)
-    assert calls == [("silu", False)]
-
-
-def test_calls_of_other_kinds_run_by_modules(calls):
-    """Autocast, a hook that came later, and a norm that other code calls."""
-    model = drawn(chain())
-    converted = convert(model, fuse=True).model
-    x = image(2, C, 5, 5)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(converted(x), model(x))
-    normed = converted[0](x)
-    assert normed.mean() == model[0](x).mean()
-    normed.mul_(3)  # of what it is from now on
-    assert torch.equal(converted[2](normed), model[2](model[0](x) * 3))
-    seen = []
-    converted[0].register_forward_hook(lambda _m, _x, y: seen.append(type(y)))
-    converted(x)
-    assert (seen, calls) == ([torch.Tensor], [])
-
-
-def test_an_input_that_changes_in_the_meantime_is_refused():
-    converted = convert(drawn(chain()), fuse=True).model
-    x = image(2, C, 5, 5)
-    normed = converted[0](x)
-    x.add_(1)
-    with pytest.raises(UnsupportedError, match="was changed in place between a norm"):
-        converted[2](converted[1](normed))
-
-
-def test_converted_models_are_copied_pickled_traced_and_converted_again(calls):
-    model = drawn(chain())
-    converted = convert(model, fuse=True).model
-    x = image(2, C, 5, 5)
-    expected = converted(x)
-    for other in (copy.deepcopy(converted), pickle.loads(pickle.dumps(converted))):
-        assert torch.equal(other(x), expected)
-    assert len(calls) == 3
-    assert_same(torch.fx.symbolic_trace(converted), model, x, terms=9 * C)
-    assert told(convert(converted, fuse=True)) == {"0": "is in a fused chain already"}
-    assert torch.equal(torch.vmap(converted)(x[None])[0], expected)
-
-
-def test_compile_and_export():
-    model = drawn(Block()).eval()
-    converted = convert(model, fuse=True).model
-    x, t = image(2, C, 6, 5), image(2, 4)
-    torch._dynamo.reset()
-    compiled = torch.compile(converted, backend="eager", fullgraph=True)
-    assert_same(compiled, model, x, t, terms=2 * 9 * C)
-    graph = torch.export.export(converted, (x, t)).graph
-    names = [str(node.target) for node in graph.nodes if node.op == "call_function"]
-    assert [name for name in names if "conv2d" in name] == [
-        "nkiconv.conv2d_with_stats.default",
-        "nkiconv.conv2d_with_prologue.default",
-    ]
-
-
-class ByMethods(nn.Module):
-    """A model whose forward is not called."""
-
-    def __init__(self):
-        super().__init__()
-        self.block = Block()
-
-    def forward(self, x):
-        raise NotImplementedError
-
-    def decode(self, x, t):
-        return self.block(x, t)
-
-
-def test_methods_of_a_model_whose_forward_is_not_called(calls):
-    model = drawn(ByMethods()).eval()
-    converted, inputs = convert(model, fuse=True).model, (image(2, C, 6, 5), image(2, 4))
-    with torch.no_grad():
-        assert_within_share([converted.decode(*inputs)], [model.decode(*inputs)], FLOAT32_SUMS)
-    assert len(calls) == 2
-
-
-@pytest.mark.parametrize(("where", "fused", "known"), [
-    ("", [True, True], [False, True]), ("conv1", [False, True], [False, False]), ("conv2", [True, False], [False] * 2),
-])  # fmt: skip
-def test_hooks_of_modules_around_see_tensors(where, fused, known):
-    model, seen = drawn(Wrapped()).eval(), []
-    if where:
-        model.get_submodule(where).register_forward_hook(lambda _m, args, y: seen.extend([type(args[0]), type(y)]))
-    report = convert(model, fuse=True)
-    seen.clear()  # of torch.fx
-    assert [one.fused for one in report.chains] == fused
-    assert [one.offset for one in report.chains] == [bool(one.statistics) for one in report.chains] == known
-    assert_same(report.model, model, image(2, C, 6, 5), image(2, C, 1, 1), terms=2 * 9 * C)
-    assert set(seen) <= {torch.Tensor}
-
-
-@pytest.mark.parametrize("reentrant", [False, True])
-def test_checkpoints_compute_again(reentrant):
-    model = drawn(Wrapped())
-    results = []
-    for one in (convert(model, fuse=True).model, model):
-        leaves = [image(2, C, 6, 5).requires_grad_(), image(2, C, 1, 1).requires_grad_()]
-        y = checkpoint(one, *leaves, use_reentrant=reentrant)
-        y.sin().sum().backward()
-        results.append([y.detach(), *(leaf.grad for leaf in leaves)])
-    for found, right in zip(*results, strict=True):
-        assert (found - right).abs().max() <= 32 * 2 * 9 * C * 2.0**-24 * max(1, right.abs().max())
+def test_what_is_fused_already_stays():
+    again = convert(convert(nn.Sequential(fm.Clip().eval(), fm.chain()), fuse=True).model, fuse=True)
+    assert told(again) == ["1.0: is in a fused chain already", "0.norm2: is in a fused chain already"]
+    with pytest.raises(UnsupportedError, match="fuse=True: does not go with pack_filters"):
+        convert(fm.chain().eval(), fuse=True, pack_filters="frozen", example_inputs=(image(*IMAGES[2]),))

@@ -1,0 +1,446 @@
+"""Models with what convert(fuse=True) makes one call, as published ones write it."""
+
+import operator
+
+import torch
+from chained import C, made
+from torch import nn
+from torch.nn import functional as F
+
+WIDE = 3 * C
+CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
+
+
+def chain(norm=None, act=None, conv=None):
+    return nn.Sequential(norm or nn.GroupNorm(2, C), act or nn.SiLU(), conv or nn.Conv2d(C, 6, 3, padding=1))
+
+
+def ranked(kind, rank):
+    """A chain of a norm's kind and of images of this rank."""
+    norm = nn.GroupNorm(4, C) if kind == "GroupNorm" else getattr(nn, f"{kind}{rank}d")(C, affine=True)
+    options = {"padding": "same"} if rank == 1 else {"stride": 2, "padding": 1, "groups": 2}
+    return chain(norm, conv=CONVOLUTIONS[rank](C, 6, 3, **options))
+
+
+class Block(nn.Module):
+    """A residual block whose two chains share an activation, which another branch calls too."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm1, self.norm2, self.act = nn.GroupNorm(2, C), nn.GroupNorm(2, C), nn.SiLU()
+        self.conv1, self.conv2 = nn.Conv2d(C, C, 3, padding=1), nn.Conv2d(C, C, 3, padding=1)
+        self.dropout, self.time = nn.Dropout(0.1), nn.Linear(4, C)
+
+    def forward(self, x, t):
+        h = self.conv1(self.act(self.norm1(x)))
+        h = h + self.time(self.act(t))[:, :, None, None]
+        h = self.conv2(self.dropout(self.act(self.norm2(h))))
+        return (x + h) / 2
+
+
+def functional(self, x, t):
+    """Functions in the place of modules, and a sum in place."""
+    h = self.conv1(F.silu(self.norm1(x)))
+    h = self.conv2(F.dropout(torch.relu(self.norm2(h)), 0.5, False))
+    h += x
+    return h
+
+
+def looped(self, x, t):
+    """A loop that torch.fx cannot trace, around a block that it can."""
+    for _ in range(int(t.shape[0])):
+        x = self.block(x, t)
+    return x
+
+
+def missing(self, x, t, u=None):
+    """A way that no call goes, as the module that it calls is missing."""
+    return Block.forward(self, x if u is None else x + self.missing(u), t)
+
+
+def unbound(self, x, t):
+    """A way on which a name has no value."""
+    if x.dim() == 4:
+        height = x.shape[2]
+    return Block.forward(self, x, t) / height * height
+
+
+class Padded(nn.Module):
+    """A convolution with pixels around its input, before or after the activation, as HunyuanVideo's VAE has them."""
+
+    def __init__(self, mode, rank=2, first=False, sides=None, **own):
+        super().__init__()
+        self.norm, self.mode, self.first = nn.GroupNorm(2, C), mode, first
+        self.sides = (1, 0, 2, 1, 1, 1)[: 2 * rank] if sides is None else sides
+        self.conv = CONVOLUTIONS[rank](C, C, 3, **own)
+
+    def forward(self, x):
+        h = self.norm(x)
+        h = h if self.first else F.silu(h)
+        h = F.pad(h, self.sides, mode=self.mode) if self.sides else h
+        return self.conv(F.silu(h) if self.first else h)
+
+
+def wrapped():
+    """A residual block with a time, whose convolutions are in modules of their own, with copies of rows in front."""
+
+    def causal():
+        return made(lambda self, x: self.conv(F.pad(x, (1, 1, 2, 0), mode="replicate")), conv=nn.Conv2d(C, C, 3))
+
+    def forward(self, x, t):
+        h = self.conv1(F.silu(self.norm1(x)))
+        return x + self.conv2(F.silu(self.norm2(h + t[:, :])))
+
+    return made(forward, norm1=nn.GroupNorm(2, C), norm2=nn.GroupNorm(2, C), conv1=causal(), conv2=causal())
+
+
+class Bottleneck(nn.Module):
+    """ResNet's, whose last activation sees a sum in place."""
+
+    def __init__(self, act=None):
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(C, 4, 1, bias=False), nn.BatchNorm2d(4)
+        self.conv2, self.bn2 = nn.Conv2d(4, 4, 3, 2, 1, bias=False), nn.BatchNorm2d(4)
+        self.conv3, self.bn3 = nn.Conv2d(4, C, 1, bias=False), nn.BatchNorm2d(C)
+        self.down = nn.Sequential(nn.Conv2d(C, C, 1, 2, bias=False), nn.BatchNorm2d(C))
+        self.act = act or nn.ReLU(inplace=True)
+
+    def forward(self, x):
+        y = self.act(self.bn1(self.conv1(x)))
+        y = self.bn3(self.conv3(self.act(self.bn2(self.conv2(y)))))
+        y += self.down(x)
+        return self.act(y)
+
+
+def two(forward, rank=2, norm=None, **more):
+    """Two convolutions, and what a function makes of them."""
+    a, b = (CONVOLUTIONS[rank](C, C, 3, **{"padding": 1, **more}) for _ in range(2))
+    return made(forward, a=a, b=b, act=nn.SiLU(), **({} if norm is None else {"norm": norm}))
+
+
+#: What is made of two convolutions, what is told of them, and calls.
+WAYS = {
+    "functions": (lambda m, x: F.silu(m.b(torch.relu(m.a(x)))), ["a: relu", "b: silu"], "conv2d relu; conv2d silu"),
+    "in place": (
+        lambda m, x: F.silu(m.b(F.relu(m.a(x), inplace=True)), inplace=True), ["a: relu", "b: silu"],
+        "conv2d relu; conv2d silu",
+    ),
+    "a sum": (lambda m, x: m.b(x + m.a(x)), ["a: sum"], "conv2d sum; conv2d"),
+    "a sum, second": (lambda m, x: torch.tanh(torch.add(x, m.a(x)) * m.b(x)), ["a: sum"], "conv2d sum; conv2d"),
+    "both are terms": (lambda m, x: F.relu(m.a(x) + m.b(x)), ["a: sum, relu"], "conv2d; conv2d sum relu"),
+    "in place, second": (
+        lambda m, x: F.relu(operator.iadd(x * 2, m.a(x)) + m.b(x)), ["a: sum", "b: sum, relu"],
+        "conv2d; conv2d sum relu",
+    ),
+    "seen twice": (lambda m, x: torch.cat([y := m.a(x), F.relu(y)]) + 0 * m.b(x).sum(), [], "conv2d; conv2d"),
+    "a product": (lambda m, x: F.relu(m.a(x) * 2) + 0 * m.b(x).sum(), [], "conv2d; conv2d"),
+    "a number": (lambda m, x: F.relu(m.a(x) + 1) + 0 * m.b(x).sum(), [], "conv2d; conv2d"),
+    "slope": (lambda m, x: F.leaky_relu(m.a(x)) + 0 * m.b(x).sum(), [], "conv2d; conv2d"),
+    "doubled": (lambda m, x: F.relu((y := m.a(x)) + y) + 0 * m.b(x).sum(), [], "conv2d; conv2d"),
+    "scaled": (lambda m, x: F.relu(torch.add(m.a(x), x, alpha=2)) + 0 * m.b(x).sum(), [], "conv2d; conv2d"),
+}  # fmt: skip
+
+#: What numbers for each channel, of a time, do to what a norm reads or gives, as in diffusers' UNets.
+TIMES = {
+    "offset": lambda norm, h, scale, shift: norm(h + shift),
+    "offset, first": lambda norm, h, scale, shift: norm(scale + h),
+    "scale and shift": lambda norm, h, scale, shift: norm(h) * (1 + scale) + shift,
+    "shift, scale": lambda norm, h, scale, shift: (z := norm(h), shift + (1 + scale) * z)[1],
+    "scale": lambda norm, h, scale, shift: norm(h) * scale,
+    # what stays: another order, and numbers of pixels
+    "shift before": lambda norm, h, scale, shift: (norm(h) + shift) * scale,
+    "of pixels": lambda norm, h, scale, shift: norm(h) * scale.expand(h.shape),
+}
+
+
+def timed(how="offset", norm=None, rank=2):
+    """A convolution, and a chain with numbers for each channel of a time."""
+
+    def forward(self, x, t):
+        scale, shift = F.silu(t)[(..., *[None] * rank)].chunk(2, 1)
+        return self.conv2(F.silu(TIMES[how](self.norm, self.conv1(x), scale, shift)))
+
+    conv = CONVOLUTIONS[rank]
+    parts = {"conv1": conv(3, C, 3, padding=1), "conv2": conv(C, C, 3, padding=1)}
+    return made(forward, norm=norm or nn.GroupNorm(2, C), **parts)
+
+
+def summed():
+    """A sum with what is no time, by its shape."""
+
+    def forward(self, x, t):
+        return self.conv2(F.silu(self.norm(self.conv1(x) + F.silu(t)[:, :])))
+
+    return made(forward, conv1=nn.Conv2d(3, C, 3, padding=1), norm=nn.GroupNorm(2, C), conv2=nn.Conv2d(C, C, 3))
+
+
+class Residual(nn.Module):
+    """A block as diffusers' VAEs have it, with a division of the sum."""
+
+    def __init__(self, norm, rank=2, scale=1.0):
+        super().__init__()
+        conv = CONVOLUTIONS[rank]
+        self.norm1, self.norm2, self.scale = norm(), norm(), scale
+        self.conv1, self.conv2 = conv(C, C, 3, padding=1), conv(C, C, 3, padding=1)
+
+    def forward(self, x):
+        h = self.conv1(F.silu(self.norm1(x)))
+        return (x + self.conv2(F.silu(self.norm2(h)))) / self.scale
+
+
+class Net(nn.Module):
+    """A convolution, two blocks, and a norm at the end that no convolution follows."""
+
+    def __init__(self, norm=lambda: nn.GroupNorm(2, C), rank=2, scale=1.0):
+        super().__init__()
+        self.stem = CONVOLUTIONS[rank](3, C, 3, padding=1)
+        self.blocks = nn.Sequential(*(Residual(norm, rank, scale) for _ in range(2)))
+        self.last = norm()
+
+    def forward(self, x):
+        return self.last(self.blocks(self.stem(x)))
+
+
+def between(what):
+    """Something happens between a convolution and the norm that reads its result."""
+    return made(lambda self, x: self.blocks[0](what(self.stem(x))), Net)
+
+
+class Basic(nn.Module):
+    """A basic block of a ResNet."""
+
+    def __init__(self, rank=2, **options):
+        super().__init__()
+        conv, norm = CONVOLUTIONS[rank], getattr(nn, f"BatchNorm{rank}d")
+        self.conv1, self.bn1, self.act = conv(3, C, 3, padding=1), norm(C, **options), nn.ReLU(inplace=True)
+        self.conv2, self.bn2, self.conv3 = conv(C, C, 3, padding=1), norm(C, **options), conv(C, C, 1)
+
+    def forward(self, x):
+        h = self.conv2(self.act(self.bn1(self.conv1(x))))
+        return self.conv3(self.act(self.bn2(h)))
+
+
+class NormAct(nn.BatchNorm2d):
+    """timm's: an activation in the norm's own forward."""
+
+    def __init__(self, act, after=lambda y: y):
+        super().__init__(C)
+        self.act, self.after = act, [after]
+
+    def forward(self, x):
+        return self.after[0](self.act(super().forward(x)))
+
+
+class GroupNormAct(nn.GroupNorm):
+    def __init__(self, act):
+        super().__init__(2, C)
+        self.act = act
+
+    def forward(self, x):
+        return self.act(super().forward(x))
+
+
+class Grown(nn.Module):
+    """diffusers' Upsample2D: with a size it is torch's, and has no graph; without one it is the convolution's."""
+
+    def __init__(self, convolution=None, **how):
+        super().__init__()
+        self.conv = convolution or nn.Conv2d(C, C, 3, padding=1)
+        self.how = {"scale_factor": 2.0, "mode": "nearest", **how}
+
+    def between(self, x):
+        return x
+
+    def forward(self, x, size=None):
+        factor = 2 if size is None else max(one / own for one, own in zip(size, x.shape[-2:], strict=True))
+        if x.numel() * factor > 2**31:
+            x = x.contiguous()
+        kind = x.dtype
+        x = F.interpolate(x, size=size) if size is not None else F.interpolate(x, **self.how)
+        if kind == torch.bfloat16 and torch.__version__ < "2.1":
+            x = x.to(kind)
+        return self.conv(self.between(x))
+
+
+class Cast(nn.Upsample):
+    """Wan's."""
+
+    def forward(self, x):
+        return super().forward(x.float()).type_as(x)
+
+
+def large(then):
+    """The large image of one layer, where something else sees it."""
+
+    def forward(self, x):
+        y = F.interpolate(x, scale_factor=2)
+        return then(y, self.conv(y))
+
+    return made(forward, conv=nn.Conv2d(C, C, 3, padding=1))
+
+
+def changed_before(self, x):
+    """The small image changes after it was doubled."""
+    y = F.interpolate(x, scale_factor=2)
+    x += 1
+    return self.conv(y)
+
+
+class Decoder(nn.Module):
+    """A block, an upsampler, and a block whose norm reads what the upsampler writes."""
+
+    def __init__(self):
+        super().__init__()
+        self.before, self.grow = nn.Conv2d(4, C, 3, padding=1), Grown()
+        self.norm, self.after = nn.GroupNorm(2, C), nn.Conv2d(C, C, 3, padding=1)
+
+    def forward(self, x):
+        x = self.grow(self.before(x))
+        return x + self.after(F.silu(self.norm(x)))
+
+
+class Causal(nn.Conv3d):
+    """Zeros and a cache in front, as Wan's."""
+
+    def __init__(self):
+        super().__init__(C, C, 3)
+        self._padding = (1, 1, 1, 1, 2, 0)
+
+    def forward(self, x, cache=None):
+        front = 2 if cache is None else 2 - cache.shape[2]
+        x = x if cache is None else torch.cat([cache, x], 2)
+        return super().forward(F.pad(x, (1, 1, 1, 1, front, 0)))
+
+
+class PixelNorm(nn.Module):
+    """RMSNorm, of a kind that divides by at least a length, or LayerNorm."""
+
+    def __init__(self, channels=C, kind="rms", bias=False):
+        super().__init__()
+        self.gamma = nn.Parameter(torch.ones(channels, 1, 1, 1))
+        self.bias, self.kind = nn.Parameter(torch.zeros(channels, 1, 1, 1)) if bias else 0.0, kind
+        if kind == "layer":
+            self.eps = 1e-6
+
+    def forward(self, x):
+        if self.kind == "layer":
+            x = x - x.mean(1, keepdim=True)
+            x = x * torch.rsqrt(x.square().mean(1, keepdim=True) + self.eps)
+        else:
+            x = F.normalize(x, dim=1) * x.shape[1] ** 0.5
+        return x * self.gamma + self.bias + (self.kind == "another")
+
+
+class Clip(nn.Module):
+    """A residual block of videos with caches, as Wan's."""
+
+    def __init__(self, **norm):
+        super().__init__()
+        self.norm1, self.norm2, self.act = PixelNorm(**norm), PixelNorm(**norm), nn.SiLU()
+        self.conv1, self.conv2, self.dropout = Causal(), Causal(), nn.Dropout(0.1)
+
+    def forward(self, x, caches=None):
+        h, at = x, (None, None) if caches is None else tuple(caches)
+        for index, (norm, conv) in enumerate([(self.norm1, self.conv1), (self.norm2, self.conv2)]):
+            h = self.dropout(self.act(norm(h)))
+            last = h[:, :, -2:].clone()
+            h = conv(h, at[index])
+            if caches is not None:
+                caches[index] = last
+        return x + h
+
+
+class Mlp(nn.Module):
+    """Two linear layers, and what may be between them."""
+
+    def __init__(self, act=None, between=None, dropout=0.1):
+        super().__init__()
+        self.fc1, self.act, self.drop = nn.Linear(C, WIDE), act or nn.GELU(), nn.Dropout(dropout)
+        self.between, self.fc2 = between or nn.Identity(), nn.Linear(WIDE, C)
+
+    def forward(self, x):
+        return self.drop(self.fc2(self.between(self.drop(self.act(self.fc1(x))))))
+
+
+class DropPath(nn.Module):
+    """timm's, in eval mode."""
+
+    def forward(self, x):
+        return 3 * x if self.training else x
+
+
+class ConvNext(nn.Module):
+    """ConvNeXt's block as timm writes it, and whatever else reads what its layers read or give."""
+
+    def __init__(self, mlp=None, scale=True, also=None, norm=None):
+        super().__init__()
+        self.norm, self.mlp, self.path = norm or nn.LayerNorm(C), mlp or Mlp(), DropPath()
+        self.gamma, self.also = nn.Parameter(torch.ones(C)) if scale else None, also
+
+    def forward(self, x):
+        h = self.norm(x.permute(0, 2, 3, 1))
+        y = self.mlp(h).permute(0, 3, 1, 2)
+        if self.gamma is not None:
+            y = y.mul(self.gamma.reshape(1, -1, 1, 1))
+        y = self.path(y) + x
+        return y if self.also is None else y + self.also(h)
+
+
+class Sequence(nn.Module):
+    """The same as torchvision writes it."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.block = nn.LayerNorm(C), nn.Sequential(nn.Linear(C, WIDE), nn.GELU(), nn.Linear(WIDE, C))
+        self.scale = nn.Parameter(torch.ones(C, 1, 1))
+
+    def forward(self, x):
+        y = self.block(self.norm(torch.permute(x, [0, 2, 3, 1])))
+        y = self.scale * torch.permute(y, [0, 3, 1, 2])
+        y += x
+        return y
+
+
+class First(nn.Module):
+    """The same as Meta and transformers write it: scaled before it is permuted."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.act = nn.LayerNorm(C), nn.GELU()
+        self.pwconv1, self.pwconv2 = nn.Linear(C, WIDE), nn.Linear(WIDE, C)
+        self.gamma = nn.Parameter(torch.ones(C))
+
+    def forward(self, x):
+        y = self.gamma * self.pwconv2(self.act(self.pwconv1(self.norm(x.permute(0, 2, 3, 1)))))
+        return x + y.permute(0, 3, 1, 2)
+
+
+class Convolutions(nn.Module):
+    """The same by 1x1 convolutions."""
+
+    def __init__(self, more=None):
+        super().__init__()
+        self.fc1, self.act, self.drop = nn.Conv2d(C, WIDE, 1), nn.GELU(), nn.Dropout(0.1)
+        self.fc2, self.gamma, self.more = nn.Conv2d(WIDE, C, 1), nn.Parameter(torch.ones(C, 1, 1)), more
+
+    def forward(self, x):
+        h = x * 2 if self.more is None else self.more(x)
+        return self.gamma * self.fc2(self.drop(self.act(self.fc1(h)))) + x
+
+
+class OwnNorm(nn.Module):
+    """Meta's LayerNorm."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.bias, self.eps = nn.Parameter(torch.ones(C)), nn.Parameter(torch.zeros(C)), 1e-6
+
+    def forward(self, x):
+        return F.layer_norm(x, (C,), self.weight, self.bias, self.eps)
+
+
+class FrontNorm(nn.LayerNorm):
+    """timm's LayerNorm2d."""
+
+    def forward(self, x):
+        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)

@@ -1,0 +1,473 @@
+"""Calls of fused models that differ from those proved: what is asked for is computed as before, or refused."""
+
+import copy
+
+import fused_models as fm
+import pytest
+import torch
+from chained import C, assert_gradients, assert_same, calls, drawn, hooked, image, made, terms_of, told
+from fused_sequences import ConformerModule, ShortConv
+from tolerances import FLOAT32_SUMS, FLOAT64_SUMS, assert_within_share
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from nkiconv.errors import UnsupportedError
+from nkiconv.pytorch import causal_conv1d_fn, causal_conv1d_update, convert
+from nkiconv.pytorch.models import pixel_chains, videos
+from nkiconv.pytorch.models.pending import Normed
+
+X, STEM, ROWS = (2, C, 6, 5), (2, 3, 6, 5), (2, 11, C)
+
+
+@pytest.fixture(autouse=True)
+def _published(monkeypatch):
+    monkeypatch.setitem(videos._KNOWN, videos.fingerprint(fm.Causal.forward), videos._around_wan)
+    monkeypatch.setitem(pixel_chains._KNOWN, videos.fingerprint(fm.Clip.forward), ("conv1", "norm2"))
+
+
+def pair(make, training=False):
+    """A converted model and the model."""
+    model = drawn(make()).train(training)
+    return convert(model, fuse=True).model, model
+
+
+def close(found, expected, terms):
+    """Whether fp32 sums of so many products are the same in another order."""
+    return (found - expected).abs().max() <= 8 * terms * 2.0**-24 * max(1, expected.abs().max())
+
+
+def same_draws(*calls):
+    """What calls give that draw the same numbers."""
+    found = []
+    for call in calls:
+        torch.manual_seed(0)
+        found.append(call())
+    return found
+
+
+@pytest.mark.parametrize("other", [(1, C, 1, 1), (1, 2, C, 6, 5)])
+def test_other_shapes_are_added_by_torch(other):
+    both = pair(lambda: made(lambda m, x, other: F.relu(m.conv(x) + other), conv=nn.Conv2d(C, C, 3, padding=1)))
+    inputs = image(*X), image(*other)
+    assert_same(*both, *inputs)
+    assert calls(both[0], *inputs) == "conv2d"
+
+
+@pytest.mark.parametrize("shape", [(2, C, 6, 5), (2, C, 1, 5), (C, 1, 1), (1, 1, 1, 1)], ids=str)
+def test_sums_with_other_shapes_than_a_time_s(shape):
+    both = pair(fm.summed)
+    assert_same(*both, image(*STEM), image(*shape))
+    assert "channel_stats" in calls(both[0], image(*STEM), image(*shape))
+
+
+def test_one_number_for_all_channels_is_computed():
+    """No graph tells it from one for each."""
+    both = pair(lambda: fm.timed("scale and shift"))
+    assert_same(*both, image(*STEM), image(1, 2, seed=2))
+
+
+def test_convolutions_by_themselves():
+    """Images without N, autocast, hooks that come later, and what is added to them."""
+    found, model = pair(lambda: fm.two(lambda m, x: F.relu(m.a(x)) + m.b(x)))
+    x, seen = image(*X), []
+    assert close(found.a(x) + 0, model.a(x), terms_of(model))
+    assert tuple(found.a(x).shape) == X
+    assert_same(found, model, x[0])
+    with torch.autocast("cpu", torch.bfloat16):
+        assert found(x).dtype == model(x).dtype
+    found.a.register_forward_hook(lambda _m, _i, y: seen.append(type(y)))
+    assert_same(found, model, x)
+    assert seen == [torch.Tensor]
+
+
+def test_norms_by_themselves():
+    """Autocast, an image alone, a hook that came later, and another convolution, in what no graph shows."""
+    found, model = pair(lambda: nn.Sequential(*fm.chain(conv=nn.Conv2d(C, C, 1)), nn.ConvTranspose2d(C, 6, 2, 2)))
+    x, seen = image(2, C, 5, 5), []
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(found[:3](x), model[:3](x))
+    normed = found[0](x)
+    assert normed.mean() == model[0](x).mean()
+    normed.mul_(3)  # of what it is from now on
+    assert torch.equal(found[2](normed), model[2](model[0](x) * 3))
+    assert close(found[3](found[0](x)), model[3](model[0](x)), terms_of(model))
+    found[0].register_forward_hook(lambda _m, _x, y: seen.append(type(y)))
+    assert calls(found, x) == "conv2d; conv_transpose2d"
+    assert seen == [torch.Tensor]
+
+
+def test_norms_of_layers_by_themselves():
+    """Under autocast, with a hook that came later, for other readers, of pixels without images."""
+    found, model = pair(fm.ConvNext)
+    x, y, seen = image(*X), image(2, 4, 3, C), []
+    for one in (found.norm(y) + 0, F.gelu(found.norm(y)), found.norm(y[0])):
+        seen.append(one)
+    assert all(map(torch.equal, seen, (model.norm(y), F.gelu(model.norm(y)), model.norm(y[0]))))
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        assert torch.equal(found(x), model(x))
+    seen.clear()
+    found.norm.register_forward_hook(lambda *given: seen.append(given[2].shape))
+    assert_same(found, model, x)
+    assert calls(found, x) == "pointwise_mlp sum gelu"
+    assert seen == [(2, 6, 5, C)] * 2
+    assert "norm" not in told(convert(hooked(fm.ConvNext().eval(), "norm"), fuse=True))[0].partition(": ")[2]
+
+
+def test_layers_by_themselves():
+    found, model = pair(fm.ConvNext)
+    layer, plain, x = found.mlp.fc2, model.mlp.fc2, image(2, 4, 3, fm.WIDE)
+    expected = plain(x)
+    cases = {
+        "a sum of channels last": (lambda y: y + x[..., :C], expected + x[..., :C]),
+        "a number": (lambda y: 2 * y, 2 * expected),
+        "a scale": (lambda y: y * x[0, 0, 0, :C], expected * x[0, 0, 0, :C]),
+        "a sum after an activation": (lambda y: F.relu(y) + 1, F.relu(expected) + 1),
+        "two activations": (lambda y: F.relu(F.gelu(y)), F.relu(F.gelu(expected))),
+        "another order": (lambda y: y.permute(0, 1, 3, 2), expected.permute(0, 1, 3, 2)),
+        "a product": (lambda y: y @ x[0, 0, :, :C].T, expected @ x[0, 0, :, :C].T),
+        "twice": (lambda y: y.sum() + F.gelu(y).sum(), expected.sum() + F.gelu(expected).sum()),
+        "tokens": (lambda _: layer(x[0]), plain(x[0])),
+        "none": (lambda _: layer(x[:0]), plain(x[:0])),
+    }
+    for why, (use, wanted) in cases.items():
+        one = use(layer(x))
+        assert one.shape == wanted.shape, why
+        assert (one - wanted).abs().sum() <= wanted.numel() * 32 * fm.WIDE * 2.0**-24 * (1 + wanted.abs().sum()), why
+
+
+@pytest.mark.parametrize(("dtype", "shape"), [(torch.float16, X), (torch.float32, (1, C, 2, 2))])
+def test_a_scale_that_does_not_go_into_filters(dtype, shape):
+    """Of fp16, where small products are lost, and of fewer pixels than the filter has inputs."""
+    found, model = pair(fm.ConvNext)
+    x, terms = image(*shape), terms_of(model)
+    with torch.no_grad():
+        truth = model.double()(x.double())
+        y = found.to(dtype)(x.to(dtype))
+    assert (y - truth).abs().max() <= 4 * terms * torch.finfo(dtype).eps * truth.abs().max()
+    assert calls(found, x.to(dtype)) == "layer pointwise_mlp gelu"
+
+
+def test_upsampling_by_itself():
+    """Another size is torch's; what no graph shows is computed: the module's method is replaced later."""
+    found, model = pair(fm.Grown)
+    x = image(2, C, 4, 5)
+    with torch.no_grad():
+        assert torch.equal(found(x, (7, 9)), model(x, (7, 9)))
+    found.between = model.between = lambda large: large[:, :, 1:].relu() - large[:, :, :-1]
+    assert_same(found, model, x)
+    found.between = model.between = lambda large: F.dropout(large, training=False)
+    assert_same(found, model, x)
+    assert calls(found, x) == "up conv2d"
+
+
+def test_pixel_norms_by_themselves():
+    found, model = pair(fm.Clip)
+    x = image(1, C, 3, 4, 5)
+    with torch.no_grad():
+        assert torch.equal(found.conv1(x) * 2, model.conv1(x) * 2)
+        assert torch.equal(found.norm2(x), model.norm2(x))
+        pending = found.norm2(found.conv1(x)).relu()
+        assert_within_share(pending + 0, F.relu(model.norm2(model.conv1(x))), 9 * 3 * C * 2.0**-24)
+        with torch.autocast("cpu"):
+            assert isinstance(found.conv1(x), torch.Tensor)
+
+
+@pytest.mark.parametrize("norm", [{"kind": "rms"}, {"kind": "layer", "bias": True}], ids=str)
+def test_caches_of_videos(norm):
+    results = []
+    for one in pair(lambda: fm.Clip(**norm).double()):
+        caches, leaf = [None, None], image(1, C, 3, 4, 5).double().requires_grad_()
+        first, second = one(leaf, caches), one(2 * leaf, caches)
+        gradients = torch.autograd.grad(first.sin().sum() + second.sum(), [leaf, *one.parameters()])
+        results.append([first, second, *caches, *gradients])
+    for mine, other in zip(*results, strict=True):
+        assert_within_share(mine.detach(), other.detach(), FLOAT64_SUMS)
+
+
+def masked(self, hidden, mask=None):
+    """A mask between GLU and convolution, as Parakeet has it."""
+    x = self.glu(self.pointwise_conv1(hidden.transpose(1, 2)))
+    if mask is not None:
+        x = x.masked_fill(mask, 0.0)
+    x = self.activation(self.batch_norm(self.depthwise_conv(x)))
+    return self.pointwise_conv2(x).transpose(1, 2)
+
+
+class Conformer(ConformerModule):
+    def __init__(self):
+        super().__init__(C, 5)
+
+
+def test_a_mask_between():
+    found, model = pair(lambda: made(masked, Conformer))
+    x, mask = image(*ROWS), image(2, 1, 11) > 2
+    assert_same(found, model, x)
+    assert "gated_conv1d" in calls(found, x)
+    assert close(found(x, mask), model(x, mask), terms_of(model))
+    assert "gated_conv1d" not in calls(found, x, mask)
+
+
+class Cache:
+    """The last inputs of a convolution, as transformers' caches keep them."""
+
+    state = None
+
+    def update(self, x, size):
+        found = x if self.state is None else torch.cat([self.state, x], -1)
+        self.state, self.kept = found[..., -size:].clone(), found
+        return found
+
+
+class Cached(ShortConv):
+    """LFM2's forward with a cache."""
+
+    def forward(self, hidden, cache=None):
+        tokens, weight = hidden.shape[1], self.conv.weight.squeeze(1)
+        B, C, x = self.in_proj(hidden).transpose(-1, -2).chunk(3, dim=-2)
+        rows = B * x
+        if cache is not None and cache.state is not None and tokens == 1:
+            rows = causal_conv1d_update(rows, cache.state, weight, self.conv.bias)
+        else:
+            if cache is not None:
+                rows = cache.update(rows, 3)
+            rows = causal_conv1d_fn(rows, weight, self.conv.bias)
+            if cache is not None:
+                rows = rows[:, :, -tokens:]
+        return self.out_proj((C * rows).transpose(-1, -2).contiguous())
+
+
+def test_caches_of_rows(made):
+    """Prefill, more of it, and steps: each gives what the model's own forward gives, and leaves the cache as that."""
+    found, model = pair(lambda: Cached(C, 3))
+    own, theirs = Cache(), Cache()
+    for tokens, ran in ((7, ["gated_short_conv"]), (4, []), (1, []), (1, [])):
+        made.clear()
+        x = image(2, tokens, C, seed=tokens)
+        with torch.no_grad():
+            assert close(found(x, own), model(x, theirs), terms_of(model))
+        assert made == ran
+        assert torch.equal(own.state, theirs.state)
+        assert type(own.kept) is torch.Tensor
+
+
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_autocast_and_compile_run_modules_of_rows(compiled, made):
+    found, _ = pair(lambda: ShortConv(C, 3))
+    made.clear()
+    with torch.autocast("cpu", torch.bfloat16, enabled=not compiled):
+        (torch.compile(found, backend="eager") if compiled else found)(image(*ROWS))
+    assert made == []
+
+
+def test_training_keeps_what_is_between_layers():
+    """By two calls; dropout and stochastic depth see tensors, and dropout that drops is passed over in no chain."""
+    found, model = (one.train() for one in pair(lambda: fm.ConvNext(fm.Mlp(dropout=0.5))))
+    x, t = image(*X), image(2, 4)
+    one, other = same_draws(lambda: found(x), lambda: model(x))
+    assert one.shape == other.shape  # dropout draws by the order of elements in memory, which is another
+    assert calls(found, x) == "conv2d gelu; conv2d"
+    training = drawn(fm.Block())
+    assert "alone" in told(convert(training, fuse=True))[1]
+    found = convert(training.eval(), fuse=True).model.train()
+    training.train()
+    assert_within_share(*([one] for one in same_draws(lambda: found(x, t), lambda: training(x, t))), FLOAT32_SUMS)
+    assert calls(found, x, t) == "channel_stats; norm silu conv2d stats; conv2d sum"
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_model_that_was_converted_in_the_other_mode(first):
+    model, x = drawn(fm.Basic()).train(first), image(*STEM)
+    report = convert(model, fuse=True)
+    assert [bool(chain.statistics) for chain in report.chains] == [first] * 2
+    found, plain = copy.deepcopy(report.model).train(not first), copy.deepcopy(model).train(not first)
+    assert_gradients(found, plain, x)
+    stats = "" if first else "channel_stats; "
+    assert calls(found, x) == f"conv2d; {stats}norm relu conv2d; {stats}norm relu conv2d"
+
+
+def test_statistics_move_once_for_each_call():
+    """However often code that no graph shows asks for what the norm gives."""
+    (norm, act, conv), model = pair(lambda: fm.chain(nn.BatchNorm2d(C)), training=True)
+    x, expected = image(*X), copy.deepcopy(model[0]).double()
+    z = norm(x)
+    assert isinstance(z, Normed)
+    first, other = act(z), z * 1
+    found, right = [other, conv(first), first + 0, z + 0], expected(x.double())
+    assert int(norm.num_batches_tracked) == 1
+    h = F.silu(right)
+    found += [norm.running_mean, norm.running_var]
+    wanted = [right, copy.deepcopy(model[2]).double()(h), h, right, expected.running_mean, expected.running_var]
+    assert all(close(one, two, 2 * terms_of(model)) for one, two in zip(found, wanted, strict=True))
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("act", ["SiLU", "Identity"])
+def test_norms_with_an_activation_alone(act, training):
+    """Also once running statistics have moved."""
+    norm = fm.NormAct(getattr(nn, act)())
+    (first, middle, last), model = pair(lambda: nn.Sequential(nn.Conv2d(3, C, 3), norm, nn.Conv2d(C, C, 3)), training)
+    with torch.no_grad():
+        h = first(image(*STEM))
+        pending, expected = middle(h), copy.deepcopy(model[1])(h.clone())
+        last(pending)
+        assert (pending + 0 - expected).abs().max() <= 64 * 2.0**-24 * expected.abs().max()
+
+
+def test_a_divisor_that_changes_after_the_conversion():
+    found, model = pair(fm.Net)
+    for net in (model, found):
+        net.blocks[0].scale = 4.0  # after it was proved to be 1
+    assert_same(found, model, image(*STEM))
+    assert calls(found, image(*STEM)).count("channel_stats") == 1
+
+
+def test_traces_batches_and_another_conversion():
+    found, model = pair(fm.chain)
+    x = image(2, C, 5, 5)
+    assert_same(torch.fx.symbolic_trace(found), model, x)
+    assert torch.equal(torch.vmap(found)(x[None])[0], found(x))
+    again = convert(pair(fm.Net)[0], fuse=True)
+    assert not any(chain.statistics for chain in again.chains)
+    assert calls(again.model, image(*STEM)).count("channel_stats") == 0
+
+
+@pytest.mark.slow
+def test_compiled():
+    found, model = pair(fm.Block)
+    torch._dynamo.reset()
+    assert_same(torch.compile(found, backend="eager", fullgraph=True), model, image(*X), image(2, 4))
+
+
+def test_exported():
+    graph = torch.export.export(pair(fm.Block)[0], (image(*X), image(2, 4))).graph
+    names = [str(node.target) for node in graph.nodes if node.op == "call_function"]
+    operators = ["nkiconv.conv2d_with_stats.default", "nkiconv.conv2d_with_prologue.default"]
+    assert [name for name in names if "conv2d" in name] == operators
+
+
+def refuses(self, x):
+    raise NotImplementedError
+
+
+def test_methods_of_a_model_whose_forward_is_not_called():
+    model = made(refuses, block=fm.Block())
+    type(model).decode = lambda self, x, t: self.block(x, t)
+    found, inputs = convert(drawn(model).eval(), fuse=True).model, (image(*X), image(2, 4))
+    with torch.no_grad():
+        assert_within_share([found.decode(*inputs)], [model.decode(*inputs)], FLOAT32_SUMS)
+    assert calls(found.decode, *inputs) == "channel_stats; norm silu conv2d stats; norm silu conv2d sum"
+
+
+@pytest.mark.parametrize(("where", "fused", "known"), [
+    ("conv1", [False, True], [False, False]), ("conv2", [True, False], [False] * 2),
+])  # fmt: skip
+def test_hooks_of_modules_around_see_tensors(where, fused, known):
+    model, seen = drawn(fm.wrapped()).eval(), []
+    model.get_submodule(where).register_forward_hook(lambda _m, args, y: seen.extend([type(args[0]), type(y)]))
+    report = convert(model, fuse=True)
+    seen.clear()  # of torch.fx
+    assert [one.fused for one in report.chains] == fused
+    assert [one.offset for one in report.chains] == [bool(one.statistics) for one in report.chains] == known
+    assert_same(report.model, model, image(*X), image(2, C, 1, 1))
+    assert set(seen) == {torch.Tensor}
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpoints_compute_again(reentrant):
+    results, both = [], pair(fm.wrapped, training=True)
+    for one in both:
+        leaves = [image(*X).requires_grad_(), image(2, C, 1, 1).requires_grad_()]
+        y = checkpoint(one, *leaves, use_reentrant=reentrant)
+        y.sin().sum().backward()
+        results.append([y.detach(), *(leaf.grad for leaf in leaves)])
+    assert all(close(found, right, 4 * terms_of(both[1])) for found, right in zip(*results, strict=True))
+
+
+def of_norms(m, x):
+    normed = m[0](x)
+    x.add_(1)
+    m[2](m[1](normed))
+
+
+def of_times(m, x):
+    t = image(2, C, 1, 1)
+    pending = m.norm(m.conv1(x) + t)
+    t.add_(1)
+    m.conv2(pending)
+
+
+def of_scales(m, x):
+    scale = torch.ones(2, C, 1, 1)
+    pending = m.norm(image(*X)) * scale
+    scale.add_(1)
+    m.conv2(pending)
+
+
+def of_videos(m, x):
+    pending = m.conv1(x)
+    x.add_(1)
+    pending.sum()
+
+
+def of_upsampling(m, x):
+    m.between = lambda y: (x.add_(1), y)[1]
+    m(x)
+
+
+def of_layer_norms(m, x):
+    pending = m.norm(x)
+    x.add_(1)
+    pending.sum()
+
+
+def of_first_layers(m, x):
+    pending = m.mlp.act(m.mlp.fc1(x))
+    x.add_(1)
+    m.mlp.fc2(pending).sum()
+
+
+def of_layers(m, x):
+    pending = m.mlp.fc2(m.mlp.act(m.mlp.fc1(x)))
+    x.add_(1)
+    pending.sum()
+
+
+def hidden(m, x):
+    """A change that no graph shows."""
+    y = m.a(x)
+    for change in m.changes:
+        change(x)
+    return F.relu(y) + m.b(x)
+
+
+def of_convolutions(m, x):
+    m.changes.append(lambda x: x.add_(1))
+    m(x)
+
+
+def zeroes(self, hidden):
+    h = self.pointwise_conv1(hidden.transpose(1, 2))
+    x = self.glu(h)
+    if hidden.shape[0] == 3:
+        h.zero_()
+    return self.pointwise_conv2(self.depthwise_conv(x))
+
+
+#: What makes a model, the shape of its input, and code that changes a tensor before what was made of it is computed.
+CHANGES = {
+    "norm": (fm.chain, X, of_norms), "time": (fm.timed, STEM, of_times),
+    "scale": (lambda: fm.timed("scale and shift"), STEM, of_scales), "videos": (fm.Clip, (1, C, 3, 4, 5), of_videos),
+    "upsampling": (fm.Grown, X, of_upsampling), "norm of layers": (fm.ConvNext, (2, 4, 3, C), of_layer_norms),
+    "first layer": (fm.ConvNext, (2, 4, 3, C), of_first_layers), "layer": (fm.ConvNext, (2, 4, 3, C), of_layers),
+    "convolution": (lambda: made(hidden, changes=[], **dict(fm.two(hidden).named_children())), X, of_convolutions),
+    "rows": (lambda: made(zeroes, Conformer), (3, 11, C), lambda m, x: m(x)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_an_input_that_changes_in_the_meantime_is_refused(name):
+    make, shape, change = CHANGES[name]
+    found, _ = pair(make)
+    with torch.no_grad(), pytest.raises(UnsupportedError, match="was changed in place"):
+        change(found, image(*shape))
