@@ -9,7 +9,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from .block_axes import BlockAxis, Part
 from .geometry import Axis
@@ -64,14 +64,16 @@ class Sweep:
 
 @dataclass(frozen=True)
 class Shift:
-    """M packing with shift-and-add: columns of taps, planes of y and rows of y in the columns of a stationary.
+    """M packing with shift-and-add: T columns of taps, Z planes and U rows of y in the columns of a stationary.
 
     sums: columns of sums as an axis that T taps meet; groups: of T columns of taps; tiles: as of ShiftedPart. depth:
-    the planes' own Axis where V planes of y are packed together. lanes: row tiles, each with images of its own.
+    the planes' Axis of y, as none of Z together. lanes: row tiles, each with images of its own. V: as of a Stack.
     """
 
+    V: ClassVar[int] = 1
+
     T: int
-    V: int
+    Z: int
     U: int
     groups: int
     sums: Axis
@@ -112,6 +114,11 @@ class Schedule:
     stack: Stack | None = None
 
     @property
+    def pack(self) -> Stack | Shift | None:
+        """K packing or M packing, with which partitions of sums are of rows of y."""
+        return self.stack or self.shift
+
+    @property
     def together_rows(self) -> int:
         """Outputs that leave PSUM together."""
         return self.axes[1].beside if self.gathers else 1
@@ -134,13 +141,21 @@ class Schedule:
         first, n = share(len(self.residents[0].items), cores, core)
         return [one for one in every if first <= one[1] < first + n]
 
+    def m_tiles_of(self, steps: list[tuple[int, int]]) -> Iterator[tuple[list[RowTile], Lanes]]:
+        """(row tiles of an M tile that an output tile has lanes for, the output tile) of some steps, in order."""
+        for b, i in steps:
+            lanes = self.residents[b].items[i]
+            for tile in self.residents[b].tiles:
+                yield [one for one in tile if one.lane < len(lanes)], lanes
+
 
 Along = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
 class Bank:
-    """Some blocks, from the first of each lane on, in a sweep; done: whether all sweeps of the blocks are."""
+    """Some blocks, from the first of each lane on, in a sweep; done: whether all sweeps of the blocks are, or of whole
+    rows."""
 
     sweep: int
     blocks: Along
@@ -166,7 +181,7 @@ def banks_of(schedule: Schedule, lanes: Lanes, k0: int = 0) -> Iterator[Bank]:
     for blocks in itertools.product(*cuts):
         own = [at for at, sweep in enumerate(schedule.sweeps) if any(_meets(sweep, lane, blocks) for lane in lanes)]
         for at in own:
-            yield Bank(at, blocks, at == own[-1])
+            yield Bank(at, blocks, at == own[-1] and (schedule.shift is None or blocks[2] == cuts[2][-1]))
 
 
 def _meets(sweep: Sweep, lane: Any, blocks: Along) -> bool:

@@ -364,7 +364,7 @@ def packed_bytes(geometry: Geometry, schedule: Schedule, residual: bool) -> int:
     """Bytes per partition, at most: x of output tiles, filters as loaded, transposed and placed, results."""
     shift = schedule.shift
     assert shift is not None
-    geometry = with_windows(geometry, shift.V)
+    geometry = with_windows(geometry, shift.Z)
     k_tiles, (resident,) = len(schedule.k_tiles), schedule.residents
     x_bytes = schedule.buffers * _x_bytes(geometry, resident.items, k_tiles)
     products = sum(len(sweep.products) for sweep in schedule.sweeps)

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from typing import ClassVar
 
 from .block_axes import BlockAxis, part_at, plain_axis
 from .block_axes import Part as BlockPart
@@ -21,8 +22,6 @@ X_BYTES = 32_768
 Y_BYTES = 32_768
 FILTER_BYTES = 65_536
 PADDED_BYTES = 49_152
-#: Bytes per partition of residuals, unless those of two output tiles and M tiles take more.
-RESIDUAL_BYTES = 32_768
 #: Elements per partition that GpSimd clears while the filters of several M tiles are triggered, and those of each.
 HOLD, HOLD_M_TILE = 180, 35
 #: Columns of a matmul that keep the Tensor Engine busy until the next one.
@@ -74,6 +73,14 @@ class Stack:
     row_parts: tuple[Part, ...]
     #: depthwise: M tiles whose stationaries are loaded together; 0 of one group
     together: int = 0
+
+    #: planes of y packed along the columns of the array
+    Z: ClassVar[int] = 1
+
+    @property
+    def depth(self) -> Axis:
+        """The planes' Axis of y."""
+        return self.geometry.planes
 
     @property
     def diagonal(self) -> bool:
@@ -377,12 +384,6 @@ class Stack:
         return 4 * self.images * self.blocks * self.V * self.row.out
 
     @property
-    def residual_depth(self) -> int:
-        """Residuals of output tiles and M tiles that are loaded or used at a time: of two output tiles, if there is
-        room."""
-        return max(2, min(2 * len(self.m_tiles), RESIDUAL_BYTES // self.result_bytes))
-
-    @property
     def filter_bytes(self) -> int:
         """Bytes per partition of filters, as loaded and as stationaries."""
         geometry, item = self.geometry, self.geometry.itemsize
@@ -396,7 +397,7 @@ class Stack:
     def sbuf_bytes(self, residual: bool) -> int:
         """Bytes per partition, at most."""
         blocks = axis_elements(self.geometry.planes, self.images) * self.block_rows(self.blocks)
-        results = (4 + self.residual_depth if residual else 2) * self.result_bytes
+        results = (6 if residual else 2) * self.result_bytes
         return self.ring * blocks * self.width * self.geometry.itemsize + self.filter_bytes + results + 4096
 
     def most_instructions(self, cores: int) -> int:

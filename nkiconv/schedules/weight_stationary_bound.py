@@ -81,7 +81,7 @@ class Bound:
     def __init__(self, target: Target, geometry: Geometry, options: Options, schedule: Schedule) -> None:
         self.target, self.options, self.schedule = target, options, schedule
         self.stack, self.shift = schedule.stack, schedule.shift
-        self.geometry = geometry if self.shift is None else with_windows(geometry, self.shift.V)
+        self.geometry = geometry if self.shift is None else with_windows(geometry, self.shift.Z)
         self.column_ns, self.matmul_ns = matmul_rates(target, geometry)
         self.copy_ns = target.vector_4x_ns if geometry.itemsize == 2 else target.vector_16bit_ns
         self.there_ns = first_load_ns(target)
@@ -344,12 +344,12 @@ class Bound:
         as_stored = geometry.packed > 0 or geometry.flipped
         together = 1 if as_stored else min(k_tiles, P_MAX // K)
         times = div_ceil(k_tiles, together)
-        run = K * taps if as_stored else channels * taps if shift.V == 1 else shift.depth.taps * taps
+        run = K * taps if as_stored else channels * taps if shift.Z == 1 else shift.depth.taps * taps
         parts, elements = (channels, K * taps) if as_stored else (together * K, channels * taps)
-        if shift.V > 1:
+        if shift.Z > 1:
             elements = channels // geometry.depth_axis.taps * run
         moved = times * dma_ns(target, parts, parts, elements, run, geometry.hbm_itemsize)
-        loads = k_tiles * max(shift.lanes, shift.V)
+        loads = k_tiles * max(shift.lanes, shift.Z)
         transposed = 0.0 if as_stored else times * taps * transpose_ns(target, geometry, together * K)
         copies = shift.U * shift.groups * geometry.planes.taps
         vector = copies * target.vector_fixed_ns + shift.U * taps * K * target.vector_16bit_ns

@@ -28,6 +28,8 @@ from ..call import Operands
 from ..filter_feed import clear_words, tiles_in_turn, turn_forwards
 from ..regions import load_region
 from .packed_filters import PackedFilters
+from .stacked_filters import TransposedFilters
+from .toeplitz_filters import ToeplitzFilters
 
 
 @dataclass
@@ -266,8 +268,12 @@ class GroupFilters(nl.NKIObject):
         return spread_sbuf
 
 
-def filters_of(operands, geometry, schedule, ledger):
-    """What loads and makes the stationaries of a problem."""
+def filters_of(operands, geometry, schedule, tiles, ledger):
+    """What loads and makes the stationaries of a core's M tiles."""
+    if schedule.stack is not None:
+        own = ToeplitzFilters if schedule.stack.diagonal else TransposedFilters
+        m_tiles = [(one.k0, one.kn // schedule.stack.U) for (one,) in tiles]
+        return own(operands, geometry, schedule.stack, m_tiles, ledger)
     if schedule.shift != None:
         return PackedFilters(operands, geometry, schedule, ledger)
     if geometry.groups == 1:

@@ -36,9 +36,9 @@ from ..call import Operands, of_array
 from ..sums import Product, covering_first, elements_met, is_whole, spaced, sums_met, zero_sums
 from .load import Inputs, StackedInputs
 from .residents import Residents, StackedResidents
-from .results import results_of
+from .results import PackedResults, Results
 from .shift_and_add import PartsAhead, add_shifted, sums_alone
-from .statistics import add_outputs, before_rounding, has_rows, leave, new_output_statistics
+from .statistics import add_outputs, before_rounding, leave, new_output_statistics
 
 
 @dataclass
@@ -76,19 +76,16 @@ class Sums(nl.NKIObject):
 def run_weight_stationary(operands, geometry, options, schedule):
     """This core's part of the output tiles; x of the next ones is on its way while one is worked on."""
     if schedule.shift != None:
-        geometry = with_windows(geometry, schedule.shift.V)
+        geometry = with_windows(geometry, schedule.shift.Z)
     steps = schedule.steps(nl.program_id(0), nl.num_programs())
     ledger, k_tiles = new_ledger(), len(schedule.k_tiles)
     statistics = new_output_statistics(operands, geometry, options, schedule, steps, ledger)
     if len(steps) == 0:
         return
-    results = results_of(operands, geometry, schedule, steps, ledger)
-    if schedule.stack != None:
-        residents = StackedResidents(operands, geometry, schedule, steps, ledger, results)
-        inputs = StackedInputs(operands, geometry, schedule, steps, ledger)
-    else:
-        residents = Residents(operands, geometry, schedule, steps, ledger)
-        inputs = Inputs(operands, geometry, schedule, steps, ledger)
+    given, stacked = (operands, geometry, schedule, steps, ledger), schedule.stack != None
+    inputs = StackedInputs(*given) if stacked else Inputs(*given)
+    residents = StackedResidents(*given) if stacked else Residents(*given)
+    results = (Results if schedule.pack is None else PackedResults)(operands, geometry, schedule, ledger)
     zeros_sbuf = residents.start(inputs)
     warm = warm_up(zeros_sbuf, schedule.warmup - schedule.late_warmup, residents.warm_blocks)
     residents.make_first()
@@ -102,7 +99,7 @@ def run_weight_stationary(operands, geometry, options, schedule):
         x, resident = inputs.take(index), schedule.residents[b]
         for place, tile in enumerate(resident.tiles):
             residents.make_until(index, place)
-            together = schedule.together if index == 0 and tile == resident.tiles[0] else 1
+            together = schedule.together if index + place == 0 else 1
             work_tile(work, tile, resident.items[i], x, together, index)
     if statistics is not None:
         statistics.end()
@@ -111,9 +108,10 @@ def run_weight_stationary(operands, geometry, options, schedule):
 def work_tile(work, tile, lanes, x, together, index):
     """Results of an M tile for the output tile of a step, so many banks together."""
     last = index + 1 == len(work.residents.steps)  # nothing hides the stores
-    schedule, results, bias_sbuf = work.schedule, work.results, work.residents.biases[tile]
+    schedule, results = work.schedule, work.results
     tile = [one for one in tile if one.lane < len(lanes)]
     results.start(tile, lanes)
+    biases = [work.residents.biases.of(one) for one in tile]
     banks = list(banks_of(schedule, lanes, tile[0].k0))
     for first, n in cut_at(len(banks), together):
         # two banks before the Tensor Engine needs them, so that evacuation waits for no loads of later rows
@@ -126,7 +124,7 @@ def work_tile(work, tile, lanes, x, together, index):
         for bank, sums in zip(some, every, strict=True):
             for place, one in enumerate(sums):
                 if one != None:
-                    evacuate_bank(work, tile, place, lanes, bank, one, bias_sbuf)
+                    evacuate_bank(work, tile, place, lanes, bank, one, biases[place])
             if bank.done:
                 results.finish(tile, lanes, bank.blocks, last)
     results.end(tile, lanes, last)
@@ -220,33 +218,34 @@ def evacuate_bank(work, tile, index, lanes, bank, sums, bias_sbuf):
     sweep, lane = schedule.sweeps[bank.sweep], lanes[row_tile.lane]
     rows = schedule.together_rows
     size = rows * schedule.slot if schedule.gathers else schedule.segments * row_tile.kn
-    y_sbuf, base, own = results.place(row_tile)
+    y_sbuf, base, own = results.place(index, row_tile)
     place, alone = (row_tile, lane, bank.sweep, sums.blocks), adds_bias_alone(work.options.epilogue)
-    counts = work.statistics is not None and not has_rows(schedule)
+    counts = work.statistics is not None and schedule.pack is None
     for first in range(0, len(sweep.outputs), rows):
         fz, fp, fq = sweep.outputs[first]
         (z, p, q), (yz, yp, yq) = output_in(lane, sums.blocks, (fz, own if schedule.gathers else fp, fq))
         begin = first * schedule.slot
         if z[1] * p[1] * q[1] > 0:
             acc = spaced(sums.psum, (begin, size), z, p, q)
-            block = sums.blocks[1][0] - lane[1].b0 if schedule.gathers else 0
-            residual = results.residual_at(index, size, (yz, p if schedule.gathers else yp, yq), block)
-            bias = None if bias_sbuf == None else bias_sbuf[0:size, index : index + 1]
+            residual = results.residuals[index]
+            if residual != None:
+                rows = (p[0] + sums.blocks[1][0] - lane[1].b0, p[1], p[2]) if schedule.gathers else yp
+                residual = spaced(residual, (0, size), yz, rows, yq)
             y = spaced(y_sbuf, (base, size), yz, yp, yq)
             sums_sbuf = before_rounding(work, y, True)
-            evacuate(sums_sbuf, acc, bias, residual, work.options.epilogue, work.ledger, strict)
-            leave(work, y, sums_sbuf, acc, bias, place)
+            evacuate(sums_sbuf, acc, bias_sbuf, residual, work.options.epilogue, work.ledger, strict)
+            leave(work, y, sums_sbuf, acc, bias_sbuf, place)
             if counts and not alone:
                 add_outputs(work, sums_sbuf, None, place, first, rows, (z[0], p[0], q[0]))
     if counts and alone:
-        bias = None if bias_sbuf == None else bias_sbuf[0 : row_tile.kn, index : index + 1]
+        bias = None if bias_sbuf == None else bias_sbuf[0 : row_tile.kn]
         add_outputs(work, sums.psum, bias, place, 0, len(sweep.outputs))
 
 
 def shift_out(work, tile, index, lanes, bank, sums, bias_sbuf):
     """The sums of several columns of taps, shifted and added, to their places among the results."""
     schedule, lane, size = work.schedule, lanes[tile[index].lane], tile[index].kn
-    y_sbuf, base, _ = work.results.place(tile[index])
+    y_sbuf, base, _ = work.results.place(index, tile[index])
     (z, m, _), (yz, _, _) = output_in(lane, sums.blocks, schedule.sweeps[bank.sweep].outputs[0])
     low = sums.blocks[2][0]
     column = next(one for one in lane[2].tiles if one[2] == low)

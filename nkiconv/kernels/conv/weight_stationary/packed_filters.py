@@ -91,9 +91,9 @@ def load_all(operands, geometry, schedule):
             if cn < schedule.rows:
                 gap_sbuf = tile_sbuf[0 : count * K, end - schedule.rows + cn : end, 0:R, 0:S]
                 nisa.memset(dst=gap_sbuf, value=0.0, engine=nisa.engine.gpsimd)
-        if schedule.shift.V > 1:
+        if schedule.shift.Z > 1:
             load_windows(tile_sbuf, operands.w, geometry, schedule, first)
-        for index, lane in itertools.product(range(count if schedule.shift.V == 1 else 0), range(lanes)):
+        for index, lane in itertools.product(range(count if schedule.shift.Z == 1 else 0), range(lanes)):
             pattern = pattern_of(geometry.w_strides, (K, channels, R, S))
             offset = schedule.k_tiles[first + index][0] * geometry.w_strides[1]
             load_region(tile_sbuf, operands.w, (index * K, lane * schedule.rows, 0, 0), pattern, offset)
@@ -136,14 +136,14 @@ def load_windows(tile_sbuf, w_hbm, geometry, schedule, first):
     has all planes of x that the window sees, and zeros where it does not look at them."""
     rows, channels, R, S = tile_sbuf.shape
     each, depth, apart = geometry.depth.taps, schedule.shift.depth, geometry.w_strides
-    K, C = geometry.K // schedule.shift.V, channels // each
+    K, C = geometry.K // schedule.shift.Z, channels // each
     clear_tile(tile_sbuf, geometry.itemsize, nisa.engine.vector)
     planes_sbuf = tile_sbuf.reshape((rows, C, each, R, S))
     pattern = [[apart[0], K], [apart[1], C], [R * apart[2], depth.taps], [apart[2], R], [apart[3], S]]
     for part in range(rows // K):
-        d = part % schedule.shift.V * depth.stride
+        d = part % schedule.shift.Z * depth.stride
         seen = planes_sbuf[0:rows, 0:C, d : d + (depth.taps - 1) * depth.dilation + 1 : depth.dilation, 0:R, 0:S]
-        offset = schedule.k_tiles[first + part // schedule.shift.V][0] // each * apart[1]
+        offset = schedule.k_tiles[first + part // schedule.shift.Z][0] // each * apart[1]
         load_region(seen, w_hbm, (part * K, 0, 0, 0, 0), pattern, offset)
 
 

@@ -8,9 +8,7 @@ convolutions a group is loaded at its first output tile: it takes most of what S
 from ...._nki import nl
 from ..._warm import warm_zeros
 from .filters import filters_of
-from .results import load_bias, load_bias_rows, transpose_biases
-from .stacked_filters import TransposedFilters
-from .toeplitz_filters import ToeplitzFilters
+from .results import Biases
 
 #: Output tiles before the first of an M tile of groups, at most, that its stationaries are made at.
 AHEAD = 2
@@ -23,11 +21,11 @@ class Residents(nl.NKIObject):
     warm_blocks = 1
 
     def __init__(self, operands, geometry, schedule, steps, ledger):
-        self.operands, self.schedule, self.steps = operands, schedule, steps
-        self.order = sorted({b for b, _ in steps})
-        self.filters = filters_of(operands, geometry, schedule, ledger)
-        self.ahead = 1 if schedule.gathers else 0
-        self.biases, self.made = {}, 0
+        self.schedule, self.steps, self.order = schedule, steps, sorted({b for b, _ in steps})
+        tiles = [tile for b in self.order for tile in schedule.residents[b].tiles]
+        self.biases = Biases(operands.bias, schedule, [one for tile in tiles for one in tile])
+        self.filters = filters_of(operands, geometry, schedule, tiles, ledger)
+        self.ahead, self.loaded, self.made = 1 if schedule.gathers else 0, [], 0
 
     def start(self, inputs):
         """Load filters and x of the first sums, K tile by K tile; return zeros of `warm_zeros`."""
@@ -35,10 +33,10 @@ class Residents(nl.NKIObject):
         for k_tile in range(len(self.schedule.k_tiles)):
             self.filters.load(tile, k_tile)
             if k_tile == 0:
-                self.biases[tile] = load_bias(self.operands, self.schedule, tile)
+                self.biases.load()
             inputs.load(k_tile + 1)
-        if self.ahead > 0:
-            self._load(1 + self.ahead)
+        self.loaded.append(tile)
+        self._load(1 + self.ahead if self.ahead > 0 else 0)
         return warm_zeros()
 
     def make_first(self):
@@ -55,12 +53,11 @@ class Residents(nl.NKIObject):
 
     def _load(self, count):
         """Load so many groups, or all."""
-        for b in self.order[:count]:
-            for tile in self.schedule.residents[b].tiles:
-                if tile not in self.biases:
-                    for k_tile in range(len(self.schedule.k_tiles)):
-                        self.filters.load(tile, k_tile)
-                    self.biases[tile] = load_bias(self.operands, self.schedule, tile)
+        for tile in [tile for b in self.order[:count] for tile in self.schedule.residents[b].tiles]:
+            if tile not in self.loaded:
+                for k_tile in range(len(self.schedule.k_tiles)):
+                    self.filters.load(tile, k_tile)
+                self.loaded.append(tile)
 
     def _make(self, count):
         """Make the stationaries of so many groups."""
@@ -72,21 +69,15 @@ class Residents(nl.NKIObject):
             self.filters.prepare()
 
 
-class StackedResidents(nl.NKIObject):
-    """The same of K packing, whose filters come M tile by M tile, a few ahead; `results` loads residuals."""
+class StackedResidents(Residents):
+    """The same of K packing, whose filters come M tile by M tile, a few ahead."""
 
-    def __init__(self, operands, geometry, schedule, steps, ledger, results):
-        self.operands, self.schedule, self.results = operands, schedule, results
-        self.order = sorted({b for b, _ in steps})
-        self.tiles = [tile for b in self.order for tile in schedule.residents[b].tiles]
-        m_tiles = [(tile[0].k0, tile[0].kn // schedule.stack.U) for tile in self.tiles]
-        self.m_tiles, self.steps, self.diagonal = m_tiles, steps, schedule.stack.diagonal
-        self.warm_blocks = 4 if self.diagonal else 1
-        own = ToeplitzFilters if self.diagonal else TransposedFilters
-        self.filters, self.biases = own(operands, geometry, schedule.stack, m_tiles, ledger), {}
+    def __init__(self, operands, geometry, schedule, steps, ledger):
+        super().__init__(operands, geometry, schedule, steps, ledger)
+        self.warm_blocks = 4 if schedule.stack.diagonal else 1
 
     def start(self, inputs):
-        """Load filters, x, a residual and biases of the first sums, then what there is room for."""
+        """Load filters, x and biases of the first sums, then what there is room for."""
         # filters that wait for zeros must not come after all rows
         late = self.schedule.stack.filters == "straight" and not self.schedule.stack.fits_window
         if not late:
@@ -96,8 +87,7 @@ class StackedResidents(nl.NKIObject):
         if late:
             inputs.clear(0, 1)
         inputs.load(1)
-        self.results.load(1)
-        self.bias_rows = load_bias_rows(self.operands.bias, self.m_tiles)
+        self.biases.load()
         self.filters.load(0)
         inputs.load(len(inputs.tiles))
         return zeros_sbuf
@@ -108,8 +98,6 @@ class StackedResidents(nl.NKIObject):
 
     def make_until(self, index, place):
         """Load and make those that an M tile of a step needs."""
-        if len(self.biases) == 0:
-            self.biases = transpose_biases(self.bias_rows, self.schedule.stack, self.tiles)
         m_tile = self.order.index(self.steps[index][0]) + place
         self.filters.load(m_tile + 1)
         self.filters.place(m_tile)

@@ -5,14 +5,13 @@ import itertools
 from ...._nki import nisa, nl
 from ....schedules.block_axes import planes_of
 from ....schedules.block_schedule import places_of
-from ....schedules.tiles import slot_for
 from ....schedules.weight_stationary import pages
 from ..._engines import START_WORK, copy_work
 from ..call import scale_residual
 from ..filter_feed import tiles_in_turn
 from ..regions import (
     block_pieces,
-    load_bias_as,
+    clear_window,
     load_region,
     load_regions,
     offset_at,
@@ -24,65 +23,53 @@ from ..regions import (
 from ..sums import spaced
 
 
-def load_bias(operands, schedule, tile):
-    """Biases of an M tile, fp32 at the partitions of what leaves PSUM together: [(row or segment, k), row tile]; None
-    without any."""
-    if operands.bias == None:
-        return None
-    if schedule.shift != None:
-        K = tile[0].kn // (schedule.shift.U * schedule.shift.V)
-        return load_bias_as(operands.bias, (tile[0].kn, 1), [[0, tile[0].kn // K], [1, K], [1, 1]], 0)
-    times, slot = schedule.together_rows, schedule.slot
-    if not schedule.gathers:
-        times, slot = schedule.segments, tile[0].kn
-    bias_sbuf = nl.ndarray((times * slot, len(tile)), dtype=nl.float32, buffer=nl.sbuf)
-    if schedule.gathers:
-        nisa.memset(dst=bias_sbuf, value=0.0, engine=nisa.engine.gpsimd)
-    for index, one in enumerate(tile):
-        for which in range(times):
-            load_region(bias_sbuf, operands.bias, (which * slot, index), [[1, one.kn], [1, 1]], one.k0)
-    return bias_sbuf
+class Biases(nl.NKIObject):
+    """Biases of row tiles, fp32 on the partitions of what leaves PSUM together.
 
+    A DMA of single numbers takes an engine 55 ns for each, so that they come as rows [row tile, k], up to 128 row tiles
+    each, which the array transposes once for all that have as many channels.
+    """
 
-def load_bias_rows(bias_hbm, m_tiles):
-    """Of K packing rows [M tiles, k] fp32 of up to 128 M tiles each; none without a bias.
+    def __init__(self, bias_hbm, schedule, row_tiles):
+        self.bias_hbm, self.schedule, self.rows, self.made = bias_hbm, schedule, [], {}
+        pack = schedule.pack
+        #: outputs that have a channel's bias; channels of a row tile by its first
+        self.times = schedule.together_rows * schedule.segments if pack is None else pack.U * pack.Z
+        self.channels = {one.k0: one.kn if pack is None else one.kn // self.times for one in row_tiles}
+        self.order = sorted(self.channels)
 
-    A DMA of single numbers takes an engine 55 ns for each, so that biases, one a partition, come as rows, and are
-    transposed on the array."""
-    found = []
-    for first in range(0, len(m_tiles) if bias_hbm != None else 0, nl.tile_size.pmax):
-        some = m_tiles[first : first + nl.tile_size.pmax]
-        sizes = [one[1] for one in some]
-        rows_sbuf = nl.ndarray((len(some), max(sizes)), dtype=nl.float32, buffer=nl.sbuf)
-        if min(sizes) < max(sizes):
-            nisa.memset(dst=rows_sbuf, value=0.0, engine=nisa.engine.gpsimd)
-        # M tiles of as many channels by one DMA
-        at = 0
-        while at < len(some):
-            together = 1
-            while at + together < len(some) and sizes[at + together] == sizes[at]:
-                together += 1
-            load_region(rows_sbuf, bias_hbm, (at, 0), [[sizes[at], together], [1, sizes[at]]], some[at][0])
-            at += together
-        found.append(rows_sbuf)
-    return found
+    def load(self):
+        """Load all rows; of groups with zeros after the channels, as their slots are not full."""
+        sizes = [(k0, self.channels[k0]) for k0 in self.order]
+        for first in range(0, len(sizes) if self.bias_hbm != None else 0, nl.tile_size.pmax):
+            some = sizes[first : first + nl.tile_size.pmax]
+            width = self.schedule.slot if self.schedule.gathers else max(kn for _, kn in some)
+            rows_sbuf, at = nl.ndarray((len(some), width), dtype=nl.float32, buffer=nl.sbuf), 0
+            if min(kn for _, kn in some) < width:
+                nisa.memset(dst=rows_sbuf, value=0.0, engine=nisa.engine.gpsimd)
+            for kn, alike in itertools.groupby(some, key=lambda one: one[1]):  # by one DMA
+                count = len([*alike])
+                load_region(rows_sbuf, self.bias_hbm, (at, 0), [[kn, count], [1, kn]], some[at][0])
+                at += count
+            self.rows.append(rows_sbuf)
 
-
-def transpose_biases(rows, stack, tiles):
-    """[(u, k) or (k, u), 1] fp32 by M tile, None without a bias."""
-    found, axis = [None] * (0 if rows else len(tiles)), 2 if stack.diagonal else 1
-    for rows_sbuf in rows:
-        n, by_size = rows_sbuf.shape[0], {}
-        for index, (one,) in enumerate(tiles[len(found) : len(found) + n]):
-            size = one.kn
-            if size not in by_size:
-                by_size[size] = nl.ndarray((size, n), dtype=nl.float32, buffer=nl.sbuf)
-                biases_psum = nl.ndarray((size, n), dtype=nl.float32, buffer=nl.psum)
-                outputs = rows_sbuf[0:n, 0 : size // stack.U].expand_dim(axis).broadcast(axis, stack.U)
-                nisa.nc_transpose(dst=biases_psum, data=outputs, engine=nisa.engine.tensor)
-                nisa.tensor_copy(dst=by_size[size], src=biases_psum, engine=nisa.engine.vector)
-            found.append(by_size[size][0:size, index : index + 1])
-    return dict(zip(tiles, found, strict=True))
+    def of(self, row_tile):
+        """[(output, k), 1] of a row tile, None without any."""
+        if len(self.rows) == 0:
+            return None
+        part, column = divmod(self.order.index(row_tile.k0), nl.tile_size.pmax)
+        rows_sbuf = self.rows[part]
+        kn, (n, width) = self.channels[row_tile.k0], rows_sbuf.shape
+        key = part, width if self.schedule.gathers else kn
+        size = self.times * key[1]
+        if key not in self.made:
+            axis = 2 if self.schedule.stack is not None and self.schedule.stack.diagonal else 1
+            outputs = rows_sbuf[0:n, 0 : key[1]].expand_dim(axis).broadcast(axis, self.times)
+            biases_psum = nl.ndarray((size, n), dtype=nl.float32, buffer=nl.psum)
+            self.made[key] = nl.ndarray((size, n), dtype=nl.float32, buffer=nl.sbuf)
+            nisa.nc_transpose(dst=biases_psum, data=outputs, engine=nisa.engine.tensor)
+            nisa.tensor_copy(dst=self.made[key], src=biases_psum, engine=nisa.engine.vector)
+        return self.made[key][0:size, column : column + 1]
 
 
 class Results(nl.NKIObject):
@@ -97,47 +84,40 @@ class Results(nl.NKIObject):
     def __init__(self, operands, geometry, schedule, ledger):
         self.operands, self.geometry, self.schedule, self.ledger = operands, geometry, schedule, ledger
         self.ys, self.residuals, self.base, self.count = [], [], 0, 0
+        self.slots = nl.tile_size.pmax // schedule.slot
 
     def start(self, tile, lanes):
-        """Room for results, and residuals on their way."""
-        schedule, most = self.schedule, nl.tile_size.pmax
+        """Room for results of an M tile, and residuals on their way."""
+        schedule, self.residuals = self.schedule, self.load_residuals(tile, lanes)
         if schedule.gathers:
-            extents = [max(lane[axis].yn for lane in lanes) for axis in range(3)]
-            count = pages(schedule) * schedule.together_rows
-            self.ys = tiles_in_turn(count, (most, *extents), self.operands.y.dtype)
-            shape = (schedule.together_rows * schedule.slot, extents[0], max(lane[1].bn for lane in lanes), extents[2])
-            regions = [self._residual_regions(one, lanes[one.lane]) for one in tile]
-            self.residuals = [residual_of(self.operands, shape, one, True) for one in regions]
+            shape = nl.tile_size.pmax, *(max(lane[axis].yn for lane in lanes) for axis in range(3))
+            self.ys = tiles_in_turn(pages(schedule) * schedule.together_rows, shape, self.operands.y.dtype)
             return
-        place = self.count % (most // schedule.slot)
-        if place == 0:
-            self.ys = tiles_in_turn(
-                1, (most // schedule.slot * schedule.slot, *schedule.extents), self.operands.y.dtype
-            )
-        self.base, self.count = place * schedule.slot, self.count + 1
-        whole = tuple((0, part.bn) for part in lanes[0])
-        shape = (schedule.segments * tile[0].kn, *(part.yn for part in lanes[0]))
-        regions = self._regions(tile[0], lanes, whole, 0)
-        self.residuals = [residual_of(self.operands, shape, regions, schedule.segments > 1)]
+        if self.count % self.slots == 0:
+            self.ys = tiles_in_turn(1, (self.slots * schedule.slot, *schedule.extents), self.operands.y.dtype)
+        self.base, self.count = self.count % self.slots * schedule.slot, self.count + 1
 
-    def place(self, row_tile):
+    def load_residuals(self, tile, lanes):
+        """Residuals by row tile, those of gathered rows [(row, k), planes, blocks, columns]; None of each without."""
+        schedule = self.schedule
+        z, p, q = (max(lane[axis].yn for lane in lanes) for axis in range(3))
+        if schedule.gathers:
+            shape = (schedule.together_rows * schedule.slot, z, max(lane[1].bn for lane in lanes), q)
+            regions = [self._residual_regions(one, lanes[one.lane]) for one in tile]
+            return [residual_of(self.operands, shape, one, True) for one in regions]
+        regions = self._regions(tile[0], lanes, tuple((0, part.bn) for part in lanes[0]), 0)
+        shape = (schedule.segments * tile[0].kn, z, p, q)
+        return [residual_of(self.operands, shape, regions, schedule.segments > 1)]
+
+    def place(self, index, row_tile):
         """(tile, first partition that a row tile's sums go to, which row of a block belongs there) of its results."""
         schedule = self.schedule
         if not schedule.gathers:
             return self.ys[0], self.base, 0
         rows, each = schedule.together_rows, schedule.together_rows * schedule.slot
-        column = row_tile.first // schedule.rows * schedule.slot
-        page, first = column // nl.tile_size.pmax, column % nl.tile_size.pmax
+        page, first = divmod(row_tile.first // schedule.rows * schedule.slot, nl.tile_size.pmax)
         own = first % each // schedule.slot
         return self.ys[page * rows + own], first // each * each, own
-
-    def residual_at(self, index, size, places, block):
-        """The residual of the row tile `index` at places (of gathered rows: at blocks from `block` of its lane on)."""
-        residual_sbuf = self.residuals[index]
-        if residual_sbuf == None:
-            return None
-        planes, (row, count, step), columns = places
-        return spaced(residual_sbuf, (0, size), planes, (row + block, count, step), columns)
 
     def finish(self, tile, lanes, blocks, last):
         """What is to be done once the results of some blocks are there: gathered rows leave together with all of the
@@ -155,7 +135,7 @@ class Results(nl.NKIObject):
 
     def _gather(self, row_tile, lane, blocks):
         """Rows of a row tile's blocks to the partitions and places where they belong."""
-        y_sbuf, base, own = self.place(row_tile)
+        y_sbuf, base, own = self.place(0, row_tile)
         rows, slot = self.schedule.together_rows, self.schedule.slot
         (z, zn), _, (q, qn) = places_of(lane, blocks)
         m, part = blocks[1][0], lane[1]
@@ -173,7 +153,7 @@ class Results(nl.NKIObject):
 
     def _store(self, tile, lanes, blocks):
         for row_tile in tile if self.schedule.gathers else tile[:1]:
-            y_sbuf, base, own = self.place(row_tile)
+            y_sbuf, base, own = self.place(0, row_tile)
             some = lanes[row_tile.lane : row_tile.lane + 1] if self.schedule.gathers else lanes
             first = base + own * self.schedule.slot
             store_regions(self.operands.y, y_sbuf, self._regions(row_tile, some, blocks, first))
@@ -200,159 +180,88 @@ class Results(nl.NKIObject):
             if count > 0:
                 pattern = pattern_of(strides, (row_tile.kn, planes.qn, count, columns.qn))
                 pattern[2][0] = together * strides[2]
-                there = (row_tile.k0, planes.image * planes.axis.out + planes.q0, rows.b0 * together + row, 0)
+                there = (row_tile.k0, planes_of(planes)[0], rows.b0 * together + row, 0)
                 found.append(((row * slot, 0, 0, 0), pattern, offset_at(strides, there)))
         return found
 
 
-def results_of(operands, geometry, schedule, steps, ledger):
-    """Tiles of results of a Schedule."""
-    if schedule.stack != None:
-        return StackedResults(operands, geometry, schedule, steps)
-    own = PackedResults if schedule.shift != None else Results
-    return own(operands, geometry, schedule, ledger)
-
-
-class PackedResults(nl.NKIObject):
-    """The same of M packing: a row tile's results [(u, k), planes, blocks, columns], on partitions that rotate, as a
-    DMA engine serves eight of them."""
-
-    def __init__(self, operands, geometry, schedule, ledger):
-        self.operands, self.geometry, self.schedule = operands, geometry, schedule
-        self.ys, self.residuals, self.count = [], [], 0
+class PackedResults(Results):
+    """The same of M packing and K packing, of each row tile [(u, k), planes, blocks, columns], of blocks of V rows
+    [(u, k), (plane, block), V, columns]; k counts planes of y that are packed. What is stored together is on partitions
+    that rotate, as a DMA engine serves eight of them."""
 
     def start(self, tile, lanes):
-        """Room for results, and residuals on their way."""
-        self.ys, self.residuals, slot = [], [], self.schedule.slot
-        shift = self.schedule.shift
-        volume = shift.depth.out // shift.depth.images
-        for one in tile:
-            z, p, q = lanes[one.lane]
-            base = self.count % (nl.tile_size.pmax // slot) * slot
-            self.count += 1
-            shape = (base + one.kn, z.yn, p.bn, q.yn)
-            self.ys.append((nl.ndarray(shape, dtype=self.operands.y.dtype, buffer=nl.sbuf), base))
-            ragged = (p.b0 + p.bn) * shift.U > p.axis.out or volume % shift.V > 0
-            regions = self._regions(lanes[one.lane], (0, z.yn), (0, p.bn), (0, q.yn), 0)
-            self.residuals.append(residual_of(self.operands, (one.kn, *shape[1:]), regions, ragged))
+        """Room for results, as their regions see them and as [(u, k), planes, rows, columns], and residuals."""
+        self.residuals = self.load_residuals(tile, lanes)
+        parts = nl.tile_size.pmax if self.slots > 1 else tile[0].kn
+        self.ys = [self._tile(parts, self.operands.y.dtype, lanes[one.lane]) for one in tile]
 
-    def place(self, row_tile):
-        """(tile, first partition, 0) of a row tile's results."""
-        y_sbuf, base = self.ys[row_tile.lane]
-        return y_sbuf, base, 0
+    def load_residuals(self, tile, lanes):
+        """Residuals [(u, k), planes, rows, columns] by row tile; None of each without."""
+        found, V = [], self.schedule.pack.V
+        for one in tile if self.operands.residual != None else []:
+            z, p, q = lane = lanes[one.lane]
+            loaded_sbuf, residual_sbuf = self._tile(one.kn, self.operands.residual.dtype, lane)
+            clear_window(residual_sbuf, self._whole(p) * V, p.bn * V, 0, q.yn, nisa.engine.gpsimd)
+            load_regions(loaded_sbuf, self.operands.residual, self._rows(one, lane, (0, z.yn), (0, p.bn), 0))
+            found.append(scale_residual(residual_sbuf, self.operands.beta))
+        return found or [None] * len(tile)
+
+    def _tile(self, parts, dtype, lane):
+        """A tile [partitions, planes, blocks, columns], or [partitions, (plane, block), V, columns], and its view."""
+        (z, p, q), V = lane, self.schedule.pack.V
+        shape = (parts, z.yn, p.bn, q.yn) if V == 1 else (parts, z.yn * p.bn, V, q.yn)
+        tile_sbuf = nl.ndarray(shape, dtype=dtype, buffer=nl.sbuf)
+        return tile_sbuf, tile_sbuf.reshape((parts, z.yn, p.bn * V, q.yn))
+
+    def _whole(self, rows):
+        """How many of some blocks of rows y has all planes and rows of."""
+        pack = self.schedule.pack
+        if pack.depth.out // pack.depth.images % pack.Z > 0:
+            return 0
+        return rows.bn - (1 if (rows.b0 + rows.bn) * pack.U * pack.V > self.geometry.rows.out else 0)
+
+    def place(self, index, row_tile):
+        """(tile [(u, k), planes, rows, columns], first partition, 0) of a row tile's results."""
+        return self.ys[index][1], (self.count + index) % self.slots * self.schedule.slot, 0
 
     def finish(self, tile, lanes, blocks, last):
-        """Store some blocks: whole rows together, but where nothing would hide that."""
-        tiles = self.schedule.shift.tiles
-        for one in tile:
-            lane = lanes[one.lane]
-            z, m = lane[0].places(blocks[0]), (blocks[1][0], min(blocks[1][1], lane[1].bn - blocks[1][0]))
-            q = lane[2].places(blocks[2]) if last else (0, lane[2].yn)
-            if (last or blocks[2][0] == tiles[-1][2]) and min(z[1], m[1]) > 0:
-                y_sbuf, base = self.ys[one.lane]
-                store_regions(self.operands.y, y_sbuf, self._regions(lane, z, m, q, base))
+        """Store whole rows of some blocks."""
+        for index, one in enumerate(tile):
+            z, p, _ = lane = lanes[one.lane]
+            planes = (0, z.yn) if self.schedule.stack != None else z.places(blocks[0])
+            rows = blocks[1][0], min(blocks[1][1], p.bn - blocks[1][0])
+            _, base, _ = self.place(index, one)
+            store_regions(self.operands.y, self.ys[index][0], self._rows(one, lane, planes, rows, base))
+        self.count += len(tile)
 
     def end(self, tile, lanes, last):
         """Nothing is left."""
 
-    def _regions(self, lane, planes, blocks, columns, base):
-        """Regions of (first, how many) planes, blocks and columns of a lane, as far as y has their rows."""
-        geometry, shift = self.geometry, self.schedule.shift
-        by_k, by_n, by_p, by_q = geometry.y_strides[:4]
-        K, U, V = geometry.K // shift.V, shift.U, shift.V
-        each, found = geometry.planes.out // geometry.planes.images, []
-        z0 = lane[0].image * lane[0].axis.out + lane[0].q0 + planes[0]
-        for z, zn, _, vn, _ in block_pieces(shift.depth.out // shift.depth.images, V, 1, z0 % each, planes[1]):
-            for j, jn, _, un, _ in block_pieces(geometry.rows.out, U, 1, lane[1].b0 + blocks[0], blocks[1]):
-                leading, times = ([by_p, un], 1) if V == 1 else ([by_n // V, vn], un)
-                for u in range(times):
-                    pattern = [leading, [by_k, K], [by_n, zn], [U * by_p, jn], [by_q, columns[1]]]
-                    there = (0, z0 + z, (lane[1].b0 + blocks[0] + j) * U + u, columns[0])
-                    place = (base + u * geometry.K, planes[0] + z, blocks[0] + j, columns[0])
-                    found.append((place, pattern, offset_at(geometry.y_strides, there)))
+    def _rows(self, row_tile, lane, planes, blocks, base):
+        """Regions of (first, how many) planes and blocks of a lane, as far as y has their rows: as few as an access
+        pattern has dims for."""
+        geometry, pack, (z, p, q), strides = self.geometry, self.schedule.pack, lane, self.geometry.y_strides
+        by_k, by_n, by_p, by_q = strides[:4]
+        kn, each, columns, found = row_tile.kn // pack.U, pack.depth.out // pack.depth.images, [by_q, q.yn], []
+        z0, j0, volume = planes_of(z)[0] + planes[0], p.b0 + blocks[0], geometry.planes.out // geometry.planes.images
+        for (n, nn, _, zn, _), (j, jn, u0, un, height) in itertools.product(
+            block_pieces(each, pack.Z, 1, z0 % volume, planes[1]),
+            block_pieces(geometry.rows.out, pack.U, pack.V, j0, blocks[1]),
+        ):
+            together = un if pack.Z == 1 else 1
+            outputs = [[pack.V * by_p, together], [by_n // pack.Z, zn], [by_k, kn // pack.Z]]
+            outputs = [one for one in outputs if one[1] > 1 or one is outputs[2]]
+            if self.schedule.stack != None and self.schedule.stack.diagonal:
+                outputs = outputs[::-1]
+            rows = [pack.U * pack.V * by_p, jn]
+            for u in range(u0, u0 + un, together):
+                at, row, first = base + u * kn, ((j0 + j) * pack.U + u) * pack.V, blocks[0] + j
+                if pack.V == 1:
+                    there, place = (row_tile.k0, z0 + n, row, q.q0), (at, planes[0] + n, first, 0)
+                    found.append((place, [*outputs, [by_n, nn], rows, columns], offset_at(strides, there)))
+                for plane in range(planes[0] + n, planes[0] + n + nn if pack.V > 1 else 0):
+                    there = row_tile.k0, z0 - planes[0] + plane, row, q.q0
+                    place, pattern = (at, plane * p.bn + first, 0, 0), [*outputs, rows, [by_p, height], columns]
+                    found.append((place, pattern, offset_at(strides, there)))
         return found
-
-
-class StackedResults(nl.NKIObject):
-    """The same of K packing: an M tile's results [(u, k), planes, blocks of V rows, columns] of an output tile. What is
-    stored together is on partitions that rotate, as a DMA engine serves eight of them."""
-
-    def __init__(self, operands, geometry, schedule, steps):
-        self.operands, self.geometry, self.stack = operands, geometry, schedule.stack
-        #: (row tile, lane) of all M tiles of the steps
-        self.wanted = [
-            (tile[0], schedule.residents[b].items[i][0]) for b, i in steps for tile in schedule.residents[b].tiles
-        ]
-        planes, blocks = (max((lane[axis].bn for _, lane in self.wanted), default=1) for axis in range(2))
-        shape = (self.stack.U * self.stack.kn, planes, blocks, self.stack.V, self.stack.row.out)
-        count = 0 if operands.residual == None else self.stack.residual_depth
-        self.tiles = tiles_in_turn(count, shape, operands.residual.dtype if count > 0 else None)
-        self.loaded, self.count = [], 0
-
-    def load(self, count):
-        """Load residuals until there are so many, or all; none without one."""
-        while len(self.loaded) < min(count, len(self.wanted)) and len(self.tiles) > 0:
-            (one, lane), tile = self.wanted[len(self.loaded)], self.tiles[len(self.loaded) % len(self.tiles)]
-            (z, p, q), parts = lane, one.kn
-            residual_sbuf = tile[0:parts, 0 : z.bn, 0 : p.bn, 0 : self.stack.V, 0 : q.yn]
-            if (p.b0 + p.bn) * self.stack.U * self.stack.V > self.geometry.rows.out:
-                last_sbuf = residual_sbuf[0:parts, 0 : z.bn, p.bn - 1]
-                nisa.memset(dst=last_sbuf, value=0.0, engine=nisa.engine.gpsimd)
-            for dst_sbuf, region in self._regions(residual_sbuf, one, lane, (0, p.bn), 0):
-                load_regions(dst_sbuf, self.operands.residual, [region])
-            self.loaded.append(rows_of_blocks(residual_sbuf))
-
-    def start(self, tile, lanes):
-        """Room for results, and residuals on their way."""
-        self.load(self.count + len(self.tiles))
-        self.residual_sbuf = scale_residual(self.loaded[self.count], self.operands.beta) if self.tiles else None
-        (z, p, q), slot = lanes[0], slot_for(tile[0].kn)
-        slots = nl.tile_size.pmax // slot
-        shape = (nl.tile_size.pmax if slots > 1 else tile[0].kn, z.bn, p.bn, self.stack.V, q.yn)
-        self.y_sbuf = nl.ndarray(shape, dtype=self.operands.y.dtype, buffer=nl.sbuf)
-        first = self.count * sum(bank.done for bank in self.stack.banks(lanes, tile[0].k0))
-        self.bases = (index % slots * slot for index in itertools.count(first))
-        self.base, self.count = next(self.bases), self.count + 1
-
-    def place(self, row_tile):
-        """(tile, first partition, 0) of a row tile's results."""
-        return rows_of_blocks(self.y_sbuf), self.base, 0
-
-    def residual_at(self, index, size, places, block):
-        """The residual at places."""
-        return None if self.residual_sbuf == None else spaced(self.residual_sbuf, (0, size), *places)
-
-    def finish(self, tile, lanes, blocks, last):
-        """Store some blocks."""
-        for source_sbuf, region in self._regions(self.y_sbuf, tile[0], lanes[0], blocks[1], self.base):
-            store_regions(self.operands.y, source_sbuf, [region])
-        self.base = next(self.bases)
-
-    def end(self, tile, lanes, last):
-        """Nothing is left."""
-
-    def _regions(self, tile_sbuf, row_tile, lane, part, base):
-        """(view of a tile, region) of blocks (first, how many) of a lane, as far as there are rows, on the partitions
-        from `base` on: as few as an access pattern has dims for."""
-        (z, p, q), (j, jn), (parts, planes, most, V, _) = lane, part, tile_sbuf.shape
-        kn, U, (by_k, by_n, by_p, by_q) = row_tile.kn // self.stack.U, self.stack.U, self.geometry.y_strides[:4]
-        for first, count, u, un, height in block_pieces(self.geometry.rows.out, U, V, p.b0 + j, jn):
-            outputs = [[V * by_p, un], [by_k, kn]]
-            if self.stack.diagonal:
-                outputs = [[by_k, kn], [V * by_p, un]]
-            blocks, columns, own = [U * V * by_p, count], [by_q, q.yn], (base + u * kn, j + first, 0, 0)
-            there = row_tile.k0, planes_of(z)[0], (p.b0 + j + first) * U * V + u * V, q.q0
-            if V == 1:
-                pattern, at = [*outputs, [by_n, z.bn], blocks, columns], (own[0], 0, own[1], 0)
-                view_sbuf = tile_sbuf[0:parts, 0:planes, 0:most, 0, 0 : q.yn]
-                yield view_sbuf, (at, pattern, offset_at(self.geometry.y_strides, there))
-                continue
-            for n in range(z.bn):
-                offset = offset_at(self.geometry.y_strides, there) + n * by_n
-                yield tile_sbuf[0:parts, n], (own, [*outputs, blocks, [by_p, height], columns], offset)
-
-
-def rows_of_blocks(tile):
-    """[partitions, planes, rows, columns] of a tile [partitions, planes, blocks, rows of each, columns]."""
-    parts, planes, blocks, rows, columns = tile.shape
-    return tile.reshape((parts, planes, blocks * rows, columns))

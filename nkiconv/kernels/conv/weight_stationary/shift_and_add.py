@@ -114,16 +114,13 @@ class PartsAhead(nl.NKIObject):
 
 def parts_wanted(schedule, steps):
     """(part of a row, OutputsMet, shape) of all of them."""
-    (resident,) = schedule.residents
-    for _, i in steps:
-        lanes = resident.items[i]
-        for bank in banks_of(schedule, lanes):
+    for row_tiles, lanes in schedule.m_tiles_of(steps):
+        for bank, row_tile in itertools.product(banks_of(schedule, lanes), row_tiles):
             tile = next(one for one in schedule.shift.tiles if one[2] == bank.blocks[2][0])
-            for row_tile in [one for one in resident.tiles[0] if one.lane < len(lanes)]:
-                (_, zn), (_, mn), _ = blocks_in(schedule.sweeps[bank.sweep], lanes[row_tile.lane], bank.blocks)
-                for one in outputs_of_tile(schedule.shift.sums, tile) if zn * mn > 0 else []:
-                    if not is_direct(one):
-                        yield tile, one, (row_tile.kn, zn, mn, one.count)
+            (_, zn), (_, mn), _ = blocks_in(schedule.sweeps[bank.sweep], lanes[row_tile.lane], bank.blocks)
+            for one in outputs_of_tile(schedule.shift.sums, tile) if zn * mn > 0 else []:
+                if not is_direct(one):
+                    yield tile, one, (row_tile.kn, zn, mn, one.count)
 
 
 def part_of(tile, one, shape):

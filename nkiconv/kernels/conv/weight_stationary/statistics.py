@@ -4,6 +4,7 @@ Of M packing and K packing u is a row of y, and of groups and transposed convolu
 partitions after the other: bn_stats takes all that are in PSUM at once.
 """
 
+import itertools
 from dataclasses import dataclass
 
 from ...._nki import nl
@@ -27,27 +28,18 @@ def new_output_statistics(operands, geometry, options, schedule, steps, ledger):
     if operands.stats is None:
         return None
     tiles, visits = [tile for one in schedule.residents for tile in one.tiles], []
-    slot = None if has_rows(schedule) else schedule.slot
-    for b, i in steps:
-        lanes = schedule.residents[b].items[i]
-        for tile in schedule.residents[b].tiles:
-            for bank in banks_of(schedule, lanes, tile[0].k0):
-                sweep = schedule.sweeps[bank.sweep]
-                for row_tile in [one for one in tile if one.lane < len(lanes)]:
-                    lane = lanes[row_tile.lane]
-                    blocks = blocks_in(sweep, lane, bank.blocks)
-                    if slot is not None:
-                        for one in counted_outputs(sweep, lane, blocks, outputs_together(schedule, sweep, options)):
-                            visits.append((columns_of(schedule, row_tile), one.plane, one.blocks[0][1]))
-                    elif size_of(blocks) > 0 and any(rows_of_bank(schedule, sweep, blocks[1], geometry.rows.out)):
-                        visits.append((columns_of(schedule, row_tile), *planes_of_bank(sweep, lane, blocks)))
+    slot = schedule.slot if schedule.pack is None else None
+    for tile, lanes in schedule.m_tiles_of(steps):
+        for bank, row_tile in itertools.product(banks_of(schedule, lanes, tile[0].k0), tile):
+            sweep, lane = schedule.sweeps[bank.sweep], lanes[row_tile.lane]
+            blocks = blocks_in(sweep, lane, bank.blocks)
+            if slot is not None:
+                for one in counted_outputs(sweep, lane, blocks, outputs_together(schedule, sweep, options)):
+                    visits.append((columns_of(schedule, row_tile), one.plane, one.blocks[0][1]))
+            elif size_of(blocks) > 0 and any(rows_of_bank(schedule, sweep, blocks[1], geometry.rows.out)):
+                visits.append((columns_of(schedule, row_tile), *planes_of_bank(sweep, lane, blocks)))
     columns = {one.k0: columns_of(schedule, one) for tile in tiles for one in tile}
     return OutputStatistics(operands.stats, operands.image_planes, ledger, columns.values(), visits, slot)
-
-
-def has_rows(schedule):
-    """Whether the partitions of sums are of rows of y, of M packing and K packing."""
-    return schedule.shift is not None or schedule.stack is not None
 
 
 def outputs_together(schedule, sweep, options):
@@ -57,7 +49,7 @@ def outputs_together(schedule, sweep, options):
 
 def columns_of(schedule, row_tile):
     """Columns of a row tile; of outputs of a block those of one."""
-    rows = (schedule.shift or schedule.stack).U if has_rows(schedule) else 1
+    rows = 1 if schedule.pack is None else schedule.pack.U
     return Columns(row_tile.k0, row_tile.kn // rows, rows)
 
 
@@ -70,8 +62,8 @@ def planes_of_bank(sweep, lane, blocks):
 
 def rows_of_bank(schedule, sweep, blocks, out):
     """How many of some blocks of rows have all their rows in y, of `out` rows, and how many rows the next one has."""
-    U, V = (schedule.shift.U, 1) if schedule.shift is not None else (schedule.stack.U, schedule.stack.V)
-    v = 0 if schedule.shift is not None else sweep.outputs[0][1]
+    U, V = schedule.pack.U, schedule.pack.V
+    v = sweep.outputs[0][1]
     first, count = blocks
     whole = min(count, max(0, (out - v - (U - 1) * V - 1) // (U * V) + 1 - first))
     rest = max(0, -(-(out - v - (first + whole) * U * V) // V))
@@ -92,7 +84,7 @@ def leave(work, y_sbuf, sums_sbuf, acc, bias_sbuf, place):
     """
     if work.statistics is None:
         return
-    if has_rows(work.schedule):
+    if work.schedule.pack is not None:
         add_rows(work, sums_sbuf, acc, bias_sbuf, place)
     round_out(y_sbuf, sums_sbuf, work.ledger)
 
