@@ -20,12 +20,12 @@ from ..schedules.settings import WARM_UP_MAX
 from ..simulator.collector import without_collector
 from ..simulator.errors import MeetingError, NkiError, TraceLimitError
 from ..simulator.launch import Execution, execute
-from ..simulator.timeline import ENGINES, Options, Tasks, Timeline, build, repeated_ns, run
+from ..simulator.timeline import ENGINES, Tasks, Timeline, build, repeated_ns, run
 from ..simulator.timing import AnyPrice, PriceList, Rates, TensorPrice
 from .request import Config
 
-#: Instructions of a core, those of an estimate's first candidate, and as many of all others together.
-INSTRUCTIONS = 140
+#: Instructions of a core, those of an estimate's first candidate, and of all others together.
+INSTRUCTIONS, OTHERS = 140, 100
 #: Instructions that take as long as what a trace takes whatever its length.
 TRACE = 20
 #: Candidates whose cost model is further above the least than this are not timed, nor are others like them looked for.
@@ -39,9 +39,6 @@ SETTINGS = frozenset((FIRST, *SECOND))
 PROBE = 4
 #: Their work at full rate, at most: no setting is refused for it.
 MOST_NS = 13_600.0
-#: Phases of the throttle's grid, which no program knows, that the last choice of counts is made by, of those that are
-#: as near the least at the first.
-PHASES, NEAR_PHASE0 = (0.0, 0.5), 1.03
 #: How much less a kernel must take with more matmuls on zeros.
 WORTHWHILE = 0.999
 
@@ -78,7 +75,7 @@ class _Race:
         if not self.found:
             return candidates[0]
         best, probe = self.confirmed()
-        return best[0], with_counts(best[1], probe.refined())
+        return best[0], with_counts(best[1], probe.found())
 
     def time(self, one: Choice, counts: Counts | None) -> None:
         """Time core 0 of a candidate while there are instructions left for it, with so many matmuls on zeros or the
@@ -96,6 +93,8 @@ class _Race:
             self.left = 0
         elif self.found:
             self.left -= len(probe.execution.instructions) + TRACE
+        else:
+            self.left = OTHERS
         if not probe.says_nothing:
             self.found[one] = probe
 
@@ -176,7 +175,7 @@ class Probe:
         by_core = [list(_places(self.tasks, queue)) for queue in queues if queue] if FIRST in dict(config or ()) else []
         #: tasks of each place, those of that core first
         self.places = [[task for one in place for task in one] for place in zip(*by_core, strict=False)]
-        self.known: dict[tuple[Counts, float], float] = {}
+        self.known: dict[Counts, float] = {}
         self.is_given = counts is not None
         self.least = counts or self.filled() if self.places else (0, 0)
 
@@ -202,37 +201,32 @@ class Probe:
             found = min(reversed([found, *counts]), key=self.at)
         return self.best(found, *counts, (min(WARM_UP_MAX, max(fill, self.enough())), 0))
 
-    def refined(self) -> Counts:
-        """The least counts, or more, which take the engine across a window's threshold wherever the windows begin."""
-        if self.places and self.is_given:
-            self.least = self.best(self.least, self.filled())
-        first, second = self.least
-        more = [one for one in (first + PROBE, 2 * first) if self.places and one + second <= WARM_UP_MAX]
-        near = [(one, second) for one in more if self.at((one, second)) <= NEAR_PHASE0 * self.us]
-        return self.best(self.least, *near, phases=PHASES)
+    def found(self) -> Counts:
+        """The least counts, of given ones and of those that fill this kernel's waits."""
+        return self.best(self.least, self.filled()) if self.places and self.is_given else self.least
 
-    def best(self, found: Counts, *others: Counts, phases: Sequence[float] = (0.0,)) -> Counts:
-        """The first counts, or others that take clearly less in the mean over phases of the throttle's grid."""
+    def best(self, found: Counts, *others: Counts) -> Counts:
+        """The first counts, or others that take clearly less."""
         for one in others:
-            if sum(self.at(one, each) for each in phases) < WORTHWHILE * sum(self.at(found, each) for each in phases):
+            if self.at(one) < WORTHWHILE * self.at(found):
                 found = one
         return found
 
-    def at(self, counts: Counts, phase: float = 0.0) -> float:
-        """Modelled us with so many, at a phase of the throttle's grid."""
-        if (counts, phase) not in self.known:
-            self.timed(counts, phase)
-        return self.known[counts, phase]
+    def at(self, counts: Counts) -> float:
+        """Modelled us with so many."""
+        if counts not in self.known:
+            self.timed(counts)
+        return self.known[counts]
 
-    def timed(self, counts: Counts, phase: float = 0.0) -> Timeline:
+    def timed(self, counts: Counts) -> Timeline:
         """The timeline of these counts, which are known from then on."""
         prices = list(self.prices)
         for place, count in zip(self.places, counts, strict=False):
             price = _times(prices[place[0]], count / PROBE)  # of all of them, which are alike
             for task in place:
                 prices[task] = price
-        line = run(self.tasks, prices, self.rates, Options(phase=phase))
-        self.known[counts, phase] = self.us_of(line)
+        line = run(self.tasks, prices, self.rates)
+        self.known[counts] = self.us_of(line)
         return line
 
     def us_of(self, line: Timeline) -> float:

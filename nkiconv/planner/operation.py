@@ -23,6 +23,9 @@ from .cost.algorithm import Algorithm, Guess, Shape, symbols_of
 from .parts import part_of
 from .request import Asked, Config, Request, nl_name
 
+#: How far from the least for one chunk of a video an algorithm may be that is looked at for others.
+FAR = 1.5
+
 
 class Operation(ABC):
     """One public kernel."""
@@ -175,7 +178,12 @@ class Operation(ABC):
         return shape.once(("stream", None), lambda: self._stream_choice(shape.chunks) if shape.chunks else None)
 
     def _stream_choice(self, chunks: Sequence[Shape]) -> Choice | None:
-        near = [self.near_least(one, self.algorithms) for one in chunks]
+        near, names = list[list[tuple[str, Guess]]](), self.algorithms
+        for one in chunks:
+            found = self.near_least(one, names, FAR)
+            least_ns = min((guess.ns for _, guess in found), default=0.0)
+            near.append([each for each in found if each[1].ns <= clock.NEAR * least_ns])
+            names = tuple(dict.fromkeys(name for name, _ in found))
         best = [min(found, key=lambda one: one[1].ns) for found in near if found]
         if not best:
             return None

@@ -133,12 +133,12 @@ class Stack:
         """Groups of columns of taps, the one that meets all outputs first."""
         return sorted(range(self.groups), key=lambda g: g != self.whole)
 
-    @property
+    @cached_property
     def width(self) -> int:
         """Columns of X."""
         return x_width(self.row, self.whole, (self.groups - 1) * self.D + 1)
 
-    @property
+    @cached_property
     def row(self) -> Axis:
         """The columns of an output tile."""
         return replace(self.geometry.columns, out=most_of(self.row_parts))

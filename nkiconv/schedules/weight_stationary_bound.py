@@ -33,7 +33,7 @@ from .stacked_schedule import FILTER_PARTS, Stack, tile_bytes
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, div_ceil, transposes_of_bank
 
 
-@dataclass
+@dataclass(eq=False)
 class Work:
     """What an M tile takes for an output tile, what the output tile takes once, and its banks."""
 
@@ -87,6 +87,7 @@ class Bound:
         self.there_ns = first_load_ns(target)
         self.kinds: dict[Any, Work] = {}
         self.seen: dict[Any, Work] = {}
+        self.filters: dict[tuple[int, int], Filters] = {}
         #: of the one that has more blocks, or of the first, which has the larger of groups
         self.core = self.core_of(max((schedule.steps(core, PARTS) for core in range(PARTS)), key=self.blocks_of))
 
@@ -102,21 +103,18 @@ class Bound:
 
     def core_of(self, steps: Sequence[tuple[int, int]]) -> Core:
         """The work of a core's steps."""
-        found, group = None, -1
-        for b, i in steps:
-            resident = self.schedule.residents[b]
-            work, tiles = self.work_of(resident.tiles[0], resident.items[i]), len(resident.tiles)
-            filters = self.filters_of(resident.tiles[0]) if b != group else None
-            if found is None:
-                assert filters is not None
-                found = Core(Busy(), work, work, filters)
-            found.busy.add(work.once)
-            found.busy.add(work.each, tiles)
-            if filters is not None:
-                found.busy.add(filters.busy, tiles)
-            found.last, group = work, b
-        assert found is not None
-        return found
+        residents, busy = self.schedule.residents, Busy()
+        works = [self.work_of(residents[b].tiles[0], residents[b].items[i]) for b, i in steps]
+        once, each, groups = Counter(works), Counter[Work](), dict.fromkeys(b for b, _ in steps)
+        for work, (b, _) in zip(works, steps, strict=True):
+            each[work] += len(residents[b].tiles)
+        for work in once:
+            busy.add(work.once, once[work])
+            busy.add(work.each, each[work])
+        filters = {b: self.filters_of(residents[b].tiles[0]) for b in groups}
+        for b, one in filters.items():
+            busy.add(one.busy, len(residents[b].tiles))
+        return Core(busy, works[0], works[-1], filters[steps[0][0]])
 
     def ns(self) -> float:
         """From the first DMA to the last."""
@@ -304,7 +302,13 @@ class Bound:
     # ---------------------------------------------------------------------------------------- filters
 
     def filters_of(self, tile: tuple[RowTile, ...]) -> Filters:
-        """For the filters of an M tile."""
+        """For the filters of an M tile, found once for all of as many channels."""
+        kind = tile[0].kn, tile[0].cn
+        if kind not in self.filters:
+            self.filters[kind] = self._filters_of(tile)
+        return self.filters[kind]
+
+    def _filters_of(self, tile: tuple[RowTile, ...]) -> Filters:
         if self.stack is not None:
             return self.toeplitz(self.stack) if self.stack.diagonal else self.stacked(self.stack)
         if self.shift is not None:

@@ -7,6 +7,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -19,7 +20,7 @@ from .cuts import window_of
 from .geometry import Geometry
 from .m_packing import NAMES, PackedSettings, packed_reason, packed_sizes
 from .options import Options
-from .prices import least_ns, matmul_ns, planes_met, transpose_ns
+from .prices import dma_ns, first_load_ns, last_store_ns, least_ns, matmul_ns, planes_met, read_ns, transpose_ns
 from .settings import Config, Settings, declarations, once_a_config, values_of
 from .stacked_schedule import phases_of, taps_of_window
 from .tiles import P_MAX, PARTS, QUADRANT, div_ceil
@@ -37,11 +38,13 @@ from .weight_stationary_bound import Bound, filters_moved_ns
 
 #: Settings that say how large an output tile is: those that differ in it alone have the same sums.
 TILE_BYTES = ("x_bytes", "y_bytes")
+#: How much more sizes take than what bounds them before they are built.
+SURE = 1.1
 #: How far above the least bound the Tensor Engine's time may be for other sizes of output tiles to be tried.
 NEAR = 1.15
 #: Rows of y on a partition that are tried; sizes of K packing that are bounded, those of least work of the Tensor
 #: Engine, and of M packing, with so many bytes of x.
-V_TRIED, BUILT, SIZES, X_SIZES = (1, 2, 4), 24, 8, (4096, 16_384, 32_768)
+V_TRIED, BUILT, SIZES, X_SIZES = (1, 2, 4), 24, 8, (4096, 32_768)
 #: Bytes a partition of results of an output tile that are tried.
 Y_SIZES = (Y_BYTES, Y_BYTES // 2, Y_BYTES // 4)
 #: Phases of a Schedule above which one is made, of 3 to 12.
@@ -85,7 +88,7 @@ def candidates(
     known: dict[Config, list[Schedule]] = {}
     best_ns, skipped = math.inf, set()
     for bound_ns, one in TRIED[algorithm](target, geometry, options, given):
-        if len(found) >= BUILT or bound_ns > best_ns:
+        if len(found) >= BUILT or SURE * bound_ns > best_ns:
             break
         sums = tuple(pair for pair in one.pairs if pair[0] not in TILE_BYTES)
         if sums in skipped or family.unsupported_reason(geometry, options, one.pairs):
@@ -123,30 +126,55 @@ def stacked_tried(target: Target, geometry: Geometry, options: Options, given: d
     if geometry.groups > 1:
         yield 0.0, stacked.depthwise_settings(geometry, config)
         return
-    B, planes = given.get("rows", 0), planes_met(geometry)
+    B, least = given.get("rows", 0), stacked_least(target, geometry, options)
     bounds: list[tuple[float, int, Sizes, str]] = []
     for one in [(B, 1, 1, 1, B)] if B else sizes_tried(geometry):
         ways = values_of(
             given, "filters", stacked.ways_of(geometry, given.get("rows", one[0]), given.get("outputs", one[2]))
         )
-        bounds += [(least_stacked_ns(target, geometry, one, way, planes), len(bounds), one, way) for way in ways]
+        bounds += [(least(one, way), len(bounds), one, way) for way in ways]
     for ns, _, one, way in sorted(bounds):
         sizes = dict(zip(SIZES_OF_BLOCKS, one, strict=True))
         yield ns, stacked.StackedSettings.read(config, **sizes, filters=way)
 
 
-def least_stacked_ns(target: Target, geometry: Geometry, size: Sizes, filters: str, planes: float) -> float:
-    """What sums and filters of a size take at least; planes: of taps, that an output meets on average."""
-    rows, columns, (B, D, U, V, G) = geometry.rows, geometry.columns, size
-    phases, m_tiles = phases_of(rows.stride, V, G), div_ceil(geometry.K, P_MAX // U)
-    blocks = div_ceil(geometry.planes.out * div_ceil(rows.out, U * V), PARTS)
-    window, slots = taps_of_window(rows, B, U, V, max(phases)), U if filters == "apart" else 1
-    transposed_ns = slots * transpose_ns(target, geometry, U * geometry.K / m_tiles / slots)
-    sums_ns = V * planes * matmul_ns(target, geometry, blocks * columns.out)
-    each_ns = sums_ns + geometry.planes.taps * len(phases) * transposed_ns
-    fits = U == 1 and max(phases) == 0 and window * B == rows.taps
-    moved_ns = filters_moved_ns(target, geometry, geometry.K // m_tiles, U, filters == "straight", fits)
-    return least_ns(target, m_tiles * window * div_ceil(columns.taps, D) * each_ns, moved_ns)
+def stacked_least(target: Target, geometry: Geometry, options: Options) -> Callable[[Sizes, str], float]:
+    """What sums, their evacuation, x and filters of sizes take at least, as a function of these and of `filters`."""
+    rows, columns, taps = geometry.rows, geometry.columns, geometry.planes.taps
+    met, out, size = planes_met(geometry), geometry.planes.out, geometry.planes.size / PARTS
+    ends_ns = first_load_ns(target) + last_store_ns(target)
+
+    @cache
+    def sums(U: int, V: int) -> tuple[int, float, float]:
+        """M tiles; ns of a tap's sums of an M tile, and of the evacuation of all."""
+        m_tiles, each = div_ceil(geometry.K, P_MAX // U), div_ceil(out * div_ceil(rows.out, U * V), PARTS) * columns.out
+        return m_tiles, V * met * matmul_ns(target, geometry, each), read_ns(target, options, 0, m_tiles * V * each)
+
+    @cache
+    def filters(U: int, way: str, fits: bool) -> tuple[float, float]:
+        """ns of a filter's transposes, and of the DMA for those of an M tile."""
+        m_tiles, slots = div_ceil(geometry.K, P_MAX // U), U if way == "apart" else 1
+        moved_ns = filters_moved_ns(target, geometry, geometry.K // m_tiles, U, way == "straight", fits)
+        return slots * transpose_ns(target, geometry, U * geometry.K / m_tiles / slots), moved_ns
+
+    @cache
+    def loaded_ns(parts: int, G: int) -> float:
+        """DMA for x in blocks of G rows on so many partitions."""
+        lines = div_ceil(rows.size, G)
+        run = columns.size * (lines if G == 1 else 1) if geometry.x_strides[3] == 1 else 1
+        return dma_ns(target, parts, parts, size * lines * columns.size, run, geometry.hbm_itemsize)
+
+    def found(sizes: Sizes, way: str) -> float:
+        B, D, U, V, G = sizes
+        phases = phases_of(rows.stride, V, G)
+        window = taps_of_window(rows, B, U, V, max(phases))
+        m_tiles, sums_ns, evacuated_ns = sums(U, V)
+        transposed_ns, moved_ns = filters(U, way, U == 1 and max(phases) == 0 and window * B == rows.taps)
+        each_ns = sums_ns + taps * len(phases) * transposed_ns
+        array_ns = least_ns(target, m_tiles * window * div_ceil(columns.taps, D) * each_ns, moved_ns)
+        return max(array_ns, ends_ns + evacuated_ns, ends_ns + loaded_ns(B * D * geometry.C, G))
+
+    return found
 
 
 def sizes_tried(geometry: Geometry) -> Iterator[Sizes]:
