@@ -67,44 +67,39 @@ def folded_width(geometry: Geometry, k_tile: KTile, qn: int) -> int:
     return (qn - 1) * columns.stride + last + 1
 
 
-def x_elements(geometry: Geometry, k_tile: KTile, out_tile: OutTile) -> int:
-    """Elements a partition of a K tile's x for an output tile."""
-    if k_tile.pairing == ALONE:
-        return out_tile.dn * out_tile.hn * k_tile_window(geometry, k_tile, out_tile)[1]
-    place = paired_place(geometry, k_tile, out_tile)
-    return k_tile.slots * place.images * place.pitch * place.columns
-
-
 @dataclass(frozen=True)
-class PairedPlace:
-    """x in SBUF of a K tile that pairs: its first element (row, column), zeros counted; images, rows from one to the
-    next, and columns."""
+class XPlace:
+    """x in SBUF of a K tile for an output tile: slots, planes, and of each rows and columns, zeros counted, from this
+    row and column of x on."""
 
-    images: int
+    slots: int
+    planes: int
     row: int
-    pitch: int
+    rows: int
     column: int
     columns: int
 
+    @property
+    def elements(self) -> int:
+        """Elements a partition of a slot."""
+        return self.planes * self.rows * self.columns
 
-def paired_place(geometry: Geometry, k_tile: KTile, out_tile: OutTile) -> PairedPlace:
-    """The PairedPlace of a K tile's x for an output tile."""
-    rows, images = geometry.rows, out_tile.zn
-    pitch = extent = window_of(rows, out_tile.pn)
-    if out_tile.zn > 1:
-        pitch = sums_pitch(geometry, [k_tile], out_tile.zn, out_tile.pn) * rows.stride
-        images += extent > pitch
-    row = out_tile.p0 * rows.stride - rows.before
-    return PairedPlace(images, row, pitch, *k_tile_window(geometry, k_tile, out_tile))
+
+def x_place(geometry: Geometry, k_tile: KTile, out_tile: OutTile) -> XPlace:
+    """The XPlace of a K tile's x for an output tile."""
+    rows, one = geometry.rows, out_tile
+    window = k_tile_window(geometry, k_tile, one)
+    if k_tile.pairing == ALONE:
+        return XPlace(1, one.dn, one.h0, one.hn, *window)
+    planes, extent = one.zn, window_of(rows, one.pn)
+    pitch = extent if one.zn == 1 else sums_pitch(geometry, [k_tile], one.zn, one.pn) * rows.stride
+    planes += extent > pitch
+    return XPlace(k_tile.slots, planes, one.p0 * rows.stride - rows.before, pitch, *window)
 
 
 def m_tile_out_tile(out_tile: OutTile, m_tile: MTile) -> OutTile:
     """An output tile in an M tile's own rows, pairs of rows where it makes two at once."""
-    return (
-        out_tile
-        if m_tile.rows == 1
-        else replace(out_tile, p0=out_tile.p0 // m_tile.rows, pn=div_ceil(out_tile.pn, m_tile.rows))
-    )
+    return replace(out_tile, p0=out_tile.p0 // m_tile.rows, pn=div_ceil(out_tile.pn, m_tile.rows))
 
 
 def out_tile_elements(geometry: Geometry, zn: int, pn: int, qn: int) -> int:

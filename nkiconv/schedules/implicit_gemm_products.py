@@ -4,7 +4,7 @@ these need them."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from .cuts import Bank, OutTile, put_first, tap_blocks
 from .geometry import Axis, Geometry, filter_rows, num_taps, valid_range
@@ -14,6 +14,7 @@ from .implicit_gemm_channels import (
     Batch,
     KTile,
     MTile,
+    by_input,
     group_depth,
     is_depthwise_m_tile,
     lies_ready,
@@ -27,6 +28,12 @@ from .tiles import div_ceil, transposes_of_bank
 
 #: Bytes a partition of a block of taps as loaded.
 RAW_BYTES = 24_576
+#: How filters of a K tile come and what becomes of them: a packed filter or a transposed convolution's that are
+#: stationaries as they come, or are copied into their place; one input channel's, spread along diagonals; planes of
+#: taps that become sums, and plain taps, which the array transposes; taps that DMA transposes.
+PACKED, READY, BACKWARDS, DIAGONALS, PLANES, TAPS, MOVED = (
+    "packed", "ready", "backwards", "diagonals", "planes", "taps", "moved"
+)  # fmt: skip
 #: (row, group) of a tap
 Tap = tuple[int, int]
 
@@ -86,7 +93,9 @@ class TapPair:
 def matmuls_of(
     geometry: Geometry, m_tile: MTile, k_tile: KTile, out_tile: OutTile, bank: Bank, which: int
 ) -> Sequence[Product | TapPair]:
-    """Matmuls of a K tile for a bank, `which` of its output tile: Products, or pairs of them."""
+    """Matmuls of a K tile for a bank, `which` of its output tile: Products, or pairs of them; none without x."""
+    if 0 in (out_tile.dn, out_tile.hn, out_tile.wn):
+        return []
     every = products(geometry, m_tile, k_tile, out_tile, bank)
     return every if k_tile.pairing == ALONE else _pairs_of(geometry, k_tile, every, out_tile, bank, which)
 
@@ -143,10 +152,14 @@ def num_matmuls(geometry: Geometry, m_tile: MTile) -> int:
 
 @dataclass(frozen=True)
 class FilterBlock:
-    """Taps that are loaded together: of a KFilters, by place, channels (first of a group's, how many), rows, columns
-    and slot."""
+    """Taps that are loaded together, of the K tile that is number `place` of all in the order of the work: how they
+    come, channels (first of a group's, how many), rows, columns and slot, and bytes a partition before they are
+    stationaries."""
 
-    of: int
+    m_tile: MTile
+    k_tile: KTile
+    place: int
+    kind: str
     c0: int
     channels: int
     r0: int
@@ -154,11 +167,13 @@ class FilterBlock:
     s0: int
     sn: int
     slot: int
+    num_bytes: int
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Taps that are transposed together: of a block, by index, one of its rows, groups of columns of equal depth."""
+    """Taps that are transposed together: of a block, by index, one of its rows, groups of columns of equal depth; or
+    the whole block, where it is no plain one."""
 
     block: int
     row: int
@@ -168,32 +183,22 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class KFilters:
-    """Filters of one of an M tile's K tiles, `place` in the order of the work. end: (blocks, pieces, moves) from the
-    first of all on until they are complete."""
-
-    m_tile: MTile
-    k_tile: KTile
-    place: int
-    end: tuple[int, int, int] = (0, 0, 0)
-
-
-@dataclass(frozen=True)
 class FilterOrder:
-    """Filters of a group: what the Tensor Engine transposes (pieces), blocks that DMA does, by index (moves), KFilters
-    in the order of the work, and their places by M tile and K tile."""
+    """Filters of a group in the order of the work: blocks, pieces that the array transposes, those that DMA does, and
+    places of K tiles by M tile. ends: (blocks, pieces, moves) that complete the first so many K tiles."""
 
     blocks: tuple[FilterBlock, ...]
     pieces: tuple[Piece, ...]
-    moves: tuple[int, ...]
-    order: tuple[KFilters, ...]
+    moves: tuple[Piece, ...]
     places: tuple[tuple[int, ...], ...]
+    ends: tuple[tuple[int, int, int], ...]
 
-    def end_of(self, last: int) -> tuple[int, int, int]:
-        """(blocks, pieces, moves) until K tile `last` of all is complete."""
-        return self.order[min(last, len(self.order) - 1)].end
+    @property
+    def count(self) -> int:
+        """K tiles of all M tiles."""
+        return len(self.ends) - 1
 
-    def after_m_tile(self, index: int) -> int:
+    def after(self, index: int) -> int:
         """How many K tiles of all there are until an M tile's last one."""
         return self.places[index][-1] + 1
 
@@ -203,49 +208,63 @@ def filter_order(geometry: Geometry, m_tiles: Batch, moved_from: int, together: 
     tiles for a K tile come before those for the next one."""
     blocks: list[FilterBlock] = []
     pieces: list[Piece] = []
-    moves: list[int] = []
-    order: list[KFilters] = []
-    places = [[0] * len(m_tile.k_tiles) for m_tile in m_tiles]
+    moves: list[Piece] = []
+    ends, places = [(0, 0, 0)], [[0] * len(m_tile.k_tiles) for m_tile in m_tiles]
     every = [(index, which) for index, m_tile in enumerate(m_tiles) for which in range(len(m_tile.k_tiles))]
     for index, which in sorted(every, key=lambda one: one[1]) if together else every:
-        of, by_dma = KFilters(m_tiles[index], m_tiles[index].k_tiles[which], len(order)), index >= moved_from
-        places[index][which] = of.place
-        if by_dma and of.m_tile.rows == 1 and of.k_tile.depth == 1:
-            first = len(blocks)
-            blocks += (block for block, _ in _blocks_of(geometry, of))
-            moves += range(first, len(blocks))
-        else:
-            for block, last_tap in _blocks_of(geometry, of):
-                pieces += _pieces_of(geometry, of, block, last_tap, len(blocks))
-                blocks.append(block)
-        order.append(replace(of, end=(len(blocks), len(pieces), len(moves))))
-    return FilterOrder(tuple(blocks), tuple(pieces), tuple(moves), tuple(order), tuple(map(tuple, places)))
+        m_tile, places[index][which] = m_tiles[index], len(ends) - 1
+        for block in _blocks_of(geometry, m_tile, m_tile.k_tiles[which], len(ends) - 1, index >= moved_from):
+            own = pieces if block.kind != MOVED else moves
+            own += _pieces_of(geometry, block, len(blocks))
+            blocks.append(block)
+        ends.append((len(blocks), len(pieces), len(moves)))
+    return FilterOrder(tuple(blocks), tuple(pieces), tuple(moves), tuple(map(tuple, places)), tuple(ends))
 
 
-def _blocks_of(geometry: Geometry, of: KFilters) -> Iterator[tuple[FilterBlock, bool]]:
-    """(block, whether it is the last tap alone) of a K tile; a packed or depthwise filter is one block."""
-    R, S, m_tile, k_tile = filter_rows(geometry), geometry.columns.taps, of.m_tile, of.k_tile
+def kind_of(geometry: Geometry, m_tile: MTile, k_tile: KTile, moved: bool) -> str:
+    """How filters of a K tile come; moved: whether DMA is to transpose them, where it can."""
+    if moved and m_tile.rows == k_tile.depth == 1:
+        return MOVED
+    if geometry.packed > 0:
+        return PACKED
+    if is_depthwise_m_tile(geometry, m_tile):
+        return DIAGONALS
+    if by_input(geometry):
+        return READY if lies_ready(geometry, m_tile, k_tile) else BACKWARDS
+    return TAPS if geometry.direct is None else PLANES
+
+
+def _blocks_of(geometry: Geometry, m_tile: MTile, k_tile: KTile, place: int, moved: bool) -> Iterator[FilterBlock]:
+    """Blocks of a K tile; only plain taps come in several."""
+    R, S, kind = filter_rows(geometry), geometry.columns.taps, kind_of(geometry, m_tile, k_tile, moved)
     per_c = geometry.C // geometry.groups
     c0, own = (0, per_c) if m_tile.pack > 1 else (k_tile.c0 % per_c, k_tile.cn)
-    whole = geometry.packed > 0 or geometry.direct is not None or geometry.flipped
-    whole = whole or is_depthwise_m_tile(geometry, m_tile)
-    parts = [(0, R, 0, S)] if whole else tap_blocks(geometry, own, RAW_BYTES)
+    parts = tap_blocks(geometry, own, RAW_BYTES) if kind in (TAPS, MOVED) and not geometry.flipped else [(0, R, 0, S)]
     for slot in range(k_tile.slots):
-        # the second slot of HALVES has one tap
-        last_tap = slot > 0 and k_tile.pairing == HALVES and geometry.packed == 0
-        for part in parts[-1:] if last_tap else parts:
-            yield FilterBlock(of.place, c0, own, *part, slot), last_tap
+        for r0, rn, s0, sn in parts[-1:] if _is_last_tap(k_tile, slot, kind) else parts:
+            elements = own * rn * sn if geometry.direct is None else own * num_taps(geometry.direct)
+            if kind == BACKWARDS:
+                elements = m_tile.kn * R * S
+            if kind == READY or (kind == PACKED and geometry.precision != "fp16x3"):
+                elements = 0
+            size = elements * geometry.itemsize
+            yield FilterBlock(m_tile, k_tile, place, kind, c0, own, r0, rn, s0, sn, slot, size)
 
 
-def _pieces_of(geometry: Geometry, of: KFilters, block: FilterBlock, last_tap: bool, index: int) -> Iterator[Piece]:
+def _is_last_tap(k_tile: KTile, slot: int, kind: str) -> bool:
+    """Whether a slot has the last tap alone: the second one of HALVES."""
+    return slot > 0 and k_tile.pairing == HALVES and kind != PACKED
+
+
+def _pieces_of(geometry: Geometry, block: FilterBlock, index: int) -> Iterator[Piece]:
     """Pieces of a block: of each row groups of taps of one depth, as many as a bank holds transposed."""
-    m_tile, k_tile, paired = of.m_tile, of.k_tile, geometry.precision == "fp16x3" and geometry.packed > 0
-    if last_tap:
-        yield Piece(index, block.rn - 1, geometry.columns.taps - 1, 1, 1)
-    elif is_depthwise_m_tile(geometry, m_tile) or paired:
-        yield Piece(index, 0, 0, geometry.columns.taps, 1)
-    elif geometry.packed == 0 and not lies_ready(geometry, m_tile, k_tile):
-        most, depth = transposes_of_bank(m_tile.kn, geometry.itemsize), k_tile.depth
+    k_tile, S = block.k_tile, geometry.columns.taps
+    if _is_last_tap(k_tile, block.slot, block.kind):
+        yield Piece(index, block.rn - 1, S - 1, 1, 1)
+    elif block.kind in (DIAGONALS, MOVED) or (block.kind == PACKED and geometry.precision == "fp16x3"):
+        yield Piece(index, 0, 0, S, 1)
+    elif block.kind not in (PACKED, READY):
+        most, depth = transposes_of_bank(block.m_tile.kn, geometry.itemsize), k_tile.depth
         first, end = block.s0 // depth, div_ceil(block.s0 + block.sn, depth)
         rest = group_depth(geometry, k_tile, end - 1)
         whole = end if rest == depth else end - 1

@@ -26,7 +26,7 @@ from .implicit_gemm_channels import (
     moved_from,
     stores_channels,
 )
-from .implicit_gemm_outputs import banks_of, m_tile_out_tile, out_tiles_of, row_parts, x_elements
+from .implicit_gemm_outputs import banks_of, m_tile_out_tile, out_tiles_of, row_parts, x_place
 from .implicit_gemm_products import RAW_BYTES, needs_order
 from .options import (
     ROUNDED_BANKS,
@@ -123,10 +123,8 @@ class Schedule:
 
     def x_bytes(self, item: Item) -> int:
         """Bytes a partition of x of an item."""
-        elements = sum(
-            n * x_elements(self.geometry, one, item.out_tile) for one, n in counted(self.k_tiles[item.batch])
-        )
-        return elements * self.geometry.itemsize
+        places = ((x_place(self.geometry, one, item.out_tile), n) for one, n in counted(self.k_tiles[item.batch]))
+        return sum(n * place.slots * place.elements for place, n in places) * self.geometry.itemsize
 
     def banks_of_y(self, first: int, count: int) -> list[tuple[MTile, int, int]]:
         """(M tile, first plane, planes of y) of each bank of sums of items first .. first + count - 1."""

@@ -8,7 +8,7 @@ from .frames import is_transposed
 from .geometry import Geometry, images_unsupported, instructions_unsupported
 from .implicit_gemm import FOLDS, FP8_PRODUCTS, PRODUCTS, ImplicitGemmSettings
 from .implicit_gemm_channels import ALONE, can_move, can_together, depth_of, left_over, rows_of, stores_channels
-from .implicit_gemm_outputs import k_tile_window, x_elements
+from .implicit_gemm_outputs import x_place
 from .implicit_gemm_schedule import Schedule
 from .options import PROLOGUE_ARGUMENTS, Options
 from .settings import Config
@@ -72,10 +72,11 @@ def _slots_unsupported(geometry: Geometry, schedule: Schedule) -> str:
     rows, most = geometry.rows, 0
     for item in schedule.items if geometry.itemsize == 1 else ():
         for k_tile in schedule.k_tiles[item.batch]:
+            place = x_place(geometry, k_tile, item.out_tile)
             if k_tile.slots > 1:
-                most = max(most, x_elements(geometry, k_tile, item.out_tile) // k_tile.slots)
+                most = max(most, place.elements)
             elif k_tile.pairing != ALONE:
-                most = max(most, (rows.taps - 1) * rows.dilation * k_tile_window(geometry, k_tile, item.out_tile)[1])
+                most = max(most, (rows.taps - 1) * rows.dilation * place.columns)
     if most <= SLOT_MAX:
         return ""
     return (

@@ -9,17 +9,14 @@ Rows of x come in as fp32 parts that wait to become pairs; transposed filters be
 products are summed in two banks, of high parts and of the rest, 2^11 too large, which the evacuation joins.
 """
 
-from dataclasses import dataclass
-from typing import Any
-
 from ...._nki import nisa, nl
 from ....schedules.implicit_gemm_schedule import PAIRS_MAX, PRODUCTS_OF_FP32, STAGE_BYTES, STAGE_PART_BYTES
 from ....schedules.options import adds_last
 from ....schedules.tiles import size_of
 from ..._engines import pick, pick_sum
 from ..._epilogue import evacuate
-from .preparing import Factor, Pace, Preparing
-from .rows import load_rows
+from .preparing import Preparing
+from .rows import Factor, load_rows
 
 #: Between the scales of low and high parts, and back.
 UP = 2048.0
@@ -28,71 +25,33 @@ DOWN = 1.0 / 2048.0
 PAIRS_TOGETHER = 2
 
 
-@dataclass
-class Pair(nl.NKIObject):
-    """Numbers on their way to pairs: how many of the three instructions are given, and what they work on.
+def pair_steps(of, data, in_psum, high_sbuf, low_sbuf, ledger):
+    """The three instructions of a pair, one each time it goes on: other pairs' lie between, as each waits for the one
+    before and engines work in order.
 
-    of: what they are part of, which counts in `ended` those that are done, or None. data: fp32, in SBUF or PSUM.
-    rest_sbuf: fp32, for what the high part leaves of it: data itself, or a tile of its own where data is in PSUM.
+    of: what counts pairs that are done in `ended`, or None. data: fp32, in SBUF, where it is lost, or in PSUM.
     """
-
-    of: object
-    data: Any
-    in_psum: bool
-    rest_sbuf: object
-    high_sbuf: object
-    low_sbuf: object
-    stage: int = 1
-
-    @property
-    def elements(self):
-        """Of a partition."""
-        return size_of(self.data.shape[1:])
-
-
-def start_pair(of, data, in_psum, high_sbuf, low_sbuf, ledger):
-    """A Pair with its high part."""
-    engine = pick(ledger, size_of(data.shape[1:]), not in_psum)
-    nisa.tensor_copy(dst=high_sbuf, src=data, engine=engine)
+    elements = size_of(data.shape[1:])
+    nisa.tensor_copy(dst=high_sbuf, src=data, engine=pick(ledger, elements, not in_psum))
     rest_sbuf = nl.ndarray(data.shape, dtype=nl.float32, buffer=nl.sbuf) if in_psum else data
-    return Pair(of, data, in_psum, rest_sbuf, high_sbuf, low_sbuf)
-
-
-def advance(pairs, ledger):
-    """Give each Pair its next instruction; those that are not done then.
-
-    Engines work in order: between two instructions of one Pair, which wait for each other, lie those of others.
-    """
-    left = []
-    for pair in pairs:
-        if pair.stage == 1:
-            engine = pick_sum(ledger, pair.elements, False, pair.in_psum)
-            nisa.tensor_tensor(dst=pair.rest_sbuf, data1=pair.data, data2=pair.high_sbuf, op=nl.subtract, engine=engine)
-            pair.stage = 2
-            left.append(pair)
-        else:
-            engine = pick(ledger, pair.elements, True)
-            nisa.tensor_scalar(dst=pair.low_sbuf, data=pair.rest_sbuf, op0=nl.multiply, operand0=UP, engine=engine)
-            if pair.of is not None:
-                pair.of.ended += 1
-    return left
-
-
-def start_pair_of_filters(filters, data, in_psum, high_sbuf, low_sbuf, last):
-    """Start the pairs of transposed filters [channels, groups, kn]; last: whether they are a piece's last."""
-    pairing, ledger = filters.pairing, filters.ledger
-    while len(pairing.pairs) >= PAIRS_MAX:
-        pairing.pairs = advance(pairing.pairs, ledger)
-    pairing.pairs.append(start_pair(filters if last else None, data, in_psum, high_sbuf, low_sbuf, ledger))
+    yield
+    engine = pick_sum(ledger, elements, False, in_psum)
+    nisa.tensor_tensor(dst=rest_sbuf, data1=data, data2=high_sbuf, op=nl.subtract, engine=engine)
+    yield
+    engine = pick(ledger, elements, True)
+    nisa.tensor_scalar(dst=low_sbuf, data=rest_sbuf, op0=nl.multiply, operand0=UP, engine=engine)
+    if of is not None:
+        of.ended += 1
 
 
 class Pairs(Preparing):
-    """fp32 rows of x on their way to pairs of fp16."""
+    """fp32 rows of x on their way to pairs of fp16, and filters'. pairs: those that are not done."""
 
     num_tiles = 2
 
     def __init__(self, core):
         super().__init__(core, STAGE_PART_BYTES, STAGE_BYTES)
+        self.pairs, self.matmuls = [], 0
 
     def planes(self, out_tile):
         """Planes of an output tile that come."""
@@ -104,19 +63,35 @@ class Pairs(Preparing):
 
     def load(self, part):
         """A part as it comes."""
-        shape = (part.k_tile.depth * part.k_tile.cn, part.out_tile.dn, part.hn, part.tile.tiles[0].shape[3])
-        raw_sbuf = nl.ndarray(shape, dtype=self.operands.x_dtype, buffer=nl.sbuf)
-        load_rows(self, part.k_tile, raw_sbuf, part.out_tile, part.out_tile.h0 + part.h0, part.k_tiles == 1)
+        count, planes, _, width = part.x.shape
+        raw_sbuf = nl.ndarray((count, planes, part.hn, width), dtype=self.operands.x_dtype, buffer=nl.sbuf)
+        load_rows(self, part.x, raw_sbuf, part.h0)
         return raw_sbuf
+
+    def start(self, of, data, in_psum, tiles):
+        """Start a pair: its high part."""
+        high_sbuf, low_sbuf = tiles
+        steps = pair_steps(of, data, in_psum, high_sbuf, low_sbuf, self.ledger)
+        next(steps)
+        self.pairs.append(steps)
+
+    def start_filters(self, of, data, in_psum, tiles):
+        """Start a pair of filters, of which few are on their way together."""
+        while len(self.pairs) >= PAIRS_MAX:
+            self.step()
+        self.start(of, data, in_psum, tiles)
+
+    def step(self):
+        """One instruction of every pair that is not done."""
+        self.pairs = [steps for steps in self.pairs if next(steps, self) is None]
 
     def begin(self, part, tiles):
         """Start the pairs of a part that is there."""
-        self.pairs.append(start_pair(self, part.raw_sbuf, False, tiles[0], tiles[1], self.ledger))
-        part.raw_sbuf = part.tile = None
+        self.start(self, part.raw_sbuf, False, tiles)
 
     def advance(self):
         """One instruction of every pair that is not done; load what there is room for then."""
-        self.pairs = advance(self.pairs, self.ledger)
+        self.step()
         self.bring()
 
     def end(self, filters, pieces, parts):
@@ -126,31 +101,32 @@ class Pairs(Preparing):
 
     def set_pace(self, matmuls):
         """RowParts that are not begun yet are, evenly, in the course of so many matmuls."""
-        self.pace = Pace(len(self.parts) - self.started, matmuls / PRODUCTS_OF_FP32)
+        super().set_pace(matmuls / PRODUCTS_OF_FP32)
 
-    def after_matmul(self, index, factors):
-        """What is due after a matmul, of which there are `factors` a tap, is given after each tap's."""
-        if (index + 1) % factors > 0:
+    def after_matmul(self):
+        """What is due after a matmul is given after those of a tap, of each kind of products."""
+        self.matmuls += 1
+        if self.matmuls % PRODUCTS_OF_FP32 > 0:
             return
         if len(self.pairs) >= PAIRS_TOGETHER:
             self.advance()
-        self.prepare_due()
+        super().after_matmul()
 
-    def factors(self, banks, w_sbuf, low_sbuf, tile, parts, ends):
+    def factors(self, banks, x, tiles, ends):
         """Factors of a K tile, high parts first; where it ends the sums last, as the rest has one evacuation more to go
         through."""
-        high, low = tile.tiles
-        main = Factor(banks[0], w_sbuf, high, parts=parts)
-        left = Factor(banks[1], low_sbuf, high, low=True, parts=parts)
-        right = Factor(banks[1], w_sbuf, low, adds=True, low=True, parts=parts)
+        (w_high, w_low), (high, low) = tiles, x.tiles
+        main, left = Factor(banks[0], w_high, high), Factor(banks[1], w_low, high, low=True)
+        right = Factor(banks[1], w_high, low, adds=True, low=True)
         return [left, right, main] if ends else [main, left, right]
 
 
-def read_sums_out(y_sbuf, main_psum, rest_psum, bias_sbuf, residual_sbuf, epilogue, ledger):
+def read_sums_out(y_sbuf, banks, bias_sbuf, residual_sbuf, epilogue, ledger):
     """Both sums into y_sbuf, with everything that the epilogue asks for.
 
     The rest, scaled, is a residual of the main sums; what is to be added before the activation joins it.
     """
+    main_psum, rest_psum = banks
     rest_sbuf = nl.ndarray(main_psum.shape, dtype=nl.float32, buffer=nl.sbuf)
     if residual_sbuf is not None and not adds_last(epilogue):
         nisa.scalar_tensor_tensor(
@@ -159,13 +135,5 @@ def read_sums_out(y_sbuf, main_psum, rest_psum, bias_sbuf, residual_sbuf, epilog
     else:
         engine = pick(ledger, size_of(main_psum.shape[1:]), False)
         nisa.tensor_scalar(dst=rest_sbuf, data=rest_psum, op0=nl.multiply, operand0=DOWN, engine=engine)
-    evacuate(
-        y_sbuf,
-        main_psum,
-        bias_sbuf,
-        residual_sbuf,
-        epilogue,
-        nisa.engine.vector,
-        rest=rest_sbuf,
-        adder=nisa.engine.vector,
-    )
+    vector = nisa.engine.vector
+    evacuate(y_sbuf, main_psum, bias_sbuf, residual_sbuf, epilogue, vector, rest=rest_sbuf, adder=vector)

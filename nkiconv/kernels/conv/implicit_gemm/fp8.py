@@ -6,44 +6,45 @@ images, one below the other, or where taps pair; zeros beside x only where taps 
 
 from ...._nki import nisa, nl
 from ....schedules.implicit_gemm_channels import CHUNKS, stationary_columns, tap_groups, word_of
-from ....schedules.implicit_gemm_outputs import comes_staged, paired_place
+from ....schedules.implicit_gemm_outputs import comes_staged
 from ....schedules.tiles import WORD_BYTES, size_of
 from ..._prologue import load_x
 
 
-def load_paired(operands, geometry, k_tile, x_sbuf, out_tile, part):
-    """A part (first row, rows) of an output tile of a K tile that pairs, into a tile of `new_rows`."""
-    place = paired_place(geometry, k_tile, out_tile)
+def load_paired(operands, geometry, x, h0, hn):
+    """So many rows of an XTile that pairs, from row h0 of its output tile on."""
+    k_tile, out_tile, place, (x_sbuf,) = x.k_tile, x.out_tile, x.place, x.tiles
     if comes_staged(geometry, k_tile, out_tile):
-        load_staged(operands, geometry, k_tile, x_sbuf, out_tile, place, part)
+        load_staged(operands, geometry, x, h0, hn)
         return
-    top = out_tile.h0 - place.row + part[0]
+    top = out_tile.h0 - place.row + h0
     for slot in range(k_tile.slots):
         for at, c0, count in k_tile.slot_channels(slot):
             for copy_index in range(k_tile.depth):
                 p = at + copy_index * k_tile.cn
-                dst = x_sbuf[p : p + count, slot, 0 : out_tile.zn, top : top + part[1], 0 : place.columns]
+                dst = x_sbuf[p : p + count, slot, 0 : out_tile.zn, top : top + hn, 0 : place.columns]
                 first = place.column + copy_index * geometry.columns.dilation
-                load_x(dst, operands, geometry, (k_tile.c0 + c0, out_tile.d0, out_tile.h0 + part[0], first))
+                load_x(dst, operands, geometry, (k_tile.c0 + c0, out_tile.d0, out_tile.h0 + h0, first))
 
 
-def load_staged(operands, geometry, k_tile, x_sbuf, out_tile, place, part):
+def load_staged(operands, geometry, x, h0, hn):
     """The same of a K tile whose rows come as one run, copies a few elements further: GpSimd, for which no read-out
     waits, puts them in place by whole words, and then what of a copy's row lies at the end of the row before."""
-    count, width, dilation = k_tile.cn, geometry.columns.size, geometry.columns.dilation
-    parts, top, left = count * k_tile.depth, out_tile.h0 - place.row + part[0], -place.column
-    bottom, size = top + part[1], part[1] * width
-    raw_sbuf = nl.ndarray((parts, out_tile.zn, size + width), dtype=operands.x_dtype, buffer=nl.sbuf)
+    k_tile, out_tile, place, (x_sbuf,) = x.k_tile, x.out_tile, x.place, x.tiles
+    count, width, dilation, zn = k_tile.cn, geometry.columns.size, geometry.columns.dilation, out_tile.zn
+    parts, top, left = count * k_tile.depth, out_tile.h0 - place.row + h0, -place.column
+    bottom, size = top + hn, hn * width
+    raw_sbuf = nl.ndarray((parts, zn, size + width), dtype=operands.x_dtype, buffer=nl.sbuf)
     for copy_index in range(k_tile.depth):
         p, first = copy_index * count, width - copy_index * dilation
-        zero(raw_sbuf[p : p + count, 0 : out_tile.zn, first + size : width + size])
-        dst = raw_sbuf[p : p + count, 0 : out_tile.zn, first : first + size]
-        start = (k_tile.c0, out_tile.d0, out_tile.h0 + part[0], 0)
-        load_x(dst, operands, geometry, start, (count, out_tile.zn, 1, size), "cnw")
-    rows_sbuf = raw_sbuf.reshape((parts, out_tile.zn, part[1] + 1, width))
+        zero(raw_sbuf[p : p + count, 0:zn, first + size : width + size])
+        start = (k_tile.c0, out_tile.d0, out_tile.h0 + h0, 0)
+        dst = raw_sbuf[p : p + count, 0:zn, first : first + size]
+        load_x(dst, operands, geometry, start, (count, zn, 1, size), "cnw")
+    rows_sbuf = raw_sbuf.reshape((parts, zn, hn + 1, width))
     nisa.tensor_copy(
-        dst=in_words(geometry, x_sbuf[0:parts, 0, 0 : out_tile.zn, top:bottom, left : left + width]),
-        src=in_words(geometry, rows_sbuf[0:parts, 0 : out_tile.zn, 1 : part[1] + 1, 0:width]),
+        dst=in_words(geometry, x_sbuf[0:parts, 0, 0:zn, top:bottom, left : left + width]),
+        src=in_words(geometry, rows_sbuf[0:parts, 0:zn, 1 : hn + 1, 0:width]),
         engine=nisa.engine.gpsimd,
     )
     for copy_index in range(1, k_tile.depth):
@@ -51,32 +52,30 @@ def load_staged(operands, geometry, k_tile, x_sbuf, out_tile, place, part):
         edge = min(shift, left)
         if edge > 0:
             nisa.tensor_copy(
-                dst=x_sbuf[p : p + count, 0, 0 : out_tile.zn, top:bottom, left - edge : left],
-                src=rows_sbuf[p : p + count, 0 : out_tile.zn, 0 : part[1], width - edge : width],
+                dst=x_sbuf[p : p + count, 0, 0:zn, top:bottom, left - edge : left],
+                src=rows_sbuf[p : p + count, 0:zn, 0:hn, width - edge : width],
                 engine=nisa.engine.gpsimd,
             )
-        zero(x_sbuf[p : p + count, 0, 0 : out_tile.zn, top:bottom, left + width - shift : left + width])
+        zero(x_sbuf[p : p + count, 0, 0:zn, top:bottom, left + width - shift : left + width])
 
 
-def new_rows(operands, geometry, k_tile, out_tile):
+def new_paired(operands, geometry, x):
     """Room for x of a K tile that pairs, and zeros around it."""
-    place = paired_place(geometry, k_tile, out_tile)
-    parts, slots = k_tile.cn * k_tile.depth, k_tile.slots
-    shape = (parts, slots, place.images, place.pitch, place.columns)
-    x_sbuf = nl.ndarray(shape, dtype=operands.x_dtype, buffer=nl.sbuf)
-    top = out_tile.h0 - place.row
+    k_tile, out_tile, place, (parts, images, pitch, columns) = x.k_tile, x.out_tile, x.place, x.shape
+    slots, top = place.slots, out_tile.h0 - place.row
+    x_sbuf = nl.ndarray((parts, slots, images, pitch, columns), dtype=operands.x_dtype, buffer=nl.sbuf)
     if out_tile.zn > 1 or k_tile.stores_zeros:
-        zero(x_sbuf[0:parts, 0:slots, 0 : place.images, 0:top, 0 : place.columns])
-        zero(x_sbuf[0:parts, 0:slots, 0 : out_tile.zn, top + out_tile.hn : place.pitch, 0 : place.columns])
+        zero(x_sbuf[0:parts, 0:slots, 0:images, 0:top, 0:columns])
+        zero(x_sbuf[0:parts, 0:slots, 0 : out_tile.zn, top + out_tile.hn : pitch, 0:columns])
     if k_tile.stores_zeros:
         word, shift = 1, (k_tile.depth - 1) * geometry.columns.dilation
-        rows_sbuf = x_sbuf.reshape((parts, slots * place.images * place.pitch, place.columns))
+        rows_sbuf = x_sbuf.reshape((parts, slots * images * pitch, columns))
         if comes_staged(geometry, k_tile, out_tile):
             word, shift, rows_sbuf = word_of(geometry), 0, in_words(geometry, rows_sbuf)
-        left = min(place.columns, max(0, -place.column))
-        right = max(left, min(place.columns, geometry.columns.size - place.column - shift))
+        left = min(columns, max(0, -place.column))
+        right = max(left, min(columns, geometry.columns.size - place.column - shift))
         zero(rows_sbuf[0:parts, 0 : rows_sbuf.shape[1], 0 : left // word])
-        zero(rows_sbuf[0:parts, 0 : rows_sbuf.shape[1], right // word : place.columns // word])
+        zero(rows_sbuf[0:parts, 0 : rows_sbuf.shape[1], right // word : columns // word])
     return x_sbuf
 
 
@@ -92,55 +91,42 @@ def zero(x_sbuf):
         nisa.memset(dst=x_sbuf, value=0.0, engine=nisa.engine.gpsimd)
 
 
-def multiply_pair(geometry, one, k_tile, factor, pair, accumulate):
+def multiply_pair(geometry, one, x, factor, pair, accumulate):
     """One matmul of a K tile that pairs: its access patterns walk from one slot to the next, or from one tap to the
     other."""
-    out_tile, bank, m_tile, x_sbuf, w_sbuf = (
-        one.results.out_tile,
-        one.bank,
-        one.results.m_tile,
-        factor.x_sbuf,
-        factor.stationaries,
-    )
-    place, kn, (rows, columns) = (
-        paired_place(geometry, k_tile, out_tile),
-        stationary_columns(geometry, m_tile),
-        (pair.rows, pair.columns),
-    )
+    out_tile, m_tile, bank, k_tile, place = one.results.out_tile, one.results.m_tile, one.bank, x.k_tile, x.place
+    (p0, _, pn), (q0, _, qn), kn, w_sbuf = pair.rows, pair.columns, stationary_columns(geometry, m_tile), factor.w_sbuf
     apart = one.banks[0].shape[2]
-    count = (bank.zn - 1) * apart + rows[2]
-    row = bank.z * place.pitch + rows[0] * geometry.rows.stride - geometry.rows.before - place.row
-    column = columns[0] * geometry.columns.stride - geometry.columns.before - place.column
+    count = (bank.zn - 1) * apart + pn
 
     def tap_place(tap):
         """(elements of x, of stationaries) from the first tap to this one."""
-        x = tap[0] * geometry.rows.dilation * place.columns + tap[1] * k_tile.depth * geometry.columns.dilation
-        return x, (tap[0] * tap_groups(geometry, k_tile) + tap[1]) * kn
+        step = tap[0] * geometry.rows.dilation * place.columns + tap[1] * k_tile.depth * geometry.columns.dilation
+        return step, (tap[0] * tap_groups(geometry, k_tile) + tap[1]) * kn
 
     at, w_at = tap_place(pair.first)
-    slot, w_slot = place.images * place.pitch * place.columns, w_sbuf.shape[1] // k_tile.slots * w_sbuf.shape[2] * kn
+    slot, w_slot = place.planes * place.rows * place.columns, w_sbuf.shape[1] // place.slots * w_sbuf.shape[2] * kn
     step, w_step = slot, w_slot
     if pair.second is not None:
-        step, w_step = tap_place(pair.second)
-        step, w_step = step - at, w_step - w_at
-    halved, double = pair.half >= 0, pair.half >= 0 or pair.second is not None or k_tile.pairing == CHUNKS
-    parts = x_sbuf.shape[0] // 2 if halved else x_sbuf.shape[0]
-    first = max(0, pair.half) * parts
-    window = [[place.columns * geometry.rows.stride, count], [geometry.columns.stride, columns[2]]]
-    p, q = rows[0] - out_tile.p0 - bank.p, columns[0] - out_tile.q0 - bank.q
+        step, w_step = (other - own for other, own in zip(tap_place(pair.second), (at, w_at), strict=True))
+    row = bank.z * place.rows + p0 * geometry.rows.stride - geometry.rows.before - place.row
+    at += row * place.columns + q0 * geometry.columns.stride - geometry.columns.before - place.column
+    halved, parts, first, how = pair.half >= 0, x.shape[0], 0, {}
+    if halved:
+        parts, first = parts // 2, pair.half * parts // 2
+        how = {"tile_position": (first, 0), "tile_size": (parts, nl.tile_size.pmax)}
+    double = halved or pair.second is not None or k_tile.pairing == CHUNKS
+    if double:
+        how["perf_mode"] = nisa.matmul_perf_mode.double_row
+    window = [[place.columns * geometry.rows.stride, count], [geometry.columns.stride, qn]]
+    stationary = [[place.slots * w_slot, parts], *([[w_step, 2]] if double else []), [1, m_tile.kn]]
+    moving = [[place.slots * slot, parts], *([[step, 2]] if double else []), *window]
     sums = one.banks[0].reshape((m_tile.kn, bank.zn * apart, bank.qn))
+    p, q = p0 - out_tile.p0 - bank.p, q0 - out_tile.q0 - bank.q
     nisa.nc_matmul(
-        dst=sums[0 : m_tile.kn, p : p + count, q : q + columns[2]],
-        stationary=w_sbuf.ap(
-            pattern=[[k_tile.slots * w_slot, parts]] + ([[w_step, 2]] if double else []) + [[1, m_tile.kn]],
-            offset=first * k_tile.slots * w_slot + w_at,
-        ),
-        moving=x_sbuf.ap(
-            pattern=[[k_tile.slots * slot, parts]] + ([[step, 2]] if double else []) + window,
-            offset=first * k_tile.slots * slot + row * place.columns + column + at,
-        ),
+        dst=sums[0 : m_tile.kn, p : p + count, q : q + qn],
+        stationary=w_sbuf.ap(pattern=stationary, offset=first * place.slots * w_slot + w_at),
+        moving=factor.x_sbuf.ap(pattern=moving, offset=first * place.slots * slot + at),
         accumulate=accumulate,
-        tile_position=(first, 0) if halved else (),
-        tile_size=(parts, nl.tile_size.pmax) if halved else (),
-        perf_mode=nisa.matmul_perf_mode.double_row if double else nisa.matmul_perf_mode.none,
+        **how,
     )

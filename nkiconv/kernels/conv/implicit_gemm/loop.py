@@ -20,15 +20,15 @@ matmuls of what goes before, so that the array neither waits for them nor for th
 alike one body is issued, in a loop on the device, which two sets of tiles of x outside of it rotate through.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...._nki import nisa, nl
 from ....schedules.cuts import Bank, OutTile, same_place
-from ....schedules.implicit_gemm_channels import ALONE, MTile, stores_channels, sums_pitch
-from ....schedules.implicit_gemm_outputs import banks_of, k_tile_window, lead_k_tiles, m_tile_out_tile, row_parts
+from ....schedules.implicit_gemm_channels import MTile, stores_channels, sums_pitch
+from ....schedules.implicit_gemm_outputs import banks_of, lead_k_tiles, m_tile_out_tile, row_parts
 from ....schedules.implicit_gemm_products import TapPair, filter_order, matmuls_of, num_matmuls
-from ....schedules.implicit_gemm_schedule import WAITING_MAX, kinds_of, sums_of
+from ....schedules.implicit_gemm_schedule import WAITING_MAX, Item, kinds_of, sums_of
 from ....schedules.options import adds_bias_alone
 from ....schedules.pairs_of_planes import bank_of_y, out_tile_of_y, planes_at_once
 from ....schedules.tiles import share
@@ -36,16 +36,16 @@ from ..._engines import new_ledger
 from ..._epilogue import evacuate, load_bias, round_out, unrounded
 from ..._statistics import OutputStatistics
 from ..._warm import accumulator, warm_up, warm_zeros
-from ..call import moved_operands, of_array
+from ..call import moved_operands
 from ..regions import offset_at, store_regions
 from ..sums import elements_met, is_whole, sums_met, zero_sums
 from ..transposes import store_transposed
 from .filters import Filters
-from .fp8 import load_paired, multiply_pair, new_rows
+from .fp8 import multiply_pair
 from .fp16x3 import Pairs, read_sums_out
 from .norms import Norms
-from .preparing import Deferred, Factor, Pace
-from .rows import load_residual, load_rows, regions_of_bank, rows_in, rows_of_all, rows_tile, whole_bank, window
+from .preparing import Deferred, Pace
+from .rows import Rows, load_residual, regions_of_bank, rows_of_all, whole_bank, window
 from .stationaries import stationary_of_product
 from .winograd import Frames, read_pair_out
 
@@ -59,11 +59,12 @@ WAIT_MATMULS = 6
 
 @dataclass
 class Results(nl.NKIObject):
-    """What an M tile (its index) makes of an output tile, in its own rows: banks, y_sbuf, residual_sbuf [outputs,
+    """What an M tile (its index) makes of an item, in the M tile's own rows: banks, y_sbuf, residual_sbuf [outputs,
     images, rows, columns] or None."""
 
     index: int
     m_tile: MTile
+    item: Item
     out_tile: OutTile
     banks: list
     y_sbuf: object
@@ -87,15 +88,13 @@ class Group:
     whose sums are made together, K tile by K tile of x."""
 
     def __init__(self, core, index, first):
-        schedule, geometry = core.schedule, core.geometry
+        schedule = core.schedule
         self.index, self.m_tiles, self.k_tiles = index, schedule.batches[index], schedule.k_tiles[index]
         every = list(range(len(self.m_tiles)))
         self.at_once = [every] if schedule.together else [[m_tile] for m_tile in every]
         # the first filters of all are waited for: too long by DMA
-        plan = filter_order(geometry, self.m_tiles, max(first, schedule.moved[index]), schedule.together)
-        pairing = core.preparing if geometry.direct is None else None
-        first_bytes = schedule.first_bytes if first else 0
-        self.filters = Filters(core.operands, geometry, core.ledger, pairing, plan, first_bytes)
+        order = filter_order(core.geometry, self.m_tiles, max(first, schedule.moved[index]), schedule.together)
+        self.filters = Filters(core, order, schedule.first_bytes if first else 0)
         self.operands, self.biases = core.operands, []
 
     def load_biases(self, last):
@@ -105,101 +104,85 @@ class Group:
 
 
 class Core:
-    """What one core has at hand. now: x of the output tile that is worked on, by K tile; late: results that wait to be
-    transposed; pace: of pieces of coming filters; preparing: what has x that is multiplied otherwise than it comes, or
-    None; statistics: of y, or None."""
+    """What one core has at hand. now: XTiles of the output tile that is worked on, by K tile; late: results that wait
+    to be transposed; pace: of pieces of coming filters; beside: what goes on after each matmul; statistics: of y, or
+    None."""
 
+    rows: Any
+    beside: list
     group: Any = None
     following: Any = None
-    preparing: Any = None
     now: Any = None
     statistics: Any = None
 
     def __init__(self, operands, geometry, options, schedule, zeros_sbuf):
         self.operands, self.geometry, self.options, self.schedule = operands, geometry, options, schedule
-        self.ledger, self.zeros_sbuf, self.warm, self.pace = new_ledger(), zeros_sbuf, [], Pace()
-        self.late, self.every = Deferred(WAIT_MATMULS, self.store_pixels), []
+        self.ledger, self.zeros_sbuf, self.warm, self.pace, self.every = new_ledger(), zeros_sbuf, [], Pace(), []
+        if geometry.direct is not None:
+            self.rows = Frames(self, schedule.spare_bytes)
+        else:
+            self.rows = Pairs(self) if geometry.precision == "fp16x3" else Rows(self)
+        self.late = Deferred(WAIT_MATMULS, self.store_pixels)
         self.norms = None if options.epilogue.norm is None else Norms(self)
+        self.beside = [self.late, *([] if self.norms is None else [self.norms.waiting]), self.rows]
 
     def start(self, item):
         """x of the first output tile: of each K tile the first filters that there is room for and the rows of the first
         sums, then all others."""
-        geometry, schedule = self.geometry, self.schedule
-        if geometry.direct is not None:
-            self.preparing = Frames(self, schedule.spare_bytes)
-        elif geometry.precision == "fp16x3":
-            self.preparing = Pairs(self)
         self.group = group = Group(self, item.batch, 1)
-        self.warm = warm_up(self.zeros_sbuf, schedule.warmup, 1)
-        filters, tiles, m_tile, out_tile = group.filters, [None] * len(group.k_tiles), group.m_tiles[0], item.out_tile
-        parts, lead, places = (
-            row_parts(geometry, out_tile, True, m_tile.rows),
-            lead_k_tiles(geometry),
-            filters.plan.places,
-        )
+        self.warm = warm_up(self.zeros_sbuf, self.schedule.warmup, 1)
+        filters, m_tile, places = group.filters, group.m_tiles[0], group.filters.plan.places
+        parts = row_parts(self.geometry, item.out_tile, True, m_tile.rows)
+        self.now = self.new_tiles(group, item.out_tile, parts)
         for which, k_tile in enumerate(m_tile.k_tiles):
-            last = max(places[0][which] + lead - 1, places[group.at_once[0][-1]][which])
-            filters.load_first(last)
-            if parts:
-                self.bring_rows(group.k_tiles, tiles, group.k_tiles.index(k_tile), out_tile, parts[0])
-        for index, tile in enumerate(tiles):
-            if parts and tile is None:
-                self.bring_rows(group.k_tiles, tiles, index, out_tile, parts[0])
+            ahead = places[0][which] + lead_k_tiles(self.geometry)
+            filters.load_first(max(ahead, places[group.at_once[0][-1]][which] + 1))
+            self.bring([self.now[k_tile]], parts[:1])
+        self.bring([x for k_tile, x in self.now.items() if k_tile not in m_tile.k_tiles], parts[:1])
         group.load_biases(0)
-        for part in parts[1:]:
-            for index in range(len(tiles)):
-                self.bring_rows(group.k_tiles, tiles, index, out_tile, part)
-        return tiles
+        self.bring(self.now.values(), parts[1:])
 
-    def load_next(self, index, now):
+    def load_next(self, item, coming):
         """x of the item after one, which may be what is there; where it has other M tiles, their first filters before
         it."""
-        item, coming = self.schedule.items[index], self.schedule.items[index + 1]
         group = self.group
         if coming.batch != item.batch:
             self.following = group = Group(self, coming.batch, 0)
             group.filters.load_ahead()
             group.load_biases(0)
         if group.k_tiles == self.group.k_tiles and same_place(coming.out_tile, item.out_tile):
-            return now
-        tiles, parts = [None] * len(group.k_tiles), row_parts(self.geometry, coming.out_tile, False, 1)
-        for part in parts:
-            for k_tile in range(len(tiles)):
-                self.bring_rows(group.k_tiles, tiles, k_tile, coming.out_tile, part)
+            return self.now
+        parts = row_parts(self.geometry, coming.out_tile, False, 1)
+        tiles = self.new_tiles(group, coming.out_tile, parts)
+        self.bring(tiles.values(), parts)
         return tiles
 
-    def bring_rows(self, k_tiles, tiles, index, out_tile, part):
-        """x of a K tile in a part (first row, rows) of an output tile, into its tile."""
-        operands, geometry, k_tile = self.operands, self.geometry, k_tiles[index]
-        if k_tile.pairing != ALONE:
-            if tiles[index] is None:
-                tiles[index] = new_rows(operands, geometry, k_tile, out_tile)
-            load_paired(operands, geometry, k_tile, tiles[index], out_tile, part)
-        elif self.preparing is None:
-            if tiles[index] is None:
-                tiles[index] = rows_tile(operands, geometry, k_tile, out_tile)
-            rows_sbuf = rows_in(tiles[index], part[0], part[1])
-            load_rows(self, k_tile, rows_sbuf, out_tile, out_tile.h0 + part[0], len(k_tiles) == 1)
-        else:
-            if tiles[index] is None:
-                tiles[index] = self.preparing.new_tile(k_tile, out_tile)
-            self.preparing.add(k_tiles, index, tiles[index], out_tile, part)
+    def new_tiles(self, group, out_tile, parts):
+        """XTiles of a group's K tiles, of which no rows are there; None where there are none."""
+        every = group.k_tiles
+        return {k_tile: self.rows.new(k_tile, len(every), out_tile) if parts else None for k_tile in every}
 
-    def steps(self, first, stop, end):
-        """(M tiles that are summed together, item, x, whether it is a core's last) of items first .. stop - 1, of which
-        x of the first is there; x of the item after each is loaded before `end`."""
+    def bring(self, tiles, parts):
+        """Parts (first row, rows) of some XTiles."""
+        for part in parts:
+            for x in tiles:
+                self.rows.add(x, *part)
+
+    def run_items(self, first, stop, end):
+        """Items first .. stop - 1, of which x of the first is there; x of the item after each is loaded before
+        `end`."""
         for index in range(first, stop):
-            item, coming, after = self.schedule.items[index], self.schedule.items[min(index + 1, end - 1)], None
+            item, coming = self.schedule.items[index], self.schedule.items[min(index + 1, end - 1)]
             if self.group.index != item.batch:
                 self.group, self.following = self.following, None
-            group = self.group
-            for which, m_tiles in enumerate(group.at_once):
+            group, after = self.group, None
+            for m_tiles in group.at_once:
                 group.load_biases(m_tiles[-1] + 1)
                 group.filters.load_ahead()
-                if index + 1 < end and which == (len(group.at_once) - 1 if coming.batch != item.batch else 0):
-                    after = self.load_next(index, self.now)
+                if index + 1 < end and m_tiles is group.at_once[-1 if coming.batch != item.batch else 0]:
+                    after = self.load_next(item, coming)
                 self.set_rate(m_tiles, item.out_tile)
-                yield m_tiles, item, self.now, index + 1 == end
+                self.work_out_tile(m_tiles, item)
             self.now = after
 
     def set_rate(self, m_tiles, out_tile):
@@ -208,34 +191,28 @@ class Core:
         geometry, group, filters, last = self.geometry, self.group, self.group.filters, m_tiles[-1]
         banks = len(banks_of(m_tile_out_tile(out_tile, group.m_tiles[last]), False))
         matmuls, coming = len(m_tiles) * banks * num_matmuls(geometry, group.m_tiles[last]) * kinds_of(geometry), 0
-        if self.preparing is not None:
-            self.preparing.set_pace(matmuls)
+        self.rows.set_pace(matmuls)
         if last + 1 < len(group.m_tiles):
-            coming = filters.left_to(filters.plan.after_m_tile(last + 1) - 1)
-            coming -= filters.pieces_to(filters.plan.after_m_tile(last) - 1)
+            coming = filters.left(filters.plan.after(last + 1)) - filters.pieces_left(filters.plan.after(last))
         elif self.following is not None:
-            coming = self.following.filters.left_to(0)
+            coming = self.following.filters.left(1)
         self.pace = Pace(coming, matmuls, TRANSPOSE_FROM, TRANSPOSE_UNTIL)
 
-    def transpose_due(self, pieces):
-        """After a matmul: transpose what is due of the next M tile's or group's filters; pieces: whether by the array
-        too."""
+    def transpose_due(self, by_array):
+        """After a matmul: transpose what is due of the next M tile's or group's filters; by_array: whether the array
+        may."""
         for _ in range(self.pace.due()):
-            filters = self.group.filters
-            last = len(filters.plan.order) - 1
-            if filters.left_to(last) == 0 and self.following is not None:
-                filters, last = self.following.filters, 0
-            if filters.moves_to(last) > 0:
-                filters.move_block()
-            elif pieces and filters.pieces_to(last) > 0:
+            filters, count = self.group.filters, self.group.filters.plan.count
+            if filters.left(count) == 0 and self.following is not None:
+                filters, count = self.following.filters, 1
+            if filters.moves_left(count) > 0:
+                filters.move_piece()
+            elif by_array and filters.pieces_left(count) > 0:
                 filters.transpose_piece()
 
-    def work_out_tile(self, m_tiles, item, tiles, last):
+    def work_out_tile(self, m_tiles, item):
         """Results of some M tiles for one output tile: their PSUM banks one after the other, or together, K tile by K
-        tile of x.
-
-        last: whether nothing hides the stores, so that each bank's results leave at once.
-        """
+        tile of x."""
         every = [self.start_results(index, item) for index in m_tiles]
         places = [(results, which) for results in every for which in range(len(results.banks))]
         at_once = len(places) if self.schedule.together else 1
@@ -243,9 +220,9 @@ class Core:
             sums = [self.start_sums(*place) for place in places[first : first + at_once]]
             for k_tile in range(len(sums[0].results.m_tile.k_tiles)):
                 for one in sums:
-                    self.add_k_tile(one, k_tile, tiles)
+                    self.add_k_tile(one, k_tile)
             for one in sums:
-                self.finish_sums(one, item, last)
+                self.finish_sums(one)
 
     def start_results(self, index, item):
         """Results of an M tile for an item, of which nothing is there yet but the residual."""
@@ -253,10 +230,9 @@ class Core:
         out_tile = m_tile_out_tile(item.out_tile, m_tile)
         shape = (m_tile.rows * m_tile.kn, planes_at_once(geometry) * out_tile.zn, out_tile.pn, out_tile.qn)
         banks = banks_of(out_tile, item.last and index == len(self.group.m_tiles) - 1)
-        dtype = operands.y.dtype if self.norms is None else nl.float32
-        y_sbuf = nl.ndarray(shape, dtype=dtype, buffer=nl.sbuf)
+        y_sbuf = nl.ndarray(shape, dtype=operands.y.dtype if self.norms is None else nl.float32, buffer=nl.sbuf)
         residual_sbuf = load_residual(operands, geometry, m_tile, out_tile_of_y(geometry, item.out_tile), self.ledger)
-        results = Results(index, m_tile, out_tile, banks, y_sbuf, residual_sbuf)
+        results = Results(index, m_tile, item, out_tile, banks, y_sbuf, residual_sbuf)
         self.every = [*(self.every if index > 0 else []), results]
         return results
 
@@ -274,42 +250,44 @@ class Core:
         banks = [nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum) for _ in range(count)]
         return Sums(results, which, bank, banks, False)
 
-    def add_k_tile(self, one, k_tile, tiles):
+    def add_k_tile(self, one, k_tile):
         """Products of all taps of a K tile of x, added to a bank of Sums.
 
         A tap that meets all of the bank comes first, so that the others add to what is there; where none does, a
         product of zeros does.
         """
-        geometry, group, results = self.geometry, self.group, one.results
-        filters, own, bank = group.filters, results.m_tile.k_tiles[k_tile], one.bank
-        tile = tiles[group.k_tiles.index(own)]
-        every = [] if tile is None else matmuls_of(geometry, results.m_tile, own, results.out_tile, bank, one.which)
+        geometry, filters, results, bank = self.geometry, self.group.filters, one.results, one.bank
+        m_tile, out_tile, plan = results.m_tile, results.out_tile, filters.plan
+        own = m_tile.k_tiles[k_tile]
+        every = matmuls_of(geometry, m_tile, own, out_tile, bank, one.which)
         if not one.started and not (every and is_whole(every[0], bank.zn, bank.pn, bank.qn)):
             for acc_psum in one.banks:
                 zero_sums(acc_psum, self.zeros_sbuf)
             one.started = True
         if not every:
             return
-        plan, place, lead = filters.plan, filters.plan.places[results.index][k_tile], lead_k_tiles(geometry)
-        last_bank = self.schedule.together or one.which + 1 == len(results.banks)
-        end = len(plan.order) if last_bank else plan.after_m_tile(results.index)
-        filters.transpose_until(min(place + lead, end) - 1)
-        soon = filters.pieces_to(min(place + lead, end - 1))
-        factors = self.factors(one, k_tile, place, tile, every)
-        pace, out_tile = Pace(soon, len(every) * len(factors), LEAD_FROM, LEAD_UNTIL), results.out_tile
+        x, place = self.now[own], plan.places[results.index][k_tile]
+        last_bank, ahead = self.schedule.together or one.which + 1 == len(results.banks), place + lead_k_tiles(geometry)
+        end = plan.count if last_bank else plan.after(results.index)
+        filters.transpose_until(min(ahead, end))
+        soon = filters.pieces_left(min(ahead + 1, end))
+        parts = self.rows.prepare(x, every)
+        ends = 0 < k_tile == len(m_tile.k_tiles) - 1
+        factors = self.rows.factors(one.banks, x, filters.tiles[place], ends)
+        pace = Pace(soon, len(every) * len(factors), LEAD_FROM, LEAD_UNTIL)
         outputs = (out_tile.z0 + bank.z, out_tile.p0 + bank.p, out_tile.q0 + bank.q)
-        elements = (out_tile.d0, out_tile.h0, k_tile_window(geometry, own, out_tile)[0])
-        for kind, factor in enumerate(factors):
+        elements = (out_tile.d0, out_tile.h0, x.place.column)
+        for factor in factors:
             if factor.low:
-                self.preparing.end(filters, plan.order[place].end[1], factor.parts)
+                self.rows.end(filters, plan.ends[place + 1][1], parts)
             for which, product in enumerate(every):
                 adds = one.started or which > 0 or factor.adds
                 if isinstance(product, TapPair):
-                    multiply_pair(geometry, one, own, factor, product, adds)
+                    multiply_pair(geometry, one, x, factor, product, adds)
                 else:
                     nisa.nc_matmul(
                         dst=sums_met(factor.acc_psum, product, outputs),
-                        stationary=stationary_of_product(factor.stationaries, geometry, results.m_tile, own, product),
+                        stationary=stationary_of_product(factor.w_sbuf, geometry, m_tile, own, product),
                         moving=elements_met(factor.x_sbuf, (0, product.parts), product, elements),
                         accumulate=adds,
                     )
@@ -317,60 +295,44 @@ class Core:
                     soon -= 1
                     filters.transpose_piece()
                 self.transpose_due(soon == 0)
-                self.late.after_matmul()
-                if self.norms is not None:
-                    self.norms.waiting.after_matmul()
-                if self.preparing is not None:
-                    self.preparing.after_matmul(kind * len(every) + which, len(factors))
+                for work in self.beside:
+                    work.after_matmul()
         one.started = True
 
-    def factors(self, one, k_tile, place, tile, every):
-        """Factors of a K tile: one, or those of x that is prepared until the last row that products meet."""
-        filters, preparing, results = self.group.filters, self.preparing, one.results
-        w_sbuf = filters.tiles[place]
-        if preparing is None:
-            return [Factor(one.banks[0], of_array(w_sbuf, self.operands), of_array(tile, self.operands))]
-        end = max(product.rows[3] + (product.rows[2] - 1) * product.rows[4] + 1 for product in every)
-        parts = tile.parts_to(end - results.out_tile.h0)
-        preparing.prepare_to(parts)
-        ends = 0 < k_tile == len(results.m_tile.k_tiles) - 1
-        return preparing.factors(one.banks, w_sbuf, filters.lows.get(place), tile, parts, ends)
-
-    def finish_sums(self, one, item, last):
+    def finish_sums(self, one):
         """Evacuate a bank of sums, take statistics of it, if they are asked for, and store it, or with the last one all
-        of them, as `last` has it in `work_out_tile`."""
-        results, geometry, epilogue = one.results, self.geometry, self.options.epilogue
+        of them, but where nothing hides the store."""
+        results, geometry, epilogue, item = one.results, self.geometry, self.options.epilogue, one.results.item
         bank, out_tile = bank_of_y(geometry, item.out_tile, one.bank), out_tile_of_y(geometry, item.out_tile)
-        residual = None if results.residual_sbuf is None else window(results.residual_sbuf, bank)
-        y_sbuf, bias_sbuf = window(results.y_sbuf, bank), self.group.biases[results.index]
+        y_sbuf, residual = window(results.y_sbuf, bank), window(results.residual_sbuf, bank)
+        bias_sbuf, m_tile = self.group.biases[results.index], results.m_tile
+        acc_psum = one.banks[0][0 : y_sbuf.shape[0], 0 : one.bank.zn, 0 : one.bank.pn, 0 : one.bank.qn]
         if self.norms is not None:
-            acc_psum = one.banks[0][0 : y_sbuf.shape[0], 0 : bank.zn, 0 : bank.pn, 0 : bank.qn]
             self.norms.evacuate(y_sbuf, acc_psum, bias_sbuf, residual)
             if results.index + 1 == len(self.group.m_tiles):
                 self.norms.add(self.every, bank)
             return
         plain = len(one.banks) == 1 and geometry.direct is None
         held = self.statistics is not None and not (plain and adds_bias_alone(epilogue))
-        sums_sbuf = counted = unrounded(y_sbuf) if held else y_sbuf
-        if geometry.direct is not None:
-            read_pair_out(sums_sbuf, one.banks, bias_sbuf, residual, epilogue, self.ledger)
-        elif len(one.banks) > 1:
-            read_sums_out(sums_sbuf, one.banks[0], one.banks[1], bias_sbuf, residual, epilogue, self.ledger)
-        else:
-            acc_psum = one.banks[0][0 : y_sbuf.shape[0], 0 : bank.zn, 0 : bank.pn, 0 : bank.qn]
-            strict, counted = self.options.strict_nonfinite, counted if held else acc_psum
+        sums_sbuf = unrounded(y_sbuf) if held else y_sbuf
+        if plain:
+            strict = self.options.strict_nonfinite
             evacuate(sums_sbuf, acc_psum, bias_sbuf, residual, epilogue, self.ledger, strict)
+        else:
+            read_out = read_sums_out if geometry.direct is None else read_pair_out
+            read_out(sums_sbuf, one.banks, bias_sbuf, residual, epilogue, self.ledger)
         if self.statistics is not None:
-            rows = rows_of_all(results.m_tile, out_tile, bank)
-            self.statistics.add(results.m_tile, counted, out_tile.z0 + bank.z, rows, None if held else bias_sbuf)
+            counted, bias_sbuf = (sums_sbuf, None) if held else (acc_psum, bias_sbuf)
+            rows = rows_of_all(m_tile, out_tile, bank)
+            self.statistics.add(m_tile, counted, out_tile.z0 + bank.z, rows, bias_sbuf)
             round_out(y_sbuf, sums_sbuf, self.ledger)
         if stores_channels(geometry):
-            first = (results.m_tile.k0, out_tile.z0 + bank.z, out_tile.p0 + bank.p, out_tile.q0 + bank.q)
+            first = (m_tile.k0, out_tile.z0 + bank.z, out_tile.p0 + bank.p, out_tile.q0 + bank.q)
             self.late.finish(WAITING_MAX - 1)
             self.late.add(y_sbuf, offset_at(geometry.y_strides, first))
-        elif last or one.which + 1 == len(results.banks):
-            stored = bank if last else whole_bank(results.m_tile, out_tile)
-            regions = regions_of_bank(geometry.y_strides, results.m_tile, out_tile, stored)
+        elif item.last or one.which + 1 == len(results.banks):
+            stored = bank if item.last else whole_bank(m_tile, out_tile)
+            regions = regions_of_bank(geometry.y_strides, m_tile, out_tile, stored)
             store_regions(self.operands.y, results.y_sbuf, regions, self.operands.moved)
 
     def store_pixels(self, y_sbuf, offset):
@@ -379,24 +341,22 @@ class Core:
 
     def run_repeat(self, repeat):
         """A Repeat, of which x of the first item is there; x of the next item is in the same tiles then."""
-        filters, items, k_tiles = self.group.filters, self.schedule.items, self.group.k_tiles
-        filters.transpose_until(len(filters.plan.order) - 1)
-        sets = (
-            self.now,
-            [rows_tile(self.operands, self.geometry, k_tile, items[repeat.first].out_tile) for k_tile in k_tiles],
-        )
+        filters, items, group = self.group.filters, self.schedule.items, self.group
+        filters.transpose_until(filters.plan.count)
+        others = self.new_tiles(group, items[repeat.first].out_tile, True)
 
         def body(at):
             # a register moves x, y and residual; what engines have had to do starts anew
             moved = moved_operands(self.operands, repeat.register, at)
             core = Core(moved, self.geometry, self.options, self.schedule, self.zeros_sbuf)
-            core.group = self.group
-            for which in range(repeat.out_tiles):
-                item, coming = items[repeat.first + which], items[repeat.first + which + 1]
-                for k_tile, tile in zip(k_tiles, sets[(which + 1) % 2], strict=True):
-                    load_rows(core, k_tile, tile, coming.out_tile, coming.out_tile.h0, len(k_tiles) == 1)
-                for m_tiles in core.group.at_once:
-                    core.work_out_tile(m_tiles, item, sets[which % 2], False)
+            core.group, core.now, after = group, self.now, others
+            for index in range(repeat.first, repeat.first + repeat.out_tiles):
+                out_tile = items[index + 1].out_tile
+                after = {k_tile: replace(x, out_tile=out_tile) for k_tile, x in after.items()}
+                core.bring(after.values(), [(0, out_tile.hn)])
+                for m_tiles in group.at_once:
+                    core.work_out_tile(m_tiles, items[index])
+                core.now, after = after, core.now
 
         by = repeat.register.by
         nl.fori_loop(0, repeat.count * by, body, by)
@@ -418,15 +378,13 @@ def run_implicit_gemm(operands, geometry, options, schedule):
         new_output_statistics(operands, schedule, new_ledger(), index, 0)
         return
     end, core = index + count, Core(operands, geometry, options, schedule, warm_zeros())
-    core.now = core.start(schedule.items[index])
+    core.start(schedule.items[index])
     core.statistics = new_output_statistics(operands, schedule, core.ledger, index, count)
     for repeat in schedule.repeats(index, count):
-        for step in core.steps(index, repeat.first, end):
-            core.work_out_tile(*step)
+        core.run_items(index, repeat.first, end)
         core.run_repeat(repeat)
         index = repeat.first + repeat.count * repeat.out_tiles
-    for step in core.steps(index, end, end):
-        core.work_out_tile(*step)
+    core.run_items(index, end, end)
     if core.statistics is not None:
         core.statistics.end()
     core.late.finish()

@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...._nki import nl
-from ....schedules.cuts import OutTile
-from ....schedules.implicit_gemm_outputs import k_tile_window
 from ..filter_feed import tiles_in_turn
-from .rows import rows_in, rows_shape
+from .rows import Rows, XTile, rows_in
 
 
 class Pace:
@@ -54,51 +52,21 @@ class Deferred:
 
 
 @dataclass
-class Factor(nl.NKIObject):
-    """What is multiplied for a K tile, and where sums go. adds: to what is there; low, parts: whether low parts must be
-    there, and how many parts of x."""
-
-    acc_psum: object
-    stationaries: object
-    x_sbuf: object
-    adds: bool = False
-    low: bool = False
-    parts: int = 0
-
-
-@dataclass
 class RowPart(nl.NKIObject):
-    """Rows of an output tile, from its first, of a K tile (its index, of so many): what they are prepared for, and x as
-    it came, or None."""
+    """Rows of an XTile that are prepared together, its bytes a partition as it comes, and x as it came, or None."""
 
-    k_tile: tuple
-    index: int
-    k_tiles: int
-    out_tile: OutTile
+    x: XTile
     h0: int
     hn: int
-    tile: object
+    num_bytes: int
     raw_sbuf: object = None
 
 
-@dataclass
-class PreparedTile(nl.NKIObject):
-    """x of a K tile in an output tile as it is multiplied: high and low parts, or sums; (first row, number) of its
-    RowParts."""
-
-    tiles: list
-    parts: list
-
-    def parts_to(self, hn):
-        """How many of all RowParts hold its first hn rows."""
-        return max((number + 1 for h0, number in self.parts if h0 < hn), default=0)
-
-
-class Preparing:
+class Preparing(Rows):
     """RowParts in the order of the work: how many have come, are begun and done. most_bytes: a partition of those that
-    have come and are not done; part_bytes: of one, if more than a row. pairs: Pairs on their way, of filters too."""
+    have come and are not done; part_bytes: of one, if more than a row."""
 
-    #: tiles of a PreparedTile
+    #: tiles of an XTile
     num_tiles = 1
     #: what a precision says: planes of an output tile that come, parts that come whatever room there is, loads, how a
     #: part that is there begins, and what goes on
@@ -109,40 +77,44 @@ class Preparing:
     advance: Any
 
     def __init__(self, core, part_bytes, most_bytes):
-        self.operands, self.geometry, self.ledger = core.operands, core.geometry, core.ledger
-        self.part_bytes, self.most_bytes = part_bytes, most_bytes
-        self.parts, self.pairs, self.pace = [], [], Pace()
+        super().__init__(core)
+        self.part_bytes, self.most_bytes, self.parts, self.pace = part_bytes, most_bytes, [], Pace()
         self.come = self.started = self.ended = 0
 
-    def new_tile(self, k_tile, out_tile):
-        """A PreparedTile of a K tile in an output tile, of which no part is there."""
-        return PreparedTile(tiles_in_turn(self.num_tiles, rows_shape(self.geometry, k_tile, out_tile), nl.float16), [])
+    def new_tiles(self, x):
+        """High and low parts of an XTile, or sums."""
+        return tiles_in_turn(self.num_tiles, x.shape, nl.float16)
 
-    def row_bytes(self, k_tile, out_tile):
-        """Bytes a partition of a row of an output tile as it comes."""
-        return self.planes(out_tile) * k_tile_window(self.geometry, k_tile, out_tile)[1] * self.geometry.itemsize
+    def row_bytes(self, x):
+        """Bytes a partition of a row of an XTile as it comes."""
+        return self.planes(x.out_tile) * x.place.columns * self.geometry.itemsize
 
-    def add(self, k_tiles, index, tile, out_tile, part):
-        """RowParts of rows (first, how many) of an output tile, for a PreparedTile; they come in as far as there is
-        room."""
-        most = max(1, self.part_bytes // self.row_bytes(k_tiles[index], out_tile))
-        for h0 in range(part[0], part[0] + part[1], most):
-            tile.parts.append((h0, len(self.parts)))
-            hn = min(most, part[0] + part[1] - h0)
-            self.parts.append(RowPart(k_tiles[index], index, len(k_tiles), out_tile, h0, hn, tile))
+    def add(self, x, h0, hn):
+        """RowParts of rows of an XTile; they come in as far as there is room."""
+        each, end = self.row_bytes(x), h0 + hn
+        most = max(1, self.part_bytes // each)
+        for row in range(h0, end, most):
+            count = min(most, end - row)
+            x.parts.append((row, len(self.parts)))
+            self.parts.append(RowPart(x, row, count, count * each))
         self.bring()
 
     def bring(self):
         """Load parts while those that are not done yet are few enough."""
-        waiting_bytes = 0
-        for number in range(self.ended, len(self.parts)):
+        waiting_bytes = sum(part.num_bytes for part in self.parts[self.ended : self.come])
+        for number in range(self.come, len(self.parts)):
             part = self.parts[number]
-            waiting_bytes += part.hn * self.row_bytes(part.k_tile, part.out_tile)
-            if number >= self.come:
-                if waiting_bytes > self.most_bytes and number >= self.ended + self.least(part):
-                    return
-                part.raw_sbuf = self.load(part)
-                self.come = number + 1
+            waiting_bytes += part.num_bytes
+            if waiting_bytes > self.most_bytes and number >= self.ended + self.least(part):
+                return
+            part.raw_sbuf, self.come = self.load(part), number + 1
+
+    def prepare(self, x, products):
+        """Begin with RowParts until those of an XTile that products meet are; how many that is of all."""
+        last = max(product.rows[3] + (product.rows[2] - 1) * product.rows[4] for product in products)
+        count = max((number + 1 for h0, number in x.parts if x.out_tile.h0 + h0 <= last), default=0)
+        self.prepare_to(count)
+        return count
 
     def prepare_to(self, count):
         """Begin with RowParts until so many are."""
@@ -151,10 +123,17 @@ class Preparing:
                 self.advance()
             part = self.parts[self.started]
             self.started += 1
-            self.begin(part, [rows_in(tile_sbuf, part.h0, part.hn) for tile_sbuf in part.tile.tiles])
+            self.begin(part, [rows_in(tile_sbuf, part.h0, part.hn) for tile_sbuf in part.x.tiles])
+            part.x = part.raw_sbuf = None
+            self.begun()
 
-    def prepare_due(self):
+    def begun(self):
+        """After the begin of a RowPart: nothing."""
+
+    def set_pace(self, matmuls):
+        """RowParts that are not begun yet are, evenly, in the course of so many matmuls."""
+        self.pace = Pace(len(self.parts) - self.started, matmuls)
+
+    def after_matmul(self):
         """Begin with what is due."""
-        for _ in range(self.pace.due()):
-            if self.started < len(self.parts):
-                self.prepare_to(self.started + 1)
+        self.prepare_to(min(len(self.parts), self.started + self.pace.due()))

@@ -1,61 +1,116 @@
 """Rows of x and of residuals on their way in, results on their way out."""
 
+from dataclasses import dataclass
+
 from ...._nki import nisa, nl
-from ....schedules.cuts import Bank
-from ....schedules.implicit_gemm_channels import stores_channels
-from ....schedules.implicit_gemm_outputs import k_tile_window
+from ....schedules.cuts import Bank, OutTile
+from ....schedules.implicit_gemm_channels import ALONE, KTile, stores_channels
+from ....schedules.implicit_gemm_outputs import XPlace, x_place
 from ....schedules.pairs_of_planes import row_pieces
 from ....schedules.planes import misses_planes
 from ....schedules.regions import offset_at, pattern_of
 from ....schedules.tiles import div_ceil
 from ..._dma import load_transposed
 from ..._prologue import load_x
-from ..call import scale_residual
+from ..call import of_array, scale_residual
 from ..regions import clear_window, load_regions
 from ..transposes import is_transposed
+from .fp8 import load_paired, new_paired
 
 
-def load_rows(core, k_tile, x_sbuf, out_tile, h0, alone):
-    """x of a K tile in an output tile's planes and columns, rows from h0 on, into [cn, images, rows, columns].
+@dataclass
+class XTile(nl.NKIObject):
+    """x of a K tile, one of so many, in an output tile: its place, what the array reads of it, and (first row, number)
+    of the parts that are prepared."""
 
-    core: what has operands, geometry and ledger. alone: whether no other K tile's goes with it.
-    """
-    operands, geometry = core.operands, core.geometry
+    k_tile: KTile
+    k_tiles: int
+    out_tile: OutTile
+    place: XPlace
+    tiles: list
+    parts: list
+
+    @property
+    def shape(self):
+        """[channels, planes, rows, columns]."""
+        return self.k_tile.depth * self.k_tile.cn, self.place.planes, self.place.rows, self.place.columns
+
+
+@dataclass
+class Factor(nl.NKIObject):
+    """What is multiplied for a K tile, and where sums go. adds: to what is there; low: whether of low parts."""
+
+    acc_psum: object
+    w_sbuf: object
+    x_sbuf: object
+    adds: bool = False
+    low: bool = False
+
+
+class Rows:
+    """x that is multiplied as it comes."""
+
+    def __init__(self, core):
+        self.operands, self.geometry, self.ledger = core.operands, core.geometry, core.ledger
+
+    def new(self, k_tile, k_tiles, out_tile):
+        """An XTile of which nothing is there yet but zeros."""
+        x = XTile(k_tile, k_tiles, out_tile, x_place(self.geometry, k_tile, out_tile), [], [])
+        x.tiles = self.new_tiles(x)
+        return x
+
+    def new_tiles(self, x):
+        """What the array reads of an XTile."""
+        if x.k_tile.pairing != ALONE:
+            return [new_paired(self.operands, self.geometry, x)]
+        return [nl.ndarray(x.shape, dtype=self.operands.x_dtype, buffer=nl.sbuf)]
+
+    def add(self, x, h0, hn):
+        """Have so many rows of an XTile come, from row h0 of its output tile on."""
+        if x.k_tile.pairing == ALONE:
+            load_rows(self, x, rows_in(x.tiles[0], h0, hn), h0)
+        else:
+            load_paired(self.operands, self.geometry, x, h0, hn)
+
+    def factors(self, banks, x, tiles, ends):
+        """Factors of a K tile for banks of sums, of tiles of stationaries; ends: whether it ends sums of several."""
+        return [Factor(banks[0], of_array(tiles[0], self.operands), of_array(x.tiles[0], self.operands))]
+
+    def prepare(self, x, products):
+        """Nothing."""
+
+    def set_pace(self, matmuls):
+        """Nothing."""
+
+    def after_matmul(self):
+        """Nothing."""
+
+
+def load_rows(rows, x, x_sbuf, h0):
+    """Rows of an XTile from h0 on, [cn, images, rows, columns]. rows: what has operands, geometry and ledger."""
+    operands, geometry, out_tile = rows.operands, rows.geometry, x.out_tile
     if is_transposed(geometry):
-        first = (k_tile.c0, out_tile.d0, h0, out_tile.w0)
-        load_x(x_sbuf, operands, geometry, first, ledger=core.ledger, alone=alone)
+        first = (x.k_tile.c0, out_tile.d0, out_tile.h0 + h0, out_tile.w0)
+        load_x(x_sbuf, operands, geometry, first, ledger=rows.ledger, alone=x.k_tiles == 1)
         return
     if misses_planes(geometry, out_tile.z0, out_tile.zn):
         clear(x_sbuf, 0, x_sbuf.shape[3])
-    elif k_tile.depth > 1:
-        clear_beside(x_sbuf, geometry, k_tile, out_tile)
-    load_copies(operands, geometry, k_tile, x_sbuf, out_tile, out_tile.d0, h0, core.ledger)
+    elif x.k_tile.depth > 1:
+        clear_beside(x_sbuf, geometry, x)
+    load_copies(rows, x, x_sbuf, out_tile.d0, h0)
 
 
-def load_copies(operands, geometry, k_tile, x_sbuf, out_tile, d0, h0, ledger):
-    """Copies of a K tile, a column of taps further each, of planes from d0 and rows from h0 on: of x or, where rows of
+def load_copies(rows, x, x_sbuf, d0, h0):
+    """Copies of an XTile, a column of taps further each, of planes from d0 and rows from h0 on: of x or, where rows of
     taps are channels, of the rows of x that there are for each."""
-    own, rows, (_, dn, hn, wn) = geometry, None, x_sbuf.shape
-    if geometry.direct is not None:
-        own, rows = geometry.direct, geometry.depth
-    w0 = k_tile_window(geometry, k_tile, out_tile)[0]
+    geometry, k_tile, (_, dn, hn, wn) = rows.geometry, x.k_tile, x_sbuf.shape
+    own, taps = (geometry, None) if geometry.direct is None else (geometry.direct, geometry.depth)
     for copy_index in range(k_tile.depth):
         for at, row, c, count in row_pieces(geometry, k_tile.c0, k_tile.cn):
             at += copy_index * k_tile.cn
-            h = h0 if rows is None else h0 + row * rows.dilation - rows.before
-            dst = x_sbuf[at : at + count, 0:dn, 0:hn, 0:wn]
-            first = (c, d0, h, w0 + copy_index * geometry.columns.dilation)
-            load_x(dst, operands, own, first, ledger=ledger, row=at)
-
-
-def rows_tile(operands, geometry, k_tile, out_tile):
-    """A tile for x of a K tile in an output tile."""
-    return nl.ndarray(rows_shape(geometry, k_tile, out_tile), dtype=operands.x_dtype, buffer=nl.sbuf)
-
-
-def rows_shape(geometry, k_tile, out_tile):
-    """Its shape."""
-    return k_tile.depth * k_tile.cn, out_tile.dn, out_tile.hn, k_tile_window(geometry, k_tile, out_tile)[1]
+            h = x.out_tile.h0 + h0 + (0 if taps is None else row * taps.dilation - taps.before)
+            first = (c, d0, h, x.place.column + copy_index * geometry.columns.dilation)
+            load_x(x_sbuf[at : at + count, 0:dn, 0:hn, 0:wn], rows.operands, own, first, ledger=rows.ledger, row=at)
 
 
 def rows_in(tile_sbuf, first, count):
@@ -69,13 +124,12 @@ def clear(x_sbuf, w0, w1):
     clear_window(x_sbuf, 0, x_sbuf.shape[2], w0, w1, nisa.engine.gpsimd)
 
 
-def clear_beside(x_sbuf, geometry, k_tile, out_tile):
+def clear_beside(x_sbuf, geometry, x):
     """Zeros in the columns next to x that copies of a K tile's channels lack."""
-    columns = geometry.columns
-    w0, wn = k_tile_window(geometry, k_tile, out_tile)
+    columns, w0, wn = geometry.columns, x.place.column, x.place.columns
     left = min(wn, max(0, -w0))
     clear(x_sbuf, 0, left)
-    clear(x_sbuf, max(left, min(wn, columns.size - w0 - (k_tile.depth - 1) * columns.dilation)), wn)
+    clear(x_sbuf, max(left, min(wn, columns.size - w0 - (x.k_tile.depth - 1) * columns.dilation)), wn)
 
 
 def load_residual(operands, geometry, m_tile, out_tile, ledger):
@@ -115,7 +169,9 @@ def rows_of_all(m_tile, out_tile, bank):
 
 
 def window(tile_sbuf, bank):
-    """What a bank holds of an output tile's tile [kn, images, rows, columns]."""
+    """What a bank holds of an output tile's tile [kn, images, rows, columns], or None."""
+    if tile_sbuf is None:
+        return None
     n, p, q = bank.z, bank.p, bank.q
     return tile_sbuf[0 : tile_sbuf.shape[0], n : n + bank.zn, p : p + bank.pn, q : q + bank.qn]
 

@@ -5,8 +5,10 @@ to a PSUM bank. Where an M tile has several groups, each row is first spread ove
 that what is transposed is block-diagonal and one matmul serves all.
 """
 
+import itertools
+
 from ...._nki import nisa, nl
-from ....schedules.geometry import filter_rows
+from ....schedules.geometry import filter_rows, num_taps
 from ....schedules.implicit_gemm_channels import (
     ALONE,
     group_depth,
@@ -17,16 +19,17 @@ from ....schedules.implicit_gemm_channels import (
 )
 from ....schedules.planes import channel_runs
 from ....schedules.regions import offset_at, pattern_of
+from ....schedules.tiles import div_ceil
 from ..._engines import is_16bit, pick
 from ..._masks import keep_between, keep_equal
 from ..filter_feed import turn_forwards
 from ..regions import load_region
 
 
-def new_tile(geometry, of, dtype, whole=False):
+def new_tile(geometry, block, dtype, whole=False):
     """Room for stationaries, slot by slot; zeros are there where a row of outputs has no tap and, of pairs or where the
     whole tile is read, in the last group of columns."""
-    m_tile, k_tile = of.m_tile, of.k_tile
+    m_tile, k_tile = block.m_tile, block.k_tile
     each, groups = m_tile_axis(geometry, m_tile).taps, tap_groups(geometry, k_tile)
     height = geometry.planes.taps * each
     parts, shift = k_tile.cn * k_tile.depth, each - geometry.rows.taps
@@ -43,6 +46,11 @@ def new_tile(geometry, of, dtype, whole=False):
     return tile_sbuf
 
 
+def rows_apart(geometry, m_tile):
+    """Rows of taps from one of the rows of outputs that an M tile makes at once to the next."""
+    return m_tile_axis(geometry, m_tile).taps - geometry.rows.taps
+
+
 def slot_of(tile_sbuf, geometry, slot):
     """A slot of a K tile's stationaries."""
     parts, _, groups, rows, columns = tile_sbuf.shape
@@ -50,16 +58,40 @@ def slot_of(tile_sbuf, geometry, slot):
     return tile_sbuf if slot == 0 else tile_sbuf[0:parts, first:end, 0:groups, 0:rows, 0:columns]
 
 
-def load_channels(operands, geometry, m_tile):
+def load_channels(operands, geometry, block):
     """Filters of a depthwise M tile by channel of x: [cn, multiplier, taps] in SBUF."""
     each, R, S = geometry.K // geometry.C, filter_rows(geometry), geometry.columns.taps
-    c0, count = m_tile.k_tiles[0][:2]
+    c0, count = block.k_tile[:2]
     raw_sbuf = nl.ndarray((count, each, R, S), dtype=operands.w_dtype, buffer=nl.sbuf)
     by_k, by_c, by_r, by_s = geometry.w_strides
     apart = by_c if geometry.flipped else each * by_k
     pattern = pattern_of((apart, by_k, by_r, by_s), (count, each, R, S))
     load_region(raw_sbuf, operands.w, (0, 0, 0, 0), pattern, c0 * apart)
     return raw_sbuf.reshape((count, each, R * S))
+
+
+def load_stationaries(tile_sbuf, operands, geometry, block):
+    """Stationaries of a packed filter's rows of taps: runs of a channel's taps, or of one tap where they are folded."""
+    m_tile, (c0, cn, depth, *_) = block.m_tile, block.k_tile
+    (taps, each, S), shift = (num_taps(geometry), geometry.packed, geometry.columns.taps), rows_apart(geometry, m_tile)
+    _, height, groups, _, columns = tile_sbuf.shape
+    runs = [
+        (at + run[0], *run[1:])
+        for at, channel, count in block.k_tile.slot_channels(block.slot)
+        for run in channel_runs(geometry, c0 + channel, count)
+    ]
+    for (at, channel, step, count), u, d, part in itertools.product(
+        runs, range(m_tile.rows), range(depth), range(m_tile.kn // each)
+    ):
+        p, counts = at + d * cn, (count, block.rn, div_ceil(S - d, depth), each)
+        tap = ((m_tile.k0 // each + part) * geometry.C + channel) * taps + block.r0 * S + d
+        own_sbuf = tile_sbuf[p : p + count, 0:height, 0:groups, u, 0:columns]
+        pattern = pattern_of((step * taps * each, S * each, depth * each, 1), counts)
+        load_region(own_sbuf, operands.w, (0, block.r0 + u * shift, 0, part * each), pattern, tap * each)
+    again = block.k_tile.again_of(block.slot)
+    for p in range(0, depth * cn if again > 0 else 0, cn):
+        zeros = tile_sbuf[p : p + again, block.r0 : block.r0 + block.rn, 0:groups, 0, 0 : m_tile.kn]
+        nisa.memset(dst=zeros, value=0.0, engine=nisa.engine.gpsimd)
 
 
 def make_diagonals(raw_sbuf, geometry):
@@ -75,9 +107,9 @@ def make_diagonals(raw_sbuf, geometry):
     return filters_sbuf.reshape((count, filter_rows(geometry), geometry.columns.taps, 1, count * each))
 
 
-def load_taps(operands, geometry, of, block):
+def load_taps(operands, geometry, block):
     """Taps of a block: [kn, channels, rows, columns] in SBUF."""
-    m_tile, k_tile, strides = of.m_tile, of.k_tile, geometry.w_strides
+    m_tile, k_tile, strides = block.m_tile, block.k_tile, geometry.w_strides
     kn, columns, rn, sn = m_tile.kn, stationary_columns(geometry, m_tile), block.rn, block.sn
     raw_sbuf = nl.ndarray((columns, block.channels, rn, sn), dtype=operands.w_dtype, buffer=nl.sbuf)
     for at, channel, count in k_tile.slot_channels(block.slot) if block.slot > 0 else [(0, 0, block.channels)]:
@@ -112,10 +144,10 @@ def in_order(raw_sbuf, geometry, c0, ledger, by_tap=False):
     return found_sbuf
 
 
-def load_backwards(operands, geometry, of):
+def load_backwards(operands, geometry, block):
     """All taps of a K tile of a transposed convolution's filter: [depth * channels, kn, rows, columns] in SBUF, once
     for each tap of a group of folded ones."""
-    (c0, count, depth, *_), kn, k0 = of.k_tile, of.m_tile.kn, of.m_tile.k0 % (geometry.K // geometry.groups)
+    (c0, count, depth, *_), kn, k0 = block.k_tile, block.m_tile.kn, block.m_tile.k0 % (geometry.K // geometry.groups)
     R, S, strides = geometry.rows.taps, geometry.columns.taps, geometry.w_strides
     raw_sbuf = nl.ndarray((depth * count, kn, R, S), dtype=operands.w_dtype, buffer=nl.sbuf)
     pattern = pattern_of((strides[1], strides[0], strides[2], strides[3]), (count, kn, R, S))
@@ -124,10 +156,10 @@ def load_backwards(operands, geometry, of):
     return raw_sbuf
 
 
-def place_backwards(filters_sbuf, raw_sbuf, geometry, of, piece, ledger):
+def place_backwards(filters_sbuf, raw_sbuf, geometry, block, piece, ledger):
     """Copies of a piece's taps, where folded channels leave filters no place as they come."""
-    m_tile, k_tile, count, kn = of.m_tile, of.k_tile, of.k_tile.cn, of.m_tile.kn
-    R, S, shift = geometry.rows.taps, geometry.columns.taps, m_tile_axis(geometry, m_tile).taps - geometry.rows.taps
+    m_tile, k_tile, count, kn = block.m_tile, block.k_tile, block.k_tile.cn, block.m_tile.kn
+    R, S, shift = geometry.rows.taps, geometry.columns.taps, rows_apart(geometry, m_tile)
     for group in range(piece.first, piece.first + piece.count):
         for p in range(0, piece.depth * count, count):
             s = S - 1 - group * k_tile.depth - p // count

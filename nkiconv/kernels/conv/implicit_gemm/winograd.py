@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ....schedules.geometry import filter_rows
-from ....schedules.implicit_gemm_outputs import k_tile_window
 from ....schedules.implicit_gemm_schedule import FRAMES_PART_BYTES, TURNS_MIN
 from ....schedules.options import adds_last
 from ....schedules.pairs_of_planes import PRODUCTS_OF_PAIR, TAPS_OF_PLANES, frames_of_x, frames_seen, row_pieces
@@ -19,8 +18,8 @@ from ..._epilogue import evacuate
 from ..._prologue import load_x
 from ..regions import load_region
 from ..transposes import is_transposed
-from .preparing import Factor, Pace, Preparing
-from .rows import clear, clear_beside, load_copies
+from .preparing import Preparing
+from .rows import Factor, clear, clear_beside, load_copies
 
 #: Products in the order of the work: those that both planes of a pair take first, as they are evacuated first.
 ORDER_OF_SUMS = (1, 2, 0, 3)
@@ -29,69 +28,48 @@ TURNS_MAX = 4
 
 
 @dataclass
-class PlanesOfTaps(nl.NKIObject):
-    """Filters of channels c0 .. c0+channels-1: [kn, c, rows of taps, columns] of each of `row_pieces`, in memory order,
-    or sums of their planes."""
-
-    c0: int
-    channels: int
-    pieces: list
-    sums_sbuf: object
-
-
-@dataclass
 class FrameTurns(nl.NKIObject):
     """Tiles of a shape, and first column, that frames of a K tile rotate through, and how many have."""
 
-    key: tuple = ()
-    tiles: tuple = ()
-    taken: int = 0
+    key: tuple
+    tiles: list
+    taken: int
 
 
-def load_planes_of_taps(operands, geometry, m_tile, block):
-    """Taps of a block in memory order, in runs of channels: a PlanesOfTaps."""
-    own, pieces = geometry.direct, []
-    for piece in row_pieces(geometry, block.c0, block.channels):
-        c, count = piece[2:]
-        shape = (m_tile.kn, count, filter_rows(own), own.columns.taps)
+def load_planes_of_taps(operands, geometry, block):
+    """Taps of a block in memory order: [kn, c, rows of taps, columns] of each run of channels."""
+    own, found = geometry.direct, []
+    for _, _, c, count in row_pieces(geometry, block.c0, block.channels):
+        shape = (block.m_tile.kn, count, filter_rows(own), own.columns.taps)
         raw_sbuf = nl.ndarray(shape, dtype=operands.w_dtype, buffer=nl.sbuf)
-        offset = offset_at(own.w_strides, (m_tile.k0, c, 0, 0))
+        offset = offset_at(own.w_strides, (block.m_tile.k0, c, 0, 0))
         load_region(raw_sbuf, operands.w, (0, 0, 0, 0), pattern_of(own.w_strides, shape), offset)
-        pieces.append(raw_sbuf)
-    return PlanesOfTaps(c0=block.c0, channels=block.channels, pieces=pieces, sums_sbuf=None)
+        found.append(raw_sbuf)
+    return found
 
 
-def sums_of_taps(taps, geometry):
-    """Filters of PlanesOfTaps as [kn, channels, rows of taps of four planes, columns] in fp16."""
-    if taps.sums_sbuf is not None:
-        return taps.sums_sbuf
-    R, S, own = geometry.rows.taps, geometry.columns.taps, geometry.direct.rows.taps
-    places = row_pieces(geometry, taps.c0, taps.channels)
-    kn = taps.pieces[0].shape[0]
-    taps.sums_sbuf = nl.ndarray((kn, taps.channels, PRODUCTS_OF_PAIR * R, S), dtype=nl.float16, buffer=nl.sbuf)
-    for index in range(len(places)):
-        at, row, _, count = places[index]
-        raw_sbuf, planes, sums = taps.pieces[index], [], []
-        for plane in range(TAPS_OF_PLANES):
-            planes.append(raw_sbuf[0:kn, 0:count, plane * own + row : plane * own + row + R, 0:S])
-        for plane in range(PRODUCTS_OF_PAIR):
-            sums.append(taps.sums_sbuf[0:kn, at : at + count, plane * R : (plane + 1) * R, 0:S])
+def sums_of_taps(raws, geometry, block):
+    """Filters of `load_planes_of_taps` as [kn, channels, rows of taps of four planes, columns] in fp16."""
+    R, S, own, kn = geometry.rows.taps, geometry.columns.taps, geometry.direct.rows.taps, block.m_tile.kn
+    sums_sbuf = nl.ndarray((kn, block.channels, PRODUCTS_OF_PAIR * R, S), dtype=nl.float16, buffer=nl.sbuf)
+    for raw_sbuf, (at, row, _, count) in zip(raws, row_pieces(geometry, block.c0, block.channels), strict=True):
+        planes = [raw_sbuf[0:kn, 0:count, t * own + row : t * own + row + R, 0:S] for t in range(TAPS_OF_PLANES)]
+        sums = [sums_sbuf[0:kn, at : at + count, t * R : (t + 1) * R, 0:S] for t in range(PRODUCTS_OF_PAIR)]
         outer_sbuf = nl.ndarray((kn, count, R, S), dtype=nl.float32, buffer=nl.sbuf)
         nisa.tensor_tensor(dst=outer_sbuf, data1=planes[0], data2=planes[2], op=nl.add, engine=nisa.engine.vector)
         nisa.tensor_tensor(dst=sums[1], data1=outer_sbuf, data2=planes[1], op=nl.add, engine=nisa.engine.vector)
         nisa.tensor_tensor(dst=sums[2], data1=outer_sbuf, data2=planes[1], op=nl.subtract, engine=nisa.engine.vector)
         nisa.tensor_copy(dst=sums[0], src=planes[0], engine=nisa.engine.scalar)
         nisa.tensor_copy(dst=sums[3], src=planes[2], engine=nisa.engine.scalar)
-    taps.pieces = []
-    return taps.sums_sbuf
+    return sums_sbuf
 
 
 class Frames(Preparing):
-    """Rows of frames on their way to sums of two."""
+    """Rows of frames on their way to sums of two. rotating: by K tile FrameTurns."""
 
     def __init__(self, core, most_bytes):
         super().__init__(core, FRAMES_PART_BYTES, most_bytes)
-        self.turns = {}
+        self.rotating = {}
 
     def planes(self, out_tile):
         """Frames of an output tile that come."""
@@ -99,73 +77,67 @@ class Frames(Preparing):
 
     def least(self, part):
         """Parts that come whatever room there is: one of each K tile."""
-        return part.k_tiles
+        return part.x.k_tiles
 
     def load(self, part):
         """A part's frames, zeros where there are none: copies of x or, where rows of taps are channels, of the rows of
         x that there are for each."""
-        geometry, out_tile, k_tile = self.geometry, part.out_tile, part.k_tile
-        first, count, before = frames_of_x(geometry, out_tile)
-        w0, width = k_tile_window(geometry, k_tile, out_tile)
-        frames_sbuf = self._next_tile(part, (k_tile.depth * k_tile.cn, frames_seen(out_tile.zn), part.hn, width), w0)
-        parts, seen, hn, _ = frames_sbuf.shape
+        geometry, x = self.geometry, part.x
+        first, count, before = frames_of_x(geometry, x.out_tile)
+        frames_sbuf = self._next_tile(part)
+        parts, seen, hn, width = frames_sbuf.shape
         for low, high in ((0, before), (before + count, seen)):
             if low < high:
                 clear(frames_sbuf[0:parts, low:high, 0:hn, 0:width], 0, width)
         if count == 0:
             return frames_sbuf
         found_sbuf = frames_sbuf[0:parts, before : before + count, 0:hn, 0:width]
-        h0, rows = out_tile.h0 + part.h0, geometry.depth
+        h0, rows = x.out_tile.h0 + part.h0, geometry.depth
         if is_transposed(geometry):
-            start = (k_tile.c0, first, h0, w0)
+            start = (x.k_tile.c0, first, h0, x.place.column)
             load_x(found_sbuf, self.operands, geometry.direct, start, ledger=self.ledger, alone=True)
             return frames_sbuf
         if rows is not None:
             reach = (rows.taps - 1) * rows.dilation
             if h0 < rows.before or h0 + hn - 1 + reach - rows.before >= rows.size:
                 clear(found_sbuf, 0, width)
-        load_copies(self.operands, geometry, k_tile, found_sbuf, out_tile, first, h0, self.ledger)
+        load_copies(self, x, found_sbuf, first, part.h0)
         return frames_sbuf
 
-    def _next_tile(self, part, shape, w0):
+    def _next_tile(self, part):
         """The next of the tiles that frames of a K tile rotate through, so that loads do not run further ahead; zeros
         are in the columns next to x that copies of channels lack, once for all loads."""
-        turns = self.turns.setdefault(part.index, FrameTurns())
-        if turns.key != (*shape, w0):
-            turns.key, turns.tiles, turns.taken = (*shape, w0), [], 0
-        most = self.most_bytes // (part.k_tiles * part.hn * self.row_bytes(part.k_tile, part.out_tile))
-        turn = turns.taken % min(TURNS_MAX, max(TURNS_MIN, most))
+        x, (count, _, _, width) = part.x, part.x.shape
+        key = count, frames_seen(x.out_tile.zn), part.hn, width, x.place.column
+        if x.k_tile not in self.rotating or self.rotating[x.k_tile].key != key:
+            self.rotating[x.k_tile] = FrameTurns(key, [], 0)
+        turns = self.rotating[x.k_tile]
+        index = turns.taken % min(TURNS_MAX, max(TURNS_MIN, self.most_bytes // (x.k_tiles * part.num_bytes)))
         turns.taken += 1
-        if turn == len(turns.tiles):
-            tile_sbuf = nl.ndarray(shape, dtype=self.operands.x_dtype, buffer=nl.sbuf)
-            if part.k_tile.depth > 1:
-                clear_beside(tile_sbuf, self.geometry, part.k_tile, part.out_tile)
+        if index == len(turns.tiles):
+            tile_sbuf = nl.ndarray(key[:4], dtype=self.operands.x_dtype, buffer=nl.sbuf)
+            if x.k_tile.depth > 1:
+                clear_beside(tile_sbuf, self.geometry, x)
             turns.tiles.append(tile_sbuf)
-        return turns.tiles[turn]
+        return turns.tiles[index]
 
     def begin(self, part, tiles):
         """Add the frames of a part that is there."""
         add_frames(part.raw_sbuf, tiles[0], self.ledger)
-        self.ended, part.raw_sbuf, part.tile = self.started, None, None
+
+    def begun(self):
+        """A part is done when it is begun; load what there is room for."""
+        self.ended = self.started
         self.bring()
 
     def advance(self):
         """Load what there is room for."""
         self.bring()
 
-    def set_pace(self, matmuls):
-        """RowParts that are not begun yet are, evenly, in the course of so many matmuls."""
-        self.pace = Pace(len(self.parts) - self.started, matmuls)
-
-    def after_matmul(self, index, factors):
-        """What is due after a matmul."""
-        self.prepare_due()
-
-    def factors(self, banks, w_sbuf, low_sbuf, tile, parts, ends):
+    def factors(self, banks, x, tiles, ends):
         """Factors of a K tile: those of each plane of taps, whose sums stay apart."""
-        x_sbuf, found = tile.tiles[0], []
-        count, planes, height, width = x_sbuf.shape
-        _, taps, S, rows, kn = w_sbuf.shape
+        (x_sbuf,), (w_sbuf,), found = x.tiles, tiles, []
+        (count, planes, height, width), (_, taps, S, rows, kn) = x_sbuf.shape, w_sbuf.shape
         each = taps // self.geometry.planes.taps
         for plane in (plane for plane in ORDER_OF_SUMS if plane < len(banks)):
             own_sbuf = w_sbuf[0:count, plane * each : (plane + 1) * each, 0:S, 0:rows, 0:kn]
@@ -176,9 +148,10 @@ class Frames(Preparing):
 def add_frames(frames_sbuf, x_sbuf, ledger):
     """The sums of some rows: d0 - d2, d1 + d2, d2 - d1 and d3 - d1 of the four frames of each pair."""
     p, dn, hn, wn = frames_sbuf.shape
-    for sums in ((0, 0, 2, nl.subtract), (1, 1, 2, nl.add), (2, 2, 1, nl.subtract), (3, 3, 1, nl.subtract)):
-        product, one, other, op = sums
-        end = dn - PRODUCTS_OF_PAIR + 1
+    end = dn - PRODUCTS_OF_PAIR + 1
+    for product, (one, other, op) in enumerate(
+        ((0, 2, nl.subtract), (1, 2, nl.add), (2, 1, nl.subtract), (3, 1, nl.subtract))
+    ):
         nisa.tensor_tensor(
             dst=x_sbuf[0:p, product : x_sbuf.shape[1] : PRODUCTS_OF_PAIR, 0:hn, 0:wn],
             data1=frames_sbuf[0:p, one : one + end : 2, 0:hn, 0:wn],
@@ -191,20 +164,14 @@ def add_frames(frames_sbuf, x_sbuf, ledger):
 def read_pair_out(y_sbuf, sums, bias_sbuf, residual_sbuf, epilogue, ledger):
     """Four banks of sums into y_sbuf [k, planes, rows, columns], the first of each pair of planes and the other in
     turns, with everything that the epilogue asks for; an odd last plane has no other."""
-    kn, pairs, pn, qn = sums[1].shape
-    elements = pairs * pn * qn
+    (kn, pairs, pn, qn), planes = sums[1].shape, y_sbuf.shape[1]
+    elements, vector, gpsimd = pairs * pn * qn, nisa.engine.vector, nisa.engine.gpsimd
     half_sbuf = nl.ndarray(sums[1].shape, dtype=nl.float32, buffer=nl.sbuf)
-    if bias_sbuf is None:
-        nisa.activation(dst=half_sbuf, op=nl.copy, data=sums[1], scale=0.5)
-    else:
-        nisa.activation(dst=half_sbuf, op=nl.copy, data=sums[1], scale=0.5, bias=bias_sbuf)
-    ledger.scalar = ledger.scalar + START_WORK + elements * SCALAR_WORK
-    planes = y_sbuf.shape[1]
-    for plane in range(2):
+    bias = {} if bias_sbuf is None else {"bias": bias_sbuf}
+    nisa.activation(dst=half_sbuf, op=nl.copy, data=sums[1], scale=0.5, **bias)
+    ledger.scalar += START_WORK + elements * SCALAR_WORK
+    for plane in range(min(2, planes)):
         count = div_ceil(planes - plane, 2)
-        if count == 0:
-            continue
-        y = y_sbuf[0:kn, plane:planes:2, 0:pn, 0:qn]
         rest_sbuf = nl.ndarray((kn, count, pn, qn), dtype=nl.float32, buffer=nl.sbuf)
         nisa.scalar_tensor_tensor(
             dst=rest_sbuf,
@@ -216,7 +183,7 @@ def read_pair_out(y_sbuf, sums, bias_sbuf, residual_sbuf, epilogue, ledger):
         )
         residual = None if residual_sbuf is None else residual_sbuf[0:kn, plane:planes:2, 0:pn, 0:qn]
         if residual is not None and not adds_last(epilogue):
-            nisa.tensor_tensor(dst=rest_sbuf, data1=rest_sbuf, data2=residual, op=nl.add, engine=nisa.engine.gpsimd)
-        own_psum = sums[3 * plane][0:kn, 0:count, 0:pn, 0:qn]
-        evacuate(y, own_psum, None, residual, epilogue, nisa.engine.vector, rest=rest_sbuf, adder=nisa.engine.gpsimd)
-        ledger.vector = ledger.vector + 2 * (VECTOR_START_WORK_PSUM + elements * VECTOR_WORK)
+            nisa.tensor_tensor(dst=rest_sbuf, data1=rest_sbuf, data2=residual, op=nl.add, engine=gpsimd)
+        y, own_psum = y_sbuf[0:kn, plane:planes:2, 0:pn, 0:qn], sums[3 * plane][0:kn, 0:count, 0:pn, 0:qn]
+        evacuate(y, own_psum, None, residual, epilogue, vector, rest=rest_sbuf, adder=gpsimd)
+        ledger.vector += 2 * (VECTOR_START_WORK_PSUM + elements * VECTOR_WORK)
