@@ -135,8 +135,8 @@ def build_packed(geometry: Geometry, config: PackedSettings) -> Schedule | None:
     sweeps = []
     for v in range(planes.sweeps):
         found = [
-            Place((e, row, g), (t * len(elements) + n) * groups + g, ())
-            for t, e in planes.taps[v] for n, row in enumerate(elements) for g in range(groups)
+            Place((e, row, g), (t * rows.window + row - rows.low) * groups + g, ())
+            for t, e in planes.taps[v] for row in elements for g in range(groups)
         ]  # fmt: skip
         sweeps.append(Sweep(((v, 0, 0),), tuple(_home_first(geometry, (planes, rows), found)), 0))
     return Schedule(
@@ -314,9 +314,10 @@ def packed_sizes(geometry: Geometry, given: dict[str, int]) -> list[tuple[int, i
                 for L in [given["lanes"]] if "lanes" in given else (1, 2, 4):
                     if L == 1 or (V == 1 and takes_lanes(seen, L)):
                         blocks = div_ceil(seen.rows.out, U) * seen.planes.out
-                        rows = len(block_axis(seen.rows, U, True).elements(0)) * seen.planes.taps
+                        axis = block_axis(seen.rows, U, True)
+                        rows = len(axis.elements(0)) * seen.planes.taps
                         groups = div_ceil(seen.columns.taps, T)
-                        columns = rows * groups * T * slot_for(U * seen.K)
+                        columns = axis.window * seen.planes.taps * groups * T * slot_for(U * seen.K)
                         if filter_bytes(seen, k_tiles, L, columns) > SBUF_USABLE_BYTES_PER_PARTITION:
                             continue
                         each = max(COLUMNS_MIN, blocks * seen.columns.size / PARTS)
@@ -367,8 +368,8 @@ def packed_bytes(geometry: Geometry, schedule: Schedule, residual: bool) -> int:
     geometry = with_windows(geometry, shift.Z)
     k_tiles, (resident,) = len(schedule.k_tiles), schedule.residents
     x_bytes = schedule.buffers * _x_bytes(geometry, resident.items, k_tiles)
-    products = sum(len(sweep.products) for sweep in schedule.sweeps)
-    filters = filter_bytes(geometry, k_tiles, shift.lanes, products * shift.T * schedule.slot)
+    places = geometry.planes.taps * schedule.axes[1].window * shift.groups
+    filters = filter_bytes(geometry, k_tiles, shift.lanes, places * shift.T * schedule.slot)
     most = max(lane[0].bn * lane[1].bn for lanes in resident.items for lane in lanes)
     results = 4 * most * ((4 if residual else 2) * geometry.columns.out) + 6 * 4 * BANK_COLUMNS
     return x_bytes + filters + shift.lanes * results + 4096

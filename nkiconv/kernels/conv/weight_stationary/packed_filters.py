@@ -17,23 +17,33 @@ from ..regions import load_packed, load_region, pattern_of
 
 
 class PackedFilters(nl.NKIObject):
-    """Filters of one M tile: as loaded, and stationaries by K tile."""
+    """Filters of one M tile: (K tiles, tile) as loaded, and stationaries by K tile."""
 
     def __init__(self, operands, geometry, schedule, ledger):
         self.operands, self.geometry, self.schedule, self.ledger = operands, geometry, schedule, ledger
         self.loaded, self.made = [], []
+        #: whether filters come with their input channels on the partitions
+        self.by_input = geometry.packed > 0 or geometry.flipped
 
     def load(self, tile, k_tile):
-        """Load all filters, as many K tiles together as fit the partitions."""
-        if k_tile == 0:
-            self.loaded = load_all(self.operands, self.geometry, self.schedule)
+        """Load all filters, as many K tiles together as fit the partitions, so that one transpose of a tap serves them
+        all: plane by plane, as each plane's channels begin there, of as many channels."""
+        if k_tile > 0:
+            return
+        sizes = [one[1] if is_by_plane(self.geometry) else 0 for one in self.schedule.k_tiles]
+        most = 1 if self.by_input else nl.tile_size.pmax // self.geometry.K
+        for _, alike in itertools.groupby(range(len(sizes)), key=lambda one: sizes[one]):
+            own = [*alike]
+            for first, count in cut_at(len(own), most):
+                k_tiles = own[first : first + count]
+                self.loaded.append((k_tiles, self._by_input(*k_tiles) if self.by_input else self._by_output(k_tiles)))
 
     def start(self, residents):
         """Zeroed stationaries [c, (plane, row of x), g, t, slot] for each K tile."""
         geometry, schedule, shift = self.geometry, self.schedule, self.schedule.shift
-        rows = geometry.planes.taps * len(schedule.axes[1].elements(0))
+        rows = geometry.planes.taps * schedule.axes[1].window
         for k_tile in range(len(schedule.k_tiles)):
-            shape = (lane_parts(schedule, k_tile), rows, shift.groups, shift.T, schedule.slot)
+            shape = (self._parts(k_tile), rows, shift.groups, shift.T, schedule.slot)
             self.made.append(nl.ndarray(shape, dtype=self.operands.w_dtype, buffer=nl.sbuf))
             clear_words(self.made[-1], nisa.engine.vector if k_tile % 2 == 0 else nisa.engine.gpsimd)
 
@@ -42,15 +52,13 @@ class PackedFilters(nl.NKIObject):
 
     def make(self, tiles):
         """Transpose what was loaded, and put it in its places."""
-        for first, together, raw_sbuf in self.loaded:
-            taps_sbuf = transpose_loaded(raw_sbuf, self.geometry, self.ledger)
-            K = self.geometry.K
-            for part in range(together):
-                k_tile = first + part
-                count = lane_parts(self.schedule, k_tile)
-                own_sbuf = taps_sbuf[0:count, 0 : taps_sbuf.shape[1], part * K : (part + 1) * K]
+        K = self.geometry.K
+        for k_tiles, raw_sbuf in self.loaded:
+            taps_sbuf = self._by_taps(raw_sbuf)
+            for index, k_tile in enumerate(k_tiles):
+                own_sbuf = taps_sbuf[0 : self._parts(k_tile), :, :, index * K : (index + 1) * K]
                 for u in range(self.schedule.shift.U):
-                    place_row(self.made[k_tile], own_sbuf, self.geometry, self.schedule, u, self.ledger)
+                    self._place(self.made[k_tile], own_sbuf, u)
         for k_tile, made_sbuf in enumerate(self.made):
             parts, rows, groups, T, slot = made_sbuf.shape
             self.made[k_tile] = made_sbuf.reshape((parts, rows * groups, T * slot))
@@ -60,153 +68,89 @@ class PackedFilters(nl.NKIObject):
         first, cn = row_tile.first, self.schedule.k_tiles[k_tile][1]
         return self.made[k_tile][first : first + cn, product.index, 0 : self.schedule.width(row_tile.kn)]
 
+    def _parts(self, k_tile):
+        """Partitions of a K tile of all row tiles."""
+        return (self.schedule.shift.lanes - 1) * self.schedule.rows + self.schedule.k_tiles[k_tile][1]
 
-def lane_parts(schedule, k_tile):
-    """Partitions of a K tile of all row tiles."""
-    return (schedule.shift.lanes - 1) * schedule.rows + schedule.k_tiles[k_tile][1]
-
-
-def load_all(operands, geometry, schedule):
-    """(first K tile, how many, tile [(K tile, k), c, r, s], or of one K tile [c, taps, k] of a packed filter) of all
-    filters as loaded: as many K tiles packed along the partitions as fit, so that one transpose of a tap serves them
-    all. The last K tile has most channels, so that each can be loaded as if it had as many."""
-    if geometry.flipped:
-        return load_reversed(operands, geometry, schedule)
-    K, R, S, lanes = geometry.K, filter_rows(geometry), geometry.columns.taps, schedule.shift.lanes
-    found = []
-    for first, count in loaded_together(geometry, schedule):
-        last = first + count - 1 if is_by_plane(geometry) else len(schedule.k_tiles) - 1
-        channels, parts = schedule.k_tiles[last][1], lane_parts(schedule, last)
-        c0, cn, *_ = schedule.k_tiles[first]
-        if geometry.packed > 0:
-            tile_sbuf = nl.ndarray((lane_parts(schedule, first), R * S, K), dtype=operands.w_dtype, buffer=nl.sbuf)
-            if lanes > 1 and cn < schedule.rows:
-                nisa.memset(dst=tile_sbuf, value=0.0, engine=nisa.engine.gpsimd)
-            for begin in range(0, lanes * schedule.rows, schedule.rows):
-                load_packed(tile_sbuf[begin : begin + cn, 0 : R * S, 0:K], operands.w, geometry, c0, cn, 0, K)
-            found.append((first, count, tile_sbuf))
-            continue
-        tile_sbuf = nl.ndarray((count * K, parts, R, S), dtype=operands.w_dtype, buffer=nl.sbuf)
-        for end in range(schedule.rows, lanes * schedule.rows, schedule.rows):
-            if cn < schedule.rows:
-                gap_sbuf = tile_sbuf[0 : count * K, end - schedule.rows + cn : end, 0:R, 0:S]
-                nisa.memset(dst=gap_sbuf, value=0.0, engine=nisa.engine.gpsimd)
-        if schedule.shift.Z > 1:
-            load_windows(tile_sbuf, operands.w, geometry, schedule, first)
-        for index, lane in itertools.product(range(count if schedule.shift.Z == 1 else 0), range(lanes)):
-            pattern = pattern_of(geometry.w_strides, (K, channels, R, S))
-            offset = schedule.k_tiles[first + index][0] * geometry.w_strides[1]
-            load_region(tile_sbuf, operands.w, (index * K, lane * schedule.rows, 0, 0), pattern, offset)
-        found.append((first, count, tile_sbuf))
-    return found
-
-
-def loaded_together(geometry, schedule):
-    """(first, how many) K tiles whose filters are loaded together: where channels are plane by plane, K tiles of as
-    many channels, as each plane's begin there."""
-    most = 1 if geometry.packed > 0 else nl.tile_size.pmax // geometry.K
-    if not is_by_plane(geometry):
-        return cut_at(len(schedule.k_tiles), most)
-    found = []
-    for index in range(len(schedule.k_tiles)):
-        first, count = found[-1] if len(found) > 0 else (0, most)
-        if count < most and schedule.k_tiles[index][1] == schedule.k_tiles[first][1]:
-            found[-1] = (first, count + 1)
-        else:
-            found.append((index, 1))
-    return found
-
-
-def load_reversed(operands, geometry, schedule):
-    """The same of the filter of a transposed convolution of images: [c, k, taps reversed], a channel's in a run."""
-    K, R, S, strides, found = geometry.K, filter_rows(geometry), geometry.columns.taps, geometry.w_strides, []
-    for k_tile, (c0, cn, *_) in enumerate(schedule.k_tiles):
-        tile_sbuf = nl.ndarray((lane_parts(schedule, k_tile), K, R, S), dtype=operands.w_dtype, buffer=nl.sbuf)
-        if schedule.shift.lanes > 1 and cn < schedule.rows:
+    def _by_input(self, k_tile):
+        """A packed filter as [c, taps, k], one of a transposed convolution as [c, k, r, s] with its taps reversed."""
+        geometry, (c0, cn, *_), strides = self.geometry, self.schedule.k_tiles[k_tile], self.geometry.w_strides
+        K, R, S, parts = geometry.K, filter_rows(geometry), geometry.columns.taps, self._parts(k_tile)
+        shape = (parts, R * S, K) if geometry.packed > 0 else (parts, K, R, S)
+        tile_sbuf = nl.ndarray(shape, dtype=self.operands.w_dtype, buffer=nl.sbuf)
+        if cn < self.schedule.rows and parts > cn:
             nisa.memset(dst=tile_sbuf, value=0.0, engine=nisa.engine.gpsimd)
-        pattern = pattern_of((strides[1], strides[0], strides[2], strides[3]), (cn, K, R, S))
-        for lane in range(schedule.shift.lanes):
-            load_region(tile_sbuf, operands.w, (lane * schedule.rows, 0, 0, 0), pattern, c0 * strides[1])
-        found.append((k_tile, 1, tile_sbuf))
-    return found
-
-
-def load_windows(tile_sbuf, w_hbm, geometry, schedule, first):
-    """Filters of K tiles from `first` on into a tile [(K tile, plane, k), c, r, s] for each plane of y of a window: c
-    has all planes of x that the window sees, and zeros where it does not look at them."""
-    rows, channels, R, S = tile_sbuf.shape
-    each, depth, apart = geometry.depth.taps, schedule.shift.depth, geometry.w_strides
-    K, C = geometry.K // schedule.shift.Z, channels // each
-    clear_tile(tile_sbuf, geometry.itemsize, nisa.engine.vector)
-    planes_sbuf = tile_sbuf.reshape((rows, C, each, R, S))
-    pattern = [[apart[0], K], [apart[1], C], [R * apart[2], depth.taps], [apart[2], R], [apart[3], S]]
-    for part in range(rows // K):
-        d = part % schedule.shift.Z * depth.stride
-        seen = planes_sbuf[0:rows, 0:C, d : d + (depth.taps - 1) * depth.dilation + 1 : depth.dilation, 0:R, 0:S]
-        offset = schedule.k_tiles[first + part // schedule.shift.Z][0] // each * apart[1]
-        load_region(seen, w_hbm, (part * K, 0, 0, 0, 0), pattern, offset)
-
-
-def transpose_loaded(raw_sbuf, geometry, ledger):
-    """Loaded filters as [c, taps, (K tile, k)] in SBUF: as many transposes to a PSUM bank as fit, then one
-    evacuation."""
-    if geometry.packed > 0:
-        return raw_sbuf
-    rows, channels, R, S = raw_sbuf.shape
-    if geometry.flipped:
-        return forwards(raw_sbuf, ledger)
-    taps_sbuf = nl.ndarray((channels, R * S, rows), dtype=raw_sbuf.dtype, buffer=nl.sbuf)
-    each = geometry.depth.taps if is_by_plane(geometry) else 1
-    by_channel = raw_sbuf.reshape((rows, channels // each, each, R, S))
-    for part in cut_at(R * S, transposes_of_bank(rows, geometry.itemsize)):
-        first, count = part
-        sources = []
-        for tap in range(first, first + count):
-            if each == 1:
-                sources.append(raw_sbuf[0:rows, 0:channels, tap // S, tap % S])
+        for first in range(0, parts, self.schedule.rows):
+            if geometry.packed > 0:
+                load_packed(tile_sbuf[first : first + cn], self.operands.w, geometry, c0, cn, 0, K)
             else:
-                own = by_channel[0:rows, 0 : channels // each, 0:each, tap // S, tap % S]
-                sources.append(own.permute((0, 2, 1)))
-        own_sbuf = taps_sbuf[0:channels, first : first + count, 0:rows]
-        transpose_together(own_sbuf, sources, geometry.itemsize, ledger)
-    return taps_sbuf
+                pattern = pattern_of((strides[1], strides[0], *strides[2:]), (cn, K, R, S))
+                load_region(tile_sbuf, self.operands.w, (first, 0, 0, 0), pattern, c0 * strides[1])
+        return tile_sbuf
 
+    def _by_output(self, k_tiles):
+        """[(K tile, k), c, r, s] of a plain filter, c of all row tiles. The last K tile has most channels, so that each
+        can be loaded as if it had as many."""
+        geometry, schedule, strides = self.geometry, self.schedule, self.geometry.w_strides
+        last = k_tiles[-1] if is_by_plane(geometry) else len(schedule.k_tiles) - 1
+        (_, cn, *_), parts, K, Z = schedule.k_tiles[last], self._parts(last), geometry.K, schedule.shift.Z
+        R, S = filter_rows(geometry), geometry.columns.taps
+        tile_sbuf = nl.ndarray((len(k_tiles) * K, parts, R, S), dtype=self.operands.w_dtype, buffer=nl.sbuf)
+        if Z > 1:
+            self._load_windows(tile_sbuf, k_tiles)
+            return tile_sbuf
+        for first in range(cn, parts, schedule.rows):
+            if cn < schedule.rows:
+                gap_sbuf = tile_sbuf[0 : len(k_tiles) * K, first : first - cn + schedule.rows]
+                nisa.memset(dst=gap_sbuf, value=0.0, engine=nisa.engine.gpsimd)
+        for index, first in itertools.product(range(len(k_tiles)), range(0, parts, schedule.rows)):
+            pattern, offset = pattern_of(strides, (K, cn, R, S)), schedule.k_tiles[k_tiles[index]][0] * strides[1]
+            load_region(tile_sbuf, self.operands.w, (index * K, first, 0, 0), pattern, offset)
+        return tile_sbuf
 
-def forwards(raw_sbuf, ledger):
-    """[c, k, taps reversed] as [c, taps, k]."""
-    parts, K, R, S = raw_sbuf.shape
-    taps_sbuf = nl.ndarray((parts, R * S, K), dtype=raw_sbuf.dtype, buffer=nl.sbuf)
-    for tap in range(R * S):
-        at = R * S - 1 - tap
-        src = raw_sbuf[0:parts, 0:K, at // S, at % S]
-        nisa.tensor_copy(dst=taps_sbuf[0:parts, tap, 0:K], src=src, engine=pick(ledger, K, is_16bit(raw_sbuf.dtype)))
-    return taps_sbuf
+    def _load_windows(self, tile_sbuf, k_tiles):
+        """Filters into a tile [(K tile, plane, k), c, r, s] for each plane of y of a window: c has all planes of x that
+        the window sees, and zeros where it does not look at them."""
+        (rows, channels, R, S), geometry, shift = tile_sbuf.shape, self.geometry, self.schedule.shift
+        each, depth, apart = geometry.depth.taps, shift.depth, geometry.w_strides
+        K, C = geometry.K // shift.Z, channels // each
+        clear_tile(tile_sbuf, geometry.itemsize, nisa.engine.vector)
+        planes_sbuf = tile_sbuf.reshape((rows, C, each, R, S))
+        pattern = [[apart[0], K], [apart[1], C], [R * apart[2], depth.taps], [apart[2], R], [apart[3], S]]
+        for part in range(rows // K):
+            d = part % shift.Z * depth.stride
+            seen = planes_sbuf[0:rows, 0:C, d : d + (depth.taps - 1) * depth.dilation + 1 : depth.dilation, 0:R, 0:S]
+            offset = self.schedule.k_tiles[k_tiles[part // shift.Z]][0] // each * apart[1]
+            load_region(seen, self.operands.w, (part * K, 0, 0, 0, 0), pattern, offset)
 
+    def _by_taps(self, raw_sbuf):
+        """Filters as [c, r, s, (K tile, k)]: reversed tap by tap, or transposed, as many taps to a PSUM bank as fit."""
+        R, S, itemsize = filter_rows(self.geometry), self.geometry.columns.taps, self.geometry.itemsize
+        if self.geometry.packed > 0:
+            return raw_sbuf.reshape((raw_sbuf.shape[0], R, S, self.geometry.K))
+        rows, channels = raw_sbuf.shape[:2] if not self.by_input else raw_sbuf.shape[1::-1]
+        taps_sbuf = nl.ndarray((channels, R * S, rows), dtype=raw_sbuf.dtype, buffer=nl.sbuf)
+        for tap in range(R * S if self.by_input else 0):
+            src = raw_sbuf[:, :, R - 1 - tap // S, S - 1 - tap % S]
+            nisa.tensor_copy(dst=taps_sbuf[:, tap], src=src, engine=pick(self.ledger, rows, is_16bit(src.dtype)))
+        if self.by_input:
+            return taps_sbuf.reshape((channels, R, S, rows))
+        each = self.geometry.depth.taps if is_by_plane(self.geometry) else 1
+        by_tap = raw_sbuf.reshape((rows, channels // each, each, R * S))
+        for first, count in cut_at(R * S, transposes_of_bank(rows, itemsize)):
+            sources = [by_tap[:, :, :, tap].permute((0, 2, 1)) for tap in range(first, first + count)]
+            transpose_together(taps_sbuf[0:channels, first : first + count, 0:rows], sources, itemsize, self.ledger)
+        return taps_sbuf.reshape((channels, R, S, rows))
 
-def place_row(tile_sbuf, taps_sbuf, geometry, schedule, u, ledger):
-    """The taps of row u of a block in its columns of the lines that meet them, for each group of columns of taps."""
-    S, K, T = geometry.columns.taps, geometry.K, schedule.shift.T
-    count, taps, _ = taps_sbuf.shape
-    of_rows = taps_sbuf.reshape((count, taps // S, S, K))
-    runs = runs_of_taps(schedule.axes[1], u)
-    for index in range(geometry.planes.taps * len(runs)):
-        tap, tap_step, line, line_step, num = runs[index % len(runs)]
-        tap += index // len(runs) * geometry.rows.taps
-        line += index // len(runs) * len(schedule.axes[1].elements(0))
-        for g in range(schedule.shift.groups):
-            tn = min(T, S - g * T)
-            lines = tile_sbuf[0:count, line : line + (num - 1) * line_step + 1 : line_step, g, 0:tn, u * K : u * K + K]
-            src = of_rows[0:count, tap : tap + (num - 1) * tap_step + 1 : tap_step, g * T : g * T + tn, 0:K]
-            nisa.tensor_copy(dst=lines, src=src, engine=pick(ledger, num * tn * K, is_16bit(taps_sbuf.dtype)))
-
-
-def runs_of_taps(rows, u):
-    """(first row of taps, step, index of its row of x, step of those, how many) of the rows of taps that row u of a
-    block meets: one where both are evenly spaced, else one for each."""
-    elements = rows.elements(0)
-    found = [(tap, 1, elements.index(e), 1, 1) for tap, e in rows.taps[u]]
-    if len(found) < 2:
-        return found
-    first, step, by = found[0], found[1][0] - found[0][0], found[1][2] - found[0][2]
-    even = all(one[0] - first[0] == n * step and one[2] - first[2] == n * by for n, one in enumerate(found))
-    return [(first[0], step, first[2], by, len(found))] if even else found
+    def _place(self, made_sbuf, taps_sbuf, u):
+        """Taps [c, r, s, k] of row u of a block to its columns of the rows of x that they meet, for each group of
+        columns of taps."""
+        (parts, _, S, K), T, rows = taps_sbuf.shape, self.schedule.shift.T, self.schedule.axes[1]
+        met = rows.places_met(u, 0, self.geometry.rows.taps, 0)
+        for t, (g, (s, count)) in itertools.product(range(self.geometry.planes.taps), enumerate(cut_at(S, T))):
+            if met is None:
+                continue
+            src = taps_sbuf[:, t * self.geometry.rows.taps :][:, met[0], s : s + count]
+            dst = made_sbuf[0:parts, t * rows.window :][:, met[1], g, 0:count, u * K : u * K + K]
+            engine = pick(self.ledger, src.shape[1] * count * K, is_16bit(src.dtype))
+            nisa.tensor_copy(dst=dst, src=src, engine=engine)
