@@ -9,6 +9,7 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ..simulator.timing.target import Target
 from .blocks import (
@@ -126,8 +127,24 @@ class BlocksBound:
         self.grid = functools.cache(functools.partial(grid_of, source))
         self._gangs = functools.cache(self._gangs_of)
         self._bank_ns, self._moved_ns = functools.cache(self._bank_ns_of), functools.cache(self._moved_ns_of)
-        self._sides, self.engines = functools.cache(self._sides_of), functools.cache(self._engines_of)
-        self.gang = functools.cache(self._gang_of)
+        self._sides = functools.cache(self._sides_of)
+        self._gang, self._engines = dict[Any, int](), dict[Any, TileNs]()
+
+    def gang(self, one: BlocksSettings) -> int:
+        """Members of a tile."""
+        if self.pixels != TRANSPOSED:
+            return 1
+        kind = _without_buffers(one)
+        if kind not in self._gang:
+            self._gang[kind] = self._gang_of(one)
+        return self._gang[kind]
+
+    def engines(self, one: BlocksSettings) -> TileNs:
+        """Of a tile."""
+        kind = _without_buffers(one)
+        if kind not in self._engines:
+            self._engines[kind] = self._engines_of(one)
+        return self._engines[kind]
 
     def ns(self, one: BlocksSettings) -> float:
         """From the first load to the last store."""
@@ -191,6 +208,11 @@ class BlocksBound:
         """Of the Tensor Engine alone."""
         return self.work(one)[1] * self.tiles(one) * self.engines(one).array
 
+    def least_ns(self, one: BlocksSettings) -> float:
+        """The same, or of DMA alone."""
+        each = self.engines(one)
+        return self.work(one)[1] * self.tiles(one) * max(each.array, each.moved)
+
     def work(self, one: BlocksSettings) -> tuple[int, int]:
         """Accumulators of a pass, and passes of a core."""
         accumulators, passes, _ = self.accumulators(one.channels, one.outputs, one.inputs)
@@ -235,7 +257,6 @@ class BlocksBound:
         return gang > 1 and gang >= 2 * max(self.planes) and len(some_rows) * len(some_columns) > 1
 
     def _engines_of(self, one: BlocksSettings) -> TileNs:
-        """Of a tile."""
         geometry, (c, k) = self.geometry, self._channels(one)
         chunks = min(one.inputs, div_ceil(geometry.C // geometry.groups, one.channels))
         at_once = chunks / div_ceil(chunks, one.side)
@@ -266,9 +287,6 @@ class BlocksBound:
         return of_x * together, min(geometry.K // geometry.groups, P_MAX * one.outputs) * together
 
     def _gang_of(self, one: BlocksSettings) -> int:
-        """Members of a tile."""
-        if self.pixels != TRANSPOSED:
-            return 1
         room = min(BLOCK_BYTES // self._unit_bytes(one), CHAIN // (one.rows * one.columns))
         return gang_of(self.grid(one.rows, one.columns), self.planes, self._channels(one)[0], one.split == 1, room)
 
@@ -399,3 +417,8 @@ class BlocksBound:
         rounds = div_ceil(accumulators, self.banks)
         hidden_ns = self.engines(one).products * self.tiles(one) / rounds
         return end_ns + again * (exchanged_ns + (rounds - 1) * max(0.0, exchanged_ns - hidden_ns))
+
+
+def _without_buffers(one: BlocksSettings) -> tuple[int, ...]:
+    """What a tile's times depend on."""
+    return one.rows, one.columns, one.channels, one.outputs, one.inputs, one.beside, one.side, one.split

@@ -37,11 +37,11 @@ from .tiles import P_MAX, div_ceil
 #: Rows and columns of a block that are tried, besides all of them.
 EXTENTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 32)
 #: Accumulators of a pass along output and input channels that are tried, besides half of them and all.
-OUTPUTS, INPUTS = (1, 2, 4, 8), (1, 2, 3, 4, 6)
+OUTPUTS, INPUTS = (1, 2, 4), (1, 2, 4)
 #: Row tiles that are tried.
 SIDES = (1, 2, 4)
 #: What blocks may take of the Tensor Engine over those that take least.
-IDLE = 1.3
+IDLE = 1.15
 #: Matmuls on zeros of settings to compare.
 WARM_UP = 28
 #: Settings to fall back on where better ones do not fit.
@@ -116,14 +116,14 @@ def _fitting(
 def _least(bound: BlocksBound, given: Mapping[str, Any], count: int) -> list[tuple[float, BlocksSettings]]:
     """(ns, settings) of the few of least time, the first of those alike."""
     kept: list[tuple[float, int, BlocksSettings]] = []
-    for at, one in enumerate(_sizes(bound, given)):
-        if len(kept) < count or bound.array_ns(one) < -kept[0][0]:
-            buffers = given.get("buffers") or bound.buffers(one)
-            if buffers:
-                one = replace(one, buffers=buffers)
-                add = heapq.heappush if len(kept) < count else heapq.heappushpop
-                add(kept, (-bound.ns(one), -at, one))
-    return [(-ns, one) for ns, _, one in sorted(kept, key=lambda one: one[:2], reverse=True)]
+    for least_ns, at, one in sorted((bound.least_ns(one), at, one) for at, one in enumerate(_sizes(bound, given))):
+        if len(kept) >= count and least_ns >= kept[count - 1][0]:
+            break
+        buffers = given.get("buffers") or bound.buffers(one)
+        if buffers:
+            one = replace(one, buffers=buffers)
+            kept = sorted([*kept, (bound.ns(one), at, one)])[:count]
+    return [(ns, one) for ns, _, one in kept]
 
 
 def choices(given: Mapping[str, Any], name: str, values: Iterable[int]) -> tuple[int, ...]:

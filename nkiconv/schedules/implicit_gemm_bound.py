@@ -57,6 +57,7 @@ class Bound:
         #: taps of a filter in HBM
         self.taps = num_taps(geometry.direct or geometry)
         self.transpose_ns = transpose_ns(target, geometry)
+        self.known: dict[Any, list[Busy]] = {}
 
     def ns(self, plan: Schedule) -> float:
         """From the first DMA to the last."""
@@ -67,12 +68,12 @@ class Bound:
             begin_ns += target.hwdge_issue_ns + first_load_ns(target)
         begin_ns += self.spread_ns(m_tile)
         streamed = busy.streamed / busy.tensor if busy.tensor > 0 else 1.0  # of outputs that meet padding alone
-        made_ns = self.first_block(m_tile) * self.transposing_ns(m_tile) / len(m_tile.k_tiles)
+        made_ns, tensor_ns = self.first_block(m_tile) * self.transposing_ns(m_tile) / len(m_tile.k_tiles), busy.tensor
         if made_ns > 0 and plan.moved[0] == 0:
             begin_ns = array_end_ns(target, begin_ns, made_ns)
             begin_ns += target.matmul_done_ns + target.hop_ns + target.vector_done_ns
-            busy.tensor = max(0.0, busy.tensor - made_ns)
-        array_ns = array_end_ns(target, begin_ns, busy.tensor, streamed) - begin_ns
+            tensor_ns = max(0.0, tensor_ns - made_ns)
+        array_ns = array_end_ns(target, begin_ns, tensor_ns, streamed) - begin_ns
         return begin_ns + overlapped_ns(array_ns, *busy.others(first_ns)) + self.last_ns(plan)
 
     def last_ns(self, plan: Schedule) -> float:
@@ -98,16 +99,21 @@ class Bound:
         return k_tile.slots * tile.dn * self.rows(tile, k_tile).dma * parts[0][1] / tile.hn if parts else 0.0
 
     def cores(self, plan: Schedule) -> list[Busy]:
-        """What the engines of each of two cores do."""
-        return [self.core(plan, some_of(plan.items, share(len(plan.items), PARTS, half))) for half in range(PARTS)]
+        """What the engines of each of two cores do, found once for settings."""
+        if plan.settings not in self.known:
+            halves = [some_of(plan.items, share(len(plan.items), PARTS, half)) for half in range(PARTS)]
+            self.known[plan.settings] = [self.core(plan, items) for items in halves]
+        return self.known[plan.settings]
 
     def core(self, plan: Schedule, items: Sequence[Item]) -> Busy:
         """What engines do for some items."""
         found, known, before = Busy(), dict[Any, Busy](), None
         for index, same in groupby(items, key=lambda item: item.batch):
             own, batch, k_tiles = list(same), plan.batches[index], plan.k_tiles[index]
-            pixels = sum(one.out_tile.zn * one.out_tile.pn * one.out_tile.qn for one in own)
-            banks = sum(len(banks_of(one.out_tile, one.last)) for one in own)
+            alike = {(one.out_tile.zn, one.out_tile.pn, one.out_tile.qn, one.last): one for one in own}
+            counts = Counter((one.out_tile.zn, one.out_tile.pn, one.out_tile.qn, one.last) for one in own)
+            pixels = sum(count * zn * pn * qn for (zn, pn, qn, _), count in counts.items())
+            banks = sum(counts[kind] * len(banks_of(one.out_tile, one.last)) for kind, one in alike.items())
             for number, m_tile in enumerate(batch):
                 shape = (m_tile.kn, m_tile.rows, tuple(one[1:] for one in m_tile.k_tiles), number < plan.moved[index])
                 if (shape, pixels, banks) not in known:

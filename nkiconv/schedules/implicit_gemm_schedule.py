@@ -212,6 +212,16 @@ class Schedule:
 
     def instructions(self, cores: int) -> int:
         """Instructions of the busiest core, at most, as the compiler sees them: the body of a loop once."""
+        if cores not in self._counted:
+            self._counted[cores] = self._count(cores)
+        return self._counted[cores]
+
+    @cached_property
+    def _counted(self) -> dict[int, int]:
+        """What `instructions` has found, by cores."""
+        return {}
+
+    def _count(self, cores: int) -> int:
         known: dict[Any, int] = {}
         most = 0
         for core in range(cores):
@@ -331,9 +341,13 @@ def _cut(geometry: Geometry, options: Options, settings: ImplicitGemmSettings, f
     m_tiles = m_tiles_of(geometry, settings, options.strict_nonfinite, filter_bytes)
     batches = batches_of(geometry, m_tiles, settings.shard == "channels", filter_bytes)
     halves, items = 1 if len(batches) > 1 else PARTS, []
+    cuts: dict[tuple[KTile, ...], list[OutTile]] = {}
     for index, batch in enumerate(batches):
-        out_tiles = out_tiles_of(geometry, k_tiles_of(batch), m_tiles[-1].rows, halves, settings)
-        items += [Item(index, out_tile) for out_tile in out_tiles]
+        k_tiles = k_tiles_of(batch)
+        alike = tuple(k_tiles)
+        if alike not in cuts:
+            cuts[alike] = out_tiles_of(geometry, k_tiles, m_tiles[-1].rows, halves, settings)
+        items += [Item(index, out_tile) for out_tile in cuts[alike]]
     for first, count in (share(len(items), PARTS, half) for half in range(PARTS)):
         items[first + count - 1] = replace(items[first + count - 1], last=True)
     moved = moved_from(batches, settings.moved)
