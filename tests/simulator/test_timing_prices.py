@@ -1,26 +1,26 @@
-"""What instructions cost, one row for each row of the published tables: literal ns, at two sizes, through a kernel.
+"""What instructions cost, one row for each row of the published tables: literal ns, at two sizes.
 
-A case is traced with a gate before it (a write of dst by another engine) and twice in a row: the first run starts cold,
-on an idle engine whose operands have just arrived, the second warm, right behind the first. Tables state LAT cold and
-ISSUE warm.
+Tables state LAT cold, on an idle engine whose operands have just arrived, and ISSUE warm, right behind another.
 """
 
 from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
-from timelines import timed
+from pairs import run
+from timelines import tile, timed
 
 from nkiconv.simulator import isa as nisa
 from nkiconv.simulator import language as nl
+from nkiconv.simulator.timing import PriceList, Rates
 
 BF16, FP32, FP8, TF32, BYTE = nl.bfloat16, nl.float32, nl.float8_e4m3, nl.tfloat32, nl.uint8
+I32, U16, U32 = nl.int32, nl.uint16, nl.uint32
 PSUM, HBM = nl.psum, nl.hbm
 ENGINE, DGE = nisa.engine, nisa.dge_mode
 
 
 def near(expected, rel=0.05):
-    """A literal figure, within the tolerance of all figures here."""
     return pytest.approx(expected, rel=rel)
 
 
@@ -46,29 +46,9 @@ def on(call, *sides, **settings):
     return case
 
 
-class Times(NamedTuple):
-    """ISSUE and LAT of one instruction, cold and warm."""
-
-    cold_issue: float
-    cold_lat: float
-    warm_issue: float
-    warm_lat: float
-
-
-def measure(case, n, gate=ENGINE.vector):
-    """Times of a case at full rate; `gate` is another engine than its own."""
-
-    def body():
-        dst, emit = case(n)
-        nisa.tensor_copy(dst[:, 0:1], nl.ndarray((dst.shape[0], 1), dst.dtype), engine=gate)
-        emit()
-        emit()
-
-    line = timed(body)
-    assert line.start[1] > line.visible[0], "the gate makes the first run wait"
-    assert line.start[2] == line.free[1], "nothing but the engine holds up the second"
-    cold, warm = ((line.free[i] - line.start[i], line.visible[i] - line.start[i]) for i in (1, 2))
-    return Times(*cold, *warm)
+def price_of(body):
+    """Of the last instruction of a kernel."""
+    return PriceList(Rates())(run(body, trace_only=True).programs[0].instructions[-1])
 
 
 B, F, FP, BP = Side(BF16), Side(FP32), Side(FP32, PSUM), Side(BF16, PSUM)
@@ -152,16 +132,61 @@ GPSIMD = [
     ("affine_select", on(lambda to, x: nisa.affine_select(to, [[1, to.shape[1]]], 1, x, 0.0), F, F), None, 177, 0.846),
     ("elementwise, half of 1.2 GHz (inferred)", on(gpsimd_copy, F, F), None, 177, 1.667),
 ]
-ROWS = [*((*row, ENGINE.scalar) for row in VECTOR), *((*row, ENGINE.vector) for row in (*SCALAR, *GPSIMD))]
 
 
-@pytest.mark.parametrize(("why", "case", "issue", "lat", "each", "gate"), ROWS, ids=[row[0] for row in ROWS])
-@pytest.mark.parametrize("n", [4, 512])
-def test_fixed_part_and_slope(why, case, issue, lat, each, gate, n):
-    found = measure(case, n, gate)
-    assert found.cold_lat == near(lat + each * n)
-    if issue is not None:
-        assert found.warm_issue == near(issue + each * n)
+def range_select(n):
+    nisa.range_select(tile(n), tile(n, buffer=PSUM), nl.less, nl.less, tile(1), tile(1))
+
+
+def local_gather(n, width=1, dtype=FP32):
+    """n elements a partition: n / width indices a core."""
+    index, count = tile(-(-n // width // 16), U16), n // width
+    nisa.local_gather(tile(n, dtype), tile(64, dtype), index, width, count)
+
+
+def running_sum(n):
+    nisa.tensor_scalar_cumulative(tile(n), tile(n), nl.add, nl.add, 1.0)
+
+
+def bounds(n):
+    nisa.sequence_bounds(nl.ndarray((1, 2, n), I32), tile(n, I32, rows=1))
+
+
+def top_of(n, k):
+    nisa.topk(tile(k, BF16), tile(k, U32), tile(-(-n // 16), BF16), n)
+
+
+CYCLE = 1 / 1.2  # of GpSimd, in ns
+
+# why, call, ISSUE fixed, LAT fixed, each element
+RARE = [
+    ("max8, N cycles", lambda n: nisa.max8(tile(8), tile(n)), 60, 153, 1.042),
+    ("max8 of PSUM", lambda n: nisa.max8(tile(8), tile(n, buffer=PSUM)), 65, 157, 1.042),
+    ("nc_find_index8", lambda n: nisa.nc_find_index8(tile(8, U32), tile(n), tile(8)), 60, 153, 1.042),
+    ("nc_match_replace8", lambda n: nisa.nc_match_replace8(tile(n), tile(n), tile(8), 0.0), 60, 153, 1.042),
+    ("range_select with its two columns", range_select, 65 + 69, 157 + 58, 1.042),
+    ("tensor_scalar_cumulative (inferred)", running_sum, 60, 153, 1.042),
+    ("dropout", lambda n: nisa.dropout(tile(n), tile(n), 0.5), 60, 153, 1.042),
+    ("rng (inferred)", lambda n: nisa.rng(tile(n, U32)), 60, 153, 1.042),
+    ("rng on GpSimd (inferred)", lambda n: nisa.rng(tile(n, U32), ENGINE.gpsimd), 126.9, 176.9, 1.667),
+    ("local_gather, 8 cycles each", local_gather, 125, 125, 8 * CYCLE),
+    ("local_gather of 32 each", partial(local_gather, width=32), 125, 125, 156 / 128 * CYCLE),
+    ("local_gather of 2 bf16 each", partial(local_gather, width=2, dtype=BF16), 125, 125, 36 / 8 / 2 * CYCLE),
+    ("nc_n_gather (inferred)", lambda n: nisa.nc_n_gather(tile(n), tile(9), tile(n, U32)), 126.9, 176.9, 6.667),
+    ("sequence_bounds (inferred)", bounds, 126.9, 176.9, 2 * 1.667),
+    ("topk, 4 n + k cycles", lambda n: top_of(n, 8), 126.9 + 8 * CYCLE, 176.9 + 8 * CYCLE, 4 * CYCLE),
+]  # fmt: skip
+ROWS = [(why, lambda n, case=case: case(n)[1](), *ns, 4, 0.05) for why, case, *ns in (*VECTOR, *SCALAR, *GPSIMD)]
+ROWS += [(*row, 32, 0.01) for row in RARE]
+
+
+@pytest.mark.parametrize(("why", "call", "issue", "lat", "each", "least", "rel"), ROWS, ids=[row[0] for row in ROWS])
+def test_fixed_part_and_slope(why, call, issue, lat, each, least, rel):
+    for n in (least, 512):
+        found = price_of(lambda n=n: call(n))
+        assert found.latency_ns == near(lat + each * n, rel)
+        if issue is not None:
+            assert found.issue_ns == near(issue + each * n, rel)
 
 
 def test_the_first_activation_after_a_copy_takes_15_more():
@@ -242,9 +267,18 @@ TENSOR = [
 
 @pytest.mark.parametrize(("why", "case", "n", "every", "stream"), TENSOR, ids=[f"{r[0]}, {r[2]}" for r in TENSOR])
 def test_matmuls_at_full_rate(why, case, n, every, stream):
-    found = measure(case, n)
-    assert (found.warm_issue, found.cold_issue) == near((every, every))
-    assert found.warm_lat == near(stream + 164)
+    """From idle, and right behind another."""
+
+    def body():
+        dst, emit = case(n)
+        nisa.tensor_copy(dst[:, 0:1], nl.ndarray((dst.shape[0], 1), dst.dtype))
+        emit()
+        emit()
+
+    line = timed(body)
+    assert line.start[2] == line.free[1]
+    assert [line.free[i] - line.start[i] for i in (1, 2)] == near([every, every])
+    assert line.visible[2] - line.start[2] == near(stream + 164)
 
 
 # why             case               N    stream  full rate, half rate: from operands there to the stream's start
@@ -399,3 +433,89 @@ def test_sendrecv_takes_a_seam_and_354_ns_for_4_kib_and_dma_rate_beyond(kib):
 
     line = timed(body, lnc=2)
     assert line.visible == near([2000 + 354 + (kib - 4) * 1024 / 415] * 2)
+
+
+@pytest.mark.parametrize(("call", "issue"), [
+    (lambda: nisa.nonzero_with_count(tile(65, I32), tile(64)), 126.9 + 1.667 * 65),
+    (lambda: nisa.rand_set_state(tile(6, U32)), 126.9 + 6 * 1.667),
+    (lambda: nisa.rand_get_state(tile(6, U32)), 126.9 + 6 * 1.667),
+    (lambda: nisa.set_rng_seed(tile(1, U32, rows=1)), 60 + 1.042),
+])  # fmt: skip
+def test_issue_of_what_has_one_size(call, issue):
+    assert price_of(call).issue_ns == near(issue, 0.01)
+
+
+def test_a_wide_nc_n_gather_is_several_instructions():
+    narrow, wide = (price_of(lambda n=n: nisa.nc_n_gather(tile(n), tile(9), tile(n, U32))) for n in (512, 513))
+    assert wide.issue_ns - narrow.issue_ns == near(6.667 + 126.9, 0.01)
+
+
+def gather(mode=DGE.unknown, indirect=True, store=False):
+    """dma_copy between a tile and rows of 512 fp32 that an index names, or that follow each other."""
+    data = tile(512, buffer=HBM, rows=1000)
+    view = data.ap([[512, 128], [1, 512]], vector_offset=tile(1, U32)) if indirect else data[0:128]
+    sides = tile(512), view
+    nisa.dma_copy(*(sides[::-1] if store else sides), dge_mode=mode)
+
+
+@pytest.mark.parametrize(("mode", "store"), [(DGE.unknown, False), (DGE.swdge, True)])
+def test_rows_cost_what_they_do_at_known_places_of_the_software_queue(mode, store):
+    found = price_of(partial(gather, mode=mode, store=store))
+    static = price_of(partial(gather, mode=DGE.swdge, indirect=False, store=store))
+    assert (found.trigger, found.queue) == ("gpsimd", "swdge")
+    assert found == static
+    assert found.payload_bytes == 128 * 2048
+
+
+def test_a_sum_of_rows_is_the_software_queue_s():
+    def body():
+        data, out, where = tile(512, buffer=HBM), tile(512), tile(1, U32)
+        nisa.dma_compute(out, [data.ap([[512, 128], [1, 512]], vector_offset=where), out], nl.add)
+
+    found = price_of(body)
+    assert found.queue == "swdge"
+    assert [count for _, count in found.elements] == [128, 128]
+
+
+@pytest.mark.parametrize(
+    ("engine", "ghz", "register"),
+    [(ENGINE.vector, 0.96, False), (ENGINE.scalar, 1.2, True), (ENGINE.gpsimd, 1.2, False)],
+)
+def test_a_dynamic_copy_takes_600_cycles_or_as_long_as_a_static_one(engine, ghz, register):
+    def body(n, dynamic=True):
+        src, where = tile(2 * n), nisa.register_alloc() if register else tile(1, U32, rows=1)
+        at = {"scalar_offset": where, "indirect_dim": 1} if dynamic else {}
+        nisa.tensor_copy(tile(n), src.ap([[2 * n, 128], [1, n]], **at), engine=engine)
+
+    short, static = price_of(lambda: body(8)), price_of(lambda: body(8, dynamic=False))
+    assert short.issue_ns == near(600 / ghz, 0.01)
+    assert short.latency_ns - short.issue_ns == near(static.latency_ns - static.issue_ns, 0.01)
+    long, static = price_of(lambda: body(4096)), price_of(lambda: body(4096, dynamic=False))
+    assert (long.issue_ns, long.latency_ns) == (static.issue_ns, static.latency_ns)
+
+
+def test_a_gather_waits_for_its_indices_and_for_every_row():
+    def body(what):
+        data, where = tile(512, buffer=HBM, rows=1000), tile(1, U32)
+        if what == "row":
+            nisa.dma_copy(data[900:1000], tile(512, rows=100))
+        else:
+            nisa.memset(where if what == "index" else tile(1, U32), 0)
+        nisa.dma_copy(tile(512), data.ap([[512, 128], [1, 512]], vector_offset=where))
+
+    for what in ("row", "index"):
+        line = timed(lambda what=what: body(what))
+        assert line.start[1] > line.visible[0]
+    assert timed(lambda: body("nothing")).start[1] == pytest.approx(1200), "only the preparation of a software load"
+
+
+@pytest.mark.parametrize("setting", [lambda at: nisa.register_load(at, tile(1, U32, rows=1)),
+                                     lambda at: nisa.register_move(at, 1)], ids=["load", "move"])  # fmt: skip
+def test_a_register_is_set_before_it_indexes(setting):
+    def body():
+        register, data = nisa.register_alloc(), nl.ndarray((4, 16, 64), BF16, HBM)
+        setting(register)
+        nisa.dma_copy(tile(64, BF16, rows=16), data.ap([[64, 16], [1, 64]], scalar_offset=register))
+
+    line = timed(body)
+    assert line.start[1] >= line.visible[0] > 0
