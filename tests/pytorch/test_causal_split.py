@@ -5,41 +5,16 @@ import itertools
 import pytest
 import torch
 from causal import computing
-from gradchecks import assert_gradients
+from layers import SPLITS, held_after, split_in_torch
+from layers import of_split as data
 from split_heads import check
 from tolerances import BF16_NORMS, FLOAT32_SUMS, assert_within_share
 
-from nkiconv.errors import NkiconvError, UnsupportedError
+from nkiconv.errors import NkiconvError
 from nkiconv.pytorch import causal_conv1d_split, causal_conv1d_split_update, nn
 from nkiconv.pytorch.computers.arrays import to_numpy
 
-SPLITS = ((2, 8, True), (1, 16, True), (3, 5, False))
 C = 47
-
-
-def data(N=2, L=11, layout="NCW", dtype=torch.float32, rows=None, grad=False):
-    """(x, weight, bias, initial states) of normal numbers."""
-    made = torch.Generator().manual_seed(0)
-    shapes = ((N, C, L) if layout == "NCW" else (N, L, C)), (C, 4), (C,), (rows or N, C, 3)
-    found = [torch.randn(shape, generator=made).to(dtype) for shape in shapes]
-    return [one.requires_grad_(grad) for one in found]
-
-
-def composed(x, w, bias, state, layout, cu_seqlens=None, eps=1e-6):
-    """Parts by torch's own functions, in x's dtype."""
-    rows = x if layout == "NCW" else x.transpose(1, 2)
-    bounds = [0, rows.shape[2]] if cu_seqlens is None else cu_seqlens
-    pieces = []
-    for k, (first, end) in enumerate(itertools.pairwise(bounds)):
-        before = state if cu_seqlens is None else state[k : k + 1]
-        whole = torch.cat([before, rows[:, :, first:end]], 2)
-        pieces.append(torch.nn.functional.conv1d(whole, w[:, None], bias, groups=C))
-    z, found, first = torch.nn.functional.silu(torch.cat(pieces, 2)), [], 0
-    for heads, dim, normalised in SPLITS:
-        part = z[:, first : first + heads * dim].transpose(1, 2).reshape(len(z), -1, heads, dim)
-        found.append(part / (part.square().sum(-1, keepdim=True) + eps).sqrt() if normalised else part)
-        first += heads * dim
-    return found
 
 
 @pytest.mark.parametrize("layout", ["NCW", "NWC"])
@@ -73,16 +48,6 @@ def test_packed_sequences(mode, as_tensor):
                 assert_within_share([part[:, first:end]], [one], FLOAT32_SUMS)
 
 
-def held_after(rows, state, positions, starts=(0,)):
-    """The last three inputs of each position's sequence, its initial state in front: [N, positions, C, 3]."""
-    found = []
-    for position in positions:
-        k = max(k for k, start in enumerate(starts) if start < position)
-        before = state if len(starts) == 1 else state[k : k + 1]
-        found.append(torch.cat([before, rows[:, :, starts[k] : position]], 2)[:, :, -3:])
-    return torch.stack(found, 1)
-
-
 @pytest.mark.cover(4)
 @pytest.mark.parametrize("offsets", [None, (0, 2, 2, 9, 11)])
 @pytest.mark.parametrize("positions", [(1, 3, 11, 2), torch.tensor([10, 2])])
@@ -104,48 +69,14 @@ def test_states_after_positions(mode, offsets, positions, layout, final):
         assert torch.equal(one, right)
 
 
-@pytest.mark.cover(4)
-@pytest.mark.parametrize("layout", ["NCW", "NWC"])
-@pytest.mark.parametrize("offsets", [None, (0, 4, 11)])
-def test_derivatives(mode, layout, offsets):
-    """Of parts and all states, by x, weight, bias and states, against torch's in float64."""
-    kept = (2, 6, 11)
-
-    def call(x, w, bias, state):
-        more = {"initial_states": state, "return_final_states": True, "cu_seqlens": offsets, "state_positions": kept}
-        parts, *states = causal_conv1d_split(x, w, bias, splits=SPLITS, layout=layout, **more)
-        return (*parts, *states)
-
-    def right(x, w, bias, state):
-        rows, starts = x if layout == "NCW" else x.transpose(1, 2), offsets[:-1] if offsets else (0,)
-        ends = torch.stack([rows[0, :, end - 3 : end] for end in (offsets or (0, 11))[1:]])
-        return (*composed(x, w, bias, state, layout, offsets), ends, held_after(rows, state, kept, starts))
-
-    assert_gradients(call, right, data(1, layout=layout, rows=None if offsets is None else 2))
-
-
-def test_second_derivatives(mode):
-    given = data(1, 5, grad=True)[:2]
-
-    def penalty(x, w, parts):
-        (of_x,) = torch.autograd.grad(sum(one.sin().sum() for one in parts), x, create_graph=True)
-        return torch.autograd.grad(of_x.square().sum(), (x, w))
-
-    found = penalty(*given, causal_conv1d_split(*given, splits=SPLITS))
-    exact = [one.detach().double().requires_grad_() for one in given]
-    wanted = penalty(*exact, composed(*exact, None, torch.zeros(1, C, 3, dtype=torch.float64), "NCW"))
-    for one, right in zip(found, wanted, strict=True):
-        assert_within_share([one], [right], FLOAT32_SUMS)
-
-
 def test_derivatives_in_bf16_are_near(mode):
     """z is rounded before the norm is computed again: relative to the largest, a few roundings."""
-    x, w, *_ = given = data(1, 40, dtype=torch.bfloat16, grad=True)
+    x, w = given = [one.requires_grad_() for one in data(1, 40, dtype=torch.bfloat16)[:2]]
     parts = causal_conv1d_split(x, w, splits=SPLITS)
     exact = [one.detach().double().requires_grad_() for one in given]
-    wanted = composed(*exact[:2], None, torch.zeros(1, C, 3, dtype=torch.float64), "NCW")
+    *wanted, _ = split_in_torch(*exact)
     sums = [sum(one.double().sin().sum() for one in each) for each in (parts, wanted)]
-    for one, right in zip(torch.autograd.grad(sums[0], (x, w)), torch.autograd.grad(sums[1], exact[:2]), strict=True):
+    for one, right in zip(torch.autograd.grad(sums[0], (x, w)), torch.autograd.grad(sums[1], exact), strict=True):
         assert_within_share([one], [right], BF16_NORMS)
 
 
@@ -154,7 +85,7 @@ def test_derivatives_in_bf16_are_near(mode):
 @pytest.mark.parametrize("L", [1, 3, 20])
 def test_steps_are_one_run(mode, indexed, L):
     """Steps of one, three and more tokens than the kernel of steps takes: parts, states, padding, derivatives."""
-    x, w, bias, _ = data(3, L, grad=True)
+    x, w, bias, _ = (one.requires_grad_() for one in data(3, L))
     buffer = data(6, 1, rows=6)[3]
     indices = torch.tensor([4, -1, 0]) if indexed else None
     state = torch.cat([buffer[:, :, :1] * 0, buffer], 2)[: 6 if indexed else 3].clone()  # longer than the window
@@ -214,12 +145,3 @@ def test_no_rows(mode):
     steps = causal_conv1d_split_update(torch.ones(0, C), torch.ones(0, C, 3), WEIGHT, splits=SPLITS)
     assert [one.shape for one in parts] == [(0, 5, 2, 8), (0, 5, 1, 16), (0, 5, 3, 5)]
     assert [one.shape for one in steps] == [(0, 2, 8), (0, 1, 16), (0, 3, 5)]
-
-
-def test_forward_mode_and_vmap_are_refused_where_the_kernel_computes(monkeypatch):
-    monkeypatch.setenv("NKICONV_CPU", "simulate")
-    x, w, *_ = data(1, 5)
-    with pytest.raises(UnsupportedError, match="forward mode"):
-        torch.func.jvp(lambda one: causal_conv1d_split(one, w, splits=SPLITS)[0], (x,), (x,))
-    with pytest.raises(UnsupportedError, match="vmap"):
-        torch.vmap(lambda one: causal_conv1d_split(one, w, splits=SPLITS)[0])(x[None])

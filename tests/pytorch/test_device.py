@@ -10,6 +10,7 @@ import causal
 import numpy as np
 import pytest
 import torch
+from layers import SPLITS, short_conv
 from tolerances import FLOAT32_SUMS, assert_within_share
 from torch.nn import functional as F
 
@@ -96,37 +97,103 @@ def assert_estimated(given, problem, operation="conv2d", lnc=2, **asked):
     assert (given["algorithm"], given["config"]) == (found.algorithm, found.config)
 
 
+def small(*shape, most=3, seed=0):
+    return torch.randint(-most, most + 1, shape, generator=torch.Generator().manual_seed(seed + len(shape))).float()
+
+
+def scaled(x, scale, shift):
+    by_channel = [*scale.shape, *[1] * (x.dim() - 2)]
+    return (x * scale.reshape(by_channel) + shift.reshape(by_channel)).relu()
+
+
+def launch(recorder, asked, x, w, *given, lnc=2, estimated=(), operation=None, **more):
+    """What a convolution on the device gives; it is one launch, of this estimate, whose arguments are told too."""
+    found = device.convolve(asked, x, w, *given, **more)
+    [(_, cores, shapes, told)] = recorder.calls
+    assert cores == lnc
+    assert_estimated(told, asked.problem(x, w), operation or asked.operation, lnc, **dict(estimated))
+    return found, shapes, told
+
+
+#: Name, shapes of images and filters, what is asked for beside the plain call.
 CALLS = [
-    ("conv2d", 2, (2, 6, 7, 8), (4, 6, 3, 3), {}, F.conv2d),
-    ("conv2d", 2, (2, 6, 7, 8), (4, 3, 3, 3), {"groups": 2, "stride": (2, 1), "activation": "relu"}, F.conv2d),
-    ("conv1d", 1, (2, 6, 9), (4, 6, 3), {}, F.conv1d),
-    ("depthwise_conv1d", 1, (2, 6, 9), (6, 1, 3), {"groups": 6}, F.conv1d),
-    ("depthwise_conv2d", 2, (1, 6, 7, 8), (6, 1, 3, 3), {"groups": 6}, F.conv2d),
+    ("conv2d", (2, 6, 7, 8), (4, 6, 3, 3), {}),
+    ("conv2d", (2, 6, 7, 8), (4, 3, 3, 3), {"groups": 2, "stride": (2, 1), "activation": "relu"}),
+    ("conv1d", (2, 6, 9), (4, 6, 3), {}),
+    ("depthwise_conv1d", (2, 6, 9), (6, 1, 3), {"groups": 6}),
+    ("depthwise_conv2d", (1, 6, 7, 8), (6, 1, 3, 3), {"groups": 6}),
 ]
 
 
 @pytest.mark.cover(12)
 @pytest.mark.parametrize("lnc", [1, 2])
-@pytest.mark.parametrize(("name", "rank", "x_shape", "w_shape", "more", "theirs"), CALLS, ids=lambda one: str(one)[:30])
-def test_launches(recorder, monkeypatch, lnc, name, rank, x_shape, w_shape, more, theirs):
+@pytest.mark.parametrize(("name", "x_shape", "w_shape", "more"), CALLS, ids=lambda one: str(one)[:30])
+def test_launches(recorder, monkeypatch, lnc, name, x_shape, w_shape, more):
     monkeypatch.setenv("NEURON_LOGICAL_NC_CONFIG", str(lnc))
-    generator = torch.Generator().manual_seed(0)
-    x, w = (torch.randint(-3, 4, shape, generator=generator).float() for shape in (x_shape, w_shape))
-    bias = torch.arange(w_shape[0]).float()
-    asked = asked_of(name, rank, **more)
-    expected = theirs(x, w, bias, asked.stride, 1, 1, asked.groups)
-    expected = expected.relu() if asked.activation == "relu" else expected
-    residual = torch.ones_like(expected)
-    if asked.activation is None:
-        expected = expected + residual
-    y = device.convolve(asked, x, w, bias, residual if asked.activation is None else None)
-    assert torch.equal(y, expected)
-    [(_, cores, shapes, kwargs)] = recorder.calls
-    assert cores == lnc
-    assert [len(shape) for shape in shapes] == [4, 4]
+    x, w, bias = small(*x_shape), small(*w_shape), torch.arange(w_shape[0]).float()
+    asked = asked_of(name, len(x_shape) - 2, **more)
+    sums = getattr(F, name.removeprefix("depthwise_"))(x, w, bias, asked.stride, 1, 1, asked.groups)
+    residual = None if asked.activation else torch.ones_like(sums)
+    expected = sums.relu() if asked.activation else sums + residual
+    words = {"activation": asked.activation, "residual": None if asked.activation else "pre_activation", "bias": True}
     operation = "depthwise_conv1d" if name == "depthwise_conv1d" else "conv2d"
-    more = {"activation": asked.activation, "residual": None if asked.activation else "pre_activation"}
-    assert_estimated(kwargs, asked.problem(x, w), operation, lnc, bias=True, **more)
+    y, shapes, _ = launch(recorder, asked, x, w, bias, residual, lnc=lnc, operation=operation, estimated=words)
+    assert torch.equal(y, expected)
+    assert [len(shape) for shape in shapes] == [4, 4]
+
+
+def test_packed_filters_go_instead_of_plain_ones(recorder):
+    x, w = torch.ones(1, 70, 5, 5), small(128, 70, 3, 3)
+    y, shapes, _ = launch(recorder, asked_of("conv2d", 2), x, w, None, None, pack_filter(w), estimated={"packed": True})
+    assert torch.equal(y, F.conv2d(x, w, padding=1))
+    assert shapes == [(1, 70, 5, 5), (1, 70, 3, 3, 128)]
+
+
+def pair_of(name):
+    """x and w of few channels."""
+    rank = int(name[-2])
+    return small(2, 4, *[5] * rank), small(*((4, 6) if "transpose" in name else (6, 4)), *[3] * rank)
+
+
+@pytest.mark.parametrize(("name", "form", "more"), [
+    ("conv1d", "channel", {}), ("conv2d", "image", {}), ("conv2d", "channel", {"x_upsample": 2}),
+    ("conv3d", "channel", {}), ("conv_transpose2d", "image", {}),
+])  # fmt: skip
+def test_a_prologue_goes_along(recorder, name, form, more):
+    (x, w), shape = pair_of(name), (4,) if form == "channel" else (2, 4)
+    scale, shift = torch.arange(math.prod(shape)).float().reshape(shape) - 2, torch.ones(shape)
+    words = {"x_scale": form, "x_shift": form, "x_activation": "relu", **more}
+    asked = asked_of(name, int(name[-2]), x_activation="relu", **more)
+    plain = asked_of(name, int(name[-2])).operation
+    y, _, told = launch(recorder, asked, x, w, None, None, scales=(scale, shift), estimated=words, operation=plain)
+    h = scaled(x, scale, shift)
+    assert torch.equal(y, getattr(F, name)(F.interpolate(h, scale_factor=2) if more else h, w, padding=1))
+    assert (told["x_activation"], told.get("x_upsample")) == ("relu", more.get("x_upsample"))
+
+
+@pytest.mark.parametrize("name", ["conv1d", "conv2d", "conv3d", "conv_transpose2d"])
+def test_statistics_come_back(recorder, name):
+    x, w = pair_of(name)
+    asked, words = asked_of(name, int(name[-2]), return_stats="channel"), {"return_stats": "channel"}
+    operation = asked_of(name, int(name[-2])).operation
+    (y, stats), _, told = launch(recorder, asked, x, w, None, None, estimated=words, operation=operation)
+    assert torch.equal(y, getattr(F, name)(x, w, padding=1))
+    each = statistics.Norm("instance", None, 0.0)
+    expected = statistics.moments(statistics.stats_by_torch(y), each)
+    assert_within_share(statistics.moments(stats, each), expected, FLOAT32_SUMS)
+    assert told["return_stats"] == "channel"
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_a_norm_of_pixels_goes_along(recorder, before):
+    x, w = pair_of("conv2d")
+    norm, asked = PixelNorm("rms", torch.arange(6).float(), None, 1.0, before), asked_of("conv2d", 2)
+    words = {"y_norm": "rms", "y_norm_weight": True, "return_before_norm": before}
+    (y, u), _, told = launch(recorder, asked, x, w, None, None, norm=norm, estimated=words)
+    expected, read = by_torch(asked, x, w, None, None, None, norm)
+    assert_within_share(y, expected, FLOAT32_SUMS)
+    assert torch.equal(u, read)
+    assert told["y_norm_eps"] == 1.0
 
 
 GRADIENTS = {
@@ -146,11 +213,10 @@ def test_launches_of_filters_gradients(recorder, name, bias, monkeypatch):
     x_shape, size, more, dtype = GRADIENTS[name]
     rank = int(name[-2])
     asked = asked_of(name, rank, **more)
-    generator = torch.Generator().manual_seed(0)
-    x, w = (torch.randint(-3, 4, shape, generator=generator).to(dtype) for shape in (x_shape, size))
+    x, w = (small(*shape).to(dtype) for shape in (x_shape, size))
     wide = [one.double().requires_grad_() for one in (x, w)]
     y = getattr(F, name.removeprefix("depthwise_"))(*wide, None, asked.stride, 1, asked.dilation, asked.groups)
-    g = torch.randint(-3, 4, y.shape, generator=generator).to(dtype)
+    g = small(*y.shape, seed=1).to(dtype)
     (expected,) = torch.autograd.grad(y, wide[1], g.double())
     monkeypatch.setattr(modes, "computer", lambda x: "device")
     dw, db = dispatch.filters_gradient(asked, x, g, size, dtype, bias)
@@ -169,73 +235,6 @@ def test_launches_of_filters_gradients(recorder, name, bias, monkeypatch):
         "lhs_dilation": (*ones, *asked.lhs_dilation), "feature_group_count": asked.groups, "algorithm": found.algorithm,
         "config": found.config, **({"bias_gradient": True} if bias else {}),
     }  # fmt: skip
-
-
-def test_packed_filters_go_instead_of_plain_ones(recorder):
-    x, w = torch.ones(1, 70, 5, 5), torch.arange(128 * 70 * 9).remainder(7).float().reshape(128, 70, 3, 3)
-    asked = asked_of("conv2d", 2)
-    y = device.convolve(asked, x, w, None, None, pack_filter(w))
-    assert torch.equal(y, F.conv2d(x, w, padding=1))
-    [(_, _, shapes, kwargs)] = recorder.calls
-    assert shapes == [(1, 70, 5, 5), (1, 70, 3, 3, 128)]
-    assert_estimated(kwargs, asked.problem(x, w), packed=True)
-
-
-@pytest.mark.parametrize(("name", "form", "more"), [
-    ("conv1d", "channel", {}), ("conv2d", "image", {}), ("conv2d", "channel", {"x_upsample": 2}),
-    ("conv3d", "channel", {}), ("conv_transpose2d", "image", {}),
-])  # fmt: skip
-def test_a_prologue_goes_along(recorder, name, form, more):
-    rank = int(name[-2])
-    x = torch.arange(2 * 4 * 5**rank).remainder(5).float().reshape(2, 4, *[5] * rank)
-    w, shape = torch.ones(6, 4, *[3] * rank), (4,) if form == "channel" else (2, 4)
-    w = w.transpose(0, 1) if "transpose" in name else w
-    scale, shift = torch.arange(math.prod(shape)).float().reshape(shape) - 2, torch.ones(shape)
-    asked = asked_of(name, rank, x_activation="relu", **more)
-    y = device.convolve(asked, x, w, None, None, scales=(scale, shift))
-    by_channel = [*shape, *[1] * rank]
-    h = (x * scale.reshape(by_channel) + shift.reshape(by_channel)).relu()
-    h = F.interpolate(h, scale_factor=2) if more else h
-    assert torch.equal(y, getattr(F, name)(h, w, padding=1))
-    [(_, _, _, kwargs)] = recorder.calls
-    scales = {"x_scale": form, "x_shift": form, "x_activation": "relu"}
-    assert_estimated(kwargs, asked.problem(x, w), asked_of(name, rank).operation, **scales, **more)
-    assert kwargs["x_activation"] == "relu"
-    assert kwargs.get("x_upsample") == more.get("x_upsample")
-
-
-@pytest.mark.parametrize("name", ["conv1d", "conv2d", "conv3d", "conv_transpose2d"])
-def test_statistics_come_back(recorder, name):
-    rank = int(name[-2])
-    channels = (4, 6) if "transpose" in name else (6, 4)
-    x, w = (
-        torch.arange(2 * 4 * 5**rank).remainder(5).float().reshape(2, 4, *[5] * rank),
-        torch.ones(*channels, *[3] * rank),
-    )
-    y, stats = device.convolve(asked_of(name, rank, return_stats="channel"), x, w, None, None)
-    assert torch.equal(y, getattr(F, name)(x, w, padding=1))
-    each = statistics.Norm("instance", None, 0.0)
-    expected = statistics.moments(statistics.stats_by_torch(y), each)
-    assert_within_share(statistics.moments(stats, each), expected, FLOAT32_SUMS)
-    [(_, _, _, kwargs)] = recorder.calls
-    plain = asked_of(name, rank)
-    assert_estimated(kwargs, plain.problem(x, w), plain.operation, return_stats="channel")
-    assert kwargs["return_stats"] == "channel"
-
-
-@pytest.mark.parametrize("before", [False, True])
-def test_a_norm_of_pixels_goes_along(recorder, before):
-    x, w = torch.arange(2 * 4 * 30).remainder(5).float().reshape(2, 4, 5, 6) - 2, torch.ones(6, 4, 3, 3)
-    norm = PixelNorm("rms", torch.arange(6).float(), None, 1.0, before)
-    asked = asked_of("conv2d", 2)
-    y, u = device.convolve(asked, x, w, None, None, norm=norm)
-    expected, read = by_torch(asked, x, w, None, None, None, norm)
-    assert_within_share(y, expected, FLOAT32_SUMS)
-    assert torch.equal(u, read)
-    [(_, _, _, kwargs)] = recorder.calls
-    wanted = {"y_norm": "rms", "y_norm_weight": True, "return_before_norm": before}
-    assert_estimated(kwargs, asked.problem(x, w), **wanted)
-    assert kwargs["y_norm_eps"] == 1.0
 
 
 @pytest.mark.parametrize("recorder", ["native"], indirect=True)
@@ -313,15 +312,12 @@ def test_a_torch_neuronx_that_cannot_be_imported_is_a_warning(monkeypatch, tmp_p
 
 @pytest.mark.parametrize("final", [False, True])
 def test_gated_rows(recorder, final):
-    generator = torch.Generator().manual_seed(0)
-    bcx, w = (torch.randint(-3, 4, shape, generator=generator).float() for shape in ((2, 18, 9), (6, 1, 3)))
-    state = torch.ones(2, 6, 2) if final else None
+    bcx, w, state = small(2, 18, 9), small(6, 1, 3), torch.ones(2, 6, 2) if final else None
     asked = dataclasses.replace(asked_of("depthwise_conv1d", 1, groups=6), padding=((2, 0),))
     y, found = device.convolve_gated(asked, bcx[:, :6], bcx, w, None, state, "BCx", final)
-    B, C, x = bcx.chunk(3, 1)
-    rows = torch.cat([torch.zeros(2, 6, 2) if state is None else state, B * x], 2)
-    assert torch.equal(y, C * F.conv1d(rows, w, groups=6))
-    assert found is None if not final else torch.equal(found, rows[..., -2:])
+    expected, kept = short_conv(bcx, w, None, state)
+    assert torch.equal(y, expected)
+    assert found is None if not final else torch.equal(found, kept)
     [(_, _, shapes, kwargs)] = recorder.calls
     assert (shapes[0], kwargs["chunks"]) == ((2, 18, 1, 9), "BCx")
 
@@ -355,16 +351,12 @@ def test_split_rows(recorder, monkeypatch):
     """Kernels are launched once, with what they need and nothing else; that of steps for as few tokens as it takes."""
     monkeypatch.setattr(modes, "computer", lambda x: "device")
     x, w, state = (torch.randn(shape) for shape in ((2, 47, 11), (47, 4), (2, 47, 3)))
-    splits = ((2, 8, True), (1, 16, True), (3, 5, False))
     with torch.no_grad():
-        parts = device.causal_conv1d_split(x, w, None, state, splits, "silu", 1e-6, "NCW", True, None, None)[:3]
-        whole = causal_conv1d_split(x, w, splits=splits, initial_states=state)
+        parts = device.causal_conv1d_split(x, w, None, state, SPLITS, "silu", 1e-6, "NCW", True, None, None)[:3]
+        whole = causal_conv1d_split(x, w, splits=SPLITS, initial_states=state)
     assert all(torch.equal(one, other) for one, other in zip(parts, whole, strict=True))
-    assert [(kernel.__name__, cores, sorted(given)) for kernel, cores, _, given in recorder.calls] == [
-        (
-            "causal_conv1d_split_heads",
-            2,
-            ["activation", "eps", "initial_state", "layout", "return_final_state", "splits"],
-        ),
-        ("causal_conv1d_split_step", 2, ["activation", "eps", "layout", "splits"]),
-    ]
+    told = {kernel.__name__: (cores, " ".join(sorted(given))) for kernel, cores, _, given in recorder.calls}
+    assert told == {
+        "causal_conv1d_split_heads": (2, "activation eps initial_state layout return_final_state splits"),
+        "causal_conv1d_split_step": (2, "activation eps layout splits"),
+    }

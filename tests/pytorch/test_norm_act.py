@@ -1,22 +1,25 @@
-"""Statistics of channels, norms of them, and norm_act_conv*: values and derivatives of conv(act(norm(x)))."""
+"""Statistics of channels, norms of them, and conv(act(norm(x))): functions, and modules in training and eval mode."""
 
-import functools
+import copy
 
 import numpy as np
 import pytest
 import torch
-from gradchecks import assert_batches, assert_derivatives
+from layers import norm_act as ours
+from layers import norm_act_in_torch as torchs
+from layers import normed
+from layers import of_norm_act as tensors
 from operators_seen import Seen
 from tolerances import FLOAT32_SUMS, assert_within_limit, assert_within_share
 from torch.nn import functional as F
 from torch_activation import torchs as activation_of
 
-from nkiconv import bounds, pytorch, reference
+from nkiconv import bounds, reference
 from nkiconv.activations import ACTIVATIONS
-from nkiconv.errors import ComparisonError
+from nkiconv.errors import ComparisonError, UnsupportedError
 from nkiconv.norms import NORMS
 from nkiconv.problem import ConvProblem
-from nkiconv.pytorch import channel_stats, norm_scale_shift
+from nkiconv.pytorch import channel_stats, nn, norm_scale_shift
 from nkiconv.pytorch.computers import statistics
 from nkiconv.pytorch.computers.arrays import to_numpy
 
@@ -24,33 +27,6 @@ CONVOLVE = {rank: getattr(F, f"conv{rank}d") for rank in (1, 2, 3)}
 SIZES = {1: (9,), 2: (5, 6), 3: (3, 4, 5)}
 NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 in_both = pytest.mark.parametrize("mode", ["torch", "simulate"], indirect=True)
-
-
-def ours(x, w, bias, gamma, beta, norm="group", act="silu", **more):
-    call = getattr(pytorch, f"norm_act_conv{w.dim() - 2}d")
-    groups = {"num_groups": 3} if norm == "group" else {}
-    return call(x, w, bias, norm=norm, norm_weight=gamma, norm_bias=beta, x_activation=act, padding=1, **groups, **more)
-
-
-def normed(x, gamma, beta, norm, eps=1e-5):
-    """torch's norm."""
-    if norm == "group":
-        return F.group_norm(x, 3, gamma, beta, eps)
-    if norm == "batch":
-        return F.batch_norm(x, None, None, gamma, beta, True, 0.0, eps)
-    return F.instance_norm(x, None, None, gamma, beta, eps=eps)
-
-
-def torchs(x, w, bias, gamma, beta, norm="group", act="silu"):
-    return CONVOLVE[w.dim() - 2](activation_of(act)(normed(x, gamma, beta, norm)), w, bias, padding=1)
-
-
-def tensors(rank, dtype=torch.float32, mean=0.0, seed=0):
-    """x, w, bias, and the norm's weight and bias."""
-    generator = torch.Generator().manual_seed(seed)
-    shapes = (2, 6, *SIZES[rank]), (4, 6, *[3] * rank), (4,), (6,), (6,)
-    x, *others = (torch.randn(one, generator=generator) for one in shapes)
-    return [one.to(dtype) for one in (x + mean, *others)]
 
 
 def limit_of(given, norm, act, dtype):
@@ -116,21 +92,6 @@ def test_numbers_of_channels(rank, norm, names, shape, mode):
     assert_within_share(found, right, 4 * FLOAT32_SUMS)  # some norms undo an offset: of all, as some gradients are 0
 
 
-@pytest.mark.cover(1)
-@pytest.mark.parametrize("norm", NORMS)
-def test_derivatives_in_float64(norm):
-    """Both directions, and twice, through mean and variance, of operators."""
-    generator = torch.Generator().manual_seed(1)
-    shapes = (2, 6, 3), (2, 6, 2), (2,), (6,), (6,)
-    leaves = [torch.randn(one, generator=generator, dtype=torch.float64, requires_grad=True) for one in shapes]
-
-    def call(*given):
-        with Seen():
-            return ours(*given, norm=norm)
-
-    assert_derivatives(call, leaves, check_forward_ad=True)
-
-
 @pytest.mark.parametrize("norm", NORMS)
 def test_derivatives_of_all_results(norm):
     """Mean and variance too, with statistics in two parts of different sizes."""
@@ -146,21 +107,6 @@ def test_derivatives_of_all_results(norm):
     found, wide = call(x, gamma, beta), x.detach()
     by_channel = [one.reshape(-1, 6, 1) for one in found[:2]]
     assert_within_share([wide * by_channel[0] + by_channel[1]], [normed(wide, gamma, beta, norm)], 1e-12)
-
-
-@pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("batched", [(0,), (3,), (4,), (0, 3, 4), (0, 1, 2, 3, 4)], ids=str)
-def test_vmap(batched, norm):
-    call, right = (functools.partial(one, norm=norm) for one in (ours, torchs))
-    assert_batches(call, right, tensors(1), batched, 4 * FLOAT32_SUMS)
-
-
-def test_no_images():
-    x, w, bias, gamma, beta = tensors(2)
-    for norm in ("group", "instance"):
-        for look in (torch.no_grad(), Seen()):
-            with look:
-                assert ours(x[:0], w, bias, gamma, beta, norm).shape == (0, 4, 5, 6)
 
 
 def test_autocast_casts_input_before_the_norm():
@@ -180,3 +126,84 @@ def test_compare_notices_what_is_wrong(monkeypatch):
             channel_stats(x)
         with pytest.raises(ComparisonError, match="norm_scale_shift: the kernel is up to"):
             norm_scale_shift(right, num_groups=3)
+
+
+#: A norm's class without its axes, its other arguments, and those of our module.
+KINDS = {
+    "group": ("GroupNorm", lambda channels: (3, channels), {"num_groups": 3}),
+    "batch": ("BatchNorm", lambda channels: (channels,), {}),
+    "cumulative": ("BatchNorm", lambda channels: (channels, 1e-3, None), {"momentum": None, "eps": 1e-3}),
+    "untracked": (
+        "BatchNorm", lambda channels: (channels, 1e-5, 0.1, False, False),
+        {"track_running_stats": False, "affine": False},
+    ),
+    "instance": ("InstanceNorm", lambda channels: (channels, 1e-5, 0.1, True), {}),
+}  # fmt: skip
+
+
+def theirs(rank, name):
+    """(norm, conv) of torch."""
+    kind, arguments, _ = KINDS[name]
+    torch.manual_seed(rank)
+    norm = getattr(torch.nn, kind if kind == "GroupNorm" else f"{kind}{rank}d")(*arguments(6))
+    with torch.no_grad():
+        for one in norm.parameters():
+            one.normal_()
+    return norm, getattr(torch.nn, f"Conv{rank}d")(6, 4, 3, padding=1)
+
+
+def module(rank):
+    return getattr(nn, f"NormActConv{rank}d")
+
+
+@pytest.mark.cover(6)
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("mode", ["torch", "simulate"], indirect=True)
+def test_equals_torchs_modules(rank, name, training, mode):
+    norm, conv = theirs(rank, name)
+    wide = [copy.deepcopy(one).double().train(training) for one in (norm, conv)]
+    fused = module(rank).of(norm, "silu", conv).train(training)
+    assert fused.norm is norm
+    assert list(map(id, fused.conv.parameters())) == list(map(id, conv.parameters()))
+    for seed in range(2):  # running statistics of the first call are used by the second, and move
+        x = torch.randn(2, 6, *SIZES[rank], generator=torch.Generator().manual_seed(seed)).requires_grad_()
+        residual = torch.randn(2, 4, *SIZES[rank])
+        x64 = x.detach().double().requires_grad_()
+        y, expected = fused(x, residual), wide[1](activation_of("silu")(wide[0](x64))) + residual.double()
+        assert_within_share([y], [expected], FLOAT32_SUMS)
+        g = torch.randn(y.shape)
+        found = torch.autograd.grad(y, [x, *fused.parameters()], g)
+        right = torch.autograd.grad(expected, [x64, *wide[0].parameters(), *wide[1].parameters()], g.double())
+        for one, other in zip(found, right, strict=True):
+            assert_within_share([one], [other], 4 * FLOAT32_SUMS)
+        for one, other in zip(norm.buffers(), wide[0].buffers(), strict=True):
+            assert_within_share([one.double() + 1], [other + 1], FLOAT32_SUMS)
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_built_of_numbers(rank, name):
+    norm, conv = theirs(rank, name)
+    kind = {"cumulative": "batch", "untracked": "batch"}.get(name, name)
+    fused = module(rank)(6, 4, 3, padding=1, norm=kind, x_activation="relu", activation="silu", **KINDS[name][2])
+    states = {f"norm.{key}": value for key, value in norm.state_dict().items()}
+    states |= {f"conv.{key}": value for key, value in conv.state_dict().items()}
+    assert list(fused.state_dict()) == list(states)
+    fused.load_state_dict(states)
+    x = torch.randn(2, 6, *SIZES[rank])
+    expected = activation_of("silu")(conv(norm(x).relu()))
+    assert_within_share([fused(x)], [expected], FLOAT32_SUMS)
+    assert_within_share([fused(x[0])], [fused(x[:1])[0]], FLOAT32_SUMS)
+
+
+def test_statistics_that_are_known():
+    norm, conv = theirs(2, "group")
+    fused, x = nn.NormActConv2d.of(norm, None, conv), torch.randn(2, 6, 5, 6)
+    assert torch.equal(fused(x, stats=channel_stats(x)), fused(x))
+    norm, conv = theirs(2, "batch")
+    fused = nn.NormActConv2d.of(norm, None, conv)
+    fused(x, stats=channel_stats(x))
+    with pytest.raises(UnsupportedError, match="stats: running_mean and running_var are used in eval mode"):
+        fused.eval()(x, stats=channel_stats(x))

@@ -5,7 +5,7 @@ import functools
 import pytest
 import torch
 from causal import integers
-from prologues import FORMS
+from layers import FORMS
 
 from nkiconv import pytorch
 from nkiconv.errors import DtypeError, GeometryError, LayoutError, UnsupportedError
@@ -30,21 +30,15 @@ refused(conv2d, {"input": X, "weight": W, "bias": B}, [
     ({"input": X.double(), "bias": None}, DtypeError, "weight.dtype=torch.float32: must be torch.float64 exactly when"),
     ({"input": X.long(), "weight": W.long()}, DtypeError, "input.dtype=torch.int64: .* kernels have no integer sums"),
     ({"input": X.to(torch.float8_e4m3fn)}, DtypeError, "input.dtype=torch.float8_e4m3fn: .* above 240"),
-    ({"weight": W.int()}, DtypeError, "weight.dtype=torch.int32: accepted are"),
     ({"bias": B.double()}, DtypeError, "bias.dtype=torch.float64"),
     ({"input": X.to_sparse()}, LayoutError, "input.layout=torch.sparse_coo: accepted is torch.strided"),
     ({"input": X.to(torch.complex64)}, DtypeError, "input.dtype=torch.complex64: complex tensors are not supported"),
     ({"input": NESTED([X[0], X[1, :, 1:]])}, LayoutError, "input: nested tensors are not supported; "),
-    ({"weight": NESTED([W[0], W[1]])}, LayoutError, "weight: nested tensors are not supported; "),
     ({"input": X.numpy()}, DtypeError, "input: must be a torch.Tensor, not ndarray"),
-    ({"weight": W.to("meta")}, UnsupportedError, "weight.device=meta: must be input's, cpu"),
-    ({"bias": B.to("meta")}, UnsupportedError, "bias.device=meta: must be input's, cpu"),
     ({"input": X[0, 0]}, LayoutError, r"input.shape=\(9, 11\): must have 4 axes, \[N, C, H, W\]"),
-    ({"weight": W[0]}, LayoutError, r"weight.shape=\(6, 3, 2\): must have 4 axes"),
     ({"weight": W[:, :5]}, GeometryError, r"weight.shape=\(4, 5, 3, 2\): has 5 input channels per group"),
     ({"groups": 3}, GeometryError, "has 6 input channels per group, input has C=6 in groups=3"),
     ({"stride": (1, 2, 3)}, GeometryError, r"stride=\(1, 2, 3\): must be an int, or 2 of them"),
-    ({"stride": 1.5}, GeometryError, "stride=1.5: must be an int"),
     ({"dilation": True}, GeometryError, "dilation=True: must be an int"),
     ({"padding": ((1, 0), (1, 1))}, GeometryError, r"padding=\(\(1, 0\), \(1, 1\)\): pairs are conv3d's; pad input"),
     ({"input": X[0, :3]}, GeometryError, r"input.shape=\(3, 9, 11\) is read as \[C, H, W\] of one image, C=3; .* C=6"),
@@ -79,28 +73,23 @@ refused(conv2d, {"input": X, "weight": torch.zeros(128, 70, 3, 3), "packed": tor
     ({"packed": torch.zeros(1, 70, 3, 3, 64)}, GeometryError, r"packed.shape=.*: must be pack_filter\(weight\)'s, "),
     ({"packed": torch.zeros(1, 70, 3, 3, 128).bfloat16()}, DtypeError, "packed.dtype=torch.bfloat16: must be weight's"),
     ({"input": torch.zeros(1, 140, 5, 5), "groups": 2}, UnsupportedError, "packed: groups=2"),
-    ({"packed": torch.zeros(1, 70, 3, 3, 128, device="meta")}, UnsupportedError, "packed.device=meta: must be"),
     ({"packed": "packed"}, DtypeError, "packed: must be a torch.Tensor, not str"),
 ])  # fmt: skip
 refused(pack_filter, {}, [
     ({"weight": torch.zeros(131, 70, 3, 3)}, UnsupportedError, "weight.shape=.131, 70, 3, 3.: K has no divisor"),
     ({"weight": torch.zeros(128, 70)}, LayoutError, "weight.shape=.128, 70.: must have 3 to 5 axes"),
-    ({"weight": torch.zeros(128, 70, 3).double()}, DtypeError, "weight.dtype=torch.float64"),
     ({"weight": None}, DtypeError, "weight: must be a torch.Tensor"),
 ])  # fmt: skip
 refused(pytorch.polyphase_filter, {"weight": torch.ones(2, 2, 3, 3)}, [
     ({"weight": 2.0}, DtypeError, "weight: must be a torch.Tensor, not float"),
     ({"weight": torch.ones(2, 2, 3)}, LayoutError, "weight.shape"),
     ({"groups": 3}, GeometryError, "groups=3: must divide K=2"),
-    ({"groups": 0}, GeometryError, "groups=0"),
     ({"groups": "2"}, KindError, "groups='2'"),
 ])  # fmt: skip
 X, W = torch.zeros(1, 4, 3, 5, 6), torch.zeros(6, 4, 3, 3, 3)
 refused(conv3d, {"input": X, "weight": W}, [
     ({"initial_frames": X[:, :3]}, GeometryError, r"initial_frames.shape=\(1, 3, 3, 5, 6\): must be input's but for"),
     ({"initial_frames": X[0]}, GeometryError, "has other axes"),
-    ({"initial_frames": X.half()}, DtypeError, "initial_frames.dtype=torch.float16: must be input's"),
-    ({"initial_frames": 3}, DtypeError, "initial_frames: must be a torch.Tensor"),
     ({"return_final_frames": "all"}, TypeError, "return_final_frames='all': must be True, False or an int"),
     ({"return_final_frames": 4}, GeometryError, "return_final_frames=4: initial_frames and x have 3 planes"),
 ])  # fmt: skip
@@ -118,7 +107,6 @@ refused(pytorch.norm_act_conv2d, {"input": X, "weight": W, "bias": B, "padding":
     ({"num_groups": 4}, GeometryError, "num_groups=4: must divide C=6"),
     ({"norm": "batch", "num_groups": 3}, GeometryError, "num_groups=3: norm='batch' has no groups"),
     ({"norm_weight": torch.ones(5)}, GeometryError, r"norm_weight.shape=\(5,\): must be \[C\] = \(6,\)"),
-    ({"norm_bias": torch.ones(6).double()}, DtypeError, "norm_bias.dtype=torch.float64: "),
     ({"norm_bias": 1.0}, DtypeError, "norm_bias: must be a torch.Tensor, not float"),
     ({"eps": -1.0}, UnsupportedError, "eps=-1.0: must be a finite number"),
     ({"running_mean": torch.ones(6), "running_var": torch.ones(6)}, UnsupportedError, "norm='group' has none"),
@@ -131,42 +119,26 @@ refused(pytorch.norm_act_conv2d, {"input": X, "weight": W, "bias": B, "padding":
     ({"input": X[:, :, 0, 0]}, LayoutError, r"input.shape=\(2, 6\)"),
     ({"input": X[:, :, :1, :1], "norm": "instance", "num_groups": None}, GeometryError,
      "norm='instance' has one value for each mean"),
-    ({"input": X.to(torch.int32)}, DtypeError, "input.dtype=torch.int32"),
-    *(
-        ({name: number}, error, f"{name}{words}")
-        for name in ("offset", "scale", "shift")
-        for number, error, words in (
-            (1.0, DtypeError, ": must be a torch.Tensor, not float"),
-            (torch.ones(2, 6).bfloat16(), DtypeError, ".dtype=torch.bfloat16: must be input's, torch.float32"),
-            (torch.ones(2, 6, 1), GeometryError, r".shape=\(2, 6, 1\): must be \[C\] = \(6,\) or \[N, C\] = \(2, 6\)"),
-            (torch.ones(3, 6), GeometryError, r".shape=\(3, 6\): must be"),
-        )
-    ),
+    ({"offset": 1.0}, DtypeError, "offset: must be a torch.Tensor, not float"),
+    ({"scale": torch.ones(2, 6).bfloat16()}, DtypeError, "scale.dtype=torch.bfloat16: must be input's, torch.float32"),
+    ({"shift": torch.ones(2, 6, 1)}, GeometryError, r"shift.shape=.2, 6, 1.: must be \[C\] = \(6,\) or \[N, C\] = "),
 ])  # fmt: skip
 U, V, *_ = FORMS["prologue"].tensors(2)
 VOLUME, TAPS, *_ = FORMS["prologue"].tensors(3)
 conv = functools.partial(conv2d, U, V, groups=2)
 frames = functools.partial(conv3d, VOLUME, TAPS, groups=2, initial_frames=VOLUME[:, :, :1])
 ROWS += [
-    (lambda: conv(x_scale=torch.ones(5)), GeometryError,
-     r"x_scale.shape=\(5,\): must be \[C\] = \(6,\) or \[N, C\] = \(2, 6\)"),
     (lambda: conv(x_shift=torch.ones(1, 6)), GeometryError, r"x_shift.shape=\(1, 6\)"),
     (lambda: conv(x_scale=torch.ones(6).double()), DtypeError, "x_scale.dtype=torch.float64: "),
-    (lambda: conv(x_shift=torch.ones(6).bfloat16()), DtypeError, "x_shift.dtype=torch.bfloat16: must be torch.float32"),
-    (lambda: conv(x_scale=2.0), DtypeError, "x_scale: must be a torch.Tensor, not float"),
     (lambda: conv(x_activation="swish"), UnsupportedError, "x_activation='swish': accepted are .*silu"),
-    (lambda: conv(x_scale=torch.ones(6, device="meta")), UnsupportedError, "x_scale.device=meta: must be input's"),
     (lambda: conv(return_stats="group"), UnsupportedError, "return_stats='group': accepted are None, channel"),
-    (lambda: conv(return_stats=True), UnsupportedError, "return_stats=True: accepted are None, channel"),
     (lambda: conv(x_upsample=3), UnsupportedError, "x_upsample=3: accepted are 1, 2"),
-    (lambda: conv(x_upsample=True), UnsupportedError, "x_upsample=True: accepted are 1, 2"),
     (lambda: conv(x_upsample=2, y_norm="rms"), UnsupportedError, "x_activation, x_upsample; apply these before"),
     (lambda: frames(x_activation="silu"), UnsupportedError,
      "x_scale, x_shift, x_activation: are not taken with initial_frames"),
     (lambda: frames(return_stats="channel"), UnsupportedError,
      "return_stats: is not taken with initial_frames; use channel_stats of y"),
     (lambda: conv_transpose2d(U, U, groups=2, x_scale=torch.ones(5)), GeometryError, r"x_scale.shape=\(5,\): must be"),
-    (lambda: conv_transpose2d(U, U, return_stats="group"), UnsupportedError, "return_stats='group': accepted are None"),
     (lambda: norm_act_conv1d(U[0], V[0], x_upsample=2), UnsupportedError,
      "x_upsample=2: accepted are 1; upsample what the norm gives"),
     (lambda: nn.Conv3d(4, 4, 3, x_upsample=2), UnsupportedError,
@@ -182,7 +154,6 @@ refused(conv2d, ROUND | {"y_norm": "rms", "y_norm_weight": torch.ones(4), "y_nor
     ({"y_norm": "batch"}, UnsupportedError, "y_norm='batch': accepted are None, rms, layer"),
     ({"y_norm": None}, UnsupportedError, "y_norm_weight: there is no norm that it belongs to"),
     ({"y_norm_eps": 0}, UnsupportedError, "y_norm_eps=0"),
-    ({"y_norm_weight": torch.ones(3)}, GeometryError, r"y_norm_weight.shape=\(3,\)"),
     ({"y_norm_bias": torch.ones(4, dtype=torch.float64)}, DtypeError, "y_norm_bias.dtype=torch.float64"),
     ({"x_activation": "relu"}, UnsupportedError, "y_norm='rms': is not taken with x_scale, x_shift"),
     ({"weight": torch.ones(6, 1, 3, 3), "groups": 3, **dict.fromkeys(["bias", "y_norm_weight", "y_norm_bias"])},
@@ -193,13 +164,11 @@ MLP = {"input": torch.ones(2, C, 4, 3), "weight1": torch.ones(M, C), "weight2": 
 refused(pytorch.pointwise_mlp, MLP, [
     ({"input": torch.ones(C, 4)}, LayoutError, "input.shape"),
     ({"weight1": torch.ones(M, C + 1)}, GeometryError, "weight1.shape"),
-    ({"weight2": torch.ones(K, M + 1)}, GeometryError, "weight2.shape"),
     ({"bias1": torch.ones(M + 1)}, GeometryError, "bias1.shape"),
     ({"residual": torch.ones(2, C, 4, 3)}, GeometryError, "residual.shape"),
     ({"weight2": torch.ones(K, M).half()}, DtypeError, "weight2.dtype"),
     ({"weight2": torch.ones(K, M, dtype=torch.complex64)}, DtypeError, "weight2.dtype"),
     ({"input": torch.ones(2, C, 0)}, GeometryError, "every extent but N"),
-    ({"weight1": None}, DtypeError, "weight1: must be a torch.Tensor"),
     ({"x_norm": "batch"}, UnsupportedError, "x_norm='batch'"),
     ({"x_norm": "rms", "x_norm_eps": 0.0}, UnsupportedError, "x_norm_eps=0.0"),
     ({"x_norm_bias": torch.ones(C)}, UnsupportedError, "x_norm_bias: there is no norm"),
@@ -211,7 +180,6 @@ refused(pytorch.pointwise_mlp, MLP, [
 # Modules.
 refused(lambda kind, **more: kind(4, 4, 3, **more), {"kind": nn.Conv1d}, [
     ({"padding_mode": "mirror"}, UnsupportedError, "padding_mode='mirror': accepted are zeros, reflect, replicate"),
-    ({"kind": nn.Conv2d, "activation": "nonesuch"}, UnsupportedError, "activation='nonesuch': accepted are None, relu"),
     ({"kind": nn.CausalConv1d, "activation": ["relu"]}, UnsupportedError, r"activation=\['relu'\]: accepted are None"),
     ({"kind": nn.CausalConv1d, "residual_position": "after"}, UnsupportedError, "residual_position='after': accepted"),
     ({"padding_mode": "mirror", "activation": "x"}, UnsupportedError, "Conv1d cannot be built; 2 reasons"),
@@ -235,14 +203,12 @@ GROUPS = torch.nn.GroupNorm(3, 6)
 refused(of_parts, {"norm": GROUPS}, [
     ({"norm": Own(3, 6)}, UnsupportedError, "norm=Own: accepted are torch.nn's GroupNorm, BatchNorm2d"),
     ({"norm": torch.nn.SyncBatchNorm(6)}, UnsupportedError, "norm=SyncBatchNorm: "),
-    ({"norm": torch.nn.BatchNorm1d(6)}, UnsupportedError, "norm=BatchNorm1d: "),
     ({"norm": torch.nn.InstanceNorm2d(6, track_running_stats=True)}, UnsupportedError, "track_running_stats=True"),
     ({"norm": hooked(torch.nn.GroupNorm(3, 6))}, UnsupportedError, "norm: has hooks"),
     ({"norm": torch.nn.GroupNorm(3, 9)}, GeometryError, "norm: has 9 channels, conv takes 6"),
     ({"activation": "mish"}, UnsupportedError, "x_activation='mish': accepted are"),
     ({"padding_mode": "reflect"}, UnsupportedError, "conv.padding_mode='reflect': "),
     ({"kind": torch.nn.Conv1d}, UnsupportedError, "conv=Conv1d: accepted are Conv2d"),
-    ({"kind": torch.nn.ConvTranspose2d}, UnsupportedError, "conv=ConvTranspose2d: accepted are Conv2d"),
 ])  # fmt: skip
 refused(functools.partial(nn.NormActConv2d, 6, 4, 3), {}, [
     ({"norm": "layer"}, UnsupportedError, "norm='layer': accepted are"),
@@ -284,38 +250,26 @@ IDX = torch.tensor([[0, 0, 1, 1, 1, 2]] * 2)
 refused(pytorch.causal_conv1d_fn, {"x": X, "weight": W, "bias": B}, [
     ({"x": X.double(), "bias": None}, DtypeError, "weight.dtype=torch.float32: must be torch.float64 exactly when x's"),
     ({"x": X.numpy()}, DtypeError, "x: must be a torch.Tensor, not ndarray"),
-    ({"x": X[0]}, LayoutError, r"x.shape=\(4, 6\): must have 3 axes, \[N, C, L\]"),
     ({"x": X[..., :0]}, GeometryError, r"x.shape=\(2, 4, 0\): C and L must be at least 1"),
     ({"weight": None}, DtypeError, "weight: must be a torch.Tensor, not NoneType"),
-    ({"weight": W.int()}, DtypeError, "weight.dtype=torch.int32: accepted are"),
     ({"weight": W[:, None]}, LayoutError, r"weight.shape=\(4, 1, 3\): must have 2 axes, .* call .squeeze\(1\)"),
     ({"weight": W[:, :0]}, GeometryError, r"weight.shape=\(4, 0\): width must be at least 1"),
     ({"weight": W[:3], "bias": None}, GeometryError, r"weight.shape=\(3, 3\): must be \[C, width\] for x's C=4"),
-    ({"weight": W.to("meta")}, UnsupportedError, "weight.device=meta: must be that of x, cpu; move"),
     ({"bias": B[:2]}, GeometryError, r"bias.shape=\(2,\): must be \[C\] = \(4,\)"),
-    ({"bias": B.to("meta")}, UnsupportedError, "bias.device=meta: must be that of x, cpu"),
     ({"initial_states": S[..., :1]}, GeometryError, r"initial_states.shape=\(2, 4, 1\): must be \[N, C, width - 1\]"),
-    ({"initial_states": S.half()}, DtypeError, "initial_states.dtype=torch.float16: must be x's, torch.float32"),
-    ({"initial_states": S.to("meta")}, UnsupportedError, "initial_states.device=meta: must be that of x, cpu"),
-    ({"seq_idx": IDX.float()}, DtypeError, "seq_idx.dtype=torch.float32: must be torch.int32 or torch.int64"),
     ({"seq_idx": IDX.tolist()}, DtypeError, "seq_idx: must be a torch.Tensor, not list"),
-    ({"seq_idx": IDX[:1]}, GeometryError, r"seq_idx.shape=\(1, 6\): must be \[N, L\] = \(2, 6\)"),
-    ({"seq_idx": IDX.to("meta")}, UnsupportedError, "seq_idx.device=meta: must be that of x, cpu, or cpu"),
     ({"seq_idx": IDX.flip(1)}, GeometryError, r"seq_idx\[0\]=\[2, 1, 1, 1, 0, 0\]: must not fall along a row"),
     ({"seq_idx": IDX - 1, "initial_states": S}, GeometryError, r"seq_idx.0.=.-1, -1, 0, 0, 0, 1.: with init"),
     ({"seq_idx": IDX, "cu_seqlens": CU}, UnsupportedError, "seq_idx: given together with cu_seqlens"),
     ({"cu_seqlens": CU}, GeometryError, r"x.shape=\(2, 4, 6\): with cu_seqlens all sequences are in one row"),
     ({"x": ONE, "cu_seqlens": CU[None]}, GeometryError, r"cu_seqlens.shape=\(1, 3\): must be \[sequences \+ 1\]"),
-    ({"x": ONE, "cu_seqlens": CU[:1]}, GeometryError, r"cu_seqlens.shape=\(1,\): must be \[sequences \+ 1\]"),
     ({"x": ONE, "cu_seqlens": CU + 1}, GeometryError, r"cu_seqlens=\[1, 3, 7\]: must begin with 0"),
     ({"x": ONE, "cu_seqlens": CU[:2]}, GeometryError, r"cu_seqlens=\[0, 2\]: .* end with x's 6 tokens"),
     ({"x": ONE, "cu_seqlens": torch.tensor([0, 4, 2, 6])}, GeometryError, r"cu_seqlens=\[0, 4, 2, 6\]: .* never fall"),
-    ({"x": ONE, "cu_seqlens": CU.bool()}, DtypeError, "cu_seqlens.dtype=torch.bool: must be"),
     ({"x": ONE, "cu_seqlens": CU, "initial_states": S[:1]}, GeometryError,
      r"\[sequences, C, width - 1\] = \(2, 4, 2\)"),
     ({"layout": "NLC"}, LayoutError, "layout='NLC': accepted are NCW, NWC"),
     ({"activation": "relu"}, UnsupportedError, "activation='relu': causal_conv1d_fn accepts None, 'silu' and 'swish'"),
-    ({"activation": True}, UnsupportedError, "activation=True: causal_conv1d_fn accepts"),
     ({"final_states_out": S}, UnsupportedError, "final_states_out: is written with return_final_states=True only"),
     ({"final_states_out": S[:1], "return_final_states": True}, GeometryError,
      r"final_states_out.shape=\(1, 4, 2\): must be \[N, C, width - 1\] = \(2, 4, 2\)"),
@@ -327,22 +281,15 @@ refused(pytorch.causal_conv1d_fn, {"x": X, "weight": W, "bias": B}, [
 X, STATE, W = integers(2, 4), integers(2, 4, 3, seed=2), integers(4, 3, seed=1)
 refused(pytorch.causal_conv1d_update, {"x": X, "conv_state": STATE, "weight": W}, [
     ({"x": X[0]}, LayoutError, r"x.shape=\(4,\): must have 3 axes"),
-    ({"x": X.int()}, DtypeError, "x.dtype=torch.int32: accepted are"),
-    ({"conv_state": None}, DtypeError, "conv_state: must be a torch.Tensor, not NoneType"),
     ({"conv_state": STATE[0]}, LayoutError, r"conv_state.shape=\(4, 3\): must have 3 axes, \[N, C, state_len\]"),
-    ({"conv_state": STATE[:1]}, GeometryError, r"conv_state.shape=\(1, 4, 3\): must be \[N, C, state_len\]"),
     ({"conv_state": STATE[:, :3]}, GeometryError, r"conv_state.shape=\(2, 3, 3\): must be"),
     ({"conv_state": STATE[..., :1]}, GeometryError, r"conv_state.shape=\(2, 4, 1\): .* at least width - 1 = 2"),
-    ({"conv_state": STATE.half()}, DtypeError, "conv_state.dtype=torch.float16: must be x's, torch.float32"),
     ({"conv_state": STATE.to("meta")}, UnsupportedError, "conv_state.device=meta: must be that of x, cpu"),
     ({"conv_state": STATE.clone().requires_grad_()}, UnsupportedError, "conv_state.requires_grad=True: it is over"),
     ({"weight": W[:, None]}, LayoutError, r"weight.shape=\(4, 1, 3\): must have 2 axes"),
     ({"bias": W}, GeometryError, r"bias.shape=\(4, 3\): must be \[C\] = \(4,\)"),
     ({"activation": "gelu"}, UnsupportedError, "activation='gelu': causal_conv1d_update accepts None, 'silu'"),
     ({"cache_seqlens": torch.tensor([1.0, 2.0])}, DtypeError, "cache_seqlens.dtype=torch.float32: must be torch.int32"),
-    ({"cache_seqlens": torch.tensor([1])}, GeometryError, r"cache_seqlens.shape=\(1,\): must be \[N\] = \(2,\)"),
-    ({"conv_state_indices": [0, 1]}, DtypeError, "conv_state_indices: must be a torch.Tensor, not list"),
-    ({"conv_state_indices": torch.tensor([[0, 1]])}, GeometryError, r"conv_state_indices.shape=\(1, 2\): must"),
     ({"conv_state_indices": torch.tensor([0, 2])}, GeometryError, r"indices=\[0, 2\]: must be below .* 2 rows"),
     ({"conv_state_indices": torch.tensor([1, 1])}, GeometryError, r"conv_state_indices=\[1, 1\]: must name each row"),
 ])  # fmt: skip
@@ -385,12 +332,9 @@ refused(serving.causal_conv1d_fn, PREFILL, [
     ({"x": integers(1, 2, 6)}, LayoutError, "x.shape"),
     ({"weight": integers(3, 4)}, GeometryError, "weight.shape"),
     ({"conv_states": integers(4, 2, 2)}, GeometryError, "conv_states.shape"),
-    ({"conv_states": integers(4, 2, 3, dtype=torch.bfloat16)}, DtypeError, "conv_states.dtype"),
     ({"conv_states": integers(4, 2, 3).requires_grad_()}, UnsupportedError, "conv_states.requires_grad"),
     ({"query_start_loc": None}, DtypeError, "query_start_loc=None"),
-    ({"query_start_loc": torch.tensor([0.0, 6.0])}, DtypeError, "query_start_loc.dtype"),
     ({"query_start_loc": tensor([0, 4, 5])}, GeometryError, "query_start_loc="),
-    ({"cache_indices": tensor([0])}, GeometryError, "cache_indices.shape"),
     ({"cache_indices": tensor([1, 1])}, GeometryError, "cache_indices="),
     ({"cache_indices": tensor([0, 4])}, GeometryError, "cache_indices=.0, 4"),
     ({"has_initial_state": torch.ones(2)}, DtypeError, "has_initial_state"),
@@ -404,7 +348,6 @@ refused(serving.causal_conv1d_update, STEP | {"conv_state_indices": tensor([3, 1
     ({"num_accepted_tokens": tensor([1, 1]), "conv_state": integers(4, 2, 3)}, GeometryError, "conv_state.shape"),
     ({"num_accepted_tokens": tensor([0, 1])}, GeometryError, "num_accepted_tokens="),
     ({"num_accepted_tokens": tensor([1, 9])}, GeometryError, "num_accepted_tokens=.1, 9"),
-    ({"num_accepted_tokens": tensor([1])}, GeometryError, "num_accepted_tokens.shape"),
     ({"x": integers(6, 2), "query_start_loc": tensor([0, 4, 6]), "max_query_len": 3}, GeometryError, "max_query_len="),
     ({"x": integers(6, 2), "query_start_loc": tensor([0, 4, 7])}, GeometryError, "query_start_loc="),
     ({"conv_state_indices": tensor([2, 2])}, GeometryError, "conv_state_indices="),
@@ -426,7 +369,6 @@ X, W = torch.zeros(1, 2, 5), torch.zeros(2, 2, 3)
 refused(pytorch.conv1d_chunk, {"input": X, "state": None, "weight": W}, [
     ({"stride": 4}, GeometryError, "stride=4: must be from 1 to the window, 3"),
     ({"state": torch.zeros(1, 3, 2)}, GeometryError, r"state.shape=\(1, 3, 2\)"),
-    ({"state": X.half()}, DtypeError, "state.dtype=torch.float16"),
     ({"input": None}, DtypeError, "input: must be a torch.Tensor"),
     ({"input": X[..., :0]}, GeometryError, r"input.shape=\(1, 2, 0\)"),
 ])  # fmt: skip

@@ -4,7 +4,6 @@ import pytest
 import torch
 from exact_matmuls import exact_matmuls
 from torch.nn import functional as F
-from torch_exact import same
 
 from nkiconv.pytorch import conv3d, nn, plan_model
 
@@ -13,41 +12,6 @@ GENERATOR = torch.Generator().manual_seed(0)
 
 def ints(*shape, grad=False):
     return torch.randint(-2, 3, shape, generator=GENERATOR).float().requires_grad_(grad)
-
-
-@pytest.mark.cover(6)
-@pytest.mark.parametrize("activation", [None, "relu"])
-def test_values_and_gradients(mode, activation):
-    x, frames, w = ints(2, 4, 3, 5, 6, grad=True), ints(2, 4, 2, 5, 6, grad=True), ints(6, 4, 3, 3, 3, grad=True)
-    bias, residual = ints(6, grad=True), ints(2, 6, 3, 5, 6, grad=True)
-    more = {"activation": activation, "residual": residual, "initial_frames": frames}
-    y, final = conv3d(x, w, bias, padding=(0, 1, 1), return_final_frames=4, **more)
-    both = torch.cat([frames, x], 2)
-    z = F.conv3d(both, w, bias, padding=(0, 1, 1)) + residual
-    z = z if activation is None else F.relu(z)
-    assert torch.equal(y, z)
-    assert torch.equal(final, both[:, :, 1:])
-    inputs = (x, frames, w, bias, residual)
-    found = torch.autograd.grad((y * y).sum() + final.sum(), inputs)
-    wanted = torch.autograd.grad((z * z).sum() + both[:, :, 1:].sum(), inputs)
-    assert same(found, wanted)
-
-
-def test_transforms(mode):
-    x, frames, w = ints(3, 2, 4, 3, 5, 6), ints(3, 2, 4, 2, 5, 6), ints(6, 4, 3, 3, 3)
-
-    def ours(x, frames):
-        return conv3d(x, w, padding=(0, 1, 1), initial_frames=frames)
-
-    def torchs(x, frames):
-        return F.conv3d(torch.cat([frames, x], 2), w, padding=(0, 1, 1))
-
-    for dims in (0, (0, None), (None, 0)):
-        given = [one if dims == 0 or dim == 0 else one[0] for one, dim in zip((x, frames), dims or (0, 0), strict=True)]
-        assert torch.equal(torch.vmap(ours, dims)(*given), torch.vmap(torchs, dims)(*given))
-    tangents = ints(2, 4, 3, 5, 6), ints(2, 4, 2, 5, 6)
-    found, wanted = (torch.func.jvp(one, (x[0], frames[0]), tangents) for one in (ours, torchs))
-    assert all(map(torch.equal, found, wanted))
 
 
 @pytest.mark.cover(2)

@@ -1,0 +1,341 @@
+"""Layers that do more than convolve, and the same by torch's functions alone, in the dtype of what they take."""
+
+import functools
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch.nn import functional as F
+from torch_activation import torchs as activation_of
+
+from nkiconv import bounds, pytorch, reference
+from nkiconv.problem import ConvProblem
+from nkiconv.pytorch.computers.arrays import to_numpy
+from nkiconv.pytorch.computers.statistics import Norm, moments
+from nkiconv.pytorch.operators.tensor_kinds import DTYPES
+
+SIZES = {1: (9,), 2: (5, 6), 3: (3, 4, 5)}
+#: One mean and one variance of each image and channel.
+EACH = Norm("instance", None, 0.0)
+IN_TORCH = {False: {"padding": 1}, True: {"stride": 2, "padding": 1, "output_padding": 1}}
+
+
+@dataclass(frozen=True)
+class Form:
+    """What the calls of one kind have; their results are y, and with `stats` mean and variance of it."""
+
+    transposed: bool = False
+    stats: bool = False
+    x_upsample: int = 1
+
+    def __str__(self):
+        return next(name for name, one in FORMS.items() if one == self)
+
+    @property
+    def ranks(self):
+        return (1, 2, 3) if self.x_upsample == 1 else (2,)
+
+    def operator_name(self, rank):
+        return f"conv{'_transpose' * self.transposed}{rank}d_with_{'stats' if self.stats else 'prologue'}"
+
+    def groups(self, x, w):
+        return 4 // w.shape[1] if self.transposed else x.shape[1 - w.ndim] // w.shape[1]
+
+    def tensors(self, rank, form="image", residual=True, dtype=torch.float32, groups=2, channels=6):
+        """x, w, bias, residual, x_scale, x_shift of a convolution with 3 taps and padding 1."""
+        generator = torch.Generator().manual_seed(rank)
+        kind = torch.float64 if dtype == torch.float64 else torch.float32
+        of_x = (channels,) if form == "channel" else (2, channels)
+        of_y = (2, 4, *((2 if self.transposed else self.x_upsample) * size for size in SIZES[rank]))
+        of_w = (channels, 4 // groups) if self.transposed else (4, channels // groups)
+        shapes = (2, channels, *SIZES[rank]), (*of_w, *[3] * rank), (4,), of_y, of_x, of_x
+        kinds = (dtype,) * 4 + (kind,) * 2
+        found = [torch.randn(one, generator=generator).to(each) for one, each in zip(shapes, kinds, strict=True)]
+        return found if residual else [*found[:3], None, *found[4:]]
+
+    def call(self, x, w, bias, residual, scale, shift, act="silu", **more):
+        """What nkiconv's function returns."""
+        function = getattr(pytorch, f"conv{'_transpose' * self.transposed}{w.dim() - 2}d")
+        more |= IN_TORCH[self.transposed] | {"groups": self.groups(x, w), "residual": residual}
+        more |= {"x_upsample": self.x_upsample} if self.x_upsample > 1 else {}
+        more |= {"return_stats": "channel"} if self.stats else {}
+        return function(x, w, bias, x_scale=scale, x_shift=shift, x_activation=act, **more)
+
+    def numbers(self, x, w, act="silu", activation=None, residual_position="pre_activation"):
+        """The operator's arguments after the tensors."""
+        rank = w.dim() - 2
+        ones, stride = [1] * rank, [1 + self.transposed] * rank
+        pads = [1, 1 + self.transposed] * rank
+        more = ones, pads, ones, stride, self.groups(x, w), activation, residual_position, None, None, False, act
+        return more if self.x_upsample == 1 else (*more, self.x_upsample)
+
+    def operator(self, x, w, *given, **more):
+        found = getattr(torch.ops.nkiconv, self.operator_name(w.dim() - 2))(x, w, *given, *self.numbers(x, w, **more))
+        return self.moments(found)
+
+    def ours(self, *given, **more):
+        return self.moments(self.call(*given, **more))
+
+    def moments(self, found):
+        return (found[0], *moments(found[1], EACH)) if self.stats else found
+
+    def torchs(
+        self, x, w, bias, residual, scale, shift, act="silu", activation=None, residual_position="pre_activation"
+    ):
+        """By torch's functions alone, in the dtype of what they take."""
+        rank = w.dim() - 2
+        h = x if scale is None else x * scale.reshape(*scale.shape, *[1] * rank)
+        h = activation_of(act)(h if shift is None else h + shift.reshape(*shift.shape, *[1] * rank))
+        for axis in range(2, 2 + rank):
+            h = h.repeat_interleave(self.x_upsample, axis)
+        convolve = getattr(F, f"conv{'_transpose' * self.transposed}{rank}d")
+        y = convolve(h, w, bias, groups=self.groups(x, w), **IN_TORCH[self.transposed])
+        if residual is not None and residual_position == "pre_activation":
+            y = y + residual
+        y = activation_of(activation)(y)
+        if residual is not None and residual_position == "post_activation":
+            y = y + residual
+        return (y, y.flatten(2).mean(2), y.flatten(2).var(2, correction=0)) if self.stats else y
+
+    def truth(self, given, act, activation=None, out_dtype=None):
+        """(y [N, K, ...] in float64, how far the kernel's may be off), y rounded to out_dtype, or x's."""
+        x, w, bias, residual, scale, shift = map(to_numpy, given)
+        rank, dtype = w.ndim - 2, DTYPES[given[0].dtype]
+        convolved = (self.x_upsample * size for size in x.shape[2:])
+        sizes = dict(zip("DHW"[-rank:], convolved, strict=True)) | dict(zip("TRS"[-rank:], w.shape[2:], strict=True))
+        padding = (((0, 0),) if rank == 1 else ()) + ((1, 1),) * rank
+        groups = self.groups(x, w)
+        problem = ConvProblem(N=len(x), C=x.shape[1], K=len(w), **sizes, groups=groups, padding=padding, dtype=dtype)
+        images, filters = x[:, :, None] if rank == 1 else x, w.reshape(problem.filter_shape)
+        off = bounds.prologue_bound(images, dtype, scale, shift, act)
+        inexact = reference.abs_sum_ref(reference.prologue_ref(off, x_upsample=self.x_upsample), filters, problem)
+        h = reference.prologue_ref(images, scale, shift, act, self.x_upsample)
+        sums, most = (one(h, filters, problem) for one in (reference.conv_ref, reference.abs_sum_ref))
+        after = bias, activation, residual.reshape(sums.shape)
+        limit = bounds.epilogue_bound(
+            reference.num_terms(problem), most, sums, out_dtype or dtype, *after, inexact=inexact
+        )
+        return reference.epilogue_ref(sums, *after), limit
+
+
+FORMS = {
+    "prologue": Form(),
+    "upsampled": Form(x_upsample=2),
+    "statistics": Form(stats=True),
+    "statistics of upsampled": Form(stats=True, x_upsample=2),
+    "transposed": Form(transposed=True),
+    "statistics of transposed": Form(transposed=True, stats=True),
+}
+
+
+def randoms(*shapes, seed=0, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(one, generator=generator).to(dtype) for one in shapes]
+
+
+def norm_act(x, w, bias, gamma, beta, norm="group", act="silu", **more):
+    groups = {"num_groups": 3} if norm == "group" else {}
+    more |= {"norm": norm, "norm_weight": gamma, "norm_bias": beta, "x_activation": act, "padding": 1} | groups
+    return getattr(pytorch, f"norm_act_conv{w.dim() - 2}d")(x, w, bias, **more)
+
+
+def normed(x, gamma, beta, norm, eps=1e-5):
+    """torch's norm."""
+    if norm == "group":
+        return F.group_norm(x, 3, gamma, beta, eps)
+    if norm == "batch":
+        return F.batch_norm(x, None, None, gamma, beta, True, 0.0, eps)
+    return F.instance_norm(x, None, None, gamma, beta, eps=eps)
+
+
+def norm_act_in_torch(x, w, bias, gamma, beta, norm="group", act="silu"):
+    h = activation_of(act)(normed(x, gamma, beta, norm))
+    return getattr(F, f"conv{w.dim() - 2}d")(h, w, bias, padding=1)
+
+
+def of_norm_act(rank, dtype=torch.float32, mean=0.0):
+    """x, w, bias, and the norm's weight and bias."""
+    x, *others = randoms((2, 6, *SIZES[rank]), (4, 6, *[3] * rank), (4,), (6,), (6,))
+    return [one.to(dtype) for one in (x + mean, *others)]
+
+
+def rows_norm(rows, kind, weight, bias):
+    """torch's norm over the last axis."""
+    channels = rows.shape[-1:]
+    if kind == "layer":
+        return F.layer_norm(rows, channels, weight, bias, eps=1e-6)
+    return F.rms_norm(rows, channels, weight, eps=1e-6) + (0 if bias is None else bias)
+
+
+def y_norm(x, w, bias, residual, gamma, beta, frames=None, kind="rms", position="pre_activation", **more):
+    """y and what its norm reads, of padding that keeps sizes, in front in time."""
+    padding = ((0, 0) if frames is not None else (2, 0), (1, 1), (1, 1)) if w.dim() == 5 else 1
+    named = {"residual": residual, "y_norm": kind, "y_norm_weight": gamma, "y_norm_bias": beta, "padding": padding}
+    more |= named | ({} if frames is None else {"initial_frames": frames}) | {"activation": "silu"}
+    call = pytorch.conv3d if w.dim() == 5 else pytorch.conv2d
+    return call(x, w, bias, residual_position=position, return_before_norm=True, **more)
+
+
+def y_norm_in_torch(x, w, bias, residual, gamma, beta, frames=None, kind="rms", position="pre_activation"):
+    rank, before = w.dim() - 2, position == "pre_activation"
+    if rank == 3:
+        x = F.pad(x, (0, 0, 0, 0, 2, 0)) if frames is None else torch.cat([frames, x], 2)
+    u = getattr(F, f"conv{rank}d")(x, w, bias, padding=(0, 1, 1)[-rank:]) + (residual if before else 0)
+    y = F.silu(rows_norm(u.movedim(1, -1), kind, gamma, beta).movedim(-1, 1))
+    return (y if before else y + residual), u
+
+
+def of_y_norm(rank, frames=False, dtype=torch.float32):
+    """x, w, bias, residual, the norm's weight and bias, and frames."""
+    sizes = SIZES[rank]
+    shapes = (2, 3, *sizes), (4, 3, *[3] * rank), (4,), (2, 4, *sizes), (4,), (4,), (2, 3, 2, *sizes[1:])
+    return randoms(*shapes[: 6 + frames], seed=rank, dtype=dtype)
+
+
+def short_conv(bcx, w, bias=None, states=None, order="BCx"):
+    """y and final states of LFM2's stage by torch alone."""
+    parts = dict(zip(order, bcx.chunk(3, 1), strict=True))
+    product, size = parts["B"] * parts["x"], w.shape[-1] - 1
+    before = product.new_zeros(*product.shape[:2], size) if states is None else states
+    rows = torch.cat([before, product], 2)
+    return parts["C"] * F.conv1d(rows, w.reshape(-1, 1, size + 1), bias, groups=w.shape[0]), rows[..., -size:]
+
+
+def glu(x, w, bias, padding="same"):
+    x = F.glu(x, 1)
+    rows = F.pad(x, (2, 0)) if padding == "causal" else x
+    return F.silu(F.conv1d(rows, w[:, None], bias, padding=0 if padding == "causal" else padding, groups=len(w)))
+
+
+SPLITS = ((2, 8, True), (1, 16, True), (3, 5, False))
+
+
+def of_split(N=2, L=11, layout="NCW", dtype=torch.float32, rows=None):
+    """x, weight, bias, initial states."""
+    return randoms((N, 47, L) if layout == "NCW" else (N, L, 47), (47, 4), (47,), (rows or N, 47, 3), dtype=dtype)
+
+
+def split_in_torch(x, w, bias=None, state=None, layout="NCW", offsets=None, eps=1e-6):
+    """Parts, and final states."""
+    rows = x if layout == "NCW" else x.transpose(1, 2)
+    state = rows.new_zeros(len(x), 47, 3) if state is None else state
+    pieces = [
+        torch.cat([state if offsets is None else state[k : k + 1], rows[:, :, first:end]], 2)
+        for k, (first, end) in enumerate(itertools.pairwise(offsets or (0, rows.shape[2])))
+    ]
+    z, found, first = F.silu(torch.cat([F.conv1d(one, w[:, None], bias, groups=47) for one in pieces], 2)), [], 0
+    for heads, dim, normalised in SPLITS:
+        part = z[:, first : first + heads * dim].transpose(1, 2).reshape(len(z), -1, heads, dim)
+        found.append(part / (part.square().sum(-1, keepdim=True) + eps).sqrt() if normalised else part)
+        first += heads * dim
+    return *found, torch.cat([one[..., -3:] for one in pieces])
+
+
+def held_after(rows, state, positions, starts=(0,)):
+    """The last three inputs of each position's sequence, its initial state in front: [N, positions, C, 3]."""
+    found = []
+    for position in positions:
+        k = max(k for k, start in enumerate(starts) if start < position)
+        before = state if len(starts) == 1 else state[k : k + 1]
+        found.append(torch.cat([before, rows[:, :, starts[k] : position]], 2)[:, :, -3:])
+    return torch.stack(found, 1)
+
+
+def packed_in_torch(x, w, bias, state):
+    """Two sequences, with states after positions."""
+    return *split_in_torch(x, w, bias, state, offsets=(0, 4, 11)), held_after(x, state, (2, 6, 11), (0, 4))
+
+
+def split(x, w, bias=None, state=None, **more):
+    parts, *states = pytorch.causal_conv1d_split(
+        x, w, bias, splits=SPLITS, initial_states=state, return_final_states=True, **more
+    )
+    return *parts, *states
+
+
+def mlp(x, w1, w2, bias1, bias2, residual, *norm, kind=None):
+    named = dict(zip(("x_norm_weight", "x_norm_bias"), norm, strict=False))
+    return pytorch.pointwise_mlp(x, w1, w2, bias1=bias1, bias2=bias2, residual=residual, x_norm=kind, **named)
+
+
+def mlp_in_torch(x, w1, w2, bias1=None, bias2=None, residual=0.0, gamma=None, beta=None, kind=None):
+    rows = x.movedim(1, -1)
+    rows = rows if kind is None else rows_norm(rows, kind, gamma, beta)
+    return F.linear(F.gelu(F.linear(rows, w1, bias1)), w2, bias2).movedim(-1, 1) + residual
+
+
+def of_mlp(kind=None, pixels=(4, 3), dtype=torch.float32):
+    """x, filters, biases, residual, and the norm's weight and bias."""
+    shapes = (2, 5, *pixels), (12, 5), (7, 12), (12,), (7,), (2, 7, *pixels), (5,), (5,)
+    x, *others = randoms(*shapes[: 6 if kind is None else 8], dtype=dtype)
+    return [x, *(one / 4 for one in others)]
+
+
+def frames(x, w, bias, residual, before):
+    more = {"padding": (0, 1, 1), "activation": "relu", "return_final_frames": 4}
+    return pytorch.conv3d(x, w, bias, residual=residual, initial_frames=before, **more)
+
+
+def frames_in_torch(x, w, bias, residual, before):
+    both = torch.cat([before, x], 2)
+    return F.relu(F.conv3d(both, w, bias, padding=(0, 1, 1)) + residual), both[:, :, -4:]
+
+
+def causal(x, w, bias, states):
+    return pytorch.causal_conv1d_fn(x, w, bias, initial_states=states, return_final_states=True, activation="silu")
+
+
+def causal_in_torch(x, w, bias, states):
+    rows = torch.cat([states, x], 2)
+    return F.silu(F.conv1d(rows, w[:, None], bias, groups=len(w))), rows[..., x.shape[2] :]
+
+
+class Layer(NamedTuple):
+    """A layer's function, the same by torch, arguments of both, which of these have images, and what kernels refuse."""
+
+    ours: Callable
+    torchs: Callable
+    given: list
+    images: tuple[int, ...] = (0,)
+    refuses: tuple[str, ...] = ()
+    wide: tuple[int, ...] = ()  # arguments in fp32 whatever x is
+
+
+_GATED = randoms((2, 12, 9), (4, 3), (4,), (2, 4, 2))
+_FRAMES = randoms((2, 4, 3, 5, 6), (6, 4, 3, 3, 3), (6,), (2, 6, 3, 5, 6), (2, 4, 2, 5, 6))
+LAYERS = {
+    **{name: Layer(one.ours, one.torchs, one.tensors(one.ranks[0]), (0, 3, 4, 5), (), (4, 5))
+       for name, one in FORMS.items()},
+    **{f"{kind} norm": Layer(
+        functools.partial(norm_act, norm=kind), functools.partial(norm_act_in_torch, norm=kind), of_norm_act(1),
+        () if kind == "batch" else (0,),
+    ) for kind in ("group", "batch", "instance")},
+    **{f"{kind} of pixels, {rank}d{', frames' * given}": Layer(
+        functools.partial(y_norm, kind=kind), functools.partial(y_norm_in_torch, kind=kind), of_y_norm(rank, given),
+        (0, 3, 6)[: 2 + given], ("tangents",),
+    ) for kind, rank, given in (("rms", 2, False), ("layer", 2, False), ("rms", 3, False), ("layer", 3, True))},
+    **{f"short conv, {order}": Layer(
+        functools.partial(pytorch.gated_short_conv, order=order, return_final_states=True),
+        functools.partial(short_conv, order=order), _GATED, (0, 3), ("tangents",),
+    ) for order in ("BCx", "xCB")},
+    **{f"glu, {padding}": Layer(
+        functools.partial(pytorch.glu_conv1d, padding=padding), functools.partial(glu, padding=padding),
+        [_GATED[0][:, :8], *_GATED[1:3]], (0,), ("tangents",),
+    ) for padding in ("same", "causal", 2)},
+    **{f"split, {layout}": Layer(
+        functools.partial(split, layout=layout), functools.partial(split_in_torch, layout=layout),
+        of_split(layout=layout), (0, 3), ("tangents", "vmap"),
+    ) for layout in ("NCW", "NWC")},
+    "split, packed": Layer(
+        functools.partial(split, cu_seqlens=(0, 4, 11), state_positions=(2, 6, 11)), packed_in_torch,
+        of_split(1, rows=2), (), ("tangents", "vmap"),
+    ),
+    **{f"mlp, {kind}": Layer(
+        functools.partial(mlp, kind=kind), functools.partial(mlp_in_torch, kind=kind), of_mlp(kind), (0, 5),
+        ("tangents", "vmap"),
+    ) for kind in (None, "rms", "layer")},
+    "frames": Layer(frames, frames_in_torch, _FRAMES, (0, 3, 4)),
+    "causal": Layer(causal, causal_in_torch, randoms((2, 3, 5), (3, 4), (3,), (2, 3, 3)), (0, 3)),
+}  # fmt: skip

@@ -1,0 +1,277 @@
+"""Layers that do more than convolve equal torch's functions: results, derivatives in both directions and twice, batches
+and none."""
+
+import contextlib
+
+import pytest
+import torch
+from gradchecks import assert_batches, assert_derivatives, assert_gradients, assert_tangents, several
+from layers import LAYERS, mlp_in_torch, of_mlp, of_y_norm, short_conv, y_norm, y_norm_in_torch
+from operators_seen import Seen
+from tolerances import FLOAT32_SUMS, FLOAT64_SUMS, assert_within_limit, assert_within_share
+from torch.nn import functional as F
+
+from nkiconv import pytorch
+from nkiconv.bounds import EPS, error_bound
+from nkiconv.errors import UnsupportedError
+from nkiconv.pytorch import conv2d, conv_transpose2d, nn, pack_filter, pointwise_mlp, polyphase_filter
+from nkiconv.pytorch.computers.arrays import to_numpy
+from nkiconv.pytorch.operators.tensor_kinds import DTYPES
+
+in_both = pytest.mark.parametrize("mode", ["torch", "simulate"], indirect=True)
+of_each = pytest.mark.parametrize("name", LAYERS)
+
+
+def refused(name, what, mode):
+    """That kernels of some layers have no tangents or no batches."""
+    if what not in LAYERS[name].refuses or mode == "torch":
+        return contextlib.nullcontext()
+    return pytest.raises(UnsupportedError, match="forward mode" if what == "tangents" else "vmap")
+
+
+def share(name):
+    """Of statistics, and of means in norms, gradients are sums of sums."""
+    summed = any(word in name for word in ("statistics", "norm", "pixels", "mlp"))
+    return (4 if summed else 1) * FLOAT32_SUMS
+
+
+@in_both
+@pytest.mark.cover
+@of_each
+def test_results_and_gradients(name, mode):
+    """By torch's functions where these compute, and by nkiconv's operators, which whoever looks on sees."""
+    layer = LAYERS[name]
+    for look in (contextlib.nullcontext, Seen) if mode == "torch" else (contextlib.nullcontext,):
+        with look():
+            assert_gradients(layer.ours, layer.torchs, layer.given, share(name))
+
+
+@pytest.mark.cover(10)
+@of_each
+def test_derivatives_in_float64(name):
+    """Twice, of every tensor and result, of operators; in both directions where there are such."""
+    layer = LAYERS[name]
+
+    def call(*given):
+        with Seen():
+            return layer.ours(*given)
+
+    leaves = [one.detach().double().requires_grad_() for one in layer.given]
+    assert_derivatives(call, leaves, check_forward_ad="tangents" not in layer.refuses)
+
+
+@in_both
+@pytest.mark.cover
+@of_each
+def test_tangents(name, mode):
+    layer = LAYERS[name]
+    with refused(name, "tangents", mode):
+        assert_tangents(layer.ours, layer.torchs, layer.given, share(name))
+
+
+@in_both
+@pytest.mark.cover(40)
+@pytest.mark.parametrize("batched", ["x", "filters", "all"])
+@of_each
+def test_batches(name, batched, mode):
+    layer = LAYERS[name]
+    at = {"x": (0,), "filters": (1,), "all": tuple(range(len(layer.given)))}[batched]
+    with refused(name, "vmap", mode):
+        assert_batches(layer.ours, layer.torchs, layer.given, at, 4 * FLOAT32_SUMS)
+
+
+@in_both
+@pytest.mark.cover
+@of_each
+def test_no_images(name, mode):
+    layer = LAYERS[name]
+    given = [one[:0] if i in layer.images else one for i, one in enumerate(layer.given)]
+    for look in (contextlib.nullcontext, Seen) if layer.images else ():
+        with look(), torch.no_grad():
+            found, whole = several(layer.ours(*given)), several(layer.torchs(*layer.given))
+        assert [one.shape for one in found] == [(0, *one.shape[1:]) for one in whole]
+
+
+@pytest.mark.cover(8)
+@of_each
+def test_only_what_is_wanted_is_differentiated(name):
+    """The gradient by one of the tensors alone."""
+    layer = LAYERS[name]
+    for index in range(len(layer.given)):
+        found = []
+        for call, kind in ((layer.ours, torch.float32), (layer.torchs, torch.float64)):
+            given = [one.detach().to(kind, copy=True) for one in layer.given]
+            leaf = given[index].requires_grad_()
+            with Seen():
+                total = sum(map(torch.sum, several(call(*given))))
+            found.append([leaf.grad or 0 * leaf] if not total.requires_grad else torch.autograd.grad(total, leaf))
+        if found[1][0].any():
+            assert_within_share(*found, share(name))
+
+
+@pytest.mark.cover(27)
+@pytest.mark.parametrize("mode", ["compare"], indirect=True)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@of_each
+def test_kernels_are_within_their_bounds(name, dtype, mode):
+    """Which raises where a kernel's results, or its gradients', and the truth differ by more."""
+    layer = LAYERS[name]
+    kinds = [torch.float32 if i in layer.wide else dtype for i in range(len(layer.given))]
+    given = [one.detach().to(kind, copy=True).requires_grad_() for one, kind in zip(layer.given, kinds, strict=True)]
+    found = several(layer.ours(*given))
+    assert found[0].dtype == dtype
+    found[0].float().square().sum().backward()
+    assert given[0].grad.dtype == dtype
+
+
+# Two 1x1 convolutions.
+
+
+@pytest.mark.cover(12)
+@pytest.mark.parametrize("pixels", [(9,), (4, 3), (2, 3, 2)])
+@pytest.mark.parametrize("kind", [None, "rms", "layer"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_layers_of_pixels(mode, dtype, kind, pixels):
+    given = of_mlp(kind, pixels, dtype)
+    found, expected = LAYERS[f"mlp, {kind}"].ours(*given), mlp_in_torch(*(one.double() for one in given), kind=kind)
+    assert found.dtype == dtype
+    roundings = 2 if kind is None else 4
+    assert (found - expected).abs().max() <= roundings * torch.finfo(dtype).eps * max(1, expected.abs().max())
+
+
+def test_what_layers_of_pixels_may_leave_out(mode):
+    given = of_mlp()[:3]
+    wide = [one.double() for one in given]
+    for kind in (None, "layer"):
+        assert_within_share([pointwise_mlp(*given, x_norm=kind)], [mlp_in_torch(*wide, kind=kind)], 2 * FLOAT32_SUMS)
+
+
+def test_layers_of_pixels_compile_and_count_flops():
+    given = of_mlp()
+    call = LAYERS["mlp, None"].ours
+    torch._dynamo.reset()
+    compiled = torch.compile(call, backend="aot_eager", fullgraph=True)
+    assert_within_share([compiled(*given)], [call(*given)], FLOAT32_SUMS)
+    with torch.utils.flop_counter.FlopCounterMode(display=False) as counter:
+        torch.ops.nkiconv.pointwise_mlp(*given, None, None, "gelu", None, 1e-6, None)
+    assert counter.get_total_flops() == 2 * 2 * 12 * 12 * (5 + 7)
+
+
+# Norms over the channels of pixels.
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+def test_norms_of_pixels_before_a_residual(rank):
+    given = [one.double() for one in of_y_norm(rank, rank == 3)]
+    found, expected = (one(*given, position="post_activation") for one in (y_norm, y_norm_in_torch))
+    for one, other in zip(found, expected, strict=True):
+        assert_within_share([one], [other], FLOAT64_SUMS)
+
+
+@pytest.mark.parametrize("mode", ["simulate"], indirect=True)
+def test_norms_of_pixels_with_packed_filters_and_final_frames(mode):
+    x, w, *others = given = of_y_norm(3, True)
+    plain = y_norm(*given)
+    y, frames, u = y_norm(*given, packed=pack_filter(w), return_final_frames=True)
+    for one, other in zip((y, u), plain, strict=True):
+        assert_within_share([one], [other], FLOAT32_SUMS)
+    assert torch.equal(frames, x[:, :, -2:])
+    of_image = y_norm(x[0], w, *(one[0] if i in (1, 4) else one for i, one in enumerate(others)))
+    for one, other in zip(of_image, plain, strict=True):
+        assert_within_share([one], [other[0]], FLOAT32_SUMS)
+
+
+# Stages of LFM2 and of Conformers.
+
+
+def of_stage():
+    return [one.detach() for one in LAYERS["short conv, BCx"].given]
+
+
+@in_both
+def test_stages_compile_to_one_operator(mode):
+    given = of_stage()
+    compiled = torch.compile(lambda *given: pytorch.gated_short_conv(*given), fullgraph=True, backend="aot_eager")
+    assert_within_share([compiled(*given)], short_conv(*given)[:1], FLOAT32_SUMS)
+    x, w, bias, _ = given
+    with Seen() as seen:
+        pytorch.glu_conv1d(x[:, :8], w, bias)
+    assert [name for name in seen.names if name.startswith("nkiconv::")] == ["nkiconv::gated_conv1d"]
+
+
+def test_steps_of_stages_are_the_whole(simulate):
+    x, w, *_ = of_stage()
+    module = nn.GatedShortConv(4, 3)
+    module.weight.data.copy_(w[:, None])
+    whole, final = module(x, return_final_states=True)
+    states, found = torch.zeros(2, 4, 2), []
+    for piece in x.split([4, 1, 1, 3], 2):
+        y, states = module(piece, states, return_final_states=True)
+        found.append(y)
+    assert_within_share([torch.cat(found, 2)], [whole], FLOAT32_SUMS)
+    torch.testing.assert_close(states, final)
+
+
+def test_lfm2s_stage(simulate):
+    modeling = pytest.importorskip("transformers.models.lfm2.modeling_lfm2")
+    torch.manual_seed(0)
+    config = modeling.Lfm2Config(hidden_size=8, num_attention_heads=2, num_key_value_heads=1, num_hidden_layers=2)
+    theirs = modeling.Lfm2ShortConv(config, 0)
+    hidden, ours = torch.randn(2, 7, 8), nn.GatedShortConv.from_module(theirs.conv)
+    with torch.no_grad():
+        wanted = theirs(hidden)
+        found = theirs.out_proj(ours(theirs.in_proj(hidden).transpose(-1, -2)).transpose(-1, -2))
+    assert_within_share([found], [wanted], FLOAT32_SUMS)
+    assert ours.weight is theirs.conv.weight
+    ours.load_state_dict(theirs.conv.state_dict())
+
+
+def test_conformers_stage(simulate):
+    torch.manual_seed(0)
+    conv, norm = torch.nn.Conv1d(6, 6, 5, padding=2, groups=6, bias=False), torch.nn.BatchNorm1d(6)
+    norm(torch.randn(4, 6, 9))
+    conv, norm = conv.eval(), norm.eval()
+    x = torch.randn(2, 12, 11)
+    with torch.no_grad():
+        wanted = F.silu(norm(conv(F.glu(x, 1))))
+        found = nn.ConformerConv.from_modules(conv, norm)(x)
+    assert_within_share([found], [wanted], FLOAT32_SUMS)
+    alone = nn.ConformerConv.from_modules(conv, activation=None)
+    assert alone.weight is conv.weight
+    assert_within_share([alone(x)], [conv(F.glu(x, 1))], FLOAT32_SUMS)
+
+
+# Filters of transposed convolutions that are convolutions of each row and column twice.
+
+
+def by_phases(x, w, bias=None, padding=(1, 1), groups=1, **more):
+    sides = tuple(taps - 1 - side for taps, side in zip(w.shape[2:], padding, strict=True))
+    return conv_transpose2d(x, polyphase_filter(w, groups), bias, 2, sides, groups=groups, **more)
+
+
+@pytest.mark.cover(3)
+@pytest.mark.parametrize(
+    ("taps", "padding", "groups"),
+    [((3, 3), (1, 1), 1), ((3, 3), (0, 2), 1), ((1, 1), (0, 0), 1), ((2, 5), (1, 3), 1), ((3, 4), (1, 2), 2)],
+    ids=str,
+)
+def test_integers_are_exact(taps, padding, groups, mode):
+    x = torch.arange(2 * 6 * 4 * 5).remainder(5).float().reshape(2, 6, 4, 5) - 2
+    w = torch.arange(4 * (6 // groups) * taps[0] * taps[1]).remainder(7).float().reshape(4, 6 // groups, *taps) - 3
+    expected = F.conv2d(F.interpolate(x, scale_factor=2), w, padding=padding, groups=groups)
+    assert torch.equal(by_phases(x, w, None, padding, groups), expected)
+    assert torch.equal(conv2d(x, w, None, 1, padding, 1, groups, x_upsample=2), expected)
+
+
+@pytest.mark.cover(3)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+def test_its_taps_are_rounded_once(dtype, mode):
+    """One more rounding of each sum of taps than a convolution has, as the documentation says."""
+    generator = torch.Generator().manual_seed(0)
+    x, w = (torch.randn(*size, generator=generator).to(dtype) for size in ((1, 40, 5, 6), (8, 40, 3, 3)))
+    truth = F.conv2d(F.interpolate(x.double(), scale_factor=2), w.double(), padding=1)
+    sums = polyphase_filter(w.float().abs()).double()  # of sums in fp32, of which each is rounded twice, then once
+    most = to_numpy(F.conv_transpose2d(x.double().abs(), sums, stride=2, padding=1))
+    kind = DTYPES[dtype]
+    limit = error_bound(40 * 4, most, to_numpy(truth), kind) + (2 * EPS["fp32"] + EPS[kind] * (kind != "fp32")) * most
+    assert_within_limit(to_numpy(by_phases(x, w)), to_numpy(truth), limit)
