@@ -10,6 +10,7 @@ from .cuts import Bank, OutTile, put_first, tap_blocks
 from .geometry import Axis, Geometry, filter_rows, num_taps, valid_range
 from .implicit_gemm_channels import (
     ALONE,
+    CHUNKS,
     HALVES,
     Batch,
     KTile,
@@ -78,16 +79,16 @@ def products(geometry: Geometry, m_tile: MTile, k_tile: KTile, out_tile: OutTile
 
 @dataclass(frozen=True)
 class TapPair:
-    """One matmul of a K tile that pairs: (row, group) of its taps, the second None where there is one only, and
-    (first, 1, how many) planes, rows and columns of outputs. half: of a single tap of HALVES, which half of the array's
-    rows it takes; else -1."""
+    """One matmul of a K tile that pairs: (row, group) of its taps, the second None where there is one only, and (first,
+    1, how many) planes, rows and columns of outputs. half: of a single tap of HALVES, which half of the array's rows it
+    takes; else -1."""
 
     first: Tap
     second: Tap | None
     planes: Sequence[int]
     rows: Sequence[int]
     columns: Sequence[int]
-    half: int
+    half: int = -1
 
 
 def matmuls_of(
@@ -103,43 +104,24 @@ def matmuls_of(
 def _pairs_of(
     geometry: Geometry, k_tile: KTile, every: list[Product], out_tile: OutTile, bank: Bank, which: int
 ) -> list[TapPair]:
-    p0, q0 = out_tile.p0 + bank.p, out_tile.q0 + bank.q
-    found: list[TapPair] = []
-    step = 2 if k_tile.stores_zeros else 1
+    """Those of the Products of a K tile that pairs: of two taps on all of the bank, as zeros are stored around x."""
+    rows, columns = (out_tile.p0 + bank.p, 1, bank.pn), (out_tile.q0 + bank.q, 1, bank.qn)
+    if k_tile.pairing == CHUNKS:
+        return [
+            TapPair((one.row, one.group), None, one.planes, rows if bank.zn > 1 else one.rows, one.columns)
+            for one in every
+        ]
     halves = k_tile.pairing == HALVES and len(every) == num_taps(geometry)
     if halves and geometry.packed == 0:
         # the last tap after the others: a plain filter has no other in the second slot
         last = (filter_rows(geometry) - 1, geometry.columns.taps - 1)
         every = sorted(every, key=lambda one: (one.row, one.group) == last)
-    for index in range(0, len(every), step):
-        first = every[index]
-        rows, columns, half = first.rows[:3], first.columns[:3], -1
-        tap: Tap = (first.row, first.group)
-        other: Tap | None = None
-        if step == 2 and index + 1 < len(every):
-            second = every[index + 1]
-            rows, columns = _joined(rows, second.rows), _joined(columns, second.columns)
-            tap, other = sorted((tap, (second.row, second.group)))
-        elif halves:
-            half = which % 2
-        if bank.zn > 1 or half >= 0:
-            rows = (p0, 1, bank.pn)
-        if half >= 0:
-            columns = (q0, 1, bank.qn)
-        found.append(TapPair(tap, other, first.planes, rows, columns, half))
-    # one that meets all of the bank first: of a half on the array's last rows that one, which then follows the half of
-    # the bank before
-    whole = -1
-    for index, pair in enumerate(found):
-        if pair.rows[2] == bank.pn and pair.columns[2] == bank.qn and (whole < 0 or pair.half == 1):
-            whole = index
-    return put_first(found, whole) if whole > 0 else found
-
-
-def _joined(one: Sequence[int], other: Sequence[int]) -> tuple[int, int, int]:
-    """The least (first, 1, how many) that holds two."""
-    first = min(one[0], other[0])
-    return first, 1, max(one[0] + one[2], other[0] + other[2]) - first
+    taps, window = [(one.row, one.group) for one in every], ((out_tile.z0 + bank.z, 1, bank.zn), rows, columns)
+    found = [TapPair(*sorted(two), *window) for two in zip(taps[::2], taps[1::2], strict=False)]
+    if len(taps) % 2 == 1:
+        found.append(TapPair(taps[-1], None, *window, which % 2 if halves else -1))
+    # a half on the array's last rows follows the half of the bank before
+    return put_first(found, len(found) - 1) if found and found[-1].half == 1 else found
 
 
 def num_matmuls(geometry: Geometry, m_tile: MTile) -> int:

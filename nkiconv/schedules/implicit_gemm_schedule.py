@@ -3,9 +3,9 @@ the same list. What it takes of SBUF, its instructions, and the output tiles tha
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
-from typing import Any
+from functools import cache, cached_property, lru_cache
 
 from .cuts import OutTile, k_tiles_of
 from .device_loops import Register, register_of
@@ -97,19 +97,14 @@ class Schedule:
     filter_bytes: int
 
     @property
-    def together(self) -> bool:
-        """Whether the sums of all M tiles of an output tile are made together, K tile by K tile of x."""
-        return self.settings.order == "chunks"
-
-    @property
     def loop(self) -> int:
         """Pairs of output tiles that the body of a loop on the device holds; 0: all are unrolled."""
         return self.settings.loop
 
     @property
-    def warmup(self) -> int:
-        """Matmuls on zeros."""
-        return self.settings.warmup
+    def together(self) -> bool:
+        """Whether the sums of all M tiles of an output tile are made together, K tile by K tile of x."""
+        return self.settings.order == "chunks"
 
     @property
     def first_bytes(self) -> int:
@@ -222,32 +217,26 @@ class Schedule:
         return {}
 
     def _count(self, cores: int) -> int:
-        known: dict[Any, int] = {}
+        each = cache(self._instructions_of)
         most = 0
-        for core in range(cores):
-            first, count = share(len(self.items), cores, core)
-            total = 64
-            for index in self._unrolled(first, count):
-                item, starts = self.items[index], index == first
-                fresh = starts or self.items[index - 1].batch != item.batch
-                kind = item.batch, _extents(item.out_tile), starts, fresh
-                if kind not in known:
-                    known[kind] = self._instructions_of(item, starts, fresh)
-                total += known[kind]
-            most = max(most, total)
+        for first, count in (share(len(self.items), cores, core) for core in range(cores)):
+            items = [self.items[index] for index in self._unrolled(first, count)]
+            filters = sum(map(self._filter_instructions, {item.batch for item in items}))
+            most = max(most, 64 + filters + sum(each(item.batch, *_extents(item.out_tile)) for item in items))
         return most
 
-    def _instructions_of(self, item: Item, starts: bool, fresh: bool) -> int:
-        """Those of an item, at most. starts: whether it is a core's first. fresh: whether its filters come for it."""
-        geometry, options, taps, out_tile = self.geometry, self.options, num_taps(self.geometry), item.out_tile
+    def _instructions_of(self, batch: int, *extents: int) -> int:
+        """Those of an item of these extents, at most, besides its filters'."""
+        geometry, options, taps = self.geometry, self.options, num_taps(self.geometry)
+        out_tile = OutTile(0, *extents[:5], 0, *extents[5:])
         # of a bank of sums besides its products
         each = 3 * sums_of(geometry) + STATISTICS_INSTRUCTIONS * options.statistics + is_transposed(geometry)
         each += 13 * (options.epilogue.norm is not None) + 3 * keeps_sums(options.epilogue)
         pixels = out_tile.zn * out_tile.pn * out_tile.qn
         banks = pixels // 256 + 2 + out_tile.pn
-        loads = len(self.k_tiles[item.batch]) * len(row_parts(geometry, out_tile, starts, 1))
+        loads = len(self.k_tiles[batch]) * len(row_parts(geometry, out_tile, True, 1))
         total = prologue_instructions(options.prologue, geometry, out_tile.dn, loads)
-        for m_tile in self.batches[item.batch]:
+        for m_tile in self.batches[batch]:
             k_tiles = len(m_tile.k_tiles)
             total += banks * (kinds_of(geometry) * taps * k_tiles + each) + 12
             total += out_tile.zn * STATISTICS_INSTRUCTIONS * options.statistics
@@ -255,30 +244,33 @@ class Schedule:
                 total += k_tiles * ((out_tile.hn + 4) * (PRODUCTS_OF_PAIR + 4) + 5)
             if stores_channels(geometry):  # transposes of pixels, and runs of them
                 total += pixels // (P_MAX // 2) + 5 * (out_tile.zn * out_tile.pn + 2 * banks)
-            if fresh:
-                # of channels by plane copies of runs, or DMAs of those of each block of a packed filter
-                runs = window_channels(geometry) * (1 if geometry.packed == 0 else m_tile.kn)
-                total += k_tiles * (taps * 5 + 8 + (runs if is_by_plane(geometry) else 0)) + 8
         return total
 
-    def _unrolled(self, first: int, count: int) -> list[int]:
+    def _filter_instructions(self, batch: int) -> int:
+        """Those of a group's filters, at most."""
+        geometry, total = self.geometry, 0
+        for m_tile in self.batches[batch]:
+            # of channels by plane copies of runs, or DMAs of those of each block of a packed filter
+            runs = window_channels(geometry) * (1 if geometry.packed == 0 else m_tile.kn) * is_by_plane(geometry)
+            total += len(m_tile.k_tiles) * (num_taps(geometry) * 5 + 8 + runs) + 8
+        return total
+
+    def _unrolled(self, first: int, count: int) -> Iterator[int]:
         """Indices of the items of a core that the compiler sees: all but those that bodies of loops stand for."""
-        found: list[int] = []
         index = first
         for repeat in self.repeats(first, count):
-            found += range(index, repeat.first + repeat.out_tiles)
+            yield from range(index, repeat.first + repeat.out_tiles)
             index = repeat.first + repeat.count * repeat.out_tiles
-        return [*found, *range(index, first + count)]
+        yield from range(index, first + count)
 
     def repeats(self, first: int, count: int) -> list[Repeat]:
         """The Repeats among items first .. first + count - 1, which are a core's; x of the item after each comes in
         it."""
         out_tiles, index, end = 2 * self.loop, first + 1, first + count
         found: list[Repeat] = []
-        while out_tiles > 0 and index + out_tiles < end:
-            times, register = self._times(index, out_tiles, end), None
-            if times > 1:
-                register = register_of(self.geometry, self._apart(index, out_tiles))
+        while 0 < out_tiles < end - index:
+            times = self._times(index, out_tiles, end)
+            register = register_of(self.geometry, self._apart(index, out_tiles)) if times > 1 else None
             if register is not None:
                 found.append(Repeat(index, out_tiles, times, register))
             index += 1 if register is None else times * out_tiles
@@ -287,13 +279,12 @@ class Schedule:
     def _times(self, first: int, out_tiles: int, end: int) -> int:
         """How often a body of so many items repeats from item `first` on: all are of one group, not its first, and the
         item after them has x of one shape with theirs too."""
-        every = {_x_sizes(one.out_tile) for one in self.items[first : first + out_tiles + 1]}
-        if self.items[first - 1].batch != self.items[first].batch or len(every) > 1:
+        bodies, apart, index = self._bodies, self._apart(first, out_tiles), first
+        sizes = {_x_sizes(one.out_tile) for one in self.items[first : first + out_tiles + 1]}
+        if self.items[first - 1].batch != self.items[first].batch or len(sizes) > 1:
             return 0
-        index, apart = first, self._apart(first, out_tiles)
-        while index + out_tiles < end and self._apart(index, out_tiles) == apart:
-            body = self._bodies[index][2]
-            if body is None or body != self._bodies[index + out_tiles][2]:
+        while index + out_tiles < end and bodies[index][2] == bodies[index + out_tiles][2] is not None:
+            if self._apart(index, out_tiles) != apart:
                 break
             index += 1
         return (index - first + out_tiles - 1) // out_tiles
@@ -374,10 +365,6 @@ def sums_of(geometry: Geometry) -> int:
 
 def _met(axis: Axis, count: int, first: int, element: int) -> object:
     """What taps meet of an axis from outputs first .. first + count - 1, counted from that and from `element`."""
-    begin = first * axis.stride - axis.before
-    end = begin + (count - 1) * axis.stride + (axis.taps - 1) * axis.dilation
-    if axis.lhs_dilation == axis.images == 1 and begin >= 0 and end < axis.size:
-        return first * axis.stride - element  # every tap meets all
     every = (valid_range(axis, tap, first, count) for tap in range(axis.taps))
     return [one[2] > 0 and (one[0] - first, *one[1:3], one[3] - element, one[4]) for one in every]
 

@@ -130,7 +130,7 @@ class Core:
         """x of the first output tile: of each K tile the first filters that there is room for and the rows of the first
         sums, then all others."""
         self.group = group = Group(self, item.batch, 1)
-        self.warm = warm_up(self.zeros_sbuf, self.schedule.warmup, 1)
+        self.warm = warm_up(self.zeros_sbuf, self.schedule.settings.warmup, 1)
         filters, m_tile, places = group.filters, group.m_tiles[0], group.filters.plan.places
         parts = row_parts(self.geometry, item.out_tile, True, m_tile.rows)
         self.now = self.new_tiles(group, item.out_tile, parts)
