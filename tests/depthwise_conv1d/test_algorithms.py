@@ -1,24 +1,31 @@
-"""Every algorithm by its name against the same truth: edges, layouts, non-finite values, settings, refusals.
+"""Every algorithm by its name against the same truth: edges, layouts, epilogues, non-finite values, settings, refusals;
+then named cases.
 
 An algorithm that refuses a row says so by `dispatch.refusal`; the kernel must then say the very same, and the test is
-skipped: `scope` says which rows an algorithm may refuse.
+skipped: `scope` says which rows an algorithm may refuse. Epilogues of other shapes and settings: test_by_settings.py.
 """
 
 import itertools
 from dataclasses import replace
 
+import ml_dtypes
 import numpy as np
 import pytest
-from depthwise import EDGE, Row, integers, normals, row_of, run, truth
+from depthwise import EDGE, Row, arguments, integers, normals, row_of, run, same_bits, truth
 from draws import cores, draws
-from epilogue import PLAIN, Request, check, check_stored, draw, reason_to_refuse
+from epilogue import FLOATS, PLAIN, Request, check, check_stored, draw, keywords, reason_to_refuse, stored
 from hypothesis import given
 from hypothesis import strategies as st
 from scope import check_in_scope, runs
 from strategies import problems_for, requests
-from tolerances import assert_exact
+from tolerances import assert_exact, assert_within, integer_inputs
 
+import nkiconv
+from nkiconv import cases
+from nkiconv.errors import NkiconvError
 from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
+from nkiconv.reference import depthwise_conv1d_ref, num_terms
+from nkiconv.rules import ACTIVATIONS, RESIDUAL_POSITIONS
 from nkiconv.simulator import KernelAssertionError
 
 #: What each algorithm is for, small; between them every algorithm has something to do.
@@ -221,3 +228,192 @@ def test_inputs_are_not_changed(algorithm):
             given = {"bias": inputs.bias, "residual": inputs.residual, "activation": "relu"}
             run(inputs.x, inputs.w, problem, 2, algorithm=algorithm, **given)
             assert all(np.array_equal(a, b) for a, b in zip(arrays, before, strict=True))
+
+
+#: What each algorithm is for.
+HOMES = {"dot": Row("few columns", 2, 5, 200, 197), "update": Row("one step", 5, 20, 1, 4, 1, (3, 0))}
+HOME = Row("short filter", 1, 131, 40, 4, 1, (3, 0))
+
+#: Each activation alone and with everything; each way of leaving something out. In fp32, where gelu is not gelu_tanh.
+EVERY = [
+    Request(bias, activation, residual, position, "fp32")
+    for bias in (None, "fp32")
+    for activation in (None, *ACTIVATIONS)
+    for residual, position in ((None, RESIDUAL_POSITIONS[0]), *(("fp32", position) for position in RESIDUAL_POSITIONS))
+]
+
+
+def homes(requests, dtypes=("bf16",)):
+    """(algorithm, row, dtype, request) of what each algorithm is for, None (the kernel's own choice) included."""
+    found = []
+    for algorithm, dtype, one in itertools.product((None, *ALGORITHMS), dtypes, requests):
+        row = HOMES.get(algorithm, HOME)
+        found.append(pytest.param(algorithm, row, dtype, one, id=f"{algorithm}-{row.id}-{dtype}-{one.id}"))
+    return found
+
+
+@pytest.mark.cover(17)
+@pytest.mark.parametrize(("algorithm", "row", "dtype", "request_"), homes(EVERY))
+def test_every_combination(algorithm, row, dtype, request_):
+    check(row.problem(dtype), request_, seed=1, whole=False, algorithm=algorithm)
+
+
+DTYPE_REQUESTS = [
+    Request("bf16", "silu", "fp16", "pre_activation", "fp32"),
+    Request("fp16", "silu", "fp32", "post_activation", "bf16"),
+    Request("fp32", "silu", "bf16", "pre_activation", "fp16"),
+    *(Request(out_dtype=out) for out in FLOATS),
+    *(Request("bf16", None, "fp16", out_dtype=out) for out in FLOATS),
+]
+
+
+@pytest.mark.cover(12)
+@pytest.mark.parametrize(("algorithm", "row", "dtype", "request_"), homes(DTYPE_REQUESTS, FLOATS))
+def test_every_dtype(algorithm, row, dtype, request_):
+    """Sums stay fp32 until the one cast at the end: an fp32 y of 16-bit inputs is as good as fp32."""
+    check(row.problem(dtype), request_, seed=3, whole=False, algorithm=algorithm)
+
+
+LAID_REQUESTS = [Request("fp32", "relu", "bf16", position) for position in RESIDUAL_POSITIONS]
+
+
+@pytest.mark.cover(8)
+@pytest.mark.parametrize(("algorithm", "row", "dtype", "request_"), homes(LAID_REQUESTS))
+def test_residuals_lie_as_y_does(algorithm, row, dtype, request_):
+    out_perm = (0, 2, 3, 1) if request_.residual_position == "pre_activation" else (3, 1, 2, 0)
+    check_stored(row.problem(dtype), request_, 5, (0, 3, 1, 2), (3, 0, 1, 2), out_perm, algorithm=algorithm)
+
+
+#: Algorithms whose sums pass the array once more after the bias: there a bad bias reaches what shares that matmul.
+MULTIPLIED_AFTER_BIAS = ("banded",)
+
+
+@pytest.mark.parametrize(("algorithm", "row", "dtype", "request_"), homes([Request("fp32", "relu", "fp32")]))
+def test_bad_values_in_bias_and_residual_stay_where_they_are(algorithm, row, dtype, request_):
+    problem = row.problem(dtype)
+    inputs = draw(np.random.default_rng(6), problem, request_, whole=True)
+    if algorithm not in MULTIPLIED_AFTER_BIAS:
+        inputs.bias[3] = np.nan
+    inputs.residual[0, 1, 0, -1] = np.nan
+    y = run(inputs.x, inputs.w, problem, 2, algorithm=algorithm, **keywords(inputs, request_)).astype(np.float32)
+    expected = np.zeros(problem.output_shape, bool)
+    expected[:, 3] = np.isnan(inputs.bias[3])
+    expected[0, 1, 0, -1] = True
+    np.testing.assert_array_equal(np.isnan(y), expected)
+
+
+ALL_PERMS = list(itertools.permutations(range(4)))
+PROBLEM = EDGE[10].problem("fp32").replace(N=2, C=7, K=7, groups=7, W=13)
+
+
+def call(x, w, lnc=2, **perms):
+    kwargs = arguments(PROBLEM) | perms
+    return nkiconv.simulate(nkiconv.depthwise_conv1d_implicit_gemm[lnc])(x, w, **kwargs)
+
+
+@pytest.mark.cover(8)
+@pytest.mark.parametrize("perm", ALL_PERMS, ids=str)
+@pytest.mark.parametrize("which", ["in_perm", "kern_perm", "out_perm"])
+def test_every_permutation(which, perm):
+    x, w = integers(np.random.default_rng(1), PROBLEM)
+    args = {"in_perm": (stored(x, perm), w), "kern_perm": (x, stored(w, perm)), "out_perm": (x, w)}[which]
+    geometry = {k: v for k, v in arguments(PROBLEM).items() if k != "feature_group_count"}
+    expected = depthwise_conv1d_ref(*args, **geometry, **{which: perm})
+    assert_exact(call(*args, **{which: perm}), expected, "fp32")
+
+
+#: What goes with rows of neighbouring channels, [N, 1, W, C]: chunks, arguments that lie as y does, others.
+BESIDE = {
+    "plain": (1, [], {}),
+    "residual and bias": (1, ["residual"], {"bias": np.arange(70, dtype=np.float32) % 5}),
+    "both factors": (3, [], {"chunks": "BCx"}),
+    "states": (1, [], {"return_final_state": True}),
+    "prologue": (1, [], {"x_shift": np.arange(70, dtype=np.float32) % 3, "x_activation": "relu"}),
+}
+
+
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize("name", BESIDE)
+def test_copies_of_neighbouring_channels_give_the_bits_of_rows(name, lnc):
+    times, alike, others = BESIDE[name]
+    rng = np.random.default_rng(9)
+    x, y = (rng.integers(-2, 3, (2, one * 70, 1, 300)).astype(np.float32) for one in (times, 1))
+    w = rng.integers(-2, 3, (70, 1, 1, 3)).astype(np.float32)
+    kernel = nkiconv.simulate(nkiconv.depthwise_conv1d_implicit_gemm[lnc])
+    given = {"padding": ((0, 0), (2, 0))} | others
+    rows = kernel(x, w, **given, **dict.fromkeys(alike, y))
+    perms = {"in_perm": (0, 3, 1, 2), "out_perm": (0, 2, 3, 1)}
+    found = kernel(stored(x, perms["in_perm"]), w, **given, **perms, **{one: stored(y, (0, 3, 1, 2)) for one in alike})
+    both = [one if isinstance(one, tuple) else (one,) for one in (found, rows)]
+    assert np.array_equal(both[0][0].transpose(0, 3, 1, 2), both[1][0])
+    assert all(map(np.array_equal, both[0][1:], both[1][1:]))
+
+
+RNG = np.random.default_rng(0)
+TOKENS, TAPS = np.ones((2, 9, 5), np.float32), np.ones((5, 4), np.float32)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+def test_token_rows_are_exact_with_states(dtype):
+    x, w, bias, before = (integer_inputs(RNG, shape, dtype) for shape in ((2, 37, 200), (200, 4), (200,), (2, 200, 3)))
+    more = {"padding": "causal", "bias": bias, "initial_state": before, "return_final_state": True}
+    wanted, last = nkiconv.depthwise_conv1d(np.ascontiguousarray(x.transpose(0, 2, 1)), w, **more)
+    for lnc in cores(dtype):
+        y, state = nkiconv.depthwise_conv1d(x, w, layout="NWC", lnc=lnc, **more)
+        np.testing.assert_array_equal(y, wanted.transpose(0, 2, 1))
+        np.testing.assert_array_equal(state, last)
+
+
+def test_no_token_rows():
+    y, state = nkiconv.depthwise_conv1d(TOKENS[:0], TAPS, padding="causal", layout="NWC", return_final_state=True)
+    assert (y.shape, state.shape) == ((0, 9, 5), (0, 5, 3))
+
+
+@pytest.mark.parametrize(("changed", "text"), [
+    ({"padding": 3}, "padding=3: must be 'causal'; use layout='NCW', or conv1d of this layout"),
+    ({"stride": 2}, "layout='NWC', stride=2: must be 1"), ({"residual": TOKENS}, "layout='NWC', residual=ndarray"),
+    ({"x_scale": np.ones(5, np.float32)}, "x_scale=ndarray"), ({"strict_nonfinite": True}, "strict_nonfinite=True"),
+    ({"out_dtype": ml_dtypes.bfloat16}, "out_dtype"), ({"algorithm": "mixed"}, "algorithm='mixed': must be None"),
+    ({"w": np.ones((5, 17), np.float32)}, "S=17: must be at most 16 taps; use layout='NCW'"),
+    ({"w": TAPS[:4]}, "w.shape=.4, 4.: must be"), ({"x": TOKENS[0]}, "x.shape"),
+    ({"layout": "NHWC"}, "accepted are NCW, NWC"),
+])  # fmt: skip
+def test_token_rows_refuse(changed, text):
+    with pytest.raises(NkiconvError, match=text):
+        nkiconv.depthwise_conv1d(**{"x": TOKENS, "w": TAPS, "padding": "causal", "layout": "NWC", **changed})
+
+
+SAMPLED_CHANNELS = 37
+CASES = cases.load("depthwise_conv1d")
+#: Minutes and seconds; many products, or long filters of many channels.
+LARGE = ("nkl_qwen3", "hyena", "mamba2_prefill", "mamba2_prefill_fp32", "qwen3_next_gdn", "conformer",
+         "nkl_n1_c2048_w2048_s256", "nkl_st4_p0_c2048_w2048_s256_bf16", "nkl_n1_c1024_w1024_s128",
+         "nkl_pad_n1_c1024_w1024_s128", "nkl_st2_p5_c1024_w1024_s128_bf16")  # fmt: skip
+
+
+def check_case(problem, seed):
+    x, w = normals(np.random.default_rng(seed), problem)
+    y, abs_sum = truth(x, w, problem)
+    one, two = run(x, w, problem, 1), run(x, w, problem, 2)
+    assert_within(one, y, abs_sum, num_terms(problem), problem.dtype)
+    assert same_bits(one, two)
+
+
+@pytest.mark.cover(3)
+@pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in CASES if case.name not in LARGE])
+def test_case(case):
+    check_case(case.problem, seed=7)
+
+
+@pytest.mark.cover(3)
+@pytest.mark.parametrize("name", LARGE)
+def test_large_case_on_sampled_channels(name):
+    problem = cases.get(name).problem
+    few = problem.replace(C=SAMPLED_CHANNELS, K=SAMPLED_CHANNELS, groups=SAMPLED_CHANNELS)
+    check_case(few, seed=8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LARGE)
+def test_large_case_whole(name):
+    check_case(cases.get(name).problem, seed=9)
