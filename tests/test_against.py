@@ -161,18 +161,3 @@ def test_awss_own_nki_is_not_hidden(checkout, monkeypatch):
         nki_library.opened(checkout),
     ):
         pass
-
-
-@pytest.mark.parametrize(("arguments", "words"), [
-    (("kda_bf16", "--against", "library"), "--against: belongs to --suite"),
-    (("--suite", "depthwise", "--check"), "--check: belongs to --against, and there is none"),
-    (("--suite", "conv2d", "--against", "library"), "--against has a kernel for depthwise only"),
-    (("--suite", "depthwise", "--against", "."), "nkilib/experimental/conv/depthwise_conv1d.py; give the folder"),
-    (("--suite", "depthwise", "--against", "library", "--plot", "x.png"), "--plot=x.png: cannot be combined"),
-    (("--suite", "depthwise", "--against", "library", "--only", "zzz"), "no headline case has this"),
-])  # fmt: skip
-@pytest.mark.usefixtures("checkout")
-def test_bad_input(arguments, words):
-    result = run("bench", *arguments)
-    assert result.exit_code == 2, result.output
-    assert words in " ".join(result.stderr.split())

@@ -91,9 +91,18 @@ UPS = [
          "padding": ((1, 1), (0, 0), (0, 0))},
     ),
 ]  # fmt: skip
+
+
+def transposed(**fields):
+    ones, none = (1,) * len(fields["taps"]), (0,) * len(fields["taps"])
+    plain = {"stride": ones, "dilation": ones, "output_padding": none, "padding": ((0, 0),) * len(ones)}
+    return ConvProblem.transpose(**plain | fields)
+
+
 SHAPES = [
-    *((f"{ROW} {options}", {**ROW_IS, **fields}) for options, fields in ROWS),
-    *((f"{IMAGE} {options}", {**IMAGE_IS, **fields}) for options, fields in IMAGES),
+    *((f"{ROW} {options}", ConvProblem(**ROW_IS | fields)) for options, fields in ROWS),
+    *((f"{IMAGE} {options}", ConvProblem(**IMAGE_IS | fields)) for options, fields in IMAGES),
+    *((f"{UP} {options}", transposed(**UP_IS | fields)) for options, fields in UPS),
 ]
 
 
@@ -104,24 +113,12 @@ def any_search(monkeypatch):
     monkeypatch.setattr(entry, "search", lambda request, **_: dataclasses.replace(plan, problem=request.problem))
 
 
-@pytest.mark.cover(4)
+@pytest.mark.cover(6)
 @pytest.mark.usefixtures("any_search")
-@pytest.mark.parametrize(("options", "fields"), SHAPES, ids=[options for options, _ in SHAPES])
-def test_plans_of_shapes(options, fields):
+@pytest.mark.parametrize(("options", "problem"), SHAPES, ids=[options for options, _ in SHAPES])
+def test_plans_of_shapes(options, problem):
     [found] = json.loads(run("plan", *options.split(), "--json").stdout)["rows"]
-    kept = {name: _tuples(value) for name, value in found["problem"].items()}
-    assert ConvProblem(**kept) == ConvProblem(**fields)
-
-
-@pytest.mark.usefixtures("any_search")
-@pytest.mark.parametrize(("options", "fields"), UPS, ids=[options for options, _ in UPS])
-def test_plans_of_transposed_shapes(options, fields):
-    [found] = json.loads(run("plan", *UP.split(), *options.split(), "--json").stdout)["rows"]
-    kept = {name: _tuples(value) for name, value in found["problem"].items()}
-    fields = UP_IS | fields
-    axes = len(fields["taps"])
-    defaults = {"stride": (1,) * axes, "dilation": (1,) * axes, "output_padding": (0,) * axes}
-    assert ConvProblem(**kept) == ConvProblem.transpose(**{**defaults, "padding": ((0, 0),) * axes, **fields})
+    assert ConvProblem(**{name: _tuples(value) for name, value in found["problem"].items()}) == problem
 
 
 def _tuples(value):

@@ -85,7 +85,7 @@ REFUSED = [
     ("bench short --target trn2 --append no/x.csv", "--append=no/x.csv: no is not a directory"),
     ("bench short --target trn2 --append .", "--append=.: is a directory"),
 ]  # fmt: skip
-#: Of plans, profiles, sweeps and suites.
+#: Of plans, profiles, sweeps, suites and lint.
 PLANS = [
     ("plan kda_bf61", "did you mean kda_bf16"),
     ("plan nkl_n1_c16_w512_s7 --dtype fp8_e4m3", "accepted are bf16, fp16, fp32"),
@@ -117,6 +117,20 @@ PLANS = [
     ("crossover --vary S --csv missing/sweep.csv", "--csv=missing/sweep.csv"),
     ("crossover --vary S --json --format markdown", "--format=markdown: --json prints one document"),
     ("bench --suite depthwise_conv1d --csv there.csv", "exists; name another, or overwrite it with --force"),
+    ("bench --suite deepbench --only zzz", "--only=zzz: no case has this in its name; they are db_00, db_01"),
+    ("bench --suite deepbench --layout HWCN", "layout='HWCN'"),
+    ("bench --suite deepbench --dtype fp16", "--dtype: cannot be combined with --suite=deepbench"),
+    ("bench kda_bf16 --against library", "--against: belongs to --suite"),
+    ("bench --suite depthwise --check", "--check: belongs to --against, and there is none"),
+    ("bench --suite conv2d --against library", "--against has a kernel for depthwise only"),
+    ("bench --suite depthwise --against .", "nkilib/experimental/conv/depthwise_conv1d.py; give the folder"),
+    ("bench --suite depthwise --against library --plot x.png", "--plot=x.png: cannot be combined"),
+    ("bench --suite depthwise --against library --only zzz", "no headline case has this"),
+    ("lint none", "UnsupportedError: none: no such file or folder"),
+    ("lint", "UnsupportedError: PATHS: none given"),
+    ("lint . --nki 0.5", "nki='0.5': must be 0.6 or 0.7"),
+    ("lint . --format xml", "--format xml: must be text, github, json"),
+    ("lint . --ignore NKL999", "ignore='NKL999': no rule has this id; `nkiconv lint --rules` lists them"),
     ("bench --suite dense", "--suite=dense: unknown name; use one of depthwise, conv2d"),
     ("bench --suite depthwise kda_bf16", "CASE: cannot be combined with --suite=depthwise"),
     ("bench --suite depthwise --target model", "--target: cannot be combined"),

@@ -297,17 +297,6 @@ def test_rows_of_one_problem(tmp_path):
     assert "geometric mean of 1, 1 of the V100" in shown
 
 
-@pytest.mark.parametrize(("arguments", "words"), [
-    (("--only", "zzz"), "--only=zzz: no case has this in its name; they are db_00, db_01"),
-    (("--layout", "HWCN"), "layout='HWCN'"),
-    (("--dtype", "fp16"), "--dtype: cannot be combined with --suite=deepbench"),
-])  # fmt: skip
-def test_what_cannot_be_run_is_refused(arguments, words):
-    result = run("bench", "--suite", "deepbench", *arguments, width=300)
-    assert result.exit_code == 2
-    assert words in result.output
-
-
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_page_is_the_csv(layout):

@@ -43,3 +43,6 @@ def good_files(folder):
     for name in ("there.npy", "there.npz", "there.csv"):
         (folder / name).write_text("precious")
     (folder / "folder").mkdir()
+    library = folder / "library/src/nkilib_src/nkilib/experimental/conv"
+    library.mkdir(parents=True)
+    (library / "depthwise_conv1d.py").touch()
