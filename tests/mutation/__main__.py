@@ -11,8 +11,6 @@ files have a comment more and no fault; what fails there too has told nothing, a
 from __future__ import annotations
 
 import argparse
-import hashlib
-import json
 import os
 import random
 import shutil
@@ -156,34 +154,7 @@ def section(title: str, verdicts: list[Verdict], of: int) -> list[str]:
     return [*lines, ""]
 
 
-class Kept:
-    """What earlier runs have noticed and by which tests, a line of JSON each; what survived is planted again, and so is
-    all of a file that has changed since."""
-
-    def __init__(self, path: Path | None) -> None:
-        self.path = path
-        self.found: dict[str, tuple[int, list[str]]] = {}
-        if path is not None and path.exists():
-            lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-            self.found = {key: (tests, by) for key, tests, by in lines}
-
-    def get(self, fault: faults.Fault, without: set[str]) -> Verdict | None:
-        tests, by = self.found.get(_key(fault), (0, []))
-        return Verdict(fault, "noticed", tests, tuple(by)) if by and not without.intersection(by) else None
-
-    def add(self, verdict: Verdict) -> None:
-        if self.path is not None and verdict.outcome == "noticed":
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps([_key(verdict.fault), verdict.tests, verdict.by]) + "\n")
-
-
-def _key(fault: faults.Fault) -> str:
-    """A fault in a file as it is now."""
-    text = fault.planted(fault.path.read_text(encoding="utf-8"))
-    return f"{fault.path.relative_to(ROOT)}:{fault.line} {hashlib.sha256(text.encode()).hexdigest()}"
-
-
-def judge_all(chosen: list[faults.Fault], reached: reach.Reach, seed: int, jobs: int, kept: Kept) -> list[Verdict]:
+def judge_all(chosen: list[faults.Fault], reached: reach.Reach, seed: int, jobs: int) -> list[Verdict]:
     """The verdict of every fault, in their order."""
     with tempfile.TemporaryDirectory() as scratch, Progress() as progress:
         task = progress.add_task("planting faults", total=len(chosen))
@@ -193,15 +164,12 @@ def judge_all(chosen: list[faults.Fault], reached: reach.Reach, seed: int, jobs:
         without: set[str] = set()
 
         def one(fault: faults.Fault) -> Verdict:
-            verdict = kept.get(fault, without)
-            if verdict is None:
-                copy = copies.get()
-                try:
-                    tests = reached.tests(fault.path, fault.line, seed)
-                    verdict = judge(fault, copy, [test for test in tests if test not in without])
-                finally:
-                    copies.put(copy)
-                kept.add(verdict)
+            copy = copies.get()
+            try:
+                tests = reached.tests(fault.path, fault.line, seed)
+                verdict = judge(fault, copy, [test for test in tests if test not in without])
+            finally:
+                copies.put(copy)
             if verdict.outcome != "noticed":
                 place = f"{fault.path.relative_to(ROOT)}:{fault.line}"
                 progress.console.print(f"{verdict.outcome}: {place} {fault.kind}", markup=False)
@@ -232,7 +200,6 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the choice; default: 0")
     parser.add_argument("--jobs", type=int, default=2, help="processes; default: 2")
     parser.add_argument("--reach", type=Path, help="keep in this file which test runs which line, and use it if there")
-    parser.add_argument("--kept", type=Path, help="keep in this file what was noticed, and go on from it")
     parser.add_argument("--out", type=Path, help="write the page to this file instead of stdout")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
@@ -248,7 +215,7 @@ def main() -> None:
         for title, found, count in groups:
             found = [fault for fault in found if asked.only in str(fault.path)]
             chosen = sample(found, count, asked.seed)
-            verdicts = judge_all(chosen, reached, asked.seed, asked.jobs, Kept(asked.kept))
+            verdicts = judge_all(chosen, reached, asked.seed, asked.jobs)
             lines += section(title, verdicts, len(found))
     write_page(lines, asked.out)
 
