@@ -56,9 +56,9 @@ WAITING_MAX, ON_THE_WAY = 4, 3
 #: Of fp16x3: products that stand for one; pairs on their way that begin in PSUM, at most; bytes a partition of fp32
 #: elements that become pairs together, if more than a row, and of all that are no pairs yet.
 PRODUCTS_OF_FP32, PAIRS_MAX, STAGE_PART_BYTES, STAGE_BYTES = 3, 3, 4096, 16_384
-#: Of winograd: bytes a partition of frames that are added together, if more than a row; tiles that frames of a K tile
-#: rotate through, at least; banks of PSUM whose sums are on their way out together, in parts.
-FRAMES_PART_BYTES, TURNS_MIN, SUMS_BANKS = 8192, 2, 6
+#: Of winograd: bytes a partition of frames that are added together, if more than a row; tiles of frames of a K tile, at
+#: least; banks of PSUM whose sums are on their way out together, in parts.
+FRAMES_PART_BYTES, TILES_MIN, SUMS_BANKS = 8192, 2, 6
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ class Schedule:
             frames_bytes = min(x_bytes, max(row_bytes, most))
             if row_bytes >= most:
                 frames_bytes = frames_bytes * frames_seen(pairs) // (PRODUCTS_OF_PAIR * pairs)
-            beside += TURNS_MIN * frames_bytes + SUMS_BANKS * BANK_BYTES
+            beside += TILES_MIN * frames_bytes + SUMS_BANKS * BANK_BYTES
             # where a block is as long as its sums: blocks that wait, two of sums, and one of fp32 for a plane
             block = max(channels) * max(taps, num_taps(geometry.direct)) * item
             raw_bytes = max(AHEAD_BYTES, block) + 2 * block

@@ -28,7 +28,7 @@ from ....schedules.cuts import Bank, OutTile, same_place
 from ....schedules.implicit_gemm_channels import MTile, stores_channels, sums_pitch
 from ....schedules.implicit_gemm_outputs import banks_of, lead_k_tiles, m_tile_out_tile, row_parts
 from ....schedules.implicit_gemm_products import TapPair, filter_order, matmuls_of, num_matmuls
-from ....schedules.implicit_gemm_schedule import WAITING_MAX, Item, kinds_of, sums_of
+from ....schedules.implicit_gemm_schedule import FRAMES_PART_BYTES, WAITING_MAX, Item, kinds_of, sums_of
 from ....schedules.options import adds_bias_alone
 from ....schedules.pairs_of_planes import bank_of_y, out_tile_of_y, planes_at_once
 from ....schedules.tiles import share
@@ -119,7 +119,7 @@ class Core:
         self.operands, self.geometry, self.options, self.schedule = operands, geometry, options, schedule
         self.ledger, self.zeros_sbuf, self.warm, self.pace, self.every = new_ledger(), zeros_sbuf, [], Pace(), []
         if geometry.direct is not None:
-            self.rows = Frames(self, schedule.spare_bytes)
+            self.rows = Frames(self, FRAMES_PART_BYTES, schedule.spare_bytes)
         else:
             self.rows = Pairs(self) if geometry.precision == "fp16x3" else Rows(self)
         self.late = Deferred(WAIT_MATMULS, self.store_pixels)

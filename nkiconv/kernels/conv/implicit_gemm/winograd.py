@@ -1,14 +1,11 @@
 """precision="winograd": filters as sums of planes of taps, x as sums of frames, four banks of sums as two planes of y.
 
-`pairs_of_planes` says of what. Taps become sums just before their transposes; rows of frames rotate through tiles,
-and sums of those of the next output tile are made in the course of one (`preparing`).
+`pairs_of_planes` says of what. Taps become sums just before their transposes; sums of the frames of the next output
+tile are made in the course of one (`preparing`).
 """
-
-from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ....schedules.geometry import filter_rows
-from ....schedules.implicit_gemm_schedule import FRAMES_PART_BYTES, TURNS_MIN
 from ....schedules.options import adds_last
 from ....schedules.pairs_of_planes import PRODUCTS_OF_PAIR, TAPS_OF_PLANES, frames_of_x, frames_seen, row_pieces
 from ....schedules.regions import offset_at, pattern_of
@@ -23,17 +20,6 @@ from .rows import Factor, clear, clear_beside, load_copies
 
 #: Products in the order of the work: those that both planes of a pair take first, as they are evacuated first.
 ORDER_OF_SUMS = (1, 2, 0, 3)
-#: Tiles that frames of a K tile rotate through, at most.
-TURNS_MAX = 4
-
-
-@dataclass
-class FrameTurns(nl.NKIObject):
-    """Tiles of a shape, and first column, that frames of a K tile rotate through, and how many have."""
-
-    key: tuple
-    tiles: list
-    taken: int
 
 
 def load_planes_of_taps(operands, geometry, block):
@@ -65,11 +51,7 @@ def sums_of_taps(raws, geometry, block):
 
 
 class Frames(Preparing):
-    """Rows of frames on their way to sums of two. rotating: by K tile FrameTurns."""
-
-    def __init__(self, core, most_bytes):
-        super().__init__(core, FRAMES_PART_BYTES, most_bytes)
-        self.rotating = {}
+    """Rows of frames on their way to sums of two."""
 
     def planes(self, out_tile):
         """Frames of an output tile that come."""
@@ -84,8 +66,10 @@ class Frames(Preparing):
         x that there are for each."""
         geometry, x = self.geometry, part.x
         first, count, before = frames_of_x(geometry, x.out_tile)
-        frames_sbuf = self._next_tile(part)
-        parts, seen, hn, width = frames_sbuf.shape
+        (parts, _, _, width), seen, hn = x.shape, frames_seen(x.out_tile.zn), part.hn
+        frames_sbuf = nl.ndarray((parts, seen, hn, width), dtype=self.operands.x_dtype, buffer=nl.sbuf)
+        if x.k_tile.depth > 1:
+            clear_beside(frames_sbuf, geometry, x)
         for low, high in ((0, before), (before + count, seen)):
             if low < high:
                 clear(frames_sbuf[0:parts, low:high, 0:hn, 0:width], 0, width)
@@ -103,23 +87,6 @@ class Frames(Preparing):
                 clear(found_sbuf, 0, width)
         load_copies(self, x, found_sbuf, first, part.h0)
         return frames_sbuf
-
-    def _next_tile(self, part):
-        """The next of the tiles that frames of a K tile rotate through, so that loads do not run further ahead; zeros
-        are in the columns next to x that copies of channels lack, once for all loads."""
-        x, (count, _, _, width) = part.x, part.x.shape
-        key = count, frames_seen(x.out_tile.zn), part.hn, width, x.place.column
-        if x.k_tile not in self.rotating or self.rotating[x.k_tile].key != key:
-            self.rotating[x.k_tile] = FrameTurns(key, [], 0)
-        turns = self.rotating[x.k_tile]
-        index = turns.taken % min(TURNS_MAX, max(TURNS_MIN, self.most_bytes // (x.k_tiles * part.num_bytes)))
-        turns.taken += 1
-        if index == len(turns.tiles):
-            tile_sbuf = nl.ndarray(key[:4], dtype=self.operands.x_dtype, buffer=nl.sbuf)
-            if x.k_tile.depth > 1:
-                clear_beside(tile_sbuf, self.geometry, x)
-            turns.tiles.append(tile_sbuf)
-        return turns.tiles[index]
 
     def begin(self, part, tiles):
         """Add the frames of a part that is there."""
