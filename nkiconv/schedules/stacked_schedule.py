@@ -264,15 +264,11 @@ class Stack:
         return found
 
     def first_pieces(self, zn: int, jn: int) -> list[int]:
-        """Blocks of X at which the loads of the first output tile end: each is for twice as many tiles of sums as the
-        one before, but for no more than a share of all, as the last sums begin when all is there."""
+        """Blocks of X at which the loads of the first output tile end."""
         parts = self.parts_of(zn, jn)
-        found, index, step = [], 0, 1
-        while index < len(parts):
-            index += step
-            step = min(2 * step, div_ceil(len(parts), FIRST_PIECES))
-            found.append(self.block_rows(sum(parts[min(index, len(parts)) - 1])))
-        return found
+        return [
+            self.block_rows(sum(parts[sum(some) - 1])) for some in cut_into(len(parts), min(len(parts), FIRST_PIECES))
+        ]
 
     def rows_held(self, m: int) -> Part:
         """(first, how many) of the rows of block m that x has; how many may be negative."""
