@@ -45,27 +45,19 @@ from ....schedules.depthwise_blocks import BlockSchedule
 from ....schedules.patches import PatchSchedule
 from ....schedules.pixel_tiles import PixelSchedule
 from ....schedules.volume_rows import RowSchedule
-from ..._engines import new_ledger
-from ..._warm import warm_zeros
 from ..call import part_of_core
-from .depthwise import block_tiles
-from .loop import Work, work_tiles
-from .patches import patch_tiles
-from .pixels import pixel_tiles
-from .rows import row_tiles
+from .depthwise import BlockCore
+from .patches import PatchCore
+from .pixels import PixelCore
+from .rows import RowCore
 
 #: What makes the output tiles of each kind of schedule.
-TILES = {
-    PixelSchedule: pixel_tiles,
-    RowSchedule: row_tiles,
-    BlockSchedule: block_tiles,
-    PatchSchedule: patch_tiles,
-}
+CORES = {PixelSchedule: PixelCore, RowSchedule: RowCore, BlockSchedule: BlockCore, PatchSchedule: PatchCore}
 
 
 def run_activation_stationary(operands, geometry, options, plan):
     """This core's part of the items: by pixels, by rows of volumes, by blocks of depthwise problems, or by patches."""
     _, items = part_of_core(plan.items)
     if len(items) > 0:
-        work = Work(operands, geometry, options, plan, new_ledger(), warm_zeros())
-        work_tiles(work, TILES[type(plan)](work, items))
+        core = CORES[type(plan)](operands, geometry, options, plan)
+        core.run(core.tiles(items))
