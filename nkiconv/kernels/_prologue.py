@@ -31,7 +31,7 @@ from ..schedules.options import NUMBER_BYTES, NUMBERS_BYTES, Prologue
 from ..schedules.regions import regions_of_x
 from ..schedules.tiles import QUADRANT, cut, div_ceil, engine_parts, size_of
 from ._arguments import refuse
-from ._dma import copy, load, load_from_rows, load_region, load_transposed, spot
+from ._dma import load, load_from_rows, load_region, load_transposed, spot
 from ._engines import SCALAR_WORK, START_WORK, is_16bit, pick_sum
 from ._epilogue import FUNCTIONS
 
@@ -233,17 +233,6 @@ def load_tokens(dst, x_hbm, strides, offset):
 
 
 @dataclass
-class Chunk:
-    """A chunk of the channels of rows in HBM, which begins `start` elements after these."""
-
-    hbm: Any
-    dtype: object
-    start: int
-    #: what a tile has where the chunk has no element: zeros of the input, of its factor what leaves these as they are
-    outside: float
-
-
-@dataclass
 class Gate:
     """A product that is due: x_sbuf *= factor, or its sigmoid, views of SBUF of one shape from partition 0 on."""
 
@@ -280,24 +269,10 @@ class Arrival:
         self.prologue.issue(self.x_sbuf, self.x_sbuf, self.scale, self.shift, ledger)
 
 
-def load_rows(dst, source, pattern, offset):
-    """Load an access pattern of rows [N, C, W], of x, its factor or the state in front of it, into a view of SBUF.
-
-    source: an HBM tensor or a Chunk. Where x has a factor, both fill a tile each, and `finish_gates` multiplies them.
-    """
-    copy(dst, rows_in_hbm(source, pattern, offset))
-
-
-def rows_in_hbm(source, pattern, offset):
-    """The same view of HBM."""
-    if isinstance(source, Chunk):
-        return source.hbm.ap(pattern=pattern, offset=offset + source.start)
-    return source.ap(pattern=pattern, offset=offset)
-
-
-def outside_of(source):
-    """What a tile has where a source of `load_rows` has no element."""
-    return source.outside if isinstance(source, Chunk) else 0.0
+def load_rows(dst, hbm, pattern, offset):
+    """Load an access pattern of rows, of x, its factor or the state in front of it, into a view of SBUF. Where x has a
+    factor, both fill a tile each, and `finish_gates` multiplies them."""
+    load(dst, hbm, pattern, offset)
 
 
 def gates_of(tiles, is_sigmoid):

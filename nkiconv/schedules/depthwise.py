@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..axis import Axis
 from ..simulator.timing.target import Target
 from .options import NO_PROLOGUE, NUMBERS_BYTES, PROLOGUE_ARGUMENTS, Epilogue, Prologue
 from .settings import SHARDS
@@ -52,6 +53,12 @@ class RowGeometry:
     prologue: Prologue = NO_PROLOGUE
     #: how many times the work of this the problem has that the host plans by it: instructions are counted of all
     times: int = 1
+
+    @property
+    def axis(self) -> Axis:
+        """Of x."""
+        places = self.pad_left, self.pad_right, self.dilation, self.lhs_dilation
+        return Axis(self.W, self.S, self.stride, *places)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..simulator.hardware import PARTITIONS
 from .depthwise import RowGeometry, part_most, part_span
@@ -31,11 +31,20 @@ ROWS_TILE_BYTES = 16384
 
 #: Image and first column of what is stacked on the partitions of a tile.
 Group = tuple[int, int]
-#: (offsets, columns, counts) of groups: the HBM element of each group's first column, where that goes in the tile, how
-#: many columns follow.
-Places = tuple[list[int], list[int], list[int]]
-#: (first group, groups, HBM elements between groups) that one access pattern can address.
-Span = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Region:
+    """Groups group .. group+groups-1 of a tile, columns first .. first+count-1 of each, from an element of image n on;
+    apart: HBM elements between groups."""
+
+    group: int
+    groups: int
+    n: int
+    element: int
+    first: int
+    count: int
+    apart: int
 
 
 @dataclass(frozen=True)
@@ -243,48 +252,27 @@ def held_by_all(geometry: RowGeometry, state: bool, firsts: Sequence[int], size:
     return (left, right) if left < right else (size, size)
 
 
-def places_between(
-    tile: RowTile, steps: tuple[int, int, int], firsts: Sequence[int], begin: int, end: int, low: int, high: int
-) -> Places:
-    """Places of a tile's columns begin .. end-1 that meet elements low .. high-1 of rows, whose images, channels and
-    elements are `steps` apart in HBM."""
-    offsets, columns, counts = [], [], []
-    for (n, _), place in zip(tile.groups, firsts, strict=True):
-        first = min(end, max(begin, low - place))
-        offsets.append(n * steps[0] + tile.t * steps[1] + (place + first - low) * steps[2])
-        columns.append(first)
-        counts.append(max(first, min(end, high - place)) - first)
-    return offsets, columns, counts
-
-
-def places_of_y(tile: RowTile, steps: tuple[int, int, int], start: int, q0: int, qn: int) -> Places:
-    """Places of the columns q0 .. q0+qn-1 of a tile that are y's, in y or in what has its extents, whose images,
-    channels and columns are `steps` apart from `start` on."""
-    offsets, counts = [], []
-    for n, first in tile.groups:
-        q = first + q0
-        offsets.append(start + n * steps[0] + tile.t * steps[1] + q * steps[2])
-        counts.append(max(0, min(qn, tile.end_q - q)))
-    return offsets, [0] * len(offsets), counts
-
-
-def spans(places: Places) -> list[Span]:
-    """Neighbouring groups that one access pattern can address."""
-    offsets, firsts, counts = places
-    found = []
-    g = 0
-    while g < len(offsets):
-        num, step = 1, 1
-        if g + 1 < len(offsets):
-            step = offsets[g + 1] - offsets[g]
-        for other in range(g + 1, len(offsets) if step > 0 else 0):
-            alike = offsets[other] - offsets[other - 1] == step
-            if not alike or firsts[other] != firsts[g] or counts[other] != counts[g]:
-                break
-            num += 1
-        if counts[g] > 0:
-            found.append((g, num, 1 if num == 1 else step))
-        g += num
+def regions_of(
+    tile: RowTile, steps: tuple[int, int, int], firsts: Sequence[int], columns: tuple[int, int], span: tuple[int, int]
+) -> list[Region]:
+    """Of a tile's columns (first, end) those that meet elements (low, high) of rows, whose images and elements are
+    steps[0] and steps[2] apart in HBM: neighbouring groups that one access pattern addresses. Column 0 of group g is
+    element firsts[g]."""
+    found: list[Region] = []
+    for g, ((n, _), place) in enumerate(zip(tile.groups, firsts, strict=True)):
+        first = min(columns[1], max(columns[0], span[0] - place))
+        count = min(columns[1], span[1] - place) - first
+        if count <= 0:
+            continue
+        here = Region(g, 1, n, place + first, first, count, 1)
+        if found and (found[-1].group + found[-1].groups, found[-1].first, found[-1].count) == (g, first, count):
+            last = found[-1]
+            step = (n - last.n) * steps[0] + (here.element - last.element) * steps[2]
+            apart = step if last.groups == 1 else last.apart
+            if apart > 0 and step == apart * last.groups:
+                found[-1] = replace(last, groups=last.groups + 1, apart=apart)
+                continue
+        found.append(here)
     return found
 
 

@@ -2,7 +2,7 @@
 
 Images are on partitions, groups of channels on the contraction. Channels come in two halves (blocks); each is cut into
 `pieces` ranges of `length` channels, so that piece h of image n is row h * pitch + n of a tile. A group is `channels`
-channels of every piece; a chunk is some groups of some images. Where pieces or groups do not divide what they are cut
+channels of every piece; a tile is some groups of some images. Where pieces or groups do not divide what they are cut
 from, the last one overlaps the one before it: all are of one size. For few images Vector multiplies, with channels on
 partitions.
 """
@@ -29,10 +29,10 @@ from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, cut_at, div_ceil, slo
 
 #: Engines that can multiply.
 ENGINES = ("tensor", "vector")
-#: Most groups of a chunk: at most 128 groups' filters are transposed at once.
+#: Most groups of a tile: at most 128 groups' filters are transposed at once.
 GROUPS_MAX = 16
-#: Bytes a partition of SBUF for transposed filters, and for chunks on their way, and most of these.
-UPDATE_FILTER_BYTES, AHEAD_BYTES, CHUNKS_AHEAD = 32_768, 65_536, 8
+#: Bytes a partition of SBUF for transposed filters, and for tiles on their way, and most of these.
+UPDATE_FILTER_BYTES, AHEAD_BYTES, TILES_AHEAD = 32_768, 65_536, 8
 #: Bytes a partition of SBUF for filters as loaded: those in use and those on their way.
 TAPS_BYTES = 98_304
 #: Most positions of a row (or of a state): the contraction of one channel.
@@ -42,12 +42,12 @@ WARMUP, MANY_ROWS = 16, 65_536
 #: Bytes a partition of a part's rows, products and results, of which two are there at once, and of filters, as well.
 PART_BYTES, VECTOR_FILTER_BYTES = 32_768, 49_152
 #: ns from the first load to the first sums and from the last sums to the end of the last store, without what the
-#: stages themselves take for the first and the last chunk, on few partitions; more where the array is at half rate with
+#: stages themselves take for the first and the last tile, on few partitions; more where the array is at half rate with
 #: fp32.
 TENSOR_ENDS_NS, FP32_NS, VECTOR_ENDS_NS = 2550.0, 500.0, 2150.0
-#: Instructions of Vector that a part takes besides products and sums, with what it waits for; that a chunk takes
+#: Instructions of Vector that a tile takes besides products and sums, with what it waits for; on the array,
 #: besides one a column for its bands.
-PART_INSTRUCTIONS, CHUNK_INSTRUCTIONS = 4, 3
+VECTOR_INSTRUCTIONS, TENSOR_INSTRUCTIONS = 4, 3
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class UpdateSettings(Settings):
 
     engine: str = choice("engine that multiplies", ENGINES)
     channels: int = count("channels of a group; fewer where they do not fit", 1, 128)
-    groups: int = count("groups of a chunk; fewer where they do not fit", 1, GROUPS_MAX)
+    groups: int = count("groups of a tile; fewer where they do not fit", 1, GROUPS_MAX)
     vector_reads: int = count(
         "of this many pieces of results Vector evacuates one and Scalar the others; 0: Scalar all",
         0,
@@ -71,8 +71,19 @@ class UpdateSettings(Settings):
 
 
 @dataclass(frozen=True)
+class UpdateTile:
+    """Images n0 .. n0+nn-1 of a block of channels: on the array groups first .. first+count-1 of it, on Vector all."""
+
+    block: ChannelBlock
+    n0: int
+    nn: int
+    first: int = 0
+    count: int = 0
+
+
+@dataclass(frozen=True)
 class UpdateSchedule:
-    """Numbers of one problem; the same on every core."""
+    """Numbers of one problem; the same on every core. Those of groups are 0 on Vector."""
 
     engine: str
     vector_reads: int
@@ -82,36 +93,15 @@ class UpdateSchedule:
     pitch: int  # partitions from one to the next
     images: int  # of a tile
     image_tiles: int
-    channels: int  # of a group, 0 if not even one fits
-    groups: int  # of a chunk
-    filters: int  # groups (of one piece) whose filters are loaded together: whole chunks
-    ahead: int  # chunks on their way
-
-
-@dataclass(frozen=True)
-class UpdateChunk:
-    """Groups first .. first+count-1 of a block, of images n0 .. n0+nn-1: `width` channels of a piece from `start`."""
-
-    block: ChannelBlock
-    first: int
-    count: int
-    start: int
-    width: int
-    n0: int
-    nn: int
-
-
-@dataclass(frozen=True)
-class UpdatePart:
-    """Images n0 .. n0+nn-1 of a block of channels."""
-
-    block: ChannelBlock
-    n0: int
-    nn: int
+    channels: int = 0  # of a group
+    groups: int = 0  # of a tile
+    filters: int = 0  # groups (of one piece) whose filters are loaded together: of whole tiles
+    ahead: int = 0  # tiles on their way
+    tiles: tuple[UpdateTile, ...] = ()  # in order, cores take contiguous shares; none if not even one fits
 
 
 def complete(geometry: RowGeometry, options: Options, config: Config, target: Target) -> UpdateSettings:
-    """All settings of a config; without one, the chunk whose channels take least, and who is done first."""
+    """All settings of a config; without one, the tile whose channels take least, and who is done first."""
     channels, groups = fill_bank(geometry, options, target)
     warmup = WARMUP if geometry.N * geometry.C >= MANY_ROWS else 0
     found = UpdateSettings.read(config, engine="tensor", channels=channels, groups=groups, warmup=warmup)
@@ -132,13 +122,13 @@ def first(geometry: RowGeometry, options: Options, target: Target) -> list[Updat
 
 
 def fill_bank(geometry: RowGeometry, options: Options, target: Target) -> tuple[int, int]:
-    """(channels of a group, groups) of the chunk whose channels take least: one and one where not even that fits."""
+    """(channels of a group, groups) of the tile whose channels take least: one and one where not even that fits."""
     most, most_groups, room = group_limits(geometry, options.state)
-    chunk_ns = (geometry.Q + CHUNK_INSTRUCTIONS) * target.vector_fixed_ns
+    tile_ns = (geometry.Q + TENSOR_INSTRUCTIONS) * target.vector_fixed_ns
     group_ns = 2 * (P_MAX * target.tensor_column_ns + target.matmul_ns)  # a transpose and a matmul
     found = [(min(most, room // groups), groups) for groups in range(1, most_groups + 1)]
     ways = [one for one in found if one[0]] or [(1, 1)]
-    return min(ways, key=lambda one: (chunk_ns + one[1] * group_ns) / (one[0] * one[1]))
+    return min(ways, key=lambda one: (tile_ns + one[1] * group_ns) / (one[0] * one[1]))
 
 
 def config_unsupported(geometry: RowGeometry, options: Options, config: Config) -> str:
@@ -155,20 +145,17 @@ def config_unsupported(geometry: RowGeometry, options: Options, config: Config) 
 
 def plan_unsupported(geometry: RowGeometry, options: Options, plan: UpdateSchedule, cores: int) -> str:
     """Why a plan does not run on `cores` cores: memory or instructions; "" if it does."""
-    on_tensor = plan.engine == "tensor"
-    if on_tensor and plan.channels == 0:
+    if not plan.tiles and plan.engine == "tensor":
         return (
             f"Q={geometry.Q}, S={geometry.S}: the columns of one channel must fit a PSUM bank, its taps SBUF; use "
             f"mixed or vector"
         )
-    parts = 0 if on_tensor else len(parts_of(geometry, options))
-    if not on_tensor and parts == 0:
+    if not plan.tiles:
         return (
             f"C={geometry.C}, W={geometry.W}, S={geometry.S}, Q={geometry.Q}: rows, filters and products of one "
             f"image must fit SBUF on 256 partitions; split C over several calls, or use vector"
         )
-    count = count_on_tensor(geometry, plan, cores) if on_tensor else count_on_vector(geometry, parts, cores)
-    return instructions_unsupported(geometry, "update", count + plan.warmup)
+    return instructions_unsupported(geometry, "update", count_update_instructions(geometry, plan, cores))
 
 
 def _state(geometry: RowGeometry, with_state: bool) -> int:
@@ -176,15 +163,17 @@ def _state(geometry: RowGeometry, with_state: bool) -> int:
     return geometry.pad_left if with_state else 0
 
 
-def count_on_tensor(geometry: RowGeometry, plan: UpdateSchedule, cores: int) -> int:
-    """Instructions of the busiest core, at most: loads, transposes, bands, matmuls, evacuations, stores."""
+def count_update_instructions(geometry: RowGeometry, plan: UpdateSchedule, cores: int) -> int:
+    """Instructions of the busiest core, at most."""
+    tiles = div_ceil(len(plan.tiles), cores)
+    if plan.engine == "vector":
+        return tiles * (17 + 2 * gate_instructions(geometry, PART_BYTES // geometry.itemsize) + 6 * geometry.Q) + 5
     kinds = 2 if plan.state > 0 else 1
     gated = gate_instructions(geometry, plan.groups * plan.channels * geometry.W)
-    chunk = (15 + 2 * gated) * plan.pieces + kinds * (3 * plan.groups + 4 + geometry.Q)
+    tile = (17 + 2 * gated) * plan.pieces + kinds * (3 * plan.groups + 4 + geometry.Q)
     filters = 2 + 2 * plan.pieces + 4 * geometry.Q * kinds
-    chunks = div_ceil(count_chunks(geometry, plan), cores)
-    loads = div_ceil(chunks, plan.filters // plan.groups * plan.image_tiles) + 2
-    return chunks * chunk + loads * filters + 5
+    loads = div_ceil(tiles, plan.filters // plan.groups * plan.image_tiles) + 2
+    return tiles * tile + loads * filters + 5 + plan.warmup
 
 
 def update_images(geometry: RowGeometry) -> tuple[int, int, int, int]:
@@ -201,7 +190,7 @@ def update_images(geometry: RowGeometry) -> tuple[int, int, int, int]:
 
 
 def group_limits(geometry: RowGeometry, with_state: bool) -> tuple[int, int, int]:
-    """(most channels of a group, 0 if not even one fits; most groups of a chunk; channels of a piece in a bank)."""
+    """(most channels of a group, 0 if not even one fits; most groups of a tile; channels of a piece in a bank)."""
     pieces, pitch, _, _ = update_images(geometry)
     room, of_rows = BANK_COLUMNS // (pieces * geometry.Q), P_MAX // max(geometry.W, _state(geometry, with_state))
     of_taps = TAPS_BYTES // (2 * geometry.S * geometry.itemsize)
@@ -211,110 +200,92 @@ def group_limits(geometry: RowGeometry, with_state: bool) -> tuple[int, int, int
 
 @functools.lru_cache(maxsize=4096)
 def build(geometry: RowGeometry, options: Options, settings: UpdateSettings) -> UpdateSchedule:
-    """The schedule of all settings; channels is 0 if not even one channel fits, or on Vector."""
-    state, tiling, is_vector = _state(geometry, options.state), update_images(geometry), settings.engine == "vector"
+    """The schedule of all settings, as far as they fit."""
+    state, tiling = _state(geometry, options.state), update_images(geometry)
+    if settings.engine == "vector":
+        return UpdateSchedule("vector", 0, 0, state, *tiling, tiles=_on_vector(geometry, options))
     most, most_groups, room = group_limits(geometry, options.state)
-    channels, pieces = 0 if is_vector else min(settings.channels, most), tiling[0]
-    own = (settings.engine, *((0, 0) if is_vector else (settings.vector_reads, settings.warmup)), state)
+    channels, pieces = min(settings.channels, most), tiling[0]
+    plan = UpdateSchedule("tensor", settings.vector_reads, settings.warmup, state, *tiling, channels)
     if channels == 0:
-        return UpdateSchedule(*own, *tiling, channels=0, groups=0, filters=0, ahead=CHUNKS_AHEAD)
+        return plan
     groups = min(settings.groups, most_groups, room // channels)
     per_group = pieces * geometry.Q * (2 if state > 0 else 1) * geometry.itemsize
     filters = max(1, min(P_MAX // pieces, UPDATE_FILTER_BYTES // per_group) // groups) * groups
-    chunk_bytes = groups * channels * (geometry.W * inputs_of(geometry) + state) * geometry.itemsize
+    tile_bytes = groups * channels * (geometry.W * inputs_of(geometry) + state) * geometry.itemsize
     loads = TAPS_BYTES // (channels * geometry.S * geometry.itemsize) - 1
-    ahead = max(1, min(CHUNKS_AHEAD, AHEAD_BYTES // chunk_bytes, loads * filters // groups))
-    return UpdateSchedule(*own, *tiling, channels, groups, filters, ahead)
+    ahead = max(1, min(TILES_AHEAD, AHEAD_BYTES // tile_bytes, loads * filters // groups))
+    tiles = (
+        UpdateTile(block, *images, *some)
+        for block in channel_halves(geometry.C, pieces)
+        for some in cut_at(div_ceil(block.length, channels), groups)
+        for images in cut_at(geometry.N, plan.images)
+    )
+    return replace(plan, groups=groups, filters=filters, ahead=ahead, tiles=tuple(tiles))
 
 
-def group_start(block: ChannelBlock, plan: UpdateSchedule, group: int) -> int:
-    """First channel, within a piece, of a group; the last group overlaps the one before it rather than be smaller."""
-    return min(group * plan.channels, block.length - plan.channels)
+def channels_of(plan: UpdateSchedule, tile: UpdateTile) -> tuple[int, int]:
+    """(first, how many) channels within a piece that the groups of a tile have."""
+    start = min(tile.first * plan.channels, tile.block.length - plan.channels)
+    return start, min(tile.block.length, (tile.first + tile.count) * plan.channels) - start
 
 
-def group_runs(block: ChannelBlock, plan: UpdateSchedule, first: int, count: int) -> list[tuple[int, int, int]]:
-    """(first group, how many, first channel within a piece) of groups that follow each other, and of the last one
-    where it overlaps."""
-    last = first + count - 1
-    overlaps = int(group_start(block, plan, last) < last * plan.channels)
-    runs = (first, count - overlaps, first * plan.channels), (last, overlaps, block.length - plan.channels)
+def group_runs(plan: UpdateSchedule, tile: UpdateTile) -> list[tuple[int, int, int]]:
+    """(group, how many, first channel) of groups that follow each other, counted from the first of a tile; the last of
+    a block is a run of its own where it overlaps the one before it rather than be smaller."""
+    channels = channels_of(plan, tile)[1]
+    overlaps = int(tile.count * plan.channels > channels)
+    runs = (0, tile.count - overlaps, 0), (tile.count - 1, overlaps, channels - plan.channels)
     return [one for one in runs if one[1] > 0]
 
 
-def update_chunks(geometry: RowGeometry, plan: UpdateSchedule) -> list[UpdateChunk]:
-    """All chunks, in order; cores take contiguous shares."""
-    found = []
-    for block in channel_halves(geometry.C, plan.pieces):
-        for first, groups in cut_at(div_ceil(block.length, plan.channels), plan.groups):
-            start = group_start(block, plan, first)
-            width = group_start(block, plan, first + groups - 1) + plan.channels - start
-            found += [
-                UpdateChunk(block, first, groups, start, width, *part) for part in cut_at(geometry.N, plan.images)
-            ]
-    return found
-
-
-def count_chunks(geometry: RowGeometry, plan: UpdateSchedule) -> int:
-    """How many `update_chunks` finds."""
-    blocks = channel_halves(geometry.C, plan.pieces)
-    count = sum(div_ceil(block.length, plan.channels * plan.groups) for block in blocks)
-    return count * div_ceil(geometry.N, plan.images)
-
-
-def taps_met(geometry: RowGeometry, width: int, shift: int, q: int) -> tuple[int, int, int]:
-    """(first tap, how many, position of the first) of column q within positions 0 .. width-1; shift: position 0's
-    place in the padded row."""
-    at = q * geometry.stride - shift
+def taps_met(geometry: RowGeometry, low: int, high: int, q: int) -> tuple[int, int, int]:
+    """(first tap, how many, place of the first) of column q among elements low .. high-1 of x."""
+    at = q * geometry.stride - geometry.pad_left - low
     first = div_ceil(max(0, -at), geometry.dilation)
     at += first * geometry.dilation
-    if first >= geometry.S or at >= width:
+    if first >= geometry.S or at >= high - low:
         return 0, 0, 0
-    return first, min(geometry.S - first, (width - 1 - at) // geometry.dilation + 1), at
+    return first, min(geometry.S - first, (high - low - 1 - at) // geometry.dilation + 1), at
 
 
-def parts_of(geometry: RowGeometry, options: Options) -> list[UpdatePart]:
-    """All parts of the work, in order; none if one image does not fit."""
+def _on_vector(geometry: RowGeometry, options: Options) -> tuple[UpdateTile, ...]:
+    """Tiles on Vector; none if one image does not fit."""
     state = _state(geometry, options.state)
     products = geometry.S if options.strict_nonfinite else min(geometry.S, geometry.W + state)
     # of a channel and image at once: row, state, products of two columns, results
     elements = geometry.W * inputs_of(geometry) + state + 2 * products + 2 * geometry.Q
-    found = []
+    found: list[UpdateTile] = []
     for block in channel_halves(geometry.C, P_MAX):
         images = min(geometry.N, PART_BYTES // (4 * block.length * elements))
         if block.length * geometry.S * geometry.itemsize > VECTOR_FILTER_BYTES:
             images = 0
         if geometry.C == 1:
             images = min(images, div_ceil(geometry.N, 2))
-        found += [UpdatePart(block, *part) for part in cut_at(geometry.N if images > 0 else 0, max(1, images))]
-    return found
-
-
-def count_on_vector(geometry: RowGeometry, parts: int, cores: int) -> int:
-    """Instructions of the busiest core, at most."""
-    gated = gate_instructions(geometry, PART_BYTES // geometry.itemsize)
-    return div_ceil(parts, cores) * (17 + 2 * gated + 6 * geometry.Q) + 5
+        found += [UpdateTile(block, *some) for some in cut_at(geometry.N if images > 0 else 0, max(1, images))]
+    return tuple(found)
 
 
 def bound_ns(geometry: RowGeometry, options: Options, plan: UpdateSchedule, target: Target) -> float:
     """ns of a core, about; 0 where nothing fits."""
     if plan.engine == "vector":
-        return vector_ns(geometry, options, target)
-    return tensor_ns(geometry, plan, target) if plan.channels else 0.0
+        return vector_ns(geometry, options, plan, target)
+    return tensor_ns(geometry, plan, target) if plan.tiles else 0.0
 
 
 def tensor_ns(geometry: RowGeometry, plan: UpdateSchedule, target: Target) -> float:
-    """ns on the array: the slowest engine's work of all chunks, filters before them, the ends."""
+    """ns on the array: the slowest engine's work of all tiles, filters before them, the ends."""
     kinds = 2 if plan.state > 0 else 1
     fp32 = geometry.itemsize == 4
     element_ns = target.vector_ns if fp32 else target.vector_16bit_ns
     every = div_ceil(div_ceil(div_ceil(geometry.C, PARTS), plan.pieces), plan.channels)
-    chunks = div_ceil(every, min(plan.groups, every))
+    tiles = div_ceil(every, min(plan.groups, every))
     channels = plan.pieces * plan.channels * min(plan.groups, every)
     bands_ns = kinds * geometry.Q * (target.vector_fixed_ns + channels * element_ns)
-    dma_ns, chunk_ns = chunk_of(geometry, target, plan, min(plan.groups, every), bands_ns)
+    dma_ns, tile_ns = tile_of(geometry, target, plan, min(plan.groups, every), bands_ns)
 
     loaded = min(plan.filters, every)
-    valid_range = [taps_met(geometry, geometry.W, geometry.pad_left, q)[1] for q in range(geometry.Q)]
+    valid_range = [taps_met(geometry, 0, geometry.W, q)[1] for q in range(geometry.Q)]
     placed = sum(0 < taps < geometry.W for taps in valid_range)
     placed_ns = placed * 2 * (target.vector_fixed_ns + plan.channels * geometry.W * target.vector_16bit_ns)
     made_ns = kinds * (placed_ns + geometry.Q * (target.vector_fixed_ns + loaded * plan.pieces * element_ns))
@@ -323,13 +294,13 @@ def tensor_ns(geometry: RowGeometry, plan: UpdateSchedule, target: Target) -> fl
     first_ns = made_ns + taps_ns + bands_ns + dma_ns
     filters_ns = (div_ceil(every, plan.filters) - 1) * max(made_ns, taps_ns)
     ends_ns = TENSOR_ENDS_NS + (FP32_NS if fp32 else 0.0) + skews_ns(target, plan.pieces * plan.pitch)
-    return float(ends_ns + first_ns + filters_ns + plan.image_tiles * chunks * chunk_ns)
+    return float(ends_ns + first_ns + filters_ns + plan.image_tiles * tiles * tile_ns)
 
 
-def chunk_of(
+def tile_of(
     geometry: RowGeometry, target: Target, plan: UpdateSchedule, groups: int, bands_ns: float
 ) -> tuple[float, float]:
-    """(ns of a chunk's DMAs, ns of a chunk) of so many groups: of the engine that takes longest."""
+    """(ns of a tile's DMAs, ns of a tile) of so many groups: of the engine that takes longest."""
     kinds = 2 if plan.state > 0 else 1
     columns, item, fp32 = geometry.Q, geometry.itemsize, geometry.itemsize == 4
     rows, width = plan.pieces * plan.pitch, plan.channels * groups
@@ -352,27 +323,27 @@ def chunk_of(
     return dma_ns, max(tensor, busy_ns, dma_ns, issue_ns)
 
 
-def vector_ns(geometry: RowGeometry, options: Options, target: Target) -> float:
+def vector_ns(geometry: RowGeometry, options: Options, plan: UpdateSchedule, target: Target) -> float:
     """ns on Vector: for each column a product and a sum over the taps that meet the row, of all images of a part.
 
     0 where not even one image fits.
     """
-    state, parts = _state(geometry, options.state), parts_of(geometry, options)
-    if not parts:
+    if not plan.tiles:
         return 0.0
-    valid_range = [taps_met(geometry, geometry.W, geometry.pad_left, q)[1] for q in range(geometry.Q)]
-    before = [taps_met(geometry, state, 0, q)[1] if state else 0 for q in range(geometry.Q)]
+    valid_range = [taps_met(geometry, 0, geometry.W, q)[1] for q in range(geometry.Q)]
+    before = [taps_met(geometry, -plan.state, 0, q)[1] for q in range(geometry.Q)]
     products = 2 * (geometry.S * geometry.Q if options.strict_nonfinite else sum(valid_range) + sum(before))
     instructions = 2 * geometry.Q + sum(taps > 0 for taps in before)
-    length, item = parts[0].block.length, geometry.itemsize
+    block, item = plan.tiles[0].block, geometry.itemsize
+    length = block.length
     images = div_ceil(geometry.N, PARTS) if geometry.C == 1 else geometry.N
-    rounds = div_ceil(len(parts), PARTS)
-    fixed_ns = (instructions + PART_INSTRUCTIONS) * rounds * target.vector_fixed_ns
+    rounds = div_ceil(len(plan.tiles), PARTS)
+    fixed_ns = (instructions + VECTOR_INSTRUCTIONS) * rounds * target.vector_fixed_ns
     work_ns = fixed_ns + products * images * length * target.vector_ns
     work_ns += images * length * geometry.W * gate_ns(geometry, target)
     runs_ns = inputs_of(geometry) * target.row_ns(length * geometry.W, geometry.x_w, item)
     runs_ns += target.row_ns(length * geometry.Q, geometry.y_q, item)
-    channels = min(P_MAX, div_ceil(parts[0].block.count, length))
+    channels = min(P_MAX, div_ceil(block.count, length))
     rows = min(target.rows_an_engine, channels)
     moved_ns = images * rows * runs_ns
     filter_ns = rows * target.row_ns(length * geometry.S, geometry.w_s, item)

@@ -3,12 +3,14 @@
 from ..._nki import nki, nl
 from ...schedules.depthwise import Options
 from ...schedules.depthwise_algorithms import ALGORITHMS
+from ...schedules.row_copies import copies_of, rows_of
 from .._arguments import check_bias, check_choice, check_given, check_residual, read_out_dtype
 from .._epilogue import read_epilogue
 from .copies import copy_back, with_copies
 from .dispatch import convolve
-from .geometry import Operands, of_chunks, read_geometry, with_prologue
+from .geometry import read_geometry, with_prologue
 from .state import check_state, final_state
+from .tensors import tensors_of
 
 __all__ = ["ALGORITHMS", "depthwise_conv1d_implicit_gemm"]
 
@@ -84,13 +86,14 @@ def depthwise_conv1d_implicit_gemm(
     check_residual(residual, y_shape)
     epilogue = read_epilogue(activation, bias, residual, residual_position, y_itemsize, geometry.chunks)
     if initial_state is not None or return_final_state:
-        check_state(initial_state, img_ref, geometry)
+        check_state(initial_state, img_ref, geometry.axis, geometry.N, geometry.C)
     options = Options(epilogue=epilogue, state=initial_state is not None, strict_nonfinite=strict_nonfinite)
+    geometry, prologue = with_prologue(geometry, img_ref, x_scale, x_shift, x_activation)
     y_hbm = nl.ndarray(y_shape, dtype=y_dtype, buffer=nl.shared_hbm)
-    operands = Operands(img_ref, filter_ref, y_hbm, bias=bias, residual=residual, state=initial_state)
-    operands, geometry, copies = with_copies(operands, geometry, options)
-    operands, geometry = with_prologue(of_chunks(operands, geometry), geometry, x_scale, x_shift, x_activation)
-    final_hbm = final_state(operands, geometry) if return_final_state else None
-    convolve(algorithm, operands, geometry, options, config)
-    copy_back(y_hbm, operands.y, copies.y)
+    copies = copies_of(geometry, options)
+    geometry, (x, y, added) = rows_of(geometry, copies), with_copies(copies, img_ref, y_hbm, residual)
+    tensors = tensors_of(geometry, x, filter_ref, y, bias, added, initial_state, prologue=prologue)
+    final_hbm = final_state(tensors, geometry) if return_final_state else None
+    convolve(algorithm, tensors, geometry, options, config)
+    copy_back(y_hbm, y, copies.y)
     return (y_hbm, final_hbm) if return_final_state else y_hbm

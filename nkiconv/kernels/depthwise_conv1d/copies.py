@@ -1,25 +1,19 @@
 """Copies in HBM of rows whose channels are neighbours: `schedules.row_copies` says of what."""
 
-from dataclasses import replace
-
 from ..._nki import nl
-from ...schedules.row_copies import copies_of, rows_of
 from ...schedules.tiles import size_of
 from ..conv.relayout import copy_transposed, meet, rows_copy
 
 
-def with_copies(operands, geometry, options):
-    """(operands with copies of x and of the residual, and rows for y, where they are copied; the RowGeometry that an
-    algorithm sees; the RowCopies)."""
-    copies = copies_of(geometry, options)
+def with_copies(copies, x, y, residual):
+    """(x, y, residual) in HBM as an algorithm sees them: copies of x and of the residual, rows for y."""
     if copies.x:
-        operands = replace(operands, x=rows_copy([operands.x], copies.x))
+        x = rows_copy([x], copies.x)
     if copies.residual:
-        operands = replace(operands, residual=rows_copy([operands.residual], copies.residual))
+        residual = rows_copy([residual], copies.residual)
     if copies.y:
-        rows_hbm = nl.ndarray((size_of(operands.y.shape),), dtype=operands.y.dtype, buffer=nl.shared_hbm)
-        operands = replace(operands, y=rows_hbm)
-    return operands, rows_of(geometry, copies), copies
+        y = nl.ndarray((size_of(y.shape),), dtype=y.dtype, buffer=nl.shared_hbm)
+    return x, y, residual
 
 
 def copy_back(y_hbm, rows_hbm, parts):

@@ -9,10 +9,10 @@ from .mixed.kernel import convolve_rows
 from .update.kernel import update
 
 
-def convolve(algorithm, operands, geometry, options, config):
-    """Write operands.y; algorithm None: the one of the least bound."""
+def convolve(algorithm, tensors, geometry, options, config):
+    """Write y; algorithm None: the one of the least bound."""
     algorithm = algorithm_for(algorithm, geometry, options, config)
-    run_algorithm(algorithm, operands, geometry, options, config)
+    run_algorithm(algorithm, tensors, geometry, options, config)
 
 
 def algorithm_for(algorithm, geometry, options, config):
@@ -26,8 +26,8 @@ def algorithm_for(algorithm, geometry, options, config):
     return algorithm
 
 
-def run_algorithm(algorithm, operands, geometry, options, config):
-    """Write operands.y by an algorithm that runs this."""
+def run_algorithm(algorithm, tensors, geometry, options, config):
+    """Write y by an algorithm that runs this."""
     plan = ALGORITHMS[algorithm].plan(geometry, options, config)
     loops = {"banded": banded, "mixed": convolve_rows, "vector": convolve_rows, "dot": dot, "update": update}
-    loops[algorithm](operands, geometry, options, plan)
+    loops[algorithm](tensors, geometry, options, plan)

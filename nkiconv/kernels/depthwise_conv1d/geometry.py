@@ -1,20 +1,17 @@
-"""Checks the public kernel's arguments and names them N, C, W, S, Q as the algorithms do; its tensors; what a core
-does. Nothing below the public kernel sees nki-library's argument names.
+"""Checks the public kernel's arguments and names them N, C, W, S, Q as the algorithms do; what a core does. Nothing
+below the public kernel sees nki-library's argument names.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ... import rules
 from ..._nki import nl
 from ...axis import Axis
-from ...schedules.depthwise import RowGeometry, chunk_start, gate_of
+from ...schedules.depthwise import RowGeometry
 from ...schedules.options import PROLOGUE_ARGUMENTS
 from ...schedules.tiles import dense_strides, picked, require, result_strides
 from .._arguments import IDENTITY, check_tensors, refuse
-from .._prologue import Chunk, PrologueOperands, gates_of, read_prologue
-
-#: A number of any dtype whose sigmoid is 1.
-ONE_BY_SIGMOID = 10000.0
+from .._prologue import PrologueOperands, read_prologue
 
 
 def check_places(padding, stride, rhs_dilation, lhs_dilation):
@@ -36,41 +33,13 @@ def check_groups(C, feature_group_count, batch_group_count):
     refuse(rules.accepted("feature_group_count", feature_group_count, (1, C), remedy))
 
 
-def chunk_of(img_ref, geometry, chunk):
-    """What the prologue loads rows from: img_ref, a Chunk of its channels, or None where there is no such."""
-    if geometry.chunks == chunk:
-        return img_ref
-    if chunk not in geometry.chunks or chunk == "":
-        return None
-    outside = {"x": 0.0, "B": 1.0, "G": ONE_BY_SIGMOID}[chunk]
-    return Chunk(hbm=img_ref, dtype=img_ref.dtype, start=chunk_start(geometry, chunk), outside=outside)
-
-
-def of_chunks(operands, geometry):
-    """Operands with the chunks of x in their places: x, its factor, and y's as the residual."""
-    img_ref = operands.x
-    x, gate = chunk_of(img_ref, geometry, "x"), chunk_of(img_ref, geometry, gate_of(geometry))
-    return replace(operands, x=x, gate=gate, residual=img_ref if "C" in geometry.chunks else operands.residual)
-
-
-def with_prologue(operands, geometry, x_scale, x_shift, x_activation):
-    """(operands, geometry) of x that something happens to as it arrives, or as they are."""
-    prologue = read_prologue((x_scale, x_shift, x_activation), 1, operands.x, geometry.N, geometry.C)
+def with_prologue(geometry, img_ref, x_scale, x_shift, x_activation):
+    """(geometry of x that something happens to as it arrives, PrologueOperands), or (as it is, None)."""
+    prologue = read_prologue((x_scale, x_shift, x_activation), 1, img_ref, geometry.N, geometry.C)
     if not prologue.asked:
-        return operands, geometry
+        return geometry, None
     refuse(rules.chunks_plain(None if geometry.chunks == "x" else geometry.chunks, PROLOGUE_ARGUMENTS))
-    found = PrologueOperands(prologue, x_scale, x_shift, image_planes=1)
-    return replace(operands, prologue=found), replace(geometry, prologue=prologue)
-
-
-def sources_of(operands):
-    """What rows of x are made of: x, and its factor where it has one."""
-    return [operands.x] if operands.gate is None else [operands.x, operands.gate]
-
-
-def gates_due(geometry, tiles):
-    """Products of two tiles, of x and of its factor; none of one."""
-    return gates_of(tiles, gate_of(geometry) == "G")
+    return replace(geometry, prologue=prologue), PrologueOperands(prologue, x_scale, x_shift, image_planes=1)
 
 
 def read_geometry(img_ref, filter_ref, places, group_counts, perms, flipped=False, chunks=None):
@@ -80,14 +49,11 @@ def read_geometry(img_ref, filter_ref, places, group_counts, perms, flipped=Fals
     perms: (in_perm, kern_perm, out_perm); flipped, chunks: see there.
     """
     padding, stride, rhs_dilation, lhs_dilation = places
-    in_perm, kern_perm, out_perm = perms
     refuse(rules.rank("img_ref", img_ref.shape, "N, C, 1, W", " before in_perm"))
     refuse(rules.rank("filter_ref", filter_ref.shape, "C, 1, 1, S", " before kern_perm"))
     check_tensors(img_ref, filter_ref, rules.KERNEL_DTYPES, perms, 4)
     check_places(padding, stride, rhs_dilation, lhs_dilation)
-    in_axes = IDENTITY if in_perm == None else in_perm
-    kern_axes = IDENTITY if kern_perm == None else kern_perm
-    out_axes = IDENTITY if out_perm == None else out_perm
+    in_axes, kern_axes, out_axes = (IDENTITY if perm is None else perm for perm in perms)
 
     x_shape, w_shape = img_ref.shape, filter_ref.shape
     N, channels, H, W = picked(x_shape, in_axes)
@@ -136,26 +102,6 @@ def read_geometry(img_ref, filter_ref, places, group_counts, perms, flipped=Fals
         chunks=order,
     )
     return geometry, y_shape
-
-
-@dataclass
-class Operands:
-    """Tensors in HBM; None where there is none. x, w, y as the geometry's strides say, x and its factor as
-    `chunk_of` has them; bias [C]; residual as `residual_places` says.
-
-    state: [N, C, pad_left], what precedes each row; prologue: PrologueOperands; sums: [C] fp32, to be the sums of each
-    filter's taps.
-    """
-
-    x: object
-    w: object
-    y: object
-    bias: object
-    residual: object
-    state: object
-    sums: object = None
-    gate: object = None
-    prologue: object = None
 
 
 def parts_of_core():

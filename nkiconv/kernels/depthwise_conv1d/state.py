@@ -12,19 +12,17 @@ state, as one run, lands `W` elements further left than it lay, and an engine co
 Bound by HBM, or by that copy at 0.52 ns an element of 128 partitions on Vector, 0.83 on Scalar.
 """
 
-import functools
-from dataclasses import dataclass
+from dataclasses import replace
 
 from ... import rules
 from ..._nki import nisa, nl
-from ...axis import Axis
-from ...schedules.tiles import cut, share
+from ...schedules.tiles import cut_at, share
 from .._arguments import refuse
 from .._dma import copy
 from .._engines import is_16bit, new_ledger, pick
 from .._epilogue import FUNCTIONS
-from .._prologue import PrologueOperands, finish_gates, load_rows, rows_in_hbm
-from .geometry import gates_due
+from .._prologue import finish_gates
+from .tensors import Rows
 
 #: Columns of the tile of zeros that fills a state: 16 KiB a partition in fp32, besides whatever the algorithm holds.
 ZERO_COLUMNS = 4096
@@ -42,184 +40,136 @@ MANY_IMAGES = 32
 STATE_TILE_BYTES = 8192
 
 
-def check_state(state_ref, x_ref, geometry):
-    """Refuse a state (or a request for the final one) that does not fit the convolution."""
-    axis = Axis(
-        geometry.W, geometry.S, geometry.stride, geometry.pad_left, geometry.pad_right, geometry.dilation,
-        geometry.lhs_dilation,
-    )  # fmt: skip
+def check_state(state_ref, x_ref, axis, N, C):
+    """Refuse a state (or a request for the final one) of N rows of C channels that does not fit the convolution."""
     refuse(*rules.state(axis))
-    if state_ref != None:
-        wanted = (geometry.N, geometry.C, axis.window - 1)
-        refuse(rules.shape("initial_state", state_ref.shape, wanted, "[N, C, window - 1]"))
+    if state_ref is not None:
+        refuse(rules.shape("initial_state", state_ref.shape, (N, C, axis.window - 1), "[N, C, window - 1]"))
         refuse(rules.same("initial_state", "dtype", state_ref.dtype, "img_ref", x_ref.dtype))
 
 
-def final_state(operands, geometry):
+def final_state(tensors, geometry):
     """The final state in HBM, [N, C, pad_left]."""
-    x = operands.x
-    final_hbm = nl.ndarray((geometry.N, geometry.C, geometry.pad_left), dtype=x.dtype, buffer=nl.shared_hbm)
-    store_final_state(x, operands.state, final_hbm, geometry, gate=operands.gate, prologue=operands.prologue)
+    N, C, size = geometry.N, geometry.C, geometry.pad_left
+    final_hbm = nl.ndarray((N, C, size), dtype=tensors.x.dtype, buffer=nl.shared_hbm)
+    store_final_state(tensors, states_of(final_hbm, C, 0, size), N, C)
     return final_hbm
 
 
-def store_final_state(x_hbm, state_hbm, final_hbm, geometry, first=0, row=0, state_row=0, gate=None, prologue=None):
-    """Write final_hbm [N, C, pad_left]; each core its share of the rows, or of the channels of each image.
-
-    first: element of x that the rows begin with; row, state_row: the first of them in final_hbm and in state_hbm.
-    gate: x's factor, or None; prologue: PrologueOperands, or None.
-    """
-    itemsize = geometry.itemsize
-    long = geometry.pad_left * itemsize >= LONG_RUN_BYTES
-    ends = min(geometry.pad_left, geometry.W) * itemsize > TINY_BYTES and geometry.W * itemsize >= SHORT_ROW_BYTES
-    direct = gate is None and prologue is None and (long or (ends and geometry.x_w == 1))
-    step = geometry.x_n if geometry.C == 1 else geometry.x_c
-    images, rows = geometry.N, geometry.C
-    if prologue is None and (geometry.C == 1 or geometry.x_n == geometry.C * geometry.x_c):
-        images, rows = 1, geometry.N * geometry.C
-    mine = share(rows, nl.num_programs(), nl.program_id(0))
-    ledger, sources = new_ledger(), [x_hbm] if gate is None else [x_hbm, gate]
-    if gate is not None and images >= MANY_IMAGES:
-        of_each = (row + mine[0], state_row + mine[0], mine[1], first + mine[0] * step)
-        store_rows_of_images(sources, state_hbm, final_hbm, geometry, *of_each, ledger)
-        return
-    for n in range(images):
-        row0 = n * rows + mine[0]
-        offset = first + n * geometry.x_n + mine[0] * step
-        places = (row + row0, state_row + row0, mine[1], offset, step)
-        if direct:
-            store_rows(x_hbm, state_hbm, final_hbm, geometry, *places)
-        else:
-            numbers = None if prologue is None else RowNumbers(prologue, n, mine[0])
-            store_short_rows(sources, state_hbm, final_hbm, geometry, *places, ledger, numbers)
+def states_of(hbm, C, low, high, row=0):
+    """Rows of [.., C, elements low .. high-1] in HBM, from a row on."""
+    size = high - low
+    return Rows(hbm, (C * size, size, 1), low, high, row * size)
 
 
-def store_rows(x_hbm, state_hbm, final_hbm, geometry, row0, state_row0, rows, offset, step):
-    """Rows of the final state from row0 on, from HBM to HBM; the old state has them from state_row0 on; in x they start
-    at `offset`, `step` elements apart."""
-    size = geometry.pad_left
-    from_x = min(size, geometry.W)
+def store_final_state(tensors, final, N, C):
+    """Write `final`, Rows of the states that tensors.x leaves after tensors.state; each core its share of the rows, or
+    of the channels of each image."""
+    x, prologue, is_plain = tensors.x, tensors.prologue, tensors.gate is None and tensors.prologue is None
+    item = 2 if is_16bit(x.dtype) else 4
+    if prologue is None and (C == 1 or x.steps[0] == C * x.steps[1]):
+        by_row = x.steps[0] if C == 1 else x.steps[1]
+        tensors = replace(tensors, x=x.by(by_row), gate=None if tensors.gate is None else tensors.gate.by(by_row))
+        N, C = 1, N * C
+    first, rows = share(C, nl.num_programs(), nl.program_id(0))
+    long = final.high * item >= LONG_RUN_BYTES
+    ends = min(final.high, x.high) * item > TINY_BYTES and x.high * item >= SHORT_ROW_BYTES and x.steps[2] == 1
+    width = loaded_of_row(x, final.high, item)
+    most, ledger = max(1, STATE_TILE_BYTES // ((final.high + width) * item)), new_ledger()
+    if is_plain and (long or ends):
+        for n in range(N):
+            store_rows(tensors, final, n, first, rows)
+    elif tensors.gate is not None and N >= MANY_IMAGES:
+        for n, images in cut_at(N, nl.tile_size.pmax):
+            for c, length in cut_at(rows, most):
+                store_tile(tensors, final, (n, first + c), (images, length), True, width, ledger)
+    else:
+        for n in range(N):
+            row = 0
+            while row < rows:
+                length = min(most, max(1, (rows - row) // nl.tile_size.pmax))
+                partitions = min(nl.tile_size.pmax, (rows - row) // length)
+                store_tile(tensors, final, (n, first + row), (partitions, length), False, width, ledger)
+                row += partitions * length
+
+
+def store_rows(tensors, final, n, c, rows):
+    """Final states of rows of an image, from HBM to HBM."""
+    x, state, size = tensors.x, tensors.state, final.high
+    from_x = min(size, x.high)
     kept = size - from_x
-    if rows > 0:
-        if from_x > 0:
-            start = offset + (geometry.W - from_x) * geometry.x_w
-            ends = rows_in_hbm(x_hbm, [[step, rows], [geometry.x_w, from_x]], start)
-            copy(final_hbm.ap(pattern=[[size, rows], [1, from_x]], offset=row0 * size + kept), ends)
-        if kept > 0:
-            kept_hbm = final_hbm.ap(pattern=[[size, rows], [1, kept]], offset=row0 * size)
-            if state_hbm != None:
-                copy(kept_hbm, state_hbm.ap(pattern=[[size, rows], [1, kept]], offset=state_row0 * size + from_x))
-            else:
-                store_zeros(kept_hbm, final_hbm.dtype, rows, kept)
+    if rows > 0 and from_x > 0:
+        ends = x.region([[x.steps[1], rows], [x.steps[2], from_x]], n, c, x.high - from_x)
+        final.store(ends, [[size, rows], [1, from_x]], n, c, kept)
+    if rows > 0 and kept > 0:
+        pattern = [[size, rows], [1, kept]]
+        if state is not None:
+            final.store(state.region(pattern, n, c, state.low + from_x), pattern, n, c, 0)
+        else:
+            store_zeros(final.region(pattern, n, c, 0), final.dtype, rows, kept)
 
 
-@dataclass
-class RowNumbers:
-    """What rows of an image are scaled and shifted by, from a channel on."""
-
-    prologue: PrologueOperands
-    image: int
-    channel: int
-
-    def apply(self, tail_sbuf, row):
-        """tail = act(tail * scale + shift) of [partitions, rows, elements], the first of them row number `row`."""
-        partitions, length, width = tail_sbuf.shape
-        asked, found = self.prologue.asked, tail_sbuf
-        for hbm, op in ((self.prologue.scale, nl.multiply), (self.prologue.shift, nl.add)):
-            if hbm is not None:
-                numbers_sbuf = nl.ndarray((partitions, length), dtype=nl.float32, buffer=nl.sbuf)
-                start = self.channel + row + (0 if len(hbm.shape) == 1 else self.image * hbm.shape[1])
-                copy(numbers_sbuf, hbm.ap(pattern=[[length, partitions], [1, length]], offset=start))
-                into = nl.ndarray(tail_sbuf.shape, dtype=nl.float32, buffer=nl.sbuf)
-                each = numbers_sbuf.expand_dim(2).broadcast(2, width)
-                nisa.tensor_tensor(dst=into, data1=found, data2=each, op=op, engine=nisa.engine.vector)
-                found = into
-        op = FUNCTIONS[asked.activation] if asked.activation else nl.copy
-        nisa.activation(dst=tail_sbuf, op=op, data=found)
-
-
-def store_short_rows(
-    sources, state_hbm, final_hbm, geometry, row0, state_row0, rows, offset, step, ledger, numbers=None
-):
-    """The same through SBUF, in tiles [partitions, rows of a partition, elements]."""
-    row, most = 0, rows_of_tile(geometry)
-    while row < rows:
-        length = min(most, max(1, (rows - row) // nl.tile_size.pmax))
-        partitions = min(nl.tile_size.pmax, (rows - row) // length)
-        apart = (length * step, length)
-        places = (row0 + row, state_row0 + row, offset + row * step)
-        tile, of_tile = (partitions, length), None if numbers is None else functools.partial(numbers.apply, row=row)
-        store_tile(sources, state_hbm, final_hbm, geometry, places, tile, apart, step, ledger, of_tile)
-        row += partitions * length
-
-
-def store_rows_of_images(sources, state_hbm, final_hbm, geometry, row0, state_row0, rows, offset, ledger):
-    """The same rows of every image, an image to a partition."""
-    C, step = geometry.C, geometry.x_c
-    for n0, images in cut(geometry.N, nl.tile_size.pmax):
-        for c0, length in cut(rows, rows_of_tile(geometry)):
-            places = (row0 + n0 * C + c0, state_row0 + n0 * C + c0, offset + n0 * geometry.x_n + c0 * step)
-            tile, apart = (images, length), (geometry.x_n, C)
-            store_tile(sources, state_hbm, final_hbm, geometry, places, tile, apart, step, ledger)
-
-
-def loaded_of_row(geometry):
+def loaded_of_row(x, size, item):
     """Elements at the end of a short row of x that are loaded."""
-    from_x = min(geometry.pad_left, geometry.W)
-    if geometry.x_w != 1:
+    from_x = min(size, x.high)
+    if x.steps[2] != 1:
         return from_x
-    least = SHORT_ROW_BYTES if geometry.W * geometry.itemsize < SHORT_ROW_BYTES else SMALL_BYTES
-    return min(geometry.W, max(from_x, least // geometry.itemsize))
+    least = SHORT_ROW_BYTES if x.high * item < SHORT_ROW_BYTES else SMALL_BYTES
+    return min(x.high, max(from_x, least // item))
 
 
-def rows_of_tile(geometry):
-    """Rows of a partition of a tile, at most."""
-    return max(1, STATE_TILE_BYTES // ((geometry.pad_left + loaded_of_row(geometry)) * geometry.itemsize))
-
-
-def store_tile(sources, state_hbm, final_hbm, geometry, places, tile, apart, step, ledger, arrive=None):
-    """Rows of the final state, (partitions, rows of each).
-
-    places: the first in final_hbm, in state_hbm, and its element of x; apart: elements of x, and rows of states, from
-    one partition to the next; step: elements of x from row to row; arrive: takes a prologue of elements of x in place.
-    """
-    (row, state_row, offset), (partitions, length) = places, tile
-    size, width = geometry.pad_left, loaded_of_row(geometry)
-    from_x = min(size, geometry.W)
-    final_sbuf = nl.ndarray((partitions, length, size), dtype=final_hbm.dtype, buffer=nl.sbuf)
+def store_tile(tensors, final, place, tile, by_image, width, ledger):
+    """Final states of rows from (image, channel) on through SBUF, (partitions, rows of each), of which the last `width`
+    elements of x are loaded; by_image: whether a partition has an image, or the channels after those of the one
+    before."""
+    (n, c), (partitions, length), x, state, size = place, tile, tensors.x, tensors.state, final.high
+    from_x, lines = min(size, x.high), [[final.steps[0] if by_image else length * size, partitions]]
+    final_sbuf = nl.ndarray((partitions, length, size), dtype=final.dtype, buffer=nl.sbuf)
     flat_sbuf = final_sbuf.reshape((partitions, length * size))
-    if from_x < size and state_hbm == None:
+    if from_x < size and state is None:
         nisa.memset(dst=final_sbuf, value=0.0, engine=nisa.engine.gpsimd)
     elif from_x < size:
-        run, old = length * size - from_x, state_row * size + from_x
-        pattern = [[apart[1] * size, partitions], [1, run]]
-        copy(flat_sbuf[0:partitions, 0:run], state_hbm.ap(pattern=pattern, offset=old))
-    start, tails = offset + (geometry.W - width) * geometry.x_w, []
-    for source in sources:
-        tails.append(load_tails(source, geometry, start, step, (partitions, apart[0]), length, width))
-    finish_gates(gates_due(geometry, tails), None)
-    if arrive is not None:
-        arrive(tails[0])
+        run = length * size - from_x
+        state.load(flat_sbuf[0:partitions, 0:run], [*lines, [1, run]], n, c, state.low + from_x)
+    tails = [load_tails(rows, place, tile, by_image, width) for rows in tensors.sources]
+    finish_gates(tensors.gates(tails), None)
+    if tensors.prologue is not None:
+        apply_prologue(tensors.prologue, tails[0], n, c)
     nisa.tensor_copy(
         dst=final_sbuf[0:partitions, 0:length, size - from_x : size],
         src=tails[0][0:partitions, 0:length, width - from_x : width],
-        engine=pick(ledger, length * from_x, is_16bit(final_hbm.dtype)),
+        engine=pick(ledger, length * from_x, is_16bit(final.dtype)),
     )
-    pattern = [[apart[1] * size, partitions], [1, length * size]]
-    copy(final_hbm.ap(pattern=pattern, offset=row * size), flat_sbuf)
+    final.store(flat_sbuf, [*lines, [1, length * size]], n, c, 0)
 
 
-def load_tails(x_hbm, geometry, start, step, places, length, width):
-    """The last `width` elements of rows of x: view [partitions, length, width] of SBUF, laid out as HBM's runs are.
-    places: partitions, and elements of x from one to the next."""
-    partitions, apart = places
-    by_channel = step < geometry.x_w and width > 1
+def load_tails(x, place, tile, by_image, width):
+    """The last `width` elements of rows of x: view [partitions, rows, width] of SBUF, laid out as HBM's runs are."""
+    (partitions, length), (by_n, by_c, step) = tile, x.steps
+    by_channel = by_c < step and width > 1
     shape = (partitions, width, length) if by_channel else (partitions, length, width)
-    x_sbuf = nl.ndarray(shape, dtype=x_hbm.dtype, buffer=nl.sbuf)
-    rows, elements = [step, length], [geometry.x_w, width]
-    inner = [elements, rows] if by_channel else [rows, elements]
-    load_rows(x_sbuf, x_hbm, [[apart, partitions], inner[0], inner[1]], start)
+    x_sbuf = nl.ndarray(shape, dtype=x.dtype, buffer=nl.sbuf)
+    inner = [[by_c, length], [step, width]]
+    pattern = [[by_n if by_image else length * by_c, partitions], *(inner[::-1] if by_channel else inner)]
+    x.load(x_sbuf, pattern, *place, x.high - width)
     return x_sbuf.permute((0, 2, 1)) if by_channel else x_sbuf
+
+
+def apply_prologue(prologue, tail_sbuf, image, channel):
+    """tail = act(tail * scale + shift) of [partitions, rows, elements], the first of them a channel of an image."""
+    partitions, length, width = tail_sbuf.shape
+    found = tail_sbuf
+    for hbm, op in ((prologue.scale, nl.multiply), (prologue.shift, nl.add)):
+        if hbm is not None:
+            numbers_sbuf = nl.ndarray((partitions, length), dtype=nl.float32, buffer=nl.sbuf)
+            start = channel + (0 if len(hbm.shape) == 1 else image * hbm.shape[1])
+            copy(numbers_sbuf, hbm.ap(pattern=[[length, partitions], [1, length]], offset=start))
+            into = nl.ndarray(tail_sbuf.shape, dtype=nl.float32, buffer=nl.sbuf)
+            each = numbers_sbuf.expand_dim(2).broadcast(2, width)
+            nisa.tensor_tensor(dst=into, data1=found, data2=each, op=op, engine=nisa.engine.vector)
+            found = into
+    op = FUNCTIONS[prologue.asked.activation] if prologue.asked.activation else nl.copy
+    nisa.activation(dst=tail_sbuf, op=op, data=found)
 
 
 def store_zeros(dst_hbm, dtype, rows, columns):

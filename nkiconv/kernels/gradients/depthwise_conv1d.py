@@ -17,7 +17,8 @@ from .._arguments import check_choice, check_given
 from .._epilogue import read_epilogue
 from ..conv.relayout import meet
 from ..depthwise_conv1d.dispatch import algorithm_for, run_algorithm
-from ..depthwise_conv1d.geometry import Operands, read_geometry
+from ..depthwise_conv1d.geometry import read_geometry
+from ..depthwise_conv1d.tensors import tensors_of
 from .result import filter_like, result_dtype
 from .rows import copy_rows, flat_rows, fold_images, gradient_geometry, sum_positions
 from .skewed.kernel import skewed
@@ -120,8 +121,8 @@ def convolve_rows_with(algorithm, tensors, forward, geometry, options, config):
     if several:
         sums_hbm = nl.ndarray((geometry.C, geometry.Q), dtype=nl.float32, buffer=nl.shared_hbm)
     residual = None if several else added
-    operands = Operands(x=x_hbm, w=gy_hbm, y=sums_hbm, bias=None, residual=residual, state=None, sums=db_hbm)
-    run_algorithm(algorithm, operands, geometry, options, config)
+    rows = tensors_of(geometry, x_hbm, gy_hbm, sums_hbm, residual=residual, sums=db_hbm)
+    run_algorithm(algorithm, rows, geometry, options, config)
     if several:
         meet(sums_hbm)
         fold_images(sums_hbm, forward.N, (forward.C, forward.S, forward.w_c, forward.w_s), dw_hbm, added)

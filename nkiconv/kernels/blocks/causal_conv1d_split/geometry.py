@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from .... import norms, rules
 from ...._nki import nl
-from ....schedules.depthwise import RowGeometry
+from ....axis import Axis
 from ....schedules.split import (
     LAYOUTS,
     SplitGeometry,
@@ -45,19 +45,14 @@ def read_geometry(x_ref, w_ref, splits, layout, cu_seqlens, states):
     geometry = SplitGeometry(N, C, T, S, splits, x_n, x_c, x_t, itemsize_of(x_ref), rows_of(N, T, cu_seqlens))
     refuse(instructions_unsupported(geometry))
     if states[0] is not None or states[1] or states[2] is not None:
-        check_state(states[0], x_ref, row_geometry(geometry, len(geometry.rows), T))
+        axis = Axis(T, geometry.S, 1, geometry.S - 1, 0, 1, 1)
+        check_state(states[0], x_ref, axis, len(geometry.rows), geometry.C)
     return geometry
 
 
 def itemsize_of(x_ref):
     """Bytes of an element of x."""
     return 4 if x_ref.dtype == nl.float32 else 2
-
-
-def row_geometry(geometry, N, W):
-    """The convolution as one of N rows of W tokens, for what deals with their states; y is nowhere read."""
-    C, S, strides = geometry.C, geometry.S, (geometry.x_n, geometry.x_c, geometry.x_t, geometry.S, 1, 0, 0, 0)
-    return RowGeometry(N, C, W, S, W, 1, 1, 1, S - 1, 0, *strides, itemsize=geometry.itemsize)
 
 
 def read_arrays(x_ref, w_ref, splits, layout):

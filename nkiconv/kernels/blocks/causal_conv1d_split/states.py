@@ -3,8 +3,8 @@
 from ...._nki import nl
 from ....schedules.split import states_after
 from ....schedules.tiles import share
-from ...depthwise_conv1d.state import store_final_state, store_rows
-from .geometry import row_geometry
+from ...depthwise_conv1d.state import states_of, store_final_state, store_rows
+from ...depthwise_conv1d.tensors import Rows, RowTensors
 
 
 def store_states(operands, geometry, final, positions):
@@ -13,8 +13,7 @@ def store_states(operands, geometry, final, positions):
     if final:
         final_hbm = nl.ndarray((len(rows), geometry.C, size), dtype=dtype, buffer=nl.shared_hbm)
         if len({row.count for row in rows}) == 1 and len(rows) == geometry.N:
-            whole = row_geometry(geometry, geometry.N, geometry.T)
-            store_final_state(operands.x, operands.state, final_hbm, whole)
+            store_state(operands, geometry, rows[0], final_hbm, 0, geometry.N)
         else:
             for row in rows:
                 store_state(operands, geometry, row, final_hbm, row.number)
@@ -27,12 +26,15 @@ def store_states(operands, geometry, final, positions):
     return found
 
 
-def store_state(operands, geometry, row, states_hbm, place):
-    """The last inputs of a row, as state `place` of a tensor of [..., C, S - 1]; of an empty row its own state."""
-    C, tensors, seen = geometry.C, (operands.x, operands.state, states_hbm), row_geometry(geometry, 1, row.count)
-    first = row.image * geometry.x_n + row.first * geometry.x_t
+def store_state(operands, geometry, row, states_hbm, place, images=1):
+    """The last inputs of a row, or of those of so many images, as states from `place` on of [..., C, S - 1]; of an
+    empty row its own state."""
+    C, size = geometry.C, geometry.S - 1
+    steps, first = (geometry.x_n, geometry.x_c, geometry.x_t), row.image * geometry.x_n + row.first * geometry.x_t
+    state = None if operands.state is None else states_of(operands.state, C, -size, 0, row.number * C)
+    tensors = RowTensors(Rows(operands.x, steps, 0, row.count, first), state)
+    final = states_of(states_hbm, C, 0, size, place * C)
     if row.count > 0:
-        store_final_state(*tensors, seen, first, place * C, row.number * C)
+        store_final_state(tensors, final, images, C)
     else:
-        c, count = share(C, nl.num_programs(), nl.program_id(0))
-        store_rows(*tensors, seen, place * C + c, row.number * C + c, count, first, geometry.x_c)
+        store_rows(tensors, final, 0, *share(C, nl.num_programs(), nl.program_id(0)))

@@ -48,7 +48,7 @@ class Filters:
 
 def start_filters(run, c0, cn):
     """Room for z of channels c0 .. c0+cn-1, in HBM too if bands come from there."""
-    blocks, dtype = run.blocks, run.operands.w.dtype
+    blocks, dtype = run.blocks, run.tensors.w.dtype
     width, most = (blocks.num_taps + 1) * blocks.block, nl.tile_size.pmax
     # a copy in HBM soon frees them
     at_once = div_ceil(cn, most)
@@ -80,9 +80,9 @@ def load_banded_filters(run, z_sbuf, row0):
     geometry, filters = run.geometry, run.filters
     blocks, rows = run.blocks, z_sbuf.shape[0]
     front = blocks.num_taps * blocks.block - geometry.S if geometry.flipped else blocks.block - geometry.stride
-    pattern = [[geometry.w_c, rows], [geometry.w_s, geometry.S]]
-    src = run.operands.w.ap(pattern=pattern, offset=(filters.c0 + row0) * geometry.w_c)
-    copy(z_sbuf[0:rows, front : front + geometry.S], src)
+    w = run.tensors.w
+    pattern = [[w.steps[1], rows], [w.steps[2], geometry.S]]
+    w.load(z_sbuf[0:rows, front : front + geometry.S], pattern, 0, filters.c0 + row0, 0)
     if front > 0:
         nisa.memset(dst=z_sbuf[0:rows, 0:front], value=0.0, engine=nisa.engine.gpsimd)
     nisa.memset(dst=z_sbuf[0:rows, front + geometry.S : filters.width], value=0.0, engine=nisa.engine.gpsimd)
@@ -157,18 +157,17 @@ def spread_bias(run, tile):
 
     Rows [group, a] are transposed, each number for all out_block rows of its channel, by one matmul with ones.
     """
-    if run.operands.bias is None:
+    if run.tensors.bias is None:
         return None
     A, Bo, gn = run.blocks.per_group, run.blocks.out_block, tile.gn
     full = gn if tile.last == A else gn - 1
     rows_sbuf = nl.ndarray((gn, A), dtype=nl.float32, buffer=nl.sbuf)
     c0 = tile.g0 * A
     if full < gn:
-        rest_hbm = run.operands.bias.ap(pattern=[[1, 1], [1, tile.last]], offset=c0 + full * A)
         nisa.memset(dst=rows_sbuf, value=0.0)
-        copy(rows_sbuf[full:gn, 0 : tile.last], rest_hbm)
+        run.tensors.bias.load(rows_sbuf[full:gn, 0 : tile.last], [[1, 1], [1, tile.last]], 0, c0 + full * A, 0)
     if full > 0:
-        copy(rows_sbuf[0:full, 0:A], run.operands.bias.ap(pattern=[[A, full], [1, A]], offset=c0))
+        run.tensors.bias.load(rows_sbuf[0:full, 0:A], [[A, full], [1, A]], 0, c0, 0)
     spread_psum = nl.ndarray((A * Bo, gn), dtype=nl.float32, buffer=nl.psum)
     nisa.nc_matmul(
         dst=spread_psum,
@@ -184,7 +183,7 @@ def spread_bias(run, tile):
 def bias_in_parts(run):
     """Bias of a core's channels as three rows of bf16 that add up to it, [3, channels] in SBUF, for matmuls with ones;
     None without one. Before all else: small loads are late behind those of rows."""
-    if run.operands.bias is None:
+    if run.tensors.bias is None:
         return None
     A, count = run.blocks.per_group, run.filters.cn
     most = div_ceil(count, A) * A
@@ -193,7 +192,7 @@ def bias_in_parts(run):
     parts_sbuf = nl.ndarray((BIAS_PARTS, most), dtype=nl.bfloat16, buffer=nl.sbuf)
     if count < most:
         nisa.memset(dst=left_sbuf, value=0.0, engine=nisa.engine.gpsimd)
-    copy(left_sbuf[0:1, 0:count], run.operands.bias.ap(pattern=[[1, 1], [1, count]], offset=run.filters.c0))
+    run.tensors.bias.load(left_sbuf[0:1, 0:count], [[1, 1], [1, count]], 0, run.filters.c0, 0)
     for part in range(BIAS_PARTS):
         part_sbuf = row_sbuf[0:1, part, 0:most]
         nisa.tensor_copy(dst=part_sbuf, src=left_sbuf, engine=nisa.engine.gpsimd)

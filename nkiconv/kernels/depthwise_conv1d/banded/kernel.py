@@ -41,7 +41,8 @@ from ..._engines import Ledger, new_ledger
 from ..._masks import select_ones
 from ..._prologue import finish_gates
 from ..._warm import warm_up, warm_zeros
-from ..geometry import Operands, parts_of_core, sources_of
+from ..geometry import parts_of_core
+from ..tensors import RowTensors
 from .bands import BIAS_PARTS, bias_in_parts, ensure_filters, prefetch_bands, spread_bias, start_filters
 from .stages import (
     load_banded_rows,
@@ -94,7 +95,7 @@ class RowsBuffer:
 class BandedRun:
     """A core's work on its way, and what its stages share."""
 
-    operands: Operands
+    tensors: RowTensors
     geometry: RowGeometry
     options: Options
     blocks: BandedSchedule
@@ -123,10 +124,10 @@ class BandedRun:
     ones: object = None
 
 
-def start_banded(operands, geometry, options, blocks):
+def start_banded(tensors, geometry, options, blocks):
     """The BandedRun of this core. A residual is added at the end, and an activation of sums with it follows there; all
     else happens in the middle."""
-    epilogue, sum_dtype = options.epilogue, operands.y.dtype
+    epilogue, sum_dtype = options.epilogue, tensors.y.dtype
     if epilogue.residual != "" or sum_dtype == nl.float16:
         sum_dtype = nl.float32
     waits = epilogue.residual == "pre_activation" or blocks.settings.x_stationary
@@ -135,7 +136,7 @@ def start_banded(operands, geometry, options, blocks):
     if tiles:
         tiles[-1] = replace(tiles[-1], ends=True)
     run = BandedRun(
-        operands=operands,
+        tensors=tensors,
         geometry=geometry,
         options=options,
         blocks=blocks,
@@ -172,10 +173,10 @@ def start_work(run):
     partitions = max(tile.chunks_in * tile.rows for tile in tiles)
     columns = max(2, *(even(tile.blocks_in * blocks.block) for tile in tiles))
     shape = (max(1, partitions), blocks.per_group, columns)
-    ring = ROWS_RING if run.operands.gate is None else GATED_RING
+    ring = ROWS_RING if run.tensors.gate is None else GATED_RING
     run.rings = [
         [RowsBuffer(sbuf) for sbuf in buffers_of(min(ring, len(tiles)), shape, source.dtype)]
-        for source in sources_of(run.operands)
+        for source in run.tensors.sources
     ]
     start_filters(run, c0, last[0] + last[1] - c0)
     if config.x_stationary:
@@ -193,7 +194,7 @@ def start_work(run):
         blocks.per_group,
         even(blocks.num_taps * blocks.block),
     )
-    run.buffers = buffers_of(config.buffers, shape, run.operands.w.dtype)
+    run.buffers = buffers_of(config.buffers, shape, run.tensors.w.dtype)
     for ahead in range(min(AT_START, config.buffers)):
         prefetch_bands(run, ahead)
     load_banded_rows(run, 1)
@@ -209,7 +210,7 @@ def start_work(run):
     if not config.x_stationary:
         pattern, start = ([[-1, A * Bo]], 0) if run.geometry.flipped else ([[-Bo, A], [1, Bo]], 1 - Bo)
         run.mirror = select_ones(A * Bo, pattern, start, run.sum_dtype)
-    if run.operands.bias is not None and not config.x_stationary:
+    if run.tensors.bias is not None and not config.x_stationary:
         most = max(tile.gn for tile in tiles)
         run.identity = select_ones(most, [[-1, most]], 0, nl.float32)
     prepare_results(run, 0)
@@ -221,15 +222,15 @@ def prepare_results(run, index):
     if index < len(run.tiles):
         tile, held = run.tiles[index], run.held[index]
         if run.blocks.settings.x_stationary:
-            held.rows_out, held.residual = start_rows(run, tile)
+            start_rows(run, index)
         else:
             held.bias = spread_bias(run, tile)
             held.y_blocks = start_results(run, tile)
 
 
-def banded(operands, geometry, options, blocks):
-    """Write operands.y: bands of one tile, between rows of the next coming in and rows of the one before going out."""
-    run = start_banded(operands, geometry, options, blocks)
+def banded(tensors, geometry, options, blocks):
+    """Write y: bands of one tile, between rows of the next coming in and rows of the one before going out."""
+    run = start_banded(tensors, geometry, options, blocks)
     if len(run.tiles) == 0:
         return
     start_work(run)

@@ -42,19 +42,19 @@ from .sums import (
 LEAD = 2
 
 
-def dot(operands, geometry, options, plan):
-    """Write operands.y."""
+def dot(tensors, geometry, options, plan):
+    """Write y."""
     every = tiles(geometry, plan)
     units = dot_units(plan, some_of(every, share(len(every), nl.num_programs(), nl.program_id(0))))
     if units:
         warm_up(warm_zeros(), plan.warmup, 1)
-        run_units(operands, geometry, options, plan, units)
+        run_units(tensors, geometry, options, plan, units)
 
 
-def run_units(operands, geometry, options, plan, units):
+def run_units(tensors, geometry, options, plan, units):
     """Four units in flight: transposes of one between the matmuls of the one before and the tails of two others."""
     masks = make_masks(plan)
-    run = start_dot(operands, geometry, options, plan, units)
+    run = start_dot(tensors, geometry, options, plan, units)
     x_before, w_before, partials, ready, kept, sums, tap_sums = None, None, [], [], [], None, None
     for index in range(len(units) + 3):
         moves, x_next, w_next, w_rows = [], None, None, None
@@ -88,7 +88,7 @@ def run_units(operands, geometry, options, plan, units):
             finish_unit(run, masks, units[index - 3], sums)
         if 2 <= index and index <= len(units) + 1:
             sums = add_unit(plan, units[index - 2], kept, sums)
-        if index < len(units) and operands.sums != None:
+        if index < len(units) and tensors.sums is not None:
             tap_sums = sum_taps(run, units[index], w_rows, tap_sums)
         ready = partials
         x_before, w_before = x_next, w_next

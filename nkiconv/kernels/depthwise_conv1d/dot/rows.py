@@ -4,11 +4,11 @@ from dataclasses import dataclass, field
 
 from ...._nki import nisa, nl
 from ....schedules.channels import full_rows, row_runs
-from ....schedules.dot import BUFFERS, needs_filter, x_slots
-from ....schedules.tiles import BANK_BYTES, cut, filled, some_of
-from ..._dma import copy, load
-from ..._prologue import finish_gates, load_rows, outside_of
-from ..geometry import gates_due, sources_of
+from ....schedules.depthwise import Options, RowGeometry
+from ....schedules.dot import BUFFERS, DotSchedule, needs_filter, x_slots
+from ....schedules.tiles import BANK_BYTES, cut, some_of
+from ..._prologue import finish_gates
+from ..tensors import RowTensors
 
 
 @dataclass
@@ -17,100 +17,76 @@ class DotRun:
     with those of its factor, and of w in flight, used in rotation; loaded: (x, w, products that x waits for) of each
     unit that was loaded and is not yet at work, w None where its filter is kept; filters: transposed, by chunk."""
 
-    operands: object
-    geometry: object
-    options: object
-    plan: object
+    tensors: RowTensors
+    geometry: RowGeometry
+    options: Options
+    plan: DotSchedule
     units: list
-    x_tiles: list
-    w_tiles: list
-    filters: list
+    x_tiles: list = field(default_factory=list)
+    w_tiles: list = field(default_factory=list)
     loaded: list = field(default_factory=list)
+    filters: dict = field(default_factory=dict)
 
 
-def start_dot(operands, geometry, options, plan, units):
+def start_dot(tensors, geometry, options, plan, units):
     """A DotRun, and loads of the first units, all but the last of those in flight."""
-    x_tiles, w_tiles, P_MAX = [], [], nl.tile_size.pmax
+    run, P_MAX = DotRun(tensors, geometry, options, plan, units), nl.tile_size.pmax
     for _ in range(min(BUFFERS, len(units))):
-        x_shape = P_MAX, plan.x_length
-        x_tiles.append([nl.ndarray(x_shape, dtype=one.dtype, buffer=nl.sbuf) for one in sources_of(operands)])
-        w_tiles.append(nl.ndarray((P_MAX, plan.w_length), dtype=operands.w.dtype, buffer=nl.sbuf))
-    run = DotRun(operands, geometry, options, plan, units, x_tiles, w_tiles, filled(plan.chunks, None))
-    for _ in range(len(x_tiles) - 1):
+        shape = P_MAX, plan.x_length
+        run.x_tiles.append([nl.ndarray(shape, dtype=one.dtype, buffer=nl.sbuf) for one in tensors.sources])
+        run.w_tiles.append(nl.ndarray((P_MAX, plan.w_length), dtype=tensors.w.dtype, buffer=nl.sbuf))
+    for _ in range(len(run.x_tiles) - 1):
         load_ahead(run)
     return run
 
 
 def load_ahead(run):
-    """Load the rows of the next unit, if there is one: its filter's taps, then what they meet of x."""
-    index = len(run.loaded)
-    if index < len(run.units):
-        turn, w_sbuf, plan, unit = index % len(run.x_tiles), None, run.plan, run.units[index]
-        tiles = run.x_tiles[turn]
-        if needs_filter(plan, run.units, index):
-            w_sbuf = run.w_tiles[turn]
-            load_dot_taps(run, unit, w_sbuf)
-        for source, x_sbuf in zip(sources_of(run.operands), tiles):
-            load_dot_x(run, unit, x_sbuf, source)
-        rows = unit.groups * plan.channels
-        loaded = [x_sbuf[0:rows, 0 : plan.x_length] for x_sbuf in tiles]
-        run.loaded.append((tiles[0], w_sbuf, gates_due(run.geometry, loaded)))
+    """Load the rows of the next unit, if there is one: its filter's taps, then what they meet of x and of the state."""
+    index, geometry, plan, tensors = len(run.loaded), run.geometry, run.plan, run.tensors
+    if index == len(run.units):
+        return
+    unit, buffer, w_sbuf = run.units[index], index % len(run.x_tiles), None
+    # the first tap of a chunk, counted by phases
+    tap = unit.chunk * plan.slots * nl.tile_size.pmax
+    if needs_filter(plan, run.units, index):
+        w_sbuf = run.w_tiles[buffer]
+        load_lines(plan, unit, w_sbuf, [tensors.w], tap * plan.tap_phases, plan.w_length)
+    start = geometry.stride * plan.spread * tap - geometry.pad_left
+    end = (geometry.Q - 1) * geometry.stride + (geometry.S - 1) * geometry.dilation + 1 - geometry.pad_left
+    for source, x_sbuf in zip(tensors.sources, run.x_tiles[buffer]):
+        parts = [tensors.state, source] if source is tensors.x and tensors.state is not None else [source]
+        load_lines(plan, unit, x_sbuf, parts, start, min(plan.x_length, end - start))
+    rows = unit.groups * plan.channels
+    gates = tensors.gates([x_sbuf[0:rows, 0 : plan.x_length] for x_sbuf in run.x_tiles[buffer]])
+    run.loaded.append((run.x_tiles[buffer][0], w_sbuf, gates))
 
 
-def load_dot_taps(run, unit, w_sbuf):
-    """A unit's taps of w."""
-    geometry, plan, block = run.geometry, run.plan, unit.block
-    first = unit.chunk * plan.slots * nl.tile_size.pmax * plan.tap_phases
-    taps = min(plan.w_length, geometry.S - first)
-    clear_dot_rows(plan, block, w_sbuf, 0, taps, 0.0)
-    offset = block.c0 * geometry.w_c + first * geometry.w_s
-    load_dot_rows(w_sbuf, run.operands.w, unit, (geometry.w_c, geometry.w_s, offset), 0, taps, load)
-
-
-def load_dot_x(run, unit, x_sbuf, source):
-    """What a unit's taps meet of x and of the initial state, or of x's factor."""
-    geometry, plan, operands, block = run.geometry, run.plan, run.operands, unit.block
-    # in the padded row, 0 being its first element
-    start = geometry.stride * plan.spread * unit.chunk * plan.slots * nl.tile_size.pmax
-    used = (geometry.Q - 1) * geometry.stride + (geometry.S - 1) * geometry.dilation + 1
-    length = min(plan.x_length, used - start)
-    from_x = min(length, max(0, geometry.pad_left - start))
-    end = max(from_x, min(length, geometry.W + geometry.pad_left - start))
-    first = 0 if run.options.state and source is operands.x else from_x
-    clear_dot_rows(plan, block, x_sbuf, first, end, outside_of(source))
-    if first < from_x:
-        offset = (unit.n * geometry.C + block.c0) * geometry.pad_left + start
-        load_dot_rows(x_sbuf, operands.state, unit, (geometry.pad_left, 1, offset), 0, from_x, load_rows)
-    if end > from_x:
-        position = start + from_x - geometry.pad_left
-        offset = unit.n * geometry.x_n + block.c0 * geometry.x_c + position * geometry.x_w
-        load_dot_rows(x_sbuf, source, unit, (geometry.x_c, geometry.x_w, offset), from_x, end, load_rows)
-
-
-def clear_dot_rows(plan, block, rows_sbuf, first, end, outside):
-    """Zeros, or what a factor has for them, where no element first .. end-1 of a channel will be."""
-    rows, length = rows_sbuf.shape
-    if full_rows(block)[0] < plan.channels:
-        nisa.memset(dst=rows_sbuf, value=outside, engine=nisa.engine.gpsimd)
+def load_lines(plan, unit, tile_sbuf, parts, start, length):
+    """Elements start .. start+length-1 of a unit's rows, what each of some tensors has of them, and zeros, or what a
+    factor has for them, where there is none."""
+    (lines, columns), outside = tile_sbuf.shape, parts[-1].outside
+    spans = [(max(0, rows.low - start), min(length, rows.high - start)) for rows in parts]
+    spans = [(first, max(first, end)) for first, end in spans]
+    held = [span for span in spans if span[0] < span[1]] or [(0, 0)]
+    if full_rows(unit.block)[0] < plan.channels:
+        nisa.memset(dst=tile_sbuf, value=outside, engine=nisa.engine.gpsimd)
     else:
-        for low, high in ((0, first), (end, length)):
+        for low, high in ((0, held[0][0]), (held[-1][1], columns)):
             if low < high:
-                nisa.memset(dst=rows_sbuf[0:rows, low:high], value=outside, engine=nisa.engine.gpsimd)
+                nisa.memset(dst=tile_sbuf[0:lines, low:high], value=outside, engine=nisa.engine.gpsimd)
+    for rows, (first, end) in zip(parts, spans):
+        if first < end:
+            move_lines(tile_sbuf[0:lines, first:end], rows, unit, start + first)
 
 
-def load_dot_rows(rows_sbuf, src_hbm, unit, places, first, end, move):
-    """Elements first .. end-1 of a unit's rows: channel p * length + r0 + g of a block is on partition p * groups + g.
-
-    places: HBM elements between channels and between elements, and the one of the block's first channel that goes to
-    `first`; move: `load_rows` of x, `load` of w.
-    """
-    c_step, step, offset = places
-    block = unit.block
-    for row, rows, channels in row_runs(block, unit.r0, unit.groups):
-        at = row * unit.groups
-        pattern = [[block.length * c_step, rows], [c_step, channels], [step, end - first]]
-        start = offset + (unit.r0 + row * block.length) * c_step
-        move(rows_sbuf[at : at + rows * channels, first:end], src_hbm, pattern, start)
+def move_lines(tile_sbuf, rows, unit, element, is_store=False):
+    """A unit's rows from an element on: channel p * length + r0 + g of a block is on partition p * groups + g."""
+    (_, c_step, step), block = rows.steps, unit.block
+    for row, count, channels in row_runs(block, unit.r0, unit.groups):
+        at, c = row * unit.groups, block.c0 + unit.r0 + row * block.length
+        pattern = [[block.length * c_step, count], [c_step, channels], [step, tile_sbuf.shape[1]]]
+        move = rows.store if is_store else rows.load
+        move(tile_sbuf[at : at + count * channels], pattern, unit.n, c, element)
 
 
 def next_rows(run, index, moves):
@@ -126,7 +102,7 @@ def next_rows(run, index, moves):
     run.loaded[index] = None
     phases = range(plan.tap_phases)
     x_firsts = [stride * m + dilation * r for m in range(plan.column_phases) for r in phases]
-    if w_rows != None:
+    if w_rows is not None:
         run.filters[unit.chunk] = slot_moves(moves, plan, unit, w_rows, phases, plan.slots, plan.tap_phases)
     x_sbuf = slot_moves(moves, plan, unit, x_rows, x_firsts, x_slots(plan), stride * plan.spread)
     return x_sbuf, run.filters[unit.chunk]
@@ -134,8 +110,8 @@ def next_rows(run, index, moves):
 
 def sum_taps(run, unit, w_rows, parts_sbuf):
     """Sums of a unit's taps, which Vector and Scalar share, into columns of parts_sbuf, new for a tile's first chunk;
-    after its last they leave for operands.sums. Returns parts_sbuf."""
-    plan, block, rows = run.plan, unit.block, unit.groups * run.plan.channels
+    after its last they are stored. Returns parts_sbuf."""
+    plan, rows = run.plan, unit.groups * run.plan.channels
     if unit.chunk == 0:
         parts_sbuf = nl.ndarray((nl.tile_size.pmax, 2 * plan.chunks), dtype=nl.float32, buffer=nl.sbuf)
     column, half = 2 * unit.chunk, plan.w_length // 2
@@ -151,10 +127,7 @@ def sum_taps(run, unit, w_rows, parts_sbuf):
     if unit.chunk == plan.chunks - 1:
         sums_sbuf = nl.ndarray((nl.tile_size.pmax, 1), dtype=nl.float32, buffer=nl.sbuf)
         nisa.tensor_reduce(dst=sums_sbuf[0:rows, 0:1], op=nl.add, data=parts_sbuf[0:rows, 0 : column + 2], axis=1)
-        for row, count, channels in row_runs(block, unit.r0, unit.groups):
-            pattern, at = [[block.length, count], [1, channels], [1, 1]], row * unit.groups
-            offset = block.c0 + unit.r0 + row * block.length
-            copy(run.operands.sums.ap(pattern=pattern, offset=offset), sums_sbuf[at : at + count * channels, 0:1])
+        move_lines(sums_sbuf, run.tensors.sums, unit, 0, is_store=True)
     return parts_sbuf
 
 

@@ -3,10 +3,8 @@
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
-from ....schedules.depthwise import residual_places
 from ....schedules.dot import window_of
 from ....schedules.tiles import BANK_COLUMNS, cut_at
-from ..._dma import load, store
 from ..._epilogue import evacuate
 from ..._masks import keep_equal
 from ..free_channels import move_free
@@ -109,25 +107,17 @@ def sum_lags(sums, groups, kept, plan, accumulate):
             nisa.tensor_tensor(dst=into, data1=into, data2=target, op=nl.add)
 
 
-def dot_places(n, places):
-    """(HBM elements between channels and columns, and where image n begins), of y, or of the residual as
-    `residual_places`."""
-    n_step, c_step, q_step, start = places
-    return c_step, q_step, start + n * n_step
-
-
 def load_epilogue(run, unit):
     """(bias [rows, groups, 1], residual [rows, groups, Q]) of a unit's channels, in SBUF, or None."""
-    epilogue, operands, width = run.options.epilogue, run.operands, unit.groups
-    rows, bias_sbuf, residual_sbuf = run.plan.channels, None, None
-    if epilogue.bias:
-        bias_sbuf = nl.ndarray((rows, width, 1), dtype=nl.float32, buffer=nl.sbuf)
-        move_free(bias_sbuf, operands.bias, unit.block, unit.r0, (1, 0, 0), load)
-    if epilogue.residual != "":
-        places = dot_places(unit.n, residual_places(run.geometry))
-        residual_sbuf = nl.ndarray((rows, width, run.geometry.Q), dtype=operands.residual.dtype, buffer=nl.sbuf)
-        move_free(residual_sbuf, operands.residual, unit.block, unit.r0, places, load)
-    return bias_sbuf, residual_sbuf
+    found = []
+    for rows, dtype in ((run.tensors.bias, nl.float32), (run.tensors.residual, None)):
+        tile_sbuf = None
+        if rows is not None:
+            shape = (run.plan.channels, unit.groups, rows.high)
+            tile_sbuf = nl.ndarray(shape, dtype=dtype or rows.dtype, buffer=nl.sbuf)
+            move_free(tile_sbuf, rows, unit.block, unit.r0, unit.n)
+        found.append(tile_sbuf)
+    return found
 
 
 def leave(run, unit, sums, same_channel, extra):
@@ -135,9 +125,8 @@ def leave(run, unit, sums, same_channel, extra):
 
     sums: fp32 [(slot, channel), channels of a row, columns] in SBUF. same_channel: of Masks. extra: of `load_epilogue`.
     """
-    geometry, rows, (_, width, columns) = run.geometry, run.plan.channels, sums.shape
-    bias_sbuf, residual_sbuf = extra
-    y_sbuf = nl.ndarray((rows, width, geometry.Q), dtype=run.operands.y.dtype, buffer=nl.sbuf)
+    rows, Q, (_, width, columns) = run.plan.channels, run.geometry.Q, sums.shape
+    y_sbuf = nl.ndarray((rows, width, Q), dtype=run.tensors.y.dtype, buffer=nl.sbuf)
     for a, an in cut_at(width, BANK_COLUMNS // columns):
         acc_psum = nl.ndarray((rows, an, columns), dtype=nl.float32, buffer=nl.psum)
         nisa.nc_matmul(
@@ -147,14 +136,13 @@ def leave(run, unit, sums, same_channel, extra):
             is_stationary_onezero=True,
             accumulate=False,
         )
-        bias = None if bias_sbuf is None else bias_sbuf[0:rows, a : a + an, 0:1].broadcast(2, geometry.Q)
+        bias, residual = (None if one is None else one[0:rows, a : a + an] for one in extra)
         evacuate(
-            y_sbuf[0:rows, a : a + an, 0 : geometry.Q],
-            acc_psum[0:rows, 0:an, 0 : geometry.Q],
-            bias,
-            None if residual_sbuf is None else residual_sbuf[0:rows, a : a + an, 0 : geometry.Q],
+            y_sbuf[0:rows, a : a + an, 0:Q],
+            acc_psum[0:rows, 0:an, 0:Q],
+            None if bias is None else bias.broadcast(2, Q),
+            residual,
             run.options.epilogue,
             nisa.engine.vector,
         )
-    places = dot_places(unit.n, (geometry.y_n, geometry.y_c, geometry.y_q, 0))
-    move_free(y_sbuf, run.operands.y, unit.block, unit.r0, places, store)
+    move_free(y_sbuf, run.tensors.y, unit.block, unit.r0, unit.n, is_store=True)

@@ -14,41 +14,34 @@ from .dma import store_y, tap_view
 
 def result(run, piece, step):
     """[rows, qn] in SBUF for what a step computes: y in its dtype if it is the last, else fp32."""
-    dtype = nl.float32 if step < piece.last else run.operands.y.dtype
+    dtype = nl.float32 if step < piece.last else run.tensors.y.dtype
     return nl.ndarray((run.tiles[piece.tile].rows, piece.qn), dtype=dtype, buffer=nl.sbuf)
 
 
 def run_step(run, place, step):
-    """Issue one step of a piece, which makes more of its chains (A, B), each a tile or None; the last stores y."""
-    piece = run.pieces[place]
-    recipe, steps = piece.recipe, vector_steps(piece.recipe)
-    a, b = run.chains[place]
-    # first tap of chain A on Vector, tap of the product that heads chain B
-    first_a = max(1, recipe[0])
-    first_b = first_a + recipe[1]
+    """Issue one step of a piece, which makes more of its chains [A, B], each a tile or None; the last stores y."""
+    piece, chains = run.pieces[place], run.chains[place]
+    on_tensor, in_a, head, in_b = piece.recipe
+    # tap in front of chain A's first on Vector, tap of the product that heads chain B
+    starts = max(1, on_tensor) - 1, max(1, on_tensor) + in_a
     if step == 0:
-        a = sum_on_tensor(run, piece) if recipe[0] > 0 else product(run, piece, 0)
-        if recipe[2] == 1:
-            b = product(run, piece, first_b)
-    elif step <= steps:
+        chains[0] = sum_on_tensor(run, piece) if on_tensor > 0 else product(run, piece, 0)
+        chains[1] = product(run, piece, starts[1]) if head else None
+    elif step <= vector_steps(piece.recipe):
         # the chain that is there first: Scalar's first product, or its only one before the sums of Tensor
-        if recipe[0] == 0 and step <= recipe[1]:
-            a = extend(run, piece, first_a + step - 1, a, step)
-        if step <= recipe[3]:
-            b = extend(run, piece, first_b + step, b, step)
-        if recipe[0] > 0 and step <= recipe[1]:
-            a = extend(run, piece, first_a + step - 1, a, step)
-    elif recipe[2] == 1 and step == steps + 1:
+        for one in (1, 0) if on_tensor > 0 else (0, 1):
+            if step <= (in_a, in_b)[one]:
+                chains[one] = extend(run, piece, starts[one] + step, chains[one], step)
+    elif head and step == vector_steps(piece.recipe) + 1:
         total = result(run, piece, step)
-        on_vector = piece.vector_joins or (recipe[0] > 0 and recipe[1] == 0)
+        on_vector = piece.vector_joins or (on_tensor > 0 and in_a == 0)
         engine = nisa.engine.vector if on_vector else nisa.engine.gpsimd
-        nisa.tensor_tensor(dst=total, data1=a, data2=b, op=nl.add, engine=engine)
-        a = total
+        nisa.tensor_tensor(dst=total, data1=chains[0], data2=chains[1], op=nl.add, engine=engine)
+        chains[0] = total
     else:
-        a = complete(run, piece, step, a)
-    run.chains[place] = (a, b)
+        chains[0] = complete(run, piece, step, chains[0])
     if step == piece.last:
-        store_y(run, piece, a)
+        store_y(run, piece, chains[0])
 
 
 def sum_on_tensor(run, piece):
@@ -74,12 +67,10 @@ def product(run, piece, s):
     dst = result(run, piece, 0)
     place = place_of_tap(run.geometry, s, run.geometry.S)
     x, w = tap_view(run, piece.tile, s, piece.q0, piece.qn), held.w[0 : dst.shape[0], place : place + 1]
+    added = {}
     if epilogue.bias and not needs_finish(recipe, epilogue) and (recipe[2] == 0 or s > 0):
-        nisa.tensor_scalar(
-            dst=dst, data=x, op0=nl.multiply, operand0=w, op1=nl.add, operand1=held.bias, engine=nisa.engine.scalar
-        )
-    else:
-        nisa.tensor_scalar(dst=dst, data=x, op0=nl.multiply, operand0=w, engine=nisa.engine.scalar)
+        added = {"op1": nl.add, "operand1": held.bias}
+    nisa.tensor_scalar(dst=dst, data=x, op0=nl.multiply, operand0=w, engine=nisa.engine.scalar, **added)
     return dst
 
 

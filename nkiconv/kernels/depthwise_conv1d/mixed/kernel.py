@@ -36,40 +36,30 @@ from ....schedules.rows import tile_list
 from ..._masks import make_diagonals
 from ..._prologue import finish_gates
 from ..._warm import warm_up, warm_zeros
-from ..geometry import Operands, parts_of_core
+from ..geometry import parts_of_core
+from ..tensors import RowTensors
 from .chains import run_step
 from .dma import load_channels, load_mixed_residual, load_tile_x
 
 
-def convolve_rows(operands, geometry, options, plan):
-    """Write operands.y, for `mixed` and `vector`: a new piece begins while those before it go on."""
+def convolve_rows(tensors, geometry, options, plan):
+    """Write y, for `mixed` and `vector`: a new piece begins while those before it go on."""
     for part in parts_of_core():
         tiles = tile_list(geometry, plan.rows, part, 0)
         pieces = cut_pieces(plan, options.epilogue, tiles)
-        run = MixedRun(
-            operands=operands,
-            geometry=geometry,
-            options=options,
-            plan=plan,
-            tiles=tiles,
-            held=[HeldTile() for _ in tiles],
-            pieces=pieces,
-            chains=[(None, None)] * len(pieces),
-            filters=[],
-            warm=[],
-        )
-        for turn in range(len(pieces) + plan.phases - 1):
-            if turn < len(pieces):
-                prepare(run, pieces[turn].tile)
-                for piece in pieces[turn : turn + GATED_AHEAD + 1]:
-                    finish_gates(run.held[piece.tile].gates, None)
+        held, chains = [HeldTile() for _ in tiles], [[None, None] for _ in pieces]
+        run = MixedRun(tensors, geometry, options, plan, tiles, held, pieces, chains)
+        for newest in range(len(pieces) + plan.phases - 1):
+            if newest < len(pieces):
+                prepare(run, pieces[newest].tile)
+                for piece in pieces[newest : newest + GATED_AHEAD + 1]:
+                    finish_gates(held[piece.tile].gates, None)
             for step in range(plan.phase_steps):
-                for phase in range(min(plan.phases, turn + 1)):
-                    place = turn - phase
-                    if place < len(pieces):
-                        own = pieces[place].phases
-                        if phase < len(own) and own[phase][0] + step < own[phase][1]:
-                            run_step(run, place, own[phase][0] + step)
+                for phase in range(min(plan.phases, newest + 1)):
+                    place = newest - phase
+                    phases = pieces[place].phases if place < len(pieces) else ()
+                    if phase < len(phases) and phases[phase][0] + step < phases[phase][1]:
+                        run_step(run, place, phases[phase][0] + step)
 
 
 #: Blocks of 128 columns of a matmul on zeros.
@@ -96,7 +86,7 @@ class HeldTile:
 class MixedRun:
     """One part of the work on its way."""
 
-    operands: Operands
+    tensors: RowTensors
     geometry: RowGeometry
     options: Options
     plan: MixedSchedule
@@ -104,12 +94,12 @@ class MixedRun:
     #: HeldTile of each
     held: list
     pieces: list
-    #: of each piece the chains (A, B) as they are, each a tile or None
+    #: of each piece the chains [A, B] as they are, each a tile or None
     chains: list
     #: of each block of channel tiles: filters and biases [partitions, 1, ...]
-    filters: list
+    filters: list = field(default_factory=list)
     #: WarmBanks
-    warm: list
+    warm: list = field(default_factory=list)
     #: the part's states, if they are staged, once there
     states: object = None
     #: tiles whose x is loaded, and that have their filters and stationaries
@@ -121,10 +111,10 @@ def prepare(run, i):
     """Load x of tile i and of those that are prefetched; make diagonals of it and of the next."""
     while run.loaded < min(len(run.tiles), i + run.plan.prefetch + 1):
         load_next_tile(run, run.loaded)
-        run.loaded = run.loaded + 1
+        run.loaded += 1
     while run.prepared < min(run.loaded, i + 2):
         prepare_tile(run, run.prepared)
-        run.prepared = run.prepared + 1
+        run.prepared += 1
 
 
 def load_next_tile(run, i):
@@ -141,18 +131,11 @@ def load_next_tile(run, i):
 
 def load_mixed_filters(run, t):
     """Filters, in fp32, and biases of the blocks of channel tiles up to the one that t is in."""
-    geometry, operands, tiles = run.geometry, run.operands, run.tiles
-    block, first = filter_block(geometry), tiles[0]
-    first_t = first.t
-    while len(run.filters) * block + first_t <= t:
-        t0 = len(run.filters) * block + first_t
-        tn = min(block, tiles[len(tiles) - 1].t + 1 - t0)
-        steps = (0, geometry.w_c, geometry.w_s)
-        w_sbuf = load_channels(run, operands.w, nl.float32, (0, 0), t0, tn, steps, geometry.S)
-        bias_sbuf = None
-        if operands.bias != None:
-            bias_sbuf = load_channels(run, operands.bias, nl.float32, (0, 0), t0, tn, (0, 1, 1), 1)
-        run.filters.append((w_sbuf, bias_sbuf))
+    block, first_t, end_t = filter_block(run.geometry), run.tiles[0].t, run.tiles[-1].t + 1
+    for t0 in range(first_t + len(run.filters) * block, t + 1, block):
+        loads = (run.tensors.w, run.tensors.bias)
+        count = min(block, end_t - t0)
+        run.filters.append([None if one is None else load_channels(run, one, nl.float32, t0, count) for one in loads])
 
 
 def prepare_tile(run, i):
@@ -168,4 +151,4 @@ def prepare_tile(run, i):
         held.diagonals = run.held[i - 1].diagonals
     elif taps > 0:
         first = S - taps if run.geometry.flipped else 0
-        held.diagonals = make_diagonals(held.w[0 : tile.rows, first : first + taps], run.operands.w.dtype)
+        held.diagonals = make_diagonals(held.w[0 : tile.rows, first : first + taps], run.tensors.w.dtype)

@@ -21,318 +21,266 @@ On the array zeros are multiplied: a NaN or Inf in x reaches all columns of the 
 one in w those of every image.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from ...._nki import nisa, nl
 from ....schedules.channels import row_start
-from ....schedules.depthwise import residual_places
-from ....schedules.tiles import div_ceil, share, some_of
-from ....schedules.update import group_runs, group_start, taps_met, update_chunks
-from ..._dma import copy
+from ....schedules.depthwise import RowGeometry
+from ....schedules.tiles import cut_at, div_ceil, share, some_of, transposes_of_bank
+from ....schedules.update import UpdateSchedule, channels_of, group_runs, taps_met
 from ..._epilogue import evacuate
 from ..._masks import keep_between
-from ..._prologue import finish_gates, load_rows
+from ..._prologue import finish_gates
 from ..._warm import accumulator, warm_up, warm_zeros
-from ..geometry import gates_due
+from ..tensors import Rows, RowTensors
 from .vector import update_vector
 
 
-def update(operands, geometry, options, plan):
-    """Write operands.y."""
+def update(tensors, geometry, options, plan):
+    """Write y."""
+    tiles = some_of(plan.tiles, share(len(plan.tiles), nl.num_programs(), nl.program_id(0)))
     if plan.engine == "vector":
-        update_vector(operands, geometry, options)
-        return
-    every = update_chunks(geometry, plan)
-    mine = share(len(every), nl.num_programs(), nl.program_id(0))
-    if mine[1] > 0:
-        run_chunks(operands, geometry, options, plan, some_of(every, mine))
+        update_vector(tensors, geometry, options, tiles)
+    elif tiles:
+        update_tensor(tensors, geometry, options, plan, tiles)
 
 
 @dataclass
 class RowKind:
-    """What rows are made of, x or an initial state: `width` positions of each channel, which begin at place `shift` of
-    the padded row; steps: HBM elements between images, channels and positions; filters: transposed, of each column, of
-    the groups at work."""
+    """What rows are made of, x or an initial state; filters: of `transpose_filters`; mask:
+    of `make_mask`."""
 
-    source: object
-    width: int
-    shift: int
-    steps: tuple
-    filters: object = None
+    rows: Rows
     mask: object = None
+    filters: object = None
 
-
-def row_kinds(operands, geometry, plan):
-    """The kinds of rows: x, and the state if there is one."""
-    left = geometry.pad_left
-    of_x = RowKind(operands.x, geometry.W, left, (geometry.x_n, geometry.x_c, geometry.x_w))
-    of_state = RowKind(operands.state, left, 0, (geometry.C * left, left, 1))
-    return [of_x, of_state] if plan.state > 0 else [of_x]
+    @property
+    def width(self):
+        """Positions of a channel."""
+        return self.rows.high - self.rows.low
 
 
 @dataclass
 class Loaded:
-    """Of a chunk, for each kind: rows as loaded, and then transposed; bands. And products that rows wait for, and the
+    """Of a tile, for each kind: rows as loaded, and then transposed; bands. And products that rows wait for, and the
     filters that start with it."""
 
     rows: list
     gates: list
-    bands: list
     filters: object
+    bands: list = field(default_factory=list)
 
 
-def run_chunks(operands, geometry, options, plan, work):
-    """Loads run ahead, bands one chunk; transposes of a chunk go before the matmuls of the one before it."""
-    kinds = row_kinds(operands, geometry, plan)
+@dataclass
+class UpdateRun:
+    """A core's work on its way. loaded: of each tile so far, None once it is done."""
+
+    tensors: RowTensors
+    geometry: RowGeometry
+    plan: UpdateSchedule
+    tiles: list
+    kinds: list
+    loaded: list = field(default_factory=list)
+
+
+def update_tensor(tensors, geometry, options, plan, tiles):
+    """Loads run ahead, bands one tile; transposes of a tile go before the matmuls of the one before it."""
+    kinds = [RowKind(rows) for rows in (tensors.x, tensors.state) if rows is not None]
+    run, banded = UpdateRun(tensors, geometry, plan, tiles, kinds), 0
     warm = warm_up(warm_zeros(), plan.warmup, 1)
-    loaded = []
-    fetch(loaded, operands, geometry, plan, kinds, work)
+    fetch(run)
     for kind in kinds:
-        kind.mask = make_mask(plan.channels, kind.width, operands.w.dtype)
+        kind.mask = make_mask(plan.channels, kind.width, tensors.w.dtype)
     for _ in range(plan.ahead):
-        fetch(loaded, operands, geometry, plan, kinds, work)
-    for index in range(len(work) + 1):
-        if 0 < index and index < len(work):
-            fetch(loaded, operands, geometry, plan, kinds, work)
-        for target in range(min(index, 1) * (index + 1), min(index + 2, len(work))):
-            band_chunk(loaded, geometry, plan, kinds, work, target)
-        if index < len(work):
-            now = loaded[index]
-            finish_gates(now.gates, None)
-            pairs = zip(now.rows, kinds)
-            now.rows = [transpose_rows(rows_sbuf, plan, work[index], kind.width) for rows_sbuf, kind in pairs]
+        fetch(run)
+    for index in range(len(tiles) + 1):
         if index > 0:
-            multiply_chunk(operands, geometry, options, plan, work[index - 1], loaded[index - 1], warm)
-            loaded[index - 1] = None
+            fetch(run)
+        while banded < min(index + 2, len(tiles)):
+            band_tile(run, banded)
+            banded += 1
+        if index < len(tiles):
+            now = run.loaded[index]
+            finish_gates(now.gates, None)
+            now.rows = [transpose_rows(one, plan, tiles[index]) for one in now.rows]
+        if index > 0:
+            multiply_tile(run, options, tiles[index - 1], run.loaded[index - 1], warm)
+            run.loaded[index - 1] = None
 
 
-def fetch(loaded, operands, geometry, plan, kinds, work):
-    """Load the next chunk of the work, if there is one, and filters where it is the first to need them."""
-    index = len(loaded)
-    if index < len(work):
-        chunk = work[index]
-        filters = None
-        if index == 0 or (chunk.n0 == 0 and chunk.first % plan.filters == 0):
-            filters = load_update_filters(operands, geometry, plan, chunk.block, first_loaded(plan, chunk))
-        rows = [load_chunk(kind, kind.source, plan, chunk) for kind in kinds]
-        gates = []
-        if operands.gate is not None:
-            gates = gates_due(geometry, [rows[0], load_chunk(kinds[0], operands.gate, plan, chunk)])
-        loaded.append(Loaded(rows=rows, gates=gates, bands=[], filters=filters))
+def fetch(run):
+    """Load the next tile, if there is one, and filters where it is the first to need them."""
+    index, plan, tensors = len(run.loaded), run.plan, run.tensors
+    if index < len(run.tiles):
+        tile, filters = run.tiles[index], None
+        if index == 0 or (tile.n0 == 0 and tile.first % plan.filters == 0):
+            filters = load_update_filters(run, tile)
+        rows = [load_tile(kind.rows, plan, tile) for kind in run.kinds]
+        gates = [] if tensors.gate is None else tensors.gates([rows[0], load_tile(tensors.gate, plan, tile)])
+        run.loaded.append(Loaded(rows, gates, filters))
 
 
-def first_loaded(plan, chunk):
-    """First group of the filters that are loaded together with those of a chunk."""
-    return chunk.first // plan.filters * plan.filters
+def load_tile(rows, plan, tile, fills=True):
+    """[rows, channels, positions] in SBUF of x, its factor or what is added at the end.
 
-
-def rows_of(plan, chunk):
-    """Partitions of a chunk's tiles."""
-    return plan.pieces * plan.pitch if plan.pieces > 1 else chunk.nn
-
-
-def load_chunk(kind, source, plan, chunk):
-    """A chunk's rows of one kind, or of x's factor: [rows, (c, position)] in SBUF.
-
-    Partitions between a piece's images and the next piece get image 0 again, so that nothing is read that was never
-    written.
+    fills: whether partitions between a piece's images and the next piece get the first image again, so that nothing is
+    read that was never written.
     """
-    nn, size, (n_step, c_step, w_step) = chunk.nn, chunk.width * kind.width, kind.steps
-    rows_sbuf = nl.ndarray((rows_of(plan, chunk), size), dtype=source.dtype, buffer=nl.sbuf)
+    partitions, width = plan.pieces * plan.pitch if plan.pieces > 1 else tile.nn, rows.high - rows.low
+    start, channels = channels_of(plan, tile)
+    tile_sbuf = nl.ndarray((partitions, channels, width), dtype=rows.dtype, buffer=nl.sbuf)
+    between = min(plan.pitch, partitions) - tile.nn if fills else 0
     for h in range(plan.pieces):
-        offset = chunk.n0 * n_step + (row_start(chunk.block, h) + chunk.start) * c_step
-        row, end = h * plan.pitch, min((h + 1) * plan.pitch, rows_of(plan, chunk))
-        for first, count, step in ((row, nn, n_step), (row + nn, end - row - nn, 0)):
-            pattern = [[step, count], [c_step, chunk.width], [w_step, kind.width]]
+        row = h * plan.pitch
+        for first, count, step in ((row, tile.nn, rows.steps[0]), (row + tile.nn, between, 0)):
             if count > 0:
-                load_rows(rows_sbuf[first : first + count, 0:size], source, pattern, offset)
-    return rows_sbuf
+                pattern = [[step, count], [rows.steps[1], channels], [rows.steps[2], width]]
+                dst = tile_sbuf[first : first + count, 0:channels, 0:width]
+                rows.load(dst, pattern, tile.n0, row_start(tile.block, h) + start, rows.low)
+    return tile_sbuf
 
 
-def band_chunk(loaded, geometry, plan, kinds, work, index):
-    """Bands of a chunk: those of the work before it where that is the same groups of other images."""
-    now, chunk = loaded[index], work[index]
-    if now.filters != None:
-        for kind in kinds:
-            kind.filters = transpose_filters(now.filters, geometry, plan, kind.width, kind.shift)
+def store_tile(y_sbuf, rows, plan, tile):
+    """Of [rows, channels, columns] those channels that no tile or piece before has."""
+    _, channels, columns = y_sbuf.shape
+    for h in range(plan.pieces):
+        row, c = h * plan.pitch, row_start(tile.block, h)
+        own = max(tile.block.c0 + h * tile.block.length, c + tile.first * plan.channels)
+        skip = own - c - channels_of(plan, tile)[0]
+        if skip < channels:
+            pattern = [[rows.steps[0], tile.nn], [rows.steps[1], channels - skip], [rows.steps[2], columns]]
+            rows.store(y_sbuf[row : row + tile.nn, skip:channels, 0:columns], pattern, tile.n0, own, 0)
+
+
+def band_tile(run, index):
+    """Bands of a tile: those of the tile before it where that is the same groups of other images."""
+    now, tile, plan = run.loaded[index], run.tiles[index], run.plan
+    if now.filters is not None:
+        for kind in run.kinds:
+            kind.filters = transpose_filters(run, now.filters, kind)
         now.filters = None
-    if index > 0 and chunk.n0 > 0:
-        now.bands = loaded[index - 1].bands
+    if index > 0 and tile.n0 > 0:
+        now.bands = run.loaded[index - 1].bands
     else:
-        first = chunk.first - first_loaded(plan, chunk)
-        now.bands = [make_bands(kind.filters, kind.mask, plan, first, chunk.count) for kind in kinds]
+        now.bands = [make_bands(kind, plan, tile.first % plan.filters, tile.count) for kind in run.kinds]
 
 
-def transpose_rows(rows_sbuf, plan, chunk, width):
-    """Groups of a chunk transposed: [(c, position), group, rows] in SBUF; 16-bit elements in pairs, as fp32 bits."""
-    rows, size = rows_sbuf.shape[0], plan.channels * width
-    even = rows + rows % 2  # a matmul starts at an even 16-bit element of PSUM
-    groups_psum = nl.ndarray((size, chunk.count, even), dtype=rows_sbuf.dtype, buffer=nl.psum)
-    groups_sbuf = nl.ndarray((size, chunk.count, rows), dtype=rows_sbuf.dtype, buffer=nl.sbuf)
-    for g in range(chunk.count):
-        at = (group_start(chunk.block, plan, chunk.first + g) - chunk.start) * width
-        nisa.nc_transpose(
-            dst=groups_psum[0:size, g, 0:rows], data=rows_sbuf[0:rows, at : at + size], engine=nisa.engine.tensor
-        )
-    into, found = groups_sbuf, groups_psum[0:size, 0 : chunk.count, 0:rows]
+def transpose_rows(rows_sbuf, plan, tile):
+    """Groups of a tile transposed: [(c, position), group, rows] in SBUF; 16-bit elements in pairs, as fp32 bits."""
+    rows, _, width = rows_sbuf.shape
+    even, size = rows + rows % 2, plan.channels * width  # a matmul starts at an even 16-bit element of PSUM
+    groups_psum = nl.ndarray((size, tile.count, even), dtype=rows_sbuf.dtype, buffer=nl.psum)
+    groups_sbuf = nl.ndarray((size, tile.count, rows), dtype=rows_sbuf.dtype, buffer=nl.sbuf)
+    for first, count, at in group_runs(plan, tile):
+        for g in range(count):
+            c = at + g * plan.channels
+            data = rows_sbuf[0:rows, c : c + plan.channels, 0:width]
+            nisa.nc_transpose(dst=groups_psum[0:size, first + g, 0:rows], data=data, engine=nisa.engine.tensor)
+    into, found = groups_sbuf, groups_psum[0:size, 0 : tile.count, 0:rows]
     if rows == even:
         into, found = groups_sbuf.view(nl.float32), groups_psum.view(nl.float32)
     nisa.tensor_copy(dst=into, src=found, engine=nisa.engine.scalar)
     return groups_sbuf
 
 
-def multiply_chunk(operands, geometry, options, plan, chunk, loaded, warm):
-    """Matmuls of a chunk, then each piece's own columns through the epilogue, and its channels' results to HBM.
-
-    Of each piece those channels leave that no chunk or piece before it has.
-    """
-    Q, rows, size = geometry.Q, rows_of(plan, chunk), plan.channels * geometry.Q
-    y_places = (geometry.y_n, geometry.y_c, geometry.y_q, 0)
-    sums_psum, started = accumulator(warm, (rows, chunk.count, plan.pieces, size))
-    for g in range(chunk.count):
-        for kind in range(len(loaded.rows)):
-            contraction = loaded.rows[kind].shape[0]
+def multiply_tile(run, options, tile, loaded, warm):
+    """Matmuls of a tile, then each piece's own columns through the epilogue, and its channels' results to HBM."""
+    plan, tensors, Q = run.plan, run.tensors, run.geometry.Q
+    rows, size = loaded.rows[0].shape[2], plan.channels * Q
+    sums_psum, started = accumulator(warm, (rows, tile.count, plan.pieces, size))
+    for g in range(tile.count):
+        for kind, (rows_sbuf, bands_sbuf) in enumerate(zip(loaded.rows, loaded.bands, strict=True)):
+            contraction = rows_sbuf.shape[0]
             nisa.nc_matmul(
                 dst=sums_psum[0:rows, g, 0 : plan.pieces, 0:size],
-                stationary=loaded.rows[kind][0:contraction, g, 0:rows],
-                moving=loaded.bands[kind][0:contraction, g, 0 : plan.pieces, 0:size],
+                stationary=rows_sbuf[0:contraction, g, 0:rows],
+                moving=bands_sbuf[0:contraction, g, 0 : plan.pieces, 0:size],
                 accumulate=started or kind > 0,
             )
-    y_sbuf = nl.ndarray((rows, chunk.width * Q), dtype=operands.y.dtype, buffer=nl.sbuf)
+    added = [None if one is None else load_tile(one, plan, tile, False) for one in (tensors.bias, tensors.residual)]
+    y_sbuf = nl.ndarray((rows, channels_of(plan, tile)[1], Q), dtype=tensors.y.dtype, buffer=nl.sbuf)
     for h in range(plan.pieces):
-        row, on_vector = h * plan.pitch, plan.vector_reads > 0 and h % max(1, plan.vector_reads) == 0
-        end = row + chunk.nn
-        for first, count, start in group_runs(chunk.block, plan, chunk.first, chunk.count):
-            at, width = (start - chunk.start) * Q, count * size
-            bias, residual = load_options(operands, geometry, plan, chunk, h, count, start)
+        images, on_vector = (
+            slice(h * plan.pitch, h * plan.pitch + tile.nn),
+            plan.vector_reads and not h % plan.vector_reads,
+        )
+        for first, count, at in group_runs(plan, tile):
+            here = images, slice(at, at + count * plan.channels)
+            bias, residual = (None if one is None else one[here] for one in added)
             evacuate(
-                y_sbuf[row:end, at : at + width].reshape_dim(1, (count, size)),
-                sums_psum[row:end, first - chunk.first : first - chunk.first + count, h, 0:size],
-                bias,
+                y_sbuf[here],
+                sums_psum[images, first : first + count, h].reshape_dim(2, (plan.channels, Q)),
+                None if bias is None else bias.broadcast(2, Q),
                 residual,
                 options.epilogue,
                 nisa.engine.vector if on_vector else nisa.engine.scalar,
-                row=row,
+                row=images.start,
             )
-    for h in range(plan.pieces):
-        c0 = row_start(chunk.block, h)
-        own = chunk.block.c0 + h * chunk.block.length - c0
-        skip = max(chunk.first * plan.channels, own) - chunk.start
-        if skip < chunk.width:
-            copy(
-                y_of(operands.y, geometry, y_places, chunk, c0 + chunk.start + skip, chunk.width - skip),
-                y_sbuf[h * plan.pitch : h * plan.pitch + chunk.nn, skip * Q : chunk.width * Q],
-            )
-
-
-def y_of(tensor_hbm, geometry, places, chunk, c0, channels):
-    """View [images, channels, columns] of y, or of the residual as `residual_places`, of a chunk's images."""
-    n_step, c_step, q_step, start = places
-    return tensor_hbm.ap(
-        pattern=[[n_step, chunk.nn], [c_step, channels], [q_step, geometry.Q]],
-        offset=start + chunk.n0 * n_step + c0 * c_step,
-    )
-
-
-def load_options(operands, geometry, plan, chunk, h, count, start):
-    """(bias, residual) of groups of piece h of a chunk, from channel `start` on, in SBUF as its sums lie, or None."""
-    rows, row, c0 = rows_of(plan, chunk), h * plan.pitch, row_start(chunk.block, h) + start
-    end, size, channels = row + chunk.nn, plan.channels * geometry.Q, count * plan.channels
-    bias, residual = None, None
-    if operands.bias != None:
-        bias_sbuf = nl.ndarray((rows, channels, 1), dtype=operands.bias.dtype, buffer=nl.sbuf)
-        bias = bias_sbuf[row:end, 0:channels, 0:1]
-        copy(bias, operands.bias.ap(pattern=[[0, chunk.nn], [1, channels], [1, 1]], offset=c0))
-        bias = bias.broadcast(2, geometry.Q)
-    if operands.residual != None:
-        residual_sbuf = nl.ndarray((rows, count, size), dtype=operands.residual.dtype, buffer=nl.sbuf)
-        residual = residual_sbuf[row:end, 0:count, 0:size]
-        copy(residual, y_of(operands.residual, geometry, residual_places(geometry), chunk, c0, channels))
-    return bias, residual
+    store_tile(y_sbuf, tensors.y, plan, tile)
 
 
 def make_mask(channels, width, dtype):
     """[(c, position), c'] in SBUF: 1 where c = c'."""
-    rows = channels * width
-    mask_sbuf = nl.ndarray((rows, channels), dtype=dtype, buffer=nl.sbuf)
+    mask_sbuf = nl.ndarray((channels * width, channels), dtype=dtype, buffer=nl.sbuf)
     nisa.memset(dst=mask_sbuf, value=1.0)
     keep_between(mask_sbuf, [[-width, channels]], width, mask_sbuf)
     return mask_sbuf
 
 
-def load_update_filters(operands, geometry, plan, block, group0):
-    """Filters of up to plan.filters groups from group0 on: [(piece, group), channels, S] in SBUF."""
-    groups = min(plan.filters, div_ceil(block.length, plan.channels) - group0)
-    w_sbuf = nl.ndarray((plan.pieces * groups, plan.channels, geometry.S), dtype=operands.w.dtype, buffer=nl.sbuf)
+def load_update_filters(run, tile):
+    """Filters of up to plan.filters groups, those of a tile among them: [(piece, group), channels, S] in SBUF."""
+    plan, w, S, block = run.plan, run.tensors.w, run.geometry.S, tile.block
+    first = tile.first // plan.filters * plan.filters
+    groups = min(plan.filters, div_ceil(block.length, plan.channels) - first)
+    w_sbuf = nl.ndarray((plan.pieces * groups, plan.channels, S), dtype=w.dtype, buffer=nl.sbuf)
     for h in range(plan.pieces):
-        for first, count, start in group_runs(block, plan, group0, groups):
-            row = h * groups + first - group0
-            pattern = [[plan.channels * geometry.w_c, count], [geometry.w_c, plan.channels], [geometry.w_s, geometry.S]]
-            copy(
-                w_sbuf[row : row + count, 0 : plan.channels, 0 : geometry.S],
-                operands.w.ap(pattern=pattern, offset=(row_start(block, h) + start) * geometry.w_c),
-            )
+        for g, count, at in group_runs(plan, replace(tile, first=first, count=groups)):
+            row = h * groups + g
+            pattern = [[plan.channels * w.steps[1], count], [w.steps[1], plan.channels], [w.steps[2], S]]
+            dst = w_sbuf[row : row + count, 0 : plan.channels, 0:S]
+            w.load(dst, pattern, 0, row_start(block, h) + first * plan.channels + at, 0)
     return w_sbuf
 
 
-def transpose_filters(w_sbuf, geometry, plan, width, shift):
-    """For each column q: [(c, position), piece, group] in SBUF, what each position of each channel is multiplied by.
-
-    Placing taps of a column, transposing those of the one before and reading out the one before that: none waits.
-    """
-    size, rows = plan.channels * width, w_sbuf.shape[0]
-    placed, raw, found = [], [], []
-    for step in range(geometry.Q + 2):
-        if step < geometry.Q:
-            placed.append(place_taps(w_sbuf, geometry, width, taps_met(geometry, width, shift, step)))
-        if 1 <= step and step <= geometry.Q:
-            raw.append(transpose_column(placed[step - 1], size))
-            placed[step - 1] = None
-        if step >= 2:
-            filters_sbuf = nl.ndarray((size, plan.pieces, rows // plan.pieces), dtype=w_sbuf.dtype, buffer=nl.sbuf)
-            if raw[step - 2] == None:
-                nisa.memset(dst=filters_sbuf, value=0.0)
-            else:
-                nisa.tensor_copy(dst=filters_sbuf.reshape((size, rows)), src=raw[step - 2][0:size, 0:rows])
-            raw[step - 2] = None
-            found.append(filters_sbuf)
-    return found
+def transpose_filters(run, w_sbuf, kind):
+    """[(c, position), column, piece, group] in SBUF, what each position of each channel is multiplied by."""
+    rows, channels, _ = w_sbuf.shape
+    size, Q, pieces = channels * kind.width, run.geometry.Q, run.plan.pieces
+    filters_sbuf = nl.ndarray((size, Q, rows), dtype=w_sbuf.dtype, buffer=nl.sbuf)
+    for q0, columns in cut_at(Q, transposes_of_bank(rows, run.geometry.itemsize)):
+        placed_psum = nl.ndarray((size, columns, rows + rows % 2), dtype=w_sbuf.dtype, buffer=nl.psum)
+        for q in range(columns):
+            data = place_taps(w_sbuf, run.geometry, kind.rows, q0 + q)
+            nisa.nc_transpose(dst=placed_psum[0:size, q, 0:rows], data=data, engine=nisa.engine.tensor)
+        nisa.tensor_copy(
+            dst=filters_sbuf[0:size, q0 : q0 + columns, 0:rows], src=placed_psum[0:size, 0:columns, 0:rows]
+        )
+    return filters_sbuf.reshape_dim(2, (pieces, rows // pieces))
 
 
-def place_taps(w_sbuf, geometry, width, valid_range):
-    """[(piece, group), channels, width] in SBUF: taps where they meet positions, else zeros; None if none do."""
-    rows, channels, (first, count, at) = w_sbuf.shape[0], w_sbuf.shape[1], valid_range
-    if count == 0:
-        return None
+def place_taps(w_sbuf, geometry, kind_rows, q):
+    """[(piece, group), channels, positions] in SBUF: taps of a column where they meet positions, else zeros."""
+    (rows, channels, _), width = w_sbuf.shape, kind_rows.high - kind_rows.low
+    first, count, at = taps_met(geometry, kind_rows.low, kind_rows.high, q)
     taps_sbuf = w_sbuf[0:rows, 0:channels, first : first + count]
     if count == width:
         return taps_sbuf
     placed_sbuf = nl.ndarray((rows, channels, width), dtype=w_sbuf.dtype, buffer=nl.sbuf)
     nisa.memset(dst=placed_sbuf, value=0.0)
-    end = at + (count - 1) * geometry.dilation + 1
-    nisa.tensor_copy(dst=placed_sbuf[0:rows, 0:channels, at : end : geometry.dilation], src=taps_sbuf)
+    if count > 0:
+        end = at + (count - 1) * geometry.dilation + 1
+        nisa.tensor_copy(dst=placed_sbuf[0:rows, 0:channels, at : end : geometry.dilation], src=taps_sbuf)
     return placed_sbuf
 
 
-def transpose_column(placed_sbuf, size):
-    """Placed taps transposed: [(c, position), (piece, group)] in PSUM, or None where there are none."""
-    if placed_sbuf == None:
-        return None
-    rows = placed_sbuf.shape[0]
-    even = rows + rows % 2  # a matmul starts at an even 16-bit element of PSUM
-    placed_psum = nl.ndarray((size, even), dtype=placed_sbuf.dtype, buffer=nl.psum)
-    nisa.nc_transpose(dst=placed_psum[0:size, 0:rows], data=placed_sbuf, engine=nisa.engine.tensor)
-    return placed_psum
-
-
-def make_bands(filters, mask_sbuf, plan, first, groups):
+def make_bands(kind, plan, first, groups):
     """Bands of groups first .. of transposed filters: [(c, position), group, (h, c, q)] in SBUF."""
-    rows, channels, columns = mask_sbuf.shape[0], plan.channels, len(filters)
-    size = channels * columns
-    bands_sbuf = nl.ndarray((rows, groups, plan.pieces, size), dtype=mask_sbuf.dtype, buffer=nl.sbuf)
-    same = mask_sbuf.expand_dim(1).broadcast(1, groups).expand_dim(2).broadcast(2, plan.pieces)
+    rows, columns, _, _ = kind.filters.shape
+    channels, size = plan.channels, plan.channels * columns
+    bands_sbuf = nl.ndarray((rows, groups, plan.pieces, size), dtype=kind.mask.dtype, buffer=nl.sbuf)
+    same = kind.mask.expand_dim(1).broadcast(1, groups).expand_dim(2).broadcast(2, plan.pieces)
     for q in range(columns):
-        taps = filters[q][0:rows, 0 : plan.pieces, first : first + groups].permute((0, 2, 1))
+        taps = kind.filters[0:rows, q, 0 : plan.pieces, first : first + groups].permute((0, 2, 1))
         nisa.tensor_tensor(
             dst=bands_sbuf[0:rows, 0:groups, 0 : plan.pieces, q:size:columns],
             data1=taps.expand_dim(3).broadcast(3, channels),

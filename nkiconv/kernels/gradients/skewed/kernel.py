@@ -32,6 +32,7 @@ from ..._engines import Ledger, new_ledger, pick
 from ..._masks import keep_between, keep_equal
 from ..._warm import warm_up, warm_zeros
 from ...depthwise_conv1d.free_channels import move_free
+from ...depthwise_conv1d.tensors import Rows
 from .loads import load_batch, skewed_tiles
 
 #: Pieces of HBM through which products of batches rotate; banks on their way before the parts of the oldest are added.
@@ -249,7 +250,8 @@ def move_gradients(work, tile_sbuf, hbm, block, move):
     """[channels that share a matmul, groups, taps], or parts of taps, to a tensor with dw's strides, or back."""
     plan, geometry = work.plan, work.geometry
     if plan.apart == 0:
-        move_free(tile_sbuf, hbm, block, 0, (geometry.w_c, geometry.w_s, 0), move)
+        rows = Rows(hbm, (0, geometry.w_c, geometry.w_s), 0, geometry.S)
+        move_free(tile_sbuf, rows, block, 0, is_store=move is store)
         return
     full, rest = divmod(geometry.S, plan.span)
     if move == load and (rest > 0 or block.count < plan.stacks * block.length):

@@ -1,0 +1,106 @@
+"""Tensors of rows in HBM, as the algorithms load and store them."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...schedules.depthwise import chunk_start, gate_of, residual_places
+from .._dma import copy
+from .._prologue import gates_of, load_rows
+
+#: A number of any dtype whose sigmoid is 1.
+ONE_BY_SIGMOID = 10000.0
+
+
+@dataclass
+class Rows:
+    """Rows of a tensor in HBM: elements low .. high-1 of each image and channel, counted as those of x are.
+
+    steps: HBM elements between images, channels and elements; start: in front of element `low` of the first row;
+    outside: what a tile has where there is no element.
+    """
+
+    hbm: Any
+    steps: tuple
+    low: int
+    high: int
+    start: int = 0
+    outside: float = 0.0
+
+    @property
+    def dtype(self):
+        """Of the tensor."""
+        return self.hbm.dtype
+
+    def by(self, c_step):
+        """The same rows with so many elements between channels."""
+        return replace(self, steps=(self.steps[0], c_step, self.steps[2]))
+
+    def offset(self, n, c, element):
+        """Of an element in HBM."""
+        return self.start + n * self.steps[0] + c * self.steps[1] + (element - self.low) * self.steps[2]
+
+    def region(self, pattern, n, c, element):
+        """An access pattern from (image, channel, element) on."""
+        return self.hbm.ap(pattern=pattern, offset=self.offset(n, c, element))
+
+    def load(self, dst, pattern, n, c, element):
+        """Load a region into a view of SBUF."""
+        load_rows(dst, self.hbm, pattern, self.offset(n, c, element))
+
+    def store(self, src, pattern, n, c, element):
+        """The other way."""
+        copy(self.region(pattern, n, c, element), src)
+
+
+@dataclass
+class RowTensors:
+    """The tensors of a convolution, None where there is none.
+
+    residual: or y's factor; gate: x's factor; sums: [C] fp32, to be the sums of each filter's taps; prologue:
+    PrologueOperands; is_sigmoid: whether x is multiplied by the gate's sigmoid.
+    """
+
+    x: Rows
+    state: Rows = None
+    w: Rows = None
+    y: Rows = None
+    bias: Rows = None
+    residual: Rows = None
+    gate: Rows = None
+    sums: Rows = None
+    prologue: object = None
+    is_sigmoid: bool = False
+
+    @property
+    def sources(self):
+        """What rows of x are made of: x, and its factor where it has one."""
+        return [self.x] if self.gate is None else [self.x, self.gate]
+
+    def gates(self, tiles):
+        """Products that are due of tiles of the sources; none of x alone."""
+        return gates_of(tiles, self.is_sigmoid)
+
+
+def tensors_of(geometry, x, w, y, bias=None, residual=None, state=None, sums=None, prologue=None):
+    """The RowTensors of tensors in HBM, with the chunks of x in their places."""
+    left, gate, places = geometry.pad_left, gate_of(geometry), residual_places(geometry)
+
+    def rows(hbm, steps, low, high, *more):
+        return None if hbm is None else Rows(hbm, steps, low, high, *more)
+
+    def of_x(chunk, outside):
+        start = chunk_start(geometry, chunk)
+        return Rows(x, (geometry.x_n, geometry.x_c, geometry.x_w), 0, geometry.W, start, outside)
+
+    return RowTensors(
+        x=of_x("x", 0.0),
+        state=rows(state, (geometry.C * left, left, 1), -left, 0),
+        w=rows(w, (0, geometry.w_c, geometry.w_s), 0, geometry.S),
+        y=rows(y, (geometry.y_n, geometry.y_c, geometry.y_q), 0, geometry.Q),
+        bias=rows(bias, (0, 1, 1), 0, 1),
+        residual=rows(x if "C" in geometry.chunks else residual, places[:3], 0, geometry.Q, places[3]),
+        gate=of_x(gate, ONE_BY_SIGMOID if gate == "G" else 1.0) if gate else None,
+        sums=rows(sums, (0, 1, 1), 0, 1),
+        prologue=prologue,
+        is_sigmoid=gate == "G",
+    )
