@@ -27,7 +27,7 @@ from .depthwise import (
 )
 from .options import PROLOGUE_ARGUMENTS, finish_instructions
 from .settings import SHARDS, Config, Settings, choice, count, double, flag, half, less, more, setting, warm_up
-from .tiles import BANK_BYTES, BANK_COLUMNS, PARTS, cut, cut_at, cut_into, div_ceil, fits_sbuf
+from .tiles import BANK_BYTES, BANK_COLUMNS, PARTS, Part, cut, cut_at, cut_into, div_ceil, fits_sbuf
 
 #: Bytes of a run below which a row is not cut further: shorter ones take as long.
 RUN_BYTES_LEAST = 64
@@ -231,20 +231,9 @@ def config_unsupported(geometry: RowGeometry, options: Options, config: Config) 
     return ""
 
 
-#: (first, how many).
-Span = tuple[int, int]
 #: Chunks of a row from which a last group with fewer channels than the others gets a tile of its own: beside others
 #: it takes a DMA for each chunk.
 CHUNKS_MANY = 4
-
-
-@dataclass(frozen=True)
-class BandedCuts:
-    """How one of the parts is cut: (first, how many) of the groups, images and output blocks of its tiles."""
-
-    groups: list[Span]
-    images: list[Span]
-    columns: list[Span]
 
 
 @dataclass(frozen=True)
@@ -279,91 +268,71 @@ class BandedTile:
     ends: bool = False
 
 
-def banded_cuts(blocks: BandedSchedule, geometry: RowGeometry, part: int) -> BandedCuts:
-    """Cuts of one of the parts."""
-    shard, apart = blocks.settings.shard, blocks.apart
-    g0, gn = part_span(blocks.num_groups, shard == "channels", part)
-    ends_short = g0 + gn == blocks.num_groups and blocks.last_group < blocks.per_group
-    alone = ends_short and gn > 1 and PARTITIONS >= CHUNKS_MANY * blocks.groups * blocks.images
-    groups = cut_groups(g0, gn - 1 if alone else gn, blocks.groups, blocks.settings.edge)
-    if alone:
-        groups.append((g0 + gn - 1, 1))
-    images = part_span(geometry.N, shard == "batch", part)
-    columns = part_span(blocks.num_columns // apart, shard == "columns", part)
-    return BandedCuts(
-        groups=groups,
-        images=cut_from(*images, blocks.images),
-        columns=[(j0 * apart, jn * apart) for j0, jn in cut_from(*columns, blocks.columns // apart)],
+def spans_of(blocks: BandedSchedule, geometry: RowGeometry, part: int) -> tuple[list[Part], list[Part], list[Part]]:
+    """Groups, images and output blocks of the tiles of one of the parts; a tile is one of each.
+
+    The first and the last have at most `edge` groups, if there are enough: nothing overlaps the start of the first tile
+    or the end of the last.
+    """
+    shard, apart, edge, most = blocks.settings.shard, blocks.apart, blocks.settings.edge, blocks.groups
+    g0, count = part_span(blocks.num_groups, shard == "channels", part)
+    ends_short = g0 + count == blocks.num_groups and blocks.last_group < blocks.per_group
+    alone = int(ends_short and count > 1 and PARTITIONS >= CHUNKS_MANY * most * blocks.images)
+    count -= alone
+    sizes = [gn for _, gn in cut(count, most)]
+    if 0 < edge < most and count > 2 * edge:
+        sizes = [edge, *(gn for _, gn in cut(count - 2 * edge, most)), edge]
+    sizes += [1] * alone
+    n0, images = part_span(geometry.N, shard == "batch", part)
+    j0, columns = part_span(blocks.num_columns // apart, shard == "columns", part)
+    return (
+        [(g0 + first, gn) for first, gn in zip(itertools.accumulate(sizes, initial=0), sizes, strict=False)],
+        [(n0 + first, nn) for first, nn in cut(images, blocks.images)],
+        [((j0 + first) * apart, jn * apart) for first, jn in cut(columns, blocks.columns // apart)],
     )
-
-
-def cut_from(first: int, count: int, most: int) -> list[Span]:
-    """(first, how many) of parts of at most `most` of `count` things from `first` on, as even as can be."""
-    return [(first + start, some) for start, some in cut(count, most)]
-
-
-def cut_groups(first: int, count: int, most: int, edge: int) -> list[Span]:
-    """The same of groups; the first and the last part have at most `edge`, if there are enough: nothing overlaps the
-    start of the first tile or the end of the last."""
-    if edge == 0 or edge >= most or count <= 2 * edge:
-        return cut_from(first, count, most)
-    middle = cut_from(first + edge, count - 2 * edge, most)
-    return [(first, edge), *middle, (first + count - edge, edge)]
 
 
 def tiles_of_part(blocks: BandedSchedule, geometry: RowGeometry, part: int) -> list[BandedTile]:
     """Tiles of one of the parts, in order."""
-    cuts = banded_cuts(blocks, geometry, part)
-    places = itertools.product(*map(range, map(len, (cuts.groups, cuts.images, cuts.columns))))
-    return [plan_tile(blocks, cuts, *place) for place in places]
+    return [plan_tile(blocks, *place) for place in itertools.product(*spans_of(blocks, geometry, part))]
 
 
-def plan_tile(blocks: BandedSchedule, cuts: BandedCuts, g_index: int, n_index: int, j_index: int) -> BandedTile:
+def plan_tile(blocks: BandedSchedule, groups: Part, images: Part, columns: Part) -> BandedTile:
     """One tile, and how it lies on the partitions: as many chunks of each row as fit on the partitions."""
-    g0, gn = cuts.groups[g_index]
-    n0, nn = cuts.images[n_index]
-    j0, jn = cuts.columns[j_index]
-    rows = gn * nn
-    apart, x_stationary = blocks.apart, blocks.settings.x_stationary
-    repeats = max(1, min(div_ceil(blocks.settings.streamed, nn * jn), PARTITIONS // (nn * jn)))
-    needed = jn + (blocks.num_taps - 1) * apart
+    (g0, gn), (_, nn), (j0, jn) = groups, images, columns
+    rows, apart, x_stationary, Bo = gn * nn, blocks.apart, blocks.settings.x_stationary, blocks.out_block
+    needed, most = jn + (blocks.num_taps - 1) * apart, max(1, PARTITIONS // rows)
     data0 = min(needed, max(0, blocks.first_data - j0))
     datan = max(0, min(needed, blocks.end_data - j0) - data0)
-    most = max(1, PARTITIONS // rows)
-    blocks_in, chunks_in = 0, 0
+    blocks_in = chunks_in = 0
     if datan > 0:
         least = div_ceil(blocks.chunk_columns, blocks.block * apart)
         blocks_in = min(datan, apart * max(least, div_ceil(datan // apart, most)))
         chunks_in = div_ceil(datan, blocks_in)
     most = PARTITIONS // nn if x_stationary else most
-    step_out = max(div_ceil(blocks.chunk_columns, blocks.out_block * apart), div_ceil(jn, most * apart))
-    step_out = min(jn, step_out * apart)
-    chunks_out, blocks_out = div_ceil(jn, step_out), step_out
+    least = div_ceil(blocks.chunk_columns, Bo * apart)
+    blocks_out = step_out = min(jn, apart * max(least, div_ceil(jn, most * apart)))
+    chunks_out = div_ceil(jn, step_out)
     if x_stationary:  # the last chunk has as many blocks as the others
         needed += chunks_out * step_out - jn
-    rest = blocks.rest_out if j0 + jn == blocks.num_columns else blocks.out_block * apart
+    rest = blocks.rest_out if j0 + jn == blocks.num_columns else Bo * apart
     last = (jn - apart) % step_out
-    if not x_stationary and chunks_out > 1 and last * blocks.out_block + rest < blocks.chunk_columns:
+    if not x_stationary and chunks_out > 1 and last * Bo + rest < blocks.chunk_columns:
         chunks_out, blocks_out = chunks_out - 1, step_out + last + apart
     return BandedTile(
-        g0=g0,
-        gn=gn,
-        n0=n0,
-        nn=nn,
-        j0=j0,
-        jn=jn,
+        *(*groups, *images, *columns),
         last=blocks.last_group if g0 + gn == blocks.num_groups else blocks.per_group,
         rows=rows,
         chunks_in=chunks_in,
         blocks_in=blocks_in,
         chunks_out=chunks_out,
-        step_out=step_out,
         blocks_out=blocks_out,
+        step_out=step_out,
         data0=data0,
         datan=datan,
         x_width=max(needed, data0 + chunks_in * blocks_in),
         y_width=(chunks_out - 1) * step_out + blocks_out,
-        repeats=repeats,
+        repeats=max(1, min(div_ceil(blocks.settings.streamed, nn * jn), PARTITIONS // (nn * jn))),
     )
 
 
@@ -396,7 +365,7 @@ def sum_spans(tile: BandedTile) -> list[tuple[int, int, int, int]]:
     return [(n, 1, *columns) for n in range(tile.nn) for columns in cut(tile.jn, BANK_COLUMNS)]
 
 
-def row_spans(blocks: BandedSchedule, tile: BandedTile) -> list[Span]:
+def row_spans(blocks: BandedSchedule, tile: BandedTile) -> list[Part]:
     """Output blocks of a chunk whose sums of a group fit a PSUM bank, as rows: (first, how many)."""
     return cut_at(tile.step_out, BANK_COLUMNS // (blocks.per_group * blocks.out_block))
 
@@ -429,12 +398,11 @@ def count_banded_instructions(geometry: RowGeometry, options: Options, blocks: B
     """Most instructions that a core takes."""
     fixed = 64 + blocks.settings.buffers
     of_parts = []
-    for cuts in (banded_cuts(blocks, geometry, part) for part in range(PARTS)):
-        ends = [sorted({0, 1 % len(spans), len(spans) - 1}) if spans else [] for spans in vars(cuts).values()]
-        most = (
-            count_tile(geometry, options, blocks, plan_tile(blocks, cuts, *place)) for place in itertools.product(*ends)
-        )
-        of_parts.append(max(most, default=0) * math.prod(map(len, vars(cuts).values())))
+    for spans in (spans_of(blocks, geometry, part) for part in range(PARTS)):
+        # of each axis the first two and the last stand for the others
+        some = itertools.product(*(dict.fromkeys((*axis[:2], *axis[-1:])) for axis in spans))
+        most = max((count_tile(geometry, options, blocks, plan_tile(blocks, *place)) for place in some), default=0)
+        of_parts.append(most * math.prod(map(len, spans)))
     return fixed + max(sum(of_parts[first : first + count]) for first, count in cut_into(PARTS, cores))
 
 

@@ -8,6 +8,7 @@ it there.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -20,7 +21,6 @@ from .banded import (
     BandedSchedule,
     BandedSettings,
     BandedTile,
-    banded_cuts,
     block_counts,
     build,
     fits,
@@ -29,6 +29,7 @@ from .banded import (
     out_pieces,
     plan_tile,
     row_spans,
+    spans_of,
     sum_spans,
     tile_columns,
 )
@@ -316,17 +317,16 @@ def bound_ns(geometry: RowGeometry, options: Options, blocks: BandedSchedule, ta
 
 def _tiles(geometry: RowGeometry, blocks: BandedSchedule) -> list[tuple[BandedTile, float]]:
     """Tiles of the part that is never the smaller one, and how many each stands for."""
-    cuts = banded_cuts(blocks, geometry, PARTS - 1)
-    columns, a_cut = len(cuts.columns), len(cuts.images) * len(cuts.columns)
-    total = len(cuts.groups) * a_cut
-    places = list(range(total))
+    spans = spans_of(blocks, geometry, PARTS - 1)
+    places = list(itertools.product(*spans))
+    total, a_group = len(places), len(spans[1]) * len(spans[2])
     if total > LOOKED_AT:
-        places = [0, 1, total // 3, total // 2, total - 2, total - 1]
-    tiles = [plan_tile(blocks, cuts, place // a_cut, place % a_cut // columns, place % columns) for place in places]
+        places = [places[at] for at in (0, 1, total // 3, total // 2, total - 2, total - 1)]
+    tiles = [plan_tile(blocks, *place) for place in places]
     tiles[-1:] = [replace(tile, ends=True) for tile in tiles[-1:]]
     if total <= LOOKED_AT:
         return [(tile, 1.0) for tile in tiles]
-    groups = sum(gn for _, gn in cuts.groups) * a_cut - tiles[0].gn - tiles[-1].gn
+    groups = sum(gn for _, gn in spans[0]) * a_group - tiles[0].gn - tiles[-1].gn
     between = [(tile, groups / (LOOKED_AT - 2) / tile.gn) for tile in tiles[1:-1]]
     return [(tiles[0], 1.0), *between, (tiles[-1], 1.0)]
 

@@ -35,8 +35,9 @@ from dataclasses import dataclass, field, replace
 
 from ...._nki import nisa, nl
 from ....schedules.banded import BandedSchedule, even, tiles_of_part
-from ....schedules.depthwise import Options, RowGeometry
+from ....schedules.depthwise import RowGeometry
 from ....schedules.options import Epilogue
+from ....schedules.tiles import cut_at
 from ..._engines import Ledger, new_ledger
 from ..._masks import select_ones
 from ..._prologue import finish_gates
@@ -97,24 +98,22 @@ class BandedRun:
 
     tensors: RowTensors
     geometry: RowGeometry
-    options: Options
     blocks: BandedSchedule
     tiles: list
     #: HeldTile of each
     held: list
     #: bands in the order in which they are needed: (first channel, channels) that a buffer holds
     queue: list
-    #: band buffers, buffers of rows of x and of its factor
-    buffers: list
-    rings: list
-    #: WarmBanks
-    warm: list
-    ledger: Ledger
     #: what happens where sums leave PSUM for Y, and where they leave it for rows
     middle: Epilogue
     end: Epilogue
     #: dtype of Y
     sum_dtype: object
+    ledger: Ledger
+    #: band buffers, buffers of rows of x and of its factor, WarmBanks
+    buffers: list = field(default_factory=list)
+    rings: list = field(default_factory=list)
+    warm: list = field(default_factory=list)
     #: the Filters, the matrix that undoes the mirroring, and the identity that spreads the bias
     filters: object = None
     mirror: object = None
@@ -124,61 +123,48 @@ class BandedRun:
     ones: object = None
 
 
-def start_banded(tensors, geometry, options, blocks):
+def start_banded(tensors, geometry, epilogue, blocks):
     """The BandedRun of this core. A residual is added at the end, and an activation of sums with it follows there; all
     else happens in the middle."""
-    epilogue, sum_dtype = options.epilogue, tensors.y.dtype
+    sum_dtype, plain = tensors.y.dtype, {"activation": "", "by_sigmoid": False}
     if epilogue.residual != "" or sum_dtype == nl.float16:
         sum_dtype = nl.float32
     waits = epilogue.residual == "pre_activation" or blocks.settings.x_stationary
-    middle, end = "" if waits else epilogue.activation, epilogue.activation if waits else ""
+    middle = replace(epilogue, residual="", **(plain if waits else {}))
+    end = replace(epilogue, bias=False, **({} if waits else plain))
     tiles = [tile for part in parts_of_core() for tile in tiles_of_part(blocks, geometry, part)]
-    if tiles:
-        tiles[-1] = replace(tiles[-1], ends=True)
-    run = BandedRun(
-        tensors=tensors,
-        geometry=geometry,
-        options=options,
-        blocks=blocks,
-        tiles=tiles,
-        held=[HeldTile() for _ in tiles],
-        queue=[],
-        buffers=[],
-        rings=[],
-        warm=[],
-        ledger=new_ledger(),
-        middle=replace(epilogue, activation=middle, residual="", by_sigmoid=epilogue.by_sigmoid and not waits),
-        end=replace(epilogue, activation=end, bias=False, by_sigmoid=epilogue.by_sigmoid and waits),
-        sum_dtype=sum_dtype,
-    )
-    A, at_once = blocks.per_group, blocks.buffer_groups
+    tiles[-1:] = [replace(tile, ends=True) for tile in tiles[-1:]]
+    queue, A = [], blocks.per_group
     for tile in tiles:
-        for first in range(0, tile.gn, at_once):
+        for first, groups in cut_at(tile.gn, blocks.buffer_groups):
             c0 = (tile.g0 + first) * A
-            run.queue.append((c0, min(min(at_once, tile.gn - first) * A, geometry.C - c0)))
-    return run
+            queue.append((c0, min(groups * A, geometry.C - c0)))
+    held = [HeldTile() for _ in tiles]
+    return BandedRun(tensors, geometry, blocks, tiles, held, queue, middle, end, sum_dtype, new_ledger())
 
 
-def buffers_of(count, shape, dtype):
-    """Buffers in SBUF that rotate."""
-    return [nl.ndarray(shape, dtype=dtype, buffer=nl.sbuf) for _ in range(count)]
+def start_buffers(run):
+    """Buffers that rotate: of rows of x and of its factor, and of bands [(a, i), group, a', v], each of which is zeroed
+    before its first bands."""
+    blocks, tiles, tensors = run.blocks, run.tiles, run.tensors
+    partitions = max(1, *(tile.chunks_in * tile.rows for tile in tiles))
+    columns = max(2, *(even(tile.blocks_in * blocks.block) for tile in tiles))
+    shape, count = (partitions, blocks.per_group, columns), ROWS_RING if tensors.gate is None else GATED_RING
+    for source in tensors.sources:
+        some = [nl.ndarray(shape, dtype=source.dtype, buffer=nl.sbuf) for _ in tiles[:count]]
+        run.rings.append([RowsBuffer(one) for one in some])
+    size, A = even(blocks.num_taps * blocks.block), blocks.per_group
+    shape = (A * blocks.block, blocks.buffer_groups, A, size)
+    run.buffers = [nl.ndarray(shape, dtype=tensors.w.dtype, buffer=nl.sbuf) for _ in range(blocks.settings.buffers)]
 
 
 def start_work(run):
     """What comes before the first sums: filters, rows of two tiles, bands of all buffers, blocks of the first tile, and
     matmuls on zeros wherever the array would wait."""
-    config, last = run.blocks.settings, run.queue[len(run.queue) - 1]
-    c0 = run.queue[0][0]
-    blocks, tiles = run.blocks, run.tiles
-    partitions = max(tile.chunks_in * tile.rows for tile in tiles)
-    columns = max(2, *(even(tile.blocks_in * blocks.block) for tile in tiles))
-    shape = (max(1, partitions), blocks.per_group, columns)
-    ring = ROWS_RING if run.tensors.gate is None else GATED_RING
-    run.rings = [
-        [RowsBuffer(sbuf) for sbuf in buffers_of(min(ring, len(tiles)), shape, source.dtype)]
-        for source in run.tensors.sources
-    ]
-    start_filters(run, c0, last[0] + last[1] - c0)
+    blocks, tiles, config = run.blocks, run.tiles, run.blocks.settings
+    A, Bo, (c0, _), (last, channels) = blocks.per_group, blocks.out_block, run.queue[0], run.queue[-1]
+    start_buffers(run)
+    start_filters(run, c0, last + channels - c0)
     if config.x_stationary:
         run.bias = bias_in_parts(run)
         run.ones = nl.ndarray((BIAS_PARTS, nl.tile_size.pmax), dtype=nl.bfloat16, buffer=nl.sbuf)
@@ -187,14 +173,6 @@ def start_work(run):
     load_banded_rows(run, 0)
     zeros_sbuf = warm_zeros()
     run.warm = warm_up(zeros_sbuf, config.warmup, WARM_BLOCKS)
-    # [(a, i), group, a', v]; each is zeroed before its first bands
-    shape = (
-        blocks.per_group * blocks.block,
-        blocks.buffer_groups,
-        blocks.per_group,
-        even(blocks.num_taps * blocks.block),
-    )
-    run.buffers = buffers_of(config.buffers, shape, run.tensors.w.dtype)
     for ahead in range(min(AT_START, config.buffers)):
         prefetch_bands(run, ahead)
     load_banded_rows(run, 1)
@@ -203,16 +181,15 @@ def start_work(run):
         prefetch_bands(run, ahead)
     for index in range(2, len(run.rings) + 2):
         load_banded_rows(run, index)
-    if len(tiles) > 1 and not config.x_stationary:  # on Vector, which waits for the first sums
-        finish_gates(run.held[1].gates, None)
-    # [(a, o'), (a, o)], 1 where o' = out_block - 1 - o, or o where sums have outputs in order, in the same channel
-    A, Bo = blocks.per_group, blocks.out_block
     if not config.x_stationary:
+        if len(tiles) > 1:  # on Vector, which waits for the first sums
+            finish_gates(run.held[1].gates, None)
+        # [(a, o'), (a, o)], 1 where o' = out_block - 1 - o, or o where sums have outputs in order, in the same channel
         pattern, start = ([[-1, A * Bo]], 0) if run.geometry.flipped else ([[-Bo, A], [1, Bo]], 1 - Bo)
         run.mirror = select_ones(A * Bo, pattern, start, run.sum_dtype)
-    if run.tensors.bias is not None and not config.x_stationary:
-        most = max(tile.gn for tile in tiles)
-        run.identity = select_ones(most, [[-1, most]], 0, nl.float32)
+        if run.tensors.bias is not None:
+            most = max(tile.gn for tile in tiles)
+            run.identity = select_ones(most, [[-1, most]], 0, nl.float32)
     prepare_results(run, 0)
     run.warm = run.warm + warm_up(zeros_sbuf, config.rewarm, WARM_BLOCKS)
 
@@ -230,25 +207,22 @@ def prepare_results(run, index):
 
 def banded(tensors, geometry, options, blocks):
     """Write y: bands of one tile, between rows of the next coming in and rows of the one before going out."""
-    run = start_banded(tensors, geometry, options, blocks)
-    if len(run.tiles) == 0:
+    run = start_banded(tensors, geometry, options.epilogue, blocks)
+    if not run.tiles:
         return
     start_work(run)
-    position, at_once = 0, run.blocks.buffer_groups
-    by_rows = run.blocks.settings.x_stationary
+    position, at_once, by_rows = 0, blocks.buffer_groups, blocks.settings.x_stationary
     multiply = multiply_rows if by_rows else multiply_group
-    for index in range(len(run.tiles)):
-        tile = run.tiles[index]
+    for index, tile in enumerate(run.tiles):
         if index > 0:  # what comes at the start is on its way
             load_banded_rows(run, index + len(run.rings) + 1)
         coming = run.held[index + 2].gates if index + 2 < len(run.tiles) else []
-        due = len(coming)
-        spread = max(1, tile.gn - LAG)
+        gates, spread = len(coming), max(1, tile.gn - LAG)
         sums_first = by_rows and index == 0  # the array has nothing else to do by then
         prepare_results(run, index + 1)
         for group in range(tile.gn):
-            left = 0 if by_rows else due * (tile.gn - 1 - group) // tile.gn
-            bands_sbuf, slot = run.buffers[position % len(run.buffers)], group % at_once
+            left = 0 if by_rows else gates * (tile.gn - 1 - group) // tile.gn
+            bands_sbuf = run.buffers[position % len(run.buffers)]
             if sums_first:
                 multiply(run, index, group, bands_sbuf)
             else:
@@ -261,7 +235,7 @@ def banded(tensors, geometry, options, blocks):
                 transpose_out(run, index - 1, spread, group - (tile.gn - spread))
             if not sums_first:
                 multiply(run, index, group, bands_sbuf)
-            if slot == at_once - 1 or group == tile.gn - 1:
+            if group % at_once == at_once - 1 or group == tile.gn - 1:
                 prefetch_bands(run, position + len(run.buffers))
                 position += 1
     if not by_rows:
