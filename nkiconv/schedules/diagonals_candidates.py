@@ -26,6 +26,7 @@ from .diagonals import (
 from .geometry import Geometry
 from .prices import first_load_ns, last_store_ns, matmul_rates
 from .settings import Config, once_a_config
+from .tables import Table, ceil, dma_ns, some, table
 from .tiles import BANK_COLUMNS, P_MAX, PARTS
 
 #: Settings to fall back on where better ones do not fit.
@@ -60,24 +61,6 @@ SIDES, BELOW, BESIDE, GROUPS = (1, 2, 4), (1, 2, 4), (1, 2, 4, 8, 16, 32), (1, 2
 BLOCKS, IDLE = 6, 1.3
 #: Matmuls on zeros before the first others.
 WARM_UP = 40
-
-Table = dict[str, Any]
-
-
-def table(**values: Sequence[int]) -> Table:
-    """Columns of all combinations of values."""
-    columns = np.meshgrid(*(np.array(one, np.int64) for one in values.values()), indexing="ij")
-    return {name: one.ravel() for name, one in zip(values, columns, strict=True)}
-
-
-def some(rows: Table, which: Any) -> Table:
-    """Rows of a table: of a mask, or by number."""
-    return {name: column[which] for name, column in rows.items()}
-
-
-def ceil(a: Any, b: Any) -> Any:
-    """a / b, rounded up."""
-    return -(-a // b)
 
 
 def distinct(options: Sequence[Any], most: Any) -> Any:
@@ -244,17 +227,12 @@ class DiagonalsBound:
 
     def dma_ns(self, h: Any, w: Any, c: Any, width: int, channels: int, strides: Any) -> Any:
         """Of so many rows, columns and channels for each partition, of a tensor of so many columns and channels."""
-        target, item = self.target, self.geometry.hbm_itemsize
         # rows of blocks that are longer than those in memory are a run each
-        whole, w = (w == width) if strides[0] != 1 else (c == channels), np.minimum(w, width)
         if strides[0] != 1:
-            runs, run = np.where(whole, c, c * h), np.where(whole, h * w, w)
+            run = np.where(w == width, h, 1) * np.minimum(w, width)
         else:
-            runs, run = np.where(whole, h, h * w), np.where(whole, w * c, c)
-        sizes, at = np.unique(run * item, return_inverse=True)
-        run_ns = np.array([target.run_ns(one) for one in sizes.tolist()])[at].reshape(run.shape)
-        hbm_ns = np.array([target.hbm_ns(1.0, one) for one in sizes.tolist()])[at].reshape(run.shape)
-        return np.maximum(target.rows_an_engine * runs * run_ns, P_MAX * h * w * c * item * hbm_ns)
+            run = np.where(c == channels, np.minimum(w, width), 1) * c
+        return dma_ns(self.target, P_MAX, h * np.minimum(w, width) * c, run, self.geometry.hbm_itemsize)
 
     def read_ns(self, t: Table) -> Any:
         """Of the evacuation of a set's products on a row tile, which Vector and Scalar share, or of what GpSimd

@@ -14,7 +14,7 @@ from nkiconv.kernels.gradients import conv_weight_gradient
 from nkiconv.planner.operations import operation_for
 from nkiconv.planner.request import Request
 from nkiconv.schedules import blocks_schedule
-from nkiconv.schedules.blocks import BlocksSettings, transposed_of
+from nkiconv.schedules.blocks import transposed_of
 from nkiconv.schedules.blocks_bound import BlocksBound
 from nkiconv.schedules.blocks_candidates import candidates
 from nkiconv.schedules.blocks_schedule import build
@@ -127,7 +127,7 @@ SHAPES = [(2, 64, 64, 16, 112, 3, 1), (1, 24, 160, 6, 40, 3, 3), (2, 4, 9, 4, 24
 
 @pytest.mark.parametrize(("N", "C", "K", "D", "H", "T", "R"), SHAPES)
 def test_the_bound_counts_what_schedules_have(N, C, K, D, H, T, R):
-    """Members of a gang, tiles of a core, pieces on their way of candidates of least time."""
+    """Members of a gang, tiles of a core of candidates of least time."""
     sides = tuple((taps // 2,) * 2 for taps in (T, R, R))
     problem = nkiconv.ConvProblem(N=N, C=C, K=K, D=D, H=H, W=H, T=T, R=R, S=R, stride=(1, 1, 1), padding=sides)
     request = Request(problem=problem.toward("wgrad"))
@@ -135,11 +135,10 @@ def test_the_bound_counts_what_schedules_have(N, C, K, D, H, T, R):
     found = candidates(Target.of(Rates()), geometry, {"pixels": 2}, 4, False, 2)
     bound = BlocksBound(Target.of(Rates()), transposed_of(geometry), geometry, 2, 128)
     for _, config in found:
-        schedule, settings = build(geometry, config, False, 2)[0], BlocksSettings(**dict(config))
-        assert bound.gang(settings) == schedule.gang
-        most = max(one.half if schedule.split else len(one.tiles) for one in schedule.passes)
-        assert bound.tiles(settings) == most
-        assert bound.raws(settings) == schedule.transposes.raws
+        schedule = build(geometry, config, False, 2)[0]
+        sized = bound.sized({name: np.array([value]) for name, value in config})
+        assert sized["gang"] == schedule.gang
+        assert sized["tiles"] == max(one.half if schedule.split else len(one.tiles) for one in schedule.passes)
 
 
 DTYPES = {"bf16": ml_dtypes.bfloat16, "fp32": np.float32}
