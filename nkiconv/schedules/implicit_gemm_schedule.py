@@ -228,7 +228,8 @@ class Schedule:
     def _instructions_of(self, batch: int, *extents: int) -> int:
         """Those of an item of these extents, at most, besides its filters'."""
         geometry, options, taps = self.geometry, self.options, num_taps(self.geometry)
-        out_tile = OutTile(0, *extents[:5], 0, *extents[5:])
+        zn, p0, pn, q0, qn, dn, h0, hn, w0, wn = extents
+        out_tile = OutTile(0, zn, p0, pn, q0, qn, 0, dn, h0, hn, w0, wn)
         # of a bank of sums besides its products
         each = 3 * sums_of(geometry) + STATISTICS_INSTRUCTIONS * options.statistics + is_transposed(geometry)
         each += 13 * (options.epilogue.norm is not None) + 3 * keeps_sums(options.epilogue)

@@ -254,8 +254,8 @@ class GroupFilters(nl.NKIObject):
 def filters_of(operands, geometry, schedule, tiles, ledger):
     """What loads and makes the stationaries of a core's M tiles."""
     if schedule.stack is not None:
-        own = ToeplitzFilters if schedule.stack.diagonal else TransposedFilters
+        stacked = ToeplitzFilters if schedule.stack.diagonal else TransposedFilters
         m_tiles = [(one.k0, one.kn // schedule.stack.U) for (one,) in tiles]
-        return own(operands, geometry, schedule.stack, m_tiles, ledger)
+        return stacked(operands, geometry, schedule.stack, m_tiles, ledger)
     own = PackedFilters if schedule.shift != None else PhaseFilters if geometry.groups == 1 else GroupFilters
     return own(operands, geometry, schedule, ledger)
