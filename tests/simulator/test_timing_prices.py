@@ -492,30 +492,3 @@ def test_a_dynamic_copy_takes_600_cycles_or_as_long_as_a_static_one(engine, ghz,
     assert short.latency_ns - short.issue_ns == near(static.latency_ns - static.issue_ns, 0.01)
     long, static = price_of(lambda: body(4096)), price_of(lambda: body(4096, dynamic=False))
     assert (long.issue_ns, long.latency_ns) == (static.issue_ns, static.latency_ns)
-
-
-def test_a_gather_waits_for_its_indices_and_for_every_row():
-    def body(what):
-        data, where = tile(512, buffer=HBM, rows=1000), tile(1, U32)
-        if what == "row":
-            nisa.dma_copy(data[900:1000], tile(512, rows=100))
-        else:
-            nisa.memset(where if what == "index" else tile(1, U32), 0)
-        nisa.dma_copy(tile(512), data.ap([[512, 128], [1, 512]], vector_offset=where))
-
-    for what in ("row", "index"):
-        line = timed(lambda what=what: body(what))
-        assert line.start[1] > line.visible[0]
-    assert timed(lambda: body("nothing")).start[1] == pytest.approx(1200), "only the preparation of a software load"
-
-
-@pytest.mark.parametrize("setting", [lambda at: nisa.register_load(at, tile(1, U32, rows=1)),
-                                     lambda at: nisa.register_move(at, 1)], ids=["load", "move"])  # fmt: skip
-def test_a_register_is_set_before_it_indexes(setting):
-    def body():
-        register, data = nisa.register_alloc(), nl.ndarray((4, 16, 64), BF16, HBM)
-        setting(register)
-        nisa.dma_copy(tile(64, BF16, rows=16), data.ap([[64, 16], [1, 64]], scalar_offset=register))
-
-    line = timed(body)
-    assert line.start[1] >= line.visible[0] > 0
