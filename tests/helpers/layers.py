@@ -303,9 +303,27 @@ class Layer(NamedTuple):
     wide: tuple[int, ...] = ()  # arguments in fp32 whatever x is
 
 
+def conv1d(x, w, bias, residual, activation="silu", position="pre_activation"):
+    more = {"activation": activation, "residual": residual, "residual_position": position}
+    return pytorch.conv1d(x, w, bias, 2, 1, groups=2, **more)
+
+
+def conv1d_in_torch(x, w, bias, residual, activation="silu", position="pre_activation"):
+    z = F.conv1d(x, w, bias, 2, 1, groups=2)
+    z = z + residual if position == "pre_activation" else z
+    y = activation_of(activation)(z)
+    return y + residual if position == "post_activation" else y
+
+
+CONV1D = (2, 4, 5), (4, 2, 3), (4,), (2, 4, 3)
+CAUSAL = (2, 3, 5), (3, 4), (3,), (2, 3, 3)
 _GATED = randoms((2, 12, 9), (4, 3), (4,), (2, 4, 2))
 _FRAMES = randoms((2, 4, 3, 5, 6), (6, 4, 3, 3, 3), (6,), (2, 6, 3, 5, 6), (2, 4, 2, 5, 6))
 LAYERS = {
+    **{f"{act}, {position}": Layer(
+        functools.partial(conv1d, activation=act, position=position),
+        functools.partial(conv1d_in_torch, activation=act, position=position), randoms(*CONV1D), (0, 3),
+    ) for act, position in ((None, "pre_activation"), ("silu", "pre_activation"), ("gelu", "post_activation"))},
     **{name: Layer(one.ours, one.torchs, one.tensors(one.ranks[0]), (0, 3, 4, 5), (), (4, 5))
        for name, one in FORMS.items()},
     **{f"{kind} norm": Layer(
@@ -337,5 +355,5 @@ LAYERS = {
         ("tangents", "vmap"),
     ) for kind in (None, "rms", "layer")},
     "frames": Layer(frames, frames_in_torch, _FRAMES, (0, 3, 4)),
-    "causal": Layer(causal, causal_in_torch, randoms((2, 3, 5), (3, 4), (3,), (2, 3, 3)), (0, 3)),
+    "causal": Layer(causal, causal_in_torch, randoms(*CAUSAL), (0, 3)),
 }  # fmt: skip

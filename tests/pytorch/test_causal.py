@@ -11,9 +11,8 @@ from causal import DTYPES, LAYOUTS, MODES, computing, integers, laid_out, leaves
 from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
-from tolerances import FLOAT32_SUMS, assert_within_limit, derivative_limits
+from tolerances import FLOAT32_SUMS
 
-from nkiconv.bounds import EPS32, epilogue_bound
 from nkiconv.errors import ComparisonError, UnsupportedError
 from nkiconv.pytorch import causal_conv1d_fn
 from nkiconv.pytorch.causal import states
@@ -91,53 +90,6 @@ def test_numbers_keep_sequences_apart(data):
         assert_equal(y, expected)
         if expected.requires_grad:
             assert_derivatives(ours, theirs, (y,), (expected,))
-
-
-def silu_case(packed):
-    """x, weight, bias and states; where sequences are packed; and y and states by the definition."""
-    generator = torch.Generator().manual_seed(11)
-    shapes = ((1, 6, 9), (6, 4), (6,), (3, 6, 3)) if packed else ((2, 6, 9), (6, 4), (6,), (2, 6, 3))
-    offsets = [0, 2, 2, 9]
-
-    def reference(*tensors):
-        return causal.sequences(tensors[0], offsets, *tensors[1:]) if packed else causal.rows(*tensors)
-
-    more = {"cu_seqlens": torch.tensor(offsets)} if packed else {}
-    return [torch.randn(shape, generator=generator) for shape in shapes], more, reference
-
-
-@pytest.mark.cover
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("activation", ["silu", "swish"])
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("mode", MODES)
-def test_activation(mode, packed, activation, dtype):
-    given, more, reference = silu_case(packed)
-    x, w, bias, initial = (one.to(dtype) for one in given)
-    with computing(mode):
-        y = causal_conv1d_fn(x, w, bias, initial_states=initial, activation=activation, **more)
-    sums = reference(x, w, None, initial)[0].numpy()
-    abs_sum = reference(x.abs(), w.abs(), None, initial.abs())[0].numpy()
-    name = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}[dtype]
-    bound = epilogue_bound(4, abs_sum[:, :, None], sums[:, :, None], name, bias.float().numpy(), "silu")[:, :, 0]
-    wrong = np.abs(y.double().numpy() - reference(x, w, bias, initial, "silu")[0].numpy())
-    assert (wrong <= bound).all()
-
-
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("mode", MODES)
-def test_derivatives_of_the_activation(mode, packed):
-    given, more, reference = silu_case(packed)
-    ours, theirs = leaves_of(*given)
-    with computing(mode):
-        found = causal_conv1d_fn(*ours[:3], initial_states=ours[3], return_final_states=True, activation="silu", **more)
-        gs = [torch.randn(one.shape, generator=torch.Generator().manual_seed(4)) for one in found]
-        one = torch.autograd.grad(found, ours, gs)
-    two = torch.autograd.grad(reference(*theirs, "silu"), theirs, [g.double() for g in gs])
-    limits = derivative_limits(lambda *four: reference(*four)[0], given, gs[0], "silu")
-    states = torch.autograd.grad(reference(*theirs)[1], theirs, gs[1].double().abs(), allow_unused=True)
-    for mine, wanted, limit, more in zip(one, two, limits, states, strict=True):  # states add one exact term
-        assert_within_limit(mine.numpy(), wanted.numpy(), limit + (0 if more is None else EPS32 * more.numpy()))
 
 
 @pytest.mark.usefixtures("estimates")
@@ -232,52 +184,10 @@ def test_dtypes_mix(x_dtype, w_dtype):
     assert torch.equal(causal_conv1d_fn(x, fine), expected)
 
 
-@pytest.mark.parametrize("dims", [(0, None, None, 0), (1, 0, None, None), (None, 0, 1, 2), (2, None, 0, 1)])
-def test_vmap(dims):
-    tensors = integers(2, 4, 6), integers(4, 3, seed=1), integers(4, seed=2), integers(2, 4, 2, seed=3)
-    given = [
-        one if dim is None else torch.stack([(step + 1) * one for step in range(3)], dim)
-        for one, dim in zip(tensors, dims, strict=True)
-    ]
-
-    def both(x, w, bias, state):
-        return causal_conv1d_fn(x, w, bias, initial_states=state, return_final_states=True)
-
-    found = torch.vmap(both, in_dims=dims)(*given)
-    for step in range(3):
-        one = [tensor if dim is None else tensor.select(dim, step) for tensor, dim in zip(given, dims, strict=True)]
-        for mine, wanted in zip(found, causal.rows(*one), strict=True):
-            assert_equal(mine[step], wanted)
-
-
 def test_vmap_takes_no_packed_sequences():
     x, w = integers(3, 1, 2, 5), integers(2, 3, seed=1)
     with pytest.raises(UnsupportedError, match=r"torch.vmap takes no packed sequences"):
         torch.vmap(lambda one: causal_conv1d_fn(one, w, cu_seqlens=torch.tensor([0, 2, 5])))(x)
-
-
-@pytest.mark.cover(1)
-@pytest.mark.parametrize(("changed", "sequences"), [
-    ({}, 2),
-    ({"initial_states": integers(2, 3, 3, seed=3), "return_final_states": True, "activation": "silu"}, 2),
-    ({"cu_seqlens": torch.tensor([0, 2, 7]), "return_final_states": True}, 1),
-    ({"seq_idx": torch.tensor([[0, 0, 1, 1, 1, -1, -1]] * 2), "activation": "silu"}, 2),
-], ids=["plain", "states", "cu_seqlens", "seq_idx"])  # fmt: skip
-def test_opcheck(changed, sequences):
-    names = ("initial_states", "cu_seqlens", "seq_idx", "return_final_states", "activation", "layer")
-    rest = [changed.get(name, False if name == "return_final_states" else None) for name in names]
-    rest = [one.requires_grad_() if isinstance(one, torch.Tensor) and one.is_floating_point() else one for one in rest]
-    leaves = [integers(sequences, 3, 7), integers(3, 4, seed=1), integers(3, seed=2)]
-    leaves = [leaf.requires_grad_() for leaf in leaves]
-    found = torch.library.opcheck(torch.ops.nkiconv.causal_conv1d.default, (*leaves, *rest))
-    assert set(found.values()) == {"SUCCESS"}
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_no_rows(mode):
-    with computing(mode):
-        y, final = causal_conv1d_fn(torch.zeros(0, 3, 5), torch.zeros(3, 4), return_final_states=True)
-    assert (y.shape, final.shape) == ((0, 3, 5), (0, 3, 3))
 
 
 def test_compare_finds_what_differs(monkeypatch):

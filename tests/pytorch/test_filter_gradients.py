@@ -5,24 +5,16 @@ from collections import Counter
 
 import pytest
 import torch
-from tolerances import FLOAT32_SUMS, assert_within_share
-from torch import func, nn
+from torch import func
 from torch.nn import functional as F
-from torch_exact import integers, leaves_of, same, torchs
+from torch_exact import integers, leaves_of, same
 
 from nkiconv import pytorch
-from nkiconv.bounds import EPS
 from nkiconv.errors import ComparisonError, DtypeError, GeometryError, UnsupportedError
 from nkiconv.pytorch.computers import simulated
-from nkiconv.pytorch.operators import filter_gradients
 
 pytestmark = pytest.mark.simulator_only
 
-CALLS = {
-    "conv1d": ((2, 6, 11), (4, 3, 3), {"groups": 2, "stride": 2, "dilation": 3, "padding": 3}),
-    "depthwise_conv1d": ((2, 6, 11), (6, 1, 4), {"padding": 3}),
-    "conv_transpose1d": ((2, 6, 5), (6, 4, 3), {"stride": 2, "padding": 1, "output_padding": 1}),
-}
 by_kernels = pytest.mark.parametrize("mode", ["simulate", "compare"], indirect=True)
 in_both = pytest.mark.parametrize("mode", ["torch", "simulate"], indirect=True)
 
@@ -67,20 +59,6 @@ def test_strides_of_transposed_ones_are_refused(simulate):
         torch.ops.nkiconv.conv_transpose2d(
             x, w, None, None, [2, 1], [0] * 4, [1, 1], [1, 1], 1, None, "pre_activation", None
         )
-
-
-def test_gradients_with_packed_filters_and_frames(mode):
-    leaves, wide = leaves_of((1, 70, 4, 4), (128, 70, 3, 3))
-    y, expected = pytorch.conv2d(*leaves, packed=pytorch.pack_filter(leaves[1])), F.conv2d(*wide)
-    (g,) = integers(y.shape)
-    found = torch.autograd.grad(y, leaves, g)
-    leaves, theirs = leaves_of((1, 3, 3, 4, 4), (4, 3, 3, 2, 2), (4,), (1, 3, 2, 4, 4))
-    video = pytorch.conv3d(*leaves[:3], initial_frames=leaves[3])
-    (h,) = integers(video.shape)
-    found += torch.autograd.grad(video, leaves, h)
-    wanted = torch.autograd.grad(expected, wide, g.double())
-    whole = F.conv3d(torch.cat([theirs[3], theirs[0]], 2), *theirs[1:3])
-    assert same(found, [*wanted, *torch.autograd.grad(whole, theirs, h.double())])
 
 
 #: Which of x, w and bias want gradients, and what a backward launches.
@@ -155,28 +133,6 @@ def test_derivatives_of_the_operators(mode):
         equal(*(transform(functools.partial(loss, one), (0, 1))(X, G) for one in (operator, formula)))
 
 
-@pytest.mark.parametrize("name", CALLS)
-def test_gradients_of_each_sample(name, simulate):
-    x_shape, w_shape, more = CALLS[name]
-    x, w = integers(x_shape, w_shape)
-
-    def each(convolve):
-        return func.vmap(func.grad(lambda w, x: convolve(x[None], w).pow(2).sum()), (None, 0))(w, x)
-
-    ours = functools.partial(getattr(pytorch, name), **more)
-    equal(each(ours), each(lambda x, w: torchs(name, x, w, **more)))
-
-
-@pytest.mark.cover(1)
-@pytest.mark.parametrize("rank", [1, 2, 3])
-@pytest.mark.parametrize("bias", [True, False])
-def test_opcheck(rank, bias):
-    x, g = (one.requires_grad_() for one in integers((2, 4, *[4] * rank), (2, 6, *[3] * rank)))
-    numbers = (6, 2, *[2] * rank), [1] * rank, [0] * 2 * rank, [1] * rank, 2
-    found = torch.library.opcheck(filter_gradients.OPERATORS[rank], (x, g, *numbers, bias, torch.float32, "layer"))
-    assert set(found.values()) == {"SUCCESS"}
-
-
 REFUSED = [
     ({"g": G[..., :2]}, GeometryError, r"grad.shape=\(2, 4, 2\): must be y's, \(2, 4, 3\)"),
     ({"g": G.half()}, DtypeError, "grad.dtype=torch.float16: must be input's, torch.float32"),
@@ -202,39 +158,6 @@ def test_what_the_kernel_refuses_is_raised(simulate, monkeypatch):
     with pytest.raises(UnsupportedError, match="C=1: too few") as caught:
         operator(X, G)
     assert isinstance(caught.value, RuntimeError)
-
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.first = pytorch.nn.Conv2d(3, 6, 3, stride=2, padding=1, activation="silu")
-        self.each = pytorch.nn.Conv2d(6, 6, 3, padding=1, groups=6)
-        self.up = pytorch.nn.ConvTranspose2d(6, 2, 2, stride=2)
-
-    def forward(self, x):
-        return self.up(self.each(self.first(x)).relu())
-
-
-#: How far gradients may be off: of bf16 each of three layers rounds its y and its gradients.
-PRECISIONS = {"fp32": FLOAT32_SUMS, "bf16": 2 * 3 * EPS["bf16"]}
-
-
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_training(precision, launched, monkeypatch):
-    generator = torch.Generator().manual_seed(1)
-    x, wanted = (torch.rand(2, channels, 4, 4, generator=generator) for channels in (3, 2))
-    found = []
-    for who in ("simulate", "torch"):
-        monkeypatch.setenv("NKICONV_CPU", who)
-        model = Net()
-        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
-            loss = F.mse_loss(model(x).float(), wanted)
-        found.append(torch.autograd.grad(loss, [*model.parameters()]))
-    assert launched["filters and bias"] == 2
-    assert launched["filters"] == 1  # of a transposed one, whose bias is another sum
-    for one, other in zip(*found, strict=True):
-        assert_within_share([one], [other], PRECISIONS[precision])
 
 
 def overflowing(C, groups):

@@ -190,19 +190,6 @@ def test_vmap(name, dims):
     assert torch.equal(ours, theirs)
 
 
-@pytest.mark.cover(1)
-@pytest.mark.parametrize("activation", [None, "relu", "gelu"])
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_opcheck(name, activation):
-    rank, (shapes, more) = int(name[-2]), small(name)
-    padding = [1, 1] if "transpose" in name else [1, 2]
-    numbers = [1] * rank, padding * rank, [1] * rank, [1] * rank, more.get("groups", 4)
-    leaves, _ = leaves_of(*shapes)
-    operator = getattr(torch.ops.nkiconv, name).default
-    found = torch.library.opcheck(operator, (*leaves, None, *numbers, activation, "pre_activation", None))
-    assert set(found.values()) == {"SUCCESS"}
-
-
 def flops(function, *args):
     with FlopCounterMode(display=False) as counter:
         y = function(*args)

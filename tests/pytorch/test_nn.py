@@ -112,16 +112,3 @@ def test_transposed_modules_and_convert(rank, mode):
     with pytorch.intercept():
         assert_within_share([model(x)], [expected], FLOAT32_SUMS)
     assert report.share(x).fraction == 1.0
-
-
-def test_batch_norms_fold_into_transposed_layers():
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(
-        torch.nn.ConvTranspose2d(4, 6, 3, stride=2, groups=2), torch.nn.BatchNorm2d(6), torch.nn.ReLU()
-    ).eval()
-    model[1].running_mean.normal_()
-    model[1].running_var.uniform_(0.5, 2)
-    report = pytorch.convert(model, fold_batchnorm=True)
-    assert [fold.folded for fold in report.folds] == [True]
-    x = torch.randn(2, 4, 5, 5)
-    assert_within_share([report.model(x)], [model(x)], FLOAT32_SUMS)

@@ -100,17 +100,6 @@ def test_one_image(form, mode):
         assert_within_share([one], [other[:1]], FLOAT32_SUMS)
 
 
-@pytest.mark.slow
-@of_each_form
-def test_operators_pass_torchs_own_checks(form):
-    for rank, of_x in ((form.ranks[0], "image"), (form.ranks[-1], "channel")):
-        leaves = [one.requires_grad_() for one in form.tensors(rank, of_x)]
-        numbers = form.numbers(*leaves[:2], activation="relu")
-        call = getattr(torch.ops.nkiconv, form.operator_name(rank)).default
-        found = torch.library.opcheck(call, (*leaves, *numbers))
-        assert set(found.values()) == {"SUCCESS"}, found
-
-
 @pytest.mark.cover(2)
 @of_each_form
 def test_a_plan_has_all_that_is_asked_for(form):

@@ -25,13 +25,6 @@ def test_one_volume_and_no_frames(mode):
     assert final.shape == (4, 0, 5, 6)
 
 
-@pytest.mark.cover(1)
-def test_pairs_of_padding(mode):
-    x, w = ints(1, 4, 3, 5, 6), ints(6, 4, 2, 3, 3)
-    y = conv3d(x, w, padding=((2, 0), (-1, 0), (0, 1)))
-    assert torch.equal(y, F.conv3d(F.pad(x, (0, 1, -1, 0, 2, 0)), w))
-
-
 class Reference(torch.nn.Conv3d):
     """A causal layer by its definition: planes are put in front, all is padded, torch convolves."""
 

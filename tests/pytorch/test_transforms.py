@@ -4,7 +4,9 @@ import functools
 
 import pytest
 import torch
-from gradchecks import assert_tangents
+from layers import CAUSAL, CONV1D, causal, causal_in_torch, randoms
+from layers import conv1d as ours
+from layers import conv1d_in_torch as torchs
 from tolerances import FLOAT32_SUMS, assert_within_share
 from torch import func
 from torch.autograd import forward_ad
@@ -13,50 +15,19 @@ from torch.utils._pytree import tree_leaves
 
 from nkiconv import pytorch
 from nkiconv.errors import UnsupportedError
-from nkiconv.pytorch.computers import host
-from nkiconv.rules import ACTIVATIONS
 
 in_both = pytest.mark.parametrize("mode", ["torch", "simulate"], indirect=True)
-
-
-def randoms(*shapes, dtype=torch.float32):
-    generator = torch.Generator().manual_seed(len(shapes))
-    return [torch.randn(shape, generator=generator, dtype=dtype) / 2 for shape in shapes]
-
-
-def ours(x, w, bias, residual, activation="silu", position="pre_activation"):
-    return pytorch.conv1d(
-        x, w, bias, 2, 1, activation=activation, residual=residual, residual_position=position, groups=2
-    )
 
 
 def operators(x, w, bias, residual, activation="silu", position="pre_activation"):
     return torch.ops.nkiconv.conv1d(x, w, bias, residual, [2], [1, 1], [1], [1], 2, activation, position, None)
 
 
-def torchs(x, w, bias, residual, activation="silu", position="pre_activation"):
-    z = F.conv1d(x, w, bias, 2, 1, groups=2)
-    z = z + residual if position == "pre_activation" else z
-    y = z if activation is None else host.activate(z, activation)
-    return y + residual if position == "post_activation" else y
-
-
-SHAPES = ((2, 4, 5), (4, 2, 3), (4,), (2, 4, 3))
-X, W, B, R = randoms(*SHAPES)
+X, W, B, R = randoms(*CONV1D)
 
 
 def close(found, expected):
     assert_within_share(tree_leaves(found), tree_leaves(expected), FLOAT32_SUMS)
-
-
-@in_both
-@pytest.mark.cover(2)
-@pytest.mark.parametrize("function", [ours, operators])
-@pytest.mark.parametrize("position", ["pre_activation", "post_activation"])
-@pytest.mark.parametrize("activation", [None, *ACTIVATIONS])
-def test_tangents(function, activation, position, mode):
-    more = {"activation": activation, "position": position}
-    assert_tangents(functools.partial(function, **more), functools.partial(torchs, **more), randoms(*SHAPES))
 
 
 def by_bias(function):
@@ -103,33 +74,8 @@ def test_derivatives_of_each_sample(function, mode):
     close(func.vmap(func.grad(by_image(function)))(X), func.vmap(func.grad(by_image(torchs)))(X))
 
 
-@pytest.mark.cover(1)
-@pytest.mark.parametrize("function", [ours, operators])
-@pytest.mark.parametrize("activation", [None, *ACTIVATIONS])
-def test_gradcheck(function, activation):
-    """torch's own check against differences, in float64, in both directions and of batches."""
-    given = [one.requires_grad_() for one in randoms((1, 2, 3), (2, 1, 3), (2,), (1, 2, 2), dtype=torch.float64)]
-    convolve = functools.partial(function, activation=activation)
-    assert torch.autograd.gradcheck(convolve, given, check_forward_ad=True, check_batched_grad=True)
-    if activation != "relu":  # has none
-        assert torch.autograd.gradgradcheck(convolve, given, check_fwd_over_rev=True)
-
-
-def causal(x, w, bias, initial, activation="silu"):
-    return pytorch.causal_conv1d_fn(x, w, bias, initial_states=initial, return_final_states=True, activation=activation)
-
-
 def causal_operator(x, w, bias, initial, activation="silu"):
     return torch.ops.nkiconv.causal_conv1d(x, w, bias, initial, None, None, True, activation, None)
-
-
-def causal_in_torch(x, w, bias, initial, activation="silu"):
-    rows = torch.cat([initial, x], 2)
-    z = F.conv1d(rows, w[:, None], bias, groups=w.shape[0])
-    return z if activation is None else F.silu(z), rows[..., x.shape[2] :]
-
-
-CAUSAL = ((2, 3, 5), (3, 4), (3,), (2, 3, 3))
 
 
 @in_both
@@ -145,14 +91,6 @@ def test_transforms_of_states(function, mode):
         func.hessian(lambda b: sums(causal_in_torch)(b).sum())(bias),
     )
     close(func.jacfwd(func.jacrev(sums(function)))(bias), func.jacfwd(func.jacrev(sums(causal_in_torch)))(bias))
-
-
-@pytest.mark.cover(1)
-@pytest.mark.parametrize("function", [causal, causal_operator])
-def test_gradcheck_of_states(function):
-    given = [one.requires_grad_() for one in randoms((1, 2, 2), (2, 3), (2,), (1, 2, 2), dtype=torch.float64)]
-    assert torch.autograd.gradcheck(function, given, check_forward_ad=True)
-    assert torch.autograd.gradgradcheck(function, given, check_fwd_over_rev=True)
 
 
 @in_both
