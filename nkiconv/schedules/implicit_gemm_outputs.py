@@ -114,27 +114,27 @@ def out_tiles_of(
     """Output tiles of all images; at least `halves` of them. step: rows of outputs that an M tile makes at once."""
     P, Q, planes = geometry.rows.out, geometry.columns.out, geometry.planes
     most = settings.x_bytes // (sum(k_tile.slots for k_tile in k_tiles) * geometry.itemsize)
-    pn, qn = step, Q
-    while qn > 1 and (out_tile_elements(geometry, 1, pn, qn) > most or pn * qn > Y_ELEMENTS):
+
+    def fits(zn: int, pn: int, qn: int) -> bool:
+        return out_tile_elements(geometry, zn, pn, qn) <= most and zn * pn * qn <= Y_ELEMENTS
+
+    zn, pn, qn = 1, step, Q
+    while qn > 1 and not fits(1, pn, qn):
         qn = div_ceil(qn, 2)
     # of pairs of planes whose rows of taps are channels as many planes as fit, each with banks of its own: they share
     # frames, and rows of an output tile share none
-    apart = 1
-    while geometry.direct is not None and geometry.depth is not None and apart < planes.out // planes.images:
-        if out_tile_elements(geometry, apart + 1, 1, qn) > most:
-            break
-        apart += 1
-    while (
-        pn < P and out_tile_elements(geometry, apart, pn + step, qn) <= most and apart * (pn + step) * qn <= Y_ELEMENTS
-    ):
+    if geometry.direct is not None and geometry.depth is not None:
+        while zn < planes.out // planes.images and fits(zn + 1, 1, qn):
+            zn += 1
+    apart = zn > 1
+    while pn < P and fits(zn, pn + step, qn):
         pn += step
-    images = apart
-    if pn >= P and qn >= Q and apart == 1:
-        images = images_together(geometry, k_tiles)
-        while images > 1 and out_tile_elements(geometry, images, P, Q) > most:
-            images -= 1
-    num_parts = num_plane_parts(planes, images)
-    if halves > 1 and num_parts % 2 == 1 and num_parts < planes.out and (apart == 1 or P == 1):
+    if pn >= P and qn >= Q and not apart:
+        zn = images_together(geometry, k_tiles)
+        while zn > 1 and not fits(zn, P, Q):
+            zn -= 1
+    num_parts = num_plane_parts(planes, zn)
+    if halves > 1 and num_parts % 2 == 1 and num_parts < planes.out and (not apart or P == 1):
         num_parts += 1
     in_halves = halves > 1 and (num_parts * div_ceil(Q, qn)) % 2 == 1
     if P <= step:
@@ -142,24 +142,22 @@ def out_tiles_of(
         parts = div_ceil(parts, PARTS) * PARTS if in_halves else parts
         qn = div_ceil(qn, min(parts, qn))
     parts_of_planes = cut_planes(planes, num_parts)
-    unit = bank_unit(most_of(parts_of_planes) if apart == 1 else 1, pn, qn, step)
-    rows = [
-        (p0, n, *span(geometry.rows, p0, div_ceil(n, step) * step))
-        for p0, n in cut_rows(P, pn, unit, step, in_halves, settings.loop > 0)
-    ]
-    columns = []
-    for q0 in range(0, Q, qn):
-        w0, wn = span(geometry.columns, q0, min(qn, Q - q0))
-        # all columns of x, and so one run, where few of them are not needed
-        size, in_line = geometry.columns.size, geometry.x_strides[3] == 1
-        in_line = in_line and geometry.x_strides[2] == size and qn >= Q
-        wide = in_line and wn > 0 and size - wn <= RUN_BYTES // geometry.itemsize
-        columns.append((q0, min(qn, Q - q0), *((0, size) if wide else (w0, wn))))
-    depths = [(z0, zn, *span(planes, z0, zn)) for z0, zn in parts_of_planes]
+    unit = bank_unit(1 if apart else most_of(parts_of_planes), pn, qn, step)
+    parts_of_rows = cut_rows(P, pn, unit, step, in_halves, settings.loop > 0)
+    depths = [(*part, *span(planes, *part)) for part in parts_of_planes]
+    rows = [(p0, n, *span(geometry.rows, p0, div_ceil(n, step) * step)) for p0, n in parts_of_rows]
+    columns = [(*part, *_columns_of_x(geometry, *part)) for part in cut_at(Q, qn)]
     return [
-        OutTile(z0, zn, p0, n, q0, qn, d0, dn, h0, hn, w0, wn)
-        for (z0, zn, d0, dn), (p0, n, h0, hn), (q0, qn, w0, wn) in itertools.product(depths, rows, columns)
+        OutTile(*z[:2], *p[:2], *q[:2], *z[2:], *p[2:], *q[2:]) for z, p, q in itertools.product(depths, rows, columns)
     ]
+
+
+def _columns_of_x(geometry: Geometry, q0: int, qn: int) -> Part:
+    """Columns of x (first, how many) that columns of outputs need: all, and so one run, where few are not needed."""
+    axis, (w0, wn) = geometry.columns, span(geometry.columns, q0, qn)
+    in_line = geometry.x_strides[3] == 1 and geometry.x_strides[2] == axis.size and qn == axis.out
+    wide = in_line and wn > 0 and axis.size - wn <= RUN_BYTES // geometry.itemsize
+    return (0, axis.size) if wide else (w0, wn)
 
 
 def images_together(geometry: Geometry, k_tiles: Sequence[KTile]) -> int:
@@ -195,18 +193,14 @@ def _banks(planes: int, rows: int, columns: int, pt: int, last: bool) -> Sequenc
 
 def _split_last(banks: list[Bank]) -> list[Bank]:
     """Banks of which the last is cut in two, by images, rows or columns, such that both have enough columns."""
-    one, least = banks[-1], COLUMNS_MIN
-    zn, pn, qn = one.zn, one.pn, one.qn
-    images, rows = div_ceil(least, pn * qn), div_ceil(least, qn)
-    if (zn - images) * pn * qn >= least:
-        z = zn - images
-        return [*banks[:-1], replace(one, zn=z), replace(one, z=one.z + z, zn=images)]
-    if zn == 1 and (pn - rows) * qn >= least:
-        p = pn - rows
-        return [*banks[:-1], replace(one, pn=p), replace(one, p=one.p + p, pn=rows)]
-    if zn == 1 and pn == 1 and qn >= 2 * least:
-        q = qn - least
-        return [*banks[:-1], replace(one, qn=q), replace(one, q=one.q + q, qn=least)]
+    one, before = banks[-1], banks[:-1]
+    for first, count, each in (("z", "zn", one.pn * one.qn), ("p", "pn", one.qn), ("q", "qn", 1)):
+        total, tail = getattr(one, count), div_ceil(COLUMNS_MIN, each)
+        if (total - tail) * each >= COLUMNS_MIN:
+            begin = getattr(one, first) + total - tail
+            return [*before, replace(one, **{count: total - tail}), replace(one, **{first: begin, count: tail})]
+        if total > 1:
+            break
     return banks
 
 

@@ -117,8 +117,8 @@ def _pairs_of(
         last = (filter_rows(geometry) - 1, geometry.columns.taps - 1)
         every = sorted(every, key=lambda one: (one.row, one.group) == last)
     taps, window = [(one.row, one.group) for one in every], ((out_tile.z0 + bank.z, 1, bank.zn), rows, columns)
-    pairs = map(sorted, zip(taps[::2], taps[1::2], strict=False))
-    found = [TapPair(first, second, *window) for first, second in pairs]
+    twos = zip(taps[::2], taps[1::2], strict=False)
+    found = [TapPair(min(one, other), max(one, other), *window) for one, other in twos]
     if len(taps) % 2 == 1:
         found.append(TapPair(taps[-1], None, *window, which % 2 if halves else -1))
     # a half on the array's last rows follows the half of the bank before

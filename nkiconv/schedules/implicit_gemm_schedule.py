@@ -147,7 +147,7 @@ class Schedule:
     def sbuf_bytes(self) -> int:
         """Bytes a partition, at most: x of two output tiles, filters, blocks of taps, results."""
         geometry, options, item, taps = self.geometry, self.options, self.geometry.itemsize, num_taps(self.geometry)
-        every = {(one.batch, _extents(one.out_tile)): one for one in self.items}.values()
+        every = {(one.batch, _anywhere(one.out_tile)): one for one in self.items}.values()
         sizes = [(one.out_tile, self.x_bytes(one)) for one in every]
         x_bytes = max(num_bytes for _, num_bytes in sizes)
         row_bytes = max(num_bytes // max(1, out_tile.hn) for out_tile, num_bytes in sizes)
@@ -222,14 +222,12 @@ class Schedule:
         for first, count in (share(len(self.items), cores, core) for core in range(cores)):
             items = [self.items[index] for index in self._unrolled(first, count)]
             filters = sum(map(self._filter_instructions, {item.batch for item in items}))
-            most = max(most, 64 + filters + sum(each(item.batch, *_extents(item.out_tile)) for item in items))
+            most = max(most, 64 + filters + sum(each(item.batch, _anywhere(item.out_tile)) for item in items))
         return most
 
-    def _instructions_of(self, batch: int, *extents: int) -> int:
-        """Those of an item of these extents, at most, besides its filters'."""
+    def _instructions_of(self, batch: int, out_tile: OutTile) -> int:
+        """Those of an output tile of a group, at most, besides its filters'."""
         geometry, options, taps = self.geometry, self.options, num_taps(self.geometry)
-        zn, p0, pn, q0, qn, dn, h0, hn, w0, wn = extents
-        out_tile = OutTile(0, zn, p0, pn, q0, qn, 0, dn, h0, hn, w0, wn)
         # of a bank of sums besides its products
         each = 3 * sums_of(geometry) + STATISTICS_INSTRUCTIONS * options.statistics + is_transposed(geometry)
         each += 13 * (options.epilogue.norm is not None) + 3 * keeps_sums(options.epilogue)
@@ -370,10 +368,9 @@ def _met(axis: Axis, count: int, first: int, element: int) -> object:
     return [one[2] > 0 and (one[0] - first, *one[1:3], one[3] - element, one[4]) for one in every]
 
 
-def _extents(out_tile: OutTile) -> tuple[int, ...]:
-    """All of an output tile but where its planes lie: tiles of which it is equal need the same room and work."""
-    one = out_tile
-    return one.zn, one.p0, one.pn, one.q0, one.qn, one.dn, one.h0, one.hn, one.w0, one.wn
+def _anywhere(out_tile: OutTile) -> OutTile:
+    """An output tile wherever its planes lie: tiles of which it is equal need the same room and work."""
+    return replace(out_tile, z0=0, d0=0)
 
 
 def _x_sizes(out_tile: OutTile) -> tuple[int, ...]:
