@@ -69,7 +69,7 @@ coverage: $(ALL) ## print which lines of nkiconv `make test` does not run (twice
 conformance: $(ALL) ## run AWS's own kernels in the simulator: make conformance CHECKOUTS="PATH ..."
 	@$(BIN)/python tests/conformance $(CHECKOUTS) --out tests/conformance.md
 
-peers: $(ALL) ## run causal-conv1d's tests, and torch's of its convolutions: make peers CHECKOUTS="PATH" OPTIONS="--help"
+peers: $(ALL) ## run causal-conv1d's own tests on nkiconv's functions: make peers CHECKOUTS="PATH" OPTIONS="--help"
 	@$(BIN)/python tests/peers $(CHECKOUTS) $(OPTIONS)
 
 validation: $(ALL) ## model what others have measured on trn2: make validation CHECKOUTS="PATH ..."

@@ -173,9 +173,10 @@ def y_norm(x, w, bias, residual, gamma, beta, frames=None, kind="rms", position=
     """y and what its norm reads, of padding that keeps sizes, in front in time."""
     padding = ((0, 0) if frames is not None else (2, 0), (1, 1), (1, 1)) if w.dim() == 5 else 1
     named = {"residual": residual, "y_norm": kind, "y_norm_weight": gamma, "y_norm_bias": beta, "padding": padding}
-    more |= named | ({} if frames is None else {"initial_frames": frames}) | {"activation": "silu"}
+    named |= {} if frames is None else {"initial_frames": frames}
     call = pytorch.conv3d if w.dim() == 5 else pytorch.conv2d
-    return call(x, w, bias, residual_position=position, return_before_norm=True, **more)
+    given = {"activation": "silu", "residual_position": position, "return_before_norm": True}
+    return call(x, w, bias, **(given | named | more))
 
 
 def y_norm_in_torch(x, w, bias, residual, gamma, beta, frames=None, kind="rms", position="pre_activation"):
@@ -326,6 +327,8 @@ LAYERS = {
     ) for act, position in ((None, "pre_activation"), ("silu", "pre_activation"), ("gelu", "post_activation"))},
     **{name: Layer(one.ours, one.torchs, one.tensors(one.ranks[0]), (0, 3, 4, 5), (), (4, 5))
        for name, one in FORMS.items()},
+    "prologue of channels": Layer(
+        FORMS["prologue"].ours, FORMS["prologue"].torchs, FORMS["prologue"].tensors(2, "channel"), (0, 3), (), (4, 5)),
     **{f"{kind} norm": Layer(
         functools.partial(norm_act, norm=kind), functools.partial(norm_act_in_torch, norm=kind), of_norm_act(1),
         () if kind == "batch" else (0,),

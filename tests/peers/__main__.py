@@ -1,15 +1,13 @@
-"""How much of peers' own tests nkiconv passes: causal-conv1d's suite, and torch's tables of its convolutions.
+"""How much of causal-conv1d's own tests nkiconv passes.
 
     make peers CHECKOUTS=../causal-conv1d
 
 Takes a checkout of causal-conv1d and runs its tests with nkiconv's functions under that package's name, on the cpu, in
-each mode of NKICONV_CPU, against the checkout's own references. Without a checkout only torch's tables run (OpInfo's
-samples and errors, module_db, opcheck), which come with torch. Needs einops for causal-conv1d's tests, expecttest for
-torch's tables (`make setup` installs both); nothing of a checkout is kept.
+each mode of NKICONV_CPU, against the checkout's own references. Needs einops (`make setup` installs it); nothing of a
+checkout is kept. torch's own tables are tests/pytorch/test_opinfo.py's, which `make test-all` runs.
 """
 
 import argparse
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,32 +50,11 @@ def suite_section(checkout: Path, asked: suite.Asked, progress: Progress) -> Ite
     yield ""
 
 
-def tables_section(progress: Progress) -> Iterator[str]:
-    """What came of torch's samples, errors and modules, as lines of Markdown."""
-    sys.path.insert(0, str(suite.HERE.parent))
-    import torch_samples
-
-    runs = list(torch_samples.runs())
-    task = progress.add_task("torch's tables", total=len(runs))
-    yield "## torch's tables"
-    yield ""
-    yield "| of | what | dtype | NKICONV_CPU | passed | of | first failure |"
-    yield "| --- | --- | --- | --- | ---: | ---: | --- |"
-    for what, kind, dtype, mode in runs:
-        found = torch_samples.outcomes(what, kind, dtype, mode)
-        failed = [error for _call, error in found if error]
-        why = failed[0].splitlines()[0][:100].replace("|", "/") if failed else ""
-        named = torch_samples.said(what), kind, str(dtype).removeprefix("torch."), mode
-        yield f"| {' | '.join(named)} | {len(found) - len(failed)} | {len(found)} | {why} |"
-        progress.advance(task)
-    yield ""
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python tests/peers", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("checkouts", type=Path, nargs="*", help="of causal-conv1d")
+    parser.add_argument("checkouts", type=Path, nargs="+", help="of causal-conv1d")
     parser.add_argument("--mode", action="append", choices=MODES, help="of NKICONV_CPU, may be repeated; default: all")
     parser.add_argument("--sample", type=int, default=SAMPLE, help=f"tests in the simulator; 0: all; default: {SAMPLE}")
     parser.add_argument(
@@ -91,7 +68,6 @@ def main() -> None:
         action="store_true",
         help="of the suite: names that nkiconv's package lacks, so that tests without them run",
     )
-    parser.add_argument("--no-tables", action="store_true", help="leave out torch's tables")
     parser.add_argument("--out", type=Path, help="write the page to this file instead of stdout")
     asked = parser.parse_args()
     for checkout in asked.checkouts:
@@ -104,8 +80,6 @@ def main() -> None:
                 count = asked.torch_sample if mode == "torch" else asked.sample
                 one = suite.Asked(mode, count, asked.seed, asked.seconds, asked.only, asked.lend)
                 lines += suite_section(checkout.resolve(), one, progress)
-        if not asked.no_tables:
-            lines += tables_section(progress)
     write_page(lines, asked.out)
 
 
