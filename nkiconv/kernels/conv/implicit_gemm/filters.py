@@ -76,21 +76,13 @@ class Filters:
         """All of these."""
         return self.pieces_left(count) + self.moves_left(count)
 
-    def load_ahead(self):
-        """Load blocks while those that are not transposed yet are few enough."""
-        self._load_within(self.plan.count, AHEAD_BYTES)
-
-    def load_first(self, count):
-        """Load blocks until the first `count` K tiles are complete, as far as a first M tile's have room."""
-        self._load_within(count, self.first_bytes)
-
-    def _load_within(self, count, most_bytes):
-        blocks, end = self.plan.blocks, self.plan.ends[min(count, self.plan.count)][0]
+    def load_ahead(self, count=None, most_bytes=AHEAD_BYTES):
+        """Load blocks, of the first `count` K tiles or of all, while those that are not transposed yet are few
+        enough."""
+        blocks, end = self.plan.blocks, self.plan.ends[self.plan.count if count is None else count][0]
         waiting = sum(block.num_bytes for block, raw in zip(blocks, self.raws) if raw is not None)
-        while len(self.raws) < end:
+        while len(self.raws) < end and waiting + blocks[len(self.raws)].num_bytes <= most_bytes:
             waiting += blocks[len(self.raws)].num_bytes
-            if waiting > most_bytes:
-                return
             self.load_block()
 
     def load_block(self):
@@ -158,7 +150,7 @@ class Filters:
         self._order_until(min(soon, len(self.raws) - 1))
         if self.transposed == len(plan.pieces) or plan.pieces[self.transposed].block != piece.block:
             self.raws[piece.block] = None
-            self.load_first(plan.after(0))
+            self.load_ahead(plan.after(0), self.first_bytes)
             self.load_ahead()
 
     def _order_until(self, last):

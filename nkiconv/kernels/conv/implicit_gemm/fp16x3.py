@@ -57,10 +57,6 @@ class Pairs(Preparing):
         """Planes of an output tile that come."""
         return out_tile.dn
 
-    def least(self, part):
-        """Parts that come whatever room there is."""
-        return 1
-
     def load(self, part):
         """A part as it comes."""
         count, planes, _, width = part.x.shape
@@ -92,7 +88,7 @@ class Pairs(Preparing):
     def advance(self):
         """One instruction of every pair that is not done; load what there is room for then."""
         self.step()
-        self.bring()
+        super().advance()
 
     def end(self, filters, pieces, parts):
         """Give the instructions of pairs until so many pieces of filters and RowParts of x are done."""

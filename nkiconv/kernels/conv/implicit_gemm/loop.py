@@ -136,7 +136,8 @@ class Core:
         self.now = self.new_tiles(group, item.out_tile, parts)
         for which, k_tile in enumerate(m_tile.k_tiles):
             ahead = places[0][which] + lead_k_tiles(self.geometry)
-            filters.load_first(max(ahead, places[group.at_once[0][-1]][which] + 1))
+            count = min(max(ahead, places[group.at_once[0][-1]][which] + 1), filters.plan.count)
+            filters.load_ahead(count, filters.first_bytes)
             self.bring([self.now[k_tile]], parts[:1])
         self.bring([x for k_tile, x in self.now.items() if k_tile not in m_tile.k_tiles], parts[:1])
         group.load_biases(0)

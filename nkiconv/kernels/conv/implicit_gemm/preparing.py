@@ -68,13 +68,10 @@ class Preparing(Rows):
 
     #: tiles of an XTile
     num_tiles = 1
-    #: what a precision says: planes of an output tile that come, parts that come whatever room there is, loads, how a
-    #: part that is there begins, and what goes on
+    #: what a precision says: planes of an output tile that come, loads, and how a part that is there begins
     planes: Any
-    least: Any
     load: Any
     begin: Any
-    advance: Any
 
     def __init__(self, core, part_bytes, most_bytes):
         super().__init__(core)
@@ -100,12 +97,12 @@ class Preparing(Rows):
         self.bring()
 
     def bring(self):
-        """Load parts while those that are not done yet are few enough."""
+        """Load parts while those that are not done yet are few enough, one at least."""
         waiting_bytes = sum(part.num_bytes for part in self.parts[self.ended : self.come])
         for number in range(self.come, len(self.parts)):
             part = self.parts[number]
             waiting_bytes += part.num_bytes
-            if waiting_bytes > self.most_bytes and number >= self.ended + self.least(part):
+            if waiting_bytes > self.most_bytes and number > self.ended:
                 return
             part.raw_sbuf, self.come = self.load(part), number + 1
 
@@ -125,10 +122,11 @@ class Preparing(Rows):
             self.started += 1
             self.begin(part, [rows_in(tile_sbuf, part.h0, part.hn) for tile_sbuf in part.x.tiles])
             part.x = part.raw_sbuf = None
-            self.begun()
+            self.bring()
 
-    def begun(self):
-        """After the begin of a RowPart: nothing."""
+    def advance(self):
+        """Load what there is room for."""
+        self.bring()
 
     def set_pace(self, matmuls):
         """RowParts that are not begun yet are, evenly, in the course of so many matmuls."""

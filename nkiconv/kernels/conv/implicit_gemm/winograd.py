@@ -57,10 +57,6 @@ class Frames(Preparing):
         """Frames of an output tile that come."""
         return frames_seen(out_tile.zn)
 
-    def least(self, part):
-        """Parts that come whatever room there is: one of each K tile."""
-        return part.x.k_tiles
-
     def load(self, part):
         """A part's frames, zeros where there are none: copies of x or, where rows of taps are channels, of the rows of
         x that there are for each."""
@@ -89,17 +85,9 @@ class Frames(Preparing):
         return frames_sbuf
 
     def begin(self, part, tiles):
-        """Add the frames of a part that is there."""
+        """Add the frames of a part that is there, which is done then."""
         add_frames(part.raw_sbuf, tiles[0], self.ledger)
-
-    def begun(self):
-        """A part is done when it is begun; load what there is room for."""
         self.ended = self.started
-        self.bring()
-
-    def advance(self):
-        """Load what there is room for."""
-        self.bring()
 
     def factors(self, banks, x, tiles, ends):
         """Factors of a K tile: those of each plane of taps, whose sums stay apart."""
