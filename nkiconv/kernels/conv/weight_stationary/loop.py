@@ -229,8 +229,8 @@ def evacuate_bank(work, tile, index, lanes, bank, sums, bias_sbuf):
             acc = spaced(sums.psum, (begin, size), z, p, q)
             residual = results.residuals[index]
             if residual != None:
-                rows = (p[0] + sums.blocks[1][0] - lane[1].b0, p[1], p[2]) if schedule.gathers else yp
-                residual = spaced(residual, (0, size), yz, rows, yq)
+                there = (p[0] + sums.blocks[1][0] - lane[1].b0, p[1], p[2]) if schedule.gathers else yp
+                residual = spaced(residual, (0, size), yz, there, yq)
             y = spaced(y_sbuf, (base, size), yz, yp, yq)
             sums_sbuf = before_rounding(work, y, True)
             evacuate(sums_sbuf, acc, bias_sbuf, residual, work.options.epilogue, work.ledger, strict)
