@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from .block_axes import BlockAxis, Part
-from .geometry import Axis
+from .block_axes import BlockAxis, Part, home_element
+from .geometry import Axis, Geometry, is_of_planes
 from .tiles import BANK_COLUMNS, cut, share
 
 if TYPE_CHECKING:
@@ -60,6 +60,15 @@ class Sweep:
     outputs: tuple[tuple[int, int, int], ...]
     products: tuple[Place, ...]
     size: int
+
+
+def home_first(
+    geometry: Geometry, axes: Sequence[BlockAxis], v: Sequence[int], found: Sequence[Place]
+) -> tuple[Place, ...]:
+    """Products of sweep v, of volumes those of the last elements along some axes that all blocks see first: sums that
+    begin with them and go on by number round alike wherever a video is cut."""
+    home = [home_element(axis, one) for axis, one in zip(axes, v, strict=True)] if is_of_planes(geometry) else []
+    return tuple(sorted(found, key=lambda one: list(one.e[: len(home)]) != home))
 
 
 @dataclass(frozen=True)

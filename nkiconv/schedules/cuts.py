@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Protocol, TypeVar
 
 from .geometry import Axis, Geometry, filter_rows
@@ -23,6 +24,9 @@ class Outputs:
     pn: int
     q0: int
     qn: int
+
+
+_PLACE = attrgetter("z0", "zn", "p0", "pn", "q0", "qn")
 
 
 @dataclass(frozen=True)
@@ -58,14 +62,7 @@ class HasKTiles(Protocol):
 
 def same_place(one: Outputs, other: Outputs) -> bool:
     """Whether two output tiles are outputs of the same planes, rows and columns."""
-    return (one.z0, one.zn, one.p0, one.pn, one.q0, one.qn) == (
-        other.z0,
-        other.zn,
-        other.p0,
-        other.pn,
-        other.q0,
-        other.qn,
-    )
+    return _PLACE(one) == _PLACE(other)
 
 
 def cut_planes(axis: Axis, parts: int) -> list[Part]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..simulator.hardware import SBUF_USABLE_BYTES_PER_PARTITION
-from .block_axes import BlockAxis, ShiftedPart, block_axis, home_element, num_steps, part_of, plain_axis
-from .block_schedule import Lanes, Place, Resident, RowTile, Schedule, Shift, Sweep
+from .block_axes import BlockAxis, ShiftedPart, block_axis, num_steps, part_of, plain_axis
+from .block_schedule import Lanes, Place, Resident, RowTile, Schedule, Shift, Sweep, home_first
 from .cuts import axis_elements, cut_volumes
-from .geometry import Axis, Geometry, images_axis, is_of_planes, num_taps, sees_itself, span, valid_range
+from .geometry import Axis, Geometry, images_axis, num_taps, sees_itself, span
 from .options import (
     PROLOGUE_ARGUMENTS,
     Options,
@@ -138,7 +138,7 @@ def build_packed(geometry: Geometry, config: PackedSettings) -> Schedule | None:
             Place((e, row, g), (t * rows.window + row - rows.low) * groups + g, ())
             for t, e in planes.taps[v] for row in elements for g in range(groups)
         ]  # fmt: skip
-        sweeps.append(Sweep(((v, 0, 0),), tuple(_home_first(geometry, (planes, rows), found)), 0))
+        sweeps.append(Sweep(((v, 0, 0),), home_first(geometry, (planes, rows), (v, 0), found), 0))
     return Schedule(
         axes=(planes, rows, part.axis),
         sweeps=tuple(sweeps),
@@ -152,14 +152,6 @@ def build_packed(geometry: Geometry, config: PackedSettings) -> Schedule | None:
         late_warmup=min(config.late_warmup, config.warmup),
         shift=Shift(T, V, U, groups, sums, tiles, depth, L),
     )
-
-
-def _home_first(geometry: Geometry, axes: tuple[BlockAxis, BlockAxis], found: list[Place]) -> list[Place]:
-    """Of volumes the products of the last plane and row that all blocks see first: sums round alike wherever cut."""
-    if not is_of_planes(geometry):
-        return found
-    home = [home_element(axis, 0) for axis in axes]
-    return sorted(found, key=lambda one: list(one.e[:2]) != home)
 
 
 Axes = tuple[BlockAxis, BlockAxis, ShiftedPart]
@@ -200,24 +192,10 @@ def _items(axes: Axes, L: int, cuts: tuple[Axis, int, int]) -> tuple[Lanes, ...]
     return tuple(found)
 
 
-def widest_window(sums: Axis) -> int:
-    """Columns of sums from the first to the last that one output meets, of the output that meets most."""
-    widest = 0
-    for tap in range(sums.taps):
-        for other in range(tap, sums.taps):
-            first, last = valid_range(sums, tap, 0, sums.out), valid_range(sums, other, 0, sums.out)
-            # both meet every first[1]-th output
-            low = max(first[0], last[0])
-            end = min(first[0] + first[1] * first[2], last[0] + last[1] * last[2])
-            if (first[0] - last[0]) % first[1] == 0 and low < end:
-                widest = max(widest, (other - tap) * sums.dilation // sums.lhs_dilation + 1)
-    return widest
-
-
 def tiles_of(sums: Axis) -> tuple[tuple[int, int, int, int], ...]:
-    """Parts of a row whose columns of sums fit a bank: (first output, how many, first column, how many); none where an
-    output's window is wider than a bank, or meets nothing."""
-    if widest_window(sums) > BANK_COLUMNS:
+    """Parts of a row whose columns of sums fit a bank: (first output, how many, first column, how many); none where a
+    window is wider than a bank, or an output's meets nothing."""
+    if (sums.taps - 1) * sums.dilation // sums.lhs_dilation >= BANK_COLUMNS:
         return ()
     for parts in range(min(sums.out, div_ceil(sums.size, BANK_COLUMNS)), sums.out + 1):
         found = [(q0, qn, *span(sums, q0, qn)) for q0, qn in cut_into(sums.out, parts)]

@@ -27,9 +27,9 @@ from typing import Any
 
 from ..simulator.hardware import PARTITIONS, SBUF_USABLE_BYTES_PER_PARTITION
 from . import m_packing
-from .block_axes import BlockAxis, block_axis, home_element, num_steps
-from .block_schedule import Lanes, Place, Resident, RowTile, Schedule, Sweep
-from .geometry import Geometry, instructions_unsupported, is_of_planes, num_taps
+from .block_axes import BlockAxis, block_axis, num_steps
+from .block_schedule import Lanes, Place, Resident, RowTile, Schedule, Sweep, home_first
+from .geometry import Geometry, instructions_unsupported, num_taps
 from .m_packing import PackedSettings
 from .options import Options, prologue_bytes, taken_unsupported
 from .output_tiles import count_items, item_sizes, items_of_groups, items_of_phases
@@ -300,19 +300,24 @@ def _of_groups(geometry: Geometry, settings: GroupsSettings) -> Schedule | None:
     )
 
 
-def _of_phases(geometry: Geometry, settings: PhasesSettings) -> Schedule:
-    beside = _beside(geometry, settings.beside)
-    axes = _axes(geometry, beside)
-    packs = math.prod(beside) > 1 or settings.segments > 1
+def _tiling(geometry: Geometry, settings: PhasesSettings) -> tuple[Any, ...]:
+    """(axes, K tiles, whether the cores share channels, segments and blocks of an output tile along each axis)."""
+    axes = _axes(geometry, _beside(geometry, settings.beside))
     held = max(1, min(settings.segments, PARTITIONS // geometry.C))
     parts = cut(geometry.C, PARTITIONS)
     k_tiles = tuple((*part, first, held) for part in parts for first in range(0, settings.segments, held))
     by_channels = settings.shard == "channels" and geometry.K > settings.channels
+    segments = [settings.segments if name == settings.along else 1 for name in ALONG]
+    sizes = item_sizes(geometry, axes, segments, settings.y_bytes, len(k_tiles), 1 if by_channels else PARTS)
+    return axes, k_tiles, by_channels, segments, sizes
+
+
+def _of_phases(geometry: Geometry, settings: PhasesSettings) -> Schedule:
+    axes, k_tiles, by_channels, segments, sizes = _tiling(geometry, settings)
+    packs = math.prod(axis.beside for axis in axes) > 1 or settings.segments > 1
     blocks = cut(geometry.K, settings.channels)
     widest = blocks[-1][1]
     most = max(1, FILTER_BYTES // (len(k_tiles) * widest * num_taps(geometry) * geometry.itemsize))
-    segments = [settings.segments if name == settings.along else 1 for name in ALONG]
-    sizes = item_sizes(geometry, axes, segments, settings.y_bytes, len(k_tiles), 1 if by_channels else PARTS)
     items = tuple(items_of_phases(axes, sizes, segments))
     residents = []
     for first, n in cut_into(len(blocks), PARTS if by_channels else 1):
@@ -378,11 +383,8 @@ def _sweep(geometry: Geometry, axes: tuple[BlockAxis, ...], v: tuple[int, ...], 
             z = valid_range[0][own[0][0]][e[0]] if geometry.groups > 1 else z
             index = (z * sizes[1] + p) * sizes[2] + q
         found.append(Place((e[0], e[1], e[2]), index, tuple(taps)))
-    if geometry.groups > 1 and is_of_planes(geometry):
-        # sums that begin with it and go on by number round alike wherever a video is cut
-        home = [home_element(axis, one) for axis, one in zip(axes, v, strict=True)]
-        found.sort(key=lambda one: list(one.e) != home)
-    return Sweep(outputs, tuple(found), math.prod(sizes) if packs else num_taps(geometry))
+    products = home_first(geometry, axes, v, found) if geometry.groups > 1 else tuple(found)
+    return Sweep(outputs, products, math.prod(sizes) if packs else num_taps(geometry))
 
 
 def _extents(residents: list[Resident]) -> tuple[int, int, int]:
@@ -416,11 +418,7 @@ def _memory_reason(geometry: Geometry, settings: Any) -> str:
 
 def _least_instructions(geometry: Geometry, settings: PhasesSettings, cores: int) -> int:
     """Instructions of a core, at least, before output tiles are listed."""
-    axes = _axes(geometry, _beside(geometry, settings.beside))
-    segments = [settings.segments if name == settings.along else 1 for name in ALONG]
-    by_channels = settings.shard == "channels" and geometry.K > settings.channels
-    k_tiles = div_ceil(geometry.C, PARTITIONS) * div_ceil(settings.segments * min(geometry.C, PARTITIONS), PARTITIONS)
-    sizes = item_sizes(geometry, axes, segments, settings.y_bytes, k_tiles, 1 if by_channels else PARTS)
+    axes, _, by_channels, segments, sizes = _tiling(geometry, settings)
     return ITEM_INSTRUCTIONS * div_ceil(count_items(axes, sizes, segments), 1 if by_channels else cores)
 
 
