@@ -9,9 +9,9 @@ columns.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import gcd
 
 from .channel_pieces import all_places, own_piece
 from .cuts import Outputs, most_of, window_of
@@ -29,7 +29,20 @@ from .options import (
     prologue_instructions,
 )
 from .settings import BY_SHAPE, WARM_UPS, Config, Settings, choice, count, double, half, setting, warm_up
-from .tiles import BANK_COLUMNS, P_MAX, PARTS, QUADRANT, SBUF_BYTES, Part, cut, cut_into, div_ceil, fits_sbuf, share
+from .tiles import (
+    BANK_COLUMNS,
+    P_MAX,
+    PARTS,
+    QUADRANT,
+    SBUF_BYTES,
+    Part,
+    cut,
+    cut_into,
+    div_ceil,
+    fits_sbuf,
+    share,
+    some_of,
+)
 
 #: Bytes a partition of one load of a later output tile, if it has as many.
 LOAD_BYTES = 8192
@@ -164,33 +177,24 @@ def held(axis: Axis, outputs: int, dense: bool) -> int:
     return div_ceil(window_of(axis, outputs), axis.lhs_dilation if dense else 1)
 
 
-def first_held(axis: Axis, output: int) -> int:
-    """The first element of x, or what would be it, of the dense window of outputs from one on."""
-    start = output * axis.stride - axis.before
-    return div_ceil(start, axis.lhs_dilation) if start > 0 else -(-start // axis.lhs_dilation)
-
-
 def place_in(axis: Axis, first: int, output: int, tap: int, dense: bool) -> int:
     """Where an output sees x at a tap, in the window of outputs from `first` on."""
-    if not dense:
-        return (output - first) * axis.stride + tap * axis.dilation
-    place = output * axis.stride + tap * axis.dilation - axis.before - first_held(axis, first) * axis.lhs_dilation
-    return place // axis.lhs_dilation
+    apart = axis.lhs_dilation if dense else 1
+    seen = (output * axis.stride + tap * axis.dilation - axis.before) // apart
+    return seen - div_ceil(first * axis.stride - axis.before, apart)
 
 
 def inside(axis: Axis, first: int, count: int, dense: bool = False) -> tuple[int, int, int, int]:
     """(first element, how many, place of the first, step) of x within the window of outputs first .. first+count-1."""
-    out, size = axis.out // axis.images, axis.size // axis.images
+    out, size, apart = axis.out // axis.images, axis.size // axis.images, axis.lhs_dilation if dense else 1
     image = first // out
     start = (first - image * out) * axis.stride - axis.before
-    end = start + window_of(axis, count) - 1
-    low = div_ceil(start, axis.lhs_dilation) if start > 0 else 0
-    high = min(size - 1, end // axis.lhs_dilation) if end >= 0 else -1
+    low = max(0, div_ceil(start, axis.lhs_dilation))
+    high = min(size - 1, (start + window_of(axis, count) - 1) // axis.lhs_dilation)
     if high < low:
         return 0, 0, 0, 1
-    if dense:
-        return low, high - low + 1, low - first_held(axis, first), 1
-    return image * size + low, high - low + 1, low * axis.lhs_dilation - start, axis.lhs_dilation
+    place = low * axis.lhs_dilation // apart - div_ceil(start, apart)
+    return image * size + low, high - low + 1, place, axis.lhs_dilation // apart
 
 
 def rows_inside(source: Source, first: int, count: int, slot: int) -> tuple[int, int, int, int]:
@@ -198,9 +202,8 @@ def rows_inside(source: Source, first: int, count: int, slot: int) -> tuple[int,
     rows, slots = source.rows, source.slots
     if slots == 1:
         return inside(rows, first, count, source.dense)
-    low = max(first, div_ceil(max(0, rows.before - slot), slots))
-    last = rows.size - 1 + rows.before - slot
-    high = min(first + window_of(rows, count) - 1, last // slots) if last >= 0 else -1
+    low = max(first, div_ceil(rows.before - slot, slots))
+    high = min(first + window_of(rows, count) - 1, (rows.size - 1 + rows.before - slot) // slots)
     return (low, high - low + 1, low - first, 1) if high >= low else (0, 0, 0, 1)
 
 
@@ -218,9 +221,7 @@ def cut_of(source: Source, geometry: Geometry, side: int, most_elements: int) ->
     height = window_of(source.planes, 1) * held(source.rows, 1, source.dense)
     while width > 1 and height * held(source.columns, width * side, source.dense) > most_elements:
         width = div_ceil(width, 2)
-    parts = []
-    for piece in cut(units, width):
-        parts.append((piece[0] * side, piece[1] * side))
+    parts = [(first * side, count * side) for first, count in cut(units, width)]
     rows, images, apart = 1, 1, outputs_apart(source.rows)
     if len(parts) == 1 and apart * source.rows.stride * window_of(source.columns, Q) <= STEP_MAX:
         rows = min(div_ceil(P, apart), P_MAX // units)
@@ -231,7 +232,7 @@ def cut_of(source: Source, geometry: Geometry, side: int, most_elements: int) ->
 
 def outputs_apart(axis: Axis) -> int:
     """How far apart outputs are that see elements of x at the same taps: others see zeros between elements there."""
-    return axis.lhs_dilation // gcd(axis.stride, axis.lhs_dilation)
+    return axis.lhs_dilation // math.gcd(axis.stride, axis.lhs_dilation)
 
 
 def sees_x(axis: Axis, output: int, apart: int, tap: int) -> bool:
@@ -352,9 +353,6 @@ def make_pixels(geometry: Geometry, config: PixelSettings) -> PixelSchedule | No
     batches = cut_into(geometry.K, count)
     most_elements = config.x_bytes // (len(k_tiles) * item)
     sizes = cut_of(source, geometry, config.side, most_elements)
-    q0, qn = sizes.parts[0]
-    if widest_step(source, sizes, Outputs(z0=0, zn=1, p0=0, pn=1, q0=q0, qn=qn), len(k_tiles)) > STEP_MAX:
-        return None
     out_tiles = pixel_out_tiles(source, geometry, sizes, most_elements, PARTS if count == 1 else 1)
     if max(widest_step(source, sizes, out_tile, len(k_tiles)) for out_tile in out_tiles) > STEP_MAX:
         return None
@@ -382,51 +380,38 @@ def widest_step(source: Source, sizes: Cut, out_tile: Outputs, num_k_tiles: int)
 
 def pixel_bytes(geometry: Geometry, plan: PixelSchedule, options: Options) -> int:
     """Bytes a partition, at most: x of two output tiles, filters, blocks of taps, results, bias."""
-    item, y_item = geometry.itemsize, options.epilogue.y_itemsize
-    x_bytes = 0
-    for one in plan.items:
-        dn, hn, wn = window_shape(plan.source, one.out_tile)
-        elements = dn * hn * wn
-        staged = 2 * elements * geometry.hbm_itemsize if casts_x(geometry) else 0
-        x_bytes = max(x_bytes, 2 * len(plan.k_tiles) * elements * item + staged)
-    kn = most_of(plan.batches)
-    filters = len(plan.k_tiles) * num_taps(geometry) * kn * item
+    item, y_item, k_tiles, fold = geometry.itemsize, options.epilogue.y_itemsize, len(plan.k_tiles), plan.source.fold
+    elements, kn = max(math.prod(window_shape(plan.source, one.out_tile)) for one in plan.items), most_of(plan.batches)
+    x_bytes = 2 * elements * (k_tiles * item + (geometry.hbm_itemsize if casts_x(geometry) else 0))
+    filters = (k_tiles * num_taps(geometry) + (plan.source.taps * fold if fold > 1 else 0)) * kn * item
     if comes_raw(plan.way):
         filters += raw_bytes(geometry, plan)
-    fold = plan.source.fold
-    if fold > 1:
-        filters += plan.source.taps * fold * kn * item
     stored = 4 if keeps_sums(options.epilogue) else 2
     results = plan.sizes.side * fold * kn * (stored * y_item + (2 * 8 if options.residual else 0))
-    sums = 3 * 4 * BANK_COLUMNS
-    bias = 2 * 4 * fold * kn if options.epilogue.bias else 0
-    zeros = P_MAX * 2
+    # sums, bias, zeros, and what a prologue and a norm take
+    fixed = 3 * 4 * BANK_COLUMNS + (2 * 4 * fold * kn if options.epilogue.bias else 0) + P_MAX * 2
     numbers = prologue_bytes(options.prologue, geometry, geometry.planes.size) + norm_bytes(options.epilogue, kn)
-    return x_bytes + filters + results + sums + bias + zeros + numbers
+    return x_bytes + filters + results + fixed + numbers
 
 
 def pixel_instructions(geometry: Geometry, plan: PixelSchedule, options: Options, cores: int) -> int:
     """Instructions of the busiest core, at most."""
-    k_tiles, source, windows, most = len(plan.k_tiles), plan.source, plan.source.taps, 0
-    parts_of = {kn: div_ceil(source.fold * kn, plan.most_k) for _, kn in plan.batches}
-    groups = div_ceil(plan.sizes.side, max(1, BANK_COLUMNS // plan.most_k))
+    side, k_tiles, source, most = plan.sizes.side, len(plan.k_tiles), plan.source, 0
+    groups = div_ceil(side, max(1, BANK_COLUMNS // plan.most_k))
+    stores = (8 if keeps_sums(options.epilogue) else 4) * source.fold
+    each = stores + 2 + norm_instructions(options.epilogue, side * source.fold, groups)
     for core in range(cores):
-        first, count = share(len(plan.items), cores, core)
-        total, before = 8 + plan.warmup, -1
-        for item in plan.items[first : first + count]:
-            kn = plan.batches[item.batch][1]
-            if item.batch != before:
-                before = item.batch
-                total += 3 * num_transposes(kn, plan) + k_tiles * num_taps(geometry) + 4
-                total += source.fold * geometry.rows.taps
-            blocks = len(blocks_of(plan.sizes, item.out_tile))
-            total += 4 + k_tiles * (2 * source.slots * (blocks + 1) + 2)
-            planes = window_of(source.planes, item.out_tile.zn)
-            total += prologue_instructions(options.prologue, geometry, planes, k_tiles * source.slots * (blocks + 1))
-            banks = parts_of[kn] * (plan.sizes.side * k_tiles * windows + 5 * groups)
-            pixels = plan.sizes.side * source.fold
-            stores = (8 if keeps_sums(options.epilogue) else 4) * source.fold
-            total += blocks * (banks + stores + 2 + norm_instructions(options.epilogue, pixels, groups))
+        mine = some_of(plan.items, share(len(plan.items), cores, core))
+        total = 8 + plan.warmup
+        for batch in {item.batch for item in mine}:
+            total += 3 * num_transposes(plan.batches[batch][1], plan) + k_tiles * num_taps(geometry) + 4
+            total += source.fold * geometry.rows.taps
+        for item in mine:
+            blocks, planes = len(blocks_of(plan.sizes, item.out_tile)), window_of(source.planes, item.out_tile.zn)
+            loads, parts = source.slots * (blocks + 1), div_ceil(source.fold * plan.batches[item.batch][1], plan.most_k)
+            total += 4 + k_tiles * (2 * loads + 2)
+            total += prologue_instructions(options.prologue, geometry, planes, k_tiles * loads)
+            total += blocks * (parts * (side * k_tiles * source.taps + 5 * groups) + each)
         most = max(most, total)
     return most
 
@@ -437,19 +422,15 @@ def load_parts(
     """(first plane, planes, first row, rows of the window) of the loads of an output tile, in whole blocks; start: what
     the first block needs first, then each time as much as is there, as nothing goes on meanwhile, or several times that
     where many K tiles make many loads of a part."""
-    source, block, num_k_tiles = plan.source, blocks_of(plan.sizes, out_tile)[0], len(plan.k_tiles)
+    source, block = plan.source, blocks_of(plan.sizes, out_tile)[0]
     planes, rows, columns = window_shape(source, out_tile)
-    axis, most, each, height = (
-        source.rows,
-        out_tile.pn,
-        block.pn * block.apart,
-        block.pn * block.apart * source.rows.stride,
-    )
-    several = out_tile.zn > 1
+    several, tall = out_tile.zn > 1, block.pn * block.apart
     if several:
-        axis, most, each, height = source.planes, out_tile.zn, block.zn, window_of(source.rows, block.pn * block.apart)
+        axis, most, each, height = source.planes, out_tile.zn, block.zn, window_of(source.rows, tall)
+    else:
+        axis, most, each, height = source.rows, out_tile.pn, tall, tall * source.rows.stride
     at_once = each * div_ceil(LOAD_BYTES, block.zn * height * columns * geometry.itemsize)
-    found, outputs, first, growth = [], 0, 0, max(1, num_k_tiles // 4)
+    found, outputs, first, growth = [], 0, 0, max(1, len(plan.k_tiles) // 4)
     while outputs < most:
         outputs = min(most, outputs + (max(each, growth * outputs) if start else at_once))
         end = held(axis, outputs, source.dense and not several)
