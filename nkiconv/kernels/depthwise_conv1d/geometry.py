@@ -75,28 +75,14 @@ def read_geometry(img_ref, filter_ref, places, group_counts, perms, flipped=Fals
         f"chunks={chunks}, W={W}, Q={Q}: a factor of y has its extents; pad so that Q is W, with stride 1",
     )
 
-    x_strides, w_strides = picked(dense_strides(x_shape), in_axes), picked(dense_strides(w_shape), kern_axes)
     y_shape = picked((N, C, 1, Q), out_axes)
-    y_strides = result_strides(y_shape, out_axes)
+    x_n, x_c, _, x_w = picked(dense_strides(x_shape), in_axes)
+    w_c, _, _, w_s = picked(dense_strides(w_shape), kern_axes)
+    y_n, y_c, _, y_q = result_strides(y_shape, out_axes)
     geometry = RowGeometry(
-        N=N,
-        C=C,
-        W=W,
-        S=S,
-        Q=Q,
-        stride=stride[1],
-        dilation=rhs_dilation[1] if S > 1 else 1,
-        lhs_dilation=lhs_dilation[1],
-        pad_left=pad_left,
-        pad_right=pad_right,
-        x_n=x_strides[0],
-        x_c=x_strides[1],
-        x_w=x_strides[3],
-        w_c=w_strides[0],
-        w_s=w_strides[3],
-        y_n=y_strides[0],
-        y_c=y_strides[1],
-        y_q=y_strides[3],
+        *(N, C, W, S, Q),
+        *(stride[1], rhs_dilation[1] if S > 1 else 1, lhs_dilation[1], pad_left, pad_right),
+        *(x_n, x_c, x_w, w_c, w_s, y_n, y_c, y_q),
         itemsize=4 if img_ref.dtype == nl.float32 else 2,
         flipped=flipped and S > 1,
         chunks=order,

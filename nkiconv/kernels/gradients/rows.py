@@ -45,24 +45,10 @@ def gradient_geometry(forward, x_rows, gy_rows):
     stride, dilation = forward.dilation, forward.stride if forward.Q > 1 else 1
     reach = (forward.S - 1) * stride + (forward.Q - 1) * dilation + 1 - (forward.W - 1) * forward.lhs_dilation - 1
     return RowGeometry(
-        N=1,
-        C=C,
-        W=forward.W,
-        S=forward.Q,
-        Q=forward.S,
-        stride=stride,
-        dilation=dilation,
-        lhs_dilation=forward.lhs_dilation,
-        pad_left=forward.pad_left,
-        pad_right=reach - forward.pad_left,
-        x_n=C * x_rows.row,
-        x_c=x_rows.row,
-        x_w=x_rows.step,
-        w_c=gy_rows.row,
-        w_s=gy_rows.step,
-        y_n=C * forward.S,
-        y_c=forward.S if several else forward.w_c,
-        y_q=1 if several else forward.w_s,
+        *(1, C, forward.W, forward.Q, forward.S),
+        *(stride, dilation, forward.lhs_dilation, forward.pad_left, reach - forward.pad_left),
+        *(C * x_rows.row, x_rows.row, x_rows.step, gy_rows.row, gy_rows.step),
+        *(C * forward.S, forward.S if several else forward.w_c, 1 if several else forward.w_s),
         itemsize=forward.itemsize,
         times=forward.times,
     )
@@ -79,10 +65,10 @@ def fold_images(sums_hbm, images, lines, into_hbm, added_hbm):
     count, length, line_step, step = lines
     columns = cut_at(length, max(1, min(FOLD_COLUMNS, FOLD_BYTES // (4 * images))))
     pieces = list(product(cut_at(count, nl.tile_size.pmax), columns))
-    for piece in some_of(pieces, share(len(pieces), nl.num_programs(), nl.program_id(0))):
-        (line, n), (column, m) = piece
+    for (line, n), (column, m) in some_of(pieces, share(len(pieces), nl.num_programs(), nl.program_id(0))):
         pattern, offset = [[line_step, n], [step, m]], line * line_step + column * step
-        found_sbuf = sum_of_images(sums_hbm, images, (count, length), piece)
+        region = [[length, n], [count * length, images], [1, m]]
+        found_sbuf = summed(sums_hbm, region, line * length + column, 1)
         if added_hbm != None:
             added_sbuf = nl.ndarray((n, m), dtype=nl.float32, buffer=nl.sbuf)
             copy(added_sbuf, added_hbm.ap(pattern=pattern, offset=offset))
@@ -94,25 +80,22 @@ def fold_images(sums_hbm, images, lines, into_hbm, added_hbm):
         copy(into_hbm.ap(pattern=pattern, offset=offset), found_sbuf)
 
 
-def sum_of_images(sums_hbm, images, sizes, piece):
-    """The sum over images of lines and columns (first, how many) of their sums of these sizes, in SBUF."""
-    found, ((line, n), (column, m)) = None, piece
-    for first, count in cut_at(images, FOLD_BYTES // 4):
-        each_sbuf = nl.ndarray((n, count, m), dtype=nl.float32, buffer=nl.sbuf)
-        pattern = [[sizes[1], n], [sizes[0] * sizes[1], count], [1, m]]
-        offset = (first * sizes[0] + line) * sizes[1] + column
-        copy(each_sbuf, sums_hbm.ap(pattern=pattern, offset=offset))
-        while count > 1:
-            # the last ones are added to the first ones
-            half = count // 2
-            first_sbuf, last_sbuf = each_sbuf[0:n, 0:half, 0:m], each_sbuf[0:n, count - half : count, 0:m]
-            nisa.tensor_tensor(dst=first_sbuf, data1=first_sbuf, data2=last_sbuf, op=nl.add)
-            count = count - half
-        of_some_sbuf = each_sbuf[0:n, 0, 0:m]
-        if found != None:
-            nisa.tensor_tensor(dst=of_some_sbuf, data1=of_some_sbuf, data2=found, op=nl.add)
-        found = of_some_sbuf
-    return found
+def summed(hbm, pattern, offset, axis):
+    """fp32 [lines, columns] in SBUF of a region [lines, ., .] in HBM: sums over its axis 1 or 2, in parts that fit."""
+    (_, lines), (_, columns), (step, count) = pattern[0], pattern[3 - axis], pattern[axis]
+    parts = cut_at(count, max(1, FOLD_BYTES // (4 * columns)))
+    sums_sbuf = nl.ndarray((lines, columns, len(parts)), dtype=nl.float32, buffer=nl.sbuf)
+    for part, (first, some) in enumerate(parts):
+        of_part = [*pattern[:axis], [step, some], *pattern[axis + 1 :]]
+        part_sbuf = nl.ndarray([extent for _, extent in of_part], dtype=hbm.dtype, buffer=nl.sbuf)
+        copy(part_sbuf, hbm.ap(pattern=of_part, offset=offset + first * step))
+        data = part_sbuf if axis == 2 else part_sbuf.permute((0, 2, 1))
+        nisa.tensor_reduce(dst=sums_sbuf[0:lines, 0:columns, part : part + 1], op=nl.add, data=data, axis=2)
+    if len(parts) > 1:
+        whole_sbuf = nl.ndarray((lines, columns, 1), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_reduce(dst=whole_sbuf, op=nl.add, data=sums_sbuf, axis=2)
+        sums_sbuf = whole_sbuf
+    return sums_sbuf.reshape((lines, columns))
 
 
 def sum_positions(gy_hbm, geometry, images, db_hbm):
@@ -120,32 +103,17 @@ def sum_positions(gy_hbm, geometry, images, db_hbm):
     rows, sums_hbm = geometry.C, db_hbm
     if images > 1:
         sums_hbm = nl.ndarray((rows,), dtype=nl.float32, buffer=nl.shared_hbm)
-    columns = min(geometry.S, ROWS_BYTES // geometry.itemsize)
     # as many neighbouring rows a partition as fit, and as fill all partitions of both cores several times
-    each = min(ROWS_BYTES // (geometry.itemsize * columns), div_ceil(rows, ROWS_TILES * nl.tile_size.pmax))
+    each = ROWS_BYTES // (geometry.itemsize * min(geometry.S, ROWS_BYTES // geometry.itemsize))
+    each = min(each, div_ceil(rows, ROWS_TILES * nl.tile_size.pmax))
     whole = rows // each
     tiles = [(first * each, count, each) for first, count in cut_at(whole, nl.tile_size.pmax)]
     if rows % each > 0:
         tiles.append((whole * each, 1, rows % each))
-    for tile in some_of(tiles, share(len(tiles), nl.num_programs(), nl.program_id(0))):
-        sum_rows(gy_hbm, geometry, tile, cut_at(geometry.S, columns), sums_hbm)
+    for first, lines, some in some_of(tiles, share(len(tiles), nl.num_programs(), nl.program_id(0))):
+        pattern = [[some * geometry.w_c, lines], [geometry.w_c, some], [geometry.w_s, geometry.S]]
+        sums_sbuf = summed(gy_hbm, pattern, first * geometry.w_c, 2)
+        copy(sums_hbm.ap(pattern=[[some, lines], [1, some]], offset=first), sums_sbuf)
     if images > 1:
         meet(sums_hbm)
         fold_images(sums_hbm, images, (1, rows // images, rows // images, 1), db_hbm, None)
-
-
-def sum_rows(gy_hbm, geometry, tile, parts, sums_hbm):
-    """Sums of some rows of gy: (first, partitions, rows of each), in parts of their positions."""
-    first, count, each = tile
-    sums_sbuf = nl.ndarray((count, each, len(parts)), dtype=nl.float32, buffer=nl.sbuf)
-    for part, (column, length) in enumerate(parts):
-        gy_sbuf = nl.ndarray((count, each, length), dtype=gy_hbm.dtype, buffer=nl.sbuf)
-        pattern = [[each * geometry.w_c, count], [geometry.w_c, each], [geometry.w_s, length]]
-        copy(gy_sbuf, gy_hbm.ap(pattern=pattern, offset=first * geometry.w_c + column * geometry.w_s))
-        nisa.tensor_reduce(dst=sums_sbuf[0:count, 0:each, part : part + 1], op=nl.add, data=gy_sbuf, axis=2)
-    if len(parts) > 1:
-        whole_sbuf = nl.ndarray((count, each, 1), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.tensor_reduce(dst=whole_sbuf, op=nl.add, data=sums_sbuf, axis=2)
-        sums_sbuf = whole_sbuf
-    pattern = [[each, count], [1, each], [1, 1]]
-    copy(sums_hbm.ap(pattern=pattern, offset=first), sums_sbuf)
