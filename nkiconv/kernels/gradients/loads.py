@@ -85,7 +85,8 @@ def clear_sides(tile, last, rows, columns, holds=False):
     ledger, (_, height, width, channels) = new_ledger(), tile.shape
     in_pairs = last and channels % 2 == 0 and tile.dtype != nl.float32
     # those beside rows first, which loads wait for
-    for h0, h1, w0, w1 in reversed(around(height, width, (*rows, *columns))):
+    strips = around(height, width, (*rows, *columns))
+    for h0, h1, w0, w1 in sorted(strips, key=lambda strip: strip[3] - strip[2] == width):
         part = as_stored(tile[:, h0:h1, w0:w1], last)
         part = part.view(nl.float32) if in_pairs else part
         nisa.memset(dst=part, value=0.0, engine=pick_memset(ledger, size_of(part.shape[1:])))
