@@ -179,7 +179,7 @@ class DiagonalsBound:
         waits_ns = t["side"] * (target.matmul_done_ns + target.hop_ns)  # for each row tile's last sums
         array_ns = products * self.product_ns(t) + waits_ns
         moving_ns = self.moving_ns(t, rows, columns)
-        reads_ns = t["side"] * accumulators * self.read_ns(t) + waits_ns + self.shared_ns(t, rows, columns)
+        reads_ns = t["side"] * accumulators * self.read_ns(t) + waits_ns
         streamed_ns = products * t["beside"] * t["sums"] * self.column_ns
         # short products at half rate never bring the Tensor Engine back to the full one
         short = target.half_rate * streamed_ns < target.window_work * array_ns
@@ -203,15 +203,6 @@ class DiagonalsBound:
             windows, loaded = windows * window, loaded * np.maximum(0, window - np.where(extent < axis.out, outside, 0))
         each_ns = 1 / (1 / target.vector_memset_ns + 1 / target.gpsimd_ns)
         return self.T * (windows - loaded) * t["groups"] * t["beside"] * self.c * each_ns
-
-    def shared_ns(self, t: Table, rows: Any, columns: Any) -> Any:
-        """Of the copies of rows of x that a unit shares with that above."""
-        geometry, target = self.geometry, self.target
-        count = np.maximum(0, window_of(geometry.rows, rows) - rows * geometry.rows.stride)
-        width = np.minimum(window_of(geometry.columns, columns), geometry.columns.size)
-        each_ns = target.vector_16bit_ns if geometry.itemsize == 2 else target.vector_ns
-        elements = np.where(t["strips"] > 0, count, 0) * width * t["groups"] * t["beside"] * self.c
-        return self.T * elements * each_ns / PARTS
 
     def moving_ns(self, t: Table, rows: Any, columns: Any) -> Any:
         """Of the DMAs of a step, on average."""
@@ -238,6 +229,6 @@ class DiagonalsBound:
         """Of the evacuation of a set's products on a row tile, which Vector and Scalar share, or of what GpSimd
         gathers of them."""
         target, sums = self.target, t["beside"] * t["sums"]
-        fixed = target.vector_fixed_psum_ns / np.maximum(1, BANK_COLUMNS // sums)
-        rate = 1.0 / (1.0 / target.vector_ns + 1.0 / target.scalar_ns)
-        return np.maximum(sums * rate + fixed / PARTS, self.taps * target.gather_ns)
+        each_ns = 1.0 / (1.0 / target.vector_ns + 1.0 / target.scalar_ns)
+        fixed_ns = target.vector_fixed_psum_ns / np.maximum(1, BANK_COLUMNS // sums) / PARTS
+        return np.maximum(sums * each_ns + fixed_ns, self.taps * target.gather_ns)
