@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
-from .cuts import window_of
+from .cuts import places_inside, window_of
 from .geometry import Axis, Geometry, is_evenly_apart, num_taps, valid_range, windows_of_outputs
 from .settings import BY_SHAPE, Config, Settings, count, double, half, less, more, setting, warm_up
 from .tiles import BANK_COLUMNS, P_MAX, PSUM_BANKS, QUADRANT, Part, cut, cut_at, div_ceil, size_of
@@ -462,8 +462,7 @@ def extent_of(axis: Axis, extent: int, taps: Part) -> int:
 
 def taps_seen(first: int, count: int, step: int, there: Part) -> Part:
     """(first, end) of so many taps, `step` elements apart from element `first` on, that meet those `there`."""
-    low = min(count, div_ceil(max(0, there[0] - first), step))
-    return low, max(low, min(count, div_ceil(max(0, there[1] - first), step)))
+    return places_inside(first - there[0], step, count, there[1] - there[0])
 
 
 def first_seen(axis: Axis, taps: int, outputs: int, there: Part) -> int:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from .blocks import BlocksSettings, Pass, Region, Run, Tile, extent_of
+from .cuts import places_inside
 from .geometry import Axis, Geometry, valid_range
 from .tiles import (
     BANK_BYTES,
@@ -65,6 +66,10 @@ class Span:
         """(First, end) of columns that are loaded: whole rows if it is most of them, for those are neighbours."""
         low, end = self.inside
         return (0, self.size) if 2 * (end - low) > self.size else (low, end)
+
+    def blocks_inside(self, element: int) -> Part:
+        """(First, end) of blocks whose windows' element of this number is there."""
+        return places_inside(self.first + element, self.step, self.count, self.size)
 
     @property
     def width(self) -> int:

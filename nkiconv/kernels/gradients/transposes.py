@@ -1,6 +1,7 @@
 """x and gy of NCHW on their way to units: loaded in memory order, framed by zeros, transposed, evacuated."""
 
 from dataclasses import dataclass
+from itertools import cycle
 
 from ..._nki import nisa, nl
 from ...schedules.blocks_transposes import SLABS, bank_shape, sides_of
@@ -11,15 +12,21 @@ from ..conv.regions import around, load_region, offset_at
 
 
 @dataclass
+class Slab(nl.NKIObject):
+    """A row of windows with zeros around it: its tile, and which zeros are there."""
+
+    tile: object
+    zeros: tuple = ()
+
+
+@dataclass
 class Ahead(nl.NKIObject):
-    """Circular buffers of tiles, and their sizes: pieces of x and of gy as loaded, rows with zeros, banks; which
-    zeros a row's buffer has; of each tile's buffer which pieces are there; zeros; how many products have theirs."""
+    """Circular buffers: pieces of x and of gy as loaded, Slabs, banks. there: of each buffer of a tile (the tile's
+    number, which pieces of it are there); zeros; how many products have theirs."""
 
     raws: list
-    slabs: list
-    banks: list
-    taken: list
-    zeros: list
+    slabs: object
+    banks: object
     there: list
     zeros_sbuf: object
     done: int = 0
@@ -41,21 +48,14 @@ def start_transposes(work, buffers):
     def tiles(count, shape, dtype, buffer=nl.sbuf):
         return [nl.ndarray(shape, dtype=dtype, buffer=buffer) for _ in range(count)]
 
-    raws = [tiles(plan.raws, shape, dtype) for shape, dtype in zip(plan.raw_shapes, dtypes)]
-    slabs = tiles(SLABS, plan.slab_shape, dtypes[0])
+    raws = [cycle(tiles(plan.raws, shape, dtype)) for shape, dtype in zip(plan.raw_shapes, dtypes)]
+    slabs = cycle([Slab(tile) for tile in tiles(SLABS, plan.slab_shape, dtypes[0])])
     bank_shape = nl.tile_size.pmax, BANK_BYTES // work.geometry.itemsize
-    banks, there = tiles(plan.banks, bank_shape, dtypes[0], nl.psum), filled(buffers, (-1, []))
+    banks = cycle(tiles(plan.banks, bank_shape, dtypes[0], nl.psum))
     zeros_sbuf = nl.ndarray((nl.tile_size.pmax, plan.zeros), dtype=dtypes[0], buffer=nl.sbuf) if plan.zeros else None
     if zeros_sbuf != None:
         nisa.memset(dst=zeros_sbuf, value=0.0, engine=nisa.engine.gpsimd)
-    taken, zeros = [0, 0, 0, 0], filled(SLABS, None)
-    return Ahead(raws, slabs, banks, taken, zeros, there, zeros_sbuf)
-
-
-def next_of(ahead, kind, buffers):
-    """The next buffer of its kind."""
-    ahead.taken[kind] += 1
-    return (ahead.taken[kind] - 1) % len(buffers)
+    return Ahead(raws, slabs, banks, filled(buffers, (-1, [])), zeros_sbuf)
 
 
 def transpose_for(work, ahead, feed, blocks, some):
@@ -88,7 +88,7 @@ def transpose_piece(work, ahead, side, channel, rows, tile_sbuf):
     which, columns = 1 if side.t < 0 else 0, side.columns.inside
     piece, sources = RawPiece(raw=None, rows=rows, whole=rows[1] == side.rows.extent), []
     if len(side.corners) > 0 and columns[0] < columns[1]:
-        piece.raw = ahead.raws[which][next_of(ahead, which, ahead.raws[which])]
+        piece.raw = next(ahead.raws[which])
         load_piece(ahead, side, piece, channel, work.operands.w if side.t < 0 else work.operands.x)
     needed = [row for row in range(rows[0], rows[0] + rows[1]) if row % side.rows.spacing == 0]
     for index, row in enumerate(needed):
@@ -99,13 +99,6 @@ def transpose_piece(work, ahead, side, channel, rows, tile_sbuf):
             clear_row(side, row, tile_sbuf)
         else:
             transpose_row(work, ahead, side, row, sources[index], tile_sbuf)
-
-
-def blocks_inside(span, row):
-    """(first, how many) blocks whose windows' row of this number is there."""
-    first = div_ceil(max(0, -span.first - row), span.step)
-    end = div_ceil(max(0, span.size - span.first - row), span.step)
-    return first, max(0, min(span.count, end) - first)
 
 
 def load_piece(ahead, side, piece, channel, hbm):
@@ -128,8 +121,8 @@ def load_piece(ahead, side, piece, channel, hbm):
 
 def regions_of(span, rows):
     """(first block, blocks, first row in memory, in the piece, rows) of loads of rows (first, how many) of windows."""
-    regions, top, bottom = [], blocks_inside(span, rows[0]), blocks_inside(span, rows[0] + rows[1] - 1)
-    first, last = max(top[0], bottom[0]), min(top[0] + top[1], bottom[0] + bottom[1])
+    regions, top, bottom = [], span.blocks_inside(rows[0]), span.blocks_inside(rows[0] + rows[1] - 1)
+    first, last = max(top[0], bottom[0]), min(top[1], bottom[1])
     if first < last:
         regions.append((first, last - first, span.first + first * span.step + rows[0], 0, rows[1]))
     for block in range(span.count):
@@ -159,48 +152,48 @@ def clear_row(side, row, tile_sbuf):
 
 
 def loaded_row(side, piece, row, blocks):
-    """A row of the windows of some blocks (first, how many): [channels, planes, blocks, columns]."""
-    raw, first = piece.raw, blocks[0]
+    """A row of the windows of some blocks (first, end): [channels, planes, blocks, columns]."""
+    raw, (first, end) = piece.raw, blocks
     parts, columns = len(side.corners) * side.channels[1], side.columns.loaded
     width = columns[1] - columns[0]
     if not piece.whole:
-        return raw[0:parts, 0 : side.count, first : first + blocks[1], row - piece.rows[0], 0:width]
+        return raw[0:parts, 0 : side.count, first:end, row - piece.rows[0], 0:width]
     h = side.rows.first + first * side.rows.step + row - side.rows.inside[0]
-    end = h + (blocks[1] - 1) * side.rows.step + 1
-    return raw[0:parts, 0 : side.count, 0, h : end : side.rows.step, 0:width]
+    h_end = h + (end - first - 1) * side.rows.step + 1
+    return raw[0:parts, 0 : side.count, 0, h : h_end : side.rows.step, 0:width]
 
 
 def source_of(work, ahead, side, piece, row):
     """A row of all windows, with zeros where x ends: (it, number of its first column there); None if nothing is."""
-    span, blocks = side.columns, blocks_inside(side.rows, row)
-    if piece.raw == None or blocks[1] == 0:
+    span, blocks = side.columns, side.rows.blocks_inside(row)
+    if piece.raw == None or blocks[0] == blocks[1]:
         return None
     source, start = loaded_row(side, piece, row, blocks), span.first - span.loaded[0]
-    if blocks[1] == side.rows.count and span.is_inside:
+    if blocks == (0, side.rows.count) and span.is_inside:
         return source, start
     return row_with_zeros(work, ahead, side, source, start, blocks), 0
 
 
 def row_with_zeros(work, ahead, side, source, start, blocks):
-    """A copy of a row of windows, of blocks (first, how many), with zeros around it."""
-    span, slot, parts = side.columns, next_of(ahead, 2, ahead.slabs), source.shape[0]
-    slab, (low, end) = ahead.slabs[slot].view(source.dtype), span.inside
-    left, right, last = low - span.first, end - span.first, blocks[0] + blocks[1]
+    """A copy of a row of windows, of blocks (first, end), with zeros around it."""
+    span, one, parts = side.columns, next(ahead.slabs), source.shape[0]
+    slab, (low, end) = one.tile.view(source.dtype), span.inside
+    left, right, (first, last) = low - span.first, end - span.first, blocks
     key = (parts, side.count, side.rows.count, left, right, span.width)
-    strips = [(0, blocks[0], left, right), (last, side.rows.count, left, right)]
-    if ahead.zeros[slot] != key:
-        ahead.zeros[slot] = key
+    strips = [(0, first, left, right), (last, side.rows.count, left, right)]
+    if one.zeros != key:
+        one.zeros = key
         strips = strips + [(0, side.rows.count, 0, left), (0, side.rows.count, right, span.width)]
     for b0, b1, w0, w1 in strips:
         if b0 < b1 and w0 < w1:
             into = slab[0:parts, 0 : side.count, b0:b1, w0:w1]
             nisa.memset(dst=into, value=0.0, engine=nisa.engine.gpsimd)
     nisa.tensor_copy(
-        dst=slab[0:parts, 0 : side.count, blocks[0] : last, left:right],
-        src=source[0:parts, 0 : side.count, 0 : blocks[1], start + left : start + right],
+        dst=slab[0:parts, 0 : side.count, first:last, left:right],
+        src=source[0:parts, 0 : side.count, 0 : last - first, start + left : start + right],
         engine=nisa.engine.vector,
     )
-    work.ledger.vector += START_WORK + side.count * blocks[1] * (right - left) * copy_work(slab.dtype)
+    work.ledger.vector += START_WORK + side.count * (last - first) * (right - left) * copy_work(slab.dtype)
     return slab[0:parts, 0 : side.count, 0 : side.rows.count, 0 : span.width]
 
 
@@ -211,7 +204,7 @@ def transpose_row(work, ahead, side, row, source, tile_sbuf):
     rows = slice(member * extent + row, (member + members - 1) * extent + row + 1, extent)
     shape = bank_shape(side, work.geometry.itemsize)
     for first, count in cut(div_ceil(span.extent, step), shape[1]):
-        bank = ahead.banks[next_of(ahead, 3, ahead.banks)].view(tile_sbuf.dtype)
+        bank = next(ahead.banks).view(tile_sbuf.dtype)
         bank = bank[0 : shape[0], 0 : size_of(shape[1:])].reshape(shape)
         for index in range(count):
             w = start + (first + index) * step
