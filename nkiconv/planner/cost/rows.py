@@ -32,6 +32,8 @@ STARTS = 8, 32
 #: Of `mixed` and `vector`: pieces of a core's work up to which each of the first and last ones matters; lists of
 #: recipes that are tried besides others, and that a search starts from.
 SHORT, RECIPES, START = 12, 8, 2
+#: Settings whose first value the bound leaves as it is: others hardly take less.
+KEPT = {"piece", "end"}
 
 
 class RowsAlgorithm(Algorithm):
@@ -111,7 +113,7 @@ class Mixed(RowsAlgorithm):
             start,
             lambda one: self.rows.ns_of(shape.geometry, shape.options, shape.cores, shape.target, one),
             lambda one: self._near(shape, one),
-            clock.SETTINGS,
+            clock.SETTINGS | KEPT,
         )
 
     def _near(self, shape: Shape, settings: MixedSettings) -> list[Config]:
@@ -119,19 +121,28 @@ class Mixed(RowsAlgorithm):
         geometry, plan = shape.geometry, build(shape.geometry, shape.options, settings)
         piece = plan.settings.piece
         is_short, few = part_total(geometry) <= SHORT * piece, geometry.S <= MANY_TAPS
-        ranked = ranked_recipes(geometry, shape.options.epilogue, shape.target, piece, self.on_tensor)
+        ranked = self._ranked(shape, piece)
         parts = {"batch": geometry.N, "columns": geometry.Q, "channels": geometry.C}
         edges = edge_recipes(geometry.S) if self.on_tensor and is_short and few else ()
         on_tensor = [((geometry.S, 0, 0, 0),)] if self.on_tensor else []
         choices: dict[str, Sequence[Any]] = {
             "shard": [shard for shard in SHARDS if parts[shard] >= PARTS],
-            "recipes": [*islice(ranked, RECIPES), *on_tensor] if few else (),
+            "recipes": [*ranked[:RECIPES], *on_tensor] if few else (),
             "piece": (512, 448, 384) if is_short else (2048, 1024, 512),
             "start": [(), *[(one,) for one in edges], *[(*settings.start, one) for one in edges if settings.start]],
             "end": [(), *[(one,) for one in edges]],
             "warmup": (4, 6, 0) if self.on_tensor else (),
         }
         return list(MixedSettings.near(settings.pairs, dict(plan.settings.pairs), **choices))
+
+    def _ranked(self, shape: Shape, piece: int) -> list[Any]:
+        """Lists of recipes, the best first."""
+
+        def ranked() -> list[Any]:
+            found = ranked_recipes(shape.geometry, shape.options.epilogue, shape.target, piece, self.on_tensor)
+            return [*islice(found, max(RECIPES, 3 * START))]
+
+        return shape.once((f"recipes, {self.on_tensor}", config_of(piece=piece)), ranked)
 
     def settings_of(self, shape: Shape, config: Config) -> Any:
         """All settings: those of a config and others by a rule; without any, those of the least bound."""
@@ -150,7 +161,7 @@ class Mixed(RowsAlgorithm):
             return [config_of(shard=self.completed(shape, config_of(piece=PIECE)).rows.shard)]
         own = self.settings_of(shape, None).pairs
         most, piece = 3 * START if wide else START, self.completed(shape, own).settings.piece
-        lists = islice(ranked_recipes(geometry, shape.options.epilogue, shape.target, piece, self.on_tensor), most)
+        lists = self._ranked(shape, piece)[:most]
         shards = shards_of(geometry, first=dict(own or ())["shard"])[1:]
         found = [own, *[with_settings(own, recipes=one) for one in lists]]
         return list(dict.fromkeys([*found, *[with_settings(own, shard=shard) for shard in shards]]))
