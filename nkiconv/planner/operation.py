@@ -107,12 +107,13 @@ class Operation(ABC):
 
     def choice(self, request: Request, shape: Shape) -> tuple[str, Config]:
         """The algorithm and settings of an estimate: of the candidates that are near the least by cost models the one
-        that takes least by `clock`, or the first where they are of a part of the problem.
+        that takes least by `clock`; the first where they are long, or of a part of the problem.
 
         Args: shape: that of the request.
         """
-        candidates = self.ranked(shape)
-        if shape.whole is not None:
+        found = self._near(shape)
+        candidates = list(dict.fromkeys(choice for _, choice in found))
+        if shape.whole is not None or found[0][0] > clock.LONG_NS:
             return candidates[0]
 
         def launch(algorithm: str, config: Config) -> clock.Launch:
@@ -120,30 +121,34 @@ class Operation(ABC):
 
         return clock.fastest(candidates, launch, shape.rates)
 
-    def ranked(self, shape: Shape) -> list[tuple[str, Config]]:
+    def ranked(self, shape: Shape) -> list[Choice]:
         """Algorithms with settings that are near the least by cost models, the least first; of a video the one whose
         order of sums is that of its stream, where the kernel takes it.
 
         Settings are looked for further where an algorithm's first guess is near the least. Where all refuse, the
         fallback, which refuses too.
         """
+        return list(dict.fromkeys(choice for _, choice in self._near(shape)))
+
+    def _near(self, shape: Shape) -> list[tuple[float, Choice]]:
+        """The same with ns."""
         of_stream = self.stream_choice(shape)
         if of_stream is not None:
-            config = self.complete(of_stream[0], shape, None)
-            if not self.kernel_reason(of_stream[0], shape, config):
-                return [(of_stream[0], config)]
+            name, config = of_stream[0], self.complete(of_stream[0], shape, None)
+            if not self.kernel_reason(name, shape, config):
+                guess = self.known[name].guess(shape, config)
+                return [(guess.ns if guess else 0.0, (name, config))]
         near = self.near_least(shape, self.algorithms)
         refined = [
-            (place, name, one)
+            (place > 0, one.ns, (name, one.config))
             for name, guess in near
             for place, one in enumerate(self.known[name].refined(shape, guess))
         ]
         if not refined:
-            return [(self.refuser(shape), None)]
+            return [(0.0, (self.refuser(shape), None))]
         # the best of each before the others of any
-        refined.sort(key=lambda each: (each[0] > 0, each[2].ns))
-        least_ns = refined[0][2].ns
-        return list(dict.fromkeys((name, one.config) for _, name, one in refined if one.ns <= clock.NEAR * least_ns))
+        refined.sort(key=lambda each: each[:2])
+        return [(ns, choice) for _, ns, choice in refined if ns <= clock.NEAR * refined[0][1]]
 
     def refuser(self, shape: Shape) -> str:
         """The algorithm that says why nothing runs a problem."""
