@@ -37,7 +37,7 @@ from ..sums import Product, covering_first, elements_met, is_whole, spaced, sums
 from .load import Inputs, StackedInputs
 from .residents import Residents, StackedResidents
 from .results import PackedResults, Results
-from .shift_and_add import PartsAhead, add_shifted, sums_alone
+from .shift_and_add import ShiftAndAdd
 from .statistics import add_outputs, before_rounding, leave, new_output_statistics
 
 
@@ -55,7 +55,8 @@ class Work(nl.NKIObject):
     results: object
     #: WarmBanks
     warm: list
-    ahead: object = None
+    #: ShiftAndAdd, or None
+    adder: object = None
     #: OutputStatistics, or None, and rows of y
     statistics: object = None
     rows_out: int = 0
@@ -93,7 +94,7 @@ def run_weight_stationary(operands, geometry, options, schedule):
     work = Work(operands, options, schedule, zeros_sbuf, ledger, residents, inputs, results, warm)
     work.rows_out, work.statistics = geometry.rows.out, statistics
     if schedule.shift != None:
-        work.ahead = PartsAhead(schedule, steps)
+        work.adder = ShiftAndAdd(schedule, steps, options.epilogue, ledger)
     for index, (b, i) in enumerate(steps):
         inputs.load((index + schedule.buffers) * k_tiles)
         x, resident = inputs.take(index), schedule.residents[b]
@@ -256,7 +257,7 @@ def shift_out(work, tile, index, lanes, bank, sums, bias_sbuf):
         residual = spaced(residual, (0, size), yz, rows, columns)
     y, alone = spaced(y_sbuf, (base, size), yz, rows, columns), None
     if work.statistics is not None:
-        alone = sums_alone(acc_psum, schedule, column, (size, z[1], m[1]))
-    sums_sbuf, epilogue = before_rounding(work, y, alone is not None), work.options.epilogue
-    add_shifted(sums_sbuf, acc_psum, schedule, column, bias_sbuf, residual, epilogue, work.ledger, work.ahead)
+        alone = work.adder.alone(acc_psum, column, (size, z[1], m[1]))
+    sums_sbuf = before_rounding(work, y, alone is not None)
+    work.adder.add(sums_sbuf, acc_psum, column, bias_sbuf, residual)
     leave(work, y, sums_sbuf, alone, bias_sbuf, (tile[index], lane, bank.sweep, sums.blocks))

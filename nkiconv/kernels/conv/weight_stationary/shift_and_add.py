@@ -28,99 +28,84 @@ from ..sums import places_of_elements, places_of_outputs, spaced, taps_by_cover
 PARTS_AHEAD = 4
 
 
-def add_shifted(y_sbuf, acc_psum, schedule, tile, bias_sbuf, residual_sbuf, epilogue, ledger, parts_ahead):
-    """The sums of all taps, each shifted to its outputs, and the epilogue, into y_sbuf [(u, k), images, blocks, qn].
+class ShiftAndAdd(nl.NKIObject):
+    """Evacuations of a core, in the order of the work. Tiles for fp32 sums of several taps are made, and their zeros
+    written, ahead."""
 
-    tile: the part of a row. Taps that meet only some outputs come first, one that meets
-    all last.
-    """
-    parts, nn, jn, _ = y_sbuf.shape
-    for one in outputs_of_tile(schedule.shift.sums, tile):
-        every = (one.first, one.count, one.step)
-        y = spaced(y_sbuf, (0, parts), (0, nn, 1), (0, jn, 1), every)
-        residual = None if residual_sbuf == None else spaced(residual_sbuf, (0, parts), (0, nn, 1), (0, jn, 1), every)
-        part_sbuf = None if is_direct(one) else parts_ahead.take()
-        add_outputs(y, acc_psum, schedule, tile, one, part_sbuf, bias_sbuf, residual, epilogue, ledger)
+    def __init__(self, schedule, steps, epilogue, ledger):
+        self.schedule, self.epilogue, self.ledger = schedule, epilogue, ledger
+        self.wanted, self.made = self._parts(steps), []
 
+    def add(self, y_sbuf, acc_psum, tile, bias_sbuf, residual_sbuf):
+        """The sums of all taps, each shifted to its outputs, and the epilogue, into y_sbuf [(u, k), planes, blocks,
+        columns] of a part of a row. Taps that meet only some outputs come first, one that meets all last."""
+        parts, nn, jn, _ = y_sbuf.shape
+        for one in self.outputs_of(tile):
+            own = (0, parts), (0, nn, 1), (0, jn, 1), (one.first, one.count, one.step)
+            y, residual = spaced(y_sbuf, *own), None if residual_sbuf == None else spaced(residual_sbuf, *own)
+            taps = [(self._sums(acc_psum, tile, tap, (parts, nn, jn)), tap[1]) for tap in one.taps]
+            if is_direct(one):
+                evacuate(y, taps[0][0], bias_sbuf, residual, self.epilogue, self.ledger)
+            else:
+                self._add_taps(y, taps, tile, one, bias_sbuf, residual)
 
-def add_outputs(y_sbuf, acc_psum, schedule, tile, one, part_sbuf, bias_sbuf, residual_sbuf, epilogue, ledger):
-    """The same of OutputsMet; part_sbuf: fp32, of their sums, if they are of several taps."""
-    outputs, nn, jn, qn = y_sbuf.shape
-    elements = nn * jn * qn
-    for which in range(len(one.taps)):
-        tap = one.taps[which]
-        sums = sums_of_tap(acc_psum, schedule, tile, tap, (outputs, nn, jn))
-        whole = tap[1][1] == one.step and tap[1][2] == qn
-        if is_direct(one):
-            evacuate(y_sbuf, sums, bias_sbuf, residual_sbuf, epilogue, ledger)
-            return
-        place = spaced(part_sbuf, (0, outputs), (0, nn, 1), (0, jn, 1), place_among(one, tile, tap[1]))
-        fused = which + 1 == len(one.taps) and whole and epilogue.residual == ""
-        if which == 0 and tap[1][1] == one.step:
-            nisa.tensor_copy(dst=place, src=sums, engine=pick(ledger, elements, False))
-        elif not fused:
-            nisa.tensor_tensor(dst=place, data1=sums, data2=place, op=nl.add)
-            ledger.vector = ledger.vector + VECTOR_START_WORK_PSUM + elements * VECTOR_WORK
-        elif with_gpsimd(ledger, elements, epilogue):
-            # Scalar reads PSUM, which GpSimd cannot
-            scalar, gpsimd = nisa.engine.scalar, nisa.engine.gpsimd
-            evacuate(y_sbuf, sums, bias_sbuf, None, epilogue, scalar, rest=part_sbuf, adder=gpsimd)
-            return
-        else:
-            evacuate(y_sbuf, sums, bias_sbuf, None, epilogue, nisa.engine.vector, rest=part_sbuf)
-            ledger.vector = ledger.vector + VECTOR_START_WORK_PSUM + elements * VECTOR_WORK
-            return
-    evacuate(y_sbuf, part_sbuf, bias_sbuf, residual_sbuf, epilogue, ledger)
+    def alone(self, acc_psum, tile, extents):
+        """The sums of a part of a row where no others are added to them, else None."""
+        first, *others = self.outputs_of(tile)
+        return self._sums(acc_psum, tile, first.taps[0], extents) if not others and is_direct(first) else None
 
+    def outputs_of(self, tile):
+        """The OutputsMet of a part of a row."""
+        return outputs_of_tile(self.schedule.shift.sums, tile)
 
-def sums_of_tap(acc_psum, schedule, tile, tap, extents):
-    """The sums of a tap, [(u, k), images, blocks, columns], of these extents."""
-    parts, nn, jn = extents
-    columns = places_of_elements(tap[1], tile[2])
-    return spaced(acc_psum, (tap[0] * schedule.slot, parts), (0, nn, 1), (0, jn, 1), columns)
+    def _sums(self, acc_psum, tile, tap, extents):
+        """The sums of a tap, [(u, k), planes, blocks, columns], of these extents."""
+        (parts, nn, jn), columns = extents, places_of_elements(tap[1], tile[2])
+        return spaced(acc_psum, (tap[0] * self.schedule.slot, parts), (0, nn, 1), (0, jn, 1), columns)
 
+    def _add_taps(self, y_sbuf, taps, tile, one, bias_sbuf, residual_sbuf):
+        """(sums, where they meet x) of several taps, and the epilogue, into the outputs that they meet."""
+        self.made += [part_of(*part) for part in itertools.islice(self.wanted, PARTS_AHEAD - len(self.made))]
+        (parts, nn, jn, qn), part_sbuf, engine = y_sbuf.shape, self.made.pop(0), nisa.engine
+        elements = nn * jn * qn
+        for which, (sums, met) in enumerate(taps):
+            place = spaced(part_sbuf, (0, parts), (0, nn, 1), (0, jn, 1), place_among(one, tile, met))
+            whole, vector = met[1:3] == (one.step, qn), VECTOR_START_WORK_PSUM + elements * VECTOR_WORK
+            if which == 0 and met[1] == one.step:
+                nisa.tensor_copy(dst=place, src=sums, engine=pick(self.ledger, elements, False))
+            elif which + 1 < len(taps) or not whole or self.epilogue.residual != "":
+                nisa.tensor_tensor(dst=place, data1=sums, data2=place, op=nl.add)
+                self.ledger.vector += vector
+            elif self._with_gpsimd(elements, vector):
+                # Scalar reads PSUM, which GpSimd cannot
+                fused = {"rest": part_sbuf, "adder": engine.gpsimd}
+                evacuate(y_sbuf, sums, bias_sbuf, None, self.epilogue, engine.scalar, **fused)
+                return
+            else:
+                evacuate(y_sbuf, sums, bias_sbuf, None, self.epilogue, engine.vector, rest=part_sbuf)
+                self.ledger.vector += vector
+                return
+        evacuate(y_sbuf, part_sbuf, bias_sbuf, residual_sbuf, self.epilogue, self.ledger)
 
-def sums_alone(acc_psum, schedule, tile, extents):
-    """The sums of a part of a row where no others are added to them, else None."""
-    every = outputs_of_tile(schedule.shift.sums, tile)
-    if len(every) > 1 or not is_direct(every[0]):
-        return None
-    return sums_of_tap(acc_psum, schedule, tile, every[0].taps[0], extents)
+    def _with_gpsimd(self, elements, vector):
+        """Whether Scalar and GpSimd would be done with the last tap before Vector is; if so, it is booked there."""
+        scalar = self.ledger.scalar + SCALAR_START_WORK_PSUM + elements * SCALAR_WORK
+        gpsimd = self.ledger.gpsimd + GPSIMD_START_WORK + elements * GPSIMD_WORK
+        if self.epilogue.activation != "" or max(scalar, gpsimd) >= self.ledger.vector + vector:
+            return False
+        self.ledger.scalar, self.ledger.gpsimd = scalar, gpsimd
+        return True
 
-
-def place_among(one, tile, found):
-    """(first, how many, step) of what a tap meets, among OutputsMet."""
-    first, count, step = places_of_outputs(found, tile[0])
-    return (first - one.first) // one.step, count, step // one.step
-
-
-def is_direct(one):
-    """Whether these outputs are of one tap that meets all of them."""
-    valid_range = one.taps[0][1]
-    return len(one.taps) == 1 and valid_range[1] == one.step and valid_range[2] == one.count
-
-
-class PartsAhead(nl.NKIObject):
-    """fp32 sums of several taps of a core, in the order of the work: some are made, and their zeros written, ahead."""
-
-    def __init__(self, schedule, steps):
-        self.wanted, self.made = parts_wanted(schedule, steps), []
-
-    def take(self):
-        """The next."""
-        self.made += [part_of(*one) for one in itertools.islice(self.wanted, PARTS_AHEAD - len(self.made))]
-        return self.made.pop(0)
-
-
-def parts_wanted(schedule, steps):
-    """(part of a row, OutputsMet, shape) of all of them."""
-    for row_tiles, lanes in schedule.m_tiles_of(steps):
-        for bank, row_tile in itertools.product(banks_of(schedule, lanes), row_tiles):
-            tile = next(one for one in schedule.shift.tiles if one[2] == bank.blocks[2][0])
-            (_, zn), (_, mn), _ = blocks_in(schedule.sweeps[bank.sweep], lanes[row_tile.lane], bank.blocks)
-            for one in outputs_of_tile(schedule.shift.sums, tile) if zn * mn > 0 else []:
-                if not is_direct(one):
-                    yield tile, one, (row_tile.kn, zn, mn, one.count)
+    def _parts(self, steps):
+        """(part of a row, OutputsMet, shape) of all fp32 sums of several taps."""
+        for row_tiles, lanes in self.schedule.m_tiles_of(steps):
+            for bank, row_tile in itertools.product(banks_of(self.schedule, lanes), row_tiles):
+                tile = next(one for one in self.schedule.shift.tiles if one[2] == bank.blocks[2][0])
+                sweep, lane = self.schedule.sweeps[bank.sweep], lanes[row_tile.lane]
+                (_, zn), (_, mn), _ = blocks_in(sweep, lane, bank.blocks)
+                for one in self.outputs_of(tile) if zn * mn > 0 else []:
+                    if not is_direct(one):
+                        yield tile, one, (row_tile.kn, zn, mn, one.count)
 
 
 def part_of(tile, one, shape):
@@ -134,16 +119,15 @@ def part_of(tile, one, shape):
     return part_sbuf
 
 
-def with_gpsimd(ledger, elements, epilogue):
-    """Whether Scalar and GpSimd would be done with the last tap before Vector is; if so, it is booked there."""
-    scalar = ledger.scalar + SCALAR_START_WORK_PSUM + elements * SCALAR_WORK
-    gpsimd = ledger.gpsimd + GPSIMD_START_WORK + elements * GPSIMD_WORK
-    vector = ledger.vector + VECTOR_START_WORK_PSUM + elements * VECTOR_WORK
-    if epilogue.activation != "" or max(scalar, gpsimd) >= vector:
-        return False
-    ledger.scalar = scalar
-    ledger.gpsimd = gpsimd
-    return True
+def place_among(one, tile, found):
+    """(first, how many, step) of what a tap meets, among OutputsMet."""
+    first, count, step = places_of_outputs(found, tile[0])
+    return (first - one.first) // one.step, count, step // one.step
+
+
+def is_direct(one):
+    """Whether these outputs are of one tap that meets all of them."""
+    return len(one.taps) == 1 and one.taps[0][1][1:3] == (one.step, one.count)
 
 
 @dataclass
