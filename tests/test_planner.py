@@ -172,6 +172,12 @@ REFUSED = [
     ("state's padding", {"padding": ((0, 0), (1, 0))}, {"return_final_state": True}, "must be .* = 4"),
     ("no algorithm", {}, {"algorithms": ()}, "must name at least one"),
     ("constant", {}, {"constants": {"vector.speed": 1.0}}, "unknown name"),
+    ("no per cent", {}, {"robust": 101}, "robust=101: must be off, on or per cent from 0 to 100; use robust=on"),
+    ("a per cent that is none", {}, {"robust": float("nan")}, "robust=nan: must be off, on or per cent"),
+    ("direction", {}, {"direction": "backward"}, "direction='backward': accepted are forward, dgrad, wgrad"),
+    ("a gradient's", {"direction": "wgrad"}, {"direction": "dgrad"}, "the problem is a gradient itself"),
+    ("activation", {}, {"direction": "wgrad", "activation": "relu"}, "activation='relu': a filter gradient has none"),
+    ("no gradient", {"groups": 1}, {"operation": "conv2d_weight"}, "the problem's direction is 'forward'"),
 ]  # fmt: skip
 
 
@@ -323,17 +329,6 @@ def test_bytes_of_filter_gradients_are_those_of_x_and_gy_and_fp32_filters():
     assert IMAGES.toward("wgrad").flops == IMAGES.flops
 
 
-@pytest.mark.parametrize(("problem", "direction", "message"), [
-    (IMAGES, "backward", "direction='backward': accepted are forward, dgrad, wgrad"),
-    (IMAGES.toward("wgrad"), "dgrad", "the problem is a gradient itself"),
-])  # fmt: skip
-def test_refused_directions(problem, direction, message):
-    with pytest.raises(UnsupportedError, match=message):
-        problem.toward(direction)
-    with pytest.raises(UnsupportedError, match=message):
-        nkiconv.plan(problem, direction=direction)
-
-
 @pytest.mark.cover(0, keep=["images", "rows"])
 @pytest.mark.parametrize(
     "problem", [IMAGES, VOLUMES, IMAGES.replace(layout="NHWC"), ROWS], ids=["images", "volumes", "NHWC", "rows"]
@@ -348,13 +343,6 @@ def test_plans_of_filter_gradients_run(problem):
     us = {one.config: one.us for one in found.alternatives}
     assert found.phase0_us <= us.get(first.config, found.phase0_us)
     assert 0 < found.roofline_fraction < 1
-
-
-def test_what_filter_gradients_lack_is_refused():
-    with pytest.raises(UnsupportedError, match="activation='relu': a filter gradient has none"):
-        nkiconv.plan(IMAGES, direction="wgrad", activation="relu")
-    with pytest.raises(UnsupportedError, match="operation='conv2d_weight': the problem's direction is 'forward'"):
-        nkiconv.plan(IMAGES, operation="conv2d_weight")
 
 
 def test_settings_that_only_the_default_rule_completes_have_no_neighbours():
@@ -404,12 +392,6 @@ def test_a_plan_that_hedges_at_no_cost():
 @pytest.mark.parametrize(("value", "percent"), [("off", 0), ("on", 2), (5, 5), ("2.5", 2.5), (0, 0)])
 def test_per_cent(value, percent):
     assert percent_of(value) == percent
-
-
-@pytest.mark.parametrize("value", ["yes", -1, 101, float("nan")])
-def test_what_is_no_per_cent_is_refused(value):
-    with pytest.raises(UnsupportedError, match=r"^robust=.*: must be off, on or per cent from 0 to 100; use robust=on"):
-        percent_of(value)
 
 
 @pytest.mark.simulator_only
