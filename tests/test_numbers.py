@@ -3,6 +3,7 @@ are refused in short texts.
 """
 
 import inspect
+from functools import partial
 
 import numpy as np
 import pytest
@@ -170,67 +171,48 @@ OF = {1: (A_ROW, (8, 8, 3)), 2: (IMAGE, (8, 8, 3, 3)), 3: (A_VOLUME, (8, 8, 3, 3
 #: Characters of a text, at most.
 SHORT = 500
 
-GRADIENTS = [(f"{kind}{axes}d_weight", axes) for kind in ("conv", "conv_transpose") for axes in OF]
+PROBLEM = {"N": 1, "C": 2, "W": 9, "S": 3}
+FIELDS = ("N", "C", "W", "S", "H", "K", "R", "T", "D", "groups", "stride", "padding", "rhs_dilation", "lhs_dilation",
+          "dtype", "layout", "transposed", "direction")  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "axes"), GRADIENTS)
-def test_filter_gradients_say_their_order(name, axes):
-    x, size = OF[axes]
-    words = f"weight_size=ndarray {x.shape} float16: must be no array; {name} takes x, weight_size, gy in this order"
-    for arguments in ((x, x, x), (x, x, size), (size, x, x)):
-        with pytest.raises(DtypeError) as found:
-            getattr(nkiconv, name)(*arguments)
-        assert words in str(found.value)
-        assert len(str(found.value)) < SHORT
-    with pytest.raises(DtypeError, match=r"^gy=.*: must be an array; .* in this order"):
-        getattr(nkiconv, name)(x, size, size)
+def misplaced():
+    """Names of a case, a call whose arguments are in each other's place, and the text it ends in."""
+    functions = {"depthwise_conv1d": A_ROW}
+    for axes, (x, size) in OF.items():
+        functions |= {f"conv{axes}d": x, f"conv_transpose{axes}d": x}
+        for name in (f"conv{axes}d_weight", f"conv_transpose{axes}d_weight"):
+            call, order = getattr(nkiconv, name), f"must be no array; {name} takes x, weight_size, gy in this order"
+            for number, given in enumerate([(x, x, x), (x, x, size), (size, x, x)]):
+                yield f"{name}-{number}", partial(call, *given), f"weight_size=ndarray .* float16: {order}"
+            yield f"{name}-gy", partial(call, x, size, size), "^gy=.*: must be an array; .* in this order"
+        name = f"conv{axes}d_input"
+        order = f"input_size=ndarray .*; {name} takes input_size, w, gy in this order"
+        yield f"{name}-size", partial(getattr(nkiconv, name), x, size, x), order
+    for name, x in functions.items():
+        for argument, one in inspect.signature(getattr(nkiconv, name)).parameters.items():
+            if "AnyArray" not in str(one.annotation):
+                text = f"^{argument}=ndarray .*: must be no array; {name} takes x, w"
+                yield f"{name}-{argument}", partial(getattr(nkiconv, name), x, x, **{argument: x}), text
+    for field in FIELDS:
+        yield (
+            f"problem-{field}",
+            partial(ConvProblem, **PROBLEM | {field: A_ROW}),
+            f"^{field}=ndarray .* must be no arr",
+        )
+    for argument in ("lnc", "direction", "activation", "out_dtype", "algorithms", "constants"):
+        text = f"{argument}=ndarray .*: must be no array; plan takes problem, lnc in this"
+        yield f"plan-{argument}", partial(nkiconv.plan, ConvProblem(**PROBLEM), **{argument: A_ROW}), text
+    yield "toward-direction", partial(ConvProblem(**PROBLEM).toward, A_ROW), "direction=ndarray"
 
 
-@pytest.mark.parametrize("axes", OF)
-def test_input_gradients_say_their_order(axes):
-    x, size = OF[axes]
-    name = f"conv{axes}d_input"
-    with pytest.raises(DtypeError, match=f"input_size=ndarray .*; {name} takes input_size, w, gy in this order"):
-        getattr(nkiconv, name)(x, size, x)
+MISPLACED = [pytest.param(call, words, id=name) for name, call, words in misplaced()]
 
 
-FUNCTIONS = {
-    **{f"conv{axes}d": OF[axes][0] for axes in OF},
-    **{f"conv_transpose{axes}d": OF[axes][0] for axes in OF},
-    "depthwise_conv1d": A_ROW,
-}
-ARGUMENTS = [
-    (name, argument)
-    for name in FUNCTIONS
-    for argument, one in inspect.signature(getattr(nkiconv, name)).parameters.items()
-    if "AnyArray" not in str(one.annotation)
-]
-
-
-@pytest.mark.cover(20)
-@pytest.mark.parametrize(("name", "argument"), ARGUMENTS)
-def test_an_array_is_no_other_argument(name, argument):
+@pytest.mark.cover(50)
+@pytest.mark.parametrize(("call", "words"), MISPLACED)
+def test_an_array_is_no_other_argument(call, words):
     """Of a layout, name or dtype it once ended in NumPy's error about the truth of an array."""
-    x = FUNCTIONS[name]
-    with pytest.raises(DtypeError, match=f"^{argument}=ndarray .*: must be no array; {name} takes x, w") as found:
-        getattr(nkiconv, name)(x, x, **{argument: x})
+    with pytest.raises(GeometryError if call.func is ConvProblem else DtypeError, match=words) as found:
+        call()
     assert len(str(found.value)) < SHORT
-
-
-FIELDS = ("N", "C", "W", "S", "H", "K", "R", "T", "D", "groups", "stride", "padding", "rhs_dilation", "lhs_dilation")
-
-
-@pytest.mark.parametrize("field", [*FIELDS, "dtype", "layout", "transposed", "direction"])
-def test_an_array_is_no_field_of_a_problem(field):
-    with pytest.raises(GeometryError, match=f"^{field}=ndarray .* float16: must be no array") as found:
-        ConvProblem(**{"N": 1, "C": 2, "W": 9, "S": 3, field: A_ROW})
-    assert len(str(found.value)) < SHORT
-
-
-@pytest.mark.parametrize("argument", ["lnc", "direction", "activation", "out_dtype", "algorithms", "constants"])
-def test_an_array_is_no_argument_of_a_plan(argument):
-    problem = ConvProblem(N=1, C=2, W=9, S=3)
-    with pytest.raises(DtypeError, match=f"{argument}=ndarray .*: must be no array; plan takes problem, lnc in this"):
-        nkiconv.plan(problem, **{argument: A_ROW})
-    with pytest.raises(DtypeError, match="direction=ndarray"):
-        problem.toward(A_ROW)
