@@ -5,6 +5,7 @@ import contextlib
 
 import numpy as np
 import pytest
+from conv_calls import check_refused
 from conv_rows import BLOCKS, GEMM, K_PACKING, PIXELS, k_packed, m_packed, tiles
 from draws import cores
 from tolerances import assert_exact, integer_inputs
@@ -12,7 +13,7 @@ from volumes import PLAIN, VOLUMES, check_volume
 
 import nkiconv
 from nkiconv import UnsupportedError
-from nkiconv.problem import DTYPES, ConvProblem
+from nkiconv.problem import ConvProblem
 from nkiconv.reference import conv_ref
 from nkiconv.rules import VOLUME_FILTER_LAYOUTS
 from nkiconv.schedules import output_tiles, volume_rows
@@ -200,13 +201,4 @@ REFUSED = [
 
 @pytest.mark.parametrize(("changes", "algorithm", "settings", "asked", "message"), REFUSED)
 def test_refusals(changes, algorithm, settings, asked, message):
-    problem = PLAIN_CASE.replace(**changes)
-    dtype = DTYPES[problem.dtype]
-    x, w = np.zeros(problem.input_shape, dtype), np.zeros(problem.filter_shape, dtype)
-    asked = dict(asked)
-    if "residual" in asked:
-        asked["residual"] = np.zeros(problem.output_shape, np.float32)
-    given = {"stride": problem.stride, "padding": problem.padding, "lhs_dilation": problem.lhs_dilation}
-    given |= {"groups": problem.groups, "layout": problem.layout, "algorithm": algorithm}
-    with pytest.raises(UnsupportedError, match=message):
-        nkiconv.conv3d(x, w, **given, config=tuple(settings.items()) or None, **asked)
+    check_refused(PLAIN_CASE.replace(**changes), algorithm, message, settings, **asked)
