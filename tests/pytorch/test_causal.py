@@ -43,7 +43,7 @@ def drawn(data, rows, length, states):
     return x, integers(channels, width, seed=1, dtype=dtype), bias, initial
 
 
-@draws(40)
+@draws(24, 100)
 @given(st.data())
 def test_integers_are_exact(data):
     """Of rows, or of packed sequences, each on its own: any width, rows shorter than it; derivatives too."""
@@ -75,7 +75,7 @@ def test_integers_are_exact(data):
         assert_derivatives(ours, theirs, outputs[:derived], expected[:derived])
 
 
-@draws(40)
+@draws(24, 100)
 @given(st.data())
 def test_numbers_keep_sequences_apart(data):
     """Each row has its own; negative numbers anywhere, also inside a sequence, where they keep their place."""
@@ -223,7 +223,7 @@ def test_second_derivatives_of_packed_sequences(by, activation):
     gradchecks.assert_derivatives(packed, leaves)
 
 
-@draws(25)
+@draws(16, 100)
 @given(st.data())
 def test_rows_of_numbered_sequences_in_pieces(data):
     """States go from one piece to the next where a sequence does; y, states and derivatives are those of the whole."""

@@ -13,7 +13,7 @@ from nkiconv.errors import DtypeError, GeometryError, UnsupportedError
 from nkiconv.pytorch import causal_conv1d_fn, causal_conv1d_update
 
 
-@draws(80)
+@draws(40, 100)
 @given(st.data())
 def test_integers_are_exact(data):
     """Any width, longer buffers, several steps, rings, chosen rows, every layout and dtype, in every mode."""

@@ -18,7 +18,7 @@ def cut(data, length):
     return found
 
 
-@draws(40)
+@draws(24, 100)
 @given(st.data())
 def test_chunks_of_convolutions(data):
     S, dilation, groups = (
@@ -40,7 +40,7 @@ def test_chunks_of_convolutions(data):
     assert state.shape[2] == length - expected.shape[2] * stride
 
 
-@draws(40)
+@draws(24, 100)
 @given(st.data())
 def test_chunks_of_transposed_convolutions(data):
     S, dilation, groups = (

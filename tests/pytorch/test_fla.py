@@ -25,7 +25,7 @@ def expected_of(x, w, bias, residual, state, offsets):
     return y if residual is None else y + residual, torch.stack(finals)
 
 
-@draws(40)
+@draws(24, 100)
 @given(st.data())
 def test_rows_and_sequences(data):
     lengths = data.draw(st.lists(st.integers(0, 6), min_size=1, max_size=4).filter(any), "lengths")

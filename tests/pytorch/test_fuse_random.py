@@ -106,7 +106,7 @@ MODELS = (
 )
 
 
-@draws(160, 2000)
+@draws(96, 2000)
 @given(*MODELS, st.tuples(*[st.booleans()] * 3))
 def test_random_models(rank, steps, training, fold, pays):
     """Whatever prices keep apart."""
