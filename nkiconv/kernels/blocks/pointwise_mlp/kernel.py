@@ -77,11 +77,9 @@ class Core:
             raw_sbuf = nl.ndarray((some, w_hbm.shape[1]), dtype=w_hbm.dtype, buffer=nl.sbuf)
             load(raw_sbuf, w_hbm, [[w_hbm.shape[1], some], [1, w_hbm.shape[1]]], first * w_hbm.shape[1])
             for at, number in cut_at(len(columns), transposes_of_bank(some, itemsize)):
-                for widths in alike(columns[at : at + number]):
-                    index = columns.index(widths[0])
-                    parts = widths[0][1]
-                    dst = w_sbuf[0:parts, index : index + len(widths), first : first + some]
-                    sources = [raw_sbuf[0:some, c : c + cn] for c, cn in widths]
+                for index, many, c, cn in alike(columns[at : at + number]):
+                    dst = w_sbuf[0:cn, at + index : at + index + many, first : first + some]
+                    sources = [raw_sbuf[0:some, c + tile * cn : c + (tile + 1) * cn] for tile in range(many)]
                     transpose_together(dst, sources, itemsize, self.ledger)
         return w_sbuf
 
@@ -102,10 +100,9 @@ class Core:
         """(view of a tile, access pattern of HBM, offset) of a group of pixels."""
         channels, pixels, found = hbm.shape[1], self.geometry.pixels, []
         for bank, ((n, nn), (p, pn)) in enumerate(banks):
-            for run in alike(tiles):
-                index, (c, cn) = tiles.index(run[0]), run[0]
-                view = tile_sbuf[0:cn, index : index + len(run), bank, 0:nn, 0:pn]
-                pattern = [[pixels, cn], [pixels * cn, len(run)], [channels * pixels, nn], [1, pn]]
+            for index, many, c, cn in alike(tiles):
+                view = tile_sbuf[0:cn, index : index + many, bank, 0:nn, 0:pn]
+                pattern = [[pixels, cn], [pixels * cn, many], [channels * pixels, nn], [1, pn]]
                 found.append((view, pattern, (n * channels + c) * pixels + p))
         return found
 

@@ -41,14 +41,6 @@ class InputNorm:
         """Squares, or what they are multiplied by, as the array takes them."""
         return tile if self.x_dtype == nl.float32 else tile.view(nl.tfloat32)
 
-    def totals(self, matrix, tiles, moving):
-        """(bank, sums of its pixels over channels, on all partitions) of each bank."""
-        P_MAX, (parts, count, banks, nn, pn) = nl.tile_size.pmax, moving.shape
-        every = matrix.broadcast(1, count)
-        for bank in range(banks):
-            one = moving[0:parts, 0:count, bank : bank + 1, 0:nn, 0:pn]
-            yield bank, multiply(every, (0, P_MAX), tiles, one)[0:P_MAX, 0]
-
     def center(self, group):
         """What is to be scaled of a group's x, and the sum of its squares over tiles of channels."""
         tiles, x_sbuf = self.geometry.c_tiles, group.x
@@ -137,12 +129,11 @@ class InputNorm:
                     accumulate=index > 0,
                 )
         found_sbuf = nl.ndarray(sums_psum.shape, dtype=nl.float32, buffer=nl.sbuf)
-        for run in alike(m_tiles):
-            first, (_, mn) = m_tiles.index(run[0]), run[0]
-            dst, sums = (one[0:mn, first : first + len(run)] for one in (found_sbuf, sums_psum))
+        for first, count, _, mn in alike(m_tiles):
+            dst, sums = (one[0:mn, first : first + count] for one in (found_sbuf, sums_psum))
             if biases == None:
                 nisa.tensor_copy(dst=dst, src=sums, engine=nisa.engine.vector)
             else:
-                own = biases[0:mn, first : first + len(run)]
+                own = biases[0:mn, first : first + count]
                 nisa.tensor_tensor(dst=dst, data1=sums, data2=own, op=nl.add, engine=nisa.engine.vector)
         return found_sbuf

@@ -28,14 +28,10 @@ def multiply(filters, columns, tiles, moving):
 
 
 def alike(tiles):
-    """Tiles (first, how many) in runs of as many."""
-    found = []
-    for one in tiles:
-        if found and found[-1][-1][1] == one[1]:
-            found[-1].append(one)
-        else:
-            found.append([one])
-    return found
+    """(index of the first, how many, its first channel, channels of each) of the whole tiles, and of the last one where
+    it has fewer channels."""
+    whole = sum(count == tiles[0][1] for _, count in tiles)
+    return [(at, many, *tiles[at]) for at, many in ((0, whole), (whole, len(tiles) - whole)) if many > 0]
 
 
 def load_columns(hbm, tiles):
@@ -43,11 +39,10 @@ def load_columns(hbm, tiles):
     if hbm == None:
         return None
     found_sbuf = nl.ndarray((tiles[0][1], len(tiles)), dtype=nl.float32, buffer=nl.sbuf)
-    for run in alike(tiles):
-        for at, count in cut_at(len(run), QUADRANT):
-            (first, channels), tile = run[at], tiles.index(run[at])
-            dst = found_sbuf[0:channels, tile : tile + count]
-            load_numbers(dst, 0, hbm, [[channels, count], [0, 1], [1, channels]], first)
+    for tile, many, first, channels in alike(tiles):
+        for at, count in cut_at(many, QUADRANT):
+            dst = found_sbuf[0:channels, tile + at : tile + at + count]
+            load_numbers(dst, 0, hbm, [[channels, count], [0, 1], [1, channels]], first + at * channels)
     return found_sbuf
 
 
