@@ -31,6 +31,11 @@ class Rows:
         """Of the tensor."""
         return self.hbm.dtype
 
+    @property
+    def size(self):
+        """Elements of a row."""
+        return self.high - self.low
+
     def by(self, c_step):
         """The same rows with so many elements between channels."""
         return replace(self, steps=(self.steps[0], c_step, self.steps[2]))

@@ -23,9 +23,6 @@ from ....schedules.tiles import div_ceil
 from ..._dma import copy
 from ..._engines import VECTOR_WORK_MEMSET
 
-#: Buffers of 128 channels' filters in turn, if a band buffer needs no more of them at once: more would all come at the
-#: start, before the first bands.
-FILTER_RING = 2
 #: Band buffers at the start whose bands do not wait for the filters' copy in HBM.
 SOON = 1
 #: Parts of bf16 that hold all digits of a bias in fp32.
@@ -36,9 +33,8 @@ BIAS_PARTS = 3
 class Filters:
     """Zero-padded filters of a core's channels c0 .. c0+cn-1."""
 
-    #: circular buffer of [128 channels, width] in SBUF; which 128 are in each, -1: none
-    ring: list
-    held: list
+    #: [channels, width] in SBUF of 128 channels, by their number
+    tiles: dict
     #: [channels, width] in HBM, or None
     scratch: object
     c0: int
@@ -47,47 +43,40 @@ class Filters:
 
 
 def start_filters(run, c0, cn):
-    """Room for z of channels c0 .. c0+cn-1, in HBM too if bands come from there."""
-    blocks, dtype = run.blocks, run.tensors.w.dtype
-    width, most = (blocks.num_taps + 1) * blocks.block, nl.tile_size.pmax
-    # a copy in HBM soon frees them
-    at_once = div_ceil(cn, most)
-    if not blocks.settings.scratch:
-        at_once = min(at_once, max(FILTER_RING, div_ceil(blocks.buffer_groups * blocks.per_group - 1, most) + 1))
-    ring, held = [], []
-    for _ in range(at_once):
-        ring.append(nl.ndarray((min(cn, most), width), dtype=dtype, buffer=nl.sbuf))
-        held.append(-1)
-    scratch_hbm = None
+    """Room in HBM for z of channels c0 .. c0+cn-1, if bands come from there."""
+    blocks, scratch_hbm = run.blocks, None
+    width = (blocks.num_taps + 1) * blocks.block
     if blocks.settings.scratch:
-        scratch_hbm = nl.ndarray((cn, width), dtype=dtype, buffer=nl.private_hbm)
-    run.filters = Filters(ring=ring, held=held, scratch=scratch_hbm, c0=c0, cn=cn, width=width)
+        scratch_hbm = nl.ndarray((cn, width), dtype=run.tensors.w.dtype, buffer=nl.private_hbm)
+    run.filters = Filters({}, scratch_hbm, c0, cn, width)
 
 
 def ensure_filters(run, c0, cn):
-    """Load z of channels c0 .. c0+cn-1 where it is not there; 128 channels at a time, so that all DMA engines work."""
+    """Load z of channels c0 .. c0+cn-1 where it is not there; 128 channels at a time, so that all DMA engines work.
+    Without a copy in HBM those of channels before are forgotten."""
     filters, most = run.filters, nl.tile_size.pmax
-    for index in range((c0 - filters.c0) // most, (c0 + cn - 1 - filters.c0) // most + 1):
-        slot = index % len(filters.ring)
-        if filters.held[slot] != index:
-            rows = min(most, filters.cn - index * most)
-            load_banded_filters(run, filters.ring[slot][0:rows, 0 : filters.width], index * most)
-            filters.held[slot] = index
+    first, last = (c0 - filters.c0) // most, (c0 + cn - 1 - filters.c0) // most
+    for index in range(first, last + 1):
+        if index not in filters.tiles:
+            kept = filters.tiles.items()
+            filters.tiles = {one: z for one, z in kept if filters.scratch is not None or first <= one <= last}
+            filters.tiles[index] = load_banded_filters(run, index * most)
 
 
-def load_banded_filters(run, z_sbuf, row0):
-    """z of up to 128 channels: the filters, zeros before and after, and the copy in HBM."""
-    geometry, filters = run.geometry, run.filters
-    blocks, rows = run.blocks, z_sbuf.shape[0]
+def load_banded_filters(run, row0):
+    """z of up to 128 channels in SBUF: the filters, zeros before and after; and the copy in HBM."""
+    geometry, filters, blocks, w = run.geometry, run.filters, run.blocks, run.tensors.w
+    rows = min(nl.tile_size.pmax, filters.cn - row0)
+    z_sbuf = nl.ndarray((rows, filters.width), dtype=w.dtype, buffer=nl.sbuf)
     front = blocks.num_taps * blocks.block - geometry.S if geometry.flipped else blocks.block - geometry.stride
-    w = run.tensors.w
     pattern = [[w.steps[1], rows], [w.steps[2], geometry.S]]
     w.load(z_sbuf[0:rows, front : front + geometry.S], pattern, 0, filters.c0 + row0, 0)
     if front > 0:
         nisa.memset(dst=z_sbuf[0:rows, 0:front], value=0.0, engine=nisa.engine.gpsimd)
     nisa.memset(dst=z_sbuf[0:rows, front + geometry.S : filters.width], value=0.0, engine=nisa.engine.gpsimd)
-    if filters.scratch != None:
+    if filters.scratch is not None:
         copy(filters.scratch[row0 : row0 + rows, 0 : filters.width], z_sbuf)
+    return z_sbuf
 
 
 def prefetch_bands(run, position):
@@ -98,7 +87,7 @@ def prefetch_bands(run, position):
         buffer_sbuf = run.buffers[position % len(run.buffers)]
         if position < len(run.buffers):
             zero_bands(run, buffer_sbuf)
-        load_bands(run, buffer_sbuf, c0, cn, position < SOON or run.filters.scratch == None)
+        load_bands(run, buffer_sbuf, c0, cn, position < SOON or run.filters.scratch is None)
 
 
 def zero_bands(run, buffer_sbuf):
@@ -129,7 +118,7 @@ def load_bands(run, buffer_sbuf, c0, cn, soon):
     if soon:
         for channel in range(cn):
             row, a = row0 + channel, channel % A
-            z_sbuf = filters.ring[row // nl.tile_size.pmax % len(filters.ring)]
+            z_sbuf = filters.tiles[row // nl.tile_size.pmax]
             pattern, offset = [[filters.width, 1], [step, block], [1, size]], row % nl.tile_size.pmax * filters.width
             dst = buffer_sbuf[a * block : (a + 1) * block, channel // A, a, 0:size]
             copy(dst, z_sbuf.ap(pattern=pattern, offset=offset + start))

@@ -149,7 +149,7 @@ def load_channels(run, rows, dtype, t0, tn, n0=0, images=1):
     """What belongs to the channels of tiles t0 .. t0+tn-1, and to some images: [partitions, images, tn * elements], the
     same in every group."""
     groups, T, (n_step, c_step, step) = run.plan.rows.G, run.plan.rows.T, rows.steps
-    P, inner = channels_of(run.geometry.C, T, t0), rows.high - rows.low
+    P, inner = channels_of(run.geometry.C, T, t0), rows.size
     dst_sbuf = nl.ndarray((groups * P, images, tn * inner), dtype=dtype, buffer=nl.sbuf)
     for p0, pn, count in channel_runs(run.geometry.C, T, t0, tn):
         pattern = [[T * c_step, pn], [n_step, images], [c_step, count], [step, inner]]

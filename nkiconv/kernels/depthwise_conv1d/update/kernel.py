@@ -47,17 +47,11 @@ def update(tensors, geometry, options, plan):
 
 @dataclass
 class RowKind:
-    """What rows are made of, x or an initial state; filters: of `transpose_filters`; mask:
-    of `make_mask`."""
+    """What rows are made of, x or an initial state; mask: of `make_mask`; filters: of `transpose_filters`."""
 
     rows: Rows
     mask: object = None
     filters: object = None
-
-    @property
-    def width(self):
-        """Positions of a channel."""
-        return self.rows.high - self.rows.low
 
 
 @dataclass
@@ -90,7 +84,7 @@ def update_tensor(tensors, geometry, options, plan, tiles):
     warm = warm_up(warm_zeros(), plan.warmup, 1)
     fetch(run)
     for kind in kinds:
-        kind.mask = make_mask(plan.channels, kind.width, tensors.w.dtype)
+        kind.mask = make_mask(plan.channels, kind.rows.size, tensors.w.dtype)
     for _ in range(plan.ahead):
         fetch(run)
     for index in range(len(tiles) + 1):
@@ -126,7 +120,7 @@ def load_tile(rows, plan, tile, fills=True):
     fills: whether partitions between a piece's images and the next piece get the first image again, so that nothing is
     read that was never written.
     """
-    partitions, width = plan.pieces * plan.pitch if plan.pieces > 1 else tile.nn, rows.high - rows.low
+    partitions, width = plan.pieces * plan.pitch if plan.pieces > 1 else tile.nn, rows.size
     start, channels = channels_of(plan, tile)
     tile_sbuf = nl.ndarray((partitions, channels, width), dtype=rows.dtype, buffer=nl.sbuf)
     between = min(plan.pitch, partitions) - tile.nn if fills else 0
@@ -245,7 +239,7 @@ def load_update_filters(run, tile):
 def transpose_filters(run, w_sbuf, kind):
     """[(c, position), column, piece, group] in SBUF, what each position of each channel is multiplied by."""
     rows, channels, _ = w_sbuf.shape
-    size, Q, pieces = channels * kind.width, run.geometry.Q, run.plan.pieces
+    size, Q, pieces = channels * kind.rows.size, run.geometry.Q, run.plan.pieces
     filters_sbuf = nl.ndarray((size, Q, rows), dtype=w_sbuf.dtype, buffer=nl.sbuf)
     for q0, columns in cut_at(Q, transposes_of_bank(rows, run.geometry.itemsize)):
         placed_psum = nl.ndarray((size, columns, rows + rows % 2), dtype=w_sbuf.dtype, buffer=nl.psum)
@@ -260,7 +254,7 @@ def transpose_filters(run, w_sbuf, kind):
 
 def place_taps(w_sbuf, geometry, kind_rows, q):
     """[(piece, group), channels, positions] in SBUF: taps of a column where they meet positions, else zeros."""
-    (rows, channels, _), width = w_sbuf.shape, kind_rows.high - kind_rows.low
+    (rows, channels, _), width = w_sbuf.shape, kind_rows.size
     first, count, at = taps_met(geometry, kind_rows.low, kind_rows.high, q)
     taps_sbuf = w_sbuf[0:rows, 0:channels, first : first + count]
     if count == width:

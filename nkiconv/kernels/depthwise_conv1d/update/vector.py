@@ -34,7 +34,7 @@ def load_tile(tensors, tile, before):
         found[name] = None if rows is None else before[name] if kept and tile.n0 > 0 and before else None
         if rows is not None and found[name] is None:
             block, nn = tile.block, 1 if kept else tile.nn
-            shape = (div_ceil(block.count, block.length), nn, block.length, rows.high - rows.low)
+            shape = (div_ceil(block.count, block.length), nn, block.length, rows.size)
             found[name] = nl.ndarray(shape, dtype=rows.dtype, buffer=nl.sbuf)
             transfer(found[name], rows, tile, False)
     found["gates"] = [] if tensors.gate is None else tensors.gates([found["x"], found["gate"]])
