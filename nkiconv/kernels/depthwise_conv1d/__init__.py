@@ -3,7 +3,6 @@
 from ..._nki import nki, nl
 from ...schedules.depthwise import Options
 from ...schedules.depthwise_algorithms import ALGORITHMS
-from ...schedules.row_copies import copies_of, rows_of
 from .._arguments import check_bias, check_choice, check_given, check_residual, read_out_dtype
 from .._epilogue import read_epilogue
 from .copies import copy_back, with_copies
@@ -81,19 +80,18 @@ def depthwise_conv1d_implicit_gemm(
     places, groups = (padding, stride, rhs_dilation, lhs_dilation), (feature_group_count, batch_group_count)
     perms, y_dtype = (in_perm, kern_perm, out_perm), read_out_dtype(out_dtype, img_ref)
     geometry, y_shape = read_geometry(img_ref, filter_ref, places, groups, perms, flipped, chunks)
-    y_itemsize = 4 if y_dtype == nl.float32 else 2
     check_bias(bias, "C", geometry.C)
     check_residual(residual, y_shape)
-    epilogue = read_epilogue(activation, bias, residual, residual_position, y_itemsize, geometry.chunks)
+    item = 4 if y_dtype == nl.float32 else 2
+    epilogue = read_epilogue(activation, bias, residual, residual_position, item, geometry.chunks)
     if initial_state is not None or return_final_state:
         check_state(initial_state, img_ref, geometry.axis, geometry.N, geometry.C)
     options = Options(epilogue=epilogue, state=initial_state is not None, strict_nonfinite=strict_nonfinite)
     geometry, prologue = with_prologue(geometry, img_ref, x_scale, x_shift, x_activation)
     y_hbm = nl.ndarray(y_shape, dtype=y_dtype, buffer=nl.shared_hbm)
-    copies = copies_of(geometry, options)
-    geometry, (x, y, added) = rows_of(geometry, copies), with_copies(copies, img_ref, y_hbm, residual)
+    geometry, copies, x, y, added = with_copies(geometry, options, img_ref, y_hbm, residual)
     tensors = tensors_of(geometry, x, filter_ref, y, bias, added, initial_state, prologue=prologue)
-    final_hbm = final_state(tensors, geometry) if return_final_state else None
+    final = (final_state(tensors, geometry),) if return_final_state else ()
     convolve(algorithm, tensors, geometry, options, config)
     copy_back(y_hbm, y, copies.y)
-    return (y_hbm, final_hbm) if return_final_state else y_hbm
+    return (y_hbm, *final) if final else y_hbm
