@@ -32,7 +32,6 @@ from .rows import (
     RowTile,
     channels_of,
     load_bytes,
-    part_images,
     part_total,
     plan_rows,
     tile_count,
@@ -351,7 +350,7 @@ def cut_pieces(plan: MixedSchedule, epilogue: Epilogue, tiles: Sequence[RowTile]
 def staged_bytes(geometry: RowGeometry, options: Options, rows: RowPlan) -> int:
     """Bytes a partition of a part's states if they are staged; 0 where each goes straight to its columns."""
     row_bytes = geometry.pad_left * geometry.itemsize
-    count = part_most(rows.T, rows.shard == "channels") * part_images(geometry, rows.shard)
+    count = part_most(rows.T, rows.shard == "channels") * part_most(geometry.N, rows.shard == "batch")
     if not options.state or rows.G > 1 or row_bytes > STAGED_BYTES_MAX or count < STATES_MIN:
         return 0
     return count * row_bytes if count * row_bytes <= STATES_BYTES else 0

@@ -95,16 +95,6 @@ def read_shard(geometry: RowGeometry, T: int) -> str:
     return "batch" if geometry.N > 1 else "columns"
 
 
-def part_columns(geometry: RowGeometry, shard: str) -> int:
-    """Most columns of one image in one part of the work."""
-    return part_most(geometry.Q, shard == "columns")
-
-
-def part_images(geometry: RowGeometry, shard: str) -> int:
-    """Most images in one part of the work."""
-    return part_most(geometry.N, shard == "batch")
-
-
 def part_total(geometry: RowGeometry) -> int:
     """Columns of 128 rows in a part of the work."""
     return (geometry.N * geometry.Q * geometry.C) // (PARTS * PARTITIONS)
@@ -112,14 +102,16 @@ def part_total(geometry: RowGeometry) -> int:
 
 def stacked_images(geometry: RowGeometry, shard: str, alone: bool) -> int:
     """Most images of one part of the work whose stretches may share a tile."""
-    return 1 if alone else part_images(geometry, shard)
+    return 1 if alone else part_most(geometry.N, shard == "batch")
 
 
 def stack_height(geometry: RowGeometry, shard: str, P: int, alone: bool) -> int:
     """Groups that fill the partitions of a tile with P channels, as far as there are columns and images for them."""
     if geometry.prologue.asked:  # whose padding stays zero: all partitions have as much of it
         return 1
-    stretches = stacked_images(geometry, shard, alone) * div_ceil(part_columns(geometry, shard), STRETCH_MIN)
+    stretches = stacked_images(geometry, shard, alone) * div_ceil(
+        part_most(geometry.Q, shard == "columns"), STRETCH_MIN
+    )
     return max(1, min(PARTITIONS // P, stretches))
 
 
@@ -166,7 +158,7 @@ def fit_columns(geometry: RowGeometry, T: int, G: int, shard: str, longest: int,
 
 def stretch(geometry: RowGeometry, G: int, shard: str, longest: int, alone: bool) -> int:
     """Columns of each group, when the columns and images of a part are cut evenly into whole tiles of G groups."""
-    columns = part_columns(geometry, shard)
+    columns = part_most(geometry.Q, shard == "columns")
     images = stacked_images(geometry, shard, alone)
     tiles = div_ceil(images * div_ceil(columns, longest), G)
     pieces = max(div_ceil(columns, longest), (tiles * G) // images)
@@ -187,8 +179,8 @@ def aligned(geometry: RowGeometry, G: int, columns: int) -> int:
 
 def tile_count(geometry: RowGeometry, rows: RowPlan) -> int:
     """Most tiles of a part."""
-    images, together = part_images(geometry, rows.shard), stacked_images(geometry, rows.shard, rows.alone)
-    stretches = together * div_ceil(part_columns(geometry, rows.shard), rows.columns)
+    images, together = part_most(geometry.N, rows.shard == "batch"), stacked_images(geometry, rows.shard, rows.alone)
+    stretches = together * div_ceil(part_most(geometry.Q, rows.shard == "columns"), rows.columns)
     stacks = div_ceil(images, max(1, together)) * div_ceil(stretches, rows.G)
     return part_most(rows.T, rows.shard == "channels") * stacks
 
