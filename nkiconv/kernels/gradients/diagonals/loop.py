@@ -1,13 +1,13 @@
 """The loop of diagonals: units are loaded, blocks multiplied, sums evacuated, gathered, and added up at the end."""
 
 from dataclasses import dataclass
-from itertools import product
+from itertools import cycle, product
 
 from ...._nki import nisa, nl
 from ....schedules.blocks import units_of
 from ....schedules.cuts import put_first
 from ....schedules.diagonals import READS
-from ....schedules.tiles import PARTS, cut_at, share, size_of, some_of
+from ....schedules.tiles import PARTS, cut_at, cut_into, share, size_of, some_of
 from ..._engines import is_16bit, pick
 from ..._warm import warm_up, warm_zeros
 from ...conv.call import of_array
@@ -49,13 +49,13 @@ def run_diagonals(work):
 
 
 def start_reads(plan):
-    """Tiles of sums as evacuated, READS for each tile of rows; zeros where a block's window never sees x."""
-    ((h, hn), (w, wn)), found = plan.seen, []
-    shape = plan.rows_of_sums, plan.per_gather * plan.c, *plan.window
-    for _ in range(READS * plan.settings.side):
-        found.append(nl.ndarray((shape[0], size_of(shape[1:])), dtype=nl.float32, buffer=nl.sbuf))
-        clear_sides(with_last(found[-1].reshape(shape), False), False, (h, h + hn), (w, w + wn))
-    return found
+    """Sets of tiles of sums as evacuated, one for each tile of rows, in rotation; zeros where no window sees x."""
+    ((h, hn), (w, wn)), shape = plan.seen, (plan.rows_of_sums, plan.per_gather * plan.c, *plan.window)
+    flat = (shape[0], size_of(shape[1:]))
+    found = [nl.ndarray(flat, dtype=nl.float32, buffer=nl.sbuf) for _ in range(READS * plan.settings.side)]
+    for tile in found:
+        clear_sides(with_last(tile.reshape(shape), False), False, (h, h + hn), (w, w + wn))
+    return cycle([some_of(found, part) for part in cut_into(len(found), READS)])
 
 
 def steps_of(plan, passes, tiles):
@@ -73,33 +73,31 @@ def steps_of(plan, passes, tiles):
 
 def run_steps(work, constants, steps):
     """Steps, each loaded so many ahead as there are buffers; a pass is stored after the products of the next step."""
-    settings, sums, biases, units, waiting, turn = work.plan.settings, [], None, 0, [], 0
+    settings, sums, biases, units, waiting = work.plan.settings, [], None, 0, None
     buffers = start_units(work, min(settings.buffers, len(steps)))
     ahead = len(buffers) - 1
     for index in range(ahead):
         load_step(work, steps, index, buffers)
-    for index in range(len(steps)):
-        step, there = steps[index], buffers[index % len(buffers)]
+    for index, step in enumerate(steps):
+        there = buffers[index % len(buffers)]
         if index + ahead < len(steps):
             load_step(work, steps, index + ahead, buffers)
-        after = steps[min(index + 1, len(steps) - 1)]
-        if after.follows and not step.last:
-            copy_shared(work, after, there, buffers[(index + 1) % len(buffers)])
+        if not step.last and steps[index + 1].follows:
+            copy_shared(work, steps[index + 1], there, buffers[(index + 1) % len(buffers)])
         if step.first:
             sums, biases, units = start_taps(work, step), start_biases(work), units_of(step.tile)
-        turn = run_products(work, constants, step, there, sums, turn)
+        run_products(work, constants, step, there, sums)
         if work.bias != None:
             add_biases(work, step, there.y, spans_of(work, step), biases)
-        for one in waiting:
-            store_pass(work, constants, one)
-        waiting = [(step, sums, biases, units)] if step.last else []
-    for one in waiting:
-        store_pass(work, constants, one)
+        if waiting != None:
+            store_pass(work, constants, *waiting)
+        waiting = (step, sums, biases, units) if step.last else None
+    if waiting != None:
+        store_pass(work, constants, *waiting)
 
 
-def store_pass(work, constants, what):
-    """Sums of a pass to HBM. what: (its last Step, sums of taps, of biases, units of its first tile, the fullest)."""
-    step, sums, biases, units = what
+def store_pass(work, constants, step, sums, biases, units):
+    """Sums of taps and of biases of a pass to HBM. step: its last; units: of its first tile, the fullest."""
     store_taps(work, constants, step.parts, sums)
     if work.bias != None:
         store_biases(work, step, biases, units)
@@ -193,20 +191,17 @@ def clipped(first, count, there, seen):
     return low - there[0], max(0, high - low), low - first - seen[0]
 
 
-def run_products(work, constants, step, there, sums, turn):
-    """Sums of taps of a step: written, or added to those before. Returns how many sets of `reads` have been in use."""
+def run_products(work, constants, step, there, sums):
+    """Sums of taps of a step: written, or added to those before."""
     plan, products = work.plan, products_of(work.plan, step.tile)
     for some in cut_at(plan.accumulators_of(step.parts[0]), plan.per_gather):
-        first = turn % READS * plan.settings.side
-        reads = constants.reads[first : first + plan.settings.side]
+        reads = next(constants.reads)
         for bank in cut_at(some[1], plan.per_bank):
             fill_banks(work, constants, step, there, (some[0] + bank[0], bank[1]), products, reads, bank[0])
         for part in range(len(step.parts)):
             count = some_accumulators(work, step.parts[part], some)
             if count > 0:
                 gather_taps(work, constants, reads[part], sums[part], (some[0], count), step.first)
-        turn += 1
-    return turn
 
 
 def some_accumulators(work, part, some):

@@ -75,12 +75,12 @@ def move_filters(work, tile_sbuf, hbm, place, move):
 
 @dataclass
 class Constants(nl.NKIObject):
-    """In SBUF: zeros [128, 128]; tiles of sums as evacuated, some for each tile of rows, zeros where no x is; indices
-    [(p, q, k), groups, gathered], uint32; ones [(p, q, k), k'] where k' is k, fp32; both for each group of those below
-    each other, and k' of all of them."""
+    """In SBUF: zeros [128, 128]; reads: sets of tiles of sums as evacuated, in rotation; indices [(p, q, k), groups,
+    gathered], uint32; ones [(p, q, k), k'] where k' is k, fp32; both for each group of those below each other, and k'
+    of all of them."""
 
     zeros_sbuf: object
-    reads: list
+    reads: object
     indices_sbuf: object
     ones_sbuf: object
 
