@@ -25,9 +25,9 @@ from ..simulator.timing import AnyPrice, PriceList, Rates, TensorPrice
 from .request import Config
 
 #: ns of a cost model from which kernels are not timed: nearly all have more instructions than that.
-LONG_NS = 20_000.0
+LONG_NS = 22_000.0
 #: Instructions of a core, those of an estimate's first candidate, and of all others together.
-INSTRUCTIONS, OTHERS = 140, 110
+INSTRUCTIONS, OTHERS = 200, 110
 #: Instructions that take as long as what a trace takes whatever its length.
 TRACE = 20
 #: Candidates whose cost model is further above the least than this are not timed, nor are others like them looked for.

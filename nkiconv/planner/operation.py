@@ -23,9 +23,6 @@ from .cost.algorithm import Algorithm, Guess, Shape, symbols_of
 from .parts import part_of
 from .request import Asked, Config, Request, nl_name
 
-#: How far from the least for one chunk of a video an algorithm may be that is looked at for others.
-FAR = 1.5
-
 
 class Operation(ABC):
     """One public kernel."""
@@ -184,11 +181,9 @@ class Operation(ABC):
 
     def _stream_choice(self, chunks: Sequence[Shape]) -> Choice | None:
         near, names = list[list[tuple[str, Guess]]](), self.algorithms
-        for one in chunks:
-            found = self.near_least(one, names, FAR)
-            least_ns = min((guess.ns for _, guess in found), default=0.0)
-            near.append([each for each in found if each[1].ns <= clock.NEAR * least_ns])
-            names = tuple(dict.fromkeys(name for name, _ in found))
+        for one in chunks:  # a longer one tells between what is near the least for the first
+            near.append(self.near_least(one, names))
+            names = tuple(dict.fromkeys(name for name, _ in near[-1])) or names
         best = [min(found, key=lambda one: one[1].ns) for found in near if found]
         if not best:
             return None
