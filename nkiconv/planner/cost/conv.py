@@ -156,7 +156,10 @@ class ImplicitGemm(ConvAlgorithm):
         return bool(plan.loop > 0 or _scaled(shape, plan) <= least * MOST_INSTRUCTIONS)
 
     def neighbours(self, shape: Shape, config: Config) -> list[Config]:
-        known = {"x_bytes": dict(config or ()).get("x_bytes", X_BYTES), "warmup": self.plan(shape, config).warmup}
+        known = {
+            "x_bytes": dict(config or ()).get("x_bytes", X_BYTES),
+            "warmup": self.plan(shape, config).settings.warmup,
+        }
         return list(ImplicitGemmSettings.near(config, known))
 
 
