@@ -359,12 +359,9 @@ def test_a_package_that_cannot_be_imported(monkeypatch):
         torch_neuron.TorchNeuron(2)
 
 
-def test_nothing_is_lacking_on_a_whole_machine(monkeypatch, tmp_path):
-    assert lacking(monkeypatch, tmp_path) == []
-
-
 # why, what differs from a whole machine, patterns
 LACKING = [
+    ("nothing", {}, []),
     ("no device", {"device": False}, ["/dev/neuron0: there is no Neuron device here; use a trn2 instance"]),
     ("no torch-neuronx", {"torch-neuronx": "missing"}, ["torch-neuronx: is missing; install it from AWS's own"]),
     ("placeholder", {"nki": doctor.PLACEHOLDER}, ["nki: is PyPI's placeholder of that name, not AWS's package;"]),
@@ -379,7 +376,7 @@ LACKING = [
 ]  # fmt: skip
 
 
-@pytest.mark.cover(3, keep=["simulator"])
+@pytest.mark.cover(3, keep=["nothing", "simulator"])
 @pytest.mark.parametrize(("changes", "expected"), [row[1:] for row in LACKING], ids=[row[0] for row in LACKING])
 def test_what_a_machine_lacks_has_a_name(monkeypatch, tmp_path, changes, expected):
     found = lacking(monkeypatch, tmp_path, **changes)

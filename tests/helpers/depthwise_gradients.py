@@ -1,12 +1,10 @@
 """What the tests of depthwise rows' filter gradients share: problems, their gradients by torch, checked calls."""
 
 import gradients
-import ml_dtypes
 import numpy as np
 
 import nkiconv
 
-DTYPES = {"bf16": ml_dtypes.bfloat16, "fp16": np.float16, "fp32": np.float32}
 #: (N, C), (size, taps, stride, dilation, before, after).
 PROBLEMS = {
     "causal": ((1, 5), (60, 4, 1, 1, 3, 0)),

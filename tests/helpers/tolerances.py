@@ -34,9 +34,6 @@ FLOAT32_SUMS = 32 * 2.0**-24
 #: rms_norm that computes in bf16: x, its square, their sum, the root, the quotient and the product with w are rounded.
 BF16_NORMS = 7 * EPS["bf16"]
 
-#: Of the largest number: fp32 sums as `FLOAT32_SUMS`, through some fifty layers.
-FLOAT32_MODELS = 1e-5
-
 #: A float64 number of order 1 that was rounded at most eight times, each by at most 2^-53 of it.
 FLOAT64_ROUNDINGS = 8 * 2.0**-53
 
