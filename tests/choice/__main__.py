@@ -10,6 +10,7 @@ whose kernel has more than --most instructions either way are left out, and coun
 
 import argparse
 import math
+import statistics
 import sys
 import time
 from collections import Counter
@@ -78,10 +79,10 @@ def found_of(problem: ConvProblem, most: int) -> Found | str:
     return Found(problem, algorithm, in_time(execution, rates).us, plan.algorithm, plan.phase0_us, choosing_ms)
 
 
-def statistics(found: Sequence[Found]) -> str:
+def summary(found: Sequence[Found]) -> str:
     """The mean, the worst, shares beyond `LIMITS`, and what the choice takes of the host, in words."""
     times = [one.times for one in found]
-    mean = math.exp(sum(map(math.log, times)) / len(times))
+    mean = statistics.geometric_mean(times)
     shares = ", ".join(f"{sum(one > limit for one in times)} above {limit} x" for limit in LIMITS)
     took = sorted(one.choosing_ms for one in found)
     middle, most = took[len(took) // 2], took[math.ceil(0.95 * len(took)) - 1]
@@ -106,7 +107,7 @@ def section(operation: str, count: int, seed: int, most: int, seconds: float) ->
             found.append(one)
     yield f"## {operation}: the first {len(found) + left_out.total()} of {count} problems, seed {seed}"
     yield ""
-    yield statistics(found)
+    yield summary(found)
     for reason, number in left_out.items():
         yield f"Left out: {number}, where {reason} (more than {most:,} instructions)."
     yield ""

@@ -117,11 +117,7 @@ def main() -> None:
     with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("fork")) as pool:
         every = list(track(pool.map(found_of, *zip(*given, strict=True)), description="limits", total=len(given)))
     found = [one for one in every if one is not None]
-    lines = list(page(found, len(every) - len(found), asked.count, asked.seed))
-    if asked.out:
-        write_page(lines, asked.out)
-    else:
-        print(*lines, sep="\n")
+    write_page(list(page(found, len(every) - len(found), asked.count, asked.seed)), asked.out)
 
 
 if __name__ == "__main__":
