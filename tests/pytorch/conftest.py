@@ -60,3 +60,14 @@ def priced(monkeypatch):
         return asked
 
     return price
+
+
+@pytest.fixture
+def published(monkeypatch):
+    """Lets video blocks of tests be known, as published ones are."""
+    from fused_models import Causal, Clip
+
+    from nkiconv.pytorch.models import pixel_chains, videos
+
+    monkeypatch.setitem(videos._KNOWN, videos.fingerprint(Causal.forward), videos._around_wan)
+    monkeypatch.setitem(pixel_chains._KNOWN, videos.fingerprint(Clip.forward), ("conv1", "norm2"))

@@ -7,8 +7,6 @@ import pytest
 import torch
 from operators_seen import Seen
 from torch import nn
-from torch.nn.utils import parametrizations, prune
-from torch_exact import same
 from torch_models import build
 
 from nkiconv import pytorch
@@ -120,31 +118,6 @@ def test_what_stays_has_its_reason(name):
     assert reason in kept.reason
     assert type(report.model[1]) is kind
     assert isinstance(report.model[2], pytorch.nn.Conv2d)
-
-
-WEIGHTS = {
-    "weight_norm": parametrizations.weight_norm, "pruned": lambda module: prune.l1_unstructured(module, "weight", 0.5),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", WEIGHTS)
-def test_computed_weights_go_on_being_computed(name):
-    torch.manual_seed(0)
-    model = nn.Sequential(WEIGHTS[name](nn.Conv2d(3, 4, 3))).eval()
-    x = torch.randn(1, 3, 6, 6)
-    report = convert(model)
-    [entry] = report.swapped
-    assert entry.weight == (4, 3, 3, 3)
-    y = report.model(x)
-    assert torch.equal(y, model(x))
-    with torch.no_grad():
-        next(model.parameters()).mul_(2)
-        for one in model.parameters():
-            one.add_(0.25)
-    assert torch.equal(report.model(x), model(x))
-    assert not torch.equal(report.model(x), y)
-    grads = [torch.autograd.grad(one(x).pow(2).sum(), [*one.parameters()]) for one in (report.model, model)]
-    assert same(*grads)
 
 
 class Reading(nn.Conv2d):

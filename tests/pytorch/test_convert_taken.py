@@ -9,7 +9,7 @@ from operators_seen import Seen, assert_nkiconvs
 from tolerances import FLOAT32_SUMS, FLOAT64_SUMS, assert_within_share
 from torch import fx, nn
 from torch.nn import functional as F
-from torch.nn.utils import parametrizations
+from torch.nn.utils import parametrizations, prune
 from torch_models import MODELS, build
 
 from nkiconv.pytorch import convert
@@ -179,6 +179,8 @@ TAKEN_WHOLE = {
     "causal": (lambda: Causal(3, 4, 3), VIDEO, 1, True),
     "reflect": (lambda: Causal(3, 4, 3, padding=1, padding_mode="reflect"), VIDEO, 1, True),
     "weight_norm": (lambda: parametrizations.weight_norm(Causal(3, 4, 3)), VIDEO, 1, True),
+    "weight_norm of torch's": (lambda: nn.Sequential(parametrizations.weight_norm(nn.Conv2d(3, 4, 3))), IMAGE, 1, True),
+    "pruned": (lambda: nn.Sequential(prune.l1_unstructured(nn.Conv2d(3, 4, 3), "weight", 0.5)), IMAGE, 1, True),
     "standardized": (lambda: Standardized(3, 4, 3), IMAGE, 1, True),
     "conv_forward": (lambda: SameSize(3, 4, 3), ROW, 1, True),
     "both": (lambda: Both(3, 4, 3), ROW, 1, True),

@@ -15,8 +15,9 @@ from torch.utils._pytree import tree_leaves
 from nkiconv.errors import UnsupportedError
 from nkiconv.pytorch import convert
 from nkiconv.pytorch import nn as ours
-from nkiconv.pytorch.models import doublings, pixel_chains, videos
+from nkiconv.pytorch.models import doublings
 
+pytestmark = pytest.mark.usefixtures("published")
 IMAGES = {1: (2, C, 5), 2: (2, C, 5, 6), 3: (2, C, 5, 6, 4)}
 STEMS = {1: (2, 3, 7), 2: (2, 3, 6, 5), 3: (2, 3, 3, 4, 5)}
 X, ROWS = [IMAGES[2]], [(2, 11, C)]
@@ -234,12 +235,6 @@ TRAINED = {
         (TWO if line == ALONE else "conv2d stats; norm silu conv2d").replace("2d", f"{rank}d"),
     ) for how, norm, rank, line in TIMED},
 }  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def _published(monkeypatch):
-    monkeypatch.setitem(videos._KNOWN, videos.fingerprint(fm.Causal.forward), videos._around_wan)
-    monkeypatch.setitem(pixel_chains._KNOWN, videos.fingerprint(fm.Clip.forward), ("conv1", "norm2"))
 
 
 def converted(row, training=False):

@@ -14,16 +14,10 @@ from torch.utils.checkpoint import checkpoint
 
 from nkiconv.errors import UnsupportedError
 from nkiconv.pytorch import causal_conv1d_fn, causal_conv1d_update, convert
-from nkiconv.pytorch.models import pixel_chains, videos
 from nkiconv.pytorch.models.pending import Normed
 
+pytestmark = pytest.mark.usefixtures("published")
 X, STEM, ROWS = (2, C, 6, 5), (2, 3, 6, 5), (2, 11, C)
-
-
-@pytest.fixture(autouse=True)
-def _published(monkeypatch):
-    monkeypatch.setitem(videos._KNOWN, videos.fingerprint(fm.Causal.forward), videos._around_wan)
-    monkeypatch.setitem(pixel_chains._KNOWN, videos.fingerprint(fm.Clip.forward), ("conv1", "norm2"))
 
 
 def pair(make, training=False):

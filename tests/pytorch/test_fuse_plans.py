@@ -15,16 +15,11 @@ from torch.nn import functional as F
 
 from nkiconv.planner.request import Asked
 from nkiconv.pytorch import channel_stats, convert, norm_scale_shift, plan_model
-from nkiconv.pytorch.models import only_ways, pixel_chains, pixel_layers, prices, videos
+from nkiconv.pytorch.models import only_ways, pixel_layers, prices
 from nkiconv.pytorch.models.statistics_plan import Statistics, taken
 
+pytestmark = pytest.mark.usefixtures("published")
 X, GROWN, VIDEO, ROWS = (2, C, 6, 5), (2, 4, 4, 5), (1, C, 3, 4, 5), (2, 11, C)
-
-
-@pytest.fixture(autouse=True)
-def _published(monkeypatch):
-    monkeypatch.setitem(videos._KNOWN, videos.fingerprint(fm.Causal.forward), videos._around_wan)
-    monkeypatch.setitem(pixel_chains._KNOWN, videos.fingerprint(fm.Clip.forward), ("conv1", "norm2"))
 
 
 def planned(model, *shapes, fuse=True, **more):

@@ -108,31 +108,3 @@ def test_calls_that_nkiconv_refuses_stay_with_the_file_s_function(file):
         assert torch.equal(report.model(X), expected)
     assert report.share(X).fraction == 0
     report.installation.undo()
-
-
-class Many(nn.Module):
-    """Every kind of convolution of torch once; the flops of each by hand."""
-
-    def __init__(self):
-        super().__init__()
-        self.one, self.two = nn.Conv1d(4, 6, 3, stride=2), nn.Conv2d(4, 4, (3, 2), groups=2, padding="same")
-        self.three, self.back = nn.Conv3d(4, 2, 2), nn.ConvTranspose2d(4, 6, 3, stride=2, groups=2)
-
-    def forward(self, x):
-        found = self.one(x[..., 0, 0]), self.two(x[..., 0]), self.three(x), self.back(x[..., 0])
-        return sum(one.sum() for one in found)
-
-
-def test_flops_of_every_kind():
-    x = torch.randn(2, 4, 9, 8, 7)
-    share = convert(Many(), lambda name, _module: name != "back").share(x)
-    one, two = 2 * 2 * 6 * 4 * 4 * 3, 2 * 2 * 4 * 9 * 8 * 2 * 6
-    three, back = 2 * 2 * 2 * 8 * 7 * 6 * 4 * 8, 2 * 2 * 4 * 9 * 8 * 3 * 9
-    ours = one + two + three
-    assert share.nkiconv == ours
-    assert share.others == {"aten::convolution": back}
-    assert share.fraction == ours / (ours + back)
-    total = f"{share.fraction:.1%} of {ours + back:,} flops of convolutions are nkiconv's"
-    assert str(share) == f"{total}; the others: aten::convolution {back:,}"
-    everything = convert(Many()).share(x)
-    assert (everything.nkiconv, everything.others) == (ours + back, {})
