@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from nkiconv.pytorch import convert
 from nkiconv.pytorch.models.flops import Counter
+from nkiconv.pytorch.models.recording import FAKE, record
 
 FOLDER = Path(__file__).resolve().parent / "zoo"
 NAMES = ("AutoencoderKLWan", "AutoencoderKLHunyuanVideo", "AutoencoderKLLTXVideo", "AutoencoderKLCogVideoX",
@@ -100,3 +101,12 @@ def test_one_of_them_runs_with_every_suite(model):
     report = convert(made)
     assert len(report.swapped) >= 18
     assert torch.equal(report.model(**inputs), made(**inputs))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["EncodecModel", "MimiModel"], indirect=True)
+def test_codecs_that_read_their_padding_are_planned_on_shapes_alone(model):
+    made, inputs = model.made(), model.given()
+    found, share = record(made, (), inputs), convert(made).share(**inputs)
+    assert (found.ran_on, found.because) == (FAKE, "")
+    assert (share.nkiconv, share.others, share.fraction) == (found.share.nkiconv, found.share.others, 1)

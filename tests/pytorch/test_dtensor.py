@@ -48,31 +48,58 @@ def gradients_agree(mesh, function, tensors, by_images, placement, no_grad=()):
             assert one.grad.placements == (Replicate() if placement == Replicate() else Partial(),)
 
 
-#: Functions of x, w, bias and residual, and the shapes of these.
-CONVOLUTIONS = {
-    "rows": (lambda x, w, b, r: pytorch.conv1d(x, w, b, 2, 1), (2, 4, 9), (6, 4, 3), (6,), None),
-    "depthwise": (lambda x, w, b, r: pytorch.conv1d(x, w, b, groups=4), (2, 4, 9), (4, 1, 3), (4,), None),
-    "images": (lambda x, w, b, r: pytorch.conv2d(x, w, b, padding=1), (2, 4, 5, 5), (6, 4, 3, 3), (6,), None),
-    "no padding": (lambda x, w, b, r: pytorch.conv2d(x, w, b), (2, 4, 5, 5), (6, 4, 3, 3), (6,), None),
+def of_statistics(name):
+    def function(x, w, scale):
+        y, stats = getattr(pytorch, name)(x, w, x_scale=scale, return_stats="channel")
+        return pytorch.norm_act_conv2d(y, w, stats=stats, num_groups=3)
+
+    return function
+
+
+def causal(x, w, bias, **more):
+    return pytorch.causal_conv1d_fn(x, w, bias, activation="silu", **more)
+
+
+IMAGE, FILTERS = (2, 4, 5, 5), (6, 4, 3, 3)
+NUMBERS, ENDS = torch.tensor([[0] * 4 + [1] * 5, [0] * 9]), torch.tensor([0, 4, 9])
+#: Functions of tensors, their shapes or values, and which of these have images.
+CALLS = {
+    "rows": (lambda x, w, b: pytorch.conv1d(x, w, b, 2, 1), [(2, 4, 9), (6, 4, 3), (6,)], (0,)),
+    "depthwise": (lambda x, w, b: pytorch.conv1d(x, w, b, groups=4), [(2, 4, 9), (4, 1, 3), (4,)], (0,)),
+    "images": (lambda x, w, b: pytorch.conv2d(x, w, b, padding=1), [IMAGE, FILTERS, (6,)], (0,)),
+    "no padding": (lambda x, w, b: pytorch.conv2d(x, w, b), [IMAGE, FILTERS, (6,)], (0,)),
     "residual": (
         lambda x, w, b, r: pytorch.conv2d(x, w, b, activation="silu", residual=r),
-        (2, 4, 5, 5), (6, 4, 3, 3), (6,), (2, 6, 3, 3),
+        [IMAGE, FILTERS, (6,), (2, 6, 3, 3)], (0, 3),
     ),
-    "volumes": (lambda x, w, b, r: pytorch.conv3d(x, w, b), (2, 2, 3, 4, 4), (3, 2, 2, 3, 3), (3,), None),
-    "transposed": (
-        lambda x, w, b, r: pytorch.conv_transpose2d(x, w, b, 2), (2, 4, 5, 5), (4, 3, 3, 3), (3,), None,
+    "volumes": (lambda x, w, b: pytorch.conv3d(x, w, b), [(2, 2, 3, 4, 4), (3, 2, 2, 3, 3), (3,)], (0,)),
+    "transposed": (lambda x, w, b: pytorch.conv_transpose2d(x, w, b, 2), [IMAGE, (4, 3, 3, 3), (3,)], (0,)),
+    "statistics": (of_statistics("conv2d"), [(2, 6, 5, 5), (6, 6, 3, 3), (2, 6)], (0, 2)),
+    "statistics of transposed": (of_statistics("conv_transpose2d"), [(2, 6, 5, 5), (6, 6, 3, 3), (2, 6)], (0, 2)),
+    "frames": (
+        lambda x, w, f: pytorch.conv3d(x, w, initial_frames=f),
+        [(2, 2, 3, 4, 4), (3, 2, 2, 3, 3), (2, 2, 1, 4, 4)], (0, 2),
     ),
+    "causal": (causal, [(2, 4, 9), (4, 3), None], (0,)),
+    "states": (
+        lambda x, w, b, s: causal(x, w, b, initial_states=s, return_final_states=True),
+        [(2, 4, 9), (4, 3), None, (2, 4, 2)], (0, 3),
+    ),
+    "numbers": (lambda x, w, b, n: causal(x, w, b, seq_idx=n), [(2, 4, 9), (4, 3), None, NUMBERS], (0, 3)),
+    "sequences of one row": (
+        lambda x, w, b, ends: pytorch.causal_conv1d_fn(x, w, b, cu_seqlens=ends), [(1, 4, 9), (4, 3), (4,), ENDS], ()),
 }  # fmt: skip
 
 
-@pytest.mark.cover(6)
+@pytest.mark.cover(18, keep=["sequences of one row-R"])
 @pytest.mark.parametrize("placement", [Replicate(), Shard(0)], ids=str)
-@pytest.mark.parametrize("call", CONVOLUTIONS.values(), ids=CONVOLUTIONS)
-def test_convolutions(call, placement, mesh):
-    function, *shapes = call
+@pytest.mark.parametrize("name", CALLS)
+def test_calls(name, placement, mesh):
+    function, given, by_images = CALLS[name]
     torch.manual_seed(0)
-    tensors = [None if shape is None else torch.randn(shape) for shape in shapes]
-    gradients_agree(mesh, function, tensors, (0, 3), placement)
+    tensors = [torch.randn(one) if isinstance(one, tuple) else one for one in given]
+    integers = tuple(i for i, one in enumerate(given) if isinstance(one, torch.Tensor))
+    gradients_agree(mesh, function, tensors, by_images, placement if by_images else Replicate(), integers)
 
 
 @pytest.mark.parametrize("placement", [Replicate(), Shard(0)], ids=str)
@@ -81,50 +108,6 @@ def test_statistics_of_channels(placement, mesh):
     stats = pytorch.channel_stats(there(mesh, x, placement))
     assert stats.placements == ((Shard(1),) if placement == Shard(0) else (Replicate(),))
     assert_within_share([stats.to_local()], [pytorch.channel_stats(x)], FLOAT32_SUMS)
-
-
-@pytest.mark.cover(2)
-@pytest.mark.parametrize("placement", [Replicate(), Shard(0)], ids=str)
-@pytest.mark.parametrize("name", ["conv2d", "conv_transpose2d"])
-def test_statistics_of_a_result(name, placement, mesh):
-    torch.manual_seed(0)
-    tensors = [torch.randn(2, 6, 5, 5), torch.randn(6, 6, 3, 3), torch.randn(2, 6)]
-
-    def function(x, w, scale):
-        y, stats = getattr(pytorch, name)(x, w, x_scale=scale, return_stats="channel")
-        return pytorch.norm_act_conv2d(y, w, stats=stats, num_groups=3)
-
-    gradients_agree(mesh, function, tensors, (0, 2), placement)
-
-
-@pytest.mark.parametrize("placement", [Replicate(), Shard(0)], ids=str)
-def test_frames(placement, mesh):
-    tensors = [torch.randn(2, 2, 3, 4, 4), torch.randn(3, 2, 2, 3, 3), torch.randn(2, 2, 1, 4, 4)]
-    gradients_agree(mesh, lambda x, w, f: pytorch.conv3d(x, w, initial_frames=f), tensors, (0, 2), placement)
-
-
-@pytest.mark.parametrize("placement", [Replicate(), Shard(0)], ids=str)
-@pytest.mark.parametrize("how", ["plain", "states", "seq_idx"])
-def test_causal_rows(how, placement, mesh):
-    tensors = [torch.randn(2, 4, 9), torch.randn(4, 3), None]
-    numbers = torch.tensor([[0] * 4 + [1] * 5, [0] * 9])
-    if how == "states":
-        tensors.append(torch.randn(2, 4, 2))
-    if how == "seq_idx":
-        tensors.append(numbers)
-
-    def function(x, w, b, more=None):
-        named = {"states": {"initial_states": more, "return_final_states": True}, "seq_idx": {"seq_idx": more}}
-        return pytorch.causal_conv1d_fn(x, w, b, activation="silu", **named.get(how, {}))
-
-    gradients_agree(mesh, function, tensors, (0, 3), placement, (3,) if how == "seq_idx" else ())
-
-
-def test_sequences_of_one_row_are_replicated(mesh):
-    tensors = [torch.randn(1, 4, 9), torch.randn(4, 3), torch.randn(4), torch.tensor([0, 4, 9])]
-    gradients_agree(
-        mesh, lambda x, w, b, ends: pytorch.causal_conv1d_fn(x, w, b, cu_seqlens=ends), tensors, (), Replicate(), (3,)
-    )
 
 
 @pytest.mark.parametrize("inference", [False, True])
