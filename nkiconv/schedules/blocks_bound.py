@@ -37,7 +37,7 @@ EXPOSED = 0.1
 
 class BlocksBound:
     """Times of the busier of two cores, in ns: on one core settings are the same. Tables have a column for each of
-    BlocksSettings, but for warm-up, and what `sized` and `moved` add."""
+    BlocksSettings, but for warm-up, and those that methods which return a table add."""
 
     def __init__(self, target: Target, geometry: Geometry, source: Geometry, pixels: int, most: int) -> None:
         """geometry: of the blocks; source: of x and gy in memory; pixels: the setting; most: units of a tile."""
