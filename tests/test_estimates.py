@@ -182,6 +182,14 @@ def test_a_candidate_that_breaks_a_rule_is_passed_over():
     assert clock.fastest([broken], launch, Rates()) == broken
 
 
+def test_implicit_gemm_begins_with_as_many_as_bring_the_tensor_engine_to_its_full_rate():
+    """With 20 of them it stayed at half rate, and took 1.66 times as long."""
+    problem = ConvProblem(N=1, C=5, D=8, H=9, W=9, K=5, T=4, R=3, S=4, padding=((2, 2), (2, 2), (2, 3)),
+                          lhs_dilation=(2, 2, 2), groups=5, transposed=True)  # fmt: skip
+    least, more = (both_cores_us(launch_of(problem, "implicit_gemm", one)) for one in (None, (("warmup", 40),)))
+    assert least <= 1.02 * more
+
+
 def test_long_kernels_are_not_timed(monkeypatch):
     """Their traces would end before they tell anything."""
     monkeypatch.delattr(clock, "fastest")

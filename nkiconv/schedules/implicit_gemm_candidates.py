@@ -4,6 +4,7 @@ and the schedule of a config, of which what it leaves open is filled in so."""
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -31,9 +32,9 @@ from .tiles import P_MAX, PARTS
 
 #: How much less folded channels must take, and cores that share images, each of which transposes all filters.
 WORTHWHILE, TIE = 0.98, 0.995
-#: Matmuls on zeros: at least, of packed filters, whose transposes none waits for, at most, and more while the first
-#: filters become pairs of fp16; ns until there are zeros.
-WARM_UP, WARM_UP_PACKED, WARM_UP_MOST, WARM_UP_PAIRS, ZEROS_NS = 20, 18, 64, 8, 220.0
+#: Matmuls on zeros: of packed filters, whose transposes none waits for, at most, and more while the first filters
+#: become pairs of fp16; ns until there are zeros.
+WARM_UP_PACKED, WARM_UP_MOST, WARM_UP_PAIRS, ZEROS_NS = 18, 64, 8, 220.0
 #: Banks of sums of M tiles that are made together, at most: the next ones' begin in others, and filters are transposed
 #: in one.
 TOGETHER_BANKS = 5
@@ -107,8 +108,10 @@ def completed(bound: Bound, schedule: Schedule, given: dict[str, Any]) -> Implic
     busy, tile, warmup = bound.cores(schedule)[0], schedule.items[0].out_tile, WARM_UP_PACKED
     if geometry.packed == 0:
         idle_ns = (bound.filters_there_ns(m_tile) - ZEROS_NS) * target.half_rate
-        warmup = min(WARM_UP_MOST, int(idle_ns / (P_MAX * target.tensor_column_ns)))
-        warmup = max(WARM_UP if m_tile.k_tiles[0].pairing == ALONE else 0, warmup)
+        each_ns = P_MAX * target.tensor_column_ns
+        warmup = min(WARM_UP_MOST, int(idle_ns / each_ns))
+        if m_tile.k_tiles[0].pairing == ALONE:  # the first window of the throttle has work enough
+            warmup = max(math.ceil(target.window_work * target.window_ns / each_ns), warmup)
     if geometry.precision == "fp16x3":
         warmup += WARM_UP_PAIRS
     if busy.tensor < target.window_work * target.window_ns:
