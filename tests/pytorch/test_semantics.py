@@ -4,6 +4,7 @@ import functools
 import os
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from torch_exact import same
 from nkiconv import pytorch
 from nkiconv.errors import DtypeError, GeometryError, UnsupportedError
 from nkiconv.pytorch import nn as ours
-from nkiconv.pytorch.computers import host
+from nkiconv.pytorch.computers import agreements, host
 
 
 @pytest.fixture(params=["torch", "operators in torch", "simulate"])
@@ -305,3 +306,29 @@ def test_selective_checkpointing_is_never_wrong(computer, monkeypatch):
             torch.autograd.grad(y.sum(), leaves)
         return
     assert same(torch.autograd.grad(y.sum(), leaves), expected)
+
+
+# A comparison that finds no difference says so, once, when the program ends.
+
+COMPARED = """
+import torch
+from nkiconv import pytorch as nkiconv_torch
+
+for _ in range(2):
+    nkiconv_torch.conv2d(torch.ones(1, 3, 6, 6), torch.ones(4, 3, 3, 3))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.simulator_only
+def test_a_program_ends_with_what_was_compared():
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "NKICONV_CPU": "compare"}
+    done = subprocess.run([sys.executable, "-c", COMPARED], env=env, capture_output=True, text=True, check=True)
+    said = "held 2 kernels' results against torch: all agree within their error bounds\n"
+    assert (done.stdout, done.stderr) == ("", f"nkiconv: NKICONV_CPU=compare {said}")
+
+
+def test_a_difference_is_said():
+    assert agreements.text(Counter({True: 4, False: 1})).endswith("held 5 kernels' results against torch: 1 DIFFER")
+    one = agreements.text(Counter({True: 1}))
+    assert one.endswith("held 1 kernel's result against torch: all agree within their error bounds")
