@@ -59,7 +59,7 @@ def test_exact_on_integers(algorithm, row, dtype, strict):
     check_in_scope(algorithm, row.problem(dtype), whole=True, strict_nonfinite=strict)
 
 
-@pytest.mark.cover(24)
+@pytest.mark.cover(14)
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
 @pytest.mark.parametrize("row", [*EDGE, *PURPOSES], ids=lambda row: row.id)
 @pytest.mark.parametrize("algorithm", TRIED)
