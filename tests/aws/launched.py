@@ -29,23 +29,17 @@ def problem_of(launch):
 def follows_plan(launch):
     told = launch.constants
     if launch.kernel in FILTERS:
-        found = _plan_of_filters(launch)
-        return (told["algorithm"], told["config"]) == (found.algorithm, found.config)
-    found = plan(
-        problem_of(launch),
-        launch.lnc,
-        bias="bias" in launch.shapes,
-        activation=told.get("activation"),
-        residual=told.get("residual_position") if "residual" in launch.shapes else None,
-        initial_state="initial_state" in launch.shapes,
-        return_final_state=told.get("return_final_state", False),
-        strict_nonfinite=told.get("strict_nonfinite", False),
-        packed=len(launch.shapes["filter_ref"]) == 5,
-        operation=launch.kernel.removesuffix("_implicit_gemm"),
-    )
+        more = {"direction": "wgrad", "bias": told.get("bias_gradient", False)}
+    else:
+        more = {
+            "bias": "bias" in launch.shapes,
+            "activation": told.get("activation"),
+            "residual": told.get("residual_position") if "residual" in launch.shapes else None,
+            "initial_state": "initial_state" in launch.shapes,
+            "return_final_state": told.get("return_final_state", False),
+            "strict_nonfinite": told.get("strict_nonfinite", False),
+            "packed": len(launch.shapes["filter_ref"]) == 5,
+            "operation": launch.kernel.removesuffix("_implicit_gemm"),
+        }
+    found = plan(problem_of(launch), launch.lnc, **more)
     return (told["algorithm"], told["config"]) == (found.algorithm, found.config)
-
-
-def _plan_of_filters(launch):
-    problem = problem_of(launch)
-    return plan(problem, launch.lnc, direction="wgrad", bias=launch.constants.get("bias_gradient", False))

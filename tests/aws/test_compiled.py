@@ -52,17 +52,19 @@ def near(one, other):
     assert_within_share([one], [other], FLOAT32_SUMS)
 
 
-class Causal(nn.Module):
-    def __init__(self, activation):
-        super().__init__()
-        self.weight, self.bias = nn.Parameter(torch.randn(6, 4)), nn.Parameter(torch.randn(6))
-        self.activation = activation
+def both(function, reference, leaves, *more):
+    """A compiled function and its reference have the same results, and gradients of these by leaves."""
+    results = []
+    for one in (compiled(function), reference):
+        found = one(*leaves, *more)
+        found = found if isinstance(found, tuple) else (found,)
+        results.append([*found, *torch.autograd.grad(sum(y.square().sum() for y in found), leaves)])
+    for ours, theirs in zip(*results, strict=True):
+        near(ours, theirs)
 
-    def forward(self, x, states):
-        y, final = pytorch.causal_conv1d_fn(
-            x, self.weight, self.bias, initial_states=states, return_final_states=True, activation=self.activation
-        )
-        return y * 2, final
+
+def activated(z, activation):
+    return z if activation is None else nn.functional.silu(z)
 
 
 @pytest.mark.slow
@@ -93,23 +95,24 @@ def test_each_convolution_is_one_launch(name, launches, searched, graphs):
     assert len(searched) == asked
 
 
+def leaves_of(*shapes):
+    torch.manual_seed(0)
+    return [torch.randn(shape, requires_grad=True) for shape in shapes]
+
+
 @pytest.mark.cover(1)
 @pytest.mark.parametrize("activation", [None, "silu"])
 def test_states(activation, launches, searched, graphs):
-    torch.manual_seed(0)
-    model = Causal(activation)
-    x, states = torch.randn(2, 6, 9, requires_grad=True), torch.randn(2, 6, 3, requires_grad=True)
-    y, final = compiled(model)(x, states)
-    (y.sum() + final.sum()).backward()
-    ours = [y, final, x.grad, states.grad, model.weight.grad, model.bias.grad]
-    x.grad = states.grad = model.weight.grad = model.bias.grad = None
-    rows = torch.cat([states, x], 2)
-    expected = torch.nn.functional.conv1d(rows, model.weight[:, None], model.bias, groups=6)
-    expected = 2 * (expected if activation is None else torch.nn.functional.silu(expected))
-    (expected.sum() + rows[..., -3:].sum()).backward()
-    theirs = [expected, rows[..., -3:], x.grad, states.grad, model.weight.grad, model.bias.grad]
-    for one, other in zip(ours, theirs, strict=True):
-        near(one, other)
+    def function(x, w, bias, states):
+        more = {"initial_states": states, "return_final_states": True, "activation": activation}
+        y, final = pytorch.causal_conv1d_fn(x, w, bias, **more)
+        return y * 2, final
+
+    def reference(x, w, bias, states):
+        rows = torch.cat([states, x], 2)
+        return 2 * activated(nn.functional.conv1d(rows, w[:, None], bias, groups=6), activation), rows[..., -3:]
+
+    both(function, reference, leaves_of((2, 6, 9), (6, 4), (6,), (2, 6, 3)))
     [forward], [backward] = graphs.forward, graphs.backward
     [told] = launches_of(forward)
     assert told.constants["return_final_state"] is True
@@ -122,32 +125,19 @@ def test_states(activation, launches, searched, graphs):
 @pytest.mark.parametrize("activation", [None, "silu"])
 def test_packed_sequences(activation, launches, searched, graphs):
     """Their offsets are data, of which no kernel depends on more than how many there are."""
-    torch.manual_seed(0)
-    x, w, states = (torch.randn(shape, requires_grad=True) for shape in ((1, 4, 9), (4, 3), (3, 4, 2)))
-    lengths = torch.tensor([0, 2, 3, 9]), torch.tensor([0, 4, 5, 9])
 
     def packed(x, w, states, cu_seqlens):
-        return pytorch.causal_conv1d_fn(
-            x, w, initial_states=states, cu_seqlens=cu_seqlens, return_final_states=True, activation=activation
-        )
+        more = {"initial_states": states, "return_final_states": True, "activation": activation}
+        return pytorch.causal_conv1d_fn(x, w, cu_seqlens=cu_seqlens, **more)
 
     def each(x, w, states, cu_seqlens):
-        ys, finals = [], []
-        for i, (start, end) in enumerate(itertools.pairwise(cu_seqlens)):
-            row = torch.cat([states[i : i + 1], x[..., start:end]], 2)
-            ys.append(nn.functional.conv1d(row, w[:, None], groups=4))
-            finals.append(row[..., -2:])
-        y = torch.cat(ys, 2)
-        return y if activation is None else nn.functional.silu(y), torch.cat(finals)
+        pieces = enumerate(itertools.pairwise(cu_seqlens))
+        rows = [torch.cat([states[i : i + 1], x[..., start:end]], 2) for i, (start, end) in pieces]
+        y = torch.cat([nn.functional.conv1d(row, w[:, None], groups=4) for row in rows], 2)
+        return activated(y, activation), torch.cat([row[..., -2:] for row in rows])
 
-    for cu_seqlens in lengths:
-        results = []
-        for function in (compiled(packed), each):
-            y, final = function(x, w, states, cu_seqlens)
-            grads = torch.autograd.grad((y.square().sum() + final.sum()), (x, w, states))
-            results.append((y, final, *grads))
-        for ours, theirs in zip(*results, strict=True):
-            near(ours, theirs)
+    for cu_seqlens in (torch.tensor([0, 2, 3, 9]), torch.tensor([0, 4, 5, 9])):
+        both(packed, each, leaves_of((1, 4, 9), (4, 3), (3, 4, 2)), cu_seqlens)
     [forward], [backward] = graphs.forward, graphs.backward  # compiled once
     told = launches_of(forward), launches_of(backward)
     assert [len(one) for one in told] == [1, 2 if activation is None else 3]
@@ -167,33 +157,19 @@ def test_sequences_that_data_alone_tell_are_refused_by_name(launches, graphs):
     assert len(launches) == 1
 
 
-class Fused(nn.Module):
-    """A convolution with all that a kernel adds to it, then a change in place."""
-
-    def __init__(self):
-        super().__init__()
-        self.convolution = nn.Conv2d(70, 128, 3, padding=1)
-        self.packed = pytorch.pack_filter(self.convolution.weight.detach())
-
-    def forward(self, x, residual):
-        layer = self.convolution
-        y = pytorch.conv2d(
-            x, layer.weight, layer.bias, padding=1, residual=residual, activation="silu", packed=self.packed
-        )
-        return y.mul_(3)
-
-
 def test_epilogues_packed_filters_and_changes_in_place(launches, searched, graphs):
-    torch.manual_seed(0)
-    model, x, residual = Fused(), torch.randn(1, 70, 4, 5), torch.randn(1, 128, 4, 5)
-    y = compiled(model)(x, residual)
-    y.sum().backward()
-    ours = [y.detach(), *(one.grad.clone() for one in model.parameters())]
-    model.zero_grad()
-    expected = 3 * nn.functional.silu(model.convolution(x) + residual)
-    expected.sum().backward()
-    for one, other in zip(ours, [expected, *(one.grad for one in model.parameters())], strict=True):
-        near(one, other)
+    """A convolution with all that a kernel adds to it, then a change in place."""
+    w, bias = leaves_of((128, 70, 3, 3), (128,))
+    x, residual, packed = torch.randn(1, 70, 4, 5), torch.randn(1, 128, 4, 5), pytorch.pack_filter(w.detach())
+
+    def function(w, bias, x):
+        more = {"residual": residual, "activation": "silu", "packed": packed}
+        return pytorch.conv2d(x, w, bias, padding=1, **more).mul_(3)
+
+    def reference(w, bias, x):
+        return 3 * nn.functional.silu(nn.functional.conv2d(x, w, bias, padding=1) + residual)
+
+    both(function, reference, [w, bias], x)
     [told] = launches_of(graphs.forward[0])
     assert told.shapes["filter_ref"] == (1, 70, 3, 3, 128)
     assert set(told.shapes) == {"img_ref", "filter_ref", "bias", "residual"}
