@@ -114,7 +114,7 @@ def test_parts_that_one_core_computes_foretell_no_less_than_the_whole(rows):
 
 
 def test_the_plan_has_the_least_mean_of_those_close_at_phase_0():
-    problem = cases.get("kda_bf16").problem
+    problem = cases.get("short").problem
     found = planned(problem)
     kernel = nkiconv.depthwise_conv1d_implicit_gemm[2]
     x, w = nkiconv.spec(problem.input_shape, "bf16"), nkiconv.spec(problem.filter_shape, "bf16")
