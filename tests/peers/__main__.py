@@ -63,11 +63,6 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the samples; default: 0")
     parser.add_argument("--seconds", type=int, default=300, help="for one of the suite's tests, at most; default: 300")
     parser.add_argument("--only", default="", help="of the suite: pytest's -k")
-    parser.add_argument(
-        "--lend",
-        action="store_true",
-        help="of the suite: names that nkiconv's package lacks, so that tests without them run",
-    )
     parser.add_argument("--out", type=Path, help="write the page to this file instead of stdout")
     asked = parser.parse_args()
     for checkout in asked.checkouts:
@@ -78,7 +73,7 @@ def main() -> None:
         for checkout in asked.checkouts:
             for mode in asked.mode or MODES:
                 count = asked.torch_sample if mode == "torch" else asked.sample
-                one = suite.Asked(mode, count, asked.seed, asked.seconds, asked.only, asked.lend)
+                one = suite.Asked(mode, count, asked.seed, asked.seconds, asked.only)
                 lines += suite_section(checkout.resolve(), one, progress)
     write_page(lines, asked.out)
 

@@ -5,15 +5,11 @@ is never compared with itself.
 """
 
 import ast
-import functools
-import importlib
 import json
 import os
 import random
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -39,24 +35,6 @@ def references(folder: Path) -> dict[str, Any]:
     return {name: found[name] for name in names}
 
 
-def lend(folder: Path) -> None:
-    """Let tests import every public name of the checkout's: a reference as it is, what is lacking here to fail when it
-    is called."""
-    for path in sorted(folder.glob("*.py")):
-        name = PACKAGE if path.stem == "__init__" else f"{PACKAGE}.{path.stem}"
-        try:
-            module = importlib.import_module(name)
-        except ModuleNotFoundError:
-            module = sys.modules[name] = ModuleType(name)
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.FunctionDef) and not hasattr(module, node.name):
-                setattr(module, node.name, functools.partial(_lacking, f"{name}.{node.name}"))
-
-
-def _lacking(name: str, *_arguments: Any, **_options: Any) -> None:
-    raise NotImplementedError(f"{name} is lacking")
-
-
 def sample(functions: Sequence[str], count: int, seed: int) -> set[int]:
     """Which of the tests of these functions to run: so many, of each function as many as of any other or all of it."""
     order = list(range(len(functions)))
@@ -74,7 +52,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--checkout", type=Path, help="of causal-conv1d")
     parser.addoption("--sample", type=int, default=0, help="how many of the tests; 0: all")
     parser.addoption("--seed", type=int, default=0, help="of the sample")
-    parser.addoption("--lend", action="store_true", help="names that nkiconv's package lacks")
     parser.addoption("--events", type=int, help="a file descriptor that takes a line of JSON for each event")
 
 
@@ -119,8 +96,6 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("events") is not None:
         config.pluginmanager.register(_Events(config.getoption("events")))
     pytorch.install_causal_conv1d()
-    if config.getoption("lend"):
-        lend(config.getoption("checkout") / PACKAGE)
 
 
 @pytest.hookimpl(trylast=True)

@@ -43,7 +43,6 @@ class Asked:
     seed: int
     seconds: int
     only: str = ""
-    lend: bool = False
 
 
 def on_cpu(source: str) -> str:
@@ -62,7 +61,7 @@ def events(checkout: Path, asked: Asked) -> Iterator[dict[str, Any]]:
         command = [sys.executable, "-m", "pytest", "-p", "plugin", "-q", "--tb=short", "-p", "no:cacheprovider"]
         command += ["-p", "no:xdist", "--rootdir", scratch, "--timeout", str(asked.seconds), "-k", asked.only]
         command += ["--checkout", str(checkout), "--sample", str(asked.sample), "--seed", str(asked.seed)]
-        command += ["--events", str(writer), *(["--lend"] if asked.lend else []), str(copy)]
+        command += ["--events", str(writer), str(copy)]
         paths = [str(HERE), str(HERE.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "NKICONV_CPU": asked.mode}
         with open(Path(scratch) / "said", "w+", encoding="utf-8") as said:
