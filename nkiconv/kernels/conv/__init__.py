@@ -2,9 +2,8 @@
 
     y[n, k, p, q] = sum over r, s, c of  w[k, c, r, s] * x[n, c, p * stride + r * dilation - pad, ...]
 
-    implicit_gemm  input channels on the partitions, one matmul a tap and 128 channels on the window of x that the tap
-                   meets; of fp8 two taps, or two K tiles of 128 channels, a matmul, which takes the array as long as
-                   one
+    implicit_gemm  input channels on the partitions, one matmul for each tap and K tile of 128 channels, over the
+                   tap's window of x; of fp8, two taps or two K tiles a matmul, in the time of one
     stacked        few channels: rows and shifted columns of x share the partitions, rows of y the columns; depthwise:
                    whole columns of x, a block-diagonal Toeplitz matrix for each column of taps
     activation_stationary
@@ -12,19 +11,19 @@
                    volumes in NCDHW several planes of y at once, results are transposed to rows of y; depthwise: blocks
                    of rows and columns of x are the stationaries, a Toeplitz matrix of all taps passes
     weight_stationary
-                    outputs in blocks of neighbours: of small groups packed along the columns, on row tiles that
-                    work in parallel; of transposed problems a phase after the other, each with taps of its own; of few
-                    output channels rows of y and columns of taps share the columns, and their sums are added, shifted
+                   outputs in blocks of neighbours: small groups are packed along the columns, on row tiles that
+                   work in parallel; transposed problems run phase by phase, each with its own taps; for few output
+                   channels rows of y and columns of taps share the columns, and their sums are added, shifted
 
-What they share is one pipeline: x comes as `regions` of HBM, filters through `filter_feed`, `sums` says where a product
-meets x and a bank of PSUM, `call` evacuates with the epilogue, regions leave. All take planes of taps, as volumes have
-them; the images of a 2-d problem are planes with one tap.
+All share one pipeline: x is loaded by `regions` of HBM, filters by `filter_feed`, `sums` gives the windows of x and the
+outputs of a PSUM bank that a product reads and adds to, `call` evacuates with the epilogue, and regions are stored. All
+take planes of taps (volumes); the images of a 2-d problem are planes with one tap.
 
-No im2col tensor exists anywhere; filters come to the array as stationaries (but for activation_stationary), x
-as strided views. Where channels are neighbours in HBM (NHWC), DMA transposes x for implicit_gemm and
-activation_stationary (of depthwise problems this loads blocks as stored), and the array the results of implicit_gemm
-(`transposes`); the others, and implicit_gemm for fp8, work on copies (`relayout`). Which one, with which settings, is
-the host's choice (`nkiconv.plan`); a bare kernel follows `schedules.conv_algorithms`.
+No im2col tensor exists anywhere; filters are the Tensor Engine's stationaries (except in activation_stationary), x is
+read by strided views. If channels are neighbours in HBM (NHWC), DMA transposes x for implicit_gemm and
+activation_stationary (depthwise problems load blocks as stored), and the Tensor Engine transposes implicit_gemm's
+results (`transposes`); the others, and implicit_gemm of fp8, work on copies (`relayout`). The host chooses algorithm
+and settings (`nkiconv.plan`); a bare kernel follows `schedules.conv_algorithms`.
 """
 
 from types import SimpleNamespace
@@ -48,14 +47,14 @@ from .implicit_gemm.loop import run_implicit_gemm
 from .relayout import copy_forwards, copy_in, copy_out
 from .weight_stationary.loop import run_weight_stationary
 
-#: What issues the plan of each algorithm.
+#: The function that issues the plan of each algorithm.
 RUNS = {
     "implicit_gemm": run_implicit_gemm,
     "stacked": run_weight_stationary,
     "activation_stationary": run_activation_stationary,
     "weight_stationary": run_weight_stationary,
 }
-#: Arguments that not all kernels take, as of those that do not.
+#: Arguments that only some kernels take, with the values of the others.
 OTHERS: dict[str, object] = {"packed": False, "initial_frames": None, "return_final_frames": False, "x_upsample": 1}
 OTHERS |= {"y_norm": None, "y_norm_weight": None, "y_norm_bias": None, "y_norm_eps": NORM_EPS}
 OTHERS |= {"return_before_norm": False, "batch_group_count": 1}
@@ -100,10 +99,10 @@ def conv2d_implicit_gemm(
     Args:
         img_ref: 4-d in HBM, canonical [N, C, H, W] after in_perm; bf16, fp16, fp32, float8_e4m3 or float8_e5m2.
         filter_ref: 4-d in HBM, canonical [K, C / groups, R, S] after kern_perm; fp32 with an fp32 image, bf16 or fp16
-            with either of them, either fp8 with either. Or packed, [K / kn, C, R, S, kn], kn = plan.packed_channels:
-            nothing is transposed then; without groups.
-        bias: [K] in HBM, fp32, bf16 or fp16, added to every sum of its channel.
-        residual: in HBM, shape of y as stored; times beta, added before or after the activation:
+            with a bf16 or fp16 image, either fp8 with either fp8. Or packed, [K / kn, C, R, S, kn] with
+            kn = plan.packed_channels: the kernel transposes no filters then; without groups.
+        bias: [K] in HBM, fp32, bf16 or fp16, added to all outputs of its channel.
+        residual: in HBM, of y's shape as stored; times beta, added before or after the activation:
             residual_position "pre_activation", y = act(conv + bias + beta * residual), or "post_activation", y =
             act(conv + bias) + beta * residual.
         padding: ((top, bottom), (left, right)) in elements of the dilated image; negative crops. stride, rhs_dilation
@@ -111,29 +110,28 @@ def conv2d_implicit_gemm(
         feature_group_count: groups; divides C and K. batch_group_count: only 1.
         in_perm, kern_perm: canonical = transpose(storage, perm). out_perm: storage = transpose(canonical, perm).
         activation: None or a name of `nkiconv.rules.ACTIVATIONS`, as torch defines it.
-        precision: of fp32 tensors: None, products of fp32; "bf16", x and w rounded to bf16 as they come in, or "tf32",
-            to 10 bits of mantissa by the array; both four times as fast. "fp16x3", products by fp16 pairs (taps), at
-            4/3 of the speed where channels are many: errors of 3 * 2^-22 |w x| a product, where |x| and |w| are 0 or
-            between 2^-14 and 65504; from 2^-14 down to 0 an absolute 2^-36 of the factor, and NaN from 65520 on, as
-            for Inf.
-        out_dtype: nl.bfloat16, nl.float16 or nl.float32; None: img_ref's, but bf16 for fp8, whose 2 or 3 bits sums
-            hardly fit.
-        algorithm: one of `conv.RUNS`; None: the one of the least bound. config: settings of that algorithm, a tuple
-            of (name, value) pairs as in `Plan.config`; None, or what it leaves open: its defaults.
-        strict_nonfinite: whether NaN and Inf stay in their group and windows, by algorithms that multiply no zeros.
-        return_stats: None, or "channel": also return statistics of y by image and channel, a part by each core, before
-            y is rounded; of `options.TAKE_STATISTICS`.
-        x_scale, x_shift: [N, C] or [C] in HBM, fp32, or None, and x_activation, as activation: act(x * x_scale +
-            x_shift) is convolved, computed in fp32 and rounded once to x's dtype, or to bf16 with precision="bf16"; not
-            of fp8. Zeros of padding and lhs_dilation stay zeros. x_upsample: 1, or 2: rows and columns of that twice.
-        y_norm: None, or a norm over the channels of a pixel of y (`pixel_norms`), before the activation, in fp32; not
-            of groups. y_norm_weight, y_norm_bias: [K] in HBM, fp32, bf16 or fp16, or None; y_norm_eps: a number.
+        precision: of fp32 tensors: None, fp32 products; "bf16", x and w rounded to bf16 on load, or "tf32", rounded to
+            10 bits of mantissa by the Tensor Engine; both four times as fast. "fp16x3", each product from fp16 pairs
+            (of taps), at 4/3 of the speed with many channels: error 3 * 2^-22 |w x| a product if |x| and |w| are 0 or
+            between 2^-14 and 65504; below, an absolute 2^-36 of the factor; NaN from 65520 on, as for Inf.
+        out_dtype: nl.bfloat16, nl.float16 or nl.float32; None: img_ref's, but bf16 for fp8, whose 2 or 3 bits of
+            mantissa are too few for sums.
+        algorithm: a name in `conv.RUNS`; None: the algorithm of the least bound. config: settings of that algorithm, a
+            tuple of (name, value) pairs as in `Plan.config`; None, or a missing name: the default.
+        strict_nonfinite: keep NaN and Inf in their group and windows, by algorithms that multiply no zeros.
+        return_stats: None, or "channel": also return statistics of y by image and channel, one part for each core,
+            before y is rounded; by the algorithms of `options.TAKE_STATISTICS`.
+        x_scale, x_shift: [N, C] or [C] in HBM, fp32, or None; x_activation: as activation. The convolution reads
+            act(x * x_scale + x_shift), computed in fp32 and rounded once to x's dtype, bf16 with precision="bf16";
+            not for fp8. Zeros of padding and lhs_dilation stay zeros. x_upsample: 1, or 2: each row and column twice.
+        y_norm: None, or a norm over the channels of a pixel (`pixel_norms`), before the activation, in fp32; only for
+            one group. y_norm_weight, y_norm_bias: [K] in HBM, fp32, bf16 or fp16, or None; y_norm_eps: a number.
 
     Returns: [N, K, P, Q] in HBM (transposed by out_perm), of out_dtype. Sums, bias, activation and residual are fp32.
-        After it, with return_stats, [cores, N, K, 3] in HBM, fp32, as of `channel_statistics`, or, with
-        return_before_norm, what the norm reads, rounded as y.
+        With return_stats also [cores, N, K, 3] in HBM, fp32, as in `channel_statistics`; with return_before_norm
+        also the norm's input, rounded as y.
 
-    Raises: an assertion (KernelAssertionError, a ValueError, in the simulator) of argument, value, rule and remedy.
+    Raises: an assertion (KernelAssertionError, a ValueError, in the simulator) with argument, value, rule and remedy.
     """
     return convolved(locals(), 2)
 
@@ -178,27 +176,27 @@ def conv3d_implicit_gemm(
 
     Args:
         img_ref: 5-d in HBM, canonical [N, C, D, H, W] after in_perm; dtypes as for conv2d_implicit_gemm.
-        filter_ref: 5-d in HBM, canonical [K, C / groups, T, R, S] after kern_perm, which has T outside R; dtypes as
-            there. packed: whether it is one of pack_filter, [K / kn, C, T, R, S, kn], as [K / kn * C, T, R, S, kn];
-            without groups.
+        filter_ref: 5-d in HBM, canonical [K, C / groups, T, R, S] after kern_perm, with T outside R in memory; dtypes
+            as there. packed: True for a filter of pack_filter, [K / kn, C, T, R, S, kn], passed as
+            [K / kn * C, T, R, S, kn]; without groups.
         bias, residual, activation, beta, residual_position, out_dtype, algorithm, config, strict_nonfinite,
             return_stats, x_scale, x_shift, x_activation, y_norm, y_norm_weight, y_norm_bias, y_norm_eps,
             return_before_norm: as there; residual of y's shape.
-        precision: as there, or of bf16 and fp16 "winograd": T = 3, stride, rhs_dilation and lhs_dilation of planes 1,
-            one group, plain filters, no strict_nonfinite. Two planes of y of four products of sums of frames
-            and of planes of taps (see pairs_of_planes), rounded to fp16, instead of six; Inf and NaN where such a sum
-            is 65520 or more.
+        precision: as there; or of bf16 and fp16 "winograd": T = 3, stride, rhs_dilation and lhs_dilation of planes 1,
+            one group, plain filters, no strict_nonfinite. Two planes of y take four products of sums of frames and of
+            planes of taps (see pairs_of_planes), rounded to fp16, instead of six; Inf and NaN if such a sum is
+            65520 or more.
         padding: ((front, back), (top, bottom), (left, right)), negative crops; causal: (T - 1, 0) first. stride,
             rhs_dilation, lhs_dilation: (depth, height, width).
         feature_group_count: groups; divides C and K. batch_group_count: only 1.
-        in_perm, kern_perm: canonical = transpose(storage, perm), of five axes. out_perm: the other way round.
-        initial_frames: in HBM, stored as img_ref and of its dtype, with F >= 1 planes that precede img_ref's: y is of
-            both, `front` counts zeros before them, x_scale and its like are of both. D outside H and W in memory.
-        return_final_frames: also return the last planes of both that the next call needs, (T - 1) * rhs_dilation or as
-            many as there are; or so many, an int.
+        in_perm, kern_perm: canonical = transpose(storage, perm), of five axes. out_perm: the inverse.
+        initial_frames: in HBM, stored as img_ref and of its dtype, with F >= 1 planes that precede img_ref's: y,
+            x_scale and the like cover both, and `front` counts zeros before them. D outside H and W in memory.
+        return_final_frames: True: also return the last planes of both for the next call, (T - 1) * rhs_dilation or as
+            many as there are; an int: that many.
 
-    Returns: [N, K, Z, P, Q] in HBM (transposed by out_perm), of out_dtype; after it, if they are asked for, the final
-        frames, stored as img_ref and of its dtype, and the statistics or what the norm reads.
+    Returns: [N, K, Z, P, Q] in HBM (transposed by out_perm), of out_dtype; after it, on request, the final frames,
+        stored as img_ref and of its dtype, and the statistics or the norm's input.
 
     Raises: as conv2d_implicit_gemm.
     """
@@ -239,8 +237,8 @@ def conv_transpose2d_implicit_gemm(
             algorithm, config, strict_nonfinite, return_stats, x_scale, x_shift, x_activation: as in
             `conv2d_implicit_gemm`.
         filter_ref: 4-d in HBM, canonical [C, K / groups, R, S] after kern_perm; dtypes as there.
-        stride, dilation: (height, width). padding: ((top, bottom), (left, right)), rows and columns that are taken off
-            the result; negative ones are zeros around it. output_padding: (bottom, right), rows and columns more.
+        stride, dilation: (height, width). padding: ((top, bottom), (left, right)), rows and columns that are removed
+            from the result; negative ones add zeros around it. output_padding: (bottom, right), extra rows and columns.
         feature_group_count: groups; divides C.
 
     Returns: [N, K, P, Q] in HBM (transposed by out_perm), of out_dtype,
@@ -291,8 +289,8 @@ def conv_transpose3d_implicit_gemm(
 
 
 def convolved(arguments, axes, transposed=False):
-    """y of a public kernel's arguments, by name, on two or three axes, or it, the final frames and the statistics of y,
-    as they are asked for."""
+    """The results of a public kernel's arguments, by name, on two or three axes: y, then on request the final frames,
+    the statistics of y and the norm's input."""
     check_given(OTHERS | arguments, ("strict_nonfinite", "packed", "return_before_norm"))
     asked = SimpleNamespace(**(OTHERS | arguments))
     img_ref, filter_ref, residual = asked.img_ref, asked.filter_ref, asked.residual
@@ -363,8 +361,7 @@ def convolved(arguments, axes, transposed=False):
 
 
 def chosen(algorithm, geometry, options, config):
-    """(algorithm, what runs it, the Geometry that it works on, its Schedule); algorithm None: by the least
-    bound."""
+    """(algorithm, function that issues it, its Geometry, its Schedule); algorithm None: the one of the least bound."""
     cores = nl.num_programs()
     if algorithm == None:
         algorithm = default_of(geometry, options, cores)

@@ -1,6 +1,6 @@
 """Arguments of conv2d and conv3d, checked and read into the Geometry that schedules and kernels use.
 
-Nothing below the public kernel sees the arguments' own names.
+Code below the public kernel does not use the arguments' own names.
 """
 
 from ... import axis as extents
@@ -14,7 +14,7 @@ from .frames import frames_in_front
 
 
 def check_axes(img_ref, places, axes, dilation="rhs_dilation"):
-    """Refuse x, padding, strides and dilations that are not of so many axes; dilation: what that of taps is called."""
+    """Refuse x, padding, strides and dilations of another number of axes; dilation: the argument's name for taps."""
     padding, stride, rhs_dilation, lhs_dilation = places
     letters = "N, C, D, H, W" if axes == 3 else "N, C, H, W"
     refuse(rules.rank("img_ref", img_ref.shape, letters, " before in_perm"), rules.padding(padding, axes, alone=False))
@@ -23,7 +23,7 @@ def check_axes(img_ref, places, axes, dilation="rhs_dilation"):
 
 
 def places_of_transposed(asked, axes):
-    """(padding, stride, rhs_dilation, lhs_dilation) of the convolution that a transposed one's arguments ask for."""
+    """(padding, stride, rhs_dilation, lhs_dilation) of the convolution that equals a transposed one."""
     stride, more, dilation, kern_perm = asked.stride, asked.output_padding, asked.dilation, asked.kern_perm
     ones, taps = (1,) * axes, asked.filter_ref.shape
     check_axes(asked.img_ref, (asked.padding, ones, dilation, ones), axes, "dilation")
@@ -55,8 +55,8 @@ def check_arguments(img_ref, filter_ref, group_counts, perms, axes, packed):
 
 
 def read_axis(letters, size, taps, places, index):
-    """The Axis number `index` of those that padding, stride, rhs_dilation and lhs_dilation are for; refused where it
-    has no output."""
+    """Axis number `index` from the places padding, stride, rhs_dilation and lhs_dilation; refused if it has no
+    output."""
     padding, stride, dilation, lhs_dilation = places
     before, after = padding[index]
     step, apart, spread = stride[index], dilation[index], lhs_dilation[index]
@@ -68,12 +68,12 @@ def read_axis(letters, size, taps, places, index):
 def read_geometry(
     img_ref, filter_ref, places, group_counts, perms, precision, packed=False, flipped=False, frames_ref=None, repeat=1
 ):
-    """Check the arguments and return (Geometry, shape of y, and of a residual, as stored).
+    """Check the arguments and return (Geometry, shape of y as stored, which a residual has too).
 
-    places: (padding, stride, rhs_dilation, lhs_dilation), whose tuples have an entry an axis, two or three;
+    places: (padding, stride, rhs_dilation, lhs_dilation), tuples of one entry for each of two or three axes;
     group_counts: (feature_group_count, batch_group_count); perms: (in_perm, kern_perm, out_perm); packed: whether the
-    filter of volumes is; of images its shape says so; flipped: whether it is [C, K / groups, ...], taps in reverse
-    order; frames_ref: planes in front of x's, or None; repeat: x_upsample.
+    filter of volumes is packed (that of images shows it by its shape); flipped: whether the filter is [C, K / groups,
+    ...] with taps in reverse order; frames_ref: planes in front of x's, or None; repeat: x_upsample.
     """
     axes = len(places[1])
     packed = len(filter_ref.shape) == 5 and not flipped if axes == 2 else packed
@@ -142,8 +142,8 @@ def read_geometry(
 
 
 def frames_as_stored(frames_ref, in_axes, held, steps, volumes):
-    """Frames of so many `held`, or None. steps: between rows and columns that are read; volumes: planes of one where
-    there are several, else 0."""
+    """Frames of `held` planes in front of each volume, or None. steps: between rows and columns that are read; volumes:
+    planes of a volume if there are several, else 0."""
     if held == 0:
         return None
     apart = picked(dense_strides(frames_ref.shape), in_axes)
@@ -152,7 +152,7 @@ def frames_as_stored(frames_ref, in_axes, held, steps, volumes):
 
 
 def filter_as_stored(w_shape, packed, axes, C):
-    """(shape of a filter before kern_perm, output channels of a block of a packed one, or 0)."""
+    """(shape of a filter before kern_perm, output channels of a packed filter's block, 0 if it is not packed)."""
     if not packed:
         return w_shape, 0
     each = w_shape[4]
@@ -167,8 +167,8 @@ def filter_as_stored(w_shape, packed, axes, C):
 
 
 def by_channel(apart, planes):
-    """Strides along channels, planes, rows and columns, of canonical ones; after them those between volumes of so many
-    `planes`, if there are any."""
+    """Canonical strides along channels, planes, rows and columns; then, if `planes` is not 0, the stride between
+    volumes and `planes`, the planes of a volume."""
     if len(apart) == 4:
         return (apart[1], apart[0], apart[2], apart[3])
     found = (apart[1], apart[2], apart[3], apart[4])
@@ -176,8 +176,8 @@ def by_channel(apart, planes):
 
 
 def tap_strides(apart, extents, axes, flipped):
-    """Strides of a filter along k, c, rows and columns of taps, of canonical ones; rows of all planes one after the
-    other. flipped: c is before k."""
+    """A filter's canonical strides along k, c, rows and columns of taps; the rows of all planes follow each other.
+    flipped: c is before k."""
     of_k, of_c = apart[0], apart[1]
     if flipped:
         of_k, of_c = apart[1], apart[0]

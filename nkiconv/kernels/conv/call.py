@@ -1,7 +1,7 @@
-"""What a conv2d is asked for besides its geometry: tensors and what they are on chip.
+"""Operands of a convolution kernel: its tensors in HBM and their dtypes on chip.
 
-An algorithm gets (operands, geometry, options, config) and writes operands.y; what it does not support, its
-unsupported reason names before any instruction, to the kernel and to the planner alike.
+An algorithm takes (operands, geometry, options, schedule) and writes operands.y; its unsupported reason names what it
+does not support before any instruction, to the kernel and to the planner alike.
 """
 
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from ...schedules.tiles import share, size_of, some_of
 
 @dataclass
 class Operands(nl.NKIObject):
-    """Tensors in HBM, None where there is none, the residual's factor, and how products are taken."""
+    """Tensors in HBM, None if absent; the residual's factor; the precision of products."""
 
     x: Any
     w: Any
@@ -24,30 +24,30 @@ class Operands(nl.NKIObject):
     precision: Any = None
     #: planes in front of x's
     frames: object = None
-    #: None, or what happens to x as it arrives
+    #: None, or the PrologueOperands of x
     prologue: object = None
-    #: None, or where statistics of y go, [P, N, K, 3] fp32, and planes of y that an image has
+    #: None, or statistics of y, [P, N, K, 3] fp32; planes of y of an image
     stats: object = None
     image_planes: int = 1
-    #: NormOperands in HBM, or None; where what a norm reads goes, as y, or None
+    #: NormOperands in HBM, or None; the norm's stored input, shaped as y, or None
     norm: object = None
     kept: object = None
-    #: None, or in a loop on the device the register that moves x, y and residual, which are [rows, what it counts] then
+    #: None, or in a device loop the register that moves x, y and residual, as [rows, elements that it counts]
     moved: object = None
 
     @property
     def x_dtype(self):
-        """x's on chip."""
+        """x's dtype on chip."""
         return nl.bfloat16 if self.precision == "bf16" else self.x.dtype
 
     @property
     def w_dtype(self):
-        """w's on chip."""
+        """w's dtype on chip."""
         return nl.bfloat16 if self.precision == "bf16" else self.w.dtype
 
 
 def moved_operands(operands, register, at):
-    """Operands whose x, frames, y and residual the register `at` of a loop on the device moves."""
+    """Operands of a device loop: its register `at` moves x, frames, y and residual."""
 
     def in_rows(hbm, each):
         return None if hbm == None else hbm.reshape((size_of(hbm.shape) // each, each))
@@ -58,12 +58,12 @@ def moved_operands(operands, register, at):
 
 
 def of_array(tile, operands):
-    """A tile as the array is to take it; None stays None."""
+    """A tile in the dtype that the Tensor Engine reads; None stays None."""
     return tile.view(nl.tfloat32) if tile != None and operands.precision == "tf32" else tile
 
 
 def scale_residual(residual_sbuf, beta):
-    """A residual in SBUF times beta, fp32 if that is not 1."""
+    """A residual in SBUF times beta, fp32 if beta is not 1."""
     if beta == 1.0:
         return residual_sbuf
     scaled_sbuf = nl.ndarray(residual_sbuf.shape, dtype=nl.float32, buffer=nl.sbuf)
@@ -72,6 +72,6 @@ def scale_residual(residual_sbuf, beta):
 
 
 def part_of_core(things):
-    """(index of the first, the things) of this core's part of some."""
+    """(index of the first, the elements) of this core's share of a sequence."""
     mine = share(len(things), nl.num_programs(), nl.program_id(0))
     return mine[0], some_of(things, mine)

@@ -1,6 +1,6 @@
-"""Frames in front of x (see `schedules.frames`) at the public kernel: their check, and those that the next call needs.
+"""Frames in front of x (see `schedules.frames`) in the public kernel: their check, and the final frames of a call.
 
-These go from HBM to HBM before the algorithm starts, and move while that works:
+Final frames are copied from HBM to HBM; the transfers start before the algorithm and overlap it:
 
     final = the last n planes of frames (if n is more than x has) and x
 """
@@ -13,7 +13,7 @@ from .._dma import copy
 
 
 def frames_in_front(frames_ref, img_ref, axes):
-    """How many frames a volume has, 0 without any; refused where they do not go with x. axes: its in_perm."""
+    """The number of frames of a volume, 0 without any; refused if they do not fit x. axes: its in_perm."""
     if frames_ref == None:
         return 0
     depth = axes[2]
@@ -29,9 +29,9 @@ def frames_in_front(frames_ref, img_ref, axes):
 
 
 def final_shape_of(geometry, img_ref, depth, wanted):
-    """Shape of the final frames, stored as x, whose planes are on axis `depth`; () where none are wanted.
+    """Shape of the final frames, stored as x, with planes on axis `depth`; () without any.
 
-    wanted: False, True, those that the next call needs or as many of them as there are, or how many.
+    wanted: False, True (the planes that the next call needs, or all if there are fewer), or their number.
     """
     window = (geometry.planes.taps - 1) * geometry.planes.dilation + 1
     planes = img_ref.shape[depth] + (0 if geometry.frames == None else geometry.frames.count)
@@ -47,7 +47,7 @@ def final_shape_of(geometry, img_ref, depth, wanted):
 
 
 def store_final_frames(x_hbm, frames_hbm, final_hbm, depth):
-    """Write final_hbm, shaped as x but for its planes on axis `depth`; each core its share."""
+    """Write final_hbm, shaped as x except for its planes on axis `depth`; each core its share."""
     count, size = final_hbm.shape[depth], x_hbm.shape[depth]
     of_x = min(count, size)
     copy_planes(final_hbm, count - of_x, x_hbm, size - of_x, of_x, depth)
@@ -57,8 +57,8 @@ def store_final_frames(x_hbm, frames_hbm, final_hbm, depth):
 
 
 def copy_planes(final_hbm, to, source_hbm, first, count, depth):
-    """This core's share of `count` planes from `first` on of a tensor, to place `to` of another: of the runs that they
-    are, or of an only run."""
+    """Copy this core's share of `count` planes, from plane `first` of a tensor to plane `to` of another: a share of
+    their runs, or of the run if there is only one."""
     plane, outer = dense_strides(source_hbm.shape)[depth], 1
     for index in range(depth):
         outer = outer * source_hbm.shape[index]

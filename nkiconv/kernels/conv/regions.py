@@ -1,6 +1,6 @@
-"""Regions of HBM on their way to and from tiles in SBUF: filters, biases, residuals, results; x: `_prologue`.
+"""Transfers of regions between HBM and SBUF: filters, biases, residuals, results (x: `_prologue`).
 
-`schedules.regions` says what a region is.
+`schedules.regions` defines a region.
 """
 
 from ..._nki import nisa, nl
@@ -15,13 +15,13 @@ from .call import scale_residual
 
 
 def load_regions(tile, hbm, regions, moved=None):
-    """Regions into a tile; moved: as of `load_region`."""
+    """Load regions into a tile; moved: as in `load_region`."""
     for one in regions:
         load_region(tile, hbm, one[0], one[1], one[2], moved)
 
 
 def store_regions(hbm, tile, regions, moved=None):
-    """Regions from a tile to HBM; moved: as of `load_region`."""
+    """Store regions of a tile to HBM; moved: as in `load_region`."""
     for one in regions:
         if moved == None:
             copy(hbm.ap(pattern=one[1], offset=one[2]), spot(tile, one[0], one[1]))
@@ -31,7 +31,7 @@ def store_regions(hbm, tile, regions, moved=None):
 
 
 def load_bias_as(bias_hbm, shape, pattern, offset):
-    """Biases by an access pattern, fp32 in a tile of their own; or None."""
+    """Biases by an access pattern, fp32 in a new tile; None without a bias."""
     if bias_hbm == None:
         return None
     bias_sbuf = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
@@ -51,13 +51,13 @@ def residual_of(operands, shape, regions, ragged):
 
 
 def clear_window(tile, h0, h1, w0, w1, engine):
-    """Zeros in rows h0 .. h1-1, columns w0 .. w1-1 of a tile [c, images, rows, columns], if there are any."""
+    """Zero rows h0 .. h1-1, columns w0 .. w1-1 of a tile [c, images, rows, columns]; both ranges may be empty."""
     if h0 < h1 and w0 < w1:
         nisa.memset(dst=tile[0 : tile.shape[0], 0 : tile.shape[1], h0:h1, w0:w1], value=0.0, engine=engine)
 
 
 def around(height, width, filled):
-    """(first row, end, first column, end) of what is beside rows and columns (first, end, first, end) of a window."""
+    """(first row, end, first column, end) of the regions of height x width rows and columns around `filled`."""
     first, end, low, high = filled
     end, high = max(first, end), max(low, high)
     found = (0, first, 0, width), (end, height, 0, width), (first, end, 0, low), (first, end, high, width)
@@ -65,8 +65,8 @@ def around(height, width, filled):
 
 
 def load_packed(tile, w_hbm, geometry, c0, cn, k0, kn):
-    """Channels c0 .. c0+cn-1 of a packed filter, [K / each, C, taps, each] in HBM, as [c, taps, k] in a tile: parts of
-    blocks with output channels k0 .. k0+kn-1."""
+    """Load channels c0 .. c0+cn-1 of a packed filter, [K / each, C, taps, each] in HBM, as [c, taps, k] of a tile: the
+    parts of its blocks with output channels k0 .. k0+kn-1."""
     taps, each = num_taps(geometry), geometry.packed
     size, end = taps * each, k0 + kn
     for block in range(k0 // each, div_ceil(end, each)):
@@ -77,8 +77,8 @@ def load_packed(tile, w_hbm, geometry, c0, cn, k0, kn):
 
 
 def block_pieces(outputs, parts, height, j0, jn):
-    """(first block, blocks, first part, parts, rows of each) that blocks j0 .. j0+jn-1 of `parts` times `height` rows
-    have of so many rows of outputs: whole blocks, whole parts of the last one, and the part with some rows."""
+    """Pieces (first block, blocks, first part, parts, rows of each) of blocks j0 .. j0+jn-1, each `parts` times
+    `height` rows, within `outputs` rows: whole blocks, whole parts of the last one, and its partial part."""
     span = parts * height
     whole = max(0, min(jn, outputs // span - j0))
     rest = max(0, outputs - (j0 + whole) * span) if whole < jn else 0

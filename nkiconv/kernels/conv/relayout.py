@@ -1,5 +1,5 @@
-"""Copies in HBM for an algorithm that does not read x, y or a filter as they are stored; `schedules.relayout` says
-which. The cores share copies of x and y, and wait for each other before they are read; of a filter each makes its own.
+"""Copies in HBM for algorithms that do not read x, y or a filter as stored; `schedules.relayout` decides which. The
+cores share copies of x and y and wait for each other before they read them; each core copies filters for itself.
 """
 
 from ..._nki import nisa, nl
@@ -24,8 +24,8 @@ from .regions import offset_at, pattern_of
 
 
 def copy_in(algorithm, operands, geometry):
-    """Have operands.x and operands.residual be copies where the algorithm needs them, and operands.y one to be
-    written."""
+    """Replace operands.x and operands.residual by copies, and operands.y by a new tensor, if the algorithm needs
+    them."""
     if copies_x(algorithm, geometry):
         sources = [operands.x] if operands.frames == None else [operands.frames, operands.x]
         operands.x = rows_copy(sources, x_to_rows(geometry))
@@ -37,7 +37,7 @@ def copy_in(algorithm, operands, geometry):
 
 
 def copy_out(algorithm, y_hbm, operands, geometry, options):
-    """y from the copy that the algorithm wrote, if it did."""
+    """Write y from the algorithm's copy, if it has one."""
     if copies_y(algorithm, geometry):
         meet(operands.y)
         for part in y_to_pixels(geometry, options):
@@ -45,7 +45,7 @@ def copy_out(algorithm, y_hbm, operands, geometry, options):
 
 
 def rows_copy(sources, parts):
-    """A copy [n, c, h, w] in HBM of NHWC tensors, a Transposed each."""
+    """A copy [n, c, h, w] in HBM of NHWC tensors; parts: the Transposed of each."""
     rows_hbm = nl.ndarray((sum(size_of(part.shape) for part in parts),), dtype=sources[0].dtype, buffer=nl.shared_hbm)
     for source_hbm, part in zip(sources, parts):
         copy_transposed(rows_hbm, source_hbm, part)
@@ -54,13 +54,13 @@ def rows_copy(sources, parts):
 
 
 def meet(hbm):
-    """Have two cores wait for what both write."""
+    """Have each of two cores wait for the other's writes."""
     if nl.num_programs() == PARTS:
         nisa.core_barrier(data=hbm, cores=(0, 1))
 
 
 def copy_transposed(target_hbm, source_hbm, part):
-    """This core's share of a Transposed."""
+    """Transpose this core's share of a Transposed."""
     dtype, ledger = source_hbm.dtype, new_ledger()
     by, to = part.source, part.target
     for piece in part_of_core(pieces_of(part))[1]:
@@ -83,7 +83,7 @@ def copy_transposed(target_hbm, source_hbm, part):
 
 
 def copy_forwards(algorithm, operands, geometry):
-    """Make operands.w a copy with taps in order where the algorithm needs one."""
+    """Replace operands.w by a copy with taps in order, if the algorithm needs one."""
     if not flips(algorithm, geometry):
         return
     rows, columns, strides = filter_rows(geometry), geometry.columns.taps, geometry.w_strides

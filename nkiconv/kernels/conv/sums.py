@@ -1,4 +1,4 @@
-"""Sums of products in PSUM: how they begin, what they are of, and where what is evenly spaced lies."""
+"""Sums of products in PSUM: their first product, and views of the outputs and elements of a product."""
 
 from ..._nki import nisa
 from ...schedules.geometry import valid_range
@@ -8,20 +8,20 @@ from ...schedules.products import is_whole as is_whole
 
 
 def sums_met(acc_psum, product, first):
-    """What a product adds to, of a bank of sums whose first output (z, p, q) is this one."""
+    """The sums that a product adds to, in a bank whose first output is (z, p, q) `first`."""
     planes, rows = places_of_outputs(product.planes, first[0]), places_of_outputs(product.rows, first[1])
     return spaced(acc_psum, (0, acc_psum.shape[0]), planes, rows, places_of_outputs(product.columns, first[2]))
 
 
 def elements_met(x_sbuf, parts, product, first):
-    """What it multiplies on partitions (first, how many) of a tile of x whose first element (d, h, w) is this one."""
+    """The elements that a product reads on partitions (first, count) of a tile of x; first: the tile's (d, h, w)."""
     planes, rows = places_of_elements(product.planes, first[0]), places_of_elements(product.rows, first[1])
     return spaced(x_sbuf, parts, planes, rows, places_of_elements(product.columns, first[2]))
 
 
 def spaced(tile, parts, planes, rows, columns):
-    """[partitions, planes, rows, columns] of a tile. Partitions: (first, how many); the others: the same and the
-    step."""
+    """View [partitions, planes, rows, columns] of a tile. Partitions: (first, count); other axes: (first, count,
+    step)."""
     return tile[
         parts[0] : parts[0] + parts[1],
         planes[0] : planes[0] + (planes[1] - 1) * planes[2] + 1 : planes[2],
@@ -31,19 +31,19 @@ def spaced(tile, parts, planes, rows, columns):
 
 
 def places_of_outputs(found, first):
-    """(first, how many, step) of the outputs at which a tap meets x, counted from output `first`; found: of
+    """(first, count, step) of the outputs of a tap's valid range, counted from output `first`; found: of
     `valid_range`."""
     return found[0] - first, found[2], found[1]
 
 
 def places_of_elements(found, first):
-    """(first, how many, step) of the elements of x that it meets there, counted from element `first`."""
+    """(first, count, step) of the elements of x in a tap's valid range, counted from element `first`."""
     return found[3] - first, found[2], found[4]
 
 
 def taps_by_cover(axis, first, count):
-    """(tap, what `valid_range` returns) of taps that meet x at outputs first .. first+count-1; those that do at all
-    come first, so that the others add to what is there."""
+    """(tap, its `valid_range`) of taps with any of outputs first .. first+count-1; taps with all of them come first, so
+    that the others add to existing sums."""
     whole, partial = [], []
     for tap in range(axis.taps):
         found = valid_range(axis, tap, first, count)
@@ -55,7 +55,7 @@ def taps_by_cover(axis, first, count):
 
 
 def zero_sums(acc_psum, zeros_sbuf):
-    """Zeros that others are added to, where no product writes all sums: a product of zeros."""
+    """Begin sums by a product of zeros, if no product writes all of them."""
     pattern = [[zeros_sbuf.shape[1], 1]]
     for extent in acc_psum.shape[1:]:
         pattern.append([0, extent])

@@ -1,7 +1,7 @@
-"""Channels side by side in HBM (NHWC): from partitions by the array's transposes; DMAs transpose those that come.
+"""Results with channels side by side in HBM (NHWC): the Tensor Engine transposes them (DMA transposes loads).
 
-Of a run of m * 128 pixels that leave, partition p gets the neighbours p * m .. p * m + m - 1, which are runs of
-channels in HBM, or one run where they are all channels.
+Of a stored run of m * 128 pixels, partition p holds the neighbours p * m .. p * m + m - 1: runs of channels in HBM, or
+one run if they are all channels.
 """
 
 from ..._nki import nisa, nl
@@ -12,7 +12,7 @@ from .._engines import is_16bit, pick
 
 
 def store_transposed(hbm, strides, data_sbuf, offset, ledger):
-    """[c, n, h, w] in SBUF to an HBM tensor whose channels are neighbours; strides along c, n, h, w there."""
+    """Store [c, n, h, w] in SBUF to an HBM tensor with channels side by side; strides: along c, n, h, w in HBM."""
     cn, nn, hn, wn = data_sbuf.shape
     step, outer = spacing(strides[1:], (nn, hn, wn))
     if outer == 0:
@@ -27,8 +27,8 @@ def store_transposed(hbm, strides, data_sbuf, offset, ledger):
 
 
 def spacing(strides, counts):
-    """(elements between neighbours of (images, rows, columns) of pixels that are evenly spaced, how many of the outer
-    of these axes are not)."""
+    """(elements between neighbouring pixels that are evenly spaced, number of outer axes of (images, rows, columns)
+    that are not evenly spaced)."""
     step, together, outer = 1, 1, 3
     while outer > 0 and (counts[outer - 1] == 1 or together == 1 or strides[outer - 1] == step * together):
         outer -= 1
@@ -39,7 +39,7 @@ def spacing(strides, counts):
 
 
 def store_run(hbm, data_sbuf, offset, step, ledger):
-    """[c, pixels] in SBUF to pixels that are `step` apart in HBM."""
+    """Store [c, pixels] in SBUF to pixels that are `step` elements apart in HBM."""
     cn, pixels = data_sbuf.shape
     for first in range(0, pixels, BANK_COLUMNS):
         count = min(BANK_COLUMNS, pixels - first)
@@ -65,7 +65,7 @@ def store_run(hbm, data_sbuf, offset, step, ledger):
 
 
 def read_pixels_out(pixels_sbuf, pixels_psum, partitions, first, end, ledger):
-    """Tiles first .. end-1 of transposed pixels, if there are any."""
+    """Evacuate tiles first .. end-1 of transposed pixels; none if end <= first."""
     cn = pixels_sbuf.shape[2]
     if end > first:
         nisa.tensor_copy(
