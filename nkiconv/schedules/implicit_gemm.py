@@ -9,19 +9,19 @@ from .settings import ALL, WARM_UPS, Settings, choice, count, double, half, warm
 
 SHARDS, ORDERS = ("channels", "images"), ("banks", "chunks")
 FOLDS = ("none", "inputs", "outputs", "both")
-#: How products are taken: one by one, of fp16 pairs (precision="fp16x3"), of fp8 pairs, with halves or staged rows
-#: where they can be.
+#: Kinds of products: one by one, of fp16 pairs (precision="fp16x3"), or of fp8 pairs, also with halves or staged rows
+#: if the shape allows them.
 PRODUCTS = ("single", "fp16x3", "fp8_pairs", "fp8_halves", "fp8_staged")
 FP8_PRODUCTS = PRODUCTS[2:]
 X_BYTES = 32_768
-#: Most M tiles that a setting counts, and pairs of output tiles of the body of a device loop.
+#: The most M tiles that a setting counts, and the most pairs of output tiles in the body of a device loop.
 COUNT_MAX, LOOP_MAX = 4096, 64
 _ROOM = SBUF_USABLE_BYTES_PER_PARTITION
 
 
 @dataclass(frozen=True)
 class ImplicitGemmSettings(Settings):
-    """All settings."""
+    """All settings of `implicit_gemm`."""
 
     algorithm = "implicit_gemm"
     tried = ("x_bytes", "shard", "warmup", "fold", "moved", "product", "order")

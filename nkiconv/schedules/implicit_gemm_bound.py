@@ -1,5 +1,5 @@
-"""What a schedule of `implicit_gemm` takes at least: the busiest engine of the busier of two cores, and what comes
-before."""
+"""A lower bound of the time of `implicit_gemm`'s schedules: the busiest engine of the busier core, plus the start-up
+before it."""
 
 from __future__ import annotations
 
@@ -49,25 +49,25 @@ from .tiles import P_MAX, PARTS, div_ceil, share, some_of, transposes_of_bank
 
 
 class Bound:
-    """Times of schedules of one problem."""
+    """Lower bounds of the schedules of one problem."""
 
     def __init__(self, target: Target, geometry: Geometry, options: Options) -> None:
         self.target, self.geometry, self.options = target, geometry, options
         self.outputs = geometry.planes.out * geometry.rows.out * geometry.columns.out
-        #: taps of a filter in HBM
+        #: taps of a filter in HBM, all planes
         self.taps = num_taps(geometry.direct or geometry)
         self.transpose_ns = transpose_ns(target, geometry)
         self.known: dict[Any, list[Busy]] = {}
 
     def ns(self, plan: Schedule) -> float:
-        """From the first DMA to the last."""
+        """ns from the first DMA to the last."""
         target, first_ns, m_tile = self.target, self.first_rows_ns(plan), plan.batches[0][0]
         busy = max(self.cores(plan), key=lambda one: max(one.tensor, *one.others()))
         begin_ns = self.filters_there_ns(m_tile) + first_ns
-        if is_transposed(self.geometry):  # filters come between
+        if is_transposed(self.geometry):  # filters are loaded before x
             begin_ns += target.hwdge_issue_ns + first_load_ns(target)
         begin_ns += self.spread_ns(m_tile)
-        streamed = busy.streamed / busy.tensor if busy.tensor > 0 else 1.0  # of outputs that meet padding alone
+        streamed = busy.streamed / busy.tensor if busy.tensor > 0 else 1.0  # lower if outputs read padding alone
         made_ns, tensor_ns = self.first_block(m_tile) * self.transposing_ns(m_tile) / len(m_tile.k_tiles), busy.tensor
         if made_ns > 0 and plan.moved[0] == 0:
             begin_ns = array_end_ns(target, begin_ns, made_ns)
@@ -77,7 +77,7 @@ class Bound:
         return begin_ns + overlapped_ns(array_ns, *busy.others(first_ns)) + self.last_ns(plan)
 
     def last_ns(self, plan: Schedule) -> float:
-        """From the last sums to the end of the last store: of a bank, and what DMA still has of its output tile."""
+        """ns from the last sums to the last store's end: a bank's evacuation and its share of the output tile's DMA."""
         item = plan.items[-1]
         m_tile, tile, banks = plan.batches[item.batch][-1], item.out_tile, banks_of(item.out_tile, item.last)
         pixels = tile.zn * tile.pn * tile.qn / m_tile.rows / len(banks)
@@ -85,28 +85,28 @@ class Bound:
         return last_store_ns(self.target) + read_ns(self.target, self.options, 0, pixels) + stored
 
     def first_block(self, m_tile: MTile) -> float:
-        """The part of a K tile's filters in the block of taps that comes first."""
+        """The share of a K tile's filters in its first block of taps."""
         if by_input(self.geometry):
             return 1.0
         _, rn, _, sn = tap_blocks(self.geometry, m_tile.k_tiles[0].cn // m_tile.pack, RAW_BYTES)[0]
         return rn * sn / num_taps(self.geometry)
 
     def first_rows_ns(self, plan: Schedule) -> float:
-        """DMA, for the rows of x of a first bank of sums, of one K tile."""
+        """ns of DMA for the rows of x of the first bank of sums, for one K tile."""
         m_tile, tile = plan.batches[0][0], plan.items[0].out_tile
         parts = row_parts(self.geometry, tile, True, m_tile.rows)
         k_tile = m_tile.k_tiles[0]
         return k_tile.slots * tile.dn * self.rows(tile, k_tile).dma * parts[0][1] / tile.hn if parts else 0.0
 
     def cores(self, plan: Schedule) -> list[Busy]:
-        """What the engines of each of two cores do, found once for settings."""
+        """The Busy of each of two cores, computed once for settings."""
         if plan.settings not in self.known:
             halves = [some_of(plan.items, share(len(plan.items), PARTS, half)) for half in range(PARTS)]
             self.known[plan.settings] = [self.core(plan, items) for items in halves]
         return self.known[plan.settings]
 
     def core(self, plan: Schedule, items: Sequence[Item]) -> Busy:
-        """What engines do for some items."""
+        """The Busy of some items."""
         found, known, before = Busy(), dict[Any, Busy](), None
         for index, same in groupby(items, key=lambda item: item.batch):
             own, batch, k_tiles = list(same), plan.batches[index], plan.k_tiles[index]
@@ -135,8 +135,8 @@ class Bound:
         return found
 
     def m_tile(self, m_tile: MTile, pixels: int, banks: int, by_array: bool) -> Busy:
-        """Of an M tile's filters, and its sums of so many pixels in so many banks. by_array: whether the Tensor Engine
-        transposes the filters, not DMA."""
+        """Filters of an M tile, and its sums of so many pixels in so many banks. by_array: whether the Tensor Engine,
+        not DMA, transposes the filters."""
         geometry, target, found = self.geometry, self.target, Busy()
         column_ns, fixed_ns = matmul_rates(target, geometry)
         for k_tile, alike in counted(m_tile.k_tiles):
@@ -160,21 +160,21 @@ class Bound:
         return found
 
     def spread_ns(self, m_tile: MTile) -> float:
-        """GpSimd to spread filters of one input channel along the diagonals of stationaries."""
+        """ns of GpSimd to spread filters of one input channel along the diagonals of stationaries."""
         if not is_depthwise_m_tile(self.geometry, m_tile):
             return 0.0
         elements = num_taps(self.geometry) * m_tile.kn
         return self.target.gpsimd_fixed_ns + elements * self.target.gpsimd_select_ns
 
     def transposing_ns(self, m_tile: MTile) -> float:
-        """The Tensor Engine to transpose the filters of an M tile."""
+        """ns of the Tensor Engine to transpose the filters of an M tile."""
         geometry = self.geometry
         if geometry.packed > 0 or geometry.flipped or is_depthwise_m_tile(geometry, m_tile):
             return 0.0
         count = filter_rows(geometry) * sum(k_tile.slots * tap_groups(geometry, k_tile) for k_tile in m_tile.k_tiles)
         if m_tile.pack == 1:
             return count * self.transpose_ns
-        # Vector spreads filters of several groups by pieces of a bank, two of which are on their way
+        # Vector spreads filters of several groups, a piece of a bank at a time; two pieces overlap
         target, cn = self.target, m_tile.k_tiles[0].cn
         taps = min(geometry.columns.taps, transposes_of_bank(m_tile.kn, geometry.itemsize))
         hops_ns = target.vector_done_ns + target.hop_tensor_ns + target.matmul_done_half_ns + target.hop_ns
@@ -183,7 +183,7 @@ class Bound:
         return count * (spread_ns + (hops_ns + target.vector_fixed_psum_ns) / (2 * taps))
 
     def met(self, m_tile: MTile, k_tile: KTile) -> tuple[float, int]:
-        """(columns that the matmuls of a K tile have for all outputs, matmuls of a bank)."""
+        """(columns of a K tile's matmuls over all outputs, matmuls of a bank)."""
         geometry, axis, groups = self.geometry, m_tile_axis(self.geometry, m_tile), tap_groups(self.geometry, k_tile)
         taps = geometry.planes.taps * axis.taps * groups
         apart = sums_pitch(geometry, [k_tile], images_together(geometry, [k_tile]), geometry.rows.out)
@@ -195,7 +195,7 @@ class Bound:
         return met_outputs(geometry.planes) * met_outputs(axis) * columns * apart / geometry.rows.out, taps
 
     def out_tile(self, batch: Batch, k_tiles: Sequence[KTile], tile: OutTile, fresh: bool) -> Busy:
-        """Of an output tile's results, and its x where that comes for it."""
+        """Stores of an output tile's results and, if x is not loaded yet (`fresh`), loads of its x."""
         geometry, target, found = self.geometry, self.target, Busy()
         for m_tile in batch:
             found.add(self.stored(m_tile, tile))
@@ -211,7 +211,7 @@ class Bound:
         return found
 
     def stored(self, m_tile: MTile, tile: OutTile) -> Busy:
-        """An M tile's results of an output tile."""
+        """Stores of an M tile's results of an output tile."""
         geometry, parts = self.geometry, m_tile.kn * m_tile.rows
         pixels = planes_at_once(geometry) * tile.zn * tile.pn * tile.qn / m_tile.rows
         if stores_channels(geometry):
@@ -220,14 +220,14 @@ class Bound:
         return self.moved(parts, pixels, tile.qn if m_tile.rows > 1 else run_of(tile.pn, tile.qn, *step))
 
     def moved(self, parts: int, elements: float, run: float, itemsize: int = 0) -> Busy:
-        """DMA of so many elements of each of some partitions in such runs, of bytes as on chip if not said."""
+        """DMA of `elements` of each of `parts` partitions, in runs of `run` elements; itemsize 0: bytes as on chip."""
         target, item = self.target, itemsize or self.geometry.itemsize
         dma_ns = min(parts, target.rows_an_engine) * elements / run * target.run_ns(run * item)
         return Busy(dma=dma_ns, hbm=parts * elements * item * target.hbm_byte_ns)
 
     def rows(self, tile: OutTile, k_tile: KTile) -> Busy:
-        """A plane of x of an output tile for a K tile."""
-        if tile.dn * tile.hn * tile.wn == 0:  # it meets padding alone
+        """Loads of a plane of x of an output tile for a K tile."""
+        if tile.dn * tile.hn * tile.wn == 0:  # its windows are padding alone
             return Busy()
         geometry, target, item = self.geometry, self.target, self.geometry.hbm_itemsize
         height, width, parts = tile.hn / geometry.upsample, tile.wn / geometry.upsample, k_tile.cn * k_tile.depth
@@ -243,31 +243,31 @@ class Bound:
         return self.moved(parts, height * width, run, item)
 
     def row_by_row(self, k_tile: KTile) -> bool:
-        """Whether rows of x of a K tile come one by one, as zeros lie between them."""
+        """Whether rows of x of a K tile are loaded one by one, because zeros lie between them."""
         columns = self.geometry.columns
         rest = columns.size - (columns.out - 1) * columns.stride - (columns.taps - 1) * columns.dilation - 1
         dense = k_tile.depth == 1 and columns.before == 0 and 0 <= rest < columns.stride
         return k_tile.pairing != STAGED and (k_tile.depth > 1 or k_tile.stores_zeros) and not dense
 
     def filters(self, m_tile: MTile) -> Busy:
-        """Filters of a K tile of an M tile, in memory order."""
+        """Loads of a K tile's filters of an M tile, in memory order."""
         geometry, channels = self.geometry, m_tile.k_tiles[0].cn // m_tile.pack
         if by_input(geometry):
             return self.moved(m_tile.k_tiles[0].cn, m_tile.kn * self.taps, m_tile.kn * self.taps)
-        inside = geometry.w_strides[3] == 1  # or single elements, as channels lie between taps
+        inside = geometry.w_strides[3] == 1  # else single elements: channels lie between taps
         run = self.taps * (channels if geometry.w_strides[1] == self.taps else 1) if inside else 1
         return self.moved(m_tile.kn, channels * self.taps, run)
 
     def filters_there_ns(self, m_tile: MTile) -> float:
-        """From a core's start until the first block of an M tile's filters is there."""
+        """ns from a core's start until the first block of an M tile's filters is loaded."""
         return first_load_ns(self.target) + self.filters(m_tile).dma * self.first_block(m_tile)
 
     def move_ns(self, m_tile: MTile) -> float:
-        """DMA, to transpose the filters of an M tile within SBUF."""
+        """ns of DMA to transpose the filters of an M tile within SBUF."""
         num_bytes = len(m_tile.k_tiles) * self.taps * m_tile.kn * P_MAX * self.geometry.itemsize
         return float(num_bytes * self.target.byte_ns / (self.target.dma_engines * self.target.transpose_rate_sbuf))
 
 
 def run_of(height: float, width: float, row_step: int, column_step: int) -> float:
-    """Elements of a run of an image of one channel: all, a row, or one."""
+    """Elements of a run in an image of one channel: the whole image, a row, or one element."""
     return 1 if column_step > 1 else max(1, width if row_step > width else height * width)

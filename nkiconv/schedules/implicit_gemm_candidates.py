@@ -1,5 +1,5 @@
-"""Settings of `implicit_gemm` in order of a bound, for bare kernels and for the host, whose search begins with them;
-and the schedule of a config, of which what it leaves open is filled in so."""
+"""Candidate settings of `implicit_gemm` in order of their bound, for bare kernels and for the host's search; and the
+schedule of a config, with its open settings filled in by the least bound."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ from .prices import first_load_ns
 from .settings import Config, declarations, once_a_config, values_of
 from .tiles import P_MAX, PARTS
 
-#: How much less folded channels must take, and cores that share images, each of which transposes all filters.
+#: Factors on the bound that folded channels must reach, and cores that share images, as each transposes all filters.
 WORTHWHILE, TIE = 0.98, 0.995
-#: Matmuls on zeros: of packed filters, whose transposes none waits for, at most, and more while the first filters
-#: become pairs of fp16; ns until there are zeros.
+#: Warm-up matmuls on zeros: for packed filters, which need no transposes; the most; more while the first filters are
+#: split into pairs of fp16; and the ns until zeros are written.
 WARM_UP_PACKED, WARM_UP_MOST, WARM_UP_PAIRS, ZEROS_NS = 18, 64, 8, 220.0
-#: Banks of sums of M tiles that are made together, at most: the next ones' begin in others, and filters are transposed
-#: in one.
+#: Most banks of sums of M tiles whose sums are made together: the next ones' sums begin in other banks, and filters are
+#: transposed in one.
 TOGETHER_BANKS = 5
-#: Instructions of a core, at most, above which output tiles that are alike are worked on in a loop on the device: the
-#: count is two to four times what there are, and a video decoder's graph has dozens of such kernels.
+#: The number of instructions of a core (an upper bound) above which equal output tiles run in a device loop: the bound
+#: is two to four times the true number, and a video decoder's graph has dozens of such kernels.
 LOOP_FROM = 20_000
-#: Bytes per partition of x that are tried: of pairs of planes for sums of frames, and parts for the sums of a norm.
+#: Candidate bytes a partition of x: for pairs of planes, beside sums of frames; divisors beside the sums of a norm.
 PAIRS_X_BYTES, NORM_PARTS = (49_152, 40_960, 32_768, 24_576, 16_384, 8192), (1, 2, 4, 8)
 
 
 def plan(geometry: Geometry, options: Options, config: Config, cores: int) -> tuple[Schedule | None, str]:
-    """(the schedule of this on `cores` cores, "") or (None, why not)."""
+    """(the schedule on `cores` cores, "") or (None, the reason without one)."""
     reason = config_unsupported(geometry, options, config)
     if reason != "":
         return None, reason
@@ -57,13 +57,13 @@ def plan(geometry: Geometry, options: Options, config: Config, cores: int) -> tu
 
 @once_a_config
 def chosen(geometry: Geometry, config: Config, options: Options, cores: int) -> Config:
-    """A config with all settings, the candidate of least bound; where none runs, the first that is tried."""
+    """The config completed by the candidate of least bound; if no candidate runs, by the first that is tried."""
     found = candidates(Target.of(Rates()), geometry, options, cores, config)
     return next(found, None) or next(tried(geometry, options, config)).pairs
 
 
 def candidates(target: Target, geometry: Geometry, options: Options, cores: int, config: Config) -> Iterator[Config]:
-    """Complete settings that have the given ones and run, those of the least bound first."""
+    """Complete settings that run and contain the given ones, by ascending bound."""
     if config_unsupported(geometry, options, config) != "":
         return
     given = dict(config or ())
@@ -85,7 +85,7 @@ def candidates(target: Target, geometry: Geometry, options: Options, cores: int,
 
 
 def tried(geometry: Geometry, options: Options, config: Config) -> Iterator[ImplicitGemmSettings]:
-    """What is folded, how products are taken, what cores share, x of an output tile; other settings plain."""
+    """Combinations of product, fold, x_bytes and shard that the problem supports; the other settings are plain."""
     given, norm = dict(config or ()), options.epilogue.norm is not None
     shards = SHARDS[1:] if norm else SHARDS
     sizes = [X_BYTES] if geometry.direct is None else [*PAIRS_X_BYTES]
@@ -103,22 +103,22 @@ def tried(geometry: Geometry, options: Options, config: Config) -> Iterator[Impl
 
 
 def completed(bound: Bound, schedule: Schedule, given: dict[str, Any]) -> ImplicitGemmSettings:
-    """The settings of a schedule with those that are left open."""
+    """A schedule's settings with the open ones (warmup, moved, order, loop) filled in."""
     geometry, options, target, m_tile = bound.geometry, bound.options, bound.target, schedule.batches[0][0]
     busy, tile, warmup = bound.cores(schedule)[0], schedule.items[0].out_tile, WARM_UP_PACKED
     if geometry.packed == 0:
         idle_ns = (bound.filters_there_ns(m_tile) - ZEROS_NS) * target.half_rate
         each_ns = P_MAX * target.tensor_column_ns
         warmup = min(WARM_UP_MOST, int(idle_ns / each_ns))
-        if m_tile.k_tiles[0].pairing == ALONE:  # the first window of the throttle has work enough
+        if m_tile.k_tiles[0].pairing == ALONE:  # the first window of the throttle has enough work
             warmup = max(math.ceil(target.window_work * target.window_ns / each_ns), warmup)
     if geometry.precision == "fp16x3":
         warmup += WARM_UP_PAIRS
     if busy.tensor < target.window_work * target.window_ns:
-        warmup = 0  # the array ends before its throttle would let go
-    # as many M tiles as DMA has time for, where the sums of one for an output tile take longer than that
+        warmup = 0  # the Tensor Engine finishes before its throttle would end
+    # as many M tiles as DMA has time for, if the sums of an M tile for an output tile take longer than its moves
     moved, move_ns = 0, bound.move_ns(m_tile)
-    # a load, an engine's copy, a DMA that transposes
+    # a load, an engine's copy, a DMA transpose
     first_move_ns = 2 * first_load_ns(target) + target.vector_done_ns + target.hop_dma_ns + target.hwdge_issue_ns
     pixels = tile.zn * tile.pn * tile.qn
     sums_ns = bound.m_tile(m_tile, pixels, len(banks_of(tile, False)), False).tensor
@@ -134,7 +134,7 @@ def completed(bound: Bound, schedule: Schedule, given: dict[str, Any]) -> Implic
     open_ones = {"warmup": warmup, "moved": moved, "order": ORDERS[together], "loop": 0}
     chosen = replace(schedule.settings, **{**open_ones, **given})
     if "loop" not in given and loop_unsupported(geometry, options, 1, chosen.product) == "":
-        # one pair of output tiles where a core takes many instructions without and fewer with it
+        # one pair of output tiles, if a core issues many instructions without the loop and fewer with it
         unrolled = build(geometry, options, chosen).instructions(PARTS)
         if geometry.times * unrolled > LOOP_FROM:
             looped = replace(chosen, loop=1)

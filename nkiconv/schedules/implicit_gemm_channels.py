@@ -1,23 +1,23 @@
-"""`implicit_gemm`: K tiles of input channels, M tiles of output channels, and which of them are folded or pair.
+"""`implicit_gemm`: K tiles of input channels, M tiles of output channels, folded channels and fp8 pairs.
 
-Channels left over beside whole 128s are folded, so that the Tensor Engine's rows and columns are used all the same.
-Inputs: x of a K tile lies `depth` times on the partitions, each copy a column of taps further, so that one matmul takes
-the products of `depth` taps; zeros stand where a tap meets none, as all share one window. Outputs: an M tile makes two
-rows of y at once, (row, k) in the columns: its filters are there twice, the second copy shifted by the stride, and one
-matmul meets the rows of x that either row needs. Neither is for channels that are neighbours in HBM: x is transposed as
-it comes, results as they leave.
+Channels beyond a multiple of 128 are folded, so that they still fill the Tensor Engine's rows and columns. Inputs: the
+partitions hold `depth` copies of a K tile's x, each shifted by one more column of taps, so that one matmul computes the
+products of `depth` taps; all share one window, with zeros outside a tap's valid range. Outputs: an M tile makes two
+rows of y at once, (row, k) in the columns: it holds two copies of its filters, the second shifted by the stride, and
+one matmul reads the rows of x of both. Channels that are neighbours in HBM are not folded: x is transposed when it is
+loaded, results when they are stored.
 
-Of fp8 the Tensor Engine contracts [K, 2, M] with [K, 2, N] in the time of [K, M] with [K, N] (double_row). The two are
-*slots*: of a K tile of up to 256 channels its halves, at one tap; of a K tile that is left alone two taps, for which
-zeros are stored around x, so that both meet windows of one shape at a constant distance.
+For fp8 the Tensor Engine contracts [K, 2, M] with [K, 2, N] in the time of [K, M] with [K, N] (double_row). The two are
+*slots*: the halves of a K tile of up to 256 channels, at one tap; or, for a single K tile, two taps, with zeros stored
+around x, so that both windows have one shape and a constant distance.
 
     ALONE    one slot, a matmul a tap, as without pairs
-    CHUNKS   two slots of channels, a matmul a tap; the last `again` of the K tile's partitions are counted once
-    TAPS     one slot, two taps a matmul; the last one of an odd number has a matmul of its own
+    CHUNKS   two slots of channels, a matmul a tap; the second slot's first `again` partitions repeat channels
+    TAPS     one slot, two taps a matmul; the last tap of an odd number has its own matmul
     HALVES   TAPS of 128 channels whose last tap takes half a matmul: channels 0..63 and 64..127 are a pair on the first
-             64 rows of the array for one bank of sums, on the last 64 for the next, side by side; a second slot has x
-             and that tap with both halves exchanged
-    STAGED   TAPS whose rows of x are short: they come as one run, and are put between the zeros on chip
+             64 rows of the PE array for one bank of sums, on the last 64 rows for the next, side by side; a second slot
+             holds x and that tap with both halves exchanged
+    STAGED   TAPS for short rows of x: they are loaded as one run and placed between zeros on chip
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from .geometry import Axis, Geometry, num_taps, span
 from .implicit_gemm import FP8_PRODUCTS, ImplicitGemmSettings
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, WORD_BYTES, cut, cut_at, div_ceil, share, whole_words
 
-#: How the products of a K tile pair.
+#: How the products of a K tile are paired.
 ALONE, CHUNKS, TAPS, HALVES, STAGED = "alone", "chunks", "taps", "halves", "staged"
-#: Channels of a folded K tile of pairs, so that each copy begins at a partition that engines can address.
+#: Channels of a folded K tile of pairs: each copy begins at a partition that engines can address.
 FOLDED = (32, 64)
 #: Rows of outputs of a folded M tile.
 ROWS = 2
@@ -53,16 +53,16 @@ class KTile(NamedTuple):
 
     @property
     def stores_zeros(self) -> bool:
-        """Whether all of its windows are stored, zeros and all."""
+        """Whether all of its windows are stored with their zeros."""
         return self.pairing in (TAPS, HALVES, STAGED)
 
     @property
     def slots(self) -> int:
-        """Slots of its x and filters."""
+        """Slots of its x and of its filters."""
         return 2 if self.pairing in (CHUNKS, HALVES) else 1
 
     def slot_channels(self, slot: int) -> list[tuple[int, int, int]]:
-        """(first partition, first channel from c0 on, how many) of the parts of a slot."""
+        """(first partition, first channel after c0, count) of the parts of a slot."""
         if slot == 0:
             return [(0, 0, self.cn)]
         if self.pairing == CHUNKS:
@@ -71,14 +71,14 @@ class KTile(NamedTuple):
         return [(0, half, half), (half, 0, half)]
 
     def again_of(self, slot: int) -> int:
-        """Partitions of a slot, from the first, whose channels count elsewhere."""
+        """Partitions of a slot, from the first on, whose channels other partitions count."""
         return self.again if slot + 1 == self.slots else 0
 
 
 @dataclass(frozen=True)
 class MTile:
-    """An M tile: output channels k0 .. k0+kn-1, all of one group or of `pack` whole groups, their K tiles, and the rows
-    of outputs made at once."""
+    """An M tile: output channels k0 .. k0+kn-1, all of one group or of `pack` whole groups, their K tiles, and its
+    output rows at once."""
 
     k0: int
     kn: int
@@ -92,18 +92,18 @@ Batch = tuple[MTile, ...]
 
 
 def stores_channels(geometry: Geometry) -> bool:
-    """Whether results are transposed: neighbours in y are channels."""
+    """Whether the kernel transposes results: neighbours in y are channels."""
     return geometry.y_strides[0] == 1 and geometry.K > 1
 
 
 def left_over(count: int) -> int:
-    """How many of `count` channels are left over after whole 128s, if two copies fit; else 0."""
+    """`count` modulo 128 if two copies of these channels fit, else 0."""
     rest = count % P_MAX
     return rest if ROWS * rest <= P_MAX else 0
 
 
 def depth_of(geometry: Geometry) -> int:
-    """Copies of the channels that are left over; 1 where they cannot be folded."""
+    """Copies of the left-over input channels; 1 if they cannot be folded."""
     rest, columns, plain = left_over(geometry.C), geometry.columns, geometry.groups == 1 and geometry.C > 1
     if rest == 0 or is_transposed(geometry) or not plain or columns.lhs_dilation > 1 or columns.taps > columns.size:
         return 1
@@ -111,7 +111,7 @@ def depth_of(geometry: Geometry) -> int:
 
 
 def rows_of(geometry: Geometry) -> int:
-    """Rows of outputs at once where output channels are left over; 1 where they cannot be folded."""
+    """Output rows at once if output channels are left over; 1 if they cannot be folded."""
     rows, plain = geometry.rows, geometry.groups == 1 and geometry.C > 1
     packs = geometry.packed > 0 and (P_MAX % geometry.packed != 0 or geometry.planes.taps > 1)
     if left_over(geometry.K) == 0 or stores_channels(geometry) or not plain or rows.lhs_dilation > 1 or packs:
@@ -121,7 +121,7 @@ def rows_of(geometry: Geometry) -> int:
 
 
 def m_tile_axis(geometry: Geometry, m_tile: MTile) -> Axis:
-    """The rows' Axis of an M tile: where it makes two rows of outputs at once, of pairs of rows."""
+    """The rows' Axis of an M tile; of pairs of rows, if it makes two output rows at once."""
     rows = geometry.rows
     if m_tile.rows == 1:
         return rows
@@ -130,7 +130,7 @@ def m_tile_axis(geometry: Geometry, m_tile: MTile) -> Axis:
 
 
 def tap_groups(geometry: Geometry, k_tile: KTile) -> int:
-    """Groups of columns of taps that one matmul of a K tile takes at once."""
+    """Groups of columns of taps of a K tile; one matmul takes one group."""
     return div_ceil(geometry.columns.taps, k_tile.depth)
 
 
@@ -142,7 +142,7 @@ def group_depth(geometry: Geometry, k_tile: KTile, group: int) -> int:
 def m_tiles_of(
     geometry: Geometry, settings: ImplicitGemmSettings, apart: bool, filter_bytes: int = FILTER_BYTES
 ) -> list[MTile]:
-    """M tiles whose filters take so many bytes at most. apart: whether groups must not share one."""
+    """M tiles with at most so many bytes of filters. apart: whether groups must not share an M tile."""
     per_c, per_k, fold = geometry.C // geometry.groups, geometry.K // geometry.groups, settings.fold
     pack = 1
     if not (apart or has_own_m_tiles(geometry)):
@@ -169,7 +169,7 @@ def m_tiles_of(
 
 
 def _k_tiles_of_group(geometry: Geometry, group: int, settings: ImplicitGemmSettings) -> tuple[KTile, ...]:
-    """K tiles of a group that has an M tile of its own."""
+    """K tiles of a group that shares no M tile."""
     per_c = geometry.C // geometry.groups
     depth = depth_of(geometry) if settings.fold in ("inputs", "both") else 1
     if settings.product in FP8_PRODUCTS:
@@ -180,7 +180,7 @@ def _k_tiles_of_group(geometry: Geometry, group: int, settings: ImplicitGemmSett
 
 
 def most_channels(C: int, taps: int, itemsize: int, filter_bytes: int = FILTER_BYTES) -> int:
-    """Output channels whose filters fit and that the Tensor Engine takes at once."""
+    """Most output channels of an M tile: their filters fit, and so do the Tensor Engine's columns."""
     return max(1, min(P_MAX, filter_bytes // (div_ceil(C, P_MAX) * taps * itemsize)))
 
 
@@ -192,10 +192,10 @@ def packed_channels(K: int, C: int, taps: int, itemsize: int) -> int:
 
 
 def paired_k_tiles(geometry: Geometry, product: str, rest: int, depth: int) -> tuple[KTile, ...]:
-    """K tiles of channels that pair; the last `rest` of them are folded `depth` times, where that is not 0."""
+    """K tiles with paired channels; the last `rest` channels are folded `depth` times if rest is not 0."""
     columns, taps, whole = geometry.columns, num_taps(geometry), geometry.C - rest
     in_line = geometry.x_strides[3] == 1 and geometry.x_strides[2] == columns.size and geometry.frames is None
-    # rows of an image are neighbours in HBM, all columns of them in one output tile and none cropped
+    # rows of an image are neighbours in HBM, an output tile has all of their columns, and none is cropped
     staged = product == "fp8_staged" and in_line and columns.out <= BANK_COLUMNS and columns.before >= 0
     count = div_ceil(whole, P_MAX)
     paired = whole if count % 2 == 0 else (count - 1) * div_ceil(whole, count)
@@ -209,7 +209,7 @@ def paired_k_tiles(geometry: Geometry, product: str, rest: int, depth: int) -> t
             how = HALVES
         found.append(KTile(paired, whole - paired, 1, how))
     if rest > 0:
-        # partitions of a copy, some of which are in the K tile before too
+        # partitions of a copy; some of its channels are also in the K tile before
         of = next((some for some in FOLDED if rest <= some), FOLDED[-1])
         of = of if geometry.C >= of else rest
         deep = min(depth, P_MAX // of)
@@ -219,13 +219,13 @@ def paired_k_tiles(geometry: Geometry, product: str, rest: int, depth: int) -> t
 
 
 def word_of(geometry: Geometry) -> int:
-    """Elements of a row of x that are copied as one."""
+    """Elements of a row of x that one copied word holds."""
     return next(word for word in (WORD_BYTES, 2, 1) if geometry.columns.size % word == 0)
 
 
 def sums_pitch(geometry: Geometry, k_tiles: Sequence[KTile], images: int, own: int) -> int:
-    """Rows of sums from one image of a bank to the next: more than its own where zeros lie between them, which both
-    share, as rows of all images are one dimension of a pair's access pattern."""
+    """Rows of sums from one image of a bank to the next: more than an image's own if zeros lie between images; images
+    share these, as the rows of all images are one dimension of a pair's access pattern."""
     if images == 1 or all(k_tile.pairing == ALONE for k_tile in k_tiles):
         return own
     extent, above, below = extent_of(geometry, geometry.rows.out)
@@ -233,14 +233,14 @@ def sums_pitch(geometry: Geometry, k_tiles: Sequence[KTile], images: int, own: i
 
 
 def extent_of(geometry: Geometry, count: int) -> tuple[int, int, int]:
-    """(rows that `count` outputs from the first on need, zeros above and below those of x among them)."""
+    """(rows of x that the first `count` outputs need, zero rows above x, zero rows below x)."""
     extent, (first, rows) = window_of(geometry.rows, count), span(geometry.rows, 0, count)
     above = first + geometry.rows.before
     return extent, above, extent - above - rows
 
 
 def counted(k_tiles: Sequence[KTile]) -> list[tuple[KTile, int]]:
-    """(K tile, how many are alike) of those of x: only the last two may differ from the first."""
+    """(K tile, count of equal ones) of the K tiles of x: only the last two may differ from the first."""
     alike = max(1, len(k_tiles) - 2)
     return [(k_tiles[0], alike), *((k_tile, 1) for k_tile in k_tiles[alike:])]
 
@@ -253,28 +253,28 @@ def m_tile_bytes(geometry: Geometry, m_tile: MTile) -> int:
 
 
 def stationary_columns(geometry: Geometry, m_tile: MTile) -> int:
-    """Columns of a stationary, and a few more of fp8, so that what is transposed is copied by whole words."""
+    """Columns of a stationary; for fp8 rounded up to whole words, so that transposed filters are copied by words."""
     plain = geometry.itemsize == 1 and m_tile.pack == 1 and geometry.packed == 0 and geometry.C > 1
     return whole_words(m_tile.kn, geometry.itemsize) if plain else m_tile.kn
 
 
 def is_depthwise_m_tile(geometry: Geometry, m_tile: MTile) -> bool:
-    """Whether each channel has its own filters, and the M tile all of them; a packed filter is in its place as it
-    is."""
+    """Whether each channel has its own filters, all in this M tile; False for a packed filter, which is loaded in
+    place."""
     own = geometry.groups == geometry.C and geometry.packed == 0 and geometry.direct is None
     return own and m_tile.kn == m_tile.k_tiles[0].cn * (geometry.K // geometry.C)
 
 
 def batches_of(geometry: Geometry, m_tiles: Sequence[MTile], by_channels: bool, filter_bytes: int) -> tuple[Batch, ...]:
-    """M tiles in groups whose filters take so many bytes together; where there are several, as many for one half of the
-    M tiles as for the other, so that two cores can share them: several even if one would do by_channels."""
+    """Weight-resident groups of M tiles, with at most so many bytes of filters each; if several, as many for either
+    half of the M tiles, so that two cores can share them. by_channels: several in any case."""
     most = min(len(m_tiles), *(max(1, filter_bytes // m_tile_bytes(geometry, m_tile)) for m_tile in m_tiles))
     by_channels = by_channels or most < len(m_tiles)
     return tuple(map(tuple, in_batches(m_tiles, most, PARTS if len(m_tiles) > 1 and by_channels else 1)))
 
 
 def moved_from(batches: Sequence[Batch], count: int) -> tuple[int, ...]:
-    """By group, the first of its M tiles whose filters DMA transposes: of the last `count` of all, or of each half."""
+    """For each group its first M tile whose filters DMA transposes: of the last `count` of all, or of each half."""
     halves, found = PARTS if len(batches) > 1 else 1, []
     for half in range(halves):
         first, many = share(len(batches), halves, half)
@@ -293,24 +293,24 @@ def can_move(geometry: Geometry) -> bool:
 
 
 def by_input(geometry: Geometry) -> bool:
-    """Whether filters come in by input channels, taps reversed: of transposed convolutions whose groups never share an
-    M tile."""
+    """Whether filters are loaded by input channels, with taps reversed: in transposed convolutions whose groups share
+    no M tile."""
     return geometry.flipped and has_own_m_tiles(geometry)
 
 
 def has_own_m_tiles(geometry: Geometry) -> bool:
-    """Whether each group has M tiles of its own: it is the only one, or too wide for two to share the array."""
+    """Whether each group has its own M tiles: it is the only one, or too wide for two to share the array."""
     widest = max(geometry.C, geometry.K) // geometry.groups
     return geometry.groups == 1 or ROWS * widest > P_MAX
 
 
 def lies_ready(geometry: Geometry, m_tile: MTile, k_tile: KTile) -> bool:
-    """Whether the filters of a transposed convolution are stationaries as they come: [c, k, taps reversed]."""
+    """Whether a transposed convolution's filters are stationaries as loaded: [c, k, taps reversed]."""
     return by_input(geometry) and m_tile.rows == 1 and k_tile.depth == 1
 
 
 def can_together(geometry: Geometry, batch: Batch) -> bool:
-    """Whether a group's M tiles need the same of x, several K tiles of it; not where x or results are transposed, which
-    takes banks of its own."""
+    """Whether a group's M tiles read the same K tiles of x, more than one; False if x or results are transposed, which
+    takes extra banks."""
     several = len(batch[0].k_tiles) > 1 and not is_transposed(geometry) and not stores_channels(geometry)
     return several and all(m_tile.k_tiles == batch[0].k_tiles and m_tile.rows == 1 for m_tile in batch)

@@ -1,4 +1,4 @@
-"""`implicit_gemm`: output tiles, banks of sums, parts of loads, and the x that a K tile holds for an output tile."""
+"""`implicit_gemm`: output tiles, banks of sums, loads of rows, and the x that a K tile holds for an output tile."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from .implicit_gemm import ImplicitGemmSettings
 from .implicit_gemm_channels import ALONE, STAGED, KTile, MTile, sums_pitch, tap_groups, word_of
 from .tiles import BANK_COLUMNS, PARTS, Part, cut, cut_at, div_ceil, share
 
-#: Elements a partition of results of one output tile and M tile.
+#: Elements a partition of an M tile's results for one output tile.
 Y_ELEMENTS = 4096
-#: Bytes a partition of a load of an output tile's rows, about, if they are not waited for.
+#: About the bytes a partition of one load of an output tile's rows, if no product waits for them.
 PART_BYTES = 4096
-#: Bytes of a row of x that cost less than another run does.
+#: Bytes of a row of x that cost less than another run.
 RUN_BYTES = 127
-#: Columns of a matmul from which on the Tensor Engine is never kept waiting for the next: of a bank that is cut in two.
+#: Columns of a matmul that keep the Tensor Engine busy until the next one: of either part of a split bank.
 COLUMNS_MIN = 128
-#: Matmuls between the transposes of a K tile's filters and their use, at least: they hide the evacuations.
+#: The fewest matmuls between the transposes of a K tile's filters and their use: they hide the evacuations.
 LEAD_MATMULS = 4
 
 
 def lead_k_tiles(geometry: Geometry) -> int:
-    """K tiles whose filters are transposed before one is worked on."""
+    """K tiles whose filters are transposed ahead of the current one."""
     return div_ceil(LEAD_MATMULS * (2 if geometry.precision == "fp16x3" else 1), num_taps(geometry))
 
 
 def group_met(geometry: Geometry, k_tile: KTile, group: int, q0: int, qn: int) -> Met:
-    """Outputs that a group of taps meets, as `valid_range`; zeros next to x are there too where it is folded."""
+    """The valid range of a group of taps, as `valid_range`; a folded K tile includes the zeros next to x."""
     columns = geometry.columns
     if k_tile.depth == 1:
         return valid_range(columns, group, q0, qn)
@@ -40,8 +40,8 @@ def group_met(geometry: Geometry, k_tile: KTile, group: int, q0: int, qn: int) -
 
 
 def k_tile_window(geometry: Geometry, k_tile: KTile, out_tile: OutTile) -> Part:
-    """(first column, columns) of x that a K tile's tile holds for an output tile; from left of x where zeros are
-    stored there."""
+    """(first column, columns) of x that a K tile holds for an output tile; it begins left of x if zeros are stored
+    there."""
     if k_tile.depth == 1 and not k_tile.stores_zeros:
         return out_tile.w0, out_tile.wn
     columns = geometry.columns
@@ -51,12 +51,12 @@ def k_tile_window(geometry: Geometry, k_tile: KTile, out_tile: OutTile) -> Part:
         left = div_ceil(columns.before, word) * word
         return -left, div_ceil(left + max(columns.size, first + width), word) * word
     if k_tile.stores_zeros and first == 0 and out_tile.wn == columns.size:
-        width = max(width, out_tile.wn)  # rows that come as one run
+        width = max(width, out_tile.wn)  # rows that are loaded as one run
     return first, width
 
 
 def comes_staged(geometry: Geometry, k_tile: KTile, out_tile: OutTile) -> bool:
-    """Whether rows of x of a K tile are put between zeros on chip."""
+    """Whether rows of x of a K tile are placed between zeros on chip."""
     return k_tile.pairing == STAGED and out_tile.qn == geometry.columns.out
 
 
@@ -69,8 +69,8 @@ def folded_width(geometry: Geometry, k_tile: KTile, qn: int) -> int:
 
 @dataclass(frozen=True)
 class XPlace:
-    """x in SBUF of a K tile for an output tile: slots, planes, and of each rows and columns, zeros counted, from this
-    row and column of x on."""
+    """A K tile's x in SBUF for an output tile: slots, planes, and rows and columns of each plane, zeros included, from
+    this row and column of x on."""
 
     slots: int
     planes: int
@@ -86,7 +86,7 @@ class XPlace:
 
 
 def x_place(geometry: Geometry, k_tile: KTile, out_tile: OutTile) -> XPlace:
-    """The XPlace of a K tile's x for an output tile."""
+    """The XPlace of a K tile for an output tile."""
     rows, one = geometry.rows, out_tile
     window = k_tile_window(geometry, k_tile, one)
     if k_tile.pairing == ALONE:
@@ -98,12 +98,12 @@ def x_place(geometry: Geometry, k_tile: KTile, out_tile: OutTile) -> XPlace:
 
 
 def m_tile_out_tile(out_tile: OutTile, m_tile: MTile) -> OutTile:
-    """An output tile in an M tile's own rows, pairs of rows where it makes two at once."""
+    """An output tile in an M tile's rows: pairs of rows, if it makes two at once."""
     return replace(out_tile, p0=out_tile.p0 // m_tile.rows, pn=div_ceil(out_tile.pn, m_tile.rows))
 
 
 def out_tile_elements(geometry: Geometry, zn: int, pn: int, qn: int) -> int:
-    """Most elements that outputs zn x pn x qn need."""
+    """The most elements of x that outputs zn x pn x qn need."""
     plane = axis_elements(geometry.rows, pn) * axis_elements(geometry.columns, qn)
     return axis_elements(geometry.planes, zn) * plane
 
@@ -111,7 +111,7 @@ def out_tile_elements(geometry: Geometry, zn: int, pn: int, qn: int) -> int:
 def out_tiles_of(
     geometry: Geometry, k_tiles: Sequence[KTile], step: int, halves: int, settings: ImplicitGemmSettings
 ) -> list[OutTile]:
-    """Output tiles of all images; at least `halves` of them. step: rows of outputs that an M tile makes at once."""
+    """Output tiles of all images; at least `halves` of them. step: output rows that an M tile makes at once."""
     P, Q, planes = geometry.rows.out, geometry.columns.out, geometry.planes
     most = settings.x_bytes // (sum(k_tile.slots for k_tile in k_tiles) * geometry.itemsize)
 
@@ -121,8 +121,8 @@ def out_tiles_of(
     zn, pn, qn = 1, step, Q
     while qn > 1 and not fits(1, pn, qn):
         qn = div_ceil(qn, 2)
-    # of pairs of planes whose rows of taps are channels as many planes as fit, each with banks of its own: they share
-    # frames, and rows of an output tile share none
+    # pairs of planes with rows of taps as channels: as many planes as fit, each with its own banks, as they share
+    # frames, while the rows of an output tile share none
     if geometry.direct is not None and geometry.depth is not None:
         while zn < planes.out // planes.images and fits(zn + 1, 1, qn):
             zn += 1
@@ -153,7 +153,7 @@ def out_tiles_of(
 
 
 def _columns_of_x(geometry: Geometry, q0: int, qn: int) -> Part:
-    """Columns of x (first, how many) that columns of outputs need: all, and so one run, where few are not needed."""
+    """Columns of x (first, count) for columns of outputs: all of them, in one run, if few are unneeded."""
     axis, (w0, wn) = geometry.columns, span(geometry.columns, q0, qn)
     in_line = geometry.x_strides[3] == 1 and geometry.x_strides[2] == axis.size and qn == axis.out
     wide = in_line and wn > 0 and axis.size - wn <= RUN_BYTES // geometry.itemsize
@@ -161,8 +161,8 @@ def _columns_of_x(geometry: Geometry, q0: int, qn: int) -> Part:
 
 
 def images_together(geometry: Geometry, k_tiles: Sequence[KTile]) -> int:
-    """Whole images that one bank of sums holds, one at least; one too where zeros would lie between them, and each
-    has enough columns."""
+    """Whole images of one bank of sums, at least one; one too if zeros lie between images and each has enough
+    columns."""
     P, Q = geometry.rows.out, geometry.columns.out
     each = geometry.planes.out // geometry.planes.images
     apart = sums_pitch(geometry, k_tiles, each, P)
@@ -172,19 +172,19 @@ def images_together(geometry: Geometry, k_tiles: Sequence[KTile]) -> int:
 
 
 def bank_rows(out_tile: OutTile) -> int:
-    """Rows of outputs that one bank of sums holds."""
+    """Output rows of one bank of sums."""
     planes = min(out_tile.zn, max(1, BANK_COLUMNS // (out_tile.pn * out_tile.qn)))
     return max(1, min(out_tile.pn, BANK_COLUMNS // (planes * min(out_tile.qn, BANK_COLUMNS))))
 
 
 def banks_of(out_tile: OutTile, last: bool) -> Sequence[Bank]:
-    """Banks of sums of an output tile; last: the last one is small, as nothing hides what follows it."""
+    """Banks of sums of an output tile; last: the last bank is small, as no work hides its evacuation."""
     return _banks(out_tile.zn, out_tile.pn, out_tile.qn, bank_rows(out_tile), last)
 
 
 @lru_cache(maxsize=256)
 def _banks(planes: int, rows: int, columns: int, pt: int, last: bool) -> Sequence[Bank]:
-    """Those of so many planes, rows and columns, of pt rows."""
+    """Banks of `pt` rows for so many planes, rows and columns."""
     qt, zt = min(columns, BANK_COLUMNS), min(planes, max(1, BANK_COLUMNS // (rows * columns)))
     parts = itertools.product(cut_at(rows, pt), cut_at(planes, zt), cut_at(columns, qt))
     found = [Bank(z, zn, p, pn, q, qn) for (p, pn), (z, zn), (q, qn) in parts]
@@ -192,7 +192,7 @@ def _banks(planes: int, rows: int, columns: int, pt: int, last: bool) -> Sequenc
 
 
 def _split_last(banks: list[Bank]) -> list[Bank]:
-    """Banks of which the last is cut in two, by images, rows or columns, such that both have enough columns."""
+    """Banks with the last one cut in two, by images, rows or columns, if both parts have enough columns."""
     one, before = banks[-1], banks[:-1]
     for first, count, each in (("z", "zn", one.pn * one.qn), ("p", "pn", one.qn), ("q", "qn", 1)):
         total, tail = getattr(one, count), div_ceil(COLUMNS_MIN, each)
@@ -205,10 +205,9 @@ def _split_last(banks: list[Bank]) -> list[Bank]:
 
 
 def row_parts(geometry: Geometry, out_tile: OutTile, start: bool, pairs: int) -> list[Part]:
-    """(first row, rows) of the loads of an output tile's rows, none where it meets none; start: rows of the first bank
-    first, then of another bank, then growing parts, each as much as what came before, up to PART_BYTES: the next rows
-    must not wait for more than that. pairs: rows of outputs that the first M tile makes at once, so that a bank needs
-    more of x."""
+    """(first row, rows) of the loads of an output tile's rows; empty if it needs no x. start: first the rows of one
+    bank, then of another, then growing parts, each as long as all before, up to PART_BYTES: the next rows must not wait
+    for more. pairs: output rows that the first M tile makes at once, which a bank's x must cover."""
     if out_tile.dn == 0 or out_tile.hn == 0 or out_tile.wn == 0:
         return []
     rows, unit = geometry.rows, bank_rows(out_tile) * pairs
@@ -226,9 +225,8 @@ def row_parts(geometry: Geometry, out_tile: OutTile, start: bool, pairs: int) ->
 
 
 def cut_rows(P: int, most: int, unit: int, step: int, in_halves: bool, alike: bool) -> list[Part]:
-    """(first, how many) of output tiles of at most `most` rows, in whole units, as even as can be, or where they are
-    `alike` with a smaller last one; in_halves: the two cores' halves first, of as many units each. step: rows that are
-    not cut."""
+    """(first, count) of output tiles of at most `most` rows, in whole units, as even as possible, or `alike` with a
+    smaller last one; in_halves: the two cores' halves first, with equally many units. step: rows that are never cut."""
     units = div_ceil(P, unit)
     if in_halves and units % 2 == 1 and P > step:
         unit = div_ceil(div_ceil(P, units + 1), step) * step

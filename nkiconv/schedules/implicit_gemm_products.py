@@ -1,5 +1,5 @@
-"""`implicit_gemm`: the matmuls of a K tile for a bank of sums, and filters as blocks and pieces in the order in which
-these need them."""
+"""`implicit_gemm`: the matmuls of a K tile for a bank of sums, and the blocks and pieces of filters in the order of the
+matmuls."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from .planes import is_by_plane
 from .products import Product, home_tap, in_order, is_whole
 from .tiles import div_ceil, transposes_of_bank
 
-#: Bytes a partition of a block of taps as loaded.
+#: Bytes a partition of a loaded block of taps.
 RAW_BYTES = 24_576
-#: How filters of a K tile come and what becomes of them: a packed filter or a transposed convolution's that are
-#: stationaries as they come, or are copied into their place; one input channel's, spread along diagonals; planes of
-#: taps that become sums, and plain taps, which the array transposes; taps that DMA transposes.
+#: Kinds of filters of a K tile: packed; a transposed convolution's, stationaries as loaded or copied into order; of one
+#: input channel, spread along diagonals; planes of taps, which become sums, and plain taps, which the Tensor Engine
+#: transposes; taps that DMA transposes.
 PACKED, READY, BACKWARDS, DIAGONALS, PLANES, TAPS, MOVED = (
     "packed", "ready", "backwards", "diagonals", "planes", "taps", "moved"
 )  # fmt: skip
@@ -40,9 +40,9 @@ Tap = tuple[int, int]
 
 
 def home_row(geometry: Geometry, rows: Axis) -> tuple[int, bool]:
-    """(the row of taps, those of all planes one after the other, that all sums begin with, whether it meets all outputs
-    of planes and rows); where none does, the middle one, which meets most. rows: the Axis of an M tile's; sums of
-    planes that stay apart have one plane."""
+    """(the row of taps, counted over all planes, that all sums begin with; whether it covers all outputs of planes and
+    rows); if no row does, the middle one, which covers most. rows: the Axis of an M tile. Sums of separate planes have
+    one plane."""
     row, taps = home_tap(rows), geometry.planes.taps if geometry.direct is None else 1
     plane = home_tap(geometry.planes) if taps > 1 else 0
     first = (plane if plane >= 0 else taps // 2) * rows.taps + (row if row >= 0 else rows.taps // 2)
@@ -50,13 +50,13 @@ def home_row(geometry: Geometry, rows: Axis) -> tuple[int, bool]:
 
 
 def products(geometry: Geometry, m_tile: MTile, k_tile: KTile, out_tile: OutTile, bank: Bank) -> list[Product]:
-    """Matmuls of a K tile for a bank of outputs, in the order in which taps are transposed; one that meets all of them
+    """Matmuls of a K tile for a bank of outputs, in the order of the taps' transposes; one that covers all outputs is
     first."""
     axis, whole = m_tile_axis(geometry, m_tile), -1
     found: list[Product] = []
     first, meets_all = home_row(geometry, axis)
     home = home_tap(geometry.columns) if k_tile.depth == 1 else 0
-    # planes of taps whose sums stay apart meet the same
+    # planes of taps with separate sums have the same valid ranges
     rows = (geometry.planes.taps if geometry.direct is None else 1) * axis.taps
     for row in in_order(rows, first):
         on_planes = valid_range(geometry.planes, row // axis.taps, out_tile.z0 + bank.z, bank.zn)
@@ -79,9 +79,8 @@ def products(geometry: Geometry, m_tile: MTile, k_tile: KTile, out_tile: OutTile
 
 @dataclass(frozen=True)
 class TapPair:
-    """One matmul of a K tile that pairs: (row, group) of its taps, the second None where there is one only, and (first,
-    1, how many) planes, rows and columns of outputs. half: of a single tap of HALVES, which half of the array's rows it
-    takes; else -1."""
+    """One matmul of a paired K tile: (row, group) of its taps, the second None for a single tap; (first, 1, count) of
+    output planes, rows and columns; half: the half of the array's rows of a single tap of HALVES, else -1."""
 
     first: Tap
     second: Tap | None
@@ -94,7 +93,7 @@ class TapPair:
 def matmuls_of(
     geometry: Geometry, m_tile: MTile, k_tile: KTile, out_tile: OutTile, bank: Bank, which: int
 ) -> Sequence[Product | TapPair]:
-    """Matmuls of a K tile for a bank, `which` of its output tile: Products, or pairs of them; none without x."""
+    """Matmuls of a K tile for a bank, `which` of its output tile: Products, or TapPairs; empty without x."""
     if 0 in (out_tile.dn, out_tile.hn, out_tile.wn):
         return []
     every = products(geometry, m_tile, k_tile, out_tile, bank)
@@ -104,7 +103,7 @@ def matmuls_of(
 def _pairs_of(
     geometry: Geometry, k_tile: KTile, every: list[Product], out_tile: OutTile, bank: Bank, which: int
 ) -> list[TapPair]:
-    """Those of the Products of a K tile that pairs: of two taps on all of the bank, as zeros are stored around x."""
+    """The TapPairs of a paired K tile; pairs of taps cover the whole bank, as zeros are stored around x."""
     rows, columns = (out_tile.p0 + bank.p, 1, bank.pn), (out_tile.q0 + bank.q, 1, bank.qn)
     if k_tile.pairing == CHUNKS:
         return [
@@ -113,7 +112,7 @@ def _pairs_of(
         ]
     halves = k_tile.pairing == HALVES and len(every) == num_taps(geometry)
     if halves and geometry.packed == 0:
-        # the last tap after the others: a plain filter has no other in the second slot
+        # the last tap after the others: the second slot of a plain filter holds no other tap
         last = (filter_rows(geometry) - 1, geometry.columns.taps - 1)
         every = sorted(every, key=lambda one: (one.row, one.group) == last)
     taps, window = [(one.row, one.group) for one in every], ((out_tile.z0 + bank.z, 1, bank.zn), rows, columns)
@@ -121,12 +120,12 @@ def _pairs_of(
     found = [TapPair(min(one, other), max(one, other), *window) for one, other in twos]
     if len(taps) % 2 == 1:
         found.append(TapPair(taps[-1], None, *window, which % 2 if halves else -1))
-    # a half on the array's last rows follows the half of the bank before
+    # a half on the array's last rows follows the half of the preceding bank
     return put_first(found, len(found) - 1) if found and found[-1].half == 1 else found
 
 
 def num_matmuls(geometry: Geometry, m_tile: MTile) -> int:
-    """Matmuls of all K tiles of an M tile for a bank, or as many for one of a few rows more."""
+    """About the matmuls of an M tile for a bank: each tap of its K tiles, or each two if zeros are stored."""
     taps, rows = num_taps(geometry), filter_rows(geometry)
     return sum(
         div_ceil(rows * tap_groups(geometry, k_tile), 2) if k_tile.stores_zeros else taps for k_tile in m_tile.k_tiles
@@ -135,9 +134,8 @@ def num_matmuls(geometry: Geometry, m_tile: MTile) -> int:
 
 @dataclass(frozen=True)
 class FilterBlock:
-    """Taps that are loaded together, of the K tile that is number `place` of all in the order of the work: how they
-    come, channels (first of a group's, how many), rows, columns and slot, and bytes a partition before they are
-    stationaries."""
+    """Taps that are loaded together, for K tile number `place` in the order of the work: their kind, channels (first
+    within the group, count), rows, columns and slot, and bytes a partition before they become stationaries."""
 
     m_tile: MTile
     k_tile: KTile
@@ -155,8 +153,8 @@ class FilterBlock:
 
 @dataclass(frozen=True)
 class Piece:
-    """Taps that are transposed together: of a block, by index, one of its rows, groups of columns of equal depth; or
-    the whole block, where it is no plain one."""
+    """Taps that are transposed together: in a row of a block (by index), groups of columns of equal depth; or the whole
+    block, unless its taps are plain."""
 
     block: int
     row: int
@@ -167,8 +165,8 @@ class Piece:
 
 @dataclass(frozen=True)
 class FilterOrder:
-    """Filters of a group in the order of the work: blocks, pieces that the array transposes, those that DMA does, and
-    places of K tiles by M tile. ends: (blocks, pieces, moves) that complete the first so many K tiles."""
+    """Filters of a group in the order of the work: blocks, pieces that the Tensor Engine transposes, pieces that DMA
+    transposes, and places of K tiles by M tile. ends: (blocks, pieces, moves) that complete the first n K tiles."""
 
     blocks: tuple[FilterBlock, ...]
     pieces: tuple[Piece, ...]
@@ -182,13 +180,13 @@ class FilterOrder:
         return len(self.ends) - 1
 
     def after(self, index: int) -> int:
-        """How many K tiles of all there are until an M tile's last one."""
+        """The number of K tiles, in the order of the work, up to an M tile's last one."""
         return self.places[index][-1] + 1
 
 
 def filter_order(geometry: Geometry, m_tiles: Batch, moved_from: int, together: bool) -> FilterOrder:
-    """The FilterOrder of a group whose filters DMA transposes from M tile `moved_from` on. together: filters of all M
-    tiles for a K tile come before those for the next one."""
+    """The FilterOrder of a group; DMA transposes from M tile `moved_from` on. together: the filters of all M tiles for
+    a K tile precede those for the next K tile."""
     blocks: list[FilterBlock] = []
     pieces: list[Piece] = []
     moves: list[Piece] = []
@@ -205,7 +203,7 @@ def filter_order(geometry: Geometry, m_tiles: Batch, moved_from: int, together: 
 
 
 def kind_of(geometry: Geometry, m_tile: MTile, k_tile: KTile, moved: bool) -> str:
-    """How filters of a K tile come; moved: whether DMA is to transpose them, where it can."""
+    """The kind of a K tile's filters; moved: whether DMA transposes them, unless they are folded."""
     if moved and m_tile.rows == k_tile.depth == 1:
         return MOVED
     if geometry.packed > 0:
@@ -218,7 +216,7 @@ def kind_of(geometry: Geometry, m_tile: MTile, k_tile: KTile, moved: bool) -> st
 
 
 def _blocks_of(geometry: Geometry, m_tile: MTile, k_tile: KTile, place: int, moved: bool) -> Iterator[FilterBlock]:
-    """Blocks of a K tile; only plain taps come in several."""
+    """Blocks of a K tile; only plain taps have several."""
     R, S, kind = filter_rows(geometry), geometry.columns.taps, kind_of(geometry, m_tile, k_tile, moved)
     per_c = geometry.C // geometry.groups
     c0, own = (0, per_c) if m_tile.pack > 1 else (k_tile.c0 % per_c, k_tile.cn)
@@ -235,12 +233,12 @@ def _blocks_of(geometry: Geometry, m_tile: MTile, k_tile: KTile, place: int, mov
 
 
 def _is_last_tap(k_tile: KTile, slot: int, kind: str) -> bool:
-    """Whether a slot has the last tap alone: the second one of HALVES."""
+    """Whether a slot holds only the last tap: the second slot of HALVES."""
     return slot > 0 and k_tile.pairing == HALVES and kind != PACKED
 
 
 def _pieces_of(geometry: Geometry, block: FilterBlock, index: int) -> Iterator[Piece]:
-    """Pieces of a block: of each row groups of taps of one depth, as many as a bank holds transposed."""
+    """Pieces of a block: for each row groups of taps of one depth, at most a transposed bank of them."""
     k_tile, S = block.k_tile, geometry.columns.taps
     if _is_last_tap(k_tile, block.slot, block.kind):
         yield Piece(index, block.rn - 1, S - 1, 1, 1)
@@ -259,6 +257,6 @@ def _pieces_of(geometry: Geometry, block: FilterBlock, index: int) -> Iterator[P
 
 
 def needs_order(geometry: Geometry) -> bool:
-    """Whether channels of a block are put in the order of x on the partitions when they have come: they are planes of
+    """Whether a block's channels are sorted into the order of x on the partitions after the load: they are planes of
     taps."""
     return geometry.packed == 0 and is_by_plane(geometry)

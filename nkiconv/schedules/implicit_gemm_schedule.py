@@ -1,5 +1,5 @@
-"""Schedule of `implicit_gemm`: groups of M tiles and output tiles from shapes and settings; any number of cores share
-the same list. What it takes of SBUF, its instructions, and the output tiles that one body of a device loop does."""
+"""Schedule of `implicit_gemm`: weight-resident groups of M tiles, and output tiles; any number of cores share the list.
+Its SBUF bytes, its instructions, and the output tiles of a device loop's body."""
 
 from __future__ import annotations
 
@@ -42,28 +42,27 @@ from .planes import is_by_plane, misses_planes, window_channels
 from .regions import offset_at, regions_of_x
 from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, SBUF_BYTES, div_ceil, share
 
-#: Bytes a partition of blocks of taps that are on their way together, if more than one; of a core's first M tile, at
-#: least.
+#: Bytes a partition of blocks of taps in flight, if more than one; the least for a core's first M tile.
 AHEAD_BYTES, FIRST_BYTES = 24_576, 49_152
-#: Tiles of a bank's outputs, fp32, that a norm takes besides the sums.
+#: fp32 tiles of a bank's outputs that a norm needs besides the sums.
 NORM_BANKS = 6
-#: And those of what it reads, on its way to HBM.
+#: Tiles of a norm's input on their way to HBM.
 KEPT_BANKS = 4
-#: Parts of FILTER_BYTES for a group's filters that are tried.
+#: Divisors of FILTER_BYTES, for a group's filters, in the order of trial.
 SHORTER = (1, 2, 4, 8)
-#: Of y as NHWC: banks that wait for their transposes, at most; transposed results that are on their way together.
+#: For y as NHWC: most banks that wait for their transposes; transposed results in flight.
 WAITING_MAX, ON_THE_WAY = 4, 3
-#: Of fp16x3: products that stand for one; pairs on their way that begin in PSUM, at most; bytes a partition of fp32
-#: elements that become pairs together, if more than a row, and of all that are no pairs yet.
+#: For fp16x3: products for one fp32 product; most pairs in flight that begin in PSUM; bytes a partition of fp32
+#: elements that are split together, if more than a row, and of all elements that are not split yet.
 PRODUCTS_OF_FP32, PAIRS_MAX, STAGE_PART_BYTES, STAGE_BYTES = 3, 3, 4096, 16_384
-#: Of winograd: bytes a partition of frames that are added together, if more than a row; tiles of frames of a K tile, at
-#: least; banks of PSUM whose sums are on their way out together, in parts.
+#: For winograd: bytes a partition of frames that are added together, if more than a row; the fewest tiles of frames of
+#: a K tile; banks of PSUM whose sums are evacuated together, in parts.
 FRAMES_PART_BYTES, TILES_MIN, SUMS_BANKS = 8192, 2, 6
 
 
 @dataclass(frozen=True)
 class Item:
-    """One output tile for one group; last: whether it is the last of a core, of two."""
+    """One output tile of one group; last: whether it is the last of either of two cores."""
 
     batch: int
     out_tile: OutTile
@@ -72,7 +71,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Repeat:
-    """Output tiles as `count` iterations of a body of `out_tiles` of them, from item `first` on."""
+    """Items from `first` on as `count` iterations of a device loop's body of `out_tiles` output tiles."""
 
     first: int
     out_tiles: int
@@ -84,8 +83,8 @@ class Repeat:
 class Schedule:
     """All work: groups of M tiles whose filters are in SBUF together, and items in the order of the work.
 
-    moved: by group the first of the M tiles whose filters DMA transposes. filter_bytes: bytes per partition that the
-    filters of a group may take.
+    moved: for each group its first M tile whose filters DMA transposes. filter_bytes: most bytes per partition of a
+    group's filters.
     """
 
     geometry: Geometry
@@ -98,17 +97,17 @@ class Schedule:
 
     @property
     def loop(self) -> int:
-        """Pairs of output tiles that the body of a loop on the device holds; 0: all are unrolled."""
+        """Pairs of output tiles in a device loop's body; 0: all are unrolled."""
         return self.settings.loop
 
     @property
     def together(self) -> bool:
-        """Whether the sums of all M tiles of an output tile are made together, K tile by K tile of x."""
+        """Whether an output tile's sums of all M tiles are made together, one K tile of x after the other."""
         return self.settings.order == "chunks"
 
     @property
     def first_bytes(self) -> int:
-        """Bytes per partition that blocks of taps of a core's first M tile may take together."""
+        """Most bytes per partition of the blocks of taps of a core's first M tile."""
         return AHEAD_BYTES if self.geometry.direct is not None else FIRST_BYTES + self.spare_bytes
 
     @cached_property
@@ -117,7 +116,7 @@ class Schedule:
         return tuple(map(k_tiles_of, self.batches))
 
     def x_bytes(self, item: Item) -> int:
-        """Bytes a partition of x of an item."""
+        """Bytes a partition of an item's x."""
         places = ((x_place(self.geometry, one, item.out_tile), n) for one, n in counted(self.k_tiles[item.batch]))
         return sum(n * place.slots * place.elements for place, n in places) * self.geometry.itemsize
 
@@ -133,19 +132,19 @@ class Schedule:
         return found
 
     def banks_together(self, index: int) -> int:
-        """Banks of the sums of a group's M tiles for an output tile, whole ones, and one for filters that are
-        transposed, at most."""
+        """Most banks of PSUM for a group's sums of an output tile, without a last bank's cut, plus one for transposed
+        filters."""
         most = max((len(banks_of(item.out_tile, False)) for item in self.items if item.batch == index), default=0)
         return len(self.batches[index]) * most * sums_of(self.geometry) + 1
 
     @property
     def spare_bytes(self) -> int:
-        """Bytes per partition of SBUF that are left; negative where it does not hold all."""
+        """Bytes per partition of SBUF that are left; negative if the schedule does not fit."""
         return SBUF_BYTES - self.sbuf_bytes
 
     @cached_property
     def sbuf_bytes(self) -> int:
-        """Bytes a partition, at most: x of two output tiles, filters, blocks of taps, results."""
+        """Upper bound of bytes a partition: x of two output tiles, filters, blocks of taps, results."""
         geometry, options, item, taps = self.geometry, self.options, self.geometry.itemsize, num_taps(self.geometry)
         every = {(one.batch, _anywhere(one.out_tile)): one for one in self.items}.values()
         sizes = [(one.out_tile, self.x_bytes(one)) for one in every]
@@ -158,7 +157,7 @@ class Schedule:
         blocks = [max(cn * item, min(RAW_BYTES, cn * taps * item)) for cn in channels]
         if by_input(geometry):
             blocks = [m_tile.kn * taps * item for m_tile in m_tiles]
-        # a block in the order of x on the partitions too
+        # also the block in the order of x on the partitions
         own = 2 if needs_order(geometry) else 1
         raw_bytes = 2 * (max(max(AHEAD_BYTES, block) + own * block for block in blocks) + P_MAX * item)
         filters = max(sum(m_tile_bytes(geometry, m_tile) for m_tile in batch) for batch in self.batches)
@@ -189,31 +188,31 @@ class Schedule:
             if row_bytes >= most:
                 frames_bytes = frames_bytes * frames_seen(pairs) // (PRODUCTS_OF_PAIR * pairs)
             beside += TILES_MIN * frames_bytes + SUMS_BANKS * BANK_BYTES
-            # where a block is as long as its sums: blocks that wait, two of sums, and one of fp32 for a plane
+            # where a block is as long as its sums: blocks in flight, two of sums, and one of fp32 for a plane
             block = max(channels) * max(taps, num_taps(geometry.direct)) * item
             raw_bytes = max(AHEAD_BYTES, block) + 2 * block
         if options.statistics:
-            # triples of the M tiles of an image that ends and of one that begins; fp32 results that are to be rounded
+            # triples of the M tiles of an ending image and of a beginning one; fp32 results before rounding
             beside += 2 * max(sum(m_tile.rows for m_tile in batch) for batch in self.batches) * STATISTICS_BYTES
             beside += ROUNDED_BANKS * planes_at_once(geometry) * BANK_BYTES
         at_once = max(map(len, self.batches)) if self.together else 1
         results = (4 if options.residual else 2) * at_once * y_elements * y_item
         if options.epilogue.norm is not None:
-            # sums in fp32 of all M tiles, and of the next output tile's first; residuals, if any, as long as these
+            # sums in fp32 of all M tiles, and of the next output tile's first; residuals, if any, as long
             tiles = max(map(len, self.batches)) + at_once
             results = (2 if options.residual else 1) * tiles * y_elements * 4 + NORM_BANKS * BANK_BYTES + P_MAX * 4
             results += KEPT_BANKS * BANK_BYTES if keeps_sums(options.epilogue) else 0
         return 2 * x_bytes + filters + raw_bytes + results + beside
 
     def instructions(self, cores: int) -> int:
-        """Instructions of the busiest core, at most, as the compiler sees them: the body of a loop once."""
+        """Upper bound of the busiest core's instructions as the compiler sees them: a loop's body counts once."""
         if cores not in self._counted:
             self._counted[cores] = self._count(cores)
         return self._counted[cores]
 
     @cached_property
     def _counted(self) -> dict[int, int]:
-        """What `instructions` has found, by cores."""
+        """Results of `instructions`, by cores."""
         return {}
 
     def _count(self, cores: int) -> int:
@@ -226,9 +225,9 @@ class Schedule:
         return most
 
     def _instructions_of(self, batch: int, out_tile: OutTile) -> int:
-        """Those of an output tile of a group, at most, besides its filters'."""
+        """Upper bound of instructions for an output tile of a group, without its filters."""
         geometry, options, taps = self.geometry, self.options, num_taps(self.geometry)
-        # of a bank of sums besides its products
+        # for a bank of sums besides its products
         each = 3 * sums_of(geometry) + STATISTICS_INSTRUCTIONS * options.statistics + is_transposed(geometry)
         each += 13 * (options.epilogue.norm is not None) + 3 * keeps_sums(options.epilogue)
         pixels = out_tile.zn * out_tile.pn * out_tile.qn
@@ -246,16 +245,16 @@ class Schedule:
         return total
 
     def _filter_instructions(self, batch: int) -> int:
-        """Those of a group's filters, at most."""
+        """Upper bound of instructions for a group's filters."""
         geometry, total = self.geometry, 0
         for m_tile in self.batches[batch]:
-            # of channels by plane copies of runs, or DMAs of those of each block of a packed filter
+            # channels by plane: copies of runs, or a DMA of each in each block of a packed filter
             runs = window_channels(geometry) * (1 if geometry.packed == 0 else m_tile.kn) * is_by_plane(geometry)
             total += len(m_tile.k_tiles) * (num_taps(geometry) * 5 + 8 + runs) + 8
         return total
 
     def _unrolled(self, first: int, count: int) -> Iterator[int]:
-        """Indices of the items of a core that the compiler sees: all but those that bodies of loops stand for."""
+        """Indices of a core's items that the compiler sees: iterations of loops after the first are left out."""
         index = first
         for repeat in self.repeats(first, count):
             yield from range(index, repeat.first + repeat.out_tiles)
@@ -263,8 +262,7 @@ class Schedule:
         yield from range(index, first + count)
 
     def repeats(self, first: int, count: int) -> list[Repeat]:
-        """The Repeats among items first .. first + count - 1, which are a core's; x of the item after each comes in
-        it."""
+        """The Repeats among a core's items first .. first + count - 1; each also loads x of the item after it."""
         out_tiles, index, end = 2 * self.loop, first + 1, first + count
         found: list[Repeat] = []
         while 0 < out_tiles < end - index:
@@ -276,8 +274,8 @@ class Schedule:
         return found
 
     def _times(self, first: int, out_tiles: int, end: int) -> int:
-        """How often a body of so many items repeats from item `first` on: all are of one group, not its first, and the
-        item after them has x of one shape with theirs too."""
+        """Iterations of a body of so many items from item `first` on: all are of one group, and so is the item before;
+        their x and the next item's have one shape."""
         bodies, apart, index = self._bodies, self._apart(first, out_tiles), first
         sizes = {_x_sizes(one.out_tile) for one in self.items[first : first + out_tiles + 1]}
         if self.items[first - 1].batch != self.items[first].batch or len(sizes) > 1:
@@ -289,14 +287,14 @@ class Schedule:
         return (index - first + out_tiles - 1) // out_tiles
 
     def _apart(self, index: int, count: int) -> tuple[int, int]:
-        """Elements of HBM from an item's x and y to those of the item so many further."""
+        """Elements of HBM between x, and between y, of an item and of the item `count` further."""
         (x, y, _), (next_x, next_y, _) = self._bodies[index], self._bodies[index + count]
         return next_x - x, next_y - y
 
     @cached_property
     def _bodies(self) -> list[tuple[int, int, object]]:
-        """Of each item where its x and y begin in HBM, which a register moves, and what it does, counted from there;
-        None where it has no x."""
+        """For each item the offsets in HBM of its x and y, which a register moves, and its work relative to them; None
+        as work if it has no x."""
         return list(map(self._body, self.items))
 
     def _body(self, item: Item) -> tuple[int, int, object]:
@@ -310,7 +308,7 @@ class Schedule:
             (one.p0 % step, _met(axis, div_ceil(one.pn, step), one.p0 // step, one.h0)) for step, axis in steps.items()
         ]
         planes, missed = _met(geometry.planes, one.zn, one.z0, one.d0), misses_planes(geometry, one.z0, one.zn)
-        # numbers of a prologue that each image has do not move with x
+        # prologue operands by image do not move with x
         image = one.d0 // geometry.image_planes if self.options.prologue.by_image else 0
         sizes, x = (one.zn, one.pn, one.q0, one.w0, *_x_sizes(one)), regions[0][2]
         apart = [(place, pattern, offset - x, framed) for place, pattern, offset, framed in regions]
@@ -319,7 +317,7 @@ class Schedule:
 
 @lru_cache(maxsize=16)
 def build(geometry: Geometry, options: Options, settings: ImplicitGemmSettings) -> Schedule:
-    """The Schedule of settings without a reason against them, with filters as long as SBUF holds, if it does at all."""
+    """The Schedule of supported settings, with the largest filter bytes that SBUF holds, or the smallest tried."""
     for shorter in SHORTER:
         found = _cut(geometry, options, settings, FILTER_BYTES // shorter)
         if found.spare_bytes >= 0:
@@ -345,34 +343,34 @@ def _cut(geometry: Geometry, options: Options, settings: ImplicitGemmSettings, f
 
 
 def held_pixels(geometry: Geometry, out_tile: OutTile) -> int:
-    """Pixels of x in HBM that an output tile's rows and columns of x are, at most."""
+    """Upper bound of the pixels in HBM of an output tile's rows and columns of x."""
     rows, columns = (div_ceil(extent, geometry.upsample) + 1 for extent in (out_tile.hn, out_tile.wn))
     return rows * columns
 
 
 def kinds_of(geometry: Geometry) -> int:
-    """Products that stand for one."""
+    """Products that compute one."""
     return PRODUCTS_OF_FP32 if geometry.precision == "fp16x3" else 1
 
 
 def sums_of(geometry: Geometry) -> int:
-    """Banks of PSUM for sums of one bank of outputs."""
+    """Banks of PSUM for one bank of outputs."""
     if geometry.direct is not None:
         return PRODUCTS_OF_PAIR
     return 2 if geometry.precision == "fp16x3" else 1
 
 
 def _met(axis: Axis, count: int, first: int, element: int) -> object:
-    """What taps meet of an axis from outputs first .. first + count - 1, counted from that and from `element`."""
+    """Valid ranges of an axis's taps for outputs first .. first + count - 1, relative to `first` and to `element`."""
     every = (valid_range(axis, tap, first, count) for tap in range(axis.taps))
     return [one[2] > 0 and (one[0] - first, *one[1:3], one[3] - element, one[4]) for one in every]
 
 
 def _anywhere(out_tile: OutTile) -> OutTile:
-    """An output tile wherever its planes lie: tiles of which it is equal need the same room and work."""
+    """An output tile without the place of its planes: tiles with equal ones need the same room and work."""
     return replace(out_tile, z0=0, d0=0)
 
 
 def _x_sizes(out_tile: OutTile) -> tuple[int, ...]:
-    """Sizes of x of an output tile, and its columns of outputs: those of one fill tiles of one shape."""
+    """Sizes of x of an output tile, and its output columns: output tiles with equal ones share the shape of tiles."""
     return out_tile.dn, out_tile.hn, out_tile.wn, out_tile.qn

@@ -1,4 +1,4 @@
-"""What `implicit_gemm` does not take: problems, settings, and schedules that its memories do not hold."""
+"""Unsupported reasons of `implicit_gemm`: problems, settings, and schedules that do not fit SBUF or PSUM."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from .options import PROLOGUE_ARGUMENTS, Options
 from .settings import Config
 from .tiles import PSUM_BANKS, QUADRANT, SBUF_BYTES
 
-#: Elements a partition from one slot, or tap, to the next, at most (a stride of an access pattern).
+#: The most elements a partition between slots, or taps, of a pair (a stride of an access pattern).
 SLOT_MAX = 32_767
 
 
 def schedule_unsupported(schedule: Schedule, cores: int) -> str:
-    """Why a schedule does not run on so many cores; "" if it does."""
+    """Why a schedule does not run on `cores` cores; "" if it does."""
     geometry, count = schedule.geometry, schedule.instructions(cores)
-    # whether a loop on the device makes most of them, of a part
+    # whether a device loop holds most instructions
     looped = geometry.times > 1 and schedule.loop > 0
     looped = looped and 2 * count < replace(schedule, settings=replace(schedule.settings, loop=0)).instructions(cores)
     return room_unsupported(schedule) or instructions_unsupported(geometry, "implicit_gemm", count, looped)
 
 
 def room_unsupported(schedule: Schedule) -> str:
-    """Why SBUF, PSUM or access patterns do not take a schedule; "" if they do."""
+    """Why a schedule exceeds SBUF, PSUM or access patterns; "" if it fits."""
     geometry = schedule.geometry
     if schedule.spare_bytes < 0:
         return (
@@ -41,7 +41,7 @@ def room_unsupported(schedule: Schedule) -> str:
 
 
 def _batches_unsupported(schedule: Schedule) -> str:
-    """Why not all channels of a pixel are there together, as a norm needs them; "" if they are."""
+    """Why not all channels of a pixel are available together, as a norm needs; "" if they are."""
     norm = schedule.options.epilogue.norm
     if norm is None or len(schedule.batches) == 1:
         return ""
@@ -52,7 +52,7 @@ def _batches_unsupported(schedule: Schedule) -> str:
 
 
 def norm_unsupported(geometry: Geometry, options: Options) -> str:
-    """Why sums of a problem are not normalized, whatever settings; "" if they can be."""
+    """Why no settings normalize sums of a problem; "" if some do."""
     norm = options.epilogue.norm
     if norm is None:
         return ""
@@ -68,7 +68,7 @@ def norm_unsupported(geometry: Geometry, options: Options) -> str:
 
 
 def _slots_unsupported(geometry: Geometry, schedule: Schedule) -> str:
-    """Why what pairs lies too far apart; "" if it does not."""
+    """Why the two of a pair lie too far apart; "" if they do not."""
     rows, most = geometry.rows, 0
     for item in schedule.items if geometry.itemsize == 1 else ():
         for k_tile in schedule.k_tiles[item.batch]:
@@ -86,7 +86,7 @@ def _slots_unsupported(geometry: Geometry, schedule: Schedule) -> str:
 
 
 def _order_unsupported(geometry: Geometry, schedule: Schedule) -> str:
-    """Why the sums of groups cannot be made K tile by K tile of x, where they are; "" if they can."""
+    """Why the sums of groups cannot be made one K tile of x after the other, as settings ask; "" if they can."""
     for index, batch in enumerate(schedule.batches if schedule.together else ()):
         if not can_together(geometry, batch):
             return (
@@ -103,7 +103,7 @@ def _order_unsupported(geometry: Geometry, schedule: Schedule) -> str:
 
 
 def config_unsupported(geometry: Geometry, options: Options, config: Config) -> str:
-    """What is wrong with settings, whatever they come to; "" if nothing is."""
+    """The error of a config's names or values, or why no such schedule runs; "" if they are valid."""
     reason = ImplicitGemmSettings.unsupported_reason(config)
     reason = reason or norm_unsupported(geometry, options)
     if reason != "":
@@ -122,7 +122,7 @@ def config_unsupported(geometry: Geometry, options: Options, config: Config) -> 
 
 
 def loop_unsupported(geometry: Geometry, options: Options, loop: int, product: str) -> str:
-    """Why output tiles cannot be worked on in a loop on the device; "" if they can."""
+    """Why output tiles cannot run in a device loop; "" if they can."""
     reason = ""
     if options.statistics:
         reason = "return_stats='channel' adds statistics from one output tile to the next"
@@ -168,7 +168,7 @@ def fold_unsupported(geometry: Geometry, options: Options, fold: str, product: s
 
 
 def products_unsupported(geometry: Geometry, options: Options, product: str) -> str:
-    """Why products are not to be taken so; "" if they can be."""
+    """Why this kind of products does not apply; "" if it does."""
     if (product == "fp16x3") != (geometry.precision == "fp16x3"):
         return f"config product={product}: precision={geometry.precision}; use 'fp16x3' with that precision only"
     if product not in FP8_PRODUCTS:
