@@ -1,6 +1,6 @@
 """Filters as stationaries: [c, tap, k] in SBUF for each K tile of an M tile, transposed on the array.
 
-Filters of all M tiles of a group come in blocks and are transposed in pieces, in the order in which the sums need them
+Filters of a group's M tiles are loaded in blocks and transposed in pieces, in the order of the sums
 (`implicit_gemm_products.FilterOrder`), so that the loop can transpose a piece between any two matmuls.
 """
 
@@ -39,21 +39,21 @@ from .stationaries import (
 )
 from .winograd import load_planes_of_taps, sums_of_taps
 
-#: Pieces that are transposed between the sums of a block's planes of taps, or copies that put its channels in order,
-#: and their first transpose: an engine that waits for a later block keeps the array waiting.
+#: Pieces to transpose between the sums of a block's planes of taps, or the copies that order its channels, and their
+#: first transpose: an engine that waits for a later block keeps the Tensor Engine waiting.
 SUMS_AHEAD, ORDER_AHEAD = 6, 2
-#: How blocks come that are no stationaries yet.
+#: Loads of blocks that are not stationaries yet, by kind.
 LOADS = {DIAGONALS: load_channels, BACKWARDS: load_backwards, READY: load_backwards, PLANES: load_planes_of_taps}
 
 
 class Filters:
-    """Filters of a group on their way from HBM to stationaries.
+    """Filters of a group, from HBM to stationaries.
 
-    plan: their FilterOrder. pairing: None, or of pairs of fp16 what makes them. tiles: by place of a K tile its
-    stationaries [depth * cn, rows of taps, groups of columns, rows of outputs, kn], of pairs those of high and of low
-    parts. raws: blocks as loaded so far, None once they are transposed. first_bytes: bytes per partition that blocks of
-    a core's first M tile may take together, 0 of another group. ordered, transposed, moved, ended: blocks whose
-    channels have their order, pieces that the array has transposed so far, and DMA, and those whose pairs are done.
+    plan: their FilterOrder. pairing: the Pairs of fp16x3, or None. tiles: the stationaries by place of a K tile, [depth
+    * cn, rows of taps, groups of columns, rows of outputs, kn], one tile, or two of high and low parts. raws: blocks
+    loaded so far, None once they are transposed. first_bytes: most bytes per partition of blocks of a core's first M
+    tile, 0 in other groups. ordered: blocks whose channels are ordered; transposed, moved: pieces that the Tensor
+    Engine and DMA have transposed; ended: pieces whose pairs are complete.
     """
 
     pairing: Any
@@ -65,20 +65,20 @@ class Filters:
         self.ordered = self.transposed = self.moved = self.ended = 0
 
     def pieces_left(self, count):
-        """Pieces that the array is to transpose until the first `count` K tiles of all are complete."""
+        """Pieces that the Tensor Engine has yet to transpose for the first `count` K tiles."""
         return max(0, self.plan.ends[min(count, self.plan.count)][1] - self.transposed)
 
     def moves_left(self, count):
-        """Those that DMA is to."""
+        """Pieces that DMA has yet to transpose for the first `count` K tiles."""
         return max(0, self.plan.ends[min(count, self.plan.count)][2] - self.moved)
 
     def left(self, count):
-        """All of these."""
+        """All pieces that are yet to be transposed for the first `count` K tiles."""
         return self.pieces_left(count) + self.moves_left(count)
 
     def load_ahead(self, count=None, most_bytes=AHEAD_BYTES):
-        """Load blocks, of the first `count` K tiles or of all, while those that are not transposed yet are few
-        enough."""
+        """Load blocks of the first `count` K tiles, or of all, while those that wait for transposes take at most
+        most_bytes."""
         blocks, end = self.plan.blocks, self.plan.ends[self.plan.count if count is None else count][0]
         waiting = sum(block.num_bytes for block, raw in zip(blocks, self.raws) if raw is not None)
         while len(self.raws) < end and waiting + blocks[len(self.raws)].num_bytes <= most_bytes:
@@ -101,7 +101,7 @@ class Filters:
         self.raws.append(raw_sbuf)
 
     def tiles_of(self, block):
-        """The stationaries of a block's K tile, one tile of them or, of pairs, two."""
+        """The stationaries of a block's K tile: one tile, or two for pairs."""
         if block.place not in self.tiles:
             dtypes = [nl.float16] * 2 if self.pairing is not None else [self.operands.w_dtype]
             dtypes = [nl.float16] if block.kind == PLANES else dtypes
@@ -117,13 +117,13 @@ class Filters:
             self.move_piece()
 
     def _load_until(self, count):
-        """Load blocks until so many are."""
+        """Load blocks up to the first `count`."""
         while len(self.raws) < count:
             self.load_block()
 
     def move_piece(self):
-        """Let DMA transpose the next of its pieces, a whole block, and load ahead. It transposes rows of 128 elements
-        of 16 bits: an engine puts the channels of a tap side by side first."""
+        """Let DMA transpose its next piece, a whole block, and load ahead. DMA transposes rows of 128 elements of 16
+        bits: an engine first copies the channels of a tap side by side."""
         geometry, index = self.geometry, self.plan.moves[self.moved].block
         block, S, taps = self.plan.blocks[index], geometry.columns.taps, num_taps(geometry)
         self._load_until(index + 1)
@@ -139,7 +139,7 @@ class Filters:
         self.load_ahead()
 
     def transpose_piece(self):
-        """Transpose the next piece, and load ahead where that was a block's last."""
+        """Transpose the next piece; after a block's last one, load ahead."""
         plan, piece = self.plan, self.plan.pieces[self.transposed]
         self._load_until(piece.block + 1)
         self._order_until(piece.block)
@@ -154,7 +154,7 @@ class Filters:
             self.load_ahead()
 
     def _order_until(self, last):
-        """Blocks up to `last` as their pieces are transposed: as they come, in the order of x, or sums of planes."""
+        """Prepare blocks up to `last` for their transposes: order channels as in x, or add planes of taps."""
         for index in range(self.ordered, last + 1):
             block, raw = self.plan.blocks[index], self.raws[index]
             if block.kind == PLANES:
@@ -164,7 +164,7 @@ class Filters:
         self.ordered = max(self.ordered, last + 1)
 
     def _transpose(self, block, piece, raw_sbuf):
-        """A piece's taps from a block."""
+        """Make the stationaries of a piece's taps from its block."""
         if block.kind in (DIAGONALS, PACKED):
             whole_sbuf = raw_sbuf if block.kind == PACKED else make_diagonals(raw_sbuf, self.geometry)
             if self.pairing is None:
@@ -179,7 +179,7 @@ class Filters:
             self._transpose_taps(tiles, raw_sbuf, block, piece)
 
     def _transpose_taps(self, tiles, raw_sbuf, block, piece):
-        """Transposes of a piece's taps, all in one PSUM bank, then an evacuation for each row of outputs."""
+        """Transpose a piece's taps into one PSUM bank, and evacuate it once for each row of outputs."""
         geometry, m_tile, depth, num = self.geometry, block.m_tile, block.k_tile.depth, piece.count
         channels, kn = raw_sbuf.shape[1], stationary_columns(geometry, m_tile)
         count = tiles[0].shape[0] if m_tile.pack > 1 else piece.depth * channels
@@ -202,7 +202,7 @@ class Filters:
             if self.pairing is not None:
                 self.pairing.start_filters(self if u + 1 == m_tile.rows else None, data, True, into)
             elif geometry.itemsize == 1 and kn % WORD_BYTES == 0:
-                # four bytes at a time; not by Scalar, which computes
+                # four bytes at a time; not by Scalar, which computes in fp32
                 self.ledger.vector += START_WORK + num * kn // WORD_BYTES * VECTOR_WORK
                 words = data.view(nl.float32)
                 nisa.tensor_copy(dst=into[0].view(nl.float32), src=words, engine=nisa.engine.vector)
@@ -210,7 +210,7 @@ class Filters:
                 nisa.tensor_copy(dst=into[0], src=data, engine=pick(self.ledger, num * kn, is_16bit(raw_sbuf.dtype)))
 
     def _pair_k_tile(self, block, whole_sbuf):
-        """Pairs of a K tile's stationaries that need no transposes, row by row of taps."""
+        """Start the pairs of a K tile's stationaries that need no transposes, by rows of taps."""
         count, height, groups, rows, kn = whole_sbuf.shape
         order = list(tap_order(height, home_row(self.geometry, self.geometry.rows)[0]))
         for r in order:

@@ -1,12 +1,12 @@
-"""precision="fp16x3": what one matmul a tap does otherwise where fp32 factors are pairs of fp16.
+"""precision="fp16x3": fp32 factors as pairs of fp16, and three products for one.
 
     high = fp16(v), low = fp16(2^11 (v - high)), so that v is high + 2^-11 low
 
-What is left of v below its 11 bits, v - high, is exact in fp32 and at most 2^-11 |v|; times 2^11 it has the size of v
-itself and is as far from fp16's subnormal numbers. `nkiconv.bounds` derives what products of pairs lose.
+The rest of v below its first 11 bits, v - high, is exact in fp32 and at most 2^-11 |v|; times 2^11 it has the size of v
+and is as far from fp16's subnormal numbers. `nkiconv.bounds` derives the error of products of pairs.
 
-Rows of x come in as fp32 parts that wait to become pairs; transposed filters become pairs on their way out of PSUM;
-products are summed in two banks, of high parts and of the rest, 2^11 too large, which the evacuation joins.
+Rows of x are loaded as fp32 parts and then split into pairs; transposed filters are split when they are evacuated;
+products are summed in two banks, one of high parts and one of the rest, 2^11 too large; the evacuation adds them.
 """
 
 from ...._nki import nisa, nl
@@ -18,18 +18,18 @@ from ..._epilogue import evacuate
 from .preparing import Preparing
 from .rows import Factor, load_rows
 
-#: Between the scales of low and high parts, and back.
+#: From the scale of high parts to that of low parts, and back.
 UP = 2048.0
 DOWN = 1.0 / 2048.0
-#: Pairs on their way from which on they go on, as engines would wait for the one before in each.
+#: The number of pairs in flight from which they advance: a pair's instructions wait for each other.
 PAIRS_TOGETHER = 2
 
 
 def pair_steps(of, data, in_psum, high_sbuf, low_sbuf, ledger):
-    """The three instructions of a pair, one each time it goes on: other pairs' lie between, as each waits for the one
-    before and engines work in order.
+    """The three instructions of a pair, one for each step: each waits for the one before, so other pairs' instructions
+    lie between them, as engines work in order.
 
-    of: what counts pairs that are done in `ended`, or None. data: fp32, in SBUF, where it is lost, or in PSUM.
+    of: its `ended` counts complete pairs, or None. data: fp32, in SBUF (overwritten) or in PSUM.
     """
     elements = size_of(data.shape[1:])
     nisa.tensor_copy(dst=high_sbuf, src=data, engine=pick(ledger, elements, not in_psum))
@@ -45,7 +45,7 @@ def pair_steps(of, data, in_psum, high_sbuf, low_sbuf, ledger):
 
 
 class Pairs(Preparing):
-    """fp32 rows of x on their way to pairs of fp16, and filters'. pairs: those that are not done."""
+    """Splits fp32 rows of x, and filters, into pairs of fp16. pairs: those that are not complete."""
 
     num_tiles = 2
 
@@ -54,53 +54,53 @@ class Pairs(Preparing):
         self.pairs, self.matmuls = [], 0
 
     def planes(self, out_tile):
-        """Planes of an output tile that come."""
+        """Planes of an output tile that are loaded."""
         return out_tile.dn
 
     def load(self, part):
-        """A part as it comes."""
+        """Load a part."""
         count, planes, _, width = part.x.shape
         raw_sbuf = nl.ndarray((count, planes, part.hn, width), dtype=self.operands.x_dtype, buffer=nl.sbuf)
         load_rows(self, part.x, raw_sbuf, part.h0)
         return raw_sbuf
 
     def start(self, of, data, in_psum, tiles):
-        """Start a pair: its high part."""
+        """Start a pair with its high part."""
         high_sbuf, low_sbuf = tiles
         steps = pair_steps(of, data, in_psum, high_sbuf, low_sbuf, self.ledger)
         next(steps)
         self.pairs.append(steps)
 
     def start_filters(self, of, data, in_psum, tiles):
-        """Start a pair of filters, of which few are on their way together."""
+        """Start a pair of filters, once fewer than PAIRS_MAX pairs are in flight."""
         while len(self.pairs) >= PAIRS_MAX:
             self.step()
         self.start(of, data, in_psum, tiles)
 
     def step(self):
-        """One instruction of every pair that is not done."""
+        """Issue one instruction of every incomplete pair."""
         self.pairs = [steps for steps in self.pairs if next(steps, self) is None]
 
     def begin(self, part, tiles):
-        """Start the pairs of a part that is there."""
+        """Start the pairs of a loaded part."""
         self.start(self, part.raw_sbuf, False, tiles)
 
     def advance(self):
-        """One instruction of every pair that is not done; load what there is room for then."""
+        """Issue one instruction of every incomplete pair; then load parts into free room."""
         self.step()
         super().advance()
 
     def end(self, filters, pieces, parts):
-        """Give the instructions of pairs until so many pieces of filters and RowParts of x are done."""
+        """Advance pairs until `pieces` pieces of filters and `parts` RowParts of x are complete."""
         while filters.ended < pieces or self.ended < parts:
             self.advance()
 
     def set_pace(self, matmuls):
-        """RowParts that are not begun yet are, evenly, in the course of so many matmuls."""
+        """Spread the start of the remaining RowParts evenly over so many matmuls."""
         super().set_pace(matmuls / PRODUCTS_OF_FP32)
 
     def after_matmul(self):
-        """What is due after a matmul is given after those of a tap, of each kind of products."""
+        """Advance pairs and start RowParts once for each tap, after its last kind of product."""
         self.matmuls += 1
         if self.matmuls % PRODUCTS_OF_FP32 > 0:
             return
@@ -109,8 +109,8 @@ class Pairs(Preparing):
         super().after_matmul()
 
     def factors(self, banks, x, tiles, ends):
-        """Factors of a K tile, high parts first; where it ends the sums last, as the rest has one evacuation more to go
-        through."""
+        """Factors of a K tile, high parts first; last if the K tile ends the sums, because the rest needs one
+        evacuation more."""
         (w_high, w_low), (high, low) = tiles, x.tiles
         main, left = Factor(banks[0], w_high, high), Factor(banks[1], w_low, high, low=True)
         right = Factor(banks[1], w_high, low, adds=True, low=True)
@@ -118,9 +118,9 @@ class Pairs(Preparing):
 
 
 def read_sums_out(y_sbuf, banks, bias_sbuf, residual_sbuf, epilogue, ledger):
-    """Both sums into y_sbuf, with everything that the epilogue asks for.
+    """Evacuate both sums into y_sbuf with the whole epilogue.
 
-    The rest, scaled, is a residual of the main sums; what is to be added before the activation joins it.
+    The scaled rest acts as a residual of the main sums; a residual before the activation is added to it.
     """
     main_psum, rest_psum = banks
     rest_sbuf = nl.ndarray(main_psum.shape, dtype=nl.float32, buffer=nl.sbuf)

@@ -1,7 +1,7 @@
-"""product="fp8_pairs": x with the zeros that pairs need, and their matmuls; `implicit_gemm_channels` says what pairs.
+"""product="fp8_pairs": x with the zeros that pairs need, and their matmuls; `implicit_gemm_channels` defines pairs.
 
-x of a K tile is [channels, slots, images, rows, columns]. Zeros above and below are stored where a bank has several
-images, one below the other, or where taps pair; zeros beside x only where taps pair.
+x of a K tile is [channels, slots, images, rows, columns]. Zeros above and below are stored if a bank has several
+images, one below the other, or if taps pair; zeros left and right only if taps pair.
 """
 
 from ...._nki import nisa, nl
@@ -12,7 +12,7 @@ from ..._prologue import load_x
 
 
 def load_paired(operands, geometry, x, h0, hn):
-    """So many rows of an XTile that pairs, from row h0 of its output tile on."""
+    """Load `hn` rows of a paired XTile, from row h0 of its output tile on."""
     k_tile, out_tile, place, (x_sbuf,) = x.k_tile, x.out_tile, x.place, x.tiles
     if comes_staged(geometry, k_tile, out_tile):
         load_staged(operands, geometry, x, h0, hn)
@@ -28,8 +28,8 @@ def load_paired(operands, geometry, x, h0, hn):
 
 
 def load_staged(operands, geometry, x, h0, hn):
-    """The same of a K tile whose rows come as one run, copies a few elements further: GpSimd, for which no read-out
-    waits, puts them in place by whole words, and then what of a copy's row lies at the end of the row before."""
+    """Load rows of a staged K tile as one run, each copy shifted by a few elements. GpSimd, which evacuates no sums,
+    places them by whole words, and then the part of a copy's row that lies at the end of the row before."""
     k_tile, out_tile, place, (x_sbuf,) = x.k_tile, x.out_tile, x.place, x.tiles
     count, width, dilation, zn = k_tile.cn, geometry.columns.size, geometry.columns.dilation, out_tile.zn
     parts, top, left = count * k_tile.depth, out_tile.h0 - place.row + h0, -place.column
@@ -60,7 +60,7 @@ def load_staged(operands, geometry, x, h0, hn):
 
 
 def new_paired(operands, geometry, x):
-    """Room for x of a K tile that pairs, and zeros around it."""
+    """A new tile for x of a paired K tile, with zeros around x."""
     k_tile, out_tile, place, (parts, images, pitch, columns) = x.k_tile, x.out_tile, x.place, x.shape
     slots, top = place.slots, out_tile.h0 - place.row
     x_sbuf = nl.ndarray((parts, slots, images, pitch, columns), dtype=operands.x_dtype, buffer=nl.sbuf)
@@ -80,19 +80,19 @@ def new_paired(operands, geometry, x):
 
 
 def in_words(geometry, x_sbuf):
-    """A tile, or rows of it, as words that are copied as one."""
+    """A tile, or rows of it, in words that are copied as one element."""
     word = word_of(geometry)
     return x_sbuf if word == 1 else x_sbuf.view(nl.float32 if word == WORD_BYTES else nl.bfloat16)
 
 
 def zero(x_sbuf):
-    """Zeros, where there is anything."""
+    """Zero a tile, if it has elements."""
     if size_of(x_sbuf.shape) > 0:
         nisa.memset(dst=x_sbuf, value=0.0, engine=nisa.engine.gpsimd)
 
 
 def multiply_pair(geometry, one, x, factor, pair, accumulate):
-    """One matmul of a K tile that pairs: its access patterns walk from one slot to the next, or from one tap to the
+    """Issue one matmul of a paired K tile: its access patterns step from one slot to the next, or from one tap to the
     other."""
     out_tile, m_tile, bank, k_tile, place = one.results.out_tile, one.results.m_tile, one.bank, x.k_tile, x.place
     (p0, _, pn, *_), (q0, _, qn, *_), kn, w_sbuf = (
@@ -105,7 +105,7 @@ def multiply_pair(geometry, one, x, factor, pair, accumulate):
     count = (bank.zn - 1) * apart + pn
 
     def tap_place(tap):
-        """(elements of x, of stationaries) from the first tap to this one."""
+        """Offsets of a tap (in x, in stationaries) from the first tap."""
         step = tap[0] * geometry.rows.dilation * place.columns + tap[1] * k_tile.depth * geometry.columns.dilation
         return step, (tap[0] * tap_groups(geometry, k_tile) + tap[1]) * kn
 

@@ -1,4 +1,4 @@
-"""The loop: x of output tiles comes in, every tap is a matmul on the window of it that it meets, sums go out.
+"""The loop: load x of output tiles, multiply every tap by its window of x, store sums.
 
     | stationary | K (partitions)           | M (columns)     | N       | evacuation                     |
     |------------|--------------------------|-----------------|---------|--------------------------------|
@@ -15,9 +15,9 @@ Pseudocode, of one core:
             y = epilogue(PSUM)
         store y
 
-Filters are transposed just before their first sums, K tile by K tile, and those that are needed next between the
-matmuls of what goes before, so that the array neither waits for them nor for their evacuation. Of output tiles that are
-alike one body is issued, in a loop on the device, which two sets of tiles of x outside of it rotate through.
+Filters are transposed just before their first sums, one K tile after the other; those of the next K tiles are
+transposed between earlier matmuls, so that the Tensor Engine waits neither for them nor for their evacuation. Equal
+output tiles run in a device loop: its body is issued once, with two sets of tiles of x outside of it that rotate.
 """
 
 from dataclasses import dataclass, replace
@@ -49,18 +49,18 @@ from .rows import Rows, load_residual, regions_of_bank, rows_of_all, whole_bank,
 from .stationaries import stationary_of_product
 from .winograd import Frames, read_pair_out
 
-#: Filters are transposed between the matmuls of this part of an M tile, when they have come and before they are due.
+#: The part of an M tile's matmuls between which the next M tile's filters are transposed: loaded, and not needed yet.
 TRANSPOSE_FROM, TRANSPOSE_UNTIL = 0.45, 0.85
-#: And those of a K tile that comes soon between the matmuls of this part of one, as they may be on their way still.
+#: The part of a K tile's matmuls between which the following K tile's filters are transposed, as loads may still run.
 LEAD_FROM, LEAD_UNTIL = 0.1, 0.7
-#: Matmuls between a bank's sums and the transposes of its results, at least.
+#: The fewest matmuls between a bank's sums and the transposes of its results.
 WAIT_MATMULS = 6
 
 
 @dataclass
 class Results(nl.NKIObject):
-    """What an M tile (its index) makes of an item, in the M tile's own rows: banks, y_sbuf, residual_sbuf [outputs,
-    images, rows, columns] or None."""
+    """An M tile's results for an item (M tile by index; output tile in its rows): banks, and tiles y_sbuf and
+    residual_sbuf [outputs, images, rows, columns], the residual or None."""
 
     index: int
     m_tile: MTile
@@ -73,8 +73,8 @@ class Results(nl.NKIObject):
 
 @dataclass
 class Sums(nl.NKIObject):
-    """A bank of sums of Results (`which` of them), in as many banks of PSUM as are evacuated together, and whether a
-    product is there yet."""
+    """A bank of sums, number `which` of its Results, in the banks of PSUM that are evacuated together; started: whether
+    it holds products yet."""
 
     results: Results
     which: int
@@ -84,15 +84,15 @@ class Sums(nl.NKIObject):
 
 
 class Group:
-    """M tiles whose filters are in SBUF together, and what each needs. at_once: indices of M tiles, those together
-    whose sums are made together, K tile by K tile of x."""
+    """A weight-resident group of M tiles, with their filters and biases. at_once: lists of M tiles, by index, whose
+    sums are made together, one K tile of x after the other."""
 
     def __init__(self, core, index, first):
         schedule = core.schedule
         self.index, self.m_tiles, self.k_tiles = index, schedule.batches[index], schedule.k_tiles[index]
         every = list(range(len(self.m_tiles)))
         self.at_once = [every] if schedule.together else [[m_tile] for m_tile in every]
-        # the first filters of all are waited for: too long by DMA
+        # the Tensor Engine transposes the first filters of all: DMA would keep it waiting
         order = filter_order(core.geometry, self.m_tiles, max(first, schedule.moved[index]), schedule.together)
         self.filters = Filters(core, order, schedule.first_bytes if first else 0)
         self.operands, self.biases = core.operands, []
@@ -104,8 +104,8 @@ class Group:
 
 
 class Core:
-    """What one core has at hand. now: XTiles of the output tile that is worked on, by K tile; late: results that wait
-    to be transposed; pace: of pieces of coming filters; beside: what goes on after each matmul; statistics: of y, or
+    """State of one core. now: XTiles of the current output tile, by K tile; late: results that wait for their
+    transposes; pace: of pieces of the next filters; beside: background work after each matmul; statistics: of y, or
     None."""
 
     rows: Any
@@ -127,8 +127,8 @@ class Core:
         self.beside = [self.late, *([] if self.norms is None else [self.norms.waiting]), self.rows]
 
     def start(self, item):
-        """x of the first output tile: of each K tile the first filters that there is room for and the rows of the first
-        sums, then all others."""
+        """Load x of the first output tile: for each K tile the first filters that there is room for and the rows of the
+        first sums, then all other rows."""
         self.group = group = Group(self, item.batch, 1)
         self.warm = warm_up(self.zeros_sbuf, self.schedule.settings.warmup, 1)
         filters, m_tile, places = group.filters, group.m_tiles[0], group.filters.plan.places
@@ -144,8 +144,8 @@ class Core:
         self.bring(self.now.values(), parts[1:])
 
     def load_next(self, item, coming):
-        """x of the item after one, which may be what is there; where it has other M tiles, their first filters before
-        it."""
+        """XTiles of the next item, `coming`, after their loads; the current ones if they are the same. The first
+        filters of a new group are loaded before x."""
         group = self.group
         if coming.batch != item.batch:
             self.following = group = Group(self, coming.batch, 0)
@@ -159,18 +159,18 @@ class Core:
         return tiles
 
     def new_tiles(self, group, out_tile, parts):
-        """XTiles of a group's K tiles, of which no rows are there; None where there are none."""
+        """New XTiles of a group's K tiles, without rows; None instead if there are no parts."""
         every = group.k_tiles
         return {k_tile: self.rows.new(k_tile, len(every), out_tile) if parts else None for k_tile in every}
 
     def bring(self, tiles, parts):
-        """Parts (first row, rows) of some XTiles."""
+        """Load parts (first row, rows) of XTiles."""
         for part in parts:
             for x in tiles:
                 self.rows.add(x, *part)
 
     def run_items(self, first, stop, end):
-        """Items first .. stop - 1, of which x of the first is there; x of the item after each is loaded before
+        """Compute items first .. stop - 1; x of the first is loaded, x of the next item is loaded during each, before
         `end`."""
         for index in range(first, stop):
             item, coming = self.schedule.items[index], self.schedule.items[min(index + 1, end - 1)]
@@ -187,8 +187,8 @@ class Core:
             self.now = after
 
     def set_rate(self, m_tiles, out_tile):
-        """Transpose the filters of the next M tile, or the first of the following group, during the matmuls of
-        `m_tiles`."""
+        """Spread the transposes of filters, of the next M tile or else of the following group's first K tile, over the
+        matmuls of `m_tiles`."""
         geometry, group, filters, last = self.geometry, self.group, self.group.filters, m_tiles[-1]
         banks = len(banks_of(m_tile_out_tile(out_tile, group.m_tiles[last]), False))
         matmuls, coming = len(m_tiles) * banks * num_matmuls(geometry, group.m_tiles[last]) * kinds_of(geometry), 0
@@ -200,8 +200,7 @@ class Core:
         self.pace = Pace(coming, matmuls, TRANSPOSE_FROM, TRANSPOSE_UNTIL)
 
     def transpose_due(self, by_array):
-        """After a matmul: transpose what is due of the next M tile's or group's filters; by_array: whether the array
-        may."""
+        """After a matmul: transpose the filters that the pace allows; by_array: whether the Tensor Engine may."""
         for _ in range(self.pace.due()):
             filters, count = self.group.filters, self.group.filters.plan.count
             if filters.left(count) == 0 and self.following is not None:
@@ -212,8 +211,8 @@ class Core:
                 filters.transpose_piece()
 
     def work_out_tile(self, m_tiles, item):
-        """Results of some M tiles for one output tile: their PSUM banks one after the other, or together, K tile by K
-        tile of x."""
+        """Compute the results of M tiles for one output tile: one PSUM bank after the other, or all together, one K
+        tile of x after the other."""
         every = [self.start_results(index, item) for index in m_tiles]
         places = [(results, which) for results in every for which in range(len(results.banks))]
         at_once = len(places) if self.schedule.together else 1
@@ -226,7 +225,7 @@ class Core:
                 self.finish_sums(one)
 
     def start_results(self, index, item):
-        """Results of an M tile for an item, of which nothing is there yet but the residual."""
+        """New Results of an M tile for an item, with the residual loaded."""
         operands, geometry, m_tile = self.operands, self.geometry, self.group.m_tiles[index]
         out_tile = m_tile_out_tile(item.out_tile, m_tile)
         shape = (m_tile.rows * m_tile.kn, planes_at_once(geometry) * out_tile.zn, out_tile.pn, out_tile.qn)
@@ -238,11 +237,11 @@ class Core:
         return results
 
     def start_sums(self, results, which):
-        """A bank of results, of which no product is there yet."""
+        """A new bank of Sums, without products."""
         bank, m_tile, geometry = results.banks[which], results.m_tile, self.geometry
         apart = sums_pitch(geometry, m_tile.k_tiles, bank.zn, bank.pn)
         shape = (m_tile.rows * m_tile.kn, bank.zn, apart, bank.qn)
-        # a last plane of a volume is none that the last bank of pairs of planes is for
+        # an odd last plane that is alone in its bank needs no fourth product
         alone = bank_of_y(geometry, results.out_tile, bank).zn < planes_at_once(geometry)
         count = sums_of(geometry) - (1 if alone else 0)
         if count == 1:
@@ -252,10 +251,10 @@ class Core:
         return Sums(results, which, bank, banks, False)
 
     def add_k_tile(self, one, k_tile):
-        """Products of all taps of a K tile of x, added to a bank of Sums.
+        """Add the products of all taps of a K tile of x to a bank of Sums.
 
-        A tap that meets all of the bank comes first, so that the others add to what is there; where none does, a
-        product of zeros does.
+        A tap that covers the whole bank comes first, so that the others add to existing sums; if none does, a product
+        of zeros does.
         """
         geometry, filters, results, bank = self.geometry, self.group.filters, one.results, one.bank
         m_tile, out_tile, plan = results.m_tile, results.out_tile, filters.plan
@@ -301,8 +300,8 @@ class Core:
         one.started = True
 
     def finish_sums(self, one):
-        """Evacuate a bank of sums, take statistics of it, if they are asked for, and store it, or with the last one all
-        of them, but where nothing hides the store."""
+        """Evacuate a bank of sums, add it to the statistics, and store it: with the output tile's last bank all of
+        them, but each bank at once if no work hides the stores."""
         results, geometry, epilogue, item = one.results, self.geometry, self.options.epilogue, one.results.item
         bank, out_tile = bank_of_y(geometry, item.out_tile, one.bank), out_tile_of_y(geometry, item.out_tile)
         y_sbuf, residual = window(results.y_sbuf, bank), window(results.residual_sbuf, bank)
@@ -337,17 +336,17 @@ class Core:
             store_regions(self.operands.y, results.y_sbuf, regions, self.operands.moved)
 
     def store_pixels(self, y_sbuf, offset):
-        """Results as NHWC pass the array in tiles of 128 pixels, to leave as rows of channels."""
+        """Store NHWC results: transpose tiles of 128 pixels, and store rows of channels."""
         store_transposed(self.operands.y, self.geometry.y_strides, y_sbuf, offset, self.ledger)
 
     def run_repeat(self, repeat):
-        """A Repeat, of which x of the first item is there; x of the next item is in the same tiles then."""
+        """Run a Repeat; x of its first item is loaded, and afterwards x of the next item is in the same tiles."""
         filters, items, group = self.group.filters, self.schedule.items, self.group
         filters.transpose_until(filters.plan.count)
         others = self.new_tiles(group, items[repeat.first].out_tile, True)
 
         def body(at):
-            # a register moves x, y and residual; what engines have had to do starts anew
+            # a register moves x, y and residual; the ledger of engine work starts anew
             moved = moved_operands(self.operands, repeat.register, at)
             core = Core(moved, self.geometry, self.options, self.schedule, self.zeros_sbuf)
             core.group, core.now, after = group, self.now, others
@@ -364,7 +363,7 @@ class Core:
 
 
 def new_output_statistics(operands, schedule, ledger, first, count):
-    """Statistics of what items first .. first + count - 1 make of y, or None where they are not asked for."""
+    """Statistics of the y of items first .. first + count - 1; None if they are not asked for."""
     if operands.stats is None:
         return None
     m_tiles = {m_tile.k0: m_tile for batch in schedule.batches for m_tile in batch}
@@ -373,7 +372,7 @@ def new_output_statistics(operands, schedule, ledger, first, count):
 
 
 def run_implicit_gemm(operands, geometry, options, schedule):
-    """This core's part of the items; x of the next one is loaded before one is worked on."""
+    """Compute this core's share of the items; x of the next item is loaded during each."""
     index, count = share(len(schedule.items), nl.num_programs(), nl.program_id(0))
     if count == 0:
         new_output_statistics(operands, schedule, new_ledger(), index, 0)

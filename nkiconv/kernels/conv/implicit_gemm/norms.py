@@ -1,9 +1,9 @@
-"""A norm over channels that are on partitions: sums of an output tile wait in fp32 until all M tiles have theirs.
+"""A norm over channels on partitions: sums of an output tile wait in fp32 until all M tiles have theirs.
 
-The array adds up the squares of a pixel, a K-th of each, over the partitions, by a matmul with ones, which leaves their
-mean on all of them; of "layer" before that the sums themselves, to subtract their mean before they are squared. The
-array takes fp32 at twice the rate where one operand is ones. Each matmul waits until Vector is done with what it adds
-up, while the array makes other sums. All in fp32.
+A matmul with ones adds the squares of a pixel, divided by K, over the partitions, and leaves the mean on all of them;
+for "layer" another one first adds the sums themselves, whose mean is subtracted before they are squared. fp32 runs at
+twice the rate if one operand is ones. Each matmul waits for Vector to finish its input, while the Tensor Engine makes
+other sums. All in fp32.
 """
 
 from ...._nki import nisa, nl
@@ -13,12 +13,12 @@ from ..regions import store_regions
 from .preparing import Deferred
 from .rows import regions_of_bank, window
 
-#: Matmuls between the last sums of a bank and the one that adds up its squares, or itself, at least: they hide Vector.
+#: The fewest matmuls between a bank's last sums and the matmul that adds them, or their squares: they hide Vector.
 WAIT_MATMULS = 24
 
 
 class Norms:
-    """Sums that wait for their norm."""
+    """Banks of sums that wait for their norm."""
 
     def __init__(self, core):
         self.operands, self.geometry, self.ledger = core.operands, core.geometry, core.ledger
@@ -28,19 +28,19 @@ class Norms:
         nisa.memset(dst=self.ones_sbuf, value=1.0, engine=nisa.engine.gpsimd)
 
     def evacuate(self, sums_sbuf, acc_psum, bias_sbuf, residual):
-        """A bank of an M tile's sums, with what comes before the norm."""
+        """Evacuate a bank of an M tile's sums with the operations before the norm."""
         before = before_norm(self.options.epilogue)
         evacuate(sums_sbuf, acc_psum, bias_sbuf, residual if before.residual != "" else None, before, self.ledger)
 
     def add(self, every, bank):
-        """A bank of an output tile of which all M tiles have their sums."""
+        """Begin the norm of a bank once all M tiles have their sums."""
         self.waiting.finish()
         if self.operands.kept != None:
             self.keep(every, bank)
         self.wait(every, bank, self.options.epilogue.norm.kind == "layer")
 
     def keep(self, every, bank):
-        """Sums of a bank to HBM as they are."""
+        """Store the sums of a bank before the norm."""
         for results in every:
             sums = window(results.y_sbuf, bank)
             kept_sbuf = nl.ndarray(sums.shape, dtype=self.operands.y.dtype, buffer=nl.sbuf)
@@ -48,19 +48,19 @@ class Norms:
             self.store(self.operands.kept, kept_sbuf, results, bank)
 
     def store(self, hbm, tile_sbuf, results, bank):
-        """A tile with a bank of an M tile's results."""
+        """Store a tile of a bank of an M tile's results."""
         regions = regions_of_bank(self.geometry.y_strides, results.m_tile, results.out_tile, bank)
         store_regions(hbm, tile_sbuf, [((0, 0, 0, 0), *region[1:]) for region in regions])
 
     def wait(self, every, bank, centers):
-        """Have a bank wait for the total of its sums, or the mean of their squares."""
+        """Have a bank wait for the total of its sums (centers), or for the mean of their squares."""
         sums = sorted((window(one.y_sbuf, bank) for one in every), key=lambda one: -one.shape[0])
         total_sbuf = total_of(sums, None if centers else 1.0 / self.geometry.K)
         self.waiting.add(every, bank, total_sbuf, centers)
 
     def take_mean(self, every, bank, total_sbuf, centers):
-        """Subtract the mean of a bank's sums of all M tiles, or store what the mean of their squares makes of them;
-        total_sbuf: [P, images, rows, columns], what is to be added up over the partitions."""
+        """Add total_sbuf [P, images, rows, columns] over the partitions; then subtract the mean from a bank's sums of
+        all M tiles (centers), or normalize and store them by the mean square."""
         shape = total_sbuf.shape
         means_psum = nl.ndarray((nl.tile_size.pmax, *shape[1:]), dtype=nl.float32, buffer=nl.psum)
         nisa.nc_matmul(
@@ -86,7 +86,7 @@ class Norms:
         self.wait(every, bank, False)
 
     def normalize(self, every, bank, means_psum):
-        """A bank of all M tiles' results to HBM, of mean squares [P, images, rows, columns]."""
+        """Normalize and store a bank of all M tiles' results, by mean squares [P, images, rows, columns]."""
         rstd_sbuf = rstd_of(means_psum, self.operands.norm.eps)
         for results in every:
             sums = window(results.y_sbuf, bank)
@@ -97,7 +97,7 @@ class Norms:
             self.store(self.operands.y, y_sbuf, results, bank)
 
     def of(self, m_tile):
-        """Weight and bias of an M tile, [k, 1] or None, each loaded once."""
+        """Weight and bias of the norm for an M tile, [k, 1] or None, each loaded once."""
         if m_tile.k0 not in self.numbers:
             norm = self.operands.norm
             self.numbers[m_tile.k0] = [load_bias(hbm, m_tile.k0, m_tile.kn) for hbm in (norm.weight, norm.bias)]

@@ -1,7 +1,7 @@
-"""x that is multiplied otherwise than it comes: it comes in parts, which are prepared between the matmuls of others.
+"""x that needs preparation: parts of it are loaded, and prepared between the matmuls of other parts.
 
-A part is some rows of an output tile: they come in as far as there is room, those of an output tile in the course of
-the one before it. fp32 becomes pairs of fp16 (fp16x3.py), frames become sums of two (winograd.py).
+A part is some rows of an output tile. Parts are loaded as room allows, during the output tile before theirs. fp32 is
+split into pairs of fp16 (fp16x3.py), frames are added in twos (winograd.py).
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from .rows import Rows, XTile, rows_in
 
 
 class Pace:
-    """Spreads `count` pieces of background work over the next matmuls, from share `first` of them until share
+    """Spreads `count` pieces of background work over the next matmuls, from fraction `first` of them to fraction
     `until`."""
 
     def __init__(self, count=0, matmuls=1, first=0.0, until=1.0):
@@ -21,7 +21,7 @@ class Pace:
         self.credit = -first * matmuls * self.rate
 
     def due(self):
-        """After a matmul: how many pieces of work are due."""
+        """After a matmul: the number of pieces to do now."""
         self.credit, count = self.credit + self.rate, 0
         while self.credit >= 1.0:
             self.credit, count = self.credit - 1.0, count + 1
@@ -29,31 +29,31 @@ class Pace:
 
 
 class Deferred:
-    """Work of the array on what has been evacuated, in its order: `matmuls` others come between, at least, which hide
-    the evacuation."""
+    """Work of the Tensor Engine on evacuated data, in order of arrival: at least `matmuls` other matmuls come between,
+    which hide the evacuation."""
 
     def __init__(self, matmuls, work):
         self.matmuls, self.work, self.waiting, self.now = matmuls, work, [], 0
 
     def add(self, *what):
-        """Have something wait, which `work` takes."""
+        """Queue the arguments of a call of `work`."""
         self.waiting.append((self.now + self.matmuls, what))
 
     def after_matmul(self):
-        """Do what has waited long enough."""
+        """Do the first piece of work if enough matmuls have passed."""
         self.now += 1
         if self.waiting and self.waiting[0][0] <= self.now:
             self.work(*self.waiting.pop(0)[1])
 
     def finish(self, most=0):
-        """Do what has waited longest, until so many wait."""
+        """Do the oldest work until at most `most` pieces wait."""
         while len(self.waiting) > most:
             self.work(*self.waiting.pop(0)[1])
 
 
 @dataclass
 class RowPart(nl.NKIObject):
-    """Rows of an XTile that are prepared together, its bytes a partition as it comes, and x as it came, or None."""
+    """Rows of an XTile that are prepared together, their bytes a partition as loaded, and the loaded x, or None."""
 
     x: XTile
     h0: int
@@ -63,12 +63,12 @@ class RowPart(nl.NKIObject):
 
 
 class Preparing(Rows):
-    """RowParts in the order of the work: how many have come, are begun and done. most_bytes: a partition of those that
-    have come and are not done; part_bytes: of one, if more than a row."""
+    """RowParts in the order of the work; come, started, ended: how many are loaded, begun and complete. most_bytes: a
+    partition, of loaded parts that are not complete; part_bytes: of one part, if more than a row."""
 
     #: tiles of an XTile
     num_tiles = 1
-    #: what a precision says: planes of an output tile that come, loads, and how a part that is there begins
+    #: of a precision: the planes of an output tile that are loaded, the load of a part, and its first step
     planes: Any
     load: Any
     begin: Any
@@ -79,15 +79,15 @@ class Preparing(Rows):
         self.come = self.started = self.ended = 0
 
     def new_tiles(self, x):
-        """High and low parts of an XTile, or sums."""
+        """Tiles of an XTile: high and low parts, or sums."""
         return tiles_in_turn(self.num_tiles, x.shape, nl.float16)
 
     def row_bytes(self, x):
-        """Bytes a partition of a row of an XTile as it comes."""
+        """Bytes a partition of a loaded row of an XTile."""
         return self.planes(x.out_tile) * x.place.columns * self.geometry.itemsize
 
     def add(self, x, h0, hn):
-        """RowParts of rows of an XTile; they come in as far as there is room."""
+        """Add RowParts for rows of an XTile, and load as room allows."""
         each, end = self.row_bytes(x), h0 + hn
         most = max(1, self.part_bytes // each)
         for row in range(h0, end, most):
@@ -97,7 +97,7 @@ class Preparing(Rows):
         self.bring()
 
     def bring(self):
-        """Load parts while those that are not done yet are few enough, one at least."""
+        """Load parts while incomplete ones are few enough; at least one."""
         waiting_bytes = sum(part.num_bytes for part in self.parts[self.ended : self.come])
         for number in range(self.come, len(self.parts)):
             part = self.parts[number]
@@ -107,14 +107,14 @@ class Preparing(Rows):
             part.raw_sbuf, self.come = self.load(part), number + 1
 
     def prepare(self, x, products):
-        """Begin with RowParts until those of an XTile that products meet are; how many that is of all."""
+        """Begin all RowParts of an XTile that products read; returns their number among all."""
         last = max(product.rows[3] + (product.rows[2] - 1) * product.rows[4] for product in products)
         count = max((number + 1 for h0, number in x.parts if x.out_tile.h0 + h0 <= last), default=0)
         self.prepare_to(count)
         return count
 
     def prepare_to(self, count):
-        """Begin with RowParts until so many are."""
+        """Begin the first `count` RowParts."""
         while self.started < count:
             while self.come <= self.started:
                 self.advance()
@@ -125,13 +125,13 @@ class Preparing(Rows):
             self.bring()
 
     def advance(self):
-        """Load what there is room for."""
+        """Load parts as room allows."""
         self.bring()
 
     def set_pace(self, matmuls):
-        """RowParts that are not begun yet are, evenly, in the course of so many matmuls."""
+        """Spread the start of the remaining RowParts evenly over so many matmuls."""
         self.pace = Pace(len(self.parts) - self.started, matmuls)
 
     def after_matmul(self):
-        """Begin with what is due."""
+        """Begin the RowParts that the pace allows."""
         self.prepare_to(min(len(self.parts), self.started + self.pace.due()))

@@ -1,4 +1,4 @@
-"""Rows of x and of residuals on their way in, results on their way out."""
+"""Rows of x and of residuals: loads; rows of results: regions of stores."""
 
 from dataclasses import dataclass
 
@@ -20,8 +20,8 @@ from .fp8 import load_paired, new_paired
 
 @dataclass
 class XTile(nl.NKIObject):
-    """x of a K tile, one of so many, in an output tile: its place, what the array reads of it, and (first row, number)
-    of the parts that are prepared."""
+    """x of a K tile (one of k_tiles) for an output tile: its place, the tiles that matmuls read, and (first row,
+    number) of its RowParts."""
 
     k_tile: KTile
     k_tiles: int
@@ -38,7 +38,7 @@ class XTile(nl.NKIObject):
 
 @dataclass
 class Factor(nl.NKIObject):
-    """What is multiplied for a K tile, and where sums go. adds: to what is there; low: whether of low parts."""
+    """Factors of a K tile's products and their sums. adds: to existing sums; low: of low parts."""
 
     acc_psum: object
     w_sbuf: object
@@ -48,46 +48,46 @@ class Factor(nl.NKIObject):
 
 
 class Rows:
-    """x that is multiplied as it comes."""
+    """x that is multiplied as loaded."""
 
     def __init__(self, core):
         self.operands, self.geometry, self.ledger = core.operands, core.geometry, core.ledger
 
     def new(self, k_tile, k_tiles, out_tile):
-        """An XTile of which nothing is there yet but zeros."""
+        """A new XTile without rows, but with zeros around them."""
         x = XTile(k_tile, k_tiles, out_tile, x_place(self.geometry, k_tile, out_tile), [], [])
         x.tiles = self.new_tiles(x)
         return x
 
     def new_tiles(self, x):
-        """What the array reads of an XTile."""
+        """The tiles of an XTile that matmuls read."""
         if x.k_tile.pairing != ALONE:
             return [new_paired(self.operands, self.geometry, x)]
         return [nl.ndarray(x.shape, dtype=self.operands.x_dtype, buffer=nl.sbuf)]
 
     def add(self, x, h0, hn):
-        """Have so many rows of an XTile come, from row h0 of its output tile on."""
+        """Load `hn` rows of an XTile, from row h0 of its output tile on."""
         if x.k_tile.pairing == ALONE:
             load_rows(self, x, rows_in(x.tiles[0], h0, hn), h0)
         else:
             load_paired(self.operands, self.geometry, x, h0, hn)
 
     def factors(self, banks, x, tiles, ends):
-        """Factors of a K tile for banks of sums, of tiles of stationaries; ends: whether it ends sums of several."""
+        """Factors of a K tile by banks of sums and tiles of stationaries; ends: whether the last of several K tiles."""
         return [Factor(banks[0], of_array(tiles[0], self.operands), of_array(x.tiles[0], self.operands))]
 
     def prepare(self, x, products):
-        """Nothing."""
+        """Prepare nothing: x is multiplied as loaded."""
 
     def set_pace(self, matmuls):
-        """Nothing."""
+        """Spread nothing: no background work."""
 
     def after_matmul(self):
-        """Nothing."""
+        """Do nothing: no background work."""
 
 
 def load_rows(rows, x, x_sbuf, h0):
-    """Rows of an XTile from h0 on, [cn, images, rows, columns]. rows: what has operands, geometry and ledger."""
+    """Load rows of an XTile from h0 on into [cn, images, rows, columns]. rows: has operands, geometry and ledger."""
     operands, geometry, out_tile = rows.operands, rows.geometry, x.out_tile
     if is_transposed(geometry):
         first = (x.k_tile.c0, out_tile.d0, out_tile.h0 + h0, out_tile.w0)
@@ -101,8 +101,8 @@ def load_rows(rows, x, x_sbuf, h0):
 
 
 def load_copies(rows, x, x_sbuf, d0, h0):
-    """Copies of an XTile, a column of taps further each, of planes from d0 and rows from h0 on: of x or, where rows of
-    taps are channels, of the rows of x that there are for each."""
+    """Load the copies of an XTile, each shifted by one more column of taps, of planes from d0 and rows from h0 on: of x
+    or, if rows of taps are channels, of the rows of x that exist for each."""
     geometry, k_tile, (_, dn, hn, wn) = rows.geometry, x.k_tile, x_sbuf.shape
     own, taps = (geometry, None) if geometry.direct is None else (geometry.direct, geometry.depth)
     for copy_index in range(k_tile.depth):
@@ -114,18 +114,18 @@ def load_copies(rows, x, x_sbuf, d0, h0):
 
 
 def rows_in(tile_sbuf, first, count):
-    """Some rows of a tile [cn, images, rows, columns]."""
+    """Rows first .. first + count - 1 of a tile [cn, images, rows, columns]."""
     parts, images, _, width = tile_sbuf.shape
     return tile_sbuf[0:parts, 0:images, first : first + count, 0:width]
 
 
 def clear(x_sbuf, w0, w1):
-    """Zeros in columns w0 .. w1-1."""
+    """Zero columns w0 .. w1-1."""
     clear_window(x_sbuf, 0, x_sbuf.shape[2], w0, w1, nisa.engine.gpsimd)
 
 
 def clear_beside(x_sbuf, geometry, x):
-    """Zeros in the columns next to x that copies of a K tile's channels lack."""
+    """Zero the columns next to x that a K tile's copies lack."""
     columns, w0, wn = geometry.columns, x.place.column, x.place.columns
     left = min(wn, max(0, -w0))
     clear(x_sbuf, 0, left)
@@ -133,7 +133,7 @@ def clear_beside(x_sbuf, geometry, x):
 
 
 def load_residual(operands, geometry, m_tile, out_tile, ledger):
-    """The residual of an output tile times beta, fp32 if it was multiplied, or None."""
+    """The residual of an output tile times beta, fp32 if beta is not 1; or None."""
     if operands.residual is None:
         return None
     pairs, strides = div_ceil(out_tile.pn, m_tile.rows), geometry.y_strides
@@ -151,8 +151,8 @@ def load_residual(operands, geometry, m_tile, out_tile, ledger):
 
 
 def regions_of_bank(strides, m_tile, out_tile, bank):
-    """Regions of a result with these strides that a bank of an M tile's output tile has: one for each of the rows of
-    outputs that the M tile makes at once."""
+    """Regions of a result with these strides for a bank of an M tile's output tile: one for each row of outputs that
+    the M tile makes at once."""
     found, by = [], (strides[0], strides[1], m_tile.rows * strides[2], strides[3])
     for u in range(m_tile.rows):
         count = min(bank.pn, div_ceil(max(0, out_tile.pn - u), m_tile.rows) - bank.p)
@@ -164,12 +164,12 @@ def regions_of_bank(strides, m_tile, out_tile, bank):
 
 
 def rows_of_all(m_tile, out_tile, bank):
-    """Rows of a bank that are of y for all of the rows of outputs that an M tile makes at once."""
+    """Rows of a bank that lie in y for all of an M tile's output rows at once."""
     return max(0, min(bank.pn, out_tile.pn // m_tile.rows - bank.p))
 
 
 def window(tile_sbuf, bank):
-    """What a bank holds of an output tile's tile [kn, images, rows, columns], or None."""
+    """A bank's window of an output tile's tile [kn, images, rows, columns]; None of None."""
     if tile_sbuf is None:
         return None
     n, p, q = bank.z, bank.p, bank.q
@@ -177,5 +177,5 @@ def window(tile_sbuf, bank):
 
 
 def whole_bank(m_tile, out_tile):
-    """All of an M tile's output tile as one Bank, rows of outputs in the M tile's own."""
+    """An M tile's whole output tile as one Bank, in the M tile's rows."""
     return Bank(z=0, zn=out_tile.zn, p=0, pn=div_ceil(out_tile.pn, m_tile.rows), q=0, qn=out_tile.qn)

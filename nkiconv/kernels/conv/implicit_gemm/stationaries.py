@@ -1,8 +1,8 @@
-"""Filters of a K tile, as they come and as stationaries.
+"""Filters of a K tile: loads, and stationaries.
 
-A row of w, one output channel, is contiguous in HBM; the array transposes [k, c] of one tap into [c, k], several taps
-to a PSUM bank. Where an M tile has several groups, each row is first spread over the groups' channels under a mask, so
-that what is transposed is block-diagonal and one matmul serves all.
+A row of w, one output channel, is contiguous in HBM; the Tensor Engine transposes [k, c] of one tap into [c, k],
+several taps to a PSUM bank. If an M tile has several groups, each row is first spread over the groups' channels by a
+mask: its transpose is block-diagonal, and one matmul serves all groups.
 """
 
 import itertools
@@ -27,8 +27,8 @@ from ..regions import load_region
 
 
 def new_tile(geometry, block, dtype, whole=False):
-    """Room for stationaries, slot by slot; zeros are there where a row of outputs has no tap and, of pairs or where the
-    whole tile is read, in the last group of columns."""
+    """A new tile of stationaries, slot by slot, with zeros in rows of taps that a row of outputs lacks and, for pairs
+    or if `whole`, in the last group of columns."""
     m_tile, k_tile = block.m_tile, block.k_tile
     each, groups = m_tile_axis(geometry, m_tile).taps, tap_groups(geometry, k_tile)
     height = geometry.planes.taps * each
@@ -47,7 +47,7 @@ def new_tile(geometry, block, dtype, whole=False):
 
 
 def rows_apart(geometry, m_tile):
-    """Rows of taps from one of the rows of outputs that an M tile makes at once to the next."""
+    """Rows of taps between an M tile's output rows at once."""
     return m_tile_axis(geometry, m_tile).taps - geometry.rows.taps
 
 
@@ -59,7 +59,7 @@ def slot_of(tile_sbuf, geometry, slot):
 
 
 def load_channels(operands, geometry, block):
-    """Filters of a depthwise M tile by channel of x: [cn, multiplier, taps] in SBUF."""
+    """Load the filters of a depthwise M tile by channel of x: [cn, multiplier, taps] in SBUF."""
     each, R, S = geometry.K // geometry.C, filter_rows(geometry), geometry.columns.taps
     c0, count = block.k_tile[:2]
     raw_sbuf = nl.ndarray((count, each, R, S), dtype=operands.w_dtype, buffer=nl.sbuf)
@@ -71,7 +71,7 @@ def load_channels(operands, geometry, block):
 
 
 def load_stationaries(tile_sbuf, operands, geometry, block):
-    """Stationaries of a packed filter's rows of taps: runs of a channel's taps, or of one tap where they are folded."""
+    """Load a packed filter as stationaries: in runs of a channel's taps, or of one tap if they are folded."""
     m_tile, (c0, cn, depth, *_) = block.m_tile, block.k_tile
     (taps, each, S), shift = (num_taps(geometry), geometry.packed, geometry.columns.taps), rows_apart(geometry, m_tile)
     _, height, groups, _, columns = tile_sbuf.shape
@@ -95,8 +95,8 @@ def load_stationaries(tile_sbuf, operands, geometry, block):
 
 
 def make_diagonals(raw_sbuf, geometry):
-    """[cn, rows, columns, 1, kn] in SBUF: filters of channel c in the columns of its outputs, zero elsewhere, by one
-    select. Taps in reverse order are reversed first.
+    """Stationaries [cn, rows, columns, 1, kn] with the filters of channel c in the columns of its outputs and zeros
+    elsewhere, by one select. Taps in reverse order are reversed first.
     """
     if geometry.flipped:
         raw_sbuf = turn_forwards(raw_sbuf)
@@ -108,7 +108,7 @@ def make_diagonals(raw_sbuf, geometry):
 
 
 def load_taps(operands, geometry, block):
-    """Taps of a block: [kn, channels, rows, columns] in SBUF."""
+    """Load the taps of a block: [kn, channels, rows, columns] in SBUF."""
     m_tile, k_tile, strides = block.m_tile, block.k_tile, geometry.w_strides
     kn, columns, rn, sn = m_tile.kn, stationary_columns(geometry, m_tile), block.rn, block.sn
     raw_sbuf = nl.ndarray((columns, block.channels, rn, sn), dtype=operands.w_dtype, buffer=nl.sbuf)
@@ -125,8 +125,8 @@ def load_taps(operands, geometry, block):
 
 
 def in_order(raw_sbuf, geometry, c0, ledger, by_tap=False):
-    """Taps [kn, channels, rows, columns] as loaded, channel c0 the first, in the order of x on the partitions; by_tap:
-    as [kn, rows, columns, channels]."""
+    """Loaded taps [kn, channels, rows, columns], whose first channel is c0, with channels in the order of x on the
+    partitions; by_tap: as [kn, rows, columns, channels]."""
     kn, channels, rn, sn = raw_sbuf.shape
     shape = (kn, rn, sn, channels) if by_tap else raw_sbuf.shape
     found_sbuf = nl.ndarray(shape, dtype=raw_sbuf.dtype, buffer=nl.sbuf)
@@ -145,8 +145,8 @@ def in_order(raw_sbuf, geometry, c0, ledger, by_tap=False):
 
 
 def load_backwards(operands, geometry, block):
-    """All taps of a K tile of a transposed convolution's filter: [depth * channels, kn, rows, columns] in SBUF, once
-    for each tap of a group of folded ones."""
+    """Load all taps of a K tile of a transposed convolution's filter: [depth * channels, kn, rows, columns] in SBUF,
+    one copy for each tap of a folded group."""
     (c0, count, depth, *_), kn, k0 = block.k_tile, block.m_tile.kn, block.m_tile.k0 % (geometry.K // geometry.groups)
     R, S, strides = geometry.rows.taps, geometry.columns.taps, geometry.w_strides
     raw_sbuf = nl.ndarray((depth * count, kn, R, S), dtype=operands.w_dtype, buffer=nl.sbuf)
@@ -157,7 +157,7 @@ def load_backwards(operands, geometry, block):
 
 
 def place_backwards(filters_sbuf, raw_sbuf, geometry, block, piece, ledger):
-    """Copies of a piece's taps, where folded channels leave filters no place as they come."""
+    """Copy a piece's taps in order to filters_sbuf, because folded channels cannot be used as loaded."""
     m_tile, k_tile, count, kn = block.m_tile, block.k_tile, block.k_tile.cn, block.m_tile.kn
     R, S, shift = geometry.rows.taps, geometry.columns.taps, rows_apart(geometry, m_tile)
     for group in range(piece.first, piece.first + piece.count):
@@ -180,7 +180,7 @@ def stationary_of_product(filters_sbuf, geometry, m_tile, k_tile, product):
 
 
 def group_mask(m_tile, geometry, dtype):
-    """[kn, pack] in SBUF: 1 where output channel k belongs to the group."""
+    """A mask [kn, pack] in SBUF: 1 if output channel k belongs to the group."""
     per_k = geometry.K // geometry.groups
     mask_sbuf = nl.ndarray((m_tile.kn, m_tile.pack), dtype=dtype, buffer=nl.sbuf)
     nisa.memset(dst=mask_sbuf, value=1.0, engine=nisa.engine.gpsimd)
@@ -189,7 +189,7 @@ def group_mask(m_tile, geometry, dtype):
 
 
 def spread_groups(taps, mask_sbuf, m_tile):
-    """[kn, pack * channels of a group] in SBUF: each row at its group's channels, zeros at the others'."""
+    """Taps [kn, pack * channels of a group] in SBUF: each row at its group's channels, zeros elsewhere."""
     kn, channels = taps.shape[0], taps.shape[1]
     wide_sbuf = nl.ndarray((kn, m_tile.pack, channels), dtype=mask_sbuf.dtype, buffer=nl.sbuf)
     nisa.tensor_tensor(

@@ -1,7 +1,7 @@
 """precision="winograd": filters as sums of planes of taps, x as sums of frames, four banks of sums as two planes of y.
 
-`pairs_of_planes` says of what. Taps become sums just before their transposes; sums of the frames of the next output
-tile are made in the course of one (`preparing`).
+`pairs_of_planes` defines the sums. Taps are added just before their transposes; frames of the next output tile are
+added during the current one (`preparing`).
 """
 
 from ...._nki import nisa, nl
@@ -18,12 +18,12 @@ from ..transposes import is_transposed
 from .preparing import Preparing
 from .rows import Factor, clear, clear_beside, load_copies
 
-#: Products in the order of the work: those that both planes of a pair take first, as they are evacuated first.
+#: Products in the order of the work: first the two that both planes of a pair add, as they are evacuated first.
 ORDER_OF_SUMS = (1, 2, 0, 3)
 
 
 def load_planes_of_taps(operands, geometry, block):
-    """Taps of a block in memory order: [kn, c, rows of taps, columns] of each run of channels."""
+    """Load the taps of a block in memory order: [kn, c, rows of taps, columns] for each run of channels."""
     own, found = geometry.direct, []
     for _, _, c, count in row_pieces(geometry, block.c0, block.channels):
         shape = (block.m_tile.kn, count, filter_rows(own), own.columns.taps)
@@ -35,7 +35,7 @@ def load_planes_of_taps(operands, geometry, block):
 
 
 def sums_of_taps(raws, geometry, block):
-    """Filters of `load_planes_of_taps` as [kn, channels, rows of taps of four planes, columns] in fp16."""
+    """The sums of `load_planes_of_taps` as [kn, channels, rows of taps of four planes, columns] in fp16."""
     R, S, own, kn = geometry.rows.taps, geometry.columns.taps, geometry.direct.rows.taps, block.m_tile.kn
     sums_sbuf = nl.ndarray((kn, block.channels, PRODUCTS_OF_PAIR * R, S), dtype=nl.float16, buffer=nl.sbuf)
     for raw_sbuf, (at, row, _, count) in zip(raws, row_pieces(geometry, block.c0, block.channels), strict=True):
@@ -51,15 +51,15 @@ def sums_of_taps(raws, geometry, block):
 
 
 class Frames(Preparing):
-    """Rows of frames on their way to sums of two."""
+    """Adds rows of frames in twos."""
 
     def planes(self, out_tile):
-        """Frames of an output tile that come."""
+        """Frames of an output tile that are loaded."""
         return frames_seen(out_tile.zn)
 
     def load(self, part):
-        """A part's frames, zeros where there are none: copies of x or, where rows of taps are channels, of the rows of
-        x that there are for each."""
+        """Load a part's frames, with zeros outside x: copies of x or, if rows of taps are channels, of the rows of x
+        that exist for each."""
         geometry, x = self.geometry, part.x
         first, count, before = frames_of_x(geometry, x.out_tile)
         (parts, _, _, width), seen, hn = x.shape, frames_seen(x.out_tile.zn), part.hn
@@ -85,12 +85,12 @@ class Frames(Preparing):
         return frames_sbuf
 
     def begin(self, part, tiles):
-        """Add the frames of a part that is there, which is done then."""
+        """Add the frames of a loaded part, which completes it."""
         add_frames(part.raw_sbuf, tiles[0], self.ledger)
         self.ended = self.started
 
     def factors(self, banks, x, tiles, ends):
-        """Factors of a K tile: those of each plane of taps, whose sums stay apart."""
+        """Factors of a K tile: one for each plane of taps, with separate sums."""
         (x_sbuf,), (w_sbuf,), found = x.tiles, tiles, []
         (count, planes, height, width), (_, taps, S, rows, kn) = x_sbuf.shape, w_sbuf.shape
         each = taps // self.geometry.planes.taps
@@ -101,7 +101,7 @@ class Frames(Preparing):
 
 
 def add_frames(frames_sbuf, x_sbuf, ledger):
-    """The sums of some rows: d0 - d2, d1 + d2, d2 - d1 and d3 - d1 of the four frames of each pair."""
+    """Add rows of frames: d0 - d2, d1 + d2, d2 - d1 and d3 - d1 of the four frames of each pair."""
     p, dn, hn, wn = frames_sbuf.shape
     end = dn - PRODUCTS_OF_PAIR + 1
     for product, (one, other, op) in enumerate(
@@ -117,8 +117,8 @@ def add_frames(frames_sbuf, x_sbuf, ledger):
 
 
 def read_pair_out(y_sbuf, sums, bias_sbuf, residual_sbuf, epilogue, ledger):
-    """Four banks of sums into y_sbuf [k, planes, rows, columns], the first of each pair of planes and the other in
-    turns, with everything that the epilogue asks for; an odd last plane has no other."""
+    """Evacuate four banks of sums into y_sbuf [k, planes, rows, columns], the first and the second of each pair of
+    planes alternating, with the whole epilogue; an odd last plane has no second."""
     (kn, pairs, pn, qn), planes = sums[1].shape, y_sbuf.shape[1]
     elements, vector, gpsimd = pairs * pn * qn, nisa.engine.vector, nisa.engine.gpsimd
     half_sbuf = nl.ndarray(sums[1].shape, dtype=nl.float32, buffer=nl.sbuf)
