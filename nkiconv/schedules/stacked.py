@@ -1,5 +1,5 @@
-"""`stacked`: settings, why it does not run a problem, and its Schedule. Few channels share the partitions with rows and
-shifted columns of x (K packing), and the columns of the array with rows of y (M packing).
+"""`stacked`: settings, unsupported reasons, and its Schedule. Few channels share the partitions with rows and shifted
+columns of x (K packing), and the columns of the array with rows of y (M packing).
 
 With C input channels a plain matmul uses C of 128 partitions, with K output channels K of 128 columns. Here
 
@@ -12,17 +12,17 @@ and Y[:, j, v] is a sum over tap blocks t and groups g of columns of taps of
     F[g, z, t][(d, b, c), (u, k)] = w[k, c, r, g * D + d],
     r * dilation = t * B + b - z - u * V * stride,    z = (v * stride) mod G,    U * V * stride = e * G,
 
-so that B rows, U outputs and D columns of taps are done by one matmul. B > 1 costs nothing but zeros in F where blocks
-of X are B rows apart (G = B), and loads rows B / G times where they overlap; D > 1 loads x D times. V > 1 makes longer
-runs of y, as its rows are stored side by side from one partition.
+so that one matmul computes B rows, U outputs and D columns of taps. B > 1 costs only zeros in F if blocks of X are B
+rows apart (G = B), and loads rows B / G times if they overlap; D > 1 loads x D times. V > 1 makes longer runs of y: its
+rows are stored side by side from one partition.
 
-Depthwise problems (groups = C = K) have M tiles of A channels, each with x of its own, and block-diagonal F. Whole
-columns of x lie on the partitions (B = H, top = 0, one block) and whole columns of y in the array's columns (U = P):
+Depthwise problems (groups = C = K) have M tiles of A channels, each with its own x, and block-diagonal F. Whole columns
+of x are on the partitions (B = H, top = 0, one block) and whole columns of y in the array's columns (U = P):
 
     F[s][(a, h), (a, p)] = w[a, r, s]    where    h = p * stride + r * dilation - before,    zero elsewhere
 
-One matmul for a column of taps does all R taps of it for A channels and all rows: S matmuls of N Q columns for A
-channels, where diagonals take R S of P Q columns for 128. Padding above and below is zeros of F. What it pays is short
+One matmul multiplies all R taps of a column of taps for A channels and all rows: S matmuls of N Q columns for A
+channels, where diagonals take R S of P Q columns for 128. Padding above and below is zeros of F. Its cost is short
 runs: a DMA element is one row of x.
 """
 
@@ -64,32 +64,31 @@ from .stacked_schedule import (
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, SBUF_BYTES, Part, cut, cut_at, cut_into, div_ceil, slot_for
 
 ALGORITHM = "stacked"
-#: How filters come to the columns of (u, k), shifted down for each u: by DMAs to partitions of their own, or by
-#: transposes of their own.
+#: How filters reach the columns of (u, k), shifted down for each u: by a DMA for each u, or by a transpose for each.
 WAYS = ("straight", "apart")
-#: Bytes of w that are neighbours in HBM from which on it comes straight.
+#: Bytes of neighbours of w in HBM above which it is loaded straight.
 LONG_RUN_BYTES = 512
-#: Most of a setting that memory limits anyway, of matmuls on zeros.
+#: The largest value of settings that memory limits anyway, and of warm-up matmuls.
 MOST = 4096
 WARM_UP_MOST = 512
-#: Bytes per partition of all buffers of x, and how many there are at most.
+#: Bytes per partition of all buffers of x, and the most buffers.
 RING_BYTES = 65_536
 RING = 4
-#: Output tiles of a core, if there are images for so many: loads of one overlap the sums of another.
+#: Output tiles of a core, if there are enough images: loads of one overlap the sums of another.
 OUT_TILES = 4
-#: Of depthwise problems, bytes per partition of the stationaries that are loaded together, and of all buffers of x.
+#: For depthwise problems, bytes per partition of stationaries that are loaded together, and of all buffers of x.
 ROUND_BYTES = 40_960
 DEPTHWISE_X_BYTES = 49_152
-#: Columns of the array that pass while the rows of an image are loaded and stored, and during two triggers.
+#: Columns that the Tensor Engine streams while the rows of an image are loaded and stored, and during two triggers.
 DMA_COLUMNS = 384
 RUN_COLUMNS = 280
-#: M tiles whose x is loaded ahead: at least, at most, and planes of them together.
+#: M tiles whose x is loaded ahead: the fewest, the most, and the planes of all.
 AHEAD_LEAST, AHEAD_MOST, AHEAD_PLANES = 3, 16, 160
 
 
 @dataclass(frozen=True)
 class StackedSettings(Settings):
-    """All settings of one group; the first three are given together."""
+    """All settings of problems with one group; the first three are given together."""
 
     algorithm = ALGORITHM
     tried = ("blocks", "warmup")
@@ -100,7 +99,7 @@ class StackedSettings(Settings):
     beside: int = count("rows of y that follow each other on a partition (V)", 1, MOST)
     apart: int = count("rows of x from one block of rows to the next (G)", 1, MOST)
     blocks: int = count("blocks of an output tile, at most", 1, MOST, default=MOST, near=(half, less))
-    filters: str = choice("how filters come to their places", WAYS)
+    filters: str = choice("how filters reach their places: straight by DMA, apart by transposes", WAYS)
     warmup: int = warm_up(10, most=WARM_UP_MOST)
     late_warmup: int = count(
         "how many of the matmuls on zeros follow the transposes of the first filters", 0, WARM_UP_MOST, default=0
@@ -121,12 +120,12 @@ class DepthwiseSettings(Settings):
 
 
 def settings_class(geometry: Geometry, config: Config = None) -> type[Settings]:
-    """The dataclass of the settings that a problem has."""
+    """The settings' dataclass of a problem."""
     return DepthwiseSettings if geometry.groups > 1 else StackedSettings
 
 
 def planned(geometry: Geometry, options: Options, settings: Any, cores: int) -> tuple[Schedule | None, str]:
-    """(Schedule, "") of complete settings on `cores` cores, or (None, why not)."""
+    """(Schedule, "") of complete settings on `cores` cores, or (None, unsupported reason)."""
     reason = sizes_reason(geometry, settings)
     if reason != "":
         return None, reason
@@ -145,7 +144,7 @@ def planned(geometry: Geometry, options: Options, settings: Any, cores: int) -> 
 
 
 def unsupported_reason(geometry: Geometry, options: Options, config: Config) -> str:
-    """Why not, from settings and sizes alone; "" for nothing."""
+    """Why a config does not run a problem, from settings and sizes alone; "" if nothing speaks against it."""
     depthwise = geometry.groups > 1 and geometry.groups == geometry.C and geometry.groups == geometry.K
     if geometry.groups > 1 and not depthwise:
         return (
@@ -173,7 +172,7 @@ def unsupported_reason(geometry: Geometry, options: Options, config: Config) -> 
 
 
 def _together_reason(config: Config) -> str:
-    """Why settings that are given together are not, or ""."""
+    """Why settings that are given together are incomplete; "" if they are not."""
     given = [setting(config, name, 0) > 0 for name in ("rows", "shifts", "outputs")]
     alone = [name for name in ("beside", "apart") if setting(config, name, -1) >= 0]
     if not any(given) and alone:
@@ -184,7 +183,7 @@ def _together_reason(config: Config) -> str:
 
 
 def sizes_reason(geometry: Geometry, settings: StackedSettings | DepthwiseSettings) -> str:
-    """Why sizes do not fit each other; "" if they do."""
+    """Why sizes do not fit the problem or each other; "" if they do."""
     rows, columns = geometry.rows, geometry.columns
     if isinstance(settings, DepthwiseSettings):
         A = channels_most(geometry)
@@ -206,7 +205,7 @@ def sizes_reason(geometry: Geometry, settings: StackedSettings | DepthwiseSettin
 
 
 def least_settings(geometry: Geometry, config: Config) -> StackedSettings | DepthwiseSettings:
-    """All settings of a config; of what it leaves open those that take least room."""
+    """All settings of a config; open ones take the least room."""
     if geometry.groups > 1:
         return depthwise_settings(geometry, config)
     B = setting(config, "rows", 1)
@@ -216,7 +215,7 @@ def least_settings(geometry: Geometry, config: Config) -> StackedSettings | Dept
 
 
 def ways_of(geometry: Geometry, B: int, U: int) -> tuple[str, ...]:
-    """How filters of B packed rows of x and U of y may come: straight in long runs, or where nothing is shifted."""
+    """Ways of filters for B packed rows of x and U of y: straight in long runs, or if nothing is shifted; else both."""
     run = geometry.columns.taps * (geometry.rows.taps if geometry.rows.dilation == 1 else 1) * geometry.itemsize
     if not geometry.flipped and (run >= LONG_RUN_BYTES or (U == 1 and geometry.rows.taps == B)):
         return WAYS[:1]
@@ -224,16 +223,16 @@ def ways_of(geometry: Geometry, B: int, U: int) -> tuple[str, ...]:
 
 
 def depthwise_settings(geometry: Geometry, config: Config) -> DepthwiseSettings:
-    """All settings of a depthwise problem: what a config leaves open so that the work of the M tiles of a round, in
-    columns of the array, hides the triggers of the next one's stationaries."""
+    """All settings of a depthwise problem. Open ones: the work of a round's M tiles, in columns of the Tensor Engine,
+    hides the triggers of the next round's stationaries."""
     planes, columns = geometry.planes, geometry.columns
     A = channels_most(geometry)
     share_m_tiles = div_ceil(div_ceil(geometry.C, A), PARTS)
     taps = planes.taps * columns.taps * (1 if geometry.fast else 4)
     work = max(taps * max(P_MAX, planes.out * columns.out), planes.out * DMA_COLUMNS)
     needed = RUN_COLUMNS * A * len(runs_of(geometry.rows)) // work + 1
-    # with few buffers the DMA engines idle while the first stationaries come, with many those wait for x of much later
-    # M tiles
+    # with few buffers DMA engines idle while the first stationaries are loaded; with many, those wait for x of much
+    # later M tiles
     ahead = max(AHEAD_LEAST, min(AHEAD_MOST, AHEAD_PLANES // planes.out)) * planes.images
     each = planes.images * _depthwise_x_bytes(geometry)
     room = max(2, min(P_MAX, DEPTHWISE_X_BYTES // max(1, each) * planes.images))
@@ -242,20 +241,20 @@ def depthwise_settings(geometry: Geometry, config: Config) -> DepthwiseSettings:
 
 
 def channels_most(geometry: Geometry) -> int:
-    """Channels of an M tile of a depthwise problem, at most; each core has one."""
+    """The most channels of an M tile of a depthwise problem; each core has at least one M tile."""
     rows = geometry.rows
     return min(max(1, div_ceil(geometry.C, PARTS)), P_MAX // max(rows.size, rows.out))
 
 
 def _depthwise_x_bytes(geometry: Geometry) -> int:
-    """Bytes per partition of X of an M tile and volume of a depthwise problem."""
+    """Bytes per partition of X for an M tile and a volume of a depthwise problem."""
     planes, columns = geometry.planes, geometry.columns
     width = x_width(columns, whole_group(columns, BANK_COLUMNS), columns.taps)
     return axis_elements(planes, planes.out // planes.images) * width * geometry.itemsize
 
 
 def build(geometry: Geometry, settings: StackedSettings | DepthwiseSettings, options: Options) -> Stack | None:
-    """The Stack of settings without a reason against them, or None where memory does not hold it."""
+    """The Stack of supported settings; None if it does not fit SBUF."""
     if isinstance(settings, DepthwiseSettings):
         made = _depthwise(geometry, settings)
     else:
@@ -266,7 +265,7 @@ def build(geometry: Geometry, settings: StackedSettings | DepthwiseSettings, opt
 
 
 def fused_bytes(stack: Stack, options: Options) -> int:
-    """Bytes per partition of statistics and of a prologue: numbers, and masks of rows and columns that X lacks."""
+    """Bytes per partition of statistics and of a prologue: its operands, and masks of rows and columns outside x."""
     found = packed_statistics_bytes(options, stack.U, stack.images, len(stack.m_tiles))
     if not options.prologue.asked:
         return found
@@ -276,7 +275,7 @@ def fused_bytes(stack: Stack, options: Options) -> int:
 
 
 def fused_instructions(stack: Stack, options: Options, cores: int) -> int:
-    """Instructions of statistics and of a prologue of a core, at most."""
+    """Upper bound of a core's instructions for statistics and a prologue."""
     out_tiles, planes = div_ceil(len(stack.items), cores), axis_elements(stack.geometry.planes, stack.images)
     banks = stack.V * stack.images * (2 * div_ceil(stack.blocks * stack.row.out, BANK_COLUMNS // 2) + 4)
     total = out_tiles * len(stack.m_tiles) * packed_statistics_instructions(options, stack.U, banks, stack.images)
@@ -315,7 +314,7 @@ def _one_group(geometry: Geometry, settings: StackedSettings, options: Options) 
     plane_bytes = axis_elements(planes, 1) * row_bytes
     if padded > PADDED_BYTES or filters > FILTER_BYTES or plane_bytes * made.reach > X_BYTES:
         return None
-    # blocks that x and results have room for
+    # blocks that fit beside x and results
     room = y_bytes // (4 * V * columns.out)
     images, blocks = 1, min(made.num_blocks, (X_BYTES // plane_bytes - made.reach) // made.step + 1, max(1, room))
     if planes.taps > 1:
@@ -331,12 +330,12 @@ def _one_group(geometry: Geometry, settings: StackedSettings, options: Options) 
 
 @lru_cache(maxsize=256)
 def met_counts(columns: Axis) -> tuple[int, ...]:
-    """Outputs that see an element of x, of each column of taps."""
+    """For each column of taps the number of outputs in its valid range."""
     return tuple(valid_range(columns, tap, 0, columns.out)[2] for tap in range(columns.taps))
 
 
 def whole_group(columns: Axis, blocks: int) -> int:
-    """The middlemost column of taps that meets x at all outputs; -1 where none does, or where sums of so many blocks
+    """The middlemost column of taps whose valid range is all outputs; -1 if there is none, or if sums of so many blocks
     without the zeros are too short to keep the Tensor Engine busy."""
     counts = met_counts(columns)
     every = [tap for tap, count in enumerate(counts) if count == columns.out]
@@ -347,8 +346,8 @@ def whole_group(columns: Axis, blocks: int) -> int:
 
 
 def _with_row_parts(made: Stack, y_bytes: int, options: Options) -> Stack:
-    """The same with rows in parts, as many for one core as for the other, where x or results of whole ones do not fit;
-    a prologue and statistics take whole ones."""
+    """A Stack with rows cut into parts, equally many for each core, if x or results of whole rows do not fit; a
+    prologue and statistics need whole rows."""
     geometry, (planes, columns) = made.geometry, (made.geometry.planes, made.geometry.columns)
     most = X_BYTES // (axis_elements(planes, 1) * made.reach * geometry.itemsize)  # columns of X
     if made.width <= most or options.prologue.asked or options.statistics:
@@ -362,9 +361,8 @@ def _with_row_parts(made: Stack, y_bytes: int, options: Options) -> Stack:
 
 
 def _blocks_together(geometry: Geometry, made: Stack, room: int, most_blocks: int) -> Part:
-    """(planes of outputs, blocks) of an output tile that loads each plane of x least often: planes whose sums of a
-    block share a bank, as many blocks as there is room for then, and several output tiles for each core. room: blocks
-    of results."""
+    """(planes of outputs, blocks) of the output tile that loads each plane of x least often: planes whose sums of a
+    block share a bank, as many blocks as then fit, and several output tiles for each core. room: blocks of results."""
     planes = geometry.planes
     found, least = (1, most_blocks), 0
     for images in range(1, min(planes.out // planes.images, max(1, BANK_COLUMNS // made.row.out)) + 1):
@@ -386,7 +384,7 @@ def _depthwise(geometry: Geometry, settings: DepthwiseSettings) -> Stack | None:
     if each > ROUND_BYTES or 2 * _depthwise_x_bytes(geometry) > DEPTHWISE_X_BYTES:
         return None
     m_tiles = tuple(cut_at(geometry.C, A))
-    # rounds as even as can be
+    # rounds as even as possible
     share_m_tiles = div_ceil(len(m_tiles), PARTS)
     rounds = div_ceil(share_m_tiles, min(settings.together, share_m_tiles, ROUND_BYTES // each))
     together = div_ceil(share_m_tiles, rounds)
@@ -401,7 +399,7 @@ def _depthwise(geometry: Geometry, settings: DepthwiseSettings) -> Stack | None:
         m_tiles=m_tiles,
         images=planes.out // planes.images,
         blocks=1,
-        # how sums begin must not depend on the number of planes: a video may come in chunks
+        # the first product must not depend on the number of planes: a video may come in chunks
         whole=whole_group(columns, BANK_COLUMNS),
         row_parts=((0, columns.out),),
         ring=settings.buffers,
@@ -410,7 +408,7 @@ def _depthwise(geometry: Geometry, settings: DepthwiseSettings) -> Stack | None:
 
 
 def scheduled(stack: Stack, settings: Any) -> Schedule:
-    """The Schedule of a Stack: its x serves all M tiles, of depthwise problems each has x of its own."""
+    """The Schedule of a Stack: one x for all M tiles; in depthwise problems an x for each."""
     C = stack.geometry.C
     tiles = [
         RowTile(0, 0, k0 if stack.diagonal else 0, n if stack.diagonal else C, k0, stack.U * n)

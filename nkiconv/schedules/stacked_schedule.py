@@ -1,4 +1,4 @@
-"""What `stacked` does: output tiles, tiles of sums, loads of x, places of filters; see `stacked` for the formula."""
+"""The schedule of `stacked`: output tiles, banks of sums, loads of x, places of filters; `stacked` has the formula."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from .geometry import Axis, Geometry, filter_rows, span
 from .products import home_tap
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, Part, cut, cut_into, div_ceil, share, whole_words
 
-#: Bytes per partition of x of one output tile, of results in fp32 of one output tile and M tile (half with a residual),
-#: of filters of all M tiles, of zero-padded filters that are loaded at a time.
+#: Bytes per partition of x of one output tile, of fp32 results of one output tile and M tile (half with a residual), of
+#: filters of all M tiles, and of zero-padded filters in flight.
 X_BYTES = 32_768
 Y_BYTES = 32_768
 FILTER_BYTES = 65_536
 PADDED_BYTES = 49_152
-#: Elements per partition that GpSimd clears while the filters of several M tiles are triggered, and those of each.
+#: Elements per partition that GpSimd clears while filters of several M tiles are triggered, and more for each M tile.
 HOLD, HOLD_M_TILE = 180, 35
 #: Columns of a matmul that keep the Tensor Engine busy until the next one.
 BUSY_COLUMNS = 128
-#: Evacuations of the transposed filters of an M tile, at least: the first sums need not wait for the last.
+#: The fewest evacuations of an M tile's transposed filters: the first sums need not wait for the last.
 FILTER_PARTS = 3
-#: Pieces that the first output tile is loaded in, if it has so many tiles of sums.
+#: Pieces of the first output tile's loads, if it has as many parts of sums.
 FIRST_PIECES = 6
-#: Of depthwise problems, buffers of stationaries: one is filled while the other is used.
+#: For depthwise problems, buffers of stationaries: one is filled while the other is used.
 ROUND_BUFFERS = 2
 
 
@@ -50,7 +50,7 @@ class XBox:
 
 @dataclass(frozen=True)
 class Stack:
-    """K packing of a block_schedule.Schedule; B to G are of the formula in `stacked`."""
+    """K packing of a block_schedule.Schedule; `stacked` defines B to G."""
 
     geometry: Geometry
     B: int
@@ -58,20 +58,20 @@ class Stack:
     U: int
     V: int
     G: int
-    #: how filters come to their places, one of `stacked.WAYS`; of depthwise problems ""
+    #: one of `stacked.WAYS`; "" for depthwise problems
     filters: str
-    #: output channels of the M tiles, (first, how many)
+    #: output channels of the M tiles, (first, count)
     m_tiles: tuple[Part, ...]
-    #: images and output blocks of an output tile, at most
+    #: the most images and output blocks of an output tile
     images: int
     blocks: int
-    #: the column of taps that meets x at all outputs, which comes first, where X is without zeros next to x; else -1
+    #: the first column of taps, whose valid range is all outputs, if X holds no zeros next to x; else -1
     whole: int
-    #: buffers of x, at most
+    #: the most buffers of x
     ring: int
-    #: columns of y, (first, how many), of the output tiles of a row
+    #: columns of y, (first, count), of the output tiles of a row
     row_parts: tuple[Part, ...]
-    #: depthwise: M tiles whose stationaries are loaded together; 0 of one group
+    #: depthwise: M tiles whose stationaries are loaded together; 0 with one group
     together: int = 0
 
     #: planes of y packed along the columns of the array
@@ -84,13 +84,13 @@ class Stack:
 
     @property
     def diagonal(self) -> bool:
-        """Whether stationaries are block-diagonal: each M tile has x of its own, (c, b) on the partitions and (k, u) in
-        the columns; the cores share M tiles then, else output tiles."""
+        """Whether stationaries are block-diagonal: each M tile has its own x, (c, b) on the partitions and (k, u) in
+        the columns, and the cores share M tiles; else they share output tiles."""
         return self.together > 0
 
     @property
     def kn(self) -> int:
-        """Output channels of an M tile, at most."""
+        """The most output channels of an M tile."""
         return self.m_tiles[0][1] if self.diagonal else self.m_tiles[-1][1]
 
     @property
@@ -100,12 +100,12 @@ class Stack:
 
     @property
     def step(self) -> int:
-        """Blocks of X from an output block to the next."""
+        """Blocks of X between neighbouring output blocks."""
         return self.U * self.V * self.geometry.rows.stride // self.G
 
     @cached_property
     def phases(self) -> tuple[int, ...]:
-        """Rows of zeros before the filters of output rows v, by v modulo their number."""
+        """Rows of zeros before the filters of output row v, by v modulo the number of phases."""
         return phases_of(self.geometry.rows.stride, self.V, self.G)
 
     @cached_property
@@ -115,7 +115,7 @@ class Stack:
 
     @property
     def reach(self) -> int:
-        """Blocks of X that an output block meets."""
+        """Blocks of X that an output block reads."""
         return (self.V - 1) * self.geometry.rows.stride // self.G + (self.num_taps - 1) * self.B // self.G + 1
 
     @property
@@ -130,7 +130,7 @@ class Stack:
 
     @property
     def order(self) -> list[int]:
-        """Groups of columns of taps, the one that meets all outputs first."""
+        """Groups of columns of taps; the group `whole`, valid at all outputs, is first."""
         return sorted(range(self.groups), key=lambda g: g != self.whole)
 
     @cached_property
@@ -145,7 +145,7 @@ class Stack:
 
     @property
     def hold(self) -> int:
-        """Elements per partition that GpSimd clears before the second output tile is loaded, so that filters come
+        """Elements per partition that GpSimd clears before the second output tile is loaded, so that filters are loaded
         first."""
         return HOLD + HOLD_M_TILE * len(self.m_tiles) if len(self.m_tiles) > 1 else 0
 
@@ -163,7 +163,7 @@ class Stack:
 
     @property
     def out_tile_parts(self) -> Part:
-        """Parts that the images, and the blocks of each, are cut into; of depthwise problems the volumes."""
+        """Numbers of parts of the images and of each one's blocks; in depthwise problems of the volumes."""
         planes = self.geometry.planes
         return (
             (planes.images, 1) if self.diagonal else parts_for_cores(planes, self.images, self.num_blocks, self.blocks)
@@ -171,7 +171,7 @@ class Stack:
 
     @cached_property
     def items(self) -> tuple[Lanes, ...]:
-        """Output tiles, as even as can be, as output tiles of one lane."""
+        """Output tiles, as even as possible, of one lane each."""
         (z_axis, p_axis, q_axis), (parts, cuts), found = self.axes, self.out_tile_parts, []
         planes = cut_planes(self.geometry.planes, parts)
         out_tiles = itertools.product(planes, cut_into(self.num_blocks, cuts), self.row_parts)
@@ -196,8 +196,8 @@ class Stack:
 
     @property
     def sweeps(self) -> tuple[Sweep, ...]:
-        """Products of row v of blocks, by plane of taps, group of columns of taps and block of rows: those first that
-        meet all outputs."""
+        """Products of row v of blocks, by plane of taps, group of columns of taps and block of rows; those that are
+        valid at all outputs are first."""
         planes, rows, columns, found = self.geometry.planes, self.geometry.rows, self.geometry.columns, []
         home = home_tap(planes)
         for v in range(self.V):
@@ -213,15 +213,15 @@ class Stack:
         return tuple(found)
 
     def parts_of(self, zn: int, jn: int) -> list[Part]:
-        """(first, how many) of the blocks of an output tile whose sums share a bank."""
+        """(first, count) of the blocks of an output tile whose sums share a bank."""
         widest = cut(self.row.out, BANK_COLUMNS)[-1][1]
         return cut(jn, max(1, BANK_COLUMNS // (zn * widest)))
 
     def banks(self, lanes: Lanes, k0: int) -> Iterator[Bank]:
-        """Banks of an M tile of an output tile in order, those that are stored together one after the other.
+        """Banks of an M tile of an output tile in order; banks that are stored together follow each other.
 
-        The last evacuation and store of each core's part of the output tiles are short, be there two cores or not: sums
-        of other banks round in another order.
+        The last evacuation and store of each core's share are short, on one core too: other banks would round sums in
+        another order.
         """
         ((z, p, q),) = lanes
         columns = cut(q.bn, BANK_COLUMNS)
@@ -240,19 +240,19 @@ class Stack:
     # x
 
     def block_rows(self, blocks: int) -> int:
-        """Blocks of X that so many output blocks meet."""
+        """Blocks of X that so many output blocks read."""
         return (blocks - 1) * self.step + self.reach
 
     def whole_blocks(self, m0: int, mn: int) -> Part:
-        """(first, end) of the blocks of X, among mn from m0 on, all of whose rows are x's."""
+        """(first, end) of the blocks of X, among mn from m0 on, whose rows are all in x."""
         first = max(m0, div_ceil(max(0, self.top), self.G))
         room = self.geometry.rows.size + self.top - self.B
         end = min(m0 + mn, room // self.G + 1) if room >= 0 else m0
         return (m0, m0) if end <= first else (first, end)
 
     def spans(self, x0: int) -> list[tuple[int, int, int]]:
-        """(first column of X that holds x, end, element of x at column 0) of each shift, of an output tile whose X
-        begins at this column of a whole row's."""
+        """For each shift (first column of X inside x, end, column of x at column 0); x0: the first column of an output
+        tile's X, of a whole row's X."""
         columns = self.geometry.columns
         if self.whole >= 0:
             return [(0, columns.size, 0)]
@@ -264,19 +264,19 @@ class Stack:
         return found
 
     def first_pieces(self, zn: int, jn: int) -> list[int]:
-        """Blocks of X at which the loads of the first output tile end."""
+        """The blocks of X at which the loads of the first output tile end."""
         parts = self.parts_of(zn, jn)
         return [
             self.block_rows(sum(parts[sum(some) - 1])) for some in cut_into(len(parts), min(len(parts), FIRST_PIECES))
         ]
 
     def rows_held(self, m: int) -> Part:
-        """(first, how many) of the rows of block m that x has; how many may be negative."""
+        """(first, count) of the rows of block m inside x; the count may be negative."""
         b = min(self.B, max(0, self.top - m * self.G))
         return b, min(self.B, self.geometry.rows.size + self.top - m * self.G) - b
 
     def x_pieces(self, lane: tuple[BlockPart, ...], is_first: bool) -> Iterator[tuple[int, int, list[XBox]]]:
-        """Loads of X of an output tile by (first block, end): whole blocks in one for each shift, others alone."""
+        """Loads of an output tile's X by (first block, end): whole blocks in one for each shift, others one by one."""
         m0, begin = lane[1].x0, 0
         for end in self.first_pieces(lane[0].bn, lane[1].bn) if is_first else [lane[1].xn]:
             found, (first, last) = [], self.whole_blocks(m0 + begin, end - begin)
@@ -296,7 +296,7 @@ class Stack:
 
     @property
     def fits_window(self) -> bool:
-        """Whether w needs neither zeros nor a shift."""
+        """Whether w fits without zeros or a shift."""
         return self.U == 1 and max(self.phases) == 0 and self.num_taps * self.B == self.geometry.rows.taps
 
     @property
@@ -326,8 +326,8 @@ class Stack:
 
     @property
     def z_loads(self) -> list[tuple[int, int, int]]:
-        """(u, first row of taps, how many) of loads straight to Z. Rows of taps that are no neighbours take a DMA for
-        each: an access pattern has few dims."""
+        """(u, first row of taps, count) of loads straight to Z. Rows of taps that are not neighbours take a DMA each:
+        an access pattern has few dims."""
         R = self.geometry.rows.taps
         pieces = [(0, R)] if self.geometry.rows.dilation == 1 else [(r, 1) for r in range(R)]
         return [(u, *piece) for u in range(self.U) for piece in pieces]
@@ -342,13 +342,13 @@ class Stack:
         return self.U if self.filters == "apart" else 1
 
     def filter_groups(self) -> list[tuple[int, int]]:
-        """(plane of taps, group of columns of taps) of each filter in order: plane, group, phase, block of rows."""
+        """(plane of taps, group of columns of taps) of each filter, ordered by plane, group, phase, block of rows."""
         each = len(self.phases) * self.num_taps
         return [(t, g) for t in range(self.geometry.planes.taps) for g in self.order for _ in range(each)]
 
     def filter_banks(self, per_bank: int) -> Iterator[tuple[int, int, list[tuple[int, int, int]]]]:
-        """Filters of an M tile that are evacuated together, in order: the first, how many columns of taps each has,
-        (plane of taps, first row of Z, first column of taps) of each transpose; per_bank: of these that fit a bank."""
+        """Filters of an M tile that are evacuated together, in order: (the first, columns of taps of each, (plane of
+        taps, first row of Z, first column of taps) of each transpose); per_bank: transposes that fit a bank."""
         groups, each = self.filter_groups(), len(self.phases) * self.num_taps
         most = min(max(1, per_bank // self.filter_slots), div_ceil(len(groups), FILTER_PARTS))
         first = 0
@@ -369,14 +369,14 @@ class Stack:
 
     @property
     def runs(self) -> list[tuple[int, int, int, int]]:
-        """(row h of x, row of the window of outputs, row of the reversed filter, how many) of what is loaded."""
+        """(row h of x, row of the window of outputs, row of the reversed filter, count) of each loaded run."""
         return runs_of(self.geometry.rows)
 
     # memory and instructions
 
     @property
     def result_bytes(self) -> int:
-        """Bytes per partition of the results of an output tile and M tile, or of a residual, at most."""
+        """The most bytes per partition of results, or of a residual, for an output tile and M tile."""
         return 4 * self.images * self.blocks * self.V * self.row.out
 
     @property
@@ -391,13 +391,13 @@ class Stack:
         return padded + len(self.m_tiles) * self.num_filters * self.U * self.kn * item
 
     def sbuf_bytes(self, residual: bool) -> int:
-        """Bytes per partition, at most."""
+        """Upper bound of bytes per partition."""
         blocks = axis_elements(self.geometry.planes, self.images) * self.block_rows(self.blocks)
         results = (6 if residual else 2) * self.result_bytes
         return self.ring * blocks * self.width * self.geometry.itemsize + self.filter_bytes + results + 4096
 
     def most_instructions(self, cores: int) -> int:
-        """Instructions of a core, at most, besides matmuls on zeros."""
+        """Upper bound of a core's instructions, without warm-up matmuls."""
         geometry = self.geometry
         planes, rows, Q, T = geometry.planes, geometry.rows, self.row.out, geometry.planes.taps
         if self.diagonal:
@@ -409,7 +409,7 @@ class Stack:
             # all rows of a volume are one block
             banks = sum(1 for _ in self.banks(self.items[0], 0))
             return 96 + m_tiles * planes.images * (banks * (taps + 4) + 16) + made
-        # two blocks or columns more than fill a bank are halved, and so is the last bank
+        # banks cut one block or column beyond a full bank are halved, and so is the last bank
         halves = div_ceil(self.blocks * Q, BANK_COLUMNS // 2)
         banks = self.V * self.images * (2 * halves + 4)
         taps = T * self.num_taps * self.groups
@@ -425,23 +425,23 @@ class Stack:
 
 @lru_cache(maxsize=4096)
 def phases_of(stride: int, V: int, G: int) -> tuple[int, ...]:
-    """Rows of x from a block of X to where output row v begins, for v from 0 on until they repeat."""
+    """Rows of x between a block of X and the start of output row v, for v from 0 on until they repeat."""
     found = [v * stride % G for v in range(V)]
     return tuple(found[: found.index(0, 1)] if 0 in found[1:] else found)
 
 
 def taps_of_window(rows: Axis, B: int, U: int, V: int, front: int) -> int:
-    """Blocks of B rows that hold the window of U output rows V apart, from any phase on."""
+    """Blocks of B rows that hold the window of U output rows V apart, at any phase."""
     return div_ceil(window_of(rows, (U - 1) * V + 1) + front, B)
 
 
 def x_width(columns: Axis, whole: int, taps: int) -> int:
-    """Columns of X: x's own, or without a `whole_group` all that so many columns of taps see, zeros included."""
+    """Columns of X: x's own; without a `whole_group` all that so many columns of taps read, zeros included."""
     return columns.size if whole >= 0 else (columns.out - 1) * columns.stride + (taps - 1) * columns.dilation + 1
 
 
 def matrix_elements(geometry: Geometry) -> int:
-    """Of depthwise problems, elements per partition of the stationaries of a channel and plane of taps, in whole
+    """For depthwise problems, elements per partition of the stationaries of a channel and plane of taps, in whole
     words."""
     window = (geometry.rows.out - 1) * geometry.rows.stride + 1
     return whole_words(window * geometry.columns.taps, geometry.itemsize)
@@ -453,7 +453,7 @@ def tile_bytes(geometry: Geometry, A: int) -> int:
 
 
 def runs_of(rows: Axis) -> list[tuple[int, int, int, int]]:
-    """(row h of x, row of the window of outputs, row of the reversed filter, how many) that meet, if any do."""
+    """(row h of x, row of the window of outputs, row of the reversed filter, count) of rows of x that outputs read."""
     window, depth, found = (rows.out - 1) * rows.stride + 1, window_of(rows, 1), []
     for h in range(rows.size):
         # output p meets row p * stride + r * dilation - before of x at tap r

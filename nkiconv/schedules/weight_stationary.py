@@ -1,17 +1,17 @@
-"""`weight_stationary`: settings, why it does not run a problem, and its Schedule.
+"""`weight_stationary`: settings, unsupported reasons, and its Schedule.
 
-Outputs are in blocks of neighbours on each axis (`block_axes`). Of a block's outputs some are packed along the
-columns of a stationary, the others follow in further sweeps, each with stationaries of its own:
+Outputs are in blocks of neighbours on each axis (`block_axes`). Some outputs of a block are packed along the columns
+of a stationary, the others are computed in further sweeps, each with its own stationaries:
 
     PSUM[(u, segment, k), z, m, j] += F[e]^T X[(segment, c), z .., m * apart + e, ..]
 
-    F[e][(segment, c), (u, segment, k)] = w[k, c, tap of output u that meets element e of a block's window], or zero.
+    F[e][(segment, c), (u, segment, k)] = w[k, c, tap of output u at element e of a block's window], or zero.
 
-Three kinds of problems have such blocks:
+Three kinds of problems use such blocks:
 
-- groups: a row tile of 32 or 64 rows of the Tensor Engine has the input channels of its own groups, and 128 / rows of
-  them work in parallel, on other groups (an M tile), or on other images or rows where there are too few groups.
-- transposed convolutions: each of lhs_dilation neighbours (a phase) meets taps of its own and no zeros between
+- groups: a row tile of 32 or 64 rows of the Tensor Engine holds the input channels of some groups, and 128 / rows of
+  them work in parallel, on other groups (an M tile), or on other images or rows if there are too few groups.
+- transposed convolutions: each of lhs_dilation neighbours (a phase) has its own taps and skips the zeros between
   elements. With few output channels phases share the columns, with few input channels several segments of x share the
   partitions, with block-diagonal filters.
 - few output channels (`m_packing`): rows of y and columns of taps share the columns; sums are shifted and added.
@@ -50,37 +50,37 @@ from .settings import (
 from .tiles import BANK_COLUMNS, PARTS, QUADRANT, cut, cut_at, cut_into, div_ceil, slot_for, some_of
 
 ALGORITHM = "weight_stationary"
-#: Rows of a row tile that are worth it, and the outputs of a block: with both, what stands in the columns begins where
-#: engines may address partitions.
+#: Rows of a row tile, and outputs of a block: with both, the parts of the columns begin at partitions that engines
+#: address.
 TILE_ROWS = (32, 64)
 BLOCKS = ((2, 2), (1, 4), (4, 1), (1, 2), (2, 1))
-#: Phases that share the columns of a stationary: none, those along columns, along rows and columns, or all.
+#: Phases that share the columns of a stationary: none, those along columns, along rows and columns, or on all axes.
 BESIDE = ("none", "columns", "rows", "planes")
 #: Axes along which segments lie.
 ALONG = ("planes", "rows", "columns")
 SHARDS = ("channels", "outputs")
 Y_BYTES = 16_384
-#: Banks that accumulate together for a core's first results, K tile by K tile: two are left for what follows.
+#: Banks of a core's first results that accumulate together, one K tile after the other; two are left for the next ones.
 BANKS_TOGETHER = 7
-#: Matmuls on zeros that a search tries besides WARM_UPS.
+#: A number of warm-up matmuls on zeros that a search tries besides WARM_UPS.
 WARM_UP = 30
-#: Schedules that are kept, for which candidates are compared.
+#: Cached schedules; candidates are compared by them.
 PLANS_KEPT = 128
-#: Phases of outputs, at most: each has filters and evacuations of its own.
+#: The most phases of outputs: each has its own filters and evacuations.
 PHASES_MAX = 65_536
 #: Bytes per partition of the stationaries of an M tile of groups, and of filters of a weight-resident group of
 #: transposed convolutions.
 GROUPS_FILTER_BYTES, FILTER_BYTES = 40_960, 90_112
 #: Buffers of stationaries of groups; output tiles of x in SBUF.
 FILTER_BUFFERS, X_BUFFERS = 2, 2
-#: Instructions of an output tile, at least.
+#: The fewest instructions of an output tile.
 ITEM_INSTRUCTIONS = 14
 _ROOM = SBUF_USABLE_BYTES_PER_PARTITION
 
 
 @dataclass(frozen=True)
 class GroupsSettings(Settings):
-    """All settings of problems in groups; the first three are given together."""
+    """All settings of problems with groups; the first three are given together."""
 
     algorithm = "weight_stationary of groups"
     tried = ("buffers", "warmup")
@@ -111,7 +111,7 @@ class PhasesSettings(Settings):
     )
     beside: str = choice("phases packed along the columns of a stationary", BESIDE, default="none")
     segments: int = count(
-        "segments of x packed along the partitions; if a config names no packing, of 32 or 64 channels what fills them",
+        "segments of x packed along the partitions; 2 or 4 need 32, 64 or 128 channels",
         1,
         4,
         default=1,
@@ -123,13 +123,13 @@ class PhasesSettings(Settings):
     warmup: int = warm_up(20, near=(*WARM_UPS, WARM_UP))
 
 
-#: Settings that only transposed problems have.
+#: Settings of transposed problems only.
 PHASES = {name for name in declarations(PhasesSettings) if name != "warmup"}
 
 
 @functools.lru_cache(maxsize=PLANS_KEPT)
 def planned(geometry: Geometry, options: Options, settings: Any, cores: int) -> tuple[Schedule | None, str]:
-    """(Schedule, "") of complete settings on `cores` cores, or (None, why not)."""
+    """(Schedule, "") of complete settings on `cores` cores, or (None, unsupported reason)."""
     reserved, reason = prologue_bytes(options.prologue, geometry, geometry.planes.size), ""
     if options.of_channels and isinstance(settings, PackedSettings):
         reserved += m_packing.statistics_bytes(geometry, options)
@@ -149,7 +149,7 @@ def planned(geometry: Geometry, options: Options, settings: Any, cores: int) -> 
 
 
 def unsupported_reason(geometry: Geometry, options: Options, config: Config) -> str:
-    """Why not, from settings and sizes alone; "" for nothing."""
+    """Why a config does not run a problem, from settings and sizes alone; "" if nothing speaks against it."""
     if geometry.groups > 1:
         reason = _groups_reason(geometry, config)
         return reason or taken_unsupported(geometry, options, ALGORITHM, True, "other groups' channels")
@@ -203,12 +203,12 @@ def _groups_reason(geometry: Geometry, config: Config) -> str:
 
 
 def _has_phases(geometry: Geometry, height: int, width: int) -> bool:
-    """Whether blocks of groups, whose stationaries are all outputs', have each phase as often."""
+    """Whether blocks have every phase equally often: groups have one stationary for all outputs of a block."""
     return height % num_steps(geometry.rows) == 0 and width % num_steps(geometry.columns) == 0
 
 
 def _packing_reason(geometry: Geometry, options: Options, settings: PhasesSettings) -> str:
-    """Why segments and phases are not packed as settings say; "" if they are."""
+    """Why segments and phases cannot be packed as settings say; "" if they can."""
     segments, phases = settings.segments, math.prod(_beside(geometry, settings.beside))
     kn = min(geometry.K, settings.channels)
     if phases == 1 and segments == 1:
@@ -230,7 +230,7 @@ def _packing_reason(geometry: Geometry, options: Options, settings: PhasesSettin
 
 
 def settings_class(geometry: Geometry, config: Config = None) -> type[Settings]:
-    """The dataclass of the settings that a problem has: of one group, with phases, that of the config's names."""
+    """The settings' dataclass of a problem; with one group, phases and M packing differ by the names in the config."""
     if geometry.groups > 1:
         return GroupsSettings
     pairs = config if isinstance(config, tuple) else ()
@@ -241,7 +241,7 @@ def settings_class(geometry: Geometry, config: Config = None) -> type[Settings]:
 
 
 def least_settings(geometry: Geometry, config: Config) -> Settings:
-    """All settings of a config; of what it leaves open those that take least room."""
+    """All settings of a config; open ones take the least room."""
     if geometry.groups > 1:
         height, width = next(one for one in reversed(BLOCKS) if _has_phases(geometry, *one))
         return GroupsSettings.read(config, rows=TILE_ROWS[0], height=height, width=width)
@@ -253,7 +253,7 @@ def least_settings(geometry: Geometry, config: Config) -> Settings:
 def build(
     geometry: Geometry, settings: GroupsSettings | PhasesSettings | PackedSettings, residual: bool, reserved: int = 0
 ) -> Schedule | None:
-    """The Schedule of settings without a reason against them, or None where SBUF, less so many bytes, is too small."""
+    """The Schedule of supported settings; None if it does not fit SBUF beside `reserved` bytes."""
     num_bytes = sbuf_bytes
     if isinstance(settings, PackedSettings):
         made, num_bytes = m_packing.build_packed(geometry, settings), m_packing.packed_bytes
@@ -276,14 +276,14 @@ def _of_groups(geometry: Geometry, settings: GroupsSettings) -> Schedule | None:
     residents, items = [], functools.cache(lambda lanes, both: tuple(items_of_groups(geometry, axes, lanes, both)))
     waves = cut_at(div_ceil(geometry.groups, G), PARTITIONS // T)
     for index, (first, n) in enumerate(waves):
-        # what is left over where the Tensor Engine has room for it several times takes several images, or parts of one
+        # a last wave with few row tiles computes several images, or parts of one, at once
         lanes = PARTITIONS // T // n
         tiles = []
         for place in range(lanes * n):
             g0 = (first + place % n) * G
             gn = min(G, geometry.groups - g0)
             tiles.append(RowTile(place * T, place // n, g0 * per_c, gn * per_c, g0 * per_k, gn * per_k))
-        both = len(waves) % PARTS == 1 and index == len(waves) // PARTS  # the one in the middle is both cores'
+        both = len(waves) % PARTS == 1 and index == len(waves) // PARTS  # both cores share the middle wave
         residents.append(Resident((tuple(tiles),), items(lanes, both)))
     return Schedule(
         axes=axes,
@@ -342,7 +342,7 @@ def _of_phases(geometry: Geometry, settings: PhasesSettings) -> Schedule:
 
 
 def _beside(geometry: Geometry, beside: str) -> tuple[int, int, int]:
-    """Phases packed along the columns, of planes, rows and columns."""
+    """Phases packed along the columns, for planes, rows and columns."""
     of_axes = BESIDE.index("planes"), BESIDE.index("rows"), BESIDE.index("columns")
     axes, at = (geometry.planes, geometry.rows, geometry.columns), BESIDE.index(beside)
     z, p, q = (num_steps(axis) if at >= least else 1 for axis, least in zip(axes, of_axes, strict=True))
@@ -366,7 +366,7 @@ def _sweep(geometry: Geometry, axes: tuple[BlockAxis, ...], v: tuple[int, ...], 
     # columns outermost: the rows of a block are neighbours
     outputs = tuple((fz, fp, fq) for fq in own[2] for fz in own[0] for fp in own[1])
     valid_range = [[{e: tap for tap, e in axis.taps[f]} for f in range(axis.step)] for axis in axes]
-    #: places of stationaries along each axis; of groups all sweeps share them, plane by plane of taps
+    #: places of stationaries along each axis; all sweeps of groups share them, plane by plane of taps
     sizes = [axis.window for axis in axes]
     if geometry.groups > 1:
         sizes[0] = geometry.planes.taps
@@ -388,19 +388,19 @@ def _sweep(geometry: Geometry, axes: tuple[BlockAxis, ...], v: tuple[int, ...], 
 
 
 def _extents(residents: list[Resident]) -> tuple[int, int, int]:
-    """Planes, rows and columns of results of an output tile, at most."""
+    """The most planes, rows and columns of results of an output tile."""
     lanes = [lane for one in residents for item in one.items for lane in item]
     z, p, q = (max(lane[axis].yn for lane in lanes) for axis in range(3))
     return z, p, q
 
 
 def pages(schedule: Schedule) -> int:
-    """Times 128 output channels of the row tiles of an M tile."""
+    """Pages of 128 output channels that an M tile's row tiles fill."""
     return div_ceil(PARTITIONS // schedule.rows * schedule.slot, PARTITIONS)
 
 
 def _memory_reason(geometry: Geometry, settings: Any) -> str:
-    """Why there is no Schedule of a problem."""
+    """Why memory does not hold a problem's Schedule."""
     if isinstance(settings, PackedSettings):
         return m_packing.packed_memory_reason(geometry, _ROOM)
     if geometry.groups > 1:
@@ -417,13 +417,13 @@ def _memory_reason(geometry: Geometry, settings: Any) -> str:
 
 
 def _least_instructions(geometry: Geometry, settings: PhasesSettings, cores: int) -> int:
-    """Instructions of a core, at least, before output tiles are listed."""
+    """A lower bound of a core's instructions, before output tiles are listed."""
     axes, _, by_channels, segments, sizes = _tiling(geometry, settings)
     return ITEM_INSTRUCTIONS * div_ceil(count_items(axes, sizes, segments), 1 if by_channels else cores)
 
 
 def most_instructions(geometry: Geometry, schedule: Schedule, cores: int, options: Options) -> int:
-    """Instructions of a core, at most."""
+    """An upper bound of a core's instructions."""
     k_tiles, taps, outputs = len(schedule.k_tiles), num_taps(geometry), len(schedule.sweeps[0].outputs)
     products, most = sum(len(sweep.products) for sweep in schedule.sweeps), 0
     distinct = {id(one.items): one.items for one in schedule.residents}  # residents may share them
@@ -444,14 +444,14 @@ def most_instructions(geometry: Geometry, schedule: Schedule, cores: int, option
 
 
 def _most_banks(schedule: Schedule, lanes: Lanes) -> int:
-    """Banks of a sweep of an output tile, at most."""
+    """The most banks of a sweep of an output tile."""
     z, p, q = (part.bn for part in lanes[0])
     rows = max(1, BANK_COLUMNS // min(BANK_COLUMNS, q))
     return div_ceil(q, BANK_COLUMNS) * div_ceil(p, rows) * div_ceil(z, max(1, rows // p))
 
 
 def sbuf_bytes(geometry: Geometry, schedule: Schedule, residual: bool) -> int:
-    """Bytes per partition, at most: x of output tiles, filters as loaded and as stationaries, results."""
+    """Upper bound of bytes per partition: x of output tiles, filters as loaded and as stationaries, results."""
     item, taps, z, p, q = geometry.itemsize, num_taps(geometry), *schedule.extents
     lanes = [lane for one in schedule.residents[-2:] for i in one.items for lane in i]
     widest = max(math.prod(part.xn for part in lane) for lane in lanes)

@@ -1,5 +1,5 @@
-"""What a Schedule of `weight_stationary` or `stacked` takes at least, in ns: its busiest engine, and what nothing hides
-at both ends."""
+"""A lower bound of the time of a Schedule of `weight_stationary` or `stacked`, in ns: its busiest engine, plus the
+start-up and the end that no work hides."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from .tiles import BANK_COLUMNS, P_MAX, PARTS, div_ceil, transposes_of_bank
 
 @dataclass(eq=False)
 class Work:
-    """What an M tile takes for an output tile, what the output tile takes once, and its banks."""
+    """The Busy of an M tile for an output tile, of the output tile once, and the output tile's banks."""
 
     each: Busy
     once: Busy
@@ -44,9 +44,9 @@ class Work:
 
 @dataclass
 class Filters:
-    """The filters of an M tile: DMA, triggers before the first ones are there, transposes by the Tensor Engine, work of
-    Vector and Scalar before the first sums and during them; pieces that come one after the other, share of the
-    transposes that the first sums wait for, triggers of each M tile, what comes before the first trigger."""
+    """Filters of an M tile, in ns: DMA; its triggers before the first filters are loaded; transposes by the Tensor
+    Engine; Vector and Scalar before the first sums, and during them; number of pieces, one after the other; share of
+    the transposes before the first sums; triggers of each M tile; time before the first trigger."""
 
     moved: float
     triggers: float = 0.0
@@ -60,14 +60,14 @@ class Filters:
 
     @property
     def busy(self) -> Busy:
-        """All of it."""
+        """The Busy of all of them."""
         read = (self.placed + self.later) / 2
         return Busy(self.transposed, self.transposed, read, dma=self.moved, issued=self.issued)
 
 
 @dataclass
 class Core:
-    """All of a core's steps; its first and last Work, and its first Filters."""
+    """The Busy of a core's steps; its first and last Work, and its first Filters."""
 
     busy: Busy
     first: Work
@@ -76,7 +76,7 @@ class Core:
 
 
 class Bound:
-    """Bounds of one Schedule, of one of two cores."""
+    """Lower bounds of one Schedule, for one of two cores."""
 
     def __init__(self, target: Target, geometry: Geometry, options: Options, schedule: Schedule) -> None:
         self.target, self.options, self.schedule = target, options, schedule
@@ -88,21 +88,21 @@ class Bound:
         self.kinds: dict[Any, Work] = {}
         self.seen: dict[Any, Work] = {}
         self.filters: dict[tuple[int, int], Filters] = {}
-        #: of the one that has more blocks, or of the first, which has the larger of groups
+        #: the core with more blocks, or the first one, which has more of the groups
         self.core = self.core_of(max((schedule.steps(core, PARTS) for core in range(PARTS)), key=self.blocks_of))
 
     def blocks_of(self, steps: Sequence[tuple[int, int]]) -> int:
-        """Blocks of a core's steps, of all M tiles."""
+        """Blocks of a core's steps, over all M tiles."""
         every = ((self.schedule.residents[b], i) for b, i in steps)
         return sum(len(one.tiles) * math.prod(part.bn for part in one.items[i][0]) for one, i in every)
 
     @property
     def array_ns(self) -> float:
-        """The Tensor Engine at its full rate."""
+        """ns of the Tensor Engine at its full rate."""
         return self.core.busy.tensor
 
     def core_of(self, steps: Sequence[tuple[int, int]]) -> Core:
-        """The work of a core's steps."""
+        """The Core of a core's steps."""
         residents, busy = self.schedule.residents, Busy()
         works = [self.work_of(residents[b].tiles[0], residents[b].items[i]) for b, i in steps]
         once, each, groups = Counter(works), Counter[Work](), dict.fromkeys(b for b, _ in steps)
@@ -117,11 +117,11 @@ class Bound:
         return Core(busy, works[0], works[-1], filters[steps[0][0]])
 
     def ns(self) -> float:
-        """From the first DMA to the last."""
+        """ns from the first DMA to the last."""
         core, filters, target = self.core, self.core.filters, self.target
         begin = self.begin_ns(core.first, filters)
         made, busy = filters.first * filters.transposed, core.busy
-        # row tiles work in parallel: one of them has few of the columns
+        # row tiles work in parallel: each has few of the columns
         share = 1.0 if self.schedule.gathers or busy.tensor <= made else (busy.streamed - made) / (busy.tensor - made)
         read = max(busy.vector, busy.read + busy.vector / 2)
         moved = target.first_packet_ns + busy.dma - self.stored_ns(core.last)
@@ -135,7 +135,7 @@ class Bound:
         return begin + together_ns + self.last_ns(core.last)
 
     def warm_ups(self) -> tuple[int, int]:
-        """Matmuls on zeros until the first filters are there, and from their transposes to the first sums."""
+        """Warm-up matmuls (until the first filters are loaded, between their transposes and the first sums)."""
         core, target = self.core, self.target
         if core.busy.tensor < target.window_work * target.window_ns:
             return 0, 0
@@ -146,13 +146,13 @@ class Bound:
             slow, fast = max(0.0, min(end, target.window_ns) - begin), max(0.0, end - max(begin, target.window_ns))
             return min(WARM_UP_MAX, int((slow * target.half_rate + fast) / each_ns))
 
-        # in all so many that the first window of the throttle has work enough for the next to be at full rate
+        # together enough work in the throttle's first window for the next one to run at full rate
         enough = math.ceil(target.window_work * target.window_ns / each_ns)
         early = max(enough, zeros(target.static_issue_ns, there_ns))
         return early, min(WARM_UP_MAX - early, zeros(made_ns, self.begin_ns(core.first, core.filters)))
 
     def made_ns(self, filters: Filters) -> tuple[float, float]:
-        """(until the first filters are there, until they are transposed)."""
+        """ns until (the first filters are loaded, the first sums' filters are transposed)."""
         begin_ns = self.there_ns + filters.waits + filters.triggers
         there_ns = begin_ns + filters.moved / filters.pieces
         if not filters.transposed:
@@ -161,30 +161,30 @@ class Bound:
         return there_ns, max(made_ns, begin_ns + filters.moved)
 
     def begin_ns(self, work: Work, filters: Filters) -> float:
-        """Until the first sums: filters are there, transposed and in place, and so is x of a bank and K tile."""
+        """ns until the first sums: filters are loaded, transposed and placed, x of a bank and K tile is loaded."""
         target, (there_ns, made_ns) = self.target, self.made_ns(filters)
         if filters.transposed:
             made_ns += target.matmul_done_ns + target.hop_ns + target.vector_done_ns
         made_ns += filters.placed + max(0.0, filters.later - work.each.tensor)
         if self.shift or self.stack or self.schedule.gathers:
             x_ns = filters.moved * (1 - 1 / filters.pieces) + work.once.dma / (work.banks * len(self.schedule.k_tiles))
-        else:  # all of an output tile's x comes before
+        else:  # all x of an output tile is loaded before
             x_ns = work.once.dma / filters.pieces
         return max(made_ns, there_ns + x_ns)
 
     def last_ns(self, work: Work) -> float:
-        """From the last sums to the end of the last store."""
+        """ns from the last sums to the end of the last store."""
         added_ns = 0.0 if self.shift is None else (self.shift.T - 1) * self.target.vector_done_ns
         return last_store_ns(self.target) + work.each.read / work.banks + added_ns + self.stored_ns(work)
 
     def stored_ns(self, work: Work) -> float:
-        """DMA for the results that leave last: what all sweeps of some blocks make."""
+        """ns of DMA for the last results: those of all sweeps of some blocks."""
         return work.each.dma * min(1.0, len(self.schedule.sweeps) / work.banks)
 
     # ---------------------------------------------------------------------------------------- an output tile
 
     def work_of(self, tile: tuple[RowTile, ...], lanes: Lanes) -> Work:
-        """An M tile for an output tile, made once for all of the same extents."""
+        """The Work of an M tile for an output tile, computed once for all of equal extents."""
         if id(lanes) not in self.seen:
             kind = len(tile), tile[0].kn, len(lanes), *((part.b0 == 0, part.bn, part.xn, part.yn) for part in lanes[0])
             if kind not in self.kinds:
@@ -193,7 +193,7 @@ class Bound:
         return self.seen[id(lanes)]
 
     def made(self, tile: tuple[RowTile, ...], lanes: Lanes) -> Work:
-        """The same, from its banks."""
+        """The Work of an M tile for an output tile, from its banks."""
         schedule, lane, count = self.schedule, lanes[0], len(self.schedule.k_tiles)
         row_tiles, together = sum(one.lane < len(lanes) for one in tile), schedule.together_rows
         banks = Counter(bank.sweep for bank in banks_of(schedule, lanes, tile[0].k0))
@@ -209,7 +209,7 @@ class Bound:
             read = (
                 read_ns(self.target, self.options, n, size) * times if self.shift is None else self.shifted_ns(n, added)
             )
-            # rows that leave together are then copied to their places
+            # rows that are stored together are then copied to their places
             gathered = n * self.target.vector_fixed_ns + times * size * self.copy_ns
             each.read += row_tiles * (read + (together - 1) * gathered / 2)
             each.vector += row_tiles * self.counted_ns(sweep, n, size)
@@ -219,7 +219,7 @@ class Bound:
         return Work(each, once, max(1, n))
 
     def least_ns(self, lanes: int) -> float:
-        """The Tensor Engine for a matmul, at least, of each row tile that works in parallel."""
+        """The least ns of the Tensor Engine for a matmul, summed over the row tiles that work in parallel."""
         target, schedule = self.target, self.schedule
         if schedule.rows == P_MAX:
             return target.matmul_columns_min * self.column_ns + self.matmul_ns
@@ -227,24 +227,24 @@ class Bound:
         return each * (P_MAX // schedule.rows if schedule.gathers else lanes)
 
     def taken_ns(self, lanes: Lanes) -> float:
-        """A prologue by Scalar for x of an output tile, of each segment or row tile that comes by itself."""
+        """ns of Scalar for the prologue of an output tile's x, for each separately loaded segment or row tile."""
         schedule, (z, p, q) = self.schedule, lanes[0]
         copies = len(schedule.k_tiles) * (len(lanes) if schedule.rows < P_MAX else schedule.k_tiles[0][3])
         images = z.xn / self.geometry.image_planes
         return prologue_ns(self.target, self.options.prologue, z.xn * p.xn * q.xn * copies, copies, images)
 
     def shifted_ns(self, banks: int, elements: float) -> float:
-        """Shift-and-add of so many outputs from so many banks: a copy of the first tap's sums, additions by Vector."""
+        """ns to shift and add so many outputs of so many banks: a copy of the first tap's sums, additions by Vector."""
         target, shift = self.target, self.shift
         assert shift is not None
-        apart = min(shift.T, shift.sums.lhs_dilation)  # of a dilated x each tap meets some of the outputs
+        apart = min(shift.T, shift.sums.lhs_dilation)  # of a dilated x each tap has some of the outputs
         added = apart * banks * target.vector_fixed_psum_ns + elements * target.vector_ns
         copied = apart * banks * target.scalar_fixed_psum_ns + elements * target.scalar_ns
         adds = (shift.T // apart - 1) * added
         return max(added * copied / (added + copied), adds, (adds + copied) / 2 if adds else 0.0)
 
     def counted_ns(self, sweep: Sweep, banks: int, elements: int) -> float:
-        """Vector for statistics of a bank's outputs: bn_stats, and, of what is no sum in PSUM, half of a rounding."""
+        """ns of Vector for a bank's statistics: bn_stats, plus half of a rounding if outputs are not plain sums."""
         if not self.options.statistics:
             return 0.0
         target, times, passes = self.target, 1.0, 1.0
@@ -253,7 +253,7 @@ class Bound:
         return passes * times * (elements * target.vector_ns + banks * target.vector_fixed_psum_ns)
 
     def x_ns(self, tile: tuple[RowTile, ...], lanes: Lanes) -> float:
-        """DMA for x of an output tile."""
+        """ns of DMA for x of an output tile."""
         geometry, schedule, (z, p, q) = self.geometry, self.schedule, lanes[0]
         _, channels, _, held = schedule.k_tiles[-1]
         rows = p.xn if self.shift is None or p.b0 == 0 else min(p.xn, p.bn * p.axis.apart)  # the others are copied
@@ -270,21 +270,21 @@ class Bound:
         return len(schedule.k_tiles) * dma_ns(self.target, parts, every or parts, elements, run, item)
 
     def issued_ns(self, lanes: Lanes) -> float:
-        """Triggers of x of an output tile of K packing: of each shift, and of each block that has x in part."""
+        """ns of triggers for an output tile's x of K packing: of each shift, and of each block partly outside x."""
         if self.stack is None:
             return 0.0
         loads = sum(len(boxes) for _, _, boxes in self.stack.x_pieces(lanes[0], False))
         return loads * (1 if self.stack.diagonal else lanes[0][0].xn) * self.target.static_issue_ns
 
     def y_ns(self, tile: tuple[RowTile, ...], lanes: Lanes, row_tiles: int, banks: int) -> float:
-        """DMA for the results of an M tile for an output tile, and for the residual."""
+        """ns of DMA for an M tile's results of an output tile, and for the residual."""
         schedule, stack, (z, p, q) = self.schedule, self.stack, lanes[0]
         rows, parts = p.bn if self.shift is not None else p.qn, tile[0].kn
         every, slots = parts * len(lanes), P_MAX / schedule.slot
         if schedule.gathers:
             every = sum(one.kn for one in tile if one.lane < len(lanes))
             slots = min(1.0, slots / row_tiles)
-        else:  # what is packed along the partitions has DMA engines of its own
+        else:  # what is packed along the partitions has its own DMA engines
             resident, each = schedule.residents[0], len(lanes) if self.shift is not None else 1
             slots = min(slots, max(1.0, len(resident.items) * len(resident.tiles) * each / PARTS))
             parts = every if self.shift is None else parts
@@ -302,7 +302,7 @@ class Bound:
     # ---------------------------------------------------------------------------------------- filters
 
     def filters_of(self, tile: tuple[RowTile, ...]) -> Filters:
-        """For the filters of an M tile, found once for all of as many channels."""
+        """The Filters of an M tile, computed once for all of as many channels."""
         kind = tile[0].kn, tile[0].cn
         if kind not in self.filters:
             self.filters[kind] = self._filters_of(tile)
@@ -316,7 +316,7 @@ class Bound:
         return self.of_groups(tile) if self.schedule.gathers else self.phases(tile)
 
     def stacked(self, stack: Stack) -> Filters:
-        """Of K packing: zero-padded, then transposed."""
+        """Filters of K packing: padded with zeros, then transposed."""
         target, geometry = self.target, self.geometry
         size, straight = geometry.C * num_taps(geometry), stack.filters == "straight"
         loads = stack.U * (geometry.rows.taps if geometry.rows.dilation > 1 else 1) if straight else 1
@@ -332,17 +332,17 @@ class Bound:
         return Filters(moved, triggers, transposed, placed, first=first / stack.num_filters)
 
     def toeplitz(self, stack: Stack) -> Filters:
-        """Of depthwise problems: a DMA for each run of taps of each row of x, for several M tiles together."""
+        """Filters of depthwise problems: a DMA for each run of taps of each row of x, for several M tiles together."""
         target, geometry = self.target, self.geometry
         triggers = stack.kn * len(stack.runs) * target.static_issue_ns
-        # w comes, is reversed, goes to HBM and comes again
+        # w is loaded, reversed, stored to HBM and loaded again
         again = target.first_packet_ns + target.store_skew_ns + target.dma_end_ns + self.there_ns
         words = stack.together * tile_bytes(geometry, stack.kn) / 4
         waits = again + words * target.vector_memset_ns
         return Filters(0.0, triggers, issued=triggers / stack.together, waits=waits)
 
     def packed(self, shift: Shift) -> Filters:
-        """Of M packing: transposed, then copied to the places of each row of y."""
+        """Filters of M packing: transposed, then copied to the places of each row of y."""
         target, geometry, schedule = self.target, self.geometry, self.schedule
         K, taps, k_tiles, channels = geometry.K, num_taps(geometry), len(schedule.k_tiles), schedule.k_tiles[-1][1]
         as_stored = geometry.packed > 0 or geometry.flipped
@@ -362,7 +362,7 @@ class Bound:
         return Filters(moved, (loads - 1) * target.static_issue_ns, transposed, placed, (k_tiles - 1) * placed, times)
 
     def phases(self, tile: tuple[RowTile, ...]) -> Filters:
-        """Of transposed convolutions: in memory order, or copied to their places."""
+        """Filters of transposed convolutions: in memory order, or copied to their places."""
         target, geometry, schedule, taps = self.target, self.geometry, self.schedule, num_taps(self.geometry)
         _, channels, _, held = schedule.k_tiles[0]
         run = tile[0].kn * taps
@@ -377,7 +377,7 @@ class Bound:
         return Filters(moved, placed=max(placed, words * target.gpsimd_ns), pieces=pieces)
 
     def of_groups(self, tile: tuple[RowTile, ...]) -> Filters:
-        """Of groups: zeros put between them, transposed, copied to the places of each output."""
+        """Filters of groups: spread with zeros between them, transposed, copied to the places of each output."""
         target, geometry, schedule, taps = self.target, self.geometry, self.schedule, num_taps(self.geometry)
         by_input, Kt = geometry.groups == geometry.C, schedule.slot
         pages = 1 if by_input else div_ceil(P_MAX // schedule.rows * Kt, P_MAX)
@@ -392,7 +392,7 @@ class Bound:
 
 
 def filters_moved_ns(target: Target, geometry: Geometry, kn: int, U: int, straight: bool, fits_window: bool) -> float:
-    """DMA for the filters of an M tile of K packing; straight: to the places of each of U rows of y."""
+    """ns of DMA for the filters of an M tile of K packing; straight: to the places of each of U rows of y."""
     size, runs = geometry.C * num_taps(geometry), geometry.C if geometry.flipped else 1
     if straight and not fits_window:
         runs = geometry.C * geometry.planes.taps * (1 if geometry.rows.dilation == 1 else geometry.rows.taps)

@@ -36,30 +36,30 @@ from .weight_stationary import (
 )
 from .weight_stationary_bound import Bound, filters_moved_ns
 
-#: Settings that say how large an output tile is: those that differ in it alone have the same sums.
+#: Settings of an output tile's size only: candidates that differ in no other have the same sums.
 TILE_BYTES = ("x_bytes", "y_bytes")
-#: How much more sizes take than what bounds them before they are built.
+#: Minimum ratio of a schedule's time to the bound of its sizes before it is built.
 SURE = 1.1
-#: How far above the least bound the Tensor Engine's time may be for other sizes of output tiles to be tried.
+#: Ratio of the Tensor Engine's time to the least bound above which other sizes of output tiles are not tried.
 NEAR = 1.15
-#: Rows of y on a partition that are tried; sizes of K packing that are bounded, those of least work of the Tensor
-#: Engine, and of M packing, with so many bytes of x.
+#: Rows of y on a partition that are tried; the number of candidates that are built; sizes of M packing that are
+#: bounded, by least work of the Tensor Engine, each with these bytes of x.
 V_TRIED, BUILT, SIZES, X_SIZES = (1, 2, 4), 24, 8, (4096, 32_768)
-#: Bytes a partition of results of an output tile that are tried.
+#: Bytes a partition of an output tile's results that are tried.
 Y_SIZES = (Y_BYTES, Y_BYTES // 2, Y_BYTES // 4)
-#: Phases of a Schedule above which one is made, of 3 to 12.
+#: The number of phases above which only one Schedule is built, of 3 to 12.
 MANY_PHASES = 300
 
 Sizes = tuple[int, int, int, int, int]
 SIZES_OF_BLOCKS = ("rows", "shifts", "outputs", "beside", "apart")
-#: (ns, at least, settings)
+#: (lower bound in ns, settings)
 Tried = Iterator[tuple[float, Any]]
 
 
 def plan(
     algorithm: str, geometry: Geometry, options: Options, config: Config, cores: int
 ) -> tuple[Schedule | None, str]:
-    """(an algorithm's Schedule of this on `cores` cores, "") or (None, why not)."""
+    """(an algorithm's Schedule on `cores` cores, "") or (None, unsupported reason)."""
     family = FAMILIES[algorithm]
     if reason := family.unsupported_reason(geometry, options, config):
         return None, reason
@@ -72,7 +72,7 @@ def plan(
 
 @once_a_config
 def chosen(geometry: Geometry, config: Config, algorithm: str, options: Options, cores: int) -> Any:
-    """All settings of a config, of the candidate of least bound; where none runs, those that take least room."""
+    """All settings of a config, of the candidate of least bound; if none runs, those that take the least room."""
     found = candidates(algorithm, Target.of(Rates()), geometry, options, cores, config)
     return found[0][1] if found else FAMILIES[algorithm].least_settings(geometry, config)
 
@@ -80,7 +80,7 @@ def chosen(geometry: Geometry, config: Config, algorithm: str, options: Options,
 def candidates(
     algorithm: str, target: Target, geometry: Geometry, options: Options, cores: int, config: Config
 ) -> list[tuple[float, Any]]:
-    """(bound, complete settings) of those that have the given ones and run, the least first."""
+    """(bound, complete settings) that run and contain the given ones, by ascending bound."""
     family, given = FAMILIES[algorithm], dict(config or ())
     if family.unsupported_reason(geometry, options, config):
         return []
@@ -107,7 +107,7 @@ def candidates(
 
 
 def completed(bound: Bound, settings: Settings, given: dict[str, Any]) -> Any:
-    """Settings with what follows from the engines: matmuls on zeros while the Tensor Engine waits."""
+    """Settings with warm-up matmuls for the time that the Tensor Engine waits, and the blocks of K packing."""
     early, late = bound.warm_ups()
     values = {"warmup": early + late, **given}
     values["late_warmup"] = given.get("late_warmup", max(0, values["warmup"] - early))
@@ -121,7 +121,7 @@ def completed(bound: Bound, settings: Settings, given: dict[str, Any]) -> Any:
 
 
 def stacked_tried(target: Target, geometry: Geometry, options: Options, given: dict[str, Any]) -> Tried:
-    """Settings of `stacked`, those whose Tensor Engine has least to do first."""
+    """(bound, settings) of `stacked`, by ascending bound."""
     config = tuple(given.items())
     if geometry.groups > 1:
         yield 0.0, stacked.depthwise_settings(geometry, config)
@@ -139,27 +139,27 @@ def stacked_tried(target: Target, geometry: Geometry, options: Options, given: d
 
 
 def stacked_least(target: Target, geometry: Geometry, options: Options) -> Callable[[Sizes, str], float]:
-    """What sums, their evacuation, x and filters of sizes take at least, as a function of these and of `filters`."""
+    """The lower bound in ns of sizes and `filters`, as a function: sums, their evacuation, x and filters."""
     rows, columns, taps = geometry.rows, geometry.columns, geometry.planes.taps
     met, out, size = planes_met(geometry), geometry.planes.out, geometry.planes.size / PARTS
     ends_ns = first_load_ns(target) + last_store_ns(target)
 
     @cache
     def sums(U: int, V: int) -> tuple[int, float, float]:
-        """M tiles; ns of a tap's sums of an M tile, and of the evacuation of all."""
+        """(M tiles; ns of a tap's sums of an M tile; ns of the evacuation of all)."""
         m_tiles, each = div_ceil(geometry.K, P_MAX // U), div_ceil(out * div_ceil(rows.out, U * V), PARTS) * columns.out
         return m_tiles, V * met * matmul_ns(target, geometry, each), read_ns(target, options, 0, m_tiles * V * each)
 
     @cache
     def filters(U: int, way: str, fits: bool) -> tuple[float, float]:
-        """ns of a filter's transposes, and of the DMA for those of an M tile."""
+        """(ns of a filter's transposes, ns of the DMA of an M tile's filters)."""
         m_tiles, slots = div_ceil(geometry.K, P_MAX // U), U if way == "apart" else 1
         moved_ns = filters_moved_ns(target, geometry, geometry.K // m_tiles, U, way == "straight", fits)
         return slots * transpose_ns(target, geometry, U * geometry.K / m_tiles / slots), moved_ns
 
     @cache
     def loaded_ns(parts: int, G: int) -> float:
-        """DMA for x in blocks of G rows on so many partitions."""
+        """ns of DMA for x in blocks of G rows on so many partitions."""
         lines = div_ceil(rows.size, G)
         run = columns.size * (lines if G == 1 else 1) if geometry.x_strides[3] == 1 else 1
         return dma_ns(target, parts, parts, size * lines * columns.size, run, geometry.hbm_itemsize)
@@ -180,7 +180,7 @@ def stacked_least(target: Target, geometry: Geometry, options: Options) -> Calla
 def sizes_tried(geometry: Geometry) -> Iterator[Sizes]:
     """All sizes that fit the partitions."""
     rows, taps, most = geometry.rows, geometry.columns.taps, P_MAX // geometry.C
-    # fewer columns of taps a group than needed for as many groups only leave partitions idle
+    # fewer columns of taps a group, with the same number of groups, only leave partitions idle
     shifts = [D for D in dict.fromkeys(-(-taps // groups) for groups in range(1, taps + 1)) if D <= most]
     for U in outputs_tried(geometry):
         for V in (V for V in V_TRIED if V == 1 or U * V <= rows.out):
@@ -200,7 +200,7 @@ def sizes_tried(geometry: Geometry) -> Iterator[Sizes]:
 
 
 def outputs_tried(geometry: Geometry) -> Iterator[int]:
-    """Outputs of a block: for each number of M tiles the most, all that are few, and multiples of 8."""
+    """Outputs of a block: up to 8, multiples of 8, and the most for each number of M tiles."""
     most = min(P_MAX, geometry.rows.out + geometry.rows.size)
     m_tiles = [-(-geometry.K // (P_MAX // U)) for U in range(1, most + 1)]
     for U in range(1, most + 1):
@@ -212,7 +212,7 @@ def outputs_tried(geometry: Geometry) -> Iterator[int]:
 
 
 def blocks_tried(target: Target, geometry: Geometry, options: Options, given: dict[str, Any]) -> Tried:
-    """Settings of `weight_stationary`; of many phases, whose Schedules are long, one."""
+    """Settings of `weight_stationary`; only one for many phases, whose Schedules are long."""
     config, names = tuple(given.items()), set(given) - {"warmup"}
     if geometry.groups > 1:
         for T, (Uh, Uw) in itertools.product(TILE_ROWS, BLOCKS if "rows" not in given else BLOCKS[:1]):
@@ -239,10 +239,10 @@ def blocks_tried(target: Target, geometry: Geometry, options: Options, given: di
 
 
 def ways(geometry: Geometry) -> Iterator[dict[str, Any]]:
-    """Packed phases and segments that may share the array; axes that have only one phase add nothing."""
+    """Packings of phases and segments; axes with only one phase add none."""
     yield {"beside": "none", "segments": 1, "along": "columns"}
     axes = {"planes": geometry.planes, "rows": geometry.rows, "columns": geometry.columns}
-    if geometry.planes.images > 1 or geometry.planes.taps == 1:  # zeros would be added of other images
+    if geometry.planes.images > 1 or geometry.planes.taps == 1:  # sums would include other images
         del axes["planes"]
     longest = max(axes, key=lambda name: axes[name].out)
     for beside, segments in itertools.product(BESIDE, (1, 2, 4)):
@@ -253,6 +253,6 @@ def ways(geometry: Geometry) -> Iterator[dict[str, Any]]:
             yield {"beside": beside, "segments": segments, "along": longest}
 
 
-#: The algorithms by name: their settings and Schedules, and what is tried of them.
+#: The algorithms by name: modules of their settings and Schedules, and their candidates.
 FAMILIES: dict[str, ModuleType] = {"stacked": stacked, "weight_stationary": weight_stationary}
 TRIED: dict[str, Callable[..., Tried]] = {"stacked": stacked_tried, "weight_stationary": blocks_tried}
