@@ -1,8 +1,8 @@
-"""Axes of outputs in blocks of neighbours: where the taps of each output of a block meet x.
+"""Axes of outputs in blocks of neighbours, and the valid ranges of their taps.
 
-Output origin + step * m + f is the f-th of block m, and a tap that meets it sees element m * apart + e of x, e the same
-for all blocks. Of a block's outputs `beside` are packed along the columns of a stationary, the others are of further
-sweeps: f = u * sweeps + v.
+Output origin + step * m + f is number f of block m; a tap at it reads element m * apart + e of x, with one e for all
+blocks. `beside` outputs of a block are packed along the columns of a stationary, the others are in further sweeps: f =
+u * sweeps + v.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from .geometry import Axis
 class BlockAxis:
     """An axis of a Geometry in blocks; size, out and blocks are of one of its images.
 
-    origin: first output of block 0, which is 0 or does not exist. taps: by output of a block (tap, e) of those that
-    meet it, forwards. low, high: least and most e. gaps: lhs_dilation where blocks are
-    single outputs, which then meet every gaps-th tap; 1 where blocks span it.
+    origin: first output of block 0, 0 or negative (outside y). taps: for each output of a block (tap, e) of its taps,
+    in order. low, high: least and largest e. gaps: lhs_dilation if blocks are single outputs, which then read every
+    gaps-th tap; 1 if blocks span it.
     """
 
     images: int
@@ -48,12 +48,12 @@ class BlockAxis:
         return self.high - self.low + 1
 
     def outputs(self, v: int) -> range:
-        """The outputs of a block that are packed in step v."""
+        """The outputs of a block that are packed in sweep v."""
         return range(v, self.step, self.sweeps)
 
     def places_met(self, f: int, first: int, count: int, start: int) -> tuple[slice, slice] | None:
-        """(those of taps first .. first+count-1 that meet output f of a block, counted from the first, their elements
-        counted from the window's first and `start`), or None."""
+        """(slice of taps first .. first+count-1, counted from the first, that output f of a block reads; slice of their
+        elements, counted from the window's first plus `start`), or None if it reads none."""
         met = [(tap - first, start + e - self.low) for tap, e in self.taps[f] if first <= tap < first + count]
         if not met:
             return None
@@ -61,14 +61,14 @@ class BlockAxis:
         return slice(tap, last + 1, max(1, other - tap)), slice(e, end + 1, max(1, step - e))
 
     def elements(self, v: int) -> list[int]:
-        """Every e that those meet, ascending."""
+        """All e of the outputs of sweep v, ascending."""
         return sorted({e for f in self.outputs(v) for _, e in self.taps[f]})
 
 
 @dataclass(frozen=True)
 class Part:
-    """Neighbouring blocks of an axis, of one of several images: first and how many of blocks, of their outputs, of the
-    elements of x that those see, and of places for outputs in a tile of results."""
+    """Neighbouring blocks of an axis, in one of several images: first and count of blocks, of their outputs, of the
+    elements of x that they read, and of places for outputs in a tile of results."""
 
     axis: BlockAxis
     image: int
@@ -82,11 +82,11 @@ class Part:
     yn: int
 
     def blocks_of(self, f: int) -> tuple[int, int]:
-        """(first block, how many) that have a place for output f of a block."""
+        """(first block, count) of blocks with a place for output f."""
         return self._blocks_of(f, self.y0, self.yn)
 
     def blocks_in_y(self, f: int) -> tuple[int, int]:
-        """(first block, how many) whose output f exists."""
+        """(first block, count) of blocks whose output f is in y."""
         return self._blocks_of(f, self.q0, self.qn)
 
     def _blocks_of(self, f: int, start: int, count: int) -> tuple[int, int]:
@@ -95,18 +95,18 @@ class Part:
         return low, max(0, -(-max(0, start + count - first) // step) - low)
 
     def existing(self, places: tuple[int, int]) -> tuple[int, int, int]:
-        """(first place, first output of all images, how many) of the outputs that exist at (first, how many) places."""
+        """(first place, first output of all images, count) of the outputs inside y at (first, count) places."""
         low = max(self.q0, self.y0 + places[0])
         end = min(self.q0 + self.qn, self.y0 + places[0] + places[1])
         return low - self.y0, self.image * self.axis.out + low, max(0, end - low)
 
     def inside(self) -> tuple[int, int, int]:
-        """(first place, first element of all images, how many) of the elements that x has."""
+        """(first place, first element of all images, count) of the elements inside x."""
         low, end = max(0, self.x0), min(self.axis.size, self.x0 + self.xn)
         return low - self.x0, self.image * self.axis.size + low, max(0, end - low)
 
     def valid_range(self, e: int, blocks: tuple[int, int]) -> tuple[int, int, int, int, int]:
-        """Where (first, how many) blocks meet element e: what `geometry.valid_range` returns of outputs."""
+        """The valid range of element e in blocks (first, count), as `geometry.valid_range` gives it for outputs."""
         if self.axis.gaps > 1:
             return outputs_met(self.axis.size, self.axis.apart, self.axis.gaps, e, *blocks)
         apart, m0, end = self.axis.apart, blocks[0], blocks[0] + blocks[1]
@@ -115,7 +115,7 @@ class Part:
         return first, 1, max(0, last - first), first * apart + e, apart
 
     def places(self, blocks: tuple[int, int]) -> tuple[int, int]:
-        """(first, how many) places for outputs of some blocks, counted from the first."""
+        """(first, count) of places for the outputs of blocks, counted from the first."""
         start = self.axis.origin + (self.b0 + blocks[0]) * self.axis.step - self.y0
         low, end = max(0, start), min(self.yn, start + blocks[1] * self.axis.step)
         return low, max(0, end - low)
@@ -123,11 +123,11 @@ class Part:
 
 @dataclass(frozen=True)
 class ShiftedPart(Part):
-    """Whole rows whose sums are of elements of x, not of outputs, in place of blocks: an accumulator of several columns
-    of taps, whose sums are added, shifted, as they leave.
+    """Whole rows in place of blocks, with sums over elements of x, not outputs: an accumulator of several columns of
+    taps, whose sums are shifted and added when they are evacuated.
 
-    Element e is a group of columns of taps, each `shift` elements of x after the one before; sums of the first begin
-    at column `pad`. tiles: (first output, how many, first sum, how many) of parts of a row.
+    Element e is a group of columns of taps, each `shift` elements of x after the one before; sums of the first begin at
+    column `pad`. tiles: (first output, count, first sum, count) of parts of a row.
     """
 
     shift: int
@@ -147,17 +147,17 @@ class ShiftedPart(Part):
 
 
 def num_steps(axis: Axis) -> int:
-    """Outputs from one that meets some taps to the next that meets the same."""
+    """Outputs from one to the next that reads the same taps."""
     return axis.lhs_dilation // math.gcd(axis.stride, axis.lhs_dilation)
 
 
 @lru_cache(maxsize=256)
 def block_axis(axis: Axis, beside: int, aligned: bool = False) -> BlockAxis:
-    """An Axis in blocks of so many packed outputs, or as many times more as there are sweeps. aligned: whether block 0
-    begins with output 0."""
+    """An Axis in blocks of `beside` packed outputs, times the number of sweeps. aligned: block 0 begins with output
+    0."""
     steps, size, out = num_steps(axis), axis.size // axis.images, axis.out // axis.images
     step = math.lcm(steps, beside)
-    # with stride 1 the last taps of all phases meet the same element
+    # with stride 1 the last taps of all phases read the same element
     origin = 0 if aligned else (axis.before + 1) % steps
     origin = origin - steps if origin > 0 else 0
     taps = tuple(_taps_met(axis, origin + f) for f in range(step))
@@ -178,34 +178,34 @@ def block_axis(axis: Axis, beside: int, aligned: bool = False) -> BlockAxis:
 
 
 def plain_axis(size: int, out: int, apart: int = 1, images: int = 1, sweeps: int = 1, gaps: int = 1) -> BlockAxis:
-    """An axis of blocks of so many outputs, a sweep each; the first elements of neighbours are `apart`."""
+    """An axis of blocks of `sweeps` outputs, one in each sweep; neighbouring blocks' first elements are `apart`."""
     return BlockAxis(images, size, out, 1, sweeps, apart, 0, out // sweeps, (((0, 0),),), 0, 0, gaps)
 
 
 def planes_of(part: Part) -> tuple[int, int]:
-    """(first of all images, how many) of a Part's outputs."""
+    """(first of all images, count) of a Part's outputs."""
     return part.image * part.axis.out + part.q0, part.qn
 
 
 def plane_span(part: Part) -> tuple[int, int]:
-    """(first of all images, how many) of a Part's elements of x."""
+    """(first of all images, count) of a Part's elements of x."""
     return part.image * part.axis.size + part.x0, part.xn
 
 
 def part_at(axis: BlockAxis, b0: int, bn: int, x0: int, xn: int, image: int = 0) -> Part:
-    """A Part of an axis whose blocks begin with output 0, of these elements."""
+    """A Part of an axis whose blocks begin with output 0, with these elements."""
     q0, qn = b0 * axis.step, bn * axis.step
     return Part(axis=axis, image=image, b0=b0, bn=bn, q0=q0, qn=qn, x0=x0, xn=xn, y0=q0, yn=qn)
 
 
 def _taps_met(axis: Axis, output: int) -> tuple[tuple[int, int], ...]:
-    """(tap, element of x that it meets, perhaps one outside) of the taps that meet no gap at an output, in order."""
+    """(tap, its element of x, perhaps outside) of the taps that read no gap at an output, in order."""
     places = ((tap, output * axis.stride + tap * axis.dilation - axis.before) for tap in range(axis.taps))
     return tuple((tap, at // axis.lhs_dilation) for tap, at in places if at % axis.lhs_dilation == 0)
 
 
 def part_of(axis: BlockAxis, image: int, b0: int, bn: int, *, padded: bool = False, whole: bool = False) -> Part:
-    """A Part of an image. padded: with elements outside x; whole: with places for outputs that do not exist."""
+    """A Part of an image. padded: includes elements outside x; whole: includes places for outputs outside y."""
     y0, yn = axis.origin + b0 * axis.step, bn * axis.step
     q0, end = max(0, y0), min(axis.out, y0 + yn)
     x0, x1 = b0 * axis.apart + axis.low, (b0 + bn - 1) * axis.apart + axis.high + 1
@@ -217,7 +217,7 @@ def part_of(axis: BlockAxis, image: int, b0: int, bn: int, *, padded: bool = Fal
 
 
 def home_element(axis: BlockAxis, v: int) -> int | None:
-    """The last element of a sweep that all blocks see."""
+    """The last element of a sweep that is in x for all blocks, or None."""
     whole = part_of(axis, 0, 0, axis.blocks)
     valid_range = [e for e in axis.elements(v) if whole.valid_range(e, (0, axis.blocks))[2] == axis.blocks]
     return valid_range[-1] if valid_range else None

@@ -1,6 +1,6 @@
-"""Schedules of outputs in blocks: weight-resident groups, output tiles, and the banks of PSUM that they are made in.
+"""Schedules of outputs in blocks: weight-resident groups, output tiles, and their banks of PSUM.
 
-Of blocks and of places for outputs there are (first, how many) along planes, rows and columns.
+Blocks, and places for outputs, are (first, count) along planes, rows and columns.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from .tiles import BANK_COLUMNS, cut, share
 if TYPE_CHECKING:
     from .stacked_schedule import Stack
 
-#: One output tile: a Part of each axis for each segment, or each set of row tiles with images or rows of its own.
+#: One output tile: a Part of each axis for each segment, or for each set of row tiles with separate images or rows.
 Lanes = tuple[tuple[Part, Part, Part], ...]
 
 
 @dataclass(frozen=True)
 class RowTile:
-    """Channels that some rows of the Tensor Engine contract, and those that they make: first row, which of the Lanes
-    they are of, input channels and output channels (first, how many)."""
+    """Channels of a row tile of the Tensor Engine: its first row, the index of its Lanes, input channels and output
+    channels (first, count)."""
 
     first: int
     lane: int
@@ -37,7 +37,7 @@ class RowTile:
 
 @dataclass(frozen=True)
 class Resident:
-    """A weight-resident group: M tiles, each of RowTiles that work in parallel, and the output tiles that they make."""
+    """A weight-resident group: M tiles, each of RowTiles that work in parallel, and their output tiles."""
 
     tiles: tuple[tuple[RowTile, ...], ...]
     items: tuple[Lanes, ...]
@@ -45,8 +45,8 @@ class Resident:
 
 @dataclass(frozen=True)
 class Place:
-    """A product of a sweep: element e of a block's window along planes, rows and columns; where its stationary is; by
-    packed output the tap as stored, -1 for none."""
+    """A product of a sweep: element e of a block's window along planes, rows and columns; the place of its stationary;
+    for each packed output the tap as stored, or -1."""
 
     e: tuple[int, int, int]
     index: int
@@ -55,7 +55,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Sweep:
-    """Outputs of a block, by column of a stationary, and the products that make them; size: places of stationaries."""
+    """Outputs of a block, by column of a stationary, and their products; size: places of stationaries."""
 
     outputs: tuple[tuple[int, int, int], ...]
     products: tuple[Place, ...]
@@ -65,8 +65,8 @@ class Sweep:
 def home_first(
     geometry: Geometry, axes: Sequence[BlockAxis], v: Sequence[int], found: Sequence[Place]
 ) -> tuple[Place, ...]:
-    """Products of sweep v, of volumes those of the last elements along some axes that all blocks see first: sums that
-    begin with them and go on by number round alike wherever a video is cut."""
+    """Products of sweep v. For volumes the last elements that all blocks see come first: sums that begin with them and
+    go on in order round alike wherever a video is cut."""
     home = [home_element(axis, one) for axis, one in zip(axes, v, strict=True)] if is_of_planes(geometry) else []
     return tuple(sorted(found, key=lambda one: list(one.e[: len(home)]) != home))
 
@@ -75,8 +75,8 @@ def home_first(
 class Shift:
     """M packing with shift-and-add: T columns of taps, Z planes and U rows of y in the columns of a stationary.
 
-    sums: columns of sums as an axis that T taps meet; groups: of T columns of taps; tiles: as of ShiftedPart. depth:
-    the planes' Axis of y, as none of Z together. lanes: row tiles, each with images of its own. V: as of a Stack.
+    sums: columns of sums as an axis of T taps; groups: of T columns of taps; tiles: as in ShiftedPart. depth: the
+    planes' Axis of y without packing. lanes: row tiles, each with its own images. V: as in a Stack.
     """
 
     V: ClassVar[int] = 1
@@ -93,12 +93,12 @@ class Shift:
 
 @dataclass(frozen=True)
 class Schedule:
-    """All work.
+    """All work of a launch.
 
-    k_tiles: K tiles, (first channel, how many, first segment, how many segments). rows: of a row tile. slot: columns of
-    a stationary, and partitions of results, from one output to the next. extents: of a tile of results. packs: whether
-    stationaries are put together on chip, not views of what was loaded. gathers: whether the rows of a block leave PSUM
-    together, and are then brought to the partitions of one of them.
+    k_tiles: K tiles, (first channel, count, first segment, count). rows: of a row tile. slot: columns of a stationary,
+    and partitions of results, between outputs. extents: the largest of a tile of results. packs: whether stationaries
+    are composed on chip, not views of loaded filters. gathers: whether the rows of a block are evacuated together, and
+    then brought to the partitions of one of them.
     """
 
     axes: tuple[BlockAxis, BlockAxis, BlockAxis]
@@ -109,7 +109,7 @@ class Schedule:
     slot: int
     buffers: int
     warmup: int
-    #: of the matmuls on zeros those that follow the first stationaries
+    #: warm-up matmuls after the first stationaries
     late_warmup: int = 0
     segments: int = 1
     extents: tuple[int, int, int] = (1, 1, 1)
@@ -124,16 +124,16 @@ class Schedule:
 
     @property
     def pack(self) -> Stack | Shift | None:
-        """K packing or M packing, with which partitions of sums are of rows of y."""
+        """The K packing or M packing; with either, partitions of sums hold rows of y."""
         return self.stack or self.shift
 
     @property
     def together_rows(self) -> int:
-        """Outputs that leave PSUM together."""
+        """Outputs that are evacuated together."""
         return self.axes[1].beside if self.gathers else 1
 
     def width(self, kn: int) -> int:
-        """Columns of a stationary of so many output channels, and partitions of its accumulator."""
+        """Columns of a stationary of `kn` output channels, and partitions of its accumulator."""
         if self.shift is not None:
             return (self.shift.T - 1) * self.slot + kn
         return len(self.sweeps[0].outputs) * self.slot if self.packs else kn
@@ -151,7 +151,7 @@ class Schedule:
         return [one for one in every if first <= one[1] < first + n]
 
     def m_tiles_of(self, steps: list[tuple[int, int]]) -> Iterator[tuple[list[RowTile], Lanes]]:
-        """(row tiles of an M tile that an output tile has lanes for, the output tile) of some steps, in order."""
+        """(row tiles of an M tile with lanes in an output tile, the output tile) of some steps, in order."""
         for b, i in steps:
             lanes = self.residents[b].items[i]
             for tile in self.residents[b].tiles:
@@ -163,7 +163,7 @@ Along = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class Bank:
-    """Some blocks, from the first of each lane on, in a sweep; done: whether all sweeps of the blocks are, or of whole
+    """Some blocks, from the first of each lane on, in a sweep; done: whether it completes their sweeps, or whole
     rows."""
 
     sweep: int
@@ -172,7 +172,7 @@ class Bank:
 
 
 def banks_of(schedule: Schedule, lanes: Lanes, k0: int = 0) -> Iterator[Bank]:
-    """Banks of an output tile, and M tile from k0 on, in order: all sweeps of some blocks, then of the next ones."""
+    """Banks of an output tile, for the M tile from k0 on: all sweeps of some blocks, then of the next ones."""
     if schedule.stack is not None:
         yield from schedule.stack.banks(lanes, k0)
         return
@@ -198,7 +198,7 @@ def _meets(sweep: Sweep, lane: Any, blocks: Along) -> bool:
 
 
 def blocks_in(sweep: Sweep, lane: Any, blocks: Along) -> Along:
-    """Those of some blocks, counted from a lane's first, that any output of a sweep is in: counted from block 0."""
+    """The blocks, counted from a lane's first, that hold any output of a sweep; counted from block 0."""
     return tuple(_blocks_in(lane[axis], {one[axis] for one in sweep.outputs}, blocks[axis]) for axis in range(3))
 
 
@@ -211,21 +211,21 @@ def _blocks_in(part: Part, outputs: set[int], blocks: tuple[int, int]) -> tuple[
 
 
 def blocks_met(sweep: Sweep, lane: tuple[Part, ...], blocks: Along) -> list[int]:
-    """How many of some blocks, counted from block 0, meet the element of each product of a sweep."""
+    """For each product of a sweep, how many of the blocks, counted from block 0, have its element in x."""
     elements = [{place.e[axis] for place in sweep.products} for axis in range(len(lane))]
     met = [{e: part.valid_range(e, own)[2] for e in es} for part, es, own in zip(lane, elements, blocks, strict=True)]
     return [math.prod(map(dict.__getitem__, met, place.e)) for place in sweep.products]
 
 
 def size_of(blocks: Along) -> int:
-    """How many blocks there are."""
+    """The number of blocks."""
     return math.prod(count for _, count in blocks)
 
 
 @dataclass(frozen=True)
 class Counted:
-    """Outputs of a bank that statistics take together: first of its sweep's and how many, their blocks along each axis,
-    counted from the bank's first, and the first plane of y of all images."""
+    """Outputs of a bank that statistics read together: the first of its sweep's outputs and their number, their blocks
+    along each axis, counted from the bank's first, and the first plane of y of all images."""
 
     first: int
     outputs: int
@@ -234,8 +234,8 @@ class Counted:
 
 
 def counted_outputs(sweep: Sweep, lane: tuple[Part, ...], blocks: Along, together: int) -> Iterator[Counted]:
-    """What of some blocks, counted from block 0, is of y: so many outputs together where all of them have the same
-    blocks, else one by one."""
+    """The outputs inside y of blocks, counted from block 0: `together` at once if all of them have the same blocks,
+    else one by one."""
     for first in range(0, len(sweep.outputs), together):
         each = [_counted(lane, blocks, sweep.outputs[at], at) for at in range(first, first + together)]
         if len({one.blocks for one in each}) == 1:
@@ -260,8 +260,8 @@ def places_of(lane: tuple[Part, ...], blocks: Along) -> Along:
 
 
 def output_in(lane: tuple[Part, ...], blocks: Along, output: tuple[int, int, int]) -> tuple[Any, Any]:
-    """Where an output of some blocks, counted from block 0, is in their bank and among the results: (first, how many,
-    step) along each axis."""
+    """The places of an output of blocks, counted from block 0, in their bank and in the results: (first, count, step)
+    along each axis."""
     sums, places = [], []
     for part, (first, count), f in zip(lane, blocks, output, strict=True):
         m, mn = part.blocks_of(f)

@@ -1,9 +1,9 @@
-"""Which channels lie on the partitions together, and which products the taps of a plane come to.
+"""Channels that share the partitions of a K tile, and the products of a plane of taps.
 
-Whole 128s of channels take one product a tap. What is left over is folded: where it fits twice or more, copies of it
-lie behind each other, each a column of taps further; else, where it is a multiple of the free partitions, those take a
-part of it at another tap, a rider: as many products as that makes parts take all of that tap, which needs none of its
-own then. Each distance from a product's tap to its rider's takes a copy of the channels.
+Each 128 channels take one product a tap. The channels left over are folded: if they fit twice or more, their copies
+follow each other, each shifted by one more column of taps; else, if they are a multiple of the free partitions, these
+hold a part of them at another tap, a rider: as many products as there are parts then cover all of that tap, which needs
+no product. Each distance between a product's tap and its rider's takes a copy of the channels.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .tiles import P_MAX
 
 @dataclass(frozen=True)
 class KTilePiece:
-    """Channels c0 .. c0+count-1 on partitions from `part` on, r rows and s columns of taps from a product's own."""
+    """Channels c0 .. c0+count-1 on partitions from `part` on, r rows and s columns of taps after a product's tap."""
 
     part: int
     c0: int
@@ -28,7 +28,7 @@ class KTilePiece:
 
 @dataclass(frozen=True)
 class Product:
-    """A tap of a K tile (its index), which is a list of KTilePieces, with the first so many of these."""
+    """A tap of a K tile (by index), with its first `pieces` KTilePieces."""
 
     k_tile: int
     r: int
@@ -38,7 +38,7 @@ class Product:
 
 @dataclass(frozen=True)
 class Place:
-    """A tap of a K tile's filters in SBUF, for its first so many KTilePieces."""
+    """A tap of a K tile's filters in SBUF, for its first `pieces` KTilePieces."""
 
     t: int
     r: int
@@ -52,13 +52,13 @@ def own_piece(c0: int, count: int) -> KTilePiece:
 
 
 def parts_of(k_tile: Sequence[KTilePiece], pieces: int) -> int:
-    """Partitions of a K tile's first so many pieces."""
+    """Partitions of a K tile's first `pieces` pieces."""
     last = k_tile[pieces - 1]
     return last.part + last.count
 
 
 def products_of(geometry: Geometry, copies: int) -> tuple[list[list[KTilePiece]], list[Product]]:
-    """(K tiles, Products) of all channels of x; copies: of the channels left over, at most."""
+    """(K tiles, Products) of all channels of x; copies: the most of the channels left over."""
     k_tiles: list[list[KTilePiece]] = []
     products: list[Product] = []
     R, S = geometry.rows.taps, geometry.columns.taps
@@ -86,11 +86,11 @@ def products_of(geometry: Geometry, copies: int) -> tuple[list[list[KTilePiece]]
 def ridden(
     own: KTilePiece, first: int, taps: tuple[int, int], copies: int
 ) -> tuple[list[list[KTilePiece]], list[Product]]:
-    """(K tiles, products) of channels, which get at most so many copies, with riders; first: number of their K tile."""
+    """(K tiles, products) of channels with riders, in at most `copies` copies; first: number of their first K tile."""
     R, S = taps
     room = P_MAX - own.count
     shares = own.count // room
-    # the first so many taps have no product where riders take all of their channels
+    # the first `apart` taps have no product if riders cover all of their channels
     apart, found = R * S // (shares + 1), []
     riders: list[KTilePiece] = []
     used: list[int] = []
@@ -125,8 +125,8 @@ def host_of(
     copies: int,
     used: Sequence[int],
 ) -> tuple[int, int] | None:
-    """(copy, tap) of the product that takes a rider at a tap along: of a copy that has it so far away if possible, else
-    of one that is appended to `riders`, preferably in the same column; None where `copies` are too few."""
+    """(copy, tap) of the product that a rider at a tap joins: of a copy with that distance if possible, else of a new
+    one appended to `riders`, preferably in the same column; None if `copies` are too few."""
     R, S = taps
     for copy in range(len(riders)):
         other = riders[copy]
@@ -144,12 +144,12 @@ def host_of(
 
 
 def places_of(geometry: Geometry, products: Sequence[Product]) -> list[Place]:
-    """Places of a K tile's filters: planes of taps of a product are neighbours, from the last to the first."""
+    """Places of a K tile's filters: the planes of taps of a product are neighbours, from last to first."""
     T = geometry.planes.taps
     return [Place(t=t, r=one.r, s=one.s, pieces=one.pieces) for one in products for t in range(T - 1, -1, -1)]
 
 
 def all_places(geometry: Geometry) -> list[Place]:
-    """The same of a K tile that has every tap of its channels, in memory order."""
+    """Places of all taps of a K tile's channels, in memory order."""
     T, R, S = geometry.planes.taps, geometry.rows.taps, geometry.columns.taps
     return [Place(t=t, r=r, s=s, pieces=1) for t in range(T) for r in range(R) for s in range(S)]

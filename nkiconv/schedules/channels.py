@@ -9,7 +9,7 @@ from .tiles import div_ceil
 
 @dataclass(frozen=True)
 class ChannelBlock:
-    """A range of channels: row p has channels c0 + p * length + r, r < length, those below c0 + count."""
+    """A range of channels: row p has channels c0 + p * length + r, r < length, up to c0 + count."""
 
     c0: int
     count: int
@@ -17,12 +17,12 @@ class ChannelBlock:
 
 
 def channel_block(c0: int, count: int, rows: int) -> ChannelBlock:
-    """The ChannelBlock of these channels with as many on a row as `rows` rows take."""
+    """The ChannelBlock of these channels on at most `rows` rows."""
     return ChannelBlock(c0=c0, count=count, length=div_ceil(count, rows))
 
 
 def channel_halves(C: int, rows: int) -> list[ChannelBlock]:
-    """All channels in two blocks, for two cores, on one core too; one channel is a block of its own."""
+    """All channels in two blocks, for two cores, and alike on one core; a single channel is one block."""
     half = div_ceil(C, 2)
     if C == 1:
         return [channel_block(0, 1, rows)]
@@ -40,7 +40,7 @@ def full_rows(block: ChannelBlock) -> tuple[int, int]:
 
 
 def row_runs(block: ChannelBlock, r0: int, rn: int) -> list[tuple[int, int, int]]:
-    """(first row, rows, channels) of what there is of channels r0 .. r0+rn-1 of each row: full rows, and the rest."""
+    """(first row, rows, channels) of channels r0 .. r0+rn-1 of each row: full rows, and the rest of the last row."""
     rows, rest = full_rows(block)
     more = max(0, min(rn, rest - r0))
     runs = []

@@ -1,4 +1,4 @@
-"""What several algorithms cut alike: M tiles into batches, outputs into output tiles and banks, filters into blocks of
+"""Cuts that several algorithms share: M tiles into batches, outputs into output tiles and banks, filters into blocks of
 taps."""
 
 from __future__ import annotations
@@ -54,37 +54,37 @@ class Bank:
 
 
 class HasKTiles(Protocol):
-    """An M tile: output channels, and the K tiles of input channels that they need."""
+    """An M tile: output channels, and their K tiles of input channels."""
 
     @property
     def k_tiles(self) -> Any: ...
 
 
 def same_place(one: Outputs, other: Outputs) -> bool:
-    """Whether two output tiles are outputs of the same planes, rows and columns."""
+    """Whether two output tiles have the same planes, rows and columns."""
     return _PLACE(one) == _PLACE(other)
 
 
 def cut_planes(axis: Axis, parts: int) -> list[Part]:
-    """(first, how many) of so many parts of outputs, as even as can be, or of a few more: none has planes of two
+    """(first, count) of `parts` parts of outputs, as even as possible, or of a few more: no part has planes of two
     volumes."""
     return cut_volumes(axis.out, axis.images, parts)
 
 
 def cut_volumes(count: int, volumes: int, parts: int) -> list[Part]:
-    """The same of so many planes of `volumes` together."""
+    """(first, count) of `parts` parts of `count` planes of `volumes` volumes, as in `cut_planes`."""
     each = count // volumes
     cuts = cut_into(each, parts if volumes == 1 else min(each, div_ceil(parts, volumes)))
     return [(volume * each + first, many) for volume in range(volumes) for first, many in cuts]
 
 
 def num_plane_parts(axis: Axis, most: int) -> int:
-    """Parts of at most so many planes that none of two volumes are in."""
+    """The number of parts of at most `most` planes, each of one volume."""
     return axis.images * div_ceil(axis.out // axis.images, most)
 
 
 def axis_elements(axis: Axis, count: int) -> int:
-    """Most elements of an axis that neighbouring outputs need."""
+    """The most elements of an axis that `count` neighbouring outputs need."""
     return min(axis.size // axis.images, (window_of(axis, count) - 1) // axis.lhs_dilation + 1)
 
 
@@ -95,8 +95,8 @@ def bank_unit(images: int, pn: int, qn: int, step: int) -> int:
 
 
 def in_batches(m_tiles: Sequence[Thing], most: int, halves: int) -> list[list[Thing]]:
-    """M tiles in batches of at most `most`, as even as can be; as many of the first of two halves as of the other, so
-    that two cores can share them, where halves is 2."""
+    """M tiles in batches of at most `most`, as even as possible; halves 2: each half of the M tiles has equally many,
+    so that two cores can share them."""
     found = []
     count = div_ceil(div_ceil(len(m_tiles), halves), most)
     for half in range(halves):
@@ -106,21 +106,21 @@ def in_batches(m_tiles: Sequence[Thing], most: int, halves: int) -> list[list[Th
 
 
 def k_tiles_of(batch: Sequence[HasKTiles]) -> list[Any]:
-    """K tiles of input channels that a batch's M tiles need, each once, in order."""
+    """K tiles of a batch's M tiles, each once, in order."""
     return list(dict.fromkeys(k_tile for m_tile in batch for k_tile in m_tile.k_tiles))
 
 
 def tap_blocks(geometry: Geometry, elements: int, most_bytes: int) -> list[tuple[int, int, int, int]]:
-    """Blocks of taps that are loaded together: all, some rows, or part of a row.
+    """Blocks of taps that are loaded together: all taps, some rows, or part of a row.
 
-    elements: of a tap, a partition; most_bytes: of a block, if it has several taps.
+    elements: a partition, of a tap; most_bytes: of a block, if it has several taps.
     """
     most = max(1, most_bytes // (elements * geometry.itemsize))
     return blocks_of_taps(filter_rows(geometry), geometry.columns.taps, most)
 
 
 def put_first(products: Sequence[Thing], first: int) -> list[Thing]:
-    """A list with one of its things before all others: the product that writes where the others add."""
+    """Products with number `first` before all others: it writes the sums that the others add to."""
     return [products[first], *products[:first], *products[first + 1 :]]
 
 
@@ -133,7 +133,7 @@ def blocks_of_taps(R: int, S: int, most: int) -> list[tuple[int, int, int, int]]
 
 
 def parts_for_cores(planes: Axis, most_planes: int, blocks: int, most_blocks: int) -> tuple[int, int]:
-    """(parts of all planes, parts of the blocks of each), as many as cores, or times as many, where that can be."""
+    """(parts of all planes, parts of each one's blocks) of output tiles, a multiple of the cores if possible."""
     image_parts, block_parts = num_plane_parts(planes, most_planes), div_ceil(blocks, most_blocks)
     if image_parts * block_parts % PARTS == 1 and image_parts < planes.out:
         image_parts = len(cut_planes(planes, image_parts + 1))
@@ -143,17 +143,17 @@ def parts_for_cores(planes: Axis, most_planes: int, blocks: int, most_blocks: in
 
 
 def most_of(parts: Iterable[Part]) -> int:
-    """Most of any of some (first, how many)."""
+    """The largest count of (first, count) parts."""
     return max((part[1] for part in parts), default=0)
 
 
 def window_of(axis: Axis, outputs: int) -> int:
-    """Elements of an axis that so many neighbouring outputs span."""
+    """Elements of an axis that so many neighbouring outputs span, padding and gaps included."""
     return (outputs - 1) * axis.stride + (axis.taps - 1) * axis.dilation + 1
 
 
 def places_inside(first: int, step: int, count: int, size: int) -> Part:
-    """(first, end) of the places first, first + step, .. that are in 0 .. size-1, of so many."""
+    """(first, end) of the places first, first + step, .., `count` of them, that are in 0 .. size-1."""
     low = min(count, div_ceil(max(0, -first), step))
     end = div_ceil(max(0, size - first), step)
     return low, max(low, min(count, end))

@@ -1,4 +1,4 @@
-"""Loops on the device: how far a register moves tensors in HBM, so that one body does for all of its iterations."""
+"""Device loops: the steps of the register that moves tensors in HBM, so that one body serves all iterations."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from .geometry import Geometry
 from .planes import window_channels
 
-#: Instructions of a core from which on a loop on the device is worth more than what is gained without.
+#: The number of instructions a core above which a device loop is better than a faster unrolled kernel.
 MOST_INSTRUCTIONS = 100_000
 
 
 @dataclass(frozen=True)
 class Register:
-    """A loop's register: how far it goes each iteration; of x and its frames, and of y and the residual, elements that
-    one of it is."""
+    """A loop's register: its step each iteration; elements of x and its frames, and of y and the residual, that one of
+    it moves."""
 
     by: int
     x: int
@@ -23,8 +23,8 @@ class Register:
 
 
 def register_of(geometry: Geometry, apart: tuple[int, int]) -> Register | None:
-    """The Register by which x and y lie so many elements further each iteration, of which each step divides what the
-    tensor has; None where there is none."""
+    """The Register for `apart` elements of x and y each iteration; its units must divide the tensors' sizes; None if
+    there is none."""
     if min(apart) <= 0:
         return None
     frames, own = x_sizes(geometry)

@@ -35,28 +35,28 @@ from .settings import (
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, QUADRANT, cut_into, div_ceil, slot_for
 
 NAME = "weight_stationary"
-#: Output tiles of a core, if there are rows for so many.
+#: Output tiles of a core, if there are enough rows.
 ITEMS = 4
-#: And of all cores, at most: their instructions would be too many.
+#: The most output tiles of all cores: more would take too many instructions.
 ITEMS_MOST = 500_000
-#: Of all matmuls on zeros those before the filters come; the others follow while filters are placed.
+#: Warm-up matmuls before the filters are loaded; the others follow while filters are placed.
 WARM_UP_FIRST = 9
-#: All of them, for the Tensor Engine to be at its full rate then, and outputs of a channel that are worth them.
+#: All warm-up matmuls, after which the Tensor Engine is at its full rate; outputs of a channel that are worth them.
 WARM_UP, WARM_OUTPUTS = 28, 1024
-#: Planes of y packed along the columns of a stationary, at most.
+#: The most planes of y packed along the columns of a stationary.
 DEPTH_MOST = 8
-#: Columns of the Tensor Engine that pass while a sum leaves, while filters are copied to a place, and between two DMAs.
+#: Columns that stream while a sum is evacuated, while filters are copied to a place, and between two DMAs.
 LEAVES, PLACED, ISSUED = 2.5, 120, 140
-#: Columns that a matmul takes at least.
+#: The fewest columns that a matmul takes time for.
 COLUMNS_MIN = 128
-#: Output tiles whose x is in SBUF at once, at least and at most, and bytes a partition for more than the least.
+#: Output tiles whose x is in SBUF at once, the fewest and the most; bytes a partition for more than the fewest.
 X_BUFFERS, X_ROOM = (2, 4), SBUF_USABLE_BYTES_PER_PARTITION // 2
 _QUADRANTS = P_MAX // QUADRANT
 
 
 @dataclass(frozen=True)
 class PackedSettings(Settings):
-    """All settings of few output channels; outputs and taps are given together."""
+    """All settings for few output channels; outputs and taps are given together."""
 
     algorithm = "weight_stationary of few outputs"
     tried = ("x_bytes", "outputs", "taps", "warmup", "late_warmup", "depth", "lanes")
@@ -100,8 +100,8 @@ def _outputs(geometry: Geometry) -> int:
 
 
 def build_packed(geometry: Geometry, config: PackedSettings) -> Schedule | None:
-    """The Schedule of settings, or None where planes, rows and taps cannot share the Tensor Engine, no window meets x
-    or a part of a row has no bank."""
+    """The Schedule of settings; None if planes, rows and taps cannot share the Tensor Engine, no window overlaps x, or
+    a part of a row has no bank."""
     U, T, L, V = config.outputs, config.taps, config.lanes, config.depth
     depth = geometry.planes
     geometry = with_windows(geometry, V)
@@ -158,8 +158,8 @@ Axes = tuple[BlockAxis, BlockAxis, ShiftedPart]
 
 
 def _cuts(geometry: Geometry, axes: Axes, config: PackedSettings, k_tiles: int) -> tuple[Axis, int, int]:
-    """(planes' Axis of a row tile, parts of its planes, parts of the blocks of rows) of output tiles: of as many
-    accumulators as x has room for, as many for one core as for the other."""
+    """(planes' Axis of a row tile, parts of its planes, parts of the blocks of rows) of output tiles: as many
+    accumulators as fit beside x, and equally many output tiles for each core."""
     planes, rows, part = axes
     widest, L = max(count for _, _, _, count in part.tiles), config.lanes
     blocks = min(rows.blocks, max(1, BANK_COLUMNS // widest))
@@ -193,8 +193,8 @@ def _items(axes: Axes, L: int, cuts: tuple[Axis, int, int]) -> tuple[Lanes, ...]
 
 
 def tiles_of(sums: Axis) -> tuple[tuple[int, int, int, int], ...]:
-    """Parts of a row whose columns of sums fit a bank: (first output, how many, first column, how many); none where a
-    window is wider than a bank, or an output's meets nothing."""
+    """Parts of a row whose columns of sums fit a bank: (first output, count, first column, count); empty if a window is
+    wider than a bank, or lies outside x."""
     if (sums.taps - 1) * sums.dilation // sums.lhs_dilation >= BANK_COLUMNS:
         return ()
     for parts in range(min(sums.out, div_ceil(sums.size, BANK_COLUMNS)), sums.out + 1):
@@ -206,12 +206,12 @@ def tiles_of(sums: Axis) -> tuple[tuple[int, int, int, int], ...]:
     return ()
 
 
-#: Settings that only problems of few outputs have.
+#: Settings of problems with few output channels only.
 NAMES = tuple(name for name in declarations(PackedSettings) if name != "warmup")
 
 
 def packed_reason(geometry: Geometry, options: Options, config: Config) -> str:
-    """Why few output channels are not packed, from settings and sizes alone; "" for nothing."""
+    """Why few output channels are not packed, from settings and sizes alone; "" if they are."""
     if geometry.K > P_MAX:
         return f"K={geometry.K}: {NAME} takes at most {P_MAX} output channels of one group; use implicit_gemm"
     reason = PackedSettings.unsupported_reason(config)
@@ -250,7 +250,7 @@ def packed_reason(geometry: Geometry, options: Options, config: Config) -> str:
 
 
 def packed_memory_reason(geometry: Geometry, room: int) -> str:
-    """Why there is no Schedule of few output channels."""
+    """Why memory holds no Schedule of few output channels."""
     return (
         f"C={geometry.C}, H={geometry.rows.size}, W={geometry.columns.size}, R={geometry.rows.taps}, "
         f"S={geometry.columns.taps}: {NAME} keeps rows of x and all filters of few output channels in SBUF ({room} "
@@ -267,15 +267,15 @@ def is_legal(geometry: Geometry, U: int, T: int) -> bool:
 
 
 def takes_lanes(geometry: Geometry, lanes: int) -> bool:
-    """Whether so many images can be on row tiles of their own."""
+    """Whether so many images fit separate row tiles."""
     plain = sees_itself(geometry.planes) and geometry.depth is None and geometry.frames is None
     fits = lanes * slot_for(geometry.C) <= P_MAX and lanes <= geometry.planes.out
     return plain and fits and geometry.planes.images == 1
 
 
 def packed_sizes(geometry: Geometry, given: dict[str, int]) -> list[tuple[int, int, int, int]]:
-    """(planes, rows of y, columns of taps, images) that can share the Tensor Engine, those of least work first: columns
-    that pass it, and sums that leave it."""
+    """(planes, rows of y, columns of taps, images) that can share the Tensor Engine, by ascending work: columns that it
+    streams, and sums that are evacuated."""
     planes, most = geometry.planes, 1
     if planes.taps > 1 and planes.lhs_dilation == 1 and geometry.packed == 0 and not geometry.flipped:
         most = min(P_MAX // geometry.K, planes.out // planes.images, DEPTH_MOST)
@@ -308,15 +308,15 @@ def packed_sizes(geometry: Geometry, given: dict[str, int]) -> list[tuple[int, i
 
 
 def statistics_bytes(geometry: Geometry, options: Options) -> int:
-    """Bytes a partition of statistics of y, at most."""
+    """Upper bound of bytes a partition of statistics of y."""
     rows = min(P_MAX // geometry.K, geometry.rows.out)
     images = max(1, BANK_COLUMNS // (div_ceil(geometry.rows.out, rows) * geometry.columns.out))
     return packed_statistics_bytes(options, rows, min(geometry.planes.out, _QUADRANTS * images))
 
 
 def block_statistics_bytes(geometry: Geometry, options: Options, channels: int) -> int:
-    """The same of groups and of transposed convolutions, in M tiles of so many channels: of the images of a bank, and
-    of those that go on in the next one, of each row tile or M tile."""
+    """The same for groups and transposed convolutions, in M tiles of so many channels: statistics of a bank's images
+    and, for each row tile or M tile, of images that continue in the next bank."""
     outputs = tiles = P_MAX // QUADRANT
     if geometry.groups == 1:
         outputs = num_steps(geometry.rows) * num_steps(geometry.columns)
@@ -328,7 +328,7 @@ def block_statistics_bytes(geometry: Geometry, options: Options, channels: int) 
 def fused_instructions(
     geometry: Geometry, schedule: Schedule, options: Options, lanes: Lanes, tiles: int, banks: int
 ) -> int:
-    """Instructions of prologue and statistics for an output tile of so many row tiles and banks, at most."""
+    """Upper bound of instructions for prologue and statistics of an output tile of so many row tiles and banks."""
     rows, loads = 1, 9 * len(schedule.k_tiles) * tiles * len(lanes)
     if schedule.shift is not None:
         rows = schedule.shift.U
@@ -340,7 +340,7 @@ def fused_instructions(
 
 
 def packed_bytes(geometry: Geometry, schedule: Schedule, residual: bool) -> int:
-    """Bytes per partition, at most: x of output tiles, filters as loaded, transposed and placed, results."""
+    """Upper bound of bytes per partition: x of output tiles, filters as loaded, transposed and placed, results."""
     shift = schedule.shift
     assert shift is not None
     geometry = with_windows(geometry, shift.Z)

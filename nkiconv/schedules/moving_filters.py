@@ -1,4 +1,4 @@
-"""How filters come that are moving operands: by K tile, in blocks of taps, by one of four ways from HBM."""
+"""Loads of filters as moving operands: by K tile, in blocks of taps, in one of four ways from HBM."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .cuts import tap_blocks
 from .geometry import Geometry, filter_rows, num_taps
 from .tiles import P_MAX, div_ceil
 
-#: Bytes a partition of a block of taps in memory order, and of all that are on their way together, if more than one.
+#: Bytes a partition of a block of taps in memory order, and of all blocks in flight, if more than one.
 RAW_BYTES = 16_384
 AHEAD_BYTES = 28_672
 #: (first row, rows, first column, columns) of taps
@@ -19,8 +19,8 @@ TapBlock = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class FilterSchedule:
-    """What a schedule says of moving filters: K tiles, pieces of channels each; places of their taps in SBUF; how they
-    come; matmuls on zeros. by_rows: whether y leaves by rows."""
+    """Moving filters of a schedule: K tiles, each of pieces of channels; places of their taps in SBUF; the way of their
+    loads; warm-up matmuls. by_rows: whether y is stored by rows."""
 
     by_rows: ClassVar[bool]
 
@@ -31,7 +31,7 @@ class FilterSchedule:
 
 
 def way_of(geometry: Geometry, by_rows: bool) -> str:
-    """How filters come; by_rows: of y that leaves by rows, the array transposes them."""
+    """The way of filters' loads; by_rows: the Tensor Engine transposes them, for y that is stored by rows."""
     if by_rows:
         return "array"
     if geometry.flipped and (num_taps(geometry) > 1 or geometry.w_strides[0] != 1):
@@ -44,13 +44,13 @@ def way_of(geometry: Geometry, by_rows: bool) -> str:
 
 
 def comes_raw(way: str) -> bool:
-    """Whether filters are put in place when they have come."""
+    """Whether filters are put in place after the load."""
     return way in ("array", "backwards")
 
 
 def raw_blocks(geometry: Geometry, plan: FilterSchedule, k_tile: int) -> list[TapBlock]:
-    """(first row, rows, first column, columns) of blocks of taps that come together: all where pieces of channels see
-    different ones."""
+    """(first row, rows, first column, columns) of blocks of taps that are loaded together: all taps if pieces of
+    channels have different ones."""
     if plan.way == "backwards" or plan.by_rows:
         return [(0, filter_rows(geometry), 0, geometry.columns.taps)]
     return tap_blocks(geometry, plan.k_tiles[k_tile][0].count, RAW_BYTES)
@@ -62,7 +62,7 @@ def raw_block_bytes(geometry: Geometry, plan: FilterSchedule, k_tile: int, block
 
 
 def alike(plan: FilterSchedule) -> list[list[int]]:
-    """Neighbouring K tiles whose filters are of the same channels, and are loaded once."""
+    """Neighbouring K tiles with filters of the same channels, which are loaded once."""
     found: list[list[int]] = []
     for k_tile, pieces in enumerate(plan.k_tiles):
         if found and plan.k_tiles[found[-1][0]][0].c0 == pieces[0].c0:
@@ -73,7 +73,7 @@ def alike(plan: FilterSchedule) -> list[list[int]]:
 
 
 def raw_bytes(geometry: Geometry, plan: FilterSchedule) -> int:
-    """Bytes a partition of all loads that are there together, at most."""
+    """Upper bound of bytes a partition of loads in SBUF together."""
     one = total = 0
     for k_tile, *_ in alike(plan):
         for block in raw_blocks(geometry, plan, k_tile):
@@ -83,5 +83,5 @@ def raw_bytes(geometry: Geometry, plan: FilterSchedule) -> int:
 
 
 def num_transposes(kn: int, plan: FilterSchedule) -> int:
-    """Transposes of the filters of kn output channels, and evacuations of them, at most."""
+    """Upper bound of transposes, and of their evacuations, for the filters of kn output channels."""
     return sum(len(places) for places in plan.places) * div_ceil(kn, P_MAX)

@@ -1,4 +1,4 @@
-"""Output tiles of a Schedule of blocks, as even as can be, and as many for one core as for the other."""
+"""Output tiles of a Schedule of blocks: as even as possible, and equally many for each core."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from .cuts import axis_elements, cut_volumes
 from .geometry import Geometry
 from .tiles import BANK_COLUMNS, PARTS, cut_at, cut_into, div_ceil, some_of
 
-#: Of groups, bytes per partition of fp32 results of an output tile and of its x; rows of one block are loaded in any
+#: For groups, bytes per partition of an output tile's fp32 results, and of its x; rows of one block are loaded in any
 #: case.
 GROUPS_Y_BYTES, GROUPS_X_BYTES = 12_288, 12_288
-#: Of transposed convolutions, bytes per partition of x of an output tile.
+#: For transposed convolutions, bytes per partition of an output tile's x.
 X_BYTES = 32_768
 
 
 def items_of_groups(geometry: Geometry, axes: tuple[BlockAxis, ...], lanes: int, both: bool) -> Iterator[Lanes]:
-    """Output tiles of an M tile; as many for one half of the work as for the other where it is of both."""
+    """Output tiles of an M tile; both: both cores share them, so each half of the work has equally many."""
     planes, rows, columns = axes
     size, M, J = geometry.columns.size, rows.blocks, columns.blocks
     most = max(rows.window, GROUPS_X_BYTES // (axis_elements(geometry.planes, 1) * size * geometry.itemsize))
@@ -29,7 +29,7 @@ def items_of_groups(geometry: Geometry, axes: tuple[BlockAxis, ...], lanes: int,
     images = 1
     if blocks == M:
         images = max(1, min(BANK_COLUMNS // (M * J), most // max(1, geometry.rows.size), planes.blocks))
-    # lanes have images of their own, or rows where there are too few images
+    # each lane has its own images, or rows if there are too few images
     total = planes.images * planes.blocks
     of_rows = total < lanes
     n_images = total if of_rows else div_ceil(total, images * lanes)
@@ -55,7 +55,7 @@ def items_of_groups(geometry: Geometry, axes: tuple[BlockAxis, ...], lanes: int,
 
 
 def _lanes(planes: BlockAxis, rows: BlockAxis, columns: Part, own: list[tuple[int, tuple[int, int]]], zn: int) -> Lanes:
-    """Lanes of (first block of planes, blocks of rows), each of so many blocks of planes."""
+    """Lanes of (first block of planes, blocks of rows), with `zn` blocks of planes each."""
     return tuple(
         (part_of(planes, z // planes.blocks, z % planes.blocks, zn), part_of(rows, 0, *m, whole=True), columns)
         for z, m in own
@@ -63,16 +63,16 @@ def _lanes(planes: BlockAxis, rows: BlockAxis, columns: Part, own: list[tuple[in
 
 
 def items_of_phases(axes: tuple[BlockAxis, ...], sizes: Sequence[int], segments: Sequence[int]) -> Iterator[Lanes]:
-    """Output tiles of so many blocks along each axis, of each of so many neighbouring segments."""
+    """Output tiles of so many blocks along each axis, for each of so many neighbouring segments."""
     z, p, q = (_part_lists(*one, max(segments) > 1) for one in zip(axes, sizes, segments, strict=True))
     for one in itertools.product(z, p, q):
-        # one of the three lists at most has several Parts
+        # at most one of the three lists has several Parts
         yield tuple((a, b, c) for a in one[0] for b in one[1] for c in one[2])
 
 
 def _part_lists(axis: BlockAxis, blocks: int, segments: int, alike: bool) -> list[list[Part]]:
-    """Lists of so many neighbouring Parts, fewer in its last, each of so many blocks. alike: with elements outside x,
-    and places for outputs that do not exist."""
+    """Lists of `segments` neighbouring Parts of `blocks` blocks, the last list shorter. alike: includes elements
+    outside x, and places for outputs outside y."""
     found = []
     for image in range(axis.images):
         cuts = cut_at(axis.blocks, blocks)
@@ -84,8 +84,8 @@ def _part_lists(axis: BlockAxis, blocks: int, segments: int, alike: bool) -> lis
 def item_sizes(
     geometry: Geometry, axes: tuple[BlockAxis, ...], segments: Sequence[int], y_bytes: int, k_tiles: int, cores: int
 ) -> list[int]:
-    """Blocks of an output tile along each axis: as many as x, in so many K tiles, and results have room for, and output
-    tiles for as many cores as share them."""
+    """Blocks of an output tile along each axis: as many as fit with x, in so many K tiles, and results, and a multiple
+    of `cores` output tiles if possible."""
     most_x, most_y = X_BYTES // (k_tiles * geometry.itemsize), y_bytes // 4
     most = [div_ceil(axis.blocks, n) for axis, n in zip(axes, segments, strict=True)]
     sizes = [1, 1, most[2]]
@@ -112,7 +112,7 @@ def count_items(axes: tuple[BlockAxis, ...], sizes: Sequence[int], segments: Seq
 
 
 def _blocks_with_room(axes: tuple[BlockAxis, ...], sizes: Sequence[int], which: int, most_x: int, most_y: int) -> int:
-    """Blocks along an axis, at least one, for whose x and results there is room, with so many along the others."""
+    """Blocks along axis `which`, at least one, whose x and results fit, with these sizes along the other axes."""
     for index, (axis, size) in enumerate(zip(axes, sizes, strict=True)):
         if index != which:
             most_x //= (size - 1) * axis.apart + axis.window

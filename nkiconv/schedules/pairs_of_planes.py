@@ -5,9 +5,8 @@ Of frames d0 .. d3 and planes of taps g0, g1, g2
     m0 = g0 (d0 - d2)     m1 = (g0 + g1 + g2) (d1 + d2)     m2 = (g0 - g1 + g2) (d2 - d1)     m3 = g2 (d3 - d1)
     y0 = m0 + (m1 + m2) / 2                                 y1 = m3 + (m1 - m2) / 2
 
-where products are convolutions of images: four instead of six. What is multiplied is rounded to fp16. The Geometry that
-the loop works on is that of the transformed planes: each pair of planes of y sees four of them, by as many planes of
-taps, whose sums stay apart.
+where products are convolutions of images: four instead of six. Factors are rounded to fp16. The loop's Geometry is that
+of the transformed planes: each pair of planes of y reads four of them, by four planes of taps, with separate sums.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from .geometry import Axis, Geometry, images_axis
 from .options import Options
 from .tiles import Part, div_ceil
 
-#: Planes of taps that there must be, planes of y at once, and planes that are multiplied for these.
+#: Planes of taps, planes of y at once, and planes that are multiplied for these.
 TAPS_OF_PLANES, PAIR, PRODUCTS_OF_PAIR = 3, 2, 4
 
 
 def pairs_unsupported(geometry: Geometry, axes: int) -> str:
-    """Why pairs of planes are not what a convolution on two or three axes makes; "" if they are."""
+    """Why a convolution on two or three axes cannot be computed by pairs of planes; "" if it can."""
     planes, reason = geometry.planes, ""
     steps = (planes.stride, planes.dilation, planes.lhs_dilation)
     if geometry.flipped:
@@ -41,7 +40,7 @@ def pairs_unsupported(geometry: Geometry, axes: int) -> str:
 
 
 def beside_pairs_unsupported(geometry: Geometry, options: Options) -> str:
-    """Why pairs of planes do not go with what else is asked for, or ""."""
+    """Why pairs of planes do not go with other arguments; "" if they do."""
     if geometry.packed > 0:
         return "precision=winograd: adds planes of taps of plain filters, and filter_ref is packed; pass it plain"
     if options.strict_nonfinite:
@@ -50,7 +49,7 @@ def beside_pairs_unsupported(geometry: Geometry, options: Options) -> str:
 
 
 def with_pairs(geometry: Geometry) -> Geometry:
-    """The Geometry whose planes of outputs are pairs of planes of y; another precision's stays as it is."""
+    """The Geometry with pairs of planes of y as planes of outputs; unchanged for other precisions."""
     planes = geometry.planes
     if geometry.precision != "winograd" or geometry.direct is not None:
         return geometry
@@ -62,8 +61,8 @@ def with_pairs(geometry: Geometry) -> Geometry:
 
 
 def with_rows_of_taps(geometry: Geometry) -> Geometry:
-    """The Geometry of pairs whose channels are those of x for each row of taps, row by row: channel r * C + c of row p
-    is row p + r * dilation - before of channel c."""
+    """The Geometry of pairs with the channels of x for each row of taps, row by row: channel r * C + c of row p is row
+    p + r * dilation - before of channel c."""
     rows, apart = geometry.rows, geometry.w_strides
     w_strides = (apart[0], apart[1], rows.taps * apart[2], apart[3])
     C = rows.taps * geometry.C
@@ -79,7 +78,7 @@ def rows_of_taps_unsupported(geometry: Geometry) -> str:
 
 
 def row_pieces(geometry: Geometry, c0: int, cn: int) -> list[tuple[int, int, int, int]]:
-    """(channel from c0, row of taps, channel of x, how many) of channels c0 .. c0+cn-1."""
+    """(channel from c0, row of taps, channel of x, count) of channels c0 .. c0+cn-1."""
     if geometry.direct is None or geometry.depth is None:
         return [(0, 0, c0, cn)]
     found, at = [], c0
@@ -92,13 +91,12 @@ def row_pieces(geometry: Geometry, c0: int, cn: int) -> list[tuple[int, int, int
 
 
 def planes_at_once(geometry: Geometry) -> int:
-    """Planes of y that one of outputs is."""
+    """Planes of y in one plane of outputs."""
     return 1 if geometry.direct is None else PAIR
 
 
 def planes_of_y(geometry: Geometry, out_tile: OutTile) -> Part:
-    """(first, how many) planes of y that an output tile's planes of outputs are; an odd last one has no other beside
-    it."""
+    """(first, count) planes of y of an output tile's planes of outputs; an odd last plane is alone."""
     if geometry.direct is None:
         return out_tile.z0, out_tile.zn
     volume, pair, of_volume = place_of_pair(geometry, out_tile.z0)
@@ -107,7 +105,7 @@ def planes_of_y(geometry: Geometry, out_tile: OutTile) -> Part:
 
 
 def frames_of_x(geometry: Geometry, out_tile: OutTile) -> tuple[int, int, int]:
-    """(first plane of x, how many, zeros before it) of the 2 zn + 2 frames that an output tile's pairs see."""
+    """(first plane of x, count, zeros before it) of the 2 zn + 2 frames that an output tile's pairs read."""
     planes = geometry.direct_planes
     volume, pair, _ = place_of_pair(geometry, out_tile.z0)
     size, first = planes.size // planes.images, PAIR * pair - planes.before
@@ -118,19 +116,19 @@ def frames_of_x(geometry: Geometry, out_tile: OutTile) -> tuple[int, int, int]:
 
 
 def frames_seen(pairs: int) -> int:
-    """Frames that so many neighbouring pairs see."""
+    """Frames that so many neighbouring pairs read."""
     return PAIR * pairs + TAPS_OF_PLANES - 1
 
 
 def place_of_pair(geometry: Geometry, z: int) -> tuple[int, int, int]:
-    """(volume, pair there, planes of y of a volume) of a plane of outputs."""
+    """(volume, pair in it, planes of y of a volume) of a plane of outputs."""
     planes = geometry.direct_planes
     each = geometry.planes.out // planes.images
     return z // each, z % each, planes.out // planes.images
 
 
 def out_tile_of_y(geometry: Geometry, out_tile: OutTile) -> OutTile:
-    """An output tile with the planes of y that it makes."""
+    """An output tile with its planes of y."""
     if geometry.direct is None:
         return out_tile
     z0, zn = planes_of_y(geometry, out_tile)
@@ -138,7 +136,7 @@ def out_tile_of_y(geometry: Geometry, out_tile: OutTile) -> OutTile:
 
 
 def bank_of_y(geometry: Geometry, out_tile: OutTile, bank: Bank) -> Bank:
-    """What a bank of an output tile's outputs holds of y."""
+    """A bank of outputs in planes of y, from the first of its output tile."""
     if geometry.direct is None:
         return bank
     first, count = PAIR * bank.z, planes_of_y(geometry, out_tile)[1]

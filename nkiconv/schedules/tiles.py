@@ -8,24 +8,24 @@ from typing import TypeVar
 
 from ..simulator.hardware import PARTITIONS, SBUF_USABLE_BYTES_PER_PARTITION
 
-#: Instructions of one core above which the compiler refuses an unrolled kernel (NCC_EBVF030, as users report it).
+#: Instructions of a core above which the compiler refuses an unrolled kernel (NCC_EBVF030, as users report it).
 INSTRUCTIONS_MAX = 5_000_000
-#: Parts that work is cut into first: as many as cores of an LNC2 launch, on one core too, so that bits agree.
+#: Parts that work is cut into first: the cores of an LNC2 launch, on one core too, so that bits agree.
 PARTS = 2
 #: Columns of fp32 sums that one bank of PSUM holds (nki.language.tile_size.psum_fmax), and its bytes per partition.
 BANK_COLUMNS = 512
 BANK_BYTES = 2048
-#: Banks that there are (trn2.toml, memory.psum_banks).
+#: Banks of PSUM (trn2.toml, memory.psum_banks).
 PSUM_BANKS = 8
-#: Bytes at multiples of which begins in PSUM what the array writes, and of which Vector takes as many as of one byte.
+#: Bytes of a word: transposes write rows that begin at words of PSUM, and Vector copies a word in a byte's time.
 WORD_BYTES = 4
-#: Engines address partitions from a multiple of this on (trn2.toml, rules NKI043).
+#: Engines address partitions from multiples of this (trn2.toml, rules NKI043).
 QUADRANT = 32
-#: Partitions, and bytes of SBUF that each has for a kernel (nl.tile_size.pmax, total_available_sbuf_size).
+#: Partitions, and bytes of SBUF of each for a kernel (nl.tile_size.pmax, total_available_sbuf_size).
 P_MAX, SBUF_BYTES = PARTITIONS, SBUF_USABLE_BYTES_PER_PARTITION
 
 Thing = TypeVar("Thing")
-#: (first, how many)
+#: (first, count)
 Part = tuple[int, int]
 
 
@@ -40,7 +40,7 @@ def fits_sbuf(count: int) -> bool:
 
 
 def slot_for(size: int) -> int:
-    """Partitions of the smallest part of all, from which engines may address `size` of them."""
+    """Partitions of the smallest aligned part that engines can address and that holds `size`."""
     slot = QUADRANT
     while slot < size:
         slot = 2 * slot
@@ -48,7 +48,7 @@ def slot_for(size: int) -> int:
 
 
 def engine_parts(first: int, count: int) -> list[Part]:
-    """(first, how many) of parts of partitions that engines may address each, of `count` from a multiple of 32 on."""
+    """(first, count) of parts, each addressable by engines, of `count` partitions from `first` on, a multiple of 32."""
     found = []
     while count > 0:
         most = P_MAX if first % P_MAX == 0 else first % P_MAX & -(first % P_MAX)
@@ -63,7 +63,7 @@ def require(condition: object, message: str) -> None:
 
 
 def share(count: int, parts: int, index: int) -> Part:
-    """(first, how many) of part `index` when `count` things are shared out evenly."""
+    """(first, count) of part `index` of `count` elements in `parts` even parts."""
     first = (count * index) // parts
     return first, (count * (index + 1)) // parts - first
 
@@ -74,27 +74,27 @@ def size_of(extents: Iterable[int]) -> int:
 
 
 def cut(count: int, most: int) -> list[Part]:
-    """(first, how many) of parts of at most `most`, as even as can be."""
+    """(first, count) of parts of at most `most`, as even as possible."""
     return cut_into(count, div_ceil(count, most))
 
 
 def cut_into(count: int, parts: int) -> list[Part]:
-    """(first, how many) of so many parts, as even as can be."""
+    """(first, count) of `parts` parts, as even as possible."""
     return [share(count, parts, index) for index in range(parts)]
 
 
 def cut_at(count: int, most: int) -> list[Part]:
-    """(first, how many) of parts of `most`, and of the rest."""
+    """(first, count) of parts of `most`, and of the rest."""
     return [(first, min(most, count - first)) for first in range(0, count, most)]
 
 
 def some_of(things: Sequence[Thing], part: Part) -> list[Thing]:
-    """The things of a list that a part is: (first, how many)."""
+    """The elements of a list in a part (first, count)."""
     return list(things[part[0] : part[0] + part[1]])
 
 
 def filled(count: int, value: Thing) -> list[Thing]:
-    """A list with a value so many times."""
+    """A list of `count` times a value."""
     return [value] * count
 
 
@@ -104,19 +104,19 @@ def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def whole_words(count: int, itemsize: int) -> int:
-    """Elements of `count` or a few more that fill whole words of four bytes: where the array writes rows to PSUM, each
-    begins at one."""
+    """`count` rounded up to whole words of four bytes, in elements: each row that a matmul writes to PSUM begins at a
+    word."""
     each = max(1, WORD_BYTES // itemsize)
     return div_ceil(count, each) * each
 
 
 def transposes_of_bank(width: int, itemsize: int) -> int:
-    """Transposes of so many columns that a bank of PSUM holds."""
+    """Transposes of `width` columns that fit a bank of PSUM."""
     return max(1, BANK_BYTES // (whole_words(width, itemsize) * itemsize))
 
 
 def picked(values: Sequence[int], axes: Iterable[int]) -> tuple[int, ...]:
-    """Values in the order of some axes: of a canonical shape that as stored, of strides the canonical ones."""
+    """Values in the order of axes: the stored shape of a canonical one, or canonical strides of stored ones."""
     return tuple(values[axis] for axis in axes)
 
 
