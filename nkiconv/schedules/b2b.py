@@ -6,16 +6,16 @@ from dataclasses import dataclass
 
 from .tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, P_MAX, PARTS, Part, cut_at, div_ceil, fits_sbuf
 
-#: Tokens of a span: what one load brings and one store takes, in runs of 4 KB of bf16; spans in SBUF at once.
+#: Tokens of a span, which is one load and one store, in runs of 4 KB of bf16; spans in SBUF at once.
 SPAN, SPANS = 2048, 3
-#: Whether Vector adds the last tap of x2, x1, v and the mixer to Tensor's; else Scalar and GpSimd do, whose sums are in
-#: SBUF too, as Vector multiplies no two operands in PSUM.
+#: Whether Vector adds the last tap of x2, x1, v and the mixer to Tensor's sums; else Scalar and GpSimd do, which leaves
+#: the sums in SBUF, as Vector multiplies no two operands in PSUM.
 ON_VECTOR = (False, True, False, True)
-#: Taps of a channel above which diagonals take longer than two launches, one of which has `banded`.
+#: Most taps of a channel with which diagonals take less time than two launches, one of them `banded`.
 TAPS_MAX = 20
-#: Full pieces from which one kernel takes less time than two, and the least share of all that they are.
+#: Least full pieces with which one kernel takes less time than two, and their least share of all pieces.
 FULL_PIECES, FULL_SHARE = 16, 0.75
-#: Tokens below which GpSimd, which makes diagonals, takes longer than the Tensor Engine.
+#: Least tokens with which GpSimd, which makes diagonals, takes less time than the Tensor Engine.
 TOKENS_MIN = 2 * BANK_COLUMNS
 
 
@@ -58,18 +58,18 @@ class B2bGeometry:
 
     @property
     def bytes(self) -> int:
-        """A partition of what is in SBUF at once."""
+        """Bytes a partition of SBUF that are live at once."""
         rows = SPANS * (3 * (SPAN + self.short) + 2 * SPAN + self.taps) * self.itemsize
         return rows + 2 * self.all_taps * (P_MAX * self.itemsize + 4) + 16 * 4 * BANK_COLUMNS
 
     @property
     def instructions(self) -> int:
-        """Of all cores, at most."""
+        """Instructions of all cores, at most."""
         spans, pieces = div_ceil(self.T, SPAN) + 2, div_ceil(self.T, BANK_COLUMNS) + 2
         return self.tiles * (8 + 8 * spans + pieces * (self.all_taps + 8))
 
     def spans(self, tiles: Part) -> list[Span]:
-        """Of so many tiles, image by image."""
+        """Spans of tiles (first, how many), image by image."""
         channels, found = cut_at(self.D, P_MAX), []
         for index in range(tiles[0], tiles[0] + tiles[1]):
             n, tile = divmod(index, len(channels))
@@ -80,7 +80,7 @@ class B2bGeometry:
 
 
 def _cut(count: int, begin: int, end: int) -> list[Part]:
-    """(first, how many) of spans, of which the first and the last are shorter, where they are not 0 and all fit."""
+    """(first, how many) of spans: one of `begin` tokens and one of `end` at the ends, if not 0 and if both fit."""
     if count < begin + end:
         return cut_at(count, BANK_COLUMNS)
     middle = [(begin + first, size) for first, size in cut_at(count - begin - end, SPAN)]
@@ -88,7 +88,7 @@ def _cut(count: int, begin: int, end: int) -> list[Part]:
 
 
 def unsupported_reason(geometry: B2bGeometry) -> str:
-    """Why there is no schedule; "" if there is."""
+    """Why the problem has no schedule; "" if it has one."""
     taps = f"proj of {geometry.short} taps, mixer of {geometry.taps}"
     if min(geometry.short, geometry.taps) < 2:
         return f"{taps}: must have 2 or more; put zeros in front of one"
@@ -100,8 +100,8 @@ def unsupported_reason(geometry: B2bGeometry) -> str:
 
 
 def pays(geometry: B2bGeometry) -> bool:
-    """Whether one kernel takes less time than two: in 16 bits, with few taps, of pieces that are mostly full, on both
-    cores, and several of them for the diagonals of a tile."""
+    """Whether one kernel takes less time than two: with 16 bits, few taps, and tokens enough for the diagonals of a
+    tile, if most pieces of both cores are full."""
     full = geometry.N * geometry.D * geometry.T / (P_MAX * BANK_COLUMNS)
     pieces = PARTS * div_ceil(geometry.tiles, PARTS) * div_ceil(geometry.T, BANK_COLUMNS)
     few = geometry.all_taps <= TAPS_MAX and geometry.itemsize == 2 and geometry.T >= TOKENS_MIN

@@ -1,4 +1,4 @@
-"""`banded`: depthwise rows as products with banded matrices. Settings, and the sizes of the work that they come to.
+"""`banded`: depthwise rows as products with banded matrices. Settings, and the sizes of tiles that follow from them.
 
 Positions count from the first padded element. Block J holds positions J * B .. J * B + B - 1 of a row; output block j,
 B / stride columns, needs blocks j .. j + num_taps - 1. With a dilation D, sets of D blocks are interleaved: block
@@ -29,13 +29,13 @@ from .options import PROLOGUE_ARGUMENTS, finish_instructions
 from .settings import SHARDS, Config, Settings, choice, count, double, flag, half, less, more, setting, warm_up
 from .tiles import BANK_BYTES, BANK_COLUMNS, PARTS, Part, cut, cut_at, cut_into, div_ceil, fits_sbuf
 
-#: Bytes of a run below which a row is not cut further: shorter ones take as long.
+#: Bytes of the shortest run that a row is cut into: the DMA of a shorter one takes as long.
 RUN_BYTES_LEAST = 64
 #: Bytes a partition of one tile's rows, of its blocks and of its results, each.
 BANDED_TILE_BYTES = 16384
-#: PSUM banks of sums that leave as rows together.
+#: PSUM banks of sums as rows that are evacuated together.
 ROWS_BANKS = 2
-#: Bytes of a partition for each channel while a bias becomes parts of bf16: three numbers of fp32, three parts, twice.
+#: Bytes a partition for each channel of a bias split into bf16 parts: three numbers of fp32, and twice three parts.
 SPLIT_BIAS_BYTES = 3 * 4 + 2 * 3 * 2
 
 
@@ -49,7 +49,7 @@ def _two_more(now: int) -> int:
 
 @dataclass(frozen=True)
 class BandedSettings(Settings):
-    """All settings; a search finds neighbours of block, edge, shard and images by the shape."""
+    """All settings; a search finds neighbours of block, groups, edge, shard and images by the shape."""
 
     algorithm = "banded"
     tried = (
@@ -95,22 +95,22 @@ class BandedSchedule:
     #: channels that share the partitions, and channels of the last group
     per_group: int
     last_group: int
-    #: blocks that one output block needs, and how far apart they are: the dilation, blocks of a set
+    #: blocks that one output block needs, and blocks from one of them to the next: the dilation, the blocks of a set
     num_taps: int
     apart: int
     num_groups: int
     #: output blocks of a row
     num_columns: int
-    #: first block that holds data, and the first after
+    #: first block with data, and first block after the data
     first_data: int
     end_data: int
     #: groups of a band buffer at most
     buffer_groups: int
-    #: tiles: groups, images, output blocks of each at most
+    #: most groups, images and output blocks of a tile
     groups: int
     images: int
     columns: int
-    #: columns of a chunk of a row at least
+    #: least columns of a chunk of a row
     chunk_columns: int
     #: columns of a row's last set of output blocks
     rest_out: int
@@ -130,7 +130,7 @@ def out_columns(geometry: RowGeometry, block: int) -> int:
 
 
 def tile_columns(geometry: RowGeometry, shard: str, images: int, num_taps: int, num_columns: int) -> int:
-    """Output blocks of a tile at most."""
+    """Most output blocks of a tile."""
     apart = geometry.dilation
     columns = part_most(num_columns // apart, shard == "columns")
     return apart * min(columns, max(num_taps, BANDED_TILE_BYTES // (images * geometry.itemsize * apart) - num_taps))
@@ -138,7 +138,7 @@ def tile_columns(geometry: RowGeometry, shard: str, images: int, num_taps: int, 
 
 @functools.lru_cache(maxsize=4096)
 def build(geometry: RowGeometry, options: Options, settings: BandedSettings) -> BandedSchedule:
-    """The schedule of all settings; with a state the data begin in front of x."""
+    """The schedule of all settings; an initial state is data before x."""
     block, shard, apart = settings.block, settings.shard, geometry.dilation
     per_group, num_taps, num_groups, num_columns = block_counts(geometry, block)
     out_block = out_columns(geometry, block)
@@ -193,12 +193,12 @@ def banded_sbuf_bytes(geometry: RowGeometry, options: Options, blocks: BandedSch
 
 
 def fits(geometry: RowGeometry, options: Options, blocks: BandedSchedule) -> bool:
-    """Whether SBUF holds it."""
+    """Whether SBUF holds the schedule's tiles."""
     return fits_sbuf(banded_sbuf_bytes(geometry, options, blocks))
 
 
 def config_unsupported(geometry: RowGeometry, options: Options, config: Config) -> str:
-    """What is wrong with settings, or what banded does not do at any size; "" if nothing is."""
+    """The error of a config, or why banded never runs the problem; "" if neither."""
     reason = BandedSettings.unsupported_reason(config)
     if reason != "":
         return reason
@@ -231,8 +231,8 @@ def config_unsupported(geometry: RowGeometry, options: Options, config: Config) 
     return ""
 
 
-#: Chunks of a row from which a last group with fewer channels than the others gets a tile of its own: beside others
-#: it takes a DMA for each chunk.
+#: Least chunks of a row with which a last group of fewer channels gets a separate tile: in a tile with other groups it
+#: takes a DMA for each chunk.
 CHUNKS_MANY = 4
 
 
@@ -255,23 +255,23 @@ class BandedTile:
     blocks_in: int
     chunks_out: int
     blocks_out: int
-    #: blocks from one chunk of results to the next: fewer than of a chunk where the last one takes what remains
+    #: blocks from one chunk of results to the next: fewer than a chunk's if the last chunk takes the remainder
     step_out: int
-    #: first block that holds data and how many do, counted from the tile's first; blocks of a row in X and Y
+    #: first block with data, counted from the tile's first, and number of blocks with data; blocks of a row in X and Y
     data0: int
     datan: int
     x_width: int
     y_width: int
-    #: how often a matmul takes its columns, so that few of them give the array enough to do to stay at full rate
+    #: times that a matmul streams its columns: few columns are repeated to keep the Tensor Engine at full rate
     repeats: int
-    #: whether it is a core's last, whose results nothing hides
+    #: whether it is a core's last tile, whose evacuations and stores overlap no other work
     ends: bool = False
 
 
 def spans_of(blocks: BandedSchedule, geometry: RowGeometry, part: int) -> tuple[list[Part], list[Part], list[Part]]:
-    """Groups, images and output blocks of the tiles of one of the parts; a tile is one of each.
+    """Groups, images and output blocks of the tiles of one part; a tile is one of each.
 
-    The first and the last have at most `edge` groups, if there are enough: nothing overlaps the start of the first tile
+    The first and the last tile have at most `edge` groups, if there are enough: nothing overlaps the start of the first
     or the end of the last.
     """
     shard, apart, edge, most = blocks.settings.shard, blocks.apart, blocks.settings.edge, blocks.groups
@@ -293,12 +293,12 @@ def spans_of(blocks: BandedSchedule, geometry: RowGeometry, part: int) -> tuple[
 
 
 def tiles_of_part(blocks: BandedSchedule, geometry: RowGeometry, part: int) -> list[BandedTile]:
-    """Tiles of one of the parts, in order."""
+    """Tiles of one part, in order."""
     return [plan_tile(blocks, *place) for place in itertools.product(*spans_of(blocks, geometry, part))]
 
 
 def plan_tile(blocks: BandedSchedule, groups: Part, images: Part, columns: Part) -> BandedTile:
-    """One tile, and how it lies on the partitions: as many chunks of each row as fit on the partitions."""
+    """One tile and its layout: as many chunks of each row as the partitions hold."""
     (g0, gn), (_, nn), (j0, jn) = groups, images, columns
     rows, apart, x_stationary, Bo = gn * nn, blocks.apart, blocks.settings.x_stationary, blocks.out_block
     needed, most = jn + (blocks.num_taps - 1) * apart, max(1, PARTITIONS // rows)
@@ -337,7 +337,7 @@ def plan_tile(blocks: BandedSchedule, groups: Part, images: Part, columns: Part)
 
 
 def is_ragged(blocks: BandedSchedule, tile: BandedTile) -> bool:
-    """Whether the last of several groups has fewer channels than the others, which takes DMAs of its own."""
+    """Whether the last of a tile's groups has fewer channels than the others, and so takes separate DMAs."""
     return tile.gn > 1 and tile.last < blocks.per_group
 
 
@@ -352,39 +352,39 @@ def transposes_a_bank(geometry: RowGeometry, tile: BandedTile) -> int:
 
 
 def in_pieces(geometry: RowGeometry, tile: BandedTile) -> int:
-    """Pieces of the stage that makes blocks of rows: one PSUM bank each."""
+    """Pieces of the stage that transposes rows to blocks: one PSUM bank each."""
     if tile.datan == 0:
         return 1
     return div_ceil(tile.blocks_in, transposes_a_bank(geometry, tile))
 
 
 def sum_spans(tile: BandedTile) -> list[tuple[int, int, int, int]]:
-    """What a group's sums take a PSUM bank or less for: (first image, images, first output block, output blocks)."""
+    """Spans of a group's sums that fit a PSUM bank each: (first image, images, first output block, output blocks)."""
     if tile.nn * tile.jn <= BANK_COLUMNS:
         return [(0, tile.nn, 0, tile.jn)]
     return [(n, 1, *columns) for n in range(tile.nn) for columns in cut(tile.jn, BANK_COLUMNS)]
 
 
 def row_spans(blocks: BandedSchedule, tile: BandedTile) -> list[Part]:
-    """Output blocks of a chunk whose sums of a group fit a PSUM bank, as rows: (first, how many)."""
+    """(first, how many) of a chunk's output blocks whose sums as rows, of one group, fit a PSUM bank."""
     return cut_at(tile.step_out, BANK_COLUMNS // (blocks.per_group * blocks.out_block))
 
 
 def outs_a_bank(blocks: BandedSchedule, tile: BandedTile) -> int:
-    """Block columns of rows that fit one PSUM bank, or half of them all where Vector and Scalar are to share those."""
+    """Block columns of rows that fit one PSUM bank; in a core's last tile at most half, for Vector and Scalar each."""
     most, apart = max(1, BANK_COLUMNS // (blocks.per_group * blocks.out_block)), blocks.apart
     most = min(most, div_ceil(tile.blocks_out, 2)) if tile.ends else most
-    # evacuations have three free dims, so that they stay within a set
+    # an evacuation has three free dims, and so stays within a set of blocks
     return most if apart == 1 else max(some for some in range(1, most + 1) if apart % some == 0)
 
 
 def out_pieces(blocks: BandedSchedule, tile: BandedTile) -> int:
-    """Pieces of the stage that makes rows of sums: one PSUM bank each."""
+    """Pieces of the stage that transposes sums to rows: one PSUM bank each."""
     return div_ceil(tile.blocks_out, outs_a_bank(blocks, tile))
 
 
 def plan_unsupported(geometry: RowGeometry, options: Options, blocks: BandedSchedule, cores: int) -> str:
-    """What is too large: memory or instructions; "" if nothing is."""
+    """Why memory or the compiler does not take the schedule; "" if they do."""
     if not fits(geometry, options, blocks):
         needed = banded_sbuf_bytes(geometry, options, blocks)
         return (
@@ -395,11 +395,11 @@ def plan_unsupported(geometry: RowGeometry, options: Options, blocks: BandedSche
 
 
 def count_banded_instructions(geometry: RowGeometry, options: Options, blocks: BandedSchedule, cores: int) -> int:
-    """Most instructions that a core takes."""
+    """Instructions of the busiest core, at most."""
     fixed = 64 + blocks.settings.buffers
     of_parts = []
     for spans in (spans_of(blocks, geometry, part) for part in range(PARTS)):
-        # of each axis the first two and the last stand for the others
+        # the first two spans and the last of each axis stand for all
         some = itertools.product(*(dict.fromkeys((*axis[:2], *axis[-1:])) for axis in spans))
         most = max((count_tile(geometry, options, blocks, plan_tile(blocks, *place)) for place in some), default=0)
         of_parts.append(most * math.prod(map(len, spans)))
@@ -407,7 +407,7 @@ def count_banded_instructions(geometry: RowGeometry, options: Options, blocks: B
 
 
 def count_tile(geometry: RowGeometry, options: Options, blocks: BandedSchedule, tile: BandedTile) -> int:
-    """Most instructions of one tile."""
+    """Instructions of one tile, at most."""
     gated = gate_instructions(geometry, tile.blocks_in * blocks.block * blocks.per_group)
     gated += blocks.per_group if geometry.prologue.asked else 0
     pieces = len(sum_spans(tile))

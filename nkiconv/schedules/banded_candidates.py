@@ -1,8 +1,8 @@
-"""Settings of `banded` by a rule, for kernels without any and for searches: sizes and shards by their bound, which is
-the wait for the first products, the busiest engine and the last results' way out.
+"""Settings of `banded` for kernels without any and for searches: sizes and shards of the least bound, that is the wait
+for the first products, the busiest engine, and the evacuation and store of the last results.
 
-Matmuls on zeros are taken to bring the array to its full rate, as `planner.warm_up` finds as many, where its work keeps
-it there.
+The bound assumes that matmuls on zeros, whose number `planner.clock` finds, bring the Tensor Engine to its full rate if
+its work keeps it there.
 """
 
 from __future__ import annotations
@@ -38,41 +38,41 @@ from .engines import Engines
 from .settings import Config, declarations, descended
 from .tiles import BANK_COLUMNS, PARTS, div_ceil
 
-#: Bytes of a run, one chunk of one row, from which a DMA is as fast as it gets; from which it is fast enough to let a
-#: tile have fewer groups than that needs, so that a core has TILES of them, whose stages overlap.
+#: Bytes of a run, one chunk of one row, at which a DMA has its full rate; the least bytes of a run in tiles of fewer
+#: groups, with which a core has TILES tiles whose stages overlap.
 RUN_BYTES, RUN_BYTES_MIN, TILES = 1024, 256, 4
-#: Columns of a matmul at least. Fewer take as long (pe.min_interval_rows), but leave the array idle, and it falls to
-#: half rate below 3/8 of what it could do (throttle.threshold): 64 of 128 keep it at full rate, 96 also bring it back
-#: there, which counts where a core's bands take longer than STREAMED_NS.
+#: Least columns of a matmul. Fewer take as long (pe.min_interval_rows), but leave the array idle, and it falls to half
+#: rate below 3/8 of its capacity (throttle.threshold): 64 of 128 keep it at full rate, 96 also bring it back there,
+#: which pays if a core's bands take longer than STREAMED_NS.
 STREAMED, STREAMED_LONG, STREAMED_NS = 64, 96, 15000.0
 #: Matmuls of 512 columns of zeros while the array waits for the first rows: it runs at half rate until it has been busy
-#: for 3/8 of its full capacity in a window of 3.4 us (trn2.toml, throttle.*), and 6 of them are 1.3 us of it. Then, at
-#: full rate, some while the first blocks are evacuated. A core whose bands take less than WARM_UP_NS is done before
-#: that pays.
+#: for 3/8 of its full capacity in a window of 3.4 us (trn2.toml, throttle.*), and 6 of them are 1.3 us of it. REWARM
+#: more, at full rate, fill the evacuation of the first blocks. They do not pay if a core's bands take less than
+#: WARM_UP_NS.
 WARM_UP, REWARM, WARM_UP_NS = 6, 4, 2500.0
 #: Groups of the first and the last tile.
 EDGE = 4
-#: Band buffers, groups of a buffer at most, and ns that all of them together should last: a DMA's way from the
-#: last use of a buffer to its next (dma.static_first_packet_ns, dma.receipt_ns and the transfer).
+#: Band buffers, most groups of a buffer, and ns of work that all of them together should hold: the latency of a DMA
+#: from the last use of a buffer to its next (dma.static_first_packet_ns, dma.receipt_ns and the transfer).
 BUFFERS, BUFFER_GROUPS, BUFFERED_NS = 4, 8, 2500.0
-#: Bytes a partition of all band buffers together, twice as many where the bands of one group are large.
+#: Bytes a partition of all band buffers together; twice as many if the bands of one group are large.
 BAND_BYTES = 65536
-#: A group's bands are loaded by one DMA a channel, cheaper for the DMA engines than a copy in HBM, until issuing them
-#: takes a good part of what the array needs for the group.
+#: Ratio of a group's time on the Tensor Engine to the issue time of its DMAs below which bands come from a copy in HBM.
+#: Above it one DMA a channel loads a group's bands, which is cheaper for the DMA engines.
 SCRATCH_BELOW = 1.5
-#: Sizes and shards whose other settings are tried, and how far from the best of them the others may be; settings that
-#: are what a start has: of the others a bound tells which take less.
+#: Starts (sizes and a shard) whose other settings are tried, and the largest ratio of their bound to the least; the
+#: settings that keep a start's values, as the bound does not rank them.
 REFINED, NEAR = 3, 1.3
 KEPT = frozenset(("block", "shard", "buffers", "buffer_groups", "streamed", "warmup", "rewarm", "x_stationary"))
-#: Bytes of a run of results from which x may be stationary, and tiles of a core then, twice as many with a factor of x,
-#: which is one more stage; they are alike, as each hides the stages of others.
+#: Least bytes of a run of results for x to be stationary, and tiles of a core then, twice as many with a factor of x,
+#: which is one more stage; all tiles are of one size, as each overlaps the stages of others.
 ROW_BYTES, ROW_TILES = 128, 8
-#: What it takes beyond this bound then, as sums leave each bank through Scalar and Vector before the next may begin.
+#: Ratio of the time with x stationary to this bound: Scalar and Vector evacuate each bank before its next sums begin.
 ROW_WAITS = 1.1
 
 
 def complete(geometry: RowGeometry, options: Options, config: Config, target: Target) -> BandedSettings:
-    """All settings of a config without a refusal: what it leaves open is as the least bound has it."""
+    """All settings of a supported config, its open ones filled in by the least bound."""
     if config is not None and len(config) == len(declarations(BandedSettings)):
         return BandedSettings.read(config)
     return candidates(geometry, options, config, target)[0][0]
@@ -82,11 +82,11 @@ def complete(geometry: RowGeometry, options: Options, config: Config, target: Ta
 def candidates(
     geometry: RowGeometry, options: Options, config: Config, target: Target
 ) -> tuple[tuple[BandedSettings, float], ...]:
-    """Settings, and ns, that a config leaves open: sizes and shards, and the best of them with one setting after the
-    other changed for what takes less; the least first."""
+    """(settings, ns) that a config allows, the least ns first: all sizes and shards, and the best of them with their
+    other settings changed one at a time as long as ns fall."""
     found = starts(geometry, options, config, target)
     near = {one: ns for one, ns in found if ns <= NEAR * found[0][1]}
-    if "scratch" not in dict(config or ()):  # the clock tells which takes less
+    if "scratch" not in dict(config or ()):  # the clock decides between both
         rows = [replace(one, scratch=not one.scratch) for one in list(near)[:1] if one.x_stationary]
         near |= {one: ns_of(geometry, options, one, target) for one in rows}
     for one in [one for one in list(near)[:REFINED] if near[one] < float("inf") and not one.x_stationary]:
@@ -103,8 +103,8 @@ def candidates(
 def starts(
     geometry: RowGeometry, options: Options, config: Config, target: Target
 ) -> tuple[tuple[BandedSettings, float], ...]:
-    """Settings, and ns, of the sizes and shards that a config leaves open, the least first; where none fits SBUF, with
-    the smallest tiles and buffers."""
+    """(settings, ns) of all sizes and shards that a config allows, the least ns first; with the smallest tiles and
+    buffers if no others fit SBUF."""
     given = dict(config or ())
     ways = [False, True] if takes_rows(geometry, options) else [False]
     found = [
@@ -121,7 +121,7 @@ def starts(
 
 
 def ns_of(geometry: RowGeometry, options: Options, settings: BandedSettings, target: Target) -> float:
-    """ns of settings, about; infinity where they do not fit."""
+    """ns of settings, about; infinity if they do not fit."""
     blocks = build(geometry, options, settings)
     if settings.images * settings.groups > PARTITIONS or not fits(geometry, options, blocks):
         return float("inf")
@@ -129,7 +129,7 @@ def ns_of(geometry: RowGeometry, options: Options, settings: BandedSettings, tar
 
 
 def near_of(geometry: RowGeometry, options: Options, now: BandedSettings) -> list[tuple[tuple[str, Any], ...]]:
-    """Settings that differ in one thing."""
+    """Configs that differ from these settings in one setting."""
     blocks, sizes = build(geometry, options, now), sorted({*blocks_of(geometry.stride), now.block})
     place, groups = sizes.index(now.block), part_most(blocks.num_groups, now.shard == "channels")
     even = (div_ceil(groups, tiles) for tiles in range(1, 5))
@@ -148,23 +148,23 @@ def near_of(geometry: RowGeometry, options: Options, now: BandedSettings) -> lis
     return BandedSettings.near(now.pairs, {**dict(now.pairs), **sized}, **by_shape)
 
 
-#: Of what does not fit otherwise.
+#: Settings of the smallest tiles and buffers.
 SMALLEST = {"groups": 1, "images": 1, "buffer_groups": 1, "buffers": 1, "edge": 0}
 
 
 def first(geometry: RowGeometry, options: Options, target: Target) -> list[BandedSettings]:
-    """The first settings."""
+    """The settings that a search begins with: the start of the least bound."""
     return [starts(geometry, options, None, target)[0][0]]
 
 
 def blocks_of(stride: int) -> list[int]:
-    """Powers of two, and near them multiples of the stride; the stride itself where that is larger than all."""
+    """Block sizes: powers of two up to 128, rounded down to multiples of the stride, and the stride at least."""
     sizes = [max(1, 2**power // stride) * stride for power in range(1, 8)]
     return list(dict.fromkeys(size for size in sizes if size <= PARTITIONS)) or [stride]
 
 
 def shards_for(geometry: RowGeometry, block: int) -> list[str]:
-    """Axes that can be shared out, channels first, whose filters are loaded once; columns where there is no other."""
+    """Axes that the cores can share, channels first, whose filters are loaded once; columns if no other axis can."""
     _, _, num_groups, num_columns = block_counts(geometry, block)
     found = ["channels"] if num_groups >= PARTS else []
     found += ["batch"] if geometry.N >= PARTS else []
@@ -172,9 +172,9 @@ def shards_for(geometry: RowGeometry, block: int) -> list[str]:
 
 
 def takes_rows(geometry: RowGeometry, options: Options) -> bool:
-    """Whether x may be stationary: results of all images fill the partitions with runs that are not too short, and
-    Scalar and Vector have a gate or an activation to do besides the second pass over sums that it saves. A search tries
-    it elsewhere too."""
+    """Whether x is a candidate for the stationary operand: results of all images fill the partitions with runs of at
+    least ROW_BYTES, and Scalar and Vector, which it saves a second pass over sums, have a gate or an activation too.
+    Searches also try it for other problems."""
     is_long = geometry.N * geometry.Q * options.epilogue.y_itemsize >= ROW_BYTES * PARTITIONS
     return geometry.dilation == 1 and is_long and (gate_of(geometry) != "" or options.epilogue.activation != "")
 
@@ -182,7 +182,7 @@ def takes_rows(geometry: RowGeometry, options: Options) -> bool:
 def filled(
     geometry: RowGeometry, target: Target, given: Mapping[str, Any], block: int, shard: str, x_stationary: bool
 ) -> BandedSettings:
-    """All settings of sizes and a shard: those given, and what goes with them."""
+    """All settings of a block size, a shard and a stationary operand: the given ones, and the others by rules."""
     item = geometry.itemsize
     per_group, num_taps, num_groups, num_columns = block_counts(geometry, block)
     images = max(1, min(geometry.N, BANK_COLUMNS // num_columns, PARTITIONS // given.get("groups", 1)))
@@ -223,28 +223,28 @@ def filled(
     return replace(found, **given)
 
 
-#: Tiles of a part that are looked at: all, or those of a few places, which stand for the others.
+#: Most tiles of a part that a bound reads; of more tiles these many stand for all.
 LOOKED_AT = 6
-#: Partitions below which the first rows are there before the filters of 128 channels.
+#: Partitions of the first rows below which these arrive before the filters of 128 channels.
 ROWS_FIRST = 104
-#: Share of a window's time in which matmuls on zeros bring the array to its full rate, and how much more work than its
-#: threshold keeps it there.
+#: Share of a throttle window in which matmuls on zeros bring the Tensor Engine to its full rate, and the ratio of its
+#: work to the threshold that keeps it there.
 WARM_SHARE, SURE = 0.45, 1.2
-#: How little engines overlap of which several are nearly as busy as the busiest: a norm's power.
+#: Power of the norm of the engines' times: the smaller, the less engines overlap that are about equally busy.
 POWER = 4
 
 
 class _Work(NamedTuple):
-    """ns of one tile, by what they are spent on."""
+    """ns of one tile, by stage."""
 
     rows_in: float  # transposes of x
     products: float
     rows_out: float  # transposes of sums
-    streamed: float  # columns of all these, without what the array waits for between them
-    stall: float  # for sums to leave PSUM, before they are transposed
-    read_in: float  # the last transposes of x, and of sums, out of PSUM
+    streamed: float  # columns of all these, without waits between matmuls
+    stall: float  # wait for the evacuation of sums before their transposes
+    read_in: float  # evacuation of transposes of x, and of sums
     read_out: float
-    vector: float  # all evacuations, if Vector or Scalar did them
+    vector: float  # all evacuations if Vector, or Scalar, did all of them
     scalar: float
     load: float
     store: float
@@ -268,7 +268,7 @@ def bound_ns(geometry: RowGeometry, options: Options, blocks: BandedSchedule, ta
     stage_ns = target.matmul_done_ns + 2 * target.hop_ns + target.vector_done_ns
     run_ns = target.rows_an_engine * target.run_ns(size * item)
     triggers_ns = channels * (1 if settings.scratch else blocks.buffer_groups) * target.static_issue_ns
-    # zeros of band buffers, of which Vector does two of three, and the filters
+    # zeros of band buffers, two of three by Vector; and the filters
     zeros_ns = blocks.per_group * size * item / 4 * target.vector_memset_ns * 2 / 3 if blocks.per_group > 1 else 0.0
     all_zeros_ns = zeros_ns * min(settings.buffers * blocks.buffer_groups, groups)
     filters_ns = target.rows_an_engine * target.row_ns(geometry.S, geometry.w_s, item)
@@ -284,7 +284,7 @@ def bound_ns(geometry: RowGeometry, options: Options, blocks: BandedSchedule, ta
     start_ns = max(x_ns, bands_ns, second_ns)
     end_ns = last.rows_out + last.read_out + stage_ns + target.hop_ns + target.matmul_done_ns + target.hop_dma_ns
     end_ns += target.static_issue_ns + target.first_packet_ns + last.store + target.dma_end_ns
-    # what keeps the array waiting: evacuations, triggers, the way of bands and of rows to their buffers, all DMA
+    # other limits than the Tensor Engine: evacuations, triggers, latency of bands, all DMA, latency of rows
     vector_ns = total.vector + all_zeros_ns
     read_ns = max(all_zeros_ns, vector_ns * total.scalar / (vector_ns + total.scalar))
     if options.epilogue.activation:
@@ -316,7 +316,7 @@ def bound_ns(geometry: RowGeometry, options: Options, blocks: BandedSchedule, ta
 
 
 def _tiles(geometry: RowGeometry, blocks: BandedSchedule) -> list[tuple[BandedTile, float]]:
-    """Tiles of the part that is never the smaller one, and how many each stands for."""
+    """(tile, number of tiles that it stands for) of the larger part."""
     spans = spans_of(blocks, geometry, PARTS - 1)
     places = list(itertools.product(*spans))
     total, a_group = len(places), len(spans[1]) * len(spans[2])

@@ -1,4 +1,4 @@
-"""What all algorithms of depthwise conv1d schedule: `RowGeometry`, `Options`, the two parts of the work."""
+"""The problem of all depthwise conv1d algorithms: `RowGeometry`, `Options`, the two parts of the work."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .tiles import INSTRUCTIONS_MAX, PARTS, div_ceil, share
 
 #: Elements a partition of one product of x and its gate.
 GATED_ELEMENTS = 1024
-#: Columns of an image below which two cores do not share them.
+#: Least columns of an image that two cores share.
 COLUMNS_TO_SHARE = 64
 
 
@@ -30,7 +30,7 @@ class RowGeometry:
     S: int
     Q: int
     stride: int
-    #: of several taps; of one it is 1, whatever is asked for
+    #: 1 if there is one tap
     dilation: int
     lhs_dilation: int
     pad_left: int
@@ -47,23 +47,23 @@ class RowGeometry:
     itemsize: int
     #: whether taps are in reverse order: y is the sum over s of w[c, S - 1 - s] * ...
     flipped: bool = False
-    #: what the chunks of x's channels are, of `rules.CHUNKS`, C channels each; the input alone: "x"
+    #: the chunks of x's channels by their letters in `rules.CHUNKS`, C channels each; "x" is the input alone
     chunks: str = "x"
-    #: what happens to each element of x as it arrives
+    #: applied to each element of x as it arrives
     prologue: Prologue = NO_PROLOGUE
-    #: how many times the work of this the problem has that the host plans by it: instructions are counted of all
+    #: how many times as much work as this the planned problem has; instructions are counted of all its work
     times: int = 1
 
     @property
     def axis(self) -> Axis:
-        """Of x."""
+        """The axis of x."""
         places = self.pad_left, self.pad_right, self.dilation, self.lhs_dilation
         return Axis(self.W, self.S, self.stride, *places)
 
 
 @dataclass(frozen=True)
 class Options:
-    """Everything asked for besides the geometry that changes what an algorithm does."""
+    """The arguments besides the geometry that change an algorithm's work."""
 
     epilogue: Epilogue
     #: whether the left padding holds an initial state instead of zeros
@@ -73,47 +73,47 @@ class Options:
 
 
 def chunk_start(geometry: RowGeometry, chunk: str) -> int:
-    """Elements of x as stored in front of a chunk of its channels."""
+    """Elements of x as stored before a chunk of its channels."""
     return geometry.chunks.index(chunk) * geometry.C * geometry.x_c
 
 
 def gate_of(geometry: RowGeometry) -> str:
-    """What the input is multiplied by as it arrives, "B" or "G"; "" by nothing."""
+    """The chunk that the input is multiplied by as it arrives, "B" or "G"; "" without one."""
     return next((chunk for chunk in geometry.chunks if chunk in "BG"), "")
 
 
 def inputs_of(geometry: RowGeometry) -> int:
-    """How many elements of x arrive for one of the input."""
+    """Elements of x as stored that arrive for one element of the input."""
     return 2 if gate_of(geometry) else 1
 
 
 def gate_bytes(geometry: RowGeometry, loaded: int) -> int:
-    """Bytes a partition beside x as loaded: the factor, and two sigmoids, or the numbers of a prologue."""
+    """Bytes a partition besides x as loaded: the factor, and two sigmoids, or the numbers of a prologue."""
     gate = gate_of(geometry)
     numbers = NUMBERS_BYTES if geometry.prologue.asked else 0
     return (loaded if gate else 0) + (2 * 4 * GATED_ELEMENTS if gate == "G" else 0) + numbers
 
 
 def gate_instructions(geometry: RowGeometry, elements: int) -> int:
-    """Instructions of a load of x beside itself, at most."""
+    """Instructions of a load of x besides its DMA, at most: of a gate or a prologue."""
     if geometry.prologue.asked:
         return 4
     return 1 + 2 * div_ceil(elements, GATED_ELEMENTS) if gate_of(geometry) else 0
 
 
 def gate_ns(geometry: RowGeometry, target: Target) -> float:
-    """ns an element of a partition that the product takes on Vector."""
+    """ns of Vector an element of a partition for the product with a gate."""
     fast = geometry.itemsize == 2 and gate_of(geometry) == "B"
     return (target.vector_16bit_ns if fast else target.vector_ns) if gate_of(geometry) else 0.0
 
 
 def arrival_ns(geometry: RowGeometry, target: Target) -> float:
-    """The same of the sigmoid, or of a prologue, on Scalar."""
+    """ns of Scalar an element of a partition for the sigmoid or a prologue."""
     return target.scalar_ns if gate_of(geometry) == "G" or geometry.prologue.asked else 0.0
 
 
 def input_unsupported(geometry: RowGeometry, name: str) -> str:
-    """Why an algorithm that takes x as it is, and taps in order, does not run this, or ""."""
+    """Why an algorithm without prologue, reversed taps and lhs_dilation does not run this; "" if it does."""
     if geometry.prologue.asked:
         return f"{PROLOGUE_ARGUMENTS}: {name} takes none; use mixed, vector or banded"
     if geometry.flipped:
@@ -124,40 +124,40 @@ def input_unsupported(geometry: RowGeometry, name: str) -> str:
 
 
 def residual_places(geometry: RowGeometry) -> tuple[int, int, int, int]:
-    """Elements between images, channels and columns of the residual, which lies as y does, or of the factor of y, a
-    chunk of x; and of the first."""
+    """(elements between images, between channels, between columns, first element) of the residual, which is stored as
+    y, or of y's factor, a chunk of x."""
     if "C" in geometry.chunks:
         return geometry.x_n, geometry.x_c, geometry.x_w, chunk_start(geometry, "C")
     return geometry.y_n, geometry.y_c, geometry.y_q, 0
 
 
 def part_span(count: int, is_shared: bool, part: int) -> tuple[int, int]:
-    """(first, how many) of an axis in one of the PARTS: a share of it, or all.
+    """(first, how many) of an axis in one of the PARTS: its share if the axis is shared, else all.
 
-    One core does both parts one after the other, two cores one each: every output meets the same instructions, and has
-    the same bits, on 1 and on 2 cores.
+    One core computes both parts one after the other, two cores one each: each output comes from the same instructions,
+    and has the same bits, on 1 and on 2 cores.
     """
     return share(count, PARTS, part) if is_shared else (0, count)
 
 
 def part_most(count: int, is_shared: bool) -> int:
-    """Most of an axis in one of the PARTS."""
+    """The largest share of an axis in one of the PARTS."""
     return div_ceil(count, PARTS) if is_shared else count
 
 
 def shards_of(geometry: RowGeometry, first: str | None = None) -> list[str]:
-    """Ways to share the work that leave neither core idle, `first` before the others."""
+    """Axes that two cores can share with work for both, `first` before the others."""
     works = {"channels": geometry.C >= 2, "columns": geometry.Q >= COLUMNS_TO_SHARE, "batch": geometry.N >= 2}
     return sorted((name for name in SHARDS if works[name] or name == first), key=lambda name: name != first)
 
 
 def place_of_tap(geometry: RowGeometry, s: int, taps: int) -> int:
-    """Where tap s is among so many of which it is one of the first."""
+    """The index of tap s among the first `taps`, counted from their last if taps are in reverse order."""
     return taps - 1 - s if geometry.flipped else s
 
 
 def instructions_unsupported(geometry: RowGeometry, name: str, count: int) -> str:
-    """Why the compiler would not take so many instructions of a core; "" if it does."""
+    """Why the compiler does not take so many instructions of a core; "" if it does."""
     count = count * geometry.times
     if count <= INSTRUCTIONS_MAX:
         return ""

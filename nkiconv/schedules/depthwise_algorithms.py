@@ -1,6 +1,6 @@
-"""Algorithms of depthwise conv1d by name: what each does not run, and which a bare kernel takes, by their bounds.
+"""Algorithms of depthwise conv1d by name: their unsupported problems, and the default of a bare kernel by bounds.
 
-Every call on the host times what has the least bounds too, and `nkiconv.plan` more: docs/algorithms.md compares them.
+Calls on the host time the candidates of the least bounds, `nkiconv.plan` more: docs/algorithms.md compares them.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from .settings import Config, Settings
 
 @dataclass(frozen=True)
 class RowAlgorithm:
-    """What is asked of an algorithm, each of a RowGeometry, Options, and what stands there."""
+    """The functions of an algorithm, each of a RowGeometry, Options, and the arguments named there."""
 
     settings: type[Settings]
-    #: of a config: why it is refused, or the problem whatever its sizes; "" if nothing is
+    #: of a config: its error, or why the algorithm never runs the problem; "" if neither
     config_unsupported: Callable[[RowGeometry, Options, Config], str]
-    #: of a config that is not, and a target: all settings, those left open by a rule
+    #: of a supported config and a target: all settings, open ones by a rule
     complete: Callable[[RowGeometry, Options, Config, Target], Any]
     #: of all settings: the schedule
     build: Callable[[RowGeometry, Options, Any], Any]
-    #: of a schedule and a number of cores: why memory or the compiler does not take it; "" if they do
+    #: of a schedule and a number of cores: why memory or the compiler does not take the schedule; "" if they do
     plan_unsupported: Callable[[RowGeometry, Options, Any, int], str]
-    #: of a target: the settings that come first to mind; none where the algorithm is never best
+    #: of a target: the settings that a search begins with; empty if the algorithm is never best
     first: Callable[[RowGeometry, Options, Target], list[Any]]
     #: of a schedule and a target: ns of a core, about
     bound_ns: Callable[[RowGeometry, Options, Any, Target], float]
 
     def unsupported(self, geometry: RowGeometry, options: Options, config: Config, cores: int) -> str:
-        """Why it does not run this on `cores` cores; "" if it does."""
+        """Why the algorithm does not run the problem with a config on `cores` cores; "" if it does."""
         reason = self.config_unsupported(geometry, options, config)
         return reason or self.plan_unsupported(geometry, options, self.plan(geometry, options, config), cores)
 
@@ -45,14 +45,14 @@ class RowAlgorithm:
         return self.build(geometry, options, self.complete(geometry, options, config, Target.of(Rates())))
 
     def ns_of(self, geometry: RowGeometry, options: Options, cores: int, target: Target, settings: Any) -> float:
-        """ns of settings, about; infinity where they do not run."""
+        """ns of settings, about; infinity if they do not run."""
         plan = self.build(geometry, options, settings)
         if self.plan_unsupported(geometry, options, plan, cores):
             return float("inf")
         return self.bound_ns(geometry, options, plan, target)
 
     def guesses(self, geometry: RowGeometry, options: Options, cores: int, target: Target) -> list[tuple[Any, float]]:
-        """The first settings that run, with their ns."""
+        """(settings, ns) of the first settings that run."""
         if self.config_unsupported(geometry, options, None):
             return []
         found = self.first(geometry, options, target)
@@ -67,7 +67,7 @@ def _mixed(on_tensor: bool) -> RowAlgorithm:
     return RowAlgorithm(mixed.MixedSettings, refusal, settings, mixed.build, size, first, mixed_bound.bound_ns)
 
 
-#: The algorithms by the names that they can be asked for by.
+#: The algorithms by their names in arguments.
 ALGORITHMS = {
     "banded": RowAlgorithm(
         banded.BandedSettings, banded.config_unsupported, banded_candidates.complete, banded.build,
@@ -86,20 +86,20 @@ ALGORITHMS = {
 
 
 def unsupported_reason(algorithm: str, geometry: RowGeometry, options: Options, config: Config, cores: int) -> str:
-    """Why an algorithm does not run this on `cores` cores: argument, value, rule, remedy; "" if it does."""
+    """Why an algorithm does not run the problem on `cores` cores (argument, value, rule, remedy); "" if it does."""
     return ALGORITHMS[algorithm].unsupported(geometry, options, config, cores)
 
 
 def bounds(geometry: RowGeometry, options: Options, cores: int) -> list[tuple[float, str]]:
-    """(ns, algorithm) of the first settings of each that run."""
+    """(ns, algorithm) of the first settings that run, of each algorithm."""
     target = Target.of(Rates())
     return [(ns, name) for name, one in ALGORITHMS.items() for _, ns in one.guesses(geometry, options, cores, target)]
 
 
 @functools.lru_cache(maxsize=256)
 def default_of(geometry: RowGeometry, options: Options, cores: int) -> str:
-    """The algorithm of a kernel that is called without one: that of the least bound; `vector`, or `dot`, whose filters
-    need not fit SBUF, where none has a bound."""
+    """The algorithm of a kernel that is called without one: that of the least bound; if none has a bound, `vector`, or
+    `dot`, whose filters need not fit SBUF."""
     found = bounds(geometry, options, cores)
     if found:
         return min(found)[1]

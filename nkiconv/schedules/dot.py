@@ -1,11 +1,11 @@
-"""`dot`: dot products of whole rows. Settings, schedule, what it does not run.
+"""`dot`: dot products of whole rows. Settings, schedule, unsupported problems.
 
-Its cuts are phases of taps and columns, chunks of taps, blocks of lags and tiles. None of it depends on the
-number of cores.
+It cuts the work into phases of taps and columns, chunks of taps, blocks of lags, and tiles, the same on any number of
+cores.
 
 With g = gcd(stride, dilation), R = stride / g and D = dilation / g, tap s = R s' + r and column q = D q' + m meet at
-position stride * (D (s' + q') + m) + dilation * r of the padded row. For each of the R tap phases and D column phases
-that is a convolution without stride or dilation, so a lag q' is a shift of s'. Position s' = base + n p + t lies at
+position stride * (D (s' + q') + m) + dilation * r of the padded row. Each of the R tap phases and D column phases is
+thus a convolution without stride or dilation, and a lag q' is a shift of s'. Position s' = base + n p + t is at
 partition p, slot t; lag q' of slot t is slot t + q'.
 """
 
@@ -31,17 +31,17 @@ from .depthwise import (
 from .settings import Config, Settings, count, double, half, setting, warm_up
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, SBUF_BYTES, cut_at, div_ceil
 
-#: Slots of a stationary that a config can ask for.
+#: Slots of a stationary operand that a config can ask for.
 BLOCKS = (1, 2, 4, 8, 16)
-#: Most columns.
+#: Most columns of a row.
 COLUMNS_MAX = 64
-#: Matmuls on zeros that a search tries, and rows from which they pay.
+#: Matmuls on zeros that a search tries, and least rows with which they pay.
 WARM_UP, MANY_ROWS = 24, 1024
-#: Rows as loaded that are in flight.
+#: Buffers of rows as loaded.
 BUFFERS = 4
 #: Bytes a partition of SBUF for rows as loaded, transposed slots and kept filters; sums and products take the rest.
 DOT_SBUF_BYTES = 180_000
-#: Bytes a partition of transposed filters that are kept for all images of a tile.
+#: Most bytes a partition of transposed filters that stay in SBUF for all images of a tile.
 KEPT_BYTES = 65_536
 #: ns from the first load to the first sums and from the last sums to the end of the last store.
 ENDS_NS = 5000.0
@@ -68,7 +68,7 @@ def complete(geometry: RowGeometry, options: Options, config: Config, target: Ta
 
 
 def config_unsupported(geometry: RowGeometry, options: Options, config: Config) -> str:
-    """What is wrong with a config, or what dot does not do at any size; "" if nothing is."""
+    """The error of a config, or why dot never runs the problem; "" if neither."""
     reason = DotSettings.unsupported_reason(config) or input_unsupported(geometry, "dot")
     if reason != "":
         return reason
@@ -91,18 +91,18 @@ class DotSchedule:
     column_phases: int  # min(D, Q)
     taps: int = 1  # slots of a stationary
     channels: int = P_MAX  # of a stationary
-    slots: int = 0  # of a chunk, 0 if not even the fewest fit SBUF: 128 * slots taps of each phase
+    slots: int = 0  # of a chunk, 128 * slots taps of each phase; 0 if one slot does not fit SBUF
     chunks: int = 1
     lags: int = 1  # of a block
     lag_blocks: int = 1  # lags * lag_blocks >= ceil(Q / D)
     x_length: int = 0  # positions of x in one chunk, as loaded
     w_length: int = 0  # taps of w in one chunk, as loaded
-    keep: bool = False  # whether transposed filters stay in SBUF from image to image
+    keep: bool = False  # whether transposed filters stay in SBUF for all images
 
 
 @dataclass(frozen=True)
 class DotUnit:
-    """A chunk of taps of a tile: of image n `groups` groups of `channels` channels of a block, from r0 of each row."""
+    """A chunk of taps of a tile: `groups` groups of `channels` channels of a block of image n, from r0 of each row."""
 
     block: ChannelBlock
     n: int
@@ -112,7 +112,7 @@ class DotUnit:
 
 
 def plan_unsupported(geometry: RowGeometry, options: Options, plan: DotSchedule, cores: int) -> str:
-    """Why a plan does not run on `cores` cores: memory or instructions; "" if it does."""
+    """Why memory or the compiler does not take a schedule on `cores` cores; "" if they do."""
     if plan.slots == 0:
         return (
             f"stride={geometry.stride}, dilation={geometry.dilation}: rows of 128 taps and their columns must fit "
@@ -122,7 +122,7 @@ def plan_unsupported(geometry: RowGeometry, options: Options, plan: DotSchedule,
 
 
 def count_dot_instructions(geometry: RowGeometry, plan: DotSchedule, cores: int) -> int:
-    """Instructions of the busiest core, at most: loads, transposes and read-outs, matmuls, masks and sums."""
+    """Instructions of the busiest core, at most: loads, transposes and evacuations, matmuls, masks and sums."""
     slots = plan.tap_phases * (plan.slots + plan.column_phases * x_slots(plan))
     blocks = plan.lag_blocks * plan.column_phases
     matmuls = plan.taps * blocks * plan.tap_phases * div_ceil(plan.slots, plan.taps)
@@ -132,7 +132,7 @@ def count_dot_instructions(geometry: RowGeometry, plan: DotSchedule, cores: int)
 
 
 def padded_columns(plan: DotSchedule) -> int:
-    """Columns that are computed, Q or a few more: of block b, lag l and phase m is (b * lags + l) * phases + m."""
+    """Computed columns, Q or a few more: that of block b, lag l and phase m is (b * lags + l) * phases + m."""
     return plan.lag_blocks * plan.lags * plan.column_phases
 
 
@@ -142,20 +142,20 @@ def x_slots(plan: DotSchedule) -> int:
 
 
 def window_of(plan: DotSchedule) -> int:
-    """Slots of x that a block of slots of w meets."""
+    """Slots of x that are multiplied with a block of slots of w."""
     return plan.taps + plan.lags - 1
 
 
 @functools.lru_cache(maxsize=4096)
 def build(geometry: RowGeometry, options: Options, settings: DotSettings) -> DotSchedule:
-    """The schedule of all settings: slots, as many a chunk as asked for that fit; lags, all of them."""
+    """The schedule of all settings: at most their slots a chunk, as many as fit; all lags."""
     common = math.gcd(geometry.stride, geometry.dilation)
     tap_phases, spread = geometry.stride // common, geometry.dilation // common
     lags, most = div_ceil(geometry.Q, spread), div_ceil(div_ceil(geometry.S, tap_phases), P_MAX)
     plan = DotSchedule(settings.warmup, tap_phases, spread, min(spread, geometry.Q))
     plan = _with_block(plan, min(settings.block, most), lags)
     padded, slots = plan.lag_blocks * plan.lags, min(most, settings.slots)
-    # either three filters are under way, or, with several images, others are kept
+    # three filters in flight, or, with several images, kept filters
     for filters, room in ((3, DOT_SBUF_BYTES), (0, DOT_SBUF_BYTES - KEPT_BYTES))[: 1 + (geometry.N > 1)]:
         fixed = held_bytes(geometry, plan, 0, padded, filters)
         slots = min(slots, (room - fixed) // (held_bytes(geometry, plan, 1, padded, filters) - fixed))
@@ -170,14 +170,14 @@ def build(geometry: RowGeometry, options: Options, settings: DotSettings) -> Dot
 
 
 def lengths_of(geometry: RowGeometry, plan: DotSchedule, slots: int, lags: int) -> tuple[int, int]:
-    """(positions of x, taps of w) that the slots of a chunk reach."""
+    """(positions of x, taps of w) of the slots of a chunk."""
     reach = geometry.stride * plan.spread * (P_MAX * slots + lags - 2)
     reach += geometry.stride * (plan.column_phases - 1) + geometry.dilation * (plan.tap_phases - 1)
     return reach + 1, plan.tap_phases * P_MAX * slots
 
 
 def held_bytes(geometry: RowGeometry, plan: DotSchedule, slots: int, lags: int, filters: int) -> int:
-    """Bytes a partition of rows as loaded, transposed slots of x and as many transposed filters."""
+    """Bytes a partition of rows as loaded, transposed slots of x and `filters` transposed filters."""
     lengths = lengths_of(geometry, plan, slots, lags)
     of_slot = plan.tap_phases * P_MAX * geometry.itemsize
     of_x = lengths[0] * geometry.itemsize
@@ -187,7 +187,8 @@ def held_bytes(geometry: RowGeometry, plan: DotSchedule, slots: int, lags: int, 
 
 
 def _with_block(plan: DotSchedule, most: int, phase_lags: int) -> DotSchedule:
-    """Taps and channels of a stationary, a power of two up to `most` taps, and the blocks of lags that a bank holds."""
+    """The schedule with a stationary operand of the largest power of two up to `most` taps, and with blocks of lags
+    that a PSUM bank holds."""
     taps = 1 << max(0, most.bit_length() - 1)
     channels = P_MAX // taps
     lag_blocks = div_ceil(phase_lags, BANK_COLUMNS // channels + 1 - taps)
@@ -195,7 +196,7 @@ def _with_block(plan: DotSchedule, most: int, phase_lags: int) -> DotSchedule:
 
 
 def channel_blocks(geometry: RowGeometry, plan: DotSchedule) -> list[ChannelBlock]:
-    """The channels in two halves, or in one block where images are shared out instead."""
+    """The channels in two halves, or in one block if the cores share images instead."""
     if geometry.N > 1 and geometry.C <= P_MAX:
         return [channel_block(0, geometry.C, plan.channels)]
     return channel_halves(geometry.C, plan.channels)
@@ -212,7 +213,7 @@ def tiles(geometry: RowGeometry, plan: DotSchedule) -> list[DotUnit]:
 
 
 def count_tiles(geometry: RowGeometry, plan: DotSchedule) -> int:
-    """How many `tiles` finds."""
+    """The number of `tiles`."""
     return sum(div_ceil(block.length, plan.taps) for block in channel_blocks(geometry, plan)) * geometry.N
 
 
@@ -222,30 +223,31 @@ def dot_units(plan: DotSchedule, some: Sequence[DotUnit]) -> list[DotUnit]:
 
 
 def needs_filter(plan: DotSchedule, units: Sequence[DotUnit], index: int) -> bool:
-    """Whether a unit loads and transposes its filter: not if the image before did, and filters are kept."""
+    """Whether a unit loads and transposes its filter, and does not have it in SBUF from the image before."""
     return units[index].n == 0 or index < plan.chunks or not plan.keep
 
 
 def steps_of(plan: DotSchedule, unit: DotUnit) -> list[tuple[int, int, int, int]]:
-    """(g0, gn, phase, lag_block) of a unit's steps, in order: groups g0 .. g0+gn-1 and one block of lags of one column
-    phase, whose products share a PSUM bank."""
+    """(g0, gn, phase, lag_block) of a unit's steps, in order: products of groups g0 .. g0+gn-1 and one block of lags of
+    one column phase, which share a PSUM bank."""
     groups = cut_at(unit.groups, BANK_COLUMNS // (window_of(plan) * plan.channels))
     steps = product(groups, range(plan.column_phases), range(plan.lag_blocks))
     return [(g0, gn, phase, lag_block) for (g0, gn), phase, lag_block in steps]
 
 
 def first(geometry: RowGeometry, options: Options, target: Target) -> list[DotSettings]:
-    """The first settings."""
+    """The settings that a search begins with."""
     return [complete(geometry, options, None, target)]
 
 
 def warm_up_of(target: Target) -> int:
-    """Matmuls of 128 columns from which the array is at full rate: as much work as one window takes for that."""
+    """Matmuls of 128 columns that bring the Tensor Engine to full rate: the work of one throttle window at its
+    threshold."""
     return math.ceil(target.window_work * target.window_ns / (P_MAX * target.tensor_column_ns))
 
 
 def bound_ns(geometry: RowGeometry, options: Options, plan: DotSchedule, target: Target) -> float:
-    """ns of a core: the busiest engine of its units, one after the other, or HBM."""
+    """ns of a core: its units one after the other, each as long as its busiest engine, or HBM."""
     fp32, window, blocks = geometry.itemsize == 4, window_of(plan), plan.column_phases * plan.lag_blocks
     units, groups = div_ceil(count_tiles(geometry, plan), PARTS) * plan.chunks, min(plan.taps, geometry.C)
     filters = plan.tap_phases * plan.slots / (geometry.N if plan.keep else 1)
@@ -256,7 +258,7 @@ def bound_ns(geometry: RowGeometry, options: Options, plan: DotSchedule, target:
     columns = max(target.matmul_columns_min, window * plan.channels)
     matmuls = groups * blocks * plan.tap_phases * div_ceil(plan.slots, plan.taps)
     tensor_ns = slots * transpose_ns + matmuls * (columns * column_ns + target.matmul_ns)
-    # Scalar moves slots, Vector masks channels and sums them and lags, GpSimd masks lags
+    # Scalar copies slots, Vector masks channels and sums channels and lags, GpSimd masks lags
     scalar_ns = slots * groups * plan.channels * geometry.itemsize / 4 * target.scalar_ns
     products = groups * blocks * window
     vector_ns = products * (2 * plan.channels + plan.lags) * target.vector_ns

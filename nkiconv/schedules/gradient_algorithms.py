@@ -1,4 +1,4 @@
-"""The algorithms of gradients of filters: which a bare kernel takes, by their bounds."""
+"""The algorithms of gradients of filters: the default of a bare kernel, by their bounds."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from .prices import round_trip_ns
 
 @functools.lru_cache(maxsize=128)
 def default_of(geometry: Geometry, bias: bool, cores: int) -> str:
-    """The algorithm of a kernel that is called without one: that of the least bound; blocks, to be refused, where none
-    runs."""
+    """The algorithm of a kernel that is called without one: that of the least bound; if none runs, blocks, which
+    refuses the call."""
     target = Target.of(Rates())
     blocks = blocks_candidates.candidates(target, geometry, {}, 1, bias, cores)
     diagonals = diagonals_candidates.candidates(target, geometry, None, 1)
@@ -26,12 +26,12 @@ def default_of(geometry: Geometry, bias: bool, cores: int) -> str:
 
 @functools.lru_cache(maxsize=128)
 def default_of_rows(forward: RowGeometry, geometry: RowGeometry, options: Options, cores: int) -> str:
-    """The same of depthwise rows: `skewed`, or an algorithm of the convolution of x with gy.
+    """The default algorithm of depthwise rows: `skewed`, or an algorithm of the convolution of x with gy.
 
-    forward: the convolution whose gradient it is; geometry, options: that of x with gy.
+    forward: the convolution of the gradient; geometry, options: the convolution of x with gy.
     """
     target = Target.of(Rates())
-    # both cores meet before what they wrote of several images comes back to be added
+    # the cores synchronise before the gradients of several images are loaded and added
     fold_ns = target.exchange_ns + round_trip_ns(target) if forward.N > 1 else 0.0
     found = [(ns + fold_ns, name) for ns, name in depthwise_algorithms.bounds(geometry, options, cores)]
     of_skewed = skewed.candidates(target, forward, None)

@@ -1,4 +1,4 @@
-"""`mixed`, and `vector`, which is `mixed` without the Tensor Engine: settings, schedule, what they do not run.
+"""`mixed`, and `vector`, which is `mixed` without the Tensor Engine: settings, schedule, unsupported problems.
 
 `recipes` shares out the taps over the engines, `rows` tiles the rows.
 """
@@ -39,36 +39,35 @@ from .rows import (
 from .settings import BY_SHAPE, SHARDS, Config, Settings, choice, count, double, half, unchecked, warm_up
 from .tiles import BANK_COLUMNS, PSUM_BANKS, cut, div_ceil
 
-#: Matmuls of 512 columns that keep the array busy until the first diagonals are there, at half rate.
+#: Matmuls of 512 columns, at half rate, that keep the Tensor Engine busy until the first diagonals are made.
 WARM_UP = 5
 #: Columns of pieces.
 Widths = tuple[int, ...]
 
 #: Most columns of one piece: four banks of PSUM, so that two pieces are in flight.
 PIECE_MAX = 2048
-#: The least columns of a piece: not all of a bank, which leaves tiles a little longer than one with a last piece that
-#: hides nothing.
+#: The least columns of a piece: less than a bank, so that a tile a little longer than a bank has no short last piece,
+#: which overlaps nothing.
 PIECE_MIN = 448
-#: Pieces of a core's work from which they may be larger than a bank.
+#: Least pieces of a core's work with which pieces may be larger than a bank.
 PIECES = 32
-#: SBUF that a plan may fill: what nki-library uses of a partition (trn2.toml, memory.sbuf_usable_per_partition), less
+#: Bytes a partition of SBUF for a plan: those that nki-library uses (trn2.toml, memory.sbuf_usable_per_partition), less
 #: room for filters, biases and small tiles.
 MIXED_SBUF_BYTES = 196_608
 #: Bytes a partition of the filters that one DMA loads.
 FILTER_BLOCK_BYTES = 16_384
 #: Tiles loaded ahead of the sums, if they fit.
 PREFETCH = 4
-#: Bytes of a row's state up to which states are staged: a DMA element of fewer takes no less time (trn2.toml,
-#: dma.small_element_bytes), and the copy on chip is short. Bytes a partition of a part's states, at most, and how many
-#: of them it has at least.
+#: Most bytes of a row's staged state: a DMA element of fewer bytes takes as long (trn2.toml, dma.small_element_bytes),
+#: and the copy on chip is short. Most bytes a partition of a part's staged states, and their least number.
 STAGED_BYTES_MAX, STATES_BYTES, STATES_MIN = 64, 8192, 4
-#: Pieces ahead of the sums whose x is multiplied by a gate.
+#: Pieces of x multiplied by a gate ahead of the sums.
 GATED_AHEAD = 1
 
 
 @dataclass(frozen=True)
 class MixedSettings(Settings):
-    """All settings. A recipe is (tensor, vector_a, head, vector_b): how many taps of a piece each has."""
+    """All settings. A recipe is (tensor, vector_a, head, vector_b): the taps of a piece that each takes."""
 
     algorithm = "mixed"
     tried = ("recipes", "piece", "start", "end", "warmup", "shard", "columns")
@@ -87,7 +86,7 @@ class MixedSettings(Settings):
 
 @dataclass(frozen=True)
 class MixedPiece:
-    """Columns q0 .. q0+qn-1 of a tile, and the recipe for them."""
+    """Columns q0 .. q0+qn-1 of a tile, and their recipe."""
 
     tile: int
     q0: int
@@ -96,27 +95,26 @@ class MixedPiece:
     #: (first step, end) of each phase; the step that writes y
     phases: tuple[tuple[int, int], ...]
     last: int
-    #: whether Vector copies PSUM out where no tap of its own does, instead of Scalar
+    #: whether Vector, and not Scalar, evacuates PSUM if no tap on Vector does
     vector_reads: bool
-    #: whether Vector adds the chains instead of GpSimd, which takes longer for it
+    #: whether Vector adds the chains, and not GpSimd, which takes longer
     vector_joins: bool
 
 
 @dataclass(frozen=True)
 class MixedSchedule:
-    """Everything that is decided before the first instruction."""
+    """All settings of a problem as they fit, and the sizes that follow from them."""
 
-    #: with columns of a tile and of a piece as they fit
+    #: columns of a tile and of a piece are those that fit
     settings: MixedSettings
     rows: RowPlan
-    #: bytes a partition of the states that are loaded together and then copied to their columns; 0: each goes straight
-    #: there
+    #: bytes a partition of states that are loaded together and then copied to their columns; 0: each is loaded there
     states: int
     #: tiles loaded ahead of the sums: as many as fit
     prefetch: int = PREFETCH
-    #: whether Vector fills columns outside rows, or GpSimd, which makes diagonals too; with all taps Vector is busier
+    #: whether Vector, and not GpSimd, fills columns outside rows: GpSimd makes the diagonals if Tensor has taps
     vector_fills: bool = False
-    #: of all recipes: most taps on Tensor, phases, steps of a phase, and pieces whose sums are in PSUM at once
+    #: the most of any recipe: taps on Tensor, phases, steps of a phase, pieces with sums in PSUM at once
     taps: int = 0
     phases: int = 0
     phase_steps: int = 0
@@ -124,12 +122,12 @@ class MixedSchedule:
 
 
 def complete(geometry: RowGeometry, options: Options, config: Config, target: Target, on_tensor: bool) -> MixedSettings:
-    """All settings of a config without a refusal; what it leaves open is as the balance of the engines has it."""
+    """All settings of a supported config; open recipes are those that balance the engines best."""
     given = dict(config or ())
     alone = are_on_array((given["recipes"],)) if "recipes" in given else on_tensor
     rows = plan_rows(geometry, given.get("shard"), given.get("columns", 0), alone)
     columns = max(1, rows.columns)
-    # most of a bank of PSUM, more where there are so many pieces that the ends do not matter
+    # most of a bank of PSUM, or more if so many pieces make the ends negligible
     piece = min(given.get("piece", max(PIECE_MIN, min(PIECE_MAX, part_total(geometry) // PIECES))), columns)
     recipes = given.get("recipes") or next(ranked_recipes(geometry, options.epilogue, target, piece, on_tensor))
     on_array = are_on_array((recipes,))
@@ -146,7 +144,7 @@ def complete(geometry: RowGeometry, options: Options, config: Config, target: Ta
 
 
 def are_on_array(lists: Iterable[Any]) -> bool:
-    """Whether a recipe of some lists of them has taps on Tensor."""
+    """Whether any recipe in these lists has taps on Tensor."""
     some = (recipe for recipes in lists if isinstance(recipes, tuple) for recipe in recipes)
     return any(isinstance(recipe, tuple) and len(recipe) > 0 and recipe[0] != 0 for recipe in some)
 
@@ -157,7 +155,7 @@ def is_on_array(settings: MixedSettings) -> bool:
 
 
 def config_unsupported(geometry: RowGeometry, options: Options, config: Config, on_tensor: bool) -> str:
-    """What is wrong with the names and values of a config, or what is not done at any size; "" if nothing is."""
+    """The error of a config's names or values, or why the algorithm never runs the problem; "" if neither."""
     if on_tensor and options.strict_nonfinite:
         return "strict_nonfinite=True: mixed multiplies channels by the zeros of a diagonal matrix; use vector"
     reason = MixedSettings.unsupported_reason(config, "mixed" if on_tensor else "vector")
@@ -172,7 +170,7 @@ def config_unsupported(geometry: RowGeometry, options: Options, config: Config, 
 
 
 def recipes_unsupported(name: str, recipes: Any, S: int, on_tensor: bool) -> str:
-    """What is wrong with a config's recipes."""
+    """The error of a config's recipes; "" if they are valid."""
     if not isinstance(recipes, tuple) or (len(recipes) == 0 and name == "recipes"):
         return f"config {name}={recipes}: must be a tuple of (tensor, vector_a, head, vector_b)"
     for index, recipe in enumerate(recipes):
@@ -226,7 +224,7 @@ def widest_piece(plan: MixedSchedule) -> int:
 
 
 def first_widths(plan: MixedSchedule) -> Widths:
-    """Columns of the first pieces of a part, where pieces are of a bank."""
+    """Columns of the first pieces of a part; () if pieces are larger than a bank."""
     return FIRST_WIDTHS if plan.settings.piece <= BANK_COLUMNS else ()
 
 
@@ -236,16 +234,16 @@ def diagonal_bytes(geometry: RowGeometry, plan: MixedSchedule) -> int:
 
 
 def mixed_sbuf_bytes(geometry: RowGeometry, options: Options, plan: MixedSchedule, prefetch: int) -> int:
-    """Bytes a partition that are live at once, about."""
+    """Bytes a partition of SBUF that are live at once, about."""
     rows = plan.rows
     tile = load_bytes(geometry, rows)
     tile += gate_bytes(geometry, tile)
     if options.epilogue.residual != "":
         tile += 4 * rows.columns
     filters = 2 * min(rows.T, filter_block(geometry)) * geometry.S * 4
-    # two fp32 tiles for each piece in flight, and pieces of y on their way out
+    # two fp32 tiles for each piece in flight, and pieces of y until their stores end
     pieces = (8 * plan.phases + 4 * options.epilogue.y_itemsize) * widest_piece(plan)
-    # tiles of the pieces in flight and those loaded ahead; no more than a part has
+    # tiles of the pieces in flight and tiles loaded ahead; at most the tiles of a part
     tiles = 1
     if rows.columns > 0:
         in_flight = 1 + div_ceil(plan.phases - 1, div_ceil(rows.columns, plan.settings.piece))
@@ -254,7 +252,7 @@ def mixed_sbuf_bytes(geometry: RowGeometry, options: Options, plan: MixedSchedul
 
 
 def plan_unsupported(geometry: RowGeometry, options: Options, plan: MixedSchedule, cores: int, on_tensor: bool) -> str:
-    """Why a plan does not run: memory or instructions; "" if it does."""
+    """Why memory or the compiler does not take a schedule; "" if they do."""
     name = "mixed" if on_tensor else "vector"
     needed = mixed_sbuf_bytes(geometry, options, plan, 0)
     if plan.rows.columns == 0 or needed > MIXED_SBUF_BYTES:
@@ -264,7 +262,7 @@ def plan_unsupported(geometry: RowGeometry, options: Options, plan: MixedSchedul
             f"of diagonals) and the elements they read, and has {MIXED_SBUF_BYTES}; use banded or dot, "
             f"or split the filter and add the results"
         )
-    # a piece's sums are there from Tensor's taps to the step that reads them
+    # a piece's sums stay in PSUM from Tensor's taps to the step that reads them
     banks = plan.in_psum * div_ceil(widest_piece(plan), BANK_COLUMNS)
     if banks > PSUM_BANKS:
         return (
@@ -275,7 +273,7 @@ def plan_unsupported(geometry: RowGeometry, options: Options, plan: MixedSchedul
 
 
 def count_mixed_instructions(geometry: RowGeometry, plan: MixedSchedule, cores: int) -> int:
-    """Most instructions that a core can need."""
+    """Instructions of the busiest core, at most."""
     rows, piece = plan.rows, plan.settings.piece
     tiles = tile_count(geometry, rows)
     begin = len(first_widths(plan))
@@ -292,14 +290,14 @@ def count_mixed_instructions(geometry: RowGeometry, plan: MixedSchedule, cores: 
 
 
 def widths_of(qn: int, plan: MixedSchedule, is_first: bool, is_last: bool) -> tuple[Widths, Widths, Widths]:
-    """Widths of the pieces of a tile: narrow ones at the ends of a part, equal ones between."""
+    """Widths of the pieces of a tile: narrow ones at a part's beginning, equal ones, narrow ones at its end."""
     begin, left = _taken(first_widths(plan) if is_first else (), qn)
     end, left = _taken(LAST_WIDTHS if is_last else (), left)
     return begin, tuple(count for _, count in cut(left, plan.settings.piece)), end
 
 
 def _taken(widths: Widths, left: int) -> tuple[Widths, int]:
-    """(the first of some widths that so many columns hold, what is left of these)."""
+    """(the first of these widths, as many as the columns hold; the columns left)."""
     found = []
     for width in widths:
         if left > 0:
@@ -309,7 +307,7 @@ def _taken(widths: Widths, left: int) -> tuple[Widths, int]:
 
 
 def mixed_cuts(qn: int, begin: Widths) -> Widths:
-    """Columns after which a new load begins: after each of the first pieces."""
+    """End columns of a tile's loads: one for each of the first pieces, one for the others."""
     cuts = tuple(itertools.accumulate(begin))
     return (*cuts, qn) if sum(begin) < qn else cuts
 
@@ -322,7 +320,7 @@ def cut_pieces(plan: MixedSchedule, epilogue: Epilogue, tiles: Sequence[RowTile]
         for width in itertools.chain(*widths_of(tile.qn, plan, i == 0, i == len(tiles) - 1)):
             spans.append((i, q0, width))
             q0 += width
-    # where every recipe leaves PSUM to be copied out, Vector and Scalar rotate; else Scalar does it
+    # Vector and Scalar rotate if every recipe has its PSUM evacuated by a copy; else Scalar copies
     in_turn = all(map(reads_out, settings.recipes))
     pieces = []
     for place, (i, q0, qn) in enumerate(spans):
@@ -340,7 +338,7 @@ def cut_pieces(plan: MixedSchedule, epilogue: Epilogue, tiles: Sequence[RowTile]
                 phases=phases_of(recipe, epilogue),
                 last=last_step(recipe, epilogue),
                 vector_reads=in_turn and place % 2 == 0,
-                # nothing follows the last sums that Vector could be late for
+                # after the last sums no other work waits for Vector
                 vector_joins=place == len(spans) - 1,
             )
         )
@@ -348,7 +346,7 @@ def cut_pieces(plan: MixedSchedule, epilogue: Epilogue, tiles: Sequence[RowTile]
 
 
 def staged_bytes(geometry: RowGeometry, options: Options, rows: RowPlan) -> int:
-    """Bytes a partition of a part's states if they are staged; 0 where each goes straight to its columns."""
+    """Bytes a partition of a part's states if they are staged; 0 if each is loaded to its columns."""
     row_bytes = geometry.pad_left * geometry.itemsize
     count = part_most(rows.T, rows.shard == "channels") * part_most(geometry.N, rows.shard == "batch")
     if not options.state or rows.G > 1 or row_bytes > STAGED_BYTES_MAX or count < STATES_MIN:

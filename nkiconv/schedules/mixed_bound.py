@@ -1,7 +1,7 @@
-"""How long `mixed` and `vector` take, about: pieces one by one through the engines, each at work or waiting.
+"""The bound of `mixed` and `vector`: pieces pass one by one through clocks of the engines (`engines.Engines`).
 
-Matmuls on zeros are taken to fill the wait for the first diagonals, as `planner.warm_up` finds as many. States, gaps of
-a dilated x and the loads of a residual of its own are left out: they hardly depend on settings.
+It assumes that matmuls on zeros, whose number `planner.clock` finds, fill the wait for the first diagonals. It leaves
+out states, gaps of a dilated x and loads of a separate residual, which hardly depend on settings.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from .recipes import vector_steps
 from .rows import RowTile, held_by_all, positions_of, run_length, tile_count, tile_list
 from .tiles import BANK_COLUMNS, PARTS, div_ceil
 
-#: Taps above which recipes are all alike: the other engines take a small part of them.
+#: Taps above which all recipes are alike: the engines besides Tensor take a small part of the taps.
 MANY_TAPS = 64
-#: Tiles that are looked at; the others go on at the rate of the second half of these.
+#: Most tiles that the bound reads; the others take the rate of the second half of these.
 LOOKED_AT = 12
-#: Share of a window's time in which matmuls on zeros bring the array to its full rate.
+#: Share of a throttle window in which matmuls on zeros bring the Tensor Engine to its full rate.
 WARM_SHARE = 0.45
-#: ns that they fill at most, and share of a window that the array may wait and stay there.
+#: Most ns that they fill, and the share of a window that the Tensor Engine may wait and keep its full rate.
 WARM_MOST_NS = 13_600.0
 WAIT_SHARE = 0.5
 
@@ -40,8 +40,8 @@ WAIT_SHARE = 0.5
 def bound_ns(
     geometry: RowGeometry, options: Options, plan: MixedSchedule, target: Target, *, is_slow: bool = False
 ) -> float:
-    """ns of a core, about. is_slow: with the array at half rate throughout, as where it has less to do than keeps it at
-    its full rate."""
+    """ns of a core, about. is_slow: the Tensor Engine is at half rate throughout, as its work does not keep it at full
+    rate."""
     tiles, engines, x = tile_list(geometry, plan.rows, PARTS - 1, LOOKED_AT), Engines(target), []
     if not tiles:
         return 0.0
@@ -87,7 +87,7 @@ def bound_ns(
         engines.store(ready_ns - target.hop_ns, rows, row_ns, rows * piece.qn * item, _dmas(tile))
         ends[piece.tile] = engines.stores
     least_ns = target.window_work * (engines.tensor - first_ns)
-    # what does not bring the array back to its full rate must not let it wait
+    # work that does not bring the array back to its full rate must not let it wait
     if gap_ns > WAIT_SHARE * target.window_ns and streamed_ns < target.window_work / target.half_rate * all_ns:
         least_ns = streamed_ns + 1
     if not is_slow and 0.0 < streamed_ns < least_ns:
@@ -99,7 +99,7 @@ def bound_ns(
 
 
 def _dmas(tile: RowTile) -> int:
-    """DMAs for the groups of a tile, about: one for each image where these have several groups each."""
+    """DMAs for the groups of a tile, about: one for each image if images have several groups each."""
     images = len({n for n, _ in tile.groups})
     return 1 if images == len(tile.groups) else images
 
@@ -112,7 +112,7 @@ def _loads(
     tile: RowTile,
     ends: tuple[bool, bool],
 ) -> list[tuple[int, float]]:
-    """(end column, ns) of each load of a tile's x, and zeros. ends: whether it is the first, whether the last."""
+    """(end column, ns at which its x and zeros are in SBUF) of each load of a tile. ends: (is first, is last) tile."""
     found, target, item, place = [], engines.target, geometry.itemsize, 0
     size, firsts, zeros_ns = run_length(geometry, tile.qn), positions_of(geometry, tile), 0.0
     left, right = (size, size) if geometry.lhs_dilation > 1 else held_by_all(geometry, options.state, firsts, size)
@@ -138,7 +138,7 @@ def _loads(
 
 
 def _gated(geometry: RowGeometry, elements: int, engines: Engines, there: float) -> float:
-    """When so many elements of x are multiplied by their gate."""
+    """The ns at which so many elements of x are multiplied by their gate."""
     target = engines.target
     for name, element_ns in (("scalar", arrival_ns(geometry, target)), ("vector", gate_ns(geometry, target))):
         if element_ns:
@@ -148,7 +148,7 @@ def _gated(geometry: RowGeometry, elements: int, engines: Engines, there: float)
 
 
 def _sums(piece: MixedPiece, epilogue: Epilogue, engines: Engines, there: float) -> float:
-    """When a piece's y is there, after the array's taps."""
+    """The ns at which a piece's y is ready, after Tensor's taps."""
     target, (taps, chain, head, second), qn = engines.target, piece.recipe, piece.qn
     chains = [engines.tensor + target.matmul_done_ns + target.hop_ns] if taps else []
     product_ns = target.scalar_fixed_operand_ns + qn * target.scalar_ns
@@ -181,6 +181,6 @@ def _sums(piece: MixedPiece, epilogue: Epilogue, engines: Engines, there: float)
 
 
 def first(geometry: RowGeometry, options: Options, target: Target, on_tensor: bool) -> list[MixedSettings]:
-    """Settings by a rule; none with many taps for which `banded` needs far fewer matmuls."""
+    """Settings by a rule; empty with many taps that `banded` supports, which needs far fewer matmuls."""
     few = geometry.S <= MANY_TAPS or config_unsupported(geometry, options, None) != ""
     return [complete(geometry, options, None, target, on_tensor)] if few or options.strict_nonfinite else []

@@ -1,15 +1,15 @@
 """Planes of taps of volumes: products of their own (taps), or input channels (channels).
 
 A convolution of C channels with T planes of taps is one of images with C * T channels, channel c * T + t of image z
-being plane z * stride + t * dilation - before of x: where C fills too few partitions, T times as many do better, and
-sums need fewer products. Filters lie in HBM as it needs them; x comes by regions that know the plane of each partition.
-So do windows of several planes of y, whose output channels are those of all of them: each plane of x comes once then.
-Where planes of taps are added (`pairs_of_planes`), it is rows of taps that are channels.
+being plane z * stride + t * dilation - before of x: if C fills too few partitions, C * T fill more, and sums need fewer
+products. Filters are in HBM in that order; x is loaded by regions that have the plane of each partition. Windows of
+several planes of y, whose output channels are those of all these planes, are loaded alike: each plane of x once.
+With sums of planes of taps (`pairs_of_planes`), the channels are rows of taps.
 
-On the partitions the T planes of a channel of x are neighbours. But a window may be in two tensors, x and the frames in
-front of it, and a DMA fills neighbouring partitions only. So channels of a K tile are plane by plane where volumes may
-come in chunks (`Geometry.by_plane`), as sums of these and of the whole must round alike: a window takes a DMA of
-each tensor then, not one of each channel. In `stacked`, which has few channels, they stay neighbours.
+On the partitions the T planes of a channel of x are neighbours. But a window may be in two tensors, x and its halo
+frames, and a DMA fills neighbouring partitions only. So the channels of a K tile are plane by plane if volumes may come
+in chunks (`Geometry.by_plane`), as sums of chunks and of whole volumes must round alike: a window takes one DMA of each
+tensor, not one of each channel. In `stacked`, which has few channels, planes of a channel stay neighbours.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from .pairs_of_planes import rows_of_taps_unsupported, with_rows_of_taps
 from .settings import Config
 from .tiles import P_MAX, Part, cut, div_ceil
 
-#: How planes of taps are taken; a config that does not say takes them as taps.
+#: Planes of taps as taps or as input channels; as taps by default.
 PLANES = ("taps", "channels")
-#: Algorithms whose loads know such channels.
+#: Algorithms whose loads support planes of taps as channels.
 BY_CHANNELS = ("implicit_gemm", "stacked")
 
 
@@ -37,14 +37,14 @@ def wants_channels(config: Config) -> bool:
 
 
 def asked_planes(config: Any) -> Any:
-    """What a config says of planes of taps; what is no config is refused elsewhere."""
+    """A config's value of `planes`, "taps" by default; anything but a config is refused elsewhere."""
     entries = config if isinstance(config, tuple) else ()
     named = [entry[1] for entry in entries if isinstance(entry, tuple) and len(entry) == 2 and entry[0] == "planes"]
     return named[-1] if named else PLANES[0]
 
 
 def without_planes(config: Config) -> Config:
-    """The config without what this file reads."""
+    """The config without planes="channels"."""
     if config is None or not wants_channels(config):
         return config
     return tuple(entry for entry in config if entry[0] != "planes") or None
@@ -70,7 +70,7 @@ def planes_unsupported(algorithm: str, geometry: Geometry, options: Options) -> 
 
 
 def taps_are_inside(geometry: Geometry) -> bool:
-    """Whether the taps of a plain filter lie between its channels that are the last, plane by plane."""
+    """Whether the taps of a plain filter are stored plane by plane inside its innermost channels."""
     rows, columns, apart = filter_rows(geometry), geometry.columns.taps, geometry.w_strides
     in_rows, last = columns == 1 or apart[3] == 1, apart[0] if geometry.flipped else apart[1]
     return in_rows and last == rows * columns and (rows == 1 or apart[2] == columns)
@@ -86,8 +86,8 @@ def with_channels(geometry: Geometry) -> Geometry:
 
 
 def with_windows(geometry: Geometry, count: int) -> Geometry:
-    """The Geometry of images each of which is `count` neighbouring planes of y, (plane, k), the last of a volume
-    perhaps of fewer; its channels are those of x for each plane of their window. The same where count is 1."""
+    """The Geometry whose images have the outputs of `count` neighbouring planes of y, (plane, k), the last of a volume
+    perhaps fewer, and the channels of x for each plane of their window; the same Geometry if count is 1."""
     planes = geometry.planes
     if count == 1:
         return geometry
@@ -103,8 +103,8 @@ def with_windows(geometry: Geometry, count: int) -> Geometry:
 
 
 def of_windows(geometry: Geometry, depth: Axis, count: int, w_strides: tuple[int, ...]) -> Geometry:
-    """The Geometry whose channels are those of x for each plane of taps of `depth`, and whose output channels are those
-    of `count` planes."""
+    """The Geometry with the channels of x for each plane of taps of `depth`, and the output channels of `count`
+    planes."""
     return replace(
         geometry,
         C=geometry.C * depth.taps,
@@ -117,8 +117,8 @@ def of_windows(geometry: Geometry, depth: Axis, count: int, w_strides: tuple[int
 
 
 def sources_of(geometry: Geometry) -> list[tuple[Axis, tuple[int, ...], bool]]:
-    """(axis of planes, strides, whether it is that of the frames) of each tensor of x, where planes of taps are
-    channels: what outputs see of it alone."""
+    """(axis of planes, strides, whether it is the halo frames) of each tensor of x, if planes of taps are channels: the
+    planes of that tensor alone in the windows of outputs."""
     depth, found = geometry.depth_axis, []
     for part in parts_of_x(geometry, depth):
         axis = Axis(
@@ -135,7 +135,7 @@ def sources_of(geometry: Geometry) -> list[tuple[Axis, tuple[int, ...], bool]]:
 
 
 def apart_by(strides: tuple[int, ...], planes: Axis, count: int) -> tuple[int, ...]:
-    """Strides of a result of which each image is `count` planes, the last of a volume perhaps fewer."""
+    """Strides of a result with `count` planes an image, the last of a volume perhaps fewer."""
     if count == 1:
         return strides
     volume = planes.out // planes.images
@@ -144,13 +144,13 @@ def apart_by(strides: tuple[int, ...], planes: Axis, count: int) -> tuple[int, .
 
 
 def window_channels(geometry: Geometry) -> int:
-    """Channels that a channel of x is, for the planes of a window."""
+    """Channels for one channel of x: the planes of a window."""
     return 1 if geometry.depth is None else geometry.depth.taps
 
 
 def k_tiles_of_windows(geometry: Geometry) -> list[Part]:
-    """(first, how many) of at most 128 channels, all of those that a channel of x is, as even as can be; plane by plane
-    those of fewer channels first, as filters of K tiles that have as many are loaded together."""
+    """(first, how many) of K tiles of at most 128 channels, as even as possible, with all planes of a channel of x in
+    one tile. Plane by plane smaller tiles come first, as filters of equal K tiles are loaded together."""
     each, found = window_channels(geometry), []
     channels = geometry.C // each
     parts = cut(channels, P_MAX // each)
@@ -164,7 +164,7 @@ def k_tiles_of_windows(geometry: Geometry) -> list[Part]:
 
 
 def taps_inside(depth: Axis, t: int, tn: int, z: int) -> tuple[int, int, int]:
-    """(first, how many, the plane of x of the first) of planes of taps t .. t+tn-1 that see one from plane z of y,
+    """(first, how many, plane of x of the first) of planes of taps t .. t+tn-1 inside x for plane z of y; the first is
     counted from t."""
     out, size = depth.out // depth.images, depth.size // depth.images
     image = z // out
@@ -175,7 +175,7 @@ def taps_inside(depth: Axis, t: int, tn: int, z: int) -> tuple[int, int, int]:
 
 
 def misses_planes(geometry: Geometry, z0: int, zn: int) -> bool:
-    """Whether a tap sees a plane outside x from planes z0 .. z0+zn-1 of outputs, where planes of taps are channels."""
+    """Whether a window of output planes z0 .. z0+zn-1 has planes outside x, if planes of taps are channels."""
     depth = geometry.depth
     if depth is None:
         return False
@@ -184,8 +184,8 @@ def misses_planes(geometry: Geometry, z0: int, zn: int) -> bool:
 
 
 def windows_in_pieces(geometry: Geometry) -> int:
-    """How often a tensor, x or the frames in front of it, has some planes of a window of planes of taps that are
-    channels, but not all, or none has any."""
+    """The number of windows, each counted for x and for its halo frames, of whose planes the tensor has some but not
+    all; without halo frames also windows outside x. Planes of taps are channels."""
     depth, found = geometry.depth_axis, 0
     least = 0 if geometry.frames is None else 1
     for source in sources_of(geometry):
@@ -196,17 +196,17 @@ def windows_in_pieces(geometry: Geometry) -> int:
 
 
 def dmas_of_piece(geometry: Geometry) -> int:
-    """DMAs that such a part of a window takes, at least: one of each channel of x where their planes are neighbours."""
+    """DMAs of a part of a window, at least: one of each channel of x if the planes of a channel are neighbours."""
     return 1 if is_by_plane(geometry) else geometry.C // geometry.depth_axis.taps
 
 
 def is_by_plane(geometry: Geometry) -> bool:
-    """Whether planes of taps are channels, and those of a K tile plane by plane."""
+    """Whether planes of taps are channels, plane by plane in a K tile."""
     return geometry.by_plane and geometry.depth is not None and geometry.direct is None
 
 
 def channel_runs(geometry: Geometry, c0: int, cn: int) -> list[tuple[int, int, int, int]]:
-    """(partition, channel, step, how many) of channels c0 .. c0+cn-1 that are evenly spaced on neighbouring
+    """(partition, channel, step, how many) of runs of channels c0 .. c0+cn-1, evenly spaced on neighbouring
     partitions."""
     if not is_by_plane(geometry):
         return [(0, c0, 1, cn)]
@@ -219,8 +219,8 @@ def channel_runs(geometry: Geometry, c0: int, cn: int) -> list[tuple[int, int, i
 
 
 def channel_pieces(geometry: Geometry, c0: int, cn: int) -> list[tuple[int, int, int, int, int]]:
-    """(partition, channel of x, how many, plane of taps, how many) of channels c0 .. c0+cn-1: whole channels together,
-    and what is left of the first and last, or plane by plane."""
+    """(partition, channel of x, how many, plane of taps, how many) of pieces of channels c0 .. c0+cn-1: whole channels
+    of x together, and the parts of the first and last; or plane by plane."""
     taps = geometry.depth_axis.taps
     if is_by_plane(geometry):
         return pieces_by_plane(taps, c0, cn)
@@ -236,7 +236,7 @@ def channel_pieces(geometry: Geometry, c0: int, cn: int) -> list[tuple[int, int,
 
 
 def pieces_by_plane(taps: int, c0: int, cn: int) -> list[tuple[int, int, int, int, int]]:
-    """The same of all channels of a plane of taps, and of neighbouring planes that have as many of the same."""
+    """The pieces as in `channel_pieces` plane by plane: neighbouring planes with the same channels together."""
     found: list[tuple[int, int, int, int, int]] = []
     at = 0
     for first in range(c0, c0 + min(taps, cn)):

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from .tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, P_MAX, QUADRANT, Part, cut, cut_at, fits_sbuf
 
-#: Banks whose columns one activation takes.
+#: Most PSUM banks of one activation.
 BANKS = 2
-#: Groups of pixels whose x is there, and whose hidden channels, residual and results are.
+#: Groups of pixels with x in SBUF at once; with hidden channels, residual and results in SBUF at once.
 X_TILES, TILES = 3, 2
 
 
@@ -25,7 +25,7 @@ class MlpGeometry:
     itemsize: int
     #: bytes of an element of the residual; 0: there is none
     residual_bytes: int
-    #: of x's channels, of `pixel_norms.NORMS`; None: there is none
+    #: norm of x's channels, of `pixel_norms.NORMS`; None: there is none
     norm: str | None = None
 
     @property
@@ -45,12 +45,12 @@ class MlpGeometry:
 
     @property
     def square_tiles(self) -> list[Part]:
-        """Squares of x by partitions, of which tiles of channels are added up, and eps."""
+        """Squares of x, summed over the tiles of channels, and eps, by partitions."""
         return cut_at(min(self.C, P_MAX) + 1, P_MAX)
 
     @property
     def square_part(self) -> float:
-        """What squares are multiplied by, to be near their mean: a power of two, which every dtype has."""
+        """The factor of squares that makes their sum about their mean: a power of two, exact in every dtype."""
         return 2.0 ** -round(math.log2(self.C))
 
     @property
@@ -62,7 +62,7 @@ class MlpGeometry:
         return [(images, (0, self.pixels)) for images in cut(self.N, BANK_COLUMNS // self.pixels)]
 
     def groups(self, banks: list[tuple[Part, Part]]) -> list[list[tuple[Part, Part]]]:
-        """Banks that one activation takes: neighbours of as many columns."""
+        """The banks of each activation: neighbours with equally many columns."""
         found: list[list[tuple[Part, Part]]] = []
         together = self.together
         for one in banks:
@@ -76,7 +76,7 @@ class MlpGeometry:
 
     @property
     def together(self) -> int:
-        """Banks of a group, as many as fit; 0 where none does."""
+        """Banks of a group, as many as fit; 0 if none fits."""
         return next((count for count in range(BANKS, 0, -1) if fits_sbuf(self.bytes(count))), 0)
 
     def bytes(self, together: int) -> int:
@@ -85,19 +85,19 @@ class MlpGeometry:
         filters = c * self.M + m * self.K + max(self.C, self.M)
         pixels = together * max(images * count for (_, images), (_, count) in self.banks)
         each = self.itemsize * (X_TILES * c + TILES * m + TILES * k) + self.residual_bytes * TILES * k
-        numbers = m + k + P_MAX  # biases, as they come in runs too
+        numbers = m + k + P_MAX  # biases, and the runs that they are loaded in
         if self.norm is not None:
-            # matrices, normalised x, what it is scaled from and squares, of fp32, the bias and sums with filters
+            # matrices, normalised x, its fp32 source and squares, the bias and sums with filters
             filters += P_MAX + c
             centered = c if self.norm == "layer" else 0
             each += self.itemsize * TILES * c + 4 * TILES * centered + 4
             numbers += P_MAX + 2 * c + m + TILES * len(self.square_tiles) * together * BANK_COLUMNS
-        # filters as they come, and evacuations in two steps
+        # filters, also as loaded, and evacuations in two steps
         return self.itemsize * filters + pixels * each + 4 * numbers + 4 * BANK_COLUMNS
 
     @property
     def instructions(self) -> int:
-        """Of one core of one, at most."""
+        """Instructions of the core of a launch on one core, at most."""
         c, m, k = (len(tiles) for tiles in (self.c_tiles, self.m_tiles, self.k_tiles))
         of_numbers = 16 * (1 + (m + k) // QUADRANT)
         once, each = of_numbers + 4 * (m * c + k * m), 2 * c + 2 * m * c + m + 2 * k * m + 6 * k
@@ -107,7 +107,7 @@ class MlpGeometry:
 
 
 def unsupported_reason(geometry: MlpGeometry) -> str:
-    """Why there is no schedule; "" if there is."""
+    """Why the problem has no schedule; "" if it has one."""
     extents = f"C={geometry.C}, hidden={geometry.M}, K={geometry.K}"
     if geometry.together == 0:
         return f"{extents}: filters and hidden channels of {BANK_COLUMNS} pixels must fit SBUF; use two conv2d"

@@ -1,15 +1,14 @@
-"""Recipes of `mixed` and `vector`: which engine takes which taps, their steps, and which lists balance the engines.
+"""Recipes of `mixed` and `vector`: the taps of each engine, their steps, and the lists that balance the engines.
 
 A recipe (tensor, vector_a, head, vector_b) shares out the S taps of a piece of columns, in this order:
 
-    A = taps on Tensor, one diagonal matmul each, accumulated in PSUM (a product on Scalar if there is none on Tensor),
+    A = taps on Tensor, one diagonal matmul each, accumulated in PSUM (a product on Scalar if Tensor has no tap),
         then vector_a taps by Vector: A = x_s * w_s + A; the first of them evacuates PSUM
     B = with head = 1: a product on Scalar, then vector_b taps by Vector, added to A by GpSimd, for the last
         piece by Vector
 
-All in fp32 until y. The steps of a piece fall into phases; those of neighbouring pieces alternate, so that an
-engine need not wait for its own last result. Which list of recipes is best follows from what an engine takes for a
-column.
+All in fp32 until y. The steps of a piece fall into phases; phases of neighbouring pieces alternate, so that an engine
+need not wait for its last result. The engines' times for a column decide which list of recipes is best.
 """
 
 from __future__ import annotations
@@ -25,33 +24,33 @@ from .depthwise import RowGeometry, arrival_ns, gate_ns, inputs_of
 from .options import Epilogue
 from .tiles import BANK_COLUMNS, div_ceil
 
-#: Taps on Tensor, by Vector, whether Scalar heads a second chain, taps by Vector in that.
+#: Taps on Tensor, taps by Vector, whether Scalar heads a second chain, taps by Vector in the second chain.
 Recipe = tuple[int, int, int, int]
 Recipes = tuple[Recipe, ...]
-#: Work of the array, of the busiest engine's, below which it falls back to half its rate: the throttle's threshold and
-#: a margin.
+#: Ratio of the Tensor Engine's work to the busiest engine's below which it falls to half rate: the throttle's threshold
+#: and a margin.
 TENSOR_BUSY_MIN = 0.42
 #: ns that an engine loses to Scalar at the ends of a core's work: Vector waits for the first product, GpSimd for the
 #: first chains, y for its last sum. Tensor waits for diagonals and is at half rate for a window; with 16-bit data the
 #: recipe of the first piece makes up for that.
 TENSOR_LATE_FP32_NS, VECTOR_LATE_NS, GPSIMD_LATE_NS = 1500.0, 500.0, 700.0
-#: Taps that Vector and Scalar take together at most, so that the search stays small.
+#: Most taps of Vector and Scalar together, so that the search stays small.
 SHARED_TAPS_MAX = 8
-#: Taps that the first pieces have without Tensor, at most.
+#: Most taps of a filter whose first pieces do not use Tensor.
 FIRST_TAPS_MAX = 13
-#: Taps up to which pieces without Tensor can balance ones with it.
+#: Most taps with which pieces without Tensor can balance pieces with it.
 FREE_TAPS_MAX = 16
-#: Pieces after which recipes repeat, at most.
+#: Most pieces after which recipes repeat.
 CYCLE_MAX = 3
-#: How much faster than HBM an engine must be for its pauses not to show.
+#: Ratio of HBM's time to an engine's at which HBM hides the engine's pauses.
 ENGINE_MARGIN = 1.015
-#: Weights besides the bound: of the busiest engine's time where HBM is slower still, of the work of all (of two equal
-#: bounds the one with less wins), of the difference of two recipes in Tensor's time (the less alike, the more one
-#: engine waits for another), of the last sums of a piece, one after the other.
+#: Weights besides the bound: of the busiest engine's time, as HBM may be slower; of the work of all engines, which
+#: decides between equal bounds; of the difference of two recipes in Tensor's time (the less alike, the more one engine
+#: waits for another); of the last sums of a piece, one after the other.
 BUSY_WEIGHT, WORK_WEIGHT, UNLIKE_WEIGHT, CHAIN_WEIGHT = 1.0, 0.05, 0.1, 0.5
-#: Columns of the first pieces of a part where pieces are of a bank, as sums begin with few, and of the last.
+#: Columns of the first pieces of a part if pieces are of a bank, few so that sums begin early; and of the last piece.
 FIRST_WIDTHS, LAST_WIDTHS = (256, 384, 512), (320,)
-#: Columns of a piece that fixed costs are spread over in bounds.
+#: Columns of a piece over which bounds spread fixed costs.
 PIECE = 2048
 
 
@@ -86,7 +85,7 @@ def has_product(recipe: Recipe) -> bool:
 
 
 def needs_finish(recipe: Recipe, epilogue: Epilogue) -> bool:
-    """Whether the sums pass through the epilogue after the last tap; a product on Scalar takes a mere bias with it."""
+    """Whether the sums need an epilogue after the last tap; a product on Scalar adds a bias if that is all."""
     if epilogue.activation != "" or epilogue.residual != "":
         return True
     return epilogue.bias and not has_product(recipe)
@@ -99,12 +98,12 @@ def last_step(recipe: Recipe, epilogue: Epilogue) -> int:
 
 
 def reads_out(recipe: Recipe) -> bool:
-    """Whether PSUM has to be copied out because no tap on Vector reads it."""
+    """Whether a copy evacuates PSUM because no tap on Vector reads it."""
     return recipe[0] > 0 and recipe[1] == 0 and recipe[2] == 0
 
 
 class Work(NamedTuple):
-    """ns a column of each engine, and the share of columns that are copied out of PSUM on top."""
+    """ns a column of each engine, and the share of columns that a further copy evacuates from PSUM."""
 
     tensor: float
     vector: float
@@ -125,7 +124,7 @@ class ColumnPrices:
 
     @staticmethod
     def of(target: Target, itemsize: int, piece: int) -> ColumnPrices:
-        """Those of data of so many bytes in such pieces; matmuls are of banks."""
+        """The prices for an itemsize and columns of a piece; a matmul has the columns of a bank."""
         tensor = target.tensor_column_ns + target.matmul_ns / BANK_COLUMNS
         if itemsize == 4:
             tensor = target.tensor_column_fp32_ns + 2 * target.matmul_fp32_ns / BANK_COLUMNS
@@ -137,7 +136,7 @@ class ColumnPrices:
 
 
 def work_of(recipe: Recipe, geometry: RowGeometry, epilogue: Epilogue, target: Target, piece: int) -> Work:
-    """What a recipe takes in pieces of `piece` columns."""
+    """The work of a recipe in pieces of `piece` columns."""
     prices = ColumnPrices.of(target, geometry.itemsize, piece)
     on_tensor, chain, head, second = recipe
     vector = (chain + second) * prices.vector
@@ -158,7 +157,7 @@ def work_of(recipe: Recipe, geometry: RowGeometry, epilogue: Epilogue, target: T
 
 
 class Balance:
-    """How well engines are in balance, for pieces of so many columns."""
+    """The cost of recipes for pieces of so many columns: the less, the better the engines are in balance."""
 
     def __init__(self, geometry: RowGeometry, epilogue: Epilogue, target: Target, piece: int) -> None:
         of_x = (geometry.stride * inputs_of(geometry) + ("C" in geometry.chunks)) * geometry.itemsize
@@ -168,14 +167,14 @@ class Balance:
         self.vector_copy_ns = target.vector_ns + target.vector_fixed_psum_ns / piece
         self.half_rate = target.half_rate
         self.hbm_ns = target.hbm_ns(column_bytes, piece * geometry.itemsize)
-        #: a column's share of what engines lose at the ends
+        #: a column's share of the engines' waits at the ends
         self.tensor_late_ns = (TENSOR_LATE_FP32_NS if geometry.itemsize == 4 else 0.0) / columns
         self.vector_late_ns, self.gpsimd_late_ns = VECTOR_LATE_NS / columns, GPSIMD_LATE_NS / columns
 
     def cost(self, work: Sequence[float]) -> float:
-        """ns a column of the busiest of the engines and HBM, and a little of the rest. work: as in `Work`."""
+        """ns a column of the busiest of the engines and HBM, plus weighted terms. work: as in `Work`."""
         tensor, vector, scalar, gpsimd, copied, chain_ns = work
-        share = 0.5 if copied == 1.0 else copied  # Vector copies every other piece where all are copied, else Scalar
+        share = 0.5 if copied == 1.0 else copied  # Vector copies every other piece if all are copied, else Scalar
         scalar += share * self.scalar_copy_ns
         vector += (copied - share) * self.vector_copy_ns
         busiest = max(vector, scalar, gpsimd)
@@ -192,7 +191,7 @@ class Balance:
 def ranked_recipes(
     geometry: RowGeometry, epilogue: Epilogue, target: Target, piece: int, on_tensor: bool
 ) -> Iterator[Recipes]:
-    """Lists of recipes, one or two kinds in any proportion; the one that balances the engines best first."""
+    """Lists of one or two recipes in any proportion, the one that balances the engines best first."""
     proportions = [(times, of) for of in range(2, CYCLE_MAX + 1) for times in range(1, of) if gcd(times, of) == 1]
     balance = Balance(geometry, epilogue, target, piece)
     known = [
@@ -218,12 +217,13 @@ def spread(first: Recipe, second: Recipe, times: int, of: int) -> Recipes:
 
 
 def candidates(S: int, on_tensor: bool) -> list[Recipe]:
-    """Recipes of S taps: some with taps on Tensor if on_tensor, and the sensible ones without."""
+    """Recipes of S taps: with taps on Tensor if on_tensor; without, unless on_tensor and S is large, one of one chain
+    and one of two."""
     found: list[Recipe] = []
     if on_tensor:
         for shared in range(min(S - 1, SHARED_TAPS_MAX) + 1):
             found.append((S - shared, shared, 0, 0))
-            if shared > 0:  # chains of equal length, so that Vector goes from one to the other
+            if shared > 0:  # chains of equal length, between which Vector alternates
                 found.append((S - shared, shared // 2, 1, (shared - 1) // 2))
     if not on_tensor or S <= FREE_TAPS_MAX:
         found += [(0, S - 1, 0, 0), *([free_recipe(S)] if S >= 2 else [])]
@@ -237,17 +237,17 @@ def free_recipe(S: int) -> Recipe:
 
 
 def first_recipes(geometry: RowGeometry) -> Recipes:
-    """Recipes of the first pieces where Tensor has taps: it is late and slow there, so others take all of a few."""
+    """Recipes of the first pieces if Tensor has taps: it is late and slow there, so others take all taps if few."""
     return (free_recipe(geometry.S),) if 2 <= geometry.S <= FIRST_TAPS_MAX else ()
 
 
 def last_recipes(geometry: RowGeometry) -> Recipes:
-    """Recipes of the last pieces where Tensor has taps: few steps, one after the other, follow its sums."""
+    """Recipes of the last pieces if Tensor has taps: few steps, one after the other, follow its sums."""
     return ((geometry.S - 1, 0, 1, 0),) if geometry.S >= 2 else ()
 
 
 def edge_recipes(S: int) -> Recipes:
-    """Recipes with Tensor for pieces at an end of the work, where the engines are not equally late or early."""
+    """Recipes of `mixed` for pieces at an end of the work, where the engines are not equally late or early."""
     found: list[Recipe] = []
     if S >= 2:
         found += [free_recipe(S), (S - 1, 1, 0, 0), (S - 1, 0, 1, 0)]

@@ -1,12 +1,12 @@
-"""Copies in HBM for algorithms that do not read x, y or a filter as they are stored, and what they take.
+"""Copies in HBM for algorithms that do not read x, y or a filter as they are stored, and their bounds.
 
-NHWC, for those that read rows of x and write rows of y: a copy transposes two axes, of x, c, side by side before, and
-w, side by side then; of y the same the other way round. DMA transposes them on the way to SBUF, from where they leave
-as runs; with few channels, or elements of one byte, an engine sorts the pixels of whole rows instead, as few partitions
-would be slow, and DMA transposes no single bytes.
+NHWC, for algorithms that read rows of x and write rows of y: a copy of x transposes c, contiguous in the source, and w,
+contiguous in the copy; a copy of y the reverse. DMA transposes them on the way to SBUF, which stores them as runs. With
+few channels, or elements of one byte, an engine sorts the pixels of whole rows instead, as few partitions would be
+slow, and DMA transposes no single bytes.
 
-Transposed convolutions: one of x with lhs_dilation, whose filter, [C, K / groups, ...], has its taps in reverse order
-and its channels swapped. Some algorithms read such filters as they are, others a copy with taps in order.
+Transposed convolutions: convolutions of x with lhs_dilation, whose filter, [C, K / groups, ...], has its taps in
+reverse order and its channels swapped. Some algorithms read such filters as stored, others a copy with taps in order.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from .options import Options
 from .prices import round_trip_ns
 from .tiles import INSTRUCTIONS_MAX, P_MAX, PARTS, QUADRANT, Part, cut, cut_at, div_ceil
 
-#: Algorithms that take NHWC without a copy, but for x of single bytes.
+#: Algorithms that read NHWC without a copy, except x of single bytes.
 OWN = ("implicit_gemm", "activation_stationary")
-#: Up to so many channels, if there are as many columns, an engine sorts the pixels of rows.
+#: Most channels, at most as many as columns, with which an engine sorts the pixels of rows.
 FEW = 64
 #: Bytes a partition of one piece of a copy of x or y, and of filters.
 PIECE_BYTES, FLIP_BYTES = 16_384, 8192
@@ -46,7 +46,7 @@ class Transposed:
     target_first: int
     #: whether an engine transposes them
     is_sorted: bool
-    #: that the n are planes of
+    #: volumes of the n planes
     volumes: int
 
 
@@ -63,7 +63,7 @@ def copies_y(algorithm: str, geometry: Geometry) -> bool:
 
 
 def plain_of(algorithm: str, geometry: Geometry) -> Geometry:
-    """The Geometry that an algorithm sees: strides of the copies, those of filters too."""
+    """The Geometry of an algorithm, with the strides of the copies, of filters too."""
     found = forwards_of(algorithm, geometry)
     rows, columns = geometry.rows, geometry.columns
     if copies_x(algorithm, geometry):
@@ -74,12 +74,12 @@ def plain_of(algorithm: str, geometry: Geometry) -> Geometry:
 
 
 def dense(channels: int, height: int, width: int) -> tuple[int, ...]:
-    """Strides along channels, planes, rows and columns of rows side by side, channels of a plane next to each other."""
+    """Strides along channels, planes, rows and columns of contiguous rows, with the channels of a plane adjacent."""
     return (height * width, channels * height * width, width, 1)
 
 
 def x_to_rows(geometry: Geometry) -> list[Transposed]:
-    """x as its copy has it, the frames in front before it."""
+    """The parts of the copy of x: its halo frames, then x."""
     C, H, W, planes = geometry.C, geometry.rows.size, geometry.columns.size, geometry.planes
     found = []
     for part in parts_of_x(geometry, planes):
@@ -89,7 +89,7 @@ def x_to_rows(geometry: Geometry) -> list[Transposed]:
 
 
 def residual_to_rows(geometry: Geometry) -> Transposed:
-    """The residual as its copy has it, of four bytes an element at most."""
+    """The copy of the residual, of at most four bytes an element."""
     shape = (geometry.K, geometry.planes.out, geometry.rows.out, geometry.columns.out)
     return to_rows(shape, 4, geometry.y_strides, geometry.planes.images, geometry.planes.out, 0)
 
@@ -97,8 +97,8 @@ def residual_to_rows(geometry: Geometry) -> Transposed:
 def to_rows(
     shape: tuple[int, ...], item: int, strides: tuple[int, ...], volumes: int, planes: int, first: int
 ) -> Transposed:
-    """Channels of NHWC, [c, n, h, w], as rows: planes from `first` on of each volume of a copy that has
-    so many of all volumes."""
+    """Channels of NHWC, [c, n, h, w], as rows: planes from `first` on of each volume of a copy that has `planes` planes
+    in all its volumes."""
     target = dense(shape[0], shape[2], shape[3])
     by_plane = target[1]
     if shape[1] < planes:
@@ -118,7 +118,7 @@ def to_rows(
 
 
 def sorts(by_engine: list[Transposed], by_dma: list[Transposed], channels: int, pixels: int) -> bool:
-    """Whether an engine transposes a copy, and not DMA: of single bytes, and of few channels if it takes less time."""
+    """Whether an engine, and not DMA, transposes a copy: of single bytes, or of few channels if that takes less."""
     if by_engine[0].item == 1 or channels > min(FEW, pixels):
         return by_engine[0].item == 1
     target = Target.of(Rates())
@@ -132,8 +132,8 @@ def y_to_pixels(geometry: Geometry, options: Options) -> list[Transposed]:
 
 
 def to_pixels(shape: tuple[int, ...], item: int, strides: tuple[int, ...], volumes: int) -> list[Transposed]:
-    """Rows [k, n, p, q] as NHWC with such strides: rows, or pixels that are evenly spaced there as rows of 128 and one
-    of the rest."""
+    """Rows [k, n, p, q] as NHWC with these strides: row by row, or, if its pixels are evenly spaced, as rows of 128
+    pixels and one of the rest."""
     K, images, P, Q = shape
     step = strides[3] if Q > 1 else strides[2]
     rows, even = (Q, [(0, P, Q)], strides[2]), P == 1 or Q == 1 or strides[2] == Q * step
@@ -162,7 +162,7 @@ def to_pixels(shape: tuple[int, ...], item: int, strides: tuple[int, ...], volum
 
 
 def copies_of(algorithm: str, geometry: Geometry, options: Options) -> list[Transposed]:
-    """All that is copied for an algorithm."""
+    """All copies of x, y and the residual for an algorithm."""
     found = x_to_rows(geometry) if copies_x(algorithm, geometry) else []
     if copies_y(algorithm, geometry):
         found = found + y_to_pixels(geometry, options)
@@ -172,8 +172,8 @@ def copies_of(algorithm: str, geometry: Geometry, options: Options) -> list[Tran
 
 
 def pieces_of(part: Transposed) -> list[tuple[int, ...]]:
-    """(first, how many) of n, a, h, b of the pieces of a Transposed, with rows on the partitions where they are sorted,
-    else with a; an even number where rows allow it."""
+    """(first, how many) of n, a, h, b of the pieces of a Transposed, with rows on the partitions if an engine sorts
+    them, else with a; an even number of pieces if rows allow it."""
     A, N, H, B = part.shape
     most, together, volumes = PIECE_BYTES // part.item, 1, part.volumes
     if part.is_sorted:
@@ -200,7 +200,7 @@ def flips(algorithm: str, geometry: Geometry) -> bool:
 
 
 def reads_backwards(algorithm: str, geometry: Geometry) -> bool:
-    """Whether an algorithm reads such filters as they are; some, those of images alone."""
+    """Whether an algorithm reads filters of transposed convolutions as stored, some only of images."""
     images = geometry.groups == 1 and geometry.planes.taps == 1
     if algorithm == "implicit_gemm":
         plain = geometry.precision in (None, "bf16", "tf32") and geometry.hbm_itemsize > 1
@@ -209,7 +209,7 @@ def reads_backwards(algorithm: str, geometry: Geometry) -> bool:
         by_input = has_own_m_tiles(geometry) and geometry.groups != geometry.C
         if not plain or geometry.planes.taps > 1 or not by_input:
             return False
-        # folded channels are put in place as engines address partitions
+        # folded channels are copied to partitions that engines can address
         return geometry.groups > 1 or (geometry.C > 1 and left_over(geometry.C) % QUADRANT == 0)
     if algorithm == "stacked":
         return geometry.groups > 1 or (images and geometry.hbm_itemsize > 1)
@@ -219,13 +219,13 @@ def reads_backwards(algorithm: str, geometry: Geometry) -> bool:
 
 
 def has_outputs_first(geometry: Geometry) -> bool:
-    """Whether a copy is [K, C / groups, ...]: of groups, and of volumes whose planes of taps may be channels."""
+    """Whether a filter's copy is [K, C / groups, ...]: with groups, or if planes of taps may be channels."""
     few = geometry.C * geometry.planes.taps <= P_MAX
     return geometry.groups > 1 or (geometry.planes.taps > 1 and few)
 
 
 def forwards_of(algorithm: str, geometry: Geometry) -> Geometry:
-    """The Geometry that an algorithm sees: strides of the copy, [C, K, ...] or [K, C / groups, ...]."""
+    """The Geometry of an algorithm, with the strides of the filter's copy, [C, K, ...] or [K, C / groups, ...]."""
     if not flips(algorithm, geometry):
         return geometry
     taps, columns, each = num_taps(geometry), geometry.columns.taps, geometry.C // geometry.groups
@@ -245,7 +245,7 @@ def flip_pieces(geometry: Geometry) -> list[tuple[Part, Part]]:
 
 
 def relayout_unsupported(algorithm: str, geometry: Geometry, options: Options) -> str:
-    """Why the copies cannot be made, or ""."""
+    """Why the compiler does not take the copies; "" if it does."""
     count = relayout_instructions(algorithm, geometry, options)
     if count > INSTRUCTIONS_MAX:
         return (
@@ -256,14 +256,14 @@ def relayout_unsupported(algorithm: str, geometry: Geometry, options: Options) -
 
 
 def relayout_instructions(algorithm: str, geometry: Geometry, options: Options) -> int:
-    """Instructions of both cores for the copies, a piece of x or y three at most, and where the cores meet; of filters
-    for one core, as each makes its own."""
+    """Instructions of both cores for the copies: at most three a piece of x or y, and barriers; for a filter those of
+    one core, as each core makes a copy."""
     flipped = len(flip_pieces(geometry)) * (num_taps(geometry) + 2) if flips(algorithm, geometry) else 0
     return flipped + sum(3 * len(pieces_of(part)) + 1 for part in copies_of(algorithm, geometry, options))
 
 
 def relayout_ns(target: Target, algorithm: str, geometry: Geometry, options: Options) -> float:
-    """ns of both cores for the copies; of images of one pixel, which are in both layouts, for single elements."""
+    """ns of both cores for the copies; images of one pixel, which have both layouts, for DMA of single elements."""
     pixels, outputs = geometry.rows.size * geometry.columns.size, geometry.rows.out * geometry.columns.out
     y_itemsize, found = options.epilogue.y_itemsize, 0.0
     if algorithm not in OWN and pixels == 1:
@@ -278,8 +278,8 @@ def relayout_ns(target: Target, algorithm: str, geometry: Geometry, options: Opt
 
 
 def _flip_ns(target: Target, geometry: Geometry) -> float:
-    """ns of a core for its copy of the filter with taps in order. Of one group the copy has each output channel's taps
-    in a run of their own, which its load pays for."""
+    """ns of a core for its copy of the filter with taps in order. With one group the taps of each output channel are a
+    separate run of the copy, whose load is included."""
     taps, item, pieces = num_taps(geometry), geometry.hbm_itemsize, flip_pieces(geometry)
     per_group = geometry.K // geometry.groups
     elements = geometry.C * per_group * taps
@@ -307,6 +307,6 @@ def copy_ns(target: Target, part: Transposed) -> float:
         read_ns = mine / run * target.run_ns(run * part.item) / engines
         element_ns = target.vector_16bit_ns if part.item == 2 else target.vector_ns
         read_ns = max(read_ns, A * B * div_ceil(N * H, PARTS * P_MAX) * element_ns)
-    run = B * (A if part.is_sorted and part.target[0] == B else 1)  # DMA leaves each of a on a partition of its own
+    run = B * (A if part.is_sorted and part.target[0] == B else 1)  # DMA leaves each of a on a separate partition
     written_ns = mine / run * target.run_ns(run * part.item) / engines
     return float(max(read_ns + written_ns, 2 * mine * part.item * target.hbm_byte_ns))

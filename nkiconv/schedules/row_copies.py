@@ -1,4 +1,4 @@
-"""Copies in HBM of depthwise rows whose channels are neighbours (NHWC): as rows, where single elements take longer."""
+"""Copies in HBM, as rows, of depthwise rows whose channels are neighbours (NHWC), if single elements take longer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from .tiles import PARTS, div_ceil
 
 @dataclass(frozen=True)
 class RowCopies:
-    """Transposed parts of x with all chunks of its channels, of y back from its copy, of the residual; () for none."""
+    """Transposed parts of x with all chunks of its channels, of y back from its copy, of the residual; () if not
+    copied."""
 
     x: tuple[Transposed, ...]
     y: tuple[Transposed, ...]
@@ -25,7 +26,7 @@ class RowCopies:
 
 @functools.lru_cache(maxsize=256)
 def copies_of(geometry: RowGeometry, options: Options) -> RowCopies:
-    """What is copied; of y and the residual both or none."""
+    """The copies of a problem; y and the residual are both copied or neither."""
     N, C, Q, item = geometry.N, geometry.C, geometry.Q, options.epilogue.y_itemsize
     of_x, of_y = (C * len(geometry.chunks), N, 1, geometry.W), (C, N, 1, Q)
     x_strides, y_strides = (geometry.x_c, geometry.x_n, 0, geometry.x_w), (geometry.y_c, geometry.y_n, 0, geometry.y_q)
@@ -48,7 +49,7 @@ def pays(parts: tuple[Transposed, ...], shape: tuple[int, ...], strides: tuple[i
 
 
 def rows_of(geometry: RowGeometry, copies: RowCopies) -> RowGeometry:
-    """The RowGeometry that an algorithm sees: strides of the copies."""
+    """The RowGeometry of an algorithm, with the strides of the copies."""
     channels = geometry.C * len(geometry.chunks)
     if copies.x:
         geometry = replace(geometry, x_n=channels * geometry.W, x_c=geometry.W, x_w=1)

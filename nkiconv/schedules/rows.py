@@ -1,10 +1,10 @@
-"""Rows of depthwise convolutions with channels on partitions: which rows of x share a tile, which part of the work has
-them, where their elements are in HBM.
+"""Rows of depthwise convolutions with channels on partitions: the rows of x that share a tile, their part of the work,
+the places of their elements in HBM.
 
-Channel c = p * T + t is on partition p of channel tile t, so that the filters of neighbouring tiles are one
-contiguous run a partition. Where the channels of a tile leave partitions free, several stretches of columns (or images)
-are stacked: partition g * P + p holds group g. The array adds zeros times all rows of a tile, NaN or not, so that where
-it has taps a tile's stretches are of one image.
+Channel c = p * T + t is on partition p of channel tile t, so the filters of neighbouring tiles are one contiguous run a
+partition. If the channels of a tile leave partitions free, several stretches of columns (or images) are stacked:
+partition g * P + p holds group g. The Tensor Engine adds zeros times all rows of a tile, NaN or not, so a tile's
+stretches are of one image if it has taps there.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from .tiles import PARTS, cut_at, div_ceil, some_of
 
 #: Bytes a partition of one load, at most.
 LOAD_BYTES_MAX = 49_152
-#: Columns below which a stretch is not cut further to fill partitions: a DMA element of 64 B in bf16, which costs what
-#: any smaller one does (trn2.toml, dma.small_element_bytes).
+#: Least columns of a stretch that is cut to fill partitions: a DMA element of 64 B in bf16, which takes as long as any
+#: smaller one (trn2.toml, dma.small_element_bytes).
 STRETCH_MIN = 32
-#: Channel tiles from which an odd number of them is still shared out evenly enough: 8 to 7.
+#: Least odd number of channel tiles that two cores share evenly enough: 8 to 7.
 TILES_TO_SHARE = 15
-#: Bytes a partition of the columns of one tile, without the halo: long runs, and several tiles fit SBUF.
+#: Bytes a partition of the columns of one tile, without the halo: runs are long, and several tiles fit SBUF.
 ROWS_TILE_BYTES = 16384
 
 
-#: Image and first column of what is stacked on the partitions of a tile.
+#: (image, first column) of a stretch that is stacked on the partitions of a tile.
 Group = tuple[int, int]
 
 
@@ -49,7 +49,7 @@ class Region:
 
 @dataclass(frozen=True)
 class RowPlan:
-    """How rows lie on partitions, the same for every core."""
+    """The layout of rows on partitions, the same for every core."""
 
     #: channel tiles; channel p * T + t is on partition p of tile t
     T: int
@@ -68,22 +68,22 @@ class RowTile:
     """One tile: channels p * T + t of some groups."""
 
     t: int
-    #: channels, the partitions of a group; of all groups
+    #: partitions of a group, its channels; partitions of all groups
     P: int
     rows: int
     groups: tuple[Group, ...]
-    #: columns of a group, and where columns end; what follows is computed and not stored
+    #: columns of a group, and the end of the part's columns; columns after it are computed and not stored
     qn: int
     end_q: int
 
 
 def channels_of(C: int, T: int, t: int) -> int:
-    """Channels of tile t, those p * T + t below C: partitions, also of the tiles after it, which have no more."""
+    """Channels of tile t, that is p * T + t below C: its partitions, and the most of the tiles after it."""
     return div_ceil(max(0, C - t), T)
 
 
 def read_shard(geometry: RowGeometry, T: int) -> str:
-    """What to halve by default: channel tiles where they halve evenly, else images, else columns."""
+    """The axis that two parts share by default: channel tiles if they halve evenly, else images, else columns."""
     if T % 2 == 0 or T >= TILES_TO_SHARE:
         return "channels"
     if geometry.N % 2 == 0:
@@ -106,8 +106,8 @@ def stacked_images(geometry: RowGeometry, shard: str, alone: bool) -> int:
 
 
 def stack_height(geometry: RowGeometry, shard: str, P: int, alone: bool) -> int:
-    """Groups that fill the partitions of a tile with P channels, as far as there are columns and images for them."""
-    if geometry.prologue.asked:  # whose padding stays zero: all partitions have as much of it
+    """Groups that fill the partitions of a tile with P channels, at most as many as columns and images allow."""
+    if geometry.prologue.asked:  # padding stays zero: all partitions must have the same
         return 1
     stretches = stacked_images(geometry, shard, alone) * div_ceil(
         part_most(geometry.Q, shard == "columns"), STRETCH_MIN
@@ -117,7 +117,7 @@ def stack_height(geometry: RowGeometry, shard: str, P: int, alone: bool) -> int:
 
 @functools.lru_cache(maxsize=4096)
 def plan_rows(geometry: RowGeometry, shard: str | None, columns: int, alone: bool) -> RowPlan:
-    """A RowPlan; shard None and columns 0 leave them to the rule. alone: whether each tile is of one image."""
+    """A RowPlan; shard None and columns 0: by a rule. alone: whether each tile is of one image."""
     longest = ROWS_TILE_BYTES // geometry.itemsize if columns == 0 else columns
     found = fill_partitions(geometry, None, alone)
     if shard is not None and found[2] != shard:
@@ -126,7 +126,7 @@ def plan_rows(geometry: RowGeometry, shard: str | None, columns: int, alone: boo
 
 
 def fill_partitions(geometry: RowGeometry, shard: str | None, alone: bool) -> tuple[int, int, str]:
-    """(channel tiles, groups, what is halved) that use most partitions; shard None: any, as `read_shard` has it."""
+    """(channel tiles, groups, shard) that use most partitions; shard None: as in `read_shard`."""
     C = geometry.C
     T = div_ceil(C, PARTITIONS)
     best = T
@@ -137,7 +137,7 @@ def fill_partitions(geometry: RowGeometry, shard: str | None, alone: bool) -> tu
         if C % more == 0:
             other = read_shard(geometry, more) if shard is None else shard
             height = stack_height(geometry, other, C // more, alone)
-            # a tenth more lanes, or the longer runs of fewer groups are worth more
+            # a tenth more partitions; a smaller gain is worth less than the longer runs of fewer groups
             if 10 * height * (C // more) > 11 * used:
                 best = more
                 chosen = other
@@ -157,7 +157,7 @@ def fit_columns(geometry: RowGeometry, T: int, G: int, shard: str, longest: int,
 
 
 def stretch(geometry: RowGeometry, G: int, shard: str, longest: int, alone: bool) -> int:
-    """Columns of each group, when the columns and images of a part are cut evenly into whole tiles of G groups."""
+    """Columns of each group if the columns and images of a part are cut evenly into whole tiles of G groups."""
     columns = part_most(geometry.Q, shard == "columns")
     images = stacked_images(geometry, shard, alone)
     tiles = div_ceil(images * div_ceil(columns, longest), G)
@@ -167,12 +167,12 @@ def stretch(geometry: RowGeometry, G: int, shard: str, longest: int, alone: bool
 
 
 def phase_step(geometry: RowGeometry) -> int:
-    """Columns from one that meets the gaps of a dilated row in some way to the next that meets them so."""
+    """Columns after which the place of the gaps of a dilated row in a column's window repeats."""
     return geometry.lhs_dilation // math.gcd(geometry.stride, geometry.lhs_dilation)
 
 
 def aligned(geometry: RowGeometry, G: int, columns: int) -> int:
-    """At most `columns`, such that stacked groups meet the gaps of a dilated row at the same places."""
+    """At most `columns`, such that stacked groups have the gaps of a dilated row at the same places."""
     step = phase_step(geometry)
     return columns if G == 1 else max(step, (columns // step) * step)
 
@@ -218,7 +218,7 @@ def row_tile(geometry: RowGeometry, rows: RowPlan, t: int, groups: tuple[Group, 
 
 
 def run_length(geometry: RowGeometry, qn: int) -> int:
-    """Positions of a padded, dilated row that qn columns meet, first to last."""
+    """Positions of a padded, dilated row that qn columns read, first to last."""
     return (qn - 1) * geometry.stride + (geometry.S - 1) * geometry.dilation + 1
 
 
@@ -229,13 +229,13 @@ def load_bytes(geometry: RowGeometry, rows: RowPlan) -> int:
 
 
 def positions_of(geometry: RowGeometry, tile: RowTile) -> tuple[int, ...]:
-    """Positions of the padded row, 0 is x[0], that the first tap meets at the first column of each group."""
+    """Positions of the padded row, 0 is x[0], that the first tap of the first column of each group reads."""
     return tuple(q0 * geometry.stride - geometry.pad_left for _, q0 in tile.groups)
 
 
 def held_by_all(geometry: RowGeometry, state: bool, firsts: Sequence[int], size: int) -> tuple[int, int]:
-    """(first column, end) of those that hold an element of x, or of the state, in all groups; group g starts at element
-    firsts[g]."""
+    """(first column, end) of the columns with an element of x, or of the state, in all groups; group g begins at
+    element firsts[g]."""
     left, right = 0, size
     for first in firsts:
         if not state:
@@ -247,9 +247,9 @@ def held_by_all(geometry: RowGeometry, state: bool, firsts: Sequence[int], size:
 def regions_of(
     tile: RowTile, steps: tuple[int, int, int], firsts: Sequence[int], columns: tuple[int, int], span: tuple[int, int]
 ) -> list[Region]:
-    """Of a tile's columns (first, end) those that meet elements (low, high) of rows, whose images and elements are
-    steps[0] and steps[2] apart in HBM: neighbouring groups that one access pattern addresses. Column 0 of group g is
-    element firsts[g]."""
+    """Regions of a tile's columns (first, end) with elements (low, high) of rows: one for neighbouring groups that one
+    access pattern addresses. Images and elements are steps[0] and steps[2] apart in HBM; column 0 of group g is element
+    firsts[g]."""
     found: list[Region] = []
     for g, ((n, _), place) in enumerate(zip(tile.groups, firsts, strict=True)):
         first = min(columns[1], max(columns[0], span[0] - place))
@@ -269,7 +269,7 @@ def regions_of(
 
 
 def channel_runs(C: int, T: int, t0: int, tn: int) -> list[tuple[int, int, int]]:
-    """(first partition, partitions, channels of each) of what tiles t0 .. t0+tn-1 have: the last may have fewer."""
+    """(first partition, partitions, channels of each) of tiles t0 .. t0+tn-1: the last partition may have fewer."""
     full = (C - t0 - tn) // T + 1 if C >= t0 + tn else 0
     found = [(0, full, tn)] if full > 0 else []
     if full < channels_of(C, T, t0):

@@ -1,8 +1,8 @@
-"""`skewed`, gradients of depthwise filters by skewed diagonals of products: settings, how it cuts a gradient, and what
-that takes: a core takes so many matmuls' channels, each a share of the Tensor Engine, DMA and evacuations.
+"""`skewed`, gradients of depthwise filters by skewed diagonals of products: settings, the tiles of a gradient, and a
+bound of its time: a core's channels, matmul by matmul, each as long as Tensor Engine, DMA or evacuations.
 
-Rows are cut into units, positions of a unit into passes, taps into chunks, channels into batches; none of it depends on
-the number of cores.
+Rows are cut into units, positions of a unit into passes, taps into chunks, channels into batches, the same on any
+number of cores.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .prices import round_trip_ns
 from .settings import Config, Settings, count, double, half, once_a_config, setting
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, QUADRANT, SBUF_BYTES, cut_into, div_ceil, fits_sbuf
 
-#: Channels that may share a matmul.
+#: Numbers of channels that can share a matmul.
 BESIDE = (1, 2, 4, 8, 16)
 GROUPS_MAX = 128
 
@@ -39,17 +39,17 @@ class SkewedSettings(Settings):
     groups: int = count("matmuls of channels of a batch, at most", 1, GROUPS_MAX, near=(half, double))
 
 
-#: How much longer than its busiest part a group takes.
+#: Ratio of a group's time to that of its busiest engine.
 TOGETHER = 1.15
 #: Bytes of an element of products and sums.
 SUM_BYTES = 4
-#: Without a config: bytes per partition of tiles of x and gy, batches that a core should have; parts of taps.
+#: Without a config: bytes per partition of tiles of x and gy, batches of a core, numbers of parts of taps.
 TILES_BYTES, CORE_BATCHES, SHIFTS = 163_840, 8, (4, 6, 8, 12, 16)
-#: Batches whose x and gy are loaded at once; matmuls of 128 columns on zeros before the first others.
+#: Batches with x and gy in SBUF at once; matmuls of 128 columns on zeros before the first others.
 BUFFERS, WARM_UP = 3, 28
-#: Quadrants of partitions, to which sums of as many groups go.
+#: Quadrants of partitions: a PSUM bank has the sums of one group on each.
 STACKS = 4
-#: Taps of several units of a bank: positions that share it with them take at most half of it.
+#: Most columns of a PSUM bank for the positions of a pass: half, as the taps share the bank.
 POSITIONS_COLUMNS = BANK_COLUMNS // 2
 
 
@@ -61,15 +61,16 @@ class SkewedSchedule:
     Parts of taps of one channel lie on the same partitions, so that unit u of x meets unit u - r * apart of gy.
 
     Attributes:
-        beside: channels of a matmul, or parts of the taps of one; apart: units of gy between these, 0 of
+        beside: channels of a matmul, or parts of one channel's taps; apart: units of gy between parts, 0 with
             channels.
-        images: of a tile; tiles: of images; first: the first unit of a row; units: how many; span: taps of a part.
-        unit: positions of gy of a unit; positions: of a pass; passes: how many.
-        folds: parts of a pass's positions whose products are added before they are put in step; part: positions of one.
-        taps: of a chunk; chunks: how many; step: elements of x between columns of a matmul; spread: columns from a tap
-            to the next; columns: of a matmul; part_columns: of a part.
-        window: elements of x of a unit; padded: of gy with zeros after them; both even.
-        batches: of channels; groups: of the largest, of which `stacks` parts have sums on partitions of their own.
+        images: images of a tile; tiles: tiles of images; first: first unit of a row; units: units of a row; span: taps
+            of a part.
+        unit: positions of gy of a unit; positions: positions of a pass; passes: passes of a unit.
+        folds: parts of a pass's positions, whose products are added before they are aligned; part: positions of a part.
+        taps: taps of a chunk; chunks: chunks of a span; step: elements of x between columns of a matmul; spread:
+            columns from a tap to the next; columns: columns of a matmul; part_columns: columns of a part.
+        window: elements of x of a unit; padded: elements of gy of a unit, with zeros at their end; both even.
+        batches: batches of channels; groups: groups of the largest, in `stacks` parts with sums on separate quadrants.
     """
 
     beside: int
@@ -99,12 +100,12 @@ class SkewedSchedule:
 
     @property
     def channels(self) -> int:
-        """Of a matmul."""
+        """Channels of a matmul."""
         return self.beside if self.apart == 0 else 1
 
     @property
     def rows_of_sums(self) -> int:
-        """Rows of gradients that sums lie on: a stack's channels that share a matmul, or parts of taps."""
+        """Rows of gradients on the partitions: `stacks` times the channels of a matmul, or its parts of taps."""
         return self.stacks * self.beside
 
     @property
@@ -114,18 +115,18 @@ class SkewedSchedule:
 
     @property
     def bytes(self) -> int:
-        """A partition's, but for the itemsize: x and gy of a matmul's channels."""
+        """Elements a partition of x and gy of a matmul's channels, that is bytes without the itemsize."""
         return self.tiles * (self.window + self.beside * self.padded)
 
     @property
     def result_bytes(self) -> int:
-        """A partition's of products, those in step, sums and what they are added to, of two batches."""
+        """Bytes a partition of products, aligned products, sums and accumulators, of two batches."""
         return 8 * self.chunks * (self.columns + self.reach + 2 * self.taps)
 
 
 @once_a_config
 def build(geometry: RowGeometry, config: Config, cores: int) -> tuple[SkewedSchedule | None, str]:
-    """(Schedule, "") or (None, why not on `cores` cores), built once."""
+    """(schedule, "") or (None, why not on `cores` cores), built once a config."""
     reason = config_unsupported(geometry, config)
     if not reason and geometry.lhs_dilation > 1:
         reason = f"lhs_dilation={geometry.lhs_dilation}: skewed takes 1; use mixed or vector"
@@ -143,7 +144,7 @@ def build(geometry: RowGeometry, config: Config, cores: int) -> tuple[SkewedSche
 
 
 def config_unsupported(geometry: RowGeometry, config: Config) -> str:
-    """What is wrong with names and values, "" if nothing is."""
+    """The error of a config's names or values; "" if it is valid."""
     reason = SkewedSettings.unsupported_reason(config)
     if reason:
         return reason
@@ -159,13 +160,13 @@ def config_unsupported(geometry: RowGeometry, config: Config) -> str:
 
 
 def completed(geometry: RowGeometry, config: Config) -> SkewedSettings:
-    """All settings of a config that is not refused: the candidate of least time that fits, or of least time."""
+    """All settings of a supported config: the candidate of the least bound that fits, or of the least bound."""
     found = [one for _, one in candidates(Target.of(Rates()), geometry, config)]
     return next((one for one in found if _fits(geometry, _scheduled(geometry, one))), found[0])
 
 
 def candidates(target: Target, geometry: RowGeometry, config: Config) -> list[tuple[float, SkewedSettings]]:
-    """(ns, settings) that have the given ones, those of least time first; none where a config is refused."""
+    """(ns, settings) that agree with a config, the least bound first; empty if the config is refused."""
     ways = [(one, 1) for one in BESIDE if one <= geometry.C]
     if geometry.stride == 1 and geometry.dilation == 1:
         ways += [(1, one) for one in SHIFTS if one < geometry.S]
@@ -181,7 +182,7 @@ def candidates(target: Target, geometry: RowGeometry, config: Config) -> list[tu
 
 
 def _with_groups(geometry: RowGeometry, config: Config, beside: int, shifts: int) -> SkewedSettings:
-    """All settings: as many groups as SBUF holds, and as leave a core some batches."""
+    """All settings, with as many groups as SBUF holds and as leave a core CORE_BATCHES batches."""
     plan = cut_rows(geometry, beside, shifts)
     each, stacks = BUFFERS * plan.bytes * geometry.itemsize + plan.result_bytes, STACKS if plan.folds > 1 else 1
     wanted = div_ceil(div_ceil(geometry.C, PARTS * CORE_BATCHES * beside), stacks) * stacks
@@ -196,7 +197,7 @@ def _fits(geometry: RowGeometry, plan: SkewedSchedule) -> bool:
 
 
 def _scheduled(geometry: RowGeometry, settings: SkewedSettings) -> SkewedSchedule:
-    """The Schedule of settings."""
+    """The schedule of settings."""
     plan = cut_rows(geometry, settings.beside, settings.shifts)
     stacks = STACKS if plan.folds > 1 and settings.groups >= STACKS else 1
     parts = PARTS * div_ceil(geometry.C, PARTS * plan.channels * settings.groups)
@@ -207,7 +208,7 @@ def _scheduled(geometry: RowGeometry, settings: SkewedSettings) -> SkewedSchedul
 
 
 def _cut_units(geometry: RowGeometry, beside: int) -> tuple[int, int, int]:
-    """(units of a row, positions of one, images of a tile) of so many channels that share a matmul."""
+    """(units of a row, positions of a unit, images of a tile) if `beside` channels share a matmul."""
     most = P_MAX // beside
     images = div_ceil(geometry.N, div_ceil(geometry.N, most))
     unit = div_ceil(geometry.Q, min(most // images, geometry.Q))
@@ -215,12 +216,13 @@ def _cut_units(geometry: RowGeometry, beside: int) -> tuple[int, int, int]:
 
 
 def _cut_shifts(geometry: RowGeometry, shifts: int) -> tuple[int, int, int, int]:
-    """(units, positions of one, units between parts of taps, first unit) of so many parts: the smallest that fit."""
+    """(units, positions of a unit, units between parts of taps, first unit) of the smallest units that fit the
+    partitions with so many parts."""
     unit = div_ceil(geometry.Q, P_MAX)
     while True:
         apart = div_ceil(geometry.S, shifts * unit)
         parts = div_ceil(geometry.S, apart * unit)
-        # of x the windows of units before `first` and from `end` on have nothing
+        # windows of units before `first` and from `end` on have no elements of x
         window, left = (apart + 1) * unit, geometry.pad_left
         first = max(0, (left - window) // unit + 1) if left > window else 0
         end = min(div_ceil(geometry.Q, unit) + apart * (parts - 1), div_ceil(geometry.W + left, unit))
@@ -230,7 +232,7 @@ def _cut_shifts(geometry: RowGeometry, shifts: int) -> tuple[int, int, int, int]
 
 
 def cut_rows(geometry: RowGeometry, beside: int, shifts: int) -> SkewedSchedule:
-    """The Schedule of so many channels that share a matmul, or parts of taps, without batches."""
+    """The schedule, without batches, if so many channels or parts of taps share a matmul."""
     stride, dilation, images, apart, first, span = geometry.stride, geometry.dilation, 1, 0, 0, geometry.S
     if shifts > 1:
         units, unit, apart, first = _cut_shifts(geometry, shifts)
@@ -243,7 +245,7 @@ def cut_rows(geometry: RowGeometry, beside: int, shifts: int) -> SkewedSchedule:
     folds, passes, part = 1, div_ceil(unit, positions), QUADRANT // beside
     positions = div_ceil(unit, passes)
     if beside * part == QUADRANT and positions > part:
-        # as engines address partitions
+        # engines address partitions by quadrants
         folds = div_ceil(positions, part)
         positions = folds * part
         passes = div_ceil(unit, positions)
@@ -274,12 +276,12 @@ def unit_runs(units: int, apart: int, first: int, size: int, window: int) -> tup
 
 
 def needed_bytes(geometry: RowGeometry, plan: SkewedSchedule) -> int:
-    """Bytes a partition, at most."""
+    """Bytes a partition of SBUF, at most."""
     return plan.groups * (plan.buffers * plan.bytes * geometry.itemsize + plan.result_bytes)
 
 
 def instructions(plan: SkewedSchedule, cores: int) -> int:
-    """Of the busiest core, at most: loads, matmuls and evacuations of products, sums and stores."""
+    """Instructions of the busiest core, at most: loads, matmuls and evacuations of products, sums and stores."""
     jobs = plan.groups * plan.chunks
     loads = plan.beside * plan.tiles * plan.units * 3 * plan.images + 4
     matmuls = jobs * (plan.tiles * plan.passes + 4 + plan.beside * plan.folds)
@@ -287,10 +289,10 @@ def instructions(plan: SkewedSchedule, cores: int) -> int:
 
 
 def skewed_ns(geometry: RowGeometry, plan: SkewedSchedule, cores: int, target: Target) -> float:
-    """ns of a core at least: the first batch's loads, then matmuls' channels one after the other, each as long as its
-    busiest engine; or triggers of all loads."""
+    """A lower bound of a core's ns: the first batch's loads, then groups one after the other, each as long as its
+    busiest engine; or the triggers of all loads."""
     item, fp32, gy = geometry.itemsize, geometry.itemsize == SUM_BYTES, plan.beside // plan.channels
-    # Tensor: products, at half rate where they stream too few columns, and sums of rows
+    # Tensor: products, at half rate if they stream too few columns, and sums of rows
     passes = target.matmul_passes_fp32 if fp32 else 1.0
     column_ns = target.tensor_column_fp32_ns / passes if fp32 else target.tensor_column_ns
     streamed = max(plan.columns, target.matmul_columns_min)
@@ -299,7 +301,7 @@ def skewed_ns(geometry: RowGeometry, plan: SkewedSchedule, cores: int, target: T
     array_ns = plan.chunks * (array_ns + sums * target.tensor_column_ns)
     if plan.columns * target.half_rate < target.window_work * streamed:
         array_ns /= target.half_rate
-    # DMA: runs of units of x and gy; products to HBM and back in step
+    # DMA: runs of units of x and gy; products to HBM and, aligned, back
     lines, window = plan.tiles * plan.channels * plan.units * plan.images, min(plan.window, geometry.W)
     load_ns = lines * (gy * target.run_ns(plan.unit * item) + target.run_ns(window * item)) / target.dma_engines
     load_ns = max(load_ns, lines * (gy * plan.unit + window) * item * target.hbm_long_byte_ns)

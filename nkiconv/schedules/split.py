@@ -1,10 +1,10 @@
-"""Causal depthwise conv1d whose channels are split into parts of heads: what a core does, in which order.
+"""Causal depthwise conv1d whose channels are split into parts of heads: the steps of each core, in order.
 
     part i of `splits`: (heads, dim, normalised); its channels follow those of the parts before it
 
-The sums of 128 tokens and up to 512 channels, a `HeadGroup`, fill a bank of PSUM: one step. Heads that are normalised
-are whole in a group. Steps of normalised parts, which keep Vector busy, alternate with those of the others. The cores
-share each kind of steps, in order: by groups, and where these do not divide evenly, by tokens.
+The sums of 128 tokens and up to 512 channels, a `HeadGroup`, fill a bank of PSUM: one step. A normalised head is whole
+in a group. Steps of normalised parts, which keep Vector busy, alternate with steps of the others. The cores share each
+kind of steps, in order: by groups, and by tokens if groups do not divide evenly.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from ..errors import shown
 from .tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, P_MAX, cut, cut_at, div_ceil, share, some_of
 
-#: (heads, dim, whether they are normalised)
+#: (heads, dim, whether heads are normalised)
 Split = tuple[int, int, bool]
 #: Orders of x in memory.
 LAYOUTS = ("NCW", "NWC")
@@ -26,14 +26,14 @@ LAYOUTS = ("NCW", "NWC")
 TAPS_MAX = 16
 #: Taps of a decode step, and positions of state and tokens, at most: SBUF holds filters and windows of two groups.
 STEP_TAPS_MAX, STEP_POSITIONS_MAX = 8, 16
-#: Bytes a partition of the x of a group that is loaded at once, about: loads of more keep stores waiting.
+#: Bytes a partition of one load of a group's x, about: larger loads keep stores waiting.
 SPAN_BYTES = 4096
-#: Tokens of the first loads of a core, in tiles of 128: work begins when the first is there.
+#: Tokens of the first loads of a core, in tiles of 128: work begins when the first load ends.
 FIRST_TILES = (1, 3)
 
 
 def splits_unsupported(splits: object, C: int | None = None) -> str:
-    """Why this is no way to split C channels, or any; "" if it is."""
+    """Why `splits` does not split C channels, or any number if None; "" if it does."""
     if not isinstance(splits, tuple) or not splits or not all(map(_is_split, splits)):
         return (
             f"splits={shown(splits)}: must be a tuple of (heads, dim, normalised), ints of at least 1 and a flag; "
@@ -58,12 +58,12 @@ def _is_split(one: object) -> bool:
 
 
 def taps_unsupported(S: int) -> str:
-    """Why a filter of so many taps is not taken; "" if it is."""
+    """Why filters of S taps are unsupported; "" if they are supported."""
     return "" if S <= TAPS_MAX else f"S={S}: must be at most {TAPS_MAX} taps; use depthwise_conv1d, which takes more"
 
 
 def step_unsupported(T: int, S: int) -> str:
-    """Why a decode step does not take so many tokens of each sequence, or taps; "" if it does."""
+    """Why a decode step does not support T tokens of each sequence and S taps; "" if it does."""
     if S == 1:
         return "S=1: one tap needs no state; use causal_conv1d_split"
     if S > STEP_TAPS_MAX:
@@ -75,12 +75,12 @@ def step_unsupported(T: int, S: int) -> str:
 
 
 def is_step(T: int, S: int, state: bool, final: bool, packed: bool) -> bool:
-    """Whether a call is a decode step: a few tokens after states, which the caller moves on."""
+    """Whether a call is a decode step: a few tokens after states, which the caller updates."""
     return state and not final and not packed and step_unsupported(T, S) == ""
 
 
 def sequences_unsupported(cu_seqlens: object, N: int, T: int) -> str:
-    """Why these are no offsets of the sequences in a row of T tokens; "" if they are, or None."""
+    """Why `cu_seqlens` are not the offsets of sequences in one row of T tokens; "" if they are, or None."""
     if cu_seqlens is None:
         return ""
     text = f"cu_seqlens={shown(cu_seqlens)}: must"
@@ -95,7 +95,7 @@ def sequences_unsupported(cu_seqlens: object, N: int, T: int) -> str:
 
 
 def positions_unsupported(state_positions: object, T: int) -> str:
-    """Why states are not returned after so many tokens; "" if they are, or None."""
+    """Why states are not returned after these tokens; "" if they are, or if None."""
     if state_positions is None:
         return ""
     given = state_positions if isinstance(state_positions, tuple) else ()
@@ -106,7 +106,7 @@ def positions_unsupported(state_positions: object, T: int) -> str:
 
 @dataclass(frozen=True)
 class TokenRow:
-    """Tokens of an image that a convolution sees alone: what precedes the first is zeros, or state `number`."""
+    """Tokens of an image that are convolved alone: zeros, or state `number`, precede the first."""
 
     number: int
     image: int
@@ -116,7 +116,7 @@ class TokenRow:
 
 @dataclass(frozen=True)
 class SplitGeometry:
-    """One call. Strides are in elements of HBM: of x along n, c, t."""
+    """One call. x_n, x_c and x_t are strides of x in HBM, in elements."""
 
     N: int
     C: int
@@ -131,7 +131,8 @@ class SplitGeometry:
 
 
 def rows_of(N: int, T: int, cu_seqlens: tuple[int, ...] | None = None) -> tuple[TokenRow, ...]:
-    """One row an image, or, of one image, a sequence: the k-th from token cu_seqlens[k] up to cu_seqlens[k + 1]."""
+    """One row for each image, or for each sequence of one image: the k-th is tokens cu_seqlens[k] up to
+    cu_seqlens[k + 1]."""
     if cu_seqlens is None:
         return tuple(TokenRow(number=n, image=n, first=0, count=T) for n in range(N))
     pairs = enumerate(itertools.pairwise(cu_seqlens))
@@ -139,7 +140,7 @@ def rows_of(N: int, T: int, cu_seqlens: tuple[int, ...] | None = None) -> tuple[
 
 
 def states_after(rows: tuple[TokenRow, ...], positions: tuple[int, ...]) -> Iterator[tuple[int, int, TokenRow]]:
-    """(image, number of the position, the tokens of its row up to there) for each image and position."""
+    """(image, number of the position, its row up to there) for each image and position."""
     for row in rows:
         for number, position in enumerate(positions):
             if row.first < position <= row.first + row.count:
@@ -148,7 +149,7 @@ def states_after(rows: tuple[TokenRow, ...], positions: tuple[int, ...]) -> Iter
 
 @dataclass(frozen=True)
 class TileRun:
-    """Channel tiles of a group that have as many partitions: tile t, partition p has channel
+    """Channel tiles of a group with equally many partitions: tile t, partition p has channel
     c0 + p * row_step + (t - tile0) * tile_step."""
 
     tile0: int
@@ -161,10 +162,10 @@ class TileRun:
 
 @dataclass(frozen=True)
 class HeadGroup:
-    """Up to 512 neighbouring channels of a part: `count` from `first` of the part on, channel c0 of x.
+    """Up to 512 neighbouring channels of a part: `count` from channel `first` of the part on, which is channel c0 of x.
 
-    heads: of those that are normalised, 0 of others. Partition p has the neighbours c0 + p * tiles .. of all tiles,
-    which are one run in HBM, or tile t has c0 + 128 t .. c0 + 128 t + 127.
+    heads: normalised heads, 0 if none. Partition p has the neighbours c0 + p * tiles .. of all tiles, one run in HBM,
+    or tile t has channels c0 + 128 t .. c0 + 128 t + 127.
     """
 
     part: int
@@ -183,7 +184,7 @@ class HeadGroup:
 
 @dataclass(frozen=True)
 class Span:
-    """x of a group that is loaded at once: tokens first .. first+count-1 of a row, and those that taps see before."""
+    """One load of a group's x: tokens first .. first+count-1 of a row, and the taps' tokens before them."""
 
     group: HeadGroup
     row: TokenRow
@@ -202,7 +203,7 @@ class Step:
 
 @dataclass(frozen=True)
 class SplitSchedule:
-    """What one core does: spans in order of their first use, steps in order."""
+    """The work of one core: spans in order of their first use, steps in order."""
 
     spans: tuple[Span, ...]
     steps: tuple[Step, ...]
@@ -222,7 +223,8 @@ def head_groups(geometry: SplitGeometry) -> Iterator[HeadGroup]:
 
 
 def _head_group(part: int, first: int, c0: int, count: int, heads: int, by_rows: bool) -> HeadGroup:
-    """by_rows: whether tokens, not channels, are neighbours in HBM: then any channels can share a tile."""
+    """The group of these channels. by_rows: whether tokens, not channels, are neighbours in HBM: then any channels can
+    share a tile."""
     tiles = div_ceil(count, P_MAX)
     if by_rows and count % tiles == 0:
         runs = [TileRun(tile0=0, tiles=tiles, rows=count // tiles, c0=c0, row_step=tiles, tile_step=1)]
@@ -234,7 +236,7 @@ def _head_group(part: int, first: int, c0: int, count: int, heads: int, by_rows:
 
 
 def instructions_unsupported(geometry: SplitGeometry) -> str:
-    """Why the compiler would not take this many tokens; "" if it does."""
+    """Why the compiler does not take so many tokens; "" if it does."""
     tiles = sum(div_ceil(row.count, P_MAX) for row in geometry.rows)
     each = sum(group.tiles * geometry.S + group.heads + 12 for group in head_groups(geometry))
     if tiles * each <= INSTRUCTIONS_MAX:
@@ -247,7 +249,7 @@ def instructions_unsupported(geometry: SplitGeometry) -> str:
 
 @functools.lru_cache(maxsize=64)
 def build(geometry: SplitGeometry, cores: int, core: int) -> SplitSchedule:
-    """The work of one core. Every step is the same whatever the cores: so are the bits of y."""
+    """The work of one core. Steps, and so the bits of y, are the same on any number of cores."""
     groups = list(head_groups(geometry))
     kinds = []
     for normalised in (True, False):
@@ -272,7 +274,7 @@ def build(geometry: SplitGeometry, cores: int, core: int) -> SplitSchedule:
 
 
 def _spans_of(geometry: SplitGeometry, tiles: Sequence[Span]) -> list[tuple[Span, Span]]:
-    """(span that is loaded, tile of 128 tokens) of each of these tiles, which are neighbours where they can be."""
+    """(span, tile) of each of these tiles of 128 tokens: spans load neighbouring tiles together."""
     found: list[tuple[Span, Span]] = []
     firsts = list(FIRST_TILES)
     for _, alike in itertools.groupby(tiles, key=lambda tile: (tile.group, tile.row)):

@@ -1,10 +1,9 @@
-"""`update`: a few positions of many images. Settings, schedule, what it does not run.
+"""`update`: a few positions of many images. Settings, schedule, unsupported problems.
 
 Images are on partitions, groups of channels on the contraction. Channels come in two halves (blocks); each is cut into
-`pieces` ranges of `length` channels, so that piece h of image n is row h * pitch + n of a tile. A group is `channels`
-channels of every piece; a tile is some groups of some images. Where pieces or groups do not divide what they are cut
-from, the last one overlaps the one before it: all are of one size. For few images Vector multiplies, with channels on
-partitions.
+`pieces` ranges of `length` channels: piece h of image n is row h * pitch + n of a tile. A group is `channels` channels
+of every piece; a tile is some groups of some images. All pieces and all groups have one size: the last one overlaps the
+one before it if they do not divide evenly. For few images Vector multiplies, with channels on partitions.
 """
 
 from __future__ import annotations
@@ -31,22 +30,21 @@ from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, cut_at, div_ceil, slo
 ENGINES = ("tensor", "vector")
 #: Most groups of a tile: at most 128 groups' filters are transposed at once.
 GROUPS_MAX = 16
-#: Bytes a partition of SBUF for transposed filters, and for tiles on their way, and most of these.
+#: Bytes a partition of SBUF for transposed filters and for tiles in flight, and most tiles in flight.
 UPDATE_FILTER_BYTES, AHEAD_BYTES, TILES_AHEAD = 32_768, 65_536, 8
-#: Bytes a partition of SBUF for filters as loaded: those in use and those on their way.
+#: Bytes a partition of SBUF for filters as loaded, in use and in flight.
 TAPS_BYTES = 98_304
 #: Most positions of a row (or of a state): the contraction of one channel.
 ROW_MAX = 128
-#: Matmuls on zeros without a config, and rows from which they pay: few are done before the array is at full rate.
+#: Matmuls on zeros without a config, and least rows with which they pay: fewer end before the array is at full rate.
 WARMUP, MANY_ROWS = 16, 65_536
-#: Bytes a partition of a part's rows, products and results, of which two are there at once, and of filters, as well.
+#: Bytes a partition of a tile's rows, products and results on Vector, two tiles at once; and of filters, also two.
 PART_BYTES, VECTOR_FILTER_BYTES = 32_768, 49_152
-#: ns from the first load to the first sums and from the last sums to the end of the last store, without what the
-#: stages themselves take for the first and the last tile, on few partitions; more where the array is at half rate with
-#: fp32.
+#: ns from the first load to the first sums and from the last sums to the end of the last store, on few partitions and
+#: without the stages' own times of the first and the last tile; fp32, at half rate, adds FP32_NS.
 TENSOR_ENDS_NS, FP32_NS, VECTOR_ENDS_NS = 2550.0, 500.0, 2150.0
-#: Instructions of Vector that a tile takes besides products and sums, with what it waits for; on the array,
-#: besides one a column for its bands.
+#: Instructions of Vector for a tile besides products and sums, with its waits; on the Tensor Engine, besides one a
+#: column for the tile's bands.
 VECTOR_INSTRUCTIONS, TENSOR_INSTRUCTIONS = 4, 3
 
 
@@ -72,7 +70,7 @@ class UpdateSettings(Settings):
 
 @dataclass(frozen=True)
 class UpdateTile:
-    """Images n0 .. n0+nn-1 of a block of channels: on the array groups first .. first+count-1 of it, on Vector all."""
+    """Images n0 .. n0+nn-1 of a block of channels: groups first .. first+count-1 of it on Tensor, all on Vector."""
 
     block: ChannelBlock
     n0: int
@@ -83,7 +81,7 @@ class UpdateTile:
 
 @dataclass(frozen=True)
 class UpdateSchedule:
-    """Numbers of one problem; the same on every core. Those of groups are 0 on Vector."""
+    """Numbers of one problem; the same on every core. Numbers of groups are 0 on Vector."""
 
     engine: str
     vector_reads: int
@@ -96,12 +94,12 @@ class UpdateSchedule:
     channels: int = 0  # of a group
     groups: int = 0  # of a tile
     filters: int = 0  # groups (of one piece) whose filters are loaded together: of whole tiles
-    ahead: int = 0  # tiles on their way
-    tiles: tuple[UpdateTile, ...] = ()  # in order, cores take contiguous shares; none if not even one fits
+    ahead: int = 0  # tiles in flight
+    tiles: tuple[UpdateTile, ...] = ()  # in order, cores take contiguous shares; empty if the smallest does not fit
 
 
 def complete(geometry: RowGeometry, options: Options, config: Config, target: Target) -> UpdateSettings:
-    """All settings of a config; without one, the tile whose channels take least, and who is done first."""
+    """All settings of a config; open ones are the tile of the least ns a channel and the engine of the least bound."""
     channels, groups = fill_bank(geometry, options, target)
     warmup = WARMUP if geometry.N * geometry.C >= MANY_ROWS else 0
     found = UpdateSettings.read(config, engine="tensor", channels=channels, groups=groups, warmup=warmup)
@@ -116,13 +114,13 @@ def complete(geometry: RowGeometry, options: Options, config: Config, target: Ta
 
 
 def first(geometry: RowGeometry, options: Options, target: Target) -> list[UpdateSettings]:
-    """Settings of each engine that multiplies."""
+    """Settings of each engine that can multiply."""
     engines = ("vector",) if options.strict_nonfinite else ENGINES
     return [complete(geometry, options, (("engine", engine),), target) for engine in engines]
 
 
 def fill_bank(geometry: RowGeometry, options: Options, target: Target) -> tuple[int, int]:
-    """(channels of a group, groups) of the tile whose channels take least: one and one where not even that fits."""
+    """(channels of a group, groups) of the tile of the least ns a channel: (1, 1) if none fits."""
     most, most_groups, room = group_limits(geometry, options.state)
     tile_ns = (geometry.Q + TENSOR_INSTRUCTIONS) * target.vector_fixed_ns
     group_ns = 2 * (P_MAX * target.tensor_column_ns + target.matmul_ns)  # a transpose and a matmul
@@ -132,7 +130,7 @@ def fill_bank(geometry: RowGeometry, options: Options, target: Target) -> tuple[
 
 
 def config_unsupported(geometry: RowGeometry, options: Options, config: Config) -> str:
-    """What is wrong with a config, or what update does not do at any size; "" if nothing is."""
+    """The error of a config, or why update never runs the problem; "" if neither."""
     reason = UpdateSettings.unsupported_reason(config) or input_unsupported(geometry, "update")
     if reason != "":
         return reason
@@ -144,7 +142,7 @@ def config_unsupported(geometry: RowGeometry, options: Options, config: Config) 
 
 
 def plan_unsupported(geometry: RowGeometry, options: Options, plan: UpdateSchedule, cores: int) -> str:
-    """Why a plan does not run on `cores` cores: memory or instructions; "" if it does."""
+    """Why memory or the compiler does not take a schedule on `cores` cores; "" if they do."""
     if not plan.tiles and plan.engine == "tensor":
         return (
             f"Q={geometry.Q}, S={geometry.S}: the columns of one channel must fit a PSUM bank, its taps SBUF; use "
@@ -180,7 +178,7 @@ def update_images(geometry: RowGeometry) -> tuple[int, int, int, int]:
     """(pieces, partitions of each, images of a tile, image tiles)."""
     image_tiles = div_ceil(geometry.N, P_MAX)
     if geometry.C == 1 and geometry.N > 1:
-        # for two cores
+        # an even number, for two cores
         image_tiles += image_tiles % 2
     images = div_ceil(geometry.N, image_tiles)
     if images > P_MAX // 2 or geometry.C == 1:
@@ -190,7 +188,7 @@ def update_images(geometry: RowGeometry) -> tuple[int, int, int, int]:
 
 
 def group_limits(geometry: RowGeometry, with_state: bool) -> tuple[int, int, int]:
-    """(most channels of a group, 0 if not even one fits; most groups of a tile; channels of a piece in a bank)."""
+    """(most channels of a group, 0 if one does not fit; most groups of a tile; channels of a piece in a bank)."""
     pieces, pitch, _, _ = update_images(geometry)
     room, of_rows = BANK_COLUMNS // (pieces * geometry.Q), P_MAX // max(geometry.W, _state(geometry, with_state))
     of_taps = TAPS_BYTES // (2 * geometry.S * geometry.itemsize)
@@ -200,7 +198,7 @@ def group_limits(geometry: RowGeometry, with_state: bool) -> tuple[int, int, int
 
 @functools.lru_cache(maxsize=4096)
 def build(geometry: RowGeometry, options: Options, settings: UpdateSettings) -> UpdateSchedule:
-    """The schedule of all settings, as far as they fit."""
+    """The schedule of all settings, with fewer channels and groups if these do not fit."""
     state, tiling = _state(geometry, options.state), update_images(geometry)
     if settings.engine == "vector":
         return UpdateSchedule("vector", 0, 0, state, *tiling, tiles=_on_vector(geometry, options))
@@ -225,14 +223,14 @@ def build(geometry: RowGeometry, options: Options, settings: UpdateSettings) -> 
 
 
 def channels_of(plan: UpdateSchedule, tile: UpdateTile) -> tuple[int, int]:
-    """(first, how many) channels within a piece that the groups of a tile have."""
+    """(first, how many) of the channels of a tile's groups within a piece."""
     start = min(tile.first * plan.channels, tile.block.length - plan.channels)
     return start, min(tile.block.length, (tile.first + tile.count) * plan.channels) - start
 
 
 def group_runs(plan: UpdateSchedule, tile: UpdateTile) -> list[tuple[int, int, int]]:
-    """(group, how many, first channel) of groups that follow each other, counted from the first of a tile; the last of
-    a block is a run of its own where it overlaps the one before it rather than be smaller."""
+    """(group, how many, first channel) of runs of neighbouring groups, counted from the first of a tile; a block's last
+    group is a separate run if it overlaps the one before it."""
     channels = channels_of(plan, tile)[1]
     overlaps = int(tile.count * plan.channels > channels)
     runs = (0, tile.count - overlaps, 0), (tile.count - 1, overlaps, channels - plan.channels)
@@ -253,7 +251,7 @@ def _on_vector(geometry: RowGeometry, options: Options) -> tuple[UpdateTile, ...
     """Tiles on Vector; none if one image does not fit."""
     state = _state(geometry, options.state)
     products = geometry.S if options.strict_nonfinite else min(geometry.S, geometry.W + state)
-    # of a channel and image at once: row, state, products of two columns, results
+    # elements of a channel and image at once: row, state, products of two columns, results
     elements = geometry.W * inputs_of(geometry) + state + 2 * products + 2 * geometry.Q
     found: list[UpdateTile] = []
     for block in channel_halves(geometry.C, P_MAX):
@@ -267,14 +265,14 @@ def _on_vector(geometry: RowGeometry, options: Options) -> tuple[UpdateTile, ...
 
 
 def bound_ns(geometry: RowGeometry, options: Options, plan: UpdateSchedule, target: Target) -> float:
-    """ns of a core, about; 0 where nothing fits."""
+    """ns of a core, about; 0 if no tile fits."""
     if plan.engine == "vector":
         return vector_ns(geometry, options, plan, target)
     return tensor_ns(geometry, plan, target) if plan.tiles else 0.0
 
 
 def tensor_ns(geometry: RowGeometry, plan: UpdateSchedule, target: Target) -> float:
-    """ns on the array: the slowest engine's work of all tiles, filters before them, the ends."""
+    """ns on the Tensor Engine: the busiest engine's work of all tiles, the filters before them, the ends."""
     kinds = 2 if plan.state > 0 else 1
     fp32 = geometry.itemsize == 4
     element_ns = target.vector_ns if fp32 else target.vector_16bit_ns
@@ -300,7 +298,7 @@ def tensor_ns(geometry: RowGeometry, plan: UpdateSchedule, target: Target) -> fl
 def tile_of(
     geometry: RowGeometry, target: Target, plan: UpdateSchedule, groups: int, bands_ns: float
 ) -> tuple[float, float]:
-    """(ns of a tile's DMAs, ns of a tile) of so many groups: of the engine that takes longest."""
+    """(ns of a tile's DMAs, ns of a tile's busiest engine) of so many groups."""
     kinds = 2 if plan.state > 0 else 1
     columns, item, fp32 = geometry.Q, geometry.itemsize, geometry.itemsize == 4
     rows, width = plan.pieces * plan.pitch, plan.channels * groups
@@ -324,9 +322,9 @@ def tile_of(
 
 
 def vector_ns(geometry: RowGeometry, options: Options, plan: UpdateSchedule, target: Target) -> float:
-    """ns on Vector: for each column a product and a sum over the taps that meet the row, of all images of a part.
+    """ns on Vector: for each column a product and a sum over the taps inside the row, of all images of a part.
 
-    0 where not even one image fits.
+    0 if one image does not fit.
     """
     if not plan.tiles:
         return 0.0
@@ -353,5 +351,5 @@ def vector_ns(geometry: RowGeometry, options: Options, plan: UpdateSchedule, tar
 
 
 def skews_ns(target: Target, rows: int) -> float:
-    """ns that the last DMA engine of so many partitions begins later than the first, of a load and of a store."""
+    """ns by which the last DMA engine of so many partitions begins after the first, for a load and a store."""
     return (target.load_skew_ns + target.store_skew_ns) * Engines(target).skew(rows)
