@@ -1,4 +1,4 @@
-"""What `activation_stationary` does not take, and which kind of settings a problem has."""
+"""The problems and options that `activation_stationary` refuses, and the dataclass of a problem's settings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAME = "activation_stationary"
 
 
 def unsupported_reason(geometry: Geometry, options: Options, config: Config) -> str:
-    """Why not, from settings and letters alone; "" for nothing."""
+    """Why the algorithm refuses a problem, from settings and sizes alone; "" if it does not."""
     reason = settings_of(geometry).unsupported_reason(config) or channels_unsupported(geometry, options)
     if reason == "" and geometry.groups > 1:
         reason = depthwise_unsupported(geometry, options)
@@ -37,7 +37,7 @@ def unsupported_reason(geometry: Geometry, options: Options, config: Config) -> 
 
 
 def channels_unsupported(geometry: Geometry, options: Options) -> str:
-    """Why output channels of a pixel are not together in a bank, as a norm needs them; "" if they are."""
+    """Why a bank does not hold all output channels of a pixel, as a norm needs; "" if it does."""
     norm = options.epilogue.norm
     if norm is None:
         return ""
@@ -52,7 +52,7 @@ def channels_unsupported(geometry: Geometry, options: Options) -> str:
 
 
 def rows_unsupported(geometry: Geometry, options: Options) -> str:
-    """Why rows of y are not for this algorithm, whatever its settings; "" if they may be."""
+    """Why no settings of this algorithm compute rows of y; "" if some do."""
     if geometry.planes.taps == 1:
         return (
             f"T=1, out_perm: neighbouring output channels are {geometry.y_strides[0]} elements apart in y, {NAME} "
@@ -71,7 +71,7 @@ def rows_unsupported(geometry: Geometry, options: Options) -> str:
 
 
 def depthwise_unsupported(geometry: Geometry, options: Options) -> str:
-    """Why several groups are not for this algorithm, whatever its settings; "" if they may be."""
+    """Why no settings of this algorithm compute several groups; "" if some do."""
     rows, columns, most, disjoint = geometry.rows, geometry.columns, P_MAX, not is_transposed(geometry)
     if geometry.groups != geometry.C or geometry.K != geometry.C or geometry.packed > 0:
         return (
@@ -106,7 +106,7 @@ def depthwise_unsupported(geometry: Geometry, options: Options) -> str:
 
 
 def together_unsupported(geometry: Geometry, options: Options, side: int, fold: int) -> str:
-    """Why so many neighbours do not go on a partition, or so many rows of y into columns, or ""."""
+    """Why a partition cannot hold `side` neighbours, or the columns `fold` rows of y; "" if they can."""
     if geometry.columns.out % side > 0:
         return f"config side={side}: must divide Q={geometry.columns.out}; use 1"
     if fold > 1 and options.strict_nonfinite:
@@ -123,7 +123,7 @@ def together_unsupported(geometry: Geometry, options: Options, side: int, fold: 
 
 
 def settings_of(geometry: Geometry) -> type[Settings]:
-    """The dataclass of the settings that a problem has."""
+    """The dataclass of a problem's settings."""
     if geometry.groups > 1:
         return DepthwiseSettings
     if is_patches(geometry):

@@ -1,4 +1,4 @@
-"""What a schedule of `activation_stationary` takes at least: its busiest engine, and what comes before."""
+"""A lower bound of the time of `activation_stationary`'s schedules: the busiest engine, plus the start-up before it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .volume_rows import RowSchedule, moves_of, segment_rows
 
 @dataclass(frozen=True)
 class Bound:
-    """What a schedule takes at least, in ns of the busier of two cores: its busiest engine, and what comes before."""
+    """A lower bound of a schedule's time in ns, on the busier of two cores: its busiest engine, plus the start-up."""
 
     target: Target
     geometry: Geometry
@@ -39,7 +39,7 @@ class Bound:
     plan: Any
 
     def ns(self) -> float:
-        """From the first DMA to the last; filters come and are transposed before x."""
+        """From the first DMA to the last; filters are loaded and transposed before x."""
         kinds: dict[type, Callable[[], tuple[float, ...]]] = {
             PixelSchedule: self.pixels,
             RowSchedule: self.rows,
@@ -51,7 +51,7 @@ class Bound:
         return 2 * first_load_ns(target) + transposed_ns + overlapped_ns(*busy) + last_store_ns(target)
 
     def moved_ns(self, num_bytes: float, run_bytes: float, partitions: float = P_MAX) -> float:
-        """The DMA engines of so many partitions, or HBM, for so many bytes in such runs; none where x is not met."""
+        """ns of the DMA engines of `partitions`, or of HBM, for num_bytes in runs of run_bytes; 0 for no bytes."""
         if num_bytes == 0:
             return 0.0
         target = self.target
@@ -59,12 +59,12 @@ class Bound:
         return max(num_bytes / run_bytes * target.run_ns(run_bytes) / engines, num_bytes * target.hbm_byte_ns)
 
     def transposed_ns(self, num_bytes: float) -> float:
-        """The same of bytes that DMA transposes."""
+        """ns of the DMA engines, or of HBM, for bytes that DMA transposes."""
         target = self.target
         return num_bytes * max(target.byte_ns / (target.dma_engines * target.transpose_rate), target.hbm_byte_ns)
 
     def tensor_ns(self, matmuls: Sequence[tuple[float, float]], transposes: float, columns: float = P_MAX) -> float:
-        """The Tensor Engine for (how many matmuls, of how many columns) and so many transposes of `columns` partitions;
+        """ns of the Tensor Engine for matmuls, pairs of (count, columns), and for transposes of `columns` partitions;
         few columns leave it at half of its rate."""
         target, every = self.target, [*matmuls, (transposes, columns)]
         found = transposes * transpose_ns(target, self.geometry, columns) + sum(
@@ -119,13 +119,13 @@ class Bound:
         return most
 
     def out_tile_ns(self, fresh: bool, kn: int, out_tile: Any) -> tuple[float, float, float]:
-        """(ns of the Tensor Engine, of DMA, of evacuation by Vector and Scalar) of an output tile; fresh: with the
+        """(ns of the Tensor Engine, of DMA, of evacuation by Vector and Scalar) of an output tile; fresh: includes the
         filters of its output channels."""
         target, geometry, plan, source = self.target, self.geometry, self.plan, self.plan.source
         tiles, taps = len(blocks_of(plan.sizes, out_tile)) * plan.sizes.side, float(source.taps)
         item, parts = geometry.hbm_itemsize, cut(kn * source.fold, plan.most_k)
         for axis, apart in ((source.rows, plan.sizes.apart), (source.columns, plan.sizes.side)):
-            # taps that see nothing but zeros between elements of x are left out
+            # taps that see only zeros between elements of x are left out
             taps /= axis.lhs_dilation if apart % outputs_apart(axis) == 0 else 1
         matmuls, transposes = [(tiles * taps * len(plan.k_tiles), columns) for _, columns in parts], 0
         read_ns = tiles * (kn * source.fold * target.vector_ns + len(parts) * target.vector_fixed_psum_ns) / 2
@@ -142,12 +142,12 @@ class Bound:
         return self.tensor_ns(matmuls, transposes), moved_ns, max(read_ns, taken_ns, (read_ns + taken_ns) / 2)
 
     def filters_ns(self, kn: int) -> float:
-        """DMA, or HBM, for the filters of so many output channels."""
+        """ns of DMA, or of HBM, for the filters of `kn` output channels."""
         num_bytes = kn * self.geometry.C * len(self.plan.places[0]) * self.geometry.hbm_itemsize
         return self.transposed_ns(num_bytes) if self.plan.way == "dma" else num_bytes * self.target.hbm_byte_ns
 
     def window_ns(self, out_tile: Any) -> float:
-        """DMA, or HBM, for the window of an output tile: its rows of x, all columns."""
+        """ns of DMA, or of HBM, for the window of an output tile."""
         geometry, source = self.geometry, self.plan.source
         _, hn, wn = window_shape(source, out_tile)
         columns = min(wn, source.columns.size)
@@ -161,7 +161,7 @@ class Bound:
     # ---------------------------------------------------------------------------------------- y of volumes as NCDHW
 
     def rows(self) -> tuple[float, ...]:
-        """ns of the Tensor Engine, which waits for filters and for rows of x without room before, and of DMA."""
+        """ns of the Tensor Engine, which waits for filters and for an output tile's first rows of x, and of DMA."""
         geometry, plan, rows = self.geometry, self.plan, self.geometry.rows
         array_ns = moved_ns = waits_ns = 0.0
         volume = geometry.planes.out // geometry.planes.images
@@ -182,7 +182,7 @@ class Bound:
         return self.tensor_ns([], filters) + (waits_ns + array_ns) / cores, moved_ns / cores
 
     def step_ns(self, item: Any) -> float:
-        """The Tensor Engine on a step of an output tile."""
+        """ns of the Tensor Engine for a step of an output tile."""
         geometry, plan = self.geometry, self.plan
         first, rest = moves_of(geometry, plan, item)
         tiles, products = div_ceil(item.qn, plan.width), sum(len(one) for one in plan.products)
@@ -193,7 +193,7 @@ class Bound:
     # ---------------------------------------------------------------------------------------- depthwise problems
 
     def blocks(self) -> tuple[float, ...]:
-        """ns of the Tensor Engine, which waits for x or a round of matrices, of evacuation by Vector and Scalar, of
+        """ns of the Tensor Engine, which waits for x or a round of matrices, of evacuation by Vector and Scalar, and of
         DMA or the triggers of matrices; each core has half of the channels."""
         target, geometry, plan, settings = self.target, self.geometry, self.plan, self.plan.settings
         N, P, Q, C, W = geometry.planes.out, geometry.rows.out, geometry.columns.out, geometry.C, geometry.columns.size
@@ -231,7 +231,7 @@ class Bound:
         moved_ns, y_item = self.moved_ns(x_bytes, x_run, parts), epilogue.y_itemsize
         y_bytes = N * P * Q * C * y_item / PARTS * (2 if self.options.residual else 1)
         moved_ns += self.moved_ns(y_bytes, y_run * y_item, settings.below * settings.images * settings.beside)
-        # a DMA a place of a block for the matrices of a round, which waits for the matmuls that had its buffer
+        # the matrices of a round: a DMA for each place of a block, after the last matmuls that read their buffer
         rounds = max(1.0, tiles) / settings.together
         triggers_ns = plan.size * (target.static_issue_ns + target.hop_dma_ns)
         run_bytes = plan.matrix_size * geometry.itemsize

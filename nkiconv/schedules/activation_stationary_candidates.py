@@ -1,5 +1,5 @@
-"""Settings of `activation_stationary` in order of a bound: of a bare kernel, and for the host, whose search begins with
-them; and the schedule of a config, of which what it leaves open is filled in so."""
+"""Candidate settings of `activation_stationary` in order of their bound, where the host's search begins, and the
+schedule of a config with its open settings filled in by the least bound."""
 
 from __future__ import annotations
 
@@ -45,20 +45,20 @@ from .volume_rows import (
     stored_together,
 )
 
-#: Pixels of a partition that are tried, at most, and bytes of their results; rows of y that are folded.
+#: The most pixels of a partition tried, and bytes of their results; numbers of folded rows of y tried.
 SIDE_MAX, RESULT_BYTES, FOLDS = 32, 32_768, (1, 2, 4, 8)
-#: Instructions of a core from which on steps that are alike are a loop on the device, whose stores wait for each other;
-#: rotations of the circular buffer that its body may have.
+#: The number of instructions a core above which equal steps run as a device loop, whose stores wait for each other;
+#: rotations of the circular buffer tried for its body.
 LOOP_FROM, LOOPS = 8_000, (2, 1)
-#: Of depthwise problems: windows of a row of y, heights of blocks, channels of a K tile, tiles of blocks in rotation,
-#: and bytes a partition of the matrices of a round that are tried; sizes of blocks whose other settings are tried.
+#: Tried for depthwise problems: windows of a row of y, heights of blocks, channels of a K tile, tiles of blocks in
+#: rotation, bytes a partition of a round's matrices; sizes of blocks whose other settings are tried together.
 WINDOWS, HEIGHTS, CHANNELS, BUFFERS, MATRICES_BYTES, SIZES = 10, 4, (8, 16, 32, 64, 128), (4, 2), 32_768, 12
-#: Instructions of an item of blocks, at least.
+#: A lower bound of the instructions of a BlocksItem.
 ITEM_INSTRUCTIONS = 20
 
-#: What makes the sums of output tiles.
+#: The schedules of this algorithm.
 Schedule = PixelSchedule | RowSchedule | BlockSchedule | PatchSchedule
-#: What counts the instructions of each.
+#: The function that counts each schedule's instructions.
 COUNTED: dict[type, Callable[..., int]] = {
     PixelSchedule: pixel_instructions,
     RowSchedule: row_instructions,
@@ -68,7 +68,7 @@ COUNTED: dict[type, Callable[..., int]] = {
 
 
 def plan(geometry: Geometry, options: Options, config: Config, cores: int) -> tuple[Schedule | None, str]:
-    """(the schedule of this on `cores` cores, "") or (None, why not)."""
+    """(the schedule of a problem on `cores` cores, "") or (None, the reason against it)."""
     reason = unsupported_reason(geometry, options, config)
     if reason != "":
         return None, reason
@@ -79,7 +79,7 @@ def plan(geometry: Geometry, options: Options, config: Config, cores: int) -> tu
         reason = blocks_misfit(geometry, settings)
     found = schedule_of(geometry, options, settings) if reason == "" else None
     if isinstance(found, BlockSchedule):
-        # before they are listed: where no candidate runs, the least blocks may be millions
+        # before items are listed: if no candidate runs, the smallest blocks may be millions
         reason = instructions_unsupported(geometry, NAME, ITEM_INSTRUCTIONS * found.num_items // cores)
         if reason != "":
             return None, reason
@@ -94,12 +94,12 @@ def plan(geometry: Geometry, options: Options, config: Config, cores: int) -> tu
 
 @once_a_config
 def chosen(geometry: Geometry, config: Config, options: Options, cores: int) -> Config:
-    """A config with all settings, the candidate of least bound; itself where none runs."""
+    """The config completed by the candidate of least bound; itself if no candidate runs."""
     return next(candidates(Target.of(Rates()), geometry, options, cores, config), config)
 
 
 def _settings(geometry: Geometry, config: Config) -> Any:
-    """All settings; of a config without a candidate what it leaves open takes least room."""
+    """All settings of a config; open ones take the least memory."""
     kind = settings_of(geometry)
     if kind is PixelSettings:
         return read_pixels(config, "images", 1, 1)
@@ -113,7 +113,7 @@ def _settings(geometry: Geometry, config: Config) -> Any:
 
 
 def instructions(geometry: Geometry, options: Options, plan: Schedule, cores: int) -> int:
-    """Instructions of the busiest core, at most."""
+    """An upper bound of the busiest core's instructions."""
     return COUNTED[type(plan)](geometry, plan, options, cores)
 
 
@@ -150,7 +150,7 @@ def _memory_unsupported(geometry: Geometry, options: Options, settings: Any) -> 
 
 
 def candidates(target: Target, geometry: Geometry, options: Options, cores: int, config: Config) -> Iterator[Config]:
-    """Complete settings that have the given ones and run, those of the least bound first."""
+    """Complete settings that hold the given ones and run, the least bound first."""
     kind, given = settings_of(geometry), dict(config or ())
 
     def least(tried: Iterator[Any]) -> list[Any]:
@@ -169,7 +169,7 @@ def candidates(target: Target, geometry: Geometry, options: Options, cores: int,
         sizes = least(sizes_of(geometry, given))
         for first in range(0, len(sizes), SIZES):
             every = [[*shares_of(geometry, given, size)] for size in sizes[first : first + SIZES]]
-            # none of a size fits where the least does not
+            # if the smallest settings of a size do not fit, no others do
             every = [
                 ones for ones in every if fits(min(ones, key=lambda one: (one.channels, one.together, one.buffers)))
             ]
@@ -188,7 +188,7 @@ def candidates(target: Target, geometry: Geometry, options: Options, cores: int,
 
 
 def schedule_of(geometry: Geometry, options: Options, settings: Any) -> Schedule | None:
-    """The schedule of complete settings; None where they do not go together, or SBUF does not hold them."""
+    """The schedule of complete settings; None if they contradict each other or, except of blocks, exceed SBUF."""
     if isinstance(settings, DepthwiseSettings):
         return None if blocks_misfit(geometry, settings) else BlockSchedule(geometry, settings)
     if isinstance(settings, RowSettings):
@@ -199,7 +199,7 @@ def schedule_of(geometry: Geometry, options: Options, settings: Any) -> Schedule
 
 
 def pixels_tried(geometry: Geometry, options: Options, given: dict[str, Any]) -> Iterator[PixelSettings]:
-    """Which share, how many neighbours and how many rows together."""
+    """Settings of y as NHWC with each side, shard and fold that the problem allows."""
     sides, folds = values_of(given, "side", sides_of(geometry)), values_of(given, "fold", FOLDS)
     for side, shard, fold in itertools.product(sides, values_of(given, "shard", SHARDS), folds):
         if not together_unsupported(geometry, options, side, fold) and (fold == 1 or shard == "images"):
@@ -207,25 +207,25 @@ def pixels_tried(geometry: Geometry, options: Options, given: dict[str, Any]) ->
 
 
 def sides_of(geometry: Geometry) -> list[int]:
-    """Neighbours on a partition that are worth a try: divisors of Q."""
+    """Numbers of neighbours on a partition that are tried: divisors of Q."""
     most = min(geometry.columns.out, SIDE_MAX, RESULT_BYTES // (geometry.K * geometry.hbm_itemsize))
     return [1, *(side for side in range(2, most + 1) if geometry.columns.out % side == 0)]
 
 
 def steady_warm_up(target: Target, columns: int) -> int:
-    """Matmuls on zeros that bring the Tensor Engine to its full rate at any phase of the throttle's grid, where matmuls
-    of so many columns hold it there but would not bring it there; 0 where they would, or do not hold it."""
+    """The number of matmuls on zeros that bring the Tensor Engine to its full rate at any phase of the throttle's grid.
+    0 if matmuls of `columns` columns reach that rate by themselves, or cannot hold it."""
     work = columns / max(columns, target.matmul_columns_min)
     slow, zeros, enough = target.half_rate * work, target.half_rate, target.window_work
     if not slow < enough <= work:
         return 0
-    # the grid cuts them in two: either what is in the first window is enough, or, with sums after it, in the second
+    # the grid splits them over two windows: the first has enough of them, or the second with the sums that follow
     windows = enough / zeros + (enough - slow) / (zeros - slow)
     return math.ceil(windows * target.window_ns * target.half_rate / (P_MAX * target.tensor_column_ns))
 
 
 def rows_tried(geometry: Geometry, given: dict[str, Any]) -> Iterator[RowSettings]:
-    """Planes of y together, evenly cut, and copies of the channels left over; no loop yet."""
+    """Settings with each even cut of planes of y and each number of copies of the remaining channels; no loop yet."""
     volume = geometry.planes.out // geometry.planes.images
     most = TILE_BANKS * max(1, BANK_COLUMNS // geometry.K)
     depths = sorted({depth for n in range(1, volume + 1) if (depth := div_ceil(volume, n)) <= most})
@@ -234,8 +234,8 @@ def rows_tried(geometry: Geometry, given: dict[str, Any]) -> Iterator[RowSetting
 
 
 def _loop(target: Target, geometry: Geometry, options: Options, cores: int, settings: RowSettings) -> int:
-    """Rotations of the circular buffer in the body of a loop, the most of LOOPS whose steps are alike, where a core
-    takes many instructions without one and the matmuls of a step hide its stores, which wait for each other."""
+    """Rotations of the circular buffer in the body of a device loop: the most of LOOPS whose steps are equal; 0, no
+    loop, for few instructions. More are few if a step's matmuls do not hide its stores, which wait for each other."""
     plan, *looped = (make_rows(geometry, options, replace(settings, loop=loop)) for loop in (0, *LOOPS))
     assert plan is not None  # it has a bound
     step_ns = Bound(target, geometry, options, plan).step_ns(plan.items[0])
@@ -248,7 +248,7 @@ def _loop(target: Target, geometry: Geometry, options: Options, cores: int, sett
 
 
 def sizes_of(geometry: Geometry, given: dict[str, Any]) -> Iterator[DepthwiseSettings]:
-    """Sizes of blocks, and how many the Tensor Engine takes at once, with some channels."""
+    """Settings with each size of blocks and number of blocks a matmul; channels, rounds and buffers are provisional."""
     N, P, Q = geometry.planes.out, geometry.rows.out, geometry.columns.out
     rows, each = geometry.rows, outputs_apart(geometry.columns)
     unit, some = outputs_apart(rows) * rows.stride, min(CHANNELS[1], div_ceil(geometry.C, PARTS))
@@ -257,7 +257,7 @@ def sizes_of(geometry: Geometry, given: dict[str, Any]) -> Iterator[DepthwiseSet
     for columns in values_of(given, "columns", sorted(widths)):
         most = P_MAX // max(1, window_width(geometry.columns, columns, disjoint)) * rows.lhs_dilation
         most += rows.stride - window_of(rows, 1) if disjoint else 0
-        # the least rows of each number of blocks below each other
+        # the fewest rows for each number of blocks below each other
         heights = {div_ceil(P * rows.stride, one): one for one in range(max(0, most) // unit * unit, 0, -unit)}
         for height in values_of(given, "rows", [heights[count] for count in sorted(heights)[:HEIGHTS]]):
             blocks = div_ceil(P * rows.stride, height)
@@ -274,8 +274,8 @@ def sizes_of(geometry: Geometry, given: dict[str, Any]) -> Iterator[DepthwiseSet
 
 
 def shares_of(geometry: Geometry, given: dict[str, Any], size: DepthwiseSettings) -> Iterator[DepthwiseSettings]:
-    """Sizes of blocks with channels of a K tile, as many for one core as for the other, rounds of matrices as even as
-    can be, and buffers."""
+    """Settings of a size of blocks with channels of a K tile, equal for both cores, even rounds of matrices, and
+    buffers."""
     mine, pixels = div_ceil(geometry.C, PARTS), is_transposed(geometry)
     whole = {mine, div_ceil(mine, 2), *(one for one in CHANNELS if one < mine)} | ({geometry.C} if pixels else set())
     matrix = div_ceil(window_of(geometry.rows, size.rows // geometry.rows.stride), size.rows) * size.rows

@@ -1,12 +1,12 @@
-"""Windows of columns of x of depthwise problems, and which of their products a bank of PSUM adds up.
+"""Windows of columns of x of depthwise problems, and their products that a bank of PSUM accumulates.
 
-Windows that overlap have all columns of x that their columns of y see, and a part of a bank to themselves. Of disjoint
-windows two neighbours see the same columns of y, so that their products add up: windows 0, 2, 4 and so on come first
-and overwrite, each up to where the next of these begins, with zeros in columns that it does not see, so that they cover
-a row of y without a gap; windows 1, 3, 5 are added to them. A bank begins where one of the first kind does.
+Overlapping windows have all columns of x that their columns of y see, and their own part of a bank. Two neighbouring
+disjoint windows contribute to the same columns of y, and a bank accumulates their products. Windows 0, 2, 4 and so on
+come first and overwrite, each up to the start of the next of them and with zeros in columns that it does not see, so
+that they cover a row of y without a gap. Windows 1, 3, 5 are added to them. A bank begins with an even window.
 
-With lhs_dilation the zeros between elements of x are never loaded: blocks have what is between them, and begin where
-outputs are as far from an element as those of the first block.
+With lhs_dilation the zeros between elements of x are never loaded. A block computes the outputs between elements too,
+and all blocks begin at the same distance of outputs from an element.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .tiles import BANK_COLUMNS, P_MAX, Part, cut, cut_at, div_ceil
 
 @dataclass(frozen=True)
 class Window:
-    """First of its columns of x, below 0 in front of them; (first, how many) columns of y that see it."""
+    """start: its first column of x, below 0 for padding; q, qn: (first, count) of the columns of y that see it."""
 
     start: int
     q: int
@@ -31,8 +31,8 @@ class Window:
 
 @dataclass(frozen=True)
 class WindowProduct:
-    """What one matmul adds to a bank: windows (first, how many) of a tile of x, columns (first, how many) of the bank,
-    the first of these among those of a matrix, whether there are sums of them."""
+    """One matmul into a bank: (first, count) of windows of a tile of x, (first, count) of columns of the bank, the
+    first's column in the matrix, and whether the matmul accumulates."""
 
     windows: Part
     columns: Part
@@ -42,27 +42,27 @@ class WindowProduct:
 
 @dataclass(frozen=True)
 class Span:
-    """Columns of y (first, how many) of a tile of results that a bank has, and their products in order."""
+    """(first, count) of the columns of y in a bank, and their products in order."""
 
     columns: Part
     products: tuple[WindowProduct, ...]
 
 
 def front_of(axis: Axis) -> int:
-    """Places for elements in front of x in the window of the first output; below 0 where it begins inside x."""
+    """Places for elements in front of x in the window of the first output; below 0 if the window begins inside x."""
     apart = axis.lhs_dilation
     return axis.before // apart if axis.before >= 0 else -div_ceil(-axis.before, apart)
 
 
 def pixels_among(axis: Axis, places: int) -> int:
-    """How many of a window's first places, zeros between elements counted, have an element of x; of a window that
-    begins as the first output's does."""
+    """Elements of x among a window's first `places`, which count zeros between elements; the window begins at the same
+    distance from an element as the first output's."""
     first = axis.before - front_of(axis) * axis.lhs_dilation
     return div_ceil(max(0, places - first), axis.lhs_dilation)
 
 
 def windows_of(columns: Axis, most: int, disjoint: bool) -> list[Window]:
-    """Windows of `most` columns of y, which are as many as begin alike or several times as many."""
+    """Windows of `most` columns of y, a multiple of `outputs_apart`."""
     stride, apart = columns.stride, columns.lhs_dilation
     if not disjoint:
         parts = cut(columns.out, most) if apart == 1 else cut_at(columns.out, most)
@@ -78,29 +78,28 @@ def windows_of(columns: Axis, most: int, disjoint: bool) -> list[Window]:
 
 
 def least_columns(columns: Axis, disjoint: bool) -> int:
-    """Columns of y of a window, at least: those that begin alike, or several times as many; disjoint windows are as
-    wide as all taps."""
+    """The fewest columns of y of a window, a multiple of `outputs_apart`; disjoint windows are as wide as all taps."""
     far, each = (columns.taps - 1) * columns.dilation, outputs_apart(columns)
     return max(each, div_ceil(far, columns.stride * each) * each) if disjoint else each
 
 
 def window_width(columns: Axis, most: int, disjoint: bool) -> int:
-    """Columns of x of a window of `most` columns of y, which are as many as begin alike or several times as many."""
+    """Columns of x of a window of `most` columns of y, a multiple of `outputs_apart`."""
     if disjoint:
         return most * columns.stride // columns.lhs_dilation
     return pixels_among(columns, window_of(columns, most))
 
 
 def bank_columns(columns: Axis, most: int, rows: int) -> int:
-    """Columns of a matrix of windows that overlap that the array takes, of `most` columns of y: all that such a window
-    has, as if the stride were 1, while `rows` of them cost nothing, or those of y and what is between them."""
+    """Columns a row that matmuls take of the matrix of overlapping windows of `most` columns of y: the whole window, as
+    if the stride were 1, if `rows` rows of that cost nothing; otherwise the columns from y's first to its last."""
     whole = window_of(columns, most)
     return whole if rows * whole <= P_MAX else (most - 1) * columns.stride + 1
 
 
 def disjoint_spans(windows: Sequence[Window], out: int, out_rows: int) -> list[Span]:
-    """Spans of all `out` columns of y, of disjoint windows: as few as there can be; one is too wide for a bank if the
-    columns from one window of the first kind to the next are."""
+    """The fewest spans of all `out` columns of y, for disjoint windows; a span is too wide for a bank if the columns
+    from an even window to the next are."""
     edges = [0, *(window.q for window in windows[2::2]), out]
     found, first = [], 0
     for last in range(1, len(edges)):
@@ -124,7 +123,7 @@ def span_between(windows: Sequence[Window], edges: Sequence[int], first: int, la
 
 
 def pitch_of(spans: Sequence[Span], columns: Axis, most: int) -> int:
-    """Columns from a row of taps to the next, of disjoint windows: all of a matrix, and no tap of another row is among
-    what they see."""
+    """Columns from a row of taps to the next, for disjoint windows: enough for all columns of a matrix, so that they
+    see no tap of another row."""
     seen = most * columns.stride - columns.lhs_dilation + (columns.taps - 1) * columns.dilation + 1
     return max(seen, *((one.first + one.columns[1]) * columns.stride for span in spans for one in span.products))

@@ -1,17 +1,16 @@
-"""Depthwise conv2d: sizes of blocks of x, and what is worked on together.
+"""Depthwise conv2d: sizes of blocks of x, and the blocks of one matmul.
 
 Blocks of `rows` rows and `width` columns of x are on the partitions, X[(j, w), block] = x[b * apart + j, w0 + w] of a
-channel; a block of y has out_rows rows, and the columns whose taps are among those of x. It is the sum over `depth`
-blocks k below each other, mostly two, of one matmul each, here where windows overlap and there are no zeros between
-pixels,
+channel; a block of y has out_rows rows, and the columns whose taps are among the columns of x. It is the sum over
+`depth` blocks k below each other, mostly two, of one matmul each. If windows overlap and no zeros are between pixels,
 
     F[k][(j, w), (p, q)] = w[r, s]   where   k * rows + j = p * stride + r * dilation,  w = q * stride + s * dilation,
 
 zero elsewhere: with rows as far apart as a block is wide, one Toeplitz matrix of all taps. It has a column for each
-pixel of a block, as if the stride were 1: others than those of y cost nothing below 128, and keep the array at its full
-rate. Windows of NCHW are disjoint: a block has all rows that its rows of y see, and several windows add to a column of
-y. Zeros between pixels (lhs_dilation) are left out of blocks, which then have rows / lhs_dilation rows from
-one to the next: matrices have the outputs between.
+pixel of a block, as if the stride were 1: columns that are not of y cost nothing below 128, and keep the Tensor Engine
+at its full rate. Windows of NCHW are disjoint: a block has all rows that its rows of y see, and several windows add to
+a column of y. Zeros between pixels (lhs_dilation) are left out of blocks, which are then rows / lhs_dilation rows
+apart; matrices have columns for the outputs between.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ CHANNELS_MOST, WARM_UP = 1024, 40
 
 @dataclass(frozen=True)
 class DepthwiseSettings(Settings):
-    """All settings of depthwise conv2d; beside * below * images is at most 128."""
+    """Settings of depthwise conv2d; beside * below * images is at most 128."""
 
     algorithm = "activation_stationary"
     removed = (("disjoint", "leave it out"),)
@@ -75,8 +74,8 @@ class DepthwiseSettings(Settings):
 
 @dataclass(frozen=True)
 class BlocksItem:
-    """Blocks of some images: (first, how many) channels, images, blocks below each other, windows; number of their K
-    tile."""
+    """Blocks of some images: (first, count) of channels, images, blocks below each other and windows; the number of
+    their K tile."""
 
     chunk: int
     channels: Part
@@ -91,24 +90,24 @@ class BlockSchedule:
 
     geometry: Geometry
     settings: DepthwiseSettings
-    #: rows from a block to the next, those of x among them, and of x of a block; its rows of y, and how many blocks
-    #: below each other these see
+    #: distance of blocks in rows, and in rows of x; rows of x of a block; its rows of y, and the number of blocks of x
+    #: below each other that these see
     step: int = field(init=False)
     apart: int = field(init=False)
     rows: int = field(init=False)
     out_rows: int = field(init=False)
     depth: int = field(init=False)
-    #: columns of x of a window, columns of y of a tile of results
+    #: columns of x of a window; columns of y of a tile of results
     width: int = field(init=False)
     columns: int = field(init=False)
-    #: columns of a matrix from a row to the next; K tiles whose matrices come together
+    #: columns of a matrix from a row to the next; K tiles whose matrices are loaded together
     pitch: int = field(init=False)
     together: int = field(init=False)
-    #: channels of x and y that are neighbours (NHWC), or planes
+    #: whether channels of x and y are neighbours (NHWC), not planes
     by_pixels: bool = field(init=False)
 
-    #: all windows; spans of disjoint ones; rows and columns of a channel's sums in a bank, those that the Tensor Engine
-    #: skips to the next in a matrix, and so in a bank; (first, how many) channels of each K tile
+    #: all windows; spans of disjoint ones; rows and columns of a channel's sums in a bank; steps in rows and columns of
+    #: matmuls in a matrix, and of evacuations in a bank; (first, count) of the channels of each K tile
     windows: list[Window] = field(init=False, repr=False, compare=False)
     spans: list[Span] = field(init=False, repr=False, compare=False)
     bank: tuple[int, int] = field(init=False, repr=False, compare=False)
@@ -144,7 +143,7 @@ class BlockSchedule:
 
     @property
     def num_items(self) -> int:
-        """How many items there are."""
+        """The number of items."""
         side = self.settings.beside if self.by_pixels else len(self.windows)
         below, images = div_ceil(self.geometry.rows.out, self.out_rows), self.geometry.planes.out
         found = div_ceil(len(self.windows), side) * div_ceil(below, self.settings.below)
@@ -152,7 +151,7 @@ class BlockSchedule:
 
     @functools.cached_property
     def items(self) -> list[BlocksItem]:
-        """What is worked on together, in order."""
+        """All items, in order."""
         side = self.settings.beside if self.by_pixels else len(self.windows)
         return [
             BlocksItem(number, chunk, images, below, windows)
@@ -164,16 +163,16 @@ class BlockSchedule:
 
     @property
     def matrix_size(self) -> int:
-        """Elements of a partition and channel: matrices of all blocks below each other."""
+        """Elements a partition and channel of the matrices of all blocks below each other."""
         return self.depth * self.step * self.pitch
 
     @property
     def has_own_columns(self) -> bool:
-        """Whether windows of planes have all columns of x and no others."""
+        """Whether windows of planes have all columns of x and no padding."""
         return self.windows[0].start == 0 and self.windows[-1].start + self.width == self.geometry.columns.size
 
     def rows_of_block(self, k: int) -> int:
-        """Rows of the block k below that a block of y sees."""
+        """Rows that a block of y sees of its k-th block of x."""
         seen = pixels_among(self.geometry.rows, window_of(self.geometry.rows, self.out_rows))
         return min(self.rows, seen - k * self.apart)
 
@@ -188,21 +187,21 @@ class BlockSchedule:
         return item.below[1] + self.depth - 1
 
     def x_shape(self, item: BlocksItem) -> tuple[int, ...]:
-        """[pixels, beside, below, images, channels]; of planes the blocks of all windows one after the other."""
+        """[pixels, beside, below, images, channels]; for planes the blocks of all windows are in sequence."""
         beside, below = item.windows[1], self.below(item)
         if not self.by_pixels:
             beside, below = 1, below * beside
         return (self.size, beside, below, item.images[1], item.channels[1])
 
     def y_shape(self, item: BlocksItem) -> tuple[int, int, int, int]:
-        """Shape of the tile of an item's results."""
+        """The shape of an item's tile of results."""
         together, cn = item.below[1] * item.images[1], item.channels[1]
         if self.by_pixels:
             return (together * item.windows[1], self.out_rows, self.columns, cn)
         return (together, cn, self.out_rows, self.geometry.columns.out)
 
     def rounds(self, first: int, last: int) -> list[Part]:
-        """(first channel, how many) of K tiles first .. last whose matrices come together."""
+        """(first channel, channels) of each round: K tiles of first .. last whose matrices are loaded together."""
         found = []
         for number in range(first, last + 1, self.together):
             c0, (end, cn) = self.chunks[number][0], self.chunks[min(last, number + self.together - 1)]
@@ -211,13 +210,13 @@ class BlockSchedule:
 
     @property
     def matrix_tiles(self) -> Part:
-        """(tiles that rounds of matrices rotate through, channels of one): one where a core of two has no other
+        """(tiles that rounds of matrices rotate through, channels of one tile); one tile if a core of two has one
         round."""
         rounds = div_ceil(div_ceil(len(self.chunks), PARTS), self.together)
         return min(MATRICES, rounds), self.together * most_of(self.chunks)
 
     def place_of(self, place: int) -> int:
-        """How far a place of a block, its pixels row after row, is in the sequence of its filter."""
+        """The offset of a place of a block, its pixels in row order, in the sequence of its filter."""
         rows, columns, first = self.geometry.rows, self.geometry.columns, self.windows[0]
         row = rows.before + (place // self.width - front_of(rows)) * rows.lhs_dilation
         column = columns.before + (place % self.width + first.start) * columns.lhs_dilation - first.q * columns.stride
@@ -225,7 +224,7 @@ class BlockSchedule:
 
     @property
     def line_length(self) -> int:
-        """Elements of the sequence of a filter."""
+        """Elements of a filter's sequence."""
         return self.matrix_size + self.place_of(self.size - 1) + 1
 
     @property
@@ -234,29 +233,28 @@ class BlockSchedule:
         return max(1, BANK_COLUMNS // (self.bank[0] * self.bank[1]))
 
     def groups(self, item: BlocksItem) -> int:
-        """Groups of images of an item that go on the partitions one after the other."""
+        """The number of an item's groups of images; the partitions hold one group."""
         return div_ceil(item.images[1], images_together(item))
 
     def framed_shape(self, item: BlocksItem) -> tuple[int, int, int]:
-        """[(image, c), rows, columns] of an item's planes that go on the partitions together, with what a tap may see
-        around them."""
+        """[(image, c), rows, columns] of the planes of a group of an item's images, with the padding that taps see."""
         parts = min(item.images[1], images_together(item)) * item.channels[1]
         width = self.windows[-1].start - self.windows[0].start + self.width
         return parts, (self.below(item) - 1) * self.apart + self.rows, width
 
     def transposes_together(self, item: BlocksItem) -> int:
-        """Transposes that a bank holds, of all images that are together."""
+        """The number of transposes in a bank, each of all images of a group."""
         item_bytes = self.geometry.itemsize
         return max(1, BANK_BYTES // (whole_words(images_together(item) * item.channels[1], item_bytes) * item_bytes))
 
 
 def images_together(item: BlocksItem) -> int:
-    """Images of an item's channels that go on the partitions together."""
+    """The number of images that the partitions hold, with an item's channels."""
     return P_MAX // item.channels[1]
 
 
 def block_bytes(geometry: Geometry, plan: BlockSchedule, options: Options) -> int:
-    """Bytes a partition, at most."""
+    """An upper bound of bytes a partition."""
     item, y_item, most = geometry.itemsize, options.epilogue.y_itemsize, 0
     tiles, most_channels = plan.matrix_tiles
     fixed = tiles * most_channels * plan.matrix_size * item
@@ -275,7 +273,7 @@ def block_bytes(geometry: Geometry, plan: BlockSchedule, options: Options) -> in
 
 
 def block_instructions(geometry: Geometry, plan: BlockSchedule, options: Options, cores: int) -> int:
-    """Instructions of the busiest core, at most: of each K tile's matrices, and of each item."""
+    """An upper bound of the busiest core's instructions: each K tile's matrices, and each item."""
     most, parts = 0, 1 + div_ceil(most_of(plan.chunks), P_MAX)
     made = parts * (num_taps(geometry) + 4 + plan.size)
     for core in range(cores):
@@ -287,7 +285,7 @@ def block_instructions(geometry: Geometry, plan: BlockSchedule, options: Options
 
 
 def item_instructions(plan: BlockSchedule, item: BlocksItem) -> int:
-    """Of an item."""
+    """Instructions of an item."""
     cn, beside, spans = item.channels[1], item.windows[1], max(1, len(plan.spans))
     products = max(1, sum(len(span.products) for span in plan.spans))
     sums = cn * plan.depth * products + 4 * div_ceil(cn, plan.bank_channels) * spans
@@ -299,7 +297,7 @@ def item_instructions(plan: BlockSchedule, item: BlocksItem) -> int:
 
 
 def blocks_misfit(geometry: Geometry, settings: DepthwiseSettings) -> str:
-    """Why sizes of blocks do not go together, or ""."""
+    """Why sizes of blocks contradict each other; "" if they do not."""
     most, rows, columns, disjoint = P_MAX, geometry.rows, geometry.columns, not is_transposed(geometry)
     asked = f"config rows={settings.rows}, columns={settings.columns}"
     if settings.rows % rows.stride > 0:
@@ -337,7 +335,7 @@ def blocks_misfit(geometry: Geometry, settings: DepthwiseSettings) -> str:
 
 
 def disjoint_misfit(columns: Axis, settings: DepthwiseSettings, out_rows: int) -> str:
-    """Why windows of some columns of y cannot be disjoint, or ""."""
+    """Why windows cannot be disjoint; "" if they can."""
     if settings.columns < least_columns(columns, True):
         return (
             f"config columns={settings.columns}, S={columns.taps}: windows of NCHW do not overlap, and must be as wide "

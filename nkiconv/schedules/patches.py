@@ -1,11 +1,11 @@
-"""Transposed convolutions whose stride is their filter's size, in NCHW: each element of x becomes a patch of its own.
+"""Transposed convolutions with the filter's size as stride, in NCHW: each element of x becomes its own patch of y.
 
     y[k, n * T + t, i * R + r, j * S + s] = sum over c of x[c, n, i, j] * w[c, k, t, r, s]
 
-That is a product with one tap to K * T * R * S channels. Elements of x are the stationary: rows (n, i) of x at column
-j are columns of the Tensor Engine; filters pass as torch stores them. A row's patches gather on its partition, so that
-R neighbouring rows of y leave as one run for each output channel. Rows of taps are those of all planes. Where x has few
-rows, parts of them share the columns.
+This is a product with one tap to K * T * R * S channels. x is the stationary operand: rows (n, i) of x at column j are
+columns of the Tensor Engine; filters are the moving operand, as torch stores them. A row's patches are collected on its
+partition, so that R neighbouring rows of y are stored as one run for each output channel. Rows of taps count those of
+all planes. If x has few rows, parts of rows share the columns.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BUFFERS = 2
 
 @dataclass(frozen=True)
 class PatchSettings(Settings):
-    """All settings of patches."""
+    """Settings of patches."""
 
     algorithm = "activation_stationary of patches"
     removed = (("across", "leave it out"),)
@@ -34,7 +34,7 @@ class PatchSettings(Settings):
 
 @dataclass(frozen=True)
 class PatchTile:
-    """Planes (first, how many) and rows of x of an output tile, and rows of taps of all planes."""
+    """(first, count) of planes and rows of x of an output tile, and of rows of taps of all planes."""
 
     n: Part
     i: Part
@@ -43,7 +43,7 @@ class PatchTile:
 
 @dataclass(frozen=True)
 class PatchSchedule:
-    """Output tiles; parts of a row of x on partitions of their own, and columns of each."""
+    """Output tiles; across: parts of a row of x on separate partitions; side: columns of a part."""
 
     settings: PatchSettings
     items: tuple[PatchTile, ...]
@@ -52,7 +52,7 @@ class PatchSchedule:
     side: int
 
     def banks(self, geometry: Geometry, item: PatchTile) -> list[tuple[Part, Part]]:
-        """(output channels, rows of taps) whose sums share a bank."""
+        """(output channels, rows of taps) of each bank of accumulators."""
         columns = geometry.columns.taps
         rows = cut(item.r[1], max(1, BANK_COLUMNS // columns))
         channels = cut(geometry.K, max(1, BANK_COLUMNS // (rows[-1][1] * columns)))
@@ -60,7 +60,7 @@ class PatchSchedule:
 
 
 def is_patches(geometry: Geometry) -> bool:
-    """Whether each element of x becomes a patch of y, which tile it, in NCHW."""
+    """Whether y, in NCHW, is tiled by patches, one for each element of x."""
     own = geometry.flipped and geometry.groups == 1 and geometry.frames is None
     own = own and (_tiles(geometry.planes) or (sees_itself(geometry.planes) and is_evenly_apart(geometry)))
     tiled = _tiles(geometry.rows) and _tiles(geometry.columns) and num_taps(geometry) > 1
@@ -74,7 +74,7 @@ def _tiles(axis: Axis) -> bool:
 
 
 def patches_unsupported(geometry: Geometry, options: Options) -> str:
-    """Why patches are not for this; "" if they are."""
+    """Why a problem cannot be computed as patches; "" if it can."""
     if geometry.hbm_itemsize == 1 or geometry.columns.taps > BANK_COLUMNS:
         return (
             f"img_ref.dtype, S={geometry.columns.taps}: patches are of 16 or 32 bits and at most {BANK_COLUMNS} columns"
@@ -86,14 +86,14 @@ def patches_unsupported(geometry: Geometry, options: Options) -> str:
 
 
 def make_patches(geometry: Geometry, options: Options, settings: PatchSettings) -> PatchSchedule | None:
-    """The PatchSchedule of settings, with as many parts of rows as fill the partitions; None where it does not fit."""
+    """The PatchSchedule of settings, with as many parts of rows as fill the partitions; None if SBUF has no room."""
     N, P, Q = geometry.planes.size, geometry.rows.size, geometry.columns.size
     across = max(one for one in range(1, P_MAX // min(P_MAX, N * P) + 1) if Q % one == 0)
     rows = min(P, P_MAX // across)
     planes = min(N, P_MAX // (across * P)) if rows == P else 1
     volumes = cut_into(N, 1 if is_evenly_apart(geometry) else geometry.planes.images)
     tiles = [((first + n, count), i) for first, d in volumes for n, count in cut(d, planes) for i in cut(P, rows)]
-    # the cores share rows of taps unless output tiles are as many for one as for the other
+    # the cores share rows of taps unless both have equally many output tiles
     taps = [(0, filter_rows(geometry))] if len(tiles) % PARTS == 0 else cut_into(filter_rows(geometry), PARTS)
     items = tuple(PatchTile(*one, r) for r in taps if r[1] > 0 for one in tiles)
     found = PatchSchedule(settings, items, tuple(cut(geometry.C, P_MAX)), across, Q // across)
@@ -101,7 +101,7 @@ def make_patches(geometry: Geometry, options: Options, settings: PatchSettings) 
 
 
 def patch_bytes(geometry: Geometry, plan: PatchSchedule, options: Options) -> int:
-    """Bytes a partition, at most: filters, x and results of two output tiles, biases, zeros."""
+    """An upper bound of bytes a partition: filters, x and results of two output tiles, biases, zeros."""
     item, k_tiles = geometry.itemsize, len(plan.k_tiles)
     P, Q, R, S = geometry.rows.size, geometry.columns.size, filter_rows(geometry), geometry.columns.taps
     most = max(one.n[1] * one.i[1] for one in plan.items)
@@ -112,7 +112,7 @@ def patch_bytes(geometry: Geometry, plan: PatchSchedule, options: Options) -> in
 
 
 def patch_instructions(geometry: Geometry, plan: PatchSchedule, options: Options, cores: int) -> int:
-    """Instructions of the busiest core, at most."""
+    """An upper bound of the busiest core's instructions."""
     banks = max(len(plan.banks(geometry, one)) for one in plan.items)
     each = (
         plan.side * banks * (len(plan.k_tiles) + 5) + 4 * len(plan.k_tiles) + 4 * geometry.K * geometry.planes.taps + 4

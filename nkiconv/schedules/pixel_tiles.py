@@ -1,10 +1,9 @@
-"""How the pixels of y are cut: output tiles that share a load of x, blocks whose results leave together, tiles of the
-array.
+"""Tiling of y's pixels: output tiles that share a load of x, blocks whose results are stored together, tiles of the
+Tensor Engine.
 
-A block is some rows of some images, its pixels in the order of memory: partition m of the results holds the `side`
-neighbours m * side .. m * side + side - 1 of a row, side of Q's divisors, so that they leave as one run of side * K
-elements. Its tile t is pixel t of each partition, at most 128 of them: a window of x with steps of side * stride
-columns.
+A block is some rows of some images, its pixels in memory order: partition m of the results holds the `side` neighbours
+m * side .. m * side + side - 1 of a row, with side a divisor of Q, so that they are stored as one run of side * K
+elements. Its tile t is pixel t of each of its at most 128 partitions: a window of x in steps of side * stride columns.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ SHARDS = ("channels", "images")
 
 @dataclass(frozen=True)
 class PixelSettings(Settings):
-    """All settings of y as NHWC."""
+    """Settings of y as NHWC."""
 
     algorithm = "activation_stationary"
     tried = ("shard", "side", "fold", "x_bytes", "filter_bytes", "warmup")
@@ -87,18 +86,18 @@ class PixelSettings(Settings):
 
 
 def read_pixels(config: Config, shard: str, side: int, fold: int) -> PixelSettings:
-    """All settings of a config; what that leaves open is as given here, but for what does not go together."""
+    """All settings of a config; open ones are as given here, unless a config's shard and fold contradict them."""
     fold = setting(config, "fold", 1 if setting(config, "shard", "images") == "channels" else fold)
     return PixelSettings.read(config, shard="images" if fold > 1 else shard, side=side, fold=fold)
 
 
 @dataclass(frozen=True)
 class Source:
-    """Axes of x as this algorithm loads them.
+    """Axes of x as the algorithm loads them.
 
     fold: rows of y packed along the columns of the Tensor Engine, with slots = fold * stride rows of x on the
-    partitions: padded row g of x is row g // slots of slot g % slots. Where fold is 1, slots is 1. dense: rows and
-    columns of x are stored without zeros between elements, as all pixels of a tile see x at the same taps.
+    partitions: padded row g of x is row g // slots of slot g % slots. slots is 1 if fold is 1. dense: rows and columns
+    of x are stored without zeros between elements, as all pixels of a tile see x at the same taps.
     """
 
     planes: Axis
@@ -110,14 +109,14 @@ class Source:
 
     @property
     def taps(self) -> int:
-        """Taps of these axes."""
+        """The number of taps."""
         return self.planes.taps * self.rows.taps * self.columns.taps
 
 
 @dataclass(frozen=True)
 class Block:
-    """Images and rows, each so many `apart`, from the first of its output tile, all of its columns; units: partitions
-    of a row."""
+    """Images z .. z+zn-1 and pn rows from p on, `apart` from each other, counted in the output tile, with all its
+    columns; units: partitions of a row."""
 
     z: int
     zn: int
@@ -129,8 +128,8 @@ class Block:
 
 @dataclass(frozen=True)
 class Cut:
-    """Sizes of blocks: neighbours on a partition, (first column, columns) of parts of a row, rows and how far they are
-    apart, images."""
+    """Sizes of blocks: neighbours on a partition, (first column, columns) of parts of a row, rows and their distance,
+    images."""
 
     side: int
     parts: list[Part]
@@ -140,7 +139,7 @@ class Cut:
 
 
 def source_of(geometry: Geometry, fold: int, side: int) -> Source:
-    """The Source of a problem; of folded rows `before` and `size` are those of all slots together, in rows of x."""
+    """The Source of a problem; `before` and `size` of folded rows count rows of x, of all slots together."""
     rows, slots = geometry.rows, 1
     if fold > 1:
         slots = fold * rows.stride
@@ -152,13 +151,13 @@ def source_of(geometry: Geometry, fold: int, side: int) -> Source:
 
 
 def casts_x(geometry: Geometry) -> bool:
-    """Whether an engine casts x after it has come: DMA does not while it transposes."""
+    """Whether an engine casts x after its load: DMA does not cast while it transposes."""
     return geometry.itemsize != geometry.hbm_itemsize and is_transposed(geometry)
 
 
 def can_fold(geometry: Geometry, fold: int, prologue: Prologue = NO_PROLOGUE) -> bool:
-    """Whether `fold` output rows fit in the array's columns. (Engines cannot cast across partitions, and address slots
-    from multiples of 32 on.)"""
+    """Whether `fold` output rows fit the columns of the Tensor Engine. (Engines cannot cast across partitions, and
+    address slots only from multiples of 32 on.)"""
     rows = geometry.rows
     fits = fold * rows.stride * geometry.C <= P_MAX and fold * geometry.K <= BANK_COLUMNS
     whole = rows.out % fold == 0 and geometry.planes.taps == 1 and rows.before >= 0 and rows.lhs_dilation == 1
@@ -167,25 +166,25 @@ def can_fold(geometry: Geometry, fold: int, prologue: Prologue = NO_PROLOGUE) ->
 
 
 def window_shape(source: Source, out_tile: Outputs) -> tuple[int, int, int]:
-    """Planes, rows and columns of padded x that an output tile (Outputs) sees; of folded rows those of a slot."""
+    """Planes, rows and columns of padded x that an output tile (Outputs) sees; rows of one slot if rows are folded."""
     rows, columns = held(source.rows, out_tile.pn, source.dense), held(source.columns, out_tile.qn, source.dense)
     return window_of(source.planes, out_tile.zn), rows, columns
 
 
 def held(axis: Axis, outputs: int, dense: bool) -> int:
-    """Elements of the window that so many neighbouring outputs span, as stored."""
+    """Stored elements of the window of `outputs` neighbouring outputs."""
     return div_ceil(window_of(axis, outputs), axis.lhs_dilation if dense else 1)
 
 
 def place_in(axis: Axis, first: int, output: int, tap: int, dense: bool) -> int:
-    """Where an output sees x at a tap, in the window of outputs from `first` on."""
+    """The place that an output sees at a tap, in the window of outputs from `first` on."""
     apart = axis.lhs_dilation if dense else 1
     seen = (output * axis.stride + tap * axis.dilation - axis.before) // apart
     return seen - div_ceil(first * axis.stride - axis.before, apart)
 
 
 def inside(axis: Axis, first: int, count: int, dense: bool = False) -> tuple[int, int, int, int]:
-    """(first element, how many, place of the first, step) of x within the window of outputs first .. first+count-1."""
+    """(first element, count, place of the first, step) of x within the window of outputs first .. first+count-1."""
     out, size, apart = axis.out // axis.images, axis.size // axis.images, axis.lhs_dilation if dense else 1
     image = first // out
     start = (first - image * out) * axis.stride - axis.before
@@ -198,7 +197,7 @@ def inside(axis: Axis, first: int, count: int, dense: bool = False) -> tuple[int
 
 
 def rows_inside(source: Source, first: int, count: int, slot: int) -> tuple[int, int, int, int]:
-    """`inside` of the rows of one slot, counted from its own first one."""
+    """`inside` for the rows of one slot, counted from the slot's first row."""
     rows, slots = source.rows, source.slots
     if slots == 1:
         return inside(rows, first, count, source.dense)
@@ -208,13 +207,14 @@ def rows_inside(source: Source, first: int, count: int, slot: int) -> tuple[int,
 
 
 def is_padded(axis: Axis) -> bool:
-    """Whether a window holds zeros that are no elements of x: around it, or between its elements."""
+    """Whether a window holds zeros around x or between its elements."""
     out = axis.out // axis.images
     return axis.lhs_dilation > 1 or inside(axis, 0, out)[1] < window_of(axis, out)
 
 
 def cut_of(source: Source, geometry: Geometry, side: int, most_elements: int) -> Cut:
-    """The Cut for `side` neighbours on a partition; most_elements: of one image's window of x, if more than a row."""
+    """The Cut for `side` neighbours on a partition; most_elements: the most elements of x that a part of a row sees, if
+    it has several partitions."""
     P, Q = source.rows.out, source.columns.out
     units = Q // side
     width = min(units, P_MAX)
@@ -231,13 +231,13 @@ def cut_of(source: Source, geometry: Geometry, side: int, most_elements: int) ->
 
 
 def outputs_apart(axis: Axis) -> int:
-    """How far apart outputs are that see elements of x at the same taps: others see zeros between elements there."""
+    """The distance of outputs that see elements of x at the same taps; outputs between see zeros there."""
     return axis.lhs_dilation // math.gcd(axis.stride, axis.lhs_dilation)
 
 
 def sees_x(axis: Axis, output: int, apart: int, tap: int) -> bool:
-    """Whether an output, and those that are a multiple of `apart` further, see elements of x at a tap, or what would be
-    some around it, not zeros between them."""
+    """Whether an output, and the outputs at multiples of `apart` after it, see elements of x or of its padding at a
+    tap, not zeros between elements."""
     if apart % outputs_apart(axis) > 0:
         return True
     place = output * axis.stride + tap * axis.dilation - axis.before
@@ -245,8 +245,8 @@ def sees_x(axis: Axis, output: int, apart: int, tap: int) -> bool:
 
 
 def pixel_out_tiles(source: Source, geometry: Geometry, sizes: Cut, most_elements: int, halves: int) -> list[Outputs]:
-    """Output tiles (Outputs) of all planes, at least `halves` where that shares the work: blocks of whole images, or of
-    rows of one; most_elements: of x on one partition."""
+    """Output tiles (Outputs) of all planes, at least `halves` if that shares the work: blocks of whole images, or of
+    rows of one image; most_elements: the most elements of x on a partition."""
     each, P = geometry.planes.out // geometry.planes.images, source.rows.out
     row_blocks, image_blocks = cut(P, sizes.rows * sizes.apart), cut(each, sizes.images)
     columns, height = held(source.columns, most_of(sizes.parts), source.dense), held(source.rows, P, source.dense)
@@ -270,19 +270,19 @@ def pixel_out_tiles(source: Source, geometry: Geometry, sizes: Cut, most_element
 
 
 def most_blocks(axis: Axis, size: int, elements: int) -> int:
-    """Blocks of so many outputs whose window of x has at most so many elements."""
+    """The number of blocks of `size` outputs whose window of x has at most `elements` elements."""
     reach = window_of(axis, 1)
     return ((elements - reach) // axis.stride + 1) // size if elements >= reach else 0
 
 
 def joined(blocks: Sequence[Part], part: Part) -> Part:
-    """(first, how many) of what neighbouring blocks (first, how many) hold together."""
+    """(first, count) of the union of neighbouring blocks, each (first, count)."""
     first, last = blocks[part[0]][0], blocks[sum(part) - 1]
     return first, sum(last) - first
 
 
 def blocks_of(sizes: Cut, out_tile: Outputs) -> list[Block]:
-    """Blocks of an output tile, in the order of the work."""
+    """Blocks of an output tile, in the order that they are computed."""
     found = []
     for image in cut(out_tile.zn, sizes.images):
         for row in cut(out_tile.pn, sizes.rows * sizes.apart):
@@ -294,17 +294,17 @@ def blocks_of(sizes: Cut, out_tile: Outputs) -> list[Block]:
 
 
 def pixels_of(block: Block) -> int:
-    """Partitions of the sums of a block."""
+    """Partitions of a block's accumulators."""
     return block.zn * block.pn * block.units
 
 
-#: Banks of sums that go through filters of one tap together as these come: there are others for transposes.
+#: Banks of accumulators that take filters of one tap as these arrive; the other banks are for transposes.
 FIRST_BANKS = 5
 
 
 @dataclass(frozen=True)
 class PixelItem:
-    """One output tile for the output channels of one group."""
+    """One output tile and the output channels of one weight-resident group."""
 
     batch: int
     out_tile: Outputs
@@ -312,8 +312,8 @@ class PixelItem:
 
 @dataclass(frozen=True)
 class PixelSchedule(FilterSchedule):
-    """All work: batches (first, how many) of output channels whose filters are in SBUF together; items in order; K
-    tiles of one ChunkPiece each."""
+    """The schedule of y as NHWC: batches (first, count) of output channels whose filters are in SBUF together; items
+    in order; K tiles of one ChunkPiece each."""
 
     by_rows = False
 
@@ -323,12 +323,12 @@ class PixelSchedule(FilterSchedule):
     #: most output channels of a matmul
     most_k: int
     items: list[PixelItem]
-    #: of sums that go through a group's filters together as these come
+    #: banks of accumulators that take a group's filters as these arrive
     banks: int
 
 
 def pixels_that_fit(geometry: Geometry, options: Options, settings: PixelSettings) -> PixelSchedule | None:
-    """`make_pixels`; None too where a norm has not all channels of a pixel together, or SBUF no room."""
+    """As `make_pixels`; also None if a norm's channels are in several groups, or SBUF has no room."""
     plan = make_pixels(geometry, settings)
     if plan is None or (options.epilogue.norm is not None and len(plan.batches) > 1):
         return None
@@ -336,8 +336,8 @@ def pixels_that_fit(geometry: Geometry, options: Options, settings: PixelSetting
 
 
 def make_pixels(geometry: Geometry, config: PixelSettings) -> PixelSchedule | None:
-    """The PixelSchedule of settings, or None where a window is too wide, or the filters of one output channel, or where
-    cores share channels, or filters are not there at once, and rows of y are folded."""
+    """The PixelSchedule of settings. None if a window's steps or the filters of one output channel are too large, or if
+    rows of y are folded and cores share channels or the filters need several groups."""
     fold, item = config.fold, geometry.itemsize
     source = source_of(geometry, fold, config.side)
     k_tiles = [[own_piece(first, count)] for first, count in cut(geometry.C, P_MAX)]
@@ -371,7 +371,7 @@ def make_pixels(geometry: Geometry, config: PixelSettings) -> PixelSchedule | No
 
 
 def widest_step(source: Source, sizes: Cut, out_tile: Outputs, num_k_tiles: int) -> int:
-    """Elements between neighbours of an axis, at most, in what the engines see of a window."""
+    """The largest distance, in elements, of neighbours of an axis in the engines' views of a window."""
     dn, hn, wn = window_shape(source, out_tile)
     row = sizes.apart * source.rows.stride * wn if hn > 1 else 1
     image = source.planes.stride * hn * wn if dn * num_k_tiles > 1 else 1
@@ -379,7 +379,7 @@ def widest_step(source: Source, sizes: Cut, out_tile: Outputs, num_k_tiles: int)
 
 
 def pixel_bytes(geometry: Geometry, plan: PixelSchedule, options: Options) -> int:
-    """Bytes a partition, at most: x of two output tiles, filters, blocks of taps, results, bias."""
+    """An upper bound of bytes a partition: x of two output tiles, filters, blocks of taps, results, bias."""
     item, y_item, k_tiles, fold = geometry.itemsize, options.epilogue.y_itemsize, len(plan.k_tiles), plan.source.fold
     elements, kn = max(math.prod(window_shape(plan.source, one.out_tile)) for one in plan.items), most_of(plan.batches)
     x_bytes = 2 * elements * (k_tiles * item + (geometry.hbm_itemsize if casts_x(geometry) else 0))
@@ -388,14 +388,14 @@ def pixel_bytes(geometry: Geometry, plan: PixelSchedule, options: Options) -> in
         filters += raw_bytes(geometry, plan)
     stored = 4 if keeps_sums(options.epilogue) else 2
     results = plan.sizes.side * fold * kn * (stored * y_item + (2 * 8 if options.residual else 0))
-    # sums, bias, zeros, and what a prologue and a norm take
+    # accumulators, bias, zeros; then operands of a prologue and of a norm
     fixed = 3 * 4 * BANK_COLUMNS + (2 * 4 * fold * kn if options.epilogue.bias else 0) + P_MAX * 2
     numbers = prologue_bytes(options.prologue, geometry, geometry.planes.size) + norm_bytes(options.epilogue, kn)
     return x_bytes + filters + results + fixed + numbers
 
 
 def pixel_instructions(geometry: Geometry, plan: PixelSchedule, options: Options, cores: int) -> int:
-    """Instructions of the busiest core, at most."""
+    """An upper bound of the busiest core's instructions."""
     side, k_tiles, source, most = plan.sizes.side, len(plan.k_tiles), plan.source, 0
     groups = div_ceil(side, max(1, BANK_COLUMNS // plan.most_k))
     stores = (8 if keeps_sums(options.epilogue) else 4) * source.fold
@@ -419,9 +419,9 @@ def pixel_instructions(geometry: Geometry, plan: PixelSchedule, options: Options
 def load_parts(
     geometry: Geometry, plan: PixelSchedule, out_tile: Outputs, start: bool
 ) -> list[tuple[int, int, int, int]]:
-    """(first plane, planes, first row, rows of the window) of the loads of an output tile, in whole blocks; start: what
-    the first block needs first, then each time as much as is there, as nothing goes on meanwhile, or several times that
-    where many K tiles make many loads of a part."""
+    """(first plane, planes, first row, rows of the window) of the loads of an output tile, in whole blocks. start: the
+    first load is of one block and each later one doubles the loaded part, as no earlier tile hides it; with many K
+    tiles, which make many loads of a part, it grows faster."""
     source, block = plan.source, blocks_of(plan.sizes, out_tile)[0]
     planes, rows, columns = window_shape(source, out_tile)
     several, tall = out_tile.zn > 1, block.pn * block.apart

@@ -1,4 +1,4 @@
-"""Settings to compare as a table: a column of NumPy for each of them, a row for each choice, priced all at once."""
+"""Candidate settings as a table: a NumPy column for each setting, a row for each candidate, priced all at once."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ Table = dict[str, Any]
 
 
 def table(**values: Sequence[int]) -> Table:
-    """Columns of all combinations of values."""
+    """The table of all combinations of values."""
     columns = np.meshgrid(*(np.array(one, np.int64) for one in values.values()), indexing="ij")
     return {name: one.ravel() for name, one in zip(values, columns, strict=True)}
 
 
 def some(rows: Table, which: Any) -> Table:
-    """Rows of a table: of a mask, or by number."""
+    """Rows of a table, by mask or by number."""
     return {name: column[which] for name, column in rows.items()}
 
 
 def joined(tables: Sequence[Table]) -> Table:
-    """Rows of tables one after the other."""
+    """The rows of all tables, in order."""
     return {name: np.concatenate([one[name] for one in tables]) for name in tables[0]}
 
 
@@ -34,7 +34,7 @@ def ceil(a: Any, b: Any) -> Any:
 
 
 def dma_ns(target: Target, partitions: Any, elements: Any, run: Any, itemsize: int) -> Any:
-    """ns of a core's DMA engines, or HBM, for so many elements of each of some partitions in runs: `prices.dma_ns`."""
+    """ns of a core's DMA engines, or of HBM, for `elements` a partition in runs of `run`, as `prices.dma_ns`."""
     size = run * itemsize
     least = np.where(size <= target.sure_run_bytes, target.small_run_ns, 0.0)
     run_ns = np.maximum(target.element_ns + size * target.byte_ns, least)

@@ -1,8 +1,8 @@
-"""How the rows of y of volumes are cut: output tiles, tiles of 128 positions, banks of sums, steps of a device loop.
+"""Tiling of the rows of y of volumes: output tiles, tiles of 128 positions, banks of sums, steps of a device loop.
 
-A step of an output tile is one row of each of its segments, which are as many rows as fill 128 positions together with
-`width` of their columns. Its sums have `depth` planes of y in the columns of the Tensor Engine. x is a circular buffer
-of rows, of all planes and segments each: a step needs the next ones.
+A step of an output tile is one row of each of its segments: as many rows as fill 128 positions with `width` columns
+each. Its sums have `depth` planes of y in the columns of the Tensor Engine. x is a circular buffer of rows, each of all
+planes and segments: a step loads the next rows.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from .options import Options, norm_bytes, norm_instructions
 from .settings import WARM_UPS, Settings, count, less, more, warm_up
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, Part, cut, cut_into, div_ceil, filled, fits_sbuf
 
-#: Parts of the columns of y that are tried until x fits, and banks of sums of a tile by default.
+#: Numbers of parts of y's columns, tried in order until x fits; the most banks of a tile's sums in candidates.
 PARTS_TRIED = (1, 2, 3, 4, 6, 8, 12, 16)
 TILE_BANKS = 2
 
-#: Cuts of planes whose Moves are kept: schedules of other columns have the same.
+#: The number of cuts of planes whose Moves are cached: schedules with other columns share them.
 MOVES_KEPT = 1024
-#: Copies of the channels left over, and the most.
+#: Copies of the remaining channels: the default, and the most.
 COPIES, COPIES_MAX = 4, 16
 
 
 @dataclass(frozen=True)
 class RowSettings(Settings):
-    """All settings of volumes whose y is NCDHW."""
+    """Settings of volumes with y as NCDHW."""
 
     algorithm = "activation_stationary"
     tried = ("depth", "copies", "warmup")
@@ -54,8 +54,8 @@ class RowSettings(Settings):
 
 @dataclass(frozen=True)
 class Move:
-    """A matmul of a tile: a plane of x, counted from the output tile's first, for planes z .. z+count-1 of a bank,
-    whose first tap is the `tau`-th from the last; whether sums are there already. plane -1: zeros."""
+    """A matmul of a tile: a plane of x, counted from the output tile's first, for planes z .. z+count-1 of a bank at
+    taps from the `tau`-th from the last on; adds: it accumulates. plane -1: zeros."""
 
     plane: int
     bank: int
@@ -70,7 +70,7 @@ Moves = tuple[tuple[Move, ...], tuple[Move, ...]]
 
 @dataclass(frozen=True)
 class Steps:
-    """Steps of each output tile as `count` iterations of a body of `each` of them, from step `first` on."""
+    """The device loop of each output tile: `count` iterations of a body of `each` steps, from step `first` on."""
 
     first: int
     each: int
@@ -80,8 +80,8 @@ class Steps:
 
 @dataclass(frozen=True)
 class RowSchedule(FilterSchedule):
-    """All work. products: of each K tile; banks: (first plane, how many) of the sums of a tile; blocks: of 128 columns
-    of sums that are transposed; ring: rows of x that are there together."""
+    """The schedule of volumes with y as NCDHW. products: of each K tile; banks: (first plane, count) of a tile's sums;
+    blocks: of 128 columns of sums, which are transposed; ring: rows of the circular buffer of x."""
 
     by_rows = True
 
@@ -97,7 +97,7 @@ class RowSchedule(FilterSchedule):
 
 
 def row_schedules(geometry: Geometry, settings: RowSettings) -> Iterator[RowSchedule]:
-    """RowSchedules of settings, in fewer and more parts of the columns."""
+    """RowSchedules of settings, with y's columns in more and more parts."""
     planes, K, P, Q = geometry.planes, geometry.K, geometry.rows.out, geometry.columns.out
     volume, segments = planes.out // planes.images, fewest_tiles(geometry)
     width = min(Q, P_MAX // segments)
@@ -132,7 +132,7 @@ def row_schedules(geometry: Geometry, settings: RowSettings) -> Iterator[RowSche
 
 
 def make_rows(geometry: Geometry, options: Options, settings: RowSettings) -> RowSchedule | None:
-    """The RowSchedule of settings with fewest parts for which x fits, or None."""
+    """The RowSchedule of settings with the fewest parts that fit SBUF, or None."""
     for found in row_schedules(geometry, settings):
         if fits_sbuf(row_bytes(geometry, found, options)):
             return found
@@ -140,7 +140,7 @@ def make_rows(geometry: Geometry, options: Options, settings: RowSettings) -> Ro
 
 
 def fewest_tiles(geometry: Geometry) -> int:
-    """Segments of a core's rows with which a plane takes fewest tiles of 128 positions."""
+    """The number of segments of a core's rows that needs the fewest tiles of 128 positions a plane."""
     rows, columns = div_ceil(geometry.rows.out, PARTS), geometry.columns.out
 
     def tiles(segments: int) -> int:
@@ -150,13 +150,14 @@ def fewest_tiles(geometry: Geometry) -> int:
 
 
 def segment_rows(plan: RowSchedule, item: Outputs) -> int:
-    """Rows of a segment of an output tile; the last ones may have fewer."""
+    """Rows of a segment of an output tile; the last segments may have fewer."""
     return div_ceil(item.pn, plan.segments)
 
 
 def moves_of(geometry: Geometry, plan: RowSchedule, item: Outputs) -> Moves:
     """(Moves of the first product, of each other one) of a tile, planes of x from the last to the first, so that an
-    output's taps come in one order wherever output tiles are cut. Sums without a plane of x are products of zeros."""
+    output's taps are added in the same order for all cuts of output tiles. Outputs that see no plane of x are products
+    of zeros."""
     return _moves(geometry.planes, tuple(plan.banks), item.z0, item.zn)
 
 
@@ -187,8 +188,8 @@ def _moves(planes: Axis, banks: tuple[Part, ...], z0: int, zn: int) -> Moves:
 def _add_moves(
     found: list[Move], banks: Sequence[Part], pairs: Sequence[tuple[int, int]], started: Sequence[bool], plane: int
 ) -> None:
-    """Append the Moves of a plane for (plane of y, tap from the last): one for neighbours in a bank at ascending taps
-    whose sums are there, or are not."""
+    """Append a plane's Moves for pairs (plane of y, tap from the last): one Move for neighbours in a bank at ascending
+    taps that all accumulate, or all overwrite."""
     begin = len(found)
     for z, tau in pairs:
         bank = next(at for at, (first, count) in enumerate(banks) if first <= z < first + count)
@@ -201,7 +202,7 @@ def _add_moves(
 
 
 def stored_together(plane_count: int, K: int) -> list[Part]:
-    """(first, how many) of the sums [(z, k)] of so many planes that one DMA stores: of one plane and one block."""
+    """(first, count) of the results [(z, k)] of each store of `plane_count` planes: of one plane and one block."""
     found, at, size = [], 0, plane_count * K
     while at < size:
         count = min(K - at % K, P_MAX - at % P_MAX)
@@ -211,13 +212,13 @@ def stored_together(plane_count: int, K: int) -> list[Part]:
 
 
 def rows_window(geometry: Geometry, plan: RowSchedule) -> Part:
-    """(planes, columns with padding) of x that an output tile sees, at most."""
+    """The most (planes, columns with padding) of x that an output tile sees."""
     planes = max(axis_elements(geometry.planes, item.zn) for item in plan.items)
     return planes, max(window_of(geometry.columns, item.qn) for item in plan.items)
 
 
 def row_bytes(geometry: Geometry, plan: RowSchedule, options: Options) -> int:
-    """Bytes a partition, at most: rows of x, filters in memory order and in place, results."""
+    """An upper bound of bytes a partition: rows of x, filters in memory order and transposed, results."""
     item, y_item, K = geometry.itemsize, options.epilogue.y_itemsize, geometry.K
     columns, (planes, width) = max(one.qn for one in plan.items), rows_window(geometry, plan)
     x_bytes = plan.ring * len(plan.k_tiles) * planes * plan.segments * (width + 1) * item
@@ -238,7 +239,7 @@ def tile_instructions(geometry: Geometry, plan: RowSchedule, options: Options, i
 
 
 def row_instructions(geometry: Geometry, plan: RowSchedule, options: Options, cores: int) -> int:
-    """Instructions of the busiest core, at most, as the compiler sees them: the body of a loop once."""
+    """An upper bound of the busiest core's instructions, as the compiler counts them: the body of a loop once."""
     T, loads, total, known = geometry.planes.taps, sum(5 * len(k_tile) for k_tile in plan.k_tiles), 0, {}
     for item in plan.items:
         key = item.z0, item.zn
@@ -255,17 +256,17 @@ def row_instructions(geometry: Geometry, plan: RowSchedule, options: Options, co
 
 
 def steps_alike(geometry: Geometry, plan: RowSchedule) -> Steps | None:
-    """The Steps of all output tiles of a schedule, or None.
+    """The Steps of all output tiles of a schedule, or None if it has no loop.
 
-    A body has so many steps that the next one takes the same tiles of the circular buffer. Its steps load rows that are
-    inside x for all segments, so that zeros around x are there before; all output tiles have the same bodies, as both
+    A body has as many steps as bring the circular buffer back to the same tiles. Its steps load only rows inside x, for
+    all segments, so that zeros around x are written before the loop. All output tiles have the same bodies, as both
     cores run a loop equally often.
     """
     axis = geometry.rows
     each = plan.loop * plan.ring // gcd(plan.ring, axis.stride)
     if each == 0:
         return None
-    # steps from `steady` on load rows of the last taps alone, and those of a body into tiles that such loads had before
+    # steps from `steady` on load only rows of the last taps, and steps of a body into tiles that such loads filled
     shared = gcd(axis.stride, axis.dilation)
     steady, tap = axis.dilation // shared, max(0, axis.taps - axis.stride // shared)
     low, high = steady + each - 1, axis.out
@@ -279,8 +280,8 @@ def steps_alike(geometry: Geometry, plan: RowSchedule) -> Steps | None:
 
 
 def inner_steps(geometry: Geometry, plan: RowSchedule, item: Outputs, tap: int) -> tuple[int, int]:
-    """(first, end) of an output tile's steps that have the same segments, and load rows of taps from `tap` on for the
-    step after, all of them inside x."""
+    """(first, end) of an output tile's steps with the same segments whose loads for the step after, rows of taps from
+    `tap` on, are all inside x."""
     axis, apart = geometry.rows, segment_rows(plan, item)
     behind = (div_ceil(item.pn, apart) - 1) * apart
     further = [piece.r for k_tile in plan.k_tiles for piece in k_tile]

@@ -2,17 +2,17 @@
 
     y[pixels, k] = sum over taps, K tiles of  x[c, pixels at a tap]^T w[c, tap, k]
 
-128 pixels of y come out on the partitions with their output channels as neighbours, which is how NHWC is stored: they
-leave in runs of K elements, or of several pixels' K. Rows of y of volumes (NCDHW) have several planes of y in the
+The results have 128 pixels of y on the partitions with their output channels as neighbours, as NHWC is stored: they are
+stored in runs of K elements, or of several pixels' K. Rows of y of volumes (NCDHW) have several planes of y in the
 columns of the Tensor Engine, which transposes the results. Padding is stored as zeros, so that each tap sees all
-pixels. Of a dilated x a block's rows are lhs_dilation apart, and so are the pixels of a tile where that divides `side`:
-all of them see elements of x at the same taps, zeros between these at others, which are neither stored nor multiplied.
+pixels. With lhs_dilation a block's rows are lhs_dilation apart, and so are the pixels of a tile if that divides `side`:
+all of them see elements of x at the same taps, and zeros at the others, which are neither stored nor multiplied.
 
     | y      | stationary               | K (partitions)         | M (columns)   | N             | evacuation   |
     |--------|--------------------------|------------------------|---------------|---------------|--------------|
     | NHWC   | x, the window of one tap | c; folded: h, c        | 128 pixels    | k; folded p, k| plain        |
     | NCDHW  | x, the window of one tap | c; left over: copies,  | 128 positions | z, k          | transpose    |
-    |        |                          | each a tap further     | of rows       |               |              |
+    |        |                          | each at the next tap   | of rows       |               |              |
     | NC(D)HW| x, a column of rows      | c                      | 128 rows of x | k, taps       | plain        |
     | patches|                          |                        |               |               |              |
     | depth- | blocks of x              | pixels of a block      | 128 blocks    | pixels of     | plain        |
@@ -27,12 +27,12 @@ Pseudocode, of one core:
                 PSUM[pixel, tile or planes, k] += x[c, pixels at the tap]^T w[c, tap, k]
                 transpose filters that later matmuls need              # background work
             y[pixel, k] = epilogue(PSUM)
-        store y                                  # of volumes: transposed while the next tile's sums are made
+        store y                                  # volumes: transposed while the next tile's sums are computed
 
-Of depthwise problems, whose filters become Toeplitz matrices F of all taps (see `schedules.depthwise_blocks`):
+For depthwise problems, whose filters become Toeplitz matrices F of all taps (see `schedules.depthwise_blocks`):
 
     for (channels, 128 blocks):
-        load blocks of x of the next ones                              # NCHW: planes, whose windows are transposed
+        load x of the next blocks                                      # NCHW: planes, whose windows are transposed
         place F of the next channels
         for bank of channels:
             for channel, window, k of the blocks below each other:
@@ -51,12 +51,12 @@ from .patches import PatchCore
 from .pixels import PixelCore
 from .rows import RowCore
 
-#: What makes the output tiles of each kind of schedule.
+#: The loop of each kind of schedule.
 CORES = {PixelSchedule: PixelCore, RowSchedule: RowCore, BlockSchedule: BlockCore, PatchSchedule: PatchCore}
 
 
 def run_activation_stationary(operands, geometry, options, plan):
-    """This core's part of the items: by pixels, by rows of volumes, by blocks of depthwise problems, or by patches."""
+    """Compute this core's part of the items: pixels, rows of volumes, blocks of depthwise problems, or patches."""
     _, items = part_of_core(plan.items)
     if len(items) > 0:
         core = CORES[type(plan)](operands, geometry, options, plan)

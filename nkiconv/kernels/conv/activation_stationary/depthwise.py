@@ -1,17 +1,17 @@
-"""Depthwise conv2d: blocks of x come in, each channel's are multiplied by its Toeplitz matrices, results leave.
+"""Depthwise conv2d: load blocks of x, multiply each channel's by its Toeplitz matrices, store the results.
 
-Blocks of NHWC are loaded as they are, each pixel a run of channels. Of NCHW planes come in memory order, zeros are put
-around them, and the array transposes windows of them, between the sums of earlier ones; where windows have the columns
-of x and no others, planes come to where there are zeros above and below. Several of these steps are on their way.
+Blocks of NHWC are loaded as they are, each pixel a run of channels. For NCHW planes are loaded in memory order and
+copied into zero padding, and the Tensor Engine transposes windows of them between the matmuls of earlier blocks. If
+windows have exactly the columns of x, planes are loaded straight between zeros above and below. These steps overlap.
 
-Toeplitz matrices of all taps are made by DMAs of windows. With rows of taps `pitch` apart, as wide as what a matrix has
-of a row of y, its elements are those of a sequence,
+DMAs of windows make the Toeplitz matrices of all taps. With rows of taps `pitch` apart, as wide as a matrix's columns
+of a row of y, its elements are elements of a sequence,
 
     F[k][(j, w), (p, q)] = g[(k * step + j * lhs_dilation - p) * pitch + w * lhs_dilation + lead - q],
     g[r * dilation * pitch + s * dilation] = w[r, s],
 
-g backwards from a place on that moves with the partition: one run a partition and channel has all k, the last first.
-The sequences are made in SBUF, a channel a partition, and one DMA serves a partition of many channels.
+read in reverse from a place that depends on the partition: one run a partition and channel has all k, the last first.
+The sequences are made in SBUF, a channel a partition, and one DMA fills a partition for many channels.
 """
 
 import itertools
@@ -36,7 +36,7 @@ from .loop import Core, bias_of
 
 @dataclass
 class Buffer(nl.NKIObject):
-    """A tile that is rotated through, and where it has zeros that stay."""
+    """A tile of a rotation, and the places of its zeros, which stay."""
 
     tile: Any
     zeros: Any = None
@@ -44,8 +44,8 @@ class Buffer(nl.NKIObject):
 
 @dataclass
 class Planes(nl.NKIObject):
-    """Planes of some images (first, how many) of an item, [(image, c), rows, columns]: in memory order, with zeros
-    around them; (first, end) of rows and columns of x among those with zeros; the shape of these."""
+    """Planes [(image, c), rows, columns] of some images (first, count) of an item: `raw` in memory order, `framed` in
+    zeros; (first, end) of the rows and columns of x in `framed`; its shape."""
 
     images: tuple
     rows: tuple
@@ -55,8 +55,8 @@ class Planes(nl.NKIObject):
     framed: Any = None
 
     def frame(self, buffer):
-        """Take a buffer, with zeros around what it returns, the place of x; it keeps them where they are in the same
-        places."""
+        """Take a buffer as `framed`, write zeros around x unless they are in the same places already, and return the
+        region of x."""
         (parts, height, width), (h, h_end), (w, w_end) = self.shape, self.rows, self.columns
         self.framed, key = buffer.tile[0:parts, 0:height, 0:width], (self.shape, self.rows, self.columns)
         if buffer.zeros != key:
@@ -68,15 +68,15 @@ class Planes(nl.NKIObject):
 
 
 class BlockCore(Core):
-    """A core's output tiles.
+    """The loop of a core over output tiles of blocks.
 
-    items: all of them; buffers: of x by blocks; taps: filters in memory order, and lines their sequences reversed, of
-    128 channels each; rounds: (first channel, how many) of matrices that come together, and matrices (them, biases) of
-    those that have come; planes: by item, those on their way to raws, or to framed, where there are zeros around them.
+    items: all of the core's; buffers: of x by blocks; taps: filters in memory order, lines: their sequences reversed,
+    of 128 channels each; rounds: (first channel, count) of matrices loaded together; matrices: (matrices, biases) of
+    each loaded round; planes: Planes of each item whose load has started, into raws or, without raws, framed.
     """
 
     def tiles(self, items):
-        """Those of items."""
+        """Output tiles of items, as `run` takes them."""
         plan, operands, self.items = self.plan, self.operands, items
         shape = tuple(map(max, zip(*map(plan.x_shape, items))))
         self.buffers = [Buffer(one) for one in tiles_in_turn(plan.settings.buffers, shape, operands.x_dtype)]
@@ -87,7 +87,7 @@ class BlockCore(Core):
         return self.pixel_tiles() if plan.by_pixels else self.plane_tiles()
 
     def pixel_tiles(self):
-        """Of NHWC."""
+        """Output tiles of NHWC."""
         warm_up(self.zeros_sbuf, WARM_UP, 1)
         loaded, buffers = 0, len(self.buffers)
         for index, item in enumerate(self.items):
@@ -98,7 +98,7 @@ class BlockCore(Core):
             yield from self.item_tiles(index, item, [])
 
     def plane_tiles(self):
-        """Of NCHW."""
+        """Output tiles of NCHW."""
         plan, items, x_dtype, self.planes, self.raws = self.plan, self.items, self.operands.x_dtype, [], None
         parts, height, width = map(max, zip(*map(plan.framed_shape, items)))
         groups, own = max(map(plan.groups, items)), plan.has_own_columns
@@ -126,12 +126,12 @@ class BlockCore(Core):
         return tile_sbuf[tuple(slice(0, extent) for extent in self.plan.x_shape(self.items[index]))]
 
     def item_tiles(self, index, item, jobs):
-        """All channels of item number `index`, a bank of some at a time, and the jobs between them; what they complete
-        leaves."""
+        """All channels of item number `index`, bank by bank, with background work (`jobs`) between banks; stores the
+        results."""
         geometry, plan, y_hbm, cn = self.geometry, self.plan, self.operands.y, item.channels[1]
         x_sbuf, results = self.tile_of(index), self.start_results(item)
         spans, pieces = plan.spans_of(item), cut_at(cn, plan.bank_channels)
-        # none after the last bank: the next tile's first matmuls would wait for them
+        # no background work after the last bank: the next tile's first matmuls would wait for it
         turns, turn = max(1, len(pieces) * len(spans) - 1), 0
         for piece in pieces:
             for span in spans:
@@ -145,8 +145,8 @@ class BlockCore(Core):
             store_regions(y_hbm, results[0], result_regions(geometry, plan, item, (0, cn)))
 
     def bank_of(self, item, x_sbuf, span, piece, results):
-        """Sums of a span of some channels (first, how many), a bank of them, as `run` takes them: a product for each of
-        the blocks below each other, on their way to a tile of results."""
+        """A bank of sums of a span and some channels (first, count), as `run` takes it: a product for each of the
+        blocks below each other; evacuated into a tile of results."""
         plan, (c, count), below, (height, width) = self.plan, piece, self.plan.below(item), self.plan.bank
         number = (item.chunk - self.items[0].chunk) // plan.together
         (matrices, bias_sbuf), qn, parts = self.matrices[number], span.columns[1], results[0].shape[0]
@@ -159,7 +159,7 @@ class BlockCore(Core):
                 (v, beside), q, places = product.windows, product.first, plan.rows_of_block(k) * plan.width
                 b, end = v * below + k, (q + product.columns[1] - 1) * on + 1
                 x = x_sbuf[0:places, 0:beside, b : b + item.below[1], 0 : item.images[1], c + channel]
-                # the last comes first
+                # the last k comes first
                 own = (c0 + channel + 1) * plan.depth - 1 - k
                 moving = matrices[0:places, own, 0 : plan.step : down, q * on : end : on]
                 dst = acc_psum[0:parts, channel, 0:height, product.columns[0] : sum(product.columns)]
@@ -174,13 +174,13 @@ class BlockCore(Core):
         return products, 1, leave
 
     def load_pixels(self, index):
-        """Blocks of item number `index` on their way: a DMA for a row of all blocks of a window; a buffer keeps zeros
-        from an item whose blocks have them in the same places."""
+        """Start the loads of item number `index`'s blocks: a DMA for a row of all blocks of a window. A buffer keeps
+        the zeros of an earlier item with zeros in the same places."""
         geometry, plan, item, tile_sbuf = self.geometry, self.plan, self.items[index], self.tile_of(index)
         (c0, cn), (n0, nn), rows, width = item.channels, item.images, geometry.rows, plan.width
         starts = [window.start for window in some_of(plan.windows, item.windows)]
         firsts = [item.below[0] * plan.apart + row - front_of(rows) for row in range(plan.rows)]
-        # the last block is seen by its first rows alone
+        # only the first rows of the last block are seen
         seen = [plan.below(item) - (row >= plan.rows_of_block(plan.depth - 1)) for row in range(plan.rows)]
         windows = [places_inside(start, 1, width, geometry.columns.size) for start in starts]
         lines = [places_inside(first, plan.apart, count, rows.size) for first, count in zip(firsts, seen)]
@@ -192,12 +192,12 @@ class BlockCore(Core):
                 load_x(dst, self.operands, geometry, (c0, n0, first, start), counts, "whnc", plan.apart)
 
     def planes_until(self, count):
-        """Have planes of the first `count` items be on their way."""
+        """Start the loads of planes of the first `count` items."""
         self.planes += [self.load_planes(item) for item in self.items[len(self.planes) : count]]
 
     def load_planes(self, item):
-        """Planes of an item on their way, those of as many images together as there are partitions, to raws, or to
-        where there are zeros if there are no raws."""
+        """Start the loads of an item's planes, of as many images together as the partitions hold, into raws, or if
+        there are no raws, between zeros."""
         geometry, plan, (c0, cn), found = self.geometry, self.plan, item.channels, []
         _, height, width = plan.framed_shape(item)
         row, column = item.below[0] * plan.apart - front_of(geometry.rows), plan.windows[0].start
@@ -215,15 +215,15 @@ class BlockCore(Core):
         return found
 
     def frame_jobs(self, index):
-        """Jobs that put zeros around planes of item number `index`, if there is one; the next one's are on their
-        way."""
+        """Background work that puts zeros around planes of item number `index`, if it exists; starts the loads of the
+        next item's."""
         if index >= len(self.items):
             return []
         self.planes_until(index + 2)
         return [partial(self.frame, planes) for planes in self.planes[index]]
 
     def frame(self, planes):
-        """Put zeros around planes that are without."""
+        """Copy planes between zeros, unless they were loaded there."""
         if planes.framed is not None:
             return
         dst = planes.frame(next(self.framed))
@@ -233,7 +233,7 @@ class BlockCore(Core):
             nisa.tensor_copy(dst=dst, src=planes.raw, engine=nisa.engine.vector)
 
     def transpose_jobs(self, index):
-        """Jobs that transpose the blocks of item number `index`, if there is one, a bank of them each."""
+        """Background work that transposes the blocks of item number `index`, if it exists, a bank each."""
         if index >= len(self.items):
             return []
         item, plan, tile_sbuf = self.items[index], self.plan, self.tile_of(index)
@@ -242,10 +242,10 @@ class BlockCore(Core):
         return [partial(self.transpose_bank, tile_sbuf, planes, item, bank) for planes, bank in each]
 
     def transpose_bank(self, tile_sbuf, planes, item, bank):
-        """Some blocks (first, how many), [(j, w), (image, c)], into the tile of an item."""
+        """Transpose some blocks (first, count), [(j, w), (image, c)], into the tile of an item."""
         plan, (first, count), (n, nn), cn = self.plan, bank, planes.images, item.channels[1]
         parts, size, below = nn * cn, plan.size, plan.below(item)
-        pitch = parts + parts % 2  # what the array writes begins at words
+        pitch = parts + parts % 2  # the Tensor Engine writes from word boundaries on
         bank_psum = nl.ndarray((size, count, pitch), dtype=tile_sbuf.dtype, buffer=nl.psum)
         for slot in range(count):
             window, block = divmod(first + slot, below)
@@ -262,7 +262,7 @@ class BlockCore(Core):
         )
 
     def start_results(self, item):
-        """(tile of results, residual times beta, or None) of an item."""
+        """(tile of results, residual times beta or None) of an item."""
         operands, plan, columns, shape = self.operands, self.plan, self.geometry.columns.out, self.plan.y_shape(item)
         ragged = sum(item.below) * plan.out_rows > self.geometry.rows.out
         ragged = ragged or (plan.by_pixels and plan.columns * len(plan.windows) > columns)
@@ -271,7 +271,7 @@ class BlockCore(Core):
         return y_sbuf, residual_of(operands, shape, regions, ragged)
 
     def load_taps(self, c0, cn):
-        """Filters of some channels in memory order, [c, r, s], of as many as there are partitions each."""
+        """Load the filters of some channels in memory order, tiles [c, r, s] of at most 128 channels."""
         R, S, found = self.geometry.rows.taps, self.geometry.columns.taps, []
         by_k, by_c, by_r, by_s = self.geometry.w_strides
         by_k = by_c if self.geometry.flipped else by_k
@@ -282,7 +282,7 @@ class BlockCore(Core):
         return found
 
     def matrices_for(self, index):
-        """Have the matrices of item number `index` be on their way, and those of the next one, if there is a tile."""
+        """Start the loads of the matrices of item number `index`, and of the next item's if there is a tile."""
         P_MAX, tiles = nl.tile_size.pmax, self.matrix_tiles
         for item in self.items[index : index + len(tiles)]:
             while len(self.matrices) <= (item.chunk - self.items[0].chunk) // self.plan.together:
@@ -293,11 +293,11 @@ class BlockCore(Core):
                 self.matrices.append((matrices, bias_sbuf))
 
     def lines_until(self, count):
-        """Have the first `count` parts of the filters' sequences be there."""
+        """Make the first `count` tiles of the filters' sequences."""
         self.lines += [self.line_of(w_sbuf) for w_sbuf in self.taps[len(self.lines) : count]]
 
     def line_of(self, w_sbuf):
-        """The sequence of each channel reversed, in SBUF: zeros but for taps; as many as a matrix has follow g[0]."""
+        """The sequence of each channel reversed, in SBUF: zeros except at taps; step * pitch elements follow g[0]."""
         geometry, plan, cn, length = self.geometry, self.plan, w_sbuf.shape[0], self.plan.line_length
         R, S, down, on = geometry.rows.taps, geometry.columns.taps, geometry.rows.dilation, geometry.columns.dilation
         engines = itertools.cycle((nisa.engine.vector, nisa.engine.scalar, nisa.engine.gpsimd))
@@ -305,15 +305,15 @@ class BlockCore(Core):
         nisa.memset(dst=line_sbuf, value=0.0, engine=nisa.engine.gpsimd)
         for (r, s), engine in zip(itertools.product(range(R), range(S)), engines):
             at, tap = length - 1 - (plan.step + r * down) * plan.pitch - s * on, r * S + s
-            # taps before the first element meet zeros between pixels alone
+            # taps before the first element see only zeros between pixels
             if at >= 0:
                 r, s = divmod(R * S - 1 - tap if geometry.flipped else tap, S)
                 nisa.tensor_copy(dst=line_sbuf[0:cn, at : at + 1], src=w_sbuf[0:cn, r, s : s + 1], engine=engine)
         return line_sbuf
 
     def load_matrices(self, tile_sbuf, at, cn):
-        """Matrices of channels (first among those of `lines`, how many) on their way to a tile [places, c, run];
-        returns them as [places, (c, k reversed), rows, width]."""
+        """Start the loads of `cn` channels' matrices, from channel `at` of `lines` on, into a tile [places, c, run];
+        returns them as [places, (c, k reversed), rows, pitch]."""
         plan, P_MAX, length, run = self.plan, nl.tile_size.pmax, self.plan.line_length, self.plan.matrix_size
         self.lines_until((at + cn - 1) // P_MAX + 1)
         for place in range(plan.size):
@@ -328,8 +328,8 @@ class BlockCore(Core):
 
 
 def clear_blocks(buffer, shape, width, windows, lines):
-    """Zeros in all pixels of windows, and of blocks below each other, that are not all x: by words where these hold
-    whole channels, half of them by Vector."""
+    """Write zeros to all pixels of windows, and of blocks below each other, that are not wholly in x: as words if words
+    hold whole channels; GpSimd and Vector write half each."""
     _, _, below, images, cn = shape
     key = [shape, *windows, *lines]
     if buffer.zeros == key:
@@ -357,8 +357,8 @@ def results_of(plan, tile_sbuf, channels, columns):
 
 
 def result_regions(geometry, plan, item, channels):
-    """Regions of y, or of the residual, of some of an item's channels in a tile of results: of whole blocks, and of the
-    last ones with fewer rows."""
+    """Regions of y, or of the residual, of some of an item's channels in a tile of results: of whole blocks, and of
+    last blocks with fewer rows."""
     strides, P, height = geometry.y_strides, geometry.rows.out, plan.out_rows
     (c, cn), (n, nn), (b0, bn), found = channels, item.images, item.below, []
     c0, whole = item.channels[0] + c, min(bn, P // height - b0)

@@ -1,10 +1,11 @@
-"""Filters as moving operands: a tile [c, place, k] of SBUF for each K tile, all output channels of a group.
+"""Filters as moving operands: a tile [c, place, k] of SBUF for each K tile, with all output channels of a group.
 
 A place is a tap, or a tap of one of the products of a K tile whose pieces of channels see different taps. Four ways
-from HBM: "copy", where output channels are neighbours (RSCK, or packed): runs of them; "dma", where input channels are
-(KRSC, or one tap) and no cast is due: DMA transposes them; "array": blocks of taps in memory order, each [k, c] of a
-place transposed by the Tensor Engine, several to a bank of PSUM, in the order of the sums: the loop transposes a block
-between any two matmuls; "backwards", of transposed convolutions: [c, k, taps] in memory order, copied tap by tap.
+load filters from HBM. "copy": output channels are neighbours (RSCK, or packed) and are loaded as runs. "dma": input
+channels are neighbours (KRSC, or one tap) without a cast, and DMA transposes them. "array": blocks of taps in memory
+order, each place's [k, c] transposed by the Tensor Engine, several to a bank of PSUM, in the order of the sums; the
+loop transposes a block between any two matmuls. "backwards", of transposed convolutions: [c, k, taps] in memory order,
+copied tap by tap.
 """
 
 from typing import Any
@@ -21,11 +22,11 @@ from ..regions import load_packed, offset_at, pattern_of
 
 
 class Filters:
-    """Filters of output channels k0 .. k0+kn-1 on their way, of which nothing is loaded yet.
+    """Filters of output channels k0 .. k0+kn-1; nothing is loaded at first.
 
-    loads: (K tiles of the same channels, block of taps, (first output channel from k0, how many)) in order; ends: by K
-    tile, loads until it is complete; tiles: by K tile, [c, places, kn]; raws: blocks that wait to be transposed; done:
-    loads that are in place.
+    loads: (K tiles of the same channels, block of taps, (first output channel from k0, count)) in order; ends: by K
+    tile, the number of loads until it is complete; tiles: by K tile, [c, places, kn]; raws: loaded blocks that are not
+    in place yet; done: the number of loads in place.
     """
 
     def __init__(self, core, k0, kn):
@@ -44,7 +45,7 @@ class Filters:
             self.ends += [len(self.loads)] * len(k_tiles)
 
     def load(self, k_tile):
-        """Load what there is room for, up to a K tile."""
+        """Load blocks up to a K tile, as far as there is room."""
         waiting_bytes = 0
         for index in range(self.done, len(self.loads)):
             k_tiles, block, part = self.loads[index]
@@ -56,7 +57,7 @@ class Filters:
                 self.load_next()
 
     def load_next(self):
-        """The next load: a block of taps [kn, channels, rows, columns] in SBUF, or all of a K tile to its place."""
+        """Start the next load: a block of taps [kn, channels, rows, columns], or a whole K tile to its place."""
         geometry, w_hbm, strides = self.geometry, self.operands.w, self.geometry.w_strides
         by_k, by_c, by_r, by_s = strides
         (k_tile, *_), block, part = self.loads[self.done + len(self.raws)]
@@ -81,11 +82,11 @@ class Filters:
             load_transposed(tile_sbuf.reshape(shape), w_hbm, strides, offset, False, self.ledger)
 
     def waiting(self, k_tile):
-        """Loads that are not in place yet of K tiles up to one."""
+        """The number of loads of K tiles up to `k_tile` that are not in place yet."""
         return max(0, self.ends[min(k_tile, len(self.ends) - 1)] - self.done)
 
     def complete(self, k_tile):
-        """Have all of a K tile in its place, and later ones on their way."""
+        """Put all of a K tile in place, and start the loads of later ones."""
         self.load(k_tile)
         while self.waiting(k_tile) > 0:
             self.place_next()
@@ -94,7 +95,7 @@ class Filters:
             self.fold(self.plan.source)
 
     def place_next(self):
-        """Transpose the taps of the next load, or copy them into place, and load ahead."""
+        """Transpose the next load's taps, or copy them into place, and load ahead."""
         if len(self.raws) == 0:
             self.load_next()
         k_tiles, block, part = self.loads[self.done]
@@ -108,7 +109,7 @@ class Filters:
         self.load(len(self.ends) - 1)
 
     def copy_backwards(self, k_tile, part, raw_sbuf):
-        """Taps of a block [c, k, rows, columns] in reverse order to their places."""
+        """Copy the taps of a block [c, k, rows, columns] to their places in reverse order."""
         (count, kn, rn, sn), k0 = raw_sbuf.shape, part[0]
         for tap in range(rn * sn):
             at = rn * sn - 1 - tap
@@ -116,10 +117,10 @@ class Filters:
             nisa.tensor_copy(dst=dst, src=src, engine=pick(self.ledger, kn, is_16bit(raw_sbuf.dtype)))
 
     def transpose_block(self, k_tile, block, part, raw_sbuf):
-        """The places of a block, transposed, as many together as a bank holds of one row of taps, or of one product."""
+        """Transpose the places of a block, as many together as a bank holds of one row of taps, or of one product."""
         (r0, rn, s0, sn), (k0, kn), geometry, T = block, part, self.geometry, self.geometry.planes.taps
         every, tile_sbuf = self.plan.places[k_tile], self.tiles[k_tile]
-        # taps of fp32 too begin at even columns of a bank
+        # taps begin at even columns of a bank, fp32 too
         most = BANK_BYTES // (whole_words(kn, 2) * geometry.itemsize)
         rows = [((r0 + r) * geometry.columns.taps + s0, sn) for r in range(rn)]
         if self.plan.by_rows:
@@ -132,8 +133,8 @@ class Filters:
                 transpose_together(into, self.views_of(raw_sbuf, pieces, every[places], r0, s0), 2, self.ledger)
 
     def views_of(self, raw_sbuf, pieces, places, r0, s0):
-        """[k, parts] of some places of a block in memory order, whose first tap is r0, s0; of several pieces of
-        channels, gathered in SBUF first."""
+        """Views [k, parts] of some places of a block in memory order with first tap (r0, s0); several pieces of
+        channels are gathered in SBUF first."""
         kn, own, geometry = raw_sbuf.shape[0], pieces[0], self.geometry
         T, R, S = geometry.planes.taps, geometry.rows.taps, geometry.columns.taps
 
@@ -146,7 +147,7 @@ class Filters:
         found = [tap(place, own) for place in places]
         if len(pieces) == 1:
             return [raw_sbuf[0:kn, 0 : own.count, r, s] for r, s in found]
-        # planes of taps are neighbours in memory, in one order or the other
+        # planes of taps are evenly spaced in memory, in ascending or descending order
         places, falls = (places[::-1], True) if found[-1][0] < found[0][0] else (places, False)
         parts, count = parts_of(pieces, len(pieces)), len(places)
         gathered_sbuf = nl.ndarray((kn, count, parts), dtype=raw_sbuf.dtype, buffer=nl.sbuf)
@@ -162,8 +163,8 @@ class Filters:
         return views[::-1] if falls else views
 
     def fold(self, source):
-        """Replace the filters by those of `fold` rows of y at once: [(slot, c), taps, (row, k)], zero where a slot's
-        row of x is none of a row's window."""
+        """Replace the filters by filters of `fold` rows of y at once: [(slot, c), taps, (row, k)], zero if a slot's row
+        of x is outside of a row's window."""
         rows, S, K, (tile_sbuf,) = self.geometry.rows, self.geometry.columns.taps, self.kn, self.tiles
         slots, cn, taps = source.slots, tile_sbuf.shape[0], source.rows.taps
         folded_sbuf = nl.ndarray((slots * cn, taps, S, source.fold * K), dtype=tile_sbuf.dtype, buffer=nl.sbuf)

@@ -1,4 +1,4 @@
-"""The loop of a core: all products of an output tile, filters on their way between matmuls, evacuation and stores."""
+"""The loop of a core: all matmuls of an output tile, with loads of filters between them, evacuation and stores."""
 
 from typing import Any
 
@@ -11,16 +11,15 @@ from ..._warm import warm_zeros
 from ..call import of_array
 from ..regions import load_bias_as
 
-#: Matmuls between the transposes of a K tile's filters and their use, at least: they hide the evacuations.
+#: The fewest matmuls between the transposes of a K tile's filters and their use: they hide the evacuations.
 LEAD_MATMULS = 12
 
 
 class Core:
-    """What one core has at hand, and its loop. A kind of schedule has its `tiles`: it loads x of the next output tile
+    """One core's operands and its loop. Each kind of schedule overrides `tiles`, which loads x of the next output tile
     before it yields one.
 
-    filters: those on their way or in place, where K tiles have several; norm: NormOperands in SBUF. None: there are
-    none.
+    filters: moving filters, or None if `tiles` loads its own; norm: NormOperands in SBUF, or None.
     """
 
     filters: Any = None
@@ -36,11 +35,11 @@ class Core:
         raise NotImplementedError
 
     def run(self, tiles):
-        """Output tiles, or some banks of one, one after the other: (products, how many of a K tile at most, leave) of
-        each.
+        """Compute output tiles, or some banks of one, in order: each is (products, the most products of a K tile,
+        leave).
 
-        products(K tile): yields (sums, stationary, moving, whether sums are there); leave(): evacuates the sums.
-        Filters that are moving operands are put in place between the matmuls that come before theirs.
+        products(K tile): yields (sums, stationary, moving, whether the matmul accumulates); leave(): evacuates the
+        sums. Filters that are moving operands are put in place between earlier matmuls.
         """
         for products, count, leave in tiles:
             filters, lead = self.filters, div_ceil(LEAD_MATMULS, count)
@@ -59,15 +58,15 @@ class Core:
             leave()
 
     def load_bias(self, k0, kn, fold=1):
-        """Biases of output channels k0 .. k0+kn-1 on all partitions, `fold` times, and what a norm multiplies and
-        adds."""
+        """Load the biases of output channels k0 .. k0+kn-1 to all partitions, `fold` times, and a norm's scales and
+        shifts."""
         P_MAX = nl.tile_size.pmax
         self.bias_sbuf = load_bias_as(self.operands.bias, (P_MAX, fold * kn), [[0, P_MAX], [0, fold], [1, kn]], k0)
         self.norm = load_norm(self.operands.norm, kn)
 
     def evacuate_pixels(self, dst_sbuf, acc_psum, k0, residual_sbuf=None, kept_sbuf=None):
-        """Sums [positions, n, k] with the epilogue, of output channels from k0 of the group on; with a norm, of all of
-        a pixel or of several rows' pixels; kept_sbuf: as of `evacuate_normalized`."""
+        """Evacuate sums [positions, n, k] of output channels from the group's k0 on, with the epilogue. With a norm
+        they are all channels of a pixel, or of pixels of several rows; kept_sbuf: as in `evacuate_normalized`."""
         bias_sbuf, options, K, (positions, n, kn) = self.bias_sbuf, self.options, self.geometry.K, acc_psum.shape
         if bias_sbuf is not None:
             bias_sbuf = bias_sbuf[0:positions, k0 : k0 + kn].expand_dim(1).broadcast(1, n)
@@ -85,7 +84,7 @@ class Core:
 
 
 def bias_of(bias_sbuf, k0, shape):
-    """[positions, k, rows, columns] of biases [128, channels] from channel k0 on; None of none."""
+    """A view [positions, k, rows, columns] of biases [128, channels] from channel k0 on, or None without biases."""
     if bias_sbuf is None:
         return None
     positions, kn, rows, columns = shape

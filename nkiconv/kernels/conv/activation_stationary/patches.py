@@ -1,4 +1,4 @@
-"""Patches of y: columns of x are the stationaries, filters pass as they are stored, rows of y leave as runs."""
+"""Patches of y: columns of x are stationary, filters move as they are stored, rows of y are stored as runs."""
 
 from itertools import product
 
@@ -12,10 +12,11 @@ from .loop import Core, bias_of
 
 
 class PatchCore(Core):
-    """A core's output tiles; weights: filters by rows of taps, [c, k, r, s] of each K tile."""
+    """The loop of a core over output tiles of patches; weights: by rows of taps, the filters [c, k, r, s] of each K
+    tile."""
 
     def tiles(self, items):
-        """Those of items; x of the next one, and filters of other rows of taps, are loaded before."""
+        """Output tiles of items; x of the next one, and its filters if its rows of taps are new, are loaded ahead."""
         plan, geometry, self.weights, after = self.plan, self.geometry, {}, None
         warm_up(self.zeros_sbuf, plan.settings.warmup, 1)
         self.load_bias(0, geometry.K)
@@ -29,8 +30,8 @@ class PatchCore(Core):
             self.store_patches(item, y_sbuf)
 
     def load_tile(self, item):
-        """x of an output tile, [c, image, row, column] of each K tile, and filters of its rows of taps, of each K tile
-        after its x, if they are not there yet."""
+        """Load x of an output tile, [c, image, row, column] of each K tile; after each K tile's x its filters of the
+        rows of taps, unless they are loaded."""
         geometry, operands, found, (by_k, by_c, by_r, by_s) = self.geometry, self.operands, [], self.geometry.w_strides
         fresh, (r0, rn), K, S = item.r not in self.weights, item.r, geometry.K, geometry.columns.taps
         own = self.weights.setdefault(item.r, [])
@@ -45,8 +46,8 @@ class PatchCore(Core):
         return found
 
     def bank_of(self, item, x, y_sbuf, column, k, r):
-        """Sums of output channels and rows of taps (first, how many) at a column of each partition's part of a row, as
-        `run` takes them."""
+        """A bank of sums of output channels and rows of taps, each (first, count), at a column of each partition's part
+        of a row, as `run` takes it."""
         (k0, kn), (r0, rn), parts, S, Q = k, r, y_sbuf.shape[0], self.geometry.columns.taps, self.geometry.columns.size
         acc_psum = nl.ndarray((parts, kn, rn, S), dtype=nl.float32, buffer=nl.psum)
         channels, rows = slice(k0, k0 + kn), slice(r0 - item.r[0], r0 - item.r[0] + rn)
@@ -65,7 +66,8 @@ class PatchCore(Core):
         return products, len(x), leave
 
     def store_patches(self, item, y_sbuf):
-        """Rows of y of an output tile: of each output channel and plane of taps, as an access pattern has few dims."""
+        """Store the rows of y of an output tile by output channel and plane of taps, as an access pattern has few
+        dimensions."""
         geometry, plan, parts, (first, rows) = self.geometry, self.plan, y_sbuf.shape[0], item.r
         _, by_n, by_p, by_q, *_ = geometry.y_strides
         T, R, wide = geometry.planes.taps, geometry.rows.taps, plan.side * geometry.columns.taps

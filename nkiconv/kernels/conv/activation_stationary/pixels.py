@@ -1,7 +1,8 @@
-"""y as NHWC: windows of x of an output tile come in, rows of pixels leave.
+"""y as NHWC: load windows of x of an output tile, store rows of pixels.
 
-The first banks of a weight-resident group, one where there are several taps, go through the filters K tile by K tile
-as these come in and are transposed; later ones bank by bank. Every sum adds K tiles and taps in the same order.
+The first banks of a weight-resident group, one bank if there are several taps, take the filters K tile by K tile as
+these arrive and are transposed; later output is computed bank by bank. Every sum adds K tiles and taps in the same
+order.
 """
 
 from dataclasses import dataclass
@@ -31,8 +32,8 @@ from .loop import Core
 
 @dataclass
 class Bank(nl.NKIObject):
-    """Sums of tiles t0 .. t0+tn-1 of a block, [pixels, tile, k], output channels k0 .. k0+kn-1 from the group's
-    first; of each tile the taps that see x."""
+    """Sums [pixels, tile, k] of tiles t0 .. t0+tn-1 of a block, output channels k0 .. k0+kn-1 from the group's first;
+    taps: the taps at which each tile sees x."""
 
     block: Block
     t0: int
@@ -43,20 +44,20 @@ class Bank(nl.NKIObject):
     taps: object = None
 
     def of(self, tile_sbuf):
-        """What it has of its block's tile [pixels, side, K]; None of None."""
+        """The bank's part of its block's tile [pixels, side, K]; None for None."""
         if tile_sbuf is None:
             return None
         return tile_sbuf[0 : tile_sbuf.shape[0], self.t0 : self.t0 + self.tn, self.k0 : self.k0 + self.kn]
 
 
 class PixelCore(Core):
-    """A core's output tiles; leaving: tiles of results, of the residual and of what a norm reads, [pixels, side, K], of
-    the block whose banks are evacuated."""
+    """The loop of a core over output tiles of pixels; leaving: tiles [pixels, side, K] of results, of the residual and
+    of a norm's input, for the block whose banks are being evacuated."""
 
     leaving: Any = None
 
     def tiles(self, items):
-        """Those of items; x of the next one is loaded before one is worked on."""
+        """Output tiles of items; x of the next one is loaded before one is computed."""
         plan, now_sbuf, batch = self.plan, None, -1
         warm_up(self.zeros_sbuf, plan.warmup, 1)
         for index, item in enumerate(items):
@@ -79,8 +80,8 @@ class PixelCore(Core):
             now_sbuf = after_sbuf
 
     def load_out_tile(self, out_tile, start):
-        """x of an output tile; start: of the first one: of each K tile what the first block needs and filters, then the
-        rest."""
+        """Load x of an output tile. start: it is the first: the first block's x and the filters of each K tile come
+        first, then the rest."""
         x_sbuf = self.new_window(out_tile, nisa.engine.vector if start else nisa.engine.gpsimd)
         for index, part in enumerate(load_parts(self.geometry, self.plan, out_tile, start)):
             for k_tile in range(len(self.plan.k_tiles)):
@@ -90,7 +91,7 @@ class PixelCore(Core):
         return x_sbuf
 
     def new_window(self, out_tile, engine):
-        """A window [c, K tile * planes, rows, columns] of which only what is no element of x is written."""
+        """A window [c, K tile * planes, rows, columns] with only its zeros written."""
         source, k_tiles = self.plan.source, self.plan.k_tiles
         planes, rows, columns = window_shape(source, out_tile)
         parts = max(k_tile[0].count for k_tile in k_tiles) * source.slots
@@ -109,7 +110,7 @@ class PixelCore(Core):
         return x_sbuf
 
     def load_part(self, out_tile, x_sbuf, k_tile, first_plane, planes, start, count):
-        """A part of a K tile's window: planes, and rows from `start` on."""
+        """Load a part of a K tile's window: planes, and `count` rows from `start` on."""
         source, own = self.plan.source, self.plan.k_tiles[k_tile][0]
         dn = window_of(source.planes, out_tile.zn)
         d0, num_planes, before, _ = inside(source.planes, out_tile.z0, out_tile.zn)
@@ -131,14 +132,14 @@ class PixelCore(Core):
             load_x(dst, self.operands, self.geometry, first, **how)
 
     def banks_of(self, item, columns):
-        """Banks of an item, of so many columns of filters, in the order of the work."""
+        """Banks of an item with `columns` columns of filters, in the order that they are computed."""
         plan, parts = self.plan, cut(columns, self.plan.most_k)
         groups = cut_at(plan.sizes.side, max(1, BANK_COLUMNS // parts[-1][1]))
         blocks = blocks_of(plan.sizes, item.out_tile)
         return [Bank(block, *group, *part) for block in blocks for group in groups for part in parts]
 
     def sums_of(self, item, x_sbuf, banks):
-        """Some banks that go through the filters together, as `run` takes them."""
+        """Some banks that take the filters together, as `run` takes them."""
         taps, out_tile = self.plan.source.taps, item.out_tile
         for bank in banks:
             shape = (pixels_of(bank.block), bank.tn, bank.kn)
@@ -167,7 +168,7 @@ class PixelCore(Core):
         return products, taps * sum(bank.tn for bank in banks), leave
 
     def taps_seen(self, out_tile, block, tile):
-        """Taps at which pixels of a tile of a block see anything but zeros between elements of x."""
+        """Taps at which the pixels of a block's tile do not see zeros between elements of x."""
         source, rows, columns = self.plan.source, self.plan.source.rows, self.plan.source.columns
         if rows.lhs_dilation * columns.lhs_dilation == 1:
             return range(source.taps)
@@ -190,7 +191,7 @@ class PixelCore(Core):
         return spaced(x_sbuf, (0, parts), *every)
 
     def evacuate_bank(self, item, bank):
-        """Evacuate a bank into its block's results; the last one of a block sends them off."""
+        """Evacuate a bank into its block's results; after the last bank of a block store them."""
         operands, side, regions = self.operands, self.plan.sizes.side, self.regions_of(item, bank.block)
         columns = self.plan.source.fold * self.plan.batches[item.batch][1]
         if self.leaving is None:
@@ -209,8 +210,8 @@ class PixelCore(Core):
             self.leaving = None
 
     def regions_of(self, item, block):
-        """Regions of a block's tile [pixels, side, (row, K)], of each row of y that is folded; a group has all output
-        channels if there are several."""
+        """Regions of a block's tile [pixels, side, (row, K)], one for each folded row of y; with several such rows a
+        group has all output channels."""
         plan, out_tile, (k0, kn) = self.plan, item.out_tile, self.plan.batches[item.batch]
         side, fold = plan.sizes.side, plan.source.fold
         by_k, by_n, by_p, by_q, *_ = strides = self.geometry.y_strides

@@ -1,7 +1,7 @@
-"""y of volumes as NCDHW: rows of x come in for all planes, sums of 128 positions are transposed, rows of y leave.
+"""y of volumes as NCDHW: load rows of x of all planes, transpose sums of 128 positions, store rows of y.
 
-Padding is stored as zeros around rows. The Tensor Engine transposes the results of a tile while the next one's are
-made. Steps that are alike may be one body of a loop on the device.
+Padding is stored as zeros around rows. The Tensor Engine transposes the results of a tile while the next tile's sums
+are computed. Equal steps may be the body of a device loop.
 """
 
 import copy
@@ -24,14 +24,14 @@ from ..sums import zero_sums
 from .filters import Filters
 from .loop import Core
 
-#: Tiles that rows of y take in turn where a norm delays their stores, which would hold up the next rows in one.
+#: Rotating tiles of rows of y if a norm delays their stores: with one tile the next rows would wait for these.
 Y_TILES = 2
 
 
 @dataclass
 class Results(nl.NKIObject):
-    """Columns q .. q+qn-1, from the output tile's first, of row `row` of each segment that has one: [position, (z, k)]
-    on their way to y_sbuf [(z, k) of a block, blocks, segments, columns]."""
+    """Columns q .. q+qn-1, from the output tile's first, of row `row` of each segment that has it: [position, (z, k)],
+    to be transposed into y_sbuf [(z, k) of a block, blocks, segments, columns]."""
 
     item: Outputs
     row: int
@@ -42,18 +42,19 @@ class Results(nl.NKIObject):
 
 
 class RowCore(Core):
-    """A core's tiles of 128 positions.
+    """The loop of a core over tiles of 128 positions.
 
-    ring: tiles [c, K tile * planes, segments, columns] that rows of x rotate through; first: the one that an output
-    tile takes first; cleared: by tile the output tile (its first output) for which columns around x are zeros. y_tiles:
-    of rows of y in turn, or None. waiting: Results that are to be transposed, or None.
+    ring: the circular buffer of rows of x, tiles [c, K tile * planes, segments, columns]; first: the tile of an output
+    tile's first row; cleared: for each tile, the output tile (its first output) for which the columns around x are
+    zeros. y_tiles: rotating tiles of rows of y, or None. waiting: Results to be transposed, or None.
     """
 
     y_tiles: Any = None
     waiting: Any = None
 
     def tiles(self, items):
-        """Those of items; the first rows of the next one are loaded before the last step of one."""
+        """Tiles of items, as `run` takes them; the first rows of the next item are loaded before an item's last
+        step."""
         geometry, plan = self.geometry, self.plan
         self.filters = Filters(self, 0, geometry.K)
         self.filters.load(len(plan.k_tiles) - 1)
@@ -73,21 +74,22 @@ class RowCore(Core):
         self.transpose_waiting()
 
     def start_tiles(self, item, most):
-        """Tiles of x by row, None where one is not there: of an output tile's first step at most so many are."""
+        """Tiles of x by row, None for rows that are not loaded: loads at most `most` rows of an output tile's first
+        step."""
         tiles = filled(segment_rows(self.plan, item) * self.geometry.rows.stride + self.plan.ring, None)
         self.load_step(item, tiles, 0, most)
         return tiles
 
     def load_step(self, item, tiles, step, most):
-        """Load those of the first so many rows of x that a step sees which are not there."""
+        """Load the first `most` rows of x that a step sees, unless they are loaded."""
         axis = self.geometry.rows
         for row in range(step * axis.stride, step * axis.stride + most * axis.dilation, axis.dilation):
             if tiles[row] is None:
                 tiles[row] = self.load_row(item, row)
 
     def load_row(self, item, row):
-        """A tile with row `row` of x of each segment of an output tile, counted from the first that its first row
-        sees."""
+        """Load row `row` of x of each segment of an output tile into a tile; rows count from the first that the output
+        tile's first row sees."""
         geometry, plan, axis, columns = self.geometry, self.plan, self.geometry.rows, self.geometry.columns
         which, apart = (self.first + row) % plan.ring, segment_rows(plan, item)
         tile_sbuf, segments = self.ring[which], div_ceil(item.pn, apart)
@@ -110,8 +112,8 @@ class RowCore(Core):
         return tile_sbuf
 
     def item_tiles(self, item, tiles, after):
-        """Tiles of an item, of whose first step rows of x are there, perhaps not all; returns those of the one after
-        it, for which there is room next to this one's."""
+        """Yield the tiles of an item with its tiles of x, of which some rows of the first step may be loaded; return
+        the next item's tiles of x, with as many rows loaded as the buffer has room for."""
         plan, axis, steps = self.plan, self.geometry.rows, self.plan.steps
         self.load_step(item, tiles, 0, axis.taps)
         apart, coming, row = segment_rows(plan, item), [], 0
@@ -122,7 +124,7 @@ class RowCore(Core):
             if row + 1 < apart:
                 self.load_step(item, tiles, row + 1, axis.taps)
             elif after is not None:
-                # those of its rows for which there are tiles besides the rows of this step
+                # as many of its rows as have tiles besides the rows of this step
                 self.first += row * axis.stride + window_of(axis, 1)
                 coming = self.start_tiles(after, min(axis.taps, div_ceil(axis.stride, axis.dilation)))
             yield from self.step_tiles(item, tiles, row, None)
@@ -130,8 +132,8 @@ class RowCore(Core):
         return coming
 
     def run_steps(self, item, tiles):
-        """Those steps of an output tile that a loop on the device does; results that wait are in the same tiles before
-        each iteration, and x in those of the step that many rows earlier."""
+        """Run an output tile's steps in a device loop. Before each iteration waiting results are in the same tile, and
+        x is in the tiles of the step one body earlier."""
         steps, taps, stride, waiting = self.plan.steps, self.geometry.rows.taps, self.geometry.rows.stride, self.waiting
         by, done = steps.register.by, steps.each * steps.count
 
@@ -150,8 +152,8 @@ class RowCore(Core):
         waiting.row += done
 
     def step_tiles(self, item, tiles, row, kept):
-        """Tiles of a step of an item, row `row` of each segment. kept: None, or the Results whose tiles its last ones
-        take."""
+        """Tiles of a step of an item, row `row` of each segment. kept: None, or the Results whose tiles the step's last
+        Results reuse."""
         parts, apart = min(nl.tile_size.pmax, item.zn * self.geometry.K), segment_rows(self.plan, item)
         shape = (parts, self.plan.blocks, div_ceil(item.pn - row, apart), item.qn)
         if self.y_tiles is not None:
@@ -165,8 +167,8 @@ class RowCore(Core):
             yield self.sums_of(Results(item, row, y_sbuf, q, qn, into_sbuf), tiles)
 
     def sums_of(self, results, tiles):
-        """Banks of sums [position, planes, k] of Results, as `run` takes them; they go to a tile of their own where
-        there is none, and are transposed after the next tile's sums."""
+        """Banks of sums [position, planes, k] of Results, as `run` takes them; they are evacuated to results.sbuf, a
+        new tile if it is None, and transposed after the next tile's sums."""
         geometry, plan, item, K = self.geometry, self.plan, results.item, self.geometry.K
         rows, columns, dn = geometry.rows, geometry.columns, span(geometry.planes, item.z0, item.zn)[1]
         segments, moves = results.y_sbuf.shape[2], moves_of(geometry, plan, item)
@@ -201,7 +203,7 @@ class RowCore(Core):
         return products, max(1, len(moves[1])) * len(plan.products[0]), leave
 
     def transpose_waiting(self):
-        """Transpose results that wait into rows of y, and send off those of a step that is complete."""
+        """Transpose waiting results into rows of y, and store the rows of a complete step."""
         results, P_MAX, y_itemsize = self.waiting, nl.tile_size.pmax, self.options.epilogue.y_itemsize
         if results is None:
             return
@@ -222,7 +224,7 @@ class RowCore(Core):
         self.waiting = None
 
     def store_step(self, results):
-        """Rows of y of a step: of each block the output channels of a plane by one DMA."""
+        """Store the rows of y of a step: a DMA for the output channels of a plane in a block."""
         K, item, strides, P_MAX, regions = self.geometry.K, results.item, self.geometry.y_strides, nl.tile_size.pmax, []
         rows = [segment_rows(self.plan, item) * strides[2], results.y_sbuf.shape[2]]
         for at, count in stored_together(item.zn, K):
@@ -233,8 +235,8 @@ class RowCore(Core):
 
 
 def clear_around(planes_sbuf, inside, fresh, engine):
-    """Zeros in planes of a tile where not all pieces of a K tile are inside x: (first segment, end, first column, end).
-    Columns are zeros still, but in a fresh tile, where they were for the output tile's rows before."""
+    """Write zeros in planes of a tile outside of `inside`, (first segment, end, first column, end) that all pieces of a
+    K tile have of x. Columns keep the zeros of the output tile's earlier rows, unless the tile is fresh."""
     _, _, segments, width = planes_sbuf.shape
     for g0, g1, w0, w1 in around(segments, width, inside):
         if w1 - w0 == width and planes_sbuf.dtype != nl.float32:
