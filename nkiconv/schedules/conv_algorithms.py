@@ -1,4 +1,4 @@
-"""The algorithms of images and volumes by name: who refuses what, and who is chosen."""
+"""The algorithms of images and volumes by name: their plans, unsupported reasons, bounds, and the default."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from .relayout import plain_of, relayout_ns, relayout_unsupported
 from .settings import Config, is_hashable
 from .tiles import P_MAX
 
-#: Precisions that one algorithm takes.
+#: Precisions that only implicit_gemm takes.
 ONLY_IMPLICIT_GEMM = ("fp16x3", "winograd")
 
 
-#: The algorithms that can be asked for by name, and what plans each.
+#: The algorithms by name, with the function that plans each.
 PLANS: dict[str, Callable[..., tuple[Any, str]]] = {
     "implicit_gemm": implicit_gemm_candidates.plan,
     "stacked": partial(weight_stationary_candidates.plan, "stacked"),
@@ -37,16 +37,16 @@ PLANS: dict[str, Callable[..., tuple[Any, str]]] = {
     "weight_stationary": partial(weight_stationary_candidates.plan, "weight_stationary"),
 }
 ALGORITHMS = tuple(PLANS)
-#: Plans that are kept: a search asks for thousands, a call for a few.
+#: Cached plans: a search asks for thousands, a call for a few.
 PLANS_KEPT = 1024
 
 
 def plan_of(algorithm: str, geometry: Geometry, options: Options, config: Config, cores: int) -> tuple[Any, str]:
-    """(an algorithm's own plan of this on `cores` cores, "") or (None, why not: argument, value, rule, remedy).
+    """(an algorithm's own plan on `cores` cores, "") or (None, unsupported reason: argument, value, rule, remedy).
 
-    Built once: the host, a search and the kernel share the value, which nothing may change.
+    Built once: the host, a search and the kernel share the value, which nobody may change.
     """
-    once = built if is_hashable(config) else built.__wrapped__  # what cannot be hashed is refused
+    once = built if is_hashable(config) else built.__wrapped__  # an unhashable config is refused
     return once(algorithm, geometry, options, config, repr(config), cores)
 
 
@@ -54,7 +54,7 @@ def plan_of(algorithm: str, geometry: Geometry, options: Options, config: Config
 def built(
     algorithm: str, geometry: Geometry, options: Options, config: Config, written: str, cores: int
 ) -> tuple[Any, str]:
-    """The same of a config that can be hashed. written: its repr, as True and 1 are equal."""
+    """`plan_of` with a hashable config, cached. written: the config's repr, as True and 1 are equal."""
     reason = precision_unsupported(algorithm, geometry) or prologue_unsupported(options, algorithm, geometry)
     reason = reason or statistics_unsupported(options, algorithm)
     reason = reason or norm_unsupported(options, algorithm)
@@ -68,14 +68,14 @@ def built(
 
 
 def precision_unsupported(algorithm: str, geometry: Geometry) -> str:
-    """Why an algorithm does not take products so, or ""."""
+    """Why an algorithm does not take the precision; "" if it does."""
     if algorithm == "implicit_gemm" or geometry.precision not in ONLY_IMPLICIT_GEMM:
         return ""
     return f"precision={geometry.precision}: {algorithm} takes others; use implicit_gemm, or ask for another"
 
 
 def depth_unsupported(algorithm: str, geometry: Geometry, options: Options, config: Config) -> str:
-    """Why planes of taps are not taken as a config asks, or ""."""
+    """Why a config's `planes` is not supported; "" if it is."""
     planes = asked_planes(config)
     if planes not in PLANES:
         return f"config planes={planes}: must be one of {PLANES}"
@@ -83,7 +83,7 @@ def depth_unsupported(algorithm: str, geometry: Geometry, options: Options, conf
 
 
 def seen_by(algorithm: str, geometry: Geometry, config: Config) -> Geometry:
-    """The Geometry that an algorithm works on: of copies of filters and of NHWC tensors, of planes of taps as
+    """The Geometry that an algorithm works on: with copies of filters and of NHWC tensors, and planes of taps as
     channels."""
     plain = plain_of(algorithm, geometry)
     if algorithm == "stacked":
@@ -92,7 +92,7 @@ def seen_by(algorithm: str, geometry: Geometry, config: Config) -> Geometry:
 
 
 def bound_ns(target: Target, algorithm: str, geometry: Geometry, options: Options, plan: Any) -> float:
-    """ns that an algorithm's own plan takes at least on two cores, from the first DMA to the last, with its copies."""
+    """A lower bound in ns of an algorithm's own plan on two cores, from the first DMA to the last, with its copies."""
     copies_ns, plain = relayout_ns(target, algorithm, geometry, options), plain_of(algorithm, geometry)
     if algorithm == "implicit_gemm":
         return copies_ns + implicit_gemm_bound.Bound(target, plain, options).ns(plan)
@@ -102,14 +102,14 @@ def bound_ns(target: Target, algorithm: str, geometry: Geometry, options: Option
 
 
 def fills_partitions(geometry: Geometry) -> bool:
-    """Whether input channels fill the partitions by themselves: of `stacked`, implicit_gemm takes less."""
+    """Whether input channels fill the partitions by themselves: implicit_gemm is then better than `stacked`."""
     return geometry.C == P_MAX and geometry.groups == 1
 
 
 @lru_cache(maxsize=PLANS_KEPT)
 def default_of(geometry: Geometry, options: Options, cores: int) -> str:
-    """The algorithm of a kernel that is called without one: that of the least bound, and of a norm the first that takes
-    it; implicit_gemm, to be refused, where none runs."""
+    """The algorithm of a kernel that is called without one: the one of the least bound; with a norm the first that
+    takes it; implicit_gemm, to be refused, if none runs."""
     target = Target.of(Rates())
     plans = {one: plan_of(one, geometry, options, None, cores) for one in ALGORITHMS}
     runs = {one: plan for one, (plan, reason) in plans.items() if reason == ""}

@@ -1,7 +1,7 @@
-"""Frames in front of x: planes that the call before this one saw last, in a tensor of their own.
+"""Frames in front of x: the last planes of the preceding call, in a separate tensor.
 
-Axes, bands and taps count them as planes of x, the first ones of each volume. Only loads know better: what they take is
-cut where the frames end, so no copy of both is ever made.
+Axes, output tiles and taps count them as planes of x, the first ones of each volume. Only loads distinguish them: a
+load is cut where the frames end, so no copy of both is made.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Frames:
-    """How many there are in front of each volume, and strides in their tensor, as `Geometry.x_strides`."""
+    """The number of frames in front of each volume, and strides in their tensor, as `Geometry.x_strides`."""
 
     count: int
     strides: tuple[int, ...]
@@ -23,8 +23,8 @@ class Frames:
 
 @dataclass(frozen=True)
 class PlanePiece:
-    """Neighbouring planes of a load that lie in one tensor: the first of the load's, how many, where that one is, the
-    tensor's strides, and whether it is the one of frames."""
+    """Neighbouring planes of a load in one tensor: the first one's index in the load, count, its index in the tensor,
+    the tensor's strides, and whether it is the frames' tensor."""
 
     first: int
     count: int
@@ -34,8 +34,8 @@ class PlanePiece:
 
 
 def are_side_by_side(geometry: Geometry) -> bool:
-    """Whether channels of x, and of the frames in front of it, are neighbours in HBM: of x of one pixel in NCDHW those
-    of several frames are not."""
+    """Whether channels of x, and of the frames in front of it, are neighbours in HBM: in NCDHW with one pixel a plane,
+    channels of x are, but those of several frames are not."""
     frames = geometry.frames
     return geometry.x_strides[0] == 1 and geometry.C > 1 and (frames is None or frames.strides[0] == 1)
 
@@ -46,7 +46,7 @@ def is_transposed(geometry: Geometry) -> bool:
 
 
 def parts_of_x(geometry: Geometry, axis: Axis) -> list[PlanePiece]:
-    """PlanePieces of a whole volume of an axis of planes: of the tensor of frames, if there is one, and of x's."""
+    """PlanePieces of a whole volume of an axis of planes: of the frames' tensor, if there is one, and of x's."""
     frames, size = geometry.frames, axis.size // axis.images
     held, found = 0, []
     if frames is not None:
@@ -57,7 +57,7 @@ def parts_of_x(geometry: Geometry, axis: Axis) -> list[PlanePiece]:
 
 
 def plane_pieces(geometry: Geometry, d0: int, dn: int) -> list[PlanePiece]:
-    """Pieces of planes d0 .. d0+dn-1, all of one volume."""
+    """PlanePieces of planes d0 .. d0+dn-1, all of one volume."""
     size, found = geometry.planes.size // geometry.planes.images, []
     volume, place = d0 // size, d0 % size
     for part in parts_of_x(geometry, geometry.planes):

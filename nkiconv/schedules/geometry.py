@@ -8,16 +8,16 @@ from .axis import outputs_met
 from .frames import Frames
 from .tiles import INSTRUCTIONS_MAX, div_ceil
 
-#: Output extents that a tap meets, as `axis.outputs_met` returns them.
+#: The valid range of a tap: outputs and elements, as `axis.outputs_met` returns them.
 Met = tuple[int, int, int, int, int]
 
 
 @dataclass(frozen=True)
 class Axis:
-    """Planes, rows or columns: size of x, taps of w, outputs, and how they meet.
+    """Planes, rows or columns: size of x, taps of w, outputs, and their relation.
 
-    images: how many there are one after the other, as planes of several volumes are; size and out are of all. What is
-    worked on at once never has planes of two, but where images is 1.
+    images: equal images along the axis, as planes of several volumes; size and out count all of them. No output tile
+    has planes of two images, unless images is 1.
     """
 
     size: int
@@ -36,11 +36,11 @@ class Geometry:
 
         w[k, c, t, r, s] * xp[g * C / groups + c, z', p', q'],    g = k // (K / groups),
 
-    p' = p * stride + r * dilation - before on the rows' axis, z' and q' the same on those of the planes and columns. xp
+    p' = p * stride + r * dilation - before on the rows' axis, z' and q' likewise on the planes' and columns' axes. xp
     is x with lhs_dilation - 1 zeros between neighbours, and zeros outside. The images of a 2-d problem are planes with
-    one tap, each an output of its own, and so are those of volumes that one tap sees, if they are evenly spaced; rows
-    of taps of several planes follow each other. Strides are in elements of the HBM tensors as stored, so permuted
-    layouts need no copy; in NHWC, elements that no tap meets are left out.
+    one tap, each an output; so are evenly spaced planes of volumes that one tap reads. Rows of taps of several planes
+    follow each other. Strides are in elements of the HBM tensors as stored, so permuted layouts need no copy; in NHWC,
+    elements that no tap reads are left out.
     """
 
     C: int
@@ -50,54 +50,54 @@ class Geometry:
     rows: Axis
     columns: Axis
     #: elements between neighbours in x along channels, planes, rows and columns; in w along k, c, rows and columns of
-    #: taps; in y and the residual along k, planes, rows and columns. Where planes of several volumes are not evenly
-    #: spaced, x and y also have those between volumes, last, and the planes of one
+    #: taps; in y and the residual along k, planes, rows and columns. If planes of several volumes are not evenly
+    #: spaced, x and y also have the stride between volumes, and then the planes of one
     x_strides: tuple[int, ...]
     w_strides: tuple[int, ...]
     y_strides: tuple[int, ...]
-    #: output channels of a block of a packed filter, 0: the filter is plain
+    #: output channels of a packed filter's block; 0: the filter is plain
     packed: int
-    #: bytes of an element of x and w on chip and in HBM, and whether the array takes products of them at the rate of
-    #: 16 bits; two of fp8 in that time where it can (nki.isa's double_row)
+    #: bytes of an element of x and w on chip and in HBM, and whether the Tensor Engine multiplies them at the rate of
+    #: 16 bits; fp8 twice as fast with double_row (nki.isa)
     itemsize: int
     hbm_itemsize: int
     fast: bool
-    #: how products are taken: None, or one of PRECISIONS
+    #: the precision of products: None, or one of PRECISIONS
     precision: str | None
-    #: whether the filter is one of a transposed convolution: taps in reverse order, and where there are several groups
-    #: [C, K / groups, ...], its strides those along a group's k and along all c (see `flip`)
+    #: whether the filter is one of a transposed convolution: taps in reverse order; with several groups [C, K / groups,
+    #: ...], with strides along a group's k and along all c (see `flip`)
     flipped: bool
     #: Frames that precede the planes of x's tensor, counted in planes.size, or None
     frames: Frames | None
     #: whether planes of taps that are channels are plane by plane on the partitions (see `planes`)
     by_plane: bool = False
-    #: the planes' own Axis where C counts each input channel for each plane of taps (see `planes`), of pairs of planes
-    #: the rows' for each row of taps, or None
+    #: the planes' own Axis if C counts each input channel for each plane of taps (see `planes`); with pairs of planes
+    #: the rows' Axis if it does for each row of taps; or None
     depth: Axis | None = None
-    #: the Geometry of what is asked for, where the planes' Axis is that of pairs of planes of y, or None
+    #: the original Geometry, if the planes' Axis is that of pairs of planes of y, or None
     direct: Geometry | None = None
-    #: planes of x, frames among them, that an image or a volume has
+    #: planes of x, frames included, of an image or a volume
     image_planes: int = 1
-    #: neighbouring rows, and columns, that each of x in HBM is
+    #: neighbouring rows, and columns, that each row and column of x in HBM becomes
     upsample: int = 1
-    #: how many times the work of this the problem has that the host plans by it: instructions are counted of all
+    #: the host's problem is so many times this one: instructions are counted for all of it
     times: int = 1
 
     @property
     def depth_axis(self) -> Axis:
-        """`depth`, where there is one."""
+        """`depth`, which must not be None."""
         assert self.depth is not None
         return self.depth
 
     @property
     def direct_planes(self) -> Axis:
-        """The planes of y, where `planes` are pairs of them."""
+        """The planes of y, if `planes` are pairs of them."""
         assert self.direct is not None
         return self.direct.planes
 
 
 def valid_range(axis: Axis, tap: int, first: int, count: int) -> Met:
-    """Outputs first .. first+count-1 that see an element of x at a tap: what `axis.outputs_met` returns."""
+    """The valid range of a tap in outputs first .. first+count-1, as `axis.outputs_met` returns it."""
     shift = tap * axis.dilation - axis.before
     if axis.images == 1:
         return outputs_met(axis.size, axis.stride, axis.lhs_dilation, shift, first, count)
@@ -113,17 +113,17 @@ def writes_rows(geometry: Geometry) -> bool:
 
 
 def is_evenly_apart(geometry: Geometry) -> bool:
-    """Whether planes of all images or volumes are as far apart, in x and in y."""
+    """Whether planes of all images or volumes are evenly spaced in x and in y."""
     return len(geometry.x_strides) == len(geometry.y_strides) == 4
 
 
 def filter_rows(geometry: Geometry) -> int:
-    """Rows of taps of a filter, those of all planes one after the other."""
+    """Rows of taps of a filter, over all planes."""
     return geometry.planes.taps * geometry.rows.taps
 
 
 def is_of_planes(geometry: Geometry) -> bool:
-    """Whether an output sees several planes, so that x may come in chunks: sums must not depend on where it is cut."""
+    """Whether an output reads several planes, so that x may come in chunks: sums must not depend on where it is cut."""
     return geometry.planes.taps > 1 or geometry.depth is not None
 
 
@@ -133,7 +133,7 @@ def num_taps(geometry: Geometry) -> int:
 
 
 def windows_of_outputs(axis: Axis) -> Axis:
-    """The Axis of elements of x that each see outputs, at taps in reverse order."""
+    """The Axis of the outputs that read each element of x, at taps in reverse order."""
     before = (axis.taps - 1) * axis.dilation - axis.before
     return replace(
         axis, size=axis.out, out=axis.size, stride=axis.lhs_dilation, lhs_dilation=axis.stride, before=before
@@ -141,7 +141,7 @@ def windows_of_outputs(axis: Axis) -> Axis:
 
 
 def span(axis: Axis, first: int, count: int) -> tuple[int, int]:
-    """(first element, how many) of x that any tap meets at outputs first .. first+count-1; (0, 0) if none does."""
+    """(first element, count) of x that taps read at outputs first .. first+count-1; (0, 0) if they read none."""
     if axis.images == 1 and count > 0:
         begin = first * axis.stride - axis.before
         end = begin + (count - 1) * axis.stride + (axis.taps - 1) * axis.dilation
@@ -160,8 +160,8 @@ def span(axis: Axis, first: int, count: int) -> tuple[int, int]:
 
 
 def thinned(axis: Axis) -> tuple[Axis, int]:
-    """(Axis, step) without the elements that a single strided tap never reads: every step-th one is left, if the first
-    of them is element 0."""
+    """(Axis, step) without the elements that a single strided tap never reads: every step-th one is kept, if element 0
+    is one of them."""
     shift = axis.before if axis.before >= 0 else -axis.before
     if axis.taps > 1 or axis.lhs_dilation > 1 or shift % axis.stride > 0:
         return axis, 1
@@ -170,28 +170,28 @@ def thinned(axis: Axis) -> tuple[Axis, int]:
 
 
 def repeated(axis: Axis, images: int) -> Axis:
-    """The Axis of so many one after the other."""
+    """The Axis of `images` such axes, one after the other."""
     return replace(axis, size=images * axis.size, out=images * axis.out, images=images)
 
 
 def images_axis(images: int, volumes: int = 1) -> Axis:
-    """The planes' Axis of images, of so many volumes: each an output of its own."""
+    """The planes' Axis of images in so many volumes: each is one output."""
     return Axis(size=images, taps=1, out=images, images=volumes)
 
 
 def sees_own(axis: Axis) -> bool:
-    """Whether each output sees the element of its own number, and no other."""
+    """Whether each output reads only the element of its own number."""
     in_step = axis.taps == 1 and axis.stride == 1 and axis.lhs_dilation == 1
     return in_step and axis.before == 0 and axis.out <= axis.size
 
 
 def sees_itself(axis: Axis) -> bool:
-    """The same where there are as many outputs as elements."""
+    """Whether each output reads only the element of its own number, and there are equally many."""
     return sees_own(axis) and axis.out == axis.size
 
 
 def images_unsupported(planes: Axis, taker: str, instead: str) -> str:
-    """Why what works on images does not take these planes; "" if each plane of y sees the plane of x of its number."""
+    """Why an algorithm for images does not take these planes; "" if each of y reads the one of x of its number."""
     if planes.taps > 1:
         return f"T={planes.taps}: {taker} takes one plane of taps; use {instead}"
     if not sees_own(planes):
@@ -204,9 +204,9 @@ def images_unsupported(planes: Axis, taker: str, instead: str) -> str:
 
 
 def instructions_unsupported(geometry: Geometry, algorithm: str, count: int, looped: bool = False) -> str:
-    """Why a core's `count` instructions are too many, and a cut with which they are not; "" where they are not.
+    """Why a core's `count` instructions are too many, and a cut that the compiler takes; "" if they are not.
 
-    looped: whether loops on the device do most of the work, so that more of it takes no more instructions.
+    looped: whether device loops do most of the work, so that more of it takes no more instructions.
     """
     count = count if looped else count * geometry.times
     if count <= INSTRUCTIONS_MAX:

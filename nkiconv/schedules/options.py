@@ -1,10 +1,9 @@
-"""What a convolution is asked for besides its geometry: the prologue of x, the epilogue of its sums, and what must not
-reach them.
+"""A convolution's options besides its geometry: the prologue of x, the epilogue of its sums, and strict_nonfinite.
 
 y = act(norm(conv(x') + bias + residual))    residual "pre_activation"
 y = act(norm(conv(x') + bias)) + residual    residual "post_activation"
-y = act(conv(x') + bias) * residual          residual "product", a factor, of depthwise rows alone
-x' = x_act(x * x_scale + x_shift), each pixel as often as x_upsample says, zeros where that is padded
+y = act(conv(x') + bias) * residual          residual "product", a factor, only of depthwise rows
+x' = x_act(x * x_scale + x_shift), each pixel x_upsample times along rows and columns, zeros as padding
 
 norm is the identity, or one over the output channels of each pixel (`pixel_norms`)
 """
@@ -19,20 +18,20 @@ from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, QUADRANT, div_ceil
 
 @dataclass(frozen=True)
 class Norm:
-    """A norm over the output channels of a pixel: of `pixel_norms.NORMS`; whether it has a weight [K], and a bias."""
+    """A norm over the output channels of a pixel: a name of `pixel_norms.NORMS`, and its operands [K], if any."""
 
     kind: str
     weight: bool
     bias: bool
-    #: whether what it normalizes is returned too
+    #: whether its input is returned too
     kept: bool = False
 
 
-#: Triples of statistics of a partition that are kept before they become one. bn_aggr takes 13 cycles for each: with so
-#: many half a microsecond is left to do after the last values, and Vector does 6 % more than bn_stats alone.
+#: Triples of statistics of a partition that are kept before bn_aggr merges them, in 13 cycles each: with so many it
+#: leaves half a microsecond after the last values, and Vector does 6 % more than bn_stats alone.
 TRIPLES = 32
-#: Bytes a partition of those, of an M tile and image; statistics of M tiles that are moved to other partitions at once,
-#: at most; banks of fp32 results that are to be rounded; instructions for a bank and an image.
+#: Bytes a partition of these, for an M tile and image; most M tiles whose statistics are moved to other partitions at
+#: once; banks of fp32 results before rounding; instructions for a bank and an image.
 STATISTICS_BYTES, MOVING_MAX, ROUNDED_BANKS, STATISTICS_INSTRUCTIONS = 12 * TRIPLES, 32, 2, 3
 #: Algorithms that return statistics.
 TAKE_STATISTICS = ("implicit_gemm", "weight_stationary", "stacked")
@@ -40,7 +39,7 @@ TAKE_STATISTICS = ("implicit_gemm", "weight_stationary", "stacked")
 
 @dataclass(frozen=True)
 class Epilogue:
-    """What happens to the sums, apart from the data: all of it is known while the kernel is built."""
+    """The epilogue of sums, without data: all of it is known while the kernel is built."""
 
     activation: str
     #: whether there is a bias [C]
@@ -56,28 +55,28 @@ class Epilogue:
 
 @dataclass(frozen=True)
 class Prologue:
-    """What happens to x as it arrives, apart from the data: x * scale + shift, and an activation of it."""
+    """The prologue of x, without data: x * scale + shift, and an activation of it."""
 
-    #: "" without one, "channel" where it is [C], "image" where it is [N, C]
+    #: "" without one, "channel" for [C], "image" for [N, C]
     scale: str = ""
     shift: str = ""
     activation: str = ""
-    #: neighbouring rows, and columns, that each of x becomes
+    #: neighbouring rows, and columns, that each row and column of x becomes
     upsample: int = 1
 
     @property
     def asked(self) -> bool:
-        """Whether anything happens."""
+        """Whether there is a prologue."""
         return self != NO_PROLOGUE
 
     @property
     def by_image(self) -> bool:
-        """Whether images have numbers of their own."""
+        """Whether its operands differ by image."""
         return "image" in (self.scale, self.shift)
 
 
 NO_PROLOGUE = Prologue()
-#: Bytes of a number of a prologue on a partition, and of those that are kept in SBUF for the next loads, at most.
+#: Bytes of a prologue's operand on a partition; most bytes of operands that stay in SBUF for the next loads.
 NUMBER_BYTES, NUMBERS_BYTES = 4, 4096
 #: Arguments of a prologue, as refusals name them.
 PROLOGUE_ARGUMENTS = "x_scale, x_shift, x_activation"
@@ -85,11 +84,11 @@ PROLOGUE_ARGUMENTS = "x_scale, x_shift, x_activation"
 
 @dataclass(frozen=True)
 class Options:
-    """Everything asked for besides the geometry that changes what an algorithm does."""
+    """All options besides the geometry that change an algorithm's instructions."""
 
     epilogue: Epilogue
     residual: bool
-    #: whether the residual is multiplied by another number than 1
+    #: whether beta is not 1
     scaled: bool
     #: whether NaN and Inf must stay in their group and window
     strict_nonfinite: bool
@@ -99,17 +98,17 @@ class Options:
 
     @property
     def of_channels(self) -> bool:
-        """Whether partitions must hold channels of one plane, as a prologue and statistics are of these."""
+        """Whether partitions must hold channels of one plane: a prologue and statistics are by channel."""
         return self.prologue.asked or self.statistics
 
 
 def images_met(geometry: Geometry, planes: int) -> int:
-    """Images that so many neighbouring planes of x are of, at most."""
+    """The most images that so many neighbouring planes of x belong to."""
     return div_ceil(planes - 1, geometry.image_planes) + 1
 
 
 def prologue_bytes(prologue: Prologue, geometry: Geometry, planes: int) -> int:
-    """Bytes a partition of the numbers of a prologue that are in SBUF, at most, of loads of so many planes of x."""
+    """Upper bound of bytes a partition of a prologue's operands in SBUF, for loads of so many planes of x."""
     if not prologue.asked:
         return 0
     images = images_met(geometry, planes) if prologue.by_image else 1
@@ -117,7 +116,7 @@ def prologue_bytes(prologue: Prologue, geometry: Geometry, planes: int) -> int:
 
 
 def prologue_instructions(prologue: Prologue, geometry: Geometry, planes: int, loads: int = 1) -> int:
-    """Instructions of a prologue of so many loads of some planes of x, at most."""
+    """Upper bound of a prologue's instructions, for so many loads of so many planes of x."""
     if not prologue.asked:
         return 0
     images = images_met(geometry, planes) if prologue.by_image else 1
@@ -125,14 +124,14 @@ def prologue_instructions(prologue: Prologue, geometry: Geometry, planes: int, l
 
 
 def adds_last(epilogue: Epilogue) -> bool:
-    """Whether a residual is added, or multiplied by, after an activation or a norm."""
+    """Whether the residual comes after an activation or a norm, as a summand or a factor."""
     if epilogue.residual == "product":
         return True
     return epilogue.residual == "post_activation" and (epilogue.activation != "" or epilogue.norm is not None)
 
 
 def adds_bias_alone(epilogue: Epilogue) -> bool:
-    """Whether y is the sums and a bias, or the sums: statistics of them are those of y but for the bias."""
+    """Whether y is the sums, or the sums and a bias: statistics of sums are then those of y but for the bias."""
     return epilogue.activation == "" and epilogue.residual == ""
 
 
@@ -142,16 +141,16 @@ def finish_instructions(epilogue: Epilogue) -> int:
 
 
 def either_reads(epilogue: Epilogue, strict_nonfinite: bool) -> bool:
-    """Whether Vector and Scalar can both read sums out: an activation is Scalar's, but relu is a maximum too.
+    """Whether Vector and Scalar can both evacuate sums: an activation is Scalar's, but relu is a maximum too.
 
-    What Vector's maximum makes of NaN is nowhere documented, so strict_nonfinite leaves relu to Scalar.
+    The result of Vector's maximum for NaN is not documented, so strict_nonfinite leaves relu to Scalar.
     """
     as_maximum = epilogue.activation == "relu" and epilogue.residual == "" and not strict_nonfinite
     return epilogue.activation == "" or as_maximum
 
 
 def prologue_unsupported(options: Options, algorithm: str, geometry: Geometry) -> str:
-    """Why an algorithm does not take a prologue, whatever its settings, or ""."""
+    """Why an algorithm takes no prologue, with any settings; "" if it does."""
     if not options.prologue.asked or algorithm == "implicit_gemm":
         return ""
     if options.prologue.upsample > 1:
@@ -162,17 +161,17 @@ def prologue_unsupported(options: Options, algorithm: str, geometry: Geometry) -
 
 
 def no_prologue(options: Options, what: str) -> str:
-    """Why an algorithm, or one for some problems, does not take a prologue, or "" where none is asked for."""
+    """Why an algorithm (`what`, with a reason) takes no prologue; "" if none is asked for."""
     return f"{PROLOGUE_ARGUMENTS}: {what}; use implicit_gemm" if options.prologue.asked else ""
 
 
 def statistics_unsupported(options: Options, algorithm: str) -> str:
-    """Why an algorithm does not return statistics of y, or ""."""
+    """Why an algorithm does not return statistics of y; "" if it does, or none are asked for."""
     return "" if algorithm in TAKE_STATISTICS else no_statistics(options, algorithm)
 
 
 def no_statistics(options: Options, what: str) -> str:
-    """Why an algorithm, or one for some problems, does not return statistics of y, or "" where none are asked for."""
+    """Why an algorithm (`what`) does not return statistics of y; "" if none are asked for."""
     if not options.statistics:
         return ""
     return (
@@ -182,7 +181,7 @@ def no_statistics(options: Options, what: str) -> str:
 
 
 def packed_statistics_bytes(options: Options, rows: int, images: int, m_tiles: int = 1) -> int:
-    """Bytes a partition of the statistics of so many images, of so many rows of y in the columns: triples of all rows
+    """Bytes a partition of statistics of so many images, with so many rows of y in the columns: triples of all rows
     and, at the end of an image, of some of them twice; those that are moved; fp32 results."""
     if not options.statistics:
         return 0
@@ -191,13 +190,13 @@ def packed_statistics_bytes(options: Options, rows: int, images: int, m_tiles: i
 
 
 def packed_statistics_instructions(options: Options, rows: int, banks: int, images: int) -> int:
-    """Instructions of so many banks and images, at most, each cut at the other's ends."""
+    """Upper bound of instructions for so many banks and images, each cut at the other's ends."""
     return (3 * banks + images * (3 * (rows + 2) + 6)) * STATISTICS_INSTRUCTIONS if options.statistics else 0
 
 
 def one_group_unsupported(geometry: Geometry, algorithm: str, single_bytes: bool) -> str:
-    """Why an algorithm that takes no groups, no lhs_dilation of planes and, but for single_bytes, no float8 does not do
-    this, or ""."""
+    """Why an algorithm without groups, lhs_dilation of planes and (unless single_bytes) float8 does not run a problem;
+    "" if it does."""
     if geometry.groups > 1:
         return f"feature_group_count={geometry.groups}: {algorithm} takes 1; use implicit_gemm or weight_stationary"
     if geometry.planes.lhs_dilation > 1:
@@ -210,9 +209,9 @@ def one_group_unsupported(geometry: Geometry, algorithm: str, single_bytes: bool
 def taken_unsupported(
     geometry: Geometry, options: Options, algorithm: str, dilated: bool, what: str, apart: bool = False
 ) -> str:
-    """Why an algorithm does not do this; "" if nothing is in the way.
+    """Why an algorithm does not run lhs_dilation or strict_nonfinite; "" if it does.
 
-    dilated: whether it takes lhs_dilation; what: it multiplies by zero, but where `apart`.
+    dilated: whether it takes lhs_dilation; what: its operands that it multiplies by zero, unless `apart`.
     """
     lhs_dilation = (geometry.rows.lhs_dilation, geometry.columns.lhs_dilation)
     if not dilated and lhs_dilation != (1, 1):
@@ -227,23 +226,23 @@ TAKE_NORM = ("activation_stationary", "implicit_gemm")
 
 
 def norm_bytes(epilogue: Epilogue, K: int, columns: int = BANK_COLUMNS) -> int:
-    """Bytes a partition of a norm: weight and bias, sums of a bank of so many columns and what becomes of them."""
+    """Bytes a partition of a norm: weight and bias, and sums of a bank of so many columns at each of its steps."""
     norm = epilogue.norm
     return 0 if norm is None else 4 * (K * (norm.weight + norm.bias) + 3 * columns)
 
 
 def norm_instructions(epilogue: Epilogue, pixels: int, banks: int) -> int:
-    """Instructions of the norms of so many pixels a partition in so many banks, at most."""
+    """Upper bound of instructions of norms of so many pixels a partition in so many banks."""
     return 0 if epilogue.norm is None else (6 if epilogue.norm.kept else 5) * pixels + 5 * banks
 
 
 def keeps_sums(epilogue: Epilogue) -> bool:
-    """Whether what a norm reads is returned too."""
+    """Whether a norm's input is returned too."""
     return epilogue.norm is not None and epilogue.norm.kept
 
 
 def norm_unsupported(options: Options, algorithm: str) -> str:
-    """Why an algorithm does not normalize sums before they leave, or ""."""
+    """Why an algorithm does not normalize sums before it stores them; "" if it does, or no norm is asked for."""
     norm = options.epilogue.norm
     if norm is not None and options.statistics:
         return f"y_norm={norm.kind}, return_stats='channel': statistics of a normalized y are channel_stats of it"

@@ -1,4 +1,4 @@
-"""What bounds of several algorithms ask: planes seen, ns of matmuls, of both ends of a kernel, of a prologue."""
+"""Times that several bounds share: of matmuls, evacuations, DMA, prologues, a kernel's start and end."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from .geometry import Axis, Geometry, valid_range
 from .options import Options, Prologue, either_reads
 from .tiles import P_MAX
 
-#: Shares of the other engines' time that the busiest does not hide, as golden plans have it; and where Vector adds
+#: Shares of the other engines' time that the busiest does not hide, as in golden plans; the second one if Vector adds
 #: shifted sums, each addition after the one before.
 EXPOSED, SHIFTED = 0.02, 0.08
 
 
 @dataclass
 class Busy:
-    """ns of a core's engines: the Tensor Engine at its full rate, and those of them in which columns stream, evacuation
-    by Vector and Scalar together, each of these and GpSimd alone, the DMA engines, triggers of DMA; and of HBM."""
+    """ns of a core's engines: the Tensor Engine at its full rate, its part that streams columns, evacuation by Vector
+    and Scalar together, each of these and GpSimd alone, the DMA engines, triggers of DMA; and of HBM."""
 
     tensor: float = 0.0
     streamed: float = 0.0
@@ -30,24 +30,24 @@ class Busy:
     hbm: float = 0.0
 
     def add(self, other: Busy, times: float = 1.0) -> None:
-        """More of it, so many times."""
+        """Add `times` times another Busy."""
         mine = vars(self)
         for name, value in vars(other).items():
             mine[name] += times * value
 
     def others(self, moved: float = 0.0) -> tuple[float, ...]:
-        """All but the Tensor Engine, without so much of DMA."""
+        """ns of DMA, less `moved`, and of the other engines but the Tensor Engine."""
         read = max(self.read, (self.read + self.scalar + self.vector) / 2)
         return max(0.0, self.moved_ns - moved), read, self.scalar, self.vector, self.gpsimd
 
     @property
     def moved_ns(self) -> float:
-        """DMA, or HBM."""
+        """ns of DMA: of its engines, or of HBM if that is longer."""
         return max(self.dma, self.hbm)
 
 
 def planes_seen(geometry: Geometry, count: float = 1.0) -> float:
-    """Planes of x that so many neighbouring planes of outputs see, at most; as many of images."""
+    """The most planes of x that so many neighbouring planes of outputs read; equally many for images."""
     planes = geometry.planes
     seen = ((count - 1) * planes.stride + (planes.taps - 1) * planes.dilation) / planes.lhs_dilation + 1
     return float(min(planes.size / planes.images, seen))
@@ -61,20 +61,20 @@ def matmul_rates(target: Target, geometry: Geometry) -> tuple[float, float]:
 
 
 def matmul_ns(target: Target, geometry: Geometry, columns: float) -> float:
-    """The array at its full rate for a matmul of so many columns."""
+    """ns of the Tensor Engine at its full rate for a matmul of so many columns."""
     column_ns, fixed_ns = matmul_rates(target, geometry)
     return max(columns, target.matmul_columns_min) * column_ns + fixed_ns
 
 
 def transpose_ns(target: Target, geometry: Geometry, columns: float = P_MAX) -> float:
-    """The same for a transpose of so many partitions."""
+    """ns of the Tensor Engine at its full rate for a transpose of so many partitions."""
     passes = target.transpose_passes_fp32 if geometry.itemsize == 4 else 1.0
     return max(columns, target.matmul_columns_min) * passes * target.tensor_column_ns + target.matmul_ns
 
 
 def array_end_ns(target: Target, start_ns: float, work_ns: float, share: float = 1.0) -> float:
-    """When work of the Tensor Engine ends that starts at a time: at half rate until a window of its throttle has ended,
-    and from the second on where columns are too small a share of it."""
+    """The time at which work of the Tensor Engine ends that starts at start_ns: at half rate until the first window of
+    its throttle ends, and from then on too if columns stream in too small a share of it."""
     slow_ns = min(work_ns, max(0.0, target.window_ns - start_ns) * target.half_rate)
     if share < target.window_work:
         slow_ns = max(slow_ns, work_ns - target.window_ns)
@@ -82,34 +82,34 @@ def array_end_ns(target: Target, start_ns: float, work_ns: float, share: float =
 
 
 def first_load_ns(target: Target) -> float:
-    """From a core's start until an engine may read what a first load brings, without its bytes."""
+    """ns from a core's start until an engine can read a first load, without its bytes."""
     return target.first_packet_ns + target.load_skew_ns + target.dma_end_ns + target.dma_done_ns
 
 
 def last_store_ns(target: Target) -> float:
-    """From the end of the last sums to that of their store, without their elements: evacuation, DMA."""
+    """ns from the end of the last sums to the end of their store, without their elements: evacuation, DMA."""
     evacuation_ns = target.matmul_done_ns + target.scalar_done_ns + 2 * target.hop_ns
     return evacuation_ns + target.first_packet_ns + target.store_skew_ns + target.dma_end_ns
 
 
 def round_trip_ns(target: Target) -> float:
-    """Of a copy in HBM by way of SBUF, from its first load to the end of its last store, without its elements."""
+    """ns of a copy in HBM through SBUF, from its first load to the end of its last store, without its elements."""
     return first_load_ns(target) + last_store_ns(target)
 
 
 def least_ns(target: Target, array_ns: float, moved_ns: float = 0.0) -> float:
-    """What no kernel with so much work of the Tensor Engine after so much of DMA is below."""
+    """A lower bound in ns of any kernel with so much work of the Tensor Engine after so much of DMA."""
     return array_end_ns(target, first_load_ns(target) + moved_ns, array_ns) + last_store_ns(target)
 
 
 def overlapped_ns(*busy: float, exposed: float = EXPOSED) -> float:
-    """What engines take together that are busy so long each: the busiest, and a share of the others for orders in which
-    they wait for each other, by which settings differ that the busiest takes alike."""
+    """ns of engines that overlap, each busy so long: the busiest, plus a share of the others for orders in which they
+    wait for each other; it ranks settings with equally busy busiest engines."""
     return max(busy) + exposed * (sum(busy) - max(busy))
 
 
 def prologue_ns(target: Target, prologue: Prologue, elements: float, loads: float, images: float = 1.0) -> float:
-    """ns of Scalar for so many elements of x a partition in so many loads, each of as many images."""
+    """ns of Scalar for so many elements of x a partition in so many loads, each with so many images."""
     if not prologue.asked:
         return 0.0
     operands = (prologue.scale != "") + (prologue.shift != "")
@@ -121,7 +121,7 @@ def prologue_ns(target: Target, prologue: Prologue, elements: float, loads: floa
 
 
 def read_ns(target: Target, options: Options, banks: float, elements: float) -> float:
-    """ns of evacuation for so many elements a partition from so many banks, by Vector and Scalar, or by one."""
+    """ns to evacuate so many elements a partition of so many banks, by Vector and Scalar, or by one of them."""
     vector = elements * target.vector_ns + banks * target.vector_fixed_psum_ns
     scalar = elements * target.scalar_ns + banks * target.scalar_fixed_psum_ns
     if options.residual:
@@ -132,16 +132,16 @@ def read_ns(target: Target, options: Options, banks: float, elements: float) -> 
 def dma_ns(
     target: Target, each: int, partitions: int, elements: float, run: float, itemsize: int, times: float = 1.0
 ) -> float:
-    """ns of a core's DMA engines, or HBM, for so many elements of each of some partitions in runs."""
+    """ns of a core's DMA engines, or of HBM, for so many elements of each partition, in runs."""
     engine_ns = min(target.rows_an_engine, each) * elements / run * target.run_ns(run * itemsize)
     return float(max(engine_ns * times, target.hbm_ns(partitions * elements * itemsize, run * itemsize)))
 
 
 def met_outputs(axis: Axis) -> int:
-    """Outputs that taps meet, each tap's counted."""
+    """Outputs in the valid ranges of taps, summed over taps."""
     return int(axis.images * sum(valid_range(axis, tap, 0, axis.out // axis.images)[2] for tap in range(axis.taps)))
 
 
 def planes_met(geometry: Geometry) -> float:
-    """Planes of taps that an output meets on average; 1 of images."""
+    """Planes of taps that are valid at an output, on average; 1 for images."""
     return met_outputs(geometry.planes) / float(geometry.planes.out)

@@ -1,6 +1,6 @@
-"""Regions of HBM: (first, pattern, offset). first: where one begins in a tile, an index for each axis; pattern: an
-access pattern of HBM whose last entries are the tile's free axes, those before them its partitions. A region of x also
-says whether it is of the halo frames."""
+"""Regions of HBM: (first, pattern, offset). first: its first index in a tile, for each axis; pattern: an access pattern
+of HBM whose last entries are the tile's free axes and whose first ones are its partitions. A region of x also has a
+flag for the halo frames."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .geometry import Geometry
 from .planes import channel_pieces, is_by_plane, sources_of, taps_inside
 
 Pattern = list[list[int]]
-#: (first, pattern, offset), and of x whether it is of frames
+#: (first, pattern, offset), and for x whether it is in the frames' tensor
 Region = tuple[Any, ...]
 
 
@@ -25,12 +25,12 @@ def offset_at(strides: Sequence[int], first: Sequence[int]) -> int:
 
 
 def pattern_of(strides: Sequence[int], counts: Sequence[int]) -> Pattern:
-    """Access pattern of so many neighbours along four axes."""
+    """The access pattern of `counts` neighbours along four axes."""
     return [[strides[0], counts[0]], [strides[1], counts[1]], [strides[2], counts[2]], [strides[3], counts[3]]]
 
 
 def region_at(strides: Sequence[int], place: Sequence[int], first: Sequence[int], counts: Sequence[int]) -> Region:
-    """The region of so many neighbours along four axes, at `place` in a tile, `first` in a tensor of these strides."""
+    """The region of `counts` neighbours along four axes, at `place` in a tile, `first` in a tensor of these strides."""
     return place, pattern_of(strides, counts), offset_at(strides, first)
 
 
@@ -43,8 +43,8 @@ def regions_of_x(
 ) -> list[Region]:
     """Regions of x for a tile [c, planes, rows, columns], from its first element on.
 
-    channels, planes: (first, how many); first, counts: of rows and columns. Where planes of taps are channels, planes
-    outside x have no region.
+    channels, planes: (first, count); first, counts: of rows and columns. If planes of taps are channels, planes outside
+    x have no region.
     """
     c0, cn = channels
     found: list[Region] = []
@@ -62,8 +62,8 @@ def regions_of_x(
 def _append_channel_regions(
     found: list[Region], source: Any, piece: Sequence[int], by_plane: bool, planes: tuple[int, int], window: Any
 ) -> None:
-    """Append the regions from one tensor of a piece of planes of taps that are channels; see `regions_of_x`. window:
-    first and counts there; by_plane: see `planes.is_by_plane`."""
+    """Append the regions in one tensor of a piece of planes of taps that are channels; see `regions_of_x`. window: its
+    first and counts; by_plane: see `planes.is_by_plane`."""
     depth, strides, framed = source
     part, c, count, t, tn = piece
     d0, dn = planes

@@ -6,8 +6,8 @@
         shard: str = choice("axis that the two cores share", ("channels", "images"), default="images", near=ALL)
         buffers: int = count("tiles of x that loads rotate through", 2, 16, default=4, near=(less, more))
 
-From the declarations follow what a config may say (`unsupported_reason`), its settings (`read`), the configs next to
-it (`near`) and what documents say of a setting (`Setting.range_text`, `Setting.default_text`).
+The declarations define the valid configs (`unsupported_reason`), the settings of a config (`read`), the configs next to
+it (`near`) and a setting's text in documents (`Setting.range_text`, `Setting.default_text`).
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ Own = TypeVar("Own", bound="Settings")
 Made = TypeVar("Made")
 P = ParamSpec("P")
 
-#: Of a default, or neighbours, that the algorithm finds by the shape and passes to `read` or `near`.
+#: A default, or neighbours, that the algorithm derives from the shape and passes to `read` or `near`.
 BY_SHAPE = "by shape"
-#: Of neighbours: every value of a choice or a flag.
+#: As neighbours: every value of a choice or a flag.
 ALL = "all"
-#: Matmuls on zeros that a config can ask for, at most.
+#: The most warm-up matmuls on zeros in a config.
 WARM_UP_MAX = 256
-#: Their numbers that a search tries.
+#: Numbers of warm-up matmuls that a search tries.
 WARM_UPS = (0, 12, 20, 28, 40)
-#: What `once_a_config` keeps.
+#: Results that `once_a_config` caches.
 KEPT = 256
-#: How much less settings must take than the best so far, and a whole round for another one; rounds.
+#: Ratios of time below which settings are better than the best so far, and a round is worth another; most rounds.
 BETTER, WORTHWHILE, ROUNDS = 0.999, 0.99, 2
 
 
@@ -46,7 +46,7 @@ class Setting:
 
     Attributes:
         meaning: one sentence, for documents and help.
-        unit: of a count; "" where the meaning names it.
+        unit: of a count; "" if the meaning names it.
         accepted: (least, most) of an int, the words of a choice, FLAG; () if the algorithm checks the value itself.
         default: a value, a function of the geometry, or BY_SHAPE.
         near: values that a search tries, and functions of the present value; BY_SHAPE if they depend on the shape.
@@ -59,15 +59,15 @@ class Setting:
     near: Any
 
     def unsupported_reason(self, name: str, value: Any) -> str:
-        """What is wrong with a value; "" if nothing is."""
+        """The error of a value; "" if it is valid."""
         return value_unsupported(name, value, self.accepted)
 
     def default_for(self, geometry: Any) -> Any:
-        """Its value where none is given."""
+        """Its value if a config gives none."""
         return self.default(geometry) if callable(self.default) else self.default
 
     def range_text(self) -> str:
-        """What it may be: "1 to 128 channels"."""
+        """Its valid values as text: "1 to 128 channels"."""
         if not self.accepted:
             return "tuples"
         if isinstance(self.accepted[0], int) and not isinstance(self.accepted[0], bool):
@@ -81,7 +81,7 @@ class Setting:
 
 #: Axes of depthwise rows that the two cores can share: channels, columns of y, images.
 SHARDS = ("channels", "columns", "batch")
-#: What a flag may be.
+#: The values of a flag.
 FLAG = (False, True)
 
 
@@ -112,12 +112,12 @@ def warm_up(default: Any, *, most: int = WARM_UP_MAX, near: tuple[Any, ...] = WA
 
 
 def less(now: int) -> int:
-    """The count below."""
+    """A count less one."""
     return now - 1
 
 
 def more(now: int) -> int:
-    """The count above."""
+    """A count plus one."""
     return now + 1
 
 
@@ -132,7 +132,7 @@ def double(now: int) -> int:
 
 
 def double_up_to(most: int) -> Callable[[int], int]:
-    """Twice a count, `most` at most."""
+    """Twice a count, at most `most`."""
     return lambda now: min(most, 2 * now)
 
 
@@ -143,12 +143,12 @@ class Settings:
     algorithm: ClassVar[str]
     #: the settings that a search changes, in its order
     tried: ClassVar[tuple[str, ...]] = ()
-    #: settings that there were, and what to do without
+    #: former settings, and the remedy of each
     removed: ClassVar[tuple[tuple[str, str], ...]] = ()
 
     @classmethod
     def unsupported_reason(cls, config: Config, algorithm: str = "") -> str:
-        """What is wrong with the names and values of a config; "" if nothing is."""
+        """The error of a config's names or values; "" if it is valid."""
         declared, algorithm = declarations(cls), algorithm or cls.algorithm
         reason = form_unsupported(config)
         for name, remedy in cls.removed if reason == "" else ():
@@ -162,14 +162,14 @@ class Settings:
 
     @classmethod
     def read(cls: type[Own], config: Config, geometry: Any = None, **filled: Any) -> Own:
-        """All settings of a config without a refusal: what it leaves open is as `filled` has it, else its default."""
+        """All settings of a valid config; open ones are those of `filled`, else their defaults."""
         given = {**filled, **dict(_pairs(config))}
         declared = declarations(cls).items()
         return cls(**{name: given[name] if name in given else one.default_for(geometry) for name, one in declared})
 
     @property
     def pairs(self) -> tuple[tuple[str, Any], ...]:
-        """A config of all settings."""
+        """A config with all settings."""
         return tuple((name, getattr(self, name)) for name in declarations(type(self)))
 
     @classmethod
@@ -178,8 +178,8 @@ class Settings:
     ) -> list[tuple[tuple[str, Any], ...]]:
         """The config with one setting at a time changed.
 
-        now: what settings come to, where a config leaves them open or a kernel lowers them; values: of settings whose
-        neighbours depend on the shape.
+        now: values in effect of settings that a config leaves open or a kernel lowers; values: candidates of settings
+        whose neighbours depend on the shape.
         """
         given, now, found = dict(_pairs(config)), now or {}, []
         for name in cls.tried:
@@ -195,7 +195,7 @@ class Settings:
 def descended(
     start: Own, ns_of: Callable[[Own], float], near_of: Callable[[Own], Iterable[Config]], kept: frozenset[str]
 ) -> dict[Own, float]:
-    """ns of settings that were tried, changing one after the other for what takes less, but those that are kept."""
+    """ns of tried settings: coordinate descent that changes one setting at a time, except those in `kept`."""
     found, best = {start: ns_of(start)}, start
     for _ in range(ROUNDS):
         before = best
@@ -214,7 +214,7 @@ def descended(
 
 
 def is_hashable(config: object) -> bool:
-    """Whether what is given as a config can be a key; one that cannot is refused."""
+    """Whether a config can be a cache key; one that cannot is refused."""
     try:
         hash(config)
     except TypeError:
@@ -223,7 +223,7 @@ def is_hashable(config: object) -> bool:
 
 
 def once_a_config(made: Callable[P, Made]) -> Callable[P, Made]:
-    """A function of (geometry, config, ...) that keeps what it made; a config that cannot be hashed is refused anew."""
+    """A function of (geometry, config, ...) that caches its results; it runs again for an unhashable config."""
 
     once: Callable[..., Made] = made
 
@@ -235,7 +235,7 @@ def once_a_config(made: Callable[P, Made]) -> Callable[P, Made]:
     def found(*arguments: P.args, **named: P.kwargs) -> Made:
         if named or not is_hashable(arguments[1]):
             return made(*arguments, **named)
-        return kept(repr(arguments[1]), *arguments)  # 1 and True are equal, and not the same
+        return kept(repr(arguments[1]), *arguments)  # 1 and True are equal, but not the same value
 
     return found
 
@@ -251,12 +251,12 @@ def setting(config: Config, name: str, default: Any) -> Any:
 
 
 def values_of(given: Mapping[str, Any], name: str, values: Iterable[Any]) -> list[Any]:
-    """Values of a setting that are tried: the given one, or these."""
+    """Candidate values of a setting: the given one alone, or these."""
     return [given[name]] if name in given else list(values)
 
 
 def form_unsupported(config: Any) -> str:
-    """What is wrong with the form of a config; "" if nothing is. Its names and values are its algorithm's to judge."""
+    """The error of a config's form; "" if it is valid. Its algorithm checks names and values."""
     rule = "must be None or a tuple of (name, value) pairs, as Plan.config is"
     if config is None:
         return ""
@@ -273,7 +273,7 @@ def form_unsupported(config: Any) -> str:
 
 
 def config_unsupported(config: Any, names: tuple[str, ...], algorithm: str) -> str:
-    """What is wrong with the form of a config, and with its names; "" if nothing is."""
+    """The error of a config's form or names; "" if they are valid."""
     malformed = form_unsupported(config)
     if malformed or config is None:
         return malformed
@@ -286,7 +286,7 @@ def config_unsupported(config: Any, names: tuple[str, ...], algorithm: str) -> s
 
 
 def value_unsupported(name: str, value: Any, accepted: tuple[Any, ...]) -> str:
-    """What is wrong with a setting's value; "" if nothing is. accepted: as `Setting` has it."""
+    """The error of a setting's value; "" if it is valid. accepted: as in `Setting`."""
     if not accepted:
         return ""
     if isinstance(accepted[0], bool):
