@@ -1,16 +1,16 @@
 """Stationaries of weight-resident groups.
 
-Of transposed convolutions filters come as torch stores them, [C, K, ...]: a stationary is a view of what was loaded,
-or, where phases or segments share it, is put together by copies into zeros (`PhaseFilters`).
+Filters of transposed convolutions are stored as torch stores them, [C, K, ...]: a stationary is a view of loaded
+filters or, if phases or segments share it, a composition of copies into zeros (`PhaseFilters`).
 
-Of groups filters come as [(row tile, k), c, r, s]. Each row is spread over the input channels of all row tiles under a
-mask; a matmul with rows of identities then transposes a tap and puts the k of every row tile into the same columns:
+Filters of groups are loaded as [(row tile, k), c, r, s]. Each row is spread over the input channels of all row tiles by
+a mask; a matmul with rows of identities then transposes a tap and puts the k of every row tile into the same columns:
 
     transposed[(row tile, c), k] = sum over (row tile', k') of spread[(row tile', k'), (row tile, c)] * I[k', k],
 
-products of a single weight and 1, so exact. From PSUM a tap goes to its place for each output of a block; the other
-places are zeroed once, and stay so. Depthwise filters and those of transposed convolutions need no transpose: they come
-in as [(row tile, c), k, r, s], those with their taps reversed, and are multiplied by a mask (`GroupFilters`).
+products of a single weight and 1, so exact. From PSUM a tap is copied to its place for each output of a block; the
+other places are zeroed once, and stay so. Depthwise filters and those of transposed convolutions need no transpose:
+they are loaded as [(row tile, c), k, r, s], the latter with reversed taps, and multiplied by a mask (`GroupFilters`).
 """
 
 import itertools
@@ -30,7 +30,7 @@ from .toeplitz_filters import ToeplitzFilters
 
 
 class PhaseFilters(nl.NKIObject):
-    """Filters of transposed convolutions: by M tile and K tile those of each sweep, as loaded or put together."""
+    """Filters of transposed convolutions: each sweep's, loaded or composed, by M tile and K tile."""
 
     def __init__(self, operands, geometry, schedule, ledger):
         self.operands, self.geometry, self.schedule, self.ledger, self.made = operands, geometry, schedule, ledger, {}
@@ -48,7 +48,7 @@ class PhaseFilters(nl.NKIObject):
         self.made[tile[0], k_tile] = [raw_sbuf.reshape((held * cn, own.kn, num_taps(geometry)))]
 
     def _packed(self, raw_sbuf, sweep, first, held):
-        """Stationaries of a sweep for some segments, block-diagonal over these and zero for the others."""
+        """Stationaries of a sweep for some segments: block-diagonal over these, zero for the others."""
         kn, cn, slot = raw_sbuf.shape[1], raw_sbuf.shape[0] // held, self.schedule.slot
         shape = (raw_sbuf.shape[0], max(1, sweep.size), self.schedule.width(kn))
         packed_sbuf = nl.ndarray(shape, dtype=raw_sbuf.dtype, buffer=nl.sbuf)
@@ -74,13 +74,13 @@ class PhaseFilters(nl.NKIObject):
         return raw_sbuf[0 : raw_sbuf.shape[0], 0 : raw_sbuf.shape[1], product.index]
 
     def start(self, residents):
-        """Nothing is needed but what `load` makes."""
+        """Start nothing: `load` loads all that is needed."""
 
     def prepare(self):
-        """The same."""
+        """Prepare nothing."""
 
     def make(self, tiles):
-        """Put filters of a weight-resident group that share a stationary together: [(segment, c), place, columns]."""
+        """Compose a weight-resident group's shared stationaries: [(segment, c), place, columns]."""
         for tile in tiles if self.schedule.packs else []:
             for k_tile, (_, _, first, held) in enumerate(self.schedule.k_tiles):
                 (raw_sbuf,) = self.made[tile[0], k_tile]
@@ -90,28 +90,28 @@ class PhaseFilters(nl.NKIObject):
 
 
 class GroupFilters(nl.NKIObject):
-    """Filters of groups: M tiles as loaded, spread and made; buffers of stationaries that rotate.
+    """Filters of groups: M tiles as loaded, spread and made; rotating buffers of stationaries.
 
-    mask_sbuf: [(row tile, k), row tile, group] 1 where k is of the row tile's group; by input [(row tile, c), 1, group]
-    where c is of the group. ones_sbuf: [(row tile, k), k] 1 where they are the same output channel of a row tile.
+    mask_sbuf: [(row tile, k), row tile, group], 1 if k is in the row tile's group; by input [(row tile, c), 1, group],
+    1 if c is in the group. ones_sbuf: [(row tile, k), k], 1 if they are the same output channel of a row tile.
     """
 
     def __init__(self, operands, geometry, schedule, ledger):
         self.operands, self.geometry, self.schedule, self.ledger = operands, geometry, schedule, ledger
         self.loaded, self.spreads, self.made, self.buffers, self.count = [], {}, {}, [], 0
-        #: whether filters come in by input channels: where a group is one, and those of a transposed convolution
+        #: whether filters are loaded by input channels: depthwise ones, and those of a transposed convolution
         self.by_input = geometry.groups == geometry.C or geometry.flipped
-        #: partitions of a row tile's filters as loaded, and row tiles that share the partitions
+        #: partitions of a row tile's loaded filters, and row tiles that share the partitions
         self.size = schedule.rows if self.by_input else schedule.slot
         self.together = nl.tile_size.pmax // max(schedule.rows, self.size)
-        #: blocks of taps that a bank holds, (first row of taps, rows, first column, columns), plane by plane
+        #: blocks of taps that fit a bank, (first row of taps, rows, first column, columns), plane by plane
         R, S = geometry.rows.taps, geometry.columns.taps
         own = blocks_of_taps(R, S, BANK_COLUMNS // schedule.slot)
         self.blocks = [(t * R + r0, *one) for t in range(geometry.planes.taps) for r0, *one in own]
 
     def load(self, tile, k_tile):
-        """Load the filters of an M tile, [(row tile, k), c, r, s], of each `together` row tiles, zeros where there is
-        none; by input [(row tile, c), k, r, s], of a transposed convolution with their taps reversed."""
+        """Load the filters of an M tile, `together` row tiles at once: [(row tile, k), c, r, s] with zeros on unused
+        partitions; by input [(row tile, c), k, r, s], with reversed taps of a transposed convolution."""
         geometry, size = self.geometry, self.size
         step, by_c, by_r, by_s = geometry.w_strides
         R, S = filter_rows(geometry), geometry.columns.taps
@@ -132,7 +132,7 @@ class GroupFilters(nl.NKIObject):
         self.loaded.append((tile, found))
 
     def start(self, residents):
-        """What spreads and transposes the filters of any M tile, and buffers for so many weight-resident groups."""
+        """Make the masks that spread and transpose filters of any M tile, and buffers for `residents` groups."""
         geometry, schedule, (_, rows, columns) = self.geometry, self.schedule, self.schedule.axes
         per_c = geometry.C // geometry.groups
         groups = schedule.k_tiles[0][1] // per_c
@@ -153,7 +153,7 @@ class GroupFilters(nl.NKIObject):
             clear_words(buffer_sbuf, nisa.engine.vector if index == 0 else nisa.engine.gpsimd)
 
     def prepare(self):
-        """Put zeros between the groups of the M tile that was loaded first, if there is one, block by block of taps."""
+        """Spread the filters of the M tile that was loaded first, if any, over its groups, block by block of taps."""
         if len(self.loaded) > 0:
             tile, loaded = self.loaded.pop(0)
             self.spreads[tile[0]] = found = []
@@ -181,7 +181,7 @@ class GroupFilters(nl.NKIObject):
         return filters_sbuf[first : first + row_tile.cn, product.index, 0 : filters_sbuf.shape[2]]
 
     def _ones(self, width, each):
-        """[(row tile, i), j] in SBUF, j < width: 1 where i / each, rounded down, is j."""
+        """A mask [(row tile, i), j] in SBUF, j < width: 1 if i // each is j."""
         ones_sbuf = nl.ndarray((self.together * self.size, width), dtype=self.operands.w_dtype, buffer=nl.sbuf)
         nisa.memset(dst=ones_sbuf, value=1.0, engine=nisa.engine.gpsimd)
         for first in range(0, self.together * self.size, self.size):
@@ -193,7 +193,7 @@ class GroupFilters(nl.NKIObject):
         return ones_sbuf
 
     def _transposed(self, spread_sbuf):
-        """[(row tile, c), taps, k] in PSUM: weights of a block."""
+        """The weights of a block, transposed into PSUM: [(row tile, c), taps, k]."""
         parts, taps, inputs = spread_sbuf.shape
         taps_psum = nl.ndarray((inputs, taps, self.size), dtype=nl.float32, buffer=nl.psum)
         for tap in range(taps):
@@ -202,9 +202,9 @@ class GroupFilters(nl.NKIObject):
         return taps_psum
 
     def _place(self, filters_sbuf, taps, first, block):
-        """Taps [(row tile, c), taps, k] of a block to all places that they have, from partition `first` on.
+        """Copy taps [(row tile, c), taps, k] of a block to all of their places, from partition `first` on.
 
-        What is in PSUM is read once: copies inside SBUF are faster.
+        PSUM is read once: copies inside SBUF are faster.
         """
         (r0, rn, s0, sn), (_, by_rows, by_columns), (inputs, _, kn) = block, self.schedule.axes, taps.shape
         src, (t, r0) = taps.reshape((inputs, rn, sn, kn)), divmod(r0, self.geometry.rows.taps)
@@ -225,8 +225,8 @@ class GroupFilters(nl.NKIObject):
                 src = dst
 
     def _spread(self, raw_sbuf, block):
-        """[(row tile, k), tap, (row tile, c)] in SBUF: weights of k at the channels of its group, zero elsewhere; by
-        input [(row tile, c), tap, (group, k)]: weights where c is of the group."""
+        """Weights of a block in SBUF: [(row tile, k), tap, (row tile, c)], k's at the channels of its group, zero
+        elsewhere; by input [(row tile, c), tap, (group, k)], c's at its group."""
         (parts, each, R, S), (r0, rn, s0, sn) = raw_sbuf.shape, block
         first, taps = r0 * S + s0, rn * sn
         raw = raw_sbuf.reshape((parts, each, R * S))[:, :, first : first + taps].permute((0, 2, 1)).expand_dim(2)
@@ -237,7 +237,7 @@ class GroupFilters(nl.NKIObject):
         if groups * each < width:
             nisa.memset(dst=spread_sbuf, value=0.0, engine=nisa.engine.gpsimd)
         else:
-            # an instruction has few dims: only where row tiles leave gaps it takes one for each of them
+            # an instruction has few dims: one for each row tile, but only if row tiles leave gaps
             times, groups = 1, times * groups
         for index in range(times):
             own_sbuf = spread_sbuf[0:parts, 0:taps, index * width : index * width + groups * each]
@@ -252,7 +252,7 @@ class GroupFilters(nl.NKIObject):
 
 
 def filters_of(operands, geometry, schedule, tiles, ledger):
-    """What loads and makes the stationaries of a core's M tiles."""
+    """The filters object that loads and makes the stationaries of a core's M tiles."""
     if schedule.stack is not None:
         stacked = ToeplitzFilters if schedule.stack.diagonal else TransposedFilters
         m_tiles = [(one.k0, one.kn // schedule.stack.U) for (one,) in tiles]

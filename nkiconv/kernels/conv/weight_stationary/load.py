@@ -1,4 +1,4 @@
-"""x of output tiles on its way in: [(row tile, c) or (segment, c), planes, rows, columns] of each K tile."""
+"""Loads of x of output tiles: [(row tile, c) or (segment, c), planes, rows, columns] of each K tile."""
 
 import math
 
@@ -13,18 +13,18 @@ from ..regions import clear_window
 from ..sums import spaced
 from .stacked_prologue import StackedPrologue
 
-#: Bytes a partition of x of M packing that comes in one transfer, all K tiles; else of a transfer.
+#: Bytes a partition of M packing's x (all K tiles) up to which one transfer loads it; else of each transfer.
 WHOLE_BYTES, PIECE_BYTES = 8192, 4096
 
 
 class Inputs(nl.NKIObject):
-    """x of each step, K tile by K tile: tiles that are loaded and not taken yet, None where a step sees no x."""
+    """x of each step, by K tile: tiles that are loaded and not taken yet, None if a step reads no x."""
 
     def __init__(self, operands, geometry, schedule, steps, ledger):
         self.operands, self.geometry, self.schedule, self.steps = operands, geometry, schedule, steps
         self.ledger = ledger
         self.tiles = []
-        #: by K tile the last output tile and its x; rows that a tile has of the one before it, by step: (to, from)
+        #: by K tile the last output tile and its x; by step the rows that a tile shares with the one before: (to, from)
         self.before, self.held, self.copied = {}, {}, 0
 
     def load(self, count):
@@ -39,14 +39,14 @@ class Inputs(nl.NKIObject):
             self.before[index % k_tiles] = resident.items[i], x_sbuf
 
     def take(self, index):
-        """x of a step, by K tile."""
+        """Take the x of a step, by K tile."""
         k_tiles = len(self.schedule.k_tiles)
         found = self.tiles[index * k_tiles : (index + 1) * k_tiles]
         self.tiles[index * k_tiles : (index + 1) * k_tiles] = [None] * k_tiles
         return found
 
     def _load(self, tile, lanes, index):
-        """One K tile of an output tile; of the first, the rows of its first bank before the others."""
+        """Load a K tile of an output tile; of the first one, the rows of its first bank before the others."""
         schedule, k_tile = self.schedule, index % len(self.schedule.k_tiles)
         sources = self._sources(tile, lanes, k_tile)
         extents = [max(lane[axis].xn for lane in lanes) for axis in range(3)]
@@ -69,7 +69,7 @@ class Inputs(nl.NKIObject):
             if any(misses_planes(self.geometry, *plane_span(lane[0])) for lane in lanes):
                 clear_tile(x_sbuf, self.geometry.itemsize, nisa.engine.vector)
             elif self.geometry.depth != None:
-                # a column where x comes: else it would overtake filters and loads that wait for zeros
+                # zero a column of x, so that the load does not overtake filters and loads that wait for zeros
                 w = extents[2] // 2
                 clear_window(x_sbuf, 0, extents[1], w, w + 1, nisa.engine.vector)
             held = self._rows_held(x_sbuf, lanes, index)
@@ -83,7 +83,7 @@ class Inputs(nl.NKIObject):
         return x_sbuf
 
     def _rows_held(self, x_sbuf, lanes, index):
-        """How many rows the output tile before this one has of its x: `copy_held` copies them."""
+        """The number of rows of x that the preceding output tile holds too: `copy_held` copies them."""
         k_tiles = len(self.schedule.k_tiles)
         others, other_sbuf = self.before.get(index % k_tiles, ((), None))
         if other_sbuf == None or len(lanes) != len(others):
@@ -103,14 +103,14 @@ class Inputs(nl.NKIObject):
         return count
 
     def copy_held(self, step):
-        """Copy what steps until this one, as far as they are loaded, have of the x of the steps before them."""
+        """Copy the shared rows of x of the loaded steps up to this one from the steps before them."""
         while self.copied <= min(step, len(self.tiles) // len(self.schedule.k_tiles) - 1):
             for dst, src in self.held.pop(self.copied, []):
                 nisa.tensor_copy(dst=dst, src=src, engine=nisa.engine.vector)
             self.copied += 1
 
     def _sources(self, tile, lanes, k_tile):
-        """(first partition, lane, first channel, how many) of what comes by a DMA."""
+        """(first partition, lane, first channel, count) of each DMA."""
         c0, cn, segment, held = self.schedule.k_tiles[k_tile]
         if self.schedule.shift != None:
             return [(lane * self.schedule.rows, lane, c0, cn) for lane in range(len(lanes))]
@@ -119,7 +119,7 @@ class Inputs(nl.NKIObject):
         tile = [one for one in tile if one.lane < len(lanes)]
         if tile[0].cn < self.schedule.rows:
             return [(one.first, one.lane, one.c0, one.cn) for one in tile]
-        # row tiles without gaps between their channels come together
+        # row tiles without gaps between their channels are loaded together
         found = []
         for lane in range(len(lanes)):
             own = [one for one in tile if one.lane == lane]
@@ -127,7 +127,7 @@ class Inputs(nl.NKIObject):
         return found
 
     def _load_rows(self, x_sbuf, lane, first, channels, low, high):
-        """Rows low .. high-1 of a lane, zeros around x where the lane has elements outside it."""
+        """Load rows low .. high-1 of a lane, with zeros in its elements outside x."""
         if low == 0:
             self._clear(x_sbuf, lane, first, channels[1])
         (z, d0, dn), rows, columns = lane[0].inside(), lane[1], lane[2]
@@ -137,7 +137,7 @@ class Inputs(nl.NKIObject):
             load_x(dst, self.operands, self.geometry, place, transposes=False, **more)
 
     def _clear(self, x_sbuf, lane, first, cn):
-        """Zeros in the elements of a lane that x does not have."""
+        """Zero the elements of a lane outside x."""
         sizes = [part.xn for part in lane]
         for axis, part in enumerate(lane):
             held, _, count = part.inside()
@@ -152,15 +152,15 @@ class Inputs(nl.NKIObject):
 
 
 class StackedInputs(nl.NKIObject):
-    """Of K packing X [(d, b, c), planes, blocks, columns] of each step, zeros where a window meets no x, in a
-    circular buffer, planes below each other."""
+    """X [(d, b, c), planes, blocks, columns] of K packing for each step, with zeros outside x, in a circular buffer,
+    planes below each other."""
 
     def __init__(self, operands, geometry, schedule, steps, ledger):
         residents, stack = schedule.residents, schedule.stack
         self.prologue = None if operands.prologue is None else StackedPrologue(operands, stack, ledger)
         #: (step, arguments of the prologue's `clear`)
         self.filled = []
-        #: (a row tile that has its channels, lane) of each
+        #: (a row tile with its channels, lane) of each step
         self.loads = [(residents[b].tiles[0][0], residents[b].items[i][0]) for b, i in steps]
         self.operands, self.geometry, self.stack, self.issued = operands, geometry, stack, 0
         self.height = max(rows.xn for _, (_, rows, _) in self.loads)
@@ -168,11 +168,11 @@ class StackedInputs(nl.NKIObject):
         self.tiles = tiles_in_turn(min(stack.ring, len(self.loads)), shape, operands.x_dtype)
 
     def load(self, count):
-        """Issue loads until `count` of them are, or all; of the first, `clear` comes before.
+        """Issue loads until there are `count`, or all; `clear` must precede the first.
 
-        Each of an output tile waits for columns that are cleared although x comes there, as loads that have no other
-        reason to wait would overtake what is wanted before them: the second output tile for the triggers of the
-        filters, others for the output tile before.
+        Each load of an output tile waits for columns that are zeroed although x is loaded there; otherwise it would
+        overtake more urgent loads: the second output tile waits for the triggers of the filters, others wait for the
+        output tile before.
         """
         stack = self.stack
         while self.issued < min(count, len(self.loads)):
@@ -191,20 +191,20 @@ class StackedInputs(nl.NKIObject):
             self.issued += 1
 
     def take(self, index):
-        """X of a step, of one K tile."""
+        """X of a step, as its only K tile."""
         tile, (planes, rows, columns) = self._tile(index), self.loads[index][1]
         whole = tile.reshape((tile.shape[0], tile.shape[1] // self.height, self.height, columns.xn))
         return [whole[0 : tile.shape[0], 0 : max(1, planes.xn), 0 : rows.xn, 0 : columns.xn]]
 
     def copy_held(self, step):
-        """Zeros around x of steps until this one, as far as they are loaded, which a prologue has filled: not before,
-        as evacuations would wait with them for loads."""
+        """Zero the surroundings of x, which a prologue has filled, in the loaded steps up to this one: not earlier, as
+        evacuations would wait for loads."""
         while self.prologue is not None and self.filled and self.filled[0][0] <= step:
             self.prologue.clear(*self.filled.pop(0)[1])
 
     def clear(self, index, hold):
-        """Zeros where not all partitions of a load hold x, and in `hold` columns next to them, unless they are there
-        already; those of the first come first."""
+        """Zero blocks that x does not fill on all partitions, and `hold` columns next to them, unless the buffer has
+        these zeros already; in the first tile before all else."""
         stack, count, lane = self.stack, len(self.tiles), self.loads[index][1]
         missing = misses_planes(self.geometry, *planes_of(lane[0]))
         if index >= count and not missing:
@@ -229,7 +229,7 @@ class StackedInputs(nl.NKIObject):
         return self.tiles[index % len(self.tiles)]
 
     def _load_region(self, tile, channels, lane, region):
-        """An XBox of some channels, plane by plane; of depthwise problems one block of all planes together."""
+        """Load an XBox of some channels, plane by plane; in depthwise problems one block of all planes together."""
         geometry, stack, by_h = self.geometry, self.stack, self.geometry.x_strides[2]
         d0, dn = plane_span(lane[0])
         each = max(1, dn) if stack.diagonal else 1
@@ -239,7 +239,7 @@ class StackedInputs(nl.NKIObject):
             for place, pattern, offset, framed in regions_of_x(
                 geometry, channels, (d0 + plane, each), first, (region.mn, columns[1])
             ):
-                # all channels of planes that see x alike: all rows together; else a row at a time
+                # if planes read x alike: all channels and rows together; else a row at a time
                 ahead = pattern[:-3]
                 together = math.prod(count for _, count in ahead) == channels[1]
                 rows = [[by_h, region.bn]] if together else []

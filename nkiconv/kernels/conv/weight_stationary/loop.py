@@ -1,4 +1,4 @@
-"""The loop: x of output tiles comes in, row tiles work in parallel, evacuation interleaves outputs, rows go out.
+"""The loop: load x of output tiles, multiply on row tiles in parallel, interleave outputs by evacuation, store rows.
 
     | problem     | stationary             | K (partitions)     | M (columns)          | N       | evacuation    |
     |-------------|------------------------|--------------------|----------------------|---------|---------------|
@@ -8,17 +8,17 @@
     | few inputs  | w placed               | s, rows of x, c    | rows p, k            | z, m, q | plain         |
     | depthwise   | Toeplitz matrices of w | c, all H rows      | c, all P             | z, q    | plain         |
 
-Pseudocode, of one core; `schedules/weight_stationary.py` has the formula, of few inputs `schedules/stacked.py`:
+Pseudocode, of one core; `schedules/weight_stationary.py` has the formula, `schedules/stacked.py` that of few inputs:
 
     for (weight-resident group, output tile):
         load x of the next output tiles; make the stationaries of the next group
         for M tile, bank of (sweep, blocks of outputs):
             for K tile, element e of a block's window, row tile:       # row tiles work in parallel
                 PSUM[(u, segment, k), z, m, j] += F[e]^T x[c, z, m * apart + e, ..]
-            for output u of a block:                                   # of groups the rows of a block together
+            for output u of a block:                                   # groups: the rows of a block together
                 y[.., m * step + u] = epilogue(PSUM[u])
-            of groups: copy rows to the partitions where they belong
-            of few outputs: y[.., q] = epilogue(sum over taps s of PSUM[(s, ..), .., q * stride + s * dilation])
+            groups: copy rows to their partitions
+            few outputs: y[.., q] = epilogue(sum over taps s of PSUM[(s, ..), .., q * stride + s * dilation])
         store y
 """
 
@@ -43,7 +43,7 @@ from .statistics import add_outputs, before_rounding, leave, new_output_statisti
 
 @dataclass
 class Work(nl.NKIObject):
-    """What all output tiles share."""
+    """State that all output tiles share."""
 
     operands: Operands
     options: Options
@@ -64,18 +64,18 @@ class Work(nl.NKIObject):
 
 @dataclass
 class Sums(nl.NKIObject):
-    """The accumulator of a row tile for a bank: its blocks, Products in order, and whether it holds something."""
+    """The accumulator of a row tile for a bank: its blocks, Products in order; started: whether it holds sums."""
 
     psum: object
     blocks: tuple
     products: list
     started: bool
-    #: Products that write where no other has
+    #: the first products, which write where no other has
     fresh: int = 0
 
 
 def run_weight_stationary(operands, geometry, options, schedule):
-    """This core's part of the output tiles; x of the next ones is on its way while one is worked on."""
+    """Compute this core's share of the output tiles; x of the next ones is loaded meanwhile."""
     if schedule.shift != None:
         geometry = with_windows(geometry, schedule.shift.Z)
     steps = schedule.steps(nl.program_id(0), nl.num_programs())
@@ -107,8 +107,8 @@ def run_weight_stationary(operands, geometry, options, schedule):
 
 
 def work_tile(work, tile, lanes, x, together, index):
-    """Results of an M tile for the output tile of a step, so many banks together."""
-    last = index + 1 == len(work.residents.steps)  # nothing hides the stores
+    """Compute an M tile's results for the output tile of a step, `together` banks at a time."""
+    last = index + 1 == len(work.residents.steps)  # no work hides the stores
     schedule, results = work.schedule, work.results
     tile = [one for one in tile if one.lane < len(lanes)]
     results.start(tile, lanes)
@@ -132,8 +132,8 @@ def work_tile(work, tile, lanes, x, together, index):
 
 
 def new_sums(work, row_tile, lanes, bank):
-    """The Sums of a row tile for a bank, None where its lane has no such blocks; a product of zeros comes first where
-    none meets x at all blocks."""
+    """New Sums of a row tile for a bank, None if its lane has no such blocks; they begin with a product of zeros if no
+    product is valid at all blocks."""
     schedule, lane = work.schedule, lanes[row_tile.lane]
     sweep = schedule.sweeps[bank.sweep]
     blocks = blocks_in(sweep, lane, bank.blocks)
@@ -158,9 +158,9 @@ def new_sums(work, row_tile, lanes, bank):
 
 
 def fresh_first(products, blocks, groups):
-    """(Products, how many of the first write where no other has): groups of columns of taps of a row of x that meets
-    all blocks, each cut at the columns that those before it wrote, then the others; (products, 0) without such a
-    row."""
+    """(Products, number of the first ones that write where no other has): first the groups of columns of taps of a row
+    of x that is valid at all blocks, each cut at the columns that those before it wrote, then the others; (products, 0)
+    without such a row."""
     (_, zn), (_, mn), (low, count) = blocks
     for first in range(len(products) - groups + 1):
         some = products[first : first + groups]
@@ -184,7 +184,7 @@ def fresh_first(products, blocks, groups):
 
 
 def add_products(work, tile, lanes, sweep, x, every, k_tile):
-    """Products of a K tile, added to the sums of each row tile of a bank; the row tiles work in parallel."""
+    """Add the products of a K tile to the sums of each row tile of a bank; the row tiles work in parallel."""
     schedule = work.schedule
     longest = max(len(sums.products) if sums != None else 0 for sums in every)
     x_sbuf = of_array(x[k_tile], work.operands) if longest > 0 else None
@@ -209,8 +209,8 @@ def add_products(work, tile, lanes, sweep, x, every, k_tile):
 
 
 def evacuate_bank(work, tile, index, lanes, bank, sums, bias_sbuf):
-    """An accumulator to its places among the results: output by output of those packed along its columns, the
-    rows of a block together where they are gathered."""
+    """Evacuate an accumulator to its places in the results: one packed output after the other, or the rows of a block
+    together if they are gathered."""
     schedule, results = work.schedule, work.results
     if schedule.shift != None:
         shift_out(work, tile, index, lanes, bank, sums, bias_sbuf)
@@ -244,7 +244,7 @@ def evacuate_bank(work, tile, index, lanes, bank, sums, bias_sbuf):
 
 
 def shift_out(work, tile, index, lanes, bank, sums, bias_sbuf):
-    """The sums of several columns of taps, shifted and added, to their places among the results."""
+    """Shift and add the sums of several columns of taps, and evacuate them to their places in the results."""
     schedule, lane, size = work.schedule, lanes[tile[index].lane], tile[index].kn
     y_sbuf, base, _ = work.results.place(index, tile[index])
     (z, m, _), (yz, _, _) = output_in(lane, sums.blocks, schedule.sweeps[bank.sweep].outputs[0])

@@ -1,7 +1,7 @@
 """Filters of M packing as stationaries: [c, (plane, row of x), g, (t, u, k)] in SBUF for each K tile.
 
 A row of w, one output channel, is contiguous in HBM; the Tensor Engine transposes [k, c] of one tap into [c, k],
-several taps to a PSUM bank. Row u of a block meets tap r at row u * stride + r * dilation of x, so the filters of u are
+several taps to a PSUM bank. Tap r of row u of a block reads row u * stride + r * dilation of x, so the filters of u are
 one copy of all taps, shifted down by u * stride rows, beside those of the other rows; all else is zero.
 """
 
@@ -22,12 +22,12 @@ class PackedFilters(nl.NKIObject):
     def __init__(self, operands, geometry, schedule, ledger):
         self.operands, self.geometry, self.schedule, self.ledger = operands, geometry, schedule, ledger
         self.loaded, self.made = [], []
-        #: whether filters come with their input channels on the partitions
+        #: whether filters are loaded with input channels on the partitions
         self.by_input = geometry.packed > 0 or geometry.flipped
 
     def load(self, tile, k_tile):
-        """Load all filters, as many K tiles together as fit the partitions, so that one transpose of a tap serves them
-        all: plane by plane, as each plane's channels begin there, of as many channels."""
+        """Load all filters, as many K tiles together as fit the partitions, so that one transpose of a tap serves all;
+        if planes of taps are channels, only K tiles with equally many channels."""
         if k_tile > 0:
             return
         sizes = [one[1] if is_by_plane(self.geometry) else 0 for one in self.schedule.k_tiles]
@@ -48,10 +48,10 @@ class PackedFilters(nl.NKIObject):
             clear_words(self.made[-1], nisa.engine.vector if k_tile % 2 == 0 else nisa.engine.gpsimd)
 
     def prepare(self):
-        """Nothing is loaded ahead."""
+        """Prepare nothing: nothing is loaded ahead."""
 
     def make(self, tiles):
-        """Transpose what was loaded, and put it in its places."""
+        """Transpose loaded filters, and copy them to their places."""
         K = self.geometry.K
         for k_tiles, raw_sbuf in self.loaded:
             taps_sbuf = self._by_taps(raw_sbuf)
@@ -69,11 +69,11 @@ class PackedFilters(nl.NKIObject):
         return self.made[k_tile][first : first + cn, product.index, 0 : self.schedule.width(row_tile.kn)]
 
     def _parts(self, k_tile):
-        """Partitions of a K tile of all row tiles."""
+        """Partitions of a K tile, over all row tiles."""
         return (self.schedule.shift.lanes - 1) * self.schedule.rows + self.schedule.k_tiles[k_tile][1]
 
     def _by_input(self, k_tile):
-        """A packed filter as [c, taps, k], one of a transposed convolution as [c, k, r, s] with its taps reversed."""
+        """Load a packed filter as [c, taps, k], a transposed convolution's as [c, k, r, s] with reversed taps."""
         geometry, (c0, cn, *_), strides = self.geometry, self.schedule.k_tiles[k_tile], self.geometry.w_strides
         K, R, S, parts = geometry.K, filter_rows(geometry), geometry.columns.taps, self._parts(k_tile)
         shape = (parts, R * S, K) if geometry.packed > 0 else (parts, K, R, S)
@@ -89,8 +89,8 @@ class PackedFilters(nl.NKIObject):
         return tile_sbuf
 
     def _by_output(self, k_tiles):
-        """[(K tile, k), c, r, s] of a plain filter, c of all row tiles. The last K tile has most channels, so that each
-        can be loaded as if it had as many."""
+        """Load a plain filter as [(K tile, k), c, r, s], with c of all row tiles. The last K tile has the most
+        channels, so each can be loaded as if it had as many."""
         geometry, schedule, strides = self.geometry, self.schedule, self.geometry.w_strides
         last = k_tiles[-1] if is_by_plane(geometry) else len(schedule.k_tiles) - 1
         (_, cn, *_), parts, K, Z = schedule.k_tiles[last], self._parts(last), geometry.K, schedule.shift.Z
@@ -109,8 +109,8 @@ class PackedFilters(nl.NKIObject):
         return tile_sbuf
 
     def _load_windows(self, tile_sbuf, k_tiles):
-        """Filters into a tile [(K tile, plane, k), c, r, s] for each plane of y of a window: c has all planes of x that
-        the window sees, and zeros where it does not look at them."""
+        """Load filters into [(K tile, plane, k), c, r, s] for each plane of y of a window: c counts all planes of x of
+        the window, with zeros in those that the plane of y does not read."""
         (rows, channels, R, S), geometry, shift = tile_sbuf.shape, self.geometry, self.schedule.shift
         each, depth, apart = geometry.depth.taps, shift.depth, geometry.w_strides
         K, C = geometry.K // shift.Z, channels // each
@@ -124,7 +124,7 @@ class PackedFilters(nl.NKIObject):
             load_region(seen, self.operands.w, (part * K, 0, 0, 0, 0), pattern, offset)
 
     def _by_taps(self, raw_sbuf):
-        """Filters as [c, r, s, (K tile, k)]: reversed tap by tap, or transposed, as many taps to a PSUM bank as fit."""
+        """Filters as [c, r, s, (K tile, k)]: reversed tap by tap, or transposed, a PSUM bank of taps at a time."""
         R, S, itemsize = filter_rows(self.geometry), self.geometry.columns.taps, self.geometry.itemsize
         if self.geometry.packed > 0:
             return raw_sbuf.reshape((raw_sbuf.shape[0], R, S, self.geometry.K))
@@ -143,7 +143,7 @@ class PackedFilters(nl.NKIObject):
         return taps_sbuf.reshape((channels, R, S, rows))
 
     def _place(self, made_sbuf, taps_sbuf, u):
-        """Taps [c, r, s, k] of row u of a block to its columns of the rows of x that they meet, for each group of
+        """Copy taps [c, r, s, k] of row u of a block to its columns, at the rows of x that they read, for each group of
         columns of taps."""
         (parts, _, S, K), T, rows = taps_sbuf.shape, self.schedule.shift.T, self.schedule.axes[1]
         met = rows.places_met(u, 0, self.geometry.rows.taps, 0)

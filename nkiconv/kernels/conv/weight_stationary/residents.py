@@ -1,8 +1,8 @@
-"""Weight-resident groups of a core on their way: loads, stationaries, biases.
+"""Weight-resident groups of a core: loads, stationaries, biases.
 
-Of groups stationaries are made AHEAD output tiles before the first that needs them, and filters are loaded a group
-ahead: engines put zeros between the groups of channels while the Tensor Engine works on others. Of transposed
-convolutions a group is loaded at its first output tile: it takes most of what SBUF has for filters.
+Stationaries of groups are made AHEAD output tiles before their first use, and filters are loaded a weight-resident
+group ahead: engines spread them with zeros while the Tensor Engine works on others. Filters of transposed convolutions
+are loaded at their first output tile: they take most of SBUF's room for filters.
 """
 
 from ...._nki import nl
@@ -10,14 +10,14 @@ from ..._warm import warm_zeros
 from .filters import filters_of
 from .results import Biases
 
-#: Output tiles before the first of an M tile of groups, at most, that its stationaries are made at.
+#: The most output tiles between the stationaries of groups and their first use.
 AHEAD = 2
 
 
 class Residents(nl.NKIObject):
-    """Stationaries and biases of the M tiles of a core's steps, (weight-resident group, output tile)."""
+    """Stationaries and biases of the M tiles of a core's steps (weight-resident group, output tile)."""
 
-    #: times 128 columns of a matmul on zeros
+    #: columns of a warm-up matmul, in 128s
     warm_blocks = 1
 
     def __init__(self, operands, geometry, schedule, steps, ledger):
@@ -28,7 +28,7 @@ class Residents(nl.NKIObject):
         self.ahead, self.loaded, self.made = 1 if schedule.gathers else 0, [], 0
 
     def start(self, inputs):
-        """Load filters and x of the first sums, K tile by K tile; return zeros of `warm_zeros`."""
+        """Load filters and x of the first sums, K tile by K tile; returns the zeros of `warm_zeros`."""
         tile = self.schedule.residents[self.order[0]].tiles[0]
         for k_tile in range(len(self.schedule.k_tiles)):
             self.filters.load(tile, k_tile)
@@ -45,14 +45,14 @@ class Residents(nl.NKIObject):
         self._make(1)
 
     def make_until(self, index, place):
-        """Make those that a step and the next ones need, one group ahead at most: the one after it has the buffers of
-        this one."""
+        """Make the stationaries of a step and of the next ones, at most one group ahead: the group after that reuses
+        this one's buffers."""
         at = self.order.index(self.steps[index][0])
         soon = self.steps[min(index + AHEAD * self.ahead, len(self.steps) - 1)][0]
         self._make(min(self.order.index(soon), at + 1) + 1)
 
     def _load(self, count):
-        """Load so many groups, or all."""
+        """Load the first `count` groups, or all."""
         for tile in [tile for b in self.order[:count] for tile in self.schedule.residents[b].tiles]:
             if tile not in self.loaded:
                 for k_tile in range(len(self.schedule.k_tiles)):
@@ -60,7 +60,7 @@ class Residents(nl.NKIObject):
                 self.loaded.append(tile)
 
     def _make(self, count):
-        """Make the stationaries of so many groups."""
+        """Make the stationaries of the first `count` groups."""
         while self.made < count:
             self._load(self.made + 1)
             self.filters.make(self.schedule.residents[self.order[self.made]].tiles)
@@ -70,15 +70,15 @@ class Residents(nl.NKIObject):
 
 
 class StackedResidents(Residents):
-    """The same of K packing, whose filters come M tile by M tile, a few ahead."""
+    """Stationaries and biases of K packing; filters are loaded by M tiles, a few ahead."""
 
     def __init__(self, operands, geometry, schedule, steps, ledger):
         super().__init__(operands, geometry, schedule, steps, ledger)
         self.warm_blocks = 4 if schedule.stack.diagonal else 1
 
     def start(self, inputs):
-        """Load filters, x and biases of the first sums, then what there is room for."""
-        # filters that wait for zeros must not come after all rows
+        """Load filters, x and biases of the first sums, then x as room allows."""
+        # filters that wait for zeros must not wait for those of all rows
         late = self.schedule.stack.filters == "straight" and not self.schedule.stack.fits_window
         if not late:
             inputs.clear(0, 0)
@@ -97,7 +97,7 @@ class StackedResidents(Residents):
         self.filters.place(0)
 
     def make_until(self, index, place):
-        """Load and make those that an M tile of a step needs."""
+        """Load and make the stationaries of an M tile of a step."""
         m_tile = self.order.index(self.steps[index][0]) + place
         self.filters.load(m_tile + 1)
         self.filters.place(m_tile)

@@ -1,4 +1,4 @@
-"""Results of output tiles on their way out, residuals and biases in."""
+"""Results of output tiles and their stores; loads of residuals and biases."""
 
 import itertools
 
@@ -24,22 +24,22 @@ from ..sums import spaced
 
 
 class Biases(nl.NKIObject):
-    """Biases of row tiles, fp32 on the partitions of what leaves PSUM together.
+    """Biases of row tiles, fp32 on the partitions of outputs that are evacuated together.
 
-    A DMA of single numbers takes an engine 55 ns for each, so that they come as rows [row tile, k], up to 128 row tiles
-    each, which the array transposes once for all that have as many channels.
+    A DMA takes an engine 55 ns for each single number, so biases are loaded as rows [row tile, k], up to 128 row tiles
+    each, and the Tensor Engine transposes all with equally many channels at once.
     """
 
     def __init__(self, bias_hbm, schedule, row_tiles):
         self.bias_hbm, self.schedule, self.rows, self.made = bias_hbm, schedule, [], {}
         pack = schedule.pack
-        #: outputs that have a channel's bias; channels of a row tile by its first
+        #: outputs with the same bias; channels of a row tile, by the first of them
         self.times = schedule.together_rows * schedule.segments if pack is None else pack.U * pack.Z
         self.channels = {one.k0: one.kn if pack is None else one.kn // self.times for one in row_tiles}
         self.order = sorted(self.channels)
 
     def load(self):
-        """Load all rows; of groups with zeros after the channels, as their slots are not full."""
+        """Load all rows; for groups with zeros after the channels, as their slots are not full."""
         sizes = [(k0, self.channels[k0]) for k0 in self.order]
         for first in range(0, len(sizes) if self.bias_hbm != None else 0, nl.tile_size.pmax):
             some = sizes[first : first + nl.tile_size.pmax]
@@ -54,7 +54,7 @@ class Biases(nl.NKIObject):
             self.rows.append(rows_sbuf)
 
     def of(self, row_tile):
-        """[(output, k), 1] of a row tile, None without any."""
+        """Biases [(output, k), 1] of a row tile, or None."""
         if len(self.rows) == 0:
             return None
         part, column = divmod(self.order.index(row_tile.k0), nl.tile_size.pmax)
@@ -75,10 +75,10 @@ class Biases(nl.NKIObject):
 class Results(nl.NKIObject):
     """Tiles of results, and of residuals, of an M tile for an output tile.
 
-    Of groups a row tile's rows of a block leave PSUM to as many neighbouring partitions. One of them is where its
-    results belong, the others are copied there; row tiles whose evacuations overlap take different tiles. Of transposed
-    convolutions results of several output tiles or M tiles are packed along the partitions, as DMA has more
-    engines for more of these.
+    Groups: the rows of a block are evacuated together to neighbouring partitions, `together_rows` of them for each row
+    tile. One of them is where the row tile's results belong; the others are copied there. Row tiles whose evacuations
+    overlap use different tiles. Transposed convolutions: results of several output tiles or M tiles are packed along
+    the partitions, because more partitions use more DMA engines.
     """
 
     def __init__(self, operands, geometry, schedule, ledger):
@@ -87,7 +87,7 @@ class Results(nl.NKIObject):
         self.slots = nl.tile_size.pmax // schedule.slot
 
     def start(self, tile, lanes):
-        """Room for results of an M tile, and residuals on their way."""
+        """Allocate results of an M tile, and load its residuals."""
         schedule, self.residuals = self.schedule, self.load_residuals(tile, lanes)
         if schedule.gathers:
             shape = nl.tile_size.pmax, *(max(lane[axis].yn for lane in lanes) for axis in range(3))
@@ -98,7 +98,7 @@ class Results(nl.NKIObject):
         self.base, self.count = self.count % self.slots * schedule.slot, self.count + 1
 
     def load_residuals(self, tile, lanes):
-        """Residuals by row tile, those of gathered rows [(row, k), planes, blocks, columns]; None of each without."""
+        """Load residuals by row tile, gathered rows as [(row, k), planes, blocks, columns]; None without one."""
         schedule = self.schedule
         z, p, q = (max(lane[axis].yn for lane in lanes) for axis in range(3))
         if schedule.gathers:
@@ -110,7 +110,7 @@ class Results(nl.NKIObject):
         return [residual_of(self.operands, shape, regions, schedule.segments > 1)]
 
     def place(self, index, row_tile):
-        """(tile, first partition that a row tile's sums go to, which row of a block belongs there) of its results."""
+        """(tile of results, first partition of a row tile's sums, the row of a block that belongs there)."""
         schedule = self.schedule
         if not schedule.gathers:
             return self.ys[0], self.base, 0
@@ -120,8 +120,8 @@ class Results(nl.NKIObject):
         return self.ys[page * rows + own], first // each * each, own
 
     def finish(self, tile, lanes, blocks, last):
-        """What is to be done once the results of some blocks are there: gathered rows leave together with all of the
-        output tile's, but where nothing would hide that."""
+        """Finish blocks whose results are complete: gather their rows, and store them, but gathered rows with the whole
+        output tile unless no work would hide that."""
         if self.schedule.gathers:
             for row_tile in tile:
                 self._gather(row_tile, lanes[row_tile.lane], blocks)
@@ -129,12 +129,12 @@ class Results(nl.NKIObject):
             self._store(tile, lanes, blocks)
 
     def end(self, tile, lanes, last):
-        """The same of an output tile."""
+        """Store an output tile's gathered rows."""
         if self.schedule.gathers and not last:
             self._store(tile, lanes, tuple((0, max(lane[axis].bn for lane in lanes)) for axis in range(3)))
 
     def _gather(self, row_tile, lane, blocks):
-        """Rows of a row tile's blocks to the partitions and places where they belong."""
+        """Copy rows of a row tile's blocks to their partitions and places."""
         y_sbuf, base, own = self.place(0, row_tile)
         rows, slot = self.schedule.together_rows, self.schedule.slot
         (z, zn), _, (q, qn) = places_of(lane, blocks)
@@ -159,7 +159,7 @@ class Results(nl.NKIObject):
             store_regions(self.operands.y, y_sbuf, self._regions(row_tile, some, blocks, first))
 
     def _regions(self, row_tile, lanes, blocks, first):
-        """Regions of a tensor of results for some blocks of lanes, those that exist, from a partition on."""
+        """Regions of a tensor of results for the outputs inside y of blocks of lanes, from partition `first` on."""
         found = []
         for index, lane in enumerate(lanes):
             (z, z0, zn), (p, p0, pn), (q, q0, qn) = (
@@ -186,18 +186,18 @@ class Results(nl.NKIObject):
 
 
 class PackedResults(Results):
-    """The same of M packing and K packing, of each row tile [(u, k), planes, blocks, columns], of blocks of V rows
-    [(u, k), (plane, block), V, columns]; k counts planes of y that are packed. What is stored together is on partitions
-    that rotate, as a DMA engine serves eight of them."""
+    """Results of M packing and K packing: for each row tile [(u, k), planes, blocks, columns], or with V rows a block
+    [(u, k), (plane, block), V, columns]; k counts packed planes of y. Results that are stored together rotate through
+    the partitions, as a DMA engine serves eight of them."""
 
     def start(self, tile, lanes):
-        """Room for results, as their regions see them and as [(u, k), planes, rows, columns], and residuals."""
+        """Allocate results, as their regions see them and as [(u, k), planes, rows, columns], and load residuals."""
         self.residuals = self.load_residuals(tile, lanes)
         parts = nl.tile_size.pmax if self.slots > 1 else tile[0].kn
         self.ys = [self._tile(parts, self.operands.y.dtype, lanes[one.lane]) for one in tile]
 
     def load_residuals(self, tile, lanes):
-        """Residuals [(u, k), planes, rows, columns] by row tile; None of each without."""
+        """Load residuals [(u, k), planes, rows, columns] by row tile; None for each without one."""
         found, V = [], self.schedule.pack.V
         for one in tile if self.operands.residual != None else []:
             z, p, q = lane = lanes[one.lane]
@@ -215,7 +215,7 @@ class PackedResults(Results):
         return tile_sbuf, tile_sbuf.reshape((parts, z.yn, p.bn * V, q.yn))
 
     def _whole(self, rows):
-        """How many of some blocks of rows y has all planes and rows of."""
+        """The number of blocks of rows whose planes and rows are all in y."""
         pack = self.schedule.pack
         if pack.depth.out // pack.depth.images % pack.Z > 0:
             return 0
@@ -236,11 +236,11 @@ class PackedResults(Results):
         self.count += len(tile)
 
     def end(self, tile, lanes, last):
-        """Nothing is left."""
+        """Store nothing: `finish` stores all."""
 
     def _rows(self, row_tile, lane, planes, blocks, base):
-        """Regions of (first, how many) planes and blocks of a lane, as far as y has their rows: as few as an access
-        pattern has dims for."""
+        """Regions of planes and blocks (first, count) of a lane, with the rows inside y: as few as the dims of an
+        access pattern allow."""
         geometry, pack, (z, p, q), strides = self.geometry, self.schedule.pack, lane, self.geometry.y_strides
         by_k, by_n, by_p, by_q = strides[:4]
         kn, each, columns, found = row_tile.kn // pack.U, pack.depth.out // pack.depth.images, [by_q, q.yn], []

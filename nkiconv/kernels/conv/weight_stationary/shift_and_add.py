@@ -1,8 +1,8 @@
 """Evacuation of M packing: the sums of several columns of taps, each shifted to its outputs, added in fp32.
 
-Vector adds one tap's sums while it reads them; the first tap's are copied, by Scalar if it has less to do. Where Vector
-has more to do than Scalar and GpSimd, Scalar copies the last tap's sums too and GpSimd adds them: the order of the
-additions is the same, and so are the bits.
+Vector adds a tap's sums while it reads them; the first tap's are copied, by Scalar if it has less work. If Vector has
+more work than Scalar and GpSimd, Scalar copies the last tap's sums too and GpSimd adds them: the order of the additions
+is the same, and so are the bits.
 """
 
 import itertools
@@ -24,21 +24,21 @@ from ..._epilogue import evacuate
 from ..regions import clear_window
 from ..sums import places_of_elements, places_of_outputs, spaced, taps_by_cover
 
-#: Sums of several taps that are made ahead: GpSimd has additions between their zeros.
+#: Tiles for sums of several taps that are made ahead: GpSimd has additions between their zeros.
 PARTS_AHEAD = 4
 
 
 class ShiftAndAdd(nl.NKIObject):
-    """Evacuations of a core, in the order of the work. Tiles for fp32 sums of several taps are made, and their zeros
-    written, ahead."""
+    """Evacuations of a core, in the order of the work. Tiles for fp32 sums of several taps are allocated and zeroed
+    ahead."""
 
     def __init__(self, schedule, steps, epilogue, ledger):
         self.schedule, self.epilogue, self.ledger = schedule, epilogue, ledger
         self.wanted, self.made = self._parts(steps), []
 
     def add(self, y_sbuf, acc_psum, tile, bias_sbuf, residual_sbuf):
-        """The sums of all taps, each shifted to its outputs, and the epilogue, into y_sbuf [(u, k), planes, blocks,
-        columns] of a part of a row. Taps that meet only some outputs come first, one that meets all last."""
+        """Add the sums of all taps, each shifted to its outputs, with the epilogue, into y_sbuf [(u, k), planes,
+        blocks, columns] of a part of a row. Taps with only some outputs come first, one with all of them last."""
         parts, nn, jn, _ = y_sbuf.shape
         for one in self.outputs_of(tile):
             own = (0, parts), (0, nn, 1), (0, jn, 1), (one.first, one.count, one.step)
@@ -50,7 +50,7 @@ class ShiftAndAdd(nl.NKIObject):
                 self._add_taps(y, taps, tile, one, bias_sbuf, residual)
 
     def alone(self, acc_psum, tile, extents):
-        """The sums of a part of a row where no others are added to them, else None."""
+        """The sums of a part of a row if they come from one tap alone, else None."""
         first, *others = self.outputs_of(tile)
         return self._sums(acc_psum, tile, first.taps[0], extents) if not others and is_direct(first) else None
 
@@ -64,7 +64,7 @@ class ShiftAndAdd(nl.NKIObject):
         return spaced(acc_psum, (tap[0] * self.schedule.slot, parts), (0, nn, 1), (0, jn, 1), columns)
 
     def _add_taps(self, y_sbuf, taps, tile, one, bias_sbuf, residual_sbuf):
-        """(sums, where they meet x) of several taps, and the epilogue, into the outputs that they meet."""
+        """Add several taps, (sums, valid range) each, with the epilogue, into their outputs."""
         self.made += [part_of(*part) for part in itertools.islice(self.wanted, PARTS_AHEAD - len(self.made))]
         (parts, nn, jn, qn), part_sbuf, engine = y_sbuf.shape, self.made.pop(0), nisa.engine
         elements = nn * jn * qn
@@ -88,7 +88,7 @@ class ShiftAndAdd(nl.NKIObject):
         evacuate(y_sbuf, part_sbuf, bias_sbuf, residual_sbuf, self.epilogue, self.ledger)
 
     def _with_gpsimd(self, elements, vector):
-        """Whether Scalar and GpSimd would be done with the last tap before Vector is; if so, it is booked there."""
+        """Whether Scalar and GpSimd would finish the last tap before Vector; if so, the ledger counts it there."""
         scalar = self.ledger.scalar + SCALAR_START_WORK_PSUM + elements * SCALAR_WORK
         gpsimd = self.ledger.gpsimd + GPSIMD_START_WORK + elements * GPSIMD_WORK
         if self.epilogue.activation != "" or max(scalar, gpsimd) >= self.ledger.vector + vector:
@@ -97,7 +97,7 @@ class ShiftAndAdd(nl.NKIObject):
         return True
 
     def _parts(self, steps):
-        """(part of a row, OutputsMet, shape) of all fp32 sums of several taps."""
+        """(part of a row, OutputsMet, shape) of all fp32 sums of several taps, in order."""
         for row_tiles, lanes in self.schedule.m_tiles_of(steps):
             for bank, row_tile in itertools.product(banks_of(self.schedule, lanes), row_tiles):
                 tile = next(one for one in self.schedule.shift.tiles if one[2] == bank.blocks[2][0])
@@ -109,31 +109,31 @@ class ShiftAndAdd(nl.NKIObject):
 
 
 def part_of(tile, one, shape):
-    """fp32 sums of OutputsMet of a part of a row in SBUF, zero at outputs that their first tap misses."""
+    """A tile for fp32 sums of OutputsMet of a part of a row in SBUF, zero outside the first tap's valid range."""
     _, _, blocks, count = shape
     part_sbuf = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
     first, num, step = place_among(one, tile, one.taps[0][1])
-    # where it meets every other output, it is added too
+    # if that is every other output, the first tap is added too
     clear_window(part_sbuf, 0, blocks, 0, first if step == 1 else 0, nisa.engine.gpsimd)
     clear_window(part_sbuf, 0, blocks, first + num if step == 1 else 0, count, nisa.engine.gpsimd)
     return part_sbuf
 
 
 def place_among(one, tile, found):
-    """(first, how many, step) of what a tap meets, among OutputsMet."""
+    """(first, count, step) of a tap's valid range, counted in OutputsMet."""
     first, count, step = places_of_outputs(found, tile[0])
     return (first - one.first) // one.step, count, step // one.step
 
 
 def is_direct(one):
-    """Whether these outputs are of one tap that meets all of them."""
+    """Whether these outputs have one tap, valid at all of them."""
     return len(one.taps) == 1 and one.taps[0][1][1:3] == (one.step, one.count)
 
 
 @dataclass
 class OutputsMet(nl.NKIObject):
-    """Every step-th output of a part of a row from the first on, that the same taps meet: (tap, where it meets x, as
-    `geometry.valid_range` says), one that meets all of them last, and another first if there is one."""
+    """Every step-th output of a part of a row from the first on, with the same taps: (tap, its `geometry.valid_range`);
+    one that is valid at all of them is last, and another such tap first if there is one."""
 
     first: int
     step: int
@@ -142,8 +142,8 @@ class OutputsMet(nl.NKIObject):
 
 
 def outputs_of_tile(sums, tile):
-    """All OutputsMet of a part of a row: where x is dilated those between its elements are apart, as far as any tap
-    meets each."""
+    """All OutputsMet of a part of a row; if x is dilated, one for each residue of outputs by its step, as far as each
+    has a tap."""
     every, found = taps_by_cover(sums, tile[0], tile[1]), []
     step = every[0][1][1]
     for tap in every:

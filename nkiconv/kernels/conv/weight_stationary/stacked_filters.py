@@ -1,10 +1,10 @@
-"""Filters as stationaries [(d, b, c), (plane, g, z, t), (u, k)], zero-padded and transposed on the array.
+"""Filters as stationaries [(d, b, c), (plane, g, z, t), (u, k)], zero-padded and transposed by the Tensor Engine.
 
-Output row u of a block meets tap r at row u * V * stride + r * dilation of the block's window, so the filters of u are
-a copy of w shifted down by u * V * stride rows. They come from HBM straight to partitions (u, k) where that makes long
-runs; else w comes once, and each u has a transpose of its own rows (`schedules.stacked.WAYS`), with reversed taps put
-in order before. A view of B rows and D columns of taps of that takes one transpose; where the last group has fewer
-than D columns of taps, the partitions of the others are left out.
+Tap r of output row u of a block reads row u * V * stride + r * dilation of the block's window, so the filters of u are
+a copy of w shifted down by u * V * stride rows. They are loaded straight to partitions (u, k) if that makes long runs;
+else w is loaded once, and each u has a transpose of its own rows (`schedules.stacked.WAYS`), after reversed taps are
+put in order. Each transpose reads a view of B rows and D columns of taps; if the last group has fewer than D columns of
+taps, the partitions of the others are left out.
 """
 
 from ...._nki import nisa, nl
@@ -12,13 +12,13 @@ from ....schedules.tiles import cut_into
 from ..filter_feed import clear_words, transpose_together, transposes_of_bank, turn_into
 from ..regions import load_region, offset_at
 
-#: DMAs that bring the first filters, where they are of many channels: one of fewer partitions begins earlier.
+#: DMAs of the first filters, if they have many channels: a DMA of fewer partitions begins earlier.
 FIRST_DMAS = 2
 
 
 class TransposedFilters(nl.NKIObject):
-    """Stationaries of all M tiles that are there, and padded filters of those that are on their way: (w as loaded [k,
-    (c, plane), r, s] or None, Z [(u, k), (c, plane), rows of the window, columns of taps])."""
+    """Stationaries of M tiles that are made, and padded filters of M tiles that are loaded: (w [k, (c, plane), r, s] or
+    None, Z [(u, k), (c, plane), rows of the window, columns of taps])."""
 
     def __init__(self, operands, geometry, schedule, m_tiles, ledger):
         self.operands, self.geometry, self.schedule, self.m_tiles = operands, geometry, schedule, m_tiles
@@ -26,17 +26,17 @@ class TransposedFilters(nl.NKIObject):
         self.tiles = {m_tile[0]: index for index, m_tile in enumerate(m_tiles)}
 
     def start(self):
-        """Load the first."""
+        """Load the filters of the first M tile."""
         self._load(1)
 
     def load(self, m_tile):
-        """Load those before `m_tile`, and what there is room for after them."""
+        """Load the filters of M tiles before `m_tile`, and of as many after them as there is room for."""
         self._load(m_tile + self.schedule.m_tiles_ahead)
 
     def place(self, m_tile):
-        """Stationaries of this M tile and the next one, which is transposed before this one's sums and evacuated during
-        them; the second and third M tile's come after the first rows. Taps of the M tile after them are placed, so that
-        they do not wait for evacuations of sums."""
+        """Make the stationaries of this M tile and of the next one, which is transposed before this one's sums and
+        evacuated during them; those of the second and third M tile follow the first rows. Taps of the M tile after them
+        are placed, so that they do not wait for evacuations of sums."""
         m_tiles = self.m_tiles
         while len(self.ready) < min(len(m_tiles), 1 if m_tile == 0 else m_tile + 2):
             index = len(self.ready)
@@ -47,12 +47,12 @@ class TransposedFilters(nl.NKIObject):
                 self._place_taps(index + 1)
 
     def stationary(self, tile, k_tile, sweep, row_tile, product):
-        """The stationary [(d, b, c), (u, k)] of a product of an M tile: plane, group of columns of taps, phase, block
-        of rows."""
+        """The stationary [(d, b, c), (u, k)] of a product of an M tile, by plane, group of columns of taps, phase,
+        block of rows."""
         return self.ready[self.tiles[row_tile.k0]][product.index]
 
     def _load(self, count):
-        """Load the filters of M tiles until there are `count`, or all. Z lacks what is to be placed on chip."""
+        """Load the filters of M tiles until there are `count`, or all. Z lacks filters that are placed on chip."""
         schedule, geometry, w_dtype = self.schedule, self.geometry, self.operands.w_dtype
         C, rows, taps, height = geometry.planes.taps * geometry.C, geometry.rows, geometry.columns.taps, schedule.z_rows
         while len(self.padded) < min(count, len(self.m_tiles)):
@@ -74,7 +74,7 @@ class TransposedFilters(nl.NKIObject):
             self.padded.append((raw_sbuf, z_sbuf))
 
     def _load_taps(self, tile, m_tile, partition, row, taps, dmas):
-        """Rows of taps (first, how many) of an M tile to a partition and row of a tile, by so many DMAs."""
+        """Load rows of taps (first, count) of an M tile to a partition and row of a tile, by `dmas` DMAs."""
         geometry, strides = self.geometry, self.geometry.w_strides
         planes_sbuf = tile.reshape((tile.shape[0], geometry.C, geometry.planes.taps, tile.shape[2], tile.shape[3]))
         planes = [strides[2] * geometry.rows.taps, geometry.planes.taps]

@@ -1,8 +1,8 @@
-"""The prologue of K packing: one instruction for all copies of x, then zeros again where some of them lie outside x.
+"""The prologue of K packing: one instruction for all copies of x, then zeros again in their elements outside x.
 
-X [(d, b, c), ..] has x at each shift d in other columns, and in blocks at the image's edges in some rows b alone. As
-engines begin at a few partitions, what is beside x is filled as x is, and multiplied by 0: strips of columns by a tile,
-rows of a block by a number for each partition.
+x is in other columns of X [(d, b, c), ..] for each shift d, and only on some rows b of blocks at the image's edges. As
+engines begin at few partitions, elements outside x pass the prologue too, and are then multiplied by 0: strips of
+columns by a tile, rows of a block by a number for each partition.
 """
 
 from ...._nki import nisa, nl
@@ -12,13 +12,13 @@ from ..._engines import book_vector
 
 
 class StackedPrologue(nl.NKIObject):
-    """A prologue, and masks that are made when they are first needed."""
+    """A prologue, and its masks, which are made at their first use."""
 
     def __init__(self, operands, stack, ledger):
         self.on_x, self.dtype, self.stack, self.ledger = operands.prologue, operands.x_dtype, stack, ledger
         spans = [(low, high) for low, high, _ in stack.spans(0) if low < high] or [(0, 0)]
         self.low, self.high = min(low for low, _ in spans), max(high for _, high in spans)
-        #: columns in which some shifts have x, and others do not
+        #: columns in which only some shifts have x
         lows, highs = max(low for low, _ in spans), min(high for _, high in spans)
         every_has = len(spans) == stack.D and lows < highs
         self.strips = [(self.low, lows), (highs, self.high)] if every_has else [(self.low, self.high)]
@@ -26,7 +26,7 @@ class StackedPrologue(nl.NKIObject):
         self.masks = {}
 
     def apply(self, x_sbuf, lane, first, end):
-        """Blocks first .. end - 1 of X [(d, b, c), planes, blocks, columns] of an output tile, once they are loaded."""
+        """Apply the prologue to loaded blocks first .. end - 1 of X [(d, b, c), planes, blocks, columns]."""
         stack, m0, (d0, dn) = self.stack, lane[1].x0, plane_span(lane[0])
         held = self.blocks_held(first, end)
         if held and dn > 0:
@@ -34,12 +34,12 @@ class StackedPrologue(nl.NKIObject):
             self.on_x.apply_once(whole, whole, 0, 0, d0, self.ledger, stack.D * stack.B)
 
     def blocks_held(self, first, end):
-        """Those of blocks first .. end - 1 that have rows of x; none where no column has x."""
+        """Those of blocks first .. end - 1 with rows of x; empty if no column has x."""
         some = range(first, end) if self.low < self.high else ()
         return [m for m in some if self.stack.rows_held(m)[1] > 0]
 
     def clear(self, x_sbuf, lane, first, end):
-        """Zeros again around x in the same blocks."""
+        """Zero the elements outside x again, in the same blocks."""
         stack, m0, (_, dn), parts = self.stack, lane[1].x0, plane_span(lane[0]), x_sbuf.shape[0]
         held = self.blocks_held(first, end)
         if not held or dn == 0:
@@ -64,7 +64,7 @@ class StackedPrologue(nl.NKIObject):
         book_vector(self.ledger, size_of(data.shape[1:]))
 
     def mask_of_columns(self, low, high):
-        """[(d, b, c), columns] 1 where columns low .. high - 1 are x's at shift d, else 0."""
+        """A mask [(d, b, c), columns]: 1 if columns low .. high - 1 are in x at shift d, else 0."""
         if (low, high) not in self.masks:
             stack = self.stack
             mask_sbuf = nl.ndarray((stack.parts, high - low), dtype=self.dtype, buffer=nl.sbuf)
@@ -79,7 +79,7 @@ class StackedPrologue(nl.NKIObject):
         return self.masks[low, high]
 
     def mask_of_rows(self, b, bn):
-        """[(d, b, c), 1] fp32: 1 of rows b .. b + bn - 1, else 0."""
+        """A mask [(d, b, c), 1] in fp32: 1 for rows b .. b + bn - 1, else 0."""
         if ("rows", b, bn) not in self.masks:
             stack, C = self.stack, self.stack.geometry.C
             mask_sbuf = nl.ndarray((stack.parts, 1), dtype=nl.float32, buffer=nl.sbuf)
@@ -92,5 +92,5 @@ class StackedPrologue(nl.NKIObject):
 
 
 def fill(dst, value):
-    """A number on partitions from 0 on: those that come after keep theirs."""
+    """Write a number on partitions from 0 on; the partitions after them keep theirs."""
     nisa.memset(dst=dst, value=value, engine=nisa.engine.gpsimd)

@@ -1,7 +1,7 @@
-"""Statistics of y, whose partitions are of several outputs of a block: (u, k).
+"""Statistics of y with several outputs of a block on the partitions: (u, k).
 
-Of M packing and K packing u is a row of y, and of groups and transposed convolutions an output of a block, one slot of
-partitions after the other: bn_stats takes all that are in PSUM at once.
+With M packing and K packing u is a row of y; with groups and transposed convolutions it is an output of a block, one
+slot of partitions after the other: bn_stats reads all in PSUM at once.
 """
 
 import itertools
@@ -16,7 +16,7 @@ from ..._statistics import OutputStatistics
 
 @dataclass
 class Columns(nl.NKIObject):
-    """Output channels k0 .. k0+kn-1 of an M tile, each of so many rows, or outputs of a block, of y."""
+    """Output channels k0 .. k0+kn-1 of an M tile, for each of `rows` rows of y, or outputs of a block."""
 
     k0: int
     kn: int
@@ -24,7 +24,7 @@ class Columns(nl.NKIObject):
 
 
 def new_output_statistics(operands, geometry, options, schedule, steps, ledger):
-    """Statistics of what steps make of y, or None where they are not asked for."""
+    """Statistics of the y of some steps, or None if they are not asked for."""
     if operands.stats is None:
         return None
     tiles, visits = [tile for one in schedule.residents for tile in one.tiles], []
@@ -43,25 +43,25 @@ def new_output_statistics(operands, geometry, options, schedule, steps, ledger):
 
 
 def outputs_together(schedule, sweep, options):
-    """Outputs of a block that statistics can take together: all in PSUM, else those that leave it together."""
+    """Outputs of a block in one statistics call: all in PSUM, else those that are evacuated together."""
     return len(sweep.outputs) if adds_bias_alone(options.epilogue) else schedule.together_rows
 
 
 def columns_of(schedule, row_tile):
-    """Columns of a row tile; of outputs of a block those of one."""
+    """Columns of a row tile; for outputs of a block, of one of them."""
     rows = 1 if schedule.pack is None else schedule.pack.U
     return Columns(row_tile.k0, row_tile.kn // rows, rows)
 
 
 def planes_of_bank(sweep, lane, blocks):
-    """(first, how many) planes of y of some blocks in a sweep; of those with gaps between them, which are of one image,
-    as if they followed each other."""
+    """(first, count) planes of y of some blocks in a sweep; planes with gaps between them, which are of one image,
+    count as neighbours."""
     _, ((first, count, _), _, _) = output_in(lane, blocks, sweep.outputs[0])
     return lane[0].image * lane[0].axis.out + lane[0].y0 + first, count
 
 
 def rows_of_bank(schedule, sweep, blocks, out):
-    """How many of some blocks of rows have all their rows in y, of `out` rows, and how many rows the next one has."""
+    """(number of blocks of rows whose rows are all in y, of `out` rows; rows of the next block in y)."""
     U, V = schedule.pack.U, schedule.pack.V
     v = sweep.outputs[0][1]
     first, count = blocks
@@ -71,16 +71,16 @@ def rows_of_bank(schedule, sweep, blocks, out):
 
 
 def before_rounding(work, y_sbuf, alone):
-    """What a bank is evacuated into; alone: whether its sums are all there is but for the epilogue."""
+    """The tile that a bank is evacuated into; alone: whether no other sums are added to the bank's."""
     if work.statistics is None or (alone and adds_bias_alone(work.options.epilogue)):
         return y_sbuf
     return unrounded(y_sbuf)
 
 
 def leave(work, y_sbuf, sums_sbuf, acc, bias_sbuf, place):
-    """Take statistics of a bank that has been evacuated into `before_rounding`, and round it.
+    """Take statistics of a bank evacuated into `before_rounding`'s tile, and round it to y.
 
-    acc: its sums in PSUM, None where others are added to them. place: its row tile, lane, sweep and blocks.
+    acc: its sums in PSUM, None if others are added to them. place: its row tile, lane, sweep and blocks.
     """
     if work.statistics is None:
         return
@@ -104,10 +104,10 @@ def add_rows(work, sums_sbuf, acc, bias_sbuf, place):
 
 
 def add_outputs(work, data, bias, place, first, together, offsets=(0, 0, 0)):
-    """Take statistics of so many outputs of a block from `first` on.
+    """Take statistics of `together` outputs of a block, from `first` on.
 
-    data: [(output, k), planes, rows, columns] of blocks of their bank, from some of its first planes, rows and columns
-    on. place: as of `leave`.
+    data: [(output, k), planes, rows, columns] of blocks of their bank, without its first `offsets` planes, rows and
+    columns. place: as in `leave`.
     """
     row_tile, lane, sweep, blocks = place
     slot = work.schedule.slot

@@ -1,13 +1,13 @@
-"""Filters of a depthwise stack: Toeplitz matrices, block-diagonal over A channels, made by DMAs of runs.
+"""Filters of a depthwise stack: Toeplitz matrices, block-diagonal over A channels, made by a DMA for each run.
 
-With z[a] the rows of channel a's filter in reverse order, at distances of the dilation, row h of F has
+Let z[a] be the rows of channel a's filter in reverse order, a dilation apart. Row h of F is
 
     F[(a, h), p, s] = w[a, (h + top - p * stride) / dilation, s] = z[a][p * stride + shift - h, s],
 
 neighbouring rows of z from a place on that moves with h: one run for each partition and M tile. z is made in SBUF for
 128 channels at a time and read from a copy in HBM, so that one DMA serves row h of channel a of many M tiles. A buffer
-has the matrices of a round of M tiles; everything else is zeroed once and never written again, as all runs have the
-same places.
+holds the matrices of a round of M tiles; everything else is zeroed once and never written again, as the runs of all
+rounds have the same places.
 """
 
 from ...._nki import nisa, nl
@@ -19,8 +19,8 @@ from ..filter_feed import clear_words, tiles_in_turn, turn_forwards
 
 
 class ToeplitzFilters(nl.NKIObject):
-    """Stationaries of a core's M tiles, a round of them in a buffer; z of their channels in HBM; rounds that are
-    loaded."""
+    """Stationaries of a core's M tiles, a round of them in a buffer; z of their channels in HBM; the number of loaded
+    rounds."""
 
     def __init__(self, operands, geometry, schedule, m_tiles, ledger):
         self.operands, self.geometry, self.schedule, self.m_tiles = operands, geometry, schedule, m_tiles
@@ -29,15 +29,15 @@ class ToeplitzFilters(nl.NKIObject):
         self.plane = window_of(geometry.rows, 1) * geometry.columns.taps
 
     def start(self):
-        """Zeros in the first buffer, and z."""
+        """Zero the first buffer, and make z."""
         self._add_buffer()
         self.reversed_hbm = self._reverse()
 
     def load(self, m_tile):
-        """Nothing: all filters are in HBM as runs."""
+        """Load nothing: all filters are in HBM as runs."""
 
     def place(self, m_tile):
-        """Matrices of an M tile's round and of the next one, whose buffer was last used by the M tile before."""
+        """Load the matrices of an M tile's round and of the next one, whose buffer the round before used."""
         together = self.schedule.together
         rounds = min(m_tile // together + ROUND_BUFFERS, div_ceil(len(self.m_tiles), together))
         while self.rounds < rounds:
@@ -56,8 +56,8 @@ class ToeplitzFilters(nl.NKIObject):
         return buffer_sbuf[0 : count * geometry.rows.size, m_tile % schedule.together, 0:count, t, s:end:step]
 
     def _add_buffer(self):
-        """One more buffer [(a, h), M tile, a', plane of taps, window * columns of taps] of zeros, which Vector and
-        GpSimd write."""
+        """Add a zeroed buffer [(a, h), M tile, a', plane of taps, window * columns of taps]; Vector and GpSimd write
+        it."""
         geometry, schedule = self.geometry, self.schedule
         shape = (schedule.parts, schedule.together, schedule.kn, geometry.planes.taps, matrix_elements(geometry))
         self.buffers = self.buffers + tiles_in_turn(1, shape, self.operands.w_dtype)
@@ -66,7 +66,7 @@ class ToeplitzFilters(nl.NKIObject):
             clear_words(self.buffers[-1][0 : schedule.parts, tile], engine)
 
     def _load_round(self):
-        """Matrices of the next round into the buffer that it takes."""
+        """Load the matrices of the next round into its buffer."""
         geometry, schedule, S = self.geometry, self.schedule, self.geometry.columns.taps
         A, planes, first = schedule.kn, geometry.planes.taps, self.rounds * schedule.together
         m_tiles = self.m_tiles[first : first + schedule.together]
@@ -84,7 +84,7 @@ class ToeplitzFilters(nl.NKIObject):
         self.rounds += 1
 
     def _reverse(self):
-        """z of the core's channels in HBM: [channels, planes of taps * rows of z * columns of taps]."""
+        """Write z of the core's channels to HBM: [channels, planes of taps * rows of z * columns of taps]."""
         geometry, dtype, pmax = self.geometry, self.operands.w_dtype, nl.tile_size.pmax
         rows, planes, S, depth = geometry.rows, geometry.planes.taps, geometry.columns.taps, window_of(geometry.rows, 1)
         c0, cn = self.m_tiles[0][0], self.m_tiles[-1][0] + self.m_tiles[-1][1] - self.m_tiles[0][0]
