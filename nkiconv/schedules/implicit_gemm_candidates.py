@@ -30,7 +30,8 @@ from .prices import first_load_ns
 from .settings import Config, declarations, once_a_config, values_of
 from .tiles import P_MAX, PARTS
 
-#: Factors on the bound that folded channels must reach, and cores that share images, as each transposes all filters.
+#: Ratios of bounds below which folded channels replace plain ones, and cores that share images (each transposes all
+#: filters) those that share channels.
 WORTHWHILE, TIE = 0.98, 0.995
 #: Warm-up matmuls on zeros: for packed filters, which need no transposes; the most; more while the first filters are
 #: split into pairs of fp16; and the ns until zeros are written.
@@ -46,7 +47,7 @@ PAIRS_X_BYTES, NORM_PARTS = (49_152, 40_960, 32_768, 24_576, 16_384, 8192), (1, 
 
 
 def plan(geometry: Geometry, options: Options, config: Config, cores: int) -> tuple[Schedule | None, str]:
-    """(the schedule on `cores` cores, "") or (None, the reason without one)."""
+    """(the schedule on `cores` cores, "") or (None, unsupported reason)."""
     reason = config_unsupported(geometry, options, config)
     if reason != "":
         return None, reason

@@ -103,7 +103,7 @@ def _order_unsupported(geometry: Geometry, schedule: Schedule) -> str:
 
 
 def config_unsupported(geometry: Geometry, options: Options, config: Config) -> str:
-    """The error of a config's names or values, or why no such schedule runs; "" if they are valid."""
+    """The error of a config, or why the problem does not support its settings; "" if it does."""
     reason = ImplicitGemmSettings.unsupported_reason(config)
     reason = reason or norm_unsupported(geometry, options)
     if reason != "":

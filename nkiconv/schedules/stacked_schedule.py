@@ -65,7 +65,7 @@ class Stack:
     #: the most images and output blocks of an output tile
     images: int
     blocks: int
-    #: the first column of taps, whose valid range is all outputs, if X holds no zeros next to x; else -1
+    #: the column of taps that is multiplied first, valid at all outputs, if X has no zeros next to x; else -1
     whole: int
     #: the most buffers of x
     ring: int

@@ -284,7 +284,7 @@ class Bound:
         if schedule.gathers:
             every = sum(one.kn for one in tile if one.lane < len(lanes))
             slots = min(1.0, slots / row_tiles)
-        else:  # what is packed along the partitions has its own DMA engines
+        else:  # packed parts of the partitions have separate DMA engines
             resident, each = schedule.residents[0], len(lanes) if self.shift is not None else 1
             slots = min(slots, max(1.0, len(resident.items) * len(resident.tiles) * each / PARTS))
             parts = every if self.shift is None else parts

@@ -1,5 +1,5 @@
-"""Settings of `weight_stationary` and `stacked` in order of a bound: of a bare kernel, and for the host, whose search
-begins with them; and the Schedule of a config, of which what it leaves open is filled in so."""
+"""Candidate settings of `weight_stationary` and `stacked` in order of their bound, for bare kernels and for the host's
+search; and the Schedule of a config, with its open settings filled in by the least bound."""
 
 from __future__ import annotations
 

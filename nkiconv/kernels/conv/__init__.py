@@ -7,9 +7,9 @@
     stacked        few channels: rows and shifted columns of x share the partitions, rows of y the columns; depthwise:
                    whole columns of x, a block-diagonal Toeplitz matrix for each column of taps
     activation_stationary
-                   y as NHWC: windows of x are the stationaries, filters pass the array, results come out by pixels; of
-                   volumes in NCDHW several planes of y at once, results are transposed to rows of y; depthwise: blocks
-                   of rows and columns of x are the stationaries, a Toeplitz matrix of all taps passes
+                   y as NHWC: windows of x are the stationaries, filters the moving operands, results are [pixel, k];
+                   volumes in NCDHW: several planes of y at once, results are transposed to rows of y; depthwise: blocks
+                   of rows and columns of x are the stationaries, a Toeplitz matrix of all taps is the moving operand
     weight_stationary
                    outputs in blocks of neighbours: small groups are packed along the columns, on row tiles that
                    work in parallel; transposed problems run phase by phase, each with its own taps; for few output

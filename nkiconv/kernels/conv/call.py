@@ -1,7 +1,7 @@
 """Operands of a convolution kernel: its tensors in HBM and their dtypes on chip.
 
-An algorithm takes (operands, geometry, options, schedule) and writes operands.y; its unsupported reason names what it
-does not support before any instruction, to the kernel and to the planner alike.
+An algorithm takes (operands, geometry, options, schedule) and writes operands.y; the kernel and the planner get its
+unsupported reason before any instruction.
 """
 
 from dataclasses import dataclass, replace

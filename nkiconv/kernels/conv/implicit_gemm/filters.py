@@ -1,4 +1,4 @@
-"""Filters as stationaries: [c, tap, k] in SBUF for each K tile of an M tile, transposed on the array.
+"""Filters as stationaries: [c, tap, k] in SBUF for each K tile of an M tile, transposed by the Tensor Engine.
 
 Filters of a group's M tiles are loaded in blocks and transposed in pieces, in the order of the sums
 (`implicit_gemm_products.FilterOrder`), so that the loop can transpose a piece between any two matmuls.

@@ -34,7 +34,7 @@ class StackedPrologue(nl.NKIObject):
             self.on_x.apply_once(whole, whole, 0, 0, d0, self.ledger, stack.D * stack.B)
 
     def blocks_held(self, first, end):
-        """Those of blocks first .. end - 1 with rows of x; empty if no column has x."""
+        """The blocks among first .. end - 1 with rows of x; empty if no column has x."""
         some = range(first, end) if self.low < self.high else ()
         return [m for m in some if self.stack.rows_held(m)[1] > 0]
 
