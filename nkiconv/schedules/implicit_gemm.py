@@ -52,5 +52,5 @@ class ImplicitGemmSettings(Settings):
         default=ORDERS[0],
         near=ALL,
     )
-    product: str = choice("how products are taken", PRODUCTS, near=ALL)
+    product: str = choice("kind of products", PRODUCTS, near=ALL)
     loop: int = count("pairs of output tiles of a device loop's body; 0: all are unrolled", 0, LOOP_MAX, default=0)

@@ -67,7 +67,7 @@ class Bound:
         if is_transposed(self.geometry):  # filters are loaded before x
             begin_ns += target.hwdge_issue_ns + first_load_ns(target)
         begin_ns += self.spread_ns(m_tile)
-        streamed = busy.streamed / busy.tensor if busy.tensor > 0 else 1.0  # lower if outputs read padding alone
+        streamed = busy.streamed / busy.tensor if busy.tensor > 0 else 1.0  # 0 ns: all outputs read padding alone
         made_ns, tensor_ns = self.first_block(m_tile) * self.transposing_ns(m_tile) / len(m_tile.k_tiles), busy.tensor
         if made_ns > 0 and plan.moved[0] == 0:
             begin_ns = array_end_ns(target, begin_ns, made_ns)

@@ -64,7 +64,7 @@ class PackedSettings(Settings):
 
     outputs: int = count("rows of y packed along the columns", 1, P_MAX, near=(less, more))
     depth: int = count(
-        "planes of y packed beside those; the planes of x that several see are channels",
+        "planes of y packed beside rows of y; the planes of x that they read are channels",
         1,
         P_MAX,
         default=1,
@@ -86,7 +86,7 @@ class PackedSettings(Settings):
         lambda geometry: WARM_UP if _outputs(geometry) >= WARM_OUTPUTS else WARM_UP_FIRST, near=WARM_UPS
     )
     late_warmup: int = count(
-        "of these, those that follow the first stationaries",
+        "matmuls on zeros, of `warmup`, that follow the first stationaries",
         0,
         WARM_UP_MAX,
         default=lambda geometry: WARM_UP - WARM_UP_FIRST if _outputs(geometry) >= WARM_OUTPUTS else 0,

@@ -100,7 +100,7 @@ class Pairs(Preparing):
         super().set_pace(matmuls / PRODUCTS_OF_FP32)
 
     def after_matmul(self):
-        """Advance pairs and start RowParts once for each tap, after its last kind of product."""
+        """Advance pairs and start RowParts after every third matmul: an fp32 product takes three."""
         self.matmuls += 1
         if self.matmuls % PRODUCTS_OF_FP32 > 0:
             return

@@ -75,10 +75,10 @@ class Biases(nl.NKIObject):
 class Results(nl.NKIObject):
     """Tiles of results, and of residuals, of an M tile for an output tile.
 
-    Groups: the rows of a block are evacuated together to neighbouring partitions, `together_rows` of them for each row
-    tile. One of them is where the row tile's results belong; the others are copied there. Row tiles whose evacuations
-    overlap use different tiles. Transposed convolutions: results of several output tiles or M tiles are packed along
-    the partitions, because more partitions use more DMA engines.
+    Groups: the rows of a block are evacuated together to neighbouring slots of partitions. One slot is where the row
+    tile's results belong; the other rows are copied there. Row tiles whose evacuations overlap use different tiles.
+    Transposed convolutions: results of several output tiles or M tiles are packed along the partitions, as more
+    partitions use more DMA engines.
     """
 
     def __init__(self, operands, geometry, schedule, ledger):
