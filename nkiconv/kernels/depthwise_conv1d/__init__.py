@@ -1,4 +1,4 @@
-"""Depthwise conv1d: the public kernel. One file or package next to this for each algorithm."""
+"""Depthwise conv1d: the public kernel. Each algorithm has a package beside this file."""
 
 from ..._nki import nki, nl
 from ...schedules.depthwise import Options
@@ -59,21 +59,22 @@ def depthwise_conv1d_implicit_gemm(
         feature_group_count: C, or 1, which is read as C. batch_group_count: 1.
         in_perm, kern_perm: canonical = transpose(storage, perm); out_perm: storage = transpose(canonical, out_perm).
         strict_nonfinite: True: NaN and Inf reach exactly the outputs that the definition gives them; can be slower. By
-            default one in x, w (or bias, with banded) may also reach what shares its tile, at most 128 rows or
-            channels (docs/algorithms.md). None is lost, but that of a filter tap that meets only padding may not show.
+            default a NaN or Inf in x, w (or bias, with banded) may also reach other outputs of its tile, at most 128
+            rows or channels (docs/algorithms.md). None is lost, except perhaps that of a tap that reads only padding.
         algorithm: one of `ALGORITHMS`; None: the kernel's choice. config: its settings as in `Plan.config`, or None.
         bias: [C] in HBM, fp32, bf16 or fp16, added to sums. activation: None or a name of `nkiconv.rules.ACTIVATIONS`.
         residual: in HBM, shape of y as stored; fp32, bf16 or fp16. residual_position: "pre_activation",
             y = act(conv + bias + residual), or "post_activation", y = act(conv + bias) + residual.
         out_dtype: nl.bfloat16, nl.float16 or nl.float32; None: img_ref's.
         initial_state: [N, C, (S - 1) * dilation] in HBM, img_ref's dtype, in place of a left padding of that width.
-        return_final_state: also return the next initial_state. flipped: taps run backwards, as in gradients by x.
-        chunks, x_scale, x_shift, x_activation: as of `nkiconv.depthwise_conv1d`; img_ref is [N, chunks * C, 1, W].
+        return_final_state: also return the next initial_state. flipped: taps in reverse order, for gradients of x.
+        chunks, x_scale, x_shift, x_activation: as in `nkiconv.depthwise_conv1d`; img_ref is [N, chunks * C, 1, W].
 
-    Returns: [N, C, 1, Q] in HBM (transposed by out_perm), of out_dtype; with return_final_state the pair of it and
-        [N, C, (S - 1) * dilation], img_ref's dtype. Sums, bias, activation and residual are fp32.
+    Returns: y [N, C, 1, Q] in HBM (transposed by out_perm), of out_dtype; with return_final_state (y, final state
+        [N, C, (S - 1) * dilation] of img_ref's dtype). Sums, bias, activation and residual are fp32.
 
-    Raises: before any instruction an assertion of argument, value, rule and remedy; simulated, KernelAssertionError.
+    Raises: an assertion that names argument, value, rule and remedy, before any instruction; in the simulator
+        KernelAssertionError.
     """
     check_given(locals(), ("strict_nonfinite", "return_final_state", "flipped"))
     check_choice(algorithm, config, ALGORITHMS)

@@ -1,4 +1,4 @@
-"""Copies in HBM of rows whose channels are neighbours: `schedules.row_copies` says of what."""
+"""Copies in HBM of rows whose channels are neighbours, as `schedules.row_copies` lists them."""
 
 from ..._nki import nl
 from ...schedules.row_copies import copies_of, rows_of
@@ -7,8 +7,8 @@ from ..conv.relayout import copy_transposed, meet, rows_copy
 
 
 def with_copies(geometry, options, x, y, residual):
-    """(RowGeometry, RowCopies, x, y, residual), tensors in HBM as an algorithm sees them: copies of x and of the
-    residual, rows for y."""
+    """(RowGeometry, RowCopies, x, y, residual) for an algorithm: copies in HBM of x and the residual, and rows for y,
+    or the tensors themselves."""
     copies = copies_of(geometry, options)
     if copies.x:
         x = rows_copy([x], copies.x)
@@ -20,7 +20,7 @@ def with_copies(geometry, options, x, y, residual):
 
 
 def copy_back(y_hbm, rows_hbm, parts):
-    """y from the rows that an algorithm wrote, if it did."""
+    """Write y from an algorithm's rows, if it wrote rows."""
     if parts:
         meet(rows_hbm)
     for part in parts:

@@ -1,4 +1,4 @@
-"""The algorithms of depthwise conv1d by name: who does it."""
+"""The algorithms of depthwise conv1d by name: the choice of one, and the loop of each."""
 
 from ..._nki import nl
 from ...schedules.depthwise_algorithms import ALGORITHMS, default_of, unsupported_reason
@@ -16,8 +16,7 @@ def convolve(algorithm, tensors, geometry, options, config):
 
 
 def algorithm_for(algorithm, geometry, options, config):
-    """An algorithm that runs this: the one that is asked for, which is refused if it does not, or for None that
-    of the least bound."""
+    """The algorithm by name, or for None that of the least bound; refused if it does not run the problem."""
     cores = nl.num_programs()
     if algorithm is None:
         algorithm = default_of(geometry, options, cores)
@@ -27,7 +26,7 @@ def algorithm_for(algorithm, geometry, options, config):
 
 
 def run_algorithm(algorithm, tensors, geometry, options, config):
-    """Write y by an algorithm that runs this."""
+    """Write y by an algorithm that runs the problem."""
     plan = ALGORITHMS[algorithm].plan(geometry, options, config)
     loops = {"banded": banded, "mixed": convolve_rows, "vector": convolve_rows, "dot": dot, "update": update}
     loops[algorithm](tensors, geometry, options, plan)

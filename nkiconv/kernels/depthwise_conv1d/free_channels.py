@@ -5,8 +5,8 @@ from ...schedules.channels import full_rows, row_runs
 
 
 def move_free(tile_sbuf, rows, block, r0, n=0, is_store=False):
-    """[rows, channels r0 onwards, columns] of an image from HBM to SBUF or back: the channels that exist; zeros for
-    others."""
+    """[rows, channels from r0 on, columns] of an image from HBM to SBUF, with zeros for channels that do not exist; or
+    the existing channels back."""
     (lines, width, columns), (_, c_step, step) = tile_sbuf.shape, rows.steps
     if not is_store and full_rows(block)[0] < lines:
         nisa.memset(dst=tile_sbuf, value=0.0)

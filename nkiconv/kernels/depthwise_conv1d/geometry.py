@@ -1,5 +1,5 @@
-"""Checks the public kernel's arguments and names them N, C, W, S, Q as the algorithms do; what a core does. Nothing
-below the public kernel sees nki-library's argument names.
+"""Checks of the public kernel's arguments, and the geometry of algorithms, N, C, W, S, Q; the parts of a core. Only the
+public kernel has nki-library's argument names.
 """
 
 from dataclasses import replace
@@ -34,7 +34,7 @@ def check_groups(C, feature_group_count, batch_group_count):
 
 
 def with_prologue(geometry, img_ref, x_scale, x_shift, x_activation):
-    """(geometry of x that something happens to as it arrives, PrologueOperands), or (as it is, None)."""
+    """(geometry with the prologue of x, PrologueOperands), or (the same geometry, None) without a prologue."""
     prologue = read_prologue((x_scale, x_shift, x_activation), 1, img_ref, geometry.N, geometry.C)
     if not prologue.asked:
         return geometry, None
@@ -46,7 +46,7 @@ def read_geometry(img_ref, filter_ref, places, group_counts, perms, flipped=Fals
     """Check every argument of the public kernel and return (RowGeometry, shape of y as stored).
 
     places: (padding, stride, rhs_dilation, lhs_dilation); group_counts: (feature_group_count, batch_group_count);
-    perms: (in_perm, kern_perm, out_perm); flipped, chunks: see there.
+    perms: (in_perm, kern_perm, out_perm); flipped, chunks: as in the public kernel.
     """
     padding, stride, rhs_dilation, lhs_dilation = places
     refuse(rules.rank("img_ref", img_ref.shape, "N, C, 1, W", " before in_perm"))
@@ -91,5 +91,5 @@ def read_geometry(img_ref, filter_ref, places, group_counts, perms, flipped=Fals
 
 
 def parts_of_core():
-    """The PARTS that this core does, in order."""
+    """The PARTS of the work of this core, in order."""
     return (0, 1) if nl.num_programs() == 1 else (nl.program_id(0),)

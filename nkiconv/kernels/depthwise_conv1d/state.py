@@ -1,15 +1,15 @@
-"""Streaming: the state in front of each row instead of zeros, and the state that the next call starts from.
+"""Streaming: the state before each row instead of zeros, and the state of the next call.
 
-The state of a causal convolution is what its window sees before the row: window - 1 elements, S - 1 without dilation.
-An algorithm reads it where it lies. The next state depends on inputs alone, so it is stored before the algorithm starts
-and moves while that works. Its rows are
+The state of a causal convolution is the elements of its window before the row: window - 1 elements, S - 1 without
+dilation. An algorithm reads it in HBM. The next state depends on inputs alone, so it is stored before the algorithm
+starts, and its DMAs overlap the algorithm. Its rows are
 
     final[n, c] = the last `pad_left` elements of state[n, c] (zeros without one) followed by x[n, c]
 
-Long rows, and ends of long rows, go from HBM to HBM. Short ones, a few bytes each, would cost a DMA element each: they
-go through SBUF, many to a partition, so that HBM sees long runs; so do products of two chunks of x. There the old
-state, as one run, lands `W` elements further left than it lay, and an engine copies x over what is the next row's.
-Bound by HBM, or by that copy at 0.52 ns an element of 128 partitions on Vector, 0.83 on Scalar.
+Long rows, and ends of long rows, are copied from HBM to HBM. Short rows, a few bytes each, would take a DMA element
+each: they go through SBUF, many to a partition, in long runs of HBM; so do products of two chunks of x. There the old
+state, as one run, is loaded `W` elements to the left of its place, and an engine copies x over the elements of the next
+row. Bound by HBM, or by that copy at 0.52 ns an element of 128 partitions on Vector, 0.83 on Scalar.
 """
 
 from dataclasses import replace
@@ -24,19 +24,19 @@ from .._epilogue import FUNCTIONS
 from .._prologue import finish_gates
 from .tensors import Rows
 
-#: Columns of the tile of zeros that fills a state: 16 KiB a partition in fp32, besides whatever the algorithm holds.
+#: Columns of the tile of zeros that fills a state: 16 KiB a partition in fp32, besides the algorithm's tiles.
 ZERO_COLUMNS = 4096
-#: Bytes from which a run is long: a DMA engine is at four fifths of its rate.
+#: Least bytes of a long run, at which a DMA engine has four fifths of its rate.
 LONG_RUN_BYTES = 512
-#: Bytes of a row of x below which all of it is loaded for its last elements: a DMA engine hardly takes longer for them
-#: than its least time for an element (trn2.toml, dma.sure_element_bytes); bytes that are loaded of longer rows, as it
-#: moves them in that time (dma.small_element_bytes).
+#: Least bytes of a row of x that is not loaded whole for its last elements: a DMA engine takes little more for fewer
+#: bytes than its least time for an element (trn2.toml, dma.sure_element_bytes); and bytes loaded of longer rows, which
+#: take that least time (dma.small_element_bytes).
 SHORT_ROW_BYTES, SMALL_BYTES = 256, 64
-#: Bytes up to which a DMA engine takes many times longer for an element (trn2.toml, dma.tiny_element_bytes).
+#: Most bytes of an element for which a DMA engine takes many times longer (trn2.toml, dma.tiny_element_bytes).
 TINY_BYTES = 4
-#: Images from which each has a partition where products are stored.
+#: Least images with which each image has a partition when states of products are stored.
 MANY_IMAGES = 32
-#: Bytes of a partition of the tiles that short rows go through: x, and the state.
+#: Bytes a partition of the tiles of short rows: x, and the state.
 STATE_TILE_BYTES = 8192
 
 
@@ -63,8 +63,8 @@ def states_of(hbm, C, low, high, row=0):
 
 
 def store_final_state(tensors, final, N, C):
-    """Write `final`, Rows of the states that tensors.x leaves after tensors.state; each core its share of the rows, or
-    of the channels of each image."""
+    """Write `final`, Rows of the states after tensors.state and tensors.x; each core its share of the rows, or of the
+    channels of each image."""
     x, prologue, is_plain = tensors.x, tensors.prologue, tensors.gate is None and tensors.prologue is None
     item = 2 if is_16bit(x.dtype) else 4
     if prologue is None and (C == 1 or x.steps[0] == C * x.steps[1]):
@@ -110,7 +110,7 @@ def store_rows(tensors, final, n, c, rows):
 
 
 def loaded_of_row(x, size, item):
-    """Elements at the end of a short row of x that are loaded."""
+    """Loaded elements at the end of a row of x whose state goes through SBUF."""
     from_x = min(size, x.high)
     if x.steps[2] != 1:
         return from_x
@@ -119,9 +119,8 @@ def loaded_of_row(x, size, item):
 
 
 def store_tile(tensors, final, place, tile, by_image, width, ledger):
-    """Final states of rows from (image, channel) on through SBUF, (partitions, rows of each), of which the last `width`
-    elements of x are loaded; by_image: whether a partition has an image, or the channels after those of the one
-    before."""
+    """Final states of rows from place (image, channel) on, by a tile (partitions, rows of each) in SBUF. width:
+    elements loaded of each row's end; by_image: whether partitions have one image each, or channels of one image."""
     (n, c), (partitions, length), x, state, size = place, tile, tensors.x, tensors.state, final.high
     from_x, lines = min(size, x.high), [[final.steps[0] if by_image else length * size, partitions]]
     final_sbuf = nl.ndarray((partitions, length, size), dtype=final.dtype, buffer=nl.sbuf)
@@ -144,7 +143,7 @@ def store_tile(tensors, final, place, tile, by_image, width, ledger):
 
 
 def load_tails(x, place, tile, by_image, width):
-    """The last `width` elements of rows of x: view [partitions, rows, width] of SBUF, laid out as HBM's runs are."""
+    """The last `width` elements of rows of x: a view [partitions, rows, width] of SBUF, in the order of HBM's runs."""
     (partitions, length), (by_n, by_c, step) = tile, x.steps
     by_channel = by_c < step and width > 1
     shape = (partitions, width, length) if by_channel else (partitions, length, width)
@@ -156,7 +155,7 @@ def load_tails(x, place, tile, by_image, width):
 
 
 def apply_prologue(prologue, tail_sbuf, image, channel):
-    """tail = act(tail * scale + shift) of [partitions, rows, elements], the first of them a channel of an image."""
+    """tail = act(tail * scale + shift) of [partitions, rows, elements], whose first row is (image, channel)."""
     partitions, length, width = tail_sbuf.shape
     found = tail_sbuf
     for hbm, op in ((prologue.scale, nl.multiply), (prologue.shift, nl.add)):

@@ -1,4 +1,4 @@
-"""Tensors of rows in HBM, as the algorithms load and store them."""
+"""Tensors of rows in HBM, with their loads and stores by the algorithms."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,10 +13,10 @@ ONE_BY_SIGMOID = 10000.0
 
 @dataclass
 class Rows:
-    """Rows of a tensor in HBM: elements low .. high-1 of each image and channel, counted as those of x are.
+    """Rows of a tensor in HBM: elements low .. high-1 of each image and channel, counted as elements of x.
 
-    steps: HBM elements between images, channels and elements; start: in front of element `low` of the first row;
-    outside: what a tile has where there is no element.
+    steps: HBM elements between images, channels and elements; start: HBM elements before element `low` of the first
+    row; outside: the value in a tile outside low .. high-1.
     """
 
     hbm: Any
@@ -28,7 +28,7 @@ class Rows:
 
     @property
     def dtype(self):
-        """Of the tensor."""
+        """The tensor's dtype."""
         return self.hbm.dtype
 
     @property
@@ -37,11 +37,11 @@ class Rows:
         return self.high - self.low
 
     def by(self, c_step):
-        """The same rows with so many elements between channels."""
+        """The same rows with c_step elements between channels."""
         return replace(self, steps=(self.steps[0], c_step, self.steps[2]))
 
     def offset(self, n, c, element):
-        """Of an element in HBM."""
+        """The offset in HBM of an element of (image, channel)."""
         return self.start + n * self.steps[0] + c * self.steps[1] + (element - self.low) * self.steps[2]
 
     def region(self, pattern, n, c, element):
@@ -53,15 +53,15 @@ class Rows:
         load_rows(dst, self.hbm, pattern, self.offset(n, c, element))
 
     def store(self, src, pattern, n, c, element):
-        """The other way."""
+        """Store a view of SBUF to a region."""
         copy(self.region(pattern, n, c, element), src)
 
 
 @dataclass
 class RowTensors:
-    """The tensors of a convolution, None where there is none.
+    """The tensors of a convolution, each None without one.
 
-    residual: or y's factor; gate: x's factor; sums: [C] fp32, to be the sums of each filter's taps; prologue:
+    residual: or y's factor; gate: x's factor; sums: [C] fp32, results: the sums of each filter's taps; prologue:
     PrologueOperands; is_sigmoid: whether x is multiplied by the gate's sigmoid.
     """
 
@@ -78,16 +78,16 @@ class RowTensors:
 
     @property
     def sources(self):
-        """What rows of x are made of: x, and its factor where it has one."""
+        """The tensors of the convolution's input: x, and its factor if it has one."""
         return [self.x] if self.gate is None else [self.x, self.gate]
 
     def gates(self, tiles):
-        """Products that are due of tiles of the sources; none of x alone."""
+        """The pending products of tiles of the sources; [] for x alone."""
         return gates_of(tiles, self.is_sigmoid)
 
 
 def tensors_of(geometry, x, w, y, bias=None, residual=None, state=None, sums=None, prologue=None):
-    """The RowTensors of tensors in HBM, with the chunks of x in their places."""
+    """The RowTensors of tensors in HBM; chunks of x become its gate and residual."""
     left, gate, places = geometry.pad_left, gate_of(geometry), residual_places(geometry)
 
     def rows(hbm, steps, low, high, *more):

@@ -13,7 +13,7 @@ from .halves import WeightWork
 from .loop import run_weight
 from .result import filter_like, result_dtype
 
-#: The algorithms by their names in a Plan: what plans each, and what issues its plan.
+#: The algorithms by their names in a Plan: the function that plans each, and the loop that runs its plan.
 TABLE = {"blocks": (blocks_candidates.plan, run_weight), "diagonals": (diagonals_candidates.plan, run_diagonals)}
 WEIGHT_ALGORITHMS = tuple(TABLE)
 
@@ -43,18 +43,17 @@ def conv_weight_gradient(
     Args:
         img_ref: x in HBM, [N, C, H, W] or [N, C, D, H, W] after in_perm; bf16, fp16 or fp32.
         grad_ref: gy in HBM, of y's shape as `conv2d_implicit_gemm` or `conv3d_implicit_gemm` stores it with out_perm;
-            dtypes go with img_ref's as a filter's do.
-        filter_shape: of the filter as stored, (K, C / groups, R, S) or (K, C / groups, T, R, S) before kern_perm.
-        padding, stride, rhs_dilation, lhs_dilation, feature_group_count, in_perm, kern_perm, out_perm: those of the
-            convolution. With lhs_dilation zeros are multiplied; without stride that of x and gy exchanged does less.
-        accumulate_into: of filter_shape in HBM, fp32, to which the gradient is added; or None.
-        bias_gradient: also return that of the bias, [K], fp32.
+            of the dtypes that a filter may have with img_ref's.
+        filter_shape: shape of the filter as stored, (K, C / groups, R, S) or (K, C / groups, T, R, S) before kern_perm.
+        padding, stride, rhs_dilation, lhs_dilation, feature_group_count, in_perm, kern_perm, out_perm: as in the
+            convolution. With lhs_dilation zeros are multiplied; at stride 1, exchanging x and gy takes less work.
+        accumulate_into: [*filter_shape] in HBM, fp32, to which the gradient is added; or None.
+        bias_gradient: also return db, the gradient of the bias, [K], fp32.
         precision: of fp32 tensors: None, "bf16" or "tf32", as in the convolution.
         out_dtype: nl.float32, also for None, nl.bfloat16 or nl.float16.
-        algorithm, config: "blocks" or "diagonals" and its settings (see `schedules`); None: those of
-            the least bound.
+        algorithm, config: "blocks" or "diagonals" and its settings (docs/settings.md); None: the least bound's.
 
-    Returns: dw in HBM, of filter_shape, or the pair of it and db. Sums are fp32, one a bank over all positions.
+    Returns: dw in HBM, of filter_shape; with bias_gradient (dw, db). Sums are fp32, rounded once.
 
     Raises: an assertion that names argument, value, rule and remedy, before any instruction.
     """

@@ -2,9 +2,10 @@
 
     dw[c, s] = sum over n and q of  gy[n, c, q] * x[n, c, q * stride + s * dilation - pad_left]
 
-Of one image that is a depthwise convolution of x with gy, whose stride is the dilation and whose dilation the stride.
-Images become channels, N * C of them, and one of depthwise_conv1d's algorithms does all; sums of several images are
-added from fp32 scratch in HBM (`folds`). Of filters short against rows `skewed` adds all positions by matmuls.
+For one image this is a depthwise convolution of x with gy, whose stride is the dilation and whose dilation the stride.
+Images become channels, N * C of them, and one of depthwise_conv1d's algorithms computes all; `fold_images` adds the
+sums of several images from fp32 scratch in HBM. For filters that are short against rows `skewed` adds all positions by
+matmuls.
 """
 
 from ..._nki import nki, nl
@@ -23,7 +24,7 @@ from .result import filter_like, result_dtype
 from .rows import copy_rows, flat_rows, fold_images, gradient_geometry, sum_positions
 from .skewed.kernel import skewed
 
-#: The algorithms that can be asked for by name.
+#: The algorithms by their names in arguments.
 SKEWED, DOT = "skewed", "dot"
 ROWS_ALGORITHMS = (*ALGORITHMS, SKEWED)
 #: Bytes of an element of sums.
@@ -49,19 +50,19 @@ def depthwise_conv1d_weight_gradient(
     algorithm=None,
     config=None,
 ):
-    """Gradient of a depthwise conv1d with respect to its filters. Launch on one or two cores, which give the same bits.
+    """Gradient of a depthwise conv1d with respect to its filters. Launch on one or two cores: both give the same bits.
 
     Args:
         img_ref: x in HBM, [N, C, 1, W] after in_perm; bf16, fp16 or fp32.
         grad_ref: gy in HBM, of y's shape as `depthwise_conv1d_implicit_gemm` stores it with out_perm; fp32 with fp32
-            images, bf16 or fp16 with either of them. Layouts whose rows do not follow each other are copied.
-        filter_shape: of the filter as stored, (C, 1, 1, S) before kern_perm.
+            images, bf16 or fp16 with either of them. Layouts without contiguous, equally spaced rows are copied.
+        filter_shape: shape of the filter as stored, (C, 1, 1, S) before kern_perm.
         padding, stride, rhs_dilation, lhs_dilation, feature_group_count, in_perm, kern_perm, out_perm, accumulate_into,
-            bias_gradient, out_dtype: as of `conv_weight_gradient`.
-        algorithm, config: "skewed" and its settings, or as of `depthwise_conv1d_implicit_gemm` for the convolution of
-            x with gy; None: the kernel chooses.
+            bias_gradient, out_dtype: as in `conv_weight_gradient`.
+        algorithm, config: "skewed" and its settings, or as in `depthwise_conv1d_implicit_gemm` for the convolution of
+            x with gy; None: the kernel's choice.
 
-    Returns: dw in HBM, of filter_shape, or the pair of it and db. Sums are fp32, rounded once.
+    Returns: dw in HBM, of filter_shape; with bias_gradient (dw, db). Sums are fp32, rounded once.
 
     Raises: an assertion that names argument, value, rule and remedy, before any instruction.
     """
@@ -92,7 +93,7 @@ def depthwise_conv1d_weight_gradient(
 
 
 def options_of_rows(forward, added, dw_dtype):
-    """Options of the convolution of x with gy: of one image it writes dw, else sums in fp32."""
+    """Options of the convolution of x with gy: with one image it writes dw, else sums in fp32."""
     several = forward.N > 1
     sum_bytes = SUM_BYTES if several or dw_dtype == nl.float32 else 2
     epilogue = read_epilogue(None, None, None if several else added, "pre_activation", sum_bytes)
@@ -100,12 +101,12 @@ def options_of_rows(forward, added, dw_dtype):
 
 
 def unsupported_of_rows(algorithm, forward, config, cores):
-    """Why an algorithm of gradients alone does not take this one; "" if it does, or for others."""
+    """Why `skewed` does not run this gradient; "" if it does, or for other algorithms."""
     return skewed_schedule.build(forward, config, cores)[1] if algorithm == SKEWED else ""
 
 
 def algorithm_of_rows(algorithm, forward, geometry, options, config):
-    """An algorithm that takes this gradient, for None that of the least bound; refused is one that does not."""
+    """The algorithm by name, or for None that of the least bound; refused if it does not run this gradient."""
     cores = nl.num_programs()
     if algorithm == None:
         algorithm = default_of_rows(forward, geometry, options, cores)
@@ -115,7 +116,8 @@ def algorithm_of_rows(algorithm, forward, geometry, options, config):
 
 
 def convolve_rows_with(algorithm, tensors, forward, geometry, options, config):
-    """The gradient by a depthwise convolution. tensors: x, gy, dw in HBM, what is added to it and db, or None."""
+    """The gradient by a depthwise convolution. tensors: x, gy, dw, accumulate_into and db in HBM, the last two or
+    None."""
     x_hbm, gy_hbm, dw_hbm, added, db_hbm = tensors
     several, sums_hbm = geometry.C != forward.C, dw_hbm
     if several:

@@ -1,5 +1,5 @@
-"""What a core has at hand, and sums of halves of all units, one a core, where the cores do not share channels: tiles of
-them change places, and each core adds up both and stores a part. One core has the first half's wait in HBM."""
+"""The state of a core's work, and sums of halves of all units, one a core, if the cores do not share channels: the
+cores exchange tiles of sums, each adds both and stores a part. One core keeps the first half's tiles in HBM."""
 
 from dataclasses import dataclass, field
 
@@ -13,10 +13,10 @@ from ..conv.call import Operands
 
 @dataclass
 class WeightWork(nl.NKIObject):
-    """What one core has at hand. operands: x, gy as w, and as y the result in HBM; plan: of an algorithm; added: what
-    that is added to, or None; bias: of its gradient in HBM, or None; half: which of the units is at work, -1: all;
-    kept: tiles of the first half's sums in HBM, of one core; paired: how many have been added to the second's;
-    leavings: `sums.leavings_of` its passes."""
+    """The state of one core's work. operands: x, gy as w, and the result in HBM as y; plan: an algorithm's plan; added:
+    the tensor that the result is added to, or None; bias: the bias's gradient in HBM, or None; half: the current half
+    of the units, -1: all; kept: tiles of the first half's sums in HBM, on one core; paired: number of kept tiles added
+    to the second half's; leavings: `sums.leavings_of` of its passes."""
 
     operands: Operands
     geometry: Geometry
@@ -32,31 +32,31 @@ class WeightWork(nl.NKIObject):
 
 
 def start_ones(work, dtype):
-    """Ones [128, 1, 1, 1] for the bias's sums, if it is wanted."""
+    """Ones [128, 1, 1, 1] for the sums of the bias's gradient, if it is asked for."""
     if work.bias != None:
         work.ones_sbuf = nl.ndarray((nl.tile_size.pmax, 1, 1, 1), dtype=dtype, buffer=nl.sbuf)
         nisa.memset(dst=work.ones_sbuf, value=1.0, engine=nisa.engine.vector)
 
 
 def waits(work):
-    """Whether sums are those of the first half, on one core, and wait for the second's."""
+    """Whether sums are the first half's on one core, which wait for the second half's."""
     return work.half == 0 and nl.num_programs() == 1
 
 
 def own_part(work, count):
-    """(first, how many) of so many results that this core stores."""
+    """(first, how many) of `count` results that this core stores."""
     return (0, count) if work.half < 0 else share(count, nl.num_programs(), nl.program_id(0))
 
 
 def keep_sums(work, sums_sbuf):
-    """Have a tile of the first half's sums wait."""
+    """Copy a tile of the first half's sums to HBM until the second half's is ready."""
     kept_hbm = nl.ndarray(sums_sbuf.shape, dtype=nl.float32, buffer=nl.private_hbm)
     copy(kept_hbm, sums_sbuf)
     work.kept.append(kept_hbm)
 
 
 def with_other_half(work, sums_sbuf):
-    """A tile of sums with the other half's added, if units are shared; None if it waits for these."""
+    """A tile of sums plus the other half's, if units are in halves; None if it waits for the second half."""
     if waits(work):
         return keep_sums(work, sums_sbuf)
     if work.half >= 0:

@@ -1,5 +1,5 @@
-"""x and gy as rows of all images and channels, which are the channels of one image, in memory order or copies; and sums
-over images, and over the positions of a row, in fp32, in an order that the number of cores does not change.
+"""x and gy as rows of all images and channels, which become the channels of one image, as stored or copied; and fp32
+sums over images, and over the positions of a row, in an order that does not depend on the number of cores.
 """
 
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from ..conv.relayout import meet, rows_copy
 
 @dataclass
 class Rows(nl.NKIObject):
-    """N * C rows of a tensor in HBM `row` elements apart, elements `step` apart; of a copy if `parts` are copied."""
+    """N * C rows of a tensor in HBM, `row` elements apart, elements `step` apart; rows of a copy if it has `parts`."""
 
     row: int
     step: int
@@ -30,17 +30,17 @@ def flat_rows(geometry, is_x):
     if (step == 1 or size == 1) and (N == 1 or C == 1 or n_step == C * c_step):
         return Rows(row=n_step if C == 1 else c_step, step=step, parts=[])
     part = to_rows((C, N, 1, size), geometry.itemsize, (c_step, n_step, 0, step), 1, N, 0)
-    # the other way of a copy has DMA transpose channels, which must be neighbours
+    # a copy that an engine does not sort is transposed by DMA, whose channels must be neighbours
     return Rows(row=size, step=1, parts=[replace(part, is_sorted=part.is_sorted or c_step != 1)])
 
 
 def copy_rows(hbm, rows):
-    """The tensor that has the rows: it, or a copy, which the cores share and wait for."""
+    """The tensor of the rows: hbm, or a copy, which the cores share and wait for."""
     return hbm if len(rows.parts) == 0 else rows_copy([hbm], rows.parts)
 
 
 def gradient_geometry(forward, x_rows, gy_rows):
-    """The Geometry of the convolution of x with gy: its y are gradients of images, in fp32 where there are several."""
+    """The RowGeometry of the convolution of x with gy: y is each image's gradient, in fp32 if there are several."""
     several, C = forward.N > 1, forward.N * forward.C
     stride, dilation = forward.dilation, forward.stride if forward.Q > 1 else 1
     reach = (forward.S - 1) * stride + (forward.Q - 1) * dilation + 1 - (forward.W - 1) * forward.lhs_dilation - 1
@@ -54,14 +54,14 @@ def gradient_geometry(forward, x_rows, gy_rows):
     )
 
 
-#: Bytes a partition of a tile of sums of several images, and of a tile of rows; columns of a piece of sums, at most;
-#: tiles of rows, at least.
+#: Most bytes a partition of a tile of sums of several images, and of a tile of rows; most columns of a piece of sums;
+#: least tiles of rows.
 FOLD_BYTES, ROWS_BYTES, FOLD_COLUMNS, ROWS_TILES = 32_768, 16_384, 512, 8
 
 
 def fold_images(sums_hbm, images, lines, into_hbm, added_hbm):
-    """This core's part of fp32 sums [images, lines, elements] over images, and what is added or None, into a tensor in
-    HBM. lines: (lines, their length, elements between them there, and in a line)."""
+    """This core's part of fp32 sums [images, lines, elements] over images, plus added_hbm or None, into a tensor in
+    HBM. lines: (lines, their length, HBM elements between lines of that tensor, and between elements of a line)."""
     count, length, line_step, step = lines
     columns = cut_at(length, max(1, min(FOLD_COLUMNS, FOLD_BYTES // (4 * images))))
     pieces = list(product(cut_at(count, nl.tile_size.pmax), columns))
@@ -81,7 +81,7 @@ def fold_images(sums_hbm, images, lines, into_hbm, added_hbm):
 
 
 def summed(hbm, pattern, offset, axis):
-    """fp32 [lines, columns] in SBUF of a region [lines, ., .] in HBM: sums over its axis 1 or 2, in parts that fit."""
+    """Sums of a region [lines, ., .] in HBM over its axis 1 or 2, in parts that fit: fp32 [lines, columns] in SBUF."""
     (_, lines), (_, columns), (step, count) = pattern[0], pattern[3 - axis], pattern[axis]
     parts = cut_at(count, max(1, FOLD_BYTES // (4 * columns)))
     sums_sbuf = nl.ndarray((lines, columns, len(parts)), dtype=nl.float32, buffer=nl.sbuf)
@@ -99,11 +99,11 @@ def summed(hbm, pattern, offset, axis):
 
 
 def sum_positions(gy_hbm, geometry, images, db_hbm):
-    """This core's part of the sums of rows of gy, whose taps are those of a Geometry, over positions and images."""
+    """This core's part of db: sums of gy's rows, the filters of a RowGeometry, over positions and images."""
     rows, sums_hbm = geometry.C, db_hbm
     if images > 1:
         sums_hbm = nl.ndarray((rows,), dtype=nl.float32, buffer=nl.shared_hbm)
-    # as many neighbouring rows a partition as fit, and as fill all partitions of both cores several times
+    # as many neighbouring rows a partition as fit, at most as many as leave ROWS_TILES tiles of all partitions
     each = ROWS_BYTES // (geometry.itemsize * min(geometry.S, ROWS_BYTES // geometry.itemsize))
     each = min(each, div_ceil(rows, ROWS_TILES * nl.tile_size.pmax))
     whole = rows // each

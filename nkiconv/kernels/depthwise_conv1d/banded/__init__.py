@@ -1,1 +1,1 @@
-"""`banded`: band matrices on the Tensor Engine; kernel.py says how and what bounds it."""
+"""`banded`: band matrices on the Tensor Engine; kernel.py describes the method and its bound."""

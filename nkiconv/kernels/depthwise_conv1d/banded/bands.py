@@ -5,15 +5,15 @@ With the outputs of a block in reverse order (o' = Bo - 1 - o), row i of channel
     band_k[(a, i), (a, o')] = w[a, k B + i - stride o] = z[i + k B + stride o'],   z = B - stride zeros, w[a], zeros,
 
 so the bands of all k lie in one row of (num_taps B) elements that starts at element i of z: an access pattern of
-overlapping windows. A buffer holds those of several groups, each block-diagonal over the channels of the group,
-[(a, i), group, a', v]; what is off the diagonal is zeroed once and never written again.
+overlapping windows. A buffer holds the bands of several groups, each block-diagonal over the channels of the group,
+[(a, i), group, a', v]; elements off the diagonal are zeroed once and never written again.
 
 With flipped=True w[a, S - 1 - s] stands for w[a, s]: z = num_taps B - S zeros, w[a], zeros, as stored; row i starts at
-element B - 1 - i, so that partitions step backwards in z, and has its outputs in order and the last k first.
+element B - 1 - i: z's offset falls with the partition, outputs are in order, and the last k comes first.
 
-z is made in SBUF and, for all but the first groups, read from a copy in HBM, because a DMA from SBUF has to take its
-partitions, which are channels, first: it can serve only one channel, where one from HBM serves channel a of every group
-of a buffer. The first groups do not wait for the copy.
+z is made in SBUF and, for all but the first groups, read from a copy in HBM: a DMA from SBUF has partitions, which are
+channels, as its outermost dim, so it serves only one channel, while one from HBM serves channel a of every group of a
+buffer. The first groups do not wait for the copy.
 """
 
 from dataclasses import dataclass
@@ -23,9 +23,9 @@ from ....schedules.tiles import div_ceil
 from ..._dma import copy
 from ..._engines import VECTOR_WORK_MEMSET
 
-#: Band buffers at the start whose bands do not wait for the filters' copy in HBM.
+#: First band buffers, whose bands do not wait for the filters' copy in HBM.
 SOON = 1
-#: Parts of bf16 that hold all digits of a bias in fp32.
+#: Parts of bf16 that hold all bits of a bias in fp32.
 BIAS_PARTS = 3
 
 
@@ -33,7 +33,7 @@ BIAS_PARTS = 3
 class Filters:
     """Zero-padded filters of a core's channels c0 .. c0+cn-1."""
 
-    #: [channels, width] in SBUF of 128 channels, by their number
+    #: [channels, width] in SBUF of each 128 channels, by the number of these
     tiles: dict
     #: [channels, width] in HBM, or None
     scratch: object
@@ -43,7 +43,7 @@ class Filters:
 
 
 def start_filters(run, c0, cn):
-    """Room in HBM for z of channels c0 .. c0+cn-1, if bands come from there."""
+    """The Filters of channels c0 .. c0+cn-1, with an empty copy of z in HBM if bands are loaded from there."""
     blocks, scratch_hbm = run.blocks, None
     width = (blocks.num_taps + 1) * blocks.block
     if blocks.settings.scratch:
@@ -52,8 +52,8 @@ def start_filters(run, c0, cn):
 
 
 def ensure_filters(run, c0, cn):
-    """Load z of channels c0 .. c0+cn-1 where it is not there; 128 channels at a time, so that all DMA engines work.
-    Without a copy in HBM those of channels before are forgotten."""
+    """Load z of channels c0 .. c0+cn-1 if it is not in SBUF, 128 channels at a time, so that all DMA engines work.
+    Without a copy in HBM earlier channels are dropped."""
     filters, most = run.filters, nl.tile_size.pmax
     first, last = (c0 - filters.c0) // most, (c0 + cn - 1 - filters.c0) // most
     for index in range(first, last + 1):
@@ -80,7 +80,7 @@ def load_banded_filters(run, row0):
 
 
 def prefetch_bands(run, position):
-    """Bands of a place of the queue, (first channel, channels), into the buffer whose turn it is."""
+    """Load the bands of a position of the queue, (first channel, channels), into the next buffer in rotation."""
     if position < len(run.queue):
         c0, cn = run.queue[position]
         ensure_filters(run, c0, cn)
@@ -91,7 +91,7 @@ def prefetch_bands(run, position):
 
 
 def zero_bands(run, buffer_sbuf):
-    """Zeros off the diagonal, two of 16 bits at a time, group by group, Vector and GpSimd alternately."""
+    """Zeros off the diagonal, two of 16 bits at a time, group by group, two of three groups by Vector, else GpSimd."""
     if run.blocks.per_group == 1:
         return
     words = as_words(buffer_sbuf)
@@ -105,7 +105,7 @@ def zero_bands(run, buffer_sbuf):
 
 
 def as_words(buffer_sbuf):
-    """The buffer as elements of four bytes."""
+    """A view of the buffer with elements of four bytes."""
     return buffer_sbuf if buffer_sbuf.dtype == nl.float32 else buffer_sbuf.view(nl.float32)
 
 
@@ -131,7 +131,7 @@ def load_bands(run, buffer_sbuf, c0, cn, soon):
 
 
 def bands_of(run, buffer_sbuf, group, contraction, k, mirrored):
-    """A group's bands of tap block k: [(a, i), a, outputs of a block] as the buffer has them, or mirrored."""
+    """A group's bands of tap block k: [(a, i), a, outputs of a block] in the buffer's order, or mirrored."""
     blocks, stride, slot = run.blocks, run.geometry.stride, group % run.blocks.buffer_groups
     A, B, size = blocks.per_group, blocks.block, buffer_sbuf.shape[3]
     begin = (blocks.num_taps - 1 - k if run.geometry.flipped else k) * B
@@ -142,9 +142,10 @@ def bands_of(run, buffer_sbuf, group, contraction, k, mirrored):
 
 
 def spread_bias(run, tile):
-    """Bias of a tile's groups for the rows of their results: fp32 [(a, o'), gn] in SBUF; None without one.
+    """Bias of a tile's groups for the partitions of their sums: fp32 [(a, o'), gn] in SBUF; None without a bias.
 
-    Rows [group, a] are transposed, each number for all out_block rows of its channel, by one matmul with ones.
+    One matmul with the identity transposes rows [group, a] and repeats each number for all out_block rows of its
+    channel.
     """
     if run.tensors.bias is None:
         return None
@@ -171,7 +172,7 @@ def spread_bias(run, tile):
 
 def bias_in_parts(run):
     """Bias of a core's channels as three rows of bf16 that add up to it, [3, channels] in SBUF, for matmuls with ones;
-    None without one. Before all else: small loads are late behind those of rows."""
+    None without a bias. The first load of all: small loads are late after loads of rows."""
     if run.tensors.bias is None:
         return None
     A, count = run.blocks.per_group, run.filters.cn

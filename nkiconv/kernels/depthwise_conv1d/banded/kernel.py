@@ -1,34 +1,34 @@
-"""Depthwise conv1d by band matrices: blocks of B positions of 128 / B channels lie on the partitions.
+"""Depthwise conv1d by band matrices: blocks of B positions of 128 / B channels are on the partitions.
 
     y[a, B j + o] = sum over k < num_taps of  sum over i < B of  w[a, k B + i - o] * x[a, B (j + k) + i]
 
 For a group of A = 128 / B channels, X[(a, i), J] = x[a, B J + i] is 128 rows, tap block k one block-diagonal stationary
-of A band matrices [B, B], and Y = sum over k of band_k^T X[:, k : k + columns] accumulates in PSUM. A matmul so does
-B taps for B outputs of A channels at once; num_taps = ceil((S + B - 1) / B) of them serve A channels, which costs the
-array (S + B) * 0.417 * max(1, columns / 128) ns a channel and 128 columns. Small B make long rows of columns for few
-channels, large B short ones for many; below 128 columns a matmul gets no cheaper, so the best B is near W / 128. With a
-stride the block has B / stride outputs and the bands slope accordingly. With a dilation D, D blocks are interleaved,
-block J D + r of positions J B D + r + i D, and tap block k meets X[:, k D : k D + columns].
+of A band matrices [B, B], and Y = sum over k of band_k^T X[:, k : k + columns] accumulates in PSUM. A matmul thus
+computes B taps for B outputs of A channels; A channels take num_taps = ceil((S + B - 1) / B) matmuls, that is
+(S + B) * 0.417 * max(1, columns / 128) ns of the Tensor Engine a channel and 128 columns. Small B make long rows of
+columns for few channels, large B short ones for many; below 128 columns a matmul takes no less time, so the best B is
+near W / 128. With a stride the block has B / stride outputs and the bands slope accordingly. With a dilation D, D
+blocks are interleaved, block J D + r has positions J B D + r + i D, and tap block k is multiplied with
+X[:, k D : k D + columns].
 
-Three stages, one tile apart, whose pieces alternate on the array so that it never waits for an evacuation:
+Three stages, one tile apart; their pieces alternate on the Tensor Engine so that it never waits for an evacuation:
 
-- in: rows come from HBM as [(chunk, group, image), a, columns], runs of a KiB where rows are that long; each block
-  column is transposed on the array, several to a PSUM bank, and copied to X;
-- bands: see `bands`: one DMA a channel, some buffers ahead; matmuls; sums to Y, where bias and activation happen;
-- out: Y's columns go through the array once more, times the matrix that undoes the blocks' mirroring, which also
-  transposes them back to rows, in fp32 at twice the rate, as the matrix has only ones and zeros; then the store, the
-  same shape as the load.
+- in: rows are loaded as [(chunk, group, image), a, columns], in runs of a KiB if rows are that long; the Tensor Engine
+  transposes each block column, several to a PSUM bank, and they are copied to X;
+- bands (`bands`): one DMA a channel, some buffers ahead; matmuls; evacuation of sums to Y, with bias and activation;
+- out: matmuls of Y's columns with the matrix that undoes the blocks' mirroring, which also transposes them back to
+  rows, in fp32 at twice the rate, as the matrix has only ones and zeros; then the store, of the load's shape.
 
-With `x_stationary` the operands of a product are exchanged: X[:, J] of blocks J a chunk apart is the stationary one,
-[(a, i), (chunk, image)], and the bands [(a, i), (a, o)] are the moving one, so that sums leave PSUM as rows, a chunk of
-an image on each partition. There is no Y, no mirror and no third stage; a store has shorter runs, of N Q / 128 columns.
-The bias, whose channels are no partitions then, is a product of ones with three parts of bf16.
+With `x_stationary` the operands are exchanged: X[:, J] of blocks J a chunk apart is the stationary operand,
+[(a, i), (chunk, image)], and the bands [(a, i), (a, o)] are the moving one, so that sums are evacuated as rows, a chunk
+of an image on each partition. There is no Y, no mirror and no third stage; a store has shorter runs, of N Q / 128
+columns. Channels are not partitions then, so the bias is a product of ones with three parts of bf16.
 
 Engine plan: Sync issues loads, Tensor transposes and multiplies, Vector and Scalar share evacuations by a ledger,
-GpSimd zeroes and issues stores. Bound by the array for long filters. Zeros are multiplied: a NaN or Inf reaches the
-other channels of its group, in the blocks of columns that its own channel's sums meet it in. Y has y's dtype, so that
-y is rounded once; it is fp32 where a residual is yet to be added, and for fp16, where a sum may overflow to an Inf that
-must not meet the mirror matrix's zeros.
+GpSimd zeroes and issues stores. Bound by the Tensor Engine for long filters. Zeros are multiplied: a NaN or Inf reaches
+the other channels of its group, in the blocks of columns whose sums of its channel have it. Y has y's dtype, so y is
+rounded once; it is fp32 if a residual is added later, and for fp16, as an overflow to Inf must not be multiplied by
+the mirror matrix's zeros.
 """
 
 from dataclasses import dataclass, field, replace
@@ -57,29 +57,29 @@ from .stages import (
 
 #: Blocks of 128 columns of a matmul on zeros.
 WARM_BLOCKS = 4
-#: Circular buffer of rows of tiles: one is being transposed while the next but one comes in; with a factor of x, one
-#: is between these, to be multiplied.
+#: Circular buffer of rows of tiles: one is transposed while the next is loaded; with a factor of x, a third one between
+#: these is multiplied.
 ROWS_RING, GATED_RING = 2, 3
-#: Groups at a tile's end in which nothing of the next is transposed in, and at its start nothing of the one before
-#: out, so that evacuations are done when their results are needed.
+#: Groups at a tile's end without transposes of the next tile's rows, and at its start without transposes of the
+#: previous tile's sums, so that evacuations end before their results are needed.
 LAG = 2
-#: Band buffers that are filled before the first rows are transposed; zeros of the others must not keep Vector from it.
+#: Band buffers that are filled before the first rows are transposed; zeros of more would delay Vector's evacuations.
 AT_START = 2
 
 
 @dataclass
 class HeldTile:
-    """What is on the chip of a tile on its way through the stages, each None until it is there."""
+    """The on-chip tensors of a tile in the stages, each None until it is allocated."""
 
     bias: object = None
     rows_in: object = None
-    #: products that rows_in waits for
+    #: pending products of rows_in with its gate, or its prologue
     gates: list = field(default_factory=list)
     residual: object = None
     x_blocks: object = None
     y_blocks: object = None
     rows_out: object = None
-    #: the accumulator at work, and whether it holds zeros that products are added to
+    #: the current accumulator, and whether it holds zeros that products are added to
     acc: object = None
     started: bool = False
 
@@ -94,7 +94,7 @@ class RowsBuffer:
 
 @dataclass
 class BandedRun:
-    """A core's work on its way, and what its stages share."""
+    """The state of a core's work that its stages share."""
 
     tensors: RowTensors
     geometry: RowGeometry
@@ -102,9 +102,9 @@ class BandedRun:
     tiles: list
     #: HeldTile of each
     held: list
-    #: bands in the order in which they are needed: (first channel, channels) that a buffer holds
+    #: contents of band buffers in order of use: (first channel, channels)
     queue: list
-    #: what happens where sums leave PSUM for Y, and where they leave it for rows
+    #: the epilogues of evacuations to Y, and to rows
     middle: Epilogue
     end: Epilogue
     #: dtype of Y
@@ -124,8 +124,8 @@ class BandedRun:
 
 
 def start_banded(tensors, geometry, epilogue, blocks):
-    """The BandedRun of this core. A residual is added at the end, and an activation of sums with it follows there; all
-    else happens in the middle."""
+    """The BandedRun of this core. The end epilogue adds a residual and applies an activation that follows it, or with x
+    stationary has all but the bias; the middle one has the rest."""
     sum_dtype, plain = tensors.y.dtype, {"activation": "", "by_sigmoid": False}
     if epilogue.residual != "" or sum_dtype == nl.float16:
         sum_dtype = nl.float32
@@ -144,8 +144,8 @@ def start_banded(tensors, geometry, epilogue, blocks):
 
 
 def start_buffers(run):
-    """Buffers that rotate: of rows of x and of its factor, and of bands [(a, i), group, a', v], each of which is zeroed
-    before its first bands."""
+    """Buffers in rotation: of rows of x and of its factor, and of bands [(a, i), group, a', v], each zeroed before its
+    first bands."""
     blocks, tiles, tensors = run.blocks, run.tiles, run.tensors
     partitions = max(1, *(tile.chunks_in * tile.rows for tile in tiles))
     columns = max(2, *(even(tile.blocks_in * blocks.block) for tile in tiles))
@@ -159,8 +159,8 @@ def start_buffers(run):
 
 
 def start_work(run):
-    """What comes before the first sums: filters, rows of two tiles, bands of all buffers, blocks of the first tile, and
-    matmuls on zeros wherever the array would wait."""
+    """The start-up before the first sums: filters, rows of the first tiles, bands of all buffers, blocks of the first
+    tile, and matmuls on zeros while the Tensor Engine would wait."""
     blocks, tiles, config = run.blocks, run.tiles, run.blocks.settings
     A, Bo, (c0, _), (last, channels) = blocks.per_group, blocks.out_block, run.queue[0], run.queue[-1]
     start_buffers(run)
@@ -184,7 +184,7 @@ def start_work(run):
     if not config.x_stationary:
         if len(tiles) > 1:  # on Vector, which waits for the first sums
             finish_gates(run.held[1].gates, None)
-        # [(a, o'), (a, o)], 1 where o' = out_block - 1 - o, or o where sums have outputs in order, in the same channel
+        # [(a, o'), (a, o)], 1 for the same channel and o' = out_block - 1 - o, or o' = o if sums have outputs in order
         pattern, start = ([[-1, A * Bo]], 0) if run.geometry.flipped else ([[-Bo, A], [1, Bo]], 1 - Bo)
         run.mirror = select_ones(A * Bo, pattern, start, run.sum_dtype)
         if run.tensors.bias is not None:
@@ -195,7 +195,7 @@ def start_work(run):
 
 
 def prepare_results(run, index):
-    """Bias and Y of a tile, one tile before its sums: GpSimd and small loads may be late."""
+    """Bias and Y of a tile, or its rows, one tile before its sums: GpSimd and small loads may be late."""
     if index < len(run.tiles):
         tile, held = run.tiles[index], run.held[index]
         if run.blocks.settings.x_stationary:
@@ -206,7 +206,8 @@ def prepare_results(run, index):
 
 
 def banded(tensors, geometry, options, blocks):
-    """Write y: bands of one tile, between rows of the next coming in and rows of the one before going out."""
+    """Write y: the sums of one tile alternate with transposes of the next tile's rows and of the previous tile's
+    sums."""
     run = start_banded(tensors, geometry, options.epilogue, blocks)
     if not run.tiles:
         return
@@ -214,11 +215,11 @@ def banded(tensors, geometry, options, blocks):
     position, at_once, by_rows = 0, blocks.buffer_groups, blocks.settings.x_stationary
     multiply = multiply_rows if by_rows else multiply_group
     for index, tile in enumerate(run.tiles):
-        if index > 0:  # what comes at the start is on its way
+        if index > 0:  # `start_work` has loaded the first ones
             load_banded_rows(run, index + len(run.rings) + 1)
         coming = run.held[index + 2].gates if index + 2 < len(run.tiles) else []
         gates, spread = len(coming), max(1, tile.gn - LAG)
-        sums_first = by_rows and index == 0  # the array has nothing else to do by then
+        sums_first = by_rows and index == 0  # the Tensor Engine would idle otherwise
         prepare_results(run, index + 1)
         for group in range(tile.gn):
             left = 0 if by_rows else gates * (tile.gn - 1 - group) // tile.gn

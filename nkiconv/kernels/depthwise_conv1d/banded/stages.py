@@ -24,10 +24,9 @@ from .bands import BIAS_PARTS, as_words, bands_of
 
 
 def move_chunks(run, tile, rows_sbuf, rows, begin, size, is_store=False, whole=False):
-    """DMAs of a tile's rows [(chunk, group, image), a, columns], or [(chunk, image), channel, columns] if `whole`: of
-    each chunk what there is of its columns, `size` elements after those of the chunk before, from `begin` on.
-    Neighbouring chunks that have as much go at once; a chunk takes two DMAs where the last group of several has fewer
-    channels than the others."""
+    """DMAs of a tile's rows [(chunk, group, image), a, columns], or [(chunk, image), channel, columns] if `whole`: the
+    existing columns of each chunk; chunks are `size` elements apart, from `begin` on. One DMA moves neighbouring chunks
+    with the same existing columns; a chunk takes two DMAs if the last of several groups has fewer channels."""
     (n_step, c_step, step), A = rows.steps, run.blocks.per_group
     spans = [(0, 1, (tile.gn - 1) * A + tile.last)] if whole else [(0, tile.gn, tile.last)]
     if not whole and tile.gn > 1 and tile.last < A:
@@ -56,8 +55,8 @@ def move_chunks(run, tile, rows_sbuf, rows, begin, size, is_store=False, whole=F
 
 
 def load_banded_rows(run, index):
-    """rows_in [(chunk, group, image), a, columns] of a tile, in the circular buffer: data where there is any, zeros
-    elsewhere. The circular buffer caps how far loads run ahead; they would keep bands from coming."""
+    """rows_in [(chunk, group, image), a, columns] of a tile, in the circular buffer: data, and zeros outside them. The
+    circular buffer limits how far loads run ahead, as they would delay bands."""
     if index >= len(run.tiles) or run.tiles[index].datan == 0:
         return
     tile, tensors, tiles = run.tiles[index], run.tensors, []
@@ -69,15 +68,15 @@ def load_banded_rows(run, index):
 
 @dataclass
 class Padding:
-    """Columns in front of rows, or after them, that are zeros again once a prologue has met them: of partitions below
-    `rows`, or of the others."""
+    """Columns before or after rows that are zeroed again after a prologue: on the partitions below `rows`, or on the
+    others."""
 
     x_sbuf: Any
     rows: int
     below: bool
 
     def finish(self, _ledger):
-        """Have the zeros written."""
+        """Write the zeros."""
         _, channels, columns = self.x_sbuf.shape
         nisa.affine_select(
             dst=self.x_sbuf,
@@ -91,7 +90,7 @@ class Padding:
 
 
 def arrivals(run, tile, rows_sbuf):
-    """The prologue of a tile's rows, channel by channel, and the zeros of their padding; none without one."""
+    """The prologue of a tile's rows, channel by channel, and the zeros of their padding; [] without a prologue."""
     prologue, geometry = run.tensors.prologue, run.geometry
     if prologue is None:
         return []
@@ -102,7 +101,7 @@ def arrivals(run, tile, rows_sbuf):
             numbers_sbuf = nl.ndarray((partitions, A, 1), dtype=nl.float32, buffer=nl.sbuf)
             if tile.last < A:
                 nisa.memset(dst=numbers_sbuf, value=0.0, engine=nisa.engine.gpsimd)
-            # the same of every chunk
+            # the same for every chunk
             rows = Rows(hbm, (0 if len(hbm.shape) == 1 else geometry.C, 1, 0), 0, tile.chunks_in)
             move_chunks(run, tile, numbers_sbuf, rows, 0, 1)
         numbers.append(numbers_sbuf)
@@ -120,8 +119,8 @@ def arrivals(run, tile, rows_sbuf):
 
 
 def load_source(run, tile, buffer, source):
-    """A tile's rows of x, with the state before it, or of its factor, in a RowsBuffer; columns without data stay as a
-    tile of this shape left them."""
+    """A tile's rows of x, with the state before it, or of its factor, in a RowsBuffer; columns without data keep the
+    values of the last tile of this shape."""
     blocks, state = run.blocks, run.tensors.state if source is run.tensors.x else None
     A, size, partitions = blocks.per_group, tile.blocks_in * blocks.block, tile.chunks_in * tile.rows
     begin = (tile.j0 + tile.data0) * blocks.block - run.geometry.pad_left
@@ -141,8 +140,8 @@ def load_source(run, tile, buffer, source):
 
 
 def clear_rows(ring_sbuf, partitions, a0, a1, r0, r1, outside):
-    """Zeros, or what a factor has for them, in columns r0 .. r1-1 of channels a0 .. a1-1, and in a neighbouring column;
-    two zeros of 16 bits at a time."""
+    """Zeros, or a factor's value `outside`, in columns r0 .. r1-1 of channels a0 .. a1-1, and perhaps in a neighbouring
+    column; two zeros of 16 bits at a time."""
     if outside != 0.0:
         last = min(ring_sbuf.shape[2], r1 + 1)
         nisa.memset(dst=ring_sbuf[0:partitions, a0:a1, r0:last], value=outside, engine=nisa.engine.vector)
@@ -153,7 +152,7 @@ def clear_rows(ring_sbuf, partitions, a0, a1, r0, r1, outside):
 
 
 def transpose_in(run, index, parts, part):
-    """One of equal parts of the pieces of X[(a, i), J, row] = rows_in of a tile, block columns transposed."""
+    """X[(a, i), J, row] = transposed block columns of a tile's rows_in: the pieces of one of `parts` equal parts."""
     if index >= len(run.tiles):
         return
     tile, held, blocks, x_dtype = run.tiles[index], run.held[index], run.blocks, run.tensors.x.dtype
@@ -189,18 +188,19 @@ def transpose_in(run, index, parts, part):
 
 
 def first_position(apart, block, j):
-    """Position of block j's first element, the others being `apart` from one to the next."""
+    """Position of block j's first element; its elements are `apart` positions apart."""
     return j // apart * apart * block + j % apart
 
 
 def start_blocks(tile, size, dtype, is_whole):
-    """X [(a, i), J, row] with zeros in the blocks that hold no data and share a matmul with some that do, or in all."""
+    """X [(a, i), J, row], with zeros in blocks without data that share a matmul with blocks with data, or in all blocks
+    without data."""
     x_sbuf = nl.ndarray((size, tile.x_width, tile.rows), dtype=dtype, buffer=nl.sbuf)
     end = tile.data0 + tile.chunks_in * tile.blocks_in
     zero0, zero_end = max(0, tile.data0 - tile.jn + 1), min(tile.x_width, end + tile.jn - 1)
     if tile.datan == 0 or is_whole:
         zero0 = 0
-    if tile.datan == 0 or is_whole or tile.jn > nl.tile_size.psum_fmax:  # sums of a bank may meet no data at all
+    if tile.datan == 0 or is_whole or tile.jn > nl.tile_size.psum_fmax:  # sums of a bank may have no data at all
         zero_end = tile.x_width
     if zero0 < tile.data0:
         nisa.memset(dst=x_sbuf[0:size, zero0 : tile.data0, 0 : tile.rows], value=0.0, engine=nisa.engine.gpsimd)
@@ -210,7 +210,7 @@ def start_blocks(tile, size, dtype, is_whole):
 
 
 def multiply_group(run, index, group, bands_sbuf):
-    """Sums of one group, into Y once a PSUM bank is full of groups. bands_sbuf: the buffer that has its bands."""
+    """Sums of one group; evacuates a PSUM bank to Y when it is full of groups. bands_sbuf: the buffer of its bands."""
     tile, held, size = run.tiles[index], run.held[index], run.blocks.per_group * run.blocks.out_block
     spans = sum_spans(tile)
     for span in spans:
@@ -260,7 +260,7 @@ def read_sums(run, index, sums_psum, group, span):
 
 
 def reader(run, epilogue, elements):
-    """The engine that evacuates; an activation is Scalar's, a residual without one Vector's."""
+    """The engine of an evacuation: Scalar for an activation, Vector for a residual without one, else by the ledger."""
     ledger = run.ledger
     if epilogue.activation != "":
         ledger.scalar = ledger.scalar + elements * SCALAR_WORK
@@ -283,8 +283,8 @@ def start_results(run, tile):
 
 
 def start_rows(run, index):
-    """Rows of y that leave, [(chunk, group, image), a, columns], or [(chunk, image), channel, columns] where x is
-    stationary, and what is added to them, zeros where there is no output."""
+    """Tiles for rows of y, [(chunk, group, image), a, columns], or [(chunk, image), channel, columns] if x is
+    stationary, and for their residual, with zeros outside y."""
     tile, held, blocks, whole = run.tiles[index], run.held[index], run.blocks, run.blocks.settings.x_stationary
     lines, channels = (tile.nn, tile.gn) if whole else (tile.rows, 1)
     shape = (tile.chunks_out * lines, channels * blocks.per_group, tile.blocks_out * blocks.out_block)
@@ -296,7 +296,7 @@ def start_rows(run, index):
 
 
 def move_results(run, tile, rows_sbuf, rows, is_store):
-    """A tile's columns of y from SBUF, or of the residual to it."""
+    """Store a tile's columns of y from SBUF, or load the residual's."""
     Bo = run.blocks.out_block
     rows = replace(rows, high=min(rows.high, (tile.j0 + tile.jn) * Bo))
     whole = run.blocks.settings.x_stationary
@@ -304,7 +304,7 @@ def move_results(run, tile, rows_sbuf, rows, is_store):
 
 
 def evacuate_rows(run, index, pattern, offset, sums_psum, elements):
-    """Sums to a region of the rows that leave, with the end of the epilogue."""
+    """Sums to a region of the rows of y, with the end epilogue."""
     held = run.held[index]
     y, residual = (
         None if one is None else one.ap(pattern=pattern, offset=offset) for one in (held.rows_out, held.residual)
@@ -314,7 +314,7 @@ def evacuate_rows(run, index, pattern, offset, sums_psum, elements):
 
 def multiply_rows(run, index, group, bands_sbuf):
     """Sums of one group as rows, [(chunk, image), channel, columns]: X is the stationary operand, blocks a chunk apart,
-    and the bands are the moving one. Sums of ROWS_BANKS banks leave together; the last group stores the tile's rows."""
+    and the bands are the moving one. ROWS_BANKS banks are evacuated together; the last group stores the tile's rows."""
     tile, held, blocks = run.tiles[index], run.held[index], run.blocks
     A, Bo, rows = blocks.per_group, blocks.out_block, tile.chunks_out * tile.nn
     width, spans, is_last = tile.step_out * Bo, row_spans(blocks, tile), group == tile.gn - 1
@@ -357,8 +357,8 @@ def multiply_chunks(run, index, group, bands_sbuf, sums_psum, first):
 
 
 def transpose_out(run, index, parts, part):
-    """One of equal parts of the pieces of rows_out = Y of a tile, block columns transposed and unmirrored; the last
-    one stores."""
+    """rows_out = transposed and unmirrored block columns of a tile's Y: the pieces of one of `parts` equal parts; the
+    last part stores."""
     if index < 0:
         return
     tile, held, blocks = run.tiles[index], run.held[index], run.blocks

@@ -1,1 +1,1 @@
-"""`dot`: filters and rows multiplied as matrices, for few columns; kernel.py says how and what bounds it."""
+"""`dot`: filters and rows multiplied as matrices, for few columns; kernel.py describes the method and its bound."""

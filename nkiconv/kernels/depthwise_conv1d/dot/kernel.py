@@ -2,22 +2,22 @@
 
     y[c, q] = sum over s of w[c, s] * x[c, s + q]              (stride and dilation: schedules/dot.py)
 
-The taps of a row are spread over partitions and slots, s = n p + t: slot t is x[:, t::n], transposed on the array from
-[channels, 128] to [128, channels], and the same for w. A lag q then is the shift of t by q along the free dim. One
-matmul takes 8 slots of 16 channels of w as the stationary and the 8 + Q - 1 slots of these channels of x that meet them
-as the moving operand: the contraction over p makes [(8 t, 16 c), (8 + Q - 1 t', 16 c')], of which c = c' and t' - t = q
-are wanted. It accumulates over all blocks of 8 slots; then
+The taps of a row are spread over partitions and slots, s = n p + t: slot t is x[:, t::n], which the Tensor Engine
+transposes from [channels, 128] to [128, channels], and the same for w. A lag q is then a shift of t by q along the free
+dim. One matmul has 8 slots of 16 channels of w as the stationary operand and the 8 + Q - 1 slots of these channels of x
+in their window as the moving one: the contraction over p gives [(8 t, 16 c), (8 + Q - 1 t', 16 c')], whose elements
+with c = c' and t' - t = q are products of y. It accumulates over all blocks of 8 slots; then
 
-    keep c = c' (mask) and sum over c'      [(t, c), t']       Vector, read-out of PSUM
+    keep c = c' (mask) and sum over c'      [(t, c), t']       Vector, evacuation of PSUM
     keep t' - t = q (mask) and sum over t'  [(t, c), q]        GpSimd, Vector
     sum over t                              [c, q]             one small fp32 matmul
 
 Engine plan: DMA loads rows of x and w, each once from HBM, 128 channels a tile; Tensor transposes tile i + 1 between
-the matmuls of tile i; Scalar moves transposed slots to SBUF, pairs of 16-bit
-elements as one fp32 element, which copies bits; the tails of tiles i - 1 and i - 2 come later, where no engine waits
-for another. Channel c0 + p * L + r is row p of the results, so that they leave in long runs. Bound by Tensor, then DMA:
-per 128 channels and tap of bf16 with Q = 4, the transposes take 0.91 ns and the matmuls 0.59, HBM 1.43. Vector's masks
-grow with Q.
+the matmuls of tile i; Scalar copies transposed slots to SBUF, pairs of 16-bit elements as one fp32 element, which
+copies bits; the masks and sums of tiles i - 1 and i - 2 follow later, so that no engine waits for another. Channel
+c0 + p * L + r is row p of the results, which are stored in long runs. Bound by Tensor, then DMA: per 128 channels and
+tap of bf16 with Q = 4, the transposes take 0.91 ns and the matmuls 0.59, HBM 1.43. The time of Vector's masks grows
+with Q.
 
 Zeros are multiplied: a NaN or Inf reaches every column of the channels that share a matmul with it.
 """
@@ -38,7 +38,7 @@ from .sums import (
     sum_lags,
 )
 
-#: Banks of transposed slots that are on their way before the first matmul of the tile before.
+#: Banks of a tile's transposed slots in flight before the first matmul of the previous tile.
 LEAD = 2
 
 
@@ -52,7 +52,8 @@ def dot(tensors, geometry, options, plan):
 
 
 def run_units(tensors, geometry, options, plan, units):
-    """Four units in flight: transposes of one between the matmuls of the one before and the tails of two others."""
+    """Four units in flight: transposes of one alternate with matmuls of the previous one and masks and sums of two
+    earlier ones."""
     masks = make_masks(plan)
     run = start_dot(tensors, geometry, options, plan, units)
     x_before, w_before, partials, ready, kept, sums, tap_sums = None, None, [], [], [], None, None
@@ -67,7 +68,7 @@ def run_units(tensors, geometry, options, plan, units):
             steps = steps_of(plan, unit)
             partials = new_partials(plan, unit)
         done, last = 0, None
-        # while the second unit's rows are still on their way, the first one's matmuls go before its transposes
+        # the first unit's matmuls precede the second unit's transposes, whose rows are still in flight
         for move in range(-1 if index == 1 else 0, max(len(moves), LEAD)):
             if 0 <= move and move < len(moves):
                 move_slots(moves[move])
@@ -95,7 +96,7 @@ def run_units(tensors, geometry, options, plan, units):
 
 
 def add_unit(plan, unit, kept, sums):
-    """Add a unit's results to its tile's [(t, c), r, q]; returns them, new for the first chunk."""
+    """Add a unit's results to its tile's sums [(t, c), r, q]; returns the sums, newly allocated for the first chunk."""
     if unit.chunk == 0:
         sums = nl.ndarray((nl.tile_size.pmax, unit.groups, padded_columns(plan)), dtype=nl.float32, buffer=nl.sbuf)
     sum_lags(sums, unit.groups, kept, plan, unit.chunk > 0)
@@ -103,6 +104,6 @@ def add_unit(plan, unit, kept, sums):
 
 
 def finish_unit(run, masks, unit, sums):
-    """After a tile's last chunk its results leave."""
+    """Store a tile's results after its last chunk."""
     if unit.chunk == run.plan.chunks - 1:
         leave(run, unit, sums, masks.same_channel, load_epilogue(run, unit))

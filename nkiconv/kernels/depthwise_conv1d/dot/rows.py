@@ -1,4 +1,4 @@
-"""Rows of x and w for `dot`: loads ahead with zeros where there is no element, and transposed slots."""
+"""Rows of x and w for `dot`: loads ahead, with zeros outside x and w, and transposed slots."""
 
 from dataclasses import dataclass, field
 
@@ -13,9 +13,9 @@ from ..tensors import RowTensors
 
 @dataclass
 class DotRun:
-    """What a core works on, and rows of its units on their way: x_tiles, w_tiles: SBUF [128, length] for rows of x,
-    with those of its factor, and of w in flight, used in rotation; loaded: (x, w, products that x waits for) of each
-    unit that was loaded and is not yet at work, w None where its filter is kept; filters: transposed, by chunk."""
+    """A core's units, and their rows in flight: x_tiles, w_tiles: SBUF [128, length] in rotation, for rows of x with
+    those of its factor, and for rows of w; loaded: (x, w, pending products of x) of each loaded unit, None once its
+    rows are transposed; w is None if its filter is kept; filters: transposed, by chunk."""
 
     tensors: RowTensors
     geometry: RowGeometry
@@ -29,7 +29,7 @@ class DotRun:
 
 
 def start_dot(tensors, geometry, options, plan, units):
-    """A DotRun, and loads of the first units, all but the last of those in flight."""
+    """A DotRun with the loads of its first units, for all buffers but one."""
     run, P_MAX = DotRun(tensors, geometry, options, plan, units), nl.tile_size.pmax
     for _ in range(min(BUFFERS, len(units))):
         shape = P_MAX, plan.x_length
@@ -41,7 +41,7 @@ def start_dot(tensors, geometry, options, plan, units):
 
 
 def load_ahead(run):
-    """Load the rows of the next unit, if there is one: its filter's taps, then what they meet of x and of the state."""
+    """Load the rows of the next unit, if there is one: its filter's taps, then their window of x and of the state."""
     index, geometry, plan, tensors = len(run.loaded), run.geometry, run.plan, run.tensors
     if index == len(run.units):
         return
@@ -62,8 +62,8 @@ def load_ahead(run):
 
 
 def load_lines(plan, unit, tile_sbuf, parts, start, length):
-    """Elements start .. start+length-1 of a unit's rows, what each of some tensors has of them, and zeros, or what a
-    factor has for them, where there is none."""
+    """Load elements start .. start+length-1 of a unit's rows from the tensors `parts`; zeros, or a factor's value
+    `outside`, outside them."""
     (lines, columns), outside = tile_sbuf.shape, parts[-1].outside
     spans = [(max(0, rows.low - start), min(length, rows.high - start)) for rows in parts]
     spans = [(first, max(first, end)) for first, end in spans]
@@ -80,7 +80,8 @@ def load_lines(plan, unit, tile_sbuf, parts, start, length):
 
 
 def move_lines(tile_sbuf, rows, unit, element, is_store=False):
-    """A unit's rows from an element on: channel p * length + r0 + g of a block is on partition p * groups + g."""
+    """Load or store a unit's rows from an element on: channel p * length + r0 + g of a block is on partition
+    p * groups + g."""
     (_, c_step, step), block = rows.steps, unit.block
     for row, count, channels in row_runs(block, unit.r0, unit.groups):
         at, c = row * unit.groups, block.c0 + unit.r0 + row * block.length
@@ -109,8 +110,8 @@ def next_rows(run, index, moves):
 
 
 def sum_taps(run, unit, w_rows, parts_sbuf):
-    """Sums of a unit's taps, which Vector and Scalar share, into columns of parts_sbuf, new for a tile's first chunk;
-    after its last they are stored. Returns parts_sbuf."""
+    """Sums of a unit's taps, a half by Vector and a half by Scalar, into columns of parts_sbuf, newly allocated for a
+    tile's first chunk; stored after its last chunk. Returns parts_sbuf."""
     plan, rows = run.plan, unit.groups * run.plan.channels
     if unit.chunk == 0:
         parts_sbuf = nl.ndarray((nl.tile_size.pmax, 2 * plan.chunks), dtype=nl.float32, buffer=nl.sbuf)
@@ -133,7 +134,7 @@ def sum_taps(run, unit, w_rows, parts_sbuf):
 
 @dataclass
 class Move:
-    """Slots that go through a PSUM bank: slots first .. of slots_sbuf [128, slots, rows] from rows_sbuf [rows, ...].
+    """Slots transposed in one PSUM bank: slots first .. of slots_sbuf [128, slots, rows] from rows_sbuf [rows, ...].
 
     Entry p of a slot is element start + p * step.
     """
@@ -146,9 +147,9 @@ class Move:
 
 
 def slot_moves(moves, plan, unit, rows_sbuf, firsts, count, step):
-    """A tile for transposed slots, [128, slots, rows], and the Moves that fill it appended.
+    """A tile for transposed slots, [128, slots, rows]; appends the Moves that fill it to `moves`.
 
-    `count` slots of each phase, whose first begins at one of `firsts`, the others `step` elements apart.
+    Each phase has `count` slots, the first from its element of `firsts` on, the others `step` elements apart.
     """
     starts, rows = [first + step * t for first in firsts for t in range(count)], unit.groups * plan.channels
     slots_sbuf = nl.ndarray((nl.tile_size.pmax, len(starts), rows), dtype=rows_sbuf.dtype, buffer=nl.sbuf)
@@ -159,7 +160,7 @@ def slot_moves(moves, plan, unit, rows_sbuf, firsts, count, step):
 
 
 def move_slots(move):
-    """Transpose the slots of a Move on the array, and Scalar copies them to SBUF; 16-bit ones in pairs, as fp32."""
+    """Tensor transposes the slots of a Move, Scalar copies them to SBUF; 16-bit elements in pairs, as fp32."""
     depth, rows, count = move.slots_sbuf.shape[0], move.slots_sbuf.shape[2], len(move.starts)
     slots_psum = nl.ndarray((depth, count, rows), dtype=move.slots_sbuf.dtype, buffer=nl.psum)
     for index, start in enumerate(move.starts):

@@ -1,4 +1,4 @@
-"""From transposed slots to results, for `dot`: products, the masks that keep what is wanted of them, sums, stores."""
+"""From transposed slots to results, for `dot`: products, masks that keep products of y, sums, stores."""
 
 from dataclasses import dataclass
 
@@ -51,7 +51,7 @@ def new_partials(plan, unit):
 
 
 def multiply_step(x_sbuf, w_sbuf, plan, masks, unit, step):
-    """Matmuls of a step over all slots; of [(t, c), (g, t'), c'] only a channel's products with itself are kept."""
+    """Matmuls of a step over all slots, [(t, c), (g, t'), c']; returns them with zeros at c' != c."""
     P_MAX, channels, window = nl.tile_size.pmax, plan.channels, window_of(plan)
     g0, gn, phase, lag_block = step
     products_psum = nl.ndarray((P_MAX, gn * window, channels), dtype=nl.float32, buffer=nl.psum)
@@ -108,7 +108,7 @@ def sum_lags(sums, groups, kept, plan, accumulate):
 
 
 def load_epilogue(run, unit):
-    """(bias [rows, groups, 1], residual [rows, groups, Q]) of a unit's channels, in SBUF, or None."""
+    """[bias [rows, groups, 1], residual [rows, groups, Q]] of a unit's channels in SBUF, each None without one."""
     found = []
     for rows, dtype in ((run.tensors.bias, nl.float32), (run.tensors.residual, None)):
         tile_sbuf = None
@@ -123,7 +123,8 @@ def load_epilogue(run, unit):
 def leave(run, unit, sums, same_channel, extra):
     """Results of a unit's channels in its image: sums over slots, epilogue, store.
 
-    sums: fp32 [(slot, channel), channels of a row, columns] in SBUF. same_channel: of Masks. extra: of `load_epilogue`.
+    sums: fp32 [(slot, channel), channels of a row, columns] in SBUF. same_channel: as in Masks. extra: bias and
+    residual from `load_epilogue`.
     """
     rows, Q, (_, width, columns) = run.plan.channels, run.geometry.Q, sums.shape
     y_sbuf = nl.ndarray((rows, width, Q), dtype=run.tensors.y.dtype, buffer=nl.sbuf)

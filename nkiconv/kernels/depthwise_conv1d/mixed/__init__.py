@@ -1,1 +1,1 @@
-"""What `mixed` and `vector` share: rows of 128 channels, tap by tap; kernel.py is the way through them."""
+"""The kernel of `mixed` and `vector`: rows of 128 channels, tap by tap; kernel.py has the loop and its bound."""

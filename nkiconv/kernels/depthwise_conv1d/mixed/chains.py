@@ -13,22 +13,22 @@ from .dma import store_y, tap_view
 
 
 def result(run, piece, step):
-    """[rows, qn] in SBUF for what a step computes: y in its dtype if it is the last, else fp32."""
+    """[rows, qn] in SBUF for the result of a step: of y's dtype if it is the last step, else fp32."""
     dtype = nl.float32 if step < piece.last else run.tensors.y.dtype
     return nl.ndarray((run.tiles[piece.tile].rows, piece.qn), dtype=dtype, buffer=nl.sbuf)
 
 
 def run_step(run, place, step):
-    """Issue one step of a piece, which makes more of its chains [A, B], each a tile or None; the last stores y."""
+    """Issue one step of a piece, which extends its chains [A, B], each a tile or None; the last step stores y."""
     piece, chains = run.pieces[place], run.chains[place]
     on_tensor, in_a, head, in_b = piece.recipe
-    # tap in front of chain A's first on Vector, tap of the product that heads chain B
+    # the tap before chain A's first on Vector; the tap of the product that heads chain B
     starts = max(1, on_tensor) - 1, max(1, on_tensor) + in_a
     if step == 0:
         chains[0] = sum_on_tensor(run, piece) if on_tensor > 0 else product(run, piece, 0)
         chains[1] = product(run, piece, starts[1]) if head else None
     elif step <= vector_steps(piece.recipe):
-        # the chain that is there first: Scalar's first product, or its only one before the sums of Tensor
+        # first the chain that is ready first: that of Scalar's first product, before the sums of Tensor
         for one in (1, 0) if on_tensor > 0 else (0, 1):
             if step <= (in_a, in_b)[one]:
                 chains[one] = extend(run, piece, starts[one] + step, chains[one], step)
@@ -45,7 +45,7 @@ def run_step(run, place, step):
 
 
 def sum_on_tensor(run, piece):
-    """Tensor's taps of a piece: sums in PSUM, a bank of columns after the other."""
+    """Tensor's taps of a piece: sums in PSUM, one bank of columns after the other."""
     tile, held, taps = run.tiles[piece.tile], run.held[piece.tile], piece.recipe[0]
     acc_psum, started = accumulator(run.warm, (tile.rows, piece.qn))
     for begin in range(0, piece.qn, BANK_COLUMNS):
@@ -62,7 +62,7 @@ def sum_on_tensor(run, piece):
 
 
 def product(run, piece, s):
-    """x_s * w_s on Scalar, plus the bias where it is free: once, with chain B if there is one."""
+    """x_s * w_s on Scalar, plus the bias if no epilogue adds it: once, in chain B if there is one."""
     held, recipe, epilogue = run.held[piece.tile], piece.recipe, run.options.epilogue
     dst = result(run, piece, 0)
     place = place_of_tap(run.geometry, s, run.geometry.S)
@@ -90,7 +90,7 @@ def extend(run, piece, s, chain, step):
 
 
 def complete(run, piece, step, sums):
-    """y of the sums, on Scalar, except for sums with a residual and for Vector's share of plain copies."""
+    """y from the sums, on Scalar, or on Vector for sums with a residual and for its share of plain copies."""
     held, epilogue = run.held[piece.tile], run.options.epilogue
     y_sbuf, residual = result(run, piece, step), None
     if held.residual is not None:

@@ -1,9 +1,9 @@
 """DMAs of tiles with channels on partitions: x with its halo, residual, filters, biases and states in; y out.
 
-x comes from HBM once, straight to its place, in runs of whole rows. Zeros of the padding are memsets of the columns
-that hold them; an initial state is a DMA into these columns, or, where it is a few elements, comes by way of SBUF: one
-DMA of long runs for all tiles but the first, as channels p * T + t of neighbouring tiles are neighbours in HBM, then a
-small copy for each. Only lhs_dilation takes a second step, a strided copy on chip that opens the gaps.
+x is loaded once, straight to its place, in runs of whole rows. Zeros of the padding are memsets of their columns; an
+initial state is a DMA into these columns, or, if it is a few elements, is staged in SBUF: one DMA of long runs for all
+tiles but the first, as channels p * T + t of neighbouring tiles are neighbours in HBM, then a small copy for each. Only
+lhs_dilation takes a second step, a strided copy on chip that opens the gaps.
 """
 
 from ...._nki import nisa, nl
@@ -14,8 +14,8 @@ from ..tensors import Rows
 
 
 def move_groups(run, tile_sbuf, rows, tile, firsts, columns, high=None, is_store=False):
-    """DMAs of columns (first, end) of a tile's groups, what there is of them below element `high` of rows in HBM.
-    Column 0 of group g is element firsts[g]."""
+    """DMAs of columns (first, end) of a tile's groups, as far as rows in HBM have them below element `high`. Column 0
+    of group g is element firsts[g]."""
     (_, c_step, step), T = rows.steps, run.plan.rows.T
     for one in regions_of(tile, rows.steps, firsts, columns, (rows.low, rows.high if high is None else high)):
         lines = slice(one.group * tile.P, (one.group + one.groups) * tile.P)
@@ -30,9 +30,9 @@ def filler(plan):
 
 
 def load_tile_x(run, tile, cuts):
-    """What the taps read, [rows, run]; and the products, or the prologue, that it waits for, in order of columns.
+    """(x [rows, run], its pending products or prologues in order of columns) of a tile.
 
-    cuts: columns of the tile after which a new DMA begins, the last is the tile's width.
+    cuts: end columns of the tile's DMAs, the last is the tile's width.
     """
     geometry, tensors, gates, begin = run.geometry, run.tensors, [], 0
     firsts, numbers, size = positions_of(geometry, tile), load_numbers(run, tile), run_length(geometry, tile.qn)
@@ -56,7 +56,7 @@ def load_tile_x(run, tile, cuts):
 
 
 def load_numbers(run, tile):
-    """What the channels of a tile are scaled and shifted by, each [rows, 1] or None."""
+    """The scale and shift of the prologue for a tile's channels, each [rows, 1] or None."""
     prologue, found = run.tensors.prologue, []
     for hbm in (None, None) if prologue is None else (prologue.scale, prologue.shift):
         if hbm is not None:
@@ -67,8 +67,7 @@ def load_numbers(run, tile):
 
 
 def arrivals(run, x_sbuf, first, begin, end, numbers):
-    """The prologue of what there is of x in columns begin .. end-1, of which column 0 is element `first`; none without
-    one."""
+    """The prologue of the elements of x in columns begin .. end-1, column 0 being element `first`; [] without one."""
     begin, end = max(begin, -first), min(end, run.geometry.W - first)
     if run.tensors.prologue is None or begin >= end:
         return []
@@ -76,7 +75,7 @@ def arrivals(run, x_sbuf, first, begin, end, numbers):
 
 
 def load_dilated(run, tile, x_sbuf, source, numbers):
-    """A run of x with gaps of zeros: its elements as neighbours, then their copy to where they belong."""
+    """Load a run of x with gaps of zeros: its elements as neighbours, then a strided copy."""
     step, positions = run.geometry.lhs_dilation, positions_of(run.geometry, tile)
     nisa.memset(dst=x_sbuf, value=source.outside, engine=filler(run.plan))
     firsts, shift = [-(-position // step) for position in positions], -positions[-1] % step
@@ -91,7 +90,7 @@ def load_dilated(run, tile, x_sbuf, source, numbers):
 
 
 def clear_outside(run, dst_sbuf, firsts, source):
-    """Zeros, or what a factor has for them, in the columns that hold no element in some group."""
+    """Zeros, or a factor's value `outside`, in the columns without an element in some group."""
     rows, size = dst_sbuf.shape
     has_state = run.tensors.state is not None and source is run.tensors.x
     left, right = held_by_all(run.geometry, has_state, firsts, size)
@@ -101,7 +100,7 @@ def clear_outside(run, dst_sbuf, firsts, source):
 
 
 def load_state(run, tile, x_sbuf, firsts, columns):
-    """What there is of the state in some columns: from HBM, or, where the part's states are staged, from these."""
+    """Load the state's elements in columns (first, end): from HBM, or from the part's staged states."""
     state, first, last, missing = run.tensors.state, run.tiles[0], run.tiles[-1], -firsts[0]
     if run.plan.states == 0 or run.loaded == 0:
         move_groups(run, x_sbuf, state, tile, firsts, columns)
@@ -119,21 +118,21 @@ def load_state(run, tile, x_sbuf, firsts, columns):
 
 
 def tap_view(run, i, s, q0, qn):
-    """What tap s meets at columns q0 .. q0+qn-1 of tile i: [rows, qn], strided."""
+    """The elements of x that tap s multiplies for columns q0 .. q0+qn-1 of tile i: [rows, qn], strided."""
     geometry, tile, x_sbuf = run.geometry, run.tiles[i], run.held[i].x
     begin = q0 * geometry.stride + s * geometry.dilation
     return x_sbuf[0 : tile.rows, begin : begin + (qn - 1) * geometry.stride + 1 : geometry.stride]
 
 
 def store_y(run, piece, y_sbuf):
-    """The columns of a piece to HBM."""
+    """Store the columns of a piece."""
     tile = run.tiles[piece.tile]
     firsts = [q0 + piece.q0 for _, q0 in tile.groups]
     move_groups(run, y_sbuf, run.tensors.y, tile, firsts, (0, piece.qn), tile.end_q, is_store=True)
 
 
 def load_mixed_residual(run, tile):
-    """The residual of a tile, or y's factor, [rows, qn] in its own dtype, zeros where y has no column; None without."""
+    """The residual of a tile, or y's factor, [rows, qn] in its dtype, with zeros outside y; None without one."""
     residual, firsts = run.tensors.residual, [q0 for _, q0 in tile.groups]
     if residual is None:
         return None
@@ -146,7 +145,7 @@ def load_mixed_residual(run, tile):
 
 
 def load_channels(run, rows, dtype, t0, tn, n0=0, images=1):
-    """What belongs to the channels of tiles t0 .. t0+tn-1, and to some images: [partitions, images, tn * elements], the
+    """Load the rows of the channels of tiles t0 .. t0+tn-1 of some images: [partitions, images, tn * elements], the
     same in every group."""
     groups, T, (n_step, c_step, step) = run.plan.rows.G, run.plan.rows.T, rows.steps
     P, inner = channels_of(run.geometry.C, T, t0), rows.size

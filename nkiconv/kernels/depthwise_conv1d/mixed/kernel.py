@@ -1,23 +1,23 @@
-"""Depthwise conv1d with channels on partitions and the taps shared out over the engines.
+"""Depthwise conv1d with channels on partitions and the taps shared by the engines.
 
     y[c, q] = sum over s of w[c, s] * x[c, q * stride + s * dilation - pad_left]
 
 A tile holds 128 rows of x with their halo, each element of x loaded once. Tensor multiplies a tap by a diagonal matrix
 of 128 channels' filters, a shifted view of the tile as the moving operand, and accumulates its taps in PSUM; Vector
-adds a tap while it reads PSUM out (y = x_s * w_s + psum), so that the evacuation costs no pass of its own; Scalar can
-head a second chain with a product, and GpSimd add the chains. `schedules.mixed` has the recipes, `schedules.rows` how
-rows are tiled. `vector` is the same loop without taps on Tensor.
+adds a tap while it evacuates PSUM (y = x_s * w_s + psum), so that the evacuation takes no separate pass; Scalar can
+head a second chain with a product, and GpSimd add the chains. `schedules.recipes` has the recipes, `schedules.rows` the
+tiles of rows. `vector` is the same loop without taps on Tensor.
 
 Engine plan: Sync issues loads, PREFETCH tiles ahead; GpSimd makes diagonals one tile ahead, adds chains, issues stores;
 pieces of a tile's columns go through Tensor, Vector, Scalar and GpSimd in phases. The phases of a piece are issued one
 step of the pipeline apart, newest piece first, so that neighbours in an engine's queue do not wait for each other. The
-first tile of a part is loaded, and the first and last are summed, in narrow pieces, so that sums start early and end
-soon. Bound by HBM while the recipe's engines are faster, up to about 4 taps in bf16 and in fp32; beyond by Tensor,
-Vector, Scalar and GpSimd together.
+first tile of a part is loaded, and the first and last are summed, in narrow pieces, so that sums start and end early.
+Bound by HBM while the recipe's engines are faster, up to about 4 taps in bf16 and in fp32; beyond by Tensor, Vector,
+Scalar and GpSimd together.
 
-Zeros of the diagonals are multiplied: a NaN or Inf in x reaches every channel of its tile at the columns it meets. With
-`vector` channels never meet; it is bound by HBM in fp32 with up to 4 taps, else by Vector, about 1.04 ns a tap and
-column of 128 channels, and is as fast for short problems as for long ones, as the array's rate does not matter.
+Zeros of the diagonals are multiplied: a NaN or Inf in x reaches every channel of its tile at the columns that read it.
+`vector` never mixes channels; it is bound by HBM in fp32 with up to 4 taps, else by Vector, about 1.04 ns a tap and
+column of 128 channels, and is as fast for short problems as for long ones, as it does not use the Tensor Engine.
 """
 
 from dataclasses import dataclass, field
@@ -43,7 +43,7 @@ from .dma import load_channels, load_mixed_residual, load_tile_x
 
 
 def convolve_rows(tensors, geometry, options, plan):
-    """Write y, for `mixed` and `vector`: a new piece begins while those before it go on."""
+    """Write y, for `mixed` and `vector`: a new piece begins while earlier ones continue."""
     for part in parts_of_core():
         tiles = tile_list(geometry, plan.rows, part, 0)
         pieces = cut_pieces(plan, options.epilogue, tiles)
@@ -68,7 +68,7 @@ WARM_BLOCKS = 4
 
 @dataclass
 class HeldTile:
-    """What SBUF has of a tile, each None until it is there, or where there is none."""
+    """The tensors of a tile in SBUF, each None until it is loaded, or without one."""
 
     #: x; the residual [rows, qn]
     x: object = None
@@ -76,7 +76,7 @@ class HeldTile:
     #: filters [rows, S] and bias [rows, 1] in fp32
     w: object = None
     bias: object = None
-    #: products that x waits for
+    #: pending products or prologues of x
     gates: list = field(default_factory=list)
     #: [rows, taps on Tensor, rows] stationaries
     diagonals: object = None
@@ -84,7 +84,7 @@ class HeldTile:
 
 @dataclass
 class MixedRun:
-    """One part of the work on its way."""
+    """The state of one part of the work."""
 
     tensors: RowTensors
     geometry: RowGeometry
@@ -94,21 +94,21 @@ class MixedRun:
     #: HeldTile of each
     held: list
     pieces: list
-    #: of each piece the chains [A, B] as they are, each a tile or None
+    #: current chains [A, B] of each piece, each a tile or None
     chains: list
     #: of each block of channel tiles: filters and biases [partitions, 1, ...]
     filters: list = field(default_factory=list)
     #: WarmBanks
     warm: list = field(default_factory=list)
-    #: the part's states, if they are staged, once there
+    #: the part's states, if they are staged, once loaded
     states: object = None
-    #: tiles whose x is loaded, and that have their filters and stationaries
+    #: number of tiles with x loaded; with filters and stationaries
     loaded: int = 0
     prepared: int = 0
 
 
 def prepare(run, i):
-    """Load x of tile i and of those that are prefetched; make diagonals of it and of the next."""
+    """Load x of tile i and of the prefetched tiles; make diagonals of it and of the next."""
     while run.loaded < min(len(run.tiles), i + run.plan.prefetch + 1):
         load_next_tile(run, run.loaded)
         run.loaded += 1
@@ -118,7 +118,7 @@ def prepare(run, i):
 
 
 def load_next_tile(run, i):
-    """x and residual of tile i; filters come before the first x that needs them."""
+    """Load x and residual of tile i; filters before the first x that needs them."""
     plan, tile = run.plan, run.tiles[i]
     load_mixed_filters(run, tile.t)
     begin = widths_of(tile.qn, plan, i == 0, i == len(run.tiles) - 1)[0]
@@ -130,7 +130,7 @@ def load_next_tile(run, i):
 
 
 def load_mixed_filters(run, t):
-    """Filters, in fp32, and biases of the blocks of channel tiles up to the one that t is in."""
+    """Load filters, in fp32, and biases of the blocks of channel tiles up to that of t."""
     block, first_t, end_t = filter_block(run.geometry), run.tiles[0].t, run.tiles[-1].t + 1
     for t0 in range(first_t + len(run.filters) * block, t + 1, block):
         loads = (run.tensors.w, run.tensors.bias)
@@ -139,7 +139,7 @@ def load_mixed_filters(run, t):
 
 
 def prepare_tile(run, i):
-    """Filters, bias and stationaries of tile i; the latter are those of the tile before if its channels are."""
+    """Filters, bias and stationaries of tile i; it shares the previous tile's stationaries if it has its channels."""
     tile, before, held, S = run.tiles[i], run.tiles[max(0, i - 1)], run.held[i], run.geometry.S
     block, place = divmod(tile.t - run.tiles[0].t, filter_block(run.geometry))
     w_sbuf, bias_sbuf = run.filters[block]

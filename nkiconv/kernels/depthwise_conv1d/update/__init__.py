@@ -1,1 +1,1 @@
-"""`update`: rows of a few elements, decode steps; kernel.py says how and what bounds it."""
+"""`update`: rows of a few elements, decode steps; kernel.py describes the method and its bound."""

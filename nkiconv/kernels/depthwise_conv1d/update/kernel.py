@@ -1,24 +1,23 @@
-"""Depthwise conv1d of many short rows, as a decoder's step: one token (or a few) for each of many sequences.
+"""Depthwise conv1d of many short rows, as in a decode step: one token (or a few) of each of many sequences.
 
-    y[n, c, q] = sum over positions i of row[n, c, i] * band[c, i, q],      band[c, i, q] = w[c, s] where tap s of
-                                                                              column q meets position i, else 0
+    y[n, c, q] = sum over positions i of row[n, c, i] * band[c, i, q],      band[c, i, q] = w[c, s] if tap s of
+                                                                              column q reads position i, else 0
 
-Images lie on the partitions (two or four ranges of channels side by side where there are few), (c, position) on the
-free dim as in HBM, so that every DMA moves long runs. The array transposes groups of channels, [images, (c, i)] to
+Images are on the partitions (few images with two or four ranges of channels), (c, position) on the free dim as in HBM,
+so that every DMA moves long runs. The Tensor Engine transposes groups of channels, [images, (c, i)] to
 [(c, i), images], and contracts them with the block-diagonal band of the group's filters: [images, (c, q)], which is y
-as stored. An initial state is a second matmul into the same sums, so nothing is put together in memory; padding,
+as stored. An initial state is a second matmul into the same sums, so rows and states are not concatenated; padding,
 stride and dilation only change the bands.
 
-Engine plan: DMA loads chunks of 2 KiB a partition, each once; Tensor transposes chunk i + 1 before the matmuls of
-chunk i; Vector makes the bands (a mask times the transposed filters, 16-bit) while the first chunks are on their way;
-Scalar moves transposed chunks to SBUF, 16-bit elements in pairs as one fp32 element; both read sums out, with the
-epilogue. Bound by Tensor: 2 x 55 ns for 128 (c, position) of 128 (images, pieces), against 0.86 us of HBM time a
-chunk of 8 such groups.
+Engine plan: DMA loads tiles of 2 KiB a partition, each once; Tensor transposes tile i + 1 before the matmuls of tile i;
+Vector makes the bands (a mask times the transposed filters, 16-bit) while the first tiles are in flight; Scalar copies
+transposed tiles to SBUF, 16-bit elements in pairs as one fp32 element; both evacuate sums, with the epilogue. Bound by
+Tensor: 2 x 55 ns for 128 (c, position) of 128 (images, pieces), against 0.86 us of HBM time a tile of 8 such groups.
 
-With few images Vector does it alone, channels on partitions (vector.py).
+With few images Vector computes all, channels on partitions (vector.py).
 
-On the array zeros are multiplied: a NaN or Inf in x reaches all columns of the channels of its group, in its image;
-one in w those of every image.
+On the Tensor Engine zeros are multiplied: a NaN or Inf in x reaches all columns of the channels of its group, in its
+image; a NaN or Inf in w in every image.
 """
 
 from dataclasses import dataclass, field, replace
@@ -47,7 +46,7 @@ def update(tensors, geometry, options, plan):
 
 @dataclass
 class RowKind:
-    """What rows are made of, x or an initial state; mask: of `make_mask`; filters: of `transpose_filters`."""
+    """A source of rows, x or an initial state, with its mask from `make_mask` and filters from `transpose_filters`."""
 
     rows: Rows
     mask: object = None
@@ -56,8 +55,8 @@ class RowKind:
 
 @dataclass
 class Loaded:
-    """Of a tile, for each kind: rows as loaded, and then transposed; bands. And products that rows wait for, and the
-    filters that start with it."""
+    """A tile in flight: for each kind its rows as loaded, later transposed, and bands; pending products of rows; and
+    filters, if it is the first tile of these."""
 
     rows: list
     gates: list
@@ -67,7 +66,7 @@ class Loaded:
 
 @dataclass
 class UpdateRun:
-    """A core's work on its way. loaded: of each tile so far, None once it is done."""
+    """The state of a core's work. loaded: Loaded of each tile so far, None once it is stored."""
 
     tensors: RowTensors
     geometry: RowGeometry
@@ -78,7 +77,8 @@ class UpdateRun:
 
 
 def update_tensor(tensors, geometry, options, plan, tiles):
-    """Loads run ahead, bands one tile; transposes of a tile go before the matmuls of the one before it."""
+    """Write y on the Tensor Engine. Loads run ahead, bands one tile; a tile's transposes precede the previous tile's
+    matmuls."""
     kinds = [RowKind(rows) for rows in (tensors.x, tensors.state) if rows is not None]
     run, banded = UpdateRun(tensors, geometry, plan, tiles, kinds), 0
     warm = warm_up(warm_zeros(), plan.warmup, 1)
@@ -103,7 +103,7 @@ def update_tensor(tensors, geometry, options, plan, tiles):
 
 
 def fetch(run):
-    """Load the next tile, if there is one, and filters where it is the first to need them."""
+    """Load the next tile, if there is one, and filters if it is their first tile."""
     index, plan, tensors = len(run.loaded), run.plan, run.tensors
     if index < len(run.tiles):
         tile, filters = run.tiles[index], None
@@ -115,10 +115,10 @@ def fetch(run):
 
 
 def load_tile(rows, plan, tile, fills=True):
-    """[rows, channels, positions] in SBUF of x, its factor or what is added at the end.
+    """[rows, channels, positions] in SBUF of x, its factor, the state, the bias or the residual.
 
-    fills: whether partitions between a piece's images and the next piece get the first image again, so that nothing is
-    read that was never written.
+    fills: whether partitions between a piece's images and the next piece get the first image again, so that every
+    partition that is read was written.
     """
     partitions, width = plan.pieces * plan.pitch if plan.pieces > 1 else tile.nn, rows.size
     start, channels = channels_of(plan, tile)
@@ -135,7 +135,7 @@ def load_tile(rows, plan, tile, fills=True):
 
 
 def store_tile(y_sbuf, rows, plan, tile):
-    """Of [rows, channels, columns] those channels that no tile or piece before has."""
+    """Store the channels of [rows, channels, columns] that no earlier tile or piece has."""
     _, channels, columns = y_sbuf.shape
     for h in range(plan.pieces):
         row, c = h * plan.pitch, row_start(tile.block, h)
@@ -147,7 +147,7 @@ def store_tile(y_sbuf, rows, plan, tile):
 
 
 def band_tile(run, index):
-    """Bands of a tile: those of the tile before it where that is the same groups of other images."""
+    """Make the bands of a tile, or share the previous tile's if it has the same groups of other images."""
     now, tile, plan = run.loaded[index], run.tiles[index], run.plan
     if now.filters is not None:
         for kind in run.kinds:
@@ -178,7 +178,7 @@ def transpose_rows(rows_sbuf, plan, tile):
 
 
 def multiply_tile(run, options, tile, loaded, warm):
-    """Matmuls of a tile, then each piece's own columns through the epilogue, and its channels' results to HBM."""
+    """Matmuls of a tile, then each piece's columns through the epilogue, and the store of its channels' results."""
     plan, tensors, Q = run.plan, run.tensors, run.geometry.Q
     rows, size = loaded.rows[0].shape[2], plan.channels * Q
     sums_psum, started = accumulator(warm, (rows, tile.count, plan.pieces, size))
@@ -237,7 +237,7 @@ def load_update_filters(run, tile):
 
 
 def transpose_filters(run, w_sbuf, kind):
-    """[(c, position), column, piece, group] in SBUF, what each position of each channel is multiplied by."""
+    """[(c, position), column, piece, group] in SBUF: the factor of each position of each channel."""
     rows, channels, _ = w_sbuf.shape
     size, Q, pieces = channels * kind.rows.size, run.geometry.Q, run.plan.pieces
     filters_sbuf = nl.ndarray((size, Q, rows), dtype=w_sbuf.dtype, buffer=nl.sbuf)
@@ -253,7 +253,7 @@ def transpose_filters(run, w_sbuf, kind):
 
 
 def place_taps(w_sbuf, geometry, kind_rows, q):
-    """[(piece, group), channels, positions] in SBUF: taps of a column where they meet positions, else zeros."""
+    """[(piece, group), channels, positions] in SBUF: a column's taps at the positions that they read, else zeros."""
     (rows, channels, _), width = w_sbuf.shape, kind_rows.size
     first, count, at = taps_met(geometry, kind_rows.low, kind_rows.high, q)
     taps_sbuf = w_sbuf[0:rows, 0:channels, first : first + count]

@@ -1,10 +1,10 @@
 """`update` for few sequences: channels on partitions, products and sums on Vector.
 
 Row p of a tile holds channels c0 + p * T + t of some images, as runs of T * W elements (the last row ends with the last
-channel, so that it may start with some of the row before). Tap s of column q is a slice of it times the filters,
-broadcast over the images, and one reduction sums the taps; products of the next column go before the sum of one, so
-that neither waits for the other's result. An initial state gives the first products and x the others. No channel meets
-another, so NaN and Inf stay where the definition puts them.
+channel, and may begin with channels of the row before). Tap s of column q is a slice of the row times the filters,
+broadcast over the images, and one reduction sums the taps; the next column's products precede a column's sum, so that
+neither waits for the other's result. An initial state gives the first products and x the others. Channels are never
+mixed, so NaN and Inf reach exactly the outputs of the definition.
 """
 
 from ...._nki import nisa, nl
@@ -26,8 +26,8 @@ def update_vector(tensors, geometry, options, tiles):
 
 
 def load_tile(tensors, tile, before):
-    """{name: [rows, images, channels, elements] in SBUF, or None} of a tile's tensors, and the products that x waits
-    for. Filters and bias are those of the tile before it where that has the same channels."""
+    """{name: [rows, images, channels, elements] in SBUF, or None} of a tile's tensors, and the pending products of x as
+    "gates". It shares the previous tile's filters and bias if that has the same channels."""
     found = {}
     for name in ("w", "bias", "x", "gate", "state", "residual"):
         rows, kept = getattr(tensors, name), name in ("w", "bias")
@@ -44,7 +44,7 @@ def load_tile(tensors, tile, before):
 def transfer(tile_sbuf, rows, tile, is_store):
     """[rows, images, channels, elements] from HBM to SBUF, or back.
 
-    A last row with too few channels has those before it once more at its start, which are not stored again.
+    A last row with too few channels begins with channels of the row before, which are not stored again.
     """
     _, images, length, width = tile_sbuf.shape
     by_image, by_channel, step = rows.steps
@@ -58,7 +58,7 @@ def transfer(tile_sbuf, rows, tile, is_store):
 
 
 def sum_tile(tensors, geometry, options, tile, loaded):
-    """Sums of a tile, their epilogue and the store."""
+    """Sums of a tile, their epilogue and their store."""
     finish_gates(loaded["gates"], None)
     x_sbuf, bias, residual, Q = loaded["x"], loaded["bias"], loaded["residual"], geometry.Q
     rows, images, length, _ = x_sbuf.shape
@@ -83,9 +83,10 @@ def sum_tile(tensors, geometry, options, tile, loaded):
 
 
 def multiply_taps(tensors, loaded, geometry, q, strict):
-    """Products of column q, [rows, images, channels, taps] fp32 in SBUF: of all taps that meet something, or None.
+    """Products of column q, [rows, images, channels, taps] fp32 in SBUF, of all taps inside the row or the state; None
+    if there are none.
 
-    strict: taps in the padding count too, for they may be NaN or Inf.
+    strict: with taps in the padding too, as they may be NaN or Inf.
     """
     filters_sbuf, met = loaded["w"], []
     for name, rows in (("state", tensors.state), ("x", tensors.x)):

@@ -2,22 +2,22 @@
 
     dw[c, s] = sum over units (n, b) and positions p of  gy[n, c, q] * x[n, c, q stride + s dilation - left]
 
-with q = b U + p. Units of U neighbouring positions lie on the partitions, of all images, with the window of x that
-their taps see. A matmul takes positions as columns of its stationary [units, p] and windows as moving operand:
+with q = b U + p. Units of U neighbouring positions of all images are on the partitions, with the window of x of their
+taps. A matmul has positions as columns of its stationary operand [units, p] and windows as its moving one:
 
-    T[p, j] = sum over units of  gy[unit, p] * x[unit, j]      wanted is j = p stride + s dilation, the skew diagonals
+    T[p, j] = sum over units of  gy[unit, p] * x[unit, j]      dw is on j = p stride + s dilation, the skew diagonals
 
-Several channels share a matmul, with zeros in each other's places of the stationary; or parts of the taps of a
-long filter, whose stationaries are units of gy further down (setting `shifts`). A unit has as many passes as its
-positions need, whose windows begin so much later that their sums share T.
+Several channels share a matmul, with zeros in each other's places of the stationary operand; or parts of the taps of a
+long filter, whose stationaries are later units of gy (setting `shifts`). A unit takes several passes if it has many
+positions; their windows begin later by a pass's positions, so that the sums of all passes share T.
 
-Where 32 rows of T are all channels (or parts of taps) at as many positions, quadrants of rows are aligned as they are
-read out, and a matmul with ones adds them; those of four groups share a bank. T goes to HBM and comes back in step, row
-p read p strides further on, and another such matmul adds its rows: all images in one sum, rounded once.
+If 32 rows of T have all channels (or parts of taps) at equally many positions, evacuations align quadrants of rows, and
+a matmul with ones adds them; four groups share a bank. T is stored to HBM and loaded aligned, row p from p strides
+further on, and another matmul with ones adds its rows: all images in one sum, rounded once.
 
-Engine plan: DMA loads runs of a unit, stores T and loads it in step, batches after the products; Tensor multiplies;
-Vector and Scalar share evacuations by a ledger. Bound by DMA, whose runs are short, or by Tensor, whose matmuls take
-the time of 128 columns at least. Zeros are multiplied: a NaN or Inf reaches the channels beside its own.
+Engine plan: DMA loads runs of a unit, stores T and loads it aligned, batches after the products; Tensor multiplies;
+Vector and Scalar share evacuations by a ledger. Bound by DMA, whose runs are short, or by Tensor, whose matmuls take at
+least the time of 128 columns. Zeros are multiplied: a NaN or Inf reaches the channels that share its matmul.
 """
 
 from dataclasses import dataclass
@@ -35,18 +35,18 @@ from ...depthwise_conv1d.free_channels import move_free
 from ...depthwise_conv1d.tensors import Rows
 from .loads import load_batch, skewed_tiles
 
-#: Pieces of HBM through which products of batches rotate; banks on their way before the parts of the oldest are added.
+#: HBM buffers of products, in rotation by batch; banks in flight before the parts of the oldest are added.
 SKEW_SCRATCH, LATE_BANKS = 6, 3
-#: Batches after that of the products are put in step, and stored.
+#: Batches from the products to the load of aligned products, and to the store of the gradient.
 STEP_LATE, STORE_LATE = 3, 4
 
 
 @dataclass
 class SkewedWork(nl.NKIObject):
-    """What one core has at hand. x, gy: in HBM, with strides along n, c and positions; dw: the result; added: what it
-    is added to, or None. geometry: of the convolution, w_c and w_s those of dw; banks: whose parts are yet to be added,
-    (SkewedBatch, first job, stack, T [(part, r, p), jobs, columns]); sums_psum: of parts of a bank's stacks so far,
-    or None."""
+    """The state of one core's work. x, gy: in HBM, with strides along n, c and positions; dw: the result; added: the
+    tensor that dw is added to, or None. geometry: the convolution's, with dw's w_c and w_s; banks: banks with parts to
+    add, (SkewedBatch, first job, stack, T [(part, r, p), jobs, columns]); sums_psum: sums of the parts of a bank's
+    stacks so far, or None."""
 
     x: object
     gy: object
@@ -66,7 +66,7 @@ class SkewedWork(nl.NKIObject):
 
 @dataclass
 class SkewedBatch(nl.NKIObject):
-    """T of a batch on its way to HBM, [(r, p), jobs, columns] in SBUF."""
+    """T of a batch in SBUF, [(r, p), jobs, columns], before its store to HBM."""
 
     index: int
     jobs: int
@@ -99,7 +99,8 @@ def skewed(x, gy, dw, added, strides, geometry, plan):
 
 
 def start_sums_of_rows(work):
-    """Ones [(row, p), row'] where row' = row; of several parts of positions the matrix that adds them; scratch."""
+    """Allocate ones [(row, p), row'] at row' = row, the matrix that adds parts of positions if there are several, and
+    HBM buffers of products."""
     plan, rows = work.plan, work.plan.rows_of_sums
     work.ones_sbuf = nl.ndarray((rows * plan.part, rows), dtype=nl.float32, buffer=nl.sbuf)
     nisa.memset(dst=work.ones_sbuf, value=1.0)
@@ -111,7 +112,8 @@ def start_sums_of_rows(work):
 
 
 def matrix_of_parts(plan):
-    """[(part, line), column], 1 where line is the column of the middle quadrant; a slice from earlier on sums later."""
+    """[(part, line), column], 1 if column is line of the middle quadrant: a slice that begins a quadrant earlier adds
+    parts to a quadrant later."""
     shape = (plan.folds * QUADRANT, (2 * plan.stacks - 1) * QUADRANT)
     matrix_sbuf = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
     ones_sbuf = nl.ndarray((QUADRANT, QUADRANT), dtype=nl.float32, buffer=nl.sbuf)
@@ -125,7 +127,7 @@ def matrix_of_parts(plan):
 
 
 def multiply_batch(work, block, tiles, index):
-    """T of all groups and chunks of a batch, on its way to HBM: banks of parts not added yet join `work.banks`."""
+    """Products T of all groups and chunks of a batch: appends their banks to `work.banks`."""
     plan, rows = work.plan, work.plan.beside * work.plan.positions
     jobs, each = block.length * plan.chunks, BANK_COLUMNS // plan.columns
     shape = (plan.rows_of_sums * plan.part, jobs, plan.part_columns)
@@ -143,7 +145,7 @@ def multiply_batch(work, block, tiles, index):
 
 
 def align_parts(work, products_psum):
-    """T [(part, r, p), jobs, columns] in SBUF, each part from the columns on that its positions see first."""
+    """T [(part, r, p), jobs, columns] in SBUF, each part from the first column of its positions on."""
     plan, count, columns = work.plan, products_psum.shape[1], work.plan.part_columns
     parts_sbuf = nl.ndarray((products_psum.shape[0], count, columns), dtype=nl.float32, buffer=nl.sbuf)
     for part in range(plan.folds):
@@ -157,7 +159,8 @@ def align_parts(work, products_psum):
 
 
 def finish_banks(work, most, last):
-    """Finish banks until so many are left, none of batches up to `last`: parts are added; a batch's last sends T."""
+    """Add the parts of banks until at most `most` are left, none of batches up to `last`; a batch's last bank stores
+    T."""
     plan, columns = work.plan, work.plan.part_columns
     rows = plan.rows_of_sums * plan.part
     while len(work.banks) > 0:
@@ -189,7 +192,7 @@ def finish_banks(work, most, last):
 
 
 def multiply_units(work, tiles, place, into_psum):
-    """T of (a group, a chunk): all units, a pass for so many of their positions."""
+    """T of (group, chunk): all units, one pass for each `plan.positions` of their positions."""
     plan, geometry, x_sbuf, gy_sbuf = work.plan, work.geometry, tiles.x, tiles.gy
     (group, chunk), lines = place, plan.channels * plan.units * plan.images
     reach = (plan.columns - 1) * plan.step + 1
@@ -204,8 +207,8 @@ def multiply_units(work, tiles, place, into_psum):
 
 
 def put_in_step(work, block, index):
-    """[(r, p), jobs, reach] of a batch in SBUF: tap s of row p, T[p, p stride + s dilation], is column s * spread. What
-    lies between taps is loaded too: one run of HBM a row, not one a tap."""
+    """[(r, p), jobs, reach] of a batch in SBUF: tap s of row p, T[p, p stride + s dilation], is column s * spread. The
+    columns between taps are loaded too: one run of HBM a row, not one a tap."""
     plan, geometry, jobs = work.plan, work.geometry, block.length * work.plan.chunks
     row, rows = jobs * plan.part_columns, plan.rows_of_sums
     in_step_sbuf = nl.ndarray((rows * plan.part, jobs, plan.reach), dtype=nl.float32, buffer=nl.sbuf)
@@ -216,7 +219,7 @@ def put_in_step(work, block, index):
 
 
 def store_batch(work, block, in_step_sbuf):
-    """Rows of T summed up, added to what there is, and stored."""
+    """Store the sums of T's rows, plus the tensor `added` if there is one."""
     plan = work.plan
     beside, groups, taps = plan.rows_of_sums, block.length, plan.chunks * plan.taps
     rows, jobs, each = beside * plan.part, groups * plan.chunks, BANK_COLUMNS // plan.taps
@@ -247,7 +250,8 @@ def store_batch(work, block, in_step_sbuf):
 
 
 def move_gradients(work, tile_sbuf, hbm, block, move):
-    """[channels that share a matmul, groups, taps], or parts of taps, to a tensor with dw's strides, or back."""
+    """Store [channels of a matmul, groups, taps], or [parts of taps, groups, taps], to a tensor with dw's strides, or
+    load it."""
     plan, geometry = work.plan, work.geometry
     if plan.apart == 0:
         rows = Rows(hbm, (0, geometry.w_c, geometry.w_s), 0, geometry.S)

@@ -1,4 +1,4 @@
-"""Tiles of `skewed`: units of x and gy of a batch's channels, with zeros where there is no element."""
+"""Tiles of `skewed`: units of x and gy of a batch's channels, with zeros outside x and gy."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ class UnitTiles(nl.NKIObject):
 
 
 def skewed_tiles(work, turn):
-    """UnitTiles with zeros where nothing is ever loaded. turn: number of tiles before, for engines."""
+    """UnitTiles with zeros in elements that are never loaded. turn: number of earlier tiles, which rotates engines."""
     plan, P_MAX = work.plan, nl.tile_size.pmax
     tiles = UnitTiles(
         x=nl.ndarray((P_MAX, plan.tiles, plan.groups, plan.window), dtype=work.x.dtype, buffer=nl.sbuf),
@@ -36,7 +36,7 @@ def skewed_tiles(work, turn):
 
 
 def clear_gy(tiles, engine):
-    """Zeros in all of gy, two at once where they have 16 bits."""
+    """Zeros in all of gy, two of 16 bits at once."""
     is_fp32 = tiles.gy.dtype == nl.float32
     nisa.memset(dst=tiles.gy if is_fp32 else tiles.gy.view(nl.float32), value=0.0, engine=engine)
 
@@ -50,16 +50,16 @@ def clear_x(tiles, numbers, columns, engine):
 
 
 def load_batch(work, block, tiles):
-    """Units of the channels of a batch."""
+    """Load the units of a batch's channels."""
     plan = work.plan
     each, length = plan.channels, block.length
     is_full = block.count == each * plan.stacks * length
     if not is_full:
-        # what channels before left in places that these do not fill
+        # earlier channels' elements in places that these do not fill
         clear_gy(tiles, nisa.engine.vector)
         clear_x(tiles, (0, plan.tiles), (0, plan.window), nisa.engine.gpsimd)
     for row in range(plan.beside):
-        # parts of taps are of the same channels, on the same partitions, and see the same windows of x
+        # parts of taps have the same channels, on the same partitions, and the same windows of x
         line = row if plan.apart == 0 else 0
         for stack in range(1 if is_full else plan.stacks):
             before = (stack * each + line) * length
@@ -70,7 +70,8 @@ def load_batch(work, block, tiles):
 
 
 def load_row(work, tiles, there, row):
-    """Units of some channels of a tile of images for a row of T; of x if it is theirs. there: see `load_units`."""
+    """Load units of gy of some channels of a tile of images for a row of T, and of x if no other row loads it. there:
+    as in `load_units`."""
     plan, geometry, P_MAX = work.plan, work.geometry, nl.tile_size.pmax
     channels, group, line, tile = there
     end, first = group + channels[1] * channels[3], plan.first - (row * plan.apart)
@@ -84,13 +85,13 @@ def load_row(work, tiles, there, row):
 
 
 def load_units(work, tile_sbuf, hbm, strides, there, run, place):
-    """A Run of a tile [units, channels, elements]. there: ((first channel, how often so many neighbours, channels
-    between these, how many), group of the first, row of those beside each other, tile of images); place: (elements
-    between units, the first element of the first)."""
+    """Load a Run of a tile [units, channels, elements]. there: ((first channel, number of runs of neighbours, channels
+    between runs, neighbours of a run), group of the first, row of the channels that share a matmul, tile of images);
+    place: (elements between units, first element of the first unit)."""
     plan, size, (channels, _, line, tile) = work.plan, run.high - run.low, there
     n0 = tile * plan.images
     images = min(plan.images, work.geometry.N - n0)
-    # units of a tile that has fewer images are apart
+    # with fewer images than the tile's, units are not contiguous
     together = run.count if images == plan.images else 1
     for unit in range(run.first, run.first + run.count if size > 0 else run.first, together):
         part = (line * plan.units + unit) * plan.images
