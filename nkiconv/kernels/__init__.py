@@ -1,1 +1,1 @@
-"""NKI kernels. They import NKI through `nkiconv._nki` and nothing else of nkiconv."""
+"""NKI kernels. They import NKI only through `nkiconv._nki`."""

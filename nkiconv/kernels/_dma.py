@@ -1,6 +1,6 @@
-"""DMAs as the kernels issue them: static descriptors, made by the compiler because every address is known to it.
+"""The kernels' DMAs: static descriptors, which the compiler makes because it knows every address.
 
-Sync issues static loads and GpSimd static stores in a ninth of the time that Sync or Scalar take where hardware makes
+Sync issues static loads, and GpSimd static stores, in a ninth of the time that Sync or Scalar take if hardware makes
 the descriptors (trn2.toml, dma), so that evacuations on Scalar and loads do not wait for each other.
 """
 
@@ -20,13 +20,13 @@ def load(dst, hbm, pattern, offset):
 
 
 def store(src, hbm, pattern, offset):
-    """The other way: a view of SBUF to an access pattern of HBM."""
+    """One static DMA of a view of SBUF to an access pattern of HBM."""
     copy(hbm.ap(pattern=pattern, offset=offset), src)
 
 
 def copy_moved(dst, src, casts):
-    """One DMA between SBUF and HBM where a register says where in HBM, so that descriptors are made as it runs: by
-    hardware, which does not cast, or by GpSimd."""
+    """One DMA between SBUF and HBM at an address in a register, so that descriptors are made as it runs: by hardware,
+    which does not cast, or by GpSimd."""
     if casts:
         nisa.dma_copy(dst=dst, src=src, dge_mode=nisa.dge_mode.swdge)
     else:
@@ -34,8 +34,8 @@ def copy_moved(dst, src, casts):
 
 
 def spot(tile, first, pattern):
-    """What an access pattern of HBM fills of a tile, from index `first` of each axis on: its last entries are the free
-    axes, those before them the partitions."""
+    """The region of a tile that an access pattern of HBM fills, from index `first` of each axis on: the pattern's last
+    entries are the free axes, the entries before them the partitions."""
     lead = len(pattern) - len(first) + 1
     counts = [size_of([count for _, count in pattern[:lead]]), *(count for _, count in pattern[lead:])]
     return tile[tuple(slice(start, start + count) for start, count in zip(first, counts, strict=True))]
@@ -53,8 +53,8 @@ def load_region(tile, hbm, first, pattern, offset, moved=None):
 def load_transposed(dst, hbm, strides, offset, alone, ledger):
     """dst [c, n, h, w] in SBUF from an HBM tensor whose channels are neighbours; strides along c, n, h, w there.
 
-    alone: whether no other load goes with it. Of one image it is cut in two then, by rows: the first is worked on while
-    the second comes.
+    alone: whether no other load runs beside it. If so, the load of one image is split in two by rows: the first half is
+    computed while the second is loaded.
     """
     cn, nn, hn, wn = dst.shape
     into = dst
@@ -70,13 +70,13 @@ def load_transposed(dst, hbm, strides, offset, alone, ledger):
 
 
 def load_from_rows(dst, hbm, pattern, offset, indices):
-    """Load rows of HBM into a view of SBUF, by indices [partitions, 1] in SBUF. The access pattern is that of row 0; a
-    partition whose row does not exist stays as it is."""
+    """Load rows of HBM into a view of SBUF by indices [partitions, 1] in SBUF. The access pattern is of row 0; a
+    partition whose row does not exist keeps its values."""
     src = hbm.ap(pattern=pattern, offset=offset, vector_offset=indices, indirect_dim=0)
     nisa.dma_copy(dst=dst, src=src, oob_mode=nisa.oob_mode.skip)
 
 
 def store_to_rows(src, hbm, pattern, offset, indices):
-    """The other way; where there is no such row nothing is stored."""
+    """Store a view of SBUF to rows of HBM by indices, as `load_from_rows`; rows that do not exist are skipped."""
     dst = hbm.ap(pattern=pattern, offset=offset, vector_offset=indices, indirect_dim=0)
     nisa.dma_copy(dst=dst, src=src, oob_mode=nisa.oob_mode.skip)

@@ -1,16 +1,16 @@
-"""Balances work that several engines can do, such as PSUM evacuation: the least loaded engine gets it.
+"""Balances work that several engines can do, such as PSUM evacuation: the least loaded engine runs it.
 
-A compile-time ledger of the work given out, so that no engine waits for another's backlog. It decides which engine
-works, never what is computed. Work is in whole numbers, in proportion to the engines' published rates: 0.96 GHz of
-Vector to 1.2 of Scalar and 0.6 of GpSimd, one column per cycle (trn2.toml).
+A compile-time ledger of each engine's work keeps engines from waiting for another's backlog. It decides only the
+engine, never the result. Work is in whole numbers, in proportion to the engines' published rates: 0.96 GHz of Vector to
+1.2 of Scalar and 0.6 of GpSimd, one column per cycle (trn2.toml).
 """
 
 from dataclasses import dataclass
 
 from .._nki import nisa, nl
 
-#: Work of an element: Vector's, with operands of 16 bits, with copies of 16 bits inside SBUF; Scalar's and GpSimd's,
-#: and GpSimd's of selects.
+#: Work of an element: Vector's, with operands of 16 bits, for copies of 16 bits inside SBUF, and for memsets; Scalar's;
+#: GpSimd's, and for selects.
 VECTOR_WORK = 20
 VECTOR_WORK_16BIT = 10
 VECTOR_WORK_COPY_16BIT = 5
@@ -18,7 +18,7 @@ VECTOR_WORK_MEMSET = 16
 SCALAR_WORK = 16
 GPSIMD_WORK = 32
 GPSIMD_WORK_SELECT = 16
-#: Work of an instruction besides its elements, as of so many of them; of those on PSUM that do more than copy.
+#: Fixed work of an instruction; of instructions on PSUM that do more than copy; of GpSimd's instructions.
 START_WORK = 1152
 VECTOR_START_WORK_PSUM = 1248
 SCALAR_START_WORK_PSUM = 2752
@@ -45,17 +45,17 @@ def is_16bit(dtype):
 
 
 def book_vector(ledger, elements):
-    """Book work of that many elements a partition that only Vector does."""
+    """Book work of `elements` a partition that only Vector can do."""
     ledger.vector = ledger.vector + START_WORK + elements * VECTOR_WORK
 
 
 def book_select(ledger, elements):
-    """Book work of a select of that many elements a partition, which GpSimd does."""
+    """Book GpSimd's work of a select of `elements` a partition."""
     ledger.gpsimd = ledger.gpsimd + GPSIMD_START_WORK + elements * GPSIMD_WORK_SELECT
 
 
 def pick(ledger, elements, fast):
-    """The engine that would be done first with the evacuation of that many elements a partition, and book it there.
+    """The engine, Vector or Scalar, that would first finish an evacuation of `elements` a partition; books it there.
 
     fast: whether all operands have 16 bits.
     """
@@ -69,7 +69,7 @@ def pick(ledger, elements, fast):
 
 
 def pick_sum(ledger, elements, fast, in_psum=False):
-    """As `pick`, Vector or GpSimd for a sum of two tensors; GpSimd does not reach PSUM."""
+    """As `pick`, between Vector and GpSimd for a sum of two tensors; GpSimd cannot read PSUM."""
     vector_work = START_WORK + elements * (VECTOR_WORK_16BIT if fast else VECTOR_WORK)
     gpsimd_work = GPSIMD_START_WORK + elements * GPSIMD_WORK
     if not in_psum and ledger.gpsimd + gpsimd_work < ledger.vector + vector_work:
@@ -80,7 +80,7 @@ def pick_sum(ledger, elements, fast, in_psum=False):
 
 
 def pick_memset(ledger, elements):
-    """As `pick`, Vector or GpSimd for a memset."""
+    """As `pick`, between Vector and GpSimd for a memset."""
     vector_work = ledger.vector + START_WORK + elements * VECTOR_WORK_MEMSET
     gpsimd_work = ledger.gpsimd + GPSIMD_START_WORK + elements * GPSIMD_WORK
     if vector_work <= gpsimd_work:

@@ -1,12 +1,12 @@
-"""Where sums leave, in all kernels: bias, norm over channels, activation, residual, cast.
+"""The evacuation of sums in all kernels: bias, norm over channels, activation, residual, cast.
 
     y = act(norm(conv + bias + residual))    residual "pre_activation"
     y = act(norm(conv + bias)) + residual    residual "post_activation"
-    y = act(conv + bias) * residual          residual "product", of depthwise rows whose factor is a chunk of x
+    y = act(conv + bias) * residual          residual "product", of depthwise rows with a chunk of x as factor
 
-All in fp32; the cast to y's dtype is the only other rounding. Bias, residual and activation belong to the evacuation of
-PSUM, so an epilogue without a residual costs no pass of its own: Scalar's activation takes scale, bias and function in
-one instruction, Vector adds a bias while it copies. `_pixel_norms` has the norm.
+All in fp32; the cast to y's dtype is the only other rounding. Bias, residual and activation are part of the evacuation
+of PSUM, so an epilogue without a residual costs no extra pass: Scalar's activation takes scale, bias and function in
+one instruction, Vector adds a bias while it copies. The norm is in `_pixel_norms`.
 """
 
 from .. import rules
@@ -29,8 +29,8 @@ FUNCTIONS = {
 
 
 def read_epilogue(activation, bias, residual, residual_position, y_itemsize, chunks="x", norm=None):
-    """Check the arguments of an epilogue (bias and residual may be None) and return an Epilogue. chunks: of
-    x's channels; a factor of y among them takes the residual's place."""
+    """Check the arguments of an epilogue (bias and residual may be None) and return an Epilogue. chunks: letters of the
+    chunks of x's channels; a factor of y among them takes the residual's place."""
     factor = "C" in chunks
     refuse(rules.activation(activation), rules.residual_position(residual_position))
     require(not factor or residual == None, "residual: y has a factor C in its place; add it to the result")
@@ -46,7 +46,7 @@ def read_epilogue(activation, bias, residual, residual_position, y_itemsize, chu
 
 
 def load_bias(bias_hbm, k0, kn, times=1):
-    """Bias of output channels k0 .. k0+kn-1, [times * kn, 1] fp32 in SBUF, all of them `times` times; or None."""
+    """The bias of output channels k0 .. k0+kn-1, [times * kn, 1] fp32 in SBUF, `times` copies in sequence; or None."""
     if bias_hbm == None:
         return None
     bias_sbuf = nl.ndarray((times * kn, 1), dtype=nl.float32, buffer=nl.sbuf)
@@ -56,20 +56,20 @@ def load_bias(bias_hbm, k0, kn, times=1):
 
 
 def evacuate(y_sbuf, acc, bias, residual, epilogue, by, strict=False, rest=None, adder=None, row=0):
-    """Sums into y_sbuf, with everything that the epilogue asks for.
+    """Evacuate sums into y_sbuf with the whole epilogue.
 
     Args:
         y_sbuf: SBUF, y's dtype. acc: y_sbuf's shape, fp32, in PSUM or SBUF.
-        bias: fp32 [P, 1], which the first instruction adds, or a view of y_sbuf's shape, which takes one of its own; or
+        bias: fp32 [P, 1], which the first instruction adds, or a view of y_sbuf's shape, which takes an instruction; or
             None. residual: y_sbuf's shape, any dtype, or None.
-        by: the engine of what Vector and Scalar can both do, or a Ledger, whichever has had less to do.
-        strict: as of `options.either_reads`. rest: None, or the other part of the sums, fp32 in SBUF, with a residual
-            that is added before an activation; by Scalar, acc is copied before. adder: the engine that adds what is all
-            in SBUF; None: as the compiler chooses. row: first partition of all operands.
+        by: the engine of instructions that Vector and Scalar can both run, or a Ledger, which chooses the less loaded.
+        strict: as in `options.either_reads`. rest: None, or the other part of the sums, fp32 in SBUF, which includes a
+            residual added before the activation; Scalar copies acc first. adder: the engine that adds operands that are
+            all in SBUF; None: the compiler's choice. row: first partition of all operands.
     """
     apart, last = bias != None and tuple(bias.shape[1:]) != (1,), adds_last(epilogue)
     fused = None if apart else bias
-    # what is added, one after the other; None: the activation
+    # the addends in order; None: the activation
     steps = [bias] if apart else []
     if rest != None:
         steps.append(rest)
@@ -109,14 +109,14 @@ def evacuate(y_sbuf, acc, bias, residual, epilogue, by, strict=False, rest=None,
 
 
 def unrounded(y_sbuf):
-    """What sums are evacuated into where statistics are taken of y before it is rounded: y_sbuf, if that is fp32."""
+    """The fp32 tile for sums whose statistics are taken before they are rounded to y: y_sbuf itself if it is fp32."""
     if y_sbuf.dtype == nl.float32:
         return y_sbuf
     return nl.ndarray(y_sbuf.shape, dtype=nl.float32, buffer=nl.sbuf)
 
 
 def round_out(y_sbuf, sums_sbuf, ledger):
-    """Round sums that `unrounded` held to y_sbuf."""
+    """Round sums in the tile of `unrounded` to y_sbuf."""
     if sums_sbuf.dtype != y_sbuf.dtype:
         nisa.tensor_copy(dst=y_sbuf, src=sums_sbuf, engine=pick(ledger, size_of(y_sbuf.shape[1:]), False))
 
@@ -130,13 +130,13 @@ def multiply_out(dst, acc, bias, factor):
 
 
 def scratch_of(y_sbuf, row):
-    """fp32 of y_sbuf's shape on partitions from `row` on, as engines want the operands of one instruction."""
+    """An fp32 tile of y_sbuf's shape on partitions from `row` on, as engines need all operands of an instruction."""
     whole = nl.ndarray((row + y_sbuf.shape[0], *y_sbuf.shape[1:]), dtype=nl.float32, buffer=nl.sbuf)
     return whole[row : row + y_sbuf.shape[0]]
 
 
 def copy_out(dst, acc, bias, engine, maximum=False):
-    """dst = acc + bias, if there is one, or the maximum of it and 0."""
+    """dst = acc, plus bias unless it is None; maximum: the maximum of that and 0."""
     if maximum and bias == None:
         nisa.tensor_scalar(dst=dst, data=acc, op0=nl.maximum, operand0=0.0, engine=engine)
     elif maximum:
@@ -150,8 +150,8 @@ def copy_out(dst, acc, bias, engine, maximum=False):
 
 
 def pick_reader(ledger, acc, epilogue, apart, strict):
-    """The engine that evacuates sums, by a Ledger: Vector where a bias is added by itself, else Scalar or whichever of
-    both has had less to do."""
+    """The engine that evacuates sums, by a Ledger: Vector if a bias takes its own instruction; otherwise the less
+    loaded of Vector and Scalar if both can, else Scalar."""
     elements = size_of(acc.shape[1:])
     if apart:
         ledger.vector = ledger.vector + elements * VECTOR_WORK

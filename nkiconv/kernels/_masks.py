@@ -1,11 +1,11 @@
-"""Masks by rules of partition and place."""
+"""Masks by partition and place, made by affine_select."""
 
 from .._nki import nisa, nl
 
 
 def keep_equal(dst_sbuf, pattern, source_sbuf, offset=0):
-    """What a source has where the partition plus a pattern of places, as affine_select has it, plus an offset is 0;
-    zeros elsewhere."""
+    """Copy the source's elements at which partition + pattern's index (as in affine_select) + offset is 0; write zeros
+    elsewhere."""
     nisa.affine_select(
         dst=dst_sbuf,
         pattern=pattern,
@@ -18,8 +18,8 @@ def keep_equal(dst_sbuf, pattern, source_sbuf, offset=0):
 
 
 def keep_between(dst_sbuf, pattern, width, source_sbuf):
-    """What a source, which may be the tile itself, has where the partition plus a pattern of places is 0 .. width-1;
-    zeros elsewhere."""
+    """Copy the source's elements at which partition + pattern's index is in 0 .. width-1; write zeros elsewhere. The
+    source may be dst itself."""
     for side in range(2):
         nisa.affine_select(
             dst=dst_sbuf,
@@ -33,7 +33,7 @@ def keep_between(dst_sbuf, pattern, width, source_sbuf):
 
 
 def select_ones(rows, pattern, offset, dtype):
-    """[rows, elements of `pattern`] in SBUF: 1 where row + offset + the pattern's index is 0, else 0."""
+    """[rows, elements of `pattern`] in SBUF: 1 if row + offset + the pattern's index is 0, else 0."""
     columns = pattern[0][1] if len(pattern) == 1 else pattern[0][1] * pattern[1][1]
     ones_sbuf = nl.ndarray((rows, columns), dtype=dtype, buffer=nl.sbuf)
     selected_sbuf = nl.ndarray((rows, columns), dtype=dtype, buffer=nl.sbuf)
@@ -43,7 +43,7 @@ def select_ones(rows, pattern, offset, dtype):
 
 
 def make_diagonals(w_sbuf, dtype):
-    """[rows, taps, rows]: row p of block s is w[p, s] in column p and zero elsewhere, by one select."""
+    """[rows, taps, rows] in SBUF: row p of block s is w[p, s] in column p and zero elsewhere, by one select."""
     rows, taps = w_sbuf.shape
     diagonals_sbuf = nl.ndarray((rows, taps, rows), dtype=dtype, buffer=nl.sbuf)
     keep_equal(diagonals_sbuf, [[0, taps], [-1, rows]], w_sbuf.expand_dim(2).broadcast(2, rows))

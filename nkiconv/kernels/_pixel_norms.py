@@ -1,7 +1,7 @@
-"""Norms over the output channels of a pixel, between sums and activation; `nkiconv.pixel_norms` says which.
+"""Norms over the output channels of a pixel, between sums and activation; `nkiconv.pixel_norms` lists them.
 
-A norm needs all output channels of a pixel, and reads them twice: for mean and variance, by `bn_stats` where they are
-on one partition, else by the array, which sums over the partitions, and then for what it returns.
+A norm needs all output channels of a pixel, and reads them twice: for mean and variance, and for the result. `bn_stats`
+computes these moments if the channels are on one partition; otherwise the Tensor Engine sums over the partitions.
 """
 
 from dataclasses import dataclass, replace
@@ -15,14 +15,14 @@ from ._dma import copy
 from ._engines import START_WORK, VECTOR_WORK, book_vector, pick
 from ._epilogue import evacuate, scratch_of
 
-#: Numbers that a bn_stats writes.
+#: Elements that a bn_stats writes.
 STATS = 6
 
 
 @dataclass
 class NormOperands(nl.NKIObject):
-    """Weight and bias of a norm, None where there is none, [K] in HBM or, on all partitions, [128, K] fp32 in SBUF;
-    what is added to a mean square or a variance."""
+    """Weight and bias of a norm, or None: [K] in HBM, or on all partitions of SBUF, [128, K] fp32; eps is added to a
+    mean square or a variance."""
 
     weight: object
     bias: object
@@ -44,7 +44,7 @@ def read_norm(arguments, K):
 
 
 def read_input_norm(arguments, C):
-    """The same of (x_norm, x_norm_weight, x_norm_bias, x_norm_eps); NormOperands, or None."""
+    """Check (x_norm, x_norm_weight, x_norm_bias, x_norm_eps) and return NormOperands, or None."""
     kind, weight, bias, eps = arguments
     refuse(pixel_norms.kind(kind, "x_norm"), pixel_norms.eps(eps, "x_norm"))
     for name, numbers in zip(pixel_norms.X_CHANNELS, (weight, bias)):
@@ -54,7 +54,7 @@ def read_input_norm(arguments, C):
 
 
 def load_norm(norm, K):
-    """NormOperands in SBUF of those in HBM; None of None."""
+    """Load NormOperands from HBM to SBUF; None for None."""
     if norm == None:
         return None
     found = []
@@ -68,19 +68,19 @@ def load_norm(norm, K):
 
 
 def before_norm(epilogue):
-    """The part of an Epilogue that comes before its norm."""
+    """The part of an Epilogue before its norm."""
     return replace(epilogue, activation="", residual="" if adds_last(epilogue) else epilogue.residual, norm=None)
 
 
 def evacuate_after(y_sbuf, sums, bias, residual, epilogue, ledger):
-    """`evacuate` with the part of an Epilogue that comes after its norm."""
+    """`evacuate` with the part of an Epilogue after its norm."""
     last = adds_last(epilogue)
     after = replace(epilogue, residual=epilogue.residual if last else "", norm=None)
     evacuate(y_sbuf, sums, bias, residual if last else None, after, ledger)
 
 
 def keep(dst, sums, ledger):
-    """Round what a norm reads, fp32 in PSUM or SBUF, to what is returned of it."""
+    """Round a norm's input, fp32 in PSUM or SBUF, to the tile that returns it."""
     nisa.tensor_copy(dst=dst, src=sums, engine=pick(ledger, size_of(dst.shape[1:]), False))
 
 
@@ -89,7 +89,7 @@ def evacuate_normalized(y_sbuf, acc, bias, residual, epilogue, norm, ledger, kep
 
     Args:
         y_sbuf, acc, residual, ledger: as there; bias: a view of acc's shape, or None. norm: NormOperands in SBUF.
-        kept_sbuf: None, or where what the norm reads goes too, of y_sbuf's shape and dtype.
+        kept_sbuf: None, or a tile of y_sbuf's shape and dtype for the norm's input.
     """
     last, sums, before = adds_last(epilogue), acc, before_norm(epilogue)
     if bias != None or before.residual != "":
@@ -110,7 +110,7 @@ def normalize(dst, sums, kind, norm, ledger):
     moments_sbuf = moments_of(sums, ledger)
     mean, spread = moments_sbuf[0:positions, 0:n, 0], moments_sbuf[0:positions, 0:n, 1]
     if kind.kind == "rms":
-        # Scalar, which could sum squares, would load another table of functions for each activation
+        # Scalar could sum squares, but would load another table of functions for each activation
         nisa.tensor_tensor(dst=mean, data1=mean, data2=mean, op=nl.multiply, engine=nisa.engine.vector)
         nisa.tensor_tensor(dst=spread, data1=spread, data2=mean, op=nl.add, engine=nisa.engine.vector)
     rstd_sbuf = rstd_of(spread, norm.eps)
@@ -128,7 +128,7 @@ def normalize(dst, sums, kind, norm, ledger):
 
 
 def take_steps(dst, data, steps):
-    """dst = data with steps (op, [P, 1] or a tensor of dst's shape) one after the other, two of them an instruction."""
+    """dst = data after steps (op, [P, 1] or a tensor of dst's shape) in order, up to two an instruction."""
     at = 0
     while at < len(steps):
         (op, operand), more = steps[at], steps[at + 1 : at + 2]
@@ -154,7 +154,7 @@ def moments_of(sums, ledger):
     pieces = cut(K, nl.tile_size.bn_stats_fmax)
     moments_sbuf = nl.ndarray((positions, n, 2), dtype=nl.float32, buffer=nl.sbuf)
     stats_sbuf = nl.ndarray((positions, n, len(pieces), STATS), dtype=nl.float32, buffer=nl.sbuf)
-    # all of one kind, as an engine waits for what it has just written
+    # all bn_stats, then all bn_aggr: an engine waits for a result that it has just written
     for pixel in range(n):
         for index, (k, count) in enumerate(pieces):
             own_sbuf = stats_sbuf[0:positions, pixel, index, 0:STATS]
@@ -167,9 +167,9 @@ def moments_of(sums, ledger):
 
 
 def total_of(sums, square_part):
-    """The sum of [P, ...] fp32 in SBUF, or of such a part of their squares, a part of a pixel's channels each, the one
-    of most partitions first, fp32 of its shape: by Vector, as Scalar has `activation`s to load the table of functions
-    for. square_part: None of the sums themselves."""
+    """The sum of tiles [P, ...], fp32 in SBUF, or of square_part times their squares, of the first's shape. Each has a
+    part of a pixel's channels, the first the most partitions. By Vector: Scalar would load another table of functions
+    for each activation. square_part: None for the sum of the tiles themselves."""
     squared = square_part != None
     if len(sums) == 1 and not squared:
         return sums[0]
@@ -197,8 +197,8 @@ def rstd_of(mean_squares, eps):
 
 
 def scale_pixels(y_sbuf, sums, rstd, weight, bias, residual, epilogue, ledger):
-    """y = act(sums * rstd * weight + bias) (+ residual) of channels on partitions, all but weight and bias of y's
-    shape; these are fp32 [P, 1], or None."""
+    """y = act(sums * rstd * weight + bias) (+ residual) with channels on partitions. weight, bias: fp32 [P, 1], or
+    None; the others have y's shape."""
     scaled_sbuf = scratch_of(y_sbuf, 0)
     if weight == None:
         nisa.tensor_tensor(dst=scaled_sbuf, data1=sums, data2=rstd, op=nl.multiply, engine=nisa.engine.vector)

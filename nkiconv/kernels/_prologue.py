@@ -1,22 +1,22 @@
-"""Where x arrives: its loads into SBUF, as access patterns of HBM or transposed by the DMA.
+"""Loads of x into SBUF, as access patterns of HBM or transposed by DMA, and the fused prologue after them.
 
 A tile holds x in one of these orders, its first letters on the partitions:
 
     | order | partitions       | free axes              | for                                           |
     |-------|------------------|------------------------|-----------------------------------------------|
-    | cnhw  | channels         | planes, rows, columns  | all kernels but those below                   |
+    | cnhw  | channels         | planes, rows, columns  | all other kernels                             |
     | nchw  | planes, channels | rows, columns          | Toeplitz blocks of NCHW, which are transposed |
     | whnc  | columns          | rows, planes, channels | Toeplitz blocks of NHWC                       |
     | cnw   | channels         | planes, rows as a run  | fp8 pairs, which GpSimd puts in place         |
 
-Of padding nothing is loaded: what a view has beside x keeps the zeros that the kernel stored. What each DMA fills is x
-alone, so that a fused prologue has its place after it, here (docs/architecture.md):
+Padding is not loaded: places of a view outside of x keep the zeros that the kernel stored. Each DMA fills elements of x
+only, so that a fused prologue follows it here (docs/architecture.md):
 
-    x' = act(x * scale + shift)    scale, shift: a number for each channel, or for each of each image
+    x' = act(x * scale + shift)    scale, shift: a value for each channel, or for each channel of each image
 
-One instruction for all images or, where their numbers differ, for each; in fp32, rounded once to what the array takes.
-Where x changes its dtype on the way, that instruction is the cast. Where each row and column of x becomes two, four of
-them, one for each place, read a tile that x comes into.
+One instruction for all images, or for each if their values differ; in fp32, rounded once to the dtype of the matmuls.
+If x changes its dtype, this instruction is the cast. If each row and column of x becomes two, x is loaded into another
+tile, which four instructions read, one for each place.
 """
 
 from dataclasses import dataclass, field
@@ -38,8 +38,8 @@ from ._epilogue import FUNCTIONS
 
 @dataclass
 class PrologueOperands(nl.NKIObject):
-    """A prologue, its numbers in HBM, None where there are none, planes of x of an image, and numbers in SBUF by what
-    they are of."""
+    """A prologue: its form, scale and shift in HBM or None, planes of x in an image, and values in SBUF by their
+    channels and image."""
 
     asked: Prologue
     scale: Any
@@ -48,8 +48,8 @@ class PrologueOperands(nl.NKIObject):
     kept: dict = field(default_factory=dict)
 
     def numbers(self, name, row, c0, cn, image, copies=1):
-        """[.., 1] fp32 in SBUF of channels from c0 on, from partition `row` on, so many times; of an image where images
-        have their own, None of what is not. With them come those of the next K tiles and images."""
+        """Scale or shift (`name`) of channels c0 .. c0+cn-1, [.., 1] fp32 in SBUF from partition `row` on, in `copies`
+        copies; of `image` if images have their own; None without it. Loads the next K tiles' and images' too."""
         form, hbm = getattr(self.asked, name), getattr(self, name)
         first = image if form == "image" else 0
         key = (name, row, c0, cn, first)
@@ -66,20 +66,19 @@ class PrologueOperands(nl.NKIObject):
         return self.kept.get(key)
 
     def keep(self, key, tile_sbuf, column):
-        """Numbers of a column of a tile, instead of those that have been kept longest."""
+        """Keep the values of a tile's column, and drop those kept longest if there are too many."""
         while len(self.kept) >= NUMBERS_BYTES // NUMBER_BYTES:
             del self.kept[next(iter(self.kept))]
         self.kept[key] = tile_sbuf[0 : tile_sbuf.shape[0], column : column + 1]
 
     def apply(self, dst, src, row, c0, first, ledger):
         """dst = act(src * scale + shift) of [c, planes, rows, columns] in SBUF, from partition `row`, a multiple of 32,
-        channel c0 and (plane, row, column) `first` on; rows and columns as often as `upsample` says."""
+        channel c0 and (plane, row, column) `first` on; with each row and column `upsample` times."""
         for into, out_of in places_of_pixels(dst, src, first[1:], self.asked.upsample):
             self.apply_once(into, out_of, row, c0, first[0], ledger)
 
     def apply_once(self, dst, src, row, c0, d0, ledger, copies=1):
-        """The same of rows and columns that are there as often; of channels that are there several times, one copy
-        after the other."""
+        """As `apply` without upsampling; the partitions hold `copies` copies of the channels in sequence."""
         (cn, dn), each = dst.shape[:2], self.image_planes
         first, last = d0 // each, (d0 + dn - 1) // each
         parts = [(one, max(d0, one * each), min(d0 + dn, (one + 1) * each)) for one in range(first, last + 1)]
@@ -91,8 +90,8 @@ class PrologueOperands(nl.NKIObject):
                 self.issue(into, out_of, scale, shift, ledger)
 
     def issue(self, dst, src, scale, shift, ledger):
-        """The instruction; scale, shift: [c, 1], or None. All are Scalar's: each waits for a load, and so does what is
-        after it, so that evacuations are Vector's."""
+        """Issue the instruction; scale, shift: [c, 1], or None. Scalar runs it: it waits for a load and delays Scalar's
+        later instructions, so that the ledger leaves evacuations to Vector."""
         if ledger is not None:
             ledger.scalar = ledger.scalar + START_WORK + size_of(dst.shape[1:]) * SCALAR_WORK
         op = FUNCTIONS[self.asked.activation] if self.asked.activation != "" else nl.copy
@@ -114,11 +113,11 @@ def read_prologue(arguments, upsample, img_ref, N, C):
 
 
 def load_numbers(numbers_sbuf, row, hbm, pattern, offset, copies=1):
-    """Numbers in HBM, [K tiles, images, channels], to partitions from `row` on of [.., (K tile, image)] in SBUF, those
-    of all channels so many times.
+    """Load values from HBM, [K tiles, images, channels], to partitions from `row` on of [.., (K tile, image)] in SBUF,
+    in `copies` copies of all channels.
 
-    They come in runs of channels, which Vector transposes by squares: each single number would take a DMA engine longer
-    than a run does.
+    They are loaded in runs of channels, which Vector transposes by squares: a DMA engine takes longer for a single
+    value than for a run.
     """
     (_, k_tiles), (by_image, images), (_, cn) = pattern
     for begin in range(0, images, QUADRANT):
@@ -139,8 +138,8 @@ def load_numbers(numbers_sbuf, row, hbm, pattern, offset, copies=1):
 
 
 def places_of_pixels(dst, src, first, upsample):
-    """(part of dst, part of src) for each place that a pixel of src has in dst [c, planes, rows, columns], which begins
-    at (row, column) `first`, src where that one comes from."""
+    """(part of dst, part of src) for each place of a src pixel in dst [c, planes, rows, columns]; dst begins at
+    upsampled (row, column) `first`, src at the pixel of that place."""
     if upsample == 1:
         return [(dst, src)]
     (cn, dn, hn, wn), found = dst.shape, []
@@ -154,15 +153,15 @@ def places_of_pixels(dst, src, first, upsample):
 
 
 def part_of(view, row, part, planes):
-    """Partitions (first, how many) and planes (first, end) of a view [c, planes, rows, columns] from partition `row`
-    on."""
+    """Partitions (first, count) and planes (first, end) of a view [c, planes, rows, columns] that begins at partition
+    `row`."""
     first, count = part
     c = first - row
     return view[c : c + count, planes[0] : planes[1], 0 : view.shape[2], 0 : view.shape[3]]
 
 
 def numbers_of(numbers_sbuf, part):
-    """[c, 1] of partitions (first, how many); None of none."""
+    """Values [c, 1] of partitions (first, count); None for None."""
     return None if numbers_sbuf is None else numbers_sbuf[part[0] : part[0] + part[1], 0:1]
 
 
@@ -179,13 +178,12 @@ def load_x(
     transposes=True,
     row=0,
 ):
-    """Load what there is of x, from (channel, plane, row, column) `first` on, into a view of SBUF.
+    """Load the elements of x from (channel, plane, row, column) `first` on into a view of SBUF; padding is skipped.
 
     counts: of channels, planes, rows and columns; None: dst's. Rows and columns may begin before x and end after it.
-    order: what dst's axes are, above; row_step: rows of x from one of dst to the next. ledger, alone: as of
-    `load_transposed`, which takes channels that are neighbours in HBM to partitions. transposes: False of kernels that
-    work on copies of NHWC: single pixels, whose channels are neighbours too, then come by plain loads. row: dst's
-    first partition.
+    order: dst's axes, as above; row_step: the distance in x of dst's rows. ledger, alone: as in `load_transposed`,
+    which brings channels that are neighbours in HBM to partitions. transposes: False for kernels that read copies of
+    NHWC: single pixels, whose channels are neighbours too, are then loaded plainly. row: dst's first partition.
     """
     (c0, d0, h0, w0), (cn, dn, hn, wn) = first, counts or dst.shape
     top, bottom = places_inside(h0, row_step, hn, geometry.rows.size)
@@ -221,28 +219,28 @@ def load_x(
 
 
 def load_region_of_x(tile, operands, first, pattern, offset, framed):
-    """Load a region of x, or of the halo frames, into a tile, at `first`: every load but those that transpose."""
+    """Load a region of x, or of the halo frames, into a tile at `first`: all loads that do not transpose."""
     load_region(tile, operands.frames if framed else operands.x, first, pattern, offset, operands.moved)
 
 
 def load_tokens(dst, x_hbm, strides, offset):
-    """Load channels of token-major x into a view [channels, tokens] of SBUF; strides of x along tokens and channels,
-    which are neighbours."""
+    """Load channels of token-major x into a view [channels, tokens] of SBUF; strides: x's along tokens and channels;
+    channels are neighbours."""
     into = dst.expand_dim(1).expand_dim(1)
     load_transposed(into, x_hbm, (strides[1], 0, 0, strides[0]), offset, False, None)
 
 
 @dataclass
 class Gate:
-    """A product that is due: x_sbuf *= factor, or its sigmoid, views of SBUF of one shape from partition 0 on."""
+    """A deferred product, x_sbuf *= factor or its sigmoid; views of SBUF of one shape from partition 0 on."""
 
     x_sbuf: Any
     factor: Any
     is_sigmoid: bool
 
     def finish(self, ledger):
-        """Round it once to x's dtype: by Vector or GpSimd as the ledger says, or for None by Vector. A sigmoid is
-        Scalar's, in fp32."""
+        """Multiply, and round once to x's dtype: by Vector or GpSimd as the ledger chooses, by Vector without a ledger.
+        Scalar computes a sigmoid in fp32."""
         factor, elements = self.factor, size_of(self.x_sbuf.shape[1:])
         if self.is_sigmoid:
             factor = nl.ndarray(self.x_sbuf.shape, dtype=nl.float32, buffer=nl.sbuf)
@@ -257,7 +255,7 @@ class Gate:
 
 @dataclass
 class Arrival:
-    """A prologue that is due: x_sbuf = act(x_sbuf * scale + shift), numbers [P, 1] or None."""
+    """A deferred prologue, x_sbuf = act(x_sbuf * scale + shift); scale, shift: [P, 1] or None."""
 
     x_sbuf: object
     prologue: PrologueOperands
@@ -265,18 +263,18 @@ class Arrival:
     shift: object
 
     def finish(self, ledger):
-        """Take it in place."""
+        """Apply it in place."""
         self.prologue.issue(self.x_sbuf, self.x_sbuf, self.scale, self.shift, ledger)
 
 
 def load_rows(dst, hbm, pattern, offset):
-    """Load an access pattern of rows, of x, its factor or the state in front of it, into a view of SBUF. Where x has a
-    factor, both fill a tile each, and `finish_gates` multiplies them."""
+    """Load an access pattern of rows of x, of its factor or of the state before it into a view of SBUF. A factor fills
+    its own tile, and `finish_gates` multiplies x by it."""
     load(dst, hbm, pattern, offset)
 
 
 def gates_of(tiles, is_sigmoid):
-    """The products of two tiles, of x and of its factor, that are due, piece by piece; none of one tile."""
+    """Deferred products of two tiles, x and its factor, in pieces; none for one tile."""
     gates = []
     if len(tiles) > 1:
         *lead, width = tiles[0].shape
@@ -287,7 +285,7 @@ def gates_of(tiles, is_sigmoid):
 
 
 def finish_gates(gates, ledger, left=0):
-    """Take what is due of x, products or a prologue, all but the last `left`."""
+    """Compute x's deferred products or prologues, all but the last `left`."""
     while len(gates) > left:
         gates.pop(0).finish(ledger)
 

@@ -1,11 +1,11 @@
-"""Count, mean and variance of values that lie along the free axis of a tile: bn_stats, as many times as it takes, and
-bn_aggr, by Chan's formula for parts, so that no difference of large squares is ever taken.
+"""Count, mean and variance of values along the free axis of a tile: by bn_stats of parts, combined by bn_aggr with
+Chan's formula, so that no large squares are subtracted.
 
-A bn_stats gives two triples (count, mean, count * variance). When there are `TRIPLES` of a partition, bn_aggr makes one
-of them, so that SBUF holds no more however many values there are.
+A bn_stats writes two triples (count, mean, count * variance). After `TRIPLES` triples a partition, bn_aggr combines
+them into one, so that their memory does not grow with the number of values.
 
-AWS documents what the triples are, not what bn_stats writes for the odd elements of one element, nor triples of no
-elements for bn_aggr: count 0 with mean and variance 0, which count for nothing, are inferred.
+AWS documents the triples, but not the triple that bn_stats writes for the odd elements of a single element, nor
+bn_aggr's result with triples of no elements. Inferred: count, mean and variance 0, which bn_aggr ignores.
 
 Source of the formula: Chan, Golub, LeVeque, Updating formulae and a pairwise algorithm for computing sample variances,
 1979; bn_stats and bn_aggr: AWS, nki.isa.
@@ -20,13 +20,13 @@ from ..schedules.tiles import cut_at, size_of
 from ._dma import copy, store
 from ._engines import book_vector
 
-#: Statistics that engines copy to other partitions at once, at most.
+#: The most statistics waiting while engines copy them to other partitions.
 COPIED_MAX = 1
 
 
 @dataclass
 class Statistics(nl.NKIObject):
-    """Triples [P, TRIPLES, 3] fp32 in SBUF, how many there are, and of how many values a partition."""
+    """Triples [P, TRIPLES, 3] fp32 in SBUF, the number in use, and their number of values a partition."""
 
     triples: Any
     used: int
@@ -34,13 +34,13 @@ class Statistics(nl.NKIObject):
 
 
 def new_statistics(partitions, most=TRIPLES):
-    """Statistics of no values yet. most: triples that are kept, at least 4 where values are added."""
+    """Statistics without values. most: room for triples, at least 4 if values are added."""
     triples_sbuf = nl.ndarray((partitions, most, 3), dtype=nl.float32, buffer=nl.sbuf)
     return Statistics(triples=triples_sbuf, used=0, count=0)
 
 
 def add_values(statistics, data):
-    """Take in [P, ...] of SBUF or PSUM, at most 512 values a partition."""
+    """Add values [P, ...] in SBUF or PSUM, at most 512 a partition."""
     partitions, most, _ = statistics.triples.shape
     if statistics.used + 2 > most:
         whole_sbuf = nl.ndarray((partitions, most, 3), dtype=nl.float32, buffer=nl.sbuf)
@@ -53,24 +53,24 @@ def add_values(statistics, data):
 
 
 def finish(statistics, dst):
-    """(count, mean, variance) of all values into dst, [P, 3] fp32 in SBUF."""
+    """Write (count, mean, variance) of all values to dst, [P, 3] fp32 in SBUF."""
     partitions = dst.shape[0]
     nisa.memset(dst=dst[0:partitions, 0:1], value=float(statistics.count), engine=nisa.engine.gpsimd)
     nisa.bn_aggr(dst=dst[0:partitions, 1:3], data=statistics.triples[0:partitions, 0 : statistics.used, 0:3])
 
 
 def finish_triple(statistics, dst):
-    """(count, mean, count * variance) of all values into dst, [P, 3] fp32 in SBUF: a triple to be combined further."""
+    """Write (count, mean, count * variance) of all values to dst, [P, 3] fp32 in SBUF: a triple to combine further."""
     finish(statistics, dst)
     of_squares = dst[0 : dst.shape[0], 2:3]
     nisa.tensor_scalar(dst=of_squares, data=of_squares, op0=nl.multiply, operand0=float(statistics.count))
 
 
 def combine_each(dst, triples, count):
-    """(count, mean, variance) of each of some pieces of `count` values, from the triples of the bn_stats of each.
+    """Write (count, mean, variance) of each piece of `count` values, from the triples of its bn_stats.
 
-    All pieces together, by Chan's formula as it is for two: a bn_aggr each takes as long as the bn_stats of a small
-    image.
+    All pieces together, by Chan's formula for two parts: a bn_aggr for each would take as long as the bn_stats of a
+    small image.
 
     Args: dst: [P, pieces, 3], fp32 in SBUF. triples: [P, pieces, 2, 3], the same; overwritten.
     """
@@ -91,9 +91,9 @@ def combine_each(dst, triples, count):
 
 @dataclass
 class Channels(nl.NKIObject):
-    """Statistics of output channels of an image, by how many rows of y the partitions are of that hold the values, all
-    that share the columns or the first of them; a bias [P, 1] that the values lack, or None; banks of sums that are
-    left to come."""
+    """Statistics of an M tile's output channels of an image. parts: by the number of rows of y on the partitions that
+    hold the values, all rows that share the columns or the first of them; bias: [P, 1] that the values lack, or None;
+    left: banks of sums to come."""
 
     parts: dict
     bias: object
@@ -101,16 +101,15 @@ class Channels(nl.NKIObject):
 
 
 class OutputStatistics:
-    """This core's part of the statistics of y by image and output channel, [P, N, K, 3] fp32 in HBM.
+    """This core's part of the statistics of y for each image and output channel, [P, N, K, 3] fp32 in HBM.
 
-    Output channels are told apart by the first of their M tile. What of y the core makes is known before, so that
-    statistics are stored when their last values are there, and zeros for what it does not make.
+    Output channels are identified by the first of their M tile. The core's part of y is known in advance: statistics
+    are stored after their last values, and zeros for channels that it does not compute.
     """
 
     def __init__(self, stats_hbm, planes, ledger, m_tiles, visits, slot=None):
-        """planes: of y, of an image. m_tiles: all there are. visits: (M tile, first plane, planes) of each bank of sums
-        to come. slot: partitions from a row of y to the next, where engines may begin; None: as many as it has
-        channels."""
+        """planes: y's in an image. m_tiles: all M tiles. visits: (M tile, first plane, planes) of each bank of sums to
+        come. slot: partitions from a row of y to the next, at which engines may begin; None: its channels."""
         self.slot = slot
         self.hbm, self.planes, self.ledger, self.open, self.left = stats_hbm, planes, ledger, {}, {}
         self.moving = []
@@ -123,7 +122,7 @@ class OutputStatistics:
                 self.store_nothing(m_tile, first, count)
 
     def images(self, first, count):
-        """(image, first of the planes, planes) of each image that planes of y are of."""
+        """(image, first of the planes, planes) of each image among planes of y."""
         found, plane = [], first
         while plane < first + count:
             image = plane // self.planes
@@ -133,10 +132,11 @@ class OutputStatistics:
         return found
 
     def add(self, m_tile, values, first, rows, bias=None, last=1):
-        """Take in values [partitions, planes, rows, columns], fp32 in SBUF or PSUM, of planes of y from `first` on.
+        """Add values [partitions, planes, rows, columns], fp32 in SBUF or PSUM, of planes of y from `first` on.
 
-        rows: how many of them are of y for all partitions; one more may be for those of the first `last` rows of y that
-        share the columns. bias: [partitions, 1] fp32 in SBUF that is in y and not in them, or None.
+        rows: rows of the values that are y's on all partitions; one more may be y's only on the partitions of the first
+        `last` rows of y that share the columns. bias: [partitions, 1] fp32 in SBUF that y has and the values lack, or
+        None.
         """
         partitions, planes, pn, qn = values.shape
         found, done = self.images(first, planes), []
@@ -153,12 +153,12 @@ class OutputStatistics:
             one.left = one.left - 1
             if one.left == 0:
                 done.append(image)
-        # after those of all images, so that Vector does not wait for what it has just begun
+        # after the bn_stats of all images, so that Vector does not wait for its latest result
         for image in done:
             self.store_channels(image, m_tile, self.open.pop((image, m_tile.k0)))
 
     def add_piece(self, one, rows, data):
-        """Take in values of partitions of so many rows, at most 512 a partition at once."""
+        """Add values on partitions of `rows` rows of y, at most 512 a partition at once."""
         if rows not in one.parts:
             one.parts[rows] = new_statistics(data.shape[0])
         parts, planes, pn, qn = data.shape
@@ -167,8 +167,8 @@ class OutputStatistics:
         book_vector(self.ledger, size_of(data.shape[1:]))
 
     def store_channels(self, image, m_tile, one):
-        """Store the statistics of an M tile of an image; of several rows of y together when they have been moved to the
-        same partitions, which may take as long as the loads before it."""
+        """Store the statistics of an M tile of an image. Several rows of y are stored after they have been moved to the
+        same partitions, which may take as long as the loads before."""
         if list(one.parts) == [1]:
             self.store_one(image, m_tile, one.parts[1], one.bias)
             return
@@ -187,18 +187,18 @@ class OutputStatistics:
         self.moving.append(lambda: self.store_one(image, m_tile, every, one.bias))
 
     def move(self, dst, src):
-        """Bring a row's statistics to other partitions: by an engine where it may begin there, else by DMA."""
+        """Move a row's statistics to other partitions: by an engine if it may begin there, else by DMA."""
         if self.slot is None:
             copy(dst, src)
         else:
             nisa.tensor_copy(dst=dst, src=src, engine=nisa.engine.gpsimd)
 
     def end(self):
-        """Store what waits to be moved to other partitions."""
+        """Store all statistics that wait for moves to other partitions."""
         self.store_moved(0)
 
     def store_moved(self, most):
-        """Store statistics that are moved to other partitions, until so many are left."""
+        """Store statistics that were moved to other partitions, all but the last `most`."""
         while len(self.moving) > most:
             self.moving.pop(0)()
 
@@ -213,7 +213,7 @@ class OutputStatistics:
         store(stats_sbuf, self.hbm, [[3, kn], [1, 3]], self.offset(image, m_tile))
 
     def store_nothing(self, m_tile, first, count):
-        """Store that this core makes nothing of an M tile of some images."""
+        """Store zeros for an M tile of images that this core does not compute."""
         step, size = self.hbm.shape[2] * 3, 3 * m_tile.kn
         for image, several in cut_at(count, nl.tile_size.pmax):
             zeros_sbuf = nl.ndarray((several, size), dtype=nl.float32, buffer=nl.sbuf)
@@ -221,13 +221,13 @@ class OutputStatistics:
             store(zeros_sbuf, self.hbm, [[step, several], [1, size]], self.offset(first + image, m_tile))
 
     def offset(self, image, m_tile):
-        """Where this core's part of an M tile of an image begins."""
+        """The offset of this core's part of an M tile of an image."""
         images, channels = self.hbm.shape[1], self.hbm.shape[2]
         return 3 * ((nl.program_id(0) * images + image) * channels + m_tile.k0)
 
 
 def runs(numbers):
-    """(first, how many) of runs of neighbours among rising numbers."""
+    """(first, count) of runs of neighbours among ascending numbers."""
     found = []
     for number in numbers:
         if found and found[-1][0] + found[-1][1] == number:

@@ -1,7 +1,7 @@
-"""Matmuls on zeros while the array would wait for data, so that it is at its full rate when they come.
+"""Matmuls on zeros while the Tensor Engine waits for data, so that it is at its full rate when data arrive.
 
-The array starts at half rate and stays there until a window of 3.4 us in which it was busy for 3/8 of what it could do
-(trn2.toml, throttle.*). Zeros are of 16 bits whatever the data are: an fp32 matmul takes four times as long.
+The Tensor Engine starts at half rate and stays there until a window of 3.4 us in which it does 3/8 of the work that it
+could (trn2.toml, throttle.*). Zeros have 16 bits for all dtypes of data: an fp32 matmul takes four times as long.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from .._nki import nisa, nl
 from ..schedules.tiles import BANK_COLUMNS
 
-#: Matmuls that a config can ask for, at most.
+#: The most matmuls that a config can ask for.
 WARM_UP_MAX = 256
 
 
@@ -22,17 +22,17 @@ def warm_zeros():
 
 @dataclass
 class WarmBank(nl.NKIObject):
-    """A PSUM bank, fp32 [128, 512], with the zeros of a warm-up in its first `columns`; None once sums have it."""
+    """A PSUM bank, fp32 [128, 512], with the zeros of a warm-up in its first `columns`; psum is None after sums take
+    it."""
 
     psum: object
     columns: int
 
 
 def warm_up(zeros_sbuf, count, blocks):
-    """`count` matmuls of `blocks` times 128 columns of zeros, blocks 1, 2 or 4; returns [WarmBank], [] without any.
+    """Issue `count` matmuls of `blocks` * 128 columns of zeros, blocks 1, 2 or 4; return [WarmBank], [] for count 0.
 
-    Products that are added to these zeros (`accumulator`) keep the matmuls from a compiler that drops what no one
-    reads.
+    Products that are added to these zeros (`accumulator`) keep a compiler from dropping the matmuls as dead code.
     """
     if count <= 0:
         return []
@@ -46,8 +46,8 @@ def warm_up(zeros_sbuf, count, blocks):
 
 
 def accumulator(warm, shape):
-    """(fp32 sums of this shape in PSUM, whether they are zeros already): a bank of a warm-up that is as wide, or a new
-    tile, and then no later sums get a bank. warm: WarmBanks."""
+    """(fp32 sums of `shape` in PSUM, whether they are zeros already): a WarmBank that is wide enough, or a new tile;
+    after a new tile no later sums take a WarmBank."""
     columns, pattern = 1, []
     for axis in range(len(shape) - 1, 0, -1):
         pattern = [[columns, shape[axis]]] + pattern

@@ -1,7 +1,7 @@
-"""Two kernels that do nothing but move data: what a kernel that computes for nothing would take.
+"""Two kernels that only move data: lower bounds, as if computation took no time.
 
-`copy_floor` reads as many bytes as a problem must read and writes as many as it must write, through SBUF, by large
-static DMAs on both queues; `launch_floor` moves one row in and one row out, which is the latency of a load and a store.
+`copy_floor` reads and writes as many bytes as a problem must, through SBUF, by large static DMAs on both queues;
+`launch_floor` loads and stores one row: the latency of a load and a store.
 """
 
 from .._nki import nki, nl
@@ -27,12 +27,12 @@ def launch_floor(row_ref):
 def copy_floor(in_ref, out_elems, tile_elems):
     """Read every element of in_ref once and write out_elems elements, tile by tile.
 
-    The cores share both evenly, and so do the tiles of a core: of each row of a tile the first elements are written,
-    again and again where more are to be written than were read. All 128 partitions take part, so all DMA engines do.
+    The cores share both evenly, and so do the tiles of a core. A tile's first elements of each row are written,
+    repeatedly if more are written than read. All 128 partitions take part, so all DMA engines do.
 
     Args:
         in_ref: [elements] in HBM, any dtype; at least as many elements as there are cores. out_elems: >= 1.
-        tile_elems: most elements a partition of a tile.
+        tile_elems: the most elements a partition of a tile.
     Returns: [out_elems] in HBM, dtype of in_ref.
     """
     out_hbm = nl.ndarray((out_elems,), dtype=in_ref.dtype, buffer=nl.shared_hbm)

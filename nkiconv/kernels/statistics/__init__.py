@@ -1,10 +1,10 @@
-"""Statistics of channels, and the scale and shift that a norm makes of them.
+"""Statistics of channels, and a norm's scale and shift from them.
 
     stats[p, n, c] = (count, mean, variance) of part p of x[n, c]
     scale = weight / sqrt(variance + eps)     shift = bias - mean * scale     norm(x) = x * scale + shift
 
-Statistics come in parts, of cores, launches or pieces of x, which Chan's formula combines: no difference of large
-squares is ever taken. Convolutions take scale and shift, and return statistics of y, on the way.
+Parts are of cores, launches or pieces of x. Chan's formula combines them, so that no large squares are subtracted.
+Convolutions apply scale and shift to x, and return statistics of y, without another pass.
 """
 
 from ... import norms, rules
@@ -16,14 +16,14 @@ from .norm import write_norm
 
 @nki.jit
 def channel_statistics(img_ref, channels_last=False):
-    """Statistics of x by image and channel, a part a core. Launch on one or two cores.
+    """Count, mean and variance of x for each image and channel, one part a core. Launch on one or two cores.
 
     Args:
         img_ref: x in HBM, [N, C, ...], or [N, ..., C] with channels_last; bf16, fp16 or fp32; at least three axes.
         channels_last: whether channels are the last axis.
 
-    Returns: [P, N, C, 3] in HBM, fp32; P the number of cores: count, mean and biased variance of what core p read. All
-    three are 0 where that is nothing.
+    Returns: [P, N, C, 3] in HBM, fp32, with P the number of cores: count, mean and biased variance of the elements that
+    core p read. All three are 0 if it read none.
 
     Raises: an assertion that names argument, value, rule and remedy, before any instruction.
     """
@@ -44,17 +44,17 @@ def channel_statistics(img_ref, channels_last=False):
 
 @nki.jit
 def norm_scale_and_shift(stats, weight=None, bias=None, norm="group", num_groups=None, eps=1e-5):
-    """Scale and shift of a norm of channels. Launch on one or two cores.
+    """A norm's scale and shift for each channel, from statistics. Launch on one or two cores.
 
     Args:
         stats: tuple of tensors in HBM, [P, N, C, 3] fp32 with the same N and C, of parts of the same x.
         weight, bias: [C] in HBM, bf16, fp16 or fp32; None: 1 and 0.
-        norm: what shares a mean: "group", of channels of an image, "batch", a channel of all images, or "instance", one
-            of an image.
-        num_groups: of norm "group"; divides C; None: 32. eps: added to the variance, at least 0.
+        norm: the elements that share a mean: "group", a group of an image's channels; "batch", a channel of all images;
+            "instance", a channel of an image.
+        num_groups: groups of norm "group", a divisor of C; None: 32. eps: added to the variance, at least 0.
 
-    Returns: scale and shift in HBM, fp32, [N, C], or [C] of "batch"; mean and biased variance, [N, num_groups], [C] or
-    [N, C].
+    Returns: (scale, shift, mean, biased variance) in HBM, fp32. Scale and shift are [N, C], or [C] for "batch"; mean
+    and variance are [N, num_groups] for "group", [C] for "batch", [N, C] for "instance".
 
     Raises: an assertion that names argument, value, rule and remedy, before any instruction.
     """

@@ -1,4 +1,4 @@
-"""Statistics of the channels of x: rows of one image and channel are rows of SBUF, or pixels are transposed to them."""
+"""Statistics of the channels of x: a row of SBUF holds a row of one image and channel, or transposed pixels of it."""
 
 from ..._nki import nisa, nl
 from ...schedules.tiles import PARTS, cut, cut_at, div_ceil, share, size_of, transposes_of_bank, whole_words
@@ -12,9 +12,9 @@ BYTES = {nl.float32: 4, nl.bfloat16: 2, nl.float16: 2}
 
 
 def stats_of_rows(x_hbm, stats_hbm):
-    """This core's part of the statistics of x [N, C, ...], channels first.
+    """Store this core's part of the statistics of x [N, C, ...], channels first.
 
-    The cores share the columns of all rows where each has a whole bn_stats of a row, else the rows.
+    The cores share the columns of all rows if each core's part of a row fills a bn_stats, otherwise the rows.
     """
     rows, columns = size_of(x_hbm.shape[0:2]), size_of(x_hbm.shape[2:])
     cores, core, most = nl.num_programs(), nl.program_id(0), TILE_BYTES // BYTES[x_hbm.dtype]
@@ -22,7 +22,7 @@ def stats_of_rows(x_hbm, stats_hbm):
         for first, count in cut(rows, nl.tile_size.pmax):
             rows_tile(x_hbm, stats_hbm, (first, count, 1), share(columns, cores, core), columns)
         return
-    # neighbours on a partition, as many as fit, and as leave each core a tile
+    # rows on a partition: as many as fit and leave each core a tile
     each = max(1, min(most // columns, div_ceil(rows, PARTS * nl.tile_size.pmax)))
     tiles = [(first * each, count, each) for first, count in cut_at(rows // each, nl.tile_size.pmax)]
     if rows % each > 0:
@@ -36,7 +36,7 @@ def stats_of_rows(x_hbm, stats_hbm):
 
 
 def rows_tile(x_hbm, stats_hbm, tile, part, row):
-    """Statistics of columns (first, how many) of rows (first row, partitions, rows of each) of `row` elements."""
+    """Store statistics of columns (first, count) of rows (first row, partitions, rows of each) of `row` elements."""
     (first, count, each), (column, columns) = tile, part
     if each > 1 and columns <= nl.tile_size.bn_stats_fmax:
         x_sbuf = nl.ndarray((count, each, columns), dtype=x_hbm.dtype, buffer=nl.sbuf)
@@ -68,7 +68,7 @@ def store_stats(stats_hbm, found, tile):
 
 
 def nothing(stats_hbm, tile):
-    """Store that this core's part has no elements of rows (first, partitions, rows of each)."""
+    """Store zeros as this core's part of rows (first, partitions, rows of each), of which it reads no elements."""
     first, count, each = tile
     zeros_sbuf = nl.ndarray((count, each, 3), dtype=nl.float32, buffer=nl.sbuf)
     nisa.memset(dst=zeros_sbuf, value=0.0, engine=nisa.engine.gpsimd)
@@ -76,12 +76,12 @@ def nothing(stats_hbm, tile):
 
 
 def offset_of(stats_hbm, row):
-    """Where this core's part of the statistics of a row, which is an image and channel, begins."""
+    """The offset of this core's part of the statistics of a row, which is an image and channel."""
     return nl.program_id(0) * size_of(stats_hbm.shape[1:]) + 3 * row
 
 
 def stats_of_pixels(x_hbm, stats_hbm):
-    """This core's part of the statistics of x [N, ..., C], channels last: its share of the pixels of each image."""
+    """Store this core's part of the statistics of x [N, ..., C], channels last: its share of each image's pixels."""
     images, C, pixels = x_hbm.shape[0], x_hbm.shape[-1], size_of(x_hbm.shape[1:-1])
     first, count = share(pixels, nl.num_programs(), nl.program_id(0))
     most = TILE_BYTES // BYTES[x_hbm.dtype]
@@ -93,7 +93,7 @@ def stats_of_pixels(x_hbm, stats_hbm):
                     nothing(stats_hbm, (n * C + c0 + c, size, 1))
                 continue
             found = [new_statistics(size) for _, size in tiles]
-            # neighbours on a partition: one run of HBM where it has all channels
+            # neighbouring pixels on a partition: one run of HBM if they have all channels
             side = max(1, min(most // cn, div_ceil(count, nl.tile_size.pmax)))
             for start, size in cut_at(count, side * nl.tile_size.pmax):
                 for spot, partitions, each in ((0, size // side, side), (size // side * side, size % side, 1)):
@@ -109,7 +109,8 @@ def stats_of_pixels(x_hbm, stats_hbm):
 
 
 def add_pixels(statistics, x_sbuf, tile):
-    """Take in channels (first, how many) of pixels [partition, pixels of each, channels], transposed by the array."""
+    """Add channels (first, count) of pixels [partition, pixels of each, channels] to statistics; the Tensor Engine
+    transposes them."""
     (partitions, each, _), (c, cn) = x_sbuf.shape, tile
     itemsize = BYTES[x_sbuf.dtype]
     together = min(transposes_of_bank(partitions, itemsize), nl.tile_size.bn_stats_fmax // partitions)

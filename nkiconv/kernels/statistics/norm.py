@@ -1,10 +1,10 @@
-"""Scale and shift of a norm by statistics of channels: what shares a mean shares a partition.
+"""A norm's scale and shift from statistics of channels: elements that share a mean share a partition.
 
     tile [partitions, parts, means of each, channels of a mean, (count, mean, variance)]
 
-is one access pattern of statistics [P, N, C, 3]: groups of an image's channels, and channels of all images, follow each
-other in HBM; many parts of a channel are transposed to it. bn_aggr takes the triples of a mean as one run, so nothing
-is added across partitions.
+is one access pattern of statistics [P, N, C, 3]: groups of an image's channels, and channels of all images, are in
+sequence in HBM; many parts of a channel are transposed into the tile. bn_aggr takes the triples of a mean as one run,
+so nothing is added across partitions.
 """
 
 from ..._nki import nisa, nl
@@ -13,23 +13,23 @@ from ...schedules.tiles import cut_at, div_ceil, share, size_of
 from .._dma import load, store
 from .._pixel_norms import rstd_of
 
-#: The means of a core, at most so many (count, mean, variance) a partition at once.
+#: The most triples (count, mean, variance) a partition at once.
 TOGETHER = SHARED_MAX
-#: Parts of a channel from which on the array transposes them.
+#: The number of parts of a channel from which the Tensor Engine transposes them.
 TRANSPOSED_PARTS = 32
 
 
 def write_norm(stats, means, row, eps, weight, bias, outputs):
-    """This core's share of the means.
+    """Store this core's share of the means, and of scale and shift.
 
-    stats: tensors in HBM. means: (their number, channels of each), as (count, mean, variance) follow each other.
-    row: means of an image, or of all, after which weight and bias begin anew. outputs: scale and shift
-    [means * channels of each], mean and variance [means], fp32 in HBM.
+    stats: tensors in HBM. means: (the number of means, channels of each), in the order of the statistics. row: means
+    after which weight and bias repeat: an image's, or all. outputs: scale and shift [means * channels of each], mean
+    and variance [means], fp32 in HBM.
     """
     number, channels = means
     parts = [size_of(one.shape) // (3 * channels * number) for one in stats]
     first, count = share(number, nl.num_programs(), nl.program_id(0))
-    # means of a partition follow each other: as few as leave none without a partition, as many as SBUF holds
+    # neighbouring means on a partition: as few as use all partitions, at most as many as SBUF holds
     most = max(1, TOGETHER // (sum(parts) * channels))
     each = min(most, div_ceil(count, nl.tile_size.pmax))
     for start, several in cut_at(count, max(1, each) * nl.tile_size.pmax):
@@ -42,7 +42,7 @@ def write_norm(stats, means, row, eps, weight, bias, outputs):
 
 
 def write_tile(stats, parts, spot, means, row, eps, affine, outputs):
-    """Scale, shift, mean and variance of means (first, partitions, means of each)."""
+    """Store scale, shift, mean and variance of means (first, partitions, means of each)."""
     (first, rows, each), (number, channels) = spot, means
     of_row, whole = each * channels, sum(parts)
     stats_sbuf = nl.ndarray((rows, whole, of_row, 3), dtype=nl.float32, buffer=nl.sbuf)
@@ -76,7 +76,7 @@ def write_tile(stats, parts, spot, means, row, eps, affine, outputs):
     if bias_sbuf != None:
         nisa.tensor_tensor(dst=shift_sbuf, data1=shift_sbuf, data2=bias_sbuf, op=nl.add)
     if each > 1:
-        # numbers that follow each other leave in one run
+        # dense values are stored as one run
         mean_sbuf, variance_sbuf = dense(mean_sbuf), dense(variance_sbuf)
     for one, hbm in zip((scale_sbuf, shift_sbuf, mean_sbuf, variance_sbuf), outputs, strict=True):
         size = one.shape[2]
@@ -84,8 +84,8 @@ def write_tile(stats, parts, spot, means, row, eps, affine, outputs):
 
 
 def load_transposed(stats_sbuf, stats, parts, first, number):
-    """[rows, parts, means of each, 3] of means of one channel: each part comes to a partition of its own, in long runs
-    instead of 12 bytes, and the array transposes them."""
+    """Load statistics of means of one channel into [rows, parts, means of each, 3]: each part into its own partition,
+    in long runs instead of 12 bytes; the Tensor Engine transposes them."""
     rows, _, each, _ = stats_sbuf.shape
     part = 0
     for hbm, several in zip(stats, parts, strict=True):
@@ -107,15 +107,15 @@ def load_transposed(stats_sbuf, stats, parts, first, number):
 
 
 def dense(view):
-    """A copy of a view of SBUF whose elements follow each other."""
+    """A dense copy of a view of SBUF."""
     copy_sbuf = nl.ndarray(view.shape, dtype=view.dtype, buffer=nl.sbuf)
     nisa.tensor_copy(dst=copy_sbuf, src=view, engine=nisa.engine.scalar)
     return copy_sbuf
 
 
 def load_affine(hbm, spot, channels, row):
-    """[rows, means of each, channels] of a weight or bias [row * channels], which begins anew after `row` means; or
-    None."""
+    """Load a weight or bias [row * channels], which repeats after `row` means, as [rows, means of each, channels]; None
+    for None."""
     if hbm == None:
         return None
     first, rows, each = spot
@@ -128,10 +128,10 @@ def load_affine(hbm, spot, channels, row):
 
 
 def runs_of(first, rows, each, row):
-    """Where means first .. first + rows * each - 1, `each` to a partition, are in runs of `row`.
+    """The places of means first .. first + rows * each - 1, `each` a partition, in runs of `row` means.
 
-    A list of (partition, its first mean, partitions, means of each, place in the run): whole partitions of a run
-    together, and the parts of those that runs share.
+    A list of (partition, its first mean, partitions, means of each, place in the run): whole partitions of a run are
+    one entry; a partition that several runs share has an entry for each.
     """
     found, done, total = [], 0, rows * each
     while done < total:
