@@ -1,1 +1,1 @@
-"""Convolutions with what models do before and after them, as one kernel: one package a block."""
+"""Convolutions fused with the layers before and after them in models: one package for each block."""

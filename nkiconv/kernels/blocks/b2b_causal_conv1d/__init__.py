@@ -9,21 +9,21 @@ from .kernel import Operands, run_b2b
 
 @nki.jit
 def b2b_causal_conv1d_fused(x_ref, proj_ref, mixer_ref, x_state=None, gated_state=None, return_final_states=False):
-    """y = x2 * causal(x1 * v, mixer), where x2, x1, v are chunks of causal(x, proj), a filter a channel.
+    """y = x2 * causal(x1 * v, mixer), with x2, x1, v the chunks of causal(x, proj), one filter a channel.
 
-    Dimensions: N images, D channels of a chunk, T tokens, S taps.
+    Dimensions: N images, D channels of a chunk, T tokens, S taps (proj's and mixer's may differ).
 
     Args:
         x_ref: [N, 3 * D, T] in HBM, bf16, fp16 or fp32. proj_ref: [3 * D, S], mixer_ref: [D, S] in HBM, x's dtype, S at
             least 2.
-        x_state, gated_state: [N, 3 * D, S - 1] and [N, D, S - 1] in HBM, x's dtype: what precedes x, and x1 * v; None:
-            zeros.
-        return_final_states: also return what the next tokens need as these.
+        x_state, gated_state: [N, 3 * D, S - 1] and [N, D, S - 1] in HBM, x's dtype: the S - 1 elements before x, and
+            before x1 * v; None: zeros.
+        return_final_states: also return x_state and gated_state for the next tokens.
 
-    Returns: y [N, D, T] in HBM, x's dtype; with return_final_states the three of it and the states. Sums are fp32, x1 *
-        v and y are rounded once.
+    Returns: y [N, D, T] in HBM, x's dtype; with return_final_states (y, x_state, gated_state). Sums are fp32; x1 * v
+        and y are rounded once.
 
-    Raises: before any instruction an assertion of argument, value, rule and remedy; simulated, KernelAssertionError.
+    Raises: an assertion with argument, value, rule and remedy, before any instruction; simulated, KernelAssertionError.
     """
     check_given(locals(), ("return_final_states",))
     refuse(rules.rank("x_ref", x_ref.shape, "N, 3 * D, T"), rules.rank("proj_ref", proj_ref.shape, "3 * D, S"))

@@ -1,4 +1,4 @@
-"""The loop of `b2b_causal_conv1d_fused`: short filters, a gate, a filter of what it gives, a gate, all on chip.
+"""The loop of `b2b_causal_conv1d_fused`: short filters, a gate, the mixer's filter, a gate, all on chip.
 
     for each tile of 128 channels, span of 2048 tokens, piece of 512:
         x2, x1, v = sums of taps of x           project
@@ -6,15 +6,15 @@
         z = sums of taps of u                   mix
         y = x2 * z                              gate_y
 
-Tensor multiplies by diagonals of filters, as in `mixed`. One tap of x1 and z is Vector's, as it reads PSUM; one of x2
-and v is Scalar's, which copies their sums to SBUF besides, and GpSimd adds both.
+Tensor multiplies by diagonals of filters, as in `mixed`. Vector computes one tap of x1 and of z as it reads PSUM.
+Scalar computes one tap of x2 and of v and copies their sums to SBUF, and GpSimd adds both.
 
-Engine plan: Sync issues loads, SPANS - 1 ahead; GpSimd makes diagonals with them, and issues stores; the stages of a
-piece are one step apart, so that no engine waits for another's latest result. Bound by Tensor: of 3 and 7 taps 12 of
-16 are its own, 2.6 us a piece in bf16, where HBM takes 1.5.
+Engine plan: Sync issues loads, SPANS - 1 ahead; GpSimd makes diagonals of the loaded filters, and issues stores; the
+stages of a piece are one step apart, so that no engine waits for another's latest result. Bound by Tensor: with 3 and 7
+taps it computes 12 of 16, in 2.6 us a piece in bf16, while HBM takes 1.5.
 
-Zeros of the diagonals are multiplied: a NaN or Inf in x reaches the channels of its tile, at most 128, at the tokens
-that the definition gives it.
+Zeros of the diagonals are multiplied: a NaN or Inf in x reaches all channels of its tile, at most 128, at the tokens
+that the definition gives.
 """
 
 from dataclasses import dataclass
@@ -26,13 +26,13 @@ from ..._dma import load, store
 from ..._masks import make_diagonals
 from ..._warm import warm_up, warm_zeros
 
-#: Matmuls on zeros, of WARM_BLOCKS times 128 columns, while the first loads are on their way.
+#: Matmuls on zeros, of WARM_BLOCKS * 128 columns, during the first loads.
 WARM_UPS, WARM_BLOCKS = 8, 4
 
 
 @dataclass
 class Operands(nl.NKIObject):
-    """Tensors in HBM: x [N, 3 * D, T], filters [3 * D, S] and [D, S], y [N, D, T]; states before, of x and of u, and
+    """Tensors in HBM: x [N, 3 * D, T], filters [3 * D, S] and [D, S], y [N, D, T]; the states of x and of u before and
     after, each [N, channels, S - 1] or None."""
 
     x: object
@@ -45,8 +45,8 @@ class Operands(nl.NKIObject):
 
 @dataclass
 class HeldSpan(nl.NKIObject):
-    """A span in SBUF: x [rows, 3, S - 1 + tokens] and u [rows, S - 1 + tokens], what precedes the tokens in front; y
-    [rows, tokens]; filters [rows, taps] of all, and their diagonals [rows, taps, rows]."""
+    """A span in SBUF: x [rows, 3, S - 1 + tokens] and u [rows, S - 1 + tokens], with the halo before the tokens; y
+    [rows, tokens]; all filters [rows, taps], and their diagonals [rows, taps, rows]."""
 
     span: object
     x: object
@@ -58,7 +58,7 @@ class HeldSpan(nl.NKIObject):
 
 @dataclass
 class Run(nl.NKIObject):
-    """What a core has at hand: its spans, and those in SBUF, HeldSpan of each from the first on."""
+    """A core's operands, its spans, and a HeldSpan of each loaded span, from the first on."""
 
     operands: Operands
     geometry: object
@@ -68,7 +68,7 @@ class Run(nl.NKIObject):
 
 @dataclass
 class Piece(nl.NKIObject):
-    """Some tokens of a span, (first, how many) of it, on their way; sums [rows, tokens] of x2, x1, v and the mixer."""
+    """Some tokens of a span, `part` (first, count), in the pipeline; sums [rows, tokens] of x2, x1, v and the mixer."""
 
     index: int
     part: tuple
@@ -76,7 +76,7 @@ class Piece(nl.NKIObject):
 
 
 def run_b2b(operands, geometry):
-    """Write operands.y and operands.after."""
+    """Compute operands.y and operands.after."""
     spans = geometry.spans(share(geometry.tiles, nl.num_programs(), nl.program_id(0)))
     pieces = [Piece(i, part, []) for i, span in enumerate(spans) for part in cut_at(span.count, BANK_COLUMNS)]
     run = Run(operands, geometry, spans, [])
@@ -89,7 +89,7 @@ def run_b2b(operands, geometry):
 
 
 def load_span(run, span):
-    """Filters where those of the span before are not the same; x with what precedes it."""
+    """Load a span: x with its halo, and filters if the span before has others."""
     operands, geometry, rows, size = run.operands, run.geometry, span.rows, run.geometry.short - 1
     w_sbuf, diagonals = load_filters(run, span)
     x_sbuf = nl.ndarray((rows, 3, size + span.count), dtype=operands.x.dtype, buffer=nl.sbuf)
@@ -106,7 +106,7 @@ def load_span(run, span):
 
 
 def load_filters(run, span):
-    """Filters of a span [rows, taps], and their diagonals; those of the span before if its channels are the same."""
+    """Filters of a span [rows, taps], and their diagonals; reuses the span before's if its channels are the same."""
     geometry, rows, short = run.geometry, span.rows, 3 * run.geometry.short
     last = run.held[-1] if run.held else None
     if last is not None and last.span.c0 == span.c0:
@@ -121,7 +121,7 @@ def load_filters(run, span):
 
 
 def load_state(into, state_hbm, D, span, size, skipped):
-    """The last columns of a state, or zeros; skipped: of its first that are not needed."""
+    """Load the last columns of a state, or write zeros; skipped: the state's first columns that are not needed."""
     if state_hbm == None:
         nisa.memset(dst=into, value=0.0, engine=nisa.engine.gpsimd)
         return
@@ -133,7 +133,7 @@ def load_state(into, state_hbm, D, span, size, skipped):
 def sums_of(geometry, one, place, source, part):
     """fp32 sums of a filter's taps over tokens of a span, in SBUF.
 
-    place: of the filter among x2, x1, v and the mixer; source: [rows, S - 1 + tokens].
+    place: the filter's index among x2, x1, v and the mixer; source: [rows, S - 1 + tokens].
     """
     (q0, qn), (first, count), rows = part, geometry.filters[place], one.span.rows
     sums_psum, last = nl.ndarray((rows, qn), dtype=nl.float32, buffer=nl.psum), count - 1
@@ -159,7 +159,7 @@ def sums_of(geometry, one, place, source, part):
 
 
 def project(run, piece):
-    """Sums of x2, x1 and v."""
+    """Load spans ahead, and compute sums of x2, x1 and v."""
     while len(run.held) < min(len(run.spans), piece.index + SPANS):
         run.held.append(load_span(run, run.spans[len(run.held)]))
     one = run.held[piece.index]
@@ -167,7 +167,7 @@ def project(run, piece):
 
 
 def gate_v(run, piece):
-    """u; in front of a span's what precedes it: the last of the span before, or the state."""
+    """Compute u; at the start of a span also its halo: the last elements of the span before, or the state."""
     one, size, (first, count) = run.held[piece.index], run.geometry.taps - 1, piece.part
     rows, span = one.span.rows, one.span
     if first == 0 and span.first == 0:
@@ -181,13 +181,13 @@ def gate_v(run, piece):
 
 
 def mix(run, piece):
-    """Sums of the mixer."""
+    """Compute sums of the mixer."""
     one = run.held[piece.index]
     piece.sums = [piece.sums[0], sums_of(run.geometry, one, 3, one.u, piece.part)]
 
 
 def gate_y(run, piece):
-    """y; its store with the last piece of a span, and that of states with the last of an image."""
+    """Compute y; store it after the last piece of a span, and the states after the last piece of an image."""
     one, geometry, operands, (first, count) = run.held[piece.index], run.geometry, run.operands, piece.part
     rows, span = one.span.rows, one.span
     into = one.y[0:rows, first : first + count]

@@ -1,7 +1,7 @@
 """Causal depthwise conv1d, SiLU, split into parts of heads, l2norm: the public kernel.
 
-kernel.py says how and what bounds it; results.py sums, normalises and stores; states.py stores the states that are
-returned. step.py decodes.
+kernel.py has the prefill loop and its bound; results.py sums, normalises and stores; states.py stores the returned
+states; step.py has the decode loop.
 """
 
 from ...._nki import nki
@@ -30,29 +30,30 @@ def causal_conv1d_split_heads(
 
         z[n, t, c] = act(sum over s of w[c, s] * x[n, c, t - (S - 1) + s] + bias[c])
         part i: heads * dim channels after those of part i - 1, as y_i[n, t, h, d]
-        of a normalised part: y_i[n, t, h, :] = z / sqrt(sum over d of z^2 + eps)
+        normalised part: y_i[n, t, h, :] = z / sqrt(sum over d of z^2 + eps)
 
     The convolution stage of Gated DeltaNet (Qwen3-Next), KDA (Kimi Linear) and Mamba2. Call as ``kernel[2](...)`` on
-    Neuron, ``nkiconv.simulate(kernel[2])(...)`` anywhere; one core gives the bits that two give.
+    Neuron, ``nkiconv.simulate(kernel[2])(...)`` anywhere; one and two cores return the same bits.
 
     Dimensions: N images, C channels, T tokens, S taps.
 
     Args:
         x_ref: [N, C, T] in HBM, or [N, T, C] with layout="NWC"; bf16, fp16 or fp32.
         w_ref: [C, S] in HBM; fp32 with fp32 x, bf16 or fp16 with either of them; at most 16 taps.
-        splits: ((heads, dim, normalised), ...) in order of the channels, all of them; normalised heads have 2 to 512.
+        splits: ((heads, dim, normalised), ...) of all channels, in order; dim of normalised heads is 2 to 512.
         bias: [C] in HBM, fp32, bf16 or fp16. activation: None or a name of `nkiconv.rules.ACTIVATIONS`.
         eps: added to the sum of squares; with 0 a head of zeros is NaN.
-        initial_state: [N, C, S - 1] in HBM, x's dtype: what precedes the tokens, instead of zeros.
+        initial_state: [N, C, S - 1] in HBM, x's dtype: the S - 1 tokens before x; None: zeros.
         return_final_state: also return the next initial_state.
-        cu_seqlens: a tuple of ints: x has one row of several sequences, the k-th from token cu_seqlens[k] up to
-            cu_seqlens[k + 1], which see nothing of each other; states are [sequences, C, S - 1] then.
-        state_positions: a tuple of ints: also return the states after so many tokens of x's rows.
+        cu_seqlens: a tuple of ints: x is one row of several independent sequences, the k-th of tokens cu_seqlens[k] ..
+            cu_seqlens[k + 1] - 1; states are then [sequences, C, S - 1].
+        state_positions: a tuple of ints: also return the states after these numbers of tokens of x's rows.
 
-    Returns: a tuple of [N, T, heads, dim] in HBM, one a part, x's dtype; with return_final_state then [N, C, S - 1];
-        with state_positions then [N, positions, C, S - 1]. Sums, activation and norm are fp32, rounded once.
+    Returns: a tuple of tensors in HBM, x's dtype: [N, T, heads, dim] for each part; with return_final_state then
+        [N, C, S - 1]; with state_positions then [N, positions, C, S - 1]. Sums, activation and norm are fp32, rounded
+        once.
 
-    Raises: before any instruction an assertion of argument, value, rule and remedy; simulated, KernelAssertionError.
+    Raises: an assertion with argument, value, rule and remedy, before any instruction; simulated, KernelAssertionError.
     """
     check_given(locals(), ("return_final_state",))
     states = (initial_state, return_final_state, state_positions)
@@ -75,18 +76,18 @@ def causal_conv1d_split_step(
     layout="NCW",
     state_indices=None,
 ):
-    """A decode step of `causal_conv1d_split_heads`: one token, or a few, of each of N sequences after its state.
+    """A decode step of `causal_conv1d_split_heads`: one or a few tokens of each of N sequences after its state.
 
     Args:
         x_ref: [N, C, T] in HBM, or [N, T, C] with layout="NWC"; T + S - 1 at most 16, S from 2 to 8.
-        state_ref: [slots, C, S - 1] in HBM, x's dtype: what precedes each sequence's tokens. Changed in place.
-        state_indices: [N] in HBM, int32 or uint32: the slot of each sequence, none of them twice; of those that are no
-            slot, as -1, the state is zeros and goes nowhere. None: slot n of sequence n.
+        state_ref: [slots, C, S - 1] in HBM, x's dtype: the S - 1 tokens before each sequence's. Updated in place.
+        state_indices: [N] in HBM, int32 or uint32: the slot of each sequence, each slot at most once. A sequence whose
+            index is no slot, such as -1, starts from zeros, and its state is not stored. None: sequence n has slot n.
         The rest: as in `causal_conv1d_split_heads`.
 
     Returns: a tuple of [N, T, heads, dim] in HBM, one a part, x's dtype.
 
-    Raises: before any instruction an assertion of argument, value, rule and remedy; simulated, KernelAssertionError.
+    Raises: an assertion with argument, value, rule and remedy, before any instruction; simulated, KernelAssertionError.
     """
     check_given(locals())
     geometry, tokens = read_step(x_ref, state_ref, w_ref, splits, layout, state_indices)

@@ -1,4 +1,4 @@
-"""Checks the public kernels' arguments and describes them; their tensors."""
+"""Checks of the public kernels' arguments, their geometry and their tensors."""
 
 from dataclasses import dataclass
 
@@ -24,8 +24,8 @@ from ...depthwise_conv1d.state import check_state
 
 @dataclass
 class Operands:
-    """Tensors in HBM; None where there is none. parts: [N, T, heads, dim] each; state: [N, C, S - 1], of a decode step
-    [slots, C, S - 1]; indices: slots of its sequences, [N]."""
+    """Tensors in HBM; optional ones may be None. parts: [N, T, heads, dim] each; state: [N, C, S - 1], for a decode
+    step [slots, C, S - 1]; indices: the slots of its sequences, [N]."""
 
     x: object
     w: object
@@ -36,7 +36,7 @@ class Operands:
 
 
 def read_geometry(x_ref, w_ref, splits, layout, cu_seqlens, states):
-    """Check all arguments that have to do with shapes and return a SplitGeometry.
+    """Check all arguments that determine shapes and return a SplitGeometry.
 
     states: (initial_state, return_final_state, state_positions).
     """
@@ -56,7 +56,7 @@ def itemsize_of(x_ref):
 
 
 def read_arrays(x_ref, w_ref, splits, layout):
-    """Check x, w and splits; returns strides of x along n, c, t, its (N, C, T), taps."""
+    """Check x, w and splits; returns (strides of x along n, c, t, (N, C, T), S)."""
     names = ("x_ref", "w_ref")
     refuse(rules.layout("layout", layout, LAYOUTS))
     refuse(rules.rank("x_ref", x_ref.shape, ", ".join(layout)), rules.rank("w_ref", w_ref.shape, "C, S"))
@@ -72,8 +72,8 @@ def read_arrays(x_ref, w_ref, splits, layout):
 
 
 def read_step(x_ref, state_ref, w_ref, splits, layout, state_indices):
-    """Check all arguments of a decode step that have to do with shapes and return a SplitGeometry of sequences in the
-    place of tokens, and (tokens, elements of x from one to the next)."""
+    """Check all arguments of a decode step that determine shapes and return a SplitGeometry with sequences as its
+    tokens, and (tokens, x's stride along tokens)."""
     (x_n, x_c, x_t), (N, C, T), S = read_arrays(x_ref, w_ref, splits, layout)
     slots = state_ref.shape[0]
     refuse(step_unsupported(T, S))
@@ -88,7 +88,7 @@ def read_step(x_ref, state_ref, w_ref, splits, layout, state_indices):
 
 
 def read_results(x_ref, geometry, T, bias, activation, eps):
-    """Check what else is asked for; returns the Epilogue and the parts of y, of T tokens of each image, in HBM."""
+    """Check bias, activation and eps; returns the Epilogue and the parts of y, with T tokens of each image, in HBM."""
     check_bias(bias, "C", geometry.C)
     refuse(norms.eps(eps))
     epilogue = read_epilogue(activation, bias, None, "pre_activation", geometry.itemsize)

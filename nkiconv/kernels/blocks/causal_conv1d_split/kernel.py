@@ -1,20 +1,20 @@
-"""The loop of `causal_conv1d_split_heads`: token-major sums of depthwise filters, straight from the array.
+"""The loop of `causal_conv1d_split_heads`: token-major sums of depthwise filters, straight from the Tensor Engine.
 
     for each step: 128 tokens of up to 512 channels
         for each channel tile, tap s:
             psum[tokens, channels] += x[channels, tokens shifted by s].T @ diag(w[channels, s])
         z = act(psum + bias);  y = z, or z / sqrt(sum of z^2 over its head + eps);  store
 
-A window of x is the stationary and a diagonal matrix of filters the moving operand: the sums arrive with tokens on the
-partitions and channels along the free axis, which is how y lies in HBM, and the dim of a head is an axis to reduce.
+A window of x is the stationary and a diagonal matrix of filters the moving operand: the sums have tokens on the
+partitions and channels along the free axis, as y in HBM, and the dim of a head is a free axis to reduce.
 
 Engine plan: Sync issues loads, SPANS_AHEAD spans ahead; GpSimd makes the diagonals of the next span, and issues stores;
-Tensor sums, 128 columns a matmul, S matmuls a channel tile; Scalar reads a bank out through the activation; Vector and
-GpSimd normalise (results.py), stages of steps before. Bound by Tensor with S = 4 (893 ns a step against HBM's 733 in
-bf16); with fewer taps by HBM.
+Tensor sums, 128 columns a matmul, S matmuls a channel tile; Scalar evacuates a bank with the activation; Vector and
+GpSimd normalise (results.py), in stages of earlier steps. Bound by Tensor with S = 4 (893 ns a step against HBM's 733
+in bf16); with fewer taps by HBM.
 
-Zeros of the diagonals are multiplied: a NaN or Inf in x reaches the channels of its tile, at most 128, at the tokens
-that it meets.
+Zeros of the diagonals are multiplied: a NaN or Inf in x reaches all channels of its tile, at most 128, at the tokens
+whose windows hold it.
 """
 
 from ...._nki import nisa, nl
@@ -22,12 +22,12 @@ from ....schedules.split import build
 from ..._prologue import load_rows, load_tokens
 from .results import Results, load_filters
 
-#: Spans whose x is loaded before the step that needs them, besides the one at work.
+#: The number of spans whose x is loaded ahead of the current one.
 SPANS_AHEAD = 3
 
 
 def convolve_heads(operands, geometry, epilogue, eps):
-    """Write operands.parts."""
+    """Compute operands.parts."""
     plan = build(geometry, nl.num_programs(), nl.program_id(0))
     if len(plan.steps) == 0:
         return
@@ -49,7 +49,7 @@ def convolve_heads(operands, geometry, epilogue, eps):
 
 
 def run_step(out, geometry, span, step, x_sbuf, filters):
-    """y of a step."""
+    """Compute y of a step."""
 
     def window(rows, tile, s):
         return x_sbuf[0:rows, tile, step.first + s : step.first + s + step.count]
@@ -59,7 +59,7 @@ def run_step(out, geometry, span, step, x_sbuf, filters):
 
 
 def load_span(operands, geometry, span):
-    """x of a span: [partitions, tiles, S - 1 + tokens] in SBUF; the first S - 1 columns are those before it."""
+    """Load x of a span: [partitions, tiles, S - 1 + tokens] in SBUF; the first S - 1 columns are the halo before it."""
     group, row, halo = span.group, span.row, geometry.S - 1
     before = min(halo, span.first)
     columns, shape = before + span.count, (group.runs[0].rows, group.tiles, halo + span.count)
@@ -81,7 +81,7 @@ def load_span(operands, geometry, span):
 
 
 def load_halo(dst, operands, geometry, run, row, present):
-    """What precedes a row: zeros, or its state but for the last `present` elements, which x has taken over."""
+    """Fill the halo before a row: zeros, or its state without the last `present` elements, which x provides."""
     if operands.state == None:
         nisa.memset(dst=dst, value=0.0, engine=nisa.engine.gpsimd)
         return

@@ -1,10 +1,10 @@
-"""From a window of x to y: sums of taps in a bank, activation, l2norm, store; of prefill and of decode steps alike.
+"""From a window of x to y, in prefill and decode steps: sums of taps in a bank, activation, l2norm, store.
 
     y[t, h, :] = z[t, h, :] / sqrt(sum of z[t, h, :]^2 + eps)
 
 One `bn_stats` a head reads z once: count, mean and sum of squared deviations, of elements at even and odd places. The
-sum of squares is that of deviations + count * mean^2, of both: no term is negative, so nothing cancels. Against a
-product and a reduction that saves a third of Vector's time for heads of 128. A NaN or Inf makes all of its head NaN.
+sum of squares adds both halves' deviations + count * mean^2: no term is negative, so nothing cancels. Compared with a
+product and a reduction this saves a third of Vector's time for heads of 128. A NaN or Inf makes all of its head NaN.
 """
 
 from ...._nki import nisa, nl
@@ -16,15 +16,15 @@ from ..._masks import make_diagonals
 from ..._warm import accumulator, warm_up, warm_zeros
 from ...conv.regions import load_bias_as
 
-#: Matmuls on zeros, of WARM_BLOCKS times 128 columns, while the first loads are on their way.
+#: Matmuls on zeros, of WARM_BLOCKS * 128 columns, during the first loads.
 WARM_UPS, WARM_BLOCKS = 8, 4
 
 
 def load_filters(operands, geometry, group, first, ledger):
-    """(diagonals, bias) of a group: for each tile [partitions, S, partitions] in SBUF, the filters of tap s on its
-    diagonal; [128, channels] fp32 on all partitions, or None.
+    """(diagonals, bias) of a group in SBUF: a matrix [partitions, S, partitions] for each tile, with the filters of tap
+    s on its diagonal; [128, channels] fp32 on all partitions, or None.
 
-    first: whether it is the core's first: then tiles are made one by one, and the first is soon there.
+    first: whether it is the core's first group: then tiles are made one by one, so that the first is ready early.
     """
     S, P_MAX, diagonals = geometry.S, nl.tile_size.pmax, []
     for run in group.runs:
@@ -40,17 +40,17 @@ def load_filters(operands, geometry, group, first, ledger):
 
 
 class Results:
-    """Where a core's sums go: parts of y in HBM, and norms of heads on their way, oldest first."""
+    """A core's evacuation into parts of y in HBM; norms: the unfinished norms of heads, oldest first."""
 
     def __init__(self, parts, epilogue, eps):
         self.parts, self.epilogue, self.eps, self.ledger, self.norms = parts, epilogue, eps, new_ledger(), []
         self.warm = warm_up(warm_zeros(), WARM_UPS, WARM_BLOCKS)
 
     def add(self, group, count, window, filters, step, token):
-        """Make y of `count` tokens of a group.
+        """Compute y of `count` tokens of a group.
 
-        window: of (partitions, tile, tap) what the tap sees of them, [partitions, tokens]. filters: of `load_filters`.
-        The first is token `token` of y [N * T, heads, dim], others `step` apart.
+        window: returns the view [partitions, tokens] of x at (partitions, tile, tap). filters: of `load_filters`.
+        The first is token `token` of y [N * T, heads, dim], the others follow `step` apart.
         """
         (diagonals, bias), y_hbm = filters, self.parts[group.part]
         acc_psum, started = accumulator(self.warm, (count, group.count))
@@ -76,8 +76,8 @@ class Results:
             self.norms.append(self.normalize(z_sbuf, y_sbuf, group.heads, y_hbm, place))
 
     def normalize(self, z_sbuf, y_sbuf, heads, y_hbm, place):
-        """y of heads [tokens, channels], and its store, in stages that are issued one step apart, so that no engine
-        waits for another's latest result: Vector's, but that GpSimd may take the product."""
+        """Compute and store y of heads [tokens, channels], in stages that are issued one step apart, so that no engine
+        waits for another's latest result: by Vector, and the product by Vector or GpSimd."""
         z, y = (one.reshape_dim(1, (heads, one.shape[1] // heads)) for one in (z_sbuf, y_sbuf))
         (tokens, _, dim), ledger = z.shape, self.ledger
         stats_sbuf = nl.ndarray((tokens, heads, 2, 3), dtype=nl.float32, buffer=nl.sbuf)
@@ -109,6 +109,6 @@ class Results:
         self.norms = [one for one in self.norms if next(one, False)]
 
     def end(self):
-        """Issue all stages that are left."""
+        """Issue all remaining stages."""
         while self.norms:
             self.advance()

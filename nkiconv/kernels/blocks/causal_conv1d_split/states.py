@@ -1,4 +1,4 @@
-"""States that are returned: the last S - 1 inputs of each row of tokens, and those before given positions."""
+"""Returned states: the last S - 1 inputs of each row of tokens, and the S - 1 inputs before given positions."""
 
 from ...._nki import nl
 from ....schedules.split import states_after
@@ -8,7 +8,7 @@ from ...depthwise_conv1d.tensors import Rows, RowTensors
 
 
 def store_states(operands, geometry, final, positions):
-    """Store what is asked for; returns a tuple of it: [rows, C, S - 1], then [N, positions, C, S - 1]."""
+    """Store the requested states; returns a tuple: [rows, C, S - 1] if `final`, then [N, positions, C, S - 1]."""
     found, size, rows, dtype = (), geometry.S - 1, geometry.rows, operands.x.dtype
     if final:
         final_hbm = nl.ndarray((len(rows), geometry.C, size), dtype=dtype, buffer=nl.shared_hbm)
@@ -27,8 +27,8 @@ def store_states(operands, geometry, final, positions):
 
 
 def store_state(operands, geometry, row, states_hbm, place, images=1):
-    """The last inputs of a row, or of those of so many images, as states from `place` on of [..., C, S - 1]; of an
-    empty row its own state."""
+    """Store the last inputs of a row, or of the rows of `images` images, as states from `place` on of [..., C, S - 1];
+    an empty row stores its own state."""
     C, size = geometry.C, geometry.S - 1
     steps, first = (geometry.x_n, geometry.x_c, geometry.x_t), row.image * geometry.x_n + row.first * geometry.x_t
     state = None if operands.state is None else states_of(operands.state, C, -size, 0, row.number * C)

@@ -1,15 +1,15 @@
-"""The loop of `causal_conv1d_split_step`: one token, or a few, of each of many sequences, after their states.
+"""The loop of `causal_conv1d_split_step`: one or a few tokens of each of many sequences, after their states.
 
     for each group of up to 512 channels, up to 128 sequences:
         rows = state[slot of n, channels, S - 1], x[n, channels, tokens]
-        for each position, channel tile:  transpose [sequences, channels] to [channels, sequences], on the array
-        for each token t:  as a step of kernel.py, of the windows at positions t .. t + S - 1
+        for each position, channel tile:  transpose [sequences, channels] to [channels, sequences], on Tensor
+        for each token t:  as a step of kernel.py, with the windows at positions t .. t + S - 1
         state[slot of n, channels] = the last S - 1 positions
 
-Sequences are on the partitions as rows arrive, so that HBM sees long runs; once a position is transposed, it is the
-stationary that prefill has, and the sums have sequences on the partitions again.
+Rows are loaded with sequences on the partitions, so that HBM sees long runs. A transposed position is a stationary
+operand, as in prefill, and the sums have sequences on the partitions again.
 
-Engine plan: as kernel.py; states come and go by GpSimd where slots are by index (descriptors are made as it runs).
+Engine plan: as in kernel.py; GpSimd loads and stores states if slots are by index (descriptors are made as it runs).
 """
 
 from dataclasses import dataclass
@@ -22,14 +22,14 @@ from ..._engines import is_16bit, pick
 from ..._prologue import gather_rows, load_rows
 from .results import Results, load_filters
 
-#: Groups that are loaded by the time that one is at work, at most, and bytes a partition of all that are held.
+#: The most groups loaded ahead, the current one included, and bytes a partition of all groups in SBUF.
 GROUPS_AHEAD, HELD_BYTES = 3, 106496
 
 
 @dataclass
 class HeldGroup:
     """Sequences first .. first + count - 1 of a group in SBUF: slots [sequences, 1] or None, state [sequences,
-    channels, S - 1], x [sequences, channels, tokens]; filters; its positions, transposed."""
+    channels, S - 1], x [sequences, channels, tokens]; filters; transposed positions."""
 
     group: object
     first: int
@@ -42,15 +42,15 @@ class HeldGroup:
 
 
 def step_heads(operands, geometry, epilogue, eps, tokens):
-    """Write operands.parts and operands.state. geometry: of sequences in the place of tokens; tokens: (T, elements of x
-    from one to the next)."""
+    """Compute operands.parts and operands.state. geometry: with sequences as its tokens; tokens: (T, x's stride along
+    tokens)."""
     plan, out, T = (
         build(geometry, nl.num_programs(), nl.program_id(0)),
         Results(operands.parts, epilogue, eps),
         tokens[0],
     )
     slots, held, count, ahead = {}, [], len(plan.steps), groups_held(geometry, T)
-    # where slots are by index, no one knows that a load does not wait for a store: all loads of a batch go first
+    # with slots by index, a load may depend on a store before it: all loads of a batch go first
     batch = 1 if operands.indices == None else ahead
     for index in range(count + 1):
         loaded = index + min(ahead, GROUPS_AHEAD) if operands.indices == None else (index // batch + 1) * batch
@@ -73,12 +73,12 @@ def step_heads(operands, geometry, epilogue, eps, tokens):
 
 
 def groups_held(geometry, T):
-    """Groups whose x, states before and after, and filters are in SBUF at once."""
+    """The number of groups whose x, states before and after, and filters SBUF holds at once."""
     return max(1, HELD_BYTES // (BANK_COLUMNS * (T + 3 * geometry.S) * geometry.itemsize))
 
 
 def load_group(operands, geometry, span, step, tokens, rows):
-    """States and tokens of a group on their way; rows: slots by their first sequence."""
+    """Start the loads of a group's states and tokens; rows: loaded slots by their first sequence."""
     group, first, count, size, T = span.group, span.first + step.first, step.count, geometry.S - 1, tokens[0]
     if operands.indices != None and first not in rows:
         rows[first] = nl.ndarray((count, 1), dtype=operands.indices.dtype, buffer=nl.sbuf)
@@ -101,7 +101,7 @@ def load_group(operands, geometry, span, step, tokens, rows):
 
 
 def transpose_position(held, place, ledger):
-    """[channels, tiles, sequences] in SBUF of a position, of the state or of x after it."""
+    """Transpose a position of the state, or of x after it, into [channels, tiles, sequences] in SBUF."""
     group, count, size = held.group, held.count, held.state.shape[2]
     source, place = (held.state, place) if place < size else (held.x, place - size)
     shape = (nl.tile_size.pmax, group.tiles, count)
@@ -121,7 +121,7 @@ def transpose_position(held, place, ledger):
 
 
 def sum_token(out, held, t, T):
-    """y of token t of T of a group's sequences."""
+    """Compute y of token t of the T tokens of a group's sequences."""
 
     def window(rows, tile, s):
         return held.positions[t + s][0:rows, tile, 0 : held.count]
@@ -130,7 +130,7 @@ def sum_token(out, held, t, T):
 
 
 def join_next_states(held, size, T, ledger):
-    """The last positions of state and x, in the place of the state."""
+    """Replace a group's state by the last positions of state and x."""
     count, channels, kept = held.count, held.group.count, max(0, size - T)
     next_sbuf = nl.ndarray((count, channels, size), dtype=held.state.dtype, buffer=nl.sbuf)
     parts = [(kept, size, held.x, T - (size - kept))]
@@ -146,7 +146,7 @@ def join_next_states(held, size, T, ledger):
 
 
 def store_next_states(operands, geometry, held):
-    """States to their slots; of padding nowhere."""
+    """Store states to their slots; padding's are not stored."""
     group, size = held.group, geometry.S - 1
     elements = group.count * size
     source, pattern = held.state.reshape((held.count, elements)), [[geometry.C * size, held.count], [1, elements]]

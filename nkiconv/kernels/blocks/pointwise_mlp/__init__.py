@@ -1,4 +1,4 @@
-"""Two 1x1 convolutions with an activation between, whose hidden channels never leave the chip: the public kernel."""
+"""Two 1x1 convolutions with an activation between; hidden channels stay on chip: the public kernel."""
 
 from .... import rules
 from ...._nki import nki, nl
@@ -32,14 +32,14 @@ def pointwise_mlp_fused(
 
     Args:
         x_ref: [N, C, ...] in HBM, bf16, fp16 or fp32. w1_ref: [M, C], w2_ref: [K, M] in HBM, x's dtype.
-        bias1: [M], bias2: [K] in HBM, fp32, bf16 or fp16. residual: [N, K, ...] in HBM.
+        bias1: [M], bias2: [K] in HBM, fp32, bf16 or fp16; None: zeros. residual: [N, K, ...] in HBM; None: zeros.
         activation: None or a name of `nkiconv.rules.ACTIVATIONS`.
-        x_norm: None, or a norm over the channels of x's pixels, of `nkiconv.pixel_norms.NORMS`; x_norm_weight,
-            x_norm_bias: [C] in HBM, as a bias; x_norm_eps: a number.
+        x_norm: None, or the norm over the channels of each pixel of x, a name of `nkiconv.pixel_norms.NORMS`.
+            x_norm_weight, x_norm_bias: [C] in HBM, dtypes of bias1, or None; x_norm_eps: a number.
 
     Returns: y [N, K, ...] in HBM, x's dtype. Sums are fp32, rounded once.
 
-    Raises: before any instruction an assertion of argument, value, rule and remedy; simulated, KernelAssertionError.
+    Raises: an assertion with argument, value, rule and remedy, before any instruction; simulated, KernelAssertionError.
     """
     check_given(locals())
     few = f"x_ref.shape={x_ref.shape}: must have two axes or more, [N, C, ...]; reshape it"

@@ -1,9 +1,9 @@
-"""The loop of `pointwise_mlp`: hidden channels of one group of pixels while those of the one before are summed.
+"""The loop of `pointwise_mlp_fused`: hidden channels of a group of pixels overlap with y of the group before.
 
-Filters [rows, columns] come in memory order and are transposed by the Tensor Engine once, so that what is summed over
-is on the partitions of both operands. Scalar activates a hidden tile of all banks of a group in one instruction, as it
-is what binds with few channels; Vector evacuates y with bias and residual. The norm of x, if there is one, has two
-stages, of two groups ahead: what a stage reads is there when the array comes to it.
+Filters [rows, columns] are loaded in memory order and transposed by the Tensor Engine once, so that the contracted
+channels are on the partitions of both operands. Scalar, the bound with few channels, activates a hidden tile of all
+banks of a group in one instruction; Vector evacuates y with bias and residual. The norm of x has two stages, for the
+next two groups, so that the Tensor Engine does not wait for a stage's operands.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from .sums import alike, column, load_columns, multiply
 
 @dataclass
 class Operands(nl.NKIObject):
-    """Tensors in HBM: x, y and the residual [N, channels, ...]; None where there is none; of a norm, NormOperands."""
+    """Tensors in HBM: x, y and the residual [N, channels, ...]; the norm's NormOperands; optional ones may be None."""
 
     x: object
     w1: object
@@ -35,8 +35,8 @@ class Operands(nl.NKIObject):
 
 @dataclass
 class Group(nl.NKIObject):
-    """Some banks of pixels: x and hidden channels in SBUF, [channel, tile, bank, images, pixels]; of a norm, what it
-    scales of x, and sums of its squares."""
+    """Some banks of pixels: x and hidden channels in SBUF, [channel, tile, bank, images, pixels]; with a norm, centered
+    x and the sums of its squares."""
 
     banks: list
     x: object
@@ -47,7 +47,7 @@ class Group(nl.NKIObject):
 
 
 class Core:
-    """What one core has at hand: filters [K axes, tile, M axes], biases by tile, the norm of x."""
+    """One core's operands in SBUF: filters [K axes, tile, M axes], biases by tile, the norm of x."""
 
     def __init__(self, operands, geometry, epilogue, activation):
         self.operands, self.geometry, self.epilogue, self.activation = operands, geometry, epilogue, activation
@@ -57,7 +57,7 @@ class Core:
             self.norm = InputNorm(operands, geometry, self.ledger)
 
     def place_first(self):
-        """First filters, and numbers of channels."""
+        """Load the first filters, and biases and the norm's weight and bias."""
         operands, geometry = self.operands, self.geometry
         self.first = self.transposed(operands.w1, geometry.m_tiles, geometry.c_tiles)
         if self.norm is not None:
@@ -66,11 +66,11 @@ class Core:
         self.bias2 = load_columns(operands.bias2, geometry.k_tiles)
 
     def place_second(self):
-        """Second filters."""
+        """Load the second filters."""
         self.second = self.transposed(self.operands.w2, self.geometry.k_tiles, self.geometry.m_tiles)
 
     def transposed(self, w_hbm, rows, columns):
-        """Filters [rows, columns] in HBM as [column, tile of columns, row] in SBUF."""
+        """Load filters [rows, columns] from HBM as [column, tile of columns, row] in SBUF."""
         count, itemsize = w_hbm.shape[0], self.geometry.itemsize
         w_sbuf = nl.ndarray((min(nl.tile_size.pmax, w_hbm.shape[1]), len(columns), count), w_hbm.dtype, buffer=nl.sbuf)
         for first, some in rows:
@@ -84,13 +84,13 @@ class Core:
         return w_sbuf
 
     def tile(self, tiles, banks, like):
-        """[channel, tile, bank, images, pixels] in SBUF for a group, of the dtype of a tensor in HBM."""
+        """A new tile [channel, tile, bank, images, pixels] for a group, of the dtype of `like`."""
         (_, nn), (_, pn) = banks[0]
         parts = min(nl.tile_size.pmax, tiles[0][1])
         return nl.ndarray((parts, len(tiles), len(banks), nn, pn), dtype=like.dtype, buffer=nl.sbuf)
 
     def load(self, hbm, tiles, banks):
-        """A group of pixels of x or the residual."""
+        """Load a group of pixels of x or the residual."""
         tile_sbuf = self.tile(tiles, banks, hbm)
         for dst, pattern, offset in self.regions(hbm, tile_sbuf, tiles, banks):
             load(dst, hbm, pattern, offset)
@@ -107,7 +107,7 @@ class Core:
         return found
 
     def start(self, banks):
-        """A Group whose x is on its way."""
+        """A Group; starts the loads of its x and residual."""
         operands, geometry = self.operands, self.geometry
         x_sbuf, residual = self.load(operands.x, geometry.c_tiles, banks), None
         if operands.residual != None:
@@ -115,7 +115,7 @@ class Core:
         return Group(banks, x_sbuf, residual, self.tile(geometry.m_tiles, banks, operands.x))
 
     def hide(self, group, index):
-        """Hidden channels of an M tile of a group."""
+        """Compute the hidden channels of an M tile of a group."""
         m, mn = self.geometry.m_tiles[index]
         acc_psum = multiply(self.first, (m, mn), self.geometry.c_tiles, group.x)
         (_, banks, nn, pn), bias = acc_psum.shape, column(self.bias1, index, self.geometry.m_tiles)
@@ -125,7 +125,7 @@ class Core:
         self.ledger.scalar = self.ledger.scalar + SCALAR_START_WORK_PSUM + banks * nn * pn * SCALAR_WORK
 
     def finish(self, group, index):
-        """y of a K tile of a group, a bank at a time: the first is evacuated while the array sums up the next."""
+        """Compute y of a K tile of a group, bank by bank: one is evacuated during the matmuls of the next; store it."""
         operands, (k, kn) = self.operands, self.geometry.k_tiles[index]
         y_sbuf = self.tile([(k, kn)], group.banks, operands.y)
         _, _, banks, nn, pn = y_sbuf.shape
@@ -143,7 +143,7 @@ class Core:
             store(src, operands.y, pattern, offset)
 
     def begin(self, groups):
-        """Groups by number, with what precedes the first hidden channels; x comes before filters."""
+        """The first groups by number, ready for the first hidden channels; x is loaded before filters."""
         held = {0: self.start(groups[0])}
         if self.norm is None:
             self.place_first()
@@ -158,7 +158,8 @@ class Core:
         return held
 
     def advance(self, held, number):
-        """Hidden channels of a group, and between its M tiles the stages of those around it."""
+        """Compute the hidden channels of a group, and between its M tiles the stages of its neighbours: y of the group
+        before, the norm of the groups after."""
         stages = [] if self.norm is None else [(2, self.norm.center), (1, self.norm.scale)]
         between = [partial(stage, held[number + ahead]) for ahead, stage in stages if number + ahead in held]
         if number - 1 in held:
@@ -173,7 +174,7 @@ class Core:
 
 
 def run_mlp(operands, geometry, epilogue, activation):
-    """This core's part of the banks of pixels."""
+    """Compute this core's part of the banks of pixels."""
     mine = share(len(geometry.banks), nl.num_programs(), nl.program_id(0))
     groups = geometry.groups(some_of(geometry.banks, mine))
     if not groups:

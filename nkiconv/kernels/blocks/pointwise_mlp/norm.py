@@ -1,12 +1,13 @@
-"""A norm over the channels of x's pixels, in front of the first filters; `nkiconv.pixel_norms` says which.
+"""A norm over the channels of x's pixels, before the first filters; `nkiconv.pixel_norms` lists the norms.
 
-    d = x, or of "layer" x - mean(x)     S = v (sum of d^2 + C eps)     d S^-1/2 = normalized x / (C v)^1/2
+    d = x, or x - mean(x) of "layer"     S = v (sum of d^2 + C eps)     d S^-1/2 = normalized x / (C v)^1/2
 
-Channels are on the partitions: a matmul with a matrix of ones adds them up and leaves the sum of each pixel on all of
-them. GpSimd squares differences from the mean, so that no variance is a difference of squares, and C eps is a channel
-more of the squares, so that Vector multiplies by S^-1/2 in one instruction. All of that is in fp32, but that the array
-takes squares of 16-bit x as tf32, and x is rounded then. v is a power of two. Weight and (C v)^1/2 go into the filters,
-which are rounded once, and the bias, rounded to x's dtype, through the filters into theirs.
+Channels are on the partitions: a matmul with a matrix of ones leaves the sum of each pixel's channels on all
+partitions. Differences from the mean are squared, so that no variance is a difference of squares, and C eps is one more
+channel of the squares, so that Vector multiplies by S^-1/2 in one instruction. All of this is in fp32, except that the
+Tensor Engine reads squares of 16-bit x as tf32; the result is rounded to x's dtype. v is a power of two. Weight and
+(C v)^1/2 are multiplied into the filters, which are rounded once; the bias, rounded to x's dtype, is multiplied by the
+filters and added to their biases.
 """
 
 from ...._nki import nisa, nl
@@ -31,18 +32,18 @@ class InputNorm:
             nisa.memset(dst=last_sbuf, value=geometry.C * self.operands.eps, engine=nisa.engine.vector)
 
     def matrix(self, value, dtype):
-        """[P, 1, P] of one value."""
+        """A matrix [P, 1, P] of one value."""
         P_MAX = nl.tile_size.pmax
         found_sbuf = nl.ndarray((P_MAX, 1, P_MAX), dtype=dtype, buffer=nl.sbuf)
         nisa.memset(dst=found_sbuf, value=value, engine=nisa.engine.gpsimd)
         return found_sbuf
 
     def of_array(self, tile):
-        """Squares, or what they are multiplied by, as the array takes them."""
+        """Squares, or their factors, in the dtype of the matmul: fp32, or tf32 for 16-bit x."""
         return tile if self.x_dtype == nl.float32 else tile.view(nl.tfloat32)
 
     def center(self, group):
-        """What is to be scaled of a group's x, and the sum of its squares over tiles of channels."""
+        """Set a group's centered x, which `scale` scales, and the sum of its squares over tiles of channels."""
         tiles, x_sbuf = self.geometry.c_tiles, group.x
         group.centered, elements = x_sbuf, size_of(x_sbuf.shape[2:])
         if self.geometry.norm == "layer":
@@ -58,13 +59,13 @@ class InputNorm:
                 nisa.tensor_tensor(dst=total, data1=total, data2=own, op=nl.add, engine=engine)
 
     def scale(self, group):
-        """A group's x, normalised but for what the filters have."""
+        """Replace a group's x by normalized x, without the factors that the filters hold."""
         squares = self.of_array(group.squares)
         group.x = self.combine(self.parts_sbuf, self.geometry.square_tiles, squares, group.centered, None, self.x_dtype)
 
     def combine(self, matrix, tiles, summed, operand, factor, dtype):
-        """[channel, tile, bank, images, pixels] of operand and each pixel's sum over channels: operand + sum * factor,
-        or, of no factor, operand * sum^-1/2."""
+        """operand + sum * factor, or without a factor operand * sum^-1/2, with each pixel's sum of `summed` over
+        channels; [channel, tile, bank, images, pixels]."""
         found_sbuf = nl.ndarray(operand.shape, dtype=dtype, buffer=nl.sbuf)
         ops = (nl.power, -0.5, nl.multiply) if factor is None else (nl.multiply, factor, nl.add)
         P_MAX, (parts, count, banks, nn, pn) = nl.tile_size.pmax, summed.shape
@@ -85,7 +86,7 @@ class InputNorm:
         return found_sbuf
 
     def squares_like(self, x_sbuf):
-        """The tile of squares that follows, for a group's x."""
+        """The next tile of squares in the rotation, in the shape of a group's x."""
         _, _, banks, nn, pn = x_sbuf.shape
         tile_sbuf, self.following = self.squares[self.following], 1 - self.following
         parts, rows, _, columns = tile_sbuf.shape
@@ -94,7 +95,7 @@ class InputNorm:
         return tile_sbuf.ap(pattern=pattern, offset=0)
 
     def load(self):
-        """Weight and bias, by tile of channels; the latter as the array takes it with filters."""
+        """Load weight and bias, by tile of channels; the bias in x's dtype, for matmuls with filters."""
         tiles, operands = self.geometry.c_tiles, self.operands
         self.weight, bias = (load_columns(one, tiles) for one in (operands.weight, operands.bias))
         self.bias = bias
@@ -105,7 +106,7 @@ class InputNorm:
                 nisa.tensor_copy(dst=dst, src=src, engine=nisa.engine.vector)
 
     def fold(self, filters, biases):
-        """Weight and bias into filters [channel, tile, M] and biases [M, tile], which are returned."""
+        """Multiply weight into filters [channel, tile, M], and add bias to biases [M, tile], which are returned."""
         geometry = self.geometry
         if self.bias != None:
             biases = self.with_bias(filters, self.bias, biases)
@@ -117,7 +118,7 @@ class InputNorm:
         return biases
 
     def with_bias(self, filters, bias, biases):
-        """Biases, if there are any, and each M tile's filters times the norm's."""
+        """Each M tile's filters times the norm's bias, plus biases unless they are None."""
         c_tiles, m_tiles = self.geometry.c_tiles, self.geometry.m_tiles
         sums_psum = nl.ndarray((m_tiles[0][1], len(m_tiles)), dtype=nl.float32, buffer=nl.psum)
         for tile, (m, mn) in enumerate(m_tiles):

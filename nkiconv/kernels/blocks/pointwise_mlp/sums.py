@@ -1,4 +1,4 @@
-"""Sums over channels that are on partitions, in banks of PSUM, and numbers of channels, by tiles of them."""
+"""Sums over channels on partitions, in banks of PSUM, and loads of values per channel, by tiles of channels."""
 
 from ...._nki import nisa, nl
 from ....schedules.tiles import BANK_COLUMNS, QUADRANT, cut_at
@@ -6,11 +6,11 @@ from ..._prologue import load_numbers
 
 
 def multiply(filters, columns, tiles, moving):
-    """filters^T moving, [column, bank, images, pixels], each bank in one of PSUM.
+    """filters^T moving, [column, bank, images, pixels], one bank of PSUM for each bank of pixels.
 
     Args:
-        filters: [channel, tile, column]; columns: (first, how many) of them. tiles: (first, how many) channels of each
-            tile. moving: [channel, tile, bank, images, pixels].
+        filters: [channel, tile, column]; columns: (first, count) of columns. tiles: (first, count) of the channels of
+            each tile. moving: [channel, tile, bank, images, pixels].
     """
     (first, count), (_, _, banks, nn, pn) = columns, moving.shape
     acc_psum = nl.ndarray((count, banks, BANK_COLUMNS), dtype=nl.float32, buffer=nl.psum)
@@ -28,14 +28,14 @@ def multiply(filters, columns, tiles, moving):
 
 
 def alike(tiles):
-    """(index of the first, how many, its first channel, channels of each) of the whole tiles, and of the last one where
-    it has fewer channels."""
+    """(index of the first, count, its first channel, channels of each) of the whole tiles, and of the last tile if it
+    has fewer channels."""
     whole = sum(count == tiles[0][1] for _, count in tiles)
     return [(at, many, *tiles[at]) for at, many in ((0, whole), (whole, len(tiles) - whole)) if many > 0]
 
 
 def load_columns(hbm, tiles):
-    """Numbers of channels in HBM, [channel, tile] fp32 in SBUF; None where there are none."""
+    """Load values per channel from HBM as [channel, tile] fp32 in SBUF; None for None."""
     if hbm == None:
         return None
     found_sbuf = nl.ndarray((tiles[0][1], len(tiles)), dtype=nl.float32, buffer=nl.sbuf)
@@ -47,5 +47,5 @@ def load_columns(hbm, tiles):
 
 
 def column(numbers_sbuf, index, tiles):
-    """[channel, 1] of a tile; None of none."""
+    """A tile's values [channel, 1]; None for None."""
     return None if numbers_sbuf == None else numbers_sbuf[0 : tiles[index][1], index : index + 1]
