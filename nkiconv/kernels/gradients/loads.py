@@ -1,6 +1,6 @@
-"""x and gy of a tile of units on their way to SBUF: what a unit's window has of x, zeros around it.
+"""Loads of x and gy of a tile of units into SBUF: the part of a unit's window in x, with zeros around it.
 
-Tiles are [units, rows, columns, channels]; in memory channels come first where they do in HBM.
+Tiles are [units, rows, columns, channels]; in memory channels precede rows and columns if they do in HBM.
 """
 
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ from ..conv.regions import around, offset_at
 
 @dataclass
 class Piece(nl.NKIObject):
-    """What there is room for in a tile of units. rows, columns: of gy of a unit; k, c, r, s: (first, how many) of
-    channels of gy and of x, and of rows and columns of taps; h, w: the same of rows and columns of a unit's window of
-    x; part: partition of the first unit."""
+    """Extents of a tile of units. rows, columns: of gy of a unit; k, c, r, s: (first, count) of channels of gy and of
+    x, and of rows and columns of taps; h, w: (first, count) of rows and columns of a unit's window of x; part:
+    partition of the first unit."""
 
     rows: int
     columns: int
@@ -36,28 +36,28 @@ def is_channels_last(strides):
 
 
 def tile_of(last, sizes, dtype, buffer=nl.sbuf):
-    """A tile [units, rows, columns, channels] of these sizes; last: whether channels are neighbours in memory."""
+    """A new tile [units, rows, columns, channels] of `sizes`; last: whether channels are neighbours in memory."""
     return with_last(nl.ndarray(sizes_stored(last, sizes), dtype=dtype, buffer=buffer), last)
 
 
 def sizes_stored(last, sizes):
-    """Sizes (units, rows, columns, channels) in the order of memory."""
+    """Sizes (units, rows, columns, channels) in memory order."""
     units, rows, columns, channels = sizes
     return sizes if last else (units, channels, rows, columns)
 
 
 def with_last(tile, last):
-    """A tile in the order of memory as [units, rows, columns, channels]."""
+    """The view [units, rows, columns, channels] of a tile in memory order."""
     return tile if last else tile.permute((0, 2, 3, 1))
 
 
 def as_stored(part, last):
-    """The same the other way."""
+    """The view in memory order of a tile [units, rows, columns, channels]."""
     return part if last else part.permute((0, 3, 1, 2))
 
 
 def clear_y(geometry, piece, tile, y_sbuf, beside=True, holds=False):
-    """Zeros where a unit has fewer rows of gy, or, `beside`, columns. holds: whether loads wait for those before."""
+    """Write zeros to rows of gy, and with `beside` columns, that some unit lacks. holds: as in `clear_sides`."""
     rows = min(piece.rows, *(region.rows.extent for region in tile))
     columns = min(piece.columns, *(region.columns.extent for region in tile)) if beside else piece.columns
     whole = y_sbuf[:, 0 : piece.rows, 0 : piece.columns]
@@ -65,7 +65,8 @@ def clear_y(geometry, piece, tile, y_sbuf, beside=True, holds=False):
 
 
 def clear_x(geometry, piece, tile, x_sbuf, t, beside=True, holds=False):
-    """Zeros above and below x, and `beside` it, at a plane of taps. holds: whether loads wait for those before."""
+    """Write zeros above and below x, and with `beside` left and right of it, at a plane of taps. holds: as in
+    `clear_sides`."""
     (top, height), (start, width) = piece.h, piece.w
     low, high, left, right = 0, height, 0, width
     for region in tile:
@@ -80,11 +81,11 @@ def clear_x(geometry, piece, tile, x_sbuf, t, beside=True, holds=False):
 
 
 def clear_sides(tile, last, rows, columns, holds=False):
-    """Zeros in a tile of units but for rows and columns (first, end) that all of them load. holds: whether these loads
-    come after those that wait for zeros."""
+    """Write zeros to a tile of units outside of the rows and columns (first, end) that all units load. holds: whether
+    these loads must follow loads that wait for zeros."""
     ledger, (_, height, width, channels) = new_ledger(), tile.shape
     in_pairs = last and channels % 2 == 0 and tile.dtype != nl.float32
-    # those beside rows first, which loads wait for
+    # strips beside rows first, as loads wait for them
     strips = around(height, width, (*rows, *columns))
     for h0, h1, w0, w1 in sorted(strips, key=lambda strip: strip[3] - strip[2] == width):
         part = as_stored(tile[:, h0:h1, w0:w1], last)
@@ -97,7 +98,7 @@ def clear_sides(tile, last, rows, columns, holds=False):
 
 
 def load_y(work, piece, tile, y_sbuf, rows):
-    """Rows (first, end) of gy of a tile's units."""
+    """Load rows (first, end) of gy of a tile's units."""
     for region in tile:
         end = min(rows[1], region.rows.extent)
         if rows[0] < end:
@@ -107,7 +108,7 @@ def load_y(work, piece, tile, y_sbuf, rows):
 
 
 def load_x(work, piece, tile, x_sbuf, t, window):
-    """Rows (first, end) of the windows of x of a tile's units at a plane of taps."""
+    """Load rows (first, end) of the windows of x of a tile's units at a plane of taps."""
     planes, rows, columns = work.geometry.planes, work.geometry.rows, work.geometry.columns
     spread, steps = ([getattr(axis, name) for axis in (planes, rows, columns)] for name in ("lhs_dilation", "stride"))
     for region in tile:
@@ -125,8 +126,8 @@ def load_x(work, piece, tile, x_sbuf, t, window):
 
 
 def load_units(hbm, strides, region, first, into, steps=(1, 1, 1), spread=(1, 1, 1)):
-    """Units of a Region into a part of a tile. first: channel, plane, row and column of the first one; steps, spread:
-    stride and lhs_dilation of each axis."""
+    """Load the units of a Region into a part of a tile. first: channel, plane, row and column of the first unit; steps,
+    spread: stride and lhs_dilation of each axis."""
     apart = 1, region.rows.apart, region.columns.apart
     axes = zip(strides[1:4], apart, steps, spread, region.counts)
     units = [[one * (far * step // by), count] for one, far, step, by, count in axes if count > 1] or [[1, 1]]
@@ -137,13 +138,13 @@ def load_units(hbm, strides, region, first, into, steps=(1, 1, 1), spread=(1, 1,
 
 
 def units_at(piece, region):
-    """Partitions of the units of a Region."""
+    """The partitions of a Region's units."""
     first = piece.part + region.part
     return slice(first, first + size_of(region.counts))
 
 
 def load_lines(hbm, strides, channels, tile, tile_sbuf):
-    """Channels (first, how many) of lines of a tile's units. strides: of lines in memory."""
+    """Load channels (first, count) of a tile's lines, transposed by DMA. strides: of lines in memory."""
     for region in tile:
         lines, extent = region.counts[1], region.rows.extent
         for block in range(region.counts[0] * lines):

@@ -1,5 +1,5 @@
-"""The loop of the filter gradient: tiles of blocks are loaded, each of their positions is a matmul for each
-accumulator, which are evacuated at the end."""
+"""The loop of the filter gradient: tiles of blocks are loaded, each position of a block is a matmul for each
+accumulator, and accumulators are evacuated at the end."""
 
 from dataclasses import dataclass, replace
 
@@ -19,9 +19,9 @@ from .transposes import start_transposes, transpose_for
 
 @dataclass
 class Blocks(nl.NKIObject):
-    """A buffer in SBUF of a tile of units: of x by plane of taps (None where no accumulator has it) [units, rows,
-    columns, c], and gy [units, rows, columns, k]. strip: of diagonals, number of the strip that the zeros beside blocks
-    are there for."""
+    """A buffer in SBUF of a tile of units: x by plane of taps [units, rows, columns, c], None for planes that no
+    accumulator reads, and gy [units, rows, columns, k]. strip: in diagonals, the number of the strip whose zeros beside
+    blocks the buffer holds."""
 
     x: list
     y: object
@@ -30,7 +30,7 @@ class Blocks(nl.NKIObject):
 
 @dataclass
 class Feed(nl.NKIObject):
-    """Tiles in the order of need, a circular buffer for them, and how many are loaded, or on their way."""
+    """Tiles in the order of their use, a circular buffer for them, and the number of tiles whose loads have started."""
 
     tiles: tuple
     buffers: list
@@ -38,7 +38,8 @@ class Feed(nl.NKIObject):
 
 
 def run_weight(work):
-    """This core's part of the passes; or the sums of halves of the tiles of each, one a core, and their sum."""
+    """Compute this core's part of the passes; with split, each core sums half of each pass's tiles, and both halves are
+    added."""
     plan, cores, core = work.plan, nl.num_programs(), nl.program_id(0)
     if plan.geometry.flipped:
         work.operands = replace(work.operands, x=work.operands.w, w=work.operands.x)
@@ -56,8 +57,8 @@ def run_weight(work):
 
 
 def run_passes(work, passes, half, buffers):
-    """Products of passes in their order, over a half of the units or, -1, all; tiles are loaded, or transposed, as far
-    ahead as there are buffers."""
+    """Compute the products of passes in order, over a half of the units or, for -1, all; tiles are loaded, or
+    transposed, as far ahead as there are buffers."""
     order, work.leavings = order_of(work.plan, passes, half), leavings_of(work, passes)
     feed, settings = Feed(order.tiles, buffers), work.plan.settings
     sums, held, joint = [], filled(PSUM_BANKS, None), None
@@ -82,7 +83,8 @@ def run_passes(work, passes, half, buffers):
 
 
 def end_chain(work, some, bank, acc_psum, held, joint):
-    """Sums of a bank's chain: added in SBUF to those before; the last one's leave, or wait for the round's."""
+    """Add the sums of a bank's chain in SBUF to the chains before; store them after the last chain, or with the round's
+    if a half is exchanged."""
     number, is_last, sums, accumulator = some.chain, some.last, acc_psum, some.accumulators[bank]
     if number > 0 or not is_last:
         sums = nl.ndarray(acc_psum.shape, dtype=nl.float32, buffer=nl.sbuf)
@@ -100,7 +102,8 @@ def end_chain(work, some, bank, acc_psum, held, joint):
 
 
 def transpose_ahead(work, ahead, feed, products, at, q):
-    """Transpose what these products need, and up to AHEAD matmul columns beyond column q, if buffers are free."""
+    """Transpose the tiles of these products, and of products up to AHEAD matmul columns after column q, if buffers are
+    free."""
     left = sum(columns_in(work, products[later], q if later == at else 0) for later in range(at, ahead.done))
     while ahead.done < len(products) and (ahead.done <= at or left < AHEAD):
         some = products[ahead.done]
@@ -112,41 +115,41 @@ def transpose_ahead(work, ahead, feed, products, at, q):
 
 
 def columns_in(work, some, q):
-    """Columns of matmuls of Products from column q of gy on."""
+    """Columns of the matmuls of Products, from column q of gy on."""
     acc = some.accumulators[some.banks[0]]
     each = max(nl.tile_size.pmax, acc.c[1] * acc.r[1] * columns_of(work, acc, acc.beside))
     return div_ceil(work.plan.settings.columns - q, acc.beside) * some.banks[1] * each
 
 
 def load_until(work, feed, end):
-    """Have the tiles of a Feed below number `end` be loaded."""
+    """Start the loads of a Feed's tiles up to number `end`, exclusive."""
     while feed.loaded < min(end, len(feed.tiles)):
         load_blocks(work, feed, feed.loaded)
         feed.loaded += 1
 
 
 def start_sums(work, acc):
-    """A bank of sums [k, rows, columns, c] for an accumulator."""
+    """A new bank of sums [k, rows, columns, c] for an accumulator."""
     sizes = acc.beside * acc.pitch, acc.r[1], columns_of(work, acc, acc.beside), acc.c[1]
     return tile_of(is_channels_last(work.geometry.x_strides), sizes, nl.float32, nl.psum)
 
 
 def start_buffers(work):
-    """Buffers of a Feed for all passes, of the most that any of them needs; nothing is loaded."""
+    """Buffers of a Feed, large enough for all passes; nothing is loaded."""
     plan, settings, (first, end) = work.plan, work.plan.settings, work.plan.cleared
     x_sizes = plan.gang * plan.x[0], *plan.x[1:]
     y_sizes = plan.gang * settings.rows, settings.columns, plan.k
     tiles = sum(len(one.tiles) for one in plan.passes)
     found = [new_blocks(work, x_sizes, y_sizes, plan.planes) for _ in range(min(settings.buffers, tiles))]
     for one in found if first < end else ():
-        # what matmuls of several columns read beyond the channels that are loaded
+        # matmuls of several columns read these channels beyond the loaded ones
         read = as_stored(one.y[:, :, :, first:end], is_channels_last(work.geometry.y_strides))
         nisa.memset(dst=read, value=0.0, engine=nisa.engine.vector)
     return found
 
 
 def new_blocks(work, x_sizes, y_sizes, planes):
-    """Blocks of these rows, columns and channels, with x at some planes of taps."""
+    """New Blocks of x_sizes and y_sizes (rows, columns, channels), with x at `planes` of taps."""
     geometry, operands, units = work.geometry, work.operands, nl.tile_size.pmax
     x_last, y_last = is_channels_last(geometry.x_strides), is_channels_last(geometry.y_strides)
     taps = range(geometry.planes.taps)
@@ -155,12 +158,12 @@ def new_blocks(work, x_sizes, y_sizes, planes):
 
 
 def blocks_of(feed, index):
-    """Blocks of a Feed's tile."""
+    """The Blocks of a Feed's tile."""
     return feed.buffers[index % len(feed.buffers)]
 
 
 def load_blocks(work, feed, index):
-    """A Feed's tile into its buffers."""
+    """Load a Feed's tile into its buffers."""
     one, tile, blocks = feed.tiles[index].one, feed.tiles[index].tile, blocks_of(feed, index)
     plan, geometry, settings, size = work.plan, work.geometry, work.plan.settings, (one.r, one.s, one.h, one.w)
     each = nl.tile_size.pmax // settings.side
@@ -177,7 +180,7 @@ def load_blocks(work, feed, index):
             load_lines(work.operands.x, plan.source.x_strides, one.c[0], tile, blocks.x[0])
         load_lines(work.operands.w, plan.source.y_strides, one.k, tile, blocks.y)
         return
-    # planes without zeros around them are runs
+    # planes without zeros around them are loaded as runs
     by_rows = len(tile) <= ROWS_REGIONS and (is_channels_last(geometry.x_strides) or one.clips == None)
     rows, there, bottom = 1 if by_rows else settings.rows, 0, sum(one.h)
     for row in range(0, settings.rows, rows):
@@ -191,13 +194,13 @@ def load_blocks(work, feed, index):
 
 
 def columns_of(work, accumulator, count):
-    """Columns of taps of so many columns of gy that share a matmul."""
+    """Columns of taps of `count` columns of gy that share a matmul."""
     return accumulator.s[1] if accumulator.t < 0 else accumulator.s[1] + (count - 1) * work.plan.further
 
 
 def add_products(work, acc, acc_psum, feed, some, q, adds):
-    """Products of a row and a column of all blocks, and of those beside it, added to an accumulator's sums; all taps of
-    the first, then those that meet x in any block."""
+    """Add products of a row and a column of all blocks, and of the columns packed with it, to an accumulator's sums:
+    the first of all taps, later ones of the taps that see x in any block."""
     settings, (rows, columns), operands = work.plan.settings, (work.geometry.rows, work.geometry.columns), work.operands
     tile, one, blocks = feed.tiles[some.index], feed.tiles[some.index].one, blocks_of(feed, some.index)
     count, apart = min(acc.beside, div_ceil(settings.columns - q, work.plan.apart)), work.plan.apart
@@ -227,10 +230,10 @@ def add_products(work, acc, acc_psum, feed, some, q, adds):
 
 
 def taps_of(first, taps, dilation):
-    """Elements of a window at taps (first, end), the first of which is at an element."""
+    """Elements of a window at taps (first, end); element `first` is at tap 0."""
     return slice(first + taps[0] * dilation, first + (taps[1] - 1) * dilation + 1, dilation)
 
 
 def ones_of(work, units):
-    """Ones on the partitions of some units."""
+    """Ones on the partitions of units."""
     return of_array(work.ones_sbuf, work.operands)[units, 0:1, 0:1, 0:1]

@@ -1,4 +1,4 @@
-"""Accumulators on their way to HBM: evacuated, added to what there is, or to those of the other half of the units."""
+"""Accumulators stored to HBM: evacuated, and added to a given gradient or to the sums of the other half of units."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from .loads import as_stored, is_channels_last, sizes_stored, tile_of, with_last
 
 
 def multiply(dst, stationary, moving, adds, side, below=(0, 1)):
-    """A matmul on a row tile, (which, of how many), and on a column tile, if `dst` fits one."""
+    """A matmul on row tile `side` (number, count), and on column tile `below` (number, count) if `dst` fits one."""
     P_MAX = nl.tile_size.pmax
     rows, columns = P_MAX // side[1], P_MAX // below[1]
     columns = columns if dst.shape[0] <= columns else P_MAX
@@ -37,9 +37,9 @@ def filters_last(work):
 
 @dataclass
 class Leaving(nl.NKIObject):
-    """Sums of some channels that leave together. rows, columns: (first, how many) taps as the filter has them, rows of
-    all planes; missing: accumulators still to come; in SBUF [k, rows, columns, c], or None: these sums, and what they
-    are added to."""
+    """Sums of some channels that are stored together. rows, columns: (first, count) of taps in the filter's order, rows
+    of all planes; missing: the number of accumulators to come; sums_sbuf: the sums [k, rows, columns, c], added_sbuf:
+    the given gradient that they are added to, each in SBUF or None."""
 
     rows: tuple
     columns: tuple
@@ -49,8 +49,8 @@ class Leaving(nl.NKIObject):
 
 
 def leavings_of(work, passes):
-    """By accumulator of passes its Leaving: of all taps of its channels, a run of HBM for each output channel, where
-    they have all of these, else of its own."""
+    """The Leaving of each accumulator of passes: of all taps of its channels, a run of HBM for each output channel, if
+    the passes have all of them, otherwise of its own taps."""
     every = [acc for one in passes for some in one.rounds for acc in some]
     count, banks = Counter((acc.k, acc.c, acc.bias) for acc in every), banks_of_taps(work.geometry)
     whole, together, found = ((0, filter_rows(work.geometry)), (0, work.geometry.columns.taps)), {}, {}
@@ -64,7 +64,7 @@ def leavings_of(work, passes):
 
 
 def taps_stored(work, accumulator):
-    """(First, how many) rows of taps, of all planes, and columns of an accumulator, as the filter has them."""
+    """(first, count) of an accumulator's rows of taps, of all planes, and of its columns, in the filter's order."""
     acc, geometry, (r, s) = accumulator, work.geometry, (accumulator.r, accumulator.s)
     if acc.bias:
         return (0, 1), (0, 1)
@@ -76,12 +76,12 @@ def taps_stored(work, accumulator):
 
 
 def move_filters(work, accumulator, tile_sbuf, k, hbm, stores):
-    """Output channels (first, how many of the accumulator's) of what leaves with it to HBM, or from there."""
+    """Store output channels (first, count) of an accumulator's Leaving to HBM, or load them from there."""
     acc, strides, one, last = accumulator, work.geometry.w_strides, work.leavings[accumulator], filters_last(work)
     # channels of a group are counted from its first one
     first = acc.k[0] + k[0], acc.c[0] % (work.geometry.C // work.geometry.groups), one.rows[0], one.columns[0]
     offset, part = offset_at(strides, first), as_stored(tile_sbuf[k[0] : sum(k)], last)
-    if acc.bias:  # of one of both channels there is one
+    if acc.bias:  # one of k and c has a single channel
         strides, offset = (1, 1, 1, 1), acc.k[0] + k[0] + acc.c[0]
     axes = (0, 2, 3, 1) if last else (0, 1, 2, 3)
     place = hbm.ap(pattern=[[strides[axis], count] for axis, count in zip(axes, part.shape)], offset=offset)
@@ -89,7 +89,7 @@ def move_filters(work, accumulator, tile_sbuf, k, hbm, stores):
 
 
 def room_for(work, accumulator):
-    """(Room in SBUF for an accumulator's sums, what they are added to, or None)."""
+    """[tile in SBUF for an accumulator's sums, the given gradient that they are added to or None]."""
     one, last = work.leavings[accumulator], filters_last(work)
     (k, c), adds = (accumulator.k[1], accumulator.c[1]), work.added != None and not accumulator.bias
     sizes = k, one.rows[1], one.columns[1], c
@@ -104,7 +104,7 @@ def room_for(work, accumulator):
 
 
 def store(work, accumulator):
-    """An accumulator's sums to HBM, with those that leave together, when the last of them is there."""
+    """Count an accumulator's sums as evacuated; after the last one of its Leaving store all of them."""
     one = work.leavings[accumulator]
     one.missing -= 1
     k = own_part(work, accumulator.k[1])
@@ -113,14 +113,14 @@ def store(work, accumulator):
 
 
 def store_sums(work, accumulator, acc_psum):
-    """An accumulator's sums, in the order of the filter, to HBM."""
+    """Evacuate an accumulator's sums, in the filter's order, and store them."""
     add_beside(work, accumulator, acc_psum, *room_for(work, accumulator))
     store(work, accumulator)
 
 
 def start_joint(accumulators):
-    """Room for sums of a round's accumulators over a half of the units, which leave for the other core together: (tiles
-    [k, columns] in SBUF, of each accumulator (its tile's number, first column))."""
+    """Tiles for the sums of a round's accumulators over a half of the units, which the cores exchange together: (tiles
+    [k, columns] in SBUF, for each accumulator (number of its tile, first column))."""
     sizes, places = {}, []
     for acc in accumulators:
         first = sizes.setdefault(acc.k[1], 0)
@@ -130,14 +130,15 @@ def start_joint(accumulators):
 
 
 def part_of_joint(work, accumulator, tiles, place):
-    """An accumulator's sums [k, rows, columns, c] among those of a round."""
+    """The view [k, rows, columns, c] of an accumulator's sums in its round's tiles."""
     acc, (tile, first), last = accumulator, place, filters_last(work)
     sizes = acc.k[1], acc.r[1], acc.s[1], acc.c[1]
     return with_last(tiles[tile][:, first : first + size_of(sizes[1:])].reshape(sizes_stored(last, sizes)), last)
 
 
 def store_joint(work, accumulators, joint):
-    """Sums of a round over a half of the units, with the other's, to HBM; or to where they wait for it."""
+    """Add a round's sums over a half of the units to the other half's and store them; or keep them for the other
+    half."""
     tiles, places = joint
     others = [keep_sums(work, tile) if waits(work) else other_sums(work, tile) for tile in tiles]
     for accumulator, place in () if waits(work) else zip(accumulators, places):
@@ -150,7 +151,8 @@ def store_joint(work, accumulators, joint):
 
 
 def add_beside(work, accumulator, acc_psum, into_sbuf, added):
-    """An accumulator's sums of the columns of gy that share its matmuls, and what is added, or None, added up."""
+    """Write to into_sbuf the total of an accumulator's sums over the columns of gy that share its matmuls, plus `added`
+    unless it is None."""
     last = filters_last(work)
     into_sbuf, added = as_stored(into_sbuf, last), None if added == None else as_stored(added, last)
     for index in range(accumulator.beside):
@@ -165,7 +167,7 @@ def add_beside(work, accumulator, acc_psum, into_sbuf, added):
 
 
 def sums_beside(work, accumulator, acc_psum, index):
-    """An accumulator's sums of the index-th of the columns of gy that share its matmuls, in the order of the filter."""
+    """An accumulator's sums of the index-th column of gy that shares its matmuls, in the filter's order."""
     acc, k, far = accumulator, index * accumulator.pitch, 0 if accumulator.t < 0 else index * work.plan.further
     (_, R, S, C), width = (acc.k[1], acc.r[1], acc.s[1], acc.c[1]), acc_psum.shape[2]
     if not work.geometry.flipped:

@@ -1,4 +1,4 @@
-"""x and gy of NCHW on their way to units: loaded in memory order, framed by zeros, transposed, evacuated."""
+"""x and gy of NCHW transposed to units: loaded in memory order, framed by zeros, transposed, evacuated."""
 
 from dataclasses import dataclass
 from itertools import cycle
@@ -13,7 +13,7 @@ from ..conv.regions import around, load_region, offset_at
 
 @dataclass
 class Slab(nl.NKIObject):
-    """A row of windows with zeros around it: its tile, and which zeros are there."""
+    """A tile for a row of windows with zeros around it, and the sizes and places of the zeros that it holds."""
 
     tile: object
     zeros: tuple = ()
@@ -21,8 +21,8 @@ class Slab(nl.NKIObject):
 
 @dataclass
 class Ahead(nl.NKIObject):
-    """Circular buffers: pieces of x and of gy as loaded, Slabs, banks. there: of each buffer of a tile (the tile's
-    number, which pieces of it are there); zeros; how many products have theirs."""
+    """Circular buffers: loaded pieces of x and of gy, Slabs, banks. there: for each buffer (number of its tile, keys of
+    its transposed pieces); zeros_sbuf: zeros; done: the number of Products whose pieces are transposed."""
 
     raws: list
     slabs: object
@@ -34,7 +34,8 @@ class Ahead(nl.NKIObject):
 
 @dataclass
 class RawPiece(nl.NKIObject):
-    """Rows of windows of a Side as loaded: (first, how many); whole: what planes have."""
+    """Loaded rows (first, count) of a Side's windows; whole: whether they are all rows, stored once as rows of planes
+    and not by block."""
 
     raw: object
     rows: tuple
@@ -42,7 +43,7 @@ class RawPiece(nl.NKIObject):
 
 
 def start_transposes(work, buffers):
-    """An Ahead of so many buffers of tiles."""
+    """An Ahead for `buffers` buffers of tiles."""
     plan, dtypes = work.plan.transposes, (work.operands.x_dtype, work.operands.w_dtype)
 
     def tiles(count, shape, dtype, buffer=nl.sbuf):
@@ -59,7 +60,7 @@ def start_transposes(work, buffers):
 
 
 def transpose_for(work, ahead, feed, blocks, some):
-    """Transpose the Blocks of a Feed's tile that some Products need and that are not there yet."""
+    """Transpose the pieces of a Feed's tile that Products need, unless they are transposed already."""
     one, tile = feed.tiles[some.index].one, feed.tiles[some.index].tile
     slot, rows = some.index % len(feed.buffers), work.geometry.rows
     if ahead.there[slot][0] != some.index:
@@ -84,7 +85,7 @@ def transpose_for(work, ahead, feed, blocks, some):
 
 
 def transpose_piece(work, ahead, side, channel, rows, tile_sbuf):
-    """Rows (first, how many) of a Side into a tile. channel: the first in HBM."""
+    """Load and transpose rows (first, count) of a Side into a tile. channel: the first in HBM."""
     which, columns = 1 if side.t < 0 else 0, side.columns.inside
     piece, sources = RawPiece(raw=None, rows=rows, whole=rows[1] == side.rows.extent), []
     if len(side.corners) > 0 and columns[0] < columns[1]:
@@ -92,7 +93,7 @@ def transpose_piece(work, ahead, side, channel, rows, tile_sbuf):
         load_piece(ahead, side, piece, channel, work.operands.w if side.t < 0 else work.operands.x)
     needed = [row for row in range(rows[0], rows[0] + rows[1]) if row % side.rows.spacing == 0]
     for index, row in enumerate(needed):
-        # zeros are put around rows before those that precede them are taken out of PSUM
+        # zeros are put around rows before earlier rows are evacuated from PSUM
         for later in needed[len(sources) : index + SLABS - 1]:
             sources.append(source_of(work, ahead, side, piece, later))
         if sources[index] == None:
@@ -102,7 +103,7 @@ def transpose_piece(work, ahead, side, channel, rows, tile_sbuf):
 
 
 def load_piece(ahead, side, piece, channel, hbm):
-    """Load what there is of a piece, in memory order. channel: the first in HBM."""
+    """Load the elements of a piece that exist, in memory order. channel: the first in HBM."""
     (left, right), strides, count = side.columns.loaded, side.strides, side.channels[1]
     for member, (plane, h, w) in enumerate(side.corners):
         regions, columns = regions_of(side.rows, piece.rows), (0, right - left)
@@ -120,7 +121,7 @@ def load_piece(ahead, side, piece, channel, hbm):
 
 
 def regions_of(span, rows):
-    """(first block, blocks, first row in memory, in the piece, rows) of loads of rows (first, how many) of windows."""
+    """(first block, blocks, first row in memory, in the piece, rows) of loads of rows (first, count) of windows."""
     regions, top, bottom = [], span.blocks_inside(rows[0]), span.blocks_inside(rows[0] + rows[1] - 1)
     first, last = max(top[0], bottom[0]), min(top[1], bottom[1])
     if first < last:
@@ -134,8 +135,8 @@ def regions_of(span, rows):
 
 
 def clear_around(ahead, side, member, inside, raw):
-    """Zeros where nothing is there of a member of a Side beside rows and columns (first, end, first, end): by DMA, as
-    engines would write them after all work that they have before."""
+    """Write zeros around a Side's member outside of rows and columns `inside`, (first, end, first, end): by DMA, as
+    engines would write them only after all their earlier work."""
     (top, bottom), (left, right), count = side.rows.inside, side.columns.loaded, side.channels[1]
     for first, end, low, high in around(bottom - top, right - left, inside):
         pattern = [[ahead.zeros_sbuf.shape[1], count], [0, side.count], [0, end - first], [1, high - low]]
@@ -144,7 +145,7 @@ def clear_around(ahead, side, member, inside, raw):
 
 
 def clear_row(side, row, tile_sbuf):
-    """Zeros where nothing is there of a row of windows."""
+    """Write zeros to a row of windows that is outside of the tensor."""
     (member, members), extent, (c, channels) = side.members, side.rows.extent, side.channels
     rows = slice(member * extent + row, (member + members - 1) * extent + row + 1, extent)
     into = tile_sbuf[0 : tile_sbuf.shape[0], rows, 0 : side.columns.extent, c : c + channels]
@@ -152,7 +153,7 @@ def clear_row(side, row, tile_sbuf):
 
 
 def loaded_row(side, piece, row, blocks):
-    """A row of the windows of some blocks (first, end): [channels, planes, blocks, columns]."""
+    """A loaded row of the windows of blocks (first, end): [channels, planes, blocks, columns]."""
     raw, (first, end) = piece.raw, blocks
     parts, columns = len(side.corners) * side.channels[1], side.columns.loaded
     width = columns[1] - columns[0]
@@ -164,7 +165,7 @@ def loaded_row(side, piece, row, blocks):
 
 
 def source_of(work, ahead, side, piece, row):
-    """A row of all windows, with zeros where x ends: (it, number of its first column there); None if nothing is."""
+    """(A row of all windows with zeros outside of the tensor, its first column in that view); None if all are zeros."""
     span, blocks = side.columns, side.rows.blocks_inside(row)
     if piece.raw == None or blocks[0] == blocks[1]:
         return None
@@ -175,7 +176,7 @@ def source_of(work, ahead, side, piece, row):
 
 
 def row_with_zeros(work, ahead, side, source, start, blocks):
-    """A copy of a row of windows, of blocks (first, end), with zeros around it."""
+    """Copy a row of windows of blocks (first, end) into a Slab, with zeros around it."""
     span, one, parts = side.columns, next(ahead.slabs), source.shape[0]
     slab, (low, end) = one.tile.view(source.dtype), span.inside
     left, right, (first, last) = low - span.first, end - span.first, blocks
@@ -198,7 +199,7 @@ def row_with_zeros(work, ahead, side, source, start, blocks):
 
 
 def transpose_row(work, ahead, side, row, source, tile_sbuf):
-    """A row of all windows into a tile. source: what `source_of` finds."""
+    """Transpose a row of all windows into a tile. source: of `source_of`."""
     (row_sbuf, start), span, (member, members), (c, channels) = source, side.columns, side.members, side.channels
     units, extent, step = side.count * side.rows.count * span.count, side.rows.extent, span.spacing
     rows = slice(member * extent + row, (member + members - 1) * extent + row + 1, extent)

@@ -1,1 +1,1 @@
-"""The filter gradient by diagonals: for groups of few channels, depthwise filters first of all."""
+"""The filter gradient by diagonals, for groups of few channels, mainly depthwise filters."""

@@ -1,4 +1,4 @@
-"""The loop of diagonals: units are loaded, blocks multiplied, sums evacuated, gathered, and added up at the end."""
+"""The loop of diagonals: load units, multiply blocks, evacuate and gather sums, and add them up at the end."""
 
 from dataclasses import dataclass
 from itertools import cycle, product
@@ -20,8 +20,8 @@ from .results import add_biases, make_constants, start_biases, store_biases, sto
 
 @dataclass
 class Step(nl.NKIObject):
-    """A tile of units of a pass, whether it is its first, and last; number of its strip; whether its units are below
-    those of the step before, whose buffer has what of x they share."""
+    """A tile of units of a pass; whether it is the pass's first, and last; the number of its strip; whether its units
+    are below the units of the step before, whose buffer has the rows of x that they share."""
 
     parts: list
     tile: list
@@ -32,7 +32,8 @@ class Step(nl.NKIObject):
 
 
 def run_diagonals(work):
-    """This core's part of the passes; or the sums of halves of the tiles of each, one a core, and their sum."""
+    """Compute this core's part of the passes; with split, each core sums half of each pass's tiles, and both halves are
+    added."""
     plan, cores, core = work.plan, nl.num_programs(), nl.program_id(0)
     zeros_sbuf = warm_zeros()
     warm_up(zeros_sbuf, plan.settings.warmup, 1)
@@ -49,7 +50,7 @@ def run_diagonals(work):
 
 
 def start_reads(plan):
-    """Sets of tiles of sums as evacuated, one for each tile of rows, in rotation; zeros where no window sees x."""
+    """Rotating sets of tiles of evacuated sums, one tile for each row tile; places where no window sees x are zeros."""
     ((h, hn), (w, wn)), shape = plan.seen, (plan.rows_of_sums, plan.per_gather * plan.c, *plan.window)
     flat = (shape[0], size_of(shape[1:]))
     found = [nl.ndarray(flat, dtype=nl.float32, buffer=nl.sbuf) for _ in range(READS * plan.settings.side)]
@@ -59,20 +60,20 @@ def start_reads(plan):
 
 
 def steps_of(plan, passes, tiles):
-    """Steps of some passes over tiles (first, how many)."""
+    """Steps of passes over tiles (first, count)."""
     found, (begin, count) = [], tiles
     for one in passes:
         for index in range(begin, begin + count):
             strip, below = plan.strips[index]
             first, last = index == begin, index + 1 == begin + count
-            # in one buffer nothing is left of the step before
+            # a single buffer does not keep the step before
             follows = below and not first and plan.settings.buffers > 1
             found.append(Step(one, plan.tiles[index], first, last, strip, follows))
     return found
 
 
 def run_steps(work, constants, steps):
-    """Steps, each loaded so many ahead as there are buffers; a pass is stored after the products of the next step."""
+    """Run steps, loaded as far ahead as there are buffers; a pass is stored after the products of the next step."""
     settings, sums, biases, units, waiting = work.plan.settings, [], None, 0, None
     buffers = start_units(work, min(settings.buffers, len(steps)))
     ahead = len(buffers) - 1
@@ -97,14 +98,14 @@ def run_steps(work, constants, steps):
 
 
 def store_pass(work, constants, step, sums, biases, units):
-    """Sums of taps and of biases of a pass to HBM. step: its last; units: of its first tile, the fullest."""
+    """Store a pass's sums of taps and of biases. step: its last; units: the units of its first tile, the fullest."""
     store_taps(work, constants, step.parts, sums)
     if work.bias != None:
         store_biases(work, step, biases, units)
 
 
 def start_units(work, count):
-    """Room for so many steps; nothing is loaded."""
+    """New Blocks for `count` steps; nothing is loaded."""
     geometry, plan, settings = work.geometry, work.plan, work.plan.settings
     x_sizes = plan.h[1], plan.w[1], settings.groups * plan.c
     y_sizes = settings.rows * settings.down, settings.columns * settings.across, settings.groups * plan.k
@@ -112,7 +113,7 @@ def start_units(work, count):
 
 
 def piece_of(plan, part, group):
-    """The Piece of the part-th tile of rows: groups (first, how many)."""
+    """The Piece of the part-th row tile with groups (first, count)."""
     settings, r, s = plan.settings, (0, plan.geometry.rows.taps), (0, plan.geometry.columns.taps)
     rows, columns = settings.rows * settings.down, settings.columns * settings.across
     k, c = (group[0] * plan.k, group[1] * plan.k), (group[0] * plan.c, group[1] * plan.c)
@@ -121,12 +122,12 @@ def piece_of(plan, part, group):
 
 
 def load_step(work, steps, index, buffers):
-    """What a step needs of x and gy, but for what it shares with the step before. Loads into new buffers come after
-    those of the first, which wait for zeros."""
+    """Load a step's x and gy, except rows of x that it shares with the step before. Loads into other new buffers follow
+    the first buffer's, which wait for zeros."""
     geometry, settings, taps = work.geometry, work.plan.settings, range(work.geometry.planes.taps)
     step, into, holds = steps[index], buffers[index % len(buffers)], 0 < index < len(buffers)
     whole = piece_of(work.plan, 0, step.parts[0])
-    # zeros around planes stay in a buffer, which knows the number of their strip, while that is the same
+    # a buffer keeps the zeros around planes while its strip is the same
     beside = settings.strips == 0 or into.strip != step.strip
     into.strip = step.strip
     for t in taps:
@@ -141,7 +142,7 @@ def load_step(work, steps, index, buffers):
 
 
 def spans_of(work, step):
-    """(first partition, end, groups) of a step's units: all tiles of rows at once, if they are full and alike."""
+    """(first partition, end, groups) of a step's units: of all row tiles at once, if they are full and equal."""
     size, units = nl.tile_size.pmax // work.plan.settings.side, units_of(step.tile)
     if units == size and step.parts[-1][1] == step.parts[0][1]:
         return [(0, len(step.parts) * size, step.parts[0][1])]
@@ -149,7 +150,7 @@ def spans_of(work, step):
 
 
 def copy_shared(work, step, above, below):
-    """Rows of x that a step shares with the one before, from the buffer of that to its own."""
+    """Copy the rows of x that a step shares with the step before, from that step's buffer to its own."""
     plan, count, last = work.plan, work.plan.shared, is_channels_last(work.geometry.x_strides)
     for t in range(work.geometry.planes.taps if count > 0 else 0):
         for first, end, groups in spans_of(work, step):
@@ -163,15 +164,15 @@ def copy_shared(work, step, above, below):
 
 
 def start_taps(work, step):
-    """Sums of taps [(p, q, k), groups, gathered] of a pass, for each tile of rows."""
+    """New tiles of a pass's sums of taps [(p, q, k), groups, gathered], one for each row tile."""
     plan = work.plan
     shapes = [(plan.rows_of_sums, plan.accumulators_of(part), plan.each) for part in step.parts]
     return [nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf) for shape in shapes]
 
 
 def products_of(plan, tile):
-    """(products of a group in a step, whether the first covers all that there is of a block's window). A product is a
-    block of the units: its gy from p, q on; of its window of x rows and columns: `clipped`."""
+    """(products of a group in a step, whether the first covers all of a block's window that is inside x). A product
+    (p, q, h, w) is a block of the units: gy from (p, q) on, and rows and columns of its window of x as in `clipped`."""
     settings, geometry = plan.settings, plan.geometry
     height, width = max(region.rows.extent for region in tile), max(region.columns.extent for region in tile)
     found = []
@@ -186,13 +187,14 @@ def products_of(plan, tile):
 
 
 def clipped(first, count, there, seen):
-    """(first of what is there, how many, first of what is seen of a window) of so many elements."""
+    """Elements first .. first+count-1 of a unit's window, clipped to `there`: (first of them in `there`, count, first
+    of them in `seen`, the part of a block's window that any block sees)."""
     low, high = max(first, there[0]), min(first + count, there[0] + there[1])
     return low - there[0], max(0, high - low), low - first - seen[0]
 
 
 def run_products(work, constants, step, there, sums):
-    """Sums of taps of a step: written, or added to those before."""
+    """Compute a step's sums of taps, and write them to the pass's sums or add them."""
     plan, products = work.plan, products_of(work.plan, step.tile)
     for some in cut_at(plan.accumulators_of(step.parts[0]), plan.per_gather):
         reads = next(constants.reads)
@@ -205,13 +207,13 @@ def run_products(work, constants, step, there, sums):
 
 
 def some_accumulators(work, part, some):
-    """How many of accumulators (first, how many) a tile of rows has."""
+    """The number of accumulators (first, count) that a row tile has."""
     return max(0, min(some[1], work.plan.accumulators_of(part) - some[0]))
 
 
 def fill_banks(work, constants, step, there, some, products, reads, into):
-    """Sums of accumulators (first, how many), groups and their planes of taps, of each tile of rows; evacuated, `into`
-    on."""
+    """Compute the sums of accumulators (first, count), groups and their planes of taps, of each row tile, and evacuate
+    them from accumulator number `into` on."""
     plan, below, T, (each, covers) = work.plan, work.plan.settings.below, work.geometry.planes.taps, products
     covers = covers and (below == 1 or below * plan.positions == nl.tile_size.pmax)
     shape, groups = (plan.rows_of_sums, plan.per_bank * plan.columns), [count for _, count in step.parts]
@@ -219,7 +221,7 @@ def fill_banks(work, constants, step, there, some, products, reads, into):
     counts = [some_accumulators(work, part, some) for part in step.parts]
     for index in range(some[1]):
         first = (some[0] + index) // T * below
-        # each after the other on other row tiles, which work at once then
+        # consecutive matmuls are on different row tiles, which run at once
         for part, count in enumerate(counts):
             if index < count and not (covers and first + below <= groups[part]):
                 add_zeros(plan, constants, banks[part], part, index)
@@ -234,7 +236,7 @@ def fill_banks(work, constants, step, there, some, products, reads, into):
 
 
 def read_bank(work, bank_psum, read_sbuf, count, into):
-    """A bank of so many accumulators, evacuated from the `into`-th on."""
+    """Evacuate a bank of `count` accumulators to places from the `into`-th on."""
     plan, rows, (height, width), ((h, hn), (w, wn)) = (
         work.plan,
         work.plan.rows_of_sums,
@@ -251,7 +253,7 @@ def read_bank(work, bank_psum, read_sbuf, count, into):
 
 
 def add_zeros(plan, constants, bank_psum, part, index):
-    """Zeros where no block covers all of a window, or all partitions."""
+    """Write zeros by a matmul to an accumulator whose first block does not cover all of a window, or all partitions."""
     rows, columns = nl.tile_size.pmax // plan.settings.side, plan.c * plan.seen[0][1] * plan.seen[1][1]
     zeros_sbuf = constants.zeros_sbuf[part * rows : (part + 1) * rows, 0 : plan.rows_of_sums]
     moving = constants.zeros_sbuf[part * rows : (part + 1) * rows, 0:1].broadcast(1, columns)
@@ -260,7 +262,7 @@ def add_zeros(plan, constants, bank_psum, part, index):
 
 
 def add_product(work, step, there, one, bank_psum, place, adds):
-    """A block's products, added to the sums at a place: (tile of rows, group, plane of taps, number in the bank)."""
+    """Add a block's products to the sums at a place: (row tile, group, plane of taps, number in the bank)."""
     plan, c, k = work.plan, work.plan.c, work.plan.k
     (p, q, h, w), (part, group, t, index) = one, place
     first, number = part * (nl.tile_size.pmax // plan.settings.side), group % plan.settings.below
@@ -276,7 +278,8 @@ def add_product(work, step, there, one, bank_psum, place, adds):
 
 
 def gather_taps(work, constants, read_sbuf, sums_sbuf, some, writes):
-    """Diagonals of accumulators (first, how many) of a tile of rows, written to its sums of taps, or added."""
+    """Gather the diagonals of accumulators (first, count) of a row tile, and write them to its sums of taps or add
+    them."""
     plan, rows, count = work.plan, work.plan.rows_of_sums, some[1]
     into = sums_sbuf[0:rows, some[0] : some[0] + count, 0 : plan.each]
     target = into if writes else nl.ndarray((rows, count, plan.each), dtype=nl.float32, buffer=nl.sbuf)
@@ -286,5 +289,5 @@ def gather_taps(work, constants, read_sbuf, sums_sbuf, some, writes):
         indices=constants.indices_sbuf[0:rows, 0:count, 0 : plan.each],
     )
     if not writes:
-        # after the gather, where nothing waits for the sums of biases
+        # on GpSimd after the gather, so that Vector's sums of biases do not wait
         nisa.tensor_tensor(dst=into, data1=into, data2=target, op=nl.add, engine=nisa.engine.gpsimd)

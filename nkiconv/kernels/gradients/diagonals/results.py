@@ -1,5 +1,5 @@
-"""Results of `diagonals` on their way to HBM: indices of the diagonals, matmuls with ones that add up their positions,
-and the bias's gradient: Vector sums up gy of a unit as units come, ones all units after a pass.
+"""Results of `diagonals` stored to HBM: indices of the diagonals, matmuls with ones that add up their positions, and
+the bias's gradient: Vector sums gy of each unit after its load, and a matmul with ones sums all units after a pass.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from ..sums import multiply
 
 
 def store_taps(work, constants, parts, sums):
-    """Sums of taps of a pass, over all positions, to HBM."""
+    """Store a pass's sums of taps, added over all positions."""
     plan = work.plan
     most = nl.tile_size.pmax if plan.transposed else BANK_COLUMNS // plan.each
     for part, part_sbuf in zip(parts, sums):
@@ -28,8 +28,8 @@ def store_taps(work, constants, parts, sums):
 
 
 def store_sets(work, constants, sums_sbuf, part, some, t):
-    """The same of a plane of taps and some (first, how many) of a part's sets below each other: [k, sets, taps], or
-    transposed, [sets, k, taps], so that many DMA engines store."""
+    """As `store_taps`, for a plane of taps and some (first, count) of a part's sets below each other: [k, sets, taps],
+    or transposed, [sets, k, taps], so that many DMA engines store."""
     plan, T, ones_sbuf = work.plan, work.geometry.planes.taps, constants.ones_sbuf
     first, rows, k = some[0] * T + t, plan.rows_of_sums, plan.settings.below * plan.k
     taken_sbuf = sums_sbuf[0:rows, first : first + (some[1] - 1) * T + 1 : T, 0 : plan.each]
@@ -59,7 +59,8 @@ def store_sets(work, constants, sums_sbuf, part, some, t):
 
 
 def move_filters(work, tile_sbuf, hbm, place, move):
-    """Filters of (a part, some of its sets, whose last may have fewer, a plane of taps) to HBM, or from there."""
+    """Store filters of `place` to HBM, or load them: (a part, some of its sets, the last with perhaps fewer groups, a
+    plane of taps)."""
     plan, strides, (part, some, t) = work.plan, work.geometry.w_strides, place
     R, S, below = work.geometry.rows.taps, work.geometry.columns.taps, plan.settings.below
     whole = min(some[1], part[1] // below - some[0])
@@ -75,9 +76,9 @@ def move_filters(work, tile_sbuf, hbm, place, move):
 
 @dataclass
 class Constants(nl.NKIObject):
-    """In SBUF: zeros [128, 128]; reads: sets of tiles of sums as evacuated, in rotation; indices [(p, q, k), groups,
-    gathered], uint32; ones [(p, q, k), k'] where k' is k, fp32; both for each group of those below each other, and k'
-    of all of them."""
+    """In SBUF: zeros [128, 128]; reads: rotating sets of tiles of evacuated sums; indices [(p, q, k), groups,
+    gathered], uint32; ones [(p, q, k), k'], fp32, 1 if k' is k. Indices and ones have rows for each group below
+    another, and k' counts the channels of all of them."""
 
     zeros_sbuf: object
     reads: object
@@ -91,7 +92,7 @@ def make_constants(plan, zeros_sbuf, reads):
     size, below = settings.rows * settings.columns, settings.below
     each = size * k if below == 1 else nl.tile_size.pmax // below
     parts = each * below
-    # of the first tap of each position and group, where these are the partition's
+    # the index of the first tap of each position and group, kept on its own partitions
     own, places, seen = k // settings.beside, size * settings.beside, plan.window[0] * plan.window[1]
     firsts_sbuf = nl.ndarray((parts, places), dtype=nl.float32, buffer=nl.sbuf)
     steps = [[rows.stride * plan.window[1], settings.rows], [columns.stride, settings.columns]]
@@ -119,7 +120,7 @@ def make_constants(plan, zeros_sbuf, reads):
 
 
 def start_biases(work):
-    """Sums of biases [units, channels of a pass], fp32; None where they are not wanted."""
+    """A new tile for sums of biases [units, channels of a pass], fp32; None without a bias gradient."""
     if work.bias == None:
         return None
     shape = (nl.tile_size.pmax, work.plan.settings.groups * work.plan.k)
@@ -127,8 +128,8 @@ def start_biases(work):
 
 
 def add_biases(work, step, y_sbuf, spans, biases_sbuf):
-    """Sums of gy over the positions of the units of a step: written, or added to those of the steps before. spans:
-    (first partition, end, groups) of units."""
+    """Sum gy over the positions of a step's units, and write the sums or add them to earlier steps'. spans: (first
+    partition, end, groups) of units."""
     settings = work.plan.settings
     rows, columns = settings.rows * settings.down, settings.columns * settings.across
     for first, end, groups in spans:
@@ -143,11 +144,11 @@ def add_biases(work, step, y_sbuf, spans, biases_sbuf):
 
 
 def store_biases(work, step, biases_sbuf, units):
-    """Sums of biases over so many units of a pass, to HBM."""
+    """Store a pass's sums of biases over `units` units."""
     plan, parts, side, below = work.plan, step.parts, work.plan.settings.side, (0, work.plan.settings.below)
     size = nl.tile_size.pmax // side
     for k, most in cut(parts[0][1] * plan.k, BANK_COLUMNS // len(parts)):
-        # one bank for all tiles of rows
+        # one bank for all row tiles
         sums_psum = nl.ndarray((1, len(parts), most), dtype=nl.float32, buffer=nl.psum)
         for part, (group, groups) in enumerate(parts):
             first, count = part * size, min(most, groups * plan.k - k)
