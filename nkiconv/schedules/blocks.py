@@ -1,9 +1,9 @@
-"""Settings of `blocks`, filter gradients with a block of gy on each partition: ranges, defaults, what goes together;
-and which blocks lie on which partitions: 128 of them are a tile, for which x comes with what is around a block.
+"""Settings of `blocks`, filter gradients with a block of gy on each partition: ranges, defaults and combinations; and
+the partitions of blocks: 128 blocks are a tile, loaded with the window of x around each block.
 
-Where channels are not neighbours in memory (NCHW), blocks are of another Geometry: `blocks_geometry`. A unit is `rows`
-neighbouring rows of a plane of gy and `columns` columns. Units whose windows are inside x alike have neighbouring
-partitions, so that a DMA loads many of them; the last units of an axis may have fewer rows or columns.
+If channels are not neighbours in memory (NCHW), blocks have another Geometry: `blocks_geometry`. A unit is `rows`
+neighbouring rows of a plane of gy and `columns` columns. Units whose windows are inside x at the same elements have
+neighbouring partitions, so that a DMA loads many of them; the last units of an axis may have fewer rows or columns.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .geometry import Axis, Geometry, is_evenly_apart, num_taps, valid_range, wi
 from .settings import BY_SHAPE, Config, Settings, count, double, half, less, more, setting, warm_up
 from .tiles import BANK_COLUMNS, P_MAX, PSUM_BANKS, QUADRANT, Part, cut, cut_at, div_ceil, size_of
 
-#: Tiles of blocks that are loaded at once, at most.
+#: The most tiles of blocks in SBUF at once.
 BUFFERS_MAX = 64
 _BANK = BANK_COLUMNS
 
@@ -29,7 +29,7 @@ def _other(now: int) -> int:
 
 @dataclass(frozen=True)
 class BlocksSettings(Settings):
-    """All settings."""
+    """Settings of `blocks`."""
 
     algorithm = "blocks"
     tried = ("buffers", "rows", "columns", "outputs", "inputs", "warmup", "split")
@@ -60,20 +60,20 @@ class BlocksSettings(Settings):
     warmup: int = warm_up(0, near=(0, 28, 44, 60, 80))
 
 
-#: Values of `pixels`: lines that DMA transposes, and x and gy that the Tensor Engine transposes.
+#: Values of `pixels`: DMA transposes lines; the Tensor Engine transposes x and gy.
 LINES, TRANSPOSED = 1, 2
-#: Pixels of a line, at least, unless it is a whole plane: a run of HBM. Our choice: what short ones cost is not known.
+#: The fewest pixels of a line, a run of HBM, unless it is a whole plane. Our choice: the time of short ones is unknown.
 LINE_LEAST = 32
-#: Banks of PSUM for x and gy that the Tensor Engine transposes, at least.
+#: The fewest banks of PSUM for transposes of x and gy by the Tensor Engine.
 TRANSPOSE_BANKS = 3
-#: Passes below which cores share halves of the units rather than an uneven number of them.
+#: Below this number of passes candidates also split the units in halves, one a core.
 FEW_PASSES = 8
-#: Bytes a partition of SBUF for the blocks of x and gy that are there together.
+#: Bytes a partition of SBUF for all blocks of x and gy at once.
 BLOCK_BYTES = 147_456
 
 
 def config_unsupported(geometry: Geometry, config: Config, bias: bool) -> str:
-    """What is wrong with names and values, "" if nothing is. geometry: of x and gy in memory."""
+    """The error of a config's names or values; "" if it is valid. geometry: of x and gy in memory."""
     reason = BlocksSettings.unsupported_reason(config) or exchange_unsupported(geometry, config, bias)
     if reason:
         return reason
@@ -110,7 +110,7 @@ def config_unsupported(geometry: Geometry, config: Config, bias: bool) -> str:
 
 
 def in_places(geometry: Geometry, config: Config) -> Geometry:
-    """The Geometry whose x and gy have the places that a config says: in the other's, taps are in reverse order."""
+    """The Geometry with x and gy exchanged if a config says so: then taps are in reverse order."""
     if setting(config, "exchanged", 0) == 0:
         return geometry
     k, c, r, s = geometry.w_strides
@@ -129,7 +129,7 @@ def in_places(geometry: Geometry, config: Config) -> Geometry:
 
 
 def exchange_unsupported(geometry: Geometry, config: Config, bias: bool) -> str:
-    """Why x and gy do not change places as a config says; "" if they may."""
+    """Why x and gy cannot be exchanged as a config says; "" if they can."""
     strides = geometry.planes.stride, geometry.rows.stride, geometry.columns.stride
     if setting(config, "exchanged", 0) == 0:
         return ""
@@ -147,7 +147,7 @@ def exchange_unsupported(geometry: Geometry, config: Config, bias: bool) -> str:
 
 
 def whole_taps(geometry: Geometry) -> tuple[int | None, int | None, int | None]:
-    """Of planes, rows and columns the first tap at which outputs see all elements, or None."""
+    """The first tap of planes, of rows and of columns at which outputs see all elements, or None."""
     planes, rows, columns = map(_whole_tap, (geometry.planes, geometry.rows, geometry.columns))
     return planes, rows, columns
 
@@ -158,18 +158,18 @@ def _whole_tap(axis: Axis) -> int | None:
 
 
 def takes_lines(geometry: Geometry, config: Config) -> bool:
-    """Whether x and gy come as lines, as a config says."""
+    """Whether a config loads x and gy as lines that DMA transposes."""
     return setting(config, "pixels", 0) == LINES and has_lines(geometry)
 
 
 def is_transposed(geometry: Geometry, config: Config) -> bool:
-    """Whether the Tensor Engine transposes x and gy, as a config says; not where channels of both are neighbours."""
+    """Whether the Tensor Engine transposes x and gy, as a config says; never if channels of both are neighbours."""
     last = geometry.x_strides[0] == 1 and geometry.y_strides[0] == 1
     return not last and setting(config, "pixels", 0) == TRANSPOSED
 
 
 def has_lines(geometry: Geometry) -> bool:
-    """Whether there are lines: one tap that meets each pixel, 16 bits, planes without gaps that lines cut evenly."""
+    """Whether lines are possible: one tap that sees each pixel, 16 bits, planes without gaps that lines cut evenly."""
     whole = num_taps(geometry) == 1 and geometry.hbm_itemsize == 2
     whole = whole and line_width(geometry.rows.size * geometry.columns.size) > 0
     for axis in (geometry.planes, geometry.rows, geometry.columns):
@@ -181,14 +181,14 @@ def has_lines(geometry: Geometry) -> bool:
 
 
 def blocks_geometry(geometry: Geometry, config: Config) -> tuple[Geometry, Geometry]:
-    """(Geometry of the blocks, whose channels may have been made neighbours, that of x and gy in memory)."""
+    """(Geometry of the blocks, with channels as neighbours if they are transposed, Geometry of x and gy in memory)."""
     if takes_lines(geometry, config):
         return lines_of(geometry)
     return (transposed_of(geometry) if is_transposed(geometry, config) else geometry), geometry
 
 
 def lines_of(geometry: Geometry) -> tuple[Geometry, Geometry]:
-    """(Geometry of lines whose channels are neighbours, as DMA leaves them, that of lines in memory)."""
+    """(Geometry of lines after DMA has transposed them, with channels as neighbours, Geometry of lines in memory)."""
     size, planes = geometry.rows.size * geometry.columns.size, geometry.planes
     width = line_width(size)
     count = size // width
@@ -202,54 +202,54 @@ def lines_of(geometry: Geometry) -> tuple[Geometry, Geometry]:
 
 
 def transposed_of(geometry: Geometry) -> Geometry:
-    """The Geometry of blocks whose channels have been made neighbours."""
+    """The Geometry of blocks after a transpose, with channels as neighbours."""
     (K, C), rows, columns = (geometry.K, geometry.C), geometry.rows, geometry.columns
     x_strides = 1, C * rows.size * columns.size, C * columns.size, C
     return replace(geometry, x_strides=x_strides, y_strides=(1, K * rows.out * columns.out, K * columns.out, K))
 
 
 def line_width(size: int) -> int:
-    """Pixels of a line, LINE_LEAST and more, or all, that cut so many evenly and leave fewest partitions idle; or 0."""
+    """Pixels of a line, LINE_LEAST or more, or all, that divide `size` and leave the fewest partitions idle; or 0."""
     widths = [width for width in range(min(size, LINE_LEAST), min(size, P_MAX) + 1) if size % width == 0]
     return max(widths, key=lambda width: (P_MAX // width * width, width), default=0)
 
 
 def units_of_tile(geometry: Geometry, lines: bool) -> int:
-    """Units of a tile, at most; of lines whole ones."""
+    """The most units of a tile; a multiple of a line's pixels for lines."""
     width = geometry.columns.out
     return P_MAX // width * width if lines else P_MAX
 
 
 def apart_beside(geometry: Geometry) -> int:
-    """Columns of gy from one to the next that shares its matmul: windows are taps apart then."""
+    """The distance of columns of gy that share a matmul, at which their windows are whole taps apart."""
     columns = geometry.columns
     return columns.dilation // math.gcd(columns.stride, columns.dilation)
 
 
 def further_beside(geometry: Geometry) -> int:
-    """Columns of taps that the window of such a column of gy is further than that of the one before."""
+    """The distance of the windows of such columns of gy, in columns of taps."""
     return apart_beside(geometry) * geometry.columns.stride // geometry.columns.dilation
 
 
 def columns_beside(geometry: Geometry, beside: int) -> int:
-    """Columns of gy from the first to the last of so many that share a matmul."""
+    """Columns of gy from the first to the last of `beside` that share a matmul."""
     return (beside - 1) * apart_beside(geometry) + 1
 
 
 def matmuls_beside(geometry: Geometry, columns: int, beside: int) -> int:
-    """Matmuls of so many columns of gy."""
+    """The number of matmuls of `columns` columns of gy."""
     apart = apart_beside(geometry)
     whole, rest = divmod(columns, beside * apart)
     return whole * apart + min(rest, apart)
 
 
 def pitch_beside(outputs: int, beside: int) -> int:
-    """Rows of an accumulator from a column of gy to the next that shares its matmul: PSUM is read from quadrants on."""
+    """Rows of an accumulator from a column of gy to the next of its matmul: engines read PSUM from quadrants on."""
     return outputs if beside == 1 else div_ceil(outputs, QUADRANT) * QUADRANT
 
 
 def most_beside(geometry: Geometry) -> int:
-    """Columns of gy that can share a matmul, at most."""
+    """The most columns of gy that can share a matmul."""
     last, columns = geometry.K // geometry.groups % P_MAX, geometry.columns
     most = P_MAX // pitch_beside(last, 2) if last else 1
     fits = geometry.rows.taps * (columns.taps + 3 * further_beside(geometry)) <= BANK_COLUMNS
@@ -257,24 +257,24 @@ def most_beside(geometry: Geometry) -> int:
 
 
 def outputs_beside(geometry: Geometry, beside: int) -> list[tuple[Part, int]]:
-    """(first, how many) of a group's output channels on the partitions together, columns of gy that share a matmul."""
+    """((first, count) of a group's output channels, columns of gy that share a matmul) for each accumulator along k."""
     K = geometry.K // geometry.groups
     parts = cut(K, P_MAX) if beside == 1 else cut_at(K, P_MAX)
     return [(part, beside if beside * pitch_beside(part[1], beside) <= P_MAX else 1) for part in parts]
 
 
 def max_channels(geometry: Geometry, beside: int) -> int:
-    """Input channels of an accumulator, at most."""
+    """The most input channels of an accumulator."""
     return max(1, min(geometry.C // geometry.groups, BANK_COLUMNS // taps_beside(geometry, beside)))
 
 
 def taps_beside(geometry: Geometry, beside: int) -> int:
-    """Taps of a plane in the window of so many columns of gy that share a matmul."""
+    """Taps of a plane in the window of `beside` columns of gy that share a matmul."""
     return geometry.rows.taps * (geometry.columns.taps + (beside - 1) * further_beside(geometry))
 
 
 def completed(geometry: Geometry, config: Config) -> BlocksSettings:
-    """All settings; what a config leaves open takes least room. geometry: of the blocks."""
+    """All settings of a config; open ones take the least memory. geometry: of the blocks."""
     beside = setting(config, "beside", 1)
     columns = columns_beside(geometry, beside)
     found = {"rows": 1, "columns": columns, "channels": max_channels(geometry, beside), "beside": beside}
@@ -282,27 +282,26 @@ def completed(geometry: Geometry, config: Config) -> BlocksSettings:
 
 
 def sum_banks(transposes: bool) -> int:
-    """Banks of PSUM for accumulators. transposes: whether x and gy are transposed in some of the others."""
+    """Banks of PSUM for accumulators. transposes: whether other banks transpose x and gy."""
     return PSUM_BANKS - TRANSPOSE_BANKS if transposes else PSUM_BANKS
 
 
 def banks_of_taps(geometry: Geometry) -> int:
-    """Banks of accumulators of some output and input channels."""
+    """Banks for all taps of an accumulator's output and input channels."""
     rows, columns = taps_of_banks(geometry)
     return geometry.planes.taps * len(rows) * len(columns)
 
 
 def taps_of_banks(geometry: Geometry) -> tuple[list[Part], list[Part]]:
-    """(first, how many) rows and columns of taps that a bank has of an input channel: several rows of taps, if they
-    fit."""
+    """(first, count) of rows, and of columns, of taps of each bank: several rows of taps, if they fit."""
     R, S = geometry.rows.taps, geometry.columns.taps
     return cut(R, max(1, BANK_COLUMNS // S)), cut(S, BANK_COLUMNS)
 
 
 @dataclass(frozen=True)
 class Run:
-    """Blocks first .. first+count-1 of an axis, `extent` outputs each, which begin `apart` outputs apart; of their
-    windows of x, spread by lhs_dilation, elements low .. high-1 are inside x, the first and the last of them x's."""
+    """Blocks first .. first+count-1 of an axis, of `extent` outputs each, whose starts are `apart` outputs apart.
+    Elements low .. high-1 of their windows of x, spread by lhs_dilation, are inside x; low and high-1 are x's."""
 
     first: int
     count: int
@@ -314,7 +313,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Region:
-    """Units on partitions from `part` on: so many planes, rows, columns of blocks (counts) of Runs, from z, p, q on."""
+    """Units on partitions from `part` on: `counts` planes, rows and columns of blocks of Runs, from (z, p, q) on."""
 
     part: int
     rows: Run
@@ -331,9 +330,9 @@ Tile = tuple[Region, ...]
 
 @dataclass(frozen=True)
 class Accumulator:
-    """An accumulator: (first, how many) output and input channels, rows and columns of taps of plane t. beside: columns
-    of gy that share a matmul, each with its own output channels in the accumulator's rows; part: number of the row
-    tile; bias: whether the sums are the bias's: x is ones, at t=-1, or gy is where it has x's place."""
+    """An accumulator: (first, count) of output and input channels, and of rows and columns of taps of plane t. beside:
+    columns of gy that share a matmul, each with its own rows of the accumulator; part: number of the row tile; bias:
+    whether it sums the bias's gradient, with ones in x's place (t is -1), or in gy's if x and gy are exchanged."""
 
     k: Part
     c: Part
@@ -346,16 +345,17 @@ class Accumulator:
 
     @property
     def pitch(self) -> int:
-        """Rows from the output channels of a column of gy to those of the next."""
+        """Rows from one column of gy's output channels to the next column's."""
         return pitch_beside(self.k[1], self.beside)
 
 
 @dataclass(frozen=True)
 class Pass:
-    """Rounds of Accumulators that pass over x and gy together, of which all tiles stay where there are several rounds;
-    and what of x and gy they need: (first, how many) of channels, of x on each row tile, of rows and columns of taps,
-    and of a window's rows and columns; planes of taps; tiles; how many tiles have the first half of the units; (row,
-    column) of gy whose products write all sums, where zeros around whole planes are left out."""
+    """Rounds of Accumulators that share loads of x and gy; with several rounds all tiles stay in SBUF.
+
+    k, c, r, s, h, w: (first, count) of channels of gy, of channels of x on each row tile, of rows and columns of taps,
+    and of rows and columns of a window; planes: of taps; half: the number of tiles of the first half of the units;
+    clips: (row, column) of gy whose products write all sums, if zeros around whole planes are left out."""
 
     rounds: tuple[tuple[Accumulator, ...], ...]
     k: Part
@@ -371,7 +371,7 @@ class Pass:
 
 
 def runs_of(axis: Axis, extent: int, taps: Part) -> tuple[Run, ...]:
-    """Runs of an axis in blocks of `extent` outputs. taps: (first, how many) that their windows are of."""
+    """Runs of an axis in blocks of `extent` outputs. taps: (first, count) of the taps of their windows."""
     out, spread = axis.out // axis.images, axis.lhs_dilation
     window, end = extent_of(axis, extent, taps), (axis.size // axis.images - 1) * spread + 1
     found: list[Run] = []
@@ -385,7 +385,7 @@ def runs_of(axis: Axis, extent: int, taps: Part) -> tuple[Run, ...]:
 
 
 def joined(runs: Iterable[Run]) -> tuple[Run, ...]:
-    """Runs of which neighbours that are alike are one."""
+    """Runs with equal neighbours merged."""
     found: list[Run] = []
     for one in runs:
         last = found[-1] if found else None
@@ -397,7 +397,7 @@ def joined(runs: Iterable[Run]) -> tuple[Run, ...]:
 
 
 def planes_of(axis: Axis) -> tuple[Part, ...]:
-    """(first, how many) planes of outputs of a volume that see planes of x at the same taps, of all volumes."""
+    """(first, count) of planes of outputs of a volume that see planes of x at the same taps, for all volumes."""
     out, before = axis.out // axis.images, tuple[bool, ...]()
     found: list[Part] = []
     for z in range(axis.out):
@@ -411,14 +411,14 @@ def planes_of(axis: Axis) -> tuple[Part, ...]:
 
 
 def units_in(geometry: Geometry, rows: int, columns: int) -> int:
-    """Blocks of so many rows and columns."""
+    """The number of blocks of `rows` rows and `columns` columns."""
     return geometry.planes.out * div_ceil(geometry.rows.out, rows) * div_ceil(geometry.columns.out, columns)
 
 
 def tiles_of_units(
     planes: Sequence[Part], rows: Sequence[Run], columns: Sequence[Run], most: int, end_at: int = 0
 ) -> tuple[Tile, ...]:
-    """Tiles of up to `most` units of these Runs. end_at: after so many units a tile ends too."""
+    """Tiles of up to `most` units of Runs. end_at: the number of units after which a tile ends, too."""
     tiles: list[Tile] = []
     regions: list[Region] = []
     part, done = 0, 0
@@ -440,7 +440,7 @@ def tiles_of_units(
 
 
 def most_at(shape: tuple[int, int, int], at: int, most: int) -> tuple[int, int, int]:
-    """(planes, rows, columns) of the most units from number `at` on, up to so many, evenly spaced on two axes."""
+    """(planes, rows, columns) of the most units from number `at` on, up to `most`, evenly spaced along two axes."""
     planes, rows, columns = shape
     if columns > 1 and (at % columns > 0 or most < columns):
         return 1, 1, min(columns - at % columns, most)
@@ -451,22 +451,22 @@ def most_at(shape: tuple[int, int, int], at: int, most: int) -> tuple[int, int, 
 
 
 def units_of(tile: Tile) -> int:
-    """Units of a tile."""
+    """The number of units of a tile."""
     return tile[-1].part + size_of(tile[-1].counts)
 
 
 def extent_of(axis: Axis, extent: int, taps: Part) -> int:
-    """Elements of x in a window of so many outputs at taps (first, how many)."""
+    """Elements of x in a window of `extent` outputs at taps (first, count)."""
     return window_of(axis, extent) - (axis.taps - taps[1]) * axis.dilation
 
 
 def taps_seen(first: int, count: int, step: int, there: Part) -> Part:
-    """(first, end) of so many taps, `step` elements apart from element `first` on, that meet those `there`."""
+    """(first, end) of `count` taps, `step` elements apart from element `first` on, that see elements `there`."""
     return places_inside(first - there[0], step, count, there[1] - there[0])
 
 
 def first_seen(axis: Axis, taps: int, outputs: int, there: Part) -> int:
-    """The first of so many outputs of a block at which most taps meet those elements of its window (first, end)."""
+    """The first of a block's outputs at which the most taps see elements `there`, (first, end), of its window."""
 
     def seen(index: int) -> int:
         low, high = taps_seen(index * axis.stride, taps, axis.dilation, there)

@@ -1,8 +1,8 @@
-"""The bound of `blocks`, for a table of settings at once (`tables`): what they take at least, the busier of the Tensor
-Engine and of DMA, with the first loads, the last stores, and what buffers are waited for.
+"""The bound of `blocks`, for a table of settings at once (`tables`): the busier of the Tensor Engine and of DMA, plus
+the first loads, the last stores and the waits for buffers.
 
-What Vector and Scalar take for transposes, copies with zeros around them, and how pieces of x and gy follow each other
-order settings no better, and are left out.
+The time of Vector and Scalar for transposes and copies with zeros, and the order of pieces of x and gy, do not improve
+the order of settings and are left out.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from .prices import first_load_ns, last_store_ns, matmul_rates, transpose_ns
 from .tables import Table, ceil, dma_ns
 from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, SBUF_BYTES
 
-#: The part of the less busy one's time that the busier one does not hide.
+#: The part of the less busy engine's time that the busier one does not hide.
 EXPOSED = 0.1
 
 
 class BlocksBound:
-    """Times of the busier of two cores, in ns: on one core settings are the same. Tables have a column for each of
-    BlocksSettings, but for warm-up, and those that methods which return a table add."""
+    """Times of the busier of two cores, in ns: settings are the same on one core. Tables have a column for each of
+    BlocksSettings except the warm-up, and the columns that methods add to the tables they return."""
 
     def __init__(self, target: Target, geometry: Geometry, source: Geometry, pixels: int, most: int) -> None:
         """geometry: of the blocks; source: of x and gy in memory; pixels: the setting; most: units of a tile."""
@@ -46,18 +46,18 @@ class BlocksBound:
         self.K, self.C = geometry.K // geometry.groups, geometry.C // geometry.groups
 
     def priced(self, t: Table) -> Table:
-        """The table with buffers, and ns from the first load to the last store; infinite where too few buffers fit."""
+        """The table with buffers, and ns from the first load to the last store; infinite if too few buffers fit."""
         target = self.target
         t = self.products(self.sized(t))
         t = self.transposed(t) if self.pixels == TRANSPOSED else self.loaded(t)
         tiles, passes, accumulators, split = t["tiles"], t["passes"], t["accumulators"], t["split"] > 0
         count, rounds = passes * tiles, ceil(accumulators, self.banks)
         array_ns, stored_ns = self.throttled_ns(t), self.stored_ns(t)
-        # from a tile's load into a buffer to the next one; of tiles that are transposed nothing waits for that
+        # from a tile's load into a buffer to the buffer's next load; transposed tiles do not wait for it
         again_ns = target.hop_dma_ns + first_load_ns(target) + t["moved_ns"]
         t = self.buffered(t, np.ceil((again_ns + t["products_ns"]) / np.maximum(t["products_ns"], t["moved_ns"])))
         again_ns = count * (again_ns + array_ns) / np.maximum(1, t["buffers"])
-        # after the last loads: a row of the last tile, or all of it but for one accumulator
+        # after the last loads: a row of the last tile, or all of it except for one accumulator
         last_ns = array_ns * np.where(split, 1 / t["rows"], 1 - (1 - 1 / t["rows"]) / accumulators)
         if self.pixels == TRANSPOSED:
             again_ns = last_ns = 0.0
@@ -72,7 +72,7 @@ class BlocksBound:
         return {**t, "ns": np.where(t["buffers"] > 0, ns, np.inf)}
 
     def sized(self, t: Table) -> Table:
-        """With what a core has: accumulators and groups of a pass, passes, tiles of each; channels and bytes of a tile,
+        """The table with a core's accumulators of a pass, its passes and tiles of a pass; channels and bytes of a tile,
         rows and columns of its windows, members of its gang."""
         geometry, parts = self.geometry, np.where(t["split"] > 0, PARTS, 1)
         ks, cs = ceil(self.K, P_MAX), ceil(self.C, t["channels"])
@@ -93,7 +93,7 @@ class BlocksBound:
         return t | {"tiles": ceil(units, self.most // t["side"])}
 
     def _in_gangs(self, t: Table, down: Any, across: Any, parts: Any) -> Table:
-        """`sized` of members of `blocks_transposes`: so many blocks down and across a plane."""
+        """`sized` for tiles of `blocks_transposes`, with members of `down` x `across` blocks of a plane."""
         t["across"] = ceil(across, ceil(across, P_MAX))
         t["down"] = ceil(down, ceil(down, P_MAX // t["across"]))
         places, most = ceil(across, t["across"]) * ceil(down, t["down"]), max(self.planes)
@@ -111,8 +111,8 @@ class BlocksBound:
         return t | {"tiles": ceil(tiles * ceil(places, np.maximum(1, gang // most)), parts)}
 
     def products(self, t: Table) -> Table:
-        """With ns of the Tensor Engine for products of a tile, and while columns stream: the last output channels may
-        be packed, row tiles work at once, each matmul a few columns after the last at least."""
+        """The table with ns of the Tensor Engine for a tile's products, and of their columns alone: the last output
+        channels may be packed; row tiles run at once, and each matmul takes at least a few columns."""
         (column_ns, fixed_ns), apart, ks = (
             matmul_rates(self.target, self.geometry),
             apart_beside(self.geometry),
@@ -130,9 +130,9 @@ class BlocksBound:
         return t | {"products_ns": found_ns, "streamed_ns": streamed_ns, "array_ns": found_ns}
 
     def loaded(self, t: Table) -> Table:
-        """With ns of DMA for a tile, and of the loads before its first product; bytes of pieces on their way."""
+        """The table with ns of DMA for a tile, and of the loads before its first product; bytes of loaded pieces: 0."""
         geometry, target, item = self.geometry, self.target, self.geometry.hbm_itemsize
-        # of several row tiles, whole planes come without zeros around them
+        # with several row tiles, whole planes are loaded without zeros around them
         whole = (t["rows"] == geometry.rows.out) & (t["columns"] == geometry.columns.out) & (t["side"] > 1)
         h = np.where(whole, np.minimum(t["h"], geometry.rows.size), t["h"])
         w = np.where(whole, np.minimum(t["w"], geometry.columns.size), t["w"])
@@ -160,8 +160,8 @@ class BlocksBound:
         }
 
     def transposed(self, t: Table) -> Table:
-        """The same of a tile that the Tensor Engine transposes, with its transposes: of each place of a window that
-        taps meet and each chunk of channels."""
+        """As `loaded`, for a tile that the Tensor Engine transposes, with its transposes: one for each place of a
+        window that taps see and each chunk of channels."""
         rows, columns, item = self.source.rows, self.source.columns, self.geometry.itemsize
         tile = t["rows"] * t["down"], t["columns"] * t["across"]
         x_size = (
@@ -180,7 +180,7 @@ class BlocksBound:
             times = taps * ceil(t["gang"], np.maximum(1, P_MAX // channels)) * ceil(channels, P_MAX)
             parts = np.minimum(P_MAX, taps * t["gang"] * channels / times)
             array_ns = times * count * transpose_ns(self.target, self.geometry)
-            # rows of windows that are loaded together
+            # rows of windows in a piece, which are loaded together
             lines = ceil(RUN_BYTES, wide * item)
             pieces = np.where(t["is_apart"], 1, np.maximum(1, (2 * extent + lines) // (2 * lines)))
             together, row = ceil(extent, pieces), t["planes"] * wide * item
@@ -193,15 +193,15 @@ class BlocksBound:
         return t | {"raw_bytes": t["raw_bytes"] + t["slab_bytes"]}
 
     def throttled_ns(self, t: Table) -> Any:
-        """The Tensor Engine's of a tile at the rate that its throttle leaves it: full where columns stream enough to
-        come back to it, half where they do not stream enough to stay there, else between."""
+        """ns of the Tensor Engine for a tile at the throttle's rate: full if columns are busy enough to return to it,
+        half if they are not busy enough to stay there, else between."""
         least, enough = self.target.window_work, self.target.window_work / self.target.half_rate
         busy = t["streamed_ns"] / np.maximum(t["array_ns"], t["moved_ns"])
         return t["array_ns"] * (1 + np.clip((enough - busy) / (enough - least), 0, 1) * (1 / self.target.half_rate - 1))
 
     def buffered(self, t: Table, again: Any) -> Table:
-        """With tiles that are loaded at once: so many that the Tensor Engine does not wait, or as fit; 0 if too few do.
-        again: tiles that it works on until one comes again."""
+        """The table with buffers: as many as keep the Tensor Engine from waiting, or as fit; 0 if too few fit. again:
+        tiles that it computes until a buffer is loaded again."""
         tiles, is_pe, in_rounds = t["tiles"], self.pixels == TRANSPOSED, t["accumulators"] > self.banks
         needed = np.where(in_rounds, tiles, 1 if is_pe else np.minimum(2, tiles))
         wanted = np.where(in_rounds, 2 * tiles, np.minimum(2, tiles) if is_pe else np.maximum(2, again))
@@ -211,7 +211,7 @@ class BlocksBound:
         return {"buffers": np.where(needed <= fit, np.minimum(wanted, fit), 0).astype(np.int64), **t}
 
     def stored_ns(self, t: Table) -> Any:
-        """DMA's for a pass's sums where x and gy have changed places: runs of the taps of an input channel."""
+        """ns of DMA for a pass's sums if x and gy are exchanged, in runs of an input channel's taps; else 0."""
         geometry, taps = self.geometry, self.geometry.rows.taps * self.geometry.columns.taps
         if not geometry.flipped:
             return 0.0
@@ -220,9 +220,9 @@ class BlocksBound:
         return dma_ns(self.target, P_MAX, elements, run, 4)
 
     def end_ns(self, t: Table) -> Any:
-        """The last accumulator's evacuation, of each column of gy that shares its matmuls, and store; sums of both
-        cores' halves, which nothing hides but the next round's products. With transposes, which wait for Vector, each
-        pass has them."""
+        """ns of the last accumulator's evacuation, for each column of gy that shares its matmuls, and of its store; and
+        of the exchange of both cores' halves, which only the next round's products hide. With transposes, which wait
+        for Vector, each pass takes both."""
         target, geometry, again = self.target, self.geometry, t["passes"] if self.pixels == TRANSPOSED else 1
         read_ns = target.matmul_done_ns + target.hop_ns + target.hop_tensor_ns
         read_ns = t["beside"] * (taps_beside(geometry, 1) * t["channels"] * target.vector_ns + read_ns)

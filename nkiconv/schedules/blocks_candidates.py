@@ -1,4 +1,4 @@
-"""Settings of `blocks` in order of the least time that they can take (`blocks_bound`): of a bare kernel, and for the
+"""Candidate settings of `blocks` in order of their bound (`blocks_bound`): for a kernel without a config, and for the
 host, whose search begins with them.
 """
 
@@ -37,28 +37,28 @@ from .settings import Config, declarations, once_a_config
 from .tables import Table, ceil, joined, some, table
 from .tiles import P_MAX, div_ceil
 
-#: Rows and columns of a block that are tried, besides all of them.
+#: Rows and columns of a block that are tried, besides half of them and all.
 EXTENTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 32)
 #: Accumulators of a pass along output and input channels that are tried, besides half of them and all.
 OUTPUTS, INPUTS = (1, 2, 4, 8), (1, 2, 3, 4, 6)
 #: Row tiles that are tried.
 SIDES = (1, 2, 4)
-#: What blocks may take of the Tensor Engine over those that take least.
+#: The most time of the Tensor Engine of blocks, over the least.
 IDLE = 1.3
-#: Matmuls on zeros of settings to compare.
+#: Matmuls on zeros of candidate settings.
 WARM_UP = 28
-#: Settings to fall back on where better ones do not fit.
+#: Further settings, tried if better ones do not fit.
 SPARE = 6
 
 
 def plan(geometry: Geometry, config: Config, bias: bool, cores: int) -> tuple[BlocksSchedule | None, str]:
-    """What `build` returns, of the settings that a config leaves open as candidates have them best."""
+    """As `build`, with a config's open settings filled in by the best candidate."""
     return build(geometry, chosen(geometry, config, bias, cores), bias, cores)
 
 
 @once_a_config
 def chosen(geometry: Geometry, config: Config, bias: bool, cores: int) -> Config:
-    """A config with all settings: those that it leaves open as candidates have them best; itself where none fits."""
+    """The config completed by the best candidate that fits; itself if no candidate does."""
     if config_unsupported(geometry, config, bias) or len(config or ()) == len(declarations(BlocksSettings)):
         return config
     found = candidates(Target.of(Rates()), geometry, dict(config or ()), 1, bias, cores)
@@ -68,7 +68,8 @@ def chosen(geometry: Geometry, config: Config, bias: bool, cores: int) -> Config
 def candidates(
     target: Target, geometry: Geometry, given: Mapping[str, Any], count: int, bias: bool, cores: int
 ) -> list[tuple[float, Config]]:
-    """(ns, config) of so many of least time that have the given settings and fit. geometry: of x and gy in memory."""
+    """(ns, config) of the `count` candidates of least time that hold the given settings and fit. geometry: of x and gy
+    in memory."""
     every = (0, LINES, TRANSPOSED) if given.get("side", 1) == 1 else (0,)
     places = choices(given, "exchanged", (0, 1) if pays_exchanged(geometry, bias) else (0,))
     found: list[tuple[float, Config]] = []
@@ -87,13 +88,13 @@ def candidates(
 
 
 def pays_exchanged(geometry: Geometry, bias: bool) -> bool:
-    """Whether x and gy may change places, so that the Tensor Engine has less to do."""
+    """Whether x and gy can be exchanged and the Tensor Engine then has less work."""
     (K, C), config = (geometry.K, geometry.C), (("exchanged", 1),)
     return div_ceil(C, P_MAX) * K < div_ceil(K, P_MAX) * C and not exchange_unsupported(geometry, config, bias)
 
 
 def _least(bound: BlocksBound, known: Mapping[str, Any], count: int) -> Iterator[tuple[float, Config]]:
-    """(ns, config) of the few of least time; SBUF may not hold some."""
+    """(ns, config) of the `count` settings of least time; some may exceed SBUF."""
     priced = bound.priced(_sizes(bound, known))
     for at in np.argsort(priced["ns"], kind="stable")[:count]:
         if priced["ns"][at] < math.inf:
@@ -104,21 +105,21 @@ def _least(bound: BlocksBound, known: Mapping[str, Any], count: int) -> Iterator
 
 
 def choices(given: Mapping[str, Any], name: str, values: Iterable[int]) -> tuple[int, ...]:
-    """Values of a setting: the given one, or these."""
+    """The given value of a setting, or `values` without repetitions."""
     return (given[name],) if name in given else tuple(dict.fromkeys(values))
 
 
 def _sizes(bound: BlocksBound, given: Mapping[str, Any]) -> Table:
-    """Settings to compare that have the given ones, but for buffers and warm-up."""
+    """Candidate settings that hold the given ones, without buffers unless given, and without warm-up."""
     geometry, is_transposed = bound.geometry, bound.pixels > 0
     P, Q, K, C = geometry.rows.out, geometry.columns.out, geometry.K // geometry.groups, geometry.C // geometry.groups
-    # x's runs would be short otherwise
+    # narrower blocks would have short runs of x
     wide = (Q,) if geometry.x_strides[0] != 1 else _parts(Q, EXTENTS)
     whole, found = div_ceil(K, P_MAX), []
     besides = choices(given, "beside", (one for one in (1, 2, 4) if one <= most_beside(geometry)))
     for beside, side in product(besides, choices(given, "side", (1,) if is_transposed else SIDES)):
         most, own, least = max_channels(geometry, beside), div_ceil(C, side), columns_beside(geometry, beside)
-        # several row tiles pay where planes are blocks, whose zeros are left out
+        # several row tiles pay if blocks are planes, whose zeros are left out
         is_plane = side > 1 and "side" not in given
         rows, columns = ((P,), (Q,)) if is_plane else (_parts(P, EXTENTS), wide)
         # accumulators of channels that are transposed together need not wait for others
@@ -135,7 +136,7 @@ def _sizes(bound: BlocksBound, given: Mapping[str, Any]) -> Table:
                 beside=(beside,),
                 side=(side,),
             )
-            # many passes are shared as well as halves are, whose sums the cores need not add
+            # many passes are shared as evenly as halves, and the cores need not add sums
             passes = geometry.groups * ceil(whole, t["outputs"]) * ceil(parts, t["inputs"])
             found.append(t if "split" in given else some(t, (t["split"] == 0) | (passes < FEW_PASSES)))
     t = joined(found)
@@ -143,5 +144,5 @@ def _sizes(bound: BlocksBound, given: Mapping[str, Any]) -> Table:
 
 
 def _parts(whole: int, values: tuple[int, ...]) -> list[int]:
-    """These values as far as a whole, half of it and all."""
+    """`values` up to `whole`, and half and all of it."""
     return sorted({one for one in (*values, div_ceil(whole, 2), whole) if one <= whole})

@@ -1,7 +1,7 @@
-"""In which order a core of `blocks` loads tiles and multiplies: rows of tiles as they come, accumulators of the last
-tile one after the other, so that each is evacuated while the next is summed up.
+"""The order of a core's loads and matmuls in `blocks`: rows of tiles as they are loaded; for the last tile accumulator
+by accumulator, so that each is evacuated during the matmuls of the next.
 
-A pass of several rounds has all of its tiles in SBUF: the first round goes along with loads, the others follow.
+A pass of several rounds has all of its tiles in SBUF: the first round overlaps with loads, the others follow.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from .blocks import Accumulator, Pass, Tile
 from .blocks_schedule import BlocksSchedule, chains_of
 from .tiles import Part, cut_at
 
-#: (First, end) of rows and of columns of windows.
+#: (first, end) of rows, and of columns, of windows.
 Inside = tuple[Part, Part]
 
 
 @dataclass(frozen=True)
 class TileOf:
-    """A tile of a pass, and its number there; inside: what of its windows is in x in any unit, for each of its gang."""
+    """A tile of a pass, and its number there; inside: the part of its windows inside x for any unit, for each of its
+    gang or for all together."""
 
     one: Pass
     number: int
@@ -33,14 +34,14 @@ class TileOf:
 
 @dataclass(frozen=True)
 class Products:
-    """Products of a row of all blocks of a tile, of one of its gang, for some accumulators of a round.
+    """Products of a row of all blocks of a tile, of one member of its gang, for some accumulators of a round.
 
     Attributes:
-        index: of the tile; member: of its gang; accumulators: of the round; banks: (first, how many) of them.
+        index: of the tile; member: of its gang; accumulators: of the round; banks: (first, count) of them.
         adds: whether other products of this order write the accumulators.
         starts, ends: whether they are the first of the round, the last of the accumulators' chain.
-        chain, last: number of the chain whose sums are added in SBUF, and whether it is the last of the pass.
-        stays: the first tile that must stay; oldest: that any products from now on need.
+        chain, last: number of the chain, whose sums are added in SBUF, and whether it is the last of the pass.
+        stays: the first tile that must stay in SBUF; oldest: the first tile that these or later products read.
     """
 
     index: int
@@ -59,14 +60,15 @@ class Products:
 
 @dataclass(frozen=True)
 class Order:
-    """Tiles in the order of need, and their products."""
+    """Tiles in the order of their use, and their products."""
 
     tiles: tuple[TileOf, ...]
     products: tuple[Products, ...]
 
 
 def order_of(plan: BlocksSchedule, passes: Sequence[Pass], half: int) -> Order:
-    """Of passes one after the other over all of their tiles, half -1, or over the first or second half of the units."""
+    """The Order of passes in sequence over all of their tiles, for half -1, or over the first or second half of the
+    units."""
     tiles: list[TileOf] = []
     found: list[Products] = []
     for one in passes:
@@ -86,7 +88,7 @@ def order_of(plan: BlocksSchedule, passes: Sequence[Pass], half: int) -> Order:
 
 
 def _chain(plan: BlocksSchedule, tiles: Sequence[TileOf], part: Part, shared: bool) -> Iterator[Products]:
-    """Products of tiles (first, how many) of a pass. shared: whether they are a half, whose sums the cores exchange."""
+    """Products of tiles (first, count) of a pass. shared: whether they are a half, whose sums the cores exchange."""
     (first, count), rounds, rows = part, tiles[part[0]].one.rounds, range(plan.settings.rows)
     end, some = first + count, len(rounds) > 1
     for number, accumulators in enumerate(rounds):
@@ -95,10 +97,10 @@ def _chain(plan: BlocksSchedule, tiles: Sequence[TileOf], part: Part, shared: bo
         for index in range(first, done):
             found += _rows(plan, tiles, index, rows, accumulators, every, first, some)
         if number == 0 and shared and plan.transposes is None:
-            # rows of the last tile as they come, but for the last one
+            # rows of the last tile as they are loaded, except the last one
             found += _rows(plan, tiles, done, rows[:-1], accumulators, every, first, some)
             rest = rows[-1:]
-        # accumulator by accumulator, or one for each row tile
+        # accumulator by accumulator, or one of each row tile at a time
         for banks in cut_at(len(accumulators), plan.settings.side):
             # tiles of several rounds stay until the last accumulator
             stay = some and (number < len(rounds) - 1 or sum(banks) < len(accumulators))
@@ -119,9 +121,9 @@ def _rows(
     start: int,
     stay: bool,
 ) -> list[Products]:
-    """Products of rows of a tile. start: the first tile of the pass; stay: whether it must stay."""
+    """Products of rows of a tile. start: the first tile of the chain; stay: whether tiles from it on must stay."""
     members = len(tiles[index].tile) if plan.transposes is not None else 1
-    # the row whose products write all sums: what is loaded first, or, of whole planes, a row without zeros
+    # the row whose products write all sums: the first loaded, or for whole planes a row without zeros
     clips = tiles[index].one.clips or (0, 0)
     first = clips[0] if index == start else -1
     order = sorted(rows, key=lambda row: row != first)
@@ -133,7 +135,7 @@ def _rows(
 
 
 def inside_of(tile: Tile, each: bool) -> tuple[Inside, ...]:
-    """What of a tile's windows is in x: of each of its Regions, or of all of them together."""
+    """The part of a tile's windows inside x, for each of its Regions or for all together."""
     found = [((region.rows.low, region.rows.high), (region.columns.low, region.columns.high)) for region in tile]
     if each:
         return tuple(found)

@@ -1,19 +1,18 @@
-"""The Schedule of `blocks`, a filter gradient: sums over positions of gy times the window of x that a tap meets there.
+"""The Schedule of `blocks`, a filter gradient: sums over positions of gy times the element of x that a tap sees there.
 
     dw[k, c, t, r, s] = sum over z, p, q of gy[k, z, p, q] * x[c, z', p', q'],  p' = p * stride + r * dilation - before
 
-Positions are contracted, so they must lie on the partitions; there a shift by a tap would take a copy of x. A partition
-is therefore a block of gy with the window of x around it (`blocks`): what is at one place of all blocks is a
-stationary [blocks, k], and the window of that place, whose taps and channels are the moving operand, a view along the
-free axes:
+Positions are contracted, so they must be on the partitions, where a shift by a tap would need a copy of x. A partition
+is therefore a block of gy with the window of x around it (`blocks`). One position of all blocks is a stationary
+[blocks, k]; the window of that position, its taps and channels, is the moving operand, a view along the free axes:
 
     dw[k, (r, s, c)] += sum over blocks of  gy[block, p, q, k] * x[block, p + r, q + s, c]    for each (p, q) of a block
 
 K: blocks; M: output channels; N: taps and input channels; evacuation: copies, or sums over cores and packed columns.
-Few output channels, or the last of many, leave columns of the Tensor Engine empty: neighbouring columns of gy share
-them then, the window is as much wider, and accumulators are added as they are evacuated (setting `beside`). No im2col
-tensor exists. Nothing is transposed where channels are neighbours; where they are not, the Tensor Engine transposes
-blocks (`blocks_transposes`), DMA lines of pixels, or runs are short.
+If few output channels, or the last of many, leave columns of the Tensor Engine empty, neighbouring columns of gy share
+them: the window is wider accordingly, and accumulators are added as they are evacuated (setting `beside`). No im2col
+tensor exists. Nothing is transposed if channels are neighbours; if not, the Tensor Engine transposes blocks
+(`blocks_transposes`), DMA transposes lines of pixels, or runs are short.
 """
 
 from __future__ import annotations
@@ -73,22 +72,22 @@ from .tiles import (
     some_of,
 )
 
-#: Regions of a tile up to which its rows come one by one, so that the Tensor Engine follows the loads closely.
+#: The most Regions of a tile whose rows are loaded one by one, so that the Tensor Engine follows the loads closely.
 ROWS_REGIONS = 24
-#: Bytes a partition for accumulators on their way out: of four banks, also what they are added to and together.
+#: Bytes a partition for evacuated accumulators: four banks of sums, of their addends and of results.
 SUMS_BYTES = 4 * 3 * BANK_BYTES
-#: Matmuls that an accumulator adds before it is added to others, about: rounding errors grow with their number.
+#: About the most matmuls of an accumulator before it is added to others: rounding errors grow with their number.
 CHAIN = 4096
 
 
 @dataclass(frozen=True)
 class BlocksSchedule:
-    """Passes of all accumulators, shared by the cores, or with split tiles of each.
+    """Passes of all accumulators; the cores share passes, or with split the tiles of each pass.
 
     Attributes:
-        geometry: that blocks are of, whose channels may have been made neighbours; source: of x and gy in memory.
-        lines: whether DMA transposes lines of x and gy; transposes: what the Tensor Engine needs for that, or None.
-        x, k, planes: what a tile needs at most, (rows, columns, channels) of x, output channels, planes of taps.
+        geometry: of the blocks, with channels as neighbours if they are transposed; source: of x and gy in memory.
+        lines: whether DMA transposes lines of x and gy; transposes: the Tensor Engine's Transposes, or None.
+        x, k, planes: the most of a tile, (rows, columns, channels) of x, output channels, planes of taps.
     """
 
     settings: BlocksSettings
@@ -104,22 +103,22 @@ class BlocksSchedule:
 
     @property
     def gang(self) -> int:
-        """Members of a tile's gang, whose blocks a unit has, at most."""
+        """The most members of a tile's gang; a unit has a block of each."""
         return 1 if self.transposes is None else self.transposes.gang
 
     @property
     def apart(self) -> int:
-        """Columns of gy from one to the next that shares its matmul."""
+        """The distance of columns of gy that share a matmul."""
         return apart_beside(self.geometry)
 
     @property
     def further(self) -> int:
-        """Columns of taps that the window of the next one is further."""
+        """The distance of their windows, in columns of taps."""
         return further_beside(self.geometry)
 
     @property
     def cleared(self) -> tuple[int, int]:
-        """(First, end) of channels of gy that matmuls of several columns read beyond those that are loaded."""
+        """(first, end) of channels of gy that matmuls of several columns read beyond the loaded ones."""
         ends = [(one.k[1], channels_read(one)) for one in self.passes]
         ends = [(loaded, read) for loaded, read in ends if loaded < read]
         return min((loaded for loaded, _ in ends), default=0), max((read for _, read in ends), default=0)
@@ -127,8 +126,9 @@ class BlocksSchedule:
 
 @once_a_config
 def build(geometry: Geometry, config: Config, bias: bool, cores: int) -> tuple[BlocksSchedule | None, str]:
-    """(Schedule on `cores` cores, "") or (None, why not), built once. geometry: of x and gy in memory; bias: whether
-    its gradient is wanted. Settings that a config leaves open take least room; see `blocks_candidates.chosen`."""
+    """(Schedule on `cores` cores, "") or (None, the reason against it), built once. geometry: of x and gy in memory;
+    bias: whether to compute its gradient. A config's open settings take the least memory; see
+    `blocks_candidates.chosen`."""
     reason = config_unsupported(geometry, config, bias) or gradient_unsupported(geometry)
     if reason:
         return None, reason
@@ -171,7 +171,7 @@ def _room_unsupported(plan: BlocksSchedule) -> str:
 def _scheduled(
     geometry: Geometry, config: BlocksSettings, bias: bool, source: Geometry, lines: bool, together: int
 ) -> BlocksSchedule:
-    """The Schedule of settings. together: most banks of a pass, of one chunk of channels."""
+    """The Schedule of settings. together: the most banks of a pass of one chunk of channels."""
     is_pe = not lines and (source.x_strides, source.y_strides) != (geometry.x_strides, geometry.y_strides)
     planes, most, banks = planes_of(geometry.planes), units_of_tile(geometry, lines) // config.side, sum_banks(is_pe)
     half = div_ceil(units_in(geometry, config.rows, config.columns), PARTS)
@@ -220,13 +220,13 @@ def _scheduled(
 
 
 def channels_read(one: Pass) -> int:
-    """Channels of gy that matmuls of a pass read, from its first one on; none where it has biases alone."""
+    """Channels of gy that matmuls of a pass read, from its first on; 0 if it has only biases of exchanged x and gy."""
     read = (acc for acc in chain.from_iterable(one.rounds) if not acc.bias or acc.t < 0)
     return max((acc.k[0] - one.k[0] + acc.pitch for acc in read), default=0)
 
 
 def _with_transposes(plan: BlocksSchedule, planes: Sequence[Part], most: int) -> BlocksSchedule:
-    """The same with tiles whose channels the Tensor Engine transposes, of `most` members, and what that needs."""
+    """The schedule with tiles that the Tensor Engine transposes, of at most `most` members, and their Transposes."""
     geometry, config = plan.geometry, plan.settings
     room = min(BLOCK_BYTES // (config.buffers * tile_bytes(plan)), CHAIN // (config.rows * config.columns))
     channels = max(1, *(one.c[0][1] for one in plan.passes))
@@ -248,7 +248,7 @@ def _with_transposes(plan: BlocksSchedule, planes: Sequence[Part], most: int) ->
 def clipped_first(
     geometry: Geometry, config: BlocksSettings, runs: tuple[Sequence[Run], Sequence[Run]], taps: tuple[int, int]
 ) -> tuple[int, int] | None:
-    """(row, column) of gy whose products write all sums, where zeros around whole planes are left out; else None. runs,
+    """(row, column) of gy whose products write all sums, if zeros around whole planes are left out; else None. runs,
     taps: of rows and of columns."""
     if config.side == 1 or config.beside > 1:
         return None
@@ -263,7 +263,7 @@ def clipped_first(
 
 
 def _hull(parts: Sequence[Part], nothing: Part) -> Part:
-    """(first, how many) from the first to the last of some parts."""
+    """(first, count) from the first to the last of some parts; `nothing` without parts."""
     if not parts:
         return nothing
     low = min(first for first, _ in parts)
@@ -271,7 +271,7 @@ def _hull(parts: Sequence[Part], nothing: Part) -> Part:
 
 
 def batches_of(geometry: Geometry, config: BlocksSettings, bias: bool, banks: int) -> list[tuple[Accumulator, ...]]:
-    """Accumulators of each pass, of biases alone if these are more than the banks of PSUM that others leave."""
+    """Accumulators of each pass; biases have their own pass if they exceed the banks of PSUM that others leave."""
     found: list[tuple[Accumulator, ...]] = []
     ks, cs = outputs_beside(geometry, config.beside), cut(geometry.C // geometry.groups, config.channels)
     taps = _taps_of(geometry)
@@ -303,7 +303,7 @@ def _accumulators_of(
     cs: Sequence[Part],
     taps: Sequence[tuple[int, Part, Part]],
 ) -> tuple[tuple[Accumulator, ...], tuple[Accumulator, ...]]:
-    """(Accumulators of some channels of a group, those of their biases)."""
+    """(accumulators of some channels of a group, accumulators of their biases)."""
     accumulators: list[Accumulator] = []
     biases: dict[Accumulator, None] = {}
     t0, r0, s0 = whole_taps(geometry) if geometry.flipped else (None, None, None)
@@ -324,28 +324,28 @@ def _accumulators_of(
 
 
 def _taps_of(geometry: Geometry) -> list[tuple[int, Part, Part]]:
-    """(plane, rows, columns) of taps of an accumulator."""
+    """(plane, rows, columns) of the taps of each accumulator of some channels."""
     rows, columns = taps_of_banks(geometry)
     return [(t, r, s) for t in range(geometry.planes.taps) for r in rows for s in columns]
 
 
 def chains_of(plan: BlocksSchedule, one: Pass, count: int) -> list[Part]:
-    """(first, how many) of so many tiles of a pass that are summed up in a chain each; all if they pass in rounds."""
+    """(first, count) of the tiles of each chain of a pass's `count` tiles; one chain if the pass has several rounds."""
     beside = min(accumulator.beside for accumulator in one.rounds[0])
     matmuls = count * plan.gang * plan.settings.rows * matmuls_beside(plan.geometry, plan.settings.columns, beside)
     return cut_into(count, min(count, div_ceil(matmuls, CHAIN)) if len(one.rounds) == 1 else 1)
 
 
 def tile_bytes(plan: BlocksSchedule) -> int:
-    """Bytes a partition of x and gy of a tile of units, but for its gang."""
+    """Bytes a partition of x and gy of a tile of units, of one member of its gang."""
     size = len(plan.planes) * size_of(plan.x) + plan.settings.rows * plan.settings.columns * plan.k
     return size * plan.geometry.itemsize
 
 
 def needed_bytes(plan: BlocksSchedule, raws: int = 0) -> int:
-    """Bytes a partition, at most. raws: pieces on their way to the Tensor Engine, 0: as the plan has them."""
+    """An upper bound of bytes a partition. raws: loaded pieces before their transposes, 0: as in the plan."""
     found = plan.transposes
-    # of chains before; of a half of the units, and of the other one
+    # sums of earlier chains; sums of both halves of the units
     chains = [int(len(chains_of(plan, one, len(one.tiles))) > 1) for one in plan.passes]
     halves = PARTS if plan.split else 0
     held = max(len(one.rounds[0]) * (more + halves) for one, more in zip(plan.passes, chains, strict=True))
@@ -358,18 +358,18 @@ def needed_bytes(plan: BlocksSchedule, raws: int = 0) -> int:
 
 
 def gathered_bytes(geometry: Geometry, channels: int) -> int:
-    """Bytes a partition for sums of all taps of some channels in several banks: what they are added to, and results;
-    the next ones meanwhile."""
+    """Bytes a partition for sums of all taps of some channels in several banks: addends and results, twice, as the next
+    channels' overlap."""
     return 4 * 4 * channels * num_taps(geometry) if banks_of_taps(geometry) > 1 else 0
 
 
 def instructions(plan: BlocksSchedule, cores: int) -> int:
-    """Instructions of the busiest core, at most."""
+    """An upper bound of the busiest core's instructions."""
     each, settings = [], plan.settings
     for one in plan.passes:
         total, count = 0, len(one.tiles)
         if plan.transposes is None:
-            # rows come one by one, lines of all rows of a block
+            # rows are loaded one by one, lines of all rows of a block at once
             regions = sum(len(tile) * (settings.rows if len(tile) <= ROWS_REGIONS else 1) for tile in one.tiles)
             if plan.lines:
                 regions += sum(region.counts[0] * region.counts[1] for tile in one.tiles for region in tile)
@@ -387,13 +387,13 @@ def instructions(plan: BlocksSchedule, cores: int) -> int:
 
 
 def spread_unsupported(geometry: Geometry, what: str, instead: str) -> str:
-    """Why something does not take a geometry with lhs_dilation; "" if there is none."""
+    """Why `what` does not take a geometry with lhs_dilation; "" without lhs_dilation."""
     apart = (geometry.planes.lhs_dilation, geometry.rows.lhs_dilation, geometry.columns.lhs_dilation)
     return "" if apart == (1, 1, 1) else f"lhs_dilation={apart}: {what} takes 1; use {instead}"
 
 
 def gradient_unsupported(geometry: Geometry) -> str:
-    """Why there is no filter gradient of a geometry, whatever the settings; "" if there is."""
+    """Why no settings compute the filter gradient of a geometry; "" if some do."""
     if geometry.hbm_itemsize == 1:
         return "img_ref.dtype=float8: a filter gradient takes 16 and 32 bits; cast x and gy"
     if geometry.precision in ("fp16x3", "winograd"):

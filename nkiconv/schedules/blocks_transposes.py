@@ -1,10 +1,10 @@
-"""Tiles of units of NCHW, whose channels come on the partitions and are transposed on the Tensor Engine.
+"""Tiles of units of NCHW: x and gy are loaded with channels on the partitions, and the Tensor Engine transposes them.
 
-What is at one place of the windows of all units of a tile is a strided view of planes [c, pixels], and its transpose
-[units, c] what a tile of units has there: a transpose for each place of a window and 128 channels. Of fewer channels
-blocks of several places lie on the partitions together, and below each other in a unit: a tile's gang, whose members
-are groups of planes, or parts of their rows and columns, as many of x and of gy as their channels leave room for. A
-member's units are those of some planes, rows and columns of blocks, with their whole windows: zeros are put in before.
+One place of the windows of all units of a tile is a strided view of planes [c, pixels]; its transpose [units, c] is
+that place of the tile of units: a transpose for each place of a window and 128 channels. With fewer channels the
+partitions hold several members, which are below each other in a unit: a tile's gang. Members are groups of planes, or
+parts of their rows and columns, as many of x and of gy as their channels leave room for. A member's units are of some
+planes, rows and columns of blocks, with whole windows: zeros are inserted before the transpose.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from .tiles import (
     whole_words,
 )
 
-#: Bytes of neighbouring rows that a DMA takes at once, about.
+#: About the bytes of neighbouring rows in a DMA.
 RUN_BYTES = 384
-#: Pieces of x, and of gy, on their way together, at most, and of a gang at least; rows with zeros around them that are
-#: there together.
+#: The most loaded pieces of x, and of gy, at once, and the fewest with a gang at several places; buffers of rows with
+#: zeros around them.
 RAWS, RAWS_LEAST, SLABS = 8, 3, 4
 
 
-#: Columns of matmuls ahead of which x and gy are transposed; chosen by modelled times.
+#: Matmul columns that transposes of x and gy run ahead; chosen by modelled times.
 AHEAD = 2048
 
 
 @dataclass(frozen=True)
 class Span:
-    """Windows of `count` blocks along an axis, which begin `step` elements apart, `extent` elements each, of which taps
-    meet every `spacing`-th: those from `first` on, of which 0 .. size-1 are there."""
+    """Windows of `count` blocks along an axis, from element `first` on, `step` elements apart, of `extent` elements
+    each; taps see every `spacing`-th. Elements 0 .. size-1 exist."""
 
     first: int
     step: int
@@ -57,37 +57,38 @@ class Span:
 
     @functools.cached_property
     def inside(self) -> Part:
-        """(First, end) of what is there of all windows."""
+        """(first, end) of the existing elements of all windows."""
         low = min(max(0, self.first), self.size)
         return low, max(low, min(self.size, self.first + self.width))
 
     @functools.cached_property
     def loaded(self) -> Part:
-        """(First, end) of columns that are loaded: whole rows if it is most of them, for those are neighbours."""
+        """(first, end) of the loaded columns: whole rows, which are runs, if windows have more than half of them."""
         low, end = self.inside
         return (0, self.size) if 2 * (end - low) > self.size else (low, end)
 
     def blocks_inside(self, element: int) -> Part:
-        """(First, end) of blocks whose windows' element of this number is there."""
+        """(first, end) of the blocks whose windows' element number `element` exists."""
         return places_inside(self.first + element, self.step, self.count, self.size)
 
     @property
     def width(self) -> int:
-        """Elements from the first of all windows to the last."""
+        """Elements from the first window's first to the last window's last."""
         return (self.count - 1) * self.step + self.extent
 
     @property
     def is_inside(self) -> bool:
-        """Whether all elements of all windows are there."""
+        """Whether all elements of all windows exist."""
         return 0 <= self.first <= self.size - self.width
 
 
 @dataclass(frozen=True)
 class Side:
-    """gy (t is -1), or x at a plane of taps, of members (first, how many) of a tile's gang, and channels of theirs (the
-    same): (plane, row, column) where what is loaded of each member begins, if anything is there, and how many planes
-    follow. rows, columns: of all members; of an axis along which these lie apart, what is loaded, zeros where nothing
-    is there of sizes (rows, columns)."""
+    """gy (t is -1), or x at a plane of taps, of members (first, count) of a tile's gang and channels (first, count).
+
+    corners: (plane, row, column) of the first loaded element of each member that exists; count, apart: planes of a
+    member and their distance. rows, columns: the Spans of all members; if members are at different places of an axis,
+    the Span of their windows, with zeros outside of the tensor's sizes (rows, columns)."""
 
     t: int
     strides: tuple[int, ...]
@@ -102,17 +103,17 @@ class Side:
 
     @property
     def is_apart(self) -> bool:
-        """Whether its members are not the same rows and columns of other planes."""
+        """Whether its members are at different rows or columns, not only in different planes."""
         return len({corner[1:] for corner in self.corners}) > 1
 
     def pieces(self, itemsize: int) -> list[Part]:
-        """(First, how many) rows of windows that are loaded together; one piece: all that is there of planes."""
+        """(first, count) of the rows of windows of each load; a single piece is all loaded rows of planes."""
         low, end = self.columns.loaded
         return cut_into(self.rows.extent, pieces_of(self.rows.extent, (end - low) * itemsize, self.is_apart))
 
     def loaded_of(self, corner: tuple[int, int, int]) -> tuple[Part, Part]:
-        """(First, end) of rows and of columns of the only piece that are there of the member with this corner; the same
-        twice where none is."""
+        """(first, end) of rows, and of columns, of the single piece that exist for the member with this corner; first
+        equals end if none do."""
         (top, bottom), (left, right), found = self.rows.inside, self.columns.loaded, []
         for first, extent, size in zip(corner[1:], (bottom - top, right - left), self.sizes, strict=True):
             low = min(extent, max(0, -first))
@@ -120,7 +121,7 @@ class Side:
         return found[0], found[1]
 
     def raw_shape(self, itemsize: int) -> tuple[int, ...]:
-        """Shape [128, planes, blocks, rows, columns] of a piece in SBUF."""
+        """The shape [128, planes, blocks, rows, columns] of a piece in SBUF."""
         pieces, columns, rows = self.pieces(itemsize), self.columns.loaded, self.rows.inside
         width = max(1, columns[1] - columns[0])
         if len(pieces) > 1:
@@ -129,12 +130,12 @@ class Side:
 
     @property
     def slab_shape(self) -> tuple[int, ...]:
-        """Shape [128, planes, blocks, columns] of a row of windows with zeros around it."""
+        """The shape [128, planes, blocks, columns] of a row of windows with zeros around it."""
         return P_MAX, self.count, self.rows.count, self.columns.width
 
 
 def pieces_of(height: int, num_bytes: int, apart: bool) -> int:
-    """Pieces of windows of so many rows of so many bytes. apart: members of a gang are not the same rows or columns."""
+    """The number of pieces of windows of `height` rows of num_bytes. apart: whether members are at different places."""
     rows = div_ceil(RUN_BYTES, max(1, num_bytes))
     return 1 if apart else max(1, (2 * height + rows) // (2 * rows))
 
@@ -145,9 +146,8 @@ Grid = tuple[int, list[Part], list[Part]]
 
 @dataclass(frozen=True)
 class Transposes:
-    """What transposes on the Tensor Engine need: members of a gang, at most, pieces of x, and of gy, on their way
-    together, banks of PSUM, shapes of the buffers of pieces (of x, of gy) and of rows with zeros; zeros beside members
-    that are apart, in a row."""
+    """Buffers of transposes on the Tensor Engine: the most members of a gang; loaded pieces of x, and of gy; banks of
+    PSUM; shapes of pieces (of x, of gy) and of rows with zeros; zeros in a row beside members at different places."""
 
     gang: int
     raws: int
@@ -158,7 +158,7 @@ class Transposes:
 
 
 def grid_of(geometry: Geometry, rows: int, columns: int) -> Grid:
-    """The Grid of blocks of so many rows and columns: a member has planes, or a part of one."""
+    """The Grid of blocks of `rows` rows and `columns` columns: a member has planes, or a part of one."""
     some_columns = _even(div_ceil(geometry.columns.out, columns), P_MAX)
     some_rows = _even(div_ceil(geometry.rows.out, rows), P_MAX // some_columns[0][1])
     whole = len(some_columns) == 1 and len(some_rows) == 1
@@ -167,13 +167,14 @@ def grid_of(geometry: Geometry, rows: int, columns: int) -> Grid:
 
 
 def _even(count: int, most: int) -> list[Part]:
-    """(first, how many) of parts of at most so many, alike but for the last, which may be smaller."""
+    """(first, count) of equal parts of at most `most`; the last may be smaller."""
     return cut_at(count, div_ceil(count, div_ceil(count, most)))
 
 
 def gang_of(grid: Grid, planes: Sequence[int], channels: int, shared: bool, room: int) -> int:
-    """Members of a tile's gang, of so many planes that see planes of x at the same taps: what channels of x leave room
-    for, whose windows have more places than gy's blocks, up to `room`. shared: whether the cores share them."""
+    """Members of a tile's gang: as many as channels of x leave room for, as its windows have more places than gy's
+    blocks, up to `room`. planes: the numbers of planes that see planes of x at the same taps; shared: whether the cores
+    share the members."""
     most, some_rows, some_columns = grid
     members = max(1, max(planes) // most) * len(some_rows) * len(some_columns)
     members = max(1, members // PARTS if shared else members)
@@ -181,8 +182,8 @@ def gang_of(grid: Grid, planes: Sequence[int], channels: int, shared: bool, room
 
 
 def gangs_of(grid: Grid, planes: Sequence[int], gang: int) -> list[tuple[int, range, int, Part]]:
-    """(Number of a run of planes, the first of each member in it, how many follow each, (first, how many) places) of
-    each tile's gang: of members of several places where no run has planes enough."""
+    """(number of a run of planes, the first plane of each member in it, planes of a member, (first, count) of places)
+    of each tile's gang; members are at several places if no run has enough planes."""
     most, some_rows, some_columns = grid
     found = list[tuple[int, range, int, Part]]()
     for run, total in enumerate(planes):
@@ -200,14 +201,14 @@ def gangs_of(grid: Grid, planes: Sequence[int], gang: int) -> list[tuple[int, ra
 def transposed_tiles(
     geometry: Geometry, planes: Sequence[Part], config: BlocksSettings, gang: int, taps: tuple[Part, Part]
 ) -> tuple[Tile, ...]:
-    """Tiles with a Region for each of their gang. planes: see `planes_of`; taps: rows and columns of them."""
+    """Tiles with a Region for each member of their gang. planes: of `planes_of`; taps: their rows and columns."""
     grid = _, some_rows, some_columns = grid_of(geometry, config.rows, config.columns)
     rows = [(p, _run_of(geometry.rows, config.rows, p, taps[0])) for p in some_rows]
     columns = [(q, _run_of(geometry.columns, config.columns, q, taps[1])) for q in some_columns]
     places, tiles = list(product(rows, columns)), list[Tile]()
     for run, firsts, count, some in gangs_of(grid, [total for _, total in planes], gang):
         own = some_of(places, some)
-        # members are alike: blocks of the last one that are not there are zeros
+        # members have equal sizes: missing blocks of the last one are zeros
         counts = count, max(p[1] for (p, _), _ in own), max(q[1] for _, (q, _) in own)
         tiles.append(
             tuple(
@@ -220,12 +221,12 @@ def transposed_tiles(
 
 
 def are_apart(passes: Sequence[Pass]) -> bool:
-    """Whether members of a gang are other rows or columns."""
+    """Whether members of a gang are at different rows or columns."""
     return any(len({(member.p, member.q) for member in tile}) > 1 for one in passes for tile in one.tiles)
 
 
 def _run_of(axis: Axis, extent: int, blocks: Part, taps: Part) -> Run:
-    """The Run of blocks (first, how many) of a tile, all together: what any of their windows has of x."""
+    """One Run for all blocks (first, count) of a tile: the part inside x of any of their windows."""
     span = _span_of(axis, (blocks[0] * extent, extent, blocks[1]), taps)
     low = min(span.extent, max(0, -(span.first + (span.count - 1) * span.step)))
     high = max(low, min(span.extent, span.size - span.first))
@@ -266,18 +267,18 @@ def side_of(
 
 
 def _span_of(axis: Axis, blocks: tuple[int, int, int], taps: Part) -> Span:
-    """The Span of x of blocks (first output, outputs, how many) at taps (first, how many)."""
+    """The Span of x of blocks (first output, outputs, count) at taps (first, count)."""
     first, step = blocks[0] * axis.stride + taps[0] * axis.dilation - axis.before, blocks[1] * axis.stride
     return Span(first, step, blocks[2], extent_of(axis, blocks[1], taps), axis.size, spacing_of(axis, blocks[1]))
 
 
 def spacing_of(axis: Axis, outputs: int) -> int:
-    """Elements of x from one that taps of a block of so many outputs meet to the next."""
+    """The distance of elements of x that taps of a block of `outputs` outputs see."""
     return axis.dilation if outputs == 1 else math.gcd(axis.stride, axis.dilation)
 
 
 def chunks_of(channels: int, gang: int) -> list[tuple[Part, Part]]:
-    """((first, how many) members, channels) that are transposed together, of so many of each."""
+    """((first, count) of members, of channels) of each transpose, for `gang` members and `channels` channels."""
     return list(product(cut(gang, max(1, P_MAX // channels)), cut(channels, P_MAX)))
 
 
@@ -290,8 +291,8 @@ def sides_of(geometry: Geometry, config: BlocksSettings, one: Pass, tile: Tile, 
 def buffer_shapes(
     geometry: Geometry, config: BlocksSettings, passes: Sequence[Pass]
 ) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], tuple[int, ...], int]:
-    """Shapes that hold each piece (of x, of gy), and each row of windows, of all tiles of passes, and zeros that rows
-    of members that are apart have."""
+    """Shapes that hold each piece (of x, of gy), and each row of windows, of all tiles of passes; and the zeros in rows
+    of members at different places."""
     raws: list[tuple[int, ...]] = [(1, 1, 1, 1, 1), (1, 1, 1, 1, 1)]
     slab: tuple[int, ...] = (1, 1, 1, 1)
     zeros = 0
@@ -306,24 +307,24 @@ def buffer_shapes(
 
 
 def transpose_bytes(geometry: Geometry, found: Transposes, raws: int) -> int:
-    """Bytes a partition that transposes need besides the blocks. raws: pieces of each."""
+    """Bytes a partition of transposes besides the blocks. raws: pieces of x, and of gy."""
     pieces = raws * sum(size_of(shape[1:]) for shape in found.raw_shapes)
     return (pieces + SLABS * size_of(found.slab_shape[1:]) + found.zeros) * geometry.itemsize
 
 
 def bank_shape(side: Side, itemsize: int) -> tuple[int, int, int, int]:
-    """Shape [128, places, members, channels] of a Side's transposes in a bank."""
+    """The shape [128, places, members, channels] of a Side's transposes in a bank."""
     members, room = side.members[1], whole_words(side.channels[1], itemsize)
     return P_MAX, BANK_BYTES // (members * room * itemsize), members, room
 
 
 def transpose_instructions(geometry: Geometry, config: BlocksSettings, one: Pass) -> int:
-    """Instructions of transposing the tiles of a pass, at most."""
+    """An upper bound of the instructions that transpose a pass's tiles."""
     total = 0
     for tile, t in product(one.tiles, (-1, *one.planes)):
         for side in sides_of(geometry, config, one, tile, t):
             rows, columns = side.rows.extent, side.columns.extent
-            # rows of windows: edges and a copy of each, its transposes, and their way out
+            # rows of windows: edges and a copy of each, its transposes and their evacuation
             each = len(side.pieces(geometry.itemsize)) * side.members[1] * (side.rows.count + 1) + 4
             places = bank_shape(side, geometry.itemsize)[1]
             total += each + rows * (6 + columns + div_ceil(columns, places))

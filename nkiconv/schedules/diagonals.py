@@ -5,14 +5,14 @@ and the window of x around it.
     out[(p, q, k), (c, h, w)] = sum over units and blocks of  gy[unit, p, q, k] * x[unit, c, h, w]
 
 One matmul takes a block of all units at once: gy of its positions is the stationary [units, (p, q, k)], the window of x
-the moving operand [units, (c, h, w)], both views of SBUF; all blocks are added in one bank of PSUM. The sums that are
-wanted lie on skewed diagonals: a gather leaves [(p, q, k), taps] of many groups, and one matmul with zeros and ones
-adds up their positions.
+the moving operand [units, (c, h, w)], both views of SBUF; all blocks are added in one bank of PSUM. The needed sums are
+on skewed diagonals: a gather takes [(p, q, k), taps] of many groups, and one matmul with zeros and ones adds up their
+positions.
 
 K: units; M: positions of a block and output channels; N: the window of x; evacuation: copies and gathers.
-A unit is a part of a plane of gy, of several blocks, on a partition; of few, 2 or 4 row tiles work on as many groups at
-once (setting `side`). Groups that leave columns of the Tensor Engine empty share products (`beside`), or banks
-(`below`). Windows are clipped where x ends.
+A unit is a part of a plane of gy, of several blocks, on a partition; with few units, 2 or 4 row tiles compute as many
+groups at once (setting `side`). Groups that leave columns of the Tensor Engine empty share products (`beside`), or
+banks (`below`). Windows are clipped at the edges of x.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .geometry import Geometry, instructions_unsupported, num_taps
 from .settings import Config, Settings, count, double, half, less, more, once_a_config, setting, warm_up
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, SBUF_BYTES, Part, cut_at, div_ceil, fits_sbuf
 
-#: Tiles of units that are loaded at once by default.
+#: The default number of tiles of units in SBUF at once.
 BUFFERS = 3
 _BANK = BANK_COLUMNS
 
@@ -38,7 +38,7 @@ def _half_up(now: int) -> int:
 
 @dataclass(frozen=True)
 class DiagonalsSettings(Settings):
-    """All settings."""
+    """Settings of `diagonals`."""
 
     algorithm = "diagonals"
     tried = ("buffers", "groups", "down", "across", "warmup")
@@ -64,14 +64,14 @@ class DiagonalsSettings(Settings):
     warmup: int = warm_up(0, near=(0, 20, 40, 80))
 
 
-#: Bytes a partition of SBUF for the units that are there together, and sums of taps.
+#: Bytes a partition of SBUF for units and sums of taps in candidates.
 ROOM_BYTES = 200_000
-#: Columns of sums of a row tile that are gathered from at once, unless one bank has more.
+#: The most columns of a row tile's sums in a gather, unless one bank has more.
 READ_MOST = 1024
 
 
 def config_unsupported(geometry: Geometry, config: Config) -> str:
-    """What is wrong with names and values, "" if nothing is."""
+    """The error of a config's names or values; "" if it is valid."""
     reason = DiagonalsSettings.unsupported_reason(config)
     if reason:
         return reason
@@ -88,32 +88,33 @@ def config_unsupported(geometry: Geometry, config: Config) -> str:
 
 
 def completed(geometry: Geometry, config: Config) -> DiagonalsSettings:
-    """All settings; what a config leaves open takes least room."""
+    """All settings of a config; open ones take the least memory."""
     least = dict.fromkeys(("rows", "columns", "down", "across", "beside", "side", "groups"), 1)
     return DiagonalsSettings.read(config, geometry, **least, strips=0)
 
 
-#: Tiles of sums as evacuated, of a row tile, that are filled in rotation.
+#: Rotating tiles of evacuated sums, of a row tile.
 READS = 2
-#: Sets of groups from which they are the partitions of what is stored, if no fewer than taps, each a matmul then.
+#: The number of sets of groups from which sets are the partitions of stores, if no fewer than taps: a matmul a tap.
 MANY_SETS = 32
 
 
 @dataclass(frozen=True)
 class DiagonalsSchedule:
-    """Passes that the cores share, or with split tiles of units that they share.
+    """Passes of all groups; the cores share passes, or with split the tiles of units.
 
     Attributes:
-        bias: whether the bias's gradient is wanted.
+        bias: whether to compute the bias's gradient.
         k, c: output and input channels of the groups that share a product, a set; own: input channels of one group.
-        window: (rows, columns) of x of a block; shared: rows of a unit's window that are those of the unit above it.
-        h, w: (first, how many) of the rows and columns of a unit's window that are inside x for any unit; seen: the
-            same of a block's window.
-        columns: of sums of a set; each: of them that are gathered; per_bank: accumulators of a bank; per_gather: of a
-        gather.
-        transposed: whether sets are the partitions of what is stored.
-        strips: of each tile (number of its strip, or its own, whether its units are below those of the tile before).
-        passes: groups (first, how many) of each row tile.
+        window: (rows, columns) of x of a block; shared: rows that a unit's window shares with the unit's above it.
+        h, w: (first, count) of the rows and columns of a unit's window that are inside x for any unit; seen: (first,
+            count) of rows and of columns of a block's window that are inside x for any block.
+        columns: of sums of a set; each: columns of them that are gathered; per_bank: accumulators of a bank;
+            per_gather: accumulators of a gather.
+        transposed: whether sets are the partitions of stores.
+        strips: for each tile (number of its strip, or its own number; whether its units are below the units of the tile
+            before).
+        passes: sets (first, count) of each row tile.
     """
 
     geometry: Geometry
@@ -139,22 +140,23 @@ class DiagonalsSchedule:
 
     @property
     def positions(self) -> int:
-        """Rows of products of a set."""
+        """Rows of a set's products."""
         return self.settings.rows * self.settings.columns * self.k
 
     @property
     def rows_of_sums(self) -> int:
-        """Partitions of sums: of one set, or of those below each other."""
+        """Partitions of sums: of one set, or of all sets below each other."""
         return self.positions if self.settings.below == 1 else P_MAX
 
     def accumulators_of(self, part: Part) -> int:
-        """Accumulators of a row tile: of sets below each other, and a plane of taps."""
+        """The number of a row tile's accumulators, each of sets below each other and a plane of taps."""
         return div_ceil(part[1], self.settings.below) * self.geometry.planes.taps
 
 
 @once_a_config
 def build(geometry: Geometry, config: Config, bias: bool, cores: int) -> tuple[DiagonalsSchedule | None, str]:
-    """(Schedule on `cores` cores, "") or (None, why not), built once. bias: whether its gradient is wanted too."""
+    """(Schedule on `cores` cores, "") or (None, the reason against it), built once. bias: whether to compute its
+    gradient too."""
     reason = gradient_unsupported(geometry) or diagonals_unsupported(geometry) or config_unsupported(geometry, config)
     if reason:
         return None, reason
@@ -178,7 +180,7 @@ def build(geometry: Geometry, config: Config, bias: bool, cores: int) -> tuple[D
 
 
 def diagonals_unsupported(geometry: Geometry) -> str:
-    """Why diagonals do not take a geometry, whatever the settings; "" if they do."""
+    """Why no settings of diagonals take a geometry; "" if some do."""
     k, c = geometry.K // geometry.groups, geometry.C // geometry.groups
     if k > P_MAX:
         return f'K={geometry.K}, groups={geometry.groups}: diagonals take {P_MAX} of a group; use algorithm="blocks"'
@@ -218,7 +220,7 @@ def _scheduled(geometry: Geometry, config: DiagonalsSettings, bias: bool) -> Dia
 def _strips_of_units(
     geometry: Geometry, rows: Sequence[Run], columns: Sequence[Run], config: DiagonalsSettings
 ) -> tuple[tuple[tuple[int, bool], ...], tuple[Tile, ...]]:
-    """(strips, tiles of units), down one strip after the other."""
+    """(strips, tiles of units), strip by strip from top to bottom."""
     planes, most = planes_of(geometry.planes), P_MAX // config.side
     if config.strips == 0:
         tiles = tiles_of_units(planes, rows, columns, most)
@@ -230,14 +232,14 @@ def _strips_of_units(
 
 
 def _seen_of(runs: Sequence[Run]) -> Part:
-    """(first, how many) elements of the windows of units that are inside x for any of them; one at least."""
+    """(first, count) of the elements of units' windows that are inside x for any unit; at least one."""
     some = [run for run in runs if run.high > run.low] or runs[:1]
     low = min(run.low for run in some)
     return low, max(1, max(run.high for run in some) - low)
 
 
 def _seen_of_blocks(step: int, count: int, window: int, there: Part) -> Part:
-    """(first, how many) elements of the windows of so many blocks of a unit, `step` apart, that are there for any."""
+    """(first, count) of the elements of blocks' windows that are in `there` for any of `count` blocks, `step` apart."""
     starts = range(0, count * step, step)
     some = [(max(0, there[0] - at), min(window, sum(there) - at)) for at in starts]
     some = [(low, high) for low, high in some if low < high] or [(0, 1)]
@@ -246,7 +248,7 @@ def _seen_of_blocks(step: int, count: int, window: int, there: Part) -> Part:
 
 
 def _passes_of(groups: int, config: DiagonalsSettings) -> tuple[tuple[Part, ...], ...]:
-    """Groups of each row tile of each pass."""
+    """(first, count) of the sets of groups of each row tile of each pass."""
     return tuple(
         tuple((first + at, some) for at, some in cut_at(count, div_ceil(count, config.side)))
         for first, count in cut_at(groups, config.side * config.groups)
@@ -254,27 +256,27 @@ def _passes_of(groups: int, config: DiagonalsSettings) -> tuple[tuple[Part, ...]
 
 
 def needed_bytes(plan: DiagonalsSchedule) -> int:
-    """Bytes a partition, at most."""
+    """An upper bound of bytes a partition."""
     settings, geometry = plan.settings, plan.geometry
     x_size = geometry.planes.taps * plan.h[1] * plan.w[1] * plan.c
     y_size = settings.rows * settings.down * settings.columns * settings.across * plan.k
     units = settings.buffers * (x_size + y_size) * settings.groups * geometry.itemsize
     accumulators = div_ceil(settings.groups, settings.below) * geometry.planes.taps
-    # as evacuated; as gathered, of two passes, and to be added; what is stored
+    # evacuated sums; a gather's result, and gathered sums of two passes; stored results
     reads = READS * plan.per_gather * plan.c * plan.window[0] * plan.window[1]
     sums = reads + plan.per_gather * plan.each + 2 * accumulators * plan.each
-    # indices, as fp32 too; which positions and channels are a partition's; zeros
+    # indices, also as fp32; ones of each partition's positions and channels; zeros
     constants = 2 * plan.per_gather * plan.each + 5 * P_MAX
-    # of biases, of two passes, and to be added
+    # sums of biases, of two passes, and their addends
     constants += 3 * settings.groups * plan.k if plan.bias else 0
     return units + 4 * (settings.side * sums + constants + 4 * BANK_COLUMNS)
 
 
 def instructions(plan: DiagonalsSchedule, cores: int) -> int:
-    """Instructions of the busiest core, at most."""
+    """An upper bound of the busiest core's instructions."""
     settings, regions, count = plan.settings, sum(map(len, plan.tiles)), len(plan.tiles)
     parts, T, accumulators = settings.side, plan.geometry.planes.taps, settings.groups * plan.geometry.planes.taps
-    # zeros first, where not all sums are a product's
+    # with zeros first, if a product does not write all sums
     products = count * (settings.down * settings.across + 1) * accumulators * parts
     reads = count * accumulators * parts * 4
     loads = (regions * parts + 4 * count) * (T + 1)

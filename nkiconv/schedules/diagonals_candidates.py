@@ -1,4 +1,4 @@
-"""Settings of `diagonals` in order of the least time that they can take: of a bare kernel, and for the host, whose
+"""Candidate settings of `diagonals` in order of their bound: for a kernel without a config, and for the host, whose
 search begins with them. The bound: the busiest of the Tensor Engine, DMA and evacuation, over all steps."""
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from .settings import Config, once_a_config
 from .tables import Table, ceil, dma_ns, some, table
 from .tiles import BANK_COLUMNS, P_MAX, PARTS
 
-#: Settings to fall back on where better ones do not fit.
+#: Further settings, tried if better ones do not fit.
 SPARE = 6
 
 
 def plan(geometry: Geometry, config: Config, bias: bool, cores: int) -> tuple[DiagonalsSchedule | None, str]:
-    """What `build` returns, of the settings that a config leaves open as candidates have them best."""
+    """As `build`, with a config's open settings filled in by the best candidate."""
     return build(geometry, chosen(geometry, config, bias, cores), bias, cores)
 
 
 @once_a_config
 def chosen(geometry: Geometry, config: Config, bias: bool, cores: int) -> Config:
-    """A config with all settings, itself where none fits."""
+    """The config completed by the best candidate that fits; itself if no candidate does."""
     if len(config or ()) == len(dataclasses.fields(DiagonalsSettings)):
         return config
     found = candidates(Target.of(Rates()), geometry, config, SPARE)
@@ -48,7 +48,8 @@ def chosen(geometry: Geometry, config: Config, bias: bool, cores: int) -> Config
 
 
 def candidates(target: Target, geometry: Geometry, config: Config, count: int) -> list[tuple[float, DiagonalsSettings]]:
-    """(ns, settings) of so many of least time that have the given ones; none where there are no diagonals."""
+    """(ns, settings) of the `count` candidates of least time that hold the given settings; [] if diagonals do not take
+    the problem."""
     if config_unsupported(geometry, config) or gradient_unsupported(geometry) or diagonals_unsupported(geometry):
         return []
     return DiagonalsBound(target, geometry).least(dict(config or ()), count)
@@ -57,21 +58,22 @@ def candidates(target: Target, geometry: Geometry, config: Config, count: int) -
 #: Rows and columns of a block that are tried, groups packed along partitions and columns, groups of a pass.
 EXTENTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 28, 32, 64, 128)
 SIDES, BELOW, BESIDE, GROUPS = (1, 2, 4), (1, 2, 4), (1, 2, 4, 8, 16, 32), (1, 2, 4, 8, 12, 16, 32, 64)
-#: What blocks whose units are tried may take of the Tensor Engine over the one that takes least.
+#: For each way to share the Tensor Engine: the number of blocks whose units are tried, and the most time of the Tensor
+#: Engine of these, over the least.
 BLOCKS, IDLE = 6, 1.3
-#: Matmuls on zeros before the first others.
+#: Matmuls on zeros of candidate settings.
 WARM_UP = 40
 
 
 def distinct(options: Sequence[Any], most: Any) -> Any:
-    """[options, blocks]: values of a setting up to the most for each block, each once; 0 in place of others."""
+    """[options, blocks]: values of a setting up to `most` for each block, each once; 0 in place of others."""
     found = np.array([np.broadcast_to(one, most.shape) for one in options])
     again = np.array([(found[:at] == one).any(axis=0) for at, one in enumerate(found)])
     return np.where(again | (found > most), 0, found)
 
 
 class DiagonalsBound:
-    """Times of the busier of two cores, in ns; on one core settings are the same."""
+    """Times of the busier of two cores, in ns; settings are the same on one core."""
 
     def __init__(self, target: Target, geometry: Any) -> None:
         self.target, self.geometry = target, geometry
@@ -81,7 +83,7 @@ class DiagonalsBound:
         self.taps = self.c * geometry.rows.taps * geometry.columns.taps
 
     def least(self, given: Mapping[str, int], count: int) -> list[tuple[float, DiagonalsSettings]]:
-        """(ns, settings) of least time that have the given ones."""
+        """(ns, settings) of the `count` candidates of least time that hold the given settings."""
         rows = self.units(given, self.blocks(given))
         if not len(rows["side"]):
             return []
@@ -91,7 +93,8 @@ class DiagonalsBound:
         return [(float(ns[at]), DiagonalsSettings(**one)) for at, one in zip(found, settings, strict=True)]
 
     def sums(self, rows: Any, columns: Any) -> Any:
-        """Columns of products of a group and a block: several blocks may see all of a window together."""
+        """Columns of the products of a group and a block: the whole window, as blocks may see all of it together, or at
+        most x if a block has a whole axis."""
         found = self.c
         for axis, extent in ((self.geometry.rows, rows), (self.geometry.columns, columns)):
             window: Any = window_of(axis, extent)
@@ -99,12 +102,12 @@ class DiagonalsBound:
         return found
 
     def product_ns(self, t: Table) -> Any:
-        """The Tensor Engine's for a block of all units of a row tile."""
+        """ns of the Tensor Engine for a block of all units of a row tile."""
         least = np.where(t["side"] > 1, t["side"] * self.target.row_tile_columns, self.target.matmul_columns_min)
         return np.maximum(t["beside"] * t["sums"], least) * self.column_ns + self.matmul_ns
 
     def blocks(self, given: Mapping[str, int]) -> Table:
-        """Blocks that take little of the Tensor Engine."""
+        """Blocks that need little time of the Tensor Engine."""
         P, Q, groups = self.geometry.rows.out, self.geometry.columns.out, self.geometry.groups
         every = {"side": SIDES, "below": BELOW, "beside": [one for one in BESIDE if groups % one == 0]}
         every |= {"rows": [one for one in EXTENTS if one <= P], "columns": sorted({*(e for e in EXTENTS if e <= Q), Q})}
@@ -123,7 +126,7 @@ class DiagonalsBound:
         return some(t, order[good])
 
     def units(self, given: Mapping[str, int], blocks: Table) -> Table:
-        """Settings to compare of some blocks."""
+        """Candidate settings for some blocks."""
         geometry = self.geometry
         down, across = ceil(geometry.rows.out, blocks["rows"]), ceil(geometry.columns.out, blocks["columns"])
         most = ceil(geometry.groups // blocks["beside"], blocks["side"])
@@ -148,7 +151,7 @@ class DiagonalsBound:
         for name in ("buffers", "split", "warmup"):
             t[name] = np.full_like(t["rows"], rest[name])
         if "split" not in given:
-            # a single pass is shared by tiles
+            # the cores share tiles if there is a single pass
             t["split"] = np.where(t["side"] * t["groups"] * t["beside"] >= geometry.groups, 1, 0)
         if "buffers" not in given:
             t["buffers"] = np.where(self.bytes(t, BUFFERS) > ROOM_BYTES, BUFFERS - 1, BUFFERS)
@@ -156,14 +159,14 @@ class DiagonalsBound:
         return {name: t[name] for name in [one.name for one in dataclasses.fields(DiagonalsSettings)]}
 
     def bytes(self, t: Table, buffers: Any) -> Any:
-        """A partition's, about."""
+        """Approximate bytes a partition."""
         rows, columns = t["rows"] * t["down"], t["columns"] * t["across"]
         size = (self.T * self.sums(rows, columns) + rows * columns * self.k) * t["groups"] * t["beside"]
         accumulators = ceil(t["groups"], t["below"]) * self.T
         return size * self.geometry.itemsize * buffers + 8 * t["side"] * (accumulators * self.taps + 2 * READ_MOST)
 
     def ns(self, t: Table) -> Any:
-        """From the first load to the last store."""
+        """ns from the first load to the last store."""
         geometry, target, T = self.geometry, self.target, self.T
         t = {**t, "sums": self.sums(t["rows"], t["columns"])}
         rows, columns = t["rows"] * t["down"], t["columns"] * t["across"]
@@ -181,12 +184,12 @@ class DiagonalsBound:
         moving_ns = self.moving_ns(t, rows, columns)
         reads_ns = t["side"] * accumulators * self.read_ns(t) + waits_ns
         streamed_ns = products * t["beside"] * t["sums"] * self.column_ns
-        # short products at half rate never bring the Tensor Engine back to the full one
+        # short products at half rate never bring the Tensor Engine back to the full rate
         short = target.half_rate * streamed_ns < target.window_work * array_ns
         short |= streamed_ns < target.window_work * np.maximum(np.maximum(array_ns, moving_ns), reads_ns)
         array_ns = np.where(short, array_ns / target.half_rate, array_ns)
         step_ns = np.maximum(np.maximum(array_ns, moving_ns), reads_ns)
-        # of both cores' sums: a pass's are exchanged by row tiles
+        # both cores' sums: a pass's are exchanged by row tiles
         sums = accumulators * self.taps * t["rows"] * t["columns"] * t["beside"] * self.k * t["below"]
         shared_ns = t["side"] * (target.exchange_ns + 4 * sums * target.exchange_byte_ns) * passes
         shared_ns = np.where(t["split"] > 0, shared_ns, 0)
@@ -194,7 +197,7 @@ class DiagonalsBound:
         return step_ns * (steps * passes - 1) + array_ns + moving_ns + reads_ns + ends_ns + shared_ns
 
     def cleared_ns(self, t: Table, rows: Any, columns: Any) -> Any:
-        """Of the zeros around windows in the first buffer, which Vector and GpSimd write: its loads wait for them."""
+        """ns of the zeros around windows in the first buffer, which Vector and GpSimd write before its loads."""
         target, windows, loaded = self.target, 1, 1
         for axis, extent in ((self.geometry.rows, rows), (self.geometry.columns, columns)):
             outside = max(0, axis.before) + max(0, window_of(axis, axis.out) - axis.before - axis.size)
@@ -205,7 +208,7 @@ class DiagonalsBound:
         return self.T * (windows - loaded) * t["groups"] * t["beside"] * self.c * each_ns
 
     def moving_ns(self, t: Table, rows: Any, columns: Any) -> Any:
-        """Of the DMAs of a step, on average."""
+        """ns of a step's DMAs, on average."""
         geometry = self.geometry
         height: Any = np.minimum(window_of(geometry.rows, rows), geometry.rows.size)
         strip = ceil(geometry.rows.size, ceil(geometry.rows.out, rows))
@@ -217,8 +220,8 @@ class DiagonalsBound:
         return self.T * x + y
 
     def dma_ns(self, h: Any, w: Any, c: Any, width: int, channels: int, strides: Any) -> Any:
-        """Of so many rows, columns and channels for each partition, of a tensor of so many columns and channels."""
-        # rows of blocks that are longer than those in memory are a run each
+        """ns of DMA for h rows, w columns and c channels a partition, of a tensor of `width` columns and `channels`."""
+        # whole rows of the tensor form one run, unless the block's rows are longer
         if strides[0] != 1:
             run = np.where(w == width, h, 1) * np.minimum(w, width)
         else:
@@ -226,8 +229,8 @@ class DiagonalsBound:
         return dma_ns(self.target, P_MAX, h * np.minimum(w, width) * c, run, self.geometry.hbm_itemsize)
 
     def read_ns(self, t: Table) -> Any:
-        """Of the evacuation of a set's products on a row tile, which Vector and Scalar share, or of what GpSimd
-        gathers of them."""
+        """ns of the evacuation of a set's products on a row tile, which Vector and Scalar share, or of GpSimd's gather
+        from them."""
         target, sums = self.target, t["beside"] * t["sums"]
         each_ns = 1.0 / (1.0 / target.vector_ns + 1.0 / target.scalar_ns)
         fixed_ns = target.vector_fixed_psum_ns / np.maximum(1, BANK_COLUMNS // sums) / PARTS
