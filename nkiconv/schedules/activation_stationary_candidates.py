@@ -188,7 +188,8 @@ def candidates(target: Target, geometry: Geometry, options: Options, cores: int,
 
 
 def schedule_of(geometry: Geometry, options: Options, settings: Any) -> Schedule | None:
-    """The schedule of complete settings; None if they contradict each other or, except of blocks, exceed SBUF."""
+    """The schedule of complete settings; None if they contradict each other or exceed SBUF (depthwise blocks are not
+    checked for SBUF here)."""
     if isinstance(settings, DepthwiseSettings):
         return None if blocks_misfit(geometry, settings) else BlockSchedule(geometry, settings)
     if isinstance(settings, RowSettings):

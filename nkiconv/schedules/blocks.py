@@ -40,19 +40,19 @@ class BlocksSettings(Settings):
     outputs: int = count("accumulators of a pass along output channels, 128 each", 1, _BANK, near=(half, double))
     inputs: int = count("accumulators of a pass along input channels", 1, _BANK, near=(less, more, double))
     beside: int = count(
-        "columns of gy packed along an accumulator's rows, where the last output channels leave room: 1, 2 or 4", 1, 4
+        "columns of gy packed along an accumulator's rows, if the last output channels leave room: 1, 2 or 4", 1, 4
     )
     side: int = count("row tiles, each with its part of a pass's input channels: 1, 2 or 4", 1, 4, default=1)
     buffers: int = count("tiles of blocks that are loaded at once", 1, BUFFERS_MAX, near=(less, more, double))
     pixels: int = count(
-        "of NCHW: 1: DMA transposes lines; 2: the Tensor Engine transposes x and gy; 0: they stay in memory order",
+        "of NCHW: 1: DMA transposes lines; 2: the Tensor Engine transposes x and gy; 0: both keep their memory order",
         0,
         2,
         default=0,
     )
-    split: int = count("1: the cores share blocks, whose sums they add; 0: accumulators", 0, 1, near=(_other,))
+    split: int = count("1: the cores share blocks and add their sums; 0: they share passes", 0, 1, near=(_other,))
     exchanged: int = count(
-        "1: x and gy change places: input channels are the rows of accumulators, output channels their columns; 0: not",
+        "1: x and gy are exchanged: input channels are the rows of accumulators, output channels their columns; 0: not",
         0,
         1,
         default=0,
@@ -135,13 +135,13 @@ def exchange_unsupported(geometry: Geometry, config: Config, bias: bool) -> str:
         return ""
     if geometry.groups > 1 or max(strides) > 1:
         return (
-            f"config exchanged=1, feature_group_count={geometry.groups}, stride={strides}: x and gy change places "
-            f"where there is one group and no stride; use 0"
+            f"config exchanged=1, feature_group_count={geometry.groups}, stride={strides}: x and gy are exchanged "
+            f"only with one group and stride 1; use 0"
         )
     if bias and None in whole_taps(in_places(geometry, config)):
         return (
-            "config exchanged=1, bias_gradient=True: sums of gy are those of a tap at which x meets all of it, there "
-            "is none; use 0"
+            "config exchanged=1, bias_gradient=True: sums of gy need a tap at which x sees all of gy, and there is "
+            "none; use 0"
         )
     return ""
 

@@ -62,12 +62,12 @@ class DepthwiseSettings(Settings):
         near=BY_SHAPE,
     )
     columns: int = count(
-        "columns of y of a window; with lhs_dilation a multiple of those that begin alike", 1, BANK_COLUMNS
+        "columns of y of a window, a multiple of lhs_dilation / gcd(stride, lhs_dilation)", 1, BANK_COLUMNS
     )
-    beside: int = count("blocks of a row that one matmul takes; 1 of NCHW", 1, P_MAX)
-    below: int = count("blocks of a column that one matmul takes", 1, P_MAX)
-    images: int = count("images that one matmul takes", 1, P_MAX)
-    channels: int = count("channels of a K tile; of NCHW at most 128", 1, CHANNELS_MOST, near=(half, double))
+    beside: int = count("blocks of a row in a matmul; 1 for NCHW", 1, P_MAX)
+    below: int = count("blocks of a column in a matmul", 1, P_MAX)
+    images: int = count("images in a matmul", 1, P_MAX)
+    channels: int = count("channels of a K tile; for NCHW at most 128", 1, CHANNELS_MOST, near=(half, double))
     together: int = count("K tiles whose matrices are loaded together", 1, CHANNELS_MOST, default=1)
     buffers: int = count("tiles of blocks in rotation", 2, 16, default=2, near=(2, 3, 4, 5))
 

@@ -48,19 +48,19 @@ class DiagonalsSettings(Settings):
     down: int = count("blocks of a unit along rows", 1, _BANK, near=(_half_up, double))
     across: int = count("blocks of a unit along columns", 1, _BANK, near=(_half_up, double))
     beside: int = count("groups of the convolution whose channels share a product; divides them", 1, _BANK)
-    side: int = count("row tiles, each with groups of its own: 1, 2 or 4", 1, 4)
+    side: int = count("row tiles, each with its own groups: 1, 2 or 4", 1, 4)
     groups: int = count(
         "sets of groups that share products, of a row tile in a pass", 1, _BANK, near=(half, less, more, double)
     )
-    below: int = count("groups whose sums take a part of the partitions each: 1, 2 or 4", 1, 4, default=1)
+    below: int = count("groups that share the partitions of a bank, each a part: 1, 2 or 4", 1, 4, default=1)
     buffers: int = count("tiles of units that are loaded at once", 1, 16, default=BUFFERS, near=(less, more))
     strips: int = count(
-        "1: tiles follow each other down strips of planes and copy the rows of x that they share; 0: each loads its "
-        "windows",
+        "1: tiles follow each other down strips of planes and copy the rows of x that they share; 0: each loads all of "
+        "its windows",
         0,
         1,
     )
-    split: int = count("1: the cores share tiles of units, whose sums they add; 0: groups", 0, 1, default=0)
+    split: int = count("1: the cores share tiles of units and add their sums; 0: they share groups", 0, 1, default=0)
     warmup: int = warm_up(0, near=(0, 20, 40, 80))
 
 

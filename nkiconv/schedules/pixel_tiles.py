@@ -59,13 +59,13 @@ class PixelSettings(Settings):
     tried = ("shard", "side", "fold", "x_bytes", "filter_bytes", "warmup")
 
     shard: str = choice(
-        "of y as NHWC: what the two cores share: channels of y, or images and their rows; with fold > 1 these",
+        "of y as NHWC: the two cores share channels of y, or images and their rows; images if fold > 1",
         SHARDS,
         near=("images", "channels"),
     )
     side: int = count("neighbouring pixels of a partition", 1, 4096, near=BY_SHAPE)
     fold: int = count(
-        "rows of y in the columns of the Tensor Engine, with as many times stride rows of x on its rows",
+        "rows of y in the columns of the Tensor Engine, with fold * stride rows of x on its rows",
         1,
         P_MAX,
         near=(1, 2, 3, 4, 6, 8),

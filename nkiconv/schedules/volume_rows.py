@@ -41,7 +41,7 @@ class RowSettings(Settings):
 
     depth: int = count("of y as NCDHW: planes of y in the columns of the Tensor Engine", 1, P_MAX, near=(less, more))
     copies: int = count(
-        "copies of the channels left over beside whole 128s", 1, COPIES_MAX, default=COPIES, near=(1, 2, 3, 4)
+        "copies of the channels beyond whole K tiles of 128", 1, COPIES_MAX, default=COPIES, near=(1, 2, 3, 4)
     )
     warmup: int = warm_up(28, near=WARM_UPS)
     loop: int = count(
