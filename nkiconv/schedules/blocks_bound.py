@@ -1,8 +1,8 @@
 """The bound of `blocks`, for a table of settings at once (`tables`): the busier of the Tensor Engine and of DMA, plus
 the first loads, the last stores and the waits for buffers.
 
-The time of Vector and Scalar for transposes and copies with zeros, and the order of pieces of x and gy, do not improve
-the order of settings and are left out.
+The total time of Vector and Scalar for transposes, and copies with zeros, do not improve the order of settings and are
+left out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .blocks import (
     taps_beside,
 )
 from .blocks_schedule import CHAIN, SUMS_BYTES, gathered_bytes
-from .blocks_transposes import RAWS_LEAST, RUN_BYTES, SLABS
+from .blocks_transposes import RAWS, RAWS_LEAST, RUN_BYTES, SLABS
 from .cuts import window_of
 from .geometry import Geometry, num_taps
 from .prices import first_load_ns, last_store_ns, matmul_rates, transpose_ns
@@ -43,6 +43,7 @@ class BlocksBound:
         """geometry: of the blocks; source: of x and gy in memory; pixels: the setting; most: units of a tile."""
         self.target, self.geometry, self.source, self.pixels, self.most = target, geometry, source, pixels, most
         self.banks, self.planes = sum_banks(pixels == TRANSPOSED), [count for _, count in planes_of(geometry.planes)]
+        self.read_ns = target.matmul_done_ns + target.hop_ns + target.hop_tensor_ns
         self.K, self.C = geometry.K // geometry.groups, geometry.C // geometry.groups
 
     def priced(self, t: Table) -> Table:
@@ -52,7 +53,8 @@ class BlocksBound:
         t = self.transposed(t) if self.pixels == TRANSPOSED else self.loaded(t)
         tiles, passes, accumulators, split = t["tiles"], t["passes"], t["accumulators"], t["split"] > 0
         count, rounds = passes * tiles, ceil(accumulators, self.banks)
-        array_ns, stored_ns = self.throttled_ns(t), self.stored_ns(t)
+        array_ns = np.maximum(self.throttled_ns(t), t["pieces_ns"]) + t["last_ns"]
+        stored_ns = self.stored_ns(t)
         # from a tile's load into a buffer to the buffer's next load; transposed tiles do not wait for it
         again_ns = target.hop_dma_ns + first_load_ns(target) + t["moved_ns"]
         t = self.buffered(t, np.ceil((again_ns + t["products_ns"]) / np.maximum(t["products_ns"], t["moved_ns"])))
@@ -156,6 +158,8 @@ class BlocksBound:
         return t | {
             "moved_ns": x_ns + y_ns,
             "first_ns": x_ns + y_ns if self.pixels == LINES else first_ns,
+            "last_ns": 0.0,
+            "pieces_ns": 0.0,
             "raw_bytes": 0,
         }
 
@@ -175,7 +179,8 @@ class BlocksBound:
         places = ceil(t["h"], spacing[0]) * ceil(t["w"], spacing[1]), t["rows"] * t["columns"]
         of_x = t["c"], self.source.planes.taps, t["h"], x_size, places[0]
         of_gy = t["k"], 1, t["rows"], y_size, places[1]
-        t |= {"moved_ns": 0.0, "first_ns": 0.0, "raw_bytes": 0, "slab_bytes": 0}
+        vector_ns = max(self.target.scalar_ns, self.target.vector_16bit_ns if item == 2 else self.target.vector_ns)
+        t |= {"moved_ns": 0.0, "first_ns": 0.0, "pieces_ns": 0.0, "raw_bytes": 0, "slab_bytes": 0}
         for channels, taps, extent, (high, wide), count in (of_x, of_gy):
             times = taps * ceil(t["gang"], np.maximum(1, P_MAX // channels)) * ceil(channels, P_MAX)
             parts = np.minimum(P_MAX, taps * t["gang"] * channels / times)
@@ -189,6 +194,12 @@ class BlocksBound:
             t["array_ns"], t["streamed_ns"] = t["array_ns"] + array_ns, t["streamed_ns"] + array_ns * parts / P_MAX
             t["moved_ns"], t["first_ns"] = t["moved_ns"] + times * moved_ns, t["first_ns"] + taps * moved_ns / pieces
             t["raw_bytes"] = t["raw_bytes"] + RAWS_LEAST * row * np.where(pieces == 1, high, t["down"] * together)
+            # a piece's buffer is free when it is transposed
+            again_ns = pieces * first_load_ns(self.target) + moved_ns + array_ns / times
+            t["pieces_ns"] = t["pieces_ns"] + times * np.maximum(moved_ns, again_ns / RAWS)
+            # the last bank of gy on its way to a product
+            per_bank = np.maximum(1, BANK_BYTES // (parts * item))
+            t["last_ns"] = np.minimum(per_bank, count) * parts * vector_ns + self.read_ns
             t["slab_bytes"] = np.maximum(t["slab_bytes"], SLABS * row * t["down"])
         return t | {"raw_bytes": t["raw_bytes"] + t["slab_bytes"]}
 
@@ -224,8 +235,7 @@ class BlocksBound:
         of the exchange of both cores' halves, which only the next round's products hide. With transposes, which wait
         for Vector, each pass takes both."""
         target, geometry, again = self.target, self.geometry, t["passes"] if self.pixels == TRANSPOSED else 1
-        read_ns = target.matmul_done_ns + target.hop_ns + target.hop_tensor_ns
-        read_ns = t["beside"] * (taps_beside(geometry, 1) * t["channels"] * target.vector_ns + read_ns)
+        read_ns = t["beside"] * (taps_beside(geometry, 1) * t["channels"] * target.vector_ns + self.read_ns)
         count, rounds = np.minimum(t["accumulators"], self.banks), ceil(t["accumulators"], self.banks)
         width = np.minimum(BANK_COLUMNS, taps_beside(geometry, t["beside"]) * t["channels"])
         size = np.minimum(4 * geometry.K * self.C * num_taps(geometry), count * BANK_BYTES * P_MAX)
