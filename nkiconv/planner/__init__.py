@@ -1,8 +1,8 @@
-"""The planner: which algorithm, with which settings, by cost models or by timing kernels in the simulator without data.
+"""The planner: algorithm and settings of a problem, by cost models or by timing kernels in the simulator without data.
 
-`entry` answers: by `estimate`, from the prices in `cost`, or by `search`, which times the best of what `candidates`
-lists. An `operation` is a public kernel, `plan` is what comes out, `alternatives` what it was chosen from; `cache`
-keeps it. Where AWS's NKI runs the kernels `child` has a process of its own search, in which `serve` runs.
+`entry` answers requests: by `estimate`, from the bounds in `cost`, or by `search`, which times the best candidates of
+`candidates`. An `operation` is a public kernel, a `Plan` is the answer and has its alternatives; `cache` keeps it.
+Under AWS's NKI `child` starts a separate process that searches, `serve`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Plans and estimates on disk, a JSON file each, in the user's cache directory, and those of this process in memory.
+"""Plans and estimates on disk, a JSON file each, in the user's cache directory, and this process's in memory.
 
-A file is named by a hash of all that its plan depends on: problem, epilogue, cores, constants, those of NKICONV_TARGET
-too, and the sources of kernels, schedules, model and planner; a checksum in it says that it is what nkiconv wrote.
+A file's name is a hash of its plan's inputs: problem, epilogue, cores, constants, those of NKICONV_TARGET too, and the
+sources of kernels, schedules, model and planner; a checksum in it detects changes.
 Several processes may share the directory: files appear whole or not at all.
-Whatever is wrong with it costs a warning and a search, never a plan.
+An error of the directory or a file costs a warning and a search, never a plan.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from .request import Request
 
 #: The environment's variable that names another directory.
 VARIABLE = "NKICONV_CACHE"
-#: Of the files; raised when they change.
+#: The files' format; raised with each change.
 FORMAT = 5
 #: Plans kept in memory.
 IN_MEMORY = 1024
-#: Bytes of a file at most: a plan has some 10 KiB, and one that is read is parsed as a whole.
+#: Most bytes of a file: a plan has some 10 KiB, and a file is parsed as a whole.
 MOST_BYTES = 4 << 20
-#: Of a file, without its suffix.
+#: The name of a file, without its suffix.
 _NAME = re.compile("[0-9a-f]{32}")
 Kept = TypeVar("Kept", Plan, Estimate)
 
@@ -48,13 +48,13 @@ _memory: dict[Path, Plan | Estimate] = {}
 
 
 class CacheWarning(UserWarning):
-    """A file or directory of the cache is of no use; the plan is searched for instead."""
+    """A file or directory of the cache cannot be used; the plan is searched for instead."""
 
 
 def directory() -> Path:
-    """Where plans are kept: $NKICONV_CACHE, or nkiconv in what the operating system has for caches.
+    """The directory of kept plans: $NKICONV_CACHE, or nkiconv in the operating system's directory for caches.
 
-    Raises RuntimeError: neither is known, as of a user without a home directory.
+    Raises RuntimeError: neither is known, as for a user without a home directory.
     """
     named, local, xdg = (os.environ.get(name) for name in (VARIABLE, "LOCALAPPDATA", "XDG_CACHE_HOME"))
     if named:
@@ -67,15 +67,14 @@ def directory() -> Path:
 
 
 def key(request: Request) -> dict[str, Any]:
-    """Everything that a plan depends on, as JSON has it, but for how robust it is to be: the last one made is kept."""
+    """All inputs of a plan, as JSON's types, except `robust`: the last plan of any is kept."""
     known = {"format": FORMAT, "target": CONSTANTS.key, "sources": _sources(), "operation": operation_for(request).name}
     asked = {name: value for name, value in dataclasses.asdict(request).items() if name != "robust"}
     return json.loads(json.dumps({**asked, **known}))  # type: ignore[no-any-return]
 
 
 def sources_hash() -> str:
-    """Twelve hex digits of everything that a modelled time depends on: kernels, schedules, simulator and constants in
-    use."""
+    """Twelve hex digits of a modelled time's inputs: sources of kernels, schedules and simulator, constants in use."""
     found = hash_of(kernels, schedules, simulator)
     if CONSTANTS.key == DEFAULT:
         return found
@@ -84,8 +83,8 @@ def sources_hash() -> str:
 
 @functools.cache
 def hash_of(*modules: ModuleType) -> str:
-    """Twelve hex digits of the sources of modules, and of all in packages with their constants; as they were when this
-    was first asked."""
+    """Twelve hex digits of the sources of modules, and of all files of packages with their constants, at the first
+    call."""
     digest = hashlib.sha256()
     for module in modules:
         file = Path(module.__file__ or "")
@@ -98,12 +97,12 @@ def hash_of(*modules: ModuleType) -> str:
 
 
 def _sources() -> str:
-    """A hash of all that decides plans and times."""
+    """A hash of all sources that plans and times depend on."""
     return hash_of(kernels, schedules, simulator, problem, sys.modules[__package__ or ""])
 
 
 def _sha256(document: Any) -> str:
-    """Of plain data, as JSON has it."""
+    """The hash of plain data, as JSON."""
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
@@ -137,11 +136,11 @@ def store_estimate(request: Request, estimate: Estimate) -> None:
 
 
 def _load(wanted: dict[str, Any], kind: str, parse: Callable[[Any], Kept]) -> Kept | None:
-    """What is kept under a key, parsed; a file that is of no use costs a warning."""
+    """The plan or estimate under a key; None without one, and with a warning if its file cannot be used."""
     try:
         file = directory() / f"{_name(wanted)}.json"
     except RuntimeError:
-        return None  # `_store` says so
+        return None  # `_store` warns
     if file in _memory:
         return _memory[file]  # type: ignore[return-value]  # under a plan's key there are plans
     again = f"the {kind} is searched for again"
@@ -184,10 +183,10 @@ def _store(wanted: dict[str, Any], kind: str, document: dict[str, Any], kept: Pl
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """A file of the cache: what it is for, as far as it says so."""
+    """A file of the cache: its key and plan or estimate, as far as it can be read."""
 
     file: Path
-    kind: str  # plan, estimate, or "" of what cannot be read
+    kind: str  # plan, estimate, or "" if it cannot be read
     key: dict[str, Any]
     kept: dict[str, Any]
     size: int  # bytes
@@ -200,7 +199,7 @@ class Entry:
 
 
 def entries() -> Iterator[Entry]:
-    """The files of the cache, the newest first; files of other names are none.
+    """The files of the cache, the newest first; files of other names are ignored.
 
     Raises FileFormatError: no directory is known.
     """
@@ -221,7 +220,7 @@ def entries() -> Iterator[Entry]:
 
 
 def clear(chosen: Iterable[Entry]) -> None:
-    """Delete files of the cache and what killed processes left of others, and forget what is in memory.
+    """Delete files of the cache and partial files of killed processes, and forget plans in memory.
 
     Raises OSError: one of them cannot be deleted.
     """
@@ -233,7 +232,7 @@ def clear(chosen: Iterable[Entry]) -> None:
 
 
 def forget() -> None:
-    """Drop what is in memory; files stay."""
+    """Drop plans in memory; files stay."""
     _memory.clear()
 
 
@@ -244,7 +243,7 @@ def _remember(file: Path, kept: Plan | Estimate) -> None:
 
 
 def _check_regular(file: Path) -> None:
-    """Raises OSError: something else than a file has its name, on which reading or writing may wait for ever."""
+    """Raises OSError: the name is not a regular file's, so that reading or writing may block forever."""
     if file.exists() and not file.is_file():
         raise OSError(errno.EINVAL, "is no regular file")
 

@@ -1,7 +1,7 @@
-"""Which algorithms with which settings may run a request, and what the kernels say to them.
+"""The candidates of a request, algorithms with settings, checked against the kernels' refusals.
 
-Generators look at shapes alone and may be generous: the kernels refuse by name what they cannot do, and the search
-times the rest.
+Generators read shapes alone and may list too many: the kernels refuse unsupported ones by name, and the search times
+the others.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .operations import operation_for
 from .plan import Estimate
 from .request import Config, Request
 
-#: How far above the least an algorithm's first guess may be for a search to try it where a trace is long.
+#: Largest ratio to the least first guess of algorithms that a search tries if traces are long.
 LIKELY = 1.5
 
 
@@ -36,7 +36,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Field:
-    """A request as its kernel sees it: everything that candidates are checked against."""
+    """A request as its kernel describes it, against which candidates are checked."""
 
     request: Request
     operation: Operation
@@ -50,13 +50,13 @@ class Field:
 
     @functools.cached_property
     def estimate(self) -> tuple[str, Config]:
-        """Algorithm and settings that a call takes without a kept plan: the shipped ones, else the estimate's."""
+        """(algorithm, settings) of a call without a kept plan: the shipped ones, else the estimate's."""
         known = self.shipped
         return (known.algorithm, known.config) if known else self.operation.choice(self.request, self.shape)
 
     @functools.cached_property
     def guessed(self) -> dict[str, float]:
-        """ns of algorithms by cost models, the least first."""
+        """ns of the algorithms' first guesses by cost models, the least first."""
         near = self.operation.near_least(self.shape, self.algorithms, math.inf)
         found: dict[str, float] = {}
         for name, guess in sorted(near, key=lambda one: one[1].ns):
@@ -65,13 +65,13 @@ class Field:
 
     @property
     def likely(self) -> frozenset[str]:
-        """Algorithms whose first guess is near the least; all where there is no guess."""
+        """Algorithms whose first guess is near the least; all without guesses."""
         least_ns = min(self.guessed.values(), default=0.0)
         near = [name for name, ns in self.guessed.items() if ns <= LIKELY * least_ns]
         return frozenset(near or self.algorithms)
 
     def check(self, algorithm: str, config: Config) -> Candidate | Rejection:
-        """A candidate, or why the kernel refuses it."""
+        """A candidate, or its rejection by the kernel."""
         reason = self.operation.unsupported_reason(algorithm, self.shape, config)
         if not reason and self.keeps_order:
             reason = self._order_unsupported(algorithm, config)
@@ -79,11 +79,11 @@ class Field:
 
     @functools.cached_property
     def keeps_order(self) -> bool:
-        """Whether the estimate adds as chunks of this video do, so that others which do not are refused."""
+        """Whether the estimate has the order of sums of this video's chunks, so that other orders are refused."""
         return not self._order_unsupported(*self.estimate)
 
     def _order_unsupported(self, algorithm: str, config: Config) -> str:
-        """Why chunks of a video would not be rounded as all of it is; "" if they would, or it is no video."""
+        """Why chunks of a video would round otherwise than the whole; "" if they round alike, or it is no video."""
         chosen = self.operation.stream_choice(self.shape)
         if chosen is None:
             return ""
@@ -96,7 +96,7 @@ class Field:
         return ""
 
     def start(self, *, wide: bool) -> tuple[list[Candidate], list[Rejection]]:
-        """What a search starts from, the estimate's algorithm first, then by cost models; what is refused, and why."""
+        """(starts of a search, the estimate's algorithm first, then by cost models; rejected ones)."""
         accepted: list[Candidate] = []
         rejected: list[Rejection] = []
         for algorithm in self.algorithms:
@@ -114,9 +114,9 @@ class Field:
         return sorted(accepted, key=place), rejected
 
     def default(self, accepted: Sequence[Candidate]) -> Candidate | None:
-        """The estimate: the one of `accepted` that is the same, which names its settings, or with its own.
+        """The estimate as a candidate: the same one of `accepted`, if there is one, else with all its settings.
 
-        None where it is none of the algorithms to choose from.
+        None if its algorithm is not one to choose from, or the kernel refuses it.
         """
         algorithm, config = self.estimate
         if algorithm not in self.algorithms:
@@ -127,7 +127,7 @@ class Field:
         return next(iter(same), found if isinstance(found, Candidate) else None)
 
     def completed(self, candidate: Candidate) -> Any:
-        """What the kernel makes of a candidate's settings: equal for those under which it does the same."""
+        """The kernel's schedule of a candidate's settings: equal if the kernel's work is the same."""
         return self.operation.known[candidate.algorithm].completed(self.shape, candidate.config)
 
     def near(self, candidate: Candidate) -> list[Candidate]:
@@ -143,6 +143,6 @@ class Field:
 
 
 def field_of(request: Request, rates: Rates) -> Field:
-    """A request without violations as its kernel sees it."""
+    """The Field of a request without violations."""
     operation = operation_for(request)
     return Field(request, operation, operation.shape(request, rates), request.algorithms or operation.algorithms)

@@ -1,7 +1,7 @@
-"""The search in a process of its own, under nkiconv's simulator: where AWS's NKI, which times nothing, runs this one.
+"""The search in a separate process, under nkiconv's simulator, if this process runs AWS's NKI, which times nothing.
 
-`python -m nkiconv.planner.serve` starts with the first search, answers all of this process, and ends with it: one
-request, progress and one reply are JSON, a line each, over its standard streams. Nothing here needs any NKI.
+`python -m nkiconv.planner.serve` starts with the first search, answers all searches of this process, and ends with it:
+a request, progress and a reply are JSON, a line each, over its standard streams. This module imports no NKI.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from ..simulator.profiling.settings import Advance
 from .plan import Estimate, Plan
 from .request import Request
 
-#: Seconds without a word after which the process counts as stuck; between two words it times one candidate.
+#: Seconds without a line after which the process counts as stuck; between two lines it times one candidate.
 SILENCE_S = 600.0
-#: Seconds that it has to end once its last request is answered.
+#: Seconds for the process to end after its last answer.
 END_S = 5.0
-#: What runs there.
+#: The module of the process.
 MODULE = f"{__package__}.serve"
 
 
 def search(request: Request, *, wide: bool, advance: Advance, quick: bool = False) -> Plan:
-    """What `entry.answer` says there, without the cache.
+    """The answer of `entry.answer` in the process, without the cache.
 
-    Raises: the planner's own errors, as they are; PlanningError where the process cannot start, ends, or is stuck.
+    Raises: the planner's errors, unchanged; PlanningError if the process cannot start, ends, or is stuck.
     """
     return Plan.from_dict(_answer(request, advance, wide=wide, quick=quick)["plan"])
 
 
 def estimate(request: Request) -> Estimate:
-    """What `estimate.chosen` says there. Raises as `search`."""
+    """The answer of `estimate.chosen` in the process. Raises as `search`."""
     return Estimate.from_dict(_answer(request, lambda *told: None, estimate=True)["estimate"])
 
 
@@ -54,7 +54,7 @@ def _answer(request: Request, advance: Advance, **how: bool) -> dict[str, Any]:
         try:
             asked = {"request": dataclasses.asdict(request), "target": CONSTANTS.key, **how}
             reply = process.ask(asked, advance)
-        except BaseException:  # in the middle of an answer: nothing more can be asked
+        except BaseException:  # in the middle of an answer: the process takes no further question
             stop()
             raise
     if "error" in reply:
@@ -71,7 +71,7 @@ def stop() -> None:
 
 
 class _Process:
-    """A running `serve`, and what it says."""
+    """A running `serve`, and the lines of its output."""
 
     def __init__(self) -> None:
         with ExitStack() as failed:
@@ -84,7 +84,7 @@ class _Process:
                     stderr=self._stderr,
                     env=environment("simulator"),
                     encoding="utf-8",
-                    start_new_session=True,  # a Ctrl-C is for this process, which ends that one
+                    start_new_session=True,  # a Ctrl-C reaches this process, which ends that one
                 )
             except (OSError, TypeError) as error:  # TypeError: there is no sys.executable
                 raise PlanningError(f"the planner's process cannot start ({type(error).__name__}: {error})") from error
@@ -95,11 +95,11 @@ class _Process:
 
     @property
     def ended(self) -> bool:
-        """Whether it can be asked nothing any more."""
+        """Whether the process has ended."""
         return self._popen.poll() is not None
 
     def ask(self, question: dict[str, Any], advance: Advance) -> dict[str, Any]:
-        """Its reply; `advance` is told what it tells on the way. Raises PlanningError."""
+        """The reply to a question; passes its progress to `advance`. Raises PlanningError."""
         assert self._popen.stdin is not None
         self._busy = True
         try:
@@ -121,7 +121,7 @@ class _Process:
             advance(*reply["advance"])
 
     def end(self) -> None:
-        """Let it end; kill it where it is busy, or does not."""
+        """Let the process end; kill it if it is busy or does not end."""
         self.disown()
         try:
             self._popen.wait(0 if self._busy else END_S)
@@ -131,7 +131,7 @@ class _Process:
         self._stderr.close()
 
     def disown(self) -> None:
-        """Ask it nothing any more, by an end of file, on which it ends."""
+        """Close the process's input, at whose end of file it ends."""
         assert self._popen.stdin is not None
         with suppress(OSError):  # it has ended, with a request unread
             self._popen.stdin.close()
@@ -144,7 +144,7 @@ class _Process:
         self._said.put("")
 
     def _epitaph(self) -> str:
-        """How it ended, and its last words."""
+        """The end of the process in words, with its last line of stderr."""
         try:
             status = self._popen.wait(END_S)
         except subprocess.TimeoutExpired:
@@ -156,8 +156,8 @@ class _Process:
 
 
 def environment(nki: str) -> dict[str, str]:
-    """That of this process, so that the same nkiconv and constants are found, with this for NKICONV_NKI; cores are as
-    requests say."""
+    """This process's environment, so that the child finds the same nkiconv and constants, with NKICONV_NKI=nki; without
+    its number of cores, which requests have."""
     path = os.pathsep.join(one or os.getcwd() for one in sys.path)
     kept = {name: value for name, value in os.environ.items() if name != "NEURON_LOGICAL_NC_CONFIG"}
     kept[VARIABLE] = str(CONSTANTS.path or "")
@@ -174,7 +174,7 @@ def _running() -> _Process:
 
 
 def _error(kind: str, message: str, violations: list[str]) -> NkiconvError:
-    """The error that was raised there."""
+    """The error that the process raised."""
     known = getattr(errors, kind, None)
     if not (isinstance(known, type) and issubclass(known, NkiconvError)):
         raise PlanningError(f"the planner's process says {kind}, which is no error of nkiconv ({message})")
@@ -182,7 +182,7 @@ def _error(kind: str, message: str, violations: list[str]) -> NkiconvError:
 
 
 def _forget() -> None:
-    """In a process that this one forks: its parent's planner is not its own, and must see the end of its parent."""
+    """Drop the parent's planner in a forked process: it must see the end of file when the parent ends."""
     global _lock, _process
     if _process is not None:
         _process.disown()
@@ -191,9 +191,9 @@ def _forget() -> None:
 
 
 _process: _Process | None = None
-#: Held while the process is asked, which answers one at a time.
+#: Held while the process is asked, as it answers one question at a time.
 _lock = threading.Lock()
-#: Kept, as Python ends a process without references, which is for its parent to do.
+#: Kept, as Python would reap a process without references, which only the parent does.
 _inherited: list[_Process] = []
 atexit.register(stop)
 if hasattr(os, "register_at_fork"):

@@ -1,12 +1,12 @@
-"""What an estimate's candidates take: the kernel's own loop on the simulator's timeline, core 0 alone.
+"""Times of an estimate's candidates: the kernel's loop on the simulator's timeline, core 0 alone.
 
-The two cores of a kernel do the same to two halves of its outputs, so core 0 is timed with half of the HBM's rate, at
-half the cost of a plan's timing. `python tests/choice --clock` prints how far that is from both cores' time. There is
-no second model: prices, dependencies, throttle and queues are the timeline's.
+The two cores of a kernel compute two halves of its outputs alike, so core 0 is timed with half of the HBM's rate, at
+half the cost of a plan's timing. `python tests/choice --clock` prints the difference to both cores' time. There is no
+second model: prices, dependencies, throttle and queues are the timeline's.
 
-The Tensor Engine starts at half rate, and a window of its throttle in which it works enough brings it to its full rate:
-kernels begin with as many matmuls on zeros as fill the time in which it would wait. A kernel is traced once, with
-`PROBE` of them wherever it has some; the timeline is run again with their streams as long as those of other counts.
+The Tensor Engine starts at half rate, and a window of its throttle with enough work brings it to its full rate: kernels
+begin with as many matmuls on zeros as fill its waits. A kernel is traced once, with `PROBE` of them in each place; for
+other counts the timeline runs again with their streams scaled.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from ..simulator.timeline import ENGINES, Tasks, Timeline, build, repeated_ns, r
 from ..simulator.timing import AnyPrice, PriceList, Rates, TensorPrice
 from .request import Config
 
-#: ns of a cost model from which kernels are not timed: nearly all have more instructions than that.
+#: ns of a cost model above which kernels are not timed: nearly all have more than INSTRUCTIONS.
 LONG_NS = 22_000.0
-#: Instructions of a core, those of an estimate's first candidate, and of all others together.
+#: Most instructions of a core of an estimate's first candidate, and of all others together.
 INSTRUCTIONS, OTHERS = 200, 110
-#: Instructions that take as long as what a trace takes whatever its length.
+#: Instructions that take as long as a trace's fixed cost.
 TRACE = 20
-#: Candidates whose cost model is further above the least than this are not timed, nor are others like them looked for.
+#: Largest ratio of a candidate's cost model to the least at which it is timed, and its settings refined.
 NEAR = 1.2
-#: The setting that counts all matmuls on zeros; settings that count those of a second place, and whether the first
-#: counts them too.
+#: The setting that counts matmuls on zeros; settings that count those of a second place, and whether FIRST counts these
+#: too.
 FIRST = "warmup"
 SECOND = {"late_warmup": True, "rewarm": False}
 SETTINGS = frozenset((FIRST, *SECOND))
-#: Matmuls on zeros of a traced kernel, in each place: they fill the bank that sums take over (`kernels/_warm.py`).
+#: Matmuls on zeros of a traced kernel, in each place: they fill the bank of the first sums (`kernels/_warm.py`).
 PROBE = 4
-#: Their work at full rate, at most: no setting is refused for it.
+#: Most ns of their work at full rate; larger settings are not refused.
 MOST_NS = 13_600.0
-#: How much less a kernel must take with more matmuls on zeros.
+#: Ratio of a kernel's time with more matmuls on zeros at which they pay.
 WORTHWHILE = 0.999
 
 #: Matmuls on zeros in the first place and in the second.
@@ -52,10 +52,10 @@ Launch = tuple[Any, tuple[Any, ...], dict[str, Any]]
 
 
 def fastest(candidates: Sequence[Choice], launch: Callable[[str, Config], Launch], rates: Rates) -> Choice:
-    """The candidate that takes least, among the first that `INSTRUCTIONS` reach for, with the matmuls on zeros that
-    pay; the first where they reach for one.
+    """The fastest of the first candidates that the budget of instructions allows, with the matmuls on zeros that pay;
+    the first candidate if the budget allows none.
 
-    Args: candidates: algorithms with settings, in the order in which they are timed. launch: what runs one.
+    Args: candidates: algorithms with settings, in the order of timing. launch: the launch of one.
     """
     with without_collector():
         return _Race(launch, rates).fastest(candidates)
@@ -80,8 +80,8 @@ class _Race:
         return best[0], with_counts(best[1], probe.found())
 
     def time(self, one: Choice, counts: Counts | None) -> None:
-        """Time core 0 of a candidate while there are instructions left for it, with so many matmuls on zeros or the
-        best of a few."""
+        """Time core 0 of a candidate, if the budget has instructions left, with these counts of matmuls on zeros or,
+        for None, the best of a few."""
         if self.left <= 0:
             return
         try:
@@ -89,7 +89,7 @@ class _Race:
         except TraceLimitError:
             self.left = 0
             return
-        except NkiError:  # a search tells of it
+        except NkiError:  # a search reports it
             return
         self.left = self.left - len(probe.execution.instructions) - TRACE if self.found else OTHERS
         self.found[one] = probe
@@ -99,7 +99,7 @@ class _Race:
         return Probe(*core_trace(self.launch(one[0], config), self.rates, most, core), config, counts)
 
     def confirmed(self) -> tuple[Choice, Probe]:
-        """The candidate of the least time of the slower core and that core's trace."""
+        """The candidate of the least time of its slower core, and that core's trace."""
         order = sorted(self.found, key=lambda one: self.found[one].us)
         best, slower = order[0], self.found[order[0]]
         if len(order) > 1:
@@ -115,8 +115,8 @@ class _Race:
 
 
 def core_trace(launch: Launch, rates: Rates, most: int | None, core: int) -> tuple[Execution, Rates]:
-    """A trace of one core, or of both that meet, and the constants that it is timed with, half of the HBM's rate for
-    one. most: instructions of a core.
+    """(trace of one core, constants with half of the HBM's rate), or (trace of both, constants) if the cores
+    synchronise. most: instructions of a core.
 
     Raises NkiError: the kernel breaks a rule of NKI, or needs more memory than there is; TraceLimitError: a core has
     more instructions than `most`.
@@ -137,7 +137,7 @@ def core_trace(launch: Launch, rates: Rates, most: int | None, core: int) -> tup
 
 
 def with_counts(config: Config, counts: Counts) -> Config:
-    """The config with so many matmuls on zeros; a config without such settings as it is."""
+    """The config with these counts of matmuls on zeros; unchanged if it has no such settings."""
     given = dict(config or ())
     if FIRST not in given:
         return config
@@ -149,9 +149,9 @@ def with_counts(config: Config, counts: Counts) -> Config:
 
 
 class Probe:
-    """A kernel that was traced with `PROBE` matmuls on zeros in each place.
+    """A kernel traced with `PROBE` matmuls on zeros in each place.
 
-    Attributes: us: modelled us with the counts `least`: given ones, or of a few those that take least.
+    Attributes: us: modelled us with the counts `least`: given ones, or the best of a few.
     """
 
     def __init__(self, execution: Execution, rates: Rates, config: Config, counts: Counts | None = None) -> None:
@@ -162,10 +162,10 @@ class Probe:
         for i, engine in enumerate(self.tasks.engine):
             if engine % len(ENGINES) == tensor and not self.tasks.is_dma[i]:
                 queues[engine // len(ENGINES)].append(i)
-        #: of the first core that has some, in order
+        #: the Tensor Engine's tasks of the first core that has some, in order
         self.queue: list[int] = next((queue for queue in queues if queue), [])
         by_core = [list(_places(self.tasks, queue)) for queue in queues if queue] if FIRST in dict(config or ()) else []
-        #: tasks of each place, those of that core first
+        #: tasks of each place, that core's first
         self.places = [[task for one in place for task in one] for place in zip(*by_core, strict=False)]
         self.known: dict[Counts, float] = {}
         self.is_given = counts is not None
@@ -176,7 +176,7 @@ class Probe:
         return self.at(self.least)
 
     def filled(self) -> Counts:
-        """None, as many as fill the waits, or as many as are enough: what takes least."""
+        """The best counts: none, as many as fill the waits, or as many as reach the full rate."""
         bare = self.timed((0, 0))
         fill = self.fill(bare, 0)
         counts = [(fill, 0)]
@@ -186,27 +186,27 @@ class Probe:
         return self.best((0, 0), *[one for one in counts if sum(one) <= WARM_UP_MAX])
 
     def found(self) -> Counts:
-        """The least counts, of given ones and of those that fill this kernel's waits."""
+        """The better counts: `least`, or if these were given, perhaps those that fill this kernel's waits."""
         return self.best(self.least, self.filled()) if self.places and self.is_given else self.least
 
     def best(self, found: Counts, *others: Counts) -> Counts:
-        """The first counts, or others that take clearly less."""
+        """The first counts, or others with a clearly shorter time."""
         for one in others:
             if self.at(one) < WORTHWHILE * self.at(found):
                 found = one
         return found
 
     def at(self, counts: Counts) -> float:
-        """Modelled us with so many."""
+        """Modelled us with these counts."""
         if counts not in self.known:
             self.timed(counts)
         return self.known[counts]
 
     def timed(self, counts: Counts) -> Timeline:
-        """The timeline of these counts, which are known from then on."""
+        """The timeline of these counts; keeps its us."""
         prices = list(self.prices)
         for place, count in zip(self.places, counts, strict=False):
-            price = _times(prices[place[0]], count / PROBE)  # of all of them, which are alike
+            price = _times(prices[place[0]], count / PROBE)  # the same for all tasks of a place
             for task in place:
                 prices[task] = price
         line = run(self.tasks, prices, self.rates)
@@ -218,8 +218,8 @@ class Probe:
         return (line.total_ns + repeated_ns(self.execution.programs, self.tasks, line)) / 1e3
 
     def fill(self, line: Timeline, which: int) -> int:
-        """Matmuls that fill the time that the engine waits at a place, at half rate until the end of the throttle's
-        first window, at full rate then; 0 where that is too long to fill."""
+        """Matmuls that fill the engine's wait at a place, at half rate until the end of the throttle's first window,
+        then at full rate; 0 if the wait is too long to fill."""
         place, window_ns = self.places[which], self.rates("throttle.window_ns")
         at = self.queue.index(place[0])
         begin = line.start[place[0]] if at == 0 else line.free[self.queue[at - 1]]
@@ -231,7 +231,7 @@ class Probe:
         return count if count * each_ns <= MOST_NS else 0
 
     def enough(self) -> int:
-        """Matmuls that bring the engine to its full rate without others."""
+        """Matmuls that alone bring the engine to its full rate."""
         needed_ns = self.rates("throttle.threshold") * self.rates("throttle.window_ns")
         return math.ceil(needed_ns / self.stream_ns())
 
@@ -243,7 +243,7 @@ class Probe:
 
 
 def _places(tasks: Tasks, queue: Sequence[int]) -> Iterator[list[int]]:
-    """The tasks of each place of a core: the first matmuls of something by itself."""
+    """The tasks of each place of a core: its first matmuls on zeros."""
     zeros = [task for task in queue if _is_on_zeros(tasks.source[task])]
     for first in range(0, min(len(zeros), 2 * PROBE), PROBE):
         place = zeros[first : first + PROBE]
@@ -254,12 +254,12 @@ def _places(tasks: Tasks, queue: Sequence[int]) -> Iterator[list[int]]:
 
 
 def _is_on_zeros(source: Any) -> bool:
-    """Whether an instruction multiplies a tile by itself."""
+    """Whether an instruction is a matmul on zeros: it multiplies a tile by itself."""
     return source.op == "nc_matmul" and source.reads[0].info is source.reads[1].info
 
 
 def _times(price: AnyPrice, factor: float) -> AnyPrice:
-    """The price of so many of a matmul, one after the other."""
+    """The price of `factor` of a matmul, one after the other."""
     assert type(price) is TensorPrice
     times = {name: factor * getattr(price, name) for name in ("stream_ns", "interval_ns", "gap_ns")}
     return dataclasses.replace(price, **times)

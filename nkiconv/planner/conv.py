@@ -1,4 +1,4 @@
-"""How the planner, and callers with arrays, speak to the kernels of images and volumes."""
+"""The operations of the image and volume kernels, for the planner and for calls with arrays."""
 
 from __future__ import annotations
 
@@ -33,14 +33,15 @@ from .operation import Operation, epilogue_arguments, epilogue_of, prologue_argu
 from .parts import part_of
 from .request import X_PERMS, Y_PERMS, Asked, Config, Request, kernel_arguments, nl_name
 
-#: Output channels of a block of a packed filter, below which its runs are too short.
+#: Least output channels of a block of a packed filter: with fewer, its runs are too short.
 LEAST_BLOCK = 16
-#: Planes of y of the chunks of a video whose choice all others follow: of one latent frame of video VAEs, and of some.
+#: Planes of y of the chunks of a video whose choice all others follow: of one latent frame of video VAEs, and of
+#: several.
 STREAM_PLANES = (4, 16)
 
 
 class Conv(Operation):
-    """Images or volumes with filters, any groups."""
+    """Convolutions of images or volumes, any groups."""
 
     algorithms, known = tuple(ALGORITHMS), ALGORITHMS
     fallback = "implicit_gemm"
@@ -102,7 +103,7 @@ class Conv(Operation):
         kwargs = kernel_arguments(problem, strict_nonfinite=asked.strict_nonfinite, algorithm=algorithm, config=config)
         kwargs |= epilogue_arguments(problem, asked)
         if asked.residual is not None:
-            kwargs["beta"] = 0.5 if asked.scaled else 1.0  # its value changes nothing
+            kwargs["beta"] = 0.5 if asked.scaled else 1.0  # any other number than 1 gives the same kernel
         if asked.precision is not None:
             kwargs["precision"] = asked.precision
         if asked.return_stats is not None:
@@ -133,7 +134,7 @@ CONVS = (
 
 
 def letters_of(geometry: Geometry, volumes: bool) -> dict[str, int]:
-    """The letters of a problem and its parameters by name."""
+    """A problem's extents by their letters, and its parameters by name."""
     rows, columns = geometry.rows, geometry.columns
     planes = geometry.planes
     found = {"N": planes.images if volumes else planes.out, "C": geometry.C, "K": geometry.K}
@@ -152,8 +153,8 @@ def letters_of(geometry: Geometry, volumes: bool) -> dict[str, int]:
 
 
 def is_stream(problem: ConvProblem, asked: Asked) -> bool:
-    """Whether a problem's planes may come in chunks: its windows have several, and no padding follows. Winograd's pairs
-    of planes begin anew in each chunk."""
+    """Whether a problem's planes may come in chunks: its windows have several planes, and no padding follows. Not with
+    winograd, whose pairs of planes restart in each chunk."""
     if problem.depth is None or problem.transposed or asked.precision == "winograd":
         return False
     depth = problem.depth
@@ -163,14 +164,14 @@ def is_stream(problem: ConvProblem, asked: Asked) -> bool:
 
 
 def chunk_of(problem: ConvProblem, planes: int) -> ConvProblem:
-    """The chunk of so many planes of y of a video, with the planes in front of it."""
+    """The chunk of a video with so many planes of y, with its halo frames."""
     depth = problem.depth
     height, width = problem.padding[1:]
     return problem.replace(D=(planes - 1) * depth.stride + depth.window, padding=((0, 0), height, width))
 
 
 def x_shape(problem: ConvProblem, asked: Asked) -> tuple[int, ...]:
-    """Shape of x as the kernel is given it: without the frames in front, before it is upsampled."""
+    """Shape of the kernel's argument x: without halo frames, before upsampling."""
     if problem.D is not None:
         return planes_shape(problem, problem.D - asked.initial_frames)
     spread = X_PERMS[problem.layout][2:]
@@ -185,7 +186,7 @@ def planes_shape(problem: ConvProblem, planes: int) -> tuple[int, ...]:
 
 
 def filter_shape(problem: ConvProblem, asked: Asked) -> tuple[int, ...]:
-    """Shape of the filter as the kernel is given it."""
+    """Shape of the kernel's argument filter."""
     if not asked.packed:
         perm = FILTER_PERMS.get(asked.filter_layout or "")
         shape = problem.filter_shape
@@ -201,7 +202,7 @@ def block_of(K: int, C: int, taps: int, itemsize: int) -> int:
 
 
 def geometry_of(problem: ConvProblem, asked: Asked) -> Geometry:
-    """The kernel's own description of a problem."""
+    """The kernel's Geometry of a problem."""
     dtype = nl_name(problem.dtype)
     perms = (X_PERMS[problem.layout], FILTER_PERMS.get(asked.filter_layout or ""), Y_PERMS[problem.layout])
     places = problem.padding, problem.stride, problem.rhs_dilation, problem.lhs_dilation
@@ -214,7 +215,7 @@ def geometry_of(problem: ConvProblem, asked: Asked) -> Geometry:
 
 
 def options_of(problem: ConvProblem, asked: Asked) -> Options:
-    """The kernel's own description of what is asked for beside the geometry."""
+    """The kernel's Options of the arguments besides the geometry."""
     return Options(
         epilogue=epilogue_of(problem, asked),
         residual=asked.residual is not None,
@@ -226,7 +227,7 @@ def options_of(problem: ConvProblem, asked: Asked) -> Options:
 
 
 def asked_against_problem(problem: ConvProblem, asked: Asked) -> Iterator[NkiconvError]:
-    """What is wrong with an epilogue for this problem."""
+    """The errors of arguments that do not fit this problem."""
     planes = problem.D or 0
     if asked.has_frames and not (asked.initial_frames < planes and asked.return_final_frames <= planes):
         yield GeometryError(
@@ -255,7 +256,7 @@ def asked_against_problem(problem: ConvProblem, asked: Asked) -> Iterator[Nkicon
 
 
 def norm_violations(problem: ConvProblem, asked: Asked) -> Iterator[NkiconvError]:
-    """Why no algorithm takes a norm of y for this problem, whatever its settings."""
+    """Why no algorithm supports a norm of y for this problem."""
     if asked.y_norm is not None:
         geometry, options = geometry_of(problem, asked), options_of(problem, asked)
         reason = norm_unsupported(options, activation_stationary.NAME)
@@ -265,7 +266,7 @@ def norm_violations(problem: ConvProblem, asked: Asked) -> Iterator[NkiconvError
 
 
 def precision_violations(problem: ConvProblem, asked: Asked) -> Iterator[NkiconvError]:
-    """What is wrong with a precision for this problem and what else is asked for."""
+    """The errors of a precision for this problem and its other arguments."""
     fits = list(refused(UnsupportedError, rules.precision_fits(asked.precision, problem.dtype)))
     yield from fits
     if asked.precision == "winograd" and not fits:

@@ -1,4 +1,4 @@
-"""How the planner, and callers with arrays, speak to the depthwise conv1d kernel."""
+"""The operation of the depthwise conv1d kernel, for the planner and for calls with arrays."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from .request import X_PERMS, Y_PERMS, Asked, Config, Request, kernel_arguments,
 
 @dataclass(frozen=True)
 class _Tensor:
-    """What a kernel's compile-time code asks of a tensor."""
+    """The attributes of a tensor that a kernel's compile-time code reads."""
 
     shape: tuple[int, ...]
     dtype: Any
 
 
 class DepthwiseConv1d(Operation):
-    """Each channel with its own filter of one row."""
+    """Depthwise convolutions of rows: each channel has a filter of one row."""
 
     name = "depthwise_conv1d"
     kernel = depthwise_conv1d_implicit_gemm
@@ -97,8 +97,8 @@ def chunked_shape(problem: ConvProblem, chunks: str | None) -> tuple[int, ...]:
 
 
 def geometry_of(problem: ConvProblem, times: int = 1, chunks: str | None = None) -> RowGeometry:
-    """The kernel's own description of a depthwise conv1d problem, whose instructions count so many times; chunks: as of
-    the kernel."""
+    """The kernel's RowGeometry of a depthwise conv1d problem, whose instructions count `times` times; chunks: as in the
+    kernel."""
     dtype = getattr(nl, nl_name(problem.dtype))
     x, w = _Tensor(chunked_shape(problem, chunks), dtype), _Tensor(problem.filter_shape, dtype)
     places = problem.padding, problem.stride, problem.rhs_dilation, problem.lhs_dilation
@@ -108,14 +108,14 @@ def geometry_of(problem: ConvProblem, times: int = 1, chunks: str | None = None)
 
 
 def options_of(problem: ConvProblem, asked: Asked) -> Options:
-    """The kernel's own description of what is asked for beside the geometry."""
+    """The kernel's Options of the arguments besides the geometry."""
     return Options(
         epilogue=epilogue_of(problem, asked), state=asked.initial_state, strict_nonfinite=asked.strict_nonfinite
     )
 
 
 def chunk_violations(problem: ConvProblem, asked: Asked) -> Iterator[NkiconvError]:
-    """Why the kernel does not run a problem with such chunks of x's channels, whatever the algorithm."""
+    """Why no algorithm of the kernel runs a problem with these chunks of x's channels."""
     chunks = asked.chunks
     if chunks is None:
         return
@@ -133,7 +133,7 @@ def chunk_violations(problem: ConvProblem, asked: Asked) -> Iterator[NkiconvErro
 
 
 def problem_violations(problem: ConvProblem) -> Iterator[NkiconvError]:
-    """Why the kernel does not run a problem, whatever the algorithm."""
+    """Why no algorithm of the kernel runs a problem."""
     if not problem.is_depthwise:
         yield UnsupportedError(
             f"groups={problem.groups}, C={problem.C}, K={problem.K}: depthwise_conv1d takes depthwise problems "

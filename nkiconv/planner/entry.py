@@ -1,6 +1,6 @@
-"""The planner's two ways in: `plan` for callers, `answer` for a request; from memory, from disk, or by a search.
+"""The planner's entry points: `plan` for callers, `answer` for a request; from memory, from disk, or by a search.
 
-Where AWS's NKI runs the kernels, which times nothing, a process of its own searches under the simulator: see `child`.
+Under AWS's NKI, which times nothing, a separate process searches with the simulator: see `child`.
 """
 
 from __future__ import annotations
@@ -60,38 +60,40 @@ def plan(
     use_cache: bool = True,
     advance: Advance = ignore,
 ) -> Plan:
-    """The best way known to run a problem, by modelled time in program order: of those close at phase 0 of the
-    throttle's grid the one of least mean over its phases, unless another within `robust` per cent loses less at worst.
+    """The fastest known algorithm and settings for a problem, by modelled time in program order.
+
+    Of the candidates close to the fastest at phase 0 of the throttle's grid, the plan is that of the least mean over
+    the phases, unless one at most `robust` per cent slower has a lower worst regret.
 
     Args:
-        problem: any; a depthwise row (groups = C = K, H = R = 1) is planned for `depthwise_conv1d`, all others, and
-            what that lacks, for `conv2d`, volumes for `conv3d`.
+        problem: any `ConvProblem`. Depthwise rows (groups = C = K, H = R = 1) are planned for `depthwise_conv1d`, or
+            for `conv2d` if that is faster or only it has the arguments; images for `conv2d`, volumes for `conv3d`.
         lnc: cores, 1 or 2.
-        direction: "forward", or of the convolution's gradients "dgrad", that of x, or "wgrad", that of w; see
-            `ConvProblem.toward`. With "wgrad", bias is whether the bias's gradient is asked for too, and out_dtype is
-            dw's.
-        bias, activation, out_dtype, initial_state, return_final_state, strict_nonfinite: what the kernel will be called
-            with; flags stand for tensors. residual: None, or where one is added, as the kernel's residual_position.
-        chunks: of depthwise_conv1d: what the chunks of x's channels are, as in "BCx"; the problem's C is of one.
-        scaled, precision, packed: the same of conv2d and conv3d: whether the residual's beta is not 1, how fp32
-            products are taken, whether the filter comes from `pack_filter`. return_stats: as theirs.
-        initial_frames, return_final_frames: of conv3d: how many of the problem's D planes come so, or are returned.
-        x_scale, x_shift: None, or what x is scaled and shifted by as it arrives, "channel" of [C] or "image" of [N, C].
-            x_activation, x_upsample: as the functions'; the problem's H and W are x_upsample times x's.
-        y_norm, return_before_norm: as of conv2d and conv3d; y_norm_weight, y_norm_bias: flags of its tensors.
-        operation: "depthwise_conv1d", "conv2d" or "conv3d", instead of the one that the problem is for. algorithms:
-            names to choose from; None: all. constants: by name, instead of trn2.toml's.
-        robust: per cent that the plan may take longer than the fastest where it loses less if an inferred constant is
-            wrong, "off" for 0, "on" for 2; see `planner.robust`. None: "on", unless a tuned plan is kept.
+        direction: "forward", or a gradient of the convolution: "dgrad" with respect to x, "wgrad" with respect to w;
+            see `ConvProblem.toward`. With "wgrad", bias asks for the bias's gradient too, and out_dtype is dw's.
+        bias, activation, out_dtype, initial_state, return_final_state, strict_nonfinite: arguments of the later call;
+            flags stand for tensors. residual: None, or its position, as the kernel's residual_position.
+        chunks: of depthwise_conv1d: the chunks of x's channels, as in "BCx"; the problem's C is that of one chunk.
+        scaled, precision, packed: of conv2d and conv3d: whether the residual's beta is not 1, the precision of fp32
+            products, whether the filter comes from `pack_filter`. return_stats: as in conv2d.
+        initial_frames, return_final_frames: of conv3d: how many of the problem's D planes are halo frames in a separate
+            tensor, and how many are returned.
+        x_scale, x_shift: None, or the form of x's scale and shift: "channel" for [C], "image" for [N, C].
+            x_activation, x_upsample: as in the functions; the problem's H and W are x_upsample times x's.
+        y_norm, return_before_norm: as in conv2d and conv3d; y_norm_weight, y_norm_bias: flags of its tensors.
+        operation: the function to plan for, as in `Plan.operation`; None: by the problem. algorithms: names to choose
+            from; None: all. constants: values by name, instead of trn2.toml's.
+        robust: per cent that the plan may be slower than the fastest candidate if it loses less when an inferred
+            constant is wrong; "off" is 0, "on" 2; see `planner.robust`. None: "on", but any kept tuned plan is taken.
         wide: try more settings and time every close candidate as a whole (seconds to minutes).
-        use_cache: whether to take the plan from memory or disk, and to keep it there for later calls.
-        advance: told what is being done, and the share of it that is done.
+        use_cache: read the plan from memory or disk, and keep it there for later calls.
+        advance: called with the current step and the share of the work that is done.
 
     Returns: a `Plan`; its `algorithm` and `config` are arguments of the function that its `operation` names.
 
     Raises: UnsupportedError, GeometryError, DtypeError or LayoutError, before any work, naming every violated rule;
-        UnsupportedError with every reason where no algorithm runs the problem. PlanningError, under AWS's NKI, where
-        the process that searches ends or cannot start.
+        UnsupportedError with every reason if no algorithm runs the problem. PlanningError, under AWS's NKI, if the
+        process that searches ends or cannot start.
     """
     given = locals() | {"out_dtype": None if out_dtype is None else _short_name(out_dtype)}
     asked = Asked(**{one.name: given[one.name] for one in dataclasses.fields(Asked) if one.name in given})
@@ -110,7 +112,7 @@ def plan(
 def answer(
     request: Request, *, wide: bool = False, use_cache: bool = True, advance: Advance = ignore, quick: bool = False
 ) -> Plan:
-    """As `plan`, for a request. quick: where the cache has no plan, time the estimate and keep nothing."""
+    """The plan of a request, as in `plan`. quick: without a kept plan, time the estimate and keep nothing."""
     raise_all("there is no plan for this", list(violations(request)))
     kept = _kept(request) if use_cache else None
     if kept is not None and (kept.effort == TUNED or not wide):
@@ -133,30 +135,30 @@ def answer(
 
 
 def estimated(request: Request) -> Plan | Estimate:
-    """What a call takes that asks for no plan: one that the cache has, else an estimate.
+    """The plan or estimate of a call that names no plan: a kept or shipped plan, else an estimate.
 
-    Raises as `plan`, but for what only a search finds out.
+    Raises as `plan`, except for errors that only a search finds.
     """
     raise_all("there is no plan for this", list(violations(request)))
     return known(request)
 
 
 def _is_better(kept: Plan, found: Plan) -> bool:
-    """Whether the plan of a quick search takes less than that of a wide one, by means over the same phases."""
+    """Whether the kept plan of a quick search is faster than that of a wide one, by means over the same phases."""
     whole = kept.extrapolated_from is None and found.extrapolated_from is None
     return whole and kept.phases == found.phases and kept.modelled_us < found.modelled_us
 
 
 def _tuned_meanwhile(request: Request) -> Plan | None:
-    """The plan that another process tuned while this one searched, which is better and stays; None without one."""
+    """The plan that another process tuned during this search, which takes precedence; None without one."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", cache.CacheWarning)  # what is wrong with the file has been said
+        warnings.simplefilter("ignore", cache.CacheWarning)  # the first read has warned
         kept = _kept(request)
     return kept if kept is not None and kept.effort == TUNED else None
 
 
 def _kept(request: Request) -> Plan | None:
-    """The plan that the cache has, if it is as robust as is asked for; a tuned one where nothing is asked."""
+    """The cached plan if its `robust` is the request's, or by default; any tuned plan if the request names none."""
     kept = cache.load(request)
     if kept is None or (request.robust is None and kept.effort == TUNED):
         return kept
@@ -171,7 +173,7 @@ def _several(algorithms: Sequence[str] | None) -> tuple[str, ...] | None:
 
 
 def _short_name(dtype: Any) -> str:
-    """nkiconv's name of a dtype; what is none stays as it is, to be refused with the rest."""
+    """nkiconv's name of a dtype; anything else as text, to be refused with the other errors."""
     try:
         return dtype_name(dtype)
     except DtypeError:

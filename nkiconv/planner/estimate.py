@@ -1,7 +1,7 @@
-"""The first of three efforts: the best of a few candidates that cost models name, in tens of milliseconds.
+"""The least effort of three: the best of a few candidates of the cost models, in tens of milliseconds.
 
-What a call on the host takes where no plan is known: neither one of the user's cache, nor a shipped one
-(`shipped`). Under AWS's NKI the planner's own process (`child`) answers, as candidates are timed in the simulator.
+Calls on the host use it if neither the user's cache nor `shipped` has a plan. Under AWS's NKI the planner's process
+(`child`) answers, as candidates are timed in the simulator.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from .request import Config, Request
 
 
 def estimate(request: Request, *, use_cache: bool = True) -> Estimate:
-    """What is chosen for a request without violations; kept in memory and on disk.
+    """The estimate of a request without violations; kept in memory and on disk.
 
-    Raises UnsupportedError: no algorithm runs it; of every one the reason. PlanningError: as `plan`.
+    Raises UnsupportedError: no algorithm runs it; with the reason of each. PlanningError: as `plan`.
     """
     kept = cache.load_estimate(request) if use_cache else None
     if kept is not None:
@@ -26,7 +26,7 @@ def estimate(request: Request, *, use_cache: bool = True) -> Estimate:
     found = chosen(request)
     operation = operation_for(request)
     shape = operation.shape(request, Rates(dict(request.constants)))
-    if operation.kernel_reason(found.algorithm, shape, found.config):  # of the whole, where a part was timed
+    if operation.kernel_reason(found.algorithm, shape, found.config):  # the whole may be refused if a part was not
         reasons = {one: operation.unsupported_reason(one, shape, None) for one in operation.algorithms}
         runs = [one for one, reason in reasons.items() if not reason]
         if not runs:
@@ -39,7 +39,7 @@ def estimate(request: Request, *, use_cache: bool = True) -> Estimate:
 
 
 def chosen(request: Request) -> Estimate:
-    """The same without the cache, and where all algorithms refuse, one of them. Raises PlanningError, as `plan`."""
+    """The estimate without the cache; a refused algorithm if all refuse. Raises PlanningError, as `plan`."""
     if CHOICE.provider == "aws":
         return child.estimate(request)
     operation = operation_for(request)
@@ -47,7 +47,7 @@ def chosen(request: Request) -> Estimate:
 
 
 def completed(request: Request, algorithm: str | None, config: Config) -> tuple[str, Config]:
-    """The algorithm and all settings that a kernel is launched with: those asked for, or what is known to be best."""
+    """The algorithm and all settings of a launch: the given ones, or for None those that `known` finds."""
     if algorithm is None:
         found = known(request)
         return found.algorithm, found.config
@@ -56,6 +56,5 @@ def completed(request: Request, algorithm: str | None, config: Config) -> tuple[
 
 
 def known(request: Request) -> Plan | Estimate:
-    """What a call on the host takes: the plan that was timed before, where the cache has it, or one that comes with
-    nkiconv, or an estimate."""
+    """The plan or estimate of a call on the host: the cached plan, else the shipped one, else an estimate."""
     return cache.load(request) or shipped.known(request) or estimate(request)

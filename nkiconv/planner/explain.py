@@ -1,4 +1,4 @@
-"""Plans as text: a problem in words, what a plan was chosen from, what cannot run and why, and the symbols."""
+"""Plans as text: a problem in words, the alternatives, the rejected candidates with reasons, and the symbols."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from typing import Any
 from ..problem import ConvProblem
 from .request import Asked, Config
 
-#: Columns of a line of text, and of one that `print` shows.
+#: Characters of a line of text, and of a line of `print`.
 WIDTH, SCREEN = 116, 80
-#: Characters of a line of settings, at most and at least.
+#: Most and least characters of a line of settings.
 SETTINGS_WIDTH, SETTINGS_LEAST = 48, 10
-#: In front of the settings in which a row differs.
+#: The word before the settings in which a row differs.
 BUT = "but "
 
 
 @dataclass(frozen=True)
 class Alternative:
-    """An algorithm with settings that was timed. All modelled, program order, throttle phase 0."""
+    """A timed algorithm with its settings. Times are modelled, in program order, at phase 0 of the throttle's grid."""
 
     algorithm: str
     config: Config
     us: float
-    bound_by: str  # of the part that was timed
-    instructions: int  # all cores, as a compiler sees them
-    #: channels of the reduced problems that `us` is extrapolated from; None: the whole problem was timed
+    bound_by: str  # of the problem or part that was timed
+    instructions: int  # of all cores, as compiled
+    #: extent of the reduced problem that `us` is extrapolated from; None: the whole problem was timed
     extrapolated_from: int | None = None
-    #: whether `us` is only a lower bound, already above the best: the engine with most work, without any waiting
+    #: whether `us` is only a lower bound, above the best: the busiest engine's work, without waits
     at_least: bool = False
 
 
 @dataclass(frozen=True)
 class Rejection:
-    """An algorithm with settings that cannot run the problem, and why."""
+    """An algorithm with settings that cannot run the problem, and the reason."""
 
     algorithm: str
     config: Config
@@ -45,8 +45,8 @@ class Rejection:
 
 @dataclass(frozen=True)
 class Risk:
-    """An inferred constant that a plan takes longer under at an end of its range: modelled us there, phase 0, and what
-    would take least of what was timed, the plan itself where nothing would take less, with its us as assumed."""
+    """An inferred constant that makes a plan slower at an end of its range: the value; the plan's modelled us there, at
+    phase 0; and the fastest timed candidate there, perhaps the plan itself, with its us there and as assumed."""
 
     constant: str
     value: float
@@ -58,12 +58,12 @@ class Risk:
 
     @property
     def regret(self) -> float:
-        """The plan's time over the least."""
+        """The plan's time over the least time there."""
         return self.us / self.least_us
 
     @property
     def text(self) -> str:
-        """A line for people."""
+        """The risk as a line of text."""
         found = f"{self.constant}, which is inferred, may be {self.value:g}: {self.us:,.2f} us then"
         if self.least_us == self.us:
             return f"{found}, still the least of what was timed"
@@ -79,7 +79,7 @@ def settings_text(config: Config) -> str:
 
 
 def _value_text(value: Any) -> str:
-    """Of a tuple of tuples, those that follow each other and are equal are said once, as in "(3,1,0,0)x4"."""
+    """A setting's value as text; equal neighbours in a tuple of tuples are written once, as in "(3,1,0,0)x4"."""
     if not isinstance(value, tuple):
         return str(value)
     texts = []
@@ -90,8 +90,8 @@ def _value_text(value: Any) -> str:
 
 
 def problem_words(problem: ConvProblem, asked: Asked) -> tuple[str, str]:
-    """Images and results, as in "8 64 56 56 -> 64 56 56", then filters and whatever is not trivial; of rows without an
-    axis of height 1."""
+    """(images and results, as in "8 64 56 56 -> 64 56 56"; filters and all arguments that are not defaults). Rows are
+    without their axis of height 1."""
     axes, parts = list(problem.axes), ["x".join(str(axis.taps) for axis in problem.axes)]
     if problem.H == problem.R == problem.P == 1 and not problem.is_volume:
         axes, parts = [problem.width], [f"S={problem.S}"]
@@ -116,7 +116,7 @@ def _by(extents: Iterable[int]) -> str:
 
 
 def runner_up_text(alternatives: Sequence[Alternative]) -> str:
-    """The best of the other algorithms, and how much longer it takes; empty where there is no other."""
+    """The best of the other algorithms, and the ratio of its time; "" without another algorithm."""
     first = alternatives[0]
     others = [one for one in alternatives if one.algorithm != first.algorithm]
     if not others:
@@ -127,7 +127,7 @@ def runner_up_text(alternatives: Sequence[Alternative]) -> str:
 
 
 def alternatives_text(alternatives: Sequence[Alternative], width: int) -> list[str]:
-    """A table of them, the fastest first, so many columns wide where settings can be wrapped so."""
+    """A table of alternatives, the fastest first, at most `width` characters wide if wrapped settings allow it."""
     first = {one.algorithm: one.config for one in reversed(alternatives)}
     rows = [_row(one, alternatives[0].us, first[one.algorithm]) for one in alternatives]
     headings = "algorithm", "settings", "phase 0 us", "x best", "bound by", "instructions"
@@ -145,14 +145,14 @@ def alternatives_text(alternatives: Sequence[Alternative], width: int) -> list[s
 
 
 def wrapped(lines: Iterable[str], width: int) -> list[str]:
-    """Lines of text, those that are too long cut between words."""
+    """Lines of text of at most `width` characters, longer ones cut between words."""
     return [
         part for line in lines for part in textwrap.wrap(line, width, subsequent_indent="  ", break_on_hyphens=False)
     ]
 
 
 def _settings(config: Config, first: Config) -> str:
-    """A config in words; where it says all that the first one of its algorithm says, only what differs."""
+    """A config in words; if it has the same names as its algorithm's first one, only the settings that differ."""
     if config is None or first is None or config == first or dict(config).keys() != dict(first).keys():
         return settings_text(config)
     return BUT + settings_text(tuple(entry for entry in config if entry not in first))
@@ -172,7 +172,7 @@ def _row(one: Alternative, best: float, first: Config) -> tuple[str, ...]:
 
 
 def rejected_text(rejected: Sequence[Rejection], width: int) -> list[str]:
-    """Each with its reason, below an empty line; no lines for none."""
+    """The rejected candidates with their reasons, after an empty line; [] without any."""
     if not rejected:
         return []
     lines = ["", f"{len(rejected)} rejected:"]
@@ -183,7 +183,7 @@ def rejected_text(rejected: Sequence[Rejection], width: int) -> list[str]:
 
 
 def symbols_text(symbols: Mapping[str, int], width: int) -> list[str]:
-    """Names with values, as many in a line as it holds."""
+    """Names with values, as many in a line as `width` allows."""
     lines = [""]
     for name, value in symbols.items():
         entry = f"{name}={value}"
@@ -196,7 +196,7 @@ def symbols_text(symbols: Mapping[str, int], width: int) -> list[str]:
 def table(
     headings: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int], most: int = SETTINGS_WIDTH
 ) -> list[str]:
-    """Aligned columns; cells, of which settings are the longest, are wrapped to `most` characters."""
+    """Aligned columns, those of the indices `right` to the right; cells are wrapped to `most` characters."""
     split = [[textwrap.wrap(cell, most, break_on_hyphens=False) or [""] for cell in row] for row in rows]
     widths = [
         max(len(text) for row in [[[h] for h in headings], *split] for text in row[i]) for i in range(len(headings))

@@ -1,4 +1,4 @@
-"""The floors of a problem: modelled time of kernels that move its bytes, or one row, and compute nothing."""
+"""The floors of a problem: modelled times of kernels that copy its bytes, or one row, and compute nothing."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from ..simulator.launch import execute
 from ..simulator.profiling import in_time
 from ..simulator.timing import Rates
 
-#: Bytes a partition of a tile that `copy_floor` is tried with; the fastest counts.
+#: Bytes a partition of the tiles that are tried in `copy_floor`; the fastest counts.
 TILE_BYTES = (512, 1024, 2048, 4096, 8192, 16384)
-#: Tiles of one core above which a smaller tile is not tried: issuing its DMAs takes longer than moving the bytes.
+#: Most tiles of one core with a tile size that is tried: with more, issuing DMAs takes longer than moving the bytes.
 TILES_MAX = 150
-#: DMAs from which on a tile is not tried, unless all take more: they are short where little is read and much written.
+#: Most DMAs of a core with a tile size that is tried, unless all take more: DMAs are short if little is read and much
+#: written.
 DMAS_MAX = 4_000
-#: Bytes of a core from which on a part is timed: the rest goes at the same rate.
+#: Most bytes of a core that are timed; the time of more bytes is proportional.
 BYTES_MAX = 2**29
 #: Bytes of the one row of `launch_floor`.
 ROW_BYTES = 512
@@ -29,7 +30,7 @@ ROW_BYTES = 512
 
 @dataclass(frozen=True)
 class Floors:
-    """Modelled us: the problem's bytes in and out by the best tiling, and one row in and out."""
+    """Modelled us of a copy of the problem's bytes by the best tiling, and of one row in and out."""
 
     copy_us: float
     copy_tile_bytes: int  # a partition
@@ -37,15 +38,16 @@ class Floors:
 
 
 def floors(problem: ConvProblem, lnc: int, constants: Mapping[str, float] | None = None, spared: int = 0) -> Floors:
-    """Floors of a problem on 1 or 2 cores, of the bytes that it needs or of all, as few in and many out may take longer
-    than more in. constants: values by name, instead of trn2.toml's. spared: bytes that it has not to read."""
+    """Floors of a problem on 1 or 2 cores, the less of those of the bytes that it needs and of all its bytes, as few
+    bytes in and many out may take longer than more in. constants: values by name, instead of trn2.toml's. spared: bytes
+    that need not be read."""
     every = [(max(1, read - spared), written) for read, written in (problem.moved, problem.held)]
     found = [_floors_of(problem, moved, lnc, constants) for moved in dict.fromkeys(every)]
     return min(found, key=lambda one: one.copy_us)
 
 
 def pass_us(elements: int, dtype: str, lnc: int, reads: float = 1) -> float:
-    """Modelled us of a pass that reads so many tensors of so many elements and writes one, as a copy of these bytes."""
+    """Modelled us of a pass that reads `reads` tensors of so many elements and writes one, as a copy of these bytes."""
     columns = max(1, elements // PARTITIONS)
     row = ConvProblem(N=1, C=PARTITIONS, W=columns, S=1, groups=PARTITIONS, dtype=dtype)
     return floors(row, lnc).copy_us * (reads + 1) / 2
@@ -85,17 +87,17 @@ def _floors(
 
 
 def _worth_trying(read: int, written: int) -> list[int]:
-    """The tiles that do not cut a core's bytes into more than `TILES_MAX`, or too many DMAs; the largest if all do."""
+    """Tile sizes of at most `TILES_MAX` tiles and `DMAS_MAX` DMAs of a core; the largest if none is."""
     few = [tile for tile in TILE_BYTES if max(read, written) <= TILES_MAX * PARTITIONS * tile] or [TILE_BYTES[-1]]
     return [tile for tile in few if _dmas(read, written, tile) <= DMAS_MAX] or few[-1:]
 
 
 def _dmas(read: int, written: int, tile: int) -> int:
-    """DMAs of a core, about: what is read in each tile is written again and again."""
+    """DMAs of a core, about: each tile is read once and written as often as the bytes out need."""
     return max(read, written) // (PARTITIONS * tile) * (1 + written // max(1, read))
 
 
 def _modelled_us(kernel: object, lnc: int, args: tuple[object, ...], constants: tuple[tuple[str, float], ...]) -> float:
-    """First DMA issue to last DMA done, program order; these kernels leave the Tensor Engine alone."""
+    """Modelled us of a launch, in program order, from the first DMA issue to the last DMA done."""
     execution = execute(kernel[lnc], args, trace_only=True)  # type: ignore[index]
     return in_time(execution, Rates(dict(constants))).us

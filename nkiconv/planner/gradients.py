@@ -1,6 +1,6 @@
-"""How the planner, and callers with arrays, speak to the kernels of filter gradients.
+"""The operations of the filter gradient kernels, for the planner and for calls with arrays.
 
-Of an image of depthwise rows such a gradient is the depthwise convolution of x with gy.
+The filter gradient of an image of depthwise rows is the depthwise convolution of x with gy.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ROWS = DepthwiseConv1d()
 
 
 class _FilterGradient(Operation):
-    """What gradients of filters share."""
+    """The base class of filter gradients."""
 
     dtypes = KERNEL_DTYPES
     of_rows = False
@@ -49,7 +49,7 @@ class _FilterGradient(Operation):
             )
         yield from self.problem_violations(problem)
         plain = Asked(bias=asked.bias, out_dtype=asked.out_dtype, precision=asked.precision)
-        if self.of_rows:  # a residual is what the gradient is added to
+        if self.of_rows:  # the gradient is added to a residual
             plain = dataclasses.replace(plain, residual=asked.residual, precision=None)
         for one in dataclasses.fields(Asked):
             if getattr(asked, one.name) != getattr(plain, one.name):
@@ -57,7 +57,7 @@ class _FilterGradient(Operation):
         yield from refused(UnsupportedError, rules.precision_fits(plain.precision, problem.dtype, "x and gy"))
 
     def problem_violations(self, problem: ConvProblem) -> Iterator[NkiconvError]:
-        """Why the kernel does not run a problem, whatever the algorithm."""
+        """Why no algorithm of the kernel runs a problem."""
         raise NotImplementedError
 
     def _lack(self, name: str) -> str:
@@ -81,7 +81,7 @@ class _FilterGradient(Operation):
 
 
 class ConvWeight(_FilterGradient):
-    """Gradients of filters of images or volumes, any groups; options of a Shape: whether of the bias is asked for."""
+    """Filter gradients of images or volumes, any groups; a Shape's options: whether the bias's is asked for too."""
 
     kernel = conv_weight_gradient
     algorithms, known = tuple(ALGORITHMS), ALGORITHMS
@@ -111,7 +111,7 @@ class ConvWeight(_FilterGradient):
 
 
 class DepthwiseConv1dWeight(_FilterGradient):
-    """Gradients of filters of depthwise rows; options of a Shape: that of the convolution of x with gy."""
+    """Filter gradients of depthwise rows; a Shape's options: the Shape of the convolution of x with gy."""
 
     of_rows = True
     name = "depthwise_conv1d_weight"

@@ -1,4 +1,4 @@
-"""What the search asks of an operation: its kernel, its algorithms, and how a request reads to them."""
+"""The interface of an operation: its kernel, its algorithms, and the kernel's description of a request."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ from .request import Asked, Config, Request, nl_name
 class Operation(ABC):
     """One public kernel."""
 
-    #: as in `Plan.operation`, and of the function of `nkiconv` that calls the kernel
+    #: the name in `Plan.operation`, that of the function of `nkiconv` that calls the kernel
     name: str
     #: the `@nki.jit` function
     kernel: Any
-    #: names of its algorithms, and what the host knows of each
+    #: names of its algorithms, and the host's Algorithm of each
     algorithms: tuple[str, ...]
     known: Mapping[str, Algorithm]
-    #: nkiconv's names of the dtypes of x and w that it takes
+    #: nkiconv's names of the supported dtypes of x and w
     dtypes: tuple[str, ...]
-    #: whether its calls are those of a transposed convolution, whose words refusals use
+    #: whether it is a transposed convolution, whose words refusals use
     transposed = False
-    #: extents of which a part has as many as the whole, see `parts.part_of`
+    #: extents that parts do not cut, see `parts.part_of`
     kept: frozenset[str] = frozenset()
-    #: the algorithm that says why nothing runs, where nothing does
+    #: the algorithm whose refusal is reported if no algorithm runs
     fallback: str
 
     @abstractmethod
     def violations(self, problem: ConvProblem, asked: Asked) -> Iterator[NkiconvError]:
-        """Why no algorithm of the kernel runs this."""
+        """Why no algorithm of the kernel runs a problem with these arguments."""
 
     def shape(self, request: Request, rates: Rates) -> Shape:
-        """A request as the kernel's own compile-time code describes it; of a big problem that of a part, which
-        `parts.part_of` says, with the whole in its `whole`."""
+        """The Shape of a request by the kernel's compile-time code; of a big problem that of a part by `parts.part_of`,
+        with the whole's in `whole`."""
         part, times = part_of(request.problem, request.asked, self.kept)
         whole = self.whole_shape(request, rates)
         if part is request.problem:
@@ -59,28 +59,29 @@ class Operation(ABC):
 
     @abstractmethod
     def whole_shape(self, request: Request, rates: Rates, times: int = 1) -> Shape:
-        """The same of all of it, however big; times: how often a problem has this, of which it is a part."""
+        """The Shape of the whole request; times: how many times a problem has it, if it is a part."""
 
     def whole_unsupported(self, algorithm: str, shape: Shape, config: Config) -> str:
-        """Why the kernel refuses settings of a part for the whole, or "": where its memory depends on all extents."""
+        """Why the kernel refuses settings of a part for the whole, as its memory depends on all extents; "" if it does
+        not."""
         return ""
 
     @abstractmethod
     def kernel_reason(self, algorithm: str, shape: Shape, config: Config) -> str:
-        """Why the kernel refuses these settings, or ""."""
+        """Why the kernel refuses all settings of a config; "" if it does not."""
 
     @abstractmethod
     def arguments(
         self, request: Request, algorithm: str | None, config: Config
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """(args, kwargs) of a launch without data; algorithm None: that of the least bound."""
+        """(args, kwargs) of a launch without data; algorithm None: the kernel's choice."""
 
     @abstractmethod
     def letters(self, shape: Shape) -> dict[str, int]:
-        """The problem's letters and parameters by name."""
+        """The problem's extents by their letters, and its parameters by name."""
 
     def complete(self, algorithm: str, shape: Shape, config: Config) -> Config:
-        """A config with all settings that it leaves open, as its kernel is launched with it."""
+        """A config with its open settings filled in, as in the kernel's launch."""
 
         def completed() -> Config:
             of_stream = self._stream_settings(algorithm, shape) if config is None and shape.chunks else None
@@ -89,7 +90,7 @@ class Operation(ABC):
         return shape.once((f"{algorithm}, settled", config), completed)
 
     def unsupported_reason(self, algorithm: str, shape: Shape, config: Config) -> str:
-        """Why the kernel refuses these settings, or ""."""
+        """Why the kernel refuses a config; "" if it does not."""
         completed = self.complete(algorithm, shape, config)
 
         def refused() -> str:
@@ -103,10 +104,10 @@ class Operation(ABC):
         return self.arguments(request, algorithm, self.complete(algorithm, shape, config))
 
     def choice(self, request: Request, shape: Shape) -> tuple[str, Config]:
-        """The algorithm and settings of an estimate: of the candidates that are near the least by cost models the one
-        that takes least by `clock`; the first where they are long, or of a part of the problem.
+        """The algorithm and settings of an estimate: the fastest by `clock` of the candidates near the least by cost
+        models; the first candidate if kernels are long, or the Shape is of a part.
 
-        Args: shape: that of the request.
+        Args: shape: the request's.
         """
         found = self._near(shape)
         candidates = list(dict.fromkeys(choice for _, choice in found))
@@ -119,16 +120,16 @@ class Operation(ABC):
         return clock.fastest(candidates, launch, shape.rates)
 
     def ranked(self, shape: Shape) -> list[Choice]:
-        """Algorithms with settings that are near the least by cost models, the least first; of a video the one whose
-        order of sums is that of its stream, where the kernel takes it.
+        """Algorithms with settings near the least by cost models, the least first; for a video only the one with its
+        stream's order of sums, if the kernel runs it.
 
-        Settings are looked for further where an algorithm's first guess is near the least. Where all refuse, the
-        fallback, which refuses too.
+        Settings of algorithms whose first guess is near the least are refined. If all refuse, the fallback, which
+        refuses too.
         """
         return list(dict.fromkeys(choice for _, choice in self._near(shape)))
 
     def _near(self, shape: Shape) -> list[tuple[float, Choice]]:
-        """The same with ns."""
+        """(ns, choice) of `ranked`."""
         of_stream = self.stream_choice(shape)
         if of_stream is not None:
             name, config = of_stream[0], self.complete(of_stream[0], shape, None)
@@ -143,20 +144,21 @@ class Operation(ABC):
         ]
         if not refined:
             return [(0.0, (self.refuser(shape), None))]
-        # the best of each before the others of any
+        # the best of each algorithm before all others
         refined.sort(key=lambda each: each[:2])
         return [(ns, choice) for _, ns, choice in refined if ns <= clock.NEAR * refined[0][1]]
 
     def refuser(self, shape: Shape) -> str:
-        """The algorithm that says why nothing runs a problem."""
+        """The algorithm whose refusal is reported if none runs a problem."""
         return self.fallback
 
     def excludes(self, algorithm: str, shape: Shape) -> bool:
-        """Whether an algorithm refuses a problem whatever its settings, for reasons that are not its own."""
+        """Whether an algorithm refuses a problem with any settings because of the arguments."""
         return False
 
     def near_least(self, shape: Shape, algorithms: Sequence[str], near: float = clock.NEAR) -> list[tuple[str, Guess]]:
-        """First guesses of some algorithms, without those far above the least, and long ones where others are not."""
+        """(algorithm, first guess) of these algorithms, without guesses far above the least; without kernels of many
+        instructions, unless all are such."""
         names = [name for name in algorithms if not self.excludes(name, shape)]
         found = [(name, guess) for name in names for guess in self.known[name].guesses(shape)]
         if shape.whole is not None:
@@ -169,19 +171,19 @@ class Operation(ABC):
         """An algorithm's tile sizes and counts by name."""
         return symbols_of(self.known[algorithm].completed(shape, config))
 
-    # One order of sums for a video and all chunks that it may come in, so that they round alike: what decides it is the
-    # algorithm and some of its settings (`Algorithm.order`), those that chunks of a few lengths take best together.
+    # A video and all its chunks have one order of sums, so that they round alike. It depends on the algorithm and some
+    # of its settings (`Algorithm.order`): the best ones for chunks of a few lengths together.
 
     def stream_choice(self, shape: Shape) -> Choice | None:
-        """The algorithm and settings of the first chunk of a video; None of what is no video.
+        """The algorithm and settings of the first chunk of a video; None if it is no video.
 
-        What is best for each chunk; where that differs, of what is near the least for one what takes least for all.
+        The best for each chunk; if that differs, of the choices near the least for any the least for all.
         """
         return shape.once(("stream", None), lambda: self._stream_choice(shape.chunks) if shape.chunks else None)
 
     def _stream_choice(self, chunks: Sequence[Shape]) -> Choice | None:
         near, names = list[list[tuple[str, Guess]]](), self.algorithms
-        for one in chunks:  # a longer one tells between what is near the least for the first
+        for one in chunks:  # a longer chunk decides between algorithms near the least for the first
             near.append(self.near_least(one, names))
             names = tuple(dict.fromkeys(name for name, _ in near[-1])) or names
         best = [min(found, key=lambda one: one[1].ns) for found in near if found]
@@ -199,11 +201,11 @@ class Operation(ABC):
         return name, self.known[name].complete(chunks[0], order)
 
     def stream_order(self, algorithm: str, shape: Shape) -> Config:
-        """Settings of an algorithm that all chunks of a video have; none of what is no video."""
+        """The settings of an algorithm that all chunks of a video share; () if it is no video."""
         return self._ordered(algorithm, self._chunk_config(algorithm, shape))
 
     def _ordered(self, algorithm: str, config: Config) -> Config:
-        """The settings of a config that decide the order."""
+        """The settings of a config that decide the order of sums."""
         return tuple((name, value) for name, value in config or () if name in self.known[algorithm].order)
 
     def _chunk_config(self, algorithm: str, shape: Shape) -> Config:
@@ -214,15 +216,15 @@ class Operation(ABC):
         return self.known[algorithm].complete(shape.chunks[0], None)
 
     def _stream_settings(self, algorithm: str, shape: Shape) -> Config:
-        """All settings in a video's order: the others best, or where those do not fit as the first chunk has them; None
-        where the kernel refuses both, or the algorithm has but one order."""
+        """All settings in a video's order of sums: the others are the best, or if these do not fit the first chunk's;
+        None if the kernel refuses both, or the algorithm has only one order."""
         own = self.stream_order(algorithm, shape)
         tried = (self.known[algorithm].complete(shape, own), self._chunk_config(algorithm, shape)) if own else ()
         return next((one for one in tried if not self.kernel_reason(algorithm, shape, one)), None)
 
 
 def epilogue_of(problem: ConvProblem, asked: Asked) -> Epilogue:
-    """The kernels' own description of an epilogue."""
+    """The kernels' Epilogue of a request."""
     present = True
     found: Epilogue = read_epilogue(
         asked.activation,
@@ -237,7 +239,7 @@ def epilogue_of(problem: ConvProblem, asked: Asked) -> Epilogue:
 
 
 def epilogue_arguments(problem: ConvProblem, asked: Asked) -> dict[str, Any]:
-    """A kernel's arguments of an epilogue, without data; nothing for what is not asked for."""
+    """A kernel's arguments of the epilogue, without data; only those that are asked for."""
     found: dict[str, Any] = {}
     if asked.bias:
         found["bias"] = ArraySpec((problem.K,), "float32")
@@ -256,12 +258,12 @@ def epilogue_arguments(problem: ConvProblem, asked: Asked) -> dict[str, Any]:
 
 
 def prologue_of(asked: Asked) -> Prologue:
-    """The kernel's own description of what happens to x on its way in."""
+    """The kernels' Prologue of a request."""
     return Prologue(asked.x_scale or "", asked.x_shift or "", asked.x_activation or "", asked.x_upsample)
 
 
 def prologue_arguments(problem: ConvProblem, asked: Asked) -> dict[str, Any]:
-    """A kernel's arguments of a prologue, without data; nothing for what is not asked for."""
+    """A kernel's arguments of the prologue, without data; only those that are asked for."""
     found: dict[str, Any] = {} if asked.x_activation is None else {"x_activation": asked.x_activation}
     found |= {"x_upsample": asked.x_upsample} if asked.x_upsample > 1 else {}
     for name in ("x_scale", "x_shift"):

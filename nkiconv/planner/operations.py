@@ -1,4 +1,4 @@
-"""Which operation a request is for, and what is wrong with a request."""
+"""The operation of a request, and the errors of requests."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ OPERATIONS: dict[str, Operation] = {
     )
 }
 
-#: Taps, from and to, of depthwise rows of which conv2d is the faster, modelled, by direction and layout. In NHWC
+#: (least, most) taps of depthwise rows for which conv2d is faster, modelled, by direction and layout. In NHWC
 #: depthwise_conv1d copies x and y into rows and back (us, conv2d's before the other's, by `plan(problem, operation=)`;
 #: N = 2, 256 channels of 1,024: forward 4 taps 10 and 23, 20 taps 25 and 32, 25 taps 36 and 32, 500 taps 718 and 56;
 #: gradients 4 taps 10 and 24, 64 taps 29 and 33, 127 taps 45 and 32). Gradients in NCHW: 31 taps 16 and 22, 64 taps 18
 #: and 19, 127 taps 28 and 21; 4 taps of 2,048 positions: N = 2, 2,048 channels, 75 and 80, N = 1, 1,536, 46 and 34.
 CONV2D_TAPS = {("forward", "NHWC"): (1, 20), ("wgrad", "NHWC"): (1, 64), ("wgrad", "NCHW"): (6, 80)}
-#: Elements of x up to which that holds forward in NHWC, for more taps (256 channels of 512: 31 taps 15 and 25, 48 taps
-#: 26 and 27).
+#: Most elements of x for which conv2d is faster, forward in NHWC, with up to TAPS_OF_FEW taps (256 channels of 512: 31
+#: taps 15 and 25, 48 taps 26 and 27).
 FEW_ELEMENTS, TAPS_OF_FEW = 2**18, 48
-#: The least of gradients in NCHW of several images, whose sums the other kernel adds in HBM.
+#: Least taps of gradients in NCHW of several images, whose sums depthwise_conv1d_weight adds in HBM.
 TAPS_OF_IMAGES = 3
-#: Positions of all images from which that holds for gradients in NCHW (N = 1, 9 taps 7.7 and 5.0 with 64, 9.8 and 11.2
-#: with 1,000), and elements of x that taps reach over, below which it does for gradients: a bank holds the sums.
+#: Least positions of all images for which conv2d is faster for gradients in NCHW (N = 1, 9 taps 7.7 and 5.0 with 64,
+#: 9.8 and 11.2 with 1,000), and the limit of elements of x from first to last tap for gradients: a bank holds the sums.
 CONV2D_POSITIONS, CONV2D_REACH = 256, BANK_COLUMNS
 
 
 def operation_of(problem: ConvProblem, asked: Asked = Asked()) -> Operation:  # noqa: B008  # frozen
-    """The operation that takes a problem's geometry and what is asked for; conv2d, or conv3d, if no other does."""
+    """The operation of a problem and its arguments: of depthwise rows, else of images or volumes."""
     one_row = _is_one_row(problem, asked)
     if problem.direction == "wgrad":
         name = "conv3d_weight" if problem.is_volume else "depthwise_conv1d_weight" if one_row else "conv2d_weight"
@@ -56,7 +56,7 @@ def operation_of(problem: ConvProblem, asked: Asked = Asked()) -> Operation:  # 
 
 
 def _is_one_row(problem: ConvProblem, asked: Asked) -> bool:
-    """Whether depthwise_conv1d takes a problem, and in less time than conv2d if that does too."""
+    """Whether depthwise_conv1d supports a problem, and is faster than conv2d or alone supports it."""
     rows = (
         problem.is_depthwise and not problem.is_volume and (problem.H, problem.R, *problem.padding[0]) == (1, 1, 0, 0)
     )
@@ -85,7 +85,7 @@ def operation_for(request: Request) -> Operation:
 
 
 def violations(request: Request) -> Iterator[NkiconvError]:
-    """Why there is nothing to plan, whatever the algorithm."""
+    """The errors of a request that no algorithm can run."""
     problem, asked, name = request.problem, request.asked, request.operation
     if not isinstance(problem, ConvProblem):
         yield UnsupportedError(
@@ -106,7 +106,7 @@ def violations(request: Request) -> Iterator[NkiconvError]:
 
 
 def algorithm_violations(operation: Operation, algorithms: tuple[str, ...] | None) -> Iterator[NkiconvError]:
-    """What is wrong with the algorithms to choose from."""
+    """The errors of the names of algorithms to choose from."""
     reasons = (
         rules.algorithm(name, operation.algorithms, "algorithms", (), operation.name) for name in algorithms or ()
     )
@@ -119,7 +119,7 @@ def algorithm_violations(operation: Operation, algorithms: tuple[str, ...] | Non
 def choice_refusals(
     operation: Operation, problem: ConvProblem, asked: Asked, algorithm: str | None, config: Config, lnc: int
 ) -> Iterator[NkiconvError]:
-    """Why an algorithm does not run a problem; nothing if it does, or where the choice is the kernel's."""
+    """Why an algorithm does not run a problem; empty if it does, or if the kernel chooses."""
     malformed = list(refused(UnsupportedError, form_unsupported(config)))
     yield from malformed
     if algorithm is not None and not malformed:
@@ -130,7 +130,7 @@ def choice_refusals(
 
 
 def choice_violations(accepted: tuple[str, ...], algorithm: Any, config: Any) -> Iterator[NkiconvError]:
-    """Errors of the name of a call's algorithm, which must be accepted, and of settings without one."""
+    """The errors of a call's algorithm, which must be accepted, and of settings without an algorithm."""
     yield from refused(
         UnsupportedError, rules.algorithm(algorithm, accepted), rules.config_has_owner(algorithm, config)
     )

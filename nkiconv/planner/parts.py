@@ -1,12 +1,12 @@
-"""Parts of big problems: what cost models look at, and what stands in for a kernel that is too long to be traced.
+"""Parts of big problems: for cost models, and in place of kernels that are too long to be traced.
 
-`part_of`: kernels' plans list tiles of outputs, and cost models walk them; settings of steady work are the same for
-fewer tiles. So an estimate of a problem of more than `PIECES` pieces looks at a part of it, so much work that it takes
-some 50 ms. The part depends on shapes alone, so that machines, cores and processes choose alike.
+`part_of`: kernels' plans list tiles of outputs, and cost models walk them; the best settings are the same for fewer
+tiles. So an estimate of a problem of more than `PIECES` pieces plans a part of it, in some 50 ms. The part depends on
+shapes alone, so that machines, cores and processes choose alike.
 
-`reductions`: a time is extrapolated along the line through those of two parts. The extent that has most to spare is
-made smaller first; where even the least part is too long, that part is made smaller along the next extent, and counts
-as often as the problem has it.
+`reductions`: a time is extrapolated along the line through the times of two parts. The extent with the largest ratio to
+its least is reduced first; if the least part is too long, it is reduced along the next extent, and its time is
+multiplied by its number in the problem.
 """
 
 from __future__ import annotations
@@ -21,19 +21,18 @@ from ..schedules.tiles import BANK_COLUMNS, div_ceil
 from ..simulator.hardware import PARTITIONS
 from .request import Asked
 
-#: Pieces of a problem that estimates look at. Calibrated by `python tests/choice --times`: of 681 named problems 85 %
+#: Most pieces of a part that estimates plan. Calibrated by `python tests/choice --times`: of 681 named problems 85 %
 #: take up to 50 ms of one core of a server's CPU, the longest 0.27 s.
 PIECES = 3_000
-#: Of each extent that is cut, in this order: the least that a part has, and also the step by which it is cut, so that
-#: what is left over by tiles of the whole is left over by those of the part; of images and volumes, and of depthwise
-#: rows, which may lie on the partitions.
+#: For each extent that is cut, in this order: the least of a part, which is also the step of cuts, so that the last
+#: tile of a part is as full as that of the whole; of images and volumes, and of depthwise rows, whose images may be on
+#: the partitions.
 CUTS = {"N": 8, "Z": 8, "P": 32, "Q": 2048}
 CUTS_OF_ROWS = {"N": PARTITIONS, "groups": 2 * PARTITIONS, "Q": 2048}
-#: Output channels of a part, or channels of its groups where there are several, at least; the step by which these are
-#: cut.
+#: Least output channels of a part, or least channels of its groups if there are several; the step of cuts of these.
 OUTPUTS, CHANNELS, CHANNELS_STEP = 64 * PARTITIONS, 16 * PARTITIONS, 8 * PARTITIONS
-#: Rows of outputs of a piece, at most, and bytes of x and of zeros around it under the window of an output, at most: of
-#: more each output is a piece.
+#: Most rows of outputs of a piece, and most bytes of x and its zeros in the window of an output: with more each output
+#: is a piece.
 ROWS, WINDOW_BYTES = 16, 32_768
 #: What each extent is called in a plan, and the least of it that a traced part has: of rows and columns of outputs such
 #: that a load still has several, or long ones; of groups as many as have this many channels.
@@ -45,14 +44,14 @@ EXTENTS = {
     "K": ("K", PARTITIONS),
     "groups": ("groups", PARTITIONS),
 }
-#: Windows that a traced part has at least, side by side: of fewer, what outputs share of them is not that of the whole.
+#: Least windows of a traced part side by side: with fewer, outputs share less of them than in the whole.
 WINDOWS = {"P": 1, "Q": 4}
-#: How often the whole has the smaller of two parts, at least.
+#: Least ratio of the whole to the smaller of two parts.
 SPARE = 3
 
 
 def pieces_of(problem: ConvProblem) -> int:
-    """Tiles of outputs: of a bank of sums of an image or plane, of depthwise rows for each 128 channels."""
+    """Number of tiles of outputs: each a bank of sums of an image or plane, or of 128 channels of depthwise rows."""
     P, Q = problem.P, problem.Q
     if is_rows(problem):
         return -(-problem.C // PARTITIONS) * problem.N * -(-Q // BANK_COLUMNS)
@@ -61,21 +60,21 @@ def pieces_of(problem: ConvProblem) -> int:
 
 
 def _seen(axis: Axis) -> int:
-    """Elements from one end of a window to the other; of a dense one those of x, at most."""
+    """Elements of x from one end of a window to the other; of a dense window at most those of x."""
     elements = axis.window // axis.lhs_dilation + 1
     return elements if axis.rhs_dilation > 1 else min(elements, axis.size)
 
 
 def is_rows(problem: ConvProblem) -> bool:
-    """Whether this is one of depthwise rows, whose channels are independent."""
+    """Whether a problem is depthwise rows, whose channels are independent."""
     return problem.is_depthwise and not problem.is_volume and (problem.H, problem.R) == (1, 1)
 
 
 def part_of(problem: ConvProblem, asked: Asked, kept: frozenset[str] = frozenset()) -> tuple[ConvProblem, int]:
-    """(A problem of at most about `PIECES` pieces with the same tiles, how many times its pieces the problem has, from
-    1); the problem itself where it has no more.
+    """(a part of at most about `PIECES` pieces with the same tiles, ratio of the problem's outputs to the part's,
+    rounded up); (the problem, 1) if it has no more pieces.
 
-    Frames before and after are planes of the whole. kept: extents that the part has all of.
+    Halo frames and returned frames are planes of the whole. kept: extents that are not cut.
     """
     found = problem
     kept |= {"Z"} if asked.has_frames else set()
@@ -93,8 +92,8 @@ def part_of(problem: ConvProblem, asked: Asked, kept: frozenset[str] = frozenset
 
 
 def of_fewer(problem: ConvProblem, name: str, fewer: int) -> ConvProblem:
-    """The problem with so many images, groups or output channels, or about so many planes, rows or columns of outputs,
-    at most those that it has."""
+    """The problem with `fewer` images, groups or output channels, or about as many planes, rows or columns of outputs;
+    unchanged if it has no more."""
     count = getattr(problem, name)
     if fewer >= count:
         return problem
@@ -104,7 +103,7 @@ def of_fewer(problem: ConvProblem, name: str, fewer: int) -> ConvProblem:
         return problem.replace(C=problem.C // count * fewer, K=problem.K // count * fewer, groups=fewer)
     index, axis, size = {"Z": (-3, "depth", "D"), "P": (-2, "height", "H"), "Q": (-1, "width", "W")}[name]
     whole, pairs = getattr(problem, axis), list(problem.padding)
-    # zeros that meet none of x are outputs too
+    # windows of padding alone are outputs too
     excess = (count - fewer) * whole.stride
     after = min(excess, max(0, whole.hi - whole.window + 1))
     before = min(excess - after, max(0, whole.lo - whole.window + 1))
@@ -117,11 +116,11 @@ def of_fewer(problem: ConvProblem, name: str, fewer: int) -> ConvProblem:
 
 @dataclass(frozen=True)
 class Reduction:
-    """How a problem, or a part of it, is made smaller along one extent."""
+    """A reduction of a problem, or of a part of it, along one extent."""
 
     whole: ConvProblem
     extent: str
-    #: how often the problem has what all units make, where that is a part already, and what a plan calls the units
+    #: number of times that the problem has `whole`, if that is a part; the units' name in a plan
     times: float
     name: str
 
@@ -136,7 +135,7 @@ class Reduction:
         return self.units(self.whole)
 
     def of(self, units: int) -> ConvProblem:
-        """A part of so many units, or about as many."""
+        """A part of about so many units."""
         return of_fewer(self.whole, self.extent, units)
 
     def units(self, one: ConvProblem) -> int:
@@ -145,9 +144,9 @@ class Reduction:
 
 
 def reductions(problem: ConvProblem, asked: Asked) -> Iterator[Reduction]:
-    """Ways to make a problem smaller, in the order in which they are to be tried."""
+    """Reductions of a problem in the order of trials."""
     rest, times, names = problem, 1.0, ""
-    # a packed filter's blocks and a video's planes stay as they are
+    # a packed filter's blocks and a video's planes are not cut
     left = ["N", "P", "Q"]
     left += [] if asked.packed else ["groups" if problem.groups > 1 else "K"]
     left += ["Z"] if problem.is_volume and not asked.has_frames else []
@@ -158,7 +157,7 @@ def reductions(problem: ConvProblem, asked: Asked) -> Iterator[Reduction]:
         found = Reduction(rest, name, times, f"{EXTENTS[name][0]}{names}")
         least = found.of(found.least)
         units, fewer = found.all_units, found.units(least)
-        if units < SPARE * fewer:  # all outputs of one input may be more than the least
+        if units < SPARE * fewer:  # the outputs of one input may exceed the least
             continue
         yield found
         times *= units / fewer
@@ -167,7 +166,7 @@ def reductions(problem: ConvProblem, asked: Asked) -> Iterator[Reduction]:
 
 
 def _least(problem: ConvProblem, name: str) -> int:
-    """The least that a traced part has of an extent."""
+    """The least extent of a traced part."""
     least = EXTENTS[name][1]
     if name == "groups":
         return -(-least * problem.groups // max(problem.C, problem.K))

@@ -1,4 +1,4 @@
-"""What a planner answers: a `Plan`, or an `Estimate`, which has no time."""
+"""The planner's answers: a `Plan`, or an `Estimate`, which has no time."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from .explain import (
 )
 from .request import Asked, Config, tuples
 
-#: How hard a plan was looked for: the estimate, timed; one that nkiconv ships, timed; a search; a wide one.
+#: The effort of a plan: the estimate, timed; a shipped plan, timed; a search; a wide search.
 ESTIMATED, SHIPPED, TIMED, TUNED = "estimated", "shipped", "timed", "tuned"
-#: The same in words.
+#: The efforts in words.
 ORIGINS = {
     ESTIMATED: "the estimate, timed; nkiconv plan searches",
     SHIPPED: "comes with nkiconv (shipped)",
@@ -42,14 +42,14 @@ ORIGINS = {
 
 @dataclass(frozen=True)
 class Estimate:
-    """How to run a problem, the best of a few candidates: `algorithm` and `config` are arguments, as a `Plan`'s are."""
+    """The best of a few candidates for a problem, without a time: `algorithm` and `config` are arguments of a call."""
 
     algorithm: str
     config: Config
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """What functions and kernels are called with, beside the problem's own arguments."""
+        """Keyword arguments of functions and kernels, besides the problem's own."""
         return {"algorithm": self.algorithm, "config": self.config}
 
     def as_dict(self) -> dict[str, Any]:
@@ -67,18 +67,18 @@ class Estimate:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How to run a problem, and what that would take: every time is modelled, in us, program order.
+    """The algorithm and settings for a problem, and their time; every time is modelled, in us, in program order.
 
-    `algorithm` and `config` are arguments of the function that `operation` names, `depthwise_conv1d` or `conv2d`.
-    `modelled_us`, which every table prints, is the mean over `phases` phases of the Tensor Engine's throttle grid, as
-    in `Profile`; `worst_us` is the worst of them, and `phase0_us` (the grid starts with the kernel) ranks alternatives.
+    `algorithm` and `config` are arguments of the function that `operation` names, as `depthwise_conv1d` or `conv2d`.
+    `modelled_us`, the time in all tables, is the mean over `phases` phases of the Tensor Engine's throttle grid, as in
+    `Profile`; `worst_us` is the longest of them, and `phase0_us` (the grid starts with the kernel) ranks alternatives.
     """
 
     problem: ConvProblem
     operation: str
     lnc: int
     asked: Asked
-    constants: Mapping[str, float]  # overrides of trn2.toml's that the plan was made under
+    constants: Mapping[str, float]  # overrides of trn2.toml's in the plan's timing
     algorithm: str
     config: Config
     modelled_us: float
@@ -88,48 +88,48 @@ class Plan:
     copy_floor_us: float
     roofline_us: float
     bound_by: str
-    instructions: int  # all cores; those that a compiler sees: the body of a loop on the device once
+    instructions: int  # of all cores, as compiled: the body of a loop on the device counts once
     sbuf_bytes: int  # a partition, at most
     psum_banks: int  # at most
-    #: N, C, W, S, Q and the other parameters; tiles and counts of the algorithm. Of conv2d also H, K, R, P, and of the
-    #: matrix product that it is, rows = N P Q and contraction = R S C / groups
+    #: N, C, W, S, Q and the other parameters; the algorithm's tiles and counts; for conv2d also H, K, R, P, and the
+    #: extents of its matrix product, rows = N P Q and contraction = R S C / groups
     symbols: Mapping[str, int]
-    #: the plan first, then the fastest; those alike are told once, and slow ones only as the best of an algorithm
+    #: the plan, then the fastest candidates and the best of each slower algorithm, without those that run alike
     alternatives: tuple[Alternative, ...]
     rejected: tuple[Rejection, ...]
-    #: the inferred constants under which it takes longer, the greatest regret first; none of a quick plan
+    #: inferred constants that make the plan slower at an end of their range, the greatest regret first; () if quick
     risks: tuple[Risk, ...] = ()
-    #: per cent that it may take longer than the fastest, for the sake of its risks; us and worst regret of the fastest
+    #: per cent that the plan may be slower than the fastest to reduce risks; us and worst regret of the fastest
     robust: float = 0.0
     fastest_us: float = 0.0
     fastest_regret: float = 1.0
-    #: channels (rows or columns where an operation has no such) of the reduced problem that times and instructions are
-    #: extrapolated from, None: all is of the whole; the same in words
+    #: extent (images, channels, rows or columns) of the reduced problem that times and instructions are extrapolated
+    #: from, None if the whole was timed; the same in words
     extrapolated_from: int | None = None
     part: str = ""
     effort: str = TIMED
-    target: str = DEFAULT  # whose constants these are: trn2, or the file that NKICONV_TARGET named
-    seconds: float = field(default=0.0, compare=False)  # the search took
-    cached: bool = field(default=False, compare=False)  # whether this came from memory or disk
+    target: str = DEFAULT  # of the constants: trn2, or the file that NKICONV_TARGET named
+    seconds: float = field(default=0.0, compare=False)  # of the search
+    cached: bool = field(default=False, compare=False)  # whether the plan was read from memory or disk
 
     @property
     def whole(self) -> bool:
-        """Whether the whole kernel was timed; if not, times are extrapolated, and commands print them with a ~."""
+        """Whether the whole kernel was timed; if not, times are extrapolated, and commands print ~ before them."""
         return self.extrapolated_from is None
 
     @property
     def roofline_fraction(self) -> float:
-        """The hardware's limit over the modelled time: 1 is as fast as can be."""
+        """The roofline's time over the modelled time: 1 is the hardware's limit."""
         return self.roofline_us / self.modelled_us
 
     @property
     def x_copy_floor(self) -> float:
-        """Modelled time over that of moving the same bytes."""
+        """Modelled time over the modelled time of a copy of the same bytes."""
         return self.modelled_us / self.copy_floor_us
 
     @property
     def worst_regret(self) -> float:
-        """Its time over that of the best of what was timed, under the inferred constant that is worst for it."""
+        """The plan's time over that of the fastest timed candidate, under the worst value of an inferred constant."""
         return max((one.regret for one in self.risks), default=1.0)
 
     @property
@@ -150,7 +150,7 @@ class Plan:
         return {**plain, **derived}
 
     def to_json(self) -> str:
-        """One JSON document that `from_json` reads back."""
+        """A JSON document that `from_json` reads."""
         return json.dumps(self.as_dict())
 
     @staticmethod
@@ -198,7 +198,7 @@ class Plan:
             raise FileFormatError(f"plan: is not what Plan.to_json writes ({type(error).__name__}: {error})") from None
 
     def __str__(self) -> str:
-        """A table of one row, the settings, and the next best algorithm; `explain` has everything."""
+        """A table of one row, the settings, and the next best algorithm; `explain` prints everything."""
         shape, filters = problem_words(self.problem, self.asked)
         cores = "2 cores" if self.lnc == 2 else "1 core"
         cells = (
@@ -225,7 +225,7 @@ class Plan:
         )
 
     def explain(self, width: int = WIDTH) -> str:
-        """The plan, its alternatives and the rejected ones as text, in lines of so many characters."""
+        """The plan, its alternatives and the rejected candidates as text, in lines of at most `width` characters."""
         found = alternatives_text(self.alternatives, width), rejected_text(self.rejected, width)
         return "\n".join(
             [*wrapped(self._head(), width), "", *found[0], *found[1], "", *symbols_text(self.symbols, width)]
@@ -276,7 +276,7 @@ _MOST = 1e18
 
 
 def _check_numbers(of: Any, names: Sequence[str], least: str) -> None:
-    """Raises ValueError: a field is no number, or not "from 0" or "above 0", which `least` says."""
+    """Raise ValueError if a field is no number, or not in the range that `least` names, "from 0" or "above 0"."""
     for name in names:
         value = getattr(of, name)
         if isinstance(value, bool) or not isinstance(value, (int, float)):

@@ -1,4 +1,4 @@
-"""What is to be planned: shapes only, no data."""
+"""Requests to the planner: shapes only, no data."""
 
 from __future__ import annotations
 
@@ -20,56 +20,56 @@ Y_PERMS = {"NCHW": (0, 1, 2, 3), "NHWC": (0, 2, 3, 1), "NCDHW": (0, 1, 2, 3, 4),
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """Everything asked for beside the problem that changes what a kernel does; see the public kernels' arguments."""
+    """The arguments besides the problem that change a kernel's work; see the public kernels' arguments."""
 
     bias: bool = False
     activation: str | None = None
-    residual: str | None = None  # where it is added: "pre_activation" or "post_activation"; None without one
+    residual: str | None = None  # its position: "pre_activation" or "post_activation"; None without one
     out_dtype: str | None = None  # None: the problem's `out_dtype`
     strict_nonfinite: bool = False
-    return_stats: str | None = None  # of conv2d: what statistics of y are returned
+    return_stats: str | None = None  # of conv2d: the returned statistics of y
     initial_state: bool = False  # of depthwise_conv1d, as the next
     return_final_state: bool = False
-    chunks: str | None = None  # of depthwise_conv1d: what the chunks of x's channels are; None: the input
-    scaled: bool = False  # of conv2d, as all below: whether the residual's beta is another number than 1
+    chunks: str | None = None  # of depthwise_conv1d: the chunks of x's channels; None: the input alone
+    scaled: bool = False  # of conv2d, as all below: whether the residual's beta is not 1
     precision: str | None = None
-    packed: bool = False  # whether the filter is what `pack_filter` returns
-    initial_frames: int = 0  # of conv3d: how many of the problem's D planes come in a tensor of their own, the first
+    packed: bool = False  # whether the filter is from `pack_filter`
+    initial_frames: int = 0  # of conv3d: how many first planes of the problem's D are in a separate tensor
     return_final_frames: int = 0  # how many of the last planes are returned
     filter_layout: str | None = None  # of a plain filter, a key of `FILTER_PERMS`; None: KCRS, or KCTRS of volumes
-    x_scale: str | None = None  # "channel" of [C], "image" of [N, C]; None without one
+    x_scale: str | None = None  # its form: "channel" for [C], "image" for [N, C]; None without one
     x_shift: str | None = None  # the same
     x_activation: str | None = None
     y_norm: str | None = None
     y_norm_weight: bool = False
     y_norm_bias: bool = False
-    x_upsample: int = 1  # of images; the problem's H and W are those that are convolved
-    return_before_norm: bool = False  # whether what the norm reads is returned too
+    x_upsample: int = 1  # of images; the problem's H and W are those after upsampling
+    return_before_norm: bool = False  # whether the norm's input is returned too
 
     @property
     def needs_conv2d(self) -> bool:
-        """Whether depthwise_conv1d lacks any of this."""
+        """Whether depthwise_conv1d lacks any of these arguments."""
         other = self.scaled or self.packed or self.precision is not None or self.return_stats is not None
         return other or self.has_frames or self.filter_layout is not None or self.x_upsample != 1 or self.has_norm
 
     @property
     def needs_depthwise_conv1d(self) -> bool:
-        """Whether conv2d lacks any of this."""
+        """Whether conv2d lacks any of these arguments."""
         return self.initial_state or self.return_final_state or self.chunks is not None
 
     @property
     def has_norm(self) -> bool:
-        """Whether a norm is asked for, or what belongs to one."""
+        """Whether a norm or one of its arguments is asked for."""
         return self.y_norm is not None or any(getattr(self, name) for name in pixel_norms.BELONG)
 
     @property
     def has_prologue(self) -> bool:
-        """Whether something happens to x before it is convolved."""
+        """Whether a prologue of x is asked for."""
         return (self.x_scale, self.x_shift, self.x_activation, self.x_upsample) != (None, None, None, 1)
 
     @property
     def has_frames(self) -> bool:
-        """Whether frames come in or go out."""
+        """Whether halo frames are passed or frames are returned."""
         return self.initial_frames != 0 or self.return_final_frames != 0
 
 
@@ -80,25 +80,25 @@ class Request:
     problem: ConvProblem
     lnc: int = 2
     asked: Asked = Asked()
-    #: modelling constants to use instead of trn2.toml's, sorted by name
+    #: modelling constants instead of trn2.toml's, sorted by name
     constants: tuple[tuple[str, float], ...] = ()
     #: the algorithms to choose from; None: all
     algorithms: tuple[str, ...] | None = None
-    #: "depthwise_conv1d", "conv2d" or "conv3d"; None: the first of them that takes the problem
+    #: the operation by its name, as in `Plan.operation`; None: that of the problem
     operation: str | None = None
-    #: per cent that the plan may take longer than the fastest where it loses less if an inferred constant is wrong;
-    #: None: as a kept plan has it, else as by default
+    #: per cent that the plan may be slower than the fastest if it loses less when an inferred constant is wrong; None:
+    #: any kept tuned plan, else the default
     robust: float | None = None
 
     @staticmethod
     def from_dict(document: Mapping[str, Any]) -> Request:
-        """The request whose dataclasses.asdict, or its JSON, this is."""
+        """The request of a `dataclasses.asdict` document, or of its JSON."""
         values = {name: tuples(value) for name, value in document.items()}
         return Request(**{**values, "problem": ConvProblem(**values["problem"]), "asked": Asked(**values["asked"])})
 
 
 def tuples(value: Any) -> Any:
-    """JSON's lists as the tuples that they were."""
+    """JSON's lists as tuples again."""
     if isinstance(value, (list, tuple)):
         return tuple(tuples(one) for one in value)
     if isinstance(value, dict):
@@ -121,9 +121,9 @@ def kernel_arguments(
     config: Config = None,
     rows: bool = False,
 ) -> dict[str, Any]:
-    """A kernel's arguments for a problem, beside arrays and epilogue; nothing for what is plain.
+    """A kernel's arguments for a problem, besides arrays and epilogue; optional ones only if asked for.
 
-    rows: of the kernel of depthwise rows, which takes transposed ones with taps in reverse order.
+    rows: for the kernel of depthwise rows, which takes transposed problems with taps in reverse order.
     """
     names = ("padding", "stride", "rhs_dilation", "lhs_dilation")
     found: dict[str, Any] = {name: getattr(problem, name) for name in names}
@@ -143,7 +143,7 @@ def kernel_arguments(
 
 
 def asked_violations(asked: Asked) -> Iterator[NkiconvError]:
-    """What is wrong with an epilogue, whatever the problem."""
+    """The errors of arguments that no problem allows."""
     flags = (
         "bias",
         "initial_state",
@@ -173,35 +173,35 @@ def asked_violations(asked: Asked) -> Iterator[NkiconvError]:
     yield from refused(UnsupportedError, rules.precision(asked.precision))
 
 
-#: Matmuls for so many products at each precision, and the dtype at whose rate the array takes them. A pair of planes of
-#: y takes four planes of taps instead of six: fractions of winograd are of a limit of two thirds.
+#: (matmuls, products that they compute, dtype of their rate) of each precision. With winograd a pair of planes of y
+#: takes four planes of taps instead of six, so its limit is two thirds of the time.
 _MATMULS = {"bf16": (1, 1, "bf16"), "tf32": (1, 1, "bf16"), "fp16x3": (3, 1, "fp16"), "winograd": (4, 6, "fp16")}
 
 
 def array_work(problem: ConvProblem, asked: Asked) -> tuple[int, str]:
-    """(flops that the array needs for a problem's products, the dtype whose peak they are held against)."""
+    """(flops of the Tensor Engine for a problem's products, dtype of their peak rate)."""
     count, products, dtype = _MATMULS.get(asked.precision or "", (1, 1, problem.dtype))
     return count * problem.flops // products, dtype
 
 
 def least_bytes(problem: ConvProblem, asked: Asked) -> int:
-    """Bytes of HBM that a call moves at the least: the problem's, those of x's other chunks, and of pixels that HBM has
-    once and the problem several times only one."""
+    """The least bytes of HBM that a call moves: the problem's, plus those of x's other chunks, less those of upsampled
+    pixels, which HBM has once."""
     others = len(asked.chunks or "x") - 1
     more = others * problem.N * problem.C * problem.W * problem.itemsize
     return problem.min_bytes + more - bytes_spared(problem, asked)
 
 
 def bytes_spared(problem: ConvProblem, asked: Asked) -> int:
-    """Bytes of x that a problem has and HBM does not, as its pixels are there several times."""
+    """Bytes of the problem's x that are not in HBM, as upsampling repeats pixels."""
     pixels = problem.N * problem.C * problem.H * problem.W
     return problem.itemsize * (pixels - pixels // asked.x_upsample**2)
 
 
 def sorted_constants(constants: Mapping[str, float] | None) -> tuple[tuple[str, float], ...]:
-    """Overrides of modelling constants in the order that makes equal ones equal.
+    """Overrides of modelling constants sorted by name.
 
-    Raises UnsupportedError: they are no numbers by name, or trn2.toml has none of a name, or the model none of a value.
+    Raises UnsupportedError: constants are no numbers by name, trn2.toml has no such name, or the model no such value.
     """
     try:
         found = tuple(sorted((name, float(value)) for name, value in dict(constants or {}).items()))

@@ -1,25 +1,25 @@
-"""The search: time what the kernels accept, cheapest answers first, and keep the fastest.
+"""The search: time candidates that the kernels accept, cheap answers first, and keep the fastest.
 
-How much is timed is counted in instructions, not in seconds: a machine's load never changes a plan. Settings that come
-to the same run of the kernel are timed once, and counted as often as they are tried.
+Budgets are in instructions, not in seconds: a machine's load never changes a plan. Settings with the same schedule are
+timed once, and counted as often as they are tried.
 
-1. The estimate is timed as a whole, up to `WHOLE_INSTRUCTIONS` at once, up to `VERIFIED_INSTRUCTIONS` at the end, if
-   what leads leaves room for it: no plan is slower than that.
-2. Screening. Candidates come by cost models, those of the estimate's algorithm first; where the estimate is long,
-   algorithms that are far above the least are left out. A kernel of more than `WHOLE_INSTRUCTIONS` is timed at two
-   reduced sizes (`parts`), and its time extrapolated along the line through them; once one is timed as a whole, those
-   of its algorithm are corrected by what its line was off by. A trace whose busiest engine alone has more work than
-   the best candidate takes is not put on a timeline.
-3. Refinement. Settings of the fastest candidate change one at a time, until nothing gets better or what the search
-   may trace is used up; a wide search goes on from the next best.
-4. The proof. Candidates that seem faster than all that were timed as a whole are timed so, as many as fit, and what
-   leads then, `VERIFIED` of them at most, whatever `BUDGET` leaves; the fastest is the plan. Only a kernel of more than
-   `VERIFIED_INSTRUCTIONS` is not timed as a whole unless the search is wide: its plan stays extrapolated, and says so.
-5. The mean. Phase 0 of the throttle's grid ranks so far; of the few that are close by it, the plan is the one of the
-   least mean over phases.
-6. Risks. What the plan takes where inferred constants are at the ends of their ranges; where a candidate that takes up
-   to 2 % longer loses much less, that is the plan (`robust`). Where the plan would lose much and no candidate hedges,
-   refinement goes on for one that does.
+1. The estimate is timed as a whole, up to `WHOLE_INSTRUCTIONS` first, up to `VERIFIED_INSTRUCTIONS` at the end, unless
+   a time is at the copy floor: no plan is slower than the estimate.
+2. Screening. Candidates are in the order of cost models, the estimate's algorithm first; if the estimate is long,
+   algorithms far above the least are left out. A kernel of more than `WHOLE_INSTRUCTIONS` is timed at two reduced sizes
+   (`parts`), and its time is extrapolated along the line through them; once a candidate is timed as a whole, the
+   extrapolated times of its algorithm are scaled by its ratio. A trace whose busiest engine alone has more work than
+   the best candidate's time is not put on a timeline.
+3. Refinement. Settings of the fastest candidate change one at a time, until no time improves or the budget of traces
+   is used up; a wide search continues from the next best.
+4. The proof. Candidates that seem faster than all that were timed as a whole are timed as a whole, as many as fit the
+   budget, and then the leader, at most `VERIFIED` times, regardless of `BUDGET`; the fastest is the plan. A kernel of
+   more than `VERIFIED_INSTRUCTIONS` is timed as a whole only in a wide search: else its plan is marked extrapolated.
+5. The mean. Times so far are at phase 0 of the throttle's grid; of the few candidates close to the best, the plan is
+   that of the least mean over phases.
+6. Risks. The plan's time with inferred constants at the ends of their ranges; a candidate up to 2 % slower that loses
+   much less becomes the plan (`robust`). If the plan would lose much and no candidate hedges, refinement searches for
+   a hedge.
 """
 
 from __future__ import annotations
@@ -43,32 +43,32 @@ from .robust import DEFAULT, INSTRUCTIONS, OFF, RUINOUS, WORTH, End, Regrets
 from .timekeeper import CLOSE, ESTIMATE_INSTRUCTIONS, WHOLE_INSTRUCTIONS, Timekeeper, Trial, key_of
 from .timing import phases
 
-#: Of all traces of a quick search's refinement, less what the leader's phases take after it, up to a third.
+#: Instructions of all traces of a quick search's refinement, less those of the leader's phases, at most a third.
 QUICK_INSTRUCTIONS = 12_000
-#: The same of a wide search.
+#: The same for a wide search.
 WIDE_INSTRUCTIONS = 120_000
-#: Of an estimate from which on only algorithms whose first guess is near the least are tried.
+#: Instructions of an estimate above which only algorithms with a first guess near the least are tried.
 LONG = 1_000
-#: Kernels that are timed as a whole whatever they take before one is the plan, at most, beside the estimate.
+#: Most kernels, besides the estimate, that are timed as a whole regardless of the budget.
 VERIFIED = 3
-#: Of all kernels that the proof of a quick search times beside those, and of all phases of the throttle's grid.
+#: Instructions of all other kernels in the proof of a quick search, and of all phases of the throttle's grid.
 PROOF_INSTRUCTIONS, PHASE_INSTRUCTIONS = 10_000, 14_000
-#: A share that is no difference, and what counts as a better time.
+#: The largest share that is no difference, and the ratio of a better time.
 IDLE, BETTER = 1e-6, 0.998
-#: The algorithms that are refined, and how far from the best they may be, in a wide and in a quick search.
+#: Most algorithms that are refined, and their largest ratio to the best, in a wide and in a quick search.
 REFINED, FAR, NOT_FAR = 2, 1.25, 1.1
-#: Of what a quick search may still trace, the part that the best algorithm's refinement has before another's.
+#: Share of a quick search's remaining budget for the best algorithm's refinement before another's.
 FIRST_SHARE = 0.75
-#: Candidates that a quick search for a hedge times, or as many instructions as a whole kernel may have.
+#: Candidates of a quick search for a hedge, at most the instructions of a whole kernel.
 HEDGES = 8
-#: Candidates of an algorithm that a wide search goes on from in each of its rounds.
+#: Candidates of an algorithm that a wide search continues from in each round, and its rounds.
 BEAM, ROUNDS = 3, 4
-#: Phases of the throttle's grid, at most: as many as a profile tries. At least two: in some the array may stay at half
-#: its rate however long a kernel is.
+#: Most phases of the throttle's grid, as many as a profile tries; at least two, as in some the Tensor Engine may stay
+#: at half rate in a kernel of any length.
 PHASES, PHASES_LEAST = 8, 2
-#: Trials whose means over the phases are held against each other, and how far they may be from the fastest at phase 0.
+#: Trials whose means over the phases are compared, and their largest ratio to the fastest at phase 0.
 MEANS, NEAR_PHASE0 = 4, 1.04
-#: Fastest candidates that a plan tells of.
+#: Fastest candidates in a plan's alternatives.
 ALTERNATIVES = 24
 
 
@@ -81,12 +81,12 @@ class NothingRuns(Exception):
 
 
 def search(request: Request, *, wide: bool, advance: Advance, quick: bool = False) -> Plan:
-    """The fastest plan for a request that has been checked.
+    """The fastest plan of a request without violations.
 
-    Args: wide: start from more settings, refine for longer, and time every close candidate as a whole. quick: time the
-        estimate and nothing else, from parts where it is long; where the kernel refuses it, the first that it takes.
-    Raises: NothingRuns; UnsupportedError where also the least part is too long for a quick plan;
-        UnknownConstantError for a constant that the model does not have.
+    Args: wide: start from more settings, refine for longer, and time every close candidate as a whole. quick: time
+        only the estimate, from parts if it is long; if the kernel refuses it, the first candidate that runs.
+    Raises: NothingRuns; UnsupportedError if the least part too is too long for a quick plan; UnknownConstantError for
+        a constant that the model does not have.
     """
     with without_collector():
         found = _Search(request, wide, advance)
@@ -104,7 +104,7 @@ class _Search:
         self.estimate: Candidate | None = None
 
     def plan(self) -> Plan:
-        """Screen, refine, prove, and tell."""
+        """The plan: screen, refine, prove."""
         accepted, self.times.rejected = self.field.start(wide=self.wide)
         default = self.field.default(accepted)
         first = None if default is None else self._time_first(default)
@@ -114,7 +114,7 @@ class _Search:
             self.advance(f"timing {candidate.algorithm}", 0.4 * i / len(accepted))
             if candidate.algorithm in likely:
                 self.times.screen(candidate)
-        if default is not None and not self.times.found:  # it has no parts that are short
+        if default is not None and not self.times.found:  # no part of it is short enough
             whole = self.times.whole(default)
             self.times.found |= {whole.key: whole} if whole else {}
         if not self.times.found:
@@ -129,7 +129,7 @@ class _Search:
         return self._told(trials, TUNED if self.wide else TIMED, regrets)
 
     def of_estimate(self) -> Plan:
-        """The plan of the estimate alone, or where that does not run, of the first candidate that does."""
+        """The plan of the estimate alone, or of the first candidate that runs if the estimate does not."""
         self.times.most = ESTIMATE_INSTRUCTIONS
         for candidate in self._in_turn():
             self._time_first(candidate)
@@ -145,7 +145,7 @@ class _Search:
         raise NothingRuns(self.times.rejected)
 
     def _in_turn(self) -> Iterator[Candidate]:
-        """The estimate, then what a search starts from."""
+        """The estimate, then the starts of a search."""
         first = self.field.default(())
         if first is not None:
             yield first
@@ -154,18 +154,18 @@ class _Search:
         yield from (one for one in accepted if one != first)
 
     def _time_first(self, candidate: Candidate) -> Trial | None:
-        """Time what others are held against."""
+        """Time the candidate that others are compared with."""
         self.default_key, self.estimate = key_of(candidate), candidate
         self.advance(f"timing the estimate, {candidate.algorithm}", 0.0)
         return self.times.screen(candidate)
 
     def _refine(self) -> None:
-        """Change settings of the best algorithms, one at a time, unless the best is as fast as moving the data."""
+        """Change settings of the best algorithms, one at a time, unless the best time is at the copy floor."""
         times = self.times
         first = next(iter(self._unsettled()), None)
         if first is not None and (self.wide or first.effort <= min(WHOLE_INSTRUCTIONS, times.left)):
             times.time_whole(first)
-        times.spent = 0  # the rest of the search is the same however long other algorithms' kernels are
+        times.spent = 0  # so that the length of other algorithms' kernels does not change the rest of the search
         if times.at_floor():
             return
         leaders: dict[str, Trial] = {}
@@ -176,7 +176,7 @@ class _Search:
         most: float = WIDE_INSTRUCTIONS
         if not self.wide:
             most = QUICK_INSTRUCTIONS - min(QUICK_INSTRUCTIONS // 3, PHASES * order[0].traced if order else 0)
-            # the kernel's own settings, from which a search starts, are for other constants
+            # the starts are the best for other constants
             most *= 3 if times.rates.overrides else 1
         most = min(most, times.spent + times.left)
         order = [one for one in order if one.us <= order[0].us * (FAR if self.wide else NOT_FAR)]
@@ -193,8 +193,8 @@ class _Search:
                     break
 
     def _hedge(self, regrets: Regrets, trials: list[Trial]) -> Trial | None:
-        """What loses least for its time among neighbours of the trial that does; None where the plan loses little, or
-        no trial loses clearly less."""
+        """The trial of the least cost (`Regrets.cost`) among the neighbours of the cheapest known trial; None if the
+        plan loses little, or if no trial loses clearly less."""
         if self.percent == OFF or self.times.at_floor() or regrets.worst(regrets.best) <= RUINOUS:
             return None
         self.advance("hedges", 0.9)
@@ -209,8 +209,8 @@ class _Search:
     def _descend(
         self, best: Trial, limit: float, cost: Callable[[Trial], float] = lambda one: one.us, enough: float = 0.0
     ) -> Trial:
-        """Go on from each better neighbour at once, with the settings that were changed longest ago, up to a limit of
-        instructions traced, or until the cost is no more than is enough; the best of all."""
+        """The best of the trials of a descent: it moves to each better neighbour at once, settings changed longest ago
+        first, up to `limit` traced instructions, or until the cost is at most `enough`."""
         tried, turns = self._near(best), dict[str, int]()
         while tried and self.times.spent + best.traced <= limit and cost(best) > enough:
             candidate = tried.pop(0)
@@ -223,22 +223,22 @@ class _Search:
         return best
 
     def _near(self, one: Trial) -> list[Candidate]:
-        """Neighbours that have not been tried."""
+        """Neighbours without a trial."""
         return [other for other in self.field.near(one.candidate) if key_of(other) not in self.times.found]
 
     def _unsettled(self) -> list[Trial]:
-        """Extrapolated trials that are close to the best and seem faster than all that were timed as a whole; in a wide
-        search all that are close."""
+        """Extrapolated trials close to the best that seem faster than all that were timed as a whole; in a wide search
+        all close ones."""
         ranked = [one for one in self.times.ranked() if not one.at_least]
         least_us = min((one.us for one in ranked if one.is_whole and not self.wide), default=float("inf"))
         return [one for one in ranked if not one.is_whole and one.us < min(least_us, ranked[0].us * CLOSE)]
 
     def _proven(self) -> list[Trial]:
-        """The trials, the plan first: of the whole problem unless it is too big for that."""
+        """The trials, the plan first, which is timed as a whole unless the problem is too big."""
         times, left, verified = self.times, float("inf") if self.wide else float(PROOF_INSTRUCTIONS), 0
         while times.found and not times.at_floor():
             first, close = times.ranked()[0], self._unsettled()
-            if first.at_least:  # left out for the time of one that was then found to take longer
+            if first.at_least:  # it was left out for a candidate that then proved slower
                 times.screen_again(first)
                 verified += 1
             elif (one := next((one for one in close if one.effort <= min(left, times.left)), None)) is not None:
@@ -258,17 +258,17 @@ class _Search:
         whole = [one for one in timed if one.is_whole]
         first = timed[0]
         if whole and not first.is_whole and (times.is_unproven(first) or not self._leads(first)):
-            first = whole[0]  # where others that seemed faster were not, the next one that seems so may not be either
+            first = whole[0]  # others that seemed faster were not, so this one may not be either
         return [first, *[one for one in ranked if one is not first]]
 
     def _leads(self, first: Trial) -> bool:
-        """Whether an extrapolated time is clearly less than that of the estimate, if that was timed as a whole."""
+        """Whether an extrapolated time is clearly less than the estimate's, or that was not timed as a whole."""
         known = self.times.found.get(self.default_key) if self.default_key else None
         return known is None or not known.is_whole or known.us > first.us * CLOSE
 
     def _least_mean(self, trials: list[Trial]) -> tuple[Trial, Phases]:
-        """The trial of the least mean over the throttle's phases, which is what a plan promises, and its phases: among
-        the first few that are close by phase 0, and the estimate, than which no plan is slower."""
+        """The trial of the least mean over the throttle's phases, a plan's time, and its phases: among the first few
+        that are close at phase 0 and the estimate, so that no plan is slower than it."""
         alike = [one for one in trials if not one.at_least and one.extrapolated_from == trials[0].extrapolated_from]
         close = [one for one in alike if one.us <= trials[0].us * NEAR_PHASE0][:MEANS]
         close += [one for one in alike if one.key == self.default_key and one not in close]
@@ -288,7 +288,7 @@ class _Search:
         return best
 
     def _told(self, trials: list[Trial], effort: str, regrets: Regrets | None = None) -> Plan:
-        """The plan, from the fastest trial. regrets: of these trials; None for a plan that tells of no risks."""
+        """The plan, from the fastest trial. regrets: of these trials; None for a plan without risks."""
         request, problem = self.request, self.request.problem
         best, found = self._least_mean(trials)
         fastest_us, regret, risks = found.mean_us * (best.us / found.phase0_us), 1.0, tuple[Risk, ...]()
@@ -303,7 +303,7 @@ class _Search:
         timing = best.timing
         assert timing is not None
         (flops, dtype), moved = array_work(problem, request.asked), least_bytes(problem, request.asked)
-        share = best.us / found.phase0_us  # other than 1 for an extrapolated time, which moves as the reduced one
+        share = best.us / found.phase0_us  # an extrapolated time scales as the reduced one; else 1
         return Plan(
             problem=problem,
             operation=self.field.operation.name,
@@ -337,8 +337,8 @@ class _Search:
         )
 
     def _robust(self, found: Phases, regrets: Regrets) -> tuple[Trial, Phases]:
-        """The trial of least worst regret among those whose mean over phases is no more than the request allows over
-        the fastest one's, and its phases. found: the fastest one's."""
+        """The trial of least worst regret with a mean over phases that the request allows, and its phases. found: the
+        fastest trial's phases."""
         fastest, most = regrets.best, float("inf") if self.wide else INSTRUCTIONS
         most_us = found.mean_us / found.phase0_us * fastest.us * (1 + self.percent / 100)
         for one in regrets.better(most):
@@ -349,7 +349,7 @@ class _Search:
         return fastest, found
 
     def _risk(self, best: Trial, end: End, least: Trial, regrets: Regrets) -> Risk:
-        """What a plan tells of an end of a constant's range, and of what takes least there."""
+        """The Risk of an end of a constant's range. least: the fastest trial there."""
         config = self.times.completed(least.candidate)
         return Risk(*end, regrets.us(best, end), least.candidate.algorithm, config, regrets.us(least, end), least.us)
 
@@ -361,7 +361,7 @@ def _difference(one: Candidate, other: Candidate) -> str:
 
 
 def _worth_telling(ranked: list[Trial]) -> list[Trial]:
-    """The fastest `ALTERNATIVES`, and the best of each algorithm, without those that only differ in idle settings."""
+    """The fastest `ALTERNATIVES` and the best of each algorithm, without trials that differ only in idle settings."""
     distinct: dict[object, Trial] = {}
     for one in ranked:
         distinct.setdefault((one.candidate.algorithm, one.us, one.instructions, one.at_least), one)

@@ -1,6 +1,6 @@
-"""The planner's process, which `child` starts: a request a line on stdin, progress and a reply on stdout.
+"""The planner's process, which `child` starts: one request a line on stdin, progress and a reply on stdout.
 
-It ends where stdin ends, which is when the process that asks ends, and where its output is closed.
+It ends at the end of stdin, that is when the asking process ends, or if its output is closed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def serve(asked: TextIO, told: TextIO) -> None:
 
 
 def _replies() -> TextIO:
-    """stdout as it was; whatever else prints goes to stderr from now on."""
+    """The original stdout; other prints go to stderr from now on."""
     found = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     return found
@@ -59,4 +59,4 @@ if __name__ == "__main__":
     try:
         serve(sys.stdin, _replies())
     except BrokenPipeError:
-        os._exit(0)  # nothing is left to be written
+        os._exit(0)  # no output is left to flush

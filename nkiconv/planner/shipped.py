@@ -1,9 +1,8 @@
-"""Plans that nkiconv ships, of the convolutions of the zoo's models: a call takes them before an estimate.
+"""Plans that nkiconv ships for the convolutions of the zoo's models: calls take them before estimates.
 
-`shipped.tsv` is written by `make plans`. Its first line has the hash of the timing model's constants, for which the
-plans hold, and the names of settings that plans have. Each other line is a plan, in JSON: the request, without what is
-as by default, and [algorithm, number of its names, values, us]. A plan that its kernel refuses by now is passed over,
-and an estimate takes its place.
+`make plans` writes `shipped.tsv`. Its first line has the hash of the timing model's constants, for which the plans are
+valid, and the plans' lists of names of settings. Each other line is a plan, in JSON: the request without defaults, and
+[algorithm, index of its list of names, values, us]. If a kernel refuses its plan by now, an estimate takes its place.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from .plan import Estimate
 from .request import Asked, Config, Request, tuples
 
 FILE = Path(__file__).with_name("shipped.tsv")
-#: Of the file; raised when it changes.
+#: The file's format; raised with each change.
 FORMAT = 1
-#: Extents that a problem always names.
+#: Extents that a line always has.
 _EXTENTS = ("N", "C", "W", "S", "D")
 
 
@@ -44,13 +43,13 @@ class Shipped:
 
 @dataclass(frozen=True)
 class Table:
-    """A file's plans by request, each parsed when it is asked for; the names of their settings."""
+    """A file's plans by request, each parsed when it is read; the lists of names of their settings."""
 
     settings: tuple[tuple[str, ...] | None, ...] = ()
     answers: Mapping[str, str] = field(default_factory=dict)
 
     def plan(self, key: str) -> Shipped | None:
-        """The plan of a request's key, None where there is none."""
+        """The plan of a request's key; None without one."""
         if key not in self.answers:
             return None
         asked, (algorithm, at, values, us) = tuples(json.loads(key)), tuples(json.loads(self.answers[key]))
@@ -60,13 +59,13 @@ class Table:
         return Shipped(Request(**{**asked, **given}), algorithm, config, us)
 
     def plans(self) -> list[Shipped]:
-        """All of them."""
+        """All plans of the file."""
         return [plan for plan in map(self.plan, self.answers) if plan is not None]
 
 
 @functools.lru_cache(maxsize=1024)
 def known(request: Request) -> Estimate | None:
-    """What the file has for a request, where its kernel takes it; None where constants or algorithms are asked for."""
+    """The shipped plan of a request, if its kernel runs it; None if the request names constants or algorithms."""
     if request.constants or request.algorithms is not None:
         return None
     found, operation = table().plan(key_of(request)), operation_for(request)
@@ -77,7 +76,7 @@ def known(request: Request) -> Estimate | None:
 
 
 def key_of(request: Request) -> str:
-    """What a line has of a request: the same of those that are equal."""
+    """The request in a line of the file: the same text for equal requests."""
     problem = request.problem
     extents = {name: getattr(problem, name) for name in _EXTENTS if getattr(problem, name) is not None}
     plain = ConvProblem(N=1, C=problem.C, W=1, S=1, D=None if problem.D is None else 1)
@@ -98,7 +97,7 @@ def constants_hash() -> str:
 
 
 def text_of(plans: Iterable[Shipped]) -> str:
-    """The file of some plans, sorted."""
+    """The text of a file of these plans, sorted."""
     by_key = {key_of(one.request): one for one in plans}
     names = {key: None if one.config is None else [name for name, _ in one.config] for key, one in by_key.items()}
     every = [json.loads(one) for one in sorted({json.dumps(one) for one in names.values()})]
@@ -110,7 +109,7 @@ def text_of(plans: Iterable[Shipped]) -> str:
 
 
 def read(file: Path) -> Table:
-    """A file's plans; none where there is no file, or one of another format or of other constants."""
+    """A file's plans; empty without a file, or with another format or other constants."""
     if not file.exists():
         return Table()
     first, *lines = file.read_text(encoding="utf-8").splitlines() or [""]
@@ -122,12 +121,12 @@ def read(file: Path) -> Table:
 
 @functools.cache
 def table() -> Table:
-    """What nkiconv comes with."""
+    """The shipped plans."""
     return read(FILE)
 
 
 def take(file: Path) -> None:
-    """Take plans from another file from now on."""
+    """Read shipped plans from another file from now on."""
     global FILE
     FILE = file
     table.cache_clear()
@@ -139,6 +138,6 @@ def _compact(document: Any) -> str:
 
 
 def _changed(value: Any, plain: Any, leave_out: Container[str] = ()) -> dict[str, Any]:
-    """The fields of a dataclass in which it differs from another."""
+    """The fields of a dataclass that differ from another's, with their values."""
     every = ((one.name, getattr(value, one.name)) for one in dataclasses.fields(value) if one.name not in leave_out)
     return {name: one for name, one in every if one != getattr(plain, name)}

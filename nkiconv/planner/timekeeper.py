@@ -1,4 +1,4 @@
-"""Times candidates, whole or by parts, and keeps what is known of each."""
+"""Times candidates, whole or by parts, and keeps their times."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ from .parts import SPARE, Reduction, reductions
 from .request import Config, Request, bytes_spared
 from .timing import Traced, trace
 
-#: Instructions, all cores, of a kernel that is timed as a whole without being asked to.
+#: Most instructions, of all cores, of a kernel that any search times as a whole.
 WHOLE_INSTRUCTIONS = 14_000
-#: Of the larger of two parts of a longer one.
+#: Most instructions of the larger of two parts of a longer kernel.
 SLICE_INSTRUCTIONS = 6_000
-#: Of all traces of a quick search: some 10 s. What it leaves decides whether a kernel can still be timed as a whole.
+#: Instructions of all traces of a quick search: some 10 s. A kernel that exceeds the rest is not timed as a whole.
 BUDGET = 120_000
-#: Candidates whose screened time is at most this much of the best one's are timed as a whole: what screening is off by.
+#: Largest ratio to the best screened time of candidates that are timed as a whole: the error of screening.
 CLOSE = 1.04
-#: A time within this of the copy floor cannot be improved upon by much: the search ends.
+#: Ratio to the copy floor up to which a time cannot improve by much, and the search ends.
 AT_FLOOR = 1.002
-#: How far cores' shares of a part may be from even ones for the time of the whole to be told from it.
+#: Largest ratio of cores' shares of a part to even shares at which times are extrapolated along a line.
 EVEN = 1.25
-#: Of a kernel that is timed as a whole before it is the plan (some 3 s and 0.3 GB for as many).
+#: Most instructions of a kernel that is timed as a whole before it is the plan (some 3 s and 0.3 GB).
 VERIFIED_INSTRUCTIONS = 100_000
-#: Of the kernel of an estimate, and of a part of it, where nothing else is timed: some 3 s.
+#: Most instructions of the kernel of an estimate, and of a part of it, in a quick plan: some 3 s.
 ESTIMATE_INSTRUCTIONS = 40_000, 16_000
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What is known of a candidate's time, phase 0, in us."""
+    """The known time of a candidate, at phase 0, in us."""
 
     candidate: Candidate
     us: float
-    instructions: int  # all cores, as a compiler sees them: the body of a loop on the device once
+    instructions: int  # of all cores, as compiled: the body of a loop on the device counts once
     timing: Traced | None  # the whole problem, or the larger reduction
     effort: float  # instructions that a trace of the whole problem records
     extrapolated_from: int | None = None
     at_least: bool = False
-    part: str = ""  # what it is extrapolated from, as in "64 of 512 images"
+    part: str = ""  # the part that it is extrapolated from, as in "64 of 512 images"
 
     @property
     def key(self) -> tuple[str, Config]:
@@ -60,23 +60,23 @@ class Trial:
 
     @property
     def traced(self) -> int:
-        """Instructions that timing it again, or a neighbour, takes."""
+        """Instructions of timing it again, or a neighbour."""
         return self.timing.instructions if self.timing else 0
 
     def alternative(self, config: Config) -> Alternative:
-        """What a plan tells of it; config: all its settings."""
+        """The trial as an Alternative of a plan; config: all its settings."""
         bound_by = self.timing.bound_by if self.timing else "not timed"
         rest = self.instructions, self.extrapolated_from, self.at_least
         return Alternative(self.candidate.algorithm, config, self.us, bound_by, *rest)
 
 
 def key_of(candidate: Candidate) -> tuple[str, Config]:
-    """What a candidate is known by: its algorithm and its settings, in whatever order they were named."""
+    """The key of a candidate: its algorithm and its settings sorted by name."""
     return candidate.algorithm, candidate.config and tuple(sorted(candidate.config))
 
 
 class Parts(NamedTuple):
-    """Along which extent parts are made, units of the smaller one, and whether cores share them evenly."""
+    """The extent of an algorithm's parts, units of the smaller part, and whether cores share them evenly."""
 
     reduction: Reduction
     units: int
@@ -84,44 +84,44 @@ class Parts(NamedTuple):
 
 
 class Timekeeper:
-    """What a search knows of candidates' times, and what it may still trace to know more."""
+    """The known times of a search's candidates, and its remaining budget of traces."""
 
     def __init__(self, request: Request, field: Field, wide: bool, advance: Advance) -> None:
         self.request, self.field, self.advance = request, field, advance
         self.rates = field.shape.rates
-        #: instructions that may still be traced, and what has been, runs that were known counted again
+        #: instructions that may still be traced, and those traced so far, with known runs counted again
         self.left = float("inf") if wide else float(BUDGET)
         self.spent = 0
-        #: instructions of the whole kernel, and of a part of it, at which a trace gives up
+        #: most instructions of a trace of the whole kernel, and of a part of it
         self.most = WHOLE_INSTRUCTIONS, SLICE_INSTRUCTIONS
         self.rejected: list[Rejection] = []
         self.found: dict[tuple[str, Config], Trial] = {}
         self.best_us = float("inf")
-        #: by algorithm: what settings come to, with that run of the whole problem; along which extent kernels that are
-        #: too long have parts, and units of the smaller one; times of whole problems over extrapolated ones
+        #: by algorithm: schedules with their traces of the whole problem; the Parts of kernels that are too long; the
+        #: ratio of the time of a whole problem to the extrapolated time
         self._runs: dict[str, list[tuple[object, Traced]]] = {}
         self._parts: dict[str, Parts | None] = {}
         self._off_by: dict[str, float] = {}
 
     @functools.cached_property
     def copy_floor_us(self) -> float:
-        """What moving the same bytes takes."""
+        """Modelled us of a copy of the same bytes."""
         problem, spared = self.request.problem, bytes_spared(self.request.problem, self.request.asked)
         return floors(problem, self.request.lnc, dict(self.request.constants), spared).copy_us
 
     def ranked(self) -> list[Trial]:
-        """The fastest first, of equal ones that of fewest settings; then those of which only a bound is known."""
+        """Trials, the fastest first, of equal times that of fewest settings; then trials with only a bound."""
         return sorted(self.found.values(), key=lambda one: (one.at_least, one.us, len(one.candidate.config or ())))
 
     def at_floor(self) -> bool:
-        """Whether a time of the whole problem is as good as the copy floor."""
+        """Whether a time of the whole problem is at the copy floor."""
         return self._least_whole_us() <= self.copy_floor_us * AT_FLOOR
 
     def _least_whole_us(self) -> float:
         return min((one.us for one in self.found.values() if one.is_whole), default=float("inf"))
 
     def screen(self, candidate: Candidate) -> Trial | None:
-        """Time a candidate, if it may be the fastest, and keep what is found; None if it turns out not to run."""
+        """The trial of a candidate, timed and kept if it has none; None if it does not run, or no budget is left."""
         key = key_of(candidate)
         if key not in self.found:
             found = self._timed(candidate) if self.left > 0 else None
@@ -131,7 +131,7 @@ class Timekeeper:
         return self.found[key]
 
     def _timed(self, candidate: Candidate) -> Trial | None:
-        """Whole, or by parts where the kernel is too long, or another one of its algorithm was."""
+        """The trial of a candidate: whole, or by parts if its kernel, or another one of its algorithm, is too long."""
         if candidate.algorithm not in self._parts:
             with suppress(TraceLimitError):
                 return self.whole(candidate, self.most[0])
@@ -149,9 +149,9 @@ class Timekeeper:
         return candidate.algorithm in self._parts
 
     def _by_parts(self, candidate: Candidate) -> Trial | None:
-        """The time of a kernel that is too long, from parts that are not; None where those are, or do not run.
+        """The trial of a kernel that is too long, from parts; None if parts are too long or do not run.
 
-        Parts have up to `SLICE_INSTRUCTIONS`; where those are not steady, up to what a whole kernel may have.
+        Parts have up to `SLICE_INSTRUCTIONS`, or as many as a whole kernel if smaller parts are not steady.
         """
         for reduction in reductions(self.request.problem, self.request.asked):
             found: tuple[Parts, Traced, Traced] | None = None
@@ -176,7 +176,7 @@ class Timekeeper:
     def _pair(
         self, candidate: Candidate, reduction: Reduction, units: int, most: int, small: Traced | None = None
     ) -> tuple[Traced, Traced] | None:
-        """Traces of about so many units, and of twice as many; None where one breaks a rule, or both are the same.
+        """Traces of about so many units, and of twice as many; None if one breaks a rule, or both are the same.
 
         Args: most: instructions of each. small: the first of them. Raises TraceLimitError: one is too long.
         """
@@ -184,13 +184,13 @@ class Timekeeper:
         large = small and self._traced(candidate, most, reduction, 2 * units)
         if small is None or large is None:
             return None
-        # outputs of padding alone are in every part
+        # outputs of padding alone are in every part, so two parts may be equal
         is_same = reduction.units(small.request.problem) == reduction.units(large.request.problem)
         return None if is_same else (small, large)
 
     def _extrapolated(self, candidate: Candidate, parts: Parts, half: Traced, full: Traced) -> Trial:
-        """The line through the times of two parts, at the problem's own number of units; where they are not steady, as
-        many times the larger one's."""
+        """The trial on the line through the times of two parts, at the problem's number of units; if they are not
+        steady, in proportion to the larger part."""
         reduction = parts.reduction
         few, more = reduction.units(half.request.problem), reduction.units(full.request.problem)
         times, all_units = reduction.times, reduction.all_units
@@ -211,7 +211,7 @@ class Timekeeper:
         return Trial(candidate, us, instructions, full, effort, more, part=part)
 
     def whole(self, candidate: Candidate, most: int | None = None) -> Trial | None:
-        """The time of the whole problem, or a bound above the best; None where the kernel does not run it.
+        """The trial of the whole problem, or its bound if that is above the best; None if the kernel does not run it.
 
         Raises TraceLimitError: it has more instructions than `most`.
         """
@@ -224,9 +224,9 @@ class Timekeeper:
         return Trial(candidate, traced.us, traced.compiled, traced, traced.instructions)
 
     def _run(self, candidate: Candidate, most: int | None) -> Traced | None:
-        """The kernel's run of the whole problem: an earlier one where settings that differ come to the same.
+        """The trace of the whole problem: an earlier one if other settings had the same schedule.
 
-        It counts as traced again, so that idle settings do not let a search try more than others would.
+        An earlier trace counts again in `spent`, so that idle settings do not prolong a search.
         """
         completed = self.field.completed(candidate)
         runs = self._runs.setdefault(candidate.algorithm, [])
@@ -242,14 +242,14 @@ class Timekeeper:
     def _traced(
         self, candidate: Candidate, most: int | None, reduction: Reduction | None = None, units: int = 0
     ) -> Traced | None:
-        """The trace of the whole, or of so many units; None, and a rejection, where the kernel breaks a rule there."""
+        """The trace of the whole, or of so many units; None, and a rejection, if the kernel breaks a rule."""
         request, where = self.request, ""
         if reduction is not None:
             request, where = (
                 dataclasses.replace(request, problem=reduction.of(units)),
                 f"with {reduction.name}={units}: ",
             )
-            # what is left open is chosen for the whole problem
+            # open settings are those of the whole problem
             candidate = dataclasses.replace(candidate, config=self.completed(candidate))
         try:
             found = trace(request, candidate, self.rates, most=most)
@@ -263,17 +263,17 @@ class Timekeeper:
         return found
 
     def screen_again(self, one: Trial) -> None:
-        """Time a candidate that was left out by its bound, as the best time known now is above that."""
+        """Time a candidate that its bound left out, if the best time is now above that bound."""
         self.best_us = self._least_whole_us()
         del self.found[one.key]
         self.screen(one.candidate)
 
     def prove(self, estimate: Candidate) -> None:
-        """Time the estimate as a whole, however little is left, as no plan may be slower."""
+        """Time the estimate as a whole, regardless of the budget, as no plan may be slower."""
         known = self.found.get(key_of(estimate))
         if known is not None and known.extrapolated_from is not None and known.instructions <= VERIFIED_INSTRUCTIONS:
             self.time_whole(known)
-        elif known is None:  # there was nothing left for it, or it has no parts that are short
+        elif known is None:  # no budget was left for it, or no part of it is short enough
             self.best_us = self._least_whole_us()
             with suppress(TraceLimitError):
                 whole = self.whole(estimate, VERIFIED_INSTRUCTIONS)
@@ -284,10 +284,10 @@ class Timekeeper:
         return one.extrapolated_from is not None and not one.at_least and one.instructions <= VERIFIED_INSTRUCTIONS
 
     def time_whole(self, one: Trial) -> Trial | None:
-        """Time an extrapolated candidate as a whole, and correct those of its algorithm; one that turns out not to run
-        is dropped."""
+        """Time an extrapolated candidate as a whole, and scale the other times of its algorithm; drop a candidate that
+        does not run."""
         self.advance(f"the whole of {one.candidate.algorithm}", 0.85)
-        self.best_us = self._least_whole_us()  # an extrapolated time leaves out nothing any more
+        self.best_us = self._least_whole_us()  # extrapolated times do not leave out candidates from now on
         whole = self.whole(one.candidate)
         if whole is None:
             del self.found[one.key]
@@ -302,12 +302,12 @@ class Timekeeper:
         return whole
 
     def completed(self, candidate: Candidate) -> Config:
-        """All settings of a candidate, as the kernel is launched with them."""
+        """All settings of a candidate, as in the kernel's launch."""
         return self.field.operation.complete(candidate.algorithm, self.field.shape, candidate.config)
 
 
 def _is_steady(small: Traced, large: Traced) -> bool:
-    """Whether cores share the larger of two parts, and what it has more than the smaller one, about evenly."""
+    """Whether cores share the larger of two parts, and its difference to the smaller one, about evenly."""
     even_us, more_us = sum(large.cores_us), sum(large.cores_us) - sum(small.cores_us)
     cores, grown_us = len(large.cores_us), large.least_us - small.least_us
     return more_us > 0 and EVEN * grown_us * cores >= more_us and large.least_us * cores <= EVEN * even_us

@@ -21,12 +21,12 @@ from .request import Request
 
 @dataclass(frozen=True)
 class Traced:
-    """A candidate's instructions with their prices, put on a timeline when that is asked for."""
+    """A candidate's instructions with their prices; the timeline is computed on demand."""
 
     request: Request
     execution: Execution
     prices: PriceList
-    #: as recorded, which is what timing takes, and as a compiler sees them; of all cores
+    #: instructions of all cores, as recorded, which is the cost of timing; and as compiled
     instructions: int
     compiled: int
     #: work of the busiest engine of each core
@@ -34,7 +34,7 @@ class Traced:
 
     @property
     def least_us(self) -> float:
-        """That of the busier core: no timeline is shorter, but for packets with which DMAs overlap."""
+        """The busier core's work: a lower bound of any timeline, except for packets with which DMAs overlap."""
         return max(self.cores_us)
 
     @functools.cached_property
@@ -50,13 +50,13 @@ class Traced:
 
     @functools.cached_property
     def bound_by(self) -> str:
-        """As in a profile: the resource that most of the critical path is spent on."""
+        """The resource with most of the critical path, as in a profile."""
         timed = self.timed
         return bound_by(timed, critical_path(timed.tasks, timed.prices, timed.line))
 
 
 def trace(request: Request, candidate: Candidate, rates: Rates, *, most: int | None = None) -> Traced:
-    """Run the kernel's Python on shapes, and price its instructions.
+    """The Traced of a candidate: runs the kernel's Python on shapes, and prices its instructions.
 
     Args: most: instructions at which to give up.
 
@@ -72,7 +72,7 @@ def trace(request: Request, candidate: Candidate, rates: Rates, *, most: int | N
 
 
 def busiest_ns(program: Program, prices: PriceList) -> float:
-    """Work of the busiest engine of one core, its DMA engines taken as one, with all iterations of device loops."""
+    """ns of work of the busiest engine of a core, its DMA engines as one, with all iterations of device loops."""
     totals = dict.fromkeys((*ENGINES, "flow"), 0.0)
     times = times_run(program) if program.repeats else None
     for instruction in program.instructions:
@@ -89,7 +89,7 @@ def busiest_ns(program: Program, prices: PriceList) -> float:
 
 
 def phases(timed: Timed, most: int) -> Phases:
-    """Totals at `most` of the phases that a profile tries, evenly spread; phase 0 is known already."""
+    """Times at up to `most` of a profile's phases, evenly spread; phase 0 is known."""
     chosen = phase_list(timed)
     while len(chosen) > max(1, most):
         chosen = chosen[::2]

@@ -47,7 +47,7 @@ def conv_weight_gradient(
         filter_shape: shape of the filter as stored, (K, C / groups, R, S) or (K, C / groups, T, R, S) before kern_perm.
         padding, stride, rhs_dilation, lhs_dilation, feature_group_count, in_perm, kern_perm, out_perm: as in the
             convolution. With lhs_dilation zeros are multiplied; at stride 1, exchanging x and gy takes less work.
-        accumulate_into: [*filter_shape] in HBM, fp32, to which the gradient is added; or None.
+        accumulate_into: fp32 tensor of filter_shape in HBM that the gradient is added to; or None.
         bias_gradient: also return db, the gradient of the bias, [K], fp32.
         precision: of fp32 tensors: None, "bf16" or "tf32", as in the convolution.
         out_dtype: nl.float32, also for None, nl.bfloat16 or nl.float16.

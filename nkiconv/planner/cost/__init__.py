@@ -1,5 +1,5 @@
-"""What the host asks of each algorithm: what its settings take at least, which it takes best, which a search tries.
+"""The host's view of each algorithm: bounds of its settings, its best settings, and the settings that a search tries.
 
-A file for each family of kernels, with its algorithms by name: `conv`, `rows`, `gradients`. The bounds themselves are
-the schedules'.
+One file for each family of kernels, with its algorithms by name: `conv`, `rows`, `gradients`. The bounds are in
+`schedules`.
 """

@@ -1,8 +1,8 @@
-"""What the host knows of an algorithm: which settings it takes best, what those take, what else is worth trying.
+"""The host's view of an algorithm: its best settings, their bounds, and the settings worth trying.
 
-A config names settings as (name, value) pairs; `complete` fills in what it leaves open, and only such configs reach a
-kernel. Those of a search are complete enough to mean the same for fewer channels: where what is filled in depends on
-the number of channels, a generator names the value.
+A config names settings as (name, value) pairs; `complete` fills in its open settings, and only complete configs reach a
+kernel. A search's configs mean the same for fewer channels: if a default depends on the number of channels, a generator
+names its value.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True)
 class Shape:
-    """A problem as the kernels see it, and what it is timed with."""
+    """A problem as the kernels describe it, and the constants of its times."""
 
     geometry: Any
     options: Any
     cores: int
     rates: Rates
-    #: that of the whole where this is of a part (`parts.part_of`), else None
+    #: the Shape of the whole if this is of a part (`parts.part_of`), else None
     whole: Shape | None = field(default=None, compare=False, repr=False)
-    #: of a video that may come in chunks: some of these, which say in which order all of them add their products
+    #: of a video that may come in chunks: Shapes of some chunks, which decide the order of sums of all
     chunks: tuple[Shape, ...] = field(default=(), compare=False, repr=False)
-    #: what settings come to, by algorithm and settings: a search asks several times
+    #: results by algorithm and settings, as a search asks several times
     memo: dict[tuple[str, Config], Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def target(self) -> Target:
-        """What cost models ask of the machine."""
+        """The machine's numbers for cost models."""
         return Target.of(self.rates)
 
     def once(self, key: tuple[str, Config], make: Callable[[], Found]) -> Found:
-        """What `make` finds, which is called once for a key."""
+        """The result of `make`, which is called once for a key."""
         if key not in self.memo:
             self.memo[key] = make()
         found: Found = self.memo[key]
@@ -50,51 +50,51 @@ class Shape:
 
 @dataclass(frozen=True)
 class Guess:
-    """Settings of an algorithm, and what they take by its cost model."""
+    """Settings of an algorithm, and their ns by its cost model."""
 
     config: Config
     ns: float
 
 
 class Algorithm:
-    """What the host knows of an algorithm."""
+    """The host's view of an algorithm."""
 
-    #: settings that decide in which order an output's products are added, and so how it is rounded
+    #: settings that decide the order of an output's sums, and so its rounding
     order: tuple[str, ...] = ()
 
     def guesses(self, shape: Shape) -> list[Guess]:
-        """The first settings that come to mind, quickly; none where the algorithm does not run this, or never best."""
+        """The first settings, found quickly; [] if the algorithm does not run the problem, or is never best."""
         return []
 
     def guess(self, shape: Shape, config: Config) -> Guess | None:
-        """The least time of settings that have these; None where the algorithm does not run so."""
+        """The settings of the least ns that agree with a config; None if the algorithm does not run them."""
         return None
 
     def is_short(self, shape: Shape, config: Config) -> bool:
-        """Whether a core has at most MOST_INSTRUCTIONS, about, of these settings, which are complete."""
+        """Whether a core has at most MOST_INSTRUCTIONS, about, with these complete settings."""
         return True
 
     def refined(self, shape: Shape, guess: Guess) -> list[Guess]:
-        """Settings to time for an algorithm that may be the fastest, that with the least ns first."""
+        """Settings to time of an algorithm that may be the fastest, the least ns first."""
         return [guess]
 
     def complete(self, shape: Shape, config: Config) -> Config:
-        """A config with all settings: those that it leaves open as the cost model has them best.
+        """A config with all settings, its open ones the best of the cost model.
 
-        One that the kernel would refuse stays as it is, to be refused.
+        A config that the kernel refuses is unchanged.
         """
         return config
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
-        """Settings to start from."""
+        """The starts of a search."""
         return [None]
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
-        """Settings that differ from these in one thing."""
+        """Configs that differ from this one in one setting."""
         return []
 
     def completed(self, shape: Shape, config: Config) -> Any:
-        """What the kernel makes of settings, its schedule: it does the same under all for which this is equal."""
+        """The kernel's schedule of settings: equal schedules have the same instructions."""
         raise NotImplementedError
 
 
@@ -109,7 +109,7 @@ def with_settings(config: Config, **values: Any) -> Config:
 
 
 def symbols_of(made: Any) -> dict[str, int]:
-    """The numbers of a schedule and of its settings by name, and how many there are of what it lists."""
+    """The numbers of a schedule and of its settings by name, and the lengths of its tuples."""
     if isinstance(made, tuple):
         return {name: value for one in made for name, value in symbols_of(one).items()}
     found: dict[str, int] = {}

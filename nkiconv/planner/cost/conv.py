@@ -31,32 +31,32 @@ from ...simulator.hardware import PARTITIONS
 from ..request import Config
 from .algorithm import Algorithm, Guess, Shape, with_settings
 
-#: The least of the instructions of a core that `implicit_gemm` counts, of those that there are, where cores share
-#: images; where they share channels they may be all.
+#: Least ratio of `implicit_gemm`'s bound of a core's instructions to their number, if cores share images; 1 if they
+#: share channels.
 BOUND_OVER_COUNT = 2
-#: Candidates that a search starts from, and a wide one.
+#: Starts of a search, and of a wide one.
 STARTS = 8, 32
 
 
 class ConvAlgorithm(Algorithm):
-    """An algorithm whose own plan says what settings come to.
+    """An algorithm whose kernel's plan gives the schedule of settings.
 
-    Of volumes a config may say `planes`: where planes of taps are channels, the algorithm has another problem, of
-    images. What subclasses are asked is of the problem that they have.
+    For volumes a config may name `planes`: with planes of taps as channels, the algorithm has a problem of images
+    instead. Methods of subclasses are asked of the problem that the algorithm has.
     """
 
     name: str
 
     def tried(self, shape: Shape, config: Config) -> Iterator[Config]:
-        """Complete settings that have the given ones and run, those of the least bound first."""
+        """Complete settings that agree with a config and run, the least bound first."""
         raise NotImplementedError
 
     def starts(self, shape: Shape, wide: bool) -> list[Config]:
-        """Settings to start from, of the problem that the algorithm has."""
+        """The starts of a search, for the problem that the algorithm has."""
         return [*itertools.islice(self.tried(shape, None), STARTS[wide])] or [None]
 
     def neighbours(self, shape: Shape, config: Config) -> list[Config]:
-        """Settings that differ from these in one thing."""
+        """Configs that differ from this one in one setting."""
         raise NotImplementedError
 
     def guesses(self, shape: Shape) -> list[Guess]:
@@ -66,7 +66,7 @@ class ConvAlgorithm(Algorithm):
 
     def guess(self, shape: Shape, config: Config) -> Guess | None:
         own, config = self._of(shape, config)[0], self.complete(shape, config)
-        plan = self.plan(shape, config) if config else None  # without settings none run that are worth a try
+        plan = self.plan(shape, config) if config else None  # no settings: no candidate runs
         if plan is None:
             return None
         ns = bound_ns(shape.target, self.name, own.geometry, shape.options, plan)
@@ -97,7 +97,7 @@ class ConvAlgorithm(Algorithm):
         return self._of(shape, config)[0] is shape, self.plan(shape, config)
 
     def plan(self, shape: Shape, config: Config) -> Any:
-        """The kernel's own plan of settings that it does not refuse."""
+        """The kernel's plan of settings that it does not refuse."""
 
         def planned() -> Any:
             completed = self.complete(shape, config)
@@ -106,7 +106,7 @@ class ConvAlgorithm(Algorithm):
         return shape.once((self.name, config), planned)
 
     def _folded(self, shape: Shape) -> Shape | None:
-        """The problem whose planes of taps are channels, or None where they cannot be."""
+        """The Shape with planes of taps as channels; None if they cannot be."""
 
         def folded() -> Shape | None:
             if planes_unsupported(self.name, plain_of(self.name, shape.geometry), shape.options):
@@ -117,7 +117,7 @@ class ConvAlgorithm(Algorithm):
         return shape.once((f"{self.name}, planes", None), folded)
 
     def _of(self, shape: Shape, config: Config) -> tuple[Shape, Config]:
-        """The problem that a config is for, and what it says of that."""
+        """(Shape of the problem that a config is for, the config's settings of that problem)."""
         folded = self._folded(shape) if wants_channels(config) else None
         return (shape, config) if folded is None else (folded, without_planes(config))
 
@@ -127,9 +127,9 @@ def _channels(config: Config) -> Config:
 
 
 def _planes_ns(folded: Shape, settings: dict[str, Any]) -> float:
-    """ns besides copies where planes of taps are channels. Triggers for windows that x or the frames in front of it
-    have in part: where rows of x are neighbours, each row comes by itself. And two engines put the plain filters
-    of a first M tile in the order of x, block by block."""
+    """ns besides copies with planes of taps as channels: triggers of DMAs for windows that x or its halo frames have in
+    part, one for each row if rows of x are neighbours; and two engines reorder the plain filters of a first M tile to
+    x's order, block by block."""
     geometry, target = folded.geometry, folded.target
     each = settings.get("rows", 1) * settings.get("shifts", 1) * dmas_of_piece(geometry)
     pieces_ns = windows_in_pieces(geometry) * each * target.static_issue_ns / PARTS
@@ -164,12 +164,12 @@ class ImplicitGemm(ConvAlgorithm):
 
 
 def _scaled(shape: Shape, plan: Any) -> int:
-    """Instructions of a core, at most, of all parts that a problem has."""
+    """Instructions of a core, at most, for all parts of a problem."""
     return int(plan.instructions(shape.cores)) * int(shape.geometry.times)
 
 
 class ActivationStationary(ConvAlgorithm):
-    """Pixels as stationaries, filters as moving operands."""
+    """Pixels as stationary operands, filters as moving operands."""
 
     name, order = "activation_stationary", ("fold", "copies")
 
@@ -188,7 +188,7 @@ class ActivationStationary(ConvAlgorithm):
         now, values = dict(self.complete(shape, config) or ()), {}
         geometry = plain_of(self.name, shape.geometry)
         if not now:
-            return []  # no sizes fit that are tried
+            return []  # none of the tried sizes fit
         if "side" in now:
             sides = activation_stationary_candidates.sides_of(geometry)
             near = [one for one in sides if one < now["side"]][-1:] + [one for one in sides if one > now["side"]][:1]
@@ -200,11 +200,11 @@ class ActivationStationary(ConvAlgorithm):
 
 
 class OfBlocks(ConvAlgorithm):
-    """An algorithm whose Schedules are of outputs in blocks, one of FAMILIES: K packing, or groups on row tiles,
-    transposed convolutions phase by phase and M packing."""
+    """An algorithm of FAMILIES, whose schedules have outputs in blocks: K packing, or groups on row tiles, transposed
+    convolutions phase by phase and M packing."""
 
     def __init__(self, name: str, most: int, near: float, order: tuple[str, ...]) -> None:
-        """most: candidates that are timed, at most. near: how far above the least bound they may be."""
+        """most: most candidates that are timed. near: their largest ratio to the least bound."""
         self.name, self.timed, self.order = name, (most, near), order
 
     def guesses(self, shape: Shape) -> list[Guess]:
@@ -235,7 +235,7 @@ class OfBlocks(ConvAlgorithm):
         return [*settings.near(complete), *(one for one in others if one != complete)]
 
     def _least(self, shape: Shape, config: Config) -> list[tuple[float, Any]]:
-        """(bound, settings) of candidates that have some settings, the least first."""
+        """(bound, settings) of candidates that agree with a config, the least first."""
 
         def found() -> list[tuple[float, Any]]:
             geometry = seen_by(self.name, shape.geometry, None)

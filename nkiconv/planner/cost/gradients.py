@@ -1,4 +1,4 @@
-"""The algorithms of filter gradients: candidates with a bound, of which all else follows."""
+"""The algorithms of filter gradients, by their candidates' bounds."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from .algorithm import Algorithm, Guess, Shape
 
 
 class ByBound(Algorithm):
-    """An algorithm whose `candidates` are settings with a bound, of which all else follows."""
+    """An algorithm defined by `candidates`, its settings with their bounds."""
 
-    #: its settings, and how many candidates of least time a search starts from, and a wide one
+    #: its settings; numbers of candidates of the least bound that a search, and a wide one, starts from
     settings: type[Any]
     starts = 8, 32
 
     def candidates(self, shape: Shape, config: Config, count: int = 1) -> list[Guess]:
-        """So many settings of least time that have the given ones, the least first; none where the kernel refuses."""
+        """The `count` settings of the least bound that agree with a config, the least first; [] if it is refused."""
         raise NotImplementedError
 
     def guess(self, shape: Shape, config: Config) -> Guess | None:
@@ -50,7 +50,7 @@ class ByBound(Algorithm):
 
 
 class Blocks(ByBound):
-    """A partition is a block of gy with the window of x around it."""
+    """A partition has a block of gy with its window of x."""
 
     settings, starts = BlocksSettings, (10, 40)
 
@@ -64,7 +64,7 @@ class Blocks(ByBound):
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         now = dict(config or ())
-        if "rows" not in now:  # no schedule completes them
+        if "rows" not in now:  # no schedule fits
             return []
         geometry = in_places(shape.geometry, config)
         P, Q = geometry.rows.out, geometry.columns.out
@@ -77,14 +77,14 @@ class Blocks(ByBound):
 
 
 def _around(now: int, whole: int) -> list[int]:
-    """Extents next to one: the neighbours among EXTENTS, and all."""
+    """Neighbours of an extent: two below and two above among EXTENTS, and the whole."""
     extents = blocks_candidates.EXTENTS
     below, above = [one for one in extents if one < now][-2:], [one for one in extents if one > now][:2]
     return [*below, *above, whole]
 
 
 class Diagonals(ByBound):
-    """Sums of all pairs of a block of gy and its window of x, of which diagonals are gathered."""
+    """Sums of all pairs of a block of gy and its window of x, from which diagonals are gathered."""
 
     settings = DiagonalsSettings
 
@@ -104,7 +104,7 @@ class Diagonals(ByBound):
 
 
 class Skewed(ByBound):
-    """Blocks of gy times windows of x, whose skewed diagonals' sums are wanted."""
+    """Blocks of gy times windows of x, and sums of their skewed diagonals."""
 
     settings = skewed.SkewedSettings
 
@@ -120,8 +120,8 @@ class Skewed(ByBound):
 
 
 class OfRows(Algorithm):
-    """Filter gradients of depthwise rows by an algorithm of depthwise convolutions, which x is convolved by with gy: a
-    Shape's options are the convolution's own Shape."""
+    """Filter gradients of depthwise rows by an algorithm of depthwise convolutions, for the convolution of x with gy: a
+    Shape's options are the Shape of that convolution."""
 
     def __init__(self, base: Algorithm) -> None:
         self.base, self.order = base, base.order
@@ -129,7 +129,7 @@ class OfRows(Algorithm):
             setattr(self, name, _of_rows(getattr(base, name)))
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
-        # what no cost model takes for the best has a matmul a tap, of which there are as many as positions
+        # algorithms without guesses take a matmul a tap, and gy has as many taps as positions
         rows = shape.options
         return self.base.configs(rows, wide) if wide or self.base.guesses(rows) else []
 

@@ -1,4 +1,4 @@
-"""The algorithms of depthwise rows: what their schedules say, and what a search tries."""
+"""The algorithms of depthwise rows: their schedules' bounds, and the settings that a search tries."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ from .algorithm import Algorithm, Guess, Shape, config_of, with_settings
 
 Own = TypeVar("Own", bound=Settings)
 
-#: Settings that are timed, at most.
+#: Most settings that are timed.
 TIMED = 3
-#: Of `banded`: sizes and shards of least bound that a search starts from, and a wide one.
+#: Sizes and shards of `banded` of the least bound that a search, and a wide one, starts from.
 STARTS = 8, 32
-#: Of `mixed` and `vector`: pieces of a core's work up to which each of the first and last ones matters; lists of
-#: recipes that are tried besides others, and that a search starts from.
+#: For `mixed` and `vector`: most pieces of a core's work with which recipes of the first and last ones are tried; lists
+#: of recipes that are tried, and that a search starts from.
 SHORT, RECIPES, START = 12, 8, 2
-#: Settings whose first value the bound leaves as it is: others hardly take less.
+#: Settings that are not changed by the bound, as other values are hardly faster.
 KEPT = {"piece", "end"}
 
 
 class RowsAlgorithm(Algorithm):
-    """An algorithm by its name; starts: configs that a search starts from, and a wide one."""
+    """An algorithm by its name; starts: configs that a search, and a wide one, starts from."""
 
     def __init__(self, name: str, *starts: list[Config]) -> None:
         self.rows, self.starts, self.on_tensor = depthwise_algorithms.ALGORITHMS[name], starts, name == "mixed"
 
     def settings_of(self, shape: Shape, config: Config) -> Any:
-        """All settings of a config that is not refused."""
+        """All settings of a supported config."""
         return self.rows.complete(shape.geometry, shape.options, config, shape.target)
 
     def guesses(self, shape: Shape) -> list[Guess]:
@@ -64,7 +64,7 @@ class RowsAlgorithm(Algorithm):
 
 
 def timed(found: Iterable[tuple[Own, float]], same: Callable[[Own], Any]) -> list[Guess]:
-    """Settings with their ns, the least first, that differ in what they come to: as many as are timed."""
+    """The first TIMED settings with different schedules (`same`), the least ns first."""
     distinct: dict[Any, Guess] = {}
     for one, ns in sorted(found, key=lambda each: each[1]):
         if len(distinct) < TIMED and ns < float("inf"):
@@ -87,21 +87,21 @@ class Banded(RowsAlgorithm):
         return list(near_of(shape.geometry, shape.options, self.settings_of(shape, config)))
 
     def _same(self, shape: Shape, settings: BandedSettings) -> Any:
-        """What settings come to."""
+        """The part of the schedule of settings by which they differ."""
         blocks = self.rows.build(shape.geometry, shape.options, settings)
         names = (*vars(blocks), "scratch", "buffers", "streamed")
         return tuple(getattr(blocks, name, getattr(settings, name, None)) for name in names if name != "settings")
 
 
 class Mixed(RowsAlgorithm):
-    """`mixed` and `vector`: channels on partitions, taps shared out by recipes."""
+    """`mixed` and `vector`: channels on partitions, taps shared by engines, by recipes."""
 
     def refined(self, shape: Shape, guess: Guess) -> list[Guess]:
         tried = self._tried(shape, MixedSettings.read(guess.config))
         return timed(tried.items(), lambda one: self._same(shape, one))
 
     def _same(self, shape: Shape, settings: MixedSettings) -> Any:
-        """What settings come to: rows, and the first and last pieces."""
+        """The part of the schedule of settings by which they differ: rows, and the pieces of the first tiles."""
         plan = build(shape.geometry, shape.options, settings)
         tiles = tile_list(shape.geometry, plan.rows, PARTS - 1, LOOKED_AT)
         return plan.rows, tuple(
@@ -117,7 +117,7 @@ class Mixed(RowsAlgorithm):
         )
 
     def _near(self, shape: Shape, settings: MixedSettings) -> list[Config]:
-        """Settings that differ in one thing."""
+        """Configs that differ from these settings in one setting."""
         geometry, plan = shape.geometry, build(shape.geometry, shape.options, settings)
         piece = plan.settings.piece
         is_short, few = part_total(geometry) <= SHORT * piece, geometry.S <= MANY_TAPS
@@ -145,7 +145,7 @@ class Mixed(RowsAlgorithm):
         return shape.once((f"recipes, {self.on_tensor}", config_of(piece=piece)), ranked)
 
     def settings_of(self, shape: Shape, config: Config) -> Any:
-        """All settings: those of a config and others by a rule; without any, those of the least bound."""
+        """All settings: a config's and others by a rule; for an empty config those of the least bound."""
         if config:
             return super().settings_of(shape, config)
 
