@@ -38,9 +38,9 @@ class Floors:
 
 
 def floors(problem: ConvProblem, lnc: int, constants: Mapping[str, float] | None = None, spared: int = 0) -> Floors:
-    """Floors of a problem on 1 or 2 cores, the less of those of the bytes that it needs and of all its bytes, as few
-    bytes in and many out may take longer than more in. constants: values by name, instead of trn2.toml's. spared: bytes
-    that need not be read."""
+    """Floors of a problem on 1 or 2 cores: the lower ones of the bytes that it needs and of all its bytes, as few bytes
+    in and many out may take longer than more in. constants: values by name, instead of trn2.toml's. spared: bytes that
+    need not be read."""
     every = [(max(1, read - spared), written) for read, written in (problem.moved, problem.held)]
     found = [_floors_of(problem, moved, lnc, constants) for moved in dict.fromkeys(every)]
     return min(found, key=lambda one: one.copy_us)

@@ -48,8 +48,8 @@ class Operation(ABC):
         """Why no algorithm of the kernel runs a problem with these arguments."""
 
     def shape(self, request: Request, rates: Rates) -> Shape:
-        """The Shape of a request by the kernel's compile-time code; of a big problem that of a part by `parts.part_of`,
-        with the whole's in `whole`."""
+        """The Shape of a request by the kernel's compile-time code; for a big problem the Shape of a part, by
+        `parts.part_of`, with the whole's in `whole`."""
         part, times = part_of(request.problem, request.asked, self.kept)
         whole = self.whole_shape(request, rates)
         if part is request.problem:
@@ -157,8 +157,8 @@ class Operation(ABC):
         return False
 
     def near_least(self, shape: Shape, algorithms: Sequence[str], near: float = clock.NEAR) -> list[tuple[str, Guess]]:
-        """(algorithm, first guess) of these algorithms, without guesses far above the least; without kernels of many
-        instructions, unless all are such."""
+        """(algorithm, first guess) of these algorithms, without guesses far above the least; without kernels of too
+        many instructions, unless all have too many."""
         names = [name for name in algorithms if not self.excludes(name, shape)]
         found = [(name, guess) for name in names for guess in self.known[name].guesses(shape)]
         if shape.whole is not None:
@@ -177,7 +177,8 @@ class Operation(ABC):
     def stream_choice(self, shape: Shape) -> Choice | None:
         """The algorithm and settings of the first chunk of a video; None if it is no video.
 
-        The best for each chunk; if that differs, of the choices near the least for any the least for all.
+        It is the best for each chunk; if that differs between chunks, the best for all together among the choices that
+        are near the least for any.
         """
         return shape.once(("stream", None), lambda: self._stream_choice(shape.chunks) if shape.chunks else None)
 

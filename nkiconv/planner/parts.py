@@ -34,8 +34,8 @@ OUTPUTS, CHANNELS, CHANNELS_STEP = 64 * PARTITIONS, 16 * PARTITIONS, 8 * PARTITI
 #: Most rows of outputs of a piece, and most bytes of x and its zeros in the window of an output: with more each output
 #: is a piece.
 ROWS, WINDOW_BYTES = 16, 32_768
-#: What each extent is called in a plan, and the least of it that a traced part has: of rows and columns of outputs such
-#: that a load still has several, or long ones; of groups as many as have this many channels.
+#: The name of each extent in a plan, and the least extent of a traced part: rows and columns of outputs such that a
+#: load still has several, or long ones; groups by their number of channels.
 EXTENTS = {
     "N": ("images", 4),
     "Z": ("planes of outputs", 1),

@@ -134,7 +134,7 @@ class Plan:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """What functions and kernels are called with, beside the problem's own arguments."""
+        """Keyword arguments of functions and kernels, besides the problem's own."""
         return {"algorithm": self.algorithm, "config": self.config}
 
     @property

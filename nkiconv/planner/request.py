@@ -185,8 +185,8 @@ def array_work(problem: ConvProblem, asked: Asked) -> tuple[int, str]:
 
 
 def least_bytes(problem: ConvProblem, asked: Asked) -> int:
-    """The least bytes of HBM that a call moves: the problem's, plus those of x's other chunks, less those of upsampled
-    pixels, which HBM has once."""
+    """The least bytes of HBM that a call moves: the problem's, plus those of x's other chunks, less those of repeated
+    pixels of an upsampled x."""
     others = len(asked.chunks or "x") - 1
     more = others * problem.N * problem.C * problem.W * problem.itemsize
     return problem.min_bytes + more - bytes_spared(problem, asked)

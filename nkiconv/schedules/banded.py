@@ -225,7 +225,7 @@ def config_unsupported(geometry: RowGeometry, options: Options, config: Config) 
             f"x_stationary=False"
         )
     if geometry.prologue.asked and options.state:
-        return f"{PROLOGUE_ARGUMENTS}: banded takes none behind a state; use mixed or vector"
+        return f"{PROLOGUE_ARGUMENTS}: banded takes none with an initial state; use mixed or vector"
     if options.strict_nonfinite:
         return "strict_nonfinite=True: banded multiplies zeros between channels; use vector"
     return ""

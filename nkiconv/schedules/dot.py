@@ -56,7 +56,7 @@ class DotSettings(Settings):
     removed = tuple((name, "leave it out") for name in ("wide", "lags"))
 
     slots: int = count(
-        "slots of a chunk of taps, at most; fewer where they do not fit", 1, 128, default=32, near=(half, double)
+        "slots of a chunk of taps, at most; fewer if they do not fit", 1, 128, default=32, near=(half, double)
     )
     block: int = count("slots of a stationary: 1, 2, 4, 8 or 16", 1, 16, default=8, near=(2, 4, 8, 16))
     warmup: int = warm_up("by shape", near=(0, WARM_UP))

@@ -75,9 +75,7 @@ class MixedSettings(Settings):
 
     shard: str = choice("axis that the two parts of the work share", SHARDS, near=BY_SHAPE)
     recipes: tuple[Any, ...] = unchecked("recipes that a part's pieces rotate through, one or more", near=BY_SHAPE)
-    columns: int = count(
-        "columns of a tile; fewer where such a tile does not fit", 1, LOAD_BYTES_MAX, near=(half, double)
-    )
+    columns: int = count("columns of a tile; fewer if such a tile does not fit", 1, LOAD_BYTES_MAX, near=(half, double))
     piece: int = count("columns of a piece; at most a tile's", 1, PIECE_MAX, near=BY_SHAPE)
     start: tuple[Any, ...] = unchecked("recipes of the first pieces of a part", near=BY_SHAPE)
     end: tuple[Any, ...] = unchecked("recipes of the last pieces of a part", near=BY_SHAPE)

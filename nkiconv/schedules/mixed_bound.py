@@ -122,7 +122,7 @@ def _loads(
     for columns in (left, size - right):
         if columns > 0:
             zeros_ns = engines.on(name, 0.0, fixed_ns + columns * element_ns, fixed_ns + columns * element_ns)
-    # zeros of some groups lie where others have x
+    # the zeros of some groups are at columns of x in others
     after_ns = zeros_ns if len(set(firsts)) > 1 else 0.0
     for columns in mixed_cuts(tile.qn, widths_of(tile.qn, plan, *ends)[0]):
         end = run_length(geometry, columns)

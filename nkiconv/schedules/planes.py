@@ -1,4 +1,4 @@
-"""Planes of taps of volumes: products of their own (taps), or input channels (channels).
+"""Planes of taps of volumes: separate products (taps), or input channels (channels).
 
 A convolution of C channels with T planes of taps is one of images with C * T channels, channel c * T + t of image z
 being plane z * stride + t * dilation - before of x: if C fills too few partitions, C * T fill more, and sums need fewer
@@ -77,7 +77,7 @@ def taps_are_inside(geometry: Geometry) -> bool:
 
 
 def with_channels(geometry: Geometry) -> Geometry:
-    """The Geometry of images whose channels are those of x for each plane of taps, or for each row of them."""
+    """The Geometry of images with the channels of x for each plane of taps, or for each row of taps."""
     if geometry.direct is not None:
         return with_rows_of_taps(geometry)
     apart = geometry.w_strides

@@ -212,7 +212,7 @@ def ranked_recipes(
 
 
 def spread(first: Recipe, second: Recipe, times: int, of: int) -> Recipes:
-    """`of` recipes of which `times` are the second, evenly spaced."""
+    """`of` recipes: `times` the second, evenly spaced, the others the first."""
     return tuple(second if (i + 1) * times // of > i * times // of else first for i in range(of))
 
 

@@ -34,7 +34,7 @@ class SkewedSettings(Settings):
 
     beside: int = count("channels that share a matmul: 1, 2, 4, 8 or 16", 1, 16)
     shifts: int = count(
-        "or, of one channel, parts of its taps, at most; several without stride and dilation only", 1, 32
+        "with one channel: parts of its taps that share a matmul, at most; 1 with stride or dilation", 1, 32
     )
     groups: int = count("matmuls of channels of a batch, at most", 1, GROUPS_MAX, near=(half, double))
 

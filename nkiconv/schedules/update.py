@@ -56,10 +56,10 @@ class UpdateSettings(Settings):
     tried = ("vector_reads", "warmup")
 
     engine: str = choice("engine that multiplies", ENGINES)
-    channels: int = count("channels of a group; fewer where they do not fit", 1, 128)
-    groups: int = count("groups of a tile; fewer where they do not fit", 1, GROUPS_MAX)
+    channels: int = count("channels of a group; fewer if they do not fit", 1, 128)
+    groups: int = count("groups of a tile; fewer if they do not fit", 1, GROUPS_MAX)
     vector_reads: int = count(
-        "of this many pieces of results Vector evacuates one and Scalar the others; 0: Scalar all",
+        "Vector evacuates one of this many pieces of results, Scalar the others; 0: Scalar all",
         0,
         64,
         default=2,

@@ -141,7 +141,7 @@ def test_any_problem(algorithm, data):
     ({"x_activation": "silu", "algorithm": "update"}, r"x_activation: update takes none; use mixed, vector or banded"),
     ({"x_activation": "silu", "chunks": "xG"}, r"chunks='xG', x_scale, x_shift, x_activation: what arrives is"),
     ({"x_activation": "silu", "algorithm": "banded", "initial_state": np.zeros((2, 4, 2), np.float32)},
-     r"banded takes none behind a state; use mixed or vector"),
+     r"banded takes none with an initial state; use mixed or vector"),
 ])  # fmt: skip
 def test_what_is_refused(more, text):
     channels = 8 if "chunks" in more else 4

@@ -159,8 +159,8 @@ def align_parts(work, products_psum):
 
 
 def finish_banks(work, most, last):
-    """Add the parts of banks until at most `most` are left, none of batches up to `last`; a batch's last bank stores
-    T."""
+    """Add the parts of banks until at most `most` are left and all batches up to `last` are done; a batch's last bank
+    stores T."""
     plan, columns = work.plan, work.plan.part_columns
     rows = plan.rows_of_sums * plan.part
     while len(work.banks) > 0:
