@@ -73,8 +73,7 @@ def depthwise_conv1d_implicit_gemm(
     Returns: y [N, C, 1, Q] in HBM (transposed by out_perm), of out_dtype; with return_final_state (y, final state
         [N, C, (S - 1) * dilation] of img_ref's dtype). Sums, bias, activation and residual are fp32.
 
-    Raises: an assertion that names argument, value, rule and remedy, before any instruction; in the simulator
-        KernelAssertionError.
+    Raises: an assertion of argument, value, rule and remedy, before any instruction; simulated KernelAssertionError.
     """
     check_given(locals(), ("strict_nonfinite", "return_final_state", "flipped"))
     check_choice(algorithm, config, ALGORITHMS)
