@@ -94,7 +94,7 @@ class Plan:
     #: N, C, W, S, Q and the other parameters; the algorithm's tiles and counts; for conv2d also H, K, R, P, and the
     #: extents of its matrix product, rows = N P Q and contraction = R S C / groups
     symbols: Mapping[str, int]
-    #: the plan, then the fastest candidates and the best of each slower algorithm, without those that run alike
+    #: the plan, then the fastest candidates and the best of each slower algorithm, without equal runs
     alternatives: tuple[Alternative, ...]
     rejected: tuple[Rejection, ...]
     #: inferred constants that make the plan slower at an end of their range, the greatest regret first; () if quick

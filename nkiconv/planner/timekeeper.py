@@ -287,7 +287,7 @@ class Timekeeper:
         """Time an extrapolated candidate as a whole, and scale the other times of its algorithm; drop a candidate that
         does not run."""
         self.advance(f"the whole of {one.candidate.algorithm}", 0.85)
-        self.best_us = self._least_whole_us()  # extrapolated times do not leave out candidates from now on
+        self.best_us = self._least_whole_us()  # extrapolated times exclude no candidates from now on
         whole = self.whole(one.candidate)
         if whole is None:
             del self.found[one.key]

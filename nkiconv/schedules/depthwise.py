@@ -51,7 +51,7 @@ class RowGeometry:
     chunks: str = "x"
     #: applied to each element of x as it arrives
     prologue: Prologue = NO_PROLOGUE
-    #: how many times as much work as this the planned problem has; instructions are counted of all its work
+    #: the planned problem's work over this geometry's: instructions are counted of the whole problem
     times: int = 1
 
     @property

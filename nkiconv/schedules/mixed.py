@@ -1,6 +1,6 @@
 """`mixed`, and `vector`, which is `mixed` without the Tensor Engine: settings, schedule, unsupported problems.
 
-`recipes` shares out the taps over the engines, `rows` tiles the rows.
+`recipes` divides the taps among the engines, `rows` tiles the rows.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Copies in HBM for algorithms that do not read x, y or a filter as they are stored, and their bounds.
 
 NHWC, for algorithms that read rows of x and write rows of y: a copy of x transposes c, contiguous in the source, and w,
-contiguous in the copy; a copy of y the reverse. DMA transposes them on the way to SBUF, which stores them as runs. With
-few channels, or elements of one byte, an engine sorts the pixels of whole rows instead, as few partitions would be
-slow, and DMA transposes no single bytes.
+contiguous in the copy; a copy of y the reverse. DMA transposes them on the way to SBUF, from where they are stored as
+runs. With few channels, or elements of one byte, an engine sorts the pixels of whole rows instead, as few partitions
+would be slow, and DMA transposes no single bytes.
 
 Transposed convolutions: convolutions of x with lhs_dilation, whose filter, [C, K / groups, ...], has its taps in
 reverse order and its channels swapped. Some algorithms read such filters as stored, others a copy with taps in order.

@@ -58,7 +58,7 @@ class SkewedSchedule:
     """Numbers of one problem. Partition (r * units + u) * images + i of tile t has unit u of image t * images + i of
     the r-th of the channels that share a matmul.
 
-    Parts of taps of one channel lie on the same partitions, so that unit u of x meets unit u - r * apart of gy.
+    Parts of taps of one channel are on the same partitions: unit u of x is multiplied with unit u - r * apart of gy.
 
     Attributes:
         beside: channels of a matmul, or parts of one channel's taps; apart: units of gy between parts, 0 with
@@ -316,4 +316,4 @@ def skewed_ns(geometry: RowGeometry, plan: SkewedSchedule, cores: int, target: T
     of_x = len(x_runs(plan, geometry)) * plan.channels
     triggers_ns = batches * plan.tiles * (plan.beside + of_x) * target.static_issue_ns
     work_ns = plan.groups * (load_ns + TOGETHER * batches * max(array_ns, dma_ns, read_ns))
-    return float(2 * round_trip_ns(target) + max(work_ns, triggers_ns))  # products go by way of HBM
+    return float(2 * round_trip_ns(target) + max(work_ns, triggers_ns))  # products are stored to HBM and loaded

@@ -238,7 +238,7 @@ def group_runs(plan: UpdateSchedule, tile: UpdateTile) -> list[tuple[int, int, i
 
 
 def taps_met(geometry: RowGeometry, low: int, high: int, q: int) -> tuple[int, int, int]:
-    """(first tap, how many, place of the first) of column q among elements low .. high-1 of x."""
+    """(first tap, how many, its place) of column q's taps inside elements low .. high-1 of x."""
     at = q * geometry.stride - geometry.pad_left - low
     first = div_ceil(max(0, -at), geometry.dilation)
     at += first * geometry.dilation

@@ -26,7 +26,7 @@ columns. Channels are not partitions then, so the bias is a product of ones with
 
 Engine plan: Sync issues loads, Tensor transposes and multiplies, Vector and Scalar share evacuations by a ledger,
 GpSimd zeroes and issues stores. Bound by the Tensor Engine for long filters. Zeros are multiplied: a NaN or Inf reaches
-the other channels of its group, in the blocks of columns whose sums of its channel have it. Y has y's dtype, so y is
+the other channels of its group, in the blocks of columns whose sums include it. Y has y's dtype, so y is
 rounded once; it is fp32 if a residual is added later, and for fp16, as an overflow to Inf must not be multiplied by
 the mirror matrix's zeros.
 """
