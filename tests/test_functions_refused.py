@@ -134,7 +134,7 @@ REFUSED = {
         (OF_FOUR | {"algorithm": "diagonal"}, UnsupportedError,
          "algorithm='diagonal': accepted are None, blocks, diagonals"),
         (OF_FOUR | {"config": (("side", 3),)}, UnsupportedError,
-         "config side=3: the array is cut into 1, 2 or 4 tiles"),
+         "config side=3: the Tensor Engine has 1, 2 or 4 tiles"),
         (OF_FOUR | {"config": (("beside", 3),)}, UnsupportedError,
          "config beside=3: must divide groups=4, which share products"),
         (OF_FOUR | {"config": (("rows", 20), ("columns", 20))}, UnsupportedError,

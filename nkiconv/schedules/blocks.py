@@ -94,7 +94,7 @@ def config_unsupported(geometry: Geometry, config: Config, bias: bool) -> str:
         return (
             f"config pixels=1, {geometry.rows.size} x {geometry.columns.size} pixels: DMA transposes 16 bits, planes "
             f"without gaps which lines of {LINE_LEAST} to {P_MAX} pixels cut evenly, one tap that reads each pixel; "
-            f"use 2, which the array transposes"
+            f"use 2 (the Tensor Engine transposes)"
         )
     if takes_lines(geometry, config) and max(beside, setting(config, "columns", 1)) > 1:
         columns = setting(config, "columns", 1)

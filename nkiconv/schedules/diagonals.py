@@ -77,7 +77,7 @@ def config_unsupported(geometry: Geometry, config: Config) -> str:
         return reason
     for name in ("side", "below"):
         if setting(config, name, 1) == 3:
-            return f"config {name}=3: the array is cut into 1, 2 or 4 tiles; use one of these"
+            return f"config {name}=3: the Tensor Engine has 1, 2 or 4 tiles; use one of these"
     rows, columns, beside = (setting(config, name, 1) for name in ("rows", "columns", "beside"))
     k, parts = geometry.K // geometry.groups * beside, P_MAX // setting(config, "below", 1)
     if geometry.groups % beside > 0:
