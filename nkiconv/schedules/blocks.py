@@ -40,7 +40,7 @@ class BlocksSettings(Settings):
     outputs: int = count("accumulators of a pass along output channels, 128 each", 1, _BANK, near=(half, double))
     inputs: int = count("accumulators of a pass along input channels", 1, _BANK, near=(less, more, double))
     beside: int = count(
-        "columns of gy packed along an accumulator's rows, if the last output channels leave room: 1, 2 or 4", 1, 4
+        "columns of gy packed along an accumulator's rows, if the last output channels leave room", 1, 4
     )
     side: int = count("row tiles, each with its part of a pass's input channels: 1, 2 or 4", 1, 4, default=1)
     buffers: int = count("tiles of blocks that are loaded at once", 1, BUFFERS_MAX, near=(less, more, double))
