@@ -64,7 +64,7 @@ class BlocksBound:
         if self.pixels == TRANSPOSED:
             again_ns = last_ns = 0.0
         array_ns, moved_ns = count * array_ns, count * t["moved_ns"] + (passes - 1) * stored_ns
-        # all tiles of a pass are loaded before its first accumulators leave, the next pass's meanwhile, or later
+        # a pass's tiles are all loaded before its first accumulators are stored; the next pass's then too, if they fit
         waits_ns = moved_ns / np.where(t["buffers"] < 2 * tiles, 1, passes) - array_ns / (rounds * passes)
         array_ns = np.where(rounds > 1, array_ns + np.maximum(0, waits_ns), array_ns)
         again_ns = np.where(rounds > 1, 0, again_ns)
