@@ -43,8 +43,6 @@ EXTENTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 32)
 OUTPUTS, INPUTS = (1, 2, 4, 8), (1, 2, 3, 4, 6)
 #: Row tiles that are tried.
 SIDES = (1, 2, 4)
-#: The most time of the Tensor Engine of blocks, over the least.
-IDLE = 1.3
 #: Matmuls on zeros of candidate settings.
 WARM_UP = 28
 #: Further settings, tried if better ones do not fit.
