@@ -227,7 +227,7 @@ TRAINED = {
     "trained groups with gelu": FUSED["groups with gelu"],
     "trained Conformer": (
         lambda: ConformerModule(C, 5), ROWS, ["batch_norm: activation -> pointwise_conv2", ": glu_conv1d"],
-        "conv1d; xG gated_conv1d; conv1d",
+        "conv1d; xG gated_conv1d; channel_stats; norm silu conv1d",
     ),
     **{f"time, {how}": (
         lambda how=how, norm=norm, rank=rank: fm.timed(how, NORMS[norm](rank), rank),

@@ -127,7 +127,8 @@ class _GluConvolved(_Rows):
             self.mode.norms.append(mean)
         more = {"padding": self.sides, "activation": activation, "layer": self.convolution.layer}
         y: Tensor = glu_conv1d(self.source(), weight, bias, **more)
-        self.mode.calls.append(" with ".join([*words[:1], " and ".join([*words[1:], *filter(None, [activation])])]))
+        steps = " and ".join([*words[1:], *filter(None, [activation])])
+        self.mode.calls.append(" with ".join(filter(None, [words[0], steps])))
         return y
 
     def step(self, function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
@@ -337,6 +338,7 @@ def takes_glu(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
         if fits and not (args or named or modes.wants_strict_nonfinite(self.strict_nonfinite)):
             found = _GluConvolved(input.mode, input.source(), self)
             return found if self.activation is None else found.activated(self.activation)
-        return kind.forward(self, tensor_of(input), *args, **named)
+        # a pending norm is the class's own to take
+        return kind.forward(self, tensor_of(input) if isinstance(input, _Rows) else input, *args, **named)
 
     return (kind,), {"forward": forward}
