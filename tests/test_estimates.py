@@ -162,9 +162,8 @@ def test_matmuls_on_zeros_are_no_more_than_a_kernel_takes():
     """Twice as many as fill the wait for filters of 256 taps would be 346."""
     problem = ConvProblem(N=1, C=64, H=32, W=16, K=154, R=16, S=16, stride=(16, 16), dtype="fp32")
     found = chosen(Request(problem=problem))
-    config = clock.with_counts(found.config, (clock.PROBE, clock.PROBE))
-    traced = clock.core_trace(launch_of(problem, found.algorithm, config), Rates(), None, 0)
-    assert 128 < sum(clock.Probe(*traced, config).least) <= WARM_UP_MAX
+    assert both_cores_us(launch_of(problem, found.algorithm, found.config)) > 0
+    assert 128 < dict(found.config)["warmup"] <= WARM_UP_MAX
 
 
 def test_a_candidate_that_breaks_a_rule_is_passed_over():
@@ -188,16 +187,6 @@ def test_implicit_gemm_begins_with_as_many_as_bring_the_tensor_engine_to_its_ful
                           lhs_dilation=(2, 2, 2), groups=5, transposed=True)  # fmt: skip
     least, more = (both_cores_us(launch_of(problem, "implicit_gemm", one)) for one in (None, (("warmup", 40),)))
     assert least <= 1.02 * more
-
-
-def test_long_kernels_are_not_timed(monkeypatch):
-    """Their traces would end before they tell anything."""
-    monkeypatch.delattr(clock, "fastest")
-    problem = cases.get("rn50_c2").problem
-    request = Request(problem=problem)
-    operation = operation_for(request)
-    found = chosen(request)
-    assert (found.algorithm, found.config) == operation.ranked(operation.shape(request, Rates()))[0]
 
 
 def test_the_clock_overrules_cost_models():

@@ -24,10 +24,9 @@ from ..simulator.timeline import ENGINES, Tasks, Timeline, build, repeated_ns, r
 from ..simulator.timing import AnyPrice, PriceList, Rates, TensorPrice
 from .request import Config
 
-#: ns of a cost model above which kernels are not timed: nearly all have more than INSTRUCTIONS.
-LONG_NS = 22_000.0
-#: Most instructions of a core of an estimate's first candidate, and of all others together.
-INSTRUCTIONS, OTHERS = 200, 110
+#: Most instructions of a core of an estimate's first candidate, beyond which its trace is cut, and of all others
+#: together.
+INSTRUCTIONS, OTHERS = 140, 100
 #: Instructions that take as long as a trace's fixed cost.
 TRACE = 20
 #: Largest ratio of a candidate's cost model to the least at which it is timed, and its settings refined.
@@ -91,12 +90,19 @@ class _Race:
             return
         except NkiError:  # a search reports it
             return
-        self.left = self.left - len(probe.execution.instructions) - TRACE if self.found else OTHERS
-        self.found[one] = probe
+        if probe.says_nothing or probe.execution.is_cut:
+            self.left = 0
+        elif self.found:
+            self.left -= len(probe.execution.instructions) + TRACE
+        else:
+            self.left = OTHERS
+        if not probe.says_nothing:
+            self.found[one] = probe
 
     def probe(self, one: Choice, core: int, most: int | None, counts: Counts | None = None) -> Probe:
         config = with_counts(one[1], (PROBE, PROBE))
-        return Probe(*core_trace(self.launch(one[0], config), self.rates, most, core), config, counts)
+        execution, own = core_trace(self.launch(one[0], config), self.rates, most, core, cut=not self.found)
+        return Probe(execution, own, config, counts)
 
     def confirmed(self) -> tuple[Choice, Probe]:
         """The candidate of the least time of its slower core, and that core's trace."""
@@ -114,9 +120,11 @@ class _Race:
         return best, slower
 
 
-def core_trace(launch: Launch, rates: Rates, most: int | None, core: int) -> tuple[Execution, Rates]:
+def core_trace(
+    launch: Launch, rates: Rates, most: int | None, core: int, *, cut: bool = False
+) -> tuple[Execution, Rates]:
     """(trace of one core, constants with half of the HBM's rate), or (trace of both, constants) if the cores
-    synchronise. most: instructions of a core.
+    synchronise. most: instructions of a core. cut: as in `execute`.
 
     Raises NkiError: the kernel breaks a rule of NKI, or needs more memory than there is; TraceLimitError: a core has
     more instructions than `most`.
@@ -129,7 +137,7 @@ def core_trace(launch: Launch, rates: Rates, most: int | None, core: int) -> tup
             "dma.hbm_run_ns": 2 * rates("dma.hbm_run_ns"),
         }
         try:
-            execution = execute(kernel, args, kwargs, trace_only=True, most=most, alone=core)
+            execution = execute(kernel, args, kwargs, trace_only=True, most=most, alone=core, cut=cut)
             return execution, Rates({**rates.overrides, **of_hbm})
         except MeetingError:
             pass
@@ -151,7 +159,8 @@ def with_counts(config: Config, counts: Counts) -> Config:
 class Probe:
     """A kernel traced with `PROBE` matmuls on zeros in each place.
 
-    Attributes: us: modelled us with the counts `least`: given ones, or the best of a few.
+    Attributes: us: modelled us, or of a cut trace until the last matmul's end, with the counts `least`: given ones, or
+    the best of a few.
     """
 
     def __init__(self, execution: Execution, rates: Rates, config: Config, counts: Counts | None = None) -> None:
@@ -172,6 +181,11 @@ class Probe:
         self.least = counts or self.filled() if self.places else (0, 0)
 
     @property
+    def says_nothing(self) -> bool:
+        """Whether the trace is cut before the first matmul that is not on zeros."""
+        return self.execution.is_cut and len(self.queue) <= PROBE * len(self.places)
+
+    @property
     def us(self) -> float:
         return self.at(self.least)
 
@@ -182,8 +196,11 @@ class Probe:
         counts = [(fill, 0)]
         if len(self.places) > 1:
             counts.append((fill, self.fill(self.timed((fill, 0)) if fill else bare, 1)))
-        counts.append((min(WARM_UP_MAX, max(fill, self.enough())), 0))
-        return self.best((0, 0), *[one for one in counts if sum(one) <= WARM_UP_MAX])
+        found = (0, 0)
+        counts = [one for one in counts if sum(one) <= WARM_UP_MAX]
+        if self.execution.is_cut:  # what follows tells more of the rate than its first instructions
+            found = min(reversed([found, *counts]), key=self.at)
+        return self.best(found, *counts, (min(WARM_UP_MAX, max(fill, self.enough())), 0))
 
     def found(self) -> Counts:
         """The better counts: `least`, or if these were given, perhaps those that fill this kernel's waits."""
@@ -215,6 +232,8 @@ class Probe:
 
     def us_of(self, line: Timeline) -> float:
         """Modelled us of a timeline."""
+        if self.execution.is_cut:
+            return max((line.visible[task] for task in self.queue), default=0.0) / 1e3
         return (line.total_ns + repeated_ns(self.execution.programs, self.tasks, line)) / 1e3
 
     def fill(self, line: Timeline, which: int) -> int:

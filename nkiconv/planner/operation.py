@@ -105,13 +105,12 @@ class Operation(ABC):
 
     def choice(self, request: Request, shape: Shape) -> tuple[str, Config]:
         """The algorithm and settings of an estimate: the fastest by `clock` of the candidates near the least by cost
-        models; the first candidate if kernels are long, or the Shape is of a part.
+        models; the first candidate if the Shape is of a part.
 
         Args: shape: the request's.
         """
-        found = self._near(shape)
-        candidates = list(dict.fromkeys(choice for _, choice in found))
-        if shape.whole is not None or found[0][0] > clock.LONG_NS:
+        candidates = self.ranked(shape)
+        if shape.whole is not None:
             return candidates[0]
 
         def launch(algorithm: str, config: Config) -> clock.Launch:
@@ -126,27 +125,23 @@ class Operation(ABC):
         Settings of algorithms whose first guess is near the least are refined. If all refuse, the fallback, which
         refuses too.
         """
-        return list(dict.fromkeys(choice for _, choice in self._near(shape)))
-
-    def _near(self, shape: Shape) -> list[tuple[float, Choice]]:
-        """(ns, choice) of `ranked`."""
         of_stream = self.stream_choice(shape)
         if of_stream is not None:
-            name, config = of_stream[0], self.complete(of_stream[0], shape, None)
-            if not self.kernel_reason(name, shape, config):
-                guess = self.known[name].guess(shape, config)
-                return [(guess.ns if guess else 0.0, (name, config))]
+            config = self.complete(of_stream[0], shape, None)
+            if not self.kernel_reason(of_stream[0], shape, config):
+                return [(of_stream[0], config)]
         near = self.near_least(shape, self.algorithms)
         refined = [
-            (place > 0, one.ns, (name, one.config))
+            (place, name, one)
             for name, guess in near
             for place, one in enumerate(self.known[name].refined(shape, guess))
         ]
         if not refined:
-            return [(0.0, (self.refuser(shape), None))]
+            return [(self.refuser(shape), None)]
         # the best of each algorithm before all others
-        refined.sort(key=lambda each: each[:2])
-        return [(ns, choice) for _, ns, choice in refined if ns <= clock.NEAR * refined[0][1]]
+        refined.sort(key=lambda each: (each[0] > 0, each[2].ns))
+        least_ns = refined[0][2].ns
+        return list(dict.fromkeys((name, one.config) for _, name, one in refined if one.ns <= clock.NEAR * least_ns))
 
     def refuser(self, shape: Shape) -> str:
         """The algorithm whose refusal is reported if none runs a problem."""

@@ -23,7 +23,7 @@ from .allowed import Allowed, default
 from .arguments import Binder, comparable
 from .capacity import check_capacity
 from .compiler import NO_CONFIGS, CompileConfig, Configs, SpecializationConfig
-from .errors import KernelAssertionError, NkiError
+from .errors import KernelAssertionError, NkiError, TraceLimitError
 from .iterations import trip_counts
 from .program import Instruction, Launch, Program
 from .rendezvous import Rendezvous
@@ -40,6 +40,8 @@ class Execution:
 
     outputs: Any
     programs: tuple[Program, ...]
+    #: whether the trace ended at `most` instructions; then only its records are checked
+    is_cut: bool = False
 
     @property
     def instructions(self) -> list[Instruction]:
@@ -195,6 +197,7 @@ def execute(
     nki: str | None = None,
     most: int | None = None,
     alone: int | None = None,
+    cut: bool = False,
 ) -> Execution:
     """Run a kernel and keep its instruction records.
 
@@ -203,6 +206,7 @@ def execute(
         args, kwargs: its arguments. trace_only, sentinels, races, overflow, nki: as in `simulate`.
         most: limit of instructions of all cores, an equal share for each; None: no limit.
         alone: the only core that runs, without data (trace_only); None: all run.
+        cut: for a core that runs alone, return its first `most` instructions instead of raising.
 
     Returns: an `Execution`.
 
@@ -220,7 +224,14 @@ def execute(
     launch.configs = getattr(kernel, "configs", launch.configs)
     binder = Binder(launch)
     bound_args, bound_kwargs = binder.call(function, args, kwargs or {})
-    results = _run(launch, lambda: function(*bound_args, **bound_kwargs), alone)
+    try:
+        results = _run(launch, lambda: function(*bound_args, **bound_kwargs), alone)
+    except TraceLimitError:
+        if alone is None or not cut:
+            raise
+        found = Execution(None, tuple(launch.programs), is_cut=True)
+        launch.let_go()
+        return found
     schedule: Edges = getattr(kernel, "schedule", ())
     for program in launch.programs:
         if program.left:
