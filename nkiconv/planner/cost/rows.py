@@ -32,8 +32,6 @@ STARTS = 8, 32
 #: For `mixed` and `vector`: most pieces of a core's work with which recipes of the first and last ones are tried; lists
 #: of recipes that are tried, and that a search starts from.
 SHORT, RECIPES, START = 12, 8, 2
-#: Settings that are not changed by the bound, as other values are hardly faster.
-KEPT = {"piece", "end"}
 
 
 class RowsAlgorithm(Algorithm):
@@ -113,7 +111,7 @@ class Mixed(RowsAlgorithm):
             start,
             lambda one: self.rows.ns_of(shape.geometry, shape.options, shape.cores, shape.target, one),
             lambda one: self._near(shape, one),
-            clock.SETTINGS | KEPT,
+            clock.SETTINGS,
         )
 
     def _near(self, shape: Shape, settings: MixedSettings) -> list[Config]:
