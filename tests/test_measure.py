@@ -331,8 +331,8 @@ def test_the_native_backend_compiles_a_chain(native):
 
 
 @pytest.mark.usefixtures("native")
-def test_the_native_backend_takes_more_chains_than_torch_compiles_of_one_function(monkeypatch):
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 2)
+@torch._dynamo.config.patch(recompile_limit=2)
+def test_the_native_backend_takes_more_chains_than_torch_compiles_of_one_function():
     device, calls = torch_neuron.TorchNeuron(2), arrays("fp32", 2)
     for _ in range(3):
         device.forget()
