@@ -22,7 +22,7 @@ PROBLEMS = {
     "long filter": ((1, 2), (300, 300, 1, 1, 299, 0)),
     "many taps": ((2, 3), (700, 31, 1, 1, 15, 15)),
 }
-FEW = ("several images", "stride and dilation, cropped", "several tiles")
+FEW = ("causal", "several images", "stride and dilation, cropped", "several tiles")
 
 
 def problem_of(channels, axis, dtype="bf16", seed=0):
