@@ -33,9 +33,9 @@ from .tiles import P_MAX, PARTS
 #: Ratios of bounds below which folded channels replace plain ones, and cores that share images (each transposes all
 #: filters) those that share channels.
 WORTHWHILE, TIE = 0.98, 0.995
-#: Warm-up matmuls on zeros: for packed filters, which need no transposes; the most; more while the first filters are
-#: split into pairs of fp16; and the ns until zeros are written.
-WARM_UP_PACKED, WARM_UP_MOST, WARM_UP_PAIRS, ZEROS_NS = 18, 64, 8, 220.0
+#: Warm-up matmuls on zeros: for packed filters, which need no transposes; the most while the first filters are loaded;
+#: more while they are split into pairs of fp16; and the ns until zeros are written.
+WARM_UP_PACKED, WARM_UP_LOADING, WARM_UP_PAIRS, ZEROS_NS = 18, 64, 8, 220.0
 #: Most banks of sums of M tiles whose sums are made together: the next ones' sums begin in other banks, and filters are
 #: transposed in one.
 TOGETHER_BANKS = 5
@@ -110,7 +110,7 @@ def completed(bound: Bound, schedule: Schedule, given: dict[str, Any]) -> Implic
     if geometry.packed == 0:
         idle_ns = (bound.filters_there_ns(m_tile) - ZEROS_NS) * target.half_rate
         each_ns = P_MAX * target.tensor_column_ns
-        warmup = min(WARM_UP_MOST, int(idle_ns / each_ns))
+        warmup = min(WARM_UP_LOADING, int(idle_ns / each_ns))
         if m_tile.k_tiles[0].pairing == ALONE:  # the first window of the throttle has enough work
             warmup = max(math.ceil(target.window_work * target.window_ns / each_ns), warmup)
     if geometry.precision == "fp16x3":
