@@ -115,6 +115,12 @@ class Schedule:
         """K tiles of x by group."""
         return tuple(map(k_tiles_of, self.batches))
 
+    @cached_property
+    def kinds(self) -> list[tuple[int, OutTile]]:
+        """Of each item the group, and the output tile without the place of its planes: equal ones need the same room
+        and work."""
+        return [(one.batch, replace(one.out_tile, z0=0, d0=0)) for one in self.items]
+
     def x_bytes(self, item: Item) -> int:
         """Bytes a partition of an item's x."""
         places = ((x_place(self.geometry, one, item.out_tile), n) for one, n in counted(self.k_tiles[item.batch]))
@@ -146,7 +152,7 @@ class Schedule:
     def sbuf_bytes(self) -> int:
         """Upper bound of bytes a partition: x of two output tiles, filters, blocks of taps, results."""
         geometry, options, item, taps = self.geometry, self.options, self.geometry.itemsize, num_taps(self.geometry)
-        every = {(one.batch, _anywhere(one.out_tile)): one for one in self.items}.values()
+        every = dict(zip(self.kinds, self.items, strict=True)).values()
         sizes = [(one.out_tile, self.x_bytes(one)) for one in every]
         x_bytes = max(num_bytes for _, num_bytes in sizes)
         row_bytes = max(num_bytes // max(1, out_tile.hn) for out_tile, num_bytes in sizes)
@@ -219,9 +225,9 @@ class Schedule:
         each = cache(self._instructions_of)
         most = 0
         for first, count in (share(len(self.items), cores, core) for core in range(cores)):
-            items = [self.items[index] for index in self._unrolled(first, count)]
-            filters = sum(map(self._filter_instructions, {item.batch for item in items}))
-            most = max(most, 64 + filters + sum(each(item.batch, _anywhere(item.out_tile)) for item in items))
+            kinds = [self.kinds[index] for index in self._unrolled(first, count)]
+            filters = sum(map(self._filter_instructions, {batch for batch, _ in kinds}))
+            most = max(most, 64 + filters + sum(each(*kind) for kind in kinds))
         return most
 
     def _instructions_of(self, batch: int, out_tile: OutTile) -> int:
@@ -364,11 +370,6 @@ def _met(axis: Axis, count: int, first: int, element: int) -> object:
     """Valid ranges of an axis's taps for outputs first .. first + count - 1, relative to `first` and to `element`."""
     every = (valid_range(axis, tap, first, count) for tap in range(axis.taps))
     return [one[2] > 0 and (one[0] - first, *one[1:3], one[3] - element, one[4]) for one in every]
-
-
-def _anywhere(out_tile: OutTile) -> OutTile:
-    """An output tile without the place of its planes: tiles with equal ones need the same room and work."""
-    return replace(out_tile, z0=0, d0=0)
 
 
 def _x_sizes(out_tile: OutTile) -> tuple[int, ...]:
