@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..simulator.hardware import SBUF_USABLE_BYTES_PER_PARTITION
 from .settings import ALL, WARM_UPS, Settings, choice, count, double, half, warm_up
+from .tiles import SBUF_BYTES
 
 SHARDS, ORDERS = ("channels", "images"), ("banks", "chunks")
 FOLDS = ("none", "inputs", "outputs", "both")
@@ -16,7 +16,6 @@ FP8_PRODUCTS = PRODUCTS[2:]
 X_BYTES = 32_768
 #: The most M tiles that a setting counts, and the most pairs of output tiles in the body of a device loop.
 COUNT_MAX, LOOP_MAX = 4096, 64
-_ROOM = SBUF_USABLE_BYTES_PER_PARTITION
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class ImplicitGemmSettings(Settings):
     x_bytes: int = count(
         "x of an output tile; two are loaded at once",
         256,
-        _ROOM,
+        SBUF_BYTES,
         near=(half, double),
         unit="bytes a partition",
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..simulator.hardware import SBUF_USABLE_BYTES_PER_PARTITION
 from .block_axes import BlockAxis, ShiftedPart, block_axis, num_steps, part_of, plain_axis
 from .block_schedule import Lanes, Place, Resident, RowTile, Schedule, Shift, Sweep, home_first
 from .cuts import axis_elements, cut_volumes
@@ -32,7 +31,7 @@ from .settings import (
     setting,
     warm_up,
 )
-from .tiles import BANK_COLUMNS, P_MAX, PARTS, QUADRANT, cut_into, div_ceil, slot_for
+from .tiles import BANK_COLUMNS, P_MAX, PARTS, QUADRANT, SBUF_BYTES, cut_into, div_ceil, slot_for
 
 NAME = "weight_stationary"
 #: Output tiles of a core, if there are enough rows.
@@ -50,7 +49,7 @@ LEAVES, PLACED, ISSUED = 2.5, 120, 140
 #: The fewest columns that a matmul takes time for.
 COLUMNS_MIN = 128
 #: Output tiles whose x is in SBUF at once, the fewest and the most; bytes a partition for more than the fewest.
-X_BUFFERS, X_ROOM = (2, 4), SBUF_USABLE_BYTES_PER_PARTITION // 2
+X_BUFFERS, X_ROOM = (2, 4), SBUF_BYTES // 2
 _QUADRANTS = P_MAX // QUADRANT
 
 
@@ -77,7 +76,7 @@ class PackedSettings(Settings):
     x_bytes: int = count(
         "x of an output tile; rows of an accumulator are loaded in any case",
         256,
-        SBUF_USABLE_BYTES_PER_PARTITION,
+        SBUF_BYTES,
         default=16_384,
         near=(half, double),
         unit="bytes a partition",
@@ -249,12 +248,12 @@ def packed_reason(geometry: Geometry, options: Options, config: Config) -> str:
     return taken_unsupported(geometry, options, NAME, True, "rows outside a window")
 
 
-def packed_memory_reason(geometry: Geometry, room: int) -> str:
+def packed_memory_reason(geometry: Geometry) -> str:
     """Why memory holds no Schedule of few output channels."""
     return (
         f"C={geometry.C}, H={geometry.rows.size}, W={geometry.columns.size}, R={geometry.rows.taps}, "
-        f"S={geometry.columns.taps}: {NAME} keeps rows of x and all filters of few output channels in SBUF ({room} "
-        f"bytes per partition), for rows of y that see x; use implicit_gemm"
+        f"S={geometry.columns.taps}: {NAME} keeps rows of x and all filters of few output channels in SBUF "
+        f"({SBUF_BYTES} bytes per partition), for rows of y that see x; use implicit_gemm"
     )
 
 
@@ -284,7 +283,7 @@ def packed_sizes(geometry: Geometry, given: dict[str, int]) -> list[tuple[int, i
         seen = with_windows(geometry, V)
         if window_channels(seen) > P_MAX:
             continue
-        k_tiles, slots = len(k_tiles_of_windows(seen)), min(seen.columns.taps, P_MAX // QUADRANT)
+        k_tiles, slots = len(k_tiles_of_windows(seen)), min(seen.columns.taps, _QUADRANTS)
         for U in [given["outputs"]] if "outputs" in given else range(1, min(P_MAX // seen.K, seen.rows.out + 1) + 1):
             for T in [given["taps"]] if "taps" in given else range(1, slots + 1):
                 if not is_legal(seen, U, T):
@@ -296,7 +295,7 @@ def packed_sizes(geometry: Geometry, given: dict[str, int]) -> list[tuple[int, i
                         rows = len(axis.elements(0)) * seen.planes.taps
                         groups = div_ceil(seen.columns.taps, T)
                         columns = axis.window * seen.planes.taps * groups * T * slot_for(U * seen.K)
-                        if filter_bytes(seen, k_tiles, L, columns) > SBUF_USABLE_BYTES_PER_PARTITION:
+                        if filter_bytes(seen, k_tiles, L, columns) > SBUF_BYTES:
                             continue
                         each = max(COLUMNS_MIN, blocks * seen.columns.size / PARTS)
                         passed = PARTS * each * rows * groups * k_tiles / L
@@ -317,12 +316,12 @@ def statistics_bytes(geometry: Geometry, options: Options) -> int:
 def block_statistics_bytes(geometry: Geometry, options: Options, channels: int) -> int:
     """The same for groups and transposed convolutions, in M tiles of so many channels: statistics of a bank's images
     and, for each row tile or M tile, of images that continue in the next bank."""
-    outputs = tiles = P_MAX // QUADRANT
+    outputs = tiles = _QUADRANTS
     if geometry.groups == 1:
         outputs = num_steps(geometry.rows) * num_steps(geometry.columns)
         tiles = div_ceil(geometry.K, channels)
     images = BANK_COLUMNS // max(1, geometry.rows.out * geometry.columns.out // outputs)
-    return packed_statistics_bytes(options, P_MAX // QUADRANT, min(geometry.planes.out, images) + 2 * tiles)
+    return packed_statistics_bytes(options, _QUADRANTS, min(geometry.planes.out, images) + 2 * tiles)
 
 
 def fused_instructions(

@@ -25,7 +25,6 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from ..simulator.hardware import PARTITIONS, SBUF_USABLE_BYTES_PER_PARTITION
 from . import m_packing
 from .block_axes import BlockAxis, block_axis, num_steps
 from .block_schedule import Lanes, Place, Resident, RowTile, Schedule, Sweep, home_first
@@ -47,7 +46,7 @@ from .settings import (
     setting,
     warm_up,
 )
-from .tiles import BANK_COLUMNS, PARTS, QUADRANT, cut, cut_at, cut_into, div_ceil, slot_for, some_of
+from .tiles import BANK_COLUMNS, P_MAX, PARTS, QUADRANT, SBUF_BYTES, cut, cut_at, cut_into, div_ceil, slot_for, some_of
 
 ALGORITHM = "weight_stationary"
 #: Rows of a row tile, and outputs of a block: with both, the parts of the columns begin at partitions that engines
@@ -75,7 +74,6 @@ GROUPS_FILTER_BYTES, FILTER_BYTES = 40_960, 90_112
 FILTER_BUFFERS, X_BUFFERS = 2, 2
 #: The fewest instructions of an output tile.
 ITEM_INSTRUCTIONS = 14
-_ROOM = SBUF_USABLE_BYTES_PER_PARTITION
 
 
 @dataclass(frozen=True)
@@ -85,10 +83,10 @@ class GroupsSettings(Settings):
     algorithm = "weight_stationary of groups"
     tried = ("buffers", "warmup")
 
-    rows: int = count("rows of a row tile: 32 or 64", 1, PARTITIONS)
-    height: int = count("rows of outputs of a block", 1, PARTITIONS)
-    width: int = count("columns of outputs of a block", 1, PARTITIONS)
-    buffers: int = count("tiles of x that loads rotate through", 2, PARTITIONS, default=4, near=(2, 3, 4, 6, 8))
+    rows: int = count("rows of a row tile: 32 or 64", 1, P_MAX)
+    height: int = count("rows of outputs of a block", 1, P_MAX)
+    width: int = count("columns of outputs of a block", 1, P_MAX)
+    buffers: int = count("tiles of x that loads rotate through", 2, P_MAX, default=4, near=(2, 3, 4, 6, 8))
     warmup: int = warm_up(24, near=WARM_UPS)
 
 
@@ -103,12 +101,10 @@ class PhasesSettings(Settings):
     shard: str = choice(
         "what the two cores share: channels of y, or outputs",
         SHARDS,
-        default=lambda geometry: SHARDS[0] if geometry.K >= 2 * PARTITIONS else SHARDS[1],
+        default=lambda geometry: SHARDS[0] if geometry.K >= 2 * P_MAX else SHARDS[1],
         near=ALL,
     )
-    channels: int = count(
-        "output channels of an M tile", 1, PARTITIONS, default=PARTITIONS, near=(half, double_up_to(PARTITIONS))
-    )
+    channels: int = count("output channels of an M tile", 1, P_MAX, default=P_MAX, near=(half, double_up_to(P_MAX)))
     beside: str = choice("phases packed along the columns of a stationary", BESIDE, default="none")
     segments: int = count(
         "segments of x packed along the partitions; 2 or 4 need 32, 64 or 128 channels",
@@ -118,7 +114,7 @@ class PhasesSettings(Settings):
     )
     along: str = choice("axis along which segments are neighbours", ALONG, default="columns")
     y_bytes: int = count(
-        "results of an output tile", 256, _ROOM, default=Y_BYTES, near=(half, double), unit="bytes per partition"
+        "results of an output tile", 256, SBUF_BYTES, default=Y_BYTES, near=(half, double), unit="bytes per partition"
     )
     warmup: int = warm_up(20, near=(*WARM_UPS, WARM_UP))
 
@@ -134,7 +130,7 @@ def planned(geometry: Geometry, options: Options, settings: Any, cores: int) -> 
     if options.of_channels and isinstance(settings, PackedSettings):
         reserved += m_packing.statistics_bytes(geometry, options)
     elif options.statistics:
-        channels = settings.channels if isinstance(settings, PhasesSettings) else PARTITIONS
+        channels = settings.channels if isinstance(settings, PhasesSettings) else P_MAX
         reserved += m_packing.block_statistics_bytes(geometry, options, channels)
     if isinstance(settings, PhasesSettings):
         reason = _packing_reason(geometry, options, settings)
@@ -197,8 +193,8 @@ def _groups_reason(geometry: Geometry, config: Config) -> str:
     if not _has_phases(geometry, height, width):
         return f"{given}: a block has all phases of lhs_dilation, or several of each; use another"
     per_c, per_k = geometry.C // geometry.groups, geometry.K // geometry.groups
-    if per_c > rows or per_k > PARTITIONS // (height * width):
-        return f"{given}: a group takes {per_c} rows and height * width * {per_k} of {PARTITIONS} columns"
+    if per_c > rows or per_k > P_MAX // (height * width):
+        return f"{given}: a group takes {per_c} rows and height * width * {per_k} of {P_MAX} columns"
     return ""
 
 
@@ -220,10 +216,10 @@ def _packing_reason(geometry: Geometry, options: Options, settings: PhasesSettin
         return f"{where}: multiplies by zero, which strict_nonfinite=True forbids; use 'none' and 1"
     if phases > 1 and options.residual:
         return f"{where}: phases that share columns take no residual; use 'none'"
-    if phases * slot_for(segments * kn) > PARTITIONS or segments * kn > PARTITIONS:
+    if phases * slot_for(segments * kn) > P_MAX or segments * kn > P_MAX:
         return f"{where}: {phases} phases of {segments * kn} columns, by quadrants, must fit 128; use fewer channels"
-    if segments > 1 and (segments == 3 or geometry.C not in (QUADRANT, 2 * QUADRANT, PARTITIONS)):
-        return f"{where}: segments are 2 or 4, of C={QUADRANT}, {2 * QUADRANT} or {PARTITIONS}, not {geometry.C}; use 1"
+    if segments > 1 and (segments == 3 or geometry.C not in (QUADRANT, 2 * QUADRANT, P_MAX)):
+        return f"{where}: segments are 2 or 4, of C={QUADRANT}, {2 * QUADRANT} or {P_MAX}, not {geometry.C}; use 1"
     if segments > 1 and settings.along == "planes" and (geometry.planes.images > 1 or geometry.planes.taps == 1):
         return f"{where}: segments along planes are of one volume of several taps; use rows or columns"
     return ""
@@ -261,23 +257,23 @@ def build(
         made = _of_groups(geometry, settings)
     else:
         made = _of_phases(geometry, settings)
-    return made if made is not None and num_bytes(geometry, made, residual) + reserved <= _ROOM else None
+    return made if made is not None and num_bytes(geometry, made, residual) + reserved <= SBUF_BYTES else None
 
 
 def _of_groups(geometry: Geometry, settings: GroupsSettings) -> Schedule | None:
     T, Uh, Uw = settings.rows, settings.height, settings.width
     per_c, per_k = geometry.C // geometry.groups, geometry.K // geometry.groups
     axes = _axes(geometry, (1, Uh, Uw), True)
-    Kt, taps = PARTITIONS // (Uh * Uw), num_taps(geometry)
-    stationaries = geometry.planes.taps * axes[1].window * axes[2].window * PARTITIONS
+    Kt, taps = P_MAX // (Uh * Uw), num_taps(geometry)
+    stationaries = geometry.planes.taps * axes[1].window * axes[2].window * P_MAX
     if per_c > T or per_k > Kt or max(stationaries, per_c * taps) * geometry.itemsize > GROUPS_FILTER_BYTES:
         return None
     G = min(geometry.groups, T // per_c, Kt // per_k)
     residents, items = [], functools.cache(lambda lanes, both: tuple(items_of_groups(geometry, axes, lanes, both)))
-    waves = cut_at(div_ceil(geometry.groups, G), PARTITIONS // T)
+    waves = cut_at(div_ceil(geometry.groups, G), P_MAX // T)
     for index, (first, n) in enumerate(waves):
         # a last wave with few row tiles computes several images, or parts of one, at once
-        lanes = PARTITIONS // T // n
+        lanes = P_MAX // T // n
         tiles = []
         for place in range(lanes * n):
             g0 = (first + place % n) * G
@@ -303,8 +299,8 @@ def _of_groups(geometry: Geometry, settings: GroupsSettings) -> Schedule | None:
 def _tiling(geometry: Geometry, settings: PhasesSettings) -> tuple[Any, ...]:
     """(axes, K tiles, whether the cores share channels, segments and blocks of an output tile along each axis)."""
     axes = _axes(geometry, _beside(geometry, settings.beside))
-    held = max(1, min(settings.segments, PARTITIONS // geometry.C))
-    parts = cut(geometry.C, PARTITIONS)
+    held = max(1, min(settings.segments, P_MAX // geometry.C))
+    parts = cut(geometry.C, P_MAX)
     k_tiles = tuple((*part, first, held) for part in parts for first in range(0, settings.segments, held))
     by_channels = settings.shard == "channels" and geometry.K > settings.channels
     segments = [settings.segments if name == settings.along else 1 for name in ALONG]
@@ -329,14 +325,14 @@ def _of_phases(geometry: Geometry, settings: PhasesSettings) -> Schedule:
         sweeps=_sweeps(geometry, axes, packs),
         residents=tuple(residents),
         k_tiles=k_tiles,
-        rows=PARTITIONS,
+        rows=P_MAX,
         slot=slot_for(settings.segments * widest),
         segments=settings.segments,
         extents=_extents(residents[:1]),
         packs=packs,
         by_channels=by_channels,
         buffers=X_BUFFERS,
-        together=BANKS_TOGETHER if geometry.C > PARTITIONS else 1,
+        together=BANKS_TOGETHER if geometry.C > P_MAX else 1,
         warmup=settings.warmup,
     )
 
@@ -396,13 +392,13 @@ def _extents(residents: list[Resident]) -> tuple[int, int, int]:
 
 def pages(schedule: Schedule) -> int:
     """Pages of 128 output channels that an M tile's row tiles fill."""
-    return div_ceil(PARTITIONS // schedule.rows * schedule.slot, PARTITIONS)
+    return div_ceil(P_MAX // schedule.rows * schedule.slot, P_MAX)
 
 
 def _memory_reason(geometry: Geometry, settings: Any) -> str:
     """Why memory does not hold a problem's Schedule."""
     if isinstance(settings, PackedSettings):
-        return m_packing.packed_memory_reason(geometry, _ROOM)
+        return m_packing.packed_memory_reason(geometry)
     if geometry.groups > 1:
         return (
             f"C / groups={geometry.C // geometry.groups}, K / groups={geometry.K // geometry.groups}, "
@@ -412,7 +408,7 @@ def _memory_reason(geometry: Geometry, settings: Any) -> str:
     return (
         f"C={geometry.C}, H={geometry.rows.size}, W={geometry.columns.size}, R={geometry.rows.taps}, "
         f"S={geometry.columns.taps}: weight_stationary keeps filters of a block of output channels and x of two output "
-        f"tiles in SBUF ({_ROOM} bytes per partition); use implicit_gemm, or fewer channels"
+        f"tiles in SBUF ({SBUF_BYTES} bytes per partition); use implicit_gemm, or fewer channels"
     )
 
 
@@ -459,8 +455,8 @@ def sbuf_bytes(geometry: Geometry, schedule: Schedule, residual: bool) -> int:
     if schedule.gathers:
         places = schedule.sweeps[0].size
         each = max(geometry.C, geometry.K) // geometry.groups * taps
-        filters = FILTER_BUFFERS * places * PARTITIONS + 3 * each * (pages(schedule) + 1)
-        filters += 2 * (taps + BANK_COLUMNS // schedule.slot) * PARTITIONS * pages(schedule)
+        filters = FILTER_BUFFERS * places * P_MAX + 3 * each * (pages(schedule) + 1)
+        filters += 2 * (taps + BANK_COLUMNS // schedule.slot) * P_MAX * pages(schedule)
         y_tiles = (2 + (2 if residual else 0)) * pages(schedule) * schedule.axes[1].beside
     else:
         most = max(sum(tile[0].kn for tile in one.tiles) for one in schedule.residents)
