@@ -31,6 +31,7 @@ from .prices import (
 from .settings import WARM_UP_MAX
 from .stacked_schedule import FILTER_PARTS, Stack, tile_bytes
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, div_ceil, transposes_of_bank
+from .weight_stationary import pages
 
 
 @dataclass(eq=False)
@@ -380,14 +381,14 @@ class Bound:
         """Filters of groups: spread with zeros between them, transposed, copied to the places of each output."""
         target, geometry, schedule, taps = self.target, self.geometry, self.schedule, num_taps(self.geometry)
         by_input, Kt = geometry.groups == geometry.C, schedule.slot
-        pages = 1 if by_input else div_ceil(P_MAX // schedule.rows * Kt, P_MAX)
+        times = 1 if by_input else pages(schedule)
         moved = target.rows_an_engine * target.run_ns(geometry.C // geometry.groups * taps * geometry.itemsize)
         product = target.vector_16bit_ns if geometry.itemsize == 2 else target.vector_ns
-        spread = pages * taps * (Kt if by_input else P_MAX) * product
+        spread = times * taps * (Kt if by_input else P_MAX) * product
         if not by_input and tile[0].cn < schedule.rows:
-            spread = max(spread, pages * taps * P_MAX * target.gpsimd_ns)
-        later = pages * len(schedule.sweeps[0].outputs) * (target.vector_fixed_ns + taps * Kt * self.copy_ns)
-        transposed = 0.0 if by_input else pages * taps * (target.matmul_columns_min * self.column_ns + self.matmul_ns)
+            spread = max(spread, times * taps * P_MAX * target.gpsimd_ns)
+        later = times * len(schedule.sweeps[0].outputs) * (target.vector_fixed_ns + taps * Kt * self.copy_ns)
+        transposed = 0.0 if by_input else times * taps * (target.matmul_columns_min * self.column_ns + self.matmul_ns)
         return Filters(moved, 0.0, transposed, spread, later)
 
 
