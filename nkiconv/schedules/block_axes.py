@@ -13,6 +13,7 @@ from functools import lru_cache
 
 from .axis import outputs_met
 from .geometry import Axis
+from .tiles import div_ceil
 
 
 @dataclass(frozen=True)
@@ -170,7 +171,7 @@ def block_axis(axis: Axis, beside: int, aligned: bool = False) -> BlockAxis:
         sweeps=step // beside,
         apart=axis.stride * step // axis.lhs_dilation,
         origin=origin,
-        blocks=-(-(out - origin) // step),
+        blocks=div_ceil(out - origin, step),
         taps=taps,
         low=min(elements),
         high=max(elements),

@@ -181,7 +181,7 @@ def sizes_tried(geometry: Geometry) -> Iterator[Sizes]:
     """All sizes that fit the partitions."""
     rows, taps, most = geometry.rows, geometry.columns.taps, P_MAX // geometry.C
     # fewer columns of taps a group, with the same number of groups, only leave partitions idle
-    shifts = [D for D in dict.fromkeys(-(-taps // groups) for groups in range(1, taps + 1)) if D <= most]
+    shifts = [D for D in dict.fromkeys(div_ceil(taps, groups) for groups in range(1, taps + 1)) if D <= most]
     for U in outputs_tried(geometry):
         for V in (V for V in V_TRIED if V == 1 or U * V <= rows.out):
             span = U * V * rows.stride
@@ -202,7 +202,7 @@ def sizes_tried(geometry: Geometry) -> Iterator[Sizes]:
 def outputs_tried(geometry: Geometry) -> Iterator[int]:
     """Outputs of a block: up to 8, multiples of 8, and the most for each number of M tiles."""
     most = min(P_MAX, geometry.rows.out + geometry.rows.size)
-    m_tiles = [-(-geometry.K // (P_MAX // U)) for U in range(1, most + 1)]
+    m_tiles = [div_ceil(geometry.K, P_MAX // U) for U in range(1, most + 1)]
     for U in range(1, most + 1):
         if U == most or U <= 8 or U % 8 == 0 or m_tiles[U - 1] < m_tiles[U]:
             yield U

@@ -5,6 +5,7 @@ import itertools
 from ...._nki import nisa, nl
 from ....schedules.block_axes import planes_of
 from ....schedules.block_schedule import places_of
+from ....schedules.tiles import div_ceil
 from ....schedules.weight_stationary import pages
 from ..._engines import START_WORK, copy_work
 from ..call import scale_residual
@@ -140,7 +141,7 @@ class Results(nl.NKIObject):
         (z, zn), _, (q, qn) = places_of(lane, blocks)
         m, part = blocks[1][0], lane[1]
         for row in range(rows):
-            there = -(-(part.axis.out - row) // rows) - part.b0 - m
+            there = div_ceil(part.axis.out - row, rows) - part.b0 - m
             count = min(blocks[1][1], part.bn - m, there)
             if row != own and zn * count * qn > 0:
                 self.ledger.vector += START_WORK + zn * count * qn * copy_work(y_sbuf.dtype)
@@ -176,7 +177,7 @@ class Results(nl.NKIObject):
         together, slot, strides = self.schedule.together_rows, self.schedule.slot, self.geometry.y_strides
         found = []
         for row in range(together):
-            count = min(rows.bn, -(-(rows.axis.out - row) // together) - rows.b0)
+            count = min(rows.bn, div_ceil(rows.axis.out - row, together) - rows.b0)
             if count > 0:
                 pattern = pattern_of(strides, (row_tile.kn, planes.qn, count, columns.qn))
                 pattern[2][0] = together * strides[2]

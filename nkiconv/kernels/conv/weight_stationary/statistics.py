@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from ...._nki import nl
 from ....schedules.block_schedule import banks_of, blocks_in, counted_outputs, output_in, size_of
 from ....schedules.options import adds_bias_alone
+from ....schedules.tiles import div_ceil
 from ..._epilogue import round_out, unrounded
 from ..._statistics import OutputStatistics
 
@@ -66,7 +67,7 @@ def rows_of_bank(schedule, sweep, blocks, out):
     v = sweep.outputs[0][1]
     first, count = blocks
     whole = min(count, max(0, (out - v - (U - 1) * V - 1) // (U * V) + 1 - first))
-    rest = max(0, -(-(out - v - (first + whole) * U * V) // V))
+    rest = max(0, div_ceil(out - v - (first + whole) * U * V, V))
     return whole, rest if whole < count else 0
 
 
