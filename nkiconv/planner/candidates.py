@@ -97,15 +97,11 @@ class Field:
 
     def start(self, *, wide: bool) -> tuple[list[Candidate], list[Rejection]]:
         """(starts of a search, the estimate's algorithm first, then by cost models; rejected ones)."""
-        accepted: list[Candidate] = []
-        rejected: list[Rejection] = []
-        for algorithm in self.algorithms:
-            for config in self.operation.known[algorithm].configs(self.shape, wide):
-                found = self.check(algorithm, config)
-                if isinstance(found, Candidate):
-                    accepted.append(found)
-                else:
-                    rejected.append(found)
+        known = self.operation.known
+        configs = ((one, config) for one in self.algorithms for config in known[one].configs(self.shape, wide))
+        checked = [self.check(*one) for one in configs]
+        accepted = [one for one in checked if isinstance(one, Candidate)]
+        rejected = [one for one in checked if isinstance(one, Rejection)]
         own, order = self.estimate[0], list(self.guessed)
 
         def place(one: Candidate) -> int:
