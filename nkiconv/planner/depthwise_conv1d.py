@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from .. import pixel_norms, rules
-from .._nki import nl
 from ..errors import DtypeError, GeometryError, NkiconvError, UnsupportedError, refused
 from ..kernels.depthwise_conv1d import depthwise_conv1d_implicit_gemm
 from ..kernels.depthwise_conv1d.geometry import read_geometry
@@ -23,14 +22,6 @@ from .cost.algorithm import Shape
 from .cost.rows import ALGORITHMS
 from .operation import Operation, epilogue_arguments, epilogue_of, prologue_arguments, prologue_of
 from .request import X_PERMS, Y_PERMS, Asked, Config, Request, kernel_arguments, nl_name
-
-
-@dataclass(frozen=True)
-class _Tensor:
-    """The attributes of a tensor that a kernel's compile-time code reads."""
-
-    shape: tuple[int, ...]
-    dtype: Any
 
 
 class DepthwiseConv1d(Operation):
@@ -99,8 +90,8 @@ def chunked_shape(problem: ConvProblem, chunks: str | None) -> tuple[int, ...]:
 def geometry_of(problem: ConvProblem, times: int = 1, chunks: str | None = None) -> RowGeometry:
     """The kernel's RowGeometry of a depthwise conv1d problem, whose instructions count `times` times; chunks: as in the
     kernel."""
-    dtype = getattr(nl, nl_name(problem.dtype))
-    x, w = _Tensor(chunked_shape(problem, chunks), dtype), _Tensor(problem.filter_shape, dtype)
+    dtype = nl_name(problem.dtype)
+    x, w = ArraySpec(chunked_shape(problem, chunks), dtype), ArraySpec(problem.filter_shape, dtype)
     places = problem.padding, problem.stride, problem.rhs_dilation, problem.lhs_dilation
     perms = (None, None, None) if problem.channels_first else (X_PERMS[problem.layout], None, Y_PERMS[problem.layout])
     found: RowGeometry = read_geometry(x, w, places, (problem.C, 1), perms, problem.transposed, chunks)[0]
