@@ -71,20 +71,19 @@ class Regrets:
         """constants: the request's overrides. percent: that another plan may be slower than the best. best, trials: as
         in `hold`."""
         self.constants, self.percent = dict(constants), percent
-        self._ends: dict[int, list[End]] = {}
-        self._known: dict[tuple[int, End], float] = {}
+        self._ends: dict[Traced, list[End]] = {}
+        self._known: dict[tuple[Traced, End], float] = {}
         self.rivals: list[Trial] = []
-        self._timings: list[Traced] = []  # of known times, kept alive so that their ids stay unique
         self.hold(best, trials)
 
     def hold(self, best: Trial, trials: Iterable[Trial]) -> None:
         """Compare trials. best: the plan without regard to regrets. trials: the fastest first, after trials that are
         always compared."""
         self.best, self.spent = best, 0
-        distinct: dict[int, Trial] = {}
+        distinct: dict[Traced | None, Trial] = {}
         for one in (best, *trials):
             if one.timing is not None and not one.at_least:
-                distinct.setdefault(id(one.timing), one)  # settings of the same schedule share its timing
+                distinct.setdefault(one.timing, one)  # settings of the same schedule share its timing
         part = best.extrapolated_from
         near = [one for one in distinct.values() if one.us <= self.most_us and one.extrapolated_from == part]
         #: trials that may become the plan, the best first
@@ -93,7 +92,7 @@ class Regrets:
         for one in distinct.values():
             leaders.setdefault(one.candidate.algorithm, one)
         first = *list(distinct.values())[:CLOSE], *list(leaders.values())[:LEADERS]
-        kept = [one for one in self.rivals if distinct.get(id(one.timing)) is one]
+        kept = [one for one in self.rivals if distinct.get(one.timing) is one]
         #: trials that times are compared with, the fastest first
         self.rivals = sorted({id(one): one for one in (*first, *kept)}.values(), key=lambda one: one.us)
         self.ruinous = [end for end in self.rising(best) if self.regret(best, end) > REGRET]
@@ -106,19 +105,18 @@ class Regrets:
     def ends(self, one: Trial) -> list[End]:
         """The ends of ranges that may change a trial's time."""
         assert one.timing is not None
-        if id(one.timing) not in self._ends:
+        if one.timing not in self._ends:
             chosen = [constant for constant in mattering(one.timing.timed) if constant.name not in self.constants]
             found = [End(each.name, end) for each in chosen for end in (each.low, each.high) if end != each.value]
-            self._ends[id(one.timing)] = found
-            self._timings.append(one.timing)
-        return self._ends[id(one.timing)]
+            self._ends[one.timing] = found
+        return self._ends[one.timing]
 
     def us(self, one: Trial, end: End) -> float:
         """A trial's us there; an extrapolated time scales as its part's."""
         assert one.timing is not None
         if end not in self.ends(one):
             return one.us
-        key = id(one.timing), end
+        key = one.timing, end
         if key not in self._known:
             self.spent += one.timing.instructions
             there = {**self.constants, end.constant: end.value}

@@ -19,9 +19,9 @@ from .operations import operation_for
 from .request import Request
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Traced:
-    """A candidate's instructions with their prices; the timeline is computed on demand."""
+    """A candidate's instructions with their prices; the timeline is computed on demand. Equal only to itself."""
 
     request: Request
     execution: Execution
