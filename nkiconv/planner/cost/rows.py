@@ -30,8 +30,8 @@ TIMED = 3
 #: Sizes and shards of `banded` of the least bound that a search, and a wide one, starts from.
 STARTS = 8, 32
 #: For `mixed` and `vector`: most pieces of a core's work with which recipes of the first and last ones are tried; lists
-#: of recipes that are tried, and that a search starts from.
-SHORT, RECIPES, START = 12, 8, 2
+#: of recipes that are tried, and that a search, and a wide one, starts from.
+SHORT, RECIPES, RECIPE_STARTS = 12, 8, (2, 6)
 
 
 class RowsAlgorithm(Algorithm):
@@ -119,13 +119,12 @@ class Mixed(RowsAlgorithm):
         geometry, plan = shape.geometry, build(shape.geometry, shape.options, settings)
         piece = plan.settings.piece
         is_short, few = part_total(geometry) <= SHORT * piece, geometry.S <= MANY_TAPS
-        ranked = self._ranked(shape, piece)
         parts = {"batch": geometry.N, "columns": geometry.Q, "channels": geometry.C}
         edges = edge_recipes(geometry.S) if self.on_tensor and is_short and few else ()
         on_tensor = [((geometry.S, 0, 0, 0),)] if self.on_tensor else []
         choices: dict[str, Sequence[Any]] = {
             "shard": [shard for shard in SHARDS if parts[shard] >= PARTS],
-            "recipes": [*ranked[:RECIPES], *on_tensor] if few else (),
+            "recipes": [*self._ranked(shape, piece), *on_tensor] if few else (),
             "piece": (512, 448, 384) if is_short else (2048, 1024, 512),
             "start": [(), *[(one,) for one in edges], *[(*settings.start, one) for one in edges if settings.start]],
             "end": [(), *[(one,) for one in edges]],
@@ -134,11 +133,11 @@ class Mixed(RowsAlgorithm):
         return list(MixedSettings.near(settings.pairs, dict(plan.settings.pairs), **choices))
 
     def _ranked(self, shape: Shape, piece: int) -> list[Any]:
-        """Lists of recipes, the best first."""
+        """The best lists of recipes, the best first."""
 
         def ranked() -> list[Any]:
             found = ranked_recipes(shape.geometry, shape.options.epilogue, shape.target, piece, self.on_tensor)
-            return [*islice(found, max(RECIPES, 3 * START))]
+            return [*islice(found, RECIPES)]
 
         return shape.once((f"recipes, {self.on_tensor}", config_of(piece=piece)), ranked)
 
@@ -158,8 +157,7 @@ class Mixed(RowsAlgorithm):
         if geometry.S > MANY_TAPS:
             return [config_of(shard=self.completed(shape, config_of(piece=PIECE)).rows.shard)]
         own = self.settings_of(shape, None).pairs
-        most, piece = 3 * START if wide else START, self.completed(shape, own).settings.piece
-        lists = self._ranked(shape, piece)[:most]
+        lists = self._ranked(shape, self.completed(shape, own).settings.piece)[: RECIPE_STARTS[wide]]
         shards = shards_of(geometry, first=dict(own or ())["shard"])[1:]
         found = [own, *[with_settings(own, recipes=one) for one in lists]]
         return list(dict.fromkeys([*found, *[with_settings(own, shard=shard) for shard in shards]]))
