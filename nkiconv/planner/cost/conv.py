@@ -153,7 +153,7 @@ class ImplicitGemm(ConvAlgorithm):
     def is_short(self, shape: Shape, config: Config) -> bool:
         plan = self.plan(shape, config)
         least = 1 if dict(config or ())["shard"] == "channels" else BOUND_OVER_COUNT
-        return bool(plan.loop > 0 or _scaled(shape, plan) <= least * MOST_INSTRUCTIONS)
+        return bool(plan.loop > 0 or plan.instructions(shape.cores) * shape.geometry.times <= least * MOST_INSTRUCTIONS)
 
     def neighbours(self, shape: Shape, config: Config) -> list[Config]:
         known = {
@@ -161,11 +161,6 @@ class ImplicitGemm(ConvAlgorithm):
             "warmup": self.plan(shape, config).settings.warmup,
         }
         return list(ImplicitGemmSettings.near(config, known))
-
-
-def _scaled(shape: Shape, plan: Any) -> int:
-    """Instructions of a core, at most, for all parts of a problem."""
-    return int(plan.instructions(shape.cores)) * int(shape.geometry.times)
 
 
 class ActivationStationary(ConvAlgorithm):
