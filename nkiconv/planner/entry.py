@@ -60,10 +60,7 @@ def plan(
     use_cache: bool = True,
     advance: Advance = ignore,
 ) -> Plan:
-    """The fastest known algorithm and settings for a problem, by modelled time in program order.
-
-    Of the candidates close to the fastest at phase 0 of the throttle's grid, the plan is that of the least mean over
-    the phases, unless one at most `robust` per cent slower has a lower worst regret.
+    """The fastest known algorithm and settings for a problem, by modelled time in program order; see `planner.search`.
 
     Args:
         problem: any `ConvProblem`. Depthwise rows (groups = C = K, H = R = 1) are planned for `depthwise_conv1d`, or
@@ -71,16 +68,11 @@ def plan(
         lnc: cores, 1 or 2.
         direction: "forward", or a gradient of the convolution: "dgrad" with respect to x, "wgrad" with respect to w;
             see `ConvProblem.toward`. With "wgrad", bias asks for the bias's gradient too, and out_dtype is dw's.
-        bias, activation, out_dtype, initial_state, return_final_state, strict_nonfinite: arguments of the later call;
-            flags stand for tensors. residual: None, or its position, as the kernel's residual_position.
+        bias, activation, residual, out_dtype, initial_state, return_final_state, strict_nonfinite, scaled, precision,
+            packed, return_stats, initial_frames, return_final_frames, x_scale, x_shift, x_activation, x_upsample,
+            y_norm, y_norm_weight, y_norm_bias, return_before_norm: arguments of the later call; flags, positions, forms
+            and counts stand for tensors, as in `planner.Asked`.
         chunks: of depthwise_conv1d: the chunks of x's channels, as in "BCx"; the problem's C is that of one chunk.
-        scaled, precision, packed: of conv2d and conv3d: whether the residual's beta is not 1, the precision of fp32
-            products, whether the filter comes from `pack_filter`. return_stats: as in conv2d.
-        initial_frames, return_final_frames: of conv3d: how many of the problem's D planes are halo frames in a separate
-            tensor, and how many are returned.
-        x_scale, x_shift: None, or the form of x's scale and shift: "channel" for [C], "image" for [N, C].
-            x_activation, x_upsample: as in the functions; the problem's H and W are x_upsample times x's.
-        y_norm, return_before_norm: as in conv2d and conv3d; y_norm_weight, y_norm_bias: flags of its tensors.
         operation: the function to plan for, as in `Plan.operation`; None: by the problem. algorithms: names to choose
             from; None: all. constants: values by name, instead of trn2.toml's.
         robust: per cent that the plan may be slower than the fastest candidate if it loses less when an inferred
