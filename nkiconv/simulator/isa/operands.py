@@ -10,15 +10,12 @@ import numpy as np
 
 from .. import hardware as hw
 from ..dtypes import DTYPES, Array, from_fp32, to_fp32
-from ..memory import PSUM, SBUF
+from ..memory import PSUM
 from ..ops import BITVEC, UNARY_GEN4, Op
 from ..rules import fail
 from ..tensor import NkiTensor
 from ..views import Ints
 from .enums import engine as Engine
-
-#: Buffers of on-chip operands
-ON_CHIP = (SBUF, PSUM)
 
 
 def tensors(*, indirect: bool = False, **operands: Any) -> None:
