@@ -90,7 +90,7 @@ class _Race:
             return
         except NkiError:  # a search reports it
             return
-        if probe.says_nothing or probe.execution.is_cut:
+        if probe.execution.is_cut:
             self.left = 0
         elif self.found:
             self.left -= len(probe.execution.instructions) + TRACE
@@ -99,7 +99,7 @@ class _Race:
         if not probe.says_nothing:
             self.found[one] = probe
 
-    def probe(self, one: Choice, core: int, most: int | None, counts: Counts | None = None) -> Probe:
+    def probe(self, one: Choice, core: int, most: int | None, counts: Counts | None) -> Probe:
         config = with_counts(one[1], (PROBE, PROBE))
         execution, own = core_trace(self.launch(one[0], config), self.rates, most, core, cut=not self.found)
         return Probe(execution, own, config, counts)
@@ -120,9 +120,7 @@ class _Race:
         return best, slower
 
 
-def core_trace(
-    launch: Launch, rates: Rates, most: int | None, core: int, *, cut: bool = False
-) -> tuple[Execution, Rates]:
+def core_trace(launch: Launch, rates: Rates, most: int | None, core: int, *, cut: bool) -> tuple[Execution, Rates]:
     """(trace of one core, constants with half of the HBM's rate), or (trace of both, constants) if the cores
     synchronise. most: instructions of a core. cut: as in `execute`.
 
