@@ -46,7 +46,7 @@ def floors(problem: ConvProblem, lnc: int, constants: Mapping[str, float] | None
     return min(found, key=lambda one: one.copy_us)
 
 
-def pass_us(elements: int, dtype: str, lnc: int, reads: float = 1) -> float:
+def pass_us(elements: int, dtype: str, lnc: int, reads: float) -> float:
     """Modelled us of a pass that reads `reads` tensors of so many elements and writes one, as a copy of these bytes."""
     columns = max(1, elements // PARTITIONS)
     row = ConvProblem(N=1, C=PARTITIONS, W=columns, S=1, groups=PARTITIONS, dtype=dtype)

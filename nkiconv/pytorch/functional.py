@@ -88,7 +88,7 @@ def conv1d(
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
-    depthwise = _is_rank(weight, 3) and weight.shape[1] == 1 and weight.shape[0] == groups
+    depthwise = _has_rank3(weight) and weight.shape[1] == 1 and weight.shape[0] == groups
     name = "depthwise_conv1d" if depthwise and return_stats is None else "conv1d"
     strict = modes.wants_strict_nonfinite(strict_nonfinite)
     more = Fused(activation, residual_position, layer, strict, x_activation, return_stats)
@@ -228,7 +228,7 @@ def depthwise_conv1d(
     """
     more = Fused(activation, residual_position, layer, modes.wants_strict_nonfinite(strict_nonfinite))
     groups = _groups(input, weight, 1)
-    if _is_rank(weight, 3) and weight.shape[0] != groups:
+    if _has_rank3(weight) and weight.shape[0] != groups:
         raise GeometryError(
             f"weight.shape={tuple(weight.shape)}: must be [C, 1, S] for C={groups} channels of input; use conv1d with "
             f"groups for several filters a channel"
@@ -275,8 +275,8 @@ def _groups(x: Any, w: Any, rank: int) -> int:
     return int(x.shape[-rank - 1])
 
 
-def _is_rank(tensor: Any, rank: int) -> bool:
-    return isinstance(tensor, Tensor) and tensor.dim() == rank
+def _has_rank3(weight: Any) -> bool:
+    return isinstance(weight, Tensor) and weight.dim() == 3
 
 
 def convolve(

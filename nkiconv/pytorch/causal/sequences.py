@@ -128,7 +128,7 @@ def packing_of(
     width: int,
     cu_seqlens: torch.Tensor | None,
     seq_idx: torch.Tensor | None,
-    initial_states: torch.Tensor | None = None,
+    initial_states: torch.Tensor | None,
 ) -> Packing:
     """The packing of x [N, C, L] by one of both, whose shapes are right. Raises GeometryError for wrong numbers.
 

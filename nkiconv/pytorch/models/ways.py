@@ -34,7 +34,7 @@ class UntraceableError(Exception):
 
 
 def graphs_of(
-    module: torch.nn.Module, copied: Copy, with_extras: bool = True, by_default: bool = False
+    module: torch.nn.Module, copied: Copy, with_extras: bool, by_default: bool = False
 ) -> tuple[list[fx.Graph], set[type]]:
     """(the graph of each way through a module's forward, classes of modules in it that are one call).
 
