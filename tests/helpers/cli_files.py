@@ -19,14 +19,14 @@ def png(pixels, mode=None, **options):
     return out.getvalue()
 
 
-def wav(frames=20, channels=2, width=2):
+def wav(frames=20, width=2):
     """The bytes of a WAV file of zeros."""
     out = io.BytesIO()
     with wave.open(out, "wb") as sound:
-        sound.setnchannels(channels)
+        sound.setnchannels(2)
         sound.setsampwidth(width)
         sound.setframerate(8000)
-        sound.writeframes(bytes(frames * channels * width))
+        sound.writeframes(bytes(frames * 2 * width))
     return out.getvalue()
 
 

@@ -188,11 +188,11 @@ def y_norm_in_torch(x, w, bias, residual, gamma, beta, frames=None, kind="rms", 
     return (y if before else y + residual), u
 
 
-def of_y_norm(rank, frames=False, dtype=torch.float32):
+def of_y_norm(rank, frames):
     """x, w, bias, residual, the norm's weight and bias, and frames."""
     sizes = SIZES[rank]
     shapes = (2, 3, *sizes), (4, 3, *[3] * rank), (4,), (2, 4, *sizes), (4,), (4,), (2, 3, 2, *sizes[1:])
-    return randoms(*shapes[: 6 + frames], seed=rank, dtype=dtype)
+    return randoms(*shapes[: 6 + frames], seed=rank)
 
 
 def short_conv(bcx, w, bias=None, states=None, order="BCx"):
@@ -234,7 +234,7 @@ def split_in_torch(x, w, bias=None, state=None, layout="NCW", offsets=None, eps=
     return *found, torch.cat([one[..., -3:] for one in pieces])
 
 
-def held_after(rows, state, positions, starts=(0,)):
+def held_after(rows, state, positions, starts):
     """The last three inputs of each position's sequence, its initial state in front: [N, positions, C, 3]."""
     found = []
     for position in positions:
