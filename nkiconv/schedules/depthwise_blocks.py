@@ -39,7 +39,7 @@ from .geometry import Axis, Geometry, num_taps
 from .options import Options
 from .pixel_tiles import outputs_apart
 from .settings import BY_SHAPE, Settings, count, double, half
-from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, Part, cut, div_ceil, share, whole_words
+from .tiles import BANK_COLUMNS, P_MAX, PARTS, Part, cut, div_ceil, share, transposes_of_bank
 
 #: Rotating buffers for: Toeplitz matrices; zero-padded planes; raw planes; planes loaded into their padding.
 MATRICES, FRAMED, RAWS, LOADED = 2, 2, 2, 3
@@ -244,8 +244,7 @@ class BlockSchedule:
 
     def transposes_together(self, item: BlocksItem) -> int:
         """The number of transposes in a bank, each of all images of a group."""
-        item_bytes = self.geometry.itemsize
-        return max(1, BANK_BYTES // (whole_words(images_together(item) * item.channels[1], item_bytes) * item_bytes))
+        return transposes_of_bank(images_together(item) * item.channels[1], self.geometry.itemsize)
 
 
 def images_together(item: BlocksItem) -> int:

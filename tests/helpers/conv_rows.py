@@ -131,6 +131,9 @@ _DEPTHWISE = {
         depthwise(38, N=16, H=6, W=7, R=3, S=3, padding=SAME),
         {"rows": 3, "columns": 7, "below": 2, "images": 16, "channels": 10},
     ),
+    # seven transposes of fp32 fill a bank
+    "odd channels": (
+        depthwise(73, N=1, H=26, W=9, R=3, S=3, padding=SAME), {"rows": 2, "columns": 9, "channels": 73, "below": 13}),
     "packed blocks": (
         depthwise(6, N=3, H=12, W=29, R=3, S=3, padding=SAME, layout="NHWC"),
         {"rows": 4, "columns": 5, "beside": 4, "below": 3, "images": 2},

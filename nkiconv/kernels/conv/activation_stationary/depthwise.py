@@ -23,7 +23,7 @@ from ...._nki import nisa, nl
 from ....schedules.block_windows import front_of
 from ....schedules.cuts import places_inside
 from ....schedules.depthwise_blocks import FRAMED, LOADED, RAWS, WARM_UP, images_together
-from ....schedules.tiles import cut, cut_at, share, some_of
+from ....schedules.tiles import cut, cut_at, share, some_of, whole_words
 from ..._dma import copy
 from ..._engines import START_WORK, copy_work, is_16bit, pick
 from ..._epilogue import evacuate
@@ -245,7 +245,7 @@ class BlockCore(Core):
         """Transpose some blocks (first, count), [(j, w), (image, c)], into the tile of an item."""
         plan, (first, count), (n, nn), cn = self.plan, bank, planes.images, item.channels[1]
         parts, size, below = nn * cn, plan.size, plan.below(item)
-        pitch = parts + parts % 2  # the Tensor Engine writes from word boundaries on
+        pitch = whole_words(parts, self.geometry.itemsize)
         bank_psum = nl.ndarray((size, count, pitch), dtype=tile_sbuf.dtype, buffer=nl.psum)
         for slot in range(count):
             window, block = divmod(first + slot, below)
