@@ -115,11 +115,8 @@ class BlocksBound:
     def products(self, t: Table) -> Table:
         """The table with ns of the Tensor Engine for a tile's products, and of their columns alone: the last output
         channels may be packed; row tiles run at once, and each matmul takes at least a few columns."""
-        (column_ns, fixed_ns), apart, ks = (
-            matmul_rates(self.target, self.geometry),
-            apart_beside(self.geometry),
-            ceil(self.K, P_MAX),
-        )
+        column_ns, fixed_ns = matmul_rates(self.target, self.geometry)
+        apart, ks = apart_beside(self.geometry), ceil(self.K, P_MAX)
         at_once = t["chunks"] / ceil(t["chunks"], t["side"])
         least = np.where(at_once > 1, at_once * self.target.row_tile_columns, self.target.matmul_columns_min)
         banks, found_ns, streamed_ns = t["accumulators"] * t["gang"], 0.0, 0.0

@@ -122,7 +122,7 @@ def plan_rows(geometry: RowGeometry, shard: str | None, columns: int, alone: boo
     found = fill_partitions(geometry, None, alone)
     if shard is not None and found[2] != shard:
         found = fill_partitions(geometry, shard, alone)
-    return fit_columns(geometry, found[0], found[1], found[2], longest, alone)
+    return fit_columns(geometry, *found, longest, alone)
 
 
 def fill_partitions(geometry: RowGeometry, shard: str | None, alone: bool) -> tuple[int, int, str]:
@@ -210,9 +210,7 @@ def tile_list(geometry: RowGeometry, rows: RowPlan, part: int, most: int) -> lis
 
 def row_tile(geometry: RowGeometry, rows: RowPlan, t: int, groups: tuple[Group, ...], end_q: int) -> RowTile:
     """The tile of a channel tile's groups, (image, first column) each; columns end at end_q."""
-    longest = 0
-    for group in groups:
-        longest = max(longest, min(rows.columns, end_q - group[1]))
+    longest = max(min(rows.columns, end_q - q0) for _, q0 in groups)
     P = channels_of(geometry.C, rows.T, t)
     return RowTile(t=t, P=P, rows=P * len(groups), groups=groups, qn=longest, end_q=end_q)
 

@@ -44,11 +44,8 @@ class HeldGroup:
 def step_heads(operands, geometry, epilogue, eps, tokens):
     """Compute operands.parts and operands.state. geometry: with sequences as its tokens; tokens: (T, x's stride along
     tokens)."""
-    plan, out, T = (
-        build(geometry, nl.num_programs(), nl.program_id(0)),
-        Results(operands.parts, epilogue, eps),
-        tokens[0],
-    )
+    plan, T = build(geometry, nl.num_programs(), nl.program_id(0)), tokens[0]
+    out = Results(operands.parts, epilogue, eps)
     slots, held, count, ahead = {}, [], len(plan.steps), groups_held(geometry, T)
     # with slots by index, a load may depend on a store before it: all loads of a batch go first
     batch = 1 if operands.indices == None else ahead

@@ -194,10 +194,8 @@ def multiply_tile(run, options, tile, loaded, warm):
     added = [None if one is None else load_tile(one, plan, tile, False) for one in (tensors.bias, tensors.residual)]
     y_sbuf = nl.ndarray((rows, channels_of(plan, tile)[1], Q), dtype=tensors.y.dtype, buffer=nl.sbuf)
     for h in range(plan.pieces):
-        images, on_vector = (
-            slice(h * plan.pitch, h * plan.pitch + tile.nn),
-            plan.vector_reads and not h % plan.vector_reads,
-        )
+        images = slice(h * plan.pitch, h * plan.pitch + tile.nn)
+        on_vector = plan.vector_reads and not h % plan.vector_reads
         for first, count, at in group_runs(plan, tile):
             here = images, slice(at, at + count * plan.channels)
             bias, residual = (None if one is None else one[here] for one in added)
