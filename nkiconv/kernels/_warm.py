@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from .._nki import nisa, nl
 from ..schedules.tiles import BANK_COLUMNS
 
-#: The most matmuls that a config can ask for.
-WARM_UP_MAX = 256
+#: Blocks of 128 columns of a matmul on zeros that writes a whole bank.
+WARM_BLOCKS = 4
 
 
 def warm_zeros():

@@ -24,10 +24,10 @@ from ....schedules.b2b import ON_VECTOR, SPANS
 from ....schedules.tiles import BANK_COLUMNS, cut_at, share
 from ..._dma import load, store
 from ..._masks import make_diagonals
-from ..._warm import warm_up, warm_zeros
+from ..._warm import WARM_BLOCKS, warm_up, warm_zeros
 
 #: Matmuls on zeros, of WARM_BLOCKS * 128 columns, during the first loads.
-WARM_UPS, WARM_BLOCKS = 8, 4
+WARM_UPS = 8
 
 
 @dataclass

@@ -13,11 +13,11 @@ from ..._dma import load, store
 from ..._engines import book_select, book_vector, new_ledger, pick_sum
 from ..._epilogue import evacuate
 from ..._masks import make_diagonals
-from ..._warm import accumulator, warm_up, warm_zeros
+from ..._warm import WARM_BLOCKS, accumulator, warm_up, warm_zeros
 from ...conv.regions import load_bias_as
 
 #: Matmuls on zeros, of WARM_BLOCKS * 128 columns, during the first loads.
-WARM_UPS, WARM_BLOCKS = 8, 4
+WARM_UPS = 8
 
 
 def load_filters(operands, geometry, group, first, ledger):

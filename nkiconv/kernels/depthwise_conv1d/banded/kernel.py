@@ -41,7 +41,7 @@ from ....schedules.tiles import cut_at
 from ..._engines import Ledger, new_ledger
 from ..._masks import select_ones
 from ..._prologue import finish_gates
-from ..._warm import warm_up, warm_zeros
+from ..._warm import WARM_BLOCKS, warm_up, warm_zeros
 from ..geometry import parts_of_core
 from ..tensors import RowTensors
 from .bands import BIAS_PARTS, bias_in_parts, ensure_filters, prefetch_bands, spread_bias, start_filters
@@ -55,8 +55,6 @@ from .stages import (
     transpose_out,
 )
 
-#: Blocks of 128 columns of a matmul on zeros.
-WARM_BLOCKS = 4
 #: Circular buffer of rows of tiles: one is transposed while the next is loaded; with a factor of x, a third one between
 #: these is multiplied.
 ROWS_RING, GATED_RING = 2, 3

@@ -35,7 +35,7 @@ from ....schedules.mixed import (
 from ....schedules.rows import tile_list
 from ..._masks import make_diagonals
 from ..._prologue import finish_gates
-from ..._warm import warm_up, warm_zeros
+from ..._warm import WARM_BLOCKS, warm_up, warm_zeros
 from ..geometry import parts_of_core
 from ..tensors import RowTensors
 from .chains import run_step
@@ -60,10 +60,6 @@ def convolve_rows(tensors, geometry, options, plan):
                     phases = pieces[place].phases if place < len(pieces) else ()
                     if phase < len(phases) and phases[phase][0] + step < phases[phase][1]:
                         run_step(run, place, phases[phase][0] + step)
-
-
-#: Blocks of 128 columns of a matmul on zeros.
-WARM_BLOCKS = 4
 
 
 @dataclass
