@@ -88,6 +88,12 @@ def cut_at(count: int, most: int) -> list[Part]:
     return [(first, min(most, count - first)) for first in range(0, count, most)]
 
 
+def lines_of(rows: int, each: int) -> list[tuple[int, int, int]]:
+    """(first row, partitions, rows of each) of tiles of rows, `each` neighbours a partition; the last has the rest."""
+    tiles = [(first * each, count, each) for first, count in cut_at(rows // each, P_MAX)]
+    return [*tiles, (rows - rows % each, 1, rows % each)] if rows % each else tiles
+
+
 def some_of(things: Sequence[Thing], part: Part) -> list[Thing]:
     """The elements of a list in a part (first, count)."""
     return list(things[part[0] : part[0] + part[1]])

@@ -8,7 +8,7 @@ from itertools import product
 from ..._nki import nisa, nl
 from ...schedules.depthwise import RowGeometry
 from ...schedules.relayout import to_rows
-from ...schedules.tiles import cut_at, div_ceil, share, some_of
+from ...schedules.tiles import cut_at, div_ceil, lines_of, share, some_of
 from .._dma import copy
 from ..conv.relayout import meet, rows_copy
 
@@ -106,10 +106,7 @@ def sum_positions(gy_hbm, geometry, images, db_hbm):
     # as many neighbouring rows a partition as fit, at most as many as leave ROWS_TILES tiles of all partitions
     each = ROWS_BYTES // (geometry.itemsize * min(geometry.S, ROWS_BYTES // geometry.itemsize))
     each = min(each, div_ceil(rows, ROWS_TILES * nl.tile_size.pmax))
-    whole = rows // each
-    tiles = [(first * each, count, each) for first, count in cut_at(whole, nl.tile_size.pmax)]
-    if rows % each > 0:
-        tiles.append((whole * each, 1, rows % each))
+    tiles = lines_of(rows, each)
     for first, lines, some in some_of(tiles, share(len(tiles), nl.num_programs(), nl.program_id(0))):
         pattern = [[some * geometry.w_c, lines], [geometry.w_c, some], [geometry.w_s, geometry.S]]
         sums_sbuf = summed(gy_hbm, pattern, first * geometry.w_c, 2)

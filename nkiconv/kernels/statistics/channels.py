@@ -1,7 +1,7 @@
 """Statistics of the channels of x: a row of SBUF holds a row of one image and channel, or transposed pixels of it."""
 
 from ..._nki import nisa, nl
-from ...schedules.tiles import PARTS, cut, cut_at, div_ceil, share, size_of, transposes_of_bank, whole_words
+from ...schedules.tiles import PARTS, cut, cut_at, div_ceil, lines_of, share, size_of, transposes_of_bank, whole_words
 from .._dma import load, store
 from .._statistics import add_values, combine_each, finish, new_statistics
 
@@ -24,15 +24,13 @@ def stats_of_rows(x_hbm, stats_hbm):
         return
     # rows on a partition: as many as fit and leave each core a tile
     each = max(1, min(most // columns, div_ceil(rows, PARTS * nl.tile_size.pmax)))
-    tiles = [(first * each, count, each) for first, count in cut_at(rows // each, nl.tile_size.pmax)]
-    if rows % each > 0:
-        tiles.append((rows // each * each, 1, rows % each))
-    mine = share(len(tiles), cores, core)
-    for index in range(len(tiles)):
-        if mine[0] <= index < mine[0] + mine[1]:
-            rows_tile(x_hbm, stats_hbm, tiles[index], (0, columns), columns)
+    tiles = lines_of(rows, each)
+    first, count = share(len(tiles), cores, core)
+    for index, tile in enumerate(tiles):
+        if first <= index < first + count:
+            rows_tile(x_hbm, stats_hbm, tile, (0, columns), columns)
         else:
-            nothing(stats_hbm, tiles[index])
+            nothing(stats_hbm, tile)
 
 
 def rows_tile(x_hbm, stats_hbm, tile, part, row):
