@@ -31,7 +31,7 @@ from ..schedules.options import NUMBER_BYTES, NUMBERS_BYTES, Prologue
 from ..schedules.regions import regions_of_x
 from ..schedules.tiles import QUADRANT, cut, div_ceil, engine_parts, size_of
 from ._arguments import refuse
-from ._dma import load, load_from_rows, load_region, load_transposed, spot
+from ._dma import load, load_region, load_transposed, spot
 from ._engines import SCALAR_WORK, START_WORK, is_16bit, pick_sum
 from ._epilogue import FUNCTIONS
 
@@ -288,8 +288,3 @@ def finish_gates(gates, ledger, left=0):
     """Compute x's deferred products or prologues, all but the last `left`."""
     while len(gates) > left:
         gates.pop(0).finish(ledger)
-
-
-def gather_rows(dst, rows_hbm, pattern, offset, indices):
-    """Load rows by index into a view of SBUF, as `load_from_rows`."""
-    load_from_rows(dst, rows_hbm, pattern, offset, indices)

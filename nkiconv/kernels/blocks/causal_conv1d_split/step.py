@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from ...._nki import nisa, nl
 from ....schedules.split import build
 from ....schedules.tiles import BANK_COLUMNS, whole_words
-from ..._dma import load, store, store_to_rows
+from ..._dma import load, load_from_rows, store, store_to_rows
 from ..._engines import is_16bit, pick
-from ..._prologue import gather_rows, load_rows
+from ..._prologue import load_rows
 from .results import Results, load_filters
 
 #: The most groups loaded ahead, the current one included, and bytes a partition of all groups in SBUF.
@@ -87,7 +87,7 @@ def load_group(operands, geometry, span, step, tokens, rows):
         load_rows(into, operands.state, pattern, (first * geometry.C + group.c0) * size)
     else:
         nisa.memset(dst=into, value=0.0)
-        gather_rows(into, operands.state, pattern, group.c0 * size, slots)
+        load_from_rows(into, operands.state, pattern, group.c0 * size, slots)
     # in memory order
     axes = [[geometry.x_c, group.count], [tokens[1], T]]
     by_token = geometry.x_c == 1
