@@ -44,6 +44,11 @@ def is_16bit(dtype):
     return dtype == nl.bfloat16 or dtype == nl.float16
 
 
+def itemsize_of(dtype):
+    """Bytes of an element of 16 or 32 bits."""
+    return 4 if dtype == nl.float32 else 2
+
+
 def book_vector(ledger, elements):
     """Book work of `elements` a partition that only Vector can do."""
     ledger.vector = ledger.vector + START_WORK + elements * VECTOR_WORK

@@ -36,6 +36,7 @@ from ...schedules.options import Options, keeps_sums
 from ...schedules.pairs_of_planes import pairs_unsupported, with_pairs
 from ...schedules.tiles import require, size_of
 from .._arguments import check_bias, check_choice, check_given, check_residual, read_out_dtype, refuse
+from .._engines import itemsize_of
 from .._epilogue import read_epilogue
 from .._pixel_norms import read_norm
 from .._prologue import PrologueOperands, read_prologue
@@ -319,7 +320,7 @@ def convolved(arguments, axes, transposed=False):
     refuse(rules.beta(asked.beta), norms.return_stats(asked.return_stats))
     norm = asked.y_norm, asked.y_norm_weight, asked.y_norm_bias, asked.y_norm_eps, asked.return_before_norm
     asked_norm, norm_operands = read_norm(norm, geometry.K)
-    y_itemsize, position = 4 if y_dtype == nl.float32 else 2, asked.residual_position
+    y_itemsize, position = itemsize_of(y_dtype), asked.residual_position
     options = Options(
         epilogue=read_epilogue(asked.activation, asked.bias, residual, position, y_itemsize, norm=asked_norm),
         residual=residual != None,

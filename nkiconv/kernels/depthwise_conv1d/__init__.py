@@ -4,6 +4,7 @@ from ..._nki import nki, nl
 from ...schedules.depthwise import Options
 from ...schedules.depthwise_algorithms import ALGORITHMS
 from .._arguments import check_bias, check_choice, check_given, check_residual, read_out_dtype
+from .._engines import itemsize_of
 from .._epilogue import read_epilogue
 from .copies import copy_back, with_copies
 from .dispatch import convolve
@@ -82,7 +83,7 @@ def depthwise_conv1d_implicit_gemm(
     geometry, y_shape = read_geometry(img_ref, filter_ref, places, groups, perms, flipped, chunks)
     check_bias(bias, "C", geometry.C)
     check_residual(residual, y_shape)
-    item = 4 if y_dtype == nl.float32 else 2
+    item = itemsize_of(y_dtype)
     epilogue = read_epilogue(activation, bias, residual, residual_position, item, geometry.chunks)
     if initial_state is not None or return_final_state:
         check_state(initial_state, img_ref, geometry.axis, geometry.N, geometry.C)

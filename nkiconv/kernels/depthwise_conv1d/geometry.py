@@ -11,6 +11,7 @@ from ...schedules.depthwise import RowGeometry
 from ...schedules.options import PROLOGUE_ARGUMENTS
 from ...schedules.tiles import dense_strides, picked, require, result_strides
 from .._arguments import IDENTITY, check_tensors, refuse
+from .._engines import itemsize_of
 from .._prologue import PrologueOperands, read_prologue
 
 
@@ -83,7 +84,7 @@ def read_geometry(img_ref, filter_ref, places, group_counts, perms, flipped=Fals
         *(N, C, W, S, Q),
         *(stride[1], rhs_dilation[1] if S > 1 else 1, lhs_dilation[1], pad_left, pad_right),
         *(x_n, x_c, x_w, w_c, w_s, y_n, y_c, y_q),
-        itemsize=4 if img_ref.dtype == nl.float32 else 2,
+        itemsize=itemsize_of(img_ref.dtype),
         flipped=flipped and S > 1,
         chunks=order,
     )

@@ -19,7 +19,7 @@ from ..._nki import nisa, nl
 from ...schedules.tiles import cut_at, share
 from .._arguments import refuse
 from .._dma import copy
-from .._engines import is_16bit, new_ledger, pick
+from .._engines import is_16bit, itemsize_of, new_ledger, pick
 from .._epilogue import FUNCTIONS
 from .._prologue import finish_gates
 from .tensors import Rows
@@ -66,7 +66,7 @@ def store_final_state(tensors, final, N, C):
     """Write `final`, Rows of the states after tensors.state and tensors.x; each core its share of the rows, or of the
     channels of each image."""
     x, prologue, is_plain = tensors.x, tensors.prologue, tensors.gate is None and tensors.prologue is None
-    item = 2 if is_16bit(x.dtype) else 4
+    item = itemsize_of(x.dtype)
     if prologue is None and (C == 1 or x.steps[0] == C * x.steps[1]):
         by_row = x.steps[0] if C == 1 else x.steps[1]
         tensors = replace(tensors, x=x.by(by_row), gate=None if tensors.gate is None else tensors.gate.by(by_row))

@@ -3,12 +3,11 @@
 from ..._nki import nisa, nl
 from ...schedules.tiles import PARTS, cut, cut_at, div_ceil, lines_of, share, size_of, transposes_of_bank, whole_words
 from .._dma import load, store
+from .._engines import itemsize_of
 from .._statistics import add_values, combine_each, finish, new_statistics
 
 #: Bytes a partition of a tile of x.
 TILE_BYTES = 16_384
-#: Bytes of elements of x.
-BYTES = {nl.float32: 4, nl.bfloat16: 2, nl.float16: 2}
 
 
 def stats_of_rows(x_hbm, stats_hbm):
@@ -17,7 +16,7 @@ def stats_of_rows(x_hbm, stats_hbm):
     The cores share the columns of all rows if each core's part of a row fills a bn_stats, otherwise the rows.
     """
     rows, columns = size_of(x_hbm.shape[0:2]), size_of(x_hbm.shape[2:])
-    cores, core, most = nl.num_programs(), nl.program_id(0), TILE_BYTES // BYTES[x_hbm.dtype]
+    cores, core, most = nl.num_programs(), nl.program_id(0), TILE_BYTES // itemsize_of(x_hbm.dtype)
     if columns >= PARTS * nl.tile_size.bn_stats_fmax:
         for first, count in cut(rows, nl.tile_size.pmax):
             rows_tile(x_hbm, stats_hbm, (first, count, 1), share(columns, cores, core), columns)
@@ -47,7 +46,7 @@ def rows_tile(x_hbm, stats_hbm, tile, part, row):
         store(stats_sbuf, stats_hbm, [[3 * each, count], [3, each], [1, 3]], offset_of(stats_hbm, first))
         return
     found = [new_statistics(count) for _ in range(each)]
-    for start, size in cut_at(columns, TILE_BYTES // BYTES[x_hbm.dtype]):
+    for start, size in cut_at(columns, TILE_BYTES // itemsize_of(x_hbm.dtype)):
         x_sbuf = nl.ndarray((count, each, size), dtype=x_hbm.dtype, buffer=nl.sbuf)
         load(x_sbuf, x_hbm, [[each * row, count], [row, each], [1, size]], first * row + column + start)
         for index in range(each):
@@ -82,7 +81,7 @@ def stats_of_pixels(x_hbm, stats_hbm):
     """Store this core's part of the statistics of x [N, ..., C], channels last: its share of each image's pixels."""
     images, C, pixels = x_hbm.shape[0], x_hbm.shape[-1], size_of(x_hbm.shape[1:-1])
     first, count = share(pixels, nl.num_programs(), nl.program_id(0))
-    most = TILE_BYTES // BYTES[x_hbm.dtype]
+    most = TILE_BYTES // itemsize_of(x_hbm.dtype)
     for n in range(images):
         for c0, cn in cut_at(C, most):
             tiles = cut(cn, nl.tile_size.pmax)
@@ -110,7 +109,7 @@ def add_pixels(statistics, x_sbuf, tile):
     """Add channels (first, count) of pixels [partition, pixels of each, channels] to statistics; the Tensor Engine
     transposes them."""
     (partitions, each, _), (c, cn) = x_sbuf.shape, tile
-    itemsize = BYTES[x_sbuf.dtype]
+    itemsize = itemsize_of(x_sbuf.dtype)
     together = min(transposes_of_bank(partitions, itemsize), nl.tile_size.bn_stats_fmax // partitions)
     for start, count in cut(each, together):
         x_psum = nl.ndarray((cn, count, whole_words(partitions, itemsize)), dtype=x_sbuf.dtype, buffer=nl.psum)

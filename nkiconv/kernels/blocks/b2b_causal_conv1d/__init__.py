@@ -4,6 +4,7 @@ from .... import rules
 from ...._nki import nki, nl
 from ....schedules.b2b import B2bGeometry, unsupported_reason
 from ..._arguments import check_given, refuse
+from ..._engines import itemsize_of
 from .kernel import Operands, run_b2b
 
 
@@ -36,7 +37,7 @@ def b2b_causal_conv1d_fused(x_ref, proj_ref, mixer_ref, x_state=None, gated_stat
         refuse("" if one == None else rules.shape(name, one.shape, shape, "[N, channels, S - 1]"))
     given = (("proj_ref", proj_ref), ("mixer_ref", mixer_ref), ("x_state", x_state), ("gated_state", gated_state))
     refuse(*(rules.same(name, "dtype", one.dtype, "x_ref", x_ref.dtype) for name, one in given if one != None))
-    geometry = B2bGeometry(N, D, T, short, taps, 4 if x_ref.dtype == nl.float32 else 2)
+    geometry = B2bGeometry(N, D, T, short, taps, itemsize_of(x_ref.dtype))
     refuse(unsupported_reason(geometry))
     y_hbm, after = nl.ndarray((N, D, T), dtype=x_ref.dtype, buffer=nl.shared_hbm), (None, None)
     if return_final_states:

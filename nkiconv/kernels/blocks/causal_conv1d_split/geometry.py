@@ -18,6 +18,7 @@ from ....schedules.split import (
 )
 from ....schedules.tiles import dense_strides
 from ..._arguments import check_bias, refuse
+from ..._engines import itemsize_of
 from ..._epilogue import read_epilogue
 from ...depthwise_conv1d.state import check_state
 
@@ -42,17 +43,12 @@ def read_geometry(x_ref, w_ref, splits, layout, cu_seqlens, states):
     """
     (x_n, x_c, x_t), (N, C, T), S = read_arrays(x_ref, w_ref, splits, layout)
     refuse(sequences_unsupported(cu_seqlens, N, T), positions_unsupported(states[2], T))
-    geometry = SplitGeometry(N, C, T, S, splits, x_n, x_c, x_t, itemsize_of(x_ref), rows_of(N, T, cu_seqlens))
+    geometry = SplitGeometry(N, C, T, S, splits, x_n, x_c, x_t, itemsize_of(x_ref.dtype), rows_of(N, T, cu_seqlens))
     refuse(instructions_unsupported(geometry))
     if states[0] is not None or states[1] or states[2] is not None:
         axis = Axis(T, geometry.S, 1, geometry.S - 1, 0, 1, 1)
         check_state(states[0], x_ref, axis, len(geometry.rows), geometry.C)
     return geometry
-
-
-def itemsize_of(x_ref):
-    """Bytes of an element of x."""
-    return 4 if x_ref.dtype == nl.float32 else 2
 
 
 def read_arrays(x_ref, w_ref, splits, layout):
@@ -84,7 +80,7 @@ def read_step(x_ref, state_ref, w_ref, splits, layout, state_indices):
     else:
         refuse(rules.shape("state_indices", state_indices.shape, (N,), "[N]"))
         refuse(rules.accepted("state_indices.dtype", state_indices.dtype, (nl.int32, nl.uint32), "cast it"))
-    return SplitGeometry(N, C, N, S, splits, x_n, x_c, 1, itemsize_of(x_ref), rows_of(1, N)), (T, x_t)
+    return SplitGeometry(N, C, N, S, splits, x_n, x_c, 1, itemsize_of(x_ref.dtype), rows_of(1, N)), (T, x_t)
 
 
 def read_results(x_ref, geometry, T, bias, activation, eps):

@@ -6,6 +6,7 @@ from ....pixel_norms import NORM_EPS
 from ....schedules.pointwise_mlp import MlpGeometry, unsupported_reason
 from ....schedules.tiles import size_of
 from ..._arguments import check_bias, check_given, check_residual, refuse
+from ..._engines import itemsize_of
 from ..._epilogue import read_epilogue
 from ..._pixel_norms import read_input_norm
 from .kernel import Operands, run_mlp
@@ -55,7 +56,7 @@ def pointwise_mlp_fused(
     norm = read_input_norm((x_norm, x_norm_weight, x_norm_bias, x_norm_eps), C)
     y_shape = (N, K, *x_ref.shape[2:])
     check_residual(residual, y_shape)
-    itemsize, added = (0 if one == None else 4 if one.dtype == nl.float32 else 2 for one in (x_ref, residual))
+    itemsize, added = (0 if one == None else itemsize_of(one.dtype) for one in (x_ref, residual))
     geometry = MlpGeometry(N, C, M, K, size_of(x_ref.shape[2:]), itemsize, added, x_norm)
     refuse(unsupported_reason(geometry))
     epilogue = read_epilogue(None, bias2, residual, "pre_activation", itemsize)

@@ -7,6 +7,7 @@ from ....schedules.channels import full_rows, row_runs
 from ....schedules.depthwise import Options, RowGeometry
 from ....schedules.dot import BUFFERS, DotSchedule, needs_filter, x_slots
 from ....schedules.tiles import BANK_BYTES, cut, some_of
+from ..._engines import itemsize_of
 from ..._prologue import finish_gates
 from ..tensors import RowTensors
 
@@ -153,8 +154,7 @@ def slot_moves(moves, plan, unit, rows_sbuf, firsts, count, step):
     """
     starts, rows = [first + step * t for first in firsts for t in range(count)], unit.groups * plan.channels
     slots_sbuf = nl.ndarray((nl.tile_size.pmax, len(starts), rows), dtype=rows_sbuf.dtype, buffer=nl.sbuf)
-    itemsize = 4 if rows_sbuf.dtype == nl.float32 else 2
-    for part in cut(len(starts), BANK_BYTES // (rows * itemsize)):
+    for part in cut(len(starts), BANK_BYTES // (rows * itemsize_of(rows_sbuf.dtype))):
         moves.append(Move(slots_sbuf, rows_sbuf, part[0], some_of(starts, part), step * plan.slots))
     return slots_sbuf
 
