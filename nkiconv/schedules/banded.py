@@ -27,7 +27,7 @@ from .depthwise import (
 )
 from .options import PROLOGUE_ARGUMENTS, finish_instructions
 from .settings import SHARDS, Config, Settings, choice, count, double, flag, half, less, more, setting, warm_up
-from .tiles import BANK_BYTES, BANK_COLUMNS, PARTS, Part, cut, cut_at, cut_into, div_ceil, fits_sbuf
+from .tiles import BANK_BYTES, BANK_COLUMNS, PARTS, Part, cut, cut_at, cut_into, div_ceil, fits_sbuf, whole_words
 
 #: Bytes of the shortest run that a row is cut into: the DMA of a shorter one takes as long.
 RUN_BYTES_LEAST = 64
@@ -341,14 +341,9 @@ def is_ragged(blocks: BandedSchedule, tile: BandedTile) -> bool:
     return tile.gn > 1 and tile.last < blocks.per_group
 
 
-def even(count: int) -> int:
-    """The next even number: 16-bit results of the array start at even elements of PSUM."""
-    return count + count % 2
-
-
 def transposes_a_bank(geometry: RowGeometry, tile: BandedTile) -> int:
     """Transposes of a tile's block columns whose results fit one PSUM bank."""
-    return max(1, BANK_BYTES // (even(tile.chunks_in * tile.rows) * geometry.itemsize))
+    return max(1, BANK_BYTES // (whole_words(tile.chunks_in * tile.rows, 2) * geometry.itemsize))
 
 
 def in_pieces(geometry: RowGeometry, tile: BandedTile) -> int:

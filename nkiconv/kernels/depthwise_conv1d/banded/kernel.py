@@ -34,10 +34,10 @@ the mirror matrix's zeros.
 from dataclasses import dataclass, field, replace
 
 from ...._nki import nisa, nl
-from ....schedules.banded import BandedSchedule, even, tiles_of_part
+from ....schedules.banded import BandedSchedule, tiles_of_part
 from ....schedules.depthwise import RowGeometry
 from ....schedules.options import Epilogue
-from ....schedules.tiles import cut_at
+from ....schedules.tiles import cut_at, whole_words
 from ..._engines import Ledger, new_ledger
 from ..._masks import select_ones
 from ..._prologue import finish_gates
@@ -146,12 +146,12 @@ def start_buffers(run):
     first bands."""
     blocks, tiles, tensors = run.blocks, run.tiles, run.tensors
     partitions = max(1, *(tile.chunks_in * tile.rows for tile in tiles))
-    columns = max(2, *(even(tile.blocks_in * blocks.block) for tile in tiles))
+    columns = max(2, *(whole_words(tile.blocks_in * blocks.block, 2) for tile in tiles))
     shape, count = (partitions, blocks.per_group, columns), ROWS_RING if tensors.gate is None else GATED_RING
     for source in tensors.sources:
         some = [nl.ndarray(shape, dtype=source.dtype, buffer=nl.sbuf) for _ in tiles[:count]]
         run.rings.append([RowsBuffer(one) for one in some])
-    size, A = even(blocks.num_taps * blocks.block), blocks.per_group
+    size, A = whole_words(blocks.num_taps * blocks.block, 2), blocks.per_group
     shape = (A * blocks.block, blocks.buffer_groups, A, size)
     run.buffers = [nl.ndarray(shape, dtype=tensors.w.dtype, buffer=nl.sbuf) for _ in range(blocks.settings.buffers)]
 

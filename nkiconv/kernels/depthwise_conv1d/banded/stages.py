@@ -7,14 +7,13 @@ from typing import Any
 from ...._nki import nisa, nl
 from ....schedules.banded import (
     ROWS_BANKS,
-    even,
     in_pieces,
     outs_a_bank,
     row_spans,
     sum_spans,
     transposes_a_bank,
 )
-from ....schedules.tiles import BANK_COLUMNS, cut_at, div_ceil, share, some_of
+from ....schedules.tiles import BANK_COLUMNS, cut_at, div_ceil, share, some_of, whole_words
 from ..._engines import SCALAR_WORK, VECTOR_WORK, is_16bit, pick
 from ..._epilogue import evacuate
 from ..._prologue import Arrival, finish_gates
@@ -169,7 +168,7 @@ def transpose_in(run, index, parts, part):
     for piece in range(first, first + count):
         j0 = piece * at_once
         jn = min(at_once, tile.blocks_in - j0)
-        transposed_psum = nl.ndarray((size, at_once, even(partitions)), dtype=x_dtype, buffer=nl.psum)
+        transposed_psum = nl.ndarray((size, at_once, whole_words(partitions, 2)), dtype=x_dtype, buffer=nl.psum)
         for j in range(jn):
             begin = first_position(blocks.apart, blocks.block, j0 + j)
             end = begin + (blocks.block - 1) * blocks.apart + 1

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from ...._nki import nisa, nl
 from ....schedules.channels import row_start
 from ....schedules.depthwise import RowGeometry
-from ....schedules.tiles import cut_at, div_ceil, share, some_of, transposes_of_bank
+from ....schedules.tiles import cut_at, div_ceil, share, some_of, transposes_of_bank, whole_words
 from ....schedules.update import UpdateSchedule, channels_of, group_runs, taps_met
 from ..._epilogue import evacuate
 from ..._masks import keep_between
@@ -162,7 +162,7 @@ def band_tile(run, index):
 def transpose_rows(rows_sbuf, plan, tile):
     """Groups of a tile transposed: [(c, position), group, rows] in SBUF; 16-bit elements in pairs, as fp32 bits."""
     rows, _, width = rows_sbuf.shape
-    even, size = rows + rows % 2, plan.channels * width  # a matmul starts at an even 16-bit element of PSUM
+    even, size = whole_words(rows, 2), plan.channels * width
     groups_psum = nl.ndarray((size, tile.count, even), dtype=rows_sbuf.dtype, buffer=nl.psum)
     groups_sbuf = nl.ndarray((size, tile.count, rows), dtype=rows_sbuf.dtype, buffer=nl.sbuf)
     for first, count, at in group_runs(plan, tile):
@@ -240,7 +240,7 @@ def transpose_filters(run, w_sbuf, kind):
     size, Q, pieces = channels * kind.rows.size, run.geometry.Q, run.plan.pieces
     filters_sbuf = nl.ndarray((size, Q, rows), dtype=w_sbuf.dtype, buffer=nl.sbuf)
     for q0, columns in cut_at(Q, transposes_of_bank(rows, run.geometry.itemsize)):
-        placed_psum = nl.ndarray((size, columns, rows + rows % 2), dtype=w_sbuf.dtype, buffer=nl.psum)
+        placed_psum = nl.ndarray((size, columns, whole_words(rows, 2)), dtype=w_sbuf.dtype, buffer=nl.psum)
         for q in range(columns):
             data = place_taps(w_sbuf, run.geometry, kind.rows, q0 + q)
             nisa.nc_transpose(dst=placed_psum[0:size, q, 0:rows], data=data, engine=nisa.engine.tensor)
