@@ -167,7 +167,8 @@ def test_matmuls_on_zeros_are_no_more_than_a_kernel_takes(monkeypatch):
     operation = operation_for(request)
     config = operation.complete("weight_stationary", operation.shape(request, Rates()), None)
     config = clock.with_counts(config, (clock.PROBE, clock.PROBE))
-    probe = clock.Probe(*clock.core_trace(launch_of(problem, "weight_stationary", config), Rates(), None, 0), config)
+    launch = launch_of(problem, "weight_stationary", config)
+    probe = clock.Probe(*clock.core_trace(launch, Rates(), None, 0, cut=False), config)
     assert len(probe.places) == 2
     assert max(map(sum, probe.known)) == WARM_UP_MAX
 
