@@ -6,6 +6,7 @@ import statistics
 import pytest
 from commands import of_command
 
+import nkiconv
 from nkiconv import cases
 from nkiconv.planner.operations import operation_of
 
@@ -23,6 +24,13 @@ golden = of_command("golden")
 def test_a_sample_is_as_the_table_says(golden, name, way):
     (problem,) = (problem for one, problem in golden.problems() if one == name)
     assert golden.row_of(name, problem, way) == golden.read()[name, way]
+
+
+def test_kept_settings_are_run_in_place_of_a_choice(golden, monkeypatch):
+    (problem,) = (problem for one, problem in golden.problems() if one == "rn50_c4")
+    row = golden.read()["rn50_c4", "timed"]
+    monkeypatch.setattr(nkiconv, "plan", None)
+    assert golden.row_of("rn50_c4", problem, "timed", row) == row
 
 
 def test_the_table_has_every_problem_each_way(golden):

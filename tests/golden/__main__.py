@@ -2,6 +2,8 @@
 
     make golden                 what moved: nothing, or each row that did, and the geometric mean of all
     make golden OPTIONS=--write the table anew
+    make golden OPTIONS="--kept --way timed --algorithm stacked"
+                                what moved, with the settings that the table has: schedules and kernels, not choices
 
 A row is a problem run by the bare kernel, by an estimate or by its plan: algorithm, settings, instructions, a
 hash of the instruction stream, modelled us at phase 0 on two cores. Two streams of one hash do the same: engines,
@@ -12,6 +14,7 @@ hardware.
 from __future__ import annotations
 
 import argparse
+import ast
 import csv
 import dataclasses
 import hashlib
@@ -105,12 +108,14 @@ def stream_hash(execution: Execution) -> str:
     return found.hexdigest()[:16]
 
 
-def row_of(name: str, problem: ConvProblem, way: str) -> Row:
-    """A problem run by one of WAYS."""
+def row_of(name: str, problem: ConvProblem, way: str, kept: Row | None = None) -> Row:
+    """A problem run by one of WAYS, or with the algorithm and settings of a kept row."""
     request = Request(problem=problem)
     operation, rates = operation_for(request), Rates()
     algorithm, config = None, None
-    if way == "timed":
+    if kept is not None:
+        algorithm, config = kept.algorithm or None, ast.literal_eval(kept.config)
+    elif way == "timed":
         plan = nkiconv.plan(problem, robust="off", use_cache=False)
         algorithm, config = plan.algorithm, plan.config
     elif way == "estimate":
@@ -165,16 +170,24 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="write the table instead")
     parser.add_argument("--way", choices=WAYS, action="append", help="only this one; default: all")
     parser.add_argument("--only", default="", help="problems whose name or fields contain this")
+    parser.add_argument("--kept", action="store_true", help="run the table's settings instead of choosing anew")
+    parser.add_argument("--algorithm", default="", help="rows of the table whose algorithm's name contains this")
     asked = parser.parse_args()
-    if asked.write and (asked.way or asked.only):
-        parser.error("--write: takes all rows; drop --way and --only")
-    given = [(name, problem, way) for name, problem in problems() for way in asked.way or WAYS if asked.only in name]
+    if asked.write and (asked.way or asked.only or asked.kept or asked.algorithm):
+        parser.error("--write: chooses all rows anew; drop --way, --only, --kept and --algorithm")
+    table = read()
+    given = [
+        (name, problem, way, table.get((name, way)) if asked.kept else None)
+        for name, problem in problems()
+        for way in asked.way or WAYS
+        if asked.only in name and (not asked.algorithm or asked.algorithm in table[name, way].algorithm)
+    ]
     with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("fork")) as pool:
         rows = list(track(pool.map(row_of, *zip(*given, strict=True)), description="golden", total=len(given)))
     if asked.write:
         write_page(text(rows), TABLE)
         return 0
-    lines, kept = moved(read(), rows)
+    lines, kept = moved(table, rows)
     print(*lines, sep="\n")
     return 0 if kept else 1
 
