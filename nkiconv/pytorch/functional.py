@@ -13,16 +13,16 @@ from torch.overrides import handle_torch_function
 from ..pixel_norms import NORM_EPS
 from .computers import host, modes
 from .computers.passed import key_of, remember
-from .computers.statistics import convolved
+from .computers.statistics import by_torch
 from .errors import GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
 from .function_modes import is_watched
 from .operators import conv3d_with_frames, conv_with_norm, conv_with_prologue  # noqa: F401  # registers the operators
+from .operators.called import Called
 from .operators.calls import call
 from .operators.convolution import AXES, FAR, Convolution
 from .operators.custom import NAMES
-from .operators.frames import joined, last
+from .operators.frames import last
 from .operators.pixel_norm import PixelNorm, norm_of
-from .operators.pixel_norm import violations as norm_violations
 from .operators.prologue import NO_SCALES, Scales
 from .operators.tensor_kinds import tensor_violations
 from .places import check_groups, per_axis, zeros
@@ -308,25 +308,25 @@ def convolve(
         y = _by_torch(name, x, w, bias, numbers)
         if y is not None:
             return y
-    tensors = (x, w, bias, residual, packed, frames, *scales)
+    tensors = (x, w, bias, residual, packed, frames)
     direct, cast = modes.is_torchs(x), torch.is_autocast_enabled("cpu")
-    key = key_of(name, numbers, more, cast, *tensors, *(norm or ())) if direct else None
+    key = key_of(name, numbers, more, cast, *tensors, *scales, *(norm or ())) if direct else None
     if key in _passed:
-        return _run(_passed[key], direct, norm, *(autocast(*tensors[:6]) if cast else tensors[:6]), *scales)
+        x, w, bias, residual, packed, frames = autocast(*tensors) if cast else tensors
+        return _run(Called(_passed[key], x, w, bias, residual, packed, frames, scales, norm), direct)
     wrong = [*tensor_violations("input", x), *tensor_violations("weight", w)]
-    for argument, one in zip(_OPTIONAL, tensors[2:], strict=True):
+    for argument, one in zip(_OPTIONAL, (*tensors[2:], *scales), strict=True):
         if one is not None and not isinstance(one, Tensor):
             wrong += tensor_violations(argument, one)
     raise_all(f"{name} cannot run this call", wrong)
-    tensors = (*autocast(*tensors[:6]), *scales)
-    asked = (asked_for if reads is None else reads)(name, tensors[1], numbers, more)
-    asked.refuse(_lacks_an_axis(asked, tensors[0], tensors[1]))
-    asked.check(*_batched(asked, *tensors))
-    if norm is not None:
-        asked.refuse(list(norm_violations(norm, asked, *tensors[:2], scales)))
+    x, w, bias, residual, packed, frames = autocast(*tensors)
+    asked = (asked_for if reads is None else reads)(name, w, numbers, more)
+    asked.refuse(_lacks_an_axis(asked, x, w))
+    called = Called(asked, x, w, bias, residual, packed, frames, scales, norm)
+    _batched(called).check()
     if key is not None:
         remember(_passed, key, asked)
-    return _run(asked, direct, norm, *tensors)
+    return _run(called, direct)
 
 
 #: A call's optional tensors.
@@ -352,37 +352,26 @@ def _lacks_an_axis(asked: Convolution, x: Tensor, w: Tensor) -> list[NkiconvErro
     ]
 
 
-def _batched(
-    asked: Convolution,
-    x: Tensor,
-    w: Tensor,
-    bias: Tensor | None,
-    residual: Tensor | None,
-    packed: Tensor | None,
-    frames: Tensor | None,
-    *scales: Tensor | None,
-) -> tuple[Any, ...]:
-    """The arguments of a call with an axis of images."""
-    if x.dim() != asked.rank + 1:
-        return x, w, bias, residual, packed, frames, scales
-    more = [None if one is None else one.unsqueeze(0) for one in (residual, frames)]
-    return x.unsqueeze(0), w, bias, more[0], packed, more[1], scales
+def _batched(called: Called) -> Called:
+    """The call with an axis of images."""
+    if called.x.dim() != called.asked.rank + 1:
+        return called
+    residual, frames = (None if one is None else one.unsqueeze(0) for one in (called.residual, called.frames))
+    return called._replace(x=called.x.unsqueeze(0), residual=residual, frames=frames)
 
 
-def _run(asked: Convolution, direct: bool, norm: PixelNorm | None, x: Tensor, *tensors: Any) -> Any:
-    """Results of checked tensors, by torch's functions where `direct`."""
-    given = _batched(asked, x, *tensors)
-    if norm is not None:
-        found = conv_with_norm.run(asked, direct, given[:6], norm)
-        y, *before = found if x.dim() > asked.rank + 1 else (one.squeeze(0) for one in found)
-        return (y, *before) if norm.before else y
-    if direct:
-        found = convolved(asked, host.prologued(asked, joined(given[0], given[5]), given[6]), *given[1:4])
-    else:
-        found = call(asked, *given)
-    if x.dim() != asked.rank + 1:
-        return found
-    return found.squeeze(0) if asked.return_stats is None else (found[0].squeeze(0), found[1])
+def _run(called: Called, direct: bool) -> Any:
+    """Results of a checked call, by torch's functions where `direct`."""
+    given, norm = _batched(called), called.norm
+    found = by_torch(given) if direct else call(given)
+    if given is called:
+        return found[0] if norm is not None and not norm.before else found
+    if isinstance(found, Tensor):
+        return found.squeeze(0)
+    y, more = found[0].squeeze(0), found[1]
+    if norm is None:
+        return y, more
+    return (y, more.squeeze(0)) if norm.before else y
 
 
 def _by_torch(name: str, x: Any, w: Any, bias: Any, numbers: tuple[Any, ...]) -> Tensor | None:

@@ -38,6 +38,7 @@ from .errors import (
 from .function_modes import one_call
 from .functional import refuse_script
 from .operators import autograd, flop_formulas, sharding
+from .operators.called import Called
 from .operators.calls import batched_images, call, own
 from .operators.convolution import Convolution
 from .operators.registrar import define
@@ -188,7 +189,7 @@ def _check(
         )
     raise_all(cannot, wrong)
     asked = asked_of(weight, padding, activation, layer)
-    asked.check(x.narrow(1, 0, channels), weight.unsqueeze(1), bias, None)
+    Called(asked, x.narrow(1, 0, channels), weight.unsqueeze(1), bias).check()
     (out,) = asked.extents(x.shape[2:], weight.unsqueeze(1).shape[2:])
     if "C" in chunks and out != x.shape[2]:
         raise_all(cannot, [GeometryError(f"padding={tuple(padding)}: a factor of y has its extents, W; use 'causal'")])
@@ -221,7 +222,7 @@ def _composed(
     final = states.last_of(rows, size) if return_final_states else x.new_empty(*product.shape[:2], 0)
     asked, w = asked_of(weight, padding, activation, layer), weight.unsqueeze(1)
     if not once:
-        y = call(asked, rows, w, bias, None)
+        y = call(Called(asked, rows, w, bias))
         return y if "C" not in parts else y * parts["C"], final
     y = host.reference(asked, host.wide(rows), host.wide(w), None if bias is None else host.wide(bias), None)
     if "C" in parts:

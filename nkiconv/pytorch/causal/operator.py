@@ -24,6 +24,7 @@ from torch.nn import functional as F
 from ..computers import host, modes
 from ..errors import UnsupportedError
 from ..operators import autograd, filter_gradients, flop_formulas, gradients, sharding
+from ..operators.called import Called
 from ..operators.calls import call, own, with_batch
 from ..operators.registrar import define
 from . import sequences, states
@@ -158,7 +159,7 @@ def _of_rows(
             # final states are the last columns of xs; those before the columns asked for are zeros or no one's
             reached = min(gap, columns + length)
             residual = F.pad(g_final[..., gap - reached :], (columns + length - reached, 0))
-        of_xs = call(again, of_z, filters, None, residual)
+        of_xs = call(Called(again, of_z, filters, residual=residual))
         of_x = of_xs[..., columns:] if needs[0] else None
         of_states = of_xs[..., :columns] if needs[3] else None
     if needs[1]:

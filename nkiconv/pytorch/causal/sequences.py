@@ -20,18 +20,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from ..computers import dispatch, host
 from ..errors import GeometryError, UnsupportedError
 from ..operators import filter_gradients, gradients
+from ..operators.called import Called
 from ..operators.convolution import Convolution, filter_like
 
-#: y of a convolution, x, its filter, bias and residual.
-Convolve = Callable[
-    [Convolution, torch.Tensor, torch.Tensor, "torch.Tensor | None", "torch.Tensor | None"], torch.Tensor
-]
+#: y of a call.
+Convolve = Callable[[Called], Any]
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ def forward(
     """(y [N, C, L], final states [count, C, gap], of rows where these have them, or of no columns); asked: the
     convolution of the row."""
     row = packing.row(x, initial_states)
-    y = dispatch.convolve(asked, row[None], w, bias, None)[0]
+    y = dispatch.convolve(Called(asked, row[None], w, bias))[0]
     if not return_final_states:
         final = row.new_empty(packing.count, row.shape[0], 0)
     else:
@@ -247,7 +247,7 @@ def backward(
     row, columns = packing.row(x, initial_states), packing.outputs()
     of_z = packing.take(g)
     if asked.activation is not None:
-        z = convolve(asked.plain(), row[None], w, bias, None)[0].index_select(1, columns)
+        z = convolve(Called(asked.plain(), row[None], w, bias))[0].index_select(1, columns)
         of_z = gradients.of_argument(asked, of_z, None, z)
     of_x = of_w = of_bias = of_states = None
     spread = of_z.new_zeros(row.shape[0], packing.length - packing.gap).index_copy(1, columns, of_z)
@@ -280,7 +280,8 @@ def _of_row(
         residual = residual.index_copy(2, packing.final(), g_final.transpose(0, 1).flatten(1)[None])
     of, filters = gradients.of_input(asked.plain(), torch.Size([packing.length]), w)
     assert of.padding == ((width - 1, width - 1),)
-    return convolve(of, spread[None], filters, None, residual)[0]
+    found: torch.Tensor = convolve(Called(of, spread[None], filters, residual=residual))
+    return found[0]
 
 
 def _of_filters(

@@ -13,6 +13,7 @@ import torch
 from ..computers import dispatch, host, modes
 from ..computers.arrays import from_numpy, to_numpy
 from ..errors import ComparisonError, as_torchs
+from ..operators.called import Called
 from ..operators.convolution import Convolution
 
 
@@ -56,10 +57,10 @@ def convolve(
     """
     nothing = x.new_empty(*x.shape[:2], 0)
     if w.shape[2] == 1 or x.shape[0] == 0:  # one tap has no state; no rows have no kernel
-        y = dispatch.convolve(asked, x, w, bias, None)
+        y = dispatch.convolve(Called(asked, x, w, bias))
         return y, (x.new_empty(*x.shape[:2], w.shape[2] - 1) if return_final_state else nothing)
     if state is None and not return_final_state:
-        return dispatch.convolve(asked, x, w, bias, None), nothing
+        return dispatch.convolve(Called(asked, x, w, bias)), nothing
     y, final = _compute(asked, x, w, bias, state, return_final_state)
     return y, (final if final is not None and return_final_state else nothing)
 
@@ -142,7 +143,7 @@ def _compared(
 
     y, final = on_host(host.reference, asked, x, w, bias, state)
     bare = causal(x.shape[1], 0, asked.activation, asked.layer)
-    require_agreement(bare, with_state(x, state, w.shape[2] - 1), w, bias, None, y, found[0])
+    require_agreement(Called(bare, with_state(x, state, w.shape[2] - 1), w, bias), y, found[0])
     if to_numpy(final).tobytes() != to_numpy(found[1]).tobytes():
         raise ComparisonError(
             f"{asked.where}: the kernel's final state is not the last {final.shape[2]} columns of initial_states and "

@@ -26,12 +26,10 @@ from ...planner.operations import OPERATIONS, operation_of
 from ...planner.request import Asked, Request, kernel_arguments
 from ...problem import ConvProblem
 from ...schedules.split import Split, is_step
+from ..operators.called import Called
 from ..operators.convolution import Convolution, filter_like, is_empty
-from ..operators.frames import shaped
-from ..operators.pixel_norm import PixelNorm, nothing_like, numbers_of, tensors_of
-from ..operators.planned import Called
-from ..operators.prologue import NO_SCALES, Scales
-from .statistics import stats_by_torch
+from ..operators.pixel_norm import both, numbers_of, tensors_of
+from .statistics import of_nothing
 
 #: Who chooses: "estimate", a plan that is in the cache, else cost models, in milliseconds; "timed", the planner, which
 #: searches where its cache has none; "kernel", the kernel, by the least bound.
@@ -40,50 +38,29 @@ PLAN_VARIABLE, EFFORTS = "NKICONV_PLAN", ("estimate", "timed", "kernel")
 _OF_FILTERS = ("depthwise_conv1d_weight", "conv2d_weight", "conv3d_weight")
 
 
-def convolve(
-    asked: Convolution,
-    x: torch.Tensor,
-    w: torch.Tensor,
-    bias: torch.Tensor | None,
-    residual: torch.Tensor | None,
-    packed: torch.Tensor | None = None,
-    frames: torch.Tensor | None = None,
-    scales: Scales = NO_SCALES,
-    norm: PixelNorm | None = None,
-) -> Any:
-    """y of the kernel on the device of the tensors; with asked.return_stats (y, stats), with a norm (y, the norm's
+def convolve(called: Called) -> Any:
+    """Results of the kernel on the device of the tensors: y, with return_stats (y, stats), with a norm (y, the norm's
     input or an empty tensor).
-
-    packed: the filter in the kernel's order; frames: in front of x's; scales: x_scale and x_shift.
 
     If there is no plan, a PlanWarning says so once for each shape, and the kernel runs the algorithm of the least
     bound, or refuses.
     """
-    whole = shaped(x, frames)
-    shape = asked.shape(whole, w)
+    asked, x, w, bias, residual, packed, frames, scales, norm = called
     if is_empty(x):
-        y = x.new_empty(shape)
-        if norm is not None:
-            return y, y.clone() if norm.before else nothing_like(y)
-        return y if asked.return_stats is None else (y, stats_by_torch(y))
-    problem = asked.problem(whole, w)
-    tensors: dict[str, torch.Tensor] = {} if norm is None else tensors_of(norm)
-    if bias is not None:
-        tensors["bias"] = bias
+        return of_nothing(called)
+    problem, shape = called.problem, called.shape
+    named = {"bias": bias, "initial_frames": frames, "x_scale": scales[0], "x_shift": scales[1]}
     if residual is not None:
-        tensors["residual"] = residual.reshape(problem.output_shape).contiguous()
-    wanted = Called(asked, x, w, bias, residual, packed, frames, scales, norm).planned
-    named = {"initial_frames": frames, "x_scale": scales[0], "x_shift": scales[1]}
-    tensors |= {name: tensor for name, tensor in named.items() if tensor is not None}
+        named["residual"] = residual.reshape(problem.output_shape).contiguous()
+    tensors = {name: tensor for name, tensor in named.items() if tensor is not None}
     filters = w.reshape(problem.filter_shape)
     if packed is not None:  # of volumes, blocks and channels are one axis: NKI's tensors have five at most
         filters = packed.flatten(0, 1) if problem.is_volume else packed
-    given = problem, asked.operation, wanted, x, filters, tensors
+    given = problem, asked.operation, called.planned, x, filters
     if norm is not None:
-        found = _launch(*given, numbers_of(norm))
-        y, *before = (_shaped(one, shape) for one in (found if norm.before else (found,)))
-        return y, before[0] if before else nothing_like(y)
-    found = _launch(*given)
+        found = _launch(*given, tensors_of(norm) | tensors, numbers_of(norm))
+        return both(norm, *(_shaped(one, shape) for one in (found if norm.before else (found,))))
+    found = _launch(*given, tensors)
     return _shaped(found, shape) if asked.return_stats is None else (_shaped(found[0], shape), found[1])
 
 

@@ -7,40 +7,25 @@ from typing import Any
 import torch
 
 from ..errors import as_torchs
+from ..operators.called import Called
 from ..operators.convolution import Convolution
-from ..operators.frames import joined
-from ..operators.pixel_norm import PixelNorm, by_torch
-from ..operators.prologue import NO_SCALES, Scales
 from . import host, modes, statistics
 
 
-def convolve(
-    asked: Convolution,
-    x: torch.Tensor,
-    w: torch.Tensor,
-    bias: torch.Tensor | None,
-    residual: torch.Tensor | None,
-    packed: torch.Tensor | None = None,
-    frames: torch.Tensor | None = None,
-    scales: Scales = NO_SCALES,
-    norm: PixelNorm | None = None,
-) -> Any:
-    """y of checked tensors on any device; with asked.return_stats (y, stats), with a norm (y, the norm's input or an
-    empty tensor); frames: in front of x's; scales: x_scale and x_shift."""
-    who = modes.computer(x)
-    if who == "torch" and norm is not None:
-        return by_torch(asked, x, w, bias, residual, frames, norm)
+def convolve(called: Called) -> Any:
+    """Results of a checked call on any device: y, with return_stats (y, stats), with a norm (y, the norm's input or an
+    empty tensor)."""
+    who = modes.computer(called.x)
     if who == "torch":
-        return statistics.convolved(asked, host.prologued(asked, joined(x, frames), scales), w, bias, residual)
+        return statistics.by_torch(called)
     with as_torchs():
         if who == "device":
             from . import device
 
-            return device.convolve(asked, x, w, bias, residual, packed, frames, scales, norm)
+            return device.convolve(called)
         from . import simulated
 
-        convolve_there = simulated.convolve if who == "simulate" else simulated.compare
-        return convolve_there(asked, x, w, bias, residual, packed, frames, scales, norm)
+        return simulated.convolve(called) if who == "simulate" else simulated.compare(called)
 
 
 def filters_gradient(

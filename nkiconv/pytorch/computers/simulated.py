@@ -21,14 +21,14 @@ from ...bounds import epilogue_bound, error_bound, prologue_bound, returned_stat
 from ...reference import ChannelNorm, abs_sum_ref, channel_stats_ref, conv_ref, epilogue_ref, num_terms, prologue_ref
 from ...schedules.split import is_step
 from ..errors import ComparisonError
+from ..operators.called import Called
 from ..operators.convolution import Convolution, is_empty
-from ..operators.frames import joined, shaped
-from ..operators.pixel_norm import PixelNorm, by_torch, nothing_like, numbers_of, tensors_of
-from ..operators.prologue import NO_SCALES, Scales
+from ..operators.frames import joined
+from ..operators.pixel_norm import both, numbers_of, tensors_of
 from ..operators.tensor_kinds import DTYPES
 from . import agreements, host
 from .arrays import from_numpy, to_numpy
-from .statistics import Norm, agree, moments, stats_by_torch
+from .statistics import Norm, agree, by_torch, moments, of_nothing, stats_by_torch
 
 #: The functions of arrays by axes.
 _ARRAYS: dict[int, Any] = {2: conv2d, 3: conv3d}
@@ -36,93 +36,58 @@ _TRANSPOSED: dict[int, Any] = {1: conv_transpose1d, 2: conv_transpose2d, 3: conv
 _WEIGHT: dict[int, Any] = {1: conv1d_weight, 2: conv2d_weight, 3: conv3d_weight}
 
 
-def convolve(
-    asked: Convolution,
-    x: torch.Tensor,
-    w: torch.Tensor,
-    bias: torch.Tensor | None,
-    residual: torch.Tensor | None,
-    packed: torch.Tensor | None = None,
-    frames: torch.Tensor | None = None,
-    scales: Scales = NO_SCALES,
-    norm: PixelNorm | None = None,
-) -> Any:
-    """y of the kernel that a Neuron device would run, with the packed filter if there is one; with asked.return_stats
-    (y, stats), with a norm (y, the norm's input or an empty tensor)."""
-    if is_empty(x):
-        y = x.new_empty(asked.shape(shaped(x, frames), w))
-        if norm is not None:
-            return y, y.clone() if norm.before else nothing_like(y)
-        return y if asked.return_stats is None else (y, stats_by_torch(y))
-    found = _by_arrays(asked, x, w, bias, residual, packed, frames, scales, norm)
+def convolve(called: Called) -> Any:
+    """Results of the kernel that a Neuron device would run, with the packed filter if there is one: y, with
+    return_stats (y, stats), with a norm (y, the norm's input or an empty tensor)."""
+    if is_empty(called.x):
+        return of_nothing(called)
+    found, norm = _by_arrays(called), called.norm
     if norm is not None:
-        y, *before = map(from_numpy, found if norm.before else (found,))
-        return y, before[0] if before else nothing_like(y)
-    if asked.return_stats is None:
-        return from_numpy(found)
-    return tuple(map(from_numpy, found))
+        return both(norm, *map(from_numpy, found if norm.before else (found,)))
+    return from_numpy(found) if called.asked.return_stats is None else tuple(map(from_numpy, found))
 
 
-def _by_arrays(
-    asked: Convolution,
-    x: torch.Tensor,
-    w: torch.Tensor,
-    bias: torch.Tensor | None,
-    residual: torch.Tensor | None,
-    packed: torch.Tensor | None,
-    frames: torch.Tensor | None,
-    scales: Scales,
-    norm: PixelNorm | None,
-) -> Any:
+def _by_arrays(called: Called) -> Any:
     """The result of the array function for a call."""
-    arrays = list(map(_array, (x, w, bias, residual)))
-    more: dict[str, Any] = {"bias": arrays[2], "residual": arrays[3], "residual_position": asked.residual_position}
+    asked, norm = called.asked, called.norm
+    x, w, bias, residual, packed, frames = map(_array, called[1:7])
+    more: dict[str, Any] = {"bias": bias, "residual": residual, "residual_position": asked.residual_position}
     more |= {"activation": asked.activation, "strict_nonfinite": asked.strict_nonfinite}
     if frames is not None:
-        more["initial_frames"] = to_numpy(frames)
-    if asked.has_prologue(scales):
-        more |= {name: _array(one) for name, one in zip(("x_scale", "x_shift"), scales, strict=True)}
+        more["initial_frames"] = frames
+    if called.has_prologue:
+        more |= {name: _array(one) for name, one in zip(("x_scale", "x_shift"), called.scales, strict=True)}
         more["x_activation"] = asked.x_activation
         more |= {"x_upsample": asked.x_upsample} if asked.x_upsample != 1 else {}
     if asked.return_stats is not None:
         more["return_stats"] = asked.return_stats
     if norm is not None:
         more |= {**numbers_of(norm), **{name: to_numpy(one) for name, one in tensors_of(norm).items()}}
-        filters = arrays[1] if packed is None else to_numpy(packed)
-        return _ARRAYS[asked.rank](arrays[0], filters, **_geometry(asked), **more)
+        return _ARRAYS[asked.rank](x, w if packed is None else packed, **_geometry(asked), **more)
     if packed is not None:
-        return _by_packed(asked, x, w, to_numpy(packed), more, frames)
+        return _by_packed(called, x, packed, more)
     scalars = {name: value[0] for name, value in _geometry(asked).items()}
     if asked.operation == "depthwise_conv1d":
-        scalars |= {"flipped": asked.transposed}
-        return depthwise_conv1d(arrays[0], arrays[1][:, 0], **scalars, **more)
+        return depthwise_conv1d(x, w[:, 0], **scalars, flipped=asked.transposed, **more)
     if asked.transposed:
-        asked.problem(x, w)  # refuses strides, which the functions of arrays do not know
-        return _TRANSPOSED[asked.rank](arrays[0], arrays[1], **_transposed(asked, w), **more)
+        asked.problem(called.x, called.w)  # refuses strides, which the functions of arrays do not know
+        return _TRANSPOSED[asked.rank](x, w, **_transposed(asked, called.w), **more)
     if asked.rank > 1:
-        return _ARRAYS[asked.rank](arrays[0], arrays[1], **_geometry(asked), groups=asked.groups, **more)
-    return conv1d(arrays[0], arrays[1], **scalars, groups=asked.groups, **more)
+        return _ARRAYS[asked.rank](x, w, **_geometry(asked), groups=asked.groups, **more)
+    return conv1d(x, w, **scalars, groups=asked.groups, **more)
 
 
 def _array(tensor: torch.Tensor | None) -> Any:
     return None if tensor is None else to_numpy(tensor)
 
 
-def _by_packed(
-    asked: Convolution,
-    x: torch.Tensor,
-    w: torch.Tensor,
-    packed: Any,
-    more: dict[str, Any],
-    frames: torch.Tensor | None,
-) -> Any:
+def _by_packed(called: Called, x: Any, packed: Any, more: dict[str, Any]) -> Any:
     """The same of a packed filter; a row is an image of height 1."""
-    whole = shaped(x, frames)
-    problem = asked.problem(whole, w)
+    problem, shape, rank = called.problem, called.shape, called.asked.rank
     if more["residual"] is not None:
         more = more | {"residual": more["residual"].reshape(problem.output_shape)}
-    found = _ARRAYS[max(2, asked.rank)](
-        to_numpy(x) if asked.rank > 1 else to_numpy(x).reshape(problem.input_shape),
+    found = _ARRAYS[max(2, rank)](
+        x if rank > 1 else x.reshape(problem.input_shape),
         packed,
         stride=problem.stride,
         padding=problem.padding,
@@ -130,8 +95,7 @@ def _by_packed(
         lhs_dilation=problem.lhs_dilation,
         **more,
     )
-    shape = asked.shape(whole, w)
-    return found.reshape(shape) if asked.return_stats is None else (found[0].reshape(shape), *found[1:])
+    return found.reshape(shape) if called.asked.return_stats is None else (found[0].reshape(shape), *found[1:])
 
 
 def _transposed(asked: Convolution, w: torch.Tensor) -> dict[str, Any]:
@@ -155,135 +119,77 @@ def _geometry(asked: Convolution) -> dict[str, Any]:
     }
 
 
-def compare(
-    asked: Convolution,
-    x: torch.Tensor,
-    w: torch.Tensor,
-    bias: torch.Tensor | None,
-    residual: torch.Tensor | None,
-    packed: torch.Tensor | None = None,
-    frames: torch.Tensor | None = None,
-    scales: Scales = NO_SCALES,
-    norm: PixelNorm | None = None,
-) -> Any:
-    """torch's y, summed in fp32, if the kernel's y agrees within the bounds; with asked.return_stats (y, stats), with a
-    norm (y, the norm's input or an empty tensor).
+def compare(called: Called) -> Any:
+    """torch's results, summed in fp32, if the kernel's agree within the bounds; as `convolve` returns them.
 
-    Each may be off by `bounds.epilogue_bound`, so they may differ by twice that; the kernel's mean and variance are
+    Each y may be off by `bounds.epilogue_bound`, so they may differ by twice that; the kernel's mean and variance are
     compared with float64.
 
     Raises ComparisonError, naming the layer.
     """
-    whole = joined(x, frames)
-    if norm is not None:
-        results = convolve(asked, x, w, bias, residual, packed, frames, norm=norm)
-        return _compared(asked, whole, results, (w, bias, residual), norm)
-    unrounded = host.unrounded(asked, host.prologued(asked, whole, scales), w, bias, residual)
-    expected = host.in_dtype(unrounded, x.dtype)
-    plain = asked.return_stats is None
-    if not is_empty(x):
-        found = convolve(asked, x, w, bias, residual, packed, frames, scales)
-        y, *stats = [found] if plain else found
-        require_agreement(asked, whole, w, bias, residual, expected, y, scales)
-        for one in stats:
-            _require_stats(asked, whole, w, bias, residual, one, scales)
-    return expected if plain else (expected, stats_by_torch(unrounded))
-
-
-def _compared(
-    asked: Convolution, x: torch.Tensor, found: Any, tensors: tuple[Any, ...], norm: PixelNorm
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """torch's y and its norm's input, compared as in `compare`; tensors: w, bias, residual."""
-    w, bias, residual = tensors
-    expected = by_torch(asked, x, w, bias, residual, None, norm)
-    if is_empty(x):
-        return expected
-    require_agreement(asked, x, w, bias, residual, expected[0], found[0], norm=norm)
-    if norm.before:
-        added = residual if asked.residual_position == "pre_activation" else None
-        require_agreement(asked.plain(), x, w, bias, added, expected[1], found[1])
+    whole = called._replace(x=joined(called.x, called.frames), packed=None, frames=None)
+    expected: Any
+    if called.norm is not None:
+        expected = by_torch(whole)
+    else:
+        h = host.prologued(called.asked, whole.x, called.scales)
+        unrounded = host.unrounded(called.asked, h, called.w, called.bias, called.residual)
+        expected = host.in_dtype(unrounded, called.x.dtype)
+        if called.asked.return_stats is not None:
+            expected = expected, stats_by_torch(unrounded)
+    if not is_empty(called.x):
+        _require(whole, expected, convolve(called))
     return expected
 
 
-def _require_stats(
-    asked: Convolution,
-    x: torch.Tensor,
-    w: torch.Tensor,
-    bias: torch.Tensor | None,
-    residual: torch.Tensor | None,
-    stats: torch.Tensor,
-    scales: Scales,
-) -> None:
+def _require(called: Called, expected: Any, found: Any) -> None:
+    """Raise ComparisonError where results of a call without frames are farther apart than they may be."""
+    if isinstance(expected, torch.Tensor):
+        require_agreement(called, expected, found)
+        return
+    require_agreement(called, expected[0], found[0])
+    if called.norm is None:
+        _require_stats(called, found[1])
+    elif called.norm.before:
+        require_agreement(called.plain(), expected[1], found[1])
+
+
+def _require_stats(called: Called, stats: torch.Tensor) -> None:
     """Raise ComparisonError where mean or variance of y are farther from the truth than they may be."""
-    y, error = _truth(asked, x, w, bias, residual, scales, "fp32")
+    y, error = _truth(called, "fp32")
     found = [to_numpy(one) for one in moments(stats.double(), Norm("instance", None, 0.0))]
     right = channel_stats_ref(y)
     limits = returned_stats_bound(y, error, y[0, 0].size)
-    agree(asked.where, x, zip(found, (right[..., 1], right[..., 2]), limits, strict=True))
+    agree(called.asked.where, called.x, zip(found, (right[..., 1], right[..., 2]), limits, strict=True))
 
 
-def require_agreement(
-    asked: Convolution,
-    x: torch.Tensor,
-    w: torch.Tensor,
-    bias: torch.Tensor | None,
-    residual: torch.Tensor | None,
-    expected: torch.Tensor,
-    found: torch.Tensor,
-    scales: Scales = NO_SCALES,
-    norm: PixelNorm | None = None,
-) -> None:
+def require_agreement(called: Called, expected: torch.Tensor, found: torch.Tensor) -> None:
     """Raise ComparisonError where torch's y and the kernel's differ by more than both may be off by."""
-    worst = _worst(asked, x, w, bias, residual, expected, found, scales, norm)
+    kind = DTYPES[called.x.dtype]
+    worst = _over(expected, found, _truth(called, kind)[1])
     agreements.note(worst <= 1)
     if not worst <= 1:
         raise ComparisonError(
-            f"{asked.where}: the kernel and torch differ by {2 * worst:.3g} times what one of them may be off by, on "
-            f"input {tuple(x.shape)} {DTYPES[x.dtype]}, weight {tuple(w.shape)}; at most 2 is right. Report it with "
-            f"both tensors"
+            f"{called.asked.where}: the kernel and torch differ by {2 * worst:.3g} times what one of them may be off "
+            f"by, on input {tuple(called.x.shape)} {kind}, weight {tuple(called.w.shape)}; at most 2 is right. Report "
+            f"it with both tensors"
         )
 
 
-def _worst(
-    asked: Convolution,
-    x: torch.Tensor,
-    w: torch.Tensor,
-    bias: torch.Tensor | None,
-    residual: torch.Tensor | None,
-    expected: torch.Tensor,
-    found: torch.Tensor,
-    scales: Scales,
-    norm: PixelNorm | None,
-) -> float:
-    """The largest difference over twice the bound; where truth is not finite, both must agree."""
-    return _over(expected, found, _truth(asked, x, w, bias, residual, scales, DTYPES[x.dtype], norm)[1])
-
-
-def _truth(
-    asked: Convolution,
-    x: torch.Tensor,
-    w: torch.Tensor,
-    bias: torch.Tensor | None,
-    residual: torch.Tensor | None,
-    scales: Scales,
-    dtype: str,
-    norm: PixelNorm | None = None,
-) -> tuple[Any, Any]:
-    """(y in float64, how far one that is rounded to dtype may be off)."""
-    problem = asked.problem(x, w)
-    images, filters = to_numpy(x if asked.rank > 1 else x[:, :, None]), to_numpy(w).reshape(problem.filter_shape)
+def _truth(called: Called, dtype: str) -> tuple[Any, Any]:
+    """(y in float64, how far one that is rounded to dtype may be off) of a call without frames."""
+    asked, x, problem, norm = called.asked, called.x, called.problem, called.norm
+    images, filters = to_numpy(x if asked.rank > 1 else x[:, :, None]), to_numpy(called.w).reshape(problem.filter_shape)
     inexact: Any = 0.0
-    if asked.has_prologue(scales):
-        x_scale, x_shift = map(_array, scales)
+    if called.has_prologue:
+        x_scale, x_shift = map(_array, called.scales)
         of_x = x_scale, x_shift, asked.x_activation
         off = prologue_ref(prologue_bound(images, problem.dtype, *of_x), x_upsample=asked.x_upsample)
         inexact = abs_sum_ref(off, filters, problem)
         images = prologue_ref(images, *of_x, asked.x_upsample)
     sums, abs_sum = conv_ref(images, filters, problem), abs_sum_ref(images, filters, problem)
-    shape = sums.shape
-    added = None if residual is None else to_numpy(residual).reshape(shape)
-    offsets = None if bias is None else to_numpy(bias)
-    more = (offsets, asked.activation, added, asked.residual_position)
+    bias, added = map(_array, (called.bias, called.residual))
+    more = (bias, asked.activation, None if added is None else added.reshape(sums.shape), asked.residual_position)
     asked_norm = None
     if norm is not None:
         asked_norm = ChannelNorm(str(norm.kind), _array(norm.weight), _array(norm.bias), norm.eps)

@@ -16,7 +16,9 @@ from torch import Tensor
 from ...bounds import moments_bound, scale_shift_bound
 from ...norms import NUM_GROUPS, STATS
 from ..errors import ComparisonError, as_torchs
-from ..operators.convolution import Convolution
+from ..operators.called import Called
+from ..operators.frames import joined
+from ..operators.pixel_norm import both, finished
 from . import agreements, host, modes
 from .arrays import from_numpy, to_numpy
 
@@ -82,12 +84,27 @@ def stats_by_torch(x: Tensor) -> Tensor:
     return torch.stack([torch.full_like(mean, values.shape[2]), mean, variance], -1)[None]
 
 
-def convolved(asked: Convolution, x: Tensor, w: Tensor, bias: Tensor | None, residual: Tensor | None) -> Any:
-    """A convolution's y by torch, or with asked.return_stats (y, statistics of it before it is rounded)."""
+def by_torch(called: Called) -> Any:
+    """A checked call's results by torch: y, with return_stats (y, statistics of it before it is rounded), with a norm
+    (y, the norm's input or an empty tensor)."""
+    asked, norm, x = called.asked, called.norm, joined(called.x, called.frames)
+    if norm is not None:
+        u = host.unrounded(asked.plain(), x, called.w, called.bias, called.added)
+        y = host.in_dtype(finished(asked, u, called.residual, norm), x.dtype)
+        return both(norm, y, host.in_dtype(u, x.dtype))
+    given = host.prologued(asked, x, called.scales), called.w, called.bias, called.residual
     if asked.return_stats is None:
-        return host.convolve(asked, x, w, bias, residual)
-    y = host.unrounded(asked, x, w, bias, residual)
+        return host.convolve(asked, *given)
+    y = host.unrounded(asked, *given)
     return host.in_dtype(y, x.dtype), stats_by_torch(y)
+
+
+def of_nothing(called: Called) -> Any:
+    """The results of a call without images or input channels, where y has no elements."""
+    y = called.x.new_empty(called.shape)
+    if called.norm is not None:
+        return both(called.norm, y, y.clone())
+    return y if called.asked.return_stats is None else (y, stats_by_torch(y))
 
 
 def norm_scale_shift(stats: Tensor, weight: Tensor | None, bias: Tensor | None, norm: Norm) -> ScaleShift:

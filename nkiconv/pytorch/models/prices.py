@@ -22,8 +22,8 @@ from ...planner.request import Asked, Request
 from ..computers import device, modes
 from ..functional import Fused, asked_for
 from ..fused_module import filter_shape, operator_of
+from ..operators.called import Called
 from ..operators.pixel_norm import PixelNorm
-from ..operators.planned import Called
 from ..operators.tensor_kinds import DTYPES
 from ..transposed import asked_for as asked_for_transposed
 from . import only_ways
@@ -84,7 +84,7 @@ def norm_pays(
     x, w, bias, packed, frames = tensors
     if not is_timed(x):
         return True
-    called = Called(asked_for(name, w, numbers, fused), x, w, bias, None, packed, frames, norm=own)
+    called = Called(asked_for(name, w, numbers, fused), x, w, bias, packed=packed, frames=frames, norm=own)
     plain = dataclasses.replace(called.planned, activation=None, y_norm=None, y_norm_weight=False, y_norm_bias=False)
     passed = _pass_us(called.problem.output_shape, x)
     return _noted(norm, x, _us(_request(called)), _us(_request(called, plain)) + passed)
@@ -162,7 +162,7 @@ def _called(convolution: Any, x: Tensor) -> Called:
         asked = asked_for_transposed(name, w, numbers, Fused())
     else:
         asked = asked_for(name, w, (*sides, convolution.dilation, convolution.groups), Fused())
-    return Called(asked, x, w, convolution.bias, None)
+    return Called(asked, x, w, convolution.bias)
 
 
 def _request(called: Called, asked: Asked | None = None) -> Request:

@@ -27,11 +27,10 @@ from ...problem import ConvProblem
 from ...schedules.split import Split
 from .. import b2b, gated
 from ..causal import split, states
-from ..operators.calls import WITH_NORM, WITH_PROLOGUE, WITH_STATS
+from ..operators.calls import WITH_NORM, WITH_PROLOGUE, WITH_STATS, read
 from ..operators.convolution import filter_like
 from ..operators.filter_gradients import OPERATORS, weight_asked
 from ..operators.gradients import GRADIENT
-from ..operators.planned import called
 from ..operators.tensor_kinds import DTYPES
 from . import pixel_chains
 from .classes import is_changed
@@ -401,7 +400,7 @@ def _convolved(func: Any, args: tuple[Any, ...]) -> Convolved:
         return _b2b(*args[:6])
     if name == split.NAME:
         return _split(*args[:10])
-    found = called(name, args)
+    found = read(name, args)
     return Convolved(found.asked.operation, found.problem, found.planned)
 
 

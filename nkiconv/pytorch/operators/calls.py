@@ -1,4 +1,4 @@
-"""Calls of the operators: arguments from a Convolution, and back."""
+"""Calls of the operators: their arguments from a Called, and back."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..computers import modes
+from ..computers import dispatch, modes
+from .called import Called
 from .convolution import Convolution
-from .prologue import NO_SCALES, Scales
+from .pixel_norm import PixelNorm
+from .prologue import NO_SCALES
+from .tensor_kinds import memory_format
 
 _NOTHING: tuple[Any, ...] = ()
 #: Arguments of an operator after its four tensors, and before the packed filter.
@@ -18,6 +21,8 @@ ARGUMENTS = 8
 #: Suffixes of a plain operator's name: with frames in front of x; with a prologue; with a prologue and statistics of y;
 #: with a norm over the channels of y's pixels.
 WITH_FRAMES, WITH_PROLOGUE, WITH_STATS, WITH_NORM = "_with_frames", "_with_prologue", "_with_stats", "_with_norm"
+#: Tensors of an operator before its numbers, by suffix.
+TENSORS = {"": 4, WITH_FRAMES: 5, WITH_PROLOGUE: 6, WITH_STATS: 6, WITH_NORM: 7}
 
 
 def asked_of(
@@ -62,27 +67,51 @@ def arguments_of(asked: Convolution, packed: Tensor | None) -> tuple[Any, ...]:
     return *numbers, asked.activation, asked.residual_position, asked.layer, packed, asked.strict_nonfinite
 
 
-def call(
-    asked: Convolution,
-    x: Tensor,
-    w: Tensor,
-    bias: Tensor | None,
-    residual: Tensor | None,
-    packed: Tensor | None = None,
-    frames: Tensor | None = None,
-    scales: Scales = NO_SCALES,
-) -> Any:
-    """y by the operator that `asked` names, or the one that takes frames in front of x, or a prologue of x; with
-    asked.return_stats (y, stats)."""
-    name, more, last = asked.name, _NOTHING, _NOTHING
-    if frames is not None:
-        name, more = f"{name}{WITH_FRAMES}", (frames,)
-    elif asked.return_stats is not None or asked.has_prologue(scales):
+def read(name: str, args: Sequence[Any]) -> Called:
+    """The call of operator `nkiconv::name` with these arguments."""
+    suffix = max((one for one in TENSORS if name.endswith(one)), key=len)
+    frames, scales, norm, rest = None, NO_SCALES, None, args[TENSORS[suffix] :]
+    if suffix in (WITH_FRAMES, WITH_NORM):
+        frames = args[4]
+    elif suffix != "":
+        scales = args[4], args[5]
+    packed = rest[ARGUMENTS] if len(rest) > ARGUMENTS else None
+    if suffix == WITH_NORM:
+        norm = PixelNorm(rest[ARGUMENTS + 2], args[5], args[6], *rest[ARGUMENTS + 3 :])
+        rest = rest[: ARGUMENTS + 2]
+    stats = "channel" if suffix == WITH_STATS else None
+    asked = asked_of(name.removesuffix(suffix), *rest, return_stats=stats)
+    x, w, bias, residual = args[:4]
+    return Called(asked, x, w, bias, residual, packed, frames, scales, norm)
+
+
+def call(called: Called) -> Any:
+    """Results by the operator that takes all that a call has: y, with asked.return_stats (y, stats), with a norm (y,
+    the norm's input or an empty tensor)."""
+    asked, norm = called.asked, called.norm
+    suffix, more, last = "", _NOTHING, _NOTHING
+    if norm is not None:
+        suffix, more = WITH_NORM, (called.frames, norm.weight, norm.bias)
+        last = norm.kind, norm.eps, norm.before
+    elif called.frames is not None:
+        suffix, more = WITH_FRAMES, (called.frames,)
+    elif asked.return_stats is not None or called.has_prologue:
         suffix = WITH_PROLOGUE if asked.return_stats is None else WITH_STATS
-        name, more, last = f"{name}{suffix}", scales, (asked.x_activation, asked.x_upsample)
-    operator = getattr(torch.ops.nkiconv, name).default
-    found = operator(x, w, bias, residual, *more, *arguments_of(asked, packed), *last)
+        more, last = called.scales, (asked.x_activation, asked.x_upsample)
+    operator = getattr(torch.ops.nkiconv, f"{asked.name}{suffix}").default
+    found = operator(*called[1:5], *more, *arguments_of(asked, called.packed), *last)
     return own(found) if isinstance(found, Tensor) else tuple(map(own, found))
+
+
+def computed(called: Called) -> Any:
+    """A call's results as `call` returns them, after its checks, in torch's memory format."""
+    called.check()
+    found, order = dispatch.convolve(called), memory_format(called.x, called.w)
+    if isinstance(found, Tensor):
+        return found.contiguous(memory_format=order)
+    y, more = found
+    is_image = called.norm is not None and called.norm.before
+    return y.contiguous(memory_format=order), more.contiguous(memory_format=order) if is_image else more
 
 
 def own(y: Tensor) -> Tensor:

@@ -14,14 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..computers import dispatch
 from . import flop_formulas, sharding
-from .calls import ARGUMENTS, WITH_FRAMES, asked_of, with_batch
-from .convolution import Convolution
+from .called import Called
+from .calls import ARGUMENTS, WITH_FRAMES, asked_of, computed, read, with_batch
 from .custom import batched_call, derivatives, remember_call, tangent_of
 from .frames import joined, shaped
 from .registrar import define
-from .tensor_kinds import memory_format
 
 NAME = f"conv3d{WITH_FRAMES}"
 
@@ -45,27 +43,16 @@ def _forward(
 ) -> Tensor:
     numbers = stride, padding, dilation, lhs_dilation, groups
     asked = asked_of("conv3d", *numbers, activation, residual_position, layer, strict_nonfinite=strict_nonfinite)
-    asked.check(input, weight, bias, residual, packed, initial_frames)
-    y: Tensor = dispatch.convolve(asked, input, weight, bias, residual, packed, initial_frames)
-    return y.contiguous(memory_format=memory_format(input, weight))
+    y: Tensor = computed(Called(asked, input, weight, bias, residual, packed, initial_frames))
+    return y
 
 
-def _fake(
-    input: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None, frames: Tensor, *rest: Any
-) -> Tensor:
-    asked, packed = _asked(rest)
-    asked.check(input, weight, bias, residual, packed, frames)
-    shape, order = asked.shape(shaped(input, frames), weight), memory_format(input, weight)
-    return torch.empty(shape, dtype=input.dtype, device=input.device, memory_format=order)
-
-
-def _asked(rest: Sequence[Any]) -> tuple[Convolution, Any]:
-    """(Convolution, packed filter) of a call's arguments after the tensors."""
-    return asked_of("conv3d", *rest), rest[ARGUMENTS] if len(rest) > ARGUMENTS else None
+def _fake(*args: Any) -> Tensor:
+    return read(NAME, args).made()
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.asked, ctx.num_inputs = _asked(inputs[5:])[0], len(inputs)
+    ctx.asked, ctx.num_inputs = read(NAME, inputs).asked, len(inputs)
     remember_call(ctx, inputs[:4], output, inputs[4])
 
 
@@ -97,18 +84,18 @@ def _forward_mode(ctx: Any, saved: Sequence[Any], tangents: Sequence[Any]) -> Te
 
 
 def _batched(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
-    asked, packed = _asked(args[5:])
-    packed = packed if len(in_dims) > 5 + ARGUMENTS and in_dims[5 + ARGUMENTS] is None else None
+    called = read(NAME, args)
+    packed = called.packed if len(in_dims) > 5 + ARGUMENTS and in_dims[5 + ARGUMENTS] is None else None
     x, frames = (
         with_batch(one if dim is None else one.movedim(dim, 0), dim, info.batch_size)
         for one, dim in ((args[0], in_dims[0]), (args[4], in_dims[4]))
     )
     both = torch.cat([frames, x], 3)
-    return batched_call(asked, info.batch_size, (0, *in_dims[1:4]), (both, *args[1:4]), packed)
+    return batched_call(called._replace(x=both, packed=packed, frames=None), info.batch_size, (0, *in_dims[1:4]))
 
 
 def _flops(x: Any, w: Any, _bias: Any, _residual: Any, frames: Any, *rest: Any, out_shape: Any) -> int:
-    return flop_formulas.of_convolution(_asked(rest)[0], [*x[:2], frames[2] + x[2], *x[3:]], w, out_shape)
+    return flop_formulas.of_convolution(asked_of("conv3d", *rest), [*x[:2], frames[2] + x[2], *x[3:]], w, out_shape)
 
 
 OPERATOR = define(

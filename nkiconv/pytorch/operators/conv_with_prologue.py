@@ -22,29 +22,28 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ...activations import ACTIVATIONS
-from ..computers import dispatch, host
-from . import flop_formulas, sharding, statistics
-from .calls import ARGUMENTS, WITH_PROLOGUE, WITH_STATS, asked_of
+from ..computers import host
+from . import calls, flop_formulas, sharding, statistics
+from .called import Called
+from .calls import ARGUMENTS, WITH_PROLOGUE, WITH_STATS, asked_of, computed, read
 from .convolution import Convolution, filter_like
 from .custom import batched_call, derivatives, remember_call, tangent_of
 from .prologue import Scales
 from .registrar import define
-from .tensor_kinds import memory_format
 
 NAMES = ("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 #: The `return_stats` of the operators, by their names' suffix.
 SUFFIXES = {WITH_PROLOGUE: None, WITH_STATS: "channel"}
 #: Tensors of an operator before its numbers.
-TENSORS = 6
+TENSORS = calls.TENSORS[WITH_STATS]
 
 
 def _define(name: str, suffix: str) -> Any:
     """Register the operator of a name."""
-    stats = SUFFIXES[suffix]
+    full, stats = f"{name}{suffix}", SUFFIXES[suffix]
 
     def forward(
         input: Tensor,
@@ -68,21 +67,14 @@ def _define(name: str, suffix: str) -> Any:
     ) -> Any:
         more = activation, residual_position, layer, None, strict_nonfinite, x_activation, x_upsample
         asked = asked_of(name, stride, padding, dilation, lhs_dilation, groups, *more, return_stats=stats)
-        asked.check(input, weight, bias, residual, packed, None, (x_scale, x_shift))
-        found = dispatch.convolve(asked, input, weight, bias, residual, packed, None, (x_scale, x_shift))
-        y, *others = [found] if stats is None else found
-        y = y.contiguous(memory_format=memory_format(input, weight))
-        return (y, *others) if others else y
+        return computed(Called(asked, input, weight, bias, residual, packed, None, (x_scale, x_shift)))
 
-    def fake(input: Tensor, weight: Tensor, bias: Any, residual: Any, scale: Any, shift: Any, *rest: Any) -> Any:
-        asked, packed = _asked(name, rest, stats)
-        asked.check(input, weight, bias, residual, packed, None, (scale, shift))
-        shape, order = asked.shape(input, weight), memory_format(input, weight)
-        y = torch.empty(shape, dtype=input.dtype, device=input.device, memory_format=order)
+    def fake(*args: Any) -> Any:
+        y = read(full, args).made()
         return y if stats is None else (y, statistics.empty(y))
 
     def remember(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.asked, ctx.num_inputs = _asked(name, inputs[TENSORS:], stats)[0], len(inputs)
+        ctx.asked, ctx.num_inputs = read(full, inputs).asked, len(inputs)
         y, *more = [output] if stats is None else (output[0], *output)
         remember_call(ctx, inputs[:4], y, *inputs[4:TENSORS], *more)
 
@@ -94,26 +86,20 @@ def _define(name: str, suffix: str) -> Any:
         return dy if stats is None else (dy, statistics.tangent(saved[TENSORS], saved[TENSORS + 1], dy))
 
     def batched(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
-        asked, packed = _asked(name, args[TENSORS:], stats)
-        packed = packed if len(in_dims) > TENSORS + ARGUMENTS and in_dims[TENSORS + ARGUMENTS] is None else None
-        scales = args[4:TENSORS], in_dims[4:TENSORS]
-        return batched_call(asked, info.batch_size, in_dims[:4], args[:4], packed, *scales)
+        called = read(full, args)
+        packed = called.packed if len(in_dims) > TENSORS + ARGUMENTS and in_dims[TENSORS + ARGUMENTS] is None else None
+        return batched_call(called._replace(packed=packed), info.batch_size, in_dims[:4], in_dims[4:TENSORS])
 
-    def flops(x: Any, w: Any, _bias: Any, _residual: Any, _scale: Any, _shift: Any, *rest: Any, out_shape: Any) -> int:
+    def flops(*args: Any, out_shape: Any) -> int:
         y = out_shape if stats is None else out_shape[0]
-        return flop_formulas.of_convolution(_asked(name, rest, stats)[0], x, w, y)
+        return flop_formulas.of_convolution(read(full, args).asked, args[0], args[1], y)
 
     def by_images(*args: Any) -> tuple[Sequence[int], Sequence[str]]:
         each = [i for i in (4, 5) if args[i] is not None and len(args[i].shape) == 2]
         return (0, 3, *each), [sharding.SHARDED] if stats is None else [sharding.SHARDED, sharding.SECOND]
 
     forward.__annotations__["return"] = "Tensor" if stats is None else "tuple[Tensor, Tensor]"
-    return define(f"{name}{suffix}", forward, fake, (remember, _backward, forward_mode), batched, flops, by_images)
-
-
-def _asked(name: str, rest: Sequence[Any], stats: str | None) -> tuple[Convolution, Any]:
-    """(Convolution, packed filter) of a call's arguments after the tensors."""
-    return asked_of(name, *rest, return_stats=stats), rest[ARGUMENTS] if len(rest) > ARGUMENTS else None
+    return define(full, forward, fake, (remember, _backward, forward_mode), batched, flops, by_images)
 
 
 def _backward(ctx: Any, g: Tensor | None, of_stats: Tensor | None = None) -> tuple[Tensor | None, ...]:

@@ -1,29 +1,22 @@
-"""One call of an operator of any rank, and the checks of its tensors."""
+"""What an operator of any rank computes, without its tensors."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from ... import norms, rules
 from ...axis import BLANK_MOST, Axis
-from ...errors import refused
-from ...problem import HBM_BYTES, ConvProblem
-from ...rules import in_words_of
-from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
-from . import frames as front
+from ...problem import ConvProblem
+from ..errors import NkiconvError, raise_all
 from . import prologue
-from .filters import packed_shape
-from .tensor_kinds import DTYPES, are_positive, tensor_violations
+from .tensor_kinds import DTYPES, tensor_violations
 
 #: The axes after the channels, by rank.
 AXES = {1: "W", 2: "H, W", 3: "D, H, W"}
-_TAPS = str.maketrans("DHW", "TRS")
 
 #: Zeros around an axis, and steps between inputs or taps, above which results may be larger than memory, or blank.
 FAR = BLANK_MOST // 2
@@ -129,131 +122,11 @@ class Convolution:
             return "depthwise_conv1d"
         return f"{'conv_transpose' if self.transposed else 'conv'}{max(2, self.rank)}d"
 
-    def check(
-        self,
-        x: torch.Tensor,
-        w: torch.Tensor,
-        bias: torch.Tensor | None,
-        residual: torch.Tensor | None,
-        packed: torch.Tensor | None = None,
-        frames: torch.Tensor | None = None,
-        scales: prologue.Scales = prologue.NO_SCALES,
-    ) -> None:
-        """Refuse tensors and arguments that do not go together, naming all violated rules. frames: in front of x's;
-        scales: x_scale and x_shift.
-
-        Raises: DtypeError, GeometryError, LayoutError, UnsupportedError.
-        """
-        named = {"input": x, "weight": w, "bias": bias, "residual": residual, "packed": packed}
-        given = {name: tensor for name, tensor in named.items() if tensor is not None}
-        kinds = [error for name, tensor in given.items() for error in tensor_violations(name, tensor)]
-        self.refuse([*kinds, *self._together(given), *self._arguments(), *front.violations(x, frames)])
-        if frames is not None and self.return_stats is not None:
-            self.refuse([UnsupportedError("return_stats: is not taken with initial_frames; use channel_stats of y")])
-        self.refuse([*prologue.violations(x, scales, self.x_activation, frames), *self._upsample()])
-        self.refuse([*self._shapes(front.shaped(x, frames), w, bias, residual), *self._packed(w, packed)])
-
     def refuse(self, errors: list[NkiconvError]) -> None:
         """Raise all of them, with the layer's name in front of each."""
         if self.layer:
             errors = [type(error)(f"{self.layer}: {violation}") for error in errors for violation in error.violations]
         raise_all(f"{self.name} cannot run this call", errors)
-
-    def _together(self, given: dict[str, torch.Tensor]) -> Iterator[NkiconvError]:
-        """Errors of devices and dtypes of several tensors."""
-        x = given["input"]
-        for name, tensor in given.items():
-            yield from refused(UnsupportedError, rules.same(name, "device", tensor.device, "input", x.device))
-        weight = given["weight"]
-        if torch.float64 not in (x.dtype, weight.dtype):
-            yield from refused(DtypeError, rules.dtypes_together(x.dtype, weight.dtype, ("input", "weight")))
-        for name, tensor in given.items():
-            if (x.dtype == torch.float64) != (tensor.dtype == torch.float64):
-                yield DtypeError(
-                    f"{name}.dtype={tensor.dtype}: must be torch.float64 exactly when input's is (it is {x.dtype}); "
-                    f"cast one of them"
-                )
-
-    def _arguments(self) -> Iterator[NkiconvError]:
-        """Errors of everything that is no tensor."""
-        places = {name: getattr(self, name) for name in ("stride", "dilation", "lhs_dilation")}
-        wrong = [
-            *(rules.numbers(in_words_of(self.transposed, name), value) for name, value in places.items()),
-            rules.numbers("padding", tuple(one for pair in self.padding for one in pair), least=None),
-            rules.numbers("groups", self.groups),
-        ]
-        yield from refused(GeometryError, *wrong)
-        yield from refused(UnsupportedError, rules.activation(self.activation))
-        yield from refused(UnsupportedError, rules.residual_position(self.residual_position))
-        yield from refused(UnsupportedError, norms.return_stats(self.return_stats))
-
-    def _upsample(self) -> Iterator[NkiconvError]:
-        """Errors of x_upsample."""
-        yield from refused(UnsupportedError, rules.accepted("x_upsample", self.x_upsample, rules.UPSAMPLES))
-        if self.x_upsample != 1 and (self.transposed or self.rank != 2):
-            yield UnsupportedError(f"x_upsample={self.x_upsample}: conv2d alone takes it; upsample input before")
-
-    def _shapes(
-        self, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, residual: torch.Tensor | None
-    ) -> Iterator[NkiconvError]:
-        """Errors of shapes."""
-        taps = AXES[self.rank].translate(_TAPS)
-        of_w = f"{'C, K / groups' if self.transposed else 'K, C / groups'}, {taps}"
-        wrong = [rules.rank("input", x.shape, f"N, C, {AXES[self.rank]}"), rules.rank("weight", w.shape, of_w)]
-        yield from refused(LayoutError, *wrong)
-        if any(wrong):
-            return
-        C, K, inputs = x.shape[1], self.outputs(w), w.shape[0 if self.transposed else 1]
-        names = "input", "weight", "groups"
-        yield from refused(
-            GeometryError,
-            rules.filter_channels(w.shape, inputs, C, self.groups, transposed=self.transposed, names=names),
-            rules.divides("groups", self.groups, C=C, K=K),
-        )
-        lacks_channels = x.shape[1] == 0 and not self.transposed
-        if not are_positive([w.shape[0], *w.shape[1 + lacks_channels :], *x.shape[1 + lacks_channels :]]):
-            but = "N" if self.transposed else "N and C"
-            yield GeometryError(
-                f"input.shape={tuple(x.shape)}, weight.shape={tuple(w.shape)}: every extent but {but} must be at least "
-                f"1, as in torch"
-            )
-            return
-        if not are_positive(self.extents(self.convolved(x), w.shape[2:])):
-            yield GeometryError(
-                f"input.shape={tuple(x.shape)}: padded by {self.padding} it is smaller than the window of "
-                f"weight.shape={tuple(w.shape)} with dilation={self.dilation}; pad it, or shorten the filter"
-            )
-        elif max(*map(max, self.padding), *self.lhs_dilation, *self.dilation) > FAR:
-            yield from self._too_large(x, w)
-        if bias is not None:
-            yield from refused(GeometryError, rules.shape("bias", bias.shape, (K,), "[K]"))
-        if residual is not None:
-            yield from refused(GeometryError, rules.shape("residual", residual.shape, self.shape(x, w), "y's"))
-
-    def _too_large(self, x: torch.Tensor, w: torch.Tensor) -> Iterator[NkiconvError]:
-        """Errors of a result that does not fit in memory, or that consists almost only of zeros."""
-        axes = self.axes(self.convolved(x), w.shape[2:])
-        yield from refused(GeometryError, *rules.blank("ZPQ"[-self.rank :], axes, self.transposed))
-        size = math.prod(self.shape(x, w)) * x.element_size()
-        if size > HBM_BYTES:
-            yield GeometryError(
-                f"{f'stride={self.lhs_dilation}' if self.transposed else f'padding={self.padding}'}: the result "
-                f"{tuple(self.shape(x, w))} takes {size / 2**30:,.0f} GiB, at most {HBM_BYTES >> 30} are possible; "
-                f"{'use a smaller stride or dilation' if self.transposed else 'pad less'}"
-            )
-
-    def _packed(self, w: torch.Tensor, packed: torch.Tensor | None) -> Iterator[NkiconvError]:
-        """Errors of a packed filter next to the plain one."""
-        if packed is None or w.dim() != self.rank + 2:
-            return
-        if self.transposed:
-            yield UnsupportedError("packed: filters of transposed convolutions need none; pass None")
-            return
-        if self.groups > 1:
-            yield UnsupportedError(f"packed: groups={self.groups}; filters of groups are not packed; pass None")
-        yield from refused(DtypeError, rules.same("packed", "dtype", packed.dtype, "weight", w.dtype))
-        wanted = packed_shape(w.shape, w.element_size())
-        yield from refused(GeometryError, rules.shape("packed", packed.shape, wanted, "pack_filter(weight)'s"))
 
 
 def is_empty(x: torch.Tensor) -> bool:

@@ -16,16 +16,14 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from ..computers import dispatch
 from . import autograd, filter_gradients, flop_formulas, gradients, sharding
-from .calls import ARGUMENTS, asked_of, call, with_batch
+from .called import Called
+from .calls import ARGUMENTS, asked_of, call, computed, read, with_batch
 from .convolution import Convolution
-from .prologue import NO_SCALES, Scales, batched_scales
+from .prologue import batched_scales
 from .registrar import define
-from .tensor_kinds import memory_format
 
 #: Operators and the axes of their images.
 NAMES = {"conv1d": 1, "conv2d": 2, "conv3d": 3, "depthwise_conv1d": 1, "depthwise_conv2d": 2}
@@ -53,18 +51,14 @@ def _define(name: str) -> Any:
     ) -> Tensor:
         numbers = stride, padding, dilation, lhs_dilation, groups
         asked = asked_of(name, *numbers, activation, residual_position, layer, strict_nonfinite=strict_nonfinite)
-        asked.check(input, weight, bias, residual, packed)
-        y: Tensor = dispatch.convolve(asked, input, weight, bias, residual, packed)
-        return y.contiguous(memory_format=memory_format(input, weight))
+        y: Tensor = computed(Called(asked, input, weight, bias, residual, packed))
+        return y
 
-    def fake(input: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None, *rest: Any) -> Tensor:
-        asked = asked_of(name, *rest)
-        asked.check(input, weight, bias, residual, *rest[ARGUMENTS : ARGUMENTS + 1])
-        shape, order = asked.shape(input, weight), memory_format(input, weight)
-        return torch.empty(shape, dtype=input.dtype, device=input.device, memory_format=order)
+    def fake(*args: Any) -> Tensor:
+        return read(name, args).made()
 
     def remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.asked, ctx.num_inputs = asked_of(name, *inputs[4:]), len(inputs)
+        ctx.asked, ctx.num_inputs = read(name, inputs).asked, len(inputs)
         remember_call(ctx, inputs[:4], output)
 
     def backward(ctx: Any, g: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -77,10 +71,9 @@ def _define(name: str) -> Any:
         return tangent_of(ctx.asked, saved[:4], tangents[:4])
 
     def batched(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
-        asked, packed = asked_of(name, *args[4:]), None
-        if len(args) > 4 + ARGUMENTS and in_dims[4 + ARGUMENTS] is None:
-            packed = args[4 + ARGUMENTS]
-        return batched_call(asked, info.batch_size, in_dims[:4], args[:4], packed)
+        called = read(name, args)
+        packed = called.packed if len(args) > 4 + ARGUMENTS and in_dims[4 + ARGUMENTS] is None else None
+        return batched_call(called._replace(packed=packed), info.batch_size, in_dims[:4])
 
     def flops(x: Any, w: Any, _bias: Any, _residual: Any, *rest: Any, out_shape: Any) -> int:
         return flop_formulas.of_convolution(asked_of(name, *rest[:ARGUMENTS]), x, w, out_shape)
@@ -88,12 +81,6 @@ def _define(name: str) -> Any:
     return define(
         name, forward, fake, (remember, backward, forward_mode), batched, flops, lambda *_: ((0, 3), [sharding.SHARDED])
     )
-
-
-def _argument(asked: Convolution, x: Tensor, w: Tensor, bias: Tensor | None, residual: Tensor | None) -> Tensor:
-    """The activation's argument."""
-    z: Tensor = call(asked.plain(), x, w, bias, residual if asked.residual_position == "pre_activation" else None)
-    return z
 
 
 def remember_call(ctx: Any, tensors: Sequence[Any], output: Tensor, *more: Tensor | None) -> None:
@@ -129,10 +116,10 @@ def derivatives(ctx: Any, saved: Sequence[Any], needs: Sequence[bool], g: Tensor
     of_residual = None if before or not needs[3] else g.to(residual_dtype)
     if not any(needs[:3]) and not (before and needs[3]):
         return of_x, of_w, of_bias, of_residual
-    of_z = gradients.of_argument(asked, g, y, _argument(asked, x, w, bias, residual) if ctx.again else None)
+    of_z = gradients.of_argument(asked, g, y, call(Called(asked, x, w, bias, residual).plain()) if ctx.again else None)
     if needs[0]:
         back, filters = gradients.of_input(asked, x.shape[2:], w)
-        of_x = call(back, of_z, filters, None, None)
+        of_x = call(Called(back, of_z, filters))
     if needs[1]:
         of_w, of_bias = filter_gradients.of_filters(asked, of_z, x, w, needs[2])
     elif needs[2]:
@@ -155,52 +142,47 @@ def tangent_of(asked: Convolution, tensors: Sequence[Any], tangents: Sequence[An
     added = dresidual if before else None
     dz: Tensor
     if dx is not None:
-        dz = call(plain, dx, w, dbias, added)
-        dz = dz if dw is None else call(plain, x, dw, None, dz)
+        dz = call(Called(plain, dx, w, dbias, added))
+        dz = dz if dw is None else call(Called(plain, x, dw, None, dz))
     elif dw is not None:
-        dz = call(plain, x, dw, dbias, added)
+        dz = call(Called(plain, x, dw, dbias, added))
     else:
         dz = x.new_zeros(plain.shape(x, w))
         dz = dz if added is None else dz + added.to(x.dtype)
         dz = dz if dbias is None else dz + dbias.to(x.dtype).reshape(-1, *[1] * asked.rank)
     if asked.activation is not None:
-        dz = gradients.of_argument(asked, dz, None, _argument(asked, x, w, bias, residual))
+        dz = gradients.of_argument(asked, dz, None, call(Called(asked, x, w, bias, residual).plain()))
     return dz if before or dresidual is None else dz + dresidual.to(x.dtype)
 
 
 def batched_call(
-    asked: Convolution,
-    size: int,
-    dims: tuple[int | None, ...],
-    tensors: tuple[Tensor | None, ...],
-    packed: Tensor | None,
-    scales: Scales = NO_SCALES,
-    of_scales: tuple[int | None, ...] = (None, None),
+    called: Called, size: int, dims: tuple[int | None, ...], of_scales: tuple[int | None, ...] = (None, None)
 ) -> tuple[Any, Any]:
-    """(y, its batch axis) of tensors with the batch axes `dims`, None for no batch; with asked.return_stats
-    ((y, stats), (axis, axis)); of_scales: the batch axes of scales.
+    """(y, its batch axis) of a call whose input, weight, bias and residual have the batch axes `dims`, None for no
+    batch; with return_stats ((y, stats), (axis, axis)); of_scales: the batch axes of scales.
 
     Batches of images are more images; batches of filters or biases are more groups, whose filters are plain.
     """
+    asked = called.asked
     x, w, bias, residual = (
         tensor if tensor is None or dim is None else tensor.movedim(dim, 0)
-        for tensor, dim in zip(tensors, dims, strict=True)
+        for tensor, dim in zip(called[1:5], dims, strict=True)
     )
     assert x is not None
     assert w is not None
     if dims[1] is None and dims[2] is None:
         x = with_batch(x, dims[0], size)
         residual = None if residual is None else with_batch(residual, dims[3], size).flatten(0, 1)
-        numbers = batched_scales(scales, of_scales, size, x.shape[1], False)
-        return _apart(call(asked, x.flatten(0, 1), w, bias, residual, packed, scales=numbers), size, 0)
+        numbers = batched_scales(called.scales, of_scales, size, x.shape[1], False)
+        return _apart(call(called._replace(x=x.flatten(0, 1), residual=residual, scales=numbers)), size, 0)
     x = with_batch(x, dims[0], size).transpose(0, 1).flatten(1, 2)
     w = with_batch(w, dims[1], size).flatten(0, 1)
     bias = None if bias is None else with_batch(bias, dims[2], size).flatten(0, 1)
     if residual is not None:
         residual = with_batch(residual, dims[3], size).transpose(0, 1).flatten(1, 2)
-    grouped = _with_groups(asked, asked.groups * size)
-    numbers = batched_scales(scales, of_scales, size, x.shape[0], True)
-    return _apart(call(grouped, x, w, bias, residual, scales=numbers), size, 1)
+    grouped = dataclasses.replace(asked, groups=asked.groups * size)
+    numbers = batched_scales(called.scales, of_scales, size, x.shape[0], True)
+    return _apart(call(Called(grouped, x, w, bias, residual, scales=numbers)), size, 1)
 
 
 def _apart(found: Any, size: int, axis: int) -> tuple[Any, Any]:
@@ -210,10 +192,6 @@ def _apart(found: Any, size: int, axis: int) -> tuple[Any, Any]:
         return found.reshape(*found.shape[:axis], size, each, *found.shape[axis + 1 :]), axis
     y, stats = found
     return (_apart(y, size, axis)[0], _apart(stats, size, axis + 1)[0]), (axis, axis + 1)
-
-
-def _with_groups(asked: Convolution, groups: int) -> Convolution:
-    return dataclasses.replace(asked, groups=groups)
 
 
 OPERATORS = {name: _define(name) for name in NAMES}

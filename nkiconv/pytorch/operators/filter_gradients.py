@@ -23,6 +23,7 @@ from ...errors import refused
 from ..computers import dispatch, host
 from ..errors import DtypeError, GeometryError, NkiconvError, UnsupportedError
 from . import autograd, flop_formulas, gradients, sharding
+from .called import Called
 from .calls import call, with_batch
 from .convolution import Convolution, filter_like
 from .registrar import define
@@ -83,7 +84,7 @@ def _check(asked: Convolution, x: Tensor, g: Tensor, size: tuple[int, ...], dtyp
     asked.refuse(errors)
     # sums are fp32, so an fp32 gradient may belong to a filter of any dtype
     like = filter_like(x, size, x.dtype if dtype == torch.float32 else dtype)
-    asked.check(x, like, None, None)
+    Called(asked, x, like).check()
     errors += refused(UnsupportedError, rules.same("grad", "device", g.device, "input", x.device))
     errors += refused(DtypeError, rules.same("grad", "dtype", g.dtype, "input", x.dtype))
     errors += refused(GeometryError, rules.shape("grad", g.shape, asked.shape(x, like), "y's"))
@@ -127,10 +128,10 @@ def _define(rank: int) -> Any:
         v = None if v is None else v.to(x.dtype)
         if v is not None and ctx.needs_input_grad[1]:
             back, filters = gradients.of_input(asked, x.shape[2:], v)
-            of_x = call(back, g, filters, None, None)
+            of_x = call(Called(back, g, filters))
         if ctx.needs_input_grad[2]:
             if v is not None:
-                of_g = call(asked, x, v, u, None)
+                of_g = call(Called(asked, x, v, u))
             elif u is not None:
                 of_g = u.to(g.dtype).reshape(-1, *[1] * rank).expand(g.shape)
         return of_x, of_g, *[None] * _ARGUMENTS

@@ -12,7 +12,6 @@ from ...errors import refused
 from ..computers import host
 from ..errors import NkiconvError, UnsupportedError
 from .convolution import Convolution
-from .frames import joined
 from .prologue import Scales
 from .statistics import channel_violations
 
@@ -76,26 +75,9 @@ def finished(asked: Convolution, u: Tensor, residual: Tensor | None, norm: Pixel
     return y if residual is None or asked.residual_position == "pre_activation" else y + host.wide(residual)
 
 
-def by_torch(
-    asked: Convolution,
-    x: Tensor,
-    w: Tensor,
-    bias: Tensor | None,
-    residual: Tensor | None,
-    frames: Tensor | None,
-    norm: PixelNorm,
-) -> tuple[Tensor, Tensor]:
-    """(y, the norm's input or an empty tensor) of checked tensors, in fp32, or float64 if x is, and rounded."""
-    added = residual if asked.residual_position == "pre_activation" else None
-    offsets = None if bias is None else host.wide(bias)
-    u = host.reference(asked.plain(), host.wide(joined(x, frames)), host.wide(w), offsets, added)
-    y = host.in_dtype(finished(asked, u, residual, norm), x.dtype)
-    return y, host.in_dtype(u, x.dtype) if norm.before else nothing_like(y)
-
-
-def nothing_like(y: Tensor) -> Tensor:
-    """An empty tensor in place of a norm's input that is not asked for."""
-    return y.new_empty(*y.shape[:2], 0)
+def both(norm: PixelNorm, y: Tensor, *before: Tensor) -> tuple[Tensor, Tensor]:
+    """(y, the norm's input), or an empty tensor in its place where it is not asked for."""
+    return y, before[0] if norm.before else y.new_empty(*y.shape[:2], 0)
 
 
 def numbers_of(norm: PixelNorm) -> dict[str, Any]:

@@ -27,9 +27,8 @@ from ....pytorch import (
     depthwise_conv1d,
     depthwise_conv2d,
 )
-from ....pytorch.operators.calls import WITH_PROLOGUE, WITH_STATS
+from ....pytorch.operators.calls import WITH_PROLOGUE, WITH_STATS, read
 from ....pytorch.operators.custom import NAMES
-from ....pytorch.operators.planned import called
 from ....pytorch.operators.tensor_kinds import DTYPES
 from ....rules import ACTIVATIONS
 from .table import ABSENT, KERNEL, TORCH, Column, Operands, Row, always, markdown
@@ -66,7 +65,7 @@ class _Seen(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def _check(operator: str, args: Any) -> None:
     """Raise why no kernel runs a call of an operator."""
-    found = called(operator, args)
+    found = read(operator, args)
     name, problem, wanted = found.asked.name, found.problem, found.planned
     operation = OPERATIONS[name if name in OPERATIONS else "conv_transpose2d" if problem.transposed else "conv2d"]
     raise_all(name, list(operation.violations(problem, wanted)))
