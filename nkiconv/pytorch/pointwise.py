@@ -31,8 +31,7 @@ from .operators import autograd, sharding
 from .operators.calls import own
 from .operators.pixel_norm import PixelNorm, normalized
 from .operators.registrar import define
-from .operators.statistics import channel_violations
-from .operators.tensor_kinds import DTYPES, are_positive, tensor_violations
+from .operators.tensor_kinds import DTYPES, are_positive, channel_violations, tensor_violations
 
 NAME = "pointwise_mlp"
 #: Its tensors without a norm's.

@@ -13,7 +13,7 @@ from ..computers import host
 from ..errors import NkiconvError, UnsupportedError
 from .convolution import Convolution
 from .prologue import Scales
-from .statistics import channel_violations
+from .tensor_kinds import channel_violations
 
 
 class PixelNorm(NamedTuple):

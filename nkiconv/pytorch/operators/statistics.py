@@ -13,7 +13,7 @@ the mean M and variance V of all n elements, as norm_scale_shift reads them. Cou
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -23,11 +23,11 @@ from ... import norms, rules
 from ...errors import refused
 from ..computers import host, statistics
 from ..computers.statistics import Norm, ScaleShift, gathered, moments, shares, spread, summed
-from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
+from ..errors import DtypeError, GeometryError, LayoutError, UnsupportedError, raise_all
 from . import autograd, sharding
 from .calls import own, with_batch
 from .registrar import define
-from .tensor_kinds import are_positive, tensor_violations
+from .tensor_kinds import are_positive, channel_violations, tensor_violations
 
 _CANNOT = "cannot run this call"
 #: Gradients of norm_scale_shift's arguments without one: norm, num_groups, eps.
@@ -59,22 +59,6 @@ def check_norm(
     for name, one in zip(names, (weight, bias), strict=True):
         wrong += channel_violations(name, one, channels, like)
     raise_all(f"norm_scale_shift {_CANNOT}", wrong)
-
-
-def channel_violations(name: str, one: Any, channels: int, like: Tensor) -> Iterator[NkiconvError]:
-    """Errors of a number for each channel, beside a tensor that is like x or its statistics."""
-    if one is None:
-        return
-    errors = list(tensor_violations(name, one))
-    yield from errors
-    if errors:
-        return
-    yield from refused(GeometryError, rules.shape(name, one.shape, (channels,), "[C]"))
-    yield from refused(UnsupportedError, rules.same(name, "device", one.device, "input", like.device))
-    if (one.dtype == torch.float64) != (like.dtype == torch.float64):
-        yield DtypeError(
-            f"{name}.dtype={one.dtype}: must be torch.float64 exactly when input's is (it is {like.dtype}); cast one"
-        )
 
 
 def check_stats(name: str, stats: Any, like: Tensor | None = None) -> None:

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch._prims_common import suggest_memory_format
 
-from ...rules import E4M3FN_REMEDY
+from ... import rules
+from ...errors import refused
 from ..computers import modes
-from ..errors import DtypeError, LayoutError, NkiconvError
+from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError
 
 #: torch's dtypes that the kernels take, and nkiconv's names of them.
 DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
@@ -42,7 +43,7 @@ def tensor_violations(name: str, tensor: object, *, kernels_only: bool = False) 
     elif tensor.dtype == torch.float8_e4m3fn:
         yield DtypeError(
             f"{name}.dtype={tensor.dtype}: accepted are {_ACCEPTED}; cast it with .bfloat16(), which is exact, or call "
-            f"nkiconv.conv2d of arrays, which takes NKI's float8_e4m3: {E4M3FN_REMEDY}"
+            f"nkiconv.conv2d of arrays, which takes NKI's float8_e4m3: {rules.E4M3FN_REMEDY}"
         )
     elif not tensor.dtype.is_floating_point:
         yield DtypeError(
@@ -50,6 +51,24 @@ def tensor_violations(name: str, tensor: object, *, kernels_only: bool = False) 
         )
     else:
         yield DtypeError(f"{name}.dtype={tensor.dtype}: accepted are {_ACCEPTED}; cast {name}")
+
+
+def channel_violations(
+    name: str, one: torch.Tensor | None, channels: int, like: torch.Tensor
+) -> Iterator[NkiconvError]:
+    """Errors of a number for each channel, beside a tensor that is like x or its statistics."""
+    if one is None:
+        return
+    errors = list(tensor_violations(name, one))
+    yield from errors
+    if errors:
+        return
+    yield from refused(GeometryError, rules.shape(name, one.shape, (channels,), "[C]"))
+    yield from refused(UnsupportedError, rules.same(name, "device", one.device, "input", like.device))
+    if (one.dtype == torch.float64) != (like.dtype == torch.float64):
+        yield DtypeError(
+            f"{name}.dtype={one.dtype}: must be torch.float64 exactly when input's is (it is {like.dtype}); cast one"
+        )
 
 
 def are_positive(extents: Sequence[int]) -> bool:
