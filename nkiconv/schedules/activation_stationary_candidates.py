@@ -137,13 +137,12 @@ def _memory_unsupported(geometry: Geometry, options: Options, settings: Any) -> 
     made = make_pixels(geometry, settings)
     if made is not None and options.epilogue.norm is not None and len(made.batches) > 1:
         return (
-            f"y_norm={options.epilogue.norm.kind}, config shard={settings.shard}, "
-            f"filter_bytes={settings.filter_bytes}: a group of filters must have all K={geometry.K} output channels; "
-            f"use shard=images, and a filter_bytes of all, or normalize y"
+            f"y_norm={options.epilogue.norm.kind}, config shard={settings.shard}: filters of all K={geometry.K} output "
+            f"channels must be in SBUF together; use shard=images, or normalize y"
         )
     return (
         f"C={geometry.C}, H={geometry.rows.size}, W={geometry.columns.size}, R={geometry.rows.taps}, "
-        f"S={geometry.columns.taps}, x_bytes={settings.x_bytes}: {NAME} keeps padded windows of rows of y and "
+        f"S={geometry.columns.taps}, config side={settings.side}: {NAME} keeps padded windows of rows of y and "
         f"filters of all input channels in SBUF, {SBUF_BYTES} bytes per partition, in "
         f"steps of at most {STEP_MAX} elements; use implicit_gemm"
     )

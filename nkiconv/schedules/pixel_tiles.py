@@ -27,13 +27,12 @@ from .options import (
     prologue_bytes,
     prologue_instructions,
 )
-from .settings import BY_SHAPE, WARM_UPS, Config, Settings, choice, count, double, half, setting, warm_up
+from .settings import BY_SHAPE, WARM_UPS, Config, Settings, choice, count, setting, warm_up
 from .tiles import (
     BANK_COLUMNS,
     P_MAX,
     PARTS,
     QUADRANT,
-    SBUF_BYTES,
     Part,
     cut,
     cut_into,
@@ -43,6 +42,8 @@ from .tiles import (
     some_of,
 )
 
+#: Bytes a partition of x of an output tile, two of which are loaded at once, and of filters of a weight-resident group.
+X_BYTES, FILTER_BYTES = 32_768, 118_784
 #: Bytes a partition of one load of a later output tile, if it has as many.
 LOAD_BYTES = 8192
 #: Elements between neighbours of a free axis on chip, at most (rules NKI053).
@@ -56,7 +57,8 @@ class PixelSettings(Settings):
     """Settings of y as NHWC."""
 
     algorithm = "activation_stationary"
-    tried = ("shard", "side", "fold", "x_bytes", "filter_bytes", "warmup")
+    tried = ("shard", "side", "fold", "warmup")
+    removed = tuple((name, "leave it out") for name in ("x_bytes", "filter_bytes"))
 
     shard: str = choice(
         "of y as NHWC: the two cores share channels of y, or images and their rows; images if fold > 1",
@@ -69,18 +71,6 @@ class PixelSettings(Settings):
         1,
         P_MAX,
         near=(1, 2, 3, 4, 6, 8),
-    )
-    x_bytes: int = count(
-        "x of an output tile, two of which are loaded at once", 64, SBUF_BYTES, default=32_768, near=(half, double),
-        unit="bytes per partition",
-    )  # fmt: skip
-    filter_bytes: int = count(
-        "filters of a weight-resident group",
-        64,
-        SBUF_BYTES,
-        default=118_784,
-        near=(half, double),
-        unit="bytes per partition",
     )
     warmup: int = warm_up(28, near=WARM_UPS)
 
@@ -344,14 +334,14 @@ def make_pixels(geometry: Geometry, config: PixelSettings) -> PixelSchedule | No
     k_bytes = len(k_tiles) * num_taps(geometry) * item
     if not fits_sbuf(k_bytes):
         return None
-    most_k = min(geometry.K, max(1, config.filter_bytes // k_bytes))
+    most_k = min(geometry.K, max(1, FILTER_BYTES // k_bytes))
     count = div_ceil(geometry.K, most_k)
     if fold > 1 and (count > 1 or config.shard == "channels"):
         return None
     if count > 1 or config.shard == "channels":
         count = min(geometry.K, div_ceil(count, PARTS) * PARTS)
     batches = cut_into(geometry.K, count)
-    most_elements = config.x_bytes // (len(k_tiles) * item)
+    most_elements = X_BYTES // (len(k_tiles) * item)
     sizes = cut_of(source, geometry, config.side, most_elements)
     out_tiles = pixel_out_tiles(source, geometry, sizes, most_elements, PARTS if count == 1 else 1)
     if max(widest_step(source, sizes, out_tile, len(k_tiles)) for out_tile in out_tiles) > STEP_MAX:

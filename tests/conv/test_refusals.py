@@ -120,6 +120,7 @@ UNSUPPORTED = {
         (NHWC, {"warmup": 300}, {}, "config warmup=300: must be an int from 0 to 256"),
         (NHWC, {"shard": "rows"}, {}, r"config shard=rows: must be one of \('channels', 'images'\)"),
         (NHWC, {"rows": 3}, {}, "activation_stationary has no setting rows"),
+        (NHWC, {"x_bytes": 32_768}, {}, "config x_bytes: was removed from activation_stationary; leave it out"),
         (NHWC.replace(W=120_100, rhs_dilation=(1, 60_000)), {}, {}, "activation_stationary keeps padded windows"),
         (DEPTHWISE, {}, STRICT, "strict_nonfinite=True: activation_stationary multiplies"),
         (DEPTHWISE.replace(K=12), {}, {}, "C=6, K=12: activation_stationary takes 1, or depthwise problems"),

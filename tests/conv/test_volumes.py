@@ -74,8 +74,6 @@ SETTINGS = {
     "loads of one row": (VOLUMES["several chunks"], GEMM, {"x_bytes": 256}),
     "filters by DMA": (VOLUMES["several chunks"], GEMM, {"moved": 2}),
     "K tile by K tile": (VOLUMES["several chunks"], GEMM, {"order": "chunks"}),
-    "pixels, loads of one row": (VOLUMES["causal"], PIXELS, {"x_bytes": 256}),
-    "pixels, few filters": (VOLUMES["same"], PIXELS, {"filter_bytes": 256}),
     "pixels, channels shared": (VOLUMES["causal"], PIXELS, {"shard": "channels"}),
     "pixels, two a partition": (VOLUMES["same"], PIXELS, {"side": 2}),
     "pixels, small planes": (SMALL, PIXELS, {}),

@@ -53,7 +53,9 @@ _ROWS = ConvProblem(
 )
 _PLAIN_ROWS = _ROWS.replace(stride=(1, 1), rhs_dilation=(1, 2), padding=((1, 2), (0, 2)), H=24)
 _PIXELS_ONE_TAP = ConvProblem(N=2, C=30, H=12, W=70, K=20, R=1, S=1, layout="NHWC")
-_NO_X = ConvProblem(N=1, C=5, H=3, W=9, K=6, R=3, S=2, padding=((12, 11), (1, 0)), layout="NHWC")
+_NO_X = ConvProblem(N=1, C=5, H=3, W=40, K=6, R=3, S=2, padding=((24, 11), (1, 0)), layout="NHWC")
+_LONG = ConvProblem(N=1, C=3, H=1, W=20_000, K=4, S=3, padding=ONE_ROW, layout="NHWC")
+_MANY_TAPS = ConvProblem(N=1, C=3, H=4, W=5, K=70, R=31, S=31, padding=((15, 15), (15, 15)), layout="NHWC")
 TALL = ConvProblem(N=1, C=20, H=70, W=13, K=33, R=3, S=3, padding=SAME, layout="NHWC")
 
 
@@ -64,18 +66,19 @@ def _gaps(taps, apart, padding, **more):
 
 
 _PIXELS = {
-    "many": (M_TILES.replace(layout="NHWC"), {"shard": "channels", "filter_bytes": 1500}),
-    "many, images shared": (M_TILES.replace(layout="NHWC"), {"shard": "images", "filter_bytes": 1500, "warmup": 0}),
-    "line": (LINE.replace(layout="NHWC"), {"side": 2, "x_bytes": 9000}),
-    "line, 70 pixels a partition": (LINE.replace(layout="NHWC"), {"side": 70, "x_bytes": 2000}),
+    "many": (M_TILES.replace(layout="NHWC"), {"shard": "channels"}),
+    "many, images shared": (M_TILES.replace(layout="NHWC"), {"shard": "images", "warmup": 0}),
+    "several groups of filters": (_MANY_TAPS, {"shard": "images"}),
+    "line": (LINE.replace(layout="NHWC"), {"side": 2}),
+    "line, 160 pixels a partition": (_LONG, {"side": 160}),
     "strided": (STRIDED.replace(layout="NHWC"), {"side": 2, "shard": "images"}),
     "tall": (TALL, {"side": 1, "warmup": 3}),
     "tall, whole rows": (TALL, {"side": 13}),
     "rows folded, stride and dilation": (_ROWS, {"fold": 3}),
     "rows folded": (_PLAIN_ROWS, {"fold": 2, "side": 11}),
-    "six rows folded": (_PLAIN_ROWS, {"fold": 6, "side": 1, "x_bytes": 500}),
+    "six rows folded": (_PLAIN_ROWS, {"fold": 6, "side": 1}),
     "rows folded, one tap": (_PIXELS_ONE_TAP, {"fold": 4, "side": 2}),
-    "rows folded, no x in some": (_NO_X, {"fold": 4, "x_bytes": 1000}),
+    "rows folded, no x in some": (_NO_X, {"fold": 4, "side": 1}),
     "gaps": (_gaps((4, 4), (2, 2), ((2, 2), (2, 2)), H=7, W=9, K=7), {"side": 18}),
     "gaps, no tap": (_gaps((1, 1), (2, 2), ((0, 1), (0, 1))), {"side": 2}),
     "gaps between rows": (_gaps((4, 3), (3, 1), ((2, 3), (1, 1))), {"side": 1}),
