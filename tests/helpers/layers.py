@@ -9,12 +9,10 @@ from typing import NamedTuple
 import torch
 from torch.nn import functional as F
 from torch_activation import torchs as activation_of
+from torch_exact import torchs
 
-from nkiconv import bounds, pytorch, reference
-from nkiconv.problem import ConvProblem
-from nkiconv.pytorch.computers.arrays import to_numpy
+from nkiconv import pytorch
 from nkiconv.pytorch.computers.statistics import Norm, moments
-from nkiconv.pytorch.operators.tensor_kinds import DTYPES
 
 SIZES = {1: (9,), 2: (5, 6), 3: (3, 4, 5)}
 #: One mean and one variance of each image and channel.
@@ -30,29 +28,19 @@ class Form:
     stats: bool = False
     x_upsample: int = 1
 
-    def __str__(self):
-        return next(name for name, one in FORMS.items() if one == self)
-
     @property
     def ranks(self):
         return (1, 2, 3) if self.x_upsample == 1 else (2,)
 
-    def operator_name(self, rank):
-        return f"conv{'_transpose' * self.transposed}{rank}d_with_{'stats' if self.stats else 'prologue'}"
-
     def groups(self, x, w):
         return 4 // w.shape[1] if self.transposed else x.shape[1 - w.ndim] // w.shape[1]
 
-    def tensors(self, rank, form="image", residual=True, dtype=torch.float32, groups=2, channels=6):
+    def tensors(self, rank, form="image", residual=True, groups=2, channels=6):
         """x, w, bias, residual, x_scale, x_shift of a convolution with 3 taps and padding 1."""
-        generator = torch.Generator().manual_seed(rank)
-        kind = torch.float64 if dtype == torch.float64 else torch.float32
         of_x = (channels,) if form == "channel" else (2, channels)
         of_y = (2, 4, *((2 if self.transposed else self.x_upsample) * size for size in SIZES[rank]))
         of_w = (channels, 4 // groups) if self.transposed else (4, channels // groups)
-        shapes = (2, channels, *SIZES[rank]), (*of_w, *[3] * rank), (4,), of_y, of_x, of_x
-        kinds = (dtype,) * 4 + (kind,) * 2
-        found = [torch.randn(one, generator=generator).to(each) for one, each in zip(shapes, kinds, strict=True)]
+        found = randoms((2, channels, *SIZES[rank]), (*of_w, *[3] * rank), (4,), of_y, of_x, of_x, seed=rank)
         return found if residual else [*found[:3], None, *found[4:]]
 
     def call(self, x, w, bias, residual, scale, shift, act="silu", **more):
@@ -62,18 +50,6 @@ class Form:
         more |= {"x_upsample": self.x_upsample} if self.x_upsample > 1 else {}
         more |= {"return_stats": "channel"} if self.stats else {}
         return function(x, w, bias, x_scale=scale, x_shift=shift, x_activation=act, **more)
-
-    def numbers(self, x, w, act="silu", activation=None, residual_position="pre_activation"):
-        """The operator's arguments after the tensors."""
-        rank = w.dim() - 2
-        ones, stride = [1] * rank, [1 + self.transposed] * rank
-        pads = [1, 1 + self.transposed] * rank
-        more = ones, pads, ones, stride, self.groups(x, w), activation, residual_position, None, None, False, act
-        return more if self.x_upsample == 1 else (*more, self.x_upsample)
-
-    def operator(self, x, w, *given, **more):
-        found = getattr(torch.ops.nkiconv, self.operator_name(w.dim() - 2))(x, w, *given, *self.numbers(x, w, **more))
-        return self.moments(found)
 
     def ours(self, *given, **more):
         return self.moments(self.call(*given, **more))
@@ -99,26 +75,6 @@ class Form:
             y = y + residual
         return (y, y.flatten(2).mean(2), y.flatten(2).var(2, correction=0)) if self.stats else y
 
-    def truth(self, given, act, activation=None, out_dtype=None):
-        """(y [N, K, ...] in float64, how far the kernel's may be off), y rounded to out_dtype, or x's."""
-        x, w, bias, residual, scale, shift = map(to_numpy, given)
-        rank, dtype = w.ndim - 2, DTYPES[given[0].dtype]
-        convolved = (self.x_upsample * size for size in x.shape[2:])
-        sizes = dict(zip("DHW"[-rank:], convolved, strict=True)) | dict(zip("TRS"[-rank:], w.shape[2:], strict=True))
-        padding = (((0, 0),) if rank == 1 else ()) + ((1, 1),) * rank
-        groups = self.groups(x, w)
-        problem = ConvProblem(N=len(x), C=x.shape[1], K=len(w), **sizes, groups=groups, padding=padding, dtype=dtype)
-        images, filters = x[:, :, None] if rank == 1 else x, w.reshape(problem.filter_shape)
-        off = bounds.prologue_bound(images, dtype, scale, shift, act)
-        inexact = reference.abs_sum_ref(reference.prologue_ref(off, x_upsample=self.x_upsample), filters, problem)
-        h = reference.prologue_ref(images, scale, shift, act, self.x_upsample)
-        sums, most = (one(h, filters, problem) for one in (reference.conv_ref, reference.abs_sum_ref))
-        after = bias, activation, residual.reshape(sums.shape)
-        limit = bounds.epilogue_bound(
-            reference.num_terms(problem), most, sums, out_dtype or dtype, *after, inexact=inexact
-        )
-        return reference.epilogue_ref(sums, *after), limit
-
 
 FORMS = {
     "prologue": Form(),
@@ -135,10 +91,12 @@ def randoms(*shapes, seed=0, dtype=torch.float32):
     return [torch.randn(one, generator=generator).to(dtype) for one in shapes]
 
 
-def norm_act(x, w, bias, gamma, beta, norm="group", act="silu", **more):
-    groups = {"num_groups": 3} if norm == "group" else {}
-    more |= {"norm": norm, "norm_weight": gamma, "norm_bias": beta, "x_activation": act, "padding": 1} | groups
-    return getattr(pytorch, f"norm_act_conv{w.dim() - 2}d")(x, w, bias, **more)
+def norm_act(x, w, bias, gamma, beta, *numbers, names=(), norm="group", act="silu", **more):
+    more |= {"norm": norm, "norm_weight": gamma, "norm_bias": beta, "x_activation": act, "padding": 1}
+    more |= {"num_groups": 3} if norm == "group" else {}
+    return getattr(pytorch, f"norm_act_conv{w.dim() - 2}d")(
+        x, w, bias, **more, **dict(zip(names, numbers, strict=True))
+    )
 
 
 def normed(x, gamma, beta, norm, eps=1e-5):
@@ -150,15 +108,17 @@ def normed(x, gamma, beta, norm, eps=1e-5):
     return F.instance_norm(x, None, None, gamma, beta, eps=eps)
 
 
-def norm_act_in_torch(x, w, bias, gamma, beta, norm="group", act="silu"):
-    h = activation_of(act)(normed(x, gamma, beta, norm))
-    return getattr(F, f"conv{w.dim() - 2}d")(h, w, bias, padding=1)
+def norm_act_in_torch(x, w, bias, gamma, beta, *numbers, names=(), norm="group", act="silu"):
+    """What is normed is x + offset; what is activated is the norm times scale, plus shift."""
+    rank = w.dim() - 2
+    of = {name: one.reshape(-1, 6, *[1] * rank) for name, one in zip(names, numbers, strict=True)}
+    z = normed(x + of.get("offset", 0), gamma, beta, norm) * of.get("scale", 1) + of.get("shift", 0)
+    return getattr(F, f"conv{rank}d")(activation_of(act)(z), w, bias, padding=1)
 
 
-def of_norm_act(rank, dtype=torch.float32, mean=0.0):
-    """x, w, bias, and the norm's weight and bias."""
-    x, *others = randoms((2, 6, *SIZES[rank]), (4, 6, *[3] * rank), (4,), (6,), (6,))
-    return [one.to(dtype) for one in (x + mean, *others)]
+def of_norm_act(rank, *numbers):
+    """x, w, bias, the norm's weight and bias, and what else has these shapes."""
+    return randoms((2, 6, *SIZES[rank]), (4, 6, *[3] * rank), (4,), (6,), (6,), *numbers)
 
 
 def rows_norm(rows, kind, weight, bias):
@@ -256,7 +216,7 @@ def split(x, w, bias=None, state=None, **more):
     return *parts, *states
 
 
-def mlp(x, w1, w2, bias1, bias2, residual, *norm, kind=None):
+def mlp(x, w1, w2, bias1=None, bias2=None, residual=None, *norm, kind=None):
     named = dict(zip(("x_norm_weight", "x_norm_bias"), norm, strict=False))
     return pytorch.pointwise_mlp(x, w1, w2, bias1=bias1, bias2=bias2, residual=residual, x_norm=kind, **named)
 
@@ -267,10 +227,10 @@ def mlp_in_torch(x, w1, w2, bias1=None, bias2=None, residual=0.0, gamma=None, be
     return F.linear(F.gelu(F.linear(rows, w1, bias1)), w2, bias2).movedim(-1, 1) + residual
 
 
-def of_mlp(kind=None, pixels=(4, 3), dtype=torch.float32):
+def of_mlp(kind=None, pixels=(4, 3)):
     """x, filters, biases, residual, and the norm's weight and bias."""
     shapes = (2, 5, *pixels), (12, 5), (7, 12), (12,), (7,), (2, 7, *pixels), (5,), (5,)
-    x, *others = randoms(*shapes[: 6 if kind is None else 8], dtype=dtype)
+    x, *others = randoms(*shapes[: 6 if kind is None else 8])
     return [x, *(one / 4 for one in others)]
 
 
@@ -304,39 +264,77 @@ class Layer(NamedTuple):
     wide: tuple[int, ...] = ()  # arguments in fp32 whatever x is
 
 
-def conv1d(x, w, bias, residual, activation="silu", position="pre_activation"):
+#: Functions that convolve, and arguments of torch's and ours.
+FUNCTIONS = {
+    "conv1d": {"stride": 2, "padding": 1, "groups": 2},
+    "conv2d": {"stride": (2, 1), "dilation": (1, 2), "padding": 1, "groups": 2},
+    "conv3d": {"dilation": (2, 1, 1), "padding": (2, 0, 1), "groups": 2},
+    "depthwise_conv1d": {"padding": 1, "dilation": 2}, "depthwise_conv2d": {"stride": 2, "padding": 1},
+    "conv_transpose1d": {"stride": 2, "padding": 1, "output_padding": 1, "groups": 2},
+    "conv_transpose2d": {"stride": (2, 1), "padding": 1, "dilation": (1, 2), "groups": 2},
+    "conv_transpose3d": {"padding": 1, "groups": 2},
+}  # fmt: skip
+
+
+def function(name, x, w, bias, residual, activation=None, position="pre_activation"):
     more = {"activation": activation, "residual": residual, "residual_position": position}
-    return pytorch.conv1d(x, w, bias, 2, 1, groups=2, **more)
+    return getattr(pytorch, name)(x, w, bias, **more, **FUNCTIONS[name])
 
 
-def conv1d_in_torch(x, w, bias, residual, activation="silu", position="pre_activation"):
-    z = F.conv1d(x, w, bias, 2, 1, groups=2)
+def function_in_torch(name, x, w, bias, residual, activation=None, position="pre_activation"):
+    z = torchs(name, x, w, bias, **FUNCTIONS[name])
     z = z + residual if position == "pre_activation" else z
     y = activation_of(activation)(z)
     return y + residual if position == "post_activation" else y
 
 
-CONV1D = (2, 4, 5), (4, 2, 3), (4,), (2, 4, 3)
-CAUSAL = (2, 3, 5), (3, 4), (3,), (2, 3, 3)
+def of_function(name):
+    """x, w, bias, residual."""
+    rank = int(name[-2])
+    x, w, bias = randoms((2, 4, *[6 - rank] * rank), (4, 1 if "depth" in name else 2, *[3] * rank), (4,))
+    return [x, w, bias, *randoms(torchs(name, x, w, bias, **FUNCTIONS[name]).shape, seed=1)]
+
+
+def pair_of(name, **more):
+    """nkiconv's and torch's."""
+    return functools.partial(function, name, **more), functools.partial(function_in_torch, name, **more)
+
+
+#: Norms before convolutions: kind, rank, numbers of channels, whether each image has its own.
+_NORMS = (
+    ("group", 1, (), 0), ("batch", 1, (), 0), ("instance", 1, (), 0), ("group", 2, ("offset",), 1),
+    ("group", 3, ("offset", "shift"), 0), ("batch", 2, ("offset",), 1), ("batch", 3, ("scale", "shift"), 0),
+    ("instance", 2, ("scale",), 1),
+)  # fmt: skip
+
+
 _GATED = randoms((2, 12, 9), (4, 3), (4,), (2, 4, 2))
 _FRAMES = randoms((2, 4, 3, 5, 6), (6, 4, 3, 3, 3), (6,), (2, 6, 3, 5, 6), (2, 4, 2, 5, 6))
 LAYERS = {
-    **{f"{act}, {position}": Layer(
-        functools.partial(conv1d, activation=act, position=position),
-        functools.partial(conv1d_in_torch, activation=act, position=position), randoms(*CONV1D), (0, 3),
-    ) for act, position in ((None, "pre_activation"), ("silu", "pre_activation"), ("gelu", "post_activation"))},
+    **{name: Layer(*pair_of(name), of_function(name), (0, 3)) for name in FUNCTIONS},
+    "conv1d, silu": Layer(*pair_of("conv1d", activation="silu"), of_function("conv1d"), (0, 3)),
+    "conv2d, gelu, then a sum": Layer(
+        *pair_of("conv2d", activation="gelu", position="post_activation"), of_function("conv2d"), (0, 3)),
     **{name: Layer(one.ours, one.torchs, one.tensors(one.ranks[0]), (0, 3, 4, 5), (), (4, 5))
        for name, one in FORMS.items()},
     "prologue of channels": Layer(
         FORMS["prologue"].ours, FORMS["prologue"].torchs, FORMS["prologue"].tensors(2, "channel"), (0, 3), (), (4, 5)),
-    **{f"{kind} norm": Layer(
-        functools.partial(norm_act, norm=kind), functools.partial(norm_act_in_torch, norm=kind), of_norm_act(1),
-        () if kind == "batch" else (0,),
-    ) for kind in ("group", "batch", "instance")},
-    **{f"{kind} of pixels, {rank}d{', frames' * given}": Layer(
-        functools.partial(y_norm, kind=kind), functools.partial(y_norm_in_torch, kind=kind), of_y_norm(rank, given),
+    "statistics, far mean": Layer(
+        FORMS["statistics"].ours, FORMS["statistics"].torchs,
+        [one + 30 * (i == 2) for i, one in enumerate(FORMS["statistics"].tensors(1))], (0, 3, 4, 5), (), (4, 5),
+    ),
+    **{f"{kind} norm, {rank}d, {' '.join(names)}": Layer(
+        functools.partial(norm_act, norm=kind, names=names),
+        functools.partial(norm_act_in_torch, norm=kind, names=names),
+        of_norm_act(rank, *[(2, 6) if each else (6,)] * len(names)), () if kind == "batch" else (0, 5)[: 1 + each],
+    ) for kind, rank, names, each in _NORMS},
+    **{f"{kind} of pixels, {rank}d, {position}{', frames' * given}": Layer(
+        functools.partial(y_norm, kind=kind, position=position),
+        functools.partial(y_norm_in_torch, kind=kind, position=position), of_y_norm(rank, given),
         (0, 3, 6)[: 2 + given], ("tangents",),
-    ) for kind, rank, given in (("rms", 2, False), ("layer", 2, False), ("rms", 3, False), ("layer", 3, True))},
+    ) for kind, rank, given, position in (
+        ("rms", 2, False, "post_activation"), ("layer", 2, False, "pre_activation"),
+        ("rms", 3, False, "pre_activation"), ("layer", 3, True, "post_activation"))},
     **{f"short conv, {order}": Layer(
         functools.partial(pytorch.gated_short_conv, order=order, return_final_states=True),
         functools.partial(short_conv, order=order), _GATED, (0, 3), ("tangents",),
@@ -354,9 +352,13 @@ LAYERS = {
         of_split(1, rows=2), (), ("tangents", "vmap"),
     ),
     **{f"mlp, {kind}": Layer(
-        functools.partial(mlp, kind=kind), functools.partial(mlp_in_torch, kind=kind), of_mlp(kind), (0, 5),
+        functools.partial(mlp, kind=kind), functools.partial(mlp_in_torch, kind=kind), of_mlp(kind, pixels), (0, 5),
         ("tangents", "vmap"),
-    ) for kind in (None, "rms", "layer")},
+    ) for kind, pixels in ((None, (4, 3)), ("rms", (9,)), ("layer", (2, 3, 2)))},
+    "mlp, filters alone": Layer(
+        functools.partial(mlp, kind="layer"), functools.partial(mlp_in_torch, kind="layer"), of_mlp()[:3], (0,),
+        ("tangents", "vmap"),
+    ),
     "frames": Layer(frames, frames_in_torch, _FRAMES, (0, 3, 4)),
-    "causal": Layer(causal, causal_in_torch, randoms(*CAUSAL), (0, 3)),
+    "causal": Layer(causal, causal_in_torch, randoms((2, 3, 5), (3, 4), (3,), (2, 3, 3)), (0, 3)),
 }  # fmt: skip

@@ -6,15 +6,9 @@ exact and the result must equal the truth rounded once (`assert_exact`). Real da
 
 import numpy as np
 
-from nkiconv.activations import ACTIVATIONS
 from nkiconv.bounds import EPS, EPS32, error_bound
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import num_terms
-
-#: Roundings, each eps32 (1 + |z|), of silu's slope s (1 + z (1 - s)). s takes ten (exp to 4 ulp, a sum, a quotient), so
-#: 1 - s errs by 11 eps32 and z (1 - s) by 12 eps32 |z|; the 1, the product with s <= 1 and that with what it multiplies
-#: add one each, and s's own ten come once more: 12 + 3 + 10, and one for second order.
-SILU_SLOPE_ROUNDINGS = 26
 
 
 def bound(problem_or_terms, abs_sum, y, out_dtype):
@@ -38,53 +32,6 @@ BF16_NORMS = 7 * EPS["bf16"]
 FLOAT64_ROUNDINGS = 8 * 2.0**-53
 
 
-#: The largest second derivative of any activation, gelu's at 0: 2 phi(0).
-CURVATURE = 0.8
-
-
-def derivative_limits(sums, leaves, g, activation):
-    """How far derivatives by leaves of act(sums(*leaves)) may be off in fp32, toward a slope g of the result.
-
-        z_error = min(n, 4 sqrt(n)) eps32 sum|w||x|                           and the slope of act at z errs by
-        s_error = SILU_SLOPE_ROUNDINGS eps32 (1 + |z|) + CURVATURE z_error    (0 without act and of relu)
-        limit   = (min(m, 4 sqrt(m)) + 1) eps32 sum |g| steepest |w|
-                  + min(sum |g| s_error |w|, 4 sqrt(sum (g s_error w)^2))
-
-    n terms of a sum and m of a derivative are counted by sums of ones. Silu's slope takes the most roundings. Errors of
-    slopes are independent, as roundings are in `nkiconv.bounds.error_bound`.
-
-    Args:
-        sums: a function of torch that is linear in each of the leaves (tensors).
-        g: a tensor like its result.
-        activation: its name or None.
-    """
-    import torch
-
-    sizes = [one.detach().abs().double().requires_grad_() for one in leaves]
-    ones = [torch.ones_like(one).requires_grad_() for one in sizes]
-    magnitude, terms = sums(*sizes), sums(*ones)
-    z = sums(*(one.detach().double() for one in leaves)).abs()
-    exact = activation is None or activation == "relu"
-    slope = 0.0 if exact else SILU_SLOPE_ROUNDINGS * EPS32 * (1 + z) + CURVATURE * _summed(terms, magnitude)
-    steepest = 1.0 if activation is None else ACTIVATIONS[activation].steepest
-    g = g.detach().abs().double()
-    counts = torch.autograd.grad(terms, ones, torch.ones_like(g))
-    largest = torch.autograd.grad(magnitude, sizes, g * steepest, retain_graph=True)
-    off = torch.autograd.grad(magnitude, sizes, g * slope)
-    squares = [(one.detach() ** 2).requires_grad_() for one in sizes]
-    square = torch.autograd.grad(sums(*squares), squares, (g * slope) ** 2)
-    found = []
-    for n, one, worst, likely in zip(counts, largest, off, square, strict=True):
-        limit = _summed(n, one) + EPS32 * one + worst.minimum(4 * likely.sqrt())
-        found.append(limit.detach().numpy())
-    return found
-
-
-def _summed(terms, sizes):
-    """What sums of so many terms in fp32 err by, as in `nkiconv.bounds.error_bound`."""
-    return (4 * terms.detach().sqrt()).minimum(terms.detach()) * EPS32 * sizes.detach()
-
-
 def sums_share(terms, times):
     """The share of the largest number by which fp32 sums of so many terms may be off, so many times one after another:
     each product off by EPS32 (Higham, 3.1; worst case)."""
@@ -99,19 +46,6 @@ def assert_within(actual, ref, abs_sum, terms, out_dtype):
     with np.errstate(invalid="ignore"):  # 0 * Inf
         limit = bound(terms, abs_sum, ref, out_dtype)
     assert_within_limit(actual, ref, limit)
-
-
-def assert_sums_within(actual, ref, abs_sum, terms, dtype, roundings):
-    """Fail unless a result of float64 tensors' or of the kernels' dtype, by torch's name, is within its bound of ref.
-
-    Behind the first one, `roundings` counts how often parts of a result are rounded to its dtype, each by at most half
-    a unit of abs_sum. Of float64 the reference errs as much as the result does.
-    """
-    if dtype == "float64":
-        assert_within_limit(actual, ref, 2 * (terms + roundings) * 2.0**-53 * abs_sum)
-        return
-    name = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}[dtype]
-    assert_within_limit(actual, ref, bound(terms, abs_sum, ref, name) + (roundings - 1) * EPS[name] * abs_sum)
 
 
 def assert_within_limit(actual, ref, limit):

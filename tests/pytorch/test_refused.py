@@ -146,7 +146,7 @@ ROWS += [
     (lambda: nn.Conv2d(4, 4, 3, padding=1, padding_mode="reflect", x_upsample=2), UnsupportedError,
      "must be 'zeros' with x_upsample"),
     (lambda: torch.ops.nkiconv.conv_transpose2d_with_prologue(
-        U, U, None, None, None, None, *FORMS["transposed"].numbers(U, V)[:8], x_upsample=2),
+        U, U, *[None] * 4, [1, 1], [1] * 4, [1, 1], [1, 1], 2, None, "pre_activation", None, x_upsample=2),
      UnsupportedError, "x_upsample=2: conv2d alone takes it; upsample input before"),
 ]  # fmt: skip
 ROUND = {"input": torch.ones(2, 3, 5, 6), "weight": torch.ones(4, 3, 3, 3), "bias": torch.ones(4), "padding": 1}

@@ -122,26 +122,6 @@ def test_channels_last_goes_through(which, activation, computer):
         torch.testing.assert_close(y, F.silu(expected))
 
 
-#: input's and weight's shape
-EMPTY = [
-    ((0, 4, 8, 8), (4, 4, 3, 3)), ((2, 0, 8, 8), (4, 0, 3, 3)), ((2, 4, 8, 8), (0, 4, 3, 3)),
-    ((2, 4, 8, 8), (4, 4, 0, 3)), ((0, 4, 2, 8), (4, 4, 3, 3)), ((2, 4, 0), (4, 4, 3)),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("x_shape", "w_shape"), EMPTY)
-def test_empty_extents_are_torchs(x_shape, w_shape):
-    x, w, name = torch.zeros(x_shape), torch.zeros(w_shape), f"conv{len(x_shape) - 2}d"
-    try:
-        expected = getattr(F, name)(x, w)
-    except RuntimeError:
-        with pytest.raises(GeometryError) as caught:
-            getattr(pytorch, name)(x, w)
-        assert isinstance(caught.value, RuntimeError)
-    else:
-        assert getattr(pytorch, name)(x, w).shape == expected.shape
-
-
 @pytest.mark.cover(5)
 @pytest.mark.parametrize("padding_mode", ["reflect", "replicate", "circular"])
 @pytest.mark.parametrize(("kind", "more", "shape"), [
