@@ -1,10 +1,14 @@
 """All that models convolve is nkiconv's, whatever else they do: published patterns, forwards of their own, graphs."""
 
 import copy
+import functools
+import inspect
+import linecache
 import pickle
 
 import pytest
 import torch
+from chained import made
 from operators_seen import Seen, assert_nkiconvs
 from tolerances import FLOAT32_SUMS, FLOAT64_SUMS, assert_within_share
 from torch import fx, nn
@@ -13,6 +17,7 @@ from torch.nn.utils import parametrizations, prune
 from torch_models import MODELS, build
 
 from nkiconv.pytorch import convert
+from nkiconv.pytorch.models import videos
 from nkiconv.pytorch.models.conversion import CALLED
 from nkiconv.pytorch.models.graphs import TAKEN
 
@@ -20,73 +25,46 @@ from nkiconv.pytorch.models.graphs import TAKEN
 class ConvNorm(nn.Sequential):
     """RepViT's, SHViT's and iFormer's: a Sequential whose `fuse` reads what its forward only calls."""
 
-    def __init__(self, inputs, outputs, size, padding=0, groups=1):
-        super().__init__()
-        self.add_module("c", nn.Conv2d(inputs, outputs, size, padding=padding, groups=groups, bias=False))
-        self.add_module("bn", nn.BatchNorm2d(outputs))
-
-    @torch.no_grad()
     def fuse(self):
-        scale = self.bn.weight / (self.bn.running_var + self.bn.eps) ** 0.5
-        made = nn.Conv2d(self.c.weight.size(1) * self.c.groups, self.c.weight.size(0), self.c.weight.shape[2:])
-        made.weight.copy_(self.c.weight * scale[:, None, None, None])
-        return made
+        return self[0].weight * self[1].weight[:, None, None, None]
 
 
-class Looped(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 1)
-
-    def fuse(self):
-        return self.first.weight.sum() + self.second.weight.sum()
-
-    def forward(self, x):
-        for child in self.children():
-            x = child(x).relu()
-        return x
+def looped(self, x):
+    for child in self.children():
+        x = child(x).relu()
+    return x
 
 
-class Karras(nn.Module):
+def karras(self, x):
     """KarrasUnet's convolution: no module of torch, and filters normalized in each call."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(4, 3 + 1, 3, 3))
-
-    def forward(self, x):
-        w = self.weight / self.weight.square().sum((1, 2, 3), keepdim=True).sqrt().clamp(min=1e-4)
-        return F.conv2d(F.pad(x, (0, 0, 0, 0, 0, 1), value=1.0), w, padding="same")
+    w = self.weight / self.weight.square().sum((1, 2, 3), keepdim=True).sqrt().clamp(min=1e-4)
+    return F.conv2d(F.pad(x, (0, 0, 0, 0, 0, 1), value=1.0), w, padding="same")
 
 
-class Span(nn.Module):
+def span(self, x):
     """SPAN's: filters that are the convolution of others, written to a layer in each call."""
-
-    def __init__(self):
-        super().__init__()
-        self.wide, self.narrow = nn.Conv2d(3, 6, 1, bias=False), nn.Conv2d(6, 4, 3, bias=False)
-        self.eval_conv = nn.Conv2d(3, 4, 3, padding=1, bias=False).requires_grad_(False)
-
-    def forward(self, x):
-        w = F.conv2d(self.wide.weight.permute(1, 0, 2, 3), self.narrow.weight.flip(2, 3), padding=2)
-        self.eval_conv.weight.data = w.flip(2, 3).permute(1, 0, 2, 3).contiguous()
-        return self.eval_conv(x)
+    w = F.conv2d(self.wide.weight.permute(1, 0, 2, 3), self.narrow.weight.flip(2, 3), padding=2)
+    self.eval_conv.weight.data = w.flip(2, 3).permute(1, 0, 2, 3).contiguous()
+    return self.eval_conv(x)
 
 
-class BigVgan(nn.Module):
-    """BigVGAN's: filters of a buffer for each channel, up and down, around layers with weight norm, old and new."""
+SPAN = {
+    "wide": nn.Conv2d(3, 6, 1, bias=False), "narrow": nn.Conv2d(6, 4, 3, bias=False),
+    "eval_conv": nn.Conv2d(3, 4, 3, padding=1, bias=False).requires_grad_(False),
+}  # fmt: skip
 
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("filter", torch.hann_window(6).reshape(1, 1, 6))
-        self.old = nn.utils.weight_norm(nn.Conv1d(3, 4, 3, padding=1))
-        self.new = nn.utils.parametrizations.weight_norm(nn.ConvTranspose1d(4, 3, 4, stride=2))
 
-    def forward(self, x):
-        filters = self.filter.expand(x.shape[1], -1, -1)
-        up = F.conv_transpose1d(F.pad(x, (2, 2), mode="replicate"), filters, stride=2, groups=x.shape[1])
-        down = F.conv1d(F.pad(up.sin(), (2, 3), mode="replicate"), filters, stride=2, groups=x.shape[1])
-        return self.new(self.old(down))
+def big_vgan(self, x):
+    """BigVGAN's: filters of no layer for each channel, up and down, around layers with weight norm, old and new."""
+    filters = torch.hann_window(6, dtype=x.dtype).expand(x.shape[1], 1, -1)
+    up = F.conv_transpose1d(F.pad(x, (2, 2), mode="replicate"), filters, stride=2, groups=x.shape[1])
+    down = F.conv1d(F.pad(up.sin(), (2, 3), mode="replicate"), filters, stride=2, groups=x.shape[1])
+    return self.new(self.old(down))
+
+
+def big_vgans():
+    old = nn.utils.weight_norm(nn.Conv1d(3, 4, 3, padding=1))
+    return made(big_vgan, old=old, new=parametrizations.weight_norm(nn.ConvTranspose1d(4, 3, 4, stride=2)))
 
 
 class Causal(nn.Conv3d):
@@ -171,11 +149,11 @@ GRAPHS = {
 #: What makes a model, the shape of its input, its convolutions in a run, whether all are nkiconv's.
 TAKEN_WHOLE = {
     **{name: (lambda name=name: build(name)[0], MODELS[name][1], len(MODELS[name][2]), True) for name in MODELS},
-    "RepViT": (lambda: nn.Sequential(ConvNorm(3, 4, 3, 1), nn.GELU(), ConvNorm(4, 4, 3, 1, 4)), IMAGE, 2, True),
-    "a loop": (Looped, IMAGE, 2, True),
-    "KarrasUnet": (lambda: nn.Sequential(Karras(), nn.SiLU()), IMAGE, 1, True),
-    "SPAN": (Span, IMAGE, 2, True),
-    "BigVGAN": (BigVgan, ROW, 4, True),
+    "RepViT": (lambda: ConvNorm(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)), IMAGE, 1, True),
+    "a loop": (lambda: made(looped, first=nn.Conv2d(3, 4, 3), second=nn.Conv2d(4, 4, 1)), IMAGE, 2, True),
+    "KarrasUnet": (lambda: made(karras, weight=nn.Parameter(torch.randn(4, 4, 3, 3))), IMAGE, 1, True),
+    "SPAN": (lambda: made(span, **copy.deepcopy(SPAN)), IMAGE, 2, True),
+    "BigVGAN": (big_vgans, ROW, 4, True),
     "causal": (lambda: Causal(3, 4, 3), VIDEO, 1, True),
     "reflect": (lambda: Causal(3, 4, 3, padding=1, padding_mode="reflect"), VIDEO, 1, True),
     "weight_norm": (lambda: parametrizations.weight_norm(Causal(3, 4, 3)), VIDEO, 1, True),
@@ -193,7 +171,7 @@ TAKEN_WHOLE = {
 FORWARDS = ("causal", "reflect", "weight_norm", "standardized", "conv_forward", "both", "channels last", "tokens")
 
 
-def made(name):
+def built(name):
     torch.manual_seed(0)
     make, shape, calls, whole = TAKEN_WHOLE[name]
     model = make() if name in GRAPHS else make().eval()
@@ -214,7 +192,7 @@ def slopes(model, x):
 @pytest.mark.parametrize("name", TAKEN_WHOLE)
 def test_what_is_taken(name, monkeypatch):
     """Of copies too; gradients are of nkiconv's operators, and where kernels compute theirs come back."""
-    model, x, calls, whole = made(name)
+    model, x, calls, whole = built(name)
     kinds, expected = [type(one) for one in model.modules()], model(x)
     report = convert(model, example_inputs=(x,))
     assert (report.measured.fraction == 1) == whole
@@ -245,7 +223,7 @@ def test_what_is_taken(name, monkeypatch):
 
 @pytest.mark.parametrize("name", ["causal", "standardized", "conv_forward", "fx"])
 def test_files(name):
-    model, x, *_ = made(name)
+    model, x, *_ = built(name)
     loaded = pickle.loads(pickle.dumps(convert(model).model))
     assert_nkiconvs(lambda: loaded(x), model(x))
 
@@ -258,7 +236,7 @@ def test_graphs_of_modules_in_place():
 
 
 def test_other_arguments_go_through():
-    model, x, *_ = made("causal")
+    model, x, *_ = built("causal")
     converted, cache = convert(model).model, torch.randn(2, 3, 2, 5, 6)
     assert_nkiconvs(lambda: converted(x, cache), model(x, cache), ["nkiconv::conv3d"])
     tokens, rows = Tokens(3, 4, 3), torch.randn(12, 3)
@@ -290,3 +268,188 @@ def test_strict_nonfinite_reaches_graphs(name):
     assert len(calls) == 4
     assert all(node.kwargs["strict_nonfinite"] for node in calls)
     assert torch.equal(converted(X), model(X))
+
+
+# Causal convolutions of videos: those whose code is published go without copies; any other forward runs as it is.
+
+
+def wan_above(base):
+    """As diffusers' Wan and Qwen-Image VAEs, zeros around and a cache in front, above any class."""
+
+    class Wan(base):
+        def __init__(self, *args, **named):
+            super().__init__(*args, **named)
+            self._padding = (self.padding[2],) * 2 + (self.padding[1],) * 2 + (2 * self.padding[0], 0)
+            self.padding = (0, 0, 0)
+
+        def forward(self, x, cache_x=None):
+            sides = self._padding
+            if cache_x is not None and sides[4] > 0:
+                kept = cache_x.to(x.device)
+                sides = (*sides[:4], sides[4] - kept.shape[2], *sides[5:])
+                x = torch.cat((kept, x), dim=2)
+            return super().forward(F.pad(x, sides))
+
+    Wan.__qualname__ = "Wan"
+    return Wan
+
+
+Wan = wan_above(nn.Conv3d)
+
+
+class Cosmos(nn.Conv3d):
+    """As diffusers' Cosmos VAE: the first plane again in front."""
+
+    def __init__(self, inputs, outputs, size, padding=1, pad_mode="constant", **named):
+        super().__init__(inputs, outputs, size, **named)
+        self.pad_mode, self.spatial_pad = pad_mode, (padding,) * 4
+        self.temporal_pad = self.dilation[0] * (self.kernel_size[0] - 1) + (1 - self.stride[0])
+
+    def forward(self, hidden_states):
+        first = hidden_states[:, :, :1].repeat(1, 1, self.temporal_pad, 1, 1)
+        sides = (*self.spatial_pad, 0, 0)
+        return super().forward(F.pad(torch.cat((first, hidden_states), 2), sides, mode=self.pad_mode, value=0.0))
+
+
+@pytest.fixture
+def published(monkeypatch):
+    monkeypatch.setitem(videos._KNOWN, videos.fingerprint(Wan.forward), videos._around_wan)
+    monkeypatch.setitem(videos._KNOWN, videos.fingerprint(Cosmos.forward), videos._around_cosmos)
+
+
+class Derived(Wan):
+    """Another class around the same forward."""
+
+
+class Flagged(nn.Conv3d):
+    causal = True
+
+    def forward(self, x):
+        front = (2, 0) if self.causal else (1, 1)
+        return super().forward(F.pad(x, (1, 1, 1, 1, *front)))
+
+
+class Keeping(nn.Conv3d):
+    """Keeps what it saw, as EasyAnimate's VAE does."""
+
+    seen = 0
+
+    def forward(self, x):
+        self.seen += x.shape[2]
+        return super().forward(F.pad(x, (1, 1, 1, 1, 2, 0)))
+
+
+def nearly_wan(*args, **named):
+    """The known code but for a number, as another file has it."""
+    imports, namespace = "import torch\nfrom torch.nn import functional as F\n", {"__name__": "nearly"}
+    source = imports + inspect.getsource(wan_above).replace("sides[4] > 0", "sides[4] > 1")
+    linecache.cache["nearly"] = len(source), None, source.splitlines(keepends=True), "nearly"
+    exec(compile(source, "nearly", "exec"), namespace)
+    kind = namespace["wan_above"](nn.Conv3d)
+    assert videos.fingerprint(kind.forward) not in (None, videos.fingerprint(Wan.forward))
+    return kind(*args, **named)
+
+
+class Scaled(nn.Conv3d):
+    def forward(self, x):
+        return super().forward(F.pad(2 * x, (1, 1, 1, 1, 2, 0)))
+
+
+def set_to(**state):
+    return lambda module: vars(module).update(state)
+
+
+def normed(*args, **named):
+    return parametrizations.weight_norm(Wan(*args, **named))
+
+
+#: What makes a module, whether its code is known, and what happens to it after it was converted.
+VIDEOS = {
+    "wan": (Wan, True, None), "derived": (Derived, True, None), "weight_norm": (normed, True, None),
+    "dilation": (functools.partial(Wan, dilation=(1, 2, 1)), True, None), "cosmos": (Cosmos, True, None),
+    "bf16": (functools.partial(Wan, dtype=torch.bfloat16), True, None),
+    "more around": (Wan, True, set_to(_padding=(2, 1, 0, 3, 1, 0))),
+    "behind": (Wan, True, set_to(_padding=(1, 1, 1, 1, 0, 2))),
+    "two axes": (Wan, True, set_to(_padding=(1, 1, 1, 1))),
+    "cropped": (Wan, True, set_to(_padding=(-1, 1, 1, 1, 2, 0))),
+    "padding": (Wan, True, set_to(padding=(1, 0, 2))), "same": (Wan, True, set_to(padding="same")),
+    "circular": (Wan, True, set_to(padding_mode="circular", _reversed_padding_repeated_twice=[1] * 6)),
+    "stride": (Wan, True, set_to(stride=(2, 1, 1))), "planes": (Cosmos, True, set_to(temporal_pad=1)),
+    "no planes": (Cosmos, True, set_to(temporal_pad=0)), "mode": (Cosmos, True, set_to(pad_mode="reflect")),
+    "flag": (Flagged, False, set_to(causal=False)), "keeping": (Keeping, False, None),
+    "nearly": (nearly_wan, False, None), "above another": (wan_above(Scaled), False, None),
+}  # fmt: skip
+
+
+def caches(module, x):
+    """Other arguments: none, and planes before x."""
+    if "cache_x" not in inspect.signature(type(module).forward).parameters:
+        return [()]
+    return [(), *((torch.randn(*x.shape[:2], planes, *x.shape[3:]).to(x.dtype),) for planes in (1, 2, 3))]
+
+
+def assert_agrees(converted, model, *given):
+    """The same result, by nkiconv's operators, or the same error; returns the operators."""
+    try:
+        expected = model(*given)
+    except (IndexError, RuntimeError) as error:
+        with pytest.raises(type(error)):
+            converted(*given)
+        return []
+    with torch.no_grad(), Seen() as seen:
+        assert torch.equal(converted(*given), expected)
+    assert seen.only_nkiconvs
+    return seen.names
+
+
+@pytest.mark.usefixtures("published")
+@pytest.mark.parametrize("name", VIDEOS)
+def test_videos(name, monkeypatch):
+    """Known code without copies; state is read in each call."""
+    make, known, change = VIDEOS[name]
+    torch.manual_seed(0)
+    model = make(3, 4, 3, padding=int(make not in (Flagged, Keeping))).eval()
+    report = convert(nn.Sequential(model))
+    [entry], [converted] = report.entries, report.model
+    assert (entry.swapped, entry.function) == (known, "" if known else CALLED)
+    for then in (None, change) if change else (None,):
+        for one in (model, converted) if then else ():
+            then(one)
+        for frames in (3, 9):
+            x = torch.randn(2, 3, frames, 7, 6, dtype=model.weight.dtype)
+            for given in caches(model, x):
+                names = assert_agrees(converted, model, x, *given)
+                assert getattr(converted, "seen", 0) == getattr(model, "seen", 0)
+                if known and then is None:
+                    assert not {"aten::constant_pad_nd", "aten::cat"} & set(names)
+                    with monkeypatch.context() as compared:
+                        compared.setenv("NKICONV_CPU", "compare")
+                        assert torch.equal(converted(x, *given), model(x, *given))
+
+
+@pytest.mark.usefixtures("published")
+def test_other_arguments_of_videos():
+    model, x, cache = Wan(3, 4, 3, padding=1), torch.randn(2, 3, 4, 6, 3), torch.randn(2, 3, 3, 6, 3)
+    converted = convert(model).model
+    for given in ((x[0],), (x, cache[:, :, :0]), (x, cache.double()), (x[:, :, :0], cache)):
+        assert_agrees(converted, model, *given)
+    assert torch.equal(converted(x=x, cache_x=cache), model(x, cache))
+    for arguments in ({"noise": x}, {"residual": x}, {}):
+        with pytest.raises(TypeError, match=r"forward\(\) (got an unexpected|missing 1 required)"):
+            converted(**arguments)
+    cosmos = Cosmos(3, 4, 3)
+    assert torch.equal(convert(cosmos).model(hidden_states=x), cosmos(x))
+
+
+@pytest.mark.usefixtures("published")
+def test_a_frozen_filter_of_videos(monkeypatch):
+    """convert leaves those plain whose own forward may read the weight; `pack_filter` of the module freezes them."""
+    x, cache, model = torch.randn(1, 64, 2, 4, 4), torch.randn(1, 64, 2, 4, 4), Wan(64, 64, 3, padding=1).eval()
+    report = convert(model, pack_filters="frozen", example_inputs=(x,))
+    assert report.entries[0].packing == "filter stays plain: a forward of its own may read it"
+    with torch.no_grad():
+        expected = model(x, cache)
+        report.model.pack_filter()
+        for mode in ("torch", "compare"):
+            monkeypatch.setenv("NKICONV_CPU", mode)
+            torch.testing.assert_close(report.model(x, cache), expected)
