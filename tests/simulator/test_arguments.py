@@ -164,6 +164,7 @@ REFUSED = [
     ("torch fnuz", torch.zeros(4, 6).to(torch.float8_e4m3fnuz), "NKI025", "x has dtype torch.float8_e4m3fnuz"),
     ("torch meta", torch.zeros(4, 6, device="meta"), "NKI025", "x is on meta"),
     ("torch sparse", torch.zeros(4, 6).to_sparse(), "NKI025", "layout torch.sparse_coo"),
+    ("spec without a trace", ArraySpec((4, 6), "float32"), "NKI025", "x is a spec without data; trace with trace_only"),
     ("list in a tuple", (np.zeros((4, 6), np.float32), [1]), "NKI024", r"x\[1\] is a list"),
 ]
 

@@ -3,6 +3,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
+from isa_tiles import get
 from pairs import dropped, run
 
 from nkiconv.simulator import NkiError, execute, jit
@@ -12,10 +13,6 @@ from nkiconv.simulator.coverage import coverage
 from nkiconv.simulator.documented import LANGUAGE_GEN4, LANGUAGE_REFUSED
 
 F32, BF16, I32, U8 = nl.float32, nl.bfloat16, nl.int32, nl.uint8
-
-
-def values(tensor):
-    return tensor.storage.read(tensor)
 
 
 def test_tile_sizes_of_trn2():
@@ -50,7 +47,7 @@ def test_creation(buffer, dtype):
             (nl.zeros_like(nl.ndarray((4, 3, 5), dtype, buffer)), 0),
         ):
             assert (tensor.shape, tensor.dtype, tensor.buffer) == ((4, 3, 5), dtype, buffer)
-            np.testing.assert_array_equal(values(tensor).astype(np.float32), expected)
+            np.testing.assert_array_equal(get(tensor).astype(np.float32), expected)
 
     run(body)
 
@@ -63,7 +60,7 @@ def test_like_takes_other_settings():
             other = make(tile[:, 0:3], dtype=BF16, buffer=nl.psum, name="other")
             assert (other.shape, other.dtype, other.buffer, other.name) == ((4, 3), BF16, nl.psum, "other")
         with pytest.raises(NkiError, match="NKI016"):
-            values(nl.empty_like(tile))
+            get(nl.empty_like(tile))
 
     run(body)
 
@@ -95,10 +92,10 @@ def test_identity(dtype):
     def body():
         tile = nl.shared_identity_matrix(128, dtype)
         assert (tile.shape, tile.dtype, tile.buffer) == ((128, 128), dtype, nl.sbuf)
-        np.testing.assert_array_equal(values(tile).astype(np.float32), np.eye(128))
+        np.testing.assert_array_equal(get(tile).astype(np.float32), np.eye(128))
         into = nl.ndarray((8, 8), F32)
         assert nl.shared_identity_matrix(8, dst=into) is into
-        np.testing.assert_array_equal(values(into), np.eye(8))
+        np.testing.assert_array_equal(get(into), np.eye(8))
 
     run(body)
     run(body, lnc=2)

@@ -4,6 +4,7 @@ over nl.dynamic_range, which NKI 0.6 deprecates and 0.7 no longer has.
 
 import inspect
 import re
+from functools import partial
 
 import numpy as np
 import pytest
@@ -29,6 +30,15 @@ def test_counted_loops(lower, upper, step, make):
     expected = list(range(lower, upper, step))
     assert seen(lambda body: nl.fori_loop(make(lower), make(upper), body, step)) == expected
     assert seen(lambda body: nl.fori_loop(make(lower), upper, body_fun=body, step=step)) == expected
+
+
+@pytest.mark.cover
+@pytest.mark.usefixtures("nki06")
+@pytest.mark.parametrize("make", MAKES.values(), ids=MAKES)
+@pytest.mark.parametrize(("lower", "upper", "step"), BOUNDS)
+def test_ranges_on_the_device_of_nki_06(lower, upper, step, make):
+    assert seen(partial(each, lambda: nl.dynamic_range(make(lower), make(upper), step))) == [*range(lower, upper, step)]
+    assert seen(partial(each, lambda: nl.dynamic_range(make(upper)))) == [*range(upper)]
 
 
 #: Bounds, and what a body gets: an NkiScalar, but a register where a bound is one, and always in NKI 0.6.
@@ -318,26 +328,6 @@ def nki06():
     set_default(Allowed())
 
 
-@pytest.mark.cover
-@pytest.mark.usefixtures("nki06")
-@pytest.mark.parametrize("make", MAKES.values(), ids=MAKES)
-@pytest.mark.parametrize(("lower", "upper", "step"), BOUNDS)
-def test_ranges_on_the_device_of_nki_06(lower, upper, step, make):
-    expected = list(range(lower, upper, step))
-
-    def ranged(body):
-        for i in nl.dynamic_range(make(lower), make(upper), step):
-            body(i)
-
-    assert seen(ranged) == expected
-
-    def to(body):
-        for i in nl.dynamic_range(make(upper)):
-            body(i)
-
-    assert seen(to) == list(range(upper))
-
-
 def test_dynamic_range_is_gone_in_nki_07():
     with pytest.raises(NkiError, match=r"NKI184: dynamic_range: .* gone in NKI 0\.7; .* nl\.fori_loop\(") as caught:
         run(lambda: dropped(nl.dynamic_range(2)))
@@ -352,13 +342,13 @@ def test_dynamic_range_is_deprecated_in_nki_06():
 
 
 def each(values, body):
-    for value in values:
+    for value in values():
         body(value)
 
 
 def ordered_range(values):
     with nl.no_reorder():
-        each(values(), dropped)
+        each(values, dropped)
 
 
 def left_by_break(leaves):
@@ -371,8 +361,9 @@ def left_by_break(leaves):
 PAIRS_OF_06 = [
     Pair("NKI171", "dynamic_range", lambda: ordered_range(lambda: range(2)),
          lambda: ordered_range(lambda: nl.dynamic_range(2)), "a dynamic loop inside"),
-    Pair("NKI172", "move", lambda: each(nl.dynamic_range(2), lambda i: nisa.register_move(nisa.register_alloc(), i)),
-         lambda: each(nl.dynamic_range(2), lambda i: nisa.register_move(i, 0)), "the induction register"),
+    Pair("NKI172", "move",
+         lambda: each(lambda: nl.dynamic_range(2), lambda i: nisa.register_move(nisa.register_alloc(), i)),
+         lambda: each(lambda: nl.dynamic_range(2), lambda i: nisa.register_move(i, 0)), "the induction register"),
     Pair("NKI177", "break", lambda: left_by_break(False), lambda: left_by_break(True), "the loop at"),
 ]  # fmt: skip
 

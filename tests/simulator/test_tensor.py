@@ -4,6 +4,7 @@ from math import prod
 
 import numpy as np
 import pytest
+from isa_tiles import get
 from pairs import run
 
 from nkiconv import simulator
@@ -29,10 +30,6 @@ def filled(shape, buffer, dtype=F32):
     tensor = nl.ndarray(shape, dtype, buffer)
     tensor.storage.write(tensor, array)
     return tensor, array
-
-
-def values(tensor):
-    return tensor.storage.read(tensor)
 
 
 @inside
@@ -74,7 +71,7 @@ def test_indexing_on_chip_keeps_the_partition_dim(shape, key, expected):
         assert view.shape == expected
         plain = tuple(slice(k.start, k.start + k.size) if hasattr(k, "size") and hasattr(k, "start") else k
                       for k in (key if isinstance(key, tuple) else (key,)))  # fmt: skip
-        np.testing.assert_array_equal(values(view).reshape(-1), array[plain].reshape(-1))
+        np.testing.assert_array_equal(get(view).reshape(-1), array[plain].reshape(-1))
 
     run(body)
 
@@ -84,9 +81,9 @@ def test_indexing_hbm_drops_dims():
     tensor, array = filled((4, 6, 5), nl.hbm)
     for key in (0, (0, 1), (-1, slice(None), 2), (..., 0), (slice(1, 3), 1)):
         assert tensor[key].shape == array[key].shape
-        np.testing.assert_array_equal(values(tensor[key]), array[key])
+        np.testing.assert_array_equal(get(tensor[key]), array[key])
     assert tensor[1, 2, 3].shape == (1,)
-    assert values(tensor[1, 2, 3])[0] == array[1, 2, 3]
+    assert get(tensor[1, 2, 3])[0] == array[1, 2, 3]
 
 
 # a tensor's shape, a view of it, and the same of NumPy's array
@@ -119,7 +116,7 @@ SEEN = [
 def test_what_a_view_sees(shape, view, picture):
     def body():
         tile, array = filled(shape, nl.sbuf)
-        np.testing.assert_array_equal(values(view(tile)), picture(array))
+        np.testing.assert_array_equal(get(view(tile)), picture(array))
 
     run(body)
 
@@ -128,11 +125,11 @@ def test_what_a_view_sees(shape, view, picture):
 def test_views_of_hbm():
     overlapping, flat = filled((20,), nl.hbm)
     windows = np.lib.stride_tricks.sliding_window_view(flat, 8)[::3]
-    np.testing.assert_array_equal(values(overlapping.ap([[3, 5], [1, 8]])), windows)
+    np.testing.assert_array_equal(get(overlapping.ap([[3, 5], [1, 8]])), windows)
     tensor, array = filled((4, 6, 5), nl.hbm)
     merged = tensor.rearrange((("a", "b"), "c", "d"), ("d", "a", ("b", "c")), {"b": 2})
     expected = array.reshape(2, 2, 6, 5).transpose(3, 0, 1, 2).reshape(5, 2, 12)
-    np.testing.assert_array_equal(values(merged), expected)
+    np.testing.assert_array_equal(get(merged), expected)
     assert tensor.rearrange(("a", "b", "c"), ("a", "b", (), "c")).shape == (4, 6, 1, 5)
 
 
@@ -141,14 +138,14 @@ def test_view_of_bytes_nobody_wrote():
     tile = nl.ndarray((2, 4), F32)
     halves = tile.view(BF16)
     nisa.memset(halves[:, 0:7], 1.0)
-    assert values(halves[:, 0:7]).all()
-    values(tile[:, 0:3])
+    assert get(halves[:, 0:7]).all()
+    get(tile[:, 0:3])
     with pytest.raises(NkiError, match=r"NKI016.*element \(0, 3\) of the view \(and 1 more\)"):
-        values(tile)
+        get(tile)
     with pytest.raises(NkiError, match=r"NKI016.*element \(0, 14\) of the view \(and 3 more\)"):
-        values(tile.view(U8))
+        get(tile.view(U8))
     nisa.memset(tile[:, 3], 2.0)
-    assert values(tile)[1, 3] == 2.0
+    assert get(tile)[1, 3] == 2.0
 
 
 @inside

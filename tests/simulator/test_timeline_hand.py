@@ -1,5 +1,5 @@
 """Timelines of a few instructions against times worked out by hand, each derived where it is used; then what few
-kernels use: explicit addresses, depends_on, registers, sendrecv, slow reductions.
+kernels use: explicit addresses, depends_on, registers, sendrecv.
 
 What they are made of (ns): a static DMA issues in 58 and its first packet follows at 775; hwdge 530 and 1330 (load) or
 1190 (store); the last of 16 engines starts 300 (load) or 150 (store) later. A [128, 512] fp32 tile gives each engine
@@ -42,22 +42,6 @@ def test_load_copy_store(mode, to_load, to_store, issue):
     assert line.visible == ns(loaded, copied, stored)
     assert line.free == ns(issue, loaded + 380 + 60 + 512 * 0.5208 + 10.5, copied + 32 + issue)
     assert line.total_ns == pytest.approx({"none": 4125.5, "hwdge": 5095.5}[mode], abs=0.2)
-
-
-@pytest.mark.parametrize("throttle", [False, True], ids=["full", "half"])
-def test_matmul_and_copy_out_of_psum(throttle):
-    def body():
-        a, b, acc, out = tile(128, BF16), tile(512, BF16), tile(512, FP32, PSUM), tile(512, BF16)
-        nisa.memset(b, 0.0)
-        nisa.nc_matmul(acc, a, b)
-        vector(out, acc)
-
-    line = timed(body, throttle=throttle)
-    there = line.visible[0] + 52
-    # full rate: 16 + 512 / 2.4 + 164; half: -19 + 2 * 512 / 2.4 + 206. Then 38, and 157 + 512 * 1.0417
-    start, done = (there - 19, there - 19 + 426.7 + 206) if throttle else (there + 16, there + 16 + 213.3 + 164)
-    assert line.start[1:] == ns(start, done + 38)
-    assert line.visible[1:] == ns(done, done + 38 + 690.3)
 
 
 # why, what happens to a [128, 512] memset before a column of it is read: (op, rows, columns); whether it costs anything
@@ -303,22 +287,6 @@ def test_registers_take_what_a_load_from_hbm_takes():
     line = timed(body)
     assert line.start == [0.0, 650.0]
     assert line.visible == [650.0, 718.0]
-
-
-# what takes long: an instruction behind another, ns from its start to its end
-SLOW = {
-    "a reduction over partitions": (lambda: nisa.tensor_partition_reduce(tile(16, rows=1), nl.add,
-     filled(ENGINE.gpsimd)[:, 0:16]), 176.9 + 16 * 213.3),
-    "13 cycles for a triple of bn_aggr": (
-        lambda: (nisa.memset(stats := tile(12), 0.0), nisa.bn_aggr(tile(2), stats)), 153 + 4 * 13 / 0.96
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("body", "takes"), SLOW.values(), ids=SLOW)
-def test_slow_reductions(body, takes):
-    line = timed(body)
-    assert line.visible[1] - line.start[1] == pytest.approx(takes)
 
 
 @pytest.mark.parametrize(("options", "words"), [

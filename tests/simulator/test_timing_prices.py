@@ -174,6 +174,9 @@ RARE = [
     ("local_gather of 2 bf16 each", partial(local_gather, width=2, dtype=BF16), 125, 125, 36 / 8 / 2 * CYCLE),
     ("nc_n_gather (inferred)", lambda n: nisa.nc_n_gather(tile(n), tile(9), tile(n, U32)), 126.9, 176.9, 6.667),
     ("sequence_bounds (inferred)", bounds, 126.9, 176.9, 2 * 1.667),
+    ("tensor_partition_reduce", lambda n: nisa.tensor_partition_reduce(tile(n, rows=1), nl.add, tile(n)), None, 176.9,
+     213.3),
+    ("13 cycles for a triple of bn_aggr", lambda n: nisa.bn_aggr(tile(2), tile(3 * n)), None, 153, 13 / 0.96),
     ("topk, 4 n + k cycles", lambda n: top_of(n, 8), 126.9 + 8 * CYCLE, 176.9 + 8 * CYCLE, 4 * CYCLE),
 ]  # fmt: skip
 ROWS = [(why, lambda n, case=case: case(n)[1](), *ns, 4, 0.05) for why, case, *ns in (*VECTOR, *SCALAR, *GPSIMD)]
