@@ -6,7 +6,6 @@ import big_problems
 import numpy as np
 import pytest
 import random_problems
-from choices import modelled_us as of_algorithms
 from core_times import core_us
 from depthwise import modelled_us
 
@@ -16,24 +15,21 @@ from nkiconv import ConvProblem, UnsupportedError, cases, simulate
 from nkiconv.kernels.floors import copy_floor, launch_floor
 from nkiconv.planner import child, clock, parts
 from nkiconv.planner import estimate as estimates
-from nkiconv.planner.candidates import Candidate
 from nkiconv.planner.cost import rows
 from nkiconv.planner.cost.algorithm import Shape
 from nkiconv.planner.depthwise_conv1d import geometry_of, options_of
 from nkiconv.planner.entry import estimated
-from nkiconv.planner.estimate import chosen, completed
+from nkiconv.planner.estimate import chosen
 from nkiconv.planner.floors import TILE_BYTES, floors
-from nkiconv.planner.operations import OPERATIONS, operation_for
+from nkiconv.planner.operations import operation_for
 from nkiconv.planner.parts import part_of, pieces_of
 from nkiconv.planner.plan import Estimate
 from nkiconv.planner.request import Asked, Request
-from nkiconv.planner.timing import trace
 from nkiconv.schedules.depthwise_algorithms import ALGORITHMS, unsupported_reason
 from nkiconv.schedules.geometry import Axis
 from nkiconv.schedules.settings import WARM_UP_MAX
 from nkiconv.simulator import execute
 from nkiconv.simulator.profiling import in_time
-from nkiconv.simulator.profiling.roofline import roofline
 from nkiconv.simulator.timing import Rates
 
 pytestmark = pytest.mark.simulator_only
@@ -78,13 +74,6 @@ def test_settings_that_the_kernel_refuses_for_the_whole_are_not_taken(monkeypatc
     operation = operation_for(request)
     assert operation.kernel_reason(refused.algorithm, operation.shape(request, Rates()), refused.config)
     assert not operation.kernel_reason(found.algorithm, operation.shape(request, Rates()), found.config)
-
-
-@pytest.mark.slow
-def test_what_an_estimate_chooses_for_many_images_is_what_it_chooses_for_some():
-    some, many = (ConvProblem(N=N, C=3, K=16, H=56, W=56, R=3, S=3) for N in (400, 1000))
-    assert pieces_of(some) < parts.PIECES < pieces_of(many)
-    assert estimated(Request(problem=some)).algorithm == estimated(Request(problem=many)).algorithm
 
 
 @pytest.mark.parametrize("operation", random_problems.OF)
@@ -196,14 +185,6 @@ def test_a_candidate_that_breaks_a_rule_is_passed_over():
     assert clock.fastest([broken], launch, Rates()) == broken
 
 
-def test_implicit_gemm_begins_with_as_many_as_bring_the_tensor_engine_to_its_full_rate():
-    """With 20 of them it stayed at half rate, and took 1.66 times as long."""
-    problem = ConvProblem(N=1, C=5, D=8, H=9, W=9, K=5, T=4, R=3, S=4, padding=((2, 2), (2, 2), (2, 3)),
-                          lhs_dilation=(2, 2, 2), groups=5, transposed=True)  # fmt: skip
-    least, more = (both_cores_us(launch_of(problem, "implicit_gemm", one)) for one in (None, (("warmup", 40),)))
-    assert least <= 1.02 * more
-
-
 def test_the_clock_overrules_cost_models():
     """stacked is the first by cost models, and 1.3 times slower with its settings."""
     problem = ConvProblem(N=2, C=40, W=4363, K=26, S=7, stride=(1, 2), padding=((0, 0), (3, 3)))
@@ -225,47 +206,11 @@ def test_the_planners_own_process_chooses_alike():
         child.stop()
 
 
-#: One of each kind, small enough to plan in about a second.
-SOME = ("nkl_n1_c256_w512_s64", "nkl_fs_asr", "kda_bf16", "decode_step", "odd_c", "short", "nkl_n1_c256_w129_s128",
-        "nkl_n1_c256_w4096_s256")  # fmt: skip
-
-
 def first_ranked(problem, **asked):
     """(algorithm, config) by cost models."""
     request = Request(problem=problem, asked=Asked(**asked))
     operation = operation_for(request)
     return operation.choice(request, operation.shape(request, Rates()))
-
-
-#: Long filters with gaps, which `banded` does not take: N, C, W, S, stride, dilation, padding.
-GAPS = [
-    (1, 6, 3085, 148, 1, 2, (6, 23)),
-    (8, 3, 74, 58, 1, 2, (57, 57)),
-    (1, 70, 1609, 108, 1, 2, (0, 0)),
-]
-
-
-@pytest.mark.cover(0, keep=["(1, 70, 1609, 108, 1, 2, (0, 0))"])
-@pytest.mark.parametrize("row", GAPS, ids=str)
-def test_long_filters_with_gaps_take_what_is_fast(row):
-    """10 to 500 times what the best takes, when only `dot` was looked at; 1.2 to 3.6 times, by estimates that took all
-    tiles of taps for staged, or units of few channels for twice as many."""
-    N, C, W, S, stride, dilation, pad = row
-    problem = ConvProblem(N=N, C=C, W=W, S=S, groups=C, padding=((0, 0), pad), stride=(1, stride),
-                          rhs_dilation=(1, dilation))  # fmt: skip
-    algorithm, config = first_ranked(problem)
-    operation = OPERATIONS["depthwise_conv1d"]
-    shape = operation.shape(Request(problem=problem), Rates())
-    others = [one for one in ("mixed", "vector", "dot") if not operation.unsupported_reason(one, shape, None)]
-    best = min(modelled_us(problem, name, None) for name in others)
-    assert modelled_us(problem, algorithm, config) <= 1.2 * best
-
-
-def test_strict_nonfinite_leaves_algorithms_that_keep_channels_apart():
-    for name in SOME:
-        problem = cases.get(name).problem
-        algorithm, _ = first_ranked(problem, strict_nonfinite=True)
-        assert algorithm in ("vector", "update")
 
 
 def test_the_dilation_of_one_tap_is_none():
@@ -320,55 +265,6 @@ def test_named_cases(algorithm):
     assert len(found) >= 8
     assert found[int(0.8 * len(found))] <= CLOSE[algorithm], found
     assert found[-1] <= 0.4, found
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("algorithm", ["mixed", "vector", "banded"])
-def test_random_problems(algorithm):
-    problems = [one for one in random_problems.depthwise(120, seed=5) if one.N * one.C * one.W < 2**21]
-    found = errors(problems, algorithm)
-    assert len(found) >= 100
-    assert found[len(found) // 2] <= 0.1, found
-    assert found[int(0.85 * len(found))] <= CLOSE[algorithm], found
-
-
-@pytest.mark.parametrize("algorithm", ["mixed", "banded"])
-def test_bounds_grow_with_channels(algorithm):
-    """864 and 1,728 channels of a core are 7 and 14 tiles: all but what begins and ends a kernel doubles, and that is
-    less than a kernel of one tile; no bound is below the bytes' time."""
-    rates = Rates()
-
-    def us(C):
-        problem = ConvProblem(N=42, C=C, W=514, S=59, groups=C, padding=((0, 0), (29, 29)), dtype="bf16")
-        shape = shape_of(problem)
-        found = bound_us(shape, algorithm, rows.ALGORITHMS[algorithm].complete(shape, (("shard", "channels"),)))
-        assert found >= roofline(problem.min_bytes, 0, "bfloat16", 2, rates).us
-        return found
-
-    assert 0 < 2 * us(1728) - us(3456) < us(256)
-
-
-def us(problem):
-    request = Request(problem=problem)
-    return trace(request, Candidate(*completed(request, None, None)), Rates()).us
-
-
-def row(N, C, W, S, dilation=1):
-    padding = (0, 0), ((S - 1) * dilation, 0)
-    return ConvProblem(N=N, C=C, K=C, groups=C, W=W, S=S, padding=padding, rhs_dilation=(1, dilation), dtype="bf16")
-
-
-@pytest.mark.parametrize("size", [(2, 256, 1024, 64), (4, 64, 4096, 9), (64, 2, 300, 64)], ids=str)
-def test_channels_last_take_little_more_than_copies(size):
-    """x in and y out, each read and written once more; single elements took 10 to 160 times as long."""
-    assert us(row(*size).replace(layout="NHWC")) < 5 * us(row(*size))
-
-
-def test_skewed_sums_of_dilated_filters_take_little_more():
-    plain, dilated = (row(2, 128, 512, 64, apart).toward("wgrad") for apart in (1, 2))
-    skewed = [of_algorithms(one, "depthwise_conv1d_weight")["skewed"] for one in (plain, dilated)]
-    assert skewed[1] < 2 * skewed[0]
 
 
 @pytest.mark.parametrize("lnc", [1, 2])

@@ -20,7 +20,6 @@ from nkiconv.planner.parts import Reduction
 from nkiconv.planner.robust import percent_of
 from nkiconv.planner.timekeeper import Parts
 from nkiconv.planner.timing import trace
-from nkiconv.schedules.conv_algorithms import ALGORITHMS as CONV_ALGORITHMS
 from nkiconv.simulator.timing import Rates
 from nkiconv.tools.cli import app
 from nkiconv.tools.suites.profiles import profile_case
@@ -95,22 +94,6 @@ def test_extrapolated_times_are_close(algorithm):
     whole = one.whole(accepted[0])
     assert estimate.us == pytest.approx(whole.us, rel=0.05)
     assert estimate.instructions == pytest.approx(whole.instructions, rel=0.02)
-
-
-@pytest.mark.slow
-@pytest.mark.cover(0, keep=["32"])
-@pytest.mark.parametrize("rows", [8, 16, 32])
-def test_parts_that_one_core_computes_foretell_no_less_than_the_whole(rows):
-    """Of 128 rows of outputs in tiles of as many as 32: parts of 32 have work for one core, or cut tiles short."""
-    problem = ConvProblem(
-        N=1, C=128, H=128, W=128, K=128, R=3, S=3, padding=((1, 1), (1, 1)), dtype="bf16", direction="wgrad"
-    )
-    one = keeper_of(Request(problem=problem, algorithms=("blocks",)))
-    tiles = {"rows": rows, "columns": 2, "channels": 54, "outputs": 1, "inputs": 1, "buffers": 1, "pixels": 2}
-    candidate = candidates.Candidate("blocks", tuple(tiles.items()))
-    estimate = one._by_parts(candidate)
-    one.best_us = float("inf")
-    assert 0.95 <= estimate.us / one.whole(candidate).us <= 1.25
 
 
 def test_the_plan_has_the_least_mean_of_those_close_at_phase_0():
@@ -253,18 +236,6 @@ def test_settings_that_complete_the_same_are_one_run(name, algorithm):
     assert len(distinct) > 1, "settings that matter tell runs apart"
 
 
-@pytest.mark.slow
-def test_what_was_left_out_for_an_extrapolated_time_is_timed_when_that_proves_too_short():
-    """A bound came first when the whole kernel was found to take longer than extrapolated, and was told as the plan."""
-    problem = ConvProblem(
-        N=2, C=464, W=745, S=79, groups=464, padding=((0, 0), (78, 78)), rhs_dilation=(1, 2), dtype="fp16"
-    )
-    found = plan(problem, use_cache=False)
-    assert found.whole
-    best = Candidate(found.algorithm, found.config)
-    assert found.phase0_us == trace(Request(problem=problem), best, Rates()).us
-
-
 SHORT_ROW = ConvProblem(N=1, C=4, W=66, S=2, groups=4)
 
 
@@ -274,16 +245,6 @@ def test_explain_tells_everything():
     words = "modelled", "copy floor", "roofline", "bound by", "x best", "rejected", "C=4", "cores=2", *ALGORITHMS
     assert [word for word in words if word not in text] == []
     assert all(one.reason.split(":")[0] in text for one in found.rejected)
-
-
-@pytest.mark.slow
-def test_a_precision_that_one_algorithm_takes():
-    problem = cases.get("c256_32x16_fp32").problem
-    plain, pairs = plan(problem), plan(problem, precision="fp16x3")
-    assert (pairs.algorithm, pairs.phase0_us < plain.phase0_us) == ("implicit_gemm", True)
-    assert {one.algorithm for one in pairs.rejected} == set(CONV_ALGORITHMS) - {"implicit_gemm"}
-    assert pairs.roofline_us == pytest.approx(0.75 * plain.roofline_us)  # three passes of four
-    assert Plan.from_json(pairs.to_json()) == pairs
 
 
 SQUARE = {"N": 1, "H": 28, "W": 28, "padding": ((1, 1), (1, 1)), "dtype": "fp32"}

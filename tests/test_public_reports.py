@@ -12,9 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import nkiconv
-from nkiconv import ConvProblem, pytorch
-from nkiconv.planner.entry import answer
-from nkiconv.planner.request import Request
+from nkiconv import pytorch
 from nkiconv.pytorch import causal_conv1d_fn, causal_conv1d_update
 
 pytestmark = pytest.mark.simulator_only
@@ -104,37 +102,3 @@ def test_sums_of_bf16_gradients_are_fp32(plainly):
     x, gy = (ints(8, 16, 16, 16, 16, seed=seed).numpy().astype(ml_dtypes.bfloat16) for seed in (0, 1))
     wanted = np.einsum("ncdhw,nkdhw->kc", x.astype(np.float64), gy.astype(np.float64))[..., None, None, None]
     np.testing.assert_array_equal(nkiconv.conv3d_weight(x, (16, 16, 1, 1, 1), gy), wanted)
-
-
-def test_masked_weights(plainly):
-    """pytorch/pytorch#183313: a PixelCNN's layer masks its weight by .data in each forward."""
-
-    class Masked(nn.Conv2d):
-        def forward(self, x):
-            self.weight.data *= torch.tensor([1.0, 0.0, 0.0])
-            return super().forward(x)
-
-    layer, x = Masked(1, 8, 3, padding=1, bias=False), ints(1, 1, 6, 6)
-    layer.weight.data = ints(8, 1, 3, 3, seed=1)
-    found = pytorch.convert(layer).model
-    with computing("simulate"):
-        assert torch.equal(found(x), layer(x))
-    assert not found.weight[..., 1:].any()
-
-
-def modelled(problem):
-    return answer(Request(problem=problem), quick=True, use_cache=False).modelled_us
-
-
-@pytest.mark.slow
-def test_padding_gaps_and_gradients_are_not_slow():
-    """aws-neuron/aws-neuron-sdk#461, IAHispano/Applio#1291, jax-ml/jax#31662: they took up to 62 times as long."""
-    fields = {"N": 1, "C": 256, "K": 256, "R": 3, "S": 3, "dtype": "bf16"}
-    padded = ConvProblem(**fields, H=64, W=64, padding=((1, 1), (1, 1)))
-    assert modelled(padded) <= modelled(ConvProblem(**fields, H=66, W=66))
-    rows = {"N": 8, "C": 512, "W": 2048, "K": 512, "S": 3, "dtype": "bf16"}
-    dense, spread = (ConvProblem(**rows, rhs_dilation=(1, gap), padding=((0, 0), (gap, gap))) for gap in (1, 5))
-    assert modelled(spread) <= 1.05 * modelled(dense)
-    numbers = {"stride": (2, 2), "padding": ((1, 1), (1, 1)), "output_padding": (0, 0), "dilation": (1, 1)}
-    up = ConvProblem.transpose(N=8, C=64, K=64, H=32, W=32, taps=(4, 4), dtype="bf16", **numbers)
-    assert all(modelled(up.toward(way)) <= 2 * modelled(up) for way in ("dgrad", "wgrad"))

@@ -18,13 +18,8 @@ from typer.main import get_command
 
 import nkiconv
 from nkiconv import cases
-from nkiconv.planner.candidates import Candidate
-from nkiconv.planner.estimate import estimate
-from nkiconv.planner.request import Asked, Request
-from nkiconv.planner.timing import trace
 from nkiconv.pytorch.computers import device, modes
 from nkiconv.simulator.coverage import markdown
-from nkiconv.simulator.timing import Rates
 from nkiconv.tools.suites import chains, suite
 from nkiconv.tools.tables import chains as pages
 from nkiconv.tools.tables import console, front, readme, rules, settings
@@ -333,14 +328,6 @@ def test_each_chain_has_its_measured_row():
     measured = {name for name in every if not name.startswith(("convnext", "bottleneck", "evo2"))}
     measured -= {name for name in measured if name.endswith("_residual")}
     assert measured <= chains.h200().keys()
-
-
-def test_the_clock_says_where_bands_of_a_conformers_rows_come_from():
-    """From a copy of the filters in HBM it takes 78 us."""
-    asked = Asked(chunks="xG", bias=True, activation="silu")
-    request = Request(problem=cases.get("conformer").problem, lnc=2, asked=asked)
-    found = estimate(request)
-    assert trace(request, Candidate(found.algorithm, found.config), Rates({})).us <= 71
 
 
 def test_a_pass_takes_the_time_of_its_bytes():
