@@ -48,7 +48,9 @@ def read_wav(path):
 ARRAYS = {
     "rows": integers(2, 6, 40), "taps": integers(6, 4), "w1": integers(8, 3, 4), "image": integers(2, 4, 9, 8),
     "w2": integers(6, 2, 3, 2), "b6": integers(6), "b8": integers(8),
-    "torchs": integers(6, 4)[:, None], "w_dw": integers(8, 1, 3, 2),
+    "torchs": integers(6, 4)[:, None], "w_dw": integers(8, 1, 3, 2), "r1": integers(2, 8, 37),
+    "r2": integers(2, 6, 7, 7), "nhwc": integers(2, 9, 8, 4), "rsck": integers(3, 2, 2, 6),
+    "nwc": integers(2, 40, 6), "sck": integers(4, 3, 8),
 }  # fmt: skip
 
 
@@ -89,21 +91,31 @@ def right(*arguments):
     return found
 
 
-# operation, x, w, options, the same in Python
+# operation, x, w, options, the same in Python; @ is before names of arrays
 CALLS = [
-    ("conv2d", "image", "w2", ["--groups", "2", "--stride", "2,1", "--padding", "1,0,2,3", "--dilation", "1,2"],
+    ("conv2d", "image", "w2", "--groups 2 --stride 2,1 --padding 1,0,2,3 --dilation 1,2",
      {"groups": 2, "stride": (2, 1), "padding": ((1, 0), (2, 3)), "dilation": (1, 2)}),
-    ("conv2d", "image", "w2", ["--groups", "2", "--padding", "1,2", "--lhs-dilation", "2,3"],
+    ("conv2d", "image", "w2", "--groups 2 --padding 1,2 --lhs-dilation 2,3",
      {"groups": 2, "padding": ((1, 1), (2, 2)), "lhs_dilation": (2, 3)}),
-    ("conv2d", "image", "w2", ["--groups", "2", "--stride", "2"], {"groups": 2, "stride": 2}),
-    ("conv1d", "rows", "w1", ["--groups", "2", "--stride", "3", "--padding", "2,1"],
-     {"groups": 2, "stride": 3, "padding": (2, 1)}),
-    ("conv1d", "rows", "w1", ["--groups", "2", "--padding", "causal", "--dilation", "2"],
+    ("conv2d", "image", "w2", "--groups 2 --stride 2", {"groups": 2, "stride": 2}),
+    ("conv2d", "nhwc", "rsck", "--groups 2 --layout NHWC --filter-layout RSCK",
+     {"groups": 2, "layout": "NHWC", "filter_layout": "RSCK"}),
+    ("conv1d", "nwc", "sck", "--groups 2 --layout NWC --filter-layout SCK",
+     {"groups": 2, "layout": "NWC", "filter_layout": "SCK"}),
+    ("conv1d", "rows", "w1", "--groups 2 --stride 3 --padding 2,1", {"groups": 2, "stride": 3, "padding": (2, 1)}),
+    ("conv1d", "rows", "w1", "--groups 2 --padding causal --dilation 2",
      {"groups": 2, "padding": "causal", "dilation": 2}),
-    ("depthwise_conv1d", "rows", "taps", ["--padding", "3", "--stride", "2", "--lhs-dilation", "2"],
+    ("depthwise_conv1d", "rows", "taps", "--padding 3 --stride 2 --lhs-dilation 2",
      {"padding": 3, "stride": 2, "lhs_dilation": 2}),
-    ("depthwise_conv1d", "rows", "torchs", ["--operation", "depthwise_conv1d"], {}),
-    ("depthwise_conv2d", "image", "w_dw", ["--operation", "depthwise_conv2d"], {}),
+    ("depthwise_conv1d", "rows", "torchs", "--operation depthwise_conv1d", {}),
+    ("depthwise_conv2d", "image", "w_dw", "--operation depthwise_conv2d", {}),
+    ("conv2d", "image", "w2",
+     "--groups 2 --bias @b6 --residual @r2 --activation relu --residual-position post_activation",
+     {"groups": 2, "bias": "@b6", "residual": "@r2", "activation": "relu", "residual_position": "post_activation"}),
+    ("conv1d", "rows", "w1", "--groups 2 --bias @b8 --residual @r1 --activation relu",
+     {"groups": 2, "bias": "@b8", "residual": "@r1", "activation": "relu"}),
+    ("depthwise_conv1d", "rows", "taps", "--residual @rows --padding causal --residual-position pre_activation",
+     {"residual": "@rows", "padding": "causal", "residual_position": "pre_activation"}),
 ]  # fmt: skip
 #: FILE or FILE:NAME of an array, what y goes to, and its dtype.
 FORMATS = {
@@ -114,19 +126,27 @@ FORMATS = {
 }
 
 
-@pytest.mark.cover(8)
+@pytest.mark.cover(13)
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize(("operation", "x", "w", "options", "call"), CALLS)
 def test_every_operation_on_every_format(here, kind, operation, x, w, options, call):
     named, out, dtype = FORMATS[kind]
-    found = right("--input", named.format(x), "--filter", named.format(w), "--out", out, *options)
+
+    def file_of(word):
+        return named.format(word[1:]) if str(word).startswith("@") else word
+
+    found = right("--input", named.format(x), "--filter", named.format(w), "--out", out, *map(file_of, options.split()))
     assert {one["operation"] for one in found["rows"]} == {operation}
+    after = ("relu", "residual") if "post_activation" in call.values() else ("residual", "relu")
+    added = [name for name in ("bias", *after) if name in {*call, *call.values()}]
+    assert {one["name"] for one in found["rows"]} == {", ".join([named.format(x), *added])}
     assert (found["out"], found["clipped"]) == (out.split(":")[0], 0)
     x, w = (load(named.format(one)) for one in (x, w))
     w = w[:, 0] if operation == "depthwise_conv1d" and w.ndim == 3 else w
+    given = {name: load(file_of(value)) if str(value).startswith("@") else value for name, value in call.items()}
     y = load(out)
     assert y.dtype == dtype
-    np.testing.assert_array_equal(y, getattr(nkiconv, operation)(x, w, **call))
+    np.testing.assert_array_equal(y, getattr(nkiconv, operation)(x, w, **given))
 
 
 def test_fp8_files(here):
@@ -139,48 +159,6 @@ def test_fp8_files(here):
         x, w = ("x.npy", "w.npy") if option else ("8.safetensors:x", "8.safetensors:w")
         right("--input", x, "--filter", w, *option, "--groups", "2", "--out", "y.npy", "--force")
         np.testing.assert_array_equal(np.load("y.npy").view(BF16), nkiconv.conv2d(**arrays, groups=2))
-
-
-# w, options, axes of x and w as [N, C, ...] and [K, C / groups, ...] in their files
-LAYOUTS = [
-    ("w2", {"layout": "NHWC", "filter_layout": "RSCK"}, (0, 2, 3, 1), (2, 3, 1, 0)),
-    ("w1", {"layout": "NWC", "filter_layout": "SCK"}, (0, 2, 1), (2, 1, 0)),
-]
-
-
-@pytest.mark.parametrize(("w", "layouts", "x_axes", "w_axes"), LAYOUTS)
-def test_layouts(here, w, layouts, x_axes, w_axes):
-    x, w = ARRAYS["image" if w == "w2" else "rows"].transpose(x_axes).copy(), ARRAYS[w].transpose(w_axes).copy()
-    np.save("x.npy", x)
-    np.save("w.npy", w)
-    options = [word for name, value in layouts.items() for word in ("--" + name.replace("_", "-"), value)]
-    right("--input", "x.npy", "--filter", "w.npy", "--groups", "2", *options, "--out", "y.npy")
-    operation = nkiconv.conv2d if x.ndim == 4 else nkiconv.conv1d
-    np.testing.assert_array_equal(np.load("y.npy"), operation(x, w, groups=2, **layouts))
-
-
-# operation, x, w, bias, more
-EPILOGUES = [
-    ("conv2d", "image", "w2", "b6", {"groups": 2}), ("conv1d", "rows", "w1", "b8", {"groups": 2}),
-    ("depthwise_conv1d", "rows", "taps", "b6", {}),
-]  # fmt: skip
-
-
-@pytest.mark.cover(2)
-@pytest.mark.parametrize(("operation", "x", "w", "bias", "more"), EPILOGUES)
-@pytest.mark.parametrize("position", [None, "pre_activation", "post_activation"])
-def test_bias_activation_and_residual(here, operation, x, w, bias, more, position):
-    function = getattr(nkiconv, operation)
-    residual = integers(*function(ARRAYS[x], ARRAYS[w], **more).shape, seed=1)
-    np.save("residual.npy", residual)
-    call = ["--input", f"all.npz:{x}", "--filter", f"all.npz:{w}", *(["--groups", "2"] if more else [])]
-    arrays = ["--bias", f"all.npz:{bias}", "--residual", "residual.npy", "--activation", "relu"]
-    where = [] if position is None else ["--residual-position", position]
-    found = right(*call, *arrays, *where, "--out", "y.npy")
-    words = "bias, relu, residual" if position == "post_activation" else "bias, residual, relu"
-    assert {one["name"] for one in found["rows"]} == {f"all.npz:{x}, {words}"}
-    more = more | {"residual": residual, "activation": "relu"} | ({"residual_position": position} if position else {})
-    np.testing.assert_array_equal(np.load("y.npy"), function(ARRAYS[x], ARRAYS[w], ARRAYS[bias], **more))
 
 
 def test_precision_and_strictness(here):

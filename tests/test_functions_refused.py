@@ -1,5 +1,5 @@
-"""What functions of arrays refuse that is no rule of one argument, and what public kernels say, called bare, of an
-argument that is no tensor.
+"""What functions, plans and problems refuse that is no rule of one argument, and what public kernels say, called bare,
+of an argument that is no tensor.
 """
 
 import inspect
@@ -43,7 +43,12 @@ GOOD = {
     "conv_transpose2d_weight": {"x": zeros(1, 4, 5, 5), "weight_size": (4, 3, 3, 3), "gy": zeros(1, 3, 11, 11)},
     "depthwise_conv1d_weight": {"x": zeros(2, 3, 9), "weight_size": (3, 4), "gy": zeros(2, 3, 6)},
     "depthwise_conv1d_input": {"input_size": (1, 4, 20), "w": zeros(4, 3), "gy": zeros(1, 4, 18)},
+    "plan": {"problem": ConvProblem(N=1, C=4, H=4, W=4, S=1)},
+    "ConvProblem": {"N": 1, "C": 2, "W": 5, "S": 1},
 }
+UP = ConvProblem.transpose(stride=(2, 2), padding=((0, 0), (0, 0)), output_padding=(0, 0), dilation=(1, 1), taps=(2, 2),
+                           N=1, C=64, K=32, H=8, W=8)  # fmt: skip
+VIDEO = ConvProblem(N=1, C=32, D=6, H=8, W=8, K=32, T=3, R=3, S=3)
 OWN = {"algorithm": "implicit_gemm"}
 TOKENS = {"x": zeros(2, 9, 5), "padding": "causal", "layout": "NWC"}
 APART = {"stride": 2, "lhs_dilation": 2}
@@ -169,6 +174,26 @@ REFUSED = {
         ({"filter_layout": "CKRS"}, LayoutError, "filter_layout='CKRS': accepted are KCRS, RSCK, KRSC"),
         ({"w": zeros(131, 4, 3, 3)}, UnsupportedError, "K=131 can be packed in have 1 channels, at least 16 are"),
     ],
+    "plan": [
+        ({"problem": UP, "packed": True}, UnsupportedError, "packed=True: transposed convolutions take False"),
+        ({"problem": UP, "operation": "conv2d"}, UnsupportedError,
+         "operation='conv2d': the problem's transposed is True"),
+        ({"problem": VIDEO, "operation": "conv2d"}, UnsupportedError,
+         "operation='conv2d': the problem .* an axis of planes"),
+        ({"operation": "conv3d"}, UnsupportedError, "operation='conv3d': the problem .* an axis of planes"),
+        ({"problem": VIDEO, "initial_frames": 6}, GeometryError, "D=6 planes"),
+        ({"problem": VIDEO, "initial_frames": True}, GeometryError, "initial_frames=True: must be an int of at least "),
+        ({"initial_frames": 1}, GeometryError, "D=None planes"),
+    ],
+    "ConvProblem": [
+        ({"T": 3}, GeometryError, "T=3: filter planes need input planes; give D, or drop T"),
+        ({"D": 2, "T": 3}, GeometryError, "Z=0: output depth must be at least 1"),
+        ({"D": 2, "stride": (1, 1)}, GeometryError, "stride=(1, 1): must be a tuple (depth, height, width) of ints"),
+        ({"D": 2, "padding": ((0, 0), (0, 0))}, GeometryError, r"padding=.*: must be \(\(front, back\), "),
+        ({"D": 2, "layout": "NCHW"}, LayoutError, "layout='NCHW': accepted are NCDHW, NDHWC"),
+        ({"layout": "NDHWC"}, LayoutError, "layout='NDHWC': accepted are NCHW, NHWC"),
+        ({"transposed": True, "stride": (2, 1)}, GeometryError, "stride=(2, 1): must be 1 with transposed=True"),
+    ],
 }  # fmt: skip
 #: Settings that have not the form of a Plan's, and the algorithm that each function is asked for.
 FORMS = [
@@ -262,45 +287,6 @@ def test_groups_order_and_tensors_of_the_kernel():
         y = kernel(*(torch.tensor(one).to(dtype) for one in (x, w)))
         assert isinstance(y, torch.Tensor)
         assert y.dtype == dtype
-
-
-UP = ConvProblem.transpose(stride=(2, 2), padding=((0, 0), (0, 0)), output_padding=(0, 0), dilation=(1, 1), taps=(2, 2),
-                           N=1, C=64, K=32, H=8, W=8)  # fmt: skip
-PLANES, VIDEO = ConvProblem(N=1, C=4, D=3, H=4, W=4, S=1), ConvProblem(N=1, C=32, D=6, H=8, W=8, K=32, T=3, R=3, S=3)
-FLAT = ConvProblem(N=1, C=4, H=4, W=4, S=1)
-# problem, arguments of a plan, class, message
-PLANS = [
-    (UP, {"packed": True}, UnsupportedError, "packed=True: transposed convolutions take False"),
-    (UP, {"operation": "conv2d"}, UnsupportedError, "operation='conv2d': the problem's transposed is True"),
-    (PLANES, {"operation": "conv2d"}, UnsupportedError, "operation='conv2d': the problem .* an axis of planes"),
-    (FLAT, {"operation": "conv3d"}, UnsupportedError, "operation='conv3d': the problem .* an axis of planes"),
-    (VIDEO, {"initial_frames": 6}, GeometryError, "D=6 planes"),
-    (VIDEO, {"initial_frames": True}, GeometryError, "initial_frames=True: must be an int of at least 0"),
-    (FLAT, {"initial_frames": 1}, GeometryError, "D=None planes"),
-]
-
-
-@pytest.mark.parametrize(("problem", "more", "kind", "message"), PLANS)
-def test_plans(problem, more, kind, message):
-    with pytest.raises(kind, match=message):
-        nkiconv.plan(problem, **more)
-
-
-SMALL = {"N": 1, "C": 2, "W": 5, "S": 1}
-
-
-@pytest.mark.parametrize(("fields", "message"), [
-    ({"T": 3}, "T=3: filter planes need input planes; give D, or drop T"),
-    ({"D": 2, "T": 3}, "Z=0: output depth must be at least 1"),
-    ({"D": 2, "stride": (1, 1)}, r"stride=\(1, 1\): must be a tuple \(depth, height, width\) of ints"),
-    ({"D": 2, "padding": ((0, 0), (0, 0))}, r"padding=.*: must be \(\(front, back\), "),
-    ({"D": 2, "layout": "NCHW"}, "layout='NCHW': accepted are NCDHW, NDHWC"),
-    ({"layout": "NDHWC"}, "layout='NDHWC': accepted are NCHW, NHWC"),
-    ({"transposed": True, "stride": (2, 1)}, r"stride=\(2, 1\): must be 1 with transposed=True"),
-])  # fmt: skip
-def test_problems(fields, message):
-    with pytest.raises((GeometryError, LayoutError), match=message):
-        ConvProblem(**SMALL | fields)
 
 
 ROWS, IMAGES, VOLUMES = (np.ones((1, 2, *axes), np.float32) for axes in ((1, 8), (8, 8), (4, 8, 8)))
