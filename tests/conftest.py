@@ -126,6 +126,13 @@ def pytest_runtest_call():
         raise
 
 
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty current directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
 #: What searches of tests with caches of their own found and told, for others that search for the same.
 SEARCHED = {}
 

@@ -12,7 +12,7 @@ from nkiconv.errors import FileFormatError, UnsupportedError
 from nkiconv.tools.suites import nki_library, suite
 from nkiconv.tools.tables import readme
 
-pytestmark = pytest.mark.simulator_only
+pytestmark = [pytest.mark.simulator_only, pytest.mark.usefixtures("plans", "here")]
 
 #: One matmul a tap on diagonal filters would be ours; this one adds up taps on Vector, a channel a partition.
 KERNEL = """
@@ -50,11 +50,6 @@ def depthwise_conv1d_implicit_gemm(img_ref, filter_ref, padding=((0, 0), (0, 0))
     return out
 """
 FS_ASR = "nkl_fs_asr"
-
-
-@pytest.fixture(autouse=True)
-def here(plans, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture

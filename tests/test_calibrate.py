@@ -20,6 +20,7 @@ from nkiconv.simulator import simulate
 from nkiconv.simulator.constants import SHIPPED, load_target
 from nkiconv.simulator.dtypes import DTYPES
 from nkiconv.simulator.hardware import CONSTANTS
+from nkiconv.simulator.profiling.settings import ignore
 from nkiconv.tools.calibrate import clocks, estimate, kept, measured, session
 from nkiconv.tools.calibrate.clocks import Chains
 from nkiconv.tools.calibrate.compare import compare
@@ -35,10 +36,6 @@ BY_NAME = {probe.name: probe for probe in PROBES}
 FEW = ("vector_4x_few", "vector_4x", "vector_chain", "vector_operand", "elements_256", "elements_4096")
 #: A probe for each kernel.
 KERNELS = {probe.kernel: probe.name for probe in PROBES}.values()
-
-
-def ignore(_what, _share):
-    """An `Advance` that does nothing."""
 
 
 def probes(*names):

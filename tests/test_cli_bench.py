@@ -23,13 +23,6 @@ bench = functools.partial(run, "bench", width=160)
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
-    """An empty current directory."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
 def on(monkeypatch):
     """A function that puts a device where torch-neuronx's would be; the list fills with the LNC degrees asked for."""
     degrees = []

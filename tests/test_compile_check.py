@@ -13,6 +13,7 @@ import pytest
 from shell import run
 
 from nkiconv import cases
+from nkiconv.simulator.profiling.settings import ignore
 from nkiconv.tools import doctor
 from nkiconv.tools.cli import compile_check, compile_run, compile_stages
 from nkiconv.tools.cli.compile_run import Kernel, Row
@@ -162,10 +163,6 @@ def checker(tmp_path, monkeypatch):
 
 
 CASES = [Kernel(cases.get("short"), one, 2) for one in ("forward", "dgrad")]
-
-
-def ignore(_what, _share):
-    """An `Advance` that does nothing."""
 
 
 def test_a_file_that_is_edited_meanwhile_is_checked_again(checker, monkeypatch, tmp_path):

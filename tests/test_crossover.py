@@ -14,7 +14,7 @@ from nkiconv.planner.entry import answer
 from nkiconv.tools.suites import crossover
 from nkiconv.tools.suites.crossover import Change, Sweep
 
-pytestmark = [pytest.mark.simulator_only, pytest.mark.usefixtures("plans")]
+pytestmark = [pytest.mark.simulator_only, pytest.mark.usefixtures("plans", "here")]
 SMALL = Sweep(vary="S", values=(3,), C=2, W=16)
 
 
@@ -120,12 +120,6 @@ def test_markdown_and_csv(fake, tmp_path):
 
 
 LINE = ("--vary", "S", "--values", "4,1", "--C", 16, "--W", 64)
-
-
-@pytest.fixture(autouse=True)
-def here(plans, tmp_path, monkeypatch):
-    """A current directory of this test's own, and an empty cache of plans."""
-    monkeypatch.chdir(tmp_path)
 
 
 run = functools.partial(shell.run, "crossover")

@@ -19,13 +19,6 @@ PARSED = ("--nki", "0.6")
 BAD = HEAD + "@nki.jit\ndef kernel(x):\n    if x is True:\n        raise x\n    return x\n"
 
 
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    """An empty current directory."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def test_text(here):
     write(here, BAD, "src/bad.py")
     result = run("lint", "src", "--strict", *PARSED)

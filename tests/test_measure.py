@@ -18,6 +18,7 @@ from fake_device import CALL_US, FakeDevice, off_by_one
 from nkiconv import cases
 from nkiconv.errors import FileFormatError, UnsupportedError
 from nkiconv.problem import DTYPES
+from nkiconv.simulator.profiling.settings import ignore
 from nkiconv.tools import doctor
 from nkiconv.tools.measure import interleave, modelled, one_case, rows, torch_neuron
 from nkiconv.tools.measure.interleave import AGAIN, COPY_FLOOR, LAUNCH_FLOOR, THIS, Variant
@@ -29,10 +30,6 @@ pytestmark = pytest.mark.simulator_only
 
 CASE = "nkl_pad_n1_c16_w512_s7"  # 16 channels, 24 instructions
 ORDER = (THIS, AGAIN, COPY_FLOOR, LAUNCH_FLOOR)
-
-
-def ignore(_what, _share):
-    """An `Advance` that does nothing."""
 
 
 def measure(device, name=CASE, *, dtype=None, rounds=4, **options):

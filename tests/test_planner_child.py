@@ -14,6 +14,7 @@ import shell
 from nkiconv import cases
 from nkiconv.errors import FileFormatError, NkiconvError, PlanningError, UnsupportedError
 from nkiconv.planner import Asked, Request, child, entry
+from nkiconv.simulator.profiling.settings import ignore
 
 pytestmark = pytest.mark.simulator_only
 REQUEST = Request(
@@ -23,10 +24,6 @@ REQUEST = Request(
     constants=(("scalar.ns_per_elem", 1.5),),
     algorithms=("vector", "update"),
 )
-
-
-def ignore(_what, _share):
-    pass
 
 
 def search(request=REQUEST, advance=ignore):

@@ -22,13 +22,7 @@ from nkiconv.tools.suites import deepbench, h200, profile_table, roofline_plot, 
 from nkiconv.tools.tables import deepbench as tables
 from nkiconv.tools.tables import readme
 
-pytestmark = pytest.mark.simulator_only
-
-
-@pytest.fixture(autouse=True)
-def here(plans, tmp_path, monkeypatch):
-    """A current directory of this test's own, and an empty cache of plans."""
-    monkeypatch.chdir(tmp_path)
+pytestmark = [pytest.mark.simulator_only, pytest.mark.usefixtures("plans", "here")]
 
 
 def test_rows_of_some_cases():
