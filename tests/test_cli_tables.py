@@ -62,18 +62,6 @@ def test_clear_leaves_other_files_and_what_is_current(plans, monkeypatch):
     assert not plan(PROBLEM).cached
 
 
-def test_without_a_directory(monkeypatch):
-    def nowhere():
-        raise RuntimeError("Could not determine home directory.")
-
-    for name in ("NKICONV_CACHE", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("nkiconv.planner.cache.Path.home", nowhere)
-    result = run("cache", "list")
-    assert result.exit_code == 2
-    assert "NKICONV_CACHE: is not set" in result.stderr
-
-
 SLOPE = Slope("scalar", "modelled", 1, 486.65, 0.1, 0.0)
 
 
@@ -140,20 +128,6 @@ def test_no_character_is_lost(width, rows):
     assert "…" not in shown
     for _, _, number in rows:
         assert any(f"{number:,}" in line for line in lines)
-
-
-@pytest.mark.parametrize("width", [50, 77, 113])
-def test_a_table_of_many_columns_is_whole_or_paragraphs(width):
-    """Rich cut the last column of such a table where the others left it less than it asked for."""
-    headings = ("case", "algorithm", "mean", "phase 0", "copy floor", "of the roofline", "instructions", "bound by")
-    grid = Grid("modelled us", headings, ("case", "algorithm", "bound by"))
-    grid.add("short bf16", "update", "4.01", "4.01", "2.83", "0.1%", "60", "dma latency")
-    screen = Console(file=io.StringIO(), width=width, color_system=None)
-    grid.show(screen)
-    lines = screen.file.getvalue().splitlines()
-    assert max(map(len, lines)) <= width
-    assert any("dma latency" in line for line in lines)
-    assert any("60" in line for line in lines)
 
 
 @pytest.mark.cover(1, keep=["bench-60"])

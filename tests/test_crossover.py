@@ -8,7 +8,6 @@ import json
 import pytest
 import shell
 
-from nkiconv import DtypeError, GeometryError, UnsupportedError
 from nkiconv.planner import Alternative, Rejection
 from nkiconv.planner.entry import answer
 from nkiconv.tools.suites import crossover
@@ -86,20 +85,6 @@ def test_a_refusal_is_a_change(fake):
     [change] = crossover.crossover(Sweep(vary="S", values=(1, 128))).changes
     assert (change.last, change.first, change.x_before) == (64, 65, None)
     assert change.text("S").endswith("(dot is refused there: too many taps; use banded)")
-
-
-@pytest.mark.parametrize(("sweep", "kind", "words"), [
-    (Sweep(vary="S", values=(0, 4)), GeometryError, "values=0: must be at least 1 (it is S)"),
-    (Sweep(vary="S", values=(4, 100), W=64, causal=False), GeometryError, "output width must be at least 1"),
-    (Sweep(vary="S", dtype="fp64"), DtypeError, "dtype='fp64'"),
-    (Sweep(vary="S", lnc=3), UnsupportedError, "lnc=3: must be 1 or 2"),
-])  # fmt: skip
-def test_refused_before_any_work(plans, sweep, kind, words):
-    with pytest.raises(kind) as raised:
-        crossover.crossover(sweep)
-    assert words in str(raised.value)
-    assert len(raised.value.violations) == 1
-    assert not plans.exists()
 
 
 def test_markdown_and_csv(fake, tmp_path):

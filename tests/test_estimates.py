@@ -297,10 +297,7 @@ def test_copy_floor_reads_everything_once_and_writes_as_much_as_asked(reads, wri
 
 
 # bytes/ns: what one core carries, and what two get of their HBM in runs of 8 and 16 KiB
-@pytest.mark.parametrize(
-    ("name", "lnc", "bytes_per_ns"),
-    [("mamba2_prefill", 2, 670.7), ("mamba2_prefill", 1, 415)],
-)
+@pytest.mark.parametrize(("name", "lnc", "bytes_per_ns"), [("mamba2_prefill", 2, 670.7), ("mamba2_prefill", 1, 415)])
 def test_copy_floor_is_the_bytes_at_full_rate_and_a_start(name, lnc, bytes_per_ns):
     problem = cases.get(name).problem
     found = floors(problem, lnc)

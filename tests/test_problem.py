@@ -122,8 +122,7 @@ def test_a_malformed_field_silences_only_the_rules_that_read_it():
 
 
 @pytest.mark.parametrize(
-    "error",
-    [GeometryError, DtypeError, LayoutError, UnsupportedError, FileFormatError, ComparisonError],
+    "error", [GeometryError, DtypeError, LayoutError, UnsupportedError, FileFormatError, ComparisonError]
 )
 def test_every_class_is_a_value_error_and_survives_pickling(error):
     made = error("a and b", ["a", "b"])

@@ -19,12 +19,7 @@ from nkiconv.activations import ACTIVATIONS
 from nkiconv.errors import GeometryError
 from nkiconv.kernels._epilogue import evacuate
 from nkiconv.problem import DTYPES, ConvProblem
-from nkiconv.reference import (
-    abs_sum_ref,
-    conv_ref,
-    depthwise_conv1d_ref,
-    epilogue_ref,
-)
+from nkiconv.reference import abs_sum_ref, conv_ref, depthwise_conv1d_ref, epilogue_ref
 from nkiconv.rules import RESIDUAL_POSITIONS
 from nkiconv.schedules.options import Epilogue
 

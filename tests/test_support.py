@@ -10,14 +10,7 @@ from nkiconv.errors import NkiconvError
 from nkiconv.planner import Asked
 from nkiconv.planner.operations import OPERATIONS
 from nkiconv.tools.tables.support import arrays, tensors
-from nkiconv.tools.tables.support.table import (
-    ABSENT,
-    KERNEL,
-    PLAIN,
-    REFUSED,
-    TORCH,
-    cell,
-)
+from nkiconv.tools.tables.support.table import ABSENT, KERNEL, PLAIN, REFUSED, TORCH, cell
 
 pytestmark = pytest.mark.simulator_only
 
