@@ -291,9 +291,13 @@ FINE = [
 ]  # fmt: skip
 
 
-def found_in(folder, kernel, helper, third="SIZE = 3\nTHEIRS = «4\n"):
+#: What both may import, too.
+THIRD = "SIZE = 3\nTHEIRS = «4\n\ndef theirs(x):\n    return x\n\ndef work(x):\n    return x\n"
+
+
+def found_in(folder, kernel, helper):
     write(folder, "", "p/__init__.py")
-    write(folder, third, "p/c.py")
+    write(folder, THIRD, "p/c.py")
     write(folder, kernel, "p/a.py")
     write(folder, helper, "p/b.py")
     assert lint([folder], nki="0.6").findings == ()
@@ -304,15 +308,10 @@ def found_in(folder, kernel, helper, third="SIZE = 3\nTHEIRS = «4\n"):
 @pytest.mark.parametrize(("why", "kernel", "helper"), CLASHES, ids=[why for why, *_ in CLASHES])
 def test_constants_of_several_values(tmp_path, why, kernel, helper):
     found = found_in(tmp_path, kernel, helper)
-    where = places(helper) or places("SIZE = 3\nTHEIRS = «4\n")
+    where = places(helper) or places(THIRD)
     assert found_at(found) == [("NKL134", *place) for place in where]
     assert found[0].message.startswith(f"SIZE has another value in {(tmp_path / 'p/a.py').as_posix()}:7, ")
     assert found[0].kernel == "kernel"
-
-
-@pytest.mark.parametrize(("why", "kernel", "helper"), FINE, ids=[why for why, *_ in FINE])
-def test_near_misses(tmp_path, why, kernel, helper):
-    assert found_in(tmp_path, kernel, helper) == ()
 
 
 USES = (
@@ -329,8 +328,6 @@ SHARED = [
     ("of a third file", USES, f"from .c import work\n{HELPS}"),
     ("called so on import", USES, f"from .c import theirs as work\n{HELPS}"),
 ]
-THIRD = "def theirs(x):\n    return x\n\ndef work(x):\n    return x\n"
-
 APART = [
     ("the same one", USES, f"from .a import work\n{HELPS}"),
     ("by its module", USES, f"from . import c\n\n{HELPS.replace('work(x)', 'c.work(x)')}"),
@@ -345,8 +342,8 @@ APART = [
 @pytest.mark.parametrize(("why", "kernel", "helper"), SHARED, ids=[why for why, *_ in SHARED])
 def test_names_of_several_things(tmp_path, why, kernel, helper):
     """Found at the second place; the message names the first."""
-    (found,) = found_in(tmp_path, kernel, helper, THIRD)
-    place, line = ("p/b.py", places(helper)[0][0]) if places(helper) else ("p/c.py", {"of a third file": 4}.get(why, 1))
+    (found,) = found_in(tmp_path, kernel, helper)
+    place, line = ("p/b.py", places(helper)[0][0]) if places(helper) else ("p/c.py", {"of a third file": 7}.get(why, 4))
     assert (found.path, found.line, found.rule) == ((tmp_path / place).as_posix(), line, "NKL135")
     first = (tmp_path / "p/a.py").as_posix()
     assert found.message.startswith(f"work names something else in {first}:7, ")
@@ -354,6 +351,6 @@ def test_names_of_several_things(tmp_path, why, kernel, helper):
     assert found.kernel == "kernel"
 
 
-@pytest.mark.parametrize(("why", "kernel", "helper"), APART, ids=[why for why, *_ in APART])
-def test_names_of_one_thing(tmp_path, why, kernel, helper):
-    assert found_in(tmp_path, kernel, helper, THIRD) == ()
+@pytest.mark.parametrize(("why", "kernel", "helper"), FINE + APART, ids=[why for why, *_ in FINE + APART])
+def test_near_misses(tmp_path, why, kernel, helper):
+    assert found_in(tmp_path, kernel, helper) == ()

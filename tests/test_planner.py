@@ -118,20 +118,6 @@ def test_strict_plans_keep_channels_apart():
     assert all("strict_nonfinite" in reasons[name] for name in ("mixed", "banded"))
 
 
-@pytest.mark.slow
-def test_epilogues_are_timed():
-    plain = planned(SMALL)
-    more = fresh(
-        SMALL, bias=True, activation="silu", residual="pre_activation", out_dtype="fp32",
-        initial_state=True, return_final_state=True, algorithms=(plain.algorithm,),
-    )  # fmt: skip
-    assert more.phase0_us > plain.phase0_us
-    assert more.asked == Asked(
-        bias=True, activation="silu", residual="pre_activation", out_dtype="fp32", initial_state=True,
-        return_final_state=True,
-    )  # fmt: skip
-
-
 HALF_VECTOR = {"vector.ns_per_elem_scalar_tensor_tensor": 2.0833}
 # why, changes of the problem, arguments, pattern
 REFUSED = [

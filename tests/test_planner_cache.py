@@ -1,6 +1,5 @@
 """Plans on disk: where, under which key, whole or not at all, and what happens when something is wrong with them."""
 
-import dataclasses
 import json
 import os
 import sys
@@ -124,22 +123,6 @@ def test_a_document_that_is_no_plan_is_refused_by_name(what):
     else:
         with pytest.raises(FileFormatError, match=r"is not what Plan\.to_json writes"):
             Plan.from_json(text)
-
-
-def test_a_plan_of_an_algorithm_that_was_removed(monkeypatch):
-    """A version that had it kept a plan and an estimate: neither is found; a plan read from JSON is refused by name."""
-    name, request = "taps_on_partition", Request(problem=PROBLEM)
-    with monkeypatch.context() as before:
-        before.setattr(cache, "_sources", lambda: "000000000000")
-        old = dataclasses.replace(plan(PROBLEM), algorithm=name, config=None)
-        cache.store(request, old)
-        cache.store_estimate(request, cache.Estimate(name, None))
-    cache.forget()
-    assert (cache.load(request), cache.load_estimate(request)) == (None, None)
-    with pytest.raises(UnsupportedError, match=f"'{name}': was removed, vector takes its problems"):
-        depthwise_conv1d(
-            np.ones((1, 8, 40), np.float32), np.ones((8, 3), np.float32), **Plan.from_json(old.to_json()).arguments
-        )
 
 
 def test_a_directory_that_cannot_be_written_costs_a_warning(tmp_path, monkeypatch):

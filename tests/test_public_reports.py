@@ -51,25 +51,6 @@ def test_values_and_gradients_are_torchs(row, plainly):
         assert torch.equal(one, other)
 
 
-#: Shapes of x and w, padding, gaps: rows of 40,000 elements, windows and crops behind the first column.
-CROPS = {
-    "aws-neuron/aws-neuron-sdk#709": ((1, 2, 3, 40_000), (2, 2, 2, 1), ((0, 0), (0, 0)), (1, 1)),
-    "aws-neuron/aws-neuron-sdk#1117": ((1, 4, 6, 7), (5, 4, 1, 1), ((-1, -1), (-2, -1)), (1, 1)),
-    "openxla/xla#48713": ((1, 8, 15, 6), (8, 8, 1, 1), ((0, 0), (-5, 1)), (1, 1)),
-    "tillahoffmann/jax-mps#150": ((1, 3, 6, 7), (4, 3, 3, 3), ((-2, 3), (1, -4)), (3, 2)),
-}
-
-
-@pytest.mark.parametrize("row", CROPS.values(), ids=list(CROPS))
-def test_crops_are_of_the_spread_input(row, plainly):
-    x_shape, w_shape, padding, gaps = row
-    x, w = ints(*x_shape), ints(*w_shape, seed=1)
-    spread = torch.zeros(*x_shape[:2], *((size - 1) * gap + 1 for size, gap in zip(x_shape[2:], gaps, strict=True)))
-    spread[:, :, :: gaps[0], :: gaps[1]] = x
-    y = nkiconv.conv2d(x.numpy(), w.numpy(), padding=padding, lhs_dilation=gaps)
-    np.testing.assert_array_equal(y, F.conv2d(F.pad(spread, (*padding[1], *padding[0])), w))
-
-
 def test_many_channels():
     """Dao-AILab/causal-conv1d#32: 65,536 channels were more than a grid of blocks holds."""
     x, w = ints(1, 65_536, 4), ints(65_536, 2, seed=1)

@@ -5,7 +5,6 @@ reader of each, and the sums stay what they are.
 import importlib
 import pkgutil
 
-import numpy as np
 import pytest
 
 import nkiconv
@@ -44,14 +43,6 @@ CASES = {
     "weight_stationary, transposed": "encodec_up8",
 }
 
-#: Shapes of x and w, groups, stride of a small convolution that an algorithm takes.
-SHAPES = {
-    "implicit_gemm": ((2, 8, 9, 11), (8, 8, 3, 3), 1, 1),
-    "stacked": ((2, 8, 9, 11), (8, 8, 3, 3), 1, 1),
-    "weight_stationary": ((2, 64, 9, 11), (64, 1, 3, 3), 64, 1),
-    "weight_stationary, transposed": ((2, 8, 5, 6), (8, 8, 4, 4), 1, 2),
-}
-
 
 @pytest.mark.cover(1)
 @pytest.mark.parametrize(("algorithm", "name"), CASES.items())
@@ -62,17 +53,3 @@ def test_every_matmul_of_a_warm_up_has_a_reader(algorithm, name, lnc):
     assert dict(found.config)["warmup"] > 0
     for program in timed.execution.programs:
         assert not unread_matmuls(program.instructions)
-
-
-@pytest.mark.cover(12)
-@pytest.mark.parametrize("algorithm", SHAPES)
-@pytest.mark.parametrize("count", [1, 3, 4, 9])
-def test_sums_are_added_to_the_zeros_of_a_warm_up_of_any_length(algorithm, count):
-    rng = np.random.default_rng(0)
-    x_shape, w_shape, groups, stride = SHAPES[algorithm]
-    x, w = (rng.integers(-3, 4, shape).astype(np.float32) for shape in (x_shape, w_shape))
-    name, *transposed = algorithm.split(",")
-    call = nkiconv.conv_transpose2d if transposed else nkiconv.conv2d
-    given = {"stride": stride, "padding": 1, "groups": groups, "algorithm": name}
-    want = call(x, w, **given, config=(("warmup", 0),))
-    assert np.array_equal(call(x, w, **given, config=(("warmup", count),)), want)
