@@ -23,9 +23,11 @@ from nkiconv.planner.request import Asked, Request
 from nkiconv.pytorch import causal_conv1d_fn, causal_conv1d_split, pack_filter
 from nkiconv.pytorch.computers import device, dispatch, modes, statistics
 from nkiconv.pytorch.computers.arrays import from_numpy, to_numpy
+from nkiconv.pytorch.operators.called import Called
 from nkiconv.pytorch.operators.convolution import Convolution
-from nkiconv.pytorch.operators.pixel_norm import PixelNorm, by_torch
+from nkiconv.pytorch.operators.pixel_norm import PixelNorm
 from nkiconv.pytorch.operators.registrar import registrar
+from nkiconv.pytorch.operators.split_call import SplitCall
 
 pytestmark = pytest.mark.simulator_only
 
@@ -108,7 +110,7 @@ def scaled(x, scale, shift):
 
 def launch(recorder, asked, x, w, *given, lnc=2, estimated=(), operation=None, **more):
     """What a convolution on the device gives; it is one launch, of this estimate, whose arguments are told too."""
-    found = device.convolve(asked, x, w, *given, **more)
+    found = device.convolve(Called(asked, x, w, *given, **more))
     [(_, cores, shapes, told)] = recorder.calls
     assert cores == lnc
     assert_estimated(told, asked.problem(x, w), operation or asked.operation, lnc, **dict(estimated))
@@ -190,7 +192,7 @@ def test_a_norm_of_pixels_goes_along(recorder, before):
     norm, asked = PixelNorm("rms", torch.arange(6).float(), None, 1.0, before), asked_of("conv2d", 2)
     words = {"y_norm": "rms", "y_norm_weight": True, "return_before_norm": before}
     (y, u), _, told = launch(recorder, asked, x, w, None, None, norm=norm, estimated=words)
-    expected, read = by_torch(asked, x, w, None, None, None, norm)
+    expected, read = statistics.by_torch(Called(asked, x, w, norm=norm))
     assert_within_share(y, expected, FLOAT32_SUMS)
     assert torch.equal(u, read)
     assert told["y_norm_eps"] == 1.0
@@ -254,7 +256,7 @@ def test_arguments_are_pythons_own(recorder, monkeypatch):
     """AWS's parser may read a NumPy integer as None."""
     config = (("block", np.int64(32)), ("buffers", np.int32(2)))
     monkeypatch.setattr(device, "estimated", lambda request: types.SimpleNamespace(algorithm="banded", config=config))
-    device.convolve(asked_of("depthwise_conv1d", 1, groups=4), torch.ones(1, 4, 40), torch.ones(4, 1, 3), None, None)
+    device.convolve(Called(asked_of("depthwise_conv1d", 1, groups=4), torch.ones(1, 4, 40), torch.ones(4, 1, 3)))
     kwargs = recorder.calls[0][3]
     assert kwargs["config"] == (("block", 32), ("buffers", 2))
     assert [type(value) for _, value in kwargs["config"]] == [int, int]
@@ -262,7 +264,7 @@ def test_arguments_are_pythons_own(recorder, monkeypatch):
 
 def test_the_default_rule_goes_without_a_config(recorder, monkeypatch):
     monkeypatch.setenv("NKICONV_PLAN", "kernel")
-    device.convolve(asked_of("conv2d", 2), torch.ones(1, 3, 5, 5), torch.ones(2, 3, 3, 3), None, None)
+    device.convolve(Called(asked_of("conv2d", 2), torch.ones(1, 3, 5, 5), torch.ones(2, 3, 3, 3)))
     assert "config" not in recorder.calls[0][3]
 
 
@@ -272,7 +274,7 @@ def test_the_default_rule_goes_without_a_config(recorder, monkeypatch):
 def test_variables_are_checked(recorder, monkeypatch, variable, words):
     monkeypatch.setenv(variable, "3")
     with pytest.raises(UnsupportedError, match=f"{variable}='3': .*{words}"):
-        device.convolve(asked_of("conv2d", 2), torch.ones(1, 3, 5, 5), torch.ones(2, 3, 3, 3), None, None)
+        device.convolve(Called(asked_of("conv2d", 2), torch.ones(1, 3, 5, 5), torch.ones(2, 3, 3, 3)))
     assert recorder.calls == []
 
 
@@ -352,7 +354,8 @@ def test_split_rows(recorder, monkeypatch):
     monkeypatch.setattr(modes, "computer", lambda x: "device")
     x, w, state = (torch.randn(shape) for shape in ((2, 47, 11), (47, 4), (2, 47, 3)))
     with torch.no_grad():
-        parts = device.causal_conv1d_split(x, w, None, state, SPLITS, "silu", 1e-6, "NCW", True, None, None)[:3]
+        given = SplitCall(x, w, None, state, SPLITS, "silu", 1e-6, "NCW", True, None, None, None)
+        parts = device.causal_conv1d_split(given)[:3]
         whole = causal_conv1d_split(x, w, splits=SPLITS, initial_states=state)
     assert all(torch.equal(one, other) for one, other in zip(parts, whole, strict=True))
     told = {kernel.__name__: (cores, " ".join(sorted(given))) for kernel, cores, _, given in recorder.calls}

@@ -35,12 +35,11 @@ from ..functional import refuse_script
 from ..operators import autograd, flop_formulas
 from ..operators.calls import own
 from ..operators.registrar import define
+from ..operators.split_call import NAME, SplitCall
 from ..operators.tensor_kinds import DTYPES
 from . import operator, states
 from .checks import check_update, kinds, shapes
 from .ring import ConvState
-
-NAME = "causal_conv1d_split"
 
 
 @one_call
@@ -84,10 +83,12 @@ def causal_conv1d_split(
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
     parts, where = as_tuples(splits), (_as_ints(cu_seqlens), _as_ints(state_positions))
-    given = (x, weight, bias, initial_states, parts, activation, eps, layout, return_final_states, *where, layer)
-    _check(*given)
+    given = SplitCall(
+        x, weight, bias, initial_states, parts, activation, eps, layout, return_final_states, *where, layer
+    )
+    _check(given)
     if modes.is_torchs(x):
-        found = _on_host(*given)
+        found = _on_host(given)
     else:
         flat = [int(number) for part in parts for number in part]
         listed = (None if one is None else list(one) for one in where)
@@ -159,49 +160,34 @@ def as_tuples(splits: Any) -> Any:
     return tuple(tuple(one) if isinstance(one, list) else one for one in splits)
 
 
-def _check(
-    x: Any,
-    weight: Any,
-    bias: Any,
-    initial_states: Any,
-    splits: Any,
-    activation: Any,
-    eps: Any,
-    layout: Any,
-    return_final_states: Any,
-    cu_seqlens: Any,
-    state_positions: Any,
-    layer: Any,
-) -> None:
+def _check(given: SplitCall) -> None:
     """Refuse arguments that do not go together, naming all violated rules."""
-    summary = f"{layer or NAME} cannot run this call"
-    tensors = {"x": x, "weight": weight, "bias": bias, "initial_states": initial_states}
+    x, weight, bias, initial, layout = given.x, given.weight, given.bias, given.initial_states, given.layout
+    summary = f"{given.where} cannot run this call"
+    tensors = {"x": x, "weight": weight, "bias": bias, "initial_states": initial}
     wrong: list[Any] = [*kinds(tensors, {}), *refused(LayoutError, rules.layout("layout", layout, LAYOUTS))]
-    wrong += refused(UnsupportedError, rules.activation(activation), norms.eps(eps))
-    wrong += refused(UnsupportedError, rules.flag("return_final_states", return_final_states))
+    wrong += refused(UnsupportedError, rules.activation(given.activation), norms.eps(given.eps))
+    wrong += refused(UnsupportedError, rules.flag("return_final_states", given.return_final_states))
     raise_all(summary, wrong)
     raise_all(summary, list(refused(LayoutError, rules.rank("x", x.shape, ", ".join(layout).replace("W", "L")))))
-    rows = x if layout == "NCW" else x.transpose(1, 2)
+    rows = given.rows
     raise_all(summary, list(shapes(rows, weight, bias)))
-    raise_all(summary, list(refused(GeometryError, positions_unsupported(state_positions, rows.shape[2]))))
-    has_states = initial_states is not None or return_final_states or state_positions is not None
-    raise_all(summary, list(_related(x, rows, weight, initial_states, splits, has_states, cu_seqlens)))
+    raise_all(summary, list(refused(GeometryError, positions_unsupported(given.state_positions, rows.shape[2]))))
+    raise_all(summary, list(_related(given, rows)))
 
 
-def _related(
-    x: Tensor, rows: Tensor, weight: Tensor, initial: Any, splits: Any, has_states: bool, cu_seqlens: Any
-) -> Iterator[Any]:
+def _related(given: SplitCall, rows: Tensor) -> Iterator[Any]:
+    x, weight, initial, cu_seqlens = given.x, given.weight, given.initial_states, given.cu_seqlens
     (N, C, L), width = rows.shape, weight.shape[1]
     yield from refused(DtypeError, "" if x.dtype == torch.float64 else rules.dtypes_together(x.dtype, weight.dtype))
-    yield from refused(GeometryError, splits_unsupported(splits, C), sequences_unsupported(cu_seqlens, N, L))
+    yield from refused(GeometryError, splits_unsupported(given.splits, C), sequences_unsupported(cu_seqlens, N, L))
     yield from refused(UnsupportedError, taps_unsupported(width))
-    if has_states and width == 1:
+    if width == 1 and (initial is not None or given.return_final_states or given.state_positions is not None):
         yield GeometryError(
             "weight: one tap needs no state; leave out initial_states, return_final_states and state_positions"
         )
     if initial is not None:
-        wanted = (N if cu_seqlens is None else len(cu_seqlens) - 1, C, width - 1)
-        words = "[N, C, width - 1], or of N sequences"
+        wanted, words = (given.num_states, C, width - 1), "[N, C, width - 1], or of N sequences"
         yield from refused(GeometryError, rules.shape("initial_states", initial.shape, wanted, words))
         yield from refused(DtypeError, rules.same("initial_states", "dtype", initial.dtype, "x", x.dtype))
 
@@ -217,67 +203,44 @@ def _normalised(z: Tensor, splits: Sequence[Split], eps: float) -> list[Tensor]:
     return found
 
 
-def _torch_convolved(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    initial_states: Tensor | None,
-    activation: str | None,
-    final: bool,
-    cu_seqlens: Sequence[int] | None,
-    layer: str | None,
-) -> tuple[Tensor, Tensor | None]:
+def _torch_convolved(given: SplitCall) -> tuple[Tensor, Tensor | None]:
     """(z [N, C, L], final states or None) by torch in every mode."""
-    size, first = weight.shape[1] - 1, 0
-    asked = states.on_hosts(weight.shape[0], 0, activation, layer)
-    ends = (x.shape[2],) if cu_seqlens is None else cu_seqlens[1:]
+    rows, initial, cu_seqlens = given.rows, given.initial_states, given.cu_seqlens
+    size, first = given.weight.shape[1] - 1, 0
+    asked = states.on_hosts(given.weight.shape[0], 0, given.activation, given.layer)
+    ends = (rows.shape[2],) if cu_seqlens is None else cu_seqlens[1:]
     found, last = [], []
     for number, end in enumerate(ends):
-        before = initial_states if initial_states is None or cu_seqlens is None else initial_states[number : number + 1]
-        rows = states.with_state(x[..., first:end], before, size)
-        if end > first:
-            found.append(host.convolve(asked, rows, weight[:, None], bias, None))
-        if final:
-            last.append(states.last_of(rows, size))
-        first = end
-    return torch.cat(found, 2), torch.cat(last) if final else None
-
-
-def _states_after(
-    rows: Tensor, initial: Tensor | None, positions: Sequence[int], cu_seqlens: Sequence[int] | None, size: int
-) -> Tensor:
-    """[N, positions, C, size]: the inputs before each position of rows [N, C, L], in the preceding token's sequence."""
-    starts, found = (0,) if cu_seqlens is None else cu_seqlens, []
-    for position in positions:
-        number = bisect_left(starts, position) - 1
         before = initial if initial is None or cu_seqlens is None else initial[number : number + 1]
+        piece = states.with_state(rows[..., first:end], before, size)
+        if end > first:
+            found.append(host.convolve(asked, piece, given.weight[:, None], given.bias, None))
+        if given.return_final_states:
+            last.append(states.last_of(piece, size))
+        first = end
+    return torch.cat(found, 2), torch.cat(last) if given.return_final_states else None
+
+
+def _states_after(given: SplitCall) -> list[Tensor]:
+    """[N, positions, C, width - 1] if asked for: the inputs before each position, in the preceding token's sequence."""
+    if not given.state_positions:
+        return []
+    rows, initial, size = given.rows, given.initial_states, given.weight.shape[1] - 1
+    starts, found = (0,) if given.cu_seqlens is None else given.cu_seqlens, []
+    for position in given.state_positions:
+        number = bisect_left(starts, position) - 1
+        before = initial if initial is None or given.cu_seqlens is None else initial[number : number + 1]
         found.append(states.last_of(states.with_state(rows[..., starts[number] : position], before, size), size))
-    return torch.stack(found, 1)
+    return [torch.stack(found, 1)]
 
 
-def _on_host(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    initial_states: Tensor | None,
-    splits: Sequence[Split],
-    activation: str | None,
-    eps: float,
-    layout: str,
-    final: bool,
-    cu_seqlens: Sequence[int] | None,
-    state_positions: Sequence[int] | None,
-    layer: str | None,
-) -> tuple[Tensor, ...]:
+def _on_host(given: SplitCall) -> tuple[Tensor, ...]:
     """Parts, and states, by torch, in fp32, or float64 where x is, and rounded once."""
-    rows = host.wide(x if layout == "NCW" else x.transpose(1, 2))
-    filters, added, before = (None if one is None else host.wide(one) for one in (weight, bias, initial_states))
-    assert filters is not None
-    z, last = _torch_convolved(rows, filters, added, before, activation, final, cu_seqlens, layer)
-    parts = [host.in_dtype(part, x.dtype).contiguous() for part in _normalised(z, splits, eps)]
-    kept = [] if last is None else [last]
-    kept += [_states_after(rows, before, state_positions, cu_seqlens, weight.shape[1] - 1)] if state_positions else []
-    return *parts, *(host.in_dtype(one, x.dtype) for one in kept)
+    wide, dtype = given.mapped(host.wide), given.x.dtype
+    z, last = _torch_convolved(wide)
+    parts = [host.in_dtype(part, dtype).contiguous() for part in _normalised(z, given.splits, given.eps)]
+    kept = ([] if last is None else [last]) + _states_after(wide)
+    return *parts, *(host.in_dtype(one, dtype) for one in kept)
 
 
 def _forward(
@@ -294,26 +257,35 @@ def _forward(
     state_positions: Sequence[int] | None,
     layer: str | None,
 ) -> list[Tensor]:
-    more = (activation, eps, layout, return_final_states, _as_ints(cu_seqlens), _as_ints(state_positions), layer)
-    given = (x, weight, bias, initial_states, parts_of(splits), *more)
-    _check(*given)
+    numbers = activation, eps, layout, return_final_states, cu_seqlens, state_positions, layer
+    given = _called(x, weight, bias, initial_states, splits, *numbers)
+    _check(given)
     who = modes.computer(x)
     if x.shape[0] == 0:
-        return _fake(x, weight, bias, initial_states, splits, *more)
+        return _made(given)
     if who == "torch":
-        return [own_memory(one) for one in _on_host(*given)]
+        return [own_memory(one) for one in _on_host(given)]
     with as_torchs():
         if who == "device":
             from ..computers import device
 
-            return list(device.causal_conv1d_split(*given[:11]))
+            return list(device.causal_conv1d_split(given))
         from ..computers import simulated
 
-        found = simulated.causal_conv1d_split(*given[:11])
+        found = simulated.causal_conv1d_split(given)
         if who == "compare":
             _compare(given, found)
-            return [own_memory(one) for one in _on_host(*given)]
+            return [own_memory(one) for one in _on_host(given)]
         return found
+
+
+def _called(x: Any, weight: Any, bias: Any, initial_states: Any, splits: Any, *rest: Any) -> SplitCall:
+    """The call of the operator with these arguments."""
+    activation, eps, layout, final, *places, layer = rest
+    parts, (cu_seqlens, positions) = parts_of(splits), map(_as_ints, places)
+    return SplitCall(
+        x, weight, bias, initial_states, parts, activation, eps, layout, final, cu_seqlens, positions, layer
+    )
 
 
 def own_memory(tensor: Tensor) -> Tensor:
@@ -326,34 +298,31 @@ def parts_of(splits: Sequence[int]) -> tuple[Split, ...]:
     return tuple((h, d, bool(n)) for h, d, n in zip(splits[::3], splits[1::3], splits[2::3], strict=True))
 
 
-def _compare(given: tuple[Any, ...], found: list[Tensor]) -> None:
+def _compare(given: SplitCall, found: list[Tensor]) -> None:
     """Raise ComparisonError unless the kernel's parts are within their bounds of float64's, its states alike."""
-    x, weight, bias, initial, splits, activation, eps, layout, final, cu_seqlens, state_positions, layer = given
-    rows = (x if layout == "NCW" else x.transpose(1, 2)).double()
-    w, added, before = (None if one is None else one.double() for one in (weight, bias, initial))
-    assert w is not None
+    x, splits, eps, activation = given.x, given.splits, given.eps, given.activation
+    wide = given.mapped(Tensor.double)
+    plain = wide._replace(bias=None, activation=None)
     with torch.no_grad():
-        sums, last = _torch_convolved(rows, w, None, before, None, final, cu_seqlens, layer)
-        positive = None if before is None else before.abs()
-        magnitude, _ = _torch_convolved(rows.abs(), w.abs(), None, positive, None, False, cu_seqlens, layer)
-    kind, terms = DTYPES[x.dtype], weight.shape[1]
-    bias64 = None if added is None else added.numpy()
-    wide, rounded = (
-        torch.from_numpy(epilogue_bound(terms, magnitude.numpy(), sums.numpy(), one, bias64, activation))
+        sums, last = _torch_convolved(plain)
+        magnitude, _ = _torch_convolved(plain.mapped(Tensor.abs))
+    kind, added = DTYPES[x.dtype], wide.bias
+    bias = None if added is None else added.numpy()
+    limits = (
+        torch.from_numpy(epilogue_bound(given.weight.shape[1], magnitude.numpy(), sums.numpy(), one, bias, activation))
         for one in ("fp32", kind)
     )
     z = sums if added is None else sums + added[:, None]
     z = z if activation is None else host.activate(z, activation)
-    plain = [(heads, dim, False) for heads, dim, _ in splits]
-    each = zip(splits, found, *(_normalised(one, plain, eps) for one in (z, wide, rounded)), strict=False)
+    bare = [(heads, dim, False) for heads, dim, _ in splits]
+    each = zip(splits, found, *(_normalised(one, bare, eps) for one in (z, *limits)), strict=False)
     for (_, _, normalised), part, own_z, own_wide, own_rounded in each:
         (truth,) = _normalised(own_z.flatten(2).transpose(1, 2), [(*own_z.shape[2:], normalised)], eps)
         limit = l2norm_bound(own_z.numpy(), own_wide.numpy(), eps, kind) if normalised else own_rounded.numpy()
-        require_within(part.double().numpy(), truth.numpy(), limit, x, layer)
-    kept = [] if last is None else [last]
-    kept += [_states_after(rows, before, state_positions, cu_seqlens, terms - 1)] if state_positions else []
+        require_within(part.double().numpy(), truth.numpy(), limit, x, given.layer)
+    kept = ([] if last is None else [last]) + _states_after(wide)
     if not all(torch.equal(one, right.to(x.dtype)) for one, right in zip(found[len(splits) :], kept, strict=True)):
-        raise ComparisonError(f"{layer or NAME}: the kernel's states are not the last inputs; report it with x")
+        raise ComparisonError(f"{given.where}: the kernel's states are not the last inputs; report it with x")
 
 
 def require_within(part: Any, truth: Any, limit: Any, x: Tensor, layer: str | None) -> None:
@@ -371,18 +340,20 @@ def require_within(part: Any, truth: Any, limit: Any, x: Tensor, layer: str | No
         )
 
 
-def _fake(
-    x: Tensor, weight: Tensor, _bias: Tensor | None, _states: Tensor | None, splits: Sequence[int], *rest: Any
-) -> list[Tensor]:
-    _activation, _eps, layout, final, cu_seqlens, state_positions, _layer = rest
-    N, L = x.shape[0], x.shape[layout.index("W")]
-    parts = [x.new_empty(N, L, heads, dim) for heads, dim, _ in parts_of(splits)]
-    if final:
-        rows = N if cu_seqlens is None else len(cu_seqlens) - 1
-        parts.append(x.new_empty(rows, weight.shape[0], weight.shape[1] - 1))
-    if state_positions is not None:
-        parts.append(x.new_empty(N, len(state_positions), weight.shape[0], weight.shape[1] - 1))
-    return parts
+def _made(given: SplitCall) -> list[Tensor]:
+    """Results without values."""
+    x, size = given.x, (given.weight.shape[0], given.weight.shape[1] - 1)
+    N, L = x.shape[0], x.shape[given.layout.index("W")]
+    found = [x.new_empty(N, L, heads, dim) for heads, dim, _ in given.splits]
+    if given.return_final_states:
+        found.append(x.new_empty(given.num_states, *size))
+    if given.state_positions is not None:
+        found.append(x.new_empty(N, len(given.state_positions), *size))
+    return found
+
+
+def _fake(*args: Any) -> list[Tensor]:
+    return _made(_called(*args))
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -390,32 +361,18 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     autograd.save(ctx, *inputs[:4])
 
 
-def _convolved(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    initial_states: Tensor | None,
-    activation: str | None,
-    final: bool,
-    cu_seqlens: Sequence[int] | None,
-    layer: str | None,
-) -> tuple[Tensor, Any]:
-    """(z [N, C, L], final states) by `causal_conv1d`."""
-    offsets = None if cu_seqlens is None else torch.tensor(cu_seqlens)
-    more = offsets, None, final, activation, layer or NAME
-    return operator.convolve(x, weight, bias, initial_states, *more)
-
-
 def _backward(ctx: Any, *g: Tensor | None) -> tuple[Tensor | None, ...]:
     """Of a forward that runs again, by operators that autograd knows."""
-    splits, activation, eps, layout, final, cu_seqlens, state_positions, layer = ctx.rest
 
-    def again(x: Tensor, weight: Tensor, bias: Tensor | None, initial: Tensor | None) -> list[Tensor]:
-        rows, size = x if layout == "NCW" else x.transpose(1, 2), weight.shape[1] - 1
-        z, last = _convolved(rows, weight, bias, initial, activation, final, cu_seqlens, layer)
-        outputs = [host.in_dtype(one, x.dtype) for one in _normalised(host.wide(z), parts_of(splits), eps)]
-        kept = [_states_after(rows, initial, state_positions, cu_seqlens, size)] if state_positions else []
-        return outputs + [last] * final + kept
+    def again(*tensors: Any) -> list[Tensor]:
+        given = _called(*tensors, *ctx.rest)
+        offsets = None if given.cu_seqlens is None else torch.tensor(given.cu_seqlens)
+        final, more = given.return_final_states, (given.activation, given.where)
+        states_before = given.initial_states
+        z, last = operator.convolve(given.rows, given.weight, given.bias, states_before, offsets, None, final, *more)
+        parts = _normalised(host.wide(z), given.splits, given.eps)
+        outputs = [host.in_dtype(one, given.x.dtype) for one in parts]
+        return outputs + [last] * final + _states_after(given)
 
     return *autograd.by_running_again(again, ctx.saved_tensors, g), *[None] * 8
 

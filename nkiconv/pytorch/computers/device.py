@@ -25,10 +25,11 @@ from ...planner.entry import answer, estimated
 from ...planner.operations import OPERATIONS, operation_of
 from ...planner.request import Asked, Request, kernel_arguments
 from ...problem import ConvProblem
-from ...schedules.split import Split, is_step
+from ...schedules.split import is_step
 from ..operators.called import Called
 from ..operators.convolution import Convolution, filter_like, is_empty
 from ..operators.pixel_norm import both, numbers_of, tensors_of
+from ..operators.split_call import SplitCall
 from .statistics import of_nothing
 
 #: Who chooses: "estimate", a plan that is in the cache, else cost models, in milliseconds; "timed", the planner, which
@@ -90,33 +91,21 @@ def convolve_with_states(
     return _shaped(y, asked.shape(x, w)), final
 
 
-def causal_conv1d_split(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    initial_states: torch.Tensor | None,
-    splits: tuple[Split, ...],
-    activation: str | None,
-    eps: float,
-    layout: str,
-    return_final_states: bool,
-    cu_seqlens: tuple[int, ...] | None,
-    state_positions: tuple[int, ...] | None,
-) -> tuple[torch.Tensor, ...]:
+def causal_conv1d_split(given: SplitCall) -> tuple[torch.Tensor, ...]:
     """Parts, and states, as the kernel returns them."""
-    named = {"bias": bias, "initial_state": initial_states}
+    x, weight, layout, final = given.x, given.weight, given.layout, given.return_final_states
+    named = {"bias": given.bias, "initial_state": given.initial_states}
     tensors = {name: tensor.contiguous() for name, tensor in named.items() if tensor is not None}
-    numbers: dict[str, Any] = {"activation": activation, "eps": eps, "layout": layout}
-    numbers |= {"return_final_state": True} if return_final_states else {}
-    places = {"cu_seqlens": cu_seqlens, "state_positions": state_positions}
+    numbers: dict[str, Any] = {"activation": given.activation, "eps": given.eps, "layout": layout}
+    numbers |= {"return_final_state": True} if final else {}
+    places = {"cu_seqlens": given.cu_seqlens, "state_positions": given.state_positions}
     places = {name: one for name, one in places.items() if one is not None}
     numbers |= places
-    tokens, packed = x.shape[layout.index("W")], bool(places)
-    kernel, given = causal_conv1d_split_heads, [x.contiguous(), weight.contiguous()]
-    if is_step(tokens, weight.shape[1], initial_states is not None, return_final_states, packed):
+    kernel, operands = causal_conv1d_split_heads, [x.contiguous(), weight.contiguous()]
+    if is_step(x.shape[layout.index("W")], weight.shape[1], given.initial_states is not None, final, bool(places)):
         kernel = causal_conv1d_split_step
-        given.insert(1, tensors.pop("initial_state").clone())  # which it changes
-    found: tuple[torch.Tensor, ...] = launched(kernel, cores())(*given, splits=splits, **tensors, **numbers)
+        operands.insert(1, tensors.pop("initial_state").clone())  # which it changes
+    found: tuple[torch.Tensor, ...] = launched(kernel, cores())(*operands, splits=given.splits, **tensors, **numbers)
     return tuple(found)
 
 

@@ -25,6 +25,7 @@ from ..operators.called import Called
 from ..operators.convolution import Convolution, is_empty
 from ..operators.frames import joined
 from ..operators.pixel_norm import both, numbers_of, tensors_of
+from ..operators.split_call import SplitCall
 from ..operators.tensor_kinds import DTYPES
 from . import agreements, host
 from .arrays import from_numpy, to_numpy
@@ -260,26 +261,14 @@ def compare_filters_gradient(
     return expected
 
 
-def causal_conv1d_split(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    initial_states: torch.Tensor | None,
-    splits: Any,
-    activation: str | None,
-    eps: float,
-    layout: str,
-    return_final_states: bool,
-    cu_seqlens: tuple[int, ...] | None,
-    state_positions: tuple[int, ...] | None,
-) -> list[torch.Tensor]:
+def causal_conv1d_split(given: SplitCall) -> list[torch.Tensor]:
     """Parts, and states, of the kernel that a Neuron device would run."""
-    rows, filters = to_numpy(x), to_numpy(weight)
-    added, before = (None if one is None else to_numpy(one) for one in (bias, initial_states))
-    asked: dict[str, Any] = {"splits": splits, "activation": activation, "eps": eps, "layout": layout}
-    tokens, packed = rows.shape[layout.index("W")], (cu_seqlens or state_positions) is not None
-    if before is not None and is_step(tokens, filters.shape[1], True, return_final_states, packed):
+    rows, filters, added, before = map(_array, given[:4])
+    layout, final, places = given.layout, given.return_final_states, (given.cu_seqlens, given.state_positions)
+    asked: dict[str, Any] = {"splits": given.splits, "activation": given.activation, "eps": given.eps, "layout": layout}
+    tokens, packed = rows.shape[layout.index("W")], any(one is not None for one in places)
+    if before is not None and is_step(tokens, filters.shape[1], True, final, packed):
         return [from_numpy(one) for one in step_arrays(rows, before, filters, added, **asked)]
-    more: dict[str, Any] = {"initial_state": before, "cu_seqlens": cu_seqlens, "state_positions": state_positions}
-    found = split_arrays(rows, filters, added, **asked, **more, return_final_state=return_final_states)
+    more: dict[str, Any] = {"initial_state": before, "cu_seqlens": places[0], "state_positions": places[1]}
+    found = split_arrays(rows, filters, added, **asked, **more, return_final_state=final)
     return [from_numpy(one) for one in ((*found[0], *found[1:]) if isinstance(found[0], tuple) else found)]

@@ -31,6 +31,7 @@ from ..operators.calls import WITH_NORM, WITH_PROLOGUE, WITH_STATS, read
 from ..operators.convolution import filter_like
 from ..operators.filter_gradients import OPERATORS, weight_asked
 from ..operators.gradients import GRADIENT
+from ..operators.split_call import NAME as SPLIT
 from ..operators.tensor_kinds import DTYPES
 from . import pixel_chains
 from .classes import is_changed
@@ -377,7 +378,7 @@ def _split(
     rows = x if layout == "NCW" else x.transpose(1, 2)
     found = _causal(rows, weight, bias, initial_states, None, None, final, activation)
     return dataclasses.replace(
-        found, operation=split.NAME, splits=split.parts_of(splits), tokens_first=layout == "NWC"
+        found, operation=SPLIT, splits=split.parts_of(splits), tokens_first=layout == "NWC"
     )  # fmt: skip
 
 
@@ -398,7 +399,7 @@ def _convolved(func: Any, args: tuple[Any, ...]) -> Convolved:
         return _gated(*args[:8])
     if name == b2b.NAME:
         return _b2b(*args[:6])
-    if name == split.NAME:
+    if name == SPLIT:
         return _split(*args[:10])
     found = read(name, args)
     return Convolved(found.asked.operation, found.problem, found.planned)

@@ -1,0 +1,49 @@
+"""One call of `causal_conv1d_split`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from torch import Tensor
+
+from ...schedules.split import Split
+
+NAME = "causal_conv1d_split"
+
+
+class SplitCall(NamedTuple):
+    """The arguments of `causal_conv1d_split`, splits and places as tuples."""
+
+    x: Tensor
+    weight: Tensor
+    bias: Tensor | None
+    initial_states: Tensor | None
+    splits: tuple[Split, ...]
+    activation: str | None
+    eps: float
+    layout: str
+    return_final_states: bool
+    cu_seqlens: tuple[int, ...] | None
+    state_positions: tuple[int, ...] | None
+    layer: str | None
+
+    @property
+    def where(self) -> str:
+        """Who calls, as messages begin."""
+        return self.layer or NAME
+
+    @property
+    def rows(self) -> Tensor:
+        """x as [N, C, L]."""
+        return self.x if self.layout == "NCW" else self.x.transpose(1, 2)
+
+    @property
+    def num_states(self) -> int:
+        """Rows that have states: images or sequences."""
+        return self.x.shape[0] if self.cu_seqlens is None else len(self.cu_seqlens) - 1
+
+    def mapped(self, function: Callable[[Tensor], Tensor]) -> SplitCall:
+        """The same of other tensors."""
+        bias, before = (None if one is None else function(one) for one in (self.bias, self.initial_states))
+        return self._replace(x=function(self.x), weight=function(self.weight), bias=bias, initial_states=before)
