@@ -104,19 +104,17 @@ class Operation(ABC):
         return self.arguments(request, algorithm, self.complete(algorithm, shape, config))
 
     def choice(self, request: Request, shape: Shape) -> tuple[str, Config]:
-        """The algorithm and settings of an estimate: the fastest by `clock` of the candidates near the least by cost
-        models; the first candidate if the Shape is of a part.
+        """The algorithm and settings of an estimate: the fastest by `clock`, for the Shape's part of the request, of the
+        candidates near the least by cost models.
 
         Args: shape: the request's.
         """
-        candidates = self.ranked(shape)
-        if shape.whole is not None:
-            return candidates[0]
+        part = dataclasses.replace(request, problem=part_of(request.problem, request.asked, self.kept)[0])
 
         def launch(algorithm: str, config: Config) -> clock.Launch:
-            return self.kernel[request.lnc], *self.arguments(request, algorithm, config)
+            return self.kernel[request.lnc], *self.arguments(part, algorithm, config)
 
-        return clock.fastest(candidates, launch, shape.rates)
+        return clock.fastest(self.ranked(shape), launch, shape.rates)
 
     def ranked(self, shape: Shape) -> list[Choice]:
         """Algorithms with settings near the least by cost models, the least first; for a video only the one with its

@@ -43,8 +43,8 @@ SURE = 1.1
 #: Ratio of the Tensor Engine's time to the least bound above which other sizes of output tiles are not tried.
 NEAR = 1.15
 #: Rows of y on a partition that are tried; the number of candidates that are built; sizes of M packing that are
-#: bounded, by least work of the Tensor Engine, each with these bytes of x.
-V_TRIED, BUILT, SIZES, X_SIZES = (1, 2, 4), 24, 8, (4096, 32_768)
+#: bounded, by least work of the Tensor Engine.
+V_TRIED, BUILT, SIZES = (1, 2, 4), 24, 8
 #: Bytes a partition of an output tile's results that are tried.
 Y_SIZES = (Y_BYTES, Y_BYTES // 2, Y_BYTES // 4)
 #: The number of phases above which only one Schedule is built, of 3 to 12.
@@ -221,9 +221,8 @@ def blocks_tried(target: Target, geometry: Geometry, options: Options, given: di
     if names <= set(NAMES) and not packed_reason(geometry, options, config):
         alone = {"depth": 1} if options.of_channels else {}
         for V, U, T, L in packed_sizes(geometry, alone | given)[:SIZES]:
-            for x_bytes in X_SIZES:
-                own = {"depth": V, "outputs": U, "taps": T, "lanes": L, "x_bytes": x_bytes}
-                yield 0.0, PackedSettings.read(config, geometry, **own)
+            own = {"depth": V, "outputs": U, "taps": T, "lanes": L}
+            yield 0.0, PackedSettings.read(config, geometry, **own)
     if names & set(NAMES) or unsupported_phases(geometry):
         return
     if math.prod(num_steps(axis) for axis in (geometry.planes, geometry.rows, geometry.columns)) > MANY_PHASES:
