@@ -104,8 +104,8 @@ class Operation(ABC):
         return self.arguments(request, algorithm, self.complete(algorithm, shape, config))
 
     def choice(self, request: Request, shape: Shape) -> tuple[str, Config]:
-        """The algorithm and settings of an estimate: the fastest by `clock`, for the Shape's part of the request, of the
-        candidates near the least by cost models.
+        """The algorithm and settings of an estimate: of the candidates near the least by cost models, the fastest by
+        `clock`, on the Shape's part of the request.
 
         Args: shape: the request's.
         """

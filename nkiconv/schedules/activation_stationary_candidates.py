@@ -52,7 +52,7 @@ SIDE_MAX, RESULT_BYTES, FOLDS = 32, 32_768, (1, 2, 4, 8)
 LOOP_FROM, LOOPS = 8_000, (2, 1)
 #: Tried for depthwise problems: windows of a row of y, heights of blocks, channels of a K tile, tiles of blocks in
 #: rotation, bytes a partition of a round's matrices; sizes of blocks whose other settings are tried together.
-WINDOWS, HEIGHTS, CHANNELS, BUFFERS, MATRICES_BYTES, SIZES = 10, 4, (8, 16, 32, 64, 128), (4, 2), 32_768, 12
+WINDOWS, HEIGHTS, CHANNELS, BUFFERS, MATRICES_BYTES, SIZES = 10, 4, (8, 16, 32, 64, 128), (4, 2), 32_768, 4
 #: A lower bound of the instructions of a BlocksItem.
 ITEM_INSTRUCTIONS = 20
 
@@ -165,14 +165,17 @@ def candidates(target: Target, geometry: Geometry, options: Options, cores: int,
     if len(given) == len(declarations(kind)):
         yield kind(**given).pairs
     elif kind is DepthwiseSettings:
-        sizes = least(sizes_of(geometry, given))
+        sizes, buffers = least(sizes_of(geometry, given)), values_of(given, "buffers", BUFFERS)
         for first in range(0, len(sizes), SIZES):
             every = [[*shares_of(geometry, given, size)] for size in sizes[first : first + SIZES]]
             # if the smallest settings of a size do not fit, no others do
+            smallest = (min(ones, key=lambda one: (one.channels, one.together)) for ones in every)
             every = [
-                ones for ones in every if fits(min(ones, key=lambda one: (one.channels, one.together, one.buffers)))
+                ones for ones, one in zip(every, smallest, strict=True) if fits(replace(one, buffers=min(buffers)))
             ]
-            yield from (one.pairs for one in least(itertools.chain(*every)) if fits(one))
+            # the bound is the same for all buffers
+            found = (replace(one, buffers=number) for one in least(itertools.chain(*every)) for number in buffers)
+            yield from (one.pairs for one in found if fits(one))
     elif kind is RowSettings:
         for one in least(rows_tried(geometry, given)):
             loop = given.get("loop", _loop(target, geometry, options, cores, one))
@@ -274,8 +277,8 @@ def sizes_of(geometry: Geometry, given: dict[str, Any]) -> Iterator[DepthwiseSet
 
 
 def shares_of(geometry: Geometry, given: dict[str, Any], size: DepthwiseSettings) -> Iterator[DepthwiseSettings]:
-    """Settings of a size of blocks with channels of a K tile, equal for both cores, even rounds of matrices, and
-    buffers."""
+    """Settings of a size of blocks with channels of a K tile, equal for both cores, and even rounds of matrices;
+    buffers are provisional."""
     mine, pixels = div_ceil(geometry.C, PARTS), is_transposed(geometry)
     whole = {mine, div_ceil(mine, 2), *(one for one in CHANNELS if one < mine)} | ({geometry.C} if pixels else set())
     matrix = div_ceil(window_of(geometry.rows, size.rows // geometry.rows.stride), size.rows) * size.rows
@@ -284,5 +287,4 @@ def shares_of(geometry: Geometry, given: dict[str, Any], size: DepthwiseSettings
         rounds = div_ceil(mine, channels)
         most = div_ceil(rounds, div_ceil(rounds, max(1, MATRICES_BYTES // (matrix * channels))))
         for together in values_of(given, "together", {1, div_ceil(most, 2), most}):
-            for buffers in values_of(given, "buffers", BUFFERS):
-                yield replace(size, channels=channels, together=together, buffers=buffers)
+            yield replace(size, channels=channels, together=together)

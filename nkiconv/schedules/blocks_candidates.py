@@ -70,7 +70,7 @@ def candidates(
     in memory."""
     every = (0, LINES, TRANSPOSED) if given.get("side", 1) == 1 else (0,)
     places = choices(given, "exchanged", (0, 1) if pays_exchanged(geometry, bias) else (0,))
-    found: list[tuple[float, Config]] = []
+    found: list[Iterator[tuple[float, Config]]] = []
     for exchanged, pixels in product(places, choices(given, "pixels", every)):
         known = {"warmup": WARM_UP, **given, "exchanged": exchanged, "pixels": pixels}
         config: Config = tuple(known.items())
@@ -80,9 +80,9 @@ def candidates(
             continue
         blocks = blocks_geometry(source, config)[0]
         bound = BlocksBound(target, blocks, source, 0 if blocks is source else pixels, units_of_tile(blocks, lines))
-        least = _least(bound, known | ({"columns": 1, "beside": 1} if lines else {}), count + SPARE)
-        found += islice((one for one in least if build(geometry, one[1], bias, cores)[0] is not None), count)
-    return heapq.nsmallest(count, found, key=lambda one: one[0])
+        found.append(_least(bound, known | ({"columns": 1, "beside": 1} if lines else {}), count + SPARE))
+    least = heapq.merge(*found, key=lambda one: one[0])
+    return [*islice((one for one in least if build(geometry, one[1], bias, cores)[0] is not None), count)]
 
 
 def pays_exchanged(geometry: Geometry, bias: bool) -> bool:

@@ -199,15 +199,18 @@ class Bound:
         geometry, target, found = self.geometry, self.target, Busy()
         for m_tile in batch:
             found.add(self.stored(m_tile, tile))
-        for k_tile in k_tiles if fresh else ():
-            found.add(self.rows(tile, k_tile), k_tile.slots * tile.dn)
+        kinds = {one[1:]: one for one in k_tiles} if fresh else {}
+        counts = Counter(one[1:] for one in k_tiles)
+        for kind, k_tile in kinds.items():
+            alike = counts[kind]
+            found.add(self.rows(tile, k_tile), alike * k_tile.slots * tile.dn)
             pixels = tile.dn * tile.hn * tile.wn
             images = tile.dn / geometry.image_planes
-            found.scalar += k_tile.depth * prologue_ns(target, self.options.prologue, pixels, 1, images)
+            found.scalar += alike * k_tile.depth * prologue_ns(target, self.options.prologue, pixels, 1, images)
             if k_tile.pairing == STAGED:
                 copies = k_tile.depth - 1
                 words = tile.wn // word_of(geometry) + 2 + copies * (copies + 1) * geometry.columns.dilation
-                found.gpsimd += tile.dn * tile.hn * words * target.gpsimd_ns
+                found.gpsimd += alike * tile.dn * tile.hn * words * target.gpsimd_ns
         return found
 
     def stored(self, m_tile: MTile, tile: OutTile) -> Busy:

@@ -48,7 +48,7 @@ V_TRIED, BUILT, SIZES = (1, 2, 4), 24, 8
 #: Bytes a partition of an output tile's results that are tried.
 Y_SIZES = (Y_BYTES, Y_BYTES // 2, Y_BYTES // 4)
 #: The number of phases above which only one Schedule is built, of 3 to 12.
-MANY_PHASES = 300
+MANY_PHASES = 100
 
 Sizes = tuple[int, int, int, int, int]
 SIZES_OF_BLOCKS = ("rows", "shifts", "outputs", "beside", "apart")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 from ...schedules import blocks_candidates, diagonals_candidates, skewed
@@ -110,7 +111,8 @@ class Skewed(ByBound):
 
     def candidates(self, shape: Shape, config: Config, count: int = 1) -> list[Guess]:
         found = skewed.candidates(shape.target, shape.geometry, config)
-        return [Guess(one.pairs, ns) for ns, one in found if skewed.build(shape.geometry, one.pairs, PARTS)[0]][:count]
+        fits = (one for one in found if skewed.build(shape.geometry, one[1].pairs, PARTS)[0])
+        return [Guess(one.pairs, ns) for ns, one in islice(fits, count)]
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         return list(skewed.SkewedSettings.near(config))
