@@ -182,7 +182,17 @@ def test_a_candidate_that_breaks_a_rule_is_passed_over():
         return operation.kernel[2], *operation.arguments(request, *one)
 
     assert clock.fastest([broken, whole], launch, Rates()) == whole
-    assert clock.fastest([broken], launch, Rates()) == broken
+    assert clock.fastest([broken, broken], launch, Rates()) == broken
+
+
+def test_a_single_candidate_without_matmuls_on_zeros_is_not_timed():
+    def launch(*_):
+        raise AssertionError
+
+    only = ("implicit_gemm", (("x_bytes", 1),))
+    assert clock.fastest([only], launch, Rates()) == only
+    with pytest.raises(AssertionError):
+        clock.fastest([("implicit_gemm", (("warmup", 1),))], launch, Rates())
 
 
 def test_the_clock_overrules_cost_models():
