@@ -186,7 +186,8 @@ def split_in_torch(x, w, bias=None, state=None, layout="NCW", offsets=None, eps=
         torch.cat([state if offsets is None else state[k : k + 1], rows[:, :, first:end]], 2)
         for k, (first, end) in enumerate(itertools.pairwise(offsets or (0, rows.shape[2])))
     ]
-    z, found, first = F.silu(torch.cat([F.conv1d(one, w[:, None], bias, groups=47) for one in pieces], 2)), [], 0
+    sums = [F.conv1d(one, w[:, None], bias, groups=47) for one in pieces if one.shape[2] > 3]
+    z, found, first = F.silu(torch.cat(sums, 2)), [], 0
     for heads, dim, normalised in SPLITS:
         part = z[:, first : first + heads * dim].transpose(1, 2).reshape(len(z), -1, heads, dim)
         found.append(part / (part.square().sum(-1, keepdim=True) + eps).sqrt() if normalised else part)
@@ -204,9 +205,12 @@ def held_after(rows, state, positions, starts):
     return torch.stack(found, 1)
 
 
+ENDS = (0, 2, 2, 9, 11)
+
+
 def packed_in_torch(x, w, bias, state):
-    """Two sequences, with states after positions."""
-    return *split_in_torch(x, w, bias, state, offsets=(0, 4, 11)), held_after(x, state, (2, 6, 11), (0, 4))
+    """Four sequences, one of which is empty, with states after positions."""
+    return *split_in_torch(x, w, bias, state, offsets=ENDS), held_after(x, state, (2, 6, 11), ENDS[:-1])
 
 
 def split(x, w, bias=None, state=None, **more):
@@ -348,8 +352,8 @@ LAYERS = {
         of_split(layout=layout), (0, 3), ("tangents", "vmap"),
     ) for layout in ("NCW", "NWC")},
     "split, packed": Layer(
-        functools.partial(split, cu_seqlens=(0, 4, 11), state_positions=(2, 6, 11)), packed_in_torch,
-        of_split(1, rows=2), (), ("tangents", "vmap"),
+        functools.partial(split, cu_seqlens=torch.tensor(ENDS), state_positions=(2, 6, 11)), packed_in_torch,
+        of_split(1, rows=4), (), ("tangents", "vmap"),
     ),
     **{f"mlp, {kind}": Layer(
         functools.partial(mlp, kind=kind), functools.partial(mlp_in_torch, kind=kind), of_mlp(kind, pixels), (0, 5),

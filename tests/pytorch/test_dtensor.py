@@ -1,10 +1,13 @@
 """Our operators take DTensors: replicated ones, and images and rows sharded over a mesh, of which each has its own."""
 
 import contextlib
+import functools
 
 import pytest
 import torch
 import torch.distributed as dist
+from gradchecks import several
+from layers import LAYERS, randoms
 from tolerances import FLOAT32_SUMS, assert_within_share
 from torch import nn
 from torch.distributed.fsdp import fully_shard
@@ -24,70 +27,47 @@ def mesh():
 
 
 def there(mesh, tensor, placement):
-    return None if tensor is None else DTensor.from_local(tensor.detach(), mesh, [placement], run_check=False)
+    return DTensor.from_local(tensor.detach(), mesh, [placement], run_check=False)
 
 
-def gradients_agree(mesh, function, tensors, by_images, placement, no_grad=()):
+def gradients_agree(mesh, function, tensors, by_images, placement):
     """The function of DTensors has on each device the results and derivatives that it has there of plain tensors."""
-    plain = [one if one is None or i in no_grad else one.clone().requires_grad_() for i, one in enumerate(tensors)]
-    expected = function(*plain)
+    plain = [one.detach().requires_grad_(one.is_floating_point()) for one in tensors]
     placed = [there(mesh, one, placement if i in by_images else Replicate()) for i, one in enumerate(tensors)]
-    leaves = [one if one is None or i in no_grad else one.requires_grad_() for i, one in enumerate(placed)]
-    found = function(*leaves)
-    several = isinstance(expected, tuple)
-    for one, other in zip(found if several else (found,), expected if several else (expected,), strict=True):
+    leaves = [one.requires_grad_(one.is_floating_point()) for one in placed]
+    found, expected = several(function(*leaves)), several(function(*plain))
+    for one, other in zip(found, expected, strict=True):
         assert one.placements == (placement,)
         assert_within_share([one.to_local()], [other], FLOAT32_SUMS)
-    sum(one.sum() for one in (expected if several else (expected,))).backward()
-    sum(one.to_local().sum() for one in (found if several else (found,))).backward()
-    for i, (one, other) in enumerate(zip(leaves, plain, strict=True)):
-        if other is None or i in no_grad:
-            continue
-        assert_within_share([one.grad.to_local()], [other.grad], FLOAT32_SUMS)
-        if i == 1:
-            assert one.grad.placements == (Replicate() if placement == Replicate() else Partial(),)
+    sum(one.sum() for one in expected).backward()
+    sum(one.to_local().sum() for one in found).backward()
+    for one, other in zip(leaves, plain, strict=True):
+        if other.grad is not None and other.grad.any():
+            assert_within_share([one.grad.to_local()], [other.grad], FLOAT32_SUMS)
+    if 1 not in by_images:
+        assert leaves[1].grad.placements == (Replicate() if placement == Replicate() else Partial(),)
 
 
-def of_statistics(name):
-    def function(x, w, scale):
-        y, stats = getattr(pytorch, name)(x, w, x_scale=scale, return_stats="channel")
-        return pytorch.norm_act_conv2d(y, w, stats=stats, num_groups=3)
-
-    return function
+def of_statistics(name, x, w, scale):
+    y, stats = getattr(pytorch, name)(x, w, x_scale=scale, return_stats="channel")
+    return pytorch.norm_act_conv2d(y, w, stats=stats, num_groups=3)
 
 
-def causal(x, w, bias, **more):
-    return pytorch.causal_conv1d_fn(x, w, bias, activation="silu", **more)
+def causal(by, x, w, numbers):
+    return pytorch.causal_conv1d_fn(x, w, activation="silu", **{by: numbers})
 
 
-IMAGE, FILTERS = (2, 4, 5, 5), (6, 4, 3, 3)
-NUMBERS, ENDS = torch.tensor([[0] * 4 + [1] * 5, [0] * 9]), torch.tensor([0, 4, 9])
-#: Functions of tensors, their shapes or values, and which of these have images.
+#: Numbers of sequences and their ends, of two rows and of one.
+NUMBERS, ENDS, ROWS = torch.tensor([[0] * 4 + [1] * 5, [0] * 9]), torch.tensor([0, 4, 9]), randoms((2, 4, 9), (4, 3))
+STATS = randoms((2, 6, 5, 5), (6, 6, 3, 3), (2, 6))
+#: Functions of tensors, these, and which have images: layers but those without strategies, or whose results are lists.
 CALLS = {
-    "rows": (lambda x, w, b: pytorch.conv1d(x, w, b, 2, 1), [(2, 4, 9), (6, 4, 3), (6,)], (0,)),
-    "depthwise": (lambda x, w, b: pytorch.conv1d(x, w, b, groups=4), [(2, 4, 9), (4, 1, 3), (4,)], (0,)),
-    "images": (lambda x, w, b: pytorch.conv2d(x, w, b, padding=1), [IMAGE, FILTERS, (6,)], (0,)),
-    "no padding": (lambda x, w, b: pytorch.conv2d(x, w, b), [IMAGE, FILTERS, (6,)], (0,)),
-    "residual": (
-        lambda x, w, b, r: pytorch.conv2d(x, w, b, activation="silu", residual=r),
-        [IMAGE, FILTERS, (6,), (2, 6, 3, 3)], (0, 3),
-    ),
-    "volumes": (lambda x, w, b: pytorch.conv3d(x, w, b), [(2, 2, 3, 4, 4), (3, 2, 2, 3, 3), (3,)], (0,)),
-    "transposed": (lambda x, w, b: pytorch.conv_transpose2d(x, w, b, 2), [IMAGE, (4, 3, 3, 3), (3,)], (0,)),
-    "statistics": (of_statistics("conv2d"), [(2, 6, 5, 5), (6, 6, 3, 3), (2, 6)], (0, 2)),
-    "statistics of transposed": (of_statistics("conv_transpose2d"), [(2, 6, 5, 5), (6, 6, 3, 3), (2, 6)], (0, 2)),
-    "frames": (
-        lambda x, w, f: pytorch.conv3d(x, w, initial_frames=f),
-        [(2, 2, 3, 4, 4), (3, 2, 2, 3, 3), (2, 2, 1, 4, 4)], (0, 2),
-    ),
-    "causal": (causal, [(2, 4, 9), (4, 3), None], (0,)),
-    "states": (
-        lambda x, w, b, s: causal(x, w, b, initial_states=s, return_final_states=True),
-        [(2, 4, 9), (4, 3), None, (2, 4, 2)], (0, 3),
-    ),
-    "numbers": (lambda x, w, b, n: causal(x, w, b, seq_idx=n), [(2, 4, 9), (4, 3), None, NUMBERS], (0, 3)),
-    "sequences of one row": (
-        lambda x, w, b, ends: pytorch.causal_conv1d_fn(x, w, b, cu_seqlens=ends), [(1, 4, 9), (4, 3), (4,), ENDS], ()),
+    **{name: (one.ours, one.given, one.images) for name, one in LAYERS.items()
+       if not name.startswith(("split", "statistics", "batch norm"))},
+    **{f"statistics of {name}": (functools.partial(of_statistics, name), STATS, (0, 2))
+       for name in ("conv2d", "conv_transpose2d")},
+    "numbers": (functools.partial(causal, "seq_idx"), [*ROWS, NUMBERS], (0, 2)),
+    "sequences of one row": (functools.partial(causal, "cu_seqlens"), [ROWS[0][:1], ROWS[1], ENDS], ()),
 }  # fmt: skip
 
 
@@ -96,10 +76,7 @@ CALLS = {
 @pytest.mark.parametrize("name", CALLS)
 def test_calls(name, placement, mesh):
     function, given, by_images = CALLS[name]
-    torch.manual_seed(0)
-    tensors = [torch.randn(one) if isinstance(one, tuple) else one for one in given]
-    integers = tuple(i for i, one in enumerate(given) if isinstance(one, torch.Tensor))
-    gradients_agree(mesh, function, tensors, by_images, placement if by_images else Replicate(), integers)
+    gradients_agree(mesh, function, given, by_images, placement if by_images else Replicate())
 
 
 @pytest.mark.parametrize("placement", [Replicate(), Shard(0)], ids=str)
